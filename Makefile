@@ -1,0 +1,54 @@
+# make demo   trains a GAT under AMP on Cora with halfgnn's kernels and with DGL's own
+# make test   builds, checks style and types, runs every test
+# make bench  measures the CPU figures of benchmarks/results (machine otherwise idle)
+#
+# Both set up everything in $(VENV) first. PYTHON names the interpreter that the environment is made from.
+
+PYTHON ?= python3
+VENV ?= .venv
+PY := $(VENV)/bin/python
+JOBS ?= 2
+
+SOURCES := $(wildcard csrc/*.cpp csrc/*/*.cpp csrc/*/*.h csrc/*/*.cu csrc/*/*.cuh) setup.py cuda_toolkit.py
+
+.PHONY: demo test check bench clean
+
+demo: $(VENV)/demo halfgnn/_C.so
+	PYTHONPATH=. $(PY) examples/gat_amp.py --dataset cora --dtype bf16 --heads 1 1 1 --backend both
+
+test: check
+	$(PY) -m pytest -q -n $(JOBS) tests
+
+# Style, formatting and types.
+check: $(VENV)/test halfgnn/_C.so
+	$(PY) -m ruff check .
+	$(PY) -m ruff format --check .
+	$(VENV)/bin/clang-format --dry-run --Werror $(wildcard csrc/*.cpp csrc/*/*.cpp csrc/*/*.h csrc/*/*.cu csrc/*/*.cuh)
+	$(PY) -m mypy
+
+bench: $(VENV)/test halfgnn/_C.so
+	$(PY) -m benchmarks all --out benchmarks/results
+
+halfgnn/_C.so: $(SOURCES) $(VENV)/build
+	$(PY) setup.py -q build_ext --inplace
+	touch $@
+
+# An environment, a stamp for each set of requirements installed in it.
+$(VENV)/bin/python:
+	$(PYTHON) -m venv $(VENV)
+
+$(VENV)/build: requirements/build.txt $(VENV)/bin/python
+	$(PY) -m pip install -q --disable-pip-version-check -r requirements/build.txt
+	touch $@
+
+$(VENV)/demo: requirements/demo.txt $(VENV)/build
+	$(PY) -m pip install -q --disable-pip-version-check -r requirements/demo.txt
+	$(PY) -m pip install -q --disable-pip-version-check --no-deps -r requirements/data.txt
+	touch $@
+
+$(VENV)/test: requirements/test.txt $(VENV)/demo
+	$(PY) -m pip install -q --disable-pip-version-check -r requirements/test.txt
+	touch $@
+
+clean:
+	rm -rf build halfgnn/_C.so

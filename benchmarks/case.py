@@ -1,0 +1,134 @@
+"""What a benchmark is made of: the configuration, cases, and the contestants of a case."""
+
+from __future__ import annotations
+
+import contextlib
+import functools
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass, field
+from typing import Any
+
+import torch
+from torch import Tensor
+
+
+from .graphs import ORDERS, BenchGraph, synthetic
+from .timing import Effort
+
+DTYPES = {"bf16": torch.bfloat16, "fp16": torch.float16, "fp32": torch.float32}
+DIRECTIONS = ("forward", "forward+backward")
+
+
+def name_of(dtype: torch.dtype) -> str:
+    """bf16, fp16 or fp32."""
+    return next(name for name, value in DTYPES.items() if value == dtype)
+
+
+class Unavailable(Exception):
+    """A contestant cannot take part; the message says why, and becomes the note of its row."""
+
+
+@dataclass
+class Config:
+    """The command line, parsed."""
+
+    device: str = "cpu"
+    dtypes: tuple[str, ...] = ("bf16", "fp16", "fp32")
+    graphs: tuple[str, ...] = ("arxiv", "powerlaw-20k")
+    orders: tuple[str, ...] = ORDERS
+    heads: tuple[int, ...] = (1, 4)
+    dims: tuple[int, ...] = (128,)  # all heads together
+    directions: tuple[str, ...] = DIRECTIONS
+    baselines: tuple[str, ...] = ("dgl", "torch.sparse", "index_add")
+    idtype: torch.dtype = torch.int64
+    threads: int = 2
+    seed: int = 0
+    effort: Effort = field(default_factory=Effort)
+
+    def graph(self, name: str, order: str) -> BenchGraph:
+        return _graph(name, order, self.idtype, self.seed)
+
+    def ordered_graphs(self) -> Iterator[BenchGraph]:
+        for name in self.graphs:
+            for order in self.orders:
+                yield self.graph(name, order)
+
+    def torch_dtypes(self) -> list[torch.dtype]:
+        return [DTYPES[name] for name in self.dtypes]
+
+
+@functools.lru_cache(maxsize=2)
+def _graph(name: str, order: str, idtype: torch.dtype, seed: int) -> BenchGraph:
+    return synthetic(name, order, idtype, seed)
+
+
+@dataclass
+class Contestant:
+    """One implementation in one dtype.
+
+    make: does all preparation that is not timed and returns the work; may raise Unavailable.
+    check: of the work's result, the relative error against float64; None: not checked here.
+    trusted: halfgnn. An error of it beyond rounding stops the benchmark, an exception too;
+        whatever others raise excludes them and is noted.
+    """
+
+    name: str
+    dtype: torch.dtype
+    make: Callable[[], Callable[[], Any]]
+    check: Callable[[Any], float] | None = None
+    context: Callable[[], contextlib.AbstractContextManager] = contextlib.nullcontext
+    bytes_moved: int = 0  # at least, for GB/s; 0: not stated
+    note: str = ""
+
+    @property
+    def trusted(self) -> bool:
+        return self.name.startswith("halfgnn")
+
+
+@dataclass
+class Case:
+    """Contestants that are compared with one another."""
+
+    family: str
+    op: str
+    direction: str
+    graph: BenchGraph
+    heads: int
+    dim: int
+    contestants: list[Contestant]
+    before: Callable[[], None] | None = None  # checks that need no result of a contestant
+
+    @property
+    def title(self) -> str:
+        return (
+            f"{self.op} {self.direction} on {self.graph.label}, {self.graph.order} order, "
+            f"{self.heads}x{self.dim}"
+        )
+
+
+def normal(shape: tuple[int, ...], dtype: torch.dtype, seed: int) -> Tensor:
+    """Standard normal numbers, the same for every dtype but for rounding."""
+    generator = torch.Generator().manual_seed(seed)
+    return torch.randn(shape, generator=generator).to(dtype)
+
+
+def uniform(shape: tuple[int, ...], dtype: torch.dtype, seed: int) -> Tensor:
+    """Numbers from [0, 1), the same for every dtype but for rounding."""
+    generator = torch.Generator().manual_seed(seed)
+    return torch.rand(shape, generator=generator).to(dtype)
+
+
+def with_backward(
+    function: Callable[..., Tensor], inputs: tuple[Tensor, ...], seed: int
+) -> Callable[[], tuple[Tensor, ...]]:
+    """Work: function(*inputs) and its gradients for all inputs, from a fixed gradient of the result."""
+    leaves = tuple(x.clone().requires_grad_() for x in inputs)
+    upstream: list[Tensor] = []
+
+    def work() -> tuple[Tensor, ...]:
+        out = function(*leaves)
+        if not upstream:
+            upstream.append(normal(tuple(out.shape), out.dtype, seed))
+        return (out.detach(), *torch.autograd.grad(out, leaves, upstream[0]))
+
+    return work

@@ -1,0 +1,150 @@
+"""A training step of one layer: unmodified dgl.nn modules, as they are and under the drop-in.
+
+Both contestants are the same module class with the same parameters on the same DGL graph; one runs
+inside ``halfgnn.dgl.accelerate()``. Features, parameters and gradients have the dtype of the row.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor
+
+import halfgnn
+import halfgnn.dgl
+from halfgnn import reference
+
+from . import baselines, verify
+from .case import Case, Config, Contestant, Unavailable, normal, with_backward
+from .graphs import BenchGraph
+
+SLOPE = 0.2  # GATConv's default
+
+
+def _gat_formula(
+    graph: halfgnn.Graph, x: Tensor, attn_l: Tensor, attn_r: Tensor, bias: Tensor, weight: Tensor
+) -> Tensor:
+    """GATConv by halfgnn.reference, in the dtype of its inputs."""
+    h = (x @ weight.t()).view(-1, *attn_l.shape[1:])
+    left, right = ((h * a).sum(-1, keepdim=True) for a in (attn_l, attn_r))
+    logits = reference.gsddmm(graph, "add", left, right)
+    alpha = reference.edge_softmax(graph, torch.nn.functional.leaky_relu(logits, SLOPE))
+    out = reference.gspmm(graph, "mul", "sum", h, alpha)
+    return out + bias.view(attn_l.shape)
+
+
+def _gcn_formula(graph: halfgnn.Graph, x: Tensor, weight: Tensor, bias: Tensor) -> Tensor:
+    """GraphConv with norm="both" and equal widths by halfgnn.reference."""
+
+    def norm(degrees: Tensor) -> Tensor:
+        return degrees.to(x.dtype).clamp(min=1).pow(-0.5).unsqueeze(1)
+
+    h = x * norm(graph.out_degrees())
+    h = reference.gspmm(graph, "copy_lhs", "sum", h, None) @ weight
+    return h * norm(graph.in_degrees()) + bias
+
+
+@dataclass(frozen=True)
+class Layer:
+    """A module of dgl.nn; formula(graph, x, *parameters in the order of their names)."""
+
+    name: str
+    build: Callable[[int, int], torch.nn.Module]  # of heads, dim
+    formula: Callable[..., Tensor]
+    has_heads: bool
+
+
+def _gat(heads: int, dim: int) -> torch.nn.Module:
+    module = baselines.import_dgl().nn.pytorch.GATConv
+    return module(heads * dim, dim, heads, allow_zero_in_degree=True)
+
+
+def _gcn(heads: int, dim: int) -> torch.nn.Module:
+    module = baselines.import_dgl().nn.pytorch.GraphConv
+    return module(heads * dim, heads * dim, allow_zero_in_degree=True)
+
+
+LAYERS = (
+    Layer("GATConv", _gat, _gat_formula, has_heads=True),
+    Layer("GraphConv", _gcn, _gcn_formula, has_heads=False),
+)
+
+
+def _parts(layer: Layer, heads: int, dim: int, dtype: torch.dtype):
+    """The module, the names of its parameters, and these."""
+    torch.manual_seed(7)
+    module = layer.build(heads, dim).to(dtype)
+    named = dict(module.named_parameters())
+    # A bias of zero, as it starts, would hide a wrong one.
+    with torch.no_grad():
+        named["bias"].uniform_(-0.1, 0.1)
+    return module, tuple(named), tuple(p.detach() for p in named.values())
+
+
+def _step(layer: Layer, graph: BenchGraph, heads: int, dim: int, dtype: torch.dtype):
+    """(function of x and parameters, x and parameters)."""
+    module, names, parameters = _parts(layer, heads, dim, dtype)
+
+    def function(x: Tensor, *values: Tensor) -> Tensor:
+        return torch.func.functional_call(module, dict(zip(names, values)), (graph.dgl, x))
+
+    x = normal((graph.num_nodes, heads * dim), dtype, 1)
+    return function, (x, *parameters)
+
+
+def _contestant(
+    layer: Layer, graph: BenchGraph, heads: int, dim: int, name: str, dtype: torch.dtype
+) -> Contestant:
+    def make():
+        if name == "dgl" and dtype == torch.float16:
+            raise Unavailable("DGL has no fp16 on the CPU")
+        return with_backward(*_step(layer, graph, heads, dim, dtype), 5)
+
+    if name == "dgl":
+        return Contestant(name, dtype, make)
+    return Contestant("halfgnn drop-in", dtype, make, context=halfgnn.dgl.accelerate)
+
+
+def _check(config: Config, layer: Layer, heads: int, dim: int, order: str) -> None:
+    graph = verify.miniature(order, config.idtype)
+
+    def formula(inputs: Sequence[Tensor]):
+        def function(*tensors: Tensor) -> Tensor:
+            return layer.formula(graph.halfgnn, *tensors)
+
+        return with_backward(function, tuple(inputs), 5)()
+
+    for dtype in config.torch_dtypes():
+        function, inputs = _step(layer, graph, heads, dim, dtype)
+
+        def ours(tensors: Sequence[Tensor], function=function):
+            with halfgnn.dgl.accelerate():
+                return with_backward(function, tuple(tensors), 5)()
+
+        verify.check_like_formula(ours, formula, inputs, f"{layer.name} step, {dtype}")
+
+
+def cases(config: Config) -> Iterator[Case]:
+    baselines.import_dgl()
+    names = ["halfgnn drop-in"] + (["dgl"] if "dgl" in config.baselines else [])
+    for graph in config.ordered_graphs():
+        for layer in LAYERS:
+            if not layer.has_heads and graph.order != config.orders[0]:
+                continue  # no edge data
+            heads = max(config.heads) if layer.has_heads else 1
+            for feat in config.dims:
+                dim = feat // heads
+
+                def before(layer=layer, heads=heads, dim=dim, order=graph.order) -> None:
+                    _check(config, layer, heads, dim, order)
+
+                contestants = [
+                    _contestant(layer, graph, heads, dim, name, dtype)
+                    for dtype in config.torch_dtypes()
+                    for name in names
+                ]
+                yield Case(
+                    "layer", layer.name, "forward+backward", graph, heads, dim, contestants, before
+                )

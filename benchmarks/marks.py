@@ -1,0 +1,140 @@
+"""The marks that the project set itself for the CPU, as data, and their judgement on rows.
+
+Against DGL 1.1.3, F = 128, two threads, on the arxiv-size and the 20,000-node power-law graph.
+A mark is judged in every case it covers (graph, order of edge data, heads), each a ratio of two
+medians taken in turns in one run; it holds where the worst of them does.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+
+from .rows import Row, latest
+
+GRAPHS = ("arxiv (synthetic)", "powerlaw-20k (synthetic)")
+THREADS = 2
+FEATURES = 128
+
+Entry = tuple[str, str]  # contestant, dtype
+
+
+@dataclass(frozen=True)
+class Mark:
+    """time(ours) / time(against) <= at_most, in every covered case; at_most None: for information.
+
+    op, direction: None covers all. families: those it looks into.
+    """
+
+    text: str
+    families: tuple[str, ...]
+    op: str | None
+    direction: str | None
+    ours: Entry
+    against: Entry
+    at_most: float | None
+
+    def covers(self, row: Row) -> bool:
+        if row.family not in self.families or row.device != "cpu" or row.threads != THREADS:
+            return False
+        if self.op not in (None, row.op) or self.direction not in (None, row.direction):
+            return False
+        if row.family == "overhead":
+            return True
+        has_features = row.family != "softmax" and row.op != "u_add_v"  # those have one a head
+        return row.graph in GRAPHS and (not has_features or row.heads * row.dim == FEATURES)
+
+
+@dataclass(frozen=True)
+class Finding:
+    """A mark in one case. ratio None: a side was not measured."""
+
+    mark: Mark
+    row: Row  # of the case; ours where there is one
+    ratio: float | None
+
+    @property
+    def holds(self) -> bool | None:
+        """None: nothing to hold, or not measured."""
+        if self.ratio is None or self.mark.at_most is None:
+            return None
+        return self.ratio <= self.mark.at_most
+
+
+_BF16, _FP16, _FP32 = "bf16", "fp16", "fp32"
+_OURS, _OURS_FP32 = ("halfgnn", _BF16), ("halfgnn", _FP32)
+_YARDSTICK = ("dgl copy_u_sum", _BF16)
+
+
+def _mark(text, family, op, direction, ours, against, at_most) -> Mark:
+    families = (family,) if isinstance(family, str) else family
+    return Mark(text, families, op, direction, ours, against, at_most)
+
+
+MARKS = (
+    _mark("copy_u_sum, bf16: at most 1.0 x the time of DGL's", "spmm", "copy_u_sum", "forward",
+          _OURS, ("dgl", _BF16), 1.0),
+    _mark("u_mul_e_sum, bf16: at most 1.3 x the time of DGL's copy_u_sum", "spmm", "u_mul_e_sum",
+          "forward", _OURS, _YARDSTICK, 1.3),
+    _mark("u_dot_v, bf16: at most 1.5 x the time of DGL's copy_u_sum", "sddmm", "u_dot_v",
+          "forward", _OURS, _YARDSTICK, 1.5),
+    _mark("edge_softmax, bf16: 5 x faster than DGL's", "softmax", "edge_softmax", "forward",
+          _OURS, ("dgl", _BF16), 1 / 5),
+    _mark("GATConv step, bf16: 8 x faster than DGL's", "layer", "GATConv", "forward+backward",
+          ("halfgnn drop-in", _BF16), ("dgl", _BF16), 1 / 8),
+    _mark("fp16 within 1.2 x of bf16, operators", ("spmm", "sddmm", "softmax"), None, None,
+          ("halfgnn", _FP16), _OURS, 1.2),
+    _mark("fp16 within 1.2 x of bf16, GATConv step", "layer", "GATConv", None,
+          ("halfgnn drop-in", _FP16), ("halfgnn drop-in", _BF16), 1.2),
+    _mark("update_all on 30 nodes, fp32: at most 1.0 x the time of DGL's", "overhead", None, None,
+          ("halfgnn update_all", _FP32), ("dgl update_all", _FP32), 1.0),
+    _mark("update_all on 30 nodes, bf16: at most 1.0 x the time of DGL's", "overhead", None, None,
+          ("halfgnn update_all", _BF16), ("dgl update_all", _BF16), 1.0),
+    # DGL's fp32 copy_u_sum (libxsmm) is faster than its bf16, so these are the harder comparisons.
+    _mark("for information: copy_u_sum, bf16, against DGL's fp32", "spmm", "copy_u_sum", "forward",
+          _OURS, ("dgl", _FP32), None),
+    _mark("for information: u_mul_e_sum, bf16, against DGL's fp32 copy_u_sum", "spmm",
+          "u_mul_e_sum", "forward", _OURS, ("dgl copy_u_sum", _FP32), None),
+    _mark("for information: u_dot_v, bf16, against DGL's fp32 copy_u_sum", "sddmm", "u_dot_v",
+          "forward", _OURS, ("dgl copy_u_sum", _FP32), None),
+    _mark("for information: copy_u_sum, fp32, against DGL's fp32", "spmm", "copy_u_sum", "forward",
+          _OURS_FP32, ("dgl", _FP32), None),
+    _mark("for information: GATConv step, bf16, against DGL's fp32", "layer", "GATConv", None,
+          ("halfgnn drop-in", _BF16), ("dgl", _FP32), None),
+)  # fmt: skip
+
+
+def by_case(rows: Sequence[Row]) -> dict[tuple, dict[Entry, Row]]:
+    """The last run of every case: contestant and dtype -> row."""
+    cases: dict[tuple, dict[Entry, Row]] = {}
+    for row in latest(rows):
+        cases.setdefault(row.case, {})[(row.contestant, row.dtype)] = row
+    return cases
+
+
+def ratio(entries: dict[Entry, Row], ours: Entry, against: Entry) -> float | None:
+    """time(ours) / time(against); None where either was not measured."""
+    mine, theirs = entries.get(ours), entries.get(against)
+    if mine is None or theirs is None or mine.ms is None or theirs.ms is None:
+        return None
+    return mine.ms / theirs.ms
+
+
+def judge(rows: Sequence[Row], marks: Sequence[Mark] = MARKS) -> Iterator[Finding]:
+    """One Finding a mark and covered case, in the order of the marks."""
+    cases = by_case(rows)
+    for mark in marks:
+        for entries in cases.values():
+            row = entries.get(mark.ours, next(iter(entries.values())))
+            if mark.covers(row):
+                yield Finding(mark, row, ratio(entries, mark.ours, mark.against))
+
+
+def unmeasured(rows: Sequence[Row], marks: Sequence[Mark] = MARKS) -> list[Mark]:
+    """Marks that no case of the rows says anything about."""
+    seen = {finding.mark for finding in judge(rows, marks) if finding.ratio is not None}
+    return [mark for mark in marks if mark not in seen]
+
+
+def lost(rows: Sequence[Row], marks: Sequence[Mark] = MARKS) -> list[Finding]:
+    return [finding for finding in judge(rows, marks) if finding.holds is False]

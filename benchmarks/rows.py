@@ -1,0 +1,161 @@
+"""Rows of results: one a contestant and case, with where they come from, kept as CSV."""
+
+from __future__ import annotations
+
+import csv
+import datetime
+import platform
+import subprocess
+import sys
+from collections.abc import Iterable, Sequence
+from dataclasses import asdict, dataclass, fields
+from pathlib import Path
+
+import torch
+
+RESULTS = Path(__file__).parent / "results"
+
+
+@dataclass(frozen=True)
+class Row:
+    """Times in milliseconds a call. Empty fields: not applicable, or not measured (see note)."""
+
+    # what
+    family: str
+    op: str
+    direction: str  # forward, or forward+backward
+    contestant: str
+    dtype: str
+    graph: str
+    num_nodes: int
+    num_edges: int
+    order: str  # of edge data: insertion or sorted
+    heads: int
+    dim: int  # a head
+    idtype: str
+    device: str
+    threads: int
+    # result
+    ms: float | None = None  # median
+    ms_p20: float | None = None
+    ms_p80: float | None = None
+    runs: int = 0
+    gb_per_s: float | None = None  # bytes that the case must move at least once an edge
+    error: float | None = None  # largest against float64, relative to the largest value
+    note: str = ""
+    # where from
+    date: str = ""
+    commit: str = ""
+    cpu: str = ""
+    torch: str = ""
+    dgl: str = ""
+    command: str = ""
+
+    @property
+    def case(self) -> tuple:
+        """What is compared with what: rows of one case were timed in turns."""
+        return (
+            self.family, self.op, self.direction, self.graph, self.order, self.heads, self.dim,
+            self.idtype, self.device, self.threads,
+        )  # fmt: skip
+
+    @property
+    def key(self) -> tuple:
+        return (*self.case, self.contestant, self.dtype)
+
+
+_TYPES = {f.name: str(f.type) for f in fields(Row)}
+
+
+def _parse(name: str, text: str):
+    kind = _TYPES[name]
+    if kind.startswith("float"):
+        return float(text) if text else None
+    return int(text) if kind == "int" else text
+
+
+def _format(value) -> str:
+    if value is None:
+        return ""
+    return f"{value:.5g}" if isinstance(value, float) else str(value)
+
+
+def read(path: Path) -> list[Row]:
+    """All rows of a CSV file. Raises ValueError where its columns are not those of Row."""
+    with open(path, newline="") as file:
+        reader = csv.DictReader(file)
+        if reader.fieldnames != list(_TYPES):
+            raise ValueError(f"{path} has columns {reader.fieldnames}; expected {list(_TYPES)}")
+        return [Row(**{name: _parse(name, text) for name, text in line.items()}) for line in reader]
+
+
+def append(path: Path, rows: Iterable[Row]) -> None:
+    """Adds rows to a CSV file, which is made with its header if need be."""
+    path.parent.mkdir(parents=True, exist_ok=True)
+    is_new = not path.exists()
+    with open(path, "a", newline="") as file:
+        writer = csv.DictWriter(file, list(_TYPES), lineterminator="\n")
+        if is_new:
+            writer.writeheader()
+        for row in rows:
+            writer.writerow({name: _format(value) for name, value in asdict(row).items()})
+
+
+def latest(rows: Sequence[Row]) -> list[Row]:
+    """Of each case the rows of its last run, in file order.
+
+    A case is never put together from several runs: its contestants are comparable only within one.
+    """
+    last: dict[tuple, str] = {}
+    for row in rows:
+        last[row.case] = max(last.get(row.case, ""), row.date)
+    return [row for row in rows if row.date == last[row.case]]
+
+
+def _git(*arguments: str) -> str:
+    root = Path(__file__).resolve().parent.parent
+    try:
+        done = subprocess.run(
+            ["git", *arguments], cwd=root, capture_output=True, text=True, check=True
+        )
+    except (OSError, subprocess.CalledProcessError):
+        return ""
+    return done.stdout.strip()
+
+
+def commit() -> str:
+    """Abbreviated commit, with "+" where code differs from it; "unknown" outside a repository."""
+    name = _git("rev-parse", "--short=12", "--verify", "HEAD")
+    if not name:
+        return "unknown"
+    changed = _git("status", "--porcelain", "--", "halfgnn", "csrc", "benchmarks/*.py", "setup.py")
+    return name + ("+" if changed else "")
+
+
+def cpu_name() -> str:
+    """The CPU as Linux tells it: model name, family and model."""
+    found: dict[str, str] = {}
+    try:
+        with open("/proc/cpuinfo") as file:
+            for line in file:
+                key, _, value = line.partition(":")
+                found.setdefault(key.strip(), value.strip())
+    except OSError:
+        pass
+    if "model name" not in found:
+        return platform.processor() or platform.machine()
+    family, model = found.get("cpu family", "?"), found.get("model", "?")
+    return f"{found['model name']} (family {family} model {model})"
+
+
+def provenance(argv: Sequence[str]) -> dict[str, str]:
+    """The fields of Row that say where a run comes from; argv: arguments of the command line."""
+    dgl = sys.modules.get("dgl")
+    return {
+        "date": datetime.datetime.now(datetime.timezone.utc).strftime("%Y-%m-%dT%H:%M:%SZ"),
+        "commit": commit(),
+        "cpu": cpu_name(),
+        "torch": torch.__version__,
+        "dgl": getattr(dgl, "__version__", "absent"),
+        "command": " ".join(["python -m benchmarks", *argv]),
+    }

@@ -1,0 +1,115 @@
+"""SDDMM: u_dot_v and u_add_v, one result an edge."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor
+
+from halfgnn import ops, reference
+
+from . import baselines, verify
+from .case import Case, Config, Contestant, with_backward
+from .graphs import BenchGraph
+from .spmm import features, gathered_bytes, yardstick
+
+
+@dataclass(frozen=True)
+class _Inputs:
+    op: str  # dot or add
+    graph: BenchGraph
+    heads: int
+    dim: int
+
+    @property
+    def name(self) -> str:
+        return f"u_{self.op}_v"
+
+    def tensors(self, dtype: torch.dtype) -> tuple[Tensor, Tensor]:
+        x, y = (features(self.graph, self.heads, self.dim, dtype, seed) for seed in (1, 2))
+        return x, y
+
+    def check(self, dtype: torch.dtype, strict: bool) -> Callable[[Tensor], float]:
+        def compare(out: Tensor) -> float:
+            part = verify.sample(self.graph)
+            x, y = (t.double() for t in self.tensors(dtype))
+            truth = reference.gsddmm(part.graph, self.op, x, y[part.rows])
+            result = out[part.edges]
+            if strict:
+                return verify.check_rounded_once(result, truth, f"{self.name} {dtype}")
+            return verify.relative_error(result.reshape(truth.shape), truth)
+
+        return compare
+
+
+def _contestant(inputs: _Inputs, name: str, dtype: torch.dtype, backward: bool) -> Contestant:
+    def make():
+        x, y = inputs.tensors(dtype)
+        if name == "torch gather":
+            return baselines.gathered_dot(inputs.graph, x, y)
+        if name == "dgl":
+            work = baselines.dgl_op(inputs.graph, inputs.name, x, y)
+        else:
+            graph, operator = inputs.graph.halfgnn, getattr(ops, inputs.name)
+
+            def work(x, y):
+                return operator(graph, x, y)
+
+        return with_backward(work, (x, y), 5) if backward else lambda: work(x, y)
+
+    check = None if backward else inputs.check(dtype, strict=name == "halfgnn")
+    feat = inputs.heads * inputs.dim
+    moved = 0 if backward else gathered_bytes(inputs.graph, feat, inputs.heads, dtype)
+    return Contestant(name, dtype, make, check, bytes_moved=moved)
+
+
+def _contestants(inputs: _Inputs, config: Config, backward: bool) -> Iterator[Contestant]:
+    for dtype in config.torch_dtypes():
+        yield _contestant(inputs, "halfgnn", dtype, backward)
+        if "dgl" in config.baselines:
+            yield _contestant(inputs, "dgl", dtype, backward)
+            if inputs.op == "dot" and not backward:
+                yield yardstick(inputs.graph, inputs.heads * inputs.dim, dtype)
+        if "index_add" in config.baselines and inputs.op == "dot" and not backward:
+            yield _contestant(inputs, "torch gather", dtype, backward)
+
+
+def _check_gradients(config: Config, timed: _Inputs) -> None:
+    graph = verify.miniature(timed.graph.order, config.idtype)
+    inputs = _Inputs(timed.op, graph, timed.heads, timed.dim)
+    operator = getattr(ops, inputs.name)
+    for dtype in config.torch_dtypes():
+        verify.check_like_formula(
+            lambda t: with_backward(lambda x, y: operator(graph.halfgnn, x, y), t, 5)(),
+            lambda t: with_backward(
+                lambda x, y: reference.gsddmm(graph.halfgnn, inputs.op, x, y), t, 5
+            )(),
+            inputs.tensors(dtype),
+            f"{inputs.name} with gradients, {dtype}",
+        )
+
+
+def cases(config: Config) -> Iterator[Case]:
+    for graph in config.ordered_graphs():
+        for heads in config.heads:
+            for feat in config.dims:
+                yield from _directions(config, _Inputs("dot", graph, heads, feat // heads))
+        # The logits of GAT: a number a node and head.
+        yield from _directions(config, _Inputs("add", graph, max(config.heads), 1))
+
+
+def _directions(config: Config, inputs: _Inputs) -> Iterator[Case]:
+    for direction in config.directions:
+        backward = direction != "forward"
+
+        def before(backward=backward) -> None:
+            if backward:
+                _check_gradients(config, inputs)
+
+        contestants = list(_contestants(inputs, config, backward))
+        yield Case(
+            "sddmm", inputs.name, direction, inputs.graph, inputs.heads, inputs.dim, contestants,
+            before,
+        )  # fmt: skip

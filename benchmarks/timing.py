@@ -1,0 +1,96 @@
+"""Timing of contestants that take turns."""
+
+from __future__ import annotations
+
+import contextlib
+import math
+import time
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+
+@dataclass(frozen=True)
+class Effort:
+    """How long to measure.
+
+    budget_s: time to spend on one contestant of a case, warm-up included, unless min_runs need more.
+    min_runs, max_runs: samples of a contestant. A first run longer than slow_s is a sample itself,
+    as warming up changes nothing there.
+    sample_s: shorter calls are repeated until a sample lasts so long.
+    pause_s: idle time before a sample, for the threads of the one before to come to rest.
+    """
+
+    budget_s: float = 1.5
+    min_runs: int = 3
+    max_runs: int = 25
+    slow_s: float = 1.0
+    sample_s: float = 0.003
+    pause_s: float = 0.005
+
+
+QUICK = Effort(budget_s=0.02, min_runs=2, max_runs=3, sample_s=0.0, pause_s=0.0)
+
+
+@dataclass
+class Runner:
+    """One thing to be timed: `call` is the work, inside `context()`, whose entry is not timed."""
+
+    call: Callable[[], Any]
+    context: Callable[[], contextlib.AbstractContextManager] = contextlib.nullcontext
+    repeat: int = 1  # calls a sample
+    runs: int = 0  # samples planned
+    seconds: list[float] = field(default_factory=list)  # a call
+
+    def sample(self) -> float:
+        with self.context():
+            start = time.perf_counter()
+            for _ in range(self.repeat):
+                self.call()
+            elapsed = time.perf_counter() - start
+        return elapsed / self.repeat
+
+
+def plan(runner: Runner, effort: Effort) -> None:
+    """Warms up, and settles how many calls make a sample and how many samples are taken."""
+    first = runner.sample()
+    if first >= effort.slow_s:
+        runner.seconds.append(first)
+        estimate = first
+    else:
+        estimate = min(runner.sample(), first)
+    runner.repeat = max(1, math.ceil(effort.sample_s / max(estimate, 1e-9)))
+    if runner.repeat > 1:  # short calls: one more look, now that everything is warm
+        runner.repeat = max(1, math.ceil(effort.sample_s / max(runner.sample(), 1e-9)))
+    affordable = int((effort.budget_s - sum(runner.seconds)) / (estimate * runner.repeat))
+    least = effort.min_runs - len(runner.seconds)
+    if estimate > 2 * effort.budget_s:  # many seconds a call: noise of milliseconds is nothing
+        least = 2 - len(runner.seconds)
+    runner.runs = max(least, min(affordable, effort.max_runs))
+
+
+def turns(counts: Sequence[int]) -> Iterator[int]:
+    """Indices in the order of play: rounds, with those who play less spread evenly over them."""
+    rounds = max(counts, default=0)
+    for r in range(rounds):
+        for i, count in enumerate(counts):
+            if (r + 1) * count // rounds > r * count // rounds:
+                yield i
+
+
+def measure(runners: Sequence[Runner], effort: Effort, tick: Callable[[], None]) -> None:
+    """Takes the planned samples of all runners in turn; tick() after each."""
+    for i in turns([runner.runs for runner in runners]):
+        if effort.pause_s:
+            time.sleep(effort.pause_s)
+        runners[i].seconds.append(runners[i].sample())
+        tick()
+
+
+def quantile(samples: Sequence[float], q: float) -> float:
+    """Quantile with linear interpolation."""
+    ordered = sorted(samples)
+    place = q * (len(ordered) - 1)
+    low = math.floor(place)
+    high = min(low + 1, len(ordered) - 1)
+    return ordered[low] + (ordered[high] - ordered[low]) * (place - low)

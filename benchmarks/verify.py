@@ -1,0 +1,101 @@
+"""Comparison with halfgnn.reference in float64, before anything is timed.
+
+Forward results are compared on the timed graph itself, on a sample of destination nodes (the one of
+highest in-degree included) with all their in-edges. Gradients and whole layers, for which a sample
+of rows says little and whole edge tensors in float64 do not fit, are compared on a small graph of
+the same making.
+"""
+
+from __future__ import annotations
+
+import functools
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor
+
+from halfgnn import Graph
+
+from . import graphs
+from .graphs import BenchGraph
+
+SAMPLE_EDGES = 30_000
+
+
+class WrongResult(AssertionError):
+    """halfgnn's result is off by more than rounding."""
+
+
+@dataclass(frozen=True)
+class Sample:
+    """Some destination nodes of a graph: `rows`, their in-edges `edges`, and the graph of these."""
+
+    rows: Tensor
+    edges: Tensor  # rows of edge data
+    graph: Graph  # its destinations are `rows`, its edge data is in the order of `edges`
+
+
+def _choose(degree: Tensor, generator: torch.Generator) -> Tensor:
+    """Random rows with about SAMPLE_EDGES in-edges, and the row of highest degree."""
+    shuffled = torch.randperm(degree.numel(), generator=generator)
+    fits = degree[shuffled].cumsum(0) <= SAMPLE_EDGES
+    return torch.cat([shuffled[fits], degree.argmax().view(1)]).unique()
+
+
+@functools.lru_cache(maxsize=2)
+def sample(graph: BenchGraph) -> Sample:
+    indptr, indices, edge_ids = graph.halfgnn.csc()
+    degree = indptr.diff()
+    rows = _choose(degree, torch.Generator().manual_seed(1))
+    counts = degree[rows]
+    starts = torch.repeat_interleave(indptr[rows], counts)
+    offsets = torch.nn.functional.pad(counts.cumsum(0), (1, 0)).to(indptr.dtype)
+    within = torch.arange(int(offsets[-1]), dtype=indptr.dtype)
+    positions = (starts + within - torch.repeat_interleave(offsets[:-1], counts)).long()
+    edges = positions if edge_ids is None else edge_ids[positions].long()
+    part = Graph.from_csc(offsets, indices[positions], num_src=graph.num_nodes)
+    return Sample(rows, edges, part)
+
+
+def relative_error(result: Tensor, truth: Tensor) -> float:
+    """Largest difference, relative to the largest value of the truth."""
+    if result.numel() == 0:
+        return 0.0
+    return float((result.double() - truth).abs().max() / truth.abs().max().clamp(min=1e-300))
+
+
+def check_rounded_once(result: Tensor, truth: Tensor, what: str) -> float:
+    """The relative error of `result`; raises WrongResult unless it is fp32 arithmetic, rounded once."""
+    info = torch.finfo(result.dtype)
+    half_unit = 0.5 * info.eps * truth.abs() + 0.5 * info.eps * info.smallest_normal
+    arithmetic = 2e-6 * float(truth.abs().max()) if truth.numel() else 0.0
+    wrong = (result.double() - truth).abs() > 1.01 * half_unit + arithmetic
+    error = relative_error(result, truth)
+    if result.shape != truth.shape or bool(wrong.any()) or not bool(torch.isfinite(result).all()):
+        raise WrongResult(f"{what}: {int(wrong.sum())} values off, relative error {error:.3g}")
+    return error
+
+
+Gradients = Callable[[Sequence[Tensor]], Sequence[Tensor]]
+
+
+def check_like_formula(
+    ours: Gradients, formula: Gradients, inputs: Sequence[Tensor], what: str
+) -> None:
+    """Raises WrongResult unless ours(inputs) is about as accurate as `formula` run in the same dtype.
+
+    Both return results and gradients. flash-attention's rule: the error against the formula in
+    float64 is at most twice that of the formula in the inputs' dtype, plus a unit of rounding.
+    """
+    truth = formula([x.double() for x in inputs])
+    plain = formula(inputs)
+    eps = torch.finfo(inputs[0].dtype).eps
+    for i, (mine, same_type, exact) in enumerate(zip(ours(inputs), plain, truth)):
+        error, allowed = relative_error(mine, exact), 2 * relative_error(same_type, exact) + eps
+        if not error <= allowed:  # not: NaN fails
+            raise WrongResult(f"{what}, result {i}: relative error {error:.3g} > {allowed:.3g}")
+
+
+def miniature(order: str, idtype: torch.dtype) -> BenchGraph:
+    return graphs.make(graphs.MINIATURE, "miniature (synthetic)", order, idtype, seed=3)

@@ -1,0 +1,161 @@
+// Checks and conversions between torch tensors and the torch-free types, shared by the CPU and the CUDA bindings.
+// What fails here raises ValueError (shapes, names) or TypeError (dtypes) in Python and names the argument.
+#pragma once
+
+#include <ATen/ATen.h>
+#include <c10/util/Exception.h>
+
+#include <optional>
+#include <string>
+#include <string_view>
+#include <vector>
+
+#include "broadcast.h"
+#include "types.h"
+
+namespace halfgnn {
+
+using at::Tensor;
+using OptionalTensor = std::optional<Tensor>;
+
+inline DType dtype_of(at::ScalarType type, const char* name) {
+  switch (type) {
+    case at::kHalf: return DType::kHalf;
+    case at::kBFloat16: return DType::kBFloat16;
+    case at::kFloat: return DType::kFloat;
+    case at::kDouble: return DType::kDouble;
+    default: TORCH_CHECK_TYPE(false, name, " has dtype ", type, "; expected float16, bfloat16, float32 or float64");
+  }
+}
+
+inline Op parse_op(std::string_view op, bool sddmm) {
+  if (op == "add") return Op::kAdd;
+  if (op == "sub") return Op::kSub;
+  if (op == "mul") return Op::kMul;
+  if (op == "div") return Op::kDiv;
+  if (op == "copy_lhs") return Op::kCopyLhs;
+  if (op == "copy_rhs") return Op::kCopyRhs;
+  if (op == "dot" && sddmm) return Op::kDot;
+  TORCH_CHECK_VALUE(false, "op is '", op, "'; expected one of add, sub, mul, div, ", sddmm ? "dot, " : "",
+                    "copy_lhs, copy_rhs");
+}
+
+inline Reduce parse_reduce(std::string_view reduce) {
+  if (reduce == "sum") return Reduce::kSum;
+  if (reduce == "mean") return Reduce::kMean;
+  if (reduce == "max") return Reduce::kMax;
+  if (reduce == "min") return Reduce::kMin;
+  TORCH_CHECK_VALUE(false, "reduce is '", reduce, "'; expected one of sum, mean, max, min");
+}
+
+// Target of an operand named u, v or e, for an adjacency whose rows are sources (by_src) or destinations.
+inline Target parse_target(std::string_view target, bool by_src) {
+  if (target == "u") return by_src ? Target::kRow : Target::kCol;
+  if (target == "v") return by_src ? Target::kCol : Target::kRow;
+  if (target == "e") return Target::kEdge;
+  TORCH_CHECK_VALUE(false, "target is '", target, "'; expected u, v or e");
+}
+
+inline Shape trailing(at::IntArrayRef sizes) { return Shape(sizes.begin() + (sizes.empty() ? 0 : 1), sizes.end()); }
+inline std::vector<int64_t> with_rows(int64_t rows, const Shape& trailing) {
+  std::vector<int64_t> sizes{rows};
+  sizes.insert(sizes.end(), trailing.begin(), trailing.end());
+  return sizes;
+}
+
+// The adjacency behind the three tensors, which must outlive it. indices may be absent where only edge data is read.
+inline Topology topology_of(const Tensor& indptr, const OptionalTensor& indices, const OptionalTensor& edge_ids,
+                            int64_t num_edges) {
+  TORCH_CHECK_VALUE(indptr.dim() == 1 && indptr.size(0) >= 1, "indptr has shape ", indptr.sizes(),
+                    "; expected (rows + 1,)");
+  const auto type = indptr.scalar_type();
+  TORCH_CHECK_TYPE(type == at::kInt || type == at::kLong, "indptr has dtype ", type, "; expected int32 or int64");
+  auto check = [&](const Tensor& t, const char* name) {
+    TORCH_CHECK_VALUE(t.dim() == 1 && t.size(0) == num_edges, name, " has shape ", t.sizes(), "; expected (", num_edges,
+                      ",)");
+    TORCH_CHECK_TYPE(t.scalar_type() == type, name, " has dtype ", t.scalar_type(), "; expected indptr's ", type);
+    TORCH_CHECK_VALUE(t.is_contiguous(), name, " is not contiguous");
+    TORCH_CHECK_VALUE(t.device() == indptr.device(), name, " is on ", t.device(), "; expected indptr's ",
+                      indptr.device());
+  };
+  TORCH_CHECK_VALUE(indptr.is_contiguous(), "indptr is not contiguous");
+  Topology topology;
+  topology.indptr = indptr.const_data_ptr();
+  topology.num_rows = indptr.size(0) - 1;
+  topology.num_edges = num_edges;
+  topology.is_int64 = type == at::kLong;
+  if (indices) {
+    check(*indices, "indices");
+    topology.indices = indices->const_data_ptr();
+  }
+  if (edge_ids) {
+    check(*edge_ids, "edge_ids");
+    topology.edge_ids = edge_ids->const_data_ptr();
+  }
+  return topology;
+}
+
+// A dense argument made contiguous, with its view as an operand.
+struct Feature {
+  Tensor tensor;
+  Operand operand;
+  bool defined() const { return tensor.defined(); }
+};
+inline Feature feature_of(const OptionalTensor& tensor, const char* name, Target target, const at::Device& device) {
+  Feature feature;
+  feature.operand.target = target;
+  if (!tensor || !tensor->defined()) return feature;
+  TORCH_CHECK_VALUE(tensor->dim() >= 1, name, " has no dimensions; expected one row a node or edge");
+  TORCH_CHECK_VALUE(tensor->device() == device, name, " is on ", tensor->device(), "; expected the graph's ", device);
+  feature.operand.type = dtype_of(tensor->scalar_type(), name);
+  feature.tensor = tensor->contiguous();
+  feature.operand.data = feature.tensor.const_data_ptr();
+  feature.operand.len = 1;
+  for (int64_t d = 1; d < tensor->dim(); ++d) feature.operand.len *= tensor->size(d);
+  return feature;
+}
+
+inline void check_operands_present(Op op, const Feature& lhs, const Feature& rhs, std::string_view op_name) {
+  TORCH_CHECK_VALUE(!reads_lhs(op) || lhs.defined(), "lhs_data is None; '", op_name, "' needs it");
+  TORCH_CHECK_VALUE(!reads_rhs(op) || rhs.defined(), "rhs_data is None; '", op_name, "' needs it");
+}
+
+// Edge rows of an operand must match the number of edges, where the operand lives on edges.
+inline void check_edge_rows(const Feature& feature, const char* name, int64_t num_edges) {
+  if (!feature.defined() || feature.operand.target != Target::kEdge) return;
+  TORCH_CHECK_VALUE(feature.tensor.size(0) == num_edges, name, " has shape ", feature.tensor.sizes(), "; expected ",
+                    num_edges, " rows, one an edge");
+}
+inline void check_row_rows(const Feature& feature, const char* name, int64_t num_rows) {
+  if (!feature.defined() || feature.operand.target != Target::kRow) return;
+  TORCH_CHECK_VALUE(feature.tensor.size(0) == num_rows, name, " has shape ", feature.tensor.sizes(), "; expected ",
+                    num_rows, " rows, one a node");
+}
+
+// Types of the two operands of one message: equal, or half features (lhs) with fp32 edge weights (rhs).
+inline void check_operand_types(Op op, const Feature& lhs, const Feature& rhs, bool allow_float_rhs) {
+  if (!reads_lhs(op) || !reads_rhs(op)) return;
+  const DType l = lhs.operand.type, r = rhs.operand.type;
+  const bool mixed = allow_float_rhs && size_of(l) == 2 && r == DType::kFloat;
+  TORCH_CHECK_TYPE(l == r || mixed, "lhs_data has dtype ", lhs.tensor.scalar_type(), " and rhs_data ",
+                   rhs.tensor.scalar_type(), "; expected equal dtypes",
+                   allow_float_rhs ? ", or half features with float32 edge data" : "");
+}
+
+inline BroadcastPlan plan_of(Op op, const Shape& lhs, const Shape& rhs) {
+  BroadcastPlan plan(reads_lhs(op) ? lhs : rhs, reads_rhs(op) ? rhs : lhs, op);
+  TORCH_CHECK_VALUE(
+      plan.valid, "lhs_data and rhs_data have trailing shapes ", at::IntArrayRef(lhs), " and ", at::IntArrayRef(rhs),
+      op == Op::kDot ? ", which do not broadcast with equal last dimensions" : ", which do not broadcast");
+  return plan;
+}
+
+// The type of a result: `wanted` must be float32 or the operands' own.
+inline at::ScalarType result_type(at::ScalarType own, const std::optional<at::ScalarType>& wanted) {
+  if (!wanted) return own;
+  TORCH_CHECK_TYPE(*wanted == own || (*wanted == at::kFloat && own != at::kDouble), "out_dtype is ", *wanted,
+                   "; expected ", own, own == at::kDouble ? "" : " or Float");
+  return *wanted;
+}
+
+}  // namespace halfgnn

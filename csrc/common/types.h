@@ -1,0 +1,56 @@
+// The words that every layer shares: element types, operators, reductions, targets. Torch-free.
+#pragma once
+
+#include <cstdint>
+
+namespace halfgnn {
+
+enum class DType : int8_t { kHalf, kBFloat16, kFloat, kDouble };
+enum class Op : int8_t { kAdd, kSub, kMul, kDiv, kCopyLhs, kCopyRhs, kDot };
+enum class Reduce : int8_t { kSum, kMean, kMax, kMin };
+enum class Side : int8_t { kLhs, kRhs };
+
+// Where an operand of an edge lives, seen from the compressed adjacency that is walked: at the edge's row (destination
+// in CSC, source in CSR), at its column, or at the edge itself.
+enum class Target : int8_t { kRow, kCol, kEdge };
+
+constexpr int64_t size_of(DType type) { return type == DType::kDouble ? 8 : type == DType::kFloat ? 4 : 2; }
+constexpr bool reads_lhs(Op op) { return op != Op::kCopyRhs; }
+constexpr bool reads_rhs(Op op) { return op != Op::kCopyLhs; }
+constexpr bool is_argument_reduce(Reduce reduce) { return reduce == Reduce::kMax || reduce == Reduce::kMin; }
+
+// A compressed adjacency (CSC or CSR). indptr, indices and edge_ids are int32 or int64 arrays by `is_int64`; edge_ids
+// may be null (edge data is stored in this order), indices too where only edge data is read.
+struct Topology {
+  const void* indptr = nullptr;
+  const void* indices = nullptr;
+  const void* edge_ids = nullptr;
+  int64_t num_rows = 0;
+  int64_t num_edges = 0;
+  bool is_int64 = false;
+};
+
+// A dense operand: `len` contiguous elements a row, one row a node or edge.
+struct Operand {
+  const void* data = nullptr;
+  DType type = DType::kFloat;
+  int64_t len = 0;
+  Target target = Target::kEdge;
+};
+
+// How the trailing shapes of lhs and rhs broadcast, with every run of dimensions that all operands traverse alike
+// merged into one. Message element (o, i), o < outer, i < inner, reads lhs[lhs_offset[o] + i * lhs_step], rhs likewise,
+// and belongs to output element out_offset[o] + i * out_step. Steps are 0 or 1; out_step is 0 only for dot, whose inner
+// dimension is summed.
+struct Broadcast {
+  int64_t outer = 0;
+  int64_t inner = 0;
+  const int64_t* lhs_offset = nullptr;
+  const int64_t* rhs_offset = nullptr;
+  const int64_t* out_offset = nullptr;
+  int lhs_step = 0;
+  int rhs_step = 0;
+  int out_step = 0;
+};
+
+}  // namespace halfgnn

@@ -1,0 +1,52 @@
+// edge_softmax and its backward on the CPU.
+
+#include <torch/library.h>
+
+#include "../common/checks.h"
+#include "kernels.h"
+#include "parallel.h"
+
+namespace halfgnn {
+namespace {
+
+// grad is undefined in the forward.
+Tensor run(const Tensor& indptr, const OptionalTensor& edge_ids, const Tensor& values, const OptionalTensor& grad_out) {
+  const Feature logits = feature_of(values, grad_out ? "out" : "logits", Target::kEdge, indptr.device());
+  const Topology topology = topology_of(indptr, std::nullopt, edge_ids, logits.tensor.size(0));
+  const Feature grad = feature_of(grad_out, "grad", Target::kEdge, indptr.device());
+  if (grad.defined()) {
+    TORCH_CHECK_VALUE(grad.tensor.sizes() == logits.tensor.sizes(), "grad has shape ", grad.tensor.sizes(),
+                      "; expected ", logits.tensor.sizes());
+    TORCH_CHECK_TYPE(grad.operand.type == logits.operand.type, "grad has dtype ", grad.tensor.scalar_type(),
+                     "; expected ", logits.tensor.scalar_type());
+  }
+  Tensor out = at::empty(logits.tensor.sizes(), logits.tensor.options());
+  if (out.numel() == 0) return out;
+  EdgeSoftmaxArgs args;
+  args.topology = topology;
+  args.logits = logits.operand.data;
+  args.grad = grad.operand.data;
+  args.out = out.mutable_data_ptr();
+  args.type = logits.operand.type;
+  args.columns = logits.operand.len;
+  const auto kernel = grad.defined() ? kernels().edge_softmax_backward : kernels().edge_softmax;
+  for_rows(topology, 8 * args.columns, [&](int64_t begin, int64_t end) { kernel(args, begin, end); });
+  return out;
+}
+
+Tensor edge_softmax(const Tensor& indptr, const OptionalTensor& edge_ids, const Tensor& logits) {
+  return run(indptr, edge_ids, logits, std::nullopt);
+}
+Tensor edge_softmax_backward(const Tensor& indptr, const OptionalTensor& edge_ids, const Tensor& out,
+                             const Tensor& grad) {
+  return run(indptr, edge_ids, out, grad);
+}
+
+}  // namespace
+
+TORCH_LIBRARY_IMPL(halfgnn, CPU, m) {
+  m.impl("edge_softmax", &edge_softmax);
+  m.impl("edge_softmax_backward", &edge_softmax_backward);
+}
+
+}  // namespace halfgnn

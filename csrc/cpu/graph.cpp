@@ -1,0 +1,133 @@
+// Building compressed adjacencies on the CPU: stable counting sorts, O(edges + nodes), in parallel over ranges of
+// edges.
+
+#include <ATen/Parallel.h>
+#include <torch/library.h>
+
+#include <vector>
+
+#include "../common/checks.h"
+
+namespace halfgnn {
+namespace {
+
+// Stable counting sort of `keys` (n values in [0, buckets)): fills indptr (buckets + 1) and calls place(i, position)
+// for every i. Each of a few ranges of edges counts for itself; a prefix sum over (bucket, range) then tells every
+// range where its edges go.
+template <class I, class Key, class Place>
+void counting_sort(int64_t n, int64_t buckets, I* indptr, const Key& key, const Place& place) {
+  // More ranges than this cost more memory (one counter a bucket each) than they save time.
+  const int64_t ranges = n < (1 << 16) || buckets > 8 * n ? 1 : std::min<int64_t>(at::get_num_threads(), 8);
+  std::vector<I> counts(static_cast<size_t>(ranges * buckets), 0);
+  const auto range_begin = [&](int64_t r) { return n / ranges * r + std::min(r, n % ranges); };
+  at::parallel_for(0, ranges, 1, [&](int64_t begin, int64_t end) {
+    for (int64_t r = begin; r < end; ++r) {
+      I* count = counts.data() + r * buckets;
+      for (int64_t i = range_begin(r); i < range_begin(r + 1); ++i) ++count[key(i)];
+    }
+  });
+  I total = 0;
+  for (int64_t b = 0; b < buckets; ++b) {
+    indptr[b] = total;
+    for (int64_t r = 0; r < ranges; ++r) {
+      const I count = counts[static_cast<size_t>(r * buckets + b)];
+      counts[static_cast<size_t>(r * buckets + b)] = total;
+      total += count;
+    }
+  }
+  indptr[buckets] = total;
+  at::parallel_for(0, ranges, 1, [&](int64_t begin, int64_t end) {
+    for (int64_t r = begin; r < end; ++r) {
+      I* next = counts.data() + r * buckets;
+      for (int64_t i = range_begin(r); i < range_begin(r + 1); ++i) place(i, next[key(i)]++);
+    }
+  });
+}
+
+void check_index_type(const Tensor& tensor, const char* name) {
+  TORCH_CHECK_TYPE(tensor.scalar_type() == at::kInt || tensor.scalar_type() == at::kLong, name, " has dtype ",
+                   tensor.scalar_type(), "; expected int32 or int64");
+  TORCH_CHECK_VALUE(tensor.dim() == 1, name, " has shape ", tensor.sizes(), "; expected one dimension");
+}
+
+// The sort writes through its keys: a key out of range must never reach it.
+template <class I>
+void check_range(const I* keys, int64_t n, int64_t bound, const char* name) {
+  I low = 0, high = -1;
+  for (int64_t i = 0; i < n; ++i) {
+    low = std::min(low, keys[i]);
+    high = std::max(high, keys[i]);
+  }
+  TORCH_CHECK_VALUE(low >= 0 && static_cast<int64_t>(high) < bound, name, " holds ", low < 0 ? low : high,
+                    "; expected indices in [0, ", bound, ")");
+}
+
+std::tuple<Tensor, Tensor, Tensor> coo_to_csr(const Tensor& row_data, const Tensor& col_data, int64_t num_rows) {
+  check_index_type(row_data, "row");
+  check_index_type(col_data, "col");
+  TORCH_CHECK_VALUE(row_data.sizes() == col_data.sizes(), "row has shape ", row_data.sizes(), " and col ",
+                    col_data.sizes(), "; expected equal shapes");
+  TORCH_CHECK_TYPE(row_data.scalar_type() == col_data.scalar_type(), "row has dtype ", row_data.scalar_type(),
+                   " and col ", col_data.scalar_type(), "; expected equal dtypes");
+  TORCH_CHECK_VALUE(num_rows >= 0, "num_rows is ", num_rows, "; expected a number not below 0");
+  const Tensor row = row_data.contiguous(), col = col_data.contiguous();
+  Tensor indptr = at::empty({num_rows + 1}, row.options()), indices = at::empty_like(row),
+         edge_ids = at::empty_like(row);
+  AT_DISPATCH_INDEX_TYPES(row.scalar_type(), "coo_to_csr", [&] {
+    const auto* r = row.const_data_ptr<index_t>();
+    const auto* c = col.const_data_ptr<index_t>();
+    auto* out_indices = indices.mutable_data_ptr<index_t>();
+    auto* out_ids = edge_ids.mutable_data_ptr<index_t>();
+    check_range(r, row.numel(), num_rows, "row");
+    counting_sort(
+        row.numel(), num_rows, indptr.mutable_data_ptr<index_t>(),
+        [&](int64_t i) { return static_cast<int64_t>(r[i]); },
+        [&](int64_t i, index_t position) {
+          out_indices[position] = c[i];
+          out_ids[position] = static_cast<index_t>(i);
+        });
+  });
+  return {indptr, indices, edge_ids};
+}
+
+std::tuple<Tensor, Tensor, Tensor> transpose(const Tensor& indptr, const Tensor& indices,
+                                             const OptionalTensor& edge_ids, int64_t num_cols) {
+  const int64_t n = indices.numel();
+  const Topology topology = topology_of(indptr, indices, edge_ids, n);
+  TORCH_CHECK_VALUE(num_cols >= 0, "num_cols is ", num_cols, "; expected a number not below 0");
+  Tensor out_indptr = at::empty({num_cols + 1}, indptr.options()), out_indices = at::empty_like(indices),
+         out_ids = at::empty_like(indices);
+  AT_DISPATCH_INDEX_TYPES(indptr.scalar_type(), "transpose", [&] {
+    const auto* ptr = static_cast<const index_t*>(topology.indptr);
+    const auto* cols = static_cast<const index_t*>(topology.indices);
+    const auto* ids = static_cast<const index_t*>(topology.edge_ids);
+    check_range(cols, n, num_cols, "indices");
+    TORCH_CHECK_VALUE(ptr[0] == 0 && ptr[topology.num_rows] == n, "indptr runs from ", ptr[0], " to ",
+                      ptr[topology.num_rows], "; expected 0 to ", n);
+    for (int64_t r = 0; r < topology.num_rows; ++r)
+      TORCH_CHECK_VALUE(ptr[r] <= ptr[r + 1], "indptr falls after row ", r);
+    // The row of every position, so that the sort can walk positions in any division.
+    std::vector<index_t> rows(static_cast<size_t>(n));
+    for (int64_t r = 0; r < topology.num_rows; ++r) {
+      for (index_t p = ptr[r]; p < ptr[r + 1]; ++p) rows[static_cast<size_t>(p)] = static_cast<index_t>(r);
+    }
+    auto* indices_out = out_indices.mutable_data_ptr<index_t>();
+    auto* ids_out = out_ids.mutable_data_ptr<index_t>();
+    counting_sort(
+        n, num_cols, out_indptr.mutable_data_ptr<index_t>(), [&](int64_t i) { return static_cast<int64_t>(cols[i]); },
+        [&](int64_t i, index_t position) {
+          indices_out[position] = rows[static_cast<size_t>(i)];
+          ids_out[position] = ids ? ids[i] : static_cast<index_t>(i);
+        });
+  });
+  return {out_indptr, out_indices, out_ids};
+}
+
+}  // namespace
+
+TORCH_LIBRARY_IMPL(halfgnn, CPU, m) {
+  m.impl("coo_to_csr", &coo_to_csr);
+  m.impl("transpose", &transpose);
+}
+
+}  // namespace halfgnn

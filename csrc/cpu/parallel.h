@@ -1,0 +1,51 @@
+// Rows of an adjacency divided among threads in pieces of equal work.
+#pragma once
+
+#include <ATen/Parallel.h>
+
+#include <algorithm>
+
+#include "../common/types.h"
+
+namespace halfgnn {
+
+// First row at or after which `target` units of work (rows + edges) have passed.
+template <class I>
+int64_t row_at_work(const I* indptr, int64_t num_rows, int64_t target) {
+  int64_t low = 0, high = num_rows;
+  while (low < high) {
+    const int64_t mid = (low + high) / 2;
+    if (mid + static_cast<int64_t>(indptr[mid]) < target) {
+      low = mid + 1;
+    } else {
+      high = mid;
+    }
+  }
+  return low;
+}
+
+// Calls kernel(row_begin, row_end) over all rows, in parallel where the work (elements touched) is worth a thread.
+// Several pieces a thread even out rows of unlike cost. No result depends on the division: a row is never split.
+template <class Kernel>
+void for_rows(const Topology& topology, int64_t elements_per_edge, const Kernel& kernel) {
+  constexpr int64_t kSerialElements = 1 << 15;
+  const int64_t work = topology.num_rows + topology.num_edges;
+  const int64_t threads = at::get_num_threads();
+  if (topology.num_rows == 0) return;
+  if (threads == 1 || work * std::max<int64_t>(elements_per_edge, 1) <= kSerialElements)
+    return kernel(0, topology.num_rows);
+  const int64_t pieces = std::min<int64_t>(8 * threads, work);
+  auto boundary = [&](int64_t piece) {
+    if (piece == pieces) return topology.num_rows;
+    const int64_t target =
+        static_cast<int64_t>(static_cast<double>(work) / static_cast<double>(pieces) * static_cast<double>(piece));
+    return topology.is_int64 ? row_at_work(static_cast<const int64_t*>(topology.indptr), topology.num_rows, target)
+                             : row_at_work(static_cast<const int32_t*>(topology.indptr), topology.num_rows, target);
+  };
+  at::parallel_for(0, pieces, 1, [&](int64_t begin, int64_t end) {
+    const int64_t first = boundary(begin), last = boundary(end);
+    if (first < last) kernel(first, last);
+  });
+}
+
+}  // namespace halfgnn

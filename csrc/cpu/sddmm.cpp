@@ -1,0 +1,140 @@
+// gsddmm and gsddmm_backward on the CPU: checks, allocation, choice of kernel.
+
+#include <torch/library.h>
+
+#include "../common/checks.h"
+#include "kernels.h"
+#include "parallel.h"
+
+namespace halfgnn {
+namespace {
+
+Shape shape_of(const Feature& feature) { return feature.defined() ? trailing(feature.tensor.sizes()) : Shape{}; }
+
+// A dot of whole rows between the walked node and the other end (or the edge), of one type?
+bool is_vector_dot(Op op, const Operand& lhs, const Operand& rhs, const BroadcastPlan& plan) {
+  return op == Op::kDot && plan.is_plain_dot() && lhs.type == rhs.type &&
+         kernels().has_vector_kernel(lhs.type, plan.inner) &&
+         (lhs.target == Target::kRow) != (rhs.target == Target::kRow);
+}
+
+Tensor gsddmm(const Tensor& indptr, const Tensor& indices, const OptionalTensor& edge_ids, std::string_view op_name,
+              const OptionalTensor& lhs_data, const OptionalTensor& rhs_data, std::string_view lhs_target,
+              std::string_view rhs_target, std::optional<at::ScalarType> out_dtype) {
+  const Op op = parse_op(op_name, true);
+  const Topology topology = topology_of(indptr, indices, edge_ids, indices.numel());
+  const Target lhs_at = parse_target(lhs_target, false), rhs_at = parse_target(rhs_target, false);
+  const Feature lhs = feature_of(reads_lhs(op) ? lhs_data : std::nullopt, "lhs_data", lhs_at, indptr.device());
+  const Feature rhs = feature_of(reads_rhs(op) ? rhs_data : std::nullopt, "rhs_data", rhs_at, indptr.device());
+  check_operands_present(op, lhs, rhs, op_name);
+  for (const auto* operand : {&lhs, &rhs}) {
+    const char* name = operand == &lhs ? "lhs_data" : "rhs_data";
+    check_edge_rows(*operand, name, topology.num_edges);
+    check_row_rows(*operand, name, topology.num_rows);
+  }
+  check_operand_types(op, lhs, rhs, false);
+  const BroadcastPlan plan = plan_of(op, shape_of(lhs), shape_of(rhs));
+
+  const Tensor& feat = lhs.defined() ? lhs.tensor : rhs.tensor;
+  const auto type = result_type(feat.scalar_type(), out_dtype);
+  Tensor out = at::empty(with_rows(topology.num_edges, plan.out_shape), feat.options().dtype(type));
+  SddmmArgs args;
+  args.topology = topology;
+  args.op = op;
+  args.lhs = lhs.operand;
+  args.rhs = rhs.operand;
+  args.broadcast = plan.view();
+  args.out_len = plan.out_len;
+  args.out = out.mutable_data_ptr();
+  args.out_type = dtype_of(type, "out");
+  const auto kernel = is_vector_dot(op, lhs.operand, rhs.operand, plan) ? kernels().sddmm_dot : kernels().sddmm;
+  for_rows(topology, plan.outer * plan.inner + 16, [&](int64_t begin, int64_t end) { kernel(args, begin, end); });
+  return out;
+}
+
+// The operand's gradient as a (weighted) sum of rows: of grad itself for add, sub and copies, of the other operand's
+// rows weighted by grad for dot. Returns false where neither fits the vector kernel.
+bool sum_gradient(const Topology& topology, Op op, bool lhs_side, const Feature& grad, const Feature& other,
+                  const BroadcastPlan& plan, Tensor& out) {
+  SpmmSumArgs args;
+  args.topology = topology;
+  Tensor weight;
+  if (op == Op::kDot) {
+    if (!plan.is_plain_dot() || other.operand.target == Target::kRow) return false;
+    weight = grad.operand.type == other.operand.type ? grad.tensor : grad.tensor.to(at::kFloat);
+    args.feat = other.operand.data;
+    args.feat_by_edge = other.operand.target == Target::kEdge;
+    args.type = other.operand.type;
+    args.weight = weight.const_data_ptr();
+    args.weight_type = dtype_of(weight.scalar_type(), "grad");
+    args.heads = plan.outer;
+    args.dim = plan.inner;
+  } else {
+    const bool copies = op != Op::kMul && op != Op::kDiv && (lhs_side ? plan.lhs_len : plan.rhs_len) == plan.out_len;
+    if (!copies) return false;
+    args.feat = grad.operand.data;
+    args.feat_by_edge = true;
+    args.type = grad.operand.type;
+    args.weight_type = grad.operand.type;
+    args.dim = plan.out_len;
+    args.factor = op == Op::kSub && !lhs_side ? -1.f : 1.f;
+  }
+  if (!kernels().has_vector_kernel(args.type, args.dim)) return false;
+  args.out = out.mutable_data_ptr();
+  args.out_type = dtype_of(out.scalar_type(), "out");
+  for_rows(topology, args.heads * args.dim, [&](int64_t begin, int64_t end) { kernels().spmm_sum(args, begin, end); });
+  return true;
+}
+
+Tensor gsddmm_backward(const Tensor& indptr, const Tensor& indices, const OptionalTensor& edge_ids, bool by_src,
+                       std::string_view op_name, std::string_view side_name, const Tensor& grad_out,
+                       const OptionalTensor& lhs_data, const OptionalTensor& rhs_data, std::string_view lhs_target,
+                       std::string_view rhs_target, at::IntArrayRef lhs_shape, at::IntArrayRef rhs_shape,
+                       at::ScalarType dtype) {
+  const Op op = parse_op(op_name, true);
+  TORCH_CHECK_VALUE(side_name == "lhs" || side_name == "rhs", "side is '", side_name, "'; expected lhs or rhs");
+  const bool lhs_side = side_name == "lhs";
+  const at::Device device = indptr.device();
+  const Topology topology = topology_of(indptr, indices, edge_ids, indices.numel());
+  const Target lhs_at = parse_target(lhs_target, by_src), rhs_at = parse_target(rhs_target, by_src);
+  const Feature grad = feature_of(grad_out, "grad", Target::kEdge, device);
+  const Feature lhs = feature_of(lhs_data, "lhs", lhs_at, device), rhs = feature_of(rhs_data, "rhs", rhs_at, device);
+  const Target own = lhs_side ? lhs_at : rhs_at;
+  TORCH_CHECK_VALUE(own != Target::kCol, "by_src is ", by_src,
+                    "; the gradient needs rows that are the operand's nodes");
+  const BroadcastPlan plan = plan_of(op, trailing(lhs_shape), trailing(rhs_shape));
+  TORCH_CHECK_VALUE(grad.operand.len == plan.out_len, "grad has shape ", grad_out.sizes(), "; expected trailing shape ",
+                    at::IntArrayRef(plan.out_shape));
+  check_edge_rows(grad, "grad", topology.num_edges);
+  const auto shape = lhs_side ? lhs_shape : rhs_shape;
+  TORCH_CHECK_VALUE(shape[0] == (own == Target::kRow ? topology.num_rows : topology.num_edges),
+                    "the operand has shape ", shape, ", which is not one row a node or edge of this topology");
+
+  Tensor out = at::empty(shape, grad_out.options().dtype(dtype));
+  if (own == Target::kRow && sum_gradient(topology, op, lhs_side, grad, lhs_side ? rhs : lhs, plan, out)) return out;
+  BackwardArgs args;
+  args.topology = topology;
+  args.op = op;
+  args.grad = grad.operand;
+  args.lhs = lhs.operand;
+  args.lhs.len = plan.lhs_len;
+  args.rhs = rhs.operand;
+  args.rhs.len = plan.rhs_len;
+  args.broadcast = plan.view();
+  args.message_len = plan.outer * plan.inner;
+  if (out.numel())
+    (lhs_side ? args.grad_lhs : args.grad_rhs) = {out.mutable_data_ptr(), dtype_of(dtype, "dtype"),
+                                                  own == Target::kEdge};
+  for_rows(topology, 2 * args.message_len + 16,
+           [&](int64_t begin, int64_t end) { kernels().backward(args, begin, end); });
+  return out;
+}
+
+}  // namespace
+
+TORCH_LIBRARY_IMPL(halfgnn, CPU, m) {
+  m.impl("gsddmm", &gsddmm);
+  m.impl("gsddmm_backward", &gsddmm_backward);
+}
+
+}  // namespace halfgnn

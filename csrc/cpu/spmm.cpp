@@ -1,0 +1,245 @@
+// gspmm and gspmm_backward on the CPU: checks, allocation, choice of kernel.
+
+#include <torch/library.h>
+
+#include "../common/checks.h"
+#include "kernels.h"
+#include "parallel.h"
+
+namespace halfgnn {
+namespace {
+
+// 1 / in-degree of every destination, for the gradient of mean.
+Tensor inverse_degrees(const Tensor& in_indptr) {
+  const auto degrees = in_indptr.diff().clamp_min(1);
+  return degrees.to(at::kFloat).reciprocal();
+}
+
+// A weighted or plain sum that the vector kernel can do?
+bool is_vector_sum(Op op, const Feature& lhs, const Feature& rhs, const BroadcastPlan& plan) {
+  if (op == Op::kCopyLhs) return kernels().has_vector_kernel(lhs.operand.type, plan.out_len);
+  if (op == Op::kCopyRhs) return kernels().has_vector_kernel(rhs.operand.type, plan.out_len);
+  return op == Op::kMul && plan.is_rhs_per_head() && kernels().has_vector_kernel(lhs.operand.type, plan.inner);
+}
+
+void run_vector_sum(const Topology& topology, Op op, Reduce reduce, const Feature& lhs, const Feature& rhs,
+                    const BroadcastPlan& plan, Tensor& out) {
+  const Feature& feat = op == Op::kCopyRhs ? rhs : lhs;
+  SpmmSumArgs args;
+  args.topology = topology;
+  args.feat = feat.operand.data;
+  args.feat_by_edge = op == Op::kCopyRhs;
+  args.type = feat.operand.type;
+  args.weight_type = feat.operand.type;
+  args.dim = plan.out_len;
+  if (op == Op::kMul) {
+    args.weight = rhs.operand.data;
+    args.weight_type = rhs.operand.type;
+    args.heads = plan.outer;
+    args.dim = plan.inner;
+  }
+  args.divide_by_degree = reduce == Reduce::kMean;
+  args.out = out.mutable_data_ptr();
+  args.out_type = dtype_of(out.scalar_type(), "out");
+  for_rows(topology, plan.out_len, [&](int64_t begin, int64_t end) { kernels().spmm_sum(args, begin, end); });
+}
+
+void run_general(const Topology& topology, Op op, Reduce reduce, const Feature& lhs, const Feature& rhs,
+                 const BroadcastPlan& plan, Tensor& out, Tensor& arg) {
+  SpmmArgs args;
+  args.topology = topology;
+  args.op = op;
+  args.reduce = reduce;
+  args.lhs = lhs.operand;
+  args.rhs = rhs.operand;
+  args.broadcast = plan.view();
+  args.out_len = plan.out_len;
+  args.out = out.mutable_data_ptr();
+  args.arg = is_argument_reduce(reduce) ? arg.mutable_data_ptr() : nullptr;
+  args.out_type = dtype_of(out.scalar_type(), "out");
+  for_rows(topology, plan.out_len + 16, [&](int64_t begin, int64_t end) { kernels().spmm(args, begin, end); });
+}
+
+std::tuple<Tensor, Tensor> gspmm(const Tensor& indptr, const Tensor& indices, const OptionalTensor& edge_ids,
+                                 std::string_view op_name, std::string_view reduce_name, const OptionalTensor& lhs_data,
+                                 const OptionalTensor& rhs_data, std::optional<at::ScalarType> out_dtype) {
+  const Op op = parse_op(op_name, false);
+  const Reduce reduce = parse_reduce(reduce_name);
+  const Topology topology = topology_of(indptr, indices, edge_ids, indices.numel());
+  const Feature lhs = feature_of(reads_lhs(op) ? lhs_data : std::nullopt, "lhs_data", Target::kCol, indptr.device());
+  const Feature rhs = feature_of(reads_rhs(op) ? rhs_data : std::nullopt, "rhs_data", Target::kEdge, indptr.device());
+  check_operands_present(op, lhs, rhs, op_name);
+  check_edge_rows(rhs, "rhs_data", topology.num_edges);
+  check_operand_types(op, lhs, rhs, true);
+  const auto shape_of = [](const Feature& f) { return f.defined() ? trailing(f.tensor.sizes()) : Shape{}; };
+  const BroadcastPlan plan = plan_of(op, shape_of(lhs), shape_of(rhs));
+
+  const Tensor& feat = lhs.defined() ? lhs.tensor : rhs.tensor;
+  const auto type = result_type(feat.scalar_type(), out_dtype);
+  Tensor out = at::empty(with_rows(topology.num_rows, plan.out_shape), feat.options().dtype(type));
+  Tensor arg = is_argument_reduce(reduce) ? at::empty(out.sizes(), indptr.options()) : at::empty({0}, indptr.options());
+  if (!is_argument_reduce(reduce) && is_vector_sum(op, lhs, rhs, plan)) {
+    run_vector_sum(topology, op, reduce, lhs, rhs, plan, out);
+  } else {
+    run_general(topology, op, reduce, lhs, rhs, plan, out, arg);
+  }
+  return {out, arg};
+}
+
+// Everything the backward's kernels share.
+struct Backward {
+  Topology topology;
+  Op op;
+  Feature grad, lhs, rhs, scale;
+  const Tensor* arg;
+  const BroadcastPlan& plan;
+  const float* scale_data() const { return scale.defined() ? static_cast<const float*>(scale.operand.data) : nullptr; }
+};
+
+// Gradient of lhs alone where it is a (weighted) sum of grad over out-edges.
+void sum_grad_lhs(const Backward& b, Tensor& grad_lhs) {
+  SpmmSumArgs args;
+  args.topology = b.topology;
+  args.feat = b.grad.operand.data;
+  args.type = b.grad.operand.type;
+  args.weight_type = b.grad.operand.type;
+  args.dim = b.plan.out_len;
+  Tensor weight;
+  if (b.op == Op::kMul) {
+    // The kernel takes weights of the rows' type or fp32: an fp32 gradient of half operands needs them widened.
+    weight = b.rhs.operand.type == args.type ? b.rhs.tensor : b.rhs.tensor.to(at::kFloat);
+    args.weight = weight.const_data_ptr();
+    args.weight_type = dtype_of(weight.scalar_type(), "rhs");
+    args.heads = b.plan.outer;
+    args.dim = b.plan.inner;
+  }
+  args.scale = b.scale_data();
+  args.out = grad_lhs.mutable_data_ptr();
+  args.out_type = dtype_of(grad_lhs.scalar_type(), "grad_lhs");
+  for_rows(b.topology, b.plan.out_len, [&](int64_t begin, int64_t end) { kernels().spmm_sum(args, begin, end); });
+}
+
+void mul_grad_both(const Backward& b, Tensor& grad_lhs, Tensor& grad_rhs) {
+  MulBackwardArgs args;
+  args.topology = b.topology;
+  args.feat = b.lhs.operand.data;
+  args.grad = b.grad.operand.data;
+  args.type = b.lhs.operand.type;
+  args.grad_type = b.grad.operand.type;
+  args.weight = b.rhs.operand.data;
+  args.weight_type = b.rhs.operand.type;
+  args.scale = b.scale_data();
+  args.heads = b.plan.outer;
+  args.dim = b.plan.inner;
+  args.grad_feat = grad_lhs.mutable_data_ptr();
+  args.grad_weight = grad_rhs.mutable_data_ptr();
+  for_rows(b.topology, 2 * b.plan.out_len,
+           [&](int64_t begin, int64_t end) { kernels().mul_backward(args, begin, end); });
+}
+
+// Gradient of rhs alone over in-edges (CSC): a dot with, or a copy of, the row's own gradient.
+void edge_grad_rhs(const Backward& b, Tensor& grad_rhs) {
+  const bool dot = b.op == Op::kMul;
+  Shape heads{b.plan.outer, b.plan.inner};
+  const BroadcastPlan plan =
+      dot ? BroadcastPlan(heads, heads, Op::kDot) : BroadcastPlan(b.plan.out_shape, b.plan.out_shape, Op::kCopyLhs);
+  SddmmArgs args;
+  args.topology = b.topology;
+  args.op = dot ? Op::kDot : Op::kCopyLhs;
+  args.lhs = b.grad.operand;
+  args.lhs.target = Target::kRow;
+  args.rhs = b.lhs.operand;
+  args.rhs.target = Target::kCol;
+  args.broadcast = plan.view();
+  args.out_len = plan.out_len;
+  args.row_scale = b.scale_data();
+  args.out = grad_rhs.mutable_data_ptr();
+  args.out_type = dtype_of(grad_rhs.scalar_type(), "grad_rhs");
+  const auto kernel = dot ? kernels().sddmm_dot : kernels().sddmm;
+  for_rows(b.topology, b.plan.out_len, [&](int64_t begin, int64_t end) { kernel(args, begin, end); });
+}
+
+void general_backward(const Backward& b, bool by_src, Tensor& grad_lhs, Tensor& grad_rhs) {
+  BackwardArgs args;
+  args.topology = b.topology;
+  args.op = b.op;
+  args.grad = b.grad.operand;
+  args.grad.target = by_src ? Target::kCol : Target::kRow;
+  args.lhs = b.lhs.operand;
+  args.lhs.len = b.plan.lhs_len;
+  args.lhs.target = by_src ? Target::kRow : Target::kCol;
+  args.rhs = b.rhs.operand;
+  args.rhs.len = b.plan.rhs_len;
+  args.broadcast = b.plan.view();
+  args.message_len = b.plan.outer * b.plan.inner;
+  args.scale = b.scale_data();
+  args.arg = b.arg ? b.arg->const_data_ptr() : nullptr;
+  if (grad_lhs.numel())
+    args.grad_lhs = {grad_lhs.mutable_data_ptr(), dtype_of(grad_lhs.scalar_type(), "grad_lhs"), false};
+  if (grad_rhs.numel())
+    args.grad_rhs = {grad_rhs.mutable_data_ptr(), dtype_of(grad_rhs.scalar_type(), "grad_rhs"), true};
+  for_rows(b.topology, 2 * args.message_len + 16,
+           [&](int64_t begin, int64_t end) { kernels().backward(args, begin, end); });
+}
+
+std::tuple<Tensor, Tensor> gspmm_backward(const Tensor& indptr, const Tensor& indices, const OptionalTensor& edge_ids,
+                                          const Tensor& in_indptr, bool by_src, std::string_view op_name,
+                                          std::string_view reduce_name, const Tensor& grad_out,
+                                          const OptionalTensor& lhs_data, const OptionalTensor& rhs_data,
+                                          const OptionalTensor& arg_data, at::IntArrayRef lhs_shape,
+                                          at::IntArrayRef rhs_shape, at::ScalarType lhs_dtype, at::ScalarType rhs_dtype,
+                                          bool need_lhs, bool need_rhs) {
+  const Op op = parse_op(op_name, false);
+  const Reduce reduce = parse_reduce(reduce_name);
+  const at::Device device = indptr.device();
+  TORCH_CHECK_VALUE(by_src || !need_lhs, "by_src is false; the gradient of lhs needs out-edges (CSR)");
+  TORCH_CHECK_VALUE(!is_argument_reduce(reduce) || arg_data, "arg is None; ", reduce_name, " needs it");
+  const BroadcastPlan plan = plan_of(op, trailing(lhs_shape), trailing(rhs_shape));
+  const Tensor degrees = reduce == Reduce::kMean ? inverse_degrees(in_indptr) : Tensor();
+  const Tensor arg = arg_data && is_argument_reduce(reduce) ? arg_data->contiguous() : Tensor();
+  const Backward b{
+      topology_of(indptr, indices, edge_ids, indices.numel()),
+      op,
+      feature_of(grad_out, "grad", Target::kCol, device),
+      feature_of(lhs_data, "lhs", Target::kRow, device),
+      feature_of(rhs_data, "rhs", Target::kEdge, device),
+      feature_of(degrees.defined() ? OptionalTensor(degrees) : std::nullopt, "degrees", Target::kCol, device),
+      arg.defined() ? &arg : nullptr,
+      plan};
+  TORCH_CHECK_VALUE(b.grad.operand.len == plan.out_len, "grad has shape ", grad_out.sizes(),
+                    "; expected trailing shape ", at::IntArrayRef(plan.out_shape));
+  check_edge_rows(b.rhs, "rhs", b.topology.num_edges);
+  check_row_rows(b.lhs, "lhs", by_src ? b.topology.num_rows : b.lhs.defined() ? b.lhs.tensor.size(0) : 0);
+
+  const auto gradient = [&](bool needed, at::IntArrayRef shape, at::ScalarType type) {
+    return needed ? at::empty(shape, grad_out.options().dtype(type)) : at::empty({0}, grad_out.options().dtype(type));
+  };
+  Tensor grad_lhs = gradient(need_lhs, lhs_shape, lhs_dtype), grad_rhs = gradient(need_rhs, rhs_shape, rhs_dtype);
+  const DType grad_type = b.grad.operand.type;
+  const bool sums = !b.arg;
+  const bool per_head =
+      sums && op == Op::kMul && plan.is_rhs_per_head() && kernels().has_vector_kernel(grad_type, plan.inner);
+  const bool copies_lhs = sums && op != Op::kMul && op != Op::kDiv && plan.lhs_len == plan.out_len &&
+                          kernels().has_vector_kernel(grad_type, plan.out_len);
+  if (need_lhs && !need_rhs && (per_head || copies_lhs)) {
+    sum_grad_lhs(b, grad_lhs);
+  } else if (need_lhs && need_rhs && per_head) {
+    mul_grad_both(b, grad_lhs, grad_rhs);
+  } else if (!need_lhs && need_rhs && !by_src && per_head && grad_type == b.lhs.operand.type) {
+    edge_grad_rhs(b, grad_rhs);
+  } else if (!need_lhs && need_rhs && !by_src && sums && op == Op::kCopyRhs) {
+    edge_grad_rhs(b, grad_rhs);
+  } else if (need_lhs || need_rhs) {
+    general_backward(b, by_src, grad_lhs, grad_rhs);
+  }
+  return {grad_lhs, grad_rhs};
+}
+
+}  // namespace
+
+TORCH_LIBRARY_IMPL(halfgnn, CPU, m) {
+  m.impl("gspmm", &gspmm);
+  m.impl("gspmm_backward", &gspmm_backward);
+}
+
+}  // namespace halfgnn

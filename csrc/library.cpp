@@ -1,0 +1,61 @@
+// Every operator schema of halfgnn, and nothing else. Back ends register their kernels in csrc/cpu and csrc/cuda; fake
+// kernels, autograd and autocast are in halfgnn/ops.
+//
+// Topology arguments. `indptr` (rows + 1), `indices` (E) and `edge_ids` (E, absent when edge data is already stored in
+// this order) are a compressed adjacency, int32 or int64. CSC: rows are destinations, indices are sources. CSR: rows
+// are sources, indices are destinations. `by_src` tells which of the two an operator that takes either was given. They
+// are trusted: halfgnn.Graph validates.
+//
+// Feature arguments. lhs, rhs and gradients have one row a node or edge and any trailing shape; trailing shapes
+// broadcast right-aligned. fp16, bf16, fp32 (fp64 on the CPU); everything between load and store is fp32 (fp64 for
+// fp64).
+
+#include <torch/library.h>
+
+TORCH_LIBRARY(halfgnn, m) {
+  // Stable counting sort of an edge list by `row`: edge_ids is the permutation, indices = col[edge_ids].
+  m.def("coo_to_csr(Tensor row, Tensor col, SymInt num_rows) -> (Tensor indptr, Tensor indices, Tensor edge_ids)");
+  // CSC to CSR and back: the same edges sorted by the other end, ties in the order given.
+  m.def(
+      "transpose(Tensor indptr, Tensor indices, Tensor? edge_ids, SymInt num_cols) "
+      "-> (Tensor indptr, Tensor indices, Tensor edge_ids)");
+
+  // out[v] = reduce over in-edges e = (u, v) of op(lhs[u], rhs[e]), CSC. arg: the winning edge id of each element for
+  // max and min
+  // (-1 where there is no edge), else an empty tensor.
+  m.def(
+      "gspmm(Tensor indptr, Tensor indices, Tensor? edge_ids, str op, str reduce, Tensor? lhs, Tensor? rhs, "
+      "ScalarType? out_dtype=None) -> (Tensor out, Tensor arg)");
+  // Gradients of gspmm. CSR (by_src) gives either gradient in one pass over out-edges; CSC gives only the gradient of
+  // rhs. `in_indptr` is the CSC indptr, read for mean. lhs and rhs are needed where the formula reads them (mul, div,
+  // and max/min of them); lhs_shape and rhs_shape, lhs_dtype and rhs_dtype describe the operand itself. An unwanted
+  // gradient comes back empty.
+  m.def(
+      "gspmm_backward(Tensor indptr, Tensor indices, Tensor? edge_ids, Tensor in_indptr, bool by_src, str op, str "
+      "reduce, "
+      "Tensor grad, Tensor? lhs, Tensor? rhs, Tensor? arg, SymInt[] lhs_shape, SymInt[] rhs_shape, ScalarType "
+      "lhs_dtype, "
+      "ScalarType rhs_dtype, bool need_lhs, bool need_rhs) -> (Tensor grad_lhs, Tensor grad_rhs)");
+
+  // out[e] = op(lhs[target], rhs[target]) for every edge, CSC; targets are u, v or e. dot sums the last dimension, kept
+  // as 1.
+  m.def(
+      "gsddmm(Tensor indptr, Tensor indices, Tensor? edge_ids, str op, Tensor? lhs, Tensor? rhs, str lhs_target, "
+      "str rhs_target, ScalarType? out_dtype=None) -> Tensor");
+  // Gradient of gsddmm for one operand (side: lhs or rhs) of shape `shape`: a sum over the operand's edges. The
+  // topology's rows must be that operand's nodes (CSR for u, CSC for v; either for e). lhs and rhs where the formula
+  // reads them.
+  m.def(
+      "gsddmm_backward(Tensor indptr, Tensor indices, Tensor? edge_ids, bool by_src, str op, str side, Tensor grad, "
+      "Tensor? lhs, Tensor? rhs, str lhs_target, str rhs_target, SymInt[] lhs_shape, SymInt[] rhs_shape, ScalarType "
+      "dtype) "
+      "-> Tensor");
+
+  // Softmax of logits (E, *) over the edges of each row, column by column.
+  m.def("edge_softmax(Tensor indptr, Tensor? edge_ids, Tensor logits) -> Tensor");
+  m.def("edge_softmax_backward(Tensor indptr, Tensor? edge_ids, Tensor out, Tensor grad) -> Tensor");
+
+  // out[s] = reduce of value[offsets[s]:offsets[s + 1]]; arg as in gspmm, positions in value.
+  m.def("segment_reduce(Tensor offsets, Tensor value, str reduce) -> (Tensor out, Tensor arg)");
+  m.def("segment_reduce_backward(Tensor offsets, Tensor grad, Tensor? arg, str reduce, SymInt num_rows) -> Tensor");
+}

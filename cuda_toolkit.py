@@ -1,0 +1,99 @@
+"""Where the CUDA toolkit is, and how to compile and link with it. Imports nothing that needs a GPU."""
+
+import glob
+import importlib.util
+import os
+import re
+import shutil
+import subprocess
+
+WANTED_ARCHS = ("70", "75", "80", "90", "100")  # each runs on later minor versions; the last also as PTX
+
+
+def _toolkit_of(nvcc):
+    """Root of the toolkit that `nvcc` runs: a link is followed, a wrapper script is asked."""
+    root = os.path.dirname(os.path.dirname(os.path.realpath(nvcc)))
+    if os.path.isfile(os.path.join(root, "include", "cuda_runtime_api.h")):
+        return root
+    plan = subprocess.run([nvcc, "--dryrun", "-c", "x.cu"], capture_output=True, text=True, check=False)
+    top = re.search(r"^#\$ TOP=(.+)$", plan.stderr, re.MULTILINE)
+    return os.path.normpath(top.group(1).strip()) if top else None
+
+
+def _pypi_toolkits():
+    """nvidia/cu13 and the like, where cuda-toolkit[nvcc] from PyPI puts itself."""
+    spec = importlib.util.find_spec("nvidia")
+    places = list(spec.submodule_search_locations) if spec else []
+    return [
+        os.path.dirname(os.path.dirname(nvcc))
+        for place in places
+        for nvcc in sorted(glob.glob(os.path.join(place, "cu*", "bin", "nvcc")), reverse=True)
+    ]
+
+
+def find_cuda_home():
+    """Root of a toolkit (bin/nvcc, include/), or None. CUDA_HOME, CUDA_PATH, PATH, PyPI, /usr/local/cuda."""
+    named = os.environ.get("CUDA_HOME") or os.environ.get("CUDA_PATH")
+    if named:
+        candidates = [named]  # what the user names is not silently replaced
+    else:
+        on_path = shutil.which("nvcc")
+        candidates = [_toolkit_of(on_path) if on_path else None, *_pypi_toolkits(), "/usr/local/cuda"]
+    for root in filter(None, candidates):
+        if os.path.isfile(os.path.join(root, "bin", "nvcc")):
+            return root
+    return None
+
+
+def _nvcc(cuda_home, *args):
+    nvcc = os.path.join(cuda_home, "bin", "nvcc")
+    return subprocess.run([nvcc, *args], capture_output=True, text=True, check=True).stdout
+
+
+def why_no_cuda(torch, cuda_home):
+    """Why the CUDA half cannot be built, or None if it can."""
+    if torch.version.cuda is None:
+        return f"torch {torch.__version__} was built without CUDA"
+    if cuda_home is None:
+        return "no CUDA toolkit was found (set CUDA_HOME, put nvcc on PATH, or pip install cuda-toolkit[nvcc,cccl])"
+    major = re.search(r"release (\d+)\.", _nvcc(cuda_home, "--version")).group(1)
+    if major != torch.version.cuda.split(".")[0]:
+        return f"the CUDA {major} toolkit in {cuda_home} does not fit torch's CUDA {torch.version.cuda}"
+    return None
+
+
+def arch_flags(cuda_home):
+    """-gencode flags; none where TORCH_CUDA_ARCH_LIST is set, which BuildExtension then obeys."""
+    if os.environ.get("TORCH_CUDA_ARCH_LIST"):
+        return []
+    known = set(_nvcc(cuda_home, "--list-gpu-code").split())
+    archs = [arch for arch in WANTED_ARCHS if f"sm_{arch}" in known]
+    newest = archs[-1]
+    return [f"-gencode=arch=compute_{arch},code=sm_{arch}" for arch in archs] + [
+        f"-gencode=arch=compute_{newest},code=compute_{newest}"
+    ]
+
+
+def nvcc_flags(cuda_home, debug=False):
+    flags = ["-std=c++17", "-O3", "-Wno-deprecated-gpu-targets", "-Xcompiler=-fvisibility=hidden,-Wall"]
+    if debug:  # spills and local memory are errors too
+        flags += ["--Werror=all-warnings", "-Xptxas=--warn-on-spills,--warn-on-local-memory-usage,--warning-as-error"]
+    return flags + arch_flags(cuda_home)
+
+
+def cudart_link_args(cuda_home):
+    """Linker arguments for the CUDA runtime; the PyPI toolkit has it only under its versioned name.
+
+    At run time torch has loaded that very library, so the rpath is only for a torch that hides its own.
+    """
+    for folder in (
+        "lib64",
+        "lib",
+        os.path.join("targets", "x86_64-linux", "lib"),
+        os.path.join("targets", "sbsa-linux", "lib"),
+    ):
+        found = sorted(glob.glob(os.path.join(cuda_home, folder, "libcudart.so*")), key=len)
+        if found:
+            path = os.path.realpath(os.path.dirname(found[0]))
+            return [f"-L{path}", f"-l:{os.path.basename(found[0])}", f"-Wl,-rpath,{path}"]
+    raise FileNotFoundError(f"no libcudart.so in {cuda_home}")

@@ -1,0 +1,276 @@
+"""Node-classification data sets for the examples, all with the same fields and the same split
+shape.
+
+* Cora, Citeseer and Pubmed with the Planetoid split, through ``dgl.data``.
+* Cora without a network: the PyPI wheel ``graphdatascience`` carries the graph (its Parquet files
+  are read with ``pyarrow``; the package itself is never imported). It has no split, so one is made
+  here: see `split_by_hash`.
+* Reddit through ``dgl.data`` and ogbn-arxiv through ``ogb``, both downloaded.
+
+Graphs come out undirected where the data set is, with exactly one self loop a node, so that every
+node has an in-edge.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import importlib.util
+import os
+import shutil
+import tempfile
+from dataclasses import dataclass, replace
+from pathlib import Path
+
+import torch
+
+os.environ.setdefault(
+    "DGLBACKEND", "pytorch"
+)  # else the first import of dgl writes a configuration file
+
+PLANETOID = {"cora": "cora_v2", "citeseer": "citeseer", "pubmed": "pubmed"}
+NAMES = (*PLANETOID, "reddit", "ogbn-arxiv")
+
+
+class DataError(RuntimeError):
+    """The data set cannot be had on this machine; the message says what would help."""
+
+
+@dataclass
+class NodeData:
+    """A graph with node features and labels.
+
+    src, dst: int32 (E,), self loops included. features: (N, D), loaded as float32. labels: int64
+    (N,). train, val, test: int64 node ids. source: where the data came from, in words.
+    """
+
+    name: str
+    source: str
+    src: torch.Tensor
+    dst: torch.Tensor
+    features: torch.Tensor
+    labels: torch.Tensor
+    train: torch.Tensor
+    val: torch.Tensor
+    test: torch.Tensor
+    num_classes: int
+
+    @property
+    def num_nodes(self) -> int:
+        return self.features.shape[0]
+
+    def graph(self):
+        """A new DGLGraph of int32 ids on the CPU: nothing cached by an earlier user of the data."""
+        import dgl
+
+        return dgl.graph((self.src, self.dst), num_nodes=self.num_nodes)
+
+    def to(self, device, dtype: torch.dtype = torch.float32) -> NodeData:
+        """A copy on `device` with features of `dtype`; the edges stay where they are."""
+        moved = {key: getattr(self, key).to(device) for key in ("labels", "train", "val", "test")}
+        return replace(self, features=self.features.to(device, dtype), **moved)
+
+
+def load(name: str, data_dir: str | os.PathLike | None = None) -> NodeData:
+    """Loads a data set of `NAMES`.
+
+    data_dir: the folder that holds, or shall hold, raw data in the layout of ``dgl.data``
+    (``cora_v2_d697a464/`` and so on); default: the environment variable HALFGNN_DATA. Without
+    either, Cora is the packaged one where its wheel is installed, and the rest goes to the default
+    folder of its library.
+
+    Raises ValueError for an unknown name and DataError where the data is neither here nor to be
+    downloaded.
+    """
+    if name not in NAMES:
+        raise ValueError(f"name must be one of {', '.join(NAMES)}, got {name!r}")
+    data_dir = data_dir or os.environ.get("HALFGNN_DATA") or None
+    if name == "cora" and data_dir is None and packaged_cora() is not None:
+        return load_packaged_cora()
+    loader = (
+        load_planetoid
+        if name in PLANETOID
+        else {"reddit": load_reddit, "ogbn-arxiv": load_arxiv}[name]
+    )
+    try:
+        return loader(name, None if data_dir is None else Path(data_dir))
+    except (DataError, MemoryError):
+        raise
+    except (
+        Exception
+    ) as error:  # the libraries raise anything from OSError to DGLError when a download fails
+        reason = (str(error).strip().splitlines() or [""])[0][:200]
+        raise DataError(
+            f"data set {name!r} could not be loaded ({type(error).__name__}: {reason}). It is"
+            " downloaded on first use: check the network, or put its raw files into a folder and"
+            f" name that with --data-dir. {_without_network()}"
+        ) from error
+
+
+def _without_network() -> str:
+    if packaged_cora() is not None:
+        return "--dataset cora without --data-dir and HALFGNN_DATA needs no network."
+    return (
+        "`pip install --no-deps graphdatascience==1.17` and `pip install pyarrow` bring the data of"
+        " --dataset cora."
+    )
+
+
+# ---------------------------------------------------------------------------------------- Planetoid
+
+
+def load_planetoid(name: str, data_dir: Path | None) -> NodeData:
+    """Cora, Citeseer or Pubmed with the standard split, as ``dgl.data`` reads them (features
+    normalised by row)."""
+    import dgl.data
+
+    classes = {
+        "cora": dgl.data.CoraGraphDataset,
+        "citeseer": dgl.data.CiteseerGraphDataset,
+        "pubmed": dgl.data.PubmedGraphDataset,
+    }
+    folder = planetoid_folder(name, data_dir)
+    if folder is None:
+        graph = _first_graph(classes[name], data_dir)
+        return from_dgl(name, "Planetoid split, dgl.data", graph)
+    with (
+        tempfile.TemporaryDirectory() as scratch
+    ):  # the loader writes its cache beside the raw files: work on a copy
+        shutil.copytree(folder, Path(scratch) / folder.name)
+        graph = _first_graph(classes[name], Path(scratch))
+    return from_dgl(name, "Planetoid split, dgl.data", graph)
+
+
+def planetoid_folder(name: str, data_dir: Path | None) -> Path | None:
+    """The folder under `data_dir` with the raw Planetoid files of `name`, if there is one."""
+    stem = PLANETOID[name]
+    if data_dir is None or not data_dir.is_dir():
+        return None
+    found = sorted(path.parent for path in data_dir.glob(f"{stem}_*/ind.{stem}.allx"))
+    return found[0] if found else None
+
+
+def _first_graph(dataset_class, raw_dir: Path | None):
+    return dataset_class(raw_dir=None if raw_dir is None else str(raw_dir), verbose=False)[0]
+
+
+def from_dgl(name: str, source: str, graph) -> NodeData:
+    """NodeData of a DGLGraph with feat, label and the three masks as ``dgl.data`` names them."""
+    src, dst = graph.edges()
+    masks = (graph.ndata[key].bool() for key in ("train_mask", "val_mask", "test_mask"))
+    train, val, test = (mask.nonzero().squeeze(1) for mask in masks)
+    return _assemble(
+        name, source, src, dst, graph.ndata["feat"], graph.ndata["label"], (train, val, test)
+    )
+
+
+def _assemble(name, source, src, dst, features, labels, split) -> NodeData:
+    loops = torch.arange(features.shape[0], dtype=torch.int32)
+    src, dst = src.int(), dst.int()
+    keep = src != dst
+    return NodeData(
+        name=name,
+        source=source,
+        src=torch.cat([src[keep], loops]),
+        dst=torch.cat([dst[keep], loops]),
+        features=features.float().contiguous(),
+        labels=labels.long(),
+        train=split[0],
+        val=split[1],
+        test=split[2],
+        num_classes=int(labels.max()) + 1,
+    )
+
+
+# ------------------------------------------------------------------------------------ packaged Cora
+
+
+def packaged_cora() -> Path | None:
+    """The folder of Cora's Parquet files in an installed ``graphdatascience``, if it and
+    ``pyarrow`` are there."""
+    spec = importlib.util.find_spec(
+        "graphdatascience"
+    )  # a top-level name is found without being imported
+    if spec is None or importlib.util.find_spec("pyarrow") is None:
+        return None
+    for root in spec.submodule_search_locations or ():
+        folder = Path(root) / "resources" / "cora"
+        if (folder / "cora_nodes.parquet.gzip").is_file():
+            return folder
+    return None
+
+
+def load_packaged_cora() -> NodeData:
+    """Cora from the wheel: 2,708 nodes, 10,556 directed edges once made undirected, features
+    normalised by row."""
+    import pyarrow.parquet as parquet
+
+    folder = packaged_cora()
+    if folder is None:
+        raise DataError(f"packaged Cora is not installed. {_without_network()}")
+    nodes = parquet.ParquetFile(folder / "cora_nodes.parquet.gzip").read()
+    links = parquet.ParquetFile(folder / "cora_rels.parquet.gzip").read()
+    paper = torch.tensor(nodes["nodeId"].to_pylist())
+    labels = torch.tensor(nodes["subject"].to_pylist())
+    words = nodes["features"].combine_chunks().flatten().to_numpy()
+    features = torch.from_numpy(words.astype("float32")).view(len(paper), -1)
+    order = paper.argsort()
+    cites = torch.tensor([links["sourceNodeId"].to_pylist(), links["targetNodeId"].to_pylist()])
+    pair = order[torch.searchsorted(paper[order], cites)]
+    src, dst = torch.unique(
+        torch.cat([pair, pair.flip(0)], dim=1), dim=1
+    )  # a link both ways counts once each way
+    features = features / features.sum(1, keepdim=True).clamp(min=1)
+    split = split_by_hash(paper.tolist(), labels)
+    return _assemble(
+        "cora", "graphdatascience wheel, split by hash", src, dst, features, labels, split
+    )
+
+
+def split_by_hash(
+    keys, labels: torch.Tensor, per_class: int = 20, num_val: int = 500, num_test: int = 1000
+):
+    """A deterministic split of Planetoid's shape: (train, val, test) node ids.
+
+    Nodes are put in the order of the SHA-256 digest of their key (for Cora the paper's number),
+    which depends on no library's random generator and on no order of the file. The first
+    `per_class` nodes of every class train; of the rest the first `num_val` validate and the next
+    `num_test` test. Accuracies are close to, but not the same as, those of the Planetoid split.
+    """
+    digests = [hashlib.sha256(str(key).encode()).digest() for key in keys]
+    order = sorted(range(len(digests)), key=digests.__getitem__)
+    taken = [0] * (int(labels.max()) + 1)
+    train, rest = [], []
+    for node, label in zip(order, labels[order].tolist()):
+        taken[label] += 1
+        (train if taken[label] <= per_class else rest).append(node)
+    parts = (train, rest[:num_val], rest[num_val : num_val + num_test])
+    return tuple(torch.tensor(part, dtype=torch.int64) for part in parts)
+
+
+# --------------------------------------------------------------------------------------- downloaded
+
+
+def load_reddit(name: str, data_dir: Path | None) -> NodeData:
+    """Reddit, 232,965 posts and about 114 million edges: the graph of DGL's mixed-precision
+    guide."""
+    import dgl.data
+
+    return from_dgl(name, "dgl.data", _first_graph(dgl.data.RedditDataset, data_dir))
+
+
+def load_arxiv(name: str, data_dir: Path | None) -> NodeData:
+    """ogbn-arxiv made undirected, with the split of the Open Graph Benchmark."""
+    if importlib.util.find_spec("ogb") is None:
+        raise DataError(
+            "data set 'ogbn-arxiv' is read by the package ogb, which is not installed:"
+            " pip install ogb"
+        )
+    import dgl
+    from ogb.nodeproppred import DglNodePropPredDataset
+
+    dataset = DglNodePropPredDataset(name, root=str(data_dir or Path.home() / ".cache" / "ogb"))
+    graph, labels = dataset[0]
+    index = dataset.get_idx_split()
+    split = tuple(index[part] for part in ("train", "valid", "test"))
+    src, dst = dgl.to_bidirected(graph).edges()
+    return _assemble(name, "ogb", src, dst, graph.ndata["feat"], labels.squeeze(1), split)

@@ -1,0 +1,21 @@
+"""halfgnn: half-precision message passing for graph neural networks.
+
+fp16 and bf16 SpMM, SDDMM and edge softmax that compute in fp32 and round once. `halfgnn.ops` has DGL's message-passing operators
+on a :class:`halfgnn.Graph`; `halfgnn.dgl` routes DGL's own models through them.
+"""
+
+from . import ops, reference
+from ._library import has_cuda
+from .graph import Graph
+
+__version__ = "0.1.0"
+__all__ = ["Graph", "has_cuda", "ops", "reference"]
+
+
+def __getattr__(name):
+    # The drop-in imports DGL lazily, and is itself imported only when asked for.
+    if name == "dgl":
+        import importlib
+
+        return importlib.import_module("halfgnn.dgl")
+    raise AttributeError(f"module 'halfgnn' has no attribute {name!r}")

@@ -1,0 +1,30 @@
+"""Counts of what the drop-in routed and of what it left to DGL."""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from typing import Any
+
+routed: defaultdict[str, int] = defaultdict(int)
+fell_back: defaultdict[tuple[str, str], int] = defaultdict(int)
+
+
+def stats() -> dict[str, dict[str, Any]]:
+    """Calls since the last :func:`reset_stats`.
+
+    Returns:
+        ``{"routed": {operator: calls}, "fell_back": {operator: {reason: calls}}}``. Operators are
+        named, for example, ``"gspmm:u_mul_e_sum"``, ``"gsddmm:u_dot_v"``, ``"edge_softmax:dst"``,
+        ``"segment_reduce:mean"``, ``"gspmm_hetero:copy_u_sum"`` or ``"udf:message"``. A backward
+        pass is part of its forward pass and not counted.
+    """
+    reasons: dict[str, dict[str, int]] = {}
+    for (name, reason), calls in fell_back.items():
+        reasons.setdefault(name, {})[reason] = calls
+    return {"routed": dict(routed), "fell_back": reasons}
+
+
+def reset_stats() -> None:
+    """Sets every count of :func:`stats` to zero."""
+    routed.clear()
+    fell_back.clear()

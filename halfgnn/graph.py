@@ -1,0 +1,396 @@
+"""Graph: the immutable topology that every operator takes."""
+
+from __future__ import annotations
+
+from typing import NamedTuple
+
+import torch
+from torch import Tensor
+
+from . import _library  # noqa: F401  (loads torch.ops.halfgnn)
+
+_INT32_MAX = 2**31 - 1
+
+
+class Adjacency(NamedTuple):
+    """A compressed adjacency: CSC (rows are destinations) or CSR (rows are sources)."""
+
+    indptr: Tensor  # (rows + 1,)
+    indices: Tensor  # (E,)
+    edge_ids: Tensor | None  # (E,); None: edge data is stored in this order
+
+
+def _check_ids(tensor: Tensor, name: str) -> Tensor:
+    if not isinstance(tensor, Tensor):
+        raise TypeError(f"{name} is a {type(tensor).__name__}; expected a torch.Tensor")
+    if tensor.dtype not in (torch.int32, torch.int64):
+        raise TypeError(f"{name} has dtype {tensor.dtype}; expected torch.int32 or torch.int64")
+    if tensor.dim() != 1:
+        raise ValueError(f"{name} has shape {tuple(tensor.shape)}; expected one dimension")
+    return tensor.contiguous()
+
+
+def _check_alike(tensor: Tensor, name: str, other: Tensor, other_name: str) -> None:
+    if tensor.dtype != other.dtype:
+        raise TypeError(f"{name} has dtype {tensor.dtype}; expected that of {other_name}, {other.dtype}")
+    if tensor.device != other.device:
+        raise ValueError(f"{name} is on {tensor.device}; expected the device of {other_name}, {other.device}")
+
+
+def _check_range(ids: Tensor, name: str, bound: int) -> None:
+    if ids.numel() == 0:
+        return
+    low, high = (int(x) for x in torch.aminmax(ids))
+    if low < 0 or high >= bound:
+        raise ValueError(f"{name} holds {low if low < 0 else high}; expected indices in [0, {bound})")
+
+
+def _check_count(count: int, name: str) -> int:
+    if isinstance(count, bool) or not isinstance(count, (int, torch.SymInt)):
+        raise TypeError(f"{name} is {count!r}; expected an integer")
+    if count < 0:
+        raise ValueError(f"{name} is {count}; expected a number not below 0")
+    return count
+
+
+def _check_fits(idtype: torch.dtype, **counts: int) -> None:
+    if idtype == torch.int32:
+        for name, count in counts.items():
+            if count > _INT32_MAX:
+                raise ValueError(f"{name} is {count}, too large for int32 ids; use int64 ids")
+
+
+def _num_nodes(ids: Tensor) -> int:
+    return int(ids.max()) + 1 if ids.numel() else 0
+
+
+def _compressed(
+    kind: str,
+    indptr: Tensor,
+    indices: Tensor,
+    edge_ids: Tensor | None,
+    num_cols: int | None,
+    check: bool,
+) -> tuple[Adjacency, int]:
+    """Validates one side; returns it with its number of columns."""
+    indptr, indices = _check_ids(indptr, "indptr"), _check_ids(indices, "indices")
+    _check_alike(indices, "indices", indptr, "indptr")
+    if edge_ids is not None:
+        edge_ids = _check_ids(edge_ids, "edge_ids")
+        _check_alike(edge_ids, "edge_ids", indptr, "indptr")
+        if edge_ids.numel() != indices.numel():
+            raise ValueError(
+                f"edge_ids has shape {tuple(edge_ids.shape)}; expected that of indices, {tuple(indices.shape)}"
+            )
+    if indptr.numel() == 0:
+        raise ValueError("indptr is empty; expected one entry more than there are rows")
+    if num_cols is None:
+        num_cols = _num_nodes(indices)
+    _check_count(num_cols, "num_src" if kind == "csc" else "num_dst")
+    _check_fits(
+        indptr.dtype,
+        num_edges=indices.numel(),
+        **{"num_src" if kind == "csc" else "num_dst": num_cols},
+    )
+    if check:
+        if int(indptr[0]) != 0 or int(indptr[-1]) != indices.numel():
+            raise ValueError(
+                f"indptr runs from {int(indptr[0])} to {int(indptr[-1])}; expected 0 to {indices.numel()}, the number of edges"
+            )
+        if bool((indptr[1:] < indptr[:-1]).any()):
+            row = int((indptr[1:] < indptr[:-1]).int().argmax())
+            raise ValueError(
+                f"indptr falls from {int(indptr[row])} to {int(indptr[row + 1])} at row {row}; expected a non-decreasing sequence"
+            )
+        _check_range(indices, "indices", num_cols)
+        if edge_ids is not None:
+            _check_range(edge_ids, "edge_ids", indices.numel())
+            seen = torch.zeros(indices.numel(), dtype=torch.bool, device=indices.device)
+            seen[edge_ids.long()] = True
+            if not bool(seen.all()):
+                raise ValueError(
+                    f"edge_ids misses {int((~seen).int().argmax())}; expected a permutation of 0..{indices.numel() - 1}"
+                )
+    return Adjacency(indptr, indices, edge_ids), num_cols
+
+
+class Graph:
+    """A bipartite topology: edges from `num_src` source to `num_dst` destination nodes, which need not be different nodes.
+
+    Holds in-edges (CSC) and out-edges (CSR), int32 or int64, on any device. Either side is made from the other when first asked
+    for, and kept. Edge data has one row an edge, in the order of the constructor's edges; `edge_ids is None` on a side says that this
+    order is that side's own, the fast path. Duplicate edges, self-loops and nodes without edges are all allowed.
+
+    A graph is immutable: do not write to the tensors that were passed in or that it returns.
+    """
+
+    num_src: int
+    num_dst: int
+    num_edges: int
+    _csc: Adjacency | None
+    _csr: Adjacency | None
+
+    def __init__(self, num_src: int, num_dst: int, csc=None, csr=None):
+        """From adjacencies (indptr, indices, edge_ids or None) that are known to be valid; nothing is checked here.
+
+        Use the `from_*` constructors for data that may be wrong.
+        """
+        if csc is None and csr is None:
+            raise ValueError("csc and csr are both None; expected at least one")
+        put = object.__setattr__
+        put(self, "num_src", num_src)
+        put(self, "num_dst", num_dst)
+        put(self, "_csc", None if csc is None else Adjacency(*csc))
+        put(self, "_csr", None if csr is None else Adjacency(*csr))
+        put(self, "num_edges", (csc if csc is not None else csr)[1].shape[0])
+
+    def __setattr__(self, name, value):
+        raise AttributeError(f"a Graph is immutable: cannot set {name!r}")
+
+    def __delattr__(self, name):
+        raise AttributeError(f"a Graph is immutable: cannot delete {name!r}")
+
+    def __reduce__(self):
+        return Graph, (self.num_src, self.num_dst, self._csc, self._csr)
+
+    # ---- constructors ------------------------------------------------------------------------------------------------------------
+
+    @classmethod
+    def from_edges(
+        cls,
+        src: Tensor,
+        dst: Tensor,
+        *,
+        num_src: int | None = None,
+        num_dst: int | None = None,
+        sort: bool = False,
+        check: bool = True,
+    ):
+        """From an edge list.
+
+        Args:
+            src, dst: (E,) int32 or int64, the ends of every edge.
+            num_src, num_dst: numbers of nodes; by default one more than the largest id (a device synchronisation).
+            sort: store edges in CSC order, which makes every operator faster. Edge data must then follow: `efeat[perm]`.
+            check: verify that ids are in range (a device synchronisation).
+
+        Returns:
+            A Graph; with `sort=True` the pair (Graph, perm) with perm (E,).
+
+        Raises:
+            TypeError, ValueError: for other dtypes, unequal shapes, ids out of range, or counts too large for int32 ids.
+        """
+        src, dst = _check_ids(src, "src"), _check_ids(dst, "dst")
+        _check_alike(dst, "dst", src, "src")
+        if src.shape != dst.shape:
+            raise ValueError(f"src has shape {tuple(src.shape)} and dst {tuple(dst.shape)}; expected equal shapes")
+        num_src = _check_count(_num_nodes(src) if num_src is None else num_src, "num_src")
+        num_dst = _check_count(_num_nodes(dst) if num_dst is None else num_dst, "num_dst")
+        _check_fits(src.dtype, num_src=num_src, num_dst=num_dst, num_edges=src.numel())
+        if check:
+            _check_range(src, "src", num_src)
+            _check_range(dst, "dst", num_dst)
+        indptr, indices, edge_ids = torch.ops.halfgnn.coo_to_csr.default(dst, src, num_dst)
+        if sort:
+            return cls(num_src, num_dst, csc=(indptr, indices, None)), edge_ids
+        return cls(num_src, num_dst, csc=(indptr, indices, edge_ids))
+
+    @classmethod
+    def from_csc(
+        cls,
+        indptr: Tensor,
+        indices: Tensor,
+        edge_ids: Tensor | None = None,
+        *,
+        num_src: int | None = None,
+        check: bool = True,
+    ) -> Graph:
+        """From in-edges: row v of indptr (num_dst + 1,) delimits v's sources in indices (E,). Nothing is copied.
+
+        edge_ids (E,) gives the edge-data row of each position; None: edge data is in this order.
+
+        Raises:
+            TypeError, ValueError: see :meth:`from_edges`; also for an indptr that falls or does not run from 0 to E, and for
+            edge_ids that are no permutation.
+        """
+        csc, num_src = _compressed("csc", indptr, indices, edge_ids, num_src, check)
+        return cls(num_src, csc.indptr.numel() - 1, csc=csc)
+
+    @classmethod
+    def from_csr(
+        cls,
+        indptr: Tensor,
+        indices: Tensor,
+        edge_ids: Tensor | None = None,
+        *,
+        num_dst: int | None = None,
+        check: bool = True,
+    ) -> Graph:
+        """From out-edges: row u of indptr (num_src + 1,) delimits u's destinations in indices (E,). Otherwise as :meth:`from_csc`."""
+        csr, num_dst = _compressed("csr", indptr, indices, edge_ids, num_dst, check)
+        return cls(csr.indptr.numel() - 1, num_dst, csr=csr)
+
+    @classmethod
+    def from_dgl(cls, g, etype=None) -> Graph:
+        """From a DGLGraph, a block, or one edge type of a heterograph, without copying its CSC or CSR. Edge data keeps DGL's order."""
+        from .dgl import graph_from_dgl
+
+        return graph_from_dgl(g, etype)
+
+    @classmethod
+    def from_edge_index(
+        cls,
+        edge_index: Tensor,
+        *,
+        num_src: int | None = None,
+        num_dst: int | None = None,
+        num_nodes: int | None = None,
+        sort: bool = False,
+        check: bool = True,
+    ):
+        """From PyG's edge_index (2, E): row 0 sources, row 1 destinations. num_nodes sets both sides.
+
+        By default both sides have one node more than the largest id in either row. Otherwise as :meth:`from_edges`.
+        """
+        if not isinstance(edge_index, Tensor) or edge_index.dim() != 2 or edge_index.shape[0] != 2:
+            shape = tuple(edge_index.shape) if isinstance(edge_index, Tensor) else type(edge_index).__name__
+            raise ValueError(f"edge_index has shape {shape}; expected (2, E)")
+        if num_nodes is None and (num_src is None or num_dst is None):
+            num_nodes = _num_nodes(edge_index.flatten())
+        num_src = num_nodes if num_src is None else num_src
+        num_dst = num_nodes if num_dst is None else num_dst
+        return cls.from_edges(edge_index[0], edge_index[1], num_src=num_src, num_dst=num_dst, sort=sort, check=check)
+
+    @classmethod
+    def from_scipy(cls, matrix) -> Graph:
+        """From a scipy sparse matrix whose rows are destinations and columns sources, so that `A @ x` aggregates.
+
+        Stored zeros are edges; values are not kept. Edge data is in the order of the matrix in CSR form, or as stored for COO.
+        """
+        if matrix.ndim != 2:
+            raise ValueError(f"matrix has {matrix.ndim} dimensions; expected 2")
+        num_dst, num_src = matrix.shape
+        if matrix.format == "coo":
+            src, dst = (torch.from_numpy(x.copy()).long() for x in (matrix.col, matrix.row))
+            return cls.from_edges(src, dst, num_src=num_src, num_dst=num_dst)
+        if matrix.format == "csc":
+            indptr, indices = (torch.from_numpy(x.copy()) for x in (matrix.indptr, matrix.indices))
+            return cls.from_csr(indptr, indices, num_dst=num_dst)
+        matrix = matrix.tocsr()
+        indptr, indices = (torch.from_numpy(x.copy()) for x in (matrix.indptr, matrix.indices))
+        return cls.from_csc(indptr, indices, num_src=num_src)
+
+    @classmethod
+    def from_torch_sparse(cls, tensor: Tensor) -> Graph:
+        """From a torch sparse matrix (CSR, CSC or COO) whose rows are destinations and columns sources.
+
+        Values are not kept; edge data is in the order of the tensor's values.
+        """
+        if not isinstance(tensor, Tensor) or tensor.dim() != 2:
+            raise ValueError("tensor is not a two-dimensional torch.Tensor")
+        num_dst, num_src = tensor.shape
+        if tensor.layout == torch.sparse_csr:
+            return cls.from_csc(tensor.crow_indices(), tensor.col_indices(), num_src=num_src)
+        if tensor.layout == torch.sparse_csc:
+            return cls.from_csr(tensor.ccol_indices(), tensor.row_indices(), num_dst=num_dst)
+        if tensor.layout == torch.sparse_coo:
+            # As stored: coalescing would merge duplicate edges.
+            dst, src = tensor._indices()
+            return cls.from_edges(src, dst, num_src=num_src, num_dst=num_dst)
+        raise TypeError(f"tensor has layout {tensor.layout}; expected sparse_csr, sparse_csc or sparse_coo")
+
+    # ---- the two sides -----------------------------------------------------------------------------------------------------------
+
+    def csc(self) -> Adjacency:
+        """In-edges: indptr (num_dst + 1,), indices (E,) = sources, edge_ids (E,) or None; made from CSR when first asked for."""
+        return self._side("_csc", "_csr", self.num_dst)
+
+    def csr(self) -> Adjacency:
+        """Out-edges: indptr (num_src + 1,), indices (E,) = destinations, edge_ids (E,) or None; made from CSC likewise."""
+        return self._side("_csr", "_csc", self.num_src)
+
+    def _side(self, name: str, other: str, num_rows: int) -> Adjacency:
+        side = getattr(self, name)
+        if side is None:
+            side = Adjacency(*torch.ops.halfgnn.transpose.default(*getattr(self, other), num_rows))
+            object.__setattr__(self, name, side)
+        return side
+
+    def edges(self) -> tuple[Tensor, Tensor]:
+        """Sources and destinations, (E,) each, in the order of edge data."""
+        indptr, cols, edge_ids = self._any
+        rows = torch.repeat_interleave(
+            torch.arange(indptr.numel() - 1, dtype=indptr.dtype, device=indptr.device),
+            indptr.diff(),
+            output_size=self.num_edges,
+        )
+        if edge_ids is not None:
+            order = edge_ids.long()
+            rows = torch.empty_like(rows).index_copy_(0, order, rows)
+            cols = torch.empty_like(cols).index_copy_(0, order, cols)
+        return (cols, rows) if self._csc is not None else (rows, cols)
+
+    # ---- properties --------------------------------------------------------------------------------------------------------------
+
+    @property
+    def _any(self) -> Adjacency:
+        side = self._csc if self._csc is not None else self._csr
+        assert side is not None
+        return side
+
+    @property
+    def device(self) -> torch.device:
+        return self._any.indptr.device
+
+    @property
+    def idtype(self) -> torch.dtype:
+        """torch.int32 or torch.int64."""
+        return self._any.indptr.dtype
+
+    def in_degrees(self) -> Tensor:
+        """(num_dst,) in the graph's idtype."""
+        return self.csc().indptr.diff()
+
+    def out_degrees(self) -> Tensor:
+        """(num_src,) in the graph's idtype."""
+        return self.csr().indptr.diff()
+
+    def __repr__(self) -> str:
+        return (
+            f"Graph(num_src={self.num_src}, num_dst={self.num_dst}, num_edges={self.num_edges}, "
+            f"idtype={self.idtype}, device='{self.device}')"
+        )
+
+    # ---- other forms of the same graph -------------------------------------------------------------------------------------------
+
+    def _map(self, fn) -> Graph:
+        def convert(side: Adjacency | None) -> Adjacency | None:
+            return None if side is None else Adjacency(*(None if t is None else fn(t) for t in side))
+
+        return Graph(self.num_src, self.num_dst, csc=convert(self._csc), csr=convert(self._csr))
+
+    def to(self, device, non_blocking: bool = False) -> Graph:
+        """The graph on `device`, with the sides that exist so far; itself where it is there already."""
+        device = torch.device(device)
+        if device == self.device or (device.index is None and device.type == self.device.type and device.type == "cpu"):
+            return self
+        return self._map(lambda t: t.to(device, non_blocking=non_blocking))
+
+    def pin_memory(self) -> Graph:
+        """The graph in page-locked memory, from which `to("cuda", non_blocking=True)` is asynchronous."""
+        return self._map(lambda t: t.pin_memory())
+
+    def int(self) -> Graph:
+        """With int32 ids. Raises ValueError where a count does not fit."""
+        if self.idtype == torch.int32:
+            return self
+        _check_fits(torch.int32, num_src=self.num_src, num_dst=self.num_dst, num_edges=self.num_edges)
+        return self._map(lambda t: t.to(torch.int32))
+
+    def long(self) -> Graph:
+        """With int64 ids."""
+        return self if self.idtype == torch.int64 else self._map(lambda t: t.to(torch.int64))
+
+    def reverse(self) -> Graph:
+        """Every edge turned round; shares all tensors."""
+        return Graph(self.num_dst, self.num_src, csc=self._csr, csr=self._csc)

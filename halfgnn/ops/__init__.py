@@ -1,0 +1,29 @@
+"""Message-passing operators with DGL's names, arguments and broadcasting, on a halfgnn.Graph or a DGLGraph.
+
+Generic: gspmm, gsddmm, edge_softmax, segment_reduce. Generated from the generic ones:
+u_{add,sub,mul,div}_e_{sum,mean,max,min}, copy_{u,e}_{sum,mean,max,min}, {u,v,e}_{add,sub,mul,div,dot}_{u,v,e} and copy_{u,v,e}.
+"""
+
+from typing import TYPE_CHECKING
+
+from . import sddmm as _sddmm
+from . import spmm as _spmm
+from . import topology  # noqa: F401  (registers fake kernels)
+from .edge_softmax import edge_softmax
+from .sddmm import gsddmm
+from .segment_reduce import segment_reduce
+from .spmm import gspmm
+
+for _name, _function in {**_spmm.FUNCTIONS, **_sddmm.FUNCTIONS}.items():
+    _function.__name__ = _function.__qualname__ = _name
+    _function.__module__ = __name__
+    globals()[_name] = _function
+
+__all__ = ["edge_softmax", "gsddmm", "gspmm", "segment_reduce", *_spmm.FUNCTIONS, *_sddmm.FUNCTIONS]
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    from torch import Tensor
+
+    def __getattr__(name: str) -> Callable[..., Tensor]: ...

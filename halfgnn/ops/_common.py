@@ -1,0 +1,91 @@
+"""What every operator family shares: the graph argument, operand checks, autocast, shapes."""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Sequence
+from typing import overload
+
+import torch
+from torch import Tensor
+
+from ..graph import Graph
+
+MESSAGE_OPS = ("add", "sub", "mul", "div")
+REDUCES = ("sum", "mean", "max", "min")
+_TARGETS = {
+    "u": "u",
+    "v": "v",
+    "e": "e",
+    "src": "u",
+    "dst": "v",
+    "edge": "e",
+    0: "u",
+    1: "e",
+    2: "v",
+}  # fmt: skip  (DGL's spellings)
+
+
+def as_graph(g) -> Graph:
+    """The Graph itself, or that of a DGLGraph (kept with it, so made once)."""
+    if isinstance(g, Graph):
+        return g
+    dgl = sys.modules.get("dgl")  # whoever holds a DGLGraph has imported dgl
+    if dgl is not None and isinstance(g, dgl.DGLGraph):
+        return Graph.from_dgl(g)
+    raise TypeError(f"g is a {type(g).__name__}; expected a halfgnn.Graph or a DGLGraph")
+
+
+def target_of(target, name: str) -> str:
+    if target not in _TARGETS:
+        raise ValueError(f"{name} is {target!r}; expected u, v or e")
+    return _TARGETS[target]
+
+
+def check_operand(data: Tensor | None, name: str, g: Graph, target: str) -> None:
+    """Raises unless data is a tensor on the graph's device with one row a node or edge of `target`."""
+    if not isinstance(data, Tensor):
+        raise TypeError(f"{name} is {'None' if data is None else type(data).__name__}; expected a torch.Tensor")
+    rows = g.num_edges if target == "e" else g.num_src if target == "u" else g.num_dst
+    if data.dim() == 0 or data.shape[0] != rows:
+        what = {"u": "one a source node", "v": "one a destination node", "e": "one an edge"}[target]
+        raise ValueError(f"{name} has shape {tuple(data.shape)}; expected {rows} rows, {what}")
+    if data.device != g.device:
+        raise ValueError(f"{name} is on {data.device}; expected the graph's device, {g.device}")
+
+
+@overload
+def autocast(data: Tensor) -> Tensor: ...
+@overload
+def autocast(data: None) -> None: ...
+@overload
+def autocast(data: Tensor | None) -> Tensor | None: ...
+def autocast(data: Tensor | None) -> Tensor | None:
+    """The operand in the dtype of the enclosing torch.autocast of its device; fp64 and integers stay as they are.
+
+    Read at every call from the state that the user entered, so it follows fp16 and bf16 alike. The cast is recorded by autograd:
+    leaves get gradients of their own dtype.
+    """
+    if data is None:
+        return None
+    device_type = data.device.type
+    if not torch.is_autocast_enabled(device_type):
+        return data
+    dtype = torch.get_autocast_dtype(device_type)
+    if data.dtype == dtype or data.dtype == torch.float64 or not data.is_floating_point():
+        return data
+    return data.to(dtype)
+
+
+def needs_grad(*operands: Tensor | None) -> bool:
+    return torch.is_grad_enabled() and any(x is not None and x.requires_grad for x in operands)
+
+
+def broadcast_trailing(op: str, lhs: Sequence[int] | None, rhs: Sequence[int] | None) -> tuple:
+    """Trailing shape of op(lhs, rhs) for operand shapes with a leading node or edge dimension."""
+    if lhs is None or rhs is None:
+        shape = lhs if lhs is not None else rhs
+        assert shape is not None
+        return tuple(shape[1:])
+    out = tuple(torch.broadcast_shapes(tuple(lhs[1:]), tuple(rhs[1:])))
+    return (*out[:-1], 1) if op == "dot" and out else out

@@ -1,0 +1,66 @@
+"""Softmax over the edges of each node."""
+
+from __future__ import annotations
+
+import torch
+from torch import Tensor
+
+from ._common import as_graph, autocast, check_operand, needs_grad
+
+_edge_softmax = torch.ops.halfgnn.edge_softmax.default
+_edge_softmax_backward = torch.ops.halfgnn.edge_softmax_backward.default
+
+
+@torch.library.register_fake("halfgnn::edge_softmax")
+def _(indptr, edge_ids, logits):
+    return torch.empty_like(logits, memory_format=torch.contiguous_format)
+
+
+@torch.library.register_fake("halfgnn::edge_softmax_backward")
+def _(indptr, edge_ids, out, grad):
+    return torch.empty_like(out, memory_format=torch.contiguous_format)
+
+
+class _EdgeSoftmax(torch.autograd.Function):
+    generate_vmap_rule = True
+
+    @staticmethod
+    def forward(indptr, edge_ids, logits):
+        return _edge_softmax(indptr, edge_ids, logits)
+
+    @staticmethod
+    def setup_context(ctx, inputs, output):
+        indptr, edge_ids, _ = inputs
+        ctx.save_for_backward(indptr, edge_ids, output)
+
+    @staticmethod
+    def backward(ctx, grad):
+        return None, None, _edge_softmax_backward(*ctx.saved_tensors, grad)
+
+
+def edge_softmax(g, logits: Tensor, norm_by: str = "dst") -> Tensor:
+    """out[e] = exp(logits[e]) / sum of exp(logits[e']) over the edges e' that share e's destination, column by column.
+
+    Args:
+        g: Graph or DGLGraph.
+        logits: (E, *), fp16, bf16 or fp32 (fp64 on the CPU).
+        norm_by: dst, or src to normalise over the edges that share a source.
+
+    Exponentials and sums are fp32, the result is rounded once. The backward ds = a (da - sum(a da) / sum(a)) sums to zero over a
+    node although a was rounded. Semantics follow dgl.ops.edge_softmax.
+
+    Returns:
+        (E, *), like logits
+
+    Raises:
+        TypeError: wrong dtype. ValueError: wrong shape, device or norm_by.
+    """
+    g = as_graph(g)
+    if norm_by not in ("dst", "src"):
+        raise ValueError(f"norm_by is {norm_by!r}; expected 'dst' or 'src'")
+    check_operand(logits, "logits", g, "e")
+    logits = autocast(logits)
+    indptr, _, edge_ids = g.csc() if norm_by == "dst" else g.csr()
+    if needs_grad(logits):
+        return _EdgeSoftmax.apply(indptr, edge_ids, logits)
+    return _edge_softmax(indptr, edge_ids, logits)

@@ -1,0 +1,163 @@
+"""SDDMM: a result for every edge from the data of its ends and its own."""
+
+from __future__ import annotations
+
+from itertools import permutations
+
+import torch
+from torch import Tensor
+
+from ._common import (
+    MESSAGE_OPS,
+    as_graph,
+    autocast,
+    broadcast_trailing,
+    check_operand,
+    needs_grad,
+    target_of,
+)
+
+_gsddmm = torch.ops.halfgnn.gsddmm.default
+_gsddmm_backward = torch.ops.halfgnn.gsddmm_backward.default
+
+
+@torch.library.register_fake("halfgnn::gsddmm")
+def _(indptr, indices, edge_ids, op, lhs, rhs, lhs_target, rhs_target, out_dtype=None):
+    feat = rhs if op == "copy_rhs" else lhs
+    trailing = broadcast_trailing(op, None if op == "copy_rhs" else lhs.shape, None if op == "copy_lhs" else rhs.shape)
+    return feat.new_empty((indices.shape[0], *trailing), dtype=out_dtype or feat.dtype)
+
+
+@torch.library.register_fake("halfgnn::gsddmm_backward")
+def _(
+    indptr, indices, edge_ids, by_src, op, side, grad, lhs, rhs, lhs_target, rhs_target, lhs_shape, rhs_shape, dtype
+):  # fmt: skip
+    return grad.new_empty(lhs_shape if side == "lhs" else rhs_shape, dtype=dtype)
+
+
+class _GSDDMM(torch.autograd.Function):
+    """gsddmm with its gradients: for each operand a sum over the edges of its node, walked from that node's side."""
+
+    generate_vmap_rule = True
+
+    @staticmethod
+    def forward(
+        indptr,
+        indices,
+        edge_ids,
+        out_indptr,
+        out_indices,
+        out_edge_ids,
+        op,
+        lhs,
+        rhs,
+        lhs_target,
+        rhs_target,
+        out_dtype,
+    ):
+        return _gsddmm(indptr, indices, edge_ids, op, lhs, rhs, lhs_target, rhs_target, out_dtype)
+
+    @staticmethod
+    def setup_context(ctx, inputs, output):
+        *topology, op, lhs, rhs, lhs_target, rhs_target, _ = inputs
+        need_lhs, need_rhs = ctx.needs_input_grad[7], ctx.needs_input_grad[8]
+        keep_lhs = op in ("mul", "div", "dot") and need_rhs
+        keep_rhs = (op in ("mul", "div", "dot") and need_lhs) or (op == "div" and need_rhs)
+        ctx.save_for_backward(*topology, lhs if keep_lhs else None, rhs if keep_rhs else None)
+        ctx.op, ctx.targets = op, (lhs_target, rhs_target)
+        ctx.shapes = (
+            (lhs if lhs is not None else rhs).shape,
+            (rhs if rhs is not None else lhs).shape,
+        )
+        ctx.dtypes = (
+            (lhs if lhs is not None else rhs).dtype,
+            (rhs if rhs is not None else lhs).dtype,
+        )
+
+    @staticmethod
+    def backward(ctx, grad):
+        *topology, lhs, rhs = ctx.saved_tensors
+
+        def gradient(side: str, target: str, dtype: torch.dtype) -> Tensor:
+            by_src = target == "u"
+            rows = topology[3:] if by_src else topology[:3]
+            return _gsddmm_backward(*rows, by_src, ctx.op, side, grad, lhs, rhs, *ctx.targets, *ctx.shapes, dtype)
+
+        need_lhs, need_rhs = ctx.needs_input_grad[7], ctx.needs_input_grad[8]
+        grad_lhs = gradient("lhs", ctx.targets[0], ctx.dtypes[0]) if need_lhs else None
+        grad_rhs = gradient("rhs", ctx.targets[1], ctx.dtypes[1]) if need_rhs else None
+        return (*(None,) * 7, grad_lhs, grad_rhs, None, None, None)
+
+
+def gsddmm(
+    g,
+    op: str,
+    lhs_data: Tensor | None,
+    rhs_data: Tensor | None,
+    lhs_target: str = "u",
+    rhs_target: str = "v",
+    *,
+    out_dtype: torch.dtype | None = None,
+) -> Tensor:
+    """out[e] = op(lhs_data[lhs_target of e], rhs_data[rhs_target of e]) for every edge e.
+
+    Args:
+        g: Graph or DGLGraph.
+        op: add, sub, mul, div, dot, copy_lhs or copy_rhs. dot sums the last dimension and keeps it as 1.
+        lhs_data, rhs_data: (num_src, *), (num_dst, *) or (E, *) for target u, v or e; the one that op does not read is ignored.
+            Trailing shapes broadcast, aligned on the right.
+        out_dtype: torch.float32 for an unrounded result of half operands (a dot past 65504, say); by default the operands' dtype.
+
+    fp16, bf16 or fp32 (fp64 on the CPU), equal for both operands. Computed in fp32, rounded once. Semantics follow dgl.ops.gsddmm.
+
+    Returns:
+        (E, *broadcast trailing shape)
+
+    Raises:
+        TypeError: wrong or mixed dtypes. ValueError: wrong shapes, devices or names.
+    """
+    g = as_graph(g)
+    lhs_target, rhs_target = (
+        target_of(lhs_target, "lhs_target"),
+        target_of(rhs_target, "rhs_target"),
+    )
+    if op == "copy_lhs":
+        rhs_data = None
+    else:
+        check_operand(rhs_data, "rhs_data", g, rhs_target)
+    if op == "copy_rhs":
+        lhs_data = None
+    else:
+        check_operand(lhs_data, "lhs_data", g, lhs_target)
+    lhs_data, rhs_data = autocast(lhs_data), autocast(rhs_data)
+    csc = g.csc()
+    if not needs_grad(lhs_data, rhs_data):
+        return _gsddmm(*csc, op, lhs_data, rhs_data, lhs_target, rhs_target, out_dtype)
+    by_src = any(
+        t == "u" and x is not None and x.requires_grad for t, x in ((lhs_target, lhs_data), (rhs_target, rhs_data))
+    )
+    csr = g.csr() if by_src else (None, None, None)
+    return _GSDDMM.apply(*csc, *csr, op, lhs_data, rhs_data, lhs_target, rhs_target, out_dtype)
+
+
+def _binary(op: str, lhs_target: str, rhs_target: str):
+    def function(g, x: Tensor, y: Tensor, *, out_dtype: torch.dtype | None = None) -> Tensor:
+        return gsddmm(g, op, x, y, lhs_target, rhs_target, out_dtype=out_dtype)
+
+    function.__doc__ = f"out[e] = {op}(x[{lhs_target}], y[{rhs_target}]) for every edge e = (u, v). See gsddmm."
+    return f"{lhs_target}_{op}_{rhs_target}", function
+
+
+def _copy(target: str):
+    def function(g, x: Tensor, *, out_dtype: torch.dtype | None = None) -> Tensor:
+        return gsddmm(g, "copy_lhs", x, None, target, "v", out_dtype=out_dtype)
+
+    function.__doc__ = f"out[e] = x[{target}] for every edge e = (u, v). See gsddmm."
+    return f"copy_{target}", function
+
+
+# DGL's names: u_dot_v, e_sub_v, copy_u, ...
+FUNCTIONS = dict(
+    [_binary(op, lhs, rhs) for op in (*MESSAGE_OPS, "dot") for lhs, rhs in permutations("uve", 2)]
+    + [_copy(target) for target in "uve"]
+)

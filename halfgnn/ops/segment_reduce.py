@@ -1,0 +1,79 @@
+"""Reduction over consecutive segments."""
+
+from __future__ import annotations
+
+import torch
+from torch import Tensor
+
+from ._common import autocast, needs_grad
+
+_segment_reduce = torch.ops.halfgnn.segment_reduce.default
+_segment_reduce_backward = torch.ops.halfgnn.segment_reduce_backward.default
+
+
+@torch.library.register_fake("halfgnn::segment_reduce")
+def _(offsets, value, reduce):
+    out = value.new_empty((offsets.shape[0] - 1, *value.shape[1:]))
+    return out, offsets.new_empty(out.shape if reduce in ("max", "min") else (0,))
+
+
+@torch.library.register_fake("halfgnn::segment_reduce_backward")
+def _(offsets, grad, arg, reduce, num_rows):
+    return grad.new_empty((num_rows, *grad.shape[1:]))
+
+
+class _SegmentReduce(torch.autograd.Function):
+    generate_vmap_rule = True
+
+    @staticmethod
+    def forward(offsets, value, reduce):
+        return _segment_reduce(offsets, value, reduce)
+
+    @staticmethod
+    def setup_context(ctx, inputs, output):
+        offsets, value, reduce = inputs
+        ctx.mark_non_differentiable(output[1])
+        ctx.set_materialize_grads(False)
+        ctx.save_for_backward(offsets, output[1] if reduce in ("max", "min") else None)
+        ctx.reduce, ctx.num_rows = reduce, value.shape[0]
+
+    @staticmethod
+    def backward(ctx, grad, _):
+        if grad is None:
+            return None, None, None
+        offsets, arg = ctx.saved_tensors
+        return None, _segment_reduce_backward(offsets, grad, arg, ctx.reduce, ctx.num_rows), None
+
+
+def segment_reduce(seglen: Tensor, value: Tensor, reducer: str = "sum") -> Tensor:
+    """out[s] = reduce of the s-th segment of value, whose segments of seglen[0], seglen[1], ... rows follow one another.
+
+    Args:
+        seglen: (S,) int32 or int64, adding up to value.shape[0].
+        value: (R, *), fp16, bf16 or fp32 (fp64 on the CPU).
+        reducer: sum, mean, max or min. Accumulated in fp32, rounded once; an empty segment gives 0.
+
+    Semantics follow dgl.ops.segment_reduce, but for empty segments under max and min, where DGL gives infinities.
+
+    Returns:
+        (S, *)
+
+    Raises:
+        TypeError: wrong dtypes. ValueError: wrong shapes, lengths that are negative or do not add up, unknown reducer.
+    """
+    for tensor, name in ((seglen, "seglen"), (value, "value")):
+        if not isinstance(tensor, Tensor):
+            raise TypeError(f"{name} is a {type(tensor).__name__}; expected a torch.Tensor")
+    if seglen.dim() != 1 or seglen.dtype not in (torch.int32, torch.int64):
+        raise (ValueError if seglen.dim() != 1 else TypeError)(
+            f"seglen has shape {tuple(seglen.shape)} and dtype {seglen.dtype}; expected one dimension of int32 or int64"
+        )
+    if value.dim() == 0:
+        raise ValueError("value has no dimensions; expected (R, *)")
+    if seglen.device != value.device:
+        raise ValueError(f"seglen is on {seglen.device}; expected the device of value, {value.device}")
+    value = autocast(value)
+    offsets = torch.nn.functional.pad(seglen.cumsum(0, dtype=seglen.dtype), (1, 0))
+    if needs_grad(value):
+        return _SegmentReduce.apply(offsets, value, reducer)[0]
+    return _segment_reduce(offsets, value, reducer)[0]

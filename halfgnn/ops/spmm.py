@@ -1,0 +1,187 @@
+"""SpMM: messages op(u, e) reduced into destination nodes."""
+
+from __future__ import annotations
+
+import torch
+from torch import Tensor
+
+from ._common import (
+    MESSAGE_OPS,
+    REDUCES,
+    as_graph,
+    autocast,
+    broadcast_trailing,
+    check_operand,
+    needs_grad,
+)
+
+_gspmm = torch.ops.halfgnn.gspmm.default
+_gspmm_backward = torch.ops.halfgnn.gspmm_backward.default
+
+
+@torch.library.register_fake("halfgnn::gspmm")
+def _(indptr, indices, edge_ids, op, reduce, lhs, rhs, out_dtype=None):
+    feat = rhs if op == "copy_rhs" else lhs
+    trailing = broadcast_trailing(op, None if op == "copy_rhs" else lhs.shape, None if op == "copy_lhs" else rhs.shape)
+    out = feat.new_empty((indptr.shape[0] - 1, *trailing), dtype=out_dtype or feat.dtype)
+    return out, indptr.new_empty(out.shape if reduce in ("max", "min") else (0,))
+
+
+@torch.library.register_fake("halfgnn::gspmm_backward")
+def _(
+    indptr, indices, edge_ids, in_indptr, by_src, op, reduce, grad, lhs, rhs, arg, lhs_shape, rhs_shape, lhs_dtype, rhs_dtype,
+    need_lhs, need_rhs,
+):  # fmt: skip
+    return (
+        grad.new_empty(lhs_shape if need_lhs else (0,), dtype=lhs_dtype),
+        grad.new_empty(rhs_shape if need_rhs else (0,), dtype=rhs_dtype),
+    )
+
+
+class _GSpMM(torch.autograd.Function):
+    """gspmm with its gradients. Keeps an operand only where the other's gradient reads it."""
+
+    generate_vmap_rule = True
+
+    @staticmethod
+    def forward(
+        indptr,
+        indices,
+        edge_ids,
+        out_indptr,
+        out_indices,
+        out_edge_ids,
+        op,
+        reduce,
+        lhs,
+        rhs,
+        out_dtype,
+    ):
+        return _gspmm(indptr, indices, edge_ids, op, reduce, lhs, rhs, out_dtype)
+
+    @staticmethod
+    def setup_context(ctx, inputs, output):
+        (
+            indptr,
+            indices,
+            edge_ids,
+            out_indptr,
+            out_indices,
+            out_edge_ids,
+            op,
+            reduce,
+            lhs,
+            rhs,
+            _,
+        ) = inputs
+        arg = output[1]
+        ctx.mark_non_differentiable(arg)
+        ctx.set_materialize_grads(False)
+        need_lhs, need_rhs = ctx.needs_input_grad[8], ctx.needs_input_grad[9]
+        keep_lhs = op in ("mul", "div") and need_rhs
+        keep_rhs = (op in ("mul", "div") and need_lhs) or (op == "div" and need_rhs)
+        side = (out_indptr, out_indices, out_edge_ids) if need_lhs else (indptr, indices, edge_ids)
+        ctx.save_for_backward(
+            *side,
+            indptr,
+            lhs if keep_lhs else None,
+            rhs if keep_rhs else None,
+            arg if reduce in ("max", "min") else None,
+        )
+        ctx.op, ctx.reduce = op, reduce
+        ctx.lhs_like = (
+            (lhs if lhs is not None else rhs).shape,
+            (lhs if lhs is not None else rhs).dtype,
+        )
+        ctx.rhs_like = (
+            (rhs if rhs is not None else lhs).shape,
+            (rhs if rhs is not None else lhs).dtype,
+        )
+
+    @staticmethod
+    def backward(ctx, grad, _):
+        if grad is None:
+            return (None,) * 11
+        indptr, indices, edge_ids, in_indptr, lhs, rhs, arg = ctx.saved_tensors
+        need_lhs, need_rhs = ctx.needs_input_grad[8], ctx.needs_input_grad[9]
+        (lhs_shape, lhs_dtype), (rhs_shape, rhs_dtype) = ctx.lhs_like, ctx.rhs_like
+        grad_lhs, grad_rhs = _gspmm_backward(
+            indptr, indices, edge_ids, in_indptr, need_lhs, ctx.op, ctx.reduce, grad, lhs, rhs, arg,
+            lhs_shape, rhs_shape, lhs_dtype, rhs_dtype, need_lhs, need_rhs,
+        )  # fmt: skip
+        return (*(None,) * 8, grad_lhs if need_lhs else None, grad_rhs if need_rhs else None, None)
+
+
+def gspmm(
+    g,
+    op: str,
+    reduce_op: str,
+    lhs_data: Tensor | None,
+    rhs_data: Tensor | None,
+    *,
+    out_dtype: torch.dtype | None = None,
+) -> Tensor:
+    """out[v] = reduce over in-edges e = (u, v) of op(lhs_data[u], rhs_data[e]).
+
+    Args:
+        g: Graph or DGLGraph.
+        op: add, sub, mul, div, copy_lhs or copy_rhs.
+        reduce_op: sum, mean, max or min.
+        lhs_data: (num_src, *), unused for copy_rhs.
+        rhs_data: (E, *), unused for copy_lhs. Trailing shapes broadcast, aligned on the right.
+        out_dtype: torch.float32 for an unrounded result of half operands; by default the dtype of lhs_data.
+
+    fp16, bf16 or fp32 (fp64 on the CPU); half lhs_data may meet fp32 rhs_data. Messages are formed and summed in fp32 and rounded
+    once. Nodes without in-edges get 0. For max and min the first edge in CSC order wins a tie, NaN propagates, and the gradient
+    reaches the winner alone. Results are bitwise reproducible. The backward of a sum weighted by a scalar a head is one pass over
+    out-edges that yields both gradients. Semantics follow dgl.ops.gspmm.
+
+    Returns:
+        (num_dst, *broadcast trailing shape)
+
+    Raises:
+        TypeError: wrong or mixed dtypes. ValueError: wrong shapes, devices or names.
+    """
+    g = as_graph(g)
+    if op == "copy_lhs":
+        rhs_data = None
+    else:
+        check_operand(rhs_data, "rhs_data", g, "e")
+    if op == "copy_rhs":
+        lhs_data = None
+    else:
+        check_operand(lhs_data, "lhs_data", g, "u")
+    lhs_data, rhs_data = autocast(lhs_data), autocast(rhs_data)
+    csc = g.csc()
+    if not needs_grad(lhs_data, rhs_data):
+        return _gspmm(*csc, op, reduce_op, lhs_data, rhs_data, out_dtype)[0]
+    csr = g.csr() if lhs_data is not None and lhs_data.requires_grad else (None, None, None)
+    return _GSpMM.apply(*csc, *csr, op, reduce_op, lhs_data, rhs_data, out_dtype)[0]
+
+
+def _binary(op: str, reduce: str):
+    def function(g, x: Tensor, y: Tensor, *, out_dtype: torch.dtype | None = None) -> Tensor:
+        return gspmm(g, op, reduce, x, y, out_dtype=out_dtype)
+
+    function.__doc__ = (
+        f"out[v] = {reduce} over in-edges e = (u, v) of {op}(x[u], y[e]). x (num_src, *), y (E, *). See gspmm."
+    )
+    return f"u_{op}_e_{reduce}", function
+
+
+def _copy(operand: str, reduce: str):
+    def function(g, x: Tensor, *, out_dtype: torch.dtype | None = None) -> Tensor:
+        if operand == "u":
+            return gspmm(g, "copy_lhs", reduce, x, None, out_dtype=out_dtype)
+        return gspmm(g, "copy_rhs", reduce, None, x, out_dtype=out_dtype)
+
+    rows = "num_src" if operand == "u" else "E"
+    function.__doc__ = f"out[v] = {reduce} over in-edges e = (u, v) of x[{operand}]. x ({rows}, *). See gspmm."
+    return f"copy_{operand}_{reduce}", function
+
+
+# DGL's names: u_mul_e_sum, copy_u_mean, ...
+FUNCTIONS = dict(
+    [_binary(op, reduce) for op in MESSAGE_OPS for reduce in REDUCES]
+    + [_copy(operand, reduce) for operand in "ue" for reduce in REDUCES]
+)

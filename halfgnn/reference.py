@@ -1,0 +1,159 @@
+"""Every public operator in plain PyTorch: the specification that the kernels are tested against.
+
+The functions have the names, arguments and results of :mod:`halfgnn.ops`, and take a :class:`halfgnn.Graph`. They gather
+rows, combine them edge by edge and reduce them with ``index_add`` and ``scatter_reduce``, so they need memory proportional to
+the number of edges times the feature size, and plain autograd differentiates them, twice if need be.
+
+**They compute in the dtype of their inputs**, except that ``out_dtype`` converts the operands first. Run on float64 they are
+the truth; run on float16 or bfloat16 they are the same formula by PyTorch in that type, which is the yardstick for the
+kernels' rounding error. Nothing is checked beyond the names of operators and the shapes that must broadcast.
+"""
+
+from __future__ import annotations
+
+import torch
+from torch import Tensor
+
+__all__ = ["edge_softmax", "gsddmm", "gspmm", "segment_reduce"]
+
+_ARITHMETIC = {"add": torch.add, "sub": torch.sub, "mul": torch.mul, "div": torch.div}
+
+
+def gspmm(g, op, reduce_op, lhs_data, rhs_data, *, out_dtype=None) -> Tensor:
+    """``out[v] = reduce over in-edges e = (u, v) of op(lhs_data[u], rhs_data[e])``.
+
+    Shapes: lhs_data (num_src, *), rhs_data (num_edges, *), trailing dimensions broadcast right-aligned; result (num_dst, *).
+    op: add, sub, mul, div, copy_lhs, copy_rhs. reduce_op: sum, mean, max, min.
+
+    A node without in-edges gets 0. max and min take the first winner in CSC order (the first NaN, if there is one), and only
+    that edge receives a gradient. The result has ``out_dtype``, by default that of lhs_data (of rhs_data for copy_rhs).
+    """
+    indptr, src, edge_ids = g.csc()
+    dst = _rows(indptr)
+    lhs = None if op == "copy_rhs" else _take(lhs_data, src)
+    rhs = None if op == "copy_lhs" else _take(rhs_data, edge_ids)
+    message = _combine(op, lhs, rhs, out_dtype)
+    reduced = _reduce(reduce_op, message, dst, g.num_dst)
+    return reduced.to(out_dtype or (rhs_data if lhs is None else lhs_data).dtype)
+
+
+def gsddmm(g, op, lhs_data, rhs_data, lhs_target="u", rhs_target="v", *, out_dtype=None) -> Tensor:
+    """``out[e] = op(lhs_data[lhs_target of e], rhs_data[rhs_target of e])`` for every edge, in edge-data order.
+
+    Targets: u (source), v (destination) or e (the edge itself). op: add, sub, mul, div, dot, copy_lhs, copy_rhs. Trailing
+    dimensions broadcast right-aligned; dot sums the last one, which must be equal on both sides, and keeps it as 1 (for two
+    1-D operands it is the product).
+    """
+    src, dst = g.edges()
+    rows = {"u": src, "v": dst, "e": None}
+    lhs = None if op == "copy_rhs" else _take(lhs_data, rows[lhs_target])
+    rhs = None if op == "copy_lhs" else _take(rhs_data, rows[rhs_target])
+    message = _combine(op, lhs, rhs, out_dtype)
+    return message.to(out_dtype or (rhs_data if lhs is None else lhs_data).dtype)
+
+
+def edge_softmax(g, logits, norm_by="dst") -> Tensor:
+    """Softmax of logits (num_edges, *) over the in-edges (norm_by="dst") or out-edges ("src") of every node.
+
+    Each trailing position is normalised by itself. A row of -inf alone, or with +inf, gives NaN as torch.softmax does.
+    """
+    if norm_by not in ("src", "dst"):
+        raise ValueError(f"norm_by must be 'src' or 'dst', got {norm_by!r}")
+    src, dst = g.edges()
+    row, num_rows = (dst, g.num_dst) if norm_by == "dst" else (src, g.num_src)
+    row = row.long()
+    # The maximum only shifts the exponent: softmax does not depend on it, so no gradient goes through it.
+    largest = _scatter_extreme("max", logits.detach(), row, num_rows)
+    weight = (logits - largest[row]).exp()
+    return weight / _scatter_sum(weight, row, num_rows)[row]
+
+
+def segment_reduce(seglen, value, reducer="sum") -> Tensor:
+    """Reduce consecutive runs of rows: segment s is the next ``seglen[s]`` rows of value (n, *); result (len(seglen), *).
+
+    reducer: sum, mean, max, min, with the rules of gspmm for empty segments, ties and NaN.
+    """
+    seglen = torch.as_tensor(seglen, device=value.device).long()
+    segment = torch.arange(seglen.numel(), device=value.device).repeat_interleave(seglen)
+    if segment.numel() != value.shape[0]:
+        raise ValueError(f"seglen sums to {segment.numel()}, but value has {value.shape[0]} rows")
+    return _reduce(reducer, value, segment, seglen.numel())
+
+
+def _rows(indptr: Tensor) -> Tensor:
+    """The row of every entry of a compressed adjacency."""
+    count = indptr.diff().long()
+    return torch.arange(count.numel(), device=indptr.device).repeat_interleave(count)
+
+
+def _take(data: Tensor, index: Tensor | None) -> Tensor:
+    """Rows of data; no index means all of them in order."""
+    return data if index is None else data.index_select(0, index.long())
+
+
+def _combine(op: str, lhs: Tensor | None, rhs: Tensor | None, dtype) -> Tensor:
+    """op(lhs, rhs) for operands with one row an edge, converted to dtype first where one is given."""
+    lhs, rhs = (x if x is None or dtype is None else x.to(dtype) for x in (lhs, rhs))
+    if op == "copy_lhs":
+        return lhs
+    if op == "copy_rhs":
+        return rhs
+    lhs, rhs = _align(lhs, rhs)
+    if op == "dot":
+        return _dot(lhs, rhs)
+    if op not in _ARITHMETIC:
+        raise ValueError(f"unknown op {op!r}")
+    return _ARITHMETIC[op](lhs, rhs)
+
+
+def _align(lhs: Tensor, rhs: Tensor) -> tuple[Tensor, Tensor]:
+    """Insert dimensions of size 1 after the first until both have the same rank: (E, K) with (E, H, D) becomes (E, 1, K)."""
+    rank = max(lhs.dim(), rhs.dim())
+    return tuple(x.reshape(x.shape[:1] + (1,) * (rank - x.dim()) + x.shape[1:]) for x in (lhs, rhs))
+
+
+def _dot(lhs: Tensor, rhs: Tensor) -> Tensor:
+    if lhs.dim() == 1:
+        return lhs * rhs
+    if lhs.shape[-1] != rhs.shape[-1]:
+        raise ValueError(f"dot needs equal last dimensions, got {lhs.shape[-1]} and {rhs.shape[-1]}")
+    return (lhs * rhs).sum(-1, keepdim=True)
+
+
+def _reduce(reduce_op: str, value: Tensor, row: Tensor, num_rows: int) -> Tensor:
+    """Reduce value (E, *) into (num_rows, *) by row (E,)."""
+    if reduce_op == "sum":
+        return _scatter_sum(value, row, num_rows)
+    if reduce_op == "mean":
+        count = torch.bincount(row, minlength=num_rows).clamp(min=1).to(value.dtype)
+        return _scatter_sum(value, row, num_rows) / count.view(-1, *[1] * (value.dim() - 1))
+    if reduce_op in ("max", "min"):
+        return _first_extreme(reduce_op, value, row, num_rows)
+    raise ValueError(f"unknown reduce {reduce_op!r}")
+
+
+def _scatter_sum(value: Tensor, row: Tensor, num_rows: int) -> Tensor:
+    return value.new_zeros((num_rows, *value.shape[1:])).index_add(0, row, value)
+
+
+def _scatter_extreme(reduce_op: str, value: Tensor, row: Tensor, num_rows: int) -> Tensor:
+    """Largest or smallest value of each row, NaN where there is one, 0 where the row is empty."""
+    zeros = value.new_zeros((num_rows, *value.shape[1:]))
+    return zeros.scatter_reduce(0, _spread(row, value), value, f"a{reduce_op}", include_self=False)
+
+
+def _first_extreme(reduce_op: str, value: Tensor, row: Tensor, num_rows: int) -> Tensor:
+    """As _scatter_extreme, but taken from the first winner, so that autograd sends the gradient there and nowhere else."""
+    count = value.shape[0]
+    index = _spread(row, value)
+    best = _scatter_extreme(reduce_op, value.detach(), row, num_rows).gather(0, index)
+    wins = (value == best) | (value.isnan() & best.isnan())
+    position = torch.where(wins, _spread(torch.arange(count, device=row.device), value), count)
+    winner = position.new_full((num_rows, *value.shape[1:]), count).scatter_reduce(0, index, position, "amin")
+    # Rows without entries point one past the end, at a row of zeros.
+    return torch.cat([value, value.new_zeros((1, *value.shape[1:]))]).gather(0, winner)
+
+
+def _spread(row: Tensor, value: Tensor) -> Tensor:
+    """row (E,) repeated over the trailing dimensions of value (E, *), as scatter and gather want it."""
+    return row.view(-1, *[1] * (value.dim() - 1)).expand(value.shape)
