@@ -7,6 +7,7 @@ library refuses only when called is noted by the runner in the same way.
 
 from __future__ import annotations
 
+import contextlib
 import functools
 import importlib
 import os
@@ -22,7 +23,7 @@ from .graphs import BenchGraph
 MESSAGE_BYTES = 2 << 30  # index_add holds one message an edge: no more memory than this
 
 
-@functools.lru_cache(maxsize=None)
+@functools.cache
 def import_dgl() -> Any:
     """The dgl package on its PyTorch backend."""
     os.environ.setdefault("DGLBACKEND", "pytorch")  # else the first import writes a file
@@ -48,10 +49,8 @@ def reason(error: BaseException) -> str:
 def set_threads(count: int) -> None:
     """Threads of PyTorch, halfgnn and, where it is there, DGL."""
     torch.set_num_threads(count)
-    try:
+    with contextlib.suppress(Unavailable):
         import_dgl().utils.set_num_threads(count)
-    except Unavailable:
-        pass
 
 
 def dgl_op(graph: BenchGraph, name: str, *inputs: Tensor) -> Callable[..., Tensor]:

@@ -11,7 +11,6 @@ from typing import Any
 import torch
 from torch import Tensor
 
-
 from .graphs import ORDERS, BenchGraph, synthetic
 from .timing import Effort
 
@@ -100,10 +99,7 @@ class Case:
 
     @property
     def title(self) -> str:
-        return (
-            f"{self.op} {self.direction} on {self.graph.label}, {self.graph.order} order, "
-            f"{self.heads}x{self.dim}"
-        )
+        return f"{self.op} {self.direction} on {self.graph.label}, {self.graph.order} order, {self.heads}x{self.dim}"
 
 
 def normal(shape: tuple[int, ...], dtype: torch.dtype, seed: int) -> Tensor:

@@ -141,7 +141,7 @@ def main(argv: Sequence[str] | None = None) -> int:
         return _table(options)
     if options.command == "marks":
         found = rows.read(options.rows)
-        print(table.marks_table(found))
+        print(table.marks_in_detail(found))
         return 1 if marks.lost(found) else 0
     families = list(FAMILIES) if options.command == "all" else [options.command]
     _run(families, _config(options), argv, options.out)

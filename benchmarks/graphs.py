@@ -58,11 +58,14 @@ class BenchGraph:
 
     @cached_property
     def halfgnn(self) -> Graph:
-        sides = {"num_src": self.num_nodes, "num_dst": self.num_nodes}
-        if self.order == "sorted":
-            graph, _ = Graph.from_edges(self.src, self.dst, sort=True, **sides)
-        else:
-            graph = Graph.from_edges(self.src, self.dst, **sides)
+        made = Graph.from_edges(
+            self.src,
+            self.dst,
+            num_src=self.num_nodes,
+            num_dst=self.num_nodes,
+            sort=self.order == "sorted",
+        )
+        graph = made[0] if isinstance(made, tuple) else made
         graph.csr()  # conversions are nobody's to pay for while the clock runs
         return graph
 

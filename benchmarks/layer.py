@@ -94,9 +94,7 @@ def _step(layer: Layer, graph: BenchGraph, heads: int, dim: int, dtype: torch.dt
     return function, (x, *parameters)
 
 
-def _contestant(
-    layer: Layer, graph: BenchGraph, heads: int, dim: int, name: str, dtype: torch.dtype
-) -> Contestant:
+def _contestant(layer: Layer, graph: BenchGraph, heads: int, dim: int, name: str, dtype: torch.dtype) -> Contestant:
     def make():
         if name == "dgl" and dtype == torch.float16:
             raise Unavailable("DGL has no fp16 on the CPU")
@@ -145,6 +143,4 @@ def cases(config: Config) -> Iterator[Case]:
                     for dtype in config.torch_dtypes()
                     for name in names
                 ]
-                yield Case(
-                    "layer", layer.name, "forward+backward", graph, heads, dim, contestants, before
-                )
+                yield Case("layer", layer.name, "forward+backward", graph, heads, dim, contestants, before)

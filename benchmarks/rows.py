@@ -115,9 +115,7 @@ def latest(rows: Sequence[Row]) -> list[Row]:
 def _git(*arguments: str) -> str:
     root = Path(__file__).resolve().parent.parent
     try:
-        done = subprocess.run(
-            ["git", *arguments], cwd=root, capture_output=True, text=True, check=True
-        )
+        done = subprocess.run(["git", *arguments], cwd=root, capture_output=True, text=True, check=True)
     except (OSError, subprocess.CalledProcessError):
         return ""
     return done.stdout.strip()

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import warnings
 from collections.abc import Sequence
+from typing import Any
 
 from tqdm import tqdm
 
@@ -24,16 +25,14 @@ def _enter(contestant: Contestant, config: Config) -> tuple[Runner, float | None
     return runner, error
 
 
-def _row(
-    case: Case, contestant: Contestant, config: Config, source: dict[str, str], **result
-) -> Row:
+def _row(case: Case, contestant: Contestant, config: Config, source: dict[str, str], **result: Any) -> Row:
     graph = case.graph
     return Row(
         family=case.family, op=case.op, direction=case.direction, contestant=contestant.name,
         dtype=name_of(contestant.dtype), graph=graph.label, num_nodes=graph.num_nodes,
         num_edges=graph.num_edges, order=graph.order, heads=case.heads, dim=case.dim,
         idtype=str(graph.src.dtype).removeprefix("torch."), device=config.device,
-        threads=config.threads, **result, **source,
+        threads=config.threads, **{**result, **source},
     )  # fmt: skip
 
 
@@ -82,14 +81,12 @@ def summary(rows: Sequence[Row]) -> str:
     """The rows of a case as lines, the fastest first."""
     lines = []
     for row in sorted(rows, key=lambda r: (r.ms is None, r.ms or 0.0)):
-        if row.ms is None:
+        if row.ms is None or row.ms_p20 is None or row.ms_p80 is None:
             lines.append(f"    {row.contestant:<24} {row.dtype}  {row.note}")
             continue
         scale, unit = (1e3, "us") if row.family == "overhead" else (1.0, "ms")
         time = f"{row.ms * scale:10.2f} {unit}  ({row.ms_p20 * scale:.2f}..{row.ms_p80 * scale:.2f}"
         extra = f"  {row.gb_per_s:6.1f} GB/s" if row.gb_per_s else ""
         error = f"  error {row.error:.1e}" if row.error is not None else ""
-        lines.append(
-            f"    {row.contestant:<24} {row.dtype}  {time}, {row.runs} runs){extra}{error}"
-        )
+        lines.append(f"    {row.contestant:<24} {row.dtype}  {time}, {row.runs} runs){extra}{error}")
     return "\n".join(lines)

@@ -18,15 +18,14 @@ def _logits(graph: BenchGraph, heads: int, dtype: torch.dtype) -> Tensor:
     return normal((graph.num_edges, heads, 1), dtype, 1)
 
 
-def _contestant(
-    graph: BenchGraph, heads: int, name: str, dtype: torch.dtype, backward: bool
-) -> Contestant:
+def _contestant(graph: BenchGraph, heads: int, name: str, dtype: torch.dtype, backward: bool) -> Contestant:
     def check(out: Tensor) -> float:
         part = verify.sample(graph)
         logits = _logits(graph, heads, dtype).double()[part.edges]
         truth, result = reference.edge_softmax(part.graph, logits), out[part.edges]
         if name == "halfgnn":
-            return verify.check_rounded_once(result, truth, f"edge_softmax {dtype}")
+            # exp turns the rounding of its argument, of a few units, into a relative error.
+            return verify.check_rounded_once(result, truth, 16 * truth, f"edge_softmax {dtype}")
         return verify.relative_error(result, truth)
 
     def make():
@@ -61,6 +60,8 @@ def cases(config: Config) -> Iterator[Case]:
         for heads in config.heads:
             for direction in config.directions:
                 backward = direction != "forward"
+                if backward and heads != max(config.heads):
+                    continue
 
                 def before(backward=backward, heads=heads, order=graph.order) -> None:
                     if backward:
@@ -71,6 +72,4 @@ def cases(config: Config) -> Iterator[Case]:
                     for dtype in config.torch_dtypes()
                     for name in names
                 ]
-                yield Case(
-                    "softmax", "edge_softmax", direction, graph, heads, 1, contestants, before
-                )
+                yield Case("softmax", "edge_softmax", direction, graph, heads, 1, contestants, before)

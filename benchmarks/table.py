@@ -106,9 +106,7 @@ def _overhead_table(rows: Sequence[Row]) -> Iterator[str]:
     ways = list(dict.fromkeys(row.contestant for row in chosen))
     lines = [[way, *(number(micro.get((way, *shape))) for shape in shapes)] for way in ways]
     header = ["one weighted sum", *(" ".join(shape) for shape in shapes)]
-    yield "A call on a graph of 30 nodes and 100 edges. Microseconds.\n\n" + markdown(
-        header, lines, 1
-    )
+    yield "A call on a graph of 30 nodes and 100 edges. Microseconds.\n\n" + markdown(header, lines, 1)
 
 
 def _limits_table(rows: Sequence[Row]) -> Iterator[str]:
@@ -144,26 +142,39 @@ def _ratio(finding: Finding) -> str:
     return f"{number(finding.ratio)} x"
 
 
-def marks_table(rows: Sequence[Row]) -> str:
+def _where(row: Row) -> str:
+    _, direction, order, shape = _describe(row)
+    graph = row.graph.replace(" (synthetic)", "")
+    parts = (graph, row.op, direction, order and f"{order} order", shape)
+    return ", ".join(part for part in parts if part)
+
+
+def marks_in_detail(rows: Sequence[Row]) -> str:
     """One line a mark and case."""
-    lines = []
-    for finding in marks.judge(rows):
-        row = finding.row
-        _, direction, order, shape = _describe(row)
-        where = ", ".join(
-            part for part in (row.graph.replace(" (synthetic)", ""), row.op, direction,
-                              order and f"{order} order", shape) if part
-        )  # fmt: skip
-        lines.append([finding.mark.text, where, _ratio(finding), _verdict(finding)])
+    lines = [[f.mark.text, _where(f.row), _ratio(f), _verdict(f)] for f in marks.judge(rows)]
     lines += [[mark.text, "", "-", "not measured"] for mark in marks.unmeasured(rows)]
-    return markdown(["mark", "case", "ratio", ""], lines, 2)
+    return markdown(["mark", "case", "ratio", ""], lines, 4)
+
+
+def marks_table(rows: Sequence[Row]) -> str:
+    """One line a mark with its best and worst case, then every case in which one is lost."""
+    lines = []
+    for mark in marks.MARKS:
+        found = [f for f in marks.judge(rows, [mark]) if f.ratio is not None]
+        if not found:
+            lines.append([mark.text, "0", "-", "-", "not measured"])
+            continue
+        found.sort(key=lambda f: f.ratio or 0.0)
+        verdict = _verdict(next((f for f in found if f.holds is False), found[-1]))
+        lines.append([mark.text, str(len(found)), _ratio(found[0]), _ratio(found[-1]), verdict])
+    text = markdown(["mark", "cases", "best", "worst", ""], lines, 1)
+    losses = [f"* {f.mark.text}: {_ratio(f)} ({_where(f.row)})" for f in marks.lost(rows)]
+    return text + ("\n\nLost:\n\n" + "\n".join(losses) if losses else "")
 
 
 def _source(rows: Sequence[Row]) -> str:
     """Where the rows come from, one line a run."""
-    runs = dict.fromkeys(
-        (r.date[:10], r.commit, r.cpu, r.threads, r.torch, r.dgl, r.command) for r in latest(rows)
-    )
+    runs = dict.fromkeys((r.date[:10], r.commit, r.cpu, r.threads, r.torch, r.dgl, r.command) for r in latest(rows))
     lines = [
         f"* {date}, commit {commit}, {cpu}, {threads} threads, torch {torch}, DGL {dgl}: `{command}`"
         for date, commit, cpu, threads, torch, dgl, command in runs
@@ -172,7 +183,7 @@ def _source(rows: Sequence[Row]) -> str:
 
 
 _LEGEND = (
-    'Medians; contestants of a row took turns. "faster": DGL\'s time over halfgnn\'s, losses in '
+    "Medians; contestants of a row took turns. \"faster\": DGL's time over halfgnn's, losses in "
     "bold. Graphs are synthetic. DGL has no fp16 on the CPU; torch.sparse no half. Edge data: in "
     "insertion order (scattered over the adjacency) or sorted by destination."
 )

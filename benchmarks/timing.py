@@ -21,7 +21,7 @@ class Effort:
     pause_s: idle time before a sample, for the threads of the one before to come to rest.
     """
 
-    budget_s: float = 1.5
+    budget_s: float = 0.6
     min_runs: int = 3
     max_runs: int = 25
     slow_s: float = 1.0

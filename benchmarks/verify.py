@@ -65,30 +65,37 @@ def relative_error(result: Tensor, truth: Tensor) -> float:
     return float((result.double() - truth).abs().max() / truth.abs().max().clamp(min=1e-300))
 
 
-def check_rounded_once(result: Tensor, truth: Tensor, what: str) -> float:
-    """The relative error of `result`; raises WrongResult unless it is fp32 arithmetic, rounded once."""
+def check_rounded_once(result: Tensor, truth: Tensor, magnitude: Tensor, what: str) -> float:
+    """The relative error of `result`, which must be fp32 arithmetic that is rounded once.
+
+    magnitude: the sum of the magnitudes of all terms of every value, to which the error of fp32
+    arithmetic is proportional.
+
+    Raises:
+        WrongResult: for another shape, a larger error anywhere, or values that are not finite.
+    """
+    if result.shape != truth.shape:
+        raise WrongResult(f"{what}: shape {tuple(result.shape)}, expected {tuple(truth.shape)}")
     info = torch.finfo(result.dtype)
     half_unit = 0.5 * info.eps * truth.abs() + 0.5 * info.eps * info.smallest_normal
-    arithmetic = 2e-6 * float(truth.abs().max()) if truth.numel() else 0.0
-    wrong = (result.double() - truth).abs() > 1.01 * half_unit + arithmetic
+    arithmetic = 4 * torch.finfo(torch.float32).eps * magnitude
+    right = (result.double() - truth).abs() <= 1.01 * half_unit + arithmetic  # NaN: not right
     error = relative_error(result, truth)
-    if result.shape != truth.shape or bool(wrong.any()) or not bool(torch.isfinite(result).all()):
-        raise WrongResult(f"{what}: {int(wrong.sum())} values off, relative error {error:.3g}")
+    if not bool(right.all()):
+        raise WrongResult(f"{what}: {int((~right).sum())} values off, relative error {error:.3g}")
     return error
 
 
-Gradients = Callable[[Sequence[Tensor]], Sequence[Tensor]]
+Gradients = Callable[[tuple[Tensor, ...]], Sequence[Tensor]]
 
 
-def check_like_formula(
-    ours: Gradients, formula: Gradients, inputs: Sequence[Tensor], what: str
-) -> None:
+def check_like_formula(ours: Gradients, formula: Gradients, inputs: tuple[Tensor, ...], what: str) -> None:
     """Raises WrongResult unless ours(inputs) is about as accurate as `formula` run in the same dtype.
 
     Both return results and gradients. flash-attention's rule: the error against the formula in
     float64 is at most twice that of the formula in the inputs' dtype, plus a unit of rounding.
     """
-    truth = formula([x.double() for x in inputs])
+    truth = formula(tuple(x.double() for x in inputs))
     plain = formula(inputs)
     eps = torch.finfo(inputs[0].dtype).eps
     for i, (mine, same_type, exact) in enumerate(zip(ours(inputs), plain, truth)):

@@ -23,9 +23,7 @@ from pathlib import Path
 
 import torch
 
-os.environ.setdefault(
-    "DGLBACKEND", "pytorch"
-)  # else the first import of dgl writes a configuration file
+os.environ.setdefault("DGLBACKEND", "pytorch")  # else the first import of dgl writes a configuration file
 
 PLANETOID = {"cora": "cora_v2", "citeseer": "citeseer", "pubmed": "pubmed"}
 NAMES = (*PLANETOID, "reddit", "ogbn-arxiv")
@@ -86,18 +84,12 @@ def load(name: str, data_dir: str | os.PathLike | None = None) -> NodeData:
     data_dir = data_dir or os.environ.get("HALFGNN_DATA") or None
     if name == "cora" and data_dir is None and packaged_cora() is not None:
         return load_packaged_cora()
-    loader = (
-        load_planetoid
-        if name in PLANETOID
-        else {"reddit": load_reddit, "ogbn-arxiv": load_arxiv}[name]
-    )
+    loader = load_planetoid if name in PLANETOID else {"reddit": load_reddit, "ogbn-arxiv": load_arxiv}[name]
     try:
         return loader(name, None if data_dir is None else Path(data_dir))
     except (DataError, MemoryError):
         raise
-    except (
-        Exception
-    ) as error:  # the libraries raise anything from OSError to DGLError when a download fails
+    except Exception as error:  # the libraries raise anything from OSError to DGLError when a download fails
         reason = (str(error).strip().splitlines() or [""])[0][:200]
         raise DataError(
             f"data set {name!r} could not be loaded ({type(error).__name__}: {reason}). It is"
@@ -109,10 +101,7 @@ def load(name: str, data_dir: str | os.PathLike | None = None) -> NodeData:
 def _without_network() -> str:
     if packaged_cora() is not None:
         return "--dataset cora without --data-dir and HALFGNN_DATA needs no network."
-    return (
-        "`pip install --no-deps graphdatascience==1.17` and `pip install pyarrow` bring the data of"
-        " --dataset cora."
-    )
+    return "`pip install --no-deps graphdatascience==1.17` and `pip install pyarrow` bring the data of --dataset cora."
 
 
 # ---------------------------------------------------------------------------------------- Planetoid
@@ -132,9 +121,7 @@ def load_planetoid(name: str, data_dir: Path | None) -> NodeData:
     if folder is None:
         graph = _first_graph(classes[name], data_dir)
         return from_dgl(name, "Planetoid split, dgl.data", graph)
-    with (
-        tempfile.TemporaryDirectory() as scratch
-    ):  # the loader writes its cache beside the raw files: work on a copy
+    with tempfile.TemporaryDirectory() as scratch:  # the loader writes its cache beside the raw files: work on a copy
         shutil.copytree(folder, Path(scratch) / folder.name)
         graph = _first_graph(classes[name], Path(scratch))
     return from_dgl(name, "Planetoid split, dgl.data", graph)
@@ -158,9 +145,7 @@ def from_dgl(name: str, source: str, graph) -> NodeData:
     src, dst = graph.edges()
     masks = (graph.ndata[key].bool() for key in ("train_mask", "val_mask", "test_mask"))
     train, val, test = (mask.nonzero().squeeze(1) for mask in masks)
-    return _assemble(
-        name, source, src, dst, graph.ndata["feat"], graph.ndata["label"], (train, val, test)
-    )
+    return _assemble(name, source, src, dst, graph.ndata["feat"], graph.ndata["label"], (train, val, test))
 
 
 def _assemble(name, source, src, dst, features, labels, split) -> NodeData:
@@ -187,9 +172,7 @@ def _assemble(name, source, src, dst, features, labels, split) -> NodeData:
 def packaged_cora() -> Path | None:
     """The folder of Cora's Parquet files in an installed ``graphdatascience``, if it and
     ``pyarrow`` are there."""
-    spec = importlib.util.find_spec(
-        "graphdatascience"
-    )  # a top-level name is found without being imported
+    spec = importlib.util.find_spec("graphdatascience")  # a top-level name is found without being imported
     if spec is None or importlib.util.find_spec("pyarrow") is None:
         return None
     for root in spec.submodule_search_locations or ():
@@ -216,19 +199,13 @@ def load_packaged_cora() -> NodeData:
     order = paper.argsort()
     cites = torch.tensor([links["sourceNodeId"].to_pylist(), links["targetNodeId"].to_pylist()])
     pair = order[torch.searchsorted(paper[order], cites)]
-    src, dst = torch.unique(
-        torch.cat([pair, pair.flip(0)], dim=1), dim=1
-    )  # a link both ways counts once each way
+    src, dst = torch.unique(torch.cat([pair, pair.flip(0)], dim=1), dim=1)  # a link both ways counts once each way
     features = features / features.sum(1, keepdim=True).clamp(min=1)
     split = split_by_hash(paper.tolist(), labels)
-    return _assemble(
-        "cora", "graphdatascience wheel, split by hash", src, dst, features, labels, split
-    )
+    return _assemble("cora", "graphdatascience wheel, split by hash", src, dst, features, labels, split)
 
 
-def split_by_hash(
-    keys, labels: torch.Tensor, per_class: int = 20, num_val: int = 500, num_test: int = 1000
-):
+def split_by_hash(keys, labels: torch.Tensor, per_class: int = 20, num_val: int = 500, num_test: int = 1000):
     """A deterministic split of Planetoid's shape: (train, val, test) node ids.
 
     Nodes are put in the order of the SHA-256 digest of their key (for Cora the paper's number),
@@ -261,10 +238,7 @@ def load_reddit(name: str, data_dir: Path | None) -> NodeData:
 def load_arxiv(name: str, data_dir: Path | None) -> NodeData:
     """ogbn-arxiv made undirected, with the split of the Open Graph Benchmark."""
     if importlib.util.find_spec("ogb") is None:
-        raise DataError(
-            "data set 'ogbn-arxiv' is read by the package ogb, which is not installed:"
-            " pip install ogb"
-        )
+        raise DataError("data set 'ogbn-arxiv' is read by the package ogb, which is not installed: pip install ogb")
     import dgl
     from ogb.nodeproppred import DglNodePropPredDataset
 

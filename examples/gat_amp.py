@@ -186,9 +186,7 @@ def train(
             if val > history.val_accuracy:
                 history.best_epoch, history.val_accuracy, history.test_accuracy = epoch, val, test
         if progress is not None:
-            progress.set_postfix(
-                loss=f"{loss:.3f}", val=f"{history.val_accuracy:.3f}", refresh=False
-            )
+            progress.set_postfix(loss=f"{loss:.3f}", val=f"{history.val_accuracy:.3f}", refresh=False)
             progress.update()
         if patience is not None and epoch - history.best_epoch >= patience:
             break
@@ -219,9 +217,7 @@ def peak_step_bytes(step, model, data, optimizer) -> int:
         torch.cuda.synchronize(device)
         return torch.cuda.max_memory_allocated(device)
     activities = [torch.profiler.ProfilerActivity.CPU]
-    with torch.profiler.profile(
-        activities=activities, profile_memory=True, acc_events=True
-    ) as profile:
+    with torch.profiler.profile(activities=activities, profile_memory=True, acc_events=True) as profile:
         step()
     with tempfile.TemporaryDirectory() as scratch:
         path = Path(scratch) / "trace.json"
@@ -232,9 +228,7 @@ def peak_step_bytes(step, model, data, optimizer) -> int:
 
 def peak_of_events(events: list[dict]) -> int:
     """Highest running sum of the bytes in a trace's memory events, in the order of their times."""
-    memory = [
-        (event["ts"], event["args"]["Bytes"]) for event in events if event.get("name") == "[memory]"
-    ]
+    memory = [(event["ts"], event["args"]["Bytes"]) for event in events if event.get("name") == "[memory]"]
     live = peak = 0
     for _, size in sorted(memory, key=lambda entry: entry[0]):
         live += size
@@ -317,9 +311,7 @@ def modes(backend: str, device: torch.device, dtype: torch.dtype) -> list[Mode]:
         on_gpu = [Mode(device, dtype), Mode(device, dtype, features_only=True)]
         return ([] if device == cpu else on_gpu) + [Mode(cpu, dtype)]
     devices = dict.fromkeys([device, cpu])
-    return [
-        Mode(where, what) for where in devices for what in dict.fromkeys([dtype, torch.float32])
-    ]
+    return [Mode(where, what) for where in devices for what in dict.fromkeys([dtype, torch.float32])]
 
 
 def find_mode(backend: str, device: torch.device, dtype: torch.dtype) -> Mode:
@@ -394,9 +386,7 @@ def run_backend(backend: str, mode: Mode, data: datasets.NodeData, args) -> Run:
     optimizer = torch.optim.Adam(model.parameters(), lr=args.lr, weight_decay=args.weight_decay)
     scaler = make_scaler(mode.device.type, mode.dtype)
     state = (model, graph, data, optimizer)
-    step = dict(
-        dtype=mode.dtype, scaler=scaler, clip_norm=args.clip_norm, accumulate=args.accumulate
-    )
+    step = dict(dtype=mode.dtype, scaler=scaler, clip_norm=args.clip_norm, accumulate=args.accumulate)
     drop_in = halfgnn_dgl() if backend == "halfgnn" else None
     with kernels_of(backend, mode):
         if drop_in:
@@ -431,9 +421,7 @@ def table(runs: list[Run]) -> str:
         times = (f"{h.epoch_seconds * 1e3:.1f}", f"{run.peak_bytes / 2**20:.1f}", str(h.skipped))
         rows.append((run.label, loss, f"{h.val_accuracy:.4f}", f"{h.test_accuracy:.4f}", *times))
     widths = [max(len(row[column]) for row in rows) for column in range(len(rows[0]))]
-    return "\n".join(
-        "  ".join(cell.ljust(width) for cell, width in zip(row, widths)).rstrip() for row in rows
-    )
+    return "\n".join("  ".join(cell.ljust(width) for cell, width in zip(row, widths)).rstrip() for row in rows)
 
 
 def draw(runs: list[Run], title: str, path: Path) -> None:
@@ -461,12 +449,8 @@ def number(kind, low, high=None, open_low=False):
 
     def convert(text: str):
         value = kind(text)
-        if not (value > low if open_low else value >= low) or (
-            high is not None and not value < high
-        ):
-            bound = f"{'>' if open_low else '>='} {low}" + (
-                "" if high is None else f" and < {high}"
-            )
+        if not (value > low if open_low else value >= low) or (high is not None and not value < high):
+            bound = f"{'>' if open_low else '>='} {low}" + ("" if high is None else f" and < {high}")
             raise argparse.ArgumentTypeError(f"must be {bound}, got {text}")
         return value
 
@@ -496,9 +480,7 @@ def parser() -> argparse.ArgumentParser:
         default="bf16",
         help="fp16 trains with a GradScaler; default: %(default)s",
     )
-    p.add_argument(
-        "--backend", choices=("halfgnn", "dgl", "both"), default="both", help="default: %(default)s"
-    )
+    p.add_argument("--backend", choices=("halfgnn", "dgl", "both"), default="both", help="default: %(default)s")
     p.add_argument(
         "--device",
         choices=("auto", "cpu", "cuda"),
@@ -514,34 +496,24 @@ def parser() -> argparse.ArgumentParser:
         metavar="H",
         help="heads a layer; default: 1 1 1",
     )
-    p.add_argument(
-        "--layers", type=count, help="number of layers, for one number of --heads in all of them"
-    )
+    p.add_argument("--layers", type=count, help="number of layers, for one number of --heads in all of them")
     p.add_argument(
         "--hidden",
         type=count,
         default=256,
         help="units a head in hidden layers; default: %(default)s",
     )
-    p.add_argument(
-        "--dropout", type=number(float, 0.0, 1.0), default=0.0, help="default: %(default)s"
-    )
-    p.add_argument(
-        "--epochs", type=count, default=100, help="optimizer steps; default: %(default)s"
-    )
+    p.add_argument("--dropout", type=number(float, 0.0, 1.0), default=0.0, help="default: %(default)s")
+    p.add_argument("--epochs", type=count, default=100, help="optimizer steps; default: %(default)s")
     p.add_argument(
         "--eval-every",
         type=count,
         default=1,
         help="epochs between evaluations; default: %(default)s",
     )
-    p.add_argument(
-        "--lr", type=number(float, 0.0, open_low=True), default=1e-3, help="default: %(default)s"
-    )
+    p.add_argument("--lr", type=number(float, 0.0, open_low=True), default=1e-3, help="default: %(default)s")
     p.add_argument("--weight-decay", type=rate, default=5e-4, help="default: %(default)s")
-    p.add_argument(
-        "--clip-norm", type=number(float, 0.0, open_low=True), help="clip the gradient to this norm"
-    )
+    p.add_argument("--clip-norm", type=number(float, 0.0, open_low=True), help="clip the gradient to this norm")
     p.add_argument(
         "--accumulate",
         type=count,
@@ -549,9 +521,7 @@ def parser() -> argparse.ArgumentParser:
         help="passes whose gradients make one step; default: 1",
     )
     p.add_argument("--seed", type=int, default=0, help="default: %(default)s")
-    p.add_argument(
-        "--out", type=Path, help="the picture; default: out/gat_amp_<dataset>_<dtype>.png"
-    )
+    p.add_argument("--out", type=Path, help="the picture; default: out/gat_amp_<dataset>_<dtype>.png")
     return p
 
 
@@ -562,10 +532,7 @@ def parse(argv: list[str] | None = None) -> argparse.Namespace:
     if args.layers is not None and len(heads) == 1:
         heads = heads * args.layers
     if args.layers is not None and len(heads) != args.layers:
-        p.error(
-            f"argument --heads: {len(heads)} numbers for --layers {args.layers};"
-            " give one a layer, or one for all"
-        )
+        p.error(f"argument --heads: {len(heads)} numbers for --layers {args.layers}; give one a layer, or one for all")
     args.heads = heads
     if args.device == "cuda" and not torch.cuda.is_available():
         p.error("argument --device: cuda was asked for, but PyTorch sees no GPU")
@@ -585,9 +552,7 @@ def main(argv: list[str] | None = None) -> list[Run]:
         found = {backend: find_mode(backend, device, DTYPES[args.dtype]) for backend in backends}
     except (datasets.DataError, RuntimeError) as error:
         sys.exit(f"gat_amp: {error}")
-    sizes = (
-        f"{data.num_nodes:,} nodes, {len(data.src):,} edges, {data.features.shape[1]:,} features"
-    )
+    sizes = f"{data.num_nodes:,} nodes, {len(data.src):,} edges, {data.features.shape[1]:,} features"
     print(f"{data.name} ({data.source}): {sizes}, {data.num_classes} classes")
     for backend, mode in found.items():
         if mode.reason:

@@ -11,12 +11,14 @@ kernels' rounding error. Nothing is checked beyond the names of operators and th
 
 from __future__ import annotations
 
+from typing import Callable
+
 import torch
 from torch import Tensor
 
 __all__ = ["edge_softmax", "gsddmm", "gspmm", "segment_reduce"]
 
-_ARITHMETIC = {"add": torch.add, "sub": torch.sub, "mul": torch.mul, "div": torch.div}
+_ARITHMETIC: dict[str, Callable[..., Tensor]] = {"add": torch.add, "sub": torch.sub, "mul": torch.mul, "div": torch.div}
 
 
 def gspmm(g, op, reduce_op, lhs_data, rhs_data, *, out_dtype=None) -> Tensor:
@@ -93,23 +95,25 @@ def _take(data: Tensor, index: Tensor | None) -> Tensor:
 
 def _combine(op: str, lhs: Tensor | None, rhs: Tensor | None, dtype) -> Tensor:
     """op(lhs, rhs) for operands with one row an edge, converted to dtype first where one is given."""
-    lhs, rhs = (x if x is None or dtype is None else x.to(dtype) for x in (lhs, rhs))
-    if op == "copy_lhs":
-        return lhs
-    if op == "copy_rhs":
-        return rhs
-    lhs, rhs = _align(lhs, rhs)
+    operands = [x if dtype is None else x.to(dtype) for x in (lhs, rhs) if x is not None]
+    if op in ("copy_lhs", "copy_rhs"):
+        return operands[0]
+    left, right = _align(*operands)
     if op == "dot":
-        return _dot(lhs, rhs)
+        return _dot(left, right)
     if op not in _ARITHMETIC:
         raise ValueError(f"unknown op {op!r}")
-    return _ARITHMETIC[op](lhs, rhs)
+    return _ARITHMETIC[op](left, right)
 
 
 def _align(lhs: Tensor, rhs: Tensor) -> tuple[Tensor, Tensor]:
     """Insert dimensions of size 1 after the first until both have the same rank: (E, K) with (E, H, D) becomes (E, 1, K)."""
     rank = max(lhs.dim(), rhs.dim())
-    return tuple(x.reshape(x.shape[:1] + (1,) * (rank - x.dim()) + x.shape[1:]) for x in (lhs, rhs))
+
+    def padded(x):
+        return x.reshape(x.shape[:1] + (1,) * (rank - x.dim()) + x.shape[1:])
+
+    return padded(lhs), padded(rhs)
 
 
 def _dot(lhs: Tensor, rhs: Tensor) -> Tensor:

@@ -11,6 +11,8 @@ inputs. It is flash-attention's rule made stricter in two ways:
 4. Infinities and NaN stand exactly where rounding the truth puts them.
 """
 
+from __future__ import annotations
+
 import math
 from dataclasses import dataclass
 
@@ -42,7 +44,7 @@ def devices_and(values):
     return [(d, v) for d in DEVICES for v in values if supports(d, v)]
 
 
-# ---- graphs ----------------------------------------------------------------------------------------------------------------
+# ---- graphs --------------------------------------------------------------------------------------
 
 
 def _random(num_src, num_dst, num_edges):
@@ -93,10 +95,12 @@ def hub_graph(num_edges=100_000, num_src=1000, device="cpu"):
     dst = torch.full((num_edges + 20,), 1)
     dst[:20] = torch.arange(20) % 4 * 2
     src = torch.arange(num_edges + 20) * 7 % num_src
-    return halfgnn.Graph.from_edges(src.to(device, torch.int32), dst.to(device, torch.int32), num_src=num_src, num_dst=8)
+    return halfgnn.Graph.from_edges(
+        src.to(device, torch.int32), dst.to(device, torch.int32), num_src=num_src, num_dst=8
+    )
 
 
-# ---- inputs ----------------------------------------------------------------------------------------------------------------
+# ---- inputs --------------------------------------------------------------------------------------
 
 
 def randn(*shape, dtype, device="cpu"):
@@ -138,7 +142,7 @@ def every_other(x):
     return torch.stack([x, torch.full_like(x, float("nan"))], -1).flatten(-2)[..., ::2]
 
 
-# ---- the rule --------------------------------------------------------------------------------------------------------------
+# ---- the rule ------------------------------------------------------------------------------------
 
 
 def ulp(x, dtype):
@@ -223,7 +227,7 @@ def _assert_unbiased(error, truth, dtype, name):
         assert abs(mean) <= limit, f"{name}: errors lean {direction} by {mean:.3g} ulp of {dtype}, limit {limit:.3g}"
 
 
-# ---- forward and backward under the rule -------------------------------------------------------------------------------------
+# ---- forward and backward under the rule ---------------------------------------------------------
 
 
 def evaluate(function, operands, grad=None):
@@ -258,7 +262,7 @@ def check(run, specification, operands, *, formula=None, magnitude=None, terms=1
     host = [None if x is None else x.detach().cpu() for x in operands]
     results = _measure(specification, formula or specification, magnitude, host, upstream)
     assert_accurate(out, Yardstick(*results[0], terms), "forward")
-    for i, (x, grad) in enumerate(zip(operands, grads, strict=True)):
+    for i, (x, grad) in enumerate(zip(operands, grads)):
         if x is None or not backward:
             continue
         assert grad.dtype == x.dtype and grad.device == x.device, f"gradient {i} is {grad.dtype} on {grad.device}"
@@ -271,7 +275,9 @@ def _measure(specification, formula, magnitude, operands, upstream):
 
     def evaluated(function, convert):
         out, grads = evaluate(
-            function, [None if x is None else convert(x) for x in operands], None if upstream is None else convert(upstream)
+            function,
+            [None if x is None else convert(x) for x in operands],
+            None if upstream is None else convert(upstream),
         )
         return [out, *grads]
 
@@ -281,8 +287,8 @@ def _measure(specification, formula, magnitude, operands, upstream):
         bounds = [None if x is None else x.abs() for x in evaluated(magnitude, lambda x: x.double().abs())]
     else:
         # Without bounds of its own, a wide result is held to the largest value. Halves are held to the formula.
-        bounds = [_largest_everywhere(x) if f is None and x is not None else None for x, f in zip(truth, formulas, strict=True)]
-    return list(zip(truth, formulas, bounds, strict=True))
+        bounds = [_largest_everywhere(x) if f is None and x is not None else None for x, f in zip(truth, formulas)]
+    return list(zip(truth, formulas, bounds))
 
 
 def _largest_everywhere(x):

@@ -68,7 +68,7 @@ def test_follows_the_users_dtype(g, name, dtype, device):
 
     by_hand = function(g, *(x.to(dtype) for x in leaves))
     assert torch.equal(out, by_hand)
-    for a, b in zip(grads, torch.autograd.grad(by_hand, leaves, grad), strict=True):
+    for a, b in zip(grads, torch.autograd.grad(by_hand, leaves, grad)):
         assert torch.equal(a, b)
 
 
@@ -95,7 +95,7 @@ def test_float64_is_left_alone(name, dtype):
         out.sum().backward()
     assert out.dtype == torch.float64
     plain = leaves_for(name, "cpu", torch.float64)
-    for a, b in zip(plain, leaves, strict=True):
+    for a, b in zip(plain, leaves):
         a.data.copy_(b.data)
     assert torch.equal(function(g, *plain), out)
 
@@ -109,7 +109,9 @@ def test_operands_of_different_types_meet_in_the_users_dtype(g, dtype, device):
     y = torch.randn(N_DST, 4, device=device)
     with torch.autocast(device, dtype):
         for a, b in [(torch.float32, dtype), (dtype, torch.float32), (other, torch.float32), (other, dtype)]:
-            assert torch.equal(ops.u_mul_e_sum(g, x.to(a), w.to(b)), ops.u_mul_e_sum(g, x.to(a).to(dtype), w.to(b).to(dtype)))
+            assert torch.equal(
+                ops.u_mul_e_sum(g, x.to(a), w.to(b)), ops.u_mul_e_sum(g, x.to(a).to(dtype), w.to(b).to(dtype))
+            )
             assert ops.u_dot_v(g, x.to(a), y.to(b)).dtype == dtype
 
 
@@ -136,7 +138,7 @@ def test_backward_inside_the_region(g, name, dtype, device):
                 results.append(torch.autograd.grad(out, leaves, grad))
         if not inside:
             results.append(torch.autograd.grad(out, leaves, grad))
-    for a, b in zip(*results, strict=True):
+    for a, b in zip(*results):
         assert a.dtype == torch.float32 and torch.equal(a, b)
 
 
@@ -146,7 +148,7 @@ def test_no_grad_inside(g, dtype, device):
         assert ops.copy_u_mean(g, torch.randn(N_SRC, 4, device=device)).dtype == dtype
 
 
-# ---- training as users write it ------------------------------------------------------------------------------------------------------
+# ---- training as users write it ------------------------------------------------------------------
 
 
 class Attention(torch.nn.Module):
@@ -189,7 +191,7 @@ def test_model_gradients_are_close_to_float32(square, dtype, device):
     with torch.autocast(device, dtype):
         loss = loss_of(model, square, x)
     mixed = torch.autograd.grad(loss, params)
-    for a, b in zip(exact, mixed, strict=True):
+    for a, b in zip(exact, mixed):
         assert b.dtype == torch.float32
         assert (a - b).norm() <= 16 * torch.finfo(dtype).eps * a.norm() + 1e-6
 
@@ -214,7 +216,7 @@ def test_grad_scaler_unscale_and_clip(square, device):
             assert scaled > 500 * torch.cat([p.flatten() for p in plain]).norm()
         scaler.unscale_(optimizer)
         if step == 0:
-            for p, expected in zip(model.parameters(), plain, strict=True):
+            for p, expected in zip(model.parameters(), plain):
                 assert (p.grad - expected).norm() <= 0.02 * expected.norm() + 1e-6
         norm = torch.nn.utils.clip_grad_norm_(model.parameters(), 0.05)
         assert norm.isfinite()
@@ -223,7 +225,7 @@ def test_grad_scaler_unscale_and_clip(square, device):
         before = [p.detach().clone() for p in model.parameters()]
         scaler.step(optimizer)
         scaler.update()
-        assert any(not torch.equal(a, b) for a, b in zip(before, model.parameters(), strict=True))
+        assert any(not torch.equal(a, b) for a, b in zip(before, model.parameters()))
         losses.append(loss.item())
     assert losses[-1] < losses[0] and scaler.get_scale() == 2.0**10
 
@@ -242,7 +244,7 @@ def test_grad_scaler_skips_a_step_that_overflows(square, device):
     scaler.step(optimizer)
     scaler.update()
     assert scaler.get_scale() == 2.0**39
-    assert all(torch.equal(a, b) for a, b in zip(before, model.parameters(), strict=True))
+    assert all(torch.equal(a, b) for a, b in zip(before, model.parameters()))
 
 
 @pytest.mark.parametrize("dtype", HALVES)
@@ -259,7 +261,7 @@ def test_gradient_accumulation(square, dtype, device):
         with torch.autocast(device, dtype):
             loss = loss_of(model, square, x)
         loss.backward()
-    for p, *parts in zip(model.parameters(), *single, strict=True):
+    for p, *parts in zip(model.parameters(), *single):
         assert p.grad.dtype == torch.float32 and torch.equal(p.grad, parts[0] + parts[1] + parts[2])
 
 
@@ -273,7 +275,7 @@ def test_checkpointing_keeps_the_region(square, dtype, device):
         plain = loss_of(model, square, x)
         kept = torch.utils.checkpoint.checkpoint(model, square, x, use_reentrant=False).float().square().mean()
     assert torch.equal(plain, kept)
-    for a, b in zip(torch.autograd.grad(plain, params), torch.autograd.grad(kept, params), strict=True):
+    for a, b in zip(torch.autograd.grad(plain, params), torch.autograd.grad(kept, params)):
         assert torch.equal(a, b)
 
 

@@ -52,7 +52,7 @@ def check_equal(compiled, eager, g, operands, exact=True):
         torch.manual_seed(3)
         out, grads = support.evaluate(lambda *x, function=function: function(g, *x), operands, torch.randn_like)
         results.append([out, *grads])
-    for a, b in zip(*results, strict=True):
+    for a, b in zip(*results):
         assert a.dtype == b.dtype and a.stride() == b.stride()
         if exact:
             assert torch.equal(a, b)
@@ -92,7 +92,7 @@ def test_out_edges_are_made_inside_the_compiled_function(device):
     support.evaluate(lambda x, w: compiled(g, x, w), operands, torch.ones_like)
     assert g._csr is not None and isinstance(g._csr.indptr, torch.Tensor)
     fresh = make_graph("bipartite", torch.int64, device)
-    assert all(torch.equal(a, b) for a, b in zip(g._csr, fresh.csr(), strict=True))
+    assert all(torch.equal(a, b) for a, b in zip(g._csr, fresh.csr()))
 
 
 def test_static_sizes(device):
@@ -169,7 +169,7 @@ def test_module(device):
     eager = [p.grad.clone() for p in layer.parameters()]
     layer.zero_grad()
     torch.compile(layer, fullgraph=True, dynamic=True, backend="aot_eager")(g, x).square().sum().backward()
-    for a, b in zip(eager, _pytree.tree_leaves([p.grad for p in layer.parameters()]), strict=True):
+    for a, b in zip(eager, _pytree.tree_leaves([p.grad for p in layer.parameters()])):
         torch.testing.assert_close(a, b)
 
 

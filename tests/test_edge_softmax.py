@@ -94,7 +94,7 @@ def test_layouts(layout, dtype, device):
         assert torch.equal(moved_out, out)
 
 
-# ---- special values -------------------------------------------------------------------------------------------------------------------
+# ---- special values ------------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize("device,dtype", support.devices_and(DTYPES))
@@ -146,7 +146,9 @@ def test_large_logits(dtype, device):
 @pytest.mark.parametrize("degree", [257, 2000, 70_000])
 def test_equal_logits(degree, dtype, device):
     """2,000 equal logits each get 1/2000, in bfloat16 as well (a half sum would stop at 256 and the weights sum to 7.8)."""
-    g = halfgnn.Graph.from_edges(torch.zeros(degree, dtype=torch.int64), torch.zeros(degree, dtype=torch.int64)).to(device)
+    g = halfgnn.Graph.from_edges(torch.zeros(degree, dtype=torch.int64), torch.zeros(degree, dtype=torch.int64)).to(
+        device
+    )
     logits = torch.full((degree, 2), 1.5, dtype=dtype, device=device, requires_grad=True)
     out = ops.edge_softmax(g, logits)
     assert torch.equal(out, torch.full((degree, 2), 1 / degree, dtype=torch.float64).to(dtype).to(device))
@@ -170,7 +172,7 @@ def test_gradient_of_a_row_sums_to_zero(dtype, device):
     torch.testing.assert_close(logits.grad, free, rtol=2 * torch.finfo(dtype).eps, atol=1e-5)
 
 
-# ---- gradients, reproducibility -------------------------------------------------------------------------------------------------------
+# ---- gradients, reproducibility ------------------------------------------------------------------
 
 
 @pytest.mark.parametrize("norm_by", ["dst", "src"])
@@ -204,4 +206,4 @@ def test_bitwise_equal_runs_and_threads(dtype, device):
     finally:
         torch.set_num_threads(threads)
     for other in runs[1:]:
-        assert all(torch.equal(a, b) for a, b in zip(runs[0], other, strict=True))
+        assert all(torch.equal(a, b) for a, b in zip(runs[0], other))

@@ -27,7 +27,7 @@ def e(*shape, dtype=torch.float16, device="cpu"):
     return torch.ones(E, *shape, dtype=dtype, device=device)
 
 
-# ---- shapes ---------------------------------------------------------------------------------------------------------------------
+# ---- shapes --------------------------------------------------------------------------------------
 
 
 def test_wrong_number_of_rows(g, device):
@@ -58,7 +58,7 @@ def test_scalar_operands(g, device):
         lambda: ops.u_dot_v(g, one, v(2, device=device)),
         lambda: ops.segment_reduce(torch.tensor([1], device=device), one),
     ):
-        with pytest.raises(ValueError, match="(data|logits|value) has"):
+        with pytest.raises(ValueError, match=r"(data|logits|value) has"):
             call()
 
 
@@ -71,20 +71,22 @@ def test_shapes_that_do_not_broadcast(g, lhs, rhs, device):
         lambda: ops.u_div_v(g, x, y),
         lambda: ops.e_sub_u(g, w, x),
     ):
-        with pytest.raises(ValueError, match=rf"lhs_data.*rhs_data.*\[?{', '.join(map(str, (lhs)))}.*broadcast|rhs_data.*broadcast"):
+        with pytest.raises(ValueError, match=rf"lhs_data.*rhs_data.*{', '.join(map(str, lhs))}.*broadcast"):
             call()
 
 
 def test_dot_of_different_lengths(g, device):
     for lhs, rhs in [((4,), (8,)), ((4,), (1,)), ((3, 4), ()), ((), (8,))]:
-        with pytest.raises(ValueError, match="lhs_data.*rhs_data.*last dimension"):
+        with pytest.raises(ValueError, match=r"lhs_data.*rhs_data.*last dimension"):
             ops.u_dot_v(g, u(*lhs, device=device), v(*rhs, device=device))
 
 
-# ---- dtypes ------------------------------------------------------------------------------------------------------------------------
+# ---- dtypes --------------------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize("dtype", [torch.int32, torch.int64, torch.complex64, torch.bool, torch.uint8, torch.float8_e4m3fn])
+@pytest.mark.parametrize(
+    "dtype", [torch.int32, torch.int64, torch.complex64, torch.bool, torch.uint8, torch.float8_e4m3fn]
+)
 def test_unsupported_dtype(g, dtype, device):
     x, w = (t.to(dtype) for t in (u(4, device=device), e(1, device=device)))
     named = str(dtype).removeprefix("torch.")
@@ -112,7 +114,7 @@ def test_mixed_dtypes(g, left, right, device):
         lambda: ops.u_mul_e_sum(g, u(4, dtype=left, device=device), e(1, dtype=right, device=device)),
         lambda: ops.u_add_v(g, u(4, dtype=left, device=device), v(4, dtype=right, device=device)),
     ):
-        with pytest.raises(TypeError, match="lhs_data has dtype .* rhs_data .*expected equal"):
+        with pytest.raises(TypeError, match=r"lhs_data has dtype .* rhs_data .*expected equal"):
             call()
 
 
@@ -126,17 +128,17 @@ def test_float32_may_meet_half_only_as_weights_of_spmm(g, device):
 def test_out_dtype(g, device):
     x = u(4, device=device)
     for wrong in (torch.bfloat16, torch.float64, torch.int32):
-        with pytest.raises(TypeError, match="out_dtype is .*expected"):
+        with pytest.raises(TypeError, match=r"out_dtype is .*expected"):
             ops.copy_u_sum(g, x, out_dtype=wrong)
-        with pytest.raises(TypeError, match="out_dtype is .*expected"):
+        with pytest.raises(TypeError, match=r"out_dtype is .*expected"):
             ops.gsddmm(g, "add", x, v(4, device=device), out_dtype=wrong)
-    with pytest.raises(TypeError, match="out_dtype is .*expected"):
+    with pytest.raises(TypeError, match=r"out_dtype is .*expected"):
         ops.copy_u_sum(g, x.float(), out_dtype=torch.float16)
     with pytest.raises(TypeError, match="out_dtype"):
         ops.gspmm(make_graph("bipartite"), "copy_lhs", "sum", u(4, dtype=torch.float64), None, out_dtype=torch.float32)
 
 
-# ---- names, operands, devices --------------------------------------------------------------------------------------------------------
+# ---- names, operands, devices --------------------------------------------------------------------
 
 
 def test_unknown_names(g, device):
@@ -179,14 +181,18 @@ def test_unused_operand_is_ignored(g, device):
 
 
 def test_arguments_that_are_no_tensors(g):
-    for call in (lambda: ops.copy_u_sum(g, [1.0] * N_SRC), lambda: ops.edge_softmax(g, 3), lambda: ops.segment_reduce([E], e())):
+    for call in (
+        lambda: ops.copy_u_sum(g, [1.0] * N_SRC),
+        lambda: ops.edge_softmax(g, 3),
+        lambda: ops.segment_reduce([E], e()),
+    ):
         with pytest.raises(TypeError, match=r"(data|logits|seglen) is (a )?(list|int).*Tensor"):
             call()
 
 
 def test_graph_of_another_kind():
     for wrong in (None, "g", torch.zeros(2, 3)):
-        with pytest.raises(TypeError, match="g is a .*Graph"):
+        with pytest.raises(TypeError, match=r"g is a .*Graph"):
             ops.copy_u_sum(wrong, u(4))
 
 
@@ -200,19 +206,21 @@ def test_mixed_devices(g, device):
     ]:
         with pytest.raises(ValueError, match=rf"{name} is on meta.*{device}"):
             call()
-    with pytest.raises(ValueError, match="is on .*meta"):
+    with pytest.raises(ValueError, match=r"is on .*meta"):
         ops.segment_reduce(torch.tensor([E], device=device), w.to("meta"))
-    with pytest.raises(ValueError, match="dst is on meta.*src"):
-        Graph.from_edges(torch.zeros(3, dtype=torch.int64, device=device), torch.zeros(3, dtype=torch.int64, device="meta"))
+    with pytest.raises(ValueError, match=r"dst is on meta.*src"):
+        Graph.from_edges(
+            torch.zeros(3, dtype=torch.int64, device=device), torch.zeros(3, dtype=torch.int64, device="meta")
+        )
 
 
 @pytest.mark.skipif(not torch.cuda.is_available(), reason="needs CUDA")
 def test_cpu_graph_with_cuda_features():
-    with pytest.raises(ValueError, match="lhs_data is on cuda.*cpu"):
+    with pytest.raises(ValueError, match=r"lhs_data is on cuda.*cpu"):
         ops.copy_u_sum(make_graph("bipartite"), u(4, device="cuda"))
 
 
-# ---- segments ----------------------------------------------------------------------------------------------------------------------
+# ---- segments ------------------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize("lengths", [[2, 2], [2, 4], [], [6, -1], [-1, 6]])
@@ -223,13 +231,13 @@ def test_segments_that_do_not_cover_the_rows(lengths, device):
 
 def test_seglen_itself(device):
     value = torch.ones(5, 2, device=device)
-    with pytest.raises(TypeError, match="seglen .*float32.*int32 or int64"):
+    with pytest.raises(TypeError, match=r"seglen .*float32.*int32 or int64"):
         ops.segment_reduce(torch.tensor([5.0], device=device), value)
     with pytest.raises(ValueError, match=r"seglen has shape \(1, 1\)"):
         ops.segment_reduce(torch.tensor([[5]], device=device), value)
 
 
-# ---- derivatives --------------------------------------------------------------------------------------------------------------------
+# ---- derivatives ---------------------------------------------------------------------------------
 
 
 def test_double_backward(g, device):
@@ -244,7 +252,7 @@ def test_double_backward(g, device):
         (ops.segment_reduce(torch.tensor([E], device=device), w, "mean"), w),
     ]:
         (grad,) = torch.autograd.grad(out.square().sum(), leaf, create_graph=True)
-        with pytest.raises(RuntimeError, match="derivative.*not implemented"):
+        with pytest.raises(RuntimeError, match=r"derivative.*not implemented"):
             grad.sum().backward()
 
 
@@ -252,11 +260,11 @@ def test_raw_operators_have_no_derivative(g, device):
     """Not a silent zero."""
     x = randn(N_SRC, 4, dtype=torch.float32, device=device).requires_grad_()
     out, _ = torch.ops.halfgnn.gspmm(*g.csc(), "copy_lhs", "sum", x, None)
-    with pytest.raises(RuntimeError, match="derivative.*not implemented"):
+    with pytest.raises(RuntimeError, match=r"derivative.*not implemented"):
         out.sum().backward()
 
 
-# ---- graphs --------------------------------------------------------------------------------------------------------------------------
+# ---- graphs --------------------------------------------------------------------------------------
 
 
 def ids(*values, dtype=torch.int64, device="cpu"):
@@ -287,7 +295,11 @@ def test_edges_of_wrong_form(device):
         (lambda: Graph.from_edges(src, src.int()), TypeError, "dst has dtype torch.int32.*torch.int64"),
         (lambda: Graph.from_edges(src.float(), src), TypeError, "src has dtype torch.float32.*int32 or torch.int64"),
         (lambda: Graph.from_edges(src.short(), src.short()), TypeError, "src has dtype torch.int16"),
-        (lambda: Graph.from_edges(src.view(3, 1), src.view(3, 1)), ValueError, r"src has shape \(3, 1\).*one dimension"),
+        (
+            lambda: Graph.from_edges(src.view(3, 1), src.view(3, 1)),
+            ValueError,
+            r"src has shape \(3, 1\).*one dimension",
+        ),
         (lambda: Graph.from_edges([0, 1], src), TypeError, "src is a list.*Tensor"),
         (lambda: Graph.from_edges(src, src, num_src=-1), ValueError, "num_src is -1"),
         (lambda: Graph.from_edges(src, src, num_dst=2.5), TypeError, "num_dst is 2.5.*integer"),
@@ -350,7 +362,7 @@ def test_graph_needs_a_side():
 
 
 def test_foreign_matrices():
-    with pytest.raises(TypeError, match="layout torch.strided"):
+    with pytest.raises(TypeError, match=r"layout torch.strided"):
         Graph.from_torch_sparse(torch.ones(2, 2))
     with pytest.raises(ValueError, match="two"):
         Graph.from_torch_sparse(torch.ones(2))

@@ -25,12 +25,8 @@ needs_cora = pytest.mark.skipif(
     not (has_planetoid or has_packaged),
     reason="no Cora: no Planetoid folder in HALFGNN_DATA, no graphdatascience wheel with pyarrow",
 )
-needs_planetoid = pytest.mark.skipif(
-    not has_planetoid, reason="no Planetoid folder in HALFGNN_DATA"
-)
-needs_packaged = pytest.mark.skipif(
-    not has_packaged, reason="the graphdatascience wheel or pyarrow is not installed"
-)
+needs_planetoid = pytest.mark.skipif(not has_planetoid, reason="no Planetoid folder in HALFGNN_DATA")
+needs_packaged = pytest.mark.skipif(not has_packaged, reason="the graphdatascience wheel or pyarrow is not installed")
 
 
 # -------------------------------------------------------------------------------------- the program
@@ -55,10 +51,7 @@ ROW = re.compile(
 
 
 def table_rows(text):
-    return {
-        row["run"]: {key: float(row[key]) for key in row.groupdict() if key != "run"}
-        for row in ROW.finditer(text)
-    }
+    return {row["run"]: {key: float(row[key]) for key in row.groupdict() if key != "run"} for row in ROW.finditer(text)}
 
 
 @needs_cora
@@ -236,17 +229,13 @@ def test_halfgnn_trains_on_the_gpu(dtype):
 
 def test_no_mode_at_all_is_an_error(monkeypatch):
     monkeypatch.setattr(gat_amp, "probe", lambda backend, mode: f"DGLError: no {mode.dtype}")
-    with pytest.raises(
-        RuntimeError, match=r"dgl cannot train in fp16 on cpu: DGLError: no torch.float16"
-    ):
+    with pytest.raises(RuntimeError, match=r"dgl cannot train in fp16 on cpu: DGLError: no torch.float16"):
         gat_amp.find_mode("dgl", torch.device("cpu"), torch.float16)
 
 
 def test_peak_memory_of_a_step_on_the_cpu():
     nodes = torch.arange(1000)
-    data = datasets.NodeData(
-        "x", "", nodes, nodes, torch.ones(1000, 16), nodes, nodes, nodes, nodes, 2
-    )
+    data = datasets.NodeData("x", "", nodes, nodes, torch.ones(1000, 16), nodes, nodes, nodes, nodes, 2)
     model = torch.nn.Linear(16, 4)
     optimizer = torch.optim.Adam(model.parameters())
     mib = 2**20
@@ -329,9 +318,7 @@ def test_failed_download_says_what_would_help(monkeypatch, tmp_path):
         raise ConnectionError("Failed to resolve 'example.org'\nand more")
 
     monkeypatch.setattr(dgl.data, "RedditDataset", offline)
-    with pytest.raises(
-        datasets.DataError, match=r"'reddit' could not be loaded .*Failed to resolve.*--data-dir"
-    ):
+    with pytest.raises(datasets.DataError, match=r"'reddit' could not be loaded .*Failed to resolve.*--data-dir"):
         datasets.load("reddit", tmp_path)
     with pytest.raises(SystemExit) as end:
         gat_amp.main(["--dataset", "reddit", "--data-dir", str(tmp_path)])

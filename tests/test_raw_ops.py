@@ -20,7 +20,7 @@ def g(request, device):
     return make_graph("bipartite", torch.int32, device, identity=request.param)
 
 
-# ---- opcheck -----------------------------------------------------------------------------------------------------------------------
+# ---- opcheck -------------------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize("idtype", IDTYPES)
@@ -57,7 +57,9 @@ def test_opcheck_gspmm_backward(g, op, reduce, lhs, rhs, device):
                     torch.float16, torch.float16, *need)  # fmt: skip
 
 
-@pytest.mark.parametrize("op,targets", [("dot", "uv"), ("add", "uv"), ("mul", "ev"), ("copy_lhs", "uv"), ("copy_rhs", "ue")])
+@pytest.mark.parametrize(
+    "op,targets", [("dot", "uv"), ("add", "uv"), ("mul", "ev"), ("copy_lhs", "uv"), ("copy_rhs", "ue")]
+)
 def test_opcheck_gsddmm_and_backward(g, op, targets, device):
     x, y = (randn(support.rows_of(g, t), 4, 8, dtype=torch.float16, device=device) for t in targets)
     x, y = (None if op == "copy_rhs" else x), (None if op == "copy_lhs" else y)
@@ -89,7 +91,7 @@ def test_opcheck_segment_reduce(reduce, device):
     opcheck(raw.segment_reduce_backward, offsets, torch.randn_like(out), arg if reduce == "max" else None, reduce, 9)
 
 
-# ---- winners ------------------------------------------------------------------------------------------------------------------------
+# ---- winners -------------------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize("idtype", IDTYPES)
@@ -109,9 +111,9 @@ def test_arg_is_the_winning_edge(g, reduce, idtype, device):
 
 @pytest.mark.parametrize("reduce", ["sum", "mean"])
 def test_sums_have_no_arg(g, reduce, device):
-    out, arg = raw.gspmm(*g.csc(), "copy_lhs", reduce, torch.ones(g.num_src, 2, device=device), None)
+    _, arg = raw.gspmm(*g.csc(), "copy_lhs", reduce, torch.ones(g.num_src, 2, device=device), None)
     assert arg.numel() == 0 and arg.dtype == g.idtype
-    out, arg = raw.segment_reduce(torch.tensor([0, 2], device=device), torch.ones(2, 2, device=device), reduce)
+    _, arg = raw.segment_reduce(torch.tensor([0, 2], device=device), torch.ones(2, 2, device=device), reduce)
     assert arg.numel() == 0
 
 
@@ -121,10 +123,12 @@ def test_arg_of_segments_is_the_row(device):
     assert out.tolist() == [[3, 9], [0, 0], [2, 0]] and arg.tolist() == [[1, 0], [-1, -1], [2, 2]]
 
 
-# ---- backward operators ----------------------------------------------------------------------------------------------------------------
+# ---- backward operators --------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize("op,reduce", [("mul", "sum"), ("mul", "mean"), ("div", "sum"), ("add", "max"), ("mul", "min"), ("copy_rhs", "sum")])
+@pytest.mark.parametrize(
+    "op,reduce", [("mul", "sum"), ("mul", "mean"), ("div", "sum"), ("add", "max"), ("mul", "min"), ("copy_rhs", "sum")]
+)
 def test_gradient_of_edge_data_is_the_same_from_either_side(g, op, reduce, device):
     x, y = support.spmm_operands(g, op, (4, 8), (4, 1), torch.float16, device)
     out, arg = raw.gspmm(*g.csc(), op, reduce, x, y)
@@ -147,7 +151,7 @@ def test_unwanted_gradients_are_empty(g, device):
     for need in [(True, False), (False, True), (True, True)]:
         grads = raw.gspmm_backward(*g.csr(), g.csc().indptr, True, "mul", "sum", grad, x, y, None, x.shape, y.shape,
                                    x.dtype, y.dtype, *need)  # fmt: skip
-        for wanted, result, like in zip(need, grads, (x, y), strict=True):
+        for wanted, result, like in zip(need, grads, (x, y)):
             assert result.shape == (like.shape if wanted else (0,)) and result.dtype == like.dtype
 
 
@@ -170,7 +174,7 @@ def test_edge_softmax_backward_divides_by_the_sum_of_rounded_weights(dtype, devi
     support.assert_accurate(got, support.Yardstick(truth, None, magnitude, 100))
 
 
-# ---- arguments -------------------------------------------------------------------------------------------------------------------------
+# ---- arguments -----------------------------------------------------------------------------------
 
 
 def test_topology_of_wrong_form(g, device):
@@ -184,7 +188,7 @@ def test_topology_of_wrong_form(g, device):
         ((indptr[:0], indices, None), ValueError),
         ((indptr, indices.repeat_interleave(2)[::2], None), ValueError),
     ]:
-        with pytest.raises(error, match="indptr|indices|edge_ids"):
+        with pytest.raises(error, match=r"indptr|indices|edge_ids"):
             raw.gspmm(*bad, "copy_lhs", "sum", x, None)
 
 
@@ -210,7 +214,9 @@ def test_transpose_refuses_what_would_write_out_of_bounds(device):
 
 def test_every_operator_has_a_fake_kernel():
     """Anything in the library can be traced."""
-    names = [s.name.removeprefix("halfgnn::") for s in torch._C._jit_get_all_schemas() if s.name.startswith("halfgnn::")]
+    names = [
+        s.name.removeprefix("halfgnn::") for s in torch._C._jit_get_all_schemas() if s.name.startswith("halfgnn::")
+    ]
     assert {"gspmm", "gsddmm", "edge_softmax", "segment_reduce", "coo_to_csr", "transpose"} <= set(names)
     for name in names:
         op = getattr(raw, name).default

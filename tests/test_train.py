@@ -60,21 +60,14 @@ class NonzeroDropout(nn.Module):
         if not self.training:
             return features
         dropped = F.dropout(self.values, self.p)
-        return (
-            torch.zeros_like(features)
-            .view(-1)
-            .index_put_((self.position,), dropped)
-            .view_as(features)
-        )
+        return torch.zeros_like(features).view(-1).index_put_((self.position,), dropped).view_as(features)
 
 
 def train_on_cora(data, dtype, seed):
     """Test accuracy of the usual GAT: 8 heads of 8 units, dropout 0.6, learning rate 0.005, weight
     decay 5e-4."""
     torch.manual_seed(seed)
-    model = gat_amp.GAT(
-        data.features.shape[1], 8, data.num_classes, [8, 1], 0.6, final_activation=False
-    )
+    model = gat_amp.GAT(data.features.shape[1], 8, data.num_classes, [8, 1], 0.6, final_activation=False)
     model.layers[0].feat_drop = NonzeroDropout(data.features, 0.6)
     optimizer = torch.optim.Adam(model.parameters(), lr=0.005, weight_decay=5e-4)
     scaler = gat_amp.make_scaler("cpu", dtype)
@@ -142,9 +135,7 @@ def moved_by(dtype, data, dropout=0.0, **options):
     before = weights(model)
     optimizer = torch.optim.SGD(model.parameters(), lr=1.0)
     scaler = gat_amp.make_scaler("cpu", dtype)
-    _, skipped = gat_amp.train_step(
-        model, data.graph(), data, optimizer, dtype=dtype, scaler=scaler, **options
-    )
+    _, skipped = gat_amp.train_step(model, data.graph(), data, optimizer, dtype=dtype, scaler=scaler, **options)
     assert not skipped
     return weights(model) - before
 
@@ -155,9 +146,7 @@ def test_gradients_are_fp32_and_unscaled(dtype, patched):
     expected = moved_by(torch.float32, data)
     moved = moved_by(dtype, data)
     assert moved.dtype == torch.float32
-    assert (moved - expected).norm() <= (
-        0.005 if dtype == torch.float16 else 0.03
-    ) * expected.norm()
+    assert (moved - expected).norm() <= (0.005 if dtype == torch.float16 else 0.03) * expected.norm()
 
 
 @pytest.mark.parametrize("accumulate", [1, 3])
@@ -167,9 +156,7 @@ def test_clipping_bounds_the_unscaled_gradient(dtype, accumulate, patched):
     free = moved_by(dtype, data, accumulate=accumulate)
     bound = 0.25 * free.norm().item()
     clipped = moved_by(dtype, data, accumulate=accumulate, clip_norm=bound)
-    assert clipped.norm().item() == pytest.approx(
-        bound, rel=1e-3
-    )  # clipping scaled gradients leaves next to nothing
+    assert clipped.norm().item() == pytest.approx(bound, rel=1e-3)  # clipping scaled gradients leaves next to nothing
     torch.testing.assert_close(clipped, free * 0.25, rtol=1e-3, atol=1e-6)
     loose = moved_by(dtype, data, accumulate=accumulate, clip_norm=4 * free.norm().item())
     torch.testing.assert_close(loose, free, rtol=0, atol=0)
@@ -187,9 +174,7 @@ def test_accumulated_passes_differ_in_dropout(patched):
     data = random_data()
     model = small_gat(data, dropout=0.5)
     seen = []
-    model.layers[0].feat_drop.register_forward_hook(
-        lambda module, inputs, output: seen.append(output.detach())
-    )
+    model.layers[0].feat_drop.register_forward_hook(lambda module, inputs, output: seen.append(output.detach()))
     optimizer = torch.optim.SGD(model.parameters(), lr=0.0)
     gat_amp.train_step(model, data.graph(), data, optimizer, dtype=torch.bfloat16, accumulate=2)
     assert len(seen) == 2
@@ -238,8 +223,6 @@ def test_patience_stops_and_keeps_the_best_epoch(monkeypatch, patched):
     optimizer = torch.optim.Adam(model.parameters(), lr=0.01)
     scores = iter([(0.2, 0.1), (0.5, 0.3), (0.5, 0.9), (0.4, 0.9), (0.1, 0.9), (0.9, 0.9)])
     monkeypatch.setattr(gat_amp, "accuracy", lambda *args: next(scores))
-    history = gat_amp.train(
-        model, data.graph(), data, optimizer, epochs=6, dtype=torch.bfloat16, patience=3
-    )
+    history = gat_amp.train(model, data.graph(), data, optimizer, epochs=6, dtype=torch.bfloat16, patience=3)
     assert (len(history.losses), history.best_epoch) == (5, 1)
     assert (history.val_accuracy, history.test_accuracy) == (0.5, 0.3)

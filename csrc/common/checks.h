@@ -158,4 +158,10 @@ inline at::ScalarType result_type(at::ScalarType own, const std::optional<at::Sc
   return *wanted;
 }
 
+// 1 / number of edges of every row (1 where there are none), the factor of the gradient of mean: fp64 for fp64
+// gradients, else fp32.
+inline Tensor inverse_degrees(const Tensor& indptr, DType grad_type) {
+  return indptr.diff().clamp_min(1).to(grad_type == DType::kDouble ? at::kDouble : at::kFloat).reciprocal();
+}
+
 }  // namespace halfgnn

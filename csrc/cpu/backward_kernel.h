@@ -170,6 +170,7 @@ void backward_rows(const BackwardArgs& args, int64_t row_begin, int64_t row_end)
   GradientSink<Acc> lhs_sink(args.grad_lhs, args.lhs.len), rhs_sink(args.grad_rhs, args.rhs.len);
   Scratch<Acc> message(args.message_len);
   const I* arg = static_cast<const I*>(args.arg);
+  const Acc* scale = static_cast<const Acc*>(args.scale);
   const int64_t grad_len = args.grad.len;
 
   for (int64_t row = row_begin; row < row_end; ++row) {
@@ -182,8 +183,8 @@ void backward_rows(const BackwardArgs& args, int64_t row_begin, int64_t row_end)
       }
       Acc* g = grad_row.at(row, col, edge);
       const int64_t node = grad_row.locate(row, col, edge);
-      if (args.scale || arg) {
-        for (int64_t i = 0; args.scale && i < grad_len; ++i) g[i] *= static_cast<Acc>(args.scale[node]);
+      if (scale || arg) {
+        for (int64_t i = 0; scale && i < grad_len; ++i) g[i] *= scale[node];
         for (int64_t i = 0; arg && i < grad_len; ++i)
           g[i] = arg[node * grad_len + i] == static_cast<I>(edge) ? g[i] : Acc(0);
         grad_row.spoil();

@@ -49,7 +49,7 @@ struct SddmmArgs {
   Operand lhs, rhs;
   Broadcast broadcast;
   int64_t out_len = 0;
-  const float* row_scale = nullptr;  // multiplies every result of a row
+  const void* row_scale = nullptr;  // multiplies every result of a row; fp32, or fp64 for fp64 results
   void* out = nullptr;
   DType out_type = DType::kFloat;
 };
@@ -85,7 +85,7 @@ struct BackwardArgs {
   Operand grad, lhs, rhs;
   Broadcast broadcast;
   int64_t message_len = 0;
-  const float* scale = nullptr;  // one a node that grad lives at
+  const void* scale = nullptr;  // one a node that grad lives at; fp32, or fp64 for fp64 gradients
   const void* arg = nullptr;
   GradientOut grad_lhs, grad_rhs;
 };

@@ -89,6 +89,7 @@ void sddmm_dot_rows(const SddmmArgs& args, int64_t row_begin, int64_t row_end) {
     return feat + (other.target == Target::kEdge ? adj.edge_id(p) : static_cast<int64_t>(adj.indices[p])) * len;
   };
   const int64_t out_bytes = blocks.heads * size_of(args.out_type);
+  const float* row_scale = static_cast<const float*>(args.row_scale);
   DotRow<B, T> x(blocks);
   const typename B::V mask = tail_mask<B>(blocks.overlap());
   Scratch<float> dots(kBatch * blocks.heads);
@@ -97,7 +98,7 @@ void sddmm_dot_rows(const SddmmArgs& args, int64_t row_begin, int64_t row_end) {
     const int64_t begin = adj.indptr[row], end = adj.indptr[row + 1];
     if (begin == end) continue;
     x.set(own + row * len);
-    const float factor = args.row_scale ? args.row_scale[row] : 1.f;
+    const float factor = row_scale ? row_scale[row] : 1.f;
     for (int64_t p = begin; p < end; p += kBatch) {
       const int count = static_cast<int>(end - p < kBatch ? end - p : kBatch);
       const T* rows[kBatch];
@@ -123,6 +124,7 @@ void sddmm_rows(const SddmmArgs& args, int64_t row_begin, int64_t row_end) {
   const Broadcast& broadcast = args.broadcast;
   MessageBuffers<Acc> buffers(args.op, args.lhs, args.rhs, broadcast, broadcast.outer * broadcast.inner);
   const int64_t out_bytes = args.out_len * size_of(args.out_type);
+  const Acc* row_scale = static_cast<const Acc*>(args.row_scale);
   Scratch<Acc> result(args.out_len);
 
   for (int64_t row = row_begin; row < row_end; ++row) {
@@ -142,8 +144,8 @@ void sddmm_rows(const SddmmArgs& args, int64_t row_begin, int64_t row_end) {
           result[broadcast.out_offset[o]] = sum;
         }
         values = result;
-      } else if (args.row_scale) {
-        for (int64_t i = 0; i < args.out_len; ++i) result[i] = message[i] * static_cast<Acc>(args.row_scale[row]);
+      } else if (row_scale) {
+        for (int64_t i = 0; i < args.out_len; ++i) result[i] = message[i] * row_scale[row];
         values = result;
       }
       encode(values, args.out_len, args.out_type, args.out, edge);

@@ -67,7 +67,7 @@ Tensor segment_reduce_backward(const Tensor& offsets, const Tensor& grad_out, co
   const BroadcastPlan plan = plan_of(Op::kCopyRhs, {}, trailing(grad.tensor.sizes()));
   Tensor out = at::zeros(with_rows(num_rows, plan.out_shape), grad.tensor.options());
   if (out.numel() == 0) return out;
-  const Tensor scale = reduce == Reduce::kMean ? offsets.diff().clamp_min(1).to(at::kFloat).reciprocal() : Tensor();
+  const Tensor scale = reduce == Reduce::kMean ? inverse_degrees(offsets, grad.operand.type) : Tensor();
   const Tensor arg = is_argument_reduce(reduce) ? arg_data->contiguous() : Tensor();
   BackwardArgs args;
   args.topology = topology;
@@ -77,7 +77,7 @@ Tensor segment_reduce_backward(const Tensor& offsets, const Tensor& grad_out, co
   args.lhs.len = 0;
   args.broadcast = plan.view();
   args.message_len = plan.out_len;
-  args.scale = scale.defined() ? scale.const_data_ptr<float>() : nullptr;
+  args.scale = scale.defined() ? scale.const_data_ptr() : nullptr;
   args.arg = arg.defined() ? arg.const_data_ptr() : nullptr;
   args.grad_rhs = {out.mutable_data_ptr(), grad.operand.type, true};
   for_rows(topology, 2 * args.message_len + 16,

@@ -9,12 +9,6 @@
 namespace halfgnn {
 namespace {
 
-// 1 / in-degree of every destination, for the gradient of mean.
-Tensor inverse_degrees(const Tensor& in_indptr) {
-  const auto degrees = in_indptr.diff().clamp_min(1);
-  return degrees.to(at::kFloat).reciprocal();
-}
-
 // A weighted or plain sum that the vector kernel can do?
 bool is_vector_sum(Op op, const Feature& lhs, const Feature& rhs, const BroadcastPlan& plan) {
   if (op == Op::kCopyLhs) return kernels().has_vector_kernel(lhs.operand.type, plan.out_len);
@@ -93,7 +87,8 @@ struct Backward {
   Feature grad, lhs, rhs, scale;
   const Tensor* arg;
   const BroadcastPlan& plan;
-  const float* scale_data() const { return scale.defined() ? static_cast<const float*>(scale.operand.data) : nullptr; }
+  // fp32 for the vector kernels, which never see fp64.
+  const float* scale_data() const { return static_cast<const float*>(scale.operand.data); }
 };
 
 // Gradient of lhs alone where it is a (weighted) sum of grad over out-edges.
@@ -152,7 +147,7 @@ void edge_grad_rhs(const Backward& b, Tensor& grad_rhs) {
   args.rhs.target = Target::kCol;
   args.broadcast = plan.view();
   args.out_len = plan.out_len;
-  args.row_scale = b.scale_data();
+  args.row_scale = b.scale.operand.data;
   args.out = grad_rhs.mutable_data_ptr();
   args.out_type = dtype_of(grad_rhs.scalar_type(), "grad_rhs");
   const auto kernel = dot ? kernels().sddmm_dot : kernels().sddmm;
@@ -172,7 +167,7 @@ void general_backward(const Backward& b, bool by_src, Tensor& grad_lhs, Tensor& 
   args.rhs.len = b.plan.rhs_len;
   args.broadcast = b.plan.view();
   args.message_len = b.plan.outer * b.plan.inner;
-  args.scale = b.scale_data();
+  args.scale = b.scale.operand.data;
   args.arg = b.arg ? b.arg->const_data_ptr() : nullptr;
   if (grad_lhs.numel())
     args.grad_lhs = {grad_lhs.mutable_data_ptr(), dtype_of(grad_lhs.scalar_type(), "grad_lhs"), false};
@@ -195,17 +190,17 @@ std::tuple<Tensor, Tensor> gspmm_backward(const Tensor& indptr, const Tensor& in
   TORCH_CHECK_VALUE(by_src || !need_lhs, "by_src is false; the gradient of lhs needs out-edges (CSR)");
   TORCH_CHECK_VALUE(!is_argument_reduce(reduce) || arg_data, "arg is None; ", reduce_name, " needs it");
   const BroadcastPlan plan = plan_of(op, trailing(lhs_shape), trailing(rhs_shape));
-  const Tensor degrees = reduce == Reduce::kMean ? inverse_degrees(in_indptr) : Tensor();
+  const Tensor scale =
+      reduce == Reduce::kMean ? inverse_degrees(in_indptr, dtype_of(grad_out.scalar_type(), "grad")) : Tensor();
   const Tensor arg = arg_data && is_argument_reduce(reduce) ? arg_data->contiguous() : Tensor();
-  const Backward b{
-      topology_of(indptr, indices, edge_ids, indices.numel()),
-      op,
-      feature_of(grad_out, "grad", Target::kCol, device),
-      feature_of(lhs_data, "lhs", Target::kRow, device),
-      feature_of(rhs_data, "rhs", Target::kEdge, device),
-      feature_of(degrees.defined() ? OptionalTensor(degrees) : std::nullopt, "degrees", Target::kCol, device),
-      arg.defined() ? &arg : nullptr,
-      plan};
+  const Backward b{topology_of(indptr, indices, edge_ids, indices.numel()),
+                   op,
+                   feature_of(grad_out, "grad", Target::kCol, device),
+                   feature_of(lhs_data, "lhs", Target::kRow, device),
+                   feature_of(rhs_data, "rhs", Target::kEdge, device),
+                   feature_of(scale.defined() ? OptionalTensor(scale) : std::nullopt, "scale", Target::kCol, device),
+                   arg.defined() ? &arg : nullptr,
+                   plan};
   TORCH_CHECK_VALUE(b.grad.operand.len == plan.out_len, "grad has shape ", grad_out.sizes(),
                     "; expected trailing shape ", at::IntArrayRef(plan.out_shape));
   check_edge_rows(b.rhs, "rhs", b.topology.num_edges);

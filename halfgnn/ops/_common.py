@@ -81,6 +81,14 @@ def needs_grad(*operands: Tensor | None) -> bool:
     return torch.is_grad_enabled() and any(x is not None and x.requires_grad for x in operands)
 
 
+def apply(function: type[torch.autograd.Function], *args):
+    """function.apply(*args) without its costliest part: Function.apply reads the signature of `forward` at every call, in vain
+    since arguments are given in full. Traced code and functorch transforms take the public route."""
+    if torch.compiler.is_compiling() or torch._C._are_functorch_transforms_active():
+        return function.apply(*args)
+    return super(torch.autograd.Function, function).apply(*args)  # type: ignore[misc]
+
+
 def broadcast_trailing(op: str, lhs: Sequence[int] | None, rhs: Sequence[int] | None) -> tuple:
     """Trailing shape of op(lhs, rhs) for operand shapes with a leading node or edge dimension."""
     if lhs is None or rhs is None:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import torch
 from torch import Tensor
 
-from ._common import as_graph, autocast, check_operand, needs_grad
+from ._common import apply, as_graph, autocast, check_operand, needs_grad
 
 _edge_softmax = torch.ops.halfgnn.edge_softmax.default
 _edge_softmax_backward = torch.ops.halfgnn.edge_softmax_backward.default
@@ -62,5 +62,5 @@ def edge_softmax(g, logits: Tensor, norm_by: str = "dst") -> Tensor:
     logits = autocast(logits)
     indptr, _, edge_ids = g.csc() if norm_by == "dst" else g.csr()
     if needs_grad(logits):
-        return _EdgeSoftmax.apply(indptr, edge_ids, logits)
+        return apply(_EdgeSoftmax, indptr, edge_ids, logits)
     return _edge_softmax(indptr, edge_ids, logits)

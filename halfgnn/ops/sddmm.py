@@ -9,6 +9,7 @@ from torch import Tensor
 
 from ._common import (
     MESSAGE_OPS,
+    apply,
     as_graph,
     autocast,
     broadcast_trailing,
@@ -137,7 +138,7 @@ def gsddmm(
         t == "u" and x is not None and x.requires_grad for t, x in ((lhs_target, lhs_data), (rhs_target, rhs_data))
     )
     csr = g.csr() if by_src else (None, None, None)
-    return _GSDDMM.apply(*csc, *csr, op, lhs_data, rhs_data, lhs_target, rhs_target, out_dtype)
+    return apply(_GSDDMM, *csc, *csr, op, lhs_data, rhs_data, lhs_target, rhs_target, out_dtype)
 
 
 def _binary(op: str, lhs_target: str, rhs_target: str):

@@ -5,7 +5,7 @@ from __future__ import annotations
 import torch
 from torch import Tensor
 
-from ._common import autocast, needs_grad
+from ._common import apply, autocast, needs_grad
 
 _segment_reduce = torch.ops.halfgnn.segment_reduce.default
 _segment_reduce_backward = torch.ops.halfgnn.segment_reduce_backward.default
@@ -75,5 +75,5 @@ def segment_reduce(seglen: Tensor, value: Tensor, reducer: str = "sum") -> Tenso
     value = autocast(value)
     offsets = torch.nn.functional.pad(seglen.cumsum(0, dtype=seglen.dtype), (1, 0))
     if needs_grad(value):
-        return _SegmentReduce.apply(offsets, value, reducer)[0]
+        return apply(_SegmentReduce, offsets, value, reducer)[0]
     return _segment_reduce(offsets, value, reducer)[0]

@@ -8,6 +8,7 @@ from torch import Tensor
 from ._common import (
     MESSAGE_OPS,
     REDUCES,
+    apply,
     as_graph,
     autocast,
     broadcast_trailing,
@@ -156,7 +157,7 @@ def gspmm(
     if not needs_grad(lhs_data, rhs_data):
         return _gspmm(*csc, op, reduce_op, lhs_data, rhs_data, out_dtype)[0]
     csr = g.csr() if lhs_data is not None and lhs_data.requires_grad else (None, None, None)
-    return _GSpMM.apply(*csc, *csr, op, reduce_op, lhs_data, rhs_data, out_dtype)[0]
+    return apply(_GSpMM, *csc, *csr, op, reduce_op, lhs_data, rhs_data, out_dtype)[0]
 
 
 def _binary(op: str, reduce: str):

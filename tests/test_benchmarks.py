@@ -1,0 +1,394 @@
+"""The benchmarks: every subcommand runs, refuses wrong results, and its rows, marks and tables mean what they say.
+
+Nothing here looks at how long anything took.
+"""
+
+import dataclasses
+import importlib.util
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+import torch
+
+ROOT = Path(__file__).resolve().parent.parent
+sys.path.insert(0, str(ROOT))
+
+from benchmarks import baselines, cli, graphs, marks, rows, runner, table, timing, verify  # noqa: E402
+from benchmarks.case import Case, Config, Contestant, Unavailable  # noqa: E402
+from halfgnn import ops  # noqa: E402
+
+needs_dgl = pytest.mark.skipif(importlib.util.find_spec("dgl") is None, reason="needs DGL")
+SMALL = ["--quick", "--dims", "16", "--heads", "1", "2", "--threads", "1"]
+
+
+@pytest.fixture(autouse=True)
+def _threads():
+    before = torch.get_num_threads()
+    yield
+    baselines.set_threads(before)
+
+
+def run(tmp_path, *arguments):
+    """The rows that a subcommand wrote."""
+    assert cli.main([*arguments, *SMALL, "--out", str(tmp_path)]) == 0
+    return rows.read(tmp_path / "cpu.csv")
+
+
+# ---- the command line --------------------------------------------------------------------------------------------------------
+
+FAMILIES = ["spmm", "sddmm", "softmax", "limits"] + [
+    pytest.param(name, marks=needs_dgl) for name in ("layer", "overhead")
+]
+OPERATORS = {
+    "spmm": {"copy_u_sum", "copy_u_max", "u_mul_e_sum"},
+    "sddmm": {"u_dot_v", "u_add_v"},
+    "softmax": {"edge_softmax"},
+    "limits": {"copy_u_sum"},
+    "layer": {"GATConv", "GraphConv"},
+    "overhead": {"u_mul_e_sum"},
+}
+
+
+@pytest.mark.parametrize("family", FAMILIES)
+def test_every_family_runs_and_its_rows_parse(tmp_path, family):
+    found = run(tmp_path, family)
+    assert {row.op for row in found} == OPERATORS[family]
+    assert {row.family for row in found} == {family}
+    for row in found:
+        if row.ms is None:
+            assert row.note and not row.contestant.startswith("halfgnn")
+        else:
+            assert 0 < row.ms_p20 <= row.ms <= row.ms_p80 and row.runs >= 2
+        assert "synthetic" in row.graph and row.threads == 1 and row.torch == torch.__version__
+        assert row.command.startswith(f"python -m benchmarks {family} --quick") and row.cpu and row.date
+    ours = {row.dtype for row in found if row.contestant.startswith("halfgnn") and row.ms is not None}
+    assert ours == {"bf16", "fp16", "fp32"}
+
+
+@pytest.mark.parametrize("family", ["spmm", "sddmm", "softmax"])
+def test_forward_results_are_compared_with_float64(tmp_path, family):
+    found = [row for row in run(tmp_path, family) if row.direction == "forward" and row.contestant == "halfgnn"]
+    assert found and all(row.error is not None and row.error < 5e-3 for row in found)
+    assert max(row.error for row in found if row.dtype == "fp32") < 1e-5
+
+
+@needs_dgl
+def test_marks_find_every_contestant_they_name(tmp_path, monkeypatch):
+    # Names of contestants are strings in two places: a mark that nothing can meet would stay "not measured" for ever.
+    for family in cli.FAMILIES:
+        if family != "limits":
+            run(tmp_path, family, "--orders", "sorted")
+    monkeypatch.setattr(marks, "GRAPHS", ("tiny (synthetic)",))
+    monkeypatch.setattr(marks, "THREADS", 1)
+    monkeypatch.setattr(marks, "FEATURES", 16)
+    assert marks.unmeasured(rows.read(tmp_path / "cpu.csv")) == []
+
+
+def test_runs_append_to_one_file(tmp_path):
+    first = run(tmp_path, "softmax", "--dtype", "fp32", "--orders", "sorted")
+    second = run(tmp_path, "softmax", "--dtype", "fp32", "--orders", "sorted")
+    assert second[: len(first)] == first and len(second) == 2 * len(first)
+
+
+def test_without_baselines_only_halfgnn_runs(tmp_path):
+    found = run(tmp_path, "spmm", "--baselines", "--directions", "forward", "--orders", "insertion")
+    assert {row.contestant for row in found} == {"halfgnn"}
+
+
+def test_features_must_divide_into_heads():
+    with pytest.raises(SystemExit, match="--dims 10 does not divide into --heads 4"):
+        cli.main(["spmm", "--quick", "--dims", "10", "--heads", "4"])
+
+
+def test_module_runs_as_a_program(tmp_path):
+    rows.append(tmp_path / "cpu.csv", [_row("halfgnn", 1.0)])
+    done = subprocess.run(
+        [sys.executable, "-m", "benchmarks", "table", "--rows", str(tmp_path / "cpu.csv")],
+        cwd=ROOT, capture_output=True, text=True,
+    )  # fmt: skip
+    assert done.returncode == 0, done.stderr
+    assert done.stdout == table.render(rows.read(tmp_path / "cpu.csv"))
+
+
+# ---- graphs and checks ---------------------------------------------------------------------------------------------------------
+
+
+def test_graphs_are_seeded_and_orders_hold_the_same_edges():
+    insertion, again, ordered = (
+        graphs.synthetic("tiny", order, torch.int64) for order in ("insertion", "insertion", "sorted")
+    )
+    assert torch.equal(insertion.src, again.src) and torch.equal(insertion.dst, again.dst)
+
+    def edges(graph):
+        return sorted(zip(graph.src.tolist(), graph.dst.tolist()))
+
+    assert edges(insertion) == edges(ordered)
+    assert ordered.halfgnn.csc().edge_ids is None and insertion.halfgnn.csc().edge_ids is not None
+    assert "tiny (synthetic): 200 nodes, 1,500 edges" in graphs.describe(insertion)
+
+
+def test_sample_has_the_hub_and_its_edges(monkeypatch):
+    monkeypatch.setattr(verify, "SAMPLE_EDGES", 40)
+    graph = graphs.synthetic("tiny", "insertion", torch.int32)
+    part = verify.sample(graph)
+    assert int(graph.halfgnn.in_degrees().argmax()) in part.rows.tolist()
+    assert 0 < len(part.rows) < graph.num_nodes
+    src, dst = part.graph.edges()
+    assert torch.equal(src, graph.src[part.edges])
+    assert torch.equal(part.rows[dst.long()], graph.dst[part.edges].long())
+    verify.sample.cache_clear()
+
+
+def test_rounded_once_is_told_from_rounded_twice_and_from_nan():
+    truth = torch.linspace(0.5, 2, 1000, dtype=torch.float64)
+    assert verify.check_rounded_once(truth.bfloat16(), truth, truth, "x") < 2**-8
+    twice = truth.clone()
+    twice[7] *= 1 + 2**-7
+    with pytest.raises(verify.WrongResult, match="x: 1 values off"):
+        verify.check_rounded_once(twice.bfloat16(), truth, truth, "x")
+    with pytest.raises(verify.WrongResult, match="1 values off"):
+        verify.check_rounded_once(truth.bfloat16().index_fill(0, torch.tensor([3]), torch.nan), truth, truth, "x")
+
+
+def test_gradients_worse_than_the_formula_are_refused():
+    inputs = (torch.linspace(0.5, 2, 100).bfloat16(),)
+
+    def formula(tensors):
+        return (tensors[0] * 3,)
+
+    verify.check_like_formula(formula, formula, inputs, "x")
+    with pytest.raises(verify.WrongResult, match="x, result 0"):
+        verify.check_like_formula(lambda t: (t[0] * 3.1,), formula, inputs, "x")
+    with pytest.raises(verify.WrongResult, match="x, result 0"):
+        verify.check_like_formula(lambda t: (t[0] * torch.nan,), formula, inputs, "x")
+
+
+@pytest.mark.parametrize("direction", ["forward", "forward+backward"])
+def test_a_wrong_operator_is_not_timed(tmp_path, monkeypatch, direction):
+    right = ops.u_mul_e_sum
+    monkeypatch.setattr(ops, "u_mul_e_sum", lambda g, x, w: right(g, x, w) * 1.05)
+    with pytest.raises(verify.WrongResult, match="u_mul_e_sum"):
+        run(tmp_path, "spmm", "--directions", direction)
+    written = rows.read(tmp_path / "cpu.csv") if (tmp_path / "cpu.csv").exists() else []
+    assert "u_mul_e_sum" not in {row.op for row in written}
+
+
+def _case(*contestants):
+    return Case("spmm", "x", "forward", graphs.synthetic("tiny", "sorted", torch.int64), 1, 8, list(contestants))
+
+
+def _refuse(error):
+    def make():
+        raise error
+
+    return make
+
+
+def test_baselines_that_cannot_take_part_are_noted_and_ours_must():
+    config = Config(effort=timing.QUICK)
+    source = rows.provenance([])
+    missing = Contestant("dgl", torch.float16, _refuse(Unavailable("no fp16")))
+    broken = Contestant("torch.sparse", torch.float16, _refuse(RuntimeError("not implemented\nat line 1")))
+    present = Contestant("index_add", torch.float16, lambda: lambda: None)
+    found = runner.run_case(_case(missing, broken, present), config, source)
+    notes = {row.contestant: (row.ms is None, row.note) for row in found}
+    assert notes == {
+        "dgl": (True, "no fp16"),
+        "torch.sparse": (True, "refused: RuntimeError: not implemented"),
+        "index_add": (False, ""),
+    }
+    with pytest.raises(RuntimeError, match="not implemented"):
+        runner.run_case(_case(dataclasses.replace(broken, name="halfgnn")), config, source)
+
+
+# ---- timing --------------------------------------------------------------------------------------------------------------------
+
+
+def test_turns_alternate_and_spread():
+    assert list(timing.turns([3, 3])) == [0, 1, 0, 1, 0, 1]
+    order = list(timing.turns([6, 2, 0]))
+    assert order.count(0) == 6 and order.count(1) == 2 and 2 not in order
+    assert order == [0, 0, 0, 1, 0, 0, 0, 1]
+    assert list(timing.turns([])) == []
+
+
+class _Clocked(timing.Runner):
+    """Every call takes `takes` seconds, none of them real."""
+
+    takes = 0.0
+    samples = 0
+
+    def sample(self):
+        self.samples += 1
+        return self.takes
+
+
+@pytest.mark.parametrize(
+    "takes, repeat, runs, kept",
+    [
+        (1e-5, 300, 25, 0),  # a sample is 300 calls, and there is time for all samples
+        (0.1, 1, 15, 0),
+        (0.7, 1, 3, 0),  # fewer do not make a median
+        (1.2, 1, 2, 1),  # the first call counts
+        (9.0, 1, 1, 1),  # two are enough
+    ],
+)
+def test_plan(takes, repeat, runs, kept):
+    planned = _Clocked(lambda: None)
+    planned.takes = takes
+    effort = timing.Effort(budget_s=1.5, min_runs=3, max_runs=25, slow_s=1.0, sample_s=0.003, pause_s=0)
+    timing.plan(planned, effort)
+    assert abs(planned.repeat - repeat) <= 1 and planned.runs == runs and len(planned.seconds) == kept
+    before = planned.samples
+    timing.measure([planned], effort, lambda: None)
+    assert planned.samples - before == runs and len(planned.seconds) == runs + kept
+
+
+def test_quantile():
+    assert timing.quantile([3.0, 1.0, 2.0], 0.5) == 2.0
+    assert timing.quantile([0.0, 10.0], 0.2) == 2.0
+    assert timing.quantile([7.0], 0.8) == 7.0
+
+
+# ---- rows ------------------------------------------------------------------------------------------------------------------------
+
+
+def _row(contestant, ms, dtype="bf16", **changes):
+    values = dict(
+        family="spmm", op="copy_u_sum", direction="forward", contestant=contestant, dtype=dtype, graph=marks.GRAPHS[0],
+        num_nodes=10, num_edges=20, order="insertion", heads=1, dim=128, idtype="int64", device="cpu", threads=2, ms=ms,
+        ms_p20=ms, ms_p80=ms, runs=3, date="2026-01-01T00:00:00Z", commit="abc", cpu="C", torch="2", dgl="1",
+        command="python -m benchmarks spmm",
+    )  # fmt: skip
+    return rows.Row(**{**values, **changes})
+
+
+def test_rows_survive_the_file(tmp_path):
+    made = [_row("halfgnn", 1.25, error=0.5), _row("dgl", None, note='refused: "a, b"', runs=0)]
+    rows.append(tmp_path / "folder" / "cpu.csv", made[:1])
+    rows.append(tmp_path / "folder" / "cpu.csv", made[1:])
+    assert rows.read(tmp_path / "folder" / "cpu.csv") == made
+
+
+def test_a_file_with_other_columns_is_refused(tmp_path):
+    (tmp_path / "cpu.csv").write_text("family,op\nspmm,x\n")
+    with pytest.raises(ValueError, match="has columns"):
+        rows.read(tmp_path / "cpu.csv")
+
+
+def test_a_case_is_never_put_together_from_two_runs():
+    old = [_row("halfgnn", 9.0), _row("dgl", 9.0), _row("dgl", 9.0, op="u_mul_e_sum")]
+    new = [_row("halfgnn", 1.0, date="2026-02-01T00:00:00Z")]
+    assert rows.latest([*old, *new]) == [old[2], *new]
+
+
+# ---- marks -----------------------------------------------------------------------------------------------------------------------
+
+
+def _findings(found, start):
+    return [(f.ratio, f.holds) for f in marks.judge(found) if f.mark.text.startswith(start)]
+
+
+def test_mark_on_time_holds_up_to_its_limit_and_not_beyond():
+    mul = dict(op="u_mul_e_sum")
+    for ms, holds in ((1.29, True), (1.3, True), (1.31, False)):
+        found = [_row("halfgnn", ms, **mul), _row("dgl copy_u_sum", 1.0, **mul), _row("dgl", 0.1, **mul)]
+        assert _findings(found, "u_mul_e_sum, bf16") == [(ms, holds)]
+        assert len(marks.lost(found)) == (0 if holds else 1)
+
+
+def test_mark_on_speed_asks_for_the_factor():
+    step = dict(family="layer", op="GATConv", direction="forward+backward", heads=4, dim=32)
+    for theirs, holds in ((8.1, True), (7.9, False)):
+        found = [_row("halfgnn drop-in", 1.0, **step), _row("dgl", theirs, **step)]
+        assert _findings(found, "GATConv step, bf16") == [(pytest.approx(1 / theirs), holds)]
+
+
+def test_every_case_is_judged_and_one_loss_is_a_loss():
+    good = [_row("halfgnn", 1.0), _row("dgl", 2.0)]
+    bad = [_row("halfgnn", 3.0, graph=marks.GRAPHS[1]), _row("dgl", 2.0, graph=marks.GRAPHS[1])]
+    assert _findings([*good, *bad], "copy_u_sum, bf16") == [(0.5, True), (1.5, False)]
+    assert [finding.row.graph for finding in marks.lost([*good, *bad])] == [marks.GRAPHS[1]]
+
+
+@pytest.mark.parametrize("change", [dict(threads=1), dict(graph="cora (synthetic)"), dict(dim=64), dict(device="cuda")])
+def test_marks_cover_only_what_they_were_set_for(change):
+    assert _findings([_row("halfgnn", 3.0, **change), _row("dgl", 2.0, **change)], "copy_u_sum, bf16") == []
+
+
+def test_softmax_has_no_features_to_count():
+    soft = dict(family="softmax", op="edge_softmax", heads=4, dim=1)
+    found = [_row("halfgnn", 1.0, **soft), _row("dgl", 6.0, **soft), _row("halfgnn", 1.5, "fp16", **soft)]
+    assert _findings(found, "edge_softmax, bf16") == [(pytest.approx(1 / 6), True)]
+    assert _findings(found, "fp16 within 1.2 x of bf16, operators") == [(1.5, False)]
+
+
+def test_what_was_not_measured_neither_holds_nor_is_lost():
+    found = [_row("halfgnn", 1.0), _row("dgl", None, note="refused")]
+    assert _findings(found, "copy_u_sum, bf16") == [(None, None)]
+    assert not marks.lost(found) and len(marks.unmeasured(found)) == len(marks.MARKS)
+
+
+def test_information_is_not_judged():
+    found = [_row("halfgnn", 9.0), _row("dgl", 1.0, "fp32")]
+    assert _findings(found, "for information: copy_u_sum, bf16") == [(9.0, None)]
+    assert not marks.lost(found)
+
+
+def test_marks_command_tells_a_loss_by_its_exit_status(tmp_path, capsys):
+    for ms, status in ((1.0, 0), (3.0, 1)):
+        path = tmp_path / f"{ms}.csv"
+        rows.append(path, [_row("halfgnn", ms), _row("dgl", 2.0)])
+        assert cli.main(["marks", "--rows", str(path)]) == status
+    assert "**lost**" in capsys.readouterr().out
+
+
+# ---- tables ----------------------------------------------------------------------------------------------------------------------
+
+
+def test_table_shows_times_factors_and_losses():
+    found = [_row("halfgnn", 2.0), _row("dgl", 8.0), _row("halfgnn", 3.0, "fp32"), _row("dgl", 1.5, "fp32")]
+    text = table.render(found)
+    assert "| copy_u_sum | forward |  | 128 | 2.00 | 8.00 | 4.00 x | - | 3.00 | 1.50 | **0.500 x** | - | - |" in text
+    assert "2026-01-01, commit abc, C, 2 threads, torch 2, DGL 1: `python -m benchmarks spmm`" in text
+    assert "| copy_u_sum, bf16: at most 1.0 x the time of DGL's | 1 | 0.250 x | 0.250 x | holds |" in text
+
+
+def test_geometric_mean_of_the_factors():
+    cases = [{("halfgnn", "bf16"): _row("halfgnn", 1.0), ("dgl", "bf16"): _row("dgl", ms)} for ms in (2.0, 8.0)]
+    alone = {("halfgnn", "bf16"): _row("halfgnn", 1.0)}
+    assert table._mean_speedup([*cases, alone], "bf16") == "4.00 x"
+    assert table._mean_speedup([alone], "bf16") == "-"
+
+
+def test_number_has_three_digits():
+    assert [table.number(x) for x in (0.01234, 0.5, 9.876, 98.76, 987.6, 9876.0, None)] == [
+        "0.0123", "0.500", "9.88", "98.8", "988", "9876", "-",
+    ]  # fmt: skip
+
+
+def test_document_agrees_only_with_the_rows_it_was_made_from(tmp_path):
+    found = [_row("halfgnn", 2.0), _row("dgl", 8.0)]
+    path, csv = tmp_path / "README.md", tmp_path / "cpu.csv"
+    rows.append(csv, found)
+    path.write_text(f"# A\n\n{table.BEGIN}\nstale rows\n{table.END}\n\ntail\n")
+    arguments = ["table", "--rows", str(csv)]
+    assert cli.main([*arguments, "--check", str(path)]) == 1
+    assert cli.main([*arguments, "--into", str(path)]) == 0
+    text = path.read_text()
+    assert text.startswith("# A\n") and text.endswith("\n\ntail\n") and "stale" not in text
+    assert cli.main([*arguments, "--check", str(path)]) == 0
+    assert not table.agrees(text.replace("8.00", "9.00"), found)
+    assert not table.agrees("no markers", found)
+    with pytest.raises(ValueError, match="lacks the lines"):
+        table.replaced("no markers", found)
+
+
+README, RESULTS = ROOT / "README.md", rows.RESULTS / "cpu.csv"
+
+
+@pytest.mark.skipif(not (README.exists() and RESULTS.exists()), reason="no committed rows in this copy")
+def test_readme_shows_the_committed_rows():
+    assert table.agrees(README.read_text(), rows.read(RESULTS)), "run `python -m benchmarks table --into README.md`"
