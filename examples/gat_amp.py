@@ -18,6 +18,7 @@ from __future__ import annotations
 import argparse
 import contextlib
 import json
+import operator
 import os
 import re
 import statistics
@@ -40,6 +41,7 @@ from torch import nn
 
 DTYPES = {"fp16": torch.float16, "bf16": torch.bfloat16, "fp32": torch.float32}
 DTYPE_NAMES = {dtype: name for name, dtype in DTYPES.items()}
+MATRIX_PRODUCTS = ("aten::mm", "aten::addmm", "aten::bmm")
 
 
 # -------------------------------------------------------------------------------------------- model
@@ -201,29 +203,33 @@ def synchronize(device: torch.device) -> None:
 # ------------------------------------------------------------------------------------------- memory
 
 
-def peak_step_bytes(step, model, data, optimizer) -> int:
-    """Peak bytes of tensors during `step()`, with the data, parameters and optimizer state.
+def measure_step(step, model, data, optimizer) -> tuple[int, float]:
+    """(peak bytes of tensors, milliseconds in PyTorch's matrix products) of one `step()`.
 
-    On CUDA what the caching allocator reports. On the CPU, whose allocator keeps no peak, every
-    allocation and release of the step is recorded by the profiler and added up; DGL's own graph
-    structure is in neither count there.
+    The bytes include the data, the parameters and the optimizer state. On CUDA they are what the
+    caching allocator reports. On the CPU, whose allocator keeps no peak, every allocation and
+    release of the step is recorded by the profiler and added up; DGL's own graph structure is in
+    neither count there.
     """
     optimizer.zero_grad(set_to_none=True)
     device = data.features.device
-    if device.type == "cuda":
-        torch.cuda.synchronize(device)
-        torch.cuda.reset_peak_memory_stats(device)
-        step()
-        torch.cuda.synchronize(device)
-        return torch.cuda.max_memory_allocated(device)
     activities = [torch.profiler.ProfilerActivity.CPU]
-    with torch.profiler.profile(activities=activities, profile_memory=True, acc_events=True) as profile:
+    if device.type == "cuda":
+        activities.append(torch.profiler.ProfilerActivity.CUDA)
+        torch.cuda.reset_peak_memory_stats(device)
+    on_cpu = device.type == "cpu"
+    with torch.profiler.profile(activities=activities, profile_memory=on_cpu, acc_events=True) as profile:
         step()
+        synchronize(device)
+    time_of = operator.attrgetter("self_cpu_time_total" if on_cpu else "self_device_time_total")
+    matmul = sum(time_of(entry) for entry in profile.key_averages() if entry.key in MATRIX_PRODUCTS)
+    if not on_cpu:
+        return torch.cuda.max_memory_allocated(device), matmul / 1e3
     with tempfile.TemporaryDirectory() as scratch:
         path = Path(scratch) / "trace.json"
         profile.export_chrome_trace(str(path))
         events = json.loads(path.read_text())["traceEvents"]
-    return resident_bytes(model, data, optimizer) + peak_of_events(events)
+    return resident_bytes(model, data, optimizer) + peak_of_events(events), matmul / 1e3
 
 
 def peak_of_events(events: list[dict]) -> int:
@@ -366,6 +372,7 @@ class Run:
     mode: Mode
     history: History
     peak_bytes: int
+    matmul_ms: float
     stats: dict | None = None  # halfgnn.dgl.stats() of the training
 
     @property
@@ -397,8 +404,8 @@ def run_backend(backend: str, mode: Mode, data: datasets.NodeData, args) -> Run:
         stats = drop_in.stats() if drop_in else None
         # The weights are of no more use, so a further step may change them; to measure in a timed
         # one would slow it.
-        peak = peak_step_bytes(lambda: train_step(*state, **step), model, data, optimizer)
-    return Run(backend, mode, history, peak, stats)
+        measured = measure_step(lambda: train_step(*state, **step), model, data, optimizer)
+    return Run(backend, mode, history, *measured, stats)
 
 
 def describe(stats: dict) -> str:
@@ -414,12 +421,13 @@ def describe(stats: dict) -> str:
 
 def table(runs: list[Run]) -> str:
     """The results, one line a run."""
-    rows = [("run", "loss", "val acc", "test acc", "ms/epoch", "peak MiB", "skipped")]
+    rows = [("run", "loss", "val acc", "test acc", "ms/epoch", "matmul ms", "peak MiB", "skipped")]
     for run in runs:
         h = run.history
         loss = f"{h.losses[0]:.4f} -> {h.losses[-1]:.4f}"
-        times = (f"{h.epoch_seconds * 1e3:.1f}", f"{run.peak_bytes / 2**20:.1f}", str(h.skipped))
-        rows.append((run.label, loss, f"{h.val_accuracy:.4f}", f"{h.test_accuracy:.4f}", *times))
+        accuracies = (f"{h.val_accuracy:.4f}", f"{h.test_accuracy:.4f}")
+        times = (f"{h.epoch_seconds * 1e3:.1f}", f"{run.matmul_ms:.1f}")
+        rows.append((run.label, loss, *accuracies, *times, f"{run.peak_bytes / 2**20:.1f}", str(h.skipped)))
     widths = [max(len(row[column]) for row in rows) for column in range(len(rows[0]))]
     return "\n".join("  ".join(cell.ljust(width) for cell, width in zip(row, widths)).rstrip() for row in rows)
 
@@ -464,8 +472,9 @@ def parser() -> argparse.ArgumentParser:
         epilog="Times are the median over epochs of one optimizer step, evaluation left out. Peak"
         " memory is the most bytes that tensors hold during a training step, data and optimizer"
         " state included: CUDA's allocator counts them on a GPU, PyTorch's profiler on the CPU."
-        " Each backend's is measured in a step of its own after training. Accuracies are those of"
-        " the epoch with the best validation accuracy.",
+        " Matmul is the milliseconds of a step in PyTorch's matrix products, in which neither"
+        " backend has a part. Both are measured in a profiled step of their own after training."
+        " Accuracies are those of the epoch with the best validation accuracy.",
     )
     p.add_argument("--dataset", choices=datasets.NAMES, default="cora", help="default: %(default)s")
     p.add_argument(
@@ -568,6 +577,11 @@ def main(argv: list[str] | None = None) -> list[Run]:
     draw(runs, f"GAT on {args.dataset}, heads {' '.join(map(str, args.heads))}", args.out)
     print(f"\n{table(runs)}\n")
     for run in runs:
+        if run.mode.dtype != torch.float32 and run.matmul_ms > 500 * run.history.epoch_seconds:
+            print(
+                f"{run.label}: most of an epoch went into PyTorch's own matrix products, which are slow"
+                " in half precision on processors without instructions for it"
+            )
         if run.stats is not None:
             print(describe(run.stats))
     print(f"loss curves: {args.out}")

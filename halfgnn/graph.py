@@ -118,8 +118,8 @@ class Graph:
     """A bipartite topology: edges from `num_src` source to `num_dst` destination nodes, which need not be different nodes.
 
     Holds in-edges (CSC) and out-edges (CSR), int32 or int64, on any device. Either side is made from the other when first asked
-    for, and kept. Edge data has one row an edge, in the order of the constructor's edges; `edge_ids is None` on a side says that this
-    order is that side's own, the fast path. Duplicate edges, self-loops and nodes without edges are all allowed.
+    for, and kept. Edge data has one row an edge, in the order of the constructor's edges; `edge_ids is None` on a side says that
+    this order is that side's own, the fast path. Duplicate edges, self-loops and nodes without edges are all allowed.
 
     A graph is immutable: do not write to the tensors that were passed in or that it returns.
     """
@@ -226,13 +226,13 @@ class Graph:
         num_dst: int | None = None,
         check: bool = True,
     ) -> Graph:
-        """From out-edges: row u of indptr (num_src + 1,) delimits u's destinations in indices (E,). Otherwise as :meth:`from_csc`."""
+        """From out-edges: row u of indptr (num_src + 1,) delimits u's destinations in indices (E,). Else as :meth:`from_csc`."""
         csr, num_dst = _compressed("csr", indptr, indices, edge_ids, num_dst, check)
         return cls(csr.indptr.numel() - 1, num_dst, csr=csr)
 
     @classmethod
     def from_dgl(cls, g, etype=None) -> Graph:
-        """From a DGLGraph, a block, or one edge type of a heterograph, without copying its CSC or CSR. Edge data keeps DGL's order."""
+        """From a DGLGraph, a block, or one edge type of a heterograph; its CSC or CSR is not copied, edge data keeps its order."""
         from .dgl import graph_from_dgl
 
         return graph_from_dgl(g, etype)
@@ -365,7 +365,10 @@ class Graph:
 
     def _map(self, fn) -> Graph:
         def convert(side: Adjacency | None) -> Adjacency | None:
-            return None if side is None else Adjacency(*(None if t is None else fn(t) for t in side))
+            if side is None:
+                return None
+            indptr, indices, edge_ids = side
+            return Adjacency(fn(indptr), fn(indices), None if edge_ids is None else fn(edge_ids))
 
         return Graph(self.num_src, self.num_dst, csc=convert(self._csc), csr=convert(self._csr))
 

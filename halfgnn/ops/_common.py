@@ -69,6 +69,8 @@ def autocast(data: Tensor | None) -> Tensor | None:
     if data is None:
         return None
     device_type = data.device.type
+    if device_type not in ("cpu", "cuda") and not torch.amp.is_autocast_available(device_type):
+        return data
     if not torch.is_autocast_enabled(device_type):
         return data
     dtype = torch.get_autocast_dtype(device_type)
