@@ -46,7 +46,7 @@ OPERATORS = {
     "sddmm": {"u_dot_v", "u_add_v"},
     "softmax": {"edge_softmax"},
     "limits": {"copy_u_sum"},
-    "layer": {"GATConv", "GraphConv"},
+    "layer": {"GATConv", "GATConv without fc", "GraphConv"},
     "overhead": {"u_mul_e_sum"},
 }
 
