@@ -20,7 +20,7 @@ from torch import Tensor
 from .case import Unavailable
 from .graphs import BenchGraph
 
-MESSAGE_BYTES = 2 << 30  # index_add holds one message an edge: no more memory than this
+MESSAGE_BYTES = 1 << 30  # index_add holds one message an edge: no more memory than this
 
 
 @functools.cache

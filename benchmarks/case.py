@@ -16,6 +16,7 @@ from .timing import Effort
 
 DTYPES = {"bf16": torch.bfloat16, "fp16": torch.float16, "fp32": torch.float32}
 DIRECTIONS = ("forward", "forward+backward")
+LAYERS = ("GATConv", "GATConv without fc", "GraphConv")
 
 
 def name_of(dtype: torch.dtype) -> str:
@@ -39,6 +40,7 @@ class Config:
     dims: tuple[int, ...] = (128,)  # all heads together
     directions: tuple[str, ...] = DIRECTIONS
     baselines: tuple[str, ...] = ("dgl", "torch.sparse", "index_add")
+    layers: tuple[str, ...] = LAYERS[:2]
     idtype: torch.dtype = torch.int64
     threads: int = 2
     seed: int = 0
@@ -51,6 +53,14 @@ class Config:
         for name in self.graphs:
             for order in self.orders:
                 yield self.graph(name, order)
+
+    def main_order(self, graph: BenchGraph) -> bool:
+        """Whether what need not be measured for every order of edge data is measured on this graph."""
+        return graph.order == self.orders[0]
+
+    def heads_on(self, graph: BenchGraph) -> tuple[int, ...]:
+        """All numbers of heads on the main order, one on the others."""
+        return self.heads if self.main_order(graph) else self.heads[:1]
 
     def torch_dtypes(self) -> list[torch.dtype]:
         return [DTYPES[name] for name in self.dtypes]
@@ -102,14 +112,16 @@ class Case:
         return f"{self.op} {self.direction} on {self.graph.label}, {self.graph.order} order, {self.heads}x{self.dim}"
 
 
+@functools.lru_cache(maxsize=8)
 def normal(shape: tuple[int, ...], dtype: torch.dtype, seed: int) -> Tensor:
-    """Standard normal numbers, the same for every dtype but for rounding."""
+    """Standard normal numbers, the same for every dtype but for rounding. Shared: not to be written to."""
     generator = torch.Generator().manual_seed(seed)
     return torch.randn(shape, generator=generator).to(dtype)
 
 
+@functools.lru_cache(maxsize=4)
 def uniform(shape: tuple[int, ...], dtype: torch.dtype, seed: int) -> Tensor:
-    """Numbers from [0, 1), the same for every dtype but for rounding."""
+    """Numbers from [0, 1), the same for every dtype but for rounding. Shared: not to be written to."""
     generator = torch.Generator().manual_seed(seed)
     return torch.rand(shape, generator=generator).to(dtype)
 

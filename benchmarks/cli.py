@@ -14,7 +14,7 @@ import torch
 from tqdm import tqdm
 
 from . import baselines, graphs, marks, rows, runner, table
-from .case import DIRECTIONS, DTYPES, Config
+from .case import DIRECTIONS, DTYPES, LAYERS, Config
 from .timing import QUICK, Effort
 
 FAMILIES = {
@@ -40,6 +40,7 @@ def _add_options(parser: argparse.ArgumentParser) -> None:
     add("--dims", nargs="+", type=int, default=[128], metavar="F", help="features, all heads")
     add("--heads", nargs="+", type=int, default=[1, 4], metavar="H")
     add("--directions", nargs="+", choices=DIRECTIONS, default=list(DIRECTIONS))
+    add("--layers", nargs="+", choices=LAYERS, default=list(LAYERS[:2]), help="of the subcommand layer")
     add("--baselines", nargs="*", choices=BASELINES, default=list(BASELINES))
     add("--idtype", choices=tuple(IDTYPES), default="int64", help="of node ids (DGL's is int64)")
     add("--threads", type=int, default=2)
@@ -88,6 +89,7 @@ def _config(options: argparse.Namespace) -> Config:
         heads=tuple(options.heads),
         dims=tuple(options.dims),
         directions=tuple(options.directions),
+        layers=tuple(options.layers),
         baselines=tuple(options.baselines),
         idtype=IDTYPES[options.idtype],
         threads=options.threads,
@@ -103,9 +105,11 @@ def _run(families: Sequence[str], config: Config, argv: Sequence[str], out: Path
     source = rows.provenance(argv)
     print(f"# {source['command']}\n# {source['cpu']}, {config.threads} threads, "
           f"torch {source['torch']}, dgl {source['dgl']}, commit {source['commit']}")  # fmt: skip
-    for family in families:
+    # All at once: a later import would mix in what was edited since.
+    modules = {family: importlib.import_module(f"benchmarks.{family}") for family in families}
+    for family, module in modules.items():
         try:
-            cases = list(importlib.import_module(f"benchmarks.{family}").cases(config))
+            cases = list(module.cases(config))
         except baselines.Unavailable as error:
             print(f"{family}: skipped, {error}")
             continue

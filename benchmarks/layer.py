@@ -137,11 +137,12 @@ def _check(config: Config, layer: Layer, heads: int, dim: int, order: str) -> No
 
 def cases(config: Config) -> Iterator[Case]:
     baselines.import_dgl()
-    names = ["halfgnn drop-in"] + (["dgl"] if "dgl" in config.baselines else [])
-    for graph in config.ordered_graphs():
+    contenders = ["halfgnn drop-in"] + (["dgl"] if "dgl" in config.baselines else [])
+    for name in config.graphs:
+        graph = config.graph(name, config.orders[0])  # what order there is to edge data is the graph's own
         for layer in LAYERS:
-            if layer.name != "GATConv" and graph.order != config.orders[0]:
-                continue  # GraphConv has no edge data; of the other one order is enough
+            if layer.name not in config.layers:
+                continue
             heads = max(config.heads) if layer.has_heads else 1
             for feat in config.dims:
                 dim = feat // heads
@@ -150,8 +151,8 @@ def cases(config: Config) -> Iterator[Case]:
                     _check(config, layer, heads, dim, order)
 
                 contestants = [
-                    _contestant(layer, graph, heads, dim, name, dtype)
+                    _contestant(layer, graph, heads, dim, contender, dtype)
                     for dtype in config.torch_dtypes()
-                    for name in names
+                    for contender in contenders
                 ]
                 yield Case("layer", layer.name, "forward+backward", graph, heads, dim, contestants, before)

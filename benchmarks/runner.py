@@ -17,11 +17,10 @@ from .timing import Runner, measure, plan, quantile
 def _enter(contestant: Contestant, config: Config) -> tuple[Runner, float | None]:
     """A contestant that is prepared, checked and warmed up; with its error against float64."""
     runner = Runner(contestant.make(), contestant.context)
-    error = None
-    if contestant.check is not None:
-        with contestant.context():
-            error = contestant.check(runner.call())
-    plan(runner, config.effort)
+    seconds, result = runner.first()
+    error = None if contestant.check is None else contestant.check(result)
+    del result
+    plan(runner, config.effort, seconds)
     return runner, error
 
 

@@ -15,8 +15,8 @@ class Effort:
     """How long to measure.
 
     budget_s: time to spend on one contestant of a case, warm-up included, unless min_runs need more.
-    min_runs, max_runs: samples of a contestant. A first run longer than slow_s is a sample itself,
-    as warming up changes nothing there.
+    min_runs, max_runs: samples of a contestant. A first call of warm_s or more is warm-up enough; one of
+    slow_s is a sample itself, and one of lone_s the only one: noise is milliseconds.
     sample_s: shorter calls are repeated until a sample lasts so long.
     pause_s: idle time before a sample, for the threads of the one before to come to rest.
     """
@@ -24,7 +24,9 @@ class Effort:
     budget_s: float = 0.6
     min_runs: int = 3
     max_runs: int = 25
+    warm_s: float = 0.1
     slow_s: float = 1.0
+    lone_s: float = 4.0
     sample_s: float = 0.003
     pause_s: float = 0.005
 
@@ -43,6 +45,7 @@ class Runner:
     seconds: list[float] = field(default_factory=list)  # a call
 
     def sample(self) -> float:
+        """Seconds a call."""
         with self.context():
             start = time.perf_counter()
             for _ in range(self.repeat):
@@ -50,22 +53,28 @@ class Runner:
             elapsed = time.perf_counter() - start
         return elapsed / self.repeat
 
+    def first(self) -> tuple[float, Any]:
+        """Seconds and result of one call."""
+        with self.context():
+            start = time.perf_counter()
+            result = self.call()
+            return time.perf_counter() - start, result
 
-def plan(runner: Runner, effort: Effort) -> None:
-    """Warms up, and settles how many calls make a sample and how many samples are taken."""
-    first = runner.sample()
+
+def plan(runner: Runner, effort: Effort, first: float) -> None:
+    """Settles how many calls make a sample and how many samples are taken; first: seconds of the first call."""
+    estimate = first
     if first >= effort.slow_s:
         runner.seconds.append(first)
-        estimate = first
-    else:
+    elif first < effort.warm_s:
         estimate = min(runner.sample(), first)
     runner.repeat = max(1, math.ceil(effort.sample_s / max(estimate, 1e-9)))
     if runner.repeat > 1:  # short calls: one more look, now that everything is warm
         runner.repeat = max(1, math.ceil(effort.sample_s / max(runner.sample(), 1e-9)))
+    if first >= effort.lone_s:
+        return
     affordable = int((effort.budget_s - sum(runner.seconds)) / (estimate * runner.repeat))
-    least = effort.min_runs - len(runner.seconds)
-    if estimate > 2 * effort.budget_s:  # many seconds a call: noise of milliseconds is nothing
-        least = 2 - len(runner.seconds)
+    least = (2 if first >= effort.slow_s else effort.min_runs) - len(runner.seconds)
     runner.runs = max(least, min(affordable, effort.max_runs))
 
 

@@ -2,14 +2,33 @@
 
 from __future__ import annotations
 
+import contextlib
+import operator
+from collections.abc import Iterator
 from typing import NamedTuple
 
 import torch
 from torch import Tensor
+from torch.utils._python_dispatch import _disable_current_modes
 
 from . import _library  # noqa: F401  (loads torch.ops.halfgnn)
 
 _INT32_MAX = 2**31 - 1
+_MAX_COUNT = 2**48  # beyond any memory
+
+
+@contextlib.contextmanager
+def ordinary_tensors() -> Iterator[None]:
+    """Tensors made here outlive the mode that the caller happens to be in.
+
+    A topology is kept with its graph, so what inference mode, a fake or proxy tensor mode (torch.export) or a functorch transform
+    would make of its tensors must not be kept. Compiled code is traced as it stands; its side effects are real tensors.
+    """
+    if torch.compiler.is_dynamo_compiling():
+        yield
+        return
+    with torch.inference_mode(False), _disable_current_modes(), torch._C._DisableFuncTorch():
+        yield
 
 
 class Adjacency(NamedTuple):
@@ -45,11 +64,16 @@ def _check_range(ids: Tensor, name: str, bound: int) -> None:
         raise ValueError(f"{name} holds {low if low < 0 else high}; expected indices in [0, {bound})")
 
 
-def _check_count(count: int, name: str) -> int:
-    if isinstance(count, bool) or not isinstance(count, (int, torch.SymInt)):
+def _check_count(count, name: str) -> int:
+    if not isinstance(count, (int, torch.SymInt)):
+        try:
+            count = operator.index(count)
+        except TypeError:
+            raise TypeError(f"{name} is {count!r}; expected an integer") from None
+    if isinstance(count, bool):
         raise TypeError(f"{name} is {count!r}; expected an integer")
-    if count < 0:
-        raise ValueError(f"{name} is {count}; expected a number not below 0")
+    if count < 0 or count >= _MAX_COUNT:
+        raise ValueError(f"{name} is {count}; expected a number in [0, 2**48)")
     return count
 
 
@@ -86,7 +110,7 @@ def _compressed(
         raise ValueError("indptr is empty; expected one entry more than there are rows")
     if num_cols is None:
         num_cols = _num_nodes(indices)
-    _check_count(num_cols, "num_src" if kind == "csc" else "num_dst")
+    num_cols = _check_count(num_cols, "num_src" if kind == "csc" else "num_dst")
     _check_fits(
         indptr.dtype,
         num_edges=indices.numel(),
@@ -190,7 +214,8 @@ class Graph:
         if check:
             _check_range(src, "src", num_src)
             _check_range(dst, "dst", num_dst)
-        indptr, indices, edge_ids = torch.ops.halfgnn.coo_to_csr.default(dst, src, num_dst)
+        with ordinary_tensors():
+            indptr, indices, edge_ids = torch.ops.halfgnn.coo_to_csr.default(dst, src, num_dst)
         if sort:
             return cls(num_src, num_dst, csc=(indptr, indices, None)), edge_ids
         return cls(num_src, num_dst, csc=(indptr, indices, edge_ids))
@@ -267,11 +292,13 @@ class Graph:
 
         Stored zeros are edges; values are not kept. Edge data is in the order of the matrix in CSR form, or as stored for COO.
         """
+        if not hasattr(matrix, "format"):
+            raise TypeError(f"matrix is a {type(matrix).__name__}; expected a scipy sparse matrix")
         if matrix.ndim != 2:
             raise ValueError(f"matrix has {matrix.ndim} dimensions; expected 2")
         num_dst, num_src = matrix.shape
         if matrix.format == "coo":
-            src, dst = (torch.from_numpy(x.copy()).long() for x in (matrix.col, matrix.row))
+            src, dst = (torch.from_numpy(x.copy()) for x in (matrix.col, matrix.row))
             return cls.from_edges(src, dst, num_src=num_src, num_dst=num_dst)
         if matrix.format == "csc":
             indptr, indices = (torch.from_numpy(x.copy()) for x in (matrix.indptr, matrix.indices))
@@ -312,7 +339,8 @@ class Graph:
     def _side(self, name: str, other: str, num_rows: int) -> Adjacency:
         side = getattr(self, name)
         if side is None:
-            side = Adjacency(*torch.ops.halfgnn.transpose.default(*getattr(self, other), num_rows))
+            with ordinary_tensors():
+                side = Adjacency(*torch.ops.halfgnn.transpose.default(*getattr(self, other), num_rows))
             object.__setattr__(self, name, side)
         return side
 
@@ -397,3 +425,7 @@ class Graph:
     def reverse(self) -> Graph:
         """Every edge turned round; shares all tensors."""
         return Graph(self.num_dst, self.num_src, csc=self._csr, csr=self._csc)
+
+
+# torch.save of a graph can be loaded with weights_only=True.
+torch.serialization.add_safe_globals([Graph, Adjacency])

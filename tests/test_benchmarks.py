@@ -16,7 +16,7 @@ ROOT = Path(__file__).resolve().parent.parent
 sys.path.insert(0, str(ROOT))
 
 from benchmarks import baselines, cli, graphs, marks, rows, runner, table, timing, verify  # noqa: E402
-from benchmarks.case import Case, Config, Contestant, Unavailable  # noqa: E402
+from benchmarks.case import LAYERS, Case, Config, Contestant, Unavailable  # noqa: E402
 from halfgnn import ops  # noqa: E402
 
 needs_dgl = pytest.mark.skipif(importlib.util.find_spec("dgl") is None, reason="needs DGL")
@@ -53,16 +53,16 @@ OPERATORS = {
 
 @pytest.mark.parametrize("family", FAMILIES)
 def test_every_family_runs_and_its_rows_parse(tmp_path, family):
-    found = run(tmp_path, family)
+    found = run(tmp_path, family, *(["--layers", *LAYERS] if family == "layer" else []))
     assert {row.op for row in found} == OPERATORS[family]
     assert {row.family for row in found} == {family}
     for row in found:
         if row.ms is None:
             assert row.note and not row.contestant.startswith("halfgnn")
         else:
-            assert 0 < row.ms_p20 <= row.ms <= row.ms_p80 and row.runs >= 2
+            assert 0 < row.ms_p20 <= row.ms <= row.ms_p80 and row.runs >= 1
         assert "synthetic" in row.graph and row.threads == 1 and row.torch == torch.__version__
-        assert row.command.startswith(f"python -m benchmarks {family} --quick") and row.cpu and row.date
+        assert row.command.startswith(f"python -m benchmarks {family} ") and row.cpu and row.date
     ours = {row.dtype for row in found if row.contestant.startswith("halfgnn") and row.ms is not None}
     assert ours == {"bf16", "fp16", "fp32"}
 
@@ -231,15 +231,15 @@ class _Clocked(timing.Runner):
         (1e-5, 300, 25, 0),  # a sample is 300 calls, and there is time for all samples
         (0.1, 1, 15, 0),
         (0.7, 1, 3, 0),  # fewer do not make a median
-        (1.2, 1, 2, 1),  # the first call counts
-        (9.0, 1, 1, 1),  # two are enough
+        (1.2, 1, 1, 1),  # the first call counts, and two are enough
+        (9.0, 1, 0, 1),  # so does one
     ],
 )
 def test_plan(takes, repeat, runs, kept):
     planned = _Clocked(lambda: None)
     planned.takes = takes
     effort = timing.Effort(budget_s=1.5, min_runs=3, max_runs=25, slow_s=1.0, sample_s=0.003, pause_s=0)
-    timing.plan(planned, effort)
+    timing.plan(planned, effort, planned.sample())
     assert abs(planned.repeat - repeat) <= 1 and planned.runs == runs and len(planned.seconds) == kept
     before = planned.samples
     timing.measure([planned], effort, lambda: None)

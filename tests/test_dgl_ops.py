@@ -914,3 +914,47 @@ def test_without_dgl(monkeypatch):
         pass
     halfgnn.dgl.unpatch()
     assert halfgnn.dgl.stats() == {"routed": {}, "fell_back": {}}
+
+
+# ---- blocks that overlap, modes that outlive a call ------------------------------------------------
+
+
+def is_routed():
+    halfgnn.dgl.reset_stats()
+    g = dgl.graph(([0, 1], [1, 0]))
+    dgl.ops.copy_u_sum(g, torch.ones(2, 1))
+    return bool(halfgnn.dgl.stats()["routed"])
+
+
+def test_overlapping_blocks():
+    """The first to leave, in another thread say, must not end the other's block."""
+    first, second = halfgnn.dgl.accelerate(), halfgnn.dgl.accelerate()
+    first.__enter__()
+    second.__enter__()
+    first.__exit__(None, None, None)
+    assert is_routed()
+    second.__exit__(None, None, None)
+    assert not is_routed()
+
+
+def test_patch_inside_a_block_stays():
+    with halfgnn.dgl.accelerate():
+        halfgnn.dgl.patch()
+    assert is_routed()
+    with halfgnn.dgl.accelerate():
+        halfgnn.dgl.unpatch()
+        assert is_routed()
+    assert not is_routed()
+
+
+def test_inference_then_training():
+    """What is kept with DGL's graph serves training although inference mode asked for it first."""
+    g = dgl.add_self_loop(dgl.rand_graph(10, 40))
+    conv, x = dgl.nn.GATConv(8, 8, 2), torch.randn(10, 8)
+    with halfgnn.dgl.accelerate():
+        with torch.inference_mode():
+            expected = conv(g, x)
+        actual = conv(g, x)
+        actual.sum().backward()
+    assert torch.equal(actual, expected)
+    assert conv.fc.weight.grad.abs().sum() > 0

@@ -9,6 +9,7 @@ import pytest
 import support
 import torch
 from support import DEVICES, GRAPHS, IDTYPES, make_graph
+from torch.fx.experimental.proxy_tensor import make_fx
 
 import halfgnn
 from halfgnn import Graph, ops
@@ -343,6 +344,50 @@ def test_copies_and_pickles():
     for other in (copy.copy(g), copy.deepcopy(g), pickle.loads(pickle.dumps(g))):
         assert (other.num_src, other.num_dst, other.idtype) == (g.num_src, g.num_dst, g.idtype)
         check_both_sides(other, pairs(g))
+
+
+@pytest.mark.parametrize("build", ["operator", "csr", "constructor"])
+def test_made_in_inference_mode_then_trained(build):
+    """Evaluating first, which makes what a graph keeps, must not spoil it for training."""
+    src, dst = torch.tensor([0, 1, 2, 2]), torch.tensor([1, 2, 0, 1])
+    g = Graph.from_edges(src, dst, num_src=3, num_dst=3)
+    x = torch.randn(3, 8)
+    with torch.inference_mode():
+        if build == "constructor":
+            g = Graph.from_edges(src, dst, num_src=3, num_dst=3)
+        elif build == "csr":
+            g.csr()
+        else:
+            ops.edge_softmax(g, torch.randn(4, 1), norm_by="src")
+    x.requires_grad_()
+    ops.copy_u_sum(g, x).sum().backward()
+    assert torch.equal(x.grad, g.out_degrees()[:, None].expand(3, 8).float())
+
+
+def test_exported_or_transformed_then_trained():
+    """Nothing of a tracing mode or a functorch transform may be kept with the graph."""
+    src, dst = torch.tensor([0, 1, 2, 2]), torch.tensor([1, 2, 0, 1])
+
+    class Model(torch.nn.Module):
+        def __init__(self, g):
+            super().__init__()
+            self.g, self.linear = g, torch.nn.Linear(8, 8)
+
+        def forward(self, x):
+            return ops.copy_u_sum(self.g, self.linear(x))
+
+    x = torch.randn(3, 8)
+    for trace in (
+        lambda model: torch.export.export(model, (x,)),
+        lambda model: torch.func.grad(lambda a: ops.copy_u_sum(model.g, a).sum())(x),
+        lambda model: make_fx(model)(x),
+    ):
+        model = Model(Graph.from_edges(src, dst, num_src=3, num_dst=3))
+        trace(model)
+        assert all(type(t) is torch.Tensor for t in model.g.csr() if t is not None)
+        copy.deepcopy(model.g)
+        model(x).sum().backward()
+        assert type(model.linear.weight.grad) is torch.Tensor
 
 
 def test_immutable():

@@ -222,3 +222,93 @@ def test_every_operator_has_a_fake_kernel():
         op = getattr(raw, name).default
         found = torch._library.simple_registry.singleton.find(op._schema.name).fake_impl.kernel is not None
         assert found or torch._C._dispatch_has_kernel_for_dispatch_key(op._schema.name, "Meta"), name
+
+
+# ---- sizes and types are checked, also of operators that only halfgnn.ops calls ---------------------
+
+
+def gspmm_backward_arguments(**changes):
+    """A valid call of gspmm_backward (mul, max: it reads everything), with some arguments changed."""
+    g = make_graph("bipartite", torch.int64)
+    x, y = randn(g.num_src, 2, 8, dtype=torch.float32), randn(g.num_edges, 2, 1, dtype=torch.float32)
+    out, arg = raw.gspmm(*g.csc(), "mul", changes.get("reduce", "max"), x, y)
+    indptr, indices, edge_ids = g.csr()
+    arguments = {
+        "indptr": indptr, "indices": indices, "edge_ids": edge_ids, "in_indptr": g.csc().indptr, "by_src": True, "op": "mul",
+        "reduce": "max", "grad": torch.ones_like(out), "lhs": x, "rhs": y, "arg": arg, "lhs_shape": x.shape,
+        "rhs_shape": y.shape, "lhs_dtype": x.dtype, "rhs_dtype": y.dtype, "need_lhs": True, "need_rhs": True,
+    }  # fmt: skip
+    return arguments | {
+        name: change(arguments[name]) if callable(change) else change for name, change in changes.items()
+    }
+
+
+def test_gspmm_backward_accepts_what_fits():
+    for grad in raw.gspmm_backward(*gspmm_backward_arguments().values()):
+        assert grad.isfinite().all()
+
+
+@pytest.mark.parametrize("name,change,message", [
+    ("lhs_shape", lambda s: (s[0] - 1, *s[1:]), "lhs"),
+    ("rhs_shape", lambda s: (s[0] - 1, *s[1:]), "rhs"),
+    ("lhs_shape", (), "shape"),
+    ("lhs_dtype", torch.float16, "lhs has dtype"),
+    ("rhs_dtype", torch.float64, "rhs has dtype"),
+    ("grad", lambda t: t.double(), "grad has dtype"),
+    ("grad", lambda t: t[1:], "grad has shape"),
+    ("grad", lambda t: t[..., 1:], "grad has shape"),
+    ("arg", lambda t: t[1:], "arg has shape"),
+    ("arg", lambda t: t.int(), "arg has dtype"),
+    ("arg", None, "arg is None"),
+    ("in_indptr", lambda t: t[1:], "grad has shape"),
+    ("lhs", None, "lhs is None"),
+    ("rhs", None, "rhs is None"),
+    ("lhs", lambda t: t[..., 1:], "lhs has shape"),
+    ("edge_ids", lambda t: t[1:], "edge_ids has shape"),
+])  # fmt: skip
+@pytest.mark.parametrize("reduce", ["max", "sum"])
+def test_gspmm_backward_checks(name, change, message, reduce):
+    if name == "arg" and reduce == "sum":
+        return  # not read
+    arguments = gspmm_backward_arguments(reduce=reduce)
+    value = arguments[name]
+    arguments[name] = change(value) if callable(change) else change
+    with pytest.raises((ValueError, TypeError), match=message):
+        raw.gspmm_backward(*arguments.values())
+
+
+@pytest.mark.parametrize("name,change,message", [
+    ("rhs", None, "rhs is None"),
+    ("rhs", lambda t: t[..., 1:], "rhs has shape"),
+    ("rhs", lambda t: t.half(), "rhs has dtype"),
+    ("lhs_shape", lambda s: (s[0] + 1, *s[1:]), "lhs"),
+    ("lhs_shape", (), "shape"),
+    ("grad", lambda t: t[1:], "grad has shape"),
+    ("dtype", torch.float64, "dtype"),
+    ("side", "both", "side is"),
+    ("by_src", False, "by_src|rows"),
+])  # fmt: skip
+def test_gsddmm_backward_checks(name, change, message):
+    g = make_graph("bipartite", torch.int64)
+    x, y = randn(g.num_src, 2, 8, dtype=torch.float32), randn(g.num_dst, 2, 8, dtype=torch.float32)
+    indptr, indices, edge_ids = g.csr()
+    arguments = {
+        "indptr": indptr, "indices": indices, "edge_ids": edge_ids, "by_src": True, "op": "dot", "side": "lhs",
+        "grad": torch.ones(g.num_edges, 2, 1), "lhs": x, "rhs": y, "lhs_target": "u", "rhs_target": "v", "lhs_shape": x.shape,
+        "rhs_shape": y.shape, "dtype": torch.float32,
+    }  # fmt: skip
+    assert raw.gsddmm_backward(*arguments.values()).shape == x.shape
+    value = arguments[name]
+    arguments[name] = change(value) if callable(change) else change
+    with pytest.raises((ValueError, TypeError), match=message):
+        raw.gsddmm_backward(*arguments.values())
+
+
+@pytest.mark.parametrize(
+    "offsets,arg_rows,num_rows", [([0, 2, 2**40], 2, 5), ([0, 3, 2], 2, 5), ([0, 2, 5], 1, 5), ([0, 2, 5], 2, 6)]
+)
+def test_segment_reduce_backward_checks(offsets, arg_rows, num_rows):
+    with pytest.raises(ValueError):
+        raw.segment_reduce_backward(
+            torch.tensor(offsets), torch.ones(2, 3), torch.zeros(arg_rows, 3, dtype=torch.int64), "max", num_rows
+        )

@@ -150,11 +150,51 @@ inline BroadcastPlan plan_of(Op op, const Shape& lhs, const Shape& rhs) {
   return plan;
 }
 
+// What the gradient of op with respect to either operand reads.
+inline bool gradient_reads(Op op, Side operand, bool need_lhs, bool need_rhs) {
+  if (op == Op::kDiv) return operand == Side::kRhs ? need_lhs || need_rhs : need_rhs;
+  if (op != Op::kMul && op != Op::kDot) return false;
+  return operand == Side::kRhs ? need_lhs : need_rhs;
+}
+
+// An operand of a backward against its declared shape and dtype, and these against the topology.
+inline void check_declared(const Feature& feature, const char* name, Target target, bool is_read, at::IntArrayRef shape,
+                           at::ScalarType dtype, const Topology& topology) {
+  TORCH_CHECK_VALUE(!shape.empty(), name, "_shape is empty; expected the operand's shape");
+  dtype_of(dtype, name);
+  TORCH_CHECK_VALUE(!is_read || feature.defined(), name, " is None; the gradient reads it");
+  if (feature.defined()) {
+    TORCH_CHECK_VALUE(feature.tensor.sizes() == shape, name, " has shape ", feature.tensor.sizes(), "; expected ",
+                      shape);
+    TORCH_CHECK_TYPE(feature.tensor.scalar_type() == dtype, name, " has dtype ", feature.tensor.scalar_type(),
+                     "; expected ", dtype);
+  }
+  const int64_t rows = target == Target::kEdge ? topology.num_edges : topology.num_rows;
+  TORCH_CHECK_VALUE(target == Target::kCol || shape[0] == rows, name, "_shape is ", shape, "; expected ", rows,
+                    " rows");
+}
+
+// An upstream gradient: the operand's type, or fp32 of a half operand.
+inline void check_gradient_type(const Tensor& grad, at::ScalarType own) {
+  const auto type = grad.scalar_type();
+  TORCH_CHECK_TYPE(type == own || (type == at::kFloat && own != at::kDouble), "grad has dtype ", type, "; expected ",
+                   own, size_of(dtype_of(own, "grad")) == 2 ? " or Float" : "");
+}
+
+// The winners that a forward with max or min returned.
+inline void check_arg(const Tensor& arg, const Tensor& grad, const Tensor& indptr) {
+  TORCH_CHECK_VALUE(arg.sizes() == grad.sizes(), "arg has shape ", arg.sizes(), "; expected that of grad, ",
+                    grad.sizes());
+  TORCH_CHECK_TYPE(arg.scalar_type() == indptr.scalar_type(), "arg has dtype ", arg.scalar_type(),
+                   "; expected indptr's ", indptr.scalar_type());
+  TORCH_CHECK_VALUE(arg.device() == indptr.device(), "arg is on ", arg.device(), "; expected ", indptr.device());
+}
+
 // The type of a result: `wanted` must be float32 or the operands' own.
 inline at::ScalarType result_type(at::ScalarType own, const std::optional<at::ScalarType>& wanted) {
   if (!wanted) return own;
   TORCH_CHECK_TYPE(*wanted == own || (*wanted == at::kFloat && own != at::kDouble), "out_dtype is ", *wanted,
-                   "; expected ", own, own == at::kDouble ? "" : " or Float");
+                   "; expected ", own, size_of(dtype_of(own, "out")) == 2 ? " or Float" : "");
   return *wanted;
 }
 

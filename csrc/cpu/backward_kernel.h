@@ -43,11 +43,12 @@ void mul_backward_rows(const MulBackwardArgs& args, int64_t row_begin, int64_t r
   const int64_t weight_bytes = heads * static_cast<int64_t>(sizeof(W));
   DotRow<B, T> x(blocks);
   const typename B::V mask = tail_mask<B>(blocks.overlap());
-  Scratch<float> sum(blocks.workspace()), w(kBatch * heads), dots(kBatch * heads);
+  RunningSum<float> sums(blocks.workspace());
+  Scratch<float> w(kBatch * heads), dots(kBatch * heads);
 
   for (int64_t row = row_begin; row < row_end; ++row) {
     const int64_t begin = adj.indptr[row], end = adj.indptr[row + 1];
-    memset(sum, 0, static_cast<size_t>(blocks.workspace()) * sizeof(float));
+    float* sum = sums.start();
     if (begin < end) x.set(feat + row * len);
     for (int64_t p = begin; p < end; p += kBatch) {
       const int count = static_cast<int>(end - p < kBatch ? end - p : kBatch);
@@ -68,13 +69,14 @@ void mul_backward_rows(const MulBackwardArgs& args, int64_t row_begin, int64_t r
         case 2: add_and_dot_rows<B, 2>(blocks, x.lanes(), mask, grads, w, sum, dots); break;
         default: add_and_dot_rows<B, 1>(blocks, x.lanes(), mask, grads, w, sum, dots);
       }
+      sums.added(count);
       for (int k = 0; k < count; ++k) {
         if (args.scale)
           for (int64_t h = 0; h < heads; ++h) dots[k * heads + h] *= args.scale[adj.indices[p + k]];
         encode_row(dots + k * heads, heads, static_cast<W*>(args.grad_weight) + adj.edge_id(p + k) * heads);
       }
     }
-    store_row_as<B>(blocks, sum, 1.f, static_cast<T*>(args.grad_feat) + row * len);
+    store_row_as<B>(blocks, sums.finish(), 1.f, static_cast<T*>(args.grad_feat) + row * len);
   }
 }
 
@@ -140,27 +142,28 @@ inline void add_gradient(const Broadcast& b, Side side, const Acc* message, Acc*
 template <class Acc>
 class GradientSink {
  public:
-  GradientSink(const GradientOut& out, int64_t len) : out_(out), len_(len), total_(out.data ? len : 0) { clear(); }
+  GradientSink(const GradientOut& out, int64_t len) : out_(out), len_(len), sums_(out.data ? len : 0) {
+    total_ = sums_.start();
+  }
   explicit operator bool() const { return out_.data != nullptr; }
   Acc* total() { return total_; }
   void end_edge(int64_t edge) {
-    if (out_.data && out_.by_edge) flush(edge);
+    if (out_.by_edge) return flush(edge);
+    sums_.added(1);
   }
   void end_row(int64_t row) {
     if (out_.data && !out_.by_edge) flush(row);
   }
 
  private:
-  void clear() {
-    for (int64_t i = 0; out_.data && i < len_; ++i) total_[i] = 0;
-  }
   void flush(int64_t index) {
-    encode(total_.get(), len_, out_.type, out_.data, index);
-    clear();
+    encode(sums_.finish(), len_, out_.type, out_.data, index);
+    total_ = sums_.start();
   }
   GradientOut out_;
   int64_t len_;
-  Scratch<Acc> total_;
+  RunningSum<Acc> sums_;
+  Acc* total_;
 };
 
 template <class Acc, class I>

@@ -1,7 +1,7 @@
 // Edge softmax on the CPU. Included once for each instruction set (see kernels_*.cpp).
 #pragma once
 
-#include "spmm_kernel.h"
+#include "chunk.h"
 
 #include <math.h>
 
@@ -29,121 +29,113 @@ HALFGNN_INLINE f32x8 exp_nonpositive(f32x8 x) {
   const u32x8 is_nan = bit_cast<u32x8>(x != x);
   return select(is_nan, x, result);
 }
-HALFGNN_INLINE void exp_row(float* x, int64_t n, float shift) {
+HALFGNN_INLINE void exp_values(float* x, int64_t n) {
   int64_t i = 0;
-  for (; i + 8 <= n; i += 8) store8(exp_nonpositive(load8(x + i) - splat(shift)), x + i);
-  if (i < n) {
-    float rest[8] = {};
-    for (int64_t j = i; j < n; ++j) rest[j - i] = x[j] - shift;
-    store8(exp_nonpositive(load8(rest)), rest);
-    for (int64_t j = i; j < n; ++j) x[j] = rest[j - i];
-  }
+  for (; i + 8 <= n; i += 8) store8(exp_nonpositive(load8(x + i)), x + i);
+  if (i == n) return;
+  float rest[8] = {};
+  for (int64_t j = i; j < n; ++j) rest[j - i] = x[j];
+  store8(exp_nonpositive(load8(rest)), rest);
+  for (int64_t j = i; j < n; ++j) x[j] = rest[j - i];
 }
-HALFGNN_INLINE void exp_row(double* x, int64_t n, double shift) {
-  for (int64_t i = 0; i < n; ++i) x[i] = exp(x[i] - shift);
-}
-
-template <class Acc>
-HALFGNN_INLINE Acc sum_row(const Acc* x, int64_t n) {
-  Acc part[8] = {};
-  int64_t i = 0;
-  for (; i + 8 <= n; i += 8)
-    for (int j = 0; j < 8; ++j) part[j] += x[i + j];
-  for (; i < n; ++i) part[i & 7] += x[i];
-  return ((part[0] + part[4]) + (part[2] + part[6])) + ((part[1] + part[5]) + (part[3] + part[7]));
-}
-template <class Acc>
-HALFGNN_INLINE Acc max_row(const Acc* x, int64_t n) {
-  Acc best = x[0];
-  for (int64_t i = 1; i < n; ++i) best = x[i] > best ? x[i] : best;
-  return best;
+HALFGNN_INLINE void exp_values(double* x, int64_t n) {
+  for (int64_t i = 0; i < n; ++i) x[i] = exp(x[i]);
 }
 
-// The edges of a row as a (columns, degree) buffer of Acc: every column contiguous, whatever the edge order.
-template <class Acc, class T, class I>
-class EdgeColumns {
- public:
-  EdgeColumns(const Adjacency<I>& adj, int64_t columns) : adj_(adj), columns_(columns) {}
-  ~EdgeColumns() { free(values_); }
-  EdgeColumns(const EdgeColumns&) = delete;
-  EdgeColumns& operator=(const EdgeColumns&) = delete;
-  void load(const T* data, int64_t begin, int64_t end) {
-    reserve((end - begin) * columns_);
-    degree_ = end - begin;
-    if (columns_ == 1 && !adj_.edge_ids) return decode_row(data + begin, degree_, values_);
-    for (int64_t p = begin; p < end; ++p) {
-      if (adj_.has(p + kPrefetchEdges)) prefetch_edge(data, adj_.edge_id(p + kPrefetchEdges), row_bytes());
-      const T* row = data + adj_.edge_id(p) * columns_;
-      for (int64_t c = 0; c < columns_; ++c) values_[c * degree_ + p - begin] = static_cast<Acc>(to_float(row[c]));
-    }
-  }
-  void store(T* data, int64_t begin) const {
-    if (columns_ == 1 && !adj_.edge_ids) return encode_row(values_, degree_, data + begin);
-    Scratch<Acc> row(columns_);
-    for (int64_t i = 0; i < degree_; ++i) {
-      if (adj_.has(begin + i + kPrefetchEdges))
-        prefetch_edge_for_write(data, adj_.edge_id(begin + i + kPrefetchEdges), row_bytes());
-      for (int64_t c = 0; c < columns_; ++c) row[c] = values_[c * degree_ + i];
-      encode_row(row.get(), columns_, data + adj_.edge_id(begin + i) * columns_);
-    }
-  }
-  Acc* column(int64_t c) { return values_ + c * degree_; }
-
- private:
-  int64_t row_bytes() const { return columns_ * static_cast<int64_t>(sizeof(T)); }
-  void reserve(int64_t n) {
-    if (n <= capacity_) return;
-    free(values_);
-    capacity_ = 2 * n;
-    values_ = static_cast<Acc*>(malloc(static_cast<size_t>(capacity_) * sizeof(Acc)));
-    if (!values_) throw std::bad_alloc();
-  }
-  const Adjacency<I>& adj_;
-  int64_t columns_;
-  int64_t degree_ = 0;
-  int64_t capacity_ = 0;
-  Acc* values_ = nullptr;
+// The columns (heads) of a row's edges side by side: C of them, or `runtime` where C is 0.
+template <int C>
+struct Columns {
+  int64_t runtime;
+  HALFGNN_INLINE int64_t count() const { return C ? C : runtime; }
 };
+template <class F>
+HALFGNN_INLINE void with_columns(int64_t columns, F f) {
+  switch (columns) {
+    case 1: return f(Columns<1>{1});
+    case 4: return f(Columns<4>{4});
+    case 8: return f(Columns<8>{8});
+    default: return f(Columns<0>{columns});
+  }
+}
+
+// values (degree, columns) -= maximum of each column
+template <class Acc, int C>
+HALFGNN_INLINE void subtract_maximum(Columns<C> columns, int64_t degree, Acc* values, Acc* best) {
+  const int64_t n = columns.count();
+  for (int64_t c = 0; c < n; ++c) best[c] = values[c];
+  for (int64_t e = 1; e < degree; ++e)
+    for (int64_t c = 0; c < n; ++c) best[c] = values[e * n + c] > best[c] ? values[e * n + c] : best[c];
+  for (int64_t e = 0; e < degree; ++e)
+    for (int64_t c = 0; c < n; ++c) values[e * n + c] -= best[c];
+}
+// values /= sum of each column. Sums are fp64 (see RunningSum).
+template <class Acc, int C>
+HALFGNN_INLINE void normalise(Columns<C> columns, int64_t degree, Acc* values, double* sum) {
+  const int64_t n = columns.count();
+  for (int64_t c = 0; c < n; ++c) sum[c] = 0;
+  for (int64_t e = 0; e < degree; ++e)
+    for (int64_t c = 0; c < n; ++c) sum[c] += values[e * n + c];
+  for (int64_t c = 0; c < n; ++c) sum[c] = 1 / sum[c];
+  for (int64_t e = 0; e < degree; ++e)
+    for (int64_t c = 0; c < n; ++c) values[e * n + c] *= static_cast<Acc>(sum[c]);
+}
+// grad = weight (grad - sum(weight grad) / sum(weight)), column by column; work: 2 * columns. Dividing by sum(weight),
+// which is 1 before the weights were rounded, makes the result sum to zero whatever the rounding.
+template <class Acc, int C>
+HALFGNN_INLINE void softmax_gradient(Columns<C> columns, int64_t degree, const Acc* weight, Acc* grad, double* work) {
+  const int64_t n = columns.count();
+  double *mean = work, *total = work + n;
+  for (int64_t c = 0; c < 2 * n; ++c) work[c] = 0;
+  for (int64_t e = 0; e < degree; ++e)
+    for (int64_t c = 0; c < n; ++c) {
+      mean[c] += weight[e * n + c] * grad[e * n + c];
+      total[c] += weight[e * n + c];
+    }
+  for (int64_t c = 0; c < n; ++c) mean[c] = total[c] > 0 ? mean[c] / total[c] : mean[c];
+  for (int64_t e = 0; e < degree; ++e)
+    for (int64_t c = 0; c < n; ++c) grad[e * n + c] = weight[e * n + c] * (grad[e * n + c] - static_cast<Acc>(mean[c]));
+}
 
 template <class Acc, class T, class I>
 void edge_softmax_rows(const EdgeSoftmaxArgs& args, int64_t row_begin, int64_t row_end) {
   const Adjacency<I> adj(args.topology);
-  EdgeColumns<Acc, T, I> edges(adj, args.columns);
-  for (int64_t row = row_begin; row < row_end; ++row) {
-    const int64_t begin = adj.indptr[row], end = adj.indptr[row + 1], degree = end - begin;
-    if (degree == 0) continue;
-    edges.load(static_cast<const T*>(args.logits), begin, end);
-    for (int64_t c = 0; c < args.columns; ++c) {
-      Acc* x = edges.column(c);
-      exp_row(x, degree, max_row(x, degree));
-      const Acc inverse = Acc(1) / sum_row(x, degree);
-      for (int64_t i = 0; i < degree; ++i) x[i] *= inverse;
-    }
-    edges.store(static_cast<T*>(args.out), begin);
+  EdgeChunk<Acc, T, I> values(adj, args.columns);
+  Scratch<Acc> best(args.columns);
+  Scratch<double> sum(args.columns);
+  for (RowChunk<I> chunk(adj, row_begin, row_end, args.columns); chunk.next();) {
+    if (chunk.begin() == chunk.end()) continue;
+    values.load(static_cast<const T*>(args.logits), chunk.begin(), chunk.end());
+    const auto each_row = [&](auto per_row) {
+      for (int64_t row = chunk.first_row; row < chunk.last_row; ++row) {
+        const int64_t degree = adj.indptr[row + 1] - adj.indptr[row];
+        if (degree) per_row(degree, values.at(adj.indptr[row]));
+      }
+    };
+    with_columns(args.columns, [&](auto columns) {
+      each_row([&](int64_t degree, Acc* x) { subtract_maximum(columns, degree, x, best.get()); });
+      exp_values(values.at(chunk.begin()), (chunk.end() - chunk.begin()) * args.columns);
+      each_row([&](int64_t degree, Acc* x) { normalise(columns, degree, x, sum.get()); });
+    });
+    values.store(static_cast<T*>(args.out), chunk.begin(), chunk.end());
   }
 }
 
-// ds = a (da - sum(a da) / sum(a)): dividing by sum(a), which is 1 before a was rounded, makes ds sum to zero whatever
-// the rounding.
 template <class Acc, class T, class I>
 void edge_softmax_backward_rows(const EdgeSoftmaxArgs& args, int64_t row_begin, int64_t row_end) {
   const Adjacency<I> adj(args.topology);
-  EdgeColumns<Acc, T, I> weights(adj, args.columns), grads(adj, args.columns);
-  for (int64_t row = row_begin; row < row_end; ++row) {
-    const int64_t begin = adj.indptr[row], end = adj.indptr[row + 1], degree = end - begin;
-    if (degree == 0) continue;
-    weights.load(static_cast<const T*>(args.logits), begin, end);
-    grads.load(static_cast<const T*>(args.grad), begin, end);
-    for (int64_t c = 0; c < args.columns; ++c) {
-      const Acc* a = weights.column(c);
-      Acc* g = grads.column(c);
-      const Acc total = sum_row(a, degree);
-      Acc weighted = 0;
-      for (int64_t i = 0; i < degree; ++i) weighted += a[i] * g[i];
-      const Acc mean = total > 0 ? weighted / total : weighted;
-      for (int64_t i = 0; i < degree; ++i) g[i] = a[i] * (g[i] - mean);
-    }
-    grads.store(static_cast<T*>(args.out), begin);
+  EdgeChunk<Acc, T, I> weights(adj, args.columns), grads(adj, args.columns);
+  Scratch<double> work(2 * args.columns);
+  for (RowChunk<I> chunk(adj, row_begin, row_end, args.columns); chunk.next();) {
+    if (chunk.begin() == chunk.end()) continue;
+    weights.load(static_cast<const T*>(args.logits), chunk.begin(), chunk.end());
+    grads.load(static_cast<const T*>(args.grad), chunk.begin(), chunk.end());
+    with_columns(args.columns, [&](auto columns) {
+      for (int64_t row = chunk.first_row; row < chunk.last_row; ++row) {
+        const int64_t begin = adj.indptr[row], degree = adj.indptr[row + 1] - begin;
+        if (degree) softmax_gradient(columns, degree, weights.at(begin), grads.at(begin), work.get());
+      }
+    });
+    grads.store(static_cast<T*>(args.out), chunk.begin(), chunk.end());
   }
 }
 

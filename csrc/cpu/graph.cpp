@@ -44,6 +44,11 @@ void counting_sort(int64_t n, int64_t buckets, I* indptr, const Key& key, const 
   });
 }
 
+// An indptr of count + 1 entries of 8 bytes must be a size that memory could have.
+void check_count(int64_t count, const char* name) {
+  TORCH_CHECK_VALUE(count >= 0 && count < (int64_t{1} << 48), name, " is ", count, "; expected a number in [0, 2**48)");
+}
+
 void check_index_type(const Tensor& tensor, const char* name) {
   TORCH_CHECK_TYPE(tensor.scalar_type() == at::kInt || tensor.scalar_type() == at::kLong, name, " has dtype ",
                    tensor.scalar_type(), "; expected int32 or int64");
@@ -69,7 +74,7 @@ std::tuple<Tensor, Tensor, Tensor> coo_to_csr(const Tensor& row_data, const Tens
                     col_data.sizes(), "; expected equal shapes");
   TORCH_CHECK_TYPE(row_data.scalar_type() == col_data.scalar_type(), "row has dtype ", row_data.scalar_type(),
                    " and col ", col_data.scalar_type(), "; expected equal dtypes");
-  TORCH_CHECK_VALUE(num_rows >= 0, "num_rows is ", num_rows, "; expected a number not below 0");
+  check_count(num_rows, "num_rows");
   const Tensor row = row_data.contiguous(), col = col_data.contiguous();
   Tensor indptr = at::empty({num_rows + 1}, row.options()), indices = at::empty_like(row),
          edge_ids = at::empty_like(row);
@@ -94,7 +99,7 @@ std::tuple<Tensor, Tensor, Tensor> transpose(const Tensor& indptr, const Tensor&
                                              const OptionalTensor& edge_ids, int64_t num_cols) {
   const int64_t n = indices.numel();
   const Topology topology = topology_of(indptr, indices, edge_ids, n);
-  TORCH_CHECK_VALUE(num_cols >= 0, "num_cols is ", num_cols, "; expected a number not below 0");
+  check_count(num_cols, "num_cols");
   Tensor out_indptr = at::empty({num_cols + 1}, indptr.options()), out_indices = at::empty_like(indices),
          out_ids = at::empty_like(indices);
   AT_DISPATCH_INDEX_TYPES(indptr.scalar_type(), "transpose", [&] {

@@ -102,11 +102,15 @@ struct EdgeSoftmaxArgs {
 
 struct KernelTable {
   const char* name;
-  // Whether spmm_sum, sddmm_dot and mul_backward have a vector kernel for this shape; where not, take the general ones.
+  // Whether sddmm_dot and mul_backward, or spmm_sum, take this shape; what they do not take goes to the general
+  // kernels.
   bool (*has_vector_kernel)(DType type, int64_t dim);
+  bool (*has_sum_kernel)(DType type, int64_t heads, int64_t dim);
   void (*spmm_sum)(const SpmmSumArgs&, int64_t row_begin, int64_t row_end);
   void (*spmm)(const SpmmArgs&, int64_t row_begin, int64_t row_end);
   void (*sddmm_dot)(const SddmmArgs&, int64_t row_begin, int64_t row_end);  // plain dot of rows of one type
+  // No broadcasting, no scale, half or fp32 operands of one type, rows of one value at least.
+  void (*sddmm_elementwise)(const SddmmArgs&, int64_t row_begin, int64_t row_end);
   void (*sddmm)(const SddmmArgs&, int64_t row_begin, int64_t row_end);
   void (*mul_backward)(const MulBackwardArgs&, int64_t row_begin, int64_t row_end);
   void (*backward)(const BackwardArgs&, int64_t row_begin, int64_t row_end);

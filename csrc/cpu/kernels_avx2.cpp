@@ -4,12 +4,12 @@
 #if defined(__x86_64__)
 #if defined(__clang__)
 #pragma clang attribute push(__attribute__((target("avx2,fma,f16c"))), apply_to = function)
-#define __F16C__ 1
 #else
 #pragma GCC target("avx2,fma,f16c")
 #endif
 
 #define HALFGNN_ISA avx2
+#define HALFGNN_F16C 1
 #define HALFGNN_ISA_NAME "avx2"
 #include "kernels_impl.h"
 

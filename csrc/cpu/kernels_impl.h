@@ -46,17 +46,42 @@ inline void with_block(int64_t dim, F f) {
 }
 
 static bool has_vector_kernel(DType type, int64_t dim) { return type != DType::kDouble && dim >= 8; }
+static bool has_sum_kernel(DType type, int64_t heads, int64_t dim) {
+  return type != DType::kDouble && (dim >= 8 || (heads * dim > 0 && heads * dim < 8));
+}
+
+template <class T, class W, class I>
+inline void spmm_narrow(const SpmmSumArgs& args, int64_t begin, int64_t end) {
+  switch (args.heads * args.dim) {
+    case 1: return spmm_narrow_rows<1, T, W, I>(args, begin, end);
+    case 2: return spmm_narrow_rows<2, T, W, I>(args, begin, end);
+    case 3: return spmm_narrow_rows<3, T, W, I>(args, begin, end);
+    case 4: return spmm_narrow_rows<4, T, W, I>(args, begin, end);
+    case 5: return spmm_narrow_rows<5, T, W, I>(args, begin, end);
+    case 6: return spmm_narrow_rows<6, T, W, I>(args, begin, end);
+    default: return spmm_narrow_rows<7, T, W, I>(args, begin, end);
+  }
+}
 
 static void spmm_sum(const SpmmSumArgs& args, int64_t begin, int64_t end) {
   with_vector_type(args.type, [&](auto t) {
     using T = HALFGNN_TYPE_OF(t);
-    with_block<T>(args.dim, [&](auto b) {
-      with_same_or_float<T>(args.weight_type, [&](auto w) {
-        with_index(args.topology.is_int64, [&](auto i) {
-          spmm_sum_rows<HALFGNN_TYPE_OF(b), T, HALFGNN_TYPE_OF(w), HALFGNN_TYPE_OF(i)>(args, begin, end);
-        });
+    with_same_or_float<T>(args.weight_type, [&](auto w) {
+      using W = HALFGNN_TYPE_OF(w);
+      with_index(args.topology.is_int64, [&](auto i) {
+        using I = HALFGNN_TYPE_OF(i);
+        if (args.dim < 8) return spmm_narrow<T, W, I>(args, begin, end);
+        with_block<T>(args.dim, [&](auto b) { spmm_sum_rows<HALFGNN_TYPE_OF(b), T, W, I>(args, begin, end); });
       });
     });
+  });
+}
+
+static void sddmm_elementwise(const SddmmArgs& args, int64_t begin, int64_t end) {
+  with_vector_type(reads_lhs(args.op) ? args.lhs.type : args.rhs.type, [&](auto t) {
+    using T = HALFGNN_TYPE_OF(t);
+    with_index(args.topology.is_int64,
+               [&](auto i) { sddmm_elementwise_rows<T, HALFGNN_TYPE_OF(i)>(args, begin, end); });
   });
 }
 
@@ -126,9 +151,9 @@ static void edge_softmax_backward(const EdgeSoftmaxArgs& args, int64_t begin, in
   with_softmax_types<SoftmaxBackward>(args, begin, end);
 }
 
-static const KernelTable kTable = {
-    HALFGNN_ISA_NAME, has_vector_kernel,    spmm_sum, spmm, sddmm_dot, sddmm, mul_backward, backward,
-    edge_softmax,     edge_softmax_backward};
+static const KernelTable kTable = {HALFGNN_ISA_NAME, has_vector_kernel,    has_sum_kernel, spmm_sum,     spmm,
+                                   sddmm_dot,        sddmm_elementwise,    sddmm,          mul_backward, backward,
+                                   edge_softmax,     edge_softmax_backward};
 
 }  // namespace HALFGNN_ISA
 }  // namespace halfgnn

@@ -18,12 +18,17 @@ bool is_vector_dot(Op op, const Operand& lhs, const Operand& rhs, const Broadcas
          (lhs.target == Target::kRow) != (rhs.target == Target::kRow);
 }
 
+// No broadcasting, one type, and at least one value an edge?
+bool is_elementwise(Op op, const Operand& feat, const BroadcastPlan& plan) {
+  return op != Op::kDot && plan.is_elementwise() && feat.type != DType::kDouble && plan.out_len > 0;
+}
+
 Tensor gsddmm(const Tensor& indptr, const Tensor& indices, const OptionalTensor& edge_ids, std::string_view op_name,
               const OptionalTensor& lhs_data, const OptionalTensor& rhs_data, std::string_view lhs_target,
               std::string_view rhs_target, std::optional<at::ScalarType> out_dtype) {
   const Op op = parse_op(op_name, true);
   const Topology topology = topology_of(indptr, indices, edge_ids, indices.numel());
-  const Target lhs_at = parse_target(lhs_target, false), rhs_at = parse_target(rhs_target, false);
+  const Target lhs_at = parse_target(lhs_target, false), rhs_at = parse_target(rhs_target, false);  // CSC: v is the row
   const Feature lhs = feature_of(reads_lhs(op) ? lhs_data : std::nullopt, "lhs_data", lhs_at, indptr.device());
   const Feature rhs = feature_of(reads_rhs(op) ? rhs_data : std::nullopt, "rhs_data", rhs_at, indptr.device());
   check_operands_present(op, lhs, rhs, op_name);
@@ -47,7 +52,10 @@ Tensor gsddmm(const Tensor& indptr, const Tensor& indices, const OptionalTensor&
   args.out_len = plan.out_len;
   args.out = out.mutable_data_ptr();
   args.out_type = dtype_of(type, "out");
-  const auto kernel = is_vector_dot(op, lhs.operand, rhs.operand, plan) ? kernels().sddmm_dot : kernels().sddmm;
+  const Operand& operand = lhs.defined() ? lhs.operand : rhs.operand;
+  const auto kernel = is_vector_dot(op, lhs.operand, rhs.operand, plan) ? kernels().sddmm_dot
+                      : is_elementwise(op, operand, plan)               ? kernels().sddmm_elementwise
+                                                                        : kernels().sddmm;
   for_rows(topology, plan.outer * plan.inner + 16, [&](int64_t begin, int64_t end) { kernel(args, begin, end); });
   return out;
 }
@@ -79,7 +87,7 @@ bool sum_gradient(const Topology& topology, Op op, bool lhs_side, const Feature&
     args.dim = plan.out_len;
     args.factor = op == Op::kSub && !lhs_side ? -1.f : 1.f;
   }
-  if (!kernels().has_vector_kernel(args.type, args.dim)) return false;
+  if (!kernels().has_sum_kernel(args.type, args.heads, args.dim)) return false;
   args.out = out.mutable_data_ptr();
   args.out_type = dtype_of(out.scalar_type(), "out");
   for_rows(topology, args.heads * args.dim, [&](int64_t begin, int64_t end) { kernels().spmm_sum(args, begin, end); });
@@ -106,9 +114,14 @@ Tensor gsddmm_backward(const Tensor& indptr, const Tensor& indices, const Option
   TORCH_CHECK_VALUE(grad.operand.len == plan.out_len, "grad has shape ", grad_out.sizes(), "; expected trailing shape ",
                     at::IntArrayRef(plan.out_shape));
   check_edge_rows(grad, "grad", topology.num_edges);
+  if (reads_lhs(op))
+    check_declared(lhs, "lhs", lhs_at, gradient_reads(op, Side::kLhs, lhs_side, !lhs_side), lhs_shape, dtype, topology);
+  if (reads_rhs(op))
+    check_declared(rhs, "rhs", rhs_at, gradient_reads(op, Side::kRhs, lhs_side, !lhs_side), rhs_shape, dtype, topology);
+  TORCH_CHECK_VALUE(lhs_side ? reads_lhs(op) : reads_rhs(op), "side is ", side_name, ", which ", op_name,
+                    " does not read");
+  check_gradient_type(grad_out, dtype);
   const auto shape = lhs_side ? lhs_shape : rhs_shape;
-  TORCH_CHECK_VALUE(shape[0] == (own == Target::kRow ? topology.num_rows : topology.num_edges),
-                    "the operand has shape ", shape, ", which is not one row a node or edge of this topology");
 
   Tensor out = at::empty(shape, grad_out.options().dtype(dtype));
   if (own == Target::kRow && sum_gradient(topology, op, lhs_side, grad, lhs_side ? rhs : lhs, plan, out)) return out;

@@ -1,7 +1,7 @@
 // SDDMM on the CPU. Included once for each instruction set (see kernels_*.cpp).
 #pragma once
 
-#include "spmm_kernel.h"
+#include "chunk.h"
 
 namespace halfgnn {
 namespace HALFGNN_ISA {
@@ -113,6 +113,73 @@ void sddmm_dot_rows(const SddmmArgs& args, int64_t row_begin, int64_t row_end) {
       for (int64_t i = 0; i < count * blocks.heads; ++i) dots[i] *= factor;
       for (int k = 0; k < count; ++k)
         encode(dots + k * blocks.heads, blocks.heads, args.out_type, args.out, adj.edge_id(p + k));
+    }
+  }
+}
+
+// Operators without broadcasting on rows of one type: a chunk's operands are gathered, combined and scattered flat.
+template <class T, class I>
+class ChunkOperand {
+ public:
+  ChunkOperand(const Adjacency<I>& adj, const Operand& operand)
+      : adj_(adj), operand_(operand), chunk_(adj, operand.len) {}
+  const float* load(const RowChunk<I>& rows) {
+    const T* data = static_cast<const T*>(operand_.data);
+    const int64_t begin = rows.begin(), end = rows.end();
+    if (operand_.target == Target::kEdge) {
+      chunk_.load(data, begin, end);
+    } else if (operand_.target == Target::kCol) {
+      chunk_.gather(data, begin, end, [this](int64_t p) { return adj_.column(p); });
+    } else {
+      repeat_rows(data, rows);
+    }
+    return chunk_.at(begin);
+  }
+
+ private:
+  void repeat_rows(const T* data, const RowChunk<I>& rows) {
+    chunk_.reserve(rows.begin(), rows.end());
+    const int64_t n = operand_.len;
+    float* out = chunk_.at(rows.begin());
+    for (int64_t row = rows.first_row; row < rows.last_row; ++row) {
+      const int64_t degree = adj_.indptr[row + 1] - adj_.indptr[row];
+      if (degree == 0) continue;
+      const float* first = out;
+      decode_row(data + row * n, n, out);
+      out += n;
+      for (int64_t i = 0; i < (degree - 1) * n; ++i) out[i] = first[i];
+      out += (degree - 1) * n;
+    }
+  }
+  const Adjacency<I>& adj_;
+  Operand operand_;
+  EdgeChunk<float, T, I> chunk_;
+};
+
+template <class T, class I>
+void sddmm_elementwise_rows(const SddmmArgs& args, int64_t row_begin, int64_t row_end) {
+  const Adjacency<I> adj(args.topology);
+  const int64_t n = args.out_len;
+  const Op op = args.op;
+  ChunkOperand<T, I> lhs(adj, args.lhs), rhs(adj, args.rhs);
+  EdgeChunk<float, T, I> out(adj, n);
+  for (RowChunk<I> chunk(adj, row_begin, row_end, n); chunk.next();) {
+    const int64_t begin = chunk.begin(), end = chunk.end(), values = (end - begin) * n;
+    if (values == 0) continue;
+    const float* l = reads_lhs(op) ? lhs.load(chunk) : nullptr;
+    const float* r = reads_rhs(op) ? rhs.load(chunk) : nullptr;
+    out.reserve(begin, end);
+    float* message = out.at(begin);
+    if (l && r) {
+      const int64_t zero = 0;
+      form_message(op, Broadcast{1, values, &zero, &zero, &zero, 1, 1, 1}, l, r, message);
+    } else {
+      memcpy(message, l ? l : r, static_cast<size_t>(values) * sizeof(float));
+    }
+    if (args.out_type == DType::kFloat) {
+      out.store(static_cast<float*>(args.out), begin, end);
+    } else {
+      out.store(static_cast<T*>(args.out), begin, end);
     }
   }
 }

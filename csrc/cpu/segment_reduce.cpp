@@ -31,7 +31,7 @@ std::tuple<Tensor, Tensor> segment_reduce(const Tensor& offsets, const Tensor& v
   Tensor out = at::empty(with_rows(topology.num_rows, plan.out_shape), value.tensor.options());
   const bool has_arg = is_argument_reduce(reduce);
   Tensor arg = has_arg ? at::empty(out.sizes(), offsets.options()) : at::empty({0}, offsets.options());
-  if (!has_arg && kernels().has_vector_kernel(value.operand.type, plan.out_len)) {
+  if (!has_arg && kernels().has_sum_kernel(value.operand.type, 1, plan.out_len)) {
     SpmmSumArgs args;
     args.topology = topology;
     args.feat = value.operand.data;
@@ -64,11 +64,13 @@ Tensor segment_reduce_backward(const Tensor& offsets, const Tensor& grad_out, co
   const Feature grad = feature_of(grad_out, "grad", Target::kRow, offsets.device());
   const Topology topology = topology_of(offsets, std::nullopt, std::nullopt, num_rows);
   check_row_rows(grad, "grad", topology.num_rows);
+  check_offsets(offsets, num_rows);
   const BroadcastPlan plan = plan_of(Op::kCopyRhs, {}, trailing(grad.tensor.sizes()));
   Tensor out = at::zeros(with_rows(num_rows, plan.out_shape), grad.tensor.options());
   if (out.numel() == 0) return out;
   const Tensor scale = reduce == Reduce::kMean ? inverse_degrees(offsets, grad.operand.type) : Tensor();
   const Tensor arg = is_argument_reduce(reduce) ? arg_data->contiguous() : Tensor();
+  if (arg.defined()) check_arg(arg, grad_out, offsets);
   BackwardArgs args;
   args.topology = topology;
   args.op = Op::kCopyRhs;

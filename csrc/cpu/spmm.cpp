@@ -11,9 +11,9 @@ namespace {
 
 // A weighted or plain sum that the vector kernel can do?
 bool is_vector_sum(Op op, const Feature& lhs, const Feature& rhs, const BroadcastPlan& plan) {
-  if (op == Op::kCopyLhs) return kernels().has_vector_kernel(lhs.operand.type, plan.out_len);
-  if (op == Op::kCopyRhs) return kernels().has_vector_kernel(rhs.operand.type, plan.out_len);
-  return op == Op::kMul && plan.is_rhs_per_head() && kernels().has_vector_kernel(lhs.operand.type, plan.inner);
+  if (op == Op::kCopyLhs) return kernels().has_sum_kernel(lhs.operand.type, 1, plan.out_len);
+  if (op == Op::kCopyRhs) return kernels().has_sum_kernel(rhs.operand.type, 1, plan.out_len);
+  return op == Op::kMul && plan.is_rhs_per_head() && kernels().has_sum_kernel(lhs.operand.type, plan.outer, plan.inner);
 }
 
 void run_vector_sum(const Topology& topology, Op op, Reduce reduce, const Feature& lhs, const Feature& rhs,
@@ -150,7 +150,9 @@ void edge_grad_rhs(const Backward& b, Tensor& grad_rhs) {
   args.row_scale = b.scale.operand.data;
   args.out = grad_rhs.mutable_data_ptr();
   args.out_type = dtype_of(grad_rhs.scalar_type(), "grad_rhs");
-  const auto kernel = dot ? kernels().sddmm_dot : kernels().sddmm;
+  const bool elementwise = !args.row_scale && args.out_len > 0 && b.grad.operand.type != DType::kDouble &&
+                           (args.out_type == b.grad.operand.type || args.out_type == DType::kFloat);
+  const auto kernel = dot ? kernels().sddmm_dot : elementwise ? kernels().sddmm_elementwise : kernels().sddmm;
   for_rows(b.topology, b.plan.out_len, [&](int64_t begin, int64_t end) { kernel(args, begin, end); });
 }
 
@@ -162,7 +164,6 @@ void general_backward(const Backward& b, bool by_src, Tensor& grad_lhs, Tensor& 
   args.grad.target = by_src ? Target::kCol : Target::kRow;
   args.lhs = b.lhs.operand;
   args.lhs.len = b.plan.lhs_len;
-  args.lhs.target = by_src ? Target::kRow : Target::kCol;
   args.rhs = b.rhs.operand;
   args.rhs.len = b.plan.rhs_len;
   args.broadcast = b.plan.view();
@@ -189,6 +190,8 @@ std::tuple<Tensor, Tensor> gspmm_backward(const Tensor& indptr, const Tensor& in
   const at::Device device = indptr.device();
   TORCH_CHECK_VALUE(by_src || !need_lhs, "by_src is false; the gradient of lhs needs out-edges (CSR)");
   TORCH_CHECK_VALUE(!is_argument_reduce(reduce) || arg_data, "arg is None; ", reduce_name, " needs it");
+  TORCH_CHECK_VALUE(in_indptr.dim() == 1 && in_indptr.size(0) >= 1 && in_indptr.device() == device,
+                    "in_indptr has shape ", in_indptr.sizes(), "; expected (destinations + 1,) on ", device);
   const BroadcastPlan plan = plan_of(op, trailing(lhs_shape), trailing(rhs_shape));
   const Tensor scale =
       reduce == Reduce::kMean ? inverse_degrees(in_indptr, dtype_of(grad_out.scalar_type(), "grad")) : Tensor();
@@ -196,15 +199,27 @@ std::tuple<Tensor, Tensor> gspmm_backward(const Tensor& indptr, const Tensor& in
   const Backward b{topology_of(indptr, indices, edge_ids, indices.numel()),
                    op,
                    feature_of(grad_out, "grad", Target::kCol, device),
-                   feature_of(lhs_data, "lhs", Target::kRow, device),
+                   feature_of(lhs_data, "lhs", by_src ? Target::kRow : Target::kCol, device),
                    feature_of(rhs_data, "rhs", Target::kEdge, device),
                    feature_of(scale.defined() ? OptionalTensor(scale) : std::nullopt, "scale", Target::kCol, device),
                    arg.defined() ? &arg : nullptr,
                    plan};
-  TORCH_CHECK_VALUE(b.grad.operand.len == plan.out_len, "grad has shape ", grad_out.sizes(),
-                    "; expected trailing shape ", at::IntArrayRef(plan.out_shape));
-  check_edge_rows(b.rhs, "rhs", b.topology.num_edges);
-  check_row_rows(b.lhs, "lhs", by_src ? b.topology.num_rows : b.lhs.defined() ? b.lhs.tensor.size(0) : 0);
+  TORCH_CHECK_VALUE(b.grad.operand.len == plan.out_len && b.grad.tensor.size(0) == in_indptr.numel() - 1 &&
+                        (by_src || b.grad.tensor.size(0) == b.topology.num_rows),
+                    "grad has shape ", grad_out.sizes(), "; expected ", in_indptr.numel() - 1,
+                    " rows of trailing shape ", at::IntArrayRef(plan.out_shape));
+  if (reads_lhs(op)) {
+    check_declared(b.lhs, "lhs", b.lhs.operand.target, gradient_reads(op, Side::kLhs, need_lhs, need_rhs), lhs_shape,
+                   lhs_dtype, b.topology);
+  }
+  if (reads_rhs(op)) {
+    check_declared(b.rhs, "rhs", Target::kEdge, gradient_reads(op, Side::kRhs, need_lhs, need_rhs), rhs_shape,
+                   rhs_dtype, b.topology);
+  }
+  check_gradient_type(grad_out, reads_lhs(op) ? lhs_dtype : rhs_dtype);
+  if (reads_lhs(op) && reads_rhs(op))
+    check_gradient_type(at::empty({0}, grad_out.options().dtype(rhs_dtype)), lhs_dtype);
+  if (arg.defined()) check_arg(arg, grad_out, indptr);
 
   const auto gradient = [&](bool needed, at::IntArrayRef shape, at::ScalarType type) {
     return needed ? at::empty(shape, grad_out.options().dtype(type)) : at::empty({0}, grad_out.options().dtype(type));
@@ -212,11 +227,12 @@ std::tuple<Tensor, Tensor> gspmm_backward(const Tensor& indptr, const Tensor& in
   Tensor grad_lhs = gradient(need_lhs, lhs_shape, lhs_dtype), grad_rhs = gradient(need_rhs, rhs_shape, rhs_dtype);
   const DType grad_type = b.grad.operand.type;
   const bool sums = !b.arg;
-  const bool per_head =
-      sums && op == Op::kMul && plan.is_rhs_per_head() && kernels().has_vector_kernel(grad_type, plan.inner);
-  const bool copies_lhs = sums && op != Op::kMul && op != Op::kDiv && plan.lhs_len == plan.out_len &&
-                          kernels().has_vector_kernel(grad_type, plan.out_len);
-  if (need_lhs && !need_rhs && (per_head || copies_lhs)) {
+  const bool weights = sums && op == Op::kMul && plan.is_rhs_per_head();
+  const bool per_head = weights && kernels().has_vector_kernel(grad_type, plan.inner);
+  const bool sums_weighted = weights && kernels().has_sum_kernel(grad_type, plan.outer, plan.inner);
+  const bool sums_copies = sums && op != Op::kMul && op != Op::kDiv && plan.lhs_len == plan.out_len &&
+                           kernels().has_sum_kernel(grad_type, 1, plan.out_len);
+  if (need_lhs && !need_rhs && (sums_weighted || sums_copies)) {
     sum_grad_lhs(b, grad_lhs);
   } else if (need_lhs && need_rhs && per_head) {
     mul_grad_both(b, grad_lhs, grad_rhs);

@@ -71,6 +71,45 @@ HALFGNN_INLINE void prefetch_row(const T* row, int64_t n) {
   __builtin_prefetch(p + end - 1);
 }
 
+// A row of sums. Terms are added one after the other for kRun edges, and the sums of such runs in fp64: the rounding
+// error of a hub is that of a run, whatever the degree.
+constexpr int64_t kRun = 64;
+template <class Acc>
+class RunningSum {
+ public:
+  explicit RunningSum(int64_t n) : n_(n), run_(n), total_(n) {}
+  // Begins a row; what is then added to the returned values is reported with added().
+  HALFGNN_INLINE Acc* start() {
+    for (int64_t i = 0; i < n_; ++i) run_[i] = 0;
+    count_ = 0;
+    folded_ = false;
+    return run_;
+  }
+  HALFGNN_INLINE void added(int64_t edges) {
+    count_ += edges;
+    if (count_ >= kRun) fold();
+  }
+  HALFGNN_INLINE Acc* finish() {
+    if (folded_)
+      for (int64_t i = 0; i < n_; ++i) run_[i] = static_cast<Acc>(total_[i] + run_[i]);
+    return run_;
+  }
+
+ private:
+  void fold() {
+    for (int64_t i = 0; i < n_; ++i) {
+      total_[i] = (folded_ ? total_[i] : 0.) + run_[i];
+      run_[i] = 0;
+    }
+    folded_ = true;
+    count_ = 0;
+  }
+  int64_t n_, count_ = 0;
+  bool folded_ = false;
+  Scratch<Acc> run_;
+  Scratch<double> total_;
+};
+
 // sum += weight_k * row_k for `K` rows, weights one a head (row k's at weight + k * heads).
 template <class B, int K, bool kWeighted, class T>
 HALFGNN_INLINE void add_rows(const Blocks<B>& blocks, const T* const* rows, const float* weight, float* sum) {
@@ -137,12 +176,13 @@ void spmm_sum_rows(const SpmmSumArgs& args, int64_t row_begin, int64_t row_end) 
   const T* feat = static_cast<const T*>(args.feat);
   const W* weight = static_cast<const W*>(args.weight);
   const bool weighted = weight || args.scale;
-  Scratch<float> sum(blocks.workspace()), w(kBatch * args.heads);
+  RunningSum<float> sums(blocks.workspace());
+  Scratch<float> w(kBatch * args.heads);
   auto feat_row = [&](int64_t p) { return args.feat_by_edge ? adj.edge_id(p) : static_cast<int64_t>(adj.indices[p]); };
 
   for (int64_t row = row_begin; row < row_end; ++row) {
     const int64_t begin = adj.indptr[row], end = adj.indptr[row + 1];
-    memset(sum, 0, static_cast<size_t>(blocks.workspace()) * sizeof(float));
+    float* sum = sums.start();
     for (int64_t p = begin; p < end; p += kBatch) {
       const int count = static_cast<int>(end - p < kBatch ? end - p : kBatch);
       const T* rows[kBatch];
@@ -161,10 +201,49 @@ void spmm_sum_rows(const SpmmSumArgs& args, int64_t row_begin, int64_t row_end) 
       } else {
         add_batch<B, false>(blocks, count, rows, w, sum);
       }
+      sums.added(count);
     }
     const float factor =
         args.divide_by_degree && end > begin ? args.factor / static_cast<float>(end - begin) : args.factor;
-    store_row<B, T>(blocks, sum, factor, args.out_type, args.out, row);
+    store_row<B, T>(blocks, sums.finish(), factor, args.out_type, args.out, row);
+  }
+}
+
+// Rows of N < 8 elements in all: the sum stays in registers, in fp64 (see RunningSum).
+template <int N, class T, class W, class I>
+void spmm_narrow_rows(const SpmmSumArgs& args, int64_t row_begin, int64_t row_end) {
+  const Adjacency<I> adj(args.topology);
+  const T* feat = static_cast<const T*>(args.feat);
+  const W* weight = static_cast<const W*>(args.weight);
+  constexpr int64_t kFeatBytes = N * static_cast<int64_t>(sizeof(T));
+  const int64_t weight_bytes = args.heads * static_cast<int64_t>(sizeof(W));
+  auto feat_row = [&](int64_t p) { return args.feat_by_edge ? adj.edge_id(p) : adj.column(p); };
+  int64_t head[N];
+  for (int i = 0; i < N; ++i) head[i] = i / args.dim;
+
+  for (int64_t row = row_begin; row < row_end; ++row) {
+    const int64_t begin = adj.indptr[row], end = adj.indptr[row + 1];
+    double sum[N] = {};
+    for (int64_t p = begin; p < end; ++p) {
+      const int64_t ahead = p + kPrefetchEdges;
+      if (adj.has(ahead)) {
+        prefetch_edge(feat, feat_row(ahead), kFeatBytes);
+        if (weight) prefetch_edge(weight, adj.edge_id(ahead), weight_bytes);
+      }
+      const T* x = feat + feat_row(p) * N;
+      const float scale = args.scale ? args.scale[adj.column(p)] : 1.f;
+      if (weight) {
+        const W* w = weight + adj.edge_id(p) * args.heads;
+        for (int i = 0; i < N; ++i) sum[i] += scale * to_float(w[head[i]]) * to_float(x[i]);
+      } else {
+        for (int i = 0; i < N; ++i) sum[i] += scale * to_float(x[i]);
+      }
+    }
+    const double factor =
+        args.divide_by_degree && end > begin ? args.factor / static_cast<double>(end - begin) : args.factor;
+    float result[N];
+    for (int i = 0; i < N; ++i) result[i] = static_cast<float>(factor * sum[i]);
+    encode(result, N, args.out_type, args.out, row);
   }
 }
 
@@ -174,13 +253,13 @@ void spmm_rows(const SpmmArgs& args, int64_t row_begin, int64_t row_end) {
   const Adjacency<I> adj(args.topology);
   const int64_t n = args.out_len;
   MessageBuffers<Acc> buffers(args.op, args.lhs, args.rhs, args.broadcast, n);
-  Scratch<Acc> total(n);
+  RunningSum<Acc> totals(n);
   I* arg = static_cast<I*>(args.arg);
 
   for (int64_t row = row_begin; row < row_end; ++row) {
     const int64_t begin = adj.indptr[row], end = adj.indptr[row + 1];
     I* row_arg = arg ? arg + row * n : nullptr;
-    for (int64_t i = 0; i < n; ++i) total[i] = 0;
+    Acc* total = totals.start();
     if (row_arg)
       for (int64_t i = 0; i < n; ++i) row_arg[i] = -1;
     for (int64_t p = begin; p < end; ++p) {
@@ -192,12 +271,14 @@ void spmm_rows(const SpmmArgs& args, int64_t row_begin, int64_t row_end) {
         if (row_arg)
           for (int64_t i = 0; i < n; ++i) row_arg[i] = static_cast<I>(edge);
       } else {
-        reduce_into(args.reduce, n, message, total.get(), row_arg, static_cast<I>(edge));
+        reduce_into(args.reduce, n, message, total, row_arg, static_cast<I>(edge));
       }
+      if (!row_arg) totals.added(1);
     }
+    total = totals.finish();
     if (args.reduce == Reduce::kMean && end > begin)
       for (int64_t i = 0; i < n; ++i) total[i] /= static_cast<Acc>(end - begin);
-    encode(total.get(), n, args.out_type, args.out, row);
+    encode(total, n, args.out_type, args.out, row);
   }
 }
 

@@ -1,6 +1,8 @@
 // Eight-lane fp32 vectors and the half conversions, in the compiler's portable vector extension (GCC, Clang; x86-64 and
 // Arm). Included once for each instruction set, inside namespace HALFGNN_ISA, so that no two copies are ever merged by
 // the linker. For the same reason nothing here may instantiate code of the C++ library.
+// HALFGNN_F16C says that the processor converts fp16 itself (the compiler's own __F16C__ does not follow a target
+// pragma in every GCC).
 #pragma once
 
 #include <stdint.h>
@@ -9,7 +11,7 @@
 
 #include <new>
 
-#if defined(__F16C__)
+#if defined(HALFGNN_F16C)
 #include <immintrin.h>
 #endif
 
@@ -76,7 +78,7 @@ HALFGNN_INLINE void store8(f32x8 v, BFloat16* p) {
 // ---- float16
 // ---------------------------------------------------------------------------------------------------------------------
 
-#if defined(__F16C__)
+#if defined(HALFGNN_F16C)
 HALFGNN_INLINE f32x8 load8(const Half* p) { return bit_cast<f32x8>(_mm256_cvtph_ps(load_unaligned<__m128i>(p))); }
 HALFGNN_INLINE void store8(f32x8 v, Half* p) {
   const __m128i bits = _mm256_cvtps_ph(bit_cast<__m256>(v), _MM_FROUND_TO_NEAREST_INT | _MM_FROUND_NO_EXC);
@@ -124,7 +126,7 @@ HALFGNN_INLINE void store8(f32x8 v, float* p) { memcpy(p, &v, sizeof(v)); }
 HALFGNN_INLINE float to_float(BFloat16 x) { return bit_cast<float>(static_cast<uint32_t>(x.bits) << 16); }
 HALFGNN_INLINE float to_float(float x) { return x; }
 HALFGNN_INLINE double to_float(double x) { return x; }
-#if defined(__F16C__)
+#if defined(HALFGNN_F16C)
 HALFGNN_INLINE float to_float(Half x) { return _cvtsh_ss(x.bits); }
 #else
 HALFGNN_INLINE float to_float(Half x) {

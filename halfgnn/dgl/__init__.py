@@ -32,6 +32,7 @@ from __future__ import annotations
 
 import contextlib
 import importlib
+import threading
 from collections.abc import Callable, Iterator
 from typing import Any
 
@@ -76,6 +77,9 @@ _REPLACEMENTS: list[_Replacement] = [
 ]
 
 _undo: list[tuple[Any, str, Any]] = []  # (owner, name, original) of what is replaced now
+_lock = threading.RLock()
+_patched = False  # by patch()
+_accelerating = 0  # blocks of accelerate() that are open, in all threads
 
 
 def _import_dgl() -> Any:
@@ -104,6 +108,41 @@ def patch() -> None:
         ImportError: DGL cannot be imported.
         RuntimeError: DGL runs on another backend than PyTorch.
     """
+    global _patched
+    with _lock:
+        _install()
+        _patched = True
+
+
+def unpatch() -> None:
+    """Gives DGL its own functions back, once no :func:`accelerate` block is open any more."""
+    global _patched
+    with _lock:
+        _patched = False
+        if not _accelerating:
+            _restore()
+
+
+@contextlib.contextmanager
+def accelerate() -> Iterator[None]:
+    """:func:`patch` for a ``with`` block or a decorated function.
+
+    Of the whole process, like patch(): other threads are routed too while a block is open. Blocks may be nested and may overlap.
+    """
+    global _accelerating
+    with _lock:
+        _install()
+        _accelerating += 1
+    try:
+        yield
+    finally:
+        with _lock:
+            _accelerating -= 1
+            if not _accelerating and not _patched:
+                _restore()
+
+
+def _install() -> None:
     if _undo:
         return
     dgl = _import_dgl()
@@ -117,24 +156,11 @@ def patch() -> None:
         # update_all slices the graph on every call; without this every slice is converted anew.
         _replace(dgl.heterograph_index.HeteroGraphIndex, "get_relation_graph", relation_graph)
     except BaseException:
-        unpatch()
+        _restore()
         raise
 
 
-def unpatch() -> None:
-    """Gives DGL its own functions back. Does nothing where :func:`patch` is not in force."""
+def _restore() -> None:
     while _undo:
         owner, name, original = _undo.pop()
         setattr(owner, name, original)
-
-
-@contextlib.contextmanager
-def accelerate() -> Iterator[None]:
-    """:func:`patch` for a ``with`` block or a decorated function. May be nested."""
-    was_patched = bool(_undo)
-    patch()
-    try:
-        yield
-    finally:
-        if not was_patched:
-            unpatch()

@@ -14,7 +14,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from ..graph import Graph
+from ..graph import Graph, ordinary_tensors
 
 _TOPOLOGY = "_halfgnn_topology"  # of one relation: its Topology
 _RELATIONS = "_halfgnn_relations"  # edge type id -> index of that relation alone
@@ -40,14 +40,16 @@ class Topology:
             return self.graph
         copy = self._copies.get(device)
         if copy is None:
-            copy = self._copies[device] = self.graph.to(device)
+            with ordinary_tensors():
+                copy = self._copies[device] = self.graph.to(device)
         return copy
 
     def isolated(self, device: torch.device) -> Tensor | None:
         """Mask (num_dst,) of nodes without in-edges; on the CPU None where there are none."""
         if device not in self._isolated:
             indptr = self.on(device).csc()[0]
-            mask = indptr[1:] == indptr[:-1]
+            with ordinary_tensors():
+                mask = indptr[1:] == indptr[:-1]
             # To ask a GPU would stall its stream; to mask in vain costs less.
             absent = device.type == "cpu" and not bool(mask.any())
             self._isolated[device] = None if absent else mask
@@ -112,7 +114,8 @@ def relation_topology(gidx: Any, etype: int) -> Topology:
     relation = relation_graph(gidx, etype)
     topology = relation.__dict__.get(_TOPOLOGY)
     if topology is None:
-        topology = relation.__dict__[_TOPOLOGY] = Topology(_convert(relation))
+        with ordinary_tensors():
+            topology = relation.__dict__[_TOPOLOGY] = Topology(_convert(relation))
     return topology
 
 
@@ -146,8 +149,9 @@ def union_topology(gidx: Any, etypes: list[int], side: int) -> Topology:
     key = (side, *etypes)
     if key not in unions:
         graphs = [relation_topology(gidx, etype).graph for etype in etypes]
-        ends = torch.cat([graph.edges()[side] for graph in graphs])
         num_nodes = graphs[0].num_dst if side else graphs[0].num_src
+        with ordinary_tensors():
+            ends = torch.cat([graph.edges()[side] for graph in graphs])
         union = Graph.from_edges(ends, ends, num_src=num_nodes, num_dst=num_nodes, check=False)
         unions[key] = Topology(union)
     return unions[key]

@@ -36,8 +36,18 @@ def as_graph(g) -> Graph:
     raise TypeError(f"g is a {type(g).__name__}; expected a halfgnn.Graph or a DGLGraph")
 
 
+def check_name(value, name: str, known: tuple[str, ...]) -> None:
+    if value not in known:
+        raise ValueError(f"{name} is {value!r}; expected one of {', '.join(known)}")
+
+
+def check_out_dtype(out_dtype) -> None:
+    if out_dtype is not None and not isinstance(out_dtype, torch.dtype):
+        raise TypeError(f"out_dtype is {out_dtype!r}; expected a torch.dtype or None")
+
+
 def target_of(target, name: str) -> str:
-    if target not in _TARGETS:
+    if not isinstance(target, (str, int)) or target not in _TARGETS:
         raise ValueError(f"{name} is {target!r}; expected u, v or e")
     return _TARGETS[target]
 
@@ -50,6 +60,8 @@ def check_operand(data: Tensor | None, name: str, g: Graph, target: str) -> None
     if data.dim() == 0 or data.shape[0] != rows:
         what = {"u": "one a source node", "v": "one a destination node", "e": "one an edge"}[target]
         raise ValueError(f"{name} has shape {tuple(data.shape)}; expected {rows} rows, {what}")
+    if data.layout != torch.strided:
+        raise TypeError(f"{name} has layout {data.layout}; expected a dense tensor")
     if data.device != g.device:
         raise ValueError(f"{name} is on {data.device}; expected the graph's device, {g.device}")
 

@@ -13,10 +13,14 @@ from ._common import (
     as_graph,
     autocast,
     broadcast_trailing,
+    check_name,
     check_operand,
+    check_out_dtype,
     needs_grad,
     target_of,
 )
+
+OPS = (*MESSAGE_OPS, "dot", "copy_lhs", "copy_rhs")
 
 _gsddmm = torch.ops.halfgnn.gsddmm.default
 _gsddmm_backward = torch.ops.halfgnn.gsddmm_backward.default
@@ -118,6 +122,8 @@ def gsddmm(
         TypeError: wrong or mixed dtypes. ValueError: wrong shapes, devices or names.
     """
     g = as_graph(g)
+    check_name(op, "op", OPS)
+    check_out_dtype(out_dtype)
     lhs_target, rhs_target = (
         target_of(lhs_target, "lhs_target"),
         target_of(rhs_target, "rhs_target"),

@@ -5,7 +5,7 @@ from __future__ import annotations
 import torch
 from torch import Tensor
 
-from ._common import apply, autocast, needs_grad
+from ._common import REDUCES, apply, autocast, check_name, needs_grad
 
 _segment_reduce = torch.ops.halfgnn.segment_reduce.default
 _segment_reduce_backward = torch.ops.halfgnn.segment_reduce_backward.default
@@ -72,6 +72,7 @@ def segment_reduce(seglen: Tensor, value: Tensor, reducer: str = "sum") -> Tenso
         raise ValueError("value has no dimensions; expected (R, *)")
     if seglen.device != value.device:
         raise ValueError(f"seglen is on {seglen.device}; expected the device of value, {value.device}")
+    check_name(reducer, "reducer", REDUCES)
     value = autocast(value)
     offsets = torch.nn.functional.pad(seglen.cumsum(0, dtype=seglen.dtype), (1, 0))
     if needs_grad(value):

@@ -12,9 +12,13 @@ from ._common import (
     as_graph,
     autocast,
     broadcast_trailing,
+    check_name,
     check_operand,
+    check_out_dtype,
     needs_grad,
 )
+
+OPS = (*MESSAGE_OPS, "copy_lhs", "copy_rhs")
 
 _gspmm = torch.ops.halfgnn.gspmm.default
 _gspmm_backward = torch.ops.halfgnn.gspmm_backward.default
@@ -144,6 +148,9 @@ def gspmm(
         TypeError: wrong or mixed dtypes. ValueError: wrong shapes, devices or names.
     """
     g = as_graph(g)
+    check_name(op, "op", OPS)
+    check_name(reduce_op, "reduce_op", REDUCES)
+    check_out_dtype(out_dtype)
     if op == "copy_lhs":
         rhs_data = None
     else:
