@@ -44,7 +44,11 @@ def _add_options(parser: argparse.ArgumentParser) -> None:
     add("--baselines", nargs="*", choices=BASELINES, default=list(BASELINES))
     add("--idtype", choices=tuple(IDTYPES), default="int64", help="of node ids (DGL's is int64)")
     add("--threads", type=int, default=2)
-    add("--budget", type=float, help="seconds a contestant of a case, unless 3 runs need more")
+    add(
+        "--budget",
+        type=float,
+        help="seconds for a contestant of a case (0.6); calls of 4 s or more get one sample unless it affords more",
+    )
     add("--seed", type=int, default=0, help="of the graphs")
     add("--out", type=Path, metavar="FOLDER", help="append the rows to FOLDER/<device>.csv")
 

@@ -16,7 +16,7 @@ class Effort:
 
     budget_s: time to spend on one contestant of a case, warm-up included, unless min_runs need more.
     min_runs, max_runs: samples of a contestant. A first call of warm_s or more is warm-up enough; one of
-    slow_s is a sample itself, and one of lone_s the only one: noise is milliseconds.
+    slow_s is a sample itself, and one of lone_s beyond the budget the only one.
     sample_s: shorter calls are repeated until a sample lasts so long.
     pause_s: idle time before a sample, for the threads of the one before to come to rest.
     """
@@ -71,7 +71,7 @@ def plan(runner: Runner, effort: Effort, first: float) -> None:
     runner.repeat = max(1, math.ceil(effort.sample_s / max(estimate, 1e-9)))
     if runner.repeat > 1:  # short calls: one more look, now that everything is warm
         runner.repeat = max(1, math.ceil(effort.sample_s / max(runner.sample(), 1e-9)))
-    if first >= effort.lone_s:
+    if first >= max(effort.lone_s, effort.budget_s):
         return
     affordable = int((effort.budget_s - sum(runner.seconds)) / (estimate * runner.repeat))
     least = (2 if first >= effort.slow_s else effort.min_runs) - len(runner.seconds)

@@ -246,6 +246,12 @@ def test_plan(takes, repeat, runs, kept):
     assert planned.samples - before == runs and len(planned.seconds) == runs + kept
 
 
+def test_a_budget_buys_samples_of_the_slowest():
+    planned = _Clocked(lambda: None)
+    timing.plan(planned, timing.Effort(budget_s=60.0), 9.0)
+    assert planned.runs == 5 and planned.seconds == [9.0]
+
+
 def test_quantile():
     assert timing.quantile([3.0, 1.0, 2.0], 0.5) == 2.0
     assert timing.quantile([0.0, 10.0], 0.2) == 2.0

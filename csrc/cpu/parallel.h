@@ -4,6 +4,7 @@
 #include <ATen/Parallel.h>
 
 #include <algorithm>
+#include <atomic>
 
 #include "../common/types.h"
 
@@ -42,9 +43,13 @@ void for_rows(const Topology& topology, int64_t elements_per_edge, const Kernel&
     return topology.is_int64 ? row_at_work(static_cast<const int64_t*>(topology.indptr), topology.num_rows, target)
                              : row_at_work(static_cast<const int32_t*>(topology.indptr), topology.num_rows, target);
   };
-  at::parallel_for(0, pieces, 1, [&](int64_t begin, int64_t end) {
-    const int64_t first = boundary(begin), last = boundary(end);
-    if (first < last) kernel(first, last);
+  // at::parallel_for gives a thread one range; pieces are taken as they come, which evens out rows of unlike cost.
+  std::atomic<int64_t> next{0};
+  at::parallel_for(0, threads, 1, [&](int64_t, int64_t) {
+    for (int64_t piece = next++; piece < pieces; piece = next++) {
+      const int64_t first = boundary(piece), last = boundary(piece + 1);
+      if (first < last) kernel(first, last);
+    }
   });
 }
 
