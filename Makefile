@@ -14,7 +14,7 @@ SOURCES := $(wildcard csrc/*.cpp csrc/*/*.cpp csrc/*/*.h csrc/*/*.cu csrc/*/*.cu
 .PHONY: demo test check bench clean
 
 demo: $(VENV)/demo halfgnn/_C.so
-	PYTHONPATH=. $(PY) examples/gat_amp.py --dataset cora --dtype bf16 --heads 1 1 1 --backend both
+	PYTHONPATH=. $(PY) examples/gat_amp.py --dataset cora --dtype bf16 --heads 1 1 1 --backend both --epochs 50
 
 test: check
 	$(PY) -m pytest -q -n $(JOBS) tests
