@@ -30,7 +30,9 @@ bench: $(VENV)/test halfgnn/_C.so
 	$(PY) -m benchmarks all --out benchmarks/results
 
 halfgnn/_C.so: $(SOURCES) $(VENV)/build
-	$(PY) setup.py -q build_ext --inplace
+	@mkdir -p build
+	@echo "compiling halfgnn (a few minutes; log: build/build.log)"
+	@$(PY) setup.py build_ext --inplace > build/build.log 2>&1 || { tail -n 60 build/build.log; exit 1; }
 	touch $@
 
 # An environment, a stamp for each set of requirements installed in it.
