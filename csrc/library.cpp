@@ -3,8 +3,8 @@
 //
 // Topology arguments. `indptr` (rows + 1), `indices` (E) and `edge_ids` (E, absent when edge data is already stored in
 // this order) are a compressed adjacency, int32 or int64. CSC: rows are destinations, indices are sources. CSR: rows
-// are sources, indices are destinations. `by_src` tells which of the two an operator that takes either was given. They
-// are trusted: halfgnn.Graph validates.
+// are sources, indices are destinations. `by_src` tells which of the two an operator that takes either was given.
+// Sizes and dtypes are checked; what the tensors hold is trusted: halfgnn.Graph validates.
 //
 // Feature arguments. lhs, rhs and gradients have one row a node or edge and any trailing shape; trailing shapes
 // broadcast right-aligned. fp16, bf16, fp32 (fp64 on the CPU); everything between load and store is fp32 (fp64 for
@@ -21,8 +21,7 @@ TORCH_LIBRARY(halfgnn, m) {
       "-> (Tensor indptr, Tensor indices, Tensor edge_ids)");
 
   // out[v] = reduce over in-edges e = (u, v) of op(lhs[u], rhs[e]), CSC. arg: the winning edge id of each element for
-  // max and min
-  // (-1 where there is no edge), else an empty tensor.
+  // max and min (-1 where there is no edge), else an empty tensor.
   m.def(
       "gspmm(Tensor indptr, Tensor indices, Tensor? edge_ids, str op, str reduce, Tensor? lhs, Tensor? rhs, "
       "ScalarType? out_dtype=None) -> (Tensor out, Tensor arg)");
@@ -31,11 +30,10 @@ TORCH_LIBRARY(halfgnn, m) {
   // and max/min of them); lhs_shape and rhs_shape, lhs_dtype and rhs_dtype describe the operand itself. An unwanted
   // gradient comes back empty.
   m.def(
-      "gspmm_backward(Tensor indptr, Tensor indices, Tensor? edge_ids, Tensor in_indptr, bool by_src, str op, str "
-      "reduce, "
-      "Tensor grad, Tensor? lhs, Tensor? rhs, Tensor? arg, SymInt[] lhs_shape, SymInt[] rhs_shape, ScalarType "
-      "lhs_dtype, "
-      "ScalarType rhs_dtype, bool need_lhs, bool need_rhs) -> (Tensor grad_lhs, Tensor grad_rhs)");
+      "gspmm_backward(Tensor indptr, Tensor indices, Tensor? edge_ids, Tensor in_indptr, bool by_src, "
+      "str op, str reduce, Tensor grad, Tensor? lhs, Tensor? rhs, Tensor? arg, SymInt[] lhs_shape, SymInt[] rhs_shape, "
+      "ScalarType lhs_dtype, ScalarType rhs_dtype, bool need_lhs, bool need_rhs) "
+      "-> (Tensor grad_lhs, Tensor grad_rhs)");
 
   // out[e] = op(lhs[target], rhs[target]) for every edge, CSC; targets are u, v or e. dot sums the last dimension, kept
   // as 1.
@@ -47,9 +45,8 @@ TORCH_LIBRARY(halfgnn, m) {
   // reads them.
   m.def(
       "gsddmm_backward(Tensor indptr, Tensor indices, Tensor? edge_ids, bool by_src, str op, str side, Tensor grad, "
-      "Tensor? lhs, Tensor? rhs, str lhs_target, str rhs_target, SymInt[] lhs_shape, SymInt[] rhs_shape, ScalarType "
-      "dtype) "
-      "-> Tensor");
+      "Tensor? lhs, Tensor? rhs, str lhs_target, str rhs_target, SymInt[] lhs_shape, SymInt[] rhs_shape, "
+      "ScalarType dtype) -> Tensor");
 
   // Softmax of logits (E, *) over the edges of each row, column by column.
   m.def("edge_softmax(Tensor indptr, Tensor? edge_ids, Tensor logits) -> Tensor");

@@ -30,6 +30,7 @@ from pathlib import Path
 from unittest import mock
 
 sys.path.insert(0, str(Path(__file__).resolve().parent))
+sys.path.append(str(Path(__file__).resolve().parents[1]))  # a checkout that is not installed
 
 # The profiler would call it an error that there is no GPU. Read when torch is imported.
 os.environ.setdefault("KINETO_LOG_LEVEL", "99")

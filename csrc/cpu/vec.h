@@ -59,7 +59,6 @@ HALFGNN_INLINE f32x8 select(u32x8 mask, f32x8 a, f32x8 b) {
 HALFGNN_INLINE float sum_lanes(f32x8 v) { return ((v[0] + v[4]) + (v[2] + v[6])) + ((v[1] + v[5]) + (v[3] + v[7])); }
 
 // ---- bfloat16: the upper half of a float; rounding to nearest even, NaN stays NaN
-// -----------------------------------------------
 
 HALFGNN_INLINE u32x8 round_to_bfloat16(f32x8 v) {  // result in the upper 16 bits of each lane, the lower ones undefined
   const u32x8 bits = bit_cast<u32x8>(v);
@@ -76,7 +75,6 @@ HALFGNN_INLINE void store8(f32x8 v, BFloat16* p) {
 }
 
 // ---- float16
-// ---------------------------------------------------------------------------------------------------------------------
 
 #if defined(HALFGNN_F16C)
 HALFGNN_INLINE f32x8 load8(const Half* p) { return bit_cast<f32x8>(_mm256_cvtph_ps(load_unaligned<__m128i>(p))); }
@@ -121,7 +119,6 @@ HALFGNN_INLINE f32x8 load8(const float* p) { return load_unaligned<f32x8>(p); }
 HALFGNN_INLINE void store8(f32x8 v, float* p) { memcpy(p, &v, sizeof(v)); }
 
 // ---- scalars
-// ---------------------------------------------------------------------------------------------------------------------
 
 HALFGNN_INLINE float to_float(BFloat16 x) { return bit_cast<float>(static_cast<uint32_t>(x.bits) << 16); }
 HALFGNN_INLINE float to_float(float x) { return x; }
@@ -136,7 +133,6 @@ HALFGNN_INLINE float to_float(Half x) {
 #endif
 
 // ---- blocks of 8 or 16 consecutive elements
-// --------------------------------------------------------------------------------------
 
 template <int N>
 struct Lanes {
@@ -225,7 +221,6 @@ struct Block<BFloat16, 16> {
 };
 
 // ---- whole rows of any length
-// ----------------------------------------------------------------------------------------------------
 
 template <class T, class Acc>
 HALFGNN_INLINE void decode_row(const T* p, int64_t n, Acc* out) {

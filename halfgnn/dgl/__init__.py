@@ -87,7 +87,7 @@ def _import_dgl() -> Any:
         dgl = importlib.import_module("dgl")
     except ImportError as error:
         raise ImportError(
-            f"halfgnn.dgl.patch() needs DGL (pip install dgl), which cannot be imported: {error}"
+            f"halfgnn.dgl.patch() needs DGL (from PyPI: pip install dgl==1.1.3), which cannot be imported: {error}"
         ) from error
     if dgl.backend.backend_name != "pytorch":
         raise RuntimeError(f"halfgnn.dgl needs DGL's pytorch backend, not {dgl.backend.backend_name}")

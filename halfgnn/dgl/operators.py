@@ -21,9 +21,14 @@ ORIGINALS: dict[str, Callable[..., Any]] = {}
 
 _HALF_TYPES = frozenset([torch.float16, torch.bfloat16])
 _CASTABLE_TYPES = frozenset([*_HALF_TYPES, torch.float32])  # by autocast
+# Routing to CUDA waits until every operator has its kernel there: half a model on the GPU would only raise.
+_CUDA_IS_COMPLETE = all(
+    torch._C._dispatch_has_kernel_for_dispatch_key(f"halfgnn::{operator}", "CUDA")
+    for operator in ("gspmm", "gspmm_backward", "gsddmm", "gsddmm_backward", "edge_softmax", "edge_softmax_backward")
+)
 _TYPES = {
     "cpu": frozenset([*_CASTABLE_TYPES, torch.float64]),
-    "cuda": _CASTABLE_TYPES,
+    "cuda": _CASTABLE_TYPES if _CUDA_IS_COMPLETE else frozenset(),
 }
 _REDUCERS = ("sum", "mean", "max", "min")
 _ALL_EDGES = "__ALL__"  # dgl.ALL
