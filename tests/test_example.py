@@ -206,7 +206,7 @@ def test_halfgnn_computes_where_the_features_are(monkeypatch):
     from halfgnn.dgl import operators
 
     meta = torch.device("meta")
-    monkeypatch.setitem(operators._TYPES, "meta", operators._TYPES["cuda"])
+    monkeypatch.setitem(operators._TYPES, "meta", operators._CASTABLE_TYPES)
     monkeypatch.setattr(torch, "is_autocast_enabled", lambda *device: False)  # raises for meta
     mode = gat_amp.Mode(meta, torch.float32, features_only=True)
     ids = torch.arange(5, dtype=torch.int32)
@@ -223,6 +223,10 @@ def test_halfgnn_computes_where_the_features_are(monkeypatch):
 @pytest.mark.skipif(not torch.cuda.is_available(), reason="no GPU")
 @pytest.mark.parametrize("dtype", gat_amp.DTYPES.values(), ids=str)
 def test_halfgnn_trains_on_the_gpu(dtype):
+    from halfgnn.dgl import operators
+
+    if not operators._CUDA_IS_COMPLETE:
+        pytest.skip("not every operator has a CUDA kernel")
     mode = gat_amp.find_mode("halfgnn", torch.device("cuda"), dtype)
     assert (mode.device.type, mode.dtype) == ("cuda", dtype)
 
