@@ -269,7 +269,7 @@ def test_gspmm_backward_accepts_what_fits():
 @pytest.mark.parametrize("reduce", ["max", "sum"])
 def test_gspmm_backward_checks(name, change, message, reduce):
     if name == "arg" and reduce == "sum":
-        return  # not read
+        pytest.skip("a sum has no winners to read")
     arguments = gspmm_backward_arguments(reduce=reduce)
     value = arguments[name]
     arguments[name] = change(value) if callable(change) else change
