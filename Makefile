@@ -2,7 +2,15 @@
 # make test   builds, checks style and types, runs every test
 # make bench  measures the CPU figures of benchmarks/results (machine otherwise idle)
 #
-# Both set up everything in $(VENV) first. PYTHON names the interpreter that the environment is made from.
+# These set up everything in $(VENV) first. PYTHON names the interpreter that the environment is made from.
+#
+# On a machine with a GPU, with a python3 that has torch and pytest, and without a network:
+#
+# make gpu-test      builds for this GPU if need be, runs every test there, and compute-sanitizer; a summary at the end
+# make gpu-sanitize  compute-sanitizer alone
+#
+# PYTHON names that interpreter, OUT the folder of logs and rows (out/gpu). BUILD=0 takes halfgnn/_C.so as it is, BUILD=1
+# builds it in any case. BUDGET is what a command may take, in seconds.
 
 PYTHON ?= python3
 VENV ?= .venv
@@ -11,7 +19,14 @@ JOBS ?= 2
 
 SOURCES := $(wildcard csrc/*.cpp csrc/*/*.cpp csrc/*/*.h csrc/*/*.cu csrc/*/*.cuh) setup.py cuda_toolkit.py
 
-.PHONY: demo test check bench clean
+# Two architectures and PTX for newer ones, which is what the tests read; `pip install` builds for all.
+TORCH_CUDA_ARCH_LIST ?= 8.0 9.0+PTX
+
+OUT ?= out/gpu
+BUILD ?= auto
+GPU_RUN = $(PYTHON) tests/gpu/run.py --out $(OUT) --build $(BUILD) $(if $(BUDGET),--budget $(BUDGET))
+
+.PHONY: demo test check bench clean gpu-test gpu-sanitize
 
 demo: $(VENV)/demo halfgnn/_C.so
 	$(PY) examples/gat_amp.py --dataset cora --dtype bf16 --heads 1 1 1 --backend both --epochs 50
@@ -29,10 +44,16 @@ check: $(VENV)/test halfgnn/_C.so
 bench: $(VENV)/test halfgnn/_C.so
 	$(PY) -m benchmarks all --budget 0.4 --out benchmarks/results
 
+gpu-test:
+	$(GPU_RUN)
+
+gpu-sanitize:
+	$(GPU_RUN) --groups sanitize
+
 halfgnn/_C.so: $(SOURCES) $(VENV)/build
 	@mkdir -p build
 	@echo "compiling halfgnn (a few minutes; log: build/build.log)"
-	@$(PY) setup.py build_ext --inplace > build/build.log 2>&1 || { tail -n 60 build/build.log; exit 1; }
+	@TORCH_CUDA_ARCH_LIST="$(TORCH_CUDA_ARCH_LIST)" $(PY) setup.py build_ext --inplace > build/build.log 2>&1 || { tail -n 60 build/build.log; exit 1; }
 	touch $@
 
 # An environment, a stamp for each set of requirements installed in it.

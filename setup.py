@@ -45,7 +45,10 @@ def extension() -> Extension:
     # System headers: their warnings are not ours.
     cxx = ["-std=c++17", "-O3", "-g0", "-fopenmp", "-fvisibility=hidden", "-Wall", "-Wextra", "-Wno-psabi"]
     cxx += [f"-isystem{path}" for path in include_paths()] + (["-Werror"] if DEBUG else [])
-    sources = ["csrc/library.cpp", *sorted(glob.glob("csrc/common/*.cpp") + glob.glob("csrc/cpu/*.cpp"))]
+    sources = [
+        "csrc/library.cpp",
+        *sorted(file for part in ("common", "ops", "cpu") for file in glob.glob(f"csrc/{part}/*.cpp")),
+    ]
     # No torch_python, and no OpenMP of our own: symbols resolve to the runtime that torch brings, so threads are shared.
     libraries = ["c10", "torch_cpu", "torch"]
     compile_args, link_args = {"cxx": cxx}, []

@@ -55,4 +55,9 @@ TORCH_LIBRARY(halfgnn, m) {
   // out[s] = reduce of value[offsets[s]:offsets[s + 1]]; arg as in gspmm, positions in value.
   m.def("segment_reduce(Tensor offsets, Tensor value, str reduce) -> (Tensor out, Tensor arg)");
   m.def("segment_reduce_backward(Tensor offsets, Tensor grad, Tensor? arg, str reduce, SymInt num_rows) -> Tensor");
+
+  // A measuring aid, CUDA only: reads the rows of feat (N, F) that `indices` names, as gspmm does, and nothing else.
+  // Rows are a multiple of 16 bytes; tile_bytes of each, at most 512 (0), are gathered for all edges before the next.
+  // The exclusive or of the words returned, of which there are as many as suits the kernel, is that of the words read.
+  m.def("gather_limit(Tensor indices, Tensor feat, int tile_bytes=0) -> Tensor");
 }

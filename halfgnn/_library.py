@@ -4,7 +4,8 @@ import os
 
 import torch
 
-_PATH = os.path.join(os.path.dirname(os.path.abspath(__file__)), "_C.so")
+# HALFGNN_LIBRARY names another build of the same operators: the simulator of tests/simt, a sanitizer build.
+_PATH = os.environ.get("HALFGNN_LIBRARY") or os.path.join(os.path.dirname(os.path.abspath(__file__)), "_C.so")
 
 if not os.path.exists(_PATH):
     raise ImportError(

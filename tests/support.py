@@ -14,6 +14,7 @@ inputs. It is flash-attention's rule made stricter in two ways:
 from __future__ import annotations
 
 import math
+import os
 from dataclasses import dataclass
 
 import torch
@@ -21,7 +22,8 @@ import torch
 import halfgnn
 from halfgnn import reference
 
-DEVICES = ["cpu"] + (["cuda"] if torch.cuda.is_available() else [])
+# HALFGNN_TEST_DEVICES=cuda runs every test of a device on these alone.
+DEVICES = os.environ.get("HALFGNN_TEST_DEVICES", "cpu,cuda" if torch.cuda.is_available() else "cpu").split(",")
 HALVES = [torch.float16, torch.bfloat16]
 DTYPES = [*HALVES, torch.float32, torch.float64]
 IDTYPES = [torch.int32, torch.int64]

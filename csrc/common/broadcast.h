@@ -2,6 +2,7 @@
 #pragma once
 
 #include <cstdint>
+#include <utility>
 #include <vector>
 
 #include "types.h"
@@ -28,9 +29,7 @@ class BroadcastPlan {
   int rhs_step = 0;
   int out_step = 0;
 
-  Broadcast view() const {
-    return {outer, inner, lhs_offset_.data(), rhs_offset_.data(), out_offset_.data(), lhs_step, rhs_step, out_step};
-  }
+  Broadcast view() const;
   // Every element has its own lhs and rhs element: no broadcasting at all.
   bool is_elementwise() const { return outer == 1 && lhs_step == 1 && rhs_step == 1 && out_step == 1; }
   // rhs is one scalar for each run of `inner` elements of lhs: a weight a head.
@@ -39,14 +38,28 @@ class BroadcastPlan {
   bool is_plain_dot() const;
 
  private:
-  struct Dim {
-    int64_t size, lhs, rhs, out;
-  };
+  using Dim = BroadcastDim;
   void fill_tables(const std::vector<Dim>& dims);
   bool offsets_are(const std::vector<int64_t>& offsets, int64_t step) const;
 
   std::vector<int64_t> lhs_offset_, rhs_offset_, out_offset_;
+  std::vector<Dim> dims_;
 };
+
+inline Broadcast BroadcastPlan::view() const {
+  Broadcast view;
+  view.outer = outer;
+  view.inner = inner;
+  view.lhs_offset = lhs_offset_.data();
+  view.rhs_offset = rhs_offset_.data();
+  view.out_offset = out_offset_.data();
+  view.lhs_step = lhs_step;
+  view.rhs_step = rhs_step;
+  view.out_step = out_step;
+  view.num_dims = static_cast<int>(dims_.size());
+  for (size_t d = 0; d < dims_.size() && d < kMaxBroadcastDims; ++d) view.dims[d] = dims_[d];
+  return view;
+}
 
 inline BroadcastPlan::BroadcastPlan(const Shape& lhs, const Shape& rhs, Op op) {
   const bool dot = op == Op::kDot;
@@ -85,6 +98,7 @@ inline BroadcastPlan::BroadcastPlan(const Shape& lhs, const Shape& rhs, Op op) {
   }
   if (dims.empty()) dims.push_back({1, 1, 1, dot ? 0 : 1});
   fill_tables(dims);
+  dims_ = std::move(dims);
 }
 
 inline void BroadcastPlan::fill_tables(const std::vector<Dim>& dims) {

@@ -10,6 +10,7 @@
 #include <string_view>
 #include <vector>
 
+#include "backend.h"
 #include "broadcast.h"
 #include "types.h"
 
@@ -95,6 +96,28 @@ inline Topology topology_of(const Tensor& indptr, const OptionalTensor& indices,
   return topology;
 }
 
+// An edge list.
+inline void check_coo(const Tensor& row, const Tensor& col) {
+  const auto check = [](const Tensor& tensor, const char* name) {
+    TORCH_CHECK_TYPE(tensor.scalar_type() == at::kInt || tensor.scalar_type() == at::kLong, name, " has dtype ",
+                     tensor.scalar_type(), "; expected int32 or int64");
+    TORCH_CHECK_VALUE(tensor.dim() == 1, name, " has shape ", tensor.sizes(), "; expected one dimension");
+  };
+  check(row, "row");
+  check(col, "col");
+  TORCH_CHECK_VALUE(row.sizes() == col.sizes(), "row has shape ", row.sizes(), " and col ", col.sizes(),
+                    "; expected equal shapes");
+  TORCH_CHECK_TYPE(row.scalar_type() == col.scalar_type(), "row has dtype ", row.scalar_type(), " and col ",
+                   col.scalar_type(), "; expected equal dtypes");
+  TORCH_CHECK_VALUE(row.device() == col.device(), "row is on ", row.device(), " and col on ", col.device(),
+                    "; expected one device");
+}
+
+// An indptr of count + 1 entries of 8 bytes must be a size that memory could have.
+inline void check_count(int64_t count, const char* name) {
+  TORCH_CHECK_VALUE(count >= 0 && count < (int64_t{1} << 48), name, " is ", count, "; expected a number in [0, 2**48)");
+}
+
 // A dense argument made contiguous, with its view as an operand.
 struct Feature {
   Tensor tensor;
@@ -108,8 +131,11 @@ inline Feature feature_of(const OptionalTensor& tensor, const char* name, Target
   TORCH_CHECK_VALUE(tensor->dim() >= 1, name, " has no dimensions; expected one row a node or edge");
   TORCH_CHECK_VALUE(tensor->device() == device, name, " is on ", tensor->device(), "; expected the graph's ", device);
   feature.operand.type = dtype_of(tensor->scalar_type(), name);
+  TORCH_CHECK_TYPE(feature.operand.type != DType::kDouble || backend_of(device).has_double, name,
+                   " has dtype Double; expected Half, BFloat16 or Float on CUDA");
   feature.tensor = tensor->contiguous();
   feature.operand.data = feature.tensor.const_data_ptr();
+  feature.operand.rows = tensor->size(0);
   feature.operand.len = 1;
   for (int64_t d = 1; d < tensor->dim(); ++d) feature.operand.len *= tensor->size(d);
   return feature;

@@ -35,13 +35,19 @@ struct Operand {
   const void* data = nullptr;
   DType type = DType::kFloat;
   int64_t len = 0;
+  int64_t rows = 0;
   Target target = Target::kEdge;
 };
 
 // How the trailing shapes of lhs and rhs broadcast, with every run of dimensions that all operands traverse alike
 // merged into one. Message element (o, i), o < outer, i < inner, reads lhs[lhs_offset[o] + i * lhs_step], rhs likewise,
 // and belongs to output element out_offset[o] + i * out_step. Steps are 0 or 1; out_step is 0 only for dot, whose inner
-// dimension is summed.
+// dimension is summed. `dims` says the same in closed form, innermost first, for back ends that read no host table:
+// along dimension d an operand moves by its stride, 0 where it is broadcast or, for out, summed.
+constexpr int kMaxBroadcastDims = 8;
+struct BroadcastDim {
+  int64_t size = 1, lhs = 0, rhs = 0, out = 0;
+};
 struct Broadcast {
   int64_t outer = 0;
   int64_t inner = 0;
@@ -51,6 +57,8 @@ struct Broadcast {
   int lhs_step = 0;
   int rhs_step = 0;
   int out_step = 0;
+  int num_dims = 0;  // those past kMaxBroadcastDims are missing from dims
+  BroadcastDim dims[kMaxBroadcastDims] = {};
 };
 
 }  // namespace halfgnn

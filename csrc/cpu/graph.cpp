@@ -44,17 +44,6 @@ void counting_sort(int64_t n, int64_t buckets, I* indptr, const Key& key, const 
   });
 }
 
-// An indptr of count + 1 entries of 8 bytes must be a size that memory could have.
-void check_count(int64_t count, const char* name) {
-  TORCH_CHECK_VALUE(count >= 0 && count < (int64_t{1} << 48), name, " is ", count, "; expected a number in [0, 2**48)");
-}
-
-void check_index_type(const Tensor& tensor, const char* name) {
-  TORCH_CHECK_TYPE(tensor.scalar_type() == at::kInt || tensor.scalar_type() == at::kLong, name, " has dtype ",
-                   tensor.scalar_type(), "; expected int32 or int64");
-  TORCH_CHECK_VALUE(tensor.dim() == 1, name, " has shape ", tensor.sizes(), "; expected one dimension");
-}
-
 // The sort writes through its keys: a key out of range must never reach it.
 template <class I>
 void check_range(const I* keys, int64_t n, int64_t bound, const char* name) {
@@ -68,12 +57,7 @@ void check_range(const I* keys, int64_t n, int64_t bound, const char* name) {
 }
 
 std::tuple<Tensor, Tensor, Tensor> coo_to_csr(const Tensor& row_data, const Tensor& col_data, int64_t num_rows) {
-  check_index_type(row_data, "row");
-  check_index_type(col_data, "col");
-  TORCH_CHECK_VALUE(row_data.sizes() == col_data.sizes(), "row has shape ", row_data.sizes(), " and col ",
-                    col_data.sizes(), "; expected equal shapes");
-  TORCH_CHECK_TYPE(row_data.scalar_type() == col_data.scalar_type(), "row has dtype ", row_data.scalar_type(),
-                   " and col ", col_data.scalar_type(), "; expected equal dtypes");
+  check_coo(row_data, col_data);
   check_count(num_rows, "num_rows");
   const Tensor row = row_data.contiguous(), col = col_data.contiguous();
   Tensor indptr = at::empty({num_rows + 1}, row.options()), indices = at::empty_like(row),

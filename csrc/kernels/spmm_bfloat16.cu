@@ -1,10 +1,8 @@
-#include "spmm.cuh"
+#include "spmm_sum.cuh"
 
 namespace halfgnn::cuda {
 
-HALFGNN_INSTANTIATE_SPMM(__nv_bfloat16, __nv_bfloat16, int32_t);
-HALFGNN_INSTANTIATE_SPMM(__nv_bfloat16, __nv_bfloat16, int64_t);
-HALFGNN_INSTANTIATE_SPMM(__nv_bfloat16, float, int32_t);
-HALFGNN_INSTANTIATE_SPMM(__nv_bfloat16, float, int64_t);
+template cudaError_t spmm_sum_of<__nv_bfloat16>(const SpmmSumArgs&, const SumKernelArgs&, const GatherShape&,
+                                                const Launch&);
 
 }  // namespace halfgnn::cuda

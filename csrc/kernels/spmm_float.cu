@@ -1,8 +1,7 @@
-#include "spmm.cuh"
+#include "spmm_sum.cuh"
 
 namespace halfgnn::cuda {
 
-HALFGNN_INSTANTIATE_SPMM(float, float, int32_t);
-HALFGNN_INSTANTIATE_SPMM(float, float, int64_t);
+template cudaError_t spmm_sum_of<float>(const SpmmSumArgs&, const SumKernelArgs&, const GatherShape&, const Launch&);
 
 }  // namespace halfgnn::cuda

@@ -1,10 +1,7 @@
-#include "spmm.cuh"
+#include "spmm_sum.cuh"
 
 namespace halfgnn::cuda {
 
-HALFGNN_INSTANTIATE_SPMM(__half, __half, int32_t);
-HALFGNN_INSTANTIATE_SPMM(__half, __half, int64_t);
-HALFGNN_INSTANTIATE_SPMM(__half, float, int32_t);
-HALFGNN_INSTANTIATE_SPMM(__half, float, int64_t);
+template cudaError_t spmm_sum_of<__half>(const SpmmSumArgs&, const SumKernelArgs&, const GatherShape&, const Launch&);
 
 }  // namespace halfgnn::cuda

@@ -7,6 +7,8 @@
 
 #include <cstring>
 
+#include "launch.cuh"
+
 namespace halfgnn::cuda {
 
 constexpr int kMaxAccessBytes = 16;
@@ -94,6 +96,8 @@ struct Fragment {
 
   // Data that other warps will want too: cached, read-only for the whole kernel.
   static __device__ Fragment load(const void* source) { return {__ldg(static_cast<const Word*>(source))}; }
+  // Data that is read once: first to leave the caches.
+  static __device__ Fragment load_streaming(const void* source) { return {__ldcs(static_cast<const Word*>(source))}; }
 
   // Becomes zero unless `keep`. Bits are cleared, so that an inf or nan leaves no trace.
   __device__ void keep_if(bool keep) { clear_unless(keep, word); }
@@ -108,6 +112,34 @@ struct Fragment {
         const float2 value = Convert<T>::widen(pairs.value[i]);
         sum[2 * i] += value.x;
         sum[2 * i + 1] += value.y;
+      }
+    }
+  }
+
+  // Of a single element.
+  __device__ float value() const {
+    static_assert(kCount == 1, "a single element");
+    return Convert<T>::widen(bits_as<T>(word));
+  }
+
+  // sum += factor * this
+  __device__ void multiply_add_to(float factor, float (&sum)[kCount]) const {
+    float values[kCount];
+    widen(values);
+#pragma unroll
+    for (int i = 0; i < kCount; ++i) sum[i] = fmaf(factor, values[i], sum[i]);
+  }
+
+  __device__ void widen(float (&values)[kCount]) const {
+    if constexpr (kCount == 1) {
+      values[0] = Convert<T>::widen(bits_as<T>(word));
+    } else {
+      const Pairs pairs = bits_as<Pairs>(word);
+#pragma unroll
+      for (int i = 0; i < kCount / 2; ++i) {
+        const float2 value = Convert<T>::widen(pairs.value[i]);
+        values[2 * i] = value.x;
+        values[2 * i + 1] = value.y;
       }
     }
   }

@@ -1,16 +1,16 @@
-// edge_softmax and its backward on the CPU.
+// edge_softmax and its backward: checks, allocation.
 
-#include <torch/library.h>
+#include <c10/core/DeviceGuard.h>
 
-#include "../common/checks.h"
-#include "kernels.h"
-#include "parallel.h"
+#include "operators.h"
 
 namespace halfgnn {
 namespace {
 
 // grad is undefined in the forward.
 Tensor run(const Tensor& indptr, const OptionalTensor& edge_ids, const Tensor& values, const OptionalTensor& grad_out) {
+  const c10::DeviceGuard guard(indptr.device());
+  const Backend& backend = backend_of(indptr.device());
   const Feature logits = feature_of(values, grad_out ? "out" : "logits", Target::kEdge, indptr.device());
   const Topology topology = topology_of(indptr, std::nullopt, edge_ids, logits.tensor.size(0));
   const Feature grad = feature_of(grad_out, "grad", Target::kEdge, indptr.device());
@@ -29,10 +29,12 @@ Tensor run(const Tensor& indptr, const OptionalTensor& edge_ids, const Tensor& v
   args.out = out.mutable_data_ptr();
   args.type = logits.operand.type;
   args.columns = logits.operand.len;
-  const auto kernel = grad.defined() ? kernels().edge_softmax_backward : kernels().edge_softmax;
-  for_rows(topology, 8 * args.columns, [&](int64_t begin, int64_t end) { kernel(args, begin, end); });
+  const auto kernel = grad.defined() ? backend.edge_softmax_backward : backend.edge_softmax;
+  kernel(args);
   return out;
 }
+
+}  // namespace
 
 Tensor edge_softmax(const Tensor& indptr, const OptionalTensor& edge_ids, const Tensor& logits) {
   return run(indptr, edge_ids, logits, std::nullopt);
@@ -40,13 +42,6 @@ Tensor edge_softmax(const Tensor& indptr, const OptionalTensor& edge_ids, const 
 Tensor edge_softmax_backward(const Tensor& indptr, const OptionalTensor& edge_ids, const Tensor& out,
                              const Tensor& grad) {
   return run(indptr, edge_ids, out, grad);
-}
-
-}  // namespace
-
-TORCH_LIBRARY_IMPL(halfgnn, CPU, m) {
-  m.impl("edge_softmax", &edge_softmax);
-  m.impl("edge_softmax_backward", &edge_softmax_backward);
 }
 
 }  // namespace halfgnn

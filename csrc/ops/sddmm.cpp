@@ -1,10 +1,8 @@
-// gsddmm and gsddmm_backward on the CPU: checks, allocation, choice of kernel.
+// gsddmm and gsddmm_backward: checks, allocation, choice of kernel.
 
-#include <torch/library.h>
+#include <c10/core/DeviceGuard.h>
 
-#include "../common/checks.h"
-#include "kernels.h"
-#include "parallel.h"
+#include "operators.h"
 
 namespace halfgnn {
 namespace {
@@ -12,9 +10,9 @@ namespace {
 Shape shape_of(const Feature& feature) { return feature.defined() ? trailing(feature.tensor.sizes()) : Shape{}; }
 
 // A dot of whole rows between the walked node and the other end (or the edge), of one type?
-bool is_vector_dot(Op op, const Operand& lhs, const Operand& rhs, const BroadcastPlan& plan) {
+bool is_vector_dot(const Backend& backend, Op op, const Operand& lhs, const Operand& rhs, const BroadcastPlan& plan) {
   return op == Op::kDot && plan.is_plain_dot() && lhs.type == rhs.type &&
-         kernels().has_vector_kernel(lhs.type, plan.inner) &&
+         backend.has_vector_kernel(lhs.type, plan.inner) &&
          (lhs.target == Target::kRow) != (rhs.target == Target::kRow);
 }
 
@@ -23,9 +21,13 @@ bool is_elementwise(Op op, const Operand& feat, const BroadcastPlan& plan) {
   return op != Op::kDot && plan.is_elementwise() && feat.type != DType::kDouble && plan.out_len > 0;
 }
 
+}  // namespace
+
 Tensor gsddmm(const Tensor& indptr, const Tensor& indices, const OptionalTensor& edge_ids, std::string_view op_name,
               const OptionalTensor& lhs_data, const OptionalTensor& rhs_data, std::string_view lhs_target,
               std::string_view rhs_target, std::optional<at::ScalarType> out_dtype) {
+  const c10::DeviceGuard guard(indptr.device());
+  const Backend& backend = backend_of(indptr.device());
   const Op op = parse_op(op_name, true);
   const Topology topology = topology_of(indptr, indices, edge_ids, indices.numel());
   const Target lhs_at = parse_target(lhs_target, false), rhs_at = parse_target(rhs_target, false);  // CSC: v is the row
@@ -53,17 +55,19 @@ Tensor gsddmm(const Tensor& indptr, const Tensor& indices, const OptionalTensor&
   args.out = out.mutable_data_ptr();
   args.out_type = dtype_of(type, "out");
   const Operand& operand = lhs.defined() ? lhs.operand : rhs.operand;
-  const auto kernel = is_vector_dot(op, lhs.operand, rhs.operand, plan) ? kernels().sddmm_dot
-                      : is_elementwise(op, operand, plan)               ? kernels().sddmm_elementwise
-                                                                        : kernels().sddmm;
-  for_rows(topology, plan.outer * plan.inner + 16, [&](int64_t begin, int64_t end) { kernel(args, begin, end); });
+  const auto kernel = is_vector_dot(backend, op, lhs.operand, rhs.operand, plan) ? backend.sddmm_dot
+                      : is_elementwise(op, operand, plan)                        ? backend.sddmm_elementwise
+                                                                                 : backend.sddmm;
+  kernel(args);
   return out;
 }
 
+namespace {
+
 // The operand's gradient as a (weighted) sum of rows: of grad itself for add, sub and copies, of the other operand's
 // rows weighted by grad for dot. Returns false where neither fits the vector kernel.
-bool sum_gradient(const Topology& topology, Op op, bool lhs_side, const Feature& grad, const Feature& other,
-                  const BroadcastPlan& plan, Tensor& out) {
+bool sum_gradient(const Backend& backend, const Topology& topology, Op op, bool lhs_side, const Feature& grad,
+                  const Feature& other, const BroadcastPlan& plan, Tensor& out) {
   SpmmSumArgs args;
   args.topology = topology;
   Tensor weight;
@@ -71,6 +75,7 @@ bool sum_gradient(const Topology& topology, Op op, bool lhs_side, const Feature&
     if (!plan.is_plain_dot() || other.operand.target == Target::kRow) return false;
     weight = grad.operand.type == other.operand.type ? grad.tensor : grad.tensor.to(at::kFloat);
     args.feat = other.operand.data;
+    args.feat_rows = other.operand.rows;
     args.feat_by_edge = other.operand.target == Target::kEdge;
     args.type = other.operand.type;
     args.weight = weight.const_data_ptr();
@@ -81,18 +86,21 @@ bool sum_gradient(const Topology& topology, Op op, bool lhs_side, const Feature&
     const bool copies = op != Op::kMul && op != Op::kDiv && (lhs_side ? plan.lhs_len : plan.rhs_len) == plan.out_len;
     if (!copies) return false;
     args.feat = grad.operand.data;
+    args.feat_rows = grad.operand.rows;
     args.feat_by_edge = true;
     args.type = grad.operand.type;
     args.weight_type = grad.operand.type;
     args.dim = plan.out_len;
     args.factor = op == Op::kSub && !lhs_side ? -1.f : 1.f;
   }
-  if (!kernels().has_sum_kernel(args.type, args.heads, args.dim)) return false;
+  if (!backend.has_sum_kernel(args.type, args.heads, args.dim)) return false;
   args.out = out.mutable_data_ptr();
   args.out_type = dtype_of(out.scalar_type(), "out");
-  for_rows(topology, args.heads * args.dim, [&](int64_t begin, int64_t end) { kernels().spmm_sum(args, begin, end); });
+  backend.spmm_sum(args);
   return true;
 }
+
+}  // namespace
 
 Tensor gsddmm_backward(const Tensor& indptr, const Tensor& indices, const OptionalTensor& edge_ids, bool by_src,
                        std::string_view op_name, std::string_view side_name, const Tensor& grad_out,
@@ -103,6 +111,8 @@ Tensor gsddmm_backward(const Tensor& indptr, const Tensor& indices, const Option
   TORCH_CHECK_VALUE(side_name == "lhs" || side_name == "rhs", "side is '", side_name, "'; expected lhs or rhs");
   const bool lhs_side = side_name == "lhs";
   const at::Device device = indptr.device();
+  const c10::DeviceGuard guard(device);
+  const Backend& backend = backend_of(device);
   const Topology topology = topology_of(indptr, indices, edge_ids, indices.numel());
   const Target lhs_at = parse_target(lhs_target, by_src), rhs_at = parse_target(rhs_target, by_src);
   const Feature grad = feature_of(grad_out, "grad", Target::kEdge, device);
@@ -124,7 +134,8 @@ Tensor gsddmm_backward(const Tensor& indptr, const Tensor& indices, const Option
   const auto shape = lhs_side ? lhs_shape : rhs_shape;
 
   Tensor out = at::empty(shape, grad_out.options().dtype(dtype));
-  if (own == Target::kRow && sum_gradient(topology, op, lhs_side, grad, lhs_side ? rhs : lhs, plan, out)) return out;
+  if (own == Target::kRow && sum_gradient(backend, topology, op, lhs_side, grad, lhs_side ? rhs : lhs, plan, out))
+    return out;
   BackwardArgs args;
   args.topology = topology;
   args.op = op;
@@ -138,16 +149,8 @@ Tensor gsddmm_backward(const Tensor& indptr, const Tensor& indices, const Option
   if (out.numel())
     (lhs_side ? args.grad_lhs : args.grad_rhs) = {out.mutable_data_ptr(), dtype_of(dtype, "dtype"),
                                                   own == Target::kEdge};
-  for_rows(topology, 2 * args.message_len + 16,
-           [&](int64_t begin, int64_t end) { kernels().backward(args, begin, end); });
+  backend.backward(args);
   return out;
-}
-
-}  // namespace
-
-TORCH_LIBRARY_IMPL(halfgnn, CPU, m) {
-  m.impl("gsddmm", &gsddmm);
-  m.impl("gsddmm_backward", &gsddmm_backward);
 }
 
 }  // namespace halfgnn

@@ -1,46 +1,34 @@
-// segment_reduce and its backward on the CPU: gspmm of edge data over an adjacency that has no columns.
+// segment_reduce and its backward: gspmm of edge data over an adjacency that has no columns.
 
-#include <ATen/Dispatch.h>
-#include <torch/library.h>
+#include <c10/core/DeviceGuard.h>
 
-#include "../common/checks.h"
-#include "kernels.h"
-#include "parallel.h"
+#include "operators.h"
 
 namespace halfgnn {
-namespace {
-
-// The kernels trust offsets: lengths that are negative or do not add up must not reach them.
-void check_offsets(const Tensor& offsets, int64_t num_rows) {
-  AT_DISPATCH_INDEX_TYPES(offsets.scalar_type(), "segment_reduce", [&] {
-    const auto* p = offsets.const_data_ptr<index_t>();
-    const int64_t last = offsets.numel() - 1;
-    TORCH_CHECK_VALUE(p[0] == 0 && p[last] == num_rows, "seglen adds up to ", p[last] - p[0], "; expected ", num_rows,
-                      ", the number of rows of value");
-    for (int64_t i = 0; i < last; ++i) TORCH_CHECK_VALUE(p[i] <= p[i + 1], "seglen[", i, "] is negative");
-  });
-}
 
 std::tuple<Tensor, Tensor> segment_reduce(const Tensor& offsets, const Tensor& value_data,
                                           std::string_view reduce_name) {
+  const c10::DeviceGuard guard(offsets.device());
+  const Backend& backend = backend_of(offsets.device());
   const Reduce reduce = parse_reduce(reduce_name);
   const Feature value = feature_of(value_data, "value", Target::kEdge, offsets.device());
   const Topology topology = topology_of(offsets, std::nullopt, std::nullopt, value.tensor.size(0));
-  check_offsets(offsets, topology.num_edges);
+  backend.check_offsets(topology);
   const BroadcastPlan plan = plan_of(Op::kCopyRhs, {}, trailing(value.tensor.sizes()));
   Tensor out = at::empty(with_rows(topology.num_rows, plan.out_shape), value.tensor.options());
   const bool has_arg = is_argument_reduce(reduce);
   Tensor arg = has_arg ? at::empty(out.sizes(), offsets.options()) : at::empty({0}, offsets.options());
-  if (!has_arg && kernels().has_sum_kernel(value.operand.type, 1, plan.out_len)) {
+  if (!has_arg && backend.has_sum_kernel(value.operand.type, 1, plan.out_len)) {
     SpmmSumArgs args;
     args.topology = topology;
     args.feat = value.operand.data;
+    args.feat_rows = value.operand.rows;
     args.feat_by_edge = true;
     args.type = args.weight_type = args.out_type = value.operand.type;
     args.dim = plan.out_len;
     args.divide_by_degree = reduce == Reduce::kMean;
     args.out = out.mutable_data_ptr();
-    for_rows(topology, plan.out_len, [&](int64_t begin, int64_t end) { kernels().spmm_sum(args, begin, end); });
+    backend.spmm_sum(args);
   } else {
     SpmmArgs args;
     args.topology = topology;
@@ -52,19 +40,21 @@ std::tuple<Tensor, Tensor> segment_reduce(const Tensor& offsets, const Tensor& v
     args.out = out.mutable_data_ptr();
     args.arg = has_arg ? arg.mutable_data_ptr() : nullptr;
     args.out_type = value.operand.type;
-    for_rows(topology, plan.out_len + 16, [&](int64_t begin, int64_t end) { kernels().spmm(args, begin, end); });
+    backend.spmm(args);
   }
   return {out, arg};
 }
 
 Tensor segment_reduce_backward(const Tensor& offsets, const Tensor& grad_out, const OptionalTensor& arg_data,
                                std::string_view reduce_name, int64_t num_rows) {
+  const c10::DeviceGuard guard(offsets.device());
+  const Backend& backend = backend_of(offsets.device());
   const Reduce reduce = parse_reduce(reduce_name);
   TORCH_CHECK_VALUE(!is_argument_reduce(reduce) || arg_data, "arg is None; ", reduce_name, " needs it");
   const Feature grad = feature_of(grad_out, "grad", Target::kRow, offsets.device());
   const Topology topology = topology_of(offsets, std::nullopt, std::nullopt, num_rows);
   check_row_rows(grad, "grad", topology.num_rows);
-  check_offsets(offsets, num_rows);
+  backend.check_offsets(topology);
   const BroadcastPlan plan = plan_of(Op::kCopyRhs, {}, trailing(grad.tensor.sizes()));
   Tensor out = at::zeros(with_rows(num_rows, plan.out_shape), grad.tensor.options());
   if (out.numel() == 0) return out;
@@ -82,16 +72,8 @@ Tensor segment_reduce_backward(const Tensor& offsets, const Tensor& grad_out, co
   args.scale = scale.defined() ? scale.const_data_ptr() : nullptr;
   args.arg = arg.defined() ? arg.const_data_ptr() : nullptr;
   args.grad_rhs = {out.mutable_data_ptr(), grad.operand.type, true};
-  for_rows(topology, 2 * args.message_len + 16,
-           [&](int64_t begin, int64_t end) { kernels().backward(args, begin, end); });
+  backend.backward(args);
   return out;
-}
-
-}  // namespace
-
-TORCH_LIBRARY_IMPL(halfgnn, CPU, m) {
-  m.impl("segment_reduce", &segment_reduce);
-  m.impl("segment_reduce_backward", &segment_reduce_backward);
 }
 
 }  // namespace halfgnn

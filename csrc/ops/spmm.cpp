@@ -1,27 +1,26 @@
-// gspmm and gspmm_backward on the CPU: checks, allocation, choice of kernel.
+// gspmm and gspmm_backward: checks, allocation, choice of kernel.
 
-#include <torch/library.h>
+#include <c10/core/DeviceGuard.h>
 
-#include "../common/checks.h"
-#include "kernels.h"
-#include "parallel.h"
+#include "operators.h"
 
 namespace halfgnn {
 namespace {
 
 // A weighted or plain sum that the vector kernel can do?
-bool is_vector_sum(Op op, const Feature& lhs, const Feature& rhs, const BroadcastPlan& plan) {
-  if (op == Op::kCopyLhs) return kernels().has_sum_kernel(lhs.operand.type, 1, plan.out_len);
-  if (op == Op::kCopyRhs) return kernels().has_sum_kernel(rhs.operand.type, 1, plan.out_len);
-  return op == Op::kMul && plan.is_rhs_per_head() && kernels().has_sum_kernel(lhs.operand.type, plan.outer, plan.inner);
+bool is_vector_sum(const Backend& backend, Op op, const Feature& lhs, const Feature& rhs, const BroadcastPlan& plan) {
+  if (op == Op::kCopyLhs) return backend.has_sum_kernel(lhs.operand.type, 1, plan.out_len);
+  if (op == Op::kCopyRhs) return backend.has_sum_kernel(rhs.operand.type, 1, plan.out_len);
+  return op == Op::kMul && plan.is_rhs_per_head() && backend.has_sum_kernel(lhs.operand.type, plan.outer, plan.inner);
 }
 
-void run_vector_sum(const Topology& topology, Op op, Reduce reduce, const Feature& lhs, const Feature& rhs,
-                    const BroadcastPlan& plan, Tensor& out) {
+void run_vector_sum(const Backend& backend, const Topology& topology, Op op, Reduce reduce, const Feature& lhs,
+                    const Feature& rhs, const BroadcastPlan& plan, Tensor& out) {
   const Feature& feat = op == Op::kCopyRhs ? rhs : lhs;
   SpmmSumArgs args;
   args.topology = topology;
   args.feat = feat.operand.data;
+  args.feat_rows = feat.operand.rows;
   args.feat_by_edge = op == Op::kCopyRhs;
   args.type = feat.operand.type;
   args.weight_type = feat.operand.type;
@@ -35,11 +34,11 @@ void run_vector_sum(const Topology& topology, Op op, Reduce reduce, const Featur
   args.divide_by_degree = reduce == Reduce::kMean;
   args.out = out.mutable_data_ptr();
   args.out_type = dtype_of(out.scalar_type(), "out");
-  for_rows(topology, plan.out_len, [&](int64_t begin, int64_t end) { kernels().spmm_sum(args, begin, end); });
+  backend.spmm_sum(args);
 }
 
-void run_general(const Topology& topology, Op op, Reduce reduce, const Feature& lhs, const Feature& rhs,
-                 const BroadcastPlan& plan, Tensor& out, Tensor& arg) {
+void run_general(const Backend& backend, const Topology& topology, Op op, Reduce reduce, const Feature& lhs,
+                 const Feature& rhs, const BroadcastPlan& plan, Tensor& out, Tensor& arg) {
   SpmmArgs args;
   args.topology = topology;
   args.op = op;
@@ -51,12 +50,16 @@ void run_general(const Topology& topology, Op op, Reduce reduce, const Feature& 
   args.out = out.mutable_data_ptr();
   args.arg = is_argument_reduce(reduce) ? arg.mutable_data_ptr() : nullptr;
   args.out_type = dtype_of(out.scalar_type(), "out");
-  for_rows(topology, plan.out_len + 16, [&](int64_t begin, int64_t end) { kernels().spmm(args, begin, end); });
+  backend.spmm(args);
 }
+
+}  // namespace
 
 std::tuple<Tensor, Tensor> gspmm(const Tensor& indptr, const Tensor& indices, const OptionalTensor& edge_ids,
                                  std::string_view op_name, std::string_view reduce_name, const OptionalTensor& lhs_data,
                                  const OptionalTensor& rhs_data, std::optional<at::ScalarType> out_dtype) {
+  const c10::DeviceGuard guard(indptr.device());
+  const Backend& backend = backend_of(indptr.device());
   const Op op = parse_op(op_name, false);
   const Reduce reduce = parse_reduce(reduce_name);
   const Topology topology = topology_of(indptr, indices, edge_ids, indices.numel());
@@ -72,16 +75,19 @@ std::tuple<Tensor, Tensor> gspmm(const Tensor& indptr, const Tensor& indices, co
   const auto type = result_type(feat.scalar_type(), out_dtype);
   Tensor out = at::empty(with_rows(topology.num_rows, plan.out_shape), feat.options().dtype(type));
   Tensor arg = is_argument_reduce(reduce) ? at::empty(out.sizes(), indptr.options()) : at::empty({0}, indptr.options());
-  if (!is_argument_reduce(reduce) && is_vector_sum(op, lhs, rhs, plan)) {
-    run_vector_sum(topology, op, reduce, lhs, rhs, plan, out);
+  if (!is_argument_reduce(reduce) && is_vector_sum(backend, op, lhs, rhs, plan)) {
+    run_vector_sum(backend, topology, op, reduce, lhs, rhs, plan, out);
   } else {
-    run_general(topology, op, reduce, lhs, rhs, plan, out, arg);
+    run_general(backend, topology, op, reduce, lhs, rhs, plan, out, arg);
   }
   return {out, arg};
 }
 
+namespace {
+
 // Everything the backward's kernels share.
 struct Backward {
+  const Backend& backend;
   Topology topology;
   Op op;
   Feature grad, lhs, rhs, scale;
@@ -96,6 +102,7 @@ void sum_grad_lhs(const Backward& b, Tensor& grad_lhs) {
   SpmmSumArgs args;
   args.topology = b.topology;
   args.feat = b.grad.operand.data;
+  args.feat_rows = b.grad.operand.rows;
   args.type = b.grad.operand.type;
   args.weight_type = b.grad.operand.type;
   args.dim = b.plan.out_len;
@@ -111,7 +118,7 @@ void sum_grad_lhs(const Backward& b, Tensor& grad_lhs) {
   args.scale = b.scale_data();
   args.out = grad_lhs.mutable_data_ptr();
   args.out_type = dtype_of(grad_lhs.scalar_type(), "grad_lhs");
-  for_rows(b.topology, b.plan.out_len, [&](int64_t begin, int64_t end) { kernels().spmm_sum(args, begin, end); });
+  b.backend.spmm_sum(args);
 }
 
 void mul_grad_both(const Backward& b, Tensor& grad_lhs, Tensor& grad_rhs) {
@@ -119,6 +126,7 @@ void mul_grad_both(const Backward& b, Tensor& grad_lhs, Tensor& grad_rhs) {
   args.topology = b.topology;
   args.feat = b.lhs.operand.data;
   args.grad = b.grad.operand.data;
+  args.grad_rows = b.grad.operand.rows;
   args.type = b.lhs.operand.type;
   args.grad_type = b.grad.operand.type;
   args.weight = b.rhs.operand.data;
@@ -128,8 +136,7 @@ void mul_grad_both(const Backward& b, Tensor& grad_lhs, Tensor& grad_rhs) {
   args.dim = b.plan.inner;
   args.grad_feat = grad_lhs.mutable_data_ptr();
   args.grad_weight = grad_rhs.mutable_data_ptr();
-  for_rows(b.topology, 2 * b.plan.out_len,
-           [&](int64_t begin, int64_t end) { kernels().mul_backward(args, begin, end); });
+  b.backend.mul_backward(args);
 }
 
 // Gradient of rhs alone over in-edges (CSC): a dot with, or a copy of, the row's own gradient.
@@ -152,8 +159,8 @@ void edge_grad_rhs(const Backward& b, Tensor& grad_rhs) {
   args.out_type = dtype_of(grad_rhs.scalar_type(), "grad_rhs");
   const bool elementwise = !args.row_scale && args.out_len > 0 && b.grad.operand.type != DType::kDouble &&
                            (args.out_type == b.grad.operand.type || args.out_type == DType::kFloat);
-  const auto kernel = dot ? kernels().sddmm_dot : elementwise ? kernels().sddmm_elementwise : kernels().sddmm;
-  for_rows(b.topology, b.plan.out_len, [&](int64_t begin, int64_t end) { kernel(args, begin, end); });
+  const auto kernel = dot ? b.backend.sddmm_dot : elementwise ? b.backend.sddmm_elementwise : b.backend.sddmm;
+  kernel(args);
 }
 
 void general_backward(const Backward& b, bool by_src, Tensor& grad_lhs, Tensor& grad_rhs) {
@@ -174,9 +181,10 @@ void general_backward(const Backward& b, bool by_src, Tensor& grad_lhs, Tensor& 
     args.grad_lhs = {grad_lhs.mutable_data_ptr(), dtype_of(grad_lhs.scalar_type(), "grad_lhs"), false};
   if (grad_rhs.numel())
     args.grad_rhs = {grad_rhs.mutable_data_ptr(), dtype_of(grad_rhs.scalar_type(), "grad_rhs"), true};
-  for_rows(b.topology, 2 * args.message_len + 16,
-           [&](int64_t begin, int64_t end) { kernels().backward(args, begin, end); });
+  b.backend.backward(args);
 }
+
+}  // namespace
 
 std::tuple<Tensor, Tensor> gspmm_backward(const Tensor& indptr, const Tensor& indices, const OptionalTensor& edge_ids,
                                           const Tensor& in_indptr, bool by_src, std::string_view op_name,
@@ -188,6 +196,7 @@ std::tuple<Tensor, Tensor> gspmm_backward(const Tensor& indptr, const Tensor& in
   const Op op = parse_op(op_name, false);
   const Reduce reduce = parse_reduce(reduce_name);
   const at::Device device = indptr.device();
+  const c10::DeviceGuard guard(device);
   TORCH_CHECK_VALUE(by_src || !need_lhs, "by_src is false; the gradient of lhs needs out-edges (CSR)");
   TORCH_CHECK_VALUE(!is_argument_reduce(reduce) || arg_data, "arg is None; ", reduce_name, " needs it");
   TORCH_CHECK_VALUE(in_indptr.dim() == 1 && in_indptr.size(0) >= 1 && in_indptr.device() == device,
@@ -196,7 +205,8 @@ std::tuple<Tensor, Tensor> gspmm_backward(const Tensor& indptr, const Tensor& in
   const Tensor scale =
       reduce == Reduce::kMean ? inverse_degrees(in_indptr, dtype_of(grad_out.scalar_type(), "grad")) : Tensor();
   const Tensor arg = arg_data && is_argument_reduce(reduce) ? arg_data->contiguous() : Tensor();
-  const Backward b{topology_of(indptr, indices, edge_ids, indices.numel()),
+  const Backward b{backend_of(device),
+                   topology_of(indptr, indices, edge_ids, indices.numel()),
                    op,
                    feature_of(grad_out, "grad", Target::kCol, device),
                    feature_of(lhs_data, "lhs", by_src ? Target::kRow : Target::kCol, device),
@@ -228,10 +238,10 @@ std::tuple<Tensor, Tensor> gspmm_backward(const Tensor& indptr, const Tensor& in
   const DType grad_type = b.grad.operand.type;
   const bool sums = !b.arg;
   const bool weights = sums && op == Op::kMul && plan.is_rhs_per_head();
-  const bool per_head = weights && kernels().has_vector_kernel(grad_type, plan.inner);
-  const bool sums_weighted = weights && kernels().has_sum_kernel(grad_type, plan.outer, plan.inner);
+  const bool per_head = weights && b.backend.has_vector_kernel(grad_type, plan.inner);
+  const bool sums_weighted = weights && b.backend.has_sum_kernel(grad_type, plan.outer, plan.inner);
   const bool sums_copies = sums && op != Op::kMul && op != Op::kDiv && plan.lhs_len == plan.out_len &&
-                           kernels().has_sum_kernel(grad_type, 1, plan.out_len);
+                           b.backend.has_sum_kernel(grad_type, 1, plan.out_len);
   if (need_lhs && !need_rhs && (sums_weighted || sums_copies)) {
     sum_grad_lhs(b, grad_lhs);
   } else if (need_lhs && need_rhs && per_head) {
@@ -244,13 +254,6 @@ std::tuple<Tensor, Tensor> gspmm_backward(const Tensor& indptr, const Tensor& in
     general_backward(b, by_src, grad_lhs, grad_rhs);
   }
   return {grad_lhs, grad_rhs};
-}
-
-}  // namespace
-
-TORCH_LIBRARY_IMPL(halfgnn, CPU, m) {
-  m.impl("gspmm", &gspmm);
-  m.impl("gspmm_backward", &gspmm_backward);
 }
 
 }  // namespace halfgnn

@@ -1,0 +1,104 @@
+// What every kernel of either back end is asked to compute. Torch-free: raw pointers, all memory contiguous and on the
+// device of the back end.
+//
+// Rows, columns and edges are those of the compressed adjacency that is walked. Sums are fp32 or better (fp64 for fp64
+// data), rounded once; no result depends on how work is divided.
+#pragma once
+
+#include "types.h"
+
+namespace halfgnn {
+
+// out[row] = factor * sum over edges of weight[e, head] * scale[col] * feat[col or edge]
+// feat and out: heads * dim elements a row. weight (num_edges, heads), of `weight_type`, and scale (fp32) may be null.
+struct SpmmSumArgs {
+  Topology topology;
+  const void* feat = nullptr;
+  int64_t feat_rows = 0;
+  bool feat_by_edge = false;
+  DType type = DType::kFloat;  // half, bfloat16 or float
+  const void* weight = nullptr;
+  DType weight_type = DType::kFloat;
+  const float* scale = nullptr;
+  int64_t heads = 1;
+  int64_t dim = 0;
+  float factor = 1.f;
+  bool divide_by_degree = false;
+  void* out = nullptr;
+  DType out_type = DType::kFloat;
+};
+
+// Any message operator, broadcast and reduction. arg: edge ids of the winners, of the topology's index type, for max
+// and min.
+struct SpmmArgs {
+  Topology topology;
+  Op op = Op::kCopyLhs;
+  Reduce reduce = Reduce::kSum;
+  Operand lhs, rhs;
+  Broadcast broadcast;
+  int64_t out_len = 0;
+  void* out = nullptr;
+  void* arg = nullptr;
+  DType out_type = DType::kFloat;
+};
+
+// out[edge] = op(lhs, rhs)
+struct SddmmArgs {
+  Topology topology;
+  Op op = Op::kAdd;
+  Operand lhs, rhs;
+  Broadcast broadcast;
+  int64_t out_len = 0;
+  const void* row_scale = nullptr;  // multiplies every result of a row; fp32, or fp64 for fp64 results
+  void* out = nullptr;
+  DType out_type = DType::kFloat;
+};
+
+// Both gradients of a sum weighted by a scalar a head, in one pass over out-edges (rows are sources):
+// grad_feat[row] = sum of weight[e] scale[col] grad[col] ; grad_weight[e, head] = scale[col] <feat[row], grad[col]>
+struct MulBackwardArgs {
+  Topology topology;
+  const void* feat = nullptr;
+  const void* grad = nullptr;
+  int64_t grad_rows = 0;
+  DType type = DType::kFloat;       // of feat and grad_feat
+  DType grad_type = DType::kFloat;  // of grad: `type`, or float
+  const void* weight = nullptr;
+  DType weight_type = DType::kFloat;  // of weight and grad_weight
+  const float* scale = nullptr;
+  int64_t heads = 1;
+  int64_t dim = 0;
+  void* grad_feat = nullptr;
+  void* grad_weight = nullptr;
+};
+
+// Gradients of any operator and broadcast. `grad` lives at the node that was reduced into (or at the edge for sddmm);
+// elements whose `arg` (same shape) is not this edge contribute nothing. Each wanted side is summed into rows or
+// written once an edge.
+struct GradientOut {
+  void* data = nullptr;  // null: not wanted
+  DType type = DType::kFloat;
+  bool by_edge = false;
+};
+struct BackwardArgs {
+  Topology topology;
+  Op op = Op::kAdd;
+  Operand grad, lhs, rhs;
+  Broadcast broadcast;
+  int64_t message_len = 0;
+  const void* scale = nullptr;  // one a node that grad lives at; fp32, or fp64 for fp64 gradients
+  const void* arg = nullptr;
+  GradientOut grad_lhs, grad_rhs;
+};
+
+// Softmax over the edges of each row, column by column; logits, out and grad are (num_edges, columns).
+struct EdgeSoftmaxArgs {
+  Topology topology;
+  const void* logits = nullptr;  // forward: logits; backward: the forward's result
+  const void* grad = nullptr;    // backward only
+  void* out = nullptr;
+  DType type = DType::kFloat;
+  int64_t columns = 1;
+};
+
+}  // namespace halfgnn

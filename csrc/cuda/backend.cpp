@@ -1,0 +1,89 @@
+// The CUDA back end: every kernel on the current stream, with a workspace from PyTorch's allocator.
+
+#include "../common/backend.h"
+
+#include <ATen/ATen.h>
+#include <c10/cuda/CUDAException.h>
+#include <c10/cuda/CUDAStream.h>
+
+#include <limits>
+
+#include "../kernels/backward.h"
+#include "../kernels/edge_softmax.h"
+#include "../kernels/graph.h"
+#include "../kernels/sddmm.h"
+#include "../kernels/spmm.h"
+#include "../ops/operators.h"
+#include "device.h"
+
+namespace halfgnn::cuda {
+namespace {
+
+// Kernels hold ids in 32 bits.
+void check_sizes(const Topology& topology) {
+  constexpr int64_t most = std::numeric_limits<uint32_t>::max() - 1;
+  TORCH_CHECK_VALUE(topology.num_edges <= most && topology.num_rows <= most, "the graph has ", topology.num_edges,
+                    " edges and ", topology.num_rows, " rows; expected at most ", most, " of each on CUDA");
+}
+void check_broadcast(const Broadcast& broadcast) {
+  TORCH_CHECK_VALUE(broadcast.num_dims <= kMaxBroadcastDims, "lhs_data and rhs_data broadcast over ",
+                    broadcast.num_dims, " dimensions that cannot be merged; expected at most ", kMaxBroadcastDims,
+                    " on CUDA");
+}
+
+template <class Args>
+void check(const Args& args) {
+  check_sizes(args.topology);
+}
+void check(const SpmmArgs& args) {
+  check_sizes(args.topology);
+  check_broadcast(args.broadcast);
+}
+void check(const SddmmArgs& args) {
+  check_sizes(args.topology);
+  check_broadcast(args.broadcast);
+}
+void check(const BackwardArgs& args) {
+  check_sizes(args.topology);
+  check_broadcast(args.broadcast);
+}
+
+// Runs kLaunch with a workspace of kWorkspace(args) bytes, which is free for others once the kernels are queued: those
+// run later on the same stream.
+template <auto kLaunch, auto kWorkspace = nullptr, class Args>
+void run(const Args& args) {
+  check(args);
+  at::Tensor workspace;
+  Launch launch{current_stream()};
+  if constexpr (kWorkspace != nullptr) {
+    const auto bytes = static_cast<int64_t>(kWorkspace(args));
+    if (bytes > 0) {
+      workspace = at::empty({bytes}, at::TensorOptions().dtype(at::kByte).device(kDevice));
+      launch.workspace = workspace.mutable_data_ptr();
+    }
+  }
+  C10_CUDA_CHECK(kLaunch(args, launch));
+}
+
+constexpr Backend kCuda{
+    /*has_double=*/false,
+    [](DType type, int64_t dim) { return type != DType::kDouble && dim > 0; },
+    [](DType type, int64_t heads, int64_t dim) { return type != DType::kDouble && heads * dim > 0; },
+    [](const SpmmSumArgs& args) { run<spmm_sum, spmm_sum_workspace>(args); },
+    [](const SpmmArgs& args) { run<spmm, spmm_workspace>(args); },
+    [](const SddmmArgs& args) { run<sddmm_dot>(args); },
+    [](const SddmmArgs& args) { run<sddmm_elementwise>(args); },
+    [](const SddmmArgs& args) { run<sddmm>(args); },
+    [](const MulBackwardArgs& args) { run<mul_backward, mul_backward_workspace>(args); },
+    [](const BackwardArgs& args) { run<backward, backward_workspace>(args); },
+    [](const EdgeSoftmaxArgs& args) { run<edge_softmax, edge_softmax_workspace>(args); },
+    [](const EdgeSoftmaxArgs& args) { run<edge_softmax_backward, edge_softmax_workspace>(args); },
+    [](const Topology& topology) { C10_CUDA_CHECK(check_offsets(topology, Launch{current_stream()})); },
+};
+const bool kAdded = add_backend(kDevice, kCuda);
+
+}  // namespace
+
+TORCH_LIBRARY_IMPL(halfgnn, HALFGNN_CUDA_KEY, m) { register_operators(m); }
+
+}  // namespace halfgnn::cuda

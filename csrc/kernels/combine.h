@@ -1,0 +1,27 @@
+// Sums of the partial rows that row-wise kernels leave in the workspace for long rows (see rows.cuh).
+#pragma once
+
+#include "rows.cuh"
+
+namespace halfgnn::cuda {
+
+// out[row] = factor * sum over the slots of a long row of partial[slot], divided by the row's degree where asked.
+// partial: len fp32 values a slot; out: len values a row, of `out_type` (not fp64). Short rows are left alone.
+struct CombineArgs {
+  Rows rows;
+  const float* partial;
+  int64_t len;
+  float factor;
+  bool divide_by_degree;
+  void* out;
+  DType out_type;
+};
+
+inline size_t partial_bytes(const Rows& rows, int64_t len) {
+  return static_cast<size_t>(rows.num_slots * len) * sizeof(float);
+}
+
+// Added in fp64, in an order that depends on the row's slots alone. Launches nothing where no row can be long.
+cudaError_t combine(const CombineArgs& args, const Launch& launch);
+
+}  // namespace halfgnn::cuda

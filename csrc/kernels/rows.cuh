@@ -1,0 +1,149 @@
+// How the rows of a compressed adjacency are divided among warps, from sizes alone: no schedule, no host
+// synchronisation.
+//
+// Row-wise kernels give a warp a whole short row or a piece of a long one. A row is long where it has at least `piece`
+// edges. Positions 0, piece, 2 piece, ... of the edge array are the slots: a long row holds at least one of them, and
+// is cut at them. Its first piece also takes the edges before its first slot, so a piece has fewer than 2 `piece`
+// edges. Partial results go to the workspace, one place a slot, and a second kernel combines those of a row in order.
+//
+// Edge-wise kernels give a warp 32 consecutive positions at a time, and find the row of each.
+#pragma once
+
+#include "ids.cuh"
+
+namespace halfgnn::cuda {
+
+// Few slots on large graphs, so that the workspace is small beside the features; short pieces on small ones.
+constexpr int kMinLog2Piece = 9;
+constexpr int64_t kMaxSlots = 1 << 15;
+
+struct Rows {
+  Ids indptr;
+  int64_t num_rows;
+  int64_t num_edges;
+  int64_t num_slots;  // 0: no row is long
+  int32_t log2_piece;
+
+  __host__ __device__ int64_t num_units() const { return num_slots + num_rows; }
+  __device__ bool is_long(int64_t degree) const { return degree >> log2_piece != 0; }
+};
+
+inline Rows rows_of(const Topology& topology) {
+  Rows rows{{topology.indptr, topology.is_int64}, topology.num_rows, topology.num_edges, 0, kMinLog2Piece};
+  while ((topology.num_edges >> rows.log2_piece) > kMaxSlots) ++rows.log2_piece;
+  const int64_t piece = int64_t{1} << rows.log2_piece;
+  if (topology.num_edges >= piece) rows.num_slots = ceil_div(topology.num_edges, piece);
+  return rows;
+}
+
+// The row r with indptr[r] <= position < indptr[r + 1], among rows low ... high - 1. The whole warp takes part: 32
+// probes a step, so 4 dependent loads for a million rows.
+inline __device__ int64_t row_of_position(const Rows& rows, int64_t position, int lane, int64_t low, int64_t high) {
+  while (high - low > 1) {
+    const int64_t step = ceil_div(high - low, kWarpSize + 1);
+    const int64_t probe = low + (lane + 1) * step;
+    const bool at_or_before = probe < high && rows.indptr.offset(probe) <= position;
+    const int passed = __popc(__ballot_sync(kFullMask, at_or_before));
+    const int64_t next = low + (passed + 1) * step;
+    low += passed * step;
+    high = next < high ? next : high;
+  }
+  return low;
+}
+
+// What one warp of a row-wise kernel does.
+struct Piece {
+  int64_t row;
+  int64_t begin, end;  // positions
+  int64_t slot;        // where its partial result goes; -1 for a whole row
+
+  __device__ bool is_whole_row() const { return slot < 0; }
+};
+
+// The piece of unit 0 ... num_units() - 1: first the slots, then the rows, so that long pieces start early. False where
+// the unit has nothing to do: the slot's row is short, or the row is long. The whole warp takes part and gets the same
+// answer.
+inline __device__ bool find_piece(const Rows& rows, int64_t unit, int lane, Piece& piece) {
+  const bool is_slot = unit < rows.num_slots;
+  const int64_t position = unit << rows.log2_piece;
+  piece.row = is_slot ? row_of_position(rows, position, lane, 0, rows.num_rows) : unit - rows.num_slots;
+  piece.begin = rows.indptr.offset(piece.row);
+  piece.end = rows.indptr.offset(piece.row + 1);
+  piece.slot = is_slot ? unit : -1;
+  if (rows.is_long(piece.end - piece.begin) != is_slot) return false;
+  if (is_slot) {
+    const int64_t next = (unit + 1) << rows.log2_piece;
+    if (piece.end > next) piece.end = next;
+    const bool is_first = !rows.is_long(position - piece.begin);
+    if (!is_first) piece.begin = position;
+  }
+  return true;
+}
+
+// The slots of one long row.
+struct LongRow {
+  int64_t row;
+  int64_t degree;
+  int64_t first_slot;
+  int64_t num_slots;
+};
+
+// The long row whose first slot is `slot`; false where there is none. The whole warp takes part.
+inline __device__ bool find_long_row(const Rows& rows, int64_t slot, int lane, LongRow& found) {
+  const int64_t position = slot << rows.log2_piece;
+  found.row = row_of_position(rows, position, lane, 0, rows.num_rows);
+  const int64_t begin = rows.indptr.offset(found.row), end = rows.indptr.offset(found.row + 1);
+  if (!rows.is_long(end - begin) || rows.is_long(position - begin)) return false;
+  found.degree = end - begin;
+  found.first_slot = slot;
+  found.num_slots = ((end - 1) >> rows.log2_piece) - slot + 1;
+  return true;
+}
+
+// The rows of the positions that a warp walks in order, 32 at a time.
+class RowsOfEdges {
+ public:
+  // The whole warp takes part. `position` is the first that it walks, below num_edges.
+  __device__ RowsOfEdges(const Rows& rows, int64_t position, int lane)
+      : rows_(rows), lane_(lane), row_(row_of_position(rows, position, lane, 0, rows.num_rows)) {}
+
+  // The row of position begin + lane; of num_edges - 1 for lanes past it. begin rises from call to call. The whole warp
+  // takes part.
+  __device__ int64_t next(int64_t begin) {
+    const int64_t wanted = begin + lane_ < rows_.num_edges ? begin + lane_ : rows_.num_edges - 1;
+    // Ends of the next 32 rows, one a lane, relative to begin.
+    const int64_t end = row_ + lane_ < rows_.num_rows ? rows_.indptr.offset(row_ + lane_ + 1) - begin : kWarpSize;
+    const int clamped = static_cast<int>(end < 0 ? 0 : end < kWarpSize ? end : kWarpSize);
+    // How many of them lie at or before `wanted`: binary search across the lanes.
+    const int relative = static_cast<int>(wanted - begin);
+    int passed = 0;
+#pragma unroll
+    for (int step = kWarpSize / 2; step > 0; step /= 2) {
+      if (__shfl_sync(kFullMask, clamped, passed + step - 1) <= relative) passed += step;
+    }
+    int64_t row = row_ + passed;
+    // 31 rows passed without reaching it, so many are empty: every lane searches for itself.
+    if (passed == kWarpSize - 1) row = search(wanted, row);
+    row_ = shuffle(row, kWarpSize - 1);
+    return row;
+  }
+
+ private:
+  __device__ int64_t search(int64_t position, int64_t low) const {
+    int64_t high = rows_.num_rows;
+    while (high - low > 1) {
+      const int64_t middle = low + (high - low) / 2;
+      (rows_.indptr.offset(middle) <= position ? low : high) = middle;
+    }
+    return low;
+  }
+  static __device__ int64_t shuffle(int64_t value, int lane) {
+    return static_cast<int64_t>(__shfl_sync(kFullMask, static_cast<unsigned long long>(value), lane));
+  }
+
+  const Rows& rows_;
+  int lane_;
+  int64_t row_;
+};
+
+}  // namespace halfgnn::cuda

@@ -1,0 +1,48 @@
+// The operators that both back ends share: checks, allocation, choice of kernel. Schemas are in csrc/library.cpp.
+#pragma once
+
+#include <torch/library.h>
+
+#include "../common/checks.h"
+
+namespace halfgnn {
+
+std::tuple<Tensor, Tensor> gspmm(const Tensor& indptr, const Tensor& indices, const OptionalTensor& edge_ids,
+                                 std::string_view op_name, std::string_view reduce_name, const OptionalTensor& lhs_data,
+                                 const OptionalTensor& rhs_data, std::optional<at::ScalarType> out_dtype);
+std::tuple<Tensor, Tensor> gspmm_backward(const Tensor& indptr, const Tensor& indices, const OptionalTensor& edge_ids,
+                                          const Tensor& in_indptr, bool by_src, std::string_view op_name,
+                                          std::string_view reduce_name, const Tensor& grad_out,
+                                          const OptionalTensor& lhs_data, const OptionalTensor& rhs_data,
+                                          const OptionalTensor& arg_data, at::IntArrayRef lhs_shape,
+                                          at::IntArrayRef rhs_shape, at::ScalarType lhs_dtype, at::ScalarType rhs_dtype,
+                                          bool need_lhs, bool need_rhs);
+Tensor gsddmm(const Tensor& indptr, const Tensor& indices, const OptionalTensor& edge_ids, std::string_view op_name,
+              const OptionalTensor& lhs_data, const OptionalTensor& rhs_data, std::string_view lhs_target,
+              std::string_view rhs_target, std::optional<at::ScalarType> out_dtype);
+Tensor gsddmm_backward(const Tensor& indptr, const Tensor& indices, const OptionalTensor& edge_ids, bool by_src,
+                       std::string_view op_name, std::string_view side_name, const Tensor& grad_out,
+                       const OptionalTensor& lhs_data, const OptionalTensor& rhs_data, std::string_view lhs_target,
+                       std::string_view rhs_target, at::IntArrayRef lhs_shape, at::IntArrayRef rhs_shape,
+                       at::ScalarType dtype);
+Tensor edge_softmax(const Tensor& indptr, const OptionalTensor& edge_ids, const Tensor& logits);
+Tensor edge_softmax_backward(const Tensor& indptr, const OptionalTensor& edge_ids, const Tensor& out,
+                             const Tensor& grad);
+std::tuple<Tensor, Tensor> segment_reduce(const Tensor& offsets, const Tensor& value_data,
+                                          std::string_view reduce_name);
+Tensor segment_reduce_backward(const Tensor& offsets, const Tensor& grad_out, const OptionalTensor& arg_data,
+                               std::string_view reduce_name, int64_t num_rows);
+
+// Makes all of them kernels of one dispatch key. Building adjacencies is each back end's own.
+inline void register_operators(torch::Library& m) {
+  m.impl("gspmm", &gspmm);
+  m.impl("gspmm_backward", &gspmm_backward);
+  m.impl("gsddmm", &gsddmm);
+  m.impl("gsddmm_backward", &gsddmm_backward);
+  m.impl("edge_softmax", &edge_softmax);
+  m.impl("edge_softmax_backward", &edge_softmax_backward);
+  m.impl("segment_reduce", &segment_reduce);
+  m.impl("segment_reduce_backward", &segment_reduce_backward);
+}
+
+}  // namespace halfgnn

@@ -1,0 +1,131 @@
+"""What the GPU tests share: every operator with its gradients, as functions of tensors on a graph with hubs."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+
+import pytest
+import support
+import torch
+from torch import Tensor
+
+import halfgnn
+from halfgnn import ops
+
+DEVICE = "cuda"
+DTYPES = [torch.float16, torch.bfloat16, torch.float32]
+needs_gpu = pytest.mark.skipif(
+    not (halfgnn.has_cuda() and torch.cuda.is_available()), reason="needs the CUDA half and a GPU"
+)
+
+
+@dataclass(frozen=True)
+class Case:
+    """call(g, *operands), differentiable in all operands. shapes: target and trailing shape of each."""
+
+    name: str
+    call: Callable[..., Tensor]
+    shapes: tuple[tuple[str, tuple[int, ...]], ...]
+    float_rhs: bool = False  # the second operand is fp32 whatever the first is
+
+    def operands(self, g: halfgnn.Graph, dtype: torch.dtype, device: str = "cpu") -> list[Tensor]:
+        # Away from zero, because some divide.
+        kinds = [dtype, torch.float32 if self.float_rhs else dtype]
+        return [
+            support.away_from_zero(support.rows_of(g, target), *shape, dtype=kind, device=device)
+            for (target, shape), kind in zip(self.shapes, kinds)
+        ]
+
+
+def _spmm(op: str, reduce: str, lhs=None, rhs=None, note: str = "", **options) -> Case:
+    def call(g, *operands):
+        x, y = (operands[0] if lhs is not None else None), (operands[-1] if rhs is not None else None)
+        return ops.gspmm(g, op, reduce, x, y, **options)
+
+    shapes = [("u", lhs)] * (lhs is not None) + [("e", rhs)] * (rhs is not None)
+    return Case(f"{op}_{reduce}{note}", call, tuple(shapes), float_rhs=note == "_fp32_weights")
+
+
+def _sddmm(op: str, targets: str, lhs=None, rhs=None) -> Case:
+    def call(g, *operands):
+        x, y = (operands[0] if lhs is not None else None), (operands[-1] if rhs is not None else None)
+        return ops.gsddmm(g, op, x, y, *targets)
+
+    shapes = [(targets[0], lhs)] * (lhs is not None) + [(targets[1], rhs)] * (rhs is not None)
+    return Case(f"{targets[0]}_{op}_{targets[1]}", call, tuple(shapes))
+
+
+def _softmax(norm_by: str, shape) -> Case:
+    return Case(
+        f"edge_softmax_{norm_by}_{'x'.join(map(str, shape))}",
+        lambda g, x: ops.edge_softmax(g, x, norm_by),
+        (("e", shape),),
+    )
+
+
+def _segments(reduce: str) -> Case:
+    return Case(f"segment_{reduce}", lambda g, x: ops.segment_reduce(g.in_degrees(), x, reduce), (("e", (5,)),))
+
+
+CASES = [
+    *(_spmm(op, reduce, (2, 24), (2, 1)) for op in ("add", "sub", "mul", "div") for reduce in support.REDUCES),
+    *(_spmm("copy_lhs", reduce, (48,)) for reduce in support.REDUCES),
+    *(_spmm("copy_rhs", reduce, rhs=(4,)) for reduce in support.REDUCES),
+    _spmm("copy_lhs", "sum", (3,), note="_narrow"),
+    _spmm("copy_lhs", "sum", (602,), note="_wide"),
+    _spmm("mul", "sum", (64,), (1,), note="_1_head"),
+    _spmm("mul", "sum", (8, 31), (8, 1), note="_odd"),
+    _spmm("mul", "sum", (33,), (33,), note="_same_shape"),
+    _spmm("mul", "mean", (3, 1, 8), (1, 4, 1), note="_broadcast"),
+    _spmm("mul", "sum", (64,), (1,), note="_fp32_weights"),
+    _spmm("mul", "sum", (64,), (1,), note="_fp32_result", out_dtype=torch.float32),
+    *(_sddmm(op, "uv", (2, 24), (2, 24)) for op in ("add", "sub", "mul", "div", "dot")),
+    *(_sddmm(op, "ev", (2, 24), (2, 1)) for op in ("add", "sub", "mul", "div")),
+    _sddmm("dot", "uv", (64,), (64,)),
+    _sddmm("dot", "ve", (4, 31), (4, 31)),
+    _sddmm("add", "uv", (8, 1), (8, 1)),
+    _sddmm("copy_lhs", "uv", (24,)),
+    _sddmm("copy_rhs", "uv", rhs=(24,)),
+    *(_softmax(norm_by, shape) for norm_by in ("dst", "src") for shape in ((1,), (8, 1), (37,))),
+    *(_segments(reduce) for reduce in support.REDUCES),
+]
+CASES = list({case.name + str(case.shapes): case for case in CASES}.values())
+every_case = pytest.mark.parametrize("case", CASES, ids=lambda case: case.name)
+
+
+def hub_ends(hub_edges: int = 3_000, num_nodes: int = 150, num_edges: int = 900) -> tuple[Tensor, Tensor]:
+    """An edge list: a node of many in-edges and one of many out-edges, long enough to be cut into pieces, among others
+    of few. The last third of the nodes has no edge."""
+    generator = torch.Generator().manual_seed(7)
+    ends = torch.randint(num_nodes * 2 // 3, (2, num_edges + 2 * hub_edges), generator=generator)
+    ends[1, :hub_edges] = 5
+    ends[0, hub_edges : 2 * hub_edges] = 11
+    order = torch.randperm(ends.shape[1], generator=generator)
+    return ends[0, order], ends[1, order]
+
+
+def hub_graph(idtype: torch.dtype = torch.int32, device: str = "cpu", **sizes: int) -> halfgnn.Graph:
+    src, dst = (ids.to(device, idtype) for ids in hub_ends(**sizes))
+    num_nodes = sizes.get("num_nodes", 150)
+    return halfgnn.Graph.from_edges(src, dst, num_src=num_nodes, num_dst=num_nodes)
+
+
+def with_gradients(case: Case, g: halfgnn.Graph, leaves: list[Tensor], upstream: list[Tensor]) -> list[Tensor]:
+    """Result and gradients; upstream: the gradient of the result, made here at the first call."""
+    out = case.call(g, *leaves)
+    if not upstream:
+        upstream.append(torch.randn(out.shape, dtype=torch.float32).to(out.device, out.dtype))
+    return [out.detach(), *torch.autograd.grad(out, leaves, upstream[0])]
+
+
+def setup(case: Case, dtype: torch.dtype, idtype: torch.dtype = torch.int32, **sizes: int):
+    """(graph, leaves) on the GPU."""
+    g = hub_graph(idtype, DEVICE, **sizes)
+    return g, [x.requires_grad_() for x in case.operands(g, dtype, DEVICE)]
+
+
+def assert_same(results: list[Tensor], expected: list[Tensor], what: str = "") -> None:
+    """Equal bits, NaN included."""
+    for i, (a, b) in enumerate(zip(results, expected, strict=True)):
+        assert torch.equal(a.view(torch.uint8), b.view(torch.uint8)), f"result {i} differs {what}"

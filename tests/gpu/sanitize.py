@@ -1,0 +1,140 @@
+"""Runs every kernel path on small sizes with odd shapes, for compute-sanitizer; see run.py, which calls it.
+
+    PYTORCH_NO_CUDA_MEMORY_CACHING=1 compute-sanitizer --tool memcheck --kernel-name kns=halfgnn python tests/gpu/sanitize.py
+
+Without the caching allocator every tensor is an allocation of its own, so that a read or write past its end is seen. Results
+are compared with the CPU's, loosely: how accurate they are is for the other tests.
+"""
+
+from __future__ import annotations
+
+import argparse
+import itertools
+import sys
+import time
+from pathlib import Path
+
+sys.path[:0] = [str(Path(__file__).resolve().parents[1]), str(Path(__file__).resolve().parents[2])]
+
+import gpu_cases  # noqa: E402
+import support  # noqa: E402
+import torch  # noqa: E402
+from gpu_cases import Case, with_gradients  # noqa: E402
+
+import halfgnn  # noqa: E402
+from halfgnn import ops  # noqa: E402
+
+WIDTHS = (1, 3, 7, 8, 12, 31, 33, 64, 100, 130, 256, 520)
+
+
+def _width_cases(width: int) -> list[Case]:
+    """The operators that have vector kernels, at one width."""
+
+    def case(name, call, *shapes):
+        return Case(f"{name} {width}", call, shapes)
+
+    wide = (width,)
+    return [
+        case("copy_u_sum", ops.copy_u_sum, ("u", wide)),
+        case("copy_u_max", ops.copy_u_max, ("u", wide)),
+        case("u_mul_e_sum", ops.u_mul_e_sum, ("u", wide), ("e", (1,))),
+        case("u_mul_e_sum 3 heads", ops.u_mul_e_sum, ("u", (3, width)), ("e", (3, 1))),
+        case("u_dot_v", ops.u_dot_v, ("u", wide), ("v", wide)),
+        case("u_dot_v 3 heads", ops.u_dot_v, ("u", (3, width)), ("v", (3, width))),
+        case("u_add_v", ops.u_add_v, ("u", wide), ("v", wide)),
+        case("e_sub_v", ops.e_sub_v, ("e", wide), ("v", wide)),
+        case("edge_softmax", ops.edge_softmax, ("e", wide)),
+        case("edge_softmax src", lambda g, x: ops.edge_softmax(g, x, "src"), ("e", wide)),
+    ]
+
+
+def _graphs():
+    """(name, graph on the CPU)"""
+    yield "hubs", gpu_cases.hub_graph(torch.int32, hub_edges=1_500, num_edges=300)
+    yield "hubs int64", gpu_cases.hub_graph(torch.int64, hub_edges=1_500, num_edges=300)
+    yield "sorted", support.make_graph("skewed", torch.int32, identity=True)
+    for name in ("bipartite", "one_edge", "edgeless", "empty"):
+        yield name, support.make_graph(name, torch.int64)
+
+
+def _place(x: torch.Tensor, misaligned: bool, device: str) -> torch.Tensor:
+    """A leaf on the GPU, copied there from the host: that counts as written whatever kernels a tool looks at."""
+    if not misaligned:
+        return x.to(device).requires_grad_()
+    storage = torch.cat([x.new_zeros(1), x.reshape(-1)]).to(device)
+    return storage[1:].view(x.shape).requires_grad_()
+
+
+def check(case: Case, graph, on_gpu, dtype: torch.dtype, misaligned: bool, device: str) -> None:
+    """Raises unless results and gradients are near the CPU's."""
+    operands = case.operands(graph, dtype)
+    upstream: list[torch.Tensor] = []
+    expected = with_gradients(case, graph, [x.clone().requires_grad_() for x in operands], upstream)
+    leaves = [_place(x, misaligned, device) for x in operands]
+    results = with_gradients(case, on_gpu, leaves, [upstream[0].to(device)])
+    tolerance = {torch.float16: 2e-2, torch.bfloat16: 1e-1, torch.float32: 1e-3}[dtype]
+    for got, right in zip(results, expected):
+        scale = right.float().abs().max().item() if right.numel() else 0.0
+        torch.testing.assert_close(got.cpu(), right, rtol=tolerance, atol=tolerance * max(scale, 1e-3))
+
+
+def topology(graph, device: str) -> None:
+    """Building both sides on the GPU gives the CPU's."""
+    src, dst = graph.edges()
+    sizes = dict(num_src=graph.num_src, num_dst=graph.num_dst)
+    here, there = (halfgnn.Graph.from_edges(src.to(d), dst.to(d), **sizes) for d in ("cpu", device))
+    for a, b in zip((*here.csc(), *here.csr()), (*there.csc(), *there.csr())):
+        assert torch.equal(a, b.cpu())
+
+
+def gather_limit(graph, device: str) -> None:
+    feat = torch.randn(max(1, graph.num_src), 72, dtype=torch.float16).to(device)
+    for tile_bytes in (0, 48):
+        torch.ops.halfgnn.gather_limit(graph.csc().indices.to(device), feat, tile_bytes)
+
+
+def plan(stride: int):
+    """(graph name, graph, case, dtype, misaligned); every stride-th of the widths' cases, in turn over the graphs."""
+    dtypes = itertools.cycle(gpu_cases.DTYPES)
+    shifted = itertools.cycle([False, True, False])
+    widths = [case for width in WIDTHS for case in _width_cases(width)]
+    for turn, (name, graph) in enumerate(_graphs()):
+        # All of them on the first graph, and every general case; a part on each of the others.
+        cases = gpu_cases.CASES + widths[turn % stride :: stride] if turn < 3 else (gpu_cases.CASES + widths)[turn::7]
+        for case in cases:
+            yield name, graph, case, next(dtypes), next(shifted)
+
+
+def main() -> int:
+    parser = argparse.ArgumentParser(description=__doc__.split("\n\n")[0])
+    parser.add_argument("--seconds", type=float, default=200, help="stop cleanly after that time, and say so (200)")
+    parser.add_argument(
+        "--stride", type=int, default=2, help="run one in so many of the cases that differ in width (2)"
+    )
+    parser.add_argument("--device", default="cuda", help="cpu: a rehearsal, which checks this script alone")
+    args = parser.parse_args()
+    torch.manual_seed(0)
+    start, done, failed = time.monotonic(), 0, []
+    copies: dict[str, halfgnn.Graph] = {}
+    jobs = list(plan(args.stride))
+    for name, graph, case, dtype, misaligned in jobs:
+        if time.monotonic() - start > args.seconds:
+            break
+        try:
+            if name not in copies:
+                copies[name] = graph.to(args.device)
+                topology(graph, args.device)
+                if args.device != "cpu":
+                    gather_limit(graph, args.device)
+            check(case, graph, copies[name], dtype, misaligned, args.device)
+        except AssertionError as error:
+            failed.append(f"{case.name} {dtype} on {name}: {str(error).splitlines()[0]}")
+        done += 1
+    for line in failed:
+        print("FAILED", line)
+    print(f"{done} of {len(jobs)} cases, {len(failed)} failed, {time.monotonic() - start:.0f} s")
+    return 1 if failed else 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())

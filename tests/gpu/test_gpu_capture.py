@@ -1,0 +1,100 @@
+"""CUDA graphs: every operator, forward and backward, captured once and replayed on other numbers."""
+
+import gpu_cases
+import pytest
+import torch
+from gpu_cases import DEVICE, DTYPES, assert_same, every_case, with_gradients
+
+import halfgnn
+from halfgnn import ops
+
+pytestmark = gpu_cases.needs_gpu
+
+
+def warm_up(function):
+    """On a side stream, as capture asks for: allocations and autograd threads are there when it begins."""
+    stream = torch.cuda.Stream()
+    stream.wait_stream(torch.cuda.current_stream())
+    with torch.cuda.stream(stream):
+        for _ in range(2):
+            function()
+    torch.cuda.current_stream().wait_stream(stream)
+
+
+def capture(function):
+    """(graph, results of function that replaying it fills)."""
+    warm_up(function)
+    graph = torch.cuda.CUDAGraph()
+    with torch.cuda.graph(graph):
+        results = function()
+    return graph, results
+
+
+@every_case
+@pytest.mark.parametrize("dtype", DTYPES, ids=str)
+def test_replay_is_eager(case, dtype):
+    g, leaves = gpu_cases.setup(case, dtype, torch.int64 if dtype == torch.bfloat16 else torch.int32)
+    upstream = []
+    graph, results = capture(lambda: with_gradients(case, g, leaves, upstream))
+    for _ in range(2):
+        fresh = case.operands(g, dtype, DEVICE)
+        with torch.no_grad():
+            for leaf, values in zip(leaves, fresh):
+                leaf.copy_(values)
+        graph.replay()
+        replayed = [x.clone() for x in results]
+        assert_same(replayed, with_gradients(case, g, leaves, upstream), "after replay")
+
+
+@pytest.mark.parametrize("idtype", [torch.int32, torch.int64], ids=str)
+def test_topology_is_made_inside(idtype):
+    src, dst = (ids.to(DEVICE, idtype) for ids in gpu_cases.hub_ends())
+
+    def make():
+        made = halfgnn.Graph.from_edges(src, dst, num_src=150, num_dst=150, check=False)
+        return [*made.csc(), *made.csr()]
+
+    graph, results = capture(make)
+    src.copy_(src.flip(0)), dst.copy_(dst.roll(7))
+    graph.replay()
+    replayed = [x.clone() for x in results]
+    assert_same(replayed, make(), "after replay")
+
+
+class Attention(torch.nn.Module):
+    """A GAT layer on halfgnn.ops."""
+
+    def __init__(self, g, width, heads, dim):
+        super().__init__()
+        self.g, self.heads, self.dim = g, heads, dim
+        self.linear = torch.nn.Linear(width, heads * dim, bias=False)
+        self.left = torch.nn.Parameter(torch.randn(heads, dim) / dim)
+        self.right = torch.nn.Parameter(torch.randn(heads, dim) / dim)
+
+    def forward(self, x):
+        h = self.linear(x).view(-1, self.heads, self.dim)
+        left, right = ((h * a).sum(-1, keepdim=True) for a in (self.left, self.right))
+        score = torch.nn.functional.leaky_relu(ops.u_add_v(self.g, left, right), 0.2)
+        return ops.u_mul_e_sum(self.g, h, ops.edge_softmax(self.g, score)).flatten(1)
+
+
+@pytest.mark.parametrize("dtype", DTYPES, ids=str)
+def test_make_graphed_callables(dtype):
+    torch.manual_seed(0)
+    g = gpu_cases.hub_graph(device=DEVICE)
+    eager = Attention(g, 32, 4, 16).to(DEVICE, dtype)
+    graphed = Attention(g, 32, 4, 16).to(DEVICE, dtype)
+    graphed.load_state_dict(eager.state_dict())
+    example = torch.randn(g.num_src, 32, device=DEVICE, dtype=dtype, requires_grad=True)
+    graphed = torch.cuda.make_graphed_callables(graphed, (example,))
+    for _ in range(3):
+        x = torch.randn_like(example)
+        results = []
+        for layer in (graphed, eager):
+            layer.zero_grad(set_to_none=True)
+            leaf = x.clone().requires_grad_()
+            out = layer(leaf)
+            out.float().square().mean().backward()
+            results.append([out.detach().clone(), leaf.grad, *(p.grad.clone() for p in layer.parameters())])
+        for a, b in zip(*results, strict=True):
+            torch.testing.assert_close(a, b, rtol=1e-2, atol=1e-3)  # cuBLAS may choose another algorithm

@@ -1,0 +1,46 @@
+"""The cases of the GPU tests, on the CPU: they run, and they leave no operator out."""
+
+import gpu_cases
+import pytest
+import torch
+from torch.utils._python_dispatch import TorchDispatchMode
+
+# Made by graphs, or for measuring: these have tests of their own.
+ELSEWHERE = {"coo_to_csr", "transpose", "gather_limit"}
+
+
+class Recorder(TorchDispatchMode):
+    def __init__(self):
+        super().__init__()
+        self.names = set()
+
+    def __torch_dispatch__(self, func, types, args=(), kwargs=None):
+        if func.namespace == "halfgnn":
+            self.names.add(func._schema.name.removeprefix("halfgnn::"))
+        return func(*args, **(kwargs or {}))
+
+
+def test_no_operator_is_left_out():
+    g = gpu_cases.hub_graph()
+    with Recorder() as recorder:
+        for case in gpu_cases.CASES:
+            leaves = [x.requires_grad_() for x in case.operands(g, torch.float32)]
+            for result in gpu_cases.with_gradients(case, g, leaves, []):
+                assert result.isfinite().all(), case.name
+    schemas = {s.name for s in torch._C._jit_get_all_schemas() if s.name.startswith("halfgnn::")}
+    assert recorder.names | ELSEWHERE == {name.removeprefix("halfgnn::") for name in schemas} | ELSEWHERE
+
+
+def test_hubs_are_long_enough_to_be_cut():
+    g = gpu_cases.hub_graph()
+    for degrees in (g.in_degrees(), g.out_degrees()):
+        assert degrees.max() >= 3_000 and (degrees == 0).any()
+
+
+@pytest.mark.parametrize("values,same", [([0.0, float("nan")], True), ([-0.0, float("nan")], False)])
+def test_bits_are_compared(values, same):
+    a, b = [torch.tensor([0.0, float("nan")])], [torch.tensor(values)]
+    if same:
+        return gpu_cases.assert_same(a, b)
+    with pytest.raises(AssertionError, match="result 0 differs"):
+        gpu_cases.assert_same(a, b)

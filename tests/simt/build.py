@@ -1,0 +1,279 @@
+"""Builds the simulator: csrc with its CUDA kernels for the CPU, under AddressSanitizer, UBSan and gcov.
+
+    python tests/simt/build.py          builds build/simt/libhalfgnn_simt.so and libsimt_selftest.so, prints their paths
+
+Needs g++ with its sanitizer libraries, ninja, torch, and CUDA's headers: those of a toolkit or those that torch's CUDA
+builds from PyPI bring along. JOBS is the number of compilers that run at once (2).
+"""
+
+from __future__ import annotations
+
+import argparse
+import fcntl
+import functools
+import glob
+import importlib.util
+import os
+import shlex
+import shutil
+import subprocess
+import sys
+from pathlib import Path
+
+HERE = Path(__file__).resolve().parent
+ROOT = HERE.parents[1]
+BUILD = ROOT / "build" / "simt"
+LIBRARY = BUILD / "libhalfgnn_simt.so"
+SELFTEST = BUILD / "libsimt_selftest.so"
+CXX = os.environ.get("CXX", "g++")
+
+# vptr needs the type information of torch's classes, which not all of them export.
+SANITIZERS = ["-fsanitize=address,undefined", "-fno-sanitize=vptr", "-fno-sanitize-recover=all"]
+COMMON = [
+    "-std=c++17",
+    "-g1",
+    "-fPIC",
+    "-fvisibility=hidden",
+    "-fno-omit-frame-pointer",
+    "-Wall",
+    "-Wextra",
+    "-Wno-psabi",
+]
+
+
+class CannotBuild(RuntimeError):
+    """The simulator cannot be built here, and why."""
+
+
+# ---- what is there -------------------------------------------------------------------------------
+
+
+def _candidate_includes():
+    sys.path.insert(0, str(ROOT))
+    import cuda_toolkit
+
+    home = cuda_toolkit.find_cuda_home()
+    if home:
+        yield Path(home) / "include"
+    spec = importlib.util.find_spec("nvidia")
+    for place in spec.submodule_search_locations if spec else []:
+        yield from map(Path, sorted(glob.glob(os.path.join(place, "cu*", "include")), reverse=True))
+        yield Path(place) / "cuda_runtime" / "include"
+
+
+def cuda_include() -> Path:
+    for path in _candidate_includes():
+        if all((path / name).is_file() for name in ("cuda_fp16.h", "cuda_bf16.h", "cuda_runtime_api.h")):
+            return path
+    raise CannotBuild("no CUDA headers were found (of a toolkit, or those that torch's CUDA builds bring along)")
+
+
+def _library_of_compiler(name):
+    path = subprocess.run([CXX, f"-print-file-name={name}"], capture_output=True, text=True, check=True).stdout.strip()
+    if not os.path.isabs(path):
+        raise CannotBuild(f"{CXX} has no {name}")
+    return os.path.realpath(path)
+
+
+@functools.cache
+def sanitizer_libraries() -> tuple[str, ...]:
+    """To be preloaded into a process that loads the simulator."""
+    if shutil.which(CXX) is None:
+        raise CannotBuild(f"there is no {CXX}")
+    return _library_of_compiler("libasan.so"), _library_of_compiler("libubsan.so")
+
+
+def _ninja():
+    beside = Path(sys.executable).with_name("ninja")
+    found = str(beside) if beside.is_file() else shutil.which("ninja")
+    if found is None:
+        raise CannotBuild("there is no ninja")
+    return found
+
+
+def why_not() -> str | None:
+    """Why the simulator cannot be built here; None if nothing speaks against it."""
+    try:
+        if not sys.platform.startswith("linux"):
+            raise CannotBuild(f"the simulator is for Linux, not for {sys.platform}")
+        sanitizer_libraries()
+        cuda_include()
+        _ninja()
+    except CannotBuild as error:
+        return str(error)
+    return None
+
+
+# ---- the ninja file ------------------------------------------------------------------------------
+
+
+def _torch_flags():
+    import torch
+
+    torch_root = Path(torch.__file__).parent
+    compiling = [f"-isystem{torch_root / folder}" for folder in ("include", "include/torch/csrc/api/include")]
+    compiling += [f"-D_GLIBCXX_USE_CXX11_ABI={int(torch._C._GLIBCXX_USE_CXX11_ABI)}"]
+    libraries = torch_root / "lib"
+    return compiling, [f"-L{libraries}", f"-Wl,-rpath,{libraries}", "-lc10", "-ltorch_cpu", "-ltorch"]
+
+
+class Ninja:
+    """Collects rules and objects of one ninja file."""
+
+    def __init__(self):
+        self.lines = [
+            "ninja_required_version = 1.5",
+            "rule cxx",
+            "  command = $cxx -MMD -MF $out.d $flags -x c++ -c $in -o $out",
+            "  depfile = $out.d",
+            "  deps = gcc",
+            "  description = compile $in",
+            "rule shared_variables",
+            f"  command = {shlex.quote(sys.executable)} $script --shared-variables $out $in",
+            "  description = shared variables of $in",
+            "rule assemble",
+            "  command = $cxx -c $in -o $out",
+            "rule link",
+            "  command = $cxx -shared $in -o $out $flags",
+            "  description = link $out",
+            f"cxx = {CXX}",
+            f"script = {HERE / 'build.py'}",
+        ]
+
+    def add(self, rule, output, inputs, flags=(), implicit=()):
+        after = f" | {' '.join(map(str, implicit))}" if implicit else ""
+        self.lines += [f"build {output}: {rule} {' '.join(map(str, inputs))}{after}", f"  flags = {shlex.join(flags)}"]
+        return output
+
+    def compile(self, folder, sources, flags):
+        return [self.add("cxx", BUILD / folder / f"{s.parent.name}.{s.name}.o", [s], flags) for s in sources]
+
+    def library(self, output, folder, kernels, others, flags):
+        """kernels: objects whose thread-local variables are shared memory."""
+        source = BUILD / folder / "shared_variables.s"
+        self.add("shared_variables", source, kernels, implicit=[HERE / "build.py"])
+        shared = self.add("assemble", source.with_suffix(".o"), [source])
+        self.add("link", output, [*kernels, *others, shared], [*SANITIZERS, "-Wl,-Bsymbolic", "-Wl,-z,defs", *flags])
+
+    def text(self):
+        return "\n".join(self.lines) + "\n"
+
+
+def _ninja_file():
+    def sources(pattern):
+        return sorted(ROOT.glob(pattern))
+
+    torch_compiling, torch_linking = _torch_flags()
+    includes = ["-include", "crt/host_defines.h", f"-I{HERE / 'include'}", f"-isystem{cuda_include()}"]
+    # `assert` of a kernel fails the kernel.
+    kernel = [
+        *COMMON,
+        "-O1",
+        *includes,
+        *SANITIZERS,
+        "-Wno-unknown-pragmas",
+        "-fno-extern-tls-init",
+        "-D__assert_fail=simt_assert_fail",
+    ]
+    # With null pointers checked, g++ does not take &f != nullptr for a constant; AddressSanitizer sees them anyway.
+    binding = [*COMMON, "-O1", *includes, *torch_compiling, *SANITIZERS]
+    binding += ["-fno-sanitize=null,nonnull-attribute,returns-nonnull-attribute"]
+    binding += ["-DHALFGNN_CUDA_DEVICE=at::kCPU", "-DHALFGNN_CUDA_KEY=CPU"]
+    # The machine itself is trusted, and must be fast.
+    machine = [*COMMON, "-O2", *includes]
+
+    ninja = Ninja()
+    runtime = ninja.compile("runtime", sources("tests/simt/*.cpp"), machine)
+    selftest = ninja.compile("selftest", [HERE / "selftest.cu"], kernel)
+    ninja.library(SELFTEST, "selftest", selftest, runtime, [])
+    # Only kernels count lines: they are what coverage.py reports.
+    kernels = ninja.compile("kernels", sources("csrc/kernels/*.cu"), [*kernel, "--coverage"])
+    dump = ninja.compile("kernels", [HERE / "coverage_dump.cc"], [*COMMON, "--coverage"])
+    bindings = ninja.compile(
+        "bindings",
+        [ROOT / "csrc/library.cpp", *(s for part in ("common", "ops", "cuda") for s in sources(f"csrc/{part}/*.cpp"))],
+        binding,
+    )
+    ninja.library(LIBRARY, "kernels", kernels, [*dump, *bindings, *runtime], ["--coverage", *torch_linking])
+    return ninja.text()
+
+
+# ---- shared memory -------------------------------------------------------------------------------
+
+
+def _thread_locals(objects, undefined):
+    """Names of the thread-local variables that the objects use but do not define, or that they define."""
+    listing = subprocess.run(["readelf", "--symbols", "--wide", *objects], capture_output=True, text=True, check=True)
+    fields = (line.split() for line in listing.stdout.splitlines())
+    return sorted({f[7] for f in fields if len(f) >= 8 and f[3] == "TLS" and (f[6] == "UND") == undefined})
+
+
+def shared_variables(objects) -> str:
+    """Assembler source that puts every `extern __shared__` variable of the objects at simt_dynamic_shared."""
+    names = sorted({*_thread_locals(objects, undefined=True), "simt_dynamic_shared"})
+    lines = ['.section .tbss,"awT",@nobits', ".balign 1024"]
+    for name in names:
+        lines += [f".globl {name}", f".hidden {name}", f".type {name}, @tls_object", f"{name}:"]
+    return "\n".join([*lines, f".zero {227 * 1024}", '.section .note.GNU-stack,"",@progbits', ""])
+
+
+# ---- building ------------------------------------------------------------------------------------
+
+
+def build(targets=(LIBRARY, SELFTEST), jobs=None) -> None:
+    """Brings the libraries up to date; waits for another process that does. Raises CannotBuild."""
+    reason = why_not()
+    if reason:
+        raise CannotBuild(reason)
+    for folder in ("runtime", "selftest", "kernels", "bindings"):
+        (BUILD / folder).mkdir(parents=True, exist_ok=True)
+    with open(BUILD / "lock", "w") as lock:
+        fcntl.flock(lock, fcntl.LOCK_EX)
+        path, text = BUILD / "build.ninja", _ninja_file()
+        if not path.is_file() or path.read_text() != text:
+            path.write_text(text)
+        jobs = jobs or os.environ.get("JOBS", "2")
+        command = [_ninja(), "-C", str(BUILD), "-j", str(jobs), *map(str, targets)]
+        done = subprocess.run(command, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True, check=False)
+        (BUILD / "build.log").write_text(done.stdout)
+        for counts in (BUILD / "kernels").glob("*.gcda"):  # of an object that has been compiled again
+            if counts.stat().st_mtime < counts.with_suffix(".o").stat().st_mtime:
+                counts.unlink()
+    if done.returncode != 0:
+        raise RuntimeError(f"the simulator does not build:\n{done.stdout[-8000:]}")
+
+
+def environment(library=LIBRARY, **settings) -> dict[str, str]:
+    """Variables for a process that is to run on the simulator. settings: as in device.h, seed=3 for instance."""
+    return {
+        **os.environ,
+        "LD_PRELOAD": " ".join(sanitizer_libraries()),
+        # Python and torch leak by design. Freed memory is kept for a while, not for ever.
+        "ASAN_OPTIONS": "detect_leaks=0:detect_stack_use_after_return=0:allocator_may_return_null=1:"
+        "alloc_dealloc_mismatch=0:detect_odr_violation=0:quarantine_size_mb=64:malloc_context_size=8",
+        "UBSAN_OPTIONS": "print_stacktrace=1",
+        "HALFGNN_LIBRARY": str(library),
+        "HALFGNN_SIMT": "1",
+        "OMP_NUM_THREADS": "1",
+        **{f"HALFGNN_SIMT_{name.upper()}": str(value) for name, value in settings.items()},
+    }
+
+
+def main():
+    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+    parser.add_argument("--shared-variables", nargs="+", metavar="FILE", help=argparse.SUPPRESS)
+    parser.add_argument("--jobs", type=int)
+    args = parser.parse_args()
+    if args.shared_variables:
+        output, *objects = args.shared_variables
+        Path(output).write_text(shared_variables(objects))
+        return
+    try:
+        build(jobs=args.jobs)
+    except RuntimeError as error:
+        sys.exit(str(error))
+    print(LIBRARY, SELFTEST, sep="\n")
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,125 @@
+"""Lines of csrc/kernels that ran on the simulator, over all processes since the last reset.
+
+    python tests/simt/coverage.py                    per file and in total, with the lines that did not run
+    python tests/simt/coverage.py --fail-under 95    exit status 1 below 95 %
+    python tests/simt/coverage.py --reset            forgets what ran
+
+A line of a template has run if it ran in any instantiation.
+"""
+
+from __future__ import annotations
+
+import argparse
+import concurrent.futures
+import json
+import os
+import shutil
+import subprocess
+import sys
+from collections import defaultdict
+from dataclasses import dataclass
+from pathlib import Path
+
+if __package__ in (None, ""):
+    sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
+from simt import build
+
+OBJECTS = build.BUILD / "kernels"
+SOURCES = build.ROOT / "csrc" / "kernels"
+
+
+@dataclass
+class Coverage:
+    """Per file, relative to SOURCES: line number -> whether it ran."""
+
+    files: dict[str, dict[int, bool]]
+
+    @property
+    def percent(self) -> float:
+        ran = [ran for lines in self.files.values() for ran in lines.values()]
+        return 100 * sum(ran) / len(ran) if ran else 0.0
+
+    def __str__(self):
+        rows = [f"{'lines':>6} {'ran':>6} {'%':>6}  csrc/kernels"]
+        for name, lines in sorted(self.files.items()):
+            ran = sum(lines.values())
+            missing = _ranges(sorted(n for n, r in lines.items() if not r), sorted(lines))
+            rows.append(
+                f"{len(lines):6} {ran:6} {100 * ran / len(lines):6.1f}  {name}"
+                + (f"  not: {missing}" if missing else "")
+            )
+        total = sum(map(len, self.files.values()))
+        rows.append(
+            f"{total:6} {sum(sum(lines.values()) for lines in self.files.values()):6} {self.percent:6.1f}  in total"
+        )
+        return "\n".join(rows)
+
+
+def _ranges(missing, all_lines):
+    """12-15, 20: lines without code do not end a range."""
+    position = {line: i for i, line in enumerate(all_lines)}
+    groups: list[list[int]] = []
+    for line in missing:
+        if groups and position[line] == position[groups[-1][-1]] + 1:
+            groups[-1].append(line)
+        else:
+            groups.append([line])
+    return ", ".join(str(g[0]) if len(g) == 1 else f"{g[0]}-{g[-1]}" for g in groups)
+
+
+def _gcov(notes: Path):
+    """What gcov says of one object: lines by file."""
+    gcov = os.environ.get("GCOV") or shutil.which("gcov")
+    if gcov is None:
+        raise RuntimeError("there is no gcov")
+    # Without counts of its own (.gcda), an object's lines are all listed as not run.
+    command = [gcov, "--json-format", "--stdout", str(notes.with_suffix(".gcda"))]
+    done = subprocess.run(command, cwd=OBJECTS, capture_output=True, text=True, check=True)
+    found = defaultdict(dict)
+    for report in filter(None, done.stdout.splitlines()):
+        for file in json.loads(report)["files"]:
+            path = (build.ROOT / file["file"]).resolve()
+            if path.parent != SOURCES:
+                continue
+            lines = found[path.name]
+            for line in file["lines"]:
+                lines[line["line_number"]] = lines.get(line["line_number"], False) or line["count"] > 0
+    return found
+
+
+def measure() -> Coverage:
+    notes = [
+        path
+        for path in sorted(OBJECTS.glob("*.gcno"))
+        if (SOURCES / path.name.split(".", 1)[1][: -len(".gcno")]).exists()
+    ]
+    merged: dict[str, dict[int, bool]] = defaultdict(dict)
+    with concurrent.futures.ThreadPoolExecutor(2) as pool:
+        for found in pool.map(_gcov, notes):
+            for name, lines in found.items():
+                for line, ran in lines.items():
+                    merged[name][line] = merged[name].get(line, False) or ran
+    return Coverage(dict(merged))
+
+
+def reset() -> None:
+    for path in OBJECTS.glob("*.gcda"):
+        path.unlink()
+
+
+def main():
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--fail-under", type=float, default=0, metavar="PERCENT")
+    parser.add_argument("--reset", action="store_true")
+    args = parser.parse_args()
+    if args.reset:
+        reset()
+        return
+    measured = measure()
+    print(measured)
+    if measured.percent < args.fail_under:
+        sys.exit(f"{measured.percent:.1f} % of the lines ran, fewer than {args.fail_under:g} %")
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,136 @@
+#include "device.h"
+
+#include <cuda_runtime_api.h>
+
+#include <cctype>
+#include <cstdlib>
+#include <cstring>
+#include <string>
+#include <unordered_map>
+
+#include "shared_memory.h"
+#include "simt/runtime.h"
+
+#define SIMT_EXPORT extern "C" __attribute__((visibility("default")))
+
+namespace simt {
+
+Settings settings;
+
+namespace {
+
+struct Name {
+  const char* name;
+  int64_t Settings::* member;
+};
+constexpr Name kNames[] = {
+    {"seed", &Settings::seed},
+    {"l2_cache_bytes", &Settings::l2_cache_bytes},
+    {"multiprocessors", &Settings::multiprocessors},
+    {"shuffles", &Settings::shuffles},
+    {"warp_barriers", &Settings::warp_barriers},
+    {"block_barriers", &Settings::block_barriers},
+    {"launches", &Settings::launches},
+    {"blocks", &Settings::blocks},
+    {"switches", &Settings::switches},
+};
+
+std::unordered_map<const void*, int>& shared_limits() {
+  static std::unordered_map<const void*, int> limits;
+  return limits;
+}
+
+}  // namespace
+
+Settings::Settings() {
+  for (const Name& entry : kNames) {
+    std::string variable = std::string("HALFGNN_SIMT_") + entry.name;
+    for (char& c : variable) c = static_cast<char>(std::toupper(c));
+    if (const char* value = std::getenv(variable.c_str())) this->*entry.member = std::atoll(value);
+  }
+}
+
+int64_t* Settings::find(const char* name) {
+  for (const Name& entry : kNames) {
+    if (std::strcmp(entry.name, name) == 0) return &(this->*entry.member);
+  }
+  return nullptr;
+}
+
+size_t dynamic_shared_limit(const void* kernel) {
+  const auto found = shared_limits().find(kernel);
+  return found == shared_limits().end() ? kStaticSharedBytes : static_cast<size_t>(found->second);
+}
+
+}  // namespace simt
+
+// ---- for tests ---------------------------------------------------------------------------------
+
+SIMT_EXPORT int simt_set(const char* name, long long value) {
+  int64_t* const setting = simt::settings.find(name);
+  if (setting != nullptr) *setting = value;
+  return setting != nullptr;
+}
+SIMT_EXPORT long long simt_get(const char* name) {
+  const int64_t* const setting = simt::settings.find(name);
+  return setting != nullptr ? *setting : -1;
+}
+
+// ---- what launchers call -----------------------------------------------------------------------
+
+extern "C" {
+
+cudaError_t cudaGetDevice(int* device) {
+  *device = 0;
+  return cudaSuccess;
+}
+
+cudaError_t cudaDeviceGetAttribute(int* value, cudaDeviceAttr attribute, int /*device*/) {
+  switch (attribute) {
+    case cudaDevAttrL2CacheSize: *value = static_cast<int>(simt::settings.l2_cache_bytes); return cudaSuccess;
+    case cudaDevAttrMultiProcessorCount: *value = static_cast<int>(simt::settings.multiprocessors); return cudaSuccess;
+    case cudaDevAttrWarpSize: *value = warpSize; return cudaSuccess;
+    case cudaDevAttrMaxThreadsPerBlock: *value = 1024; return cudaSuccess;
+    case cudaDevAttrMaxSharedMemoryPerBlock: *value = simt::kStaticSharedBytes; return cudaSuccess;
+    case cudaDevAttrMaxSharedMemoryPerBlockOptin: *value = simt::kMaxSharedBytes; return cudaSuccess;
+    case cudaDevAttrComputeCapabilityMajor: *value = 9; return cudaSuccess;
+    case cudaDevAttrComputeCapabilityMinor: *value = 0; return cudaSuccess;
+    default: return cudaErrorInvalidValue;
+  }
+}
+
+cudaError_t cudaFuncSetAttribute(const void* kernel, cudaFuncAttribute attribute, int value) {
+  if (attribute != cudaFuncAttributeMaxDynamicSharedMemorySize) return cudaSuccess;
+  if (value < 0 || static_cast<size_t>(value) > simt::kMaxSharedBytes) return cudaErrorInvalidValue;
+  simt::shared_limits()[kernel] = value;
+  return cudaSuccess;
+}
+
+cudaError_t cudaMemsetAsync(void* target, int value, size_t bytes, cudaStream_t /*stream*/) {
+  std::memset(target, value, bytes);
+  return cudaSuccess;
+}
+
+cudaError_t cudaMemcpyAsync(void* target, const void* source, size_t bytes, cudaMemcpyKind, cudaStream_t /*stream*/) {
+  std::memcpy(target, source, bytes);
+  return cudaSuccess;
+}
+
+cudaError_t cudaGetLastError() { return cudaSuccess; }  // launches report their own
+
+const char* cudaGetErrorString(cudaError_t status) {
+  switch (status) {
+    case cudaSuccess: return "no error";
+    case cudaErrorInvalidValue: return "invalid argument";
+    case cudaErrorInvalidConfiguration: return "invalid configuration argument";
+    default: return "an error";
+  }
+}
+
+// assert() in kernels: build.py gives it this name.
+[[noreturn]] void simt_assert_fail(const char* assertion, const char* file, unsigned int line,
+                                   const char* /*function*/) {
+  simt::fail((std::string("assertion ") + assertion + " failed").c_str(), {file, static_cast<int>(line)});
+}
+
+}  // extern "C"

@@ -1,0 +1,31 @@
+// The simulated device: what a test can set, and what the CUDA runtime says of it.
+#pragma once
+
+#include <cstddef>
+#include <cstdint>
+
+namespace simt {
+
+// From Python: simt_set and simt_get, by name. From the environment: seed is HALFGNN_SIMT_SEED, and so on.
+struct Settings {
+  int64_t seed = 1;
+  int64_t l2_cache_bytes = 50 << 20;
+  int64_t multiprocessors = 132;
+  // Negative controls: 0 makes every shuffle return the lane's own value, or lets everybody pass a barrier.
+  int64_t shuffles = 1;
+  int64_t warp_barriers = 1;
+  int64_t block_barriers = 1;
+  // Counted over all launches so far.
+  int64_t launches = 0;
+  int64_t blocks = 0;
+  int64_t switches = 0;  // from lane to lane
+
+  Settings();
+  int64_t* find(const char* name);
+};
+extern Settings settings;
+
+// Bytes of dynamic shared memory that a launch of this kernel may have.
+size_t dynamic_shared_limit(const void* kernel);
+
+}  // namespace simt

@@ -1,0 +1,480 @@
+// The scheduler of lanes, and collectives.
+#include "simt/runtime.h"
+
+#include <sanitizer/common_interface_defs.h>
+
+#include <algorithm>
+#include <cstdio>
+#include <cstdlib>
+#include <cstring>
+#include <map>
+#include <mutex>
+#include <numeric>
+#include <stdexcept>
+#include <string>
+#include <utility>
+#include <vector>
+
+#include "device.h"
+#include "fiber.h"
+#include "shared_memory.h"
+#include "simt/launch.h"
+
+uint3 threadIdx, blockIdx;
+dim3 blockDim, gridDim;
+
+namespace simt {
+namespace {
+
+constexpr int kMaxThreads = 1024;
+constexpr int kMaxWarps = kMaxThreads / warpSize;
+
+// ---- random order -------------------------------------------------------------------------------
+
+// xorshift64, the constants of Marsaglia (2003).
+class Random {
+ public:
+  void seed(uint64_t seed) {
+    state_ = (seed + 1) * 0x9e3779b97f4a7c15u | 1;
+    for (int i = 0; i < 8; ++i) next();
+  }
+  uint32_t next() {
+    state_ ^= state_ << 13;
+    state_ ^= state_ >> 7;
+    state_ ^= state_ << 17;
+    return static_cast<uint32_t>(state_ >> 32);
+  }
+  uint64_t below(uint64_t limit) { return ((uint64_t{next()} << 32) | next()) % limit; }
+
+ private:
+  uint64_t state_ = 1;
+};
+
+// A set bit of `bits`: the first from a random place on.
+int random_bit(uint32_t bits, uint32_t random) {
+  const uint32_t start = random % 32;
+  const uint32_t turned = start == 0 ? bits : bits >> start | bits << (32 - start);
+  return static_cast<int>((static_cast<uint32_t>(__builtin_ctz(turned)) + start) % 32);
+}
+
+// ---- the block that runs -----------------------------------------------------------------------
+
+struct Lane {
+  Fiber fiber;
+  Request request;
+  uint64_t result;
+};
+
+// Lanes as bits.
+struct Warp {
+  uint32_t present = 0;
+  uint32_t runnable = 0;
+  uint32_t waiting = 0;     // at a collective of the warp
+  uint32_t at_barrier = 0;  // at a barrier of the block
+  uint32_t exited = 0;
+};
+
+class Machine {
+ public:
+  cudaError_t launch(const cudaLaunchConfig_t& config, const void* kernel, const Body& body);
+  uint64_t collective(const Request& request);
+  bool is_running() const { return is_running_; }
+  int current_lane() const { return current_ % warpSize; }
+  [[noreturn]] void fail_lane(const std::string& message);
+
+ private:
+  void run_grid();
+  void run_block();
+  void start_block();
+  static void lane_main();
+  [[noreturn]] void run_lane();
+
+  int pick();
+  void go_on();
+  void resume(int thread) {
+    current_ = thread;
+    threadIdx = thread_indices_[static_cast<size_t>(thread)];
+  }
+  void make_runnable(int warp, uint32_t lanes) {
+    warps_[warp].runnable |= lanes;
+    ready_ |= 1u << warp;
+  }
+  void stop(int warp, uint32_t lane) {
+    warps_[warp].runnable &= ~lane;
+    if (warps_[warp].runnable == 0) ready_ &= ~(1u << warp);
+  }
+  void leave();
+  void complete_barrier();
+  void complete(int warp, uint32_t mask);
+  void check_same(int warp, uint32_t mask);
+  void complete_shuffle(int warp, uint32_t mask);
+
+  std::string place() const;
+  std::string describe_warp(int warp) const;
+  std::string deadlock() const;
+
+  Lane lanes_[kMaxThreads];
+  Warp warps_[kMaxWarps];
+  Stack stacks_[kMaxThreads];
+  std::vector<uint3> thread_indices_;
+  Fiber main_;
+  Fiber* unknown_main_ = nullptr;  // main_, until the bounds of its stack are known
+  Random random_;
+  Body body_{};
+  SharedMemory* shared_ = nullptr;
+  const void* kernel_ = nullptr;
+  int threads_ = 0;
+  int num_warps_ = 0;
+  int live_ = 0;        // lanes that have not exited
+  int arrived_ = 0;     // at the block's barrier
+  uint32_t ready_ = 0;  // warps with runnable lanes
+  int current_ = 0;
+  int64_t switches_ = 0;
+  bool is_running_ = false;
+  std::string error_;
+};
+
+Machine machine;
+
+// ---- messages ----------------------------------------------------------------------------------
+
+const char* name_of(Collective kind) {
+  switch (kind) {
+    case Collective::kShuffle: return "__shfl_sync";
+    case Collective::kShuffleUp: return "__shfl_up_sync";
+    case Collective::kShuffleDown: return "__shfl_down_sync";
+    case Collective::kShuffleXor: return "__shfl_xor_sync";
+    case Collective::kBallot: return "__ballot_sync";
+    case Collective::kAll: return "__all_sync";
+    case Collective::kAny: return "__any_sync";
+    case Collective::kSyncWarp: return "__syncwarp";
+    case Collective::kSyncThreads: return "__syncthreads";
+    case Collective::kSyncThreadsCount: return "__syncthreads_count, _or or _and";
+  }
+  return "?";
+}
+
+bool is_barrier_of_block(Collective kind) {
+  return kind == Collective::kSyncThreads || kind == Collective::kSyncThreadsCount;
+}
+
+std::string hex(uint32_t mask) {
+  char text[16];
+  std::snprintf(text, sizeof(text), "0x%08x", mask);
+  return text;
+}
+
+// "lanes 0-3, 7"
+std::string list(uint32_t lanes) {
+  std::string text;
+  for (int lane = 0; lane < warpSize; ++lane) {
+    if ((lanes >> lane & 1) == 0) continue;
+    int last = lane;
+    while (last + 1 < warpSize && (lanes >> (last + 1) & 1) != 0) ++last;
+    text += (text.empty() ? "" : ", ") + std::to_string(lane);
+    if (last > lane) text += "-" + std::to_string(last);
+    lane = last;
+  }
+  return (__builtin_popcount(lanes) == 1 ? "lane " : "lanes ") + text;
+}
+
+std::string to_string(const uint3& index) {
+  return "(" + std::to_string(index.x) + ", " + std::to_string(index.y) + ", " + std::to_string(index.z) + ")";
+}
+
+std::string to_string(const Site& site) {
+  const char* slash = std::strrchr(site.file, '/');
+  return std::string(slash != nullptr ? slash + 1 : site.file) + ":" + std::to_string(site.line);
+}
+
+std::string Machine::place() const {
+  char name[1024] = "";
+  // It looks one byte back, as for a return address.
+  __sanitizer_symbolize_pc(static_cast<char*>(const_cast<void*>(kernel_)) + 1, "%f", name, sizeof(name));
+  return std::string(name) + ", block " + to_string(blockIdx) + " of " + to_string({gridDim.x, gridDim.y, gridDim.z});
+}
+
+std::string Machine::describe_warp(int warp) const {
+  const Warp& state = warps_[warp];
+  std::map<std::string, uint32_t> groups;
+  for (int lane = 0; lane < warpSize; ++lane) {
+    const uint32_t bit = 1u << lane;
+    const Request& request = lanes_[warp * warpSize + lane].request;
+    if ((state.waiting & bit) != 0) {
+      groups["at " + std::string(name_of(request.kind)) + " of " + hex(request.mask) + " in " +
+             to_string(request.site)] |= bit;
+    } else if ((state.at_barrier & bit) != 0) {
+      groups["at " + std::string(name_of(request.kind)) + " in " + to_string(request.site)] |= bit;
+    } else if ((state.exited & bit) != 0) {
+      groups["exited"] |= bit;
+    }
+  }
+  std::string text;
+  for (const auto& [what, lanes] : groups) text += (text.empty() ? "" : "; ") + list(lanes) + " " + what;
+  return text.empty() ? text : "\n  warp " + std::to_string(warp) + ": " + text;
+}
+
+std::string Machine::deadlock() const {
+  std::string text = "lanes wait for others that will never come, in " + place();
+  int described = 0;
+  for (int warp = 0; warp < num_warps_ && described < 4; ++warp) {
+    if (warps_[warp].exited == warps_[warp].present && arrived_ == 0) continue;
+    text += describe_warp(warp);
+    ++described;
+  }
+  return text;
+}
+
+// ---- scheduling --------------------------------------------------------------------------------
+
+// The next lane to run; -1 if none can. Mostly of the same warp, so that warps are at different places of the kernel.
+int Machine::pick() {
+  if (ready_ == 0) return -1;
+  const uint32_t random = random_.next();
+  int warp = current_ / warpSize;
+  if ((ready_ >> warp & 1) == 0 || random % 16 == 0) warp = random_bit(ready_, random >> 8);
+  return warp * warpSize + random_bit(warps_[warp].runnable, random >> 16);
+}
+
+// Suspends the lane that runs, unless it is drawn again itself.
+void Machine::go_on() {
+  const int next = pick();
+  const int self = current_;
+  if (next == self) return;
+  ++switches_;
+  if (next >= 0) {
+    resume(next);
+    lanes_[self].fiber.switch_to(lanes_[next].fiber);
+  } else {
+    lanes_[self].fiber.switch_to(main_);
+  }
+  // Whoever switched here has called resume(self).
+}
+
+void Machine::lane_main() { machine.run_lane(); }
+
+void Machine::run_lane() {
+  Fiber::entered(std::exchange(unknown_main_, nullptr));
+  body_.run(body_.context);
+  const int warp = current_ / warpSize;
+  const uint32_t bit = 1u << current_lane();
+  stop(warp, bit);
+  warps_[warp].exited |= bit;
+  --live_;
+  leave();
+  std::abort();
+}
+
+// The lane that runs will never run again.
+void Machine::leave() {
+  const int self = current_;
+  const int next = error_.empty() ? pick() : -1;
+  ++switches_;
+  if (next >= 0) resume(next);
+  lanes_[self].fiber.finish(next >= 0 ? lanes_[next].fiber : main_);
+}
+
+void Machine::fail_lane(const std::string& message) {
+  error_ = message + ", in " + place() + ", thread " + to_string(threadIdx) + describe_warp(current_ / warpSize);
+  leave();
+  std::abort();
+}
+
+void Machine::start_block() {
+  for (int warp = 0; warp < num_warps_; ++warp) {
+    const int lanes = std::min(threads_ - warp * warpSize, warpSize);
+    warps_[warp] = Warp{};
+    warps_[warp].present = lanes == warpSize ? 0xffffffffu : (1u << lanes) - 1;
+    make_runnable(warp, warps_[warp].present);
+  }
+  for (int thread = 0; thread < threads_; ++thread) lanes_[thread].fiber.prepare(stacks_[thread], &Machine::lane_main);
+  live_ = threads_;
+  arrived_ = 0;
+  shared_->begin_block();
+}
+
+void Machine::run_block() {
+  start_block();
+  unknown_main_ = &main_;
+  current_ = static_cast<int>(random_.below(static_cast<uint64_t>(num_warps_))) * warpSize;
+  const int first = pick();
+  resume(first);
+  main_.switch_to(lanes_[first].fiber);
+  if (error_.empty() && live_ > 0) error_ = deadlock();
+}
+
+void Machine::run_grid() {
+  std::vector<uint32_t> order(static_cast<size_t>(gridDim.x) * gridDim.y * gridDim.z);
+  std::iota(order.begin(), order.end(), 0u);
+  for (size_t i = order.size(); i > 1; --i) std::swap(order[i - 1], order[random_.below(i)]);
+  for (const uint32_t block : order) {
+    blockIdx = {block % gridDim.x, block / gridDim.x % gridDim.y, block / gridDim.x / gridDim.y};
+    run_block();
+    if (!error_.empty()) return;
+  }
+  settings.blocks += static_cast<int64_t>(order.size());
+}
+
+cudaError_t Machine::launch(const cudaLaunchConfig_t& config, const void* kernel, const Body& body) {
+  const uint64_t threads = uint64_t{config.blockDim.x} * config.blockDim.y * config.blockDim.z;
+  const dim3 grid = config.gridDim;
+  if (threads == 0 || grid.x == 0 || grid.y == 0 || grid.z == 0) return cudaErrorInvalidConfiguration;
+  if (threads > kMaxThreads || grid.x > 0x7fffffffu || grid.y > 0xffffu || grid.z > 0xffffu) {
+    return cudaErrorInvalidConfiguration;
+  }
+  if (config.dynamicSmemBytes > dynamic_shared_limit(kernel)) return cudaErrorInvalidValue;
+
+  threads_ = static_cast<int>(threads);
+  num_warps_ = (threads_ + warpSize - 1) / warpSize;
+  kernel_ = kernel;
+  body_ = body;
+  blockDim = config.blockDim;
+  gridDim = config.gridDim;
+  thread_indices_.clear();
+  for (unsigned int i = 0; i < threads; ++i) {
+    thread_indices_.push_back({i % blockDim.x, i / blockDim.x % blockDim.y, i / blockDim.x / blockDim.y});
+    stacks_[i].allocate(static_cast<int>(i));
+  }
+  random_.seed(static_cast<uint64_t>(settings.seed) * 1000003u + static_cast<uint64_t>(settings.launches++));
+
+  switches_ = 0;
+  is_running_ = true;
+  {
+    SharedMemory shared(config.dynamicSmemBytes);
+    shared_ = &shared;
+    run_grid();
+  }
+  is_running_ = false;
+  settings.switches += switches_;
+  if (error_.empty()) return cudaSuccess;
+  for (int thread = 0; thread < threads_; ++thread) stacks_[thread].unpoison();
+  throw std::runtime_error("simt: " + std::exchange(error_, {}));
+}
+
+// ---- collectives -------------------------------------------------------------------------------
+
+uint64_t Machine::collective(const Request& request) {
+  const int warp = current_ / warpSize;
+  const uint32_t bit = 1u << current_lane();
+  Lane& lane = lanes_[current_];
+  Warp& state = warps_[warp];
+  lane.request = request;
+  stop(warp, bit);
+  if (is_barrier_of_block(request.kind)) {
+    state.at_barrier |= bit;
+    if (++arrived_ == threads_) complete_barrier();
+  } else {
+    if ((request.mask & bit) == 0)
+      fail_lane(std::string(name_of(request.kind)) + " by a lane that its mask " + hex(request.mask) +
+                " does not name");
+    state.waiting |= bit;
+    if ((state.waiting & request.mask) == request.mask) complete(warp, request.mask);
+  }
+  go_on();
+  return lane.result;
+}
+
+// All threads of the block have arrived: at the same barrier, or it is none.
+void Machine::complete_barrier() {
+  const Request& first = lanes_[0].request;
+  uint64_t count = 0;
+  for (int thread = 0; thread < threads_; ++thread) {
+    const Request& request = lanes_[thread].request;
+    if (request.kind != first.kind || request.site.line != first.site.line) {
+      fail_lane("threads of a block meet at different barriers: at " + to_string(first.site) + " and at " +
+                to_string(request.site));
+    }
+    count += request.value;
+  }
+  for (int thread = 0; thread < threads_; ++thread) lanes_[thread].result = count;
+  for (int warp = 0; warp < num_warps_; ++warp) {
+    make_runnable(warp, std::exchange(warps_[warp].at_barrier, 0));
+  }
+  arrived_ = 0;
+}
+
+void Machine::check_same(int warp, uint32_t mask) {
+  const Lane* const lanes = lanes_ + warp * warpSize;
+  const Request& first = lanes[__builtin_ctz(mask)].request;
+  for (uint32_t left = mask; left != 0; left &= left - 1) {
+    const Request& request = lanes[__builtin_ctz(left)].request;
+    if (request.kind != first.kind || request.mask != mask || request.bytes != first.bytes ||
+        request.width != first.width) {
+      fail_lane("lanes of a warp meet at different collectives");
+    }
+  }
+}
+
+// All lanes of `mask` have arrived: gives each its result.
+void Machine::complete(int warp, uint32_t mask) {
+  check_same(warp, mask);
+  Lane* const lanes = lanes_ + warp * warpSize;
+  const Collective kind = lanes[__builtin_ctz(mask)].request.kind;
+  if (kind <= Collective::kShuffleXor) {
+    complete_shuffle(warp, mask);
+  } else {
+    uint32_t votes = 0;
+    for (uint32_t left = mask; left != 0; left &= left - 1) {
+      const int lane = __builtin_ctz(left);
+      votes |= static_cast<uint32_t>(lanes[lane].request.value) << lane;
+    }
+    const uint64_t result = kind == Collective::kBallot ? votes : kind == Collective::kAll ? votes == mask : votes != 0;
+    for (uint32_t left = mask; left != 0; left &= left - 1) lanes[__builtin_ctz(left)].result = result;
+  }
+  warps_[warp].waiting &= ~mask;
+  make_runnable(warp, mask);
+}
+
+// The lane that `lane` reads from, or itself where CUDA says so.
+int source_of(int lane, const Request& request) {
+  const int width = request.width, operand = static_cast<int>(request.operand);
+  const int first = lane & ~(width - 1), last = first + width - 1;
+  switch (request.kind) {
+    case Collective::kShuffle: return first | (operand & (width - 1));
+    case Collective::kShuffleUp: return request.operand > static_cast<uint32_t>(lane - first) ? lane : lane - operand;
+    case Collective::kShuffleDown: return request.operand > static_cast<uint32_t>(last - lane) ? lane : lane + operand;
+    default: return (lane ^ operand) > last ? lane : lane ^ operand;
+  }
+}
+
+void Machine::complete_shuffle(int warp, uint32_t mask) {
+  Lane* const lanes = lanes_ + warp * warpSize;
+  for (uint32_t left = mask; left != 0; left &= left - 1) {
+    const int lane = __builtin_ctz(left);
+    const int source = source_of(lane, lanes[lane].request);
+    if (source < 0 || source >= warpSize || (mask >> source & 1) == 0) {
+      fail_lane("lane " + std::to_string(lane) + " shuffles from lane " + std::to_string(source) + ", which the mask " +
+                hex(mask) + " does not name, in " + to_string(lanes[lane].request.site));
+    }
+    lanes[lane].result = lanes[source].request.value;
+  }
+}
+
+bool is_off(Collective kind) {
+  if (kind <= Collective::kShuffleXor) return settings.shuffles == 0;
+  if (kind == Collective::kSyncWarp) return settings.warp_barriers == 0;
+  return kind == Collective::kSyncThreads && settings.block_barriers == 0;
+}
+
+}  // namespace
+
+uint64_t collective(const Request& request) {
+  if (!machine.is_running()) throw std::logic_error("a collective outside of a kernel");
+  return is_off(request.kind) ? request.value : machine.collective(request);
+}
+
+int current_lane() { return machine.current_lane(); }
+
+void fail(const char* message, Site site) {
+  const std::string text = std::string(message) + " at " + to_string(site);
+  if (!machine.is_running()) throw std::runtime_error("simt: " + text);
+  machine.fail_lane(text);
+}
+
+cudaError_t launch(const cudaLaunchConfig_t& config, const void* kernel, const Body& body) {
+  static std::mutex mutex;
+  const std::lock_guard<std::mutex> guard(mutex);
+  return machine.launch(config, kernel, body);
+}
+
+}  // namespace simt

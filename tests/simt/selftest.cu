@@ -1,0 +1,189 @@
+// Small kernels that show what the simulator does, and what it finds. Called from test_simt.py.
+
+#include <cuda_fp16.h>
+#include <cuda_runtime.h>
+
+#include <cassert>
+#include <cstdio>
+#include <cstring>
+#include <exception>
+
+namespace simt_selftest {
+namespace {
+
+constexpr unsigned kAll = 0xffffffffu;
+
+struct Args {
+  const int* in;
+  int* out;
+  int n;
+};
+
+__device__ int lane_of() { return static_cast<int>(threadIdx.x % 32); }
+
+// out[i] = what the lane gets, for eight collectives.
+__global__ void collectives(const Args args) {
+  const int lane = lane_of();
+  int* out = args.out + 8 * threadIdx.x;
+  const int value = args.in[threadIdx.x];
+  out[0] = __shfl_sync(kAll, value, (lane + 5) % 32);
+  out[1] = __shfl_up_sync(kAll, value, 3);
+  out[2] = __shfl_down_sync(kAll, value, 3);
+  out[3] = __shfl_xor_sync(kAll, value, 7);
+  out[4] = __shfl_sync(kAll, value, lane + 9, 8);
+  out[5] = static_cast<int>(__ballot_sync(kAll, value % 3 == 0));
+  out[6] = __any_sync(kAll, value == 40) + 2 * __all_sync(kAll, value >= 32);
+  out[7] = static_cast<int>(__shfl_sync(kAll, static_cast<long long>(value) << 33, 31) >> 33);
+}
+
+// Halves of a warp with masks of their own, at their own pace.
+__global__ void partial_masks(const Args args) {
+  const int lane = lane_of();
+  const unsigned mask = lane < 16 ? 0x0000ffffu : 0xffff0000u;
+  int sum = args.in[lane];
+  for (int round = 0; round < (lane < 16 ? 3 : 5); ++round) sum += __shfl_xor_sync(mask, sum, 1);
+  args.out[lane] = sum;
+}
+
+// The sum of the block's values: through static shared memory, a barrier between its use in two rounds.
+__global__ void block_sum(const Args args) {
+  __shared__ int partial[32];
+  for (int round = 0; round < args.n; ++round) {
+    int sum = args.in[threadIdx.x] + round;
+    for (int distance = 16; distance > 0; distance /= 2) sum += __shfl_xor_sync(kAll, sum, distance);
+    if (lane_of() == 0) partial[threadIdx.x / 32] = sum;
+    __syncthreads();
+    int total = 0;
+    for (unsigned int warp = 0; warp < blockDim.x / 32; ++warp) total += partial[warp];
+    args.out[round * blockDim.x + threadIdx.x] = total;
+    __syncthreads();
+  }
+}
+
+// Each lane reads what its neighbour wrote: __syncwarp between.
+__global__ void neighbour(const Args args) {
+  extern __shared__ int exchange[];
+  exchange[threadIdx.x] = args.in[threadIdx.x];
+  __syncwarp();
+  args.out[threadIdx.x] = exchange[threadIdx.x ^ 1];
+}
+
+// What a block finds in shared memory before it has written any.
+__global__ void uninitialised(const Args args) {
+  __shared__ int values[32];
+  extern __shared__ int exchange[];
+  const int* volatile found = values;
+  args.out[2 * blockIdx.x] = found[lane_of()];
+  args.out[2 * blockIdx.x + 1] = exchange[lane_of()];
+  values[lane_of()] = exchange[lane_of()] = 7;
+}
+
+__global__ void dynamic_overrun(const Args args) {
+  extern __shared__ int exchange[];
+  args.out[threadIdx.x] = exchange[threadIdx.x + args.n];
+}
+
+__global__ void static_overrun(const Args args) {
+  __shared__ int values[32];
+  values[lane_of()] = 1;
+  args.out[threadIdx.x] = values[lane_of() + args.n];
+}
+
+// Which lane or block comes when.
+__global__ void order_of_lanes(const Args args) { args.out[args.out[0]++ + 1] = static_cast<int>(threadIdx.x); }
+__global__ void order_of_blocks(const Args args) { args.out[args.out[0]++ + 1] = static_cast<int>(blockIdx.x); }
+
+// ---- errors
+
+__global__ void missing_lanes(const Args args) {
+  if (lane_of() >= 16) return;
+  args.out[threadIdx.x] = __shfl_sync(kAll, args.in[threadIdx.x], 0);
+}
+__global__ void different_collectives(const Args args) {
+  args.out[threadIdx.x] = lane_of() < 16 ? __shfl_sync(kAll, 1, 0) : __any_sync(kAll, 1);
+}
+__global__ void different_masks(const Args) { __syncwarp(lane_of() == 0 ? kAll : 0xfffffffeu); }
+__global__ void divergent_barrier(const Args) {
+  if (threadIdx.x < 32) __syncthreads();
+}
+__global__ void different_barriers(const Args) {
+  if (threadIdx.x < 32) {
+    __syncthreads();
+  } else {
+    __syncthreads();
+  }
+}
+__global__ void not_in_mask(const Args) { __syncwarp(0x0000ffffu); }
+__global__ void source_not_in_mask(const Args args) {
+  if (lane_of() < 16) args.out[threadIdx.x] = __shfl_sync(0x0000ffffu, 1, 20);
+}
+__global__ void assertion(const Args args) { assert(args.in[threadIdx.x] >= 0 && "negative"); }
+__global__ void trap(const Args args) {
+  if (args.in[threadIdx.x] < 0) __trap();
+}
+__global__ void read(const Args args) { args.out[threadIdx.x] = __ldg(args.in + threadIdx.x + args.n); }
+__global__ void misaligned(const Args args) {
+  args.out[threadIdx.x] = __ldg(reinterpret_cast<const int4*>(args.in + args.n)).x;
+}
+__global__ void local_overrun(const Args args) {
+  int values[4] = {1, 2, 3, 4};
+  int* volatile pointer = values;
+  args.out[threadIdx.x] = pointer[args.n];
+}
+
+struct Named {
+  const char* name;
+  void (*kernel)(Args);
+};
+#define SIMT_NAMED(kernel) {#kernel, kernel}
+constexpr Named kKernels[] = {
+    SIMT_NAMED(collectives),
+    SIMT_NAMED(partial_masks),
+    SIMT_NAMED(block_sum),
+    SIMT_NAMED(neighbour),
+    SIMT_NAMED(uninitialised),
+    SIMT_NAMED(dynamic_overrun),
+    SIMT_NAMED(static_overrun),
+    SIMT_NAMED(order_of_lanes),
+    SIMT_NAMED(order_of_blocks),
+    SIMT_NAMED(missing_lanes),
+    SIMT_NAMED(different_collectives),
+    SIMT_NAMED(different_masks),
+    SIMT_NAMED(divergent_barrier),
+    SIMT_NAMED(different_barriers),
+    SIMT_NAMED(not_in_mask),
+    SIMT_NAMED(source_not_in_mask),
+    SIMT_NAMED(assertion),
+    SIMT_NAMED(trap),
+    SIMT_NAMED(read),
+    SIMT_NAMED(misaligned),
+    SIMT_NAMED(local_overrun),
+};
+
+char message[4096];
+
+}  // namespace
+
+// Runs a kernel by name. What it threw, or "" if nothing; null where there is no such kernel.
+extern "C" __attribute__((visibility("default"))) const char* simt_selftest(const char* name, int blocks, int threads,
+                                                                            int shared_bytes, const int* in, int* out,
+                                                                            int n) {
+  for (const Named& entry : kKernels) {
+    if (std::strcmp(entry.name, name) != 0) continue;
+    cudaLaunchConfig_t config = {};
+    config.gridDim = dim3(static_cast<unsigned int>(blocks));
+    config.blockDim = dim3(static_cast<unsigned int>(threads));
+    config.dynamicSmemBytes = static_cast<size_t>(shared_bytes);
+    std::snprintf(message, sizeof(message), "%s", "");
+    try {
+      const cudaError_t status = cudaLaunchKernelEx(&config, entry.kernel, Args{in, out, n});
+      if (status != cudaSuccess) std::snprintf(message, sizeof(message), "%s", cudaGetErrorString(status));
+    } catch (const std::exception& error) {
+      std::snprintf(message, sizeof(message), "%s", error.what());
+    }
+    return message;
+  }
+  return nullptr;
+}
+
+}  // namespace simt_selftest
