@@ -8,6 +8,7 @@
 #
 # make gpu-test      builds for this GPU if need be, runs every test there, and compute-sanitizer; a summary at the end
 # make gpu-sanitize  compute-sanitizer alone
+# make gpu-bench     measures the operators beside the pure gather and what others have; tables at the end. QUICK=1: a part
 #
 # PYTHON names that interpreter, OUT the folder of logs and rows (out/gpu). BUILD=0 takes halfgnn/_C.so as it is, BUILD=1
 # builds it in any case. BUDGET is what a command may take, in seconds.
@@ -26,7 +27,7 @@ OUT ?= out/gpu
 BUILD ?= auto
 GPU_RUN = $(PYTHON) tests/gpu/run.py --out $(OUT) --build $(BUILD) $(if $(BUDGET),--budget $(BUDGET))
 
-.PHONY: demo test check bench clean gpu-test gpu-sanitize
+.PHONY: demo test check bench clean gpu-test gpu-sanitize gpu-bench
 
 demo: $(VENV)/demo halfgnn/_C.so
 	$(PY) examples/gat_amp.py --dataset cora --dtype bf16 --heads 1 1 1 --backend both --epochs 50
@@ -49,6 +50,10 @@ gpu-test:
 
 gpu-sanitize:
 	$(GPU_RUN) --groups sanitize
+
+gpu-bench:
+	$(GPU_RUN) --groups
+	$(PYTHON) -m benchmarks gpu --out $(OUT) $(if $(QUICK),--quick) $(if $(BUDGET),--budget $(BUDGET))
 
 halfgnn/_C.so: $(SOURCES) $(VENV)/build
 	@mkdir -p build

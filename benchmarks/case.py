@@ -15,7 +15,8 @@ from .graphs import ORDERS, BenchGraph, synthetic
 from .timing import Effort
 
 DTYPES = {"bf16": torch.bfloat16, "fp16": torch.float16, "fp32": torch.float32}
-DIRECTIONS = ("forward", "forward+backward")
+DIRECTIONS = ("forward", "forward+backward", "backward")
+BASELINES = ("dgl", "torch.sparse", "index_add", "pyg")
 LAYERS = ("GATConv", "GATConv without fc", "GraphConv")
 
 
@@ -38,8 +39,8 @@ class Config:
     orders: tuple[str, ...] = ORDERS
     heads: tuple[int, ...] = (1, 4)
     dims: tuple[int, ...] = (128,)  # all heads together
-    directions: tuple[str, ...] = DIRECTIONS
-    baselines: tuple[str, ...] = ("dgl", "torch.sparse", "index_add")
+    directions: tuple[str, ...] = DIRECTIONS[:2]
+    baselines: tuple[str, ...] = BASELINES[:3]
     layers: tuple[str, ...] = LAYERS[:2]
     idtype: torch.dtype = torch.int64
     threads: int = 2
@@ -47,7 +48,7 @@ class Config:
     effort: Effort = field(default_factory=Effort)
 
     def graph(self, name: str, order: str) -> BenchGraph:
-        return _graph(name, order, self.idtype, self.seed)
+        return _graph(name, order, self.idtype, self.seed, self.device)
 
     def ordered_graphs(self) -> Iterator[BenchGraph]:
         for name in self.graphs:
@@ -62,13 +63,29 @@ class Config:
         """All numbers of heads on the main order, one on the others."""
         return self.heads if self.main_order(graph) else self.heads[:1]
 
-    def torch_dtypes(self) -> list[torch.dtype]:
-        return [DTYPES[name] for name in self.dtypes]
+    @property
+    def on_gpu(self) -> bool:
+        return self.device == "cuda"
+
+    @property
+    def main_dim(self) -> int:
+        """Features of the cases that are measured in every dtype and beside every baseline."""
+        return 128 if 128 in self.dims else self.dims[0]
+
+    def torch_dtypes(self, feat: int | None = None) -> list[torch.dtype]:
+        """Of a case of `feat` features: on a GPU, where there are many cases, all dtypes for main_dim alone."""
+        names = self.dtypes if feat in (None, self.main_dim) or not self.on_gpu else self.dtypes[:1]
+        return [DTYPES[name] for name in names]
+
+    def has(self, baseline: str, feat: int, dtype: torch.dtype) -> bool:
+        """Whether a baseline of PyTorch or PyG takes part. On a GPU beside the first dtype and fp32, main_dim."""
+        chosen = feat == self.main_dim and name_of(dtype) in (self.dtypes[0], "fp32")
+        return baseline in self.baselines and (chosen or not self.on_gpu)
 
 
 @functools.lru_cache(maxsize=2)
-def _graph(name: str, order: str, idtype: torch.dtype, seed: int) -> BenchGraph:
-    return synthetic(name, order, idtype, seed)
+def _graph(name: str, order: str, idtype: torch.dtype, seed: int, device: str) -> BenchGraph:
+    return synthetic(name, order, idtype, seed, device)
 
 
 @dataclass
@@ -113,17 +130,17 @@ class Case:
 
 
 @functools.lru_cache(maxsize=8)
-def normal(shape: tuple[int, ...], dtype: torch.dtype, seed: int) -> Tensor:
+def normal(shape: tuple[int, ...], dtype: torch.dtype, seed: int, device: str = "cpu") -> Tensor:
     """Standard normal numbers, the same for every dtype but for rounding. Shared: not to be written to."""
-    generator = torch.Generator().manual_seed(seed)
-    return torch.randn(shape, generator=generator).to(dtype)
+    generator = torch.Generator(device).manual_seed(seed)
+    return torch.randn(shape, generator=generator, device=device).to(dtype)
 
 
 @functools.lru_cache(maxsize=4)
-def uniform(shape: tuple[int, ...], dtype: torch.dtype, seed: int) -> Tensor:
+def uniform(shape: tuple[int, ...], dtype: torch.dtype, seed: int, device: str = "cpu") -> Tensor:
     """Numbers from [0, 1), the same for every dtype but for rounding. Shared: not to be written to."""
-    generator = torch.Generator().manual_seed(seed)
-    return torch.rand(shape, generator=generator).to(dtype)
+    generator = torch.Generator(device).manual_seed(seed)
+    return torch.rand(shape, generator=generator, device=device).to(dtype)
 
 
 def with_backward(
@@ -136,7 +153,24 @@ def with_backward(
     def work() -> tuple[Tensor, ...]:
         out = function(*leaves)
         if not upstream:
-            upstream.append(normal(tuple(out.shape), out.dtype, seed))
+            upstream.append(normal(tuple(out.shape), out.dtype, seed, out.device.type))
         return (out.detach(), *torch.autograd.grad(out, leaves, upstream[0]))
 
     return work
+
+
+def backward_of(function: Callable[..., Tensor], inputs: tuple[Tensor, ...], seed: int) -> Callable[[], Any]:
+    """Work: the gradients alone, of one forward pass that was done before."""
+    leaves = tuple(x.clone().requires_grad_() for x in inputs)
+    out = function(*leaves)
+    upstream = normal(tuple(out.shape), out.dtype, seed, out.device.type)
+    return lambda: torch.autograd.grad(out, leaves, upstream, retain_graph=True)
+
+
+def directed(
+    direction: str, function: Callable[..., Tensor], inputs: tuple[Tensor, ...], seed: int
+) -> Callable[[], Any]:
+    """The work of a direction."""
+    if direction == "forward":
+        return lambda: function(*inputs)
+    return (backward_of if direction == "backward" else with_backward)(function, inputs, seed)

@@ -13,41 +13,74 @@ from pathlib import Path
 import torch
 from tqdm import tqdm
 
-from . import baselines, graphs, marks, rows, runner, table
-from .case import DIRECTIONS, DTYPES, LAYERS, Config
-from .timing import QUICK, Effort
+from . import baselines, gpu, graphs, marks, rows, runner, table
+from .case import BASELINES, DIRECTIONS, DTYPES, LAYERS, Config
+from .timing import GPU, QUICK, Effort
 
 FAMILIES = {
     "spmm": "copy_u and u_mul_e sums and maxima",
     "sddmm": "u_dot_v and u_add_v",
     "softmax": "edge_softmax",
+    "edges": "copy_e_sum, e_sub_v and e_div_v, a number an edge and head",
     "layer": "a step of dgl.nn modules, as they are and under the drop-in",
     "overhead": "microseconds of a call on 30 nodes",
     "limits": "copy_u_sum beside other gathers and copies",
 }
-BASELINES = ("dgl", "torch.sparse", "index_add")
 IDTYPES = {"int32": torch.int32, "int64": torch.int64}
+
+
+@dataclasses.dataclass(frozen=True)
+class _Defaults:
+    """What is measured where the command line says nothing."""
+
+    dtypes: tuple[str, ...]
+    graphs: tuple[str, ...]
+    orders: tuple[str, ...]
+    dims: tuple[int, ...]
+    heads: tuple[int, ...]
+    directions: tuple[str, ...]
+    baselines: tuple[str, ...]
+    idtype: str
+    threads: int
+    effort: Effort
+
+
+DEFAULTS = {
+    "cpu": _Defaults(
+        tuple(DTYPES), ("arxiv", "powerlaw-20k"), graphs.ORDERS, (128,), (1, 4), DIRECTIONS[:2], BASELINES[:3],
+        "int64", 2, Effort(),
+    ),
+    "cuda": _Defaults(
+        ("fp16", "bf16", "fp32"), ("reddit-size", "products-size", "arxiv-size"), ("sorted",), (128, 64, 256), (1, 4, 8),
+        ("forward", "backward"), BASELINES[1:], "int32", os.cpu_count() or 1, GPU,
+    ),
+}  # fmt: skip
 
 
 def _add_options(parser: argparse.ArgumentParser) -> None:
     add = parser.add_argument
     add("--quick", action="store_true", help="tiny graph, hardly any repetition: a smoke test")
-    add("--device", choices=("cpu",), default="cpu")
-    add("--dtype", nargs="+", choices=tuple(DTYPES), default=list(DTYPES))
-    add("--graphs", nargs="+", choices=tuple(graphs.RECIPES), help="default: arxiv powerlaw-20k")
-    add("--orders", nargs="+", choices=graphs.ORDERS, default=list(graphs.ORDERS),
-        help="order of edge data")  # fmt: skip
-    add("--dims", nargs="+", type=int, default=[128], metavar="F", help="features, all heads")
-    add("--heads", nargs="+", type=int, default=[1, 4], metavar="H")
-    add("--directions", nargs="+", choices=DIRECTIONS, default=list(DIRECTIONS))
+    add("--device", choices=tuple(DEFAULTS), default="cpu")
+    add(
+        "--dtype",
+        nargs="+",
+        choices=tuple(DTYPES),
+        dest="dtypes",
+        help="on a GPU all but the first for one --dims only",
+    )
+    add("--graphs", nargs="+", choices=tuple(graphs.RECIPES))
+    add("--orders", nargs="+", choices=graphs.ORDERS, help="order of edge data")
+    add("--dims", nargs="+", type=int, metavar="F", help="features, all heads")
+    add("--heads", nargs="+", type=int, metavar="H")
+    add("--directions", nargs="+", choices=DIRECTIONS)
     add("--layers", nargs="+", choices=LAYERS, default=list(LAYERS[:2]), help="of the subcommand layer")
-    add("--baselines", nargs="*", choices=BASELINES, default=list(BASELINES))
-    add("--idtype", choices=tuple(IDTYPES), default="int64", help="of node ids (DGL's is int64)")
-    add("--threads", type=int, default=2)
+    add("--baselines", nargs="*", choices=BASELINES)
+    add("--idtype", choices=tuple(IDTYPES), help="of node ids: int64, as DGL's, or on a GPU int32")
+    add("--threads", type=int, help="of the CPU: 2, or with a GPU all")
     add(
         "--budget",
         type=float,
-        help="seconds for a contestant of a case (0.6); calls of 4 s or more get one sample unless it affords more",
+        help="seconds for a contestant of a case (0.6, GPU: 0.12); calls much longer than that get one sample",
     )
     add("--seed", type=int, default=0, help="of the graphs")
     add("--out", type=Path, metavar="FOLDER", help="append the rows to FOLDER/<device>.csv")
@@ -59,8 +92,10 @@ def _parser() -> argparse.ArgumentParser:
     for name, what in FAMILIES.items():
         _add_options(commands.add_parser(name, help=what))
     _add_options(commands.add_parser("all", help="all of the above"))
+    gpu.add_options(commands.add_parser("gpu", help="what is measured on a GPU, a process for each graph, in minutes"))
     describe = commands.add_parser("graphs", help="sizes and degrees of the synthetic graphs")
     describe.add_argument("names", nargs="*", choices=[*graphs.RECIPES, []], default=[])
+    describe.add_argument("--device", choices=tuple(DEFAULTS), default="cpu", help="large graphs want cuda")
     for name, what in (
         ("table", "the markdown tables of committed rows"),
         ("marks", "the marks, judged on committed rows; exit status 1 if one is lost"),
@@ -76,29 +111,30 @@ def _parser() -> argparse.ArgumentParser:
 
 
 def _config(options: argparse.Namespace) -> Config:
-    quick = options.quick
-    for feat in options.dims:
-        for heads in options.heads:
+    if options.device == "cuda" and not torch.cuda.is_available():
+        raise SystemExit(f"--device cuda needs an NVIDIA GPU, and torch {torch.__version__} sees none")
+    defaults = DEFAULTS[options.device]
+    # An empty --baselines is a choice.
+    chosen = {
+        name: getattr(defaults, name) if getattr(options, name) is None else getattr(options, name)
+        for name in ("dtypes", "orders", "dims", "heads", "directions", "baselines", "idtype", "threads")
+    }
+    for feat in chosen["dims"]:
+        for heads in chosen["heads"]:
             if heads < 1 or feat < 1 or feat % heads:
                 raise SystemExit(f"--dims {feat} does not divide into --heads {heads}")
-    effort = QUICK if quick else Effort()
+    effort = QUICK if options.quick else defaults.effort
     if options.budget is not None:
         effort = dataclasses.replace(effort, budget_s=options.budget)
-    default_graphs = ["tiny"] if quick else ["arxiv", "powerlaw-20k"]
     return Config(
         device=options.device,
-        dtypes=tuple(options.dtype),
-        graphs=tuple(options.graphs or default_graphs),
-        orders=tuple(options.orders),
-        heads=tuple(options.heads),
-        dims=tuple(options.dims),
-        directions=tuple(options.directions),
+        graphs=tuple(options.graphs or (["tiny"] if options.quick else defaults.graphs)),
         layers=tuple(options.layers),
-        baselines=tuple(options.baselines),
-        idtype=IDTYPES[options.idtype],
-        threads=options.threads,
         seed=options.seed,
         effort=effort,
+        idtype=IDTYPES[chosen.pop("idtype")],
+        threads=chosen.pop("threads"),
+        **{name: tuple(values) for name, values in chosen.items()},
     )
 
 
@@ -106,9 +142,11 @@ def _run(families: Sequence[str], config: Config, argv: Sequence[str], out: Path
     if config.threads > (os.cpu_count() or 1):
         print(f"warning: {config.threads} threads on {os.cpu_count()} cores", file=sys.stderr)
     baselines.set_threads(config.threads)
-    source = rows.provenance(argv)
-    print(f"# {source['command']}\n# {source['cpu']}, {config.threads} threads, "
-          f"torch {source['torch']}, dgl {source['dgl']}, commit {source['commit']}")  # fmt: skip
+    source = rows.provenance(argv, config.device)
+    machine = source["gpu"] or f"{source['cpu']}, {config.threads} threads"
+    print(
+        f"# {source['command']}\n# {machine}, torch {source['torch']}, dgl {source['dgl']}, commit {source['commit']}"
+    )
     # All at once: a later import would mix in what was edited since.
     modules = {family: importlib.import_module(f"benchmarks.{family}") for family in families}
     for family, module in modules.items():
@@ -120,6 +158,7 @@ def _run(families: Sequence[str], config: Config, argv: Sequence[str], out: Path
         for case in tqdm(cases, family, disable=None):
             measured = runner.run_case(case, config, source)
             tqdm.write(f"{case.title}\n{runner.summary(measured)}", file=sys.stdout)
+            sys.stdout.flush()
             if out is not None:
                 rows.append(out / f"{config.device}.csv", measured)
 
@@ -142,11 +181,13 @@ def main(argv: Sequence[str] | None = None) -> int:
     argv = list(sys.argv[1:] if argv is None else argv)
     options = _parser().parse_args(argv)
     if options.command == "graphs":
-        for name in options.names or graphs.RECIPES:
-            print(graphs.describe(graphs.synthetic(name, "insertion", torch.int64)))
+        for name in options.names or [name for name, recipe in graphs.RECIPES.items() if recipe.num_edges < 10**7]:
+            print(graphs.describe(graphs.synthetic(name, "insertion", torch.int64, device=options.device)))
         return 0
     if options.command == "table":
         return _table(options)
+    if options.command == "gpu":
+        return gpu.run(options)
     if options.command == "marks":
         found = rows.read(options.rows)
         print(table.marks_in_detail(found))

@@ -1,6 +1,7 @@
-"""The marks that the project set itself for the CPU, as data, and their judgement on rows.
+"""The marks that the project set itself, as data, and their judgement on rows.
 
-Against DGL 1.1.3, F = 128, two threads, on the arxiv-size and the 20,000-node power-law graph.
+CPU: against DGL 1.1.3, F = 128, two threads, on the arxiv-size and the 20,000-node power-law graph. GPU: milliseconds on an
+H100 SXM in fp16, F = 128, and what a node of a million in-edges may cost; an H200 is held to the same.
 A mark is judged in every case it covers (graph, order of edge data, heads), each a ratio of two
 medians taken in turns in one run; it holds where the worst of them does.
 """
@@ -15,6 +16,7 @@ from .rows import Row, latest
 GRAPHS = ("arxiv (synthetic)", "powerlaw-20k (synthetic)")
 THREADS = 2
 FEATURES = 128
+GPUS = ("H100", "H200")
 
 Entry = tuple[str, str]  # contestant, dtype
 
@@ -43,6 +45,44 @@ class Mark:
             return True
         has_features = row.family != "softmax" and row.op != "u_add_v"  # those have one a head
         return row.graph in GRAPHS and (not has_features or row.heads * row.dim == FEATURES)
+
+    def ratio(self, entries: dict[Entry, Row], cases: dict[tuple, dict[Entry, Row]]) -> float | None:
+        """Of one case among all; None where a side was not measured."""
+        return ratio(entries, self.ours, self.against)
+
+
+@dataclass(frozen=True)
+class GpuMark(Mark):
+    """time(ours) on `graph` is at most `milliseconds`; or, where these are None, at_most times the time on the same graph
+    without its hub, scaled to its number of edges."""
+
+    graph: str = ""
+    milliseconds: float | None = None
+
+    def covers(self, row: Row) -> bool:
+        if row.family not in self.families or row.device != "cuda" or row.graph != f"{self.graph} (synthetic)":
+            return False
+        if self.op not in (None, row.op) or self.direction not in (None, row.direction):
+            return False
+        if self.milliseconds is None:
+            return True
+        known = any(name in row.gpu for name in GPUS)
+        return known and row.cache == "warm" and row.heads == 1 and row.dim == FEATURES
+
+    def ratio(self, entries: dict[Entry, Row], cases: dict[tuple, dict[Entry, Row]]) -> float | None:
+        ours = entries.get(self.ours)
+        if ours is None or ours.ms is None:
+            return None
+        if self.milliseconds is not None:
+            return ours.ms / self.milliseconds
+        without = tuple(self._without_hub(part) for part in ours.case)
+        plain = cases.get(without, {}).get(self.ours)
+        if plain is None or plain.ms is None:
+            return None
+        return ours.ms / (plain.ms * ours.num_edges / plain.num_edges)
+
+    def _without_hub(self, part):
+        return part.replace("-hub", "") if part == f"{self.graph} (synthetic)" else part
 
 
 @dataclass(frozen=True)
@@ -107,6 +147,32 @@ MARKS = (
 )  # fmt: skip
 
 
+def _milliseconds(op: str, family: str, graph: str, milliseconds: float) -> GpuMark:
+    text = f"{op}, fp16, {graph}: at most {milliseconds:g} ms"
+    return GpuMark(text, (family,), op, "forward", ("halfgnn", _FP16), ("", ""), 1.0, graph, milliseconds)
+
+
+def _hub(families: tuple[str, ...], text: str, graph: str = "arxiv-size-hub") -> GpuMark:
+    text = f"{text}, fp16, a node of a million in-edges: at most 1.1 x what its edges would take elsewhere"
+    return GpuMark(text, families, None, None, ("halfgnn", _FP16), ("", ""), 1.1, graph)
+
+
+GPU_MARKS = (
+    _milliseconds("u_mul_e_sum", "spmm", "reddit-size", 3.5),
+    _milliseconds("u_mul_e_sum", "spmm", "products-size", 8.7),
+    _milliseconds("u_dot_v", "sddmm", "reddit-size", 4.0),
+    _milliseconds("u_dot_v", "sddmm", "products-size", 10.0),
+    _hub(("spmm",), "SpMM"),
+    _hub(("sddmm",), "SDDMM"),
+    _hub(("softmax", "edges"), "edge_softmax and its parts"),
+)
+
+
+def of(rows: Sequence[Row]) -> Sequence[Mark]:
+    """The marks that rows of their device can meet."""
+    return GPU_MARKS if any(row.device == "cuda" for row in rows) else MARKS
+
+
 def by_case(rows: Sequence[Row]) -> dict[tuple, dict[Entry, Row]]:
     """The last run of every case: contestant and dtype -> row."""
     cases: dict[tuple, dict[Entry, Row]] = {}
@@ -123,21 +189,22 @@ def ratio(entries: dict[Entry, Row], ours: Entry, against: Entry) -> float | Non
     return mine.ms / theirs.ms
 
 
-def judge(rows: Sequence[Row], marks: Sequence[Mark] = MARKS) -> Iterator[Finding]:
-    """One Finding a mark and covered case, in the order of the marks."""
+def judge(rows: Sequence[Row], marks: Sequence[Mark] | None = None) -> Iterator[Finding]:
+    """One Finding a mark and covered case, in the order of the marks: by default those of the rows' device."""
     cases = by_case(rows)
-    for mark in marks:
+    for mark in of(rows) if marks is None else marks:
         for entries in cases.values():
             row = entries.get(mark.ours, next(iter(entries.values())))
             if mark.covers(row):
-                yield Finding(mark, row, ratio(entries, mark.ours, mark.against))
+                yield Finding(mark, row, mark.ratio(entries, cases))
 
 
-def unmeasured(rows: Sequence[Row], marks: Sequence[Mark] = MARKS) -> list[Mark]:
+def unmeasured(rows: Sequence[Row], marks: Sequence[Mark] | None = None) -> list[Mark]:
     """Marks that no case of the rows says anything about."""
+    marks = of(rows) if marks is None else marks
     seen = {finding.mark for finding in judge(rows, marks) if finding.ratio is not None}
     return [mark for mark in marks if mark not in seen]
 
 
-def lost(rows: Sequence[Row], marks: Sequence[Mark] = MARKS) -> list[Finding]:
+def lost(rows: Sequence[Row], marks: Sequence[Mark] | None = None) -> list[Finding]:
     return [finding for finding in judge(rows, marks) if finding.holds is False]

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import csv
 import datetime
+import os
 import platform
 import subprocess
 import sys
@@ -35,18 +36,23 @@ class Row:
     idtype: str
     device: str
     threads: int
+    cache: str  # of a GPU before a call: warm (calls follow one another) or cold (flushed)
     # result
     ms: float | None = None  # median
     ms_p20: float | None = None
     ms_p80: float | None = None
     runs: int = 0
     gb_per_s: float | None = None  # bytes that the case must move at least once an edge
+    limit_share: float | None = None  # time of the pure gather over the same indices, relative to this one
+    peak_mb: float | None = None  # GPU memory at the peak of a call, beyond its inputs
     error: float | None = None  # largest against float64, relative to the largest value
     note: str = ""
     # where from
     date: str = ""
     commit: str = ""
     cpu: str = ""
+    gpu: str = ""
+    driver: str = ""
     torch: str = ""
     dgl: str = ""
     command: str = ""
@@ -56,7 +62,7 @@ class Row:
         """What is compared with what: rows of one case were timed in turns."""
         return (
             self.family, self.op, self.direction, self.graph, self.order, self.heads, self.dim,
-            self.idtype, self.device, self.threads,
+            self.idtype, self.device, self.threads, self.cache,
         )  # fmt: skip
 
     @property
@@ -84,15 +90,23 @@ def read(path: Path) -> list[Row]:
     """All rows of a CSV file. Raises ValueError where its columns are not those of Row."""
     with open(path, newline="") as file:
         reader = csv.DictReader(file)
-        if reader.fieldnames != list(_TYPES):
-            raise ValueError(f"{path} has columns {reader.fieldnames}; expected {list(_TYPES)}")
+        _check_columns(path)
         return [Row(**{name: _parse(name, text) for name, text in line.items()}) for line in reader]
+
+
+def _check_columns(path: Path) -> None:
+    with open(path, newline="") as file:
+        found = next(csv.reader(file), [])
+    if found != list(_TYPES):
+        raise ValueError(f"{path} has columns {found}; expected {list(_TYPES)}")
 
 
 def append(path: Path, rows: Iterable[Row]) -> None:
     """Adds rows to a CSV file, which is made with its header if need be."""
     path.parent.mkdir(parents=True, exist_ok=True)
     is_new = not path.exists()
+    if not is_new:
+        _check_columns(path)
     with open(path, "a", newline="") as file:
         writer = csv.DictWriter(file, list(_TYPES), lineterminator="\n")
         if is_new:
@@ -122,10 +136,10 @@ def _git(*arguments: str) -> str:
 
 
 def commit() -> str:
-    """Abbreviated commit, with "+" where code differs from it; "unknown" outside a repository."""
+    """Abbreviated commit, with "+" where code differs from it; outside a repository HALFGNN_COMMIT, or "unknown"."""
     name = _git("rev-parse", "--short=12", "--verify", "HEAD")
     if not name:
-        return "unknown"
+        return os.environ.get("HALFGNN_COMMIT", "unknown")
     changed = _git("status", "--porcelain", "--", "halfgnn", "csrc", "benchmarks/*.py", "setup.py")
     return name + ("+" if changed else "")
 
@@ -146,10 +160,23 @@ def cpu_name() -> str:
     return f"{found['model name']} (family {family} model {model})"
 
 
-def provenance(argv: Sequence[str]) -> dict[str, str]:
+def gpu_facts(device: str) -> dict[str, str]:
+    """Name and driver of the GPU that a run on `device` uses."""
+    if device != "cuda":
+        return {"gpu": "", "driver": ""}
+    query = ["nvidia-smi", "--query-gpu=driver_version", "--format=csv,noheader"]
+    try:
+        driver = subprocess.run(query, capture_output=True, text=True, check=True).stdout.split("\n")[0].strip()
+    except (OSError, subprocess.CalledProcessError):
+        driver = "unknown"
+    return {"gpu": torch.cuda.get_device_name(), "driver": driver}
+
+
+def provenance(argv: Sequence[str], device: str = "cpu") -> dict[str, str]:
     """The fields of Row that say where a run comes from; argv: arguments of the command line."""
     dgl = sys.modules.get("dgl")
     return {
+        **gpu_facts(device),
         "date": datetime.datetime.now(datetime.timezone.utc).strftime("%Y-%m-%dT%H:%M:%SZ"),
         "commit": commit(),
         "cpu": cpu_name(),

@@ -2,51 +2,108 @@
 
 from __future__ import annotations
 
+import dataclasses
 import warnings
 from collections.abc import Sequence
+from dataclasses import dataclass
 from typing import Any
 
+import torch
 from tqdm import tqdm
 
 from .baselines import reason
 from .case import Case, Config, Contestant, name_of
+from .gather import LIMIT
 from .rows import Row
-from .timing import Runner, measure, plan, quantile
+from .timing import Clock, GpuClock, HostClock, Runner, measure, plan, quantile
+
+SMALL_EDGES = 10_000_000
 
 
-def _enter(contestant: Contestant, config: Config) -> tuple[Runner, float | None]:
-    """A contestant that is prepared, checked and warmed up; with its error against float64."""
-    runner = Runner(contestant.make(), contestant.context)
+@dataclass
+class _Entrant:
+    """A contestant that is prepared, checked and warmed up."""
+
+    contestant: Contestant
+    runner: Runner
+    error: float | None  # against float64
+    peak_mb: float | None
+
+
+def _enter(case: Case, contestant: Contestant, config: Config) -> _Entrant:
+    runner = Runner(contestant.make(), contestant.context, _clock(case, config))
+    before = torch.cuda.memory_allocated() if config.on_gpu else 0
+    if config.on_gpu:
+        torch.cuda.reset_peak_memory_stats()
     seconds, result = runner.first()
+    peak_mb = (torch.cuda.max_memory_allocated() - before) / 2**20 if config.on_gpu else None
     error = None if contestant.check is None else contestant.check(result)
     del result
     plan(runner, config.effort, seconds)
-    return runner, error
+    return _Entrant(contestant, runner, error, peak_mb)
 
 
-def _row(case: Case, contestant: Contestant, config: Config, source: dict[str, str], **result: Any) -> Row:
+def _clock(case: Case, config: Config, cold: bool = False) -> Clock:
+    if config.on_gpu and case.family != "overhead":  # whose matter is what the host does
+        return GpuClock(cold)
+    return HostClock(config.device)
+
+
+def _modes(case: Case, config: Config) -> tuple[str, ...]:
+    """States of a GPU's cache that tell apart: what large graphs read does not fit anyhow."""
+    if not config.on_gpu:
+        return ("",)
+    is_small = case.graph.num_edges < SMALL_EDGES and case.family != "overhead"
+    return ("warm", "cold") if is_small else ("warm",)
+
+
+def _row(case: Case, contestant: Contestant, config: Config, source: dict[str, str], cache: str, **result: Any) -> Row:
     graph = case.graph
     return Row(
         family=case.family, op=case.op, direction=case.direction, contestant=contestant.name,
         dtype=name_of(contestant.dtype), graph=graph.label, num_nodes=graph.num_nodes,
         num_edges=graph.num_edges, order=graph.order, heads=case.heads, dim=case.dim,
         idtype=str(graph.src.dtype).removeprefix("torch."), device=config.device,
-        threads=config.threads, **{**result, **source},
+        threads=config.threads, cache=cache, **{**result, **source},
     )  # fmt: skip
 
 
-def _timed(case, contestant, config, source, runner: Runner, error: float | None) -> Row:
-    median = quantile(runner.seconds, 0.5)
+def _timed(case, entrant: _Entrant, config, source, cache: str) -> Row:
+    contestant, seconds = entrant.contestant, entrant.runner.seconds
+    median = quantile(seconds, 0.5)
     return _row(
-        case, contestant, config, source,
+        case, contestant, config, source, cache,
         ms=1e3 * median,
-        ms_p20=1e3 * quantile(runner.seconds, 0.2),
-        ms_p80=1e3 * quantile(runner.seconds, 0.8),
-        runs=len(runner.seconds),
+        ms_p20=1e3 * quantile(seconds, 0.2),
+        ms_p80=1e3 * quantile(seconds, 0.8),
+        runs=len(seconds),
         gb_per_s=contestant.bytes_moved / median / 1e9 if contestant.bytes_moved else None,
-        error=error,
+        error=entrant.error,
+        peak_mb=entrant.peak_mb,
         note=contestant.note,
     )  # fmt: skip
+
+
+def _with_shares(rows: Sequence[Row]) -> list[Row]:
+    """Rows that know how long the pure gather in their dtype took."""
+    limits = {row.dtype: row.ms for row in rows if row.contestant == LIMIT}
+    found = []
+    for row in rows:
+        limit = limits.get(row.dtype)
+        share = limit / row.ms if limit and row.ms and row.contestant != LIMIT else None
+        found.append(dataclasses.replace(row, limit_share=share))
+    return found
+
+
+def _time_cold(case: Case, entrants: Sequence[_Entrant], config: Config) -> list[_Entrant]:
+    """The entrants once more, each call with a flushed cache."""
+    clock = _clock(case, config, cold=True)
+    again = []
+    for entrant in entrants:
+        runner = Runner(entrant.runner.call, entrant.runner.context, clock)
+        plan(runner, config.effort, runner.sample())
+        again.append(dataclasses.replace(entrant, runner=runner))
+    return again
 
 
 def run_case(case: Case, config: Config, source: dict[str, str]) -> list[Row]:
@@ -57,35 +114,40 @@ def run_case(case: Case, config: Config, source: dict[str, str]) -> list[Row]:
     """
     if case.before is not None:
         case.before()
-    entered: list[tuple[Contestant, Runner, float | None]] = []
+    entered: list[_Entrant] = []
     rows: list[Row] = []
+    modes = _modes(case, config)
     for contestant in tqdm(case.contestants, "check, warm up", leave=False, disable=None):
         try:
             with warnings.catch_warnings():
                 warnings.simplefilter("ignore")  # of beta states of sparse tensors and the like
-                entered.append((contestant, *_enter(contestant, config)))
+                entered.append(_enter(case, contestant, config))
         except Exception as error:
             if contestant.trusted:
                 raise
-            rows.append(_row(case, contestant, config, source, note=reason(error)))
-    runners = [runner for _, runner, _ in entered]
-    total = sum(runner.runs for runner in runners)
-    with tqdm(total=total, desc="time", leave=False, disable=None) as bar:
-        measure(runners, config.effort, bar.update)
-    timed = [_timed(case, c, config, source, runner, error) for c, runner, error in entered]
+            rows += [_row(case, contestant, config, source, mode, note=reason(error)) for mode in modes]
+    timed = []
+    for mode in modes:
+        entrants = _time_cold(case, entered, config) if mode == "cold" else entered
+        runners = [entrant.runner for entrant in entrants]
+        with tqdm(total=sum(r.runs for r in runners), desc="time", leave=False, disable=None) as bar:
+            measure(runners, config.effort, bar.update)
+        timed += _with_shares([_timed(case, entrant, config, source, mode) for entrant in entrants])
     return timed + rows
 
 
 def summary(rows: Sequence[Row]) -> str:
     """The rows of a case as lines, the fastest first."""
     lines = []
-    for row in sorted(rows, key=lambda r: (r.ms is None, r.ms or 0.0)):
+    for row in sorted(rows, key=lambda r: (r.ms is None, r.cache != "warm", r.ms or 0.0)):
         if row.ms is None or row.ms_p20 is None or row.ms_p80 is None:
             lines.append(f"    {row.contestant:<24} {row.dtype}  {row.note}")
             continue
         scale, unit = (1e3, "us") if row.family == "overhead" else (1.0, "ms")
         time = f"{row.ms * scale:10.2f} {unit}  ({row.ms_p20 * scale:.2f}..{row.ms_p80 * scale:.2f}"
         extra = f"  {row.gb_per_s:6.1f} GB/s" if row.gb_per_s else ""
+        extra += f"  {row.limit_share:.0%} of the gather" if row.limit_share else ""
+        extra += f"  {row.peak_mb:.0f} MiB" if row.peak_mb else ""
         error = f"  error {row.error:.1e}" if row.error is not None else ""
-        lines.append(f"    {row.contestant:<24} {row.dtype}  {time}, {row.runs} runs){extra}{error}")
+        lines.append(f"    {row.contestant:<24} {row.dtype} {row.cache}  {time}, {row.runs} runs){extra}{error}")
     return "\n".join(lines)

@@ -11,8 +11,8 @@ from torch import Tensor
 
 from halfgnn import ops, reference
 
-from . import baselines, verify
-from .case import Case, Config, Contestant, with_backward
+from . import baselines, gather, verify
+from .case import Case, Config, Contestant, directed, with_backward
 from .graphs import BenchGraph
 from .spmm import features, gathered_bytes, yardstick
 
@@ -35,7 +35,7 @@ class _Inputs:
     def check(self, dtype: torch.dtype, strict: bool) -> Callable[[Tensor], float]:
         def compare(out: Tensor) -> float:
             truth, magnitude = _truth(self, dtype)
-            result = out[verify.sample(self.graph).edges]
+            result = verify.take(out, verify.sample(self.graph).edges)
             if strict:
                 return verify.check_rounded_once(result, truth, magnitude, f"{self.name} {dtype}")
             return verify.relative_error(result.reshape(truth.shape), truth)
@@ -47,17 +47,19 @@ class _Inputs:
 def _truth(inputs: _Inputs, dtype: torch.dtype) -> tuple[Tensor, Tensor]:
     """In float64, of the sampled edges: the result, and the same of magnitudes."""
     part = verify.sample(inputs.graph)
-    x, y = (t.double() for t in inputs.tensors(dtype))
-    y = y[part.rows]
+    x, y = inputs.tensors(dtype)
+    x, y = verify.take(x, part.sources).double(), verify.take(y, part.rows).double()
     signed, unsigned = ((x, y), (x.abs(), y.abs()))
     return reference.gsddmm(part.graph, inputs.op, *signed), reference.gsddmm(part.graph, inputs.op, *unsigned)
 
 
-def _contestant(inputs: _Inputs, name: str, dtype: torch.dtype, backward: bool) -> Contestant:
+def _contestant(inputs: _Inputs, name: str, dtype: torch.dtype, direction: str) -> Contestant:
     def make():
         x, y = inputs.tensors(dtype)
         if name == "torch gather":
             return baselines.gathered_dot(inputs.graph, x, y)
+        if name == "torch.sparse":
+            return baselines.sampled_addmm(inputs.graph, x, y)
         if name == "dgl":
             work = baselines.dgl_op(inputs.graph, inputs.name, x, y)
         else:
@@ -66,28 +68,32 @@ def _contestant(inputs: _Inputs, name: str, dtype: torch.dtype, backward: bool) 
             def work(x, y):
                 return operator(graph, x, y)
 
-        return with_backward(work, (x, y), 5) if backward else lambda: work(x, y)
+        return directed(direction, work, (x, y), 5)
 
+    backward = direction != "forward"
     check = None if backward else inputs.check(dtype, strict=name == "halfgnn")
     feat = inputs.heads * inputs.dim
     moved = 0 if backward else gathered_bytes(inputs.graph, feat, inputs.heads, dtype)
     return Contestant(name, dtype, make, check, bytes_moved=moved)
 
 
-def _contestants(inputs: _Inputs, config: Config, backward: bool) -> Iterator[Contestant]:
+def _contestants(inputs: _Inputs, config: Config, direction: str) -> Iterator[Contestant]:
+    backward, feat = direction != "forward", inputs.heads * inputs.dim
     torch_too = not backward and inputs.op == "dot" and inputs.heads == 1 and config.main_order(inputs.graph)
-    for dtype in config.torch_dtypes():
-        yield _contestant(inputs, "halfgnn", dtype, backward)
+    for dtype in config.torch_dtypes(feat if inputs.op == "dot" else None):
+        yield _contestant(inputs, "halfgnn", dtype, direction)
         if "dgl" in config.baselines:
-            yield _contestant(inputs, "dgl", dtype, backward)
+            yield _contestant(inputs, "dgl", dtype, direction)
             if inputs.op == "dot" and not backward:
-                yield yardstick(inputs.graph, inputs.heads * inputs.dim, dtype)
-        if "index_add" in config.baselines and torch_too:
-            yield _contestant(inputs, "torch gather", dtype, backward)
+                yield yardstick(inputs.graph, feat, dtype)
+        if torch_too and config.has("index_add", feat, dtype):
+            yield _contestant(inputs, "torch gather", dtype, direction)
+        if torch_too and config.on_gpu and config.has("torch.sparse", feat, dtype):
+            yield _contestant(inputs, "torch.sparse", dtype, direction)
 
 
 def _check_gradients(config: Config, timed: _Inputs) -> None:
-    graph = verify.miniature(timed.graph.order, config.idtype)
+    graph = verify.miniature(timed.graph.order, config.idtype, config.device)
     inputs = _Inputs(timed.op, graph, timed.heads, timed.dim)
     operator = getattr(ops, inputs.name)
     for dtype in config.torch_dtypes():
@@ -118,8 +124,6 @@ def _directions(config: Config, inputs: _Inputs) -> Iterator[Case]:
             if backward:
                 _check_gradients(config, inputs)
 
-        contestants = list(_contestants(inputs, config, backward))
-        yield Case(
-            "sddmm", inputs.name, direction, inputs.graph, inputs.heads, inputs.dim, contestants,
-            before,
-        )  # fmt: skip
+        contestants = list(_contestants(inputs, config, direction))
+        case = Case("sddmm", inputs.name, direction, inputs.graph, inputs.heads, inputs.dim, contestants, before)
+        yield gather.beside(case, by_src=direction == "backward") if inputs.op == "dot" else case

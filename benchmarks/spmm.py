@@ -1,6 +1,7 @@
 """SpMM: copy_u and u_mul_e, reduced into destination nodes.
 
-Every case also times DGL's copy_u_sum (``dgl copy_u_sum``), the yardstick of the marks.
+Beside DGL every case also times DGL's copy_u_sum (``dgl copy_u_sum``), the yardstick of the CPU's marks; on a GPU, the pure
+gather over the same indices.
 """
 
 from __future__ import annotations
@@ -14,8 +15,8 @@ from torch import Tensor
 
 from halfgnn import ops, reference
 
-from . import baselines, verify
-from .case import Case, Config, Contestant, normal, uniform, with_backward
+from . import baselines, gather, verify
+from .case import Case, Config, Contestant, directed, normal, uniform, with_backward
 from .graphs import BenchGraph
 
 YARDSTICK = "dgl copy_u_sum"
@@ -41,12 +42,12 @@ OPS = (
 
 def features(graph: BenchGraph, heads: int, dim: int, dtype: torch.dtype, seed: int = 1) -> Tensor:
     """(N, F) for one head, else (N, H, D)."""
-    return normal((graph.num_nodes, *((heads, dim) if heads > 1 else (dim,))), dtype, seed)
+    return normal((graph.num_nodes, *((heads, dim) if heads > 1 else (dim,))), dtype, seed, graph.device)
 
 
 def weights(graph: BenchGraph, heads: int, dtype: torch.dtype) -> Tensor:
     """(E, 1) for one head, else (E, H, 1)."""
-    return uniform((graph.num_edges, *((heads, 1) if heads > 1 else (1,))), dtype, 2)
+    return uniform((graph.num_edges, *((heads, 1) if heads > 1 else (1,))), dtype, 2, graph.device)
 
 
 def gathered_bytes(graph: BenchGraph, feat: int, heads: int, dtype: torch.dtype) -> int:
@@ -59,7 +60,7 @@ def yardstick(graph: BenchGraph, dim: int, dtype: torch.dtype) -> Contestant:
     """DGL's own copy_u_sum of a row of `dim` elements."""
 
     def make():
-        x = normal((graph.num_nodes, dim), dtype, 1)
+        x = normal((graph.num_nodes, dim), dtype, 1, graph.device)
         function = baselines.dgl_op(graph, "copy_u_sum", x)
         return lambda: function(x)
 
@@ -83,7 +84,7 @@ class _Inputs:
     def check(self, dtype: torch.dtype, strict: bool) -> Callable[[Tensor], float]:
         def compare(out: Tensor) -> float:
             truth, magnitude = _truth(self, dtype)
-            result = out[verify.sample(self.graph).rows]
+            result = verify.take(out, verify.sample(self.graph).rows)
             if strict:
                 return verify.check_rounded_once(result, truth, magnitude, f"{self.spmm.name} {dtype}")
             if self.spmm.reduce == "max":  # DGL's operator gives -inf to nodes without in-edges
@@ -97,8 +98,9 @@ class _Inputs:
 def _truth(inputs: _Inputs, dtype: torch.dtype) -> tuple[Tensor, Tensor]:
     """In float64, of the sampled rows: the result, and the same of magnitudes."""
     part = verify.sample(inputs.graph)
-    x, *rest = (t.double() for t in inputs.tensors(dtype))
-    w = rest[0][part.edges] if rest else None
+    x, *rest = inputs.tensors(dtype)
+    x = verify.take(x, part.sources).double()
+    w = verify.take(rest[0], part.edges).double() if rest else None
 
     def formula(x: Tensor, w: Tensor | None) -> Tensor:
         return reference.gspmm(part.graph, inputs.spmm.op, inputs.spmm.reduce, x, w)
@@ -106,7 +108,7 @@ def _truth(inputs: _Inputs, dtype: torch.dtype) -> tuple[Tensor, Tensor]:
     return formula(x, w), formula(x.abs(), w)  # weights are not negative
 
 
-def _contestant(inputs: _Inputs, name: str, dtype: torch.dtype, backward: bool) -> Contestant:
+def _contestant(inputs: _Inputs, name: str, dtype: torch.dtype, direction: str) -> Contestant:
     def function() -> Callable[..., Tensor]:
         tensors = inputs.tensors(dtype)
         if name == "dgl":
@@ -115,42 +117,75 @@ def _contestant(inputs: _Inputs, name: str, dtype: torch.dtype, backward: bool) 
         return lambda *args: operator(graph, *args)
 
     def make():
-        tensors, work = inputs.tensors(dtype), function()
-        return with_backward(work, tensors, 5) if backward else lambda: work(*tensors)
+        return directed(direction, function(), inputs.tensors(dtype), 5)
 
+    backward = direction != "forward"
     check = None if backward else inputs.check(dtype, strict=name == "halfgnn")
     feat = inputs.heads * inputs.dim
     weight_count = inputs.heads if inputs.spmm.weighted else 0
-    moved = 0 if backward else gathered_bytes(inputs.graph, feat, weight_count, dtype)
+    moved = 0 if direction == "forward+backward" else gathered_bytes(inputs.graph, feat, weight_count, dtype)
     return Contestant(name, dtype, make, check, bytes_moved=moved)
 
 
-def _torch_contestant(inputs: _Inputs, name: str, dtype: torch.dtype) -> Contestant:
-    maker = {"torch.sparse": baselines.sparse_matmul, "index_add": baselines.index_add}[name]
+def _formula(inputs: _Inputs) -> Callable[..., Tensor]:
+    """The operator by gathering and index_add, differentiable."""
+    graph = inputs.graph
+
+    def work(x: Tensor, w: Tensor) -> Tensor:
+        return x.new_zeros(x.shape).index_add(0, graph.dst, x.index_select(0, graph.src) * w)
+
+    return work
+
+
+def _other_contestant(inputs: _Inputs, name: str, dtype: torch.dtype, direction: str) -> Contestant:
+    """PyTorch's and PyG's ways."""
 
     def make():
         x, *rest = inputs.tensors(dtype)
-        return maker(inputs.graph, x, rest[0] if rest else None)
+        w = rest[0] if rest else None
+        if direction == "backward":
+            baselines.check_messages(5 * inputs.graph.num_edges * x[0].numel() * x.element_size(), inputs.graph.device)
+            return directed(direction, _formula(inputs), (x, w), 5)
+        if name == "pyg scatter":
+            return baselines.pyg_scatter(inputs.graph, x, w, inputs.spmm.reduce)
+        makers = {"torch.sparse": baselines.sparse_matmul, "index_add": baselines.index_add}
+        return {**makers, "pyg conv": baselines.pyg_conv}[name](inputs.graph, x, w)
 
-    return Contestant(name, dtype, make, inputs.check(dtype, strict=False))
+    return Contestant(name, dtype, make, inputs.check(dtype, strict=False) if direction == "forward" else None)
 
 
-def _contestants(inputs: _Inputs, config: Config, backward: bool) -> Iterator[Contestant]:
-    # PyTorch's ways take seconds and are measured once an operator.
-    torch_too = not backward and inputs.spmm.reduce == "sum" and inputs.heads == 1 and config.main_order(inputs.graph)
-    for dtype in config.torch_dtypes():
-        yield _contestant(inputs, "halfgnn", dtype, backward)
+def _others(inputs: _Inputs, config: Config, direction: str, dtype: torch.dtype) -> Iterator[str]:
+    """Names of PyTorch's and PyG's ways. They take long, and are measured once an operator, by one head."""
+    if not config.main_order(inputs.graph) or direction == "forward+backward":
+        return
+    feat, has_one_head = inputs.heads * inputs.dim, inputs.heads == 1
+    if direction == "forward" and inputs.spmm.reduce == "sum" and has_one_head:
+        if config.has("torch.sparse", feat, dtype):
+            yield "torch.sparse"
+        if config.has("index_add", feat, dtype):
+            yield "index_add"
+    if direction == "backward" and has_one_head and config.has("index_add", feat, dtype):
+        yield "index_add"
+    if direction == "forward" and config.has("pyg", feat, dtype):
+        yield "pyg scatter"
+        if inputs.spmm.reduce == "sum" and has_one_head:
+            yield "pyg conv"
+
+
+def _contestants(inputs: _Inputs, config: Config, direction: str) -> Iterator[Contestant]:
+    feat = inputs.heads * inputs.dim
+    for dtype in config.torch_dtypes(feat):
+        yield _contestant(inputs, "halfgnn", dtype, direction)
         if "dgl" in config.baselines:
-            yield _contestant(inputs, "dgl", dtype, backward)
-            if not backward and inputs.spmm.name != "copy_u_sum":
-                yield yardstick(inputs.graph, inputs.heads * inputs.dim, dtype)
-        for name in ("torch.sparse", "index_add"):
-            if name in config.baselines and torch_too:
-                yield _torch_contestant(inputs, name, dtype)
+            yield _contestant(inputs, "dgl", dtype, direction)
+            if direction == "forward" and inputs.spmm.name != "copy_u_sum":
+                yield yardstick(inputs.graph, feat, dtype)
+        for name in _others(inputs, config, direction, dtype):
+            yield _other_contestant(inputs, name, dtype, direction)
 
 
 def _check_gradients(config: Config, spmm: Spmm, heads: int, dim: int, order: str) -> None:
-    graph = verify.miniature(order, config.idtype)
+    graph = verify.miniature(order, config.idtype, config.device)
     operator = getattr(ops, spmm.name)
 
     def formula(x: Tensor, w: Tensor | None = None) -> Tensor:
@@ -180,12 +215,17 @@ def _directions(config: Config, graph: BenchGraph, spmm: Spmm, heads: int, dim: 
     for direction in config.directions:
         backward = direction != "forward"
         # Of copy_u the backward is the forward on the reverse graph.
-        if backward and not (spmm.weighted and heads == max(config.heads) and config.main_order(graph)):
+        if backward and not (spmm.weighted and heads in _backward_heads(config) and config.main_order(graph)):
             continue
 
         def before(backward=backward) -> None:
             if backward:
                 _check_gradients(config, spmm, heads, dim, graph.order)
 
-        contestants = list(_contestants(inputs, config, backward))
-        yield Case("spmm", spmm.name, direction, graph, heads, dim, contestants, before)
+        contestants = list(_contestants(inputs, config, direction))
+        case = Case("spmm", spmm.name, direction, graph, heads, dim, contestants, before)
+        yield gather.beside(case, by_src=direction == "backward")
+
+
+def _backward_heads(config: Config) -> set[int]:
+    return {min(config.heads), max(config.heads)} if config.on_gpu else {max(config.heads)}

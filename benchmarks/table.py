@@ -40,12 +40,12 @@ def markdown(header: Sequence[str], lines: Sequence[Sequence[str]], words: int) 
     return "\n".join("| " + " | ".join(line) + " |" for line in (header, rule, *lines))
 
 
-def _find(entries: dict[Entry, Row], names: Sequence[str], dtype: str) -> float | None:
+def find(entries: dict[Entry, Row], names: Sequence[str], dtype: str) -> float | None:
     rows = (entries.get((name, dtype)) for name in names)
     return next((row.ms for row in rows if row is not None and row.ms is not None), None)
 
 
-def _faster(ours: float | None, theirs: float | None) -> str:
+def faster(ours: float | None, theirs: float | None) -> str:
     """How many times faster we are; a loss in bold."""
     if ours is None or theirs is None:
         return "-"
@@ -60,11 +60,11 @@ def _describe(row: Row) -> list[str]:
 
 
 def _times(entries: dict[Entry, Row]) -> list[str]:
-    ms = [_find(entries, names, dtype) for _, names, dtype in _COLUMNS]
+    ms = [find(entries, names, dtype) for _, names, dtype in _COLUMNS]
     bf16, dgl_bf16, fp16, fp32, dgl_fp32, *others = ms
     return [
-        number(bf16), number(dgl_bf16), _faster(bf16, dgl_bf16), number(fp16),
-        number(fp32), number(dgl_fp32), _faster(fp32, dgl_fp32), *map(number, others),
+        number(bf16), number(dgl_bf16), faster(bf16, dgl_bf16), number(fp16),
+        number(fp32), number(dgl_fp32), faster(fp32, dgl_fp32), *map(number, others),
     ]  # fmt: skip
 
 
@@ -72,8 +72,8 @@ def _mean_speedup(cases: Sequence[dict[Entry, Row]], dtype: str) -> str:
     """Geometric mean of the factors over DGL, of the cases where both took part."""
     factors = []
     for entries in cases:
-        ours = _find(entries, ("halfgnn", "halfgnn drop-in"), dtype)
-        theirs = _find(entries, ("dgl",), dtype)
+        ours = find(entries, ("halfgnn", "halfgnn drop-in"), dtype)
+        theirs = find(entries, ("dgl",), dtype)
         if ours is not None and theirs is not None:
             factors.append(theirs / ours)
     if not factors:
@@ -97,7 +97,7 @@ def _graph_tables(rows: Sequence[Row]) -> Iterator[str]:
         yield title + "\n\n" + markdown(header, [*lines, mean], 4)
 
 
-def _overhead_table(rows: Sequence[Row]) -> Iterator[str]:
+def overhead_table(rows: Sequence[Row]) -> Iterator[str]:
     chosen = [row for row in latest(rows) if row.family == "overhead" and row.ms is not None]
     if not chosen:
         return
@@ -109,7 +109,7 @@ def _overhead_table(rows: Sequence[Row]) -> Iterator[str]:
     yield "A call on a graph of 30 nodes and 100 edges. Microseconds.\n\n" + markdown(header, lines, 1)
 
 
-def _limits_table(rows: Sequence[Row]) -> Iterator[str]:
+def limits_table(rows: Sequence[Row]) -> Iterator[str]:
     chosen = [row for row in latest(rows) if row.family == "limits" and row.ms is not None]
     if not chosen:
         return
@@ -145,7 +145,7 @@ def _ratio(finding: Finding) -> str:
 def _where(row: Row) -> str:
     _, direction, order, shape = _describe(row)
     graph = row.graph.replace(" (synthetic)", "")
-    parts = (graph, row.op, direction, order and f"{order} order", shape)
+    parts = (graph, row.op, direction, order and f"{order} order", shape, row.cache)
     return ", ".join(part for part in parts if part)
 
 
@@ -159,7 +159,7 @@ def marks_in_detail(rows: Sequence[Row]) -> str:
 def marks_table(rows: Sequence[Row]) -> str:
     """One line a mark with its best and worst case, then every case in which one is lost."""
     lines = []
-    for mark in marks.MARKS:
+    for mark in marks.of(rows):
         found = [f for f in marks.judge(rows, [mark]) if f.ratio is not None]
         if not found:
             lines.append([mark.text, "0", "-", "-", "not measured"])
@@ -190,8 +190,14 @@ _LEGEND = (
 
 
 def render(rows: Sequence[Row]) -> str:
-    """All tables of the rows."""
-    parts = [_LEGEND, *_graph_tables(rows), *_overhead_table(rows), *_limits_table(rows)]
+    """All tables of the rows; nothing where there are none."""
+    if not rows:
+        return ""
+    if any(row.device == "cuda" for row in rows):
+        from . import table_cuda
+
+        return table_cuda.render(rows)
+    parts = [_LEGEND, *_graph_tables(rows), *overhead_table(rows), *limits_table(rows)]
     return "\n\n".join([*parts, "Marks.\n\n" + marks_table(rows), _source(rows)]) + "\n"
 
 

@@ -7,7 +7,9 @@ import math
 import time
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field
-from typing import Any
+from typing import Any, Union
+
+import torch
 
 
 @dataclass(frozen=True)
@@ -31,7 +33,71 @@ class Effort:
     pause_s: float = 0.005
 
 
+# On a GPU, where nothing else runs and there is much to measure.
+GPU = Effort(budget_s=0.12, min_runs=5, max_runs=30, warm_s=0.02, slow_s=0.2, lone_s=1.0, sample_s=0.002, pause_s=0.0)
 QUICK = Effort(budget_s=0.02, min_runs=2, max_runs=3, sample_s=0.0, pause_s=0.0)
+
+
+class HostClock:
+    """The host's time, until a GPU, if there is one, has done its work."""
+
+    def __init__(self, device: str = "cpu"):
+        self.synchronize = torch.cuda.synchronize if device == "cuda" else lambda: None
+
+    def seconds(self, call: Callable[[], Any], repeat: int) -> float:
+        """Of `repeat` calls."""
+        self.synchronize()
+        start = time.perf_counter()
+        for _ in range(repeat):
+            call()
+        self.synchronize()
+        return time.perf_counter() - start
+
+
+class GpuClock:
+    """The GPU's time, by events. The GPU waits a moment first, so that the host, which takes tens of microseconds to start
+    a call, is ahead of it.
+
+    cold: every call by itself, after a write to twice as much memory as the L2 cache holds.
+    """
+
+    AHEAD_CYCLES = 100_000  # a call: some 50 microseconds
+
+    def __init__(self, cold: bool):
+        self.flushed = None
+        if cold:
+            cache = torch.cuda.get_device_properties(torch.cuda.current_device()).L2_cache_size
+            self.flushed = torch.empty(2 * max(cache, 64 << 20), dtype=torch.int8, device="cuda")
+
+    def _events(self) -> list[torch.cuda.Event]:
+        return [torch.cuda.Event(enable_timing=True) for _ in range(2)]
+
+    def seconds(self, call: Callable[[], Any], repeat: int) -> float:
+        """Of `repeat` calls."""
+        if self.flushed is not None:
+            return sum(self._cold_call(call) for _ in range(repeat))
+        start, end = self._events()
+        torch.cuda._sleep(min(repeat, 100) * self.AHEAD_CYCLES)
+        start.record()
+        for _ in range(repeat):
+            call()
+        end.record()
+        end.synchronize()
+        return start.elapsed_time(end) / 1e3
+
+    def _cold_call(self, call: Callable[[], Any]) -> float:
+        assert self.flushed is not None
+        start, end = self._events()
+        self.flushed.zero_()
+        torch.cuda._sleep(self.AHEAD_CYCLES)
+        start.record()
+        call()
+        end.record()
+        end.synchronize()
+        return start.elapsed_time(end) / 1e3
+
+
+Clock = Union[HostClock, GpuClock]
 
 
 @dataclass
@@ -40,6 +106,7 @@ class Runner:
 
     call: Callable[[], Any]
     context: Callable[[], contextlib.AbstractContextManager] = contextlib.nullcontext
+    clock: Clock = field(default_factory=HostClock)
     repeat: int = 1  # calls a sample
     runs: int = 0  # samples planned
     seconds: list[float] = field(default_factory=list)  # a call
@@ -47,18 +114,14 @@ class Runner:
     def sample(self) -> float:
         """Seconds a call."""
         with self.context():
-            start = time.perf_counter()
-            for _ in range(self.repeat):
-                self.call()
-            elapsed = time.perf_counter() - start
-        return elapsed / self.repeat
+            return self.clock.seconds(self.call, self.repeat) / self.repeat
 
     def first(self) -> tuple[float, Any]:
         """Seconds and result of one call."""
+        results = []
         with self.context():
-            start = time.perf_counter()
-            result = self.call()
-            return time.perf_counter() - start, result
+            seconds = self.clock.seconds(lambda: results.append(self.call()), 1)
+        return seconds, results.pop()
 
 
 def plan(runner: Runner, effort: Effort, first: float) -> None:

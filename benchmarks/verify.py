@@ -29,11 +29,18 @@ class WrongResult(AssertionError):
 
 @dataclass(frozen=True)
 class Sample:
-    """Some destination nodes of a graph: `rows`, their in-edges `edges`, and the graph of these."""
+    """Some destination nodes of a graph: `rows`, their in-edges `edges`, the sources of these, and the graph of all that.
+    On the CPU, wherever the graph is."""
 
     rows: Tensor
     edges: Tensor  # rows of edge data
-    graph: Graph  # its destinations are `rows`, its edge data is in the order of `edges`
+    sources: Tensor
+    graph: Graph  # its destinations are `rows`, its sources `sources`, its edge data is in the order of `edges`
+
+
+def take(tensor: Tensor, ids: Tensor) -> Tensor:
+    """Rows of a tensor of any device, on the CPU."""
+    return tensor[ids.to(tensor.device)].cpu()
 
 
 def _choose(degree: Tensor, generator: torch.Generator) -> Tensor:
@@ -46,6 +53,7 @@ def _choose(degree: Tensor, generator: torch.Generator) -> Tensor:
 @functools.lru_cache(maxsize=2)
 def sample(graph: BenchGraph) -> Sample:
     indptr, indices, edge_ids = graph.halfgnn.csc()
+    indptr = indptr.cpu()
     degree = indptr.diff()
     rows = _choose(degree, torch.Generator().manual_seed(1))
     counts = degree[rows]
@@ -53,9 +61,10 @@ def sample(graph: BenchGraph) -> Sample:
     offsets = torch.nn.functional.pad(counts.cumsum(0), (1, 0)).to(indptr.dtype)
     within = torch.arange(int(offsets[-1]), dtype=indptr.dtype)
     positions = (starts + within - torch.repeat_interleave(offsets[:-1], counts)).long()
-    edges = positions if edge_ids is None else edge_ids[positions].long()
-    part = Graph.from_csc(offsets, indices[positions], num_src=graph.num_nodes)
-    return Sample(rows, edges, part)
+    edges = positions if edge_ids is None else take(edge_ids, positions).long()
+    sources, compact = take(indices, positions).unique(return_inverse=True)
+    part = Graph.from_csc(offsets, compact.to(indptr.dtype), num_src=sources.numel())
+    return Sample(rows, edges, sources.long(), part)
 
 
 def relative_error(result: Tensor, truth: Tensor) -> float:
@@ -104,5 +113,5 @@ def check_like_formula(ours: Gradients, formula: Gradients, inputs: tuple[Tensor
             raise WrongResult(f"{what}, result {i}: relative error {error:.3g} > {allowed:.3g}")
 
 
-def miniature(order: str, idtype: torch.dtype) -> BenchGraph:
-    return graphs.make(graphs.MINIATURE, "miniature (synthetic)", order, idtype, seed=3)
+def miniature(order: str, idtype: torch.dtype, device: str = "cpu") -> BenchGraph:
+    return graphs.make(graphs.MINIATURE, "miniature (synthetic)", order, idtype, seed=3, device=device)

@@ -15,10 +15,11 @@ import torch
 ROOT = Path(__file__).resolve().parent.parent
 sys.path.insert(0, str(ROOT))
 
-from benchmarks import baselines, cli, graphs, marks, rows, runner, table, timing, verify  # noqa: E402
-from benchmarks.case import LAYERS, Case, Config, Contestant, Unavailable  # noqa: E402
+from benchmarks import baselines, cli, gather, gpu, graphs, marks, rows, runner, table, table_cuda, timing, verify  # noqa: E402
+from benchmarks.case import LAYERS, Case, Config, Contestant, Unavailable, backward_of, with_backward  # noqa: E402
 from halfgnn import ops  # noqa: E402
 
+needs_pyg = pytest.mark.skipif(importlib.util.find_spec("torch_geometric") is None, reason="needs torch_geometric")
 needs_dgl = pytest.mark.skipif(importlib.util.find_spec("dgl") is None, reason="needs DGL")
 SMALL = ["--quick", "--dims", "16", "--heads", "1", "2", "--threads", "1"]
 
@@ -38,13 +39,14 @@ def run(tmp_path, *arguments):
 
 # ---- the command line --------------------------------------------------------------------------------------------------------
 
-FAMILIES = ["spmm", "sddmm", "softmax", "limits"] + [
+FAMILIES = ["spmm", "sddmm", "softmax", "edges", "limits"] + [
     pytest.param(name, marks=needs_dgl) for name in ("layer", "overhead")
 ]
 OPERATORS = {
     "spmm": {"copy_u_sum", "copy_u_max", "u_mul_e_sum"},
     "sddmm": {"u_dot_v", "u_add_v"},
     "softmax": {"edge_softmax"},
+    "edges": {"copy_e_sum", "e_sub_v", "e_div_v"},
     "limits": {"copy_u_sum"},
     "layer": {"GATConv", "GATConv without fc", "GraphConv"},
     "overhead": {"u_mul_e_sum"},
@@ -67,7 +69,7 @@ def test_every_family_runs_and_its_rows_parse(tmp_path, family):
     assert ours == {"bf16", "fp16", "fp32"}
 
 
-@pytest.mark.parametrize("family", ["spmm", "sddmm", "softmax"])
+@pytest.mark.parametrize("family", ["spmm", "sddmm", "softmax", "edges"])
 def test_forward_results_are_compared_with_float64(tmp_path, family):
     found = [row for row in run(tmp_path, family) if row.direction == "forward" and row.contestant == "halfgnn"]
     assert found and all(row.error is not None and row.error < 5e-3 for row in found)
@@ -102,6 +104,49 @@ def test_features_must_divide_into_heads():
         cli.main(["spmm", "--quick", "--dims", "10", "--heads", "4"])
 
 
+@pytest.mark.parametrize("family", ["spmm", "sddmm", "softmax"])
+def test_backward_alone(tmp_path, family):
+    found = run(tmp_path, family, "--directions", "backward", "--graphs", "tiny-communities", "--orders", "sorted")
+    ours = {row.dtype for row in found if row.contestant == "halfgnn" and row.ms}
+    assert ours == {"bf16", "fp16", "fp32"} and {row.direction for row in found} == {"backward"}
+
+
+@needs_pyg
+def test_pyg_agrees(tmp_path):
+    for family in ("spmm", "softmax"):
+        found = run(tmp_path, family, "--baselines", "pyg", "--directions", "forward", "--orders", "sorted")
+    theirs = [row for row in found if row.contestant.startswith("pyg")]
+    assert {row.contestant for row in theirs} == {"pyg scatter", "pyg conv", "pyg softmax"}
+    assert all(row.error < 0.05 for row in theirs if row.dtype == "fp32")
+
+
+@pytest.mark.skipif(torch.cuda.is_available(), reason="there is a GPU")
+@pytest.mark.parametrize("arguments", [["spmm", "--device", "cuda"], ["gpu", "--out", "nowhere"]])
+def test_without_a_gpu_it_says_so(arguments):
+    with pytest.raises(SystemExit, match="needs an NVIDIA GPU"):
+        cli.main(arguments)
+
+
+def test_rehearsal_of_what_runs_on_a_gpu(tmp_path, capsys):
+    assert cli.main(["gpu", "--device", "cpu", "--out", str(tmp_path), "--budget", "300"]) == 0
+    found = rows.read(tmp_path / "cpu.csv")
+    assert {row.graph for row in found} >= {"tiny-communities (synthetic)", "tiny-hub (synthetic)"}
+    assert {row.family for row in found} >= set(gpu.FAMILIES)
+    assert (tmp_path / "cpu.md").read_text() and (tmp_path / "bench.log").read_text()
+    assert capsys.readouterr().out.count(": done in") == len(gpu.REHEARSAL)
+
+
+def test_steps_that_outlast_their_time_are_cut_off(tmp_path):
+    ending = gpu._measure(gpu.REHEARSAL[0], "cpu", tmp_path, seconds=0.5)
+    assert "cut off" in ending
+
+
+def test_every_step_parses():
+    for step in (*gpu.STEPS, *gpu.QUICK, *gpu.REHEARSAL):
+        options = cli._parser().parse_args(step.argv("cpu", Path("nowhere")))
+        assert options.command == step.family and options.graphs == [step.graph]
+
+
 def test_module_runs_as_a_program(tmp_path):
     rows.append(tmp_path / "cpu.csv", [_row("halfgnn", 1.0)])
     done = subprocess.run(
@@ -129,6 +174,54 @@ def test_graphs_are_seeded_and_orders_hold_the_same_edges():
     assert "tiny (synthetic): 200 nodes, 1,500 edges" in graphs.describe(insertion)
 
 
+def test_communities_are_symmetric_and_mixed_as_told():
+    recipe = graphs.Recipe(400, 40_000, 0.3, 0.3, communities=4, mix=0.9, symmetric=True)
+    generator = torch.Generator().manual_seed(0)
+    nodes = graphs._Nodes(recipe, recipe.src_skew, generator)
+    src = nodes.draw(20_000)
+    dst = nodes.draw_near(src, recipe.mix)
+    assert 0.9 < (src // 100 == dst // 100).double().mean() < 0.95  # a quarter of the others too
+    made = graphs.make(recipe, "x", "insertion", torch.int64)
+    assert made.num_edges == 40_000
+    assert sorted(zip(made.src.tolist(), made.dst.tolist())) == sorted(zip(made.dst.tolist(), made.src.tolist()))
+    again = graphs.make(recipe, "x", "insertion", torch.int64)
+    assert torch.equal(made.src, again.src) and torch.equal(made.dst, again.dst)
+
+
+def test_weights_of_nodes_decide_how_often_they_are_drawn():
+    nodes = graphs._Nodes(graphs.Recipe(50, 0, 1.0, 1.0, communities=5), 1.0, torch.Generator().manual_seed(0))
+    counts = torch.bincount(nodes.draw(200_000), minlength=50) / 200_000
+    torch.testing.assert_close(counts.double(), nodes.below.diff() / nodes.below[-1], rtol=0.1, atol=1e-3)
+    near = nodes.draw_near(torch.full((1000,), 17), 1.0)
+    assert near.min() >= 10 and near.max() < 20
+
+
+def test_hub_is_one_node_and_the_rest_is_as_without_it():
+    recipe = graphs.RECIPES["tiny-hub"]
+    plain = graphs.make(dataclasses.replace(recipe, hub_edges=0), "x", "insertion", torch.int64)
+    hub = graphs.make(recipe, "x", "insertion", torch.int64)
+    degree = hub.halfgnn.in_degrees()
+    assert degree.max() >= recipe.hub_edges and hub.num_edges == plain.num_edges + recipe.hub_edges
+    degree[degree.argmax()] -= recipe.hub_edges
+    assert torch.equal(degree.sort().values, plain.halfgnn.in_degrees().sort().values)
+
+
+def test_backward_of_gives_the_gradients_of_the_whole():
+    x = torch.linspace(1, 2, 50)
+    (whole,) = with_backward(torch.sin, (x,), 5)()[1:]
+    work = backward_of(torch.sin, (x,), 5)
+    assert torch.equal(work()[0], whole) and torch.equal(work()[0], whole)
+
+
+def test_pure_gather_is_for_gpus():
+    graph = graphs.synthetic("tiny", "sorted", torch.int64)
+    limit = gather.contestant(graph, 16, torch.float16)
+    with pytest.raises(Unavailable, match="CUDA kernel"):
+        limit.make()
+    case = _case()
+    assert gather.beside(case).contestants == []
+
+
 def test_sample_has_the_hub_and_its_edges(monkeypatch):
     monkeypatch.setattr(verify, "SAMPLE_EDGES", 40)
     graph = graphs.synthetic("tiny", "insertion", torch.int32)
@@ -136,7 +229,7 @@ def test_sample_has_the_hub_and_its_edges(monkeypatch):
     assert int(graph.halfgnn.in_degrees().argmax()) in part.rows.tolist()
     assert 0 < len(part.rows) < graph.num_nodes
     src, dst = part.graph.edges()
-    assert torch.equal(src, graph.src[part.edges])
+    assert torch.equal(part.sources[src.long()], graph.src[part.edges].long())
     assert torch.equal(part.rows[dst.long()], graph.dst[part.edges].long())
     verify.sample.cache_clear()
 
@@ -264,7 +357,7 @@ def test_quantile():
 def _row(contestant, ms, dtype="bf16", **changes):
     values = dict(
         family="spmm", op="copy_u_sum", direction="forward", contestant=contestant, dtype=dtype, graph=marks.GRAPHS[0],
-        num_nodes=10, num_edges=20, order="insertion", heads=1, dim=128, idtype="int64", device="cpu", threads=2, ms=ms,
+        num_nodes=10, num_edges=20, order="insertion", heads=1, dim=128, idtype="int64", device="cpu", threads=2, cache="", ms=ms,
         ms_p20=ms, ms_p80=ms, runs=3, date="2026-01-01T00:00:00Z", commit="abc", cpu="C", torch="2", dgl="1",
         command="python -m benchmarks spmm",
     )  # fmt: skip
@@ -282,6 +375,13 @@ def test_a_file_with_other_columns_is_refused(tmp_path):
     (tmp_path / "cpu.csv").write_text("family,op\nspmm,x\n")
     with pytest.raises(ValueError, match="has columns"):
         rows.read(tmp_path / "cpu.csv")
+    with pytest.raises(ValueError, match="has columns"):
+        rows.append(tmp_path / "cpu.csv", [_row("halfgnn", 1.0)])
+
+
+def test_share_of_the_gather_is_that_of_the_same_dtype():
+    found = [_row("halfgnn", 4.0), _row(gather.LIMIT, 3.0), _row("halfgnn", 8.0, "fp32"), _row("dgl", None)]
+    assert [row.limit_share for row in runner._with_shares(found)] == [0.75, None, None, None]
 
 
 def test_a_case_is_never_put_together_from_two_runs():
@@ -351,6 +451,30 @@ def test_marks_command_tells_a_loss_by_its_exit_status(tmp_path, capsys):
     assert "**lost**" in capsys.readouterr().out
 
 
+def _gpu_row(contestant, ms, dtype="fp16", **changes):
+    values = dict(
+        device="cuda", gpu="NVIDIA H100 80GB HBM3", driver="1", graph="reddit-size (synthetic)", op="u_mul_e_sum", order="sorted",
+        idtype="int32", cache="warm", num_edges=1000,
+    )  # fmt: skip
+    return _row(contestant, ms, dtype, **{**values, **changes})
+
+
+@pytest.mark.parametrize("ms,holds", [(3.4, True), (3.6, False)])
+def test_gpu_marks_are_milliseconds(ms, holds):
+    found = [_gpu_row("halfgnn", ms)]
+    assert _findings(found, "u_mul_e_sum, fp16, reddit-size") == [(pytest.approx(ms / 3.5), holds)]
+    for change in (dict(dim=64), dict(heads=4), dict(cache="cold"), dict(gpu="NVIDIA T4")):
+        assert _findings([_gpu_row("halfgnn", ms, **change)], "u_mul_e_sum, fp16, reddit-size") == []
+
+
+@pytest.mark.parametrize("ms,holds", [(2.1, True), (2.3, False)])
+def test_hub_is_held_to_the_time_of_its_edges(ms, holds):
+    plain = _gpu_row("halfgnn", 1.0, graph="arxiv-size (synthetic)")
+    hub = _gpu_row("halfgnn", ms, graph="arxiv-size-hub (synthetic)", num_edges=2000)
+    assert _findings([plain, hub], "SpMM") == [(pytest.approx(ms / 2), holds)]
+    assert _findings([hub], "SpMM") == [(None, None)]
+
+
 # ---- tables ----------------------------------------------------------------------------------------------------------------------
 
 
@@ -390,6 +514,38 @@ def test_document_agrees_only_with_the_rows_it_was_made_from(tmp_path):
     assert not table.agrees("no markers", found)
     with pytest.raises(ValueError, match="lacks the lines"):
         table.replaced("no markers", found)
+
+
+def test_gpu_table_shows_times_shares_and_factors():
+    found = [
+        _gpu_row("halfgnn", 2.0, limit_share=0.8, gb_per_s=5000.0, peak_mb=60.0), _gpu_row(gather.LIMIT, 1.6),
+        _gpu_row("torch.sparse", 8.0), _gpu_row("index_add", 1.0), _gpu_row("halfgnn", 3.0, "fp32"),
+        _gpu_row("halfgnn", 2.5, cache="cold"), _gpu_row("pyg scatter", None, note="too large"),
+    ]  # fmt: skip
+    text = table.render(found)
+    expected = (
+        "| u_mul_e_sum | forward | 128 | 2.00 | 2.50 | 5000 | 80% | 60.0 | - | 3.00 | 4.00 x | **0.500 x** | - | - |"
+    )
+    assert expected in text
+    assert "| geometric mean |  |  |  |  |  |  |  |  |  | 4.00 x | 0.500 x | - | - |" in text
+    assert "commit abc, NVIDIA H100 80GB HBM3, driver 1, torch 2: `python -m benchmarks spmm`" in text
+    assert "| u_mul_e_sum, fp16, reddit-size: at most 3.5 ms | 1 | 0.571 x | 0.571 x | holds |" in text
+    assert "80% of 1.6 ms" in table_cuda.short(found, dim=128)
+
+
+def test_no_rows_make_no_table():
+    assert table.render([]) == ""
+
+
+DOCUMENT, GPU_RESULTS = ROOT / "docs" / "benchmarks.md", rows.RESULTS / "cuda.csv"
+
+
+@pytest.mark.skipif(not DOCUMENT.exists(), reason="no documents in this copy")
+def test_document_shows_the_committed_gpu_rows():
+    found = rows.read(GPU_RESULTS) if GPU_RESULTS.exists() else []
+    assert table.agrees(DOCUMENT.read_text(), found), (
+        "run `python -m benchmarks table --rows benchmarks/results/cuda.csv --into docs/benchmarks.md`"
+    )
 
 
 README, RESULTS = ROOT / "README.md", rows.RESULTS / "cpu.csv"

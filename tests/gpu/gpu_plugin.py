@@ -19,7 +19,7 @@ def pytest_runtest_makereport(item, call):
 def pytest_runtest_protocol(item, nextitem):
     yield
     if getattr(item, "has_failed", False) and _is_broken():
-        print(f"the CUDA context is lost after {item.nodeid}", file=sys.stderr, flush=True)
+        print(f"\nthe CUDA context is lost after {item.nodeid}", file=sys.stderr, flush=True)
         time.sleep(1)  # for the report to get away
         os._exit(70)
 

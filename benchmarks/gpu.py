@@ -1,0 +1,102 @@
+"""What is measured on a GPU: ``python -m benchmarks gpu --out out/gpu``.
+
+A process for each graph, so that one that fails takes nothing with it, and as many of them, in the order of their weight, as
+the time allows. Rows go to <out>/cuda.csv, what the processes print to <out>/bench.log, all tables to <out>/cuda.md; the short
+table and the marks come last.
+"""
+
+from __future__ import annotations
+
+import argparse
+import subprocess
+import sys
+import time
+from dataclasses import dataclass
+from pathlib import Path
+
+import torch
+
+from . import rows, table, table_cuda
+
+ROOT = Path(__file__).resolve().parent.parent
+FAMILIES = ("spmm", "sddmm", "softmax", "edges", "limits")
+
+
+@dataclass(frozen=True)
+class Step:
+    """A run of the benchmarks: subcommand, graph, and what else its command line says."""
+
+    family: str
+    graph: str
+    options: tuple[str, ...] = ()
+    seconds: float = 120.0  # at most
+
+    def argv(self, device: str, out: Path) -> list[str]:
+        graph = ["--graphs", self.graph] if self.graph else []
+        return [self.family, "--device", device, *graph, *self.options, "--out", str(out)]
+
+    @property
+    def name(self) -> str:
+        return f"{self.family} {self.graph}".strip()
+
+
+NO_EXTRAS = ("--baselines",)  # none: halfgnn and the pure gather
+STEPS = (
+    Step("all", "reddit-size", seconds=120),
+    Step("all", "products-size", seconds=120),
+    Step("all", "arxiv-size", seconds=60),
+    Step("all", "arxiv-size-hub", ("--dims", "128"), seconds=45),
+    Step("all", "proteins-size", ("--dims", "128", "--heads", "1", "8"), seconds=60),
+    Step("all", "arxiv-size-sym", ("--dims", "128", "--heads", "1", "8"), seconds=45),
+    Step("spmm", "reddit-size", ("--orders", "insertion", "--dims", "128", "--dtype", "fp16", *NO_EXTRAS), seconds=40),
+)
+QUICK = (
+    Step("all", "reddit-size", ("--dims", "128", "--heads", "1", "8", "--dtype", "fp16"), seconds=90),
+    Step("all", "products-size", ("--dims", "128", "--heads", "1", "8", "--dtype", "fp16", *NO_EXTRAS), seconds=60),
+    Step("all", "arxiv-size", ("--dims", "128", "--heads", "1", "8", "--dtype", "fp16"), seconds=45),
+    Step("all", "arxiv-size-hub", ("--dims", "128", "--heads", "1", "8", "--dtype", "fp16", *NO_EXTRAS), seconds=40),
+)
+_TINY = ("--quick", "--dims", "16", "--heads", "1", "2", "--orders", "sorted", "--threads", "1")
+REHEARSAL = (Step("all", "tiny-communities", _TINY), Step("all", "tiny-hub", (*_TINY, "--dtype", "fp16", *NO_EXTRAS)))
+
+
+def add_options(parser: argparse.ArgumentParser) -> None:
+    add = parser.add_argument
+    add("--out", type=Path, required=True, metavar="FOLDER", help="of rows, log and tables")
+    add("--quick", action="store_true", help="the operators at one width, on four graphs")
+    add("--budget", type=float, default=480, help="seconds for all of it (480)")
+    add("--device", choices=("cuda", "cpu"), default="cuda", help="cpu: a rehearsal on tiny graphs")
+
+
+def _measure(step: Step, device: str, out: Path, seconds: float) -> str:
+    """Runs a step; how it ended."""
+    command = [sys.executable, "-m", "benchmarks", *step.argv(device, out)]
+    start = time.monotonic()
+    with open(out / "bench.log", "a") as log:
+        print("#", " ".join(command[1:]), file=log, flush=True)
+        try:
+            done = subprocess.run(command, cwd=ROOT, stdout=log, stderr=subprocess.STDOUT, timeout=seconds, check=False)
+            ended = "done" if done.returncode == 0 else f"FAILED with {done.returncode}, see bench.log"
+        except subprocess.TimeoutExpired:
+            ended = "cut off"
+    return f"{step.name}: {ended} in {time.monotonic() - start:.0f} s"
+
+
+def run(options: argparse.Namespace) -> int:
+    """The exit status: 0 if every step came to its end."""
+    if options.device == "cuda" and not torch.cuda.is_available():
+        raise SystemExit(f"gpu-bench needs an NVIDIA GPU, and torch {torch.__version__} of {sys.executable} sees none")
+    out = options.out.resolve()
+    out.mkdir(parents=True, exist_ok=True)
+    steps = REHEARSAL if options.device == "cpu" else QUICK if options.quick else STEPS
+    end, endings = time.monotonic() + options.budget, []
+    for step in steps:
+        left = min(step.seconds, end - time.monotonic())
+        endings.append(_measure(step, options.device, out, left) if left > 10 else f"{step.name}: no time was left")
+        print(endings[-1], flush=True)
+    found = rows.read(out / f"{options.device}.csv") if (out / f"{options.device}.csv").exists() else []
+    (out / f"{options.device}.md").write_text(table.render(found))
+    if found and options.device == "cuda":
+        print(table_cuda.short(found, dim=128))
+        print(table.marks_table(found))
+    return 0 if all(": done" in ending for ending in endings) else 1

@@ -1,0 +1,131 @@
+"""Tables of rows that were measured on a GPU: for the document, and a short one for the terminal."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterator, Sequence
+
+from . import marks
+from .gather import LIMIT
+from .marks import Entry, by_case
+from .rows import Row, latest
+from .table import faster, find, limits_table, markdown, marks_table, number, overhead_table
+
+FAMILIES = ("spmm", "sddmm", "softmax", "edges")
+# Heading, names of the contestants of which one takes part in a case.
+OTHERS = (
+    ("torch.sparse", ("torch.sparse",)),
+    ("index_add", ("index_add", "torch gather")),
+    ("PyG scatter", ("pyg scatter", "pyg softmax")),
+    ("PyG conv", ("pyg conv",)),
+)
+Entries = dict[Entry, Row]
+
+LEGEND = (
+    "Medians of the GPU's time, by events; contestants of a row took turns, after their results were compared with float64. "
+    "GB/s: feature rows, indices and weights of every edge, over the time. Gather: the time of a kernel that reads the same "
+    "feature rows and does nothing else, relative to halfgnn's; softmax and edges have no gather. Cold: the L2 cache was "
+    "flushed before every call, where that makes a difference. MiB: at the peak of a call, its result included. Others: "
+    'their fp16 time over halfgnn\'s, losses in bold, "-" where they cannot take part. Graphs are synthetic, edge data sorted '
+    "by destination."
+)
+
+
+def _first(entries: Entries) -> Row:
+    return next(iter(entries.values()))
+
+
+def _cases(rows: Sequence[Row], cache: str) -> list[Entries]:
+    return [e for e in by_case(rows).values() if _first(e).family in FAMILIES and _first(e).cache == cache]
+
+
+def _shape(row: Row) -> str:
+    return f"{row.heads} x {row.dim}" if row.heads > 1 else str(row.dim)
+
+
+def _cold(entries: Entries, cases: dict[tuple, Entries]) -> float | None:
+    """halfgnn's time in the same case with a flushed cache."""
+    key = (*_first(entries).case[:-1], "cold")
+    return find(cases.get(key, {}), ("halfgnn",), "fp16")
+
+
+def _factors(entries: Entries) -> list[str]:
+    ours = find(entries, ("halfgnn",), "fp16")
+    return [faster(ours, find(entries, names, "fp16")) for _, names in OTHERS]
+
+
+def _line(entries: Entries, cases: dict[tuple, Entries]) -> list[str]:
+    row, ours = _first(entries), entries.get(("halfgnn", "fp16"))
+    share = f"{ours.limit_share:.0%}" if ours and ours.limit_share else "-"
+    return [
+        row.op, row.direction, _shape(row), number(ours.ms if ours else None), number(_cold(entries, cases)),
+        number(ours.gb_per_s if ours else None), share, number(ours.peak_mb if ours else None),
+        number(find(entries, ("halfgnn",), "bf16")), number(find(entries, ("halfgnn",), "fp32")), *_factors(entries),
+    ]  # fmt: skip
+
+
+def _geometric_mean(values: Sequence[float]) -> str:
+    if not values:
+        return "-"
+    return f"{number(math.exp(sum(map(math.log, values)) / len(values)))} x"
+
+
+def _means(cases: Sequence[Entries]) -> list[str]:
+    """Of the factors over each of the others, where both took part."""
+    found = []
+    for _, names in OTHERS:
+        pairs = [(find(e, ("halfgnn",), "fp16"), find(e, names, "fp16")) for e in cases]
+        found.append(_geometric_mean([theirs / ours for ours, theirs in pairs if ours and theirs]))
+    return found
+
+
+def graph_tables(rows: Sequence[Row]) -> Iterator[str]:
+    """One a graph."""
+    by_key, warm = by_case(rows), _cases(rows, "warm")
+    header = ["operator", "direction", "heads x dim", "fp16 ms", "cold", "GB/s", "gather", "MiB", "bf16 ms", "fp32 ms"]
+    header += [heading for heading, _ in OTHERS]
+    for name in dict.fromkeys(_first(e).graph for e in warm):
+        chosen = [e for e in warm if _first(e).graph == name]
+        lines = [_line(e, by_key) for e in chosen]
+        lines.append(["geometric mean", *[""] * 9, *_means(chosen)])
+        row = _first(chosen[0])
+        title = f"{name}: {row.num_nodes:,} nodes, {row.num_edges:,} edges."
+        yield title + "\n\n" + markdown(header, lines, 3)
+
+
+def _source(rows: Sequence[Row]) -> str:
+    runs = dict.fromkeys((r.date[:10], r.commit, r.gpu, r.driver, r.torch, r.command) for r in latest(rows))
+    lines = [
+        f"* {date}, commit {commit}, {gpu}, driver {driver}, torch {torch}: `{command}`"
+        for date, commit, gpu, driver, torch, command in runs
+    ]
+    return "Measured by:\n\n" + "\n".join(lines)
+
+
+def _at_main_dim(rows: Sequence[Row]) -> list[Row]:
+    return [row for row in rows if row.cache != "cold" and (row.family != "limits" or row.dim == marks.FEATURES)]
+
+
+def render(rows: Sequence[Row]) -> str:
+    """All tables, in markdown."""
+    parts = [LEGEND, *graph_tables(rows), *limits_table(_at_main_dim(rows)), *overhead_table(rows)]
+    return "\n\n".join([*parts, "Marks.\n\n" + marks_table(rows), _source(rows)]) + "\n"
+
+
+def short(rows: Sequence[Row], dim: int | None = None) -> str:
+    """What fits on a screen: fp16, warm; of the wide operators those of `dim` features."""
+    lines = []
+    for entries in _cases(rows, "warm"):
+        row, ours = _first(entries), entries.get(("halfgnn", "fp16"))
+        wide = row.family in ("spmm", "sddmm") and row.op != "u_add_v"
+        if ours is None or ours.ms is None or (dim is not None and wide and row.heads * row.dim != dim):
+            continue
+        limit = find(entries, (LIMIT,), "fp16")
+        share = f"{ours.limit_share:4.0%} of {limit:.3g} ms" if ours.limit_share and limit else ""
+        others = " ".join(f"{factor.replace(' x', ''):>7}" for factor in _factors(entries))
+        lines.append(
+            f"{row.graph.replace(' (synthetic)', ''):<15} {row.op:<12} {row.direction:<8} {_shape(row):>7} "
+            f"{ours.ms:9.3f} {ours.gb_per_s or 0:7.0f} {share:<17} {others}"
+        )
+    head = f"{'graph':<15} {'operator':<12} {'':<8} {'H x D':>7} {'fp16 ms':>9} {'GB/s':>7} {'pure gather':<17} "
+    return "\n".join([head + " ".join(f"{name[-7:]:>7}" for name, _ in OTHERS), *lines])
