@@ -1,0 +1,103 @@
+// What the fused attentions of either back end are asked to compute. Torch-free; conventions as in arguments.h.
+//
+// For an edge e from u to v and a head h, with l_e the edge's logit:
+//   a_e = exp(l_e - lse[v]), lse[v] = log of the sum of exp(l_e) over v's in-edges
+//   m_e = 0 with probability p, else 1 / (1 - p)
+//   out[v] = sum over v's in-edges of a_e m_e value[u]
+// The forward walks CSC (rows are destinations), the backward CSR or both. Nothing of size E x H is stored.
+// lse and positive_weight are fp32 (fp64 for fp64 data).
+#pragma once
+
+#include "arguments.h"
+
+namespace halfgnn {
+
+// Which entries an attention drops: a function of the seed, the edge (its row of edge data, whatever adjacency is
+// walked) and the head, so that the backward finds the same. See philox.h.
+struct Dropout {
+  const int64_t* seed = nullptr;  // two words, on the device; null: nothing is dropped
+  uint32_t threshold = 0;         // an entry is dropped where its random word is below
+  double scale = 1;               // of those that stay
+};
+
+// Of a result that the backward needs better than `type`: the value, and what rounding it lost. Both of `type`.
+struct Precise {
+  void* value = nullptr;
+  void* residual = nullptr;  // null: not wanted
+};
+
+// l_e = LeakyReLU(s_e), s_e = attn_src[u] + attn_dst[v] + edge_logits[e]; value = feat.
+//
+// What the backward of attn_dst and attn_src needs is summed over the edges with s_e > 0 (written +), where the slope
+// of LeakyReLU is 1; since the gradients of a node's logits sum to zero no edge needs a dot product
+// (docs/attention.md).
+struct GatArgs {
+  Topology topology;     // CSC; backward: CSR
+  int64_t num_cols = 0;  // sources; backward: destinations
+  int64_t heads = 1, dim = 0;
+  DType type = DType::kFloat;         // of feat, out and gradients of feat
+  const void* feat = nullptr;         // (num_src, heads, dim)
+  DType logit_type = DType::kFloat;   // `type`, or float; of the three below and of their gradients
+  const void* attn_src = nullptr;     // (num_src, heads)
+  const void* attn_dst = nullptr;     // (num_dst, heads)
+  const void* edge_logits = nullptr;  // (E, heads); null: none
+  float negative_slope = 0.2f;
+  Dropout dropout;
+
+  // Forward: results. Backward: what the forward gave, read only.
+  Precise out;                      // (num_dst, heads, dim)
+  void* lse = nullptr;              // (num_dst, heads); 0 where a row is empty. Null in a forward without a backward.
+  Precise positive;                 // (num_dst, heads, dim): sum+ a_e m_e feat[u]. Null likewise.
+  void* positive_weight = nullptr;  // (num_dst, heads): sum+ a_e. Null likewise.
+
+  // Backward only.
+  const void* grad = nullptr;  // of out, of `type`
+  void* grad_feat = nullptr;
+  void* grad_attn_src = nullptr;
+  void* grad_attn_dst = nullptr;
+  void* grad_edge_logits = nullptr;  // null: not wanted
+};
+
+// l_e = sum over d of attn[h, d] LeakyReLU(feat_src[u] + feat_dst[v])[h, d]; value = feat_src.
+struct Gatv2Args {
+  Topology topology;  // CSC
+  Topology by_src;    // CSR, backward only
+  int64_t heads = 1, dim = 0;
+  DType type = DType::kFloat;
+  const void* feat_src = nullptr;  // (num_src, heads, dim)
+  const void* feat_dst = nullptr;  // (num_dst, heads, dim)
+  const void* attn = nullptr;      // (heads, dim)
+  float negative_slope = 0.2f;
+  Dropout dropout;
+
+  Precise out;  // (num_dst, heads, dim)
+  void* lse = nullptr;
+
+  const void* grad = nullptr;
+  void* grad_feat_src = nullptr;
+  void* grad_feat_dst = nullptr;
+  void* grad_attn = nullptr;
+};
+
+// l_e = scale <query[v], key[u]>.
+struct DotAttentionArgs {
+  Topology topology;  // CSC
+  Topology by_src;    // CSR, backward only
+  int64_t heads = 1, dim = 0;
+  DType type = DType::kFloat;
+  const void* query = nullptr;  // (num_dst, heads, dim)
+  const void* key = nullptr;    // (num_src, heads, dim)
+  const void* value = nullptr;  // (num_src, heads, dim)
+  float scale = 1.f;
+  Dropout dropout;
+
+  Precise out;  // (num_dst, heads, dim)
+  void* lse = nullptr;
+
+  const void* grad = nullptr;
+  void* grad_query = nullptr;
+  void* grad_key = nullptr;
+  void* grad_value = nullptr;
+};
+
+}  // namespace halfgnn
