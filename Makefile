@@ -34,6 +34,7 @@ demo: $(VENV)/demo halfgnn/_C.so
 
 test: check
 	$(PY) -m pytest -q -n $(JOBS) tests
+	$(PY) tests/simt/run.py --jobs $(JOBS) --fail-under 98
 
 # Style, formatting and types.
 check: $(VENV)/test halfgnn/_C.so

@@ -192,7 +192,13 @@ def test_topology_of_wrong_form(g, device):
             raw.gspmm(*bad, "copy_lhs", "sum", x, None)
 
 
+def skip_if_unchecked(device):
+    if support.has_cuda_kernels(device):
+        pytest.skip("CUDA looks at no index: that would need a synchronisation")
+
+
 def test_coo_to_csr_refuses_rows_out_of_range(device):
+    skip_if_unchecked(device)
     row = torch.tensor([0, 3], device=device)
     with pytest.raises(ValueError, match=r"row holds 3.*\[0, 3\)"):
         raw.coo_to_csr(row, row, 3)
@@ -203,6 +209,7 @@ def test_coo_to_csr_refuses_rows_out_of_range(device):
 
 
 def test_transpose_refuses_what_would_write_out_of_bounds(device):
+    skip_if_unchecked(device)
     indptr, indices = torch.tensor([0, 1, 2], device=device), torch.tensor([0, 3], device=device)
     with pytest.raises(ValueError, match="indices holds 3"):
         raw.transpose(indptr, indices, None, 3)
@@ -308,7 +315,8 @@ def test_gsddmm_backward_checks(name, change, message):
     "offsets,arg_rows,num_rows", [([0, 2, 2**40], 2, 5), ([0, 3, 2], 2, 5), ([0, 2, 5], 1, 5), ([0, 2, 5], 2, 6)]
 )
 def test_segment_reduce_backward_checks(offsets, arg_rows, num_rows):
-    with pytest.raises(ValueError):
+    # On CUDA an assertion of a kernel looks at the offsets.
+    with pytest.raises((ValueError, RuntimeError) if support.SIMULATED else ValueError):
         raw.segment_reduce_backward(
             torch.tensor(offsets), torch.ones(2, 3), torch.zeros(arg_rows, 3, dtype=torch.int64), "max", num_rows
         )

@@ -169,7 +169,7 @@ def test_layout_of_inputs(layout, dtype, device):
         expected = ops.gspmm(g, op, reduce_op, *operands)
         moved = [x if x is None else layout(x) for x in operands]
         out, _ = check_gspmm(g, op, reduce_op, moved)
-        assert torch.equal(out, expected)
+        support.assert_same(out, expected)
 
 
 @pytest.mark.parametrize("device", DEVICES)
@@ -183,7 +183,7 @@ def test_layout_of_gradient(layout, device):
         grad = randn(*out.shape, dtype=dtype, device=device)
         (plain,) = torch.autograd.grad(out, x, grad, retain_graph=True)
         (moved,) = torch.autograd.grad(out, x, layout(grad))
-        assert torch.equal(plain, moved)
+        support.assert_same(moved, plain)
 
 
 @pytest.mark.parametrize("device", DEVICES)
@@ -369,7 +369,8 @@ def test_gradient_of_one_operand_alone(op, reduce_op, wanted, device):
         alone = [x.detach() for x in operands]
         alone[i].requires_grad_()
         ops.gspmm(g, op, reduce_op, *alone).backward(grad)
-        assert torch.equal(alone[i].grad, both[i]) and alone[1 - i].grad is None
+        support.assert_same(alone[i].grad, both[i])
+        assert alone[1 - i].grad is None
 
 
 @pytest.mark.parametrize("device", DEVICES)

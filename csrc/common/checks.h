@@ -2,7 +2,7 @@
 // What fails here raises ValueError (shapes, names) or TypeError (dtypes) in Python and names the argument.
 #pragma once
 
-#include <ATen/ATen.h>
+#include <ATen/core/Tensor.h>
 #include <c10/util/Exception.h>
 
 #include <optional>

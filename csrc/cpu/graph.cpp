@@ -1,6 +1,9 @@
 // Building compressed adjacencies on the CPU: stable counting sorts, O(edges + nodes), in parallel over ranges of
 // edges.
 
+#include <ATen/Dispatch.h>
+#include <ATen/ops/empty.h>
+#include <ATen/ops/empty_like.h>
 #include <ATen/Parallel.h>
 #include <torch/library.h>
 

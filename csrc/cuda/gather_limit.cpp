@@ -2,7 +2,7 @@
 
 #include "../kernels/gather_limit.h"
 
-#include <ATen/ATen.h>
+#include <ATen/ops/empty.h>
 #include <c10/core/DeviceGuard.h>
 #include <c10/cuda/CUDAException.h>
 #include <torch/library.h>

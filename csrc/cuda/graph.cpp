@@ -1,6 +1,8 @@
 // coo_to_csr and transpose on CUDA: PyTorch's stable radix sort, and kernels around it. No host synchronisation.
 
-#include <ATen/ATen.h>
+#include <ATen/ops/empty.h>
+#include <ATen/ops/empty_like.h>
+#include <ATen/ops/sort.h>
 #include <c10/core/DeviceGuard.h>
 #include <c10/cuda/CUDAException.h>
 #include <torch/library.h>

@@ -78,7 +78,7 @@ __device__ void sum_row_by_block(const CombineArgs& args, const LongRow& row, in
   }
 }
 
-__global__ void __launch_bounds__(kThreads) combine_kernel(const CombineGrid grid) {
+__global__ void __launch_bounds__(kThreads, 2) combine_kernel(const CombineGrid grid) {
   __shared__ LongRow found[kWarps];
   const CombineArgs& args = grid.args;
   const int lane = static_cast<int>(threadIdx.x) % kWarpSize;

@@ -74,7 +74,7 @@ __device__ uint4 gather(const KernelArgs& args, const char* source, int64_t begi
   return mixed;
 }
 
-__global__ void __launch_bounds__(kWarps* kWarpSize, 8) gather_limit_kernel(const KernelArgs args) {
+__global__ void __launch_bounds__(kWarps* kWarpSize, 7) gather_limit_kernel(const KernelArgs args) {
   const int lane = static_cast<int>(threadIdx.x) % kWarpSize;
   const int64_t warp = static_cast<int64_t>(blockIdx.x) * kWarps + static_cast<int>(threadIdx.x) / kWarpSize;
   const int tile = static_cast<int>(warp / args.num_warps);

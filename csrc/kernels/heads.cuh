@@ -61,18 +61,18 @@ inline HeadLayout layout_of(int64_t heads, int64_t vectors, int repeat, int max_
 
 // What one lane does.
 struct HeadLane {
-  int own;      // lane among those of its head
-  int group;    // which of the edges that the warp works on at once
-  int head;     // of the row
-  bool exists;  // the head is not a padded one
+  int own;    // lane among those of its head
+  int group;  // which of the edges that the warp works on at once
+  int head;   // of the row; a padded one is past the last
 
   __device__ HeadLane(const HeadLayout& layout, int slice, int lane)
-      : own(lane & ((1 << layout.log2_lanes) - 1)), group(lane >> (layout.log2_lanes + layout.log2_heads)) {
-    const int in_warp = (lane >> layout.log2_lanes) & ((1 << layout.log2_heads) - 1);
-    head = (slice << layout.log2_heads) + in_warp;
-    exists = head < layout.heads;
-    if (!exists) head = layout.heads - 1;
-  }
+      : own(lane & ((1 << layout.log2_lanes) - 1)),
+        group(lane >> (layout.log2_lanes + layout.log2_heads)),
+        head((slice << layout.log2_heads) + ((lane >> layout.log2_lanes) & ((1 << layout.log2_heads) - 1))) {}
+
+  __device__ bool exists(const HeadLayout& layout) const { return head < layout.heads; }
+  // The head to read.
+  __device__ int read(const HeadLayout& layout) const { return exists(layout) ? head : layout.heads - 1; }
 };
 
 // The vectors of a row that are a lane's in one tile. A vector past the head's end is the last one again: loads without
@@ -87,7 +87,7 @@ struct HeadVectors {
     for (int r = 0; r < kRepeat; ++r) {
       const int vector = ((tile * kRepeat + r) << layout.log2_lanes) + work.own;
       count += vector < layout.vectors;
-      index[r] = static_cast<uint32_t>(work.head) * static_cast<uint32_t>(layout.vectors) +
+      index[r] = static_cast<uint32_t>(work.read(layout)) * static_cast<uint32_t>(layout.vectors) +
                  static_cast<uint32_t>(vector < layout.vectors ? vector : layout.vectors - 1);
     }
   }
@@ -147,7 +147,7 @@ __device__ void for_each_owned(const HeadLayout& layout, const HeadLane& work, c
   for (int i = 0; i < kCount; ++i) {
     if (i << log2_shared < kCount) {
       const int place = (((i << log2_shared) + own) << layout.log2_groups()) + work.group;
-      use(i, place, work.exists && work.own == own);
+      use(i, place, work.exists(layout) && work.own == own);
     }
   }
 }

@@ -92,8 +92,8 @@ class MulLane {
   using Totals = float[Config::kElements][Config::kThreads];
 
   __device__ MulLane(const MulKernelArgs& args, int slice, int lane, Totals& totals)
-      : args_(args), work_(args.layout, slice, lane), lane_(lane), totals_(totals), ids_{~0u, 0, 0} {
-    const int64_t offset = static_cast<int64_t>(work_.head) * (args.weight_bytes / args.layout.heads);
+      : args_(args), work_(args.layout, slice, lane), totals_(totals), ids_{~0u, 0, 0} {
+    const int64_t offset = static_cast<int64_t>(work_.read(args.layout)) * (args.weight_bytes / args.layout.heads);
     weight_ = as_computed(static_cast<const char*>(args.weight) + offset);
   }
 
@@ -103,6 +103,7 @@ class MulLane {
   }
 
  private:
+  __device__ static int lane() { return static_cast<int>(threadIdx.x & (kWarpSize - 1)); }
   __device__ int num_tiles() const { return Config::kTiles ? args_.layout.tiles : 1; }
 
   __device__ void walk(const MulPiece& piece, uint32_t row, int tile) {
@@ -128,7 +129,7 @@ class MulLane {
   __device__ void add_edges(const MulPiece& piece) {
     const int log2_groups = args_.layout.log2_groups(), groups = 1 << log2_groups;
     int run = 0;
-    if (piece.begin < piece.end && ids_.base != piece.begin) ids_.load(args_, piece.begin, lane_);
+    if (piece.begin < piece.end && ids_.base != piece.begin) ids_.load(args_, piece.begin, lane());
     uint32_t left = piece.end - piece.begin;
     while (left > 0) {
       const MulIds ids = ids_;
@@ -136,7 +137,7 @@ class MulLane {
       left -= count;
       // A chunk ahead: the next row starts where this one ends.
       const bool returns = left == 0 && tile_ + 1 < num_tiles();
-      ids_.load(args_, returns ? piece.begin : ids.base + count, lane_);
+      ids_.load(args_, returns ? piece.begin : ids.base + count, lane());
       const float scale = args_.scale != nullptr ? __ldg(args_.scale + ids.column) : 1.f;
       int start = 0;
       for (; start + (kUnroll << log2_groups) <= count; start += kUnroll << log2_groups) {
@@ -206,7 +207,7 @@ class MulLane {
         dot[u] = r == 0 ? part : dot[u] + part;
       }
     }
-    sum_over_head(dot, args_.layout.log2_lanes, lane_);
+    sum_over_head(dot, args_.layout.log2_lanes, lane());
     store_dots(ids, scale, start, count, dot);
   }
 
@@ -284,7 +285,7 @@ class MulLane {
   }
 
   __device__ void store(const MulPiece& piece, const HeadVectors<kRepeat>& vectors) const {
-    if (work_.group != 0 || !work_.exists) return;
+    if (work_.group != 0 || !work_.exists(args_.layout)) return;
     const uint64_t first = static_cast<uint64_t>(piece.line) * args_.row_elements;
 #pragma unroll
     for (int r = 0; r < kRepeat; ++r) {
@@ -300,7 +301,6 @@ class MulLane {
 
   const MulKernelArgs& args_;
   const HeadLane work_;
-  const int lane_;
   Totals& totals_;
   MulIds ids_;  // of the next chunk
   Own own_[kRepeat];
@@ -323,7 +323,6 @@ __global__ void __launch_bounds__(Config::kThreads, Config::kMinBlocks) mul_back
   const Rows& rows = args.rows;
   const bool is_slot = unit < rows.num_slots;
   uint32_t row, offset;  // offset: where row + lane starts
-  int count = 1;         // of rows
   if (is_slot) {
     Piece piece;
     if (!find_piece(rows, unit, lane, piece)) return;
@@ -332,15 +331,11 @@ __global__ void __launch_bounds__(Config::kThreads, Config::kMinBlocks) mul_back
   } else {
     const int64_t first = (unit - rows.num_slots) << args.log2_rows;
     row = static_cast<uint32_t>(first);
-    if (rows.num_rows - first < 1 << args.log2_rows) {
-      count = static_cast<int>(rows.num_rows - first);
-    } else {
-      count = 1 << args.log2_rows;
-    }
-    offset = static_cast<uint32_t>(rows.indptr.offset(first + (lane < count ? lane : count)));
+    offset = static_cast<uint32_t>(rows.indptr.offset(first + lane < rows.num_rows ? first + lane : rows.num_rows));
   }
   MulLane<Config> work(args, slice, lane, totals);
-  for (int i = 0; i < count; ++i, ++row) {
+  const int count = is_slot ? 1 : 1 << args.log2_rows;
+  for (int i = 0; i < count && row < rows.num_rows; ++i, ++row) {
     const uint32_t begin = __shfl_sync(kFullMask, offset, i), end = __shfl_sync(kFullMask, offset, i + 1);
     if (!is_slot && rows.is_long(end - begin)) continue;
     work.run({begin, end, is_slot ? static_cast<uint32_t>(unit) : row, !is_slot}, row);

@@ -193,8 +193,7 @@ bool has_extremum_kernel(const SpmmArgs& args) {
   if (!is_argument_reduce(args.reduce) || (args.op != Op::kCopyLhs && args.op != Op::kCopyRhs)) return false;
   const Operand& operand = copied(args);
   return operand.target != Target::kRow && operand.type != DType::kDouble && args.out_type != DType::kDouble &&
-         operand.len == args.out_len && args.arg != nullptr &&
-         args.out_len <= kMaxRowBytes / static_cast<int64_t>(sizeof(float));
+         operand.len == args.out_len && args.out_len <= kMaxRowBytes / static_cast<int64_t>(sizeof(float));
 }
 
 cudaError_t extrema_of_pieces(const SpmmArgs& args, const ExtremumKernelArgs& kernel_args, const GatherShape& shape,

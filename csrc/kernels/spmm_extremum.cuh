@@ -211,8 +211,15 @@ struct ExtremumLane {
   }
 };
 
+// Before sm_90 less of what a warp shares is kept once a warp: with 64 registers a row would wait for another.
+#if defined(__CUDA_ARCH__) && __CUDA_ARCH__ < 900
+constexpr int kExtremumMinBlocks = 7;
+#else
+constexpr int kExtremumMinBlocks = 8;
+#endif
+
 template <class Config>
-__global__ void __launch_bounds__(kGatherThreads, kGatherMinBlocks)
+__global__ void __launch_bounds__(kGatherThreads, kExtremumMinBlocks)
     spmm_extremum_kernel(const ExtremumKernelArgs args) {
   const int lane = static_cast<int>(threadIdx.x) % kWarpSize;
   const LaneSlice<Config> slice(args.gather, lane);

@@ -119,8 +119,7 @@ cudaError_t extrema_by_row(const SpmmArgs& args, Term term, const Launch& launch
     return cuda::launch(row_extrema_kernel<decltype(config)>, slice_blocks * term.slices, kTermThreads, launch.stream,
                         kernel_args);
   };
-  const cudaError_t status = term.num_inputs == 2 ? with_term_vector<2, false, false>(term, run)
-                                                  : with_term_vector<1, false, false>(term, run);
+  const cudaError_t status = with_term_vector<2, false, false>(term, run);
   if (status != cudaSuccess) return status;
   return combine_extrema({rows, partial, partial_position, term.num_results, result}, launch);
 }
@@ -137,6 +136,7 @@ cudaError_t spmm_general(const SpmmArgs& args, const Launch& launch) {
                         (!extrema || fits_term_vector(args.arg, args.topology.is_int64 ? 8 : 4));
   Term term;
   if (!plan_forward(args.op, args.lhs, args.rhs, args.broadcast, fits_out, term)) return cudaErrorInvalidValue;
+  if (extrema && term.num_inputs != 2) return cudaErrorInvalidValue;  // copies have a kernel of their own
   if (extrema) return extrema_by_row(args, term, launch);
   return terms_by_row(args.topology, term, args.reduce == Reduce::kMean, args.out, args.out_type, launch);
 }

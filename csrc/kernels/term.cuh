@@ -188,22 +188,20 @@ __device__ void widen_stored(const TermInput& input, float (&values)[kEdges][kVe
   }
 }
 
-// The winners of elements from `offset` on of the rows `row`. Ids are below 2^32 - 1, so that the low half of one tells
-// them apart, and from the -1 of a row without edges.
+// The winners of elements from `offset` on of the rows `row`, one for each place: what has winners is never splat. Ids
+// are below 2^32 - 1, so that the low half of one tells them apart, and from the -1 of a row without edges.
 template <int kVector, int kEdges>
 __device__ void load_winners(const Term& term, const uint32_t (&row)[kEdges], uint32_t offset,
                              uint32_t (&winner)[kEdges][kVector]) {
   const char* data = static_cast<const char*>(term.winner.data);
-  const bool single = kVector == 1 || term.input[0].splat;
   data += static_cast<uint64_t>(offset) << term.winner_shift;
 #pragma unroll
   for (int e = 0; e < kEdges; ++e) {
     const char* source = data + static_cast<uint64_t>(row[e]) * term.winner_row_bytes;
-    if (single) {
+    if constexpr (kVector == 1) {
       winner[e][0] = __ldg(reinterpret_cast<const uint32_t*>(source));
-#pragma unroll
-      for (int i = 1; i < kVector; ++i) winner[e][i] = winner[e][0];
-    } else if constexpr (kVector == 4) {
+    } else {
+      static_assert(kVector == 4, "a term vector");
       if (term.winner.is_int64) {
         const uint4 low = __ldg(reinterpret_cast<const uint4*>(source));
         const uint4 high = __ldg(reinterpret_cast<const uint4*>(source) + 1);

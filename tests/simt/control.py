@@ -6,6 +6,8 @@ import contextlib
 import ctypes
 import functools
 import os
+import tempfile
+from collections.abc import Callable
 
 SIMULATED = bool(os.environ.get("HALFGNN_SIMT"))
 
@@ -23,19 +25,40 @@ def get(name: str) -> int:
     return library().simt_get(name.encode())
 
 
+def put(name: str, value: int) -> None:
+    assert library().simt_set(name.encode(), value), f"there is no setting {name}"
+
+
 @contextlib.contextmanager
 def setting(**values: int):
     """Settings for the launches inside: setting(seed=3, l2_cache_bytes=4096)."""
     before = {name: get(name) for name in values}
     try:
         for name, value in values.items():
-            assert library().simt_set(name.encode(), value), f"there is no setting {name}"
+            put(name, value)
         yield
     finally:
         for name, value in before.items():
-            library().simt_set(name.encode(), value)
+            put(name, value)
 
 
 def dump_coverage() -> None:
     """Writes the line counts of this process. Those of what runs afterwards are lost."""
     library().simt_dump_coverage()
+
+
+def forked(function: Callable[[], object]) -> tuple[object, str]:
+    """What function() returns, as a bool, in a process of its own, and what that writes to its standard error. None instead of
+    the value where it raises or a sanitizer ends the process."""
+    with tempfile.TemporaryFile() as report:
+        child = os.fork()
+        if child == 0:
+            os.dup2(report.fileno(), 2)
+            status = 1
+            try:
+                status = 0 if function() else 3
+            finally:
+                os._exit(status)
+        _, status = os.waitpid(child, 0)
+        report.seek(0)
+        return {0: True, 3 << 8: False}.get(status), report.read().decode(errors="replace")

@@ -1,10 +1,10 @@
-"""Lines of csrc/kernels that ran on the simulator, over all processes since the last reset.
+"""Lines and kernels of csrc/kernels that ran on the simulator, over all processes since the last reset.
 
     python tests/simt/coverage.py                    per file and in total, with the lines that did not run
-    python tests/simt/coverage.py --fail-under 95    exit status 1 below 95 %
+    python tests/simt/coverage.py --fail-under 95    exit status 1 below 95 %, or if a kernel was never launched
     python tests/simt/coverage.py --reset            forgets what ran
 
-A line of a template has run if it ran in any instantiation.
+A line of a template has run if it ran in any instantiation; of kernels, every instantiation counts.
 """
 
 from __future__ import annotations
@@ -13,6 +13,7 @@ import argparse
 import concurrent.futures
 import json
 import os
+import re
 import shutil
 import subprocess
 import sys
@@ -30,14 +31,25 @@ SOURCES = build.ROOT / "csrc" / "kernels"
 
 @dataclass
 class Coverage:
-    """Per file, relative to SOURCES: line number -> whether it ran."""
-
-    files: dict[str, dict[int, bool]]
+    files: dict[str, dict[int, bool]]  # by name: line number -> whether it ran
+    kernels: dict[str, bool]  # instantiation -> whether it was launched
 
     @property
     def percent(self) -> float:
         ran = [ran for lines in self.files.values() for ran in lines.values()]
         return 100 * sum(ran) / len(ran) if ran else 0.0
+
+    @property
+    def never_launched(self) -> list[str]:
+        return sorted(name for name, ran in self.kernels.items() if not ran)
+
+    def shortfall(self, percent: float) -> str | None:
+        """What is missing of so many lines and of all kernels; None if nothing is."""
+        if self.never_launched:
+            return f"{len(self.never_launched)} of {len(self.kernels)} kernels were never launched"
+        if self.percent < percent:
+            return f"{self.percent:.1f} % of the lines of csrc/kernels ran, fewer than {percent:g} %"
+        return None
 
     def __str__(self):
         rows = [f"{'lines':>6} {'ran':>6} {'%':>6}  csrc/kernels"]
@@ -52,6 +64,8 @@ class Coverage:
         rows.append(
             f"{total:6} {sum(sum(lines.values()) for lines in self.files.values()):6} {self.percent:6.1f}  in total"
         )
+        rows += [f"never launched: {name}" for name in self.never_launched]
+        rows.append(f"{len(self.kernels) - len(self.never_launched)} of {len(self.kernels)} kernels were launched")
         return "\n".join(rows)
 
 
@@ -67,24 +81,36 @@ def _ranges(missing, all_lines):
     return ", ".join(str(g[0]) if len(g) == 1 else f"{g[0]}-{g[-1]}" for g in groups)
 
 
+def _names_of_kernels():
+    kernel = re.compile(r"__global__[^;{]*?\b(\w+)\(const ")
+    return {
+        name
+        for pattern in ("*.cu", "*.cuh")
+        for path in SOURCES.glob(pattern)
+        for name in kernel.findall(path.read_text())
+    }
+
+
 def _gcov(notes: Path):
-    """What gcov says of one object: lines by file."""
+    """What gcov says of one object: of every file its lines and its functions, whether they ran."""
     gcov = os.environ.get("GCOV") or shutil.which("gcov")
     if gcov is None:
         raise RuntimeError("there is no gcov")
     # Without counts of its own (.gcda), an object's lines are all listed as not run.
     command = [gcov, "--json-format", "--stdout", str(notes.with_suffix(".gcda"))]
     done = subprocess.run(command, cwd=OBJECTS, capture_output=True, text=True, check=True)
-    found = defaultdict(dict)
+    lines = defaultdict(lambda: defaultdict(bool))
+    functions = defaultdict(bool)
     for report in filter(None, done.stdout.splitlines()):
         for file in json.loads(report)["files"]:
             path = (build.ROOT / file["file"]).resolve()
             if path.parent != SOURCES:
                 continue
-            lines = found[path.name]
             for line in file["lines"]:
-                lines[line["line_number"]] = lines.get(line["line_number"], False) or line["count"] > 0
-    return found
+                lines[path.name][line["line_number"]] |= line["count"] > 0
+            for function in file["functions"]:
+                functions[function["demangled_name"]] |= function["execution_count"] > 0
+    return lines, functions
 
 
 def measure() -> Coverage:
@@ -93,13 +119,21 @@ def measure() -> Coverage:
         for path in sorted(OBJECTS.glob("*.gcno"))
         if (SOURCES / path.name.split(".", 1)[1][: -len(".gcno")]).exists()
     ]
-    merged: dict[str, dict[int, bool]] = defaultdict(dict)
+    files = defaultdict(lambda: defaultdict(bool))
+    kernels = defaultdict(bool)
+    kernel = re.compile(
+        rf"(?:void )?(?:[\w(): ]+::)?((?:{'|'.join(sorted(_names_of_kernels()))})(?:<.*>)?)\([^()]*(?:\([^()]*\)[^()]*)*\)$"
+    )
     with concurrent.futures.ThreadPoolExecutor(2) as pool:
-        for found in pool.map(_gcov, notes):
-            for name, lines in found.items():
-                for line, ran in lines.items():
-                    merged[name][line] = merged[name].get(line, False) or ran
-    return Coverage(dict(merged))
+        for lines, functions in pool.map(_gcov, notes):
+            for name, ran_by_line in lines.items():
+                for line, ran in ran_by_line.items():
+                    files[name][line] |= ran
+            for name, ran in functions.items():
+                match = kernel.match(name)
+                if match:
+                    kernels[match[1].replace("halfgnn::cuda::", "")] |= ran
+    return Coverage({name: dict(lines) for name, lines in files.items()}, dict(kernels))
 
 
 def reset() -> None:
@@ -117,8 +151,8 @@ def main():
         return
     measured = measure()
     print(measured)
-    if measured.percent < args.fail_under:
-        sys.exit(f"{measured.percent:.1f} % of the lines ran, fewer than {args.fail_under:g} %")
+    if args.fail_under:
+        sys.exit(measured.shortfall(args.fail_under))
 
 
 if __name__ == "__main__":

@@ -1,0 +1,395 @@
+"""What the operators' own tests leave out because only the CUDA kernels have it: rows cut into pieces, column tiles, widths of
+access, warps that take many edges or rows, orders of lanes, and that broken kernels would be noticed.
+
+Sizes are such that each choice of the launchers is made. Results are held to the rule of support.
+"""
+
+from __future__ import annotations
+
+import pytest
+import support
+import torch
+from support import HALVES, IDTYPES, check_gsddmm, check_gspmm, randn
+
+from halfgnn import Graph, ops, reference
+from simt import control
+
+if not control.SIMULATED:
+    pytest.skip("runs on the simulator: tests/simt/run.py", allow_module_level=True)
+
+raw = torch.ops.halfgnn
+DTYPES = [*HALVES, torch.float32]
+PIECE = 512  # edges from which a row is cut (csrc/kernels/rows.cuh)
+VARIANTS = [(idtype, identity) for idtype in IDTYPES for identity in (False, True)]
+CUT = [PIECE - 1, PIECE, PIECE + 1, 0, 2 * PIECE, 2 * PIECE + 1, 1, 3000, 0, 17 * PIECE + 5, 2]
+
+
+def graph_of(degrees, num_src=37, idtype=torch.int64, identity=False):
+    """Destinations of these degrees. identity: edges lie in CSC order, without edge ids."""
+    degrees = torch.tensor(degrees)
+    dst = torch.repeat_interleave(torch.arange(len(degrees)), degrees)
+    src = torch.arange(len(dst)) * 7919 % num_src
+    if not identity:
+        order = torch.randperm(len(dst), generator=torch.Generator().manual_seed(3))
+        src, dst = src[order], dst[order]
+    g = Graph.from_edges(src.to(idtype), dst.to(idtype), num_src=num_src, num_dst=len(degrees), sort=identity)
+    return g[0] if identity else g
+
+
+def operands_of(g, op, lhs, rhs, dtype, lhs_target="u", rhs_target="v"):
+    """For gsddmm."""
+    x, y = (randn(support.rows_of(g, t), *s, dtype=dtype) for t, s in ((lhs_target, lhs), (rhs_target, rhs)))
+    return [None if op == "copy_rhs" else x, None if op == "copy_lhs" else y]
+
+
+def check_softmax(g, logits, norm_by="dst", terms=64):
+    host = lambda x: reference.edge_softmax(g, x, norm_by)  # noqa: E731
+    return support.check(lambda x: ops.edge_softmax(g, x, norm_by), host, [logits], terms=terms)
+
+
+def blocks_of(function):
+    before = control.get("blocks")
+    result = function()
+    return control.get("blocks") - before, result
+
+
+# ---- rows cut into pieces ------------------------------------------------------------------------
+
+CUT_CASES = [
+    ("copy_lhs", "sum", (8,), ()),
+    ("copy_lhs", "mean", (3,), ()),
+    ("mul", "sum", (3, 4), (3, 1)),
+    ("mul", "mean", (5,), (1,)),
+    ("copy_rhs", "sum", (), (6,)),
+    ("copy_rhs", "mean", (), (1,)),
+    ("copy_lhs", "max", (8,), ()),
+    ("copy_rhs", "min", (), (3,)),
+    ("add", "max", (2, 3), (2, 1)),
+    ("sub", "min", (4,), (4,)),
+    ("div", "sum", (4,), (4,)),
+    ("add", "sum", (2, 4), (4,)),
+]
+
+
+@pytest.mark.parametrize("case", range(len(CUT_CASES)))
+def test_rows_cut_into_pieces(case):
+    """Degrees around multiples of a piece; of rows of many pieces blocks take care, of few warps."""
+    op, reduce_op, lhs, rhs = CUT_CASES[case]
+    g = graph_of(CUT, 37, *VARIANTS[case % 4])
+    dtype = DTYPES[case % 3]
+    check_gspmm(g, op, reduce_op, support.spmm_operands(g, op, lhs, rhs, dtype), terms=max(CUT))
+    g = g.reverse()  # the backward's rows are cut
+    check_gspmm(g, op, reduce_op, support.spmm_operands(g, op, lhs, rhs, dtype), terms=max(CUT))
+
+
+@pytest.mark.parametrize("op,lhs,rhs", [("dot", (2, 4), (2, 4)), ("add", (5,), (1,)), ("mul", (4,), (4,))])
+def test_gradients_of_rows_cut_into_pieces(op, lhs, rhs):
+    g = graph_of(CUT, 37, torch.int32)
+    check_gsddmm(g, op, operands_of(g, op, lhs, rhs, torch.float16), "u", "v", terms=max(CUT))
+
+
+def test_wide_cut_row():
+    """More columns than one sweep of the blocks that combine pieces covers."""
+    g = graph_of([PIECE], 2, torch.int32, True)
+    x = randn(2, 33_024, dtype=torch.float16)
+    assert torch.equal(ops.copy_u_mean(g, x)[0], x.double().mean(0).half())
+
+
+@pytest.mark.parametrize("dtype", DTYPES)
+@pytest.mark.parametrize("columns,pieces", [(1, 40_000), (2, 20_000), (4, 18_000), (8, 4500), (41, 200)])
+def test_softmax_of_cut_rows(columns, pieces, dtype):
+    identity = columns % 8 != 0
+    g = graph_of([3, pieces, 0, 700, 70], 50, IDTYPES[columns % 2], identity)
+    check_softmax(g, randn(g.num_edges, columns, dtype=dtype), terms=pieces)
+
+
+@pytest.mark.parametrize("dtype", DTYPES)
+@pytest.mark.parametrize("columns", [1, 2, 3, 4, 8, 12, 602])
+def test_softmax_rows_longer_than_the_others(columns, dtype):
+    """They wait for a warp or for the block, and are read once or twice."""
+    long = [300, 0, 60, 2100] if columns < 100 else [40]
+    for identity in (False, True):
+        g = graph_of([1, 2, 0, 3, 2, 1, *long] + [1, 2] * 20, 50, IDTYPES[identity], identity)
+        check_softmax(g, randn(g.num_edges, columns, dtype=dtype).mul(3), ("src", "dst")[identity], terms=2100)
+
+
+@pytest.mark.parametrize("value", [float("inf"), float("-inf"), float("nan")])
+@pytest.mark.parametrize("reduce_op", ["sum", "mean", "max", "min"])
+def test_one_value_that_is_not_finite_in_a_cut_row(reduce_op, value):
+    """It shows in its own column of its own row, and nowhere else."""
+    g = graph_of([4, 3 * PIECE, 5], 37, torch.int32, True)
+    x = torch.ones(g.num_edges, 9, dtype=torch.float16)
+    x[4 + 2 * PIECE + 3, 7] = value
+    out = ops.gspmm(g, "copy_rhs", reduce_op, None, x)
+    expected = reference.gspmm(g, "copy_rhs", reduce_op, None, x.double())
+    torch.testing.assert_close(out.double(), expected, equal_nan=True)
+    torch.testing.assert_close(ops.edge_softmax(g, x)[:4], torch.full((4, 9), 0.25).half())
+    assert ops.edge_softmax(g, x)[4:-5].isnan().any(0).tolist() == [
+        (i == 7 and value > 0) or (i == 7 and value != value) for i in range(9)
+    ]
+
+
+# ---- column tiles --------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("op,reduce_op,lhs,rhs,dtype", [
+    ("copy_lhs", "sum", (256,), (), torch.float16),
+    ("mul", "sum", (602,), (1,), torch.bfloat16),
+    ("mul", "mean", (4, 100), (4, 1), torch.float16),
+    ("copy_lhs", "max", (328,), (), torch.bfloat16),
+])  # fmt: skip
+def test_tiles_of_gathered_rows(op, reduce_op, lhs, rhs, dtype):
+    """Slices of the features that fit in a small cache are swept one after the other."""
+    g = graph_of([70, 0, 3, 41] * 6, 200, torch.int32)
+    operands = support.spmm_operands(g, op, lhs, rhs, dtype)
+    call = lambda: ops.gspmm(g, op, reduce_op, *operands)  # noqa: E731
+    whole, expected = blocks_of(call)
+    for cache in (32 << 10, 64 << 10, 0):
+        with control.setting(l2_cache_bytes=cache):
+            tiled, out = blocks_of(call)
+            support.assert_same(out, expected)
+            if cache == 32 << 10:
+                assert tiled > whole
+                check_gspmm(g, op, reduce_op, operands)
+
+
+@pytest.mark.parametrize("op", ["add", "copy_lhs"])
+def test_tiles_of_elementwise(op):
+    g = graph_of([20] * 50, 200, torch.int64)
+    operands = operands_of(g, op, (512,), (512,), torch.float16)
+    whole, expected = blocks_of(lambda: ops.gsddmm(g, op, *operands))
+    for cache in (48 << 10, 150 << 10):
+        with control.setting(l2_cache_bytes=cache):
+            tiled, out = blocks_of(lambda: ops.gsddmm(g, op, *operands))
+        assert tiled > whole and torch.equal(out, expected)
+    with control.setting(l2_cache_bytes=4 << 10):  # not even the narrowest slice fits
+        assert blocks_of(lambda: ops.gsddmm(g, op, *operands))[0] == whole
+
+
+@pytest.mark.parametrize("heads", [3, 4])
+def test_tiles_of_heads(heads):
+    """Head after head, where those of one head fit in the cache."""
+    g = graph_of([60, 0, 2, 50] * 14, 200, torch.int32)
+    products = support.spmm_operands(g, "mul", (heads, 128), (heads, 1), torch.bfloat16)
+    dots = operands_of(g, "dot", (heads, 128), (heads, 128), torch.bfloat16)
+    whole, _ = blocks_of(lambda: ops.gsddmm(g, "dot", *dots))
+    with control.setting(l2_cache_bytes=80 << 10):
+        tiled, _ = blocks_of(lambda: check_gsddmm(g, "dot", dots, "u", "v", backward=False))
+        assert tiled > whole
+        check_gspmm(g, "mul", "sum", products)
+
+
+# ---- layouts of heads, widths of access ----------------------------------------------------------
+
+
+@pytest.mark.parametrize("dim", [1, 2, 4, 7, 8, 12, 31, 41, 66, 132, 260, 264, 602, 1040])
+@pytest.mark.parametrize("dtype", DTYPES)
+def test_weights_of_heads(dtype, dim):
+    """Weights of either type, results and gradients of either type, by one head and by several."""
+    heads = 3 if dim < 200 else 1
+    g = support.make_graph("bipartite" if dim < 100 else "duplicates", *VARIANTS[dim % 4][:1])
+    for weight in {dtype, torch.float32}:
+        operands = support.spmm_operands(g, "mul", (heads, dim), (heads, 1), dtype, rhs_dtype=weight)
+        check_gspmm(g, "mul", "sum", operands)
+        check_gspmm(g, "mul", "mean", operands, out_dtype=torch.float32)
+
+
+@pytest.mark.parametrize("dtype", DTYPES)
+@pytest.mark.parametrize("heads,dim", [(1, 602), (5, 31), (8, 6), (20, 4), (40, 1), (2, 520)])
+def test_dots_of_heads(heads, dim, dtype):
+    g = support.make_graph("bipartite", IDTYPES[dim % 2])
+    for lhs, rhs in (("u", "v"), ("e", "u")):
+        check_gsddmm(g, "dot", operands_of(g, "dot", (heads, dim), (heads, dim), dtype, lhs, rhs), lhs, rhs)
+
+
+@pytest.mark.parametrize("dtype", DTYPES)
+@pytest.mark.parametrize("width", [2, 6, 8, 12, 66, 68, 132])
+def test_narrow_accesses(width, dtype):
+    """Of rows that are no multiple of 16 bytes."""
+    g = support.make_graph("bipartite", IDTYPES[width % 4 // 2], identity=width > 60)
+    for op, reduce_op, rhs in (("copy_lhs", "sum", ()), ("mul", "mean", (1,)), ("copy_lhs", "max", ())):
+        check_gspmm(g, op, reduce_op, support.spmm_operands(g, op, (width,), rhs, dtype))
+    for op, targets in (("add", "uv"), ("copy_rhs", "ev"), ("div", "ve")):
+        operands = operands_of(g, op, (width,), (width,), dtype, *targets)
+        check_gsddmm(g, op, [x if x is None or op != "div" else x.abs() + 0.5 for x in operands], *targets)
+
+
+# ---- warps that take much ------------------------------------------------------------------------
+
+
+def test_warps_of_many_short_rows():
+    """Enough rows that a warp takes several of them, long ones among them."""
+    degrees = torch.arange(17_000) % 3
+    degrees[[5, 16_990]], degrees[8000:8100] = torch.tensor([PIECE + 1, 90]), 0
+    g = graph_of(degrees.tolist(), 100, torch.int32, True)
+    check_gspmm(g, "copy_lhs", "mean", support.spmm_operands(g, "copy_lhs", (8,), (), torch.float16), terms=1024)
+    g = g.reverse()  # the backward's rows
+    check_gspmm(g, "mul", "sum", support.spmm_operands(g, "mul", (2, 4), (2, 1), torch.float16), terms=1024)
+
+
+@pytest.mark.parametrize("op,targets,lhs,rhs,num_edges", [
+    ("dot", "uv", (1,), (1,), 530_000),
+    ("add", "uv", (1,), (1,), 2_100_000),
+    ("sub", "ee", (1, 1), (1,), 1_060_000),
+    ("mul", "ue", (1,), (), 1_060_000),
+])  # fmt: skip
+def test_warps_of_many_edges(op, targets, lhs, rhs, num_edges):
+    """More edges than there are warps for at 32 each: a warp takes several times as many."""
+    indptr = torch.arange(0, num_edges + 1, 530, dtype=torch.int32)
+    indptr[-1] = num_edges
+    num_rows = len(indptr) - 1
+    indices = torch.arange(num_edges, dtype=torch.int32) * 13 % 997
+    g = Graph(997, num_rows, csc=(indptr, indices, None))
+    operands = operands_of(g, op, lhs, rhs, torch.float32, *targets)
+    expected = reference.gsddmm(g, op, *operands, *targets)
+    torch.testing.assert_close(ops.gsddmm(g, op, *operands, *targets), expected, rtol=1e-6, atol=1e-6)
+
+
+def test_edges_far_apart():
+    """More than 31 empty rows between neighbours in the array of edges, so that rows must be searched for."""
+    degrees = torch.zeros(2000, dtype=torch.int64)
+    degrees[[0, 1, 40, 41, 900, 1999]] = torch.tensor([3, 1, 2, 30, 5, 7])
+    for idtype, identity in VARIANTS:
+        g = graph_of(degrees.tolist(), 20, idtype, identity)
+        for op in ("dot", "add"):
+            check_gsddmm(g, op, operands_of(g, op, (4,), (4,), torch.float16), "u", "v")
+        check_gspmm(g, "mul", "sum", support.spmm_operands(g, "mul", (4,), (4,), torch.float16))
+        back = raw.transpose(*g.csr(), g.num_dst)
+        assert torch.equal(back[0], g.csc().indptr)
+        ids = torch.arange(g.num_edges) if identity else g.csc().edge_ids
+        assert torch.equal(back[1][back[2].argsort()], g.csc().indices[ids.argsort()])
+
+
+# ---- orders of lanes -----------------------------------------------------------------------------
+
+
+def _gspmm(op, reduce_op, lhs, rhs):
+    return lambda g, dtype: support.evaluate(
+        lambda x, y: ops.gspmm(g, op, reduce_op, x, y), support.spmm_operands(g, op, lhs, rhs, dtype), torch.ones_like
+    )
+
+
+def _gsddmm(op, lhs, rhs, targets="uv"):
+    return lambda g, dtype: support.evaluate(
+        lambda x, y: ops.gsddmm(g, op, x, y, *targets), operands_of(g, op, lhs, rhs, dtype, *targets), torch.ones_like
+    )
+
+
+def _softmax(columns, norm_by):
+    def run(g, dtype):
+        logits = randn(g.num_edges, columns, dtype=dtype)
+        upstream = randn(g.num_edges, columns, dtype=dtype)
+        return support.evaluate(lambda x: ops.edge_softmax(g, x, norm_by), [logits], upstream)
+
+    return run
+
+
+def _segments(reducer):
+    return lambda g, dtype: support.evaluate(
+        lambda x: ops.segment_reduce(g.csc().indptr.diff(), x, reducer),
+        [randn(g.num_edges, 3, dtype=dtype)],
+        torch.ones_like,
+    )
+
+
+def _topology(g, dtype):
+    return raw.coo_to_csr(g.csc().indices, g.csc().indices.flip(0), g.num_src), list(raw.transpose(*g.csc(), g.num_src))
+
+
+def _gather(g, dtype):
+    return raw.gather_limit(g.csc().indices, randn(g.num_src, 24, dtype=dtype), 0), []
+
+
+CALLS = {
+    "copy_u_sum": _gspmm("copy_lhs", "sum", (9,), ()),
+    "u_mul_e_sum": _gspmm("mul", "sum", (8,), (1,)),
+    "u_mul_e_mean of heads": _gspmm("mul", "mean", (3, 8), (3, 1)),
+    "copy_e_mean": _gspmm("copy_rhs", "mean", (), (3,)),
+    "copy_u_max": _gspmm("copy_lhs", "max", (8,), ()),
+    "u_add_e_min": _gspmm("add", "min", (4,), (4,)),
+    "u_div_e_sum": _gspmm("div", "sum", (3,), (3,)),
+    "u_dot_v": _gsddmm("dot", (2, 8), (2, 8)),
+    "u_add_v": _gsddmm("add", (5,), (5,)),
+    "v_sub_u of two shapes": _gsddmm("sub", (3, 1), (1, 4), "vu"),
+    "edge_softmax": _softmax(1, "dst"),
+    "edge_softmax by source": _softmax(6, "src"),
+    "edge_softmax of many columns": _softmax(40, "dst"),
+    "segment_reduce sum": _segments("sum"),
+    "segment_reduce max": _segments("max"),
+    "gather_limit": _gather,
+    "graph": _topology,
+}
+
+
+@pytest.fixture(scope="module")
+def cut():
+    return graph_of([PIECE + 1, 4, 0, 2 * PIECE, 33, 17 * PIECE + 1, 1], 37, torch.int32)
+
+
+def results_of(name, g, dtype):
+    torch.manual_seed(5)
+    out, others = CALLS[name](g, dtype)
+    return [x for x in (*(out if isinstance(out, tuple) else (out,)), *others) if x is not None]
+
+
+@pytest.mark.parametrize("dtype", [torch.float16, torch.float32])
+@pytest.mark.parametrize("name", CALLS)
+def test_results_do_not_depend_on_the_order_of_lanes(cut, name, dtype):
+    with control.setting(seed=11):
+        expected = results_of(name, cut, dtype)
+    for seed in (12, 13):
+        with control.setting(seed=seed):
+            for a, b in zip(results_of(name, cut, dtype), expected):
+                assert torch.equal(a.view(torch.uint8), b.view(torch.uint8))
+
+
+# ---- broken kernels are noticed ------------------------------------------------------------------
+
+
+WITHOUT = [
+    *((name, "shuffles") for name in CALLS if not name.startswith("segment_reduce")),
+    *((name, "warp_barriers") for name in ("u_add_v",)),
+    *((name, "block_barriers") for name in ("copy_u_sum", "copy_u_max", "u_add_e_min", "u_div_e_sum", "edge_softmax")),
+]
+
+
+@pytest.mark.parametrize("name,missing", WITHOUT)
+def test_kernels_without(cut, name, missing):
+    """Negative control: the kernels need their shuffles and barriers, and tests of results see that they are missing."""
+    expected = results_of(name, cut, torch.float16)
+
+    def still_right():
+        with control.setting(**{missing: 0}):
+            return all(map(torch.equal, results_of(name, cut, torch.float16), expected))
+
+    assert not control.forked(still_right)[0]
+    assert all(map(torch.equal, results_of(name, cut, torch.float16), expected))
+
+
+@pytest.mark.parametrize("what", ["indices", "edge_ids", "indptr"])
+def test_kernels_on_a_wrong_topology(what):
+    """Topologies are trusted: one that is wrong makes a kernel read or write where nothing is, and that is seen."""
+    g = graph_of([3, 4, 5], 6, torch.int64)
+    topology = {name: x.clone() for name, x in g.csc()._asdict().items()}
+    x, y = randn(6, 8, dtype=torch.float16), randn(12, 8, dtype=torch.float16)
+    call = lambda: raw.gspmm(*topology.values(), "mul", "sum", x, y, None)[0].isfinite().all()  # noqa: E731
+    assert call()
+    topology[what][-1] = {"indices": 6, "edge_ids": 12, "indptr": 13}[what]
+    result, report = control.forked(call)
+    assert result is None and "AddressSanitizer: heap-buffer-overflow" in report and "halfgnn::cuda::" in report
+
+
+def test_offsets_are_asserted(cut):
+    """The one check that kernels make: lengths that do not add up fail the kernel, whatever the type of ids."""
+    for idtype in IDTYPES:
+        for lengths in ([3, 3], [8, -1], [-1, 8]):
+            with pytest.raises(RuntimeError, match=r"assertion .*seglen.* failed at graph\.cu"):
+                ops.segment_reduce(torch.tensor(lengths, dtype=idtype), torch.ones(7, 2))
+
+
+def test_topologies_that_are_not_checked():
+    """CUDA cannot raise for indices out of range without waiting; it must not touch what is not its own either."""
+    ends = torch.tensor([0, 3, 7, -1])
+    raw.coo_to_csr(ends, ends, 3)
+    for indptr in ([0, 1, 2], [0, 3, 2], [0, 1, 3], [1, 1, 1]):
+        raw.transpose(torch.tensor(indptr), torch.tensor([0, 3]), None, 3)
