@@ -1,0 +1,133 @@
+"""What the machine code of every kernel must be like."""
+
+from __future__ import annotations
+
+import re
+from dataclasses import dataclass
+
+from .disassembly import Kernel
+
+# Of a multiprocessor. sm_80 and sm_90 differ in shared memory alone; a block takes 1 KiB of it beside its own.
+REGISTERS = 65536
+MAX_WARPS = 64
+MAX_BLOCKS = 32
+SHARED_MEMORY = {"sm_80": 164 << 10, "sm_90": 228 << 10}
+WARP = 32
+
+# Threads of a block, by kernel; 128 where not named.
+THREADS = {
+    "check_offsets_kernel": 256,
+    "combine_extrema_kernel": 256,
+    "combine_kernel": 512,
+    "compress_rows_kernel": 256,
+    "expand_rows_kernel": 256,
+    "permute_edges_kernel": 256,
+}
+
+# 16-byte loads in flight hide the latency of memory: bandwidth is bytes in flight / latency. For 3.35 TB/s of HBM (H100) at
+# about 700 ns a multiprocessor of 132 needs 18 KB, for 7 TB/s of L2 at about 400 ns 21 KB; twice as much leaves room for
+# warps that wait for something else. H200: 4.8 TB/s, 25 KB.
+MIN_BYTES_IN_FLIGHT = 40 << 10
+
+# Most registers a lane, by kernel: what __launch_bounds__ asks for. A new kernel needs an entry.
+MAX_REGISTERS = {
+    "check_offsets_kernel": 32,
+    "combine_extrema_kernel": 64,
+    "combine_kernel": 64,
+    "compress_rows_kernel": 32,
+    "edge_terms_kernel": 128,
+    "expand_rows_kernel": 32,
+    "gather_limit_kernel": 64,
+    "mul_backward_kernel": 168,
+    "permute_edges_kernel": 32,
+    "row_extrema_kernel": 80,
+    "row_terms_kernel": 128,
+    "sddmm_dot_kernel": 96,
+    "sddmm_elementwise_kernel": 64,
+    "softmax_pieces": 72,
+    "softmax_rows": 72,
+    "spmm_extremum_kernel": 72,  # before sm_90; 64 from there on
+    "spmm_sum_kernel": 80,
+}
+
+# The kernels that read whole 16-byte vectors in their innermost loops, and how many a lane must have in flight in each of
+# them: one less than the loop's batch where the last load may be issued after the first use.
+_FULL_VECTOR = (
+    r"(<(__half|__nv_bfloat16), (__half, |__nv_bfloat16, )?8|<(__half|__nv_bfloat16), float, 4|<float, (float, )?4), "
+)
+MIN_LOADS = {
+    r"spmm_sum_kernel<GatherConfig" + _FULL_VECTOR: 4,  # rows of four edges
+    r"spmm_extremum_kernel<GatherConfig" + _FULL_VECTOR: 4,
+    r"sddmm_dot_kernel<DotConfig" + _FULL_VECTOR + "2>": 3,  # the row, and two edges' columns
+    r"sddmm_dot_kernel<DotConfig" + _FULL_VECTOR + "8>": 8,
+    r"sddmm_elementwise_kernel<ElementwiseConfig" + _FULL_VECTOR: 3,
+    r"mul_backward_kernel<MulConfig" + _FULL_VECTOR + "1>": 4,
+    r"mul_backward_kernel<MulConfig" + _FULL_VECTOR + "4>": 8,
+    r"softmax_(rows|pieces)<SoftmaxConfig" + _FULL_VECTOR: 3,  # four items; both arrays of two in the backward
+    r"gather_limit_kernel$": 8,
+}
+# A loop of fewer loads that a warp enters once, for what is left over.
+REMAINDER = {"gather_limit_kernel": 2}
+
+
+@dataclass
+class Rule:
+    max_registers: int
+    min_loads: int  # in flight; 0: not looked at
+
+
+def min_loads(name: str) -> int:
+    return next((count for pattern, count in MIN_LOADS.items() if re.match(pattern, name)), 0)
+
+
+def family(name: str) -> str:
+    return name.split("<")[0]
+
+
+def rule_of(kernel: Kernel) -> Rule | None:
+    most = MAX_REGISTERS.get(family(kernel.name))
+    return None if most is None else Rule(most, min_loads(kernel.name))
+
+
+def warps(kernel: Kernel) -> int:
+    """Warps of a multiprocessor that its registers and its static shared memory allow. Registers are handed out 8 a lane."""
+    of_block = THREADS.get(family(kernel.name), 128) // WARP
+    by_registers = REGISTERS // (-(-kernel.registers // 8) * 8 * WARP * of_block)
+    by_shared_memory = SHARED_MEMORY[kernel.arch] // (kernel.shared + 1024)
+    return min(MAX_WARPS // of_block, MAX_BLOCKS, by_registers, by_shared_memory) * of_block
+
+
+def loads_in_flight(kernel: Kernel) -> int:
+    """Of a lane, in the worst of the loops that matter."""
+    loads = kernel.loads_in_flight()
+    remainder = REMAINDER.get(family(kernel.name))
+    if remainder in loads:
+        loads.remove(remainder)
+    return min(loads, default=0)
+
+
+def bytes_in_flight(kernel: Kernel) -> int:
+    """On a multiprocessor full of warps."""
+    return warps(kernel) * WARP * 16 * loads_in_flight(kernel)
+
+
+def violations(kernel: Kernel, rule: Rule | None) -> list[str]:
+    if rule is None:
+        return ["it has no entry in MAX_REGISTERS"]
+    found = []
+    if kernel.stack or kernel.local:
+        found.append(
+            f"{kernel.stack} bytes of stack and {kernel.local} of local memory: spilled, or an array indexed at run time"
+        )
+    local = kernel.count(r"(LDL|STL)\b")
+    if local:
+        found.append(f"{local} accesses to local memory")
+    if kernel.registers > rule.max_registers:
+        found.append(f"{kernel.registers} registers, at most {rule.max_registers} allowed")
+    if rule.min_loads:
+        loads = loads_in_flight(kernel)
+        if loads < rule.min_loads:
+            found.append(f"{loads} 16-byte loads in flight, at least {rule.min_loads} wanted")
+        elif bytes_in_flight(kernel) < MIN_BYTES_IN_FLIGHT:
+            found.append(f"{bytes_in_flight(kernel)} bytes in flight a multiprocessor, {MIN_BYTES_IN_FLIGHT} wanted")
+    return found

@@ -1,0 +1,88 @@
+"""The tables of docs/tuning.md: what the kernels of a library use, for two architectures side by side."""
+
+from __future__ import annotations
+
+import re
+import subprocess
+from pathlib import Path
+
+from . import disassembly, rules
+from .disassembly import Kernel
+
+ARCHS = ("sm_90", "sm_80")
+DOCUMENT = disassembly.ROOT / "docs" / "tuning.md"
+BEGIN, END = "<!-- machine code: begin, nvcc {} -->", "<!-- machine code: end -->"
+Kernels = dict[str, list[Kernel]]  # by architecture
+
+
+def nvcc_version() -> str | None:
+    """13.0.88 and the like, of the toolkit at hand."""
+    home = disassembly.toolkit()
+    if home is None:
+        return None
+    told = subprocess.run([f"{home}/bin/nvcc", "--version"], capture_output=True, text=True, check=True).stdout
+    return re.search(r"\bV(\d+\.\d+\.\d+)", told).group(1)
+
+
+def read(library) -> Kernels:
+    return {arch: disassembly.read_kernels(library, arch, rules.min_loads) for arch in ARCHS}
+
+
+def markdown(header: list[str], rows: list[list[str]]) -> str:
+    lines = [header, ["---"] * len(header), *rows]
+    return "\n".join(f"| {' | '.join(line)} |" for line in lines)
+
+
+def _span(values: list[int]) -> str:
+    return str(values[0]) if min(values) == max(values) else f"{min(values)}-{max(values)}"
+
+
+def families(kernels: Kernels) -> str:
+    """A row for each kernel: how many instantiations, their registers, and how many of them use local memory."""
+    rows = []
+    for family in sorted({rules.family(kernel.name) for kernel in kernels[ARCHS[0]]}):
+        of_family = {arch: [k for k in kernels[arch] if rules.family(k.name) == family] for arch in ARCHS}
+        local = sum(bool(k.stack or k.local) for arch in ARCHS for k in of_family[arch])
+        registers = [_span([k.registers for k in of_family[arch]]) for arch in ARCHS]
+        rows.append([f"`{family}`", str(len(of_family[ARCHS[0]])), *registers, str(local)])
+    header = ["kernel", "instantiations", *(f"registers, {arch}" for arch in ARCHS), "with spills or local memory"]
+    return markdown(header, rows)
+
+
+def fast_paths(kernels: Kernels, of_type: str = "") -> str:
+    """A row for each kernel on a fast path, or those of one element type."""
+    rows = []
+    by_name = {arch: {kernel.name: kernel for kernel in kernels[arch]} for arch in ARCHS}
+    for name in sorted(by_name[ARCHS[0]]):
+        arguments = re.findall(r"\w+", name.partition("<")[2])[1:]  # without the configuration's own name
+        if not rules.min_loads(name) or (of_type and arguments and arguments[0] != of_type):
+            continue
+        row = [f"`{rules.family(name)}`", ", ".join(a.strip("_") for a in arguments)]
+        for arch in ARCHS:
+            kernel = by_name[arch][name]
+            row += [str(kernel.registers), str(rules.warps(kernel)), str(rules.loads_in_flight(kernel))]
+            row.append(f"{rules.bytes_in_flight(kernel) / 1024:.0f}")
+        rows.append(row)
+    columns = [text for arch in ARCHS for text in (f"{arch}: registers", "warps", "loads", "KiB")]
+    return markdown(["kernel", "template arguments", *columns], rows)
+
+
+def section(kernels: Kernels) -> str:
+    """What stands in the document, markers included."""
+    parts = [BEGIN.format(nvcc_version()), families(kernels), fast_paths(kernels, "__half"), END]
+    return "\n\n".join(parts)
+
+
+def written() -> re.Match | None:
+    """The section as the document has it; its group is the version of nvcc."""
+    pattern = re.escape(BEGIN).replace(re.escape("{}"), r"(\S+)") + ".*?" + re.escape(END)
+    return re.search(pattern, DOCUMENT.read_text(), re.DOTALL) if DOCUMENT.exists() else None
+
+
+def update(kernels: Kernels) -> Path:
+    found = written()
+    if found is None:
+        raise ValueError(f"{DOCUMENT} has no markers")
+    text = DOCUMENT.read_text()
+    DOCUMENT.write_text(text[: found.start()] + section(kernels) + text[found.end() :])
+    return DOCUMENT

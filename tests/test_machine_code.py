@@ -1,0 +1,168 @@
+"""The machine code of the CUDA kernels obeys machine_code/rules.py: nothing in local memory, registers within their limits,
+16-byte loads in flight on the fast paths. Read from the library as it was built, for every architecture of it that is known.
+"""
+
+import os
+import re
+import subprocess
+
+import pytest
+from machine_code import disassembly, flow, rules, tables
+
+import halfgnn
+from halfgnn import _library
+
+ARCHS = tables.ARCHS
+
+# Where there are kernels to read, the tools must be there: requirements/test.txt has them.
+_missing = disassembly.missing_tools()
+pytestmark = pytest.mark.skipif(
+    bool(_missing) and not halfgnn.has_cuda(), reason=f"no CUDA half, and not found: {', '.join(_missing)}"
+)
+built = pytest.mark.skipif(not halfgnn.has_cuda(), reason="the library was built without its CUDA half")
+
+
+def test_tools_are_there():
+    assert not _missing, f"not found: {', '.join(_missing)}; pip install -r requirements/test.txt"
+
+
+def test_make_test_builds_for_every_architecture():
+    makefile = disassembly.ROOT / "Makefile"
+    if not makefile.exists():
+        pytest.skip("the sources are not here")
+    listed = re.search(r"^TORCH_CUDA_ARCH_LIST \?= (.*)$", makefile.read_text(), re.MULTILINE).group(1)
+    built_for = {"sm_" + arch.replace(".", "") for arch in listed.replace("+PTX", "").split()}
+    assert set(ARCHS) <= built_for
+
+
+# ---- the rules -----------------------------------------------------------------------------------
+
+CONTROL = {  # kernel: what is wrong with it
+    "control_good": None,
+    "control_narrow": "0 16-byte loads in flight",
+    "control_serial": "1 16-byte loads in flight",
+    "control_local": "local memory",
+    "control_spill": "local memory",
+    "control_registers": "at most 64 allowed",
+}
+
+
+@pytest.fixture(scope="module")
+def controls(tmp_path_factory):
+    home = disassembly.toolkit()
+    if home is None:
+        pytest.skip("no CUDA toolkit was found")
+    nvcc, target = os.path.join(home, "bin", "nvcc"), tmp_path_factory.mktemp("control") / "control.o"
+    source = disassembly.ROOT / "tests" / "machine_code" / "control.cu"
+    command = [nvcc, "-gencode=arch=compute_90,code=sm_90", "-std=c++17", "-O3", "-c", str(source), "-o", str(target)]
+    done = subprocess.run(command, capture_output=True, text=True, check=False)
+    assert done.returncode == 0, done.stderr
+    return {kernel.name: kernel for kernel in disassembly.read_kernels(target, "sm_90")}
+
+
+def test_every_control_was_compiled(controls):
+    assert set(controls) == set(CONTROL)
+
+
+@pytest.mark.parametrize("name", CONTROL)
+def test_rules_find_what_is_wrong(controls, name):
+    found = rules.violations(controls[name], rules.Rule(max_registers=64, min_loads=3))
+    expected = CONTROL[name]
+    assert found == [] if expected is None else any(expected in text for text in found), found
+
+
+def test_a_kernel_without_limits_is_found(controls):
+    kernel = controls["control_good"]
+    assert rules.rule_of(kernel) is None
+    assert rules.violations(kernel, None)
+
+
+def _code(*lines):
+    """Instructions and labels from lines of a listing."""
+    code, labels = [], {}
+    for line in lines:
+        if line.endswith(":"):
+            labels[line[:-1]] = len(code)
+        else:
+            words = line.split()
+            target = re.search(r"\((\.\w+)\)", line)
+            opcode = words[1] if words[0].startswith("@") else words[0]
+            code.append(disassembly.Instruction(line, opcode, target and target.group(1)))
+    return code, labels
+
+
+def test_loads_count_until_the_first_is_needed():
+    def count(*lines):
+        return disassembly.loads_in_flight(_code(*lines)[0])
+
+    first, second = "LDG.E.128.CONSTANT R4, [R2.64]", "LDG.E.EF.128 R8, desc[UR4][R12.64]"
+    assert count(first, second, "FADD R0, R4, R9") == 2
+    assert count(first, "FADD R0, R7, R0", second) == 1
+    assert count(first, "LDG.E.128 R8, [R6.64]") == 1  # the address comes from the first
+    assert count("LDG.E.64 R4, [R2.64]", "LDG.E R8, [R2.64]") == 0
+
+
+def test_loops_are_those_of_the_flow_of_control():
+    def loops(*lines):
+        code, labels = _code(*lines)
+        return [[code[i].text for i in loop] for loop in flow.innermost_loops(code, labels)]
+
+    body = [
+        "BSSY B0, `(.meet)",
+        "@P0 BRA `(.skip)",
+        "BRA.DIV ~URZ, `(.parted)",  # what it leads to is no part of any loop
+        ".back:",
+        "IADD3 R0, R0, 0x1, RZ",
+        "BSYNC B0",
+        ".skip:",
+        "IADD3 R1, R1, 0x1, RZ",
+        "BSYNC B0",
+        ".meet:",
+    ]
+    inner = [".inner:", "IADD3 R2, R2, 0x1, RZ", "BRA.U UP0, `(.inner)"]
+    end = ["@P1 BRA `(.outer)", "EXIT", ".parted:", "BRA `(.back)"]
+    of_body = [line for line in body if not line.endswith(":")]
+    assert loops("MOV R0, RZ", ".outer:", *body, *end) == [[*of_body, end[0]]]
+    assert loops("MOV R0, RZ", ".outer:", *body, *inner, *end) == [inner[1:]]
+
+
+# ---- the library ---------------------------------------------------------------------------------
+
+
+@pytest.fixture(scope="module")
+def kernels_of():
+    found = {}
+
+    def read(arch):
+        archs = disassembly.architectures(_library._PATH)
+        assert set(archs) & set(ARCHS), f"the library has code for {archs} alone"
+        if arch not in archs:
+            pytest.skip(f"the library was built for {', '.join(archs)}")
+        if arch not in found:
+            found[arch] = disassembly.read_kernels(_library._PATH, arch, rules.min_loads)
+        return found[arch]
+
+    return read
+
+
+@built
+@pytest.mark.parametrize("arch", ARCHS)
+def test_kernels(arch, kernels_of):
+    kernels = kernels_of(arch)
+    found = {kernel.name: rules.violations(kernel, rules.rule_of(kernel)) for kernel in kernels}
+    report = [f"{name}: {text}" for name, texts in found.items() for text in texts]
+    assert not report, "\n".join([f"{arch}:", *report])
+    # Every rule has its kernels: one that is renamed would not be looked at any more.
+    assert {rules.family(kernel.name) for kernel in kernels} == set(rules.MAX_REGISTERS)
+    unused = [p for p in rules.MIN_LOADS if not any(re.match(p, kernel.name) for kernel in kernels)]
+    assert not unused, f"no kernel is named {unused}"
+
+
+@built
+def test_tables_of_the_document_are_those_of_the_library(kernels_of):
+    written = tables.written()
+    assert written, f"{tables.DOCUMENT} has no tables"
+    if written.group(1) != tables.nvcc_version():
+        pytest.skip(f"the tables are of nvcc {written.group(1)}, the toolkit at hand is {tables.nvcc_version()}")
+    expected = tables.section({arch: kernels_of(arch) for arch in ARCHS})
+    assert written.group() == expected, "python -m tests.machine_code --update"
