@@ -56,6 +56,42 @@ TORCH_LIBRARY(halfgnn, m) {
   m.def("segment_reduce(Tensor offsets, Tensor value, str reduce) -> (Tensor out, Tensor arg)");
   m.def("segment_reduce_backward(Tensor offsets, Tensor grad, Tensor? arg, str reduce, SymInt num_rows) -> Tensor");
 
+  // Fused attentions (csrc/common/attention.h): logits, softmax over the in-edges of each node and head, dropout,
+  // weighted sum, with nothing of size E x H kept. Features (N, H, D), logits (N, H). seed: (2,) int64, what dropout
+  // draws from; the backward is given the forward's. save: also what the backward reads; precise: with it what rounding
+  // out (and positive) lost. What is not there comes back empty. The forward takes CSC, gat_attention_backward CSR, the
+  // other backwards both.
+  m.def(
+      "gat_attention(Tensor indptr, Tensor indices, Tensor? edge_ids, Tensor feat, Tensor attn_src, Tensor attn_dst, "
+      "Tensor? edge_logits, float negative_slope, float dropout_p, Tensor? seed, bool save, bool precise) "
+      "-> (Tensor out, Tensor lse, Tensor out_residual, Tensor positive, Tensor positive_residual, "
+      "Tensor positive_weight)");
+  m.def(
+      "gat_attention_backward(Tensor indptr, Tensor indices, Tensor? edge_ids, Tensor feat, Tensor attn_src, "
+      "Tensor attn_dst, Tensor? edge_logits, float negative_slope, float dropout_p, Tensor? seed, Tensor grad, "
+      "Tensor out, Tensor lse, Tensor out_residual, Tensor positive, Tensor positive_residual, Tensor positive_weight, "
+      "bool need_edge_logits) "
+      "-> (Tensor grad_feat, Tensor grad_attn_src, Tensor grad_attn_dst, Tensor grad_edge_logits)");
+  m.def(
+      "gatv2_attention(Tensor indptr, Tensor indices, Tensor? edge_ids, Tensor feat_src, Tensor feat_dst, Tensor attn, "
+      "float negative_slope, float dropout_p, Tensor? seed, bool save, bool precise) "
+      "-> (Tensor out, Tensor lse, Tensor out_residual)");
+  m.def(
+      "gatv2_attention_backward(Tensor indptr, Tensor indices, Tensor? edge_ids, Tensor out_indptr, Tensor "
+      "out_indices, "
+      "Tensor? out_edge_ids, Tensor feat_src, Tensor feat_dst, Tensor attn, float negative_slope, float dropout_p, "
+      "Tensor? seed, Tensor grad, Tensor out, Tensor lse, Tensor out_residual) "
+      "-> (Tensor grad_feat_src, Tensor grad_feat_dst, Tensor grad_attn)");
+  m.def(
+      "dot_attention(Tensor indptr, Tensor indices, Tensor? edge_ids, Tensor query, Tensor key, Tensor value, "
+      "float scale, float dropout_p, Tensor? seed, bool save, bool precise) "
+      "-> (Tensor out, Tensor lse, Tensor out_residual)");
+  m.def(
+      "dot_attention_backward(Tensor indptr, Tensor indices, Tensor? edge_ids, Tensor out_indptr, Tensor out_indices, "
+      "Tensor? out_edge_ids, Tensor query, Tensor key, Tensor value, float scale, float dropout_p, Tensor? seed, "
+      "Tensor grad, Tensor out, Tensor lse, Tensor out_residual) "
+      "-> (Tensor grad_query, Tensor grad_key, Tensor grad_value)");
+
   // A measuring aid, CUDA only: reads the rows of feat (N, F) that `indices` names, as gspmm does, and nothing else.
   // Rows are a multiple of 16 bytes; tile_bytes of each, at most 512 (0), are gathered for all edges before the next.
   // The exclusive or of the words returned, of which there are as many as suits the kernel, is that of the words read.

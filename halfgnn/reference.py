@@ -16,7 +16,16 @@ from typing import Callable
 import torch
 from torch import Tensor
 
-__all__ = ["edge_softmax", "gsddmm", "gspmm", "segment_reduce"]
+__all__ = [
+    "dot_attention",
+    "dropout_mask",
+    "edge_softmax",
+    "gat_attention",
+    "gatv2_attention",
+    "gsddmm",
+    "gspmm",
+    "segment_reduce",
+]
 
 _ARITHMETIC: dict[str, Callable[..., Tensor]] = {"add": torch.add, "sub": torch.sub, "mul": torch.mul, "div": torch.div}
 
@@ -68,6 +77,64 @@ def edge_softmax(g, logits, norm_by="dst") -> Tensor:
     largest = _scatter_extreme("max", logits.detach(), row, num_rows)
     weight = (logits - largest[row]).exp()
     return weight / _scatter_sum(weight, row, num_rows)[row]
+
+
+def gat_attention(g, feat, attn_src, attn_dst, edge_logits=None, negative_slope=0.2, mask=None) -> Tensor:
+    """``out[v] = sum over in-edges e = (u, v) of softmax(LeakyReLU(attn_src[u] + attn_dst[v] + edge_logits[e])) mask[e] feat[u]``.
+
+    Shapes: feat (num_src, H, D), attn_src (num_src, H), attn_dst (num_dst, H), edge_logits and mask (num_edges, H); result
+    (num_dst, H, D). mask: the factors of dropout, see :func:`dropout_mask`.
+    """
+    logits = gsddmm(g, "add", attn_src, attn_dst)
+    if edge_logits is not None:
+        logits = logits + edge_logits
+    return _attend(g, torch.nn.functional.leaky_relu(logits, negative_slope), mask, feat)
+
+
+def gatv2_attention(g, feat_src, feat_dst, attn, negative_slope=0.2, mask=None) -> Tensor:
+    """As gat_attention with logits ``<attn, LeakyReLU(feat_src[u] + feat_dst[v])>`` and values feat_src; attn is (H, D)."""
+    hidden = torch.nn.functional.leaky_relu(gsddmm(g, "add", feat_src, feat_dst), negative_slope)
+    return _attend(g, (hidden * attn).sum(-1), mask, feat_src)
+
+
+def dot_attention(g, query, key, value, scale, mask=None) -> Tensor:
+    """As gat_attention with logits ``scale <query[v], key[u]>`` and values value[u]."""
+    return _attend(g, gsddmm(g, "dot", key, query).squeeze(-1) * scale, mask, value)
+
+
+def _attend(g, logits, mask, value) -> Tensor:
+    weights = edge_softmax(g, logits)
+    if mask is not None:
+        weights = weights * mask
+    return gspmm(g, "mul", "sum", value, weights.unsqueeze(-1))
+
+
+def dropout_mask(seed, num_edges, heads, dropout_p) -> Tensor:
+    """(num_edges, heads) in float64: 0 where the fused attentions drop a weight under this seed, else 1 / (1 - dropout_p).
+
+    Philox-4x32-10 (Salmon et al., 2011): the word of edge e and head h is word h % 4 under the key seed[0] and the counter
+    (e, h // 4, seed[1]), low words first; an entry is dropped where it is below dropout_p 2**32.
+    """
+    word = 2**32 - 1
+    key, salt = (int(x) for x in seed)
+    edge = torch.arange(num_edges).unsqueeze(1).expand(num_edges, -(-heads // 4))
+    quad = torch.arange(-(-heads // 4)).expand_as(edge)
+    counter = [edge & word, edge >> 32, quad, torch.full_like(edge, salt & word)]
+    keys = [key & word, key >> 32 & word]
+    for _ in range(10):
+        high0, low0 = _multiply_words(0xD2511F53, counter[0])
+        high1, low1 = _multiply_words(0xCD9E8D57, counter[2])
+        counter = [high1 ^ counter[1] ^ keys[0], low1, high0 ^ counter[3] ^ keys[1], low0]
+        keys = [(keys[0] + 0x9E3779B9) & word, (keys[1] + 0xBB67AE85) & word]
+    random = torch.stack(counter, -1).flatten(1)[:, :heads]
+    threshold = min(round(dropout_p * 2**32), word)
+    return (random >= threshold).double() * (0.0 if dropout_p == 1 else 1 / (1 - dropout_p))
+
+
+def _multiply_words(factor: int, x: Tensor) -> tuple[Tensor, Tensor]:
+    """High and low 32 bits of factor * x, for x in [0, 2**32) held in int64."""
+    low, high = factor * (x & 0xFFFF), factor * (x >> 16)
+    return (high + (low >> 16)) >> 16, (low + ((high & 0xFFFF) << 16)) & 0xFFFFFFFF
 
 
 def segment_reduce(seglen, value, reducer="sum") -> Tensor:

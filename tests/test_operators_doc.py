@@ -45,6 +45,12 @@ def calls(device):
     def ones(rows, dtype):
         return torch.ones(rows, 8, dtype=dtype, device=device)
 
+    def features(dtype):
+        return ones(2, dtype).unsqueeze(1)
+
+    def gat(x):
+        return halfgnn.ops.gat_attention(g, x, x[..., 0].detach(), x[..., 0].detach())
+
     return {
         "gspmm": lambda t: raw.gspmm(*csc, "copy_lhs", "sum", ones(2, t), None),
         "gspmm_backward": lambda t: backward(halfgnn.ops.copy_u_sum(g, ones(2, t).requires_grad_())),
@@ -55,6 +61,16 @@ def calls(device):
         "segment_reduce": lambda t: raw.segment_reduce(offsets, ones(3, t), "max"),
         "segment_reduce_backward": lambda t: backward(
             halfgnn.ops.segment_reduce(torch.tensor([1, 2], device=device), ones(3, t).requires_grad_(), "max")
+        ),
+        "gat_attention": lambda t: gat(features(t)),
+        "gat_attention_backward": lambda t: backward(gat(features(t).requires_grad_())),
+        "gatv2_attention": lambda t: halfgnn.ops.gatv2_attention(g, features(t), features(t), features(t)[0]),
+        "gatv2_attention_backward": lambda t: backward(
+            halfgnn.ops.gatv2_attention(g, features(t).requires_grad_(), features(t), features(t)[0])
+        ),
+        "dot_attention": lambda t: halfgnn.ops.dot_attention(g, features(t), features(t), features(t)),
+        "dot_attention_backward": lambda t: backward(
+            halfgnn.ops.dot_attention(g, features(t).requires_grad_(), features(t), features(t))
         ),
         "coo_to_csr": lambda t: raw.coo_to_csr(ids.to(t), ids.to(t), 3),
         "transpose": lambda t: raw.transpose(*(x.to(t) for x in (csr[0], csr[1])), None, 2),

@@ -41,7 +41,7 @@ struct GatArgs {
   const void* attn_src = nullptr;     // (num_src, heads)
   const void* attn_dst = nullptr;     // (num_dst, heads)
   const void* edge_logits = nullptr;  // (E, heads); null: none
-  float negative_slope = 0.2f;
+  double negative_slope = 0.2;
   Dropout dropout;
 
   // Forward: results. Backward: what the forward gave, read only.
@@ -60,14 +60,15 @@ struct GatArgs {
 
 // l_e = sum over d of attn[h, d] LeakyReLU(feat_src[u] + feat_dst[v])[h, d]; value = feat_src.
 struct Gatv2Args {
-  Topology topology;  // CSC
-  Topology by_src;    // CSR, backward only
+  Topology topology;    // CSC
+  Topology by_src;      // CSR, backward only
+  int64_t num_src = 0;  // rows of feat_src; a hint
   int64_t heads = 1, dim = 0;
   DType type = DType::kFloat;
   const void* feat_src = nullptr;  // (num_src, heads, dim)
   const void* feat_dst = nullptr;  // (num_dst, heads, dim)
   const void* attn = nullptr;      // (heads, dim)
-  float negative_slope = 0.2f;
+  double negative_slope = 0.2;
   Dropout dropout;
 
   Precise out;  // (num_dst, heads, dim)
@@ -81,14 +82,15 @@ struct Gatv2Args {
 
 // l_e = scale <query[v], key[u]>.
 struct DotAttentionArgs {
-  Topology topology;  // CSC
-  Topology by_src;    // CSR, backward only
+  Topology topology;    // CSC
+  Topology by_src;      // CSR, backward only
+  int64_t num_src = 0;  // rows of key and value; a hint
   int64_t heads = 1, dim = 0;
   DType type = DType::kFloat;
   const void* query = nullptr;  // (num_dst, heads, dim)
   const void* key = nullptr;    // (num_src, heads, dim)
   const void* value = nullptr;  // (num_src, heads, dim)
-  float scale = 1.f;
+  double scale = 1;
   Dropout dropout;
 
   Precise out;  // (num_dst, heads, dim)

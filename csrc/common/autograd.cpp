@@ -6,8 +6,10 @@
 #include <torch/library.h>
 
 TORCH_LIBRARY_IMPL(halfgnn, Autograd, m) {
-  for (const char* name : {"gspmm", "gspmm_backward", "gsddmm", "gsddmm_backward", "edge_softmax",
-                           "edge_softmax_backward", "segment_reduce", "segment_reduce_backward"}) {
+  for (const char* name :
+       {"gspmm", "gspmm_backward", "gsddmm", "gsddmm_backward", "edge_softmax", "edge_softmax_backward",
+        "segment_reduce", "segment_reduce_backward", "gat_attention", "gat_attention_backward", "gatv2_attention",
+        "gatv2_attention_backward", "dot_attention", "dot_attention_backward"}) {
     m.impl(name, torch::autograd::autogradNotImplementedFallback());
   }
 }

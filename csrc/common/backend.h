@@ -4,6 +4,7 @@
 #include <c10/core/Device.h>
 
 #include "arguments.h"
+#include "attention.h"
 
 namespace halfgnn {
 
@@ -24,6 +25,12 @@ struct Backend {
   void (*backward)(const BackwardArgs&);
   void (*edge_softmax)(const EdgeSoftmaxArgs&);
   void (*edge_softmax_backward)(const EdgeSoftmaxArgs&);
+  void (*gat_attention)(const GatArgs&);
+  void (*gat_attention_backward)(const GatArgs&);
+  void (*gatv2_attention)(const Gatv2Args&);
+  void (*gatv2_attention_backward)(const Gatv2Args&);
+  void (*dot_attention)(const DotAttentionArgs&);
+  void (*dot_attention_backward)(const DotAttentionArgs&);
   // Raises or, where that would need a synchronisation, fails asynchronously unless indptr rises from 0 to num_edges.
   void (*check_offsets)(const Topology&);
 };

@@ -17,17 +17,21 @@ struct RandomWords {
   uint32_t word[4];
 };
 
+// What a round multiplies by, and what it adds to the key.
+constexpr uint32_t kPhilox0 = 0xD2511F53u, kPhilox1 = 0xCD9E8D57u;
+constexpr uint32_t kPhiloxKey0 = 0x9E3779B9u, kPhiloxKey1 = 0xBB67AE85u;
+
 // The four words of a counter under a key.
 HALFGNN_HOST_DEVICE RandomWords philox(uint64_t key, uint64_t counter_low, uint64_t counter_high) {
   RandomWords x{{static_cast<uint32_t>(counter_low), static_cast<uint32_t>(counter_low >> 32),
                  static_cast<uint32_t>(counter_high), static_cast<uint32_t>(counter_high >> 32)}};
   uint32_t key0 = static_cast<uint32_t>(key), key1 = static_cast<uint32_t>(key >> 32);
   for (int round = 0; round < 10; ++round) {
-    const uint64_t product0 = uint64_t{0xD2511F53u} * x.word[0], product1 = uint64_t{0xCD9E8D57u} * x.word[2];
+    const uint64_t product0 = uint64_t{kPhilox0} * x.word[0], product1 = uint64_t{kPhilox1} * x.word[2];
     x = {{static_cast<uint32_t>(product1 >> 32) ^ x.word[1] ^ key0, static_cast<uint32_t>(product1),
           static_cast<uint32_t>(product0 >> 32) ^ x.word[3] ^ key1, static_cast<uint32_t>(product0)}};
-    key0 += 0x9E3779B9u;
-    key1 += 0xBB67AE85u;
+    key0 += kPhiloxKey0;
+    key1 += kPhiloxKey1;
   }
   return x;
 }

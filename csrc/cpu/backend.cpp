@@ -5,6 +5,7 @@
 #include <ATen/Dispatch.h>
 
 #include "../ops/operators.h"
+#include "attention.h"
 #include "kernels.h"
 #include "parallel.h"
 
@@ -70,12 +71,21 @@ constexpr Backend kCpu{
     backward,
     edge_softmax<&KernelTable::edge_softmax>,
     edge_softmax<&KernelTable::edge_softmax_backward>,
+    gat_attention,
+    gat_attention_backward,
+    gatv2_attention,
+    gatv2_attention_backward,
+    dot_attention,
+    dot_attention_backward,
     check_offsets,
 };
 const bool kAdded = add_backend(c10::kCPU, kCpu);
 
 }  // namespace
 
-TORCH_LIBRARY_IMPL(halfgnn, CPU, m) { register_operators(m); }
+TORCH_LIBRARY_IMPL(halfgnn, CPU, m) {
+  register_operators(m);
+  register_attentions(m);
+}
 
 }  // namespace halfgnn

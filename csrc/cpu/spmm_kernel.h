@@ -85,9 +85,18 @@ class RunningSum {
     folded_ = false;
     return run_;
   }
+  HALFGNN_INLINE Acc* sum() { return run_; }  // what start() returned
   HALFGNN_INLINE void added(int64_t edges) {
     count_ += edges;
     if (count_ >= kRun) fold();
+  }
+  // What was added so far, times a factor a head: n / heads consecutive elements each.
+  void rescale(int64_t heads, const Acc* factor) {
+    const int64_t width = n_ / heads;
+    for (int64_t i = 0; i < heads * width; ++i) {
+      run_[i] *= factor[i / width];
+      if (folded_) total_[i] *= factor[i / width];
+    }
   }
   HALFGNN_INLINE Acc* finish() {
     if (folded_)
@@ -96,7 +105,7 @@ class RunningSum {
   }
 
  private:
-  void fold() {
+  __attribute__((noinline)) void fold() {
     for (int64_t i = 0; i < n_; ++i) {
       total_[i] = (folded_ ? total_[i] : 0.) + run_[i];
       run_[i] = 0;

@@ -2,7 +2,7 @@
 
 #include "../common/backend.h"
 
-#include <ATen/ATen.h>
+#include <ATen/ops/empty.h>
 #include <c10/cuda/CUDAException.h>
 #include <c10/cuda/CUDAStream.h>
 
@@ -78,6 +78,12 @@ constexpr Backend kCuda{
     [](const BackwardArgs& args) { run<backward, backward_workspace>(args); },
     [](const EdgeSoftmaxArgs& args) { run<edge_softmax, edge_softmax_workspace>(args); },
     [](const EdgeSoftmaxArgs& args) { run<edge_softmax_backward, edge_softmax_workspace>(args); },
+    /*gat_attention=*/nullptr,  // the attentions are not registered
+    /*gat_attention_backward=*/nullptr,
+    /*gatv2_attention=*/nullptr,
+    /*gatv2_attention_backward=*/nullptr,
+    /*dot_attention=*/nullptr,
+    /*dot_attention_backward=*/nullptr,
     [](const Topology& topology) { C10_CUDA_CHECK(check_offsets(topology, Launch{current_stream()})); },
 };
 const bool kAdded = add_backend(kDevice, kCuda);

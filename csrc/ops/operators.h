@@ -1,6 +1,9 @@
 // The operators that both back ends share: checks, allocation, choice of kernel. Schemas are in csrc/library.cpp.
 #pragma once
 
+#include <ATen/ops/empty.h>
+#include <ATen/ops/empty_like.h>
+#include <ATen/ops/zeros.h>
 #include <torch/library.h>
 
 #include "../common/checks.h"
@@ -32,8 +35,39 @@ std::tuple<Tensor, Tensor> segment_reduce(const Tensor& offsets, const Tensor& v
                                           std::string_view reduce_name);
 Tensor segment_reduce_backward(const Tensor& offsets, const Tensor& grad_out, const OptionalTensor& arg_data,
                                std::string_view reduce_name, int64_t num_rows);
+std::tuple<Tensor, Tensor, Tensor, Tensor, Tensor, Tensor> gat_attention(
+    const Tensor& indptr, const Tensor& indices, const OptionalTensor& edge_ids, const Tensor& feat,
+    const Tensor& attn_src, const Tensor& attn_dst, const OptionalTensor& edge_logits, double negative_slope,
+    double dropout_p, const OptionalTensor& seed, bool save, bool precise);
+std::tuple<Tensor, Tensor, Tensor, Tensor> gat_attention_backward(
+    const Tensor& indptr, const Tensor& indices, const OptionalTensor& edge_ids, const Tensor& feat,
+    const Tensor& attn_src, const Tensor& attn_dst, const OptionalTensor& edge_logits, double negative_slope,
+    double dropout_p, const OptionalTensor& seed, const Tensor& grad, const Tensor& out, const Tensor& lse,
+    const Tensor& out_residual, const Tensor& positive, const Tensor& positive_residual, const Tensor& positive_weight,
+    bool need_edge_logits);
+std::tuple<Tensor, Tensor, Tensor> gatv2_attention(const Tensor& indptr, const Tensor& indices,
+                                                   const OptionalTensor& edge_ids, const Tensor& feat_src,
+                                                   const Tensor& feat_dst, const Tensor& attn, double negative_slope,
+                                                   double dropout_p, const OptionalTensor& seed, bool save,
+                                                   bool precise);
+std::tuple<Tensor, Tensor, Tensor> gatv2_attention_backward(
+    const Tensor& indptr, const Tensor& indices, const OptionalTensor& edge_ids, const Tensor& out_indptr,
+    const Tensor& out_indices, const OptionalTensor& out_edge_ids, const Tensor& feat_src, const Tensor& feat_dst,
+    const Tensor& attn, double negative_slope, double dropout_p, const OptionalTensor& seed, const Tensor& grad,
+    const Tensor& out, const Tensor& lse, const Tensor& out_residual);
+std::tuple<Tensor, Tensor, Tensor> dot_attention(const Tensor& indptr, const Tensor& indices,
+                                                 const OptionalTensor& edge_ids, const Tensor& query, const Tensor& key,
+                                                 const Tensor& value, double scale, double dropout_p,
+                                                 const OptionalTensor& seed, bool save, bool precise);
+std::tuple<Tensor, Tensor, Tensor> dot_attention_backward(const Tensor& indptr, const Tensor& indices,
+                                                          const OptionalTensor& edge_ids, const Tensor& out_indptr,
+                                                          const Tensor& out_indices, const OptionalTensor& out_edge_ids,
+                                                          const Tensor& query, const Tensor& key, const Tensor& value,
+                                                          double scale, double dropout_p, const OptionalTensor& seed,
+                                                          const Tensor& grad, const Tensor& out, const Tensor& lse,
+                                                          const Tensor& out_residual);
 
-// Makes all of them kernels of one dispatch key. Building adjacencies is each back end's own.
+// Makes all others kernels of one dispatch key. Building adjacencies is each back end's own.
 inline void register_operators(torch::Library& m) {
   m.impl("gspmm", &gspmm);
   m.impl("gspmm_backward", &gspmm_backward);
@@ -43,6 +77,16 @@ inline void register_operators(torch::Library& m) {
   m.impl("edge_softmax_backward", &edge_softmax_backward);
   m.impl("segment_reduce", &segment_reduce);
   m.impl("segment_reduce_backward", &segment_reduce_backward);
+}
+
+// Those that CUDA does not have yet.
+inline void register_attentions(torch::Library& m) {
+  m.impl("gat_attention", &gat_attention);
+  m.impl("gat_attention_backward", &gat_attention_backward);
+  m.impl("gatv2_attention", &gatv2_attention);
+  m.impl("gatv2_attention_backward", &gatv2_attention_backward);
+  m.impl("dot_attention", &dot_attention);
+  m.impl("dot_attention_backward", &dot_attention_backward);
 }
 
 }  // namespace halfgnn

@@ -1,6 +1,6 @@
 """Message-passing operators with DGL's names, arguments and broadcasting, on a halfgnn.Graph or a DGLGraph.
 
-Generic: gspmm, gsddmm, edge_softmax, segment_reduce. Generated from the generic ones:
+Generic: gspmm, gsddmm, edge_softmax, segment_reduce. Fused: gat_attention, gatv2_attention, dot_attention. Made of the generic:
 u_{add,sub,mul,div}_e_{sum,mean,max,min}, copy_{u,e}_{sum,mean,max,min}, {u,v,e}_{add,sub,mul,div,dot}_{u,v,e} and copy_{u,v,e}.
 """
 
@@ -10,6 +10,7 @@ from . import gather_limit as _gather_limit  # noqa: F401  (registers fake kerne
 from . import sddmm as _sddmm
 from . import spmm as _spmm
 from . import topology  # noqa: F401  (registers fake kernels)
+from .attention import dot_attention, gat_attention, gatv2_attention
 from .edge_softmax import edge_softmax
 from .sddmm import gsddmm
 from .segment_reduce import segment_reduce
@@ -20,7 +21,17 @@ for _name, _function in {**_spmm.FUNCTIONS, **_sddmm.FUNCTIONS}.items():
     _function.__module__ = __name__
     globals()[_name] = _function
 
-__all__ = ["edge_softmax", "gsddmm", "gspmm", "segment_reduce", *_spmm.FUNCTIONS, *_sddmm.FUNCTIONS]
+__all__ = [
+    "dot_attention",
+    "edge_softmax",
+    "gat_attention",
+    "gatv2_attention",
+    "gsddmm",
+    "gspmm",
+    "segment_reduce",
+    *_spmm.FUNCTIONS,
+    *_sddmm.FUNCTIONS,
+]
 
 if TYPE_CHECKING:
     from collections.abc import Callable

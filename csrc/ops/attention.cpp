@@ -1,0 +1,371 @@
+// gat_attention, gatv2_attention, dot_attention and their backwards: checks, allocation.
+
+#include "../common/attention.h"
+
+#include <c10/core/DeviceGuard.h>
+
+#include <cmath>
+
+#include "operators.h"
+
+namespace halfgnn {
+namespace {
+
+void check_shape(const Feature& feature, const char* name, std::initializer_list<int64_t> expected, const char* what) {
+  TORCH_CHECK_VALUE(feature.tensor.sizes() == at::IntArrayRef(expected), name, " has shape ", feature.tensor.sizes(),
+                    "; expected ", at::IntArrayRef(expected), ", ", what);
+}
+void check_type(const Feature& feature, const char* name, const Feature& like, const char* like_name) {
+  TORCH_CHECK_TYPE(feature.operand.type == like.operand.type, name, " has dtype ", feature.tensor.scalar_type(),
+                   "; expected that of ", like_name, ", ", like.tensor.scalar_type());
+}
+
+// A feature (rows, heads, dim).
+Feature head_feature(const Tensor& tensor, const char* name, const at::Device& device) {
+  const Feature feature = feature_of(tensor, name, Target::kCol, device);
+  TORCH_CHECK_VALUE(tensor.dim() == 3, name, " has shape ", tensor.sizes(), "; expected (rows, heads, dim)");
+  return feature;
+}
+Feature like(const Tensor& tensor, const char* name, int64_t rows, const Feature& other, const char* other_name,
+             const char* what) {
+  const Feature feature = head_feature(tensor, name, other.tensor.device());
+  check_shape(feature, name, {rows, other.tensor.size(1), other.tensor.size(2)}, what);
+  check_type(feature, name, other, other_name);
+  return feature;
+}
+
+Dropout dropout_of(double probability, const OptionalTensor& seed, const at::Device& device) {
+  TORCH_CHECK_VALUE(probability >= 0 && probability <= 1, "dropout_p is ", probability, "; expected one in [0, 1]");
+  Dropout dropout;
+  if (probability == 0) return dropout;
+  TORCH_CHECK_VALUE(seed.has_value(), "seed is None; expected (2,) int64 where dropout_p is not 0");
+  TORCH_CHECK_TYPE(seed->scalar_type() == at::kLong, "seed has dtype ", seed->scalar_type(), "; expected int64");
+  TORCH_CHECK_VALUE(seed->dim() == 1 && seed->numel() == 2 && seed->is_contiguous(), "seed has shape ", seed->sizes(),
+                    "; expected (2,), contiguous");
+  TORCH_CHECK_VALUE(seed->device() == device, "seed is on ", seed->device(), "; expected ", device);
+  dropout.seed = seed->const_data_ptr<int64_t>();
+  dropout.threshold = static_cast<uint32_t>(std::min(std::round(probability * 0x1p32), 0x1p32 - 1));
+  dropout.scale = probability == 1 ? 0 : 1 / (1 - probability);
+  return dropout;
+}
+
+at::TensorOptions statistics_options(const Feature& feat) {
+  return feat.tensor.options().dtype(feat.operand.type == DType::kDouble ? at::kDouble : at::kFloat);
+}
+
+// A result and, for a half that the backward needs better, what rounding it lost; empty where there is none.
+struct PreciseTensor {
+  Tensor value, residual;
+  PreciseTensor(at::IntArrayRef sizes, const Feature& feat, bool wanted, bool precise) {
+    const auto options = feat.tensor.options();
+    value = at::empty(wanted ? sizes : at::IntArrayRef{0}, options);
+    const bool keep = wanted && precise && size_of(feat.operand.type) == 2;
+    residual = at::empty(keep ? sizes : at::IntArrayRef{0}, options);
+  }
+  Precise args() {
+    const auto pointer = [](Tensor& tensor) { return tensor.numel() == 0 ? nullptr : tensor.mutable_data_ptr(); };
+    return {pointer(value), pointer(residual)};
+  }
+};
+
+// What a forward gave, read again.
+struct Saved {
+  Feature value, residual;
+  Saved(const Tensor& value_data, const Tensor& residual_data, const char* name, const char* residual_name,
+        int64_t rows, const Feature& feat, const char* feat_name)
+      : value(like(value_data, name, rows, feat, feat_name, "one row a destination node")) {
+    if (residual_data.numel() != 0) {
+      residual = like(residual_data, residual_name, rows, feat, feat_name, "as its value");
+    }
+  }
+  Precise args() const { return {const_cast<void*>(value.operand.data), const_cast<void*>(residual.operand.data)}; }
+};
+Feature statistic_of(const Tensor& tensor, const char* name, int64_t rows, const Feature& feat) {
+  const Feature statistic = feature_of(tensor, name, Target::kRow, feat.tensor.device());
+  check_shape(statistic, name, {rows, feat.tensor.size(1)}, "one number a destination node and head");
+  TORCH_CHECK_TYPE(tensor.scalar_type() == c10::typeMetaToScalarType(statistics_options(feat).dtype()), name,
+                   " has dtype ", tensor.scalar_type(), "; expected ", statistics_options(feat).dtype());
+  return statistic;
+}
+void* writable(const Feature& feature) { return const_cast<void*>(feature.operand.data); }
+
+// Whether there is anything to add.
+bool is_empty(const Topology& topology, const Feature& feat) {
+  return topology.num_edges == 0 || feat.tensor.size(1) * feat.tensor.size(2) == 0;
+}
+
+// ---- GAT ---------------------------------------------------------------------------------------------------------
+
+struct GatInputs {
+  Feature feat, attn_src, attn_dst, edge_logits;
+  GatArgs args;
+
+  GatInputs(const Topology& topology, const at::Device& device, int64_t num_src, int64_t num_dst,
+            const Tensor& feat_data, const Tensor& src_data, const Tensor& dst_data, const OptionalTensor& edge_data,
+            double negative_slope, double dropout_p, const OptionalTensor& seed)
+      : feat(head_feature(feat_data, "feat", device)),
+        attn_src(feature_of(src_data, "attn_src", Target::kCol, device)),
+        attn_dst(feature_of(dst_data, "attn_dst", Target::kRow, device)),
+        edge_logits(feature_of(edge_data, "edge_logits", Target::kEdge, device)) {
+    const int64_t heads = feat.tensor.size(1);
+    if (num_src < 0) num_src = feat.tensor.size(0);
+    TORCH_CHECK_VALUE(feat.tensor.size(0) == num_src, "feat has shape ", feat.tensor.sizes(), "; expected ", num_src,
+                      " rows, one a source node");
+    check_shape(attn_src, "attn_src", {num_src, heads}, "one number a source node and head");
+    check_shape(attn_dst, "attn_dst", {num_dst, heads}, "one number a destination node and head");
+    check_type(attn_dst, "attn_dst", attn_src, "attn_src");
+    const DType logit_type = attn_src.operand.type;
+    TORCH_CHECK_TYPE(
+        logit_type == feat.operand.type || (logit_type == DType::kFloat && size_of(feat.operand.type) == 2),
+        "attn_src has dtype ", attn_src.tensor.scalar_type(), "; expected that of feat, ", feat.tensor.scalar_type(),
+        ", or float32 with half features");
+    if (edge_logits.defined()) {
+      check_shape(edge_logits, "edge_logits", {topology.num_edges, heads}, "one number an edge and head");
+      check_type(edge_logits, "edge_logits", attn_src, "attn_src");
+    }
+    args.topology = topology;
+    args.heads = heads;
+    args.dim = feat.tensor.size(2);
+    args.type = feat.operand.type;
+    args.feat = feat.operand.data;
+    args.logit_type = logit_type;
+    args.attn_src = attn_src.operand.data;
+    args.attn_dst = attn_dst.operand.data;
+    args.edge_logits = edge_logits.operand.data;
+    args.negative_slope = negative_slope;
+    args.dropout = dropout_of(dropout_p, seed, device);
+  }
+};
+
+}  // namespace
+
+std::tuple<Tensor, Tensor, Tensor, Tensor, Tensor, Tensor> gat_attention(
+    const Tensor& indptr, const Tensor& indices, const OptionalTensor& edge_ids, const Tensor& feat,
+    const Tensor& attn_src, const Tensor& attn_dst, const OptionalTensor& edge_logits, double negative_slope,
+    double dropout_p, const OptionalTensor& seed, bool save, bool precise) {
+  const c10::DeviceGuard guard(indptr.device());
+  const Topology topology = topology_of(indptr, indices, edge_ids, indices.numel());
+  GatInputs in(topology, indptr.device(), -1, topology.num_rows, feat, attn_src, attn_dst, edge_logits, negative_slope,
+               dropout_p, seed);
+  const std::vector<int64_t> sizes{topology.num_rows, in.args.heads, in.args.dim};
+  const std::vector<int64_t> per_head =
+      save ? std::vector<int64_t>{topology.num_rows, in.args.heads} : std::vector<int64_t>{0};
+  PreciseTensor out(sizes, in.feat, true, save && precise), positive(sizes, in.feat, save, precise);
+  Tensor lse = at::empty(per_head, statistics_options(in.feat)), positive_weight = at::empty_like(lse);
+  if (is_empty(topology, in.feat)) {
+    for (Tensor* tensor : {&out.value, &out.residual, &positive.value, &positive.residual, &lse, &positive_weight}) {
+      tensor->zero_();
+    }
+  } else {
+    in.args.num_cols = in.feat.tensor.size(0);
+    in.args.out = out.args();
+    in.args.positive = positive.args();
+    in.args.lse = save ? lse.mutable_data_ptr() : nullptr;
+    in.args.positive_weight = save ? positive_weight.mutable_data_ptr() : nullptr;
+    backend_of(indptr.device()).gat_attention(in.args);
+  }
+  return {out.value, lse, out.residual, positive.value, positive.residual, positive_weight};
+}
+
+std::tuple<Tensor, Tensor, Tensor, Tensor> gat_attention_backward(
+    const Tensor& indptr, const Tensor& indices, const OptionalTensor& edge_ids, const Tensor& feat,
+    const Tensor& attn_src, const Tensor& attn_dst, const OptionalTensor& edge_logits, double negative_slope,
+    double dropout_p, const OptionalTensor& seed, const Tensor& grad, const Tensor& out, const Tensor& lse,
+    const Tensor& out_residual, const Tensor& positive, const Tensor& positive_residual, const Tensor& positive_weight,
+    bool need_edge_logits) {
+  const c10::DeviceGuard guard(indptr.device());
+  const at::Device device = indptr.device();
+  const Topology topology = topology_of(indptr, indices, edge_ids, indices.numel());
+  const int64_t num_dst = out.dim() > 0 ? out.size(0) : 0;
+  GatInputs in(topology, device, topology.num_rows, num_dst, feat, attn_src, attn_dst, edge_logits, negative_slope,
+               dropout_p, seed);
+  TORCH_CHECK_VALUE(!need_edge_logits || in.edge_logits.defined(), "need_edge_logits is set, but edge_logits is None");
+  const Feature upstream = like(grad, "grad", num_dst, in.feat, "feat", "one row a destination node");
+  const Saved saved_out(out, out_residual, "out", "out_residual", num_dst, in.feat, "feat");
+  const Saved saved_positive(positive, positive_residual, "positive", "positive_residual", num_dst, in.feat, "feat");
+  const Feature saved_lse = statistic_of(lse, "lse", num_dst, in.feat);
+  const Feature saved_weight = statistic_of(positive_weight, "positive_weight", num_dst, in.feat);
+  const auto empty_like = [](const Feature& f) { return at::empty(f.tensor.sizes(), f.tensor.options()); };
+  Tensor grad_feat = empty_like(in.feat), grad_src = empty_like(in.attn_src), grad_dst = empty_like(in.attn_dst);
+  Tensor grad_edge = need_edge_logits ? empty_like(in.edge_logits) : at::empty({0}, in.attn_src.tensor.options());
+  if (is_empty(topology, in.feat)) {
+    for (Tensor* tensor : {&grad_feat, &grad_src, &grad_dst, &grad_edge}) tensor->zero_();
+    return {grad_feat, grad_src, grad_dst, grad_edge};
+  }
+  in.args.num_cols = num_dst;
+  in.args.grad = upstream.operand.data;
+  in.args.out = saved_out.args();
+  in.args.positive = saved_positive.args();
+  in.args.lse = writable(saved_lse);
+  in.args.positive_weight = writable(saved_weight);
+  in.args.grad_feat = grad_feat.mutable_data_ptr();
+  in.args.grad_attn_src = grad_src.mutable_data_ptr();
+  in.args.grad_attn_dst = grad_dst.mutable_data_ptr();
+  in.args.grad_edge_logits = need_edge_logits ? grad_edge.mutable_data_ptr() : nullptr;
+  backend_of(device).gat_attention_backward(in.args);
+  return {grad_feat, grad_src, grad_dst, grad_edge};
+}
+
+// ---- GATv2 -------------------------------------------------------------------------------------------------------
+
+namespace {
+
+struct Gatv2Inputs {
+  Feature src, dst, attn;
+  Gatv2Args args;
+
+  Gatv2Inputs(const Topology& topology, const at::Device& device, const Tensor& src_data, const Tensor& dst_data,
+              const Tensor& attn_data, double negative_slope, double dropout_p, const OptionalTensor& seed)
+      : src(head_feature(src_data, "feat_src", device)),
+        dst(like(dst_data, "feat_dst", topology.num_rows, src, "feat_src", "one row a destination node")),
+        attn(feature_of(attn_data, "attn", Target::kRow, device)) {
+    check_shape(attn, "attn", {src.tensor.size(1), src.tensor.size(2)}, "(heads, dim)");
+    check_type(attn, "attn", src, "feat_src");
+    args.topology = topology;
+    args.heads = src.tensor.size(1);
+    args.dim = src.tensor.size(2);
+    args.type = src.operand.type;
+    args.feat_src = src.operand.data;
+    args.feat_dst = dst.operand.data;
+    args.attn = attn.operand.data;
+    args.negative_slope = negative_slope;
+    args.dropout = dropout_of(dropout_p, seed, device);
+  }
+};
+
+// The other side of the adjacency whose indptr and indices belong to `topology`.
+Topology other_side(const Tensor& indptr, const Tensor& indices, const OptionalTensor& edge_ids,
+                    const Topology& topology, int64_t num_rows) {
+  const Topology other = topology_of(indptr, indices, edge_ids, topology.num_edges);
+  TORCH_CHECK_TYPE(other.is_int64 == topology.is_int64, "out_indptr has dtype ", indptr.scalar_type(),
+                   "; expected that of indptr");
+  TORCH_CHECK_VALUE(other.num_rows == num_rows, "out_indptr has shape ", indptr.sizes(), "; expected (", num_rows + 1,
+                    ",), one more than there are source nodes");
+  return other;
+}
+
+// Runs a forward whose saved results are out and lse.
+template <class Args>
+std::tuple<Tensor, Tensor, Tensor> run_forward(void (*kernel)(const Args&), Args& args, const Feature& feat, bool save,
+                                               bool precise) {
+  const std::vector<int64_t> sizes{args.topology.num_rows, args.heads, args.dim};
+  const std::vector<int64_t> per_head =
+      save ? std::vector<int64_t>{args.topology.num_rows, args.heads} : std::vector<int64_t>{0};
+  PreciseTensor out(sizes, feat, true, save && precise);
+  Tensor lse = at::empty(per_head, statistics_options(feat));
+  if (is_empty(args.topology, feat)) {
+    for (Tensor* tensor : {&out.value, &out.residual, &lse}) tensor->zero_();
+  } else {
+    args.out = out.args();
+    args.lse = save ? lse.mutable_data_ptr() : nullptr;
+    kernel(args);
+  }
+  return {out.value, lse, out.residual};
+}
+
+// Runs a backward that writes the three tensors to which `results` point.
+template <class Args>
+std::tuple<Tensor, Tensor, Tensor> run_backward(void (*kernel)(const Args&), Args& args, const Feature& feat,
+                                                const Tensor& grad, const Tensor& out, const Tensor& lse,
+                                                const Tensor& out_residual, const Feature (&operands)[3],
+                                                void* Args::* const (&results)[3]) {
+  const int64_t num_dst = args.topology.num_rows;
+  const Feature upstream = like(grad, "grad", num_dst, feat, "the features", "one row a destination node");
+  const Saved saved(out, out_residual, "out", "out_residual", num_dst, feat, "the features");
+  const Feature saved_lse = statistic_of(lse, "lse", num_dst, feat);
+  Tensor grads[3];
+  for (int i = 0; i < 3; ++i) {
+    grads[i] = at::empty(operands[i].tensor.sizes(), operands[i].tensor.options());
+    args.*results[i] = grads[i].mutable_data_ptr();
+    if (is_empty(args.topology, feat)) grads[i].zero_();
+  }
+  if (!is_empty(args.topology, feat)) {
+    args.grad = upstream.operand.data;
+    args.out = saved.args();
+    args.lse = writable(saved_lse);
+    kernel(args);
+  }
+  return {grads[0], grads[1], grads[2]};
+}
+
+}  // namespace
+
+std::tuple<Tensor, Tensor, Tensor> gatv2_attention(const Tensor& indptr, const Tensor& indices,
+                                                   const OptionalTensor& edge_ids, const Tensor& feat_src,
+                                                   const Tensor& feat_dst, const Tensor& attn, double negative_slope,
+                                                   double dropout_p, const OptionalTensor& seed, bool save,
+                                                   bool precise) {
+  const c10::DeviceGuard guard(indptr.device());
+  const Topology topology = topology_of(indptr, indices, edge_ids, indices.numel());
+  Gatv2Inputs in(topology, indptr.device(), feat_src, feat_dst, attn, negative_slope, dropout_p, seed);
+  return run_forward(backend_of(indptr.device()).gatv2_attention, in.args, in.src, save, precise);
+}
+
+std::tuple<Tensor, Tensor, Tensor> gatv2_attention_backward(
+    const Tensor& indptr, const Tensor& indices, const OptionalTensor& edge_ids, const Tensor& out_indptr,
+    const Tensor& out_indices, const OptionalTensor& out_edge_ids, const Tensor& feat_src, const Tensor& feat_dst,
+    const Tensor& attn, double negative_slope, double dropout_p, const OptionalTensor& seed, const Tensor& grad,
+    const Tensor& out, const Tensor& lse, const Tensor& out_residual) {
+  const c10::DeviceGuard guard(indptr.device());
+  const Topology topology = topology_of(indptr, indices, edge_ids, indices.numel());
+  Gatv2Inputs in(topology, indptr.device(), feat_src, feat_dst, attn, negative_slope, dropout_p, seed);
+  in.args.by_src = other_side(out_indptr, out_indices, out_edge_ids, topology, in.src.tensor.size(0));
+  return run_backward(backend_of(indptr.device()).gatv2_attention_backward, in.args, in.src, grad, out, lse,
+                      out_residual, {in.src, in.dst, in.attn},
+                      {&Gatv2Args::grad_feat_src, &Gatv2Args::grad_feat_dst, &Gatv2Args::grad_attn});
+}
+
+// ---- dot ---------------------------------------------------------------------------------------------------------
+
+namespace {
+
+struct DotInputs {
+  Feature key, query, value;
+  DotAttentionArgs args;
+
+  DotInputs(const Topology& topology, const at::Device& device, const Tensor& query_data, const Tensor& key_data,
+            const Tensor& value_data, double scale, double dropout_p, const OptionalTensor& seed)
+      : key(head_feature(key_data, "key", device)),
+        query(like(query_data, "query", topology.num_rows, key, "key", "one row a destination node")),
+        value(like(value_data, "value", key.tensor.size(0), key, "key", "one row a source node")) {
+    args.topology = topology;
+    args.heads = key.tensor.size(1);
+    args.dim = key.tensor.size(2);
+    args.type = key.operand.type;
+    args.query = query.operand.data;
+    args.key = key.operand.data;
+    args.value = value.operand.data;
+    args.scale = scale;
+    args.dropout = dropout_of(dropout_p, seed, device);
+  }
+};
+
+}  // namespace
+
+std::tuple<Tensor, Tensor, Tensor> dot_attention(const Tensor& indptr, const Tensor& indices,
+                                                 const OptionalTensor& edge_ids, const Tensor& query, const Tensor& key,
+                                                 const Tensor& value, double scale, double dropout_p,
+                                                 const OptionalTensor& seed, bool save, bool precise) {
+  const c10::DeviceGuard guard(indptr.device());
+  const Topology topology = topology_of(indptr, indices, edge_ids, indices.numel());
+  DotInputs in(topology, indptr.device(), query, key, value, scale, dropout_p, seed);
+  return run_forward(backend_of(indptr.device()).dot_attention, in.args, in.key, save, precise);
+}
+
+std::tuple<Tensor, Tensor, Tensor> dot_attention_backward(const Tensor& indptr, const Tensor& indices,
+                                                          const OptionalTensor& edge_ids, const Tensor& out_indptr,
+                                                          const Tensor& out_indices, const OptionalTensor& out_edge_ids,
+                                                          const Tensor& query, const Tensor& key, const Tensor& value,
+                                                          double scale, double dropout_p, const OptionalTensor& seed,
+                                                          const Tensor& grad, const Tensor& out, const Tensor& lse,
+                                                          const Tensor& out_residual) {
+  const c10::DeviceGuard guard(indptr.device());
+  const Topology topology = topology_of(indptr, indices, edge_ids, indices.numel());
+  DotInputs in(topology, indptr.device(), query, key, value, scale, dropout_p, seed);
+  in.args.by_src = other_side(out_indptr, out_indices, out_edge_ids, topology, in.key.tensor.size(0));
+  return run_backward(backend_of(indptr.device()).dot_attention_backward, in.args, in.key, grad, out, lse, out_residual,
+                      {in.query, in.key, in.value},
+                      {&DotAttentionArgs::grad_query, &DotAttentionArgs::grad_key, &DotAttentionArgs::grad_value});
+}
+
+}  // namespace halfgnn

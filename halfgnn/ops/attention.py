@@ -1,0 +1,351 @@
+"""Fused graph attention: GAT, GATv2 and dot-product, in memory proportional to nodes, not edges.
+
+A message-passing softmax makes and keeps several tensors of one number an edge and head. Here logits, softmax, dropout and
+weighted sum are one pass over the edges; the backward recomputes the weights from a log-sum-exp a node and head. The method, and
+why GAT's backward needs no dot product an edge, is in docs/attention.md. Its forward follows flash-attention (Dao et al., 2022).
+"""
+
+from __future__ import annotations
+
+import math
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from ._common import apply, as_graph, autocast, check_operand, needs_grad
+from .edge_softmax import edge_softmax
+from .sddmm import gsddmm
+
+_gat = torch.ops.halfgnn.gat_attention.default
+_gat_backward = torch.ops.halfgnn.gat_attention_backward.default
+_gatv2 = torch.ops.halfgnn.gatv2_attention.default
+_gatv2_backward = torch.ops.halfgnn.gatv2_attention_backward.default
+_dot = torch.ops.halfgnn.dot_attention.default
+_dot_backward = torch.ops.halfgnn.dot_attention_backward.default
+
+
+# ---- fake kernels ------------------------------------------------------------------------------------------------------------
+
+
+def _fake_results(indptr, feat, save, precise):
+    """(out, lse, out_residual) of a forward."""
+    num_dst = indptr.shape[0] - 1
+    wide = torch.float64 if feat.dtype == torch.float64 else torch.float32
+    keep = save and precise and feat.dtype.itemsize == 2
+    shape = (num_dst, *feat.shape[1:])
+    return (
+        feat.new_empty(shape),
+        feat.new_empty((num_dst, feat.shape[1]) if save else (0,), dtype=wide),
+        feat.new_empty(shape if keep else (0,)),
+    )
+
+
+@torch.library.register_fake("halfgnn::gat_attention")
+def _(
+    indptr, indices, edge_ids, feat, attn_src, attn_dst, edge_logits, negative_slope, dropout_p, seed, save, precise
+):  # fmt: skip
+    out, lse, residual = _fake_results(indptr, feat, save, precise)
+    positive = torch.empty_like(out) if save else feat.new_empty((0,))
+    return out, lse, residual, positive, torch.empty_like(residual), torch.empty_like(lse)
+
+
+@torch.library.register_fake("halfgnn::gat_attention_backward")
+def _(
+    indptr, indices, edge_ids, feat, attn_src, attn_dst, edge_logits, negative_slope, dropout_p, seed, grad, out, lse,
+    out_residual, positive, positive_residual, positive_weight, need_edge_logits,
+):  # fmt: skip
+    grad_edge_logits = _like(edge_logits) if need_edge_logits else attn_src.new_empty((0,))
+    return _like(feat), _like(attn_src), _like(attn_dst), grad_edge_logits
+
+
+@torch.library.register_fake("halfgnn::gatv2_attention")
+def _(indptr, indices, edge_ids, feat_src, feat_dst, attn, negative_slope, dropout_p, seed, save, precise):
+    return _fake_results(indptr, feat_src, save, precise)
+
+
+@torch.library.register_fake("halfgnn::gatv2_attention_backward")
+def _(
+    indptr, indices, edge_ids, out_indptr, out_indices, out_edge_ids, feat_src, feat_dst, attn, negative_slope, dropout_p,
+    seed, grad, out, lse, out_residual,
+):  # fmt: skip
+    return _like(feat_src), _like(feat_dst), _like(attn)
+
+
+@torch.library.register_fake("halfgnn::dot_attention")
+def _(indptr, indices, edge_ids, query, key, value, scale, dropout_p, seed, save, precise):
+    return _fake_results(indptr, key, save, precise)
+
+
+@torch.library.register_fake("halfgnn::dot_attention_backward")
+def _(
+    indptr, indices, edge_ids, out_indptr, out_indices, out_edge_ids, query, key, value, scale, dropout_p, seed, grad, out,
+    lse, out_residual,
+):  # fmt: skip
+    return _like(query), _like(key), _like(value)
+
+
+def _like(tensor):
+    return torch.empty_like(tensor, memory_format=torch.contiguous_format)
+
+
+# ---- autograd ----------------------------------------------------------------------------------------------------------------
+
+
+class _GATAttention(torch.autograd.Function):
+    """Inputs: CSC (3), CSR (3), feat, attn_src, attn_dst, edge_logits, negative_slope, dropout_p, seed, precise."""
+
+    generate_vmap_rule = True
+
+    @staticmethod
+    def forward(*inputs):
+        csc, operands, (slope, dropout_p, seed, precise) = inputs[:3], inputs[6:10], inputs[10:]
+        return _gat(*csc, *operands, slope, dropout_p, seed, True, precise)
+
+    @staticmethod
+    def setup_context(ctx, inputs, output):
+        ctx.mark_non_differentiable(*output[1:])
+        ctx.set_materialize_grads(False)
+        seed = inputs[12]
+        ctx.save_for_backward(*inputs[3:10], seed, *output)
+        ctx.slope, ctx.dropout_p = inputs[10], inputs[11]
+
+    @staticmethod
+    def backward(ctx, grad, *_):
+        if grad is None:
+            return (None,) * 14
+        *csr_and_operands, seed, out, lse, out_residual, positive, positive_residual, positive_weight = (
+            ctx.saved_tensors
+        )
+        needs = ctx.needs_input_grad[6:10]
+        grads = _gat_backward(
+            *csr_and_operands, ctx.slope, ctx.dropout_p, seed, grad, out, lse, out_residual, positive,
+            positive_residual, positive_weight, needs[3],
+        )  # fmt: skip
+        return (*(None,) * 6, *(g if need else None for g, need in zip(grads, needs)), *(None,) * 4)
+
+
+class _PairAttention(torch.autograd.Function):
+    """GATv2 and dot attention. Inputs: CSC (3), CSR (3), three operands, is_gatv2, slope or scale, dropout_p, seed, precise."""
+
+    generate_vmap_rule = True
+
+    @staticmethod
+    def forward(*inputs):
+        csc, operands, (is_gatv2, factor, dropout_p, seed, precise) = inputs[:3], inputs[6:9], inputs[9:]
+        return (_gatv2 if is_gatv2 else _dot)(*csc, *operands, factor, dropout_p, seed, True, precise)
+
+    @staticmethod
+    def setup_context(ctx, inputs, output):
+        ctx.mark_non_differentiable(*output[1:])
+        ctx.set_materialize_grads(False)
+        ctx.save_for_backward(*inputs[:9], inputs[12], *output)
+        ctx.is_gatv2, ctx.factor, ctx.dropout_p = inputs[9], inputs[10], inputs[11]
+
+    @staticmethod
+    def backward(ctx, grad, *_):
+        if grad is None:
+            return (None,) * 14
+        *topology_and_operands, seed, out, lse, out_residual = ctx.saved_tensors
+        grads = (_gatv2_backward if ctx.is_gatv2 else _dot_backward)(
+            *topology_and_operands, ctx.factor, ctx.dropout_p, seed, grad, out, lse, out_residual
+        )
+        needs = ctx.needs_input_grad[6:9]
+        return (*(None,) * 6, *(g if need else None for g, need in zip(grads, needs)), *(None,) * 5)
+
+
+# ---- public operators --------------------------------------------------------------------------------------------------------
+
+
+def _check_heads(data: Tensor, name: str, shape: tuple[int, ...], what: str) -> None:
+    if tuple(data.shape[1:]) != shape:
+        raise ValueError(
+            f"{name} has shape {tuple(data.shape)}; expected ({data.shape[0]}, {what}) = {(data.shape[0], *shape)}"
+        )
+
+
+def _check_feature(data: Tensor, name: str) -> None:
+    if data.dim() != 3:
+        raise ValueError(f"{name} has shape {tuple(data.shape)}; expected (rows, heads, dim)")
+
+
+def _check_probability(dropout_p: float) -> None:
+    if not 0 <= dropout_p <= 1:
+        raise ValueError(f"dropout_p is {dropout_p}; expected a probability in [0, 1]")
+
+
+def _draw_seed(dropout_p: float, device: torch.device) -> Tensor | None:
+    """What the kernel's generator is keyed with, drawn from PyTorch's: torch.manual_seed, fork_rng, checkpointing and the replay of
+    CUDA graphs do for it what they do for torch's own dropout. No synchronisation."""
+    if dropout_p == 0:
+        return None
+    return torch.randint(0, 2**63 - 1, (2,), dtype=torch.int64, device=device)
+
+
+def _logits_like(feat: Tensor, *logits: Tensor | None) -> tuple[Tensor | None, ...]:
+    """Logits in the dtype of feat if all are, else in fp32 (half features); autocast does not round fp32 ones."""
+    given = [x for x in logits if x is not None]
+    if all(x.dtype == feat.dtype for x in given):
+        return logits
+    if feat.dtype not in (torch.float16, torch.bfloat16, torch.float32):
+        return logits  # refused by the operator
+    allowed = (feat.dtype, torch.float16, torch.bfloat16, torch.float32)
+    return tuple(x.float() if x is not None and x.dtype in allowed else x for x in logits)
+
+
+def gat_attention(
+    g,
+    feat: Tensor,
+    attn_src: Tensor,
+    attn_dst: Tensor,
+    edge_logits: Tensor | None = None,
+    negative_slope: float = 0.2,
+    dropout_p: float = 0.0,
+    *,
+    precise: bool = True,
+    return_weights: bool = False,
+) -> Any:  # a Tensor; two with return_weights
+    """out[v] = sum over in-edges e = (u, v) of dropout(softmax(LeakyReLU(attn_src[u] + attn_dst[v] + edge_logits[e]))) feat[u].
+
+    The attention of GAT (Velickovic et al., 2018), in one pass forward and one backward, each with one gather of features.
+
+    Args:
+        g: Graph or DGLGraph, bipartite or not.
+        feat: (num_src, H, D), fp16, bf16 or fp32 (fp64 on the CPU).
+        attn_src: (num_src, H), attn_dst: (num_dst, H), edge_logits: (E, H) or None. In feat's dtype or fp32; autocast leaves fp32
+            logits as they are.
+        negative_slope: of LeakyReLU.
+        dropout_p: probability that a weight of an edge and head is dropped; the others are divided by 1 - dropout_p. Applied
+            whenever it is not 0, as in torch.nn.functional.scaled_dot_product_attention: pass 0 for evaluation.
+        precise: keep for the backward what rounding the result to half lost. Without it, gradients of logits lose digits where the
+            neighbours' features have much in common.
+        return_weights: also return the weights.
+
+    Logits, exponentials and sums are fp32, the result is rounded once. Nodes without in-edges get 0. Kept for the backward: inputs,
+    results (twice, and those of the edges whose logits are positive, twice; once if not precise) and two numbers a destination and
+    head; nothing an edge. Bitwise reproducible; dropout follows torch.manual_seed.
+
+    Returns:
+        (num_dst, H, D), like feat; with return_weights the pair of it and (E, H), the softmax before dropout, made by the separate
+        operators and differentiable.
+
+    Raises:
+        TypeError: wrong or mixed dtypes. ValueError: wrong shapes, devices or probability.
+    """
+    g = as_graph(g)
+    check_operand(feat, "feat", g, "u")
+    check_operand(attn_src, "attn_src", g, "u")
+    check_operand(attn_dst, "attn_dst", g, "v")
+    _check_feature(feat, "feat")
+    heads = (feat.shape[1],)
+    _check_heads(attn_src, "attn_src", heads, "heads")
+    _check_heads(attn_dst, "attn_dst", heads, "heads")
+    if edge_logits is not None:
+        check_operand(edge_logits, "edge_logits", g, "e")
+        _check_heads(edge_logits, "edge_logits", heads, "heads")
+    _check_probability(dropout_p)
+    feat = autocast(feat)
+    src, dst, edge = _logits_like(feat, attn_src, attn_dst, edge_logits)
+    operands, options = (feat, src, dst, edge), (float(negative_slope), float(dropout_p))
+    seed = _draw_seed(dropout_p, feat.device)
+    if needs_grad(*operands):
+        out = apply(_GATAttention, *g.csc(), *g.csr(), *operands, *options, seed, precise)[0]
+    else:
+        out = _gat(*g.csc(), *operands, *options, seed, False, False)[0]
+    if not return_weights:
+        return out
+    logits = gsddmm(g, "add", src, dst, "u", "v")
+    logits = logits if edge is None else logits + edge
+    return out, edge_softmax(g, torch.nn.functional.leaky_relu(logits, negative_slope))
+
+
+def gatv2_attention(
+    g,
+    feat_src: Tensor,
+    feat_dst: Tensor,
+    attn: Tensor,
+    negative_slope: float = 0.2,
+    dropout_p: float = 0.0,
+    *,
+    precise: bool = True,
+    return_weights: bool = False,
+) -> Any:  # a Tensor; two with return_weights
+    """out[v] = sum over in-edges e = (u, v) of dropout(softmax(<attn, LeakyReLU(feat_src[u] + feat_dst[v])>)) feat_src[u].
+
+    The attention of GATv2 (Brody, Alon and Yahav, 2022), with one gather of features forward and three backward.
+
+    Args:
+        g: Graph or DGLGraph, bipartite or not.
+        feat_src: (num_src, H, D), feat_dst: (num_dst, H, D), attn: (H, D), or (1, H, D) as modules keep it.
+        negative_slope, dropout_p, precise, return_weights: see :func:`gat_attention`.
+
+    Numbers, memory, results and errors are as for :func:`gat_attention`.
+    """
+    g = as_graph(g)
+    check_operand(feat_src, "feat_src", g, "u")
+    check_operand(feat_dst, "feat_dst", g, "v")
+    _check_feature(feat_src, "feat_src")
+    _check_heads(feat_dst, "feat_dst", tuple(feat_src.shape[1:]), "heads, dim")
+    if not isinstance(attn, Tensor):
+        raise TypeError(f"attn is a {type(attn).__name__}; expected a torch.Tensor")
+    if attn.dim() == 3 and attn.shape[0] == 1:
+        attn = attn[0]
+    if attn.shape != feat_src.shape[1:]:
+        raise ValueError(f"attn has shape {tuple(attn.shape)}; expected (heads, dim) = {tuple(feat_src.shape[1:])}")
+    _check_probability(dropout_p)
+    feat_src, feat_dst, attn = autocast(feat_src), autocast(feat_dst), autocast(attn)
+    out = _pair_attention(g, (feat_src, feat_dst, attn), True, negative_slope, dropout_p, precise)
+    if not return_weights:
+        return out
+    hidden = torch.nn.functional.leaky_relu(gsddmm(g, "add", feat_src, feat_dst, "u", "v"), negative_slope)
+    wide = torch.promote_types(out.dtype, torch.float32)
+    return out, edge_softmax(g, (hidden.to(wide) * attn.to(wide)).sum(-1).to(out.dtype))
+
+
+def dot_attention(
+    g,
+    query: Tensor,
+    key: Tensor,
+    value: Tensor,
+    scale: float | None = None,
+    dropout_p: float = 0.0,
+    *,
+    precise: bool = True,
+    return_weights: bool = False,
+) -> Any:  # a Tensor; two with return_weights
+    """out[v] = sum over in-edges e = (u, v) of dropout(softmax(scale <query[v], key[u]>)) value[u].
+
+    The attention of transformers over the edges of a graph, with two gathers of features forward and four backward.
+
+    Args:
+        g: Graph or DGLGraph, bipartite or not.
+        query: (num_dst, H, D), key: (num_src, H, D), value: (num_src, H, D).
+        scale: by default 1 / sqrt(D).
+        dropout_p, precise, return_weights: see :func:`gat_attention`.
+
+    Numbers, memory, results and errors are as for :func:`gat_attention`.
+    """
+    g = as_graph(g)
+    check_operand(query, "query", g, "v")
+    check_operand(key, "key", g, "u")
+    check_operand(value, "value", g, "u")
+    _check_feature(key, "key")
+    _check_heads(query, "query", tuple(key.shape[1:]), "heads, dim")
+    _check_heads(value, "value", tuple(key.shape[1:]), "heads, dim")
+    _check_probability(dropout_p)
+    if scale is None:
+        scale = 1 / math.sqrt(max(key.shape[2], 1))
+    query, key, value = autocast(query), autocast(key), autocast(value)
+    out = _pair_attention(g, (query, key, value), False, scale, dropout_p, precise)
+    if not return_weights:
+        return out
+    logits = gsddmm(g, "dot", key, query, "u", "v", out_dtype=torch.promote_types(out.dtype, torch.float32))
+    return out, edge_softmax(g, (logits * scale).squeeze(-1).to(out.dtype))
+
+
+def _pair_attention(g, operands, is_gatv2: bool, factor: float, dropout_p: float, precise: bool) -> Tensor:
+    factor, dropout_p = float(factor), float(dropout_p)
+    seed = _draw_seed(dropout_p, operands[0].device)
+    if needs_grad(*operands):
+        return apply(_PairAttention, *g.csc(), *g.csr(), *operands, is_gatv2, factor, dropout_p, seed, precise)[0]
+    return (_gatv2 if is_gatv2 else _dot)(*g.csc(), *operands, factor, dropout_p, seed, False, False)[0]
