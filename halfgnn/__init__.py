@@ -13,9 +13,9 @@ __all__ = ["Graph", "has_cuda", "ops", "reference"]
 
 
 def __getattr__(name):
-    # The drop-in imports DGL lazily, and is itself imported only when asked for.
-    if name == "dgl":
+    # Imported when first asked for: not everyone needs them, and the drop-in imports DGL.
+    if name in ("dgl", "nn", "pyg"):
         import importlib
 
-        return importlib.import_module("halfgnn.dgl")
+        return importlib.import_module(f"halfgnn.{name}")
     raise AttributeError(f"module 'halfgnn' has no attribute {name!r}")

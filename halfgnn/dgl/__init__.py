@@ -8,6 +8,9 @@
     loss = model(graph, features)   # any DGL model, half precision and autocast included
     print(halfgnn.dgl.stats())      # what was routed, what was left to DGL, and why
 
+With ``patch(fuse=True)`` or ``accelerate(fuse=True)`` GATConv, GATv2Conv and DotGatConv of dgl.nn run the fused attentions of
+:mod:`halfgnn.ops`, which keep nothing of the size of the edges; subclasses with a forward of their own keep it.
+
 :func:`patch` replaces the functions through which all of DGL's built-in message passing goes
 (``dgl.backend.gspmm``, ``gsddmm``, ``edge_softmax``, ``segment_reduce`` and their ``*_hetero``
 forms, under every name that DGL keeps for them). Types and operators that halfgnn has are computed
@@ -36,7 +39,7 @@ import threading
 from collections.abc import Callable, Iterator
 from typing import Any
 
-from . import operators
+from . import modules, operators
 from .accounts import reset_stats, stats
 from .topology import graph_from_dgl, relation_graph
 
@@ -76,10 +79,22 @@ _REPLACEMENTS: list[_Replacement] = [
     ("invoke_udf_reduce", operators.invoke_udf_reduce, [("dgl.core", "invoke_udf_reduce")]),
 ]
 
-_undo: list[tuple[Any, str, Any]] = []  # (owner, name, original) of what is replaced now
+# Forwards of modules, replaced only if asked for: module, class, stand-in.
+_FUSED: list[tuple[str, str, Callable[..., Any]]] = [
+    ("dgl.nn.pytorch.conv.gatconv", "GATConv", modules.gat_conv),
+    ("dgl.nn.pytorch.conv.gatv2conv", "GATv2Conv", modules.gatv2_conv),
+    ("dgl.nn.pytorch.conv.dotgatconv", "DotGatConv", modules.dot_gat_conv),
+]
+
+_Undo = list[tuple[Any, str, Any]]  # (owner, name, original) of what is replaced now
+
+_undo: _Undo = []  # of operators
+_undo_fused: _Undo = []  # of modules
 _lock = threading.RLock()
 _patched = False  # by patch()
+_patched_fused = False  # by patch(fuse=True)
 _accelerating = 0  # blocks of accelerate() that are open, in all threads
+_accelerating_fused = 0  # those with fuse=True
 
 
 def _import_dgl() -> Any:
@@ -94,73 +109,98 @@ def _import_dgl() -> Any:
     return dgl
 
 
-def _replace(owner: Any, name: str, stand_in: Callable[..., Any]) -> None:
-    _undo.append((owner, name, getattr(owner, name)))
+def _replace(undo: _Undo, owner: Any, name: str, stand_in: Callable[..., Any]) -> None:
+    undo.append((owner, name, getattr(owner, name)))
     setattr(owner, name, stand_in)
 
 
-def patch() -> None:
+def patch(fuse: bool = False) -> None:
     """Routes DGL's message passing through halfgnn, in the whole process, until :func:`unpatch`.
 
-    A second call does nothing. Modules and graphs made before it are covered too.
+    A second call does nothing, but for adding `fuse`. Modules and graphs made before it are covered too.
+
+    Args:
+        fuse: run GATConv, GATv2Conv and DotGatConv fused. Calls with get_attention or an edge_weight are not. Dropout of attention
+            weights then draws other numbers than DGL's under the same seed.
 
     Raises:
         ImportError: DGL cannot be imported.
         RuntimeError: DGL runs on another backend than PyTorch.
     """
-    global _patched
+    global _patched, _patched_fused
     with _lock:
-        _install()
+        _install(fuse)
         _patched = True
+        _patched_fused = _patched_fused or fuse
 
 
 def unpatch() -> None:
     """Gives DGL its own functions back, once no :func:`accelerate` block is open any more."""
-    global _patched
+    global _patched, _patched_fused
     with _lock:
-        _patched = False
-        if not _accelerating:
-            _restore()
+        _patched = _patched_fused = False
+        _restore_unused()
 
 
 @contextlib.contextmanager
-def accelerate() -> Iterator[None]:
+def accelerate(fuse: bool = False) -> Iterator[None]:
     """:func:`patch` for a ``with`` block or a decorated function.
 
     Of the whole process, like patch(): other threads are routed too while a block is open. Blocks may be nested and may overlap.
     """
-    global _accelerating
+    global _accelerating, _accelerating_fused
     with _lock:
-        _install()
+        _install(fuse)
         _accelerating += 1
+        _accelerating_fused += fuse
     try:
         yield
     finally:
         with _lock:
             _accelerating -= 1
-            if not _accelerating and not _patched:
-                _restore()
+            _accelerating_fused -= fuse
+            _restore_unused()
 
 
-def _install() -> None:
-    if _undo:
-        return
-    dgl = _import_dgl()
+def _install(fuse: bool) -> None:
     try:
-        for key, stand_in, places in _REPLACEMENTS:
-            # The module, not an attribute of its parent: dgl.ops.edge_softmax is a function.
-            owners = [(importlib.import_module(module), name) for module, name in places]
-            operators.ORIGINALS[key] = getattr(*owners[0])
-            for owner, name in owners:
-                _replace(owner, name, stand_in)
-        # update_all slices the graph on every call; without this every slice is converted anew.
-        _replace(dgl.heterograph_index.HeteroGraphIndex, "get_relation_graph", relation_graph)
+        if not _undo:
+            _install_operators()
+        if fuse and not _undo_fused:
+            _install_fused()
     except BaseException:
-        _restore()
+        _restore_unused()
         raise
 
 
-def _restore() -> None:
-    while _undo:
-        owner, name, original = _undo.pop()
+def _install_operators() -> None:
+    dgl = _import_dgl()
+    for key, stand_in, places in _REPLACEMENTS:
+        # The module, not an attribute of its parent: dgl.ops.edge_softmax is a function.
+        owners = [(importlib.import_module(module), name) for module, name in places]
+        operators.ORIGINALS[key] = getattr(*owners[0])
+        for owner, name in owners:
+            _replace(_undo, owner, name, stand_in)
+    # update_all slices the graph on every call; without this every slice is converted anew.
+    _replace(_undo, dgl.heterograph_index.HeteroGraphIndex, "get_relation_graph", relation_graph)
+
+
+def _install_fused() -> None:
+    for module, name, stand_in in _FUSED:
+        owner = getattr(importlib.import_module(module), name)
+        operators.ORIGINALS[f"nn.{name}"] = owner.forward
+        _replace(_undo_fused, owner, "forward", stand_in)
+
+
+def _restore_unused() -> None:
+    """Takes back what neither patch() nor an open block asks for."""
+    if not _patched_fused and not _accelerating_fused:
+        _restore(_undo_fused)
+    if not _patched and not _accelerating:
+        _restore(_undo)
+
+
+def _restore(undo: _Undo) -> None:
+    while undo:
+        owner, name, original = undo.pop()
         setattr(owner, name, original)

@@ -15,8 +15,9 @@ def stats() -> dict[str, dict[str, Any]]:
     Returns:
         ``{"routed": {operator: calls}, "fell_back": {operator: {reason: calls}}}``. Operators are
         named, for example, ``"gspmm:u_mul_e_sum"``, ``"gsddmm:u_dot_v"``, ``"edge_softmax:dst"``,
-        ``"segment_reduce:mean"``, ``"gspmm_hetero:copy_u_sum"`` or ``"udf:message"``. A backward
-        pass is part of its forward pass and not counted.
+        ``"segment_reduce:mean"``, ``"gspmm_hetero:copy_u_sum"`` or ``"udf:message"``, and with
+        ``fuse=True`` modules: ``"fused:GATConv"``. Where a module fell back, its operators are
+        counted besides. A backward pass is part of its forward pass and not counted.
     """
     reasons: dict[str, dict[str, int]] = {}
     for (name, reason), calls in fell_back.items():

@@ -69,7 +69,7 @@ def _fall_back(api: str, name: str, reason: str, *args: Any) -> Any:
     return ORIGINALS[api](*args)
 
 
-def _refuse(operands: Sequence[Any], fp32_weights: bool = False) -> str | None:
+def refuse(operands: Sequence[Any], fp32_weights: bool = False) -> str | None:
     """Why operands are left to DGL; None if they are not.
 
     With `fp32_weights` the last may be fp32 where the first is half.
@@ -146,7 +146,7 @@ def _unbound(topology: Topology, reduce_op: str, out: Tensor) -> Tensor:
 def _refuse_spmm(gidx: Any, op: str, reduce_op: str, lhs: Any, rhs: Any) -> str | None:
     if (op, reduce_op) not in _SPMM_NAMES:
         return "no such operator"
-    return _refuse(_read(op, lhs, rhs), fp32_weights=True) or _refuse_relations(gidx)
+    return refuse(_read(op, lhs, rhs), fp32_weights=True) or _refuse_relations(gidx)
 
 
 def _refuse_relations(gidx: Any) -> str | None:
@@ -184,7 +184,7 @@ def gspmm_of_graph(g: Any, op: str, reduce_op: str, lhs_data: Any, rhs_data: Any
 def gsddmm(gidx: Any, op: str, lhs_data: Any, rhs_data: Any, lhs_target: str = "u", rhs_target: str = "v") -> Any:
     """``dgl.backend.gsddmm``."""
     name = _SDDMM_NAMES.get((op, lhs_target, rhs_target))
-    reason = "no such operator" if name is None else _refuse(_read(op, lhs_data, rhs_data))
+    reason = "no such operator" if name is None else refuse(_read(op, lhs_data, rhs_data))
     name = f"gsddmm:{name or (op, lhs_target, rhs_target)}"
     topology = topology_of(gidx) if reason is None else None
     if topology is None:
@@ -197,7 +197,7 @@ def gsddmm(gidx: Any, op: str, lhs_data: Any, rhs_data: Any, lhs_target: str = "
 def edge_softmax(gidx: Any, logits: Any, eids: Any = _ALL_EDGES, norm_by: str = "dst") -> Any:
     """``dgl.backend.edge_softmax``; with `eids`, over the subgraph of these edges."""
     name = f"edge_softmax:{norm_by}"
-    reason = _refuse((logits,)) if norm_by in ("src", "dst") else "no such operator"
+    reason = refuse((logits,)) if norm_by in ("src", "dst") else "no such operator"
     subgraph = gidx
     if reason is None and not _is_all(eids) and gidx.number_of_etypes() == 1:
         subgraph = gidx.edge_subgraph([eids], True).graph
@@ -218,7 +218,7 @@ def _is_all(eids: Any) -> bool:
 
 def segment_reduce(op: str, x: Any, offsets: Tensor) -> Any:
     """``dgl.backend.segment_reduce``: `offsets` (segments + 1); sum, max or min."""
-    reason = _refuse((x,)) if op in _REDUCERS else "no such operator"
+    reason = refuse((x,)) if op in _REDUCERS else "no such operator"
     if reason is not None:
         return _fall_back("segment_reduce", f"segment_reduce:{op}", reason, op, x, offsets)
     routed[f"segment_reduce:{op}"] += 1
@@ -227,7 +227,7 @@ def segment_reduce(op: str, x: Any, offsets: Tensor) -> Any:
 
 def segment_reduce_of_lengths(seglen: Tensor, value: Any, reducer: str = "sum") -> Any:
     """``dgl.ops.segment_reduce``. What it does not route meets `segment_reduce` inside DGL."""
-    if reducer not in _REDUCERS or _refuse((value,)) is not None:
+    if reducer not in _REDUCERS or refuse((value,)) is not None:
         return ORIGINALS["ops.segment_reduce"](seglen, value, reducer)
     routed[f"segment_reduce:{reducer}"] += 1
     return ops.segment_reduce(seglen.to(value.device), value, reducer)
@@ -245,7 +245,7 @@ def _result_type(x: Tensor) -> torch.dtype:
 
 def _first_refusal(all_operands: Sequence[Sequence[Any]], fp32_weights: bool = False) -> str | None:
     for operands in all_operands:
-        reason = _refuse(operands, fp32_weights)
+        reason = refuse(operands, fp32_weights)
         if reason is not None:
             return reason
     return None
@@ -354,7 +354,7 @@ def _operand_of(operands: Sequence[Any], target: str, etype: int, ends: tuple[in
 def edge_softmax_hetero(gidx: Any, eids: Any = _ALL_EDGES, norm_by: str = "dst", *logits: Any) -> Any:
     """``dgl.backend.edge_softmax_hetero``: over all edges into a node, whatever their types."""
     name = f"edge_softmax_hetero:{norm_by}"
-    reason = _refuse(logits)
+    reason = refuse(logits)
     if reason is None and len({x.shape[1:] for x in logits}) > 1:
         reason = "logits of several shapes"
     if norm_by not in ("src", "dst"):

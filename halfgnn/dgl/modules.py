@@ -1,0 +1,94 @@
+"""Stand-ins for the forward of dgl.nn's attention modules: the same by halfgnn's fused attentions.
+
+They run on the module's own parameters, in memory proportional to nodes. Whatever they do not take runs DGL's forward, whose
+operators are then routed one by one.
+"""
+
+from __future__ import annotations
+
+import functools
+from typing import Any
+
+import torch
+from torch import nn
+
+from ..graph import Graph
+from ..nn import dotgatconv, gatconv, gatv2conv
+from ..nn._common import check_in_degrees
+from .accounts import fell_back, routed
+from .operators import ORIGINALS, refuse
+from .topology import topology_of
+
+
+@functools.cache
+def _cuda_has_attention() -> bool:
+    operators = [
+        f"halfgnn::{name}_attention{suffix}" for name in ("gat", "gatv2", "dot") for suffix in ("", "_backward")
+    ]
+    return all(torch._C._dispatch_has_kernel_for_dispatch_key(operator, "CUDA") for operator in operators)
+
+
+def gat_conv(self: Any, graph: Any, feat: Any, edge_weight: Any = None, get_attention: bool = False) -> Any:
+    """``dgl.nn.GATConv.forward``."""
+    reason = "edge_weight" if edge_weight is not None else _refuse(self, graph, feat, get_attention)
+    if reason is not None:
+        return _fall_back("GATConv", reason, self, graph, feat, edge_weight, get_attention)
+    return gatconv.forward(self, graph, _routed("GATConv", self, graph, feat), feat)
+
+
+def gatv2_conv(self: Any, graph: Any, feat: Any, get_attention: bool = False) -> Any:
+    """``dgl.nn.GATv2Conv.forward``."""
+    reason = _refuse(self, graph, feat, get_attention)
+    if reason is not None:
+        return _fall_back("GATv2Conv", reason, self, graph, feat, get_attention)
+    return gatv2conv.forward(self, graph, _routed("GATv2Conv", self, graph, feat), feat)
+
+
+def dot_gat_conv(self: Any, graph: Any, feat: Any, get_attention: bool = False) -> Any:
+    """``dgl.nn.DotGatConv.forward``."""
+    reason = _refuse(self, graph, feat, get_attention)
+    if reason is not None:
+        return _fall_back("DotGatConv", reason, self, graph, feat, get_attention)
+    return dotgatconv.forward(self, graph, _routed("DotGatConv", self, graph, feat), feat)
+
+
+def _fall_back(name: str, reason: str, *args: Any) -> Any:
+    fell_back[(f"fused:{name}", reason)] += 1
+    return ORIGINALS[f"nn.{name}"](*args)
+
+
+def _refuse(conv: Any, graph: Any, feat: Any, get_attention: bool) -> str | None:
+    """Why a call is left to DGL's forward; None if it is not. What DGL would raise for is left to it as well."""
+    if get_attention:
+        return "get_attention"
+    feats = feat if isinstance(feat, tuple) else (feat,)
+    reason = refuse(feats)
+    if reason is not None:
+        return reason
+    if feats[0].is_cuda and not _cuda_has_attention():
+        return "no CUDA kernels"
+    topology = topology_of(graph._graph)
+    if topology is None:
+        return "several edge types"
+    g = topology.graph
+    if len(feats) == 1 and g.num_dst != g.num_src and not graph.is_block:
+        return "one tensor for two kinds of nodes"
+    if any(x.shape[:1] != (rows,) for x, rows in zip(feats, (g.num_src, g.num_dst))):
+        return "wrong number of rows"
+    # DotGatConv has neither.
+    drop, activation = getattr(conv, "attn_drop", None), getattr(conv, "leaky_relu", None)
+    if type(drop) not in (nn.Dropout, type(None)) or type(activation) not in (nn.LeakyReLU, type(None)):
+        return "exchanged submodule"
+    return None
+
+
+def _routed(name: str, conv: Any, graph: Any, feat: Any) -> Graph:
+    """Counts a call that is fused; its Graph, where the features are."""
+    routed[f"fused:{name}"] += 1
+    topology = topology_of(graph._graph)
+    assert topology is not None
+    if not conv._allow_zero_in_degree:
+        from dgl import DGLError
+
+        check_in_degrees(topology.graph, DGLError)
+    return topology.on((feat[0] if isinstance(feat, tuple) else feat).device)

@@ -1,0 +1,25 @@
+"""Modules with the constructors, state dicts and results of dgl.nn.pytorch, on a :class:`halfgnn.Graph` or a DGLGraph.
+
+GATConv, GATv2Conv, DotGatConv and TransformerConv run the fused attentions of :mod:`halfgnn.ops`; GraphConv, SAGEConv and GINConv
+its sums. A checkpoint of DGL's module loads into the one here and back, and under one seed both start from the same parameters.
+TransformerConv has no counterpart in DGL: its arguments and parameters are torch_geometric's. DGL need not be installed.
+"""
+
+from .dotgatconv import DotGatConv
+from .gatconv import GATConv
+from .gatv2conv import GATv2Conv
+from .ginconv import GINConv
+from .graphconv import EdgeWeightNorm, GraphConv
+from .sageconv import SAGEConv
+from .transformerconv import TransformerConv
+
+__all__ = [
+    "DotGatConv",
+    "EdgeWeightNorm",
+    "GATConv",
+    "GATv2Conv",
+    "GINConv",
+    "GraphConv",
+    "SAGEConv",
+    "TransformerConv",
+]

@@ -1,0 +1,60 @@
+"""Graph isomorphism network."""
+
+from __future__ import annotations
+
+import torch
+from torch import nn
+
+from .. import ops
+from ..ops._common import as_graph
+from ._common import both_sides
+
+
+class GINConv(nn.Module):
+    """Graph isomorphism layer (Xu et al., 2019), as dgl.nn.pytorch.GINConv.
+
+    Args:
+        apply_func: function or module applied to the sum; None: none.
+        aggregator_type: "sum", "max" or "mean".
+        init_eps: what a destination's own features weigh more than a neighbour's.
+        learn_eps: make that a parameter.
+        activation: function applied at the end.
+    """
+
+    def __init__(self, apply_func=None, aggregator_type="sum", init_eps=0, learn_eps=False, activation=None):
+        super().__init__()
+        if aggregator_type not in ("sum", "max", "mean"):
+            raise ValueError(f"aggregator_type is {aggregator_type!r}; expected 'sum', 'max' or 'mean'")
+        self.apply_func = apply_func
+        self._aggregator_type = aggregator_type
+        self.activation = activation
+        eps = torch.tensor([float(init_eps)])
+        if learn_eps:
+            self.eps = nn.Parameter(eps)
+        else:
+            self.register_buffer("eps", eps)
+
+    def forward(self, graph, feat, edge_weight=None):
+        """apply_func((1 + eps) feat[v] + aggregate of feat[u] edge_weight[e] over in-edges e = (u, v)).
+
+        Args:
+            graph: Graph, DGLGraph or block.
+            feat: (num_src, in_feats), or the pair of it and (num_dst, in_feats).
+            edge_weight: (E, 1) or what broadcasts with the features; multiplies the messages.
+
+        Returns:
+            What apply_func makes of (num_dst, in_feats).
+
+        Raises:
+            ValueError: wrong shapes or devices. TypeError: wrong dtypes.
+        """
+        g = as_graph(graph)
+        h_src, h_dst = both_sides(graph, g, feat)
+        op = "copy_lhs" if edge_weight is None else "mul"
+        rst = (1 + self.eps) * h_dst + ops.gspmm(g, op, self._aggregator_type, h_src, edge_weight)
+        if self.apply_func is not None:
+            rst = self.apply_func(rst)
+        return rst if self.activation is None else self.activation(rst)
+
+    def extra_repr(self) -> str:
+        return f"{self._aggregator_type}"

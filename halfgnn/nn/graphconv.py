@@ -1,0 +1,168 @@
+"""Graph convolution, and the normalisation of edge weights for it."""
+
+from __future__ import annotations
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor, nn
+
+from .. import ops
+from ..ops._common import as_graph
+from ._common import checked_graph, padded, unrounded, widened, without_autocast
+
+
+class EdgeWeightNorm(nn.Module):
+    """Normalises positive scalar edge weights for GraphConv(norm="none"), as dgl.nn.pytorch.EdgeWeightNorm.
+
+    Args:
+        norm: "both" divides the weight of e = (u, v) by the root of the summed weights of u's out-edges times that of v's in-edges;
+            "right" by the sum of v's in-edges; "none" not at all.
+        eps: added to the sums.
+    """
+
+    def __init__(self, norm="both", eps=0.0):
+        super().__init__()
+        self._norm = norm
+        self._eps = eps
+
+    def forward(self, graph, edge_weight):
+        """edge_weight (E,) normalised, (E,).
+
+        Raises:
+            ValueError: edge_weight has more dimensions, or is not positive under norm="both".
+        """
+        g = as_graph(graph)
+        if edge_weight.dim() > 1:
+            raise ValueError(f"edge_weight has shape {tuple(edge_weight.shape)}; expected one number an edge")
+        if self._norm == "both" and bool((edge_weight <= 0).any()):
+            raise ValueError('edge_weight has values that are not positive, of which norm="both" takes the root')
+        if self._norm == "none":
+            return edge_weight
+        weight = widened(edge_weight)
+        with without_autocast(weight.device):
+            into = ops.copy_e_sum(g, weight) + self._eps
+            if self._norm == "both":
+                out_of = ops.copy_e_sum(g.reverse(), weight) + self._eps
+                factor = ops.u_mul_v(g, out_of.pow(-0.5), into.pow(-0.5))
+            else:
+                factor = ops.copy_v(g, 1 / into)
+            return (factor * weight).to(edge_weight.dtype)
+
+    def extra_repr(self) -> str:
+        return f"norm={self._norm}, eps={self._eps}"
+
+
+class GraphConv(nn.Module):
+    """Graph convolution (Kipf and Welling, 2017), as dgl.nn.pytorch.GraphConv.
+
+    Args:
+        in_feats, out_feats: widths of input and output.
+        norm: "both" scales by the roots of out-degrees and in-degrees, "right" divides by in-degrees, "left" by out-degrees,
+            "none" does not scale.
+        weight: have a weight matrix; without it one may be given to forward, or none be applied.
+        bias: add a bias.
+        activation: function applied at the end.
+        allow_zero_in_degree: accept nodes without in-edges, whose sum over edges is zero.
+    """
+
+    weight: nn.Parameter | None
+    bias: nn.Parameter | None
+
+    def __init__(
+        self,
+        in_feats,
+        out_feats,
+        norm="both",
+        weight=True,
+        bias=True,
+        activation=None,
+        allow_zero_in_degree=False,
+    ):
+        super().__init__()
+        if norm not in ("none", "both", "right", "left"):
+            raise ValueError(f"norm is {norm!r}; expected 'none', 'both', 'right' or 'left'")
+        self._in_feats = in_feats
+        self._out_feats = out_feats
+        self._norm = norm
+        self._allow_zero_in_degree = allow_zero_in_degree
+        self.register_parameter("weight", nn.Parameter(torch.empty(in_feats, out_feats)) if weight else None)
+        self.register_parameter("bias", nn.Parameter(torch.empty(out_feats)) if bias else None)
+        self.reset_parameters()
+        self._activation = activation
+
+    def reset_parameters(self) -> None:
+        """Glorot uniform, bias zero."""
+        if self.weight is not None:
+            nn.init.xavier_uniform_(self.weight)
+        if self.bias is not None:
+            nn.init.zeros_(self.bias)
+
+    def set_allow_zero_in_degree(self, set_value: bool) -> None:
+        """Whether nodes without in-edges are accepted."""
+        self._allow_zero_in_degree = set_value
+
+    def forward(self, graph, feat, weight=None, edge_weight=None):
+        """Normalised sum over the in-edges of every destination, of features times weight.
+
+        Args:
+            graph: Graph, DGLGraph or block.
+            feat: (num_src, *, in_feats), or the pair of it and (num_dst, *, in_feats), of which the second is not read.
+            weight: (in_feats, out_feats), if the module has none.
+            edge_weight: (E,) or what broadcasts with the features; multiplies the messages.
+
+        Degrees are fp32, and half sums are scaled before they are rounded.
+
+        Returns:
+            (num_dst, *, out_feats)
+
+        Raises:
+            ValueError: the graph has nodes without in-edges, or weight is given to a module that has one; wrong shapes or devices.
+            TypeError: wrong dtypes.
+        """
+        g = checked_graph(graph, self._allow_zero_in_degree)
+        if weight is not None and self.weight is not None:
+            raise ValueError("weight is given, but the module has its own; expected a module made with weight=False")
+        weight = self.weight if weight is None else weight
+        h = feat[0] if isinstance(feat, tuple) else feat
+        if self._norm in ("left", "both"):
+            h = _scaled(h, g.out_degrees(), -0.5 if self._norm == "both" else -1.0)
+        # First whatever makes the rows of the sum shorter.
+        if weight is None:
+            rst = self._sum(g, h, edge_weight)
+        elif self._in_feats > self._out_feats:
+            rst = self._sum(g, torch.matmul(h, _widened(weight, h, edge_weight is not None)), edge_weight)[
+                ..., : self._out_feats
+            ]
+        else:
+            rst = torch.matmul(self._sum(g, h, edge_weight), weight)
+        if self.bias is not None:
+            rst = rst + self.bias
+        rst = rst.contiguous()
+        return rst if self._activation is None else self._activation(rst)
+
+    def _sum(self, g, h: Tensor, edge_weight: Tensor | None) -> Tensor:
+        """The normalised sum of h, or of its products with edge_weight."""
+        op = "copy_lhs" if edge_weight is None else "mul"
+        if self._norm == "right":
+            return ops.gspmm(g, op, "mean", h, edge_weight)
+        if self._norm != "both":
+            return ops.gspmm(g, op, "sum", h, edge_weight)
+        rst = ops.gspmm(g, op, "sum", h, edge_weight, out_dtype=unrounded(h))
+        return _scaled(rst, g.in_degrees(), -0.5).to(h.dtype)
+
+    def extra_repr(self) -> str:
+        activation = "" if self._activation is None else f", activation={self._activation}"
+        return f"in={self._in_feats}, out={self._out_feats}, normalization={self._norm}{activation}"
+
+
+def _widened(weight: Tensor, h: Tensor, weighted: bool) -> Tensor:
+    """weight (in, out) with columns of zeros, if rows of the product with h are padded."""
+    extra = padded(weight.shape[1], h, weighted) - weight.shape[1]
+    return F.pad(weight, (0, extra)) if extra else weight
+
+
+def _scaled(x: Tensor, degrees: Tensor, power: float) -> Tensor:
+    """Row v of x times max(degrees[v], 1) ** power, rounded once."""
+    dtype = torch.promote_types(x.dtype, torch.float32)
+    factor = degrees.clamp(min=1).to(dtype).pow(power)
+    return (x * factor.view(-1, *[1] * (x.dim() - 1))).to(x.dtype)

@@ -1,0 +1,148 @@
+"""GraphSAGE."""
+
+from __future__ import annotations
+
+import torch
+from torch import Tensor, nn
+
+from .. import ops
+from ..graph import Graph
+from ..ops._common import as_graph
+from ._common import both_sides, cast_once, padded, pair_of_widths, project, shown, trimmed, unrounded
+
+_AGGREGATORS = ("mean", "gcn", "pool", "lstm")
+
+
+class SAGEConv(nn.Module):
+    """GraphSAGE layer (Hamilton, Ying and Leskovec, 2017), as dgl.nn.pytorch.SAGEConv.
+
+    Args:
+        in_feats: width of the input; a pair for sources and destinations with features of their own.
+        out_feats: width of the output.
+        aggregator_type: "mean", "gcn", "pool" (a maximum) or "lstm" (by degrees, with a device synchronisation).
+        feat_drop: dropout of the features.
+        bias: add a bias.
+        norm, activation: functions applied at the end, activation first.
+    """
+
+    def __init__(self, in_feats, out_feats, aggregator_type, feat_drop=0.0, bias=True, norm=None, activation=None):
+        super().__init__()
+        if aggregator_type not in _AGGREGATORS:
+            raise ValueError(f"aggregator_type is {aggregator_type!r}; expected one of {', '.join(_AGGREGATORS)}")
+        self._in_src_feats, self._in_dst_feats = pair_of_widths(in_feats)
+        self._out_feats = out_feats
+        self._aggre_type = aggregator_type
+        self.norm = norm
+        self.feat_drop = nn.Dropout(feat_drop)
+        self.activation = activation
+        if aggregator_type == "pool":
+            self.fc_pool = nn.Linear(self._in_src_feats, self._in_src_feats)
+        if aggregator_type == "lstm":
+            self.lstm = nn.LSTM(self._in_src_feats, self._in_src_feats, batch_first=True)
+        self.fc_neigh = nn.Linear(self._in_src_feats, out_feats, bias=False)
+        if aggregator_type != "gcn":
+            self.fc_self = nn.Linear(self._in_dst_feats, out_feats, bias=bias)
+        elif bias:
+            self.bias = nn.Parameter(torch.zeros(out_feats))
+        else:
+            self.register_buffer("bias", None)
+        self.reset_parameters()
+
+    def reset_parameters(self) -> None:
+        """Glorot uniform; PyTorch's own for the LSTM and biases."""
+        gain = nn.init.calculate_gain("relu")
+        if self._aggre_type == "pool":
+            nn.init.xavier_uniform_(self.fc_pool.weight, gain=gain)
+        if self._aggre_type == "lstm":
+            self.lstm.reset_parameters()
+        if self._aggre_type != "gcn":
+            nn.init.xavier_uniform_(self.fc_self.weight, gain=gain)
+        nn.init.xavier_uniform_(self.fc_neigh.weight, gain=gain)
+
+    def forward(self, graph, feat, edge_weight=None):
+        """What a destination has and what its in-edges bring, each projected, and added.
+
+        Args:
+            graph: Graph, DGLGraph or block.
+            feat: (num_src, in_feats), or the pair of it and (num_dst, in_feats).
+            edge_weight: (E,) or what broadcasts with the features; multiplies the messages.
+
+        Returns:
+            (num_dst, out_feats)
+
+        Raises:
+            ValueError: wrong shapes or devices. TypeError: wrong dtypes.
+        """
+        g = as_graph(graph)
+        h_src, h_dst = cast_once(g, feat, *both_sides(graph, g, feat, self.feat_drop))
+        aggregate = getattr(self, f"_{self._aggre_type}")
+        neighbours = aggregate(g, h_src, h_dst if isinstance(feat, tuple) else None, edge_weight)
+        if self._aggre_type != "gcn":
+            rst = self.fc_self(h_dst) + neighbours
+        else:
+            rst = neighbours if self.bias is None else neighbours + self.bias
+        rst = rst.contiguous()
+        rst = rst if self.activation is None else self.activation(rst)
+        return rst if self.norm is None else self.norm(rst)
+
+    # ---- what the in-edges bring, projected; h_dst is None where destinations are the first sources ---
+
+    @property
+    def _projects_first(self) -> bool:
+        return self._in_src_feats > self._out_feats
+
+    def _project(self, h: Tensor, edge_weight: Tensor | None) -> Tensor:
+        """fc_neigh(h), padded."""
+        width = padded(self._out_feats, h, edge_weight is not None)
+        return project(self.fc_neigh, h, 1, self._out_feats, width).squeeze(-2)
+
+    def _mean(self, g: Graph, h_src: Tensor, h_dst: Tensor | None, edge_weight: Tensor | None) -> Tensor:
+        if self._projects_first:
+            return trimmed(_aggregate(g, "mean", self._project(h_src, edge_weight), edge_weight), self._out_feats)
+        return self.fc_neigh(_aggregate(g, "mean", h_src, edge_weight))
+
+    def _gcn(self, g: Graph, h_src: Tensor, h_dst: Tensor | None, edge_weight: Tensor | None) -> Tensor:
+        if h_dst is not None and h_src.shape[1:] != h_dst.shape[1:]:
+            raise ValueError(
+                f"features of sources and destinations have shapes {tuple(h_src.shape)} and {tuple(h_dst.shape)}; "
+                "expected one width for the aggregator gcn"
+            )
+        if self._projects_first:
+            h_src = self._project(h_src, edge_weight)
+            h_dst = None if h_dst is None else self._project(h_dst, edge_weight)
+        h_dst = h_src[: g.num_dst] if h_dst is None else h_dst
+        total = _aggregate(g, "sum", h_src, edge_weight, unrounded(h_src)) + h_dst
+        degrees = g.in_degrees().to(total.dtype).unsqueeze(-1)
+        rst = (total / (degrees + 1)).to(h_src.dtype)
+        return trimmed(rst, self._out_feats) if self._projects_first else self.fc_neigh(rst)
+
+    def _pool(self, g: Graph, h_src: Tensor, h_dst: Tensor | None, edge_weight: Tensor | None) -> Tensor:
+        return self.fc_neigh(_aggregate(g, "max", torch.relu(self.fc_pool(h_src)), edge_weight))
+
+    def _lstm(self, g: Graph, h_src: Tensor, h_dst: Tensor | None, edge_weight: Tensor | None) -> Tensor:
+        """Nodes of one in-degree make a batch; a node's edges come in the order of the graph's in-edges."""
+        indptr, indices, edge_ids = g.csc()
+        degrees = g.in_degrees()
+        rst = h_src.new_zeros((g.num_dst, self._in_src_feats))
+        for degree in degrees.unique().tolist():
+            if degree == 0:
+                continue
+            nodes = (degrees == degree).nonzero().squeeze(1)
+            positions = indptr[nodes].unsqueeze(1) + torch.arange(degree, device=indptr.device)
+            messages = h_src[indices[positions]]
+            if edge_weight is not None:
+                weight = edge_weight[positions if edge_ids is None else edge_ids[positions]]
+                messages = messages * weight.view(*positions.shape, -1)
+            _, (last, _) = self.lstm(messages)
+            rst = rst.index_copy(0, nodes, last.squeeze(0).to(rst.dtype))
+        return self.fc_neigh(rst)
+
+    def extra_repr(self) -> str:
+        in_feats = shown(self._in_src_feats, self._in_dst_feats)
+        return f"{in_feats}, out_feats={self._out_feats}, aggregator_type={self._aggre_type}"
+
+
+def _aggregate(
+    g: Graph, reduce: str, h: Tensor, edge_weight: Tensor | None, out_dtype: torch.dtype | None = None
+) -> Tensor:
+    return ops.gspmm(g, "copy_lhs" if edge_weight is None else "mul", reduce, h, edge_weight, out_dtype=out_dtype)

@@ -1,0 +1,118 @@
+"""Dot-product attention of a transformer, over the edges of a graph."""
+
+from __future__ import annotations
+
+import math
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+
+from ..ops._common import as_graph
+from . import _attention
+from ._common import both_sides, cast_once, padded, pair_of_widths, project, trimmed
+
+
+class TransformerConv(nn.Module):
+    """Graph transformer layer (Shi et al., 2021), with the arguments and state dict of torch_geometric.nn.TransformerConv.
+
+    Args:
+        in_channels: width of the input; a pair for sources and destinations with features of their own.
+        out_channels: width of the output a head.
+        heads: number of heads.
+        concat: concatenate the heads; else average them.
+        beta: let a gate mix the sum with the destination's own features (needs root_weight).
+        dropout: of the attention weights.
+        edge_dim: width of edge features, which are projected and added to keys and values. They cost the memory of all edges.
+        bias: of the projections.
+        root_weight: add the destination's own features, projected.
+    """
+
+    lin_edge: Any
+    lin_beta: Any
+
+    def __init__(
+        self,
+        in_channels,
+        out_channels,
+        heads=1,
+        concat=True,
+        beta=False,
+        dropout=0.0,
+        edge_dim=None,
+        bias=True,
+        root_weight=True,
+    ):
+        super().__init__()
+        self.in_channels = in_channels
+        self.out_channels = out_channels
+        self.heads = heads
+        self.beta = beta and root_weight
+        self.root_weight = root_weight
+        self.concat = concat
+        self.dropout = dropout
+        self.edge_dim = edge_dim
+        src, dst = pair_of_widths(in_channels)
+        width = heads * out_channels
+        self.lin_key = nn.Linear(src, width, bias=bias)
+        self.lin_query = nn.Linear(dst, width, bias=bias)
+        self.lin_value = nn.Linear(src, width, bias=bias)
+        self.register_module("lin_edge", None if edge_dim is None else nn.Linear(edge_dim, width, bias=False))
+        width = width if concat else out_channels
+        self.lin_skip = nn.Linear(dst, width, bias=bias)
+        self.register_module("lin_beta", nn.Linear(3 * width, 1, bias=False) if self.beta else None)
+        self.reset_parameters()
+
+    def reset_parameters(self) -> None:
+        """PyTorch's own for linear layers."""
+        linears: Any = self.children()
+        for linear in linears:
+            linear.reset_parameters()
+
+    def forward(self, graph, feat, edge_feat=None, get_attention=False):
+        """Attention over the in-edges of every destination.
+
+        Args:
+            graph: Graph, DGLGraph or block.
+            feat: (num_src, in_channels), or the pair of it and (num_dst, in_channels).
+            edge_feat: (E, edge_dim), if edge_dim is given.
+            get_attention: also return the weights, which costs the memory of all edges.
+
+        Returns:
+            (num_dst, heads * out_channels), or (num_dst, out_channels) unless concat; with get_attention the pair of it and
+            (E, heads, 1), the weights before dropout. Destinations without in-edges have only what root_weight adds.
+
+        Raises:
+            ValueError: edge_feat is missing or not wanted; wrong shapes or devices. TypeError: wrong dtypes.
+        """
+        g = as_graph(graph)
+        if (edge_feat is None) is not (self.lin_edge is None):
+            wanted = "no edge features" if self.lin_edge is None else f"edge features of {self.edge_dim} columns"
+            raise ValueError(f"edge_feat is {'None' if edge_feat is None else 'given'}; edge_dim says {wanted}")
+        h_src, h_dst = cast_once(g, feat, *both_sides(graph, g, feat))
+        heads, dim = self.heads, self.out_channels
+        width = padded(dim, h_src)
+        query = project(self.lin_query, h_dst, heads, dim, width)
+        key, value = (project(linear, h_src, heads, dim, width) for linear in (self.lin_key, self.lin_value))
+        operands = (g, query, key, value, 1 / math.sqrt(dim), self.dropout if self.training else 0.0)
+        if edge_feat is None and not get_attention:
+            out, weight = _attention.dot(*operands), None
+        else:
+            edge = None if edge_feat is None else project(self.lin_edge, edge_feat, heads, dim, width)
+            out, weight = _attention.dot_unfused(*operands, edge)
+        out = self._with_root(trimmed(out, dim), h_dst)
+        return (out, weight) if get_attention else out
+
+    def _with_root(self, out: Tensor, h_dst: Tensor) -> Tensor:
+        """Heads joined, and the destination's own features added."""
+        out = out.flatten(1) if self.concat else out.mean(1)
+        if not self.root_weight:
+            return out
+        own = self.lin_skip(h_dst)
+        if self.lin_beta is None:
+            return out + own
+        beta = self.lin_beta(torch.cat([out, own, out - own], -1)).sigmoid()
+        return beta * own + (1 - beta) * out
+
+    def extra_repr(self) -> str:
+        return f"{self.in_channels}, {self.out_channels}, heads={self.heads}"

@@ -1,0 +1,20 @@
+"""Modules with the constructors, state dicts and results of torch_geometric.nn, on halfgnn's operators.
+
+::
+
+    from halfgnn.pyg import GATConv  # instead of torch_geometric.nn
+
+    conv = GATConv(64, 32, heads=4)
+    out = conv(x, edge_index)
+
+edge_index is PyG's (2, E) tensor: the graph made of it is kept with it while the tensor lives and is not written to (see
+:func:`graph_of`), so that it is sorted once. Writes that PyTorch does not count (through NumPy, say) go unnoticed. A
+:class:`halfgnn.Graph` may be given in its place, and is what compiled code needs. torch_geometric need not be installed.
+"""
+
+from ._graph import graph_of
+from .gat_conv import GATConv
+from .gatv2_conv import GATv2Conv
+from .transformer_conv import TransformerConv
+
+__all__ = ["GATConv", "GATv2Conv", "TransformerConv", "graph_of"]

@@ -1,0 +1,147 @@
+"""From edge_index to Graph, once; and self-loops."""
+
+from __future__ import annotations
+
+import functools
+import weakref
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from .. import ops
+from ..graph import Graph, ordinary_tensors
+from ..nn._common import without_autocast
+from ..ops._common import as_graph
+
+_INT32_MAX = 2**31 - 1
+_LOOPS = "_loops"  # kept on a Graph: number of self-loops -> WithSelfLoops
+
+
+class _Known:
+    """The graphs made of one edge_index, by numbers of nodes."""
+
+    def __init__(self, edge_index: Tensor, forget: Any) -> None:
+        self.ref = weakref.ref(edge_index, forget)
+        self.state = _state_of(edge_index)
+        self.graphs: dict[tuple[int, int], Graph] = {}
+
+    def is_of(self, edge_index: Tensor) -> bool:
+        return self.ref() is edge_index and self.state == _state_of(edge_index)
+
+
+_known: dict[int, _Known] = {}  # by id
+
+
+def _state_of(edge_index: Tensor) -> tuple[Any, ...]:
+    """What changes when the tensor is written to, resized or pointed elsewhere."""
+    return edge_index._version, edge_index.data_ptr(), edge_index.shape
+
+
+def _forget(key: int, _: Any) -> None:
+    _known.pop(key, None)
+
+
+def graph_of(edge_index: Any, num_src: int, num_dst: int) -> Graph:
+    """The Graph of edge_index (2, E), or of a Graph or DGLGraph given in its place.
+
+    Kept while the tensor lives, for as long as it is not written to; a tensor of inference mode, whose writes are not counted, is
+    converted at every call.
+
+    Raises:
+        ValueError: node ids out of range (the first time: a device synchronisation), or a Graph of other numbers of nodes.
+        TypeError: edge_index is no dense tensor of integers. See Graph.from_torch_sparse for sparse ones.
+    """
+    if isinstance(edge_index, Tensor):
+        return _graph_of_tensor(edge_index, num_src, num_dst)
+    g = as_graph(edge_index)
+    if g.num_src != num_src or g.num_dst != num_dst:
+        raise ValueError(
+            f"the graph has {g.num_src} source and {g.num_dst} destination nodes, but x {num_src} and {num_dst} rows"
+        )
+    return g
+
+
+@torch.compiler.disable
+def _graph_of_tensor(edge_index: Any, num_src: int, num_dst: int) -> Graph:
+    if hasattr(edge_index, "as_tensor"):  # torch_geometric.EdgeIndex
+        edge_index = edge_index.as_tensor()
+    if edge_index.layout != torch.strided:
+        raise TypeError(f"edge_index has layout {edge_index.layout}; pass halfgnn.Graph.from_torch_sparse(edge_index)")
+    if edge_index.is_inference():
+        return _make(edge_index, num_src, num_dst)
+    key = id(edge_index)
+    known = _known.get(key)
+    if known is None or not known.is_of(edge_index):
+        known = _known[key] = _Known(edge_index, functools.partial(_forget, key))
+    if (num_src, num_dst) not in known.graphs:
+        known.graphs[num_src, num_dst] = _make(edge_index, num_src, num_dst)
+    return known.graphs[num_src, num_dst]
+
+
+def _make(edge_index: Tensor, num_src: int, num_dst: int) -> Graph:
+    with ordinary_tensors():
+        g = Graph.from_edge_index(edge_index, num_src=num_src, num_dst=num_dst)
+        return g.int() if max(num_src, num_dst, g.num_edges) <= _INT32_MAX else g  # half the bytes an edge
+
+
+def edge_index_of(g: Graph) -> Tensor:
+    """PyG's edge_index (2, E)."""
+    return torch.stack(g.edges()).long()
+
+
+class WithSelfLoops:
+    """A graph less its self-loops (node i to node i), and with one at each of the first `num_loops` nodes, in PyG's order."""
+
+    def __init__(self, g: Graph, num_loops: int) -> None:
+        src, dst = g.edges()
+        with ordinary_tensors():
+            kept = (src != dst).nonzero().squeeze(1)
+            self.kept = None if kept.numel() == g.num_edges else kept  # rows of edge data; None: all
+            self.num_loops = num_loops
+            self._edges = (src, dst) if self.kept is None else (src[kept], dst[kept])
+            loops = torch.arange(num_loops, dtype=src.dtype, device=src.device)
+            src, dst = (torch.cat([ends, loops]) for ends in self._edges)
+        self.graph = Graph.from_edges(src, dst, num_src=g.num_src, num_dst=g.num_dst, check=False)
+
+    @functools.cached_property
+    def without(self) -> Graph:
+        """The graph without any self-loop."""
+        return Graph.from_edges(*self._edges, num_src=self.graph.num_src, num_dst=self.graph.num_dst, check=False)
+
+    def edge_data(self, data: Tensor, fill_value: float | Tensor | str | None) -> Tensor:
+        """Edge data of the original graph, followed by that of the self-loops, which `fill_value` says how to make.
+
+        A number or tensor is the datum itself; "add", "mean", "min", "max" or "mul" reduce the data of the node's in-edges.
+        """
+        data = data if self.kept is None else data[self.kept]
+        return torch.cat([data, self._loop_data(data, fill_value)])
+
+    def _loop_data(self, data: Tensor, fill_value: float | Tensor | str | None) -> Tensor:
+        size = (self.num_loops, *data.shape[1:])
+        if isinstance(fill_value, Tensor):
+            return fill_value.to(data).expand(size)
+        if not isinstance(fill_value, str):
+            return data.new_full(size, 1.0 if fill_value is None else fill_value)
+        if fill_value == "mul":
+            index = self._edges[1].long().view(-1, *[1] * (data.dim() - 1)).expand_as(data)
+            product = data.new_ones((self.graph.num_dst, *size[1:]))
+            return product.scatter_reduce(0, index, data, "prod")[: self.num_loops]
+        reduce = {"add": "sum"}.get(fill_value, fill_value)
+        with without_autocast(data.device):
+            return ops.gspmm(self.without, "copy_rhs", reduce, None, data)[: self.num_loops]
+
+
+def with_self_loops(g: Graph, num_loops: int) -> WithSelfLoops:
+    """Made once and kept with the graph."""
+    made = getattr(g, _LOOPS, None)
+    if made is None or num_loops not in made:
+        return _make_self_loops(g, num_loops)
+    return made[num_loops]
+
+
+@torch.compiler.disable
+def _make_self_loops(g: Graph, num_loops: int) -> WithSelfLoops:
+    made = WithSelfLoops(g, num_loops)
+    object.__setattr__(g, _LOOPS, {**getattr(g, _LOOPS, {}), num_loops: made})
+    return made

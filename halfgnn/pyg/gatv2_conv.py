@@ -1,0 +1,104 @@
+"""GATv2Conv of torch_geometric."""
+
+from __future__ import annotations
+
+import torch
+import torch.nn.functional as F
+from torch import nn
+
+from ..nn import _attention
+from ..nn._common import padded, pair_of_widths, project, trimmed
+from ._conv import Attention, Linear, cast_pair, check_options, glorot, optional_linear
+from ._graph import edge_index_of
+
+
+class GATv2Conv(Attention):
+    """GATv2 layer, as torch_geometric.nn.GATv2Conv.
+
+    Args:
+        in_channels, out_channels, heads, concat, negative_slope, dropout, add_self_loops, fill_value, residual: see
+            :class:`GATConv`.
+        edge_dim: width of edge features, which are projected and added to those of both ends. They cost the memory of all edges.
+        bias: add a bias to the projections and the result.
+        share_weights: project sources and destinations alike.
+    """
+
+    def __init__(
+        self,
+        in_channels,
+        out_channels,
+        heads=1,
+        concat=True,
+        negative_slope=0.2,
+        dropout=0.0,
+        add_self_loops=True,
+        edge_dim=None,
+        fill_value="mean",
+        bias=True,
+        share_weights=False,
+        residual=False,
+        **kwargs,
+    ):
+        check_options(in_channels, kwargs)
+        super().__init__()
+        self.in_channels = in_channels
+        self.out_channels = out_channels
+        self.heads = heads
+        self.concat = concat
+        self.negative_slope = negative_slope
+        self.dropout = dropout
+        self.add_self_loops = add_self_loops
+        self.edge_dim = edge_dim
+        self.fill_value = fill_value
+        self.share_weights = share_weights
+        src, dst = pair_of_widths(in_channels)
+        width = heads * out_channels
+        self.lin_l = Linear(src, width, bias=bias)
+        self.lin_r = self.lin_l if share_weights else Linear(dst, width, bias=bias)
+        self.att = nn.Parameter(torch.empty(1, heads, out_channels))
+        self.lin_edge = optional_linear(edge_dim, width)
+        self._add_ends(residual, bias)
+        self.reset_parameters()
+
+    def reset_parameters(self) -> None:
+        """Glorot uniform, bias of the result zero."""
+        for linear in (self.lin_l, self.lin_r, self.lin_edge, self.res):
+            if linear is not None:
+                linear.reset_parameters()
+        glorot(self.att)
+        if self.bias is not None:
+            nn.init.zeros_(self.bias)
+
+    def forward(self, x, edge_index, edge_attr=None, return_attention_weights=None):
+        """Attention over the in-edges of every destination.
+
+        Args:
+            x: (N, in_channels), or the pair of (num_src, in_channels) and (num_dst, in_channels).
+            edge_index, return_attention_weights: see :meth:`GATConv.forward`.
+            edge_attr: (E, edge_dim), or (E,), if edge_dim is given.
+
+        Returns:
+            As :meth:`GATConv.forward`.
+
+        Raises:
+            ValueError: edge_attr without edge_dim; wrong shapes, devices or ids. TypeError: wrong dtypes.
+        """
+        if edge_attr is not None and self.lin_edge is None:
+            raise ValueError("edge_attr is given, but the module was made without edge_dim")
+        pair = isinstance(x, (tuple, list))
+        x_l, x_r = cast_pair(x)
+        num_src, num_dst = x_l.shape[0], x_r.shape[0]
+        g, edge_attr = self._graph(edge_index, num_src, num_dst, min(num_src, num_dst), edge_attr)
+        heads, dim = self.heads, self.out_channels
+        width = padded(dim, x_l)
+        feat_l = project(self.lin_l, x_l, heads, dim, width)
+        feat_r = feat_l if self.share_weights and not pair else project(self.lin_r, x_r, heads, dim, width)
+        att = F.pad(self.att, (0, width - dim)) if width > dim else self.att
+        operands = (g, feat_l, feat_r, att, self.negative_slope, self._dropout_p())
+        if edge_attr is None and not return_attention_weights:
+            out, weight = _attention.gatv2(*operands), None
+        else:
+            edge = None if edge_attr is None else project(self.lin_edge, edge_attr, heads, dim, width)
+            out, weight = _attention.gatv2_unfused(*operands, edge)
+        out = self._finished(trimmed(out, dim), x_r)
+        return (out, (edge_index_of(g), weight.squeeze(-1))) if return_attention_weights else out

@@ -1,0 +1,609 @@
+"""halfgnn.nn against dgl.nn: parameters, results, gradients, errors; half precision, padding, dropout, compiled code."""
+
+from __future__ import annotations
+
+import contextlib
+import copy
+import pickle
+from types import SimpleNamespace
+
+import pytest
+import support
+import torch
+from support_nn import (
+    HALVES,
+    IN_FEATS,
+    NUM_NODES,
+    assert_close,
+    assert_near,
+    randn,
+    random_edges,
+    seeded,
+    tolerance_of,
+    with_gradients,
+)
+
+import halfgnn
+import halfgnn.nn
+from halfgnn import ops, reference
+from halfgnn.nn import _common
+from halfgnn.nn._attention import node_logits
+
+pytestmark = pytest.mark.usefixtures("needs_attention_kernels")
+
+try:
+    import dgl
+    import dgl.nn as dglnn
+except ImportError:
+    dgl = None
+
+needs_dgl = pytest.mark.skipif(dgl is None, reason="dgl is not installed")
+WIDE_DTYPES = [dtype for dtype in (torch.float32, torch.float64) if support.supports("cpu", dtype)]
+
+ATTENTIONS = {
+    "GATConv": lambda lib, f: lib.GATConv(f, 5, 3),
+    "GATConv-residual": lambda lib, f: lib.GATConv(f, 5, 3, residual=True, activation=torch.relu),
+    "GATConv-identity": lambda lib, f: lib.GATConv(f, 6, 2, residual=True, bias=False, negative_slope=0.1),
+    "GATv2Conv": lambda lib, f: lib.GATv2Conv(f, 5, 3),
+    "GATv2Conv-residual": lambda lib, f: lib.GATv2Conv(f, 5, 3, residual=True, bias=False),
+    "DotGatConv": lambda lib, f: lib.DotGatConv(f, 5, 3),
+}
+OTHERS = {
+    **{
+        f"GraphConv-{norm}-{width}": lambda lib, f, n=norm, w=width: lib.GraphConv(f, w, norm=n)
+        for norm in ("both", "right", "left", "none")
+        for width in (5, 20)
+    },
+    **{
+        f"SAGEConv-{kind}-{width}": lambda lib, f, k=kind, w=width: lib.SAGEConv(f, w, k)
+        for kind, width in (("mean", 5), ("mean", 20), ("gcn", 5), ("gcn", 20), ("pool", 5), ("lstm", 5))
+    },
+    **{
+        f"GINConv-{kind}": lambda lib, f, k=kind: lib.GINConv(torch.nn.Linear(f, 5), k, init_eps=0.3, learn_eps=True)
+        for kind in ("sum", "max", "mean")
+    },
+}
+MODULES = {
+    **ATTENTIONS,
+    "GATv2Conv-shared": lambda lib, f: lib.GATv2Conv(f, 5, 2, share_weights=True),
+    **OTHERS,
+}
+
+
+def make_dgl_graph(idtype=torch.int64):
+    src, dst = random_edges()
+    return dgl.graph((src.to(idtype), dst.to(idtype)), num_nodes=NUM_NODES)
+
+
+def make_block():
+    seeds = torch.arange(0, NUM_NODES, 3)
+    return dgl.to_block(dgl.in_subgraph(make_dgl_graph(), seeds), seeds)
+
+
+def make_graph(loops=True):
+    return halfgnn.Graph.from_edges(*random_edges(loops=loops), num_src=NUM_NODES, num_dst=NUM_NODES)
+
+
+def pair_of(name, dtype=torch.float32, in_feats=IN_FEATS):
+    """DGL's module and ours, of one seed."""
+    return [seeded(lambda lib=lib: MODULES[name](lib, in_feats)).to(dtype) for lib in (dglnn, halfgnn.nn)]
+
+
+# ---- parameters ----------------------------------------------------------------------------------
+
+
+@needs_dgl
+@pytest.mark.parametrize("in_feats", [IN_FEATS, (IN_FEATS, 6)], ids=["one", "pair"])
+@pytest.mark.parametrize("name", MODULES)
+def test_same_parameters_under_a_seed(name, in_feats):
+    if isinstance(in_feats, tuple) and name.startswith(("GraphConv", "GINConv")):
+        pytest.skip("takes one width")
+    theirs, ours = pair_of(name, in_feats=in_feats)
+    assert list(theirs.state_dict()) == list(ours.state_dict())
+    for key, value in theirs.state_dict().items():
+        assert torch.equal(value, ours.state_dict()[key]), key
+    assert {k for k, p in theirs.named_parameters()} == {k for k, p in ours.named_parameters()}
+
+
+@needs_dgl
+@pytest.mark.parametrize("name", MODULES)
+def test_checkpoints_move_both_ways(name):
+    theirs, ours = pair_of(name)
+    for source, target in ((theirs, ours), (ours, theirs)):
+        with torch.no_grad():
+            for parameter in source.parameters():
+                parameter.normal_()
+        assert target.load_state_dict(source.state_dict()).missing_keys == []
+        g, x = make_dgl_graph(), randn(NUM_NODES, IN_FEATS)
+        assert_close([ours(g, x)], [theirs(g, x)], 1e-4)
+
+
+@needs_dgl
+@pytest.mark.parametrize("name", MODULES)
+def test_reset_parameters(name):
+    theirs, ours = pair_of(name)
+    if not hasattr(theirs, "reset_parameters"):
+        return
+    for module in (theirs, ours):
+        seeded(module.reset_parameters, 7)
+    for a, b in zip(theirs.parameters(), ours.parameters()):
+        assert torch.equal(a, b)
+
+
+# ---- results -------------------------------------------------------------------------------------
+
+
+@needs_dgl
+@pytest.mark.parametrize("dtype", WIDE_DTYPES, ids=str)
+@pytest.mark.parametrize("name", MODULES)
+def test_same_as_dgl(name, dtype):
+    theirs, ours = pair_of(name, dtype)
+    g, x = make_dgl_graph(), randn(NUM_NODES, IN_FEATS, dtype=dtype)
+    expected = with_gradients(theirs, lambda x: theirs(g, x), [x])
+    actual = with_gradients(ours, lambda x: ours(g, x), [x])
+    assert_close(actual, expected, tolerance_of(dtype))
+    again = with_gradients(ours, lambda x: ours(halfgnn.Graph.from_dgl(g), x), [x])
+    assert all(a is b or torch.equal(a, b) for a, b in zip(again, actual))
+
+
+@needs_dgl
+@pytest.mark.parametrize("name", MODULES)
+def test_same_as_dgl_on_blocks(name):
+    theirs, ours = pair_of(name)
+    block = make_block()
+    assert block.num_src_nodes() > block.num_dst_nodes()
+    x = randn(block.num_src_nodes(), IN_FEATS)
+    expected = with_gradients(theirs, lambda x: theirs(block, x), [x])
+    for g in (block, halfgnn.Graph.from_dgl(block)):
+        assert_close(with_gradients(ours, lambda x, g=g: ours(g, x), [x]), expected, 1e-4)
+
+
+@needs_dgl
+@pytest.mark.parametrize("sizes", [(30, 7), (7, 30), (20, 20)], ids=str)
+@pytest.mark.parametrize("name", [*ATTENTIONS, "SAGEConv-mean-5", "SAGEConv-pool-5", "SAGEConv-lstm-5"])
+def test_same_as_dgl_on_pairs(name, sizes):
+    theirs, ours = pair_of(name, in_feats=(IN_FEATS, 6))
+    src, dst = random_edges(*sizes)
+    g = dgl.heterograph({("a", "to", "b"): (src, dst)}, dict(zip("ab", sizes)))
+    feats = [randn(sizes[0], IN_FEATS), randn(sizes[1], 6)]
+    expected = with_gradients(theirs, lambda *x: theirs(g, x), feats)
+    assert_close(with_gradients(ours, lambda *x: ours(g, x), feats), expected, 1e-4)
+
+
+@needs_dgl
+@pytest.mark.parametrize("name", ["GATConv", "GATv2Conv", "GATv2Conv-shared", "SAGEConv-gcn-5", "GraphConv-both-5"])
+def test_same_as_dgl_on_pairs_of_one_width(name):
+    """A module of one in_feats, given a pair."""
+    theirs, ours = pair_of(name)
+    src, dst = random_edges(30, 7)
+    g = dgl.heterograph({("a", "to", "b"): (src, dst)}, {"a": 30, "b": 7})
+    feats = [randn(30, IN_FEATS), randn(7, IN_FEATS, seed=4)]
+    expected = with_gradients(theirs, lambda *x: theirs(g, x), feats)
+    assert_close(with_gradients(ours, lambda *x: ours(g, x), feats), expected, 1e-4)
+
+
+@needs_dgl
+@pytest.mark.parametrize("name", ["GATConv", "GATConv-identity", "GraphConv-both-5", "GraphConv-right-20"])
+def test_same_as_dgl_with_more_dimensions(name):
+    theirs, ours = pair_of(name)
+    g, x = make_dgl_graph(), randn(NUM_NODES, 2, 3, IN_FEATS)
+    expected = with_gradients(theirs, lambda x: theirs(g, x), [x])
+    assert_close(with_gradients(ours, lambda x: ours(g, x), [x]), expected, 1e-4)
+
+
+@needs_dgl
+@pytest.mark.parametrize("name", [*OTHERS, "GATConv"])
+def test_same_as_dgl_with_edge_weights(name):
+    theirs, ours = pair_of(name)
+    g = make_dgl_graph()
+    weight = randn(g.num_edges()).abs()
+    if name.startswith("GINConv"):
+        weight = weight.unsqueeze(1)
+    if name.startswith("SAGEConv-lstm"):
+        # In a mailbox DGL multiplies (E, F) by (E,) only where the widths allow it.
+        weight = weight.unsqueeze(1)
+    inputs = [randn(NUM_NODES, IN_FEATS), weight]
+    expected = with_gradients(theirs, lambda x, w: theirs(g, x, edge_weight=w), inputs)
+    assert_close(with_gradients(ours, lambda x, w: ours(g, x, edge_weight=w), inputs), expected, 1e-4)
+
+
+@needs_dgl
+@pytest.mark.parametrize("name", ATTENTIONS)
+def test_attention_weights(name):
+    theirs, ours = pair_of(name)
+    g, x = make_dgl_graph(), randn(NUM_NODES, IN_FEATS)
+    (expected, weights), (actual, ours_weights) = (module(g, x, get_attention=True) for module in (theirs, ours))
+    assert_close([actual, ours_weights], [expected, weights])
+    assert_close([ours(g, x)], [actual])
+
+
+@needs_dgl
+def test_external_weight():
+    theirs, ours = (lib.GraphConv(IN_FEATS, 5, weight=False, bias=False) for lib in (dglnn, halfgnn.nn))
+    g, x = make_dgl_graph(), randn(NUM_NODES, IN_FEATS)
+    assert_close([ours(g, x), ours(g, x, randn(IN_FEATS, 5))], [theirs(g, x), theirs(g, x, randn(IN_FEATS, 5))])
+    with pytest.raises(ValueError, match="weight=False"):
+        halfgnn.nn.GraphConv(IN_FEATS, 5)(g, x, randn(IN_FEATS, 5))
+
+
+@needs_dgl
+@pytest.mark.parametrize("norm", ["both", "right", "none"])
+def test_edge_weight_norm(norm):
+    g = make_dgl_graph()
+    weight = randn(g.num_edges()).abs() + 0.1
+    theirs, ours = (lib.EdgeWeightNorm(norm, eps=0.01) for lib in (dglnn, halfgnn.nn))
+    expected = theirs(g, weight)
+    assert_close([ours(g, weight)], [expected])
+    assert ours(g, weight.half()).dtype == torch.float16
+    with torch.autocast("cpu", torch.bfloat16):
+        assert_close([ours(g, weight)], [expected])
+    with pytest.raises(ValueError, match="one number an edge"):
+        ours(g, weight.unsqueeze(1))
+    if norm == "both":
+        with pytest.raises(ValueError, match="not positive"):
+            ours(g, weight - weight.min())
+
+
+@needs_dgl
+@pytest.mark.parametrize("name", ["GATConv", "GraphConv-both-5", "SAGEConv-pool-5"])
+def test_in_dgls_hetero_graph_conv(name):
+    edges = {("a", "x", "b"): random_edges(20, 9), ("b", "y", "a"): random_edges(9, 20, loops=False)}
+    g = dgl.heterograph(edges, {"a": 20, "b": 9})
+    feats = {"a": randn(20, IN_FEATS), "b": randn(9, IN_FEATS)}
+    theirs, ours = (
+        seeded(lambda lib=lib: dglnn.HeteroGraphConv({etype: MODULES[name](lib, IN_FEATS) for etype in g.etypes}))
+        for lib in (dglnn, halfgnn.nn)
+    )
+    expected, actual = theirs(g, feats), ours(g, feats)
+    assert_close([actual["a"], actual["b"]], [expected["a"], expected["b"]], 1e-4)
+
+
+def test_transformer_without_edge_features():
+    """Against the formula; test_pyg compares the module with torch_geometric's."""
+    g = make_graph()
+    conv = seeded(lambda: halfgnn.nn.TransformerConv(IN_FEATS, 5, heads=3))
+    x = randn(NUM_NODES, IN_FEATS)
+    query, key, value = (linear(x).view(-1, 3, 5) for linear in (conv.lin_query, conv.lin_key, conv.lin_value))
+    expected = reference.dot_attention(g, query, key, value, 5**-0.5).flatten(1) + conv.lin_skip(x)
+    assert_close([conv(g, x)], [expected])
+    out, weights = conv(g, x, get_attention=True)
+    assert_close([out, ops.copy_e_sum(g, weights)], [expected, torch.ones(NUM_NODES, 3, 1)])
+    with pytest.raises(ValueError, match="no edge features"):
+        conv(g, x, randn(g.num_edges, 4))
+    with pytest.raises(ValueError, match="4 columns"):
+        halfgnn.nn.TransformerConv(IN_FEATS, 5, edge_dim=4)(g, x)
+
+
+# ---- half precision ------------------------------------------------------------------------------
+
+
+WIDTH_41 = {
+    "GATConv-41": lambda: halfgnn.nn.GATConv(IN_FEATS, 41, 2, bias=False),
+    "GATv2Conv-41": lambda: halfgnn.nn.GATv2Conv(IN_FEATS, 41, 2, residual=True),
+    "DotGatConv-41": lambda: halfgnn.nn.DotGatConv(IN_FEATS, 41, 2),
+    "TransformerConv-41": lambda: halfgnn.nn.TransformerConv(IN_FEATS, 41, 2, concat=False),
+    "GraphConv-41": lambda: halfgnn.nn.GraphConv(64, 41, bias=False),
+    "SAGEConv-mean-41": lambda: halfgnn.nn.SAGEConv(64, 41, "mean"),
+    "SAGEConv-gcn-41": lambda: halfgnn.nn.SAGEConv(64, 41, "gcn"),
+}
+HALF_MODULES = [*MODULES, "TransformerConv", *WIDTH_41]
+
+
+def make_module(name):
+    if name == "TransformerConv":
+        return seeded(lambda: halfgnn.nn.TransformerConv(IN_FEATS, 5, heads=3, beta=True))
+    return seeded(WIDTH_41[name] if name in WIDTH_41 else lambda: MODULES[name](halfgnn.nn, IN_FEATS))
+
+
+def features_for(name):
+    return randn(NUM_NODES, 64 if name in ("GraphConv-41", "SAGEConv-mean-41", "SAGEConv-gcn-41") else IN_FEATS)
+
+
+@pytest.mark.parametrize("dtype", HALVES, ids=str)
+@pytest.mark.parametrize("name", HALF_MODULES)
+def test_half(name, dtype, device):
+    module, x = make_module(name), features_for(name)
+    expected = with_gradients(module, lambda x: module(make_graph(), x), [x])
+    module, g = module.to(device, dtype), make_graph().to(device)
+    actual = with_gradients(module, lambda x: module(g, x), [x.to(device, dtype)])
+    assert all(result.dtype == dtype for result in actual)
+    assert_near(actual, expected, dtype)
+
+
+@pytest.mark.parametrize("dtype", HALVES, ids=str)
+@pytest.mark.parametrize("name", HALF_MODULES)
+def test_autocast(name, dtype, device):
+    module, x = make_module(name), features_for(name)
+    expected = with_gradients(module, lambda x: module(make_graph(), x), [x])
+    module, g = module.to(device), make_graph().to(device)
+    with torch.autocast(device, dtype):
+        actual = with_gradients(module, lambda x: module(g, x), [x.to(device)])
+    assert all(gradient.dtype == torch.float32 for gradient in actual[1:])
+    assert_near(actual, expected, dtype)
+
+
+@pytest.mark.parametrize("name", ["GATConv", "GATv2Conv", "DotGatConv", "TransformerConv"])
+def test_autocast_of_half_features(name):
+    """What the layer before gave."""
+    g, x = make_graph(), randn(NUM_NODES, IN_FEATS)
+    module = make_module(name)
+    expected = with_gradients(module, lambda x: module(g, x), [x])
+    with torch.autocast("cpu", torch.bfloat16):
+        actual = with_gradients(module, lambda x: module(g, x), [x.bfloat16()])
+    assert_near(actual, expected, torch.bfloat16)
+
+
+def test_logits_are_fp32(monkeypatch):
+    seen = []
+    attention = ops.gat_attention
+    monkeypatch.setattr(ops, "gat_attention", lambda g, *x: seen.append([t.dtype for t in x[:3]]) or attention(g, *x))
+    module, g, x = make_module("GATConv"), make_graph(), randn(NUM_NODES, IN_FEATS)
+    with torch.autocast("cpu", torch.bfloat16):
+        module(g, x)
+        module(g, x.bfloat16())
+    module.bfloat16()(g, x.bfloat16())
+    assert seen == [[torch.bfloat16, torch.float32, torch.float32]] * 3
+
+
+@pytest.mark.parametrize("dtype", HALVES, ids=str)
+def test_accuracy_of_logits(dtype, device):
+    """Halves are multiplied as they are, and summed in fp32."""
+    linear = seeded(lambda: torch.nn.Linear(64, 24)).to(device)
+    attns = [randn(1, 3, 8, seed=i).to(device).requires_grad_() for i in (1, 2)]
+    h = randn(50, 2, 64).to(device, dtype).requires_grad_()
+    grad = randn(50, 2, 6).to(device)
+    exact = h.detach().double().requires_grad_()
+    feat = torch.nn.functional.linear(exact, linear.weight.double(), linear.bias.double()).view(50, 2, 3, 8)
+    expected = torch.cat([(feat * attn.double()).sum(-1) for attn in attns], -1)
+    actual = torch.cat(node_logits(linear, h, *attns), -1)
+    assert actual.dtype == torch.float32
+    leaves = [linear.weight, linear.bias, *attns]
+    # On CUDA the weight and the gradient are rounded to half before the product.
+    tolerance = 1e-5 if device == "cpu" else 4 * torch.finfo(dtype).eps
+    torch.testing.assert_close(actual.double(), expected, rtol=tolerance, atol=10 * tolerance)
+    actual = torch.autograd.grad(actual, [h, *leaves], grad)
+    expected = torch.autograd.grad(expected, [exact, *leaves], grad.double())
+    for i, (a, b) in enumerate(zip(actual, expected)):
+        error = (a.double() - b.double()).norm() / b.double().norm()
+        assert error <= (torch.finfo(dtype).eps if i == 0 else tolerance), i
+
+
+@pytest.mark.parametrize("norm", ["both", "right"])
+def test_fp16_sums_are_scaled_before_they_are_rounded(norm):
+    """The sum of a hub's 1,000 neighbours passes 65,504; what is left after normalisation does not."""
+    count = 1000
+    g = halfgnn.Graph.from_edges(torch.arange(count), torch.zeros(count, dtype=torch.int64), num_src=count, num_dst=1)
+    conv = halfgnn.nn.GraphConv(4, 4, norm=norm, weight=False, bias=False)
+    out = conv(g, (torch.full((count, 4), 1000.0).half(), torch.zeros(1, 4).half()))
+    expected = 1000.0 if norm == "right" else 1000.0 * count**0.5
+    torch.testing.assert_close(out, torch.full((1, 4), expected).half())
+
+
+# ---- padding -------------------------------------------------------------------------------------
+
+
+@pytest.fixture
+def always_padded(monkeypatch):
+    monkeypatch.setattr(_common, "_padding_pays", lambda *args: True)
+
+
+PADDED = {**WIDTH_41, "GATv2Conv-shared": lambda: halfgnn.nn.GATv2Conv(IN_FEATS, 41, 2, share_weights=True)}
+
+
+@pytest.mark.parametrize("name", PADDED)
+def test_padding_changes_nothing(name, request):
+    dtype = WIDE_DTYPES[-1]
+    g, conv = make_graph(), seeded(PADDED[name]).to(dtype)
+    x = features_for(name).to(dtype)
+    expected = with_gradients(conv, lambda x: conv(g, x), [x])
+    keys = list(conv.state_dict())
+    request.getfixturevalue("always_padded")
+    with widths_seen() as widths:
+        actual = with_gradients(conv, lambda x: conv(g, x), [x])
+        assert conv(g, x).is_contiguous()
+    assert widths == {48}
+    assert_close(actual, expected, tolerance_of(dtype))
+    assert list(conv.state_dict()) == keys
+    if hasattr(conv, "attn_drop"):
+        assert_close([conv(g, x, get_attention=True)[0]], expected[:1], tolerance_of(dtype))
+
+
+@contextlib.contextmanager
+def widths_seen():
+    """The widths of the rows that the operators are given."""
+    seen = set()
+
+    def spy(function, position):
+        def call(*args, **kwargs):
+            seen.add(args[position].shape[-1])
+            return function(*args, **kwargs)
+
+        return call
+
+    names = {"gat_attention": 1, "gatv2_attention": 1, "dot_attention": 3, "gspmm": 3}
+    with pytest.MonkeyPatch.context() as patch:
+        for name, position in names.items():
+            patch.setattr(ops, name, spy(getattr(ops, name), position))
+        yield seen
+
+
+@pytest.mark.parametrize(
+    "dim, dtype, device, weighted, width",
+    [
+        (41, torch.bfloat16, "cuda", True, 48),
+        (47, torch.float16, "cuda", False, 48),
+        (48, torch.float16, "cuda", True, 48),
+        (44, torch.float16, "cuda", True, 44),
+        (3, torch.float16, "cuda", True, 3),
+        (41, torch.float32, "cuda", True, 41),
+        (41, torch.bfloat16, "cpu", True, 41),
+        (7, torch.bfloat16, "cpu", True, 8),
+        (3, torch.float32, "cpu", True, 8),
+        (7, torch.float32, "cpu", False, 7),
+        (7, torch.float64, "cpu", True, 7),
+        (1, torch.float32, "cpu", True, 1),
+    ],
+)
+def test_when_rows_are_padded(dim, dtype, device, weighted, width):
+    x = SimpleNamespace(is_cuda=device == "cuda", device=torch.device(device), dtype=dtype)
+    assert _common.padded(dim, x, weighted) == width
+
+
+# ---- nodes without in-edges ----------------------------------------------------------------------
+
+
+REFUSING = ["GATConv", "GATv2Conv", "DotGatConv", "GraphConv-both-5"]
+
+
+@pytest.mark.parametrize("name", REFUSING)
+def test_nodes_without_in_edges(name):
+    g, x = make_graph(loops=False), randn(NUM_NODES, IN_FEATS)
+    isolated = g.in_degrees() == 0
+    assert isolated.any()
+    module = make_module(name)
+    for _ in range(2):
+        with pytest.raises(ValueError, match="0-in-degree"):
+            module(g, x)
+    module.set_allow_zero_in_degree(True)
+    assert (module(g, x)[isolated] == 0).all() and (module(g, x)[~isolated] != 0).any()
+
+
+def test_in_degrees_are_looked_at_once(monkeypatch):
+    calls = []
+    look = _common._any_empty
+    monkeypatch.setattr(_common, "_any_empty", lambda indptr: calls.append(1) or look(indptr))
+    g, x = make_graph(), randn(NUM_NODES, IN_FEATS)
+    for name in REFUSING:
+        make_module(name)(g, x)
+        make_module(name)(g, x)
+    assert len(calls) == 1
+    make_module("GATConv")(make_graph(), x)
+    assert len(calls) == 2
+
+
+# ---- dropout -------------------------------------------------------------------------------------
+
+
+def test_attention_dropout():
+    """With equal logits and features of ones a node's output is the share of its in-edges that stay, times 1 / (1 - p)."""
+    degree, count, p = 50, 200, 0.3
+    dst = torch.arange(count).repeat_interleave(degree)
+    g = halfgnn.Graph.from_edges(torch.arange(count * degree) % count, dst, num_src=count, num_dst=count)
+    conv = halfgnn.nn.GATConv(4, 4, 2, attn_drop=p)
+    with torch.no_grad():
+        conv.fc.weight.fill_(0.25)
+    x = torch.ones(count, 4)
+    stays = conv(g, x)[..., 0] * (1 - p) * degree
+    torch.testing.assert_close(stays, stays.round(), rtol=0, atol=1e-3)
+    share = (stays / degree).mean().item()
+    assert abs(share - (1 - p)) < 5 * (p * (1 - p) / (count * degree * 2)) ** 0.5
+    assert stays.round().unique().numel() > 10 and not torch.equal(stays[:, 0], stays[:, 1])
+    assert torch.equal(seeded(lambda: conv(g, x)), seeded(lambda: conv(g, x)))
+    assert not torch.equal(seeded(lambda: conv(g, x)), seeded(lambda: conv(g, x), 2))
+    torch.testing.assert_close(conv.eval()(g, x), torch.ones(count, 2, 4))
+
+
+@pytest.mark.parametrize("name", ["GATConv", "GATv2Conv"])
+def test_feature_dropout(name):
+    g, x = make_graph(), randn(NUM_NODES, IN_FEATS)
+    conv, plain = (seeded(lambda p=p: getattr(halfgnn.nn, name)(IN_FEATS, 5, 3, feat_drop=p)) for p in (0.5, 0.0))
+    dropped = seeded(lambda: torch.nn.functional.dropout(x, 0.5))
+    assert torch.equal(seeded(lambda: conv(g, x)), plain(g, dropped))
+    assert torch.equal(conv.eval()(g, x), plain(g, x))
+
+
+def test_transformer_dropout():
+    g, x = make_graph(), randn(NUM_NODES, IN_FEATS)
+    conv, plain = (seeded(lambda p=p: halfgnn.nn.TransformerConv(IN_FEATS, 5, dropout=p)) for p in (0.5, 0.0))
+    assert not torch.allclose(conv(g, x), plain(g, x))
+    assert torch.equal(conv.eval()(g, x), plain(g, x))
+
+
+# ---- as modules ----------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("name", ["GATConv", "GATv2Conv", "GraphConv-both-5", "TransformerConv"])
+def test_compiled(name, device):
+    torch._dynamo.reset()
+    g, x = make_graph().to(device), randn(NUM_NODES, IN_FEATS).to(device)
+    module = make_module(name).to(device)
+    compiled = torch.compile(module, fullgraph=True, backend="aot_eager")
+    for graph in (g, make_graph().to(device)):  # the second has nothing cached
+        actual = with_gradients(module, lambda x, graph=graph: compiled(graph, x), [x])
+        assert_close(actual, with_gradients(module, lambda x: module(g, x), [x]), 1e-6)
+
+
+def test_compiled_code_refuses_nodes_without_in_edges():
+    torch._dynamo.reset()
+    compiled = torch.compile(make_module("GATConv"), fullgraph=True, backend="aot_eager")
+    with pytest.raises(Exception, match="0-in-degree"):
+        compiled(make_graph(loops=False), randn(NUM_NODES, IN_FEATS))
+
+
+@pytest.mark.parametrize("name", [*MODULES, "TransformerConv"])
+def test_copies(name):
+    g, x = make_graph(), randn(NUM_NODES, IN_FEATS)
+    module = make_module(name)
+    out = module(g, x)
+    for copied in (copy.deepcopy(module), pickle.loads(pickle.dumps(module))):
+        assert torch.equal(copied(g, x), out)
+    assert ("(" in repr(module) and str(IN_FEATS) in repr(module)) or name.startswith("GIN")
+
+
+@pytest.mark.parametrize("name", ["GATConv", "GATv2Conv", "DotGatConv", "SAGEConv-mean-5"])
+def test_projections_may_be_wrapped(name, always_padded):
+    """A projection that is more than a matrix product is called; one that is not gives the same result."""
+
+    class Wrapped(torch.nn.Module):
+        def __init__(self, linear):
+            super().__init__()
+            self.inner = linear
+
+        def forward(self, x):
+            return 2 * self.inner(x)
+
+    g, x = make_graph(), randn(NUM_NODES, IN_FEATS)
+    attribute = {"GATv2Conv": "fc_src", "SAGEConv-mean-5": "fc_neigh"}.get(name, "fc")
+    doubled, wrapped, hooked = make_module(name), make_module(name), make_module(name)
+    with torch.no_grad():
+        for parameter in getattr(doubled, attribute).parameters():
+            parameter.mul_(2)
+    setattr(wrapped, attribute, Wrapped(getattr(wrapped, attribute)))
+    getattr(hooked, attribute).register_forward_hook(lambda module, inputs, out: 2 * out)
+    for module in (wrapped, hooked):
+        assert_close([module(g, x)], [doubled(g, x)])
+
+
+def test_parametrized_projection():
+    g, x = make_graph(), randn(NUM_NODES, IN_FEATS)
+    conv, plain = make_module("GATConv"), make_module("GATConv")
+    torch.nn.utils.parametrizations.weight_norm(conv.fc)
+    assert_close([conv(g, x)], [plain(g, x)])
+
+
+# ---- errors --------------------------------------------------------------------------------------
+
+
+def test_errors():
+    g, x = make_graph(), randn(NUM_NODES, IN_FEATS)
+    tall = halfgnn.Graph.from_edges(*random_edges(20, 30), num_src=20, num_dst=30)
+    conv = make_module("GATConv")
+    with pytest.raises(ValueError, match=r"expected a pair \(of the sources, of the destinations\)"):
+        conv(tall, randn(20, IN_FEATS))
+    with pytest.raises(ValueError, match="rows"):
+        conv(g, x[1:])
+    with pytest.raises(TypeError, match=r"halfgnn\.Graph or a DGLGraph"):
+        conv("graph", x)
+    for name in ("GATConv", "DotGatConv"):
+        with pytest.raises(ValueError, match="pair"):
+            getattr(halfgnn.nn, name)((IN_FEATS, IN_FEATS), 5, 3)(g, x)
+    with pytest.raises(ValueError, match="pair"):
+        make_module("DotGatConv")(g, (x, x))
+    with pytest.raises(ValueError, match="norm is 'mean'"):
+        halfgnn.nn.GraphConv(IN_FEATS, 5, norm="mean")
+    with pytest.raises(ValueError, match="aggregator_type is 'sum'"):
+        halfgnn.nn.SAGEConv(IN_FEATS, 5, "sum")
+    with pytest.raises(ValueError, match="aggregator_type is 'min'"):
+        halfgnn.nn.GINConv(None, "min")
+    with pytest.raises(ValueError, match="one width"):
+        halfgnn.nn.SAGEConv(IN_FEATS, 5, "gcn")(g, (x, x[:, 1:]))

@@ -1,0 +1,348 @@
+"""halfgnn.pyg against torch_geometric.nn: parameters, results, gradients; graphs kept with edge_index; half precision."""
+
+from __future__ import annotations
+
+import copy
+import gc
+import pickle
+import subprocess
+import sys
+
+import pytest
+import support
+import torch
+from support_nn import (
+    HALVES,
+    IN_FEATS,
+    NUM_NODES,
+    assert_close,
+    assert_near,
+    randn,
+    random_edges,
+    seeded,
+    tolerance_of,
+    with_gradients,
+)
+
+import halfgnn
+import halfgnn.pyg
+from halfgnn.pyg import _graph
+
+pytestmark = pytest.mark.usefixtures("needs_attention_kernels")
+
+try:
+    import torch_geometric
+    import torch_geometric.nn as theirs
+except ImportError:
+    torch_geometric = theirs = None
+
+needs_pyg = pytest.mark.skipif(theirs is None, reason="torch_geometric is not installed")
+WIDE_DTYPES = [dtype for dtype in (torch.float32, torch.float64) if support.supports("cpu", dtype)]
+EDGE_DIM = 6
+
+# (class, arguments); edge features are given where there is an edge_dim
+_OPTIONS = {
+    "plain": {},
+    "mean-residual": {"concat": False, "residual": True},
+    "no-loops": {"add_self_loops": False, "bias": False, "negative_slope": 0.05},
+    "edge": {"edge_dim": EDGE_DIM},
+    "edge-no-loops": {"edge_dim": EDGE_DIM, "add_self_loops": False},
+    "edge-number": {"edge_dim": EDGE_DIM, "fill_value": 2.0},
+    "edge-tensor": {"edge_dim": EDGE_DIM, "fill_value": torch.arange(6.0)},
+    "edge-max": {"edge_dim": EDGE_DIM, "fill_value": "max"},
+    "edge-add": {"edge_dim": EDGE_DIM, "fill_value": "add"},
+    "edge-mul": {"edge_dim": EDGE_DIM, "fill_value": "mul"},
+}
+MODULES = {
+    **{f"GATConv-{name}": ("GATConv", options) for name, options in _OPTIONS.items()},
+    **{f"GATv2Conv-{name}": ("GATv2Conv", _OPTIONS[name]) for name in ("plain", "mean-residual", "no-loops", "edge")},
+    "GATv2Conv-shared": ("GATv2Conv", {"share_weights": True}),
+    "TransformerConv": ("TransformerConv", {}),
+    "TransformerConv-beta": ("TransformerConv", {"beta": True}),
+    "TransformerConv-mean-beta": ("TransformerConv", {"beta": True, "concat": False}),
+    "TransformerConv-no-root": ("TransformerConv", {"root_weight": False, "bias": False}),
+    "TransformerConv-edge": ("TransformerConv", {"edge_dim": EDGE_DIM}),
+}
+KINDS = ["GATConv-plain", "GATv2Conv-plain", "TransformerConv"]
+
+
+def make(lib, name, in_channels=IN_FEATS, **options):
+    kind, own = MODULES[name]
+    return seeded(lambda: getattr(lib, kind)(in_channels, 5, heads=3, **own, **options))
+
+
+def pair_of(name, dtype=torch.float32, in_channels=IN_FEATS):
+    return [make(lib, name, in_channels).to(dtype) for lib in (theirs, halfgnn.pyg)]
+
+
+def make_edge_index(num_src=NUM_NODES, num_dst=NUM_NODES, loops=False):
+    return torch.stack(random_edges(num_src, num_dst, loops=loops))
+
+
+def inputs_of(name, edge_index, dtype=torch.float32):
+    edge = [randn(edge_index.shape[1], EDGE_DIM, dtype=dtype, seed=9)] if "edge_dim" in MODULES[name][1] else []
+    return [randn(NUM_NODES, IN_FEATS, dtype=dtype), *edge]
+
+
+# ---- against torch_geometric ---------------------------------------------------------------------
+
+
+@needs_pyg
+@pytest.mark.parametrize("in_channels", [IN_FEATS, (IN_FEATS, 4)], ids=["one", "pair"])
+@pytest.mark.parametrize("name", MODULES)
+def test_same_parameters_under_a_seed(name, in_channels):
+    if name == "GATv2Conv-shared" and isinstance(in_channels, tuple):
+        pytest.skip("shares weights of one width")
+    their, our = pair_of(name, in_channels=in_channels)
+    assert list(their.state_dict()) == list(our.state_dict())
+    for key, value in their.state_dict().items():
+        assert torch.equal(value, our.state_dict()[key]), key
+    for module in (their, our):
+        seeded(module.reset_parameters, 7)
+    assert all(torch.equal(a, b) for a, b in zip(their.parameters(), our.parameters()))
+    assert repr(their) == repr(our)
+
+
+@needs_pyg
+@pytest.mark.parametrize("name", MODULES)
+def test_checkpoints_move_both_ways(name):
+    their, our = pair_of(name)
+    edge_index = make_edge_index()
+    x, *edge = inputs_of(name, edge_index)
+    for source, target in ((their, our), (our, their)):
+        with torch.no_grad():
+            for parameter in source.parameters():
+                parameter.normal_()
+        target.load_state_dict(source.state_dict())
+        assert_close([our(x, edge_index, *edge)], [their(x, edge_index, *edge)], 1e-4)
+
+
+@needs_pyg
+@pytest.mark.parametrize("dtype", WIDE_DTYPES, ids=str)
+@pytest.mark.parametrize("name", MODULES)
+def test_same_as_torch_geometric(name, dtype):
+    their, our = pair_of(name, dtype)
+    edge_index = make_edge_index()
+    assert (edge_index[0] == edge_index[1]).any(), "self-loops to be replaced"
+    inputs = inputs_of(name, edge_index, dtype)
+    expected = with_gradients(their, lambda x, *e: their(x, edge_index, *e), inputs)
+    actual = with_gradients(our, lambda x, *e: our(x, edge_index, *e), inputs)
+    assert_close(actual, expected, tolerance_of(dtype))
+
+
+@needs_pyg
+@pytest.mark.parametrize("name", MODULES)
+def test_attention_weights(name):
+    their, our = pair_of(name)
+    edge_index = make_edge_index()
+    x, *edge = inputs_of(name, edge_index)
+    expected, (edges, weights) = their(x, edge_index, *edge, return_attention_weights=True)
+    actual, (our_edges, our_weights) = our(x, edge_index, *edge, return_attention_weights=True)
+    assert torch.equal(our_edges, edges)
+    assert_close([actual, our_weights], [expected, weights])
+
+
+@needs_pyg
+@pytest.mark.parametrize("sizes", [(30, 7), (7, 30)], ids=str)
+@pytest.mark.parametrize("name", [*KINDS, "GATConv-edge-number", "GATConv-mean-residual"])
+def test_same_as_torch_geometric_on_pairs(name, sizes):
+    their, our = pair_of(name, in_channels=(IN_FEATS, 4))
+    edge_index = make_edge_index(*sizes)
+    _, *edge = inputs_of(name, edge_index)
+    inputs = [randn(sizes[0], IN_FEATS), randn(sizes[1], 4), *edge]
+    expected = with_gradients(their, lambda x, y, *e: their((x, y), edge_index, *e), inputs)
+    actual = with_gradients(our, lambda x, y, *e: our((x, y), edge_index, *e), inputs)
+    assert_close(actual, expected, 1e-4)
+
+
+@needs_pyg
+@pytest.mark.parametrize("options", [{}, {"residual": True}], ids=str)
+def test_sources_alone(options):
+    """GATConv of (x, None): the logits of destinations are zero."""
+    for in_channels, size in ((IN_FEATS, None), (IN_FEATS, (30, 20)), ((IN_FEATS, 4), None)):
+        their, our = (make(lib, "GATConv-plain", in_channels, **options) for lib in (theirs, halfgnn.pyg))
+        edge_index = make_edge_index(30, 30 if size is None else 20)
+        x = (randn(30, IN_FEATS), None)
+        assert_close([our(x, edge_index, size=size)], [their(x, edge_index, size=size)], 1e-4)
+
+
+@needs_pyg
+def test_edge_features_of_one_column():
+    their, our = (lib.GATConv(IN_FEATS, 5, edge_dim=1) for lib in (theirs, halfgnn.pyg))
+    our.load_state_dict(their.state_dict())
+    edge_index, x = make_edge_index(), randn(NUM_NODES, IN_FEATS)
+    weight = randn(edge_index.shape[1])
+    assert_close([our(x, edge_index, weight)], [their(x, edge_index, weight)])
+    plain_theirs, plain = (make(lib, "GATConv-plain") for lib in (theirs, halfgnn.pyg))
+    assert_close([plain(x, edge_index, weight)], [plain_theirs(x, edge_index, weight)])
+
+
+@needs_pyg
+def test_torch_geometrics_edge_index():
+    conv, x, edge_index = make(halfgnn.pyg, "GATConv-plain"), randn(NUM_NODES, IN_FEATS), make_edge_index()
+    theirs_index = torch_geometric.EdgeIndex(edge_index, sparse_size=(NUM_NODES, NUM_NODES))
+    assert torch.equal(conv(x, theirs_index), conv(x, edge_index))
+
+
+def test_torch_geometric_is_not_imported():
+    code = "import sys, halfgnn.pyg; assert not any(m.split('.')[0] in ('torch_geometric', 'dgl') for m in sys.modules)"
+    subprocess.run([sys.executable, "-c", code], check=True)
+
+
+# ---- half precision ------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("dtype", HALVES, ids=str)
+@pytest.mark.parametrize("name", [*KINDS, "GATConv-edge", "GATv2Conv-edge", "TransformerConv-edge"])
+def test_half_and_autocast(name, dtype, device):
+    module, edge_index = make(halfgnn.pyg, name), make_edge_index()
+    inputs = inputs_of(name, edge_index)
+    expected = with_gradients(module, lambda x, *e: module(x, edge_index, *e), inputs)
+    module, edges = module.to(device), edge_index.to(device)
+    with torch.autocast(device, dtype):
+        actual = with_gradients(module, lambda x, *e: module(x, edges, *e), [x.to(device) for x in inputs])
+    assert_near(actual, expected, dtype)
+    module = module.to(dtype)
+    actual = with_gradients(module, lambda x, *e: module(x, edges, *e), [x.to(device, dtype) for x in inputs])
+    assert all(x.dtype == dtype for x in actual)
+    assert_near(actual, expected, dtype)
+
+
+@pytest.mark.parametrize("name", KINDS)
+def test_dropout(name):
+    conv, plain = (make(halfgnn.pyg, name, dropout=p) for p in (0.5, 0.0))
+    edge_index, x = make_edge_index(), randn(NUM_NODES, IN_FEATS)
+    first = seeded(lambda: conv(x, edge_index))
+    assert torch.equal(seeded(lambda: conv(x, edge_index)), first) and not torch.equal(conv(x, edge_index), first)
+    assert torch.equal(conv.eval()(x, edge_index), plain(x, edge_index))
+
+
+# ---- graphs --------------------------------------------------------------------------------------
+
+
+@pytest.fixture
+def conversions(monkeypatch):
+    calls = []
+    make_graph = _graph._make
+    monkeypatch.setattr(_graph, "_make", lambda *args: calls.append(1) or make_graph(*args))
+    return calls
+
+
+def test_edge_index_is_converted_once(conversions):
+    edge_index, x = make_edge_index(), randn(NUM_NODES, IN_FEATS)
+    for name in (*KINDS, *KINDS):
+        make(halfgnn.pyg, name)(x, edge_index)
+    assert len(conversions) == 1
+    make(halfgnn.pyg, KINDS[0])(x, edge_index.clone())
+    assert len(conversions) == 2
+
+
+@pytest.mark.parametrize("change", ["write", "data", "resize"])
+def test_a_changed_edge_index_is_converted_anew(change, conversions):
+    edge_index, x = make_edge_index(), randn(NUM_NODES, IN_FEATS)
+    conv = make(halfgnn.pyg, "GATConv-plain")
+    before = conv(x, edge_index)
+    if change == "write":
+        edge_index[0] = edge_index[0].flip(0)
+    elif change == "data":
+        edge_index.data = make_edge_index().flip(1)[[1, 0]].contiguous()
+    else:
+        edge_index.set_(edge_index[:, :50].contiguous())
+    after = conv(x, edge_index)
+    assert len(conversions) == 2
+    assert not torch.equal(after, before) and torch.equal(after, conv(x, edge_index.clone()))
+
+
+def test_graphs_go_with_their_edge_index():
+    gc.collect()
+    known = len(_graph._known)
+    edge_index = make_edge_index()
+    graph = halfgnn.pyg.graph_of(edge_index, NUM_NODES, NUM_NODES)
+    assert halfgnn.pyg.graph_of(edge_index, NUM_NODES, NUM_NODES) is graph
+    assert halfgnn.pyg.graph_of(edge_index, NUM_NODES + 1, NUM_NODES) is not graph
+    assert len(_graph._known) == known + 1
+    del edge_index
+    gc.collect()
+    assert len(_graph._known) == known
+
+
+def test_tensors_of_inference_mode(conversions):
+    conv, x = make(halfgnn.pyg, "GATConv-plain"), randn(NUM_NODES, IN_FEATS)
+    with torch.inference_mode():
+        edge_index = make_edge_index()
+        first = conv(x, edge_index)
+        edge_index[0] = edge_index[0].flip(0)
+        assert not torch.equal(conv(x, edge_index), first)
+    # A graph that is made there outlives it.
+    ordinary = make_edge_index()
+    with torch.inference_mode():
+        conv(x, ordinary)
+    conv(x, ordinary).sum().backward()
+    assert len(conversions) == 3
+
+
+@pytest.mark.parametrize("name", MODULES)
+def test_a_graph_in_place_of_edge_index(name):
+    edge_index = make_edge_index()
+    g = halfgnn.Graph.from_edge_index(edge_index, num_nodes=NUM_NODES)
+    module = make(halfgnn.pyg, name)
+    x, *edge = inputs_of(name, edge_index)
+    assert torch.equal(module(x, g, *edge), module(x, edge_index, *edge))
+    with pytest.raises(ValueError, match="40 source and 40 destination"):
+        module(x[1:], g, *edge)
+
+
+@pytest.mark.parametrize("name", ["GATConv-edge", "TransformerConv"])
+def test_compiled(name):
+    torch._dynamo.reset()
+    edge_index = make_edge_index()
+    g = halfgnn.Graph.from_edge_index(edge_index, num_nodes=NUM_NODES)
+    module = make(halfgnn.pyg, name)
+    inputs = inputs_of(name, edge_index)
+    expected = with_gradients(module, lambda x, *e: module(x, g, *e), inputs)  # makes the self-loops
+    compiled = torch.compile(module, fullgraph=True, backend="aot_eager")
+    assert_close(with_gradients(module, lambda x, *e: compiled(x, g, *e), inputs), expected, 1e-6)
+
+
+def test_compiled_with_edge_index(conversions):
+    """The conversion breaks the compiled graph, and is kept."""
+    torch._dynamo.reset()
+    edge_index, x = make_edge_index(), randn(NUM_NODES, IN_FEATS)
+    module = make(halfgnn.pyg, "GATConv-plain")
+    compiled = torch.compile(module, backend="aot_eager")
+    for _ in range(3):
+        assert_close([compiled(x, edge_index)], [module(x, edge_index)], 1e-6)
+    assert len(conversions) == 1
+
+
+# ---- as modules ----------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("name", MODULES)
+def test_copies(name):
+    edge_index = make_edge_index()
+    module = make(halfgnn.pyg, name)
+    x, *edge = inputs_of(name, edge_index)
+    out = module(x, edge_index, *edge)
+    for copied in (copy.deepcopy(module), pickle.loads(pickle.dumps(module))):
+        assert torch.equal(copied(x, edge_index, *edge), out)
+
+
+def test_errors():
+    x, edge_index = randn(NUM_NODES, IN_FEATS), make_edge_index()
+    for kind in ("GATConv", "GATv2Conv", "TransformerConv"):
+        cls = getattr(halfgnn.pyg, kind)
+        with pytest.raises(TypeError, match="unexpected argument 'head'"):
+            cls(IN_FEATS, 5, head=3)
+        with pytest.raises(ValueError, match="flow is 'target_to_source'"):
+            cls(IN_FEATS, 5, flow="target_to_source")
+        with pytest.raises(ValueError, match="in_channels is -1"):
+            cls((-1, 3), 5)
+        conv = cls(IN_FEATS, 5, flow="source_to_target")
+        with pytest.raises(ValueError, match="expected indices in"):
+            conv(x, edge_index + NUM_NODES)
+        with pytest.raises(TypeError, match="from_torch_sparse"):
+            conv(x, torch.eye(NUM_NODES).to_sparse())
+        if kind != "GATConv":
+            with pytest.raises(ValueError, match="edge_dim"):
+                conv(x, edge_index, randn(edge_index.shape[1], 2))
