@@ -19,7 +19,7 @@ import torch
 from . import rows, table, table_cuda
 
 ROOT = Path(__file__).resolve().parent.parent
-FAMILIES = ("spmm", "sddmm", "softmax", "edges", "limits")
+FAMILIES = ("spmm", "sddmm", "softmax", "attention", "edges", "limits")
 
 
 @dataclass(frozen=True)

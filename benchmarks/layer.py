@@ -1,7 +1,8 @@
 """A training step of one layer: unmodified dgl.nn modules, as they are and under the drop-in.
 
-Both contestants are the same module class with the same parameters on the same DGL graph; one runs
-inside ``halfgnn.dgl.accelerate()``. Features, parameters and gradients have the dtype of the row.
+All contestants are the same module class with the same parameters on the same DGL graph; two run inside
+``halfgnn.dgl.accelerate()``, one of them with ``fuse=True``, where attention is one fused operator. Features, parameters and
+gradients have the dtype of the row.
 
 A step contains dense products that are PyTorch's whoever passes the messages, and that are slow in
 half precision on a CPU without instructions for it. So ``GATConv without fc`` is timed too: the same
@@ -10,6 +11,7 @@ module with its projection replaced by the identity.
 
 from __future__ import annotations
 
+import functools
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 
@@ -25,6 +27,7 @@ from .case import Case, Config, Contestant, Unavailable, normal, with_backward
 from .graphs import BenchGraph
 
 SLOPE = 0.2  # GATConv's default
+DROP_IN, FUSED = "halfgnn drop-in", "halfgnn fused"
 
 
 def _gat_formula(
@@ -113,7 +116,15 @@ def _contestant(layer: Layer, graph: BenchGraph, heads: int, dim: int, name: str
 
     if name == "dgl":
         return Contestant(name, dtype, make)
-    return Contestant("halfgnn drop-in", dtype, make, context=halfgnn.dgl.accelerate)
+    return Contestant(name, dtype, make, context=_contexts()[name])
+
+
+def _contexts():
+    """What the drop-in's contestants run in."""
+    return {
+        DROP_IN: halfgnn.dgl.accelerate,
+        FUSED: functools.partial(halfgnn.dgl.accelerate, fuse=True),
+    }
 
 
 def _check(config: Config, layer: Layer, heads: int, dim: int, order: str) -> None:
@@ -128,17 +139,19 @@ def _check(config: Config, layer: Layer, heads: int, dim: int, order: str) -> No
     for dtype in config.torch_dtypes():
         function, inputs = _step(layer, graph, heads, dim, dtype)
 
-        def ours(tensors: Sequence[Tensor], function=function):
-            with halfgnn.dgl.accelerate():
-                return with_backward(function, tuple(tensors), 5)()
+        for name, context in _contexts().items():
 
-        verify.check_like_formula(ours, formula, inputs, f"{layer.name} step, {dtype}")
+            def ours(tensors: Sequence[Tensor], function=function, context=context):
+                with context():
+                    return with_backward(function, tuple(tensors), 5)()
+
+            verify.check_like_formula(ours, formula, inputs, f"{layer.name} step, {name}, {dtype}")
 
 
 def cases(config: Config) -> Iterator[Case]:
     if not baselines.dgl_runs_on(config.device):
         raise Unavailable(f"this DGL has no {config.device}")
-    contenders = ["halfgnn drop-in"] + (["dgl"] if "dgl" in config.baselines else [])
+    everyone = [DROP_IN, FUSED] + (["dgl"] if "dgl" in config.baselines else [])
     for name in config.graphs:
         graph = config.graph(name, config.orders[0])  # what order there is to edge data is the graph's own
         for layer in LAYERS:
@@ -154,6 +167,7 @@ def cases(config: Config) -> Iterator[Case]:
                 contestants = [
                     _contestant(layer, graph, heads, dim, contender, dtype)
                     for dtype in config.torch_dtypes()
-                    for contender in contenders
+                    for contender in everyone
+                    if layer.has_heads or contender != FUSED
                 ]
                 yield Case("layer", layer.name, "forward+backward", graph, heads, dim, contestants, before)

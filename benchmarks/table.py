@@ -21,7 +21,7 @@ _COLUMNS = (
     ("torch.sparse fp32", ("torch.sparse",), "fp32"),
     ("PyTorch gather, index_add bf16", ("index_add", "torch gather"), "bf16"),
 )
-_FAMILIES = ("spmm", "sddmm", "softmax", "layer")
+_FAMILIES = ("spmm", "sddmm", "softmax", "attention", "layer")
 
 
 def number(value: float | None) -> str:

@@ -11,13 +11,14 @@ from .marks import Entry, by_case
 from .rows import Row, latest
 from .table import faster, find, limits_table, markdown, marks_table, number, overhead_table
 
-FAMILIES = ("spmm", "sddmm", "softmax", "edges")
+FAMILIES = ("spmm", "sddmm", "softmax", "attention", "edges")
 # Heading, names of the contestants of which one takes part in a case.
 OTHERS = (
     ("torch.sparse", ("torch.sparse",)),
     ("index_add", ("index_add", "torch gather")),
-    ("PyG scatter", ("pyg scatter", "pyg softmax")),
+    ("PyG scatter", ("pyg scatter", "pyg softmax", "pyg")),
     ("PyG conv", ("pyg conv",)),
+    ("unfused", ("halfgnn unfused",)),
 )
 Entries = dict[Entry, Row]
 
@@ -117,7 +118,7 @@ def short(rows: Sequence[Row], dim: int | None = None) -> str:
     lines = []
     for entries in _cases(rows, "warm"):
         row, ours = _first(entries), entries.get(("halfgnn", "fp16"))
-        wide = row.family in ("spmm", "sddmm") and row.op != "u_add_v"
+        wide = row.family in ("spmm", "sddmm", "attention") and row.op != "u_add_v"
         if ours is None or ours.ms is None or (dim is not None and wide and row.heads * row.dim != dim):
             continue
         limit = find(entries, (LIMIT,), "fp16")
