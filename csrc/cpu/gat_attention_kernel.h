@@ -76,8 +76,10 @@ void gat_forward_rows(const GatPass& pass, int64_t row_begin, int64_t row_end) {
     forward_scores(args, tile, attn_src, own.get(), scores.get(), weights.get());
     if (const Acc* rescale = softmax.subtract_maximum(weights.get())) {
       sum.rescale(heads, rescale);
-      if (kPositive) positive_sum.rescale(heads, rescale);
-      for (int64_t h = 0; h < heads; ++h) positive_weight[h] *= rescale[h];
+      if (kPositive) {
+        positive_sum.rescale(heads, rescale);
+        for (int64_t h = 0; h < heads; ++h) positive_weight[h] *= rescale[h];
+      }
     }
     exp_pairs(weights.get(), n);
     const Acc* used = weights;
