@@ -135,10 +135,16 @@ def _check_gradients(kind: Kind, config: Config, heads: int, dim: int, order: st
 
     for dtype in config.torch_dtypes():
         inputs = _tensors(kind, graph, heads, dim, dtype)
-        verify.check_like_formula(run(kind.fused), run(kind.formula), inputs, f"{kind.name} with gradients, {dtype}")
+        # Gradients of logits are differences of sums, in fp32 of some tens of terms each.
+        units = 16 if dtype == torch.float32 else 1
+        what = f"{kind.name} with gradients, {dtype}"
+        verify.check_like_formula(run(kind.fused), run(kind.formula), inputs, what, units)
 
 
 def cases(config: Config) -> Iterator[Case]:
+    if not torch._C._dispatch_has_kernel_for_dispatch_key("halfgnn::gat_attention", config.device.upper()):
+        print(f"attention: no kernels on {config.device}")
+        return
     names = [FUSED, UNFUSED, *(name for name in ("dgl", "pyg") if name in config.baselines)]
     for graph in config.ordered_graphs():
         if not config.main_order(graph):

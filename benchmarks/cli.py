@@ -23,7 +23,7 @@ FAMILIES = {
     "softmax": "edge_softmax",
     "edges": "copy_e_sum, e_sub_v and e_div_v, a number an edge and head",
     "attention": "gat_attention, gatv2_attention and dot_attention, fused and not",
-    "layer": "a step of dgl.nn modules, as they are and under the drop-in",
+    "layer": "a step of dgl.nn modules, as they are, under the drop-in, and fused",
     "overhead": "microseconds of a call on 30 nodes",
     "limits": "copy_u_sum beside other gathers and copies",
 }

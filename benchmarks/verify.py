@@ -98,17 +98,19 @@ def check_rounded_once(result: Tensor, truth: Tensor, magnitude: Tensor, what: s
 Gradients = Callable[[tuple[Tensor, ...]], Sequence[Tensor]]
 
 
-def check_like_formula(ours: Gradients, formula: Gradients, inputs: tuple[Tensor, ...], what: str) -> None:
+def check_like_formula(
+    ours: Gradients, formula: Gradients, inputs: tuple[Tensor, ...], what: str, units: float = 1
+) -> None:
     """Raises WrongResult unless ours(inputs) is about as accurate as `formula` run in the same dtype.
 
     Both return results and gradients. flash-attention's rule: the error against the formula in
-    float64 is at most twice that of the formula in the inputs' dtype, plus a unit of rounding.
+    float64 is at most twice that of the formula in the inputs' dtype, plus `units` units of rounding.
     """
     truth = formula(tuple(x.double() for x in inputs))
     plain = formula(inputs)
     eps = torch.finfo(inputs[0].dtype).eps
     for i, (mine, same_type, exact) in enumerate(zip(ours(inputs), plain, truth)):
-        error, allowed = relative_error(mine, exact), 2 * relative_error(same_type, exact) + eps
+        error, allowed = relative_error(mine, exact), 2 * relative_error(same_type, exact) + units * eps
         if not error <= allowed:  # not: NaN fails
             raise WrongResult(f"{what}, result {i}: relative error {error:.3g} > {allowed:.3g}")
 

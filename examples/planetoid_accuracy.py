@@ -1,10 +1,10 @@
-"""Accuracy of the fused modules under automatic mixed precision against DGL's own in fp32, on Cora and Citeseer.
+"""Accuracy of the fused modules under automatic mixed precision against DGL's own in fp32, on Planetoid data sets.
 
 Two layers of attention as in the papers (8 heads of 8 units, dropout of 0.6 on features and weights, Adam with a learning rate of
 5e-3 and a weight decay of 5e-4), the standard split, several seeds. halfgnn.nn's modules run under autocast in fp16 (with a
 GradScaler) and bf16; dgl.nn's with the same constructor and seed in fp32.
 
-    python examples/planetoid_accuracy.py --data-dir raw --datasets cora citeseer --models GATConv GATv2Conv --seeds 5
+    .venv/bin/python examples/planetoid_accuracy.py --data-dir raw --datasets cora citeseer --models GATConv GATv2Conv --seeds 5
 
 Prints mean and standard deviation of the test accuracy at the best validation accuracy, and appends a row a run to --out.
 """

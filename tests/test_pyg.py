@@ -346,3 +346,11 @@ def test_errors():
         if kind != "GATConv":
             with pytest.raises(ValueError, match="edge_dim"):
                 conv(x, edge_index, randn(edge_index.shape[1], 2))
+
+
+@pytest.mark.parametrize("rows", [2, 7])
+@pytest.mark.parametrize("conv", [halfgnn.pyg.GATConv, halfgnn.pyg.GATv2Conv])
+def test_edge_attr_needs_a_row_an_edge_also_beside_self_loops(conv, rows):
+    edge_index = torch.tensor([[0, 1, 2], [1, 1, 0]])
+    with pytest.raises(ValueError, match=f"edge_attr has shape .{rows}, 2.; expected 3 rows"):
+        conv(6, 3, edge_dim=2)(torch.randn(5, 6), edge_index, torch.randn(rows, 2))

@@ -288,6 +288,10 @@ def gatv2_attention(
     _check_heads(feat_dst, "feat_dst", tuple(feat_src.shape[1:]), "heads, dim")
     if not isinstance(attn, Tensor):
         raise TypeError(f"attn is a {type(attn).__name__}; expected a torch.Tensor")
+    if attn.layout != torch.strided:
+        raise TypeError(f"attn has layout {attn.layout}; expected a dense tensor")
+    if attn.device != g.device:
+        raise ValueError(f"attn is on {attn.device}; expected the graph's device, {g.device}")
     if attn.dim() == 3 and attn.shape[0] == 1:
         attn = attn[0]
     if attn.shape != feat_src.shape[1:]:

@@ -98,7 +98,7 @@ class WithSelfLoops:
         with ordinary_tensors():
             kept = (src != dst).nonzero().squeeze(1)
             self.kept = None if kept.numel() == g.num_edges else kept  # rows of edge data; None: all
-            self.num_loops = num_loops
+            self.num_loops, self.num_given = num_loops, g.num_edges
             self._edges = (src, dst) if self.kept is None else (src[kept], dst[kept])
             loops = torch.arange(num_loops, dtype=src.dtype, device=src.device)
             src, dst = (torch.cat([ends, loops]) for ends in self._edges)
@@ -114,6 +114,8 @@ class WithSelfLoops:
 
         A number or tensor is the datum itself; "add", "mean", "min", "max" or "mul" reduce the data of the node's in-edges.
         """
+        if data.shape[0] != self.num_given:
+            raise ValueError(f"edge_attr has shape {tuple(data.shape)}; expected {self.num_given} rows, one an edge")
         data = data if self.kept is None else data[self.kept]
         return torch.cat([data, self._loop_data(data, fill_value)])
 
