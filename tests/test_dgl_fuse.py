@@ -24,8 +24,6 @@ import dgl.nn as dglnn  # noqa: E402
 
 import halfgnn.dgl  # noqa: E402
 
-pytestmark = pytest.mark.usefixtures("needs_attention_kernels")
-
 CLASSES = {"GATConv": dglnn.GATConv, "GATv2Conv": dglnn.GATv2Conv, "DotGatConv": dglnn.DotGatConv}
 FORWARDS = {name: cls.__dict__["forward"] for name, cls in CLASSES.items()}
 
@@ -188,6 +186,48 @@ def test_exchanged_submodules_are_not_fused():
     with halfgnn.dgl.accelerate(fuse=True):
         assert_close([conv(g, x)], [expected])
     assert halfgnn.dgl.stats()["fell_back"] == {"fused:GATConv": {"exchanged submodule": 1}}
+
+
+@pytest.mark.parametrize("name", ["GATConv", "GATv2Conv"])
+def test_a_surplus_member_of_feat_is_not_fused(name):
+    """DGL reads the first two."""
+    g, x = make_graph(), randn(NUM_NODES, IN_FEATS)
+    module = seeded(MODULES[name])
+    expected = module(g, (x, x, None))
+    with halfgnn.dgl.accelerate(fuse=True):
+        assert_close([module(g, (x, x, None))], [expected])
+    assert halfgnn.dgl.stats()["fell_back"] == {f"fused:{name}": {"tuple that is no pair": 1}}
+
+
+@pytest.mark.parametrize("name", ["GATv2Conv", "DotGatConv"])
+def test_more_dimensions_are_not_fused(name):
+    g, x = make_graph(), randn(NUM_NODES, 1, IN_FEATS)
+    module = CLASSES[name](IN_FEATS, 5, 3)
+    expected = module(g, x)
+    with halfgnn.dgl.accelerate(fuse=True):
+        assert_close([module(g, x)], [expected])
+    assert halfgnn.dgl.stats()["fell_back"] == {f"fused:{name}": {"3 dimensions": 1}}
+    g, x = make_graph(), randn(NUM_NODES, 2, 3, IN_FEATS)
+    module = seeded(MODULES["GATConv"])
+    expected = module(g, x)
+    with halfgnn.dgl.accelerate(fuse=True):
+        assert_close([module(g, x)], [expected])
+    assert halfgnn.dgl.stats()["routed"]["fused:GATConv"] == 1
+
+
+@pytest.mark.parametrize("name", CLASSES)
+def test_what_is_no_tensor_is_dgls(name):
+    """Its errors, not those of the fused forward."""
+    g, x = make_graph(), randn(NUM_NODES, IN_FEATS)
+    module = seeded(MODULES[name])
+    for wrong in (None, [x, x], (x,), torch.tensor(1.0), x[:, 0], (x, None)):
+        errors = []
+        for fuse in (False, True):
+            with halfgnn.dgl.accelerate(fuse=fuse), pytest.raises(Exception) as caught:
+                module(g, wrong)
+            errors.append((caught.type, str(caught.value)))
+        assert errors[0] == errors[1]
+    assert f"fused:{name}" not in halfgnn.dgl.stats()["routed"]
 
 
 def test_a_subclass_with_its_own_forward_keeps_it():

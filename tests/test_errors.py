@@ -217,6 +217,29 @@ def test_mixed_devices(g, device):
         )
 
 
+def test_a_meta_tensor_among_others_of_a_raw_operator(g, device):
+    """It takes the call to the fake kernel, whose result nothing writes to."""
+    raw, (indptr, indices, edge_ids) = torch.ops.halfgnn, g.csc()
+    x, w, meta = u(2, 4, device=device), e(2, 1, device=device), {"device": "meta"}
+    seglen = torch.tensor([0, E], device=device)
+    for call, name in [
+        (lambda: raw.coo_to_csr(indices, indices.to("meta"), N_SRC), "col"),
+        (lambda: raw.transpose(indptr, indices, edge_ids.to("meta"), N_SRC), "edge_ids"),
+        (lambda: raw.gspmm(*g.csc(), "mul", "sum", x, e(2, 1, **meta)), "rhs"),
+        (lambda: raw.gspmm(*g.csc(), op="mul", reduce="sum", lhs=u(2, 4, **meta), rhs=w), "lhs"),
+        (lambda: raw.gsddmm(*g.csc(), "dot", x, v(2, 4, **meta), "u", "v"), "rhs"),
+        (lambda: raw.edge_softmax(indptr, edge_ids, e(2, **meta)), "logits"),
+        (lambda: raw.segment_reduce(seglen.to("meta"), w, "sum"), "value"),
+        (lambda: raw.gat_attention(*g.csc(), x, u(2, **meta), v(2), None, 0.2, 0.0, None, False, False), "attn_src"),
+        (lambda: raw.gatv2_attention(*g.csc(), x, v(2, 4, **meta), x[0], 0.2, 0.0, None, False, False), "feat_dst"),
+        (lambda: raw.dot_attention(*g.csc(), v(2, 4), u(2, 4, **meta), x, 0.2, 0.0, None, False, False), "key"),
+    ]:
+        with pytest.raises(ValueError, match=rf"{name} is on (meta|{device}).*; expected the device of"):
+            call()
+    out, arg = raw.gspmm(*(ids.to("meta") for ids in g.csc()), "mul", "max", x.to("meta"), w.to("meta"))
+    assert out.shape == (N_DST, 2, 4) and out.device == arg.device == torch.device("meta")
+
+
 @pytest.mark.skipif(not torch.cuda.is_available(), reason="needs CUDA")
 def test_cpu_graph_with_cuda_features():
     with pytest.raises(ValueError, match=r"lhs_data is on cuda.*cpu"):

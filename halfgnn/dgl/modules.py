@@ -7,6 +7,7 @@ operators are then routed one by one.
 from __future__ import annotations
 
 import functools
+import math
 from typing import Any
 
 import torch
@@ -30,7 +31,7 @@ def _cuda_has_attention() -> bool:
 
 def gat_conv(self: Any, graph: Any, feat: Any, edge_weight: Any = None, get_attention: bool = False) -> Any:
     """``dgl.nn.GATConv.forward``."""
-    reason = "edge_weight" if edge_weight is not None else _refuse(self, graph, feat, get_attention)
+    reason = "edge_weight" if edge_weight is not None else _refuse(self, graph, feat, get_attention, math.inf)
     if reason is not None:
         return _fall_back("GATConv", reason, self, graph, feat, edge_weight, get_attention)
     return gatconv.forward(self, graph, _routed("GATConv", self, graph, feat), feat)
@@ -57,11 +58,16 @@ def _fall_back(name: str, reason: str, *args: Any) -> Any:
     return ORIGINALS[f"nn.{name}"](*args)
 
 
-def _refuse(conv: Any, graph: Any, feat: Any, get_attention: bool) -> str | None:
-    """Why a call is left to DGL's forward; None if it is not. What DGL would raise for is left to it as well."""
+def _refuse(conv: Any, graph: Any, feat: Any, get_attention: bool, max_dim: float = 2) -> str | None:
+    """Why a call is left to DGL's forward; None if it is not. What DGL would raise for is left to it as well.
+
+    max_dim: how many dimensions features may have.
+    """
     if get_attention:
         return "get_attention"
     feats = feat if isinstance(feat, tuple) else (feat,)
+    if isinstance(feat, tuple) and len(feat) != 2:
+        return "tuple that is no pair"
     reason = refuse(feats)
     if reason is not None:
         return reason
@@ -75,6 +81,8 @@ def _refuse(conv: Any, graph: Any, feat: Any, get_attention: bool) -> str | None
         return "one tensor for two kinds of nodes"
     if any(x.shape[:1] != (rows,) for x, rows in zip(feats, (g.num_src, g.num_dst))):
         return "wrong number of rows"
+    if any(x.dim() < 2 or x.dim() > max_dim for x in feats):
+        return f"{feats[0].dim()} dimensions"
     # DotGatConv has neither.
     drop, activation = getattr(conv, "attn_drop", None), getattr(conv, "leaky_relu", None)
     if type(drop) not in (nn.Dropout, type(None)) or type(activation) not in (nn.LeakyReLU, type(None)):

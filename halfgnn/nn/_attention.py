@@ -7,13 +7,12 @@ from __future__ import annotations
 
 from typing import Any
 
-import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
 from .. import ops
 from ..graph import Graph
-from ._common import HALF, is_plain, shown, wide_linear, widened, without_autocast
+from ._common import shown
 
 
 class Attention(nn.Module):
@@ -37,32 +36,6 @@ class Attention(nn.Module):
 def dropout_p(drop: Any) -> float:
     """The probability that nn.Dropout applies now."""
     return drop.p if drop.training else 0.0
-
-
-# ---- logits ------------------------------------------------------------------------------------------------------------------
-
-
-def node_logits(linear: Any, h: Tensor, *attns: Tensor) -> tuple[Tensor, ...]:
-    """For each attn (1, H, D): <attn, linear(h)> a head, h (N, *, in) -> (N, *, H), fp32 for half h and under autocast too.
-
-    The sum over D goes into the weight first, so that linear(h) need not be formed, nor read again.
-    """
-    heads = attns[0].shape[-2]
-    if not is_plain(linear):
-        feat = linear(h).unflatten(-1, (heads, -1))
-        return tuple((feat * widened(attn)).sum(-1) for attn in attns)
-    weight = torch.cat([_fold(linear.weight, attn) for attn in attns])
-    with without_autocast(h.device):
-        logits = wide_linear(h, weight) if h.dtype in HALF else F.linear(h, weight)
-    if linear.bias is not None:
-        logits = logits + torch.cat([_fold(linear.bias, attn) for attn in attns])
-    return logits.chunk(len(attns), -1)
-
-
-def _fold(weight: Tensor, attn: Tensor) -> Tensor:
-    """weight (H * D, in) or (H * D,) weighted by attn (1, H, D), summed over D."""
-    weight = widened(weight).unflatten(0, attn.shape[-2:])
-    return (weight * widened(attn).view(*attn.shape[-2:], *[1] * (weight.dim() - 2))).sum(1)
 
 
 # ---- attention ---------------------------------------------------------------------------------------------------------------

@@ -3,16 +3,14 @@
 from __future__ import annotations
 
 import contextlib
-import platform
 from collections.abc import Callable
 from typing import Any
 
 import torch
-import torch.nn.functional as F
 from torch import Tensor, nn
 
 from ..graph import Graph, ordinary_tensors
-from ..ops._common import apply, as_graph, autocast
+from ..ops._common import as_graph, autocast
 
 HALF = (torch.float16, torch.bfloat16)
 _HAS_ISOLATED = "_has_isolated"  # kept on a Graph: whether a node has no in-edge
@@ -47,7 +45,7 @@ def check_in_degrees(g: Graph, error: type[Exception] = ValueError) -> None:
 
 def checked_graph(graph: Any, allow_zero_in_degree: bool) -> Graph:
     """The Graph of `graph`, a Graph or DGLGraph."""
-    g = as_graph(graph)
+    g = as_graph(graph, "graph")
     if not allow_zero_in_degree:
         check_in_degrees(g)
     return g
@@ -78,11 +76,6 @@ def cast_once(g: Graph, feat: Any, h_src: Tensor, h_dst: Tensor) -> tuple[Tensor
     """What both_sides made of feat, as autocast would cast it for each of several projections."""
     src = autocast(h_src)
     return src, autocast(h_dst) if isinstance(feat, tuple) else src[: g.num_dst]
-
-
-def pair_of_widths(widths: int | tuple[int, int]) -> tuple[int, int]:
-    """(of the sources, of the destinations)"""
-    return widths if isinstance(widths, tuple) else (widths, widths)
 
 
 def shown(src: int, dst: int) -> str:
@@ -120,76 +113,7 @@ def without_autocast(device: torch.device) -> contextlib.AbstractContextManager:
     return contextlib.nullcontext()
 
 
-# ---- matrix products --------------------------------------------------------------------------------------------------------
-
-
-class _HalfLinear(torch.autograd.Function):
-    """F.linear of half h (*, in) and fp32 weight (out, in), in fp32. What is kept of h is half, as for the projection of h.
-
-    On CUDA the products are of halves and summed in fp32; elsewhere h is widened.
-    """
-
-    generate_vmap_rule = True
-
-    @staticmethod
-    def forward(h, weight):
-        return _product(h.flatten(0, -2), weight.t(), h.dtype).view(*h.shape[:-1], weight.shape[0])
-
-    @staticmethod
-    def setup_context(ctx, inputs, output):
-        ctx.save_for_backward(*inputs)
-
-    @staticmethod
-    def backward(ctx, grad):
-        h, weight = ctx.saved_tensors
-        grad = grad.flatten(0, -2)
-        grad_h = grad_weight = None
-        if ctx.needs_input_grad[0]:
-            grad_h = (grad.to(h.dtype) @ weight.to(h.dtype) if h.is_cuda else (grad @ weight).to(h.dtype)).view(h.shape)
-        if ctx.needs_input_grad[1]:
-            grad_weight = _product(grad.t(), h.flatten(0, -2), h.dtype)
-        return grad_h, grad_weight
-
-
-# Since torch 2.8, on CUDA.
-_SUMS_HALVES_IN_FP32 = "dtype" in torch.ops.aten.mm.overloads()
-
-
-def _product(a: Tensor, b: Tensor, half: torch.dtype) -> Tensor:
-    """a @ b in fp32. `half`: to which they are rounded where halves are multiplied."""
-    if a.is_cuda and _SUMS_HALVES_IN_FP32 and not torch.compiler.is_compiling():
-        return torch.mm(a.to(half), b.to(half), out_dtype=torch.float32)
-    return a.float() @ b.float()
-
-
-def wide_linear(h: Tensor, weight: Tensor) -> Tensor:
-    """h (*, in), half, times weight (out, in), fp32: (*, out) in fp32, unrounded."""
-    return apply(_HalfLinear, h, weight)
-
-
-def _multiplied_by_cpu() -> tuple[torch.dtype, ...]:
-    """Half types that this processor's matrix products are fast in. Elsewhere PyTorch's take 5 to 10 times those of fp32."""
-    if platform.machine().lower() not in ("x86_64", "amd64"):
-        return HALF
-    has = {name: getattr(torch.cpu, name, bool)() for name in ("_is_avx512_bf16_supported", "_is_amx_fp16_supported")}
-    return tuple(dtype for dtype, found in zip((torch.bfloat16, torch.float16), has.values()) if found)
-
-
-_MULTIPLIED_BY_CPU = _multiplied_by_cpu()
-
-
-def linear(x: Tensor, weight: Tensor, bias: Tensor | None) -> Tensor:
-    """F.linear. On processors without half matrix units half products are made in fp32, of the unrounded weight, and rounded."""
-    dtype = computed_type(x)
-    is_mixed = x.dtype != weight.dtype and not torch.is_autocast_enabled(x.device.type)  # which F.linear refuses
-    if x.device.type != "cpu" or dtype not in HALF or dtype in _MULTIPLIED_BY_CPU or is_mixed:
-        return F.linear(x, weight, bias)
-    with without_autocast(x.device):
-        out = wide_linear(x.to(dtype), weight.float())
-        return (out if bias is None else out + bias.float()).to(dtype)
-
-
-# ---- projections -------------------------------------------------------------------------------------------------------------
+# ---- padding -----------------------------------------------------------------------------------------------------------------
 
 
 def padded(dim: int, x: Tensor, weighted: bool = True) -> int:
@@ -201,11 +125,11 @@ def padded(dim: int, x: Tensor, weighted: bool = True) -> int:
 
 
 def _padding_pays(dim: int, x: Tensor, weighted: bool) -> bool:
-    """On CUDA halves are read 16 bytes at a time only where 8 divides the width of a head, and no more than 2 or 4 bytes at a time
-    where not even 4 does: 41 classes cost less as 48. The CPU's vector kernels begin at 8 values, and then take any width."""
+    """On CUDA halves are read 16 bytes at a time only where 8 divides the width of a head, and a number at a time by GATv2 and dot
+    attention where it does not: 41 classes cost less as 48. The CPU's vector kernels begin at 8 values, and then take any width."""
     dtype = computed_type(x)
     if x.is_cuda:
-        return dtype in HALF and dim > 4 and dim % 4 != 0
+        return dtype in HALF and dim > 4
     return dtype != torch.float64 and weighted and 2 < dim < 8
 
 
@@ -213,20 +137,6 @@ def is_plain(layer: nn.Module) -> bool:
     """Whether calling it is F.linear on its weight and bias and nothing more: no wrapper, no hook."""
     hooks = layer._forward_hooks or layer._forward_pre_hooks or layer._backward_hooks or layer._backward_pre_hooks
     return isinstance(layer, nn.Linear) and type(layer).forward is nn.Linear.forward and not hooks
-
-
-def project(layer: nn.Module, x: Tensor, heads: int, dim: int, width: int) -> Tensor:
-    """layer(x) (*, heads * dim) as (*, heads, width), its heads followed by zeros if width > dim."""
-    if not is_plain(layer):
-        return F.pad(layer(x).unflatten(-1, (heads, dim)), (0, width - dim))
-    weight: Any = layer.weight
-    bias: Any = layer.bias
-    if width == dim:
-        return linear(x, weight, bias).unflatten(-1, (heads, dim))
-    weight = F.pad(weight.unflatten(0, (heads, dim)), (0, 0, 0, width - dim)).flatten(0, 1)
-    if bias is not None:
-        bias = F.pad(bias.unflatten(0, (heads, dim)), (0, width - dim)).flatten()
-    return linear(x, weight, bias).unflatten(-1, (heads, width))
 
 
 def trimmed(x: Tensor, dim: int) -> Tensor:

@@ -5,7 +5,9 @@ from __future__ import annotations
 from torch import nn
 
 from . import _attention
-from ._common import both_sides, checked_graph, padded, pair_of_widths, project, trimmed
+from ._checks import check_projected, checked_size, checked_widths
+from ._common import both_sides, checked_graph, padded, trimmed
+from ._linear import project
 
 
 class DotGatConv(_attention.Attention):
@@ -20,10 +22,10 @@ class DotGatConv(_attention.Attention):
 
     def __init__(self, in_feats, out_feats, num_heads, allow_zero_in_degree=False):
         super().__init__()
-        self._in_src_feats, self._in_dst_feats = pair_of_widths(in_feats)
-        self._out_feats = out_feats
+        self._in_src_feats, self._in_dst_feats = checked_widths(in_feats, "in_feats")
+        self._out_feats = checked_size(out_feats, "out_feats", least=1)
         self._allow_zero_in_degree = allow_zero_in_degree
-        self._num_heads = num_heads
+        self._num_heads = checked_size(num_heads, "num_heads", least=1)
         width = out_feats * num_heads
         if isinstance(in_feats, tuple):
             self.fc_src = nn.Linear(self._in_src_feats, width, bias=False)
@@ -45,7 +47,9 @@ class DotGatConv(_attention.Attention):
         Raises:
             As :class:`GATConv`.
         """
-        return forward(self, graph, checked_graph(graph, self._allow_zero_in_degree), feat, get_attention)
+        g = checked_graph(graph, self._allow_zero_in_degree)
+        check_projected(self, g, feat, dim=2)
+        return forward(self, graph, g, feat, get_attention)
 
 
 def forward(conv, graph, g, feat, get_attention=False):

@@ -5,8 +5,11 @@ from __future__ import annotations
 import torch
 from torch import Tensor, nn
 
+from ..ops._common import check_number, check_probability
 from . import _attention
-from ._common import both_sides, cast_once, checked_graph, padded, pair_of_widths, project, trimmed
+from ._checks import check_edge_numbers, check_projected, checked_size, checked_widths
+from ._common import both_sides, cast_once, checked_graph, padded, trimmed
+from ._linear import node_logits, project_with_logits
 
 
 class GATConv(_attention.Attention):
@@ -38,10 +41,13 @@ class GATConv(_attention.Attention):
         bias=True,
     ):
         super().__init__()
-        self._num_heads = num_heads
-        self._in_src_feats, self._in_dst_feats = pair_of_widths(in_feats)
-        self._out_feats = out_feats
+        self._num_heads = checked_size(num_heads, "num_heads", least=1)
+        self._in_src_feats, self._in_dst_feats = checked_widths(in_feats, "in_feats")
+        self._out_feats = checked_size(out_feats, "out_feats", least=1)
         self._allow_zero_in_degree = allow_zero_in_degree
+        check_probability(feat_drop, "feat_drop")
+        check_probability(attn_drop, "attn_drop")
+        check_number(negative_slope, "negative_slope")
         width = out_feats * num_heads
         if isinstance(in_feats, tuple):
             self.fc_src = nn.Linear(self._in_src_feats, width, bias=False)
@@ -97,6 +103,9 @@ class GATConv(_attention.Attention):
             ValueError: the graph has nodes without in-edges; wrong shapes or devices. TypeError: wrong dtypes.
         """
         g = checked_graph(graph, self._allow_zero_in_degree)
+        check_projected(self, g, feat)
+        if edge_weight is not None:
+            check_edge_numbers(g, edge_weight, feat)
         return forward(self, graph, g, feat, edge_weight, get_attention)
 
 
@@ -109,12 +118,12 @@ def forward(conv, graph, g, feat, edge_weight=None, get_attention=False):
         raise ValueError("feat is one tensor, but in_feats a pair; expected a pair of features")
     fc_src, fc_dst = (conv.fc_src, conv.fc_dst) if separate else (conv.fc, conv.fc)
     x_src, x_dst = cast_once(g, feat, h_src, h_dst)
-    ft = project(fc_src, x_src, heads, dim, padded(dim, x_src))
+    shape = (heads, dim, padded(dim, x_src))
     if isinstance(feat, tuple):
-        (el,) = _attention.node_logits(fc_src, x_src, conv.attn_l)
-        (er,) = _attention.node_logits(fc_dst, x_dst, conv.attn_r)
+        ft, (el,) = project_with_logits(fc_src, x_src, *shape, conv.attn_l)
+        (er,) = node_logits(fc_dst, x_dst, conv.attn_r)
     else:
-        el, er = _attention.node_logits(fc_src, x_src, conv.attn_l, conv.attn_r)
+        ft, (el, er) = project_with_logits(fc_src, x_src, *shape, conv.attn_l, conv.attn_r)
         er = er[: g.num_dst]
     operands = (g, ft, el, er, None, conv.leaky_relu.negative_slope, _attention.dropout_p(conv.attn_drop))
     if edge_weight is None and not get_attention:

@@ -6,8 +6,11 @@ import torch
 import torch.nn.functional as F
 from torch import nn
 
+from ..ops._common import check_number, check_probability
 from . import _attention
-from ._common import both_sides, cast_once, checked_graph, padded, pair_of_widths, project, trimmed
+from ._checks import check_projected, checked_size, checked_widths
+from ._common import both_sides, cast_once, checked_graph, padded, trimmed
+from ._linear import project
 
 
 class GATv2Conv(_attention.Attention):
@@ -35,10 +38,13 @@ class GATv2Conv(_attention.Attention):
         share_weights=False,
     ):
         super().__init__()
-        self._num_heads = num_heads
-        self._in_src_feats, self._in_dst_feats = pair_of_widths(in_feats)
-        self._out_feats = out_feats
+        self._num_heads = checked_size(num_heads, "num_heads", least=1)
+        self._in_src_feats, self._in_dst_feats = checked_widths(in_feats, "in_feats")
+        self._out_feats = checked_size(out_feats, "out_feats", least=1)
         self._allow_zero_in_degree = allow_zero_in_degree
+        check_probability(feat_drop, "feat_drop")
+        check_probability(attn_drop, "attn_drop")
+        check_number(negative_slope, "negative_slope")
         width = out_feats * num_heads
         self.fc_src = nn.Linear(self._in_src_feats, width, bias=bias)
         if share_weights and not isinstance(in_feats, tuple):
@@ -88,7 +94,9 @@ class GATv2Conv(_attention.Attention):
         Raises:
             As :class:`GATConv`.
         """
-        return forward(self, graph, checked_graph(graph, self._allow_zero_in_degree), feat, get_attention)
+        g = checked_graph(graph, self._allow_zero_in_degree)
+        check_projected(self, g, feat, dim=2)
+        return forward(self, graph, g, feat, get_attention)
 
 
 def forward(conv, graph, g, feat, get_attention=False):

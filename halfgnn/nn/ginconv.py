@@ -5,9 +5,10 @@ from __future__ import annotations
 import torch
 from torch import nn
 
-from .. import ops
-from ..ops._common import as_graph
+from ..ops._common import as_graph, check_number, check_operand
+from ._checks import check_features
 from ._common import both_sides
+from ._sums import aggregate
 
 
 class GINConv(nn.Module):
@@ -28,7 +29,7 @@ class GINConv(nn.Module):
         self.apply_func = apply_func
         self._aggregator_type = aggregator_type
         self.activation = activation
-        eps = torch.tensor([float(init_eps)])
+        eps = torch.tensor([check_number(init_eps, "init_eps")])
         if learn_eps:
             self.eps = nn.Parameter(eps)
         else:
@@ -48,10 +49,16 @@ class GINConv(nn.Module):
         Raises:
             ValueError: wrong shapes or devices. TypeError: wrong dtypes.
         """
-        g = as_graph(graph)
+        g = as_graph(graph, "graph")
+        check_features(g, feat)
+        if edge_weight is not None:
+            check_operand(edge_weight, "edge_weight", g, "e")
         h_src, h_dst = both_sides(graph, g, feat)
-        op = "copy_lhs" if edge_weight is None else "mul"
-        rst = (1 + self.eps) * h_dst + ops.gspmm(g, op, self._aggregator_type, h_src, edge_weight)
+        if h_src.shape[1:] != h_dst.shape[1:]:
+            raise ValueError(
+                f"feat[0] and feat[1] have shapes {tuple(h_src.shape)} and {tuple(h_dst.shape)}; expected one width"
+            )
+        rst = (1 + self.eps) * h_dst + aggregate(g, self._aggregator_type, h_src, edge_weight)
         if self.apply_func is not None:
             rst = self.apply_func(rst)
         return rst if self.activation is None else self.activation(rst)

@@ -2,13 +2,18 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
 from .. import ops
-from ..ops._common import as_graph
-from ._common import checked_graph, padded, unrounded, widened, without_autocast
+from ..graph import Graph
+from ..ops._common import as_graph, check_number, check_operand
+from ._checks import check_columns, check_edge_numbers, check_pair, checked_size
+from ._common import checked_graph, unrounded, widened, without_autocast
+from ._sums import aggregate, padded_width
 
 
 class EdgeWeightNorm(nn.Module):
@@ -22,18 +27,22 @@ class EdgeWeightNorm(nn.Module):
 
     def __init__(self, norm="both", eps=0.0):
         super().__init__()
+        if norm not in ("none", "both", "right"):
+            raise ValueError(f"norm is {norm!r}; expected 'none', 'both' or 'right'")
         self._norm = norm
-        self._eps = eps
+        self._eps = check_number(eps, "eps")
 
     def forward(self, graph, edge_weight):
         """edge_weight (E,) normalised, (E,).
 
         Raises:
-            ValueError: edge_weight has more dimensions, or is not positive under norm="both".
+            ValueError: edge_weight has another shape, or is not positive under norm="both". TypeError: it is no floating-point
+                tensor.
         """
-        g = as_graph(graph)
-        if edge_weight.dim() > 1:
-            raise ValueError(f"edge_weight has shape {tuple(edge_weight.shape)}; expected one number an edge")
+        g = as_graph(graph, "graph")
+        check_edge_numbers(g, edge_weight)
+        if not edge_weight.is_floating_point():
+            raise TypeError(f"edge_weight has dtype {edge_weight.dtype}; expected a floating-point type")
         if self._norm == "both" and bool((edge_weight <= 0).any()):
             raise ValueError('edge_weight has values that are not positive, of which norm="both" takes the root')
         if self._norm == "none":
@@ -81,8 +90,8 @@ class GraphConv(nn.Module):
         super().__init__()
         if norm not in ("none", "both", "right", "left"):
             raise ValueError(f"norm is {norm!r}; expected 'none', 'both', 'right' or 'left'")
-        self._in_feats = in_feats
-        self._out_feats = out_feats
+        self._in_feats = checked_size(in_feats, "in_feats")
+        self._out_feats = checked_size(out_feats, "out_feats")
         self._norm = norm
         self._allow_zero_in_degree = allow_zero_in_degree
         self.register_parameter("weight", nn.Parameter(torch.empty(in_feats, out_feats)) if weight else None)
@@ -92,7 +101,7 @@ class GraphConv(nn.Module):
 
     def reset_parameters(self) -> None:
         """Glorot uniform, bias zero."""
-        if self.weight is not None:
+        if self.weight is not None and sum(self.weight.shape) > 0:
             nn.init.xavier_uniform_(self.weight)
         if self.bias is not None:
             nn.init.zeros_(self.bias)
@@ -123,16 +132,16 @@ class GraphConv(nn.Module):
         if weight is not None and self.weight is not None:
             raise ValueError("weight is given, but the module has its own; expected a module made with weight=False")
         weight = self.weight if weight is None else weight
-        h = feat[0] if isinstance(feat, tuple) else feat
+        h = _sources(g, feat, weight)
+        if edge_weight is not None:
+            check_operand(edge_weight, "edge_weight", g, "e")
         if self._norm in ("left", "both"):
             h = _scaled(h, g.out_degrees(), -0.5 if self._norm == "both" else -1.0)
         # First whatever makes the rows of the sum shorter.
         if weight is None:
             rst = self._sum(g, h, edge_weight)
-        elif self._in_feats > self._out_feats:
-            rst = self._sum(g, torch.matmul(h, _widened(weight, h, edge_weight is not None)), edge_weight)[
-                ..., : self._out_feats
-            ]
+        elif weight.shape[0] > weight.shape[1]:
+            rst = self._sum(g, torch.matmul(h, _widened(weight, h, edge_weight)), edge_weight)[..., : weight.shape[1]]
         else:
             rst = torch.matmul(self._sum(g, h, edge_weight), weight)
         if self.bias is not None:
@@ -142,12 +151,11 @@ class GraphConv(nn.Module):
 
     def _sum(self, g, h: Tensor, edge_weight: Tensor | None) -> Tensor:
         """The normalised sum of h, or of its products with edge_weight."""
-        op = "copy_lhs" if edge_weight is None else "mul"
         if self._norm == "right":
-            return ops.gspmm(g, op, "mean", h, edge_weight)
+            return aggregate(g, "mean", h, edge_weight)
         if self._norm != "both":
-            return ops.gspmm(g, op, "sum", h, edge_weight)
-        rst = ops.gspmm(g, op, "sum", h, edge_weight, out_dtype=unrounded(h))
+            return aggregate(g, "sum", h, edge_weight)
+        rst = aggregate(g, "sum", h, edge_weight, unrounded(h))
         return _scaled(rst, g.in_degrees(), -0.5).to(h.dtype)
 
     def extra_repr(self) -> str:
@@ -155,9 +163,25 @@ class GraphConv(nn.Module):
         return f"in={self._in_feats}, out={self._out_feats}, normalization={self._norm}{activation}"
 
 
-def _widened(weight: Tensor, h: Tensor, weighted: bool) -> Tensor:
+def _sources(g: Graph, feat: Any, weight: Any) -> Tensor:
+    """What feat has of the sources, checked together with the matrix that multiplies it."""
+    name = "feat"
+    if isinstance(feat, tuple):
+        check_pair(feat, "feat")
+        name, feat = "feat[0]", feat[0]
+    check_operand(feat, name, g, "u")
+    if weight is not None:
+        if not isinstance(weight, Tensor):
+            raise TypeError(f"weight is a {type(weight).__name__}; expected a torch.Tensor")
+        if weight.dim() != 2:
+            raise ValueError(f"weight has shape {tuple(weight.shape)}; expected (in_feats, out_feats)")
+        check_columns(feat, name, weight.shape[0], None)
+    return feat
+
+
+def _widened(weight: Tensor, h: Tensor, edge_weight: Tensor | None) -> Tensor:
     """weight (in, out) with columns of zeros, if rows of the product with h are padded."""
-    extra = padded(weight.shape[1], h, weighted) - weight.shape[1]
+    extra = padded_width(weight.shape[1], h, edge_weight) - weight.shape[1]
     return F.pad(weight, (0, extra)) if extra else weight
 
 

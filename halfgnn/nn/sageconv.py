@@ -2,13 +2,17 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import torch
 from torch import Tensor, nn
 
-from .. import ops
 from ..graph import Graph
-from ..ops._common import as_graph
-from ._common import both_sides, cast_once, padded, pair_of_widths, project, shown, trimmed, unrounded
+from ..ops._common import as_graph, check_operand, check_probability
+from ._checks import check_edge_weight, check_features, checked_size, checked_widths
+from ._common import both_sides, cast_once, shown, trimmed, unrounded
+from ._linear import project
+from ._sums import aggregate, padded_width
 
 _AGGREGATORS = ("mean", "gcn", "pool", "lstm")
 
@@ -29,8 +33,9 @@ class SAGEConv(nn.Module):
         super().__init__()
         if aggregator_type not in _AGGREGATORS:
             raise ValueError(f"aggregator_type is {aggregator_type!r}; expected one of {', '.join(_AGGREGATORS)}")
-        self._in_src_feats, self._in_dst_feats = pair_of_widths(in_feats)
-        self._out_feats = out_feats
+        self._in_src_feats, self._in_dst_feats = checked_widths(in_feats, "in_feats")
+        self._out_feats = checked_size(out_feats, "out_feats")
+        check_probability(feat_drop, "feat_drop")
         self._aggre_type = aggregator_type
         self.norm = norm
         self.feat_drop = nn.Dropout(feat_drop)
@@ -50,14 +55,13 @@ class SAGEConv(nn.Module):
 
     def reset_parameters(self) -> None:
         """Glorot uniform; PyTorch's own for the LSTM and biases."""
-        gain = nn.init.calculate_gain("relu")
         if self._aggre_type == "pool":
-            nn.init.xavier_uniform_(self.fc_pool.weight, gain=gain)
+            _draw(self.fc_pool.weight)
         if self._aggre_type == "lstm":
             self.lstm.reset_parameters()
         if self._aggre_type != "gcn":
-            nn.init.xavier_uniform_(self.fc_self.weight, gain=gain)
-        nn.init.xavier_uniform_(self.fc_neigh.weight, gain=gain)
+            _draw(self.fc_self.weight)
+        _draw(self.fc_neigh.weight)
 
     def forward(self, graph, feat, edge_weight=None):
         """What a destination has and what its in-edges bring, each projected, and added.
@@ -73,10 +77,11 @@ class SAGEConv(nn.Module):
         Raises:
             ValueError: wrong shapes or devices. TypeError: wrong dtypes.
         """
-        g = as_graph(graph)
+        g = as_graph(graph, "graph")
+        self._check(g, feat, edge_weight)
         h_src, h_dst = cast_once(g, feat, *both_sides(graph, g, feat, self.feat_drop))
-        aggregate = getattr(self, f"_{self._aggre_type}")
-        neighbours = aggregate(g, h_src, h_dst if isinstance(feat, tuple) else None, edge_weight)
+        brought = getattr(self, f"_{self._aggre_type}")
+        neighbours = brought(g, h_src, h_dst if isinstance(feat, tuple) else None, edge_weight)
         if self._aggre_type != "gcn":
             rst = self.fc_self(h_dst) + neighbours
         else:
@@ -84,6 +89,13 @@ class SAGEConv(nn.Module):
         rst = rst.contiguous()
         rst = rst if self.activation is None else self.activation(rst)
         return rst if self.norm is None else self.norm(rst)
+
+    def _check(self, g: Graph, feat: Any, edge_weight: Any) -> None:
+        src = self.fc_pool if self._aggre_type == "pool" else self.fc_neigh
+        dst = self.fc_neigh if self._aggre_type == "gcn" else self.fc_self
+        check_features(g, feat, src, dst, 2 if self._aggre_type == "lstm" else None)
+        if edge_weight is not None:
+            check_operand(edge_weight, "edge_weight", g, "e")
 
     # ---- what the in-edges bring, projected; h_dst is None where destinations are the first sources ---
 
@@ -93,36 +105,38 @@ class SAGEConv(nn.Module):
 
     def _project(self, h: Tensor, edge_weight: Tensor | None) -> Tensor:
         """fc_neigh(h), padded."""
-        width = padded(self._out_feats, h, edge_weight is not None)
+        width = padded_width(self._out_feats, h, edge_weight)
         return project(self.fc_neigh, h, 1, self._out_feats, width).squeeze(-2)
 
     def _mean(self, g: Graph, h_src: Tensor, h_dst: Tensor | None, edge_weight: Tensor | None) -> Tensor:
         if self._projects_first:
-            return trimmed(_aggregate(g, "mean", self._project(h_src, edge_weight), edge_weight), self._out_feats)
-        return self.fc_neigh(_aggregate(g, "mean", h_src, edge_weight))
+            return trimmed(aggregate(g, "mean", self._project(h_src, edge_weight), edge_weight), self._out_feats)
+        return self.fc_neigh(aggregate(g, "mean", h_src, edge_weight))
 
     def _gcn(self, g: Graph, h_src: Tensor, h_dst: Tensor | None, edge_weight: Tensor | None) -> Tensor:
         if h_dst is not None and h_src.shape[1:] != h_dst.shape[1:]:
             raise ValueError(
-                f"features of sources and destinations have shapes {tuple(h_src.shape)} and {tuple(h_dst.shape)}; "
+                f"feat[0] and feat[1] have shapes {tuple(h_src.shape)} and {tuple(h_dst.shape)}; "
                 "expected one width for the aggregator gcn"
             )
         if self._projects_first:
             h_src = self._project(h_src, edge_weight)
             h_dst = None if h_dst is None else self._project(h_dst, edge_weight)
         h_dst = h_src[: g.num_dst] if h_dst is None else h_dst
-        total = _aggregate(g, "sum", h_src, edge_weight, unrounded(h_src)) + h_dst
-        degrees = g.in_degrees().to(total.dtype).unsqueeze(-1)
+        total = aggregate(g, "sum", h_src, edge_weight, unrounded(h_src)) + h_dst
+        degrees = g.in_degrees().to(total.dtype).view(-1, *[1] * (total.dim() - 1))
         rst = (total / (degrees + 1)).to(h_src.dtype)
         return trimmed(rst, self._out_feats) if self._projects_first else self.fc_neigh(rst)
 
     def _pool(self, g: Graph, h_src: Tensor, h_dst: Tensor | None, edge_weight: Tensor | None) -> Tensor:
-        return self.fc_neigh(_aggregate(g, "max", torch.relu(self.fc_pool(h_src)), edge_weight))
+        return self.fc_neigh(aggregate(g, "max", torch.relu(self.fc_pool(h_src)), edge_weight))
 
     def _lstm(self, g: Graph, h_src: Tensor, h_dst: Tensor | None, edge_weight: Tensor | None) -> Tensor:
         """Nodes of one in-degree make a batch; a node's edges come in the order of the graph's in-edges."""
         indptr, indices, edge_ids = g.csc()
         degrees = g.in_degrees()
+        if edge_weight is not None:
+            check_edge_weight(g, edge_weight, h_src)
         rst = h_src.new_zeros((g.num_dst, self._in_src_feats))
         for degree in degrees.unique().tolist():
             if degree == 0:
@@ -132,7 +146,7 @@ class SAGEConv(nn.Module):
             messages = h_src[indices[positions]]
             if edge_weight is not None:
                 weight = edge_weight[positions if edge_ids is None else edge_ids[positions]]
-                messages = messages * weight.view(*positions.shape, -1)
+                messages = (messages * weight.view(*positions.shape, -1)).to(h_src.dtype)
             _, (last, _) = self.lstm(messages)
             rst = rst.index_copy(0, nodes, last.squeeze(0).to(rst.dtype))
         return self.fc_neigh(rst)
@@ -142,7 +156,6 @@ class SAGEConv(nn.Module):
         return f"{in_feats}, out_feats={self._out_feats}, aggregator_type={self._aggre_type}"
 
 
-def _aggregate(
-    g: Graph, reduce: str, h: Tensor, edge_weight: Tensor | None, out_dtype: torch.dtype | None = None
-) -> Tensor:
-    return ops.gspmm(g, "copy_lhs" if edge_weight is None else "mul", reduce, h, edge_weight, out_dtype=out_dtype)
+def _draw(weight: Tensor) -> None:
+    if sum(weight.shape) > 0:  # else there is no variance
+        nn.init.xavier_uniform_(weight, gain=nn.init.calculate_gain("relu"))

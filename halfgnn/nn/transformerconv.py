@@ -8,9 +8,12 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from ..ops._common import as_graph
+from ..graph import Graph
+from ..ops._common import as_graph, check_probability
 from . import _attention
-from ._common import both_sides, cast_once, padded, pair_of_widths, project, trimmed
+from ._checks import check_edge_features, check_features, checked_size, checked_widths
+from ._common import both_sides, cast_once, padded, trimmed
+from ._linear import project
 
 
 class TransformerConv(nn.Module):
@@ -44,15 +47,16 @@ class TransformerConv(nn.Module):
         root_weight=True,
     ):
         super().__init__()
+        src, dst = checked_widths(in_channels, "in_channels", (tuple, list))
+        check_probability(dropout, "dropout")
         self.in_channels = in_channels
-        self.out_channels = out_channels
-        self.heads = heads
+        self.out_channels = checked_size(out_channels, "out_channels", least=1)
+        self.heads = checked_size(heads, "heads", least=1)
         self.beta = beta and root_weight
         self.root_weight = root_weight
         self.concat = concat
         self.dropout = dropout
-        self.edge_dim = edge_dim
-        src, dst = pair_of_widths(in_channels)
+        self.edge_dim = None if edge_dim is None else checked_size(edge_dim, "edge_dim")
         width = heads * out_channels
         self.lin_key = nn.Linear(src, width, bias=bias)
         self.lin_query = nn.Linear(dst, width, bias=bias)
@@ -85,11 +89,20 @@ class TransformerConv(nn.Module):
         Raises:
             ValueError: edge_feat is missing or not wanted; wrong shapes or devices. TypeError: wrong dtypes.
         """
-        g = as_graph(graph)
+        g = as_graph(graph, "graph")
+        check_features(g, feat, self.lin_key, self.lin_query, dim=2)
+        self._check_edges(g, edge_feat, "edge_feat")
+        return self._attend(g, *cast_once(g, feat, *both_sides(graph, g, feat)), edge_feat, get_attention)
+
+    def _check_edges(self, g: Graph, edge_feat: Any, name: str) -> None:
         if (edge_feat is None) is not (self.lin_edge is None):
             wanted = "no edge features" if self.lin_edge is None else f"edge features of {self.edge_dim} columns"
-            raise ValueError(f"edge_feat is {'None' if edge_feat is None else 'given'}; edge_dim says {wanted}")
-        h_src, h_dst = cast_once(g, feat, *both_sides(graph, g, feat))
+            raise ValueError(f"{name} is {'None' if edge_feat is None else 'given'}; edge_dim says {wanted}")
+        if edge_feat is not None:
+            check_edge_features(g, edge_feat, name, self.lin_edge)
+
+    def _attend(self, g: Graph, h_src: Tensor, h_dst: Tensor, edge_feat: Tensor | None, get_attention: bool) -> Any:
+        """What forward gives, of features as autocast casts them."""
         heads, dim = self.heads, self.out_channels
         width = padded(dim, h_src)
         query = project(self.lin_query, h_dst, heads, dim, width)

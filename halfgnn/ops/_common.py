@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
+import math
 import sys
 from collections.abc import Sequence
-from typing import overload
+from typing import Any, overload
 
 import torch
 from torch import Tensor
@@ -26,14 +27,14 @@ _TARGETS = {
 }  # fmt: skip  (DGL's spellings)
 
 
-def as_graph(g) -> Graph:
+def as_graph(g, name: str = "g", expected: str = "a halfgnn.Graph or a DGLGraph") -> Graph:
     """The Graph itself, or that of a DGLGraph (kept with it, so made once)."""
     if isinstance(g, Graph):
         return g
     dgl = sys.modules.get("dgl")  # whoever holds a DGLGraph has imported dgl
     if dgl is not None and isinstance(g, dgl.DGLGraph):
         return Graph.from_dgl(g)
-    raise TypeError(f"g is a {type(g).__name__}; expected a halfgnn.Graph or a DGLGraph")
+    raise TypeError(f"{name} is a {type(g).__name__}; expected {expected}")
 
 
 def check_name(value, name: str, known: tuple[str, ...]) -> None:
@@ -44,6 +45,36 @@ def check_name(value, name: str, known: tuple[str, ...]) -> None:
 def check_out_dtype(out_dtype) -> None:
     if out_dtype is not None and not isinstance(out_dtype, torch.dtype):
         raise TypeError(f"out_dtype is {out_dtype!r}; expected a torch.dtype or None")
+
+
+def check_number(value: Any, name: str) -> float:
+    """The finite number as a float."""
+    if type(value) is not float:
+        value = _as_float(value, name)
+    if not -math.inf < value < math.inf:
+        raise ValueError(f"{name} is {value}; expected a finite number")
+    return value
+
+
+def _as_float(value: Any, name: str) -> float:
+    if isinstance(value, Tensor):
+        if value.numel() != 1 or value.is_complex():
+            raise TypeError(f"{name} is a tensor of shape {tuple(value.shape)} and {value.dtype}; expected a number")
+        if value.requires_grad:
+            raise TypeError(f"{name} is a tensor that requires a gradient, which would not reach it; expected a number")
+    elif isinstance(value, (str, bytes)) or not hasattr(value, "__float__"):
+        raise TypeError(f"{name} is {value!r}; expected a number")
+    try:
+        return float(value)
+    except (TypeError, ValueError, OverflowError):  # an array, an integer past any float
+        raise TypeError(f"{name} is {value!r}; expected a number") from None
+
+
+def check_probability(value: Any, name: str) -> float:
+    value = check_number(value, name)
+    if not 0 <= value <= 1:
+        raise ValueError(f"{name} is {value}; expected a probability in [0, 1]")
+    return value
 
 
 def target_of(target, name: str) -> str:

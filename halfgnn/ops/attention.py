@@ -13,7 +13,8 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from ._common import apply, as_graph, autocast, check_operand, needs_grad
+from ._common import apply, as_graph, autocast, check_number, check_operand, check_probability, needs_grad
+from ._fake import register_fake
 from .edge_softmax import edge_softmax
 from .sddmm import gsddmm
 
@@ -41,7 +42,7 @@ def _fake_results(indptr, feat, save, precise):
     )
 
 
-@torch.library.register_fake("halfgnn::gat_attention")
+@register_fake("gat_attention")
 def _(
     indptr, indices, edge_ids, feat, attn_src, attn_dst, edge_logits, negative_slope, dropout_p, seed, save, precise
 ):  # fmt: skip
@@ -50,7 +51,7 @@ def _(
     return out, lse, residual, positive, torch.empty_like(residual), torch.empty_like(lse)
 
 
-@torch.library.register_fake("halfgnn::gat_attention_backward")
+@register_fake("gat_attention_backward")
 def _(
     indptr, indices, edge_ids, feat, attn_src, attn_dst, edge_logits, negative_slope, dropout_p, seed, grad, out, lse,
     out_residual, positive, positive_residual, positive_weight, need_edge_logits,
@@ -59,12 +60,12 @@ def _(
     return _like(feat), _like(attn_src), _like(attn_dst), grad_edge_logits
 
 
-@torch.library.register_fake("halfgnn::gatv2_attention")
+@register_fake("gatv2_attention")
 def _(indptr, indices, edge_ids, feat_src, feat_dst, attn, negative_slope, dropout_p, seed, save, precise):
     return _fake_results(indptr, feat_src, save, precise)
 
 
-@torch.library.register_fake("halfgnn::gatv2_attention_backward")
+@register_fake("gatv2_attention_backward")
 def _(
     indptr, indices, edge_ids, out_indptr, out_indices, out_edge_ids, feat_src, feat_dst, attn, negative_slope, dropout_p,
     seed, grad, out, lse, out_residual,
@@ -72,12 +73,12 @@ def _(
     return _like(feat_src), _like(feat_dst), _like(attn)
 
 
-@torch.library.register_fake("halfgnn::dot_attention")
+@register_fake("dot_attention")
 def _(indptr, indices, edge_ids, query, key, value, scale, dropout_p, seed, save, precise):
     return _fake_results(indptr, key, save, precise)
 
 
-@torch.library.register_fake("halfgnn::dot_attention_backward")
+@register_fake("dot_attention_backward")
 def _(
     indptr, indices, edge_ids, out_indptr, out_indices, out_edge_ids, query, key, value, scale, dropout_p, seed, grad, out,
     lse, out_residual,
@@ -169,11 +170,6 @@ def _check_feature(data: Tensor, name: str) -> None:
         raise ValueError(f"{name} has shape {tuple(data.shape)}; expected (rows, heads, dim)")
 
 
-def _check_probability(dropout_p: float) -> None:
-    if not 0 <= dropout_p <= 1:
-        raise ValueError(f"dropout_p is {dropout_p}; expected a probability in [0, 1]")
-
-
 def _draw_seed(dropout_p: float, device: torch.device) -> Tensor | None:
     """What the kernel's generator is keyed with, drawn from PyTorch's: torch.manual_seed, fork_rng, checkpointing and the replay of
     CUDA graphs do for it what they do for torch's own dropout. No synchronisation."""
@@ -243,10 +239,10 @@ def gat_attention(
     if edge_logits is not None:
         check_operand(edge_logits, "edge_logits", g, "e")
         _check_heads(edge_logits, "edge_logits", heads, "heads")
-    _check_probability(dropout_p)
+    slope, dropout_p = check_number(negative_slope, "negative_slope"), check_probability(dropout_p, "dropout_p")
     feat = autocast(feat)
     src, dst, edge = _logits_like(feat, attn_src, attn_dst, edge_logits)
-    operands, options = (feat, src, dst, edge), (float(negative_slope), float(dropout_p))
+    operands, options = (feat, src, dst, edge), (slope, dropout_p)
     seed = _draw_seed(dropout_p, feat.device)
     if needs_grad(*operands):
         out = apply(_GATAttention, *g.csc(), *g.csr(), *operands, *options, seed, precise)[0]
@@ -256,7 +252,7 @@ def gat_attention(
         return out
     logits = gsddmm(g, "add", src, dst, "u", "v")
     logits = logits if edge is None else logits + edge
-    return out, edge_softmax(g, torch.nn.functional.leaky_relu(logits, negative_slope))
+    return out, edge_softmax(g, torch.nn.functional.leaky_relu(logits, slope))
 
 
 def gatv2_attention(
@@ -296,12 +292,12 @@ def gatv2_attention(
         attn = attn[0]
     if attn.shape != feat_src.shape[1:]:
         raise ValueError(f"attn has shape {tuple(attn.shape)}; expected (heads, dim) = {tuple(feat_src.shape[1:])}")
-    _check_probability(dropout_p)
+    slope, dropout_p = check_number(negative_slope, "negative_slope"), check_probability(dropout_p, "dropout_p")
     feat_src, feat_dst, attn = autocast(feat_src), autocast(feat_dst), autocast(attn)
-    out = _pair_attention(g, (feat_src, feat_dst, attn), True, negative_slope, dropout_p, precise)
+    out = _pair_attention(g, (feat_src, feat_dst, attn), True, slope, dropout_p, precise)
     if not return_weights:
         return out
-    hidden = torch.nn.functional.leaky_relu(gsddmm(g, "add", feat_src, feat_dst, "u", "v"), negative_slope)
+    hidden = torch.nn.functional.leaky_relu(gsddmm(g, "add", feat_src, feat_dst, "u", "v"), slope)
     wide = torch.promote_types(out.dtype, torch.float32)
     return out, edge_softmax(g, (hidden.to(wide) * attn.to(wide)).sum(-1).to(out.dtype))
 
@@ -336,9 +332,8 @@ def dot_attention(
     _check_feature(key, "key")
     _check_heads(query, "query", tuple(key.shape[1:]), "heads, dim")
     _check_heads(value, "value", tuple(key.shape[1:]), "heads, dim")
-    _check_probability(dropout_p)
-    if scale is None:
-        scale = 1 / math.sqrt(max(key.shape[2], 1))
+    dropout_p = check_probability(dropout_p, "dropout_p")
+    scale = 1 / math.sqrt(max(key.shape[2], 1)) if scale is None else check_number(scale, "scale")
     query, key, value = autocast(query), autocast(key), autocast(value)
     out = _pair_attention(g, (query, key, value), False, scale, dropout_p, precise)
     if not return_weights:
@@ -348,7 +343,6 @@ def dot_attention(
 
 
 def _pair_attention(g, operands, is_gatv2: bool, factor: float, dropout_p: float, precise: bool) -> Tensor:
-    factor, dropout_p = float(factor), float(dropout_p)
     seed = _draw_seed(dropout_p, operands[0].device)
     if needs_grad(*operands):
         return apply(_PairAttention, *g.csc(), *g.csr(), *operands, is_gatv2, factor, dropout_p, seed, precise)[0]

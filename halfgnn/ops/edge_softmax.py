@@ -6,17 +6,18 @@ import torch
 from torch import Tensor
 
 from ._common import apply, as_graph, autocast, check_operand, needs_grad
+from ._fake import register_fake
 
 _edge_softmax = torch.ops.halfgnn.edge_softmax.default
 _edge_softmax_backward = torch.ops.halfgnn.edge_softmax_backward.default
 
 
-@torch.library.register_fake("halfgnn::edge_softmax")
+@register_fake("edge_softmax")
 def _(indptr, edge_ids, logits):
     return torch.empty_like(logits, memory_format=torch.contiguous_format)
 
 
-@torch.library.register_fake("halfgnn::edge_softmax_backward")
+@register_fake("edge_softmax_backward")
 def _(indptr, edge_ids, out, grad):
     return torch.empty_like(out, memory_format=torch.contiguous_format)
 

@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import torch
 
-from .. import _library  # noqa: F401
+from ._fake import register_fake
 
 
-@torch.library.register_fake("halfgnn::gather_limit")
+@register_fake("gather_limit")
 def _(indices, feat, tile_bytes=0):
     # How many words there are is the kernel's own affair.
     return feat.new_empty(torch.library.get_ctx().new_dynamic_size(), dtype=torch.int32)

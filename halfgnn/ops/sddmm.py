@@ -19,6 +19,7 @@ from ._common import (
     needs_grad,
     target_of,
 )
+from ._fake import register_fake
 
 OPS = (*MESSAGE_OPS, "dot", "copy_lhs", "copy_rhs")
 
@@ -26,14 +27,14 @@ _gsddmm = torch.ops.halfgnn.gsddmm.default
 _gsddmm_backward = torch.ops.halfgnn.gsddmm_backward.default
 
 
-@torch.library.register_fake("halfgnn::gsddmm")
+@register_fake("gsddmm")
 def _(indptr, indices, edge_ids, op, lhs, rhs, lhs_target, rhs_target, out_dtype=None):
     feat = rhs if op == "copy_rhs" else lhs
     trailing = broadcast_trailing(op, None if op == "copy_rhs" else lhs.shape, None if op == "copy_lhs" else rhs.shape)
     return feat.new_empty((indices.shape[0], *trailing), dtype=out_dtype or feat.dtype)
 
 
-@torch.library.register_fake("halfgnn::gsddmm_backward")
+@register_fake("gsddmm_backward")
 def _(
     indptr, indices, edge_ids, by_src, op, side, grad, lhs, rhs, lhs_target, rhs_target, lhs_shape, rhs_shape, dtype
 ):  # fmt: skip

@@ -6,18 +6,19 @@ import torch
 from torch import Tensor
 
 from ._common import REDUCES, apply, autocast, check_name, needs_grad
+from ._fake import register_fake
 
 _segment_reduce = torch.ops.halfgnn.segment_reduce.default
 _segment_reduce_backward = torch.ops.halfgnn.segment_reduce_backward.default
 
 
-@torch.library.register_fake("halfgnn::segment_reduce")
+@register_fake("segment_reduce")
 def _(offsets, value, reduce):
     out = value.new_empty((offsets.shape[0] - 1, *value.shape[1:]))
     return out, offsets.new_empty(out.shape if reduce in ("max", "min") else (0,))
 
 
-@torch.library.register_fake("halfgnn::segment_reduce_backward")
+@register_fake("segment_reduce_backward")
 def _(offsets, grad, arg, reduce, num_rows):
     return grad.new_empty((num_rows, *grad.shape[1:]))
 

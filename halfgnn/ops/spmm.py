@@ -17,6 +17,7 @@ from ._common import (
     check_out_dtype,
     needs_grad,
 )
+from ._fake import register_fake
 
 OPS = (*MESSAGE_OPS, "copy_lhs", "copy_rhs")
 
@@ -24,7 +25,7 @@ _gspmm = torch.ops.halfgnn.gspmm.default
 _gspmm_backward = torch.ops.halfgnn.gspmm_backward.default
 
 
-@torch.library.register_fake("halfgnn::gspmm")
+@register_fake("gspmm")
 def _(indptr, indices, edge_ids, op, reduce, lhs, rhs, out_dtype=None):
     feat = rhs if op == "copy_rhs" else lhs
     trailing = broadcast_trailing(op, None if op == "copy_rhs" else lhs.shape, None if op == "copy_lhs" else rhs.shape)
@@ -32,7 +33,7 @@ def _(indptr, indices, edge_ids, op, reduce, lhs, rhs, out_dtype=None):
     return out, indptr.new_empty(out.shape if reduce in ("max", "min") else (0,))
 
 
-@torch.library.register_fake("halfgnn::gspmm_backward")
+@register_fake("gspmm_backward")
 def _(
     indptr, indices, edge_ids, in_indptr, by_src, op, reduce, grad, lhs, rhs, arg, lhs_shape, rhs_shape, lhs_dtype, rhs_dtype,
     need_lhs, need_rhs,

@@ -4,14 +4,14 @@ from __future__ import annotations
 
 import torch
 
-from .. import _library  # noqa: F401
+from ._fake import register_fake
 
 
-@torch.library.register_fake("halfgnn::coo_to_csr")
+@register_fake("coo_to_csr")
 def _(row, col, num_rows):
     return row.new_empty(num_rows + 1), torch.empty_like(row), torch.empty_like(row)
 
 
-@torch.library.register_fake("halfgnn::transpose")
+@register_fake("transpose")
 def _(indptr, indices, edge_ids, num_cols):
     return indptr.new_empty(num_cols + 1), torch.empty_like(indices), torch.empty_like(indices)

@@ -9,14 +9,16 @@ import torch
 from torch import Tensor, nn
 
 from ..graph import Graph
-from ..ops._common import autocast
+from ..nn._checks import check_columns, check_one_width, check_pair, width_of, widths_of
+from ..ops._common import autocast, check_number, check_operand
 from . import _graph
 
 
-def check_options(in_channels: int | tuple[int, int], options: dict[str, Any]) -> None:
+def check_options(in_channels: Any, options: dict[str, Any]) -> None:
     """Refuses what torch_geometric's modules can do besides: other options of MessagePassing, and widths seen at the first call."""
-    if -1 in (in_channels if isinstance(in_channels, tuple) else (in_channels,)):
-        raise ValueError("in_channels is -1; expected the width of the input, which is not inferred")
+    for width in in_channels if isinstance(in_channels, (tuple, list)) else (in_channels,):
+        if isinstance(width, int) and width <= 0:
+            raise ValueError(f"in_channels is {width}; expected the width of the input, which is not inferred")
     known: dict[str, tuple[Any, ...]] = {
         "aggr": ("add", "sum"),
         "flow": ("source_to_target",),
@@ -30,6 +32,17 @@ def check_options(in_channels: int | tuple[int, int], options: dict[str, Any]) -
             raise ValueError(f"{name} is {value!r}; expected {known[name][0]!r}")
 
 
+def checked_fill_value(value: Any) -> Any:
+    if isinstance(value, str):
+        if value not in _graph.FILLS:
+            raise ValueError(
+                f"fill_value is {value!r}; expected a number, a tensor or one of {', '.join(_graph.FILLS)}"
+            )
+    elif value is not None and not isinstance(value, Tensor):
+        check_number(value, "fill_value")
+    return value
+
+
 def glorot(weight: Tensor | None) -> None:
     """torch_geometric's initialisation: uniform, by the last two dimensions."""
     if weight is not None:
@@ -37,12 +50,68 @@ def glorot(weight: Tensor | None) -> None:
         nn.init.uniform_(weight, -bound, bound)
 
 
-def cast_pair(x: Any) -> tuple[Tensor, Tensor]:
-    """Features of sources and destinations (or None), as autocast would cast them for each of several projections."""
-    if isinstance(x, (tuple, list)):
-        return autocast(x[0]), autocast(x[1])
-    x = autocast(x)
-    return x, x
+def checked_pair(x: Any, lin_src: Any, lin_dst: Any, optional: bool = False) -> Any:
+    """x of sources and of destinations, as autocast would cast them for each of several projections.
+
+    optional: that of destinations may be None.
+    """
+    width, dst_width = widths_of(lin_src, lin_dst)
+    if not isinstance(x, (tuple, list)):
+        _check_features(x, "x", width)
+        check_one_width("x", width, dst_width)
+        x = autocast(x)
+        return x, x
+    check_pair(x, "x")
+    src, dst = x
+    _check_features(src, "x[0]", width)
+    if dst is not None or not optional:
+        _check_features(dst, "x[1]", dst_width)
+        if dst.device != src.device:
+            raise ValueError(f"x[1] is on {dst.device}; expected the device of x[0], {src.device}")
+    return autocast(src), autocast(dst)
+
+
+def _check_features(x: Any, name: str, width: int | None) -> None:
+    if not isinstance(x, Tensor):
+        raise TypeError(f"{name} is {'None' if x is None else f'a {type(x).__name__}'}; expected a torch.Tensor")
+    if x.layout != torch.strided:
+        raise TypeError(f"{name} has layout {x.layout}; expected a dense tensor")
+    if x.dim() != 2:
+        wanted = "columns" if width is None else width
+        raise ValueError(f"{name} has shape {tuple(x.shape)}; expected (nodes, {wanted})")
+    check_columns(x, name, width)
+
+
+def checked_graph(edge_index: Any, x: Tensor, num_src: int, num_dst: int) -> Graph:
+    """The Graph of edge_index, where x is."""
+    given = edge_index if isinstance(edge_index, Tensor) else _graph.graph_of(edge_index, num_src, num_dst)
+    if given.device != x.device:
+        raise ValueError(f"edge_index is on {given.device}; expected the device of x, {x.device}")
+    return _graph.graph_of(given, num_src, num_dst)
+
+
+def checked_size(size: Any, x_src: Tensor, x_dst: Tensor | None) -> tuple[int, int]:
+    """The numbers of nodes: as many as x has rows, and as `size` says where it has none."""
+    rows = x_src.shape[0], x_src.shape[0] if x_dst is None else x_dst.shape[0]
+    if size is None:
+        return rows
+    if not isinstance(size, (tuple, list)) or len(size) != 2 or not all(isinstance(n, int) for n in size):
+        raise TypeError(f"size is {size!r}; expected two integers, (num_src, num_dst)")
+    if size[0] != rows[0] or size[1] < 0 or (x_dst is not None and size[1] != rows[1]):
+        raise ValueError(
+            f"size is {tuple(size)}; expected the rows of x, {rows if x_dst is not None else f'({rows[0]}, num_dst)'}"
+        )
+    return size[0], size[1]
+
+
+def _checked_edge_attr(g: Graph, edge_attr: Any, lin: Any) -> Tensor:
+    """edge_attr as (E, edge_dim)."""
+    check_operand(edge_attr, "edge_attr", g, "e")
+    width = width_of(lin)
+    if edge_attr.dim() == 1 and width in (1, None):
+        edge_attr = edge_attr.view(-1, 1)
+    check_columns(edge_attr, "edge_attr", width)
+    return edge_attr
 
 
 class Linear(nn.Linear):
@@ -74,24 +143,21 @@ class Attention(nn.Module):
     res: Linear | None
     bias: nn.Parameter | None
 
-    def _add_ends(self, residual: bool, bias: bool) -> None:
-        """Residual and bias, which both implementations register last."""
+    def _add_ends(self, dst: int, residual: bool, bias: bool) -> None:
+        """Residual (of destinations of that width) and bias, which both implementations register last."""
         width = self.out_channels * (self.heads if self.concat else 1)
-        dst = self.in_channels if isinstance(self.in_channels, int) else self.in_channels[1]
         self.residual = residual
         self.register_module("res", Linear(dst, width, bias=False) if residual else None)
         self.register_parameter("bias", nn.Parameter(torch.empty(width)) if bias else None)
 
-    def _graph(
-        self, edge_index: Any, num_src: int, num_dst: int, num_loops: int, edge_attr: Tensor | None
-    ) -> tuple[Graph, Tensor | None]:
+    def _graph(self, edge_index: Any, x: Tensor, size: tuple[int, int], edge_attr: Any) -> tuple[Graph, Tensor | None]:
         """The Graph, with self-loops if they are wanted, and the edge features that go with it, (E, edge_dim)."""
-        g = _graph.graph_of(edge_index, num_src, num_dst)
-        if edge_attr is not None and edge_attr.dim() == 1:
-            edge_attr = edge_attr.view(-1, 1)
+        g = checked_graph(edge_index, x, *size)
+        if edge_attr is not None:
+            edge_attr = _checked_edge_attr(g, edge_attr, self.lin_edge)
         if not self.add_self_loops:
             return g, edge_attr
-        looped = _graph.with_self_loops(g, num_loops)
+        looped = _graph.with_self_loops(g, min(size))
         if edge_attr is not None:
             edge_attr = looped.edge_data(edge_attr, self.fill_value)
         return looped.graph, edge_attr

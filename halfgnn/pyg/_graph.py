@@ -15,6 +15,7 @@ from ..nn._common import without_autocast
 from ..ops._common import as_graph
 
 _INT32_MAX = 2**31 - 1
+FILLS = ("add", "sum", "mean", "min", "max", "mul")  # how features of self-loops are made of those of in-edges
 _LOOPS = "_loops"  # kept on a Graph: number of self-loops -> WithSelfLoops
 
 
@@ -49,15 +50,17 @@ def graph_of(edge_index: Any, num_src: int, num_dst: int) -> Graph:
     converted at every call.
 
     Raises:
-        ValueError: node ids out of range (the first time: a device synchronisation), or a Graph of other numbers of nodes.
+        ValueError: edge_index is not (2, E), or holds ids out of range (the first time: a device synchronisation); a Graph of
+            other numbers of nodes.
         TypeError: edge_index is no dense tensor of integers. See Graph.from_torch_sparse for sparse ones.
     """
     if isinstance(edge_index, Tensor):
         return _graph_of_tensor(edge_index, num_src, num_dst)
-    g = as_graph(edge_index)
+    g = as_graph(edge_index, "edge_index", "a tensor (2, E) of integers, a halfgnn.Graph or a DGLGraph")
     if g.num_src != num_src or g.num_dst != num_dst:
         raise ValueError(
-            f"the graph has {g.num_src} source and {g.num_dst} destination nodes, but x {num_src} and {num_dst} rows"
+            f"edge_index is a graph of {g.num_src} source and {g.num_dst} destination nodes; expected {num_src} and {num_dst}, "
+            "one for each row of x"
         )
     return g
 
@@ -81,8 +84,23 @@ def _graph_of_tensor(edge_index: Any, num_src: int, num_dst: int) -> Graph:
 
 def _make(edge_index: Tensor, num_src: int, num_dst: int) -> Graph:
     with ordinary_tensors():
-        g = Graph.from_edge_index(edge_index, num_src=num_src, num_dst=num_dst)
+        _check(edge_index, num_src, num_dst)
+        g = Graph.from_edge_index(edge_index, num_src=num_src, num_dst=num_dst, check=False)
         return g.int() if max(num_src, num_dst, g.num_edges) <= _INT32_MAX else g  # half the bytes an edge
+
+
+def _check(edge_index: Tensor, num_src: int, num_dst: int) -> None:
+    if edge_index.dtype not in (torch.int32, torch.int64):
+        raise TypeError(f"edge_index has dtype {edge_index.dtype}; expected torch.int64 or torch.int32")
+    if edge_index.dim() != 2 or edge_index.shape[0] != 2:
+        raise ValueError(f"edge_index has shape {tuple(edge_index.shape)}; expected (2, E)")
+    if edge_index.shape[1] == 0:
+        return
+    low, high = (x.tolist() for x in torch.aminmax(edge_index, dim=1))
+    for row, (what, count) in enumerate((("source", num_src), ("destination", num_dst))):
+        if low[row] < 0 or high[row] >= count:
+            wrong = low[row] if low[row] < 0 else high[row]
+            raise ValueError(f"edge_index[{row}] holds {wrong}; expected indices in [0, {count}), of {what} nodes")
 
 
 def edge_index_of(g: Graph) -> Tensor:
@@ -98,7 +116,7 @@ class WithSelfLoops:
         with ordinary_tensors():
             kept = (src != dst).nonzero().squeeze(1)
             self.kept = None if kept.numel() == g.num_edges else kept  # rows of edge data; None: all
-            self.num_loops, self.num_given = num_loops, g.num_edges
+            self.num_loops = num_loops
             self._edges = (src, dst) if self.kept is None else (src[kept], dst[kept])
             loops = torch.arange(num_loops, dtype=src.dtype, device=src.device)
             src, dst = (torch.cat([ends, loops]) for ends in self._edges)
@@ -114,15 +132,17 @@ class WithSelfLoops:
 
         A number or tensor is the datum itself; "add", "mean", "min", "max" or "mul" reduce the data of the node's in-edges.
         """
-        if data.shape[0] != self.num_given:
-            raise ValueError(f"edge_attr has shape {tuple(data.shape)}; expected {self.num_given} rows, one an edge")
         data = data if self.kept is None else data[self.kept]
         return torch.cat([data, self._loop_data(data, fill_value)])
 
     def _loop_data(self, data: Tensor, fill_value: float | Tensor | str | None) -> Tensor:
         size = (self.num_loops, *data.shape[1:])
         if isinstance(fill_value, Tensor):
-            return fill_value.to(data).expand(size)
+            try:
+                return fill_value.to(data).expand(size)
+            except RuntimeError:
+                shape = tuple(fill_value.shape)
+                raise ValueError(f"fill_value has shape {shape}; expected one that expands to {size}") from None
         if not isinstance(fill_value, str):
             return data.new_full(size, 1.0 if fill_value is None else fill_value)
         if fill_value == "mul":

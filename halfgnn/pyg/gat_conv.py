@@ -6,8 +6,12 @@ import torch
 from torch import Tensor, nn
 
 from ..nn import _attention
-from ..nn._common import padded, project, trimmed
-from ._conv import Attention, Linear, cast_pair, check_options, glorot, optional_linear
+from ..nn._checks import checked_size, checked_widths
+from ..nn._common import padded, trimmed
+from ..nn._linear import node_logits, project_with_logits
+from ..ops._common import check_number, check_probability
+from . import _conv
+from ._conv import Attention, Linear, check_options, checked_fill_value, glorot, optional_linear
 from ._graph import edge_index_of
 
 
@@ -47,29 +51,30 @@ class GATConv(Attention):
     ):
         check_options(in_channels, kwargs)
         super().__init__()
+        src, dst = checked_widths(in_channels, "in_channels", (tuple, list))
         self.in_channels = in_channels
-        self.out_channels = out_channels
-        self.heads = heads
+        self.out_channels = checked_size(out_channels, "out_channels", least=1)
+        self.heads = checked_size(heads, "heads", least=1)
         self.concat = concat
-        self.negative_slope = negative_slope
-        self.dropout = dropout
+        self.negative_slope = check_number(negative_slope, "negative_slope")
+        self.dropout = check_probability(dropout, "dropout")
         self.add_self_loops = add_self_loops
-        self.edge_dim = edge_dim
-        self.fill_value = fill_value
+        self.edge_dim = None if edge_dim is None else checked_size(edge_dim, "edge_dim")
+        self.fill_value = checked_fill_value(fill_value)
         self.lin = self.lin_src = self.lin_dst = None
         width = heads * out_channels
-        if isinstance(in_channels, int):
-            self.lin = Linear(in_channels, width, bias=False)
+        if isinstance(in_channels, (tuple, list)):
+            self.lin_src = Linear(src, width, bias=False)
+            self.lin_dst = Linear(dst, width, bias=False)
         else:
-            self.lin_src = Linear(in_channels[0], width, bias=False)
-            self.lin_dst = Linear(in_channels[1], width, bias=False)
+            self.lin = Linear(src, width, bias=False)
         self.att_src = nn.Parameter(torch.empty(1, heads, out_channels))
         self.att_dst = nn.Parameter(torch.empty(1, heads, out_channels))
         self.lin_edge = optional_linear(edge_dim, width)
         self.register_parameter(
             "att_edge", None if edge_dim is None else nn.Parameter(torch.empty(1, heads, out_channels))
         )
-        self._add_ends(residual, bias)
+        self._add_ends(dst, residual, bias)
         self.reset_parameters()
 
     def reset_parameters(self) -> None:
@@ -99,18 +104,15 @@ class GATConv(Attention):
         Raises:
             ValueError: wrong shapes, devices or ids. TypeError: wrong dtypes.
         """
-        x_src, x_dst = cast_pair(x)
         lin_src, lin_dst = (self.lin_src, self.lin_dst) if self.lin is None else (self.lin, self.lin)
-        num_src = x_src.shape[0]
-        num_dst = x_dst.shape[0] if x_dst is not None else num_src if size is None else size[1]
-        num_loops = min(num_src, num_dst) if size is None else min(size)
+        x_src, x_dst = _conv.checked_pair(x, lin_src, lin_dst, optional=True)
+        size = _conv.checked_size(size, x_src, x_dst)
         edge_attr = None if self.lin_edge is None else edge_attr
-        g, edge_attr = self._graph(edge_index, num_src, num_dst, num_loops, edge_attr)
-        feat = project(lin_src, x_src, self.heads, self.out_channels, padded(self.out_channels, x_src))
+        g, edge_attr = self._graph(edge_index, x_src, size, edge_attr)
+        feat, logits = self._project(lin_src, lin_dst, x_src, x_dst, size[1])
         edge_logits = None
         if edge_attr is not None:
-            (edge_logits,) = _attention.node_logits(self.lin_edge, edge_attr, self.att_edge)
-        logits = self._logits(lin_src, lin_dst, x_src, x_dst, num_dst)
+            (edge_logits,) = node_logits(self.lin_edge, edge_attr, self.att_edge)
         operands = (g, feat, *logits, edge_logits, self.negative_slope, self._dropout_p())
         if return_attention_weights:
             out, weight = _attention.gat_unfused(*operands)
@@ -119,12 +121,12 @@ class GATConv(Attention):
         out = self._finished(trimmed(out, self.out_channels), x_dst)
         return out if weight is None else (out, (edge_index_of(g), weight.squeeze(-1)))
 
-    def _logits(self, lin_src, lin_dst, x_src: Tensor, x_dst: Tensor | None, num_dst: int) -> tuple[Tensor, Tensor]:
+    def _project(self, lin_src, lin_dst, x_src: Tensor, x_dst: Tensor | None, num_dst: int):
+        """Features of the sources, and the logits of both sides."""
+        shape = (self.heads, self.out_channels, padded(self.out_channels, x_src))
         if x_dst is x_src and lin_dst is lin_src:
-            src, dst = _attention.node_logits(lin_src, x_src, self.att_src, self.att_dst)
-            return src, dst
-        (src,) = _attention.node_logits(lin_src, x_src, self.att_src)
+            return project_with_logits(lin_src, x_src, *shape, self.att_src, self.att_dst)
+        feat, (src,) = project_with_logits(lin_src, x_src, *shape, self.att_src)
         if x_dst is None:
-            return src, src.new_zeros((num_dst, self.heads))
-        (dst,) = _attention.node_logits(lin_dst, x_dst, self.att_dst)
-        return src, dst
+            return feat, (src, src.new_zeros((num_dst, self.heads)))
+        return feat, (src, *node_logits(lin_dst, x_dst, self.att_dst))

@@ -7,8 +7,11 @@ import torch.nn.functional as F
 from torch import nn
 
 from ..nn import _attention
-from ..nn._common import padded, pair_of_widths, project, trimmed
-from ._conv import Attention, Linear, cast_pair, check_options, glorot, optional_linear
+from ..nn._checks import checked_size, checked_widths
+from ..nn._common import padded, trimmed
+from ..nn._linear import project
+from ..ops._common import check_number, check_probability
+from ._conv import Attention, Linear, check_options, checked_fill_value, checked_pair, glorot, optional_linear
 from ._graph import edge_index_of
 
 
@@ -41,23 +44,23 @@ class GATv2Conv(Attention):
     ):
         check_options(in_channels, kwargs)
         super().__init__()
+        src, dst = checked_widths(in_channels, "in_channels", (tuple, list))
         self.in_channels = in_channels
-        self.out_channels = out_channels
-        self.heads = heads
+        self.out_channels = checked_size(out_channels, "out_channels", least=1)
+        self.heads = checked_size(heads, "heads", least=1)
         self.concat = concat
-        self.negative_slope = negative_slope
-        self.dropout = dropout
+        self.negative_slope = check_number(negative_slope, "negative_slope")
+        self.dropout = check_probability(dropout, "dropout")
         self.add_self_loops = add_self_loops
-        self.edge_dim = edge_dim
-        self.fill_value = fill_value
+        self.edge_dim = None if edge_dim is None else checked_size(edge_dim, "edge_dim")
+        self.fill_value = checked_fill_value(fill_value)
         self.share_weights = share_weights
-        src, dst = pair_of_widths(in_channels)
         width = heads * out_channels
         self.lin_l = Linear(src, width, bias=bias)
         self.lin_r = self.lin_l if share_weights else Linear(dst, width, bias=bias)
         self.att = nn.Parameter(torch.empty(1, heads, out_channels))
         self.lin_edge = optional_linear(edge_dim, width)
-        self._add_ends(residual, bias)
+        self._add_ends(dst, residual, bias)
         self.reset_parameters()
 
     def reset_parameters(self) -> None:
@@ -86,9 +89,8 @@ class GATv2Conv(Attention):
         if edge_attr is not None and self.lin_edge is None:
             raise ValueError("edge_attr is given, but the module was made without edge_dim")
         pair = isinstance(x, (tuple, list))
-        x_l, x_r = cast_pair(x)
-        num_src, num_dst = x_l.shape[0], x_r.shape[0]
-        g, edge_attr = self._graph(edge_index, num_src, num_dst, min(num_src, num_dst), edge_attr)
+        x_l, x_r = checked_pair(x, self.lin_l, self.lin_r)
+        g, edge_attr = self._graph(edge_index, x_l, (x_l.shape[0], x_r.shape[0]), edge_attr)
         heads, dim = self.heads, self.out_channels
         width = padded(dim, x_l)
         feat_l = project(self.lin_l, x_l, heads, dim, width)

@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 from .. import nn
-from ._conv import check_options
-from ._graph import edge_index_of, graph_of
+from ._conv import check_options, checked_graph, checked_pair
+from ._graph import edge_index_of
 
 
 class TransformerConv(nn.TransformerConv):
@@ -41,11 +41,12 @@ class TransformerConv(nn.TransformerConv):
         Raises:
             As :class:`halfgnn.nn.TransformerConv`.
         """
-        x = tuple(x) if isinstance(x, (tuple, list)) else (x, x)
-        g = graph_of(edge_index, x[0].shape[0], x[1].shape[0])
+        x_src, x_dst = checked_pair(x, self.lin_key, self.lin_query)
+        g = checked_graph(edge_index, x_src, x_src.shape[0], x_dst.shape[0])
+        self._check_edges(g, edge_attr, "edge_attr")
         if not isinstance(return_attention_weights, bool):
-            return super().forward(g, x, edge_attr)
-        out, weight = super().forward(g, x, edge_attr, get_attention=True)
+            return self._attend(g, x_src, x_dst, edge_attr, get_attention=False)
+        out, weight = self._attend(g, x_src, x_dst, edge_attr, get_attention=True)
         return out, (edge_index_of(g), weight.squeeze(-1))
 
     def __repr__(self) -> str:

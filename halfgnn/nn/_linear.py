@@ -1,0 +1,219 @@
+"""Matrix products of half features, in fp32 where the processor multiplies halves slowly, and node logits from the same."""
+
+from __future__ import annotations
+
+import platform
+from collections.abc import Iterator
+from typing import Any
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor, nn
+
+from ..ops._common import apply
+from ._common import HALF, computed_type, is_plain, widened, without_autocast
+
+
+def _multiplied_by_cpu() -> tuple[torch.dtype, ...]:
+    """Half types that this processor's matrix products are fast in. Elsewhere PyTorch's take 5 to 10 times those of fp32."""
+    if platform.machine().lower() not in ("x86_64", "amd64"):
+        return HALF
+    has = {name: getattr(torch.cpu, name, bool)() for name in ("_is_avx512_bf16_supported", "_is_amx_fp16_supported")}
+    return tuple(dtype for dtype, found in zip((torch.bfloat16, torch.float16), has.values()) if found)
+
+
+_MULTIPLIED_BY_CPU = _multiplied_by_cpu()
+
+
+def _widens(x: Tensor, weight: Tensor) -> bool:
+    """Whether products of x are made in fp32 of the unrounded weight, because those of halves are slow."""
+    dtype = computed_type(x)
+    is_mixed = x.dtype != weight.dtype and not torch.is_autocast_enabled(x.device.type)  # which F.linear refuses
+    return x.device.type == "cpu" and dtype in HALF and dtype not in _MULTIPLIED_BY_CPU and not is_mixed
+
+
+# ---- on the CPU --------------------------------------------------------------------------------------------------------------
+
+
+class _WidenedLinear(torch.autograd.Function):
+    """F.linear(h, weight, bias) of half h (N, in) in fp32: its first `num_rounded` columns rounded to h's dtype, and the rest
+    in fp32. A chunk of rows at a time, so that what is widened stays in the cache and h is never held in fp32."""
+
+    generate_vmap_rule = True
+
+    @staticmethod
+    def forward(h, weight, bias, num_rounded):
+        rounded = h.new_empty(h.shape[0], num_rounded)
+        wide = h.new_empty(h.shape[0], weight.shape[0] - num_rounded, dtype=torch.float32)
+        for rows in _chunks(h, weight):
+            product = F.linear(h[rows].float(), weight, bias)
+            rounded[rows] = product[:, :num_rounded]
+            wide[rows] = product[:, num_rounded:]
+        return rounded, wide
+
+    @staticmethod
+    def setup_context(ctx, inputs, output):
+        h, weight, bias, _ = inputs
+        ctx.save_for_backward(h, weight)
+        ctx.has_bias = bias is not None
+
+    @staticmethod
+    def backward(ctx, grad_rounded, grad_wide):
+        h, weight = ctx.saved_tensors
+        needs_h, needs_weight = ctx.needs_input_grad[:2]
+        grad_h = torch.empty_like(h) if needs_h else None
+        grad_weight = torch.zeros_like(weight) if needs_weight else None
+        grad_bias = torch.zeros_like(weight[:, 0]) if ctx.has_bias else None
+        for rows in _chunks(h, weight):
+            grad = torch.cat([grad_rounded[rows].float(), grad_wide[rows]], 1)
+            if grad_h is not None:
+                grad_h[rows] = grad @ weight
+            if grad_weight is not None:
+                grad_weight += grad.t() @ h[rows].float()
+            if grad_bias is not None:
+                grad_bias += grad.sum(0)
+        return grad_h, grad_weight, grad_bias, None
+
+
+_CHUNK = 1 << 20  # fp32 elements of a chunk's operand and product
+
+
+def _chunks(h: Tensor, weight: Tensor) -> Iterator[slice]:
+    """Slices of h's rows; one of all in compiled code, which would hold a copy of the loop's body for each."""
+    if torch.compiler.is_compiling():
+        yield slice(None)
+        return
+    step = max(256, _CHUNK // max(1, sum(weight.shape)))
+    for begin in range(0, h.shape[0], step):
+        yield slice(begin, begin + step)
+
+
+def _widened_linear(h: Tensor, weight: Tensor, bias: Tensor | None, num_rounded: int) -> tuple[Tensor, Tensor]:
+    """_WidenedLinear for h (*, in) and parameters of any dtype."""
+    with without_autocast(h.device):
+        bias = None if bias is None else bias.float()
+        parts = apply(_WidenedLinear, h.flatten(0, -2), weight.float(), bias, num_rounded)
+    return tuple(part.view(*h.shape[:-1], part.shape[1]) for part in parts)
+
+
+# ---- on CUDA -----------------------------------------------------------------------------------------------------------------
+
+
+class _HalfLinear(torch.autograd.Function):
+    """F.linear of half h (*, in) and fp32 weight (out, in), in fp32: products of halves, summed in fp32."""
+
+    generate_vmap_rule = True
+
+    @staticmethod
+    def forward(h, weight):
+        return _product(h.flatten(0, -2), weight.t(), h.dtype).view(*h.shape[:-1], weight.shape[0])
+
+    @staticmethod
+    def setup_context(ctx, inputs, output):
+        ctx.save_for_backward(*inputs)
+
+    @staticmethod
+    def backward(ctx, grad):
+        h, weight = ctx.saved_tensors
+        grad = grad.flatten(0, -2)
+        grad_h = grad_weight = None
+        if ctx.needs_input_grad[0]:
+            grad_h = (grad.to(h.dtype) @ weight.to(h.dtype)).view(h.shape)
+        if ctx.needs_input_grad[1]:
+            grad_weight = _product(grad.t(), h.flatten(0, -2), h.dtype)
+        return grad_h, grad_weight
+
+
+# Since torch 2.8.
+_SUMS_HALVES_IN_FP32 = "dtype" in torch.ops.aten.mm.overloads()
+
+
+def _product(a: Tensor, b: Tensor, half: torch.dtype) -> Tensor:
+    """a @ b in fp32. `half`: to which they are rounded where halves are multiplied."""
+    if _SUMS_HALVES_IN_FP32 and not torch.compiler.is_compiling():
+        return torch.mm(a.to(half), b.to(half), out_dtype=torch.float32)
+    return a.float() @ b.float()
+
+
+# ---- for modules -------------------------------------------------------------------------------------------------------------
+
+
+def linear(x: Tensor, weight: Tensor, bias: Tensor | None) -> Tensor:
+    """F.linear. On processors without half matrix units half products are made in fp32, of the unrounded weight, and rounded."""
+    if not _widens(x, weight):
+        return F.linear(x, weight, bias)
+    return _widened_linear(x.to(computed_type(x)), weight, bias, weight.shape[0])[0]
+
+
+def wide_linear(h: Tensor, weight: Tensor) -> Tensor:
+    """h (*, in), half, times weight (out, in), fp32: (*, out) in fp32, unrounded."""
+    return apply(_HalfLinear, h, weight) if h.is_cuda else _widened_linear(h, weight, None, 0)[1]
+
+
+def project(layer: nn.Module, x: Tensor, heads: int, dim: int, width: int) -> Tensor:
+    """layer(x) (*, heads * dim) as (*, heads, width), its heads followed by zeros if width > dim."""
+    if not is_plain(layer):
+        return F.pad(layer(x).unflatten(-1, (heads, dim)), (0, width - dim))
+    return linear(x, *_padded_parameters(layer, heads, dim, width)).unflatten(-1, (heads, width))
+
+
+def _padded_parameters(layer: Any, heads: int, dim: int, width: int) -> tuple[Tensor, Tensor | None]:
+    """Weight and bias of a plain layer, with zeros for what padding adds."""
+    weight, bias = layer.weight, layer.bias
+    if width == dim:
+        return weight, bias
+    weight = F.pad(weight.unflatten(0, (heads, dim)), (0, 0, 0, width - dim)).flatten(0, 1)
+    if bias is not None:
+        bias = F.pad(bias.unflatten(0, (heads, dim)), (0, width - dim)).flatten()
+    return weight, bias
+
+
+# ---- logits ------------------------------------------------------------------------------------------------------------------
+
+
+def project_with_logits(
+    layer: Any, x: Tensor, heads: int, dim: int, width: int, *attns: Tensor
+) -> tuple[Tensor, tuple[Tensor, ...]]:
+    """project(...), and node_logits(layer, x, *attns)."""
+    if not is_plain(layer):
+        feat = layer(x).unflatten(-1, (heads, dim))
+        return F.pad(feat, (0, width - dim)), _logits_of(feat, *attns)
+    if not _widens(x, layer.weight):
+        return project(layer, x, heads, dim, width), node_logits(layer, x, *attns)
+    weight, bias = _padded_parameters(layer, heads, dim, width)
+    num_rounded = weight.shape[0]
+    weight = torch.cat([weight.float(), *(_fold(layer.weight, attn) for attn in attns)])
+    if bias is not None:
+        bias = torch.cat([bias.float(), *(_fold(layer.bias, attn) for attn in attns)])
+    feat, logits = _widened_linear(x.to(computed_type(x)), weight, bias, num_rounded)
+    return feat.unflatten(-1, (heads, width)), logits.chunk(len(attns), -1)
+
+
+def node_logits(layer: Any, h: Tensor, *attns: Tensor) -> tuple[Tensor, ...]:
+    """For each attn (1, H, D): <attn, layer(h)> a head, h (N, *, in) -> (N, *, H), fp32 for half h and under autocast too.
+
+    The sum over D goes into the weight first, so that layer(h) need not be formed, nor read again.
+    """
+    if not is_plain(layer):
+        return _logits_of(layer(h).unflatten(-1, (attns[0].shape[-2], -1)), *attns)
+    weight = torch.cat([_fold(layer.weight, attn) for attn in attns])
+    with without_autocast(h.device):
+        logits = wide_linear(h, weight) if h.dtype in HALF else F.linear(h, weight)
+    if layer.bias is not None:
+        logits = logits + torch.cat([_fold(layer.bias, attn) for attn in attns])
+    return logits.chunk(len(attns), -1)
+
+
+def _logits_of(feat: Tensor, *attns: Tensor) -> tuple[Tensor, ...]:
+    """<attn, feat> a head, feat (N, *, H, D): one product with a matrix that has each head's attn in a row of its own."""
+    if feat.dtype not in HALF:
+        return tuple((feat * widened(attn)).sum(-1) for attn in attns)
+    with without_autocast(feat.device):
+        rows = torch.cat([torch.block_diag(*widened(attn).squeeze(0).unsqueeze(1)) for attn in attns])
+        return wide_linear(feat.flatten(-2), rows).chunk(len(attns), -1)
+
+
+def _fold(weight: Tensor, attn: Tensor) -> Tensor:
+    """weight (H * D, in) or (H * D,) weighted by attn (1, H, D), summed over D."""
+    weight = widened(weight).unflatten(0, attn.shape[-2:])
+    return (weight * widened(attn).view(*attn.shape[-2:], *[1] * (weight.dim() - 2))).sum(1)

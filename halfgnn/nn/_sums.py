@@ -1,0 +1,28 @@
+"""Sums, means and maxima over in-edges, with edge weights or without: what GraphConv, SAGEConv and GINConv share."""
+
+from __future__ import annotations
+
+import torch
+from torch import Tensor
+
+from .. import ops
+from ..graph import Graph
+from ._checks import check_edge_weight
+from ._common import padded
+
+
+def aggregate(
+    g: Graph, reduce: str, h: Tensor, edge_weight: Tensor | None, out_dtype: torch.dtype | None = None
+) -> Tensor:
+    """h (num_src, *) of the sources, times edge_weight (E, *) if given, reduced into destinations."""
+    if edge_weight is None:
+        return ops.gspmm(g, "copy_lhs", reduce, h, None, out_dtype=out_dtype)
+    check_edge_weight(g, edge_weight, h)
+    return ops.gspmm(g, "mul", reduce, h, edge_weight, out_dtype=out_dtype)
+
+
+def padded_width(dim: int, x: Tensor, edge_weight: Tensor | None) -> int:
+    """padded(), but `dim` where edge_weight has a number for each of the columns."""
+    if edge_weight is not None and edge_weight.dim() > 1 and edge_weight.shape[-1] != 1:
+        return dim
+    return padded(dim, x, edge_weight is not None)

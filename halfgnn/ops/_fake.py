@@ -1,0 +1,42 @@
+"""Registration of fake kernels, which say what an operator returns without computing it."""
+
+from __future__ import annotations
+
+import functools
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from .. import _library  # noqa: F401  (loads torch.ops.halfgnn)
+
+
+def register_fake(name: str) -> Callable[[Callable[..., Any]], Callable[..., Any]]:
+    """Registers a function as the fake kernel of torch.ops.halfgnn.<name>, for tensors of one device."""
+    arguments = [argument.name for argument in getattr(torch.ops.halfgnn, name).default._schema.arguments]
+
+    def register(fake: Callable[..., Any]) -> Callable[..., Any]:
+        @functools.wraps(fake)
+        def checked(*args: Any, **kwargs: Any) -> Any:
+            _check_device(arguments, args)
+            return fake(*args, **kwargs)
+
+        return torch.library.register_fake(f"halfgnn::{name}")(checked)
+
+    return register
+
+
+def _check_device(names: Sequence[str], args: Sequence[Any]) -> None:
+    """One meta tensor is enough for a call to come here: beside real tensors the result would be memory that nothing wrote to.
+
+    A fake tensor has the device of the tensor it stands for.
+    """
+    first = None
+    for name, data in zip(names, args):
+        if not isinstance(data, Tensor):
+            continue
+        if first is None:
+            first = name, data.device
+        elif data.device != first[1]:
+            raise ValueError(f"{name} is on {data.device}; expected the device of {first[0]}, {first[1]}")
