@@ -8,6 +8,7 @@ MAX_JOBS as for any PyTorch extension; DEBUG=1 makes warnings errors.
 import glob
 import os
 import sys
+from pathlib import Path
 
 import torch
 from setuptools import Extension, setup
@@ -16,6 +17,8 @@ sys.path.insert(0, os.path.dirname(os.path.abspath(__file__)))
 import cuda_toolkit
 
 DEBUG = os.environ.get("DEBUG") == "1"
+# Compiled once an instruction set, without PyTorch's headers.
+CPU_KERNELS = ("kernels_default", "kernels_avx2", "attention_default", "attention_avx2")
 
 
 def cuda_home():
@@ -41,26 +44,37 @@ if CUDA_HOME:
 from torch.utils.cpp_extension import BuildExtension, include_paths, library_paths  # noqa: E402
 
 
+def together(name, files):
+    """A file that includes these: reading PyTorch's headers is most of their compilation, and is done once."""
+    path = os.path.join("build", f"{name}.cpp")
+    text = "".join(f'#include "{os.path.abspath(file)}"\n' for file in sorted(files))
+    os.makedirs("build", exist_ok=True)
+    written = Path(path)
+    if not written.exists() or written.read_text() != text:  # ninja looks at the time
+        written.write_text(text)
+    return path
+
+
 def extension() -> Extension:
     # System headers: their warnings are not ours.
     cxx = ["-std=c++17", "-O3", "-g0", "-fopenmp", "-fvisibility=hidden", "-Wall", "-Wextra", "-Wno-psabi"]
     cxx += [f"-isystem{path}" for path in include_paths()] + (["-Werror"] if DEBUG else [])
-    sources = [
-        "csrc/library.cpp",
-        *sorted(file for part in ("common", "ops", "cpu") for file in glob.glob(f"csrc/{part}/*.cpp")),
-    ]
+    kernels = [f"csrc/cpu/{name}.cpp" for name in CPU_KERNELS]
+    bindings = set(glob.glob("csrc/cpu/*.cpp")) - set(kernels)
+    operators = ["csrc/library.cpp", *glob.glob("csrc/common/*.cpp"), *glob.glob("csrc/ops/*.cpp")]
     # No torch_python, and no OpenMP of our own: symbols resolve to the runtime that torch brings, so threads are shared.
     libraries = ["c10", "torch_cpu", "torch"]
     compile_args, link_args = {"cxx": cxx}, []
     if CUDA_HOME:
-        sources += sorted(glob.glob("csrc/cuda/*.cpp") + glob.glob("csrc/kernels/*.cu"))
+        bindings |= set(glob.glob("csrc/cuda/*.cpp"))
+        kernels += sorted(glob.glob("csrc/kernels/*.cu"))
         cxx.append(f"-isystem{os.path.join(CUDA_HOME, 'include')}")
         libraries.append("c10_cuda")
         compile_args["nvcc"] = cuda_toolkit.nvcc_flags(CUDA_HOME, debug=DEBUG)
         link_args += cuda_toolkit.cudart_link_args(CUDA_HOME)
     return Extension(
         "halfgnn._C",
-        sources,
+        [together("operators", operators), together("bindings", bindings), *kernels],
         library_dirs=library_paths(),
         libraries=libraries,
         extra_compile_args=compile_args,

@@ -18,11 +18,3 @@ def _seed():
 @pytest.fixture(params=support.DEVICES)
 def device(request):
     return request.param
-
-
-@pytest.fixture
-def needs_attention_kernels(request):
-    """Skips what would run on a GPU as long as the fused attentions have no CUDA kernels."""
-    device = getattr(request.node, "callspec", None) and request.node.callspec.params.get("device")
-    if device == "cuda" and not torch._C._dispatch_has_kernel_for_dispatch_key("halfgnn::gat_attention", "CUDA"):
-        pytest.skip("the fused attentions have no CUDA kernels")

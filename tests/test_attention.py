@@ -1,152 +1,15 @@
 """The fused attentions under the rule of support, with dropout, at the edges of the number range, and in what they keep."""
 
-import contextlib
-from dataclasses import dataclass
-from typing import Callable
-
 import pytest
 import support
 import torch
 from support import DTYPES, GRAPHS, HALVES, IDTYPES, make_graph, randn
+from support_attention import DOT, GAT, GAT_EDGE, GATV2, KINDS, SEED, SLOPE, check, every_kind, fixed_seed, magnitudes
 
 import halfgnn
 from halfgnn import ops, reference
-from halfgnn.ops import attention
 
-pytestmark = pytest.mark.usefixtures("needs_attention_kernels")
 raw = torch.ops.halfgnn
-SLOPE = 0.2
-
-
-@dataclass(frozen=True)
-class Kind:
-    """One attention. shapes: target and trailing shape of the operands of H heads of D; the target of a parameter is None."""
-
-    name: str
-    call: Callable  # (g, *operands, dropout_p=...)
-    specification: Callable  # (g, *operands, mask)
-    shapes: Callable  # (heads, dim) -> [(target, shape)]
-    logits: tuple[int, ...] = ()  # operands that may be fp32 beside half features
-
-    def operands(self, g, heads, dim, dtype, device="cpu", logit_dtype=None):
-        made = []
-        for i, (target, shape) in enumerate(self.shapes(heads, dim)):
-            rows = () if target is None else (support.rows_of(g, target),)
-            kind = logit_dtype if logit_dtype is not None and i in self.logits else dtype
-            made.append(randn(*rows, *shape, dtype=kind, device=device))
-        return made
-
-
-def _gat(g, feat, src, dst, **options):
-    return ops.gat_attention(g, feat, src, dst, negative_slope=SLOPE, **options)
-
-
-def _gat_edge(g, feat, src, dst, edge, **options):
-    return ops.gat_attention(g, feat, src, dst, edge, SLOPE, **options)
-
-
-KINDS = [
-    Kind(
-        "gat",
-        _gat,
-        lambda g, x, src, dst, mask=None: reference.gat_attention(g, x, src, dst, None, SLOPE, mask),
-        lambda h, d: [("u", (h, d)), ("u", (h,)), ("v", (h,))],
-        (1, 2),
-    ),
-    Kind(
-        "gat_edge",
-        _gat_edge,
-        lambda g, x, src, dst, edge, mask=None: reference.gat_attention(g, x, src, dst, edge, SLOPE, mask),
-        lambda h, d: [("u", (h, d)), ("u", (h,)), ("v", (h,)), ("e", (h,))],
-        (1, 2, 3),
-    ),
-    Kind(
-        "gatv2",
-        lambda g, *operands, **options: ops.gatv2_attention(g, *operands, SLOPE, **options),
-        lambda g, *operands, mask=None: reference.gatv2_attention(g, *operands, SLOPE, mask),
-        lambda h, d: [("u", (h, d)), ("v", (h, d)), (None, (h, d))],
-    ),
-    Kind(
-        "dot",
-        lambda g, *operands, **options: ops.dot_attention(g, *operands, 0.3, **options),
-        lambda g, *operands, mask=None: reference.dot_attention(g, *operands, 0.3, mask),
-        lambda h, d: [("v", (h, d)), ("u", (h, d)), ("u", (h, d))],
-    ),
-]
-GAT, GAT_EDGE, GATV2, DOT = KINDS
-every_kind = pytest.mark.parametrize("kind", KINDS, ids=lambda kind: kind.name)
-SEED = (1234567890123456789, 987654321)
-
-
-@contextlib.contextmanager
-def fixed_seed():
-    """Every call inside drops the same weights."""
-
-    def draw(dropout_p, device):
-        return torch.tensor(SEED, device=device) if dropout_p else None
-
-    before, attention._draw_seed = attention._draw_seed, draw
-    try:
-        yield
-    finally:
-        attention._draw_seed = before
-
-
-def magnitudes(kind, g, mask, operands, grad):
-    """Sums of the magnitudes of all terms, of the result and of the operands' gradients, as support.check wants them."""
-    sizes = [x.abs() for x in operands]
-    value = operands[2 if kind is DOT else 0]
-    if kind is DOT:
-        logits, size = (reference.gsddmm(g, "dot", x[1], x[0]).squeeze(-1) * 0.3 for x in (operands, sizes))
-    elif kind is GATV2:
-        hidden, size = (reference.gsddmm(g, "add", x[0], x[1]) for x in (operands, sizes))
-        logits, size = (torch.nn.functional.leaky_relu(hidden, SLOPE) * operands[2]).sum(-1), (size * sizes[2]).sum(-1)
-    else:
-        logits, size = (reference.gsddmm(g, "add", x[1], x[2]) + (x[3] if len(x) > 3 else 0) for x in (operands, sizes))
-        logits = torch.nn.functional.leaky_relu(logits, SLOPE)
-    weights = reference.edge_softmax(g, logits)
-    kept = weights if mask is None else weights * mask
-    # An error of the logit, of its size's last place, is a relative error of the weight.
-    if g.num_edges:
-        kept, weights = (x * (1 + size.nan_to_num(posinf=0).amax(0)) for x in (kept, weights))
-    out = reference.gspmm(g, "mul", "sum", value.abs(), kept.unsqueeze(-1))
-    to_value = reference.gspmm(g.reverse(), "mul", "sum", grad.abs(), kept.unsqueeze(-1))
-    delta = (grad.abs() * out).sum(-1)
-    term = kept * reference.gsddmm(g, "dot", value.abs(), grad.abs()).squeeze(-1)
-    term = term + weights * reference.gsddmm(g, "copy_rhs", None, delta)
-    wide = term.unsqueeze(-1)
-    if kind is DOT:
-        to_query = reference.gspmm(g, "mul", "sum", sizes[1], 0.3 * wide)
-        return out, to_query, reference.gspmm(g.reverse(), "mul", "sum", sizes[0], 0.3 * wide), to_value
-    to_src = reference.gspmm(g.reverse(), "copy_rhs", "sum", None, term)
-    to_dst = reference.gspmm(g, "copy_rhs", "sum", None, term)
-    if kind is GATV2:
-        to_attn = (wide * reference.gsddmm(g, "add", sizes[0], sizes[1])).sum(0)
-        return out, to_value + sizes[2] * to_src.unsqueeze(-1), sizes[2] * to_dst.unsqueeze(-1), to_attn
-    return (out, to_value, to_src, to_dst, term)[: 1 + len(operands)]
-
-
-def check(kind, g, operands, dropout_p=0.0, terms=10_000, **options):
-    """Forward and all gradients under the rule."""
-    host, heads = g.to("cpu"), operands[0].shape[1]
-    mask = reference.dropout_mask(SEED, g.num_edges, heads, dropout_p) if dropout_p else None
-
-    def specified(*given):
-        return kind.specification(host, *given, mask=None if mask is None else mask.to(given[0].dtype))
-
-    def by_formula(*given):  # fp32 logits of half features are half in PyTorch's formula
-        return specified(*(x.to(given[0].dtype) for x in given))
-
-    with fixed_seed():
-        return support.check(
-            lambda *given: kind.call(g, *given, dropout_p=dropout_p, **options),
-            specified,
-            operands,
-            formula=by_formula,
-            # Weights below the normal numbers of float32 may be 0.
-            bounds=lambda *given: [x + 1e-32 for x in magnitudes(kind, host, mask, given[:-1], given[-1])],
-            terms=terms,
-        )
 
 
 # ---- the rule ----------------------------------------------------------------------------------------------------------------
@@ -482,7 +345,7 @@ def test_only_the_wanted_gradients(kind, device):
 @every_kind
 def test_a_second_derivative_raises(kind):
     g = make_graph("skewed")
-    operands = [x.requires_grad_() for x in kind.operands(g, 2, 8, torch.float64)]
+    operands = [x.requires_grad_() for x in kind.operands(g, 2, 8, torch.float32)]
     (grad,) = torch.autograd.grad(kind.call(g, *operands).sum(), operands[:1], create_graph=True)
     with pytest.raises(RuntimeError, match="not implemented"):
         grad.sum().backward()
@@ -548,7 +411,7 @@ def test_bad_arguments(device):
     refuse(TypeError, "feat has dtype Long", gat, g, feat.long(), src, dst)
     refuse(TypeError, "attn_src has dtype Long", gat, g, feat, src.long(), dst.long())
     refuse(TypeError, "attn_", gat, g, feat, src.double(), dst)
-    refuse(TypeError, "attn_src has dtype Half|attn_src has dtype Float", gat, g, feat.double(), src, dst)
+    refuse(TypeError, "attn_src has dtype Half|feat has dtype Double", gat, g, feat.double(), src, dst)
     refuse(ValueError, "feat_dst has shape", gatv2, g, feat, zeros(g.num_dst, 2, 4), zeros(2, 8))
     refuse(ValueError, r"attn has shape \(8,\)", gatv2, g, feat, zeros(g.num_dst, 2, 8), zeros(8))
     refuse(ValueError, "attn is on meta", gatv2, g, feat, zeros(g.num_dst, 2, 8), zeros(2, 8, where="meta"))
@@ -558,6 +421,29 @@ def test_bad_arguments(device):
     refuse(ValueError, "query has shape", dot, g, zeros(g.num_dst, 1, 8), feat, feat)
     refuse(ValueError, "query has shape .*; expected 40 rows", dot, g, feat, feat, feat)
     refuse(TypeError, "value has dtype BFloat16", dot, g, zeros(g.num_dst, 2, 8), feat, feat.bfloat16())
+
+
+@pytest.mark.parametrize("name", ["dropout_p", "negative_slope", "scale"])
+def test_bad_numbers(name):
+    g = make_graph("bipartite", torch.int64)
+    feat, other, logits = (torch.zeros(rows, 2, 8)[:, :, :dim] for rows, dim in ((30, 8), (40, 8), (30, 1)))
+    calls = {
+        "gat": lambda **number: ops.gat_attention(g, feat, logits[..., 0], other[..., 0], **number),
+        "gatv2": lambda **number: ops.gatv2_attention(g, feat, other, feat[0], **number),
+        "dot": lambda **number: ops.dot_attention(g, other, feat, feat, **number),
+    }
+    for kind in {"negative_slope": ("gat", "gatv2"), "scale": ("dot",)}.get(name, calls):
+        call = calls[kind]
+        for wrong in ("0.2", [0.2], 1j, torch.zeros(2), torch.zeros(1, dtype=torch.complex64)):
+            refuse(TypeError, f"{name} is .*; expected a number", call, **{name: wrong})
+        for wrong in (float("nan"), -float("inf"), torch.tensor(float("nan"))):
+            refuse(ValueError, f"{name} is (nan|-inf); expected a finite number", call, **{name: wrong})
+        refuse(TypeError, f"{name} .* gradient", call, **{name: torch.nn.Parameter(torch.tensor(0.2))})
+        if name != "scale":
+            refuse(TypeError, f"{name} is None; expected a number", call, **{name: None})
+        expected = call(**{name: 0.0})
+        for number in (0, False, torch.zeros(1), torch.zeros((), dtype=torch.int64)):
+            assert torch.equal(call(**{name: number}), expected)
 
 
 def test_raw_operators_check_what_they_are_given(device):

@@ -106,6 +106,8 @@ PairPass by_source(const PairPass& csc, const Topology& csr) {
 
 }  // namespace
 
+namespace cpu {
+
 void gat_attention(const GatArgs& args) {
   if (args.heads == 0) return;
   GatPass pass{args};
@@ -185,4 +187,5 @@ void dot_attention_backward(const DotAttentionArgs& args) {
              [&](int64_t begin, int64_t end) { attention_kernels().pair_backward(*pass, begin, end); });
 }
 
+}  // namespace cpu
 }  // namespace halfgnn

@@ -4,7 +4,7 @@
 
 #include "../common/attention.h"
 
-namespace halfgnn {
+namespace halfgnn::cpu {
 
 void gat_attention(const GatArgs& args);
 void gat_attention_backward(const GatArgs& args);
@@ -13,4 +13,4 @@ void gatv2_attention_backward(const Gatv2Args& args);
 void dot_attention(const DotAttentionArgs& args);
 void dot_attention_backward(const DotAttentionArgs& args);
 
-}  // namespace halfgnn
+}  // namespace halfgnn::cpu

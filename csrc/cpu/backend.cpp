@@ -71,21 +71,18 @@ constexpr Backend kCpu{
     backward,
     edge_softmax<&KernelTable::edge_softmax>,
     edge_softmax<&KernelTable::edge_softmax_backward>,
-    gat_attention,
-    gat_attention_backward,
-    gatv2_attention,
-    gatv2_attention_backward,
-    dot_attention,
-    dot_attention_backward,
+    cpu::gat_attention,
+    cpu::gat_attention_backward,
+    cpu::gatv2_attention,
+    cpu::gatv2_attention_backward,
+    cpu::dot_attention,
+    cpu::dot_attention_backward,
     check_offsets,
 };
 const bool kAdded = add_backend(c10::kCPU, kCpu);
 
 }  // namespace
 
-TORCH_LIBRARY_IMPL(halfgnn, CPU, m) {
-  register_operators(m);
-  register_attentions(m);
-}
+TORCH_LIBRARY_IMPL(halfgnn, CPU, m) { register_operators(m); }
 
 }  // namespace halfgnn

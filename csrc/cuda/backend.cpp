@@ -9,7 +9,10 @@
 #include <limits>
 
 #include "../kernels/backward.h"
+#include "../kernels/dot_attention.h"
 #include "../kernels/edge_softmax.h"
+#include "../kernels/gat_attention.h"
+#include "../kernels/gatv2_attention.h"
 #include "../kernels/graph.h"
 #include "../kernels/sddmm.h"
 #include "../kernels/spmm.h"
@@ -42,6 +45,14 @@ void check(const SpmmArgs& args) {
 void check(const SddmmArgs& args) {
   check_sizes(args.topology);
   check_broadcast(args.broadcast);
+}
+void check(const Gatv2Args& args) {
+  check_sizes(args.topology);
+  check_sizes(args.by_src);
+}
+void check(const DotAttentionArgs& args) {
+  check_sizes(args.topology);
+  check_sizes(args.by_src);
 }
 void check(const BackwardArgs& args) {
   check_sizes(args.topology);
@@ -78,12 +89,12 @@ constexpr Backend kCuda{
     [](const BackwardArgs& args) { run<backward, backward_workspace>(args); },
     [](const EdgeSoftmaxArgs& args) { run<edge_softmax, edge_softmax_workspace>(args); },
     [](const EdgeSoftmaxArgs& args) { run<edge_softmax_backward, edge_softmax_workspace>(args); },
-    /*gat_attention=*/nullptr,  // the attentions are not registered
-    /*gat_attention_backward=*/nullptr,
-    /*gatv2_attention=*/nullptr,
-    /*gatv2_attention_backward=*/nullptr,
-    /*dot_attention=*/nullptr,
-    /*dot_attention_backward=*/nullptr,
+    [](const GatArgs& args) { run<gat_attention, gat_attention_workspace>(args); },
+    [](const GatArgs& args) { run<gat_attention_backward, gat_attention_backward_workspace>(args); },
+    [](const Gatv2Args& args) { run<gatv2_attention, gatv2_attention_workspace>(args); },
+    [](const Gatv2Args& args) { run<gatv2_attention_backward, gatv2_attention_backward_workspace>(args); },
+    [](const DotAttentionArgs& args) { run<dot_attention, dot_attention_workspace>(args); },
+    [](const DotAttentionArgs& args) { run<dot_attention_backward, dot_attention_backward_workspace>(args); },
     [](const Topology& topology) { C10_CUDA_CHECK(check_offsets(topology, Launch{current_stream()})); },
 };
 const bool kAdded = add_backend(kDevice, kCuda);

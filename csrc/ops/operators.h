@@ -77,10 +77,6 @@ inline void register_operators(torch::Library& m) {
   m.impl("edge_softmax_backward", &edge_softmax_backward);
   m.impl("segment_reduce", &segment_reduce);
   m.impl("segment_reduce_backward", &segment_reduce_backward);
-}
-
-// Those that CUDA does not have yet.
-inline void register_attentions(torch::Library& m) {
   m.impl("gat_attention", &gat_attention);
   m.impl("gat_attention_backward", &gat_attention_backward);
   m.impl("gatv2_attention", &gatv2_attention);

@@ -7,6 +7,7 @@ from dataclasses import dataclass
 
 import pytest
 import support
+import support_attention
 import torch
 from torch import Tensor
 
@@ -22,20 +23,25 @@ needs_gpu = pytest.mark.skipif(
 
 @dataclass(frozen=True)
 class Case:
-    """call(g, *operands), differentiable in all operands. shapes: target and trailing shape of each."""
+    """call(g, *operands), differentiable in all operands. shapes: target (None: a parameter) and trailing shape of each."""
 
     name: str
     call: Callable[..., Tensor]
-    shapes: tuple[tuple[str, tuple[int, ...]], ...]
+    shapes: tuple[tuple[str | None, tuple[int, ...]], ...]
     float_rhs: bool = False  # the second operand is fp32 whatever the first is
 
     def operands(self, g: halfgnn.Graph, dtype: torch.dtype, device: str = "cpu") -> list[Tensor]:
         # Away from zero, because some divide.
         kinds = [dtype, torch.float32 if self.float_rhs else dtype]
+        kinds += [dtype] * (len(self.shapes) - len(kinds))
         return [
-            support.away_from_zero(support.rows_of(g, target), *shape, dtype=kind, device=device)
+            support.away_from_zero(*self._rows(g, target), *shape, dtype=kind, device=device)
             for (target, shape), kind in zip(self.shapes, kinds)
         ]
+
+    @staticmethod
+    def _rows(g: halfgnn.Graph, target: str | None) -> list[int]:
+        return [] if target is None else [support.rows_of(g, target)]
 
 
 def _spmm(op: str, reduce: str, lhs=None, rhs=None, note: str = "", **options) -> Case:
@@ -68,6 +74,15 @@ def _segments(reduce: str) -> Case:
     return Case(f"segment_{reduce}", lambda g, x: ops.segment_reduce(g.in_degrees(), x, reduce), (("e", (5,)),))
 
 
+def attention(kind: support_attention.Kind, heads: int, dim: int, dropout_p: float = 0.0) -> Case:
+    def call(g, *operands):
+        with support_attention.fixed_seed():
+            return kind.call(g, *operands, dropout_p=dropout_p)
+
+    note = "_dropout" if dropout_p else ""
+    return Case(f"{kind.name}_attention_{heads}x{dim}{note}", call, tuple(kind.shapes(heads, dim)))
+
+
 CASES = [
     *(_spmm(op, reduce, (2, 24), (2, 1)) for op in ("add", "sub", "mul", "div") for reduce in support.REDUCES),
     *(_spmm("copy_lhs", reduce, (48,)) for reduce in support.REDUCES),
@@ -89,6 +104,9 @@ CASES = [
     _sddmm("copy_rhs", "uv", rhs=(24,)),
     *(_softmax(norm_by, shape) for norm_by in ("dst", "src") for shape in ((1,), (8, 1), (37,))),
     *(_segments(reduce) for reduce in support.REDUCES),
+    *(attention(kind, 4, 32, dropout_p) for kind in support_attention.KINDS for dropout_p in (0.0, 0.4)),
+    # Of one head; of odd width; too wide for a warp's registers, in whole vectors and in single elements.
+    *(attention(kind, *shape) for kind in support_attention.KINDS for shape in ((1, 64), (3, 5), (1, 1032), (1, 133))),
 ]
 CASES = list({case.name + str(case.shapes): case for case in CASES}.values())
 every_case = pytest.mark.parametrize("case", CASES, ids=lambda case: case.name)

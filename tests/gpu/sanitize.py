@@ -20,6 +20,7 @@ import gpu_cases  # noqa: E402
 import support  # noqa: E402
 import torch  # noqa: E402
 from gpu_cases import Case, with_gradients  # noqa: E402
+from support_attention import KINDS  # noqa: E402
 
 import halfgnn  # noqa: E402
 from halfgnn import ops  # noqa: E402
@@ -45,6 +46,8 @@ def _width_cases(width: int) -> list[Case]:
         case("e_sub_v", ops.e_sub_v, ("e", wide), ("v", wide)),
         case("edge_softmax", ops.edge_softmax, ("e", wide)),
         case("edge_softmax src", lambda g, x: ops.edge_softmax(g, x, "src"), ("e", wide)),
+        *(gpu_cases.attention(kind, 1, width, dropout_p=0.3) for kind in KINDS),
+        *(gpu_cases.attention(kind, 3, width) for kind in KINDS),
     ]
 
 

@@ -61,6 +61,23 @@ def test_topology_is_made_inside(idtype):
     assert_same(replayed, make(), "after replay")
 
 
+@pytest.mark.parametrize("call", [
+    lambda g, x: ops.gat_attention(g, x, x[..., 0], x[..., 1], dropout_p=0.5),
+    lambda g, x: ops.gatv2_attention(g, x, x, x[0], dropout_p=0.5),
+    lambda g, x: ops.dot_attention(g, x, x, x, dropout_p=0.5),
+], ids=["gat", "gatv2", "dot"])  # fmt: skip
+def test_every_replay_drops_others(call):
+    """The seed is drawn inside, so that it follows the generator as torch's own dropout does."""
+    g = gpu_cases.hub_graph(device=DEVICE)
+    x = torch.randn(g.num_src, 2, 8, device=DEVICE, dtype=torch.float16)
+    graph, result = capture(lambda: call(g, x))
+    replayed = []
+    for _ in range(3):
+        graph.replay()
+        replayed.append(result.clone())
+    assert not any(torch.equal(a, b) for a, b in zip(replayed, [*replayed[1:], replayed[0]]))
+
+
 class Attention(torch.nn.Module):
     """A GAT layer on halfgnn.ops."""
 

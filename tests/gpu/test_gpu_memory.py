@@ -4,6 +4,7 @@ import gc
 
 import gpu_cases
 import pytest
+import support_attention
 import torch
 from gpu_cases import DEVICE, every_case, with_gradients
 
@@ -100,3 +101,20 @@ def test_attention_keeps_no_messages():
         return torch.autograd.grad(out, x, torch.ones_like(out))
 
     assert beside_results(step) < num_edges * heads * dim * 2 / 4
+
+
+@pytest.mark.parametrize("kind", support_attention.KINDS, ids=lambda kind: kind.name)
+def test_fused_attention_takes_nothing_an_edge_and_head(kind):
+    """Beside its operands and their gradients a step needs node results in half, twice for GAT, and what rounding them lost."""
+    num_nodes, num_edges, heads, dim = 10_000, 1_000_000, 8, 8
+    src, dst = torch.randint(num_nodes, (2, num_edges), device=DEVICE, dtype=torch.int32)
+    g, _ = halfgnn.Graph.from_edges(src, dst, num_src=num_nodes, num_dst=num_nodes, sort=True)
+    g.csr()
+    operands = [x.requires_grad_() for x in kind.operands(g, heads, dim, torch.float16, DEVICE)]
+
+    def step():
+        out = kind.call(g, *operands, dropout_p=0.5)
+        return torch.autograd.grad(out, operands, torch.ones_like(out))
+
+    a_node = heads * dim * 2
+    assert beside_results(step) < 8 * num_nodes * a_node + 16 * MIB < num_edges * heads * 4

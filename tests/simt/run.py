@@ -22,10 +22,12 @@ TESTS = build.ROOT / "tests"
 # Modules whose tests call the operators, and the simulator's own.
 MODULES = (
     "simt/test_kernels.py",
+    "simt/test_attention_kernels.py",
     "simt/test_machine.py",
     "test_spmm.py",
     "test_sddmm.py",
     "test_edge_softmax.py",
+    "test_attention.py",
     "test_segment_reduce.py",
     "test_hub_accuracy.py",
     "test_gather_limit.py",

@@ -10,30 +10,18 @@ import pytest
 import support
 import torch
 from support import HALVES, IDTYPES, check_gsddmm, check_gspmm, randn
+from support_attention import DOT, GAT_EDGE, GATV2, fixed_seed
 
 from halfgnn import Graph, ops, reference
 from simt import control
+from simt.graphs import CUT, PIECE, graph_of
 
 if not control.SIMULATED:
     pytest.skip("runs on the simulator: tests/simt/run.py", allow_module_level=True)
 
 raw = torch.ops.halfgnn
 DTYPES = [*HALVES, torch.float32]
-PIECE = 512  # edges from which a row is cut (csrc/kernels/rows.cuh)
 VARIANTS = [(idtype, identity) for idtype in IDTYPES for identity in (False, True)]
-CUT = [PIECE - 1, PIECE, PIECE + 1, 0, 2 * PIECE, 2 * PIECE + 1, 1, 3000, 0, 17 * PIECE + 5, 2]
-
-
-def graph_of(degrees, num_src=37, idtype=torch.int64, identity=False):
-    """Destinations of these degrees. identity: edges lie in CSC order, without edge ids."""
-    degrees = torch.tensor(degrees)
-    dst = torch.repeat_interleave(torch.arange(len(degrees)), degrees)
-    src = torch.arange(len(dst)) * 7919 % num_src
-    if not identity:
-        order = torch.randperm(len(dst), generator=torch.Generator().manual_seed(3))
-        src, dst = src[order], dst[order]
-    g = Graph.from_edges(src.to(idtype), dst.to(idtype), num_src=num_src, num_dst=len(degrees), sort=identity)
-    return g[0] if identity else g
 
 
 def operands_of(g, op, lhs, rhs, dtype, lhs_target="u", rhs_target="v"):
@@ -284,6 +272,17 @@ def _softmax(columns, norm_by):
     return run
 
 
+def _attention(kind):
+    def run(g, dtype):
+        with fixed_seed():
+            upstream = randn(g.num_dst, 2, 24, dtype=dtype)
+            return support.evaluate(
+                lambda *x: kind.call(g, *x, dropout_p=0.3), kind.operands(g, 2, 24, dtype), upstream
+            )
+
+    return run
+
+
 def _segments(reducer):
     return lambda g, dtype: support.evaluate(
         lambda x: ops.segment_reduce(g.csc().indptr.diff(), x, reducer),
@@ -314,6 +313,9 @@ CALLS = {
     "edge_softmax": _softmax(1, "dst"),
     "edge_softmax by source": _softmax(6, "src"),
     "edge_softmax of many columns": _softmax(40, "dst"),
+    "gat_attention": _attention(GAT_EDGE),
+    "gatv2_attention": _attention(GATV2),
+    "dot_attention": _attention(DOT),
     "segment_reduce sum": _segments("sum"),
     "segment_reduce max": _segments("max"),
     "gather_limit": _gather,

@@ -1,0 +1,10 @@
+#include "gat_attention.cuh"
+
+namespace halfgnn::cuda {
+
+cudaError_t gat_attention_float(const GatArgs& args, const GatPlan& plan, const AttentionPartials& partials,
+                                const Launch& launch) {
+  return gat_attention_of<float>(args, plan, partials, launch);
+}
+
+}  // namespace halfgnn::cuda

@@ -1,0 +1,74 @@
+"""What test_attention.py leaves out because only the CUDA kernels have it: widths of access, heads wider than a warp's
+registers, rows cut into pieces, slices, orders of lanes.
+
+Sizes are such that every instantiation is launched, and each choice of the launchers is made. Results are held to the rule of
+support.
+"""
+
+from __future__ import annotations
+
+import pytest
+import torch
+from support import HALVES, IDTYPES
+from support_attention import GAT, GAT_EDGE, GATV2, check, every_kind, fixed_seed
+
+from simt import control
+from simt.graphs import CUT, PIECE, graph_of
+
+if not control.SIMULATED:
+    pytest.skip("runs on the simulator: tests/simt/run.py", allow_module_level=True)
+
+# Heads of whole vectors, of halves of them, of pairs and of single elements; that need several accesses a lane; that are cut
+# into tiles, of whole vectors and of single elements.
+WIDTHS = {torch.float16: (16, 12, 10, 5, 264, 1032, 133), torch.float32: (8, 6, 3, 132, 516, 131)}
+WIDTHS[torch.bfloat16] = WIDTHS[torch.float16]
+CASES = [pytest.param(dtype, dim, id=f"{dtype}-{dim}") for dtype, widths in WIDTHS.items() for dim in widths]
+
+
+def degrees_for(dim):
+    """A row that is cut, and short ones; the wider, the fewer edges."""
+    return [3, 0, 1, PIECE + 9, 5, 33] if dim < 500 else [3, 0, 35, 1]
+
+
+@every_kind
+@pytest.mark.parametrize("dtype,dim", CASES)
+def test_widths_of_access(dtype, dim, kind):
+    heads = 3 if dim < 16 else 2 if dim < 264 else 1
+    g = graph_of(degrees_for(dim), 37, IDTYPES[dim % 2], identity=dim % 4 == 0)
+    operands = kind.operands(g, heads, dim, dtype)
+    check(kind, g, operands, dropout_p=0.3, terms=1000)
+    with fixed_seed():  # without a backward other kernels run
+        trained = kind.call(g, *(x.clone().requires_grad_() for x in operands), dropout_p=0.3)
+        assert torch.equal(kind.call(g, *operands, dropout_p=0.3), trained)
+
+
+@pytest.mark.parametrize("dtype", [*HALVES, torch.float32])
+@pytest.mark.parametrize("kind", [GAT, GAT_EDGE], ids=lambda kind: kind.name)
+@pytest.mark.parametrize("logit_dtype", [None, torch.float32], ids=["logits_as_features", "fp32_logits"])
+def test_slices_of_one_head(logit_dtype, kind, dtype):
+    g = graph_of([3, 0, 1, 2 * PIECE + 1, 5, 33], 37, torch.int32)
+    check(kind, g, kind.operands(g, 1, 64, dtype, logit_dtype=logit_dtype), dropout_p=0.3, terms=2000)
+
+
+@every_kind
+@pytest.mark.parametrize("reverse", [False, True], ids=["rows", "columns"])
+def test_rows_cut_into_pieces(reverse, kind):
+    """Degrees around multiples of a piece; of rows of many pieces blocks take care, of few warps."""
+    g = graph_of(CUT, 37, torch.int32, identity=not reverse)
+    g = g.reverse() if reverse else g
+    check(kind, g, kind.operands(g, 2, 8, torch.float16), dropout_p=0.2, terms=max(CUT))
+
+
+@every_kind
+@pytest.mark.parametrize("heads,dim", [(1, 8), (4, 32), (40, 2), (16, 24)])
+def test_wide_rows_in_slices(heads, dim, kind):
+    """More sources than the cache holds rows of: slices of a row are taken by turns."""
+    g = graph_of([2, 0, 7, 1] * 4 + [60], 500, torch.int64)
+    with control.setting(l2_cache_bytes=4096):
+        check(kind, g, kind.operands(g, heads, dim, torch.bfloat16), dropout_p=0.2)
+
+
+@pytest.mark.parametrize("kind", [GAT, GATV2], ids=lambda kind: kind.name)
+def test_many_short_rows_a_warp(kind):
+    g = graph_of([2, 0, 1, 3] * 4100, 64, torch.int32, True)
+    check(kind, g, kind.operands(g, 1, 4, torch.float16))
