@@ -81,6 +81,16 @@ def table(results: dict[tuple[str, str, str, str], list[float]]) -> str:
     return "\n".join(lines)
 
 
+COLUMNS = ("dataset", "source", "module", "library", "dtype", "seed", "epochs", "test_accuracy")
+
+
+def append(path: Path, row: tuple) -> None:
+    """Adds a row to a CSV file, which is made if need be."""
+    is_new = not path.exists()
+    with open(path, "a", newline="") as file:
+        csv.writer(file, lineterminator="\n").writerows([COLUMNS, row] if is_new else [row])
+
+
 def main(argv: list[str] | None = None) -> None:
     parser = argparse.ArgumentParser(description=__doc__.split("\n\n")[0])
     parser.add_argument("--datasets", nargs="+", choices=tuple(datasets.PLANETOID), default=["cora", "citeseer"])
@@ -91,8 +101,11 @@ def main(argv: list[str] | None = None) -> None:
     parser.add_argument("--device", choices=("cpu", "cuda"), default="cpu", help="cuda needs a DGL that has it")
     parser.add_argument("--out", type=Path, help="CSV file that rows are appended to")
     args = parser.parse_args(argv)
+    if args.out:
+        if args.out.is_dir():
+            sys.exit(f"planetoid_accuracy: --out {args.out} is a folder; expected a CSV file")
+        args.out.parent.mkdir(parents=True, exist_ok=True)
     results: dict[tuple[str, str, str, str], list[float]] = {}
-    rows = []
     for name in args.datasets:
         try:
             data = datasets.load(name, args.data_dir).to(torch.device(args.device))
@@ -104,15 +117,9 @@ def main(argv: list[str] | None = None) -> None:
                 for seed in range(args.seeds):
                     accuracy = run(data, graph, model, library, dtype, seed, args.epochs)
                     results.setdefault((name, model, library, dtype), []).append(accuracy)
-                    rows.append((name, data.source, model, library, dtype, seed, args.epochs, f"{accuracy:.4f}"))
-    if args.out:
-        is_new = not args.out.exists()
-        args.out.parent.mkdir(parents=True, exist_ok=True)
-        with open(args.out, "a", newline="") as file:
-            writer = csv.writer(file, lineterminator="\n")
-            if is_new:
-                writer.writerow(("dataset", "source", "module", "library", "dtype", "seed", "epochs", "test_accuracy"))
-            writer.writerows(rows)
+                    if args.out:
+                        done = (name, data.source, model, library, dtype, seed, args.epochs, f"{accuracy:.4f}")
+                        append(args.out, done)
     print(table(results))
 
 

@@ -86,11 +86,11 @@ def fp32_accuracy(data_dir):
     datasets.planetoid_folder("cora", PLANETOID) is None,
     reason="no Planetoid files of Cora: name their folder in HALFGNN_DATA",
 )
-@pytest.mark.parametrize("dtype", HALF, ids=str)
-def test_half_training_is_as_accurate_as_fp32_of_dgl(dtype):
+@pytest.mark.parametrize("dtype,fuse", [(torch.bfloat16, False), (torch.float16, True)], ids=["bf16", "fp16_fused"])
+def test_half_training_is_as_accurate_as_fp32_of_dgl(dtype, fuse):
     expected = fp32_accuracy(PLANETOID)
     data = datasets.load("cora", PLANETOID)
-    with halfgnn.dgl.accelerate():
+    with halfgnn.dgl.accelerate(fuse=fuse):
         accuracy = statistics.mean(train_on_cora(data, dtype, seed) for seed in SEEDS)
     print(f"mean test accuracy: {dtype} {accuracy:.4f}, DGL fp32 {expected:.4f}")
     assert accuracy >= 0.80
