@@ -45,6 +45,7 @@ class Row:
     gb_per_s: float | None = None  # bytes that the case must move at least once an edge
     limit_share: float | None = None  # time of the pure gather over the same indices, relative to this one
     peak_mb: float | None = None  # GPU memory at the peak of a call, beyond its inputs
+    kept_mb: float | None = None  # MiB that a forward keeps for its backward, beyond inputs and parameters
     error: float | None = None  # largest against float64, relative to the largest value
     note: str = ""
     # where from

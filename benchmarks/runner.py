@@ -11,6 +11,7 @@ from typing import Any
 import torch
 from tqdm import tqdm
 
+from . import memory
 from .baselines import reason
 from .case import Case, Config, Contestant, name_of
 from .gather import LIMIT
@@ -28,6 +29,7 @@ class _Entrant:
     runner: Runner
     error: float | None  # against float64
     peak_mb: float | None
+    kept_mb: float | None
 
 
 def _enter(case: Case, contestant: Contestant, config: Config) -> _Entrant:
@@ -35,12 +37,14 @@ def _enter(case: Case, contestant: Contestant, config: Config) -> _Entrant:
     before = torch.cuda.memory_allocated() if config.on_gpu else 0
     if config.on_gpu:
         torch.cuda.reset_peak_memory_stats()
-    seconds, result = runner.first()
+    with memory.Kept() as kept:
+        seconds, result = runner.first()
     peak_mb = (torch.cuda.max_memory_allocated() - before) / 2**20 if config.on_gpu else None
     error = None if contestant.check is None else contestant.check(result)
     del result
     plan(runner, config.effort, seconds)
-    return _Entrant(contestant, runner, error, peak_mb)
+    kept_mb = kept.mebibytes if case.direction == "forward+backward" else None
+    return _Entrant(contestant, runner, error, peak_mb, kept_mb)
 
 
 def _clock(case: Case, config: Config, cold: bool = False) -> Clock:
@@ -80,6 +84,7 @@ def _timed(case, entrant: _Entrant, config, source, cache: str) -> Row:
         gb_per_s=contestant.bytes_moved / median / 1e9 if contestant.bytes_moved else None,
         error=entrant.error,
         peak_mb=entrant.peak_mb,
+        kept_mb=entrant.kept_mb,
         note=contestant.note,
     )  # fmt: skip
 
@@ -148,6 +153,7 @@ def summary(rows: Sequence[Row]) -> str:
         extra = f"  {row.gb_per_s:6.1f} GB/s" if row.gb_per_s else ""
         extra += f"  {row.limit_share:.0%} of the gather" if row.limit_share else ""
         extra += f"  {row.peak_mb:.0f} MiB" if row.peak_mb else ""
+        extra += f"  {row.kept_mb:.1f} MiB kept" if row.kept_mb is not None else ""
         error = f"  error {row.error:.1e}" if row.error is not None else ""
         lines.append(f"    {row.contestant:<24} {row.dtype} {row.cache}  {time}, {row.runs} runs){extra}{error}")
     return "\n".join(lines)

@@ -21,6 +21,8 @@ _COLUMNS = (
     ("torch.sparse fp32", ("torch.sparse",), "fp32"),
     ("PyTorch gather, index_add bf16", ("index_add", "torch gather"), "bf16"),
 )
+# Other contestants of the same work, which have lines of their own: (what to call them, contestant names).
+_VARIANTS = ((", fused", ("halfgnn fused",)), (", unfused", ("halfgnn unfused",)))
 _FAMILIES = ("spmm", "sddmm", "softmax", "attention", "layer")
 
 
@@ -59,13 +61,24 @@ def _describe(row: Row) -> list[str]:
     return [row.op, row.direction, row.order if has_edge_data else "", shape]
 
 
-def _times(entries: dict[Entry, Row]) -> list[str]:
-    ms = [find(entries, names, dtype) for _, names, dtype in _COLUMNS]
+def _times(entries: dict[Entry, Row], ours: Sequence[str] | None = None) -> list[str]:
+    """ours: who stands in halfgnn's columns, if not its main contestants."""
+    found = [(ours if ours and heading.startswith("halfgnn") else names, dtype) for heading, names, dtype in _COLUMNS]
+    ms = [find(entries, names, dtype) for names, dtype in found]
     bf16, dgl_bf16, fp16, fp32, dgl_fp32, *others = ms
     return [
         number(bf16), number(dgl_bf16), faster(bf16, dgl_bf16), number(fp16),
         number(fp32), number(dgl_fp32), faster(fp32, dgl_fp32), *map(number, others),
     ]  # fmt: skip
+
+
+def _lines(entries: dict[Entry, Row]) -> Iterator[list[str]]:
+    """The lines of a case: of halfgnn's main contestant, and of others of its own."""
+    name, *rest = _describe(next(iter(entries.values())))
+    yield [name, *rest, *_times(entries)]
+    for suffix, ours in _VARIANTS:
+        if any(contestant in ours for contestant, _ in entries):
+            yield [name + suffix, *rest, *_times(entries, ours)]
 
 
 def _mean_speedup(cases: Sequence[dict[Entry, Row]], dtype: str) -> str:
@@ -90,7 +103,7 @@ def _graph_tables(rows: Sequence[Row]) -> Iterator[str]:
     for name in names:
         chosen = [entries for entries in cases if next(iter(entries.values())).graph == name]
         first = next(iter(chosen[0].values()))
-        lines = [[*_describe(next(iter(e.values()))), *_times(e)] for e in chosen]
+        lines = [line for entries in chosen for line in _lines(entries)]
         mean = ["geometric mean", "", "", "", "", "", _mean_speedup(chosen, "bf16"), "", "", "",
                 _mean_speedup(chosen, "fp32"), "", ""]  # fmt: skip
         title = f"{name}: {first.num_nodes:,} nodes, {first.num_edges:,} edges. Milliseconds."
@@ -123,6 +136,30 @@ def limits_table(rows: Sequence[Row]) -> Iterator[str]:
     yield "copy_u_sum and what the machine does otherwise. GB/s of rows and indices read.\n\n" + (
         markdown(header, lines, 1)
     )
+
+
+_KEPT_FOR = ("attention", "layer")
+
+
+def memory_table(rows: Sequence[Row]) -> Iterator[str]:
+    cases = [e for key, e in by_case(rows).items() if key[0] in _KEPT_FOR and any(r.kept_mb for r in e.values())]
+    lines = []
+    for entries in cases:
+        row = next(iter(entries.values()))
+        for dtype in dict.fromkeys(dtype for _, dtype in entries):
+            kept = {name: r.kept_mb for (name, d), r in entries.items() if d == dtype}
+            fused, unfused = (
+                kept.get(a, kept.get(b))
+                for a, b in (("halfgnn fused", "halfgnn"), ("halfgnn drop-in", "halfgnn unfused"))
+            )
+            name, _, _, shape = _describe(row)
+            graph = row.graph.replace(" (synthetic)", "")
+            lines.append([name, graph, shape, dtype, number(fused), number(unfused), number(kept.get("dgl"))])
+    if lines:
+        header = ["operator or module", "graph", "heads x dim", "dtype", "halfgnn, fused", "halfgnn, unfused", "DGL"]
+        yield "What a forward keeps for its backward, beyond inputs and parameters. MiB.\n\n" + markdown(
+            header, lines, 4
+        )
 
 
 def _verdict(finding: Finding) -> str:
@@ -197,7 +234,7 @@ def render(rows: Sequence[Row]) -> str:
         from . import table_cuda
 
         return table_cuda.render(rows)
-    parts = [_LEGEND, *_graph_tables(rows), *overhead_table(rows), *limits_table(rows)]
+    parts = [_LEGEND, *_graph_tables(rows), *memory_table(rows), *overhead_table(rows), *limits_table(rows)]
     return "\n\n".join([*parts, "Marks.\n\n" + marks_table(rows), _source(rows)]) + "\n"
 
 
