@@ -13,7 +13,7 @@ from tqdm import tqdm
 
 from . import memory
 from .baselines import reason
-from .case import Case, Config, Contestant, name_of
+from .case import Case, Config, Contestant, Unavailable, name_of
 from .gather import LIMIT
 from .rows import Row
 from .timing import Clock, GpuClock, HostClock, Runner, measure, plan, quantile
@@ -128,7 +128,7 @@ def run_case(case: Case, config: Config, source: dict[str, str]) -> list[Row]:
                 warnings.simplefilter("ignore")  # of beta states of sparse tensors and the like
                 entered.append(_enter(case, contestant, config))
         except Exception as error:
-            if contestant.trusted:
+            if contestant.trusted and not isinstance(error, Unavailable):
                 raise
             rows += [_row(case, contestant, config, source, mode, note=reason(error)) for mode in modes]
     timed = []

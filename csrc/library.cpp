@@ -59,18 +59,16 @@ TORCH_LIBRARY(halfgnn, m) {
   // Fused attentions (csrc/common/attention.h): logits, softmax over the in-edges of each node and head, dropout,
   // weighted sum, with nothing of size E x H kept. Features (N, H, D), logits (N, H). seed: (2,) int64, what dropout
   // draws from; the backward is given the forward's. save: also what the backward reads; precise: with it what rounding
-  // out (and positive) lost. What is not there comes back empty. The forward takes CSC, gat_attention_backward CSR, the
+  // out lost. What is not there comes back empty. The forward takes CSC, gat_attention_backward CSR, the
   // other backwards both.
   m.def(
       "gat_attention(Tensor indptr, Tensor indices, Tensor? edge_ids, Tensor feat, Tensor attn_src, Tensor attn_dst, "
       "Tensor? edge_logits, float negative_slope, float dropout_p, Tensor? seed, bool save, bool precise) "
-      "-> (Tensor out, Tensor lse, Tensor out_residual, Tensor positive, Tensor positive_residual, "
-      "Tensor positive_weight)");
+      "-> (Tensor out, Tensor lse, Tensor out_residual, Tensor positive)");
   m.def(
       "gat_attention_backward(Tensor indptr, Tensor indices, Tensor? edge_ids, Tensor feat, Tensor attn_src, "
       "Tensor attn_dst, Tensor? edge_logits, float negative_slope, float dropout_p, Tensor? seed, Tensor grad, "
-      "Tensor out, Tensor lse, Tensor out_residual, Tensor positive, Tensor positive_residual, Tensor positive_weight, "
-      "bool need_edge_logits) "
+      "Tensor out, Tensor lse, Tensor out_residual, Tensor positive, bool need_edge_logits) "
       "-> (Tensor grad_feat, Tensor grad_attn_src, Tensor grad_attn_dst, Tensor grad_edge_logits)");
   m.def(
       "gatv2_attention(Tensor indptr, Tensor indices, Tensor? edge_ids, Tensor feat_src, Tensor feat_dst, Tensor attn, "

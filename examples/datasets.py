@@ -248,3 +248,24 @@ def load_arxiv(name: str, data_dir: Path | None) -> NodeData:
     split = tuple(index[part] for part in ("train", "valid", "test"))
     src, dst = dgl.to_bidirected(graph).edges()
     return _assemble(name, "ogb", src, dst, graph.ndata["feat"], labels.squeeze(1), split)
+
+
+class NonzeroDropout(torch.nn.Module):
+    """Dropout of a fixed sparse matrix kept dense: masks are drawn for its non-zeros alone.
+
+    What is dropped among the zeros makes no difference, and features of Planetoid are 1 % full: drawing
+    all masks would take most of an epoch.
+    """
+
+    def __init__(self, features, p):
+        super().__init__()
+        self.p = p
+        rows, columns = features.nonzero(as_tuple=True)
+        self.values = features[rows, columns]
+        self.position = rows * features.shape[1] + columns
+
+    def forward(self, features):
+        if not self.training:
+            return features
+        dropped = torch.nn.functional.dropout(self.values, self.p)
+        return torch.zeros_like(features).view(-1).index_put_((self.position,), dropped).view_as(features)

@@ -58,6 +58,7 @@ def run(data, graph, model: str, library: str, dtype_name: str, seed: int, epoch
     dtype = DTYPES[dtype_name]
     torch.manual_seed(seed)
     network = Network(conv_class(library, model), data.features.shape[1], data.num_classes).to(data.features.device)
+    network.hidden.feat_drop = datasets.NonzeroDropout(data.features, network.hidden.feat_drop.p)
     optimizer = torch.optim.Adam(network.parameters(), lr=5e-3, weight_decay=5e-4)
     scaler = make_scaler(data.features.device.type, dtype)
     with tqdm(

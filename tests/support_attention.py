@@ -2,6 +2,7 @@
 
 import contextlib
 import functools
+import math
 from dataclasses import dataclass
 from typing import Callable
 
@@ -96,8 +97,11 @@ def fixed_seed():
         attention._draw_seed = before
 
 
-def magnitudes(kind, g, mask, operands, grad):
-    """Sums of the magnitudes of all terms, of the result and of the operands' gradients, as support.check wants them."""
+def magnitudes(kind, g, mask, operands, grad, stored=0.0):
+    """Sums of the magnitudes of all terms, of the result and of the operands' gradients, as support.check wants them.
+
+    stored: what rounding a sum that GAT's forward keeps for the gradient of attn_dst counts for, beside an error in fp32.
+    """
     sizes = [x.abs() for x in operands]
     value = operands[2 if kind is DOT else 0]
     if kind is DOT:
@@ -127,6 +131,7 @@ def magnitudes(kind, g, mask, operands, grad):
     if kind is GATV2:
         to_attn = (wide * reference.gsddmm(g, "add", sizes[0], sizes[1])).sum(0)
         return out, to_value + sizes[2] * to_src.unsqueeze(-1), sizes[2] * to_dst.unsqueeze(-1), to_attn
+    to_dst = to_dst + stored * 2 * delta  # of the positive edges' share, and of out's
     return (out, to_value, to_src, to_dst, term)[: 1 + len(operands)]
 
 
@@ -141,6 +146,8 @@ def check(kind, g, operands, dropout_p=0.0, terms=10_000, **options):
     def by_formula(*given):  # fp32 logits of half features are half in PyTorch's formula
         return specified(*(x.to(given[0].dtype) for x in given))
 
+    dtype, single = operands[0].dtype, torch.finfo(torch.float32).eps
+    stored = torch.finfo(dtype).eps / single / (8 + 4 * math.sqrt(terms)) if dtype in support.HALVES else 0.0
     with fixed_seed():
         return support.check(
             lambda *given: kind.call(g, *given, dropout_p=dropout_p, **options),
@@ -148,6 +155,6 @@ def check(kind, g, operands, dropout_p=0.0, terms=10_000, **options):
             operands,
             formula=by_formula,
             # Weights below the normal numbers of float32 may be 0.
-            bounds=lambda *given: [x + 1e-32 for x in magnitudes(kind, host, mask, given[:-1], given[-1])],
+            bounds=lambda *given: [x + 1e-32 for x in magnitudes(kind, host, mask, given[:-1], given[-1], stored)],
             terms=terms,
         )

@@ -287,9 +287,8 @@ def test_nothing_of_the_size_of_edges_and_heads_is_kept(kind, precise):
 
     with torch.autograd.graph.saved_tensors_hooks(pack, lambda tensor: tensor):
         kind.call(g, *operands, dropout_p=0.5, precise=precise).sum()
-    results = (1 + precise) * (2 if kind.logits else 1)
-    statistics = 2 if kind.logits else 1
-    assert sum(kept) <= g.num_dst * heads * (results * dim * 2 + statistics * 4) + 16
+    results = 1 + precise + bool(kind.logits)
+    assert sum(kept) <= g.num_dst * heads * (results * dim * 2 + 4) + 16
     assert sum(kept) < g.num_edges * heads  # bytes: not even one a pair
 
 
@@ -468,7 +467,7 @@ def test_raw_operators_check_what_they_are_given(device):
     refuse(ValueError, "lse has shape", backward, lse=lse[:, :1])
     refuse(TypeError, "lse has dtype", backward, lse=lse.half())
     refuse(ValueError, "out_residual has shape", backward, rest=[rest[0][:-1], *rest[1:]])
-    refuse(ValueError, "positive_weight has shape", backward, rest=[*rest[:3], rest[3][:1]])
+    refuse(ValueError, "positive has shape", backward, rest=[rest[0], rest[1][:-1]])
     refuse(ValueError, "feat has shape", backward, feat=feat[:-1])
 
 

@@ -101,6 +101,20 @@ def test_static_sizes(device):
     check_equal(compiled, attention, g, operands_for(g, "attention", torch.float16, device))
 
 
+@pytest.mark.parametrize("call", [
+    lambda g, x: ops.u_dot_v(g, x, x),
+    lambda g, x: ops.u_add_v(g, x, x),
+    lambda g, x: ops.dot_attention(g, x, x, x),
+    lambda g, x: ops.gatv2_attention(g, x, x, x[0]),
+    lambda g, x: ops.gat_attention(g, x, x[..., 0], x[..., 0]),
+], ids=["u_dot_v", "u_add_v", "dot_attention", "gatv2_attention", "gat_attention"])  # fmt: skip
+def test_one_tensor_in_several_places(call, device):
+    """Each place has its share of the gradient: the compiler makes one input of equal ones."""
+    g = make_graph("skewed", torch.int64, device)
+    x = support.randn(g.num_src, 2, 8, dtype=torch.float32, device=device)
+    check_equal(torch.compile(call, backend="aot_eager", fullgraph=True), call, g, [x], exact=False)
+
+
 def test_inference(device):
     g = make_graph("random", torch.int32, device)
     compiled = torch.compile(attention, fullgraph=True, dynamic=True, backend="aot_eager")

@@ -26,7 +26,7 @@ from support_nn import (
 import halfgnn
 import halfgnn.nn
 from halfgnn import ops, reference
-from halfgnn.nn import _common
+from halfgnn.nn import _common, _linear
 from halfgnn.nn._linear import node_logits
 
 try:
@@ -603,6 +603,111 @@ def test_parametrized_projection():
 
 
 # ---- errors --------------------------------------------------------------------------------------
+
+
+def test_projection_with_a_forward_of_its_own():
+    """As wrappers of other libraries set it."""
+    expected, module = make_module("GATConv"), make_module("GATConv")
+    with torch.no_grad():
+        expected.fc.weight *= 2
+    plain = module.fc.forward
+    module.fc.forward = lambda x: 2 * plain(x)
+    g, x = make_graph(), randn(NUM_NODES, IN_FEATS)
+    assert_close(module(g, x), expected(g, x))
+
+
+def test_parametrized_weights_are_made_once():
+    class Counted(torch.nn.Module):
+        calls = 0
+
+        def forward(self, weight):
+            self.calls += 1
+            return weight * 1
+
+    module, counted = make_module("GATConv"), Counted()
+    torch.nn.utils.parametrize.register_parametrization(module.fc, "weight", counted)
+    counted.calls = 0
+    module(make_graph(), randn(NUM_NODES, IN_FEATS))
+    assert counted.calls == 1
+
+
+# ---- products of halves ----------------------------------------------------------------------------
+
+
+def conv_and_leaves(dtype, **options):
+    module = seeded(lambda: halfgnn.nn.GATConv(IN_FEATS, 8, 2, allow_zero_in_degree=True, **options))
+    return module, make_graph(), randn(NUM_NODES, IN_FEATS).to(dtype).requires_grad_()
+
+
+@pytest.mark.parametrize("dtype", HALVES, ids=str)
+def test_backward_under_autocast(dtype, device):
+    """It may run inside the region or outside: the products are the same."""
+    results = []
+    for inside in (False, True):
+        module, g, x = conv_and_leaves(torch.float32)
+        module, g, x = module.to(device), g.to(device), x.detach().to(device).requires_grad_()
+        with torch.autocast(device, dtype):
+            loss = module(g, x).float().square().sum()
+            if inside:
+                loss.backward()
+        if not inside:
+            loss.backward()
+        results.append([x.grad, *(p.grad for p in module.parameters())])
+    for a, b in zip(*results):
+        assert torch.equal(a, b)
+
+
+@pytest.mark.parametrize("rows", [0, 1, 255, 256, 257, 1000])
+def test_products_by_chunks(monkeypatch, rows):
+    """Chunks of 256 rows give what one product gives."""
+    monkeypatch.setattr(_linear, "_CHUNK", 1)
+    h = randn(rows, 7).bfloat16().requires_grad_()
+    weight, bias = randn(9, 7, seed=1).requires_grad_(), randn(9, seed=2).requires_grad_()
+    upstream = randn(rows, 4, seed=3).bfloat16(), randn(rows, 5, seed=4)
+    parts = _linear._widened_linear(h, weight, bias, 4)
+    assert [part.dtype for part in parts] == [torch.bfloat16, torch.float32]
+    product = h.float() @ weight.t() + bias
+    assert_close(parts[0].float(), product[:, :4], tolerance=2**-8)
+    assert_close(parts[1], product[:, 4:])
+    grads = torch.autograd.grad(parts, (h, weight, bias), upstream)
+    expected = torch.autograd.grad(product, (h, weight, bias), torch.cat([upstream[0].float(), upstream[1]], 1))
+    for got, right in zip(grads, expected):
+        assert got.dtype == right.dtype
+        assert_close(got.float(), right.float(), tolerance=2**-7)
+
+
+@pytest.mark.parametrize("dtype", HALVES, ids=str)
+def test_no_input_features(dtype):
+    module = halfgnn.nn.TransformerConv((0, 4), 8, 1)
+    with torch.autocast("cpu", dtype):
+        out = module(make_graph(), (torch.randn(NUM_NODES, 0), torch.randn(NUM_NODES, 4)))
+    out.float().sum().backward()
+    assert module.lin_value.bias.grad.isfinite().all()
+
+
+def test_functorch_over_parameters_in_half():
+    module, g, x = conv_and_leaves(torch.bfloat16)
+    module.bfloat16()
+    named = {name: p.detach() for name, p in module.named_parameters()}
+    stacked = {name: torch.stack([p, 2 * p]) for name, p in named.items()}
+
+    def call(parameters):
+        return torch.func.functional_call(module, parameters, (g, x.detach()))
+
+    both = torch.func.vmap(call)(stacked)
+    for i in range(2):
+        assert_near([both[i]], [call({name: p[i] for name, p in stacked.items()})], torch.bfloat16)
+
+
+def test_overflow_stays_in_its_head():
+    """Of a projection whose result the logits are taken from."""
+    module, g, x = conv_and_leaves(torch.float32)
+    with torch.no_grad():
+        module.fc.weight[:8] *= 1e6
+    module.fc.register_forward_hook(lambda *_: None)
+    with torch.autocast("cpu", torch.float16):
+        out = module(g, x)
+    assert not out[:, 0].isfinite().all() and out[:, 1].isfinite().all()
 
 
 def test_errors():

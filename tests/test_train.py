@@ -12,8 +12,6 @@ from pathlib import Path
 
 import pytest
 import torch
-import torch.nn.functional as F
-from torch import nn
 
 pytest.importorskip("dgl")
 ROOT = Path(__file__).resolve().parents[1]
@@ -42,33 +40,12 @@ def one_thread():
 # --------------------------------------------------------------------------------- accuracy on Cora
 
 
-class NonzeroDropout(nn.Module):
-    """Dropout of a fixed sparse matrix kept dense: masks are drawn for its non-zeros alone.
-
-    What is dropped among the zeros makes no difference, and Cora's features are 1.3 % full: drawing
-    all masks would take most of an epoch.
-    """
-
-    def __init__(self, features, p):
-        super().__init__()
-        self.p = p
-        rows, columns = features.nonzero(as_tuple=True)
-        self.values = features[rows, columns]
-        self.position = rows * features.shape[1] + columns
-
-    def forward(self, features):
-        if not self.training:
-            return features
-        dropped = F.dropout(self.values, self.p)
-        return torch.zeros_like(features).view(-1).index_put_((self.position,), dropped).view_as(features)
-
-
 def train_on_cora(data, dtype, seed):
     """Test accuracy of the usual GAT: 8 heads of 8 units, dropout 0.6, learning rate 0.005, weight
     decay 5e-4."""
     torch.manual_seed(seed)
     model = gat_amp.GAT(data.features.shape[1], 8, data.num_classes, [8, 1], 0.6, final_activation=False)
-    model.layers[0].feat_drop = NonzeroDropout(data.features, 0.6)
+    model.layers[0].feat_drop = datasets.NonzeroDropout(data.features, 0.6)
     optimizer = torch.optim.Adam(model.parameters(), lr=0.005, weight_decay=5e-4)
     scaler = gat_amp.make_scaler("cpu", dtype)
     options = dict(epochs=70, dtype=dtype, scaler=scaler, eval_every=5)

@@ -5,7 +5,7 @@
 //   m_e = 0 with probability p, else 1 / (1 - p)
 //   out[v] = sum over v's in-edges of a_e m_e value[u]
 // The forward walks CSC (rows are destinations), the backward CSR or both. Nothing of size E x H is stored.
-// lse and positive_weight are fp32 (fp64 for fp64 data).
+// lse is fp32 (fp64 for fp64 data).
 #pragma once
 
 #include "arguments.h"
@@ -45,10 +45,11 @@ struct GatArgs {
   Dropout dropout;
 
   // Forward: results. Backward: what the forward gave, read only.
-  Precise out;                      // (num_dst, heads, dim)
-  void* lse = nullptr;              // (num_dst, heads); 0 where a row is empty. Null in a forward without a backward.
-  Precise positive;                 // (num_dst, heads, dim): sum+ a_e m_e feat[u]. Null likewise.
-  void* positive_weight = nullptr;  // (num_dst, heads): sum+ a_e. Null likewise.
+  Precise out;          // (num_dst, heads, dim)
+  void* lse = nullptr;  // (num_dst, heads); 0 where a row is empty. Null in a forward without a backward.
+  // (num_dst, heads, dim), of `type`: sum+ a_e (m_e feat[u] - out[v]), a difference that is made before it is rounded.
+  // Null likewise.
+  void* positive = nullptr;
 
   // Backward only.
   const void* grad = nullptr;  // of out, of `type`

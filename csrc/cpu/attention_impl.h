@@ -28,7 +28,7 @@ inline void with_attention_block(DType type, int64_t dim, F f) {
 
 static void gat_forward(const GatPass& pass, int64_t begin, int64_t end) {
   with_attention_block(pass.args.type, pass.args.dim, [&](auto b) {
-    if (pass.args.positive_weight) return gat_forward_rows<decltype(b), true>(pass, begin, end);
+    if (pass.args.positive) return gat_forward_rows<decltype(b), true>(pass, begin, end);
     return gat_forward_rows<decltype(b), false>(pass, begin, end);
   });
 }

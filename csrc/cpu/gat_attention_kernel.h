@@ -52,7 +52,19 @@ HALFGNN_NOINLINE void positive_weights(int64_t n, const Acc* __restrict used, co
   }
 }
 
-// kPositive: P and A, for the backward.
+// sums -= weight * others, a number a head
+template <class B>
+HALFGNN_NOINLINE void subtract_weighted(const Blocks<B>& blocks, const typename B::Acc* weight,
+                                        const typename B::Acc* others, typename B::Acc* sums) {
+  for (int64_t h = 0; h < blocks.heads; ++h)
+    for (int64_t b = 0; b < blocks.per_head; ++b) {
+      const int64_t slot = blocks.slot(h, b);
+      const typename B::V other = scale(B::weight(weight[h]), B::load_acc(others + slot));
+      B::store_acc(subtract(B::load_acc(sums + slot), other), sums + slot);
+    }
+}
+
+// kPositive: the sum over positive edges, for the backward.
 template <class B, bool kPositive>
 void gat_forward_rows(const GatPass& pass, int64_t row_begin, int64_t row_end) {
   using T = typename B::Element;
@@ -102,17 +114,20 @@ void gat_forward_rows(const GatPass& pass, int64_t row_begin, int64_t row_end) {
       if (!tile.finishes) return;
       const bool empty = tile.starts && first == last;
       finish_softmax(softmax, heads, row, empty, factor.get(), args.lse);
-      if (kPositive)
+      const Acc* total = sum.finish();
+      store_precise(blocks, total, factor.get(), args.out, row);
+      if constexpr (kPositive) {
         for (int64_t h = 0; h < heads; ++h)
-          static_cast<Acc*>(args.positive_weight)[row * heads + h] =
-              empty ? Acc(0) : static_cast<Acc>(positive_weight[h] * softmax.inverse(h));
-      store_precise(blocks, sum.finish(), factor.get(), args.out, row);
-      if (kPositive) store_precise(blocks, positive_sum.finish(), factor.get(), args.positive, row);
+          own[h] = empty ? Acc(0) : static_cast<Acc>(positive_weight[h] * softmax.inverse(h));
+        Acc* positive_total = positive_sum.finish();
+        subtract_weighted(blocks, own.get(), total, positive_total);
+        store_precise(blocks, positive_total, factor.get(), {args.positive, nullptr}, row);
+      }
     });
   }
 }
 
-// For the destinations: delta = <g, out>, grad_attn_dst = (1 - slope) (<g, P> - A delta), and the records.
+// For the destinations: delta = <g, out>, grad_attn_dst = (1 - slope) <g, positive>, and the records.
 template <class B>
 void gat_node_rows(const GatPass& pass, int64_t node_begin, int64_t node_end) {
   using T = typename B::Element;
@@ -130,9 +145,8 @@ void gat_node_rows(const GatPass& pass, int64_t node_begin, int64_t node_end) {
     decode_pairs(attn_dst, node, record);
     memcpy(record + heads, static_cast<const Acc*>(args.lse) + node * heads, static_cast<size_t>(heads) * sizeof(Acc));
     dot_precise(blocks, grad, args.out, node, delta);
-    dot_precise(blocks, grad, args.positive, node, grad_attn.get());
-    const Acc* weight = static_cast<const Acc*>(args.positive_weight) + node * heads;
-    for (int64_t h = 0; h < heads; ++h) grad_attn[h] = below * (grad_attn[h] - weight[h] * delta[h]);
+    dot_precise(blocks, grad, {args.positive, nullptr}, node, grad_attn.get());
+    for (int64_t h = 0; h < heads; ++h) grad_attn[h] *= below;
     encode_pairs(grad_attn.get(), heads, args.logit_type, args.grad_attn_dst, node);
   }
 }

@@ -146,9 +146,8 @@ struct AttentionCombineArgs {
   int64_t heads, dim;
   DType type;
   Precise out;
-  float* lse;              // may be null
-  Precise positive;        // of GAT; null with one vector
-  float* positive_weight;  // likewise
+  float* lse;      // may be null
+  void* positive;  // of GAT; null with one vector
 };
 // Launches nothing where no row can be long.
 cudaError_t combine_attention(const AttentionCombineArgs& args, const Launch& launch);

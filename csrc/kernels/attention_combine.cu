@@ -90,11 +90,13 @@ __device__ void combine_head(const AttentionCombineArgs& args, const LongRow& ro
   const int64_t element = row.row * len + column, pair = row.row * args.heads + head;
   if (exists) {
     store_element(args.out, args.type, element, static_cast<float>(sum / total));
-    if (has_positive) store_element(args.positive, args.type, element, static_cast<float>(positive / total));
+    if (has_positive) {
+      const double centred = (positive - positive_total / total * sum) / total;
+      store_element({args.positive, nullptr}, args.type, element, static_cast<float>(centred));
+    }
   }
   if (in_head != 0) return;
   if (args.lse != nullptr) args.lse[pair] = static_cast<float>(static_cast<double>(most) + log(total));
-  if (args.positive_weight != nullptr) args.positive_weight[pair] = static_cast<float>(positive_total / total);
 }
 
 __global__ void __launch_bounds__(kCombineThreads) combine_attention_kernel(const KernelArgs kernel) {

@@ -121,9 +121,8 @@ int num_vectors(const GatArgs& args) { return args.lse == nullptr ? 1 : 2; }
 
 uintptr_t address_bits(const GatArgs& args) {
   uintptr_t bits = 0;
-  for (const void* data :
-       {args.feat, static_cast<const void*>(args.out.value), static_cast<const void*>(args.out.residual),
-        static_cast<const void*>(args.positive.value), static_cast<const void*>(args.positive.residual)}) {
+  for (const void* data : {args.feat, static_cast<const void*>(args.out.value),
+                           static_cast<const void*>(args.out.residual), static_cast<const void*>(args.positive)}) {
     bits |= reinterpret_cast<uintptr_t>(data);
   }
   return bits;
@@ -150,9 +149,9 @@ cudaError_t gat_attention(const GatArgs& given, const Launch& launch) {
     default: status = gat_attention_float(args, plan, partials, launch);
   }
   if (status != cudaSuccess) return status;
-  return combine_attention({plan.rows, partials, args.heads, args.dim, args.type, args.out,
-                            static_cast<float*>(args.lse), args.positive, static_cast<float*>(args.positive_weight)},
-                           launch);
+  return combine_attention(
+      {plan.rows, partials, args.heads, args.dim, args.type, args.out, static_cast<float*>(args.lse), args.positive},
+      launch);
 }
 
 }  // namespace halfgnn::cuda

@@ -11,8 +11,7 @@ struct GatForwardArgs {
   const void* attn_dst;
   Precise out;
   float* lse;
-  Precise positive;
-  float* positive_weight;
+  void* positive;
   AttentionPartials partials;
 };
 
@@ -115,14 +114,19 @@ class GatForwardLane : public GatLane<Config> {
     if constexpr (Config::kPositive) {
       if (this->writes_head() && this->tile() == 0) {
         __stcs(args_.lse + this->head_of(piece.row), maximum_ + logf(total));
-        __stcs(args_.positive_weight + this->head_of(piece.row), positive * scale);
       }
     }
     this->multiply(scale);
     const int64_t first = static_cast<int64_t>(piece.row) * this->gather_.row_elements;
     this->for_each_result([&](int r, uint32_t at) {
       store_precise<T>(args_.out, first + at, this->sum_[r]);
-      if constexpr (Config::kPositive) store_precise<T>(args_.positive, first + at, this->positive_[r]);
+      if constexpr (Config::kPositive) {
+#pragma unroll
+        for (int i = 0; i < kVector; ++i) {
+          this->positive_[r][i] = fmaf(-positive * scale, this->sum_[r][i], this->positive_[r][i]);
+        }
+        store_rounded(static_cast<T*>(args_.positive) + first + at, this->positive_[r]);
+      }
     });
   }
 
@@ -163,7 +167,6 @@ cudaError_t gat_attention_of(const GatArgs& args, const GatPlan& plan, const Att
   kernel.out = args.out;
   kernel.lse = static_cast<float*>(args.lse);
   kernel.positive = args.positive;
-  kernel.positive_weight = static_cast<float*>(args.positive_weight);
   kernel.partials = partials;
   return args.lse == nullptr ? gat_attention_with<T, GatSums::kAll>(kernel, plan, launch)
                              : gat_attention_with<T, GatSums::kPositive>(kernel, plan, launch);

@@ -136,8 +136,7 @@ uintptr_t address_bits(const GatArgs& args) {
   uintptr_t bits = 0;
   for (const void* data :
        {args.feat, args.grad, static_cast<const void*>(args.grad_feat), static_cast<const void*>(args.out.value),
-        static_cast<const void*>(args.out.residual), static_cast<const void*>(args.positive.value),
-        static_cast<const void*>(args.positive.residual)}) {
+        static_cast<const void*>(args.out.residual), static_cast<const void*>(args.positive)}) {
     bits |= reinterpret_cast<uintptr_t>(data);
   }
   return bits;

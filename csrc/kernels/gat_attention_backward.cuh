@@ -17,10 +17,10 @@ struct GatPrepareArgs {
   int32_t vectors;     // of a pair
   int32_t log2_lanes;  // of a pair
   const void* grad;
-  Precise out, positive;
+  Precise out;
+  const void* positive;
   const void* attn_dst;
   const float* lse;
-  const float* positive_weight;
   bool logit_is_float;
   float slope;
   void* grad_attn_dst;
@@ -36,14 +36,15 @@ __global__ void __launch_bounds__(kGatThreads) gat_prepare_backward_kernel(const
   const int own = lane & ((1 << args.log2_lanes) - 1);
   const int64_t wanted = first + (lane >> args.log2_lanes), pair = wanted < args.pairs ? wanted : args.pairs - 1;
   const float logit = load_logit<T>(args.attn_dst, args.logit_is_float, static_cast<uint64_t>(pair));
-  const float lse = __ldg(args.lse + pair), weight = __ldg(args.positive_weight + pair);
+  const float lse = __ldg(args.lse + pair);
   float delta = 0.f, product = 0.f;
   for (int vector = own; vector < args.vectors; vector += 1 << args.log2_lanes) {
     const int64_t at = (pair * args.vectors + vector) * kVector;
     float out[kVector], positive[kVector];
     const auto grad = Fragment<T, kVector>::load(static_cast<const T*>(args.grad) + at);
+    const auto row = Fragment<T, kVector>::load_streaming(static_cast<const T*>(args.positive) + at);
     load_precise<T>(args.out, at, out);
-    load_precise<T>(args.positive, at, positive);
+    row.widen(positive);
     delta = add_dot<T, kVector>(out, grad, delta);
     product = add_dot<T, kVector>(positive, grad, product);
   }
@@ -54,8 +55,7 @@ __global__ void __launch_bounds__(kGatThreads) gat_prepare_backward_kernel(const
   if (own != 0 || wanted >= args.pairs) return;
   args.records[pair] = make_float4(logit, lse, delta, 0.f);
   if (args.grad_attn_dst != nullptr) {
-    store_result<T>(args.grad_attn_dst, args.logit_is_float, static_cast<uint64_t>(pair),
-                    (1.f - args.slope) * (product - weight * delta));
+    store_result<T>(args.grad_attn_dst, args.logit_is_float, static_cast<uint64_t>(pair), (1.f - args.slope) * product);
   }
 }
 
@@ -71,7 +71,6 @@ cudaError_t launch_gat_prepare(const GatArgs& args, float4* records, const Launc
   kernel.positive = args.positive;
   kernel.attn_dst = args.attn_dst;
   kernel.lse = static_cast<const float*>(args.lse);
-  kernel.positive_weight = static_cast<const float*>(args.positive_weight);
   kernel.logit_is_float = args.logit_type == DType::kFloat;
   kernel.slope = static_cast<float>(args.negative_slope);
   kernel.grad_attn_dst = args.grad_attn_dst;

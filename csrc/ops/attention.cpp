@@ -139,10 +139,12 @@ struct GatInputs {
 
 }  // namespace
 
-std::tuple<Tensor, Tensor, Tensor, Tensor, Tensor, Tensor> gat_attention(
-    const Tensor& indptr, const Tensor& indices, const OptionalTensor& edge_ids, const Tensor& feat,
-    const Tensor& attn_src, const Tensor& attn_dst, const OptionalTensor& edge_logits, double negative_slope,
-    double dropout_p, const OptionalTensor& seed, bool save, bool precise) {
+std::tuple<Tensor, Tensor, Tensor, Tensor> gat_attention(const Tensor& indptr, const Tensor& indices,
+                                                         const OptionalTensor& edge_ids, const Tensor& feat,
+                                                         const Tensor& attn_src, const Tensor& attn_dst,
+                                                         const OptionalTensor& edge_logits, double negative_slope,
+                                                         double dropout_p, const OptionalTensor& seed, bool save,
+                                                         bool precise) {
   const c10::DeviceGuard guard(indptr.device());
   const Topology topology = topology_of(indptr, indices, edge_ids, indices.numel());
   GatInputs in(topology, indptr.device(), -1, topology.num_rows, feat, attn_src, attn_dst, edge_logits, negative_slope,
@@ -150,29 +152,26 @@ std::tuple<Tensor, Tensor, Tensor, Tensor, Tensor, Tensor> gat_attention(
   const std::vector<int64_t> sizes{topology.num_rows, in.args.heads, in.args.dim};
   const std::vector<int64_t> per_head =
       save ? std::vector<int64_t>{topology.num_rows, in.args.heads} : std::vector<int64_t>{0};
-  PreciseTensor out(sizes, in.feat, true, save && precise), positive(sizes, in.feat, save, precise);
-  Tensor lse = at::empty(per_head, statistics_options(in.feat)), positive_weight = at::empty_like(lse);
+  PreciseTensor out(sizes, in.feat, true, save && precise);
+  Tensor lse = at::empty(per_head, statistics_options(in.feat));
+  Tensor positive = at::empty(save ? sizes : std::vector<int64_t>{0}, in.feat.tensor.options());
   if (is_empty(topology, in.feat)) {
-    for (Tensor* tensor : {&out.value, &out.residual, &positive.value, &positive.residual, &lse, &positive_weight}) {
-      tensor->zero_();
-    }
+    for (Tensor* tensor : {&out.value, &out.residual, &lse, &positive}) tensor->zero_();
   } else {
     in.args.num_cols = in.feat.tensor.size(0);
     in.args.out = out.args();
-    in.args.positive = positive.args();
     in.args.lse = save ? lse.mutable_data_ptr() : nullptr;
-    in.args.positive_weight = save ? positive_weight.mutable_data_ptr() : nullptr;
+    in.args.positive = save ? positive.mutable_data_ptr() : nullptr;
     backend_of(indptr.device()).gat_attention(in.args);
   }
-  return {out.value, lse, out.residual, positive.value, positive.residual, positive_weight};
+  return {out.value, lse, out.residual, positive};
 }
 
 std::tuple<Tensor, Tensor, Tensor, Tensor> gat_attention_backward(
     const Tensor& indptr, const Tensor& indices, const OptionalTensor& edge_ids, const Tensor& feat,
     const Tensor& attn_src, const Tensor& attn_dst, const OptionalTensor& edge_logits, double negative_slope,
     double dropout_p, const OptionalTensor& seed, const Tensor& grad, const Tensor& out, const Tensor& lse,
-    const Tensor& out_residual, const Tensor& positive, const Tensor& positive_residual, const Tensor& positive_weight,
-    bool need_edge_logits) {
+    const Tensor& out_residual, const Tensor& positive, bool need_edge_logits) {
   const c10::DeviceGuard guard(indptr.device());
   const at::Device device = indptr.device();
   const Topology topology = topology_of(indptr, indices, edge_ids, indices.numel());
@@ -182,9 +181,8 @@ std::tuple<Tensor, Tensor, Tensor, Tensor> gat_attention_backward(
   TORCH_CHECK_VALUE(!need_edge_logits || in.edge_logits.defined(), "need_edge_logits is set, but edge_logits is None");
   const Feature upstream = like(grad, "grad", num_dst, in.feat, "feat", "one row a destination node");
   const Saved saved_out(out, out_residual, "out", "out_residual", num_dst, in.feat, "feat");
-  const Saved saved_positive(positive, positive_residual, "positive", "positive_residual", num_dst, in.feat, "feat");
+  const Feature saved_positive = like(positive, "positive", num_dst, in.feat, "feat", "one row a destination node");
   const Feature saved_lse = statistic_of(lse, "lse", num_dst, in.feat);
-  const Feature saved_weight = statistic_of(positive_weight, "positive_weight", num_dst, in.feat);
   const auto empty_like = [](const Feature& f) { return at::empty(f.tensor.sizes(), f.tensor.options()); };
   Tensor grad_feat = empty_like(in.feat), grad_src = empty_like(in.attn_src), grad_dst = empty_like(in.attn_dst);
   Tensor grad_edge = need_edge_logits ? empty_like(in.edge_logits) : at::empty({0}, in.attn_src.tensor.options());
@@ -195,9 +193,8 @@ std::tuple<Tensor, Tensor, Tensor, Tensor> gat_attention_backward(
   in.args.num_cols = num_dst;
   in.args.grad = upstream.operand.data;
   in.args.out = saved_out.args();
-  in.args.positive = saved_positive.args();
+  in.args.positive = writable(saved_positive);
   in.args.lse = writable(saved_lse);
-  in.args.positive_weight = writable(saved_weight);
   in.args.grad_feat = grad_feat.mutable_data_ptr();
   in.args.grad_attn_src = grad_src.mutable_data_ptr();
   in.args.grad_attn_dst = grad_dst.mutable_data_ptr();

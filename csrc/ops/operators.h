@@ -35,16 +35,17 @@ std::tuple<Tensor, Tensor> segment_reduce(const Tensor& offsets, const Tensor& v
                                           std::string_view reduce_name);
 Tensor segment_reduce_backward(const Tensor& offsets, const Tensor& grad_out, const OptionalTensor& arg_data,
                                std::string_view reduce_name, int64_t num_rows);
-std::tuple<Tensor, Tensor, Tensor, Tensor, Tensor, Tensor> gat_attention(
-    const Tensor& indptr, const Tensor& indices, const OptionalTensor& edge_ids, const Tensor& feat,
-    const Tensor& attn_src, const Tensor& attn_dst, const OptionalTensor& edge_logits, double negative_slope,
-    double dropout_p, const OptionalTensor& seed, bool save, bool precise);
+std::tuple<Tensor, Tensor, Tensor, Tensor> gat_attention(const Tensor& indptr, const Tensor& indices,
+                                                         const OptionalTensor& edge_ids, const Tensor& feat,
+                                                         const Tensor& attn_src, const Tensor& attn_dst,
+                                                         const OptionalTensor& edge_logits, double negative_slope,
+                                                         double dropout_p, const OptionalTensor& seed, bool save,
+                                                         bool precise);
 std::tuple<Tensor, Tensor, Tensor, Tensor> gat_attention_backward(
     const Tensor& indptr, const Tensor& indices, const OptionalTensor& edge_ids, const Tensor& feat,
     const Tensor& attn_src, const Tensor& attn_dst, const OptionalTensor& edge_logits, double negative_slope,
     double dropout_p, const OptionalTensor& seed, const Tensor& grad, const Tensor& out, const Tensor& lse,
-    const Tensor& out_residual, const Tensor& positive, const Tensor& positive_residual, const Tensor& positive_weight,
-    bool need_edge_logits);
+    const Tensor& out_residual, const Tensor& positive, bool need_edge_logits);
 std::tuple<Tensor, Tensor, Tensor> gatv2_attention(const Tensor& indptr, const Tensor& indices,
                                                    const OptionalTensor& edge_ids, const Tensor& feat_src,
                                                    const Tensor& feat_dst, const Tensor& attn, double negative_slope,

@@ -8,6 +8,7 @@ from typing import Any
 
 import torch
 from torch import Tensor, nn
+from torch.nn.modules.module import _has_any_global_hook
 
 from ..graph import Graph, ordinary_tensors
 from ..ops._common import as_graph, autocast
@@ -134,9 +135,12 @@ def _padding_pays(dim: int, x: Tensor, weighted: bool) -> bool:
 
 
 def is_plain(layer: nn.Module) -> bool:
-    """Whether calling it is F.linear on its weight and bias and nothing more: no wrapper, no hook."""
+    """Whether calling it is F.linear on its weight and bias and nothing more: no wrapper, no hook, no parametrization."""
+    if not isinstance(layer, nn.Linear) or type(layer).forward is not nn.Linear.forward:
+        return False
     hooks = layer._forward_hooks or layer._forward_pre_hooks or layer._backward_hooks or layer._backward_pre_hooks
-    return isinstance(layer, nn.Linear) and type(layer).forward is nn.Linear.forward and not hooks
+    is_changed = "forward" in layer.__dict__ or "parametrizations" in layer._modules
+    return not (hooks or is_changed or _has_any_global_hook())
 
 
 def trimmed(x: Tensor, dim: int) -> Tensor:

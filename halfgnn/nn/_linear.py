@@ -43,6 +43,9 @@ class _WidenedLinear(torch.autograd.Function):
 
     @staticmethod
     def forward(h, weight, bias, num_rounded):
+        if _is_transformed():
+            product = F.linear(h.float(), weight, bias)
+            return product[:, :num_rounded].to(h.dtype), product[:, num_rounded:].clone()
         rounded = h.new_empty(h.shape[0], num_rounded)
         wide = h.new_empty(h.shape[0], weight.shape[0] - num_rounded, dtype=torch.float32)
         for rows in _chunks(h, weight):
@@ -60,32 +63,53 @@ class _WidenedLinear(torch.autograd.Function):
     @staticmethod
     def backward(ctx, grad_rounded, grad_wide):
         h, weight = ctx.saved_tensors
-        needs_h, needs_weight = ctx.needs_input_grad[:2]
-        grad_h = torch.empty_like(h) if needs_h else None
-        grad_weight = torch.zeros_like(weight) if needs_weight else None
-        grad_bias = torch.zeros_like(weight[:, 0]) if ctx.has_bias else None
-        for rows in _chunks(h, weight):
-            grad = torch.cat([grad_rounded[rows].float(), grad_wide[rows]], 1)
-            if grad_h is not None:
-                grad_h[rows] = grad @ weight
-            if grad_weight is not None:
-                grad_weight += grad.t() @ h[rows].float()
-            if grad_bias is not None:
-                grad_bias += grad.sum(0)
-        return grad_h, grad_weight, grad_bias, None
+        with without_autocast(h.device):  # which may be on where the backward runs
+            gradients = _whole_gradients if _is_transformed() else _gradients_by_chunks
+            grads = gradients(h, weight, grad_rounded, grad_wide, (*ctx.needs_input_grad[:2], ctx.has_bias))
+        return *grads, None
+
+
+def _is_transformed() -> bool:
+    """Whether chunks would not do: compiled code would hold a copy of the loop's body for each, and functorch's transforms cannot
+    write into a part of what they do not map over."""
+    return torch.compiler.is_compiling() or torch._C._are_functorch_transforms_active()
 
 
 _CHUNK = 1 << 20  # fp32 elements of a chunk's operand and product
 
 
 def _chunks(h: Tensor, weight: Tensor) -> Iterator[slice]:
-    """Slices of h's rows; one of all in compiled code, which would hold a copy of the loop's body for each."""
-    if torch.compiler.is_compiling():
-        yield slice(None)
-        return
+    """Slices of h's rows."""
     step = max(256, _CHUNK // max(1, sum(weight.shape)))
     for begin in range(0, h.shape[0], step):
         yield slice(begin, begin + step)
+
+
+Gradients = tuple[Tensor | None, Tensor | None, Tensor | None]  # of h, weight, bias
+
+
+def _whole_gradients(h: Tensor, weight: Tensor, grad_rounded: Tensor, grad_wide: Tensor, needs) -> Gradients:
+    grad = torch.cat([grad_rounded.float(), grad_wide], 1)
+    return (
+        (grad @ weight).to(h.dtype) if needs[0] else None,
+        grad.t() @ h.float() if needs[1] else None,
+        grad.sum(0) if needs[2] else None,
+    )
+
+
+def _gradients_by_chunks(h: Tensor, weight: Tensor, grad_rounded: Tensor, grad_wide: Tensor, needs) -> Gradients:
+    grad_h = torch.empty_like(h) if needs[0] else None
+    grad_weight = torch.zeros_like(weight) if needs[1] else None
+    grad_bias = weight.new_zeros(weight.shape[0]) if needs[2] else None
+    for rows in _chunks(h, weight):
+        grad = torch.cat([grad_rounded[rows].float(), grad_wide[rows]], 1)
+        if grad_h is not None:
+            grad_h[rows] = grad @ weight
+        if grad_weight is not None:
+            grad_weight += grad.t() @ h[rows].float()
+        if grad_bias is not None:
+            grad_bias += grad.sum(0)
+    return grad_h, grad_weight, grad_bias
 
 
 def _widened_linear(h: Tensor, weight: Tensor, bias: Tensor | None, num_rounded: int) -> tuple[Tensor, Tensor]:
@@ -117,10 +141,11 @@ class _HalfLinear(torch.autograd.Function):
         h, weight = ctx.saved_tensors
         grad = grad.flatten(0, -2)
         grad_h = grad_weight = None
-        if ctx.needs_input_grad[0]:
-            grad_h = (grad.to(h.dtype) @ weight.to(h.dtype)).view(h.shape)
-        if ctx.needs_input_grad[1]:
-            grad_weight = _product(grad.t(), h.flatten(0, -2), h.dtype)
+        with without_autocast(h.device):  # which may be on where the backward runs
+            if ctx.needs_input_grad[0]:
+                grad_h = (grad.to(h.dtype) @ weight.to(h.dtype)).view(h.shape)
+            if ctx.needs_input_grad[1]:
+                grad_weight = _product(grad.t(), h.flatten(0, -2), h.dtype)
         return grad_h, grad_weight
 
 
@@ -205,12 +230,13 @@ def node_logits(layer: Any, h: Tensor, *attns: Tensor) -> tuple[Tensor, ...]:
 
 
 def _logits_of(feat: Tensor, *attns: Tensor) -> tuple[Tensor, ...]:
-    """<attn, feat> a head, feat (N, *, H, D): one product with a matrix that has each head's attn in a row of its own."""
+    """<attn, feat> a head, feat (N, *, H, D)."""
     if feat.dtype not in HALF:
         return tuple((feat * widened(attn)).sum(-1) for attn in attns)
     with without_autocast(feat.device):
-        rows = torch.cat([torch.block_diag(*widened(attn).squeeze(0).unsqueeze(1)) for attn in attns])
-        return wide_linear(feat.flatten(-2), rows).chunk(len(attns), -1)
+        rows = torch.cat([widened(attn) for attn in attns])  # (attns, H, D)
+        heads = [wide_linear(feat[..., i, :], rows[:, i]) for i in range(feat.shape[-2])]
+        return torch.stack(heads, -1).unbind(-2)
 
 
 def _fold(weight: Tensor, attn: Tensor) -> Tensor:

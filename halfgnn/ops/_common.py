@@ -129,9 +129,21 @@ def needs_grad(*operands: Tensor | None) -> bool:
 def apply(function: type[torch.autograd.Function], *args):
     """function.apply(*args) without its costliest part: Function.apply reads the signature of `forward` at every call, in vain
     since arguments are given in full. Traced code and functorch transforms take the public route."""
-    if torch.compiler.is_compiling() or torch._C._are_functorch_transforms_active():
+    if torch.compiler.is_compiling():
+        return function.apply(*_each_once(args))
+    if torch._C._are_functorch_transforms_active():
         return function.apply(*args)
     return super(torch.autograd.Function, function).apply(*args)  # type: ignore[misc]
+
+
+def _each_once(args: tuple) -> list:
+    """args with a view in place of a tensor that came before: the compiler makes one input of the two, and loses the gradient of
+    the second (PyTorch issue 181146)."""
+    found: list = []
+    for value in args:
+        is_repeated = isinstance(value, Tensor) and value.is_floating_point() and any(value is x for x in found)
+        found.append(value.view_as(value) if is_repeated else value)
+    return found
 
 
 def broadcast_trailing(op: str, lhs: Sequence[int] | None, rhs: Sequence[int] | None) -> tuple:

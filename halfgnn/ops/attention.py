@@ -48,13 +48,13 @@ def _(
 ):  # fmt: skip
     out, lse, residual = _fake_results(indptr, feat, save, precise)
     positive = torch.empty_like(out) if save else feat.new_empty((0,))
-    return out, lse, residual, positive, torch.empty_like(residual), torch.empty_like(lse)
+    return out, lse, residual, positive
 
 
 @register_fake("gat_attention_backward")
 def _(
     indptr, indices, edge_ids, feat, attn_src, attn_dst, edge_logits, negative_slope, dropout_p, seed, grad, out, lse,
-    out_residual, positive, positive_residual, positive_weight, need_edge_logits,
+    out_residual, positive, need_edge_logits,
 ):  # fmt: skip
     grad_edge_logits = _like(edge_logits) if need_edge_logits else attn_src.new_empty((0,))
     return _like(feat), _like(attn_src), _like(attn_dst), grad_edge_logits
@@ -115,13 +115,10 @@ class _GATAttention(torch.autograd.Function):
     def backward(ctx, grad, *_):
         if grad is None:
             return (None,) * 14
-        *csr_and_operands, seed, out, lse, out_residual, positive, positive_residual, positive_weight = (
-            ctx.saved_tensors
-        )
+        *csr_and_operands, seed, out, lse, out_residual, positive = ctx.saved_tensors
         needs = ctx.needs_input_grad[6:10]
         grads = _gat_backward(
-            *csr_and_operands, ctx.slope, ctx.dropout_p, seed, grad, out, lse, out_residual, positive,
-            positive_residual, positive_weight, needs[3],
+            *csr_and_operands, ctx.slope, ctx.dropout_p, seed, grad, out, lse, out_residual, positive, needs[3]
         )  # fmt: skip
         return (*(None,) * 6, *(g if need else None for g, need in zip(grads, needs)), *(None,) * 4)
 
@@ -218,8 +215,8 @@ def gat_attention(
         return_weights: also return the weights.
 
     Logits, exponentials and sums are fp32, the result is rounded once. Nodes without in-edges get 0. Kept for the backward: inputs,
-    results (twice, and those of the edges whose logits are positive, twice; once if not precise) and two numbers a destination and
-    head; nothing an edge. Bitwise reproducible; dropout follows torch.manual_seed.
+    results (two halves, or one if not precise), one half a feature for the edges whose logits are positive, and a number a
+    destination and head; nothing an edge. Bitwise reproducible; dropout follows torch.manual_seed.
 
     Returns:
         (num_dst, H, D), like feat; with return_weights the pair of it and (E, H), the softmax before dropout, made by the separate
