@@ -33,7 +33,7 @@ demo: $(VENV)/demo halfgnn/_C.so
 	$(PY) examples/gat_amp.py --dataset cora --dtype bf16 --heads 1 1 1 --backend both --epochs 50
 
 test: check
-	$(PY) -m pytest -q -n $(JOBS) tests
+	$(PY) -m pytest -q -n $(JOBS) --dist worksteal tests
 	$(PY) tests/simt/run.py --jobs $(JOBS) --fail-under 98
 
 # Style, formatting and types.

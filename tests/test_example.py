@@ -334,3 +334,29 @@ def test_failed_download_says_what_would_help(monkeypatch, tmp_path):
 def test_arxiv_without_ogb_says_what_to_install():
     with pytest.raises(datasets.DataError, match="pip install ogb"):
         datasets.load("ogbn-arxiv")
+
+
+# -------------------------------------------------------------------------- accuracy of fused modules
+
+
+def test_accuracy_of_fused_modules_is_tabulated(tmp_path, monkeypatch, capsys):
+    import planetoid_accuracy
+    from test_train import random_data
+
+    monkeypatch.setattr(datasets, "load", lambda name, folder: random_data())
+    rows = tmp_path / "new" / "rows.csv"
+    planetoid_accuracy.main(["--datasets", "cora", "--seeds", "2", "--epochs", "3", "--out", str(rows)])
+    lines = [line.split("|")[1:-1] for line in capsys.readouterr().out.splitlines()[2:]]
+    assert [(line[1].strip(), line[2].strip(), line[3].strip()) for line in lines] == [
+        (module, *run) for module in ("GATConv", "GATv2Conv") for run in planetoid_accuracy.RUNS
+    ]
+    assert all(re.fullmatch(r" \d+\.\d\d ± \d+\.\d\d ", line[4]) for line in lines)
+    written = rows.read_text().splitlines()
+    assert len(written) == 1 + 12 and written[0] == ",".join(planetoid_accuracy.COLUMNS)
+
+
+def test_a_folder_is_no_place_for_rows(tmp_path):
+    import planetoid_accuracy
+
+    with pytest.raises(SystemExit, match="is a folder; expected a CSV file"):
+        planetoid_accuracy.main(["--out", str(tmp_path)])

@@ -56,7 +56,9 @@ def pytest_on_simulator(*arguments: str, **settings) -> int:
 def run_all(jobs: int, sample: bool) -> bool:
     coverage.reset()
     modules = [str(TESTS / module) for module in MODULES]
-    status = pytest_on_simulator("-q", "-n", str(jobs), "--tb=short", *modules, sample="1" if sample else "")
+    status = pytest_on_simulator(
+        "-q", "-n", str(jobs), "--dist", "worksteal", "--tb=short", *modules, sample="1" if sample else ""
+    )
     return status == 0
 
 
