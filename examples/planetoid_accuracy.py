@@ -107,11 +107,12 @@ def main(argv: list[str] | None = None) -> None:
             sys.exit(f"planetoid_accuracy: --out {args.out} is a folder; expected a CSV file")
         args.out.parent.mkdir(parents=True, exist_ok=True)
     results: dict[tuple[str, str, str, str], list[float]] = {}
-    for name in args.datasets:
-        try:
-            data = datasets.load(name, args.data_dir).to(torch.device(args.device))
-        except datasets.DataError as error:
-            sys.exit(f"planetoid_accuracy: {error}")
+    try:  # all of them before the first is trained on
+        loaded = [datasets.load(name, args.data_dir).to(torch.device(args.device)) for name in args.datasets]
+    except datasets.DataError as error:
+        sys.exit(f"planetoid_accuracy: {error}")
+    for name, data in zip(args.datasets, loaded):
+        print(f"{name}: {data.source}")
         graph = data.graph().to(args.device)
         for model in args.models:
             for library, dtype in RUNS:

@@ -1,7 +1,8 @@
 """halfgnn: half-precision message passing for graph neural networks.
 
-fp16 and bf16 SpMM, SDDMM and edge softmax that compute in fp32 and round once. `halfgnn.ops` has DGL's message-passing operators
-on a :class:`halfgnn.Graph`; `halfgnn.dgl` routes DGL's own models through them.
+fp16 and bf16 SpMM, SDDMM, edge softmax and fused attention that compute in fp32 and round once. `halfgnn.ops` has the operators, on
+a :class:`halfgnn.Graph`; `halfgnn.nn` and `halfgnn.pyg` have modules with the constructors of dgl.nn and torch_geometric;
+`halfgnn.dgl` routes DGL's own models through them.
 """
 
 from . import ops, reference

@@ -346,7 +346,7 @@ def test_accuracy_of_fused_modules_is_tabulated(tmp_path, monkeypatch, capsys):
     monkeypatch.setattr(datasets, "load", lambda name, folder: random_data())
     rows = tmp_path / "new" / "rows.csv"
     planetoid_accuracy.main(["--datasets", "cora", "--seeds", "2", "--epochs", "3", "--out", str(rows)])
-    lines = [line.split("|")[1:-1] for line in capsys.readouterr().out.splitlines()[2:]]
+    lines = [line.split("|")[1:-1] for line in capsys.readouterr().out.splitlines()[3:]]
     assert [(line[1].strip(), line[2].strip(), line[3].strip()) for line in lines] == [
         (module, *run) for module in ("GATConv", "GATv2Conv") for run in planetoid_accuracy.RUNS
     ]

@@ -10,6 +10,7 @@ from . import disassembly, rules
 from .disassembly import Kernel
 
 ARCHS = ("sm_90", "sm_80")
+TYPES = ("__half", "__nv_bfloat16", "float")
 DOCUMENT = disassembly.ROOT / "docs" / "tuning.md"
 BEGIN, END = "<!-- machine code: begin, nvcc {} -->", "<!-- machine code: end -->"
 Kernels = dict[str, list[Kernel]]  # by architecture
@@ -54,8 +55,9 @@ def fast_paths(kernels: Kernels, of_type: str = "") -> str:
     rows = []
     by_name = {arch: {kernel.name: kernel for kernel in kernels[arch]} for arch in ARCHS}
     for name in sorted(by_name[ARCHS[0]]):
-        arguments = re.findall(r"\w+", name.partition("<")[2])[1:]  # without the configuration's own name
-        if not rules.min_loads(name) or (of_type and arguments and arguments[0] != of_type):
+        arguments = [a for a in re.findall(r"\w+", name.partition("<")[2]) if not a.endswith("Config")]
+        types = [a for a in arguments if a in TYPES]
+        if not rules.min_loads(name) or (of_type and types and types[0] != of_type):
             continue
         row = [f"`{rules.family(name)}`", ", ".join(a.strip("_") for a in arguments)]
         for arch in ARCHS:
