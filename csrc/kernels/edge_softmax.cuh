@@ -12,10 +12,10 @@
 // kernel writes their results.
 #pragma once
 
-#include <limits>
 #include <type_traits>
 
 #include "edge_softmax_launch.h"
+#include "softmax.cuh"
 #include "vector.cuh"
 
 namespace halfgnn::cuda {
@@ -39,28 +39,6 @@ struct SoftmaxConfig {
 #endif
   static_assert(kVector % kColumns == 0, "a flat vector holds whole edges");
 };
-
-// exp for differences from the maximum. For half results, whose own rounding is 500 times as large, the hardware's: its
-// relative error is about 6e-8 |x|.
-template <typename T>
-__device__ float exp_of(float x) {
-  if constexpr (sizeof(T) == 4) {
-    return expf(x);
-  } else {
-    const float scaled = x * 1.44269504f;
-#ifdef __CUDA_ARCH__
-    float result;
-    asm("ex2.approx.ftz.f32 %0, %1;" : "=f"(result) : "f"(scaled));
-    return result;
-#else
-    return exp2f(scaled);
-#endif
-  }
-}
-
-// Below every maximum, but finite: then no difference from a maximum is NaN unless a value is NaN or +inf. A row of
-// -inf alone has the sum 0, and 0 / 0 makes it NaN.
-constexpr float kLowest = std::numeric_limits<float>::lowest();
 
 struct Maximum {
   static __device__ float apply(float a, float b) { return fmaxf(a, b); }
@@ -149,7 +127,7 @@ class SoftmaxLane {
       for (int c = 0; c < kColumns; ++c) own[c] = first[c];
       reduce<Maximum>(first, team, 0);
 #pragma unroll
-      for (int c = 0; c < kColumns; ++c) second[c] *= exp_of<T>(own[c] - first[c]);
+      for (int c = 0; c < kColumns; ++c) second[c] *= exp_of_difference<T>(own[c] - first[c]);
     }
     reduce<Sum>(second, team, 1);
   }
@@ -215,7 +193,7 @@ class SoftmaxLane {
   static __device__ void start(float (&first)[kColumns], float (&second)[kColumns]) {
 #pragma unroll
     for (int c = 0; c < kColumns; ++c) {
-      first[c] = Config::kBackward ? 0.f : kLowest;
+      first[c] = Config::kBackward ? 0.f : kLowestLogit;
       second[c] = 0.f;
     }
   }
@@ -334,7 +312,8 @@ class SoftmaxLane {
         for (int j = 0; j < kVector; ++j) value[j] *= grad[j] - first[j % kColumns];
       } else {
 #pragma unroll
-        for (int j = 0; j < kVector; ++j) value[j] = exp_of<T>(value[j] - first[j % kColumns]) * second[j % kColumns];
+        for (int j = 0; j < kVector; ++j)
+          value[j] = exp_of_difference<T>(value[j] - first[j % kColumns]) * second[j % kColumns];
       }
       const Vector result = Vector::round(value);
       char* address = out + static_cast<uint64_t>(where_[k]) * problem_.item_bytes;
@@ -365,14 +344,14 @@ class SoftmaxLane {
       for (int j = 0; j < kVector; ++j) largest[j % kColumns] = fmaxf(largest[j % kColumns], value[j]);
     }
 #pragma unroll
-    for (int c = 0; c < kColumns; ++c) sum[c] *= exp_of<T>(old[c] - largest[c]);
+    for (int c = 0; c < kColumns; ++c) sum[c] *= exp_of_difference<T>(old[c] - largest[c]);
 #pragma unroll
     for (int k = 0; k < kItems; ++k) {
       if (k >= num_held_) break;
       float value[kVector];
       x_[0][k].widen(value);
 #pragma unroll
-      for (int j = 0; j < kVector; ++j) sum[j % kColumns] += exp_of<T>(value[j] - largest[j % kColumns]);
+      for (int j = 0; j < kVector; ++j) sum[j % kColumns] += exp_of_difference<T>(value[j] - largest[j % kColumns]);
     }
   }
 
