@@ -18,6 +18,7 @@ DTYPES = {"bf16": torch.bfloat16, "fp16": torch.float16, "fp32": torch.float32}
 DIRECTIONS = ("forward", "forward+backward", "backward")
 BASELINES = ("dgl", "torch.sparse", "index_add", "pyg")
 LAYERS = ("GATConv", "GATConv without fc", "GraphConv")
+MODELS = ("GAT", "GCN", "SAGE")
 
 
 def name_of(dtype: torch.dtype) -> str:
@@ -42,6 +43,8 @@ class Config:
     directions: tuple[str, ...] = DIRECTIONS[:2]
     baselines: tuple[str, ...] = BASELINES[:3]
     layers: tuple[str, ...] = LAYERS[:2]
+    models: tuple[str, ...] = MODELS
+    hidden: int = 256  # units of a model's hidden layers, a head
     idtype: torch.dtype = torch.int64
     threads: int = 2
     seed: int = 0
@@ -105,6 +108,8 @@ class Contestant:
     context: Callable[[], contextlib.AbstractContextManager] = contextlib.nullcontext
     bytes_moved: int = 0  # at least, for GB/s; 0: not stated
     note: str = ""
+    input_bytes: int = 0  # of training: graph, data and parameters, which count with the peak
+    losses: list[Tensor] = field(default_factory=list)  # of training steps, one a call
 
     @property
     def trusted(self) -> bool:

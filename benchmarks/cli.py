@@ -14,7 +14,7 @@ import torch
 from tqdm import tqdm
 
 from . import baselines, gpu, graphs, marks, rows, runner, table
-from .case import BASELINES, DIRECTIONS, DTYPES, LAYERS, Config
+from .case import BASELINES, DIRECTIONS, DTYPES, LAYERS, MODELS, Config
 from .timing import GPU, QUICK, Effort
 
 FAMILIES = {
@@ -24,7 +24,8 @@ FAMILIES = {
     "edges": "copy_e_sum, e_sub_v and e_div_v, a number an edge and head",
     "attention": "gat_attention, gatv2_attention and dot_attention, fused and not",
     "layer": "a step of dgl.nn modules, as they are, under the drop-in, and fused",
-    "overhead": "microseconds of a call on 30 nodes",
+    "train": "training steps of GAT, GCN and SAGE: time, memory, losses",
+    "overhead": "microseconds of a call and of a training step, from 30 nodes to 4 M edges",
     "limits": "copy_u_sum beside other gathers and copies",
 }
 IDTYPES = {"int32": torch.int32, "int64": torch.int64}
@@ -46,6 +47,13 @@ class _Defaults:
     effort: Effort
 
 
+# Of families that are not about one operator at one size.
+FAMILY_DEFAULTS: dict[str, dict[str, dict]] = {
+    "train": {
+        "cpu": dict(graphs=("reddit-tenth", "arxiv-size"), heads=(1, 2, 8), idtype="int32", budget=20.0),
+        "cuda": dict(graphs=("reddit-size", "arxiv-size"), heads=(1, 2, 8), budget=1.0),
+    },
+}
 DEFAULTS = {
     "cpu": _Defaults(
         tuple(DTYPES), ("arxiv", "powerlaw-20k"), graphs.ORDERS, (128,), (1, 4), DIRECTIONS[:2], BASELINES[:3],
@@ -75,6 +83,8 @@ def _add_options(parser: argparse.ArgumentParser) -> None:
     add("--heads", nargs="+", type=int, metavar="H")
     add("--directions", nargs="+", choices=DIRECTIONS)
     add("--layers", nargs="+", choices=LAYERS, default=list(LAYERS[:2]), help="of the subcommand layer")
+    add("--models", nargs="+", choices=MODELS, default=list(MODELS), help="of the subcommand train")
+    add("--hidden", type=int, default=256, help="units of a hidden layer, a head, of the subcommand train")
     add("--baselines", nargs="*", choices=BASELINES)
     add("--idtype", choices=tuple(IDTYPES), help="of node ids: int64, as DGL's, or on a GPU int32")
     add("--threads", type=int, help="of the CPU: 2, or with a GPU all")
@@ -111,26 +121,31 @@ def _parser() -> argparse.ArgumentParser:
     return parser
 
 
-def _config(options: argparse.Namespace) -> Config:
+def _config(options: argparse.Namespace, family: str = "") -> Config:
     if options.device == "cuda" and not torch.cuda.is_available():
         raise SystemExit(f"--device cuda needs an NVIDIA GPU, and torch {torch.__version__} sees none")
-    defaults = DEFAULTS[options.device]
+    defaults = vars(DEFAULTS[options.device]) | FAMILY_DEFAULTS.get(family, {}).get(options.device, {})
     # An empty --baselines is a choice.
     chosen = {
-        name: getattr(defaults, name) if getattr(options, name) is None else getattr(options, name)
+        name: defaults[name] if getattr(options, name) is None else getattr(options, name)
         for name in ("dtypes", "orders", "dims", "heads", "directions", "baselines", "idtype", "threads")
     }
-    for feat in chosen["dims"]:
+    for feat in () if family == "train" else chosen["dims"]:
         for heads in chosen["heads"]:
             if heads < 1 or feat < 1 or feat % heads:
                 raise SystemExit(f"--dims {feat} does not divide into --heads {heads}")
-    effort = QUICK if options.quick else defaults.effort
-    if options.budget is not None:
-        effort = dataclasses.replace(effort, budget_s=options.budget)
+    if min(options.hidden, *chosen["heads"]) < 1:
+        raise SystemExit(f"--hidden {options.hidden}, --heads {chosen['heads']}: expected positive numbers")
+    effort = QUICK if options.quick else defaults["effort"]
+    budget = options.budget if options.budget is not None or options.quick else defaults.get("budget")
+    if budget is not None:
+        effort = dataclasses.replace(effort, budget_s=budget)
     return Config(
         device=options.device,
-        graphs=tuple(options.graphs or (["tiny"] if options.quick else defaults.graphs)),
+        graphs=tuple(options.graphs or (["tiny"] if options.quick else defaults["graphs"])),
         layers=tuple(options.layers),
+        models=tuple(options.models),
+        hidden=options.hidden,
         seed=options.seed,
         effort=effort,
         idtype=IDTYPES[chosen.pop("idtype")],
@@ -139,7 +154,9 @@ def _config(options: argparse.Namespace) -> Config:
     )
 
 
-def _run(families: Sequence[str], config: Config, argv: Sequence[str], out: Path | None) -> None:
+def _run(configs: dict[str, Config], argv: Sequence[str], out: Path | None) -> None:
+    """configs: of every family that is to be run; they share device and threads."""
+    config = next(iter(configs.values()))
     if config.threads > (os.cpu_count() or 1):
         print(f"warning: {config.threads} threads on {os.cpu_count()} cores", file=sys.stderr)
     baselines.set_threads(config.threads)
@@ -149,8 +166,9 @@ def _run(families: Sequence[str], config: Config, argv: Sequence[str], out: Path
         f"# {source['command']}\n# {machine}, torch {source['torch']}, dgl {source['dgl']}, commit {source['commit']}"
     )
     # All at once: a later import would mix in what was edited since.
-    modules = {family: importlib.import_module(f"benchmarks.{family}") for family in families}
+    modules = {family: importlib.import_module(f"benchmarks.{family}") for family in configs}
     for family, module in modules.items():
+        config = configs[family]
         try:
             cases = list(module.cases(config))
         except baselines.Unavailable as error:
@@ -194,5 +212,5 @@ def main(argv: Sequence[str] | None = None) -> int:
         print(table.marks_in_detail(found))
         return 1 if marks.lost(found) else 0
     families = list(FAMILIES) if options.command == "all" else [options.command]
-    _run(families, _config(options), argv, options.out)
+    _run({family: _config(options, family) for family in families}, argv, options.out)
     return 0

@@ -47,6 +47,7 @@ RECIPES = {
     "tiny-hub": Recipe(200, 1_500, 0.4, 0.7, communities=4, mix=0.7, hub_edges=3_000),
     "reddit-size": Recipe(232_965, 114_615_892, 0.34, 0.34, communities=41, mix=0.7, symmetric=True),
     "products-size": Recipe(2_449_029, 123_718_280, 0.44, 0.44, communities=47, mix=0.8, symmetric=True),
+    "reddit-tenth": Recipe(23_297, 11_461_590, 0.34, 0.34, communities=41, mix=0.7, symmetric=True),
     "proteins-size": Recipe(132_534, 79_122_504, 0.24, 0.24, communities=8, mix=0.9, symmetric=True),
     "arxiv-size": Recipe(169_343, 1_166_243, 0.39, 0.74, communities=40, mix=0.6),
     "arxiv-size-sym": Recipe(169_343, 2_332_486, 0.66, 0.66, communities=40, mix=0.6, symmetric=True),
@@ -93,8 +94,8 @@ class _Nodes:
         return self._at(low + self.uniform(others.numel()) * (high - low))
 
 
-def _draw_communities(recipe: Recipe, generator: torch.Generator) -> tuple[Tensor, Tensor]:
-    """(src, dst), int64, on the generator's device."""
+def _draw_communities(recipe: Recipe, generator: torch.Generator) -> tuple[Tensor, Tensor, Tensor]:
+    """(src, dst, the community of every node), int64, on the generator's device."""
     sources = _Nodes(recipe, recipe.src_skew, generator)
     targets = sources if recipe.symmetric else _Nodes(recipe, recipe.dst_skew, generator)
     src = sources.draw(recipe.num_edges // 2 if recipe.symmetric else recipe.num_edges)
@@ -105,11 +106,16 @@ def _draw_communities(recipe: Recipe, generator: torch.Generator) -> tuple[Tenso
         src = torch.cat([src, sources.draw(recipe.hub_edges)])
         dst = torch.cat([dst, dst.new_full((recipe.hub_edges,), recipe.num_nodes // 2)])
     names = torch.randperm(recipe.num_nodes, generator=generator, device=generator.device)
-    return names[src], names[dst]
+    places = torch.arange(recipe.num_nodes, device=generator.device)
+    communities = torch.empty_like(places)
+    communities[names] = torch.searchsorted(sources.bounds, places, right=True) - 1
+    return names[src], names[dst], communities
 
 
 class BenchGraph:
     """An edge list with its halfgnn and DGL graphs, made when first asked for."""
+
+    communities: Tensor | None = None  # (N,) int64, of every node, where there are any
 
     def __init__(self, label: str, order: str, src: Tensor, dst: Tensor, num_nodes: int):
         self.label, self.order = label, order
@@ -156,15 +162,18 @@ def make(recipe: Recipe, label: str, order: str, idtype: torch.dtype, seed: int 
         raise ValueError(f"order is {order!r}; expected one of {ORDERS}")
     has_communities = recipe.communities > 1
     generator = torch.Generator(device if has_communities else "cpu").manual_seed(seed)
+    communities = None
     if has_communities:
-        src, dst = _draw_communities(recipe, generator)
+        src, dst, communities = _draw_communities(recipe, generator)
     else:
         src = _draw(recipe.num_nodes, recipe.num_edges, recipe.src_skew, generator).to(device)
         dst = _draw(recipe.num_nodes, recipe.num_edges, recipe.dst_skew, generator).to(device)
     if order == "sorted":
         by_row = torch.argsort(dst, stable=True)
         src, dst = src[by_row], dst[by_row]
-    return BenchGraph(label, order, src.to(idtype), dst.to(idtype), recipe.num_nodes)
+    made = BenchGraph(label, order, src.to(idtype), dst.to(idtype), recipe.num_nodes)
+    made.communities = communities
+    return made
 
 
 def synthetic(name: str, order: str, idtype: torch.dtype, seed: int = 0, device: str = "cpu") -> BenchGraph:

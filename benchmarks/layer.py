@@ -30,7 +30,7 @@ SLOPE = 0.2  # GATConv's default
 DROP_IN, FUSED = "halfgnn drop-in", "halfgnn fused"
 
 
-def _gat_formula(
+def gat_formula(
     graph: halfgnn.Graph, x: Tensor, attn_l: Tensor, attn_r: Tensor, bias: Tensor, weight: Tensor | None = None
 ) -> Tensor:
     """GATConv by halfgnn.reference, in the dtype of its inputs."""
@@ -42,7 +42,7 @@ def _gat_formula(
     return out + bias.view(attn_l.shape)
 
 
-def _gcn_formula(graph: halfgnn.Graph, x: Tensor, weight: Tensor, bias: Tensor) -> Tensor:
+def gcn_formula(graph: halfgnn.Graph, x: Tensor, weight: Tensor, bias: Tensor) -> Tensor:
     """GraphConv with norm="both" and equal widths by halfgnn.reference."""
 
     def norm(degrees: Tensor) -> Tensor:
@@ -80,9 +80,9 @@ def _gcn(heads: int, dim: int) -> torch.nn.Module:
 
 
 LAYERS = (
-    Layer("GATConv", _gat, _gat_formula, has_heads=True),
-    Layer("GATConv without fc", _gat_without_fc, _gat_formula, has_heads=True),
-    Layer("GraphConv", _gcn, _gcn_formula, has_heads=False),
+    Layer("GATConv", _gat, gat_formula, has_heads=True),
+    Layer("GATConv without fc", _gat_without_fc, gat_formula, has_heads=True),
+    Layer("GraphConv", _gcn, gcn_formula, has_heads=False),
 )
 
 

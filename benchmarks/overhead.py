@@ -1,13 +1,15 @@
-"""What a call costs where there is next to nothing to compute: a graph of 30 nodes, 100 edges.
+"""What a call and a training step cost where there is little to compute: graphs from 30 nodes to 4 M edges, 16 features.
 
-The same weighted sum by DGL's update_all, by DGL's update_all routed through the drop-in, by
-halfgnn.ops on a Graph and on the DGLGraph, and by the raw dispatcher operator. On a GPU, where PyPI's DGL has no graphs: by
-PyTorch's and PyG's ways, and by the replay of a CUDA graph. Time is the host's, the wait for the GPU included.
+``u_mul_e_sum``: the same weighted sum by DGL's update_all, by DGL's update_all routed through the drop-in, by halfgnn.ops on a
+Graph and on the DGLGraph, by halfgnn.ops in a compiled function, and by the raw dispatcher operator. ``GAT``: a step of a
+two-layer GAT with two heads (see train.py), eager and compiled. On a GPU, where PyPI's DGL has no graphs: by PyTorch's and PyG's
+ways, and by the replay of a CUDA graph, of the whole step too. Time is the host's, the wait for the GPU included.
 """
 
 from __future__ import annotations
 
 import contextlib
+import dataclasses
 from collections.abc import Callable, Iterator
 
 import torch
@@ -17,12 +19,14 @@ import halfgnn
 import halfgnn.dgl
 from halfgnn import ops, reference
 
-from . import baselines, graphs, verify
+from . import baselines, graphs, train, verify
 from .case import Case, Config, Contestant, Unavailable, normal, uniform, with_backward
 from .graphs import BenchGraph
 
-RECIPE = graphs.Recipe(30, 100, 0.0, 0.0)
-FEATURES = 16
+SIZES = ((30, 100), (300, 3_000), (3_000, 30_000), (30_000, 300_000), (400_000, 4_000_000))  # nodes, edges
+FEATURES, HEADS, HIDDEN = 16, 2, 16
+MODEL = dataclasses.replace(train.MODELS["GAT"], layers=2)
+COMPILED, CAPTURED = "halfgnn, compiled", "halfgnn, CUDA graph"
 
 
 def _update_all(graph: BenchGraph) -> Callable[[Tensor, Tensor], Tensor]:
@@ -49,20 +53,33 @@ def _raw(graph: halfgnn.Graph) -> Callable[[Tensor, Tensor], Tensor]:
     return lambda x, w: operator(indptr, indices, edge_ids, "mul", "sum", x, w, None)[0]
 
 
+def _replayed(work: Callable[[], Tensor | None]) -> Callable[[], Tensor | None]:
+    """The replay of a CUDA graph of `work`, with its result."""
+    side = torch.cuda.Stream()
+    side.wait_stream(torch.cuda.current_stream())
+    with torch.cuda.stream(side):  # workspaces and the state of an optimizer must be there before
+        for _ in range(3):
+            work()
+    torch.cuda.current_stream().wait_stream(side)
+    capture = torch.cuda.CUDAGraph()
+    with torch.cuda.graph(capture):
+        out = work()
+
+    def replay() -> Tensor | None:
+        capture.replay()
+        return out
+
+    return replay
+
+
 def _captured(graph: halfgnn.Graph) -> Callable[[Tensor, Tensor], Tensor]:
     """The replay of a CUDA graph, made at the first call."""
     made: list = []
 
     def call(x: Tensor, w: Tensor) -> Tensor:
         if not made:
-            ops.u_mul_e_sum(graph, x, w)
-            torch.cuda.synchronize()
-            capture = torch.cuda.CUDAGraph()
-            with torch.cuda.graph(capture):
-                out = ops.u_mul_e_sum(graph, x, w)
-            made.extend([capture, out])
-        made[0].replay()
-        return made[1]
+            made.append(_replayed(lambda: ops.u_mul_e_sum(graph, x, w)))
+        return made[0]()
 
     return call
 
@@ -79,17 +96,22 @@ def _pyg(graph: BenchGraph) -> Callable[[Tensor, Tensor], Tensor]:
     return lambda x, w: scatter(x.index_select(0, src) * w, dst, 0, graph.num_nodes, "sum")
 
 
+def _compiled(graph: halfgnn.Graph) -> Callable[[Tensor, Tensor], Tensor]:
+    return torch.compile(_direct(graph), fullgraph=True, dynamic=False)
+
+
 # Name, function of (x, w), whether the drop-in is in force, whether it has a gradient of its own.
 _WAYS = (
     ("dgl update_all", lambda g: _update_all(g), False, True),
     ("halfgnn update_all", lambda g: _update_all(g), True, True),
     ("halfgnn.ops, DGLGraph", lambda g: _direct(g.dgl), False, True),
     ("halfgnn.ops", lambda g: _direct(g.halfgnn), False, True),
+    (COMPILED, lambda g: _compiled(g.halfgnn), False, True),
     ("halfgnn torch.ops", lambda g: _raw(g.halfgnn), False, False),
 )
 _GPU_WAYS = (
-    *(way for way in _WAYS if way[0] in ("halfgnn.ops", "halfgnn torch.ops")),
-    ("halfgnn, CUDA graph", lambda g: _captured(g.halfgnn), False, False),
+    *(way for way in _WAYS if way[0] in ("halfgnn.ops", "halfgnn torch.ops", COMPILED)),
+    (CAPTURED, lambda g: _captured(g.halfgnn), False, False),
     ("index_add", _index_add, False, True),
     ("pyg scatter", _pyg, False, True),
 )
@@ -98,13 +120,19 @@ _BASELINES = {"dgl update_all": "dgl", "index_add": "index_add", "pyg scatter": 
 
 def _contestant(graph: BenchGraph, way, dtype: torch.dtype, backward: bool) -> Contestant:
     name, function_of, routed, _ = way
-    inputs = (normal((30, FEATURES), dtype, 1, graph.device), uniform((100, 1), dtype, 2, graph.device))
+    inputs = (
+        normal((graph.num_nodes, FEATURES), dtype, 1, graph.device),
+        uniform((graph.num_edges, 1), dtype, 2, graph.device),
+    )
 
     def make():
         if name == "dgl update_all" and dtype == torch.float16:
             raise Unavailable("DGL has no fp16 on the CPU")
         function = function_of(graph)
-        return with_backward(function, inputs, 5) if backward else lambda: function(*inputs)
+        work = with_backward(function, inputs, 5) if backward else lambda: function(*inputs)
+        if name == COMPILED:
+            work()
+        return work
 
     def check(out) -> float:
         result = out[0] if backward else out
@@ -119,18 +147,66 @@ def _contestant(graph: BenchGraph, way, dtype: torch.dtype, backward: bool) -> C
     return Contestant(name, dtype, make, check, context)
 
 
-def cases(config: Config) -> Iterator[Case]:
-    if not config.on_gpu:
-        baselines.import_dgl()
+def _step_contestant(graph: BenchGraph, name: str, dtype: torch.dtype) -> Contestant:
+    """Of a training step; name: one of train.py's contestants, COMPILED or CAPTURED."""
+    of = train.OURS if name in (COMPILED, CAPTURED) else name
+
+    def make():
+        if name == CAPTURED and dtype == torch.float16:
+            raise Unavailable("a GradScaler waits for the GPU, which a CUDA graph cannot")
+        if name == "dgl" and graph.device == "cpu" and dtype != torch.float32:
+            raise Unavailable("dgl.nn raises under autocast on the CPU")
+        network = train.network_of(MODEL, graph, HIDDEN, HEADS, of)
+        topology, _ = train.topology_of(graph, of)
+        if name == COMPILED:
+            network = torch.compile(network, fullgraph=True, dynamic=False)
+        step = train.training(network, topology, train.data_of(graph), dtype, [], capturable=name == CAPTURED)
+        if name == COMPILED:
+            step()
+        return _replayed(step) if name == CAPTURED else step
+
+    return Contestant(name, dtype, make, context=lambda: train.context_of(of))
+
+
+def _graph(nodes: int, edges: int, config: Config) -> BenchGraph:
+    recipe = graphs.Recipe(nodes, edges, 0.0, 0.0)
+    return graphs.make(recipe, f"{nodes:,} nodes (synthetic)", "insertion", config.idtype, device=config.device)
+
+
+def _dtypes(config: Config, edges: int) -> list[torch.dtype]:
+    """All on the smallest graph, where a call is nothing but its overhead, and the first on the others."""
+    return config.torch_dtypes() if edges == SIZES[0][1] else config.torch_dtypes()[:1]
+
+
+def _sum_cases(config: Config, graph: BenchGraph, dtypes: list[torch.dtype]) -> Iterator[Case]:
     ways = _GPU_WAYS if config.on_gpu else _WAYS
     ways = [way for way in ways if way[0] not in _BASELINES or _BASELINES[way[0]] in config.baselines]
-    graph = graphs.make(RECIPE, "30 nodes (synthetic)", "insertion", config.idtype, device=config.device)
     for direction in dict.fromkeys(d if d == "forward" else "forward+backward" for d in config.directions):
         backward = direction != "forward"
         contestants = [
-            _contestant(graph, way, dtype, backward)
-            for dtype in config.torch_dtypes()
-            for way in ways
-            if way[3] or not backward
+            _contestant(graph, way, dtype, backward) for dtype in dtypes for way in ways if way[3] or not backward
         ]
-        yield Case("overhead", "u_mul_e_sum", direction, graph, 1, FEATURES, contestants)
+        # What was compiled before counts against the number of versions that a function may have.
+        yield Case("overhead", "u_mul_e_sum", direction, graph, 1, FEATURES, contestants, torch.compiler.reset)
+
+
+def _step_case(config: Config, graph: BenchGraph, dtypes: list[torch.dtype]) -> Case:
+    names = [*train.names_of(config, MODEL), COMPILED, *([CAPTURED] if config.on_gpu else [])]
+
+    def before() -> None:
+        torch.compiler.reset()
+        for name in names:
+            if name in (train.OURS, train.DROP_IN, train.FUSED):
+                train.check(config, MODEL, HEADS, name)
+
+    contestants = [_step_contestant(graph, name, dtype) for dtype in dtypes for name in names]
+    return Case("overhead", MODEL.name, "step", graph, HEADS, HIDDEN, contestants, before)
+
+
+def cases(config: Config) -> Iterator[Case]:
+    if not config.on_gpu:
+        baselines.import_dgl()
+    for nodes, edges in SIZES[:1] if config.effort.is_quick else SIZES:
+        graph, dtypes = _graph(nodes, edges, config), _dtypes(config, edges)
+        yield from _sum_cases(config, graph, dtypes)
+        yield _step_case(config, graph, dtypes)

@@ -24,7 +24,7 @@ class Row:
     # what
     family: str
     op: str
-    direction: str  # forward, or forward+backward
+    direction: str  # forward, backward, forward+backward, or step of training
     contestant: str
     dtype: str
     graph: str
@@ -44,8 +44,9 @@ class Row:
     runs: int = 0
     gb_per_s: float | None = None  # bytes that the case must move at least once an edge
     limit_share: float | None = None  # time of the pure gather over the same indices, relative to this one
-    peak_mb: float | None = None  # GPU memory at the peak of a call, beyond its inputs
+    peak_mb: float | None = None  # MiB at the peak of a call, on a GPU beyond its inputs; of training all, on a CPU too
     kept_mb: float | None = None  # MiB that a forward keeps for its backward, beyond inputs and parameters
+    losses: str = ""  # of training, step by step, the first before any update
     error: float | None = None  # largest against float64, relative to the largest value
     note: str = ""
     # where from

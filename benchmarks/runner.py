@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
+import contextlib
 import dataclasses
 import warnings
 from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
-import torch
 from tqdm import tqdm
 
 from . import memory
@@ -34,17 +34,16 @@ class _Entrant:
 
 def _enter(case: Case, contestant: Contestant, config: Config) -> _Entrant:
     runner = Runner(contestant.make(), contestant.context, _clock(case, config))
-    before = torch.cuda.memory_allocated() if config.on_gpu else 0
-    if config.on_gpu:
-        torch.cuda.reset_peak_memory_stats()
-    with memory.Kept() as kept:
+    kept = memory.Kept() if case.direction == "forward+backward" else None  # it holds what it counts
+    with memory.Peak(config.device) as peak, kept or contextlib.nullcontext():
         seconds, result = runner.first()
-    peak_mb = (torch.cuda.max_memory_allocated() - before) / 2**20 if config.on_gpu else None
+    # Of a CPU's operators the resident memory says little: it is what the C library keeps.
+    tells = peak.bytes is not None and (config.on_gpu or case.family == "train")
+    peak_mb = (peak.bytes + contestant.input_bytes) / 2**20 if tells else None
     error = None if contestant.check is None else contestant.check(result)
     del result
     plan(runner, config.effort, seconds)
-    kept_mb = kept.mebibytes if case.direction == "forward+backward" else None
-    return _Entrant(contestant, runner, error, peak_mb, kept_mb)
+    return _Entrant(contestant, runner, error, peak_mb, None if kept is None else kept.mebibytes)
 
 
 def _clock(case: Case, config: Config, cold: bool = False) -> Clock:
@@ -57,7 +56,7 @@ def _modes(case: Case, config: Config) -> tuple[str, ...]:
     """States of a GPU's cache that tell apart: what large graphs read does not fit anyhow."""
     if not config.on_gpu:
         return ("",)
-    is_small = case.graph.num_edges < SMALL_EDGES and case.family != "overhead"
+    is_small = case.graph.num_edges < SMALL_EDGES and case.family not in ("overhead", "train")
     return ("warm", "cold") if is_small else ("warm",)
 
 
@@ -85,6 +84,7 @@ def _timed(case, entrant: _Entrant, config, source, cache: str) -> Row:
         error=entrant.error,
         peak_mb=entrant.peak_mb,
         kept_mb=entrant.kept_mb,
+        losses=" ".join(f"{float(loss):.4f}" for loss in contestant.losses),
         note=contestant.note,
     )  # fmt: skip
 
@@ -154,6 +154,7 @@ def summary(rows: Sequence[Row]) -> str:
         extra += f"  {row.limit_share:.0%} of the gather" if row.limit_share else ""
         extra += f"  {row.peak_mb:.0f} MiB" if row.peak_mb else ""
         extra += f"  {row.kept_mb:.1f} MiB kept" if row.kept_mb is not None else ""
+        extra += f"  loss {row.losses.split()[0]} to {row.losses.split()[-1]}" if row.losses else ""
         error = f"  error {row.error:.1e}" if row.error is not None else ""
         lines.append(f"    {row.contestant:<24} {row.dtype} {row.cache}  {time}, {row.runs} runs){extra}{error}")
     return "\n".join(lines)

@@ -21,6 +21,7 @@ class Effort:
     slow_s is a sample itself, and one of lone_s beyond the budget the only one.
     sample_s: shorter calls are repeated until a sample lasts so long.
     pause_s: idle time before a sample, for the threads of the one before to come to rest.
+    is_quick: a smoke test, whose figures are for nobody.
     """
 
     budget_s: float = 0.6
@@ -31,11 +32,12 @@ class Effort:
     lone_s: float = 4.0
     sample_s: float = 0.003
     pause_s: float = 0.005
+    is_quick: bool = False
 
 
 # On a GPU, where nothing else runs and there is much to measure.
 GPU = Effort(budget_s=0.12, min_runs=5, max_runs=30, warm_s=0.02, slow_s=0.2, lone_s=1.0, sample_s=0.002, pause_s=0.0)
-QUICK = Effort(budget_s=0.02, min_runs=2, max_runs=3, sample_s=0.0, pause_s=0.0)
+QUICK = Effort(budget_s=0.02, min_runs=2, max_runs=3, sample_s=0.0, pause_s=0.0, is_quick=True)
 
 
 class HostClock:
