@@ -44,7 +44,7 @@ check: $(VENV)/test halfgnn/_C.so
 	$(PY) -m mypy
 
 bench: $(VENV)/test halfgnn/_C.so
-	$(PY) -m benchmarks all --budget 0.4 --out benchmarks/results
+	$(PY) -m benchmarks all --out benchmarks/results
 
 gpu-test:
 	$(GPU_RUN)

@@ -45,6 +45,7 @@ class Config:
     layers: tuple[str, ...] = LAYERS[:2]
     models: tuple[str, ...] = MODELS
     hidden: int = 256  # units of a model's hidden layers, a head
+    eager: bool = False  # nothing made by torch.compile
     idtype: torch.dtype = torch.int64
     threads: int = 2
     seed: int = 0

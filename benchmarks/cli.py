@@ -13,7 +13,7 @@ from pathlib import Path
 import torch
 from tqdm import tqdm
 
-from . import baselines, gpu, graphs, marks, rows, runner, table
+from . import baselines, gpu, graphs, marks, rows, runner, table, table_parts
 from .case import BASELINES, DIRECTIONS, DTYPES, LAYERS, MODELS, Config
 from .timing import GPU, QUICK, Effort
 
@@ -27,6 +27,10 @@ FAMILIES = {
     "train": "training steps of GAT, GCN and SAGE: time, memory, losses",
     "overhead": "microseconds of a call and of a training step, from 30 nodes to 4 M edges",
     "limits": "copy_u_sum beside other gathers and copies",
+}
+GROUPS = {
+    "operators": ("spmm", "sddmm", "softmax", "edges", "attention", "limits"),
+    "all": tuple(FAMILIES),
 }
 IDTYPES = {"int32": torch.int32, "int64": torch.int64}
 
@@ -86,12 +90,13 @@ def _add_options(parser: argparse.ArgumentParser) -> None:
     add("--models", nargs="+", choices=MODELS, default=list(MODELS), help="of the subcommand train")
     add("--hidden", type=int, default=256, help="units of a hidden layer, a head, of the subcommand train")
     add("--baselines", nargs="*", choices=BASELINES)
+    add("--eager", action="store_true", help="nothing made by torch.compile, which takes tens of seconds a contestant")
     add("--idtype", choices=tuple(IDTYPES), help="of node ids: int64, as DGL's, or on a GPU int32")
     add("--threads", type=int, help="of the CPU: 2, or with a GPU all")
     add(
         "--budget",
         type=float,
-        help="seconds for a contestant of a case (0.6, GPU: 0.12); calls much longer than that get one sample",
+        help="seconds for a contestant of a case (0.4, GPU: 0.12; train: 20, GPU: 1); calls much longer than that get one sample",
     )
     add("--seed", type=int, default=0, help="of the graphs")
     add("--out", type=Path, metavar="FOLDER", help="append the rows to FOLDER/<device>.csv")
@@ -102,7 +107,8 @@ def _parser() -> argparse.ArgumentParser:
     commands = parser.add_subparsers(dest="command", required=True)
     for name, what in FAMILIES.items():
         _add_options(commands.add_parser(name, help=what))
-    _add_options(commands.add_parser("all", help="all of the above"))
+    for name, families in GROUPS.items():
+        _add_options(commands.add_parser(name, help=f"{', '.join(families)}"))
     gpu.add_options(commands.add_parser("gpu", help="what is measured on a GPU, a process for each graph, in minutes"))
     describe = commands.add_parser("graphs", help="sizes and degrees of the synthetic graphs")
     describe.add_argument("names", nargs="*", choices=[*graphs.RECIPES, []], default=[])
@@ -115,9 +121,12 @@ def _parser() -> argparse.ArgumentParser:
         shown.add_argument("--rows", type=Path, default=rows.RESULTS / "cpu.csv")
         if name == "table":
             shown.add_argument("--check", type=Path, metavar="FILE",
-                               help="exit status 1 unless FILE has these tables")  # fmt: skip
+                               help="exit status 1 unless FILE has the tables of --results")  # fmt: skip
             shown.add_argument("--into", type=Path, metavar="FILE",
-                               help="put the tables between FILE's markers")  # fmt: skip
+                               help="put the tables of --results between FILE's markers")  # fmt: skip
+            shown.add_argument(
+                "--results", type=Path, default=rows.RESULTS, metavar="FOLDER", help="of cpu.csv, cuda.csv"
+            )
     return parser
 
 
@@ -146,6 +155,7 @@ def _config(options: argparse.Namespace, family: str = "") -> Config:
         layers=tuple(options.layers),
         models=tuple(options.models),
         hidden=options.hidden,
+        eager=options.eager,
         seed=options.seed,
         effort=effort,
         idtype=IDTYPES[chosen.pop("idtype")],
@@ -183,15 +193,14 @@ def _run(configs: dict[str, Config], argv: Sequence[str], out: Path | None) -> N
 
 
 def _table(options: argparse.Namespace) -> int:
-    found = rows.read(options.rows)
     if options.check is not None:
-        agreed = table.agrees(options.check.read_text(), found)
-        print(f"{options.check} {'agrees' if agreed else 'disagrees'} with {options.rows}")
+        agreed = table.agrees(options.check.read_text(), options.results)
+        print(f"{options.check} {'agrees' if agreed else 'disagrees'} with the rows in {options.results}")
         return 0 if agreed else 1
     if options.into is not None:
-        options.into.write_text(table.replaced(options.into.read_text(), found))
+        options.into.write_text(table.replaced(options.into.read_text(), options.results))
         return 0
-    print(table.render(found), end="")
+    print(table.render(rows.read(options.rows)), end="")
     return 0
 
 
@@ -209,8 +218,8 @@ def main(argv: Sequence[str] | None = None) -> int:
         return gpu.run(options)
     if options.command == "marks":
         found = rows.read(options.rows)
-        print(table.marks_in_detail(found))
+        print(table_parts.marks_in_detail(found))
         return 1 if marks.lost(found) else 0
-    families = list(FAMILIES) if options.command == "all" else [options.command]
+    families = GROUPS.get(options.command, (options.command,))
     _run({family: _config(options, family) for family in families}, argv, options.out)
     return 0

@@ -54,21 +54,27 @@ class Mark:
 
 @dataclass(frozen=True)
 class GpuMark(Mark):
-    """time(ours) on `graph` is at most `milliseconds`; or, where these are None, at_most times the time on the same graph
-    without its hub, scaled to its number of edges."""
+    """time(ours) on `graph` is at most `milliseconds`, or what it takes at its peak at most `mebibytes`; or, where both are
+    None, the time is at_most times that on the same graph without its hub, scaled to its number of edges.
+
+    heads, dim: of the case that it is set for, where it is not about a hub.
+    """
 
     graph: str = ""
     milliseconds: float | None = None
+    mebibytes: float | None = None
+    heads: int = 1
+    dim: int = FEATURES
 
     def covers(self, row: Row) -> bool:
         if row.family not in self.families or row.device != "cuda" or row.graph != f"{self.graph} (synthetic)":
             return False
         if self.op not in (None, row.op) or self.direction not in (None, row.direction):
             return False
-        if self.milliseconds is None:
+        if self.milliseconds is None and self.mebibytes is None:
             return True
         known = any(name in row.gpu for name in GPUS)
-        return known and row.cache == "warm" and row.heads == 1 and row.dim == FEATURES
+        return known and row.cache == "warm" and (row.heads, row.dim) == (self.heads, self.dim)
 
     def ratio(self, entries: dict[Entry, Row], cases: dict[tuple, dict[Entry, Row]]) -> float | None:
         ours = entries.get(self.ours)
@@ -76,6 +82,8 @@ class GpuMark(Mark):
             return None
         if self.milliseconds is not None:
             return ours.ms / self.milliseconds
+        if self.mebibytes is not None:
+            return None if ours.peak_mb is None else ours.peak_mb / self.mebibytes
         without = tuple(self._without_hub(part) for part in ours.case)
         plain = cases.get(without, {}).get(self.ours)
         if plain is None or plain.ms is None:
@@ -158,6 +166,14 @@ def _milliseconds(op: str, family: str, graph: str, milliseconds: float, directi
     return GpuMark(text, (family,), op, direction, ("halfgnn", _FP16), ("", ""), 1.0, graph, milliseconds)
 
 
+def _guide(heads: int, text: str, **limit: float) -> GpuMark:
+    """Of the three-layer GAT of DGL's guide to mixed precision; memory with graph, data and parameters."""
+    text = f"training a GAT of 3 x {heads} x 256, fp16, reddit-size: {text}"
+    return GpuMark(
+        text, ("train",), "GAT", "step", ("halfgnn", _FP16), ("", ""), 1.0, "reddit-size", heads=heads, dim=256, **limit
+    )
+
+
 def _hub(families: tuple[str, ...], text: str, graph: str = "arxiv-size-hub") -> GpuMark:
     text = f"{text}, fp16, a node of a million in-edges: at most 1.1 x what its edges would take elsewhere"
     return GpuMark(text, families, None, None, ("halfgnn", _FP16), ("", ""), 1.1, graph)
@@ -174,6 +190,9 @@ GPU_MARKS = (
         for graph, base in (("reddit-size", 3.5), ("products-size", 8.7))
         for direction, factor in (("forward", 1.2), ("backward", 1.5))
     ),
+    _guide(1, "at most 60 ms a step", milliseconds=60.0),
+    _guide(1, "at most 3.5 GB", mebibytes=3.5e9 / 2**20),
+    _guide(8, "at most 16 GB", mebibytes=16e9 / 2**20),
     _hub(("spmm",), "SpMM"),
     _hub(("sddmm",), "SDDMM"),
     _hub(("softmax", "edges"), "edge_softmax and its parts"),

@@ -181,6 +181,7 @@ def _dtypes(config: Config, edges: int) -> list[torch.dtype]:
 def _sum_cases(config: Config, graph: BenchGraph, dtypes: list[torch.dtype]) -> Iterator[Case]:
     ways = _GPU_WAYS if config.on_gpu else _WAYS
     ways = [way for way in ways if way[0] not in _BASELINES or _BASELINES[way[0]] in config.baselines]
+    ways = [way for way in ways if way[0] != COMPILED or not config.eager]
     for direction in dict.fromkeys(d if d == "forward" else "forward+backward" for d in config.directions):
         backward = direction != "forward"
         contestants = [
@@ -191,7 +192,11 @@ def _sum_cases(config: Config, graph: BenchGraph, dtypes: list[torch.dtype]) -> 
 
 
 def _step_case(config: Config, graph: BenchGraph, dtypes: list[torch.dtype]) -> Case:
-    names = [*train.names_of(config, MODEL), COMPILED, *([CAPTURED] if config.on_gpu else [])]
+    names = [
+        *train.names_of(config, MODEL),
+        *([] if config.eager else [COMPILED]),
+        *([CAPTURED] if config.on_gpu else []),
+    ]
 
     def before() -> None:
         torch.compiler.reset()

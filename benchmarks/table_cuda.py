@@ -2,14 +2,14 @@
 
 from __future__ import annotations
 
-import math
 from collections.abc import Iterator, Sequence
 
 from . import marks
+from .cells import MarksBeside, faster, find, first, geometric_mean, graph_name, markdown, number, shape, title
 from .gather import LIMIT
 from .marks import Entry, by_case
 from .rows import Row, latest
-from .table import faster, find, limits_table, markdown, marks_table, number, overhead_table
+from .table_parts import limits_table, marks_table, overhead_table, train_table
 
 FAMILIES = ("spmm", "sddmm", "softmax", "attention", "edges")
 # Heading, names of the contestants of which one takes part in a case.
@@ -28,25 +28,17 @@ LEGEND = (
     "feature rows and does nothing else, relative to halfgnn's; softmax and edges have no gather. Cold: the L2 cache was "
     "flushed before every call, where that makes a difference. MiB: at the peak of a call, its result included. Others: "
     'their fp16 time over halfgnn\'s, losses in bold, "-" where they cannot take part. Graphs are synthetic, edge data sorted '
-    "by destination."
+    "by destination. Marks: as in the CPU's tables."
 )
 
 
-def _first(entries: Entries) -> Row:
-    return next(iter(entries.values()))
-
-
 def _cases(rows: Sequence[Row], cache: str) -> list[Entries]:
-    return [e for e in by_case(rows).values() if _first(e).family in FAMILIES and _first(e).cache == cache]
-
-
-def _shape(row: Row) -> str:
-    return f"{row.heads} x {row.dim}" if row.heads > 1 else str(row.dim)
+    return [e for e in by_case(rows).values() if first(e).family in FAMILIES and first(e).cache == cache]
 
 
 def _cold(entries: Entries, cases: dict[tuple, Entries]) -> float | None:
     """halfgnn's time in the same case with a flushed cache."""
-    key = (*_first(entries).case[:-1], "cold")
+    key = (*first(entries).case[:-1], "cold")
     return find(cases.get(key, {}), ("halfgnn",), "fp16")
 
 
@@ -55,20 +47,15 @@ def _factors(entries: Entries) -> list[str]:
     return [faster(ours, find(entries, names, "fp16")) for _, names in OTHERS]
 
 
-def _line(entries: Entries, cases: dict[tuple, Entries]) -> list[str]:
-    row, ours = _first(entries), entries.get(("halfgnn", "fp16"))
+def _line(entries: Entries, cases: dict[tuple, Entries], beside: MarksBeside) -> list[str]:
+    row, ours = first(entries), entries.get(("halfgnn", "fp16"))
     share = f"{ours.limit_share:.0%}" if ours and ours.limit_share else "-"
     return [
-        row.op, row.direction, _shape(row), number(ours.ms if ours else None), number(_cold(entries, cases)),
+        row.op, row.direction, shape(row), number(ours.ms if ours else None), number(_cold(entries, cases)),
         number(ours.gb_per_s if ours else None), share, number(ours.peak_mb if ours else None),
         number(find(entries, ("halfgnn",), "bf16")), number(find(entries, ("halfgnn",), "fp32")), *_factors(entries),
+        beside.cell(row.case, ("halfgnn",)),
     ]  # fmt: skip
-
-
-def _geometric_mean(values: Sequence[float]) -> str:
-    if not values:
-        return "-"
-    return f"{number(math.exp(sum(map(math.log, values)) / len(values)))} x"
 
 
 def _means(cases: Sequence[Entries]) -> list[str]:
@@ -76,7 +63,7 @@ def _means(cases: Sequence[Entries]) -> list[str]:
     found = []
     for _, names in OTHERS:
         pairs = [(find(e, ("halfgnn",), "fp16"), find(e, names, "fp16")) for e in cases]
-        found.append(_geometric_mean([theirs / ours for ours, theirs in pairs if ours and theirs]))
+        found.append(geometric_mean([theirs / ours for ours, theirs in pairs if ours and theirs]))
     return found
 
 
@@ -84,14 +71,13 @@ def graph_tables(rows: Sequence[Row]) -> Iterator[str]:
     """One a graph."""
     by_key, warm = by_case(rows), _cases(rows, "warm")
     header = ["operator", "direction", "heads x dim", "fp16 ms", "cold", "GB/s", "gather", "MiB", "bf16 ms", "fp32 ms"]
-    header += [heading for heading, _ in OTHERS]
-    for name in dict.fromkeys(_first(e).graph for e in warm):
-        chosen = [e for e in warm if _first(e).graph == name]
-        lines = [_line(e, by_key) for e in chosen]
-        lines.append(["geometric mean", *[""] * 9, *_means(chosen)])
-        row = _first(chosen[0])
-        title = f"{name}: {row.num_nodes:,} nodes, {row.num_edges:,} edges."
-        yield title + "\n\n" + markdown(header, lines, 3)
+    header += [*(heading for heading, _ in OTHERS), "marks"]
+    beside = MarksBeside(rows)
+    for name in dict.fromkeys(first(e).graph for e in warm):
+        chosen = [e for e in warm if first(e).graph == name]
+        lines = [_line(e, by_key, beside) for e in chosen]
+        lines.append(["geometric mean", *[""] * 9, *_means(chosen), ""])
+        yield title(first(chosen[0])) + "\n\n" + markdown(header, lines, 3)
 
 
 def _source(rows: Sequence[Row]) -> str:
@@ -109,7 +95,8 @@ def _at_main_dim(rows: Sequence[Row]) -> list[Row]:
 
 def render(rows: Sequence[Row]) -> str:
     """All tables, in markdown."""
-    parts = [LEGEND, *graph_tables(rows), *limits_table(_at_main_dim(rows)), *overhead_table(rows)]
+    parts = [LEGEND, *graph_tables(rows), *train_table(rows), *limits_table(_at_main_dim(rows))]
+    parts += [*overhead_table(rows)]
     return "\n\n".join([*parts, "Marks.\n\n" + marks_table(rows), _source(rows)]) + "\n"
 
 
@@ -117,7 +104,7 @@ def short(rows: Sequence[Row], dim: int | None = None) -> str:
     """What fits on a screen: fp16, warm; of the wide operators those of `dim` features."""
     lines = []
     for entries in _cases(rows, "warm"):
-        row, ours = _first(entries), entries.get(("halfgnn", "fp16"))
+        row, ours = first(entries), entries.get(("halfgnn", "fp16"))
         wide = row.family in ("spmm", "sddmm", "attention") and row.op != "u_add_v"
         if ours is None or ours.ms is None or (dim is not None and wide and row.heads * row.dim != dim):
             continue
@@ -125,7 +112,7 @@ def short(rows: Sequence[Row], dim: int | None = None) -> str:
         share = f"{ours.limit_share:4.0%} of {limit:.3g} ms" if ours.limit_share and limit else ""
         others = " ".join(f"{factor.replace(' x', ''):>7}" for factor in _factors(entries))
         lines.append(
-            f"{row.graph.replace(' (synthetic)', ''):<15} {row.op:<12} {row.direction:<8} {_shape(row):>7} "
+            f"{graph_name(row):<15} {row.op:<12} {row.direction:<8} {shape(row):>7} "
             f"{ours.ms:9.3f} {ours.gb_per_s or 0:7.0f} {share:<17} {others}"
         )
     head = f"{'graph':<15} {'operator':<12} {'':<8} {'H x D':>7} {'fp16 ms':>9} {'GB/s':>7} {'pure gather':<17} "

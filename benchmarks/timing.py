@@ -24,7 +24,7 @@ class Effort:
     is_quick: a smoke test, whose figures are for nobody.
     """
 
-    budget_s: float = 0.6
+    budget_s: float = 0.4
     min_runs: int = 3
     max_runs: int = 25
     warm_s: float = 0.1

@@ -289,7 +289,8 @@ def check(config: Config, model: Model, heads: int, name: str) -> None:
 
 def names_of(config: Config, model: Model) -> list[str]:
     ours = [OURS]
-    if baselines.dgl_runs_on(config.device):
+    with contextlib.suppress(Unavailable):
+        _library_of("dgl", config.device)
         ours += [DROP_IN, FUSED] if model.has_heads else [DROP_IN]
     return ours + [name for name in ("dgl", "pyg") if name in config.baselines]
 

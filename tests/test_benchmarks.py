@@ -15,13 +15,31 @@ import torch
 ROOT = Path(__file__).resolve().parent.parent
 sys.path.insert(0, str(ROOT))
 
-from benchmarks import baselines, cli, gather, gpu, graphs, marks, rows, runner, table, table_cuda, timing, verify  # noqa: E402
+from benchmarks import (  # noqa: E402
+    baselines,
+    cells,
+    cli,
+    gather,
+    gpu,
+    graphs,
+    marks,
+    memory,
+    overhead,
+    rows,
+    runner,
+    table,
+    table_cpu,
+    table_cuda,
+    timing,
+    train,
+    verify,
+)
 from benchmarks.case import LAYERS, Case, Config, Contestant, Unavailable, backward_of, with_backward  # noqa: E402
 from halfgnn import ops  # noqa: E402
 
 needs_pyg = pytest.mark.skipif(importlib.util.find_spec("torch_geometric") is None, reason="needs torch_geometric")
 needs_dgl = pytest.mark.skipif(importlib.util.find_spec("dgl") is None, reason="needs DGL")
-SMALL = ["--quick", "--dims", "16", "--heads", "1", "2", "--threads", "1"]
+SMALL = ["--quick", "--eager", "--dims", "16", "--hidden", "8", "--heads", "1", "2", "--threads", "1"]
 
 
 @pytest.fixture(autouse=True)
@@ -39,7 +57,7 @@ def run(tmp_path, *arguments):
 
 # ---- the command line --------------------------------------------------------------------------------------------------------
 
-FAMILIES = ["spmm", "sddmm", "softmax", "edges", "limits"] + [
+FAMILIES = ["spmm", "sddmm", "softmax", "edges", "limits", "train"] + [
     pytest.param(name, marks=needs_dgl) for name in ("layer", "overhead")
 ]
 OPERATORS = {
@@ -49,7 +67,8 @@ OPERATORS = {
     "edges": {"copy_e_sum", "e_sub_v", "e_div_v"},
     "limits": {"copy_u_sum"},
     "layer": {"GATConv", "GATConv without fc", "GraphConv"},
-    "overhead": {"u_mul_e_sum"},
+    "train": {"GAT", "GCN", "SAGE"},
+    "overhead": {"u_mul_e_sum", "GAT"},
 }
 
 
@@ -67,6 +86,81 @@ def test_every_family_runs_and_its_rows_parse(tmp_path, family):
         assert row.command.startswith(f"python -m benchmarks {family} ") and row.cpu and row.date
     ours = {row.dtype for row in found if row.contestant.startswith("halfgnn") and row.ms is not None}
     assert ours == {"bf16", "fp16", "fp32"}
+
+
+def test_training_has_losses_that_agree_between_contestants_and_a_peak(tmp_path):
+    found = [
+        row for row in run(tmp_path, "train", "--models", "GAT", "--graphs", "tiny-communities") if row.ms is not None
+    ]
+    for heads in (1, 2):
+        first = {(r.contestant, r.dtype): float(r.losses.split()[0]) for r in found if r.heads == heads}
+        truth = first["halfgnn", "fp32"]
+        assert all(abs(loss - truth) < 0.02 * truth for loss in first.values()), first
+    assert {row.direction for row in found} == {"step"} and {row.dim for row in found} == {8}
+    assert all(len(row.losses.split()) >= row.runs and row.peak_mb > 0 for row in found)
+
+
+def test_training_learns_communities():
+    graph = graphs.synthetic("tiny-communities", "sorted", torch.int64)
+    losses = []
+    network = train.network_of(train.MODELS["GAT"], graph, 16, 2, train.OURS)
+    step = train.training(network, graph.halfgnn, train.data_of(graph), torch.bfloat16, losses)
+    for _ in range(30):
+        step()
+    assert losses[-1] < 0.5 * losses[0]
+
+
+@pytest.mark.parametrize("model", train.MODELS)
+def test_a_wrong_model_is_not_timed(model, monkeypatch):
+    config = Config(dtypes=("fp32",))
+    train.check(config, train.MODELS[model], 1, train.OURS)
+    wrong = dataclasses.replace(train.MODELS[model], activation=lambda x: 1.01 * torch.relu(x))
+    right = train.network_of
+    monkeypatch.setattr(train, "network_of", lambda _, *rest: right(wrong, *rest))
+    with pytest.raises(verify.WrongResult, match=f"{model}, halfgnn, fp32"):
+        train.check(config, train.MODELS[model], 1, train.OURS)
+
+
+def test_communities_are_those_that_edges_were_drawn_from():
+    recipe = graphs.Recipe(400, 40_000, 0.3, 0.3, communities=4, mix=0.9, symmetric=True)
+    made = graphs.make(recipe, "x", "sorted", torch.int64)
+    assert torch.bincount(made.communities).tolist() == [100] * 4
+    within = (made.communities[made.src] == made.communities[made.dst]).double().mean()
+    assert 0.9 < within < 0.95
+
+
+def test_peak_is_what_was_in_use_and_given_back():
+    with memory.Peak("cpu") as peak:
+        torch.ones(64 << 20)  # fp32
+    if peak.bytes is None:
+        pytest.skip("this system does not tell")
+    assert 0.9 * (256 << 20) < peak.bytes < 1.5 * (256 << 20)
+    with memory.Peak("cpu") as small:
+        torch.ones(1 << 20)
+    assert small.bytes < 64 << 20  # the mark of before was set back
+
+
+@needs_dgl
+def test_overhead_goes_from_30_nodes_to_millions_of_edges(tmp_path, monkeypatch):
+    assert overhead.SIZES[0] == (30, 100) and overhead.SIZES[-1][1] == 4_000_000
+    monkeypatch.setattr(overhead, "SIZES", ((30, 100), (50, 400)))
+    monkeypatch.setattr(timing, "QUICK", dataclasses.replace(timing.QUICK, is_quick=False))
+    monkeypatch.setattr(cli, "QUICK", timing.QUICK)
+    found = run(tmp_path, "overhead", "--directions", "forward")
+    assert {(row.graph, row.num_edges) for row in found} == {
+        ("30 nodes (synthetic)", 100),
+        ("50 nodes (synthetic)", 400),
+    }
+    assert {row.dtype for row in found if row.num_edges == 400} == {"bf16"}
+
+
+@needs_dgl
+def test_overhead_of_what_is_compiled(tmp_path):
+    eager = "--eager"
+    small = [option for option in SMALL if option != eager]
+    assert cli.main(["overhead", *small, "--dtype", "fp32", "--directions", "forward", "--out", str(tmp_path)]) == 0
+    compiled = [row for row in rows.read(tmp_path / "cpu.csv") if row.contestant == overhead.COMPILED]
+    assert {row.op for row in compiled} == {"u_mul_e_sum", "GAT"} and all(row.ms for row in compiled)
 
 
 @pytest.mark.parametrize("family", ["spmm", "sddmm", "softmax", "edges"])
@@ -130,7 +224,7 @@ def test_without_a_gpu_it_says_so(arguments):
 def test_rehearsal_of_what_runs_on_a_gpu(tmp_path, capsys):
     assert cli.main(["gpu", "--device", "cpu", "--out", str(tmp_path), "--budget", "300"]) == 0
     found = rows.read(tmp_path / "cpu.csv")
-    assert {row.graph for row in found} >= {"tiny-communities (synthetic)", "tiny-hub (synthetic)"}
+    assert {row.graph for row in found} >= {"tiny-communities (synthetic)", "tiny-hub (synthetic)", marks.SMALLEST}
     assert {row.family for row in found} >= set(gpu.FAMILIES)
     assert (tmp_path / "cpu.md").read_text() and (tmp_path / "bench.log").read_text()
     assert capsys.readouterr().out.count(": done in") == len(gpu.REHEARSAL)
@@ -144,7 +238,7 @@ def test_steps_that_outlast_their_time_are_cut_off(tmp_path):
 def test_every_step_parses():
     for step in (*gpu.STEPS, *gpu.QUICK, *gpu.REHEARSAL):
         options = cli._parser().parse_args(step.argv("cpu", Path("nowhere")))
-        assert options.command == step.family and options.graphs == [step.graph]
+        assert options.command == step.family and (options.graphs or [""]) == [step.graph]
 
 
 def test_module_runs_as_a_program(tmp_path):
@@ -467,6 +561,18 @@ def test_gpu_marks_are_milliseconds(ms, holds):
         assert _findings([_gpu_row("halfgnn", ms, **change)], "u_mul_e_sum, fp16, reddit-size") == []
 
 
+def test_guide_is_held_to_time_and_to_memory():
+    step = dict(family="train", op="GAT", direction="step", dim=256)
+    for heads, peak, holds in (
+        (1, 3300, [True, True]),
+        (1, 3400, [True, False]),
+        (8, 15000, [True]),
+        (8, 15300, [False]),
+    ):
+        found = [_gpu_row("halfgnn", 59.0, heads=heads, peak_mb=peak, **step)]
+        assert [held for _, held in _findings(found, "training a GAT")] == holds
+
+
 @pytest.mark.parametrize("ms,holds", [(2.1, True), (2.3, False)])
 def test_hub_is_held_to_the_time_of_its_edges(ms, holds):
     plain = _gpu_row("halfgnn", 1.0, graph="arxiv-size (synthetic)")
@@ -481,7 +587,10 @@ def test_hub_is_held_to_the_time_of_its_edges(ms, holds):
 def test_table_shows_times_factors_and_losses():
     found = [_row("halfgnn", 2.0), _row("dgl", 8.0), _row("halfgnn", 3.0, "fp32"), _row("dgl", 1.5, "fp32")]
     text = table.render(found)
-    assert "| copy_u_sum | forward |  | 128 | 2.00 | 8.00 | 4.00 x | - | 3.00 | 1.50 | **0.500 x** | - | - |" in text
+    assert (
+        "| copy_u_sum | forward |  | 128 | 2.00 | 8.00 | 4.00 x | - | 3.00 | 1.50 | **0.500 x** | - | - | - |" in text
+    )
+    assert "| - | bf16 0.250 of 1 |" in text
     assert "2026-01-01, commit abc, C, 2 threads, torch 2, DGL 1: `python -m benchmarks spmm`" in text
     assert "| copy_u_sum, bf16: at most 1.0 x the time of DGL's | 1 | 0.250 x | 0.250 x | holds |" in text
 
@@ -489,31 +598,74 @@ def test_table_shows_times_factors_and_losses():
 def test_geometric_mean_of_the_factors():
     cases = [{("halfgnn", "bf16"): _row("halfgnn", 1.0), ("dgl", "bf16"): _row("dgl", ms)} for ms in (2.0, 8.0)]
     alone = {("halfgnn", "bf16"): _row("halfgnn", 1.0)}
-    assert table._mean_speedup([*cases, alone], "bf16") == "4.00 x"
-    assert table._mean_speedup([alone], "bf16") == "-"
+    assert table_cpu.mean_speedup([*cases, alone], "bf16") == "4.00 x"
+    assert table_cpu.mean_speedup([alone], "bf16") == "-"
 
 
 def test_number_has_three_digits():
-    assert [table.number(x) for x in (0.01234, 0.5, 9.876, 98.76, 987.6, 9876.0, None)] == [
+    assert [cells.number(x) for x in (0.01234, 0.5, 9.876, 98.76, 987.6, 9876.0, None)] == [
         "0.0123", "0.500", "9.88", "98.8", "988", "9876", "-",
     ]  # fmt: skip
 
 
+def test_lost_marks_are_bold_beside_their_figures():
+    found = [_row("halfgnn", 3.0), _row("dgl", 2.0), _row("halfgnn", 3.9, "fp16")]
+    beside = cells.MarksBeside(found)
+    assert beside.cell(found[0].case, ("halfgnn",)) == "bf16 **1.50 of 1**, fp16 **1.30 of 1.2**"
+    assert beside.cell(found[0].case, ("halfgnn fused",)) == ""
+
+
+def test_summary_has_a_line_an_operator_and_a_column_a_graph():
+    found = [
+        _row("halfgnn", 2.0), _row("dgl", 8.0),
+        _row("halfgnn", 9.0, graph=marks.GRAPHS[1]), _row("dgl", 3.0, graph=marks.GRAPHS[1]),
+        _row("halfgnn", 1.0, order="sorted"), _row("dgl", 1.0, order="sorted"),
+    ]  # fmt: skip
+    text = table.summary(found)
+    assert "| copy_u_sum | forward | 128 | 2.00 / 8.00: 4.00 x | 9.00 / 3.00: **0.333 x** |" in text
+    assert "| geometric mean of all cases |  |  | 2.00 x, fp32 - | 0.333 x, fp32 - |" in text
+    assert "sorted" not in text
+
+
+def test_training_table_compares_losses_after_the_same_number_of_steps():
+    step = dict(family="train", op="GAT", direction="step", graph="reddit-tenth (synthetic)", dim=256)
+    found = [
+        _row("halfgnn", 100.0, losses="3 2 1", peak_mb=50.0, **step), _row("dgl", 500.0, losses="3.1 2.1", peak_mb=200.0, **step),
+        _row("dgl", 80.0, "fp32", losses="3 2.2 1.1 0.5", peak_mb=300.0, **step),
+    ]  # fmt: skip
+    expected = "| GAT | reddit-tenth | 256 | bf16 | 100 | - | - | 500 | - | 5.00 x | **0.800 x** | 50.0 | 200 |"
+    assert f"{expected} 2 | 2 | 2.1 | 2.2 |  |" in table.render(found)
+
+
+def test_overhead_table_has_a_column_a_size():
+    call = dict(family="overhead", op="u_mul_e_sum")
+    found = [
+        _row("halfgnn.ops", 0.05, graph=marks.SMALLEST, num_edges=100, **call),
+        _row("halfgnn.ops", 2.0, graph="400 nodes (synthetic)", num_edges=4000, **call),
+    ]
+    text = table.render(found)
+    assert (
+        "| u_mul_e_sum, forward, bf16 | 100 edges | 4,000 edges |" in text and "| halfgnn.ops | 50.0 | 2000 |" in text
+    )
+
+
 def test_document_agrees_only_with_the_rows_it_was_made_from(tmp_path):
-    found = [_row("halfgnn", 2.0), _row("dgl", 8.0)]
-    path, csv = tmp_path / "README.md", tmp_path / "cpu.csv"
-    rows.append(csv, found)
-    path.write_text(f"# A\n\n{table.BEGIN}\nstale rows\n{table.END}\n\ntail\n")
-    arguments = ["table", "--rows", str(csv)]
+    path = tmp_path / "README.md"
+    rows.append(tmp_path / "cpu.csv", [_row("halfgnn", 2.0), _row("dgl", 8.0)])
+    empty = "<!-- benchmarks: begin {0} -->\nstale rows\n<!-- benchmarks: end {0} -->\n"
+    path.write_text("# A\n\n" + empty.format("summary") + "between\n" + empty.format("cuda") + "\ntail\n")
+    arguments = ["table", "--results", str(tmp_path)]
     assert cli.main([*arguments, "--check", str(path)]) == 1
     assert cli.main([*arguments, "--into", str(path)]) == 0
     text = path.read_text()
-    assert text.startswith("# A\n") and text.endswith("\n\ntail\n") and "stale" not in text
+    assert text.startswith("# A\n") and text.endswith("\ntail\n") and "between" in text and "stale" not in text
+    assert "<!-- benchmarks: begin cuda -->\n<!-- benchmarks: end cuda -->" in text
     assert cli.main([*arguments, "--check", str(path)]) == 0
-    assert not table.agrees(text.replace("8.00", "9.00"), found)
-    assert not table.agrees("no markers", found)
-    with pytest.raises(ValueError, match="lacks the lines"):
-        table.replaced("no markers", found)
+    assert not table.agrees(text.replace("8.00", "9.00"), tmp_path)
+    with pytest.raises(ValueError, match="lacks lines"):
+        table.replaced("no markers", tmp_path)
+    with pytest.raises(ValueError, match="has a section 'other'"):
+        table.replaced(empty.format("other"), tmp_path)
 
 
 def test_gpu_table_shows_times_shares_and_factors():
@@ -523,11 +675,9 @@ def test_gpu_table_shows_times_shares_and_factors():
         _gpu_row("halfgnn", 2.5, cache="cold"), _gpu_row("pyg scatter", None, note="too large"),
     ]  # fmt: skip
     text = table.render(found)
-    expected = (
-        "| u_mul_e_sum | forward | 128 | 2.00 | 2.50 | 5000 | 80% | 60.0 | - | 3.00 | 4.00 x | **0.500 x** | - | - |"
-    )
-    assert expected in text
-    assert "| geometric mean |  |  |  |  |  |  |  |  |  | 4.00 x | 0.500 x | - | - |" in text
+    expected = "| u_mul_e_sum | forward | 128 | 2.00 | 2.50 | 5000 | 80% | 60.0 | - | 3.00 | 4.00 x | **0.500 x** | - | - | - | fp16 0.571 of 1 |"
+    assert expected in text and "| - | fp16 0.571 of 1 |" in text
+    assert "| geometric mean |  |  |  |  |  |  |  |  |  | 4.00 x | 0.500 x | - | - | - |  |" in text
     assert "commit abc, NVIDIA H100 80GB HBM3, driver 1, torch 2: `python -m benchmarks spmm`" in text
     assert "| u_mul_e_sum, fp16, reddit-size: at most 3.5 ms | 1 | 0.571 x | 0.571 x | holds |" in text
     assert "80% of 1.6 ms" in table_cuda.short(found, dim=128)
@@ -537,20 +687,9 @@ def test_no_rows_make_no_table():
     assert table.render([]) == ""
 
 
-DOCUMENT, GPU_RESULTS = ROOT / "docs" / "benchmarks.md", rows.RESULTS / "cuda.csv"
-
-
-@pytest.mark.skipif(not DOCUMENT.exists(), reason="no documents in this copy")
-def test_document_shows_the_committed_gpu_rows():
-    found = rows.read(GPU_RESULTS) if GPU_RESULTS.exists() else []
-    assert table.agrees(DOCUMENT.read_text(), found), (
-        "run `python -m benchmarks table --rows benchmarks/results/cuda.csv --into docs/benchmarks.md`"
-    )
-
-
-README, RESULTS = ROOT / "README.md", rows.RESULTS / "cpu.csv"
-
-
-@pytest.mark.skipif(not (README.exists() and RESULTS.exists()), reason="no committed rows in this copy")
-def test_readme_shows_the_committed_rows():
-    assert table.agrees(README.read_text(), rows.read(RESULTS)), "run `python -m benchmarks table --into README.md`"
+@pytest.mark.parametrize("document", ["README.md", "docs/benchmarks.md"])
+def test_documents_show_the_committed_rows(document):
+    path = ROOT / document
+    if not path.exists():
+        pytest.skip("no documents in this copy")
+    assert table.agrees(path.read_text(), rows.RESULTS), f"run `python -m benchmarks table --into {document}`"

@@ -1,0 +1,86 @@
+"""Cells and lines of the tables: numbers, factors, the marks beside them."""
+
+from __future__ import annotations
+
+import math
+from collections import defaultdict
+from collections.abc import Sequence
+
+from . import marks
+from .marks import Entry, Finding
+from .rows import Row
+
+SYNTHETIC = " (synthetic)"
+
+
+def number(value: float | None) -> str:
+    """Three significant digits."""
+    if value is None:
+        return "-"
+    if value == 0:
+        return "0"
+    digits = max(0, 2 - math.floor(math.log10(abs(value))))
+    return f"{value:.{digits}f}"
+
+
+def markdown(header: Sequence[str], lines: Sequence[Sequence[str]], words: int) -> str:
+    """A markdown table whose first `words` columns are text, the others numbers."""
+    rule = ["---"] * words + ["---:"] * (len(header) - words)
+    return "\n".join("| " + " | ".join(line) + " |" for line in (header, rule, *lines))
+
+
+def find(entries: dict[Entry, Row], names: Sequence[str], dtype: str) -> float | None:
+    rows = (entries.get((name, dtype)) for name in names)
+    return next((row.ms for row in rows if row is not None and row.ms is not None), None)
+
+
+def faster(ours: float | None, theirs: float | None) -> str:
+    """How many times faster we are; a loss in bold."""
+    if ours is None or theirs is None:
+        return "-"
+    factor = theirs / ours
+    return f"{number(factor)} x" if factor >= 1 else f"**{number(factor)} x**"
+
+
+def geometric_mean(factors: Sequence[float]) -> str:
+    if not factors:
+        return "-"
+    return f"{number(math.exp(sum(map(math.log, factors)) / len(factors)))} x"
+
+
+def first(entries: dict[Entry, Row]) -> Row:
+    return next(iter(entries.values()))
+
+
+def shape(row: Row) -> str:
+    return f"{row.heads} x {row.dim}" if row.heads > 1 else str(row.dim)
+
+
+def graph_name(row: Row) -> str:
+    return row.graph.replace(SYNTHETIC, "")
+
+
+def title(row: Row) -> str:
+    return f"{row.graph}: {row.num_nodes:,} nodes, {row.num_edges:,} edges."
+
+
+class MarksBeside:
+    """The marks that were judged on rows, to be put beside the figures they judge."""
+
+    def __init__(self, rows: Sequence[Row]):
+        self._by_case: dict[tuple, list[Finding]] = defaultdict(list)
+        for finding in marks.judge(rows):
+            if finding.holds is not None:
+                self._by_case[finding.row.case].append(finding)
+
+    def cell(self, case: tuple, contestants: Sequence[str]) -> str:
+        """Of a case those on these contestants: "0.15 of 1", in bold where lost; fp16 marks are named."""
+        texts = []
+        for finding in self._by_case.get(case, ()):
+            contestant, dtype = finding.mark.ours
+            if contestant not in contestants or finding.ratio is None or finding.mark.at_most is None:
+                continue
+            text = f"{number(finding.ratio)} of {float(f'{finding.mark.at_most:.3g}'):g}"
+            text = text if finding.holds else f"**{text}**"
+            texts.append(f"{dtype} {text}")
+        return ", ".join(dict.fromkeys(texts))

@@ -1,0 +1,122 @@
+"""Tables of rows that were measured on a CPU: one a graph in full, and a short one of all."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+
+from .cells import SYNTHETIC, MarksBeside, faster, find, first, geometric_mean, markdown, number, shape, title
+from .marks import Entry, by_case
+from .rows import Row
+
+FAMILIES = ("spmm", "sddmm", "softmax", "attention", "layer")
+OURS = ("halfgnn", "halfgnn drop-in")
+_COLUMNS = (
+    # heading, contestant names (the first that took part), dtype
+    ("halfgnn bf16", OURS, "bf16"),
+    ("DGL bf16", ("dgl",), "bf16"),
+    ("halfgnn fp16", OURS, "fp16"),
+    ("halfgnn fp32", OURS, "fp32"),
+    ("DGL fp32", ("dgl",), "fp32"),
+    ("torch.sparse fp32", ("torch.sparse",), "fp32"),
+    ("PyTorch ops bf16", ("index_add", "torch gather"), "bf16"),
+    ("torch.compile bf16", ("torch.compile",), "bf16"),
+)
+# Other contestants of the same work, which have lines of their own: (what to call them, contestant names).
+_VARIANTS = ((", fused", ("halfgnn fused",)), (", unfused", ("halfgnn unfused",)))
+Entries = dict[Entry, Row]
+
+LEGEND = (
+    'Medians; contestants of a row took turns. "faster": DGL\'s time over halfgnn\'s, losses in bold. "marks": the time '
+    "relative to what the project held it against, and what it may be at most (the list of marks is below), lost ones in "
+    "bold. Graphs are synthetic. DGL has no fp16 on the CPU; torch.sparse no half. Edge data: in insertion order (scattered "
+    "over the adjacency) or sorted by destination."
+)
+SHORT_LEGEND = (
+    'Milliseconds in bf16, halfgnn / DGL, and how many times faster, losses in bold; "fp32": the same factor in fp32. '
+    "Edge data in insertion order, graphs synthetic; modules are dgl.nn's under the drop-in."
+)
+
+
+def _describe(row: Row) -> list[str]:
+    has_edge_data = row.op not in ("copy_u_sum", "copy_u_max", "GraphConv")
+    return [row.op, row.direction, row.order if has_edge_data else "", shape(row)]
+
+
+def _times(entries: Entries, ours: Sequence[str] | None = None) -> list[str]:
+    """ours: who stands in halfgnn's columns, if not its main contestants."""
+    found = [(ours if ours and heading.startswith("halfgnn") else names, dtype) for heading, names, dtype in _COLUMNS]
+    ms = [find(entries, names, dtype) for names, dtype in found]
+    bf16, dgl_bf16, fp16, fp32, dgl_fp32, *others = ms
+    return [
+        number(bf16), number(dgl_bf16), faster(bf16, dgl_bf16), number(fp16),
+        number(fp32), number(dgl_fp32), faster(fp32, dgl_fp32), *map(number, others),
+    ]  # fmt: skip
+
+
+def _lines(entries: Entries, beside: MarksBeside) -> Iterator[list[str]]:
+    """The lines of a case: of halfgnn's main contestant, and of others of its own."""
+    row = first(entries)
+    name, *rest = _describe(row)
+    yield [name, *rest, *_times(entries), beside.cell(row.case, OURS)]
+    for suffix, ours in _VARIANTS:
+        if any(contestant in ours for contestant, _ in entries):
+            yield [name + suffix, *rest, *_times(entries, ours), beside.cell(row.case, ours)]
+
+
+def mean_speedup(cases: Sequence[Entries], dtype: str) -> str:
+    """Geometric mean of the factors over DGL, of the cases where both took part."""
+    pairs = [(find(entries, OURS, dtype), find(entries, ("dgl",), dtype)) for entries in cases]
+    return geometric_mean([theirs / ours for ours, theirs in pairs if ours and theirs])
+
+
+def _by_graph(rows: Sequence[Row]) -> dict[str, list[Entries]]:
+    graphs: dict[str, list[Entries]] = {}
+    for entries in by_case(rows).values():
+        if first(entries).family in FAMILIES:
+            graphs.setdefault(first(entries).graph, []).append(entries)
+    return graphs
+
+
+def graph_tables(rows: Sequence[Row]) -> Iterator[str]:
+    """One a graph."""
+    beside = MarksBeside(rows)
+    header = ["operator", "direction", "edge data", "heads x dim", "halfgnn bf16", "DGL bf16", "faster", "halfgnn fp16",
+              "halfgnn fp32", "DGL fp32", "faster", *(heading for heading, *_ in _COLUMNS[5:]), "marks"]  # fmt: skip
+    for chosen in _by_graph(rows).values():
+        lines = [line for entries in chosen for line in _lines(entries, beside)]
+        mean = ["geometric mean", *[""] * (len(header) - 1)]
+        mean[6], mean[10] = mean_speedup(chosen, "bf16"), mean_speedup(chosen, "fp32")
+        yield f"{title(first(chosen[0]))} Milliseconds.\n\n" + markdown(header, [*lines, mean], 4)
+
+
+def _cell(entries: Entries | None, ours: Sequence[str]) -> str:
+    if entries is None:
+        return ""
+    mine, theirs = find(entries, ours, "bf16"), find(entries, ("dgl",), "bf16")
+    text = f"{number(mine)} / {number(theirs)}: {faster(mine, theirs)}"
+    fp32 = faster(find(entries, ours, "fp32"), find(entries, ("dgl",), "fp32"))
+    return text if fp32 == "-" else f"{text}, fp32 {fp32}"
+
+
+def summary_table(rows: Sequence[Row]) -> Iterator[str]:
+    """A line an operator and direction, of its most heads; a column a graph."""
+    graphs = _by_graph(rows)
+    found: dict[tuple, dict[str, Entries]] = {}
+    for graph, cases in graphs.items():
+        for entries in sorted(cases, key=lambda e: -first(e).heads):
+            row = first(entries)
+            if row.order == "insertion":
+                found.setdefault((row.family, row.op, row.direction), {}).setdefault(graph, entries)
+    lines = []
+    for (_, op, direction), of_graph in sorted(found.items(), key=lambda item: FAMILIES.index(item[0][0])):
+        for suffix, ours in (("", OURS), *_VARIANTS):
+            if any(contestant in ours for entries in of_graph.values() for contestant, _ in entries):
+                cells = [_cell(of_graph.get(graph), ours) for graph in graphs]
+                lines.append([op + suffix, direction, shape(first(next(iter(of_graph.values())))), *cells])
+    if lines:
+        means = [f"{mean_speedup(cases, 'bf16')}, fp32 {mean_speedup(cases, 'fp32')}" for cases in graphs.values()]
+        lines.append(["geometric mean of all cases", "", "", *means])
+        sizes = [
+            f"{graph.replace(SYNTHETIC, '')}, {first(cases[0]).num_edges:,} edges" for graph, cases in graphs.items()
+        ]
+        yield SHORT_LEGEND + "\n\n" + markdown(["operator", "direction", "heads x dim", *sizes], lines, 3)
