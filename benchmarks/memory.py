@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import contextlib
+import ctypes
+import gc
 import re
 from pathlib import Path
 
@@ -62,6 +65,9 @@ class Peak:
 
 
 def _reset_high_water() -> bool:
+    gc.collect()
+    with contextlib.suppress(OSError, AttributeError):
+        ctypes.CDLL(None).malloc_trim(0)  # the C library keeps what was freed, and would hand it out again unseen
     try:
         Path("/proc/self/clear_refs").write_text("5")
     except OSError:
