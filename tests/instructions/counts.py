@@ -1,0 +1,199 @@
+"""Builds the driver, counts the instructions of its cases, and compares them with those that are committed."""
+
+from __future__ import annotations
+
+import csv
+import fcntl
+import os
+import platform
+import re
+import shutil
+import subprocess
+import tempfile
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass
+from pathlib import Path
+
+HERE = Path(__file__).resolve().parent
+ROOT = HERE.parents[1]
+BUILD = ROOT / "build" / "instructions"
+COMMITTED = HERE / "committed.csv"
+CXX = os.environ.get("CXX", "g++")
+# As setup.py has them compiled, with what Python's own build adds to it.
+FLAGS = ["-std=c++17", "-O3", "-g0", "-fPIC", "-fopenmp", "-fvisibility=hidden", "-fwrapv", "-DNDEBUG", "-Wno-psabi"]
+KERNELS = ("kernels_default", "kernels_avx2", "attention_default", "attention_avx2")
+
+EDGES = 1500
+# The counts of one compiler are the same from run to run. Its patch releases, and the C library, make little difference.
+TOLERANCE = 0.03
+# Of another compiler, or another major version of it, only that much more is reported.
+OTHER_COMPILER = 0.5
+
+Counts = dict[tuple[str, str], float]  # of (case, table), an edge
+
+
+def why_not() -> str | None:
+    """Why nothing can be counted here; None if nothing speaks against it."""
+    if platform.machine() != "x86_64":
+        return f"the committed counts are of x86_64, not of {platform.machine()}"
+    if shutil.which(CXX) is None:
+        return f"there is no {CXX}"
+    if shutil.which("valgrind") is None:
+        return "there is no valgrind (apt-get install valgrind)"
+    header = [CXX, "-x", "c++", "-E", "-"]
+    if subprocess.run(header, input="#include <valgrind/callgrind.h>", text=True, capture_output=True).returncode != 0:
+        return "there is no valgrind/callgrind.h (of valgrind's package, or of valgrind-devel)"
+    return None
+
+
+# ---- building ------------------------------------------------------------------------------------
+
+
+@dataclass
+class Driver:
+    path: Path
+    compiler: str  # of the kernels, "gcc 12.2.0"
+
+
+def _run(*command, **options) -> str:
+    done = subprocess.run(list(map(str, command)), capture_output=True, text=True, check=False, **options)
+    if done.returncode != 0:
+        raise RuntimeError(f"{command[0]} failed:\n{done.stdout}{done.stderr}")
+    return done.stdout
+
+
+def _is_fresh(output: Path, source: Path, *more: Path) -> bool:
+    """Whether the output is newer than the source, all that the source includes, and `more`."""
+    if not output.is_file():
+        return False
+    rule = _run(CXX, "-std=c++17", "-MM", source).replace("\\\n", " ")
+    newest = max(path.stat().st_mtime for path in (*map(Path, rule.split(":", 1)[1].split()), *more))
+    return newest <= output.stat().st_mtime
+
+
+def _kernel(name: str) -> Path:
+    """The object of csrc/cpu/NAME.cpp: the one that setup.py compiled last if it is up to date, else one of our own."""
+    source = ROOT / "csrc" / "cpu" / f"{name}.cpp"
+    own = BUILD / f"{name}.o"
+    for path in (*ROOT.glob(f"build/temp*/csrc/cpu/{name}.o"), own):
+        if _is_fresh(path, source):
+            return path
+    _run(CXX, *FLAGS, "-c", source, "-o", own)
+    return own
+
+
+def _compiler(path: Path) -> str:
+    note = _run("readelf", "-p", ".comment", path)
+    for name, pattern in (("clang", r"clang version ([\d.]+)"), ("gcc", r"GCC: \(.*\) ([\d.]+)")):
+        if found := re.search(pattern, note):
+            return f"{name} {found.group(1)}"
+    raise RuntimeError(f"{path} does not say what compiled it:\n{note}")
+
+
+def build() -> Driver:
+    """The driver, up to date; waits for another process that builds it."""
+    BUILD.mkdir(parents=True, exist_ok=True)
+    source, output = HERE / "driver.cpp", BUILD / "driver"
+    with open(BUILD / "lock", "w") as lock:
+        fcntl.flock(lock, fcntl.LOCK_EX)
+        with ThreadPoolExecutor(2) as pool:
+            kernels = list(pool.map(_kernel, KERNELS))
+        if not _is_fresh(output, source, *kernels):
+            # Bound at the start: what the linker does at a first call is not counted.
+            _run(CXX, "-std=c++17", "-O1", "-Wall", "-Wno-psabi", source, *kernels, "-Wl,-z,now", "-o", output)
+    return Driver(output, _compiler(kernels[0]))
+
+
+# ---- counting ------------------------------------------------------------------------------------
+
+
+def run(driver: Driver, cases: tuple[str, ...] = (), edges: int = EDGES) -> Counts:
+    """Instructions of the cases named (all of them where none is), as a share of EDGES however many edges there are."""
+    with tempfile.TemporaryDirectory() as folder:
+        output = Path(folder) / "callgrind.out"
+        command = ["valgrind", "-q", "--tool=callgrind", "--collect-atstart=no", "--combine-dumps=yes"]
+        listing = _run(*command, f"--callgrind-out-file={output}", driver.path, edges, *cases)
+        totals = re.findall(r"^totals: (\d+)$", output.read_text(), re.MULTILINE)
+    keys = [tuple(line.split("\t")) for line in listing.splitlines()]
+    # The last part is what ran after the last case: nothing that is collected.
+    if len(totals) != len(keys) + 1 or not keys:
+        raise RuntimeError(f"callgrind counted {len(totals)} parts of {len(keys)} cases")
+    return {(case, table): int(total) / EDGES for (table, case), total in zip(keys, totals)}
+
+
+# ---- what is committed ---------------------------------------------------------------------------
+
+
+@dataclass
+class Committed:
+    compiler: str
+    counts: Counts
+
+
+def committed() -> Committed:
+    with open(COMMITTED, newline="") as file:
+        compiler = file.readline().removeprefix("# ").split(";")[0]
+        rows = list(csv.DictReader(file))
+    counts = {(row["case"], name): float(row[name]) for row in rows for name in row if name != "case" and row[name]}
+    return Committed(compiler, counts)
+
+
+def commit(found: Counts, compiler: str) -> Path:
+    tables = sorted({table for _, table in found})
+    with open(COMMITTED, "w", newline="") as file:
+        file.write(f"# {compiler}; instructions an edge, {EDGES} edges\n")
+        writer = csv.writer(file, lineterminator="\n")
+        writer.writerow(["case", *tables])
+        for case in dict.fromkeys(case for case, _ in found):
+            writer.writerow([case, *(f"{found[case, name]:.1f}" for name in tables)])
+    return COMMITTED
+
+
+# ---- comparing -----------------------------------------------------------------------------------
+
+
+@dataclass
+class Line:
+    case: str
+    table: str
+    committed: float | None
+    found: float | None
+
+    @property
+    def ratio(self) -> float | None:
+        return self.found / self.committed if self.found and self.committed else None
+
+
+def side_by_side(found: Counts, expected: Counts) -> list[Line]:
+    """Every case of either; those of a table that this processor cannot run are left out."""
+    tables = {table for _, table in found}
+    keys = dict.fromkeys([*found, *(key for key in expected if key[1] in tables)])
+    return [Line(*key, expected.get(key), found.get(key)) for key in keys]
+
+
+def _major(compiler: str) -> str:
+    return compiler.split(".")[0]
+
+
+def differences(found: Counts, compiler: str, expected: Committed) -> list[Line]:
+    """The cases that are not as committed.
+
+    Of the compiler that the committed counts are of, more and fewer alike: what has become faster is committed, or it could
+    be lost again unseen. Another compiler's counts differ; of those only what is much more is told apart.
+    """
+    same = _major(compiler) == _major(expected.compiler)
+    least, most = (1 - TOLERANCE, 1 + TOLERANCE) if same else (0, 1 + OTHER_COMPILER)
+    lines = side_by_side(found, expected.counts)
+    return [line for line in lines if line.ratio is None or not least <= line.ratio <= most]
+
+
+def table(lines: list[Line]) -> str:
+    rows = [("case", "table", "committed", "found", "ratio")]
+    for line in lines:
+        numbers = [
+            "-" if value is None else format(value, form)
+            for value, form in ((line.committed, ".1f"), (line.found, ".1f"), (line.ratio, ".3f"))
+        ]
+        rows.append((line.case, line.table, *numbers))
+    widths = [max(map(len, column)) for column in zip(*rows)]
+    return "\n".join("  ".join(cell.ljust(width) for cell, width in zip(row, widths)).rstrip() for row in rows)

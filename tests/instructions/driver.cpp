@@ -1,0 +1,417 @@
+// Calls CPU kernels on a fixed graph, for callgrind to count the instructions of each call apart. Without PyTorch.
+//
+//   driver EDGES [CASE ...]    the cases named, or all of them; the table and the name of each on standard output
+//
+// Everything is made from integers by a generator of its own: every library and every machine counts the same calls.
+#include <valgrind/callgrind.h>
+
+#include <algorithm>
+#include <cstdint>
+#include <cstdio>
+#include <cstdlib>
+#include <functional>
+#include <memory>
+#include <new>
+#include <set>
+#include <string>
+#include <vector>
+
+#include "../../csrc/common/broadcast.h"
+#include "../../csrc/cpu/attention_table.h"
+#include "../../csrc/cpu/kernels.h"
+
+namespace halfgnn {
+
+const KernelTable* avx2_kernels();
+const AttentionTable* avx2_attention_kernels();
+
+namespace {
+
+constexpr int64_t kNodes = 250;
+
+// splitmix64 (Steele, Lea and Flood, "Fast Splittable Pseudorandom Number Generators", 2014).
+class Random {
+ public:
+  uint64_t next() {
+    uint64_t z = state_ += 0x9e3779b97f4a7c15u;
+    z = (z ^ (z >> 30)) * 0xbf58476d1ce4e5b9u;
+    z = (z ^ (z >> 27)) * 0x94d049bb133111ebu;
+    return z ^ (z >> 31);
+  }
+  int64_t below(int64_t n) { return static_cast<int64_t>(next() % static_cast<uint64_t>(n)); }
+  // Small ids far more often than large ones: a few hubs, and nodes without edges.
+  int64_t skewed(int64_t n) {
+    int64_t least = n;
+    for (int i = 0; i < 12; ++i) least = std::min(least, below(n));
+    return least;
+  }
+
+ private:
+  uint64_t state_ = 20;
+};
+
+// What the cases read and write, kept until the end.
+class Memory {
+ public:
+  void* bytes(int64_t n) {
+    constexpr size_t kLine = 64;
+    void* data = std::aligned_alloc(kLine, (static_cast<size_t>(n) / kLine + 1) * kLine);
+    if (!data) throw std::bad_alloc();
+    kept_.emplace_back(data);
+    return data;
+  }
+  void* empty(DType type, int64_t n) { return bytes(n * size_of(type)); }
+  // Of either sign, 1/4 to 2 in magnitude.
+  void* values(DType type, int64_t n) {
+    void* data = empty(type, n);
+    for (int64_t i = 0; i < n; ++i) {
+      const uint64_t bits = random.next();
+      const uint32_t sign = bits & 1, exponent = static_cast<uint32_t>(bits >> 8) % 3, mantissa = bits >> 40;
+      if (type == DType::kHalf)
+        static_cast<uint16_t*>(data)[i] = static_cast<uint16_t>(sign << 15 | (13 + exponent) << 10 | mantissa >> 14);
+      else if (type == DType::kBFloat16)
+        static_cast<uint16_t*>(data)[i] = static_cast<uint16_t>(sign << 15 | (125 + exponent) << 7 | mantissa >> 17);
+      else
+        static_cast<uint32_t*>(data)[i] = sign << 31 | (125 + exponent) << 23 | mantissa >> 1;
+    }
+    return data;
+  }
+  template <class I>
+  void* ids(const std::vector<int64_t>& values) {
+    I* data = static_cast<I*>(bytes(static_cast<int64_t>(values.size() * sizeof(I))));
+    for (size_t i = 0; i < values.size(); ++i) data[i] = static_cast<I>(values[i]);
+    return data;
+  }
+  Random random;
+
+ private:
+  struct Free {
+    void operator()(void* p) const { std::free(p); }
+  };
+  std::vector<std::unique_ptr<void, Free>> kept_;
+};
+
+// ---- the graph ---------------------------------------------------------------------------------------------------
+
+struct Edges {
+  std::vector<int64_t> src, dst;
+};
+
+template <class I>
+Topology compressed(Memory& memory, const std::vector<int64_t>& rows, const std::vector<int64_t>& cols) {
+  std::vector<int64_t> indptr(kNodes + 1), indices, edge_ids;
+  for (int64_t row = 0; row < kNodes; ++row) {
+    for (size_t e = 0; e < rows.size(); ++e) {
+      if (rows[e] != row) continue;
+      indices.push_back(cols[e]);
+      edge_ids.push_back(static_cast<int64_t>(e));
+    }
+    indptr[static_cast<size_t>(row) + 1] = static_cast<int64_t>(indices.size());
+  }
+  Topology topology;
+  topology.indptr = memory.ids<I>(indptr);
+  topology.indices = memory.ids<I>(indices);
+  topology.edge_ids = memory.ids<I>(edge_ids);
+  topology.num_rows = kNodes;
+  topology.num_edges = static_cast<int64_t>(rows.size());
+  topology.is_int64 = sizeof(I) == 8;
+  return topology;
+}
+
+struct Graph {
+  Topology csc, csr;
+  int64_t num_edges = 0;
+
+  Graph(Memory& memory, const Edges& edges, bool is_int64) : num_edges(static_cast<int64_t>(edges.src.size())) {
+    csc = is_int64 ? compressed<int64_t>(memory, edges.dst, edges.src)
+                   : compressed<int32_t>(memory, edges.dst, edges.src);
+    csr = is_int64 ? compressed<int64_t>(memory, edges.src, edges.dst)
+                   : compressed<int32_t>(memory, edges.src, edges.dst);
+  }
+};
+
+// ---- cases -------------------------------------------------------------------------------------------------------
+
+struct Size {
+  DType type = DType::kFloat;
+  int64_t heads = 1, dim = 128;
+  int64_t len() const { return heads * dim; }
+};
+
+struct Context {
+  Memory& memory;
+  const Graph& graph;
+  const KernelTable& kernels;
+  const AttentionTable& attention;
+  Size shape;
+
+  void* nodes() const { return memory.values(shape.type, kNodes * shape.len()); }
+  void* new_nodes() const { return memory.empty(shape.type, kNodes * shape.len()); }
+  void* edges() const { return memory.values(shape.type, graph.num_edges * shape.heads); }
+  void* new_edges() const { return memory.empty(shape.type, graph.num_edges * shape.heads); }
+  void* per_head() const { return memory.values(shape.type, kNodes * shape.heads); }
+  void* accumulators(int64_t n) const { return memory.empty(DType::kFloat, n); }
+  // As for training: with what rounding lost, in halves.
+  Precise precise() const { return {new_nodes(), shape.type == DType::kFloat ? nullptr : new_nodes()}; }
+};
+
+using Call = std::function<void()>;
+using Prepare = Call (*)(const Context&);
+
+SpmmSumArgs sum_args(const Context& c) {
+  SpmmSumArgs args;
+  args.topology = c.graph.csc;
+  args.feat = c.nodes();
+  args.feat_rows = kNodes;
+  args.type = args.weight_type = args.out_type = c.shape.type;
+  args.heads = c.shape.heads;
+  args.dim = c.shape.dim;
+  args.out = c.new_nodes();
+  return args;
+}
+Call copy_u_sum(const Context& c) {
+  const SpmmSumArgs args = sum_args(c);
+  return [=] { c.kernels.spmm_sum(args, 0, kNodes); };
+}
+Call u_mul_e_sum(const Context& c) {
+  SpmmSumArgs args = sum_args(c);
+  args.weight = c.edges();
+  return [=] { c.kernels.spmm_sum(args, 0, kNodes); };
+}
+
+Operand operand(const Context& c, const void* data, int64_t len, Target target) {
+  return {data, c.shape.type, len, target == Target::kEdge ? c.graph.num_edges : kNodes, target};
+}
+Call general_spmm(const Context& c, Op op, Reduce reduce, const Operand& rhs, const BroadcastPlan& plan) {
+  const auto shared = std::make_shared<BroadcastPlan>(plan);
+  SpmmArgs args;
+  args.topology = c.graph.csc;
+  args.op = op;
+  args.reduce = reduce;
+  args.lhs = operand(c, c.nodes(), c.shape.len(), Target::kCol);
+  args.rhs = rhs;
+  args.broadcast = shared->view();
+  args.out_len = shared->out_len;
+  args.out = c.new_nodes();
+  args.arg = is_argument_reduce(reduce) ? c.memory.bytes(kNodes * c.shape.len() * 8) : nullptr;
+  args.out_type = c.shape.type;
+  return [=, kept = shared] { c.kernels.spmm(args, 0, kNodes); };
+}
+Call copy_u_max(const Context& c) {
+  const Shape shape{c.shape.heads, c.shape.dim};
+  return general_spmm(c, Op::kCopyLhs, Reduce::kMax, {}, BroadcastPlan(shape, shape, Op::kCopyLhs));
+}
+// What the vector kernel is there to avoid: the control of the comparison.
+Call u_mul_e_sum_general(const Context& c) {
+  const BroadcastPlan plan({c.shape.heads, c.shape.dim}, {c.shape.heads, 1}, Op::kMul);
+  return general_spmm(c, Op::kMul, Reduce::kSum, operand(c, c.edges(), c.shape.heads, Target::kEdge), plan);
+}
+
+Call u_mul_e_sum_backward(const Context& c) {
+  MulBackwardArgs args;
+  args.topology = c.graph.csr;
+  args.feat = c.nodes();
+  args.grad = c.nodes();
+  args.grad_rows = kNodes;
+  args.type = args.grad_type = args.weight_type = c.shape.type;
+  args.weight = c.edges();
+  args.heads = c.shape.heads;
+  args.dim = c.shape.dim;
+  args.grad_feat = c.new_nodes();
+  args.grad_weight = c.new_edges();
+  return [=] { c.kernels.mul_backward(args, 0, kNodes); };
+}
+
+SddmmArgs sddmm_args(const Context& c, Op op, int64_t len, const BroadcastPlan& plan) {
+  SddmmArgs args;
+  args.topology = c.graph.csc;
+  args.op = op;
+  args.lhs = operand(c, c.memory.values(c.shape.type, kNodes * len), len, Target::kCol);
+  args.rhs = operand(c, c.memory.values(c.shape.type, kNodes * len), len, Target::kRow);
+  args.broadcast = plan.view();
+  args.out_len = plan.out_len;
+  args.out = c.new_edges();
+  args.out_type = c.shape.type;
+  return args;
+}
+Call u_dot_v(const Context& c) {
+  const Shape shape{c.shape.heads, c.shape.dim};
+  const auto plan = std::make_shared<BroadcastPlan>(shape, shape, Op::kDot);
+  const SddmmArgs args = sddmm_args(c, Op::kDot, c.shape.len(), *plan);
+  return [=] { c.kernels.sddmm_dot(args, 0, plan ? kNodes : 0); };
+}
+// A value a head: what attention adds up.
+Call u_add_v(const Context& c) {
+  const Shape shape{c.shape.heads, 1};
+  const auto plan = std::make_shared<BroadcastPlan>(shape, shape, Op::kAdd);
+  const SddmmArgs args = sddmm_args(c, Op::kAdd, c.shape.heads, *plan);
+  return [=] { c.kernels.sddmm_elementwise(args, 0, plan ? kNodes : 0); };
+}
+
+EdgeSoftmaxArgs softmax_args(const Context& c) {
+  EdgeSoftmaxArgs args;
+  args.topology = c.graph.csc;
+  args.logits = c.edges();
+  args.out = c.new_edges();
+  args.type = c.shape.type;
+  args.columns = c.shape.heads;
+  return args;
+}
+Call edge_softmax(const Context& c) {
+  const EdgeSoftmaxArgs args = softmax_args(c);
+  return [=] { c.kernels.edge_softmax(args, 0, kNodes); };
+}
+Call edge_softmax_backward(const Context& c) {
+  EdgeSoftmaxArgs args = softmax_args(c);
+  args.grad = c.edges();
+  return [=] { c.kernels.edge_softmax_backward(args, 0, kNodes); };
+}
+
+GatArgs gat_args(const Context& c) {
+  GatArgs args;
+  args.topology = c.graph.csc;
+  args.num_cols = kNodes;
+  args.heads = c.shape.heads;
+  args.dim = c.shape.dim;
+  args.type = args.logit_type = c.shape.type;
+  args.feat = c.nodes();
+  args.attn_src = c.per_head();
+  args.attn_dst = c.per_head();
+  args.out = c.precise();
+  args.lse = c.accumulators(kNodes * c.shape.heads);
+  args.positive = c.new_nodes();
+  return args;
+}
+Call gat_forward(const Context& c, const GatArgs& args) {
+  void* widened = c.accumulators(kNodes * c.shape.heads);
+  return [=] {
+    GatPass pass{args};
+    c.attention.widen(args.logit_type, args.attn_src, widened, 0, kNodes * args.heads);
+    pass.attn_src = widened;
+    c.attention.gat_forward(pass, 0, kNodes);
+  };
+}
+Call gat_attention(const Context& c) { return gat_forward(c, gat_args(c)); }
+Call gat_attention_backward(const Context& c) {
+  GatArgs args = gat_args(c);
+  gat_forward(c, args)();
+  args.topology = c.graph.csr;
+  args.grad = c.nodes();
+  args.grad_feat = c.new_nodes();
+  args.grad_attn_src = c.per_head();
+  args.grad_attn_dst = c.per_head();
+  void* records = c.accumulators(kNodes * kGatRecord * c.shape.heads);
+  return [=] {
+    GatPass pass{args};
+    pass.records = records;
+    c.attention.gat_nodes(pass, 0, kNodes);
+    c.attention.gat_backward(pass, 0, kNodes);
+  };
+}
+
+PairPass pair_pass(const Context& c) {
+  PairPass pass;
+  pass.topology = c.graph.csc;
+  pass.heads = c.shape.heads;
+  pass.dim = c.shape.dim;
+  pass.type = c.shape.type;
+  pass.row_score = c.nodes();
+  pass.col_score = pass.col_value = c.nodes();
+  pass.out = c.precise();
+  pass.lse = c.accumulators(kNodes * c.shape.heads);
+  return pass;
+}
+Call gatv2_attention(const Context& c) {
+  PairPass pass = pair_pass(c);
+  pass.attn = c.memory.values(c.shape.type, c.shape.len());
+  pass.slope = 0.2;
+  return [=] { c.attention.pair_forward(pass, 0, kNodes); };
+}
+Call dot_attention(const Context& c) {
+  PairPass pass = pair_pass(c);
+  pass.col_value = c.nodes();
+  pass.scale = 0.125;
+  return [=] { c.attention.pair_forward(pass, 0, kNodes); };
+}
+
+// ---- counting ----------------------------------------------------------------------------------------------------
+
+[[gnu::noinline]] void count(const char* table, const std::string& name, const Call& call) {
+  CALLGRIND_ZERO_STATS;
+  CALLGRIND_TOGGLE_COLLECT;
+  call();
+  CALLGRIND_TOGGLE_COLLECT;
+  CALLGRIND_DUMP_STATS;
+  std::printf("%s\t%s\n", table, name.c_str());
+}
+
+struct Operator {
+  const char* name;
+  Prepare prepare;
+  bool has_heads = true;
+};
+constexpr Operator kOperators[] = {
+    {"copy_u_sum", copy_u_sum, false},
+    {"copy_u_max", copy_u_max, false},
+    {"u_mul_e_sum", u_mul_e_sum},
+    {"u_mul_e_sum backward", u_mul_e_sum_backward},
+    {"u_mul_e_sum by the general kernel", u_mul_e_sum_general},
+    {"u_dot_v", u_dot_v},
+    {"u_add_v", u_add_v},
+    {"edge_softmax", edge_softmax},
+    {"edge_softmax backward", edge_softmax_backward},
+    {"gat_attention", gat_attention},
+    {"gat_attention backward", gat_attention_backward},
+    {"gatv2_attention", gatv2_attention},
+    {"dot_attention", dot_attention},
+};
+
+struct Variant {
+  const char* name;
+  DType type;
+  int64_t heads;
+  bool is_int64;
+};
+constexpr Variant kVariants[] = {
+    {"fp16 1 head", DType::kHalf, 1, false},          {"fp16 4 heads", DType::kHalf, 4, false},
+    {"bf16 1 head", DType::kBFloat16, 1, false},      {"bf16 4 heads", DType::kBFloat16, 4, false},
+    {"fp32 1 head", DType::kFloat, 1, false},         {"fp32 4 heads", DType::kFloat, 4, false},
+    {"bf16 1 head int64", DType::kBFloat16, 1, true},
+};
+
+int run(int64_t num_edges, const std::set<std::string>& wanted) {
+  Edges edges;
+  Random random;
+  for (int64_t e = 0; e < num_edges; ++e) {
+    edges.src.push_back(random.skewed(kNodes));
+    edges.dst.push_back(random.skewed(kNodes));
+  }
+  Memory memory_of_graphs;
+  const Graph narrow(memory_of_graphs, edges, false), wide(memory_of_graphs, edges, true);
+  auto count_all = [&](const char* table, const KernelTable& kernels, const AttentionTable& attention) {
+    for (const Operator& op : kOperators) {
+      for (const Variant& variant : kVariants) {
+        const std::string name = std::string(op.name) + " " + variant.name;
+        if ((variant.heads > 1 && !op.has_heads) || (!wanted.empty() && !wanted.count(name))) continue;
+        Memory memory;
+        const Size shape{variant.type, variant.heads, 128 / variant.heads};
+        count(table, name, op.prepare({memory, variant.is_int64 ? wide : narrow, kernels, attention, shape}));
+      }
+    }
+  };
+  count_all("baseline", kernels(), attention_kernels());
+#if defined(__x86_64__)
+  if (__builtin_cpu_supports("avx2") && __builtin_cpu_supports("fma") && __builtin_cpu_supports("f16c"))
+    count_all("avx2", *avx2_kernels(), *avx2_attention_kernels());
+#endif
+  return 0;
+}
+
+}  // namespace
+}  // namespace halfgnn
+
+int main(int argc, char** argv) {
+  setenv("HALFGNN_CPU", "baseline", 1);  // what kernels() chooses
+  if (argc < 2) return 2;
+  return halfgnn::run(std::atoll(argv[1]), {argv + 2, argv + argc});
+}
