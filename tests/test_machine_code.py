@@ -1,18 +1,23 @@
 """The machine code of the CUDA kernels obeys machine_code/rules.py: nothing in local memory, registers within their limits,
-16-byte loads in flight on the fast paths. Read from the library as it was built, for every architecture of it that is known.
+16-byte loads in flight on the fast paths; and it is what was committed. Read from the library as it was built, for every
+architecture of it that is known. HALFGNN_TEST_ARCHS names those that must be there: `make test-architectures` sets it.
 """
 
+import fcntl
+import functools
 import os
+import pickle
 import re
 import subprocess
 
 import pytest
-from machine_code import disassembly, flow, rules, tables
+from machine_code import disassembly, facts, flow, rules, tables
 
 import halfgnn
 from halfgnn import _library
 
 ARCHS = tables.ARCHS
+WANTED = os.environ.get("HALFGNN_TEST_ARCHS", "").split()
 
 # Where there are kernels to read, the tools must be there: requirements/test.txt has them.
 _missing = disassembly.missing_tools()
@@ -26,13 +31,17 @@ def test_tools_are_there():
     assert not _missing, f"not found: {', '.join(_missing)}; pip install -r requirements/test.txt"
 
 
-def test_make_test_builds_for_every_architecture():
+def test_makefile_builds_for_every_architecture():
     makefile = disassembly.ROOT / "Makefile"
     if not makefile.exists():
         pytest.skip("the sources are not here")
-    listed = re.search(r"^TORCH_CUDA_ARCH_LIST \?= (.*)$", makefile.read_text(), re.MULTILINE).group(1)
-    built_for = {"sm_" + arch.replace(".", "") for arch in listed.replace("+PTX", "").split()}
-    assert set(ARCHS) <= built_for
+
+    def listed(variable):
+        found = re.search(rf"^{variable} \??= (.*)$", makefile.read_text(), re.MULTILINE).group(1)
+        return {"sm_" + arch.replace(".", "") for arch in found.replace("+PTX", "").split()}
+
+    assert ARCHS[0] in listed("TORCH_CUDA_ARCH_LIST"), "make test reads no machine code"
+    assert set(ARCHS) <= listed("ARCHITECTURES"), "make test-architectures does not read all"
 
 
 # ---- the rules -----------------------------------------------------------------------------------
@@ -129,20 +138,28 @@ def test_loops_are_those_of_the_flow_of_control():
 # ---- the library ---------------------------------------------------------------------------------
 
 
-@pytest.fixture(scope="module")
-def kernels_of():
-    found = {}
+@pytest.fixture(scope="session")
+def kernels_of(tmp_path_factory):
+    # Disassembly takes half a minute, and tests of one session may run in several processes: one reads, the others wait.
+    folder = tmp_path_factory.getbasetemp()
+    shared = folder.parent if "PYTEST_XDIST_WORKER" in os.environ else folder
 
     def read(arch):
         archs = disassembly.architectures(_library._PATH)
         assert set(archs) & set(ARCHS), f"the library has code for {archs} alone"
         if arch not in archs:
+            assert arch not in WANTED, f"HALFGNN_TEST_ARCHS names {arch}, the library was built for {', '.join(archs)}"
             pytest.skip(f"the library was built for {', '.join(archs)}")
-        if arch not in found:
-            found[arch] = disassembly.read_kernels(_library._PATH, arch, rules.min_loads)
-        return found[arch]
+        with open(shared / f"{arch}.pickle", "a+b") as file:
+            fcntl.flock(file, fcntl.LOCK_EX)
+            file.seek(0)
+            if kept := file.read():
+                return pickle.loads(kept)
+            kernels = disassembly.read_kernels(_library._PATH, arch, rules.min_loads)
+            pickle.dump(kernels, file)
+            return kernels
 
-    return read
+    return functools.cache(read)
 
 
 @built
@@ -159,11 +176,57 @@ def test_kernels(arch, kernels_of):
     assert not unused, f"no kernel is named {unused}"
 
 
+def skip_unless_of(nvcc, what):
+    if nvcc != tables.nvcc_version():
+        pytest.skip(f"{what} are of nvcc {nvcc}, the toolkit at hand is {tables.nvcc_version()}")
+
+
 @built
-def test_tables_of_the_document_are_those_of_the_library(kernels_of):
+@pytest.mark.parametrize("arch", ARCHS)
+def test_facts_are_those_committed(arch, kernels_of):
+    kernels = kernels_of(arch)
+    nvcc, expected = facts.committed(arch)
+    skip_unless_of(nvcc, f"the facts of {arch}")
+    lines = facts.differences(facts.of(kernels), expected)
+    title = (
+        f"{arch}: {len(lines)} facts are not those committed (if this is meant: python -m tests.machine_code --update)"
+    )
+    assert not lines, f"{title}\n{facts.report(lines)}"
+
+
+@built
+@pytest.mark.parametrize("arch", ARCHS)
+def test_tables_of_the_document_are_those_of_the_library(arch, kernels_of):
     written = tables.written()
     assert written, f"{tables.DOCUMENT} has no tables"
-    if written.group(1) != tables.nvcc_version():
-        pytest.skip(f"the tables are of nvcc {written.group(1)}, the toolkit at hand is {tables.nvcc_version()}")
-    expected = tables.section({arch: kernels_of(arch) for arch in ARCHS})
-    assert written.group() == expected, "python -m tests.machine_code --update"
+    skip_unless_of(written.group(1), "the tables")
+    expected = tables.section({arch: kernels_of(arch)})
+    assert tables.columns_of(written.group(), [arch]) == expected, "python -m tests.machine_code --update"
+
+
+# ---- what the comparisons must find --------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    "name, column", [("control_registers", "registers"), ("control_serial", "loads"), ("control_narrow", "loads")]
+)
+def test_a_kernel_that_has_changed_is_found(controls, name, column):
+    good = facts.of([controls["control_good"]])
+    lines = facts.differences({"control_good": facts.of([controls[name]])[name]}, good)
+    assert column in {line.column for line in lines}, facts.report(lines)
+    assert facts.differences(good, good) == []
+    assert all(
+        f"| control_good | {line.column} | {line.committed} | {line.found} |" in facts.report(lines) for line in lines
+    )
+
+
+def test_a_kernel_that_has_come_or_gone_is_found(controls):
+    good, other = (facts.of([controls[name]]) for name in ("control_good", "control_serial"))
+    found = {(line.kernel, line.committed is None) for line in facts.differences(other, good)}
+    assert found == {("control_serial", True), ("control_good", False)}
+
+
+def test_columns_of_an_architecture():
+    text = "Text | s.\n| k | sm_90: a | b | sm_80: a | b |\n| --- | --- | --- | --- | --- |\n| f | 1 | 2 | 3 | 4 |\n"
+    assert tables.columns_of(text, ["sm_80"]) == "Text | s.\n| k | sm_80: a | b |\n| --- | --- | --- |\n| f | 3 | 4 |"
+    assert tables.columns_of(text, ["sm_80", "sm_90"]) == text.rstrip()

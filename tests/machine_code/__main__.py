@@ -1,6 +1,9 @@
 """Prints Markdown tables of the kernels of a library: all of them by family, those on fast paths one by one.
 
-python -m tests.machine_code [--update] [LIBRARY]      by default halfgnn/_C.so; --update rewrites the tables of docs/tuning.md
+python -m tests.machine_code [--update] [LIBRARY]      by default halfgnn/_C.so
+
+--update rewrites the committed facts and the tables of docs/tuning.md. It takes a library of all architectures that they are of:
+build/architectures/halfgnn/_C.so, which `make test-architectures` builds.
 """
 
 from __future__ import annotations
@@ -8,20 +11,21 @@ from __future__ import annotations
 import argparse
 import sys
 
-from . import disassembly, tables
+from . import disassembly, facts, tables
 
 
 def main():
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("library", nargs="?", default=disassembly.ROOT / "halfgnn" / "_C.so")
-    parser.add_argument("--update", action="store_true", help="rewrite the tables of docs/tuning.md")
+    parser.add_argument("--update", action="store_true", help="rewrite the facts, and the tables of docs/tuning.md")
     args = parser.parse_args()
     missing = disassembly.missing_tools()
     if missing:
         sys.exit(f"not found: {', '.join(missing)}")
     kernels = tables.read(args.library)
     if args.update:
-        print(f"wrote {tables.update(kernels)}")
+        written = [tables.update(kernels), *(facts.commit(arch, facts.of(kernels[arch])) for arch in kernels)]
+        print(f"wrote {', '.join(map(str, written))}")
     else:
         print(tables.families(kernels), tables.fast_paths(kernels), sep="\n\n")
 

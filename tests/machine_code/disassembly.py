@@ -23,6 +23,7 @@ from . import flow
 from .flow import Instruction
 
 ROOT = Path(__file__).resolve().parents[2]
+INSTRUCTION_BYTES = 16  # from sm_70 on
 
 
 def toolkit() -> str | None:
@@ -62,6 +63,7 @@ class Kernel:
     stack: int  # bytes, spills among them
     local: int
     shared: int
+    size: int  # instructions, padding among them
     instructions: list[Instruction] = field(default_factory=list)  # empty where they were not wanted
     labels: dict[str, int] = field(default_factory=dict)  # index of the instruction that follows
 
@@ -139,12 +141,16 @@ def read_kernels(path, arch: str, wanted: Callable[[str], bool] = lambda name: T
 def _read_cubin(path: Path, arch: str, wanted) -> list[Kernel]:
     usage = _run(find_tool("cuobjdump"), "-res-usage", path)
     found = re.findall(r"Function (\S+):\s*\n\s*(REG:.*)", usage)
+    listing = _run("readelf", "--symbols", "--wide", path)
+    # Number, value, size, type, ..., name.
+    fields = [line.replace(":", "", 1).split() for line in listing.splitlines() if " FUNC " in line]
+    symbols = {of_symbol[-1]: (of_symbol[0], of_symbol[2]) for of_symbol in fields}
     kernels = {}
     for (mangled, numbers), name in zip(found, demangle([mangled for mangled, _ in found])):
         used = {key: int(value) for key, value in re.findall(r"([A-Z]+(?:\[\d+\])?):(\d+)", numbers)}
-        kernels[mangled] = Kernel(name, arch, used["REG"], used["STACK"], used["LOCAL"], used["SHARED"])
-    symbols = re.findall(r"^ *(\d+): .* (\S+)$", _run("readelf", "--symbols", "--wide", path), re.MULTILINE)
-    indices = [index for index, symbol in symbols if symbol in kernels and wanted(kernels[symbol].name)]
+        size = int(symbols[mangled][1], 0) // INSTRUCTION_BYTES
+        kernels[mangled] = Kernel(name, arch, used["REG"], used["STACK"], used["LOCAL"], used["SHARED"], size)
+    indices = [symbols[mangled][0] for mangled, kernel in kernels.items() if wanted(kernel.name)]
     if indices:
         _read_instructions(_run(find_tool("nvdisasm"), "-c", "-ndf", "-fun", ",".join(indices), path), kernels)
     return list(kernels.values())
