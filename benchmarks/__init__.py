@@ -5,8 +5,8 @@ float64 before its operator is timed, in the same process. Contestants of one ca
 that whatever disturbs the machine disturbs all of them. Raw rows go to a CSV file; every published
 figure comes from the rows committed under ``benchmarks/results``.
 
-One module an operator family (``spmm``, ``sddmm``, ``softmax``, ``layer``, ``overhead``,
-``limits``), each a generator ``cases(config)``; ``graphs`` makes the inputs, ``baselines`` the
-competitors, ``timing`` the clock, ``runner`` puts a case through them, ``rows``, ``marks`` and
-``table`` keep, judge and print what came out.
+One module an operator family (``spmm``, ``sddmm``, ``softmax``, ``edges``, ``attention``, ``layer``, ``train``, ``overhead``,
+``limits``), each a generator ``cases(config)``; ``graphs`` makes the inputs, ``baselines`` has the competitors, a plug-in each,
+and ``rivals`` those of a case; ``timing`` is the clock, ``runner`` puts a case through them, ``rows``, ``marks`` and ``table``
+keep, judge and print what came out.
 """

@@ -11,12 +11,13 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from .baselines import BY_DEFAULT
+from .baselines import Unavailable as Unavailable
 from .graphs import ORDERS, BenchGraph, synthetic
 from .timing import Effort
 
 DTYPES = {"bf16": torch.bfloat16, "fp16": torch.float16, "fp32": torch.float32}
 DIRECTIONS = ("forward", "forward+backward", "backward")
-BASELINES = ("dgl", "torch.sparse", "index_add", "pyg")
 LAYERS = ("GATConv", "GATConv without fc", "GraphConv")
 MODELS = ("GAT", "GCN", "SAGE")
 
@@ -24,10 +25,6 @@ MODELS = ("GAT", "GCN", "SAGE")
 def name_of(dtype: torch.dtype) -> str:
     """bf16, fp16 or fp32."""
     return next(name for name, value in DTYPES.items() if value == dtype)
-
-
-class Unavailable(Exception):
-    """A contestant cannot take part; the message says why, and becomes the note of its row."""
 
 
 @dataclass
@@ -41,7 +38,7 @@ class Config:
     heads: tuple[int, ...] = (1, 4)
     dims: tuple[int, ...] = (128,)  # all heads together
     directions: tuple[str, ...] = DIRECTIONS[:2]
-    baselines: tuple[str, ...] = BASELINES[:3]
+    baselines: tuple[str, ...] = BY_DEFAULT["cpu"]
     layers: tuple[str, ...] = LAYERS[:2]
     models: tuple[str, ...] = MODELS
     hidden: int = 256  # units of a model's hidden layers, a head
@@ -80,11 +77,6 @@ class Config:
         """Of a case of `feat` features: on a GPU, where there are many cases, all dtypes for main_dim alone."""
         names = self.dtypes if feat in (None, self.main_dim) or not self.on_gpu else self.dtypes[:1]
         return [DTYPES[name] for name in names]
-
-    def has(self, baseline: str, feat: int, dtype: torch.dtype) -> bool:
-        """Whether a baseline of PyTorch or PyG takes part. On a GPU beside the first dtype and fp32, main_dim."""
-        chosen = feat == self.main_dim and name_of(dtype) in (self.dtypes[0], "fp32")
-        return baseline in self.baselines and (chosen or not self.on_gpu)
 
 
 @functools.lru_cache(maxsize=2)

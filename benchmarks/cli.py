@@ -14,7 +14,7 @@ import torch
 from tqdm import tqdm
 
 from . import baselines, gpu, graphs, marks, rows, runner, table, table_parts
-from .case import BASELINES, DIRECTIONS, DTYPES, LAYERS, MODELS, Config
+from .case import DIRECTIONS, DTYPES, LAYERS, MODELS, Config
 from .timing import GPU, QUICK, Effort
 
 FAMILIES = {
@@ -60,12 +60,12 @@ FAMILY_DEFAULTS: dict[str, dict[str, dict]] = {
 }
 DEFAULTS = {
     "cpu": _Defaults(
-        tuple(DTYPES), ("arxiv", "powerlaw-20k"), graphs.ORDERS, (128,), (1, 4), DIRECTIONS[:2], BASELINES[:3],
-        "int64", 2, Effort(),
+        tuple(DTYPES), ("arxiv", "powerlaw-20k"), graphs.ORDERS, (128,), (1, 4), DIRECTIONS[:2],
+        baselines.BY_DEFAULT["cpu"], "int64", 2, Effort(),
     ),
     "cuda": _Defaults(
         ("fp16", "bf16", "fp32"), ("reddit-size", "products-size", "arxiv-size"), ("sorted",), (128, 64, 256), (1, 4, 8),
-        ("forward", "backward"), BASELINES[1:], "int32", os.cpu_count() or 1, GPU,
+        ("forward", "backward"), baselines.BY_DEFAULT["cuda"], "int32", os.cpu_count() or 1, GPU,
     ),
 }  # fmt: skip
 
@@ -89,7 +89,7 @@ def _add_options(parser: argparse.ArgumentParser) -> None:
     add("--layers", nargs="+", choices=LAYERS, default=list(LAYERS[:2]), help="of the subcommand layer")
     add("--models", nargs="+", choices=MODELS, default=list(MODELS), help="of the subcommand train")
     add("--hidden", type=int, default=256, help="units of a hidden layer, a head, of the subcommand train")
-    add("--baselines", nargs="*", choices=BASELINES)
+    add("--baselines", nargs="*", choices=baselines.NAMES)
     add("--eager", action="store_true", help="nothing made by torch.compile, which takes tens of seconds a contestant")
     add("--idtype", choices=tuple(IDTYPES), help="of node ids: int64, as DGL's, or on a GPU int32")
     add("--threads", type=int, help="of the CPU: 2, or with a GPU all")

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 from collections.abc import Callable, Iterator
 
 import torch
@@ -9,9 +10,11 @@ from torch import Tensor
 
 from halfgnn import ops, reference
 
-from . import baselines, verify
-from .case import Case, Config, Contestant, normal, uniform
+from . import verify
+from .baselines import Problem
+from .case import Case, Config, Contestant, directed, normal, uniform
 from .graphs import BenchGraph
+from .rivals import rivals
 
 OPS = ("copy_e_sum", "e_sub_v", "e_div_v")
 
@@ -37,48 +40,35 @@ def _truth(name: str, part: verify.Sample, tensors: tuple[Tensor, ...]) -> tuple
     )
 
 
-def _work(name: str, graph: BenchGraph, contender: str, tensors: tuple[Tensor, ...]) -> Callable[[], Tensor]:
-    if contender == "dgl":
-        work = baselines.dgl_op(graph, name, *tensors)
-        return lambda: work(*tensors)
-    if contender == "halfgnn":
-        operator = getattr(ops, name)
-        return lambda: operator(graph.halfgnn, *tensors)
-    if name == "copy_e_sum":
-        shape = (graph.num_nodes, *tensors[0].shape[1:])
-        return lambda: tensors[0].new_zeros(shape).index_add_(0, graph.dst, tensors[0])
-    combine = torch.sub if name == "e_sub_v" else torch.div
-    return lambda: combine(tensors[0], tensors[1].index_select(0, graph.dst))
-
-
-def _contestant(name: str, graph: BenchGraph, heads: int, contender: str, dtype: torch.dtype) -> Contestant:
-    def check(out: Tensor) -> float:
+def _check(name: str, graph: BenchGraph, heads: int, dtype: torch.dtype, strict: bool) -> Callable[[Tensor], float]:
+    def compare(out: Tensor) -> float:
         part = verify.sample(graph)
         truth, magnitude = _truth(name, part, _tensors(name, graph, heads, dtype))
         result = verify.take(out, part.rows if name == "copy_e_sum" else part.edges)
-        if contender == "halfgnn":
+        if strict:
             return verify.check_rounded_once(result, truth, magnitude, f"{name} {dtype}")
-        return verify.relative_error(result, truth)
+        return verify.relative_error(result.reshape(truth.shape), truth)
 
-    moved = graph.num_edges * heads * dtype.itemsize * (1 if name == "copy_e_sum" else 2)
-    return Contestant(
-        contender,
-        dtype,
-        lambda: _work(name, graph, contender, _tensors(name, graph, heads, dtype)),
-        check,
-        bytes_moved=moved,
-    )
+    return compare
+
+
+def _contestants(config: Config, name: str, graph: BenchGraph, heads: int) -> Iterator[Contestant]:
+    for dtype in config.torch_dtypes():
+        operands = functools.partial(_tensors, name, graph, heads, dtype)
+        operator = functools.partial(getattr(ops, name), graph.halfgnn)
+        moved = graph.num_edges * heads * dtype.itemsize * (1 if name == "copy_e_sum" else 2)
+
+        def make(operands=operands, operator=operator):
+            return directed("forward", operator, operands(), 5)
+
+        strict = _check(name, graph, heads, dtype, strict=True)
+        yield Contestant("halfgnn", dtype, make, strict, bytes_moved=moved)
+        problem = Problem(name, "forward", graph, heads, 1, dtype)
+        yield from rivals(config, problem, operands, _check(name, graph, heads, dtype, strict=False), moved)
 
 
 def cases(config: Config) -> Iterator[Case]:
+    heads = max(config.heads)
     for graph in config.ordered_graphs():
         for name in OPS:
-            heads = max(config.heads)
-            contestants = []
-            for dtype in config.torch_dtypes():
-                contestants += [
-                    _contestant(name, graph, heads, contender, dtype)
-                    for contender in ("halfgnn", "dgl", "index_add")
-                    if contender == "halfgnn" or contender in config.baselines
-                ]
-            yield Case("edges", name, "forward", graph, heads, 1, contestants)
+            yield Case("edges", name, "forward", graph, heads, 1, list(_contestants(config, name, graph, heads)))

@@ -16,16 +16,20 @@ GB/s counts an index and a feature row for every edge, for all of them.
 
 from __future__ import annotations
 
+import functools
 from collections.abc import Iterator
 
 import torch
+from torch import Tensor
 
 import halfgnn
 from halfgnn import ops, reference
 
-from . import baselines, gather, verify
+from . import gather, verify
+from .baselines import Problem, check_messages
 from .case import Case, Config, Contestant
 from .graphs import BenchGraph
+from .rivals import rivals
 from .spmm import features, gathered_bytes
 
 COPY_BYTES = {"cpu": 256 << 20, "cuda": 2 << 30}
@@ -46,37 +50,33 @@ def _gather(graph: BenchGraph, dim: int, dtype: torch.dtype, name: str):
     if name == "halfgnn, in sequence":
         sequence = _in_sequence(graph)
         return lambda: ops.copy_u_sum(sequence, x)
-    if name == "dgl":
-        function = baselines.dgl_op(graph, "copy_u_sum", x)
-        return lambda: function(x)
     if name == "embedding_bag":
         bag = torch.nn.functional.embedding_bag
         return lambda: bag(indices, x, indptr, mode="sum", include_last_offset=True)
     needed = graph.num_edges * dim * dtype.itemsize
-    baselines.check_messages(needed, graph.device)
+    check_messages(needed, graph.device)
     out = x.new_empty((graph.num_edges, dim))
     return lambda: torch.index_select(x, 0, indices, out=out)
 
 
-def _gather_contestant(graph: BenchGraph, dim: int, name: str, dtype: torch.dtype) -> Contestant:
-    def check(out) -> float:
-        part = verify.sample(graph)
-        x = verify.take(features(graph, 1, dim, dtype), part.sources).double()
-        truth = reference.gspmm(part.graph, "copy_lhs", "sum", x, None)
-        if name == "halfgnn":
-            magnitude = reference.gspmm(part.graph, "copy_lhs", "sum", x.abs(), None)
-            what = f"copy_u_sum {dtype}"
-            return verify.check_rounded_once(verify.take(out, part.rows), truth, magnitude, what)
-        return verify.relative_error(verify.take(out, part.rows), truth)
+def _check(graph: BenchGraph, dim: int, dtype: torch.dtype, strict: bool, out: Tensor) -> float:
+    part = verify.sample(graph)
+    x = verify.take(features(graph, 1, dim, dtype), part.sources).double()
+    truth, result = reference.gspmm(part.graph, "copy_lhs", "sum", x, None), verify.take(out, part.rows)
+    if strict:
+        magnitude = reference.gspmm(part.graph, "copy_lhs", "sum", x.abs(), None)
+        return verify.check_rounded_once(result, truth, magnitude, f"copy_u_sum {dtype}")
+    return verify.relative_error(result, truth)
 
-    sums = name in ("halfgnn", "dgl", "embedding_bag")
-    return Contestant(
-        name,
-        dtype,
-        lambda: _gather(graph, dim, dtype, name),
-        check if sums else None,
-        bytes_moved=gathered_bytes(graph, dim, 0, dtype),
-    )
+
+def _gathers(config: Config, graph: BenchGraph, dim: int, dtype: torch.dtype) -> Iterator[Contestant]:
+    moved, check = gathered_bytes(graph, dim, 0, dtype), functools.partial(_check, graph, dim, dtype)
+    for name in GATHERS:
+        checked = functools.partial(check, name == "halfgnn") if name in SUMS else None
+        yield Contestant(name, dtype, functools.partial(_gather, graph, dim, dtype, name), checked, bytes_moved=moved)
+    problem = Problem("copy_u_sum", "forward", graph, 1, dim, dtype)
+    operands = functools.partial(features, graph, 1, dim, dtype)
+    yield from rivals(config, problem, lambda: (operands(),), functools.partial(check, False), moved, others=False)
 
 
 def _copy_contestant(graph: BenchGraph, dim: int, name: str, dtype: torch.dtype) -> Contestant:
@@ -100,7 +100,8 @@ def _copy_contestant(graph: BenchGraph, dim: int, name: str, dtype: torch.dtype)
     return Contestant(name, dtype, make, bytes_moved=times * (buffer // dtype.itemsize) * dtype.itemsize)
 
 
-GATHERS = ("halfgnn", "halfgnn, in sequence", "dgl", "embedding_bag", "index_select")
+GATHERS = ("halfgnn", "halfgnn, in sequence", "embedding_bag", "index_select")
+SUMS = ("halfgnn", "embedding_bag")
 COPIES = ("copy, cached", "copy, memory")
 
 
@@ -110,10 +111,6 @@ def cases(config: Config) -> Iterator[Case]:
         for dim in config.dims:
             contestants = []
             for dtype in config.torch_dtypes(dim):
-                contestants += [
-                    _gather_contestant(graph, dim, way, dtype)
-                    for way in GATHERS
-                    if way != "dgl" or "dgl" in config.baselines
-                ]
+                contestants += _gathers(config, graph, dim, dtype)
                 contestants += [_copy_contestant(graph, dim, copy, dtype) for copy in COPIES]
             yield gather.beside(Case("limits", "copy_u_sum", "forward", graph, 1, dim, contestants))

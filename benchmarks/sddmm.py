@@ -11,10 +11,12 @@ from torch import Tensor
 
 from halfgnn import ops, reference
 
-from . import baselines, gather, verify
+from . import gather, verify
+from .baselines import Problem
 from .case import Case, Config, Contestant, directed, with_backward
 from .graphs import BenchGraph
-from .spmm import features, gathered_bytes, yardstick
+from .rivals import rivals
+from .spmm import features, gathered_bytes
 
 
 @dataclass(frozen=True)
@@ -53,43 +55,21 @@ def _truth(inputs: _Inputs, dtype: torch.dtype) -> tuple[Tensor, Tensor]:
     return reference.gsddmm(part.graph, inputs.op, *signed), reference.gsddmm(part.graph, inputs.op, *unsigned)
 
 
-def _contestant(inputs: _Inputs, name: str, dtype: torch.dtype, direction: str) -> Contestant:
-    def make():
-        x, y = inputs.tensors(dtype)
-        if name == "torch gather":
-            return baselines.gathered_dot(inputs.graph, x, y)
-        if name == "torch.sparse":
-            return baselines.sampled_addmm(inputs.graph, x, y)
-        if name == "dgl":
-            work = baselines.dgl_op(inputs.graph, inputs.name, x, y)
-        else:
-            graph, operator = inputs.graph.halfgnn, getattr(ops, inputs.name)
-
-            def work(x, y):
-                return operator(graph, x, y)
-
-        return directed(direction, work, (x, y), 5)
-
-    backward = direction != "forward"
-    check = None if backward else inputs.check(dtype, strict=name == "halfgnn")
-    feat = inputs.heads * inputs.dim
-    moved = 0 if backward else gathered_bytes(inputs.graph, feat, inputs.heads, dtype)
-    return Contestant(name, dtype, make, check, bytes_moved=moved)
-
-
 def _contestants(inputs: _Inputs, config: Config, direction: str) -> Iterator[Contestant]:
-    backward, feat = direction != "forward", inputs.heads * inputs.dim
-    torch_too = not backward and inputs.op == "dot" and inputs.heads == 1 and config.main_order(inputs.graph)
-    for dtype in config.torch_dtypes(feat if inputs.op == "dot" else None):
-        yield _contestant(inputs, "halfgnn", dtype, direction)
-        if "dgl" in config.baselines:
-            yield _contestant(inputs, "dgl", dtype, direction)
-            if inputs.op == "dot" and not backward:
-                yield yardstick(inputs.graph, feat, dtype)
-        if torch_too and config.has("index_add", feat, dtype):
-            yield _contestant(inputs, "torch gather", dtype, direction)
-        if torch_too and config.on_gpu and config.has("torch.sparse", feat, dtype):
-            yield _contestant(inputs, "torch.sparse", dtype, direction)
+    graph, heads, dim, is_forward = inputs.graph, inputs.heads, inputs.dim, direction == "forward"
+    for dtype in config.torch_dtypes(heads * dim if inputs.op == "dot" else None):
+        operator = functools.partial(getattr(ops, inputs.name), graph.halfgnn)
+        moved = gathered_bytes(graph, heads * dim, heads, dtype) if is_forward else 0
+
+        def make(operator=operator, dtype=dtype):
+            return directed(direction, operator, inputs.tensors(dtype), 5)
+
+        strict = inputs.check(dtype, strict=True) if is_forward else None
+        yield Contestant("halfgnn", dtype, make, strict, bytes_moved=moved)
+        problem = Problem(inputs.name, direction, graph, heads, dim, dtype)
+        yield from rivals(
+            config, problem, functools.partial(inputs.tensors, dtype), inputs.check(dtype, strict=False), moved
+        )
 
 
 def _check_gradients(config: Config, timed: _Inputs) -> None:

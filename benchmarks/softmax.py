@@ -2,49 +2,53 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+import functools
+from collections.abc import Callable, Iterator
 
 import torch
 from torch import Tensor
 
 from halfgnn import ops, reference
 
-from . import baselines, verify
+from . import verify
+from .baselines import Problem
 from .case import Case, Config, Contestant, directed, normal, with_backward
 from .graphs import BenchGraph
+from .rivals import rivals
 
 
 def _logits(graph: BenchGraph, heads: int, dtype: torch.dtype) -> Tensor:
     return normal((graph.num_edges, heads, 1), dtype, 1, graph.device)
 
 
-def _contestant(graph: BenchGraph, heads: int, name: str, dtype: torch.dtype, direction: str) -> Contestant:
-    backward = direction != "forward"
-
-    def check(out: Tensor) -> float:
+def _check(graph: BenchGraph, heads: int, dtype: torch.dtype, strict: bool) -> Callable[[Tensor], float]:
+    def compare(out: Tensor) -> float:
         part = verify.sample(graph)
         logits = verify.take(_logits(graph, heads, dtype), part.edges).double()
         truth, result = reference.edge_softmax(part.graph, logits), verify.take(out, part.edges)
-        if name == "halfgnn":
+        if strict:
             # exp turns the rounding of its argument, of a few units, into a relative error.
             return verify.check_rounded_once(result, truth, 16 * truth, f"edge_softmax {dtype}")
-        return verify.relative_error(result, truth)
+        return verify.relative_error(result.reshape(truth.shape), truth)
 
-    def make():
-        logits = _logits(graph, heads, dtype)
-        if name == "dgl":
-            work = baselines.dgl_op(graph, "edge_softmax", logits)
-        elif name == "pyg softmax":
-            work = baselines.pyg_softmax(graph)
-        else:
+    return compare
 
-            def work(x):
-                return ops.edge_softmax(graph.halfgnn, x)
 
-        return directed(direction, work, (logits,), 5)
+def _contestants(config: Config, graph: BenchGraph, heads: int, direction: str) -> Iterator[Contestant]:
+    is_forward, operator = direction == "forward", functools.partial(ops.edge_softmax, graph.halfgnn)
+    for dtype in config.torch_dtypes():
+        moved = graph.num_edges * 2 * heads * dtype.itemsize if is_forward else 0
 
-    moved = 0 if backward else graph.num_edges * 2 * heads * dtype.itemsize
-    return Contestant(name, dtype, make, None if backward else check, bytes_moved=moved)
+        def operands(dtype=dtype) -> tuple[Tensor]:
+            return (_logits(graph, heads, dtype),)
+
+        def make(operands=operands):
+            return directed(direction, operator, operands(), 5)
+
+        strict = _check(graph, heads, dtype, strict=True) if is_forward else None
+        yield Contestant("halfgnn", dtype, make, strict, bytes_moved=moved)
+        problem = Problem("edge_softmax", direction, graph, heads, 1, dtype)
+        yield from rivals(config, problem, operands, _check(graph, heads, dtype, strict=False), moved)
 
 
 def _check_gradients(config: Config, heads: int, order: str) -> None:
@@ -59,8 +63,6 @@ def _check_gradients(config: Config, heads: int, order: str) -> None:
 
 
 def cases(config: Config) -> Iterator[Case]:
-    names = ["halfgnn", *(["dgl"] if "dgl" in config.baselines else [])]
-    names += ["pyg softmax"] if "pyg" in config.baselines else []
     for graph in config.ordered_graphs():
         for heads in config.heads:
             for direction in config.directions:
@@ -72,9 +74,5 @@ def cases(config: Config) -> Iterator[Case]:
                     if backward:
                         _check_gradients(config, heads, order)
 
-                contestants = [
-                    _contestant(graph, heads, name, dtype, direction)
-                    for dtype in config.torch_dtypes()
-                    for name in names
-                ]
+                contestants = list(_contestants(config, graph, heads, direction))
                 yield Case("softmax", "edge_softmax", direction, graph, heads, 1, contestants, before)

@@ -1,7 +1,6 @@
 """SpMM: copy_u and u_mul_e, reduced into destination nodes.
 
-Beside DGL every case also times DGL's copy_u_sum (``dgl copy_u_sum``), the yardstick of the CPU's marks; on a GPU, the pure
-gather over the same indices.
+On a GPU, beside the pure gather over the same indices.
 """
 
 from __future__ import annotations
@@ -15,11 +14,11 @@ from torch import Tensor
 
 from halfgnn import ops, reference
 
-from . import baselines, gather, verify
+from . import gather, verify
+from .baselines import Problem
 from .case import Case, Config, Contestant, directed, normal, uniform, with_backward
 from .graphs import BenchGraph
-
-YARDSTICK = "dgl copy_u_sum"
+from .rivals import rivals
 
 
 @dataclass(frozen=True)
@@ -54,18 +53,6 @@ def gathered_bytes(graph: BenchGraph, feat: int, heads: int, dtype: torch.dtype)
     """A feature row, a source id and the weights for every edge."""
     ids = graph.src.element_size()
     return graph.num_edges * (ids + (feat + heads) * dtype.itemsize)
-
-
-def yardstick(graph: BenchGraph, dim: int, dtype: torch.dtype) -> Contestant:
-    """DGL's own copy_u_sum of a row of `dim` elements."""
-
-    def make():
-        x = normal((graph.num_nodes, dim), dtype, 1, graph.device)
-        function = baselines.dgl_op(graph, "copy_u_sum", x)
-        return lambda: function(x)
-
-    moved = gathered_bytes(graph, dim, 0, dtype)
-    return Contestant(YARDSTICK, dtype, make, bytes_moved=moved)
 
 
 @dataclass(frozen=True)
@@ -108,80 +95,22 @@ def _truth(inputs: _Inputs, dtype: torch.dtype) -> tuple[Tensor, Tensor]:
     return formula(x, w), formula(x.abs(), w)  # weights are not negative
 
 
-def _contestant(inputs: _Inputs, name: str, dtype: torch.dtype, direction: str) -> Contestant:
-    def function() -> Callable[..., Tensor]:
-        tensors = inputs.tensors(dtype)
-        if name == "dgl":
-            return baselines.dgl_op(inputs.graph, inputs.spmm.name, *tensors)
-        graph, operator = inputs.graph.halfgnn, getattr(ops, inputs.spmm.name)
-        return lambda *args: operator(graph, *args)
-
-    def make():
-        return directed(direction, function(), inputs.tensors(dtype), 5)
-
-    backward = direction != "forward"
-    check = None if backward else inputs.check(dtype, strict=name == "halfgnn")
-    feat = inputs.heads * inputs.dim
-    weight_count = inputs.heads if inputs.spmm.weighted else 0
-    moved = 0 if direction == "forward+backward" else gathered_bytes(inputs.graph, feat, weight_count, dtype)
-    return Contestant(name, dtype, make, check, bytes_moved=moved)
-
-
-def _formula(inputs: _Inputs) -> Callable[..., Tensor]:
-    """The operator by gathering and index_add, differentiable."""
-    graph = inputs.graph
-
-    def work(x: Tensor, w: Tensor) -> Tensor:
-        return x.new_zeros(x.shape).index_add(0, graph.dst, x.index_select(0, graph.src) * w)
-
-    return work
-
-
-def _other_contestant(inputs: _Inputs, name: str, dtype: torch.dtype, direction: str) -> Contestant:
-    """PyTorch's and PyG's ways."""
-
-    def make():
-        x, *rest = inputs.tensors(dtype)
-        w = rest[0] if rest else None
-        if direction == "backward":
-            baselines.check_messages(5 * inputs.graph.num_edges * x[0].numel() * x.element_size(), inputs.graph.device)
-            return directed(direction, _formula(inputs), (x, w), 5)
-        if name == "pyg scatter":
-            return baselines.pyg_scatter(inputs.graph, x, w, inputs.spmm.reduce)
-        makers = {"torch.sparse": baselines.sparse_matmul, "index_add": baselines.index_add}
-        return {**makers, "pyg conv": baselines.pyg_conv}[name](inputs.graph, x, w)
-
-    return Contestant(name, dtype, make, inputs.check(dtype, strict=False) if direction == "forward" else None)
-
-
-def _others(inputs: _Inputs, config: Config, direction: str, dtype: torch.dtype) -> Iterator[str]:
-    """Names of PyTorch's and PyG's ways. They take long, and are measured once an operator, by one head."""
-    if not config.main_order(inputs.graph) or direction == "forward+backward":
-        return
-    feat, has_one_head = inputs.heads * inputs.dim, inputs.heads == 1
-    if direction == "forward" and inputs.spmm.reduce == "sum" and has_one_head:
-        if config.has("torch.sparse", feat, dtype):
-            yield "torch.sparse"
-        if config.has("index_add", feat, dtype):
-            yield "index_add"
-    if direction == "backward" and has_one_head and config.has("index_add", feat, dtype):
-        yield "index_add"
-    if direction == "forward" and config.has("pyg", feat, dtype):
-        yield "pyg scatter"
-        if inputs.spmm.reduce == "sum" and has_one_head:
-            yield "pyg conv"
-
-
 def _contestants(inputs: _Inputs, config: Config, direction: str) -> Iterator[Contestant]:
-    feat = inputs.heads * inputs.dim
-    for dtype in config.torch_dtypes(feat):
-        yield _contestant(inputs, "halfgnn", dtype, direction)
-        if "dgl" in config.baselines:
-            yield _contestant(inputs, "dgl", dtype, direction)
-            if direction == "forward" and inputs.spmm.name != "copy_u_sum":
-                yield yardstick(inputs.graph, feat, dtype)
-        for name in _others(inputs, config, direction, dtype):
-            yield _other_contestant(inputs, name, dtype, direction)
+    graph, heads, dim = inputs.graph, inputs.heads, inputs.dim
+    is_forward, weight_count = direction == "forward", heads if inputs.spmm.weighted else 0
+    for dtype in config.torch_dtypes(heads * dim):
+        operator = functools.partial(getattr(ops, inputs.spmm.name), graph.halfgnn)
+        moved = 0 if direction == "forward+backward" else gathered_bytes(graph, heads * dim, weight_count, dtype)
+
+        def make(operator=operator, dtype=dtype):
+            return directed(direction, operator, inputs.tensors(dtype), 5)
+
+        strict = inputs.check(dtype, strict=True) if is_forward else None
+        yield Contestant("halfgnn", dtype, make, strict, bytes_moved=moved)
+        problem = Problem(inputs.spmm.name, direction, graph, heads, dim, dtype)
+        yield from rivals(
+            config, problem, functools.partial(inputs.tensors, dtype), inputs.check(dtype, strict=False), moved
+        )
 
 
 def _check_gradients(config: Config, spmm: Spmm, heads: int, dim: int, order: str) -> None:

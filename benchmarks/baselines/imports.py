@@ -1,0 +1,62 @@
+"""Packages that need not be there. One that cannot be imported is not tried again."""
+
+from __future__ import annotations
+
+import contextlib
+import functools
+import importlib
+import os
+from typing import Any
+
+import torch
+
+from .registry import Unavailable, first_line
+
+
+@functools.cache
+def _attempt(name: str) -> tuple[Any, str]:
+    """(the module, "") or (None, why not)"""
+    try:
+        return importlib.import_module(name), ""
+    except Exception as error:  # a wheel of another torch fails in its own ways
+        return None, first_line(error)
+
+
+def import_package(name: str) -> Any:
+    """Raises Unavailable with the reason."""
+    module, why_not = _attempt(name)
+    if module is None:
+        raise Unavailable(f"{name} cannot be imported: {why_not}")
+    return module
+
+
+def import_pyg() -> Any:
+    """The torch_geometric package."""
+    return import_package("torch_geometric")
+
+
+def import_dgl() -> Any:
+    """The dgl package on its PyTorch backend."""
+    os.environ.setdefault("DGLBACKEND", "pytorch")  # else the first import writes a file
+    return import_package("dgl")
+
+
+@functools.cache
+def dgl_runs_on(device: str) -> bool:
+    """Whether this DGL has graphs there: PyPI's has them on the CPU alone."""
+    if device == "cpu":
+        return True
+    try:
+        import_dgl().graph((torch.zeros(1).long(), torch.zeros(1).long())).to(device)
+    except Unavailable:
+        raise
+    except Exception:
+        return False
+    return True
+
+
+def set_threads(count: int) -> None:
+    """Threads of PyTorch, halfgnn and, where it is there, DGL."""
+    torch.set_num_threads(count)
+    with contextlib.suppress(Unavailable):
+        import_dgl().utils.set_num_threads(count)

@@ -1,0 +1,77 @@
+"""torch_geometric: its scatter and softmax, and MessagePassing as one writes a layer."""
+
+from __future__ import annotations
+
+import functools
+from collections.abc import Callable
+from types import SimpleNamespace
+
+from torch import Tensor
+
+from .composed import COMPOSED
+from .imports import import_pyg
+from .registry import ANY_DIRECTION, ATTENTIONS, Problem, check_messages, competitor
+
+scatter = competitor("pyg scatter", option="pyg")
+
+
+@scatter.does("copy_u_sum", "copy_u_max", "u_mul_e_sum")
+def _scatter(problem: Problem, *operands: Tensor) -> Callable[..., Tensor]:
+    reduce, graph = problem.op.rpartition("_")[2], problem.graph
+    by_pyg = import_pyg().utils.scatter
+    # A maximum works on a copy, and expands its indices.
+    check_messages((2 if reduce == "max" else 1) * problem.message_bytes, graph.device)
+    src, dst = graph.edge_index
+
+    def work(x: Tensor, weight: Tensor | None = None) -> Tensor:
+        messages = x.index_select(0, src)
+        if weight is not None:
+            messages.mul_(weight)
+        return by_pyg(messages, dst, 0, graph.num_nodes, reduce)
+
+    return work
+
+
+conv = competitor("pyg conv", option="pyg")
+
+
+@conv.does("copy_u_sum", "u_mul_e_sum", one_head=True)
+def _conv(problem: Problem, *operands: Tensor) -> Callable[..., Tensor]:
+    base, graph = import_pyg().nn.MessagePassing, problem.graph
+    check_messages(2 * problem.message_bytes, graph.device)
+
+    class Sum(base):
+        def forward(self, edge_index, x, weight):
+            return self.propagate(edge_index, x=x, weight=weight)
+
+        def message(self, x_j, weight):
+            return x_j if weight is None else x_j * weight
+
+    layer = Sum(aggr="sum", node_dim=0)
+    return lambda x, weight=None: layer(graph.edge_index, x, weight)
+
+
+softmax = competitor("pyg softmax", option="pyg")
+
+
+@softmax.does("edge_softmax", directions=ANY_DIRECTION)
+def _softmax(problem: Problem, *operands: Tensor) -> Callable[..., Tensor]:
+    by_pyg, graph = import_pyg().utils.softmax, problem.graph
+    return lambda logits: by_pyg(logits, graph.edge_index[1], num_nodes=graph.num_nodes)
+
+
+attention = competitor("pyg")
+
+
+@attention.does(*ATTENTIONS, directions=ANY_DIRECTION)
+def _attention(problem: Problem, *operands: Tensor) -> Callable[..., Tensor]:
+    graph, utils = problem.graph, import_pyg().utils
+    check_messages(3 * problem.message_bytes, graph.device)
+    src, dst = graph.edge_index
+    on = SimpleNamespace(
+        u_add_v=lambda x, y: x.index_select(0, src) + y.index_select(0, dst),
+        u_dot_v=lambda x, y: (x.index_select(0, src) * y.index_select(0, dst)).sum(-1, keepdim=True),
+        edge_softmax=lambda logits: utils.softmax(logits, dst, num_nodes=graph.num_nodes),
+        u_mul_e_sum=lambda x, w: utils.scatter(x.index_select(0, src) * w, dst, 0, graph.num_nodes, "sum"),
+    )
+    return functools.partial(COMPOSED[problem.op], on)

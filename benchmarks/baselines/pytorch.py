@@ -1,0 +1,83 @@
+"""PyTorch's own ways: torch.sparse, and indexing with index_add."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+import torch
+from torch import Tensor
+
+from .registry import Problem, Unavailable, check_messages, competitor
+
+sparse = competitor("torch.sparse")
+
+
+@sparse.does("copy_u_sum", "u_mul_e_sum", one_head=True)
+def _matmul(problem: Problem, x: Tensor, weight: Tensor | None = None) -> Callable[..., Tensor]:
+    """A @ x; A holds the weights, or ones. Its values are set before timing."""
+    graph = problem.graph
+    indptr, indices, edge_ids = graph.halfgnn.csc()
+    if weight is None:
+        values = x.new_ones(graph.num_edges)
+    else:
+        values = weight.flatten() if edge_ids is None else weight.flatten()[edge_ids.long()]
+    size = (graph.num_nodes, graph.num_nodes)
+    matrix = torch.sparse_csr_tensor(indptr, indices, values, size, check_invariants=False)
+    return lambda x, weight=None: matrix @ x
+
+
+@sparse.does("u_dot_v", one_head=True, devices=("cuda",))
+def _sampled_addmm(problem: Problem, x: Tensor, y: Tensor) -> Callable[..., Tensor]:
+    graph = problem.graph
+    indptr, indices, edge_ids = graph.halfgnn.csc()
+    if edge_ids is not None:
+        raise Unavailable("its results are in the order of the adjacency")
+    size = (graph.num_nodes, graph.num_nodes)
+    matrix = torch.sparse_csr_tensor(indptr, indices, x.new_zeros(graph.num_edges), size, check_invariants=False)
+    return lambda x, y: torch.sparse.sampled_addmm(matrix, y, x.t(), beta=0.0).values().unsqueeze(1)
+
+
+index_add = competitor("index_add")
+
+
+@index_add.does("copy_u_sum", "u_mul_e_sum", one_head=True, directions=("forward", "backward"))
+def _index_add(problem: Problem, *operands: Tensor) -> Callable[..., Tensor]:
+    """x[src], times weights, index_add'ed by destination."""
+    graph = problem.graph
+    check_messages((1 if problem.is_forward else 5) * problem.message_bytes, graph.device)
+
+    def in_place(x: Tensor, weight: Tensor | None = None) -> Tensor:
+        messages = x.index_select(0, graph.src)
+        if weight is not None:
+            messages.mul_(weight)
+        return x.new_zeros(x.shape).index_add_(0, graph.dst, messages)
+
+    def differentiable(x: Tensor, weight: Tensor | None = None) -> Tensor:
+        messages = x.index_select(0, graph.src)
+        return x.new_zeros(x.shape).index_add(0, graph.dst, messages if weight is None else messages * weight)
+
+    return in_place if problem.is_forward else differentiable
+
+
+@index_add.does("copy_e_sum", "e_sub_v", "e_div_v")
+def _parts_of_softmax(problem: Problem, *operands: Tensor) -> Callable[..., Tensor]:
+    dst, num_nodes = problem.graph.dst, problem.graph.num_nodes
+    if problem.op == "copy_e_sum":
+        return lambda x: x.new_zeros((num_nodes, *x.shape[1:])).index_add_(0, dst, x)
+    combine = torch.sub if problem.op == "e_sub_v" else torch.div
+    return lambda x, y: combine(x, y.index_select(0, dst))
+
+
+gather = competitor("torch gather", option="index_add")
+
+
+@gather.does("u_dot_v", one_head=True)
+def _gathered_dot(problem: Problem, *operands: Tensor) -> Callable[..., Tensor]:
+    """(x[src] * y[dst]).sum(-1)"""
+    graph = problem.graph
+    check_messages(2 * problem.message_bytes, graph.device)
+
+    def work(x: Tensor, y: Tensor) -> Tensor:
+        return x.index_select(0, graph.src).mul_(y.index_select(0, graph.dst)).sum(-1, keepdim=True)
+
+    return work
