@@ -1,5 +1,6 @@
 """The competitors of the benchmarks: each computes what it is asked for or says why not, and what is wrong is noted."""
 
+import functools
 import sys
 from pathlib import Path
 
@@ -92,7 +93,9 @@ ABILITIES = [
 
 
 @pytest.mark.parametrize("competitor,op,direction", ABILITIES)
-def test_results_and_gradients_are_right(competitor, op, direction):
+def test_results_and_gradients_are_right(competitor, op, direction, monkeypatch):
+    if competitor.name == "torch.compile":  # but for the code that Inductor generates, which takes seconds each
+        monkeypatch.setattr(torch, "compile", functools.partial(torch.compile, backend="aot_eager"))
     tried = 0
     for heads, dim in SHAPES:
         problem = problem_of(op, heads, dim, direction=direction)
@@ -103,6 +106,32 @@ def test_results_and_gradients_are_right(competitor, op, direction):
             except Unavailable as error:
                 pytest.skip(str(error))
     assert tried
+
+
+@pytest.mark.parametrize("op,direction", [("u_mul_e_sum", "forward"), ("gatv2_attention", "backward")])
+def test_inductor_compiles_the_formulas_before_they_are_timed(op, direction):
+    torch._dynamo.reset()
+    counters = torch._dynamo.utils.counters
+    problem = problem_of(op, 2, 8, direction=direction)
+    (compiled,) = (competitor for competitor in ALL if competitor.name == "torch.compile")
+    assert_right(compiled, problem)
+    operands = operands_of(problem)
+    work = directed(problem.direction, compiled.prepare(problem, operands), operands, 5)
+    before = counters["stats"]["unique_graphs"], counters["aot_autograd"]["total"]
+    work()
+    work()
+    assert (counters["stats"]["unique_graphs"], counters["aot_autograd"]["total"]) == before
+
+
+def test_many_cases_compile_each():
+    """More than the recompilations that Dynamo allows a function."""
+    (compiled,) = (competitor for competitor in ALL if competitor.name == "torch.compile")
+    for dim in range(1, 12):
+        problem = problem_of("copy_u_sum", dim=dim)
+        operands = operands_of(problem)
+        with pytest.MonkeyPatch.context() as patch:
+            patch.setattr(torch, "compile", functools.partial(torch.compile, backend="eager"))
+            assert compiled.prepare(problem, operands)(*operands).shape == operands[0].shape
 
 
 def test_somebody_has_every_operator():
