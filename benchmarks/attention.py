@@ -47,6 +47,9 @@ def _tensors(kind: Kind, graph: BenchGraph, heads: int, dim: int, dtype: torch.d
     for i, (shape, target) in enumerate(zip(kind.shapes, kind.targets)):
         rows = (graph.num_nodes,) if target else ()
         made.append(normal((*rows, heads, *((dim,) if shape == "hd" else ())), dtype, 1 + i, graph.device))
+    if kind.name == "gat_attention":  # whose logits of sources are products of what is summed, as in a model
+        attn = normal((heads, dim), torch.float32, 9, graph.device) * dim**-0.5
+        made[1] = torch.einsum("nhd,hd->nh", made[0], attn.to(dtype))
     return tuple(made)
 
 

@@ -46,7 +46,7 @@ def operands_of(problem):
         "copy_e_sum": (randn(graph.num_edges, heads),),
         "e_sub_v": (randn(graph.num_edges, heads), randn(graph.num_nodes, heads)),
         "e_div_v": (randn(graph.num_edges, heads), randn(graph.num_nodes, heads).abs() + 0.5),
-        "gat_attention": (features[0], randn(graph.num_nodes, heads), randn(graph.num_nodes, heads)),
+        "gat_attention": (features[0], (features[0] * randn(dim)).sum(-1), randn(graph.num_nodes, heads)),
         "gatv2_attention": (*features[:2], randn(heads, dim)),
         "dot_attention": tuple(features),
     }[problem.op]

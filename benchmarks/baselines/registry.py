@@ -30,7 +30,7 @@ OPERATORS = (
     "u_dot_v", "u_add_v",  # x, y -> (E, 1) or (E, H, 1); (E, ...)
     "edge_softmax",  # logits (E, H, 1)
     "copy_e_sum", "e_sub_v", "e_div_v",  # x (E, H); y (N, H)
-    "gat_attention",  # x, logits of sources and of destinations (N, H)
+    "gat_attention",  # x, logits of sources (x times a vector a head) and of destinations (N, H)
     "gatv2_attention",  # x of sources, of destinations, attn (H, D)
     "dot_attention",  # queries of destinations, keys and values of sources
 )  # fmt: skip

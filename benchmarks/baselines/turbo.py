@@ -1,0 +1,89 @@
+"""turbo_gnn (its version 0.1.0rc4 was read): maxima, GATv2 and dot attention by kernels of its own, sums by cuSPARSE. Parameters
+are its defaults: the autotuner tries some thousand combinations a case."""
+
+from __future__ import annotations
+
+import math
+import weakref
+from collections.abc import Callable
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from ..graphs import BenchGraph
+from .composed import SLOPE
+from .imports import import_package
+from .registry import ANY_DIRECTION, Problem, Unavailable, competitor
+
+HEAD_DIMS = (32, 64, 128, 256)
+DEFAULT_WARPS = 8  # of a block of the maxima's kernel, which warns at every call where a row has no work for so many
+
+
+_adjacencies: weakref.WeakKeyDictionary[BenchGraph, Any] = weakref.WeakKeyDictionary()
+
+
+def _adjacency(graph: BenchGraph) -> Any:
+    if graph not in _adjacencies:
+        csc, csr = graph.halfgnn.csc(), graph.halfgnn.csr()
+        made = import_package("turbo_gnn").AdjacencyForwardBackwardWithNodeBuckets
+        _adjacencies[graph] = made.from_csr(csc.indptr, csc.indices, csr.indptr, csr.indices)
+    return _adjacencies[graph]
+
+
+turbo = competitor("turbo_gnn")
+
+
+@turbo.does("copy_u_sum", one_head=True, devices=("cuda",))
+def _sum(problem: Problem, x: Tensor) -> Callable[..., Tensor]:
+    library = import_package("turbo_gnn")
+    if (
+        problem.dtype != torch.float32
+    ):  # cuSPARSE takes no fp32 matrix with half features, and a failure ends the process
+        raise Unavailable("its sums are fp32 alone")
+    # It keeps a workspace for each adjacency, whatever the width that it was made for.
+    import_package("turbo_gnn._C").clear_graph_cache()
+    indptr, indices, _ = (t if t is None else t.int() for t in problem.graph.halfgnn.csc())
+    return lambda x: library.spmm_aggr(x, indptr, indices, "none", -1, 256)
+
+
+@turbo.does("copy_u_max", one_head=True, devices=("cuda",))
+def _max(problem: Problem, x: Tensor) -> Callable[..., Tensor]:
+    library = import_package("turbo_gnn")
+    warps = math.ceil(problem.width * problem.dtype.itemsize / 4 / 32)  # four bytes a thread
+    warps = min(DEFAULT_WARPS, 1 << (warps - 1).bit_length())
+    graph = _adjacency(problem.graph)
+    return lambda x: library.reduction_aggr(graph, x, warps_per_block=warps, reduce="max")
+
+
+def _check_dim(problem: Problem) -> None:
+    if problem.dim not in HEAD_DIMS:
+        raise Unavailable(f"heads of {problem.dim}: it has those of {', '.join(map(str, HEAD_DIMS))}")
+
+
+@turbo.does("gatv2_attention", directions=ANY_DIRECTION, devices=("cuda",))
+def _gatv2(problem: Problem, *operands: Tensor) -> Callable[..., Tensor]:
+    library = import_package("turbo_gnn")
+    _check_dim(problem)
+    graph = _adjacency(problem.graph)
+
+    def work(x_src: Tensor, x_dst: Tensor, attn: Tensor) -> Tensor:
+        return library.gatv2_aggr(graph, x_dst, x_neighbors=x_src, attention_weights=attn, negative_slope=SLOPE).view(
+            x_src.shape
+        )
+
+    return work
+
+
+@turbo.does("dot_attention", directions=ANY_DIRECTION, devices=("cuda",))
+def _dot(problem: Problem, *operands: Tensor) -> Callable[..., Tensor]:
+    library = import_package("turbo_gnn")
+    _check_dim(problem)
+    graph, scale = _adjacency(problem.graph), problem.dim**-0.5
+
+    def work(query: Tensor, key: Tensor, value: Tensor) -> Tensor:
+        """Its Q is the source's and its K the destination's."""
+        out = library.graph_transformer_aggr(graph, query.flatten(1), Q=key, K=query, V=value, scale=scale)
+        return out.view(query.shape)
+
+    return work
