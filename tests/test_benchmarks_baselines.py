@@ -145,6 +145,16 @@ def test_an_unknown_operator_is_refused():
         registry.Competitor("x", "x").does("copy_u_mean")
 
 
+@pytest.mark.skipif(
+    torch._C._dispatch_has_kernel_for_dispatch_key("halfgnn::scalar_spmm", "CPU"), reason="CUDA's kernels are simulated"
+)
+def test_the_algorithm_of_dgl_is_for_gpus():
+    (algorithm,) = (competitor for competitor in ALL if competitor.name == "dgl algorithm")
+    problem = problem_of("copy_u_sum")
+    with pytest.raises(Unavailable, match=r"its kernels are CUDA's"):
+        algorithm.prepare(problem, operands_of(problem))
+
+
 def test_a_package_that_is_not_there_is_tried_once(monkeypatch):
     tried = []
 

@@ -16,7 +16,7 @@ from halfgnn import _library
 GSPMM = torch.ops.halfgnn.gspmm.default
 CUDA_KEY = torch._C.DispatchKeySet(torch._C.DispatchKey.CUDA)
 SCHEMAS = sorted(s.name for s in torch._C._jit_get_all_schemas() if s.name.startswith("halfgnn::"))
-CUDA_ONLY = {"halfgnn::gather_limit"}
+CUDA_ONLY = {"halfgnn::gather_limit", "halfgnn::scalar_spmm", "halfgnn::scalar_sddmm"}
 
 BUILT = halfgnn.has_cuda()
 built = pytest.mark.skipif(not BUILT, reason="the library was built without its CUDA half")

@@ -1,7 +1,7 @@
 """The competitors, as plug-ins: a module each, in the order of their rows. registry.py says how one is written; a new one is
 imported here, and named in docs/benchmarks.md."""
 
-from . import dgl, pytorch, pyg, compiled, cudnn, turbo  # noqa: F401, I001  (the order of their rows)
+from . import dgl, algorithm, pytorch, pyg, compiled, cudnn, turbo  # noqa: F401, I001  (the order of their rows)
 from .dgl import dgl_op
 from .imports import dgl_runs_on, import_dgl, import_pyg, set_threads
 from .registry import ALL, OPERATORS, WIDE, Competitor, Problem, Unavailable, check_messages, reason

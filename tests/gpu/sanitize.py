@@ -96,6 +96,17 @@ def gather_limit(graph, device: str) -> None:
         torch.ops.halfgnn.gather_limit(graph.csc().indices.to(device), feat, tile_bytes)
 
 
+def scalar_baseline(graph, device: str) -> None:
+    csc, (src, dst) = [None if t is None else t.to(device) for t in graph.csc()], (t.to(device) for t in graph.edges())
+    for width in (1, 33, 70):
+        x = torch.randn(graph.num_src, 3, width, dtype=torch.float16).to(device)
+        y = torch.randn(graph.num_dst, 3, width, dtype=torch.float16).to(device)
+        weights = torch.ones(graph.num_edges, 3, 1, dtype=torch.float16).to(device)
+        torch.ops.halfgnn.scalar_spmm(*csc, "mul", "sum", x, weights)
+        torch.ops.halfgnn.scalar_spmm(*csc, "copy_lhs", "max", x, None)
+        torch.ops.halfgnn.scalar_sddmm(src, dst, "dot", x, y, "u", "v")
+
+
 def plan(stride: int):
     """(graph name, graph, case, dtype, misaligned); every stride-th of the widths' cases, in turn over the graphs."""
     dtypes = itertools.cycle(gpu_cases.DTYPES)
@@ -129,6 +140,7 @@ def main() -> int:
                 topology(graph, args.device)
                 if args.device != "cpu":
                     gather_limit(graph, args.device)
+                    scalar_baseline(graph, args.device)
             check(case, graph, copies[name], dtype, misaligned, args.device)
         except AssertionError as error:
             failed.append(f"{case.name} {dtype} on {name}: {str(error).splitlines()[0]}")

@@ -6,7 +6,7 @@ import torch
 from torch.utils._python_dispatch import TorchDispatchMode
 
 # Made by graphs, or for measuring: these have tests of their own.
-ELSEWHERE = {"coo_to_csr", "transpose", "gather_limit"}
+ELSEWHERE = {"coo_to_csr", "transpose", "gather_limit", "scalar_spmm", "scalar_sddmm"}
 
 
 class Recorder(TorchDispatchMode):

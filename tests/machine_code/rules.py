@@ -30,6 +30,9 @@ THREADS = {
     "expand_rows_kernel": 256,
     "finish_long_rows_kernel": 512,
     "permute_edges_kernel": 256,
+    "scalar_dot_kernel": 256,
+    "scalar_sddmm_kernel": 256,
+    "scalar_spmm_kernel": 256,
     "sum_products_kernel": 1024,
     "sum_tiles_kernel": 256,
 }
@@ -66,6 +69,9 @@ MAX_REGISTERS = {
     "permute_edges_kernel": 32,
     "row_extrema_kernel": 80,
     "row_terms_kernel": 128,
+    "scalar_dot_kernel": 32,  # the competitor's: 2,048 threads a multiprocessor, and nothing asked of its loads
+    "scalar_sddmm_kernel": 32,
+    "scalar_spmm_kernel": 32,
     "sddmm_dot_kernel": 96,
     "sddmm_elementwise_kernel": 64,
     "softmax_pieces": 72,

@@ -31,6 +31,7 @@ MODULES = (
     "test_segment_reduce.py",
     "test_hub_accuracy.py",
     "test_gather_limit.py",
+    "test_scalar_baseline.py",
     "test_raw_ops.py",
     "test_errors.py",
     "test_graph.py",

@@ -301,6 +301,14 @@ def _gather(g, dtype):
     return raw.gather_limit(g.csc().indices, randn(g.num_src, 24, dtype=dtype), 0), []
 
 
+def _scalar(g, dtype):
+    x, y = randn(g.num_src, 40, dtype=dtype), randn(g.num_dst, 40, dtype=dtype)
+    weights = randn(g.num_edges, 1, dtype=dtype)
+    out, arg = raw.scalar_spmm(*g.csc(), "copy_lhs", "max", x, None)
+    dots = raw.scalar_sddmm(*g.edges(), "dot", x, y, "u", "v")
+    return out, [arg, dots, raw.scalar_spmm(*g.csc(), "mul", "sum", x, weights)[0]]
+
+
 CALLS = {
     "copy_u_sum": _gspmm("copy_lhs", "sum", (9,), ()),
     "u_mul_e_sum": _gspmm("mul", "sum", (8,), (1,)),
@@ -321,6 +329,7 @@ CALLS = {
     "segment_reduce sum": _segments("sum"),
     "segment_reduce max": _segments("max"),
     "gather_limit": _gather,
+    "scalar baseline": _scalar,
     "graph": _topology,
 }
 

@@ -1,0 +1,61 @@
+"""The algorithm of DGL's kernels for half precision, by kernels of our own (csrc/kernels/scalar_baseline.h): for GPUs without DGL.
+
+It has what the kernels do: loads of one element, a thread a feature or a warp a dot, results cleared first and added to, edge
+data by ids though they be in order, a maximum's winners, an edge softmax of five operators. It lacks what the library does
+around them: tables of broadcasts that are copied to the GPU in every call, and checks.
+"""
+
+from __future__ import annotations
+
+import functools
+from collections.abc import Callable
+from types import SimpleNamespace
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from ..graphs import BenchGraph
+from .composed import COMPOSED, MESSAGES
+from .registry import ATTENTIONS, OPERATORS, Problem, Unavailable, check_messages, competitor
+
+
+def _operators(graph: BenchGraph) -> Any:
+    indptr, indices, edge_ids = graph.halfgnn.csc()
+    if edge_ids is None:
+        edge_ids = torch.arange(graph.num_edges, dtype=indptr.dtype, device=indptr.device)
+    raw = torch.ops.halfgnn
+    spmm = functools.partial(raw.scalar_spmm, indptr, indices, edge_ids)
+    sddmm = functools.partial(raw.scalar_sddmm, graph.src, graph.dst)
+
+    def edge_softmax(logits: Tensor) -> Tensor:
+        largest = spmm("copy_rhs", "max", None, logits)[0]
+        weights = sddmm("sub", logits, largest, "e", "v").exp()
+        return sddmm("div", weights, spmm("copy_rhs", "sum", None, weights)[0], "e", "v")
+
+    return SimpleNamespace(
+        copy_u_sum=lambda x: spmm("copy_lhs", "sum", x, None)[0],
+        copy_u_max=lambda x: spmm("copy_lhs", "max", x, None)[0],
+        u_mul_e_sum=lambda x, w: spmm("mul", "sum", x, w)[0],
+        u_dot_v=lambda x, y: sddmm("dot", x, y, "u", "v"),
+        u_add_v=lambda x, y: sddmm("add", x, y, "u", "v"),
+        edge_softmax=edge_softmax,
+        copy_e_sum=lambda x: spmm("copy_rhs", "sum", None, x)[0],
+        e_sub_v=lambda x, y: sddmm("sub", x, y, "e", "v"),
+        e_div_v=lambda x, y: sddmm("div", x, y, "e", "v"),
+    )
+
+
+algorithm = competitor("dgl algorithm", everywhere=True)
+
+
+@algorithm.does(*OPERATORS)
+def _operator(problem: Problem, *operands: Tensor) -> Callable[..., Tensor]:
+    device = problem.graph.device
+    if not torch._C._dispatch_has_kernel_for_dispatch_key("halfgnn::scalar_spmm", device.upper()):
+        raise Unavailable("its kernels are CUDA's")
+    operators = _operators(problem.graph)
+    if problem.op not in ATTENTIONS:
+        return getattr(operators, problem.op)
+    check_messages(MESSAGES[problem.op] * problem.message_bytes, device)
+    return functools.partial(COMPOSED[problem.op], operators)
