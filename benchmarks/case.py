@@ -13,7 +13,7 @@ from torch import Tensor
 
 from .baselines import BY_DEFAULT
 from .baselines import Unavailable as Unavailable
-from .graphs import ORDERS, BenchGraph, synthetic
+from .graphs import ORDERS, BenchGraph, named
 from .timing import Effort
 
 DTYPES = {"bf16": torch.bfloat16, "fp16": torch.float16, "fp32": torch.float32}
@@ -81,7 +81,7 @@ class Config:
 
 @functools.lru_cache(maxsize=2)
 def _graph(name: str, order: str, idtype: torch.dtype, seed: int, device: str) -> BenchGraph:
-    return synthetic(name, order, idtype, seed, device)
+    return named(name, order, idtype, seed, device)
 
 
 @dataclass

@@ -13,7 +13,7 @@ from pathlib import Path
 import torch
 from tqdm import tqdm
 
-from . import baselines, gpu, graphs, marks, rows, runner, table, table_parts
+from . import baselines, facts, gpu, graphs, marks, rows, runner, table, table_parts
 from .case import DIRECTIONS, DTYPES, LAYERS, MODELS, Config
 from .timing import GPU, QUICK, Effort
 
@@ -81,7 +81,7 @@ def _add_options(parser: argparse.ArgumentParser) -> None:
         dest="dtypes",
         help="on a GPU all but the first for one --dims only",
     )
-    add("--graphs", nargs="+", choices=tuple(graphs.RECIPES))
+    add("--graphs", nargs="+", choices=graphs.NAMES, metavar="NAME", help=", ".join(graphs.NAMES))
     add("--orders", nargs="+", choices=graphs.ORDERS, help="order of edge data")
     add("--dims", nargs="+", type=int, metavar="F", help="features, all heads")
     add("--heads", nargs="+", type=int, metavar="H")
@@ -110,9 +110,7 @@ def _parser() -> argparse.ArgumentParser:
     for name, families in GROUPS.items():
         _add_options(commands.add_parser(name, help=f"{', '.join(families)}"))
     gpu.add_options(commands.add_parser("gpu", help="what is measured on a GPU, a process for each graph, in minutes"))
-    describe = commands.add_parser("graphs", help="sizes and degrees of the synthetic graphs")
-    describe.add_argument("names", nargs="*", choices=[*graphs.RECIPES, []], default=[])
-    describe.add_argument("--device", choices=tuple(DEFAULTS), default="cpu", help="large graphs want cuda")
+    facts.add_options(commands.add_parser("graphs", help="sizes, degrees and reuse of graphs"))
     for name, what in (
         ("table", "the markdown tables of committed rows"),
         ("marks", "the marks, judged on committed rows; exit status 1 if one is lost"),
@@ -208,10 +206,15 @@ def main(argv: Sequence[str] | None = None) -> int:
     """Runs a subcommand; returns the exit status."""
     argv = list(sys.argv[1:] if argv is None else argv)
     options = _parser().parse_args(argv)
+    try:
+        return _dispatch(options, argv)
+    except graphs.NoData as error:
+        raise SystemExit(str(error)) from error
+
+
+def _dispatch(options: argparse.Namespace, argv: Sequence[str]) -> int:
     if options.command == "graphs":
-        for name in options.names or [name for name, recipe in graphs.RECIPES.items() if recipe.num_edges < 10**7]:
-            print(graphs.describe(graphs.synthetic(name, "insertion", torch.int64, device=options.device)))
-        return 0
+        return facts.run(options)
     if options.command == "table":
         return _table(options)
     if options.command == "gpu":

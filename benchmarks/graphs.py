@@ -1,10 +1,11 @@
-"""Seeded synthetic graphs. None of them is a real data set; their labels say so.
+"""Graphs by name: seeded synthetic ones, whose labels say so, and data sets, whose labels are their plain names.
 
-Without communities an edge draws its source and its destination independently, each from a power law over the nodes: node
-weights are rank ** -exponent, ranks dealt at random. With communities (degree-corrected, as in Karrer and Newman, 2011) the
-second end is drawn, by its weight too, from the community of the first with probability `mix`, else from all nodes. Symmetric
-graphs have every edge in both directions. Edges may repeat. Node ids are dealt at random, so that neighbours in the numbering
-have nothing in common: real data sets are often kinder to caches.
+Of the synthetic, those without communities draw the source and the destination of an edge independently, each from a power law
+over the nodes: node weights are rank ** -exponent, ranks dealt at random. With communities (degree-corrected, as in Karrer and
+Newman, 2011) the second end is drawn, by its weight too, from the community of the first with probability `mix`, else from all
+nodes. R-MAT (Chakrabarti, Zhan and Faloutsos, 2004): see Rmat. Symmetric graphs have every edge in both directions. Edges may
+repeat. Node ids are dealt at random, so that neighbours in the numbering have nothing in common: real data sets are often kinder
+to caches.
 
 Order: ``insertion`` is the order in which edges were drawn, as an edge list from a file has it, so that edge data is scattered
 over the rows of the adjacency; ``sorted`` is the order of the in-adjacency (CSC).
@@ -12,14 +13,17 @@ over the rows of the adjacency; ``sorted`` is the order of the in-adjacency (CSC
 
 from __future__ import annotations
 
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 
 import torch
 from torch import Tensor
+from torch.nn.functional import pad
 
 from halfgnn import Graph
 
+CHUNK = 1 << 20  # edges worked on at a time, which bounds memory; the edges of R-MAT depend on it
 ORDERS = ("insertion", "sorted")
 
 
@@ -37,14 +41,33 @@ class Recipe:
     hub_edges: int = 0  # into one node, from nodes drawn as sources are
 
 
+@dataclass(frozen=True)
+class Rmat:
+    """Edges that descend a square of 2^k nodes a side, quadrant by quadrant, k the smallest that has room for the nodes.
+
+    Those that end beyond num_nodes are drawn anew, so that any number of nodes has the distribution of R-MAT, cut off. Repeated
+    edges and self-loops stay, as in Graph500's lists: they cost a kernel what others do. Names are dealt at random. Symmetric
+    graphs have every edge in both directions.
+    """
+
+    num_nodes: int
+    num_edges: int
+    symmetric: bool = False
+    quadrants: tuple[float, float, float, float] = (0.57, 0.19, 0.19, 0.05)  # Graph500's; rows are sources
+
+    @property
+    def levels(self) -> int:
+        return max(1, (self.num_nodes - 1).bit_length())
+
+
 # The skews of the large graphs give about the largest degree of their namesakes.
 RECIPES = {
     "arxiv": Recipe(169_343, 1_166_243, 0.4, 0.7),
     "powerlaw-20k": Recipe(20_000, 4_000_000, 0.6, 0.6),
-    "cora": Recipe(2_708, 10_556, 0.4, 0.4),
     "tiny": Recipe(200, 1_500, 0.5, 0.5),
     "tiny-communities": Recipe(200, 1_500, 0.5, 0.5, communities=4, mix=0.7, symmetric=True),
     "tiny-hub": Recipe(200, 1_500, 0.4, 0.7, communities=4, mix=0.7, hub_edges=3_000),
+    "cora-size": Recipe(2_708, 10_556, 0.6, 0.6, communities=7, mix=0.8, symmetric=True),
     "reddit-size": Recipe(232_965, 114_615_892, 0.34, 0.34, communities=41, mix=0.7, symmetric=True),
     "products-size": Recipe(2_449_029, 123_718_280, 0.44, 0.44, communities=47, mix=0.8, symmetric=True),
     "reddit-tenth": Recipe(23_297, 11_461_590, 0.34, 0.34, communities=41, mix=0.7, symmetric=True),
@@ -52,7 +75,15 @@ RECIPES = {
     "arxiv-size": Recipe(169_343, 1_166_243, 0.39, 0.74, communities=40, mix=0.6),
     "arxiv-size-sym": Recipe(169_343, 2_332_486, 0.66, 0.66, communities=40, mix=0.6, symmetric=True),
     "arxiv-size-hub": Recipe(169_343, 1_166_243, 0.39, 0.74, communities=40, mix=0.6, hub_edges=1_000_000),
+    "tiny-rmat": Rmat(200, 1_500),
+    "cora-rmat": Rmat(2_708, 10_556, symmetric=True),
+    "arxiv-rmat": Rmat(169_343, 1_166_243),
+    "proteins-rmat": Rmat(132_534, 79_122_504, symmetric=True),
+    "reddit-rmat": Rmat(232_965, 114_615_892, symmetric=True),
+    "products-rmat": Rmat(2_449_029, 123_718_280, symmetric=True),
 }
+REAL = ("cora", "citeseer", "pubmed", "reddit", "ogbn-arxiv", "ogbn-proteins", "ogbn-products")
+NAMES = (*RECIPES, *REAL)
 MINIATURE = Recipe(300, 4_000, 0.6, 0.6)
 
 
@@ -63,6 +94,11 @@ def _draw(num_nodes: int, num_edges: int, skew: float, generator: torch.Generato
     return torch.randperm(num_nodes, generator=generator)[ranks]
 
 
+def _in_chunks(function: Callable[..., Tensor], *inputs: Tensor) -> Tensor:
+    """function(*inputs), which works on each element alone, of CHUNK elements at a time."""
+    return torch.cat([function(*part) for part in zip(*(x.split(CHUNK) for x in inputs))])
+
+
 class _Nodes:
     """Nodes in the order of their communities, to be drawn by weight from all of them or from one community."""
 
@@ -71,31 +107,51 @@ class _Nodes:
         device = generator.device
         rank = torch.randperm(self.count, generator=generator, device=device) + 1
         weight = rank.double() ** -skew
-        self.below = torch.nn.functional.pad(weight.cumsum(0), (1, 0))  # the weight of all nodes before each
+        self.below = pad(weight.cumsum(0), (1, 0))  # the weight of all nodes before each
         bounds = torch.arange(recipe.communities + 1, device=device) * self.count // recipe.communities
         self.bounds = bounds
         self.below_bounds = self.below[bounds]
+        # Where to look for a weight: the node at the start of each of so many equal parts, a little early for rounding.
+        self.parts_a_weight = 2 * self.count / float(self.below[-1])
+        starts = torch.arange(2 * self.count + 1, dtype=torch.float64, device=device) * (
+            (1 - 1e-9) / self.parts_a_weight
+        )
+        self.guide = (torch.searchsorted(self.below, starts, right=True) - 1).clamp_(0, self.count - 1)
 
     def uniform(self, count: int) -> Tensor:
         return torch.rand(count, dtype=torch.float64, generator=self.generator, device=self.generator.device)
 
     def _at(self, weight: Tensor) -> Tensor:
-        return (torch.searchsorted(self.below, weight, right=True) - 1).clamp_(0, self.count - 1)
+        """searchsorted(below, weight, right=True) - 1, int32: several times faster, as there are few nodes in a part."""
+        node = self.guide[(weight * self.parts_a_weight).long()]
+        while True:
+            later = (self.below[node + 1] <= weight) & (node < self.count - 1)
+            if not later.any():
+                return node.int()
+            node += later
 
     def draw(self, count: int) -> Tensor:
-        return self._at(self.uniform(count) * self.below[-1])
+        return _in_chunks(self._at, self.uniform(count).mul_(self.below[-1]))
 
     def draw_near(self, others: Tensor, mix: float) -> Tensor:
         """One node for each of others, of the same community with probability mix."""
-        near = self.uniform(others.numel()) < mix
-        community = torch.searchsorted(self.bounds, others, right=True) - 1
-        low = torch.where(near, self.below_bounds[community], 0.0)
-        high = torch.where(near, self.below_bounds[community + 1], self.below[-1])
-        return self._at(low + self.uniform(others.numel()) * (high - low))
+
+        def choose(others: Tensor, near: Tensor, uniform: Tensor) -> Tensor:
+            community = torch.searchsorted(self.bounds, others.long(), right=True) - 1
+            low = torch.where(near, self.below_bounds[community], 0.0)
+            high = torch.where(near, self.below_bounds[community + 1], self.below[-1])
+            return self._at(low + uniform * (high - low))
+
+        return _in_chunks(choose, others, self.uniform(others.numel()) < mix, self.uniform(others.numel()))
+
+
+def _names(num_nodes: int, generator: torch.Generator) -> Tensor:
+    """Random names of nodes (num_nodes,), int32."""
+    return torch.randperm(num_nodes, generator=generator, device=generator.device).int()
 
 
 def _draw_communities(recipe: Recipe, generator: torch.Generator) -> tuple[Tensor, Tensor, Tensor]:
-    """(src, dst, the community of every node), int64, on the generator's device."""
+    """(src, dst, the community of every node), on the generator's device."""
     sources = _Nodes(recipe, recipe.src_skew, generator)
     targets = sources if recipe.symmetric else _Nodes(recipe, recipe.dst_skew, generator)
     src = sources.draw(recipe.num_edges // 2 if recipe.symmetric else recipe.num_edges)
@@ -105,11 +161,48 @@ def _draw_communities(recipe: Recipe, generator: torch.Generator) -> tuple[Tenso
     if recipe.hub_edges:
         src = torch.cat([src, sources.draw(recipe.hub_edges)])
         dst = torch.cat([dst, dst.new_full((recipe.hub_edges,), recipe.num_nodes // 2)])
-    names = torch.randperm(recipe.num_nodes, generator=generator, device=generator.device)
+    names = _names(recipe.num_nodes, generator)
     places = torch.arange(recipe.num_nodes, device=generator.device)
     communities = torch.empty_like(places)
     communities[names] = torch.searchsorted(sources.bounds, places, right=True) - 1
     return names[src], names[dst], communities
+
+
+def _paths(quadrants: Sequence[float], levels: int, device: torch.device) -> tuple[Tensor, Tensor, Tensor]:
+    """Of every way down `levels` levels (4 ** levels,): cumulative probability, and the bits of its source and destination."""
+    probability, src, dst = torch.ones(1, dtype=torch.float64), torch.zeros(1).int(), torch.zeros(1).int()
+    for _ in range(levels):
+        probability = torch.outer(probability, torch.tensor(quadrants, dtype=torch.float64)).flatten()
+        src = (2 * src[:, None] + torch.tensor([0, 0, 1, 1])).int().flatten()
+        dst = (2 * dst[:, None] + torch.tensor([0, 1, 0, 1])).int().flatten()
+    return probability.cumsum(0).to(device), src.to(device), dst.to(device)
+
+
+def _rmat_chunk(recipe: Rmat, count: int, generator: torch.Generator) -> tuple[Tensor, Tensor]:
+    """Ends of `count` edges, less those beyond the nodes, by up to six levels at a time."""
+    src = dst = torch.zeros(count, dtype=torch.int32, device=generator.device)
+    for begin in range(0, recipe.levels, 6):
+        levels = min(6, recipe.levels - begin)
+        below, src_bits, dst_bits = _paths(recipe.quadrants, levels, generator.device)
+        drawn = torch.rand(count, dtype=torch.float64, generator=generator, device=generator.device) * below[-1]
+        path = torch.searchsorted(below, drawn, right=True).clamp_(max=below.numel() - 1)
+        src, dst = (src << levels) + src_bits[path], (dst << levels) + dst_bits[path]
+    inside = (src < recipe.num_nodes) & (dst < recipe.num_nodes)
+    return src[inside], dst[inside]
+
+
+def _draw_rmat(recipe: Rmat, generator: torch.Generator) -> tuple[Tensor, Tensor]:
+    """(src, dst), int32, on the generator's device."""
+    left = recipe.num_edges // 2 if recipe.symmetric else recipe.num_edges
+    chunks = []
+    while left > 0:
+        chunks.append(tuple(ends[:left] for ends in _rmat_chunk(recipe, min(CHUNK, 2 * left), generator)))
+        left -= chunks[-1][0].numel()
+    src, dst = (torch.cat(ends) for ends in zip(*chunks))
+    if recipe.symmetric:
+        src, dst = torch.cat([src, dst]), torch.cat([dst, src])
+    names = _names(recipe.num_nodes, generator)
+    return names[src], names[dst]
 
 
 class BenchGraph:
@@ -156,22 +249,33 @@ class BenchGraph:
         return graph
 
 
-def make(recipe: Recipe, label: str, order: str, idtype: torch.dtype, seed: int = 0, device: str = "cpu") -> BenchGraph:
-    """The graph of `recipe`; the same edges for either order. Other edges on another device."""
+def _ordered(
+    label: str, order: str, src: Tensor, dst: Tensor, num_nodes: int, idtype: torch.dtype, device: str
+) -> BenchGraph:
     if order not in ORDERS:
         raise ValueError(f"order is {order!r}; expected one of {ORDERS}")
-    has_communities = recipe.communities > 1
-    generator = torch.Generator(device if has_communities else "cpu").manual_seed(seed)
-    communities = None
-    if has_communities:
-        src, dst, communities = _draw_communities(recipe, generator)
-    else:
-        src = _draw(recipe.num_nodes, recipe.num_edges, recipe.src_skew, generator).to(device)
-        dst = _draw(recipe.num_nodes, recipe.num_edges, recipe.dst_skew, generator).to(device)
+    src, dst = src.to(device), dst.to(device)
     if order == "sorted":
         by_row = torch.argsort(dst, stable=True)
         src, dst = src[by_row], dst[by_row]
-    made = BenchGraph(label, order, src.to(idtype), dst.to(idtype), recipe.num_nodes)
+    return BenchGraph(label, order, src.to(idtype), dst.to(idtype), num_nodes)
+
+
+def make(
+    recipe: Recipe | Rmat, label: str, order: str, idtype: torch.dtype, seed: int = 0, device: str = "cpu"
+) -> BenchGraph:
+    """The graph of `recipe`; the same edges for either order. Other edges on another device."""
+    is_plain = isinstance(recipe, Recipe) and recipe.communities == 1
+    generator = torch.Generator("cpu" if is_plain else device).manual_seed(seed)
+    communities = None
+    if isinstance(recipe, Rmat):
+        src, dst = _draw_rmat(recipe, generator)
+    elif is_plain:
+        src = _draw(recipe.num_nodes, recipe.num_edges, recipe.src_skew, generator)
+        dst = _draw(recipe.num_nodes, recipe.num_edges, recipe.dst_skew, generator)
+    else:
+        src, dst, communities = _draw_communities(recipe, generator)
+    made = _ordered(label, order, src, dst, recipe.num_nodes, idtype, device)
     made.communities = communities
     return made
 
@@ -183,12 +287,28 @@ def synthetic(name: str, order: str, idtype: torch.dtype, seed: int = 0, device:
     return make(RECIPES[name], f"{name} (synthetic)", order, idtype, seed, device)
 
 
-def describe(graph: BenchGraph) -> str:
-    """Sizes and quantiles of the degrees, in one line."""
-    parts = [f"{graph.label}: {graph.num_nodes:,} nodes, {graph.num_edges:,} edges"]
-    for what, ends in (("in", graph.dst), ("out", graph.src)):
-        degree = torch.bincount(ends.long(), minlength=graph.num_nodes).sort().values
-        last = graph.num_nodes - 1
-        quantiles = [int(degree[int(q * last)]) for q in (0.0, 0.1, 0.5, 0.9, 0.99, 1.0)]
-        parts.append(f"{what}-degrees 0/10/50/90/99/100 %: " + " ".join(map(str, quantiles)))
-    return "; ".join(parts)
+class NoData(RuntimeError):
+    """A data set cannot be had on this machine; the message says why."""
+
+
+def real(name: str, order: str, idtype: torch.dtype, device: str = "cpu") -> BenchGraph:
+    """The data set called `name` in REAL, its edges as its package has them, less self-loops.
+
+    Raises NoData where it is neither here nor to be downloaded by that package.
+    """
+    if name not in REAL:
+        raise ValueError(f"graph is {name!r}; expected one of {', '.join(REAL)}")
+    from examples import datasets
+
+    try:
+        src, dst, num_nodes = datasets.edges(name)
+    except (datasets.DataError, ImportError) as error:
+        raise NoData(str(error)) from error
+    return _ordered(name, order, src, dst, num_nodes, idtype, device)
+
+
+def named(name: str, order: str, idtype: torch.dtype, seed: int = 0, device: str = "cpu") -> BenchGraph:
+    """The graph called `name` in NAMES; `seed` is of synthetic ones."""
+    if name in REAL:
+        return real(name, order, idtype, device)
+    return synthetic(name, order, idtype, seed, device)

@@ -9,8 +9,8 @@ import re
 from collections.abc import Callable, Sequence
 from pathlib import Path
 
+from . import facts, table_cpu, table_cuda
 from . import rows as row_files
-from . import table_cpu, table_cuda
 from .rows import Row
 from .table_parts import limits_table, marks_table, memory_table, overhead_table, source, train_table
 
@@ -39,11 +39,16 @@ def summary(rows: Sequence[Row]) -> str:
     return "\n\n".join([*table_cpu.summary_table(rows), "Marks.\n\n" + marks_table(rows)]) + "\n"
 
 
-# Name: file of rows, and what is made of them.
-SECTIONS: dict[str, tuple[str, Callable[[Sequence[Row]], str]]] = {
-    "summary": ("cpu.csv", summary),
-    "cpu": ("cpu.csv", render),
-    "cuda": ("cuda.csv", render),
+def _of_rows(made: Callable[[Sequence[Row]], str]) -> Callable[[Path], str]:
+    return lambda path: made(row_files.read(path))
+
+
+# Name: file, and what is made of it.
+SECTIONS: dict[str, tuple[str, Callable[[Path], str]]] = {
+    "summary": ("cpu.csv", _of_rows(summary)),
+    "cpu": ("cpu.csv", _of_rows(render)),
+    "cuda": ("cuda.csv", _of_rows(render)),
+    "graphs": (facts.KEPT, lambda path: facts.render(facts.read(path))),
 }
 
 
@@ -59,8 +64,8 @@ def replaced(text: str, results: Path) -> str:
         if name not in SECTIONS:
             raise ValueError(f"the document has a section {name!r}; expected one of {', '.join(SECTIONS)}")
         file, made = SECTIONS[name]
-        rows = row_files.read(results / file) if (results / file).exists() else []
-        return f"<!-- benchmarks: begin {name} -->\n{made(rows)}<!-- benchmarks: end {name} -->"
+        content = made(results / file) if (results / file).exists() else ""
+        return f"<!-- benchmarks: begin {name} -->\n{content}<!-- benchmarks: end {name} -->"
 
     changed, count = _MARKERS.subn(section, text)
     if not count:

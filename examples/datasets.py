@@ -14,6 +14,7 @@ node has an in-edge.
 from __future__ import annotations
 
 import hashlib
+import importlib
 import importlib.util
 import os
 import shutil
@@ -27,6 +28,7 @@ os.environ.setdefault("DGLBACKEND", "pytorch")  # else the first import of dgl w
 
 PLANETOID = {"cora": "cora_v2", "citeseer": "citeseer", "pubmed": "pubmed"}
 NAMES = (*PLANETOID, "reddit", "ogbn-arxiv")
+OGB = ("ogbn-arxiv", "ogbn-proteins", "ogbn-products")
 
 
 class DataError(RuntimeError):
@@ -85,6 +87,23 @@ def load(name: str, data_dir: str | os.PathLike | None = None) -> NodeData:
     if name == "cora" and data_dir is None and packaged_cora() is not None:
         return load_packaged_cora()
     loader = load_planetoid if name in PLANETOID else {"reddit": load_reddit, "ogbn-arxiv": load_arxiv}[name]
+    return _explained(loader, name, data_dir)
+
+
+def edges(name: str, data_dir: str | os.PathLike | None = None) -> tuple[torch.Tensor, torch.Tensor, int]:
+    """(src, dst, number of nodes) of a data set of `NAMES` or `OGB`, without self loops; those of ogb as it has them, ogbn-arxiv
+    directed. data_dir and errors: see `load`."""
+    if name in OGB:
+        src, dst, num_nodes = _explained(load_ogb_edges, name, data_dir or os.environ.get("HALFGNN_DATA") or None)
+    else:
+        data = load(name, data_dir)
+        src, dst, num_nodes = data.src, data.dst, data.num_nodes
+    keep = src != dst
+    return src[keep], dst[keep], num_nodes
+
+
+def _explained(loader, name: str, data_dir: str | os.PathLike | None):
+    """loader(name, data_dir); whatever goes wrong is a DataError that says what would help."""
     try:
         return loader(name, None if data_dir is None else Path(data_dir))
     except (DataError, MemoryError):
@@ -94,14 +113,14 @@ def load(name: str, data_dir: str | os.PathLike | None = None) -> NodeData:
         raise DataError(
             f"data set {name!r} could not be loaded ({type(error).__name__}: {reason}). It is"
             " downloaded on first use: check the network, or put its raw files into a folder and"
-            f" name that with --data-dir. {_without_network()}"
+            f" name that in HALFGNN_DATA or with --data-dir. {_without_network()}"
         ) from error
 
 
 def _without_network() -> str:
     if packaged_cora() is not None:
-        return "--dataset cora without --data-dir and HALFGNN_DATA needs no network."
-    return "`pip install --no-deps graphdatascience==1.17` and `pip install pyarrow` bring the data of --dataset cora."
+        return "cora without --data-dir and HALFGNN_DATA needs no network."
+    return "`pip install --no-deps graphdatascience==1.17` and `pip install pyarrow` bring the data of cora."
 
 
 # ---------------------------------------------------------------------------------------- Planetoid
@@ -237,17 +256,28 @@ def load_reddit(name: str, data_dir: Path | None) -> NodeData:
 
 def load_arxiv(name: str, data_dir: Path | None) -> NodeData:
     """ogbn-arxiv made undirected, with the split of the Open Graph Benchmark."""
-    if importlib.util.find_spec("ogb") is None:
-        raise DataError("data set 'ogbn-arxiv' is read by the package ogb, which is not installed: pip install ogb")
     import dgl
-    from ogb.nodeproppred import DglNodePropPredDataset
 
-    dataset = DglNodePropPredDataset(name, root=str(data_dir or Path.home() / ".cache" / "ogb"))
+    dataset = _ogb_dataset("DglNodePropPredDataset", name, data_dir)
     graph, labels = dataset[0]
     index = dataset.get_idx_split()
     split = tuple(index[part] for part in ("train", "valid", "test"))
     src, dst = dgl.to_bidirected(graph).edges()
     return _assemble(name, "ogb", src, dst, graph.ndata["feat"], labels.squeeze(1), split)
+
+
+def load_ogb_edges(name: str, data_dir: Path | None) -> tuple[torch.Tensor, torch.Tensor, int]:
+    """(src, dst, number of nodes) of a data set of `OGB`, its features left where they are."""
+    graph, _ = _ogb_dataset("NodePropPredDataset", name, data_dir)[0]
+    src, dst = torch.from_numpy(graph["edge_index"])
+    return src, dst, int(graph["num_nodes"])
+
+
+def _ogb_dataset(reader: str, name: str, data_dir: Path | None):
+    if importlib.util.find_spec("ogb") is None:
+        raise DataError(f"data set {name!r} is read by the package ogb, which is not installed: pip install ogb")
+    module = importlib.import_module("ogb.nodeproppred")
+    return getattr(module, reader)(name, root=str(data_dir or Path.home() / ".cache" / "ogb"))
 
 
 class NonzeroDropout(torch.nn.Module):

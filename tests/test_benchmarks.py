@@ -19,6 +19,7 @@ from benchmarks import (  # noqa: E402
     baselines,
     cells,
     cli,
+    facts,
     gather,
     gpu,
     graphs,
@@ -265,7 +266,7 @@ def test_graphs_are_seeded_and_orders_hold_the_same_edges():
 
     assert edges(insertion) == edges(ordered)
     assert ordered.halfgnn.csc().edge_ids is None and insertion.halfgnn.csc().edge_ids is not None
-    assert "tiny (synthetic): 200 nodes, 1,500 edges" in graphs.describe(insertion)
+    assert "tiny (synthetic): 200 nodes, 1,500 edges" in facts.describe(facts.of(insertion))
 
 
 def test_communities_are_symmetric_and_mixed_as_told():
