@@ -14,6 +14,7 @@ from .graphs import BenchGraph
 from .timing import GpuClock
 
 LIMIT = "gather limit"
+RESIDENT = "gather limit, resident"
 TILES = (0, 128, 256)  # bytes of a row; 0: whole rows
 
 
@@ -33,10 +34,16 @@ def _fastest_tile(indices: Tensor, feat: Tensor) -> int:
     return min(seconds, key=lambda tile: seconds[tile])
 
 
-def contestant(graph: BenchGraph, feat: int, dtype: torch.dtype, by_src: bool = False) -> Contestant:
-    """Gathers rows of `feat` elements for every edge: those of its source or, by_src, of its destination."""
+def contestant(
+    graph: BenchGraph, feat: int, dtype: torch.dtype, by_src: bool = False, rows: int | None = None
+) -> Contestant:
+    """Gathers rows of `feat` elements for every edge: those of its source or, by_src, of its destination.
+
+    rows: so few of them, their ids taken modulo: what fits into a cache.
+    """
     row_bytes = feat * dtype.itemsize
-    made = Contestant(LIMIT, dtype, lambda: None, bytes_moved=graph.num_edges * (row_bytes + graph.src.element_size()))
+    name = LIMIT if rows is None else RESIDENT
+    made = Contestant(name, dtype, lambda: None, bytes_moved=graph.num_edges * (row_bytes + graph.src.element_size()))
 
     def make():
         if graph.device != "cuda" or not _has_kernel(graph.device):
@@ -45,6 +52,8 @@ def contestant(graph: BenchGraph, feat: int, dtype: torch.dtype, by_src: bool = 
             raise Unavailable(f"rows of {row_bytes} bytes are no whole number of vectors")
         indices = (graph.halfgnn.csr() if by_src else graph.halfgnn.csc()).indices
         x = normal((graph.num_nodes, feat), dtype, 1, graph.device)
+        if rows is not None:
+            indices, x = indices % rows, x[:rows]
         tile = _fastest_tile(indices, x)
         made.note = f"tiles of {tile} bytes" if tile else "whole rows"
         return lambda: torch.ops.halfgnn.gather_limit(indices, x, tile)

@@ -6,10 +6,13 @@
   without arithmetic, but its writes move as many bytes again.
 * ``halfgnn, in sequence``: copy_u_sum over equal row lengths with indices 0, 1, 2, ... instead: the
   same bytes and arithmetic without random access.
+* ``halfgnn, resident``: copy_u_sum over the same adjacency with ids taken modulo so few rows that they fit into a cache (of a
+  CPU's core, or an L2 cache with room to spare): the same work without misses.
 * ``copy, cached``: Tensor.copy_ of the feature matrix, over and over: streaming bandwidth of the
   cache that the features fit in. ``copy, memory``: of 256 MiB (a GPU: 2 GiB), beyond any cache. Both are scaled to
   the bytes that the gather reads; a copy also writes as much, so reading alone may be faster.
-* ``gather limit``: a kernel that reads the same rows and does nothing else; on a GPU (see gather.py).
+* ``gather limit``: a kernel that reads the same rows and does nothing else; on a GPU (see gather.py);
+  ``gather limit, resident``: of as few rows as above.
 
 GB/s counts an index and a feature row for every edge, for all of them.
 """
@@ -32,6 +35,7 @@ from .graphs import BenchGraph
 from .rivals import rivals
 from .spmm import features, gathered_bytes
 
+RESIDENT_BYTES = {"cpu": 256 << 10, "cuda": 16 << 20}
 COPY_BYTES = {"cpu": 256 << 20, "cuda": 2 << 30}
 
 
@@ -39,6 +43,15 @@ def _in_sequence(graph: BenchGraph) -> halfgnn.Graph:
     indptr = graph.halfgnn.csc().indptr
     indices = torch.arange(graph.num_edges, dtype=indptr.dtype, device=indptr.device) % graph.num_nodes
     return halfgnn.Graph.from_csc(indptr, indices, num_src=graph.num_nodes)
+
+
+def _resident_rows(graph: BenchGraph, dim: int, dtype: torch.dtype) -> int:
+    return max(1, min(graph.num_nodes, RESIDENT_BYTES[graph.device] // (dim * dtype.itemsize)))
+
+
+def _resident(graph: BenchGraph, rows: int) -> halfgnn.Graph:
+    indptr, indices, _ = graph.halfgnn.csc()
+    return halfgnn.Graph.from_csc(indptr, indices % rows, num_src=rows)
 
 
 def _gather(graph: BenchGraph, dim: int, dtype: torch.dtype, name: str):
@@ -50,6 +63,10 @@ def _gather(graph: BenchGraph, dim: int, dtype: torch.dtype, name: str):
     if name == "halfgnn, in sequence":
         sequence = _in_sequence(graph)
         return lambda: ops.copy_u_sum(sequence, x)
+    if name == "halfgnn, resident":
+        rows = _resident_rows(graph, dim, dtype)
+        resident, few = _resident(graph, rows), x[:rows]
+        return lambda: ops.copy_u_sum(resident, few)
     if name == "embedding_bag":
         bag = torch.nn.functional.embedding_bag
         return lambda: bag(indices, x, indptr, mode="sum", include_last_offset=True)
@@ -100,7 +117,7 @@ def _copy_contestant(graph: BenchGraph, dim: int, name: str, dtype: torch.dtype)
     return Contestant(name, dtype, make, bytes_moved=times * (buffer // dtype.itemsize) * dtype.itemsize)
 
 
-GATHERS = ("halfgnn", "halfgnn, in sequence", "embedding_bag", "index_select")
+GATHERS = ("halfgnn", "halfgnn, in sequence", "halfgnn, resident", "embedding_bag", "index_select")
 SUMS = ("halfgnn", "embedding_bag")
 COPIES = ("copy, cached", "copy, memory")
 
@@ -113,4 +130,6 @@ def cases(config: Config) -> Iterator[Case]:
             for dtype in config.torch_dtypes(dim):
                 contestants += _gathers(config, graph, dim, dtype)
                 contestants += [_copy_contestant(graph, dim, copy, dtype) for copy in COPIES]
+                if config.on_gpu:
+                    contestants.append(gather.contestant(graph, dim, dtype, rows=_resident_rows(graph, dim, dtype)))
             yield gather.beside(Case("limits", "copy_u_sum", "forward", graph, 1, dim, contestants))

@@ -14,7 +14,7 @@ from tqdm import tqdm
 from . import memory
 from .baselines import reason
 from .case import Case, Config, Contestant, Unavailable, name_of
-from .gather import LIMIT
+from .gather import LIMIT, RESIDENT
 from .rows import Row
 from .timing import Clock, GpuClock, HostClock, Runner, measure, plan, quantile
 
@@ -95,7 +95,7 @@ def _with_shares(rows: Sequence[Row]) -> list[Row]:
     found = []
     for row in rows:
         limit = limits.get(row.dtype)
-        share = limit / row.ms if limit and row.ms and row.contestant != LIMIT else None
+        share = limit / row.ms if limit and row.ms and row.contestant not in (LIMIT, RESIDENT) else None
         found.append(dataclasses.replace(row, limit_share=share))
     return found
 

@@ -14,10 +14,15 @@ from .table_parts import limits_table, marks_table, overhead_table, train_table
 FAMILIES = ("spmm", "sddmm", "softmax", "attention", "edges")
 # Heading, names of the contestants of which one takes part in a case.
 OTHERS = (
+    ("DGL", ("dgl",)),
+    ("DGL's algorithm", ("dgl algorithm",)),
     ("torch.sparse", ("torch.sparse",)),
     ("index_add", ("index_add", "torch gather")),
     ("PyG scatter", ("pyg scatter", "pyg softmax", "pyg")),
     ("PyG conv", ("pyg conv",)),
+    ("torch.compile", ("torch.compile",)),
+    ("cudnn.gnn", ("cudnn.gnn",)),
+    ("turbo_gnn", ("turbo_gnn",)),
     ("unfused", ("halfgnn unfused",)),
 )
 Entries = dict[Entry, Row]
@@ -27,7 +32,8 @@ LEGEND = (
     "GB/s: feature rows, indices and weights of every edge, over the time. Gather: the time of a kernel that reads the same "
     "feature rows and does nothing else, relative to halfgnn's; softmax and edges have no gather. Cold: the L2 cache was "
     "flushed before every call, where that makes a difference. MiB: at the peak of a call, its result included. Others: "
-    'their fp16 time over halfgnn\'s, losses in bold, "-" where they cannot take part. Graphs are synthetic, edge data sorted '
+    "their fp16 time over halfgnn's, losses in bold, \"-\" where they cannot take part; DGL's algorithm is a plain "
+    "re-implementation of it, one thread a feature. Graphs are synthetic, edge data sorted "
     "by destination. Marks: as in the CPU's tables."
 )
 
