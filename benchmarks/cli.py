@@ -112,11 +112,14 @@ def _parser() -> argparse.ArgumentParser:
     gpu.add_options(commands.add_parser("gpu", help="what is measured on a GPU, a process for each graph, in minutes"))
     facts.add_options(commands.add_parser("graphs", help="sizes, degrees and reuse of graphs"))
     for name, what in (
+        ("plot", "pictures of committed rows, PNG and SVG"),
         ("table", "the markdown tables of committed rows"),
         ("marks", "the marks, judged on committed rows; exit status 1 if one is lost"),
     ):
         shown = commands.add_parser(name, help=what)
         shown.add_argument("--rows", type=Path, default=rows.RESULTS / "cpu.csv")
+        if name == "plot":
+            shown.add_argument("--into", type=Path, metavar="FOLDER", default=Path("docs/images"))
         if name == "table":
             shown.add_argument("--check", type=Path, metavar="FILE",
                                help="exit status 1 unless FILE has the tables of --results")  # fmt: skip
@@ -202,6 +205,16 @@ def _table(options: argparse.Namespace) -> int:
     return 0
 
 
+def _plot(options: argparse.Namespace) -> int:
+    try:
+        from . import plot
+    except ImportError as error:
+        raise SystemExit(f"plot needs matplotlib, which cannot be imported: {error}") from error
+    for path in plot.draw(rows.read(options.rows), options.into):
+        print(path)
+    return 0
+
+
 def main(argv: Sequence[str] | None = None) -> int:
     """Runs a subcommand; returns the exit status."""
     argv = list(sys.argv[1:] if argv is None else argv)
@@ -217,6 +230,8 @@ def _dispatch(options: argparse.Namespace, argv: Sequence[str]) -> int:
         return facts.run(options)
     if options.command == "table":
         return _table(options)
+    if options.command == "plot":
+        return _plot(options)
     if options.command == "gpu":
         return gpu.run(options)
     if options.command == "marks":

@@ -1,0 +1,89 @@
+"""How the pictures look: colours of contestants, and figures of bars."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+
+from matplotlib.figure import Figure
+from matplotlib.patches import Patch
+from matplotlib.ticker import LogLocator, NullLocator
+
+from . import cells
+from .marks import Entry
+
+STYLE = {
+    "font.size": 9, "axes.titlesize": 10, "axes.spines.top": False, "axes.spines.right": False, "axes.axisbelow": True,
+    "figure.dpi": 120, "svg.hashsalt": "halfgnn", "hatch.linewidth": 0.8, "legend.frameon": False, "legend.fontsize": 8,
+}  # fmt: skip
+# Colours of Okabe and Ito and of Tol's muted set, which colour-blind readers tell apart; the first that a contestant's name
+# begins with. What takes part in the same cases has different ones.
+COLOURS = {
+    "halfgnn fused": "#56B4E9", "halfgnn unfused": "#7F7F7F", "halfgnn drop-in": "#332288", "halfgnn update_all": "#332288",
+    "halfgnn, CUDA graph": "#882255", "halfgnn, ": "#000000", "halfgnn torch.ops": "#F0C000", "halfgnn.ops, DGLGraph": "#009E73",
+    "halfgnn": "#0072B2", "dgl": "#D55E00", "torch.compile": "#000000", "torch.sparse": "#009E73", "torch gather": "#E69F00",
+    "index_add": "#E69F00", "pyg conv": "#882255", "pyg": "#CC79A7", "cudnn": "#44AA99", "turbo": "#999933",
+}  # fmt: skip
+OTHER = "#b0b0b0"
+HATCH = "////"  # of fp16
+PANELS = (("bf16", "fp16"), ("fp32",))
+Group = tuple[str, dict[Entry, float]]  # of bars: its name, and values by contestant and dtype
+
+
+def colour(contestant: str) -> str:
+    return next((shade for name, shade in COLOURS.items() if contestant.startswith(name)), OTHER)
+
+
+def legend(figure: Figure, kinds: Iterable[Entry]) -> None:
+    """Contestants of one colour stand together."""
+    alike: dict[str, list[str]] = {}
+    for name in dict.fromkeys(name for name, _ in sorted(kinds, key=ours_first)):
+        alike.setdefault(colour(name), []).append(name)
+    handles = [Patch(facecolor=shade, label=", ".join(names)) for shade, names in alike.items()]
+    figure.legend(handles=handles, loc="outside lower center", ncols=5)
+
+
+def ours_first(kind: Entry) -> tuple:
+    return not kind[0].startswith("halfgnn"), kind
+
+
+def _bars(axes, groups: Sequence[Group], tops: Sequence[float], places: Sequence[int], least: float) -> None:
+    """Horizontal bars from `least` on a logarithmic axis, each with its value; a group has so many places from its top."""
+    for top, count, (_, values) in zip(tops, places, groups):
+        for place, ((name, dtype), value) in enumerate(values.items()):
+            y, right = top + place + (count - len(values)) / 2, value >= least
+            axes.barh(y, value - least, 0.9, least, color=colour(name), hatch=HATCH if dtype == "fp16" else None,
+                      edgecolor="white", linewidth=0.3)  # fmt: skip
+            axes.annotate(cells.number(value), (value, y), (2 if right else -2, 0), textcoords="offset points", fontsize=7,
+                          va="center", ha="left" if right else "right")  # fmt: skip
+    shown = [least, *(value for _, values in groups for value in values.values())]
+    low, high = min(shown), max(shown)
+    room = (high / low) ** 0.17  # for the numbers
+    axes.set(xscale="log", xlim=(low / room if low < least else low, high * room))
+    axes.xaxis.set_major_locator(LogLocator(subs=(1, 2, 5) if high < 100 * low else (1, 3)))
+    axes.xaxis.set_major_formatter("{x:,g}")
+    axes.xaxis.set_minor_locator(NullLocator())
+    axes.set_yticks([y + (count - 1) / 2 for y, count in zip(tops, places)], [name for name, _ in groups])
+    axes.tick_params(axis="y", length=0)
+    axes.grid(axis="x", color="#dddddd", linewidth=0.6)
+
+
+def bar_figure(groups: Sequence[Group], least: float, unit: str, title: str, of_fp16: str = "") -> Figure:
+    """A panel for each precision that was measured; of_fp16 is said where there is fp16."""
+    panels = {}
+    for dtypes in PANELS:
+        panel = [(group, {kind: x for kind, x in values.items() if kind[1] in dtypes}) for group, values in groups]
+        found = sorted({dtype for _, values in panel for _, dtype in values})
+        if found:
+            panels[", ".join(found).replace("fp16", "fp16 hatched")] = panel
+    places = [max(map(len, column)) for column in zip(*([v for _, v in panel] for panel in panels.values()))]
+    tops = [sum(places[:i]) + i for i in range(len(places))]
+    figure = Figure((3 + 3 * len(panels), 1.8 + 0.125 * (sum(places) + len(places))), layout="constrained")
+    for axes, (name, panel) in zip(figure.subplots(1, len(panels), sharey=True, squeeze=False)[0], panels.items()):
+        _bars(axes, panel, tops, places, least)
+        axes.axvline(least, color="black", linewidth=1)
+        axes.set(
+            title=name, xlabel=unit + (of_fp16 if "fp16" in name else ""), ylim=(tops[-1] + places[-1] - 0.2, -0.8)
+        )
+    legend(figure, (kind for _, values in groups for kind in values))
+    figure.suptitle(title)
+    return figure
