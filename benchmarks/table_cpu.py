@@ -28,8 +28,8 @@ Entries = dict[Entry, Row]
 LEGEND = (
     'Medians; contestants of a row took turns. "faster": DGL\'s time over halfgnn\'s, losses in bold. "marks": the time '
     "relative to what the project held it against, and what it may be at most (the list of marks is below), lost ones in "
-    "bold. Graphs are synthetic. DGL has no fp16 on the CPU; torch.sparse no half. Edge data: in insertion order (scattered "
-    "over the adjacency) or sorted by destination."
+    "bold. Graphs are synthetic where their names say so. DGL has no fp16 on the CPU; torch.sparse no half. Edge data: in "
+    "insertion order (scattered over the adjacency) or sorted by destination."
 )
 SHORT_LEGEND = (
     'Milliseconds in bf16, halfgnn / DGL, and how many times faster, losses in bold; "fp32": the same factor in fp32. '

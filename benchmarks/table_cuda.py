@@ -33,7 +33,7 @@ LEGEND = (
     "feature rows and does nothing else, relative to halfgnn's; softmax and edges have no gather. Cold: the L2 cache was "
     "flushed before every call, where that makes a difference. MiB: at the peak of a call, its result included. Others: "
     "their fp16 time over halfgnn's, losses in bold, \"-\" where they cannot take part; DGL's algorithm is a plain "
-    "re-implementation of it, one thread a feature. Graphs are synthetic, edge data sorted "
+    "re-implementation of it, one thread a feature. Graphs are synthetic where their names say so, edge data sorted "
     "by destination. Marks: as in the CPU's tables."
 )
 
