@@ -12,7 +12,6 @@
 #include "edge_softmax_kernel.h"
 
 // Of what several kernels use, at least a row at a time: compiled once for each type, not into every kernel.
-#define HALFGNN_NOINLINE __attribute__((noinline))
 
 namespace halfgnn {
 namespace HALFGNN_ISA {

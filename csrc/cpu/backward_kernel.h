@@ -31,6 +31,17 @@ HALFGNN_INLINE void add_and_dot_rows(const Blocks<B>& blocks, const float* x, co
   }
 }
 
+template <class B, class G>
+HALFGNN_BATCH void add_and_dot_batch(const Blocks<B>& blocks, int count, const float* x, const typename B::V& mask,
+                                     const G* const* grads, const float* weight, float* sum, float* dots) {
+  switch (count) {
+    case 4: return add_and_dot_rows<B, 4>(blocks, x, mask, grads, weight, sum, dots);
+    case 3: return add_and_dot_rows<B, 3>(blocks, x, mask, grads, weight, sum, dots);
+    case 2: return add_and_dot_rows<B, 2>(blocks, x, mask, grads, weight, sum, dots);
+    default: return add_and_dot_rows<B, 1>(blocks, x, mask, grads, weight, sum, dots);
+  }
+}
+
 // G: type of grad; T: type of feat and grad_feat. Blocks are cut for G; feat is decoded once a row.
 template <class B, class T, class G, class W, class I>
 void mul_backward_rows(const MulBackwardArgs& args, int64_t row_begin, int64_t row_end) {
@@ -63,12 +74,7 @@ void mul_backward_rows(const MulBackwardArgs& args, int64_t row_begin, int64_t r
         }
         load_weights(weight, args.scale, adj.edge_id(p + k), adj.indices[p + k], heads, w + k * heads);
       }
-      switch (count) {
-        case 4: add_and_dot_rows<B, 4>(blocks, x.lanes(), mask, grads, w, sum, dots); break;
-        case 3: add_and_dot_rows<B, 3>(blocks, x.lanes(), mask, grads, w, sum, dots); break;
-        case 2: add_and_dot_rows<B, 2>(blocks, x.lanes(), mask, grads, w, sum, dots); break;
-        default: add_and_dot_rows<B, 1>(blocks, x.lanes(), mask, grads, w, sum, dots);
-      }
+      add_and_dot_batch<B>(blocks, count, x.lanes(), mask, grads, w, sum, dots);
       sums.added(count);
       for (int k = 0; k < count; ++k) {
         if (args.scale)

@@ -64,8 +64,8 @@ HALFGNN_INLINE void dot_rows(const Blocks<B>& blocks, const float* x, const type
 }
 
 template <class B, class T>
-HALFGNN_INLINE void dot_batch(const Blocks<B>& blocks, int count, const float* x, const typename B::V& mask,
-                              const T* const* rows, float* dots) {
+HALFGNN_BATCH void dot_batch(const Blocks<B>& blocks, int count, const float* x, const typename B::V& mask,
+                             const T* const* rows, float* dots) {
   switch (count) {
     case 4: return dot_rows<B, 4>(blocks, x, mask, rows, dots);
     case 3: return dot_rows<B, 3>(blocks, x, mask, rows, dots);

@@ -140,8 +140,8 @@ HALFGNN_INLINE void add_rows(const Blocks<B>& blocks, const T* const* rows, cons
 }
 
 template <class B, bool kWeighted, class T>
-HALFGNN_INLINE void add_batch(const Blocks<B>& blocks, int count, const T* const* rows, const float* weight,
-                              float* sum) {
+HALFGNN_BATCH void add_batch(const Blocks<B>& blocks, int count, const T* const* rows, const float* weight,
+                             float* sum) {
   switch (count) {
     case 4: return add_rows<B, 4, kWeighted>(blocks, rows, weight, sum);
     case 3: return add_rows<B, 3, kWeighted>(blocks, rows, weight, sum);
@@ -252,7 +252,7 @@ void spmm_narrow_rows(const SpmmSumArgs& args, int64_t row_begin, int64_t row_en
         args.divide_by_degree && end > begin ? args.factor / static_cast<double>(end - begin) : args.factor;
     float result[N];
     for (int i = 0; i < N; ++i) result[i] = static_cast<float>(factor * sum[i]);
-    encode(result, N, args.out_type, args.out, row);
+    encode_apart(result, N, args.out_type, args.out, row);
   }
 }
 

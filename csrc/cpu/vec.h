@@ -18,6 +18,14 @@
 #include "../common/types.h"
 
 #define HALFGNN_INLINE inline __attribute__((always_inline))
+#define HALFGNN_NOINLINE __attribute__((noinline))
+// Work on a batch of edges. The kernels around it are compiled for every type of weights and ids. With AVX2 a call a
+// batch would cost a tenth of the instructions; without, nothing that counts, and a batch is many times the code.
+#if defined(HALFGNN_F16C)
+#define HALFGNN_BATCH HALFGNN_INLINE
+#else
+#define HALFGNN_BATCH HALFGNN_NOINLINE
+#endif
 
 namespace halfgnn {
 namespace HALFGNN_ISA {
@@ -126,9 +134,11 @@ HALFGNN_INLINE double to_float(double x) { return x; }
 #if defined(HALFGNN_F16C)
 HALFGNN_INLINE float to_float(Half x) { return _cvtsh_ss(x.bits); }
 #else
-HALFGNN_INLINE float to_float(Half x) {
-  Half lanes[8] = {x};
-  return load8(lanes)[0];
+HALFGNN_INLINE float to_float(Half x) {  // as load8 does it
+  const uint32_t magnitude = x.bits & 0x7fffu, sign = static_cast<uint32_t>(x.bits & 0x8000u) << 16;
+  const uint32_t rebase = magnitude < 0x7c00u ? 112u << 23 : 224u << 23;
+  const float subnormal = static_cast<float>(static_cast<int32_t>(magnitude)) * 0x1p-24f;
+  return bit_cast<float>(sign | (magnitude < 0x0400u ? bit_cast<uint32_t>(subnormal) : (magnitude << 13) + rebase));
 }
 #endif
 
@@ -263,6 +273,10 @@ inline void encode(const float* values, int64_t n, DType type, void* out, int64_
     case DType::kBFloat16: return encode_row(values, n, static_cast<BFloat16*>(out) + row * n);
     default: return encode_row(values, n, static_cast<float*>(out) + row * n);
   }
+}
+// As a call: for a kernel that is compiled many times.
+HALFGNN_NOINLINE inline void encode_apart(const float* values, int64_t n, DType type, void* out, int64_t row) {
+  encode(values, n, type, out, row);
 }
 inline void encode(const double* values, int64_t n, DType, void* out, int64_t row) {
   encode_row(values, n, static_cast<double*>(out) + row * n);
