@@ -8,22 +8,20 @@ import sys
 import pytest
 
 TESTS = pathlib.Path(__file__).parent
-SELECTION = {
-    "test_spmm.py": "test_widths or inf_and_nan or first_edge_wins",
-    "test_sddmm.py": "test_widths or inf_and_nan",
-    "test_edge_softmax.py": "test_shapes or minus_infinity or equal_logits",
-    "test_segment_reduce.py": "test_widths or ties",
-}
+MODULES = ("test_spmm.py", "test_sddmm.py", "test_edge_softmax.py", "test_segment_reduce.py", "test_attention.py")
+SELECTION = (
+    "test_widths or inf_and_nan or first_edge_wins or test_shapes or minus_infinity or equal_logits or ties or test_hub"
+)
 
 
 @pytest.mark.skipif(os.environ.get("HALFGNN_CPU") == "baseline", reason="the whole run is on the baseline kernels")
-@pytest.mark.parametrize("module", SELECTION)
-def test_baseline_kernels(module):
-    command = [sys.executable, "-m", "pytest", "-q", "-p", "no:cacheprovider", "-p", "no:xdist", str(TESTS / module)]
+def test_baseline_kernels():
+    modules = [str(TESTS / module) for module in MODULES]
+    command = [sys.executable, "-m", "pytest", "-q", "-p", "no:cacheprovider", "-p", "no:xdist", *modules]
     # The choice is made once in a process, so it takes another one; a single thread, for other tests use the cores too.
     environment = {k: v for k, v in os.environ.items() if not k.startswith("PYTEST_")}
     environment |= {"HALFGNN_CPU": "baseline", "OMP_NUM_THREADS": "1"}
     result = subprocess.run(
-        [*command, "-k", f"({SELECTION[module]}) and not cuda"], env=environment, capture_output=True, text=True
+        [*command, "-k", f"({SELECTION}) and not cuda"], env=environment, capture_output=True, text=True
     )
     assert result.returncode == 0, result.stdout[-3000:] + result.stderr[-1000:]
