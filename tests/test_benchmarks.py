@@ -676,7 +676,9 @@ def test_gpu_table_shows_times_shares_and_factors():
         _gpu_row("halfgnn", 2.5, cache="cold"), _gpu_row("pyg scatter", None, note="too large"),
     ]  # fmt: skip
     text = table.render(found)
-    expected = "| u_mul_e_sum | forward | 128 | 2.00 | 2.50 | 5000 | 80% | 60.0 | - | 3.00 | - | - | 4.00 x | **0.500 x** |"
+    expected = (
+        "| u_mul_e_sum | forward | 128 | 2.00 | 2.50 | 5000 | 80% | 60.0 | - | 3.00 | - | - | 4.00 x | **0.500 x** |"
+    )
     assert expected in text and "| - | fp16 0.571 of 1 |" in text
     assert "| geometric mean |  |  |  |  |  |  |  |  |  | - | - | 4.00 x | 0.500 x | - |" in text
     assert "commit abc, NVIDIA H100 80GB HBM3, driver 1, torch 2: `python -m benchmarks spmm`" in text
