@@ -28,6 +28,7 @@ class Kind:
     targets: tuple[str, ...]  # whose rows they have
     fused: Callable[..., Tensor]
     formula: Callable[..., Tensor]
+    gathered: int = 1  # rows of features an edge
 
 
 KINDS = (
@@ -37,7 +38,7 @@ KINDS = (
     ),
     Kind(
         "dot_attention", ("hd", "hd", "hd"), ("v", "u", "u"), ops.dot_attention,
-        lambda g, q, k, v: reference.dot_attention(g, q, k, v, q.shape[-1] ** -0.5),
+        lambda g, q, k, v: reference.dot_attention(g, q, k, v, q.shape[-1] ** -0.5), gathered=2,
     ),
 )  # fmt: skip
 
@@ -57,16 +58,17 @@ def _function(kind: Kind, name: str, problem: Problem) -> Callable[..., Tensor]:
     graph = problem.graph
     if name == FUSED:
         return functools.partial(kind.fused, graph.halfgnn)
-    check_messages(MESSAGES[kind.name] * problem.message_bytes, graph.device)
+    needed = MESSAGES[kind.name] + (0 if problem.is_forward else 2)  # and their gradients
+    check_messages(needed * problem.message_bytes, graph.device)
     return functools.partial(COMPOSED[kind.name], operators_of(ops, graph.halfgnn))
 
 
 def _contestants(kind: Kind, config: Config, graph: BenchGraph, heads: int, dim: int, direction: str):
-    gathers = 2 if kind.name == "dot_attention" else 1
     for dtype in config.torch_dtypes(heads * dim):
         operands = functools.partial(_tensors, kind, graph, heads, dim, dtype)
         problem = Problem(kind.name, direction, graph, heads, dim, dtype)
-        moved = gathers * problem.message_bytes if problem.is_forward else 0
+        ids = graph.num_edges * graph.src.element_size()
+        moved = kind.gathered * problem.message_bytes + ids if problem.is_forward else 0
 
         def check(out: Tensor, strict: bool = False, dtype=dtype, operands=operands) -> float:
             part = verify.sample(graph)
@@ -121,4 +123,4 @@ def cases(config: Config) -> Iterator[Case]:
 
                         contestants = list(_contestants(kind, config, graph, heads, dim, direction))
                         case = Case("attention", kind.name, direction, graph, heads, dim, contestants, before)
-                        yield gather.beside(case, by_src=direction != "forward")
+                        yield gather.beside(case, by_src=direction != "forward", rows_an_edge=kind.gathered)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from collections import defaultdict
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 
 from . import marks
 from .marks import Entry, Finding
@@ -29,23 +29,47 @@ def markdown(header: Sequence[str], lines: Sequence[Sequence[str]], words: int) 
     return "\n".join("| " + " | ".join(line) + " |" for line in (header, rule, *lines))
 
 
-def find(entries: dict[Entry, Row], names: Sequence[str], dtype: str) -> float | None:
+WRONG_LEGEND = "*: its result is off by more than a tenth of the largest value, and not in the means."
+
+
+def find_row(entries: dict[Entry, Row], names: Sequence[str], dtype: str) -> Row | None:
+    """Of the first of these contestants that was timed."""
     rows = (entries.get((name, dtype)) for name in names)
-    return next((row.ms for row in rows if row is not None and row.ms is not None), None)
+    return next((row for row in rows if row is not None and row.ms is not None), None)
+
+
+def find(entries: dict[Entry, Row], names: Sequence[str], dtype: str) -> float | None:
+    row = find_row(entries, names, dtype)
+    return None if row is None else row.ms
+
+
+def time(entries: dict[Entry, Row], names: Sequence[str], dtype: str) -> str:
+    """Milliseconds; with an asterisk those of a wrong result."""
+    row = find_row(entries, names, dtype)
+    return number(None if row is None else row.ms) + ("*" if row is not None and row.is_wrong else "")
+
+
+def factor(entries: dict[Entry, Row], ours: Sequence[str], theirs: Sequence[str], dtype: str) -> float | None:
+    """How many times faster ours is, where both were timed and are right."""
+    rows = [find_row(entries, names, dtype) for names in (ours, theirs)]
+    if any(row is None or row.is_wrong for row in rows):
+        return None
+    mine, other = rows
+    return other.ms / mine.ms  # type: ignore[union-attr, operator]
 
 
 def faster(ours: float | None, theirs: float | None) -> str:
     """How many times faster we are; a loss in bold."""
     if ours is None or theirs is None:
         return "-"
-    factor = theirs / ours
-    return f"{number(factor)} x" if factor >= 1 else f"**{number(factor)} x**"
+    times = theirs / ours
+    return f"{number(times)} x" if times >= 1 else f"**{number(times)} x**"
 
 
-def geometric_mean(factors: Sequence[float]) -> str:
-    if not factors:
-        return "-"
-    return f"{number(math.exp(sum(map(math.log, factors)) / len(factors)))} x"
+def geometric_mean(factors: Iterable[float | None]) -> str:
+    """Of those that are not None."""
+    logarithms = [math.log(x) for x in factors if x is not None]
+    return f"{number(math.exp(sum(logarithms) / len(logarithms)))} x" if logarithms else "-"
 
 
 def first(entries: dict[Entry, Row]) -> Row:

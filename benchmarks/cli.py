@@ -53,6 +53,7 @@ class _Defaults:
 
 # Of families that are not about one operator at one size.
 FAMILY_DEFAULTS: dict[str, dict[str, dict]] = {
+    "attention": {"cpu": dict(heads=(4, 8))},
     "train": {
         "cpu": dict(graphs=("reddit-tenth", "arxiv-size"), heads=(1, 2, 8), idtype="int32", budget=20.0),
         "cuda": dict(graphs=("reddit-size", "arxiv-size"), heads=(1, 2, 8), budget=1.0),
@@ -86,11 +87,11 @@ def _add_options(parser: argparse.ArgumentParser) -> None:
     add("--dims", nargs="+", type=int, metavar="F", help="features, all heads")
     add("--heads", nargs="+", type=int, metavar="H")
     add("--directions", nargs="+", choices=DIRECTIONS)
-    add("--layers", nargs="+", choices=LAYERS, default=list(LAYERS[:2]), help="of the subcommand layer")
+    add("--layers", nargs="+", choices=LAYERS, default=list(LAYERS), help="of the subcommand layer")
     add("--models", nargs="+", choices=MODELS, default=list(MODELS), help="of the subcommand train")
     add("--hidden", type=int, default=256, help="units of a hidden layer, a head, of the subcommand train")
     add("--baselines", nargs="*", choices=baselines.NAMES)
-    add("--eager", action="store_true", help="nothing made by torch.compile, which takes tens of seconds a contestant")
+    add("--eager", action="store_true", help="overhead: nothing made by torch.compile, which takes tens of seconds")
     add("--idtype", choices=tuple(IDTYPES), help="of node ids: int64, as DGL's, or on a GPU int32")
     add("--threads", type=int, help="of the CPU: 2, or with a GPU all")
     add(

@@ -62,9 +62,11 @@ def contestant(
     return made
 
 
-def beside(case: Case, by_src: bool = False) -> Case:
-    """The case with the pure gather in every dtype of its contestants, on a GPU."""
+def beside(case: Case, by_src: bool = False, rows_an_edge: int = 1) -> Case:
+    """The case with the pure gather in every dtype of its contestants, on a GPU; several rows an edge as one of their length."""
     if case.graph.device == "cuda":
         dtypes = dict.fromkeys(c.dtype for c in case.contestants)
-        case.contestants += [contestant(case.graph, case.heads * case.dim, dtype, by_src) for dtype in dtypes]
+        case.contestants += [
+            contestant(case.graph, rows_an_edge * case.heads * case.dim, dtype, by_src) for dtype in dtypes
+        ]
     return case

@@ -86,10 +86,10 @@ LAYERS = (
 )
 
 
-def _parts(layer: Layer, heads: int, dim: int, dtype: torch.dtype):
+def _parts(layer: Layer, heads: int, dim: int, dtype: torch.dtype, device: str):
     """The module, the names of its parameters, and these."""
     torch.manual_seed(7)
-    module = layer.build(heads, dim).to(dtype)
+    module = layer.build(heads, dim).to(device, dtype)
     named = dict(module.named_parameters())
     # A bias of zero, as it starts, would hide a wrong one.
     with torch.no_grad():
@@ -99,18 +99,18 @@ def _parts(layer: Layer, heads: int, dim: int, dtype: torch.dtype):
 
 def _step(layer: Layer, graph: BenchGraph, heads: int, dim: int, dtype: torch.dtype):
     """(function of x and parameters, x and parameters)."""
-    module, names, parameters = _parts(layer, heads, dim, dtype)
+    module, names, parameters = _parts(layer, heads, dim, dtype, graph.device)
 
     def function(x: Tensor, *values: Tensor) -> Tensor:
         return torch.func.functional_call(module, dict(zip(names, values)), (graph.dgl, x))
 
-    x = normal((graph.num_nodes, heads * dim), dtype, 1)
+    x = normal((graph.num_nodes, heads * dim), dtype, 1, graph.device)
     return function, (x, *parameters)
 
 
 def _contestant(layer: Layer, graph: BenchGraph, heads: int, dim: int, name: str, dtype: torch.dtype) -> Contestant:
     def make():
-        if name == "dgl" and dtype == torch.float16:
+        if name == "dgl" and dtype == torch.float16 and graph.device == "cpu":
             raise Unavailable("DGL has no fp16 on the CPU")
         return with_backward(*_step(layer, graph, heads, dim, dtype), 5)
 
@@ -128,7 +128,7 @@ def _contexts():
 
 
 def _check(config: Config, layer: Layer, heads: int, dim: int, order: str) -> None:
-    graph = verify.miniature(order, config.idtype)
+    graph = verify.miniature(order, config.idtype, config.device)
 
     def formula(inputs: Sequence[Tensor]):
         def function(*tensors: Tensor) -> Tensor:

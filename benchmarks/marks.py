@@ -55,7 +55,7 @@ class Mark:
 @dataclass(frozen=True)
 class GpuMark(Mark):
     """time(ours) on `graph` is at most `milliseconds`, or what it takes at its peak at most `mebibytes`; or, where both are
-    None, the time is at_most times that on the same graph without its hub, scaled to its number of edges.
+    None, what the edges of a hub take beyond the same graph without them is at_most times what as many edges of that take.
 
     heads, dim: of the case that it is set for, where it is not about a hub.
     """
@@ -74,7 +74,8 @@ class GpuMark(Mark):
         if self.milliseconds is None and self.mebibytes is None:
             return True
         known = any(name in row.gpu for name in GPUS)
-        return known and row.cache == "warm" and (row.heads, row.dim) == (self.heads, self.dim)
+        measured = row.cache == "warm" and (row.order == "sorted" or row.family == "train")
+        return known and measured and (row.heads, row.dim) == (self.heads, self.dim)
 
     def ratio(self, entries: dict[Entry, Row], cases: dict[tuple, dict[Entry, Row]]) -> float | None:
         ours = entries.get(self.ours)
@@ -88,7 +89,8 @@ class GpuMark(Mark):
         plain = cases.get(without, {}).get(self.ours)
         if plain is None or plain.ms is None:
             return None
-        return ours.ms / (plain.ms * ours.num_edges / plain.num_edges)
+        of_hub = ours.num_edges - plain.num_edges
+        return (ours.ms - plain.ms) / (plain.ms * of_hub / plain.num_edges)
 
     def _without_hub(self, part):
         return part.replace("-hub", "") if part == f"{self.graph} (synthetic)" else part

@@ -9,8 +9,7 @@ from torch import Tensor
 
 from .baselines import ALL, WIDE, Competitor, Problem
 from .case import Config, Contestant, directed, name_of
-
-WRONG = 0.1  # a relative error beyond rounding in any dtype
+from .rows import WRONG
 
 
 def _is_main(config: Config, problem: Problem) -> bool:
@@ -36,7 +35,8 @@ def rivals(
     bytes_moved: int = 0,
     others: bool = True,
 ) -> Iterator[Contestant]:
-    """check: of a forward result, the relative error against float64. A wrong one is timed all the same, and noted."""
+    """check: of a forward result, the relative error against float64. A wrong one is timed all the same, and noted; gradients
+    are those of autograd, or the competitor's own, and are looked at in its tests."""
     for competitor in competitors_of(config, problem, others):
         yield _contestant(competitor, problem, operands, check, bytes_moved)
 
@@ -51,11 +51,11 @@ def _contestant(competitor: Competitor, problem: Problem, operands, check, bytes
         made.bytes_moved = bytes_moved
 
     def noted(out: Any) -> float:
-        error = check(out)
+        error = check(out if problem.is_forward else out[0])
         if not error <= WRONG:  # not: NaN is wrong
             made.note = "; ".join(filter(None, (made.note, f"wrong: off by {error:.2g} of the largest value")))
         return error
 
-    if competitor.checked and problem.is_forward:
+    if competitor.checked and problem.direction != "backward":
         made.check = noted
     return made

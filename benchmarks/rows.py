@@ -4,8 +4,10 @@ from __future__ import annotations
 
 import csv
 import datetime
+import io
 import os
 import platform
+import shlex
 import subprocess
 import sys
 from collections.abc import Iterable, Sequence
@@ -14,6 +16,7 @@ from pathlib import Path
 
 import torch
 
+WRONG = 0.1  # a relative error beyond rounding in any dtype
 RESULTS = Path(__file__).parent / "results"
 
 
@@ -68,6 +71,10 @@ class Row:
         )  # fmt: skip
 
     @property
+    def is_wrong(self) -> bool:
+        return self.error is not None and not self.error <= WRONG  # not: NaN is wrong
+
+    @property
     def key(self) -> tuple:
         return (*self.case, self.contestant, self.dtype)
 
@@ -93,7 +100,15 @@ def read(path: Path) -> list[Row]:
     with open(path, newline="") as file:
         reader = csv.DictReader(file)
         _check_columns(path)
-        return [Row(**{name: _parse(name, text) for name, text in line.items()}) for line in reader]
+        return [_row(path, reader.line_num, line) for line in reader]
+
+
+def _row(path: Path, number: int, line: dict) -> Row:
+    if None in line or None in line.values():
+        raise ValueError(
+            f"{path}, line {number}: {len([x for x in line.values() if x is not None])} fields, of {len(_TYPES)}"
+        )
+    return Row(**{name: _parse(name, text) for name, text in line.items()})
 
 
 def _check_columns(path: Path) -> None:
@@ -109,12 +124,14 @@ def append(path: Path, rows: Iterable[Row]) -> None:
     is_new = not path.exists()
     if not is_new:
         _check_columns(path)
-    with open(path, "a", newline="") as file:
-        writer = csv.DictWriter(file, list(_TYPES), lineterminator="\n")
-        if is_new:
-            writer.writeheader()
-        for row in rows:
-            writer.writerow({name: _format(value) for name, value in asdict(row).items()})
+    text = io.StringIO()
+    writer = csv.DictWriter(text, list(_TYPES), lineterminator="\n")
+    if is_new:
+        writer.writeheader()
+    for row in rows:
+        writer.writerow({name: _format(value) for name, value in asdict(row).items()})
+    with open(path, "a", newline="") as file:  # at once: a run that is cut off leaves no half line
+        file.write(text.getvalue())
 
 
 def latest(rows: Sequence[Row]) -> list[Row]:
@@ -184,5 +201,5 @@ def provenance(argv: Sequence[str], device: str = "cpu") -> dict[str, str]:
         "cpu": cpu_name(),
         "torch": torch.__version__,
         "dgl": getattr(dgl, "__version__", "absent"),
-        "command": " ".join(["python -m benchmarks", *argv]),
+        "command": f"python -m benchmarks {shlex.join(argv)}",
     }

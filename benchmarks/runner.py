@@ -9,6 +9,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
+import torch
 from tqdm import tqdm
 
 from . import memory
@@ -34,16 +35,27 @@ class _Entrant:
 
 def _enter(case: Case, contestant: Contestant, config: Config) -> _Entrant:
     runner = Runner(contestant.make(), contestant.context, _clock(case, config))
-    kept = memory.Kept() if case.direction == "forward+backward" else None  # it holds what it counts
-    with memory.Peak(config.device) as peak, kept or contextlib.nullcontext():
-        seconds, result = runner.first()
+    if case.family == "train":  # the state of the optimizer is made at the end of the first step
+        runner.first()
     # Of a CPU's operators the resident memory says little: it is what the C library keeps.
-    tells = peak.bytes is not None and (config.on_gpu or case.family == "train")
+    peak = memory.Peak(config.device) if config.on_gpu or case.family == "train" else None
+    with peak or contextlib.nullcontext():
+        seconds, result = runner.first()
+    tells = peak is not None and peak.bytes is not None
     peak_mb = (peak.bytes + contestant.input_bytes) / 2**20 if tells else None
     error = None if contestant.check is None else contestant.check(result)
     del result
     plan(runner, config.effort, seconds)
-    return _Entrant(contestant, runner, error, peak_mb, None if kept is None else kept.mebibytes)
+    return _Entrant(
+        contestant, runner, error, peak_mb, _kept_mb(runner) if case.direction == "forward+backward" else None
+    )
+
+
+def _kept_mb(runner: Runner) -> float:
+    """Of a call of its own: counting takes time, and holds what it counts."""
+    with memory.Kept() as kept:
+        runner.first()
+    return kept.mebibytes
 
 
 def _clock(case: Case, config: Config, cold: bool = False) -> Clock:
@@ -128,7 +140,8 @@ def run_case(case: Case, config: Config, source: dict[str, str]) -> list[Row]:
                 warnings.simplefilter("ignore")  # of beta states of sparse tensors and the like
                 entered.append(_enter(case, contestant, config))
         except Exception as error:
-            if contestant.trusted and not isinstance(error, Unavailable):
+            lacks_memory = contestant.name != "halfgnn" and isinstance(error, torch.OutOfMemoryError)
+            if contestant.trusted and not lacks_memory and not isinstance(error, Unavailable):
                 raise
             rows += [_row(case, contestant, config, source, mode, note=reason(error)) for mode in modes]
     timed = []
@@ -156,5 +169,6 @@ def summary(rows: Sequence[Row]) -> str:
         extra += f"  {row.kept_mb:.1f} MiB kept" if row.kept_mb is not None else ""
         extra += f"  loss {row.losses.split()[0]} to {row.losses.split()[-1]}" if row.losses else ""
         error = f"  error {row.error:.1e}" if row.error is not None else ""
-        lines.append(f"    {row.contestant:<24} {row.dtype} {row.cache}  {time}, {row.runs} runs){extra}{error}")
+        note = f"  {row.note}" if row.is_wrong else ""
+        lines.append(f"    {row.contestant:<24} {row.dtype} {row.cache}  {time}, {row.runs} runs){extra}{error}{note}")
     return "\n".join(lines)

@@ -4,19 +4,33 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 
-from .cells import SYNTHETIC, MarksBeside, faster, find, first, geometric_mean, markdown, number, shape, title
+from . import marks
+from .cells import (
+    SYNTHETIC,
+    WRONG_LEGEND,
+    MarksBeside,
+    factor,
+    faster,
+    find,
+    first,
+    geometric_mean,
+    markdown,
+    shape,
+    time,
+    title,
+)  # fmt: skip
 from .marks import Entry, by_case
 from .rows import Row
 
 FAMILIES = ("spmm", "sddmm", "softmax", "attention", "layer")
-OURS = ("halfgnn", "halfgnn drop-in")
+OURS, DGL = ("halfgnn", "halfgnn drop-in"), ("dgl",)
 _COLUMNS = (
     # heading, contestant names (the first that took part), dtype
     ("halfgnn bf16", OURS, "bf16"),
-    ("DGL bf16", ("dgl",), "bf16"),
+    ("DGL bf16", DGL, "bf16"),
     ("halfgnn fp16", OURS, "fp16"),
     ("halfgnn fp32", OURS, "fp32"),
-    ("DGL fp32", ("dgl",), "fp32"),
+    ("DGL fp32", DGL, "fp32"),
     ("torch.sparse fp32", ("torch.sparse",), "fp32"),
     ("PyTorch ops bf16", ("index_add", "torch gather"), "bf16"),
     ("torch.compile bf16", ("torch.compile",), "bf16"),
@@ -29,11 +43,11 @@ LEGEND = (
     'Medians; contestants of a row took turns. "faster": DGL\'s time over halfgnn\'s, losses in bold. "marks": the time '
     "relative to what the project held it against, and what it may be at most (the list of marks is below), lost ones in "
     "bold. Graphs are synthetic where their names say so. DGL has no fp16 on the CPU; torch.sparse no half. Edge data: in "
-    "insertion order (scattered over the adjacency) or sorted by destination."
+    "insertion order (scattered over the adjacency) or sorted by destination. " + WRONG_LEGEND
 )
 SHORT_LEGEND = (
     'Milliseconds in bf16, halfgnn / DGL, and how many times faster, losses in bold; "fp32": the same factor in fp32. '
-    "Edge data in insertion order, graphs synthetic; modules are dgl.nn's under the drop-in."
+    "Edge data in insertion order, graphs synthetic; modules are dgl.nn's under the drop-in. " + WRONG_LEGEND
 )
 
 
@@ -45,12 +59,9 @@ def _describe(row: Row) -> list[str]:
 def _times(entries: Entries, ours: Sequence[str] | None = None) -> list[str]:
     """ours: who stands in halfgnn's columns, if not its main contestants."""
     found = [(ours if ours and heading.startswith("halfgnn") else names, dtype) for heading, names, dtype in _COLUMNS]
-    ms = [find(entries, names, dtype) for names, dtype in found]
-    bf16, dgl_bf16, fp16, fp32, dgl_fp32, *others = ms
-    return [
-        number(bf16), number(dgl_bf16), faster(bf16, dgl_bf16), number(fp16),
-        number(fp32), number(dgl_fp32), faster(fp32, dgl_fp32), *map(number, others),
-    ]  # fmt: skip
+    bf16, dgl_bf16, fp16, fp32, dgl_fp32, *others = (time(entries, *column) for column in found)
+    factors = [faster(find(entries, ours or OURS, dtype), find(entries, DGL, dtype)) for dtype in ("bf16", "fp32")]
+    return [bf16, dgl_bf16, factors[0], fp16, fp32, dgl_fp32, factors[1], *others]
 
 
 def _lines(entries: Entries, beside: MarksBeside) -> Iterator[list[str]]:
@@ -65,8 +76,7 @@ def _lines(entries: Entries, beside: MarksBeside) -> Iterator[list[str]]:
 
 def mean_speedup(cases: Sequence[Entries], dtype: str) -> str:
     """Geometric mean of the factors over DGL, of the cases where both took part."""
-    pairs = [(find(entries, OURS, dtype), find(entries, ("dgl",), dtype)) for entries in cases]
-    return geometric_mean([theirs / ours for ours, theirs in pairs if ours and theirs])
+    return geometric_mean(factor(entries, OURS, DGL, dtype) for entries in cases)
 
 
 def _by_graph(rows: Sequence[Row]) -> dict[str, list[Entries]]:
@@ -86,29 +96,32 @@ def graph_tables(rows: Sequence[Row]) -> Iterator[str]:
         lines = [line for entries in chosen for line in _lines(entries, beside)]
         mean = ["geometric mean", *[""] * (len(header) - 1)]
         mean[6], mean[10] = mean_speedup(chosen, "bf16"), mean_speedup(chosen, "fp32")
-        yield f"{title(first(chosen[0]))} Milliseconds.\n\n" + markdown(header, [*lines, mean], 4)
+        used = [i for i in range(len(header)) if i < 11 or any(line[i] not in ("-", "") for line in lines)]
+        table = [[line[i] for i in used] for line in (header, *lines, mean)]
+        yield f"{title(first(chosen[0]))} Milliseconds.\n\n" + markdown(table[0], table[1:], 4)
 
 
 def _cell(entries: Entries | None, ours: Sequence[str]) -> str:
     if entries is None:
         return ""
-    mine, theirs = find(entries, ours, "bf16"), find(entries, ("dgl",), "bf16")
-    text = f"{number(mine)} / {number(theirs)}: {faster(mine, theirs)}"
-    fp32 = faster(find(entries, ours, "fp32"), find(entries, ("dgl",), "fp32"))
+    bf16, fp32 = (faster(find(entries, ours, dtype), find(entries, DGL, dtype)) for dtype in ("bf16", "fp32"))
+    text = f"{time(entries, ours, 'bf16')} / {time(entries, DGL, 'bf16')}: {bf16}"
     return text if fp32 == "-" else f"{text}, fp32 {fp32}"
 
 
 def summary_table(rows: Sequence[Row]) -> Iterator[str]:
-    """A line an operator and direction, of its most heads; a column a graph."""
-    graphs = _by_graph(rows)
+    """A line an operator, direction and shape, of several heads where there are any; a column a graph that marks are about."""
+    graphs = {graph: cases for graph, cases in _by_graph(rows).items() if graph in marks.GRAPHS}
     found: dict[tuple, dict[str, Entries]] = {}
     for graph, cases in graphs.items():
-        for entries in sorted(cases, key=lambda e: -first(e).heads):
+        for entries in cases:
             row = first(entries)
             if row.order == "insertion":
-                found.setdefault((row.family, row.op, row.direction), {}).setdefault(graph, entries)
+                found.setdefault((row.family, row.op, row.direction, row.heads, row.dim), {})[graph] = entries
+    several = {key[:3] for key in found if key[3] > 1}
+    found = {key: of_graph for key, of_graph in found.items() if key[3] > 1 or key[:3] not in several}
     lines = []
-    for (_, op, direction), of_graph in sorted(found.items(), key=lambda item: FAMILIES.index(item[0][0])):
+    for (_, op, direction, *_), of_graph in sorted(found.items(), key=lambda item: FAMILIES.index(item[0][0])):
         for suffix, ours in (("", OURS), *_VARIANTS):
             if any(contestant in ours for entries in of_graph.values() for contestant, _ in entries):
                 cells = [_cell(of_graph.get(graph), ours) for graph in graphs]

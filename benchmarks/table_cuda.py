@@ -5,7 +5,21 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 
 from . import marks
-from .cells import MarksBeside, faster, find, first, geometric_mean, graph_name, markdown, number, shape, title
+from .cells import (
+    WRONG_LEGEND,
+    MarksBeside,
+    factor,
+    faster,
+    find,
+    find_row,
+    first,
+    geometric_mean,
+    graph_name,
+    markdown,
+    number,
+    shape,
+    title,
+)
 from .gather import LIMIT
 from .marks import Entry, by_case
 from .rows import Row, latest
@@ -34,7 +48,7 @@ LEGEND = (
     "flushed before every call, where that makes a difference. MiB: at the peak of a call, its result included. Others: "
     "their fp16 time over halfgnn's, losses in bold, \"-\" where they cannot take part; DGL's algorithm is a plain "
     "re-implementation of it, one thread a feature. Graphs are synthetic where their names say so, edge data sorted "
-    "by destination. Marks: as in the CPU's tables."
+    "by destination but where a line says otherwise. Marks: as in the CPU's tables. " + WRONG_LEGEND
 )
 
 
@@ -50,14 +64,19 @@ def _cold(entries: Entries, cases: dict[tuple, Entries]) -> float | None:
 
 def _factors(entries: Entries) -> list[str]:
     ours = find(entries, ("halfgnn",), "fp16")
-    return [faster(ours, find(entries, names, "fp16")) for _, names in OTHERS]
+    rows = [find_row(entries, names, "fp16") for _, names in OTHERS]
+    return [faster(ours, row.ms) + ("*" if row.is_wrong else "") if row else "-" for row in rows]
+
+
+def _name(row: Row) -> str:
+    return row.op if row.order == "sorted" else f"{row.op}, {row.order} order"
 
 
 def _line(entries: Entries, cases: dict[tuple, Entries], beside: MarksBeside) -> list[str]:
     row, ours = first(entries), entries.get(("halfgnn", "fp16"))
     share = f"{ours.limit_share:.0%}" if ours and ours.limit_share else "-"
     return [
-        row.op, row.direction, shape(row), number(ours.ms if ours else None), number(_cold(entries, cases)),
+        _name(row), row.direction, shape(row), number(ours.ms if ours else None), number(_cold(entries, cases)),
         number(ours.gb_per_s if ours else None), share, number(ours.peak_mb if ours else None),
         number(find(entries, ("halfgnn",), "bf16")), number(find(entries, ("halfgnn",), "fp32")), *_factors(entries),
         beside.cell(row.case, ("halfgnn",)),
@@ -66,11 +85,7 @@ def _line(entries: Entries, cases: dict[tuple, Entries], beside: MarksBeside) ->
 
 def _means(cases: Sequence[Entries]) -> list[str]:
     """Of the factors over each of the others, where both took part."""
-    found = []
-    for _, names in OTHERS:
-        pairs = [(find(e, ("halfgnn",), "fp16"), find(e, names, "fp16")) for e in cases]
-        found.append(geometric_mean([theirs / ours for ours, theirs in pairs if ours and theirs]))
-    return found
+    return [geometric_mean(factor(e, ("halfgnn",), names, "fp16") for e in cases) for _, names in OTHERS]
 
 
 def graph_tables(rows: Sequence[Row]) -> Iterator[str]:
@@ -118,7 +133,7 @@ def short(rows: Sequence[Row], dim: int | None = None) -> str:
         share = f"{ours.limit_share:4.0%} of {limit:.3g} ms" if ours.limit_share and limit else ""
         others = " ".join(f"{factor.replace(' x', ''):>7}" for factor in _factors(entries))
         lines.append(
-            f"{graph_name(row):<15} {row.op:<12} {row.direction:<8} {shape(row):>7} "
+            f"{graph_name(row):<15} {_name(row):<12} {row.direction:<8} {shape(row):>7} "
             f"{ours.ms:9.3f} {ours.gb_per_s or 0:7.0f} {share:<17} {others}"
         )
     head = f"{'graph':<15} {'operator':<12} {'':<8} {'H x D':>7} {'fp16 ms':>9} {'GB/s':>7} {'pure gather':<17} "

@@ -22,11 +22,12 @@ def _training_line(entries: dict[Entry, Row], dtype: str, beside: MarksBeside) -
     curves = [_losses(entries, name, d) for name, d in (("halfgnn", dtype), ("dgl", dtype), ("dgl", "fp32"))]
     steps = min((len(curve) for curve in curves if curve), default=0)
     peaks = [entries[name, dtype].peak_mb if (name, dtype) in entries else None for name in ("halfgnn", "dgl")]
+    comparable = steps > 1  # the first loss is from before any update
     return [
         row.op, graph_name(row), shape(row), dtype,
         *(number(find(entries, (name,), dtype)) for name in _TRAINING),
         faster(ours, find(entries, ("dgl",), dtype)), faster(ours, find(entries, ("dgl",), "fp32")), *map(number, peaks),
-        str(steps), *(curve[steps - 1] if curve else "-" for curve in curves),
+        str(steps) if comparable else "-", *(curve[steps - 1] if curve and comparable else "-" for curve in curves),
         beside.cell(row.case, ("halfgnn",)),
     ]  # fmt: skip
 
@@ -46,7 +47,7 @@ def train_table(rows: Sequence[Row]) -> Iterator[str]:
                   "loss, DGL fp32", "marks"]  # fmt: skip
         yield (
             "A training step of a whole model, forward to optimizer. Milliseconds; MiB at the peak, with graph, data and "
-            "parameters; the loss of the last step that all three made.\n\n"
+            "parameters; losses before the last step that all of them made.\n\n"
         ) + markdown(header, lines, 4)
 
 
@@ -74,13 +75,13 @@ def limits_table(rows: Sequence[Row]) -> Iterator[str]:
     chosen = [row for row in latest(rows) if row.family == "limits" and row.ms is not None]
     if not chosen:
         return
-    kinds = list(dict.fromkeys((row.graph, row.dtype) for row in chosen))
-    found = {(r.contestant, r.graph, r.dtype): r for r in chosen}
+    kinds = list(dict.fromkeys((row.graph, row.dim, row.dtype) for row in chosen))
+    found = {(r.contestant, r.graph, r.dim, r.dtype): r for r in chosen}
     lines = []
     for way in dict.fromkeys(row.contestant for row in chosen):
         cells = [found.get((way, *kind)) for kind in kinds]
         lines.append([way, *(number(row.gb_per_s) if row else "-" for row in cells)])
-    header = ["", *(" ".join(kind).replace(SYNTHETIC, "") for kind in kinds)]
+    header = ["", *(f"{graph}, {dim} {dtype}".replace(SYNTHETIC, "") for graph, dim, dtype in kinds)]
     yield "copy_u_sum and what the machine does otherwise. GB/s of rows and indices read.\n\n" + (
         markdown(header, lines, 1)
     )

@@ -16,9 +16,9 @@ import torch
 class Effort:
     """How long to measure.
 
-    budget_s: time to spend on one contestant of a case, warm-up included, unless min_runs need more.
-    min_runs, max_runs: samples of a contestant. A first call of warm_s or more is warm-up enough; one of
-    slow_s is a sample itself, and one of lone_s beyond the budget the only one.
+    budget_s: time to spend on one contestant of a case, the first call not counted, unless min_runs need more.
+    min_runs, max_runs: samples of a contestant. The first call, which converts, allocates and loads what is missing, is none;
+    one of warm_s or more is warm-up enough. After one of slow_s two samples are enough, after one of lone_s beyond the budget one.
     sample_s: shorter calls are repeated until a sample lasts so long.
     pause_s: idle time before a sample, for the threads of the one before to come to rest.
     is_quick: a smoke test, whose figures are for nobody.
@@ -36,7 +36,17 @@ class Effort:
 
 
 # On a GPU, where nothing else runs and there is much to measure.
-GPU = Effort(budget_s=0.12, min_runs=5, max_runs=30, warm_s=0.02, slow_s=0.2, lone_s=1.0, sample_s=0.002, pause_s=0.0)
+# A first call there says nothing: libraries are loaded and code is compiled in it.
+GPU = Effort(
+    budget_s=0.12,
+    min_runs=5,
+    max_runs=30,
+    warm_s=math.inf,
+    slow_s=math.inf,
+    lone_s=math.inf,
+    sample_s=0.002,
+    pause_s=0.0,
+)
 QUICK = Effort(budget_s=0.02, min_runs=2, max_runs=3, sample_s=0.0, pause_s=0.0, is_quick=True)
 
 
@@ -58,14 +68,17 @@ class HostClock:
 
 class GpuClock:
     """The GPU's time, by events. The GPU waits a moment first, so that the host, which takes tens of microseconds to start
-    a call, is ahead of it.
+    each kernel of a call, is ahead of it: as long as the host took the last time. A call that waits for the GPU itself is timed
+    with its waits.
 
     cold: every call by itself, after a write to twice as much memory as the L2 cache holds.
     """
 
-    AHEAD_CYCLES = 100_000  # a call: some 50 microseconds
+    CYCLES_A_SECOND = 2e9  # at least
+    MOST_AHEAD_S = 0.05
 
     def __init__(self, cold: bool):
+        self.ahead_s = 50e-6  # a call
         self.flushed = None
         if cold:
             cache = torch.cuda.get_device_properties(torch.cuda.current_device()).L2_cache_size
@@ -78,22 +91,21 @@ class GpuClock:
         """Of `repeat` calls."""
         if self.flushed is not None:
             return sum(self._cold_call(call) for _ in range(repeat))
-        start, end = self._events()
-        torch.cuda._sleep(min(repeat, 100) * self.AHEAD_CYCLES)
-        start.record()
-        for _ in range(repeat):
-            call()
-        end.record()
-        end.synchronize()
-        return start.elapsed_time(end) / 1e3
+        return self._timed(call, repeat)
 
     def _cold_call(self, call: Callable[[], Any]) -> float:
         assert self.flushed is not None
-        start, end = self._events()
         self.flushed.zero_()
-        torch.cuda._sleep(self.AHEAD_CYCLES)
+        return self._timed(call, 1)
+
+    def _timed(self, call: Callable[[], Any], repeat: int) -> float:
+        start, end = self._events()
+        torch.cuda._sleep(int(min(repeat * self.ahead_s, self.MOST_AHEAD_S) * self.CYCLES_A_SECOND))
         start.record()
-        call()
+        begin = time.perf_counter()
+        for _ in range(repeat):
+            call()
+        self.ahead_s = max(self.ahead_s, 1.5 * (time.perf_counter() - begin) / repeat)
         end.record()
         end.synchronize()
         return start.elapsed_time(end) / 1e3
@@ -129,17 +141,16 @@ class Runner:
 def plan(runner: Runner, effort: Effort, first: float) -> None:
     """Settles how many calls make a sample and how many samples are taken; first: seconds of the first call."""
     estimate = first
-    if first >= effort.slow_s:
-        runner.seconds.append(first)
-    elif first < effort.warm_s:
+    if first < effort.warm_s:
         estimate = min(runner.sample(), first)
     runner.repeat = max(1, math.ceil(effort.sample_s / max(estimate, 1e-9)))
     if runner.repeat > 1:  # short calls: one more look, now that everything is warm
         runner.repeat = max(1, math.ceil(effort.sample_s / max(runner.sample(), 1e-9)))
     if first >= max(effort.lone_s, effort.budget_s):
+        runner.runs = 1
         return
-    affordable = int((effort.budget_s - sum(runner.seconds)) / (estimate * runner.repeat))
-    least = (2 if first >= effort.slow_s else effort.min_runs) - len(runner.seconds)
+    affordable = int(effort.budget_s / (estimate * runner.repeat))
+    least = 2 if first >= effort.slow_s else effort.min_runs
     runner.runs = max(least, min(affordable, effort.max_runs))
 
 

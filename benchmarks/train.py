@@ -45,6 +45,8 @@ TRAINED_ON = 0.66  # of all nodes, as of Reddit
 # Features and classes of the data sets that the graphs have their sizes from.
 WIDTHS = {
     "cora": (1433, 7),
+    "citeseer": (3703, 6),
+    "pubmed": (500, 3),
     "arxiv": (128, 40),
     "proteins": (8, 112),
     "reddit": (602, 41),
@@ -149,7 +151,7 @@ def _library_of(name: str, device: str) -> Any:
 
 def _widths(graph: BenchGraph) -> tuple[int, int]:
     """Features and classes."""
-    return next((widths for name, widths in WIDTHS.items() if graph.label.startswith(name)), (128, 40))
+    return next((widths for name, widths in WIDTHS.items() if name in graph.label), (128, 40))
 
 
 @dataclass(frozen=True)
@@ -238,9 +240,9 @@ def _contestant(model: Model, graph: BenchGraph, hidden: int, heads: int, name: 
             if dtype == torch.float16:
                 raise Unavailable("DGL has no fp16 on the CPU")
             made.note = "parameters and features in bf16: dgl.nn raises under autocast on the CPU"
-        if name == "pyg" and model.has_heads:
-            # Messages, weighted, and their gradients, of the widest layer.
-            baselines.check_messages(3 * graph.num_edges * heads * hidden * 4, graph.device)
+        if name == "pyg":  # messages, weighted, and their gradients, of the widest layer
+            widest = heads * hidden if model.has_heads else max(_widths(graph)[0], hidden)
+            baselines.check_messages(3 * graph.num_edges * widest * 4, graph.device)
         network = network_of(model, graph, hidden, heads, name)
         if made.note:
             network, data = network.to(dtype), Data(data.features.to(dtype), data.labels, data.trained)

@@ -54,6 +54,10 @@ def _operator(problem: Problem, *operands: Tensor) -> Callable[..., Tensor]:
     device = problem.graph.device
     if not torch._C._dispatch_has_kernel_for_dispatch_key("halfgnn::scalar_spmm", device.upper()):
         raise Unavailable("its kernels are CUDA's")
+    if problem.dtype == torch.float32 and (
+        problem.op == "copy_u_sum" or (problem.op == "u_mul_e_sum" and problem.heads == 1)
+    ):
+        raise Unavailable("in fp32 DGL calls cuSPARSE for it")
     operators = _operators(problem.graph)
     if problem.op not in ATTENTIONS:
         return getattr(operators, problem.op)

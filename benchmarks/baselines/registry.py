@@ -6,7 +6,7 @@ A plug-in makes a :class:`Competitor` and decorates, for each operator that it h
 
     @ours.does("copy_u_sum", one_head=True)
     def _(problem, x):
-        check_messages(problem)
+        check_messages(problem.message_bytes, problem.graph.device)
         return lambda x: x.new_zeros(x.shape).index_add_(0, problem.graph.dst, x.index_select(0, problem.graph.src))
 
 What it cannot do raises :class:`Unavailable` with the reason, which becomes the note of its row; an operator, a direction or a

@@ -28,18 +28,18 @@ inline __device__ float multiply(float a, float b) { return a * b; }
 struct Tiles {
   int64_t rows;
   int64_t columns;
-  int64_t row_blocks;
+  uint32_t row_blocks;  // 32 bits: a division of 64 costs more than all else that a thread of an edge does
   int log2_columns;
 
   static Tiles of(int64_t rows, int64_t columns) {
     int log2_columns = 0;
     while (2 << log2_columns <= columns && 2 << log2_columns <= kThreads) ++log2_columns;
-    return {rows, columns, ceil_div(rows, kThreads >> log2_columns), log2_columns};
+    return {rows, columns, static_cast<uint32_t>(ceil_div(rows, kThreads >> log2_columns)), log2_columns};
   }
   int64_t blocks() const { return row_blocks * ceil_div(columns, int64_t{1} << log2_columns); }
 
   __device__ int64_t row() const {
-    return (blockIdx.x % row_blocks) * (kThreads >> log2_columns) + (threadIdx.x >> log2_columns);
+    return static_cast<int64_t>(blockIdx.x % row_blocks) * (kThreads >> log2_columns) + (threadIdx.x >> log2_columns);
   }
   __device__ int64_t column() const {
     const auto first = static_cast<int64_t>(blockIdx.x / row_blocks) << log2_columns;
@@ -113,7 +113,8 @@ struct SddmmKernelArgs {
 template <typename T, typename Id>
 __global__ void __launch_bounds__(kThreads) scalar_dot_kernel(const SddmmKernelArgs<T, Id> args) {
   const int lane = static_cast<int>(threadIdx.x) % kWarpSize;
-  const int64_t edge = (blockIdx.x % args.tiles.row_blocks) * kWarps + static_cast<int>(threadIdx.x) / kWarpSize;
+  const int64_t edge =
+      static_cast<int64_t>(blockIdx.x % args.tiles.row_blocks) * kWarps + static_cast<int>(threadIdx.x) / kWarpSize;
   const int64_t head = blockIdx.x / args.tiles.row_blocks;
   if (edge >= args.tiles.rows) return;  // whole warps
   const T* x = args.elements(args.lhs, args.lhs_target, edge, head);
@@ -203,7 +204,7 @@ cudaError_t run_sddmm(const ScalarSddmmArgs& args, cudaStream_t stream) {
   if (args.op != Op::kDot || args.reduce_len < kWarpSize) {
     return cuda::launch(scalar_sddmm_kernel<T, Id>, kernel.tiles.blocks(), kThreads, stream, kernel);
   }
-  kernel.tiles.row_blocks = ceil_div(args.num_edges, kWarps);
+  kernel.tiles.row_blocks = static_cast<uint32_t>(ceil_div(args.num_edges, kWarps));
   return cuda::launch(scalar_dot_kernel<T, Id>, kernel.tiles.row_blocks * args.out_len, kThreads, stream, kernel);
 }
 
