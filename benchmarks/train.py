@@ -39,7 +39,7 @@ from .graphs import BenchGraph
 from .layer import DROP_IN, FUSED, gat_formula, gcn_formula
 
 OURS = "halfgnn"
-LEARNING_RATE = 5e-3
+LEARNING_RATE = 1e-3
 SPREAD = 0.2  # of the points of classes; noise has 1
 TRAINED_ON = 0.66  # of all nodes, as of Reddit
 # Features and classes of the data sets that the graphs have their sizes from.
