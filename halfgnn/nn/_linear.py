@@ -170,6 +170,11 @@ def linear(x: Tensor, weight: Tensor, bias: Tensor | None) -> Tensor:
     return _widened_linear(x.to(computed_type(x)), weight, bias, weight.shape[0])[0]
 
 
+def applied(layer: Any, x: Tensor) -> Tensor:
+    """layer(x), by :func:`linear` where that is the same."""
+    return linear(x, layer.weight, layer.bias) if is_plain(layer) else layer(x)
+
+
 def wide_linear(h: Tensor, weight: Tensor) -> Tensor:
     """h (*, in), half, times weight (out, in), fp32: (*, out) in fp32, unrounded."""
     return apply(_HalfLinear, h, weight) if h.is_cuda else _widened_linear(h, weight, None, 0)[1]

@@ -13,6 +13,7 @@ from ..graph import Graph
 from ..ops._common import as_graph, check_number, check_operand
 from ._checks import check_columns, check_edge_numbers, check_pair, checked_size
 from ._common import checked_graph, unrounded, widened, without_autocast
+from ._linear import linear
 from ._sums import aggregate, padded_width
 
 
@@ -141,9 +142,11 @@ class GraphConv(nn.Module):
         if weight is None:
             rst = self._sum(g, h, edge_weight)
         elif weight.shape[0] > weight.shape[1]:
-            rst = self._sum(g, torch.matmul(h, _widened(weight, h, edge_weight)), edge_weight)[..., : weight.shape[1]]
+            rst = self._sum(g, linear(h, _widened(weight, h, edge_weight).t(), None), edge_weight)[
+                ..., : weight.shape[1]
+            ]
         else:
-            rst = torch.matmul(self._sum(g, h, edge_weight), weight)
+            rst = linear(self._sum(g, h, edge_weight), weight.t(), None)
         if self.bias is not None:
             rst = rst + self.bias
         rst = rst.contiguous()

@@ -11,7 +11,7 @@ from ..graph import Graph
 from ..ops._common import as_graph, check_operand, check_probability
 from ._checks import check_edge_weight, check_features, checked_size, checked_widths
 from ._common import both_sides, cast_once, shown, trimmed, unrounded
-from ._linear import project
+from ._linear import applied, project
 from ._sums import aggregate, padded_width
 
 _AGGREGATORS = ("mean", "gcn", "pool", "lstm")
@@ -83,7 +83,7 @@ class SAGEConv(nn.Module):
         brought = getattr(self, f"_{self._aggre_type}")
         neighbours = brought(g, h_src, h_dst if isinstance(feat, tuple) else None, edge_weight)
         if self._aggre_type != "gcn":
-            rst = self.fc_self(h_dst) + neighbours
+            rst = applied(self.fc_self, h_dst) + neighbours
         else:
             rst = neighbours if self.bias is None else neighbours + self.bias
         rst = rst.contiguous()
@@ -111,7 +111,7 @@ class SAGEConv(nn.Module):
     def _mean(self, g: Graph, h_src: Tensor, h_dst: Tensor | None, edge_weight: Tensor | None) -> Tensor:
         if self._projects_first:
             return trimmed(aggregate(g, "mean", self._project(h_src, edge_weight), edge_weight), self._out_feats)
-        return self.fc_neigh(aggregate(g, "mean", h_src, edge_weight))
+        return applied(self.fc_neigh, aggregate(g, "mean", h_src, edge_weight))
 
     def _gcn(self, g: Graph, h_src: Tensor, h_dst: Tensor | None, edge_weight: Tensor | None) -> Tensor:
         if h_dst is not None and h_src.shape[1:] != h_dst.shape[1:]:
@@ -126,10 +126,10 @@ class SAGEConv(nn.Module):
         total = aggregate(g, "sum", h_src, edge_weight, unrounded(h_src)) + h_dst
         degrees = g.in_degrees().to(total.dtype).view(-1, *[1] * (total.dim() - 1))
         rst = (total / (degrees + 1)).to(h_src.dtype)
-        return trimmed(rst, self._out_feats) if self._projects_first else self.fc_neigh(rst)
+        return trimmed(rst, self._out_feats) if self._projects_first else applied(self.fc_neigh, rst)
 
     def _pool(self, g: Graph, h_src: Tensor, h_dst: Tensor | None, edge_weight: Tensor | None) -> Tensor:
-        return self.fc_neigh(aggregate(g, "max", torch.relu(self.fc_pool(h_src)), edge_weight))
+        return applied(self.fc_neigh, aggregate(g, "max", torch.relu(applied(self.fc_pool, h_src)), edge_weight))
 
     def _lstm(self, g: Graph, h_src: Tensor, h_dst: Tensor | None, edge_weight: Tensor | None) -> Tensor:
         """Nodes of one in-degree make a batch; a node's edges come in the order of the graph's in-edges."""
@@ -149,7 +149,7 @@ class SAGEConv(nn.Module):
                 messages = (messages * weight.view(*positions.shape, -1)).to(h_src.dtype)
             _, (last, _) = self.lstm(messages)
             rst = rst.index_copy(0, nodes, last.squeeze(0).to(rst.dtype))
-        return self.fc_neigh(rst)
+        return applied(self.fc_neigh, rst)
 
     def extra_repr(self) -> str:
         in_feats = shown(self._in_src_feats, self._in_dst_feats)
