@@ -1,7 +1,7 @@
 # make demo   trains a GAT under AMP on Cora with halfgnn's kernels, and with DGL's own in the closest mode they have
 # make test   builds, checks style and types, runs every test
 # make test-architectures  builds for all of $(ARCHITECTURES), apart, and reads their machine code
-# make bench  measures the CPU figures of benchmarks/results (machine otherwise idle)
+# make bench  measures the CPU's figures on an otherwise idle machine, for hours; rows go to $(BENCH)/cpu.csv
 #
 # These set up everything in $(VENV) first. PYTHON names the interpreter that the environment is made from.
 #
@@ -31,6 +31,7 @@ TORCH_CUDA_ARCH_LIST ?= 9.0+PTX
 ARCHITECTURES = 8.0 9.0+PTX
 
 OUT ?= out/gpu
+BENCH ?= out/cpu
 BUILD ?= auto
 GPU_RUN = $(PYTHON) tests/gpu/run.py --out $(OUT) --build $(BUILD) $(if $(BUDGET),--budget $(BUDGET))
 
@@ -58,7 +59,11 @@ check: $(VENV)/test
 	$(PY) -m mypy
 
 bench: $(VENV)/test halfgnn/_C.so
-	$(PY) -m benchmarks all --out benchmarks/results
+	$(PY) -m benchmarks operators --out $(BENCH)
+	$(PY) -m benchmarks layer --out $(BENCH)
+	$(PY) -m benchmarks overhead --out $(BENCH)
+	$(PY) -m benchmarks train --graphs arxiv-size --heads 1 --hidden 64 --budget 3 --out $(BENCH)
+	$(PY) -m benchmarks train --graphs reddit-tenth --models GAT --heads 1 --dtype bf16 fp32 --budget 8 --out $(BENCH)
 
 gpu-test:
 	$(GPU_RUN)

@@ -115,7 +115,7 @@ def _parser() -> argparse.ArgumentParser:
     for name, what in (
         ("plot", "pictures of committed rows, PNG and SVG"),
         ("table", "the markdown tables of committed rows"),
-        ("marks", "the marks, judged on committed rows; exit status 1 if one is lost"),
+        ("marks", "the marks, judged on committed rows; exit status 1 if one is lost, 2 if none was measured"),
     ):
         shown = commands.add_parser(name, help=what)
         shown.add_argument("--rows", type=Path, default=rows.RESULTS / "cpu.csv")
@@ -145,6 +145,8 @@ def _config(options: argparse.Namespace, family: str = "") -> Config:
         for heads in chosen["heads"]:
             if heads < 1 or feat < 1 or feat % heads:
                 raise SystemExit(f"--dims {feat} does not divide into --heads {heads}")
+    if chosen["threads"] < 1 or (options.budget is not None and not options.budget > 0):
+        raise SystemExit(f"--threads {chosen['threads']}, --budget {options.budget}: expected positive numbers")
     if min(options.hidden, *chosen["heads"]) < 1:
         raise SystemExit(f"--hidden {options.hidden}, --heads {chosen['heads']}: expected positive numbers")
     effort = QUICK if options.quick else defaults["effort"]
@@ -171,6 +173,11 @@ def _run(configs: dict[str, Config], argv: Sequence[str], out: Path | None) -> N
     config = next(iter(configs.values()))
     if config.threads > (os.cpu_count() or 1):
         print(f"warning: {config.threads} threads on {os.cpu_count()} cores", file=sys.stderr)
+    if out is not None:  # what cannot be written to is told now
+        try:
+            out.mkdir(parents=True, exist_ok=True)
+        except OSError as error:
+            raise SystemExit(f"--out {out}: {error.strerror}; expected a folder") from error
     baselines.set_threads(config.threads)
     source = rows.provenance(argv, config.device)
     machine = source["gpu"] or f"{source['cpu']}, {config.threads} threads"
@@ -220,10 +227,11 @@ def main(argv: Sequence[str] | None = None) -> int:
     """Runs a subcommand; returns the exit status."""
     argv = list(sys.argv[1:] if argv is None else argv)
     options = _parser().parse_args(argv)
+    told = (graphs.NoData, OSError, ValueError) if options.command in ("table", "marks", "plot") else graphs.NoData
     try:
         return _dispatch(options, argv)
-    except graphs.NoData as error:
-        raise SystemExit(str(error)) from error
+    except told as error:
+        raise SystemExit(f"python -m benchmarks {options.command}: {error}") from error
 
 
 def _dispatch(options: argparse.Namespace, argv: Sequence[str]) -> int:
@@ -238,6 +246,9 @@ def _dispatch(options: argparse.Namespace, argv: Sequence[str]) -> int:
     if options.command == "marks":
         found = rows.read(options.rows)
         print(table_parts.marks_in_detail(found))
+        if len(marks.unmeasured(found)) == len(marks.of(found)):
+            print(f"no mark was measured by the rows of {options.rows}")
+            return 2
         return 1 if marks.lost(found) else 0
     families = GROUPS.get(options.command, (options.command,))
     _run({family: _config(options, family) for family in families}, argv, options.out)

@@ -173,7 +173,7 @@ def _draw_training(rows: list[Row]) -> Figure:
         kinds = sorted(entries, key=charts.ours_first)
         groups.append((_model_name(cells.first(entries), rows), {kind: entries[kind].ms or 1.0 for kind in kinds}))
     title = f"A training step, {cells.title(rows[0])[:-1]}\n{_machine(rows)}"
-    return charts.bar_figure(groups, min(row.ms or 1.0 for row in rows) / 2, "milliseconds a step", title)
+    return charts.bar_figure(groups, min(row.ms or 1.0 for row in rows) / 2, "milliseconds a step (logarithmic)", title)
 
 
 def _model_name(row: Row, rows: Sequence[Row]) -> str:

@@ -582,6 +582,29 @@ def test_marks_command_tells_a_loss_by_its_exit_status(tmp_path, capsys):
     assert "**lost**" in capsys.readouterr().out
 
 
+def test_marks_command_says_when_nothing_was_measured(tmp_path, capsys):
+    rows.append(tmp_path / "cpu.csv", [_row("halfgnn", 1.0, graph="tiny (synthetic)")])
+    assert cli.main(["marks", "--rows", str(tmp_path / "cpu.csv")]) == 2
+    assert "no mark was measured" in capsys.readouterr().out
+
+
+@pytest.mark.parametrize(
+    "arguments,message",
+    [
+        (["table", "--rows", "nowhere.csv"], "table: .*nowhere.csv"),
+        (["marks", "--rows", "nowhere.csv"], "marks: .*nowhere.csv"),
+        (["table", "--into", "nowhere.md"], "table: .*nowhere.md"),
+        (["spmm", "--quick", "--threads", "0"], "--threads 0, --budget None: expected positive numbers"),
+        (["spmm", "--quick", "--budget", "-1"], "--budget -1.0: expected positive numbers"),
+        (["train", "--quick", "--hidden", "0"], "--hidden 0"),
+        (["spmm", "--quick", "--out", __file__], "expected a folder"),
+    ],
+)
+def test_what_cannot_be_is_told_in_a_line(arguments, message):
+    with pytest.raises(SystemExit, match=message):
+        cli.main(arguments)
+
+
 def _gpu_row(contestant, ms, dtype="fp16", **changes):
     values = dict(
         device="cuda", gpu="NVIDIA H100 80GB HBM3", driver="1", graph="reddit-size (synthetic)", op="u_mul_e_sum", order="sorted",
