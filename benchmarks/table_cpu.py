@@ -39,15 +39,16 @@ _COLUMNS = (
 _VARIANTS = ((", fused", ("halfgnn fused",)), (", unfused", ("halfgnn unfused",)))
 Entries = dict[Entry, Row]
 
+_MEANS = " The geometric mean has each case once: modules under the drop-in, attentions fused."
 LEGEND = (
     'Medians; contestants of a row took turns. "faster": DGL\'s time over halfgnn\'s, losses in bold. "marks": the time '
     "relative to what the project held it against, and what it may be at most (the list of marks is below), lost ones in "
     "bold. Graphs are synthetic where their names say so. DGL has no fp16 on the CPU; torch.sparse no half. Edge data: in "
-    "insertion order (scattered over the adjacency) or sorted by destination. " + WRONG_LEGEND
+    "insertion order (scattered over the adjacency) or sorted by destination. " + WRONG_LEGEND + _MEANS
 )
 SHORT_LEGEND = (
     'Milliseconds in bf16, halfgnn / DGL, and how many times faster, losses in bold; "fp32": the same factor in fp32. '
-    "Edge data in insertion order, graphs synthetic; modules are dgl.nn's under the drop-in. " + WRONG_LEGEND
+    "Edge data in insertion order, graphs synthetic; modules are dgl.nn's under the drop-in. " + WRONG_LEGEND + _MEANS
 )
 
 

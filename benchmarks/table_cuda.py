@@ -22,8 +22,8 @@ from .cells import (
 )
 from .gather import LIMIT
 from .marks import Entry, by_case
-from .rows import Row, latest
-from .table_parts import limits_table, marks_table, overhead_table, train_table
+from .rows import Row
+from .table_parts import limits_table, marks_table, overhead_table, source, train_table
 
 FAMILIES = ("spmm", "sddmm", "softmax", "attention", "edges")
 # Heading, names of the contestants of which one takes part in a case.
@@ -101,15 +101,6 @@ def graph_tables(rows: Sequence[Row]) -> Iterator[str]:
         yield title(first(chosen[0])) + "\n\n" + markdown(header, lines, 3)
 
 
-def _source(rows: Sequence[Row]) -> str:
-    runs = dict.fromkeys((r.date[:10], r.commit, r.gpu, r.driver, r.torch, r.command) for r in latest(rows))
-    lines = [
-        f"* {date}, commit {commit}, {gpu}, driver {driver}, torch {torch}: `{command}`"
-        for date, commit, gpu, driver, torch, command in runs
-    ]
-    return "Measured by:\n\n" + "\n".join(lines)
-
-
 def _at_main_dim(rows: Sequence[Row]) -> list[Row]:
     return [row for row in rows if row.cache != "cold" and (row.family != "limits" or row.dim == marks.FEATURES)]
 
@@ -118,7 +109,7 @@ def render(rows: Sequence[Row]) -> str:
     """All tables, in markdown."""
     parts = [LEGEND, *graph_tables(rows), *train_table(rows), *limits_table(_at_main_dim(rows))]
     parts += [*overhead_table(rows)]
-    return "\n\n".join([*parts, "Marks.\n\n" + marks_table(rows), _source(rows)]) + "\n"
+    return "\n\n".join([*parts, "Marks.\n\n" + marks_table(rows), source(rows)]) + "\n"
 
 
 def short(rows: Sequence[Row], dim: int | None = None) -> str:

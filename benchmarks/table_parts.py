@@ -156,11 +156,14 @@ def marks_table(rows: Sequence[Row]) -> str:
     return text + ("\n\nLost:\n\n" + "\n".join(losses) if losses else "")
 
 
+def _machine(row: Row) -> str:
+    return f"{row.gpu}, driver {row.driver}" if row.gpu else f"{row.cpu}, {row.threads} threads"
+
+
 def source(rows: Sequence[Row]) -> str:
     """Where the rows come from, one line a run."""
-    runs = dict.fromkeys((r.date[:10], r.commit, r.cpu, r.threads, r.torch, r.dgl, r.command) for r in latest(rows))
     lines = [
-        f"* {date}, commit {commit}, {cpu}, {threads} threads, torch {torch}, DGL {dgl}: `{command}`"
-        for date, commit, cpu, threads, torch, dgl, command in runs
+        f"* {row.date[:10]}, commit {row.commit}, {_machine(row)}, torch {row.torch}, DGL {row.dgl}: `{row.command}`"
+        for row in latest(rows)
     ]
-    return "Measured by:\n\n" + "\n".join(lines)
+    return "Measured by:\n\n" + "\n".join(dict.fromkeys(lines))

@@ -247,7 +247,8 @@ def _contestant(model: Model, graph: BenchGraph, hidden: int, heads: int, name: 
         if made.note:
             network, data = network.to(dtype), Data(data.features.to(dtype), data.labels, data.trained)
         topology, topology_bytes = topology_of(graph, name)
-        made.input_bytes = data.bytes + topology_bytes + sum(p.nbytes for p in network.parameters())
+        # Parameters, and what is there before a second step: their gradients and Adam's two moments.
+        made.input_bytes = data.bytes + topology_bytes + 4 * sum(p.nbytes for p in network.parameters())
         made.losses = []
         return training(network, topology, data, dtype, made.losses)
 

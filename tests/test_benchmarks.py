@@ -737,7 +737,7 @@ def test_gpu_table_shows_times_shares_and_factors():
     )
     assert expected in text and "| - | fp16 0.571 of 1 |" in text
     assert "| geometric mean |  |  |  |  |  |  |  |  |  | - | - | 4.00 x | 0.500 x | - |" in text
-    assert "commit abc, NVIDIA H100 80GB HBM3, driver 1, torch 2: `python -m benchmarks spmm`" in text
+    assert "commit abc, NVIDIA H100 80GB HBM3, driver 1, torch 2, DGL 1: `python -m benchmarks spmm`" in text
     assert "| u_mul_e_sum, fp16, reddit-size: at most 3.5 ms | 1 | 0.571 x | 0.571 x | holds |" in text
     assert "80% of 1.6 ms" in table_cuda.short(found, dim=128)
 

@@ -11,8 +11,6 @@
 #include "attention_table.h"
 #include "edge_softmax_kernel.h"
 
-// Of what several kernels use, at least a row at a time: compiled once for each type, not into every kernel.
-
 namespace halfgnn {
 namespace HALFGNN_ISA {
 

@@ -18,6 +18,7 @@
 #include "../common/types.h"
 
 #define HALFGNN_INLINE inline __attribute__((always_inline))
+// Of what several kernels use, at least a row at a time: compiled once for each type, not into every kernel.
 #define HALFGNN_NOINLINE __attribute__((noinline))
 // Work on a batch of edges. The kernels around it are compiled for every type of weights and ids. With AVX2 a call a
 // batch would cost a tenth of the instructions; without, nothing that counts, and a batch is many times the code.
