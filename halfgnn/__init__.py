@@ -2,20 +2,21 @@
 
 fp16 and bf16 SpMM, SDDMM, edge softmax and fused attention that compute in fp32 and round once. `halfgnn.ops` has the operators, on
 a :class:`halfgnn.Graph`; `halfgnn.nn` and `halfgnn.pyg` have modules with the constructors of dgl.nn and torch_geometric;
-`halfgnn.dgl` routes DGL's own models through them.
+`halfgnn.dgl` routes DGL's own models through them; `halfgnn.dataloading` moves mini-batches to the GPU while it computes.
 """
 
 from . import ops, reference
 from ._library import has_cuda
 from .graph import Graph
+from .heterograph import HeteroGraph
 
 __version__ = "0.1.0"
-__all__ = ["Graph", "has_cuda", "ops", "reference"]
+__all__ = ["Graph", "HeteroGraph", "has_cuda", "ops", "reference"]
 
 
 def __getattr__(name):
     # Imported when first asked for: not everyone needs them, and the drop-in imports DGL.
-    if name in ("dgl", "nn", "pyg"):
+    if name in ("dataloading", "dgl", "nn", "pyg"):
         import importlib
 
         return importlib.import_module(f"halfgnn.{name}")

@@ -84,6 +84,15 @@ def _check_fits(idtype: torch.dtype, **counts: int) -> None:
                 raise ValueError(f"{name} is {count}, too large for int32 ids; use int64 ids")
 
 
+def _indptr_of_sorted(rows: Tensor, num_rows: int, check: bool) -> Tensor:
+    if check and bool((rows[1:] < rows[:-1]).any()):
+        at = int((rows[1:] < rows[:-1]).int().argmax())
+        raise ValueError(f"dst falls from {int(rows[at])} to {int(rows[at + 1])} at edge {at + 1}; expected it sorted")
+    with ordinary_tensors():
+        bounds = torch.arange(num_rows + 1, dtype=rows.dtype, device=rows.device)
+        return torch.searchsorted(rows, bounds, out_int32=rows.dtype == torch.int32)
+
+
 def _num_nodes(ids: Tensor) -> int:
     return int(ids.max()) + 1 if ids.numel() else 0
 
@@ -188,6 +197,7 @@ class Graph:
         num_src: int | None = None,
         num_dst: int | None = None,
         sort: bool = False,
+        is_sorted: bool = False,
         check: bool = True,
     ):
         """From an edge list.
@@ -196,7 +206,8 @@ class Graph:
             src, dst: (E,) int32 or int64, the ends of every edge.
             num_src, num_dst: numbers of nodes; by default one more than the largest id (a device synchronisation).
             sort: store edges in CSC order, which makes every operator faster. Edge data must then follow: `efeat[perm]`.
-            check: verify that ids are in range (a device synchronisation).
+            is_sorted: edges are stored by destination already, as samplers do: nothing is sorted nor copied.
+            check: verify that ids are in range, and sorted if is_sorted (a device synchronisation).
 
         Returns:
             A Graph; with `sort=True` the pair (Graph, perm) with perm (E,).
@@ -214,6 +225,10 @@ class Graph:
         if check:
             _check_range(src, "src", num_src)
             _check_range(dst, "dst", num_dst)
+        if is_sorted:
+            if sort:
+                raise ValueError("sort and is_sorted are both True; expected one of them")
+            return cls(num_src, num_dst, csc=(_indptr_of_sorted(dst, num_dst, check), src, None))
         with ordinary_tensors():
             indptr, indices, edge_ids = torch.ops.halfgnn.coo_to_csr.default(dst, src, num_dst)
         if sort:
@@ -271,6 +286,7 @@ class Graph:
         num_dst: int | None = None,
         num_nodes: int | None = None,
         sort: bool = False,
+        is_sorted: bool = False,
         check: bool = True,
     ):
         """From PyG's edge_index (2, E): row 0 sources, row 1 destinations. num_nodes sets both sides.
@@ -284,7 +300,8 @@ class Graph:
             num_nodes = _num_nodes(edge_index.flatten())
         num_src = num_nodes if num_src is None else num_src
         num_dst = num_nodes if num_dst is None else num_dst
-        return cls.from_edges(edge_index[0], edge_index[1], num_src=num_src, num_dst=num_dst, sort=sort, check=check)
+        sizes = {"num_src": num_src, "num_dst": num_dst}
+        return cls.from_edges(edge_index[0], edge_index[1], **sizes, sort=sort, is_sorted=is_sorted, check=check)
 
     @classmethod
     def from_scipy(cls, matrix) -> Graph:

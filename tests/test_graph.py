@@ -95,6 +95,23 @@ def test_more_nodes_than_ids(device):
     assert g.in_degrees().tolist() == [1, 3, 0, 2, 0, 0, 0] and g.out_degrees().tolist() == [1, 3, 1, 0, 1, 0, 0, 0, 0]
 
 
+@pytest.mark.parametrize("idtype", support.IDTYPES)
+def test_sorted_edges_are_taken_as_they_are(device, idtype):
+    src, dst = (t.to(device, idtype) for t in (torch.tensor([4, 0, 1, 1, 0]), torch.tensor([1, 1, 2, 4, 4])))
+    g = Graph.from_edges(src, dst, num_src=5, num_dst=6, is_sorted=True)
+    csc = g.csc()
+    assert csc.indptr.tolist() == [0, 0, 2, 3, 3, 5, 5] and csc.indptr.dtype == idtype
+    assert csc.indices.data_ptr() == src.data_ptr() and csc.edge_ids is None
+    index = torch.stack([src, dst])
+    assert Graph.from_edge_index(index, num_nodes=6, is_sorted=True).csc().indptr.tolist() == csc.indptr.tolist()
+    none = torch.zeros(0, dtype=idtype, device=device)
+    assert Graph.from_edges(none, none, num_src=2, num_dst=2, is_sorted=True).csc().indptr.tolist() == [0, 0, 0]
+    with pytest.raises(ValueError, match="dst falls from 4 to 2 at edge 2; expected it sorted"):
+        Graph.from_edges(src, dst.flip(0), is_sorted=True)
+    with pytest.raises(ValueError, match="sort and is_sorted are both True"):
+        Graph.from_edges(src, dst, sort=True, is_sorted=True)
+
+
 def test_sort_returns_the_permutation(device):
     src, dst = SRC.to(device), DST.to(device)
     g, perm = Graph.from_edges(src, dst, sort=True)

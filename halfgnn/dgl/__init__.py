@@ -41,9 +41,9 @@ from typing import Any
 
 from . import modules, operators
 from .accounts import reset_stats, stats
-from .topology import graph_from_dgl, relation_graph
+from .topology import graph_from_dgl, heterograph_from_dgl, relation_graph
 
-__all__ = ["accelerate", "graph_from_dgl", "patch", "reset_stats", "stats", "unpatch"]
+__all__ = ["accelerate", "graph_from_dgl", "heterograph_from_dgl", "patch", "reset_stats", "stats", "unpatch"]
 
 _Replacement = tuple[str, Callable[..., Any], list[tuple[str, str]]]
 

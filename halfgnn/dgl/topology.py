@@ -15,11 +15,13 @@ import torch
 from torch import Tensor
 
 from ..graph import Graph, ordinary_tensors
+from ..heterograph import HeteroGraph
 
 _TOPOLOGY = "_halfgnn_topology"  # of one relation: its Topology
 _RELATIONS = "_halfgnn_relations"  # edge type id -> index of that relation alone
 _IS_RELATION = "_halfgnn_is_relation"  # set on those
 _SCHEMA = "_halfgnn_schema"  # (source, destination) node type ids of every edge type
+_HETEROGRAPHS = "_halfgnn_heterographs"  # canonical edge types -> HeteroGraph
 _UNIONS = "_halfgnn_unions"  # (node type id, norm_by) -> Topology of all edges that end in that type
 
 
@@ -181,3 +183,23 @@ def graph_from_dgl(g: Any, etype: str | tuple[str, str, str] | None = None) -> G
     if topology is None:
         raise ValueError(f"etype must be given for a graph of several edge types: {g.canonical_etypes}")
     return topology.graph
+
+
+def heterograph_from_dgl(g: Any) -> HeteroGraph:
+    """All relations of a DGL graph or block; kept with it as :func:`graph_from_dgl` does.
+
+    Raises:
+        TypeError: `g` is not a DGLGraph.
+    """
+    gidx = getattr(g, "_graph", None)
+    if gidx is None:
+        raise TypeError(f"g must be a DGLGraph, got {type(g).__name__}")
+    known = gidx.__dict__.setdefault(_HETEROGRAPHS, {})
+    etypes = tuple(g.canonical_etypes)  # names are the graph's, not the index's
+    if etypes not in known:
+        known[etypes] = HeteroGraph(
+            {etype: relation_topology(gidx, g.get_etype_id(etype)).graph for etype in etypes},
+            num_src={ntype: g.num_src_nodes(ntype) for ntype in g.srctypes},
+            num_dst={ntype: g.num_dst_nodes(ntype) for ntype in g.dsttypes},
+        )
+    return known[etypes]

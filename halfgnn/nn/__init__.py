@@ -1,8 +1,9 @@
 """Modules with the constructors, state dicts and results of dgl.nn.pytorch, on a :class:`halfgnn.Graph` or a DGLGraph.
 
 GATConv, GATv2Conv, DotGatConv and TransformerConv run the fused attentions of :mod:`halfgnn.ops`; GraphConv, SAGEConv and GINConv
-its sums. A checkpoint of DGL's module loads into the one here and back, and under one seed both start from the same parameters.
-TransformerConv has no counterpart in DGL: its arguments and parameters are torch_geometric's. DGL need not be installed.
+its sums. HeteroGraphConv has a module for each edge type, and runs GATConvs as one; RGAT is a network of such layers. A checkpoint
+of DGL's module loads into the one here and back, and under one seed both start from the same parameters. TransformerConv has no
+counterpart in DGL: its arguments and parameters are torch_geometric's. DGL need not be installed.
 """
 
 from .dotgatconv import DotGatConv
@@ -10,16 +11,20 @@ from .gatconv import GATConv
 from .gatv2conv import GATv2Conv
 from .ginconv import GINConv
 from .graphconv import EdgeWeightNorm, GraphConv
+from .heterographconv import HeteroGraphConv
+from .rgat import RGAT
 from .sageconv import SAGEConv
 from .transformerconv import TransformerConv
 
 __all__ = [
+    "RGAT",
     "DotGatConv",
     "EdgeWeightNorm",
     "GATConv",
     "GATv2Conv",
     "GINConv",
     "GraphConv",
+    "HeteroGraphConv",
     "SAGEConv",
     "TransformerConv",
 ]

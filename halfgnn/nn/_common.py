@@ -138,9 +138,13 @@ def is_plain(layer: nn.Module) -> bool:
     """Whether calling it is F.linear on its weight and bias and nothing more: no wrapper, no hook, no parametrization."""
     if not isinstance(layer, nn.Linear) or type(layer).forward is not nn.Linear.forward:
         return False
+    return is_unhooked(layer) and "parametrizations" not in layer._modules
+
+
+def is_unhooked(layer: nn.Module) -> bool:
+    """Whether calling it is its class's forward and nothing more."""
     hooks = layer._forward_hooks or layer._forward_pre_hooks or layer._backward_hooks or layer._backward_pre_hooks
-    is_changed = "forward" in layer.__dict__ or "parametrizations" in layer._modules
-    return not (hooks or is_changed or _has_any_global_hook())
+    return not (hooks or "forward" in layer.__dict__ or _has_any_global_hook())
 
 
 def trimmed(x: Tensor, dim: int) -> Tensor:

@@ -130,11 +130,11 @@ def forward(conv, graph, g, feat, edge_weight=None, get_attention=False):
         rst, weight = _attention.gat(*operands), None
     else:
         rst, weight = _attention.gat_unfused(*operands, edge_weight)
-    rst = _finished(conv, trimmed(rst, dim), x_dst if isinstance(conv.res_fc, nn.Linear) else h_dst)
+    rst = finished(conv, trimmed(rst, dim), x_dst if isinstance(conv.res_fc, nn.Linear) else h_dst)
     return (rst, weight) if get_attention else rst
 
 
-def _finished(conv, rst: Tensor, h_dst: Tensor) -> Tensor:
+def finished(conv, rst: Tensor, h_dst: Tensor) -> Tensor:
     """Residual, bias and activation."""
     if conv.res_fc is not None:
         rst = rst + conv.res_fc(h_dst).unflatten(-1, (-1, conv._out_feats))

@@ -11,6 +11,7 @@ import torch
 from torch import Tensor
 
 from ..graph import Graph
+from ..heterograph import Block, HeteroGraph
 
 MESSAGE_OPS = ("add", "sub", "mul", "div")
 REDUCES = ("sum", "mean", "max", "min")
@@ -28,13 +29,30 @@ _TARGETS = {
 
 
 def as_graph(g, name: str = "g", expected: str = "a halfgnn.Graph or a DGLGraph") -> Graph:
-    """The Graph itself, or that of a DGLGraph (kept with it, so made once)."""
+    """The Graph itself, or that of a DGLGraph (kept with it, so made once), or of the only relation of a HeteroGraph."""
     if isinstance(g, Graph):
         return g
+    if isinstance(g, Block):
+        return as_graph(g.graph, name, expected)
+    if isinstance(g, HeteroGraph):
+        if len(g) > 1:
+            raise ValueError(f"{name} has {len(g)} edge types; expected one: pass {name}[edge type]")
+        return g[g.canonical_etypes[0]]
     dgl = sys.modules.get("dgl")  # whoever holds a DGLGraph has imported dgl
     if dgl is not None and isinstance(g, dgl.DGLGraph):
         return Graph.from_dgl(g)
     raise TypeError(f"{name} is a {type(g).__name__}; expected {expected}")
+
+
+def as_heterograph(g, name: str = "g") -> HeteroGraph:
+    """The HeteroGraph itself, or that of a DGLGraph (kept with it) or Block."""
+    g = g.graph if isinstance(g, Block) else g
+    if isinstance(g, HeteroGraph):
+        return g
+    dgl = sys.modules.get("dgl")
+    if dgl is not None and isinstance(g, dgl.DGLGraph):
+        return HeteroGraph.from_dgl(g)
+    raise TypeError(f"{name} is a {type(g).__name__}; expected a halfgnn.HeteroGraph or a DGLGraph")
 
 
 def check_name(value, name: str, known: tuple[str, ...]) -> None:
@@ -85,16 +103,21 @@ def target_of(target, name: str) -> str:
 
 def check_operand(data: Tensor | None, name: str, g: Graph, target: str) -> None:
     """Raises unless data is a tensor on the graph's device with one row a node or edge of `target`."""
+    rows = g.num_edges if target == "e" else g.num_src if target == "u" else g.num_dst
+    check_rows(data, name, rows, target, g.device)
+
+
+def check_rows(data: Tensor | None, name: str, rows: int, target: str, device: torch.device) -> None:
+    """Raises unless data is a tensor on the graph's `device` with `rows` rows, those of `target`."""
     if not isinstance(data, Tensor):
         raise TypeError(f"{name} is {'None' if data is None else type(data).__name__}; expected a torch.Tensor")
-    rows = g.num_edges if target == "e" else g.num_src if target == "u" else g.num_dst
     if data.dim() == 0 or data.shape[0] != rows:
         what = {"u": "one a source node", "v": "one a destination node", "e": "one an edge"}[target]
         raise ValueError(f"{name} has shape {tuple(data.shape)}; expected {rows} rows, {what}")
     if data.layout != torch.strided:
         raise TypeError(f"{name} has layout {data.layout}; expected a dense tensor")
-    if data.device != g.device:
-        raise ValueError(f"{name} is on {data.device}; expected the graph's device, {g.device}")
+    if data.device != device:
+        raise ValueError(f"{name} is on {data.device}; expected the graph's device, {device}")
 
 
 @overload

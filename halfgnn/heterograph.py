@@ -1,0 +1,340 @@
+"""HeteroGraph: several relations among typed nodes, and all of them stacked in one Graph."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import dataclass, field
+from typing import Any, NamedTuple
+
+import torch
+from torch import Tensor
+
+from .graph import Adjacency, Graph, _check_count, _check_fits, ordinary_tensors
+
+EdgeType = tuple[str, str, str]  # (type of the sources, relation, type of the destinations)
+
+
+class Stack(NamedTuple):
+    """Relations side by side in one block-diagonal Graph: no edge leads from one to another.
+
+    Rows of sources, of destinations and of edges follow each other relation by relation, relations of one destination type next to
+    each other. A relation without edges has no source rows: nothing would read them.
+    """
+
+    graph: Graph
+    etypes: tuple[EdgeType, ...]
+    num_src: tuple[int, ...]  # source rows of each relation
+    num_dst: tuple[int, ...]
+    num_edges: tuple[int, ...]
+
+
+class HeteroGraph:
+    """Typed nodes and a bipartite :class:`halfgnn.Graph` for each edge type: a heterograph, or a sampled block of one.
+
+    Sources and destinations of one node type are the same nodes in a heterograph; in a block the destinations are the first of the
+    sources. Immutable, like a Graph; on one device, with one dtype of ids.
+
+    Args:
+        relations: {(source type, relation, destination type): Graph}.
+        num_src: {node type: number of source nodes}; by default what the relations say. Needed for types without a relation.
+        num_dst: the same of destination nodes.
+
+    Raises:
+        TypeError: a key that is no triple of strings, a value that is no Graph, graphs of several dtypes of ids.
+        ValueError: no relation; numbers of nodes that disagree; graphs of several devices.
+    """
+
+    num_src: dict[str, int]
+    num_dst: dict[str, int]
+    canonical_etypes: tuple[EdgeType, ...]
+    _relations: dict[EdgeType, Graph]
+    _stacks: dict[tuple[EdgeType, ...], Stack]
+
+    def __init__(
+        self,
+        relations: Mapping[EdgeType, Graph],
+        *,
+        num_src: Mapping[str, int] | None = None,
+        num_dst: Mapping[str, int] | None = None,
+    ):
+        if not isinstance(relations, Mapping) or not relations:
+            raise ValueError(f"relations is {relations!r}; expected a mapping of edge types to Graphs, at least one")
+        for etype, graph in relations.items():
+            _check_etype(etype)
+            if not isinstance(graph, Graph):
+                raise TypeError(f"relations[{etype}] is a {type(graph).__name__}; expected a halfgnn.Graph")
+        _check_alike(relations)
+        self._put(
+            canonical_etypes=tuple(relations),
+            num_src=_counts(relations, num_src, "num_src", 0),
+            num_dst=_counts(relations, num_dst, "num_dst", 2),
+            _relations=dict(relations),
+            _stacks={},
+        )
+
+    def _put(self, **attributes: Any) -> None:
+        for name, value in attributes.items():
+            object.__setattr__(self, name, value)
+
+    def __setattr__(self, name, value):
+        raise AttributeError(f"a HeteroGraph is immutable: cannot set {name!r}")
+
+    def __delattr__(self, name):
+        raise AttributeError(f"a HeteroGraph is immutable: cannot delete {name!r}")
+
+    def __reduce__(self):
+        return _rebuilt, (self.canonical_etypes, self.num_src, self.num_dst, self._relations, self._stacks)
+
+    # ---- constructors ------------------------------------------------------------------------------------------------------------
+
+    @classmethod
+    def from_dgl(cls, g) -> HeteroGraph:
+        """From a DGLGraph or block of any number of edge types; no CSC or CSR is copied, edge data keep their order."""
+        from .dgl import heterograph_from_dgl
+
+        return heterograph_from_dgl(g)
+
+    @classmethod
+    def from_edge_index_dict(
+        cls, edge_index_dict: Mapping[EdgeType, Tensor], num_nodes: Mapping[str, int], *, check: bool = True
+    ) -> HeteroGraph:
+        """From PyG's edge_index_dict, {edge type: (2, E)}, and the number of nodes of every type.
+
+        Edge data keep their order. check: verify that ids are in range (a device synchronisation).
+        """
+        relations = {}
+        for etype, edge_index in edge_index_dict.items():
+            _check_etype(etype)
+            for ntype in (etype[0], etype[2]):
+                if ntype not in num_nodes:
+                    raise ValueError(f"num_nodes has no {ntype!r}, a node type of {etype}")
+            num_src, num_dst = num_nodes[etype[0]], num_nodes[etype[2]]
+            relations[etype] = Graph.from_edge_index(edge_index, num_src=num_src, num_dst=num_dst, check=check)
+        return cls(relations, num_src=num_nodes, num_dst=num_nodes)
+
+    # ---- relations ---------------------------------------------------------------------------------------------------------------
+
+    def __getitem__(self, etype: EdgeType | str) -> Graph:
+        """The Graph of an edge type, named by its triple, or by its relation where only one has that name."""
+        return self._relation(self.to_canonical_etype(etype))
+
+    def to_canonical_etype(self, etype: EdgeType | str) -> EdgeType:
+        """The triple of an edge type. Raises KeyError where there is none, or more than one of that name."""
+        if etype in self.canonical_etypes:
+            return etype  # type: ignore[return-value]
+        found = [known for known in self.canonical_etypes if known[1] == etype]
+        if len(found) != 1:
+            what = "names several edge types" if found else "is no edge type"
+            raise KeyError(f"{etype!r} {what}; expected one of {list(self.canonical_etypes)}")
+        return found[0]
+
+    def _relation(self, etype: EdgeType) -> Graph:
+        if etype not in self._relations:
+            self._relations[etype] = self._unstacked(etype)
+        return self._relations[etype]
+
+    def _unstacked(self, etype: EdgeType) -> Graph:
+        """A relation cut out of the stack of all: a graph that was moved holds nothing else."""
+        stack = self._stacks[self._all]
+        at = stack.etypes.index(etype)
+        first_src, first_dst, first_edge = (
+            sum(sizes[:at]) for sizes in (stack.num_src, stack.num_dst, stack.num_edges)
+        )
+        edges = slice(first_edge, first_edge + stack.num_edges[at])
+        with ordinary_tensors():
+            indptr, indices, edge_ids = stack.graph.csc()
+            csc = Adjacency(
+                indptr[first_dst : first_dst + stack.num_dst[at] + 1] - first_edge,
+                indices[edges] - first_src,
+                None if edge_ids is None else edge_ids[edges] - first_edge,
+            )
+        return Graph(self.num_src[etype[0]], self.num_dst[etype[2]], csc=csc)
+
+    def num_edges(self, etype: EdgeType | str) -> int:
+        """Of one edge type."""
+        etype = self.to_canonical_etype(etype)
+        if etype in self._relations:
+            return self._relations[etype].num_edges
+        stack = self._stacks[self._all]
+        return stack.num_edges[stack.etypes.index(etype)]
+
+    # ---- the stack ---------------------------------------------------------------------------------------------------------------
+
+    @property
+    def _all(self) -> tuple[EdgeType, ...]:
+        return _ordered(self.canonical_etypes)
+
+    def stack(self, etypes: tuple[EdgeType, ...] | None = None) -> Stack:
+        """The relations of `etypes`, by default all, in one Graph; made when first asked for and kept."""
+        key = self._all if etypes is None else _ordered(etypes)
+        if key not in self._stacks:
+            whole = self._stacks.get(self._all)
+            part = None if whole is None else _without_empty(whole, key)
+            if part is None:
+                with ordinary_tensors():
+                    part = _stacked(key, [self._relation(etype) for etype in key])
+            self._stacks[key] = part
+        return self._stacks[key]
+
+    # ---- properties --------------------------------------------------------------------------------------------------------------
+
+    @property
+    def _any(self) -> Graph:
+        return next(iter(self._relations.values())) if self._relations else self._stacks[self._all].graph
+
+    @property
+    def device(self) -> torch.device:
+        return self._any.device
+
+    @property
+    def idtype(self) -> torch.dtype:
+        """torch.int32 or torch.int64."""
+        return self._any.idtype
+
+    @property
+    def srctypes(self) -> list[str]:
+        return list(self.num_src)
+
+    @property
+    def dsttypes(self) -> list[str]:
+        return list(self.num_dst)
+
+    def __iter__(self) -> Iterator[EdgeType]:
+        return iter(self.canonical_etypes)
+
+    def __len__(self) -> int:
+        return len(self.canonical_etypes)
+
+    def __repr__(self) -> str:
+        edges = {etype: self.num_edges(etype) for etype in self.canonical_etypes}
+        return f"HeteroGraph(num_src={self.num_src}, num_dst={self.num_dst}, num_edges={edges}, device='{self.device}')"
+
+    # ---- other forms of the same graph -------------------------------------------------------------------------------------------
+
+    def _map(self, fn: Callable[[Graph], Graph]) -> HeteroGraph:
+        """With fn of every Graph: of the stack alone where that of all relations has been made, since it holds them all."""
+        whole = self._stacks.get(self._all)
+        relations = {etype: fn(graph) for etype, graph in self._relations.items()} if whole is None else {}
+        stacks = {} if whole is None else {self._all: whole._replace(graph=fn(whole.graph))}
+        return _rebuilt(self.canonical_etypes, self.num_src, self.num_dst, relations, stacks)
+
+    def to(self, device, non_blocking: bool = False) -> HeteroGraph:
+        """The graph on `device`; itself where it is there already."""
+        here, there = self.device, torch.device(device)
+        if there == here or (there.index is None and there.type == here.type == "cpu"):
+            return self
+        return self._map(lambda graph: graph.to(device, non_blocking=non_blocking))
+
+    def pin_memory(self) -> HeteroGraph:
+        """The graph in page-locked memory, from which `to("cuda", non_blocking=True)` is asynchronous."""
+        return self._map(lambda graph: graph.pin_memory())
+
+    def int(self) -> HeteroGraph:
+        """With int32 ids. Raises ValueError where a count does not fit."""
+        return self if self.idtype == torch.int32 else self._map(lambda graph: graph.int())
+
+    def long(self) -> HeteroGraph:
+        """With int64 ids."""
+        return self if self.idtype == torch.int64 else self._map(lambda graph: graph.long())
+
+
+@dataclass
+class Block:
+    """A DGL block, or graph, and its data without DGL: what :class:`halfgnn.dataloading.Prefetcher` makes of one.
+
+    Operators and modules take it wherever they take its graph.
+
+    Attributes:
+        graph: a Graph where there is one edge type, else a HeteroGraph.
+        srcdata, dstdata, edata: {name: tensor}; with several types of nodes or edges {name: {type: tensor}}, as in DGL.
+    """
+
+    graph: Graph | HeteroGraph
+    srcdata: dict[str, Any] = field(default_factory=dict)
+    dstdata: dict[str, Any] = field(default_factory=dict)
+    edata: dict[str, Any] = field(default_factory=dict)
+
+
+def _rebuilt(etypes, num_src, num_dst, relations, stacks) -> HeteroGraph:
+    graph = HeteroGraph.__new__(HeteroGraph)
+    graph._put(canonical_etypes=etypes, num_src=num_src, num_dst=num_dst, _relations=relations, _stacks=stacks)
+    return graph
+
+
+def _check_etype(etype: Any) -> None:
+    if not isinstance(etype, tuple) or len(etype) != 3 or not all(isinstance(part, str) for part in etype):
+        raise TypeError(f"{etype!r} is no edge type; expected a triple (source type, relation, destination type)")
+
+
+def _check_alike(relations: Mapping[EdgeType, Graph]) -> None:
+    first = next(iter(relations))
+    for etype, graph in relations.items():
+        if graph.idtype != relations[first].idtype:
+            raise TypeError(f"{etype} has {graph.idtype} ids and {first} {relations[first].idtype}; expected one dtype")
+        if graph.device != relations[first].device:
+            raise ValueError(f"{etype} is on {graph.device} and {first} on {relations[first].device}; expected one")
+
+
+def _counts(
+    relations: Mapping[EdgeType, Graph], given: Mapping[str, int] | None, name: str, end: int
+) -> dict[str, int]:
+    """Number of nodes of every type that is an end of a relation, or was given. name: of the argument and of Graph's attribute."""
+    counts = {ntype: _check_count(count, f"{name}[{ntype!r}]") for ntype, count in (given or {}).items()}
+    for etype, graph in relations.items():
+        count = getattr(graph, name)
+        if counts.setdefault(etype[end], count) != count:
+            raise ValueError(
+                f"{etype} has {name} {count}, but there are {counts[etype[end]]} nodes of type {etype[end]!r}"
+            )
+    return counts
+
+
+def _ordered(etypes: tuple[EdgeType, ...]) -> tuple[EdgeType, ...]:
+    """By destination type, types in the order of their first relation."""
+    dsttypes = list(dict.fromkeys(etype[2] for etype in etypes))
+    return tuple(sorted(etypes, key=lambda etype: dsttypes.index(etype[2])))
+
+
+def _stacked(etypes: tuple[EdgeType, ...], graphs: list[Graph]) -> Stack:
+    num_src = tuple(graph.num_src if graph.num_edges else 0 for graph in graphs)
+    num_dst = tuple(graph.num_dst for graph in graphs)
+    num_edges = tuple(graph.num_edges for graph in graphs)
+    if len(graphs) == 1 and graphs[0].num_edges:
+        return Stack(graphs[0], etypes, num_src, num_dst, num_edges)
+    totals = {"num_src": sum(num_src), "num_dst": sum(num_dst), "num_edges": sum(num_edges)}
+    if graphs[0].idtype == torch.int32:
+        _check_fits(torch.int32, **totals)
+    has_ids = any(graph.csc().edge_ids is not None for graph in graphs)
+    pointers, indices, edge_ids = [graphs[0].csc().indptr[:1]], [], []
+    first_src = first_edge = 0
+    for graph, rows in zip(graphs, num_src):
+        csc = graph.csc()
+        pointers.append(csc.indptr[1:] + first_edge if first_edge else csc.indptr[1:])
+        indices.append(csc.indices + first_src if first_src else csc.indices)
+        if has_ids:
+            edge_ids.append(_ids_from(csc, first_edge))
+        first_src, first_edge = first_src + rows, first_edge + graph.num_edges
+    csc = Adjacency(torch.cat(pointers), torch.cat(indices), torch.cat(edge_ids) if has_ids else None)
+    return Stack(Graph(totals["num_src"], totals["num_dst"], csc=csc), etypes, num_src, num_dst, num_edges)
+
+
+def _without_empty(stack: Stack, etypes: tuple[EdgeType, ...]) -> Stack | None:
+    """The stack of `etypes`, if the others have a row of nothing in `stack`: no edge, no destination."""
+    sizes = zip(stack.etypes, stack.num_src, stack.num_dst, stack.num_edges)
+    kept, others = [], 0
+    for row in sizes:
+        if row[0] in etypes:
+            kept.append(row)
+        else:
+            others += sum(row[1:])
+    return None if others else Stack(stack.graph, *zip(*kept))  # type: ignore[arg-type]
+
+
+def _ids_from(csc: Adjacency, first: int) -> Tensor:
+    if csc.edge_ids is not None:
+        return csc.edge_ids + first
+    return torch.arange(first, first + csc.indices.numel(), dtype=csc.indices.dtype, device=csc.indices.device)
+
+
+# torch.save of a graph can be loaded with weights_only=True.
+torch.serialization.add_safe_globals([Stack, _rebuilt])

@@ -1,0 +1,140 @@
+"""A module for each edge type."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+
+from ..heterograph import EdgeType, HeteroGraph
+from ..ops._common import as_heterograph, check_name, check_rows
+from . import _relations
+from .gatconv import finished
+
+AGGREGATES = ("sum", "max", "min", "mean", "stack")
+
+
+class HeteroGraphConv(nn.Module):
+    """Runs a module on each edge type and aggregates what arrives at a node type, as dgl.nn.pytorch.HeteroGraphConv.
+
+    Modules that are :class:`GATConv` and differ in their parameters alone are run together, by one fused attention on the stack of
+    their relations. Others run one after the other.
+
+    Args:
+        mods: {edge type: module}; the edge type is a triple or the name of its relation. A module is called as
+            module(graph, (features of sources, features of destinations), *args, **kwargs); where it has
+            set_allow_zero_in_degree, that is called with True.
+        aggregate: "sum", "max", "min", "mean" or "stack" (along dimension 1), or a function of (list of tensors, node type).
+
+    Raises:
+        ValueError: another aggregate.
+    """
+
+    def __init__(self, mods: Mapping[Any, nn.Module], aggregate: str | Callable[[list[Tensor], str], Any] = "sum"):
+        super().__init__()
+        self.mod_dict = mods
+        self.mods = nn.ModuleDict({str(etype): module for etype, module in mods.items()})
+        for module in self.mods.values():
+            allow = getattr(module, "set_allow_zero_in_degree", None)
+            if callable(allow):
+                allow(True)
+        if not callable(aggregate):
+            check_name(aggregate, "aggregate", AGGREGATES)
+        self.aggregate = aggregate
+
+    def forward(self, g, inputs, mod_args=None, mod_kwargs=None) -> dict[str, Any]:
+        """
+        Args:
+            g: HeteroGraph, DGLGraph or block.
+            inputs: {node type: features (num_nodes, *)}, or the pair of those of sources and of destinations. In a block the
+                destinations are the first of the sources. Relations whose ends have no features are left out.
+            mod_args, mod_kwargs: {relation: further arguments of its module}.
+
+        Returns:
+            {node type: features} of the types that a relation ends in.
+
+        Raises:
+            KeyError: an edge type without a module. ValueError, TypeError: wrong features, or what modules raise.
+        """
+        graph = as_heterograph(g)
+        mod_args, mod_kwargs = mod_args or {}, mod_kwargs or {}
+        src, dst = _sides(graph, inputs)
+        etypes = [etype for etype in graph.canonical_etypes if etype[0] in src and etype[2] in dst]
+        convs = {etype: self._module_of(etype) for etype in etypes}
+        has_arguments = any(etype[1] in arguments for etype in etypes for arguments in (mod_args, mod_kwargs))
+        if len(etypes) > 1 and not has_arguments and _relations.may_attend_together(convs.values()):
+            _relations.check_inputs(graph, convs, src, dst)
+            return self._together(graph, convs, src, dst)
+        outputs: dict[str, list[Tensor]] = {}
+        for etype, conv in convs.items():
+            feats = (src[etype[0]], dst[etype[2]])
+            rst = conv(graph[etype], feats, *mod_args.get(etype[1], ()), **mod_kwargs.get(etype[1], {}))
+            outputs.setdefault(etype[2], []).append(rst)
+        return {ntype: _aggregate(self.aggregate, parts, ntype) for ntype, parts in _in_order(graph, outputs)}
+
+    def _module_of(self, etype: EdgeType) -> Any:
+        for key in (etype, etype[1], str(etype)):
+            if key in self.mod_dict:
+                return self.mod_dict[key]
+        raise KeyError(f"no module for edge type {etype}; there are {list(self.mod_dict)}")
+
+    def _together(self, g: HeteroGraph, convs: Mapping[EdgeType, Any], src: dict, dst: dict) -> dict[str, Any]:
+        out = {}
+        etypes = g.stack(tuple(convs)).etypes
+        for ntype, rsts in _in_order(g, _relations.attend_together(convs, g, src, dst)):
+            own = [convs[etype] for etype in etypes if etype[2] == ntype]
+            if self.aggregate in ("sum", "mean") and all(_adds_bias_alone(conv) for conv in own):
+                out[ntype] = _reduced(self.aggregate, rsts, [conv.bias for conv in own])
+                continue
+            parts = [finished(conv, rst, dst[ntype]) for conv, rst in zip(own, rsts)]
+            out[ntype] = _aggregate(self.aggregate, parts, ntype)
+        return out
+
+
+def _sides(g: HeteroGraph, inputs: Any) -> tuple[dict[str, Tensor], dict[str, Tensor]]:
+    """Features of source and destination nodes by type."""
+    if isinstance(inputs, tuple):
+        if len(inputs) != 2 or not all(isinstance(side, Mapping) for side in inputs):
+            raise TypeError(
+                "inputs is a tuple; expected the pair of features of sources and of destinations, by node type"
+            )
+        return dict(inputs[0]), dict(inputs[1])
+    if not isinstance(inputs, Mapping):
+        raise TypeError(f"inputs is a {type(inputs).__name__}; expected features by node type, or a pair of those")
+    dst = {}
+    for ntype, feat in inputs.items():
+        if ntype in g.num_src:
+            check_rows(feat, f"inputs[{ntype!r}]", g.num_src[ntype], "u", g.device)
+        if ntype in g.num_dst:
+            dst[ntype] = feat[: g.num_dst[ntype]]
+    return dict(inputs), dst
+
+
+def _in_order(g: HeteroGraph, by_type: Mapping[str, Any]) -> list[tuple[str, Any]]:
+    return [(ntype, by_type[ntype]) for ntype in g.num_dst if ntype in by_type]
+
+
+def _adds_bias_alone(conv: Any) -> bool:
+    """Whether nothing but a bias, if any, comes after the attention of a GATConv."""
+    return conv.res_fc is None and conv.activation is None
+
+
+def _reduced(aggregate: Any, rsts: Tensor, biases: list[Tensor | None]) -> Tensor:
+    """Sum or mean over relations of rsts (R, N, H, D) and their biases (H * D,), in fp32, rounded once if there is none."""
+    given = [bias for bias in biases if bias is not None]
+    dtype = torch.promote_types(rsts.dtype, given[0].dtype) if given else rsts.dtype
+    out = rsts[0].to(dtype) if rsts.shape[0] == 1 else rsts.sum(0, dtype=dtype)
+    if given:
+        out = out + torch.stack(given).sum(0).view(rsts.shape[2:])
+    return out / rsts.shape[0] if aggregate == "mean" and rsts.shape[0] > 1 else out
+
+
+def _aggregate(aggregate: Any, parts: list[Tensor], ntype: str) -> Any:
+    if callable(aggregate):
+        return aggregate(parts, ntype)
+    if aggregate == "stack":
+        return torch.stack(parts, 1)
+    stacked = torch.stack(parts)
+    return getattr(stacked, aggregate)(0)[0] if aggregate in ("max", "min") else getattr(stacked, aggregate)(0)

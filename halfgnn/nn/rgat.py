@@ -1,0 +1,154 @@
+"""A relational graph attention network."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor, nn
+
+from ..heterograph import EdgeType, HeteroGraph, _check_etype
+from ..ops._common import as_heterograph, check_name, check_probability
+from . import _relations
+from ._checks import checked_size
+from ._linear import applied, linear
+from .gatconv import GATConv
+
+NORMS = {"batch": nn.BatchNorm1d, "layer": nn.LayerNorm, "none": nn.Identity}
+
+
+class RGAT(nn.Module):
+    """The relational GAT that is the baseline of OGB-LSC for MAG240M (Hu et al., 2021), on blocks or whole heterographs.
+
+    In every layer a node takes the sum, over the relations that end in its type, of a :class:`GATConv` of their own, adds a
+    projection of its own features, normalises, and applies ELU and dropout. An MLP makes the classes of the last layer. Projection,
+    normalisation and MLP serve all node types. A layer has the relations alone that the layers after it need: the last has those
+    that end in `target`.
+
+    Differs from the baseline's program in nothing but speed: all relations of a layer are one fused attention, a relation projects
+    the features of its own sources alone, and biases are added once.
+
+    Args:
+        in_feats: width of the input, of every node type.
+        hidden_feats: width of each hidden layer, a multiple of num_heads.
+        num_classes: width of the output.
+        etypes: edge types, triples (source type, relation, destination type).
+        target: the node type that is classified.
+        num_layers, num_heads: as they say.
+        dropout: probability after each layer and in the MLP.
+        norm: "batch" as in the baseline; "layer", which does not depend on the other nodes of a batch; or "none".
+
+    Raises:
+        ValueError: no relation ends in `target`, or hidden_feats is no multiple of num_heads. TypeError: wrong edge types.
+    """
+
+    def __init__(
+        self,
+        in_feats: int,
+        hidden_feats: int,
+        num_classes: int,
+        etypes: Sequence[EdgeType],
+        target: str,
+        *,
+        num_layers: int = 2,
+        num_heads: int = 4,
+        dropout: float = 0.5,
+        norm: str = "batch",
+    ):
+        super().__init__()
+        checked_size(in_feats, "in_feats", least=1)
+        heads = checked_size(num_heads, "num_heads", least=1)
+        checked_size(num_layers, "num_layers", least=1)
+        if checked_size(hidden_feats, "hidden_feats", least=1) % heads:
+            raise ValueError(f"hidden_feats is {hidden_feats}; expected a multiple of num_heads, {heads}")
+        check_name(norm, "norm", tuple(NORMS))
+        check_probability(dropout, "dropout")
+        self.target = target
+        self.convs, self.norms, self.skips = nn.ModuleList(), nn.ModuleList(), nn.ModuleList()
+        self._plan = _plan(etypes, target, num_layers)
+        for layer, (own, _) in enumerate(self._plan):
+            width = hidden_feats if layer else in_feats
+            dim = hidden_feats // heads
+            convs = {str(etype): GATConv(width, dim, heads, allow_zero_in_degree=True) for etype in own}
+            self.convs.append(nn.ModuleDict(convs))
+            self.norms.append(NORMS[norm](hidden_feats))
+            self.skips.append(nn.Linear(width, hidden_feats))
+        self.mlp = nn.Sequential(
+            nn.Linear(hidden_feats, hidden_feats),
+            NORMS[norm](hidden_feats),
+            nn.ReLU(),
+            nn.Dropout(dropout),
+            nn.Linear(hidden_feats, num_classes),
+        )
+        self.dropout = nn.Dropout(dropout)
+
+    def forward(self, blocks: Sequence[Any], feats: Mapping[str, Tensor]) -> Tensor:
+        """
+        Args:
+            blocks: a HeteroGraph, DGLGraph or block for each layer, the input's first; the destinations of one are the sources of
+                the next.
+            feats: {node type: (num_src, in_feats)} of the sources of blocks[0].
+
+        Returns:
+            (num_dst, num_classes) of the destinations of type `target` of the last block.
+
+        Raises:
+            ValueError, TypeError, KeyError: another number of blocks, features of a wrong shape or missing, an edge type missing.
+        """
+        if len(blocks) != len(self.convs):
+            raise ValueError(f"blocks has {len(blocks)} graphs; expected {len(self.convs)}, one a layer")
+        h = dict(feats)
+        for layer, block in enumerate(blocks):
+            h = self._layer(layer, as_heterograph(block, f"blocks[{layer}]"), h)
+        return self._classes(h[self.target])
+
+    def _layer(self, layer: int, g: HeteroGraph, h: Mapping[str, Tensor]) -> dict[str, Tensor]:
+        """Features of the destinations from those of the sources, by node type."""
+        own, ntypes = self._plan[layer]
+        convs: dict[EdgeType, Any] = {etype: self.convs[layer][str(etype)] for etype in own}  # type: ignore[index]
+        for ntype in (*ntypes, *(etype[0] for etype in own)):
+            if ntype not in h:
+                raise KeyError(f"feats has no {ntype!r}; expected the features of {sorted({*ntypes, *h})}")
+        dst = {ntype: h[ntype][: g.num_dst[ntype]] for ntype in ntypes}
+        _relations.check_inputs(g, convs, h, dst, f"the result of blocks[{layer - 1}]" if layer else "feats")
+        rsts = _relations.attend_together(convs, g, h, dst)
+        parts = [self._with_skip(layer, dst[ntype], rsts.get(ntype), _biases(convs, ntype)) for ntype in ntypes]
+        x = torch.cat(parts) if len(parts) > 1 else parts[0]
+        x = self.dropout(F.elu(self.norms[layer](x)))
+        return dict(zip(ntypes, x.split([part.shape[0] for part in parts])))
+
+    def _with_skip(self, layer: int, x: Tensor, rsts: Tensor | None, biases: list[Tensor]) -> Tensor:
+        """The projection of a type's own features x (N, in), and rsts (R, N, H, D) of its relations and their biases."""
+        skip: Any = self.skips[layer]
+        out = linear(x, skip.weight, torch.stack([skip.bias, *biases]).sum(0))
+        if rsts is None:
+            return out
+        return out + (rsts[0] if len(biases) == 1 else rsts.sum(0)).flatten(1)
+
+    def _classes(self, x: Tensor) -> Tensor:
+        for module in self.mlp:
+            x = applied(module, x)
+        return x
+
+
+def _biases(convs: Mapping[EdgeType, Any], ntype: str) -> list[Tensor]:
+    return [conv.bias for etype, conv in convs.items() if etype[2] == ntype]
+
+
+def _plan(
+    etypes: Sequence[EdgeType], target: str, num_layers: int
+) -> list[tuple[tuple[EdgeType, ...], tuple[str, ...]]]:
+    """For each layer the node types whose results the next one reads, and the relations that end in them."""
+    for etype in etypes:
+        _check_etype(etype)
+    layers: list[tuple[tuple[EdgeType, ...], tuple[str, ...]]] = []
+    ntypes: tuple[str, ...] = (target,)
+    for _ in range(num_layers):
+        own = tuple(etype for etype in etypes if etype[2] in ntypes)
+        if not own:
+            raise ValueError(f"target is {target!r}, in which no edge type ends: {list(etypes)}")
+        layers.append((own, ntypes))
+        ntypes = tuple(dict.fromkeys((*ntypes, *(etype[0] for etype in own))))
+    return layers[::-1]
