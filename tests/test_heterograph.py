@@ -8,12 +8,11 @@ import pytest
 import support
 import torch
 import torch.nn.functional as F
-from torch import nn
 
 import halfgnn
 from halfgnn import Graph, HeteroGraph
 from halfgnn.heterograph import Block
-from halfgnn.nn import GATConv, GraphConv, HeteroGraphConv, RGAT, SAGEConv
+from halfgnn.nn import RGAT, GATConv, HeteroGraphConv
 
 dgl = pytest.importorskip("dgl")
 
@@ -30,7 +29,10 @@ NUM_NODES = {"author": 50, "paper": 60, "venue": 5}
 
 def edges(seed=0, num_edges=300):
     random = torch.Generator().manual_seed(seed)
-    draw = lambda ntype: torch.randint(0, NUM_NODES[ntype], (num_edges,), generator=random)
+
+    def draw(ntype):
+        return torch.randint(0, NUM_NODES[ntype], (num_edges,), generator=random)
+
     writes = draw("author"), draw("paper")
     return {
         WRITES: writes,
@@ -174,7 +176,7 @@ def test_wrong_heterographs():
         HeteroGraph({})
     with pytest.raises(TypeError, match="no edge type"):
         HeteroGraph({"cites": g[CITES]})
-    with pytest.raises(TypeError, match="expected a halfgnn.Graph"):
+    with pytest.raises(TypeError, match=r"expected a halfgnn\.Graph"):
         HeteroGraph({CITES: 3})
     with pytest.raises(TypeError, match="expected one dtype"):
         HeteroGraph({CITES: g[CITES], WRITES: g[WRITES].int()})
@@ -319,7 +321,7 @@ def test_wrong_calls_of_heterographconv():
         conv(g, {**x, "venue": x["venue"][:, :23]})
     with pytest.raises(TypeError, match="inputs is a Tensor"):
         conv(g, x["paper"])
-    with pytest.raises(TypeError, match="expected a halfgnn.HeteroGraph"):
+    with pytest.raises(TypeError, match=r"expected a halfgnn\.HeteroGraph"):
         conv(g[CITES], x)
 
 
