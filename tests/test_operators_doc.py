@@ -74,6 +74,7 @@ def calls(device):
         ),
         "coo_to_csr": lambda t: raw.coo_to_csr(ids.to(t), ids.to(t), 3),
         "transpose": lambda t: raw.transpose(*(x.to(t) for x in (csr[0], csr[1])), None, 2),
+        "gather_rows": lambda t: raw.gather_rows(ones(2, t), csc[1], ones(3, t)),
         "gather_limit": lambda t: raw.gather_limit(csc[1], ones(2, t)),
         "scalar_spmm": lambda t: raw.scalar_spmm(*csc, "copy_lhs", "sum", ones(2, t), None),
         "scalar_sddmm": lambda t: raw.scalar_sddmm(src, dst, "dot", ones(2, t), ones(2, t), "u", "v"),

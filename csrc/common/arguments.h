@@ -101,4 +101,19 @@ struct EdgeSoftmaxArgs {
   int64_t columns = 1;
 };
 
+// out[i] = table[ids[i]], as bytes.
+struct GatherRowsArgs {
+  const void* table = nullptr;
+  bool table_on_host = false;  // page-locked memory that a GPU is to read
+  int64_t table_rows = 0;
+  int64_t table_stride = 0;  // bytes from a row to the next
+  int64_t row_bytes = 0;
+  const void* ids = nullptr;  // not trusted
+  int64_t num_ids = 0;
+  int64_t ids_stride = 1;  // entries from an id to the next
+  bool is_int64 = false;
+  void* out = nullptr;      // rows of row_bytes, without gaps
+  int64_t num_threads = 0;  // of the CPU; 0: PyTorch's
+};
+
 }  // namespace halfgnn

@@ -5,6 +5,32 @@
 #include <torch/csrc/autograd/autograd_not_implemented_fallback.h>
 #include <torch/library.h>
 
+namespace {
+
+// gather_rows returns nothing that could carry that error to a backward, so it raises at once.
+void refuse_gradients(const c10::OperatorHandle& op, c10::DispatchKeySet keys, torch::jit::Stack* stack) {
+  const auto& arguments = op.schema().arguments();
+  const auto values = torch::jit::last(*stack, arguments.size());
+  for (size_t i = 0; i < arguments.size(); ++i) {
+    const bool needs_gradient = values[i].isTensor() && values[i].toTensor().requires_grad();
+    TORCH_CHECK_VALUE(!needs_gradient || !at::GradMode::is_enabled(), arguments[i].name(), " requires grad, and ",
+                      op.schema().name(), " has no derivative: detach it, or call it under torch.no_grad()");
+  }
+  op.redispatchBoxed(keys & c10::after_autograd_keyset, stack);
+}
+
+void count_writes(const c10::OperatorHandle& op, c10::DispatchKeySet keys, torch::jit::Stack* stack) {
+  const auto& arguments = op.schema().arguments();
+  const auto values = torch::jit::last(*stack, arguments.size());
+  for (size_t i = 0; i < arguments.size(); ++i) {
+    const auto* alias = arguments[i].alias_info();
+    if (alias != nullptr && alias->isWrite()) values[i].toTensor().unsafeGetTensorImpl()->bump_version();
+  }
+  op.redispatchBoxed(keys & c10::after_ADInplaceOrView_keyset, stack);
+}
+
+}  // namespace
+
 TORCH_LIBRARY_IMPL(halfgnn, Autograd, m) {
   for (const char* name :
        {"gspmm", "gspmm_backward", "gsddmm", "gsddmm_backward", "edge_softmax", "edge_softmax_backward",
@@ -12,4 +38,10 @@ TORCH_LIBRARY_IMPL(halfgnn, Autograd, m) {
         "gatv2_attention_backward", "dot_attention", "dot_attention_backward"}) {
     m.impl(name, torch::autograd::autogradNotImplementedFallback());
   }
+  m.impl("gather_rows", torch::CppFunction::makeFromBoxedFunction<&refuse_gradients>());
+}
+
+// What an operator writes to has another version from then on: autograd refuses a backward that kept the old one.
+TORCH_LIBRARY_IMPL(halfgnn, ADInplaceOrView, m) {
+  m.impl("gather_rows", torch::CppFunction::makeFromBoxedFunction<&count_writes>());
 }

@@ -31,6 +31,7 @@ struct Backend {
   void (*gatv2_attention_backward)(const Gatv2Args&);
   void (*dot_attention)(const DotAttentionArgs&);
   void (*dot_attention_backward)(const DotAttentionArgs&);
+  void (*gather_rows)(const GatherRowsArgs&);
   // Raises or, where that would need a synchronisation, fails asynchronously unless indptr rises from 0 to num_edges.
   void (*check_offsets)(const Topology&);
 };

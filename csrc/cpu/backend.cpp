@@ -6,6 +6,7 @@
 
 #include "../ops/operators.h"
 #include "attention.h"
+#include "gather_rows.h"
 #include "kernels.h"
 #include "parallel.h"
 
@@ -77,6 +78,7 @@ constexpr Backend kCpu{
     cpu::gatv2_attention_backward,
     cpu::dot_attention,
     cpu::dot_attention_backward,
+    cpu::gather_rows,
     check_offsets,
 };
 const bool kAdded = add_backend(c10::kCPU, kCpu);

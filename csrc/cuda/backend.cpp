@@ -95,6 +95,7 @@ constexpr Backend kCuda{
     [](const Gatv2Args& args) { run<gatv2_attention_backward, gatv2_attention_backward_workspace>(args); },
     [](const DotAttentionArgs& args) { run<dot_attention, dot_attention_workspace>(args); },
     [](const DotAttentionArgs& args) { run<dot_attention_backward, dot_attention_backward_workspace>(args); },
+    [](const GatherRowsArgs&) { TORCH_CHECK_NOT_IMPLEMENTED(false, "gather_rows has no CUDA kernel yet"); },
     [](const Topology& topology) { C10_CUDA_CHECK(check_offsets(topology, Launch{current_stream()})); },
 };
 const bool kAdded = add_backend(kDevice, kCuda);

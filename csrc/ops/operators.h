@@ -67,6 +67,7 @@ std::tuple<Tensor, Tensor, Tensor> dot_attention_backward(const Tensor& indptr, 
                                                           double scale, double dropout_p, const OptionalTensor& seed,
                                                           const Tensor& grad, const Tensor& out, const Tensor& lse,
                                                           const Tensor& out_residual);
+void gather_rows(const Tensor& table, const Tensor& ids, Tensor& out, int64_t num_threads);
 
 // Makes all others kernels of one dispatch key. Building adjacencies is each back end's own.
 inline void register_operators(torch::Library& m) {
@@ -84,6 +85,7 @@ inline void register_operators(torch::Library& m) {
   m.impl("gatv2_attention_backward", &gatv2_attention_backward);
   m.impl("dot_attention", &dot_attention);
   m.impl("dot_attention_backward", &dot_attention_backward);
+  m.impl("gather_rows", &gather_rows);
 }
 
 }  // namespace halfgnn

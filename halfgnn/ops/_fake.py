@@ -12,14 +12,17 @@ from torch import Tensor
 from .. import _library  # noqa: F401  (loads torch.ops.halfgnn)
 
 
-def register_fake(name: str) -> Callable[[Callable[..., Any]], Callable[..., Any]]:
-    """Registers a function as the fake kernel of torch.ops.halfgnn.<name>, for tensors of one device."""
+def register_fake(name: str, on_cpu: Sequence[str] = ()) -> Callable[[Callable[..., Any]], Callable[..., Any]]:
+    """Registers a function as the fake kernel of torch.ops.halfgnn.<name>, for tensors of one device.
+
+    on_cpu: arguments that may be on the CPU whatever the others' device is.
+    """
     arguments = [argument.name for argument in getattr(torch.ops.halfgnn, name).default._schema.arguments]
 
     def register(fake: Callable[..., Any]) -> Callable[..., Any]:
         @functools.wraps(fake)
         def checked(*args: Any, **kwargs: Any) -> Any:
-            _check_device(arguments, args)
+            _check_device(arguments, args, on_cpu)
             return fake(*args, **kwargs)
 
         return torch.library.register_fake(f"halfgnn::{name}")(checked)
@@ -27,14 +30,14 @@ def register_fake(name: str) -> Callable[[Callable[..., Any]], Callable[..., Any
     return register
 
 
-def _check_device(names: Sequence[str], args: Sequence[Any]) -> None:
+def _check_device(names: Sequence[str], args: Sequence[Any], on_cpu: Sequence[str]) -> None:
     """One meta tensor is enough for a call to come here: beside real tensors the result would be memory that nothing wrote to.
 
     A fake tensor has the device of the tensor it stands for.
     """
     first = None
     for name, data in zip(names, args):
-        if not isinstance(data, Tensor):
+        if not isinstance(data, Tensor) or (name in on_cpu and data.device.type == "cpu"):
             continue
         if first is None:
             first = name, data.device

@@ -1,0 +1,136 @@
+// gather_rows on the CPU: rows copied by threads of PyTorch, or by as many as the caller wants. A table mapped from a
+// file wants more threads than there are cores, since they wait for its pages and do not compute.
+
+#include "gather_rows.h"
+
+#include <ATen/Parallel.h>
+#include <c10/util/Exception.h>
+
+#include <algorithm>
+#include <atomic>
+#include <cstring>
+#include <system_error>
+#include <thread>
+#include <vector>
+
+namespace halfgnn::cpu {
+namespace {
+
+constexpr int64_t kLineBytes = 64;
+constexpr int64_t kAheadBytes = 2048;                            // of rows prefetched before they are copied
+constexpr int64_t kSerialIds = 1 << 15, kSerialBytes = 1 << 15;  // work that is not worth a thread of PyTorch
+constexpr int64_t kPieceBytes = 1 << 18;  // of a thread of the caller's, before it takes the next
+
+// ---- ids ---------------------------------------------------------------------------------------
+
+template <class Id>
+bool is_valid(const GatherRowsArgs& args, int64_t i) {
+  const auto id = static_cast<int64_t>(static_cast<const Id*>(args.ids)[i * args.ids_stride]);
+  return id >= 0 && id < args.table_rows;
+}
+
+template <class Id>
+void check_range(const GatherRowsArgs& args) {
+  std::atomic<int64_t> first{args.num_ids};
+  at::parallel_for(0, args.num_ids, kSerialIds, [&](int64_t begin, int64_t end) {
+    bool all_valid = true;
+    for (int64_t i = begin; i < end; ++i) all_valid &= is_valid<Id>(args, i);
+    if (all_valid) return;
+    while (is_valid<Id>(args, begin)) ++begin;
+    for (int64_t known = first; begin < known && !first.compare_exchange_weak(known, begin);) continue;
+  });
+  const int64_t i = first;
+  TORCH_CHECK_INDEX(i == args.num_ids, "ids[", i, "] is ", static_cast<const Id*>(args.ids)[i * args.ids_stride],
+                    "; expected ids in [0, ", args.table_rows, "), the rows of table");
+}
+
+// ---- rows --------------------------------------------------------------------------------------
+
+void prefetch(const char* row, int64_t bytes) {
+  for (int64_t byte = 0; byte < bytes; byte += kLineBytes) __builtin_prefetch(row + byte);
+}
+
+// Rows begin ... end - 1 of out. kRowBytes: what they have, or 0 where that is known at run time only.
+template <class Id, int64_t kRowBytes>
+void copy_rows(const GatherRowsArgs& args, int64_t begin, int64_t end) noexcept {
+  const int64_t bytes = kRowBytes != 0 ? kRowBytes : args.row_bytes;
+  const auto* ids = static_cast<const Id*>(args.ids);
+  const auto* table = static_cast<const char*>(args.table);
+  auto* out = static_cast<char*>(args.out) + begin * bytes;
+  const auto row = [&](int64_t i) {
+    return table + static_cast<int64_t>(ids[i * args.ids_stride]) * args.table_stride;
+  };
+  const int64_t ahead = std::min<int64_t>(std::max<int64_t>(kAheadBytes / bytes, 1), 16);
+  for (int64_t i = begin; i < end; ++i, out += bytes) {
+    if (i + ahead < end) prefetch(row(i + ahead), std::min(bytes, kAheadBytes));
+    std::memcpy(out, row(i), static_cast<size_t>(bytes));
+  }
+}
+
+using CopyRows = void (*)(const GatherRowsArgs&, int64_t, int64_t) noexcept;
+
+// Short rows, as labels are, are copied by an instruction or two instead of a call.
+template <class Id>
+CopyRows copy_of(int64_t row_bytes) {
+  switch (row_bytes) {
+    case 1: return copy_rows<Id, 1>;
+    case 2: return copy_rows<Id, 2>;
+    case 4: return copy_rows<Id, 4>;
+    case 8: return copy_rows<Id, 8>;
+    case 16: return copy_rows<Id, 16>;
+    default: return copy_rows<Id, 0>;
+  }
+}
+
+// ---- threads -----------------------------------------------------------------------------------
+
+class Threads {
+ public:
+  // Runs `work` on `count` threads, the caller's among them, or on as many as the system grants.
+  template <class Work>
+  Threads(int64_t count, const Work& work) {
+    threads_.reserve(static_cast<size_t>(count));
+    try {
+      for (int64_t t = 1; t < count; ++t) threads_.emplace_back(work);
+    } catch (const std::system_error&) {
+    }
+    work();
+  }
+  ~Threads() {
+    for (std::thread& thread : threads_) thread.join();
+  }
+  Threads(const Threads&) = delete;
+  Threads& operator=(const Threads&) = delete;
+
+ private:
+  std::vector<std::thread> threads_;
+};
+
+// Pieces are taken as they come, so that a thread that waits for a disk holds up none but its own.
+void copy_by_threads(const GatherRowsArgs& args, CopyRows copy) {
+  const int64_t most = std::max<int64_t>(kPieceBytes / args.row_bytes, 1);
+  const int64_t rows = std::min(std::max<int64_t>(args.num_ids / (8 * args.num_threads), 1), most);
+  const int64_t pieces = (args.num_ids + rows - 1) / rows;
+  std::atomic<int64_t> next{0};
+  const Threads threads(std::min(args.num_threads, pieces), [&]() noexcept {
+    for (int64_t piece = next++; piece < pieces; piece = next++) {
+      copy(args, piece * rows, std::min((piece + 1) * rows, args.num_ids));
+    }
+  });
+}
+
+template <class Id>
+void gather(const GatherRowsArgs& args) {
+  check_range<Id>(args);
+  if (args.row_bytes == 0 || args.num_ids == 0) return;
+  const CopyRows copy = copy_of<Id>(args.row_bytes);
+  if (args.num_threads > 0) return copy_by_threads(args, copy);
+  at::parallel_for(0, args.num_ids, std::max<int64_t>(kSerialBytes / args.row_bytes, 1),
+                   [&](int64_t begin, int64_t end) { copy(args, begin, end); });
+}
+
+}  // namespace
+
+void gather_rows(const GatherRowsArgs& args) { args.is_int64 ? gather<int64_t>(args) : gather<int32_t>(args); }
+
+}  // namespace halfgnn::cpu

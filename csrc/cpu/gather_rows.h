@@ -1,0 +1,10 @@
+// gather_rows on the CPU.
+#pragma once
+
+#include "../common/arguments.h"
+
+namespace halfgnn::cpu {
+
+void gather_rows(const GatherRowsArgs& args);
+
+}  // namespace halfgnn::cpu

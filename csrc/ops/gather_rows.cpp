@@ -1,0 +1,88 @@
+// gather_rows: rows of a table copied by id, whatever their dtype.
+
+#include <c10/core/DeviceGuard.h>
+
+#include "operators.h"
+
+namespace halfgnn {
+namespace {
+
+constexpr int64_t kMostThreads = 1024;
+
+// Rows may lie apart, as those of a slice of columns do; the elements of a row may not.
+void check_table(const Tensor& table) {
+  TORCH_CHECK_VALUE(table.dim() >= 1, "table has no dimensions; expected one row an id");
+  int64_t expected = 1;
+  for (int64_t d = table.dim() - 1; d >= 1; --d) {
+    TORCH_CHECK_VALUE(table.numel() == 0 || table.size(d) == 1 || table.stride(d) == expected, "table has shape ",
+                      table.sizes(), " and strides ", table.strides(),
+                      "; expected rows that are contiguous, at any distance from one another");
+    expected *= table.size(d);
+  }
+}
+
+void check_ids(const Tensor& ids, const Tensor& out) {
+  TORCH_CHECK_TYPE(ids.scalar_type() == at::kInt || ids.scalar_type() == at::kLong, "ids has dtype ", ids.scalar_type(),
+                   "; expected int32 or int64");
+  TORCH_CHECK_VALUE(ids.dim() == 1, "ids has shape ", ids.sizes(), "; expected one dimension");
+  TORCH_CHECK_VALUE(ids.device() == out.device(), "ids is on ", ids.device(), "; expected out's ", out.device());
+}
+
+void check_out(const Tensor& out, const Tensor& table, const Tensor& ids) {
+  TORCH_CHECK_TYPE(out.scalar_type() == table.scalar_type(), "out has dtype ", out.scalar_type(),
+                   "; expected that of table, ", table.scalar_type());
+  const std::vector<int64_t> shape = with_rows(ids.size(0), trailing(table.sizes()));
+  TORCH_CHECK_VALUE(out.sizes() == at::IntArrayRef(shape), "out has shape ", out.sizes(), "; expected ",
+                    at::IntArrayRef(shape), ", one row of table an id");
+  TORCH_CHECK_VALUE(out.is_contiguous(), "out has strides ", out.strides(), "; expected it to be contiguous");
+}
+
+// The memory from the tensor's first element to its last.
+struct Span {
+  uintptr_t begin, end;
+  explicit Span(const Tensor& tensor) {
+    int64_t last = 0;
+    for (int64_t d = 0; d < tensor.dim(); ++d) last += (tensor.size(d) - 1) * tensor.stride(d);
+    begin = reinterpret_cast<uintptr_t>(tensor.const_data_ptr());
+    end = tensor.numel() == 0 ? begin : begin + static_cast<uintptr_t>((last + 1) * tensor.element_size());
+  }
+  bool overlaps(const Span& other) const { return begin < other.end && other.begin < end; }
+};
+
+// Ids are checked before rows are copied: neither rows nor ids may change meanwhile.
+void check_no_overlap(const Tensor& out, const Tensor& other, const char* name) {
+  TORCH_CHECK_VALUE(!Span(out).overlaps(Span(other)), "out lies in the memory of ", name,
+                    "; expected memory of its own");
+}
+
+}  // namespace
+
+void gather_rows(const Tensor& table, const Tensor& ids, Tensor& out, int64_t num_threads) {
+  check_table(table);
+  check_ids(ids, out);
+  check_out(out, table, ids);
+  check_no_overlap(out, table, "table");
+  check_no_overlap(out, ids, "ids");
+  TORCH_CHECK_VALUE(num_threads >= 0 && num_threads <= kMostThreads, "num_threads is ", num_threads,
+                    "; expected a number in [0, ", kMostThreads, "], 0 for those of PyTorch");
+  const bool is_elsewhere = table.device() != out.device();
+  TORCH_CHECK_VALUE(!is_elsewhere || (table.is_cpu() && out.is_cuda()), "table is on ", table.device(),
+                    "; expected out's ", out.device(), out.is_cuda() ? ", or page-locked memory of the CPU" : "");
+  const c10::DeviceGuard guard(out.device());
+  GatherRowsArgs args;
+  args.table = table.const_data_ptr();
+  args.table_rows = table.size(0);
+  args.table_stride = table.stride(0) * table.element_size();
+  args.table_on_host = is_elsewhere;
+  args.row_bytes = table.element_size();
+  for (int64_t d = 1; d < table.dim(); ++d) args.row_bytes *= table.size(d);
+  args.ids = ids.const_data_ptr();
+  args.num_ids = ids.size(0);
+  args.ids_stride = ids.stride(0);
+  args.is_int64 = ids.scalar_type() == at::kLong;
+  args.out = out.mutable_data_ptr();
+  args.num_threads = num_threads;
+  backend_of(out.device()).gather_rows(args);
+}
+
+}  // namespace halfgnn
