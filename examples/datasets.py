@@ -29,6 +29,7 @@ os.environ.setdefault("DGLBACKEND", "pytorch")  # else the first import of dgl w
 PLANETOID = {"cora": "cora_v2", "citeseer": "citeseer", "pubmed": "pubmed"}
 NAMES = (*PLANETOID, "reddit", "ogbn-arxiv")
 OGB = ("ogbn-arxiv", "ogbn-proteins", "ogbn-products")
+INSTALL_PACKAGED = "`pip install --no-deps graphdatascience==1.17` and `pip install pyarrow`"
 
 
 class DataError(RuntimeError):
@@ -120,7 +121,7 @@ def _explained(loader, name: str, data_dir: str | os.PathLike | None):
 def _without_network() -> str:
     if packaged_cora() is not None:
         return "cora without --data-dir and HALFGNN_DATA needs no network."
-    return "`pip install --no-deps graphdatascience==1.17` and `pip install pyarrow` bring the data of cora."
+    return f"{INSTALL_PACKAGED} bring the data of cora."
 
 
 # ---------------------------------------------------------------------------------------- Planetoid
@@ -188,17 +189,22 @@ def _assemble(name, source, src, dst, features, labels, split) -> NodeData:
 # ------------------------------------------------------------------------------------ packaged Cora
 
 
-def packaged_cora() -> Path | None:
-    """The folder of Cora's Parquet files in an installed ``graphdatascience``, if it and
+def packaged(name: str) -> Path | None:
+    """The folder of the Parquet files of `name` in an installed ``graphdatascience``, if it and
     ``pyarrow`` are there."""
     spec = importlib.util.find_spec("graphdatascience")  # a top-level name is found without being imported
     if spec is None or importlib.util.find_spec("pyarrow") is None:
         return None
     for root in spec.submodule_search_locations or ():
-        folder = Path(root) / "resources" / "cora"
-        if (folder / "cora_nodes.parquet.gzip").is_file():
+        folder = Path(root) / "resources" / name
+        if any(folder.glob(f"{name}_*.parquet.gzip")):
             return folder
     return None
+
+
+def packaged_cora() -> Path | None:
+    """The folder of the packaged Cora."""
+    return packaged("cora")
 
 
 def load_packaged_cora() -> NodeData:
