@@ -242,8 +242,9 @@ def load_mag240m(where: str | os.PathLike, memory: int = DEFAULT_MEMORY) -> Hete
     in the directory: ``node_feat.npy`` in ``processed/author`` and ``processed/institution``, and ``undirected_edge_index.npy``
     beside the citations. An interrupted run leaves none of them half made. To have one made again, delete it.
 
-    memory: bytes of features to hold while means are computed, a chunk of columns at a time. The edges of the relation come on
-    top; making the citations undirected takes two int64 for each, twice.
+    memory: bytes of features to hold while means are computed, a chunk of columns at a time; pages of memory-mapped files, which
+    the system takes back, do not count. The edges of the relation come on top. Making the citations undirected takes two int64
+    for each, twice.
 
     Labels that are NaN become -1; those of test papers may be -1 (the challenge keeps its own secret). The test papers are those
     of "test-dev" where the split has them, else of "test".
@@ -257,6 +258,8 @@ def load_mag240m(where: str | os.PathLike, memory: int = DEFAULT_MEMORY) -> Hete
     num_nodes, num_classes = _read_meta(folder / "meta.pt")
     papers = feature_file(folder, "paper")
     width = open_npy(papers, (np.float16,), (num_nodes["paper"], None)).shape[1]
+    labels = _read_labels(label_file(folder), num_nodes["paper"], num_classes)
+    train, val, test = _read_split(folder / "split_dict.pt", labels)
     edges: dict[EdgeType, tuple[torch.Tensor, torch.Tensor]] = {}
     for (src_type, relation, dst_type), back in MAG240M_LINKS.items():
         path = edge_file(folder, (src_type, relation, dst_type))
@@ -270,8 +273,6 @@ def load_mag240m(where: str | os.PathLike, memory: int = DEFAULT_MEMORY) -> Hete
         features[edge_type[2]] = _mean_features(
             source, target, edges[edge_type], (num_nodes[edge_type[2]], width), memory
         )
-    labels = _read_labels(label_file(folder), num_nodes["paper"], num_classes)
-    train, val, test = _read_split(folder / "split_dict.pt", labels)
     return HeteroData(
         name="mag240m",
         source=_describe(folder),
@@ -332,11 +333,8 @@ def read_recipe(folder: Path) -> dict | None:
 def _torch_load(path: Path) -> dict:
     """A dictionary of numbers, arrays and tensors that torch.save wrote; nothing else is unpickled."""
     rebuild, scalar = np.empty(0).__reduce__()[0], np.int64(0).__reduce__()[0]
-    allowed = [np.ndarray, np.dtype, *(type(np.dtype(kind)) for kind in "bhilqBHILQfde")]
-    for module in (
-        "numpy.core.multiarray",
-        "numpy._core.multiarray",
-    ):  # of NumPy 1, with which ogb's files were written, and 2
+    allowed = [bytes, np.ndarray, np.dtype, *(type(np.dtype(kind)) for kind in "bhilqBHILQfde")]
+    for module in ("numpy.core.multiarray", "numpy._core.multiarray"):  # of NumPy 1, which wrote ogb's files, and 2
         allowed += [(rebuild, f"{module}._reconstruct"), (scalar, f"{module}.scalar")]
     try:
         with torch.serialization.safe_globals(allowed):
@@ -344,7 +342,8 @@ def _torch_load(path: Path) -> dict:
     except FileNotFoundError as error:
         raise DataError(f"{path} is missing; expected a dictionary written by torch.save") from error
     except Exception as error:  # torch.load raises anything from UnpicklingError to RuntimeError
-        reason = (str(error).strip().splitlines() or [""])[0][:200]
+        # The reason stands between pieces of advice, such as to switch the check off.
+        reason = str(error).rpartition("WeightsUnpickler error:")[2].strip().partition("\n")[0].partition(". ")[0][:200]
         raise DataError(
             f"{path} could not be read ({type(error).__name__}: {reason}); expected a dictionary written by torch.save"
         ) from error
