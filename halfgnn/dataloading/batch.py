@@ -1,0 +1,127 @@
+"""Mini-batches of any make: what they hold, and how it is replaced."""
+
+from __future__ import annotations
+
+import copy
+import dataclasses
+import functools
+import sys
+from collections.abc import Callable, Mapping
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from ..graph import Graph
+from ..heterograph import Block, HeteroGraph
+from .feature_store import Rows
+
+Leaf = Callable[[Any], Any]  # of a Tensor or Rows
+
+
+def mapped(batch: Any, leaf: Leaf) -> Any:
+    """`batch` with leaf(x) in place of every tensor and :class:`Rows` in it, those of graphs included.
+
+    Containers are tuples, named tuples, lists, mappings, dataclasses, Graphs, HeteroGraphs, Blocks and torch_geometric's data. All
+    else stays as it is.
+    """
+    if isinstance(batch, (Tensor, Rows)):
+        return leaf(batch)
+    if isinstance(batch, Graph):
+        return batch._map(leaf)
+    if isinstance(batch, HeteroGraph):
+        return batch._map(lambda graph: graph._map(leaf))
+    if isinstance(batch, tuple):
+        parts = [mapped(part, leaf) for part in batch]
+        return type(batch)(*parts) if hasattr(batch, "_fields") else type(batch)(parts)
+    if isinstance(batch, list):
+        return [mapped(part, leaf) for part in batch]
+    if isinstance(batch, Mapping):
+        return _mapping(batch, {key: mapped(part, leaf) for key, part in batch.items()})
+    if dataclasses.is_dataclass(batch) and not isinstance(batch, type):
+        return _dataclass(batch, leaf)
+    if is_pyg(batch):
+        return copy.copy(batch).apply(lambda part: mapped(part, leaf))
+    return batch
+
+
+def _mapping(batch: Mapping, parts: dict) -> Any:
+    if type(batch) is dict:
+        return parts
+    try:
+        again = copy.copy(batch)
+        again.update(parts)  # type: ignore[attr-defined]
+        return again
+    except (AttributeError, TypeError):
+        return parts
+
+
+def _dataclass(batch: Any, leaf: Leaf) -> Any:
+    again = copy.copy(batch)
+    for field in dataclasses.fields(batch):
+        object.__setattr__(again, field.name, mapped(getattr(batch, field.name), leaf))
+    return again
+
+
+def is_pyg(batch: Any) -> bool:
+    """Data, HeteroData and batches of torch_geometric."""
+    data = sys.modules.get("torch_geometric.data.data")
+    return data is not None and isinstance(batch, data.BaseData)
+
+
+# ---- DGL ---------------------------------------------------------------------------------------------------------------------
+
+
+def is_dgl(batch: Any) -> bool:
+    dgl = sys.modules.get("dgl")
+    return dgl is not None and isinstance(batch, dgl.DGLGraph)
+
+
+@functools.cache
+def dgl_has(device_type: str) -> bool:
+    """Whether this DGL can hold a graph on such a device: its wheels on PyPI cannot on a GPU."""
+    import dgl
+
+    try:
+        dgl.graph(([0], [0])).to(torch.device(device_type))
+    except Exception:
+        return False
+    return True
+
+
+def without_dgl(batch: Any) -> Any:
+    """`batch` with a :class:`Block` in place of every DGL graph: int32 ids where they fit, both adjacencies and the stack of
+    relations made, so that nothing is left to be made on the GPU."""
+    if is_dgl(batch):
+        return Block(_topology(batch), *(_data(view) for view in (batch.srcdata, batch.dstdata, batch.edata)))
+    if isinstance(batch, tuple):
+        parts = [without_dgl(part) for part in batch]
+        return type(batch)(*parts) if hasattr(batch, "_fields") else type(batch)(parts)
+    if isinstance(batch, list):
+        return [without_dgl(part) for part in batch]
+    if isinstance(batch, Mapping):
+        return _mapping(batch, {key: without_dgl(part) for key, part in batch.items()})
+    return batch
+
+
+def _topology(g: Any) -> Graph | HeteroGraph:
+    if len(g.canonical_etypes) == 1:
+        graph = _narrow(Graph.from_dgl(g))
+        graph.csr()
+        return graph
+    whole = HeteroGraph.from_dgl(g)
+    whole.stack()
+    whole = _narrow(whole)
+    whole.stack().graph.csr()
+    return whole
+
+
+def _narrow(graph: Any) -> Any:
+    try:
+        return graph.int()
+    except ValueError:  # too many nodes or edges
+        return graph
+
+
+def _data(view: Any) -> dict[str, Any]:
+    return {name: dict(data) if isinstance(data, Mapping) else data for name, data in view.items()}

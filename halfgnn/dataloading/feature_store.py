@@ -1,0 +1,370 @@
+"""FeatureStore: rows of node or edge features, gathered by id, in the dtype in which they are stored."""
+
+from __future__ import annotations
+
+import mmap
+import warnings
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from ..graph import _check_range
+
+# Threads wait for pages of a file, not for the processor: more of them keep more reads under way.
+_FILE_THREADS = 32
+
+
+class FeatureStore:
+    """Features (N, *) in one of these places, of any dtype, which no gather changes:
+
+    * a tensor of the CPU, in shared memory or not (`share_memory`);
+    * a memory-mapped file (`open`, or a numpy.memmap), of which a gather reads the rows that it is asked for;
+    * page-locked memory (`pin_memory`), which a GPU reads by itself, row by row over the bus, as PyTorch-Direct does (Min et al.,
+      2021);
+    * a GPU.
+
+    May be pickled to other processes: files are mapped anew there, shared memory stays shared.
+
+    Args:
+        data: a tensor, or a numpy array or memmap, (N, *). It is not copied.
+        num_threads: of a gather on the CPU; 0 for PyTorch's. Files default to 32: threads wait for the disk.
+
+    Raises:
+        TypeError: data is neither. ValueError: no dimension, or rows that are not contiguous.
+    """
+
+    def __init__(self, data: Any, *, num_threads: int | None = None):
+        file = None
+        if not isinstance(data, Tensor):
+            data, file = _of_array(data)
+        if data.dim() == 0:
+            raise ValueError("data has shape (); expected (N, *), one row an id")
+        if data.layout != torch.strided:
+            raise TypeError(f"data has layout {data.layout}; expected a dense tensor")
+        if data.shape[0] and not data[0].is_contiguous():
+            raise ValueError(
+                f"data has shape {tuple(data.shape)} and strides {data.stride()}; expected contiguous rows"
+            )
+        self.data = data.detach()
+        self._file = file
+        self.num_threads = (_FILE_THREADS if file else 0) if num_threads is None else num_threads
+
+    @classmethod
+    def open(
+        cls,
+        path: Any,
+        *,
+        dtype: torch.dtype | None = None,
+        shape: tuple[int, ...] | None = None,
+        num_threads: int = _FILE_THREADS,
+    ) -> FeatureStore:
+        """A memory-mapped file: .npy, which says what it holds, or raw numbers in row-major order.
+
+        Args:
+            path: the file.
+            dtype, shape: what a raw file holds; of a .npy file what is expected. The first number of a raw file's shape may be -1.
+            num_threads: that wait for pages at a time.
+
+        Raises:
+            FileNotFoundError. TypeError: another dtype than expected, or one that cannot be mapped.
+            ValueError: another shape or size than expected, a truncated file.
+        """
+        path = Path(path)
+        is_npy = path.suffix == ".npy"
+        layout = _npy_layout(path) if is_npy else _raw_layout(path, dtype, shape)
+        if dtype is not None and layout.dtype != dtype:
+            raise TypeError(f"{path} holds {layout.dtype}; expected {dtype}")
+        if shape is not None and not _fits(layout.shape, shape):
+            raise ValueError(f"{path} has shape {layout.shape}; expected {tuple(shape)}")
+        return _opened(path, layout, num_threads)
+
+    # ---- what there is -----------------------------------------------------------------------------------------------------------
+
+    def __len__(self) -> int:
+        return self.data.shape[0]
+
+    @property
+    def shape(self) -> torch.Size:
+        return self.data.shape
+
+    @property
+    def dtype(self) -> torch.dtype:
+        return self.data.dtype
+
+    @property
+    def device(self) -> torch.device:
+        return self.data.device
+
+    @property
+    def nbytes(self) -> int:
+        return self.data.numel() * self.data.element_size()
+
+    def __repr__(self) -> str:
+        place = f"file={str(self._file.path)!r}" if self._file else f"device='{self.device}'"
+        return f"FeatureStore(shape={tuple(self.shape)}, dtype={self.dtype}, {place})"
+
+    def __reduce__(self):
+        if self._file is None:
+            return _rebuilt, (self.data, self.num_threads)
+        return _reopened, (self._file.path, self._file.layout, self.num_threads, self._file.window)
+
+    # ---- other places ------------------------------------------------------------------------------------------------------------
+
+    def pin_memory(self) -> FeatureStore:
+        """A copy in page-locked memory, from which a GPU gathers by itself."""
+        self._check_file()
+        return FeatureStore(self.data.contiguous().pin_memory(), num_threads=self.num_threads)
+
+    def share_memory(self) -> FeatureStore:
+        """A copy in memory that processes share."""
+        self._check_file()
+        return FeatureStore(self.data.clone(memory_format=torch.contiguous_format).share_memory_())
+
+    def to(self, device) -> FeatureStore:
+        """A copy on `device`; itself where it is there already."""
+        if torch.device(device) == self.device:
+            return self
+        self._check_file()
+        return FeatureStore(self.data.to(device))
+
+    # ---- rows --------------------------------------------------------------------------------------------------------------------
+
+    def __getitem__(self, ids: Any) -> Any:
+        """The store of a slice of rows, without a copy; or :meth:`gather` of ids."""
+        if not isinstance(ids, slice):
+            return self.gather(ids)
+        begin, end, step = ids.indices(len(self))
+        if step != 1:
+            raise ValueError(f"step is {step}; expected a slice of neighbouring rows")
+        part = FeatureStore(self.data[begin:end], num_threads=self.num_threads)
+        if self._file is not None:
+            first = self._file.window[0]
+            part._file = _File(
+                self._file.path, self._file.layout, self._file.mapped, (first + begin, first + max(begin, end))
+            )
+        return part
+
+    def rows(self, ids: Tensor) -> Rows:
+        """Rows that are gathered later: by :class:`Prefetcher`, into the memory from which they are moved."""
+        return Rows(self, _checked_ids(ids))
+
+    def gather(self, ids: Tensor, out: Tensor | None = None, device: Any = None) -> Tensor:
+        """data[ids], in data's dtype.
+
+        Args:
+            ids: (n,) int32 or int64, on the CPU, or on the GPU that is to hold the result.
+            out: (n, *) that takes the rows, in data's dtype, contiguous.
+            device: of the result; by default out's, else data's, or that of ids if it is a GPU and data is in page-locked memory.
+                A GPU gathers by itself from its own memory and from page-locked memory; what it cannot read is gathered on the
+                CPU and copied. Otherwise results are on the CPU, or where data is.
+
+        Raises:
+            IndexError: an id out of range, before anything is read (asked of a GPU, if the ids are there).
+            TypeError, ValueError: wrong ids or out. RuntimeError: the file has been truncated meanwhile.
+        """
+        ids = _checked_ids(ids)
+        device = self._device_of(ids, out, device)
+        self._check_file()
+        if device.type == "cpu" or self.can_be_read_by(device):
+            return self._gathered(ids, out, device)
+        rows = self._gathered(ids, None, self.device)
+        return rows.to(device) if out is None else out.copy_(rows)
+
+    def can_be_read_by(self, device: torch.device) -> bool:
+        """Whether a GPU gathers by itself: it holds the rows, or they are in page-locked memory."""
+        return device.type == "cuda" and (
+            self.device == device or (self.device.type == "cpu" and self.data.is_pinned())
+        )
+
+    def _device_of(self, ids: Tensor, out: Tensor | None, device: Any) -> torch.device:
+        if out is not None:
+            if not isinstance(out, Tensor):
+                raise TypeError(f"out is a {type(out).__name__}; expected a torch.Tensor")
+            if device is not None and torch.device(device).type != out.device.type:
+                raise ValueError(f"out is on {out.device}; expected device, {device}")
+            return out.device
+        if device is not None:
+            device = torch.device(device)
+            needs_index = device.type == "cuda" and device.index is None
+            return torch.device("cuda", torch.cuda.current_device()) if needs_index else device
+        return ids.device if self.can_be_read_by(ids.device) else self.device
+
+    def _gathered(self, ids: Tensor, out: Tensor | None, device: torch.device) -> Tensor:
+        """By the CPU, or by a GPU that can read data."""
+        if device.type == "cuda" or ids.device != device:
+            try:
+                _check_range(ids, "ids", len(self))
+            except ValueError as error:
+                raise IndexError(str(error)) from None
+            ids = ids.to(device, non_blocking=True)
+        if out is None:
+            out = torch.empty((ids.shape[0], *self.shape[1:]), dtype=self.dtype, device=device)
+        torch.ops.halfgnn.gather_rows(self.data, ids, out, self.num_threads)
+        return out
+
+    def _check_file(self) -> None:
+        """To read a page past the end of a file that has been truncated would end the process."""
+        if self._file is not None:
+            self._file.check_size()
+
+
+@dataclass(frozen=True)
+class Rows:
+    """Rows `ids` (n,) of a store, not gathered yet."""
+
+    store: FeatureStore
+    ids: Tensor
+
+    def gather(self, out: Tensor | None = None, device: Any = None) -> Tensor:
+        """See :meth:`FeatureStore.gather`."""
+        return self.store.gather(self.ids, out, device)
+
+
+def _checked_ids(ids: Any) -> Tensor:
+    if not isinstance(ids, Tensor):
+        raise TypeError(f"ids is a {type(ids).__name__}; expected a torch.Tensor")
+    if ids.dtype not in (torch.int32, torch.int64):
+        raise TypeError(f"ids has dtype {ids.dtype}; expected torch.int32 or torch.int64")
+    if ids.dim() != 1:
+        raise ValueError(f"ids has shape {tuple(ids.shape)}; expected one dimension")
+    return ids
+
+
+def _rebuilt(data: Tensor, num_threads: int) -> FeatureStore:
+    return FeatureStore(data, num_threads=num_threads)
+
+
+# ---- files -------------------------------------------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True)
+class _Layout:
+    """What a file holds: numbers of `dtype` in row-major order from byte `offset` on."""
+
+    dtype: torch.dtype
+    shape: tuple[int, ...]
+    offset: int
+
+    @property
+    def count(self) -> int:
+        return int(torch.Size(self.shape).numel())
+
+    @property
+    def end(self) -> int:
+        return self.offset + self.count * self.dtype.itemsize
+
+
+@dataclass(frozen=True)
+class _File:
+    path: Path
+    layout: _Layout
+    mapped: Any  # mmap.mmap; None of an empty file
+    window: tuple[int, int]  # rows of the layout
+
+    def check_size(self) -> None:
+        if self.mapped is not None and self.mapped.size() < self.layout.end:  # of the file, as it is now
+            raise RuntimeError(_truncated(self.path, self.mapped.size(), self.layout))
+
+
+def _truncated(path: Path, size: int, layout: _Layout) -> str:
+    return f"{path} has {size} bytes; expected {layout.end}, for {layout.shape} of {layout.dtype}: it is truncated"
+
+
+def _opened(path: Path, layout: _Layout, num_threads: int, window: tuple[int, int] | None = None) -> FeatureStore:
+    if path.stat().st_size < layout.end:
+        raise ValueError(_truncated(path, path.stat().st_size, layout))
+    data, mapped = torch.empty(layout.shape, dtype=layout.dtype), None
+    if layout.count:
+        with path.open("rb") as handle:
+            mapped = mmap.mmap(handle.fileno(), layout.end, access=mmap.ACCESS_READ)
+        if hasattr(mmap, "MADV_RANDOM"):
+            mapped.madvise(mmap.MADV_RANDOM)  # rows are far apart: what the kernel read ahead would not be used
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore", UserWarning)  # read-only memory; a store is never written to
+            flat = torch.frombuffer(mapped, dtype=layout.dtype, offset=layout.offset, count=layout.count)
+        data = flat.view(layout.shape)
+    file = _File(path, layout, mapped, window or (0, layout.shape[0]))
+    store = FeatureStore(data[slice(*file.window)], num_threads=num_threads)
+    store._file = file
+    return store
+
+
+def _reopened(path: Path, layout: _Layout, num_threads: int, window: tuple[int, int]) -> FeatureStore:
+    return _opened(path, layout, num_threads, window)
+
+
+def _npy_layout(path: Path) -> _Layout:
+    import numpy as np
+
+    with path.open("rb") as file:
+        try:
+            version = np.lib.format.read_magic(file)
+            read = {(1, 0): np.lib.format.read_array_header_1_0, (2, 0): np.lib.format.read_array_header_2_0}[version]
+            shape, is_fortran, dtype = read(file)
+        except (ValueError, KeyError) as error:
+            raise ValueError(f"{path} is no .npy file: {error}") from None
+        if is_fortran or not shape:
+            raise ValueError(
+                f"{path} has shape {shape}{' in column-major order' * is_fortran}; expected rows in row-major order"
+            )
+        return _Layout(_torch_dtype(dtype, path), tuple(shape), file.tell())
+
+
+def _raw_layout(path: Path, dtype: torch.dtype | None, shape: tuple[int, ...] | None) -> _Layout:
+    if dtype is None or shape is None:
+        raise ValueError(f"dtype and shape are needed for {path}, which is no .npy file")
+    if not isinstance(dtype, torch.dtype):
+        raise TypeError(f"dtype is {dtype!r}; expected a torch.dtype")
+    shape = tuple(shape)
+    size = path.stat().st_size
+    row = int(torch.Size(shape[1:]).numel()) * dtype.itemsize
+    if shape[:1] == (-1,):
+        shape = (size // row if row else 0, *shape[1:])
+    layout = _Layout(dtype, shape, 0)
+    if size != layout.end:
+        raise ValueError(
+            f"{path} has {size} bytes; expected {layout.end}, for {shape} of {dtype}: is it truncated, or another dtype?"
+        )
+    return layout
+
+
+def _fits(shape: tuple[int, ...], expected: tuple[int, ...]) -> bool:
+    return len(shape) == len(expected) and all(want in (-1, have) for have, want in zip(shape, expected))
+
+
+def _torch_dtype(dtype: Any, what: Any) -> torch.dtype:
+    """The torch.dtype of a numpy dtype."""
+    found = getattr(torch, dtype.name, None)
+    if not isinstance(found, torch.dtype) or not dtype.isnative:
+        raise TypeError(
+            f"{what} holds numbers of {dtype!r}; expected a type that torch has, in this machine's byte order"
+        )
+    return found
+
+
+def _of_array(data: Any) -> tuple[Tensor, _File | None]:
+    """A numpy array as a tensor in the same memory, and the file if it is a memmap."""
+    import numpy as np
+
+    if not isinstance(data, np.ndarray):
+        raise TypeError(f"data is a {type(data).__name__}; expected a torch.Tensor or a numpy array")
+    dtype = _torch_dtype(data.dtype, "data")
+    if any(stride < 0 for stride in data.strides):
+        raise ValueError(f"data has strides {data.strides}; expected none below 0")
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore", UserWarning)
+        tensor = torch.from_numpy(data)
+    if not isinstance(data, np.memmap) or data.filename is None:
+        return tensor, None
+    if not data.flags.c_contiguous:
+        raise ValueError(f"data is a memmap with strides {data.strides}; expected whole rows, one after the other")
+    # A slice of a memmap is one too, and still has the offset of the whole.
+    base = data
+    while isinstance(base.base, np.memmap):
+        base = base.base
+    layout = _Layout(dtype, tuple(data.shape), base.offset + data.ctypes.data - base.ctypes.data)
+    mapped = base._mmap  # type: ignore[attr-defined]
+    return tensor, _File(Path(data.filename), layout, mapped, (0, len(data)))

@@ -1,0 +1,362 @@
+"""Prefetcher: mini-batches on their way to the GPU while it computes on the one before."""
+
+from __future__ import annotations
+
+import contextlib
+import queue
+import threading
+import time
+import warnings
+from collections.abc import Callable, Iterable, Iterator
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from . import batch as batches
+from .feature_store import Rows
+
+_POLL = 1.0  # seconds between looks at whether the other side is still there
+_JOIN = 30.0  # seconds that closing waits for a loader that is in the middle of a batch
+
+
+class Prefetcher:
+    """Iterates over a loader's mini-batches, moved to `device`.
+
+    On a GPU a thread takes batches from the loader, gathers their features into page-locked buffers and copies them on a stream of
+    its own, while the caller computes. A batch is handed out as soon as its copies are queued; the caller's stream waits for them,
+    the caller does not. `depth` batches at most are ahead of the caller's, and the buffers are used again, so memory does not grow.
+    On the CPU there is nothing to move: batches are fetched as they are asked for, in the calling thread.
+
+    What goes to the device: every tensor, :class:`FeatureStore` rows (`store.rows(ids)`), Graph and HeteroGraph in a batch, inside
+    tuples, lists, mappings, dataclasses and torch_geometric's data. DGL's blocks move as they are where DGL can hold graphs on the
+    device. Where it cannot, as the wheels on PyPI on a GPU, each becomes a :class:`Block`, which all of halfgnn takes.
+
+    Args:
+        loader: any iterable of mini-batches. May be iterated over again if the loader may.
+        device: where batches are wanted; by default the GPU, if there is one.
+        fetch: function of a batch, run before it is moved: what makes of ids the rows of a store, and of a batch what the model
+            takes. It runs in the background, like the loader.
+        depth: how many batches are ahead of the caller's, at most.
+        background: whether a thread does the work. By default on a GPU alone.
+        convert: whether DGL's graphs become Blocks. By default where DGL has no such device.
+
+    Raises (when iterated over):
+        Whatever the loader, `fetch` or a gather raises, in the calling thread.
+
+    Attributes:
+        times: seconds since the first batch in "sample" (the loader), "gather" (fetch, rows, conversion), "transfer" (copies, as
+            the device reports them) and "wait" (the caller, for a batch).
+        num_bytes: that were moved.
+    """
+
+    def __init__(
+        self,
+        loader: Iterable,
+        device: Any = None,
+        *,
+        fetch: Callable[[Any], Any] | None = None,
+        depth: int = 2,
+        background: bool | None = None,
+        convert: bool | None = None,
+    ):
+        if not hasattr(loader, "__iter__") and not hasattr(loader, "__getitem__"):
+            raise TypeError(f"loader is a {type(loader).__name__}; expected an iterable of mini-batches")
+        if fetch is not None and not callable(fetch):
+            raise TypeError(f"fetch is a {type(fetch).__name__}; expected a function of a batch")
+        if isinstance(depth, bool) or not isinstance(depth, int) or depth < 1:
+            raise ValueError(f"depth is {depth!r}; expected a positive number of batches")
+        self.loader, self.fetch, self.depth, self.convert = loader, fetch, depth, convert
+        self.device = _device(device)
+        self.background = self.device.type == "cuda" if background is None else background
+        self.times = dict.fromkeys(("sample", "gather", "transfer", "wait"), 0.0)
+        self.num_bytes = 0
+        self._mover = _CudaMover(self.device, self) if self.device.type == "cuda" else _HostMover()
+        self._run: _Background | None = None
+
+    def __len__(self) -> int:
+        return len(self.loader)  # type: ignore[arg-type]
+
+    def __iter__(self) -> Iterator[Any]:
+        self.close()
+        iterator = iter(self.loader)  # here, where the caller's random state is
+        if not self.background:
+            return self._inline(iterator)
+        self._run = _Background(self, iterator)
+        return self._from(self._run)
+
+    def close(self) -> None:
+        """Ends the iteration under way, if any, and its thread."""
+        if self._run is not None:
+            self._run.close()
+            self._run = None
+
+    def __enter__(self) -> Prefetcher:
+        return self
+
+    def __exit__(self, *_: Any) -> None:
+        self.close()
+
+    def _from(self, run: _Background) -> Iterator[Any]:
+        try:
+            while True:
+                with self._timed("wait"):
+                    moved = run.get()
+                if moved is None:
+                    return
+                yield self._mover.received(*moved)
+                del moved  # a batch that the caller has dropped is not kept here
+        finally:
+            run.close()
+
+    def _inline(self, iterator: Iterator) -> Iterator[Any]:
+        while True:
+            with self._timed("wait"):
+                made = self._made(iterator)
+            if made is None:
+                return
+            yield self._mover.received(*made)
+            del made
+
+    def _made(self, iterator: Iterator) -> tuple | None:
+        """The next batch, moved, with what its receiver has to wait for; None after the last."""
+        with self._timed("sample"):
+            try:
+                batch = next(iterator)
+            except StopIteration:
+                return None
+        with self._timed("gather"):
+            if self._converts():
+                batch = batches.without_dgl(batch)
+            if self.fetch is not None:
+                batch = self.fetch(batch)
+        return self._mover.moved(batch, self._timed)
+
+    def _converts(self) -> bool:
+        if self.convert is None:
+            return self.device.type != "cpu" and "dgl" in batches.sys.modules and not batches.dgl_has(self.device.type)
+        return self.convert
+
+    @contextlib.contextmanager
+    def _timed(self, phase: str) -> Iterator[None]:
+        start = time.perf_counter()
+        try:
+            yield
+        finally:
+            self.times[phase] += time.perf_counter() - start
+
+
+def _device(device: Any) -> torch.device:
+    device = torch.device(device or ("cuda" if torch.cuda.is_available() else "cpu"))
+    if device.type not in ("cpu", "cuda"):
+        raise ValueError(f"device is {device}; expected the CPU or a CUDA device")
+    if device.type == "cuda" and device.index is None:
+        return torch.device("cuda", torch.cuda.current_device())
+    return device
+
+
+# ---- the thread --------------------------------------------------------------------------------------------------------------
+
+
+class _Failure:
+    def __init__(self, error: BaseException) -> None:
+        self.error = error
+
+
+class _Background:
+    """One iteration: a thread that makes batches, and a queue of those that are ready."""
+
+    def __init__(self, owner: Prefetcher, iterator: Iterator) -> None:
+        self._owner, self._iterator = owner, iterator
+        self._ready: queue.Queue = queue.Queue()
+        self._permits = threading.Semaphore(owner.depth)  # batches that may be ahead of the caller's
+        self._stopped = threading.Event()
+        self._is_over = False
+        self._thread = threading.Thread(target=self._work, name="halfgnn-prefetcher", daemon=True)
+        self._thread.start()
+
+    def _work(self) -> None:
+        count = 0
+        try:
+            with torch.no_grad(), self._owner._mover.context():
+                while self._permitted():
+                    made = self._owner._made(self._iterator)
+                    self._ready.put(made)
+                    if made is None:
+                        return
+                    count += 1
+        except BaseException as error:  # the caller's to handle, whatever it is
+            if hasattr(error, "add_note"):
+                error.add_note(f"while batch {count} was made, in the thread of a halfgnn Prefetcher")
+            self._ready.put(_Failure(error))
+
+    def _permitted(self) -> bool:
+        while not self._stopped.is_set():
+            if self._permits.acquire(timeout=_POLL):
+                return not self._stopped.is_set()
+        return False
+
+    def get(self) -> Any:
+        """The next batch; None after the last. Raises what the thread has raised."""
+        if self._is_over:
+            return None
+        item = self._take()
+        if item is None or isinstance(item, _Failure):
+            self._is_over = True
+            if item is not None:
+                raise item.error
+        self._permits.release()
+        return item
+
+    def _take(self) -> Any:
+        while True:
+            try:
+                return self._ready.get(timeout=_POLL)
+            except queue.Empty:
+                if not self._thread.is_alive() and self._ready.empty():
+                    return _Failure(RuntimeError("the thread of a Prefetcher has ended without a word"))
+
+    def close(self) -> None:
+        self._stopped.set()
+        self._is_over = True
+        if self._thread is threading.current_thread():
+            return
+        self._thread.join(_JOIN)
+        if self._thread.is_alive():
+            warnings.warn(
+                f"a Prefetcher's loader has not given its batch for {_JOIN:.0f} seconds; its thread is left behind",
+                stacklevel=2,
+            )
+            return
+        while not self._ready.empty():
+            self._ready.get()
+        close = getattr(self._iterator, "close", None)  # of a generator
+        if callable(close):
+            close()
+        self._iterator = iter(())  # which ends the workers of a DataLoader
+
+
+# ---- moving ------------------------------------------------------------------------------------------------------------------
+
+
+class _HostMover:
+    """To the CPU: rows are gathered, tensors are there."""
+
+    def context(self) -> contextlib.AbstractContextManager:
+        return contextlib.nullcontext()
+
+    def moved(self, batch: Any, timed: Callable) -> tuple:
+        with timed("gather"):
+            return (batches.mapped(batch, lambda x: x.gather(device="cpu") if isinstance(x, Rows) else x.cpu()),)
+
+    def received(self, batch: Any) -> Any:
+        return batch
+
+
+class _CudaMover:
+    """To a GPU: through page-locked buffers, on a stream of its own.
+
+    cuda: torch.cuda, but for tests.
+    """
+
+    NUM_SLOTS = 2  # one is filled while the other is copied
+
+    def __init__(self, device: torch.device, owner: Any, cuda: Any = torch.cuda) -> None:
+        self._device, self._owner, self._cuda = device, owner, cuda
+        self._stream = cuda.Stream(device)
+        self._slots = [_Slot(cuda) for _ in range(self.NUM_SLOTS)]
+        self._next = 0
+        self._timings: list[tuple[Any, Any]] = []
+
+    @contextlib.contextmanager
+    def context(self) -> Iterator[None]:
+        with self._cuda.device(self._device), self._cuda.stream(self._stream):
+            yield
+
+    def moved(self, batch: Any, timed: Callable) -> tuple:
+        slot = self._slots[self._next]
+        self._next = (self._next + 1) % len(self._slots)
+        slot.wait()
+        with self.context():
+            with timed("gather"):
+                staged = batches.mapped(batch, lambda x: self._staged(x, slot))
+            start = self._event()
+            moved = batches.mapped(staged, self._copied)
+            slot.copied = end = self._event()
+        self._add_timing(start, end)
+        return moved, end
+
+    def _staged(self, x: Tensor | Rows, slot: _Slot) -> Any:
+        """What is copied: page-locked memory with the content of x, or rows that the GPU gathers."""
+        if isinstance(x, Rows):
+            if x.store.can_be_read_by(self._device):
+                return Rows(x.store, self._staged(x.ids, slot))
+            out = slot.empty((x.ids.shape[0], *x.store.shape[1:]), x.store.dtype)
+            return x.gather(out) if x.store.device.type == "cpu" else out.copy_(x.gather())
+        if x.device.type != "cpu" or x.layout != torch.strided or x.is_pinned():
+            slot.keep(x)
+            return x
+        return slot.empty(x.shape, x.dtype).copy_(x)
+
+    def _copied(self, x: Any) -> Tensor:
+        if isinstance(x, Rows):
+            return x.gather(device=self._device)
+        if x.device == self._device:
+            return x
+        self._owner.num_bytes += x.numel() * x.element_size()
+        return x.to(self._device, non_blocking=True)
+
+    def received(self, batch: Any, event: Any) -> Any:
+        """`batch` for the caller's stream, which waits for its copies."""
+        stream = self._cuda.current_stream(self._device)
+        stream.wait_event(event)
+        # Made on another stream: its memory must not be used again before this one is done with it.
+        batches.mapped(batch, lambda x: x.record_stream(stream) or x if x.device == self._device else x)
+        return batch
+
+    # ---- times ---------------------------------------------------------------------------------------------------------------
+
+    def _event(self) -> Any:
+        event = self._cuda.Event(enable_timing=True)
+        event.record(self._stream)
+        return event
+
+    def _add_timing(self, start: Any, end: Any) -> None:
+        self._timings.append((start, end))
+        while self._timings and self._timings[0][1].query():
+            first, last = self._timings.pop(0)
+            self._owner.times["transfer"] += first.elapsed_time(last) / 1e3
+
+
+class _Slot:
+    """Page-locked buffers of one batch, used again when its copies are done; as large as the largest batch so far."""
+
+    def __init__(self, cuda: Any) -> None:
+        self._cuda = cuda
+        self._buffers: list[Tensor] = []
+        self._used = 0
+        self._kept: list[Tensor] = []
+        self.copied: Any = None
+
+    def wait(self) -> None:
+        if self.copied is not None:
+            self.copied.synchronize()
+        self._used = 0
+        self._kept.clear()
+
+    def keep(self, tensor: Tensor) -> None:
+        """Not to be freed, nor used again, before its copy is done."""
+        self._kept.append(tensor)
+
+    def empty(self, shape: Any, dtype: torch.dtype) -> Tensor:
+        size = int(torch.Size(shape).numel()) * dtype.itemsize
+        if self._used == len(self._buffers):
+            self._buffers.append(self._allocated(size))
+        elif self._buffers[self._used].numel() < size:
+            self._buffers[self._used] = self._allocated(size + size // 8)
+        buffer = self._buffers[self._used]
+        self._used += 1
+        return buffer[:size].view(dtype).view(shape)
+
+    def _allocated(self, size: int) -> Tensor:
+        return torch.empty(max(size, 1), dtype=torch.uint8, pin_memory=self._cuda is torch.cuda)
