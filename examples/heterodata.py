@@ -53,18 +53,19 @@ class HeteroData:
     def graph(self):
         """A new DGLGraph on the CPU that has its edges in CSC alone, which is what neighbour sampling reads.
 
-        Ids are int32 where all numbers of nodes and edges fit, else int64. Edges are stored in CSC order, so the ids of edges
-        are not positions in `edges`. While an edge type is converted, its edges are in memory twice.
+        Ids are int64: from a graph of int32 ids the samplers of dgl 1.1.3 make, on the CPU, blocks whose ids are out of range.
+        Edges are stored in CSC order, so the ids of edges are not positions in `edges`. While an edge type is converted, its
+        edges are in memory twice.
 
         Raises ValueError for ids that are no nodes.
         """
         import dgl
 
-        idtype = _idtype(*self.num_nodes.values(), *(len(src) for src, _ in self.edges.values()))
         formats = {}
         for edge_type, (src, dst) in self.edges.items():
-            csc = _sorted_graph(src, dst, self.num_nodes[edge_type[0]], self.num_nodes[edge_type[2]], idtype).csc()
-            formats[edge_type] = ("csc", (csc.indptr, csc.indices, torch.empty(0, dtype=idtype)))
+            num_src, num_dst = self.num_nodes[edge_type[0]], self.num_nodes[edge_type[2]]
+            csc = _sorted_graph(src, dst, num_src, num_dst, torch.int64).csc()
+            formats[edge_type] = ("csc", (csc.indptr, csc.indices, torch.empty(0, dtype=torch.int64)))
         return dgl.heterograph(formats, num_nodes_dict=self.num_nodes)
 
 

@@ -461,19 +461,11 @@ def test_graph_of_dgl(folder):
     dgl = pytest.importorskip("dgl")
     data = heterodata.load(folder)
     graph = check_graph(data)
-    assert graph.idtype == torch.int32
+    assert graph.idtype == torch.int64
     sampler = dgl.dataloading.NeighborSampler([{edge_type: 2 for edge_type in data.edges}] * 2)
     _, seeds, blocks = sampler.sample(data.graph(), {"paper": data.train.int()})
     assert seeds["paper"].tolist() == [0]
     assert blocks[-1].num_edges(CITES) == 1
-
-
-def test_ids_are_int64_where_counts_need_it(folder, monkeypatch):
-    pytest.importorskip("dgl")
-    assert heterodata._idtype(5, 2**31 - 1) == torch.int32
-    assert heterodata._idtype(5, 2**31) == torch.int64
-    monkeypatch.setattr(heterodata, "_idtype", lambda *counts: torch.int64)
-    assert check_graph(heterodata.load(folder)).idtype == torch.int64
 
 
 # --------------------------------------------------------------------------------- synthetic data
