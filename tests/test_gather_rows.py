@@ -121,6 +121,12 @@ def test_little_or_nothing(num_rows, n, shape, device):
         check(make_table(num_rows, *shape, device=device), make_ids(max(num_rows, 1), n, device=device), num_threads)
 
 
+def test_more_rows_than_a_gpu_copies_at_once(device):
+    """Of CUDA's kernel, a warp then does several accesses one after the other."""
+    table = make_table(100, 33, dtype=torch.uint8, device=device)
+    check(table, make_ids(100, 140_000, torch.int32, device))
+
+
 def test_result_is_that_of_indexing(device):
     table, ids = support.randn(100, 20, dtype=torch.bfloat16, device=device), make_ids(100, 60, device=device)
     out = torch.empty(60, 20, dtype=torch.bfloat16, device=device)
@@ -169,6 +175,31 @@ def test_memory_shared_between_processes():
 
 
 # ---- ids out of range ----------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("idtype", support.IDTYPES)
+@pytest.mark.parametrize("width", WIDTHS)
+def test_on_cuda_rows_of_ids_out_of_range_are_bytes_of_ones(width, idtype, device):
+    if not support.has_cuda_kernels(device):
+        pytest.skip("the CPU raises IndexError")
+    bad = [-1, 40, 2**31 - 1, -(2**31)] + ([2**32, 2**32 + 3, 2**63 - 1, -(2**63)] if idtype == torch.int64 else [])
+    ids = make_ids(40, 50, idtype, device)
+    ids[1 : 2 * len(bad) : 2] = torch.tensor(bad, dtype=idtype, device=device)
+    is_bad = (ids < 0) | (ids >= 40)
+    for dtype in (torch.uint8, torch.float16, torch.float32):
+        table = make_table(40, width, dtype=dtype, device=device)
+        for given in (table, support.misaligned(table)):
+            out = as_bytes(gathered(given, ids)).view(50, -1)
+            assert (out[is_bad] == 255).all() and is_bad.sum() == len(bad)
+            assert torch.equal(out[~is_bad], as_bytes(table).view(40, -1)[ids[~is_bad].long()])
+
+
+def test_on_cuda_a_table_without_rows_has_no_valid_id(device):
+    if not support.has_cuda_kernels(device):
+        pytest.skip("the CPU raises IndexError")
+    for dtype in (torch.bfloat16, torch.int32):
+        out = gathered(make_table(0, 70, dtype=dtype, device=device), torch.zeros(3, dtype=torch.int64, device=device))
+        assert (out == -1).all() if dtype == torch.int32 else out.isnan().all()
 
 
 @on_cpu
@@ -292,6 +323,18 @@ def test_opcheck(idtype, device):
         table, ids = make_table(12, *shape, dtype=torch.int16, device=device), make_ids(12, 5, idtype, device)
         torch.library.opcheck(gather_rows.default, (table, ids, table.new_zeros(5, *shape)))
         torch.library.opcheck(gather_rows.default, (table, ids, table.new_zeros(5, *shape), 2))
+
+
+def test_fake_kernel_takes_a_table_on_the_cpu():
+    """A page-locked one beside ids and out on another device; ids must be where out is."""
+    table, ids, out = (
+        torch.empty(4, 8),
+        torch.empty(3, dtype=torch.int64, device="meta"),
+        torch.empty(3, 8, device="meta"),
+    )
+    gather_rows(table, ids, out)
+    with pytest.raises(ValueError, match="out is on meta; expected the device of ids, cpu"):
+        gather_rows(table, torch.zeros(3, dtype=torch.int64), out)
 
 
 def test_compiled(device):

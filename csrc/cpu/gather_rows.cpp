@@ -9,7 +9,7 @@
 #include <algorithm>
 #include <atomic>
 #include <cstring>
-#include <system_error>
+#include <exception>
 #include <thread>
 #include <vector>
 
@@ -17,7 +17,7 @@ namespace halfgnn::cpu {
 namespace {
 
 constexpr int64_t kLineBytes = 64;
-constexpr int64_t kAheadBytes = 2048;                            // of rows prefetched before they are copied
+constexpr int64_t kAheadRows = 8, kAheadBytes = 256;  // prefetched, and how much of each: more comes by itself
 constexpr int64_t kSerialIds = 1 << 15, kSerialBytes = 1 << 15;  // work that is not worth a thread of PyTorch
 constexpr int64_t kPieceBytes = 1 << 18;  // of a thread of the caller's, before it takes the next
 
@@ -60,9 +60,8 @@ void copy_rows(const GatherRowsArgs& args, int64_t begin, int64_t end) noexcept 
   const auto row = [&](int64_t i) {
     return table + static_cast<int64_t>(ids[i * args.ids_stride]) * args.table_stride;
   };
-  const int64_t ahead = std::min<int64_t>(std::max<int64_t>(kAheadBytes / bytes, 1), 16);
   for (int64_t i = begin; i < end; ++i, out += bytes) {
-    if (i + ahead < end) prefetch(row(i + ahead), std::min(bytes, kAheadBytes));
+    if (i + kAheadRows < end) prefetch(row(i + kAheadRows), std::min(bytes, kAheadBytes));
     std::memcpy(out, row(i), static_cast<size_t>(bytes));
   }
 }
@@ -92,7 +91,7 @@ class Threads {
     threads_.reserve(static_cast<size_t>(count));
     try {
       for (int64_t t = 1; t < count; ++t) threads_.emplace_back(work);
-    } catch (const std::system_error&) {
+    } catch (const std::exception&) {  // the system has no more to give
     }
     work();
   }

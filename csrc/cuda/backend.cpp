@@ -18,6 +18,7 @@
 #include "../kernels/spmm.h"
 #include "../ops/operators.h"
 #include "device.h"
+#include "gather_rows.h"
 
 namespace halfgnn::cuda {
 namespace {
@@ -95,7 +96,7 @@ constexpr Backend kCuda{
     [](const Gatv2Args& args) { run<gatv2_attention_backward, gatv2_attention_backward_workspace>(args); },
     [](const DotAttentionArgs& args) { run<dot_attention, dot_attention_workspace>(args); },
     [](const DotAttentionArgs& args) { run<dot_attention_backward, dot_attention_backward_workspace>(args); },
-    [](const GatherRowsArgs&) { TORCH_CHECK_NOT_IMPLEMENTED(false, "gather_rows has no CUDA kernel yet"); },
+    gather_rows,
     [](const Topology& topology) { C10_CUDA_CHECK(check_offsets(topology, Launch{current_stream()})); },
 };
 const bool kAdded = add_backend(kDevice, kCuda);

@@ -1,6 +1,9 @@
 // gather_rows: rows of a table copied by id, whatever their dtype.
 
+#include <ATen/core/CachingHostAllocator.h>
 #include <c10/core/DeviceGuard.h>
+#include <c10/core/impl/VirtualGuardImpl.h>
+#include <torch/version.h>
 
 #include "operators.h"
 
@@ -55,6 +58,18 @@ void check_no_overlap(const Tensor& out, const Tensor& other, const char* name) 
                     "; expected memory of its own");
 }
 
+// PyTorch must not give page-locked memory to another tensor before the GPU has read it.
+void keep_until_read(const Tensor& table, const c10::Device& device) {
+  const c10::impl::VirtualGuardImpl guard(device.type());
+  const c10::Stream stream = guard.getStream(device);
+#if TORCH_VERSION_MAJOR > 2 || TORCH_VERSION_MINOR >= 8
+  const at::DataPtr& memory = table.storage().data_ptr();
+  at::getHostAllocator(device.type())->record_event(memory.get(), memory.get_context(), stream);
+#else
+  guard.synchronizeStream(stream);  // the allocator has no interface here that all builds share
+#endif
+}
+
 }  // namespace
 
 void gather_rows(const Tensor& table, const Tensor& ids, Tensor& out, int64_t num_threads) {
@@ -83,6 +98,7 @@ void gather_rows(const Tensor& table, const Tensor& ids, Tensor& out, int64_t nu
   args.out = out.mutable_data_ptr();
   args.num_threads = num_threads;
   backend_of(out.device()).gather_rows(args);
+  if (is_elsewhere) keep_until_read(table, out.device());
 }
 
 }  // namespace halfgnn

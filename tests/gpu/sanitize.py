@@ -96,6 +96,16 @@ def gather_limit(graph, device: str) -> None:
         torch.ops.halfgnn.gather_limit(graph.csc().indices.to(device), feat, tile_bytes)
 
 
+def gather_rows(graph, device: str) -> None:
+    for width in (1, 7, 33, 72, 768):
+        table = torch.randn(max(1, graph.num_src), width + 1, dtype=torch.float16)
+        for given in (table.to(device)[:, 1:], table.pin_memory()[:, :width]):
+            ids = torch.cat([graph.csc().indices, torch.tensor([-1, table.shape[0]])]).to(device)
+            out = torch.empty(ids.shape[0], width, dtype=torch.float16, device=device)
+            torch.ops.halfgnn.gather_rows(given, ids, out)
+            out.cpu()
+
+
 def scalar_baseline(graph, device: str) -> None:
     csc, (src, dst) = [None if t is None else t.to(device) for t in graph.csc()], (t.to(device) for t in graph.edges())
     for width in (1, 33, 70):
@@ -140,6 +150,7 @@ def main() -> int:
                 topology(graph, args.device)
                 if args.device != "cpu":
                     gather_limit(graph, args.device)
+                    gather_rows(graph, args.device)
                     scalar_baseline(graph, args.device)
             check(case, graph, copies[name], dtype, misaligned, args.device)
         except AssertionError as error:

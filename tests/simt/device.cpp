@@ -116,6 +116,14 @@ cudaError_t cudaMemcpyAsync(void* target, const void* source, size_t bytes, cuda
   return cudaSuccess;
 }
 
+// The CPU's memory is the device's.
+cudaError_t cudaPointerGetAttributes(cudaPointerAttributes* attributes, const void* address) {
+  *attributes = {};
+  attributes->type = cudaMemoryTypeManaged;
+  attributes->devicePointer = attributes->hostPointer = const_cast<void*>(address);
+  return cudaSuccess;
+}
+
 cudaError_t cudaGetLastError() { return cudaSuccess; }  // launches report their own
 
 const char* cudaGetErrorString(cudaError_t status) {

@@ -30,6 +30,7 @@ MODULES = (
     "test_attention.py",
     "test_segment_reduce.py",
     "test_hub_accuracy.py",
+    "test_gather_rows.py",
     "test_gather_limit.py",
     "test_scalar_baseline.py",
     "test_raw_ops.py",

@@ -301,6 +301,13 @@ def _gather(g, dtype):
     return raw.gather_limit(g.csc().indices, randn(g.num_src, 24, dtype=dtype), 0), []
 
 
+def _gather_rows(g, dtype):
+    x = randn(g.num_src, 80, dtype=dtype)
+    out = torch.empty(g.num_edges, 77, dtype=dtype)
+    raw.gather_rows(x[:, 1:78], g.csc().indices, out)
+    return out, []
+
+
 def _scalar(g, dtype):
     x, y = randn(g.num_src, 40, dtype=dtype), randn(g.num_dst, 40, dtype=dtype)
     weights = randn(g.num_edges, 1, dtype=dtype)
@@ -329,6 +336,7 @@ CALLS = {
     "segment_reduce sum": _segments("sum"),
     "segment_reduce max": _segments("max"),
     "gather_limit": _gather,
+    "gather_rows": _gather_rows,
     "scalar baseline": _scalar,
     "graph": _topology,
 }
@@ -359,7 +367,7 @@ def test_results_do_not_depend_on_the_order_of_lanes(cut, name, dtype):
 
 
 WITHOUT = [
-    *((name, "shuffles") for name in CALLS if not name.startswith("segment_reduce")),
+    *((name, "shuffles") for name in CALLS if not name.startswith(("segment_reduce", "gather_rows"))),
     *((name, "warp_barriers") for name in ("u_add_v",)),
     *((name, "block_barriers") for name in ("copy_u_sum", "copy_u_max", "u_add_e_min", "u_div_e_sum", "edge_softmax")),
 ]

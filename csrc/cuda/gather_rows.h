@@ -1,0 +1,11 @@
+// gather_rows on CUDA.
+#pragma once
+
+#include "../common/arguments.h"
+
+namespace halfgnn::cuda {
+
+// On the current stream.
+void gather_rows(const GatherRowsArgs& args);
+
+}  // namespace halfgnn::cuda
