@@ -90,13 +90,13 @@ TORCH_LIBRARY(halfgnn, m) {
       "Tensor grad, Tensor out, Tensor lse, Tensor out_residual) "
       "-> (Tensor grad_query, Tensor grad_key, Tensor grad_value)");
 
-  // out[i] = table[ids[i]], bytes as they are, of any dtype. table (N, ...), whose rows are contiguous but may lie apart;
-  // ids (n,), int32 or int64, at any stride; out (n, ...) of table's dtype, contiguous, in memory of its own. All on one
-  // device, or a page-locked table on the CPU with ids and out on CUDA: the GPU then reads its rows where they are, and
-  // they must stay as they are until the stream has got there. Unlike a topology's, these ids are looked at: on the CPU
-  // one that is out of range raises IndexError before any row is copied; on CUDA, where that would need a
-  // synchronisation, its row becomes bytes of 0xFF (nan, or -1) and nothing is read. num_threads: how many threads copy
-  // on the CPU, 0 for PyTorch's own.
+  // out[i] = table[ids[i]], bytes as they are, of any dtype. table (N, ...), whose rows are contiguous but may lie
+  // apart; ids (n,), int32 or int64, at any stride; out (n, ...) of table's dtype, contiguous, in memory of its own.
+  // All on one device, or a page-locked table on the CPU with ids and out on CUDA: the GPU then reads its rows where
+  // they are, and they must stay as they are until the stream has got there. Unlike a topology's, these ids are looked
+  // at: on the CPU one that is out of range raises IndexError before any row is copied; on CUDA, where that would need
+  // a synchronisation, its row becomes bytes of 0xFF (nan, or -1) and nothing is read. num_threads: how many threads
+  // copy on the CPU, 0 for PyTorch's own.
   m.def("gather_rows(Tensor table, Tensor ids, Tensor(a!) out, int num_threads=0) -> ()");
 
   // A measuring aid, CUDA only: reads the rows of feat (N, F) that `indices` names, as gspmm does, and nothing else.

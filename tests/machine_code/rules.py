@@ -64,6 +64,7 @@ MAX_REGISTERS = {
     "gat_edge_gradient_kernel": 72,
     "gat_prepare_backward_kernel": 40,
     "gather_limit_kernel": 64,
+    "gather_rows_kernel": 64,
     "mul_backward_kernel": 168,
     "pair_attention_kernel": 255,
     "permute_edges_kernel": 32,
@@ -104,6 +105,7 @@ MIN_LOADS = {
     r"pair_attention_kernel<PairConfig<\w+, (__half, \d, 8|__nv_bfloat16, \d, 8|float, \d, 4), 4": 5,
     rf"deltas_kernel<{_WIDEST}>": 2,
     "gather_limit_kernel": 8,
+    "gather_rows_kernel<uint4>": 4,
 }
 # A loop of fewer loads that a warp enters once, for what is left over.
 REMAINDER = {"gather_limit_kernel": 2}
