@@ -18,7 +18,8 @@ class Stack(NamedTuple):
     """Relations side by side in one block-diagonal Graph: no edge leads from one to another.
 
     Rows of sources, of destinations and of edges follow each other relation by relation, relations of one destination type next to
-    each other. A relation without edges has no source rows: nothing would read them.
+    each other. A relation without edges has no source rows: nothing would read them. In a block most sources of a type belong to
+    one relation, so that a compact stack, which has rows for those that a relation reads alone, has far fewer to project.
     """
 
     graph: Graph
@@ -26,6 +27,7 @@ class Stack(NamedTuple):
     num_src: tuple[int, ...]  # source rows of each relation
     num_dst: tuple[int, ...]
     num_edges: tuple[int, ...]
+    src_ids: tuple[Tensor | None, ...]  # (num_src,) source nodes that a relation's rows are; None: the first num_src
 
 
 class HeteroGraph:
@@ -143,9 +145,10 @@ class HeteroGraph:
         edges = slice(first_edge, first_edge + stack.num_edges[at])
         with ordinary_tensors():
             indptr, indices, edge_ids = stack.graph.csc()
+            src, ids = indices[edges] - first_src, stack.src_ids[at]
             csc = Adjacency(
                 indptr[first_dst : first_dst + stack.num_dst[at] + 1] - first_edge,
-                indices[edges] - first_src,
+                src if ids is None else ids[src],
                 None if edge_ids is None else edge_ids[edges] - first_edge,
             )
         return Graph(self.num_src[etype[0]], self.num_dst[etype[2]], csc=csc)
@@ -165,7 +168,10 @@ class HeteroGraph:
         return _ordered(self.canonical_etypes)
 
     def stack(self, etypes: tuple[EdgeType, ...] | None = None) -> Stack:
-        """The relations of `etypes`, by default all, in one Graph; made when first asked for and kept."""
+        """The relations of `etypes`, by default all, in one Graph; made when first asked for and kept.
+
+        Made on the CPU it is compact; on a GPU, which would have to be asked how many sources a relation reads, it is not.
+        """
         key = self._all if etypes is None else _ordered(etypes)
         if key not in self._stacks:
             whole = self._stacks.get(self._all)
@@ -211,31 +217,41 @@ class HeteroGraph:
 
     # ---- other forms of the same graph -------------------------------------------------------------------------------------------
 
-    def _map(self, fn: Callable[[Graph], Graph]) -> HeteroGraph:
-        """With fn of every Graph: of the stack alone where that of all relations has been made, since it holds them all."""
+    def _map(self, fn: Callable[[Tensor], Tensor]) -> HeteroGraph:
+        """With fn of every tensor: of the stack's alone where that of all relations has been made, since it holds them all."""
         whole = self._stacks.get(self._all)
-        relations = {etype: fn(graph) for etype, graph in self._relations.items()} if whole is None else {}
-        stacks = {} if whole is None else {self._all: whole._replace(graph=fn(whole.graph))}
-        return _rebuilt(self.canonical_etypes, self.num_src, self.num_dst, relations, stacks)
+        if whole is None:
+            relations = {etype: graph._map(fn) for etype, graph in self._relations.items()}
+            return _rebuilt(self.canonical_etypes, self.num_src, self.num_dst, relations, {})
+        src_ids = tuple(None if ids is None else fn(ids) for ids in whole.src_ids)
+        stacks = {self._all: whole._replace(graph=whole.graph._map(fn), src_ids=src_ids)}
+        return _rebuilt(self.canonical_etypes, self.num_src, self.num_dst, {}, stacks)
 
     def to(self, device, non_blocking: bool = False) -> HeteroGraph:
         """The graph on `device`; itself where it is there already."""
         here, there = self.device, torch.device(device)
         if there == here or (there.index is None and there.type == here.type == "cpu"):
             return self
-        return self._map(lambda graph: graph.to(device, non_blocking=non_blocking))
+        return self._map(lambda t: t.to(device, non_blocking=non_blocking))
 
     def pin_memory(self) -> HeteroGraph:
         """The graph in page-locked memory, from which `to("cuda", non_blocking=True)` is asynchronous."""
-        return self._map(lambda graph: graph.pin_memory())
+        return self._map(lambda t: t.pin_memory())
 
     def int(self) -> HeteroGraph:
         """With int32 ids. Raises ValueError where a count does not fit."""
-        return self if self.idtype == torch.int32 else self._map(lambda graph: graph.int())
+        if self.idtype == torch.int32:
+            return self
+        for etype in self.canonical_etypes:
+            sizes = {"num_src": self.num_src[etype[0]], "num_dst": self.num_dst[etype[2]]}
+            _check_fits(torch.int32, **sizes, num_edges=self.num_edges(etype))
+        for stack in self._stacks.values():
+            _check_fits(torch.int32, num_src=stack.graph.num_src, num_edges=stack.graph.num_edges)
+        return self._map(lambda t: t.to(torch.int32))
 
     def long(self) -> HeteroGraph:
         """With int64 ids."""
-        return self if self.idtype == torch.int64 else self._map(lambda graph: graph.long())
+        return self if self.idtype == torch.int64 else self._map(lambda t: t.to(torch.int64))
 
 
 @dataclass
@@ -296,38 +312,56 @@ def _ordered(etypes: tuple[EdgeType, ...]) -> tuple[EdgeType, ...]:
 
 
 def _stacked(etypes: tuple[EdgeType, ...], graphs: list[Graph]) -> Stack:
-    num_src = tuple(graph.num_src if graph.num_edges else 0 for graph in graphs)
+    sides = [_compact(graph) for graph in graphs]
+    num_src = tuple(rows for _, rows, _ in sides)
     num_dst = tuple(graph.num_dst for graph in graphs)
     num_edges = tuple(graph.num_edges for graph in graphs)
-    if len(graphs) == 1 and graphs[0].num_edges:
-        return Stack(graphs[0], etypes, num_src, num_dst, num_edges)
-    totals = {"num_src": sum(num_src), "num_dst": sum(num_dst), "num_edges": sum(num_edges)}
+    rest = (etypes, num_src, num_dst, num_edges, tuple(ids for _, _, ids in sides))
+    if len(graphs) == 1 and sides[0][0] is graphs[0].csc().indices:
+        return Stack(graphs[0], *rest)
     if graphs[0].idtype == torch.int32:
-        _check_fits(torch.int32, **totals)
+        _check_fits(torch.int32, num_src=sum(num_src), num_dst=sum(num_dst), num_edges=sum(num_edges))
     has_ids = any(graph.csc().edge_ids is not None for graph in graphs)
     pointers, indices, edge_ids = [graphs[0].csc().indptr[:1]], [], []
     first_src = first_edge = 0
-    for graph, rows in zip(graphs, num_src):
+    for graph, (src, rows, _) in zip(graphs, sides):
         csc = graph.csc()
         pointers.append(csc.indptr[1:] + first_edge if first_edge else csc.indptr[1:])
-        indices.append(csc.indices + first_src if first_src else csc.indices)
+        indices.append(src + first_src if first_src else src)
         if has_ids:
             edge_ids.append(_ids_from(csc, first_edge))
         first_src, first_edge = first_src + rows, first_edge + graph.num_edges
     csc = Adjacency(torch.cat(pointers), torch.cat(indices), torch.cat(edge_ids) if has_ids else None)
-    return Stack(Graph(totals["num_src"], totals["num_dst"], csc=csc), etypes, num_src, num_dst, num_edges)
+    return Stack(Graph(first_src, sum(num_dst), csc=csc), *rest)
+
+
+_COMPACT = 0.75  # share of the sources that a relation reads, up to which it pays to take them out
+
+
+def _compact(graph: Graph) -> tuple[Tensor, int, Tensor | None]:
+    """(source row of each edge, number of rows, which source nodes those are or None) of a relation in a stack."""
+    indices, num_src = graph.csc().indices, graph.num_src
+    if not graph.num_edges:
+        return indices, 0, None
+    if graph.device.type != "cpu" or torch.compiler.is_compiling():
+        return indices, num_src, None
+    is_read = torch.zeros(num_src, dtype=torch.bool)
+    is_read[indices] = True
+    ids = is_read.nonzero().squeeze(1).to(indices.dtype)
+    if len(ids) > _COMPACT * num_src:
+        return indices, num_src, None
+    rows = torch.empty(num_src, dtype=indices.dtype)
+    rows[ids] = torch.arange(len(ids), dtype=indices.dtype)
+    return rows[indices], len(ids), ids
 
 
 def _without_empty(stack: Stack, etypes: tuple[EdgeType, ...]) -> Stack | None:
     """The stack of `etypes`, if the others have a row of nothing in `stack`: no edge, no destination."""
-    sizes = zip(stack.etypes, stack.num_src, stack.num_dst, stack.num_edges)
-    kept, others = [], 0
-    for row in sizes:
-        if row[0] in etypes:
-            kept.append(row)
-        else:
-            others += sum(row[1:])
-    return None if others else Stack(stack.graph, *zip(*kept))  # type: ignore[arg-type]
+    columns = list(zip(stack.etypes, stack.num_src, stack.num_dst, stack.num_edges, stack.src_ids))
+    if any(etype not in etypes and (edges or num_dst) for etype, _, num_dst, edges, _ in columns):
+        return None
+    kept = [column for column in columns if column[0] in etypes]
+    return Stack(stack.graph, *zip(*kept))  # type: ignore[arg-type]
 
 
 def _ids_from(csc: Adjacency, first: int) -> Tensor:

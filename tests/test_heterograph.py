@@ -121,6 +121,27 @@ def test_relations_come_back_out_of_a_stack():
         assert (moved[etype].num_src, moved[etype].num_dst) == (g[etype].num_src, g[etype].num_dst)
 
 
+def test_a_compact_stack_has_the_sources_that_are_read():
+    """On the CPU, and where that is less than three quarters of them."""
+    few = Graph.from_edges(torch.tensor([40, 3, 40]), torch.tensor([1, 0, 2]), num_src=50, num_dst=60)
+    g = HeteroGraph({WRITES: few, CITES: hetero_graph()[CITES]})
+    stack = g.stack()
+    assert stack.num_src == (2, 60) and stack.graph.num_src == 62
+    assert stack.src_ids[0].tolist() == [3, 40] and stack.src_ids[1] is None
+    moved = g.int()
+    assert moved.stack().src_ids[0].dtype == torch.int32
+    for etype in g:
+        assert adjacency(moved[etype]) == adjacency(g[etype]) and moved[etype].num_src == g[etype].num_src
+    conv = HeteroGraphConv({etype: GATConv(24, 6, 4, allow_zero_in_degree=True) for etype in g})
+    x = features({"author": 50, "paper": 60})
+    out = conv(g, {ntype: feat.requires_grad_() for ntype, feat in x.items()})["paper"]
+    expected = sum(conv.mods[str(etype)](g[etype], (x[etype[0]], x["paper"])) for etype in g)
+    torch.testing.assert_close(out, expected, rtol=1e-5, atol=1e-5)
+    leaves = [*x.values(), *conv.parameters()]
+    for ours, theirs in zip(*(torch.autograd.grad(y.sin().sum(), leaves) for y in (out, expected))):
+        torch.testing.assert_close(ours, theirs, rtol=1e-4, atol=1e-4)
+
+
 def test_a_relation_without_edges_has_no_sources_in_the_stack():
     g = hetero_graph()
     empty = torch.zeros(2, 0, dtype=torch.int64)

@@ -27,10 +27,8 @@ def mapped(batch: Any, leaf: Leaf) -> Any:
     """
     if isinstance(batch, (Tensor, Rows)):
         return leaf(batch)
-    if isinstance(batch, Graph):
+    if isinstance(batch, (Graph, HeteroGraph)):
         return batch._map(leaf)
-    if isinstance(batch, HeteroGraph):
-        return batch._map(lambda graph: graph._map(leaf))
     if isinstance(batch, tuple):
         parts = [mapped(part, leaf) for part in batch]
         return type(batch)(*parts) if hasattr(batch, "_fields") else type(batch)(parts)

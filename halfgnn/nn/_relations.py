@@ -9,7 +9,7 @@ import torch
 from torch import Tensor, nn
 
 from ..heterograph import EdgeType, HeteroGraph, Stack
-from ..ops._common import autocast, check_rows
+from ..ops._common import apply, autocast, check_rows
 from . import _attention
 from ._checks import check_columns, width_of
 from ._common import is_unhooked, padded, trimmed
@@ -52,10 +52,10 @@ def attend_together(convs: Mapping[EdgeType, Any], g: HeteroGraph, src: Features
     heads, dim = one._num_heads, one._out_feats
     sources, destinations = _Cast(src), _Cast(dst)
     feats, els, ers = [], [], []
-    for etype, rows in zip(stack.etypes, stack.num_src):
+    for etype, rows, ids in zip(stack.etypes, stack.num_src, stack.src_ids):
         conv = convs[etype]
         fc_src, fc_dst = (conv.fc_src, conv.fc_dst) if hasattr(conv, "fc_src") else (conv.fc, conv.fc)
-        x_src = sources.dropped(etype[0], conv.feat_drop, rows)
+        x_src = sources.dropped(etype[0], conv.feat_drop, rows, ids)
         x_dst = destinations.dropped(etype[2], conv.feat_drop)
         width = padded(dim, x_src)
         feat, (el,) = project_with_logits(fc_src, x_src, heads, dim, width, conv.attn_l)
@@ -90,12 +90,38 @@ class _Cast:
         self._feats = feats
         self._cast: dict[str, Tensor] = {}
 
-    def dropped(self, ntype: str, drop: Any, rows: int | None = None) -> Tensor:
+    def dropped(self, ntype: str, drop: Any, rows: int | None = None, ids: Tensor | None = None) -> Tensor:
+        """The first `rows` rows, or those of ids, after dropout."""
         if _attention.dropout_p(drop) > 0 or type(drop) is not nn.Dropout:
-            return autocast(drop(self._feats[ntype][:rows]))
+            return autocast(drop(_taken(self._feats[ntype], rows, ids)))
         if ntype not in self._cast:
             self._cast[ntype] = autocast(self._feats[ntype])
-        return self._cast[ntype][:rows]
+        return _taken(self._cast[ntype], rows, ids)
+
+
+def _taken(x: Tensor, rows: int | None, ids: Tensor | None) -> Tensor:
+    return x[:rows] if ids is None else apply(_TakeRows, x, ids)
+
+
+class _TakeRows(torch.autograd.Function):
+    """x[ids] of ids that differ: its gradient is written, not added up, hence the same at every run, on a GPU too."""
+
+    generate_vmap_rule = True
+
+    @staticmethod
+    def forward(x, ids):
+        return x.index_select(0, ids)
+
+    @staticmethod
+    def setup_context(ctx, inputs, output):
+        x, ids = inputs
+        ctx.save_for_backward(ids)
+        ctx.num_rows = x.shape[0]
+
+    @staticmethod
+    def backward(ctx, grad):
+        (ids,) = ctx.saved_tensors
+        return grad.new_zeros(ctx.num_rows, *grad.shape[1:]).index_copy(0, ids.long(), grad), None
 
 
 def check_inputs(
