@@ -35,6 +35,7 @@ import torch.nn.functional as F
 from datasets import DataError
 from gat_amp import DTYPES, autocast, make_scaler, number
 from torch import nn
+from torch.optim import swa_utils
 from tqdm import tqdm
 
 from halfgnn.dataloading import FeatureStore, Prefetcher
@@ -42,10 +43,26 @@ from halfgnn.nn import RGAT
 
 # What a data set is trained with unless the command says otherwise; MAG240M's are the baseline's.
 IMDB = dict(
-    hidden=64, batch_size=100, epochs=20, fanouts=[10, 10], lr=5e-3, norm="layer", dropout=0.6, weight_decay=1e-3
+    hidden=64,
+    batch_size=100,
+    epochs=20,
+    fanouts=[10, 10],
+    lr=5e-3,
+    norm="layer",
+    dropout=0.6,
+    weight_decay=1e-3,
+    average=0.95,
 )
 MAG240M = dict(
-    hidden=1024, batch_size=1024, epochs=100, fanouts=[15, 25], lr=1e-3, norm="batch", dropout=0.5, weight_decay=0.0
+    hidden=1024,
+    batch_size=1024,
+    epochs=100,
+    fanouts=[15, 25],
+    lr=1e-3,
+    norm="batch",
+    dropout=0.5,
+    weight_decay=0.0,
+    average=0.0,
 )
 PHASES = ("sample", "gather", "transfer", "forward", "backward", "step", "wait")
 
@@ -216,9 +233,18 @@ class Trainer:
         self.optimizer = torch.optim.Adam(self.model.parameters(), lr=args.lr, weight_decay=args.weight_decay)
         self.scheduler = torch.optim.lr_scheduler.StepLR(self.optimizer, step_size=25, gamma=0.25)
         self.scaler = make_scaler(device.type, self.dtype)
+        self.averaged = None
+        if args.average:
+            average = swa_utils.get_ema_multi_avg_fn(args.average)
+            self.averaged = swa_utils.AveragedModel(self.model, multi_avg_fn=average, use_buffers=True)
         self.progress = Progress()
         self.times = dict.fromkeys(PHASES, 0.0)
         self.num_steps = self.num_bytes = 0
+
+    @property
+    def evaluated(self) -> nn.Module:
+        """The model whose accuracy counts: that of averaged weights, if they are averaged."""
+        return self.model if self.averaged is None else self.averaged.module
 
     # ---- batches ---------------------------------------------------------------------------------
 
@@ -262,6 +288,8 @@ class Trainer:
             else:
                 self.scaler.step(self.optimizer)
                 self.scaler.update()
+            if self.averaged is not None:
+                self.averaged.update_parameters(self.model)
 
     @contextlib.contextmanager
     def _timed(self, phase: str):
@@ -313,13 +341,13 @@ class Trainer:
     @torch.no_grad()
     def evaluate(self, ids) -> tuple[float, torch.Tensor]:
         """(accuracy over the seeds that have a label, predictions (n,) in the order of ids; another process's are -1)."""
-        self.model.eval()
+        self.evaluated.eval()
         predictions = torch.full((self.labels.shape[0],), -1)
         right = count = 0.0
         batches = self.prefetched(ids, self.args.eval_fanouts, self.args.batch_size)
         with batches:
             for blocks, feats, labels, seeds, weight in batches:
-                found = self.forward(blocks, feats, self.model).argmax(1)
+                found = self.forward(blocks, feats, self.evaluated).argmax(1)
                 predictions[seeds] = found.cpu()
                 if weight:
                     right += float(((found == labels) & (labels >= 0)).sum())
@@ -431,9 +459,9 @@ class Saver:
 
     def keep_best(self, trainer: Trainer) -> None:
         if self._folder is None:
-            self._best = {name: value.detach().clone() for name, value in trainer.model.state_dict().items()}
+            self._best = {name: value.detach().clone() for name, value in trainer.evaluated.state_dict().items()}
         elif self._is_first:
-            write(trainer.model.state_dict(), self._folder / "best.pt")
+            write(trainer.evaluated.state_dict(), self._folder / "best.pt")
 
     def load_best(self, trainer: Trainer) -> None:
         if trainer.workers.count > 1:
@@ -441,7 +469,7 @@ class Saver:
         if self._folder is not None and (self._folder / "best.pt").exists():
             self._best = read(self._folder / "best.pt", trainer.device)
         if self._best is not None:
-            trainer.model.load_state_dict(self._best)
+            trainer.evaluated.load_state_dict(self._best)
 
 
 def write(state: dict, path: Path) -> None:
@@ -464,7 +492,7 @@ def read(path: Path, device) -> dict:
 
 
 # What a run may not change when it is resumed.
-KEPT = ("data", "scale", "seed", "dtype", "hidden", "heads", "fanouts", "norm", "batch_size")
+KEPT = ("data", "scale", "seed", "dtype", "hidden", "heads", "fanouts", "norm", "batch_size", "average")
 
 
 def state_of(trainer: Trainer) -> dict:
@@ -472,6 +500,7 @@ def state_of(trainer: Trainer) -> dict:
         "progress": vars(trainer.progress),
         "arguments": {name: getattr(trainer.args, name) for name in KEPT},
         "model": trainer.model.state_dict(),
+        "averaged": None if trainer.averaged is None else trainer.averaged.state_dict(),
         "optimizer": trainer.optimizer.state_dict(),
         "scheduler": trainer.scheduler.state_dict(),
         "scaler": None if trainer.scaler is None else trainer.scaler.state_dict(),
@@ -486,6 +515,8 @@ def resume(trainer: Trainer, folder: Path) -> None:
             raise CheckpointError(f"{folder} was trained with --{name.replace('_', '-')} {value}, not {given}")
     trainer.progress = Progress(**state["progress"])
     trainer.model.load_state_dict(state["model"])
+    if trainer.averaged is not None:
+        trainer.averaged.load_state_dict(state["averaged"])
     trainer.optimizer.load_state_dict(state["optimizer"])
     trainer.scheduler.load_state_dict(state["scheduler"])
     if trainer.scaler is not None:
@@ -566,6 +597,12 @@ def parser() -> argparse.ArgumentParser:
     p.add_argument("--norm", choices=("batch", "layer", "none"), help="of the layers; batch: the baseline's")
     p.add_argument("--lr", type=number(float, 0.0, open_low=True))
     p.add_argument("--weight-decay", type=rate)
+    p.add_argument(
+        "--average",
+        type=number(float, 0.0, 1.0),
+        metavar="DECAY",
+        help="evaluate a moving average of weights; 0: do not",
+    )
     p.add_argument("--epochs", type=none_or_more)
     p.add_argument("--max-steps", type=none_or_more, default=0, help="ends training after so many batches; 0: does not")
     p.add_argument("--seed", type=none_or_more, default=0)

@@ -1,0 +1,123 @@
+"""GraphSAGE on sampled mini-batches under automatic mixed precision: a template of a hundred lines, to copy.
+
+    python examples/sage_minibatch.py                                      Cora, or --dataset reddit
+    python examples/sage_minibatch.py --checkpoint out/sage.pt --resume    go on where a run was killed
+    torchrun --nproc-per-node 2 examples/sage_minibatch.py                 DistributedDataParallel
+
+rgat_minibatch.py is the same for graphs of several node and edge types, with more options.
+"""
+
+import argparse
+import os
+import sys
+from pathlib import Path
+
+sys.path.append(str(Path(__file__).resolve().parents[1]))  # a checkout that is not installed
+
+import datasets
+import dgl
+import torch
+import torch.distributed as dist
+import torch.nn.functional as F
+from torch import nn
+from tqdm import tqdm
+
+from halfgnn.dataloading import FeatureStore, Prefetcher
+from halfgnn.nn import SAGEConv
+
+
+class SAGE(nn.Module):
+    def __init__(self, in_feats, hidden, num_classes, num_layers):
+        super().__init__()
+        widths = [in_feats] + [hidden] * (num_layers - 1) + [num_classes]
+        self.layers = nn.ModuleList(SAGEConv(a, b, "mean") for a, b in zip(widths, widths[1:]))
+
+    def forward(self, blocks, x):
+        for i, (layer, block) in enumerate(zip(self.layers, blocks)):
+            x = layer(block, x if i == 0 else F.dropout(F.relu(x), 0.5, self.training))
+        return x
+
+
+def batches(graph, ids, args, rank, world, order=None):
+    """This process's part of each batch: (ids of input nodes, seeds, blocks), sampled on the CPU."""
+    sampler = dgl.dataloading.NeighborSampler(args.fanouts)
+    ids = ids if order is None else ids[torch.randperm(len(ids), generator=order)]
+    for whole in ids.split(args.batch_size):
+        seeds = whole[rank::world] if len(whole) >= world else whole[:1]
+        yield sampler.sample_blocks(graph, seeds)
+
+
+def main(argv=None):
+    p = argparse.ArgumentParser(description=__doc__.split("\n")[0])
+    p.add_argument("--dataset", default="cora", choices=datasets.NAMES)
+    p.add_argument("--dtype", default="bfloat16", choices=("bfloat16", "float16", "float32"))
+    p.add_argument("--fanouts", type=int, nargs="+", default=[10, 10], help="neighbours a layer, the input's first")
+    p.add_argument("--batch-size", type=int, default=64, help="seeds of a batch, of all processes together")
+    p.add_argument("--hidden", type=int, default=256)
+    p.add_argument("--epochs", type=int, default=10)
+    p.add_argument("--checkpoint", type=Path)
+    p.add_argument("--resume", action="store_true")
+    args = p.parse_args(argv)
+
+    # Processes and devices: torchrun sets RANK and LOCAL_RANK.
+    has_gpu, local = torch.cuda.is_available(), int(os.environ.get("LOCAL_RANK", 0))
+    device = torch.device("cuda", local) if has_gpu else torch.device("cpu")
+    if "RANK" in os.environ:
+        dist.init_process_group("nccl" if has_gpu else "gloo")
+    rank, world = (dist.get_rank(), dist.get_world_size()) if dist.is_initialized() else (0, 1)
+
+    # Features are kept, gathered and moved in half precision. int64 ids: dgl 1.1.3 samples wrong blocks of int32 graphs.
+    data, dtype = datasets.load(args.dataset), getattr(torch, args.dtype)
+    graph = dgl.graph((data.src.long(), data.dst.long()), num_nodes=data.num_nodes).formats("csc")
+    features, labels = FeatureStore(data.features.to(dtype)), FeatureStore(data.labels)
+
+    def fetch(batch):
+        nodes, seeds, blocks = batch
+        return blocks, features.rows(nodes), labels.rows(seeds)
+
+    torch.manual_seed(0)
+    model = SAGE(features.shape[1], args.hidden, data.num_classes, len(args.fanouts)).to(device)
+    network = nn.parallel.DistributedDataParallel(model) if world > 1 else model
+    optimizer = torch.optim.Adam(model.parameters(), lr=5e-3, weight_decay=5e-4)
+    scaler = torch.amp.GradScaler(device.type, enabled=dtype == torch.float16)
+    first = 0
+    if args.resume:
+        state = torch.load(args.checkpoint, map_location=device, weights_only=True)
+        first = state["epoch"] + 1
+        for name, part in (("model", model), ("optimizer", optimizer), ("scaler", scaler)):
+            part.load_state_dict(state[name])
+
+    accuracy = float("nan")
+    for epoch in range(first, args.epochs):
+        order = torch.Generator().manual_seed(epoch)  # the same in all processes
+        loader = Prefetcher(batches(graph, data.train, args, rank, world, order), device, fetch=fetch, convert=True)
+        model.train()
+        bar = tqdm(loader, desc=f"epoch {epoch + 1}", total=-(-len(data.train) // args.batch_size), disable=rank > 0)
+        for blocks, x, y in bar:
+            with torch.autocast(device.type, dtype, enabled=dtype != torch.float32):
+                loss = F.cross_entropy(network(blocks, x).float(), y)
+            optimizer.zero_grad(set_to_none=True)
+            scaler.scale(loss).backward()
+            scaler.step(optimizer)
+            scaler.update()
+            bar.set_postfix(loss=f"{loss.item():.3f}")
+        model.eval()
+        right = torch.zeros(2, dtype=torch.long, device=device)
+        with torch.no_grad(), torch.autocast(device.type, dtype, enabled=dtype != torch.float32):
+            for blocks, x, y in Prefetcher(batches(graph, data.val, args, 0, 1), device, fetch=fetch, convert=True):
+                right += torch.stack([(model(blocks, x).argmax(1) == y).sum(), torch.tensor(len(y), device=device)])
+        accuracy = (right[0] / right[1]).item()
+        tqdm.write(f"epoch {epoch + 1}: validation accuracy {accuracy:.4f}") if rank == 0 else None
+        if args.checkpoint and rank == 0:
+            parts = dict(model=model, optimizer=optimizer, scaler=scaler)
+            args.checkpoint.parent.mkdir(parents=True, exist_ok=True)
+            partial = args.checkpoint.with_suffix(".partial")
+            torch.save({"epoch": epoch, **{name: part.state_dict() for name, part in parts.items()}}, partial)
+            partial.replace(args.checkpoint)  # a run that is killed leaves a whole one
+    if dist.is_initialized():
+        dist.destroy_process_group()
+    return accuracy
+
+
+if __name__ == "__main__":
+    main()
