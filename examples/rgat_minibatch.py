@@ -205,6 +205,7 @@ class Progress:
 
     epoch: int = 0
     step: int = 0  # of the epoch
+    loss: float = 0.0  # sum over the epoch's steps so far, of the first process's seeds
     best_epoch: int = -1
     best_accuracy: float = -1.0
     losses: list = field(default_factory=list)  # mean of each epoch
@@ -314,15 +315,15 @@ class Trainer:
         order = torch.Generator().manual_seed(args.seed * 1_000_003 + progress.epoch)
         batches = self.prefetched(self.data.train, args.fanouts, args.batch_size, order, progress.step)
         self.model.train()
-        meter = Meter(len(batches), progress, args, self.device, is_shown=self.workers.rank == 0)
-        with meter, batches:
+        self.meter = Meter(len(batches), progress, args, self.device, is_shown=self.workers.rank == 0)
+        with self.meter, batches:
             for blocks, feats, labels, seeds, weight in batches:
                 # Of its own for every step, so that a resumed run draws what an uninterrupted one does.
                 torch.manual_seed(hash((args.seed, self.workers.rank, progress.epoch, progress.step)) & 0x7FFFFFFF)
                 self.optimizer.zero_grad(set_to_none=True)
                 loss, right = self.gradients(blocks, feats, labels, weight)
                 self.step()
-                meter.add(loss, right, len(seeds))
+                self.meter.add(loss, right, len(seeds))
                 progress.step += 1
                 self.num_steps += 1
                 if save is not None:
@@ -330,7 +331,7 @@ class Trainer:
                 if args.max_steps and self.num_steps >= args.max_steps:
                     break
         self._add_times(batches)
-        loss, count = self.workers.total(*meter.totals(), device=self.device)
+        loss, count = self.workers.total(*self.meter.totals(), device=self.device)
         progress.losses.append(loss / max(count, 1))
 
     def _add_times(self, batches: Prefetcher):
@@ -363,7 +364,7 @@ class Trainer:
             self.train_epoch(saver.after_step)
             accuracy, _ = self.evaluate(self.data.val)
             self.scheduler.step()
-            progress.epoch, progress.step = progress.epoch + 1, 0
+            progress.epoch, progress.step, progress.loss = progress.epoch + 1, 0, 0.0
             if accuracy > progress.best_accuracy or progress.best_epoch < 0:
                 progress.best_epoch, progress.best_accuracy = progress.epoch, accuracy
                 saver.keep_best(self)
@@ -385,7 +386,8 @@ class Meter:
         self._bar = tqdm(
             total=total, initial=progress.step, desc=f"epoch {progress.epoch + 1}", unit="batch", disable=not is_shown
         )
-        self._sums = torch.zeros(3, dtype=torch.float64, device=device)  # losses, right answers, steps
+        # Losses, right answers, steps.
+        self._sums = torch.tensor([progress.loss, 0, progress.step], dtype=torch.float64, device=device)
         self._seeds, self._first, self._start = 0, progress.step, time.perf_counter()
         self._log = MemoryLog(args.memory_log, args.memory_every, device) if args.memory_log else None
 
@@ -450,7 +452,8 @@ class Saver:
         self._best = None
 
     def after_step(self, trainer: Trainer) -> None:
-        if self._every and trainer.progress.step % self._every == 0:
+        if self._folder is not None and self._every and trainer.progress.step % self._every == 0:
+            trainer.progress.loss, _ = trainer.meter.totals()
             self.after_epoch(trainer)
 
     def after_epoch(self, trainer: Trainer) -> None:
