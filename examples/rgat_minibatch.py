@@ -315,7 +315,7 @@ class Trainer:
         order = torch.Generator().manual_seed(args.seed * 1_000_003 + progress.epoch)
         batches = self.prefetched(self.data.train, args.fanouts, args.batch_size, order, progress.step)
         self.model.train()
-        self.meter = Meter(len(batches), progress, args, self.device, is_shown=self.workers.rank == 0)
+        self.meter = Meter(progress.step + len(batches), progress, args, self.device, is_shown=self.workers.rank == 0)
         with self.meter, batches:
             for blocks, feats, labels, seeds, weight in batches:
                 # Of its own for every step, so that a resumed run draws what an uninterrupted one does.
