@@ -241,6 +241,7 @@ class Trainer:
         self.progress = Progress()
         self.times = dict.fromkeys(PHASES, 0.0)
         self.num_steps = self.num_bytes = 0
+        self.seconds = 0.0  # of training, without validation
 
     @property
     def evaluated(self) -> nn.Module:
@@ -282,6 +283,10 @@ class Trainer:
             (loss if self.scaler is None else self.scaler.scale(loss)).backward()
         return loss.detach(), (logits.detach().argmax(1) == labels).sum()
 
+    @property
+    def is_at_limit(self) -> bool:
+        return 0 < self.args.max_steps <= self.num_steps
+
     def step(self):
         with self._timed("step"):
             if self.scaler is None:
@@ -309,13 +314,14 @@ class Trainer:
 
     # ---- epochs ----------------------------------------------------------------------------------
 
-    def train_epoch(self, save=None):
-        """From the progress's step on. save: called after every step."""
+    def train_epoch(self, save=None) -> bool:
+        """From the progress's step on; whether it came to the end of the epoch. save: called after every step."""
         args, progress = self.args, self.progress
         order = torch.Generator().manual_seed(args.seed * 1_000_003 + progress.epoch)
         batches = self.prefetched(self.data.train, args.fanouts, args.batch_size, order, progress.step)
         self.model.train()
-        self.meter = Meter(progress.step + len(batches), progress, args, self.device, is_shown=self.workers.rank == 0)
+        start, total = time.perf_counter(), progress.step + len(batches)
+        self.meter = Meter(total, progress, args, self.device, is_shown=self.workers.rank == 0)
         with self.meter, batches:
             for blocks, feats, labels, seeds, weight in batches:
                 # Of its own for every step, so that a resumed run draws what an uninterrupted one does.
@@ -328,11 +334,15 @@ class Trainer:
                 self.num_steps += 1
                 if save is not None:
                     save(self)
-                if args.max_steps and self.num_steps >= args.max_steps:
+                if self.is_at_limit:
                     break
+        self.seconds += self._now() - start
         self._add_times(batches)
+        if progress.step < total:
+            return False
         loss, count = self.workers.total(*self.meter.totals(), device=self.device)
         progress.losses.append(loss / max(count, 1))
+        return True
 
     def _add_times(self, batches: Prefetcher):
         for phase, seconds in batches.times.items():
@@ -360,8 +370,9 @@ class Trainer:
         """Trains to the last epoch; keeps the best weights in `folder`, or in memory without one."""
         saver = Saver(folder, self.args.checkpoint_every, self.workers.rank == 0)
         progress = self.progress
-        while progress.epoch < self.args.epochs and not (self.args.max_steps and self.num_steps >= self.args.max_steps):
-            self.train_epoch(saver.after_step)
+        while progress.epoch < self.args.epochs and not self.is_at_limit:
+            if not self.train_epoch(saver.after_step):
+                break
             accuracy, _ = self.evaluate(self.data.val)
             self.scheduler.step()
             progress.epoch, progress.step, progress.loss = progress.epoch + 1, 0, 0.0
@@ -388,7 +399,7 @@ class Meter:
         )
         # Losses, right answers, steps.
         self._sums = torch.tensor([progress.loss, 0, progress.step], dtype=torch.float64, device=device)
-        self._seeds, self._first, self._start = 0, progress.step, time.perf_counter()
+        self._seeds, self._count, self._total, self._start = 0, 0, total, time.perf_counter()
         self._log = MemoryLog(args.memory_log, args.memory_every, device) if args.memory_log else None
 
     def __enter__(self):
@@ -402,7 +413,8 @@ class Meter:
         self._seeds += num_seeds
         if self._log is not None:
             self._log.after_step()
-        if self._bar.n % self.EVERY == 0 or self._bar.n + 1 == self._bar.total:
+        self._count += 1
+        if self._count % self.EVERY == 1 or self._bar.n + 1 == self._total:
             loss, right, steps = self._sums.tolist()
             rate = self._seeds / (time.perf_counter() - self._start)
             shown = dict(loss=f"{loss / steps:.3f}", acc=f"{right / self._seeds:.3f}", seeds_per_s=f"{rate:.0f}")
@@ -530,12 +542,14 @@ def resume(trainer: Trainer, folder: Path) -> None:
 # ----------------------------------------------------------------------------------------- profile
 
 
-def profile_table(trainer: Trainer, seconds: float) -> str:
+def profile_table(trainer: Trainer) -> str:
     """Milliseconds of a training step by phase; sampling, gathering and transfers run beside the rest where they are prefetched."""
     steps = max(trainer.num_steps, 1)
     lines = [f"{'phase':<10} {'ms a step':>10}"]
     lines += [f"{phase:<10} {trainer.times[phase] / steps * 1e3:>10.1f}" for phase in PHASES]
-    lines.append(f"{'in all':<10} {seconds / steps * 1e3:>10.1f}   ({trainer.num_bytes / steps / 2**20:.1f} MiB moved)")
+    lines.append(
+        f"{'in all':<10} {trainer.seconds / steps * 1e3:>10.1f}   ({trainer.num_bytes / steps / 2**20:.1f} MiB moved)"
+    )
     return "\n".join(lines)
 
 
@@ -545,7 +559,7 @@ ROW = (
 )  # fmt: skip
 
 
-def append_row(path: Path, trainer: Trainer, seconds: float, test_accuracy: float) -> None:
+def append_row(path: Path, trainer: Trainer, test_accuracy: float) -> None:
     args, steps = trainer.args, max(trainer.num_steps, 1)
     name = torch.cuda.get_device_name(trainer.device) if trainer.device.type == "cuda" else "cpu"
     depth = args.prefetch if trainer.device.type == "cuda" or args.prefetch_on_cpu else 0
@@ -558,8 +572,9 @@ def append_row(path: Path, trainer: Trainer, seconds: float, test_accuracy: floa
         trainer.workers.count,
     ]
     row += [depth, args.features, args.batch_size, " ".join(map(str, args.fanouts)), args.hidden, trainer.num_steps]
-    row += [f"{trainer.times[phase] / steps * 1e3:.2f}" for phase in PHASES] + [f"{seconds / steps * 1e3:.2f}"]
-    row += [f"{trainer.num_bytes / steps / 2**20:.2f}", f"{trainer.progress.best_accuracy:.4f}", f"{test_accuracy:.4f}"]
+    row += [f"{trainer.times[phase] / steps * 1e3:.2f}" for phase in PHASES] + [f"{trainer.seconds / steps * 1e3:.2f}"]
+    best = trainer.progress.best_accuracy
+    row += [f"{trainer.num_bytes / steps / 2**20:.2f}", f"{best:.4f}" if best >= 0 else "", f"{test_accuracy:.4f}"]
     row += [args.seed, "python examples/rgat_minibatch.py " + " ".join(args.command)]
     path.parent.mkdir(parents=True, exist_ok=True)
     is_new = not path.exists()
@@ -688,9 +703,7 @@ def run(args, device: torch.device, workers: Workers) -> float:
     )
     if args.resume:
         resume(trainer, args.checkpoint)
-    start = time.perf_counter()
     trainer.fit(args.checkpoint)
-    seconds = time.perf_counter() - start
     accuracy, predictions = trainer.evaluate(data.test)
     best = trainer.progress
     trainer.say(
@@ -699,9 +712,9 @@ def run(args, device: torch.device, workers: Workers) -> float:
     if workers.rank == 0 and args.checkpoint is not None and workers.count == 1:
         torch.save(predictions, args.checkpoint / "test_predictions.pt")
     if args.profile:
-        trainer.say(profile_table(trainer, seconds))
+        trainer.say(profile_table(trainer))
     if args.rows and workers.rank == 0:
-        append_row(args.rows, trainer, seconds, accuracy)
+        append_row(args.rows, trainer, accuracy)
     return accuracy
 
 

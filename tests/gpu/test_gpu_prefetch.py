@@ -40,12 +40,9 @@ def test_rows_arrive_unchanged_while_the_gpu_works(place, background):
     for expected, (found, rows) in zip(ids, batches):
         a = (a @ a).tanh()  # the copies of the next batches overlap with this
         rows = rows * 1  # read late: a buffer that was used again too early would show
-        assert found.device == rows.device == torch.device(DEVICE, 0) if DEVICE == "cuda" else True
-        assert (
-            rows.dtype == torch.float16
-            and torch.equal(rows.cpu(), data[expected])
-            and torch.equal(found.cpu(), expected)
-        )
+        assert found.is_cuda and rows.device == found.device and rows.dtype == torch.float16
+        assert torch.equal(rows.cpu(), data[expected])
+        assert torch.equal(found.cpu(), expected)
 
 
 def test_graphs_are_complete_on_arrival():
