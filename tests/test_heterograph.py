@@ -12,7 +12,7 @@ import torch.nn.functional as F
 import halfgnn
 from halfgnn import Graph, HeteroGraph
 from halfgnn.heterograph import Block
-from halfgnn.nn import RGAT, GATConv, HeteroGraphConv
+from halfgnn.nn import RGAT, GATConv, HeteroGraphConv, _relations
 
 dgl = pytest.importorskip("dgl")
 
@@ -213,6 +213,13 @@ def test_wrong_heterographs():
         HeteroGraph.from_dgl(g)
 
 
+@pytest.fixture(params=["first", "last"])
+def projected(request, monkeypatch):
+    """When sources are projected: before they are gathered, or their sums after."""
+    monkeypatch.setattr(_relations, "_saves_to_project_last", lambda *args: request.param == "last")
+    return request.param
+
+
 # ---- HeteroGraphConv ---------------------------------------------------------------------------------------------------------
 
 
@@ -245,7 +252,7 @@ def compared(ours, theirs, g, inputs, leaves, tolerance=1e-5):
     [{}, {"residual": True}, {"bias": False}, {"activation": F.elu}],
     ids=lambda options: "-".join(options) or "plain",
 )
-def test_gat_equals_dgl(aggregate, options):
+def test_gat_equals_dgl(aggregate, options, projected):
     make = [lambda cls=cls: cls(24, 6, 4, **options) for cls in (GATConv, dgl.nn.GATConv)]
     ours, theirs = pair_of(*make, aggregate=aggregate)
     # DGL's residual fails where a block has no node of a type.
@@ -292,6 +299,7 @@ def test_gats_are_one_attention(monkeypatch):
     calls = []
     real = halfgnn.ops.gat_attention
     monkeypatch.setattr(halfgnn.ops, "gat_attention", lambda *args, **kwargs: calls.append(1) or real(*args, **kwargs))
+    monkeypatch.setattr(_relations, "_saves_to_project_last", lambda *args: False)
     g, x = hetero_graph(), features(NUM_NODES)
     conv = HeteroGraphConv({etype: GATConv(24, 6, 4) for etype in g})
     together = conv(g, x)
@@ -304,7 +312,7 @@ def test_gats_are_one_attention(monkeypatch):
 
 
 @pytest.mark.parametrize("dtype", HALF)
-def test_half_is_no_worse_than_apart(dtype):
+def test_half_is_no_worse_than_apart(dtype, projected):
     """Sums over relations are made before rounding, so that the error of the sum is no more than that of its terms."""
     g = hetero_graph()
     conv = HeteroGraphConv({etype: GATConv(24, 8, 4, bias=False) for etype in g})
@@ -346,6 +354,36 @@ def test_wrong_calls_of_heterographconv():
         conv(g[CITES], x)
 
 
+def test_sums_are_projected_where_that_is_less_work(monkeypatch):
+    """Many sources a destination, or inputs narrower than results."""
+    found = []
+    real = _relations._saves_to_project_last
+    monkeypatch.setattr(_relations, "_saves_to_project_last", lambda *args: found.append(real(*args)) or found[-1])
+    HeteroGraphConv({etype: GATConv(24, 4, 4) for etype in edges()})(hetero_graph(), features(NUM_NODES))
+    star = Graph.from_edges(torch.arange(50), torch.zeros(50, dtype=torch.int64), num_src=50, num_dst=1)
+    x = {"author": torch.randn(50, 96), "paper": torch.randn(50, 96)}
+    g = HeteroGraph({WRITES: star, CITES: star})
+    conv = HeteroGraphConv({etype: GATConv(96, 96, 4) for etype in g})
+    conv(g, (x, {"paper": torch.randn(1, 96)}))
+    conv.mods[str(CITES)].fc.register_forward_hook(lambda *args: None)  # must be called
+    conv(g, (x, {"paper": torch.randn(1, 96)}))
+    assert found == [False, True, False]
+
+
+@pytest.mark.parametrize("dtype", HALF)
+def test_logits_are_not_rounded_under_autocast(dtype, projected):
+    """Inputs with a common offset: weights of rounded logits would be off by far more than the result's rounding."""
+    g = hetero_graph()
+    conv = HeteroGraphConv({etype: GATConv(24, 8, 4, bias=False) for etype in g})
+    x = {ntype: (feat + 8).to(dtype) for ntype, feat in features(NUM_NODES).items()}
+    with torch.autocast("cpu", dtype):
+        out = conv(g, x)
+    exact = copy.deepcopy(conv).double()(g, {ntype: feat.double() for ntype, feat in x.items()})
+    for ntype, value in out.items():
+        error = (value.double() - exact[ntype]).abs().max()
+        assert error <= 6 * torch.finfo(dtype).eps * exact[ntype].abs().max(), error
+
+
 # ---- RGAT --------------------------------------------------------------------------------------------------------------------
 
 
@@ -369,7 +407,7 @@ def baseline(model, graph_of, layers, feats):
 
 @pytest.mark.parametrize("norm", ["batch", "layer", "none"])
 @pytest.mark.parametrize("on", ["blocks", "graph"])
-def test_rgat_equals_its_formula(norm, on):
+def test_rgat_equals_its_formula(norm, on, projected):
     model = RGAT(24, 32, 7, list(edges()), "paper", num_heads=4, dropout=0.0, norm=norm)
     blocks = sampled() if on == "blocks" else [hetero_graph()] * 2
     graphs = [halfgnn.ops._common.as_heterograph(block) for block in blocks]
@@ -401,7 +439,7 @@ def test_types_without_in_edges_keep_their_own_features():
 
 @pytest.mark.parametrize("dtype", HALF)
 @pytest.mark.parametrize("norm", ["batch", "layer"])
-def test_rgat_trains_under_autocast(dtype, norm):
+def test_rgat_trains_under_autocast(dtype, norm, projected):
     torch.manual_seed(0)
     model = RGAT(24, 32, 3, list(edges()), "paper", dropout=0.1, norm=norm)
     x, g = features(NUM_NODES, dtype=dtype), hetero_graph()
