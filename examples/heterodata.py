@@ -79,7 +79,7 @@ def load(
 ) -> HeteroData:
     """Loads "imdb", "synthetic", or a directory in MAG240M's layout.
 
-    data_dir: the folder under which synthetic data is kept; default: the environment variable HALFGNN_DATA, else
+    data_dir: the folder under which synthetic data is kept; default:
     ``~/.cache/halfgnn``. scale, seed: of the synthetic data. memory: see `load_mag240m`.
 
     Raises DataError where the data cannot be had or is wrong, and ValueError for a scale, seed or memory that cannot be.
@@ -90,7 +90,7 @@ def load(
         return load_mag240m(where, memory)
     from mag240m_synthetic import synthetic
 
-    parent = data_dir or os.environ.get("HALFGNN_DATA") or Path.home() / ".cache" / "halfgnn"
+    parent = data_dir or Path.home() / ".cache" / "halfgnn"
     root = Path(parent) / f"mag240m-synthetic-scale{scale}-seed{seed}"
     return load_mag240m(synthetic(root, scale, seed), memory)
 

@@ -140,21 +140,24 @@ class SampledBatches(torch.utils.data.Dataset):
         fanouts: neighbours taken of each relation, a number a layer, the input's first; -1 for all.
         batch_size: seeds of all processes together.
         order: torch.Generator that shuffles, the same in all processes; None keeps the order.
+        least: how many seeds every process must have; a last batch of fewer is left out.
 
     Items: (blocks, {node type: ids of input nodes}, seeds, weight). weight is the seeds' share of the batch times the number of
     processes: the mean over processes of weight * (mean loss of the seeds) is the mean loss of the batch.
     """
 
-    def __init__(self, graph, target, ids, fanouts, batch_size, workers=None, order=None):
+    def __init__(self, graph, target, ids, fanouts, batch_size, workers=None, order=None, least=1):
         import dgl
 
         self._graph, self._target, self._batch_size = graph, target, batch_size
         self._ids = ids if order is None else ids[torch.randperm(len(ids), generator=order)]
         self._sampler = dgl.dataloading.NeighborSampler(list(fanouts))
-        self._workers = workers or Workers()
+        self._workers, self._least = workers or Workers(), least
 
     def __len__(self) -> int:
-        return -(-len(self._ids) // self._batch_size)
+        rest = len(self._ids) % self._batch_size
+        has_rest = rest and (self._least <= 1 or rest >= self._least * self._workers.count)
+        return len(self._ids) // self._batch_size + bool(has_rest)
 
     def __getitem__(self, index: int):
         whole = self._ids[index * self._batch_size : (index + 1) * self._batch_size]
@@ -251,7 +254,9 @@ class Trainer:
     # ---- batches ---------------------------------------------------------------------------------
 
     def prefetched(self, ids, fanouts, batch_size, order=None, first=0) -> Prefetcher:
-        batches = SampledBatches(self.graph, self.data.target, ids, fanouts, batch_size, self.workers, order)
+        # Statistics of a batch need two rows.
+        least = 2 if order is not None and self.args.norm == "batch" else 1
+        batches = SampledBatches(self.graph, self.data.target, ids, fanouts, batch_size, self.workers, order, least)
         return Prefetcher(
             loader(batches, self.args.workers, first),
             self.device,
@@ -481,7 +486,7 @@ class Saver:
     def load_best(self, trainer: Trainer) -> None:
         if trainer.workers.count > 1:
             dist.barrier()
-        if self._folder is not None and (self._folder / "best.pt").exists():
+        if self._folder is not None and trainer.progress.best_epoch > 0:
             self._best = read(self._folder / "best.pt", trainer.device)
         if self._best is not None:
             trainer.evaluated.load_state_dict(self._best)
@@ -503,7 +508,8 @@ def read(path: Path, device) -> dict:
     except FileNotFoundError:
         raise CheckpointError(f"{path} does not exist: there is nothing to resume") from None
     except Exception as error:
-        raise CheckpointError(f"{path} cannot be read: {str(error).splitlines()[0]}") from error
+        reason = (str(error).splitlines() or [type(error).__name__])[0]
+        raise CheckpointError(f"{path} cannot be read: {reason}") from error
 
 
 # What a run may not change when it is resumed.
@@ -524,6 +530,8 @@ def state_of(trainer: Trainer) -> dict:
 
 def resume(trainer: Trainer, folder: Path) -> None:
     state = read(folder / "checkpoint.pt", trainer.device)
+    if not isinstance(state, dict) or not {"arguments", "progress", "model", "optimizer"} <= state.keys():
+        raise CheckpointError(f"{folder / 'checkpoint.pt'} is no checkpoint of this program")
     for name, value in state["arguments"].items():
         if getattr(trainer.args, name) != value:
             given = getattr(trainer.args, name)
@@ -536,7 +544,8 @@ def resume(trainer: Trainer, folder: Path) -> None:
     trainer.scheduler.load_state_dict(state["scheduler"])
     if trainer.scaler is not None:
         trainer.scaler.load_state_dict(state["scaler"])
-    trainer.say(f"goes on from epoch {trainer.progress.epoch + 1}, batch {trainer.progress.step}")
+    if trainer.progress.epoch < trainer.args.epochs:
+        trainer.say(f"goes on from epoch {trainer.progress.epoch + 1}, batch {trainer.progress.step}")
 
 
 # ----------------------------------------------------------------------------------------- profile
@@ -593,7 +602,7 @@ def parser() -> argparse.ArgumentParser:
     count, rate = number(int, 1), number(float, 0.0)
     none_or_more = number(int, 0)
     p.add_argument("--data", default="imdb", help="imdb, synthetic or the directory of MAG240M; default: %(default)s")
-    p.add_argument("--data-dir", help="where synthetic data is kept; default: $HALFGNN_DATA, else ~/.cache/halfgnn")
+    p.add_argument("--data-dir", help="where synthetic data is kept; default: ~/.cache/halfgnn")
     p.add_argument(
         "--scale", type=number(float, 0.0, open_low=True), default=0.001, help="of synthetic data, 1 is MAG240M's size"
     )
@@ -623,7 +632,12 @@ def parser() -> argparse.ArgumentParser:
     )
     p.add_argument("--epochs", type=none_or_more)
     p.add_argument("--max-steps", type=none_or_more, default=0, help="ends training after so many batches; 0: does not")
-    p.add_argument("--seed", type=none_or_more, default=0)
+    p.add_argument(
+        "--seed",
+        type=none_or_more,
+        default=0,
+        help="of weights, order and dropout, not of DGL's sampling",
+    )
     p.add_argument("--workers", type=none_or_more, default=0, help="processes that sample; 0: a thread does")
     p.add_argument(
         "--prefetch", type=none_or_more, default=2, help="batches ahead, on a GPU; 0: none; default: %(default)s"
@@ -701,14 +715,22 @@ def run(args, device: torch.device, workers: Workers) -> float:
     trainer.say(
         f"{data.name} ({data.source}): {sum(data.num_nodes.values()):,} nodes, {edges:,} edges, {data.num_classes} classes"
     )
+    if args.checkpoint is not None:
+        try:
+            args.checkpoint.mkdir(parents=True, exist_ok=True)
+        except OSError as error:
+            raise CheckpointError(f"{args.checkpoint} cannot be made: {error.strerror}") from None
     if args.resume:
         resume(trainer, args.checkpoint)
+    elif args.checkpoint is not None and (args.checkpoint / "checkpoint.pt").exists():
+        raise CheckpointError(
+            f"{args.checkpoint} holds the checkpoint of another run: give --resume, or another directory"
+        )
     trainer.fit(args.checkpoint)
     accuracy, predictions = trainer.evaluate(data.test)
     best = trainer.progress
-    trainer.say(
-        f"best validation accuracy {best.best_accuracy:.4f} (epoch {best.best_epoch}), test accuracy {accuracy:.4f}"
-    )
+    found = f"best validation accuracy {best.best_accuracy:.4f} (epoch {best.best_epoch})"
+    trainer.say(f"{found if best.best_epoch > 0 else 'no epoch was finished'}, test accuracy {accuracy:.4f}")
     if workers.rank == 0 and args.checkpoint is not None and workers.count == 1:
         torch.save(predictions, args.checkpoint / "test_predictions.pt")
     if args.profile:

@@ -56,8 +56,12 @@ def main(argv=None):
     p.add_argument("--hidden", type=int, default=256)
     p.add_argument("--epochs", type=int, default=10)
     p.add_argument("--checkpoint", type=Path)
-    p.add_argument("--resume", action="store_true")
+    p.add_argument(
+        "--resume", action="store_true", help="go on after the epoch that --checkpoint, a file, was saved at"
+    )
     args = p.parse_args(argv)
+    if args.resume and not (args.checkpoint and args.checkpoint.exists()):
+        p.error(f"argument --resume: there is no checkpoint {args.checkpoint}")
 
     # Processes and devices: torchrun sets RANK and LOCAL_RANK.
     has_gpu, local = torch.cuda.is_available(), int(os.environ.get("LOCAL_RANK", 0))

@@ -172,7 +172,7 @@ class HeteroGraph:
 
         Made on the CPU it is compact; on a GPU, which would have to be asked how many sources a relation reads, it is not.
         """
-        key = self._all if etypes is None else _ordered(etypes)
+        key = self._all if etypes is None else _ordered(tuple(self.to_canonical_etype(etype) for etype in etypes))
         if key not in self._stacks:
             whole = self._stacks.get(self._all)
             part = None if whole is None else _without_empty(whole, key)
@@ -254,21 +254,50 @@ class HeteroGraph:
         return self if self.idtype == torch.int64 else self._map(lambda t: t.to(torch.int64))
 
 
-@dataclass
+@dataclass(repr=False)
 class Block:
     """A DGL block, or graph, and its data without DGL: what :class:`halfgnn.dataloading.Prefetcher` makes of one.
 
-    Operators and modules take it wherever they take its graph.
+    Operators and modules of halfgnn take it wherever they take its graph; dgl.nn's modules do not.
 
     Attributes:
-        graph: a Graph where there is one edge type, else a HeteroGraph.
+        topology: what `graph` is taken from, a Graph or a HeteroGraph.
         srcdata, dstdata, edata: {name: tensor}; with several types of nodes or edges {name: {type: tensor}}, as in DGL.
     """
 
-    graph: Graph | HeteroGraph
+    topology: Graph | HeteroGraph
     srcdata: dict[str, Any] = field(default_factory=dict)
     dstdata: dict[str, Any] = field(default_factory=dict)
     edata: dict[str, Any] = field(default_factory=dict)
+
+    @property
+    def graph(self) -> Graph | HeteroGraph:
+        """A Graph where there is one edge type, else a HeteroGraph."""
+        if isinstance(self.topology, HeteroGraph) and len(self.topology) == 1:
+            return self.topology[self.topology.canonical_etypes[0]]
+        return self.topology
+
+    def num_src_nodes(self, ntype: str | None = None) -> int:
+        """Of one type, or of all together."""
+        return _count(self.topology.num_src, ntype)
+
+    def num_dst_nodes(self, ntype: str | None = None) -> int:
+        """Of one type, or of all together."""
+        return _count(self.topology.num_dst, ntype)
+
+    @property
+    def device(self) -> torch.device:
+        return self.topology.device
+
+    def __repr__(self) -> str:
+        names = {"srcdata": list(self.srcdata), "dstdata": list(self.dstdata), "edata": list(self.edata)}
+        return f"Block({self.topology}, {', '.join(f'{side}={keys}' for side, keys in names.items())})"
+
+
+def _count(counts: Any, ntype: str | None) -> int:
+    if isinstance(counts, int):
+        return counts
+    return sum(counts.values()) if ntype is None else counts[ntype]
 
 
 def _rebuilt(etypes, num_src, num_dst, relations, stacks) -> HeteroGraph:

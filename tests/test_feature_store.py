@@ -183,6 +183,12 @@ def test_wrong_files(tmp_path):
         FeatureStore.open(raw, dtype=torch.float32, shape=(-1, 64))
     with pytest.raises(TypeError, match="dtype is 'half'"):
         FeatureStore.open(raw, dtype="half", shape=SHAPE)
+    with pytest.raises(TypeError, match=r"expected a torch\.dtype"):
+        FeatureStore.open(path, dtype=np.float16)
+    with pytest.raises(
+        IndexError, match=r"ids\[0\] is 60; expected ids in \[0, 50\), the rows of FeatureStore\(.*x.npy"
+    ):
+        FeatureStore.open(path).gather(torch.tensor([60]))
 
 
 def _bytes(path, content):
@@ -209,6 +215,24 @@ def test_a_truncated_file_is_an_error_not_a_crash(tmp_path, before, kind):
     ):
         with pytest.raises(RuntimeError, match=r"has 0 bytes; expected .* truncated"):
             use()
+
+
+def test_views_of_a_memmap_know_their_file(tmp_path):
+    path = written(tmp_path / "x.npy")
+    store = FeatureStore(np.asarray(np.load(path, mmap_mode="r"))[3:])
+    os.truncate(path, 100)
+    with pytest.raises(RuntimeError, match="truncated"):
+        store.gather(torch.tensor([0]))
+    with pytest.raises(ValueError, match="copy-on-write"):
+        FeatureStore(np.load(written(path), mmap_mode="c"))
+
+
+def test_a_file_that_was_replaced_is_not_read_by_another_process(tmp_path):
+    path = written(tmp_path / "x.npy")
+    pickled = pickle.dumps(FeatureStore.open(path))
+    written(tmp_path / "y.npy", np.float32).replace(path)
+    with pytest.raises(ValueError, match="has changed since"):
+        pickle.loads(pickled)
 
 
 def test_an_empty_file_has_no_rows(tmp_path):

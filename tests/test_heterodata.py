@@ -463,7 +463,7 @@ def test_graph_of_dgl(folder):
     graph = check_graph(data)
     assert graph.idtype == torch.int64
     sampler = dgl.dataloading.NeighborSampler([{edge_type: 2 for edge_type in data.edges}] * 2)
-    _, seeds, blocks = sampler.sample(data.graph(), {"paper": data.train.int()})
+    _, seeds, blocks = sampler.sample(data.graph(), {"paper": data.train})
     assert seeds["paper"].tolist() == [0]
     assert blocks[-1].num_edges(CITES) == 1
 
@@ -626,9 +626,11 @@ def test_synthetic_by_name(tmp_path, monkeypatch):
     data = heterodata.load("synthetic", data_dir=tmp_path / "a", scale=1e-5, seed=2)
     assert data.num_nodes["paper"] == 1218 and array(data, "paper").shape == (1218, 768)
     assert [path.name for path in (tmp_path / "a").iterdir()] == ["mag240m-synthetic-scale1e-05-seed2"]
-    monkeypatch.setenv("HALFGNN_DATA", str(tmp_path / "b"))
+    monkeypatch.setenv("HOME", str(tmp_path / "b"))
     heterodata.load("synthetic", scale=1e-5)
-    assert [path.name for path in (tmp_path / "b").iterdir()] == ["mag240m-synthetic-scale1e-05-seed0"]
+    assert [path.name for path in (tmp_path / "b" / ".cache" / "halfgnn").iterdir()] == [
+        "mag240m-synthetic-scale1e-05-seed0"
+    ]
 
 
 def test_a_name_that_is_no_data(tmp_path):

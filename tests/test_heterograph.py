@@ -171,6 +171,18 @@ def test_graphs_are_kept_and_saved():
     assert adjacency(torch.load(file, weights_only=True)[WRITES]) == adjacency(g[WRITES])
 
 
+def test_blocks_that_dgl_samples_wrongly_are_refused():
+    """From int32 graphs, on the CPU: from the second batch on."""
+    sampler = dgl.dataloading.NeighborSampler([3, 4])
+    g = dgl_graph(torch.int32)
+    with pytest.raises(
+        ValueError, match=r"g has a source node \d+, but \d+ source nodes; if it is a block, sample it from g.long"
+    ):
+        for i in range(20):
+            for block in sampler.sample_blocks(g, {"paper": torch.randperm(60)[: 5 + i].int()})[2]:
+                HeteroGraph.from_dgl(block)
+
+
 def test_names_of_relations():
     g = hetero_graph()
     assert g["cites"] is g[CITES]
@@ -275,6 +287,26 @@ def test_other_modules_equal_dgl(name):
     inputs = features(NUM_NODES)
     compared(ours, theirs, dgl_graph(), inputs, [])
     compared(ours, theirs, dgl_graph(), (inputs, features(NUM_NODES, seed=9)), [])
+
+
+def test_a_block_of_one_relation():
+    """What a Prefetcher makes of a DGL block is taken where the block is."""
+    from halfgnn.dataloading import Prefetcher
+
+    g = dgl.heterograph({CITES: edges()[CITES]}, num_nodes_dict={"paper": 60})
+    (block,) = Prefetcher([g], "cpu", convert=True)
+    assert isinstance(block.graph, Graph) and block.num_dst_nodes() == block.num_src_nodes("paper") == 60
+    model, x = RGAT(24, 32, 7, [CITES], "paper", dropout=0.0), features({"paper": 60})
+    torch.testing.assert_close(model([block] * 2, x), model(g, x))
+    torch.testing.assert_close(halfgnn.ops.copy_u_sum(block, x["paper"]), halfgnn.ops.copy_u_sum(g, x["paper"]))
+
+
+def test_more_dimensions_run_one_by_one():
+    ours, theirs = pair_of(lambda: GATConv(24, 6, 4), lambda: dgl.nn.GATConv(24, 6, 4))
+    x = {ntype: feat.view(-1, 1, 24).expand(-1, 3, -1) for ntype, feat in features(NUM_NODES).items()}
+    expected = theirs(dgl_graph(), x)
+    for ntype, out in ours(dgl_graph(), x).items():
+        torch.testing.assert_close(out, expected[ntype], rtol=1e-5, atol=1e-5)
 
 
 def test_arguments_go_to_their_module():
@@ -434,6 +466,7 @@ def test_types_without_in_edges_keep_their_own_features():
     model = RGAT(24, 32, 7, [SHOWN, CITES], "paper", dropout=0.0, norm="none")
     g, x = HeteroGraph({e: hetero_graph()[e] for e in (SHOWN, CITES)}, num_dst=NUM_NODES), features(NUM_NODES)
     graphs = [g, g]
+    assert torch.equal(model(g, x), model(graphs, x))
     torch.testing.assert_close(model(graphs, x), baseline(model, graphs.__getitem__, 2, x), rtol=1e-4, atol=1e-4)
 
 
@@ -469,10 +502,20 @@ def test_wrong_rgats():
     g, x = hetero_graph(), features(NUM_NODES)
     with pytest.raises(ValueError, match="blocks has 1 graphs; expected 2"):
         model([g], x)
+    with pytest.raises(
+        TypeError, match=r"feats\['\w+'\] has dtype torch.float16 and the module's parameters torch.float32"
+    ):
+        model([g, g], {ntype: feat.half() for ntype, feat in x.items()})
+    with pytest.raises(KeyError, match=r"blocks\[0\] has no edge type"):
+        model(HeteroGraph({CITES: g[CITES]}), x)
+    with pytest.raises(TypeError, match=r"feats\['author'\] is None"):
+        model(g, {**x, "author": None})
+    with pytest.raises(ValueError, match="has a dot"):
+        RGAT(24, 32, 7, [("a", "v1.0", "a")], "a")
     with pytest.raises(KeyError, match="feats has no 'venue'"):
         model([g, g], {ntype: x[ntype] for ntype in ("paper", "author")})
     with pytest.raises(ValueError, match=r"feats\['author'\] has shape \(49, 24\); expected 50 rows"):
         model([g, g], {**x, "author": x["author"][1:]})
     blocks, model = sampled(), RGAT(24, 128, 7, list(edges()), "paper")
-    with pytest.raises(ValueError, match=r"result of blocks\[0\]\['author'\] has shape \(0, 128\); expected 50 rows"):
+    with pytest.raises(ValueError, match=r"result of blocks\[0\]\['paper'\] has shape \(7, 128\); expected 60 rows"):
         model([blocks[1], g], features(HeteroGraph.from_dgl(blocks[1]).num_src))

@@ -125,6 +125,13 @@ def test_the_last_batch_is_shared_by_more_processes_than_it_has_seeds(folder):
     assert sum(part[0][3] for part in parts) == pytest.approx(3.0)
 
 
+def test_a_last_batch_of_one_seed_is_left_out_where_statistics_need_two(folder):
+    own = trainer(folder, "--norm", "batch", "--batch-size", str(len(heterodata.load(folder).train) - 1))
+    assert own.train_epoch() and own.num_steps == 1
+    own = trainer(folder, "--norm", "layer", "--batch-size", str(len(heterodata.load(folder).train) - 1))
+    assert own.train_epoch() and own.num_steps == 2
+
+
 # ---- several processes -------------------------------------------------------------------------------------------------------
 
 
@@ -212,6 +219,7 @@ def test_checkpoints_that_cannot_be_resumed(folder, tmp_path, capsys):
         (["--resume"], "there is nothing to resume"),
         ([], None),
         (["--resume", "--hidden", "32"], "was trained with --hidden 16, not 32"),
+        (["--seed", "7"], "holds the checkpoint of another run: give --resume"),
     ):
         if message is None:
             program.main([*common, *options])
@@ -219,7 +227,16 @@ def test_checkpoints_that_cannot_be_resumed(folder, tmp_path, capsys):
         with pytest.raises(SystemExit, match=message):
             program.main([*common, *options])
     path = tmp_path / "checkpoint.pt"
-    path.write_bytes(path.read_bytes()[:1000])
+    for content, message in ((b"", "cannot be read"), (path.read_bytes()[:1000], "cannot be read")):
+        path.write_bytes(content)
+        with pytest.raises(SystemExit, match=message):
+            program.main([*common, "--resume"])
+    torch.save({"x": 1}, path)
+    with pytest.raises(SystemExit, match="is no checkpoint of this program"):
+        program.main([*common, "--resume"])
+    with pytest.raises(SystemExit, match="cannot be made"):
+        program.main([*common[:-1], str(path)])
+    path.write_bytes(b"x")
     with pytest.raises(SystemExit, match="cannot be read"):
         program.main([*common, "--resume"])
 

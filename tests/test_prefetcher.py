@@ -7,9 +7,12 @@ import dataclasses
 import gc
 import os
 import signal
+import subprocess
+import sys
 import threading
 import time
 import weakref
+from pathlib import Path
 
 import pytest
 import torch
@@ -279,7 +282,9 @@ def test_early_exit(way):
         iterator = iter(prefetcher)
         next(iterator)
         other = iter(prefetcher)
-        assert int(next(other)[0]) == 0 and list(iterator) == []
+        assert int(next(other)[0]) == 0
+        with pytest.raises(RuntimeError, match="another iteration over this Prefetcher has begun"):
+            next(iterator)
         other.close()
     else:
         iterator = iter(prefetcher)
@@ -323,11 +328,62 @@ def test_a_worker_that_dies_is_an_error():
         list(Prefetcher(loader, "cpu", background=True))
 
 
+def test_the_end_of_the_program_is_no_crash():
+    """While the thread is inside PyTorch."""
+    code = (
+        "import torch\nfrom halfgnn.dataloading import FeatureStore, Prefetcher\n"
+        "store = FeatureStore(torch.zeros(200_000, 64))\n"
+        "ids = [torch.randint(0, 200_000, (200_000,))] * 10_000\n"
+        "it = iter(Prefetcher(ids, 'cpu', fetch=store.rows, background=True, depth=100))\nnext(it)\n"
+    )
+    environment = {**os.environ, "PYTHONPATH": str(Path(__file__).resolve().parents[1])}
+    result = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, timeout=120, env=environment)
+    assert result.returncode == 0, result.stderr
+
+
+def test_an_iteration_that_never_begins_has_no_thread():
+    iterator = iter(Prefetcher(range(1000), "cpu", background=True))
+    assert not threads()
+    del iterator
+
+
+def test_mappings_and_tuples_of_their_own_kind():
+    class Named(tuple):
+        def __new__(cls, first, second):
+            return super().__new__(cls, (first, second))
+
+    counter, named = next(iter(Prefetcher([(collections.Counter(a=3), Named(torch.ones(1), 2))], "cpu")))
+    assert counter == collections.Counter(a=3) and type(named) is Named and named[1] == 2
+
+
+def test_fetch_runs_without_gradients():
+    w = torch.ones(3, requires_grad=True)
+    for background in (False, True):
+        assert not next(
+            iter(Prefetcher(list(numbers(1)), "cpu", fetch=lambda x: x * w, background=background))
+        ).requires_grad
+
+
+def test_dgl_graphs_of_fetch_and_in_dataclasses_are_converted():
+    dgl = pytest.importorskip("dgl")
+    g = dgl.graph(([0, 1], [1, 0]))
+    (made,) = Prefetcher([0], "cpu", convert=True, fetch=lambda batch: g)
+    (held,) = Prefetcher([Batch(g, "x")], "cpu", convert=True)
+    assert isinstance(made, Block) and isinstance(held.x, Block)
+
+
 def test_a_thread_that_ends_without_a_word(monkeypatch):
     monkeypatch.setattr(module, "_POLL", 0.05)
     monkeypatch.setattr(module._Background, "_work", lambda self: None)
     with pytest.raises(RuntimeError, match="has ended without a word"):
         list(Prefetcher(numbers(3), "cpu", background=True))
+
+
+def test_a_generator_is_iterated_over_once():
+    prefetcher = Prefetcher(numbers(2), "cpu")
+    assert len(list(prefetcher)) == 2
+    with pytest.raises(ValueError, match="loader is a generator, which can be iterated over once"):
+        iter(prefetcher)
 
 
 def test_wrong_arguments():

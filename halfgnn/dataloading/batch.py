@@ -16,22 +16,21 @@ from ..graph import Graph
 from ..heterograph import Block, HeteroGraph
 from .feature_store import Rows
 
-Leaf = Callable[[Any], Any]  # of a Tensor or Rows
+Leaf = Callable[[Any], Any]  # of a Tensor, Rows or a DGLGraph
 
 
 def mapped(batch: Any, leaf: Leaf) -> Any:
-    """`batch` with leaf(x) in place of every tensor and :class:`Rows` in it, those of graphs included.
+    """`batch` with leaf(x) in place of every tensor, :class:`Rows` and DGL graph in it, and of the tensors of graphs.
 
     Containers are tuples, named tuples, lists, mappings, dataclasses, Graphs, HeteroGraphs, Blocks and torch_geometric's data. All
     else stays as it is.
     """
-    if isinstance(batch, (Tensor, Rows)):
+    if isinstance(batch, (Tensor, Rows)) or is_dgl(batch):
         return leaf(batch)
     if isinstance(batch, (Graph, HeteroGraph)):
         return batch._map(leaf)
     if isinstance(batch, tuple):
-        parts = [mapped(part, leaf) for part in batch]
-        return type(batch)(*parts) if hasattr(batch, "_fields") else type(batch)(parts)
+        return _tuple(batch, [mapped(part, leaf) for part in batch])
     if isinstance(batch, list):
         return [mapped(part, leaf) for part in batch]
     if isinstance(batch, Mapping):
@@ -43,12 +42,19 @@ def mapped(batch: Any, leaf: Leaf) -> Any:
     return batch
 
 
+def _tuple(batch: tuple, parts: list) -> tuple:
+    if hasattr(batch, "_fields"):
+        return type(batch)(*parts)
+    return tuple(parts) if type(batch) is tuple else tuple.__new__(type(batch), parts)
+
+
 def _mapping(batch: Mapping, parts: dict) -> Any:
     if type(batch) is dict:
         return parts
     try:
-        again = copy.copy(batch)
-        again.update(parts)  # type: ignore[attr-defined]
+        again: Any = copy.copy(batch)
+        for key, part in parts.items():
+            again[key] = part
         return again
     except (AttributeError, TypeError):
         return parts
@@ -57,7 +63,8 @@ def _mapping(batch: Mapping, parts: dict) -> Any:
 def _dataclass(batch: Any, leaf: Leaf) -> Any:
     again = copy.copy(batch)
     for field in dataclasses.fields(batch):
-        object.__setattr__(again, field.name, mapped(getattr(batch, field.name), leaf))
+        if hasattr(batch, field.name):
+            object.__setattr__(again, field.name, mapped(getattr(batch, field.name), leaf))
     return again
 
 
@@ -90,27 +97,19 @@ def dgl_has(device_type: str) -> bool:
 def without_dgl(batch: Any) -> Any:
     """`batch` with a :class:`Block` in place of every DGL graph: int32 ids where they fit, both adjacencies and the stack of
     relations made, so that nothing is left to be made on the GPU."""
-    if is_dgl(batch):
-        return Block(_topology(batch), *(_data(view) for view in (batch.srcdata, batch.dstdata, batch.edata)))
-    if isinstance(batch, tuple):
-        parts = [without_dgl(part) for part in batch]
-        return type(batch)(*parts) if hasattr(batch, "_fields") else type(batch)(parts)
-    if isinstance(batch, list):
-        return [without_dgl(part) for part in batch]
-    if isinstance(batch, Mapping):
-        return _mapping(batch, {key: without_dgl(part) for key, part in batch.items()})
-    return batch
+    return mapped(batch, lambda x: _block(x) if is_dgl(x) else x)
 
 
-def _topology(g: Any) -> Graph | HeteroGraph:
-    if len(g.canonical_etypes) == 1:
-        graph = _narrow(Graph.from_dgl(g))
-        graph.csr()
-        return graph
+def _block(g: Any) -> Block:
+    return Block(_topology(g), *(_data(view) for view in (g.srcdata, g.dstdata, g.edata)))
+
+
+def _topology(g: Any) -> HeteroGraph:
     whole = HeteroGraph.from_dgl(g)
-    whole.stack()
+    if len(whole) > 1:
+        whole.stack()
     whole = _narrow(whole)
-    whole.stack().graph.csr()
+    (whole.stack().graph if len(whole) > 1 else whole[whole.canonical_etypes[0]]).csr()
     return whole
 
 

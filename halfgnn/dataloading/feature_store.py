@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import mmap
 import warnings
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -26,7 +26,8 @@ class FeatureStore:
       2021);
     * a GPU.
 
-    May be pickled to other processes: files are mapped anew there, shared memory stays shared.
+    May be pickled to other processes: files are mapped anew there, shared memory stays shared. The rows of a file are in memory
+    that cannot be written to: to write to `data` would end the process.
 
     Args:
         data: a tensor, or a numpy array or memmap, (N, *). It is not copied.
@@ -72,7 +73,9 @@ class FeatureStore:
             FileNotFoundError. TypeError: another dtype than expected, or one that cannot be mapped.
             ValueError: another shape or size than expected, a truncated file.
         """
-        path = Path(path)
+        path = Path(path).resolve()
+        if dtype is not None and not isinstance(dtype, torch.dtype):
+            raise TypeError(f"dtype is {dtype!r}; expected a torch.dtype")
         is_npy = path.suffix == ".npy"
         layout = _npy_layout(path) if is_npy else _raw_layout(path, dtype, shape)
         if dtype is not None and layout.dtype != dtype:
@@ -109,7 +112,7 @@ class FeatureStore:
     def __reduce__(self):
         if self._file is None:
             return _rebuilt, (self.data, self.num_threads)
-        return _reopened, (self._file.path, self._file.layout, self.num_threads, self._file.window)
+        return _reopened, (self._file.path, self._file.layout, self.num_threads, self._file.window, self._file.state)
 
     # ---- other places ------------------------------------------------------------------------------------------------------------
 
@@ -142,9 +145,7 @@ class FeatureStore:
         part = FeatureStore(self.data[begin:end], num_threads=self.num_threads)
         if self._file is not None:
             first = self._file.window[0]
-            part._file = _File(
-                self._file.path, self._file.layout, self._file.mapped, (first + begin, first + max(begin, end))
-            )
+            part._file = replace(self._file, window=(first + begin, first + max(begin, end)))
         return part
 
     def rows(self, ids: Tensor) -> Rows:
@@ -198,11 +199,14 @@ class FeatureStore:
             try:
                 _check_range(ids, "ids", len(self))
             except ValueError as error:
-                raise IndexError(str(error)) from None
+                raise IndexError(f"{error}, the rows of {self!r}") from None
             ids = ids.to(device, non_blocking=True)
         if out is None:
             out = torch.empty((ids.shape[0], *self.shape[1:]), dtype=self.dtype, device=device)
-        torch.ops.halfgnn.gather_rows(self.data, ids, out, self.num_threads)
+        try:
+            torch.ops.halfgnn.gather_rows(self.data, ids, out, self.num_threads)
+        except IndexError as error:
+            raise IndexError(str(error).replace("the rows of table", f"the rows of {self!r}")) from None
         return out
 
     def _check_file(self) -> None:
@@ -263,6 +267,7 @@ class _File:
     layout: _Layout
     mapped: Any  # mmap.mmap; None of an empty file
     window: tuple[int, int]  # rows of the layout
+    state: tuple[int, int]  # size and time of the last change
 
     def check_size(self) -> None:
         if self.mapped is not None and self.mapped.size() < self.layout.end:  # of the file, as it is now
@@ -286,13 +291,22 @@ def _opened(path: Path, layout: _Layout, num_threads: int, window: tuple[int, in
             warnings.simplefilter("ignore", UserWarning)  # read-only memory; a store is never written to
             flat = torch.frombuffer(mapped, dtype=layout.dtype, offset=layout.offset, count=layout.count)
         data = flat.view(layout.shape)
-    file = _File(path, layout, mapped, window or (0, layout.shape[0]))
+    file = _File(path, layout, mapped, window or (0, layout.shape[0]), _state(path))
     store = FeatureStore(data[slice(*file.window)], num_threads=num_threads)
     store._file = file
     return store
 
 
-def _reopened(path: Path, layout: _Layout, num_threads: int, window: tuple[int, int]) -> FeatureStore:
+def _state(path: Path) -> tuple[int, int]:
+    stat = path.stat()
+    return stat.st_size, stat.st_mtime_ns
+
+
+def _reopened(
+    path: Path, layout: _Layout, num_threads: int, window: tuple[int, int], state: tuple[int, int]
+) -> FeatureStore:
+    if _state(path) != state:
+        raise ValueError(f"{path} has changed since its FeatureStore was made; expected the same file")
     return _opened(path, layout, num_threads, window)
 
 
@@ -316,8 +330,6 @@ def _npy_layout(path: Path) -> _Layout:
 def _raw_layout(path: Path, dtype: torch.dtype | None, shape: tuple[int, ...] | None) -> _Layout:
     if dtype is None or shape is None:
         raise ValueError(f"dtype and shape are needed for {path}, which is no .npy file")
-    if not isinstance(dtype, torch.dtype):
-        raise TypeError(f"dtype is {dtype!r}; expected a torch.dtype")
     shape = tuple(shape)
     size = path.stat().st_size
     row = int(torch.Size(shape[1:]).numel()) * dtype.itemsize
@@ -357,14 +369,18 @@ def _of_array(data: Any) -> tuple[Tensor, _File | None]:
     with warnings.catch_warnings():
         warnings.simplefilter("ignore", UserWarning)
         tensor = torch.from_numpy(data)
-    if not isinstance(data, np.memmap) or data.filename is None:
+    root: Any = data  # a view of a memmap, and a slice of one, which is one too, lie in its memory
+    while isinstance(getattr(root, "base", None), np.ndarray):
+        root = root.base
+    if not isinstance(root, np.memmap) or root.filename is None:
         return tensor, None
+    if root.mode == "c":
+        raise ValueError(
+            "data is a copy-on-write memmap, of which other processes would not see what was written; expected mode 'r'"
+        )
     if not data.flags.c_contiguous:
         raise ValueError(f"data is a memmap with strides {data.strides}; expected whole rows, one after the other")
-    # A slice of a memmap is one too, and still has the offset of the whole.
-    base = data
-    while isinstance(base.base, np.memmap):
-        base = base.base
-    layout = _Layout(dtype, tuple(data.shape), base.offset + data.ctypes.data - base.ctypes.data)
-    mapped = base._mmap  # type: ignore[attr-defined]
-    return tensor, _File(Path(data.filename), layout, mapped, (0, len(data)))
+    layout = _Layout(dtype, tuple(data.shape), root.offset + data.ctypes.data - root.ctypes.data)
+    path = Path(root.filename).resolve()
+    mapped = root._mmap  # type: ignore[attr-defined]
+    return tensor, _File(path, layout, mapped, (0, len(data)), _state(path))

@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import atexit
 import contextlib
 import queue
 import threading
 import time
 import warnings
+import weakref
 from collections.abc import Callable, Iterable, Iterator
 from typing import Any
 
@@ -33,20 +35,21 @@ class Prefetcher:
     device. Where it cannot, as the wheels on PyPI on a GPU, each becomes a :class:`Block`, which all of halfgnn takes.
 
     Args:
-        loader: any iterable of mini-batches. May be iterated over again if the loader may.
+        loader: any iterable of mini-batches. May be iterated over again if the loader may, which a generator may not.
         device: where batches are wanted; by default the GPU, if there is one.
         fetch: function of a batch, run before it is moved: what makes of ids the rows of a store, and of a batch what the model
-            takes. It runs in the background, like the loader.
+            takes. It runs in the background, like the loader, and without gradients.
         depth: how many batches are ahead of the caller's, at most.
         background: whether a thread does the work. By default on a GPU alone.
         convert: whether DGL's graphs become Blocks. By default where DGL has no such device.
 
     Raises (when iterated over):
-        Whatever the loader, `fetch` or a gather raises, in the calling thread.
+        Whatever the loader, `fetch` or a gather raises, in the calling thread. RuntimeError: with a thread, where another iteration
+        over the same Prefetcher has begun. ValueError: the second time, where the loader is an iterator.
 
     Attributes:
-        times: seconds since the first batch in "sample" (the loader), "gather" (fetch, rows, conversion), "transfer" (copies, as
-            the device reports them) and "wait" (the caller, for a batch).
+        times: seconds, of all iterations, in "sample" (the loader), "gather" (fetch, rows, conversion), "transfer" (copies, as
+            the device reports them) and "wait" (the caller, for a batch; without a thread that is sampling and gathering).
         num_bytes: that were moved.
     """
 
@@ -73,17 +76,22 @@ class Prefetcher:
         self.num_bytes = 0
         self._mover = _CudaMover(self.device, self) if self.device.type == "cuda" else _HostMover()
         self._run: _Background | None = None
+        self._is_spent = False
 
     def __len__(self) -> int:
         return len(self.loader)  # type: ignore[arg-type]
 
     def __iter__(self) -> Iterator[Any]:
-        self.close()
+        if self._run is not None:
+            self._run.close(is_overtaken=True)
         iterator = iter(self.loader)  # here, where the caller's random state is
-        if not self.background:
-            return self._inline(iterator)
-        self._run = _Background(self, iterator)
-        return self._from(self._run)
+        if iterator is self.loader:
+            if self._is_spent:
+                raise ValueError(
+                    f"loader is a {type(iterator).__name__}, which can be iterated over once; expected an iterable for more epochs"
+                )
+            self._is_spent = True
+        return self._from(iterator) if self.background else self._inline(iterator)
 
     def close(self) -> None:
         """Ends the iteration under way, if any, and its thread."""
@@ -97,7 +105,10 @@ class Prefetcher:
     def __exit__(self, *_: Any) -> None:
         self.close()
 
-    def _from(self, run: _Background) -> Iterator[Any]:
+    def _from(self, iterator: Iterator) -> Iterator[Any]:
+        if self._run is not None:
+            self._run.close(is_overtaken=True)
+        run = self._run = _Background(self, iterator)
         try:
             while True:
                 with self._timed("wait"):
@@ -125,12 +136,14 @@ class Prefetcher:
                 batch = next(iterator)
             except StopIteration:
                 return None
-        with self._timed("gather"):
-            if self._converts():
-                batch = batches.without_dgl(batch)
+        with self._timed("gather"), torch.no_grad():
+            batch = self._converted(batch)
             if self.fetch is not None:
-                batch = self.fetch(batch)
+                batch = self._converted(self.fetch(batch))
         return self._mover.moved(batch, self._timed)
+
+    def _converted(self, batch: Any) -> Any:
+        return batches.without_dgl(batch) if self._converts() else batch
 
     def _converts(self) -> bool:
         if self.convert is None:
@@ -158,6 +171,16 @@ def _device(device: Any) -> torch.device:
 # ---- the thread --------------------------------------------------------------------------------------------------------------
 
 
+_runs: weakref.WeakSet[_Background] = weakref.WeakSet()
+
+
+@atexit.register
+def _close_all() -> None:
+    """A thread that is inside PyTorch when the interpreter ends would abort the process."""
+    for run in list(_runs):
+        run.close()
+
+
 class _Failure:
     def __init__(self, error: BaseException) -> None:
         self.error = error
@@ -171,7 +194,8 @@ class _Background:
         self._ready: queue.Queue = queue.Queue()
         self._permits = threading.Semaphore(owner.depth)  # batches that may be ahead of the caller's
         self._stopped = threading.Event()
-        self._is_over = False
+        self._is_over = self._is_overtaken = False
+        _runs.add(self)
         self._thread = threading.Thread(target=self._work, name="halfgnn-prefetcher", daemon=True)
         self._thread.start()
 
@@ -198,6 +222,10 @@ class _Background:
 
     def get(self) -> Any:
         """The next batch; None after the last. Raises what the thread has raised."""
+        if self._is_overtaken:
+            raise RuntimeError(
+                "another iteration over this Prefetcher has begun; make a Prefetcher for each of the two"
+            )
         if self._is_over:
             return None
         item = self._take()
@@ -216,7 +244,9 @@ class _Background:
                 if not self._thread.is_alive() and self._ready.empty():
                     return _Failure(RuntimeError("the thread of a Prefetcher has ended without a word"))
 
-    def close(self) -> None:
+    def close(self, is_overtaken: bool = False) -> None:
+        """is_overtaken: before its end, by another iteration."""
+        self._is_overtaken = self._is_overtaken or (is_overtaken and not self._is_over)
         self._stopped.set()
         self._is_over = True
         if self._thread is threading.current_thread():
@@ -247,10 +277,16 @@ class _HostMover:
 
     def moved(self, batch: Any, timed: Callable) -> tuple:
         with timed("gather"):
-            return (batches.mapped(batch, lambda x: x.gather(device="cpu") if isinstance(x, Rows) else x.cpu()),)
+            return (batches.mapped(batch, _on_cpu),)
 
     def received(self, batch: Any) -> Any:
         return batch
+
+
+def _on_cpu(x: Any) -> Any:
+    if isinstance(x, Rows):
+        return x.gather(device="cpu")
+    return x if x.device.type == "cpu" else x.to("cpu")
 
 
 class _CudaMover:
@@ -286,8 +322,10 @@ class _CudaMover:
         self._add_timing(start, end)
         return moved, end
 
-    def _staged(self, x: Tensor | Rows, slot: _Slot) -> Any:
-        """What is copied: page-locked memory with the content of x, or rows that the GPU gathers."""
+    def _staged(self, x: Any, slot: _Slot) -> Any:
+        """What is copied: page-locked memory with the content of x, or rows that the GPU gathers. DGL copies its graphs itself."""
+        if batches.is_dgl(x):
+            return x
         if isinstance(x, Rows):
             if x.store.can_be_read_by(self._device):
                 return Rows(x.store, self._staged(x.ids, slot))
@@ -298,11 +336,13 @@ class _CudaMover:
             return x
         return slot.empty(x.shape, x.dtype).copy_(x)
 
-    def _copied(self, x: Any) -> Tensor:
+    def _copied(self, x: Any) -> Any:
         if isinstance(x, Rows):
             return x.gather(device=self._device)
         if x.device == self._device:
             return x
+        if batches.is_dgl(x):
+            return x.to(self._device, non_blocking=True)
         self._owner.num_bytes += x.numel() * x.element_size()
         return x.to(self._device, non_blocking=True)
 

@@ -104,11 +104,23 @@ def _convert(relation: Any) -> Graph:
     csc = csr = None
     if "csc" in allowed:
         num_dst, num_src, indptr, indices, ids = relation.adjacency_matrix_tensors(0, True, "csr")
+        _check_sampled(indices, num_src)
         csc = (indptr, indices, _edge_ids(ids))
     if csc is None or "csr" in created:
         num_src, num_dst, indptr, indices, ids = relation.adjacency_matrix_tensors(0, False, "csr")
         csr = (indptr, indices, _edge_ids(ids))
     return Graph(num_src, num_dst, csc=csc, csr=csr)
+
+
+def _check_sampled(indices: Tensor, num_src: int) -> None:
+    """Raises for what the samplers of dgl 1.1.3 make, on the CPU, of graphs with int32 ids: sources that do not exist."""
+    if indices.dtype == torch.int32 and indices.device.type == "cpu" and indices.numel():
+        low, high = (int(x) for x in torch.aminmax(indices))
+        if low < 0 or high >= num_src:
+            raise ValueError(
+                f"g has a source node {high if high >= num_src else low}, but {num_src} source nodes; if it is a block, sample it "
+                "from g.long(): DGL's samplers on the CPU go wrong on int32 ids"
+            )
 
 
 def relation_topology(gidx: Any, etype: int) -> Topology:

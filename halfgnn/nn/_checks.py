@@ -10,7 +10,7 @@ from torch import Tensor, nn
 
 from ..graph import Graph
 from ..ops._common import check_operand
-from ._common import HALF, computed_type
+from ._common import HALF, computed_type, is_plain
 
 # ---- constructors ------------------------------------------------------------------------------------------------------------
 
@@ -82,10 +82,13 @@ def check_features(g: Graph, feat: Any, src: Any = None, dst: Any = None, dim: i
         check_pair(feat, "feat")
         check_operand(feat[0], "feat[0]", g, "u")
         check_columns(feat[0], "feat[0]", width, dim)
+        check_dtype(feat[0], "feat[0]", src)
         check_operand(feat[1], "feat[1]", g, "v")
+        check_dtype(feat[1], "feat[1]", dst)
         return check_columns(feat[1], "feat[1]", dst_width, dim)
     check_operand(feat, "feat", g, "u")
     check_columns(feat, "feat", width, dim)
+    check_dtype(feat, "feat", src)
     check_one_width("feat", width, dst_width)
 
 
@@ -109,6 +112,17 @@ def check_columns(x: Tensor, name: str, width: int | None, dim: int | None = 2) 
         raise ValueError(f"{name} has shape {tuple(x.shape)}; expected ({wanted})")
     if width is not None and not x.is_floating_point():
         raise TypeError(f"{name} has dtype {x.dtype}; expected a floating-point type")
+
+
+def check_dtype(x: Tensor, name: str, layer: Any) -> None:
+    """Raises where a projection would refuse x because its parameters have another dtype, and autocast is off."""
+    if not is_plain(layer) or x.dtype == layer.weight.dtype:
+        return
+    if not torch.is_autocast_enabled(x.device.type):
+        raise TypeError(
+            f"{name} has dtype {x.dtype} and the module's parameters {layer.weight.dtype}; expected one dtype, or a call under "
+            "torch.autocast"
+        )
 
 
 # ---- data of edges -----------------------------------------------------------------------------------------------------------

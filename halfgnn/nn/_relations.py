@@ -13,7 +13,7 @@ from .. import ops
 from ..heterograph import EdgeType, HeteroGraph, Stack
 from ..ops._common import apply, autocast, check_rows
 from . import _attention
-from ._checks import check_columns, width_of
+from ._checks import check_columns, check_dtype, width_of
 from ._common import is_plain, is_unhooked, padded, trimmed, without_autocast
 from ._linear import linear, node_logits, project_with_logits
 from .gatconv import GATConv
@@ -181,6 +181,14 @@ class _TakeRows(torch.autograd.Function):
         return grad.new_zeros(ctx.num_rows, *grad.shape[1:]).index_copy(0, ids.long(), grad), None
 
 
+def check_module_name(etype: Any) -> None:
+    """Raises where the edge type cannot name a parameter."""
+    if "." in str(etype):
+        raise ValueError(
+            f"the edge type {etype} has a dot, which PyTorch allows in no module's name; expected another name"
+        )
+
+
 def check_inputs(
     g: HeteroGraph, convs: Mapping[EdgeType, Any], src: Features, dst: Features, what: str = "inputs"
 ) -> None:
@@ -197,4 +205,6 @@ def check_inputs(
         for feats, ntype, target, layer, counts in ends:
             name = f"{what}[{ntype!r}]"
             check_rows(feats[ntype], name, counts[ntype], target, g.device)
-            check_columns(feats[ntype], name, width_of(layers.get("fc") or layers[layer]))
+            projection = layers.get("fc") or layers[layer]
+            check_columns(feats[ntype], name, width_of(projection))
+            check_dtype(feats[ntype], name, projection)

@@ -34,6 +34,8 @@ class HeteroGraphConv(nn.Module):
 
     def __init__(self, mods: Mapping[Any, nn.Module], aggregate: str | Callable[[list[Tensor], str], Any] = "sum"):
         super().__init__()
+        for etype in mods:
+            _relations.check_module_name(etype)
         self.mod_dict = mods
         self.mods = nn.ModuleDict({str(etype): module for etype, module in mods.items()})
         for module in self.mods.values():
@@ -64,7 +66,8 @@ class HeteroGraphConv(nn.Module):
         etypes = [etype for etype in graph.canonical_etypes if etype[0] in src and etype[2] in dst]
         convs = {etype: self._module_of(etype) for etype in etypes}
         has_arguments = any(etype[1] in arguments for etype in etypes for arguments in (mod_args, mod_kwargs))
-        if len(etypes) > 1 and not has_arguments and _relations.may_attend_together(convs.values()):
+        are_matrices = all(_is_matrix(src[etype[0]]) and _is_matrix(dst[etype[2]]) for etype in etypes)
+        if len(etypes) > 1 and are_matrices and not has_arguments and _relations.may_attend_together(convs.values()):
             _relations.check_inputs(graph, convs, src, dst)
             return self._together(graph, convs, src, dst)
         outputs: dict[str, list[Tensor]] = {}
@@ -110,6 +113,10 @@ def _sides(g: HeteroGraph, inputs: Any) -> tuple[dict[str, Tensor], dict[str, Te
         if ntype in g.num_dst:
             dst[ntype] = feat[: g.num_dst[ntype]]
     return dict(inputs), dst
+
+
+def _is_matrix(x: Any) -> bool:
+    return isinstance(x, Tensor) and x.dim() == 2
 
 
 def _in_order(g: HeteroGraph, by_type: Mapping[str, Any]) -> list[tuple[str, Any]]:

@@ -10,7 +10,7 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 from ..heterograph import EdgeType, HeteroGraph, _check_etype
-from ..ops._common import as_heterograph, check_name, check_probability
+from ..ops._common import as_heterograph, check_name, check_probability, check_rows
 from . import _relations
 from ._checks import checked_size
 from ._linear import applied, linear
@@ -27,8 +27,8 @@ class RGAT(nn.Module):
     normalisation and MLP serve all node types. A layer has the relations alone that the layers after it need: the last has those
     that end in `target`.
 
-    Differs from the baseline's program in nothing but speed: all relations of a layer are one fused attention, a relation projects
-    the features of its own sources alone, and biases are added once.
+    Computes what the baseline's program computes, in less time: all relations of a layer are one attention, a relation projects
+    only its own sources, or its sums where they are fewer, and biases are added once.
 
     Args:
         in_feats: width of the input, of every node type.
@@ -84,11 +84,11 @@ class RGAT(nn.Module):
         )
         self.dropout = nn.Dropout(dropout)
 
-    def forward(self, blocks: Sequence[Any], feats: Mapping[str, Tensor]) -> Tensor:
+    def forward(self, blocks: Any, feats: Mapping[str, Tensor]) -> Tensor:
         """
         Args:
             blocks: a HeteroGraph, DGLGraph or block for each layer, the input's first; the destinations of one are the sources of
-                the next.
+                the next. A single graph serves all layers.
             feats: {node type: (num_src, in_feats)} of the sources of blocks[0].
 
         Returns:
@@ -97,6 +97,8 @@ class RGAT(nn.Module):
         Raises:
             ValueError, TypeError, KeyError: another number of blocks, features of a wrong shape or missing, an edge type missing.
         """
+        if not isinstance(blocks, (list, tuple)):
+            blocks = [as_heterograph(blocks, "blocks")] * len(self.convs)
         if len(blocks) != len(self.convs):
             raise ValueError(f"blocks has {len(blocks)} graphs; expected {len(self.convs)}, one a layer")
         h = dict(feats)
@@ -107,12 +109,15 @@ class RGAT(nn.Module):
     def _layer(self, layer: int, g: HeteroGraph, h: Mapping[str, Tensor]) -> dict[str, Tensor]:
         """Features of the destinations from those of the sources, by node type."""
         own, ntypes = self._plan[layer]
-        convs: dict[EdgeType, Any] = {etype: self.convs[layer][str(etype)] for etype in own}  # type: ignore[index]
-        for ntype in (*ntypes, *(etype[0] for etype in own)):
+        name = f"the result of blocks[{layer - 1}]" if layer else "feats"
+        _check_block(g, f"blocks[{layer}]", own)
+        for ntype in dict.fromkeys((*ntypes, *(etype[0] for etype in own))):
             if ntype not in h:
-                raise KeyError(f"feats has no {ntype!r}; expected the features of {sorted({*ntypes, *h})}")
+                raise KeyError(f"{name} has no {ntype!r}; expected {sorted({*ntypes, *(etype[0] for etype in own)})}")
+            check_rows(h[ntype], f"{name}[{ntype!r}]", g.num_src[ntype], "u", g.device)
+        convs: dict[EdgeType, Any] = {etype: self.convs[layer][str(etype)] for etype in own}  # type: ignore[index]
         dst = {ntype: h[ntype][: g.num_dst[ntype]] for ntype in ntypes}
-        _relations.check_inputs(g, convs, h, dst, f"the result of blocks[{layer - 1}]" if layer else "feats")
+        _relations.check_inputs(g, convs, h, dst, name)
         rsts = _relations.attend_together(convs, g, h, dst)
         parts = [self._with_skip(layer, dst[ntype], rsts.get(ntype), _biases(convs, ntype)) for ntype in ntypes]
         x = torch.cat(parts) if len(parts) > 1 else parts[0]
@@ -133,6 +138,12 @@ class RGAT(nn.Module):
         return x
 
 
+def _check_block(g: HeteroGraph, name: str, etypes: Sequence[EdgeType]) -> None:
+    for etype in etypes:
+        if etype not in g.canonical_etypes:
+            raise KeyError(f"{name} has no edge type {etype}; it has {list(g.canonical_etypes)}")
+
+
 def _biases(convs: Mapping[EdgeType, Any], ntype: str) -> list[Tensor]:
     return [conv.bias for etype, conv in convs.items() if etype[2] == ntype]
 
@@ -143,6 +154,7 @@ def _plan(
     """For each layer the node types whose results the next one reads, and the relations that end in them."""
     for etype in etypes:
         _check_etype(etype)
+        _relations.check_module_name(etype)
     layers: list[tuple[tuple[EdgeType, ...], tuple[str, ...]]] = []
     ntypes: tuple[str, ...] = (target,)
     for _ in range(num_layers):

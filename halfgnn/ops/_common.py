@@ -46,7 +46,7 @@ def as_graph(g, name: str = "g", expected: str = "a halfgnn.Graph or a DGLGraph"
 
 def as_heterograph(g, name: str = "g") -> HeteroGraph:
     """The HeteroGraph itself, or that of a DGLGraph (kept with it) or Block."""
-    g = g.graph if isinstance(g, Block) else g
+    g = g.topology if isinstance(g, Block) else g
     if isinstance(g, HeteroGraph):
         return g
     dgl = sys.modules.get("dgl")
