@@ -108,6 +108,7 @@ class Prefetcher:
     def _from(self, iterator: Iterator) -> Iterator[Any]:
         if self._run is not None:
             self._run.close(is_overtaken=True)
+        self._mover.begin()
         run = self._run = _Background(self, iterator)
         try:
             while True:
@@ -122,6 +123,7 @@ class Prefetcher:
 
     def _inline(self, iterator: Iterator) -> Iterator[Any]:
         while True:
+            self._mover.begin()
             with self._timed("wait"):
                 made = self._made(iterator)
             if made is None:
@@ -178,7 +180,7 @@ _runs: weakref.WeakSet[_Background] = weakref.WeakSet()
 def _close_all() -> None:
     """A thread that is inside PyTorch when the interpreter ends would abort the process."""
     for run in list(_runs):
-        run.close()
+        run.close(seconds=_JOIN / 10)
 
 
 class _Failure:
@@ -244,17 +246,18 @@ class _Background:
                 if not self._thread.is_alive() and self._ready.empty():
                     return _Failure(RuntimeError("the thread of a Prefetcher has ended without a word"))
 
-    def close(self, is_overtaken: bool = False) -> None:
-        """is_overtaken: before its end, by another iteration."""
+    def close(self, is_overtaken: bool = False, seconds: float | None = None) -> None:
+        """is_overtaken: before its end, by another iteration. seconds: to wait for the thread."""
         self._is_overtaken = self._is_overtaken or (is_overtaken and not self._is_over)
         self._stopped.set()
+        self._permits.release()  # for which the thread may be waiting
         self._is_over = True
         if self._thread is threading.current_thread():
             return
-        self._thread.join(_JOIN)
+        self._thread.join(_JOIN if seconds is None else seconds)
         if self._thread.is_alive():
             warnings.warn(
-                f"a Prefetcher's loader has not given its batch for {_JOIN:.0f} seconds; its thread is left behind",
+                "a Prefetcher's loader is in the middle of a batch and does not end; its thread is left behind",
                 stacklevel=2,
             )
             return
@@ -271,6 +274,9 @@ class _Background:
 
 class _HostMover:
     """To the CPU: rows are gathered, tensors are there."""
+
+    def begin(self) -> None:
+        pass
 
     def context(self) -> contextlib.AbstractContextManager:
         return contextlib.nullcontext()
@@ -303,6 +309,10 @@ class _CudaMover:
         self._slots = [_Slot(cuda) for _ in range(self.NUM_SLOTS)]
         self._next = 0
         self._timings: list[tuple[Any, Any]] = []
+
+    def begin(self) -> None:
+        """What the caller has queued so far, such as a store's way to the GPU, comes before what is queued here."""
+        self._stream.wait_stream(self._cuda.current_stream(self._device))
 
     @contextlib.contextmanager
     def context(self) -> Iterator[None]:
