@@ -9,6 +9,7 @@
 #
 # make gpu-test      builds for this GPU if need be, runs every test there, and compute-sanitizer; a summary at the end
 # make gpu-sanitize  compute-sanitizer alone
+# make gpu-minibatch measures a step of mini-batch training by phase (needs DGL for its samplers)
 # make gpu-bench     measures the operators beside the pure gather and what others have; tables at the end. QUICK=1: a part
 #
 # PYTHON names that interpreter, OUT the folder of logs and rows (out/gpu). BUILD=0 takes halfgnn/_C.so as it is, BUILD=1
@@ -33,9 +34,10 @@ ARCHITECTURES = 8.0 9.0+PTX
 OUT ?= out/gpu
 BENCH ?= out/cpu
 BUILD ?= auto
+MINIBATCH = --data synthetic --scale 0.005 --data-dir $(OUT) --max-steps 20 --profile --rows $(OUT)/minibatch.csv
 GPU_RUN = $(PYTHON) tests/gpu/run.py --out $(OUT) --build $(BUILD) $(if $(BUDGET),--budget $(BUDGET))
 
-.PHONY: demo test test-architectures check bench clean gpu-test gpu-sanitize gpu-bench
+.PHONY: demo test test-architectures check bench clean gpu-test gpu-sanitize gpu-bench gpu-minibatch
 
 demo: $(VENV)/demo halfgnn/_C.so
 	$(PY) examples/gat_amp.py --dataset cora --dtype bf16 --heads 1 1 1 --backend both --epochs 50
@@ -74,6 +76,14 @@ gpu-sanitize:
 gpu-bench:
 	$(GPU_RUN) --groups
 	$(PYTHON) -m benchmarks gpu --out $(OUT) $(if $(QUICK),--quick) $(if $(BUDGET),--budget $(BUDGET))
+
+# A step of MAG240M's baseline by phase: prefetched or not, features in a file, page-locked and on the GPU. Sampling needs DGL.
+gpu-minibatch:
+	@if $(PYTHON) -c "import dgl, tqdm" > /dev/null 2>&1; then \
+	  for options in "" "--prefetch 0" "--features pinned" "--features device" "--dtype bf16" "--dtype fp32"; do \
+	    $(PYTHON) examples/rgat_minibatch.py $(MINIBATCH) --dtype fp16 $$options || exit 1; \
+	  done; \
+	else echo "mini-batches are not measured: their sampling needs DGL and tqdm"; fi
 
 halfgnn/_C.so: $(SOURCES) $(VENV)/build
 	@mkdir -p build
