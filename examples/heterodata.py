@@ -122,7 +122,7 @@ def load_imdb() -> HeteroData:
     are 0 or 1 (a movie's keywords, and those of all movies of a director or an actor), exact in float16 and not normalised.
 
     The wheel keeps that paper's split in the order of its rows: 100 movies a genre train, 100 a genre validate, and the other
-    2,339 test. On it the paper reports macro F1 of 56.9 % for GCN, 58.1 % for GAT, 56.8 % for HAN and 60.9 % for GTN (table 2).
+    2,339 test. The paper reports macro F1 on it.
     """
     folder = datasets.packaged("imdb")
     if folder is None:

@@ -102,8 +102,8 @@ def _project_last(stack: Stack, convs: list[Any], ends: Ends) -> dict[str, Tenso
     return {ntype: torch.stack(own) for ntype, own in parts.items()}
 
 
-# How many multiplications of a matrix product take as long as to gather and weight one value of a sum: ten measured on a CPU with
-# AVX2 and two threads; of a GPU with tensor cores reckoned, not measured.
+# How many multiplications of a matrix product take as long as to gather and weight one value of a sum: about ten by hand on a CPU
+# with AVX2 and two threads; of a GPU with tensor cores reckoned, not measured.
 _GATHER = {"cpu": 16, "cuda": 80}
 
 
