@@ -12,6 +12,7 @@ from torch import Tensor
 from torch.utils._python_dispatch import _disable_current_modes
 
 from . import _library  # noqa: F401  (loads torch.ops.halfgnn)
+from ._kept import Kept, kept, may_keep, taken
 
 _INT32_MAX = 2**31 - 1
 _MAX_COUNT = 2**48  # beyond any memory
@@ -151,8 +152,10 @@ class Graph:
     """A bipartite topology: edges from `num_src` source to `num_dst` destination nodes, which need not be different nodes.
 
     Holds in-edges (CSC) and out-edges (CSR), int32 or int64, on any device. Either side is made from the other when first asked
-    for, and kept. Edge data has one row an edge, in the order of the constructor's edges; `edge_ids is None` on a side says that
-    this order is that side's own, the fast path. Duplicate edges, self-loops and nodes without edges are all allowed.
+    for, and kept: on a GPU for every stream. A side that is first asked for while a CUDA graph is captured is made in the capture
+    and not kept; ask for it before. Edge data has one row per edge, in the order of the constructor's edges; `edge_ids is None` on
+    a side says that this order is that side's own, the fast path. Duplicate edges, self-loops and nodes without edges are all
+    allowed.
 
     A graph is immutable: do not write to the tensors that were passed in or that it returns.
     """
@@ -160,8 +163,8 @@ class Graph:
     num_src: int
     num_dst: int
     num_edges: int
-    _csc: Adjacency | None
-    _csr: Adjacency | None
+    _csc: Adjacency | Kept[Adjacency] | None
+    _csr: Adjacency | Kept[Adjacency] | None
 
     def __init__(self, num_src: int, num_dst: int, csc=None, csr=None):
         """From adjacencies (indptr, indices, edge_ids or None) that are known to be valid; nothing is checked here.
@@ -184,7 +187,10 @@ class Graph:
         raise AttributeError(f"a Graph is immutable: cannot delete {name!r}")
 
     def __reduce__(self):
-        return Graph, (self.num_src, self.num_dst, self._csc, self._csr)
+        return Graph, (self.num_src, self.num_dst, taken(self._csc), taken(self._csr))
+
+    def __copy__(self) -> Graph:
+        return self
 
     # ---- constructors ------------------------------------------------------------------------------------------------------------
 
@@ -355,15 +361,28 @@ class Graph:
 
     def _side(self, name: str, other: str, num_rows: int) -> Adjacency:
         side = getattr(self, name)
-        if side is None:
-            with ordinary_tensors():
-                side = Adjacency(*torch.ops.halfgnn.transpose.default(*getattr(self, other), num_rows))
-            object.__setattr__(self, name, side)
+        if type(side) is Adjacency:
+            return side
+        if side is not None:
+            return taken(side)
+        with ordinary_tensors():
+            side = Adjacency(*torch.ops.halfgnn.transpose.default(*taken(getattr(self, other)), num_rows))
+        if may_keep(side.indptr.device):
+            object.__setattr__(self, name, kept(side, side))
         return side
+
+    def _for_all_streams(self) -> Graph:
+        """Itself, just made on the current stream and about to be kept: other streams will wait for its sides."""
+        for name in ("_csc", "_csr"):
+            side = getattr(self, name)
+            if type(side) is Adjacency:
+                object.__setattr__(self, name, kept(side, side))
+        return self
 
     def edges(self) -> tuple[Tensor, Tensor]:
         """Sources and destinations, (E,) each, in the order of edge data."""
-        indptr, cols, edge_ids = self._any
+        is_csc = self._csc is not None
+        indptr, cols, edge_ids = self.csc() if is_csc else self.csr()
         rows = torch.repeat_interleave(
             torch.arange(indptr.numel() - 1, dtype=indptr.dtype, device=indptr.device),
             indptr.diff(),
@@ -373,15 +392,16 @@ class Graph:
             order = edge_ids.long()
             rows = torch.empty_like(rows).index_copy_(0, order, rows)
             cols = torch.empty_like(cols).index_copy_(0, order, cols)
-        return (cols, rows) if self._csc is not None else (rows, cols)
+        return (cols, rows) if is_csc else (rows, cols)
 
     # ---- properties --------------------------------------------------------------------------------------------------------------
 
     @property
     def _any(self) -> Adjacency:
+        """Either side, to be looked at on the host alone."""
         side = self._csc if self._csc is not None else self._csr
         assert side is not None
-        return side
+        return side.value if isinstance(side, Kept) else side
 
     @property
     def device(self) -> torch.device:
@@ -409,10 +429,10 @@ class Graph:
     # ---- other forms of the same graph -------------------------------------------------------------------------------------------
 
     def _map(self, fn) -> Graph:
-        def convert(side: Adjacency | None) -> Adjacency | None:
+        def convert(side: Adjacency | Kept[Adjacency] | None) -> Adjacency | None:
             if side is None:
                 return None
-            indptr, indices, edge_ids = side
+            indptr, indices, edge_ids = taken(side)
             return Adjacency(fn(indptr), fn(indices), None if edge_ids is None else fn(edge_ids))
 
         return Graph(self.num_src, self.num_dst, csc=convert(self._csc), csr=convert(self._csr))
@@ -441,7 +461,11 @@ class Graph:
 
     def reverse(self) -> Graph:
         """Every edge turned round; shares all tensors."""
-        return Graph(self.num_dst, self.num_src, csc=self._csr, csr=self._csc)
+        csc, csr = self._csc, self._csr
+        turned = Graph(self.num_dst, self.num_src, csc=self._any)
+        object.__setattr__(turned, "_csc", csr)
+        object.__setattr__(turned, "_csr", csc)
+        return turned
 
 
 # torch.save of a graph can be loaded with weights_only=True.

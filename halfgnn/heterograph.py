@@ -9,6 +9,7 @@ from typing import Any, NamedTuple
 import torch
 from torch import Tensor
 
+from ._kept import may_keep
 from .graph import Adjacency, Graph, _check_count, _check_fits, ordinary_tensors
 
 EdgeType = tuple[str, str, str]  # (type of the sources, relation, type of the destinations)
@@ -131,9 +132,12 @@ class HeteroGraph:
         return found[0]
 
     def _relation(self, etype: EdgeType) -> Graph:
-        if etype not in self._relations:
-            self._relations[etype] = self._unstacked(etype)
-        return self._relations[etype]
+        graph = self._relations.get(etype)
+        if graph is None:
+            graph = self._unstacked(etype)
+            if may_keep(graph.device):
+                self._relations[etype] = graph._for_all_streams()
+        return graph
 
     def _unstacked(self, etype: EdgeType) -> Graph:
         """A relation cut out of the stack of all: a graph that was moved holds nothing else."""
@@ -173,14 +177,20 @@ class HeteroGraph:
         Made on the CPU it is compact; on a GPU, which would have to be asked how many sources a relation reads, it is not.
         """
         key = self._all if etypes is None else _ordered(tuple(self.to_canonical_etype(etype) for etype in etypes))
-        if key not in self._stacks:
+        stack = self._stacks.get(key)
+        if stack is None:
             whole = self._stacks.get(self._all)
-            part = None if whole is None else _without_empty(whole, key)
-            if part is None:
-                with ordinary_tensors():
-                    part = _stacked(key, [self._relation(etype) for etype in key])
-            self._stacks[key] = part
-        return self._stacks[key]
+            stack = None if whole is None else _without_empty(whole, key)
+            if stack is not None:
+                self._stacks[key] = stack
+        if stack is None:
+            with ordinary_tensors():
+                stack = _stacked(key, [self._relation(etype) for etype in key])
+            if may_keep(self.device):
+                if len(key) > 1:  # else it is the relation's own graph
+                    stack.graph._for_all_streams()
+                self._stacks[key] = stack
+        return stack
 
     # ---- properties --------------------------------------------------------------------------------------------------------------
 

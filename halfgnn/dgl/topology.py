@@ -14,6 +14,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from .._kept import Kept, kept, may_keep, refuse_capture, taken
 from ..graph import Graph, ordinary_tensors
 from ..heterograph import HeteroGraph
 
@@ -34,7 +35,7 @@ class Topology:
         self.graph = graph
         self.device = graph.device
         self._copies: dict[torch.device, Graph] = {}
-        self._isolated: dict[torch.device, Tensor | None] = {}
+        self._isolated: dict[torch.device, Tensor | Kept[Tensor | None] | None] = {}
 
     def on(self, device: torch.device) -> Graph:
         """The graph on the device of the features."""
@@ -42,20 +43,23 @@ class Topology:
             return self.graph
         copy = self._copies.get(device)
         if copy is None:
+            refuse_capture(device, "the graph has to be copied to the device of the features", "call the module once")
             with ordinary_tensors():
-                copy = self._copies[device] = self.graph.to(device)
+                copy = self._copies[device] = self.graph.to(device)._for_all_streams()
         return copy
 
     def isolated(self, device: torch.device) -> Tensor | None:
         """Mask (num_dst,) of nodes without in-edges; on the CPU None where there are none."""
-        if device not in self._isolated:
-            indptr = self.on(device).csc()[0]
-            with ordinary_tensors():
-                mask = indptr[1:] == indptr[:-1]
-            # To ask a GPU would stall its stream; to mask in vain costs less.
-            absent = device.type == "cpu" and not bool(mask.any())
-            self._isolated[device] = None if absent else mask
-        return self._isolated[device]
+        if device in self._isolated:
+            return taken(self._isolated[device])
+        indptr = self.on(device).csc()[0]
+        with ordinary_tensors():
+            mask = indptr[1:] == indptr[:-1]
+        # To ask a GPU would stall its stream; to mask in vain costs less.
+        found = None if device.type == "cpu" and not bool(mask.any()) else mask
+        if may_keep(device):
+            self._isolated[device] = kept(found, [found])
+        return found
 
 
 def relation_graph(gidx: Any, etype: int) -> Any:
@@ -129,7 +133,10 @@ def relation_topology(gidx: Any, etype: int) -> Topology:
     topology = relation.__dict__.get(_TOPOLOGY)
     if topology is None:
         with ordinary_tensors():
-            topology = relation.__dict__[_TOPOLOGY] = Topology(_convert(relation))
+            topology = Topology(_convert(relation))
+        if may_keep(topology.device):
+            topology.graph._for_all_streams()
+            relation.__dict__[_TOPOLOGY] = topology
     return topology
 
 
@@ -139,7 +146,9 @@ def topology_of(gidx: Any) -> Topology | None:
     if topology is None:
         if gidx.number_of_etypes() != 1:
             return None
-        topology = gidx.__dict__[_TOPOLOGY] = relation_topology(gidx, 0)
+        topology = relation_topology(gidx, 0)
+        if may_keep(topology.device):
+            gidx.__dict__[_TOPOLOGY] = topology
     return topology
 
 
@@ -161,14 +170,18 @@ def union_topology(gidx: Any, etypes: list[int], side: int) -> Topology:
     """
     unions = gidx.__dict__.setdefault(_UNIONS, {})
     key = (side, *etypes)
-    if key not in unions:
+    union = unions.get(key)
+    if union is None:
         graphs = [relation_topology(gidx, etype).graph for etype in etypes]
         num_nodes = graphs[0].num_dst if side else graphs[0].num_src
         with ordinary_tensors():
             ends = torch.cat([graph.edges()[side] for graph in graphs])
-        union = Graph.from_edges(ends, ends, num_src=num_nodes, num_dst=num_nodes, check=False)
-        unions[key] = Topology(union)
-    return unions[key]
+        graph = Graph.from_edges(ends, ends, num_src=num_nodes, num_dst=num_nodes, check=False)
+        union = Topology(graph)
+        if may_keep(graph.device):
+            graph._for_all_streams()
+            unions[key] = union
+    return union
 
 
 def graph_from_dgl(g: Any, etype: str | tuple[str, str, str] | None = None) -> Graph:
@@ -208,10 +221,13 @@ def heterograph_from_dgl(g: Any) -> HeteroGraph:
         raise TypeError(f"g must be a DGLGraph, got {type(g).__name__}")
     known = gidx.__dict__.setdefault(_HETEROGRAPHS, {})
     etypes = tuple(g.canonical_etypes)  # names are the graph's, not the index's
-    if etypes not in known:
-        known[etypes] = HeteroGraph(
+    heterograph = known.get(etypes)
+    if heterograph is None:
+        heterograph = HeteroGraph(
             {etype: relation_topology(gidx, g.get_etype_id(etype)).graph for etype in etypes},
             num_src={ntype: g.num_src_nodes(ntype) for ntype in g.srctypes},
             num_dst={ntype: g.num_dst_nodes(ntype) for ntype in g.dsttypes},
         )
-    return known[etypes]
+        if may_keep(heterograph.device):
+            known[etypes] = heterograph
+    return heterograph

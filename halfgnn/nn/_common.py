@@ -10,6 +10,7 @@ import torch
 from torch import Tensor, nn
 from torch.nn.modules.module import _has_any_global_hook
 
+from .._kept import refuse_capture
 from ..graph import Graph, ordinary_tensors
 from ..ops._common import as_graph, autocast
 
@@ -32,10 +33,16 @@ def _any_empty(indptr: Tensor) -> bool:
 def check_in_degrees(g: Graph, error: type[Exception] = ValueError) -> None:
     """Raises `error` if a node has no in-edge.
 
-    The answer is kept with the graph: the device is asked once. Compiled code asks while it is traced.
+    The answer is kept with the graph: the device is asked once. Compiled code asks while it is traced. RuntimeError: a device that
+    was not asked yet cannot be while a CUDA graph is captured.
     """
     isolated = getattr(g, _HAS_ISOLATED, None)
     if isolated is None:
+        refuse_capture(
+            g.device,
+            "the module asks the device whether a node of the graph has no in-edge",
+            "call the module once with this graph, or construct it with allow_zero_in_degree=True",
+        )
         with ordinary_tensors():
             isolated = _any_empty(g.csc().indptr)
         if not torch.compiler.is_compiling():

@@ -10,13 +10,14 @@ import torch
 from torch import Tensor
 
 from .. import ops
+from .._kept import Kept, kept, may_keep, refuse_capture, taken
 from ..graph import Graph, ordinary_tensors
 from ..nn._common import without_autocast
 from ..ops._common import as_graph
 
 _INT32_MAX = 2**31 - 1
 FILLS = ("add", "sum", "mean", "min", "max", "mul")  # how features of self-loops are made of those of in-edges
-_LOOPS = "_loops"  # kept on a Graph: number of self-loops -> WithSelfLoops
+_LOOPS = "_loops"  # kept on a Graph: number of self-loops -> WithSelfLoops, or that Kept
 
 
 class _Known:
@@ -53,6 +54,7 @@ def graph_of(edge_index: Any, num_src: int, num_dst: int) -> Graph:
         ValueError: edge_index is not (2, E), or holds ids out of range (the first time: a device synchronisation); a Graph of
             other numbers of nodes.
         TypeError: edge_index is no dense tensor of integers. See Graph.from_torch_sparse for sparse ones.
+        RuntimeError: edge_index has to be converted while a CUDA graph is captured, which its check does not allow.
     """
     if isinstance(edge_index, Tensor):
         return _graph_of_tensor(edge_index, num_src, num_dst)
@@ -78,11 +80,16 @@ def _graph_of_tensor(edge_index: Any, num_src: int, num_dst: int) -> Graph:
     if known is None or not known.is_of(edge_index):
         known = _known[key] = _Known(edge_index, functools.partial(_forget, key))
     if (num_src, num_dst) not in known.graphs:
-        known.graphs[num_src, num_dst] = _make(edge_index, num_src, num_dst)
+        known.graphs[num_src, num_dst] = _make(edge_index, num_src, num_dst)._for_all_streams()
     return known.graphs[num_src, num_dst]
 
 
 def _make(edge_index: Tensor, num_src: int, num_dst: int) -> Graph:
+    refuse_capture(
+        edge_index.device,
+        "edge_index is not known yet, so that the device has to check its ids",
+        "call the module once with this tensor, or make its graph with halfgnn.pyg.graph_of and pass that",
+    )
     with ordinary_tensors():
         _check(edge_index, num_src, num_dst)
         g = Graph.from_edge_index(edge_index, num_src=num_src, num_dst=num_dst, check=False)
@@ -112,20 +119,32 @@ class WithSelfLoops:
     """A graph less its self-loops (node i to node i), and with one at each of the first `num_loops` nodes, in PyG's order."""
 
     def __init__(self, g: Graph, num_loops: int) -> None:
-        src, dst = g.edges()
         with ordinary_tensors():
-            kept = (src != dst).nonzero().squeeze(1)
-            self.kept = None if kept.numel() == g.num_edges else kept  # rows of edge data; None: all
+            src, dst = g.edges()
+            rows = (src != dst).nonzero().squeeze(1)
+            self.kept = None if rows.numel() == g.num_edges else rows  # rows of edge data; None: all
             self.num_loops = num_loops
-            self._edges = (src, dst) if self.kept is None else (src[kept], dst[kept])
+            self._edges = (src, dst) if self.kept is None else (src[rows], dst[rows])
             loops = torch.arange(num_loops, dtype=src.dtype, device=src.device)
             src, dst = (torch.cat([ends, loops]) for ends in self._edges)
         self.graph = Graph.from_edges(src, dst, num_src=g.num_src, num_dst=g.num_dst, check=False)
+        self._without: Graph | None = None
 
-    @functools.cached_property
+    def for_all_streams(self) -> WithSelfLoops | Kept[WithSelfLoops]:
+        """What to keep of it, just made on the current stream."""
+        self.graph._for_all_streams()
+        return kept(self, [self.kept, *self._edges])
+
+    @property
     def without(self) -> Graph:
-        """The graph without any self-loop."""
-        return Graph.from_edges(*self._edges, num_src=self.graph.num_src, num_dst=self.graph.num_dst, check=False)
+        """The graph without any self-loop; made when first asked for and kept."""
+        g = self._without
+        if g is None:
+            size = {"num_src": self.graph.num_src, "num_dst": self.graph.num_dst}
+            g = Graph.from_edges(*self._edges, **size, check=False)
+            if may_keep(g.device):
+                self._without = g._for_all_streams()
+        return g
 
     def edge_data(self, data: Tensor, fill_value: float | Tensor | str | None) -> Tensor:
         """Edge data of the original graph, followed by that of the self-loops, which `fill_value` says how to make.
@@ -155,15 +174,20 @@ class WithSelfLoops:
 
 
 def with_self_loops(g: Graph, num_loops: int) -> WithSelfLoops:
-    """Made once and kept with the graph."""
+    """Made once and kept with the graph. RuntimeError: asked for the first time while a CUDA graph is captured."""
     made = getattr(g, _LOOPS, None)
     if made is None or num_loops not in made:
         return _make_self_loops(g, num_loops)
-    return made[num_loops]
+    return taken(made[num_loops])
 
 
 @torch.compiler.disable
 def _make_self_loops(g: Graph, num_loops: int) -> WithSelfLoops:
+    refuse_capture(
+        g.device,
+        "the module makes the graph's self-loops, and asks the device how many there are",
+        "call the module once with this graph, or construct it with add_self_loops=False",
+    )
     made = WithSelfLoops(g, num_loops)
-    object.__setattr__(g, _LOOPS, {**getattr(g, _LOOPS, {}), num_loops: made})
+    object.__setattr__(g, _LOOPS, {**getattr(g, _LOOPS, {}), num_loops: made.for_all_streams()})
     return made
