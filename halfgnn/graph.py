@@ -399,7 +399,10 @@ class Graph:
     @property
     def _any(self) -> Adjacency:
         """Either side, to be looked at on the host alone."""
-        side = self._csc if self._csc is not None else self._csr
+        side = self._csc
+        if type(side) is Adjacency:
+            return side
+        side = self._csr if side is None else side
         assert side is not None
         return side.value if isinstance(side, Kept) else side
 
