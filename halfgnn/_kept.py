@@ -1,4 +1,7 @@
-"""What is made when first asked for and then kept: for every CUDA stream, and never from inside a CUDA-graph capture.
+"""What is made when first asked for and then kept must serve every later caller: in other modes of PyTorch, on other CUDA streams,
+after a CUDA-graph capture.
+
+Tensors of inference mode or of tracing are not kept: see :func:`ordinary_tensors`.
 
 Work on a GPU is queued on a stream. What one stream has queued need not be done when another stream reads it, and what is
 queued during a capture is not done at all until the graph is replayed. So a value is kept together with an event, for which
@@ -10,14 +13,44 @@ on its own stream, or before the stream was synchronised.
 
 from __future__ import annotations
 
+import contextlib
 import warnings
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
 from typing import Generic, TypeVar
 
 import torch
 from torch import Tensor
+from torch.utils._python_dispatch import _disable_current_modes
 
 T = TypeVar("T")
+
+
+# ---- modes -------------------------------------------------------------------------------------------------------------------
+
+
+@contextlib.contextmanager
+def ordinary_tensors() -> Iterator[None]:
+    """Tensors made here outlive the mode that the caller happens to be in.
+
+    A topology is kept with its graph, so what inference mode, a fake or proxy tensor mode (torch.export) or a functorch transform
+    would make of its tensors must not be kept. Compiled code is traced as it stands; its side effects are real tensors.
+    """
+    if torch.compiler.is_dynamo_compiling():
+        yield
+        return
+    with torch.inference_mode(False), _disable_current_modes(), torch._C._DisableFuncTorch():
+        yield
+
+
+def ordinary(tensor: Tensor) -> Tensor:
+    """The tensor, or a copy if it is one of inference mode: autograd can save no such tensor."""
+    if torch.compiler.is_dynamo_compiling() or not tensor.is_inference():
+        return tensor
+    with ordinary_tensors():
+        return tensor.clone()
+
+
+# ---- streams and captures ----------------------------------------------------------------------------------------------------
 
 
 def _has_streams(device: torch.device) -> bool:

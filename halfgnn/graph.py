@@ -2,34 +2,17 @@
 
 from __future__ import annotations
 
-import contextlib
 import operator
-from collections.abc import Iterator
 from typing import NamedTuple
 
 import torch
 from torch import Tensor
-from torch.utils._python_dispatch import _disable_current_modes
 
 from . import _library  # noqa: F401  (loads torch.ops.halfgnn)
-from ._kept import Kept, kept, may_keep, taken
+from ._kept import Kept, kept, may_keep, ordinary, ordinary_tensors, taken
 
 _INT32_MAX = 2**31 - 1
 _MAX_COUNT = 2**48  # beyond any memory
-
-
-@contextlib.contextmanager
-def ordinary_tensors() -> Iterator[None]:
-    """Tensors made here outlive the mode that the caller happens to be in.
-
-    A topology is kept with its graph, so what inference mode, a fake or proxy tensor mode (torch.export) or a functorch transform
-    would make of its tensors must not be kept. Compiled code is traced as it stands; its side effects are real tensors.
-    """
-    if torch.compiler.is_dynamo_compiling():
-        yield
-        return
-    with torch.inference_mode(False), _disable_current_modes(), torch._C._DisableFuncTorch():
-        yield
 
 
 class Adjacency(NamedTuple):
@@ -38,6 +21,13 @@ class Adjacency(NamedTuple):
     indptr: Tensor  # (rows + 1,)
     indices: Tensor  # (E,)
     edge_ids: Tensor | None  # (E,); None: edge data is stored in this order
+
+
+def _adjacency(side) -> Adjacency | None:
+    if side is None:
+        return None
+    indptr, indices, edge_ids = side
+    return Adjacency(ordinary(indptr), ordinary(indices), None if edge_ids is None else ordinary(edge_ids))
 
 
 def _check_ids(tensor: Tensor, name: str) -> Tensor:
@@ -83,6 +73,14 @@ def _check_fits(idtype: torch.dtype, **counts: int) -> None:
         for name, count in counts.items():
             if count > _INT32_MAX:
                 raise ValueError(f"{name} is {count}, too large for int32 ids; use int64 ids")
+
+
+def _check_sortable(num_edges: int, device: torch.device) -> None:
+    if device.type == "cuda" and num_edges > _INT32_MAX:
+        raise ValueError(
+            f"num_edges is {num_edges}; on CUDA at most 2**31 - 1 = {_INT32_MAX} edges can be sorted. Make the graph on the CPU, "
+            "there call g.csc() and g.csr(), and move it with g.to(device)"
+        )
 
 
 def _indptr_of_sorted(rows: Tensor, num_rows: int, check: bool) -> Tensor:
@@ -169,15 +167,16 @@ class Graph:
     def __init__(self, num_src: int, num_dst: int, csc=None, csr=None):
         """From adjacencies (indptr, indices, edge_ids or None) that are known to be valid; nothing is checked here.
 
-        Use the `from_*` constructors for data that may be wrong.
+        Use the `from_*` constructors for data that may be wrong. Tensors of inference mode are copied, here and there, so that a
+        graph that was made while a model was evaluated can be trained on.
         """
         if csc is None and csr is None:
             raise ValueError("csc and csr are both None; expected at least one")
         put = object.__setattr__
         put(self, "num_src", num_src)
         put(self, "num_dst", num_dst)
-        put(self, "_csc", None if csc is None else Adjacency(*csc))
-        put(self, "_csr", None if csr is None else Adjacency(*csr))
+        put(self, "_csc", _adjacency(csc))
+        put(self, "_csr", _adjacency(csr))
         put(self, "num_edges", (csc if csc is not None else csr)[1].shape[0])
 
     def __setattr__(self, name, value):
@@ -212,14 +211,16 @@ class Graph:
             src, dst: (E,) int32 or int64, the ends of every edge.
             num_src, num_dst: numbers of nodes; by default one more than the largest id (a device synchronisation).
             sort: store edges in CSC order, which makes every operator faster. Edge data must then follow: `efeat[perm]`.
-            is_sorted: edges are stored by destination already, as samplers do: nothing is sorted nor copied.
+            is_sorted: edges are stored by destination already, as samplers do: nothing is sorted nor copied, but for tensors of
+                inference mode.
             check: verify that ids are in range, and sorted if is_sorted (a device synchronisation).
 
         Returns:
             A Graph; with `sort=True` the pair (Graph, perm) with perm (E,).
 
         Raises:
-            TypeError, ValueError: for other dtypes, unequal shapes, ids out of range, or counts too large for int32 ids.
+            TypeError, ValueError: for other dtypes, unequal shapes, ids out of range, counts too large for int32 ids, or, unless
+                is_sorted, more than 2**31 - 1 edges on CUDA.
         """
         src, dst = _check_ids(src, "src"), _check_ids(dst, "dst")
         _check_alike(dst, "dst", src, "src")
@@ -235,6 +236,7 @@ class Graph:
             if sort:
                 raise ValueError("sort and is_sorted are both True; expected one of them")
             return cls(num_src, num_dst, csc=(_indptr_of_sorted(dst, num_dst, check), src, None))
+        _check_sortable(src.numel(), src.device)
         with ordinary_tensors():
             indptr, indices, edge_ids = torch.ops.halfgnn.coo_to_csr.default(dst, src, num_dst)
         if sort:
@@ -251,7 +253,8 @@ class Graph:
         num_src: int | None = None,
         check: bool = True,
     ) -> Graph:
-        """From in-edges: row v of indptr (num_dst + 1,) delimits v's sources in indices (E,). Nothing is copied.
+        """From in-edges: row v of indptr (num_dst + 1,) delimits v's sources in indices (E,). Nothing is copied, but
+        for tensors of inference mode.
 
         edge_ids (E,) gives the edge-data row of each position; None: edge data is in this order.
 
@@ -272,7 +275,8 @@ class Graph:
         num_dst: int | None = None,
         check: bool = True,
     ) -> Graph:
-        """From out-edges: row u of indptr (num_src + 1,) delimits u's destinations in indices (E,). Else as :meth:`from_csc`."""
+        """From out-edges: row u of indptr (num_src + 1,) delimits u's destinations in indices (E,). Otherwise like
+        :meth:`from_csc`."""
         csr, num_dst = _compressed("csr", indptr, indices, edge_ids, num_dst, check)
         return cls(csr.indptr.numel() - 1, num_dst, csr=csr)
 
@@ -352,7 +356,10 @@ class Graph:
     # ---- the two sides -----------------------------------------------------------------------------------------------------------
 
     def csc(self) -> Adjacency:
-        """In-edges: indptr (num_dst + 1,), indices (E,) = sources, edge_ids (E,) or None; made from CSR when first asked for."""
+        """In-edges: indptr (num_dst + 1,), indices (E,) = sources, edge_ids (E,) or None; made from CSR when first asked for.
+
+        ValueError: more than 2**31 - 1 edges, from which CUDA cannot make it.
+        """
         return self._side("_csc", "_csr", self.num_dst)
 
     def csr(self) -> Adjacency:
@@ -365,6 +372,7 @@ class Graph:
             return side
         if side is not None:
             return taken(side)
+        _check_sortable(self.num_edges, self.device)
         with ordinary_tensors():
             side = Adjacency(*torch.ops.halfgnn.transpose.default(*taken(getattr(self, other)), num_rows))
         if may_keep(side.indptr.device):
@@ -436,7 +444,8 @@ class Graph:
             if side is None:
                 return None
             indptr, indices, edge_ids = taken(side)
-            return Adjacency(fn(indptr), fn(indices), None if edge_ids is None else fn(edge_ids))
+            with ordinary_tensors():
+                return Adjacency(fn(indptr), fn(indices), None if edge_ids is None else fn(edge_ids))
 
         return Graph(self.num_src, self.num_dst, csc=convert(self._csc), csr=convert(self._csr))
 

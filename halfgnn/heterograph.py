@@ -9,8 +9,8 @@ from typing import Any, NamedTuple
 import torch
 from torch import Tensor
 
-from ._kept import may_keep
-from .graph import Adjacency, Graph, _check_count, _check_fits, ordinary_tensors
+from ._kept import may_keep, ordinary, ordinary_tensors
+from .graph import Adjacency, Graph, _check_count, _check_fits
 
 EdgeType = tuple[str, str, str]  # (type of the sources, relation, type of the destinations)
 
@@ -87,6 +87,9 @@ class HeteroGraph:
 
     def __reduce__(self):
         return _rebuilt, (self.canonical_etypes, self.num_src, self.num_dst, self._relations, self._stacks)
+
+    def __copy__(self) -> HeteroGraph:
+        return self
 
     # ---- constructors ------------------------------------------------------------------------------------------------------------
 
@@ -256,7 +259,8 @@ class HeteroGraph:
             sizes = {"num_src": self.num_src[etype[0]], "num_dst": self.num_dst[etype[2]]}
             _check_fits(torch.int32, **sizes, num_edges=self.num_edges(etype))
         for stack in self._stacks.values():
-            _check_fits(torch.int32, num_src=stack.graph.num_src, num_edges=stack.graph.num_edges)
+            whole = stack.graph
+            _check_fits(torch.int32, num_src=whole.num_src, num_dst=whole.num_dst, num_edges=whole.num_edges)
         return self._map(lambda t: t.to(torch.int32))
 
     def long(self) -> HeteroGraph:
@@ -312,6 +316,10 @@ def _count(counts: Any, ntype: str | None) -> int:
 
 def _rebuilt(etypes, num_src, num_dst, relations, stacks) -> HeteroGraph:
     graph = HeteroGraph.__new__(HeteroGraph)
+    stacks = {
+        key: stack._replace(src_ids=tuple(None if ids is None else ordinary(ids) for ids in stack.src_ids))
+        for key, stack in stacks.items()
+    }
     graph._put(canonical_etypes=etypes, num_src=num_src, num_dst=num_dst, _relations=relations, _stacks=stacks)
     return graph
 
