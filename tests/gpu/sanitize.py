@@ -51,6 +51,30 @@ def _width_cases(width: int) -> list[Case]:
     ]
 
 
+# Hubs of so many edges have more pieces than a warp combines by itself: blocks do (test_gpu_sanitize.py).
+BLOCK_HUB_EDGES = 9_000
+
+
+def _block_cases() -> list[Case]:
+    """Those whose rows are cut and put together again, narrow: the hub is long."""
+
+    def case(name, call, *shapes):
+        return Case(f"{name} by blocks", call, shapes)
+
+    return [
+        case("copy_u_sum", ops.copy_u_sum, ("u", (33,))),
+        case("copy_u_mean", ops.copy_u_mean, ("u", (8,))),
+        case("copy_u_max", ops.copy_u_max, ("u", (33,))),
+        case("u_mul_e_sum 3 heads", ops.u_mul_e_sum, ("u", (3, 8)), ("e", (3, 1))),
+        case("u_add_e_sum", ops.u_add_e_sum, ("u", (3,)), ("e", (3,))),
+        case("u_add_e_min", ops.u_add_e_min, ("u", (3,)), ("e", (3,))),
+        case("u_dot_v", ops.u_dot_v, ("u", (8,)), ("v", (8,))),
+        *(case(f"edge_softmax of {columns}", ops.edge_softmax, ("e", (columns,))) for columns in (1, 6)),
+        *(gpu_cases.attention(kind, 2, 12, dropout_p=0.3) for kind in KINDS),
+        *(gpu_cases.attention(kind, 1, 40) for kind in KINDS),
+    ]
+
+
 def _graphs():
     """(name, graph on the CPU)"""
     yield "hubs", gpu_cases.hub_graph(torch.int32, hub_edges=1_500, num_edges=300)
@@ -121,6 +145,9 @@ def plan(stride: int):
     """(graph name, graph, case, dtype, misaligned); every stride-th of the widths' cases, in turn over the graphs."""
     dtypes = itertools.cycle(gpu_cases.DTYPES)
     shifted = itertools.cycle([False, True, False])
+    block_hubs = gpu_cases.hub_graph(torch.int32, hub_edges=BLOCK_HUB_EDGES, num_edges=300)
+    for case in _block_cases():
+        yield "hubs for blocks", block_hubs, case, next(dtypes), next(shifted)
     widths = [case for width in WIDTHS for case in _width_cases(width)]
     for turn, (name, graph) in enumerate(_graphs()):
         # All of them on the first graph, and every general case; a part on each of the others.
