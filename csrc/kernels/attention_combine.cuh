@@ -43,7 +43,7 @@ struct CombineTeam {
       __syncthreads();
       if (warp < half) sums[warp][lane] += sums[warp + half][lane];
     }
-    const double total = sums[0][lane];
+    const double total = sums[warp][lane];  // each warp its own: the first one's was written since the last barrier
     __syncthreads();
     return total;
   }

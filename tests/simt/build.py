@@ -36,6 +36,8 @@ SANITIZERS = [
 # Kernels for bfloat16 are those for fp16, element for element at the same addresses: of the two, UndefinedBehaviorSanitizer
 # watches fp16's alone, since it takes nearly half of their compilation.
 AS_FP16 = "*_bfloat16.cu"
+# Checks of accesses pass by races.cpp.
+WRAPPED = [f"-Wl,--wrap=__asan_{access}{size}" for access in ("load", "store") for size in (1, 2, 4, 8, 16, "N")]
 COMMON = [
     "-std=c++17",
     "-g1",
@@ -160,7 +162,8 @@ class Ninja:
         source = BUILD / folder / "shared_variables.s"
         self.add("shared_variables", source, kernels, implicit=[HERE / "build.py"])
         shared = self.add("assemble", source.with_suffix(".o"), [source])
-        self.add("link", output, [*kernels, *others, shared], [*SANITIZERS, "-Wl,-Bsymbolic", "-Wl,-z,defs", *flags])
+        inputs, linking = [*kernels, *others, shared], [*SANITIZERS, *WRAPPED, "-Wl,-Bsymbolic", "-Wl,-z,defs", *flags]
+        self.add("link", output, inputs, linking)
 
     def text(self):
         return "\n".join(self.lines) + "\n"
@@ -193,7 +196,7 @@ def _ninja_file():
             "-O1",
             *includes,
             *sanitizers,
-            # Checks of accesses as calls: a quarter less to compile.
+            # Checks of accesses as calls: a quarter less to compile, and races.cpp stands between.
             "--param=asan-instrumentation-with-call-threshold=0",
             "-Wno-unknown-pragmas",
             "-fno-extern-tls-init",

@@ -30,6 +30,7 @@ constexpr Name kNames[] = {
     {"shuffles", &Settings::shuffles},
     {"warp_barriers", &Settings::warp_barriers},
     {"block_barriers", &Settings::block_barriers},
+    {"races", &Settings::races},
     {"launches", &Settings::launches},
     {"blocks", &Settings::blocks},
     {"switches", &Settings::switches},

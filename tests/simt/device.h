@@ -15,6 +15,7 @@ struct Settings {
   int64_t shuffles = 1;
   int64_t warp_barriers = 1;
   int64_t block_barriers = 1;
+  int64_t races = 1;  // 0: they are not looked for
   // Counted over all launches so far.
   int64_t launches = 0;
   int64_t blocks = 0;

@@ -17,6 +17,7 @@
 
 #include "device.h"
 #include "fiber.h"
+#include "races.h"
 #include "shared_memory.h"
 #include "simt/launch.h"
 
@@ -78,6 +79,7 @@ class Machine {
  public:
   cudaError_t launch(const cudaLaunchConfig_t& config, const void* kernel, const Body& body);
   uint64_t collective(const Request& request);
+  void watch(const Access& access) { report(races_.access(current_, access)); }
   bool is_running() const { return is_running_; }
   int current_lane() const { return current_ % warpSize; }
   [[noreturn]] void fail_lane(const std::string& message);
@@ -104,6 +106,7 @@ class Machine {
     if (warps_[warp].runnable == 0) ready_ &= ~(1u << warp);
   }
   void leave();
+  void report(const Race& race);
   void complete_barrier();
   void complete(int warp, uint32_t mask);
   void check_same(int warp, uint32_t mask);
@@ -122,6 +125,7 @@ class Machine {
   Random random_;
   Body body_{};
   SharedMemory* shared_ = nullptr;
+  Races races_;
   const void* kernel_ = nullptr;
   int threads_ = 0;
   int num_warps_ = 0;
@@ -187,11 +191,17 @@ std::string to_string(const Site& site) {
   return std::string(slash != nullptr ? slash + 1 : site.file) + ":" + std::to_string(site.line);
 }
 
+// What the sanitizers' format says of a return address.
+std::string symbolize(const void* address, const char* format) {
+  char text[1024] = "";
+  __sanitizer_symbolize_pc(const_cast<void*>(address), format, text, sizeof(text));
+  return text;
+}
+
 std::string Machine::place() const {
-  char name[1024] = "";
   // It looks one byte back, as for a return address.
-  __sanitizer_symbolize_pc(static_cast<char*>(const_cast<void*>(kernel_)) + 1, "%f", name, sizeof(name));
-  return std::string(name) + ", block " + to_string(blockIdx) + " of " + to_string({gridDim.x, gridDim.y, gridDim.z});
+  return symbolize(static_cast<const char*>(kernel_) + 1, "%f") + ", block " + to_string(blockIdx) + " of " +
+         to_string({gridDim.x, gridDim.y, gridDim.z});
 }
 
 std::string Machine::describe_warp(int warp) const {
@@ -256,6 +266,7 @@ void Machine::lane_main() { machine.run_lane(); }
 void Machine::run_lane() {
   Fiber::entered(std::exchange(unknown_main_, nullptr));
   body_.run(body_.context);
+  report(races_.end_turn(current_));
   const int warp = current_ / warpSize;
   const uint32_t bit = 1u << current_lane();
   stop(warp, bit);
@@ -280,6 +291,17 @@ void Machine::fail_lane(const std::string& message) {
   std::abort();
 }
 
+void Machine::report(const Race& race) {
+  if (!race) return;
+  const auto name = [](int warp, bool is_store, const void* pc) {
+    const std::string line = symbolize(pc, "%s:%l");
+    return "warp " + std::to_string(warp) + (is_store ? " writes at " : " reads at ") +
+           line.substr(line.rfind('/') + 1);
+  };
+  fail_lane("a race over shared memory: " + name(current_ / warpSize, race.access.is_store, race.access.pc) + ", " +
+            name(race.other_warp, race.other_is_store, race.other_pc) + ", without a barrier between");
+}
+
 void Machine::start_block() {
   for (int warp = 0; warp < num_warps_; ++warp) {
     const int lanes = std::min(threads_ - warp * warpSize, warpSize);
@@ -291,6 +313,7 @@ void Machine::start_block() {
   live_ = threads_;
   arrived_ = 0;
   shared_->begin_block();
+  races_.sync_block();
 }
 
 void Machine::run_block() {
@@ -342,7 +365,9 @@ cudaError_t Machine::launch(const cudaLaunchConfig_t& config, const void* kernel
   {
     SharedMemory shared(config.dynamicSmemBytes);
     shared_ = &shared;
+    if (settings.races != 0) races_.begin_launch(shared.begin(), shared.bytes());
     run_grid();
+    races_.end_launch();
   }
   is_running_ = false;
   settings.switches += switches_;
@@ -358,6 +383,7 @@ uint64_t Machine::collective(const Request& request) {
   const uint32_t bit = 1u << current_lane();
   Lane& lane = lanes_[current_];
   Warp& state = warps_[warp];
+  report(races_.end_turn(current_));
   lane.request = request;
   stop(warp, bit);
   if (is_barrier_of_block(request.kind)) {
@@ -391,6 +417,7 @@ void Machine::complete_barrier() {
     make_runnable(warp, std::exchange(warps_[warp].at_barrier, 0));
   }
   arrived_ = 0;
+  races_.sync_block();
 }
 
 void Machine::check_same(int warp, uint32_t mask) {
@@ -420,6 +447,7 @@ void Machine::complete(int warp, uint32_t mask) {
     }
     const uint64_t result = kind == Collective::kBallot ? votes : kind == Collective::kAll ? votes == mask : votes != 0;
     for (uint32_t left = mask; left != 0; left &= left - 1) lanes[__builtin_ctz(left)].result = result;
+    if (kind == Collective::kSyncWarp) races_.sync_warp(warp);
   }
   warps_[warp].waiting &= ~mask;
   make_runnable(warp, mask);
@@ -462,6 +490,8 @@ uint64_t collective(const Request& request) {
   if (!machine.is_running()) throw std::logic_error("a collective outside of a kernel");
   return is_off(request.kind) ? request.value : machine.collective(request);
 }
+
+void watch(const Access& access) { machine.watch(access); }
 
 int current_lane() { return machine.current_lane(); }
 

@@ -93,6 +93,40 @@ __global__ void static_overrun(const Args args) {
 __global__ void order_of_lanes(const Args args) { args.out[args.out[0]++ + 1] = static_cast<int>(threadIdx.x); }
 __global__ void order_of_blocks(const Args args) { args.out[args.out[0]++ + 1] = static_cast<int>(blockIdx.x); }
 
+// Races unless n: a lane's place is written, and read by another lane, with or without a barrier between.
+__global__ void race_in_a_warp(const Args args) {
+  extern __shared__ int exchange[];
+  exchange[threadIdx.x] = args.in[threadIdx.x];
+  if (args.n != 0) __syncwarp();
+  args.out[threadIdx.x] = exchange[threadIdx.x ^ 1];
+}
+__global__ void race_between_warps(const Args args) {
+  __shared__ int values[64];
+  values[threadIdx.x] = args.in[threadIdx.x];
+  __syncwarp();
+  if (args.n != 0) __syncthreads();
+  args.out[threadIdx.x] = values[threadIdx.x ^ 32];
+}
+// A warp reads what another one adds to: AddressSanitizer checks the load of an addition, not its store.
+__global__ void race_of_a_sum(const Args args) {
+  __shared__ int values[2][32];
+  const int warp = static_cast<int>(threadIdx.x) / 32, lane = lane_of();
+  values[warp][lane] = args.in[threadIdx.x];
+  __syncthreads();
+  if (warp == 0) values[warp][lane] += values[1][lane];
+  if (args.n != 0) __syncthreads();
+  args.out[threadIdx.x] = values[0][lane];
+}
+// A warp reads what another one writes later.
+__global__ void race_with_the_next_round(const Args args) {
+  __shared__ int values[32];
+  if (threadIdx.x < 32) values[lane_of()] = args.in[threadIdx.x];
+  __syncthreads();
+  args.out[threadIdx.x] = values[lane_of()];
+  if (args.n != 0) __syncthreads();
+  if (threadIdx.x < 32) values[lane_of()] = 0;
+}
+
 // ---- errors
 
 __global__ void missing_lanes(const Args args) {
@@ -141,6 +175,10 @@ constexpr Named kKernels[] = {
     SIMT_NAMED(partial_masks),
     SIMT_NAMED(block_sum),
     SIMT_NAMED(neighbour),
+    SIMT_NAMED(race_in_a_warp),
+    SIMT_NAMED(race_between_warps),
+    SIMT_NAMED(race_of_a_sum),
+    SIMT_NAMED(race_with_the_next_round),
     SIMT_NAMED(uninitialised),
     SIMT_NAMED(dynamic_overrun),
     SIMT_NAMED(static_overrun),

@@ -18,6 +18,9 @@ class SharedMemory {
   ~SharedMemory();
   // Fills it with garbage.
   void begin_block();
+  // Where it is: static and dynamic.
+  const char* begin() const { return segment_; }
+  size_t bytes() const { return segment_bytes_; }
 
  private:
   void find_used();

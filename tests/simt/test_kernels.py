@@ -379,11 +379,28 @@ def test_kernels_without(cut, name, missing):
     expected = results_of(name, cut, torch.float16)
 
     def still_right():
-        with control.setting(**{missing: 0}):
+        with control.setting(**{missing: 0, "races": 0}):
             return all(map(torch.equal, results_of(name, cut, torch.float16), expected))
 
     assert not control.forked(still_right)[0]
     assert all(map(torch.equal, results_of(name, cut, torch.float16), expected))
+
+
+WITH_BARRIERS = [
+    *((name, "warp_barriers") for name in ("u_add_v", "gat_attention", "gatv2_attention")),
+    *((name, "block_barriers") for name in (
+        "copy_u_sum", "copy_u_max", "u_add_e_min", "u_div_e_sum", "edge_softmax", "gat_attention", "gatv2_attention",
+        "dot_attention",
+    )),
+]  # fmt: skip
+
+
+@pytest.mark.parametrize("name,missing", WITH_BARRIERS)
+def test_kernels_race_without(cut, name, missing):
+    """Whatever the order of lanes happens to be: the simulator sees accesses that nothing orders."""
+    with control.setting(**{missing: 0}), pytest.raises(RuntimeError, match="a race over shared memory"):
+        results_of(name, cut, torch.float16)
+    results_of(name, cut, torch.float16)
 
 
 @pytest.mark.parametrize("what", ["indices", "edge_ids", "indptr"])

@@ -143,6 +143,23 @@ def test_assertions_and_traps(kernel, part):
     assert part in message and "thread (17, 0, 0)" in message
 
 
+@pytest.mark.parametrize("kernel,parts", [
+    ("race_in_a_warp", ["warp 0 reads at selftest.cu:", "warp 0 writes at selftest.cu:"]),
+    ("race_between_warps", ["reads at selftest.cu:", "writes at selftest.cu:"]),
+    ("race_of_a_sum", ["warp 1 reads at selftest.cu:", "warp 0 writes at selftest.cu:"]),
+    ("race_with_the_next_round", ["warp 0 writes at selftest.cu:", "warp 1 reads at selftest.cu:"]),
+])  # fmt: skip
+@pytest.mark.parametrize("seed", range(5))
+def test_races_over_shared_memory(kernel, parts, seed):
+    """Whatever the order of lanes is, and whatever they happen to read."""
+    threads = 32 if "in_a_warp" in kernel else 64
+    _, message = launch(kernel, threads=threads, shared=256, seed=seed)
+    for part in ["a race over shared memory", *parts, kernel]:
+        assert part in message
+    assert launch(kernel, threads=threads, shared=256, seed=seed, n=1)[1] == ""  # with the barrier
+    assert launch(kernel, threads=threads, shared=256, seed=seed, races=0)[1] == ""
+
+
 def test_shared_memory_starts_as_garbage():
     assert (run("uninitialised", blocks=5, shared=128)[:10] == GARBAGE).all()
 
@@ -163,8 +180,8 @@ def test_shuffles_off():
 @pytest.mark.parametrize("seed", range(3))
 def test_barriers_dropped(seed):
     """Without its barrier a kernel sees garbage, or values of another round."""
-    assert (run("neighbour", threads=64, shared=256, warp_barriers=0, seed=seed)[:64] != VALUES ^ 1).any()
-    out = run("block_sum", threads=64, n=2, block_barriers=0, seed=seed)
+    assert (run("neighbour", threads=64, shared=256, warp_barriers=0, races=0, seed=seed)[:64] != VALUES ^ 1).any()
+    out = run("block_sum", threads=64, n=2, block_barriers=0, races=0, seed=seed)
     assert (out != np.repeat([2016, 2016 + 64], 64)).any()
 
 
