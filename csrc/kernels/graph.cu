@@ -1,4 +1,4 @@
-// The kernels behind graph.h. A thread a value: what they move is small beside the sort around them.
+// The kernels behind graph.h. A thread a value: what they move is small beside the sorts around them.
 
 // Assertions are part of what check_offsets does, however this is compiled.
 #undef NDEBUG
@@ -90,6 +90,33 @@ __global__ void __launch_bounds__(kThreads) permute_edges_kernel(const PermuteAr
   store_id(args.out_ids, args.cols.is_int64, i, args.has_ids ? args.ids.offset(from) : from);
 }
 
+// ---- place_chunk
+
+struct PlaceArgs {
+  Rows rows;  // of the chunk
+  Ids order, next, cols, ids;
+  int64_t first_edge;
+  bool has_ids;
+  void* out_indices;
+  void* out_ids;
+};
+
+__global__ void __launch_bounds__(kThreads) place_chunk_kernel(const PlaceArgs args) {
+  const int lane = static_cast<int>(threadIdx.x) % kWarpSize;
+  const int64_t first = global_thread() / kWarpSize * (kSteps * kWarpSize);
+  if (first >= args.rows.num_edges) return;  // whole warps
+  const bool is_int64 = args.cols.is_int64;
+  RowsOfEdges rows(args.rows, first, lane);
+  for (int64_t begin = first; begin < first + kSteps * kWarpSize && begin < args.rows.num_edges; begin += kWarpSize) {
+    const int64_t row = rows.next(begin), p = begin + lane;
+    if (p >= args.rows.num_edges) continue;
+    const int64_t to = args.next.offset(row) + p - args.rows.indptr.offset(row);
+    const int64_t from = args.first_edge + args.order.offset(p);
+    store_id(args.out_indices, is_int64, to, args.cols.offset(from));
+    store_id(args.out_ids, is_int64, to, args.has_ids ? args.ids.offset(from) : from);
+  }
+}
+
 // ---- check_offsets
 
 struct CheckArgs {
@@ -126,6 +153,21 @@ cudaError_t permute_edges(const int64_t* order, int64_t num_edges, const void* c
                           void* out_indices, void* out_ids, const Launch& launch) {
   const PermuteArgs args{order, num_edges, {cols, is_int64}, {ids, is_int64}, ids != nullptr, out_indices, out_ids};
   return cuda::launch(permute_edges_kernel, ceil_div(num_edges, kThreads), kThreads, launch.stream, args);
+}
+
+cudaError_t place_chunk(const SortedChunk& chunk, const void* cols, const void* ids, bool is_int64, void* out_indices,
+                        void* out_ids, const Launch& launch) {
+  if (chunk.num_rows == 0) return cudaSuccess;
+  Topology topology;
+  topology.indptr = chunk.indptr;
+  topology.num_rows = chunk.num_rows;
+  topology.num_edges = chunk.num_edges;
+  topology.is_int64 = is_int64;
+  const PlaceArgs args{rows_of(topology), {chunk.order, false}, {chunk.next, is_int64},
+                       {cols, is_int64},  {ids, is_int64},      chunk.first_edge,
+                       ids != nullptr,    out_indices,          out_ids};
+  return cuda::launch(place_chunk_kernel, ceil_div(chunk.num_edges, int64_t{kThreads} * kSteps), kThreads,
+                      launch.stream, args);
 }
 
 cudaError_t check_offsets(const Topology& topology, const Launch& launch) {

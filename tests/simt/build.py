@@ -172,6 +172,7 @@ class Ninja:
 def _all_bindings():
     """A file that includes all bindings: most of their compilation is reading PyTorch's headers."""
     sources = [ROOT / "csrc/library.cpp", *(s for p in ("common", "ops", "cuda") for s in ROOT.glob(f"csrc/{p}/*.cpp"))]
+    sources.append(HERE / "chunks.cc")
     path = BUILD / "bindings" / "all.cpp"
     _write(path, "".join(f'#include "{source}"\n' for source in sorted(sources)))
     return path

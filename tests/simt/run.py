@@ -23,6 +23,7 @@ TESTS = build.ROOT / "tests"
 MODULES = (
     "simt/test_kernels.py",
     "simt/test_attention_kernels.py",
+    "simt/test_graph_kernels.py",
     "simt/test_machine.py",
     "test_spmm.py",
     "test_sddmm.py",
