@@ -7,7 +7,10 @@ import re
 import shutil
 import subprocess
 
-WANTED_ARCHS = ("70", "75", "80", "90", "100")  # each runs on later minor versions; the last also as PTX
+# Machine code runs on later minor versions of its major one: 80 on 8.6 and 8.7, 100 on 10.3, 120 on 12.1.
+WANTED_ARCHS = ("70", "75", "80", "89", "90", "100", "120")
+# PTX is compiled by the driver for whatever is newer. Not that of 120, which would leave out 11.0.
+PTX_ARCH = "100"
 
 
 def _toolkit_of(nvcc):
@@ -68,9 +71,9 @@ def arch_flags(cuda_home):
         return []
     known = set(_nvcc(cuda_home, "--list-gpu-code").split())
     archs = [arch for arch in WANTED_ARCHS if f"sm_{arch}" in known]
-    newest = archs[-1]
+    ptx = PTX_ARCH if PTX_ARCH in archs else archs[-1]
     return [f"-gencode=arch=compute_{arch},code=sm_{arch}" for arch in archs] + [
-        f"-gencode=arch=compute_{newest},code=compute_{newest}"
+        f"-gencode=arch=compute_{ptx},code=compute_{ptx}"
     ]
 
 
