@@ -75,14 +75,6 @@ def _check_fits(idtype: torch.dtype, **counts: int) -> None:
                 raise ValueError(f"{name} is {count}, too large for int32 ids; use int64 ids")
 
 
-def _check_sortable(num_edges: int, device: torch.device) -> None:
-    if device.type == "cuda" and num_edges > _INT32_MAX:
-        raise ValueError(
-            f"num_edges is {num_edges}; on CUDA at most 2**31 - 1 = {_INT32_MAX} edges can be sorted. Make the graph on the CPU, "
-            "there call g.csc() and g.csr(), and move it with g.to(device)"
-        )
-
-
 def _indptr_of_sorted(rows: Tensor, num_rows: int, check: bool) -> Tensor:
     if check and bool((rows[1:] < rows[:-1]).any()):
         at = int((rows[1:] < rows[:-1]).int().argmax())
@@ -219,8 +211,8 @@ class Graph:
             A Graph; with `sort=True` the pair (Graph, perm) with perm (E,).
 
         Raises:
-            TypeError, ValueError: for other dtypes, unequal shapes, ids out of range, counts too large for int32 ids, or, unless
-                is_sorted, more than 2**31 - 1 edges on CUDA.
+            TypeError, ValueError: for other dtypes, unequal shapes, ids out of range, counts too large for int32 ids, or more
+                than 2**32 - 2 edges on CUDA.
         """
         src, dst = _check_ids(src, "src"), _check_ids(dst, "dst")
         _check_alike(dst, "dst", src, "src")
@@ -236,7 +228,6 @@ class Graph:
             if sort:
                 raise ValueError("sort and is_sorted are both True; expected one of them")
             return cls(num_src, num_dst, csc=(_indptr_of_sorted(dst, num_dst, check), src, None))
-        _check_sortable(src.numel(), src.device)
         with ordinary_tensors():
             indptr, indices, edge_ids = torch.ops.halfgnn.coo_to_csr.default(dst, src, num_dst)
         if sort:
@@ -356,10 +347,7 @@ class Graph:
     # ---- the two sides -----------------------------------------------------------------------------------------------------------
 
     def csc(self) -> Adjacency:
-        """In-edges: indptr (num_dst + 1,), indices (E,) = sources, edge_ids (E,) or None; made from CSR when first asked for.
-
-        ValueError: more than 2**31 - 1 edges, from which CUDA cannot make it.
-        """
+        """In-edges: indptr (num_dst + 1,), indices (E,) = sources, edge_ids (E,) or None; made from CSR when first asked for."""
         return self._side("_csc", "_csr", self.num_dst)
 
     def csr(self) -> Adjacency:
@@ -372,7 +360,6 @@ class Graph:
             return side
         if side is not None:
             return taken(side)
-        _check_sortable(self.num_edges, self.device)
         with ordinary_tensors():
             side = Adjacency(*torch.ops.halfgnn.transpose.default(*taken(getattr(self, other)), num_rows))
         if may_keep(side.indptr.device):
