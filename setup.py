@@ -1,24 +1,66 @@
 """Builds halfgnn/_C.so: operators, CPU kernels and, where a CUDA toolkit is found, CUDA kernels.
 
-The library has no Python symbols (torch.ops.load_library loads it), so one build serves every Python. Environment:
+The library has no Python symbols (torch.ops.load_library loads it), so one build serves every Python, and one wheel. It fits
+only the torch that it was built for: halfgnn/_C.json beside it says which (halfgnn/_library.py compares), and so does the
+wheel's Requires-Dist. Environment:
 HALFGNN_CUDA=0 builds the CPU half alone, HALFGNN_CUDA=1 fails where the CUDA half cannot be built; TORCH_CUDA_ARCH_LIST and
 MAX_JOBS as for any PyTorch extension; DEBUG=1 makes warnings errors.
 """
 
 import glob
+import json
 import os
 import sys
 from pathlib import Path
 
-import torch
 from setuptools import Extension, setup
 
-sys.path.insert(0, os.path.dirname(os.path.abspath(__file__)))
-import cuda_toolkit
+try:
+    from setuptools.command.bdist_wheel import bdist_wheel
+except ImportError:  # setuptools before 70.1
+    from wheel.bdist_wheel import bdist_wheel
 
+ROOT = os.path.dirname(os.path.abspath(__file__))
+sys.path.insert(0, ROOT)
+import cuda_toolkit  # noqa: E402
+
+OLDEST_PYTHON = (3, 10)
+OLDEST_TORCH = (2, 4)
+WITHOUT_TORCH = {"sdist", "egg_info"}
+WITH_TORCH = {"bdist_wheel", "build", "build_ext", "develop", "dist_info", "editable_wheel", "install"}
+NO_TORCH = """halfgnn is compiled against the torch that is installed, and this environment has none.
+pip builds in an environment of its own unless told otherwise. Install torch if you have not, and then type:
+
+    pip install setuptools wheel ninja && pip install --no-build-isolation ."""
 DEBUG = os.environ.get("DEBUG") == "1"
 # Compiled once an instruction set, without PyTorch's headers.
 CPU_KERNELS = ("kernels_default", "kernels_avx2", "attention_default", "attention_avx2")
+
+
+def import_torch():
+    """The torch to build for, or None if only sources are packed, which go with any."""
+    if sys.version_info < OLDEST_PYTHON:
+        raise SystemExit(
+            f"halfgnn needs Python {written(OLDEST_PYTHON)} or later; this is {written(sys.version_info[:2])}"
+        )
+    if WITHOUT_TORCH & set(sys.argv) and not WITH_TORCH & set(sys.argv):
+        return None
+    try:
+        import torch
+    except ImportError:
+        raise SystemExit(NO_TORCH) from None
+    if release_of(torch) < OLDEST_TORCH:
+        raise SystemExit(f"halfgnn needs torch {written(OLDEST_TORCH)} or later; {torch.__version__} is installed")
+    return torch
+
+
+def release_of(torch):
+    """(major, minor)"""
+    return tuple(int(part) for part in torch.__version__.split(".")[:2])
+
+
+def written(version):
+    return ".".join(str(part) for part in version)
 
 
 def cuda_home():
@@ -36,19 +78,14 @@ def cuda_home():
     return None
 
 
-CUDA_HOME = cuda_home()
-if CUDA_HOME:
-    os.environ["CUDA_HOME"] = (
-        CUDA_HOME  # before cpp_extension is imported: it looks once, and cannot see through wrappers
-    )
-from torch.utils.cpp_extension import BuildExtension, include_paths, library_paths  # noqa: E402
-
-
 def together(name, files):
-    """A file that includes these: reading PyTorch's headers is most of their compilation, and is done once."""
-    path = os.path.join("build", f"{name}.cpp")
+    """A file that includes these: reading PyTorch's headers is most of their compilation, and is done once.
+
+    One for each torch: ninja does not see that headers of PyTorch have changed.
+    """
+    path = os.path.join("build", f"torch-{torch.__version__}", f"{name}.cpp")
     text = "".join(f'#include "{os.path.abspath(file)}"\n' for file in sorted(files))
-    os.makedirs("build", exist_ok=True)
+    os.makedirs(os.path.dirname(path), exist_ok=True)
     written = Path(path)
     if not written.exists() or written.read_text() != text:  # ninja looks at the time
         written.write_text(text)
@@ -56,9 +93,11 @@ def together(name, files):
 
 
 def extension() -> Extension:
-    # System headers: their warnings are not ours.
-    cxx = ["-std=c++17", "-O3", "-g0", "-fopenmp", "-fvisibility=hidden", "-Wall", "-Wextra", "-Wno-psabi"]
+    # BuildExtension adds the C++ standard that this torch asks for. System headers: their warnings are not ours.
+    cxx = ["-O3", "-g0", "-fopenmp", "-fvisibility=hidden", "-Wall", "-Wextra", "-Wno-psabi"]
     cxx += [f"-isystem{path}" for path in include_paths()] + (["-Werror"] if DEBUG else [])
+    # No paths of this machine in what errors show.
+    cxx += [f"-ffile-prefix-map={ROOT}/=", f"-ffile-prefix-map={os.path.dirname(torch.__file__)}=torch"]
     kernels = [f"csrc/cpu/{name}.cpp" for name in CPU_KERNELS]
     bindings = set(glob.glob("csrc/cpu/*.cpp")) - set(kernels)
     operators = ["csrc/library.cpp", *glob.glob("csrc/common/*.cpp"), *glob.glob("csrc/ops/*.cpp")]
@@ -83,11 +122,54 @@ def extension() -> Extension:
     )
 
 
-class Build(BuildExtension):
-    """Names the library _C.so whatever the Python."""
+def build_command():
+    class Build(BuildExtension):
+        """Names the library _C.so whatever the Python, and writes beside it what it was built for."""
 
-    def get_ext_filename(self, fullname):
-        return os.path.join(*fullname.split(".")) + ".so"
+        def get_ext_filename(self, fullname):
+            return os.path.join(*fullname.split(".")) + ".so"
+
+        def get_outputs(self):
+            libraries = super().get_outputs()
+            return [*libraries, *(self._facts(file) for file in libraries)]
+
+        def run(self):
+            super().run()
+            for ext in self.extensions:  # in the checkout too, with --inplace
+                Path(self._facts(self.get_ext_fullpath(ext.name))).write_text(json.dumps(built_for(), indent=1) + "\n")
+
+        @staticmethod
+        def _facts(library):
+            return os.path.splitext(library)[0] + ".json"
+
+    return Build.with_options(use_ninja=True)
 
 
-setup(ext_modules=[extension()], cmdclass={"build_ext": Build.with_options(use_ninja=True)})
+def built_for():
+    return {
+        "torch": torch.__version__,
+        "cuda": torch.version.cuda if CUDA_HOME else None,
+        "cxx11_abi": torch.compiled_with_cxx11_abi(),
+    }
+
+
+class Wheel(bdist_wheel):
+    def get_tag(self):
+        """One wheel for every Python: the library has no Python symbols."""
+        return "py3", "none", super().get_tag()[2]
+
+
+torch = import_torch()
+if torch is None:
+    setup(install_requires=[f"torch>={written(OLDEST_TORCH)}"])
+else:
+    CUDA_HOME = cuda_home()
+    if CUDA_HOME:  # before cpp_extension is imported: it looks once, and cannot see through wrappers
+        os.environ["CUDA_HOME"] = CUDA_HOME
+    from torch.utils.cpp_extension import BuildExtension, include_paths, library_paths
+
+    setup(
+        ext_modules=[extension()],
+        install_requires=[f"torch=={written(release_of(torch))}.*"],
+        cmdclass={"build_ext": build_command(), "bdist_wheel": Wheel},
+    )

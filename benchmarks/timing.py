@@ -7,7 +7,7 @@ import math
 import time
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field
-from typing import Any, Union
+from typing import Any
 
 import torch
 
@@ -111,7 +111,7 @@ class GpuClock:
         return start.elapsed_time(end) / 1e3
 
 
-Clock = Union[HostClock, GpuClock]
+Clock = HostClock | GpuClock
 
 
 @dataclass

@@ -8,6 +8,7 @@ rgat_minibatch.py is the same for graphs of several node and edge types, with mo
 """
 
 import argparse
+import itertools
 import os
 import sys
 from pathlib import Path
@@ -30,7 +31,7 @@ class SAGE(nn.Module):
     def __init__(self, in_feats, hidden, num_classes, num_layers):
         super().__init__()
         widths = [in_feats] + [hidden] * (num_layers - 1) + [num_classes]
-        self.layers = nn.ModuleList(SAGEConv(a, b, "mean") for a, b in zip(widths, widths[1:]))
+        self.layers = nn.ModuleList(SAGEConv(a, b, "mean") for a, b in itertools.pairwise(widths))
 
     def forward(self, blocks, x):
         for i, (layer, block) in enumerate(zip(self.layers, blocks)):

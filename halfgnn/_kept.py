@@ -28,16 +28,19 @@ T = TypeVar("T")
 # ---- modes -------------------------------------------------------------------------------------------------------------------
 
 
-@contextlib.contextmanager
-def ordinary_tensors() -> Iterator[None]:
+def ordinary_tensors() -> contextlib.AbstractContextManager[None]:
     """Tensors made here outlive the mode that the caller happens to be in.
 
     A topology is kept with its graph, so what inference mode, a fake or proxy tensor mode (torch.export) or a functorch transform
     would make of its tensors must not be kept. Compiled code is traced as it stands; its side effects are real tensors.
     """
     if torch.compiler.is_dynamo_compiling():
-        yield
-        return
+        return contextlib.nullcontext()  # older versions of torch trace no generator
+    return _without_modes()
+
+
+@contextlib.contextmanager
+def _without_modes() -> Iterator[None]:
     with torch.inference_mode(False), _disable_current_modes(), torch._C._DisableFuncTorch():
         yield
 

@@ -1,24 +1,68 @@
 """Loads the compiled operators, torch.ops.halfgnn.*."""
 
+from __future__ import annotations
+
+import json
 import os
+from typing import Any
 
 import torch
 
+_FOLDER = os.path.dirname(os.path.abspath(__file__))
 # HALFGNN_LIBRARY names another build of the same operators: the simulator of tests/simt, a sanitizer build.
-_PATH = os.environ.get("HALFGNN_LIBRARY") or os.path.join(os.path.dirname(os.path.abspath(__file__)), "_C.so")
+_NAMED = os.environ.get("HALFGNN_LIBRARY")
+_PATH = _NAMED or os.path.join(_FOLDER, "_C.so")
 
-if not os.path.exists(_PATH):
-    raise ImportError(
-        f"halfgnn's operators are not built: {_PATH} is missing. "
-        "Run `pip install .` or, in a checkout, `python setup.py build_ext --inplace`."
-    )
-try:
-    torch.ops.load_library(_PATH)
-except OSError as error:
-    raise ImportError(
-        f"halfgnn's operators do not load with torch {torch.__version__}; they were probably built against another "
-        f"version. Build them again: `python setup.py build_ext --inplace`. ({error})"
-    ) from error
+
+def _built_for(library: str) -> dict[str, Any] | None:
+    """What setup.py wrote beside the library; None beside one that something else built."""
+    try:
+        with open(os.path.splitext(library)[0] + ".json") as file:
+            return json.load(file)
+    except FileNotFoundError:
+        return None
+
+
+def _why_unfit(built: dict[str, Any], version: str, cuda: str | None) -> str | None:
+    """Why a library does not fit a torch of this version and CUDA, or None: PyTorch's C++ interface is that of one minor version.
+
+    The CPU half alone, whose "cuda" is None, fits a torch for any CUDA.
+    """
+    if version.split(".")[:2] != built["torch"].split(".")[:2]:
+        return f"was built for torch {built['torch']}, and torch {version} is installed"
+    if built["cuda"] is not None and (cuda or "none").split(".")[0] != built["cuda"].split(".")[0]:
+        return f"was built for CUDA {built['cuda']}, and torch {version} is for CUDA {cuda}"
+    return None
+
+
+def _cure(built: dict[str, Any] | None) -> str:
+    """What to type, in a checkout or after pip."""
+    root = os.path.dirname(_FOLDER)
+    if _NAMED:
+        cure = "Build the library that HALFGNN_LIBRARY names again."
+    elif os.path.exists(os.path.join(root, "setup.py")):
+        cure = f"Build it again: `cd {root} && python setup.py build_ext --inplace`."
+    else:
+        cure = "Install it again, in its sources: `pip install --no-build-isolation --no-deps --force-reinstall .`"
+    if built is not None:
+        cure += f" Or install a torch that it fits: `pip install 'torch=={'.'.join(built['torch'].split('.')[:2])}.*'`."
+    return cure
+
+
+def _load() -> None:
+    if not os.path.exists(_PATH):
+        raise ImportError(f"halfgnn's operators are not built: {_PATH} is missing. {_cure(None)}")
+    built = _built_for(_PATH)
+    reason = built and _why_unfit(built, torch.__version__, torch.version.cuda)
+    if reason:
+        raise ImportError(f"{_PATH} {reason}. {_cure(built)}")
+    try:
+        torch.ops.load_library(_PATH)
+    except OSError as error:
+        raise ImportError(f"{_PATH} does not load with torch {torch.__version__}. {_cure(built)} ({error})") from error
+
+
+_load()
 
 
 def has_cuda() -> bool:

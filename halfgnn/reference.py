@@ -11,7 +11,7 @@ kernels' rounding error. Nothing is checked beyond the names of operators and th
 
 from __future__ import annotations
 
-from typing import Callable
+from collections.abc import Callable
 
 import torch
 from torch import Tensor

@@ -3,8 +3,8 @@
 import contextlib
 import functools
 import math
+from collections.abc import Callable
 from dataclasses import dataclass
-from typing import Callable
 
 import pytest
 import support

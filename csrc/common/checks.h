@@ -4,10 +4,10 @@
 
 #include <ATen/core/Tensor.h>
 #include <c10/util/Exception.h>
+#include <c10/util/string_view.h>  // what the dispatcher passes for a str: a class of its own before torch 2.6
 
 #include <optional>
 #include <string>
-#include <string_view>
 #include <vector>
 
 #include "backend.h"
@@ -29,7 +29,7 @@ inline DType dtype_of(at::ScalarType type, const char* name) {
   }
 }
 
-inline Op parse_op(std::string_view op, bool sddmm) {
+inline Op parse_op(c10::string_view op, bool sddmm) {
   if (op == "add") return Op::kAdd;
   if (op == "sub") return Op::kSub;
   if (op == "mul") return Op::kMul;
@@ -41,7 +41,7 @@ inline Op parse_op(std::string_view op, bool sddmm) {
                     "copy_lhs, copy_rhs");
 }
 
-inline Reduce parse_reduce(std::string_view reduce) {
+inline Reduce parse_reduce(c10::string_view reduce) {
   if (reduce == "sum") return Reduce::kSum;
   if (reduce == "mean") return Reduce::kMean;
   if (reduce == "max") return Reduce::kMax;
@@ -50,7 +50,7 @@ inline Reduce parse_reduce(std::string_view reduce) {
 }
 
 // Target of an operand named u, v or e, for an adjacency whose rows are sources (by_src) or destinations.
-inline Target parse_target(std::string_view target, bool by_src) {
+inline Target parse_target(c10::string_view target, bool by_src) {
   if (target == "u") return by_src ? Target::kRow : Target::kCol;
   if (target == "v") return by_src ? Target::kCol : Target::kRow;
   if (target == "e") return Target::kEdge;
@@ -141,7 +141,7 @@ inline Feature feature_of(const OptionalTensor& tensor, const char* name, Target
   return feature;
 }
 
-inline void check_operands_present(Op op, const Feature& lhs, const Feature& rhs, std::string_view op_name) {
+inline void check_operands_present(Op op, const Feature& lhs, const Feature& rhs, c10::string_view op_name) {
   TORCH_CHECK_VALUE(!reads_lhs(op) || lhs.defined(), "lhs_data is None; '", op_name, "' needs it");
   TORCH_CHECK_VALUE(!reads_rhs(op) || rhs.defined(), "rhs_data is None; '", op_name, "' needs it");
 }

@@ -32,7 +32,7 @@ void check_weights(const Feature& lhs, const Feature& rhs) {
 }
 
 Pair scalar_spmm_op(const Tensor& indptr, const Tensor& indices, const OptionalTensor& edge_ids,
-                    std::string_view op_name, std::string_view reduce_name, const OptionalTensor& lhs_data,
+                    c10::string_view op_name, c10::string_view reduce_name, const OptionalTensor& lhs_data,
                     const OptionalTensor& rhs_data) {
   const c10::DeviceGuard guard(indptr.device());
   ScalarSpmmArgs args;
@@ -67,8 +67,8 @@ Pair scalar_spmm_op(const Tensor& indptr, const Tensor& indices, const OptionalT
   return {out, arg};
 }
 
-Tensor scalar_sddmm_op(const Tensor& src, const Tensor& dst, std::string_view op_name, const Tensor& lhs_data,
-                       const Tensor& rhs_data, std::string_view lhs_target, std::string_view rhs_target) {
+Tensor scalar_sddmm_op(const Tensor& src, const Tensor& dst, c10::string_view op_name, const Tensor& lhs_data,
+                       const Tensor& rhs_data, c10::string_view lhs_target, c10::string_view rhs_target) {
   const c10::DeviceGuard guard(src.device());
   check_coo(src, dst);
   TORCH_CHECK_VALUE(src.is_contiguous() && dst.is_contiguous(), "src or dst is not contiguous");

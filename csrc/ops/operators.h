@@ -11,30 +11,30 @@
 namespace halfgnn {
 
 std::tuple<Tensor, Tensor> gspmm(const Tensor& indptr, const Tensor& indices, const OptionalTensor& edge_ids,
-                                 std::string_view op_name, std::string_view reduce_name, const OptionalTensor& lhs_data,
+                                 c10::string_view op_name, c10::string_view reduce_name, const OptionalTensor& lhs_data,
                                  const OptionalTensor& rhs_data, std::optional<at::ScalarType> out_dtype);
 std::tuple<Tensor, Tensor> gspmm_backward(const Tensor& indptr, const Tensor& indices, const OptionalTensor& edge_ids,
-                                          const Tensor& in_indptr, bool by_src, std::string_view op_name,
-                                          std::string_view reduce_name, const Tensor& grad_out,
+                                          const Tensor& in_indptr, bool by_src, c10::string_view op_name,
+                                          c10::string_view reduce_name, const Tensor& grad_out,
                                           const OptionalTensor& lhs_data, const OptionalTensor& rhs_data,
                                           const OptionalTensor& arg_data, at::IntArrayRef lhs_shape,
                                           at::IntArrayRef rhs_shape, at::ScalarType lhs_dtype, at::ScalarType rhs_dtype,
                                           bool need_lhs, bool need_rhs);
-Tensor gsddmm(const Tensor& indptr, const Tensor& indices, const OptionalTensor& edge_ids, std::string_view op_name,
-              const OptionalTensor& lhs_data, const OptionalTensor& rhs_data, std::string_view lhs_target,
-              std::string_view rhs_target, std::optional<at::ScalarType> out_dtype);
+Tensor gsddmm(const Tensor& indptr, const Tensor& indices, const OptionalTensor& edge_ids, c10::string_view op_name,
+              const OptionalTensor& lhs_data, const OptionalTensor& rhs_data, c10::string_view lhs_target,
+              c10::string_view rhs_target, std::optional<at::ScalarType> out_dtype);
 Tensor gsddmm_backward(const Tensor& indptr, const Tensor& indices, const OptionalTensor& edge_ids, bool by_src,
-                       std::string_view op_name, std::string_view side_name, const Tensor& grad_out,
-                       const OptionalTensor& lhs_data, const OptionalTensor& rhs_data, std::string_view lhs_target,
-                       std::string_view rhs_target, at::IntArrayRef lhs_shape, at::IntArrayRef rhs_shape,
+                       c10::string_view op_name, c10::string_view side_name, const Tensor& grad_out,
+                       const OptionalTensor& lhs_data, const OptionalTensor& rhs_data, c10::string_view lhs_target,
+                       c10::string_view rhs_target, at::IntArrayRef lhs_shape, at::IntArrayRef rhs_shape,
                        at::ScalarType dtype);
 Tensor edge_softmax(const Tensor& indptr, const OptionalTensor& edge_ids, const Tensor& logits);
 Tensor edge_softmax_backward(const Tensor& indptr, const OptionalTensor& edge_ids, const Tensor& out,
                              const Tensor& grad);
 std::tuple<Tensor, Tensor> segment_reduce(const Tensor& offsets, const Tensor& value_data,
-                                          std::string_view reduce_name);
+                                          c10::string_view reduce_name);
 Tensor segment_reduce_backward(const Tensor& offsets, const Tensor& grad_out, const OptionalTensor& arg_data,
-                               std::string_view reduce_name, int64_t num_rows);
+                               c10::string_view reduce_name, int64_t num_rows);
 std::tuple<Tensor, Tensor, Tensor, Tensor> gat_attention(const Tensor& indptr, const Tensor& indices,
                                                          const OptionalTensor& edge_ids, const Tensor& feat,
                                                          const Tensor& attn_src, const Tensor& attn_dst,

@@ -23,9 +23,9 @@ bool is_elementwise(Op op, const Operand& feat, const BroadcastPlan& plan) {
 
 }  // namespace
 
-Tensor gsddmm(const Tensor& indptr, const Tensor& indices, const OptionalTensor& edge_ids, std::string_view op_name,
-              const OptionalTensor& lhs_data, const OptionalTensor& rhs_data, std::string_view lhs_target,
-              std::string_view rhs_target, std::optional<at::ScalarType> out_dtype) {
+Tensor gsddmm(const Tensor& indptr, const Tensor& indices, const OptionalTensor& edge_ids, c10::string_view op_name,
+              const OptionalTensor& lhs_data, const OptionalTensor& rhs_data, c10::string_view lhs_target,
+              c10::string_view rhs_target, std::optional<at::ScalarType> out_dtype) {
   const c10::DeviceGuard guard(indptr.device());
   const Backend& backend = backend_of(indptr.device());
   const Op op = parse_op(op_name, true);
@@ -103,9 +103,9 @@ bool sum_gradient(const Backend& backend, const Topology& topology, Op op, bool 
 }  // namespace
 
 Tensor gsddmm_backward(const Tensor& indptr, const Tensor& indices, const OptionalTensor& edge_ids, bool by_src,
-                       std::string_view op_name, std::string_view side_name, const Tensor& grad_out,
-                       const OptionalTensor& lhs_data, const OptionalTensor& rhs_data, std::string_view lhs_target,
-                       std::string_view rhs_target, at::IntArrayRef lhs_shape, at::IntArrayRef rhs_shape,
+                       c10::string_view op_name, c10::string_view side_name, const Tensor& grad_out,
+                       const OptionalTensor& lhs_data, const OptionalTensor& rhs_data, c10::string_view lhs_target,
+                       c10::string_view rhs_target, at::IntArrayRef lhs_shape, at::IntArrayRef rhs_shape,
                        at::ScalarType dtype) {
   const Op op = parse_op(op_name, true);
   TORCH_CHECK_VALUE(side_name == "lhs" || side_name == "rhs", "side is '", side_name, "'; expected lhs or rhs");

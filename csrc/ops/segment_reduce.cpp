@@ -7,7 +7,7 @@
 namespace halfgnn {
 
 std::tuple<Tensor, Tensor> segment_reduce(const Tensor& offsets, const Tensor& value_data,
-                                          std::string_view reduce_name) {
+                                          c10::string_view reduce_name) {
   const c10::DeviceGuard guard(offsets.device());
   const Backend& backend = backend_of(offsets.device());
   const Reduce reduce = parse_reduce(reduce_name);
@@ -46,7 +46,7 @@ std::tuple<Tensor, Tensor> segment_reduce(const Tensor& offsets, const Tensor& v
 }
 
 Tensor segment_reduce_backward(const Tensor& offsets, const Tensor& grad_out, const OptionalTensor& arg_data,
-                               std::string_view reduce_name, int64_t num_rows) {
+                               c10::string_view reduce_name, int64_t num_rows) {
   const c10::DeviceGuard guard(offsets.device());
   const Backend& backend = backend_of(offsets.device());
   const Reduce reduce = parse_reduce(reduce_name);

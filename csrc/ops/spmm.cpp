@@ -56,7 +56,7 @@ void run_general(const Backend& backend, const Topology& topology, Op op, Reduce
 }  // namespace
 
 std::tuple<Tensor, Tensor> gspmm(const Tensor& indptr, const Tensor& indices, const OptionalTensor& edge_ids,
-                                 std::string_view op_name, std::string_view reduce_name, const OptionalTensor& lhs_data,
+                                 c10::string_view op_name, c10::string_view reduce_name, const OptionalTensor& lhs_data,
                                  const OptionalTensor& rhs_data, std::optional<at::ScalarType> out_dtype) {
   const c10::DeviceGuard guard(indptr.device());
   const Backend& backend = backend_of(indptr.device());
@@ -187,8 +187,8 @@ void general_backward(const Backward& b, bool by_src, Tensor& grad_lhs, Tensor& 
 }  // namespace
 
 std::tuple<Tensor, Tensor> gspmm_backward(const Tensor& indptr, const Tensor& indices, const OptionalTensor& edge_ids,
-                                          const Tensor& in_indptr, bool by_src, std::string_view op_name,
-                                          std::string_view reduce_name, const Tensor& grad_out,
+                                          const Tensor& in_indptr, bool by_src, c10::string_view op_name,
+                                          c10::string_view reduce_name, const Tensor& grad_out,
                                           const OptionalTensor& lhs_data, const OptionalTensor& rhs_data,
                                           const OptionalTensor& arg_data, at::IntArrayRef lhs_shape,
                                           at::IntArrayRef rhs_shape, at::ScalarType lhs_dtype, at::ScalarType rhs_dtype,

@@ -8,8 +8,8 @@ from typing import Any
 
 import torch
 from torch import Tensor, nn
-from torch.nn.modules.module import _has_any_global_hook
 
+from .._compat import assume_constant_result, has_any_global_hook
 from .._kept import refuse_capture
 from ..graph import Graph, ordinary_tensors
 from ..ops._common import as_graph, autocast
@@ -25,7 +25,7 @@ _ZERO_IN_DEGREE = (
 # ---- graphs ------------------------------------------------------------------------------------------------------------------
 
 
-@torch.compiler.assume_constant_result
+@assume_constant_result
 def _any_empty(indptr: Tensor) -> bool:
     return bool((indptr[1:] == indptr[:-1]).any())
 
@@ -151,7 +151,7 @@ def is_plain(layer: nn.Module) -> bool:
 def is_unhooked(layer: nn.Module) -> bool:
     """Whether calling it is its class's forward and nothing more."""
     hooks = layer._forward_hooks or layer._forward_pre_hooks or layer._backward_hooks or layer._backward_pre_hooks
-    return not (hooks or "forward" in layer.__dict__ or _has_any_global_hook())
+    return not (hooks or "forward" in layer.__dict__ or has_any_global_hook())
 
 
 def trimmed(x: Tensor, dim: int) -> Tensor:

@@ -10,6 +10,7 @@ import torch
 from torch import Tensor
 
 from .. import ops
+from .._compat import disable
 from .._kept import Kept, kept, may_keep, refuse_capture, taken
 from ..graph import Graph, ordinary_tensors
 from ..nn._common import without_autocast
@@ -67,7 +68,7 @@ def graph_of(edge_index: Any, num_src: int, num_dst: int) -> Graph:
     return g
 
 
-@torch.compiler.disable
+@disable
 def _graph_of_tensor(edge_index: Any, num_src: int, num_dst: int) -> Graph:
     if hasattr(edge_index, "as_tensor"):  # torch_geometric.EdgeIndex
         edge_index = edge_index.as_tensor()
@@ -181,7 +182,7 @@ def with_self_loops(g: Graph, num_loops: int) -> WithSelfLoops:
     return taken(made[num_loops])
 
 
-@torch.compiler.disable
+@disable
 def _make_self_loops(g: Graph, num_loops: int) -> WithSelfLoops:
     refuse_capture(
         g.device,

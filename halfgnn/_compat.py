@@ -1,0 +1,48 @@
+"""What is written differently for the sake of older versions of torch, or of a quick import."""
+
+from __future__ import annotations
+
+import functools
+import sys
+from collections.abc import Callable
+from typing import Any, TypeVar
+
+import torch
+from torch.nn.modules import module as _module
+
+Function = TypeVar("Function", bound=Callable[..., Any])
+
+
+# ---- torch.compiler without torch._dynamo, which takes seconds to import, and most programs compile nothing ----------------------
+
+
+def assume_constant_result(function: Function) -> Function:
+    """torch.compiler.assume_constant_result, which sets this attribute and nothing else."""
+    function._dynamo_marked_constant = True  # type: ignore[attr-defined]
+    return function
+
+
+def disable(function: Function) -> Function:
+    """torch.compiler.disable, applied by the first call after torch._dynamo was imported: before, nothing is compiled."""
+    disabled = torch._disable_dynamo(function)  # imports torch._dynamo when it is called
+
+    @functools.wraps(function)
+    def call(*args: Any, **kwargs: Any) -> Any:
+        if "torch._dynamo" in sys.modules:
+            return disabled(*args, **kwargs)
+        return function(*args, **kwargs)
+
+    return call  # type: ignore[return-value]
+
+
+# ---- older versions --------------------------------------------------------------------------------------------------------------
+
+
+def has_any_global_hook() -> bool:
+    """Whether a hook runs at every call of every module. torch has this function since 2.7."""
+    return bool(
+        _module._global_backward_pre_hooks
+        or _module._global_backward_hooks
+        or _module._global_forward_hooks
+        or _module._global_forward_pre_hooks
+    )
