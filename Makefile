@@ -1,6 +1,8 @@
 # make demo   trains a GAT under AMP on Cora with halfgnn's kernels, and with DGL's own in the closest mode they have
 # make test   builds, checks style and types, runs every test
 # make test-architectures  builds for all of $(ARCHITECTURES), apart, and reads their machine code
+# make test-matrix VERSIONS="2.4.1 2.15.0"  runs the CPU half's tests on these versions of torch, each in an environment of its own
+#             in build/matrix (or in those that MATRIX_ENVS names, "/some/where/t{}" with the version for {}); a table at the end
 # make bench  measures the CPU's figures on an otherwise idle machine, for hours; rows go to $(BENCH)/cpu.csv
 #
 # These set up everything in $(VENV) first. PYTHON names the interpreter that the environment is made from.
@@ -37,7 +39,7 @@ BUILD ?= auto
 MINIBATCH = --data synthetic --scale 0.005 --data-dir $(OUT) --max-steps 20 --profile --rows $(OUT)/minibatch.csv
 GPU_RUN = $(PYTHON) tests/gpu/run.py --out $(OUT) --build $(BUILD) $(if $(BUDGET),--budget $(BUDGET))
 
-.PHONY: demo test test-architectures check bench clean gpu-test gpu-sanitize gpu-bench gpu-minibatch
+.PHONY: demo test test-architectures test-matrix check bench clean gpu-test gpu-sanitize gpu-bench gpu-minibatch
 
 demo: $(VENV)/demo halfgnn/_C.so
 	$(PY) examples/gat_amp.py --dataset cora --dtype bf16 --heads 1 1 1 --backend both --epochs 50
@@ -52,6 +54,11 @@ test-architectures: $(VENV)/test
 	    > build/architectures/build.log 2>&1 || { tail -n 60 build/architectures/build.log; exit 1; }
 	HALFGNN_LIBRARY=build/architectures/halfgnn/_C.so HALFGNN_TEST_ARCHS="sm_80 sm_90" \
 	    $(PY) -m pytest -q tests/test_machine_code.py
+
+# A version may name its interpreter: 2.15.0@python3.13.
+VERSIONS ?= 2.4.1 2.15.0
+test-matrix:
+	$(PYTHON) tests/matrix.py $(VERSIONS) --jobs $(JOBS) $(if $(MATRIX_ENVS),--environments "$(MATRIX_ENVS)")
 
 # Style, formatting and types.
 check: $(VENV)/test
@@ -109,4 +116,4 @@ $(VENV)/test: requirements/test.txt $(VENV)/demo
 	touch $@
 
 clean:
-	rm -rf build halfgnn/_C.so
+	rm -rf build halfgnn/_C.so halfgnn/_C.json
