@@ -28,8 +28,8 @@ OLDEST_PYTHON = (3, 10)
 OLDEST_TORCH = (2, 4)
 WITHOUT_TORCH = {"sdist", "egg_info"}
 WITH_TORCH = {"bdist_wheel", "build", "build_ext", "develop", "dist_info", "editable_wheel", "install"}
-NO_TORCH = """halfgnn is compiled against the torch that is installed, and this environment has none.
-pip builds in an environment of its own unless told otherwise. Install torch if you have not, and then type:
+NO_TORCH = """halfgnn is compiled against the torch that is installed, but this build sees no torch.
+pip builds in an environment of its own unless told otherwise: install torch if you have not, and then type
 
     pip install setuptools wheel ninja && pip install --no-build-isolation ."""
 DEBUG = os.environ.get("DEBUG") == "1"
@@ -92,12 +92,16 @@ def together(name, files):
     return path
 
 
+def prefix_maps():
+    """No paths of this machine in what errors show."""
+    return [f"-ffile-prefix-map={ROOT}/=", f"-ffile-prefix-map={os.path.dirname(torch.__file__)}=torch"]
+
+
 def extension() -> Extension:
     # BuildExtension adds the C++ standard that this torch asks for. System headers: their warnings are not ours.
     cxx = ["-O3", "-g0", "-fopenmp", "-fvisibility=hidden", "-Wall", "-Wextra", "-Wno-psabi"]
     cxx += [f"-isystem{path}" for path in include_paths()] + (["-Werror"] if DEBUG else [])
-    # No paths of this machine in what errors show.
-    cxx += [f"-ffile-prefix-map={ROOT}/=", f"-ffile-prefix-map={os.path.dirname(torch.__file__)}=torch"]
+    cxx += prefix_maps()
     kernels = [f"csrc/cpu/{name}.cpp" for name in CPU_KERNELS]
     bindings = set(glob.glob("csrc/cpu/*.cpp")) - set(kernels)
     operators = ["csrc/library.cpp", *glob.glob("csrc/common/*.cpp"), *glob.glob("csrc/ops/*.cpp")]
@@ -109,7 +113,8 @@ def extension() -> Extension:
         kernels += sorted(glob.glob("csrc/kernels/*.cu"))
         cxx.append(f"-isystem{os.path.join(CUDA_HOME, 'include')}")
         libraries.append("c10_cuda")
-        compile_args["nvcc"] = cuda_toolkit.nvcc_flags(CUDA_HOME, debug=DEBUG)
+        maps = [f"-Xcompiler={flag}" for flag in prefix_maps()]
+        compile_args["nvcc"] = [*cuda_toolkit.nvcc_flags(CUDA_HOME, debug=DEBUG), *maps]
         link_args += cuda_toolkit.cudart_link_args(CUDA_HOME)
     return Extension(
         "halfgnn._C",

@@ -395,7 +395,7 @@ def test_exported_or_transformed_then_trained():
 
     x = torch.randn(3, 8)
     for trace in (
-        lambda model: torch.export.export(model, (x,)),
+        lambda model: torch.export.export(model, (x,), strict=False),  # not what torch 2.4 to 2.6 do unasked
         lambda model: torch.func.grad(lambda a: ops.copy_u_sum(model.g, a).sum())(x),
         lambda model: make_fx(model)(x),
     ):

@@ -557,7 +557,8 @@ def test_compiled(name, device):
 def test_compiled_code_refuses_nodes_without_in_edges():
     torch._dynamo.reset()
     compiled = torch.compile(make_module("GATConv"), fullgraph=True, backend="aot_eager")
-    with pytest.raises(Exception, match="0-in-degree"):
+    # torch 2.4 shows the line that raised and not what was raised.
+    with pytest.raises(Exception, match=r"0-in-degree|Observed exception\n\nfrom user code:(.|\n)*checked_graph"):
         compiled(make_graph(loops=False), randn(NUM_NODES, IN_FEATS))
 
 

@@ -111,6 +111,7 @@ def test_library_that_was_built_here_says_what_for():
         pytest.skip("setup.py did not build the library under test, or an earlier one did")
     assert built["torch"] == torch.__version__
     assert built["cuda"] in (None, torch.version.cuda)
+    assert f"{ROOT}/csrc".encode() not in Path(_library._PATH).read_bytes(), "paths of this machine"
 
 
 # ---- a library that does not fit -------------------------------------------------------------------------------------------------
