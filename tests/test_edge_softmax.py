@@ -180,9 +180,8 @@ def test_gradient_of_a_row_sums_to_zero(dtype, device):
 def test_gradcheck(shape, norm_by):
     for name in ("duplicates", "random", "edgeless"):
         g = make_graph(name, torch.int64)
-        logits = randn(g.num_edges, *shape, dtype=torch.float64)[:30].requires_grad_()
-        if logits.shape[0] == g.num_edges:
-            assert torch.autograd.gradcheck(lambda x, g=g: ops.edge_softmax(g, x, norm_by), logits)
+        logits = randn(g.num_edges, *shape, dtype=torch.float64).requires_grad_()
+        assert torch.autograd.gradcheck(lambda x, g=g: ops.edge_softmax(g, x, norm_by), logits)
 
 
 def test_norm_by_src_is_the_reversed_graph(device):

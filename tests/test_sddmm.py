@@ -192,7 +192,8 @@ def test_dot_that_passes_the_largest_half(device):
     x = torch.full((g.num_src, 256), 32.0, dtype=torch.float16, device=device)
     y = torch.full((g.num_dst, 256), 16.0, dtype=torch.float16, device=device)
     assert ops.u_dot_v(g, x, y).isinf().all()
-    assert (ops.u_dot_v(g, x, y, out_dtype=torch.float32) == 131_072).all()
+    wide = ops.u_dot_v(g, x, y, out_dtype=torch.float32)
+    assert wide.dtype == torch.float32 and (wide == 131_072).all()
     y[:, 128:] = -16.0
     assert (ops.u_dot_v(g, x, y) == 0).all()
     check_gsddmm(g, "dot", [x, y], "u", "v", out_dtype=torch.float32, terms=256)
@@ -292,9 +293,15 @@ def test_named_operators(device):
             x, y = operands_for(g, op, a, b, (4, 3), (4, 3), torch.bfloat16, device)
             named = getattr(ops, f"{a}_{op}_{b}")
             assert torch.equal(named(g, x, y), ops.gsddmm(g, op, x, y, a, b))
+            wide = named(g, x, y, out_dtype=torch.float32)
+            assert wide.dtype == torch.float32
+            assert torch.equal(wide, ops.gsddmm(g, op, x, y, a, b, out_dtype=torch.float32))
     for target in "uve":
         x = randn(rows_of(g, target), 3, dtype=torch.float16, device=device)
-        assert torch.equal(getattr(ops, f"copy_{target}")(g, x), ops.gsddmm(g, "copy_lhs", x, None, target))
+        named = getattr(ops, f"copy_{target}")
+        assert torch.equal(named(g, x), ops.gsddmm(g, "copy_lhs", x, None, target))
+        wide = named(g, x, out_dtype=torch.float32)
+        assert wide.dtype == torch.float32 and torch.equal(wide, named(g, x).float())
 
 
 def test_edge_order(device):

@@ -436,8 +436,11 @@ def test_named_operators(device):
             assert torch.equal(out, ops.gspmm(g, op, reduce_op, x, y))
             wide = getattr(ops, f"u_{op}_e_{reduce_op}")(g, x, y, out_dtype=torch.float32)
             assert wide.dtype == torch.float32 and torch.equal(wide.bfloat16(), out)
-        assert torch.equal(getattr(ops, f"copy_u_{reduce_op}")(g, x), ops.gspmm(g, "copy_lhs", reduce_op, x, None))
-        assert torch.equal(getattr(ops, f"copy_e_{reduce_op}")(g, y), ops.gspmm(g, "copy_rhs", reduce_op, None, y))
+        for name, op, operand, operands in (("u", "copy_lhs", x, (x, None)), ("e", "copy_rhs", y, (None, y))):
+            copy = getattr(ops, f"copy_{name}_{reduce_op}")
+            assert torch.equal(copy(g, operand), ops.gspmm(g, op, reduce_op, *operands))
+            wide = copy(g, operand, out_dtype=torch.float32)
+            assert wide.dtype == torch.float32 and torch.equal(wide.bfloat16(), copy(g, operand))
 
 
 # ---- regressions: results that DGL gets or got wrong in half precision ---------------------------
