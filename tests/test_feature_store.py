@@ -235,6 +235,22 @@ def test_a_file_that_was_replaced_is_not_read_by_another_process(tmp_path):
         pickle.loads(pickled)
 
 
+def test_a_file_that_was_written_to_is_not_read_by_another_process(tmp_path):
+    """Of the same size: the time of the last change tells."""
+    path = written(tmp_path / "x.npy")
+    stores = FeatureStore.open(path), FeatureStore(np.load(path, mmap_mode="r"))
+    pickled = [pickle.dumps(store) for store in stores]
+    for content in pickled:
+        assert torch.equal(pickle.loads(content).data, values())
+    stat = path.stat()
+    np.save(path, values().numpy()[::-1])
+    assert path.stat().st_size == stat.st_size
+    os.utime(path, ns=(stat.st_atime_ns, stat.st_mtime_ns + 1_000_000))
+    for content in pickled:
+        with pytest.raises(ValueError, match="has changed since"):
+            pickle.loads(content)
+
+
 def test_an_empty_file_has_no_rows(tmp_path):
     np.save(tmp_path / "x.npy", np.zeros((0, 4), np.float16))
     store = FeatureStore.open(tmp_path / "x.npy")

@@ -1,12 +1,11 @@
-"""Prefetcher: what arrives, what it costs in memory, and that nothing hangs. The thread is tested on the CPU; so is the order of
-copies, on stand-ins of torch.cuda's streams and events. tests/gpu has the same on a GPU."""
+"""Prefetcher: what arrives, what it costs in memory, and that nothing hangs, on the CPU. test_prefetcher_copies has the order of
+copies."""
 
 import collections
-import contextlib
 import dataclasses
 import gc
 import os
-import signal
+import re
 import subprocess
 import sys
 import threading
@@ -161,7 +160,7 @@ def test_dgl_blocks_pass_through_on_the_cpu():
 # ---- bounds ------------------------------------------------------------------------------------------------------------------
 
 
-def until(condition, seconds=10):
+def until(condition, seconds=60):
     end = time.monotonic() + seconds
     while not condition() and time.monotonic() < end:
         time.sleep(0.01)
@@ -227,9 +226,9 @@ def test_the_loaders_error_is_the_callers(background, after):
         for batch in Prefetcher(breaks(after), "cpu", background=background):
             seen.append(int(batch[0]))
     assert seen == list(range(after))
-    assert not background or f"while batch {after} was made" in str(
-        getattr(caught.value, "__notes__", f"while batch {after} was made")
-    )
+    if hasattr(caught.value, "add_note"):  # since Python 3.11
+        note = f"while batch {after} was made, in the thread of a halfgnn Prefetcher"
+        assert getattr(caught.value, "__notes__", []) == ([note] if background else [])
 
 
 @BACKGROUND
@@ -313,6 +312,18 @@ def test_a_loader_that_hangs_does_not_hang_the_end(monkeypatch):
     until(lambda: not threads())
 
 
+def run_program(code):
+    """In a process of its own: what goes wrong there can neither end nor hang this one."""
+    environment = {**os.environ, "PYTHONPATH": str(Path(__file__).resolve().parents[1])}
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, timeout=300, env=environment)
+    assert done.returncode == 0, done.stderr
+    return done.stdout
+
+
+DYING_WORKER = """
+import os, signal, torch
+from halfgnn.dataloading import Prefetcher
+
 class Suicidal(torch.utils.data.Dataset):
     def __len__(self):
         return 40
@@ -322,24 +333,27 @@ class Suicidal(torch.utils.data.Dataset):
             os.kill(os.getpid(), signal.SIGKILL)
         return torch.tensor(index)
 
+loader = torch.utils.data.DataLoader(Suicidal(), batch_size=2, num_workers=1)
+try:
+    list(Prefetcher(loader, "cpu", background=True))
+except RuntimeError as error:
+    print(error)
+"""
+
 
 def test_a_worker_that_dies_is_an_error():
-    loader = torch.utils.data.DataLoader(Suicidal(), batch_size=2, num_workers=1)
-    with pytest.raises(RuntimeError, match=r"DataLoader worker .* (killed|exited)"):
-        list(Prefetcher(loader, "cpu", background=True))
+    """PyTorch raises it in whatever the main thread is doing when the signal comes."""
+    assert re.search(r"DataLoader worker .* (killed|exited)", run_program(DYING_WORKER))
 
 
 def test_the_end_of_the_program_is_no_crash():
     """While the thread is inside PyTorch."""
-    code = (
+    run_program(
         "import torch\nfrom halfgnn.dataloading import FeatureStore, Prefetcher\n"
         "store = FeatureStore(torch.zeros(200_000, 64))\n"
         "ids = [torch.randint(0, 200_000, (200_000,))] * 10_000\n"
         "it = iter(Prefetcher(ids, 'cpu', fetch=store.rows, background=True, depth=100))\nnext(it)\n"
     )
-    environment = {**os.environ, "PYTHONPATH": str(Path(__file__).resolve().parents[1])}
-    result = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, timeout=120, env=environment)
-    assert result.returncode == 0, result.stderr
 
 
 def test_an_iteration_that_never_begins_has_no_thread():
@@ -409,117 +423,3 @@ def test_times_add_up():
     list(prefetcher)
     assert prefetcher.times["sample"] >= 0.06 and prefetcher.times["gather"] >= 0.03
     assert prefetcher.times["wait"] >= prefetcher.times["sample"] + prefetcher.times["gather"]
-
-
-# ---- order of copies ---------------------------------------------------------------------------------------------------------
-
-
-class FakeCuda:
-    """torch.cuda's streams and events, on which copies are done when someone waits for them."""
-
-    def __init__(self):
-        self.log, self.current = [], "caller"
-        self.Stream = lambda device: "side"
-
-    def device(self, device):
-        return contextlib.nullcontext()
-
-    @contextlib.contextmanager
-    def stream(self, stream):
-        before, self.current = self.current, stream
-        yield
-        self.current = before
-
-    def current_stream(self, device):
-        cuda = self
-
-        class Stream:
-            def wait_event(self, event):
-                cuda.log.append(("wait", event.number))
-
-        return Stream()
-
-    def Event(self, enable_timing):
-        return FakeEvent(self)
-
-
-class FakeEvent:
-    count = 0
-
-    def __init__(self, cuda):
-        self.cuda = cuda
-        FakeEvent.count += 1
-        self.number = FakeEvent.count
-
-    def record(self, stream):
-        self.cuda.log.append(("record", self.number, stream))
-
-    def synchronize(self):
-        self.cuda.log.append(("synchronize", self.number))
-
-    def query(self):
-        return True
-
-    def elapsed_time(self, other):
-        return 2000.0
-
-
-class Owner:
-    def __init__(self):
-        self.times, self.num_bytes = {"transfer": 0.0, "gather": 0.0}, 0
-
-
-@contextlib.contextmanager
-def timed(phase):
-    yield
-
-
-def fake_mover(monkeypatch):
-    FakeEvent.count = 0
-    cuda, owner = FakeCuda(), Owner()
-    mover = module._CudaMover(torch.device("meta"), owner, cuda)
-    copies = []
-
-    def copied(x):
-        assert cuda.current == "side" and x.device.type == "cpu"
-        copies.append(x)
-        owner.num_bytes += x.numel() * x.element_size()
-        return x
-
-    monkeypatch.setattr(mover, "_copied", copied)
-    return mover, cuda, owner, copies
-
-
-def test_buffers_are_used_again_only_after_their_copies(monkeypatch):
-    mover, cuda, owner, copies = fake_mover(monkeypatch)
-    for i in range(5):
-        batch, event = mover.moved((torch.full((4,), i), FeatureStore(torch.eye(3)).rows(torch.tensor([i % 3]))), timed)
-        mover.received(batch, event)
-    # Events of batch i: 2 i + 1 before its copies and 2 i + 2 after them.
-    order = [entry[:2] for entry in cuda.log]
-    for i in range(5):
-        assert order.index(("record", 2 * i + 2)) < order.index(("wait", 2 * i + 2))
-        if i >= 2:
-            assert order.index(("synchronize", 2 * i - 2)) < order.index(("record", 2 * i + 1))
-    assert all(entry[2] == "side" for entry in cuda.log if entry[0] == "record")
-    pointers = [x.data_ptr() for x in copies]
-    assert pointers[0:4] != pointers[4:8][::-1] and pointers[0:2] == pointers[4:6] == pointers[8:10]
-    assert len(set(pointers)) == 4
-    assert owner.num_bytes == 5 * (4 * 8 + 3 * 4) and owner.times["transfer"] == 10.0
-
-
-def test_buffers_grow_to_the_largest_batch(monkeypatch):
-    mover, _, _, copies = fake_mover(monkeypatch)
-    for size in (10, 10, 100, 100, 20, 0, 100):
-        mover.moved(torch.arange(size, dtype=torch.float16), timed)
-        assert torch.equal(copies[-1], torch.arange(size, dtype=torch.float16))
-    sizes = [slot._buffers[0].numel() for slot in mover._slots]
-    assert max(sizes) <= 2 * 100 * 9 // 8 and len(mover._slots[0]._buffers) == 1
-
-
-def test_features_are_not_widened_on_the_way(monkeypatch):
-    mover, _, owner, copies = fake_mover(monkeypatch)
-    store = FeatureStore(torch.randn(30, 768).half())
-    mover.moved(store.rows(torch.arange(20)), timed)
-    assert copies[0].dtype == torch.float16 and torch.equal(copies[0], store.data[:20])
-    assert owner.num_bytes == 20 * 768 * 2
