@@ -3,6 +3,8 @@
 # make test-architectures  builds for all of $(ARCHITECTURES), apart, and reads their machine code
 # make test-matrix VERSIONS="2.4.1 2.15.0"  runs the CPU half's tests on these versions of torch, each in an environment of its own
 #             in build/matrix (or in those that MATRIX_ENVS names, "/some/where/t{}" with the version for {}); a table at the end
+# make mutants FILES="halfgnn/ops halfgnn/graph.py"  changes one expression at a time and prints what no test notices; not in CI.
+#             SAMPLE=60 SEED=1 draws that many changes, BUDGET is CPU seconds of tests on each, JOBS how many at a time
 # make bench  measures the CPU's figures on an otherwise idle machine, for hours; rows go to $(BENCH)/cpu.csv
 #
 # These set up everything in $(VENV) first. PYTHON names the interpreter that the environment is made from.
@@ -39,7 +41,7 @@ BUILD ?= auto
 MINIBATCH = --data synthetic --scale 0.005 --data-dir $(OUT) --max-steps 20 --profile --rows $(OUT)/minibatch.csv
 GPU_RUN = $(PYTHON) tests/gpu/run.py --out $(OUT) --build $(BUILD) $(if $(BUDGET),--budget $(BUDGET))
 
-.PHONY: demo test test-architectures test-matrix check bench clean gpu-test gpu-sanitize gpu-bench gpu-minibatch
+.PHONY: demo test test-architectures test-matrix check mutants bench clean gpu-test gpu-sanitize gpu-bench gpu-minibatch
 
 demo: $(VENV)/demo halfgnn/_C.so
 	$(PY) examples/gat_amp.py --dataset cora --dtype bf16 --heads 1 1 1 --backend both --epochs 50
@@ -66,6 +68,10 @@ check: $(VENV)/test
 	$(PY) -m ruff format --check .
 	$(VENV)/bin/clang-format --dry-run --Werror $(wildcard csrc/*.cpp csrc/*/*.cpp csrc/*/*.h csrc/*/*.cu csrc/*/*.cuh)
 	$(PY) -m mypy
+
+mutants: $(VENV)/test halfgnn/_C.so
+	$(PY) -m tests.mutants $(FILES) --jobs $(JOBS) $(if $(SAMPLE),--sample $(SAMPLE)) $(if $(SEED),--seed $(SEED)) \
+	    $(if $(BUDGET),--budget $(BUDGET)) $(if $(AGAIN),--again)
 
 bench: $(VENV)/test halfgnn/_C.so
 	$(PY) -m benchmarks operators --out $(BENCH)

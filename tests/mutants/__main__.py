@@ -1,0 +1,101 @@
+"""Mutates files of the package and prints which mutants no test notices.
+
+python -m tests.mutants halfgnn/ops halfgnn/graph.py --sample 60 --seed 1
+
+Tests run where they execute the mutated line, fastest first, up to a budget. The lines of each test are measured once and kept in
+build/mutants/coverage, until the test's file changes; so are results in build/mutants/results.json, which --again runs again.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import os
+from collections import Counter
+from dataclasses import asdict
+from pathlib import Path
+
+from . import mutate, runner
+
+# Tests of what is not the package: of benchmarks, builds and examples, which take minutes.
+OTHERS = (
+    "benchmarks", "cuda_build", "example", "gather_limit", "heterodata", "instruction", "machine_code", "minibatch", "mutants",
+    "scalar_baseline", "support", "train",
+)  # fmt: skip
+STATUSES = ("noticed", "timed out", "survived", "not covered")
+
+
+def tests_of(root: Path) -> tuple[Path, ...]:
+    files = sorted((root / "tests").glob("test_*.py"))
+    return tuple(file for file in files if not file.stem.startswith(tuple(f"test_{name}" for name in OTHERS)))
+
+
+def sources_of(root: Path, names: list[str]) -> list[Path]:
+    files: list[Path] = []
+    for name in names:
+        path = root / name
+        if not path.exists():
+            raise SystemExit(f"{name} does not exist")
+        files += sorted(path.rglob("*.py")) if path.is_dir() else [path]
+    return files
+
+
+def equivalent(root: Path) -> dict[str, str]:
+    """Reasons why no test could notice them, by the key of the mutant."""
+    path = root / "tests" / "mutants" / "equivalent.txt"
+    lines = path.read_text().splitlines() if path.exists() else []
+    pairs = [line.split(" # ", 1) for line in lines if line and not line.startswith("#")]
+    return {key.strip(): reason for key, reason in pairs}
+
+
+def table(rows: list[tuple[str, runner.Result]]) -> str:
+    names = list(dict.fromkeys(name for name, _ in rows))
+    lines = [f"{'file':34}{'mutants':>9}" + "".join(f"{status:>13}" for status in STATUSES) + f"{'rate':>8}"]
+    for name in [*names, "total"]:
+        counts = Counter(result.status for file, result in rows if name in (file, "total"))
+        total = sum(counts.values())
+        rate = (counts["noticed"] + counts["timed out"]) / max(total, 1)
+        lines.append(f"{name:34}{total:9}" + "".join(f"{counts[status]:13}" for status in STATUSES) + f"{rate:8.1%}")
+    return "\n".join(lines)
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("files", nargs="+", help="files or folders of the package")
+    parser.add_argument("--sample", type=int, help="so many mutants, drawn at random (default: all)")
+    parser.add_argument("--seed", type=int, default=1)
+    parser.add_argument("--jobs", type=int, default=1)
+    parser.add_argument("--budget", type=float, default=60, help="CPU seconds of tests on one mutant")
+    parser.add_argument("-k", dest="keyword", default="", help="tests to run, as pytest's -k (default: all)")
+    parser.add_argument("--again", action="store_true", help="of these, those alone that survived the last time")
+    parser.add_argument("--root", type=Path, default=runner.ROOT, help=argparse.SUPPRESS)
+    parser.add_argument("--package", default="halfgnn", help=argparse.SUPPRESS)
+    args = parser.parse_args()
+    os.environ.setdefault("OMP_NUM_THREADS", "1")
+    root = args.root.resolve()
+    settings = runner.Settings(
+        root, args.package, tests_of(root), budget=args.budget, jobs=args.jobs, keyword=args.keyword
+    )
+    found = [mutant for path in sources_of(root, args.files) for mutant in mutate.mutants(path, root)]
+    sources = {mutant.path: (root / mutant.path).read_text() for mutant in found}
+    known = equivalent(root)
+    found = [mutant for mutant in found if mutant.key(sources[mutant.path]) not in known]
+    chosen = list(mutate.sample(found, args.sample, args.seed))
+    kept = settings.cache / "results.json"
+    before = json.loads(kept.read_text()) if kept.exists() else {}
+    if args.again:
+        missed = {key for key, result in before.items() if result["status"] in STATUSES[2:]}
+        chosen = [mutant for mutant in found if mutant.key(sources[mutant.path]) in missed]
+    results = runner.run(settings, chosen, sources)
+    for mutant, result in zip(chosen, results):
+        before[mutant.key(sources[mutant.path])] = asdict(result)
+        if result.status in STATUSES[2:]:
+            ran = f"{result.ran} of {result.of} tests that execute it" if result.of else "no test executes it"
+            print(f"{mutant.path}:{mutant.lines[0]} {mutant.kind}: {result.status}, {ran}")
+            print(mutant.diff(sources[mutant.path]))
+    kept.write_text(json.dumps(before, indent=0))
+    print(table([(mutant.path, result) for mutant, result in zip(chosen, results)]))
+
+
+if __name__ == "__main__":
+    main()
