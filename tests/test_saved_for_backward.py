@@ -1,4 +1,6 @@
-"""What autograd keeps of an operator's data until the backward: nothing that no gradient reads."""
+"""What autograd keeps of an operator's data until the backward, and what a call without gradients does not make."""
+
+from itertools import product
 
 import pytest
 import support
@@ -17,7 +19,7 @@ READS = {
     "copy_lhs": ("", ""),
     "copy_rhs": ("", ""),
 }
-WANTED = ["l", "r", "lr"]
+WANTED = {"copy_lhs": ["l"], "copy_rhs": ["r"]}
 
 
 def kept(run):
@@ -34,44 +36,31 @@ def kept(run):
     return found
 
 
-def check_operands(run, op, lhs, rhs, wanted):
-    """run() keeps those of the operands that the wanted gradients read; returns the shapes of all else."""
+def check_operands(run, op, lhs_rows, rhs_rows, wanted):
+    """run(lhs, rhs) keeps those of the operands that the wanted gradients read; returns the shapes of all else but ids."""
+    lhs = None if op == "copy_rhs" else randn(lhs_rows, 4, dtype=torch.float32).requires_grad_("l" in wanted)
+    rhs = None if op == "copy_lhs" else randn(rhs_rows, 4, dtype=torch.float32).requires_grad_("r" in wanted)
     names = {x.data_ptr(): name for name, x in (("l", lhs), ("r", rhs)) if x is not None}
-    found = kept(run)
+    found = kept(lambda: run(lhs, rhs))
     assert {names[at] for at, _ in found if at in names} == {
         name for side, reads in zip("lr", READS[op]) if side in wanted for name in reads
     }
-    return [shape for at, shape in found if at not in names]
+    return [shape for at, shape in found if at not in names and len(shape) > 1]
 
 
-def operands(op, wanted, lhs, rhs):
-    if op.startswith("copy"):
-        wanted = "l" if op == "copy_lhs" else "r"
-    lhs = None if op == "copy_rhs" else lhs.requires_grad_("l" in wanted)
-    rhs = None if op == "copy_lhs" else rhs.requires_grad_("r" in wanted)
-    return wanted, lhs, rhs
-
-
-@pytest.mark.parametrize("wanted", WANTED)
-@pytest.mark.parametrize("reduce_op", support.REDUCES)
 @pytest.mark.parametrize("op", support.SPMM_OPS)
-def test_gspmm(op, reduce_op, wanted):
+def test_gspmm(op):
     g = make_graph("bipartite")
-    x, w = (randn(rows, 4, dtype=torch.float32) for rows in (g.num_src, g.num_edges))
-    wanted, x, w = operands(op, wanted, x, w)
-    rest = check_operands(lambda: ops.gspmm(g, op, reduce_op, x, w), op, x, w, wanted)
-    winners = [shape for shape in rest if len(shape) > 1]
-    assert winners == ([(g.num_dst, 4)] if reduce_op in ("max", "min") else [])
+    for reduce_op, wanted in product(support.REDUCES, WANTED.get(op, ["l", "r", "lr"])):
+        rest = check_operands(lambda x, w: ops.gspmm(g, op, reduce_op, x, w), op, g.num_src, g.num_edges, wanted)  # noqa: B023
+        assert rest == ([(g.num_dst, 4)] if reduce_op in ("max", "min") else [])  # who won
 
 
-@pytest.mark.parametrize("wanted", WANTED)
 @pytest.mark.parametrize("op", support.SDDMM_OPS)
-def test_gsddmm(op, wanted):
+def test_gsddmm(op):
     g = make_graph("bipartite")
-    x, y = (randn(rows, 4, dtype=torch.float32) for rows in (g.num_src, g.num_dst))
-    wanted, x, y = operands(op, wanted, x, y)
-    rest = check_operands(lambda: ops.gsddmm(g, op, x, y, "u", "v"), op, x, y, wanted)
-    assert all(len(shape) == 1 for shape in rest)
+    for wanted in WANTED.get(op, ["l", "r", "lr"]):
+        assert not check_operands(lambda x, y: ops.gsddmm(g, op, x, y), op, g.num_src, g.num_dst, wanted)
 
 
 @pytest.mark.parametrize("norm_by", ["dst", "src"])
@@ -83,8 +72,43 @@ def test_edge_softmax(norm_by):
     assert logits.data_ptr() not in [at for at, _ in found]
 
 
-@pytest.mark.parametrize("reducer", support.REDUCES)
-def test_segment_reduce(reducer):
+def test_segment_reduce():
     value = randn(6, 4, dtype=torch.float32).requires_grad_()
-    found = kept(lambda: ops.segment_reduce(torch.tensor([2, 0, 4]), value, reducer))
-    assert [shape for _, shape in found if len(shape) > 1] == ([(3, 4)] if reducer in ("max", "min") else [])
+    for reducer in support.REDUCES:
+        found = kept(lambda: ops.segment_reduce(torch.tensor([2, 0, 4]), value, reducer))  # noqa: B023
+        assert [shape for _, shape in found if len(shape) > 1] == ([(3, 4)] if reducer in ("max", "min") else [])
+
+
+# ---- the other side of the graph, which only gradients of sources walk ---------------------------------------------------------
+
+
+def makes_out_edges(run):
+    g = make_graph("bipartite")
+    run(g)
+    return g._csr is not None
+
+
+def u(g, requires_grad):
+    return randn(g.num_src, 4, dtype=torch.float32).requires_grad_(requires_grad)
+
+
+def e(g, requires_grad):
+    return randn(g.num_edges, 4, dtype=torch.float32).requires_grad_(requires_grad)
+
+
+@pytest.mark.parametrize(
+    "run",
+    [
+        lambda g, of_u, of_e: ops.u_mul_e_sum(g, u(g, of_u), e(g, of_e)),
+        lambda g, of_u, of_e: ops.u_add_e_max(g, u(g, of_u), e(g, of_e)),
+        lambda g, of_u, of_e: ops.u_mul_e(g, u(g, of_u), e(g, of_e)),
+        lambda g, of_u, of_e: ops.e_mul_u(g, e(g, of_e), u(g, of_u)),
+    ],
+    ids=["u_mul_e_sum", "u_add_e_max", "u_mul_e", "e_mul_u"],
+)
+def test_out_edges_are_made_for_gradients_of_sources_alone(run):
+    assert makes_out_edges(lambda g: run(g, True, True))
+    assert makes_out_edges(lambda g: run(g, True, False))
+    assert not makes_out_edges(lambda g: run(g, False, True))
+    with torch.no_grad():
+        assert not makes_out_edges(lambda g: run(g, True, True))

@@ -62,8 +62,8 @@ def table(rows: list[tuple[str, runner.Result]]) -> str:
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("files", nargs="+", help="files or folders of the package")
-    parser.add_argument("--sample", type=int, help="so many mutants, drawn at random (default: all)")
-    parser.add_argument("--seed", type=int, default=1)
+    parser.add_argument("--sample", type=int, help="so many mutants of each of FILES, drawn at random (default: all)")
+    parser.add_argument("--seed", type=int, default=1, help="of the sample")
     parser.add_argument("--jobs", type=int, default=1)
     parser.add_argument("--budget", type=float, default=60, help="CPU seconds of tests on one mutant")
     parser.add_argument("-k", dest="keyword", default="", help="tests to run, as pytest's -k (default: all)")
@@ -76,25 +76,32 @@ def main() -> None:
     settings = runner.Settings(
         root, args.package, tests_of(root), budget=args.budget, jobs=args.jobs, keyword=args.keyword
     )
-    found = [mutant for path in sources_of(root, args.files) for mutant in mutate.mutants(path, root)]
-    sources = {mutant.path: (root / mutant.path).read_text() for mutant in found}
+    sources = {str(path.relative_to(root)): path.read_text() for path in sources_of(root, args.files)}
     known = equivalent(root)
-    found = [mutant for mutant in found if mutant.key(sources[mutant.path]) not in known]
-    chosen = list(mutate.sample(found, args.sample, args.seed))
+    chosen: list[mutate.Mutant] = []
+    for name in args.files:
+        found = [mutant for path in sources_of(root, [name]) for mutant in mutate.mutants(path, root)]
+        found = [mutant for mutant in found if mutant.key(sources[mutant.path]) not in known]
+        chosen += mutate.sample(found, None if args.again else args.sample, args.seed)
     kept = settings.cache / "results.json"
     before = json.loads(kept.read_text()) if kept.exists() else {}
     if args.again:
         missed = {key for key, result in before.items() if result["status"] in STATUSES[2:]}
-        chosen = [mutant for mutant in found if mutant.key(sources[mutant.path]) in missed]
-    results = runner.run(settings, chosen, sources)
-    for mutant, result in zip(chosen, results):
-        before[mutant.key(sources[mutant.path])] = asdict(result)
+        chosen = [mutant for mutant in chosen if mutant.key(sources[mutant.path]) in missed]
+    results: list[tuple[str, runner.Result]] = []
+
+    def note(mutant: mutate.Mutant, result: runner.Result) -> None:
+        source = sources[mutant.path]
+        results.append((mutant.path, result))
+        before[mutant.key(source)] = asdict(result)
+        kept.write_text(json.dumps(before, indent=0))
         if result.status in STATUSES[2:]:
             ran = f"{result.ran} of {result.of} tests that execute it" if result.of else "no test executes it"
             print(f"{mutant.path}:{mutant.lines[0]} {mutant.kind}: {result.status}, {ran}")
-            print(mutant.diff(sources[mutant.path]))
-    kept.write_text(json.dumps(before, indent=0))
-    print(table([(mutant.path, result) for mutant, result in zip(chosen, results)]))
+            print(mutant.diff(source), flush=True)
+
+    runner.run(settings, chosen, sources, note)
+    print(table(sorted(results, key=lambda row: row[0])))
 
 
 if __name__ == "__main__":

@@ -16,12 +16,12 @@ import sys
 import threading
 import time
 from collections import defaultdict
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Iterator
 from contextlib import redirect_stderr, redirect_stdout
 from dataclasses import dataclass
 from pathlib import Path
 from types import CodeType, FunctionType
-from typing import Any
+from typing import IO, Any
 
 import pytest
 
@@ -62,46 +62,43 @@ class Result:
 # ---- forked processes --------------------------------------------------------------------------------------------------------
 
 
-def forked(work: Callable[[], Any], log: Path) -> tuple[int, int]:
-    """Starts work() in a child, output in `log`: (process id, end of the pipe that brings its result as JSON)."""
+def forked(work: Callable[[Callable[[Any], None]], None], log: Path) -> tuple[int, IO[str]]:
+    """Starts work(tell) in a child, output in `log`: (process id, lines of JSON, one for each value that it tells)."""
     receive, send = os.pipe()
     pid = os.fork()
     if pid:
         os.close(send)
-        return pid, receive
+        return pid, os.fdopen(receive)
     status = 1
     try:
         os.close(receive)
-        with log.open("w") as file:
+        with log.open("w") as file, os.fdopen(send, "w") as pipe:
             os.dup2(file.fileno(), 1)
             os.dup2(file.fileno(), 2)
             with redirect_stdout(file), redirect_stderr(file):
-                data = json.dumps(work()).encode()
-        while data:
-            data = data[os.write(send, data) :]
+                work(lambda value: print(json.dumps(value), file=pipe, flush=True))
         status = 0
     finally:
         os._exit(status)
 
 
-def collect(pid: int, receive: int) -> tuple[Any, int]:
-    """Waits for a child: (its result, or None if it died, and the signal that ended it)."""
-    with os.fdopen(receive) as pipe:
-        text = pipe.read()
-    status = os.waitpid(pid, 0)[1]
-    return json.loads(text) if text else None, os.WTERMSIG(status) if os.WIFSIGNALED(status) else 0
+def in_turn(tasks: Iterable[tuple[Any, Callable[[], Any]]], jobs: int, log: Path) -> Iterator[tuple[Any, Any, int]]:
+    """Runs tasks in children, `jobs` at a time: (name, result or None, signal that ended it) of each, in order."""
+    running: list[tuple[Any, int, IO[str]]] = []
 
+    def first() -> tuple[Any, Any, int]:
+        name, pid, pipe = running.pop(0)
+        with pipe:
+            text = pipe.read()
+        status = os.waitpid(pid, 0)[1]
+        return name, json.loads(text) if text else None, os.WTERMSIG(status) if os.WIFSIGNALED(status) else 0
 
-def in_turn(tasks: Iterable[tuple[Any, Callable[[], Any]]], jobs: int, log: Path) -> Iterable[tuple[Any, Any, int]]:
-    """Runs tasks in children, `jobs` at a time: (name, result, signal) of each, in order."""
-    running: list[tuple[Any, int, int]] = []
     for i, (name, work) in enumerate(tasks):
         if len(running) == jobs:
-            first, *child = running.pop(0)
-            yield (first, *collect(*child))
-        running.append((name, *forked(work, log.with_suffix(f".{i % jobs}.log"))))
-    for name, *child in running:
-        yield (name, *collect(*child))
+            yield first()
+        running.append((name, *forked(lambda tell, work=work: tell(work()), log.with_suffix(f".{i % jobs}.log"))))
+    while running:
+        yield first()
 
 
 # ---- lines that a test executes ----------------------------------------------------------------------------------------------
@@ -177,7 +174,6 @@ class Coverage:
 
     def measure(self, items: list[pytest.Item]) -> None:
         """Runs the tests of files whose record is missing or old."""
-        (self.settings.cache / "coverage").mkdir(parents=True, exist_ok=True)
         missing = self.stale()
         tasks = [(file, lambda file=file: self._measured(file, items)) for file in missing]
         for file, record, _ in in_turn(tasks, self.settings.jobs, self.settings.cache / "coverage"):
@@ -230,6 +226,15 @@ class Coverage:
 
     def items_for(self, mutant: Mutant, source: str, items: dict[str, pytest.Item]) -> list[pytest.Item]:
         return [items[test] for test in self.within_budget(self.choose(mutant, source)) if test in items]
+
+    def result(self, mutant: Mutant, source: str, found: Any, signaled: int) -> Result:
+        """From what first_failure() said, or how its process ended."""
+        of = len(self.choose(mutant, source))
+        if signaled in (signal.SIGPROF, signal.SIGALRM):
+            return Result("timed out", "", 0, of)
+        if found is None:
+            return Result("noticed", f"its process ended, signal {signaled}", 0, of)
+        return Result("noticed" if found[0] else "survived" if of else "not covered", *found, of)
 
     def within_budget(self, tests: list[str]) -> list[str]:
         chosen: list[str] = []
@@ -295,7 +300,7 @@ def first_failure(items: list[pytest.Item], coverage: Coverage) -> tuple[str, in
 
 def functions_of(prefix: str) -> list[FunctionType]:
     """Every function made of code under `prefix`."""
-    return [x for x in gc.get_objects() if isinstance(x, FunctionType) and x.__code__.co_filename.startswith(prefix)]
+    return [x for x in gc.get_objects() if type(x) is FunctionType and x.__code__.co_filename.startswith(prefix)]
 
 
 def exchange(mutant: Mutant, source: str, root: Path, functions: list[FunctionType]) -> bool:
@@ -358,9 +363,9 @@ class Hot:
         coverage: Coverage,
         mutants: list[Mutant],
         sources: dict[str, str],
-        found: Callable[[Mutant, Any, int], None],
+        tell: Callable[[Any], None],
     ) -> None:
-        self.coverage, self.mutants, self.sources, self.found = coverage, mutants, sources, found
+        self.coverage, self.mutants, self.sources, self.tell = coverage, mutants, sources, tell
 
     def pytest_runtestloop(self, session: pytest.Session) -> bool:
         coverage, settings = self.coverage, self.coverage.settings
@@ -377,9 +382,7 @@ class Hot:
 
         tasks = [(mutant, lambda mutant=mutant: tried(mutant)) for mutant in self.mutants if self.is_hot(mutant)]
         for mutant, found, signaled in in_turn(tasks, settings.jobs, settings.cache / "hot"):
-            print(mutant.path, mutant.lines[0], mutant.kind, mutant.text.strip(), found, signaled, flush=True)
-            if found != COLD:
-                self.found(mutant, found, signaled)
+            self.tell((self.mutants.index(mutant), found, signaled))
         return True
 
     def is_hot(self, mutant: Mutant) -> bool:
@@ -413,45 +416,37 @@ def run_cold(coverage: Coverage, mutant: Mutant, source: str) -> Any:
     return plugin.found
 
 
-def run(settings: Settings, mutants: list[Mutant], sources: dict[str, str]) -> list[Result]:
-    """What tests say of each mutant. What survives hot is run cold as well, to be certain."""
+def run_hot(coverage: Coverage, mutants: list[Mutant], sources: dict[str, str], tell: Callable[[Any], None]) -> None:
+    root, package = coverage.settings.root, coverage.settings.package
+    sys.path.insert(0, str(root))
+    folders = sorted(path.parent.relative_to(root) for path in (root / package).rglob("__init__.py"))
+    names = [str(folder).replace(os.sep, ".") for folder in folders]
+    coverage.imported = Tracer(coverage.settings).lines_of(lambda: [importlib.import_module(name) for name in names])
+    pytest_main(coverage.settings, coverage.settings.tests, Hot(coverage, mutants, sources, tell))
+
+
+def run(
+    settings: Settings, mutants: list[Mutant], sources: dict[str, str], note: Callable[[Mutant, Result], None]
+) -> None:
+    """Notes what tests say of each mutant: first of the hot ones, then of the cold."""
     coverage = Coverage(settings)
-    settings.cache.mkdir(parents=True, exist_ok=True)
+    (settings.cache / "coverage").mkdir(parents=True, exist_ok=True)
     for name in HEAVY if settings.package == "halfgnn" else ():
         importlib.import_module(name)
 
-    results: dict[Mutant, Result] = {}
-
-    def note(mutant: Mutant, found: Any, signaled: int) -> None:
-        of = len(coverage.choose(mutant, sources[mutant.path]))
-        if signaled in (signal.SIGPROF, signal.SIGALRM):
-            results[mutant] = Result("timed out", of=of)
-        elif found is None:
-            results[mutant] = Result("noticed", f"the process ended, signal {signaled}", of=of)
-        elif found[0]:
-            results[mutant] = Result("noticed", found[0], found[1], of)
-        else:
-            results[mutant] = Result("survived" if of else "not covered", "", found[1], of)
-
-    def hot() -> Any:
-        sys.path.insert(0, str(settings.root))
-        tracer = Tracer(settings)
-        folders = {path.parent for path in (settings.root / settings.package).rglob("__init__.py")}
-        packages = sorted(str(path.relative_to(settings.root)).replace(os.sep, ".") for path in folders)
-        coverage.imported = tracer.lines_of(lambda: [importlib.import_module(name) for name in packages])
-        found: list[Any] = []
-        plugin = Hot(coverage, mutants, sources, lambda *of_one: found.append(of_one))
-        pytest_main(settings, settings.tests, plugin)
-        return [(mutants.index(mutant), *rest) for mutant, *rest in found]
-
-    found, _ = collect(*forked(hot, settings.cache / "hot.log"))
-    if found is None:
-        raise SystemExit(f"the tests do not collect: see {settings.cache / 'hot.log'}")
+    left = list(mutants)
+    hot, lines = forked(lambda tell: run_hot(coverage, mutants, sources, tell), settings.cache / "hot.log")
+    with lines:
+        for line in lines:
+            i, found, signaled = json.loads(line)
+            if not coverage.tests:
+                coverage.stale()
+            if found != COLD:
+                left.remove(mutants[i])
+                note(mutants[i], coverage.result(mutants[i], sources[mutants[i].path], found, signaled))
+    if os.waitpid(hot, 0)[1] != 0:
+        raise SystemExit(f"the tests do not run: see {settings.cache / 'hot.log'}")
     coverage.stale()
-    for i, *rest in found:
-        note(mutants[i], *rest)
-    left = [mutant for mutant in mutants if mutant not in results or results[mutant].status == "survived"]
     tasks = [(mutant, lambda mutant=mutant: run_cold(coverage, mutant, sources[mutant.path])) for mutant in left]
-    for mutant, *rest in in_turn(tasks, settings.jobs, settings.cache / "cold"):
-        note(mutant, *rest)
-    return [results[mutant] for mutant in mutants]
+    for mutant, found, signaled in in_turn(tasks, settings.jobs, settings.cache / "cold"):
+        note(mutant, coverage.result(mutant, sources[mutant.path], found, signaled))
