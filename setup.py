@@ -94,7 +94,9 @@ def together(name, files):
 
 def prefix_maps():
     """No paths of this machine in what errors show."""
-    return [f"-ffile-prefix-map={ROOT}/=", f"-ffile-prefix-map={os.path.dirname(torch.__file__)}=torch"]
+    folder = os.path.dirname(torch.__file__)
+    of_torch = sorted({folder, os.path.realpath(folder)})  # gcc follows links to system headers
+    return [f"-ffile-prefix-map={ROOT}/=", *(f"-ffile-prefix-map={path}=torch" for path in of_torch)]
 
 
 def extension() -> Extension:
