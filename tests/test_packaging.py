@@ -22,6 +22,7 @@ from halfgnn import _library
 ROOT = Path(__file__).resolve().parent.parent
 MINOR = ".".join(torch.__version__.split(".")[:2])
 STAND_IN = "import types; sys.modules['torch'] = types.SimpleNamespace(__version__='{}')"
+PYTHON_39 = "import collections; sys.version_info = collections.namedtuple('V', 'major minor')(3, 9)"
 COMPILER = """#!/bin/sh
 case "$*" in *-o\\ *) ;; *) exec c++ "$@" ;; esac
 shared=no
@@ -221,7 +222,7 @@ def test_isolated_build_fetches_no_torch():
     [
         (STAND_IN.format("2.3.1+cu121"), ["torch 2.4 or later", "2.3.1+cu121"]),
         (STAND_IN.format("1.13.0"), ["torch 2.4 or later", "1.13.0"]),
-        ("sys.version_info = (3, 9, 18)", ["Python 3.10 or later", "3.9"]),
+        (PYTHON_39, ["Python 3.10 or later", "3.9"]),
     ],
 )
 def test_too_old(before, words):
