@@ -28,20 +28,23 @@ T = TypeVar("T")
 # ---- modes -------------------------------------------------------------------------------------------------------------------
 
 
-def ordinary_tensors() -> contextlib.AbstractContextManager[None]:
+def ordinary_tensors(source: Tensor | None = None) -> contextlib.AbstractContextManager[None]:
     """Tensors made here outlive the mode that the caller happens to be in.
 
     A topology is kept with its graph, so what inference mode, a fake or proxy tensor mode (torch.export) or a functorch transform
     would make of its tensors must not be kept. Compiled code is traced as it stands; its side effects are real tensors.
+
+    source: what they are made of. A fake tensor belongs to its mode, and so does a graph that is made of it: both are traced.
     """
     if torch.compiler.is_dynamo_compiling():
         return contextlib.nullcontext()  # older versions of torch trace no generator
-    return _without_modes()
+    return _without_modes(is_fake=source is not None and type(source) is not Tensor)
 
 
 @contextlib.contextmanager
-def _without_modes() -> Iterator[None]:
-    with torch.inference_mode(False), _disable_current_modes(), torch._C._DisableFuncTorch():
+def _without_modes(is_fake: bool) -> Iterator[None]:
+    modes = contextlib.nullcontext() if is_fake else _disable_current_modes()
+    with torch.inference_mode(False), modes, torch._C._DisableFuncTorch():
         yield
 
 
@@ -49,7 +52,7 @@ def ordinary(tensor: Tensor) -> Tensor:
     """The tensor, or a copy if it is one of inference mode: autograd can save no such tensor."""
     if torch.compiler.is_dynamo_compiling() or not tensor.is_inference():
         return tensor
-    with ordinary_tensors():
+    with ordinary_tensors(tensor):
         return tensor.clone()
 
 

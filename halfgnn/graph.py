@@ -79,7 +79,7 @@ def _indptr_of_sorted(rows: Tensor, num_rows: int, check: bool) -> Tensor:
     if check and bool((rows[1:] < rows[:-1]).any()):
         at = int((rows[1:] < rows[:-1]).int().argmax())
         raise ValueError(f"dst falls from {int(rows[at])} to {int(rows[at + 1])} at edge {at + 1}; expected it sorted")
-    with ordinary_tensors():
+    with ordinary_tensors(rows):
         bounds = torch.arange(num_rows + 1, dtype=rows.dtype, device=rows.device)
         return torch.searchsorted(rows, bounds, out_int32=rows.dtype == torch.int32)
 
@@ -228,7 +228,7 @@ class Graph:
             if sort:
                 raise ValueError("sort and is_sorted are both True; expected one of them")
             return cls(num_src, num_dst, csc=(_indptr_of_sorted(dst, num_dst, check), src, None))
-        with ordinary_tensors():
+        with ordinary_tensors(src):
             indptr, indices, edge_ids = torch.ops.halfgnn.coo_to_csr.default(dst, src, num_dst)
         if sort:
             return cls(num_src, num_dst, csc=(indptr, indices, None)), edge_ids
@@ -360,8 +360,9 @@ class Graph:
             return side
         if side is not None:
             return taken(side)
-        with ordinary_tensors():
-            side = Adjacency(*torch.ops.halfgnn.transpose.default(*taken(getattr(self, other)), num_rows))
+        source = taken(getattr(self, other))
+        with ordinary_tensors(source.indptr):
+            side = Adjacency(*torch.ops.halfgnn.transpose.default(*source, num_rows))
         if may_keep(side.indptr.device):
             object.__setattr__(self, name, kept(side, side))
         return side
@@ -431,7 +432,7 @@ class Graph:
             if side is None:
                 return None
             indptr, indices, edge_ids = taken(side)
-            with ordinary_tensors():
+            with ordinary_tensors(indptr):
                 return Adjacency(fn(indptr), fn(indices), None if edge_ids is None else fn(edge_ids))
 
         return Graph(self.num_src, self.num_dst, csc=convert(self._csc), csr=convert(self._csr))

@@ -8,7 +8,7 @@ import torch
 from support import make_graph
 from torch.utils import _pytree
 
-from halfgnn import ops
+from halfgnn import Graph, ops
 
 
 def attention(g, x, w):
@@ -200,3 +200,20 @@ def test_export_of_operators():
     program = torch.export.export(Sum(), (indptr, indices, edge_ids, x))
     assert [n.target for n in program.graph.nodes if "halfgnn" in str(n.target)] == [torch.ops.halfgnn.gspmm.default]
     assert torch.equal(program.module()(indptr, indices, edge_ids, x), ops.copy_u_sum(g, x))
+
+
+@pytest.mark.parametrize("strict", [True, False])
+def test_export_of_a_graph_that_is_made_inside(strict):
+    """Both adjacencies and the other type are part of the program: it is right for other edges."""
+
+    class Softmax(torch.nn.Module):
+        def forward(self, src, dst, x):
+            g = Graph.from_edges(src, dst, num_src=5, num_dst=4, check=False)
+            return ops.edge_softmax(g.int(), x, norm_by="src") + ops.edge_softmax(g, x)
+
+    def inputs():
+        return torch.randint(5, (9,)), torch.randint(4, (9,)), torch.randn(9, 2)
+
+    program = torch.export.export(Softmax(), inputs(), strict=strict).module()
+    others = inputs()
+    assert torch.equal(program(*others), Softmax()(*others))
