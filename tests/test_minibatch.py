@@ -3,7 +3,6 @@
 import csv
 import os
 import signal
-import socket
 import subprocess
 import sys
 import time
@@ -139,23 +138,23 @@ def _gradients_of_rank(rank, folder, port, results, batch_size):
     os.environ.update(
         RANK=str(rank), WORLD_SIZE="2", LOCAL_RANK=str(rank), MASTER_ADDR="127.0.0.1", MASTER_PORT=str(port)
     )
+    os.environ["TORCHELASTIC_USE_AGENT_STORE"] = (
+        "True"  # that of the process that has started this one, as under torchrun
+    )
     torch.set_num_threads(1)
     own = trainer(folder, *EXACT, "--batch-size", batch_size, workers=program.Workers.of_torchrun("cpu"))
     torch.save(first_gradients(own), results / f"{rank}.pt")
     torch.distributed.destroy_process_group()
 
 
-def _free_port():
-    with socket.socket() as listener:
-        listener.bind(("127.0.0.1", 0))
-        return listener.getsockname()[1]
-
-
 def test_two_processes_have_the_gradient_of_one(folder, tmp_path):
     """Of a batch that they do not share evenly."""
     batch_size = "7"
     expected = first_gradients(trainer(folder, *EXACT, "--batch-size", batch_size))
-    torch.multiprocessing.spawn(_gradients_of_rank, (folder, _free_port(), tmp_path, batch_size), nprocs=2)
+    store = torch.distributed.TCPStore(
+        "127.0.0.1", 0, is_master=True, wait_for_workers=False
+    )  # at a port that is its own
+    torch.multiprocessing.spawn(_gradients_of_rank, (folder, store.port, tmp_path, batch_size), nprocs=2)
     for rank in range(2):
         found = torch.load(tmp_path / f"{rank}.pt")
         for name, grad in expected.items():
