@@ -189,3 +189,19 @@ def test_more_than_2_31_edges():
     softmax = ops.edge_softmax(g, w)
     truth = reference.edge_softmax(part.graph, w[part.edges].double())
     assert_near(softmax[part.edges], truth, truth)
+
+
+def test_adjacency_of_more_edges_than_one_sort_takes():
+    """They are sorted in chunks: rows ascend over all of them, and edges within a row."""
+    need(110)
+    num_rows, num_edges = 1 << 20, (1 << 31) + 12_345
+    row = torch.randint(num_rows, (num_edges,), device=DEVICE)
+    indptr, indices, edge_ids = torch.ops.halfgnn.coo_to_csr(row, torch.arange(num_edges, device=DEVICE), num_rows)
+    assert indptr[0] == 0 and indptr[-1] == num_edges
+    for bound in (1, 1000, num_rows // 2, num_rows - 1):
+        assert indptr[bound] == sum((part < bound).sum() for part in row.split(1 << 27))
+    for begin in range(0, num_edges, 1 << 27):
+        ids = edge_ids[begin : begin + (1 << 27) + 1]  # and the next slice's first
+        assert torch.equal(indices[begin : begin + ids.numel()], ids)
+        rises = row[ids].diff()
+        assert ((rises > 0) | ((rises == 0) & (ids.diff() > 0))).all()
