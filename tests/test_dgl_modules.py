@@ -8,6 +8,7 @@ from typing import Any
 
 import pytest
 import torch
+from support_nn import assert_near, by_formulas
 
 dgl = pytest.importorskip("dgl", reason="dgl is not installed", exc_type=ImportError)
 
@@ -180,24 +181,7 @@ def assert_all_close(actual, expected, **tolerance):
             torch.testing.assert_close(a, b, **tolerance)
 
 
-# Relative errors in the Euclidean norm: of the output, and of gradients, for which rounding flips
-# the sign of a few logits.
-TOLERANCES = {torch.float16: (0.005, 0.04), torch.bfloat16: (0.03, 0.25)}
-
-
-def assert_near(actual, expected, dtype):
-    """The result of half precision is that of fp32 but for rounding.
-
-    Some gradients are sums that cancel, down to zero before a batch norm: their errors are those of
-    the terms.
-    """
-    largest = max((x.double().norm().item() for x in expected[1:] if x is not None), default=0)
-    for i, (a, b) in enumerate(zip(actual, expected, strict=True)):
-        assert (a is None) == (b is None)
-        if a is not None:
-            error, size = (a.double() - b.double()).norm().item(), b.double().norm().item()
-            bound = TOLERANCES[dtype][0] * size if i == 0 else TOLERANCES[dtype][1] * max(size, 0.1 * largest)
-            assert error <= bound, (error, size, largest, a.shape)
+HALVES = [torch.float16, torch.bfloat16]
 
 
 def assert_routed(case: Case):
@@ -238,9 +222,11 @@ def test_half(name, dtype):
     expected = run(case, g, torch.float32)
     with halfgnn.dgl.accelerate():
         actual = run(case, g, dtype)
+        assert_routed(case)
+        with by_formulas():
+            formula = run(case, g, dtype)
     assert all(x is None or x.dtype is dtype for x in actual)
-    assert_routed(case)
-    assert_near(actual, expected, dtype)
+    assert_near(actual, expected, formula, dtype)
 
 
 @pytest.mark.parametrize("dtype", [torch.float16, torch.bfloat16], ids=str)
@@ -250,9 +236,11 @@ def test_cpu_autocast(name, dtype):
     expected = run(case, g, torch.float32)
     with halfgnn.dgl.accelerate(), torch.autocast("cpu", dtype):
         actual = run(case, g, torch.float32)
+        assert_routed(case)
+        with by_formulas():
+            formula = run(case, g, torch.float32)
     assert all(x is None or x.dtype is torch.float32 for x in actual[1:]), "gradients of fp32 leaves are fp32"
-    assert_routed(case)
-    assert_near(actual, expected, dtype)
+    assert_near(actual, expected, formula, dtype)
 
 
 def node_types(g, dtype):
@@ -311,18 +299,20 @@ def test_other_modules(name):
         out = out[0] if isinstance(out, tuple) else out
         return [out.detach(), *torch.autograd.grad(out.sum(), leaves, allow_unused=True)]
 
+    def in_half(dtype):
+        with torch.autocast("cpu", dtype):
+            mixed = run(torch.float32)
+        return run(dtype), mixed
+
     expected = run(torch.float32)
     with halfgnn.dgl.accelerate():
-        actual = run(torch.float32)
-        halves = {dtype: [run(dtype)] for dtype in TOLERANCES}
-        for dtype, results in halves.items():
-            with torch.autocast("cpu", dtype):
-                results.append(run(torch.float32))
-    assert_all_close(actual, expected, rtol=1e-4, atol=1e-4)
-    for dtype, results in halves.items():
-        for result in results:
-            assert_near(result[:1], expected[:1], dtype)
-            assert all(x is None or x.isfinite().all() for x in result)
+        assert_all_close(run(torch.float32), expected, rtol=1e-4, atol=1e-4)
+        for dtype in HALVES:
+            results = in_half(dtype)
+            with by_formulas():
+                formulas = in_half(dtype)
+            for actual, formula in zip(results, formulas):
+                assert_near(actual, expected, formula, dtype)
     reasons = halfgnn.dgl.stats()["fell_back"].values()
     assert all(reason.keys() == {UDF} for reason in reasons)
 
@@ -352,9 +342,11 @@ def test_half_features_take_fp32_edge_weights(dtype):
     expected = run(case, g, torch.float32)
     with halfgnn.dgl.accelerate():
         actual = run(case, g, dtype, data_dtype=torch.float32)
+        assert_routed(case)
+        with by_formulas():
+            formula = run(case, g, dtype, data_dtype=torch.float32)
     assert [x.dtype for x in actual if x is not None] == [dtype] * (len(actual) - 1) + [torch.float32]
-    assert_routed(case)
-    assert_near(actual, expected, dtype)
+    assert_near(actual, expected, formula, dtype)
 
 
 @pytest.mark.parametrize("num_dst", [7, NUM_NODES], ids=["few", "many"])
@@ -434,13 +426,19 @@ HETERO_CONVOLUTIONS = {
 @pytest.mark.parametrize("name", HETERO_CONVOLUTIONS)
 def test_hetero_graph_conv(name, aggregate):
     g = make_heterograph()
-    expected = run_hetero(aggregate, torch.float32, HETERO_CONVOLUTIONS[name], g)
-    with halfgnn.dgl.accelerate():
-        actual = run_hetero(aggregate, torch.float32, HETERO_CONVOLUTIONS[name], g)
-        half = run_hetero(aggregate, torch.float16, HETERO_CONVOLUTIONS[name], g)
+    make = HETERO_CONVOLUTIONS[name]
+
+    def in_half():
         with torch.autocast("cpu", torch.bfloat16):
-            mixed = run_hetero(aggregate, torch.float32, HETERO_CONVOLUTIONS[name], g)
-    assert_all_close(actual, expected, rtol=1e-4, atol=1e-4)
-    assert_near(half, expected, torch.float16)
-    assert_near(mixed, expected, torch.bfloat16)
+            mixed = run_hetero(aggregate, torch.float32, make, g)
+        return run_hetero(aggregate, torch.float16, make, g), mixed
+
+    expected = run_hetero(aggregate, torch.float32, make, g)
+    with halfgnn.dgl.accelerate():
+        assert_all_close(run_hetero(aggregate, torch.float32, make, g), expected, rtol=1e-4, atol=1e-4)
+        results = in_half()
+        with by_formulas():
+            formulas = in_half()
+    for actual, formula, dtype in zip(results, formulas, HALVES):
+        assert_near(actual, expected, formula, dtype)
     assert halfgnn.dgl.stats()["fell_back"] == {}

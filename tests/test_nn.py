@@ -16,6 +16,7 @@ from support_nn import (
     NUM_NODES,
     assert_close,
     assert_near,
+    by_formulas,
     randn,
     random_edges,
     seeded,
@@ -117,11 +118,10 @@ def test_checkpoints_move_both_ways(name):
 
 
 @needs_dgl
-@pytest.mark.parametrize("name", MODULES)
+@pytest.mark.parametrize("name", [name for name in MODULES if not name.startswith(("GINConv", "DotGat"))])
 def test_reset_parameters(name):
+    """Of the modules that have it in DGL."""
     theirs, ours = pair_of(name)
-    if not hasattr(theirs, "reset_parameters"):
-        return
     for module in (theirs, ours):
         seeded(module.reset_parameters, 7)
     for a, b in zip(theirs.parameters(), ours.parameters()):
@@ -319,38 +319,46 @@ def features_for(name):
     return randn(NUM_NODES, 64 if name in ("GraphConv-41", "SAGEConv-mean-41", "SAGEConv-gcn-41") else IN_FEATS)
 
 
+def results_of(name, dtype, device="cpu"):
+    """Output and gradients of the module in this type."""
+    module, g, x = make_module(name).to(device, dtype), make_graph().to(device), features_for(name).to(device, dtype)
+    return with_gradients(module, lambda x: module(g, x), [x])
+
+
+def mixed_results_of(name, dtype, device="cpu", features=torch.float32):
+    """Output and gradients under autocast."""
+    module, g, x = make_module(name).to(device), make_graph().to(device), features_for(name).to(device, features)
+    with torch.autocast(device, dtype):
+        return with_gradients(module, lambda x: module(g, x), [x])
+
+
 @pytest.mark.parametrize("dtype", HALVES, ids=str)
 @pytest.mark.parametrize("name", HALF_MODULES)
 def test_half(name, dtype, device):
-    module, x = make_module(name), features_for(name)
-    expected = with_gradients(module, lambda x: module(make_graph(), x), [x])
-    module, g = module.to(device, dtype), make_graph().to(device)
-    actual = with_gradients(module, lambda x: module(g, x), [x.to(device, dtype)])
+    actual = results_of(name, dtype, device)
     assert all(result.dtype == dtype for result in actual)
-    assert_near(actual, expected, dtype)
+    with by_formulas():
+        formula = results_of(name, dtype)
+    assert_near(actual, results_of(name, torch.float32), formula, dtype)
 
 
 @pytest.mark.parametrize("dtype", HALVES, ids=str)
 @pytest.mark.parametrize("name", HALF_MODULES)
 def test_autocast(name, dtype, device):
-    module, x = make_module(name), features_for(name)
-    expected = with_gradients(module, lambda x: module(make_graph(), x), [x])
-    module, g = module.to(device), make_graph().to(device)
-    with torch.autocast(device, dtype):
-        actual = with_gradients(module, lambda x: module(g, x), [x.to(device)])
+    actual = mixed_results_of(name, dtype, device)
     assert all(gradient.dtype == torch.float32 for gradient in actual[1:])
-    assert_near(actual, expected, dtype)
+    with by_formulas():
+        formula = mixed_results_of(name, dtype)
+    assert_near(actual, results_of(name, torch.float32), formula, dtype)
 
 
 @pytest.mark.parametrize("name", ["GATConv", "GATv2Conv", "DotGatConv", "TransformerConv"])
 def test_autocast_of_half_features(name):
     """What the layer before gave."""
-    g, x = make_graph(), randn(NUM_NODES, IN_FEATS)
-    module = make_module(name)
-    expected = with_gradients(module, lambda x: module(g, x), [x])
-    with torch.autocast("cpu", torch.bfloat16):
-        actual = with_gradients(module, lambda x: module(g, x), [x.bfloat16()])
-    assert_near(actual, expected, torch.bfloat16)
+    actual = mixed_results_of(name, torch.bfloat16, features=torch.bfloat16)
+    with by_formulas():
+        formula = mixed_results_of(name, torch.bfloat16, features=torch.bfloat16)
+    assert_near(actual, results_of(name, torch.float32), formula, torch.bfloat16)
 
 
 def test_logits_are_fp32(monkeypatch):
@@ -543,15 +551,23 @@ def test_transformer_dropout():
 # ---- as modules ----------------------------------------------------------------------------------
 
 
+@pytest.mark.parametrize(
+    "dtype, region", [(torch.float32, None), (torch.bfloat16, None), (torch.float32, torch.float16)]
+)
 @pytest.mark.parametrize("name", ["GATConv", "GATv2Conv", "GraphConv-both-5", "TransformerConv"])
-def test_compiled(name, device):
+def test_compiled(name, dtype, region, device):
     torch._dynamo.reset()
-    g, x = make_graph().to(device), randn(NUM_NODES, IN_FEATS).to(device)
-    module = make_module(name).to(device)
+    g, x = make_graph().to(device), randn(NUM_NODES, IN_FEATS).to(device, dtype)
+    module = make_module(name).to(device, dtype)
     compiled = torch.compile(module, fullgraph=True, backend="aot_eager")
+    # Compiled code may take one product where there are several, or round it once more; a gradient adds many of them.
+    tolerance = 1e-6 if dtype == torch.float32 and region is None else 4 * torch.finfo(region or dtype).eps
     for graph in (g, make_graph().to(device)):  # the second has nothing cached
-        actual = with_gradients(module, lambda x, graph=graph: compiled(graph, x), [x])
-        assert_close(actual, with_gradients(module, lambda x: module(g, x), [x]), 1e-6)
+        with torch.autocast(device, region, enabled=region is not None):
+            actual = with_gradients(module, lambda x, graph=graph: compiled(graph, x), [x])
+            expected = with_gradients(module, lambda x: module(g, x), [x])
+        assert [a.dtype for a in actual] == [b.dtype for b in expected]
+        assert_close(actual, expected, tolerance)
 
 
 def test_compiled_code_refuses_nodes_without_in_edges():
@@ -697,7 +713,10 @@ def test_functorch_over_parameters_in_half():
 
     both = torch.func.vmap(call)(stacked)
     for i in range(2):
-        assert_near([both[i]], [call({name: p[i] for name, p in stacked.items()})], torch.bfloat16)
+        alone = call({name: p[i] for name, p in stacked.items()})
+        torch.testing.assert_close(
+            both[i], alone, rtol=2**-7, atol=2**-7
+        )  # products of another shape may round otherwise
 
 
 def test_overflow_stays_in_its_head():

@@ -17,6 +17,7 @@ from support_nn import (
     NUM_NODES,
     assert_close,
     assert_near,
+    by_formulas,
     randn,
     random_edges,
     seeded,
@@ -193,17 +194,19 @@ def test_torch_geometric_is_not_imported():
 @pytest.mark.parametrize("dtype", HALVES, ids=str)
 @pytest.mark.parametrize("name", [*KINDS, "GATConv-edge", "GATv2Conv-edge", "TransformerConv-edge"])
 def test_half_and_autocast(name, dtype, device):
-    module, edge_index = make(halfgnn.pyg, name), make_edge_index()
-    inputs = inputs_of(name, edge_index)
-    expected = with_gradients(module, lambda x, *e: module(x, edge_index, *e), inputs)
-    module, edges = module.to(device), edge_index.to(device)
-    with torch.autocast(device, dtype):
-        actual = with_gradients(module, lambda x, *e: module(x, edges, *e), [x.to(device) for x in inputs])
-    assert_near(actual, expected, dtype)
-    module = module.to(dtype)
-    actual = with_gradients(module, lambda x, *e: module(x, edges, *e), [x.to(device, dtype) for x in inputs])
-    assert all(x.dtype == dtype for x in actual)
-    assert_near(actual, expected, dtype)
+    def results(dtype, device="cpu", region=None):
+        module, edge_index = make(halfgnn.pyg, name).to(device, dtype), make_edge_index()
+        inputs = [x.to(device, dtype) for x in inputs_of(name, edge_index)]
+        with torch.autocast(device, region, enabled=region is not None):
+            return with_gradients(module, lambda x, *e: module(x, edge_index.to(device), *e), inputs)
+
+    expected = results(torch.float32)
+    for types in ((torch.float32, dtype), (dtype, None)):
+        actual = results(types[0], device, types[1])
+        assert all(x.dtype == types[0] for x in actual[1:])
+        with by_formulas():
+            formula = results(types[0], "cpu", types[1])
+        assert_near(actual, expected, formula, dtype)
 
 
 @pytest.mark.parametrize("name", KINDS)
