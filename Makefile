@@ -5,6 +5,7 @@
 #             in build/matrix (or in those that MATRIX_ENVS names, "/some/where/t{}" with the version for {}); a table at the end
 # make mutants FILES="halfgnn/ops halfgnn/graph.py"  changes one expression at a time and prints what no test notices; not in CI.
 #             SAMPLE=60 SEED=1 draws that many changes, BUDGET is CPU seconds of tests on each, JOBS how many at a time
+# make fuzz   CASES=10000 SEED=1: random calls of the CPU half, built apart under AddressSanitizer and UBSan
 # make bench  measures the CPU's figures on an otherwise idle machine, for hours; rows go to $(BENCH)/cpu.csv
 #
 # These set up everything in $(VENV) first. PYTHON names the interpreter that the environment is made from.
@@ -41,7 +42,7 @@ BUILD ?= auto
 MINIBATCH = --data synthetic --scale 0.005 --data-dir $(OUT) --max-steps 20 --profile --rows $(OUT)/minibatch.csv
 GPU_RUN = $(PYTHON) tests/gpu/run.py --out $(OUT) --build $(BUILD) $(if $(BUDGET),--budget $(BUDGET))
 
-.PHONY: demo test test-architectures test-matrix check mutants bench clean gpu-test gpu-sanitize gpu-bench gpu-minibatch
+.PHONY: demo test test-architectures test-matrix check mutants fuzz bench clean gpu-test gpu-sanitize gpu-bench gpu-minibatch
 
 demo: $(VENV)/demo halfgnn/_C.so
 	$(PY) examples/gat_amp.py --dataset cora --dtype bf16 --heads 1 1 1 --backend both --epochs 50
@@ -72,6 +73,16 @@ check: $(VENV)/test
 mutants: $(VENV)/test halfgnn/_C.so
 	$(PY) -m tests.mutants $(FILES) --jobs $(JOBS) $(if $(SAMPLE),--sample $(SAMPLE)) $(if $(SEED),--seed $(SEED)) \
 	    $(if $(BUDGET),--budget $(BUDGET)) $(if $(AGAIN),--again)
+
+fuzz: $(VENV)/test build/fuzz/halfgnn/_C.so
+	$(PY) -m tests.fuzz --sanitized build/fuzz/halfgnn/_C.so --cases $(or $(CASES),10000) --seed $(or $(SEED),1) --jobs $(JOBS)
+
+build/fuzz/halfgnn/_C.so: $(SOURCES) $(VENV)/build
+	@mkdir -p build/fuzz
+	@echo "compiling halfgnn's CPU half with sanitizers (a few minutes; log: build/fuzz/build.log)"
+	@HALFGNN_SANITIZE=1 $(PY) setup.py build_ext --build-temp build/fuzz --build-lib build/fuzz > build/fuzz/build.log 2>&1 \
+	    || { tail -n 60 build/fuzz/build.log; exit 1; }
+	touch $@
 
 bench: $(VENV)/test halfgnn/_C.so
 	$(PY) -m benchmarks operators --out $(BENCH)

@@ -4,7 +4,8 @@ The library has no Python symbols (torch.ops.load_library loads it), so one buil
 only the torch that it was built for: halfgnn/_C.json beside it says which (halfgnn/_library.py compares), and so does the
 wheel's Requires-Dist. Environment:
 HALFGNN_CUDA=0 builds the CPU half alone, HALFGNN_CUDA=1 fails where the CUDA half cannot be built; TORCH_CUDA_ARCH_LIST and
-MAX_JOBS as for any PyTorch extension; DEBUG=1 makes warnings errors.
+MAX_JOBS as for any PyTorch extension; DEBUG=1 makes warnings errors; HALFGNN_SANITIZE=1 is for `make fuzz`: the CPU half under
+AddressSanitizer and UBSan, to be loaded with their libraries preloaded.
 """
 
 import glob
@@ -33,6 +34,13 @@ pip builds in an environment of its own unless told otherwise: install torch if 
 
     pip install setuptools wheel ninja && pip install --no-build-isolation ."""
 DEBUG = os.environ.get("DEBUG") == "1"
+SANITIZE = os.environ.get("HALFGNN_SANITIZE") == "1"
+# AddressSanitizer sees at the access what is left out of UndefinedBehaviorSanitizer, and vptr needs PyTorch's type information.
+SANITIZERS = [
+    "-fsanitize=address,undefined",
+    "-fno-sanitize=vptr,null,object-size,pointer-overflow,nonnull-attribute,returns-nonnull-attribute",
+    "-fno-sanitize-recover=all",
+]
 # Compiled once an instruction set, without PyTorch's headers.
 CPU_KERNELS = ("kernels_default", "kernels_avx2", "attention_default", "attention_avx2")
 
@@ -66,7 +74,7 @@ def written(version):
 def cuda_home():
     """Root of the toolkit to build the CUDA half with, or None for the CPU half alone."""
     wish = os.environ.get("HALFGNN_CUDA")
-    if wish == "0":
+    if wish == "0" or SANITIZE:
         return None
     home = cuda_toolkit.find_cuda_home()
     reason = cuda_toolkit.why_no_cuda(torch, home)
@@ -83,7 +91,7 @@ def together(name, files):
 
     One for each torch: ninja does not see that headers of PyTorch have changed.
     """
-    path = os.path.join("build", f"torch-{torch.__version__}", f"{name}.cpp")
+    path = os.path.join("build", "fuzz" if SANITIZE else "", f"torch-{torch.__version__}", f"{name}.cpp")
     text = "".join(f'#include "{os.path.abspath(file)}"\n' for file in sorted(files))
     os.makedirs(os.path.dirname(path), exist_ok=True)
     written = Path(path)
@@ -110,6 +118,9 @@ def extension() -> Extension:
     # No torch_python, and no OpenMP of our own: symbols resolve to the runtime that torch brings, so threads are shared.
     libraries = ["c10", "torch_cpu", "torch"]
     compile_args, link_args = {"cxx": cxx}, []
+    if SANITIZE:
+        cxx += ["-O1", "-g1", "-fno-omit-frame-pointer", *SANITIZERS]
+        link_args += SANITIZERS
     if CUDA_HOME:
         bindings |= set(glob.glob("csrc/cuda/*.cpp"))
         kernels += sorted(glob.glob("csrc/kernels/*.cu"))

@@ -265,6 +265,14 @@ def test_seglen_itself(device):
         ops.segment_reduce(torch.tensor([[5]], device=device), value)
 
 
+def test_sparse_segments(device):
+    seglen, value = torch.tensor([2, 3], device=device), torch.ones(5, 2, device=device)
+    with pytest.raises(TypeError, match=r"value has layout torch.sparse_coo.*dense"):
+        ops.segment_reduce(seglen, value.to_sparse())
+    with pytest.raises(TypeError, match=r"seglen has layout torch.sparse_coo.*dense"):
+        ops.segment_reduce(seglen.to_sparse(), value)
+
+
 # ---- derivatives ---------------------------------------------------------------------------------
 
 

@@ -65,6 +65,8 @@ def segment_reduce(seglen: Tensor, value: Tensor, reducer: str = "sum") -> Tenso
     for tensor, name in ((seglen, "seglen"), (value, "value")):
         if not isinstance(tensor, Tensor):
             raise TypeError(f"{name} is a {type(tensor).__name__}; expected a torch.Tensor")
+        if tensor.layout != torch.strided:
+            raise TypeError(f"{name} has layout {tensor.layout}; expected a dense tensor")
     if seglen.dim() != 1 or seglen.dtype not in (torch.int32, torch.int64):
         raise (ValueError if seglen.dim() != 1 else TypeError)(
             f"seglen has shape {tuple(seglen.shape)} and dtype {seglen.dtype}; expected one dimension of int32 or int64"

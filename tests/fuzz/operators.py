@@ -1,0 +1,195 @@
+"""Cases of the operators: right calls against the reference, and what must not change their results."""
+
+from __future__ import annotations
+
+from .draw import DTYPES, HALVES, Draw
+
+ARITHMETIC = ("add", "sub", "mul", "mul", "mul", "div")
+TARGETS = {"u": ("u", "src", 0), "v": ("v", "dst", 2), "e": ("e", "edge", 1)}
+ROWS = {"u": "g.num_src", "v": "g.num_dst", "e": "g.num_edges"}
+
+
+def _spmm(d: Draw):
+    """Writes g and the operands x and w of a gspmm. Returns op, reduce, the argument of out_dtype, whether to go backward."""
+    d.graph()
+    op, reduce = d.one(*ARITHMETIC, "copy_lhs", "copy_lhs", "copy_rhs"), d.one("sum", "sum", "mean", "max", "min")
+    dtype, values = d.dtype(), d.values()
+    lhs_shape, rhs_shape = d.broadcast()
+    rhs_dtype = "float32" if dtype in HALVES and op != "copy_rhs" and d.chance(0.2) else dtype
+    for name, rows, shape, kind, unused in (
+        ("x", "g.num_src", lhs_shape, dtype, "copy_rhs"),
+        ("w", "g.num_edges", rhs_shape, rhs_dtype, "copy_lhs"),
+    ):
+        is_divisor = name == "w" and op == "div"
+        d.line(f"{name} = {None if op == unused else d.operand(rows, shape, kind, values, is_divisor)}")
+    out_dtype = "torch.float32" if dtype in HALVES and d.chance(0.2) else None
+    # Sums of numbers of many magnitudes tie in float32 where they do not in float64, and another edge wins.
+    backward = not (reduce in ("max", "min") and values == "wide" and op in ("add", "sub"))
+    return op, reduce, out_dtype, backward
+
+
+def gspmm(d: Draw) -> None:
+    op, reduce, out_dtype, backward = _spmm(d)
+    options = f"out_dtype={out_dtype}, backward={backward}, terms=terms_of(g, x, w)"
+    d.line(f"support.check_gspmm(g, {op!r}, {reduce!r}, [x, w], {options})")
+
+
+def named_gspmm(d: Draw) -> None:
+    op, reduce, out_dtype, backward = _spmm(d)
+    name, arguments = f"u_{op}_e_{reduce}", "x, w"
+    if op.startswith("copy"):
+        arguments = "x" if op == "copy_lhs" else "w"
+        name = f"copy_{'u' if op == 'copy_lhs' else 'e'}_{reduce}"
+    run = f"lambda x, w: ops.{name}(g, {arguments}, out_dtype={out_dtype})"
+    options = f"out_dtype={out_dtype}, backward={backward}, terms=terms_of(g, x, w)"
+    d.line(f"support.check_gspmm(g, {op!r}, {reduce!r}, [x, w], run={run}, {options})")
+
+
+def _sddmm(d: Draw, targets) -> tuple[str, str | None]:
+    d.graph()
+    op = d.one("add", "sub", "mul", "div", "dot", "dot", "dot", "copy_lhs", "copy_rhs")
+    dtype, values = d.dtype(), d.values()
+    shapes = d.broadcast(is_dot=op == "dot")
+    for name, target, shape, unused in zip("xy", targets, shapes, ("copy_rhs", "copy_lhs")):
+        is_divisor = name == "y" and op == "div"
+        d.line(f"{name} = {None if op == unused else d.operand(ROWS[target], shape, dtype, values, is_divisor)}")
+    return op, "torch.float32" if dtype in HALVES and d.chance(0.2) else None
+
+
+def gsddmm(d: Draw) -> None:
+    targets = d.one("uv", "vu", "ue", "eu", "ve", "ev", "uu", "vv", "ee")
+    op, out_dtype = _sddmm(d, targets)
+    spelled = [d.one(*TARGETS[target]) for target in targets]
+    run = f"lambda x, y: ops.gsddmm(g, {op!r}, x, y, {spelled[0]!r}, {spelled[1]!r}, out_dtype={out_dtype})"
+    d.line(f"run = {run}")
+    options = f"out_dtype={out_dtype}, terms=terms_of(g, x, y)"
+    d.line(f"support.check_gsddmm(g, {op!r}, [x, y], *{targets!r}, run=run, {options})")
+
+
+def named_gsddmm(d: Draw) -> None:
+    targets = d.one("uv", "vu", "ue", "eu", "ve", "ev")
+    op, out_dtype = _sddmm(d, targets)
+    name, arguments = f"{targets[0]}_{op}_{targets[1]}", "x, y"
+    if op.startswith("copy"):
+        arguments = "x" if op == "copy_lhs" else "y"
+        name = f"copy_{targets[op == 'copy_rhs']}"
+    d.line(f"run = lambda x, y: ops.{name}(g, {arguments}, out_dtype={out_dtype})")
+    options = f"out_dtype={out_dtype}, terms=terms_of(g, x, y)"
+    d.line(f"support.check_gsddmm(g, {op!r}, [x, y], *{targets!r}, run=run, {options})")
+
+
+def edge_softmax(d: Draw) -> None:
+    d.graph()
+    # Equal weights are rounded alike: half gradients then lean to one side. Large logits differ by what float32 rounds.
+    dtype = d.dtype()
+    values = d.one("plain", "wide") if dtype in HALVES else "plain"
+    d.line(f"logits = {d.operand('g.num_edges', d.shape(), dtype, values, may_repeat=dtype not in HALVES)}")
+    if d.chance(0.15):
+        d.line("logits = logits.masked_fill(torch.rand(logits.shape) < 0.3, -torch.inf)")
+    d.line(f"check_edge_softmax(g, logits, {d.one('dst', 'src')!r})")
+
+
+def segment_reduce(d: Draw) -> None:
+    reducer, count = d.one("sum", "mean", "max", "min"), d.one(0, 1, 2, 9, 40)
+    d.line(f"seglen = torch.randint({d.one(1, 3, 12, 100)}, ({count},), dtype=torch.{d.one('int32', 'int64')})")
+    if count and d.chance(0.2):
+        d.line(f"seglen[{d.random.randrange(count)}] = {d.one(65, 1000)}")
+        d.is_large = True
+    d.line(f"value = {d.operand('int(seglen.sum())', d.shape(), d.dtype(), d.values())}")
+    d.line(f"check_segment_reduce(seglen, value, {reducer!r})")
+
+
+def _attention(d: Draw, dtype: str) -> str:
+    """Writes g and the list `operands` of an attention; returns its name in support_attention."""
+    d.graph()
+    kind, dim = d.one("GAT", "GAT", "GAT_EDGE", "GATV2", "DOT"), d.width()
+    d.line(f"kind = support_attention.{kind}")
+    logits = ", logit_dtype=torch.float32" if dtype in HALVES and d.chance(0.3) else ""
+    d.line(f"operands = kind.operands(g, {d.random.randint(1, 8)}, {dim}, torch.{dtype}{logits})")
+    if d.chance(0.3):
+        layout = d.one("misaligned", "column_major", "every_other", "expanded")
+        at = d.one(0, 1, 2)
+        d.line(f"operands[{at}] = {layout}(operands[{at}])")
+    return kind
+
+
+def attention(d: Draw) -> None:
+    _attention(d, d.dtype())
+    dropout = d.one(0.0, 0.0, 0.25, 0.9)
+    d.line(f"support_attention.check(kind, g, operands, dropout_p={dropout}, terms=max(10_000, terms_of(g)))")
+
+
+def attention_dropout(d: Draw) -> None:
+    """One seed of PyTorch gives one result, whatever the threads and strides."""
+    _attention(d, d.dtype())
+    d.line("def call(*operands):")
+    d.line("    torch.manual_seed(7)")
+    d.line(f"    return kind.call(g, *operands, dropout_p={d.one(0.1, 0.5, 1.0)}, precise={d.chance(0.5)})")
+    d.line("check_bitwise(call, *operands)")
+
+
+def bitwise(d: Draw) -> None:
+    if d.chance(0.5):
+        op, reduce, out_dtype, _ = _spmm(d)
+        d.line(f"check_bitwise(lambda x, w: ops.gspmm(g, {op!r}, {reduce!r}, x, w, out_dtype={out_dtype}), x, w)")
+    else:
+        targets = d.one("uv", "ue", "ev", "uu")
+        op, out_dtype = _sddmm(d, targets)
+        d.line(f"check_bitwise(lambda x, y: ops.gsddmm(g, {op!r}, x, y, *{targets!r}, out_dtype={out_dtype}), x, y)")
+
+
+def gather_rows(d: Draw) -> None:
+    rows, count = d.one(1, 2, 9, 200), d.one(0, 1, 7, 300, 5000)
+    dtype = d.one(*DTYPES, "int8", "bool", "int64")
+    d.line(f"table = (torch.randn({rows}, {', '.join(str(n) for n in d.shape((1, 1, 2)))}) * 9).to(torch.{dtype})")
+    d.line(
+        d.one("", "table = table[::2]", "table = table[:, 1:]", "table = misaligned(table)", "table = expanded(table)")
+    )
+    d.line(f"ids = torch.randint(table.shape[0], ({count},), dtype=torch.{d.one('int32', 'int64')})")
+    d.line(d.one("", "ids = ids[::2]", "ids = misaligned(ids)", "ids = ids.expand(2, -1)[1]"))
+    d.line("out = torch.full((len(ids) + 2, *table.shape[1:]), 3).to(table.dtype)")
+    d.line(f"raw.gather_rows(table, ids, out[1:-1], {d.one(0, 1, 2, 3)})")
+    d.line(
+        "assert_identical(out, torch.cat([torch.full_like(out[:1], 3), table[ids.long()], torch.full_like(out[:1], 3)]))"
+    )
+
+
+def huge(d: Draw) -> None:
+    """Many rows of nothing, rows of thousands of values, and sizes that no memory has."""
+    kind = d.one("rows", "width", "declared", "declared", "product")
+    dtype = d.dtype(*HALVES, "float32")
+    if kind == "rows":
+        rows, side = d.one(1_000_003, 2_500_000), d.one("num_src", "num_dst")
+        other = "num_dst" if side == "num_src" else "num_src"
+        d.line(f"src, dst = torch.randint(50, (2, 40), dtype=torch.{d.one('int32', 'int64')})")
+        d.line(f"g = Graph.from_edges(src, dst, {side}={rows}, {other}=50)")
+        d.line(f"x, w = randn(g.num_src, dtype=torch.{dtype}), randn(40, dtype=torch.{dtype})")
+        d.line(f"support.check_gspmm(g, 'mul', {d.one('sum', 'mean', 'max')!r}, [x, w])")
+    elif kind == "width":
+        d.line("g = support.make_graph('duplicates')")
+        d.line(f"x, y = (randn(n, {d.one(2000, 4099, 8192)}, dtype=torch.{dtype}) for n in (g.num_src, g.num_dst))")
+        d.line("support.check_gsddmm(g, 'dot', [x, y], 'u', 'v', terms=10_000)")
+        d.line("support.check_gspmm(g, 'copy_lhs', 'mean', [x, None])")
+    elif kind == "declared":
+        d.line("ids = torch.tensor([0, 1])")
+        count = d.one("2**42", "2**45", "2**48 - 1")
+        d.line(
+            d.one(
+                f"call = lambda: Graph.from_edges(ids, ids, num_dst={count})",
+                f"call = lambda: Graph.from_edges(ids, ids, num_src={count}).csr()",
+                f"call = lambda: raw.coo_to_csr(ids, ids, {count})",
+                f"call = lambda: raw.transpose(ids, ids[:1], None, {count})",
+            )
+        )
+        d.line("refused(call, 'allocate', errors=(RuntimeError, ValueError))")
+    else:
+        d.line(f"g = support.make_graph({d.one('bipartite', 'one_edge', 'no_source', 'edgeless', 'empty')!r})")
+        d.line(f"one = torch.zeros((), dtype=torch.{dtype})")
+        d.line("x, w = one.expand(g.num_src, 2**40), one.expand(g.num_edges, 2**40)")
+        d.line(
+            d.one(
+                f"survives(lambda: ops.gspmm(g, 'mul', {d.one('sum', 'max')!r}, x, w))",
+                "survives(lambda: ops.gsddmm(g, 'add', x, w, 'u', 'e'))",
+                "survives(lambda: ops.edge_softmax(g, w))",
+            )
+        )
