@@ -109,6 +109,8 @@ class _Finder:
             return
         before, self.function = self.function, ""  # defaults and decorators run at import
         for decorator in node.decorator_list:
+            if ast.unparse(decorator) == "staticmethod":
+                continue  # called on the class it makes no difference
             start, stop = self.span(decorator)
             padding = "\n" * self.text(decorator).count("\n")
             self.found.append(Mutant(self.path, (node.lineno,), "", start - 1, stop, padding, "decorator dropped"))

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import ast
 import gc
 import hashlib
 import importlib.abc
@@ -305,18 +306,44 @@ def functions_of(prefix: str) -> list[FunctionType]:
 
 def exchange(mutant: Mutant, source: str, root: Path, functions: list[FunctionType]) -> bool:
     """Gives the functions made of the mutated file's code that of the mutant. False if that cannot be."""
-    path = str(root / mutant.path)
-    codes = _codes(compile(mutant.source(source), path, "exec"))
+    path, changed = str(root / mutant.path), mutant.source(source)
+    codes = _codes(compile(changed, path, "exec"))
+    defaults = {
+        (node.name, min(part.lineno for part in [node, *node.decorator_list])): node.args
+        for node in ast.walk(ast.parse(changed))
+        if isinstance(node, ast.FunctionDef)
+    }
     done = False
     for function in functions:
         before = function.__code__
-        code = codes.get((before.co_name, before.co_firstlineno)) if before.co_filename == path else None
-        if code is not None and code != before:
-            if code.co_freevars != before.co_freevars:
+        key = before.co_name, before.co_firstlineno
+        if before.co_filename != path or key not in codes:
+            continue
+        if codes[key] != before:
+            if codes[key].co_freevars != before.co_freevars:
                 return False
-            function.__code__ = code
+            function.__code__ = codes[key]
             done = True
+        elif not mutant.function and key in defaults:
+            done |= _exchange_defaults(function, defaults[key])
     return done
+
+
+def _exchange_defaults(function: FunctionType, args: ast.arguments) -> bool:
+    """Evaluates the defaults of the mutated source; whether they differ."""
+    try:
+        values = [eval(ast.unparse(node), function.__globals__) for node in args.defaults]
+        named = {
+            arg.arg: eval(ast.unparse(node), function.__globals__)
+            for arg, node in zip(args.kwonlyargs, args.kw_defaults)
+            if node
+        }
+    except NameError:
+        return False
+    if tuple(values) == (function.__defaults__ or ()) and named == (function.__kwdefaults__ or {}):
+        return False
+    function.__defaults__, function.__kwdefaults__ = tuple(values), named
+    return True
 
 
 def _codes(code: CodeType) -> dict[tuple[str, int], CodeType]:
@@ -380,17 +407,17 @@ class Hot:
                 return COLD
             return first_failure(coverage.items_for(mutant, self.sources[mutant.path], items), coverage)
 
-        tasks = [(mutant, lambda mutant=mutant: tried(mutant)) for mutant in self.mutants if self.is_hot(mutant)]
+        tasks = [(mutant, lambda mutant=mutant: tried(mutant)) for mutant in self.mutants if self.may_be_hot(mutant)]
         for mutant, found, signaled in in_turn(tasks, settings.jobs, settings.cache / "hot"):
             self.tell((self.mutants.index(mutant), found, signaled))
         return True
 
-    def is_hot(self, mutant: Mutant) -> bool:
-        """Whether the code that it changes runs in tests only, not at import as well."""
+    def may_be_hot(self, mutant: Mutant) -> bool:
+        """Whether what it changes is not used at import, as far as one can tell: a function's code, or defaults."""
         texts = self.sources[mutant.path].splitlines()
         function = mutant.function.split(".")[-1]
         keys = {f"{function}|{texts[number - 1].strip()}" for number in mutant.lines}
-        return bool(function) and not keys & set(self.coverage.imported.get(mutant.path, ()))
+        return not function or not keys & set(self.coverage.imported.get(mutant.path, ()))
 
 
 class Cold:
