@@ -307,7 +307,8 @@ def functions_of(prefix: str) -> list[FunctionType]:
 def exchange(mutant: Mutant, source: str, root: Path, functions: list[FunctionType]) -> bool:
     """Gives the functions made of the mutated file's code that of the mutant. False if that cannot be."""
     path, changed = str(root / mutant.path), mutant.source(source)
-    codes = _codes(compile(changed, path, "exec"))
+    # Compared as compiled: code that has run is specialised, and no longer equal to its source's.
+    codes, originals = _codes(compile(changed, path, "exec")), _codes(compile(source, path, "exec"))
     defaults = {
         (node.name, min(part.lineno for part in [node, *node.decorator_list])): node.args
         for node in ast.walk(ast.parse(changed))
@@ -317,9 +318,9 @@ def exchange(mutant: Mutant, source: str, root: Path, functions: list[FunctionTy
     for function in functions:
         before = function.__code__
         key = before.co_name, before.co_firstlineno
-        if before.co_filename != path or key not in codes:
+        if before.co_filename != path or key not in codes or key not in originals:
             continue
-        if codes[key] != before:
+        if codes[key] != originals[key]:
             if codes[key].co_freevars != before.co_freevars:
                 return False
             function.__code__ = codes[key]
