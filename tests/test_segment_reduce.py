@@ -109,3 +109,11 @@ def test_bitwise_equal_runs_and_threads(reducer, device):
 def test_default_is_sum(device):
     value = torch.ones(5, 2, device=device)
     assert ops.segment_reduce(torch.tensor([2, 3], device=device), value)[:, 0].tolist() == [2, 3]
+
+
+def test_errors_name_the_arguments_of_the_public_operator():
+    seglen, value = torch.tensor([2, 3]), torch.ones(5, 2)
+    with pytest.raises(ValueError, match="^reducer is 'prod'; expected one of sum, mean, max, min"):
+        ops.segment_reduce(seglen, value, "prod")
+    with pytest.raises(ValueError, match="^seglen is on meta; expected the device of value, cpu"):
+        ops.segment_reduce(seglen.to("meta"), value)
