@@ -11,10 +11,10 @@ import math
 from typing import Any
 
 import torch
-from torch import nn
 
 from ..graph import Graph
 from ..nn import dotgatconv, gatconv, gatv2conv
+from ..nn._attention import why_unfused
 from ..nn._common import check_in_degrees
 from .accounts import fell_back, routed
 from .operators import ORIGINALS, refuse
@@ -83,11 +83,7 @@ def _refuse(conv: Any, graph: Any, feat: Any, get_attention: bool, max_dim: floa
         return "wrong number of rows"
     if any(x.dim() < 2 or x.dim() > max_dim for x in feats):
         return f"{feats[0].dim()} dimensions"
-    # DotGatConv has neither.
-    drop, activation = getattr(conv, "attn_drop", None), getattr(conv, "leaky_relu", None)
-    if type(drop) not in (nn.Dropout, type(None)) or type(activation) not in (nn.LeakyReLU, type(None)):
-        return "exchanged submodule"
-    return None
+    return why_unfused(conv) if hasattr(conv, "attn_drop") else None  # DotGatConv has no submodule there
 
 
 def _routed(name: str, conv: Any, graph: Any, feat: Any) -> Graph:

@@ -5,14 +5,19 @@ Shapes: features (N, *, H, D), logits (N, *, H), with any number of dimensions b
 
 from __future__ import annotations
 
+from collections.abc import Callable
+from functools import partial
 from typing import Any
 
+import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
 from .. import ops
 from ..graph import Graph
-from ._common import shown
+from ..ops._common import autocast
+from ..ops.attention import dot_weights, gat_weights, gatv2_weights
+from ._common import is_hooked, shown, unrounded, without_autocast
 
 
 class Attention(nn.Module):
@@ -38,6 +43,50 @@ def dropout_p(drop: Any) -> float:
     return drop.p if drop.training else 0.0
 
 
+# ---- submodules --------------------------------------------------------------------------------------------------------------
+
+
+def why_unfused(conv: Any) -> str | None:
+    """Why a fused attention cannot stand for conv.leaky_relu and conv.attn_drop, which it does not call; None if it can.
+
+    A hook on every module of the process is no reason: it does not see the two.
+    """
+    drop, activation = conv.attn_drop, conv.leaky_relu
+    if type(drop) is not nn.Dropout or type(activation) is not nn.LeakyReLU:
+        return "exchanged submodule"
+    return "hooked submodule" if is_hooked(drop) or is_hooked(activation) else None
+
+
+def called(layer: Callable[[Tensor], Tensor], x: Tensor) -> Tensor:
+    """layer(x), fp32 for fp32 x: in the dtype of the layer's parameters, if it has any."""
+    parameter = next(layer.parameters(), None) if isinstance(layer, nn.Module) else None
+    if parameter is not None and parameter.is_floating_point():
+        return layer(x.to(parameter.dtype)).to(x.dtype)
+    return layer(x).to(x.dtype)
+
+
+def leaky_relu(slope: float) -> Callable[[Tensor], Tensor]:
+    return partial(F.leaky_relu, negative_slope=slope)
+
+
+def dropout(p: float) -> Callable[[Tensor], Tensor]:
+    return partial(F.dropout, p=p, training=p > 0)
+
+
+# ---- results -----------------------------------------------------------------------------------------------------------------
+
+
+def handed_out(rst: Tensor, is_new: bool = False) -> Tensor:
+    """The result rst of a module, contiguous and the caller's to write into, as an in-place activation does.
+
+    The fused attentions keep their result for the backward. So it is copied where a gradient is recorded, unless rst is new: what
+    came after the attention (residual, bias, mean of heads) has made another tensor of it.
+    """
+    if is_new or not (torch.is_grad_enabled() and rst.requires_grad):
+        return rst.contiguous()
+    return rst.clone(memory_format=torch.contiguous_format)
+
+
 # ---- attention ---------------------------------------------------------------------------------------------------------------
 
 
@@ -53,17 +102,19 @@ def gat_unfused(
     attn_src: Tensor,
     attn_dst: Tensor,
     edge_logits: Tensor | None,
-    slope: float,
-    p: float,
+    activation: Callable[[Tensor], Tensor],
+    drop: Callable[[Tensor], Tensor],
     edge_weight: Tensor | None = None,
 ) -> tuple[Tensor, Tensor]:
-    """GAT operator by operator. Result: features of destinations, and weights after dropout times edge_weight (E,)."""
-    logits = ops.u_add_v(g, attn_src, attn_dst)
-    logits = logits if edge_logits is None else logits + edge_logits
-    weight = F.dropout(ops.edge_softmax(g, F.leaky_relu(logits, slope)), p, p > 0).unsqueeze(-1).to(feat.dtype)
+    """GAT operator by operator. Result: features of destinations, and weights after dropout times edge_weight (E,).
+
+    activation, drop: called on logits and weights (E, *, H, 1).
+    """
+    feat = autocast(feat)
+    weight = called(drop, gat_weights(g, attn_src, attn_dst, edge_logits, partial(called, activation)))
     if edge_weight is not None:
         weight = weight * edge_weight.view(-1, *[1] * (weight.dim() - 1))
-    return ops.u_mul_e_sum(g, feat, weight), weight
+    return _weighted_sum(g, feat, weight), weight.to(feat.dtype)
 
 
 def gatv2(g: Graph, feat_src: Tensor, feat_dst: Tensor, attn: Tensor, slope: float, p: float) -> Tensor:
@@ -72,14 +123,22 @@ def gatv2(g: Graph, feat_src: Tensor, feat_dst: Tensor, attn: Tensor, slope: flo
 
 
 def gatv2_unfused(
-    g: Graph, feat_src: Tensor, feat_dst: Tensor, attn: Tensor, slope: float, p: float, edge_feat: Tensor | None = None
+    g: Graph,
+    feat_src: Tensor,
+    feat_dst: Tensor,
+    attn: Tensor,
+    activation: Callable[[Tensor], Tensor],
+    drop: Callable[[Tensor], Tensor],
+    edge_feat: Tensor | None = None,
 ) -> tuple[Tensor, Tensor]:
-    """GATv2 operator by operator; edge_feat (E, H, D) is added to the features of both ends."""
-    hidden = ops.u_add_v(g, feat_src, feat_dst)
-    hidden = hidden if edge_feat is None else hidden + edge_feat
-    logits = (F.leaky_relu(hidden, slope) * attn).sum(-1, keepdim=True)
-    weight = F.dropout(ops.edge_softmax(g, logits), p, p > 0)
-    return ops.u_mul_e_sum(g, feat_src, weight), weight
+    """GATv2 operator by operator; edge_feat (E, H, D) is added to the features of both ends. Weights are those after dropout.
+
+    activation, drop: called on hidden features (E, H, D) and weights (E, H, 1).
+    """
+    feat_src, feat_dst, attn = autocast(feat_src), autocast(feat_dst), autocast(attn)
+    weight = gatv2_weights(g, feat_src, feat_dst, attn, partial(called, activation), edge_feat)
+    weight = called(drop, weight)
+    return _weighted_sum(g, feat_src, weight), weight.to(feat_src.dtype)
 
 
 def dot(g: Graph, query: Tensor, key: Tensor, value: Tensor, scale: float, p: float = 0.0) -> Tensor:
@@ -91,13 +150,21 @@ def dot_unfused(
     g: Graph, query: Tensor, key: Tensor, value: Tensor, scale: float, p: float = 0.0, edge_feat: Tensor | None = None
 ) -> tuple[Tensor, Tensor]:
     """Dot-product attention operator by operator, and weights before dropout; edge_feat (E, H, D) is added to key and value."""
-    logits = ops.u_dot_v(g, key, query)
-    if edge_feat is not None:
-        logits = logits + ops.e_dot_v(g, edge_feat, query)
-    weight = ops.edge_softmax(g, logits * scale)
+    query, key, value, edge_feat = autocast(query), autocast(key), autocast(value), autocast(edge_feat)
+    weight = dot_weights(g, query, key, scale, edge_feat)
     dropped = F.dropout(weight, p, p > 0)
-    out = ops.u_mul_e_sum(g, value, dropped)
-    return out if edge_feat is None else out + ops.copy_e_sum(g, edge_feat * dropped), weight
+    if edge_feat is None:
+        return _weighted_sum(g, value, dropped), weight.to(value.dtype)
+    with without_autocast(value.device):
+        out = ops.u_mul_e_sum(g, value, dropped, out_dtype=unrounded(value))
+        out = out + ops.copy_e_sum(g, edge_feat * dropped)
+    return out.to(value.dtype), weight.to(value.dtype)
+
+
+def _weighted_sum(g: Graph, feat: Tensor, weight: Tensor) -> Tensor:
+    """feat (num_src, *, D) summed with weights (E, *, 1), fp32 beside half features."""
+    with without_autocast(feat.device):
+        return ops.u_mul_e_sum(g, feat, weight)
 
 
 def _merged(feat: Tensor) -> Tensor:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import contextlib
 from collections.abc import Callable
 from typing import Any
 
@@ -12,7 +11,7 @@ from torch import Tensor, nn
 from .._compat import assume_constant_result, has_any_global_hook
 from .._kept import refuse_capture
 from ..graph import Graph, ordinary_tensors
-from ..ops._common import as_graph, autocast
+from ..ops._common import as_graph, autocast, autocasts, without_autocast  # noqa: F401  (without_autocast is for modules)
 
 HALF = (torch.float16, torch.bfloat16)
 _HAS_ISOLATED = "_has_isolated"  # kept on a Graph: whether a node has no in-edge
@@ -94,13 +93,9 @@ def shown(src: int, dst: int) -> str:
 # ---- precision ---------------------------------------------------------------------------------------------------------------
 
 
-def _autocasts(device: torch.device) -> bool:
-    return device.type in ("cpu", "cuda") and torch.is_autocast_enabled(device.type)
-
-
 def computed_type(x: Tensor) -> torch.dtype:
     """The dtype in which an operator computes on x: autocast's where that is on."""
-    if x.dtype != torch.float64 and _autocasts(x.device):
+    if x.dtype != torch.float64 and autocasts(x.device):
         return torch.get_autocast_dtype(x.device.type)
     return x.dtype
 
@@ -113,12 +108,6 @@ def unrounded(x: Tensor) -> torch.dtype | None:
 def widened(x: Tensor) -> Tensor:
     """In fp32 if half."""
     return x.float() if x.dtype in HALF else x
-
-
-def without_autocast(device: torch.device) -> contextlib.AbstractContextManager:
-    if _autocasts(device):
-        return torch.autocast(device.type, enabled=False)
-    return contextlib.nullcontext()
 
 
 # ---- padding -----------------------------------------------------------------------------------------------------------------
@@ -150,8 +139,13 @@ def is_plain(layer: nn.Module) -> bool:
 
 def is_unhooked(layer: nn.Module) -> bool:
     """Whether calling it is its class's forward and nothing more."""
+    return not (is_hooked(layer) or has_any_global_hook())
+
+
+def is_hooked(layer: nn.Module) -> bool:
+    """Whether calling it runs hooks of its own, or a forward that was set on this instance."""
     hooks = layer._forward_hooks or layer._forward_pre_hooks or layer._backward_hooks or layer._backward_pre_hooks
-    return not (hooks or "forward" in layer.__dict__ or has_any_global_hook())
+    return bool(hooks) or "forward" in layer.__dict__
 
 
 def trimmed(x: Tensor, dim: int) -> Tensor:

@@ -26,10 +26,16 @@ _MULTIPLIED_BY_CPU = _multiplied_by_cpu()
 
 
 def _widens(x: Tensor, weight: Tensor) -> bool:
-    """Whether products of x are made in fp32 of the unrounded weight, because those of halves are slow."""
+    """Whether products of x are made in fp32 of the unrounded weight, because those of halves are slow.
+
+    Under functorch's transforms always: F.linear rounds under vmap before it adds the bias, and otherwise after it.
+    """
     dtype = computed_type(x)
+    if x.device.type != "cpu" or dtype not in HALF:
+        return False
     is_mixed = x.dtype != weight.dtype and not torch.is_autocast_enabled(x.device.type)  # which F.linear refuses
-    return x.device.type == "cpu" and dtype in HALF and dtype not in _MULTIPLIED_BY_CPU and not is_mixed
+    is_slow = dtype not in _MULTIPLIED_BY_CPU or torch._C._are_functorch_transforms_active()
+    return is_slow and not is_mixed
 
 
 # ---- on the CPU --------------------------------------------------------------------------------------------------------------

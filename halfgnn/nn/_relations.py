@@ -31,9 +31,10 @@ def may_attend_together(convs: Iterable[Any]) -> bool:
 
 
 def _is_usual(conv: Any) -> bool:
-    """No exchanged submodule; no dropout that the residual would have to share with the attention."""
-    usual = type(conv.attn_drop) is nn.Dropout and type(conv.leaky_relu) is nn.LeakyReLU
-    return usual and (conv.res_fc is None or _attention.dropout_p(conv.feat_drop) == 0)
+    """No submodule that the fused attention would skip; no dropout that the residual would have to share with the attention."""
+    if _attention.why_unfused(conv) is not None:
+        return False
+    return conv.res_fc is None or (type(conv.feat_drop) is nn.Dropout and _attention.dropout_p(conv.feat_drop) == 0)
 
 
 def _options(conv: Any) -> tuple:

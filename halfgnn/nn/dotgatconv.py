@@ -69,6 +69,6 @@ def forward(conv, graph, g, feat, get_attention=False):
         feat_dst = feat_src[: g.num_dst]
     operands = (g, feat_dst, feat_src, feat_src, dim**-0.5)
     if not get_attention:
-        return trimmed(_attention.dot(*operands), dim).contiguous()
+        return _attention.handed_out(trimmed(_attention.dot(*operands), dim))
     rst, weight = _attention.dot_unfused(*operands)
     return trimmed(rst, dim).contiguous(), weight

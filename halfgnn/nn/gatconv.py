@@ -9,7 +9,7 @@ from ..ops._common import check_number, check_probability
 from . import _attention
 from ._checks import check_edge_numbers, check_projected, checked_size, checked_widths
 from ._common import both_sides, cast_once, checked_graph, padded, trimmed
-from ._linear import node_logits, project_with_logits
+from ._linear import applied, node_logits, project_with_logits
 
 
 class GATConv(_attention.Attention):
@@ -125,20 +125,21 @@ def forward(conv, graph, g, feat, edge_weight=None, get_attention=False):
     else:
         ft, (el, er) = project_with_logits(fc_src, x_src, *shape, conv.attn_l, conv.attn_r)
         er = er[: g.num_dst]
-    operands = (g, ft, el, er, None, conv.leaky_relu.negative_slope, _attention.dropout_p(conv.attn_drop))
-    if edge_weight is None and not get_attention:
-        rst, weight = _attention.gat(*operands), None
+    operands, weight = (g, ft, el, er, None), None
+    is_fused = edge_weight is None and not get_attention and _attention.why_unfused(conv) is None
+    if is_fused:
+        rst = _attention.gat(*operands, conv.leaky_relu.negative_slope, _attention.dropout_p(conv.attn_drop))
     else:
-        rst, weight = _attention.gat_unfused(*operands, edge_weight)
-    rst = finished(conv, trimmed(rst, dim), x_dst if isinstance(conv.res_fc, nn.Linear) else h_dst)
+        rst, weight = _attention.gat_unfused(*operands, conv.leaky_relu, conv.attn_drop, edge_weight)
+    rst = finished(conv, trimmed(rst, dim), x_dst if isinstance(conv.res_fc, nn.Linear) else h_dst, not is_fused)
     return (rst, weight) if get_attention else rst
 
 
-def finished(conv, rst: Tensor, h_dst: Tensor) -> Tensor:
-    """Residual, bias and activation."""
+def finished(conv, rst: Tensor, h_dst: Tensor, is_new: bool = False) -> Tensor:
+    """Residual, bias and activation. is_new: rst is kept for no backward."""
     if conv.res_fc is not None:
-        rst = rst + conv.res_fc(h_dst).unflatten(-1, (-1, conv._out_feats))
+        rst = rst + applied(conv.res_fc, h_dst).unflatten(-1, (-1, conv._out_feats))
     if conv.has_explicit_bias:
         rst = rst + conv.bias.view(conv._num_heads, conv._out_feats)
-    rst = rst.contiguous()
+    rst = _attention.handed_out(rst, is_new or conv.res_fc is not None or conv.has_explicit_bias)
     return conv.activation(rst) if conv.activation else rst

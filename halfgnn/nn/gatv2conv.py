@@ -10,7 +10,7 @@ from ..ops._common import check_number, check_probability
 from . import _attention
 from ._checks import check_projected, checked_size, checked_widths
 from ._common import both_sides, cast_once, checked_graph, padded, trimmed
-from ._linear import project
+from ._linear import applied, project
 
 
 class GATv2Conv(_attention.Attention):
@@ -104,19 +104,25 @@ def forward(conv, graph, g, feat, get_attention=False):
     h_src, h_dst = both_sides(graph, g, feat, conv.feat_drop)
     heads, dim = conv._num_heads, conv._out_feats
     x_src, x_dst = cast_once(g, feat, h_src, h_dst)
-    width = padded(dim, x_src)
+    unfused = _attention.why_unfused(conv)
+    width = padded(dim, x_src) if unfused is None else dim  # what is called in place of LeakyReLU sees no padding
     feat_src = project(conv.fc_src, x_src, heads, dim, width)
     if conv.share_weights and not isinstance(feat, tuple):
         feat_dst = feat_src[: g.num_dst]
     else:
         feat_dst = project(conv.fc_dst, x_dst, heads, dim, width)
     attn = F.pad(conv.attn, (0, width - dim)) if width > dim else conv.attn
-    operands = (g, feat_src, feat_dst, attn, conv.leaky_relu.negative_slope, _attention.dropout_p(conv.attn_drop))
-    rst, weight = _attention.gatv2_unfused(*operands) if get_attention else (_attention.gatv2(*operands), None)
+    operands, weight = (g, feat_src, feat_dst, attn), None
+    is_fused = not get_attention and unfused is None
+    if is_fused:
+        rst = _attention.gatv2(*operands, conv.leaky_relu.negative_slope, _attention.dropout_p(conv.attn_drop))
+    else:
+        rst, weight = _attention.gatv2_unfused(*operands, conv.leaky_relu, conv.attn_drop)
     rst = trimmed(rst, dim)
     if conv.res_fc is not None:
-        rst = rst + conv.res_fc(x_dst if isinstance(conv.res_fc, nn.Linear) else h_dst).unflatten(-1, (-1, dim))
-    rst = rst.contiguous()
+        h_dst = x_dst if isinstance(conv.res_fc, nn.Linear) else h_dst
+        rst = rst + applied(conv.res_fc, h_dst).unflatten(-1, (-1, dim))
+    rst = _attention.handed_out(rst, not is_fused or conv.res_fc is not None)
     if conv.activation:
         rst = conv.activation(rst)
     return (rst, weight) if get_attention else rst

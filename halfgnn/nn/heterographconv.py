@@ -11,6 +11,7 @@ from torch import Tensor, nn
 from ..heterograph import EdgeType, HeteroGraph
 from ..ops._common import as_heterograph, check_name, check_rows
 from . import _relations
+from ._attention import handed_out
 from .gatconv import finished
 
 AGGREGATES = ("sum", "max", "min", "mean", "stack")
@@ -91,7 +92,10 @@ class HeteroGraphConv(nn.Module):
             if self.aggregate in ("sum", "mean") and all(_adds_bias_alone(conv) for conv in own):
                 out[ntype] = _reduced(self.aggregate, rsts, [conv.bias for conv in own])
                 continue
-            parts = [finished(conv, rst, dst[ntype]) for conv, rst in zip(own, rsts)]
+            parts = [
+                finished(conv, rst, dst[ntype], is_new=conv.activation is None and not callable(self.aggregate))
+                for conv, rst in zip(own, rsts)
+            ]
             out[ntype] = _aggregate(self.aggregate, parts, ntype)
         return out
 
@@ -129,12 +133,16 @@ def _adds_bias_alone(conv: Any) -> bool:
 
 
 def _reduced(aggregate: Any, rsts: Tensor, biases: list[Tensor | None]) -> Tensor:
-    """Sum or mean over relations of rsts (R, N, H, D) and their biases (H * D,), in fp32, rounded once if there is none."""
+    """Sum or mean over relations of rsts (R, N, H, D) and their biases (H * D,), in fp32, rounded once if there is none.
+
+    A tensor of its own: rsts may be kept for the backward.
+    """
     given = [bias for bias in biases if bias is not None]
     dtype = torch.promote_types(rsts.dtype, given[0].dtype) if given else rsts.dtype
     out = rsts[0].to(dtype) if rsts.shape[0] == 1 else rsts.sum(0, dtype=dtype)
     if given:
         out = out + torch.stack(given).sum(0).view(rsts.shape[2:])
+    out = handed_out(out, is_new=bool(given) or rsts.shape[0] > 1)
     return out / rsts.shape[0] if aggregate == "mean" and rsts.shape[0] > 1 else out
 
 

@@ -118,19 +118,21 @@ class RGAT(nn.Module):
         convs: dict[EdgeType, Any] = {etype: self.convs[layer][str(etype)] for etype in own}  # type: ignore[index]
         dst = {ntype: h[ntype][: g.num_dst[ntype]] for ntype in ntypes}
         _relations.check_inputs(g, convs, h, dst, name)
-        rsts = _relations.attend_together(convs, g, h, dst)
-        parts = [self._with_skip(layer, dst[ntype], rsts.get(ntype), _biases(convs, ntype)) for ntype in ntypes]
+        together = _relations.may_attend_together(convs.values())
+        rsts = _relations.attend_together(convs, g, h, dst) if together else _one_by_one(convs, g, h, dst)
+        biases = convs if together else {}  # what is not in rsts yet
+        parts = [self._with_skip(layer, dst[ntype], rsts.get(ntype), _biases(biases, ntype)) for ntype in ntypes]
         x = torch.cat(parts) if len(parts) > 1 else parts[0]
         x = self.dropout(F.elu(self.norms[layer](x)))
         return dict(zip(ntypes, x.split([part.shape[0] for part in parts])))
 
     def _with_skip(self, layer: int, x: Tensor, rsts: Tensor | None, biases: list[Tensor]) -> Tensor:
-        """The projection of a type's own features x (N, in), and rsts (R, N, H, D) of its relations and their biases."""
+        """The projection of a type's own features x (N, in), and rsts (R, N, H, D) of its relations and biases still to add."""
         skip: Any = self.skips[layer]
         out = linear(x, skip.weight, torch.stack([skip.bias, *biases]).sum(0))
         if rsts is None:
             return out
-        return out + (rsts[0] if len(biases) == 1 else rsts.sum(0)).flatten(1)
+        return out + (rsts[0] if rsts.shape[0] == 1 else rsts.sum(0)).flatten(1)
 
     def _classes(self, x: Tensor) -> Tensor:
         for module in self.mlp:
@@ -142,6 +144,16 @@ def _check_block(g: HeteroGraph, name: str, etypes: Sequence[EdgeType]) -> None:
     for etype in etypes:
         if etype not in g.canonical_etypes:
             raise KeyError(f"{name} has no edge type {etype}; it has {list(g.canonical_etypes)}")
+
+
+def _one_by_one(
+    convs: Mapping[EdgeType, Any], g: HeteroGraph, src: Mapping[str, Tensor], dst: Mapping[str, Tensor]
+) -> dict[str, Tensor]:
+    """What the modules give, (R, N, H, D) by node type: for those whose options or submodules a user has changed."""
+    parts: dict[str, list[Tensor]] = {}
+    for etype, conv in convs.items():
+        parts.setdefault(etype[2], []).append(conv(g[etype], (src[etype[0]], dst[etype[2]])))
+    return {ntype: torch.stack(own) for ntype, own in parts.items()}
 
 
 def _biases(convs: Mapping[EdgeType, Any], ntype: str) -> list[Tensor]:

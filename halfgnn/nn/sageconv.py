@@ -138,9 +138,11 @@ class SAGEConv(nn.Module):
         if edge_weight is not None:
             check_edge_weight(g, edge_weight, h_src)
         rst = h_src.new_zeros((g.num_dst, self._in_src_feats))
-        for degree in degrees.unique().tolist():
-            if degree == 0:
-                continue
+        found = [degree for degree in degrees.unique().tolist() if degree > 0]
+        if not found:  # no node's state: gradients of the LSTM's parameters are zeros, as those of the other parameters
+            _, (last, _) = self.lstm(h_src.new_zeros((1, 1, self._in_src_feats)))
+            rst = rst + last[0, :0].sum(0).to(rst.dtype)
+        for degree in found:
             nodes = (degrees == degree).nonzero().squeeze(1)
             positions = indptr[nodes].unsqueeze(1) + torch.arange(degree, device=indptr.device)
             messages = h_src[indices[positions]]

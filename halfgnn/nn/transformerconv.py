@@ -13,7 +13,7 @@ from ..ops._common import as_graph, check_probability
 from . import _attention
 from ._checks import check_edge_features, check_features, checked_size, checked_widths
 from ._common import both_sides, cast_once, padded, trimmed
-from ._linear import project
+from ._linear import applied, project
 
 
 class TransformerConv(nn.Module):
@@ -113,18 +113,18 @@ class TransformerConv(nn.Module):
         else:
             edge = None if edge_feat is None else project(self.lin_edge, edge_feat, heads, dim, width)
             out, weight = _attention.dot_unfused(*operands, edge)
-        out = self._with_root(trimmed(out, dim), h_dst)
+        out = self._with_root(trimmed(out, dim), h_dst, is_new=weight is not None)
         return (out, weight) if get_attention else out
 
-    def _with_root(self, out: Tensor, h_dst: Tensor) -> Tensor:
-        """Heads joined, and the destination's own features added."""
-        out = out.flatten(1) if self.concat else out.mean(1)
+    def _with_root(self, out: Tensor, h_dst: Tensor, is_new: bool) -> Tensor:
+        """Heads joined, and the destination's own features added. is_new: out is kept for no backward."""
+        out, is_new = (out.flatten(1), is_new) if self.concat else (out.mean(1), True)
         if not self.root_weight:
-            return out
-        own = self.lin_skip(h_dst)
+            return _attention.handed_out(out, is_new)
+        own = applied(self.lin_skip, h_dst)
         if self.lin_beta is None:
             return out + own
-        beta = self.lin_beta(torch.cat([out, own, out - own], -1)).sigmoid()
+        beta = applied(self.lin_beta, torch.cat([out, own, out - own], -1)).sigmoid()
         return beta * own + (1 - beta) * out
 
     def extra_repr(self) -> str:

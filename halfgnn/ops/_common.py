@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import math
 import sys
 from collections.abc import Sequence
@@ -145,18 +146,37 @@ def autocast(data: Tensor | None) -> Tensor | None:
     return data.to(dtype)
 
 
+def autocasts(device: torch.device) -> bool:
+    """Whether autocast is on for the device."""
+    return device.type in ("cpu", "cuda") and torch.is_autocast_enabled(device.type)
+
+
+def without_autocast(device: torch.device) -> contextlib.AbstractContextManager:
+    if autocasts(device):
+        return torch.autocast(device.type, enabled=False)
+    return contextlib.nullcontext()
+
+
 def needs_grad(*operands: Tensor | None) -> bool:
     return torch.is_grad_enabled() and any(x is not None and x.requires_grad for x in operands)
 
 
+_unwrap_if_dead = torch._C._functorch.unwrap_if_dead
+
+
 def apply(function: type[torch.autograd.Function], *args):
     """function.apply(*args) without its costliest part: Function.apply reads the signature of `forward` at every call, in vain
-    since arguments are given in full. Traced code and functorch transforms take the public route."""
+    since arguments are given in full. Traced code and functorch transforms take the public route.
+
+    A tensor that outlived its functorch transform is unwrapped, as Function.apply does it: no gradient is recorded into what
+    the transform left behind."""
     if torch.compiler.is_compiling():
         return function.apply(*_each_once(args))
     if torch._C._are_functorch_transforms_active():
         return function.apply(*args)
-    return super(torch.autograd.Function, function).apply(*args)  # type: ignore[misc]
+    # Only a tensor that requires a gradient can record one, and most arguments do not.
+    alive = [_unwrap_if_dead(x) if isinstance(x, Tensor) and x.requires_grad else x for x in args]
+    return super(torch.autograd.Function, function).apply(*alive)  # type: ignore[misc]
 
 
 def _each_once(args: tuple) -> list:

@@ -7,13 +7,24 @@ why GAT's backward needs no dot product an edge, is in docs/attention.md. Its fo
 
 from __future__ import annotations
 
+import functools
 import math
+from collections.abc import Callable
 from typing import Any
 
 import torch
 from torch import Tensor
 
-from ._common import apply, as_graph, autocast, check_number, check_operand, check_probability, needs_grad
+from ._common import (
+    apply,
+    as_graph,
+    autocast,
+    check_number,
+    check_operand,
+    check_probability,
+    needs_grad,
+    without_autocast,
+)
 from ._fake import register_fake
 from .edge_softmax import edge_softmax
 from .sddmm import gsddmm
@@ -152,6 +163,50 @@ class _PairAttention(torch.autograd.Function):
         return (*(None,) * 6, *(g if need else None for g, need in zip(grads, needs)), *(None,) * 5)
 
 
+# ---- weights, by the separate operators -----------------------------------------------------------------------------------------
+
+
+LeakyReLU = Callable[[Tensor], Tensor]  # or what a module has in its place
+
+
+def gat_weights(g, attn_src: Tensor, attn_dst: Tensor, edge_logits: Tensor | None, leaky_relu: LeakyReLU) -> Tensor:
+    """The softmax of GAT (E, *, H, 1), of logits (rows, *, H). As in the fused operators logits are formed, and the softmax made,
+    in fp32 (fp64 for fp64 operands), under autocast too."""
+    src, dst = attn_src.unsqueeze(-1), attn_dst.unsqueeze(-1)
+    with without_autocast(src.device):
+        wide = _wide(src.dtype, dst.dtype)
+        logits = gsddmm(g, "add", src.to(wide), dst.to(wide), "u", "v")
+        if edge_logits is not None:
+            logits = logits + edge_logits.unsqueeze(-1)
+        return edge_softmax(g, leaky_relu(logits))
+
+
+def gatv2_weights(
+    g, feat_src: Tensor, feat_dst: Tensor, attn: Tensor, leaky_relu: LeakyReLU, edge_feat: Tensor | None = None
+) -> Tensor:
+    """The softmax of GATv2 (E, H, 1), in fp32 as :func:`gat_weights`. edge_feat (E, H, D) is added to the features of both ends."""
+    with without_autocast(feat_src.device):
+        wide = _wide(feat_src.dtype)
+        hidden = gsddmm(g, "add", feat_src, feat_dst, "u", "v", out_dtype=wide)
+        hidden = hidden if edge_feat is None else hidden + edge_feat
+        return edge_softmax(g, (leaky_relu(hidden) * attn.to(wide)).sum(-1, keepdim=True))
+
+
+def dot_weights(g, query: Tensor, key: Tensor, scale: float, edge_feat: Tensor | None = None) -> Tensor:
+    """The softmax of dot-product attention (E, H, 1), in fp32 as :func:`gat_weights`. edge_feat (E, H, D) is added to the keys."""
+    with without_autocast(key.device):
+        wide = _wide(key.dtype)
+        logits = gsddmm(g, "dot", key, query, "u", "v", out_dtype=wide)
+        if edge_feat is not None:
+            logits = logits + gsddmm(g, "dot", edge_feat, query, "e", "v", out_dtype=wide)
+        return edge_softmax(g, logits * scale)
+
+
+def _wide(*dtypes: torch.dtype) -> torch.dtype:
+    """In which logits are formed."""
+    return functools.reduce(torch.promote_types, dtypes, torch.float32)
+
+
 # ---- public operators --------------------------------------------------------------------------------------------------------
 
 
@@ -219,8 +274,10 @@ def gat_attention(
     destination and head; nothing an edge. Bitwise reproducible; dropout follows torch.manual_seed.
 
     Returns:
-        (num_dst, H, D), like feat; with return_weights the pair of it and (E, H), the softmax before dropout, made by the separate
-        operators and differentiable.
+        (num_dst, H, D), like feat; with return_weights the pair of it and (E, H), the softmax before dropout: made by the separate
+        operators, in fp32 and rounded once to the dtype of feat; differentiable. Where a gradient is recorded, the first is kept
+        for the backward, so that writing into it makes the backward raise, as with the result of torch.sigmoid. Modules hand out
+        a copy.
 
     Raises:
         TypeError: wrong or mixed dtypes. ValueError: wrong shapes, devices or probability.
@@ -247,9 +304,9 @@ def gat_attention(
         out = _gat(*g.csc(), *operands, *options, seed, False, False)[0]
     if not return_weights:
         return out
-    logits = gsddmm(g, "add", src, dst, "u", "v")
-    logits = logits if edge is None else logits + edge
-    return out, edge_softmax(g, torch.nn.functional.leaky_relu(logits, slope))
+    assert src is not None and dst is not None
+    leaky_relu = functools.partial(torch.nn.functional.leaky_relu, negative_slope=slope)
+    return out, gat_weights(g, src, dst, edge, leaky_relu).squeeze(-1).to(out.dtype)
 
 
 def gatv2_attention(
@@ -294,9 +351,8 @@ def gatv2_attention(
     out = _pair_attention(g, (feat_src, feat_dst, attn), True, slope, dropout_p, precise)
     if not return_weights:
         return out
-    hidden = torch.nn.functional.leaky_relu(gsddmm(g, "add", feat_src, feat_dst, "u", "v"), slope)
-    wide = torch.promote_types(out.dtype, torch.float32)
-    return out, edge_softmax(g, (hidden.to(wide) * attn.to(wide)).sum(-1).to(out.dtype))
+    leaky_relu = functools.partial(torch.nn.functional.leaky_relu, negative_slope=slope)
+    return out, gatv2_weights(g, feat_src, feat_dst, attn, leaky_relu).squeeze(-1).to(out.dtype)
 
 
 def dot_attention(
@@ -335,8 +391,7 @@ def dot_attention(
     out = _pair_attention(g, (query, key, value), False, scale, dropout_p, precise)
     if not return_weights:
         return out
-    logits = gsddmm(g, "dot", key, query, "u", "v", out_dtype=torch.promote_types(out.dtype, torch.float32))
-    return out, edge_softmax(g, (logits * scale).squeeze(-1).to(out.dtype))
+    return out, dot_weights(g, query, key, scale).squeeze(-1).to(out.dtype)
 
 
 def _pair_attention(g, operands, is_gatv2: bool, factor: float, dropout_p: float, precise: bool) -> Tensor:

@@ -9,7 +9,9 @@ import torch
 from torch import Tensor, nn
 
 from ..graph import Graph
+from ..nn._attention import handed_out
 from ..nn._checks import check_columns, check_one_width, check_pair, width_of, widths_of
+from ..nn._linear import applied
 from ..ops._common import autocast, check_number, check_operand
 from . import _graph
 
@@ -162,12 +164,12 @@ class Attention(nn.Module):
             edge_attr = looped.edge_data(edge_attr, self.fill_value)
         return looped.graph, edge_attr
 
-    def _finished(self, out: Tensor, x_dst: Tensor | None) -> Tensor:
-        """Heads joined, residual and bias added."""
-        out = out.flatten(1) if self.concat else out.mean(1)
+    def _finished(self, out: Tensor, x_dst: Tensor | None, is_new: bool) -> Tensor:
+        """Heads joined, residual and bias added. is_new: out is kept for no backward."""
+        out, is_new = (out.flatten(1), is_new) if self.concat else (out.mean(1), True)
         if self.res is not None and x_dst is not None:
-            out = out + self.res(x_dst)
-        return out if self.bias is None else out + self.bias
+            out, is_new = out + applied(self.res, x_dst), True
+        return handed_out(out, is_new) if self.bias is None else out + self.bias
 
     def _dropout_p(self) -> float:
         return self.dropout if self.training else 0.0

@@ -113,12 +113,12 @@ class GATConv(Attention):
         edge_logits = None
         if edge_attr is not None:
             (edge_logits,) = node_logits(self.lin_edge, edge_attr, self.att_edge)
-        operands = (g, feat, *logits, edge_logits, self.negative_slope, self._dropout_p())
+        operands, slope, p = (g, feat, *logits, edge_logits), self.negative_slope, self._dropout_p()
         if return_attention_weights:
-            out, weight = _attention.gat_unfused(*operands)
+            out, weight = _attention.gat_unfused(*operands, _attention.leaky_relu(slope), _attention.dropout(p))
         else:
-            out, weight = _attention.gat(*operands), None
-        out = self._finished(trimmed(out, self.out_channels), x_dst)
+            out, weight = _attention.gat(*operands, slope, p), None
+        out = self._finished(trimmed(out, self.out_channels), x_dst, is_new=weight is not None)
         return out if weight is None else (out, (edge_index_of(g), weight.squeeze(-1)))
 
     def _project(self, lin_src, lin_dst, x_src: Tensor, x_dst: Tensor | None, num_dst: int):

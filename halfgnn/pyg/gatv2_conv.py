@@ -96,11 +96,11 @@ class GATv2Conv(Attention):
         feat_l = project(self.lin_l, x_l, heads, dim, width)
         feat_r = feat_l if self.share_weights and not pair else project(self.lin_r, x_r, heads, dim, width)
         att = F.pad(self.att, (0, width - dim)) if width > dim else self.att
-        operands = (g, feat_l, feat_r, att, self.negative_slope, self._dropout_p())
+        operands, slope, p = (g, feat_l, feat_r, att), self.negative_slope, self._dropout_p()
         if edge_attr is None and not return_attention_weights:
-            out, weight = _attention.gatv2(*operands), None
+            out, weight = _attention.gatv2(*operands, slope, p), None
         else:
             edge = None if edge_attr is None else project(self.lin_edge, edge_attr, heads, dim, width)
-            out, weight = _attention.gatv2_unfused(*operands, edge)
-        out = self._finished(trimmed(out, dim), x_r)
+            out, weight = _attention.gatv2_unfused(*operands, _attention.leaky_relu(slope), _attention.dropout(p), edge)
+        out = self._finished(trimmed(out, dim), x_r, is_new=weight is not None)
         return (out, (edge_index_of(g), weight.squeeze(-1))) if return_attention_weights else out
