@@ -120,8 +120,9 @@ def patch(fuse: bool = False) -> None:
     A second call does nothing, but for adding `fuse`. Modules and graphs made before it are covered too.
 
     Args:
-        fuse: run GATConv, GATv2Conv and DotGatConv fused. Calls with get_attention or an edge_weight are not. Dropout of attention
-            weights then draws other numbers than DGL's under the same seed.
+        fuse: run GATConv, GATv2Conv and DotGatConv fused. Calls with get_attention or an edge_weight are not, nor modules whose
+            attn_drop or leaky_relu is exchanged or has hooks: they run DGL's forward, operator by operator. Dropout of attention
+            weights then draws other numbers than DGL's under the same seed. Results are copied where DGL's would be new tensors.
 
     Raises:
         ImportError: DGL cannot be imported.

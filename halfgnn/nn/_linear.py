@@ -43,7 +43,8 @@ def _widens(x: Tensor, weight: Tensor) -> bool:
 
 class _WidenedLinear(torch.autograd.Function):
     """F.linear(h, weight, bias) of half h (N, in) in fp32: its first `num_rounded` columns rounded to h's dtype, and the rest
-    in fp32. A chunk of rows at a time, so that what is widened stays in the cache and h is never held in fp32."""
+    in fp32. A chunk of rows at a time, so that what is widened stays in the cache and h is never held in fp32. The backward is
+    made of PyTorch's operators, so it can be differentiated again."""
 
     generate_vmap_rule = True
 
@@ -130,7 +131,8 @@ def _widened_linear(h: Tensor, weight: Tensor, bias: Tensor | None, num_rounded:
 
 
 class _HalfLinear(torch.autograd.Function):
-    """F.linear of half h (*, in) and fp32 weight (out, in), in fp32: products of halves, summed in fp32."""
+    """F.linear of half h (*, in) and fp32 weight (out, in), in fp32: products of halves, summed in fp32. Where torch.mm sums them
+    in fp32 itself, it has no derivative, and a second derivative raises."""
 
     generate_vmap_rule = True
 

@@ -41,6 +41,8 @@ class DotGatConv(_attention.Attention):
             feat: (num_src, in_feats), or, if in_feats is a pair, the pair of it and (num_dst, in_feats).
             get_attention: also return the weights, which costs the memory of all edges.
 
+        The result is a copy of what the backward keeps, if a gradient is recorded: it may be written into.
+
         Returns:
             (num_dst, num_heads, out_feats); with get_attention the pair of it and (E, num_heads, 1).
 

@@ -82,6 +82,9 @@ class TransformerConv(nn.Module):
             edge_feat: (E, edge_dim), if edge_dim is given.
             get_attention: also return the weights, which costs the memory of all edges.
 
+        With concat and without root_weight the result is a copy of what the backward keeps, if a gradient is recorded: it may be
+        written into.
+
         Returns:
             (num_dst, heads * out_channels), or (num_dst, out_channels) unless concat; with get_attention the pair of it and
             (E, heads, 1), the weights before dropout. Destinations without in-edges have only what root_weight adds.

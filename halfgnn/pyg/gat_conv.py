@@ -98,6 +98,9 @@ class GATConv(Attention):
             return_attention_weights: if true, also return (edge_index, weights (edges, heads)), with self-loops; costs the
                 memory of all edges.
 
+        With concat and without residual and bias the result is a copy of what the backward keeps, if a gradient is recorded: it may
+        be written into.
+
         Returns:
             (num_dst, heads * out_channels), or (num_dst, out_channels) unless concat; or a pair, see above.
 
