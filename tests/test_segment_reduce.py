@@ -113,7 +113,7 @@ def test_default_is_sum(device):
 
 def test_errors_name_the_arguments_of_the_public_operator():
     seglen, value = torch.tensor([2, 3]), torch.ones(5, 2)
-    with pytest.raises(ValueError, match="^reducer is 'prod'; expected one of sum, mean, max, min"):
+    with pytest.raises(ValueError, match=r"^reducer is 'prod'; expected one of sum, mean, max, min"):
         ops.segment_reduce(seglen, value, "prod")
-    with pytest.raises(ValueError, match="^seglen is on meta; expected the device of value, cpu"):
+    with pytest.raises(ValueError, match=r"^seglen is on meta; expected the device of value, cpu"):
         ops.segment_reduce(seglen.to("meta"), value)
