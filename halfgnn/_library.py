@@ -23,8 +23,8 @@ def _built_for(library: str) -> dict[str, Any] | None:
         return None
 
 
-def _why_unfit(built: dict[str, Any], version: str, cuda: str | None) -> str | None:
-    """Why a library does not fit a torch of this version and CUDA, or None: PyTorch's C++ interface is that of one minor version.
+def _why_unfit(built: dict[str, Any], version: str, cuda: str | None, cxx11_abi: bool) -> str | None:
+    """Why a library does not fit this torch, or None: PyTorch's C++ interface changes from one minor version to the next.
 
     The CPU half alone, whose "cuda" is None, fits a torch for any CUDA.
     """
@@ -32,6 +32,8 @@ def _why_unfit(built: dict[str, Any], version: str, cuda: str | None) -> str | N
         return f"was built for torch {built['torch']}, and torch {version} is installed"
     if built["cuda"] is not None and (cuda or "none").split(".")[0] != built["cuda"].split(".")[0]:
         return f"was built for CUDA {built['cuda']}, and torch {version} is for CUDA {cuda}"
+    if built["cxx11_abi"] != cxx11_abi:
+        return f"was built with _GLIBCXX_USE_CXX11_ABI={built['cxx11_abi']:d}, and torch {version} has {cxx11_abi:d}"
     return None
 
 
@@ -53,7 +55,7 @@ def _load() -> None:
     if not os.path.exists(_PATH):
         raise ImportError(f"halfgnn's operators are not built: {_PATH} is missing. {_cure(None)}")
     built = _built_for(_PATH)
-    reason = built and _why_unfit(built, torch.__version__, torch.version.cuda)
+    reason = built and _why_unfit(built, torch.__version__, torch.version.cuda, torch.compiled_with_cxx11_abi())
     if reason:
         raise ImportError(f"{_PATH} {reason}. {_cure(built)}")
     try:

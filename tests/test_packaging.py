@@ -121,22 +121,24 @@ def test_library_that_was_built_here_says_what_for():
 @pytest.mark.parametrize("version", ["2.11.0", "2.11.1", "2.11.0+cpu", "2.11.0+cu130"])
 @pytest.mark.parametrize("cuda", [None, "13.0", "13.2"])
 def test_library_fits_its_minor_version(version, cuda):
-    built = {"torch": "2.11.0+cu130", "cuda": None if cuda is None else "13.0"}
-    assert _library._why_unfit(built, version, cuda) is None
+    built = {"torch": "2.11.0+cu130", "cuda": None if cuda is None else "13.0", "cxx11_abi": True}
+    assert _library._why_unfit(built, version, cuda, True) is None
 
 
 @pytest.mark.parametrize(
-    ("version", "cuda", "words"),
+    ("version", "cuda", "abi", "words"),
     [
-        ("2.12.0", "13.0", ["torch 2.11.0+cu130", "torch 2.12.0"]),
-        ("2.1.1", "13.0", ["torch 2.11.0+cu130", "torch 2.1.1"]),
-        ("3.11.0", "13.0", ["torch 2.11.0+cu130", "torch 3.11.0"]),
-        ("2.11.0+cu128", "12.8", ["CUDA 13.0", "torch 2.11.0+cu128", "CUDA 12.8"]),
-        ("2.11.0+cpu", None, ["CUDA 13.0", "torch 2.11.0+cpu", "CUDA None"]),
+        ("2.12.0", "13.0", True, ["torch 2.11.0+cu130", "torch 2.12.0"]),
+        ("2.1.1", "13.0", True, ["torch 2.11.0+cu130", "torch 2.1.1"]),
+        ("3.11.0", "13.0", True, ["torch 2.11.0+cu130", "torch 3.11.0"]),
+        ("2.11.0+cu128", "12.8", True, ["CUDA 13.0", "torch 2.11.0+cu128", "CUDA 12.8"]),
+        ("2.11.0+cpu", None, True, ["CUDA 13.0", "torch 2.11.0+cpu", "CUDA None"]),
+        ("2.11.0", "13.0", False, ["ABI=1", "torch 2.11.0 has 0"]),
     ],
 )
-def test_library_does_not_fit_another_torch(version, cuda, words):
-    reason = _library._why_unfit({"torch": "2.11.0+cu130", "cuda": "13.0"}, version, cuda)
+def test_library_does_not_fit_another_torch(version, cuda, abi, words):
+    built = {"torch": "2.11.0+cu130", "cuda": "13.0", "cxx11_abi": True}
+    reason = _library._why_unfit(built, version, cuda, abi)
     assert [word for word in words if word not in reason] == []
 
 
