@@ -31,7 +31,7 @@ PIP := $(PY) -m pip install -q --disable-pip-version-check --no-compile
 
 SOURCES := $(wildcard csrc/*.cpp csrc/*/*.cpp csrc/*/*.h csrc/*/*.cu csrc/*/*.cuh) setup.py cuda_toolkit.py
 
-# One architecture and PTX for newer ones: a third of the compilation. `pip install` builds for all.
+# One architecture and PTX for newer ones: a quarter of the compilation. `pip install` builds for all.
 TORCH_CUDA_ARCH_LIST ?= 9.0+PTX
 # Those that the committed facts and tables of machine code are of, for `make test-architectures`.
 ARCHITECTURES = 8.0 9.0+PTX

@@ -677,7 +677,8 @@ class PairLane {
   }
   __device__ void join(bool is_last, float rescale, float& total, float& run) const {
     // Rounded before it is added: a multiply-add in its place would lose what `sum - before` is to find.
-    const float before = has_total_ ? __fmul_rn(total, rescale) : 0.f, sum = before + run;
+    const float rescaled = kForward ? __fmul_rn(total, rescale) : total;
+    const float before = has_total_ ? rescaled : 0.f, sum = before + run;
     const float lost = run - (sum - before);
     run = is_last ? sum : fabsf(sum) <= FLT_MAX ? lost : 0.f;  // inf - inf would be nan
     total = sum;
