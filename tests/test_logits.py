@@ -78,9 +78,8 @@ def test_operator_returns_the_weights_of_its_result(dtype):
 # ---- operators -------------------------------------------------------------------------------------
 
 
-def exact_weights(kind, g, operands):
-    """The softmax of the reference, in fp64, of the operands as they are rounded."""
-    x = [operand.detach().double() for operand in operands]
+def reference_weights(kind, g, x):
+    """The softmax of the reference, differentiable."""
     if kind is DOT:
         return reference.edge_softmax(g, reference.gsddmm(g, "dot", x[1], x[0]).squeeze(-1) * 0.3)
     if kind is GATV2:
@@ -88,6 +87,11 @@ def exact_weights(kind, g, operands):
         return reference.edge_softmax(g, (hidden * x[2]).sum(-1))
     logits = reference.gsddmm(g, "add", x[1], x[2]) + (x[3] if kind is GAT_EDGE else 0)
     return reference.edge_softmax(g, F.leaky_relu(logits, 0.2))
+
+
+def exact_weights(kind, g, operands):
+    """In fp64, of the operands as they are rounded."""
+    return reference_weights(kind, g, [x.detach().double() for x in operands])
 
 
 @pytest.mark.parametrize("autocast", [False, True], ids=["half", "autocast"])
@@ -119,7 +123,7 @@ def test_gradient_through_returned_weights(kind):
         loss = (weights * upstream[0]).sum() + (out * upstream[1]).sum() * use_result
         actual = torch.autograd.grad(loss, leaves, allow_unused=True)
         expected_leaves = [x.detach().requires_grad_() for x in operands]
-        expected_weights = differentiable_weights(kind, g, expected_leaves)
+        expected_weights = reference_weights(kind, g, expected_leaves)
         expected_out = kind.specification(g, *expected_leaves)
         loss = (expected_weights * upstream[0]).sum() + (expected_out * upstream[1]).sum() * use_result
         expected = torch.autograd.grad(loss, expected_leaves, allow_unused=True)
@@ -128,15 +132,6 @@ def test_gradient_through_returned_weights(kind):
             a = torch.zeros_like(b) if a is None and b is not None else a
             if a is not None:
                 torch.testing.assert_close(a, b, rtol=1e-9, atol=1e-9)
-
-
-def differentiable_weights(kind, g, x):
-    if kind is DOT:
-        return reference.edge_softmax(g, reference.gsddmm(g, "dot", x[1], x[0]).squeeze(-1) * 0.3)
-    if kind is GATV2:
-        return reference.edge_softmax(g, (F.leaky_relu(reference.gsddmm(g, "add", x[0], x[1]), 0.2) * x[2]).sum(-1))
-    logits = reference.gsddmm(g, "add", x[1], x[2]) + (x[3] if kind is GAT_EDGE else 0)
-    return reference.edge_softmax(g, F.leaky_relu(logits, 0.2))
 
 
 @pytest.mark.parametrize("kind", [GAT, GATV2, DOT], ids=lambda kind: kind.name)

@@ -96,7 +96,8 @@ class GATConv(_attention.Attention):
             edge_weight: (E,), by which the weights after softmax are multiplied.
             get_attention: also return the weights. Weights and edge_weight cost the memory of all edges.
 
-        Without residual and bias the result is a copy of what the backward keeps, if a gradient is recorded. It may be written to.
+        Without residual and bias the result is a copy of what the backward keeps, if a gradient is recorded: it may be written
+        into.
 
         Returns:
             (num_dst, *, num_heads, out_feats); with get_attention the pair of it and (E, *, num_heads, 1).
