@@ -28,14 +28,15 @@ _MULTIPLIED_BY_CPU = _multiplied_by_cpu()
 def _widens(x: Tensor, weight: Tensor) -> bool:
     """Whether products of x are made in fp32 of the unrounded weight, because those of halves are slow.
 
-    Under functorch's transforms always: F.linear rounds under vmap before it adds the bias, and otherwise after it.
+    Under functorch's transforms (not compiled) always: F.linear rounds under vmap before it adds the bias, and otherwise after it.
     """
     dtype = computed_type(x)
     if x.device.type != "cpu" or dtype not in HALF:
         return False
     is_mixed = x.dtype != weight.dtype and not torch.is_autocast_enabled(x.device.type)  # which F.linear refuses
-    is_slow = dtype not in _MULTIPLIED_BY_CPU or torch._C._are_functorch_transforms_active()
-    return is_slow and not is_mixed
+    if is_mixed or dtype not in _MULTIPLIED_BY_CPU:
+        return not is_mixed
+    return not torch.compiler.is_compiling() and torch._C._are_functorch_transforms_active()
 
 
 # ---- on the CPU --------------------------------------------------------------------------------------------------------------
