@@ -331,9 +331,10 @@ class Suicidal(torch.utils.data.Dataset):
     def __getitem__(self, index):
         if index == 20:
             os.kill(os.getpid(), signal.SIGKILL)
-        return torch.tensor(index)
+        return index
 
-loader = torch.utils.data.DataLoader(Suicidal(), batch_size=2, num_workers=1)
+# Lists: a tensor's memory is handed over in several steps, and the worker may die between two of them.
+loader = torch.utils.data.DataLoader(Suicidal(), batch_size=2, num_workers=1, collate_fn=list)
 try:
     list(Prefetcher(loader, "cpu", background=True))
 except RuntimeError as error:
