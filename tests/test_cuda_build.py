@@ -52,6 +52,7 @@ def test_import_needs_no_gpu_and_creates_no_context():
         capture_output=True,
         text=True,
         check=False,
+        timeout=600,
     )
     assert result.returncode == 0, result.stderr
     assert result.stdout.strip() == str(halfgnn.has_cuda())

@@ -22,6 +22,6 @@ def test_baseline_kernels():
     environment = {k: v for k, v in os.environ.items() if not k.startswith("PYTEST_")}
     environment |= {"HALFGNN_CPU": "baseline", "OMP_NUM_THREADS": "1"}
     result = subprocess.run(
-        [*command, "-k", f"({SELECTION}) and not cuda"], env=environment, capture_output=True, text=True
+        [*command, "-k", f"({SELECTION}) and not cuda"], env=environment, capture_output=True, text=True, timeout=3600
     )
     assert result.returncode == 0, result.stdout[-3000:] + result.stderr[-1000:]
