@@ -89,7 +89,7 @@ def main() -> None:
     parser.add_argument("--case", type=int, help="print and run this one alone")
     parser.add_argument("--kinds", nargs="+", choices=tuple(kinds.WEIGHTS), default=tuple(kinds.WEIGHTS))
     parser.add_argument("--jobs", type=int, default=os.cpu_count())
-    parser.add_argument("--timeout", type=float, default=120, help="seconds a case may take")
+    parser.add_argument("--timeout", type=float, default=300, help="seconds a case may take")
     parser.add_argument("--max-failures", type=int, default=50)
     parser.add_argument("--sanitized", type=Path, metavar="LIBRARY", help="a build with HALFGNN_SANITIZE=1")
     args = parser.parse_args()

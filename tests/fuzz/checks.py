@@ -10,6 +10,7 @@ import torch
 from support import away_from_zero, column_major, every_other, misaligned, randn  # noqa: F401
 from support_nn import assert_near, seeded, with_gradients  # noqa: F401
 
+import halfgnn.nn  # noqa: F401  (before workers are forked: its imports take seconds)
 from halfgnn import Graph, HeteroGraph, ops, reference
 
 raw = torch.ops.halfgnn

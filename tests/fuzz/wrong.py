@@ -146,7 +146,10 @@ def module(d: Draw) -> None:
     d.line(f"wrong = {d.one(*WRONG[kind][:5])}" if kind == "graph" else f"wrong = {d.one(*WRONG[kind])}")
     d.line(f"x = {'wrong' if kind == 'feature' else x}")
     call = f"conv({'wrong' if kind == 'graph' else 'g'}, x{', edge_weight=wrong' if kind == 'weight' else ''})"
-    d.line(f"refused(lambda: {call}, {dict(graph='graph', feature='feat', weight='edge_weight')[kind]!r}, 'g')")
+    named = [dict(graph="graph", feature="feat", weight="edge_weight")[kind], "g"]
+    if conv.startswith("GIN"):  # which passes its features on as they are
+        named.append("lhs_data")
+    d.line(f"refused(lambda: {call}, {', '.join(map(repr, named))})")
 
 
 # ---- raw operators -------------------------------------------------------------------------------------------------------------
