@@ -136,7 +136,8 @@ def _module(d: Draw, width: int, dst_width: int, is_pair: bool) -> tuple[str, st
         text += f", edge_dim={edge_dim}, root_weight={root})"
         return text, *(("edge_feat=w", f"{edge_dim}, ") if edge_dim else ("", ""))
     if kind == "SAGEConv":
-        aggregator = d.one("mean", "pool", "lstm", *(["gcn"] if not is_pair or width == dst_width else []))
+        aggregators = ["mean", "pool"] + ["gcn"] * (not is_pair or width == dst_width)
+        aggregator = d.one(*aggregators, *["lstm"] * (not d.is_large))  # which takes the edges of a hub one by one
         return f"SAGEConv({widths}, {dim}, {aggregator!r}, bias={bias})", *weights
     if kind == "GINConv":
         function = d.one("None", f"torch.nn.Linear({width}, {dim})")
