@@ -10,12 +10,13 @@ Every relation is there in both directions, as two edge types.
 
 from __future__ import annotations
 
+import contextlib
 import fcntl
 import json
 import operator
 import os
 import shutil
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -331,14 +332,37 @@ def read_recipe(folder: Path) -> dict | None:
     return recipe
 
 
+def _named(function: Callable, module: str, name: str) -> Callable:
+    """The function as torch.load finds it under that name; older versions of torch take no pairs (function, name)."""
+
+    def call(*args):
+        return function(*args)
+
+    call.__module__, call.__name__, call.__qualname__ = module, name, name
+    return call
+
+
+@contextlib.contextmanager
+def _safe_globals(allowed: list) -> Iterator[None]:
+    """torch.serialization.safe_globals, which torch 2.4 lacks."""
+    before = list(torch.serialization.get_safe_globals())
+    torch.serialization.add_safe_globals(allowed)
+    try:
+        yield
+    finally:
+        torch.serialization.clear_safe_globals()
+        torch.serialization.add_safe_globals(before)
+
+
 def _torch_load(path: Path) -> dict:
     """A dictionary of numbers, arrays and tensors that torch.save wrote; nothing else is unpickled."""
     rebuild, scalar = np.empty(0).__reduce__()[0], np.int64(0).__reduce__()[0]
-    allowed = [bytes, np.ndarray, np.dtype, *(type(np.dtype(kind)) for kind in "bhilqBHILQfde")]
+    encode = _named(lambda text, _: text.encode("latin1"), "_codecs", "encode")  # bytes, as pickle writes them
+    allowed = [encode, bytes, np.ndarray, np.dtype, *(type(np.dtype(kind)) for kind in "bhilqBHILQfde")]
     for module in ("numpy.core.multiarray", "numpy._core.multiarray"):  # of NumPy 1, which wrote ogb's files, and 2
-        allowed += [(rebuild, f"{module}._reconstruct"), (scalar, f"{module}.scalar")]
+        allowed += [_named(rebuild, module, "_reconstruct"), _named(scalar, module, "scalar")]
     try:
-        with torch.serialization.safe_globals(allowed):
+        with _safe_globals(allowed):
             found = torch.load(path, map_location="cpu", weights_only=True)
     except FileNotFoundError as error:
         raise DataError(f"{path} is missing; expected a dictionary written by torch.save") from error

@@ -165,7 +165,7 @@ def ulp(x, dtype):
     """The spacing of dtype at the magnitude of x (float64)."""
     info = torch.finfo(dtype)
     _, exponent = torch.frexp(x.abs().clamp(min=info.tiny))
-    return torch.ldexp(torch.full_like(x, info.eps), exponent - 1)
+    return info.eps * torch.full_like(x, 2).pow(exponent - 1)  # torch.ldexp of torch 2.4 goes through fp32
 
 
 @dataclass
