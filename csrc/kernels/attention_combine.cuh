@@ -43,7 +43,7 @@ struct CombineTeam {
       __syncthreads();
       if (warp < half) sums[warp][lane] += sums[warp + half][lane];
     }
-    const double total = sums[warp][lane];  // each warp its own: the first one's was written since the last barrier
+    const double total = warp == 0 ? sums[0][lane] : 0;  // no other warp: the first has written since the last barrier
     __syncthreads();
     return total;
   }

@@ -676,10 +676,9 @@ class PairLane {
     has_total_ = true;
   }
   __device__ void join(bool is_last, float rescale, float& total, float& run) const {
-    // Rounded before it is added: a multiply-add in its place would lose what `sum - before` is to find.
-    const float rescaled = kForward ? __fmul_rn(total, rescale) : total;
-    const float before = has_total_ ? rescaled : 0.f, sum = before + run;
-    const float lost = run - (sum - before);
+    // Multiply-adds are written out: were only one of the two contracted, `lost` would hold the product's rounding too.
+    const float before = has_total_ ? total : 0.f, sum = fmaf(before, rescale, run);
+    const float lost = run - fmaf(-before, rescale, sum);
     run = is_last ? sum : fabsf(sum) <= FLT_MAX ? lost : 0.f;  // inf - inf would be nan
     total = sum;
   }

@@ -30,6 +30,7 @@ THREADS = {
     "expand_rows_kernel": 256,
     "finish_long_rows_kernel": 512,
     "permute_edges_kernel": 256,
+    "place_chunk_kernel": 256,
     "scalar_dot_kernel": 256,
     "scalar_sddmm_kernel": 256,
     "scalar_spmm_kernel": 256,
@@ -68,6 +69,7 @@ MAX_REGISTERS = {
     "mul_backward_kernel": 168,
     "pair_attention_kernel": 255,
     "permute_edges_kernel": 32,
+    "place_chunk_kernel": 40,
     "row_extrema_kernel": 80,
     "row_terms_kernel": 128,
     "scalar_dot_kernel": 32,  # the competitor's: 2,048 threads a multiprocessor, and nothing asked of its loads
