@@ -35,9 +35,18 @@ def _check_ids(tensor: Tensor, name: str) -> Tensor:
         raise TypeError(f"{name} is a {type(tensor).__name__}; expected a torch.Tensor")
     if tensor.dtype not in (torch.int32, torch.int64):
         raise TypeError(f"{name} has dtype {tensor.dtype}; expected torch.int32 or torch.int64")
+    if tensor.layout != torch.strided:
+        raise TypeError(f"{name} has layout {tensor.layout}; expected a dense tensor")
     if tensor.dim() != 1:
         raise ValueError(f"{name} has shape {tuple(tensor.shape)}; expected one dimension")
     return tensor.contiguous()
+
+
+def _check_readable(ids: Tensor, name: str) -> None:
+    if ids.device.type == "meta":
+        raise ValueError(
+            f"{name} is on meta, where there are no ids; expected another device, or numbers of nodes and check=False"
+        )
 
 
 def _check_alike(tensor: Tensor, name: str, other: Tensor, other_name: str) -> None:
@@ -50,6 +59,7 @@ def _check_alike(tensor: Tensor, name: str, other: Tensor, other_name: str) -> N
 def _check_range(ids: Tensor, name: str, bound: int) -> None:
     if ids.numel() == 0:
         return
+    _check_readable(ids, name)
     low, high = (int(x) for x in torch.aminmax(ids))
     if low < 0 or high >= bound:
         raise ValueError(f"{name} holds {low if low < 0 else high}; expected indices in [0, {bound})")
@@ -84,7 +94,8 @@ def _indptr_of_sorted(rows: Tensor, num_rows: int, check: bool) -> Tensor:
         return torch.searchsorted(rows, bounds, out_int32=rows.dtype == torch.int32)
 
 
-def _num_nodes(ids: Tensor) -> int:
+def _num_nodes(ids: Tensor, name: str) -> int:
+    _check_readable(ids, name)
     return int(ids.max()) + 1 if ids.numel() else 0
 
 
@@ -109,7 +120,7 @@ def _compressed(
     if indptr.numel() == 0:
         raise ValueError("indptr is empty; expected one entry more than there are rows")
     if num_cols is None:
-        num_cols = _num_nodes(indices)
+        num_cols = _num_nodes(indices, "indices")
     num_cols = _check_count(num_cols, "num_src" if kind == "csc" else "num_dst")
     _check_fits(
         indptr.dtype,
@@ -117,6 +128,7 @@ def _compressed(
         **{"num_src" if kind == "csc" else "num_dst": num_cols},
     )
     if check:
+        _check_readable(indptr, "indptr")
         if int(indptr[0]) != 0 or int(indptr[-1]) != indices.numel():
             raise ValueError(
                 f"indptr runs from {int(indptr[0])} to {int(indptr[-1])}; expected 0 to {indices.numel()}, the number of edges"
@@ -218,8 +230,8 @@ class Graph:
         _check_alike(dst, "dst", src, "src")
         if src.shape != dst.shape:
             raise ValueError(f"src has shape {tuple(src.shape)} and dst {tuple(dst.shape)}; expected equal shapes")
-        num_src = _check_count(_num_nodes(src) if num_src is None else num_src, "num_src")
-        num_dst = _check_count(_num_nodes(dst) if num_dst is None else num_dst, "num_dst")
+        num_src = _check_count(_num_nodes(src, "src") if num_src is None else num_src, "num_src")
+        num_dst = _check_count(_num_nodes(dst, "dst") if num_dst is None else num_dst, "num_dst")
         _check_fits(src.dtype, num_src=num_src, num_dst=num_dst, num_edges=src.numel())
         if check:
             _check_range(src, "src", num_src)
@@ -298,7 +310,9 @@ class Graph:
             shape = tuple(edge_index.shape) if isinstance(edge_index, Tensor) else type(edge_index).__name__
             raise ValueError(f"edge_index has shape {shape}; expected (2, E)")
         if num_nodes is None and (num_src is None or num_dst is None):
-            num_nodes = _num_nodes(edge_index.flatten())
+            num_nodes = _num_nodes(edge_index.flatten(), "edge_index")
+        elif num_nodes is not None:
+            num_nodes = _check_count(num_nodes, "num_nodes")
         num_src = num_nodes if num_src is None else num_src
         num_dst = num_nodes if num_dst is None else num_dst
         sizes = {"num_src": num_src, "num_dst": num_dst}

@@ -165,3 +165,25 @@ def test_more_edges_than_an_int_counts(count, device):
     ends = fake(count, device)
     g = Graph.from_edges(ends, ends, num_src=3, num_dst=3, check=False)
     assert g.csr().indices.shape == (count,)
+
+
+@pytest.mark.parametrize(
+    ("call", "error", "message"),
+    [
+        (lambda ids: Graph.from_edges(ids, ids.to_sparse()), TypeError, "^dst has layout torch.sparse_coo; expected"),
+        (lambda ids: Graph.from_edges(ids.to("meta"), ids.to("meta")), ValueError, "^src is on meta, .* check=False"),
+        (
+            lambda ids: Graph.from_edges(ids.to("meta"), ids.to("meta"), num_src=3, num_dst=3),
+            ValueError,
+            "^src is on meta, .* check=False",
+        ),
+        (lambda ids: Graph.from_edge_index(torch.stack([ids, ids]).to("meta")), ValueError, "^edge_index is on meta"),
+        (lambda ids: Graph.from_csc(ids.to("meta"), ids.to("meta")), ValueError, "^indices is on meta"),
+        (lambda ids: Graph.from_csc(ids.to("meta"), ids.to("meta"), num_src=3), ValueError, "^indptr is on meta"),
+        (lambda ids: Graph.from_edge_index(torch.stack([ids, ids]), num_nodes=2**60), ValueError, "^num_nodes is 1152"),
+        (lambda ids: Graph.from_edge_index(torch.stack([ids, ids]), num_nodes=-1), ValueError, "^num_nodes is -1"),
+    ],
+)
+def test_refused_ids(call, error, message):
+    with pytest.raises(error, match=message):
+        call(torch.tensor([0, 1, 2]))

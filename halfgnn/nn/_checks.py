@@ -115,12 +115,16 @@ def check_columns(x: Tensor, name: str, width: int | None, dim: int | None = 2) 
 
 
 def check_dtype(x: Tensor, name: str, layer: Any) -> None:
-    """Raises where a projection would refuse x because its parameters have another dtype, and autocast is off."""
-    if not is_plain(layer) or x.dtype == layer.weight.dtype:
-        return
-    if not torch.is_autocast_enabled(x.device.type):
+    """check_dtypes of a projection; others than plain ones may change their input first."""
+    if is_plain(layer):
+        check_dtypes(x, name, layer.weight)
+
+
+def check_dtypes(x: Tensor, name: str, weight: Tensor) -> None:
+    """Raises where a product with the parameter `weight` would refuse x, which has another dtype, and autocast is off."""
+    if x.dtype != weight.dtype and not torch.is_autocast_enabled(x.device.type):
         raise TypeError(
-            f"{name} has dtype {x.dtype} and the module's parameters {layer.weight.dtype}; expected one dtype, or a call under "
+            f"{name} has dtype {x.dtype} and the module's parameters {weight.dtype}; expected one dtype, or a call under "
             "torch.autocast"
         )
 

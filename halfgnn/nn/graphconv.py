@@ -11,7 +11,7 @@ from torch import Tensor, nn
 from .. import ops
 from ..graph import Graph
 from ..ops._common import as_graph, check_number, check_operand
-from ._checks import check_columns, check_edge_numbers, check_pair, checked_size
+from ._checks import check_columns, check_dtypes, check_edge_numbers, check_pair, checked_size
 from ._common import checked_graph, unrounded, widened, without_autocast
 from ._linear import linear
 from ._sums import aggregate, padded_width
@@ -179,6 +179,7 @@ def _sources(g: Graph, feat: Any, weight: Any) -> Tensor:
         if weight.dim() != 2:
             raise ValueError(f"weight has shape {tuple(weight.shape)}; expected (in_feats, out_feats)")
         check_columns(feat, name, weight.shape[0], None)
+        check_dtypes(feat, name, weight)
     return feat
 
 
