@@ -197,3 +197,20 @@ def test_relations_of_other_shapes_into_one_type():
     assert [etype[2] for etype in MANY.canonical_etypes[:2]] == ["b", "b"]
     with pytest.raises(ValueError, match=r"results of shapes .*\[2, 4\].*\[2, 3, 4\]"):
         operators.gspmm_hetero(many, "mul", "sum", 2, *nodes, *w)
+
+
+@pytest.mark.parametrize(
+    "call",
+    [
+        lambda g: halfgnn.ops.gspmm(g, "mul", "max", n(), e()),
+        lambda g: halfgnn.ops.gsddmm(g, "add", n(), e(), "v", "e"),
+        lambda g: halfgnn.ops.edge_softmax(g, e().cumsum(0)),
+        lambda g: halfgnn.ops.edge_softmax(g, e().cumsum(0), "src"),
+        lambda g: halfgnn.ops.gat_attention(g, n().view(3, 1, 4).cumsum(0), n(width=1).cumsum(0), n(width=1)),
+        lambda g: halfgnn.ops.gatv2_attention(g, *[n().view(3, 1, 4).cumsum(0)] * 2, torch.ones(1, 4)),
+        lambda g: halfgnn.ops.dot_attention(g, *[n().view(3, 1, 4).cumsum(0)] * 3),
+    ],
+    ids=["gspmm", "gsddmm", "edge_softmax-dst", "edge_softmax-src", "gat", "gatv2", "dot"],
+)
+def test_public_operators_take_a_dgl_graph(call):
+    assert torch.equal(call(ONE), call(halfgnn.Graph.from_dgl(ONE)))

@@ -2,6 +2,7 @@
 
 mutate.py    the mutants of a source file
 runner.py    which test executes which line; runs tests on a mutant in a forked process
+equivalent.txt  mutants that no test can notice, with reasons: left out
 __main__.py  chooses mutants and prints what happened to them: python -m tests.mutants FILES [--sample N] [--seed N]
 
 "Hot" mutants change code of functions, which is exchanged in a process that has already collected every test. "Cold" ones change

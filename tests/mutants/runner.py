@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ast
+import functools
 import gc
 import hashlib
 import importlib.abc
@@ -83,6 +84,10 @@ def forked(work: Callable[[Callable[[Any], None]], None], log: Path) -> tuple[in
         os._exit(status)
 
 
+def _tell(work: Callable[[], Any], tell: Callable[[Any], None]) -> None:
+    tell(work())
+
+
 def in_turn(tasks: Iterable[tuple[Any, Callable[[], Any]]], jobs: int, log: Path) -> Iterator[tuple[Any, Any, int]]:
     """Runs tasks in children, `jobs` at a time: (name, result or None, signal that ended it) of each, in order."""
     running: list[tuple[Any, int, IO[str]]] = []
@@ -97,7 +102,7 @@ def in_turn(tasks: Iterable[tuple[Any, Callable[[], Any]]], jobs: int, log: Path
     for i, (name, work) in enumerate(tasks):
         if len(running) == jobs:
             yield first()
-        running.append((name, *forked(lambda tell, work=work: tell(work()), log.with_suffix(f".{i % jobs}.log"))))
+        running.append((name, *forked(functools.partial(_tell, work), log.with_suffix(f".{i % jobs}.log"))))
     while running:
         yield first()
 
@@ -176,7 +181,7 @@ class Coverage:
     def measure(self, items: list[pytest.Item]) -> None:
         """Runs the tests of files whose record is missing or old."""
         missing = self.stale()
-        tasks = [(file, lambda file=file: self._measured(file, items)) for file in missing]
+        tasks = [(file, functools.partial(self._measured, file, items)) for file in missing]
         for file, record, _ in in_turn(tasks, self.settings.jobs, self.settings.cache / "coverage"):
             print(
                 f"{file.name}: {len(record['tests']) if record else 'no'} tests measured",
@@ -192,7 +197,7 @@ class Coverage:
         for item in _drawn([item for item in items if item.path == file], self.settings.per_test):
             outcome = Outcome()
             start = time.process_time()
-            lines = tracer.lines_of(lambda item=item, outcome=outcome: outcome.run(item))
+            lines = tracer.lines_of(functools.partial(outcome.run, item))
             if outcome.passed:
                 tests[item.nodeid] = {"seconds": round(time.process_time() - start, 3), "lines": lines}
         return {"stamp": self.stamp(file), "tests": tests}
@@ -235,7 +240,7 @@ class Coverage:
             return Result("timed out", "", 0, of)
         if found is None:
             return Result("noticed", f"its process ended, signal {signaled}", 0, of)
-        return Result("noticed" if found[0] else "survived" if of else "not covered", *found, of)
+        return Result("noticed" if found[0] else "survived" if of else "not covered", found[0], found[1], of)
 
     def within_budget(self, tests: list[str]) -> list[str]:
         chosen: list[str] = []
@@ -310,7 +315,7 @@ def exchange(mutant: Mutant, source: str, root: Path, functions: list[FunctionTy
     # Compared as compiled: code that has run is specialised, and no longer equal to its source's.
     codes, originals = _codes(compile(changed, path, "exec")), _codes(compile(source, path, "exec"))
     defaults = {
-        (node.name, min(part.lineno for part in [node, *node.decorator_list])): node.args
+        (node.name, node.decorator_list[0].lineno if node.decorator_list else node.lineno): node.args
         for node in ast.walk(ast.parse(changed))
         if isinstance(node, ast.FunctionDef)
     }
@@ -408,7 +413,7 @@ class Hot:
                 return COLD
             return first_failure(coverage.items_for(mutant, self.sources[mutant.path], items), coverage)
 
-        tasks = [(mutant, lambda mutant=mutant: tried(mutant)) for mutant in self.mutants if self.may_be_hot(mutant)]
+        tasks = [(mutant, functools.partial(tried, mutant)) for mutant in self.mutants if self.may_be_hot(mutant)]
         for mutant, found, signaled in in_turn(tasks, settings.jobs, settings.cache / "hot"):
             self.tell((self.mutants.index(mutant), found, signaled))
         return True
@@ -475,6 +480,6 @@ def run(
     if os.waitpid(hot, 0)[1] != 0:
         raise SystemExit(f"the tests do not run: see {settings.cache / 'hot.log'}")
     coverage.stale()
-    tasks = [(mutant, lambda mutant=mutant: run_cold(coverage, mutant, sources[mutant.path])) for mutant in left]
+    tasks = [(mutant, functools.partial(run_cold, coverage, mutant, sources[mutant.path])) for mutant in left]
     for mutant, found, signaled in in_turn(tasks, settings.jobs, settings.cache / "cold"):
         note(mutant, coverage.result(mutant, sources[mutant.path], found, signaled))
