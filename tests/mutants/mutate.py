@@ -56,6 +56,7 @@ class _Finder:
             self.offsets.append(self.offsets[-1] + len(line))
         self.found: list[Mutant] = []
         self.function = ""
+        self.last: ast.AST | None = None  # statement of the function
         self.statement: ast.AST = ast.parse(source)
         self.visit_all(self.statement)
 
@@ -115,7 +116,7 @@ class _Finder:
             padding = "\n" * self.text(decorator).count("\n")
             self.found.append(Mutant(self.path, (node.lineno,), "", start - 1, stop, padding, "decorator dropped"))
         self.visit_all(node.args, skip=("args", "posonlyargs", "kwonlyargs", "vararg", "kwarg"))
-        self.function = f"{before}.{node.name}" if before else node.name
+        self.function, self.last = f"{before}.{node.name}" if before else node.name, node.body[-1]
         for child in node.body:
             self.visit(child, node)
         self.function = before
@@ -159,7 +160,8 @@ class _Finder:
 
     def visit_Return(self, node: ast.Return, _: ast.AST) -> None:
         if node.value is None or (isinstance(node.value, ast.Constant) and node.value.value is None):
-            self.add(node, "pass", "return dropped")
+            if node is not self.last:  # where nothing follows, None is returned anyway
+                self.add(node, "pass", "return dropped")
             return
         self.add(node, "return None", "returns None")
         if isinstance(node.value, ast.Tuple) and len(node.value.elts) == 2:
