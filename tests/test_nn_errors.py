@@ -18,4 +18,4 @@ def test_graph_conv_names_the_dtypes(in_feats, out_feats, own_weight):
         with pytest.raises(TypeError, match=rf"^feat has dtype {half} and the module's parameters torch.float32"):
             conv(g, x.to(half), given)
         with torch.autocast("cpu", half):
-            assert conv(g, x.to(half), given).dtype == half
+            assert conv(g, x.to(half), given).isfinite().all()
