@@ -16,11 +16,18 @@ _PATH = _NAMED or os.path.join(_FOLDER, "_C.so")
 
 def _built_for(library: str) -> dict[str, Any] | None:
     """What setup.py wrote beside the library; None beside one that something else built."""
+    path = os.path.splitext(library)[0] + ".json"
     try:
-        with open(os.path.splitext(library)[0] + ".json") as file:
-            return json.load(file)
+        with open(path) as file:
+            built = json.load(file)
+        kinds = {"torch": str, "cuda": (str, type(None)), "cxx11_abi": bool}
+        if all(isinstance(built[fact], kind) for fact, kind in kinds.items()):
+            return built
     except FileNotFoundError:
         return None
+    except (ValueError, KeyError, TypeError):
+        pass
+    raise ImportError(f"{path} does not say which torch the library beside it was built for. {_cure(None)}")
 
 
 def _why_unfit(built: dict[str, Any], version: str, cuda: str | None, cxx11_abi: bool) -> str | None:
@@ -28,7 +35,7 @@ def _why_unfit(built: dict[str, Any], version: str, cuda: str | None, cxx11_abi:
 
     The CPU half alone, whose "cuda" is None, fits a torch for any CUDA.
     """
-    if version.split(".")[:2] != built["torch"].split(".")[:2]:
+    if _minor(version) != _minor(built["torch"]):
         return f"was built for torch {built['torch']}, and torch {version} is installed"
     if built["cuda"] is not None and (cuda or "none").split(".")[0] != built["cuda"].split(".")[0]:
         return f"was built for CUDA {built['cuda']}, and torch {version} is for CUDA {cuda}"
@@ -37,8 +44,12 @@ def _why_unfit(built: dict[str, Any], version: str, cuda: str | None, cxx11_abi:
     return None
 
 
+def _minor(version: str) -> str:
+    return ".".join(version.split(".")[:2])
+
+
 def _cure(built: dict[str, Any] | None) -> str:
-    """What to type, in a checkout or after pip."""
+    """What to type, in a checkout or after pip. built: what the library was built for, if another torch may be the cure."""
     root = os.path.dirname(_FOLDER)
     if _NAMED:
         cure = "Build the library that HALFGNN_LIBRARY names again."
@@ -46,8 +57,8 @@ def _cure(built: dict[str, Any] | None) -> str:
         cure = f"Build it again: `cd {root} && python setup.py build_ext --inplace`."
     else:
         cure = "Install it again, in its sources: `pip install --no-build-isolation --no-deps --force-reinstall .`"
-    if built is not None:
-        cure += f" Or install a torch that it fits: `pip install 'torch=={'.'.join(built['torch'].split('.')[:2])}.*'`."
+    if built is not None and _minor(built["torch"]) != _minor(torch.__version__):
+        cure += f" Or install a torch that it fits: `pip install 'torch=={_minor(built['torch'])}.*'`."
     return cure
 
 

@@ -104,7 +104,7 @@ def measure(name, options):
     folder = options.folder.resolve() / name.replace("/", "-")
     folder.mkdir(parents=True, exist_ok=True)
     if options.environments:
-        python = Path(options.environments.format(version)) / "bin" / "python"
+        python = Path(options.environments.replace("{}", version)) / "bin" / "python"
     else:
         python = make_environment(folder, version, wish)
     library, results = build(folder, python), folder / "results.xml"
@@ -140,6 +140,10 @@ def main():
     parser.add_argument("--jobs", default="2", help="processes that run tests")
     parser.add_argument("--tests", nargs="*", help="files or other arguments of pytest in place of the whole suite")
     options = parser.parse_args()
+    if options.environments and "{}" not in options.environments:
+        parser.error(
+            f"--environments is {options.environments!r}; expected a path with {{}} in the place of the version"
+        )
     rows, bad = [], []
     for name in options.versions:
         try:

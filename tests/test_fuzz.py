@@ -74,3 +74,11 @@ def test_a_failing_case_is_printed_as_a_program(monkeypatch, capsys, same_thread
     program = printed[printed.index("import sys") :]
     with pytest.raises(AssertionError, match="not equal"):
         kinds.run(program)
+
+
+@pytest.mark.parametrize("option", ["--jobs", "--cases"])
+def test_no_run_is_of_nothing(option, monkeypatch, capsys):
+    monkeypatch.setattr(sys, "argv", ["fuzz", option, "0"])
+    with pytest.raises(SystemExit, match="2"):
+        main.main()
+    assert f"{option}: 0; expected a positive number" in capsys.readouterr().err

@@ -164,11 +164,32 @@ def cure(how, folder):
 def test_import_after_another_torch_was_installed(package):
     how, folder = package
     (folder / "_C.so").touch()
-    (folder / "_C.json").write_text('{"torch": "2.3.1+cu121", "cuda": null}')
+    (folder / "_C.json").write_text('{"torch": "2.3.1+cu121", "cuda": null, "cxx11_abi": true}')
     with pytest.raises(ImportError) as raised:
         _library._load()
     for words in ("torch 2.3.1+cu121", f"torch {torch.__version__}", cure(how, folder), "pip install 'torch==2.3.*'"):
         assert words in str(raised.value)
+
+
+@pytest.mark.parametrize("facts", [{"cuda": "1.0"}, {"cxx11_abi": not torch.compiled_with_cxx11_abi()}])
+def test_another_torch_of_this_version_is_no_cure_by_its_version(package, facts):
+    how, folder = package
+    built = {"torch": torch.__version__, "cuda": None, "cxx11_abi": torch.compiled_with_cxx11_abi(), **facts}
+    (folder / "_C.so").touch()
+    (folder / "_C.json").write_text(json.dumps(built))
+    with pytest.raises(ImportError, match="was built") as raised:
+        _library._load()
+    assert cure(how, folder) in str(raised.value) and "torch==" not in str(raised.value)
+
+
+@pytest.mark.parametrize("text", ["", "{", "null", "[1]", "{}", '{"torch": "2.11.0"}', '{"torch": null, "cuda": null}'])
+def test_import_beside_damaged_facts(package, text):
+    how, folder = package
+    (folder / "_C.so").touch()
+    (folder / "_C.json").write_text(text)
+    with pytest.raises(ImportError, match=r"_C.json does not say which torch") as raised:
+        _library._load()
+    assert cure(how, folder) in str(raised.value)
 
 
 def test_import_without_a_library(package):
@@ -189,7 +210,7 @@ def test_import_of_what_does_not_load(package):
 def test_named_library_that_does_not_fit(package, monkeypatch):
     _, folder = package
     (folder / "_C.so").touch()
-    (folder / "_C.json").write_text('{"torch": "2.3.1", "cuda": null}')
+    (folder / "_C.json").write_text('{"torch": "2.3.1", "cuda": null, "cxx11_abi": true}')
     monkeypatch.setattr(_library, "_NAMED", str(folder / "_C.so"))
     with pytest.raises(ImportError, match="HALFGNN_LIBRARY"):
         _library._load()

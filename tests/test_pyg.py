@@ -482,3 +482,12 @@ def test_edge_attr_needs_a_row_an_edge_also_beside_self_loops(conv, rows):
     edge_index = torch.tensor([[0, 1, 2], [1, 1, 0]])
     with pytest.raises(ValueError, match=f"edge_attr has shape .{rows}, 2.; expected 3 rows"):
         conv(6, 3, edge_dim=2)(torch.randn(5, 6), edge_index, torch.randn(rows, 2))
+
+
+@pytest.mark.parametrize(
+    ("sizes", "error", "name"),
+    [(("3", 3), TypeError, "num_src"), ((3, None), TypeError, "num_dst"), ((3, -1), ValueError, "num_dst")],
+)
+def test_numbers_of_nodes_of_an_edge_index(sizes, error, name):
+    with pytest.raises(error, match=f"^{name} is "):
+        halfgnn.pyg.graph_of(torch.zeros(2, 3, dtype=torch.long), *sizes)

@@ -204,7 +204,17 @@ def exchanged(conv):
 
 
 @pytest.mark.parametrize("last", [False, True], ids=["first", "last"])
-@pytest.mark.parametrize("change", [None, different_slope, exchanged, lambda conv: hooked(conv.attn_drop)])
+@pytest.mark.parametrize(
+    "change",
+    [
+        None,
+        different_slope,
+        exchanged,
+        lambda conv: hooked(conv.attn_drop),
+        lambda conv: hooked(conv.feat_drop),
+        lambda conv: setattr(conv, "feat_drop", torch.nn.BatchNorm1d(IN_FEATS, affine=False)),
+    ],
+)
 def test_relations_that_differ(change, last, monkeypatch):
     """Only modules that differ in parameters alone are one attention; the sum is that of modules run one by one."""
     monkeypatch.setattr(_relations, "_saves_to_project_last", lambda *args: last)

@@ -14,7 +14,7 @@ from ..heterograph import EdgeType, HeteroGraph, Stack
 from ..ops._common import apply, autocast, check_rows
 from . import _attention
 from ._checks import check_columns, check_dtype, width_of
-from ._common import is_plain, is_unhooked, padded, trimmed, without_autocast
+from ._common import is_hooked, is_plain, is_unhooked, padded, trimmed, without_autocast
 from ._linear import linear, node_logits, project_with_logits
 from .gatconv import GATConv
 
@@ -32,9 +32,10 @@ def may_attend_together(convs: Iterable[Any]) -> bool:
 
 def _is_usual(conv: Any) -> bool:
     """No submodule that the fused attention would skip; no dropout that the residual would have to share with the attention."""
-    if _attention.why_unfused(conv) is not None:
+    drop = conv.feat_drop
+    if _attention.why_unfused(conv) is not None or type(drop) is not nn.Dropout or is_hooked(drop):
         return False
-    return conv.res_fc is None or (type(conv.feat_drop) is nn.Dropout and _attention.dropout_p(conv.feat_drop) == 0)
+    return conv.res_fc is None or _attention.dropout_p(drop) == 0
 
 
 def _options(conv: Any) -> tuple:
@@ -150,7 +151,7 @@ class _Cast:
 
     def dropped(self, ntype: str, drop: Any, rows: int | None = None, ids: Tensor | None = None) -> Tensor:
         """The first `rows` rows, or those of ids, after dropout."""
-        if _attention.dropout_p(drop) > 0 or type(drop) is not nn.Dropout:
+        if _attention.dropout_p(drop) > 0:
             return autocast(drop(_taken(self._feats[ntype], rows, ids)))
         if ntype not in self._cast:
             self._cast[ntype] = autocast(self._feats[ntype])

@@ -12,7 +12,7 @@ from torch import Tensor
 from .. import ops
 from .._compat import disable
 from .._kept import Kept, kept, may_keep, refuse_capture, taken
-from ..graph import Graph, ordinary_tensors
+from ..graph import Graph, _check_count, ordinary_tensors
 from ..nn._common import without_autocast
 from ..ops._common import as_graph
 
@@ -57,6 +57,7 @@ def graph_of(edge_index: Any, num_src: int, num_dst: int) -> Graph:
         TypeError: edge_index is no dense tensor of integers. See Graph.from_torch_sparse for sparse ones.
         RuntimeError: edge_index has to be converted while a CUDA graph is captured, which its check does not allow.
     """
+    num_src, num_dst = _check_count(num_src, "num_src"), _check_count(num_dst, "num_dst")
     if isinstance(edge_index, Tensor):
         return _graph_of_tensor(edge_index, num_src, num_dst)
     g = as_graph(edge_index, "edge_index", "a tensor (2, E) of integers, a halfgnn.Graph or a DGLGraph")

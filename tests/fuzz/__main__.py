@@ -81,14 +81,21 @@ def _fuzz(args: argparse.Namespace, chosen: tuple[str, ...]) -> int:
     return failed
 
 
+def positive(text: str) -> int:
+    number = int(text)
+    if number < 1:
+        raise argparse.ArgumentTypeError(f"{number}; expected a positive number")
+    return number
+
+
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--seed", type=int, default=1)
-    parser.add_argument("--cases", type=int, default=1000, help="how many")
+    parser.add_argument("--cases", type=positive, default=1000, help="how many")
     parser.add_argument("--first", type=int, default=0, help="number of the first")
     parser.add_argument("--case", type=int, help="print and run this one alone")
     parser.add_argument("--kinds", nargs="+", choices=tuple(kinds.WEIGHTS), default=tuple(kinds.WEIGHTS))
-    parser.add_argument("--jobs", type=int, default=os.cpu_count())
+    parser.add_argument("--jobs", type=positive, default=os.cpu_count())
     parser.add_argument("--timeout", type=float, default=300, help="seconds a case may take")
     parser.add_argument("--max-failures", type=int, default=50)
     parser.add_argument("--sanitized", type=Path, metavar="LIBRARY", help="a build with HALFGNN_SANITIZE=1")
