@@ -143,7 +143,9 @@ def module(d: Draw) -> None:
     kind = d.one("graph", "feature", "feature", "weight" if conv.startswith(WEIGHTED) else "feature")
     x = "randn(9, 7, dtype=torch.float32)"
     d.line(f"good = {dict(graph='g', feature=x, weight='torch.rand(9)')[kind]}")
-    d.line(f"wrong = {d.one(*WRONG[kind][:5])}" if kind == "graph" else f"wrong = {d.one(*WRONG[kind])}")
+    # GraphConv does not read the second of a pair.
+    wrong = [w for w in WRONG[kind] if not conv.startswith("GraphConv") or w != "(good, None)"]
+    d.line(f"wrong = {d.one(*wrong[:5]) if kind == 'graph' else d.one(*wrong)}")
     d.line(f"x = {'wrong' if kind == 'feature' else x}")
     call = f"conv({'wrong' if kind == 'graph' else 'g'}, x{', edge_weight=wrong' if kind == 'weight' else ''})"
     named = [dict(graph="graph", feature="feat", weight="edge_weight")[kind], "g"]
