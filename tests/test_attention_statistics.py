@@ -9,10 +9,10 @@ from support_attention import DOT, GAT, GAT_EDGE, SEED, SLOPE, every_kind
 raw = torch.ops.halfgnn
 
 
-def forward(kind, g, operands, dropout_p, device):
+def forward(kind, g, operands, dropout_p, device, save=True):
     operands = [*operands, None] if kind is GAT else operands
     name = "gat_attention" if kind in (GAT, GAT_EDGE) else "dot_attention" if kind is DOT else "gatv2_attention"
-    return getattr(raw, name)(*g.csc(), *operands, SLOPE, dropout_p, torch.tensor(SEED, device=device), True, True)
+    return getattr(raw, name)(*g.csc(), *operands, SLOPE, dropout_p, torch.tensor(SEED, device=device), save, True)
 
 
 @every_kind
@@ -38,3 +38,12 @@ def test_results_that_pass_the_largest_half_have_lost_nothing(dtype, device, kin
     out, _, residual, *_ = forward(kind, g, operands, 0.5, device)
     assert out.isposinf().any() and out.isfinite().any()
     assert not residual[out.isposinf()].any() and residual.isfinite().all()
+
+
+@every_kind
+@pytest.mark.parametrize("device,dtype", support.devices_and(HALVES))
+def test_without_a_backward_nothing_is_kept(dtype, device, kind):
+    """Not even where the precise form is asked for."""
+    g = make_graph("skewed", torch.int32, device)
+    out, *rest = forward(kind, g, kind.operands(g, 2, 8, dtype, device), 0.5, device, save=False)
+    assert out.numel() > 0 and [x.numel() for x in rest] == [0] * len(rest)

@@ -287,6 +287,14 @@ def test_out_needs_memory_of_its_own(device):
         gather_rows(storage[:10, 0], ids, ids)
 
 
+def test_out_of_no_columns_needs_no_memory(device):
+    """Wherever its address lies."""
+    x = torch.arange(40.0, device=device).reshape(10, 4)
+    ids, out = torch.tensor([3, 0, 9], device=device), x[:3, 1:1]
+    gather_rows(x[:, 2:2], ids, out)
+    assert torch.equal(x, torch.arange(40.0, device=device).reshape(10, 4))
+
+
 def test_tensors_of_several_devices_are_refused(device):
     for name in ("table", "ids", "out"):
         with pytest.raises((ValueError, NotImplementedError), match=r"device|is on"):
