@@ -20,7 +20,7 @@ def _built_for(library: str) -> dict[str, Any] | None:
     try:
         with open(path) as file:
             built = json.load(file)
-        kinds = {"torch": str, "cuda": (str, type(None)), "cxx11_abi": bool}
+        kinds: dict[str, Any] = {"torch": str, "cuda": (str, type(None)), "cxx11_abi": bool}
         if all(isinstance(built[fact], kind) for fact, kind in kinds.items()):
             return built
     except FileNotFoundError:
