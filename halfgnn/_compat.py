@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import functools
 import sys
 from collections.abc import Callable
@@ -46,3 +47,12 @@ def has_any_global_hook() -> bool:
         or _module._global_forward_hooks
         or _module._global_forward_pre_hooks
     )
+
+
+def able_to_run_lstm(x: torch.Tensor) -> contextlib.AbstractContextManager[None]:
+    """For the call of an nn.LSTM on x. torch 2.4 and 2.5 leave each LSTM in bfloat16 on the CPU to oneDNN, which has none for
+    processors without instructions for bfloat16; PyTorch's own runs on all of them."""
+    is_old = tuple(map(int, torch.__version__.split(".")[:2])) < (2, 6)
+    if is_old and x.device.type == "cpu" and (x.dtype == torch.bfloat16 or torch.is_autocast_enabled("cpu")):
+        return torch.backends.mkldnn.flags(enabled=False)
+    return contextlib.nullcontext()

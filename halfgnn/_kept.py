@@ -77,10 +77,9 @@ def _raw_stream(device: torch.device) -> int:
 class Kept(Generic[T]):
     """A value of tensors on a GPU, with the event after which they hold it.
 
-    Made on the stream that has queued the work, and not while that is captured.
+    Made on the stream that has queued the work, and not while that is captured. Without __slots__, of which torch.compile of
+    torch 2.4 takes no values.
     """
-
-    __slots__ = ("_event", "_served", "_tensors", "value")
 
     def __init__(self, value: T, tensors: list[Tensor]) -> None:
         self.value = value

@@ -138,9 +138,8 @@ def _gradients_of_rank(rank, folder, port, results, batch_size):
     os.environ.update(
         RANK=str(rank), WORLD_SIZE="2", LOCAL_RANK=str(rank), MASTER_ADDR="127.0.0.1", MASTER_PORT=str(port)
     )
-    os.environ["TORCHELASTIC_USE_AGENT_STORE"] = (
-        "True"  # that of the process that has started this one, as under torchrun
-    )
+    # The store is that of the process that has started this one, as under torchrun.
+    os.environ.update(TORCHELASTIC_USE_AGENT_STORE="True", TORCHELASTIC_RESTART_COUNT="0")
     torch.set_num_threads(1)
     own = trainer(folder, *EXACT, "--batch-size", batch_size, workers=program.Workers.of_torchrun("cpu"))
     torch.save(first_gradients(own), results / f"{rank}.pt")

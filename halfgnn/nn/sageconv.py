@@ -7,6 +7,7 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
+from .._compat import able_to_run_lstm
 from ..graph import Graph
 from ..ops._common import as_graph, check_operand, check_probability
 from ._checks import check_edge_weight, check_features, checked_size, checked_widths
@@ -140,8 +141,8 @@ class SAGEConv(nn.Module):
         rst = h_src.new_zeros((g.num_dst, self._in_src_feats))
         found = [degree for degree in degrees.unique().tolist() if degree > 0]
         if not found:  # no node's state: gradients of the LSTM's parameters are zeros, as those of the other parameters
-            _, (last, _) = self.lstm(h_src.new_zeros((1, 1, self._in_src_feats)))
-            rst = rst + last[0, :0].sum(0).to(rst.dtype)
+            last = self._last_state(h_src.new_zeros((1, 1, self._in_src_feats)))
+            rst = rst + last[:0].sum(0).to(rst.dtype)
         for degree in found:
             nodes = (degrees == degree).nonzero().squeeze(1)
             positions = indptr[nodes].unsqueeze(1) + torch.arange(degree, device=indptr.device)
@@ -149,9 +150,14 @@ class SAGEConv(nn.Module):
             if edge_weight is not None:
                 weight = edge_weight[positions if edge_ids is None else edge_ids[positions]]
                 messages = (messages * weight.view(*positions.shape, -1)).to(h_src.dtype)
-            _, (last, _) = self.lstm(messages)
-            rst = rst.index_copy(0, nodes, last.squeeze(0).to(rst.dtype))
+            rst = rst.index_copy(0, nodes, self._last_state(messages).to(rst.dtype))
         return applied(self.fc_neigh, rst)
+
+    def _last_state(self, messages: Tensor) -> Tensor:
+        """(num_nodes, width) of the LSTM after messages (num_nodes, degree, width)."""
+        with able_to_run_lstm(messages):
+            _, (last, _) = self.lstm(messages)
+        return last.squeeze(0)
 
     def extra_repr(self) -> str:
         in_feats = shown(self._in_src_feats, self._in_dst_feats)
