@@ -17,6 +17,7 @@ from __future__ import annotations
 
 import argparse
 import contextlib
+import inspect
 import json
 import operator
 import os
@@ -219,7 +220,10 @@ def measure_step(step, model, data, optimizer) -> tuple[int, float]:
         activities.append(torch.profiler.ProfilerActivity.CUDA)
         torch.cuda.reset_peak_memory_stats(device)
     on_cpu = device.type == "cpu"
-    with torch.profiler.profile(activities=activities, profile_memory=on_cpu, acc_events=True) as profile:
+    # Without it newer versions of torch warn of cycles, of which there is one here; torch 2.4 does not know it.
+    known = inspect.signature(torch.profiler.profile).parameters
+    options = {"acc_events": True} if "acc_events" in known else {}
+    with torch.profiler.profile(activities=activities, profile_memory=on_cpu, **options) as profile:
         step()
         synchronize(device)
     time_of = operator.attrgetter("self_cpu_time_total" if on_cpu else "self_device_time_total")

@@ -78,7 +78,7 @@ def test_raw_files_of_any_dtype(tmp_path, dtype):
     path.write_bytes(bytes(data.view(torch.uint8).flatten().tolist()))
     store = FeatureStore.open(path, dtype=dtype, shape=(12, 4), num_threads=3)
     rows = store.gather(torch.tensor([11, 0]))
-    assert rows.dtype == dtype and torch.equal(rows.view(torch.uint8), data[[11, 0]].view(torch.uint8))
+    assert rows.dtype == dtype and torch.equal(rows.view(torch.uint8), data.view(torch.uint8)[[11, 0]])
 
 
 def test_rows_of_one_number_and_of_many_dimensions():
