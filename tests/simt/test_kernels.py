@@ -409,7 +409,8 @@ def test_kernels_race_without(cut, name, missing):
 
     with control.setting(**{missing: 0}):
         result, report = control.forked(has_no_race)
-    assert result is not True, report
+    refused = "AddressSanitizer" in report or "runtime error:" in report
+    assert result is False or (result is None and refused), report
     assert has_no_race()
 
 
