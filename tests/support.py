@@ -229,7 +229,8 @@ def _assert_like_formula(error, truth, formula, arithmetic, dtype, name, got):
 
 def _assert_rounded_once(error, truth, arithmetic, dtype, name, got):
     limit = 0.5001 * ulp(truth, dtype) + arithmetic
-    excess = error.abs() / limit
+    # The limit at 0 in float64 is 0 in a thread that flushes subnormal numbers to zero, as code of torch 2.4's compiler makes it.
+    excess = (error.abs() / limit).where(error != 0, 0.0)
     assert excess.max() <= 1, (
         f"{name}: rounded more than once: error {excess.max():.3g} times what one rounding to {dtype} allows, "
         f"at {_worst(excess, got, truth)}"

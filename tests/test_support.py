@@ -108,6 +108,15 @@ def test_ulp(dtype):
     assert support.ulp(torch.zeros((), dtype=torch.float64), dtype) == smallest.double()
 
 
+def test_zeros_are_accurate_where_subnormal_numbers_are_zero():
+    zeros = torch.zeros(3, 1, dtype=torch.float64)
+    torch.set_flush_denormal(True)
+    try:
+        assert_accurate(zeros, Yardstick(zeros, zeros, zeros))
+    finally:
+        torch.set_flush_denormal(False)
+
+
 def test_input_layouts_keep_values():
     x = torch.arange(24.0).view(4, 3, 2)
     for layout in (support.misaligned, support.column_major, support.every_other):
