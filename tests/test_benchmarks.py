@@ -91,6 +91,7 @@ def test_every_family_runs_and_its_rows_parse(tmp_path, family):
     assert ours == {"bf16", "fp16", "fp32"}
 
 
+@needs_dgl
 def test_training_has_losses_that_agree_between_contestants_and_a_peak(tmp_path, monkeypatch):
     # Three steps at least, however long the first takes.
     effort = dataclasses.replace(timing.QUICK, min_runs=3, slow_s=math.inf, lone_s=math.inf)
@@ -232,6 +233,7 @@ def test_without_a_gpu_it_says_so(arguments):
         cli.main(arguments)
 
 
+@needs_dgl
 def test_rehearsal_of_what_runs_on_a_gpu(tmp_path, capsys, monkeypatch):
     steps = [dataclasses.replace(step, seconds=3600) for step in gpu.REHEARSAL]  # however busy the machine is
     monkeypatch.setattr(gpu, "REHEARSAL", tuple(steps))
