@@ -238,18 +238,20 @@ def _assert_rounded_once(error, truth, arithmetic, dtype, name, got):
 
 
 def _assert_unbiased(error, truth, arithmetic, dtype, name):
-    """Mean error in units of the last place, of elements with different truths: near 0. Truncation makes it 0.5.
+    """Mean error in units of the last place, less that of the nearest numbers, of elements with different truths: near 0.
 
-    A fifth of a unit is allowed because few terms of few digits round alike: x + y for one x and many y, for instance.
+    Truncation makes it 0.5. The nearest numbers have a mean error of their own if few terms of few digits round alike: x + y for
+    one x and many y, for instance.
     """
     known = 8 * arithmetic < ulp(truth, dtype)  # the others err by what float32 does to terms that cancel
     truth, index = truth[known].unique(return_inverse=True)
     error = torch.zeros_like(truth).index_copy(0, index, error[known])
-    scaled = (error / ulp(truth, dtype)).clamp(-2, 2)
+    nearest = truth.to(dtype).double() - truth
+    scaled = ((error - nearest) / ulp(truth, dtype)).clamp(-2, 2)
     count = truth.numel()
     if count < 64:
         return
-    limit = max(0.2, 6 * scaled.std().item() / math.sqrt(count))
+    limit = max(0.1, 6 * scaled.std().item() / math.sqrt(count))
     for mean, direction in ((scaled.mean(), "upwards"), ((scaled * truth.sign()).mean(), "away from zero")):
         assert abs(mean) <= limit, f"{name}: errors lean {direction} by {mean:.3g} ulp of {dtype}, limit {limit:.3g}"
 
