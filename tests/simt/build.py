@@ -172,7 +172,7 @@ class Ninja:
 def _all_bindings():
     """A file that includes all bindings: most of their compilation is reading PyTorch's headers."""
     sources = [ROOT / "csrc/library.cpp", *(s for p in ("common", "ops", "cuda") for s in ROOT.glob(f"csrc/{p}/*.cpp"))]
-    sources.append(HERE / "chunks.cc")
+    sources += [HERE / "chunks.cc", HERE / "combine.cc"]
     path = BUILD / "bindings" / "all.cpp"
     _write(path, "".join(f'#include "{source}"\n' for source in sorted(sources)))
     return path
@@ -206,7 +206,8 @@ def _ninja_file():
         ]
 
     # Bindings are compiled as fast as can be: they pass pointers on, and the kernels see what is wrong with one.
-    binding = [*COMMON, "-O0", *includes, *torch_compiling, "-DHALFGNN_CUDA_DEVICE=at::kCPU", "-DHALFGNN_CUDA_KEY=CPU"]
+    binding = [*COMMON, "-O0", "-Wno-unknown-pragmas", *includes, *torch_compiling]
+    binding += ["-DHALFGNN_CUDA_DEVICE=at::kCPU", "-DHALFGNN_CUDA_KEY=CPU"]
     # The machine itself is trusted, and must be fast.
     machine = [*COMMON, "-O2", *includes]
 

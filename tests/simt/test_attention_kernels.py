@@ -43,6 +43,13 @@ def test_widths_of_access(dtype, dim, kind):
 
 
 @pytest.mark.parametrize("dtype", [*HALVES, torch.float32])
+def test_dropout_of_several_heads_wider_than_a_warp(dtype):
+    """Gradients of logits of edges take a kernel of their own, which draws the mask again."""
+    g = graph_of([3, 0, 5], 7, torch.int32)
+    check(GAT_EDGE, g, GAT_EDGE.operands(g, 6, 264, dtype), dropout_p=0.5)
+
+
+@pytest.mark.parametrize("dtype", [*HALVES, torch.float32])
 @pytest.mark.parametrize("kind", [GAT, GAT_EDGE], ids=lambda kind: kind.name)
 @pytest.mark.parametrize("logit_dtype", [None, torch.float32], ids=["logits_as_features", "fp32_logits"])
 def test_slices_of_one_head(logit_dtype, kind, dtype):

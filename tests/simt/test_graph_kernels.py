@@ -52,7 +52,7 @@ def test_sort_is_stable_over_chunks():
 @pytest.mark.parametrize("chunk", [1, 2, 3])
 def test_ends_out_of_range_touch_nothing_else(chunk):
     ends = torch.tensor([0, 3, 7, -1])
-    in_chunks.coo_to_csr(ends, ends, 3, chunk)
+    assert in_chunks.coo_to_csr(ends, ends, 3, chunk)[0].tolist() == [0, 2, 2, 4]
     in_chunks.coo_to_csr(ends, ends, 0, chunk)
 
 

@@ -85,6 +85,21 @@ def test_wide_cut_row():
     assert torch.equal(ops.copy_u_mean(g, x)[0], x.double().mean(0).half())
 
 
+def test_many_columns_of_rows_of_many_pieces():
+    """Of so many pieces that the blocks that combine them sweep over the columns of a row."""
+    degrees = torch.tensor([17 * PIECE, *[PIECE - 1] * 1000])
+    indptr = torch.cat([torch.zeros(1, dtype=torch.int64), degrees.cumsum(0)])
+    partial = torch.randint(-9, 9, (-(-degrees.sum().item() // PIECE), 600)).float()
+    out = torch.ops.halfgnn_simt.combine(indptr, partial, degrees.sum())
+    assert torch.equal(out[0], partial[:17].sum(0)) and not out[1:].any()
+
+
+def test_many_columns_of_maxima_of_rows_of_many_pieces():
+    g = graph_of([17 * PIECE, 3], 37, torch.int32, True)
+    x = randn(37, 40, dtype=torch.bfloat16)
+    assert torch.equal(ops.copy_u_max(g, x), torch.stack([x.amax(0), x[g.edges()[0][-3:].long()].amax(0)]))
+
+
 @pytest.mark.parametrize("dtype", DTYPES)
 @pytest.mark.parametrize("columns,pieces", [(1, 40_000), (2, 20_000), (4, 18_000), (8, 4500), (41, 200)])
 def test_softmax_of_cut_rows(columns, pieces, dtype):
@@ -433,11 +448,15 @@ def test_offsets_are_asserted(cut):
         for lengths in ([3, 3], [8, -1], [-1, 8]):
             with pytest.raises(RuntimeError, match=r"assertion .*seglen.* failed at graph\.cu"):
                 ops.segment_reduce(torch.tensor(lengths, dtype=idtype), torch.ones(7, 2))
+        for offsets in ([1, 3, 7], [-1, 3, 7], [0, 3, 6]):
+            with pytest.raises(RuntimeError, match=r"assertion .*seglen.* failed at graph\.cu"):
+                raw.segment_reduce(torch.tensor(offsets, dtype=idtype), torch.ones(7, 2), "sum")
 
 
 def test_topologies_that_are_not_checked():
-    """CUDA cannot raise for indices out of range without waiting; it must not touch what is not its own either."""
+    """CUDA cannot raise for indices out of range without waiting; it must not touch what is not its own either, and counts
+    such edges as if they were at the nearer end."""
     ends = torch.tensor([0, 3, 7, -1])
-    raw.coo_to_csr(ends, ends, 3)
+    assert raw.coo_to_csr(ends, ends, 3)[0].tolist() == [0, 2, 2, 4]
     for indptr in ([0, 1, 2], [0, 3, 2], [0, 1, 3], [1, 1, 1]):
         raw.transpose(torch.tensor(indptr), torch.tensor([0, 3]), None, 3)
