@@ -108,6 +108,9 @@ def test_results_and_gradients_are_right(competitor, op, direction, monkeypatch)
     assert tried
 
 
+@pytest.mark.xfail(
+    torch.__version__.startswith("2.6."), reason="Inductor of torch 2.6 computes other sums", strict=False
+)
 @pytest.mark.parametrize("op,direction", [("u_mul_e_sum", "forward"), ("gatv2_attention", "backward")])
 def test_inductor_compiles_the_formulas_before_they_are_timed(op, direction):
     torch._dynamo.reset()
