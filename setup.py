@@ -112,9 +112,9 @@ def extension() -> Extension:
     cxx = ["-O3", "-g0", "-fopenmp", "-fvisibility=hidden", "-Wall", "-Wextra", "-Wno-psabi"]
     cxx += [f"-isystem{path}" for path in include_paths()] + (["-Werror"] if DEBUG else [])
     cxx += prefix_maps()
-    kernels = [f"csrc/cpu/{name}.cpp" for name in CPU_KERNELS]
-    bindings = set(glob.glob("csrc/cpu/*.cpp")) - set(kernels)
-    operators = ["csrc/library.cpp", *glob.glob("csrc/common/*.cpp"), *glob.glob("csrc/ops/*.cpp")]
+    kernels = [f"csrc/cpu/kernels/{name}.cpp" for name in CPU_KERNELS]
+    bindings = set(glob.glob("csrc/cpu/*.cpp"))
+    operators = ["csrc/library.cpp", *glob.glob("csrc/ops/*.cpp")]
     # No torch_python, and no OpenMP of our own: symbols resolve to the runtime that torch brings, so threads are shared.
     libraries = ["c10", "torch_cpu", "torch"]
     compile_args, link_args = {"cxx": cxx}, []
@@ -123,7 +123,7 @@ def extension() -> Extension:
         link_args += SANITIZERS
     if CUDA_HOME:
         bindings |= set(glob.glob("csrc/cuda/*.cpp"))
-        kernels += sorted(glob.glob("csrc/kernels/*.cu"))
+        kernels += sorted(glob.glob("csrc/cuda/kernels/*/*.cu"))
         cxx.append(f"-isystem{os.path.join(CUDA_HOME, 'include')}")
         libraries.append("c10_cuda")
         maps = [f"-Xcompiler={flag}" for flag in prefix_maps()]

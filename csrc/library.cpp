@@ -56,7 +56,7 @@ TORCH_LIBRARY(halfgnn, m) {
   m.def("segment_reduce(Tensor offsets, Tensor value, str reduce) -> (Tensor out, Tensor arg)");
   m.def("segment_reduce_backward(Tensor offsets, Tensor grad, Tensor? arg, str reduce, SymInt num_rows) -> Tensor");
 
-  // Fused attentions (csrc/common/attention.h): logits, softmax over the in-edges of each node and head, dropout,
+  // Fused attentions (csrc/core/attention.h): logits, softmax over the in-edges of each node and head, dropout,
   // weighted sum, with nothing of size E x H kept. Features (N, H, D), logits (N, H). seed: (2,) int64, what dropout
   // draws from; the backward is given the forward's. save: also what the backward reads; precise: with it what rounding
   // out lost. What is not there comes back empty. The forward takes CSC, gat_attention_backward CSR, the

@@ -1,8 +1,9 @@
-"""The algorithm of DGL's kernels for half precision, by kernels of our own (csrc/kernels/scalar_baseline.h): for GPUs without DGL.
+"""The algorithm of DGL's kernels for half precision, by kernels of our own: for GPUs without DGL.
 
-It has what the kernels do: loads of one element, a thread a feature or a warp a dot, results cleared first and added to, edge
-data by ids though they be in order, a maximum's winners, an edge softmax of five operators. It lacks what the library does
-around them: tables of broadcasts that are copied to the GPU in every call, and checks.
+csrc/cuda/kernels/yardsticks/scalar_baseline.h has what the kernels do: loads of one element, a thread a feature or a warp a
+dot, results cleared first and added to, edge data by ids though they be in order, a maximum's winners, an edge softmax of five
+operators. It lacks what the library does around them: tables of broadcasts that are copied to the GPU in every call, and
+checks.
 """
 
 from __future__ import annotations

@@ -1,14 +1,14 @@
 // The CPU back end: kernels of the processor's instruction set, rows divided among threads.
 
-#include "../common/backend.h"
+#include "../ops/backend.h"
 
 #include <ATen/Dispatch.h>
 
 #include "../ops/operators.h"
 #include "attention.h"
 #include "gather_rows.h"
-#include "kernels.h"
-#include "parallel.h"
+#include "kernels/kernels.h"
+#include "threads.h"
 
 namespace halfgnn {
 namespace {

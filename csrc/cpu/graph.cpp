@@ -9,7 +9,7 @@
 
 #include <vector>
 
-#include "../common/checks.h"
+#include "../ops/checks.h"
 
 namespace halfgnn {
 namespace {

@@ -1,6 +1,6 @@
 // The CUDA back end: every kernel on the current stream, with a workspace from PyTorch's allocator.
 
-#include "../common/backend.h"
+#include "../ops/backend.h"
 
 #include <ATen/ops/empty.h>
 #include <c10/cuda/CUDAException.h>
@@ -8,17 +8,17 @@
 
 #include <limits>
 
-#include "../kernels/backward.h"
-#include "../kernels/dot_attention.h"
-#include "../kernels/edge_softmax.h"
-#include "../kernels/gat_attention.h"
-#include "../kernels/gatv2_attention.h"
-#include "../kernels/graph.h"
-#include "../kernels/sddmm.h"
-#include "../kernels/spmm.h"
 #include "../ops/operators.h"
 #include "device.h"
 #include "gather_rows.h"
+#include "kernels/attention/dot_attention.h"
+#include "kernels/attention/gat_attention.h"
+#include "kernels/attention/gatv2_attention.h"
+#include "kernels/general/backward.h"
+#include "kernels/graph/graph.h"
+#include "kernels/sddmm/sddmm.h"
+#include "kernels/softmax/edge_softmax.h"
+#include "kernels/spmm/spmm.h"
 
 namespace halfgnn::cuda {
 namespace {

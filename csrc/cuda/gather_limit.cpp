@@ -1,6 +1,6 @@
 // gather_limit on CUDA: checks and allocation.
 
-#include "../kernels/gather_limit.h"
+#include "kernels/yardsticks/gather_limit.h"
 
 #include <ATen/ops/empty.h>
 #include <c10/core/DeviceGuard.h>
@@ -9,7 +9,7 @@
 
 #include <algorithm>
 
-#include "../common/checks.h"
+#include "../ops/checks.h"
 #include "device.h"
 
 namespace halfgnn::cuda {

@@ -13,9 +13,9 @@
 #include <algorithm>
 #include <vector>
 
-#include "../common/checks.h"
-#include "../kernels/graph.h"
+#include "../ops/checks.h"
 #include "device.h"
+#include "kernels/graph/graph.h"
 
 namespace halfgnn::cuda {
 namespace {

@@ -1,6 +1,6 @@
 // scalar_spmm and scalar_sddmm on CUDA: checks and allocation.
 
-#include "../kernels/scalar_baseline.h"
+#include "kernels/yardsticks/scalar_baseline.h"
 
 #include <ATen/ops/empty.h>
 #include <ATen/ops/zeros.h>
@@ -8,7 +8,7 @@
 #include <c10/cuda/CUDAException.h>
 #include <torch/library.h>
 
-#include "../common/checks.h"
+#include "../ops/checks.h"
 #include "device.h"
 
 namespace halfgnn::cuda {

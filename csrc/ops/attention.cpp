@@ -1,6 +1,6 @@
 // gat_attention, gatv2_attention, dot_attention and their backwards: checks, allocation.
 
-#include "../common/attention.h"
+#include "../core/attention.h"
 
 #include <c10/core/DeviceGuard.h>
 

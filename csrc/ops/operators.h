@@ -6,7 +6,7 @@
 #include <ATen/ops/zeros.h>
 #include <torch/library.h>
 
-#include "../common/checks.h"
+#include "checks.h"
 
 namespace halfgnn {
 

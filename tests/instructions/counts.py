@@ -72,10 +72,10 @@ def _is_fresh(output: Path, source: Path, *more: Path) -> bool:
 
 
 def _kernel(name: str) -> Path:
-    """The object of csrc/cpu/NAME.cpp: the one that setup.py compiled last if it is up to date, else one of our own."""
-    source = ROOT / "csrc" / "cpu" / f"{name}.cpp"
+    """The object of csrc/cpu/kernels/NAME.cpp: the one that setup.py compiled last if it is up to date, else one of our own."""
+    source = ROOT / "csrc" / "cpu" / "kernels" / f"{name}.cpp"
     own = BUILD / f"{name}.o"
-    for path in (*ROOT.glob(f"build/temp*/csrc/cpu/{name}.o"), own):
+    for path in (*ROOT.glob(f"build/temp*/csrc/cpu/kernels/{name}.o"), own):
         if _is_fresh(path, source):
             return path
     _run(CXX, *FLAGS, "-c", source, "-o", own)

@@ -16,9 +16,9 @@
 #include <string>
 #include <vector>
 
-#include "../../csrc/common/broadcast.h"
-#include "../../csrc/cpu/attention_table.h"
-#include "../../csrc/cpu/kernels.h"
+#include "../../csrc/core/broadcast.h"
+#include "../../csrc/cpu/kernels/attention_table.h"
+#include "../../csrc/cpu/kernels/kernels.h"
 
 namespace halfgnn {
 

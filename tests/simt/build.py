@@ -126,6 +126,14 @@ def _torch_flags():
     return compiling, [f"-L{libraries}", f"-Wl,-rpath,{libraries}", "-lc10", "-ltorch_cpu", "-ltorch"]
 
 
+def kernel_sources() -> list[Path]:
+    return sorted(ROOT.glob("csrc/cuda/kernels/*/*.cu"))
+
+
+def object_name(source: Path) -> str:
+    return f"{source.parent.name}.{source.name}.o"
+
+
 class Ninja:
     """Collects rules and objects of one ninja file."""
 
@@ -155,7 +163,7 @@ class Ninja:
         return output
 
     def compile(self, folder, sources, flags):
-        return [self.add("cxx", BUILD / folder / f"{s.parent.name}.{s.name}.o", [s], flags) for s in sources]
+        return [self.add("cxx", BUILD / folder / object_name(s), [s], flags) for s in sources]
 
     def library(self, output, folder, kernels, others, flags):
         """kernels: objects whose thread-local variables are shared memory."""
@@ -171,7 +179,7 @@ class Ninja:
 
 def _all_bindings():
     """A file that includes all bindings: most of their compilation is reading PyTorch's headers."""
-    sources = [ROOT / "csrc/library.cpp", *(s for p in ("common", "ops", "cuda") for s in ROOT.glob(f"csrc/{p}/*.cpp"))]
+    sources = [ROOT / "csrc/library.cpp", *(s for p in ("ops", "cuda") for s in ROOT.glob(f"csrc/{p}/*.cpp"))]
     sources.append(HERE / "chunks.cc")
     path = BUILD / "bindings" / "all.cpp"
     _write(path, "".join(f'#include "{source}"\n' for source in sorted(sources)))
@@ -214,8 +222,8 @@ def _ninja_file():
     runtime = ninja.compile("runtime", sources("tests/simt/*.cpp"), machine)
     selftest = ninja.compile("selftest", [HERE / "selftest.cu"], kernel(SANITIZERS))
     ninja.library(SELFTEST, "selftest", selftest, runtime, [])
-    as_fp16 = sources(f"csrc/kernels/{AS_FP16}")
-    rest = [source for source in sources("csrc/kernels/*.cu") if source not in as_fp16]
+    as_fp16 = [source for source in kernel_sources() if source.match(AS_FP16)]
+    rest = [source for source in kernel_sources() if source not in as_fp16]
     # Only kernels count lines: they are what coverage.py reports.
     kernels = ninja.compile("kernels", rest, [*kernel(SANITIZERS), "--coverage"])
     kernels += ninja.compile("kernels", as_fp16, [*kernel(["-fsanitize=address"]), "--coverage"])
