@@ -30,7 +30,7 @@ MAKEFLAGS += -j2
 PIP := $(PY) -m pip install -q --disable-pip-version-check --no-compile
 
 CXX_SOURCES := $(shell find csrc -name '*.cpp' -o -name '*.h' -o -name '*.cu' -o -name '*.cuh')
-SOURCES := $(CXX_SOURCES) setup.py cuda_toolkit.py
+SOURCES := $(CXX_SOURCES) setup.py build_sources.py cuda_toolkit.py
 
 # One architecture and PTX for newer ones: a quarter of the compilation. `pip install` builds for all.
 TORCH_CUDA_ARCH_LIST ?= 9.0+PTX

@@ -8,7 +8,6 @@ MAX_JOBS as for any PyTorch extension; DEBUG=1 makes warnings errors; HALFGNN_SA
 AddressSanitizer and UBSan, to be loaded with their libraries preloaded.
 """
 
-import glob
 import json
 import os
 import sys
@@ -23,6 +22,7 @@ except ImportError:  # setuptools before 70.1
 
 ROOT = os.path.dirname(os.path.abspath(__file__))
 sys.path.insert(0, ROOT)
+import build_sources  # noqa: E402
 import cuda_toolkit  # noqa: E402
 
 OLDEST_PYTHON = (3, 10)
@@ -41,8 +41,6 @@ SANITIZERS = [
     "-fno-sanitize=vptr,null,object-size,pointer-overflow,nonnull-attribute,returns-nonnull-attribute",
     "-fno-sanitize-recover=all",
 ]
-# Compiled once an instruction set, without PyTorch's headers.
-CPU_KERNELS = ("kernels_default", "kernels_avx2", "attention_default", "attention_avx2")
 
 
 def import_torch():
@@ -87,17 +85,15 @@ def cuda_home():
 
 
 def together(name, files):
-    """A file that includes these: reading PyTorch's headers is most of their compilation, and is done once.
-
-    One for each torch: ninja does not see that headers of PyTorch have changed.
-    """
+    """One source that includes these, for each torch: ninja does not see that headers of PyTorch have changed."""
     path = os.path.join("build", "fuzz" if SANITIZE else "", f"torch-{torch.__version__}", f"{name}.cpp")
-    text = "".join(f'#include "{os.path.abspath(file)}"\n' for file in sorted(files))
-    os.makedirs(os.path.dirname(path), exist_ok=True)
-    written = Path(path)
-    if not written.exists() or written.read_text() != text:  # ninja looks at the time
-        written.write_text(text)
+    build_sources.write(Path(path), build_sources.include_all(files))
     return path
+
+
+def relative(files):
+    """Objects lie where their sources do, below the folder of the build."""
+    return [os.path.relpath(file, ROOT) for file in files]
 
 
 def prefix_maps():
@@ -112,9 +108,7 @@ def extension() -> Extension:
     cxx = ["-O3", "-g0", "-fopenmp", "-fvisibility=hidden", "-Wall", "-Wextra", "-Wno-psabi"]
     cxx += [f"-isystem{path}" for path in include_paths()] + (["-Werror"] if DEBUG else [])
     cxx += prefix_maps()
-    kernels = [f"csrc/cpu/kernels/{name}.cpp" for name in CPU_KERNELS]
-    bindings = set(glob.glob("csrc/cpu/*.cpp"))
-    operators = ["csrc/library.cpp", *glob.glob("csrc/ops/*.cpp")]
+    bindings, kernels = build_sources.cpu_bindings(), build_sources.cpu_kernels()
     # No torch_python, and no OpenMP of our own: symbols resolve to the runtime that torch brings, so threads are shared.
     libraries = ["c10", "torch_cpu", "torch"]
     compile_args, link_args = {"cxx": cxx}, []
@@ -122,8 +116,8 @@ def extension() -> Extension:
         cxx += ["-O1", "-g1", "-fno-omit-frame-pointer", *SANITIZERS]
         link_args += SANITIZERS
     if CUDA_HOME:
-        bindings |= set(glob.glob("csrc/cuda/*.cpp"))
-        kernels += sorted(glob.glob("csrc/cuda/kernels/*/*.cu"))
+        bindings += build_sources.cuda_bindings()
+        kernels += build_sources.cuda_kernels()
         cxx.append(f"-isystem{os.path.join(CUDA_HOME, 'include')}")
         libraries.append("c10_cuda")
         maps = [f"-Xcompiler={flag}" for flag in prefix_maps()]
@@ -131,7 +125,7 @@ def extension() -> Extension:
         link_args += cuda_toolkit.cudart_link_args(CUDA_HOME)
     return Extension(
         "halfgnn._C",
-        [together("operators", operators), together("bindings", bindings), *kernels],
+        [together("operators", build_sources.operators()), together("bindings", bindings), *relative(kernels)],
         library_dirs=library_paths(),
         libraries=libraries,
         extra_compile_args=compile_args,

@@ -5,11 +5,7 @@
 
 #include <cstdint>
 
-#if defined(__CUDACC__)
-#define HALFGNN_HOST_DEVICE __host__ __device__ __forceinline__
-#else
-#define HALFGNN_HOST_DEVICE inline
-#endif
+#include "host_device.h"
 
 namespace halfgnn {
 

@@ -18,6 +18,7 @@
 #include "kernels/graph/graph.h"
 #include "kernels/sddmm/sddmm.h"
 #include "kernels/softmax/edge_softmax.h"
+#include "kernels/spmm/mul_backward.h"
 #include "kernels/spmm/spmm.h"
 
 namespace halfgnn::cuda {

@@ -114,7 +114,7 @@ def _gcov(notes: Path):
 
 
 def measure() -> Coverage:
-    objects = (OBJECTS / build.object_name(source) for source in build.kernel_sources())
+    objects = (OBJECTS / build.object_name(source) for source in build.build_sources.cuda_kernels())
     notes = [path for path in (path.with_suffix(".gcno") for path in objects) if path.exists()]
     files = defaultdict(lambda: defaultdict(bool))
     kernels = defaultdict(bool)

@@ -1,6 +1,8 @@
-// Builds the attention table of one instruction set. Included by attention_default.cpp and attention_avx2.cpp, which
-// define HALFGNN_ISA.
+// Builds the attention table of one instruction set. Included once for each, by files that build_sources.py writes:
+// they define HALFGNN_ISA.
 #pragma once
+
+#include <type_traits>
 
 #include "gat_attention_kernel.h"
 #include "pair_attention_kernel.h"
@@ -11,19 +13,18 @@ namespace HALFGNN_ISA {
 // f(a block of type B) for the blocks that heads of `dim` elements of `type` are cut into.
 template <class F>
 inline void with_attention_block(DType type, int64_t dim, F f) {
-  switch (type) {
-    case DType::kHalf:
-      if (dim >= 8) return f(WideBlock<Half, 8>{});
-      return f(SingleBlock<Half, float>{});
-    case DType::kBFloat16:
-      if (dim >= 16) return f(WideBlock<BFloat16, 16>{});
-      if (dim >= 8) return f(WideBlock<BFloat16, 8>{});
-      return f(SingleBlock<BFloat16, float>{});
-    case DType::kFloat:
-      if (dim >= 8) return f(WideBlock<float, 8>{});
-      return f(SingleBlock<float, float>{});
-    case DType::kDouble: return f(SingleBlock<double, double>{});
-  }
+  with_type(type, [&](auto t) {
+    using T = TypeOf<decltype(t)>;
+    if constexpr (sizeof(T) == 8) {
+      return f(SingleBlock<double, double>{});
+    } else {
+      if constexpr (std::is_same<T, BFloat16>::value) {
+        if (dim >= 16) return f(WideBlock<T, 16>{});
+      }
+      if (dim >= 8) return f(WideBlock<T, 8>{});
+      return f(SingleBlock<T, float>{});
+    }
+  });
 }
 
 static void gat_forward(const GatPass& pass, int64_t begin, int64_t end) {
@@ -88,8 +89,9 @@ static void add_parts(const void* parts, int64_t count, int64_t n, DType type, v
   add_parts_as(static_cast<const float*>(parts), count, n, type, out);
 }
 
-static const AttentionTable kAttentionTable = {gat_forward, gat_nodes,     gat_backward, pair_forward,
-                                               pair_nodes,  pair_backward, widen,        add_parts};
+extern const AttentionTable kAttentionKernels;
+const AttentionTable kAttentionKernels = {gat_forward, gat_nodes,     gat_backward, pair_forward,
+                                          pair_nodes,  pair_backward, widen,        add_parts};
 
 }  // namespace HALFGNN_ISA
 }  // namespace halfgnn

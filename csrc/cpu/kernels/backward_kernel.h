@@ -1,4 +1,4 @@
-// Gradients of SpMM and SDDMM on the CPU. Included once for each instruction set (see kernels_*.cpp).
+// Gradients of SpMM and SDDMM on the CPU. Included once for each instruction set (see kernels_impl.h).
 #pragma once
 
 #include "sddmm_kernel.h"

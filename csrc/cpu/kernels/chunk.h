@@ -1,5 +1,5 @@
 // Edge data of a few values an edge in chunks of whole rows: gathered into one flat fp32 buffer, worked on with full
-// vectors whatever the degrees, and scattered back. Included once for each instruction set (see kernels_*.cpp).
+// vectors whatever the degrees, and scattered back. Included once for each instruction set (see kernels_impl.h).
 #pragma once
 
 #include "spmm_kernel.h"

@@ -1,4 +1,4 @@
-// Edge softmax on the CPU. Included once for each instruction set (see kernels_*.cpp).
+// Edge softmax on the CPU. Included once for each instruction set (see kernels_impl.h).
 #pragma once
 
 #include "chunk.h"

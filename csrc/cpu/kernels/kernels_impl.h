@@ -1,5 +1,5 @@
-// Builds the kernel table of one instruction set. Included by kernels_default.cpp and kernels_avx2.cpp, which define
-// HALFGNN_ISA.
+// Builds the kernel table of one instruction set. Included once for each, by files that build_sources.py writes: they
+// define HALFGNN_ISA and HALFGNN_ISA_NAME.
 #pragma once
 
 #include "backward_kernel.h"
@@ -10,23 +10,10 @@
 namespace halfgnn {
 namespace HALFGNN_ISA {
 
-template <class T>
-struct Type {
-  using type = T;
-};
-#define HALFGNN_TYPE_OF(tag) typename decltype(tag)::type
-
 template <class F>
 inline void with_index(bool is_int64, F f) {
   if (is_int64) return f(Type<int64_t>{});
   return f(Type<int32_t>{});
-}
-// half, bfloat16 or float
-template <class F>
-inline void with_vector_type(DType type, F f) {
-  if (type == DType::kHalf) return f(Type<Half>{});
-  if (type == DType::kBFloat16) return f(Type<BFloat16>{});
-  return f(Type<float>{});
 }
 // T itself or, of half operands, float
 template <class T, class F>
@@ -65,13 +52,13 @@ inline void spmm_narrow(const SpmmSumArgs& args, int64_t begin, int64_t end) {
 
 static void spmm_sum(const SpmmSumArgs& args, int64_t begin, int64_t end) {
   with_vector_type(args.type, [&](auto t) {
-    using T = HALFGNN_TYPE_OF(t);
+    using T = TypeOf<decltype(t)>;
     with_same_or_float<T>(args.weight_type, [&](auto w) {
-      using W = HALFGNN_TYPE_OF(w);
+      using W = TypeOf<decltype(w)>;
       with_index(args.topology.is_int64, [&](auto i) {
-        using I = HALFGNN_TYPE_OF(i);
+        using I = TypeOf<decltype(i)>;
         if (args.dim < 8) return spmm_narrow<T, W, I>(args, begin, end);
-        with_block<T>(args.dim, [&](auto b) { spmm_sum_rows<HALFGNN_TYPE_OF(b), T, W, I>(args, begin, end); });
+        with_block<T>(args.dim, [&](auto b) { spmm_sum_rows<TypeOf<decltype(b)>, T, W, I>(args, begin, end); });
       });
     });
   });
@@ -79,31 +66,31 @@ static void spmm_sum(const SpmmSumArgs& args, int64_t begin, int64_t end) {
 
 static void sddmm_elementwise(const SddmmArgs& args, int64_t begin, int64_t end) {
   with_vector_type(reads_lhs(args.op) ? args.lhs.type : args.rhs.type, [&](auto t) {
-    using T = HALFGNN_TYPE_OF(t);
+    using T = TypeOf<decltype(t)>;
     with_index(args.topology.is_int64,
-               [&](auto i) { sddmm_elementwise_rows<T, HALFGNN_TYPE_OF(i)>(args, begin, end); });
+               [&](auto i) { sddmm_elementwise_rows<T, TypeOf<decltype(i)>>(args, begin, end); });
   });
 }
 
 static void sddmm_dot(const SddmmArgs& args, int64_t begin, int64_t end) {
   with_vector_type(args.lhs.type, [&](auto t) {
-    using T = HALFGNN_TYPE_OF(t);
+    using T = TypeOf<decltype(t)>;
     with_block<T>(args.broadcast.inner, [&](auto b) {
       with_index(args.topology.is_int64,
-                 [&](auto i) { sddmm_dot_rows<HALFGNN_TYPE_OF(b), T, HALFGNN_TYPE_OF(i)>(args, begin, end); });
+                 [&](auto i) { sddmm_dot_rows<TypeOf<decltype(b)>, T, TypeOf<decltype(i)>>(args, begin, end); });
     });
   });
 }
 
 static void mul_backward(const MulBackwardArgs& args, int64_t begin, int64_t end) {
   with_vector_type(args.type, [&](auto t) {
-    using T = HALFGNN_TYPE_OF(t);
+    using T = TypeOf<decltype(t)>;
     with_same_or_float<T>(args.grad_type, [&](auto g) {
-      using G = HALFGNN_TYPE_OF(g);
+      using G = TypeOf<decltype(g)>;
       with_block<G>(args.dim, [&](auto b) {
         with_same_or_float<T>(args.weight_type, [&](auto w) {
           with_index(args.topology.is_int64, [&](auto i) {
-            mul_backward_rows<HALFGNN_TYPE_OF(b), T, G, HALFGNN_TYPE_OF(w), HALFGNN_TYPE_OF(i)>(args, begin, end);
+            mul_backward_rows<TypeOf<decltype(b)>, T, G, TypeOf<decltype(w)>, TypeOf<decltype(i)>>(args, begin, end);
           });
         });
       });
@@ -112,48 +99,47 @@ static void mul_backward(const MulBackwardArgs& args, int64_t begin, int64_t end
 }
 
 // The general kernels depend on the accumulator and the index type alone.
-#define HALFGNN_GENERAL_KERNEL(name, Args, data_type)                                                     \
-  static void name(const Args& args, int64_t begin, int64_t end) {                                        \
-    with_accumulator(data_type, [&](auto a) {                                                             \
-      with_index(args.topology.is_int64,                                                                  \
-                 [&](auto i) { name##_rows<HALFGNN_TYPE_OF(a), HALFGNN_TYPE_OF(i)>(args, begin, end); }); \
-    });                                                                                                   \
-  }
-HALFGNN_GENERAL_KERNEL(spmm, SpmmArgs, args.out_type)
-HALFGNN_GENERAL_KERNEL(sddmm, SddmmArgs, args.out_type)
-HALFGNN_GENERAL_KERNEL(backward, BackwardArgs, args.grad.type)
-#undef HALFGNN_GENERAL_KERNEL
-
-template <template <class, class, class> class Rows>
-inline void with_softmax_types(const EdgeSoftmaxArgs& args, int64_t begin, int64_t end) {
-  with_index(args.topology.is_int64, [&](auto i) {
-    using I = HALFGNN_TYPE_OF(i);
-    if (args.type == DType::kDouble) return Rows<double, double, I>::run(args, begin, end);
-    with_vector_type(args.type, [&](auto t) { Rows<float, HALFGNN_TYPE_OF(t), I>::run(args, begin, end); });
+template <class F>
+inline void with_general_types(DType type, const Topology& topology, F f) {
+  with_accumulator(type, [&](auto a) { with_index(topology.is_int64, [&](auto i) { f(a, i); }); });
+}
+static void spmm(const SpmmArgs& args, int64_t begin, int64_t end) {
+  with_general_types(args.out_type, args.topology,
+                     [&](auto a, auto i) { spmm_rows<TypeOf<decltype(a)>, TypeOf<decltype(i)>>(args, begin, end); });
+}
+static void sddmm(const SddmmArgs& args, int64_t begin, int64_t end) {
+  with_general_types(args.out_type, args.topology,
+                     [&](auto a, auto i) { sddmm_rows<TypeOf<decltype(a)>, TypeOf<decltype(i)>>(args, begin, end); });
+}
+static void backward(const BackwardArgs& args, int64_t begin, int64_t end) {
+  with_general_types(args.grad.type, args.topology, [&](auto a, auto i) {
+    backward_rows<TypeOf<decltype(a)>, TypeOf<decltype(i)>>(args, begin, end);
   });
 }
-template <class Acc, class T, class I>
-struct SoftmaxForward {
-  static void run(const EdgeSoftmaxArgs& args, int64_t begin, int64_t end) {
-    edge_softmax_rows<Acc, T, I>(args, begin, end);
-  }
-};
-template <class Acc, class T, class I>
-struct SoftmaxBackward {
-  static void run(const EdgeSoftmaxArgs& args, int64_t begin, int64_t end) {
-    edge_softmax_backward_rows<Acc, T, I>(args, begin, end);
-  }
-};
+
+// The accumulator, the type of elements and that of ids.
+template <class F>
+inline void with_softmax_types(const EdgeSoftmaxArgs& args, F f) {
+  with_index(args.topology.is_int64, [&](auto i) {
+    if (args.type == DType::kDouble) return f(Type<double>{}, Type<double>{}, i);
+    with_vector_type(args.type, [&](auto t) { f(Type<float>{}, t, i); });
+  });
+}
 static void edge_softmax(const EdgeSoftmaxArgs& args, int64_t begin, int64_t end) {
-  with_softmax_types<SoftmaxForward>(args, begin, end);
+  with_softmax_types(args, [&](auto a, auto t, auto i) {
+    edge_softmax_rows<TypeOf<decltype(a)>, TypeOf<decltype(t)>, TypeOf<decltype(i)>>(args, begin, end);
+  });
 }
 static void edge_softmax_backward(const EdgeSoftmaxArgs& args, int64_t begin, int64_t end) {
-  with_softmax_types<SoftmaxBackward>(args, begin, end);
+  with_softmax_types(args, [&](auto a, auto t, auto i) {
+    edge_softmax_backward_rows<TypeOf<decltype(a)>, TypeOf<decltype(t)>, TypeOf<decltype(i)>>(args, begin, end);
+  });
 }
 
-static const KernelTable kTable = {HALFGNN_ISA_NAME, has_vector_kernel,    has_sum_kernel, spmm_sum,     spmm,
-                                   sddmm_dot,        sddmm_elementwise,    sddmm,          mul_backward, backward,
-                                   edge_softmax,     edge_softmax_backward};
+extern const KernelTable kKernels;
+const KernelTable kKernels = {HALFGNN_ISA_NAME, has_vector_kernel,    has_sum_kernel, spmm_sum,     spmm,
+                              sddmm_dot,        sddmm_elementwise,    sddmm,          mul_backward, backward,
+                              edge_softmax,     edge_softmax_backward};
 
 }  // namespace HALFGNN_ISA
 }  // namespace halfgnn

@@ -1,4 +1,4 @@
-// SpMM on the CPU. Included once for each instruction set (see kernels_*.cpp).
+// SpMM on the CPU. Included once for each instruction set (see kernels_impl.h).
 #pragma once
 
 #include "kernels.h"
@@ -162,8 +162,8 @@ HALFGNN_INLINE void store_row(const Blocks<B>& blocks, const float* sum, float f
   const int64_t first = row * blocks.heads * blocks.dim;
   if (type == DType::kFloat) return store_row_as<B>(blocks, sum, factor, static_cast<float*>(out) + first);
   if constexpr (sizeof(T) == 4) {  // fp32 rows may be summed into either half type
-    if (type == DType::kHalf) return store_row_as<B>(blocks, sum, factor, static_cast<Half*>(out) + first);
-    return store_row_as<B>(blocks, sum, factor, static_cast<BFloat16*>(out) + first);
+    with_vector_type(
+        type, [&](auto t) { store_row_as<B>(blocks, sum, factor, static_cast<TypeOf<decltype(t)>*>(out) + first); });
   } else {
     return store_row_as<B>(blocks, sum, factor, static_cast<T*>(out) + first);
   }

@@ -15,7 +15,7 @@
 #include <immintrin.h>
 #endif
 
-#include "../../core/types.h"
+#include "../../core/with_type.h"
 
 #define HALFGNN_INLINE inline __attribute__((always_inline))
 // Of what several kernels use, at least a row at a time: compiled once for each type, not into every kernel.
@@ -37,6 +37,16 @@ struct Half {
 struct BFloat16 {
   uint16_t bits;
 };
+
+// f(Type<T>{}) for the type T of an element, and for those that have vectors: all but double.
+template <class F>
+HALFGNN_INLINE void with_type(DType type, F f) {
+  halfgnn::with_type(ElementTypes<Half, BFloat16, double>{}, type, f);
+}
+template <class F>
+HALFGNN_INLINE void with_vector_type(DType type, F f) {
+  halfgnn::with_type(ElementTypes<Half, BFloat16>{}, type, f);
+}
 
 typedef float f32x8 __attribute__((vector_size(32)));
 typedef uint32_t u32x8 __attribute__((vector_size(32)));
@@ -260,20 +270,13 @@ HALFGNN_INLINE void encode_row(const double* p, int64_t n, double* out) {
 template <class Acc>
 inline void decode(const Operand& operand, int64_t row, Acc* out) {
   const int64_t first = row * operand.len;
-  switch (operand.type) {
-    case DType::kHalf: return decode_row(static_cast<const Half*>(operand.data) + first, operand.len, out);
-    case DType::kBFloat16: return decode_row(static_cast<const BFloat16*>(operand.data) + first, operand.len, out);
-    case DType::kFloat: return decode_row(static_cast<const float*>(operand.data) + first, operand.len, out);
-    case DType::kDouble: return decode_row(static_cast<const double*>(operand.data) + first, operand.len, out);
-  }
+  with_type(operand.type, [&](auto t) {
+    decode_row(static_cast<const TypeOf<decltype(t)>*>(operand.data) + first, operand.len, out);
+  });
 }
 // Stores n values, rounded once, as row `row` of a matrix of `type`.
 inline void encode(const float* values, int64_t n, DType type, void* out, int64_t row) {
-  switch (type) {
-    case DType::kHalf: return encode_row(values, n, static_cast<Half*>(out) + row * n);
-    case DType::kBFloat16: return encode_row(values, n, static_cast<BFloat16*>(out) + row * n);
-    default: return encode_row(values, n, static_cast<float*>(out) + row * n);
-  }
+  with_vector_type(type, [&](auto t) { encode_row(values, n, static_cast<TypeOf<decltype(t)>*>(out) + row * n); });
 }
 // As a call: for a kernel that is compiled many times.
 HALFGNN_NOINLINE inline void encode_apart(const float* values, int64_t n, DType type, void* out, int64_t row) {

@@ -2,6 +2,7 @@
 
 #include "attention_combine.cuh"
 
+#include "../core/types.cuh"
 #include "attention.cuh"
 
 namespace halfgnn::cuda {
@@ -15,13 +16,9 @@ struct KernelArgs {
   int32_t tiles;  // of a head: a warp's columns
 };
 
-void __device__ store_element(const Precise& target, DType type, int64_t i, float x) {
+__device__ void store_element(const Precise& target, DType type, int64_t i, float x) {
   const float value[1] = {x};
-  switch (type) {
-    case DType::kHalf: return store_precise<__half, 1>(target, i, value);
-    case DType::kBFloat16: return store_precise<__nv_bfloat16, 1>(target, i, value);
-    default: return store_precise<float, 1>(target, i, value);
-  }
+  with_type(type, [&](auto t) { store_precise<TypeOf<decltype(t)>, 1>(target, i, value); });
 }
 
 // What the pieces of a row leave of one head.

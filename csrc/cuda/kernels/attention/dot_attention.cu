@@ -1,7 +1,8 @@
 #include "dot_attention.h"
 
 #include "../core/combine.h"
-#include "dot_attention_launch.h"
+#include "../core/types.cuh"
+#include "pair_attention.h"
 
 namespace halfgnn::cuda {
 namespace {
@@ -60,11 +61,8 @@ struct Backward {
 };
 
 cudaError_t run(PairPass pass, const PairArgs& args, const PairShape& shape, const Launch& launch) {
-  switch (shape.type) {
-    case DType::kHalf: return dot_attention_half(pass, args, shape, launch);
-    case DType::kBFloat16: return dot_attention_bfloat16(pass, args, shape, launch);
-    default: return dot_attention_float(pass, args, shape, launch);
-  }
+  return with_type(shape.type,
+                   [&](auto t) { return dot_attention_of<TypeOf<decltype(t)>>(pass, args, shape, launch); });
 }
 
 }  // namespace

@@ -57,4 +57,9 @@ class DotScore {
   Row own_[kRepeat];
 };
 
+template <typename T>
+cudaError_t dot_attention_of(PairPass pass, const PairArgs& args, const PairShape& shape, const Launch& launch) {
+  return pair_attention<DotScore, T>(pass, args, shape, launch);
+}
+
 }  // namespace halfgnn::cuda

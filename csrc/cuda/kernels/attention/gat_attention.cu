@@ -5,6 +5,8 @@
 #include <cmath>
 #include <limits>
 
+#include "../core/types.cuh"
+#include "../plan/device.h"
 #include "gat_attention_plan.h"
 
 namespace halfgnn::cuda {
@@ -142,12 +144,8 @@ cudaError_t gat_attention(const GatArgs& given, const Launch& launch) {
   if (!is_valid_gat(args)) return cudaErrorInvalidValue;
   const GatPlan plan = plan_gat(args, address_bits(args), false);
   const AttentionPartials partials = attention_partials(plan.rows, args.heads, num_vectors(args), launch.workspace);
-  cudaError_t status = cudaErrorInvalidValue;
-  switch (args.type) {
-    case DType::kHalf: status = gat_attention_half(args, plan, partials, launch); break;
-    case DType::kBFloat16: status = gat_attention_bfloat16(args, plan, partials, launch); break;
-    default: status = gat_attention_float(args, plan, partials, launch);
-  }
+  const cudaError_t status =
+      with_type(args.type, [&](auto t) { return gat_attention_of<TypeOf<decltype(t)>>(args, plan, partials, launch); });
   if (status != cudaSuccess) return status;
   return combine_attention(
       {plan.rows, partials, args.heads, args.dim, args.type, args.out, static_cast<float*>(args.lse), args.positive},

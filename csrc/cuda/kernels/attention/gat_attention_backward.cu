@@ -1,6 +1,7 @@
 // The backward launcher of gat_attention.h, and what its passes leave to be finished.
 
 #include "../core/scalar.cuh"
+#include "../core/types.cuh"
 #include "attention_combine.cuh"
 #include "gat_attention.h"
 #include "gat_attention_plan.h"
@@ -170,20 +171,19 @@ BackwardPlan plan_backward(const GatArgs& args) {
   return plan;
 }
 
-#define HALFGNN_FOR_TYPE(name, ...)                             \
-  switch (args.type) {                                          \
-    case DType::kHalf: return name##_half(__VA_ARGS__);         \
-    case DType::kBFloat16: return name##_bfloat16(__VA_ARGS__); \
-    default: return name##_float(__VA_ARGS__);                  \
-  }
-cudaError_t prepare(const GatArgs& args, int vector, float4* records, const Launch& launch){
-    HALFGNN_FOR_TYPE(gat_prepare_backward, args, vector, records, launch)} cudaError_t
-    walk(const GatArgs& args, const BackwardPlan& plan, const GatBackwardSpace& space, const Launch& launch){
-        HALFGNN_FOR_TYPE(gat_attention_backward, args, plan.gather, plan.sums, space, launch)} cudaError_t
-    find_edge_gradients(const GatArgs& args, const GatPlan& plan, const float4* records, const Launch& launch) {
-  HALFGNN_FOR_TYPE(gat_edge_gradient, args, plan, records, launch)
+cudaError_t prepare(const GatArgs& args, int vector, float4* records, const Launch& launch) {
+  return with_type(args.type,
+                   [&](auto t) { return gat_prepare_backward_of<TypeOf<decltype(t)>>(args, vector, records, launch); });
 }
-#undef HALFGNN_FOR_TYPE
+cudaError_t walk(const GatArgs& args, const BackwardPlan& plan, const GatBackwardSpace& space, const Launch& launch) {
+  return with_type(args.type, [&](auto t) {
+    return gat_attention_backward_of<TypeOf<decltype(t)>>(args, plan.gather, plan.sums, space, launch);
+  });
+}
+cudaError_t find_edge_gradients(const GatArgs& args, const GatPlan& plan, const float4* records, const Launch& launch) {
+  return with_type(args.type,
+                   [&](auto t) { return gat_edge_gradient_of<TypeOf<decltype(t)>>(args, plan, records, launch); });
+}
 
 }  // namespace
 

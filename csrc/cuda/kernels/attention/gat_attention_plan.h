@@ -42,15 +42,16 @@ struct GatBackwardSpace {
   float* row_parts;  // with several tiles: parts of grad_attn_src, (row, head, tile)
 };
 
-#define HALFGNN_DECLARE_GAT(name)                                                                             \
-  cudaError_t gat_attention_##name(const GatArgs&, const GatPlan&, const AttentionPartials&, const Launch&);  \
-  cudaError_t gat_prepare_backward_##name(const GatArgs&, int vector, float4* records, const Launch&);        \
-  cudaError_t gat_attention_backward_##name(const GatArgs&, const GatPlan&, GatSums, const GatBackwardSpace&, \
-                                            const Launch&);                                                   \
-  cudaError_t gat_edge_gradient_##name(const GatArgs&, const GatPlan&, const float4* records, const Launch&)
-HALFGNN_DECLARE_GAT(half);
-HALFGNN_DECLARE_GAT(bfloat16);
-HALFGNN_DECLARE_GAT(float);
-#undef HALFGNN_DECLARE_GAT
+// For elements of type T. The build instantiates them: build_sources.py.
+template <typename T>
+cudaError_t gat_attention_of(const GatArgs& args, const GatPlan& plan, const AttentionPartials& partials,
+                             const Launch& launch);
+template <typename T>
+cudaError_t gat_prepare_backward_of(const GatArgs& args, int vector, float4* records, const Launch& launch);
+template <typename T>
+cudaError_t gat_attention_backward_of(const GatArgs& args, const GatPlan& plan, GatSums sums,
+                                      const GatBackwardSpace& space, const Launch& launch);
+template <typename T>
+cudaError_t gat_edge_gradient_of(const GatArgs& args, const GatPlan& plan, const float4* records, const Launch& launch);
 
 }  // namespace halfgnn::cuda

@@ -3,7 +3,8 @@
 #include <algorithm>
 
 #include "../core/scalar.cuh"
-#include "gatv2_attention_launch.h"
+#include "../core/types.cuh"
+#include "pair_attention.h"
 
 namespace halfgnn::cuda {
 namespace {
@@ -84,11 +85,8 @@ struct Backward {
 };
 
 cudaError_t run(PairPass pass, const PairArgs& args, const PairShape& shape, const Launch& launch) {
-  switch (shape.type) {
-    case DType::kHalf: return gatv2_attention_half(pass, args, shape, launch);
-    case DType::kBFloat16: return gatv2_attention_bfloat16(pass, args, shape, launch);
-    default: return gatv2_attention_float(pass, args, shape, launch);
-  }
+  return with_type(shape.type,
+                   [&](auto t) { return gatv2_attention_of<TypeOf<decltype(t)>>(pass, args, shape, launch); });
 }
 
 // ---- The gradient of attn: the sum of all rows of products.

@@ -98,4 +98,9 @@ class Gatv2Score {
   Row attn_[kRepeat];
 };
 
+template <typename T>
+cudaError_t gatv2_attention_of(PairPass pass, const PairArgs& args, const PairShape& shape, const Launch& launch) {
+  return pair_attention<Gatv2Score, T>(pass, args, shape, launch);
+}
+
 }  // namespace halfgnn::cuda

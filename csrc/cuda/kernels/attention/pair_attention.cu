@@ -3,6 +3,8 @@
 #include <limits>
 
 #include "../core/combine.h"
+#include "../core/types.cuh"
+#include "../plan/heads.h"
 
 namespace halfgnn::cuda {
 namespace {
@@ -56,11 +58,7 @@ cudaError_t find_deltas(const DeltaArgs& args, const PairShape& shape, const Lau
   const int64_t vectors = shape.dim / shape.vector;
   const int log2_lanes = log2_ceil(vectors < kWarpSize ? vectors : kWarpSize);
   const DeltaKernelArgs kernel{args, args.rows * shape.heads, static_cast<int32_t>(vectors), log2_lanes};
-  switch (shape.type) {
-    case DType::kHalf: return launch_deltas<__half>(kernel, shape, launch);
-    case DType::kBFloat16: return launch_deltas<__nv_bfloat16>(kernel, shape, launch);
-    default: return launch_deltas<float>(kernel, shape, launch);
-  }
+  return with_type(shape.type, [&](auto t) { return launch_deltas<TypeOf<decltype(t)>>(kernel, shape, launch); });
 }
 
 bool shape_of(int64_t heads, int64_t dim, DType type, uintptr_t bits, PairShape& shape) {

@@ -129,4 +129,10 @@ inline int64_t num_dots(const Topology& topology, const PairShape& shape, int an
   return shape.tiled ? topology.num_edges * shape.heads * an_edge : 0;
 }
 
+// One pass over elements of type T. The build instantiates them: build_sources.py.
+template <typename T>
+cudaError_t gatv2_attention_of(PairPass pass, const PairArgs& args, const PairShape& shape, const Launch& launch);
+template <typename T>
+cudaError_t dot_attention_of(PairPass pass, const PairArgs& args, const PairShape& shape, const Launch& launch);
+
 }  // namespace halfgnn::cuda

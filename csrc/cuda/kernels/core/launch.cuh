@@ -37,12 +37,4 @@ cudaError_t launch(void (*kernel)(Args), int64_t blocks, int threads, cudaStream
   return cudaLaunchKernelEx(&config, kernel, args);
 }
 
-// Bytes of the current device's L2 cache; 0 where the driver does not tell.
-inline int64_t l2_cache_bytes() {
-  int device = 0, bytes = 0;
-  if (cudaGetDevice(&device) != cudaSuccess) return 0;
-  if (cudaDeviceGetAttribute(&bytes, cudaDevAttrL2CacheSize, device) != cudaSuccess) return 0;
-  return bytes;
-}
-
 }  // namespace halfgnn::cuda

@@ -1,13 +1,12 @@
 // Accesses of 2 to 16 bytes a lane, and the conversions between storage types and fp32.
 #pragma once
 
-#include <cuda_bf16.h>
-#include <cuda_fp16.h>
 #include <cuda_runtime.h>
 
 #include <cstring>
 
 #include "launch.cuh"
+#include "types.cuh"
 
 namespace halfgnn::cuda {
 

@@ -329,11 +329,7 @@ __device__ void sum_over_lanes(int from, int to, bool first_only, float (&sum)[k
 template <int kVector>
 __device__ void store_results(void* out, DType type, int64_t index, bool first_only, const float (&values)[kVector]) {
   if (kVector == 1 || first_only) return store_scalar(out, type, index, values[0]);
-  switch (type) {
-    case DType::kHalf: return store_rounded(static_cast<__half*>(out) + index, values);
-    case DType::kBFloat16: return store_rounded(static_cast<__nv_bfloat16*>(out) + index, values);
-    default: return store_rounded(static_cast<float*>(out) + index, values);
-  }
+  store_rounded_as(out, type, index, values);
 }
 
 template <int kInputs, bool kWinner, bool kSummed, class Run>

@@ -2,10 +2,9 @@
 
 #include "sddmm.h"
 
-#include <cuda_bf16.h>
-#include <cuda_fp16.h>
-
+#include "../core/types.cuh"
 #include "../general/term_ops.h"
+#include "../plan/device.h"
 #include "sddmm_elementwise.h"
 
 namespace halfgnn::cuda {
@@ -108,11 +107,9 @@ cudaError_t sddmm_elementwise(const SddmmArgs& args, const Launch& launch) {
   kernel_args.edges_per_warp = static_cast<int32_t>(edges_per_warp);
   kernel_args.slice_blocks = static_cast<uint32_t>(slice_blocks);
   const int64_t blocks = slice_blocks * ceil_div(row_vectors, slice_vectors);
-  switch (type) {
-    case DType::kHalf: return sddmm_elementwise_of<__half>(kernel_args, vector, blocks, launch.stream);
-    case DType::kBFloat16: return sddmm_elementwise_of<__nv_bfloat16>(kernel_args, vector, blocks, launch.stream);
-    default: return sddmm_elementwise_of<float>(kernel_args, vector, blocks, launch.stream);
-  }
+  return with_type(type, [&](auto t) {
+    return sddmm_elementwise_of<TypeOf<decltype(t)>>(kernel_args, vector, blocks, launch.stream);
+  });
 }
 
 cudaError_t sddmm(const SddmmArgs& args, const Launch& launch) {

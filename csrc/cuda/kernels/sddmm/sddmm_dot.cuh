@@ -7,6 +7,7 @@
 
 #include "../core/heads.cuh"
 #include "../core/rows.cuh"
+#include "../plan/heads.h"
 #include "sddmm_dot.h"
 
 namespace halfgnn::cuda {

@@ -1,12 +1,12 @@
-// Between sddmm_dot.cu and the files that instantiate its kernel for one type.
+// Between sddmm_dot.cu and sddmm_dot.cuh, which holds the kernel.
 #pragma once
 
 #include "sddmm.h"
 
 namespace halfgnn::cuda {
 
-cudaError_t sddmm_dot_half(const SddmmArgs& args, const Launch& launch);
-cudaError_t sddmm_dot_bfloat16(const SddmmArgs& args, const Launch& launch);
-cudaError_t sddmm_dot_float(const SddmmArgs& args, const Launch& launch);
+// For elements of type T. The build instantiates it: build_sources.py.
+template <typename T>
+cudaError_t sddmm_dot_of(const SddmmArgs& args, const Launch& launch);
 
 }  // namespace halfgnn::cuda

@@ -1,4 +1,4 @@
-// The division of labour of sddmm_elementwise: what sddmm.cu chooses and its kernels, one file a type, carry out.
+// The division of labour of sddmm_elementwise: what sddmm.cu chooses and its kernels carry out.
 #pragma once
 
 #include "../core/rows.cuh"
@@ -29,7 +29,7 @@ struct ElementwiseArgs {
   uint32_t slice_blocks;
 };
 
-// Instantiated in sddmm_elementwise_<type>.cu. `vector`: elements an access.
+// For elements of type T. The build instantiates it: build_sources.py. `vector`: elements an access.
 template <typename T>
 cudaError_t sddmm_elementwise_of(const ElementwiseArgs& args, int vector, int64_t blocks, cudaStream_t stream);
 

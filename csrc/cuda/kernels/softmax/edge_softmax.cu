@@ -1,6 +1,7 @@
 // The launchers of edge_softmax.h: which kernel, and how a row's values are laid out over lanes.
 #include "edge_softmax.h"
 
+#include "../core/types.cuh"
 #include "edge_softmax_launch.h"
 
 namespace halfgnn::cuda {
@@ -98,15 +99,12 @@ Plan plan_of(const EdgeSoftmaxArgs& args, bool backward) {
 template <bool kBackward>
 cudaError_t run(const EdgeSoftmaxArgs& args, const Launch& launch) {
   if (args.topology.num_edges == 0 || args.topology.num_rows == 0 || args.columns == 0) return cudaSuccess;
-  if (args.columns > kMaxColumns) return cudaErrorInvalidValue;
+  if (args.columns > kMaxColumns || args.type == DType::kDouble) return cudaErrorInvalidValue;
   Plan plan = plan_of(args, kBackward);
   plan.problem.partial = static_cast<float*>(launch.workspace);
-  switch (args.type) {
-    case DType::kHalf: return launch_softmax<__half, kBackward>(plan.problem, plan.shape, launch.stream);
-    case DType::kBFloat16: return launch_softmax<__nv_bfloat16, kBackward>(plan.problem, plan.shape, launch.stream);
-    case DType::kFloat: return launch_softmax<float, kBackward>(plan.problem, plan.shape, launch.stream);
-    default: return cudaErrorInvalidValue;
-  }
+  return with_type(args.type, [&](auto t) {
+    return launch_softmax<TypeOf<decltype(t)>, kBackward>(plan.problem, plan.shape, launch.stream);
+  });
 }
 
 }  // namespace

@@ -1,8 +1,5 @@
-// Between edge_softmax.cu, which chooses, and edge_softmax_<type>.cu, which hold the kernels.
+// Between edge_softmax.cu, which chooses, and edge_softmax.cuh, which holds the kernels.
 #pragma once
-
-#include <cuda_bf16.h>
-#include <cuda_fp16.h>
 
 #include "../core/rows.cuh"
 
@@ -40,6 +37,7 @@ struct SoftmaxShape {
   int64_t row_blocks;
 };
 
+// For elements of type T. The build instantiates it: build_sources.py.
 template <typename T, bool kBackward>
 cudaError_t launch_softmax(const SoftmaxProblem& problem, const SoftmaxShape& shape, cudaStream_t stream);
 

@@ -1,7 +1,8 @@
 // The best of the partial maxima or minima that row-wise kernels leave in the workspace for long rows (see rows.cuh).
 #pragma once
 
-#include "spmm_extremum.cuh"
+#include "../core/rows.cuh"
+#include "extremum.cuh"
 
 namespace halfgnn::cuda {
 

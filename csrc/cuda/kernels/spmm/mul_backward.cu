@@ -3,6 +3,9 @@
 #include <limits>
 
 #include "../core/combine.h"
+#include "../core/types.cuh"
+#include "../plan/heads.h"
+#include "mul_backward_launch.h"
 
 namespace halfgnn::cuda {
 namespace {
@@ -60,12 +63,8 @@ cudaError_t mul_backward(const MulBackwardArgs& args, const Launch& launch) {
   if (plan.layout.tiles > 1 && args.topology.num_edges > 0) {
     plan.dots = plan.partial + plan.rows.num_slots * args.heads * args.dim;
   }
-  cudaError_t status = cudaErrorInvalidValue;
-  switch (args.type) {
-    case DType::kHalf: status = mul_backward_half(args, plan, launch); break;
-    case DType::kBFloat16: status = mul_backward_bfloat16(args, plan, launch); break;
-    default: status = mul_backward_float(args, plan, launch);
-  }
+  const cudaError_t status =
+      with_type(args.type, [&](auto t) { return mul_backward_of<TypeOf<decltype(t)>>(args, plan, launch); });
   if (status != cudaSuccess) return status;
   return combine({plan.rows, plan.partial, args.heads * args.dim, 1.f, false, args.grad_feat, args.type}, launch);
 }

@@ -7,7 +7,7 @@
 
 #include <cfloat>
 
-#include "mul_backward.h"
+#include "mul_backward_launch.h"
 
 namespace halfgnn::cuda {
 

@@ -7,23 +7,11 @@
 
 #include "../core/combine.h"
 #include "../general/spmm_general.h"
+#include "../plan/device.h"
 #include "combine_extrema.h"
-#include "spmm_extremum.cuh"
-#include "spmm_sum.cuh"
+#include "spmm_launch.h"
 
 namespace halfgnn::cuda {
-
-// Instantiated in spmm_<type>.cu.
-#define HALFGNN_DECLARE_SPMM(T)                                                                                   \
-  extern template cudaError_t spmm_sum_of<T>(const SpmmSumArgs&, const SumKernelArgs&, const GatherShape&,        \
-                                             const Launch&);                                                      \
-  extern template cudaError_t spmm_extremum_of<T>(const SpmmArgs&, const ExtremumKernelArgs&, const GatherShape&, \
-                                                  const Launch&)
-HALFGNN_DECLARE_SPMM(__half);
-HALFGNN_DECLARE_SPMM(__nv_bfloat16);
-HALFGNN_DECLARE_SPMM(float);
-#undef HALFGNN_DECLARE_SPMM
-
 namespace {
 
 constexpr int64_t kMaxRowBytes = std::numeric_limits<int32_t>::max() / 2;
@@ -130,7 +118,8 @@ namespace {
 
 bool is_supported(const SpmmSumArgs& args) {
   const int64_t len = args.heads * args.dim;
-  return len <= kMaxRowBytes / static_cast<int64_t>(sizeof(float)) && args.out_type != DType::kDouble &&
+  return len <= kMaxRowBytes / static_cast<int64_t>(sizeof(float)) && args.type != DType::kDouble &&
+         args.out_type != DType::kDouble &&
          (args.weight == nullptr || args.weight_type == args.type || args.weight_type == DType::kFloat);
 }
 
@@ -143,16 +132,6 @@ GatherShape shape_of(const SpmmSumArgs& args) {
     if (args.topology.edge_ids != nullptr) stream += id_bytes(args.topology);
   }
   return {args.feat, args.feat_rows, args.heads * args.dim * size_of(args.type), args.feat_by_edge, stream};
-}
-
-cudaError_t sum_pieces(const SpmmSumArgs& args, const SumKernelArgs& kernel_args, const GatherShape& shape,
-                       const Launch& launch) {
-  switch (args.type) {
-    case DType::kHalf: return spmm_sum_of<__half>(args, kernel_args, shape, launch);
-    case DType::kBFloat16: return spmm_sum_of<__nv_bfloat16>(args, kernel_args, shape, launch);
-    case DType::kFloat: return spmm_sum_of<float>(args, kernel_args, shape, launch);
-    default: return cudaErrorInvalidValue;
-  }
 }
 
 }  // namespace
@@ -175,7 +154,9 @@ cudaError_t spmm_sum(const SpmmSumArgs& args, const Launch& launch) {
   kernel_args.out = args.out;
   kernel_args.out_type = args.out_type;
   kernel_args.partial = static_cast<float*>(launch.workspace);
-  const cudaError_t status = sum_pieces(args, kernel_args, shape_of(args), launch);
+  const GatherShape shape = shape_of(args);
+  const cudaError_t status =
+      with_type(args.type, [&](auto t) { return spmm_sum_of<TypeOf<decltype(t)>>(args, kernel_args, shape, launch); });
   if (status != cudaSuccess) return status;
   return combine(
       {rows_of(args.topology), kernel_args.partial, len, args.factor, args.divide_by_degree, args.out, args.out_type},
@@ -196,15 +177,6 @@ bool has_extremum_kernel(const SpmmArgs& args) {
          operand.len == args.out_len && args.out_len <= kMaxRowBytes / static_cast<int64_t>(sizeof(float));
 }
 
-cudaError_t extrema_of_pieces(const SpmmArgs& args, const ExtremumKernelArgs& kernel_args, const GatherShape& shape,
-                              const Launch& launch) {
-  switch (copied(args).type) {
-    case DType::kHalf: return spmm_extremum_of<__half>(args, kernel_args, shape, launch);
-    case DType::kBFloat16: return spmm_extremum_of<__nv_bfloat16>(args, kernel_args, shape, launch);
-    default: return spmm_extremum_of<float>(args, kernel_args, shape, launch);
-  }
-}
-
 cudaError_t spmm_extremum(const SpmmArgs& args, const Launch& launch) {
   if (args.topology.num_rows == 0 || args.out_len == 0) return cudaSuccess;
   const Rows rows = rows_of(args.topology);
@@ -218,7 +190,8 @@ cudaError_t spmm_extremum(const SpmmArgs& args, const Launch& launch) {
                         args.topology.is_int64};
   kernel_args.partial = static_cast<float*>(launch.workspace);
   kernel_args.partial_position = static_cast<uint32_t*>(launch.workspace) + rows.num_slots * args.out_len;
-  const cudaError_t status = extrema_of_pieces(args, kernel_args, shape, launch);
+  const cudaError_t status = with_type(
+      operand.type, [&](auto t) { return spmm_extremum_of<TypeOf<decltype(t)>>(args, kernel_args, shape, launch); });
   if (status != cudaSuccess) return status;
   return combine_extrema({rows, kernel_args.partial, kernel_args.partial_position, args.out_len, kernel_args.result},
                          launch);

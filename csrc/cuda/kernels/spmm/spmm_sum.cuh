@@ -1,10 +1,9 @@
-// The kernel behind spmm_sum. Include only where it is instantiated (spmm_<type>.cu).
+// The kernel behind spmm_sum.
 #pragma once
 
 #include <cfloat>
 
-#include "spmm.cuh"
-#include "spmm.h"
+#include "spmm_launch.h"
 
 namespace halfgnn::cuda {
 
@@ -13,23 +12,6 @@ enum class Weighting {
   kNone,
   kEdge,  // one factor an edge: a weight, the column's scale, or both
   kHead   // a weight for each head of an edge, and perhaps the column's scale
-};
-
-struct SumKernelArgs {
-  Gather gather;
-  Ids edge_ids;
-  Ids columns;  // read beside gather.feat_rows only where feat_by_edge
-  bool feat_by_edge;
-  const void* weight;
-  DType weight_type;
-  uint32_t weight_row_bytes;
-  int32_t vectors_per_head;
-  const float* scale;
-  float factor;
-  bool divide_by_degree;
-  void* out;
-  DType out_type;
-  float* partial;
 };
 
 // Terms that a lane adds up before they join its total.
@@ -87,13 +69,10 @@ __device__ LaneEdge load_ids(const SumKernelArgs& args, uint32_t position) {
 }
 
 inline __device__ float load_weight(const SumKernelArgs& args, uint32_t edge) {
-  switch (args.weight_type) {
-    case DType::kHalf:
-      return Fragment<__half, 1>::load_streaming(static_cast<const __half*>(args.weight) + edge).value();
-    case DType::kBFloat16:
-      return Fragment<__nv_bfloat16, 1>::load_streaming(static_cast<const __nv_bfloat16*>(args.weight) + edge).value();
-    default: return __ldcs(static_cast<const float*>(args.weight) + edge);
-  }
+  return with_type(args.weight_type, [&](auto t) {
+    using T = TypeOf<decltype(t)>;
+    return Fragment<T, 1>::load_streaming(static_cast<const T*>(args.weight) + edge).value();
+  });
 }
 
 // The factor of a lane's edge that is the same for all its elements.

@@ -3,6 +3,7 @@
 
 #include "scalar_baseline.h"
 
+#include "../core/types.cuh"
 #include "../core/vector.cuh"
 
 namespace halfgnn::cuda {
@@ -208,28 +209,25 @@ cudaError_t run_sddmm(const ScalarSddmmArgs& args, cudaStream_t stream) {
   return cuda::launch(scalar_dot_kernel<T, Id>, kernel.tiles.row_blocks * args.out_len, kThreads, stream, kernel);
 }
 
-// run(T, Id) of the types.
+// run(Type<T>, Type<Id>) of the types.
 template <typename Run>
 cudaError_t with_types(DType type, bool is_int64, const Run& run) {
-  const auto with_id = [&](auto element) { return is_int64 ? run(element, int64_t{}) : run(element, int32_t{}); };
-  switch (type) {
-    case DType::kHalf: return with_id(__half{});
-    case DType::kBFloat16: return with_id(__nv_bfloat16{});
-    case DType::kFloat: return with_id(float{});
-    default: return cudaErrorInvalidValue;
-  }
+  if (type == DType::kDouble) return cudaErrorInvalidValue;
+  return with_type(type, [&](auto t) { return is_int64 ? run(t, Type<int64_t>{}) : run(t, Type<int32_t>{}); });
 }
 
 }  // namespace
 
 cudaError_t scalar_spmm(const ScalarSpmmArgs& args, const Launch& launch) {
-  return with_types(reads_lhs(args.op) ? args.lhs.type : args.rhs.type, args.topology.is_int64,
-                    [&](auto t, auto id) { return choose_spmm<decltype(t), decltype(id)>(args, launch.stream); });
+  return with_types(reads_lhs(args.op) ? args.lhs.type : args.rhs.type, args.topology.is_int64, [&](auto t, auto id) {
+    return choose_spmm<TypeOf<decltype(t)>, TypeOf<decltype(id)>>(args, launch.stream);
+  });
 }
 
 cudaError_t scalar_sddmm(const ScalarSddmmArgs& args, const Launch& launch) {
-  return with_types(args.lhs.type, args.is_int64,
-                    [&](auto t, auto id) { return run_sddmm<decltype(t), decltype(id)>(args, launch.stream); });
+  return with_types(args.lhs.type, args.is_int64, [&](auto t, auto id) {
+    return run_sddmm<TypeOf<decltype(t)>, TypeOf<decltype(id)>>(args, launch.stream);
+  });
 }
 
 }  // namespace halfgnn::cuda
