@@ -107,7 +107,7 @@ def extension() -> Extension:
     # BuildExtension adds the C++ standard that this torch asks for. System headers: their warnings are not ours.
     cxx = ["-O3", "-g0", "-fopenmp", "-fvisibility=hidden", "-Wall", "-Wextra", "-Wno-psabi"]
     cxx += [f"-isystem{path}" for path in include_paths()] + (["-Werror"] if DEBUG else [])
-    cxx += prefix_maps()
+    cxx += ["-DHALFGNN_CPU_KEY=CPU", *prefix_maps()]
     bindings, kernels = build_sources.cpu_bindings(), build_sources.cpu_kernels()
     # No torch_python, and no OpenMP of our own: symbols resolve to the runtime that torch brings, so threads are shared.
     libraries = ["c10", "torch_cpu", "torch"]
@@ -118,7 +118,7 @@ def extension() -> Extension:
     if CUDA_HOME:
         bindings += build_sources.cuda_bindings()
         kernels += build_sources.cuda_kernels()
-        cxx.append(f"-isystem{os.path.join(CUDA_HOME, 'include')}")
+        cxx += ["-DHALFGNN_CUDA_KEY=CUDA", f"-isystem{os.path.join(CUDA_HOME, 'include')}"]
         libraries.append("c10_cuda")
         maps = [f"-Xcompiler={flag}" for flag in prefix_maps()]
         compile_args["nvcc"] = [*cuda_toolkit.nvcc_flags(CUDA_HOME, debug=DEBUG), *maps]

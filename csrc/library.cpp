@@ -1,5 +1,5 @@
-// Every operator schema of halfgnn, and nothing else. Back ends register their kernels in csrc/cpu and csrc/cuda; fake
-// kernels, autograd and autocast are in halfgnn/ops.
+// Every operator schema of halfgnn, and for which dispatch keys csrc/ops has kernels: those of the back ends of this
+// build. Fake kernels, autograd and autocast are in halfgnn/ops.
 //
 // Topology arguments. `indptr` (rows + 1), `indices` (E) and `edge_ids` (E, absent when edge data is already stored in
 // this order) are a compressed adjacency, int32 or int64. CSC: rows are destinations, indices are sources. CSR: rows
@@ -11,6 +11,8 @@
 // fp64).
 
 #include <torch/library.h>
+
+#include "ops/register.h"
 
 TORCH_LIBRARY(halfgnn, m) {
   // Stable counting sort of an edge list by `row`: edge_ids is the permutation, indices = col[edge_ids].
@@ -115,3 +117,26 @@ TORCH_LIBRARY(halfgnn, m) {
       "scalar_sddmm(Tensor src, Tensor dst, str op, Tensor lhs, Tensor rhs, str lhs_target, str rhs_target) -> "
       "Tensor");
 }
+
+namespace halfgnn {
+namespace {
+
+void register_operators(torch::Library& m) {
+  register_attention(m);
+  register_edge_softmax(m);
+  register_gather_rows(m);
+  register_graph(m);
+  register_sddmm(m);
+  register_segment_reduce(m);
+  register_spmm(m);
+}
+
+}  // namespace
+}  // namespace halfgnn
+
+#ifdef HALFGNN_CPU_KEY
+TORCH_LIBRARY_IMPL(halfgnn, HALFGNN_CPU_KEY, m) { halfgnn::register_operators(m); }
+#endif
+#ifdef HALFGNN_CUDA_KEY
+TORCH_LIBRARY_IMPL(halfgnn, HALFGNN_CUDA_KEY, m) { halfgnn::register_operators(m); }
+#endif

@@ -12,10 +12,10 @@ MAY_INCLUDE = {
     "csrc/core": (),
     "csrc/cpu/kernels": ("csrc/core",),
     "csrc/cuda/kernels": ("csrc/core",),
-    "csrc/cpu": ("csrc/core", "csrc/cpu/kernels", "csrc/ops"),
-    "csrc/cuda": ("csrc/core", "csrc/cuda/kernels", "csrc/ops"),
-    "csrc/ops": ("csrc/core",),
-    "csrc": (),
+    "csrc/cpu": ("csrc/core", "csrc/cpu/kernels"),
+    "csrc/cuda": ("csrc/core", "csrc/cuda/kernels"),
+    "csrc/ops": ("csrc/core", "csrc/cpu", "csrc/cuda"),
+    "csrc": ("csrc/ops",),
 }
 PYTORCH = re.compile(r"(ATen|c10|torch|caffe2)/")
 CUDA = re.compile(r"(cuda|cuda_\w+\.h|crt|cub|thrust)\b")
@@ -26,6 +26,10 @@ FORBIDDEN = {
     "csrc/cpu": (CUDA,),
     "csrc/ops": (CUDA,),
 }
+
+
+# They measure, and bring their own checks and registration.
+YARDSTICKS = ("csrc/cuda/gather_limit.cpp", "csrc/cuda/scalar_baseline.cpp")
 
 
 def folder_of(path: str) -> str:
@@ -50,6 +54,8 @@ def complaint(root: Path, file: Path, name: str, quoted: bool) -> str | None:
 def violations(root: Path) -> list[str]:
     found = []
     for file in sorted(path for path in (root / "csrc").rglob("*") if path.suffix in SUFFIXES):
+        if file.relative_to(root).as_posix() in YARDSTICKS:
+            continue
         for bracket, name in re.findall(r'^\s*#\s*include\s*([<"])([^>"]+)', file.read_text(), re.MULTILINE):
             reason = complaint(root, file, name, bracket == '"')
             found += [f"{file.relative_to(root)}: {reason}"] if reason else []
@@ -71,17 +77,20 @@ def test_sources_include_only_what_is_below_them():
         ("csrc/core/types.h", '#include "../cuda/kernels/core/launch.h"'),
         ("csrc/cpu/kernels/vec.h", "#include <c10/util/Half.h>"),
         ("csrc/cpu/kernels/vec.h", '#include "../threads.h"'),
-        ("csrc/cpu/threads.h", '#include "../cuda/device.h"'),
+        ("csrc/cpu/threads.h", '#include "../cuda/stream.h"'),
         ("csrc/cuda/kernels/core/launch.h", "#include <torch/library.h>"),
-        ("csrc/cuda/kernels/core/launch.h", '#include "../../device.h"'),
+        ("csrc/cuda/kernels/core/launch.h", '#include "../../stream.h"'),
         ("csrc/cuda/kernels/core/launch.h", '#include "../../../ops/checks.h"'),
-        ("csrc/cuda/device.h", '  #  include "../cpu/threads.h"'),
+        ("csrc/cuda/stream.h", '  #  include "../cpu/threads.h"'),
+        ("csrc/cuda/stream.h", '#include "../ops/checks.h"'),
+        ("csrc/cpu/threads.h", '#include "../ops/checks.h"'),
         ("csrc/ops/checks.h", "#include <cuda_runtime_api.h>"),
         ("csrc/ops/checks.h", '#include "../core/gone.h"'),
+        ("csrc/ops/checks.h", '#include "../cpu/kernels/vec.h"'),
     ],
 )
 def test_what_is_not_below_is_found(tmp_path, file, line):
-    for name in ("core/types.h", "cpu/threads.h", "cpu/kernels/vec.h", "cuda/device.h", "ops/checks.h"):
+    for name in ("core/types.h", "cpu/threads.h", "cpu/kernels/vec.h", "cuda/stream.h", "ops/checks.h"):
         path = tmp_path / "csrc" / name
         path.parent.mkdir(parents=True, exist_ok=True)
         path.write_text("#pragma once\n#include <cstdint>\n#include <vector>\n")

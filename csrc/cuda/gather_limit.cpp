@@ -10,7 +10,7 @@
 #include <algorithm>
 
 #include "../ops/checks.h"
-#include "device.h"
+#include "stream.h"
 
 namespace halfgnn::cuda {
 namespace {

@@ -9,7 +9,7 @@
 #include <torch/library.h>
 
 #include "../ops/checks.h"
-#include "device.h"
+#include "stream.h"
 
 namespace halfgnn::cuda {
 namespace {

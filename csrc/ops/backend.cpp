@@ -2,28 +2,42 @@
 
 #include <c10/util/Exception.h>
 
-#include <array>
+#ifdef HALFGNN_CPU_KEY
+#include "../cpu/backend.h"
+#include "../cpu/graph.h"
+#endif
+#ifdef HALFGNN_CUDA_KEY
+#include "../cuda/backend.h"
+#include "../cuda/graph.h"
+#endif
 
 namespace halfgnn {
 namespace {
 
-// One slot a device type. A function's static: other files add to it while they are initialised.
-auto& backends() {
-  static std::array<const Backend*, c10::COMPILE_TIME_MAX_DEVICE_TYPES> slots{};
-  return slots;
+struct DeviceBackend {
+  c10::DeviceType device;
+  const Backend& kernels;
+  GraphBackend graph;
+};
+const DeviceBackend kBackends[] = {
+#ifdef HALFGNN_CPU_KEY
+    {c10::kCPU, cpu::kBackend, {cpu::coo_to_csr, cpu::transpose}},
+#endif
+#ifdef HALFGNN_CUDA_KEY
+    {cuda::kDevice, cuda::kBackend, {cuda::coo_to_csr, cuda::transpose}},
+#endif
+};
+
+const DeviceBackend& find(const c10::Device& device) {
+  for (const DeviceBackend& backend : kBackends) {
+    if (backend.device == device.type()) return backend;
+  }
+  TORCH_CHECK_NOT_IMPLEMENTED(false, "indptr is on ", device, ", for which halfgnn has no kernels in this build");
 }
 
 }  // namespace
 
-const Backend& backend_of(const c10::Device& device) {
-  const Backend* backend = backends()[static_cast<size_t>(device.type())];
-  TORCH_CHECK_NOT_IMPLEMENTED(backend, "indptr is on ", device, ", for which halfgnn has no kernels in this build");
-  return *backend;
-}
-
-bool add_backend(c10::DeviceType type, const Backend& backend) {
-  backends()[static_cast<size_t>(type)] = &backend;
-  return true;
-}
+const Backend& backend_of(const c10::Device& device) { return find(device).kernels; }
+const GraphBackend& graph_backend_of(const c10::Device& device) { return find(device).graph; }
 
 }  // namespace halfgnn

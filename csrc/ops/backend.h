@@ -1,44 +1,27 @@
-// A back end: the kernels of one device type, as the operators of csrc/ops call them.
+// The back ends of this build, by device. The build says which dispatch keys they serve: HALFGNN_CPU_KEY and, with
+// CUDA, HALFGNN_CUDA_KEY.
 #pragma once
 
+#include <ATen/core/Tensor.h>
 #include <c10/core/Device.h>
 
-#include "../core/arguments.h"
-#include "../core/attention.h"
+#include <tuple>
+
+#include "../core/backend.h"
 
 namespace halfgnn {
 
-// Every function works on the current device, and on its current stream where the device has streams.
-struct Backend {
-  bool has_double;
-  // Whether sddmm_dot and mul_backward, or spmm_sum, take this shape; what they do not take goes to the general
-  // kernels.
-  bool (*has_vector_kernel)(DType type, int64_t dim);
-  bool (*has_sum_kernel)(DType type, int64_t heads, int64_t dim);
-  void (*spmm_sum)(const SpmmSumArgs&);
-  void (*spmm)(const SpmmArgs&);
-  void (*sddmm_dot)(const SddmmArgs&);  // plain dot of rows of one type; one operand at the row, one not
-  // No broadcasting, no scale, half or fp32 operands of one type, rows of one value at least.
-  void (*sddmm_elementwise)(const SddmmArgs&);
-  void (*sddmm)(const SddmmArgs&);
-  void (*mul_backward)(const MulBackwardArgs&);
-  void (*backward)(const BackwardArgs&);
-  void (*edge_softmax)(const EdgeSoftmaxArgs&);
-  void (*edge_softmax_backward)(const EdgeSoftmaxArgs&);
-  void (*gat_attention)(const GatArgs&);
-  void (*gat_attention_backward)(const GatArgs&);
-  void (*gatv2_attention)(const Gatv2Args&);
-  void (*gatv2_attention_backward)(const Gatv2Args&);
-  void (*dot_attention)(const DotAttentionArgs&);
-  void (*dot_attention_backward)(const DotAttentionArgs&);
-  void (*gather_rows)(const GatherRowsArgs&);
-  // Raises or, where that would need a synchronisation, fails asynchronously unless indptr rises from 0 to num_edges.
-  void (*check_offsets)(const Topology&);
+// Adjacencies are made with PyTorch's own sort and memory, so these see tensors. Arguments have been checked, but for
+// what a back end alone knows; rows and columns may have any stride.
+struct GraphBackend {
+  using Csr = std::tuple<at::Tensor, at::Tensor, at::Tensor>;  // indptr, indices, edge_ids
+  Csr (*coo_to_csr)(const at::Tensor& row, const at::Tensor& col, int64_t num_rows);
+  // indices: those of the topology, contiguous
+  Csr (*transpose)(const Topology& topology, const at::Tensor& indices, int64_t num_cols);
 };
 
 // The back end of a device; a NotImplementedError where there is none.
 const Backend& backend_of(const c10::Device& device);
-// Called once for each back end, when the library is loaded.
-bool add_backend(c10::DeviceType type, const Backend& backend);
+const GraphBackend& graph_backend_of(const c10::Device& device);
 
 }  // namespace halfgnn
