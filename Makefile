@@ -29,7 +29,7 @@ MAKEFLAGS += -j2
 # Without bytecode of 160 MB of Python, of which little is ever imported.
 PIP := $(PY) -m pip install -q --disable-pip-version-check --no-compile
 
-CXX_SOURCES := $(shell find csrc -name '*.cpp' -o -name '*.h' -o -name '*.cu' -o -name '*.cuh')
+CXX_SOURCES := $(shell find csrc benchmarks/yardsticks -name '*.cpp' -o -name '*.h' -o -name '*.cu' -o -name '*.cuh')
 SOURCES := $(CXX_SOURCES) setup.py build_sources.py cuda_toolkit.py
 
 # One architecture and PTX for newer ones: a quarter of the compilation. `pip install` builds for all.
@@ -134,4 +134,4 @@ $(VENV)/test: requirements/test.txt $(VENV)/demo
 	touch $@
 
 clean:
-	rm -rf build halfgnn/_C.so halfgnn/_C.json
+	rm -rf build halfgnn/_C.so halfgnn/_C.json benchmarks/yardsticks/_yardsticks.so benchmarks/yardsticks/_yardsticks.json

@@ -113,5 +113,17 @@ def cuda_kernels(types=tuple(TYPES)) -> list[Path]:
     return _sources("csrc/cuda/kernels/*/*.cu") + [write(WRITTEN / name, text) for name, text in sorted(texts.items())]
 
 
+def yardsticks() -> list[Path]:
+    """Schemas of a library of its own, which is not shipped."""
+    return [ROOT / "benchmarks" / "yardsticks" / "library.cpp"]
+
+
+def cuda_yardsticks() -> tuple[list[Path], list[Path]]:
+    """Bindings and kernels."""
+    return [p for p in _sources("benchmarks/yardsticks/*.cpp") if p not in yardsticks()], _sources(
+        "benchmarks/yardsticks/*.cu"
+    )
+
+
 def _sources(pattern: str) -> list[Path]:
     return sorted(ROOT.glob(pattern))

@@ -16,6 +16,7 @@ MAY_INCLUDE = {
     "csrc/cuda": ("csrc/core", "csrc/cuda/kernels"),
     "csrc/ops": ("csrc/core", "csrc/cpu", "csrc/cuda"),
     "csrc": ("csrc/ops",),
+    "benchmarks/yardsticks": ("csrc/core", "csrc/cuda", "csrc/cuda/kernels", "csrc/ops"),
 }
 PYTORCH = re.compile(r"(ATen|c10|torch|caffe2)/")
 CUDA = re.compile(r"(cuda|cuda_\w+\.h|crt|cub|thrust)\b")
@@ -26,10 +27,6 @@ FORBIDDEN = {
     "csrc/cpu": (CUDA,),
     "csrc/ops": (CUDA,),
 }
-
-
-# They measure, and bring their own checks and registration.
-YARDSTICKS = ("csrc/cuda/gather_limit.cpp", "csrc/cuda/scalar_baseline.cpp")
 
 
 def folder_of(path: str) -> str:
@@ -53,9 +50,9 @@ def complaint(root: Path, file: Path, name: str, quoted: bool) -> str | None:
 
 def violations(root: Path) -> list[str]:
     found = []
-    for file in sorted(path for path in (root / "csrc").rglob("*") if path.suffix in SUFFIXES):
-        if file.relative_to(root).as_posix() in YARDSTICKS:
-            continue
+    for file in sorted(
+        path for top in ("csrc", "benchmarks") for path in (root / top).rglob("*") if path.suffix in SUFFIXES
+    ):
         for bracket, name in re.findall(r'^\s*#\s*include\s*([<"])([^>"]+)', file.read_text(), re.MULTILINE):
             reason = complaint(root, file, name, bracket == '"')
             found += [f"{file.relative_to(root)}: {reason}"] if reason else []
@@ -86,12 +83,18 @@ def test_sources_include_only_what_is_below_them():
         ("csrc/cpu/threads.h", '#include "../ops/checks.h"'),
         ("csrc/ops/checks.h", "#include <cuda_runtime_api.h>"),
         ("csrc/ops/checks.h", '#include "../core/gone.h"'),
+        ("csrc/ops/checks.h", '#include "../../benchmarks/yardsticks/scalar.h"'),
+        ("benchmarks/yardsticks/scalar.h", '#include "../../csrc/cpu/threads.h"'),
         ("csrc/ops/checks.h", '#include "../cpu/kernels/vec.h"'),
     ],
 )
 def test_what_is_not_below_is_found(tmp_path, file, line):
-    for name in ("core/types.h", "cpu/threads.h", "cpu/kernels/vec.h", "cuda/stream.h", "ops/checks.h"):
-        path = tmp_path / "csrc" / name
+    names = [
+        f"csrc/{name}"
+        for name in ("core/types.h", "cpu/threads.h", "cpu/kernels/vec.h", "cuda/stream.h", "ops/checks.h")
+    ]
+    for name in (*names, "benchmarks/yardsticks/scalar.h"):
+        path = tmp_path / name
         path.parent.mkdir(parents=True, exist_ok=True)
         path.write_text("#pragma once\n#include <cstdint>\n#include <vector>\n")
     launch = tmp_path / "csrc/cuda/kernels/core/launch.h"

@@ -124,14 +124,15 @@ struct Feature {
   Operand operand;
   bool defined() const { return tensor.defined(); }
 };
-inline Feature feature_of(const OptionalTensor& tensor, const char* name, Target target, const at::Device& device) {
+inline Feature feature_of(const OptionalTensor& tensor, const char* name, Target target, const at::Device& device,
+                          bool has_double) {
   Feature feature;
   feature.operand.target = target;
   if (!tensor || !tensor->defined()) return feature;
   TORCH_CHECK_VALUE(tensor->dim() >= 1, name, " has no dimensions; expected one row a node or edge");
   TORCH_CHECK_VALUE(tensor->device() == device, name, " is on ", tensor->device(), "; expected the graph's ", device);
   feature.operand.type = dtype_of(tensor->scalar_type(), name);
-  TORCH_CHECK_TYPE(feature.operand.type != DType::kDouble || backend_of(device).has_double, name,
+  TORCH_CHECK_TYPE(feature.operand.type != DType::kDouble || has_double, name,
                    " has dtype Double; expected Half, BFloat16 or Float on CUDA");
   feature.tensor = tensor->contiguous();
   feature.operand.data = feature.tensor.const_data_ptr();
@@ -139,6 +140,11 @@ inline Feature feature_of(const OptionalTensor& tensor, const char* name, Target
   feature.operand.len = 1;
   for (int64_t d = 1; d < tensor->dim(); ++d) feature.operand.len *= tensor->size(d);
   return feature;
+}
+
+// Of the types that the device's back end has.
+inline Feature feature_of(const OptionalTensor& tensor, const char* name, Target target, const at::Device& device) {
+  return feature_of(tensor, name, target, device, backend_of(device).has_double);
 }
 
 inline void check_operands_present(Op op, const Feature& lhs, const Feature& rhs, c10::string_view op_name) {

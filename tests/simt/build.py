@@ -127,6 +127,11 @@ def _torch_flags():
     return compiling, [f"-L{libraries}", f"-Wl,-rpath,{libraries}", "-lc10", "-ltorch_cpu", "-ltorch"]
 
 
+def kernel_sources(types=tuple(build_sources.TYPES)) -> list[Path]:
+    """Those of the benchmarks' yardsticks too: one library has all."""
+    return [*build_sources.cuda_kernels(types), *build_sources.cuda_yardsticks()[1]]
+
+
 def object_name(source: Path) -> str:
     return f"{source.parent.name}.{source.name}.o"
 
@@ -176,6 +181,7 @@ class Ninja:
 
 def _all_bindings():
     sources = [*build_sources.operators(), *build_sources.cuda_bindings(), HERE / "chunks.cc"]
+    sources += [*build_sources.yardsticks(), *build_sources.cuda_yardsticks()[0]]
     return build_sources.write(BUILD / "bindings" / "all.cpp", build_sources.include_all(sources))
 
 
@@ -209,8 +215,8 @@ def _ninja_file():
     runtime = ninja.compile("runtime", sources("tests/simt/*.cpp"), machine)
     selftest = ninja.compile("selftest", [HERE / "selftest.cu"], kernel(SANITIZERS))
     ninja.library(SELFTEST, "selftest", selftest, runtime, [])
-    rest = build_sources.cuda_kernels([name for name in build_sources.TYPES if name not in AS_FP16])
-    as_fp16 = [source for source in build_sources.cuda_kernels() if source not in rest]
+    rest = kernel_sources([name for name in build_sources.TYPES if name not in AS_FP16])
+    as_fp16 = [source for source in kernel_sources() if source not in rest]
     # Only kernels count lines: they are what coverage.py reports.
     kernels = ninja.compile("kernels", rest, [*kernel(SANITIZERS), "--coverage"])
     kernels += ninja.compile("kernels", as_fp16, [*kernel(["-fsanitize=address"]), "--coverage"])

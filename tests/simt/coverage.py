@@ -27,11 +27,12 @@ from simt import build
 
 OBJECTS = build.BUILD / "kernels"
 SOURCES = build.ROOT / "csrc" / "cuda" / "kernels"
+YARDSTICKS = build.ROOT / "benchmarks" / "yardsticks"
 
 
 @dataclass
 class Coverage:
-    files: dict[str, dict[int, bool]]  # by path below SOURCES: line number -> whether it ran
+    files: dict[str, dict[int, bool]]  # by folder and name: line number -> whether it ran
     kernels: dict[str, bool]  # instantiation -> whether it was launched
 
     @property
@@ -86,7 +87,7 @@ def _names_of_kernels():
     return {
         name
         for pattern in ("*.cu", "*.cuh")
-        for path in SOURCES.rglob(pattern)
+        for path in (*SOURCES.rglob(pattern), *YARDSTICKS.glob(pattern))
         for name in kernel.findall(path.read_text())
     }
 
@@ -104,17 +105,17 @@ def _gcov(notes: Path):
     for report in filter(None, done.stdout.splitlines()):
         for file in json.loads(report)["files"]:
             path = (build.ROOT / file["file"]).resolve()
-            if SOURCES not in path.parents:
+            if SOURCES not in path.parents and path.parent != YARDSTICKS:
                 continue
             for line in file["lines"]:
-                lines[str(path.relative_to(SOURCES))][line["line_number"]] |= line["count"] > 0
+                lines[f"{path.parent.name}/{path.name}"][line["line_number"]] |= line["count"] > 0
             for function in file["functions"]:
                 functions[function["demangled_name"]] |= function["execution_count"] > 0
     return lines, functions
 
 
 def measure() -> Coverage:
-    objects = (OBJECTS / build.object_name(source) for source in build.build_sources.cuda_kernels())
+    objects = (OBJECTS / build.object_name(source) for source in build.kernel_sources())
     notes = [path for path in (path.with_suffix(".gcno") for path in objects) if path.exists()]
     files = defaultdict(lambda: defaultdict(bool))
     kernels = defaultdict(bool)

@@ -1,6 +1,6 @@
 // gather_limit on CUDA: checks and allocation.
 
-#include "kernels/yardsticks/gather_limit.h"
+#include "gather_limit.h"
 
 #include <ATen/ops/empty.h>
 #include <c10/core/DeviceGuard.h>
@@ -9,8 +9,8 @@
 
 #include <algorithm>
 
-#include "../ops/checks.h"
-#include "stream.h"
+#include "../../csrc/cuda/stream.h"
+#include "../../csrc/ops/checks.h"
 
 namespace halfgnn::cuda {
 namespace {
@@ -56,6 +56,6 @@ Tensor gather_words(const Tensor& indices, const Tensor& feat, int64_t tile_byte
 
 }  // namespace
 
-TORCH_LIBRARY_IMPL(halfgnn, HALFGNN_CUDA_KEY, m) { m.impl("gather_limit", &gather_words); }
+TORCH_LIBRARY_IMPL(halfgnn_yardsticks, HALFGNN_CUDA_KEY, m) { m.impl("gather_limit", &gather_words); }
 
 }  // namespace halfgnn::cuda

@@ -2,7 +2,7 @@
 // launchers.
 #pragma once
 
-#include "../core/launch.h"
+#include "../../csrc/cuda/kernels/core/launch.h"
 
 namespace halfgnn::cuda {
 

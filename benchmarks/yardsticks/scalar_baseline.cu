@@ -3,8 +3,8 @@
 
 #include "scalar_baseline.h"
 
-#include "../core/types.cuh"
-#include "../core/vector.cuh"
+#include "../../csrc/cuda/kernels/core/types.cuh"
+#include "../../csrc/cuda/kernels/core/vector.cuh"
 
 namespace halfgnn::cuda {
 namespace {

@@ -5,7 +5,7 @@
 // what holds for all launchers, but for accuracy.
 #pragma once
 
-#include "../core/launch.h"
+#include "../../csrc/cuda/kernels/core/launch.h"
 
 namespace halfgnn::cuda {
 

@@ -1,6 +1,6 @@
 // scalar_spmm and scalar_sddmm on CUDA: checks and allocation.
 
-#include "kernels/yardsticks/scalar_baseline.h"
+#include "scalar_baseline.h"
 
 #include <ATen/ops/empty.h>
 #include <ATen/ops/zeros.h>
@@ -8,13 +8,14 @@
 #include <c10/cuda/CUDAException.h>
 #include <torch/library.h>
 
-#include "../ops/checks.h"
-#include "stream.h"
+#include "../../csrc/cuda/stream.h"
+#include "../../csrc/ops/checks.h"
 
 namespace halfgnn::cuda {
 namespace {
 
 using Pair = std::tuple<Tensor, Tensor>;
+constexpr bool kHasDouble = false;
 
 void check_equal_types(const Feature& lhs, const Feature& rhs) {
   TORCH_CHECK_TYPE(lhs.operand.type == rhs.operand.type, "lhs_data has dtype ", lhs.tensor.scalar_type(),
@@ -45,7 +46,7 @@ Pair scalar_spmm_op(const Tensor& indptr, const Tensor& indices, const OptionalT
                     "'; expected sum, or max of a copy");
   args.topology = topology_of(indptr, indices, edge_ids, indices.numel());
   const auto operand = [&](bool is_read, const OptionalTensor& data, const char* name, Target target) {
-    return feature_of(is_read ? data : std::nullopt, name, target, indptr.device());
+    return feature_of(is_read ? data : std::nullopt, name, target, indptr.device(), kHasDouble);
   };
   const Feature lhs = operand(reads_lhs(args.op), lhs_data, "lhs_data", Target::kCol);
   const Feature rhs = operand(reads_rhs(args.op), rhs_data, "rhs_data", Target::kEdge);
@@ -76,8 +77,8 @@ Tensor scalar_sddmm_op(const Tensor& src, const Tensor& dst, c10::string_view op
   args.op = parse_op(op_name, true);
   TORCH_CHECK_VALUE(reads_lhs(args.op) && reads_rhs(args.op), "op is '", op_name,
                     "'; expected one of add, sub, mul, div, dot");
-  const Feature lhs = feature_of(lhs_data, "lhs_data", parse_target(lhs_target, false), src.device());
-  const Feature rhs = feature_of(rhs_data, "rhs_data", parse_target(rhs_target, false), src.device());
+  const Feature lhs = feature_of(lhs_data, "lhs_data", parse_target(lhs_target, false), src.device(), kHasDouble);
+  const Feature rhs = feature_of(rhs_data, "rhs_data", parse_target(rhs_target, false), src.device(), kHasDouble);
   check_equal_types(lhs, rhs);
   check_edge_rows(lhs, "lhs_data", src.numel());
   check_edge_rows(rhs, "rhs_data", src.numel());
@@ -104,7 +105,7 @@ Tensor scalar_sddmm_op(const Tensor& src, const Tensor& dst, c10::string_view op
 
 }  // namespace
 
-TORCH_LIBRARY_IMPL(halfgnn, HALFGNN_CUDA_KEY, m) {
+TORCH_LIBRARY_IMPL(halfgnn_yardsticks, HALFGNN_CUDA_KEY, m) {
   m.impl("scalar_spmm", &scalar_spmm_op);
   m.impl("scalar_sddmm", &scalar_sddmm_op);
 }

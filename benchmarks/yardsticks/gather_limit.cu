@@ -4,7 +4,7 @@
 
 #include "gather_limit.h"
 
-#include "../core/ids.cuh"
+#include "../../csrc/cuda/kernels/core/ids.cuh"
 
 namespace halfgnn::cuda {
 namespace {
