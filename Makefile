@@ -29,7 +29,8 @@ MAKEFLAGS += -j2
 # Without bytecode of 160 MB of Python, of which little is ever imported.
 PIP := $(PY) -m pip install -q --disable-pip-version-check --no-compile
 
-SOURCES := $(wildcard csrc/*.cpp csrc/*/*.cpp csrc/*/*.h csrc/*/*.cu csrc/*/*.cuh) setup.py cuda_toolkit.py
+CXX_SOURCES := $(shell find csrc benchmarks/yardsticks -name '*.cpp' -o -name '*.h' -o -name '*.cu' -o -name '*.cuh')
+SOURCES := $(CXX_SOURCES) setup.py build_sources.py cuda_toolkit.py
 
 # One architecture and PTX for newer ones: a quarter of the compilation. `pip install` builds for all.
 TORCH_CUDA_ARCH_LIST ?= 9.0+PTX
@@ -67,7 +68,7 @@ test-matrix:
 check: $(VENV)/test
 	$(PY) -m ruff check .
 	$(PY) -m ruff format --check .
-	$(VENV)/bin/clang-format --dry-run --Werror $(wildcard csrc/*.cpp csrc/*/*.cpp csrc/*/*.h csrc/*/*.cu csrc/*/*.cuh)
+	$(VENV)/bin/clang-format --dry-run --Werror $(CXX_SOURCES)
 	$(PY) -m mypy
 
 mutants: $(VENV)/test halfgnn/_C.so
@@ -133,4 +134,4 @@ $(VENV)/test: requirements/test.txt $(VENV)/demo
 	touch $@
 
 clean:
-	rm -rf build halfgnn/_C.so halfgnn/_C.json
+	rm -rf build halfgnn/_C.so halfgnn/_C.json benchmarks/yardsticks/_yardsticks.so benchmarks/yardsticks/_yardsticks.json

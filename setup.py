@@ -1,4 +1,5 @@
-"""Builds halfgnn/_C.so: operators, CPU kernels and, where a CUDA toolkit is found, CUDA kernels.
+"""Builds halfgnn/_C.so: operators, CPU kernels and, where a CUDA toolkit is found, CUDA kernels. In a checkout also the
+benchmarks' yardsticks (benchmarks/yardsticks/_yardsticks.so), which are not shipped.
 
 The library has no Python symbols (torch.ops.load_library loads it), so one build serves every Python, and one wheel. It fits
 only the torch that it was built for: halfgnn/_C.json beside it says which (halfgnn/_library.py compares), and so does the
@@ -8,7 +9,6 @@ MAX_JOBS as for any PyTorch extension; DEBUG=1 makes warnings errors; HALFGNN_SA
 AddressSanitizer and UBSan, to be loaded with their libraries preloaded.
 """
 
-import glob
 import json
 import os
 import sys
@@ -23,11 +23,13 @@ except ImportError:  # setuptools before 70.1
 
 ROOT = os.path.dirname(os.path.abspath(__file__))
 sys.path.insert(0, ROOT)
+import build_sources  # noqa: E402
 import cuda_toolkit  # noqa: E402
 
 OLDEST_PYTHON = (3, 10)
 OLDEST_TORCH = (2, 4)
 WITHOUT_TORCH = {"sdist", "egg_info"}
+SHIPPING = {"bdist_wheel", "develop", "editable_wheel", "install"}
 WITH_TORCH = {"bdist_wheel", "build", "build_ext", "develop", "dist_info", "editable_wheel", "install"}
 NO_TORCH = """halfgnn is compiled against the torch that is installed, but this build sees no torch.
 pip builds in an environment of its own unless told otherwise: install torch if you have not, and then type
@@ -41,8 +43,6 @@ SANITIZERS = [
     "-fno-sanitize=vptr,null,object-size,pointer-overflow,nonnull-attribute,returns-nonnull-attribute",
     "-fno-sanitize-recover=all",
 ]
-# Compiled once an instruction set, without PyTorch's headers.
-CPU_KERNELS = ("kernels_default", "kernels_avx2", "attention_default", "attention_avx2")
 
 
 def import_torch():
@@ -87,17 +87,19 @@ def cuda_home():
 
 
 def together(name, files):
-    """A file that includes these: reading PyTorch's headers is most of their compilation, and is done once.
+    """One source that includes these, for each torch: ninja does not see that headers of PyTorch have changed.
 
-    One for each torch: ninja does not see that headers of PyTorch have changed.
+    It also says which dispatch keys there are kernels for.
     """
+    keys = "#define HALFGNN_CPU_KEY CPU\n" + ("#define HALFGNN_CUDA_KEY CUDA\n" if CUDA_HOME else "")
     path = os.path.join("build", "fuzz" if SANITIZE else "", f"torch-{torch.__version__}", f"{name}.cpp")
-    text = "".join(f'#include "{os.path.abspath(file)}"\n' for file in sorted(files))
-    os.makedirs(os.path.dirname(path), exist_ok=True)
-    written = Path(path)
-    if not written.exists() or written.read_text() != text:  # ninja looks at the time
-        written.write_text(text)
+    build_sources.write(Path(path), keys + build_sources.include_all(files))
     return path
+
+
+def relative(files):
+    """Objects lie where their sources do, below the folder of the build."""
+    return [os.path.relpath(file, ROOT) for file in files]
 
 
 def prefix_maps():
@@ -107,31 +109,32 @@ def prefix_maps():
     return [f"-ffile-prefix-map={ROOT}/=", *(f"-ffile-prefix-map={path}=torch" for path in of_torch)]
 
 
-def extension() -> Extension:
+def cxx_flags():
     # BuildExtension adds the C++ standard that this torch asks for. System headers: their warnings are not ours.
-    cxx = ["-O3", "-g0", "-fopenmp", "-fvisibility=hidden", "-Wall", "-Wextra", "-Wno-psabi"]
-    cxx += [f"-isystem{path}" for path in include_paths()] + (["-Werror"] if DEBUG else [])
-    cxx += prefix_maps()
-    kernels = [f"csrc/cpu/{name}.cpp" for name in CPU_KERNELS]
-    bindings = set(glob.glob("csrc/cpu/*.cpp")) - set(kernels)
-    operators = ["csrc/library.cpp", *glob.glob("csrc/common/*.cpp"), *glob.glob("csrc/ops/*.cpp")]
+    flags = ["-O3", "-g0", "-fopenmp", "-fvisibility=hidden", "-Wall", "-Wextra", "-Wno-psabi"]
+    flags += [f"-isystem{path}" for path in include_paths()] + (["-Werror"] if DEBUG else [])
+    flags += prefix_maps()
+    if SANITIZE:
+        flags += ["-O1", "-g1", "-fno-omit-frame-pointer", *SANITIZERS]
+    if CUDA_HOME:
+        flags.append(f"-isystem{os.path.join(CUDA_HOME, 'include')}")
+    return flags
+
+
+def extension(name, sources) -> Extension:
     # No torch_python, and no OpenMP of our own: symbols resolve to the runtime that torch brings, so threads are shared.
     libraries = ["c10", "torch_cpu", "torch"]
-    compile_args, link_args = {"cxx": cxx}, []
+    compile_args, link_args = {"cxx": cxx_flags()}, []
     if SANITIZE:
-        cxx += ["-O1", "-g1", "-fno-omit-frame-pointer", *SANITIZERS]
         link_args += SANITIZERS
     if CUDA_HOME:
-        bindings |= set(glob.glob("csrc/cuda/*.cpp"))
-        kernels += sorted(glob.glob("csrc/kernels/*.cu"))
-        cxx.append(f"-isystem{os.path.join(CUDA_HOME, 'include')}")
         libraries.append("c10_cuda")
         maps = [f"-Xcompiler={flag}" for flag in prefix_maps()]
         compile_args["nvcc"] = [*cuda_toolkit.nvcc_flags(CUDA_HOME, debug=DEBUG), *maps]
         link_args += cuda_toolkit.cudart_link_args(CUDA_HOME)
     return Extension(
-        "halfgnn._C",
-        [together("operators", operators), together("bindings", bindings), *kernels],
+        name,
+        sources,
         library_dirs=library_paths(),
         libraries=libraries,
         extra_compile_args=compile_args,
@@ -140,9 +143,29 @@ def extension() -> Extension:
     )
 
 
+def operators() -> Extension:
+    bindings, kernels = build_sources.cpu_bindings(), build_sources.cpu_kernels()
+    if CUDA_HOME:
+        bindings += build_sources.cuda_bindings()
+        kernels += build_sources.cuda_kernels()
+    files = [together("operators", build_sources.operators()), together("bindings", bindings), *relative(kernels)]
+    return extension("halfgnn._C", files)
+
+
+def yardsticks() -> list[Extension]:
+    """For the benchmarks and their tests: built by setup.py's own commands, and no part of a wheel or an installation."""
+    if SANITIZE or not {"build", "build_ext"} & set(sys.argv) or SHIPPING & set(sys.argv):
+        return []
+    bindings, kernels = build_sources.yardsticks(), []
+    if CUDA_HOME:
+        cuda_bindings, kernels = build_sources.cuda_yardsticks()
+        bindings += cuda_bindings
+    return [extension("benchmarks.yardsticks._yardsticks", [together("yardsticks", bindings), *relative(kernels)])]
+
+
 def build_command():
     class Build(BuildExtension):
-        """Names the library _C.so whatever the Python, and writes beside it what it was built for."""
+        """Names a library _C.so whatever the Python, and writes beside it what it was built for."""
 
         def get_ext_filename(self, fullname):
             return os.path.join(*fullname.split(".")) + ".so"
@@ -155,6 +178,14 @@ def build_command():
             super().run()
             for ext in self.extensions:  # in the checkout too, with --inplace
                 Path(self._facts(self.get_ext_fullpath(ext.name))).write_text(json.dumps(built_for(), indent=1) + "\n")
+
+        def build_extension(self, ext):
+            """In a folder of its own: ninja has one file in each."""
+            folder = self.build_temp
+            if ext.name != "halfgnn._C":
+                self.build_temp = os.path.join(folder, ext.name)
+            super().build_extension(ext)
+            self.build_temp = folder
 
         @staticmethod
         def _facts(library):
@@ -187,7 +218,7 @@ else:
     from torch.utils.cpp_extension import BuildExtension, include_paths, library_paths
 
     setup(
-        ext_modules=[extension()],
+        ext_modules=[operators(), *yardsticks()],
         install_requires=[f"torch=={written(release_of(torch))}.*"],
         cmdclass={"build_ext": build_command(), "bdist_wheel": Wheel},
     )

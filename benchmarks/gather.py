@@ -6,6 +6,8 @@ gather can be faster than in whole rows, so a few tiles are tried and the fastes
 
 from __future__ import annotations
 
+from collections.abc import Callable
+
 import torch
 from torch import Tensor
 
@@ -18,13 +20,17 @@ RESIDENT = "gather limit, resident"
 TILES = (0, 128, 256)  # bytes of a row; 0: whole rows
 
 
-def _has_kernel(device: str) -> bool:
-    return torch._C._dispatch_has_kernel_for_dispatch_key("halfgnn::gather_limit", device.upper())
+def _operator() -> Callable[..., Tensor]:
+    try:
+        from .yardsticks import gather_limit
+    except ImportError as error:
+        raise Unavailable(str(error)) from None
+    return gather_limit
 
 
 def _fastest_tile(indices: Tensor, feat: Tensor) -> int:
     """Tries each tile on what there is."""
-    operator, clock = torch.ops.halfgnn.gather_limit, GpuClock(cold=False)
+    operator, clock = _operator(), GpuClock(cold=False)
     row_bytes = feat.shape[1] * feat.element_size()
     seconds = {}
     for tile in TILES:
@@ -46,8 +52,9 @@ def contestant(
     made = Contestant(name, dtype, lambda: None, bytes_moved=graph.num_edges * (row_bytes + graph.src.element_size()))
 
     def make():
-        if graph.device != "cuda" or not _has_kernel(graph.device):
+        if graph.device != "cuda":
             raise Unavailable("the pure gather is a CUDA kernel")
+        operator = _operator()
         if row_bytes % 16:
             raise Unavailable(f"rows of {row_bytes} bytes are no whole number of vectors")
         indices = (graph.halfgnn.csr() if by_src else graph.halfgnn.csc()).indices
@@ -56,7 +63,7 @@ def contestant(
             indices, x = indices % rows, x[:rows]
         tile = _fastest_tile(indices, x)
         made.note = f"tiles of {tile} bytes" if tile else "whole rows"
-        return lambda: torch.ops.halfgnn.gather_limit(indices, x, tile)
+        return lambda: operator(indices, x, tile)
 
     made.make = make
     return made

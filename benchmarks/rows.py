@@ -159,7 +159,17 @@ def commit() -> str:
     name = _git("rev-parse", "--short=12", "--verify", "HEAD")
     if not name:
         return os.environ.get("HALFGNN_COMMIT", "unknown")
-    changed = _git("status", "--porcelain", "--", "halfgnn", "csrc", "benchmarks/*.py", "setup.py")
+    changed = _git(
+        "status",
+        "--porcelain",
+        "--",
+        "halfgnn",
+        "csrc",
+        "benchmarks/*.py",
+        "benchmarks/yardsticks",
+        "setup.py",
+        "build_sources.py",
+    )
     return name + ("+" if changed else "")
 
 

@@ -1,5 +1,5 @@
-// Every operator schema of halfgnn, and nothing else. Back ends register their kernels in csrc/cpu and csrc/cuda; fake
-// kernels, autograd and autocast are in halfgnn/ops.
+// Every operator schema of halfgnn, and for which dispatch keys csrc/ops has kernels: those of the back ends of this
+// build. Fake kernels, autograd and autocast are in halfgnn/ops.
 //
 // Topology arguments. `indptr` (rows + 1), `indices` (E) and `edge_ids` (E, absent when edge data is already stored in
 // this order) are a compressed adjacency, int32 or int64. CSC: rows are destinations, indices are sources. CSR: rows
@@ -11,6 +11,8 @@
 // fp64).
 
 #include <torch/library.h>
+
+#include "ops/register.h"
 
 TORCH_LIBRARY(halfgnn, m) {
   // Stable counting sort of an edge list by `row`: edge_ids is the permutation, indices = col[edge_ids].
@@ -56,7 +58,7 @@ TORCH_LIBRARY(halfgnn, m) {
   m.def("segment_reduce(Tensor offsets, Tensor value, str reduce) -> (Tensor out, Tensor arg)");
   m.def("segment_reduce_backward(Tensor offsets, Tensor grad, Tensor? arg, str reduce, SymInt num_rows) -> Tensor");
 
-  // Fused attentions (csrc/common/attention.h): logits, softmax over the in-edges of each node and head, dropout,
+  // Fused attentions (csrc/core/attention.h): logits, softmax over the in-edges of each node and head, dropout,
   // weighted sum, with nothing of size E x H kept. Features (N, H, D), logits (N, H). seed: (2,) int64, what dropout
   // draws from; the backward is given the forward's. save: also what the backward reads; precise: with it what rounding
   // out lost. What is not there comes back empty. The forward takes CSC, gat_attention_backward CSR, the
@@ -98,20 +100,27 @@ TORCH_LIBRARY(halfgnn, m) {
   // a synchronisation, its row becomes bytes of 0xFF (nan, or -1) and nothing is read. num_threads: how many threads
   // copy on the CPU, 0 for PyTorch's own.
   m.def("gather_rows(Tensor table, Tensor ids, Tensor(a!) out, int num_threads=0) -> ()");
-
-  // A measuring aid, CUDA only: reads the rows of feat (N, F) that `indices` names, as gspmm does, and nothing else.
-  // Rows are a multiple of 16 bytes; tile_bytes of each, at most 512 (0), are gathered for all edges before the next.
-  // The exclusive or of the words returned, of which there are as many as suits the kernel, is that of the words read.
-  m.def("gather_limit(Tensor indices, Tensor feat, int tile_bytes=0) -> Tensor");
-
-  // Competitors for the benchmarks, CUDA only: the algorithm of DGL's kernels for half precision, with its rounding in
-  // between. gspmm of copy_lhs, copy_rhs (sum, max) and mul (sum; weights of lhs's shape, or one for all of its last
-  // dimension), CSC; arg: what won, a node or an edge. gsddmm of add, sub, mul, div and dot of equal shapes, on a list
-  // of edges, whose order is that of edge data.
-  m.def(
-      "scalar_spmm(Tensor indptr, Tensor indices, Tensor? edge_ids, str op, str reduce, Tensor? lhs, Tensor? rhs) "
-      "-> (Tensor out, Tensor arg)");
-  m.def(
-      "scalar_sddmm(Tensor src, Tensor dst, str op, Tensor lhs, Tensor rhs, str lhs_target, str rhs_target) -> "
-      "Tensor");
 }
+
+namespace halfgnn {
+namespace {
+
+void register_operators(torch::Library& m) {
+  register_attention(m);
+  register_edge_softmax(m);
+  register_gather_rows(m);
+  register_graph(m);
+  register_sddmm(m);
+  register_segment_reduce(m);
+  register_spmm(m);
+}
+
+}  // namespace
+}  // namespace halfgnn
+
+#ifdef HALFGNN_CPU_KEY
+TORCH_LIBRARY_IMPL(halfgnn, HALFGNN_CPU_KEY, m) { halfgnn::register_operators(m); }
+#endif
+#ifdef HALFGNN_CUDA_KEY
+TORCH_LIBRARY_IMPL(halfgnn, HALFGNN_CUDA_KEY, m) { halfgnn::register_operators(m); }
+#endif

@@ -9,7 +9,7 @@ import torch
 
 sys.path.insert(0, str(Path(__file__).resolve().parent.parent))
 
-from benchmarks import baselines, graphs, rivals, rows, runner, timing, verify
+from benchmarks import baselines, graphs, rivals, rows, runner, timing, verify, yardsticks
 from benchmarks.baselines import ALL, NAMES, OPERATORS, Problem, Unavailable, imports, registry
 from benchmarks.case import Case, Config, directed
 from halfgnn import reference
@@ -148,9 +148,7 @@ def test_an_unknown_operator_is_refused():
         registry.Competitor("x", "x").does("copy_u_mean")
 
 
-@pytest.mark.skipif(
-    torch._C._dispatch_has_kernel_for_dispatch_key("halfgnn::scalar_spmm", "CPU"), reason="CUDA's kernels are simulated"
-)
+@pytest.mark.skipif(yardsticks.has_kernels("cpu"), reason="CUDA's kernels are simulated")
 def test_the_algorithm_of_dgl_is_for_gpus():
     (algorithm,) = (competitor for competitor in ALL if competitor.name == "dgl algorithm")
     problem = problem_of("copy_u_sum")

@@ -155,7 +155,7 @@ def kernels_of(tmp_path_factory):
             file.seek(0)
             if kept := file.read():
                 return pickle.loads(kept)
-            kernels = disassembly.read_kernels(_library._PATH, arch, rules.min_loads)
+            kernels = disassembly.read_library(_library._PATH, arch, rules.min_loads)
             pickle.dump(kernels, file)
             return kernels
 

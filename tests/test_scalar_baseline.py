@@ -1,21 +1,21 @@
 """The competitors scalar_spmm and scalar_sddmm: right but for the rounding that they have in common with DGL's kernels."""
 
+import sys
+from pathlib import Path
+
 import pytest
 import support
 import torch
 from support import IDTYPES
 
+sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
+from benchmarks.yardsticks import has_kernels, scalar_sddmm, scalar_spmm
 from halfgnn import reference
 
-raw = torch.ops.halfgnn
 DTYPES = [*support.HALVES, torch.float32]
 
 
-def has_kernel(device):
-    return torch._C._dispatch_has_kernel_for_dispatch_key("halfgnn::scalar_spmm", device.upper())
-
-
-DEVICES = [device for device in support.DEVICES if has_kernel(device)]
+DEVICES = [device for device in support.DEVICES if has_kernels(device)]
 # Every third of them has edges.
 GRAPHS = ("random", "skewed", "star", "duplicates", "bipartite", "edgeless", "no_source", "no_destination", "empty")
 TYPES = [(dtype, idtype) for dtype in DTYPES for idtype in IDTYPES]
@@ -39,7 +39,7 @@ def assert_near(result, truth, magnitude, roundings, sums=0):
 
 
 def check_spmm(g, op, reduce, lhs, rhs):
-    out, arg = raw.scalar_spmm(*g.csc(), op, reduce, lhs, rhs)
+    out, arg = scalar_spmm(*g.csc(), op, reduce, lhs, rhs)
     operands = [None if x is None else x.double() for x in (lhs, rhs)]
     truth = reference.gspmm(g, op, reduce, *operands)
     if reduce == "max":
@@ -90,7 +90,7 @@ def test_dots(device, shape):
         src, dst = g.edges()
         x = support.randn(g.num_src, *shape, dtype=dtype, device=device)
         y = support.randn(g.num_dst, *shape, dtype=dtype, device=device)
-        out = raw.scalar_sddmm(src, dst, "dot", x, y, "u", "v")
+        out = scalar_sddmm(src, dst, "dot", x, y, "u", "v")
         truth = reference.gsddmm(g, "dot", x.double(), y.double())
         magnitude = reference.gsddmm(g, "dot", x.double().abs(), y.double().abs())
         assert_near(out, truth, magnitude, roundings=shape[-1] if shape[-1] < 32 else 10)
@@ -105,7 +105,7 @@ def test_other_operators_and_targets(device, op, targets):
         x, y = (
             support.away_from_zero(support.rows_of(g, target), 3, 6, dtype=dtype, device=device) for target in targets
         )
-        out = raw.scalar_sddmm(*g.edges(), op, x, y, *targets)
+        out = scalar_sddmm(*g.edges(), op, x, y, *targets)
         truth = reference.gsddmm(g, op, x.double(), y.double(), *targets)
         magnitude = reference.gsddmm(g, "dot" if op == "dot" else "mul", x.abs().double(), y.abs().double(), *targets)
         assert_near(out, truth, magnitude, roundings=6 if op == "dot" else 1)
@@ -117,13 +117,13 @@ def test_messages_and_dots_are_rounded_in_between(device):
     g = support.make_graph("duplicates", torch.int64, device)
     weights = torch.tensor([256.0, -256.0], device=device).half().repeat(4)[: g.num_edges].unsqueeze(1)
     x = torch.full((g.num_src, 1), 256.0, dtype=torch.float16, device=device)
-    assert not raw.scalar_spmm(*g.csc(), "mul", "sum", x, weights)[0].isfinite().all()
+    assert not scalar_spmm(*g.csc(), "mul", "sum", x, weights)[0].isfinite().all()
     assert reference.gspmm(g, "mul", "sum", x.double(), weights.double()).isfinite().all()
     for width in (2, 64):
         left = torch.zeros(g.num_src, width, dtype=torch.float16, device=device)
         right = torch.zeros(g.num_dst, width, dtype=torch.float16, device=device)
         left[:, :2], right[:, 0], right[:, 1] = 256, 256, -256
-        assert raw.scalar_sddmm(*g.edges(), "dot", left, right, "u", "v").isnan().all()
+        assert scalar_sddmm(*g.edges(), "dot", left, right, "u", "v").isnan().all()
 
 
 @pytest.mark.parametrize("device", DEVICES)
@@ -134,7 +134,7 @@ def test_refuses_what_it_cannot_do(device):
     w = support.randn(g.num_edges, 4, 1, dtype=torch.float16, device=device)
 
     def spmm(op, reduce, lhs, rhs):
-        return raw.scalar_spmm(*g.csc(), op, reduce, lhs, rhs)
+        return scalar_spmm(*g.csc(), op, reduce, lhs, rhs)
 
     for call, error, message in (
         (lambda: spmm("add", "sum", x, w), ValueError, "op is 'add'; expected copy_lhs, copy_rhs or mul"),
@@ -145,24 +145,24 @@ def test_refuses_what_it_cannot_do(device):
         (lambda: spmm("mul", "sum", x, w[1:]), ValueError, "rows, one an edge"),
         (lambda: spmm("mul", "sum", x, None), ValueError, "rhs_data is None"),
         (lambda: spmm("copy_lhs", "sum", x.int(), None), TypeError, "lhs_data has dtype Int"),
-        (lambda: raw.scalar_sddmm(src, dst, "copy_lhs", x, x, "u", "v"), ValueError, "op is 'copy_lhs'"),
-        (lambda: raw.scalar_sddmm(src, dst, "dot", x, x[:, :1], "u", "v"), ValueError, "expected equal shapes"),
-        (lambda: raw.scalar_sddmm(src, dst, "dot", x, x, "u", "w"), ValueError, "target is 'w'"),
-        (lambda: raw.scalar_sddmm(src, dst, "dot", x, x.float(), "u", "v"), TypeError, "expected equal dtypes"),
-        (lambda: raw.scalar_sddmm(src, dst.int(), "dot", x, x, "u", "v"), TypeError, "expected equal dtypes"),
-        (lambda: raw.scalar_sddmm(src, dst, "sub", w[1:], x, "e", "v"), ValueError, "rows, one an edge"),
+        (lambda: scalar_sddmm(src, dst, "copy_lhs", x, x, "u", "v"), ValueError, "op is 'copy_lhs'"),
+        (lambda: scalar_sddmm(src, dst, "dot", x, x[:, :1], "u", "v"), ValueError, "expected equal shapes"),
+        (lambda: scalar_sddmm(src, dst, "dot", x, x, "u", "w"), ValueError, "target is 'w'"),
+        (lambda: scalar_sddmm(src, dst, "dot", x, x.float(), "u", "v"), TypeError, "expected equal dtypes"),
+        (lambda: scalar_sddmm(src, dst.int(), "dot", x, x, "u", "v"), TypeError, "expected equal dtypes"),
+        (lambda: scalar_sddmm(src, dst, "sub", w[1:], x, "e", "v"), ValueError, "rows, one an edge"),
     ):
         with pytest.raises(error, match=message):
             call()
 
 
-@pytest.mark.skipif(has_kernel("cpu"), reason="CUDA's kernels are simulated on the CPU")
+@pytest.mark.skipif(has_kernels("cpu"), reason="CUDA's kernels are simulated on the CPU")
 def test_there_are_none_on_the_cpu():
     g = support.make_graph("random")
     with pytest.raises(NotImplementedError, match="scalar_spmm"):
-        raw.scalar_spmm(*g.csc(), "copy_lhs", "sum", torch.ones(g.num_src, 8), None)
+        scalar_spmm(*g.csc(), "copy_lhs", "sum", torch.ones(g.num_src, 8), None)
     with pytest.raises(NotImplementedError, match="scalar_sddmm"):
-        raw.scalar_sddmm(*g.edges(), "add", torch.ones(g.num_src, 8), torch.ones(g.num_dst, 8), "u", "v")
+        scalar_sddmm(*g.edges(), "add", torch.ones(g.num_src, 8), torch.ones(g.num_dst, 8), "u", "v")
 
 
 def test_fake_kernels_have_the_shapes():
@@ -170,11 +170,11 @@ def test_fake_kernels_have_the_shapes():
     meta = [None if t is None else t.to("meta") for t in g.csc()]
     x = torch.empty(g.num_src, 3, 8, dtype=torch.float16, device="meta")
     y = torch.empty(g.num_dst, 3, 8, dtype=torch.float16, device="meta")
-    out, arg = raw.scalar_spmm(*meta, "copy_lhs", "max", x, None)
+    out, arg = scalar_spmm(*meta, "copy_lhs", "max", x, None)
     assert out.shape == arg.shape == (g.num_dst, 3, 8) and out.dtype == torch.float16 and arg.dtype == torch.int64
     edges = torch.empty(g.num_edges, 3, 1, dtype=torch.float16, device="meta")
-    out, arg = raw.scalar_spmm(*meta, "copy_rhs", "sum", None, edges)
+    out, arg = scalar_spmm(*meta, "copy_rhs", "sum", None, edges)
     assert out.shape == (g.num_dst, 3, 1) and arg.shape == (0,)
     ends = [t.to("meta") for t in g.edges()]
-    assert raw.scalar_sddmm(*ends, "dot", x, y, "u", "v").shape == (g.num_edges, 3, 1)
-    assert raw.scalar_sddmm(*ends, "add", x, y, "u", "v").shape == (g.num_edges, 3, 8)
+    assert scalar_sddmm(*ends, "dot", x, y, "u", "v").shape == (g.num_edges, 3, 1)
+    assert scalar_sddmm(*ends, "add", x, y, "u", "v").shape == (g.num_edges, 3, 8)

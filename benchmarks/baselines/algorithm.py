@@ -1,8 +1,9 @@
-"""The algorithm of DGL's kernels for half precision, by kernels of our own (csrc/kernels/scalar_baseline.h): for GPUs without DGL.
+"""The algorithm of DGL's kernels for half precision, by kernels of our own: for GPUs without DGL.
 
-It has what the kernels do: loads of one element, a thread a feature or a warp a dot, results cleared first and added to, edge
-data by ids though they be in order, a maximum's winners, an edge softmax of five operators. It lacks what the library does
-around them: tables of broadcasts that are copied to the GPU in every call, and checks.
+benchmarks/yardsticks/scalar_baseline.h has what the kernels do: loads of one element, a thread a feature or a warp a dot,
+results cleared first and added to, edge data by ids though they be in order, a maximum's winners, an edge softmax of five
+operators. It lacks what the library does around them: tables of broadcasts that are copied to the GPU in every call, and
+checks.
 """
 
 from __future__ import annotations
@@ -20,13 +21,12 @@ from .composed import COMPOSED, MESSAGES
 from .registry import ATTENTIONS, OPERATORS, Problem, Unavailable, check_messages, competitor
 
 
-def _operators(graph: BenchGraph) -> Any:
+def _operators(yardsticks: Any, graph: BenchGraph) -> Any:
     indptr, indices, edge_ids = graph.halfgnn.csc()
     if edge_ids is None:
         edge_ids = torch.arange(graph.num_edges, dtype=indptr.dtype, device=indptr.device)
-    raw = torch.ops.halfgnn
-    spmm = functools.partial(raw.scalar_spmm, indptr, indices, edge_ids)
-    sddmm = functools.partial(raw.scalar_sddmm, graph.src, graph.dst)
+    spmm = functools.partial(yardsticks.scalar_spmm, indptr, indices, edge_ids)
+    sddmm = functools.partial(yardsticks.scalar_sddmm, graph.src, graph.dst)
 
     def edge_softmax(logits: Tensor) -> Tensor:
         largest = spmm("copy_rhs", "max", None, logits)[0]
@@ -52,13 +52,17 @@ algorithm = competitor("dgl algorithm", everywhere=True)
 @algorithm.does(*OPERATORS)
 def _operator(problem: Problem, *operands: Tensor) -> Callable[..., Tensor]:
     device = problem.graph.device
-    if not torch._C._dispatch_has_kernel_for_dispatch_key("halfgnn::scalar_spmm", device.upper()):
+    try:
+        from .. import yardsticks
+    except ImportError as error:
+        raise Unavailable(str(error)) from None
+    if not yardsticks.has_kernels(device):
         raise Unavailable("its kernels are CUDA's")
     if problem.dtype == torch.float32 and (
         problem.op == "copy_u_sum" or (problem.op == "u_mul_e_sum" and problem.heads == 1)
     ):
         raise Unavailable("in fp32 DGL calls cuSPARSE for it")
-    operators = _operators(problem.graph)
+    operators = _operators(yardsticks, problem.graph)
     if problem.op not in ATTENTIONS:
         return getattr(operators, problem.op)
     check_messages(MESSAGES[problem.op] * problem.message_bytes, device)

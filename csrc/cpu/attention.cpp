@@ -5,8 +5,8 @@
 #include <memory>
 #include <new>
 
-#include "attention_table.h"
-#include "parallel.h"
+#include "kernels/attention_table.h"
+#include "threads.h"
 
 namespace halfgnn {
 namespace {

@@ -2,7 +2,7 @@
 // many there are.
 #pragma once
 
-#include "../common/attention.h"
+#include "../core/attention.h"
 
 namespace halfgnn::cpu {
 

@@ -1,16 +1,15 @@
 // The CPU back end: kernels of the processor's instruction set, rows divided among threads.
 
-#include "../common/backend.h"
+#include "backend.h"
 
-#include <ATen/Dispatch.h>
+#include <c10/util/Exception.h>
 
-#include "../ops/operators.h"
 #include "attention.h"
 #include "gather_rows.h"
-#include "kernels.h"
-#include "parallel.h"
+#include "kernels/kernels.h"
+#include "threads.h"
 
-namespace halfgnn {
+namespace halfgnn::cpu {
 namespace {
 
 void spmm_sum(const SpmmSumArgs& args) {
@@ -59,7 +58,9 @@ void check_offsets(const Topology& topology) {
   }
 }
 
-constexpr Backend kCpu{
+}  // namespace
+
+const Backend kBackend{
     /*has_double=*/true,
     [](DType type, int64_t dim) { return kernels().has_vector_kernel(type, dim); },
     [](DType type, int64_t heads, int64_t dim) { return kernels().has_sum_kernel(type, heads, dim); },
@@ -72,19 +73,14 @@ constexpr Backend kCpu{
     backward,
     edge_softmax<&KernelTable::edge_softmax>,
     edge_softmax<&KernelTable::edge_softmax_backward>,
-    cpu::gat_attention,
-    cpu::gat_attention_backward,
-    cpu::gatv2_attention,
-    cpu::gatv2_attention_backward,
-    cpu::dot_attention,
-    cpu::dot_attention_backward,
-    cpu::gather_rows,
+    gat_attention,
+    gat_attention_backward,
+    gatv2_attention,
+    gatv2_attention_backward,
+    dot_attention,
+    dot_attention_backward,
+    gather_rows,
     check_offsets,
 };
-const bool kAdded = add_backend(c10::kCPU, kCpu);
 
-}  // namespace
-
-TORCH_LIBRARY_IMPL(halfgnn, CPU, m) { register_operators(m); }
-
-}  // namespace halfgnn
+}  // namespace halfgnn::cpu

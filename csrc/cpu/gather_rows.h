@@ -1,7 +1,7 @@
 // gather_rows on the CPU.
 #pragma once
 
-#include "../common/arguments.h"
+#include "../core/arguments.h"
 
 namespace halfgnn::cpu {
 

@@ -1,18 +1,20 @@
 // Building compressed adjacencies on the CPU: stable counting sorts, O(edges + nodes), in parallel over ranges of
 // edges.
 
+#include "graph.h"
+
 #include <ATen/Dispatch.h>
 #include <ATen/ops/empty.h>
 #include <ATen/ops/empty_like.h>
 #include <ATen/Parallel.h>
-#include <torch/library.h>
+#include <c10/util/Exception.h>
 
 #include <vector>
 
-#include "../common/checks.h"
-
-namespace halfgnn {
+namespace halfgnn::cpu {
 namespace {
+
+using at::Tensor;
 
 // Stable counting sort of `keys` (n values in [0, buckets)): fills indptr (buckets + 1) and calls place(i, position)
 // for every i. Each of a few ranges of edges counts for itself; a prefix sum over (bucket, range) then tells every
@@ -59,9 +61,9 @@ void check_range(const I* keys, int64_t n, int64_t bound, const char* name) {
                     "; expected indices in [0, ", bound, ")");
 }
 
-std::tuple<Tensor, Tensor, Tensor> coo_to_csr(const Tensor& row_data, const Tensor& col_data, int64_t num_rows) {
-  check_coo(row_data, col_data);
-  check_count(num_rows, "num_rows");
+}  // namespace
+
+Csr coo_to_csr(const Tensor& row_data, const Tensor& col_data, int64_t num_rows) {
   const Tensor row = row_data.contiguous(), col = col_data.contiguous();
   Tensor indptr = at::empty({num_rows + 1}, row.options()), indices = at::empty_like(row),
          edge_ids = at::empty_like(row);
@@ -82,14 +84,11 @@ std::tuple<Tensor, Tensor, Tensor> coo_to_csr(const Tensor& row_data, const Tens
   return {indptr, indices, edge_ids};
 }
 
-std::tuple<Tensor, Tensor, Tensor> transpose(const Tensor& indptr, const Tensor& indices,
-                                             const OptionalTensor& edge_ids, int64_t num_cols) {
-  const int64_t n = indices.numel();
-  const Topology topology = topology_of(indptr, indices, edge_ids, n);
-  check_count(num_cols, "num_cols");
-  Tensor out_indptr = at::empty({num_cols + 1}, indptr.options()), out_indices = at::empty_like(indices),
+Csr transpose(const Topology& topology, const Tensor& indices, int64_t num_cols) {
+  const int64_t n = topology.num_edges;
+  Tensor out_indptr = at::empty({num_cols + 1}, indices.options()), out_indices = at::empty_like(indices),
          out_ids = at::empty_like(indices);
-  AT_DISPATCH_INDEX_TYPES(indptr.scalar_type(), "transpose", [&] {
+  AT_DISPATCH_INDEX_TYPES(indices.scalar_type(), "transpose", [&] {
     const auto* ptr = static_cast<const index_t*>(topology.indptr);
     const auto* cols = static_cast<const index_t*>(topology.indices);
     const auto* ids = static_cast<const index_t*>(topology.edge_ids);
@@ -115,11 +114,4 @@ std::tuple<Tensor, Tensor, Tensor> transpose(const Tensor& indptr, const Tensor&
   return {out_indptr, out_indices, out_ids};
 }
 
-}  // namespace
-
-TORCH_LIBRARY_IMPL(halfgnn, CPU, m) {
-  m.impl("coo_to_csr", &coo_to_csr);
-  m.impl("transpose", &transpose);
-}
-
-}  // namespace halfgnn
+}  // namespace halfgnn::cpu

@@ -1,6 +1,6 @@
 // The CUDA back end: every kernel on the current stream, with a workspace from PyTorch's allocator.
 
-#include "../common/backend.h"
+#include "backend.h"
 
 #include <ATen/ops/empty.h>
 #include <c10/cuda/CUDAException.h>
@@ -8,17 +8,17 @@
 
 #include <limits>
 
-#include "../kernels/backward.h"
-#include "../kernels/dot_attention.h"
-#include "../kernels/edge_softmax.h"
-#include "../kernels/gat_attention.h"
-#include "../kernels/gatv2_attention.h"
-#include "../kernels/graph.h"
-#include "../kernels/sddmm.h"
-#include "../kernels/spmm.h"
-#include "../ops/operators.h"
-#include "device.h"
 #include "gather_rows.h"
+#include "kernels/attention/dot_attention.h"
+#include "kernels/attention/gat_attention.h"
+#include "kernels/attention/gatv2_attention.h"
+#include "kernels/general/backward.h"
+#include "kernels/graph/graph.h"
+#include "kernels/sddmm/sddmm.h"
+#include "kernels/softmax/edge_softmax.h"
+#include "kernels/spmm/mul_backward.h"
+#include "kernels/spmm/spmm.h"
+#include "stream.h"
 
 namespace halfgnn::cuda {
 namespace {
@@ -77,7 +77,9 @@ void run(const Args& args) {
   C10_CUDA_CHECK(kLaunch(args, launch));
 }
 
-constexpr Backend kCuda{
+}  // namespace
+
+const Backend kBackend{
     /*has_double=*/false,
     [](DType type, int64_t dim) { return type != DType::kDouble && dim > 0; },
     [](DType type, int64_t heads, int64_t dim) { return type != DType::kDouble && heads * dim > 0; },
@@ -99,10 +101,5 @@ constexpr Backend kCuda{
     gather_rows,
     [](const Topology& topology) { C10_CUDA_CHECK(check_offsets(topology, Launch{current_stream()})); },
 };
-const bool kAdded = add_backend(kDevice, kCuda);
-
-}  // namespace
-
-TORCH_LIBRARY_IMPL(halfgnn, HALFGNN_CUDA_KEY, m) { register_operators(m); }
 
 }  // namespace halfgnn::cuda

@@ -5,8 +5,8 @@
 #include <c10/cuda/CUDAException.h>
 #include <cuda_runtime_api.h>
 
-#include "../kernels/gather_rows.h"
-#include "device.h"
+#include "kernels/graph/gather_rows.h"
+#include "stream.h"
 
 namespace halfgnn::cuda {
 namespace {

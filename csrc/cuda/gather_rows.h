@@ -1,7 +1,7 @@
 // gather_rows on CUDA.
 #pragma once
 
-#include "../common/arguments.h"
+#include "../core/arguments.h"
 
 namespace halfgnn::cuda {
 

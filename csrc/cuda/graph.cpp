@@ -6,19 +6,19 @@
 #include <ATen/ops/empty_like.h>
 #include <ATen/ops/sort.h>
 #include <ATen/ops/sum.h>
-#include <c10/core/DeviceGuard.h>
 #include <c10/cuda/CUDAException.h>
-#include <torch/library.h>
+#include <c10/util/Exception.h>
 
 #include <algorithm>
 #include <vector>
 
-#include "../common/checks.h"
-#include "../kernels/graph.h"
-#include "device.h"
+#include "kernels/graph/graph.h"
+#include "stream.h"
 
 namespace halfgnn::cuda {
 namespace {
+
+using at::Tensor;
 
 // The edges (row, col), numbered by `ids` or by their order, as an adjacency whose rows are `row`.
 struct Edges {
@@ -97,30 +97,21 @@ void check_num_edges(const Tensor& ids) {
 }  // namespace
 
 Csr coo_to_csr(const Tensor& row, const Tensor& col, int64_t num_rows, const SortLimits& limits) {
-  const c10::DeviceGuard guard(row.device());
-  check_coo(row, col);
-  check_count(num_rows, "num_rows");
   check_num_edges(row);
   return compress({row.contiguous(), col.contiguous(), nullptr, num_rows}, limits);
 }
-
-Csr transpose(const Tensor& indptr, const Tensor& indices, const OptionalTensor& edge_ids, int64_t num_cols,
-              const SortLimits& limits) {
-  const c10::DeviceGuard guard(indptr.device());
-  const Topology topology = topology_of(indptr, indices, edge_ids, indices.numel());
-  check_count(num_cols, "num_cols");
+Csr transpose(const Topology& topology, const Tensor& indices, int64_t num_cols, const SortLimits& limits) {
   check_num_edges(indices);
   Tensor row = at::empty_like(indices);
   C10_CUDA_CHECK(expand_rows(topology, row.mutable_data_ptr(), Launch{current_stream()}));
   return compress({indices, row, topology.edge_ids, num_cols}, limits);
 }
 
-TORCH_LIBRARY_IMPL(halfgnn, HALFGNN_CUDA_KEY, m) {
-  m.impl("coo_to_csr", [](const Tensor& row, const Tensor& col, int64_t num_rows) {
-    return coo_to_csr(row, col, num_rows, kSortLimits);
-  });
-  m.impl("transpose", [](const Tensor& indptr, const Tensor& indices, const OptionalTensor& edge_ids,
-                         int64_t num_cols) { return transpose(indptr, indices, edge_ids, num_cols, kSortLimits); });
+Csr coo_to_csr(const Tensor& row, const Tensor& col, int64_t num_rows) {
+  return coo_to_csr(row, col, num_rows, kSortLimits);
+}
+Csr transpose(const Topology& topology, const Tensor& indices, int64_t num_cols) {
+  return transpose(topology, indices, num_cols, kSortLimits);
 }
 
 }  // namespace halfgnn::cuda

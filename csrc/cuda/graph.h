@@ -1,13 +1,13 @@
-// Building adjacencies on CUDA. The operators coo_to_csr and transpose sort as kSortLimits says; tests of chunks bring
-// smaller limits.
+// Building adjacencies on CUDA, of arguments that have been checked. Tests of chunks bring smaller limits.
 #pragma once
 
 #include <ATen/core/Tensor.h>
 
 #include <cstdint>
 #include <limits>
-#include <optional>
 #include <tuple>
+
+#include "../core/types.h"
 
 namespace halfgnn::cuda {
 
@@ -23,7 +23,10 @@ constexpr SortLimits kSortLimits{std::numeric_limits<int32_t>::max(), int64_t{1}
 using Csr = std::tuple<at::Tensor, at::Tensor, at::Tensor>;  // indptr, indices, edge_ids
 
 Csr coo_to_csr(const at::Tensor& row, const at::Tensor& col, int64_t num_rows, const SortLimits& limits);
-Csr transpose(const at::Tensor& indptr, const at::Tensor& indices, const std::optional<at::Tensor>& edge_ids,
-              int64_t num_cols, const SortLimits& limits);
+Csr transpose(const Topology& topology, const at::Tensor& indices, int64_t num_cols, const SortLimits& limits);
+
+// With kSortLimits.
+Csr coo_to_csr(const at::Tensor& row, const at::Tensor& col, int64_t num_rows);
+Csr transpose(const Topology& topology, const at::Tensor& indices, int64_t num_cols);
 
 }  // namespace halfgnn::cuda

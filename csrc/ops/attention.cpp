@@ -1,12 +1,14 @@
 // gat_attention, gatv2_attention, dot_attention and their backwards: checks, allocation.
 
-#include "../common/attention.h"
+#include "../core/attention.h"
+#include <ATen/ops/empty.h>
 
 #include <c10/core/DeviceGuard.h>
 
 #include <cmath>
 
-#include "operators.h"
+#include "checks.h"
+#include "register.h"
 
 namespace halfgnn {
 namespace {
@@ -137,8 +139,6 @@ struct GatInputs {
   }
 };
 
-}  // namespace
-
 std::tuple<Tensor, Tensor, Tensor, Tensor> gat_attention(const Tensor& indptr, const Tensor& indices,
                                                          const OptionalTensor& edge_ids, const Tensor& feat,
                                                          const Tensor& attn_src, const Tensor& attn_dst,
@@ -204,8 +204,6 @@ std::tuple<Tensor, Tensor, Tensor, Tensor> gat_attention_backward(
 }
 
 // ---- GATv2 -------------------------------------------------------------------------------------------------------
-
-namespace {
 
 struct Gatv2Inputs {
   Feature src, dst, attn;
@@ -285,8 +283,6 @@ std::tuple<Tensor, Tensor, Tensor> run_backward(void (*kernel)(const Args&), Arg
   return {grads[0], grads[1], grads[2]};
 }
 
-}  // namespace
-
 std::tuple<Tensor, Tensor, Tensor> gatv2_attention(const Tensor& indptr, const Tensor& indices,
                                                    const OptionalTensor& edge_ids, const Tensor& feat_src,
                                                    const Tensor& feat_dst, const Tensor& attn, double negative_slope,
@@ -314,8 +310,6 @@ std::tuple<Tensor, Tensor, Tensor> gatv2_attention_backward(
 
 // ---- dot ---------------------------------------------------------------------------------------------------------
 
-namespace {
-
 struct DotInputs {
   Feature key, query, value;
   DotAttentionArgs args;
@@ -336,8 +330,6 @@ struct DotInputs {
     args.dropout = dropout_of(dropout_p, seed, device);
   }
 };
-
-}  // namespace
 
 std::tuple<Tensor, Tensor, Tensor> dot_attention(const Tensor& indptr, const Tensor& indices,
                                                  const OptionalTensor& edge_ids, const Tensor& query, const Tensor& key,
@@ -363,6 +355,17 @@ std::tuple<Tensor, Tensor, Tensor> dot_attention_backward(const Tensor& indptr, 
   return run_backward(backend_of(indptr.device()).dot_attention_backward, in.args, in.key, grad, out, lse, out_residual,
                       {in.query, in.key, in.value},
                       {&DotAttentionArgs::grad_query, &DotAttentionArgs::grad_key, &DotAttentionArgs::grad_value});
+}
+
+}  // namespace
+
+void register_attention(torch::Library& m) {
+  m.impl("gat_attention", &gat_attention);
+  m.impl("gat_attention_backward", &gat_attention_backward);
+  m.impl("gatv2_attention", &gatv2_attention);
+  m.impl("gatv2_attention_backward", &gatv2_attention_backward);
+  m.impl("dot_attention", &dot_attention);
+  m.impl("dot_attention_backward", &dot_attention_backward);
 }
 
 }  // namespace halfgnn

@@ -1,8 +1,10 @@
 // edge_softmax and its backward: checks, allocation.
 
+#include <ATen/ops/empty.h>
 #include <c10/core/DeviceGuard.h>
 
-#include "operators.h"
+#include "checks.h"
+#include "register.h"
 
 namespace halfgnn {
 namespace {
@@ -34,14 +36,19 @@ Tensor run(const Tensor& indptr, const OptionalTensor& edge_ids, const Tensor& v
   return out;
 }
 
-}  // namespace
-
 Tensor edge_softmax(const Tensor& indptr, const OptionalTensor& edge_ids, const Tensor& logits) {
   return run(indptr, edge_ids, logits, std::nullopt);
 }
 Tensor edge_softmax_backward(const Tensor& indptr, const OptionalTensor& edge_ids, const Tensor& out,
                              const Tensor& grad) {
   return run(indptr, edge_ids, out, grad);
+}
+
+}  // namespace
+
+void register_edge_softmax(torch::Library& m) {
+  m.impl("edge_softmax", &edge_softmax);
+  m.impl("edge_softmax_backward", &edge_softmax_backward);
 }
 
 }  // namespace halfgnn

@@ -5,7 +5,8 @@
 #include <c10/core/impl/VirtualGuardImpl.h>
 #include <torch/version.h>
 
-#include "operators.h"
+#include "checks.h"
+#include "register.h"
 
 namespace halfgnn {
 namespace {
@@ -70,8 +71,6 @@ void keep_until_read(const Tensor& table, const c10::Device& device) {
 #endif
 }
 
-}  // namespace
-
 void gather_rows(const Tensor& table, const Tensor& ids, Tensor& out, int64_t num_threads) {
   check_table(table);
   check_ids(ids, out);
@@ -100,5 +99,9 @@ void gather_rows(const Tensor& table, const Tensor& ids, Tensor& out, int64_t nu
   backend_of(out.device()).gather_rows(args);
   if (is_elsewhere) keep_until_read(table, out.device());
 }
+
+}  // namespace
+
+void register_gather_rows(torch::Library& m) { m.impl("gather_rows", &gather_rows); }
 
 }  // namespace halfgnn

@@ -1,8 +1,10 @@
 // gsddmm and gsddmm_backward: checks, allocation, choice of kernel.
 
+#include <ATen/ops/empty.h>
 #include <c10/core/DeviceGuard.h>
 
-#include "operators.h"
+#include "checks.h"
+#include "register.h"
 
 namespace halfgnn {
 namespace {
@@ -20,8 +22,6 @@ bool is_vector_dot(const Backend& backend, Op op, const Operand& lhs, const Oper
 bool is_elementwise(Op op, const Operand& feat, const BroadcastPlan& plan) {
   return op != Op::kDot && plan.is_elementwise() && feat.type != DType::kDouble && plan.out_len > 0;
 }
-
-}  // namespace
 
 Tensor gsddmm(const Tensor& indptr, const Tensor& indices, const OptionalTensor& edge_ids, c10::string_view op_name,
               const OptionalTensor& lhs_data, const OptionalTensor& rhs_data, c10::string_view lhs_target,
@@ -62,8 +62,6 @@ Tensor gsddmm(const Tensor& indptr, const Tensor& indices, const OptionalTensor&
   return out;
 }
 
-namespace {
-
 // The operand's gradient as a (weighted) sum of rows: of grad itself for add, sub and copies, of the other operand's
 // rows weighted by grad for dot. Returns false where neither fits the vector kernel.
 bool sum_gradient(const Backend& backend, const Topology& topology, Op op, bool lhs_side, const Feature& grad,
@@ -99,8 +97,6 @@ bool sum_gradient(const Backend& backend, const Topology& topology, Op op, bool 
   backend.spmm_sum(args);
   return true;
 }
-
-}  // namespace
 
 Tensor gsddmm_backward(const Tensor& indptr, const Tensor& indices, const OptionalTensor& edge_ids, bool by_src,
                        c10::string_view op_name, c10::string_view side_name, const Tensor& grad_out,
@@ -151,6 +147,13 @@ Tensor gsddmm_backward(const Tensor& indptr, const Tensor& indices, const Option
                                                   own == Target::kEdge};
   backend.backward(args);
   return out;
+}
+
+}  // namespace
+
+void register_sddmm(torch::Library& m) {
+  m.impl("gsddmm", &gsddmm);
+  m.impl("gsddmm_backward", &gsddmm_backward);
 }
 
 }  // namespace halfgnn

@@ -1,10 +1,14 @@
 // segment_reduce and its backward: gspmm of edge data over an adjacency that has no columns.
 
+#include <ATen/ops/empty.h>
+#include <ATen/ops/zeros.h>
 #include <c10/core/DeviceGuard.h>
 
-#include "operators.h"
+#include "checks.h"
+#include "register.h"
 
 namespace halfgnn {
+namespace {
 
 std::tuple<Tensor, Tensor> segment_reduce(const Tensor& offsets, const Tensor& value_data,
                                           c10::string_view reduce_name) {
@@ -74,6 +78,13 @@ Tensor segment_reduce_backward(const Tensor& offsets, const Tensor& grad_out, co
   args.grad_rhs = {out.mutable_data_ptr(), grad.operand.type, true};
   backend.backward(args);
   return out;
+}
+
+}  // namespace
+
+void register_segment_reduce(torch::Library& m) {
+  m.impl("segment_reduce", &segment_reduce);
+  m.impl("segment_reduce_backward", &segment_reduce_backward);
 }
 
 }  // namespace halfgnn

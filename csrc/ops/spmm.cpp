@@ -1,8 +1,10 @@
 // gspmm and gspmm_backward: checks, allocation, choice of kernel.
 
+#include <ATen/ops/empty.h>
 #include <c10/core/DeviceGuard.h>
 
-#include "operators.h"
+#include "checks.h"
+#include "register.h"
 
 namespace halfgnn {
 namespace {
@@ -53,8 +55,6 @@ void run_general(const Backend& backend, const Topology& topology, Op op, Reduce
   backend.spmm(args);
 }
 
-}  // namespace
-
 std::tuple<Tensor, Tensor> gspmm(const Tensor& indptr, const Tensor& indices, const OptionalTensor& edge_ids,
                                  c10::string_view op_name, c10::string_view reduce_name, const OptionalTensor& lhs_data,
                                  const OptionalTensor& rhs_data, std::optional<at::ScalarType> out_dtype) {
@@ -82,8 +82,6 @@ std::tuple<Tensor, Tensor> gspmm(const Tensor& indptr, const Tensor& indices, co
   }
   return {out, arg};
 }
-
-namespace {
 
 // Everything the backward's kernels share.
 struct Backward {
@@ -184,8 +182,6 @@ void general_backward(const Backward& b, bool by_src, Tensor& grad_lhs, Tensor& 
   b.backend.backward(args);
 }
 
-}  // namespace
-
 std::tuple<Tensor, Tensor> gspmm_backward(const Tensor& indptr, const Tensor& indices, const OptionalTensor& edge_ids,
                                           const Tensor& in_indptr, bool by_src, c10::string_view op_name,
                                           c10::string_view reduce_name, const Tensor& grad_out,
@@ -254,6 +250,13 @@ std::tuple<Tensor, Tensor> gspmm_backward(const Tensor& indptr, const Tensor& in
     general_backward(b, by_src, grad_lhs, grad_rhs);
   }
   return {grad_lhs, grad_rhs};
+}
+
+}  // namespace
+
+void register_spmm(torch::Library& m) {
+  m.impl("gspmm", &gspmm);
+  m.impl("gspmm_backward", &gspmm_backward);
 }
 
 }  // namespace halfgnn

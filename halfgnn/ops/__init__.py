@@ -6,9 +6,7 @@ u_{add,sub,mul,div}_e_{sum,mean,max,min}, copy_{u,e}_{sum,mean,max,min}, {u,v,e}
 
 from typing import TYPE_CHECKING
 
-from . import gather_limit as _gather_limit  # noqa: F401  (registers fake kernels)
-from . import gather_rows as _gather_rows  # noqa: F401
-from . import scalar_baseline as _scalar_baseline  # noqa: F401
+from . import gather_rows as _gather_rows  # noqa: F401  (registers fake kernels)
 from . import sddmm as _sddmm
 from . import spmm as _spmm
 from . import topology  # noqa: F401  (registers fake kernels)

@@ -12,12 +12,14 @@ from torch import Tensor
 from .. import _library  # noqa: F401  (loads torch.ops.halfgnn)
 
 
-def register_fake(name: str, on_cpu: Sequence[str] = ()) -> Callable[[Callable[..., Any]], Callable[..., Any]]:
-    """Registers a function as the fake kernel of torch.ops.halfgnn.<name>, for tensors of one device.
+def register_fake(
+    name: str, on_cpu: Sequence[str] = (), namespace: str = "halfgnn"
+) -> Callable[[Callable[..., Any]], Callable[..., Any]]:
+    """Registers a function as the fake kernel of torch.ops.<namespace>.<name>, for tensors of one device.
 
     on_cpu: arguments that may be on the CPU whatever the others' device is.
     """
-    arguments = [argument.name for argument in getattr(torch.ops.halfgnn, name).default._schema.arguments]
+    arguments = [argument.name for argument in getattr(getattr(torch.ops, namespace), name).default._schema.arguments]
 
     def register(fake: Callable[..., Any]) -> Callable[..., Any]:
         @functools.wraps(fake)
@@ -25,7 +27,7 @@ def register_fake(name: str, on_cpu: Sequence[str] = ()) -> Callable[[Callable[.
             _check_device(arguments, args, on_cpu)
             return fake(*args, **kwargs)
 
-        return torch.library.register_fake(f"halfgnn::{name}")(checked)
+        return torch.library.register_fake(f"{namespace}::{name}")(checked)
 
     return register
 

@@ -135,7 +135,11 @@ def ask_about_gpu() -> dict:
 
 
 def sources() -> list[Path]:
-    return [*ROOT.glob("csrc/**/*.*"), ROOT / "setup.py", ROOT / "cuda_toolkit.py"]
+    return [
+        *ROOT.glob("csrc/**/*.*"),
+        *ROOT.glob("benchmarks/yardsticks/*.c*"),
+        *(ROOT / name for name in ("setup.py", "build_sources.py", "cuda_toolkit.py")),
+    ]
 
 
 def why_build() -> str | None:

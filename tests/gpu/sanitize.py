@@ -23,6 +23,7 @@ from gpu_cases import Case, with_gradients  # noqa: E402
 from support_attention import KINDS  # noqa: E402
 
 import halfgnn  # noqa: E402
+from benchmarks import yardsticks  # noqa: E402
 from halfgnn import ops  # noqa: E402
 
 WIDTHS = (1, 3, 7, 8, 12, 31, 33, 64, 100, 130, 256, 520)
@@ -117,7 +118,7 @@ def topology(graph, device: str) -> None:
 def gather_limit(graph, device: str) -> None:
     feat = torch.randn(max(1, graph.num_src), 72, dtype=torch.float16).to(device)
     for tile_bytes in (0, 48):
-        torch.ops.halfgnn.gather_limit(graph.csc().indices.to(device), feat, tile_bytes)
+        yardsticks.gather_limit(graph.csc().indices.to(device), feat, tile_bytes)
 
 
 def gather_rows(graph, device: str) -> None:
@@ -136,9 +137,9 @@ def scalar_baseline(graph, device: str) -> None:
         x = torch.randn(graph.num_src, 3, width, dtype=torch.float16).to(device)
         y = torch.randn(graph.num_dst, 3, width, dtype=torch.float16).to(device)
         weights = torch.ones(graph.num_edges, 3, 1, dtype=torch.float16).to(device)
-        torch.ops.halfgnn.scalar_spmm(*csc, "mul", "sum", x, weights)
-        torch.ops.halfgnn.scalar_spmm(*csc, "copy_lhs", "max", x, None)
-        torch.ops.halfgnn.scalar_sddmm(src, dst, "dot", x, y, "u", "v")
+        yardsticks.scalar_spmm(*csc, "mul", "sum", x, weights)
+        yardsticks.scalar_spmm(*csc, "copy_lhs", "max", x, None)
+        yardsticks.scalar_sddmm(src, dst, "dot", x, y, "u", "v")
 
 
 def plan(stride: int):

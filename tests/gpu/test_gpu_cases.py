@@ -6,7 +6,7 @@ import torch
 from torch.utils._python_dispatch import TorchDispatchMode
 
 # Made by graphs, for loading, or for measuring: these have tests of their own.
-ELSEWHERE = {"coo_to_csr", "transpose", "gather_rows", "gather_limit", "scalar_spmm", "scalar_sddmm"}
+ELSEWHERE = {"coo_to_csr", "transpose", "gather_rows"}
 
 
 class Recorder(TorchDispatchMode):

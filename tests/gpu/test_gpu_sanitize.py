@@ -7,8 +7,8 @@ import pytest
 import sanitize
 import torch
 
-KERNELS = Path(__file__).resolve().parents[2] / "csrc" / "kernels"
-COMBINES = ("combine.cu", "combine_extrema.cu", "attention_combine.cuh")
+KERNELS = Path(__file__).resolve().parents[2] / "csrc" / "cuda" / "kernels"
+COMBINES = ("core/combine.cu", "spmm/combine_extrema.cu", "attention/attention_combine.cuh")
 
 if not KERNELS.is_dir():
     pytest.skip("the sources are not here", allow_module_level=True)
@@ -24,8 +24,8 @@ def constant(file, name):
 
 
 def slots_of_rows(indptr):
-    """How many slots each row has, as in rows.cuh; 0 for rows that are not cut."""
-    piece, num_edges = 1 << constant("rows.cuh", "kMinLog2Piece"), int(indptr[-1])
+    """How many slots each row has, as in core/rows.cuh; 0 for rows that are not cut."""
+    piece, num_edges = 1 << constant("core/rows.cuh", "kMinLog2Piece"), int(indptr[-1])
     assert num_edges < piece * 1000  # kMaxSlots is far
     begin, end = indptr[:-1].long(), indptr[1:].long()
     slots = (end + piece - 1) // piece - (begin + piece - 1) // piece

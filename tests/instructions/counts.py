@@ -9,6 +9,7 @@ import platform
 import re
 import shutil
 import subprocess
+import sys
 import tempfile
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
@@ -16,12 +17,14 @@ from pathlib import Path
 
 HERE = Path(__file__).resolve().parent
 ROOT = HERE.parents[1]
+sys.path.insert(0, str(ROOT))
+import build_sources  # noqa: E402
+
 BUILD = ROOT / "build" / "instructions"
 COMMITTED = HERE / "committed.csv"
 CXX = os.environ.get("CXX", "g++")
 # As setup.py has them compiled, with what Python's own build adds to it.
 FLAGS = ["-std=c++17", "-O3", "-g0", "-fPIC", "-fopenmp", "-fvisibility=hidden", "-fwrapv", "-DNDEBUG", "-Wno-psabi"]
-KERNELS = ("kernels_default", "kernels_avx2", "attention_default", "attention_avx2")
 
 EDGES = 1500
 # The counts of one compiler are the same from run to run. Its patch releases, and the C library, make little difference.
@@ -71,11 +74,10 @@ def _is_fresh(output: Path, source: Path, *more: Path) -> bool:
     return newest <= output.stat().st_mtime
 
 
-def _kernel(name: str) -> Path:
-    """The object of csrc/cpu/NAME.cpp: the one that setup.py compiled last if it is up to date, else one of our own."""
-    source = ROOT / "csrc" / "cpu" / f"{name}.cpp"
-    own = BUILD / f"{name}.o"
-    for path in (*ROOT.glob(f"build/temp*/csrc/cpu/{name}.o"), own):
+def _kernel(source: Path) -> Path:
+    """The object of a source: the one that setup.py compiled last if it is up to date, else one of our own."""
+    own = BUILD / f"{source.stem}.o"
+    for path in (*ROOT.glob(f"build/temp*/{source.relative_to(ROOT).with_suffix('.o')}"), own):
         if _is_fresh(path, source):
             return path
     _run(CXX, *FLAGS, "-c", source, "-o", own)
@@ -97,7 +99,7 @@ def build() -> Driver:
     with open(BUILD / "lock", "w") as lock:
         fcntl.flock(lock, fcntl.LOCK_EX)
         with ThreadPoolExecutor(2) as pool:
-            kernels = list(pool.map(_kernel, KERNELS))
+            kernels = list(pool.map(_kernel, build_sources.cpu_kernels()))
         if not _is_fresh(output, source, *kernels):
             # Bound at the start: what the linker does at a first call is not counted.
             _run(CXX, "-std=c++17", "-O1", "-Wall", "-Wno-psabi", source, *kernels, "-Wl,-z,now", "-o", output)

@@ -16,14 +16,16 @@
 #include <string>
 #include <vector>
 
-#include "../../csrc/common/broadcast.h"
-#include "../../csrc/cpu/attention_table.h"
-#include "../../csrc/cpu/kernels.h"
+#include "../../csrc/core/broadcast.h"
+#include "../../csrc/cpu/kernels/attention_table.h"
+#include "../../csrc/cpu/kernels/kernels.h"
 
 namespace halfgnn {
 
-const KernelTable* avx2_kernels();
-const AttentionTable* avx2_attention_kernels();
+namespace avx2 {
+extern const KernelTable kKernels;
+extern const AttentionTable kAttentionKernels;
+}  // namespace avx2
 
 namespace {
 
@@ -402,7 +404,7 @@ int run(int64_t num_edges, const std::set<std::string>& wanted) {
   count_all("baseline", kernels(), attention_kernels());
 #if defined(__x86_64__)
   if (__builtin_cpu_supports("avx2") && __builtin_cpu_supports("fma") && __builtin_cpu_supports("f16c"))
-    count_all("avx2", *avx2_kernels(), *avx2_attention_kernels());
+    count_all("avx2", avx2::kKernels, avx2::kAttentionKernels);
 #endif
   return 0;
 }

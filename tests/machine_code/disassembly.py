@@ -23,6 +23,7 @@ from . import flow
 from .flow import Instruction
 
 ROOT = Path(__file__).resolve().parents[2]
+YARDSTICKS = Path("benchmarks", "yardsticks", "_yardsticks.so")  # setup.py builds it beside halfgnn/_C.so
 INSTRUCTION_BYTES = 16  # from sm_70 on
 
 
@@ -136,6 +137,15 @@ def read_kernels(path, arch: str, wanted: Callable[[str], bool] = lambda name: T
                 for kernel in kernels
             ]
     return sorted(found, key=lambda kernel: kernel.name)
+
+
+def read_library(path, arch: str, wanted: Callable[[str], bool] = lambda name: True) -> list[Kernel]:
+    """All kernels of a build: those of its library, and of the benchmarks' yardsticks."""
+    yardsticks = Path(path).resolve().parents[1] / YARDSTICKS
+    if not yardsticks.is_file():
+        raise RuntimeError(f"{yardsticks} is missing: python setup.py build_ext --inplace")
+    kernels = [kernel for file in (path, yardsticks) for kernel in read_kernels(file, arch, wanted)]
+    return sorted(kernels, key=lambda kernel: kernel.name)
 
 
 def _read_cubin(path: Path, arch: str, wanted) -> list[Kernel]:

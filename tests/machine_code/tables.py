@@ -33,7 +33,7 @@ def read(library) -> Kernels:
     wanted = [arch for arch in ARCHS if arch in built]
     if not wanted:
         raise ValueError(f"{library} has code for {', '.join(built) or 'no GPU'}; expected {' or '.join(ARCHS)}")
-    return {arch: disassembly.read_kernels(library, arch, rules.min_loads) for arch in wanted}
+    return {arch: disassembly.read_library(library, arch, rules.min_loads) for arch in wanted}
 
 
 def markdown(header: list[str], rows: list[list[str]]) -> str:

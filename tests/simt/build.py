@@ -22,6 +22,10 @@ from pathlib import Path
 
 HERE = Path(__file__).resolve().parent
 ROOT = HERE.parents[1]
+sys.path.insert(0, str(ROOT))
+import build_sources  # noqa: E402
+import cuda_toolkit  # noqa: E402
+
 BUILD = ROOT / "build" / "simt"
 LIBRARY = BUILD / "libhalfgnn_simt.so"
 SELFTEST = BUILD / "libsimt_selftest.so"
@@ -35,7 +39,7 @@ SANITIZERS = [
 ]
 # Kernels for bfloat16 are those for fp16, element for element at the same addresses: of the two, UndefinedBehaviorSanitizer
 # watches fp16's alone, since it takes nearly half of their compilation.
-AS_FP16 = "*_bfloat16.cu"
+AS_FP16 = ("bfloat16",)
 # Checks of accesses pass by races.cpp.
 WRAPPED = [f"-Wl,--wrap=__asan_{access}{size}" for access in ("load", "store") for size in (1, 2, 4, 8, 16, "N")]
 COMMON = [
@@ -58,9 +62,6 @@ class CannotBuild(RuntimeError):
 
 
 def _candidate_includes():
-    sys.path.insert(0, str(ROOT))
-    import cuda_toolkit
-
     home = cuda_toolkit.find_cuda_home()
     if home:
         yield Path(home) / "include"
@@ -126,6 +127,15 @@ def _torch_flags():
     return compiling, [f"-L{libraries}", f"-Wl,-rpath,{libraries}", "-lc10", "-ltorch_cpu", "-ltorch"]
 
 
+def kernel_sources(types=tuple(build_sources.TYPES)) -> list[Path]:
+    """Those of the benchmarks' yardsticks too: one library has all."""
+    return [*build_sources.cuda_kernels(types), *build_sources.cuda_yardsticks()[1]]
+
+
+def object_name(source: Path) -> str:
+    return f"{source.parent.name}.{source.name}.o"
+
+
 class Ninja:
     """Collects rules and objects of one ninja file."""
 
@@ -155,7 +165,7 @@ class Ninja:
         return output
 
     def compile(self, folder, sources, flags):
-        return [self.add("cxx", BUILD / folder / f"{s.parent.name}.{s.name}.o", [s], flags) for s in sources]
+        return [self.add("cxx", BUILD / folder / object_name(s), [s], flags) for s in sources]
 
     def library(self, output, folder, kernels, others, flags):
         """kernels: objects whose thread-local variables are shared memory."""
@@ -170,18 +180,9 @@ class Ninja:
 
 
 def _all_bindings():
-    """A file that includes all bindings: most of their compilation is reading PyTorch's headers."""
-    sources = [ROOT / "csrc/library.cpp", *(s for p in ("common", "ops", "cuda") for s in ROOT.glob(f"csrc/{p}/*.cpp"))]
-    sources += [HERE / "chunks.cc", HERE / "combine.cc"]
-    path = BUILD / "bindings" / "all.cpp"
-    _write(path, "".join(f'#include "{source}"\n' for source in sorted(sources)))
-    return path
-
-
-def _write(path, text):
-    """Leaves a file alone that holds the text already, so that nothing is built again."""
-    if not path.is_file() or path.read_text() != text:
-        path.write_text(text)
+    sources = [*build_sources.operators(), *build_sources.cuda_bindings(), HERE / "chunks.cc", HERE / "combine.cc"]
+    sources += [*build_sources.yardsticks(), *build_sources.cuda_yardsticks()[0]]
+    return build_sources.write(BUILD / "bindings" / "all.cpp", build_sources.include_all(sources))
 
 
 def _ninja_file():
@@ -215,8 +216,8 @@ def _ninja_file():
     runtime = ninja.compile("runtime", sources("tests/simt/*.cpp"), machine)
     selftest = ninja.compile("selftest", [HERE / "selftest.cu"], kernel(SANITIZERS))
     ninja.library(SELFTEST, "selftest", selftest, runtime, [])
-    as_fp16 = sources(f"csrc/kernels/{AS_FP16}")
-    rest = [source for source in sources("csrc/kernels/*.cu") if source not in as_fp16]
+    rest = kernel_sources([name for name in build_sources.TYPES if name not in AS_FP16])
+    as_fp16 = [source for source in kernel_sources() if source not in rest]
     # Only kernels count lines: they are what coverage.py reports.
     kernels = ninja.compile("kernels", rest, [*kernel(SANITIZERS), "--coverage"])
     kernels += ninja.compile("kernels", as_fp16, [*kernel(["-fsanitize=address"]), "--coverage"])
@@ -257,7 +258,7 @@ def build(targets=(LIBRARY, SELFTEST), jobs=None) -> None:
         (BUILD / folder).mkdir(parents=True, exist_ok=True)
     with open(BUILD / "lock", "w") as lock:
         fcntl.flock(lock, fcntl.LOCK_EX)
-        _write(BUILD / "build.ninja", _ninja_file())
+        build_sources.write(BUILD / "build.ninja", _ninja_file())
         jobs = jobs or os.environ.get("JOBS", "2")
         command = [_ninja(), "-C", str(BUILD), "-j", str(jobs), *map(str, targets)]
         done = subprocess.run(command, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True, check=False)

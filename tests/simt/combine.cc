@@ -1,13 +1,13 @@
-// An operator that adds up given partial rows as csrc/kernels do: rows of many columns, which blocks sweep, without the
+// An operator that adds up given partial rows as csrc/cuda/kernels do: rows of many columns, which blocks sweep, without the
 // kernel that would have made the partial rows. Compiled with the bindings.
 
-#include "../../csrc/kernels/combine.h"
+#include "../../csrc/cuda/kernels/core/combine.h"
 
 #include <ATen/ops/zeros.h>
 #include <c10/cuda/CUDAException.h>
 #include <torch/library.h>
 
-#include "../../csrc/common/checks.h"
+#include "../../csrc/ops/checks.h"
 
 namespace halfgnn::cuda {
 namespace {

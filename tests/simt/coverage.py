@@ -1,4 +1,4 @@
-"""Lines and kernels of csrc/kernels that ran on the simulator, over all processes since the last reset.
+"""Lines and kernels of csrc/cuda/kernels that ran on the simulator, over all processes since the last reset.
 
     python tests/simt/coverage.py                    per file and in total, with the lines that did not run
     python tests/simt/coverage.py --fail-under 95    exit status 1 below 95 %, or if a kernel was never launched
@@ -26,12 +26,13 @@ if __package__ in (None, ""):
 from simt import build
 
 OBJECTS = build.BUILD / "kernels"
-SOURCES = build.ROOT / "csrc" / "kernels"
+SOURCES = build.ROOT / "csrc" / "cuda" / "kernels"
+YARDSTICKS = build.ROOT / "benchmarks" / "yardsticks"
 
 
 @dataclass
 class Coverage:
-    files: dict[str, dict[int, bool]]  # by name: line number -> whether it ran
+    files: dict[str, dict[int, bool]]  # by folder and name: line number -> whether it ran
     kernels: dict[str, bool]  # instantiation -> whether it was launched
 
     @property
@@ -48,11 +49,11 @@ class Coverage:
         if self.never_launched:
             return f"{len(self.never_launched)} of {len(self.kernels)} kernels were never launched"
         if self.percent < percent:
-            return f"{self.percent:.1f} % of the lines of csrc/kernels ran, fewer than {percent:g} %"
+            return f"{self.percent:.1f} % of the lines of csrc/cuda/kernels ran, fewer than {percent:g} %"
         return None
 
     def __str__(self):
-        rows = [f"{'lines':>6} {'ran':>6} {'%':>6}  csrc/kernels"]
+        rows = [f"{'lines':>6} {'ran':>6} {'%':>6}  csrc/cuda/kernels"]
         for name, lines in sorted(self.files.items()):
             ran = sum(lines.values())
             missing = _ranges(sorted(n for n, r in lines.items() if not r), sorted(lines))
@@ -86,7 +87,7 @@ def _names_of_kernels():
     return {
         name
         for pattern in ("*.cu", "*.cuh")
-        for path in SOURCES.glob(pattern)
+        for path in (*SOURCES.rglob(pattern), *YARDSTICKS.glob(pattern))
         for name in kernel.findall(path.read_text())
     }
 
@@ -104,21 +105,18 @@ def _gcov(notes: Path):
     for report in filter(None, done.stdout.splitlines()):
         for file in json.loads(report)["files"]:
             path = (build.ROOT / file["file"]).resolve()
-            if path.parent != SOURCES:
+            if SOURCES not in path.parents and path.parent != YARDSTICKS:
                 continue
             for line in file["lines"]:
-                lines[path.name][line["line_number"]] |= line["count"] > 0
+                lines[f"{path.parent.name}/{path.name}"][line["line_number"]] |= line["count"] > 0
             for function in file["functions"]:
                 functions[function["demangled_name"]] |= function["execution_count"] > 0
     return lines, functions
 
 
 def measure() -> Coverage:
-    notes = [
-        path
-        for path in sorted(OBJECTS.glob("*.gcno"))
-        if (SOURCES / path.name.split(".", 1)[1][: -len(".gcno")]).exists()
-    ]
+    objects = (OBJECTS / build.object_name(source) for source in build.kernel_sources())
+    notes = [path for path in (path.with_suffix(".gcno") for path in objects) if path.exists()]
     files = defaultdict(lambda: defaultdict(bool))
     kernels = defaultdict(bool)
     kernel = re.compile(

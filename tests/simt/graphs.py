@@ -4,7 +4,7 @@ import torch
 
 from halfgnn import Graph
 
-PIECE = 512  # edges from which a row is cut (csrc/kernels/rows.cuh)
+PIECE = 512  # edges from which a row is cut (csrc/cuda/kernels/core/rows.cuh)
 CUT = [PIECE - 1, PIECE, PIECE + 1, 0, 2 * PIECE, 2 * PIECE + 1, 1, 3000, 0, 17 * PIECE + 5, 2]
 
 

@@ -1,6 +1,6 @@
 """Runs test modules on the simulator.
 
-python tests/simt/run.py                            a sample of their cases, and the line coverage of csrc/kernels
+python tests/simt/run.py                            a sample of their cases, and the line coverage of csrc/cuda/kernels
 python tests/simt/run.py --full                     all of their cases
 python tests/simt/run.py tests/test_spmm.py -k hub  as for pytest; set HALFGNN_SIMT_SEED and the like (device.h) at will
 """

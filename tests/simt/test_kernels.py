@@ -14,6 +14,7 @@ import torch
 from support import HALVES, IDTYPES, check_gsddmm, check_gspmm, randn
 from support_attention import DOT, GAT_EDGE, GATV2, fixed_seed
 
+from benchmarks import yardsticks
 from halfgnn import Graph, ops, reference
 from simt import control
 from simt.graphs import CUT, PIECE, graph_of
@@ -313,7 +314,7 @@ def _topology(g, dtype):
 
 
 def _gather(g, dtype):
-    return raw.gather_limit(g.csc().indices, randn(g.num_src, 24, dtype=dtype), 0), []
+    return yardsticks.gather_limit(g.csc().indices, randn(g.num_src, 24, dtype=dtype), 0), []
 
 
 def _gather_rows(g, dtype):
@@ -326,9 +327,9 @@ def _gather_rows(g, dtype):
 def _scalar(g, dtype):
     x, y = randn(g.num_src, 40, dtype=dtype), randn(g.num_dst, 40, dtype=dtype)
     weights = randn(g.num_edges, 1, dtype=dtype)
-    out, arg = raw.scalar_spmm(*g.csc(), "copy_lhs", "max", x, None)
-    dots = raw.scalar_sddmm(*g.edges(), "dot", x, y, "u", "v")
-    return out, [arg, dots, raw.scalar_spmm(*g.csc(), "mul", "sum", x, weights)[0]]
+    out, arg = yardsticks.scalar_spmm(*g.csc(), "copy_lhs", "max", x, None)
+    dots = yardsticks.scalar_sddmm(*g.edges(), "dot", x, y, "u", "v")
+    return out, [arg, dots, yardsticks.scalar_spmm(*g.csc(), "mul", "sum", x, weights)[0]]
 
 
 CALLS = {

@@ -1,0 +1,129 @@
+"""Which sources the library is made of, and those that the build writes: a file for each kernel and type, or instruction set.
+
+Imports neither PyTorch nor setuptools: setup.py, the simulator and tests share it.
+"""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+ROOT = Path(__file__).resolve().parent
+WRITTEN = ROOT / "build" / "sources"
+
+# ---- CUDA: a family of kernels and a type in each file, so that many compile at once.
+
+TYPES = {"half": "__half", "bfloat16": "__nv_bfloat16", "float": "float"}
+# Family: the header that defines its launchers, and those, of which there is one for each type T.
+FAMILIES = {
+    "dot_attention": ("attention/dot_attention.cuh", ["dot_attention_of<T>"]),
+    "edge_softmax": ("softmax/edge_softmax.cuh", ["launch_softmax<T, false>", "launch_softmax<T, true>"]),
+    "gat_attention": ("attention/gat_attention.cuh", ["gat_attention_of<T>"]),
+    "gat_attention_backward": (
+        "attention/gat_attention_backward.cuh",
+        ["gat_prepare_backward_of<T>", "gat_attention_backward_of<T>", "gat_edge_gradient_of<T>"],
+    ),
+    "gatv2_attention": ("attention/gatv2_attention.cuh", ["gatv2_attention_of<T>"]),
+    "mul_backward": ("spmm/mul_backward.cuh", ["mul_backward_of<T>"]),
+    "sddmm_dot": ("sddmm/sddmm_dot.cuh", ["sddmm_dot_of<T>"]),
+    "sddmm_elementwise": ("sddmm/sddmm_elementwise.cuh", ["sddmm_elementwise_of<T>"]),
+    "spmm_extremum": ("spmm/spmm_extremum.cuh", ["spmm_extremum_of<T>"]),
+    "spmm_sum": ("spmm/spmm_sum.cuh", ["spmm_sum_of<T>"]),
+}
+
+# ---- CPU: all kernels once for each instruction set.
+
+# Table of functions: the header that makes it of whatever HALFGNN_ISA names.
+TABLES = {"kernels": "kernels_impl.h", "attention": "attention_impl.h"}
+# Name in the file and in C++; condition of the preprocessor, GCC's name of the instructions, and what is defined for them.
+INSTRUCTION_SETS = {
+    "default": ("baseline", None, None, ""),  # the compiler's own: SSE2 on x86-64, NEON on Arm
+    "avx2": ("avx2", "defined(__x86_64__)", "avx2,fma,f16c", "#define HALFGNN_F16C 1\n"),
+}
+
+TITLE = "// Written by build_sources.py.\n"
+
+
+def cuda_instance(family: str, name: str) -> str:
+    header, launchers = FAMILIES[family]
+    path = ROOT / "csrc" / "cuda" / "kernels" / header
+    instances = [launcher.replace("<T", f"<{TYPES[name]}") for launcher in launchers]
+    lines = [f"template decltype({instance}) {instance};" for instance in instances]
+    return "\n".join(
+        [f'{TITLE}#include "{path}"\n', "namespace halfgnn::cuda {", *lines, "}  // namespace halfgnn::cuda\n"]
+    )
+
+
+def cpu_instance(table: str, instruction_set: str) -> str:
+    namespace, condition, target, defines = INSTRUCTION_SETS[instruction_set]
+    path = ROOT / "csrc" / "cpu" / "kernels" / TABLES[table]
+    defines = f'#define HALFGNN_ISA {namespace}\n#define HALFGNN_ISA_NAME "{namespace}"\n{defines}'
+    text = f'{TITLE}{defines}#include "{path}"\n'
+    if target is None:
+        return text
+    # A pragma, not a compiler flag: this file alone gets the instructions, and a wheel runs on any processor.
+    return f"""{TITLE}#if {condition}
+#if defined(__clang__)
+#pragma clang attribute push(__attribute__((target("{target}"))), apply_to = function)
+#else
+#pragma GCC target("{target}")
+#endif
+{text.removeprefix(TITLE)}#if defined(__clang__)
+#pragma clang attribute pop
+#endif
+#endif
+"""
+
+
+def write(path: Path, text: str) -> Path:
+    """Leaves a file alone that holds the text already: ninja looks at the time."""
+    if not path.is_file() or path.read_text() != text:
+        path.parent.mkdir(parents=True, exist_ok=True)
+        path.write_text(text)
+    return path
+
+
+def include_all(files: list[Path]) -> str:
+    """A file that includes these: reading PyTorch's headers is most of their compilation, and is done once."""
+    return "".join(f'#include "{file}"\n' for file in files)
+
+
+# ---- What to compile.
+
+
+def operators() -> list[Path]:
+    return [ROOT / "csrc" / "library.cpp", *_sources("csrc/ops/*.cpp")]
+
+
+def cpu_bindings() -> list[Path]:
+    return _sources("csrc/cpu/*.cpp")
+
+
+def cuda_bindings() -> list[Path]:
+    return _sources("csrc/cuda/*.cpp")
+
+
+def cpu_kernels() -> list[Path]:
+    texts = {f"{table}_{isa}.cpp": cpu_instance(table, isa) for table in TABLES for isa in INSTRUCTION_SETS}
+    return _sources("csrc/cpu/kernels/*.cpp") + [write(WRITTEN / name, text) for name, text in sorted(texts.items())]
+
+
+def cuda_kernels(types=tuple(TYPES)) -> list[Path]:
+    """With those that are written for some types alone."""
+    texts = {f"{family}_{name}.cu": cuda_instance(family, name) for family in FAMILIES for name in types}
+    return _sources("csrc/cuda/kernels/*/*.cu") + [write(WRITTEN / name, text) for name, text in sorted(texts.items())]
+
+
+def yardsticks() -> list[Path]:
+    """Schemas of a library of its own, which is not shipped."""
+    return [ROOT / "benchmarks" / "yardsticks" / "library.cpp"]
+
+
+def cuda_yardsticks() -> tuple[list[Path], list[Path]]:
+    """Bindings and kernels."""
+    return [p for p in _sources("benchmarks/yardsticks/*.cpp") if p not in yardsticks()], _sources(
+        "benchmarks/yardsticks/*.cu"
+    )
+
+
+def _sources(pattern: str) -> list[Path]:
+    return sorted(ROOT.glob(pattern))

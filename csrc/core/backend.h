@@ -1,0 +1,37 @@
+// A back end: the kernels of one device type, as the operators of csrc/ops call them. Torch-free.
+#pragma once
+
+#include "arguments.h"
+#include "attention.h"
+
+namespace halfgnn {
+
+// Every function works on the current device, and on its current stream where the device has streams.
+struct Backend {
+  bool has_double;
+  // Whether sddmm_dot and mul_backward, or spmm_sum, take this shape; what they do not take goes to the general
+  // kernels.
+  bool (*has_vector_kernel)(DType type, int64_t dim);
+  bool (*has_sum_kernel)(DType type, int64_t heads, int64_t dim);
+  void (*spmm_sum)(const SpmmSumArgs&);
+  void (*spmm)(const SpmmArgs&);
+  void (*sddmm_dot)(const SddmmArgs&);  // plain dot of rows of one type; one operand at the row, one not
+  // No broadcasting, no scale, half or fp32 operands of one type, rows of one value at least.
+  void (*sddmm_elementwise)(const SddmmArgs&);
+  void (*sddmm)(const SddmmArgs&);
+  void (*mul_backward)(const MulBackwardArgs&);
+  void (*backward)(const BackwardArgs&);
+  void (*edge_softmax)(const EdgeSoftmaxArgs&);
+  void (*edge_softmax_backward)(const EdgeSoftmaxArgs&);
+  void (*gat_attention)(const GatArgs&);
+  void (*gat_attention_backward)(const GatArgs&);
+  void (*gatv2_attention)(const Gatv2Args&);
+  void (*gatv2_attention_backward)(const Gatv2Args&);
+  void (*dot_attention)(const DotAttentionArgs&);
+  void (*dot_attention_backward)(const DotAttentionArgs&);
+  void (*gather_rows)(const GatherRowsArgs&);
+  // Raises or, where that would need a synchronisation, fails asynchronously unless indptr rises from 0 to num_edges.
+  void (*check_offsets)(const Topology&);
+};
+
+}  // namespace halfgnn

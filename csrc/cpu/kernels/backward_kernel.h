@@ -1,0 +1,218 @@
+// Gradients of SpMM and SDDMM on the CPU. Included once for each instruction set (see kernels_impl.h).
+#pragma once
+
+#include "sddmm_kernel.h"
+
+namespace halfgnn {
+namespace HALFGNN_ISA {
+
+// sum += weight_k grad_k and dots_k = <x, grad_k>, a head at a time, reading each grad_k once.
+template <class B, int K, class G>
+HALFGNN_INLINE void add_and_dot_rows(const Blocks<B>& blocks, const float* x, const typename B::V& mask,
+                                     const G* const* grads, const float* weight, float* sum, float* dots) {
+  using V = typename B::V;
+  for (int64_t h = 0; h < blocks.heads; ++h) {
+    f32x8 w[K];
+    V dot[K] = {};
+    for (int k = 0; k < K; ++k) w[k] = splat(weight[k * blocks.heads + h]);
+    for (int64_t b = 0; b < blocks.per_head; ++b) {
+      const int64_t slot = blocks.slot(h, b), offset = blocks.offset(h, b);
+      const bool last = b + 1 == blocks.per_head;
+      const V own = load_lanes<B::kWidth / 8>(x + slot);
+      V total = load_lanes<B::kWidth / 8>(sum + slot);
+      for (int k = 0; k < K; ++k) {
+        const V g = B::load(grads[k] + offset);
+        total = multiply_add(w[k], g, total);
+        dot[k] = multiply_add(own, last ? mask_lanes(g, mask) : g, dot[k]);
+      }
+      store_lanes(total, sum + slot);
+    }
+    for (int k = 0; k < K; ++k) dots[k * blocks.heads + h] = sum_lanes(fold(dot[k]));
+  }
+}
+
+template <class B, class G>
+HALFGNN_BATCH void add_and_dot_batch(const Blocks<B>& blocks, int count, const float* x, const typename B::V& mask,
+                                     const G* const* grads, const float* weight, float* sum, float* dots) {
+  switch (count) {
+    case 4: return add_and_dot_rows<B, 4>(blocks, x, mask, grads, weight, sum, dots);
+    case 3: return add_and_dot_rows<B, 3>(blocks, x, mask, grads, weight, sum, dots);
+    case 2: return add_and_dot_rows<B, 2>(blocks, x, mask, grads, weight, sum, dots);
+    default: return add_and_dot_rows<B, 1>(blocks, x, mask, grads, weight, sum, dots);
+  }
+}
+
+// G: type of grad; T: type of feat and grad_feat. Blocks are cut for G; feat is decoded once a row.
+template <class B, class T, class G, class W, class I>
+void mul_backward_rows(const MulBackwardArgs& args, int64_t row_begin, int64_t row_end) {
+  const Adjacency<I> adj(args.topology);
+  const Blocks<B> blocks(args.heads, args.dim);
+  const int64_t len = args.heads * args.dim, heads = args.heads;
+  const T* feat = static_cast<const T*>(args.feat);
+  const G* grad = static_cast<const G*>(args.grad);
+  const W* weight = static_cast<const W*>(args.weight);
+  const int64_t weight_bytes = heads * static_cast<int64_t>(sizeof(W));
+  DotRow<B, T> x(blocks);
+  const typename B::V mask = tail_mask<B>(blocks.overlap());
+  RunningSum<float> sums(blocks.workspace());
+  Scratch<float> w(kBatch * heads), dots(kBatch * heads);
+
+  for (int64_t row = row_begin; row < row_end; ++row) {
+    const int64_t begin = adj.indptr[row], end = adj.indptr[row + 1];
+    float* sum = sums.start();
+    if (begin < end) x.set(feat + row * len);
+    for (int64_t p = begin; p < end; p += kBatch) {
+      const int count = static_cast<int>(end - p < kBatch ? end - p : kBatch);
+      const G* grads[kBatch];
+      for (int k = 0; k < count; ++k) {
+        grads[k] = grad + static_cast<int64_t>(adj.indices[p + k]) * len;
+        const int64_t ahead = p + k + kPrefetchEdges;
+        if (adj.has(ahead)) {
+          prefetch_row(grad + adj.column(ahead) * len, len);
+          prefetch_edge(weight, adj.edge_id(ahead), weight_bytes);
+          prefetch_edge_for_write(args.grad_weight, adj.edge_id(ahead), weight_bytes);
+        }
+        load_weights(weight, args.scale, adj.edge_id(p + k), adj.indices[p + k], heads, w + k * heads);
+      }
+      add_and_dot_batch<B>(blocks, count, x.lanes(), mask, grads, w, sum, dots);
+      sums.added(count);
+      for (int k = 0; k < count; ++k) {
+        if (args.scale)
+          for (int64_t h = 0; h < heads; ++h) dots[k * heads + h] *= args.scale[adj.indices[p + k]];
+        encode_row(dots + k * heads, heads, static_cast<W*>(args.grad_weight) + adj.edge_id(p + k) * heads);
+      }
+    }
+    store_row_as<B>(blocks, sums.finish(), 1.f, static_cast<T*>(args.grad_feat) + row * len);
+  }
+}
+
+// d message / d side, times the gradient. Elements of the message are numbered as in Broadcast.
+template <class Acc, class F>
+HALFGNN_INLINE void combine_gradient(const Broadcast& b, const Acc* grad, const Acc* lhs, const Acc* rhs, Acc* out,
+                                     F f) {
+  with_steps(b.lhs_step, b.rhs_step, [&](auto steps) {
+    using S = decltype(steps);
+    for (int64_t o = 0; o < b.outer; ++o) {
+      const Acc* g = grad + b.out_offset[o];
+      const Acc* l = lhs + b.lhs_offset[o];
+      const Acc* r = rhs + b.rhs_offset[o];
+      Acc* m = out + o * b.inner;
+      for (int64_t i = 0; i < b.inner; ++i) m[i] = f(g[i * b.out_step], l[i * S::kLhs], r[i * S::kRhs]);
+    }
+  });
+}
+template <class Acc>
+inline void form_gradient(Op op, Side side, const Broadcast& b, const Acc* grad, const Acc* lhs, const Acc* rhs,
+                          Acc* out) {
+  // An operand that the formula does not read may be absent: one that is there stands in for it, taken by
+  // reference and not read.
+  const bool lhs_side = side == Side::kLhs;
+  switch (op) {
+    case Op::kMul:
+    case Op::kDot:
+      if (lhs_side)
+        return combine_gradient(b, grad, rhs, rhs, out, [](Acc g, const Acc&, const Acc& r) { return g * r; });
+      return combine_gradient(b, grad, lhs, lhs, out, [](Acc g, const Acc& l, const Acc&) { return g * l; });
+    case Op::kDiv:
+      if (lhs_side)
+        return combine_gradient(b, grad, rhs, rhs, out, [](Acc g, const Acc&, const Acc& r) { return g / r; });
+      return combine_gradient(b, grad, lhs, rhs, out,
+                              [](Acc g, const Acc& l, const Acc& r) { return -g * (l / r) / r; });
+    case Op::kSub:
+      if (!lhs_side)
+        return combine_gradient(b, grad, grad, grad, out, [](Acc g, const Acc&, const Acc&) { return -g; });
+      [[fallthrough]];
+    default: return combine_gradient(b, grad, grad, grad, out, [](Acc g, const Acc&, const Acc&) { return g; });
+  }
+}
+
+// Adds a message-shaped gradient into an operand-shaped one.
+template <class Acc>
+inline void add_gradient(const Broadcast& b, Side side, const Acc* message, Acc* total) {
+  const int64_t* offset = side == Side::kLhs ? b.lhs_offset : b.rhs_offset;
+  const int step = side == Side::kLhs ? b.lhs_step : b.rhs_step;
+  for (int64_t o = 0; o < b.outer; ++o) {
+    const Acc* m = message + o * b.inner;
+    Acc* t = total + offset[o];
+    if (step) {
+      for (int64_t i = 0; i < b.inner; ++i) t[i] += m[i];
+    } else {
+      Acc sum = 0;
+      for (int64_t i = 0; i < b.inner; ++i) sum += m[i];
+      t[0] += sum;
+    }
+  }
+}
+
+// One wanted side: accumulates over a row's edges, or over the broadcast of a single edge.
+template <class Acc>
+class GradientSink {
+ public:
+  GradientSink(const GradientOut& out, int64_t len) : out_(out), len_(len), sums_(out.data ? len : 0) {
+    total_ = sums_.start();
+  }
+  explicit operator bool() const { return out_.data != nullptr; }
+  Acc* total() { return total_; }
+  void end_edge(int64_t edge) {
+    if (out_.by_edge) return flush(edge);
+    sums_.added(1);
+  }
+  void end_row(int64_t row) {
+    if (out_.data && !out_.by_edge) flush(row);
+  }
+
+ private:
+  void flush(int64_t index) {
+    encode(sums_.finish(), len_, out_.type, out_.data, index);
+    total_ = sums_.start();
+  }
+  GradientOut out_;
+  int64_t len_;
+  RunningSum<Acc> sums_;
+  Acc* total_;
+};
+
+template <class Acc, class I>
+void backward_rows(const BackwardArgs& args, int64_t row_begin, int64_t row_end) {
+  const Adjacency<I> adj(args.topology);
+  DecodedRow<Acc> grad_row(args.grad), lhs_row(args.lhs), rhs_row(args.rhs);
+  GradientSink<Acc> lhs_sink(args.grad_lhs, args.lhs.len), rhs_sink(args.grad_rhs, args.rhs.len);
+  Scratch<Acc> message(args.message_len);
+  const I* arg = static_cast<const I*>(args.arg);
+  const Acc* scale = static_cast<const Acc*>(args.scale);
+  const int64_t grad_len = args.grad.len;
+
+  for (int64_t row = row_begin; row < row_end; ++row) {
+    for (int64_t p = adj.indptr[row]; p < static_cast<int64_t>(adj.indptr[row + 1]); ++p) {
+      const int64_t edge = adj.edge_id(p), col = adj.column(p), ahead = p + kPrefetchEdges;
+      if (adj.has(ahead)) {
+        grad_row.prefetch(adj.column(ahead), adj.edge_id(ahead));
+        lhs_row.prefetch(adj.column(ahead), adj.edge_id(ahead));
+        rhs_row.prefetch(adj.column(ahead), adj.edge_id(ahead));
+      }
+      Acc* g = grad_row.at(row, col, edge);
+      const int64_t node = grad_row.locate(row, col, edge);
+      if (scale || arg) {
+        for (int64_t i = 0; scale && i < grad_len; ++i) g[i] *= scale[node];
+        for (int64_t i = 0; arg && i < grad_len; ++i)
+          g[i] = arg[node * grad_len + i] == static_cast<I>(edge) ? g[i] : Acc(0);
+        grad_row.spoil();
+      }
+      const Acc* l = lhs_row.at(row, col, edge);
+      const Acc* r = rhs_row.at(row, col, edge);
+      auto add_side = [&](GradientSink<Acc>& sink, Side side) {
+        if (!sink) return;
+        form_gradient<Acc>(args.op, side, args.broadcast, g, l, r, message.get());
+        add_gradient<Acc>(args.broadcast, side, message.get(), sink.total());
+        sink.end_edge(edge);
+      };
+      add_side(lhs_sink, Side::kLhs);
+      add_side(rhs_sink, Side::kRhs);
+    }
+    lhs_sink.end_row(row);
+    rhs_sink.end_row(row);
+  }
+}
+
+}  // namespace HALFGNN_ISA
+}  // namespace halfgnn

@@ -1,0 +1,224 @@
+// SDDMM on the CPU. Included once for each instruction set (see kernels_impl.h).
+#pragma once
+
+#include "chunk.h"
+
+namespace halfgnn {
+namespace HALFGNN_ISA {
+
+// A node's row as fp32 blocks in lane order, ready to be dotted: the lanes of a last block that overlap its neighbour
+// are zero.
+template <class B, class T>
+class DotRow {
+ public:
+  explicit DotRow(const Blocks<B>& blocks)
+      : blocks_(blocks), natural_(blocks.heads * blocks.dim), lanes_(blocks.workspace()) {}
+  HALFGNN_INLINE void set(const T* row) {
+    decode_row(row, blocks_.heads * blocks_.dim, natural_.get());
+    for (int64_t h = 0; h < blocks_.heads; ++h)
+      for (int64_t b = 0; b < blocks_.per_head; ++b) {
+        float block[B::kWidth];
+        memcpy(block, natural_ + blocks_.offset(h, b), sizeof(block));
+        if (b == blocks_.per_head - 1)
+          for (int64_t i = 0; i < blocks_.overlap(); ++i) block[i] = 0.f;
+        store_lanes(B::load_floats(block), lanes_ + blocks_.slot(h, b));
+      }
+  }
+  HALFGNN_INLINE const float* lanes() const { return lanes_; }
+
+ private:
+  Blocks<B> blocks_;
+  Scratch<float> natural_, lanes_;
+};
+
+// The other side's overlapped lanes are zeroed too: zero times an infinity there would be NaN.
+template <class B>
+HALFGNN_INLINE typename B::V tail_mask(int64_t overlap) {
+  float block[B::kWidth];
+  for (int64_t i = 0; i < B::kWidth; ++i) block[i] = bit_cast<float>(i < overlap ? 0u : 0xffffffffu);
+  return B::load_floats(block);
+}
+template <int N>
+HALFGNN_INLINE Lanes<N> mask_lanes(Lanes<N> x, Lanes<N> mask) {
+  for (int i = 0; i < N; ++i) x.v[i] = bit_cast<f32x8>(bit_cast<u32x8>(x.v[i]) & bit_cast<u32x8>(mask.v[i]));
+  return x;
+}
+
+// dots[k * heads + h] = <x, row_k> over each head, for K rows.
+template <class B, int K, class T>
+HALFGNN_INLINE void dot_rows(const Blocks<B>& blocks, const float* x, const typename B::V& mask, const T* const* rows,
+                             float* dots) {
+  using V = typename B::V;
+  for (int64_t h = 0; h < blocks.heads; ++h) {
+    V sum[K] = {};
+    for (int64_t b = 0; b + 1 < blocks.per_head; ++b) {
+      const V own = load_lanes<B::kWidth / 8>(x + blocks.slot(h, b));
+      for (int k = 0; k < K; ++k) sum[k] = multiply_add(own, B::load(rows[k] + blocks.offset(h, b)), sum[k]);
+    }
+    const int64_t last = blocks.per_head - 1;
+    const V own = load_lanes<B::kWidth / 8>(x + blocks.slot(h, last));
+    for (int k = 0; k < K; ++k)
+      sum[k] = multiply_add(own, mask_lanes(B::load(rows[k] + blocks.offset(h, last)), mask), sum[k]);
+    for (int k = 0; k < K; ++k) dots[k * blocks.heads + h] = sum_lanes(fold(sum[k]));
+  }
+}
+
+template <class B, class T>
+HALFGNN_BATCH void dot_batch(const Blocks<B>& blocks, int count, const float* x, const typename B::V& mask,
+                             const T* const* rows, float* dots) {
+  switch (count) {
+    case 4: return dot_rows<B, 4>(blocks, x, mask, rows, dots);
+    case 3: return dot_rows<B, 3>(blocks, x, mask, rows, dots);
+    case 2: return dot_rows<B, 2>(blocks, x, mask, rows, dots);
+    default: return dot_rows<B, 1>(blocks, x, mask, rows, dots);
+  }
+}
+
+// lhs and rhs: one of them at the row, the other at the column or the edge. dim = broadcast.inner, heads =
+// broadcast.outer.
+template <class B, class T, class I>
+void sddmm_dot_rows(const SddmmArgs& args, int64_t row_begin, int64_t row_end) {
+  const Adjacency<I> adj(args.topology);
+  const Blocks<B> blocks(args.broadcast.outer, args.broadcast.inner);
+  const bool lhs_is_row = args.lhs.target == Target::kRow;
+  const T* own = static_cast<const T*>(lhs_is_row ? args.lhs.data : args.rhs.data);
+  const Operand& other = lhs_is_row ? args.rhs : args.lhs;
+  const T* feat = static_cast<const T*>(other.data);
+  const int64_t len = blocks.heads * blocks.dim;
+  auto feat_row = [&](int64_t p) {
+    return feat + (other.target == Target::kEdge ? adj.edge_id(p) : static_cast<int64_t>(adj.indices[p])) * len;
+  };
+  const int64_t out_bytes = blocks.heads * size_of(args.out_type);
+  const float* row_scale = static_cast<const float*>(args.row_scale);
+  DotRow<B, T> x(blocks);
+  const typename B::V mask = tail_mask<B>(blocks.overlap());
+  Scratch<float> dots(kBatch * blocks.heads);
+
+  for (int64_t row = row_begin; row < row_end; ++row) {
+    const int64_t begin = adj.indptr[row], end = adj.indptr[row + 1];
+    if (begin == end) continue;
+    x.set(own + row * len);
+    const float factor = row_scale ? row_scale[row] : 1.f;
+    for (int64_t p = begin; p < end; p += kBatch) {
+      const int count = static_cast<int>(end - p < kBatch ? end - p : kBatch);
+      const T* rows[kBatch];
+      for (int k = 0; k < count; ++k) {
+        rows[k] = feat_row(p + k);
+        const int64_t ahead = p + k + kPrefetchEdges;
+        if (!adj.has(ahead)) continue;
+        prefetch_row(feat_row(ahead), len);
+        prefetch_edge_for_write(args.out, adj.edge_id(ahead), out_bytes);
+      }
+      dot_batch<B>(blocks, count, x.lanes(), mask, rows, dots);
+      for (int64_t i = 0; i < count * blocks.heads; ++i) dots[i] *= factor;
+      for (int k = 0; k < count; ++k)
+        encode(dots + k * blocks.heads, blocks.heads, args.out_type, args.out, adj.edge_id(p + k));
+    }
+  }
+}
+
+// Operators without broadcasting on rows of one type: a chunk's operands are gathered, combined and scattered flat.
+template <class T, class I>
+class ChunkOperand {
+ public:
+  ChunkOperand(const Adjacency<I>& adj, const Operand& operand)
+      : adj_(adj), operand_(operand), chunk_(adj, operand.len) {}
+  const float* load(const RowChunk<I>& rows) {
+    const T* data = static_cast<const T*>(operand_.data);
+    const int64_t begin = rows.begin(), end = rows.end();
+    if (operand_.target == Target::kEdge) {
+      chunk_.load(data, begin, end);
+    } else if (operand_.target == Target::kCol) {
+      chunk_.gather(data, begin, end, [this](int64_t p) { return adj_.column(p); });
+    } else {
+      repeat_rows(data, rows);
+    }
+    return chunk_.at(begin);
+  }
+
+ private:
+  void repeat_rows(const T* data, const RowChunk<I>& rows) {
+    chunk_.reserve(rows.begin(), rows.end());
+    const int64_t n = operand_.len;
+    float* out = chunk_.at(rows.begin());
+    for (int64_t row = rows.first_row; row < rows.last_row; ++row) {
+      const int64_t degree = adj_.indptr[row + 1] - adj_.indptr[row];
+      if (degree == 0) continue;
+      const float* first = out;
+      decode_row(data + row * n, n, out);
+      out += n;
+      for (int64_t i = 0; i < (degree - 1) * n; ++i) out[i] = first[i];
+      out += (degree - 1) * n;
+    }
+  }
+  const Adjacency<I>& adj_;
+  Operand operand_;
+  EdgeChunk<float, T, I> chunk_;
+};
+
+template <class T, class I>
+void sddmm_elementwise_rows(const SddmmArgs& args, int64_t row_begin, int64_t row_end) {
+  const Adjacency<I> adj(args.topology);
+  const int64_t n = args.out_len;
+  const Op op = args.op;
+  ChunkOperand<T, I> lhs(adj, args.lhs), rhs(adj, args.rhs);
+  EdgeChunk<float, T, I> out(adj, n);
+  for (RowChunk<I> chunk(adj, row_begin, row_end, n); chunk.next();) {
+    const int64_t begin = chunk.begin(), end = chunk.end(), values = (end - begin) * n;
+    if (values == 0) continue;
+    const float* l = reads_lhs(op) ? lhs.load(chunk) : nullptr;
+    const float* r = reads_rhs(op) ? rhs.load(chunk) : nullptr;
+    out.reserve(begin, end);
+    float* message = out.at(begin);
+    if (l && r) {
+      const int64_t zero = 0;
+      form_message(op, Broadcast{1, values, &zero, &zero, &zero, 1, 1, 1}, l, r, message);
+    } else {
+      memcpy(message, l ? l : r, static_cast<size_t>(values) * sizeof(float));
+    }
+    if (args.out_type == DType::kFloat) {
+      out.store(static_cast<float*>(args.out), begin, end);
+    } else {
+      out.store(static_cast<T*>(args.out), begin, end);
+    }
+  }
+}
+
+// Any operator, broadcast and type.
+template <class Acc, class I>
+void sddmm_rows(const SddmmArgs& args, int64_t row_begin, int64_t row_end) {
+  const Adjacency<I> adj(args.topology);
+  const Broadcast& broadcast = args.broadcast;
+  MessageBuffers<Acc> buffers(args.op, args.lhs, args.rhs, broadcast, broadcast.outer * broadcast.inner);
+  const int64_t out_bytes = args.out_len * size_of(args.out_type);
+  const Acc* row_scale = static_cast<const Acc*>(args.row_scale);
+  Scratch<Acc> result(args.out_len);
+
+  for (int64_t row = row_begin; row < row_end; ++row) {
+    const int64_t end = adj.indptr[row + 1];
+    for (int64_t p = adj.indptr[row]; p < end; ++p) {
+      const int64_t edge = adj.edge_id(p), ahead = p + kPrefetchEdges;
+      if (adj.has(ahead)) {
+        buffers.prefetch(adj.column(ahead), adj.edge_id(ahead));
+        prefetch_edge_for_write(args.out, adj.edge_id(ahead), out_bytes);
+      }
+      const Acc* message = buffers.message(row, adj.column(p), edge);
+      const Acc* values = message;
+      if (args.op == Op::kDot) {
+        for (int64_t o = 0; o < broadcast.outer; ++o) {
+          Acc sum = 0;
+          for (int64_t i = 0; i < broadcast.inner; ++i) sum += message[o * broadcast.inner + i];
+          result[broadcast.out_offset[o]] = sum;
+        }
+        values = result;
+      } else if (row_scale) {
+        for (int64_t i = 0; i < args.out_len; ++i) result[i] = message[i] * row_scale[row];
+        values = result;
+      }
+      encode(values, args.out_len, args.out_type, args.out, edge);
+    }
+  }
+}
+
+}  // namespace HALFGNN_ISA
+}  // namespace halfgnn

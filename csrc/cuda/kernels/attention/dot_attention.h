@@ -1,0 +1,15 @@
+// Attention with logits that are dots of queries and keys.
+#pragma once
+
+#include "../../../core/attention.h"
+#include "../core/launch.h"
+
+namespace halfgnn::cuda {
+
+size_t dot_attention_workspace(const DotAttentionArgs& args);
+cudaError_t dot_attention(const DotAttentionArgs& args, const Launch& launch);
+
+size_t dot_attention_backward_workspace(const DotAttentionArgs& args);
+cudaError_t dot_attention_backward(const DotAttentionArgs& args, const Launch& launch);
+
+}  // namespace halfgnn::cuda

@@ -1,0 +1,106 @@
+// Logits of GATv2: sum of attn * LeakyReLU(z), z = own key + key. Include only where kernels are instantiated.
+//
+// LeakyReLU(z) = linear * z + absolute * |z| with linear = (1 + slope) / 2 and absolute = (1 - slope) / 2: both sums
+// take one multiply-add an element. Its derivative takes two values, so that a sum over edges of factor * LeakyReLU'(z)
+// is slope * sum of factors + (1 - slope) * sum of the factors of edges with a positive z.
+#pragma once
+
+#include "pair_attention.cuh"
+
+namespace halfgnn::cuda {
+
+// x + y > 0, exactly.
+inline __device__ bool is_sum_positive(float x, float y) { return x > -y; }
+inline __device__ bool is_sum_positive(__half x, __half y) { return __hgt(x, __hneg(y)); }
+inline __device__ bool is_sum_positive(__nv_bfloat16 x, __nv_bfloat16 y) { return __hgt(x, __hneg(y)); }
+
+template <typename T, int kVector, int kRepeat>
+class Gatv2Score {
+ public:
+  using Row = Fragment<T, kVector>;
+  static constexpr bool kKeyIsValue = true;  // of sources
+  static constexpr bool kHasProducts = true;
+  static constexpr bool kNeedsFactorSum = true;
+
+  // own_row: of keys, that of the row.
+  __device__ void load(const PairArgs& args, const char* own_row, const HeadVectors<kRepeat>& vectors) {
+#pragma unroll
+    for (int r = 0; r < kRepeat; ++r) {
+      own_[r] = Row::load(own_row + vectors.index[r] * Row::kBytes);
+      attn_[r] = Row::load(static_cast<const char*>(args.attn) + vectors.index[r] * Row::kBytes);
+    }
+  }
+
+  static constexpr int kWidth = kPairWidth<kVector>;
+  struct Own {
+    float key[kWidth];
+    float linear[kWidth];
+    float absolute[kWidth];
+  };
+  struct OwnRow {
+    Row key;
+    Row attn;
+    __device__ Own widen(const PairArgs& args, int j) const {
+      Own own;
+      float weight[kWidth];
+      widen_some(key, j, own.key);
+      widen_some(attn, j, weight);
+#pragma unroll
+      for (int i = 0; i < kWidth; ++i) {
+        own.linear[i] = args.linear * weight[i];
+        own.absolute[i] = args.absolute * weight[i];
+      }
+      return own;
+    }
+  };
+  __device__ OwnRow own(int r) const { return {as_new(own_[r]), as_new(attn_[r])}; }
+
+  // sum: over the elements of a key, what logit takes.
+  __device__ static void add(const Own& own, const float (&key)[kWidth], float& sum) {
+#pragma unroll
+    for (int i = 0; i < kWidth; ++i) {
+      const float z = own.key[i] + key[i];
+      sum = fmaf(own.linear[i], z, sum);
+      sum = fmaf(own.absolute[i], fabsf(z), sum);
+    }
+  }
+  __device__ static float logit(const PairArgs&, float sum) { return sum; }
+
+  // Adds to the sum over edges that finish takes; factor: the gradient of the logit.
+  __device__ void add_gradient(bool is_first, float factor, const Row& key, int r, float (&sum)[kVector]) const {
+    const auto keys = bits_as<Elements>(key.word), own = bits_as<Elements>(own_[r].word);
+#pragma unroll
+    for (int i = 0; i < kVector; ++i) {
+      if (is_first) sum[i] = 0.f;
+      if (is_sum_positive(keys.value[i], own.value[i])) sum[i] += factor;
+    }
+  }
+  // Turns the sum into the gradient of the own key, and what the row adds to that of attn.
+  __device__ void finish(const PairArgs& args, float factor_sum, int r, float (&sum)[kVector],
+                         float (&product)[kVector]) const {
+    float own[kVector], attn[kVector];
+    own_[r].widen(own);
+    attn_[r].widen(attn);
+#pragma unroll
+    for (int i = 0; i < kVector; ++i) {
+      const float gradient = fmaf(1.f - args.slope, sum[i], args.slope * factor_sum);
+      product[i] = own[i] * gradient;
+      sum[i] = attn[i] * gradient;
+    }
+  }
+
+ private:
+  struct Elements {
+    T value[kVector];
+  };
+
+  Row own_[kRepeat];
+  Row attn_[kRepeat];
+};
+
+template <typename T>
+cudaError_t gatv2_attention_of(PairPass pass, const PairArgs& args, const PairShape& shape, const Launch& launch) {
+  return pair_attention<Gatv2Score, T>(pass, args, shape, launch);
+}
+
+}  // namespace halfgnn::cuda

@@ -1,0 +1,128 @@
+// How the lanes of a warp are divided among edges, heads and the elements of a head, and dots within that division.
+//
+// A head of `dim` elements is cut into vectors of kVector elements, the largest access that alignment allows. 2^k lanes
+// share a head, each kRepeat vectors of it; a warp covers 2^h heads (padded ones repeat the last head and store
+// nothing) and, with the lanes that are left, 2^(5 - h - k) edges at once. Heads that do not fit are slices, which
+// other warps take; a head of more vectors than a warp covers is walked in tiles.
+#pragma once
+
+#include "vector.cuh"
+
+namespace halfgnn::cuda {
+
+struct HeadLayout {
+  int32_t heads;
+  int32_t vectors;     // of a head
+  int32_t log2_lanes;  // that share a head
+  int32_t log2_heads;  // that a warp covers
+  int32_t slices;
+  int32_t tiles;  // of a head
+  bool by_slice;  // all work on one slice before the next
+
+  __host__ __device__ int log2_groups() const { return 5 - log2_lanes - log2_heads; }
+};
+
+// What one lane does.
+struct HeadLane {
+  int own;    // lane among those of its head
+  int group;  // which of the edges that the warp works on at once
+  int head;   // of the row; a padded one is past the last
+
+  __device__ HeadLane(const HeadLayout& layout, int slice, int lane)
+      : own(lane & ((1 << layout.log2_lanes) - 1)),
+        group(lane >> (layout.log2_lanes + layout.log2_heads)),
+        head((slice << layout.log2_heads) + ((lane >> layout.log2_lanes) & ((1 << layout.log2_heads) - 1))) {}
+
+  __device__ bool exists(const HeadLayout& layout) const { return head < layout.heads; }
+  // The head to read.
+  __device__ int read(const HeadLayout& layout) const { return exists(layout) ? head : layout.heads - 1; }
+};
+
+// The vectors of a row that are a lane's in one tile. A vector past the head's end is the last one again: loads without
+// conditions stay in flight together. Only the first `count` may enter a dot.
+template <int kRepeat>
+struct HeadVectors {
+  uint32_t index[kRepeat];  // in the row
+  int count;
+
+  __device__ HeadVectors(const HeadLayout& layout, const HeadLane& work, int tile) : count(0) {
+#pragma unroll
+    for (int r = 0; r < kRepeat; ++r) {
+      const int vector = ((tile * kRepeat + r) << layout.log2_lanes) + work.own;
+      count += vector < layout.vectors;
+      index[r] = static_cast<uint32_t>(work.read(layout)) * static_cast<uint32_t>(layout.vectors) +
+                 static_cast<uint32_t>(vector < layout.vectors ? vector : layout.vectors - 1);
+    }
+  }
+};
+
+// The same address, which the compiler now takes as it is. Of a sum that many addresses share it would rather add both
+// parts to each of them, at two instructions an address.
+inline __device__ const char* as_computed(const char* address) {
+#ifdef __CUDA_ARCH__
+  asm("" : "+l"(address));
+#endif
+  return address;
+}
+
+// sum + <x, y>
+template <typename T, int kVector>
+__device__ float add_dot(const float (&x)[kVector], const Fragment<T, kVector>& y, float sum) {
+  float values[kVector];
+  y.widen(values);
+#pragma unroll
+  for (int i = 0; i < kVector; ++i) sum = fmaf(x[i], values[i], sum);
+  return sum;
+}
+
+// Sums kCount values over the lanes of each head, in a fixed order: lanes exchange halves, so that each ends up with
+// the totals of its own part, value (i << k) + own for k = min(log2_lanes, log2 kCount) in place i. Where there are
+// more lanes than values, lanes own + n kCount have the same. The whole warp takes part.
+template <int kCount>
+__device__ void sum_over_head(float (&values)[kCount], int log2_lanes, int lane) {
+  int step = 0;
+#pragma unroll
+  for (int count = kCount / 2; count > 0; count /= 2, ++step) {
+    if (step < log2_lanes) {
+      const bool upper = (lane >> step & 1) != 0;
+#pragma unroll
+      for (int i = 0; i < count; ++i) {
+        const float kept = upper ? values[2 * i + 1] : values[2 * i];
+        const float sent = upper ? values[2 * i] : values[2 * i + 1];
+        values[i] = kept + __shfl_xor_sync(kFullMask, sent, 1 << step);
+      }
+    }
+  }
+#pragma unroll
+  for (; step < 5; ++step) {
+    if (step < log2_lanes) values[0] += __shfl_xor_sync(kFullMask, values[0], 1 << step);
+  }
+}
+
+// Calls use(i, place, writes) for every value i that a lane owns after sum_over_head: it is that of the edge at `place`
+// of those that the warp took, kCount a group, edge u of a group being u * groups + group. One lane of those that have
+// it writes it. Called by the whole warp alike.
+template <int kCount, class Use>
+__device__ void for_each_owned(const HeadLayout& layout, const HeadLane& work, const Use& use) {
+  const int log2_shared = layout.log2_lanes < log2_ceil(kCount) ? layout.log2_lanes : log2_ceil(kCount);
+  const int own = work.own & ((1 << log2_shared) - 1);
+#pragma unroll
+  for (int i = 0; i < kCount; ++i) {
+    if (i << log2_shared < kCount) {
+      const int place = (((i << log2_shared) + own) << layout.log2_groups()) + work.group;
+      use(i, place, work.exists(layout) && work.own == own);
+    }
+  }
+}
+
+// Rounds a result to T or, where asked, leaves it in fp32.
+template <typename T>
+__device__ void store_result(void* data, bool is_float, uint64_t i, float value) {
+  if (is_float) {
+    __stcs(static_cast<float*>(data) + i, value);
+  } else {
+    Fragment<T, 1>::round(&value).store_streaming(static_cast<T*>(data) + i);
+  }
+}
+
+}  // namespace halfgnn::cuda

@@ -1,0 +1,119 @@
+// Terms summed over the edges of each row.
+
+#include "../core/combine.h"
+#include "term.cuh"
+
+namespace halfgnn::cuda {
+namespace {
+
+// Sums of many terms are made of the sums of runs of about this many.
+constexpr uint32_t kRun = 64;
+
+template <int kVector>
+__device__ void fold(float (&run)[kVector], float (&total)[kVector]) {
+#pragma unroll
+  for (int i = 0; i < kVector; ++i) {
+    total[i] += run[i];
+    run[i] = 0.f;
+  }
+}
+
+// The sums of a lane's terms over positions begin ... end - 1 of a row. The whole warp takes part.
+template <class Config>
+__device__ void sum_positions(const RowTermsArgs& args, const TermLane<Config>& lane, const Piece& piece, int own_lane,
+                              float (&total)[Config::kVector]) {
+  const Term& term = args.term;
+  const int batch = Config::kEdges * lane.num_groups;
+  const int length = static_cast<int>(piece.end - piece.begin);
+  const uint32_t terms_per_batch = Config::kEdges * (term.num_sums / lane.sum_step + 1);
+  float run[Config::kVector] = {};
+  uint32_t run_length = 0;
+
+  uint32_t next_col = 0, next_edge = 0;
+  const auto load_ids = [&](int i) {
+    if (term.reads_col && i < length) next_col = args.indices.id(piece.begin + i);
+    if (term.reads_edge && i < length) next_edge = args.edge_ids.id(piece.begin + i);
+  };
+  load_ids(own_lane);
+#pragma unroll 1
+  for (int chunk = 0; chunk < length; chunk += kWarpSize) {
+    const TermIds<Config> ids(term, static_cast<uint32_t>(piece.row), next_col, next_edge);
+    load_ids(chunk + kWarpSize + own_lane);
+    const int count = length - chunk < kWarpSize ? length - chunk : kWarpSize;
+#pragma unroll 1
+    for (int start = 0; start < count; start += batch) {
+      const TermEdges<Config> edges(term, lane, ids, Config::kWinner, start, count);
+      for_each_summed(term, lane, [&](const uint32_t (&offset)[Config::kInputs], bool exists) {
+        float terms[Config::kEdges][Config::kVector];
+        form_terms<Config>(term, edges, offset, terms);
+#pragma unroll
+        for (int e = 0; e < Config::kEdges; ++e) {
+          const bool counts = exists && start + e * lane.num_groups + lane.group < count;
+#pragma unroll
+          for (int i = 0; i < Config::kVector; ++i) run[i] += counts ? terms[e][i] : 0.f;
+        }
+      });
+      run_length += terms_per_batch;
+      if (run_length >= kRun) {
+        fold(run, total);
+        run_length = 0;
+      }
+    }
+  }
+  fold(run, total);
+}
+
+template <class Config>
+__global__ void __launch_bounds__(kTermThreads, Config::kMinBlocks) row_terms_kernel(const RowTermsArgs args) {
+  const Term& term = args.term;
+  const int own_lane = static_cast<int>(threadIdx.x) % kWarpSize;
+  const int warp = static_cast<int>(threadIdx.x) / kWarpSize;
+  const int64_t unit = static_cast<int64_t>(blockIdx.x % args.slice_blocks) * kTermWarps + warp;
+  if (unit >= args.rows.num_units()) return;  // whole warps
+  Piece piece;
+  if (!find_piece(args.rows, unit, own_lane, piece)) return;
+
+  const TermLane<Config> lane(term, own_lane, blockIdx.x / args.slice_blocks);
+  float sum[Config::kVector] = {};
+  sum_positions(args, lane, piece, own_lane, sum);
+  if (term.vectors_in_sum) fold_vector(sum);
+  sum_over_lanes(term.log2_result_lanes, 5, term.vectors_in_sum, sum);
+  if (!lane.stores || lane.group != 0) return;
+  if (!piece.is_whole_row()) {
+    return store_results(args.partial, DType::kFloat, piece.slot * term.num_results + lane.result, term.vectors_in_sum,
+                         sum);
+  }
+  if (args.divide_by_degree && piece.end > piece.begin) {
+#pragma unroll
+    for (int i = 0; i < Config::kVector; ++i) sum[i] /= static_cast<float>(piece.end - piece.begin);
+  }
+  store_results(args.out, args.out_type, piece.row * term.num_results + lane.result, term.vectors_in_sum, sum);
+}
+
+}  // namespace
+
+cudaError_t terms_by_row(const Topology& topology, const Term& term, bool divide_by_degree, void* out, DType out_type,
+                         const Launch& launch) {
+  const Rows rows = rows_of(topology);
+  const int64_t slice_blocks = ceil_div(rows.num_units(), kTermWarps);
+  if (term.num_results == 0 || rows.num_rows == 0) return cudaSuccess;
+  if (slice_blocks > INT32_MAX) return cudaErrorInvalidValue;
+  auto* partial = static_cast<float*>(launch.workspace);
+  const RowTermsArgs args{term,
+                          rows,
+                          indices_of(topology),
+                          edge_ids_of(topology),
+                          divide_by_degree,
+                          out,
+                          out_type,
+                          partial,
+                          static_cast<uint32_t>(slice_blocks)};
+  const cudaError_t status = with_term_config(term, [&](auto config) {
+    return cuda::launch(row_terms_kernel<decltype(config)>, slice_blocks * term.slices, kTermThreads, launch.stream,
+                        args);
+  });
+  if (status != cudaSuccess) return status;
+  return combine({rows, partial, term.num_results, 1.f, divide_by_degree, out, out_type}, launch);
+}
+
+}  // namespace halfgnn::cuda

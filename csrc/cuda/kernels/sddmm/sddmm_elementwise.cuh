@@ -1,0 +1,218 @@
+// The kernel behind sddmm_elementwise. Include only where it is instantiated (sddmm_elementwise_<type>.cu).
+//
+// Method. A warp takes a tile of up to kTileEdges consecutive positions. It finds out, a position a lane, which rows of
+// the operands and of the result each needs, and leaves that in shared memory. Then lanes walk the tile's (edge,
+// vector) pairs in order, whatever the number of vectors an edge: accesses are coalesced, and several of them in
+// flight, for results of one value as for those of a thousand.
+#pragma once
+
+#include <type_traits>
+
+#include "../core/rows.cuh"
+#include "../core/vector.cuh"
+#include "sddmm_elementwise.h"
+
+namespace halfgnn::cuda {
+
+constexpr int kElementwiseThreads = kElementwiseWarps * kWarpSize;
+
+// kIsCopy: of the first operand; there is no second.
+template <typename T, int kVectorElements, bool kIsCopy>
+struct ElementwiseConfig {
+  using Element = T;
+  static constexpr int kVector = kVectorElements;
+  static constexpr bool kCopy = kIsCopy;
+  static constexpr int kVectorBytes = kVector * static_cast<int>(sizeof(T));
+  static constexpr int kOperands = kCopy ? 1 : 2;
+  // Pairs whose vectors a lane has in flight: at most 64 bytes.
+  static constexpr int kUnroll = kOperands * kVectorBytes > 16 ? 2 : 4;
+  // An fp32 result of halves is one access, too: its vectors are half as long.
+  static constexpr bool kFitsFloat = kVector * 4 <= kMaxAccessBytes;
+};
+
+// Rows of the operands and of the result, for each edge of a warp's tile.
+template <class Config>
+struct ElementwiseTile {
+  uint32_t operand[Config::kOperands][kTileEdges];
+  uint32_t result[kTileEdges];
+};
+
+// Fills in the tile of positions begin ... begin + count - 1. The whole warp takes part.
+template <class Config>
+__device__ void find_rows(const ElementwiseArgs& args, RowsOfEdges& rows, int64_t begin, int count, int lane,
+                          ElementwiseTile<Config>& tile) {
+  constexpr int kChunks = kTileEdges / kWarpSize;
+  uint32_t col[kChunks], edge[kChunks];
+#pragma unroll
+  for (int c = 0; c < kChunks; ++c) {
+    const int i = c * kWarpSize + lane;
+    const int64_t position = begin + (i < count ? i : count - 1);
+    col[c] = args.reads_col ? args.indices.id(position) : 0;
+    edge[c] = args.edge_ids.id(position);
+  }
+#pragma unroll
+  for (int c = 0; c < kChunks; ++c) {
+    const int i = c * kWarpSize + lane;
+#pragma unroll
+    for (int k = 0; k < Config::kOperands; ++k) {
+      tile.operand[k][i] = args.operand[k].target == Target::kCol ? col[c] : edge[c];
+    }
+    tile.result[i] = edge[c];
+  }
+  if (!args.reads_row) return;
+#pragma unroll 1
+  for (int i = lane; i - lane < count; i += kWarpSize) {
+    const auto row = static_cast<uint32_t>(rows.next(begin + i - lane));
+#pragma unroll
+    for (int k = 0; k < Config::kOperands; ++k) {
+      if (args.operand[k].target == Target::kRow) tile.operand[k][i] = row;
+    }
+  }
+}
+
+// The (edge, vector) pairs that a lane takes: every 32nd of a tile.
+struct PairWalk {
+  int edge, vector;
+  int num_vectors;
+  int edge_step, vector_step;
+
+  __device__ PairWalk(int lane, int num_vectors)
+      : edge(lane / num_vectors),
+        vector(lane % num_vectors),
+        num_vectors(num_vectors),
+        edge_step(kWarpSize / num_vectors),
+        vector_step(kWarpSize % num_vectors) {}
+  __device__ void advance() {
+    edge += edge_step;
+    vector += vector_step;
+    const bool wraps = vector >= num_vectors;
+    edge += wraps;
+    vector -= wraps ? num_vectors : 0;
+  }
+};
+
+template <class Config>
+struct ElementwiseBatch {
+  static constexpr int kUnroll = Config::kUnroll;
+  static constexpr int kVector = Config::kVector;
+  using Row = Fragment<typename Config::Element, kVector>;
+
+  Row loaded[Config::kOperands][kUnroll];
+  int64_t target[kUnroll];  // element of the result
+  bool exists[kUnroll];
+
+  // The next kUnroll pairs of the walk. Past the tile's `count` edges, vectors of the last edge are loaded again.
+  __device__ ElementwiseBatch(const ElementwiseArgs& args, const ElementwiseTile<Config>& tile, int first_vector,
+                              int count, PairWalk& walk) {
+#pragma unroll
+    for (int u = 0; u < kUnroll; ++u) {
+      exists[u] = walk.edge < count;
+      const int edge = exists[u] ? walk.edge : count - 1;
+      const uint32_t vector = first_vector + walk.vector;
+#pragma unroll
+      for (int k = 0; k < Config::kOperands; ++k) {
+        const uint64_t offset = static_cast<uint64_t>(tile.operand[k][edge]) * args.row_bytes;
+        loaded[k][u] =
+            Row::load(static_cast<const char*>(args.operand[k].data) + offset + vector * Config::kVectorBytes);
+      }
+      target[u] = static_cast<int64_t>(tile.result[edge]) * args.row_vectors + vector;
+      walk.advance();
+    }
+  }
+
+  __device__ void store(const ElementwiseArgs& args, int u, const float (&values)[kVector]) const {
+    if (!exists[u]) return;
+    using T = typename Config::Element;
+    if constexpr (Config::kFitsFloat && sizeof(T) < sizeof(float)) {
+      if (args.out_is_float) return store_rounded(static_cast<float*>(args.out) + target[u] * kVector, values);
+    }
+    store_rounded(static_cast<T*>(args.out) + target[u] * kVector, values);
+  }
+
+  template <class Combine>
+  __device__ void store_all(const ElementwiseArgs& args, Combine combine) const {
+#pragma unroll
+    for (int u = 0; u < kUnroll; ++u) {
+      float values[kVector];
+      loaded[0][u].widen(values);
+      if constexpr (!Config::kCopy) {
+        float other[kVector];
+        loaded[1][u].widen(other);
+#pragma unroll
+        for (int i = 0; i < kVector; ++i) values[i] = combine(values[i], other[i]);
+      }
+      store(args, u, values);
+    }
+  }
+
+  __device__ void combine_and_store(const ElementwiseArgs& args) const {
+    if (Config::kCopy || args.op == Op::kAdd || args.op == Op::kSub) {
+      const float sign = args.op == Op::kSub ? -1.f : 1.f;  // the product is exact
+      return store_all(args, [sign](float x, float y) { return fmaf(sign, y, x); });
+    }
+    if (args.op == Op::kMul) return store_all(args, [](float x, float y) { return x * y; });
+    store_all(args, [](float x, float y) { return x / y; });
+  }
+};
+
+// At most 64 registers a lane, 72 on sm_100.
+#if defined(__CUDA_ARCH__) && __CUDA_ARCH__ >= 1000
+constexpr int kElementwiseMinBlocks = 7;
+#else
+constexpr int kElementwiseMinBlocks = 8;
+#endif
+
+template <class Config>
+__global__ void __launch_bounds__(kElementwiseThreads, kElementwiseMinBlocks)
+    sddmm_elementwise_kernel(const ElementwiseArgs args) {
+  __shared__ ElementwiseTile<Config> tiles[kElementwiseWarps];
+  const int lane = static_cast<int>(threadIdx.x) % kWarpSize;
+  const int warp = static_cast<int>(threadIdx.x) / kWarpSize;
+  const int64_t unit = static_cast<int64_t>(blockIdx.x % args.slice_blocks) * kElementwiseWarps + warp;
+  const int64_t first = unit * args.edges_per_warp, num_edges = args.rows.num_edges;
+  if (first >= num_edges) return;  // whole warps
+  const int64_t past = first + args.edges_per_warp;
+  const int64_t last = past < num_edges ? past : num_edges;
+  const int first_vector = static_cast<int>(blockIdx.x / args.slice_blocks) * args.slice_vectors;
+  const int left = args.row_vectors - first_vector;
+  const int num_vectors = left < args.slice_vectors ? left : args.slice_vectors;
+
+  ElementwiseTile<Config>& tile = tiles[warp];
+  RowsOfEdges rows(args.rows, first, lane);
+#pragma unroll 1
+  for (int64_t begin = first; begin < last; begin += kTileEdges) {
+    const int count = static_cast<int>(last - begin < kTileEdges ? last - begin : kTileEdges);
+    find_rows<Config>(args, rows, begin, count, lane, tile);
+    __syncwarp();
+    PairWalk walk(lane, num_vectors);
+    const int pairs = count * num_vectors;
+#pragma unroll 1
+    for (int pair = 0; pair < pairs; pair += Config::kUnroll * kWarpSize) {
+      const ElementwiseBatch<Config> batch(args, tile, first_vector, count, walk);
+      batch.combine_and_store(args);
+    }
+    __syncwarp();
+  }
+}
+
+template <typename T>
+cudaError_t sddmm_elementwise_of(const ElementwiseArgs& args, int vector, int64_t blocks, cudaStream_t stream) {
+  const auto run = [&](auto config) {
+    return launch(sddmm_elementwise_kernel<decltype(config)>, blocks, kElementwiseThreads, stream, args);
+  };
+  const auto run_vector = [&](auto length) {
+    constexpr int kVector = decltype(length)::value;
+    return args.operand[1].data == nullptr ? run(ElementwiseConfig<T, kVector, true>{})
+                                           : run(ElementwiseConfig<T, kVector, false>{});
+  };
+  switch (vector) {
+    case 8:
+      if constexpr (sizeof(T) == 2) return run_vector(std::integral_constant<int, 8>{});
+      return cudaErrorInvalidValue;
+    case 4: return run_vector(std::integral_constant<int, 4>{});
+    case 2: return run_vector(std::integral_constant<int, 2>{});
+    default: return run_vector(std::integral_constant<int, 1>{});
+  }
+}
+
+}  // namespace halfgnn::cuda

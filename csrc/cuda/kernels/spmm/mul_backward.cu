@@ -1,0 +1,72 @@
+#include "mul_backward.h"
+
+#include <limits>
+
+#include "../core/combine.h"
+#include "../core/types.cuh"
+#include "../plan/heads.h"
+#include "mul_backward_launch.h"
+
+namespace halfgnn::cuda {
+namespace {
+
+bool is_valid(const MulBackwardArgs& args) {
+  constexpr int64_t most = std::numeric_limits<int32_t>::max() / static_cast<int64_t>(sizeof(float));
+  return args.type != DType::kDouble && (args.grad_type == args.type || args.grad_type == DType::kFloat) &&
+         (args.weight_type == args.type || args.weight_type == DType::kFloat) && args.heads > 0 && args.heads <= most &&
+         args.dim > 0 && args.dim <= most / args.heads;
+}
+
+int widest_vector(const MulBackwardArgs& args) {
+  const int64_t size = size_of(args.type), grad_size = size_of(args.grad_type);
+  const uintptr_t own = reinterpret_cast<uintptr_t>(args.feat) | reinterpret_cast<uintptr_t>(args.grad_feat);
+  const auto grad = reinterpret_cast<uintptr_t>(args.grad);
+  auto vector = static_cast<int>(kMaxAccessBytes / grad_size);
+  while (args.dim % vector != 0 || own % static_cast<uintptr_t>(vector * size) != 0 ||
+         grad % static_cast<uintptr_t>(vector * grad_size) != 0) {
+    vector /= 2;
+  }
+  return vector;
+}
+
+MulPlan plan_of(const MulBackwardArgs& args) {
+  constexpr int kMaxLog2Groups = 3;  // times 4 edges each: the 32 whose ids a warp holds
+  const int64_t grad_size = size_of(args.grad_type);
+  MulPlan plan{};
+  plan.rows = rows_of(args.topology);
+  plan.vector = widest_vector(args);
+  const int64_t bytes = plan.vector * grad_size, vectors = args.dim / plan.vector;
+  const bool is_wide = vectors > kWarpSize;
+  plan.repeat = bytes == kMaxAccessBytes ? (is_wide ? 4 : 1) : bytes == kMaxAccessBytes / 2 ? 2 : 4;
+  const Gathered gathered{args.grad_rows, args.heads * args.dim * grad_size, args.topology.num_edges};
+  plan.layout = layout_of(args.heads, vectors, plan.repeat, kMaxLog2Groups, gathered);
+  return plan;
+}
+
+size_t dots_bytes(const MulBackwardArgs& args, const MulPlan& plan) {
+  return plan.layout.tiles > 1 ? static_cast<size_t>(args.topology.num_edges * args.heads) * sizeof(float) : 0;
+}
+
+}  // namespace
+
+size_t mul_backward_workspace(const MulBackwardArgs& args) {
+  if (!is_valid(args)) return 0;
+  const MulPlan plan = plan_of(args);
+  return partial_bytes(plan.rows, args.heads * args.dim) + dots_bytes(args, plan);
+}
+
+cudaError_t mul_backward(const MulBackwardArgs& args, const Launch& launch) {
+  if (args.topology.num_rows == 0 || args.heads == 0) return cudaSuccess;
+  if (!is_valid(args)) return cudaErrorInvalidValue;
+  MulPlan plan = plan_of(args);
+  plan.partial = static_cast<float*>(launch.workspace);
+  if (plan.layout.tiles > 1 && args.topology.num_edges > 0) {
+    plan.dots = plan.partial + plan.rows.num_slots * args.heads * args.dim;
+  }
+  const cudaError_t status =
+      with_type(args.type, [&](auto t) { return mul_backward_of<TypeOf<decltype(t)>>(args, plan, launch); });
+  if (status != cudaSuccess) return status;
+  return combine({plan.rows, plan.partial, args.heads * args.dim, 1.f, false, args.grad_feat, args.type}, launch);
+}
+
+}  // namespace halfgnn::cuda

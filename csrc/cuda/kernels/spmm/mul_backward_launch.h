@@ -1,0 +1,24 @@
+// Between mul_backward.cu, which chooses, and mul_backward.cuh, which holds the kernel.
+#pragma once
+
+#include "../core/heads.cuh"
+#include "../core/rows.cuh"
+#include "mul_backward.h"
+
+namespace halfgnn::cuda {
+
+// Chosen from sizes and alignment alone.
+struct MulPlan {
+  int vector;  // elements of an access
+  int repeat;  // accesses a lane and row
+  HeadLayout layout;
+  Rows rows;
+  float* partial;  // grad_feat of pieces of long rows, a row a slot
+  float* dots;     // where heads have several tiles: grad_weight of the tiles done so far, (position, head)
+};
+
+// For features of type T. The build instantiates it: build_sources.py.
+template <typename T>
+cudaError_t mul_backward_of(const MulBackwardArgs& args, const MulPlan& plan, const Launch& launch);
+
+}  // namespace halfgnn::cuda

@@ -1,0 +1,166 @@
+// The kernel behind spmm where it is the maximum or minimum of copies.
+#pragma once
+
+#include <cmath>
+
+#include "spmm_launch.h"
+
+namespace halfgnn::cuda {
+
+// One lane's share of a piece.
+template <class Config>
+struct ExtremumLane {
+  static constexpr int kRepeat = Config::kRepeat;
+  static constexpr int kVector = Config::kVector;
+  using Row = Fragment<typename Config::Element, kVector>;
+
+  const ExtremumKernelArgs& args;
+  const LaneSlice<Config>& slice;
+  const LaneSource<kRepeat>& feat;
+  const Team team;
+  float best[kRepeat][kVector];
+  uint32_t position[kRepeat][kVector];  // of an edge in the piece
+
+  // Every group starts with its first edge: an element that is -inf on all of them has that winner.
+  __device__ void start(const TeamPiece& piece) {
+#pragma unroll
+    for (int r = 0; r < kRepeat; ++r) {
+#pragma unroll
+      for (int i = 0; i < kVector; ++i) {
+        best[r][i] = -INFINITY;
+        position[r][i] = team.group < piece.count ? static_cast<uint32_t>(team.group) : kNoPosition;
+      }
+    }
+  }
+
+  // Looks at kEdges edges of every group, in ascending order, so that a later one wins only if it is greater. If the
+  // batch is not kFull, places past the last edge look at that edge again, which changes nothing for the team.
+  template <int kEdges, bool kFull>
+  __device__ void look_at_batch(uint32_t ids, int start, int chunk, int last) {
+    const uint32_t row_bytes = static_cast<uint32_t>(args.gather.num_vectors) * Config::kVectorBytes;
+    const uint32_t flip = args.result.negate ? kSignBits<typename Config::Element> : 0;
+    Row rows[kEdges][kRepeat];
+#pragma unroll
+    for (int u = 0; u < kEdges; ++u) {
+      const int source = team.source + start + u * team.num_groups;
+      const uint64_t offset = row_offset(__shfl_sync(kFullMask, ids, source), row_bytes);
+#pragma unroll
+      for (int r = 0; r < kRepeat; ++r) rows[u][r] = Row::load(feat.at(offset, r));
+    }
+#pragma unroll
+    for (int u = 0; u < kEdges; ++u) {
+      const int edge = chunk + start + u * team.num_groups + team.group;
+      const auto at = static_cast<uint32_t>(kFull ? edge : min(edge, last));
+#pragma unroll
+      for (int r = 0; r < kRepeat; ++r) {
+        flip_bits(flip, rows[u][r].word);
+        float values[kVector];
+        rows[u][r].widen(values);
+#pragma unroll
+        for (int i = 0; i < kVector; ++i) {
+          const bool wins = !(values[i] <= best[r][i]) && best[r][i] == best[r][i];
+          best[r][i] = wins ? values[i] : best[r][i];
+          position[r][i] = wins ? at : position[r][i];
+        }
+      }
+    }
+  }
+
+  // Ids are read once, coalesced, a team's lanes each one, a chunk ahead of their use, and handed out by shuffle.
+  __device__ void look_at(const TeamPiece& piece) {
+    const Lengths lengths(piece);
+    if (lengths.longest == 0) return;
+    const Ids& feat_rows = args.gather.feat_rows;
+    uint32_t next = feat_rows.id(piece.position(0, team.lane));
+    for (int chunk = 0; chunk < lengths.longest; chunk += team.size) {
+      const uint32_t ids = next;
+      if (chunk + team.size < lengths.longest) next = feat_rows.id(piece.position(chunk + team.size, team.lane));
+      for_each_batch<Config::kUnroll>(team, lengths, chunk, [&](auto edges, auto full, int start) {
+        look_at_batch<decltype(edges)::value, decltype(full)::value != 0>(ids, start, chunk, piece.count - 1);
+      });
+    }
+  }
+
+  // Every group ends up with the best of the team.
+  __device__ void best_of_groups() {
+    for (int distance = slice.stride; distance < team.size; distance *= 2) {
+#pragma unroll
+      for (int r = 0; r < kRepeat; ++r) {
+#pragma unroll
+        for (int i = 0; i < kVector; ++i) {
+          const float value = __shfl_xor_sync(kFullMask, best[r][i], distance);
+          const uint32_t other = __shfl_xor_sync(kFullMask, position[r][i], distance);
+          take_better(value, other, best[r][i], position[r][i]);
+        }
+      }
+    }
+  }
+
+  __device__ void store(const TeamPiece& piece) {
+    const int64_t first = (int64_t{piece.line} * args.gather.num_vectors + slice.first) * kVector;
+#pragma unroll
+    for (int r = 0; r < kRepeat; ++r) {
+      if (!slice.has(r, args.gather)) break;
+      const int64_t i = first + r * slice.stride * kVector;
+#pragma unroll
+      for (int k = 0; k < kVector; ++k) position[r][k] = piece.count > 0 ? piece.begin + position[r][k] : kNoPosition;
+      if (piece.is_part) {
+        store_rounded(args.partial + i, best[r]);
+        store_words(args.partial_position + i, position[r]);
+      } else {
+        store_extrema(args.result, i, best[r], position[r]);
+      }
+    }
+  }
+};
+
+// Before sm_90 less of what a warp shares is kept once a warp: with 64 registers a row would wait for another.
+#if defined(__CUDA_ARCH__) && __CUDA_ARCH__ < 900
+constexpr int kExtremumMinBlocks = 7;
+#else
+constexpr int kExtremumMinBlocks = 8;
+#endif
+
+template <class Config>
+__global__ void __launch_bounds__(kGatherThreads, kExtremumMinBlocks)
+    spmm_extremum_kernel(const ExtremumKernelArgs args) {
+  const int lane = static_cast<int>(threadIdx.x) % kWarpSize;
+  const LaneSlice<Config> slice(args.gather, lane);
+  const auto feat = feat_source(args.gather, slice);
+  for_each_piece(args.gather, lane, [&](const TeamPiece& piece, int log2_team) {
+    ExtremumLane<Config> work{args, slice, feat, Team(args.gather, log2_team, lane), {}, {}};
+    work.start(piece);
+    work.look_at(piece);
+    work.best_of_groups();
+    if (piece.has_result() && work.team.group == 0) work.store(piece);
+  });
+}
+
+template <class Config>
+cudaError_t launch_extremum(const SpmmArgs& args, ExtremumKernelArgs kernel_args, const GatherShape& shape,
+                            const Launch& launch) {
+  const GatherPlan plan = plan_gather<Config>(args.topology, shape);
+  kernel_args.gather = plan.gather;
+  kernel_args.gather.feat_rows = shape.by_edge ? edge_ids_of(args.topology) : indices_of(args.topology);
+  return cuda::launch(spmm_extremum_kernel<Config>, plan.blocks, plan.threads, launch.stream, kernel_args);
+}
+
+// For an operand of type T.
+template <typename T>
+cudaError_t spmm_extremum_of(const SpmmArgs& args, const ExtremumKernelArgs& kernel_args, const GatherShape& shape,
+                             const Launch& launch) {
+  constexpr int widest = kMaxAccessBytes / static_cast<int>(sizeof(T));
+  const int64_t arg_bytes = args.topology.is_int64 ? 8 : 4;
+  const auto fits = [&](int count) {
+    const int64_t arg_alignment = arg_bytes * count < kMaxAccessBytes ? arg_bytes * count : kMaxAccessBytes;
+    return args.out_len % count == 0 && is_aligned(shape.feat, count * static_cast<int64_t>(sizeof(T))) &&
+           is_aligned(args.out, store_alignment(args.out_type, count)) && is_aligned(args.arg, arg_alignment);
+  };
+  if (fits(widest)) return launch_extremum<GatherConfig<T, widest, 1>>(args, kernel_args, shape, launch);
+  if constexpr (widest == 8) {
+    if (fits(2)) return launch_extremum<GatherConfig<T, 2, 4>>(args, kernel_args, shape, launch);
+  }
+  return launch_extremum<GatherConfig<T, 1, 4>>(args, kernel_args, shape, launch);
+}
+
+}  // namespace halfgnn::cuda

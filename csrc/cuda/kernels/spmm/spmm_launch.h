@@ -1,0 +1,42 @@
+// Between spmm.cu, which chooses, and spmm_sum.cuh and spmm_extremum.cuh, which hold the kernels.
+#pragma once
+
+#include "extremum.cuh"
+#include "spmm.cuh"
+#include "spmm.h"
+
+namespace halfgnn::cuda {
+
+struct SumKernelArgs {
+  Gather gather;
+  Ids edge_ids;
+  Ids columns;  // read beside gather.feat_rows only where feat_by_edge
+  bool feat_by_edge;
+  const void* weight;
+  DType weight_type;
+  uint32_t weight_row_bytes;
+  int32_t vectors_per_head;
+  const float* scale;
+  float factor;
+  bool divide_by_degree;
+  void* out;
+  DType out_type;
+  float* partial;
+};
+
+struct ExtremumKernelArgs {
+  Gather gather;
+  ExtremumOut result;
+  float* partial;              // best value of each slot and element
+  uint32_t* partial_position;  // and its position
+};
+
+// For features of type T. The build instantiates them: build_sources.py.
+template <typename T>
+cudaError_t spmm_sum_of(const SpmmSumArgs& args, const SumKernelArgs& kernel_args, const GatherShape& shape,
+                        const Launch& launch);
+template <typename T>
+cudaError_t spmm_extremum_of(const SpmmArgs& args, const ExtremumKernelArgs& kernel_args, const GatherShape& shape,
+                             const Launch& launch);
+
+}  // namespace halfgnn::cuda

@@ -1,0 +1,356 @@
+// The kernel behind spmm_sum.
+#pragma once
+
+#include <cfloat>
+
+#include "spmm_launch.h"
+
+namespace halfgnn::cuda {
+
+// What a term is multiplied by.
+enum class Weighting {
+  kNone,
+  kEdge,  // one factor an edge: a weight, the column's scale, or both
+  kHead   // a weight for each head of an edge, and perhaps the column's scale
+};
+
+// Terms that a lane adds up before they join its total.
+constexpr int kRun = 64;
+
+// A sum of many terms: runs of at most kRun of them are added to a total, and what rounding that addition lost is where
+// the next run starts. So the error of a sum is about that of a run, however long it is. Totals are rarely used, so
+// they lie in shared memory.
+template <int kRepeat, int kVector>
+struct RunningSum {
+  float run[kRepeat][kVector];
+  bool has_total;  // the same for the whole warp
+
+  __device__ static float& total(int r, int i) {
+    __shared__ float totals[kRepeat][kVector][kGatherThreads];
+    return totals[r][i][threadIdx.x];
+  }
+  __device__ void end_run() {
+#pragma unroll
+    for (int r = 0; r < kRepeat; ++r) {
+#pragma unroll
+      for (int i = 0; i < kVector; ++i) {
+        const float before = has_total ? total(r, i) : 0.f, sum = before + run[r][i];
+        const float lost = run[r][i] - (sum - before);
+        run[r][i] = fabsf(sum) <= FLT_MAX ? lost : 0.f;  // inf - inf would be nan
+        total(r, i) = sum;
+      }
+    }
+    has_total = true;
+  }
+  // Leaves the sum of all terms in run.
+  __device__ void finish() {
+    if (!has_total) return;
+#pragma unroll
+    for (int r = 0; r < kRepeat; ++r) {
+#pragma unroll
+      for (int i = 0; i < kVector; ++i) run[r][i] += total(r, i);
+    }
+  }
+};
+
+// The ids that a lane holds for its team. `edge` is set where there are weights.
+struct LaneEdge {
+  uint32_t row;
+  uint32_t edge;
+};
+
+template <Weighting kWeighting>
+__device__ LaneEdge load_ids(const SumKernelArgs& args, uint32_t position) {
+  LaneEdge ids{args.gather.feat_rows.id(position), 0};
+  if (kWeighting == Weighting::kHead || (kWeighting == Weighting::kEdge && args.weight != nullptr)) {
+    ids.edge = args.edge_ids.id(position);
+  }
+  return ids;
+}
+
+inline __device__ float load_weight(const SumKernelArgs& args, uint32_t edge) {
+  return with_type(args.weight_type, [&](auto t) {
+    using T = TypeOf<decltype(t)>;
+    return Fragment<T, 1>::load_streaming(static_cast<const T*>(args.weight) + edge).value();
+  });
+}
+
+// The factor of a lane's edge that is the same for all its elements.
+template <Weighting kWeighting>
+__device__ float load_factor(const SumKernelArgs& args, const LaneEdge& ids, uint32_t position) {
+  float factor = 1.f;
+  if (kWeighting == Weighting::kEdge && args.weight != nullptr) factor = load_weight(args, ids.edge);
+  if (args.scale != nullptr) factor *= __ldg(args.scale + (args.feat_by_edge ? args.columns.id(position) : ids.row));
+  return factor;
+}
+
+// Where the weights of edge 0 for a lane's vectors are.
+template <class Config, typename W>
+__device__ LaneSource<Config::kRepeat> weight_source(const SumKernelArgs& args, const LaneSlice<Config>& slice) {
+  LaneSource<Config::kRepeat> source{};
+  const int first = slice.vector(0, args.gather) / args.vectors_per_head;
+  source.first = static_cast<const char*>(args.weight) + first * static_cast<int64_t>(sizeof(W));
+#pragma unroll
+  for (int r = 1; r < Config::kRepeat; ++r) {
+    const int head = slice.vector(r, args.gather) / args.vectors_per_head;
+    source.distance[r] = static_cast<uint32_t>(head - first) * sizeof(W);
+  }
+  source.first = in_register(source.first);
+  return source;
+}
+
+// One lane's share of a piece.
+template <class Config, Weighting kWeighting, typename W>
+struct SumLane {
+  using Row = Fragment<typename Config::Element, Config::kVector>;
+  using Weight = Fragment<W, 1>;
+  static constexpr bool kPerHead = kWeighting == Weighting::kHead;
+
+  const SumKernelArgs& args;
+  const LaneSlice<Config>& slice;
+  const LaneSource<Config::kRepeat>& feat;
+  const LaneSource<Config::kRepeat>& weights;  // with kHead
+  const Team team;
+  RunningSum<Config::kRepeat, Config::kVector> sum;
+
+  // Adds the terms of kEdges edges of every group, those at `start` and after of a chunk of which the team has `left`
+  // edges; ids and factor are what the lanes hold for the chunk. All loads are issued before the first addition. If the
+  // batch is not kFull, a place past the last edge reads rows that are there and adds 0.
+  template <int kEdges, bool kFull>
+  __device__ void add_batch(const LaneEdge& ids, float factor, int start, int left) {
+    const uint32_t row_bytes = static_cast<uint32_t>(args.gather.num_vectors) * Config::kVectorBytes;
+    Row rows[kEdges][Config::kRepeat];
+    Weight weight[kEdges][kPerHead ? Config::kRepeat : 1];
+#pragma unroll
+    for (int u = 0; u < kEdges; ++u) {
+      const int source = team.source + start + u * team.num_groups;
+      const uint64_t offset = row_offset(__shfl_sync(kFullMask, ids.row, source), row_bytes);
+#pragma unroll
+      for (int r = 0; r < Config::kRepeat; ++r) rows[u][r] = Row::load(feat.at(offset, r));
+      if constexpr (kPerHead) {
+        const uint64_t at = row_offset(__shfl_sync(kFullMask, ids.edge, source), args.weight_row_bytes);
+#pragma unroll
+        for (int r = 0; r < Config::kRepeat; ++r) weight[u][r] = Weight::load_streaming(weights.at(at, r));
+      }
+    }
+    // The batch is summed before it joins the run: a shorter run, so a smaller error, at no cost.
+    float batch[Config::kRepeat][Config::kVector];
+#pragma unroll
+    for (int u = 0; u < kEdges; ++u) {
+      const int edge = start + u * team.num_groups;
+      const bool keep = kFull || edge + team.group < left;
+      float times = 1.f;
+      if (kWeighting == Weighting::kEdge || (kPerHead && args.scale != nullptr)) {
+        times = __shfl_sync(kFullMask, factor, team.source + edge);
+      }
+#pragma unroll
+      for (int r = 0; r < Config::kRepeat; ++r) {
+        if constexpr (!kFull) rows[u][r].keep_if(keep);
+        float product = times;
+        if constexpr (kPerHead) product *= weight[u][r].value();
+        add_term(u == 0, rows[u][r], keep ? product : 0.f, batch[r]);
+      }
+    }
+#pragma unroll
+    for (int r = 0; r < Config::kRepeat; ++r) {
+#pragma unroll
+      for (int i = 0; i < Config::kVector; ++i) sum.run[r][i] += batch[r][i];
+    }
+  }
+
+  // to = factor * row if it is the first term, to += factor * row otherwise; factors are 1 with kNone.
+  static __device__ void add_term(bool is_first, const Row& row, float factor, float (&to)[Config::kVector]) {
+    float values[Config::kVector];
+    row.widen(values);
+#pragma unroll
+    for (int i = 0; i < Config::kVector; ++i) {
+      if (kWeighting == Weighting::kNone) {
+        to[i] = is_first ? values[i] : to[i] + values[i];
+      } else {
+        to[i] = is_first ? factor * values[i] : fmaf(factor, values[i], to[i]);
+      }
+    }
+  }
+
+  __device__ void add_chunk(const TeamPiece& piece, const Lengths& lengths, const LaneEdge& ids, float factor,
+                            int chunk) {
+    for_each_batch<Config::kUnroll>(team, lengths, chunk, [&](auto edges, auto full, int start) {
+      add_batch<decltype(edges)::value, decltype(full)::value != 0>(ids, factor, start, piece.count - chunk);
+    });
+    if (((chunk + team.size) & (kRun * team.num_groups - 1)) == 0) sum.end_run();
+  }
+
+  // Adds the whole piece. Ids are read once, coalesced, a team's lanes each one, a chunk ahead of their use, and handed
+  // out by shuffle; factors a chunk ahead too, so their ids two chunks.
+  __device__ void add(const TeamPiece& piece) {
+    const Lengths lengths(piece);
+    if (lengths.longest == 0) return;
+    const auto load = [&](int chunk) { return load_ids<kWeighting>(args, piece.position(chunk, team.lane)); };
+    const auto factor_of = [&](const LaneEdge& ids, int chunk) {
+      return load_factor<kWeighting>(args, ids, piece.position(chunk, team.lane));
+    };
+
+    LaneEdge next = load(0);
+    if constexpr (kWeighting == Weighting::kEdge) {
+      LaneEdge after = team.size < lengths.longest ? load(team.size) : next;
+      float next_factor = factor_of(next, 0);
+      for (int chunk = 0; chunk < lengths.longest; chunk += team.size) {
+        const LaneEdge ids = next;
+        const float factor = next_factor;
+        if (chunk + team.size < lengths.longest) {
+          next = after;
+          next_factor = factor_of(next, chunk + team.size);
+          if (chunk + 2 * team.size < lengths.longest) after = load(chunk + 2 * team.size);
+        }
+        add_chunk(piece, lengths, ids, factor, chunk);
+      }
+    } else {
+      for (int chunk = 0; chunk < lengths.longest; chunk += team.size) {
+        const LaneEdge ids = next;
+        if (chunk + team.size < lengths.longest) next = load(chunk + team.size);
+        float factor = 1.f;
+        if (kPerHead && args.scale != nullptr) factor = factor_of(ids, chunk);
+        add_chunk(piece, lengths, ids, factor, chunk);
+      }
+    }
+  }
+
+  // Adds up the groups of the team, in a fixed order; every group ends up with the sum.
+  __device__ void sum_over_groups() {
+    sum.finish();
+    for (int distance = slice.stride; distance < team.size; distance *= 2) {
+#pragma unroll
+      for (int r = 0; r < Config::kRepeat; ++r) {
+#pragma unroll
+        for (int i = 0; i < Config::kVector; ++i) {
+          sum.run[r][i] += __shfl_xor_sync(kFullMask, sum.run[r][i], distance);
+        }
+      }
+    }
+  }
+
+  // Multiplies by args.factor and divides by the number of edges where asked.
+  __device__ void scale_by(int degree) {
+    const float divisor = static_cast<float>(degree), reciprocal = __frcp_rn(divisor);
+    const bool divides = args.divide_by_degree && degree > 0;
+#pragma unroll
+    for (int r = 0; r < Config::kRepeat; ++r) {
+#pragma unroll
+      for (int i = 0; i < Config::kVector; ++i) {
+        float& value = sum.run[r][i];
+        value *= args.factor;
+        if (!divides) continue;
+        // A quotient rounded correctly: its error by the reciprocal is worked out and taken off.
+        const float near = value * reciprocal;
+        const float exact = fmaf(fmaf(-near, divisor, value), reciprocal, near);
+        value = fabsf(exact) <= FLT_MAX ? exact : near;  // of inf the error is nan
+      }
+    }
+  }
+
+  __device__ void store(const TeamPiece& piece) {
+    void* out = piece.is_part ? args.partial : args.out;
+    const DType type = piece.is_part ? DType::kFloat : args.out_type;
+    const int64_t first = (int64_t{piece.line} * args.gather.num_vectors + slice.first) * Config::kVector;
+#pragma unroll
+    for (int r = 0; r < Config::kRepeat; ++r) {
+      if (slice.has(r, args.gather)) {
+        store_rounded_as(out, type, first + r * slice.stride * Config::kVector, sum.run[r]);
+      }
+    }
+  }
+};
+
+// What weights need takes registers: 24 or 28 warps with four rows in flight a lane hide more latency than 28 or 32
+// with two. From sm_90 on more of what a warp shares is kept once a warp.
+#if defined(__CUDA_ARCH__) && __CUDA_ARCH__ < 900
+constexpr int kFewerBlocks = 1;
+#else
+constexpr int kFewerBlocks = 0;
+#endif
+template <class Config, Weighting kWeighting>
+constexpr int kSumMinBlocks = kWeighting == Weighting::kNone   ? kGatherMinBlocks
+                              : kWeighting == Weighting::kEdge ? 8 - 2 * kFewerBlocks
+                              : Config::kRepeat > 1            ? 6
+                                                               : 7 - kFewerBlocks;
+
+template <class Config, Weighting kWeighting, typename W>
+__global__ void __launch_bounds__(kGatherThreads, kSumMinBlocks<Config, kWeighting>)
+    spmm_sum_kernel(const SumKernelArgs args) {
+  const int lane = static_cast<int>(threadIdx.x) % kWarpSize;
+  const LaneSlice<Config> slice(args.gather, lane);
+  const auto feat = feat_source(args.gather, slice);
+  LaneSource<Config::kRepeat> weights{};
+  if constexpr (kWeighting == Weighting::kHead) weights = weight_source<Config, W>(args, slice);
+  for_each_piece(args.gather, lane, [&](const TeamPiece& piece, int log2_team) {
+    SumLane<Config, kWeighting, W> work{args, slice, feat, weights, Team(args.gather, log2_team, lane), {}};
+    work.add(piece);
+    work.sum_over_groups();
+    if (!piece.has_result() || work.team.group != 0) return;
+    if (!piece.is_part) work.scale_by(piece.count);
+    work.store(piece);
+  });
+}
+
+template <class Config, Weighting kWeighting, typename W>
+cudaError_t launch_sum(const SpmmSumArgs& args, SumKernelArgs kernel_args, const GatherShape& shape,
+                       const Launch& launch) {
+  const GatherPlan plan = plan_gather<Config>(args.topology, shape);
+  kernel_args.gather = plan.gather;
+  kernel_args.gather.feat_rows = args.feat_by_edge ? edge_ids_of(args.topology) : indices_of(args.topology);
+  kernel_args.vectors_per_head = static_cast<int32_t>(args.dim / Config::kVector);
+  return cuda::launch(spmm_sum_kernel<Config, kWeighting, W>, plan.blocks, plan.threads, launch.stream, kernel_args);
+}
+
+// Whether kCount elements can be one access: they divide the row, with kHead the part of a head, and bases are aligned.
+template <typename T, int kCount, Weighting kWeighting>
+bool fits_vector(const SpmmSumArgs& args) {
+  const int64_t len = kWeighting == Weighting::kHead ? args.dim : args.heads * args.dim;
+  return len % kCount == 0 && is_aligned(args.feat, kCount * static_cast<int64_t>(sizeof(T))) &&
+         is_aligned(args.out, store_alignment(args.out_type, kCount));
+}
+
+template <typename T, Weighting kWeighting, typename W = T>
+cudaError_t launch_fitting_sum(const SpmmSumArgs& args, const SumKernelArgs& kernel_args, const GatherShape& shape,
+                               const Launch& launch) {
+  constexpr int widest = kMaxAccessBytes / static_cast<int>(sizeof(T));
+  const auto run = [&](auto config) {
+    return launch_sum<decltype(config), kWeighting, W>(args, kernel_args, shape, launch);
+  };
+  if (fits_vector<T, widest, kWeighting>(args)) return run(GatherConfig<T, widest, 1>{});
+  if (fits_vector<T, widest / 2, kWeighting>(args)) return run(GatherConfig<T, widest / 2, 2>{});
+  // Narrow accesses: where a row is more than a warp is wide, four of them a lane, so that indices and addresses are
+  // not worked out again for every 64 or 128 bytes of a row.
+  const int64_t len = args.heads * args.dim;
+  constexpr bool per_head = kWeighting == Weighting::kHead;  // rarely narrow
+  if constexpr (widest == 8) {
+    if (fits_vector<T, 2, kWeighting>(args)) {
+      if constexpr (!per_head) {
+        if (len / 2 <= kWarpSize) return run(GatherConfig<T, 2, 1>{});
+      }
+      return run(GatherConfig<T, 2, 4>{});
+    }
+  }
+  if constexpr (!per_head) {
+    if (len <= kWarpSize) return run(GatherConfig<T, 1, 1>{});
+  }
+  return run(GatherConfig<T, 1, 4>{});
+}
+
+// For args.type == T.
+template <typename T>
+cudaError_t spmm_sum_of(const SpmmSumArgs& args, const SumKernelArgs& kernel_args, const GatherShape& shape,
+                        const Launch& launch) {
+  if (args.weight == nullptr && args.scale == nullptr) {
+    return launch_fitting_sum<T, Weighting::kNone>(args, kernel_args, shape, launch);
+  }
+  if (args.weight == nullptr || args.heads == 1) {
+    return launch_fitting_sum<T, Weighting::kEdge>(args, kernel_args, shape, launch);
+  }
+  if (args.weight_type == DType::kFloat) {
+    return launch_fitting_sum<T, Weighting::kHead, float>(args, kernel_args, shape, launch);
+  }
+  return launch_fitting_sum<T, Weighting::kHead>(args, kernel_args, shape, launch);
+}
+
+}  // namespace halfgnn::cuda

@@ -1,5 +1,0 @@
-#include "sddmm_elementwise.cuh"
-
-namespace halfgnn::cuda {
-template cudaError_t sddmm_elementwise_of<__nv_bfloat16>(const ElementwiseArgs&, int, int64_t, cudaStream_t);
-}  // namespace halfgnn::cuda

@@ -1,7 +1,0 @@
-#include "spmm_sum.cuh"
-
-namespace halfgnn::cuda {
-
-template cudaError_t spmm_sum_of<float>(const SpmmSumArgs&, const SumKernelArgs&, const GatherShape&, const Launch&);
-
-}  // namespace halfgnn::cuda

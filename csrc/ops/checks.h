@@ -1,0 +1,239 @@
+// Checks and conversions between torch tensors and the torch-free types, shared by the CPU and the CUDA bindings.
+// What fails here raises ValueError (shapes, names) or TypeError (dtypes) in Python and names the argument.
+#pragma once
+
+#include <ATen/core/Tensor.h>
+#include <c10/util/Exception.h>
+#include <c10/util/string_view.h>  // what the dispatcher passes for a str: a class of its own before torch 2.6
+
+#include <optional>
+#include <string>
+#include <vector>
+
+#include "../core/broadcast.h"
+#include "../core/types.h"
+#include "backend.h"
+
+namespace halfgnn {
+
+using at::Tensor;
+using OptionalTensor = std::optional<Tensor>;
+
+inline DType dtype_of(at::ScalarType type, const char* name) {
+  switch (type) {
+    case at::kHalf: return DType::kHalf;
+    case at::kBFloat16: return DType::kBFloat16;
+    case at::kFloat: return DType::kFloat;
+    case at::kDouble: return DType::kDouble;
+    default: TORCH_CHECK_TYPE(false, name, " has dtype ", type, "; expected float16, bfloat16, float32 or float64");
+  }
+}
+
+inline Op parse_op(c10::string_view op, bool sddmm) {
+  if (op == "add") return Op::kAdd;
+  if (op == "sub") return Op::kSub;
+  if (op == "mul") return Op::kMul;
+  if (op == "div") return Op::kDiv;
+  if (op == "copy_lhs") return Op::kCopyLhs;
+  if (op == "copy_rhs") return Op::kCopyRhs;
+  if (op == "dot" && sddmm) return Op::kDot;
+  TORCH_CHECK_VALUE(false, "op is '", op, "'; expected one of add, sub, mul, div, ", sddmm ? "dot, " : "",
+                    "copy_lhs, copy_rhs");
+}
+
+inline Reduce parse_reduce(c10::string_view reduce) {
+  if (reduce == "sum") return Reduce::kSum;
+  if (reduce == "mean") return Reduce::kMean;
+  if (reduce == "max") return Reduce::kMax;
+  if (reduce == "min") return Reduce::kMin;
+  TORCH_CHECK_VALUE(false, "reduce is '", reduce, "'; expected one of sum, mean, max, min");
+}
+
+// Target of an operand named u, v or e, for an adjacency whose rows are sources (by_src) or destinations.
+inline Target parse_target(c10::string_view target, bool by_src) {
+  if (target == "u") return by_src ? Target::kRow : Target::kCol;
+  if (target == "v") return by_src ? Target::kCol : Target::kRow;
+  if (target == "e") return Target::kEdge;
+  TORCH_CHECK_VALUE(false, "target is '", target, "'; expected u, v or e");
+}
+
+inline Shape trailing(at::IntArrayRef sizes) { return Shape(sizes.begin() + (sizes.empty() ? 0 : 1), sizes.end()); }
+inline std::vector<int64_t> with_rows(int64_t rows, const Shape& trailing) {
+  std::vector<int64_t> sizes{rows};
+  sizes.insert(sizes.end(), trailing.begin(), trailing.end());
+  return sizes;
+}
+
+// The adjacency behind the three tensors, which must outlive it. indices may be absent where only edge data is read.
+inline Topology topology_of(const Tensor& indptr, const OptionalTensor& indices, const OptionalTensor& edge_ids,
+                            int64_t num_edges) {
+  TORCH_CHECK_VALUE(indptr.dim() == 1 && indptr.size(0) >= 1, "indptr has shape ", indptr.sizes(),
+                    "; expected (rows + 1,)");
+  const auto type = indptr.scalar_type();
+  TORCH_CHECK_TYPE(type == at::kInt || type == at::kLong, "indptr has dtype ", type, "; expected int32 or int64");
+  auto check = [&](const Tensor& t, const char* name) {
+    TORCH_CHECK_VALUE(t.dim() == 1 && t.size(0) == num_edges, name, " has shape ", t.sizes(), "; expected (", num_edges,
+                      ",)");
+    TORCH_CHECK_TYPE(t.scalar_type() == type, name, " has dtype ", t.scalar_type(), "; expected indptr's ", type);
+    TORCH_CHECK_VALUE(t.is_contiguous(), name, " is not contiguous");
+    TORCH_CHECK_VALUE(t.device() == indptr.device(), name, " is on ", t.device(), "; expected indptr's ",
+                      indptr.device());
+  };
+  TORCH_CHECK_VALUE(indptr.is_contiguous(), "indptr is not contiguous");
+  Topology topology;
+  topology.indptr = indptr.const_data_ptr();
+  topology.num_rows = indptr.size(0) - 1;
+  topology.num_edges = num_edges;
+  topology.is_int64 = type == at::kLong;
+  if (indices) {
+    check(*indices, "indices");
+    topology.indices = indices->const_data_ptr();
+  }
+  if (edge_ids) {
+    check(*edge_ids, "edge_ids");
+    topology.edge_ids = edge_ids->const_data_ptr();
+  }
+  return topology;
+}
+
+// An edge list.
+inline void check_coo(const Tensor& row, const Tensor& col) {
+  const auto check = [](const Tensor& tensor, const char* name) {
+    TORCH_CHECK_TYPE(tensor.scalar_type() == at::kInt || tensor.scalar_type() == at::kLong, name, " has dtype ",
+                     tensor.scalar_type(), "; expected int32 or int64");
+    TORCH_CHECK_VALUE(tensor.dim() == 1, name, " has shape ", tensor.sizes(), "; expected one dimension");
+  };
+  check(row, "row");
+  check(col, "col");
+  TORCH_CHECK_VALUE(row.sizes() == col.sizes(), "row has shape ", row.sizes(), " and col ", col.sizes(),
+                    "; expected equal shapes");
+  TORCH_CHECK_TYPE(row.scalar_type() == col.scalar_type(), "row has dtype ", row.scalar_type(), " and col ",
+                   col.scalar_type(), "; expected equal dtypes");
+  TORCH_CHECK_VALUE(row.device() == col.device(), "row is on ", row.device(), " and col on ", col.device(),
+                    "; expected one device");
+}
+
+// An indptr of count + 1 entries of 8 bytes must be a size that memory could have.
+inline void check_count(int64_t count, const char* name) {
+  TORCH_CHECK_VALUE(count >= 0 && count < (int64_t{1} << 48), name, " is ", count, "; expected a number in [0, 2**48)");
+}
+
+// A dense argument made contiguous, with its view as an operand.
+struct Feature {
+  Tensor tensor;
+  Operand operand;
+  bool defined() const { return tensor.defined(); }
+};
+inline Feature feature_of(const OptionalTensor& tensor, const char* name, Target target, const at::Device& device,
+                          bool has_double) {
+  Feature feature;
+  feature.operand.target = target;
+  if (!tensor || !tensor->defined()) return feature;
+  TORCH_CHECK_VALUE(tensor->dim() >= 1, name, " has no dimensions; expected one row a node or edge");
+  TORCH_CHECK_VALUE(tensor->device() == device, name, " is on ", tensor->device(), "; expected the graph's ", device);
+  feature.operand.type = dtype_of(tensor->scalar_type(), name);
+  TORCH_CHECK_TYPE(feature.operand.type != DType::kDouble || has_double, name,
+                   " has dtype Double; expected Half, BFloat16 or Float on CUDA");
+  feature.tensor = tensor->contiguous();
+  feature.operand.data = feature.tensor.const_data_ptr();
+  feature.operand.rows = tensor->size(0);
+  feature.operand.len = 1;
+  for (int64_t d = 1; d < tensor->dim(); ++d) feature.operand.len *= tensor->size(d);
+  return feature;
+}
+
+// Of the types that the device's back end has.
+inline Feature feature_of(const OptionalTensor& tensor, const char* name, Target target, const at::Device& device) {
+  return feature_of(tensor, name, target, device, backend_of(device).has_double);
+}
+
+inline void check_operands_present(Op op, const Feature& lhs, const Feature& rhs, c10::string_view op_name) {
+  TORCH_CHECK_VALUE(!reads_lhs(op) || lhs.defined(), "lhs_data is None; '", op_name, "' needs it");
+  TORCH_CHECK_VALUE(!reads_rhs(op) || rhs.defined(), "rhs_data is None; '", op_name, "' needs it");
+}
+
+// Edge rows of an operand must match the number of edges, where the operand lives on edges.
+inline void check_edge_rows(const Feature& feature, const char* name, int64_t num_edges) {
+  if (!feature.defined() || feature.operand.target != Target::kEdge) return;
+  TORCH_CHECK_VALUE(feature.tensor.size(0) == num_edges, name, " has shape ", feature.tensor.sizes(), "; expected ",
+                    num_edges, " rows, one an edge");
+}
+inline void check_row_rows(const Feature& feature, const char* name, int64_t num_rows) {
+  if (!feature.defined() || feature.operand.target != Target::kRow) return;
+  TORCH_CHECK_VALUE(feature.tensor.size(0) == num_rows, name, " has shape ", feature.tensor.sizes(), "; expected ",
+                    num_rows, " rows, one a node");
+}
+
+// Types of the two operands of one message: equal, or half features (lhs) with fp32 edge weights (rhs).
+inline void check_operand_types(Op op, const Feature& lhs, const Feature& rhs, bool allow_float_rhs) {
+  if (!reads_lhs(op) || !reads_rhs(op)) return;
+  const DType l = lhs.operand.type, r = rhs.operand.type;
+  const bool mixed = allow_float_rhs && size_of(l) == 2 && r == DType::kFloat;
+  TORCH_CHECK_TYPE(l == r || mixed, "lhs_data has dtype ", lhs.tensor.scalar_type(), " and rhs_data ",
+                   rhs.tensor.scalar_type(), "; expected equal dtypes",
+                   allow_float_rhs ? ", or half features with float32 edge data" : "");
+}
+
+inline BroadcastPlan plan_of(Op op, const Shape& lhs, const Shape& rhs) {
+  BroadcastPlan plan(reads_lhs(op) ? lhs : rhs, reads_rhs(op) ? rhs : lhs, op);
+  TORCH_CHECK_VALUE(
+      plan.valid, "lhs_data and rhs_data have trailing shapes ", at::IntArrayRef(lhs), " and ", at::IntArrayRef(rhs),
+      op == Op::kDot ? ", which do not broadcast with equal last dimensions" : ", which do not broadcast");
+  return plan;
+}
+
+// What the gradient of op with respect to either operand reads.
+inline bool gradient_reads(Op op, Side operand, bool need_lhs, bool need_rhs) {
+  if (op == Op::kDiv) return operand == Side::kRhs ? need_lhs || need_rhs : need_rhs;
+  if (op != Op::kMul && op != Op::kDot) return false;
+  return operand == Side::kRhs ? need_lhs : need_rhs;
+}
+
+// An operand of a backward against its declared shape and dtype, and these against the topology.
+inline void check_declared(const Feature& feature, const char* name, Target target, bool is_read, at::IntArrayRef shape,
+                           at::ScalarType dtype, const Topology& topology) {
+  TORCH_CHECK_VALUE(!shape.empty(), name, "_shape is empty; expected the operand's shape");
+  dtype_of(dtype, name);
+  TORCH_CHECK_VALUE(!is_read || feature.defined(), name, " is None; the gradient reads it");
+  if (feature.defined()) {
+    TORCH_CHECK_VALUE(feature.tensor.sizes() == shape, name, " has shape ", feature.tensor.sizes(), "; expected ",
+                      shape);
+    TORCH_CHECK_TYPE(feature.tensor.scalar_type() == dtype, name, " has dtype ", feature.tensor.scalar_type(),
+                     "; expected ", dtype);
+  }
+  const int64_t rows = target == Target::kEdge ? topology.num_edges : topology.num_rows;
+  TORCH_CHECK_VALUE(target == Target::kCol || shape[0] == rows, name, "_shape is ", shape, "; expected ", rows,
+                    " rows");
+}
+
+// An upstream gradient: the operand's type, or fp32 of a half operand.
+inline void check_gradient_type(const Tensor& grad, at::ScalarType own) {
+  const auto type = grad.scalar_type();
+  TORCH_CHECK_TYPE(type == own || (type == at::kFloat && own != at::kDouble), "grad has dtype ", type, "; expected ",
+                   own, size_of(dtype_of(own, "grad")) == 2 ? " or Float" : "");
+}
+
+// The winners that a forward with max or min returned.
+inline void check_arg(const Tensor& arg, const Tensor& grad, const Tensor& indptr) {
+  TORCH_CHECK_VALUE(arg.sizes() == grad.sizes(), "arg has shape ", arg.sizes(), "; expected that of grad, ",
+                    grad.sizes());
+  TORCH_CHECK_TYPE(arg.scalar_type() == indptr.scalar_type(), "arg has dtype ", arg.scalar_type(),
+                   "; expected indptr's ", indptr.scalar_type());
+  TORCH_CHECK_VALUE(arg.device() == indptr.device(), "arg is on ", arg.device(), "; expected ", indptr.device());
+}
+
+// The type of a result: `wanted` must be float32 or the operands' own.
+inline at::ScalarType result_type(at::ScalarType own, const std::optional<at::ScalarType>& wanted) {
+  if (!wanted) return own;
+  TORCH_CHECK_TYPE(*wanted == own || (*wanted == at::kFloat && own != at::kDouble), "out_dtype is ", *wanted,
+                   "; expected ", own, size_of(dtype_of(own, "out")) == 2 ? " or Float" : "");
+  return *wanted;
+}
+
+// 1 / number of edges of every row (1 where there are none), the factor of the gradient of mean: fp64 for fp64
+// gradients, else fp32.
+inline Tensor inverse_degrees(const Tensor& indptr, DType grad_type) {
+  return indptr.diff().clamp_min(1).to(grad_type == DType::kDouble ? at::kDouble : at::kFloat).reciprocal();
+}
+
+}  // namespace halfgnn

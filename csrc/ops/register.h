@@ -1,0 +1,16 @@
+// The operators of each file, as kernels of a library's dispatch key.
+#pragma once
+
+#include <torch/library.h>
+
+namespace halfgnn {
+
+void register_attention(torch::Library& m);
+void register_edge_softmax(torch::Library& m);
+void register_gather_rows(torch::Library& m);
+void register_graph(torch::Library& m);
+void register_sddmm(torch::Library& m);
+void register_segment_reduce(torch::Library& m);
+void register_spmm(torch::Library& m);
+
+}  // namespace halfgnn
