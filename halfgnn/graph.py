@@ -3,16 +3,17 @@
 from __future__ import annotations
 
 import operator
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import torch
 from torch import Tensor
 
-from . import _library  # noqa: F401  (loads torch.ops.halfgnn)
+from . import _library, dgl_index  # noqa: F401  (_library loads torch.ops.halfgnn)
 from ._kept import Kept, kept, may_keep, ordinary, ordinary_tensors, taken
 
 _INT32_MAX = 2**31 - 1
 _MAX_COUNT = 2**48  # beyond any memory
+_GRAPH = "_halfgnn_graph"  # kept on a DGL graph index: the Graph of its only relation
 
 
 class Adjacency(NamedTuple):
@@ -286,9 +287,29 @@ class Graph:
     @classmethod
     def from_dgl(cls, g, etype=None) -> Graph:
         """From a DGLGraph, a block, or one edge type of a heterograph; its CSC or CSR is not copied, edge data keeps its order."""
-        from .dgl import graph_from_dgl
+        gidx = dgl_index.index_of(g)
+        if etype is not None:
+            return cls._from_dgl_index(gidx, g.get_etype_id(etype))
+        graph = gidx.__dict__.get(_GRAPH)
+        if graph is None:
+            if gidx.number_of_etypes() != 1:
+                raise ValueError(f"etype must be given for a graph of several edge types: {g.canonical_etypes}")
+            graph = cls._from_dgl_index(gidx, 0)
+            if may_keep(graph.device):
+                gidx.__dict__[_GRAPH] = graph
+        return graph
 
-        return graph_from_dgl(g, etype)
+    @classmethod
+    def _from_dgl_index(cls, gidx: Any, etype: int) -> Graph:
+        """From one relation of a DGL graph index; made at most once, and kept with that relation's own index."""
+        relation = dgl_index.relation_index(gidx, etype)
+        graph = relation.__dict__.get(_GRAPH)
+        if graph is None:
+            with ordinary_tensors():
+                graph = _of_adjacencies(dgl_index.adjacencies_of(relation))
+            if may_keep(graph.device):
+                relation.__dict__[_GRAPH] = graph._for_all_streams()
+        return graph
 
     @classmethod
     def from_edge_index(
@@ -480,6 +501,13 @@ class Graph:
         object.__setattr__(turned, "_csc", csr)
         object.__setattr__(turned, "_csr", csc)
         return turned
+
+
+def _of_adjacencies(relation: dgl_index.Adjacencies) -> Graph:
+    num_src, num_dst, csc, csr, edges = relation
+    if edges is not None:
+        return Graph.from_edges(*edges, num_src=num_src, num_dst=num_dst, check=False)
+    return Graph(num_src, num_dst, csc=csc, csr=csr)
 
 
 # torch.save of a graph can be loaded with weights_only=True.

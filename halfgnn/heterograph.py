@@ -9,10 +9,12 @@ from typing import Any, NamedTuple
 import torch
 from torch import Tensor
 
+from . import dgl_index
 from ._kept import may_keep, ordinary, ordinary_tensors
 from .graph import Adjacency, Graph, _check_count, _check_fits
 
 EdgeType = tuple[str, str, str]  # (type of the sources, relation, type of the destinations)
+_HETEROGRAPHS = "_halfgnn_heterographs"  # kept on a DGL graph index: canonical edge types -> HeteroGraph
 
 
 class Stack(NamedTuple):
@@ -96,9 +98,19 @@ class HeteroGraph:
     @classmethod
     def from_dgl(cls, g) -> HeteroGraph:
         """From a DGLGraph or block of any number of edge types; no CSC or CSR is copied, edge data keep their order."""
-        from .dgl import heterograph_from_dgl
-
-        return heterograph_from_dgl(g)
+        gidx = dgl_index.index_of(g)
+        known = gidx.__dict__.setdefault(_HETEROGRAPHS, {})
+        etypes = tuple(g.canonical_etypes)  # names are the graph's, not the index's
+        heterograph = known.get(etypes)
+        if heterograph is None:
+            heterograph = cls(
+                {etype: Graph._from_dgl_index(gidx, g.get_etype_id(etype)) for etype in etypes},
+                num_src={ntype: g.num_src_nodes(ntype) for ntype in g.srctypes},
+                num_dst={ntype: g.num_dst_nodes(ntype) for ntype in g.dsttypes},
+            )
+            if may_keep(heterograph.device):
+                known[etypes] = heterograph
+        return heterograph
 
     @classmethod
     def from_edge_index_dict(

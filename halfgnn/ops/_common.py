@@ -4,13 +4,13 @@ from __future__ import annotations
 
 import contextlib
 import math
-import sys
 from collections.abc import Sequence
 from typing import Any, overload
 
 import torch
 from torch import Tensor
 
+from ..dgl_index import is_dgl_graph
 from ..graph import Graph
 from ..heterograph import Block, HeteroGraph
 
@@ -39,8 +39,7 @@ def as_graph(g, name: str = "g", expected: str = "a halfgnn.Graph or a DGLGraph"
         if len(g) > 1:
             raise ValueError(f"{name} has {len(g)} edge types; expected one: pass {name}[edge type]")
         return g[g.canonical_etypes[0]]
-    dgl = sys.modules.get("dgl")  # whoever holds a DGLGraph has imported dgl
-    if dgl is not None and isinstance(g, dgl.DGLGraph):
+    if is_dgl_graph(g):
         return Graph.from_dgl(g)
     raise TypeError(f"{name} is a {type(g).__name__}; expected {expected}")
 
@@ -50,8 +49,7 @@ def as_heterograph(g, name: str = "g") -> HeteroGraph:
     g = g.topology if isinstance(g, Block) else g
     if isinstance(g, HeteroGraph):
         return g
-    dgl = sys.modules.get("dgl")
-    if dgl is not None and isinstance(g, dgl.DGLGraph):
+    if is_dgl_graph(g):
         return HeteroGraph.from_dgl(g)
     raise TypeError(f"{name} is a {type(g).__name__}; expected a halfgnn.HeteroGraph or a DGLGraph")
 
