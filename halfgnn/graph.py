@@ -9,7 +9,7 @@ import torch
 from torch import Tensor
 
 from . import _library, dgl_index  # noqa: F401  (_library loads torch.ops.halfgnn)
-from ._kept import Kept, kept, may_keep, ordinary, ordinary_tensors, taken
+from .common.kept import Kept, kept, may_keep, ordinary, ordinary_tensors, taken
 
 _INT32_MAX = 2**31 - 1
 _MAX_COUNT = 2**48  # beyond any memory

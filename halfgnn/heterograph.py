@@ -10,7 +10,7 @@ import torch
 from torch import Tensor
 
 from . import dgl_index
-from ._kept import may_keep, ordinary, ordinary_tensors
+from .common.kept import may_keep, ordinary, ordinary_tensors
 from .graph import Adjacency, Graph, _check_count, _check_fits
 
 EdgeType = tuple[str, str, str]  # (type of the sources, relation, type of the destinations)

@@ -9,7 +9,7 @@ import pytest
 import torch
 
 from halfgnn import reference
-from halfgnn.ops._common import as_graph, autocast
+from halfgnn.ops._operands import as_graph, autocast
 
 HALVES = [torch.float16, torch.bfloat16]
 NUM_NODES, NUM_EDGES, IN_FEATS = 40, 220, 12

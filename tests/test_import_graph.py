@@ -12,7 +12,7 @@ ROOT = Path(__file__).resolve().parent.parent
 PACKAGES = ("halfgnn", "benchmarks")
 # Each may import those before it and itself. halfgnn itself, which imports them for the user, is above all.
 LAYERS = (
-    ("halfgnn._library", "halfgnn._compat", "halfgnn._kept", "halfgnn.dgl_index", "halfgnn.reference"),
+    ("halfgnn._library", "halfgnn.common", "halfgnn.dgl_index", "halfgnn.reference"),
     ("halfgnn.graph",),
     ("halfgnn.heterograph",),
     ("halfgnn.ops",),

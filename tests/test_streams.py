@@ -15,7 +15,7 @@ import torch
 from halfgnn import Graph, HeteroGraph, ops
 from halfgnn.graph import Adjacency
 from halfgnn.nn import GATConv
-from halfgnn.nn._common import check_in_degrees
+from halfgnn.nn._features import check_in_degrees
 from halfgnn.pyg import _graph as pyg
 
 A, B, C = 0, 1, 2

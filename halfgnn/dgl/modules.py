@@ -14,8 +14,8 @@ import torch
 
 from ..graph import Graph
 from ..nn import dotgatconv, gatconv, gatv2conv
-from ..nn._attention import why_unfused
-from ..nn._common import check_in_degrees
+from ..nn._features import check_in_degrees
+from ..nn.attention import why_unfused
 from .accounts import fell_back, routed
 from .operators import ORIGINALS, refuse
 from .topology import topology_of

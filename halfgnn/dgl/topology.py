@@ -7,7 +7,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from .._kept import Kept, kept, may_keep, refuse_capture, taken
+from ..common.kept import Kept, kept, may_keep, refuse_capture, taken
 from ..dgl_index import relation_index
 from ..graph import Graph, ordinary_tensors
 from ..heterograph import HeteroGraph

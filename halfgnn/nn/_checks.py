@@ -9,8 +9,8 @@ import torch
 from torch import Tensor, nn
 
 from ..graph import Graph
-from ..ops._common import check_operand
-from ._common import HALF, computed_type, is_plain
+from ..ops._operands import check_operand
+from ._features import HALF, computed_type, is_plain
 
 # ---- constructors ------------------------------------------------------------------------------------------------------------
 

@@ -11,12 +11,12 @@ from torch import Tensor, nn
 
 from .. import ops
 from ..heterograph import EdgeType, HeteroGraph, Stack
-from ..ops._common import apply, autocast, check_rows
-from . import _attention
+from ..ops._operands import apply, autocast, check_rows, without_autocast
+from . import attention
 from ._checks import check_columns, check_dtype, width_of
-from ._common import is_hooked, is_plain, is_unhooked, padded, trimmed, without_autocast
-from ._linear import linear, node_logits, project_with_logits
+from ._features import is_hooked, is_plain, is_unhooked, padded, trimmed
 from .gatconv import GATConv
+from .projections import linear, node_logits, project_with_logits
 
 Features = Mapping[str, Tensor]
 Ends = list[tuple[Tensor, Tensor]]  # features of each relation's sources and destinations
@@ -33,13 +33,13 @@ def may_attend_together(convs: Iterable[Any]) -> bool:
 def _is_usual(conv: Any) -> bool:
     """No submodule that the fused attention would skip; no dropout that the residual would have to share with the attention."""
     drop = conv.feat_drop
-    if _attention.why_unfused(conv) is not None or type(drop) is not nn.Dropout or is_hooked(drop):
+    if attention.why_unfused(conv) is not None or type(drop) is not nn.Dropout or is_hooked(drop):
         return False
-    return conv.res_fc is None or _attention.dropout_p(drop) == 0
+    return conv.res_fc is None or attention.dropout_p(drop) == 0
 
 
 def _options(conv: Any) -> tuple:
-    return conv._num_heads, conv._out_feats, conv.leaky_relu.negative_slope, _attention.dropout_p(conv.attn_drop)
+    return conv._num_heads, conv._out_feats, conv.leaky_relu.negative_slope, attention.dropout_p(conv.attn_drop)
 
 
 def attend_together(convs: Mapping[EdgeType, Any], g: HeteroGraph, src: Features, dst: Features) -> dict[str, Tensor]:
@@ -75,7 +75,7 @@ def _project_first(stack: Stack, convs: list[Any], ends: Ends) -> dict[str, Tens
         els.append(el)
         ers.append(er)
     operands = (stack.graph, _joined(feats), _joined(els), _joined(ers), None)
-    rst = _attention.gat(*operands, convs[0].leaky_relu.negative_slope, _attention.dropout_p(convs[0].attn_drop))
+    rst = attention.gat(*operands, convs[0].leaky_relu.negative_slope, attention.dropout_p(convs[0].attn_drop))
     return _by_type(stack, trimmed(rst, dim))
 
 
@@ -89,7 +89,7 @@ def _project_last(stack: Stack, convs: list[Any], ends: Ends) -> dict[str, Tenso
     ]
     el, er = _joined([el for el, _ in logits]), _joined([er for _, er in logits])
     x = _joined([x_src for x_src, _ in ends])
-    slope, p = convs[0].leaky_relu.negative_slope, _attention.dropout_p(convs[0].attn_drop)
+    slope, p = convs[0].leaky_relu.negative_slope, attention.dropout_p(convs[0].attn_drop)
     with without_autocast(x.device):  # logits and weights stay fp32
         scores = F.leaky_relu(ops.u_add_v(stack.graph, el, er), slope)
         weights = F.dropout(ops.edge_softmax(stack.graph, scores), p, p > 0).t().contiguous()
@@ -151,7 +151,7 @@ class _Cast:
 
     def dropped(self, ntype: str, drop: Any, rows: int | None = None, ids: Tensor | None = None) -> Tensor:
         """The first `rows` rows, or those of ids, after dropout."""
-        if _attention.dropout_p(drop) > 0:
+        if attention.dropout_p(drop) > 0:
             return autocast(drop(_taken(self._feats[ntype], rows, ids)))
         if ntype not in self._cast:
             self._cast[ntype] = autocast(self._feats[ntype])

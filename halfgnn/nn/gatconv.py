@@ -5,14 +5,14 @@ from __future__ import annotations
 import torch
 from torch import Tensor, nn
 
-from ..ops._common import check_number, check_probability
-from . import _attention
+from ..ops._operands import check_number, check_probability
+from . import attention
 from ._checks import check_edge_numbers, check_projected, checked_size, checked_widths
-from ._common import both_sides, cast_once, checked_graph, padded, trimmed
-from ._linear import applied, node_logits, project_with_logits
+from ._features import both_sides, cast_once, checked_graph, padded, trimmed
+from .projections import applied, node_logits, project_with_logits
 
 
-class GATConv(_attention.Attention):
+class GATConv(attention.Attention):
     """Graph attention network layer (Velickovic et al., 2018), as dgl.nn.pytorch.GATConv.
 
     Args:
@@ -129,11 +129,11 @@ def forward(conv, graph, g, feat, edge_weight=None, get_attention=False):
         ft, (el, er) = project_with_logits(fc_src, x_src, *shape, conv.attn_l, conv.attn_r)
         er = er[: g.num_dst]
     operands, weight = (g, ft, el, er, None), None
-    is_fused = edge_weight is None and not get_attention and _attention.why_unfused(conv) is None
+    is_fused = edge_weight is None and not get_attention and attention.why_unfused(conv) is None
     if is_fused:
-        rst = _attention.gat(*operands, conv.leaky_relu.negative_slope, _attention.dropout_p(conv.attn_drop))
+        rst = attention.gat(*operands, conv.leaky_relu.negative_slope, attention.dropout_p(conv.attn_drop))
     else:
-        rst, weight = _attention.gat_unfused(*operands, conv.leaky_relu, conv.attn_drop, edge_weight)
+        rst, weight = attention.gat_unfused(*operands, conv.leaky_relu, conv.attn_drop, edge_weight)
     rst = finished(conv, trimmed(rst, dim), x_dst if isinstance(conv.res_fc, nn.Linear) else h_dst, not is_fused)
     return (rst, weight) if get_attention else rst
 
@@ -144,5 +144,5 @@ def finished(conv, rst: Tensor, h_dst: Tensor, is_new: bool = False) -> Tensor:
         rst = rst + applied(conv.res_fc, h_dst).unflatten(-1, (-1, conv._out_feats))
     if conv.has_explicit_bias:
         rst = rst + conv.bias.view(conv._num_heads, conv._out_feats)
-    rst = _attention.handed_out(rst, is_new or conv.res_fc is not None or conv.has_explicit_bias)
+    rst = attention.handed_out(rst, is_new or conv.res_fc is not None or conv.has_explicit_bias)
     return conv.activation(rst) if conv.activation else rst

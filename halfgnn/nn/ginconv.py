@@ -5,9 +5,9 @@ from __future__ import annotations
 import torch
 from torch import nn
 
-from ..ops._common import as_graph, check_number, check_operand
+from ..ops._operands import as_graph, check_number, check_operand
 from ._checks import check_features
-from ._common import both_sides
+from ._features import both_sides
 from ._sums import aggregate
 
 

@@ -10,11 +10,11 @@ from torch import Tensor, nn
 
 from .. import ops
 from ..graph import Graph
-from ..ops._common import as_graph, check_number, check_operand
+from ..ops._operands import as_graph, check_number, check_operand, without_autocast
 from ._checks import check_columns, check_dtypes, check_edge_numbers, check_pair, checked_size
-from ._common import checked_graph, unrounded, widened, without_autocast
-from ._linear import linear
+from ._features import checked_graph, unrounded, widened
 from ._sums import aggregate, padded_width
+from .projections import linear
 
 
 class EdgeWeightNorm(nn.Module):

@@ -9,9 +9,9 @@ import torch
 from torch import Tensor, nn
 
 from ..heterograph import EdgeType, HeteroGraph
-from ..ops._common import as_heterograph, check_name, check_rows
+from ..ops._operands import as_heterograph, check_name, check_rows
 from . import _relations
-from ._attention import handed_out
+from .attention import handed_out
 from .gatconv import finished
 
 AGGREGATES = ("sum", "max", "min", "mean", "stack")

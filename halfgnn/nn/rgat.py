@@ -10,11 +10,11 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 from ..heterograph import EdgeType, HeteroGraph, _check_etype
-from ..ops._common import as_heterograph, check_name, check_probability, check_rows
+from ..ops._operands import as_heterograph, check_name, check_probability, check_rows
 from . import _relations
 from ._checks import checked_size
-from ._linear import applied, linear
 from .gatconv import GATConv
+from .projections import applied, linear
 
 NORMS = {"batch": nn.BatchNorm1d, "layer": nn.LayerNorm, "none": nn.Identity}
 

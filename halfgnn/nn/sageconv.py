@@ -7,13 +7,13 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from .._compat import able_to_run_lstm
+from ..common.compat import able_to_run_lstm
 from ..graph import Graph
-from ..ops._common import as_graph, check_operand, check_probability
+from ..ops._operands import as_graph, check_operand, check_probability
 from ._checks import check_edge_weight, check_features, checked_size, checked_widths
-from ._common import both_sides, cast_once, shown, trimmed, unrounded
-from ._linear import applied, project
+from ._features import both_sides, cast_once, shown, trimmed, unrounded
 from ._sums import aggregate, padded_width
+from .projections import applied, project
 
 _AGGREGATORS = ("mean", "gcn", "pool", "lstm")
 

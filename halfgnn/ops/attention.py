@@ -15,7 +15,8 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from ._common import (
+from ._fake import register_fake
+from ._operands import (
     apply,
     as_graph,
     autocast,
@@ -25,7 +26,6 @@ from ._common import (
     needs_grad,
     without_autocast,
 )
-from ._fake import register_fake
 from .edge_softmax import edge_softmax
 from .sddmm import gsddmm
 

@@ -5,8 +5,8 @@ from __future__ import annotations
 import torch
 from torch import Tensor
 
-from ._common import apply, as_graph, autocast, check_operand, needs_grad
 from ._fake import register_fake
+from ._operands import apply, as_graph, autocast, check_operand, needs_grad
 
 _edge_softmax = torch.ops.halfgnn.edge_softmax.default
 _edge_softmax_backward = torch.ops.halfgnn.edge_softmax_backward.default

@@ -7,7 +7,8 @@ from itertools import permutations
 import torch
 from torch import Tensor
 
-from ._common import (
+from ._fake import register_fake
+from ._operands import (
     MESSAGE_OPS,
     apply,
     as_graph,
@@ -19,7 +20,6 @@ from ._common import (
     needs_grad,
     target_of,
 )
-from ._fake import register_fake
 
 OPS = (*MESSAGE_OPS, "dot", "copy_lhs", "copy_rhs")
 

@@ -5,8 +5,8 @@ from __future__ import annotations
 import torch
 from torch import Tensor
 
-from ._common import REDUCES, apply, autocast, check_name, needs_grad
 from ._fake import register_fake
+from ._operands import REDUCES, apply, autocast, check_name, needs_grad
 
 _segment_reduce = torch.ops.halfgnn.segment_reduce.default
 _segment_reduce_backward = torch.ops.halfgnn.segment_reduce_backward.default

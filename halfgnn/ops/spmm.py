@@ -5,7 +5,8 @@ from __future__ import annotations
 import torch
 from torch import Tensor
 
-from ._common import (
+from ._fake import register_fake
+from ._operands import (
     MESSAGE_OPS,
     REDUCES,
     apply,
@@ -17,7 +18,6 @@ from ._common import (
     check_out_dtype,
     needs_grad,
 )
-from ._fake import register_fake
 
 OPS = (*MESSAGE_OPS, "copy_lhs", "copy_rhs")
 

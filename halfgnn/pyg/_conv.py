@@ -9,10 +9,10 @@ import torch
 from torch import Tensor, nn
 
 from ..graph import Graph
-from ..nn._attention import handed_out
 from ..nn._checks import check_columns, check_one_width, check_pair, width_of, widths_of
-from ..nn._linear import applied
-from ..ops._common import autocast, check_number, check_operand
+from ..nn.attention import handed_out
+from ..nn.projections import applied
+from ..ops._operands import autocast, check_number, check_operand
 from . import _graph
 
 

@@ -10,11 +10,10 @@ import torch
 from torch import Tensor
 
 from .. import ops
-from .._compat import disable
-from .._kept import Kept, kept, may_keep, refuse_capture, taken
+from ..common.compat import disable
+from ..common.kept import Kept, kept, may_keep, refuse_capture, taken
 from ..graph import Graph, _check_count, ordinary_tensors
-from ..nn._common import without_autocast
-from ..ops._common import as_graph
+from ..ops._operands import as_graph, without_autocast
 
 _INT32_MAX = 2**31 - 1
 FILLS = ("add", "sum", "mean", "min", "max", "mul")  # how features of self-loops are made of those of in-edges

@@ -5,11 +5,11 @@ from __future__ import annotations
 import torch
 from torch import Tensor, nn
 
-from ..nn import _attention
+from ..nn import attention
 from ..nn._checks import checked_size, checked_widths
-from ..nn._common import padded, trimmed
-from ..nn._linear import node_logits, project_with_logits
-from ..ops._common import check_number, check_probability
+from ..nn._features import padded, trimmed
+from ..nn.projections import node_logits, project_with_logits
+from ..ops._operands import check_number, check_probability
 from . import _conv
 from ._conv import Attention, Linear, check_options, checked_fill_value, glorot, optional_linear
 from ._graph import edge_index_of
@@ -118,9 +118,9 @@ class GATConv(Attention):
             (edge_logits,) = node_logits(self.lin_edge, edge_attr, self.att_edge)
         operands, slope, p = (g, feat, *logits, edge_logits), self.negative_slope, self._dropout_p()
         if return_attention_weights:
-            out, weight = _attention.gat_unfused(*operands, _attention.leaky_relu(slope), _attention.dropout(p))
+            out, weight = attention.gat_unfused(*operands, attention.leaky_relu(slope), attention.dropout(p))
         else:
-            out, weight = _attention.gat(*operands, slope, p), None
+            out, weight = attention.gat(*operands, slope, p), None
         out = self._finished(trimmed(out, self.out_channels), x_dst, is_new=weight is not None)
         return out if weight is None else (out, (edge_index_of(g), weight.squeeze(-1)))
 

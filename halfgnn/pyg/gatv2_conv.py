@@ -6,11 +6,11 @@ import torch
 import torch.nn.functional as F
 from torch import nn
 
-from ..nn import _attention
+from ..nn import attention
 from ..nn._checks import checked_size, checked_widths
-from ..nn._common import padded, trimmed
-from ..nn._linear import project
-from ..ops._common import check_number, check_probability
+from ..nn._features import padded, trimmed
+from ..nn.projections import project
+from ..ops._operands import check_number, check_probability
 from ._conv import Attention, Linear, check_options, checked_fill_value, checked_pair, glorot, optional_linear
 from ._graph import edge_index_of
 
@@ -98,9 +98,9 @@ class GATv2Conv(Attention):
         att = F.pad(self.att, (0, width - dim)) if width > dim else self.att
         operands, slope, p = (g, feat_l, feat_r, att), self.negative_slope, self._dropout_p()
         if edge_attr is None and not return_attention_weights:
-            out, weight = _attention.gatv2(*operands, slope, p), None
+            out, weight = attention.gatv2(*operands, slope, p), None
         else:
             edge = None if edge_attr is None else project(self.lin_edge, edge_attr, heads, dim, width)
-            out, weight = _attention.gatv2_unfused(*operands, _attention.leaky_relu(slope), _attention.dropout(p), edge)
+            out, weight = attention.gatv2_unfused(*operands, attention.leaky_relu(slope), attention.dropout(p), edge)
         out = self._finished(trimmed(out, dim), x_r, is_new=weight is not None)
         return (out, (edge_index_of(g), weight.squeeze(-1))) if return_attention_weights else out

@@ -10,8 +10,8 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from ..ops._common import apply
-from ._common import HALF, computed_type, is_plain, widened, without_autocast
+from ..ops._operands import apply, without_autocast
+from ._features import HALF, computed_type, is_plain, widened
 
 
 def _multiplied_by_cpu() -> tuple[torch.dtype, ...]:

@@ -8,10 +8,10 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from .._compat import assume_constant_result, has_any_global_hook
-from .._kept import refuse_capture
+from ..common.compat import assume_constant_result, has_any_global_hook
+from ..common.kept import refuse_capture
 from ..graph import Graph, ordinary_tensors
-from ..ops._common import as_graph, autocast, autocasts, without_autocast  # noqa: F401  (without_autocast is for modules)
+from ..ops._operands import as_graph, autocast, autocasts
 
 HALF = (torch.float16, torch.bfloat16)
 _HAS_ISOLATED = "_has_isolated"  # kept on a Graph: whether a node has no in-edge

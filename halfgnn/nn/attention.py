@@ -15,9 +15,9 @@ from torch import Tensor, nn
 
 from .. import ops
 from ..graph import Graph
-from ..ops._common import autocast
+from ..ops._operands import autocast, without_autocast
 from ..ops.attention import dot_weights, gat_weights, gatv2_weights
-from ._common import is_hooked, shown, unrounded, without_autocast
+from ._features import is_hooked, shown, unrounded
 
 
 class Attention(nn.Module):
