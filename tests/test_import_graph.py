@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from pathlib import Path
 
 import import_graph
@@ -15,6 +16,7 @@ LAYERS = (
     ("halfgnn._library", "halfgnn.common", "halfgnn.dgl_index", "halfgnn.reference"),
     ("halfgnn.graph",),
     ("halfgnn.heterograph",),
+    ("halfgnn.graph_argument",),
     ("halfgnn.ops",),
     ("halfgnn.nn",),
     ("halfgnn.dataloading", "halfgnn.dgl", "halfgnn.pyg"),
@@ -39,6 +41,27 @@ def wrong_arrows(modules: dict[str, Module]) -> list[str]:
     ]
 
 
+def private_imports(modules: dict[str, Module]) -> list[str]:
+    """Imports of modules and names with a leading underscore from outside of what they belong to."""
+    return [
+        f"{name} -> {target} {taken}".strip()
+        for name in modules
+        for target, taken in import_graph.imports_of(name, modules)
+        for owner in _owners(target, taken)
+        if not f"{name}.".startswith(f"{owner}.")
+    ]
+
+
+def _owners(target: str, taken: str) -> Iterator[str]:
+    """Whom the private parts of these names belong to: a module to its package, a name to its module."""
+    parts = target.split(".")
+    for place, part in enumerate(parts):
+        if part.startswith("_"):
+            yield ".".join(parts[:place])
+    if taken.startswith("_"):
+        yield target
+
+
 def circles(modules: dict[str, Module]) -> list[list[str]]:
     return import_graph.circles_of(import_graph.arrows_of(modules))
 
@@ -59,6 +82,26 @@ def test_no_module_imports_itself_through_others(modules):
 
 def test_layers_know_those_below_them_only(modules):
     assert wrong_arrows(modules) == []
+
+
+def test_what_is_private_stays_where_it_belongs(modules):
+    assert private_imports({name: module for name, module in modules.items() if name.startswith("halfgnn")}) == []
+
+
+@pytest.mark.parametrize(
+    "name, line, arrow",
+    [
+        (
+            "halfgnn.pyg.gat_conv",
+            "from ..nn._hooks import is_plain",
+            "halfgnn.pyg.gat_conv -> halfgnn.nn._hooks is_plain",
+        ),
+        ("halfgnn.pyg.gat_conv", "from ..nn import _hooks", "halfgnn.pyg.gat_conv -> halfgnn.nn._hooks"),
+        ("halfgnn.pyg._conv", "from ..graph import _num_nodes", "halfgnn.pyg._conv -> halfgnn.graph _num_nodes"),
+    ],
+)
+def test_a_private_import_is_seen(modules, name, line, arrow):
+    assert private_imports(changed(modules, name, line)) == [arrow]
 
 
 IN_A_FUNCTION = "def f():\n    {}"

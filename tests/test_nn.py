@@ -27,7 +27,8 @@ from support_nn import (
 import halfgnn
 import halfgnn.nn
 from halfgnn import ops, reference
-from halfgnn.nn import _features, projections
+from halfgnn.common import degrees
+from halfgnn.nn import projections
 from halfgnn.nn.projections import node_logits
 
 try:
@@ -412,7 +413,7 @@ def test_fp16_sums_are_scaled_before_they_are_rounded(norm):
 
 @pytest.fixture
 def always_padded(monkeypatch):
-    monkeypatch.setattr(_features, "_padding_pays", lambda *args: True)
+    monkeypatch.setattr(projections, "_padding_pays", lambda *args: True)
 
 
 PADDED = {**WIDTH_41, "GATv2Conv-shared": lambda: halfgnn.nn.GATv2Conv(IN_FEATS, 41, 2, share_weights=True)}
@@ -475,7 +476,7 @@ def widths_seen():
 )
 def test_when_rows_are_padded(dim, dtype, device, weighted, width):
     x = SimpleNamespace(is_cuda=device == "cuda", device=torch.device(device), dtype=dtype)
-    assert _features.padded(dim, x, weighted) == width
+    assert projections.padded(dim, x, weighted) == width
 
 
 # ---- nodes without in-edges ----------------------------------------------------------------------
@@ -499,8 +500,8 @@ def test_nodes_without_in_edges(name):
 
 def test_in_degrees_are_looked_at_once(monkeypatch):
     calls = []
-    look = _features._any_empty
-    monkeypatch.setattr(_features, "_any_empty", lambda indptr: calls.append(1) or look(indptr))
+    look = degrees._any_empty
+    monkeypatch.setattr(degrees, "_any_empty", lambda indptr: calls.append(1) or look(indptr))
     g, x = make_graph(), randn(NUM_NODES, IN_FEATS)
     for name in REFUSING:
         make_module(name)(g, x)

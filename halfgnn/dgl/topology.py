@@ -7,9 +7,9 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from ..common.kept import Kept, kept, may_keep, refuse_capture, taken
+from ..common.kept import Kept, kept, may_keep, ordinary_tensors, refuse_capture, taken
 from ..dgl_index import relation_index
-from ..graph import Graph, ordinary_tensors
+from ..graph import Graph
 from ..heterograph import HeteroGraph
 
 _TOPOLOGY = "_halfgnn_topology"  # of one relation: its Topology

@@ -6,48 +6,14 @@ from collections.abc import Callable
 from typing import Any
 
 import torch
-from torch import Tensor, nn
+from torch import Tensor
 
-from ..common.compat import assume_constant_result, has_any_global_hook
-from ..common.kept import refuse_capture
-from ..graph import Graph, ordinary_tensors
-from ..ops._operands import as_graph, autocast, autocasts
-
-HALF = (torch.float16, torch.bfloat16)
-_HAS_ISOLATED = "_has_isolated"  # kept on a Graph: whether a node has no in-edge
-_ZERO_IN_DEGREE = (
-    "There are 0-in-degree nodes in the graph, output for those nodes will be invalid. Add a self-loop to every node, or "
-    "construct the module with allow_zero_in_degree=True, which leaves them zero before residual and bias."
-)
-
+from ..common.degrees import check_in_degrees
+from ..common.precision import HALF, autocast, computed_type
+from ..graph import Graph
+from ..graph_argument import as_graph
 
 # ---- graphs ------------------------------------------------------------------------------------------------------------------
-
-
-@assume_constant_result
-def _any_empty(indptr: Tensor) -> bool:
-    return bool((indptr[1:] == indptr[:-1]).any())
-
-
-def check_in_degrees(g: Graph, error: type[Exception] = ValueError) -> None:
-    """Raises `error` if a node has no in-edge.
-
-    The answer is kept with the graph: the device is asked once. Compiled code asks while it is traced. RuntimeError: a device that
-    was not asked yet cannot be while a CUDA graph is captured.
-    """
-    isolated = getattr(g, _HAS_ISOLATED, None)
-    if isolated is None:
-        refuse_capture(
-            g.device,
-            "the module asks the device whether a node of the graph has no in-edge",
-            "call the module once with this graph, or construct it with allow_zero_in_degree=True",
-        )
-        with ordinary_tensors():
-            isolated = _any_empty(g.csc().indptr)
-        if not torch.compiler.is_compiling():
-            object.__setattr__(g, _HAS_ISOLATED, isolated)
-    if isolated:
-        raise error(_ZERO_IN_DEGREE)
 
 
 def checked_graph(graph: Any, allow_zero_in_degree: bool) -> Graph:
@@ -93,13 +59,6 @@ def shown(src: int, dst: int) -> str:
 # ---- precision ---------------------------------------------------------------------------------------------------------------
 
 
-def computed_type(x: Tensor) -> torch.dtype:
-    """The dtype in which an operator computes on x: autocast's where that is on."""
-    if x.dtype != torch.float64 and autocasts(x.device):
-        return torch.get_autocast_dtype(x.device.type)
-    return x.dtype
-
-
 def unrounded(x: Tensor) -> torch.dtype | None:
     """out_dtype for a sum over x that is scaled before it is rounded."""
     return torch.float32 if computed_type(x) in HALF else None
@@ -111,43 +70,3 @@ def widened(x: Tensor) -> Tensor:
 
 
 # ---- padding -----------------------------------------------------------------------------------------------------------------
-
-
-def padded(dim: int, x: Tensor, weighted: bool = True) -> int:
-    """The width to which rows of `dim` values a head, made from x, are padded with zeros: `dim`, or a multiple of 8.
-
-    weighted: an attention or weighted sum reads them, not a plain sum.
-    """
-    return dim + -dim % 8 if dim % 8 and _padding_pays(dim, x, weighted) else dim
-
-
-def _padding_pays(dim: int, x: Tensor, weighted: bool) -> bool:
-    """On CUDA halves are read 16 bytes at a time only where 8 divides the width of a head, and a number at a time by GATv2 and dot
-    attention where it does not: 41 classes cost less as 48. The CPU's vector kernels begin at 8 values, and then take any width."""
-    dtype = computed_type(x)
-    if x.is_cuda:
-        return dtype in HALF and dim > 4
-    return dtype != torch.float64 and weighted and 2 < dim < 8
-
-
-def is_plain(layer: nn.Module) -> bool:
-    """Whether calling it is F.linear on its weight and bias and nothing more: no wrapper, no hook, no parametrization."""
-    if not isinstance(layer, nn.Linear) or type(layer).forward is not nn.Linear.forward:
-        return False
-    return is_unhooked(layer) and "parametrizations" not in layer._modules
-
-
-def is_unhooked(layer: nn.Module) -> bool:
-    """Whether calling it is its class's forward and nothing more."""
-    return not (is_hooked(layer) or has_any_global_hook())
-
-
-def is_hooked(layer: nn.Module) -> bool:
-    """Whether calling it runs hooks of its own, or a forward that was set on this instance."""
-    hooks = layer._forward_hooks or layer._forward_pre_hooks or layer._backward_hooks or layer._backward_pre_hooks
-    return bool(hooks) or "forward" in layer.__dict__
-
-
-def trimmed(x: Tensor, dim: int) -> Tensor:
-    """x (*, width) without what padding added: (*, dim), a view."""
-    return x if x.shape[-1] == dim else x[..., :dim]

@@ -10,13 +10,15 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 from .. import ops
+from ..common.autograd import apply
+from ..common.operands import check_columns, check_rows, width_of
+from ..common.precision import autocast, without_autocast
 from ..heterograph import EdgeType, HeteroGraph, Stack
-from ..ops._operands import apply, autocast, check_rows, without_autocast
 from . import attention
-from ._checks import check_columns, check_dtype, width_of
-from ._features import is_hooked, is_plain, is_unhooked, padded, trimmed
+from ._checks import check_dtype
+from ._hooks import is_hooked, is_plain, is_unhooked
 from .gatconv import GATConv
-from .projections import linear, node_logits, project_with_logits
+from .projections import linear, node_logits, padded, project_with_logits, trimmed
 
 Features = Mapping[str, Tensor]
 Ends = list[tuple[Tensor, Tensor]]  # features of each relation's sources and destinations

@@ -14,10 +14,11 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 from .. import ops
+from ..common.precision import autocast, without_autocast
 from ..graph import Graph
-from ..ops._operands import autocast, without_autocast
 from ..ops.attention import dot_weights, gat_weights, gatv2_weights
-from ._features import is_hooked, shown, unrounded
+from ._features import shown, unrounded
+from ._hooks import is_hooked
 
 
 class Attention(nn.Module):

@@ -4,10 +4,11 @@ from __future__ import annotations
 
 from torch import nn
 
+from ..common.arguments import checked_size, checked_widths
 from . import attention
-from ._checks import check_projected, checked_size, checked_widths
-from ._features import both_sides, checked_graph, padded, trimmed
-from .projections import project
+from ._checks import check_projected
+from ._features import both_sides, checked_graph
+from .projections import padded, project, trimmed
 
 
 class DotGatConv(attention.Attention):

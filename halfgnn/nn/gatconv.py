@@ -5,11 +5,11 @@ from __future__ import annotations
 import torch
 from torch import Tensor, nn
 
-from ..ops._operands import check_number, check_probability
+from ..common.arguments import check_number, check_probability, checked_size, checked_widths
 from . import attention
-from ._checks import check_edge_numbers, check_projected, checked_size, checked_widths
-from ._features import both_sides, cast_once, checked_graph, padded, trimmed
-from .projections import applied, node_logits, project_with_logits
+from ._checks import check_edge_numbers, check_projected
+from ._features import both_sides, cast_once, checked_graph
+from .projections import applied, node_logits, padded, project_with_logits, trimmed
 
 
 class GATConv(attention.Attention):

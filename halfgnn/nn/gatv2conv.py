@@ -6,11 +6,11 @@ import torch
 import torch.nn.functional as F
 from torch import nn
 
-from ..ops._operands import check_number, check_probability
+from ..common.arguments import check_number, check_probability, checked_size, checked_widths
 from . import attention
-from ._checks import check_projected, checked_size, checked_widths
-from ._features import both_sides, cast_once, checked_graph, padded, trimmed
-from .projections import applied, project
+from ._checks import check_projected
+from ._features import both_sides, cast_once, checked_graph
+from .projections import applied, padded, project, trimmed
 
 
 class GATv2Conv(attention.Attention):

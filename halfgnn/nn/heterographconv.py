@@ -8,8 +8,10 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
+from ..common.arguments import check_name
+from ..common.operands import check_rows
+from ..graph_argument import as_heterograph
 from ..heterograph import EdgeType, HeteroGraph
-from ..ops._operands import as_heterograph, check_name, check_rows
 from . import _relations
 from .attention import handed_out
 from .gatconv import finished

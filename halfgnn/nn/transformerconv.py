@@ -8,12 +8,13 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
+from ..common.arguments import check_probability, checked_size, checked_widths
 from ..graph import Graph
-from ..ops._operands import as_graph, check_probability
+from ..graph_argument import as_graph
 from . import attention
-from ._checks import check_edge_features, check_features, checked_size, checked_widths
-from ._features import both_sides, cast_once, padded, trimmed
-from .projections import applied, project
+from ._checks import check_edge_features, check_features
+from ._features import both_sides, cast_once
+from .projections import applied, padded, project, trimmed
 
 
 class TransformerConv(nn.Module):

@@ -15,17 +15,13 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from ..common.arguments import check_number, check_probability
+from ..common.autograd import apply
+from ..common.operands import check_dense, check_operand, check_tensor
+from ..common.precision import autocast, without_autocast
+from ..graph_argument import as_graph
 from ._fake import register_fake
-from ._operands import (
-    apply,
-    as_graph,
-    autocast,
-    check_number,
-    check_operand,
-    check_probability,
-    needs_grad,
-    without_autocast,
-)
+from ._operands import needs_grad
 from .edge_softmax import edge_softmax
 from .sddmm import gsddmm
 
@@ -336,10 +332,8 @@ def gatv2_attention(
     check_operand(feat_dst, "feat_dst", g, "v")
     _check_feature(feat_src, "feat_src")
     _check_heads(feat_dst, "feat_dst", tuple(feat_src.shape[1:]), "heads, dim")
-    if not isinstance(attn, Tensor):
-        raise TypeError(f"attn is a {type(attn).__name__}; expected a torch.Tensor")
-    if attn.layout != torch.strided:
-        raise TypeError(f"attn has layout {attn.layout}; expected a dense tensor")
+    check_tensor(attn, "attn")
+    check_dense(attn, "attn")
     if attn.device != g.device:
         raise ValueError(f"attn is on {attn.device}; expected the graph's device, {g.device}")
     if attn.dim() == 3 and attn.shape[0] == 1:

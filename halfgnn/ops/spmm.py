@@ -5,19 +5,13 @@ from __future__ import annotations
 import torch
 from torch import Tensor
 
+from ..common.arguments import MESSAGE_OPS, REDUCES, check_name
+from ..common.autograd import apply
+from ..common.operands import check_operand
+from ..common.precision import autocast
+from ..graph_argument import as_graph
 from ._fake import register_fake
-from ._operands import (
-    MESSAGE_OPS,
-    REDUCES,
-    apply,
-    as_graph,
-    autocast,
-    broadcast_trailing,
-    check_name,
-    check_operand,
-    check_out_dtype,
-    needs_grad,
-)
+from ._operands import broadcast_trailing, check_out_dtype, needs_grad
 
 OPS = (*MESSAGE_OPS, "copy_lhs", "copy_rhs")
 

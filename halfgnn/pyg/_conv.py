@@ -8,11 +8,20 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
+from ..common.arguments import check_number
+from ..common.operands import (
+    check_columns,
+    check_dense,
+    check_one_width,
+    check_operand,
+    check_pair,
+    width_of,
+    widths_of,
+)
+from ..common.precision import autocast
 from ..graph import Graph
-from ..nn._checks import check_columns, check_one_width, check_pair, width_of, widths_of
 from ..nn.attention import handed_out
 from ..nn.projections import applied
-from ..ops._operands import autocast, check_number, check_operand
 from . import _graph
 
 
@@ -76,8 +85,7 @@ def checked_pair(x: Any, lin_src: Any, lin_dst: Any, optional: bool = False) -> 
 def _check_features(x: Any, name: str, width: int | None) -> None:
     if not isinstance(x, Tensor):
         raise TypeError(f"{name} is {'None' if x is None else f'a {type(x).__name__}'}; expected a torch.Tensor")
-    if x.layout != torch.strided:
-        raise TypeError(f"{name} has layout {x.layout}; expected a dense tensor")
+    check_dense(x, name)
     if x.dim() != 2:
         wanted = "columns" if width is None else width
         raise ValueError(f"{name} has shape {tuple(x.shape)}; expected (nodes, {wanted})")

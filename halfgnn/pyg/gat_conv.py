@@ -5,11 +5,9 @@ from __future__ import annotations
 import torch
 from torch import Tensor, nn
 
+from ..common.arguments import check_number, check_probability, checked_size, checked_widths
 from ..nn import attention
-from ..nn._checks import checked_size, checked_widths
-from ..nn._features import padded, trimmed
-from ..nn.projections import node_logits, project_with_logits
-from ..ops._operands import check_number, check_probability
+from ..nn.projections import node_logits, padded, project_with_logits, trimmed
 from . import _conv
 from ._conv import Attention, Linear, check_options, checked_fill_value, glorot, optional_linear
 from ._graph import edge_index_of

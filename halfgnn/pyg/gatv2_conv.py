@@ -6,11 +6,9 @@ import torch
 import torch.nn.functional as F
 from torch import nn
 
+from ..common.arguments import check_number, check_probability, checked_size, checked_widths
 from ..nn import attention
-from ..nn._checks import checked_size, checked_widths
-from ..nn._features import padded, trimmed
-from ..nn.projections import project
-from ..ops._operands import check_number, check_probability
+from ..nn.projections import padded, project, trimmed
 from ._conv import Attention, Linear, check_options, checked_fill_value, checked_pair, glorot, optional_linear
 from ._graph import edge_index_of
 
