@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import platform
 from collections.abc import Iterator
-from typing import Any
+from typing import Any, NamedTuple
 
 import torch
 import torch.nn.functional as F
@@ -75,8 +75,9 @@ class _WidenedLinear(torch.autograd.Function):
         h, weight = ctx.saved_tensors
         with without_autocast(h.device):  # which may be on where the backward runs
             gradients = _whole_gradients if _is_transformed() else _gradients_by_chunks
-            grads = gradients(h, weight, grad_rounded, grad_wide, (*ctx.needs_input_grad[:2], ctx.has_bias))
-        return *grads, None
+            need_h, need_weight, _, _ = ctx.needs_input_grad
+            needs = _Needs(need_h, need_weight, ctx.has_bias)
+            return *gradients(h, weight, grad_rounded, grad_wide, needs), None
 
 
 def _is_transformed() -> bool:
@@ -98,19 +99,29 @@ def _chunks(h: Tensor, weight: Tensor) -> Iterator[slice]:
 Gradients = tuple[Tensor | None, Tensor | None, Tensor | None]  # of h, weight, bias
 
 
-def _whole_gradients(h: Tensor, weight: Tensor, grad_rounded: Tensor, grad_wide: Tensor, needs) -> Gradients:
+class _Needs(NamedTuple):
+    """Which of the Gradients are wanted."""
+
+    h: bool
+    weight: bool
+    bias: bool
+
+
+def _whole_gradients(h: Tensor, weight: Tensor, grad_rounded: Tensor, grad_wide: Tensor, needs: _Needs) -> Gradients:
     grad = torch.cat([grad_rounded.float(), grad_wide], 1)
     return (
-        (grad @ weight).to(h.dtype) if needs[0] else None,
-        grad.t() @ h.float() if needs[1] else None,
-        grad.sum(0) if needs[2] else None,
+        (grad @ weight).to(h.dtype) if needs.h else None,
+        grad.t() @ h.float() if needs.weight else None,
+        grad.sum(0) if needs.bias else None,
     )
 
 
-def _gradients_by_chunks(h: Tensor, weight: Tensor, grad_rounded: Tensor, grad_wide: Tensor, needs) -> Gradients:
-    grad_h = torch.empty_like(h) if needs[0] else None
-    grad_weight = torch.zeros_like(weight) if needs[1] else None
-    grad_bias = weight.new_zeros(weight.shape[0]) if needs[2] else None
+def _gradients_by_chunks(
+    h: Tensor, weight: Tensor, grad_rounded: Tensor, grad_wide: Tensor, needs: _Needs
+) -> Gradients:
+    grad_h = torch.empty_like(h) if needs.h else None
+    grad_weight = torch.zeros_like(weight) if needs.weight else None
+    grad_bias = weight.new_zeros(weight.shape[0]) if needs.bias else None
     for rows in _chunks(h, weight):
         grad = torch.cat([grad_rounded[rows].float(), grad_wide[rows]], 1)
         if grad_h is not None:
@@ -152,10 +163,11 @@ class _HalfLinear(torch.autograd.Function):
         h, weight = ctx.saved_tensors
         grad = grad.flatten(0, -2)
         grad_h = grad_weight = None
+        need_h, need_weight = ctx.needs_input_grad
         with without_autocast(h.device):  # which may be on where the backward runs
-            if ctx.needs_input_grad[0]:
+            if need_h:
                 grad_h = (grad.to(h.dtype) @ weight.to(h.dtype)).view(h.shape)
-            if ctx.needs_input_grad[1]:
+            if need_weight:
                 grad_weight = _product(grad.t(), h.flatten(0, -2), h.dtype)
         return grad_h, grad_weight
 
