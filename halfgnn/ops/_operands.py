@@ -9,7 +9,7 @@ from torch import Tensor
 
 from ..common.arguments import TARGETS
 
-_TARGETS: dict[str | int, str] = {**TARGETS, 0: "u", 1: "e", 2: "v"}
+_TARGETS_BY_NUMBER = {0: "u", 1: "e", 2: "v"}
 
 
 def check_out_dtype(out_dtype) -> None:
@@ -18,9 +18,12 @@ def check_out_dtype(out_dtype) -> None:
 
 
 def target_of(target, name: str) -> str:
-    if not isinstance(target, (str, int)) or target not in _TARGETS:
+    known = TARGETS.get(target) if isinstance(target, str) else None
+    if isinstance(target, int):
+        known = _TARGETS_BY_NUMBER.get(target)
+    if known is None:
         raise ValueError(f"{name} is {target!r}; expected u, v or e")
-    return _TARGETS[target]
+    return known
 
 
 def needs_grad(*operands: Tensor | None) -> bool:
