@@ -18,7 +18,7 @@ from . import attention
 from ._checks import check_dtype
 from ._hooks import is_hooked, is_plain, is_unhooked
 from .gatconv import GATConv
-from .projections import linear, node_logits, padded, project_with_logits, trimmed
+from .projections import linear, node_logits, project_with_logits, trimmed
 
 Features = Mapping[str, Tensor]
 Ends = list[tuple[Tensor, Tensor]]  # features of each relation's sources and destinations
@@ -71,7 +71,7 @@ def _project_first(stack: Stack, convs: list[Any], ends: Ends) -> dict[str, Tens
     feats, els, ers = [], [], []
     for conv, (x_src, x_dst) in zip(convs, ends):
         fc_src, fc_dst = _layers(conv)
-        feat, (el,) = project_with_logits(fc_src, x_src, heads, dim, padded(dim, x_src), conv.attn_l)
+        feat, (el,) = project_with_logits(fc_src, x_src, heads, dim, conv.attn_l)
         (er,) = node_logits(fc_dst, x_dst, conv.attn_r)
         feats.append(feat)
         els.append(el)

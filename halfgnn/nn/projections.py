@@ -226,9 +226,10 @@ def _padded_parameters(layer: Any, heads: int, dim: int, width: int) -> tuple[Te
 
 
 def project_with_logits(
-    layer: Any, x: Tensor, heads: int, dim: int, width: int, *attns: Tensor
+    layer: Any, x: Tensor, heads: int, dim: int, *attns: Tensor
 ) -> tuple[Tensor, tuple[Tensor, ...]]:
-    """project(...), and node_logits(layer, x, *attns)."""
+    """project(...) to the width that an attention wants, and node_logits(layer, x, *attns)."""
+    width = padded(dim, x)
     if not is_plain(layer):
         feat = layer(x).unflatten(-1, (heads, dim))
         return F.pad(feat, (0, width - dim)), _logits_of(feat, *attns)
