@@ -23,6 +23,8 @@ from torch.nn.functional import pad
 
 from halfgnn import Graph
 
+from .optional import import_dgl
+
 CHUNK = 1 << 20  # edges worked on at a time, which bounds memory; the edges of R-MAT depend on it
 ORDERS = ("insertion", "sorted")
 
@@ -242,8 +244,6 @@ class BenchGraph:
 
     @cached_property
     def dgl(self):
-        from .baselines import import_dgl
-
         graph = import_dgl().graph((self.src, self.dst), num_nodes=self.num_nodes)
         graph.create_formats_()
         return graph

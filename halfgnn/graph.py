@@ -2,17 +2,17 @@
 
 from __future__ import annotations
 
-import operator
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import torch
 from torch import Tensor
 
-from . import _library  # noqa: F401  (loads torch.ops.halfgnn)
-from ._kept import Kept, kept, may_keep, ordinary, ordinary_tensors, taken
+from . import _library, dgl_index  # noqa: F401  (_library loads torch.ops.halfgnn)
+from .common.ids import check_count, check_fits, check_range, check_readable
+from .common.kept import Kept, kept, may_keep, ordinary, ordinary_tensors, taken
+from .common.operands import check_dense, check_tensor
 
-_INT32_MAX = 2**31 - 1
-_MAX_COUNT = 2**48  # beyond any memory
+_GRAPH = "_halfgnn_graph"  # kept on a DGL graph index: the Graph of its only relation
 
 
 class Adjacency(NamedTuple):
@@ -31,22 +31,13 @@ def _adjacency(side) -> Adjacency | None:
 
 
 def _check_ids(tensor: Tensor, name: str) -> Tensor:
-    if not isinstance(tensor, Tensor):
-        raise TypeError(f"{name} is a {type(tensor).__name__}; expected a torch.Tensor")
+    check_tensor(tensor, name)
     if tensor.dtype not in (torch.int32, torch.int64):
         raise TypeError(f"{name} has dtype {tensor.dtype}; expected torch.int32 or torch.int64")
-    if tensor.layout != torch.strided:
-        raise TypeError(f"{name} has layout {tensor.layout}; expected a dense tensor")
+    check_dense(tensor, name)
     if tensor.dim() != 1:
         raise ValueError(f"{name} has shape {tuple(tensor.shape)}; expected one dimension")
     return tensor.contiguous()
-
-
-def _check_readable(ids: Tensor, name: str) -> None:
-    if ids.device.type == "meta":
-        raise ValueError(
-            f"{name} is on meta, where there are no ids; expected another device, or numbers of nodes and check=False"
-        )
 
 
 def _check_alike(tensor: Tensor, name: str, other: Tensor, other_name: str) -> None:
@@ -54,35 +45,6 @@ def _check_alike(tensor: Tensor, name: str, other: Tensor, other_name: str) -> N
         raise TypeError(f"{name} has dtype {tensor.dtype}; expected that of {other_name}, {other.dtype}")
     if tensor.device != other.device:
         raise ValueError(f"{name} is on {tensor.device}; expected the device of {other_name}, {other.device}")
-
-
-def _check_range(ids: Tensor, name: str, bound: int) -> None:
-    if ids.numel() == 0:
-        return
-    _check_readable(ids, name)
-    low, high = (int(x) for x in torch.aminmax(ids))
-    if low < 0 or high >= bound:
-        raise ValueError(f"{name} holds {low if low < 0 else high}; expected indices in [0, {bound})")
-
-
-def _check_count(count, name: str) -> int:
-    if not isinstance(count, (int, torch.SymInt)):
-        try:
-            count = operator.index(count)
-        except TypeError:
-            raise TypeError(f"{name} is {count!r}; expected an integer") from None
-    if isinstance(count, bool):
-        raise TypeError(f"{name} is {count!r}; expected an integer")
-    if count < 0 or count >= _MAX_COUNT:
-        raise ValueError(f"{name} is {count}; expected a number in [0, 2**48)")
-    return count
-
-
-def _check_fits(idtype: torch.dtype, **counts: int) -> None:
-    if idtype == torch.int32:
-        for name, count in counts.items():
-            if count > _INT32_MAX:
-                raise ValueError(f"{name} is {count}, too large for int32 ids; use int64 ids")
 
 
 def _indptr_of_sorted(rows: Tensor, num_rows: int, check: bool) -> Tensor:
@@ -95,7 +57,7 @@ def _indptr_of_sorted(rows: Tensor, num_rows: int, check: bool) -> Tensor:
 
 
 def _num_nodes(ids: Tensor, name: str) -> int:
-    _check_readable(ids, name)
+    check_readable(ids, name)
     return int(ids.max()) + 1 if ids.numel() else 0
 
 
@@ -121,14 +83,14 @@ def _compressed(
         raise ValueError("indptr is empty; expected one entry more than there are rows")
     if num_cols is None:
         num_cols = _num_nodes(indices, "indices")
-    num_cols = _check_count(num_cols, "num_src" if kind == "csc" else "num_dst")
-    _check_fits(
+    num_cols = check_count(num_cols, "num_src" if kind == "csc" else "num_dst")
+    check_fits(
         indptr.dtype,
         num_edges=indices.numel(),
         **{"num_src" if kind == "csc" else "num_dst": num_cols},
     )
     if check:
-        _check_readable(indptr, "indptr")
+        check_readable(indptr, "indptr")
         if int(indptr[0]) != 0 or int(indptr[-1]) != indices.numel():
             raise ValueError(
                 f"indptr runs from {int(indptr[0])} to {int(indptr[-1])}; expected 0 to {indices.numel()}, the number of edges"
@@ -138,9 +100,9 @@ def _compressed(
             raise ValueError(
                 f"indptr falls from {int(indptr[row])} to {int(indptr[row + 1])} at row {row}; expected a non-decreasing sequence"
             )
-        _check_range(indices, "indices", num_cols)
+        check_range(indices, "indices", num_cols)
         if edge_ids is not None:
-            _check_range(edge_ids, "edge_ids", indices.numel())
+            check_range(edge_ids, "edge_ids", indices.numel())
             seen = torch.zeros(indices.numel(), dtype=torch.bool, device=indices.device)
             seen[edge_ids.long()] = True
             if not bool(seen.all()):
@@ -230,12 +192,12 @@ class Graph:
         _check_alike(dst, "dst", src, "src")
         if src.shape != dst.shape:
             raise ValueError(f"src has shape {tuple(src.shape)} and dst {tuple(dst.shape)}; expected equal shapes")
-        num_src = _check_count(_num_nodes(src, "src") if num_src is None else num_src, "num_src")
-        num_dst = _check_count(_num_nodes(dst, "dst") if num_dst is None else num_dst, "num_dst")
-        _check_fits(src.dtype, num_src=num_src, num_dst=num_dst, num_edges=src.numel())
+        num_src = check_count(_num_nodes(src, "src") if num_src is None else num_src, "num_src")
+        num_dst = check_count(_num_nodes(dst, "dst") if num_dst is None else num_dst, "num_dst")
+        check_fits(src.dtype, num_src=num_src, num_dst=num_dst, num_edges=src.numel())
         if check:
-            _check_range(src, "src", num_src)
-            _check_range(dst, "dst", num_dst)
+            check_range(src, "src", num_src)
+            check_range(dst, "dst", num_dst)
         if is_sorted:
             if sort:
                 raise ValueError("sort and is_sorted are both True; expected one of them")
@@ -286,9 +248,29 @@ class Graph:
     @classmethod
     def from_dgl(cls, g, etype=None) -> Graph:
         """From a DGLGraph, a block, or one edge type of a heterograph; its CSC or CSR is not copied, edge data keeps its order."""
-        from .dgl import graph_from_dgl
+        gidx = dgl_index.index_of(g)
+        if etype is not None:
+            return cls._from_dgl_index(gidx, g.get_etype_id(etype))
+        graph = gidx.__dict__.get(_GRAPH)
+        if graph is None:
+            if gidx.number_of_etypes() != 1:
+                raise ValueError(f"etype must be given for a graph of several edge types: {g.canonical_etypes}")
+            graph = cls._from_dgl_index(gidx, 0)
+            if may_keep(graph.device):
+                gidx.__dict__[_GRAPH] = graph
+        return graph
 
-        return graph_from_dgl(g, etype)
+    @classmethod
+    def _from_dgl_index(cls, gidx: Any, etype: int) -> Graph:
+        """From one relation of a DGL graph index; made at most once, and kept with that relation's own index."""
+        relation = dgl_index.relation_index(gidx, etype)
+        graph = relation.__dict__.get(_GRAPH)
+        if graph is None:
+            with ordinary_tensors():
+                graph = _of_adjacencies(dgl_index.adjacencies_of(relation))
+            if may_keep(graph.device):
+                relation.__dict__[_GRAPH] = graph._for_all_streams()
+        return graph
 
     @classmethod
     def from_edge_index(
@@ -312,7 +294,7 @@ class Graph:
         if num_nodes is None and (num_src is None or num_dst is None):
             num_nodes = _num_nodes(edge_index.flatten(), "edge_index")
         elif num_nodes is not None:
-            num_nodes = _check_count(num_nodes, "num_nodes")
+            num_nodes = check_count(num_nodes, "num_nodes")
         num_src = num_nodes if num_src is None else num_src
         num_dst = num_nodes if num_dst is None else num_dst
         sizes = {"num_src": num_src, "num_dst": num_dst}
@@ -466,7 +448,7 @@ class Graph:
         """With int32 ids. Raises ValueError where a count does not fit."""
         if self.idtype == torch.int32:
             return self
-        _check_fits(torch.int32, num_src=self.num_src, num_dst=self.num_dst, num_edges=self.num_edges)
+        check_fits(torch.int32, num_src=self.num_src, num_dst=self.num_dst, num_edges=self.num_edges)
         return self._map(lambda t: t.to(torch.int32))
 
     def long(self) -> Graph:
@@ -480,6 +462,13 @@ class Graph:
         object.__setattr__(turned, "_csc", csr)
         object.__setattr__(turned, "_csr", csc)
         return turned
+
+
+def _of_adjacencies(relation: dgl_index.Adjacencies) -> Graph:
+    num_src, num_dst, csc, csr, edges = relation
+    if edges is not None:
+        return Graph.from_edges(*edges, num_src=num_src, num_dst=num_dst, check=False)
+    return Graph(num_src, num_dst, csc=csc, csr=csr)
 
 
 # torch.save of a graph can be loaded with weights_only=True.

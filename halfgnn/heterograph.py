@@ -9,10 +9,13 @@ from typing import Any, NamedTuple
 import torch
 from torch import Tensor
 
-from ._kept import may_keep, ordinary, ordinary_tensors
-from .graph import Adjacency, Graph, _check_count, _check_fits
+from . import dgl_index
+from .common.ids import check_count, check_fits
+from .common.kept import may_keep, ordinary, ordinary_tensors
+from .graph import Adjacency, Graph
 
 EdgeType = tuple[str, str, str]  # (type of the sources, relation, type of the destinations)
+_HETEROGRAPHS = "_halfgnn_heterographs"  # kept on a DGL graph index: canonical edge types -> HeteroGraph
 
 
 class Stack(NamedTuple):
@@ -63,7 +66,7 @@ class HeteroGraph:
         if not isinstance(relations, Mapping) or not relations:
             raise ValueError(f"relations is {relations!r}; expected a mapping of edge types to Graphs, at least one")
         for etype, graph in relations.items():
-            _check_etype(etype)
+            check_etype(etype)
             if not isinstance(graph, Graph):
                 raise TypeError(f"relations[{etype}] is a {type(graph).__name__}; expected a halfgnn.Graph")
         _check_alike(relations)
@@ -96,9 +99,19 @@ class HeteroGraph:
     @classmethod
     def from_dgl(cls, g) -> HeteroGraph:
         """From a DGLGraph or block of any number of edge types; no CSC or CSR is copied, edge data keep their order."""
-        from .dgl import heterograph_from_dgl
-
-        return heterograph_from_dgl(g)
+        gidx = dgl_index.index_of(g)
+        known = gidx.__dict__.setdefault(_HETEROGRAPHS, {})
+        etypes = tuple(g.canonical_etypes)  # names are the graph's, not the index's
+        heterograph = known.get(etypes)
+        if heterograph is None:
+            heterograph = cls(
+                {etype: Graph._from_dgl_index(gidx, g.get_etype_id(etype)) for etype in etypes},
+                num_src={ntype: g.num_src_nodes(ntype) for ntype in g.srctypes},
+                num_dst={ntype: g.num_dst_nodes(ntype) for ntype in g.dsttypes},
+            )
+            if may_keep(heterograph.device):
+                known[etypes] = heterograph
+        return heterograph
 
     @classmethod
     def from_edge_index_dict(
@@ -110,7 +123,7 @@ class HeteroGraph:
         """
         relations = {}
         for etype, edge_index in edge_index_dict.items():
-            _check_etype(etype)
+            check_etype(etype)
             for ntype in (etype[0], etype[2]):
                 if ntype not in num_nodes:
                     raise ValueError(f"num_nodes has no {ntype!r}, a node type of {etype}")
@@ -257,10 +270,10 @@ class HeteroGraph:
             return self
         for etype in self.canonical_etypes:
             sizes = {"num_src": self.num_src[etype[0]], "num_dst": self.num_dst[etype[2]]}
-            _check_fits(torch.int32, **sizes, num_edges=self.num_edges(etype))
+            check_fits(torch.int32, **sizes, num_edges=self.num_edges(etype))
         for stack in self._stacks.values():
             whole = stack.graph
-            _check_fits(torch.int32, num_src=whole.num_src, num_dst=whole.num_dst, num_edges=whole.num_edges)
+            check_fits(torch.int32, num_src=whole.num_src, num_dst=whole.num_dst, num_edges=whole.num_edges)
         return self._map(lambda t: t.to(torch.int32))
 
     def long(self) -> HeteroGraph:
@@ -324,7 +337,7 @@ def _rebuilt(etypes, num_src, num_dst, relations, stacks) -> HeteroGraph:
     return graph
 
 
-def _check_etype(etype: Any) -> None:
+def check_etype(etype: Any) -> None:
     if not isinstance(etype, tuple) or len(etype) != 3 or not all(isinstance(part, str) for part in etype):
         raise TypeError(f"{etype!r} is no edge type; expected a triple (source type, relation, destination type)")
 
@@ -342,7 +355,7 @@ def _counts(
     relations: Mapping[EdgeType, Graph], given: Mapping[str, int] | None, name: str, end: int
 ) -> dict[str, int]:
     """Number of nodes of every type that is an end of a relation, or was given. name: of the argument and of Graph's attribute."""
-    counts = {ntype: _check_count(count, f"{name}[{ntype!r}]") for ntype, count in (given or {}).items()}
+    counts = {ntype: check_count(count, f"{name}[{ntype!r}]") for ntype, count in (given or {}).items()}
     for etype, graph in relations.items():
         count = getattr(graph, name)
         if counts.setdefault(etype[end], count) != count:
@@ -367,7 +380,7 @@ def _stacked(etypes: tuple[EdgeType, ...], graphs: list[Graph]) -> Stack:
     if len(graphs) == 1 and sides[0][0] is graphs[0].csc().indices:
         return Stack(graphs[0], *rest)
     if graphs[0].idtype == torch.int32:
-        _check_fits(torch.int32, num_src=sum(num_src), num_dst=sum(num_dst), num_edges=sum(num_edges))
+        check_fits(torch.int32, num_src=sum(num_src), num_dst=sum(num_dst), num_edges=sum(num_edges))
     has_ids = any(graph.csc().edge_ids is not None for graph in graphs)
     pointers, indices, edge_ids = [graphs[0].csc().indptr[:1]], [], []
     first_src = first_edge = 0

@@ -9,7 +9,8 @@ import pytest
 import torch
 
 from halfgnn import reference
-from halfgnn.ops._common import as_graph, autocast
+from halfgnn.common.precision import autocast
+from halfgnn.graph_argument import as_graph
 
 HALVES = [torch.float16, torch.bfloat16]
 NUM_NODES, NUM_EDGES, IN_FEATS = 40, 220, 12

@@ -7,7 +7,7 @@ from dataclasses import dataclass, field
 
 import torch
 
-from halfgnn import _kept
+from halfgnn.common import kept
 
 
 class Event:
@@ -68,7 +68,7 @@ class Cuda:
 def install(monkeypatch) -> Cuda:
     """From now on all devices have streams."""
     cuda = Cuda()
-    monkeypatch.setattr(_kept, "_has_streams", lambda device: not torch.compiler.is_dynamo_compiling())
+    monkeypatch.setattr(kept, "_has_streams", lambda device: not torch.compiler.is_dynamo_compiling())
     monkeypatch.setattr(torch.cuda, "current_stream", lambda device: cuda.current)
     monkeypatch.setattr(torch.cuda, "device", lambda device: contextlib.nullcontext())
     monkeypatch.setattr(torch.cuda, "is_current_stream_capturing", lambda: cuda.is_capturing)

@@ -10,7 +10,8 @@ import torch
 sys.path.insert(0, str(Path(__file__).resolve().parent.parent))
 
 from benchmarks import baselines, graphs, rivals, rows, runner, timing, verify, yardsticks
-from benchmarks.baselines import ALL, NAMES, OPERATORS, Problem, Unavailable, imports, registry
+from benchmarks import optional as imports
+from benchmarks.baselines import ALL, NAMES, OPERATORS, Problem, Unavailable, registry
 from benchmarks.case import Case, Config, directed
 from halfgnn import reference
 

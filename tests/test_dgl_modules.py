@@ -15,7 +15,7 @@ dgl = pytest.importorskip("dgl", reason="dgl is not installed", exc_type=ImportE
 import dgl.nn as dglnn  # noqa: E402
 
 import halfgnn.dgl  # noqa: E402
-from halfgnn._compat import able_to_run_lstm  # noqa: E402
+from halfgnn.common.compat import able_to_run_lstm  # noqa: E402
 
 NUM_NODES, NUM_EDGES, IN_FEATS, NUM_RELATIONS = 40, 220, 12, 3
 UDF = "user-defined function"

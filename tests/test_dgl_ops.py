@@ -352,8 +352,8 @@ def assert_propagates_as_dgl(g):
 def conversions(monkeypatch):
     """Every conversion of a graph index to a Graph, as it happens."""
     made = []
-    convert = topology._convert
-    monkeypatch.setattr(topology, "_convert", lambda relation: made.append(convert(relation)) or made[-1])
+    convert = halfgnn.graph._of_adjacencies
+    monkeypatch.setattr(halfgnn.graph, "_of_adjacencies", lambda relation: made.append(convert(relation)) or made[-1])
     return made
 
 

@@ -442,7 +442,7 @@ def baseline(model, graph_of, layers, feats):
 def test_rgat_equals_its_formula(norm, on, projected):
     model = RGAT(24, 32, 7, list(edges()), "paper", num_heads=4, dropout=0.0, norm=norm)
     blocks = sampled() if on == "blocks" else [hetero_graph()] * 2
-    graphs = [halfgnn.ops._common.as_heterograph(block) for block in blocks]
+    graphs = [halfgnn.graph_argument.as_heterograph(block) for block in blocks]
     x = {ntype: feat.requires_grad_() for ntype, feat in features(graphs[0].num_src).items()}
     out, expected = model(blocks, x), baseline(model, graphs.__getitem__, 2, x)
     assert out.shape == (7 if on == "blocks" else 60, 7)

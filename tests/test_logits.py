@@ -12,7 +12,7 @@ import halfgnn
 import halfgnn.nn
 import halfgnn.pyg
 from halfgnn import ops, reference
-from halfgnn.nn import _linear
+from halfgnn.nn import projections
 
 EPS = {dtype: torch.finfo(dtype).eps for dtype in HALVES}
 EDGE_DIM = 4
@@ -22,7 +22,7 @@ every_half = pytest.mark.parametrize("dtype", HALVES, ids=str)
 @pytest.fixture(params=[(), tuple(HALVES)], ids=["widened", "multiplied"], autouse=True)
 def _processor(request, monkeypatch):
     """Processors whose matrix products of halves are slow, and fast."""
-    monkeypatch.setattr(_linear, "_MULTIPLIED_BY_CPU", request.param)
+    monkeypatch.setattr(projections, "_MULTIPLIED_BY_CPU", request.param)
 
 
 def make_graph():

@@ -27,8 +27,9 @@ from support_nn import (
 import halfgnn
 import halfgnn.nn
 from halfgnn import ops, reference
-from halfgnn.nn import _common, _linear
-from halfgnn.nn._linear import node_logits
+from halfgnn.common import degrees
+from halfgnn.nn import projections
+from halfgnn.nn.projections import node_logits
 
 try:
     import dgl
@@ -412,7 +413,7 @@ def test_fp16_sums_are_scaled_before_they_are_rounded(norm):
 
 @pytest.fixture
 def always_padded(monkeypatch):
-    monkeypatch.setattr(_common, "_padding_pays", lambda *args: True)
+    monkeypatch.setattr(projections, "_padding_pays", lambda *args: True)
 
 
 PADDED = {**WIDTH_41, "GATv2Conv-shared": lambda: halfgnn.nn.GATv2Conv(IN_FEATS, 41, 2, share_weights=True)}
@@ -475,7 +476,7 @@ def widths_seen():
 )
 def test_when_rows_are_padded(dim, dtype, device, weighted, width):
     x = SimpleNamespace(is_cuda=device == "cuda", device=torch.device(device), dtype=dtype)
-    assert _common.padded(dim, x, weighted) == width
+    assert projections.padded(dim, x, weighted) == width
 
 
 # ---- nodes without in-edges ----------------------------------------------------------------------
@@ -499,8 +500,8 @@ def test_nodes_without_in_edges(name):
 
 def test_in_degrees_are_looked_at_once(monkeypatch):
     calls = []
-    look = _common._any_empty
-    monkeypatch.setattr(_common, "_any_empty", lambda indptr: calls.append(1) or look(indptr))
+    look = degrees._any_empty
+    monkeypatch.setattr(degrees, "_any_empty", lambda indptr: calls.append(1) or look(indptr))
     g, x = make_graph(), randn(NUM_NODES, IN_FEATS)
     for name in REFUSING:
         make_module(name)(g, x)
@@ -677,11 +678,11 @@ def test_backward_under_autocast(dtype, device):
 @pytest.mark.parametrize("rows", [0, 1, 255, 256, 257, 1000])
 def test_products_by_chunks(monkeypatch, rows):
     """Chunks of 256 rows give what one product gives."""
-    monkeypatch.setattr(_linear, "_CHUNK", 1)
+    monkeypatch.setattr(projections, "_CHUNK", 1)
     h = randn(rows, 7).bfloat16().requires_grad_()
     weight, bias = randn(9, 7, seed=1).requires_grad_(), randn(9, seed=2).requires_grad_()
     upstream = randn(rows, 4, seed=3).bfloat16(), randn(rows, 5, seed=4)
-    parts = _linear._widened_linear(h, weight, bias, 4)
+    parts = projections._widened_linear(h, weight, bias, 4)
     assert [part.dtype for part in parts] == [torch.bfloat16, torch.float32]
     product = h.float() @ weight.t() + bias
     assert_close(parts[0].float(), product[:, :4], tolerance=2**-8)

@@ -12,7 +12,7 @@ import halfgnn
 import halfgnn.nn
 import halfgnn.pyg
 from halfgnn import ops
-from halfgnn.nn import _linear
+from halfgnn.nn import projections
 
 EPS = {dtype: torch.finfo(dtype).eps for dtype in HALVES}
 every_half = pytest.mark.parametrize("dtype", HALVES, ids=str)
@@ -38,10 +38,10 @@ def error(actual, expected):
 @every_half
 def test_weights_are_not_rounded(dtype, monkeypatch):
     """Under autocast a product is that of the fp32 weight, rounded once."""
-    monkeypatch.setattr(_linear, "_MULTIPLIED_BY_CPU", ())
+    monkeypatch.setattr(projections, "_MULTIPLIED_BY_CPU", ())
     h, weight, bias = operands(200, dtype)
     with torch.autocast("cpu", dtype):
-        out = _linear.linear(h.float(), weight, bias)
+        out = projections.linear(h.float(), weight, bias)
     exact = F.linear(h.double(), weight.double(), bias.double())
     assert out.dtype == dtype
     assert ((out.double() - exact).abs() <= 0.51 * EPS[dtype] * exact.abs() + 1e-6).all()
@@ -81,7 +81,7 @@ MODULES = {
 @pytest.mark.parametrize("name", MODULES)
 def test_modules_make_no_half_products(name, dtype, autocast, monkeypatch):
     """Where the processor is slow at them: projections, residuals and gates, forward and backward."""
-    monkeypatch.setattr(_linear, "_MULTIPLIED_BY_CPU", ())
+    monkeypatch.setattr(projections, "_MULTIPLIED_BY_CPU", ())
     g, x, module = make_graph(), randn(NUM_NODES, IN_FEATS), seeded(MODULES[name])
     if not autocast:
         module, x = module.to(dtype), x.to(dtype)
@@ -98,7 +98,7 @@ def test_logits_of_half_parameters(dtype):
     """The sum over a head goes into the weight in fp32."""
     layer = seeded(lambda: torch.nn.Linear(16, 24)).to(dtype)
     attn, h = randn(1, 3, 8, dtype=dtype), randn(50, 16, dtype=dtype)
-    (logits,) = _linear.node_logits(layer, h, attn)
+    (logits,) = projections.node_logits(layer, h, attn)
     feat = F.linear(h.double(), layer.weight.double(), layer.bias.double()).unflatten(-1, (3, 8))
     assert logits.dtype == torch.float32 and error(logits, (feat * attn.double()).sum(-1)) < 1e-6
 
@@ -133,10 +133,10 @@ def wide(x):
 @pytest.mark.parametrize("num_rounded", [0, 9], ids=["wide", "rounded"])
 @every_half
 def test_second_derivatives(dtype, num_rounded, rows, monkeypatch):
-    monkeypatch.setattr(_linear, "_CHUNK", 1)
+    monkeypatch.setattr(projections, "_CHUNK", 1)
     arguments = operands(rows, dtype)
     part = 0 if num_rounded else 1
-    actual = twice(lambda h, w, b: _linear._widened_linear(h, w, b, num_rounded)[part], arguments)
+    actual = twice(lambda h, w, b: projections._widened_linear(h, w, b, num_rounded)[part], arguments)
     expected = twice(F.linear, [x.double() for x in arguments])
     for x, a, b in zip(arguments, actual, expected):
         assert a.dtype == x.dtype
@@ -146,9 +146,9 @@ def test_second_derivatives(dtype, num_rounded, rows, monkeypatch):
 @every_half
 def test_second_derivatives_of_logits(dtype, monkeypatch):
     """The path of GPUs, run by the CPU."""
-    monkeypatch.setattr(_linear, "_SUMS_HALVES_IN_FP32", False)
+    monkeypatch.setattr(projections, "_SUMS_HALVES_IN_FP32", False)
     h, weight, _ = operands(50, dtype)
-    actual = twice(_linear._HalfLinear.apply, [h, weight])
+    actual = twice(projections._HalfLinear.apply, [h, weight])
     expected = twice(F.linear, [h.double(), weight.double()])
     for a, b in zip(actual, expected):
         assert error(a, b) < 8 * EPS[dtype]
@@ -156,11 +156,11 @@ def test_second_derivatives_of_logits(dtype, monkeypatch):
 
 @every_half
 def test_gradients_of_the_path_of_gpus(dtype, monkeypatch):
-    monkeypatch.setattr(_linear, "_SUMS_HALVES_IN_FP32", False)
+    monkeypatch.setattr(projections, "_SUMS_HALVES_IN_FP32", False)
     h, weight, _ = operands(50, dtype)
     upstream = randn(50, 9, seed=6)
     leaves = h.detach().requires_grad_(), weight.detach().requires_grad_()
-    out = _linear._HalfLinear.apply(*leaves)
+    out = projections._HalfLinear.apply(*leaves)
     assert out.dtype == torch.float32
     assert error(out, F.linear(h.double(), weight.double())) < 1e-6
     to_h, to_weight = torch.autograd.grad(out, leaves, upstream)
@@ -176,7 +176,7 @@ def test_gradients_under_functorch(dtype):
     upstream = randn(300, 9, seed=6)
 
     def loss(h, weight, bias):
-        rounded, rest = _linear._widened_linear(h, weight, bias, 4)
+        rounded, rest = projections._widened_linear(h, weight, bias, 4)
         return (torch.cat([rounded.float(), rest], 1) * upstream).sum()
 
     grads = torch.func.grad(loss, (0, 1, 2))(h, weight, bias)
@@ -192,7 +192,7 @@ def test_gradients_under_functorch(dtype):
 @pytest.mark.parametrize("aggregator", ["mean", "gcn", "pool"])
 def test_vmap_is_the_loop(aggregator, dtype, multiplied, monkeypatch):
     """Also where F.linear would run in half, which under vmap rounds the product before it adds the bias."""
-    monkeypatch.setattr(_linear, "_MULTIPLIED_BY_CPU", multiplied)
+    monkeypatch.setattr(projections, "_MULTIPLIED_BY_CPU", multiplied)
     g, conv = make_graph(), seeded(lambda: halfgnn.nn.SAGEConv(IN_FEATS, 5, aggregator)).to(dtype)
     parameters = {name: p.detach() for name, p in conv.named_parameters()}
     xs = torch.stack([randn(NUM_NODES, IN_FEATS, seed=i) for i in range(3)]).to(dtype)

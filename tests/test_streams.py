@@ -13,9 +13,9 @@ import support_streams
 import torch
 
 from halfgnn import Graph, HeteroGraph, ops
+from halfgnn.common.degrees import check_in_degrees
 from halfgnn.graph import Adjacency
 from halfgnn.nn import GATConv
-from halfgnn.nn._common import check_in_degrees
 from halfgnn.pyg import _graph as pyg
 
 A, B, C = 0, 1, 2

@@ -3,8 +3,8 @@ imported here, and named in docs/benchmarks.md."""
 
 from . import dgl, algorithm, pytorch, pyg, compiled, cudnn, turbo  # noqa: F401, I001  (the order of their rows)
 from .dgl import dgl_op
-from .imports import dgl_runs_on, import_dgl, import_pyg, set_threads
-from .registry import ALL, OPERATORS, WIDE, Competitor, Problem, Unavailable, check_messages, reason
+from ..optional import Unavailable, dgl_runs_on, import_dgl, import_pyg, set_threads
+from .registry import ALL, OPERATORS, WIDE, Competitor, Problem, check_messages, reason
 
 NAMES = tuple(dict.fromkeys(competitor.option for competitor in ALL))  # of --baselines
 # Of a run that names none. Compilation takes seconds a case, and is asked for.

@@ -17,8 +17,9 @@ import torch
 from torch import Tensor
 
 from ..graphs import BenchGraph
+from ..optional import Unavailable
 from .composed import COMPOSED, MESSAGES
-from .registry import ATTENTIONS, OPERATORS, Problem, Unavailable, check_messages, competitor
+from .registry import ATTENTIONS, OPERATORS, Problem, check_messages, competitor
 
 
 def _operators(yardsticks: Any, graph: BenchGraph) -> Any:

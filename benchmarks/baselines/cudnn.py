@@ -10,9 +10,9 @@ import torch
 from torch import Tensor
 
 from ..graphs import BenchGraph
+from ..optional import Unavailable, import_package
 from .composed import SLOPE
-from .imports import import_package
-from .registry import ANY_DIRECTION, Problem, Unavailable, check_messages, competitor
+from .registry import ANY_DIRECTION, Problem, check_messages, competitor
 
 # The cuDNN that an operator came with, as the frontend tells it.
 AGGREGATIONS, ATTENTIONS = 92600, 92800

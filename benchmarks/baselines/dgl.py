@@ -9,9 +9,9 @@ import torch
 from torch import Tensor
 
 from ..graphs import BenchGraph
+from ..optional import Unavailable, dgl_runs_on, import_dgl
 from .composed import COMPOSED, MESSAGES, operators_of
-from .imports import dgl_runs_on, import_dgl
-from .registry import ANY_DIRECTION, ATTENTIONS, OPERATORS, Problem, Unavailable, check_messages, competitor
+from .registry import ANY_DIRECTION, ATTENTIONS, OPERATORS, Problem, check_messages, competitor
 
 YARDSTICK = "dgl copy_u_sum"
 

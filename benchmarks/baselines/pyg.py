@@ -8,8 +8,8 @@ from types import SimpleNamespace
 
 from torch import Tensor
 
+from ..optional import import_pyg
 from .composed import COMPOSED
-from .imports import import_pyg
 from .registry import ANY_DIRECTION, ATTENTIONS, Problem, check_messages, competitor
 
 scatter = competitor("pyg scatter", option="pyg")

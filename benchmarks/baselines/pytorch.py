@@ -7,7 +7,8 @@ from collections.abc import Callable
 import torch
 from torch import Tensor
 
-from .registry import Problem, Unavailable, check_messages, competitor
+from ..optional import Unavailable
+from .registry import Problem, check_messages, competitor
 
 sparse = competitor("torch.sparse")
 

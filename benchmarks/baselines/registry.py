@@ -22,6 +22,7 @@ import torch
 from torch import Tensor
 
 from ..graphs import BenchGraph
+from ..optional import Unavailable, first_line
 
 # Operands, as halfgnn.ops has them. Features are (N, F) of one head, else (N, H, D); of the attentions (N, H, D).
 OPERATORS = (
@@ -36,10 +37,6 @@ OPERATORS = (
 )  # fmt: skip
 ATTENTIONS = OPERATORS[-3:]
 WIDE = (*OPERATORS[:4], *ATTENTIONS)  # those with rows of features; the others have a number a head
-
-
-class Unavailable(Exception):
-    """A contestant cannot take part; the message says why, and becomes the note of its row."""
 
 
 @dataclass(frozen=True)
@@ -141,11 +138,6 @@ def check_messages(needed: int, device: str) -> None:
         room = torch.cuda.mem_get_info()[0] + torch.cuda.memory_reserved() - torch.cuda.memory_allocated() - (2 << 30)
     if needed > room:
         raise Unavailable(f"its messages would take {needed / 2**30:.1f} GiB")
-
-
-def first_line(error: BaseException) -> str:
-    lines = [line.strip() for line in str(error).splitlines() if line.strip()]
-    return lines[0] if lines else type(error).__name__
 
 
 def reason(error: BaseException) -> str:

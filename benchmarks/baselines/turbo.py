@@ -12,9 +12,9 @@ import torch
 from torch import Tensor
 
 from ..graphs import BenchGraph
+from ..optional import Unavailable, import_package
 from .composed import SLOPE
-from .imports import import_package
-from .registry import ANY_DIRECTION, Problem, Unavailable, competitor
+from .registry import ANY_DIRECTION, Problem, competitor
 
 HEAD_DIMS = (32, 64, 128, 256)
 DEFAULT_WARPS = 8  # of a block of the maxima's kernel, which warns at every call where a row has no work for so many

@@ -12,6 +12,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from ..dgl_index import is_dgl_graph
 from ..graph import Graph
 from ..heterograph import Block, HeteroGraph
 from .feature_store import Rows
@@ -25,7 +26,7 @@ def mapped(batch: Any, leaf: Leaf) -> Any:
     Containers are tuples, named tuples, lists, mappings, dataclasses, Graphs, HeteroGraphs, Blocks and torch_geometric's data. All
     else stays as it is.
     """
-    if isinstance(batch, (Tensor, Rows)) or is_dgl(batch):
+    if isinstance(batch, (Tensor, Rows)) or is_dgl_graph(batch):
         return leaf(batch)
     if isinstance(batch, (Graph, HeteroGraph)):
         return batch._map(leaf)
@@ -77,11 +78,6 @@ def is_pyg(batch: Any) -> bool:
 # ---- DGL ---------------------------------------------------------------------------------------------------------------------
 
 
-def is_dgl(batch: Any) -> bool:
-    dgl = sys.modules.get("dgl")
-    return dgl is not None and isinstance(batch, dgl.DGLGraph)
-
-
 @functools.cache
 def dgl_has(device_type: str) -> bool:
     """Whether this DGL can hold a graph on such a device: its wheels on PyPI cannot on a GPU."""
@@ -97,7 +93,7 @@ def dgl_has(device_type: str) -> bool:
 def without_dgl(batch: Any) -> Any:
     """`batch` with a :class:`Block` in place of every DGL graph: int32 ids where they fit, both adjacencies and the stack of
     relations made, so that nothing is left to be made on the GPU."""
-    return mapped(batch, lambda x: _block(x) if is_dgl(x) else x)
+    return mapped(batch, lambda x: _block(x) if is_dgl_graph(x) else x)
 
 
 def _block(g: Any) -> Block:

@@ -11,7 +11,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from ..graph import _check_range
+from ..common.ids import check_range
 
 # Threads wait for pages of a file, not for the processor: more of them keep more reads under way.
 _FILE_THREADS = 32
@@ -197,7 +197,7 @@ class FeatureStore:
         """By the CPU, or by a GPU that can read data."""
         if device.type == "cuda" or ids.device != device:
             try:
-                _check_range(ids, "ids", len(self))
+                check_range(ids, "ids", len(self))
             except ValueError as error:
                 raise IndexError(f"{error}, the rows of {self!r}") from None
             ids = ids.to(device, non_blocking=True)

@@ -334,7 +334,7 @@ class _CudaMover:
 
     def _staged(self, x: Any, slot: _Slot) -> Any:
         """What is copied: page-locked memory with the content of x, or rows that the GPU gathers. DGL copies its graphs itself."""
-        if batches.is_dgl(x):
+        if batches.is_dgl_graph(x):
             return x
         if isinstance(x, Rows):
             if x.store.can_be_read_by(self._device):
@@ -351,7 +351,7 @@ class _CudaMover:
             return x.gather(device=self._device)
         if x.device == self._device:
             return x
-        if batches.is_dgl(x):
+        if batches.is_dgl_graph(x):
             return x.to(self._device, non_blocking=True)
         self._owner.num_bytes += x.numel() * x.element_size()
         return x.to(self._device, non_blocking=True)

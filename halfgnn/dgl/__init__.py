@@ -39,9 +39,10 @@ import threading
 from collections.abc import Callable, Iterator
 from typing import Any
 
+from ..dgl_index import relation_index
 from . import modules, operators
 from .accounts import reset_stats, stats
-from .topology import graph_from_dgl, heterograph_from_dgl, relation_graph
+from .topology import graph_from_dgl, heterograph_from_dgl
 
 __all__ = ["accelerate", "graph_from_dgl", "heterograph_from_dgl", "patch", "reset_stats", "stats", "unpatch"]
 
@@ -183,7 +184,7 @@ def _install_operators() -> None:
         for owner, name in owners:
             _replace(_undo, owner, name, stand_in)
     # update_all slices the graph on every call; without this every slice is converted anew.
-    _replace(_undo, dgl.heterograph_index.HeteroGraphIndex, "get_relation_graph", relation_graph)
+    _replace(_undo, dgl.heterograph_index.HeteroGraphIndex, "get_relation_graph", relation_index)
 
 
 def _install_fused() -> None:

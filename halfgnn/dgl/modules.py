@@ -12,10 +12,10 @@ from typing import Any
 
 import torch
 
+from ..common.degrees import check_in_degrees
 from ..graph import Graph
 from ..nn import dotgatconv, gatconv, gatv2conv
-from ..nn._attention import why_unfused
-from ..nn._common import check_in_degrees
+from ..nn.attention import why_unfused
 from .accounts import fell_back, routed
 from .operators import ORIGINALS, refuse
 from .topology import topology_of

@@ -13,14 +13,15 @@ import torch
 from torch import Tensor
 
 from .. import ops
+from ..common.arguments import MESSAGE_OPS, REDUCES, TARGETS
+from ..common.precision import HALF, computed_type
 from .accounts import fell_back, routed
 from .topology import Topology, relation_topology, schema_of, topology_of, union_topology
 
 # DGL's own functions, filled in by patch().
 ORIGINALS: dict[str, Callable[..., Any]] = {}
 
-_HALF_TYPES = frozenset([torch.float16, torch.bfloat16])
-_CASTABLE_TYPES = frozenset([*_HALF_TYPES, torch.float32])  # by autocast
+_CASTABLE_TYPES = frozenset([*HALF, torch.float32])  # by autocast
 # Routing to CUDA waits until every operator has its kernel there: half a model on the GPU would only raise.
 _CUDA_IS_COMPLETE = all(
     torch._C._dispatch_has_kernel_for_dispatch_key(f"halfgnn::{operator}", "CUDA")
@@ -30,13 +31,12 @@ _TYPES = {
     "cpu": frozenset([*_CASTABLE_TYPES, torch.float64]),
     "cuda": _CASTABLE_TYPES if _CUDA_IS_COMPLETE else frozenset(),
 }
-_REDUCERS = ("sum", "mean", "max", "min")
 _ALL_EDGES = "__ALL__"  # dgl.ALL
 
 # Operator -> its name in dgl.ops; what is not here is not routed.
 _SPMM_NAMES = {
     (op, reduce_op): f"{message}_{reduce_op}"
-    for reduce_op in _REDUCERS
+    for reduce_op in REDUCES
     for op, message in [
         ("add", "u_add_e"),
         ("sub", "u_sub_e"),
@@ -47,17 +47,16 @@ _SPMM_NAMES = {
     ]
 }
 _SPMM_KEYS = {key: f"gspmm:{name}" for key, name in _SPMM_NAMES.items()}
-_TARGETS = {"u": "u", "src": "u", "v": "v", "dst": "v", "e": "e", "edge": "e"}
 _SDDMM_NAMES = {
     (op, lhs_target, rhs_target): (
-        f"copy_{_TARGETS[lhs_target if op == 'copy_lhs' else rhs_target]}"
+        f"copy_{TARGETS[lhs_target if op == 'copy_lhs' else rhs_target]}"
         if op.startswith("copy")
-        else f"{_TARGETS[lhs_target]}_{op}_{_TARGETS[rhs_target]}"
+        else f"{TARGETS[lhs_target]}_{op}_{TARGETS[rhs_target]}"
     )
-    for op in ("add", "sub", "mul", "div", "dot", "copy_lhs", "copy_rhs")
-    for lhs_target in _TARGETS
-    for rhs_target in _TARGETS
-    if op.startswith("copy") or _TARGETS[lhs_target] != _TARGETS[rhs_target]
+    for op in (*MESSAGE_OPS, "dot", "copy_lhs", "copy_rhs")
+    for lhs_target in TARGETS
+    for rhs_target in TARGETS
+    if op.startswith("copy") or TARGETS[lhs_target] != TARGETS[rhs_target]
 }
 
 
@@ -91,7 +90,7 @@ def refuse(operands: Sequence[Any], fp32_weights: bool = False) -> str | None:
 def _may_mix(dtype: torch.dtype, other: torch.dtype, device: str, fp32_weights: bool) -> bool:
     if torch.is_autocast_enabled(device):
         return dtype in _CASTABLE_TYPES and other in _CASTABLE_TYPES
-    return fp32_weights and dtype in _HALF_TYPES and other is torch.float32
+    return fp32_weights and dtype in HALF and other is torch.float32
 
 
 def _read(op: str, lhs: Any, rhs: Any) -> tuple[Any, ...]:
@@ -127,7 +126,7 @@ def _sddmm(topology: Topology, op: str, lhs: Any, rhs: Any, lhs_target: str, rhs
     lhs = None if op == "copy_rhs" else lhs
     rhs = None if op == "copy_lhs" else rhs
     graph = topology.on((rhs if lhs is None else lhs).device)
-    return ops.gsddmm(graph, op, lhs, rhs, _TARGETS[lhs_target], _TARGETS[rhs_target])
+    return ops.gsddmm(graph, op, lhs, rhs, TARGETS[lhs_target], TARGETS[rhs_target])
 
 
 def _unbound(topology: Topology, reduce_op: str, out: Tensor) -> Tensor:
@@ -218,7 +217,7 @@ def _is_all(eids: Any) -> bool:
 
 def segment_reduce(op: str, x: Any, offsets: Tensor) -> Any:
     """``dgl.backend.segment_reduce``: `offsets` (segments + 1); sum, max or min."""
-    reason = refuse((x,)) if op in _REDUCERS else "no such operator"
+    reason = refuse((x,)) if op in REDUCES else "no such operator"
     if reason is not None:
         return _fall_back("segment_reduce", f"segment_reduce:{op}", reason, op, x, offsets)
     routed[f"segment_reduce:{op}"] += 1
@@ -227,20 +226,13 @@ def segment_reduce(op: str, x: Any, offsets: Tensor) -> Any:
 
 def segment_reduce_of_lengths(seglen: Tensor, value: Any, reducer: str = "sum") -> Any:
     """``dgl.ops.segment_reduce``. What it does not route meets `segment_reduce` inside DGL."""
-    if reducer not in _REDUCERS or refuse((value,)) is not None:
+    if reducer not in REDUCES or refuse((value,)) is not None:
         return ORIGINALS["ops.segment_reduce"](seglen, value, reducer)
     routed[f"segment_reduce:{reducer}"] += 1
     return ops.segment_reduce(seglen.to(value.device), value, reducer)
 
 
 # -- all relations of a heterograph at once: out of the operators for one --------------------------
-
-
-def _result_type(x: Tensor) -> torch.dtype:
-    device = x.device.type
-    if torch.is_autocast_enabled(device) and x.dtype is not torch.float64:
-        return torch.get_autocast_dtype(device)
-    return x.dtype
 
 
 def _first_refusal(all_operands: Sequence[Sequence[Any]], fp32_weights: bool = False) -> str | None:
@@ -292,13 +284,13 @@ def gspmm_hetero(gidx: Any, op: str, reduce_op: str, lhs_len: int, *lhs_and_rhs:
         topology = relation_topology(gidx, etype)
         shared = reduce_op == "sum" and sum(destination == other for _, other in schema) > 1
         parts[destination].append(_spmm_part(topology, op, reduce_op, *pairs[etype], shared))
-    dtype = _result_type(_read(op, *pairs[0])[0])
+    dtype = computed_type(_read(op, *pairs[0])[0])
     return tuple(_combine(part, reduce_op).to(dtype) if part else torch.tensor([]) for part in parts)
 
 
 def _spmm_part(topology: Topology, op: str, reduce_op: str, lhs: Any, rhs: Any, keep_fp32: bool) -> Tensor:
     """One relation's share of a result: fp32 to add others to, infinite for the max of nothing."""
-    half = _result_type(_read(op, lhs, rhs)[0]) in _HALF_TYPES
+    half = computed_type(_read(op, lhs, rhs)[0]) in HALF
     out = _spmm(topology, op, reduce_op, lhs, rhs, torch.float32 if half and keep_fp32 else None)
     return out if reduce_op == "sum" else _unbound(topology, reduce_op, out)
 
@@ -347,7 +339,7 @@ def gsddmm_hetero(
 
 
 def _operand_of(operands: Sequence[Any], target: str, etype: int, ends: tuple[int, int]) -> Any:
-    index = {"u": ends[0], "v": ends[1], "e": etype}[_TARGETS[target]]
+    index = {"u": ends[0], "v": ends[1], "e": etype}[TARGETS[target]]
     return operands[index] if index < len(operands) else None
 
 

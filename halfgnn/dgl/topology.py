@@ -1,28 +1,19 @@
-"""From DGL's graph index to :class:`halfgnn.Graph`, once.
-
-A graph index (``DGLGraph._graph``) is immutable: whatever changes a DGLGraph gives it a new index.
-So what is derived from an index is kept on the index itself: it lives as long and cannot go stale.
-It is kept in the ``__dict__``, because an index can neither be hashed nor asked for an attribute
-that it lacks.
-"""
+"""From DGL's graph index to what its stand-ins need, once; kept on the index, as :mod:`halfgnn.dgl_index` says."""
 
 from __future__ import annotations
 
-import sys
 from typing import Any
 
 import torch
 from torch import Tensor
 
-from .._kept import Kept, kept, may_keep, refuse_capture, taken
-from ..graph import Graph, ordinary_tensors
+from ..common.kept import Kept, kept, may_keep, ordinary_tensors, refuse_capture, taken
+from ..dgl_index import relation_index
+from ..graph import Graph
 from ..heterograph import HeteroGraph
 
 _TOPOLOGY = "_halfgnn_topology"  # of one relation: its Topology
-_RELATIONS = "_halfgnn_relations"  # edge type id -> index of that relation alone
-_IS_RELATION = "_halfgnn_is_relation"  # set on those
 _SCHEMA = "_halfgnn_schema"  # (source, destination) node type ids of every edge type
-_HETEROGRAPHS = "_halfgnn_heterographs"  # canonical edge types -> HeteroGraph
 _UNIONS = "_halfgnn_unions"  # (node type id, norm_by) -> Topology of all edges that end in that type
 
 
@@ -62,80 +53,13 @@ class Topology:
         return found
 
 
-def relation_graph(gidx: Any, etype: int) -> Any:
-    """``HeteroGraphIndex.get_relation_graph``, but the same object on every call.
-
-    So what is kept on it lasts from one ``update_all`` to the next.
-    """
-    attributes = gidx.__dict__
-    if _IS_RELATION in attributes:
-        return gidx
-    relations = attributes.get(_RELATIONS)
-    if relations is None:
-        relations = attributes[_RELATIONS] = {}
-    relation = relations.get(etype)
-    if relation is None:
-        relation = relations[etype] = _make_relation(gidx, int(etype))
-        relation.__dict__[_IS_RELATION] = True
-    return relation
-
-
-def _make_relation(gidx: Any, etype: int) -> Any:
-    # The body of the method, which may be replaced by relation_graph at this time.
-    return sys.modules[type(gidx).__module__]._CAPI_DGLHeteroGetRelationGraph(gidx, etype)
-
-
-def _edge_ids(ids: Tensor) -> Tensor | None:
-    """DGL's edge ids of a sparse format; None, which is faster, where edges have that order."""
-    if ids.numel() == 0:
-        return None
-    # On the CPU only, where to look costs nothing; most other orders show at their ends.
-    ordered = ids.device.type == "cpu" and int(ids[0]) == 0 and int(ids[-1]) == ids.numel() - 1
-    if ordered and torch.equal(ids, torch.arange(ids.numel(), dtype=ids.dtype)):
-        return None
-    return ids
-
-
-def _convert(relation: Any) -> Graph:
-    """The sparse formats of one relation, uncopied. COO only if the graph allows nothing else."""
-    formats = relation.formats()
-    created, allowed = formats["created"], formats["created"] + formats["not created"]
-    if "csc" not in allowed and "csr" not in allowed:
-        source, destination = relation.metagraph.find_edge(0)
-        num_src, num_dst = relation.num_nodes(source), relation.num_nodes(destination)
-        src, dst, _ = relation.edges(0, "eid")
-        return Graph.from_edges(src, dst, num_src=num_src, num_dst=num_dst, check=False)
-    csc = csr = None
-    if "csc" in allowed:
-        num_dst, num_src, indptr, indices, ids = relation.adjacency_matrix_tensors(0, True, "csr")
-        _check_sampled(indices, num_src)
-        csc = (indptr, indices, _edge_ids(ids))
-    if csc is None or "csr" in created:
-        num_src, num_dst, indptr, indices, ids = relation.adjacency_matrix_tensors(0, False, "csr")
-        csr = (indptr, indices, _edge_ids(ids))
-    return Graph(num_src, num_dst, csc=csc, csr=csr)
-
-
-def _check_sampled(indices: Tensor, num_src: int) -> None:
-    """Raises for what the samplers of dgl 1.1.3 make, on the CPU, of graphs with int32 ids: sources that do not exist."""
-    if indices.dtype == torch.int32 and indices.device.type == "cpu" and indices.numel():
-        low, high = (int(x) for x in torch.aminmax(indices))
-        if low < 0 or high >= num_src:
-            raise ValueError(
-                f"g has a source node {high if high >= num_src else low}, but {num_src} source nodes; if it is a block, sample it "
-                "from g.long(): DGL's samplers on the CPU go wrong on int32 ids"
-            )
-
-
 def relation_topology(gidx: Any, etype: int) -> Topology:
     """The topology of one relation of a graph index, made at most once."""
-    relation = relation_graph(gidx, etype)
+    relation = relation_index(gidx, etype)
     topology = relation.__dict__.get(_TOPOLOGY)
     if topology is None:
-        with ordinary_tensors():
-            topology = Topology(_convert(relation))
+        topology = Topology(Graph._from_dgl_index(relation, 0))
         if may_keep(topology.device):
-            topology.graph._for_all_streams()
             relation.__dict__[_TOPOLOGY] = topology
     return topology
 
@@ -199,15 +123,7 @@ def graph_from_dgl(g: Any, etype: str | tuple[str, str, str] | None = None) -> G
         TypeError: `g` is not a DGLGraph.
         ValueError: `etype` is missing.
     """
-    gidx = getattr(g, "_graph", None)
-    if gidx is None:
-        raise TypeError(f"g must be a DGLGraph, got {type(g).__name__}")
-    if etype is not None:
-        return relation_topology(gidx, g.get_etype_id(etype)).graph
-    topology = topology_of(gidx)
-    if topology is None:
-        raise ValueError(f"etype must be given for a graph of several edge types: {g.canonical_etypes}")
-    return topology.graph
+    return Graph.from_dgl(g, etype)
 
 
 def heterograph_from_dgl(g: Any) -> HeteroGraph:
@@ -216,18 +132,4 @@ def heterograph_from_dgl(g: Any) -> HeteroGraph:
     Raises:
         TypeError: `g` is not a DGLGraph.
     """
-    gidx = getattr(g, "_graph", None)
-    if gidx is None:
-        raise TypeError(f"g must be a DGLGraph, got {type(g).__name__}")
-    known = gidx.__dict__.setdefault(_HETEROGRAPHS, {})
-    etypes = tuple(g.canonical_etypes)  # names are the graph's, not the index's
-    heterograph = known.get(etypes)
-    if heterograph is None:
-        heterograph = HeteroGraph(
-            {etype: relation_topology(gidx, g.get_etype_id(etype)).graph for etype in etypes},
-            num_src={ntype: g.num_src_nodes(ntype) for ntype in g.srctypes},
-            num_dst={ntype: g.num_dst_nodes(ntype) for ntype in g.dsttypes},
-        )
-        if may_keep(heterograph.device):
-            known[etypes] = heterograph
-    return heterograph
+    return HeteroGraph.from_dgl(g)

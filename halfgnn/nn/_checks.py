@@ -2,74 +2,20 @@
 
 from __future__ import annotations
 
-import operator
 from typing import Any
 
 import torch
-from torch import Tensor, nn
+from torch import Tensor
 
+from ..common.operands import check_columns, check_one_width, check_operand, check_pair, width_of, widths_of
+from ..common.precision import HALF, computed_type
 from ..graph import Graph
-from ..ops._common import check_operand
-from ._common import HALF, computed_type, is_plain
+from ._hooks import is_plain
 
 # ---- constructors ------------------------------------------------------------------------------------------------------------
 
 
-def checked_size(value: Any, name: str, least: int = 0) -> int:
-    """A number of features or heads. Attentions want at least one of either."""
-    wanted = "a positive integer" if least else "an integer of at least 0"
-    try:
-        count = operator.index(value)
-    except TypeError:
-        raise TypeError(f"{name} is {value!r}; expected {wanted}") from None
-    if isinstance(value, bool):
-        raise TypeError(f"{name} is {value!r}; expected {wanted}")
-    if count < least:
-        raise ValueError(f"{name} is {count}; expected {wanted}")
-    return count
-
-
-def checked_widths(value: Any, name: str, pairs: Any = tuple) -> tuple[int, int]:
-    """The widths of the features of sources and of destinations, of one integer or a pair. pairs: its types."""
-    if not isinstance(value, pairs):
-        return (checked_size(value, name),) * 2
-    if len(value) != 2:
-        raise ValueError(f"{name} is {value!r}; expected an integer or the pair (of the sources, of the destinations)")
-    return checked_size(value[0], f"{name}[0]"), checked_size(value[1], f"{name}[1]")
-
-
 # ---- features ----------------------------------------------------------------------------------------------------------------
-
-
-def width_of(layer: Any) -> int | None:
-    """How many features a projection takes; None without one, and for one that may change its input first."""
-    if not isinstance(layer, nn.Linear) or layer._forward_pre_hooks or type(layer).forward is not nn.Linear.forward:
-        return None
-    return layer.in_features
-
-
-def widths_of(src: Any, dst: Any) -> tuple[int | None, int | None]:
-    """width_of the projections of sources and destinations."""
-    width = width_of(src)
-    return width, width if dst is src else width_of(dst)
-
-
-def check_one_width(name: str, width: int | None, dst_width: int | None) -> None:
-    """Raises where one tensor cannot serve both sides."""
-    if width != dst_width and None not in (width, dst_width):
-        raise ValueError(
-            f"{name} is one tensor, but the module takes {width} features of sources and {dst_width} of destinations; "
-            "expected a pair"
-        )
-
-
-def check_pair(feat: Any, name: str) -> None:
-    """Raises for a tuple that is no pair."""
-    if len(feat) != 2:
-        raise ValueError(
-            f"{name} is a {type(feat).__name__} of {len(feat)}; expected a tensor or the pair "
-            "(of the sources, of the destinations)"
-        )
 
 
 def check_features(g: Graph, feat: Any, src: Any = None, dst: Any = None, dim: int | None = None) -> None:
@@ -100,18 +46,6 @@ def check_projected(conv: Any, g: Graph, feat: Any, dim: int | None = None) -> N
         check_features(g, feat, layers["fc_src"], layers["fc_dst"], dim)
     else:
         check_features(g, feat, fc, fc, dim)
-
-
-def check_columns(x: Tensor, name: str, width: int | None, dim: int | None = 2) -> None:
-    """Raises unless x (rows, *, width) has `dim` dimensions, at least two if None, and can be projected."""
-    if width is None and dim is None:
-        return
-    fits = x.dim() == dim if dim is not None else x.dim() > 1
-    if not fits or (width is not None and x.shape[-1] != width):
-        wanted = ", ".join([str(x.shape[0]), *["*"] * (dim is None), "columns" if width is None else str(width)])
-        raise ValueError(f"{name} has shape {tuple(x.shape)}; expected ({wanted})")
-    if width is not None and not x.is_floating_point():
-        raise TypeError(f"{name} has dtype {x.dtype}; expected a floating-point type")
 
 
 def check_dtype(x: Tensor, name: str, layer: Any) -> None:

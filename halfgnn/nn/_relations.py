@@ -10,13 +10,15 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 from .. import ops
+from ..common.autograd import apply
+from ..common.operands import check_columns, check_rows, width_of
+from ..common.precision import autocast, without_autocast
 from ..heterograph import EdgeType, HeteroGraph, Stack
-from ..ops._common import apply, autocast, check_rows
-from . import _attention
-from ._checks import check_columns, check_dtype, width_of
-from ._common import is_hooked, is_plain, is_unhooked, padded, trimmed, without_autocast
-from ._linear import linear, node_logits, project_with_logits
+from . import attention
+from ._checks import check_dtype
+from ._hooks import is_hooked, is_plain, is_unhooked
 from .gatconv import GATConv
+from .projections import linear, node_logits, project_with_logits, trimmed
 
 Features = Mapping[str, Tensor]
 Ends = list[tuple[Tensor, Tensor]]  # features of each relation's sources and destinations
@@ -33,13 +35,13 @@ def may_attend_together(convs: Iterable[Any]) -> bool:
 def _is_usual(conv: Any) -> bool:
     """No submodule that the fused attention would skip; no dropout that the residual would have to share with the attention."""
     drop = conv.feat_drop
-    if _attention.why_unfused(conv) is not None or type(drop) is not nn.Dropout or is_hooked(drop):
+    if attention.why_unfused(conv) is not None or type(drop) is not nn.Dropout or is_hooked(drop):
         return False
-    return conv.res_fc is None or _attention.dropout_p(drop) == 0
+    return conv.res_fc is None or attention.dropout_p(drop) == 0
 
 
 def _options(conv: Any) -> tuple:
-    return conv._num_heads, conv._out_feats, conv.leaky_relu.negative_slope, _attention.dropout_p(conv.attn_drop)
+    return conv._num_heads, conv._out_feats, conv.leaky_relu.negative_slope, attention.dropout_p(conv.attn_drop)
 
 
 def attend_together(convs: Mapping[EdgeType, Any], g: HeteroGraph, src: Features, dst: Features) -> dict[str, Tensor]:
@@ -69,13 +71,13 @@ def _project_first(stack: Stack, convs: list[Any], ends: Ends) -> dict[str, Tens
     feats, els, ers = [], [], []
     for conv, (x_src, x_dst) in zip(convs, ends):
         fc_src, fc_dst = _layers(conv)
-        feat, (el,) = project_with_logits(fc_src, x_src, heads, dim, padded(dim, x_src), conv.attn_l)
+        feat, (el,) = project_with_logits(fc_src, x_src, heads, dim, conv.attn_l)
         (er,) = node_logits(fc_dst, x_dst, conv.attn_r)
         feats.append(feat)
         els.append(el)
         ers.append(er)
     operands = (stack.graph, _joined(feats), _joined(els), _joined(ers), None)
-    rst = _attention.gat(*operands, convs[0].leaky_relu.negative_slope, _attention.dropout_p(convs[0].attn_drop))
+    rst = attention.gat(*operands, convs[0].leaky_relu.negative_slope, attention.dropout_p(convs[0].attn_drop))
     return _by_type(stack, trimmed(rst, dim))
 
 
@@ -89,7 +91,7 @@ def _project_last(stack: Stack, convs: list[Any], ends: Ends) -> dict[str, Tenso
     ]
     el, er = _joined([el for el, _ in logits]), _joined([er for _, er in logits])
     x = _joined([x_src for x_src, _ in ends])
-    slope, p = convs[0].leaky_relu.negative_slope, _attention.dropout_p(convs[0].attn_drop)
+    slope, p = convs[0].leaky_relu.negative_slope, attention.dropout_p(convs[0].attn_drop)
     with without_autocast(x.device):  # logits and weights stay fp32
         scores = F.leaky_relu(ops.u_add_v(stack.graph, el, er), slope)
         weights = F.dropout(ops.edge_softmax(stack.graph, scores), p, p > 0).t().contiguous()
@@ -151,7 +153,7 @@ class _Cast:
 
     def dropped(self, ntype: str, drop: Any, rows: int | None = None, ids: Tensor | None = None) -> Tensor:
         """The first `rows` rows, or those of ids, after dropout."""
-        if _attention.dropout_p(drop) > 0:
+        if attention.dropout_p(drop) > 0:
             return autocast(drop(_taken(self._feats[ntype], rows, ids)))
         if ntype not in self._cast:
             self._cast[ntype] = autocast(self._feats[ntype])

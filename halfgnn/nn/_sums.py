@@ -8,7 +8,7 @@ from torch import Tensor
 from .. import ops
 from ..graph import Graph
 from ._checks import check_edge_weight
-from ._common import padded
+from .projections import padded
 
 
 def aggregate(

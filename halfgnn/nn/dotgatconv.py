@@ -4,13 +4,14 @@ from __future__ import annotations
 
 from torch import nn
 
-from . import _attention
-from ._checks import check_projected, checked_size, checked_widths
-from ._common import both_sides, checked_graph, padded, trimmed
-from ._linear import project
+from ..common.arguments import checked_size, checked_widths
+from . import attention
+from ._checks import check_projected
+from ._features import both_sides, checked_graph
+from .projections import padded, project, trimmed
 
 
-class DotGatConv(_attention.Attention):
+class DotGatConv(attention.Attention):
     """Attention by the scaled dot product of projected features, as dgl.nn.pytorch.DotGatConv.
 
     Args:
@@ -71,6 +72,6 @@ def forward(conv, graph, g, feat, get_attention=False):
         feat_dst = feat_src[: g.num_dst]
     operands = (g, feat_dst, feat_src, feat_src, dim**-0.5)
     if not get_attention:
-        return _attention.handed_out(trimmed(_attention.dot(*operands), dim))
-    rst, weight = _attention.dot_unfused(*operands)
+        return attention.handed_out(trimmed(attention.dot(*operands), dim))
+    rst, weight = attention.dot_unfused(*operands)
     return trimmed(rst, dim).contiguous(), weight

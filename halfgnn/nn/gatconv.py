@@ -5,14 +5,14 @@ from __future__ import annotations
 import torch
 from torch import Tensor, nn
 
-from ..ops._common import check_number, check_probability
-from . import _attention
-from ._checks import check_edge_numbers, check_projected, checked_size, checked_widths
-from ._common import both_sides, cast_once, checked_graph, padded, trimmed
-from ._linear import applied, node_logits, project_with_logits
+from ..common.arguments import check_number, check_probability, checked_size, checked_widths
+from . import attention
+from ._checks import check_edge_numbers, check_projected
+from ._features import both_sides, cast_once, checked_graph
+from .projections import applied, node_logits, project_with_logits, trimmed
 
 
-class GATConv(_attention.Attention):
+class GATConv(attention.Attention):
     """Graph attention network layer (Velickovic et al., 2018), as dgl.nn.pytorch.GATConv.
 
     Args:
@@ -115,27 +115,37 @@ class GATConv(_attention.Attention):
 def forward(conv, graph, g, feat, edge_weight=None, get_attention=False):
     """The forward of `conv`, a GATConv of this module or of DGL, on g, the Graph of `graph`."""
     h_src, h_dst = both_sides(graph, g, feat, conv.feat_drop)
-    heads, dim = conv._num_heads, conv._out_feats
+    x_src, x_dst = cast_once(g, feat, h_src, h_dst)
+    operands = _project(conv, x_src, x_dst if isinstance(feat, tuple) else None, g.num_dst)
+    rst, weight = _attend(conv, g, operands, edge_weight, get_attention)
+    h_dst = x_dst if isinstance(conv.res_fc, nn.Linear) else h_dst
+    rst = finished(conv, trimmed(rst, conv._out_feats), h_dst, is_new=weight is not None)
+    return (rst, weight) if get_attention else rst
+
+
+def _project(conv, x_src: Tensor, x_dst: Tensor | None, num_dst: int) -> tuple[Tensor, Tensor, Tensor]:
+    """Features of the sources, and the logits of both sides. x_dst: None where destinations are the first sources."""
+    shape = (conv._num_heads, conv._out_feats)
     separate = hasattr(conv, "fc_src")
-    if separate and not isinstance(feat, tuple):
+    if separate and x_dst is None:
         raise ValueError("feat is one tensor, but in_feats a pair; expected a pair of features")
     fc_src, fc_dst = (conv.fc_src, conv.fc_dst) if separate else (conv.fc, conv.fc)
-    x_src, x_dst = cast_once(g, feat, h_src, h_dst)
-    shape = (heads, dim, padded(dim, x_src))
-    if isinstance(feat, tuple):
-        ft, (el,) = project_with_logits(fc_src, x_src, *shape, conv.attn_l)
-        (er,) = node_logits(fc_dst, x_dst, conv.attn_r)
-    else:
+    if x_dst is None:
         ft, (el, er) = project_with_logits(fc_src, x_src, *shape, conv.attn_l, conv.attn_r)
-        er = er[: g.num_dst]
-    operands, weight = (g, ft, el, er, None), None
-    is_fused = edge_weight is None and not get_attention and _attention.why_unfused(conv) is None
-    if is_fused:
-        rst = _attention.gat(*operands, conv.leaky_relu.negative_slope, _attention.dropout_p(conv.attn_drop))
-    else:
-        rst, weight = _attention.gat_unfused(*operands, conv.leaky_relu, conv.attn_drop, edge_weight)
-    rst = finished(conv, trimmed(rst, dim), x_dst if isinstance(conv.res_fc, nn.Linear) else h_dst, not is_fused)
-    return (rst, weight) if get_attention else rst
+        return ft, el, er[:num_dst]
+    ft, (el,) = project_with_logits(fc_src, x_src, *shape, conv.attn_l)
+    (er,) = node_logits(fc_dst, x_dst, conv.attn_r)
+    return ft, el, er
+
+
+def _attend(
+    conv, g, operands: tuple[Tensor, Tensor, Tensor], edge_weight, get_attention: bool
+) -> tuple[Tensor, Tensor | None]:
+    """(features of destinations, weights or None: they were not made)"""
+    if edge_weight is None and not get_attention and attention.why_unfused(conv) is None:
+        slope, p = conv.leaky_relu.negative_slope, attention.dropout_p(conv.attn_drop)
+        return attention.gat(g, *operands, None, slope, p), None
+    return attention.gat_unfused(g, *operands, None, conv.leaky_relu, conv.attn_drop, edge_weight)
 
 
 def finished(conv, rst: Tensor, h_dst: Tensor, is_new: bool = False) -> Tensor:
@@ -144,5 +154,5 @@ def finished(conv, rst: Tensor, h_dst: Tensor, is_new: bool = False) -> Tensor:
         rst = rst + applied(conv.res_fc, h_dst).unflatten(-1, (-1, conv._out_feats))
     if conv.has_explicit_bias:
         rst = rst + conv.bias.view(conv._num_heads, conv._out_feats)
-    rst = _attention.handed_out(rst, is_new or conv.res_fc is not None or conv.has_explicit_bias)
+    rst = attention.handed_out(rst, is_new or conv.res_fc is not None or conv.has_explicit_bias)
     return conv.activation(rst) if conv.activation else rst

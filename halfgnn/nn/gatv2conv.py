@@ -6,14 +6,14 @@ import torch
 import torch.nn.functional as F
 from torch import nn
 
-from ..ops._common import check_number, check_probability
-from . import _attention
-from ._checks import check_projected, checked_size, checked_widths
-from ._common import both_sides, cast_once, checked_graph, padded, trimmed
-from ._linear import applied, project
+from ..common.arguments import check_number, check_probability, checked_size, checked_widths
+from . import attention
+from ._checks import check_projected
+from ._features import both_sides, cast_once, checked_graph
+from .projections import applied, padded, project, trimmed
 
 
-class GATv2Conv(_attention.Attention):
+class GATv2Conv(attention.Attention):
     """GATv2 layer (Brody, Alon and Yahav, 2022), as dgl.nn.pytorch.GATv2Conv.
 
     Args:
@@ -106,7 +106,7 @@ def forward(conv, graph, g, feat, get_attention=False):
     h_src, h_dst = both_sides(graph, g, feat, conv.feat_drop)
     heads, dim = conv._num_heads, conv._out_feats
     x_src, x_dst = cast_once(g, feat, h_src, h_dst)
-    unfused = _attention.why_unfused(conv)
+    unfused = attention.why_unfused(conv)
     width = padded(dim, x_src) if unfused is None else dim  # what is called in place of LeakyReLU sees no padding
     feat_src = project(conv.fc_src, x_src, heads, dim, width)
     if conv.share_weights and not isinstance(feat, tuple):
@@ -117,14 +117,14 @@ def forward(conv, graph, g, feat, get_attention=False):
     operands, weight = (g, feat_src, feat_dst, attn), None
     is_fused = not get_attention and unfused is None
     if is_fused:
-        rst = _attention.gatv2(*operands, conv.leaky_relu.negative_slope, _attention.dropout_p(conv.attn_drop))
+        rst = attention.gatv2(*operands, conv.leaky_relu.negative_slope, attention.dropout_p(conv.attn_drop))
     else:
-        rst, weight = _attention.gatv2_unfused(*operands, conv.leaky_relu, conv.attn_drop)
+        rst, weight = attention.gatv2_unfused(*operands, conv.leaky_relu, conv.attn_drop)
     rst = trimmed(rst, dim)
     if conv.res_fc is not None:
         h_dst = x_dst if isinstance(conv.res_fc, nn.Linear) else h_dst
         rst = rst + applied(conv.res_fc, h_dst).unflatten(-1, (-1, dim))
-    rst = _attention.handed_out(rst, not is_fused or conv.res_fc is not None)
+    rst = attention.handed_out(rst, not is_fused or conv.res_fc is not None)
     if conv.activation:
         rst = conv.activation(rst)
     return (rst, weight) if get_attention else rst

@@ -5,9 +5,11 @@ from __future__ import annotations
 import torch
 from torch import nn
 
-from ..ops._common import as_graph, check_number, check_operand
+from ..common.arguments import check_number
+from ..common.operands import check_operand
+from ..graph_argument import as_graph
 from ._checks import check_features
-from ._common import both_sides
+from ._features import both_sides
 from ._sums import aggregate
 
 

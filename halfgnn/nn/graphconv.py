@@ -9,12 +9,15 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 from .. import ops
+from ..common.arguments import check_number, checked_size
+from ..common.operands import check_columns, check_operand, check_pair, check_tensor
+from ..common.precision import without_autocast
 from ..graph import Graph
-from ..ops._common import as_graph, check_number, check_operand
-from ._checks import check_columns, check_dtypes, check_edge_numbers, check_pair, checked_size
-from ._common import checked_graph, unrounded, widened, without_autocast
-from ._linear import linear
+from ..graph_argument import as_graph
+from ._checks import check_dtypes, check_edge_numbers
+from ._features import checked_graph, unrounded, widened
 from ._sums import aggregate, padded_width
+from .projections import linear
 
 
 class EdgeWeightNorm(nn.Module):
@@ -174,8 +177,7 @@ def _sources(g: Graph, feat: Any, weight: Any) -> Tensor:
         name, feat = "feat[0]", feat[0]
     check_operand(feat, name, g, "u")
     if weight is not None:
-        if not isinstance(weight, Tensor):
-            raise TypeError(f"weight is a {type(weight).__name__}; expected a torch.Tensor")
+        check_tensor(weight, "weight")
         if weight.dim() != 2:
             raise ValueError(f"weight has shape {tuple(weight.shape)}; expected (in_feats, out_feats)")
         check_columns(feat, name, weight.shape[0], None)

@@ -8,10 +8,12 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
+from ..common.arguments import check_name
+from ..common.operands import check_rows
+from ..graph_argument import as_heterograph
 from ..heterograph import EdgeType, HeteroGraph
-from ..ops._common import as_heterograph, check_name, check_rows
 from . import _relations
-from ._attention import handed_out
+from .attention import handed_out
 from .gatconv import finished
 
 AGGREGATES = ("sum", "max", "min", "mean", "stack")

@@ -9,12 +9,13 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from ..heterograph import EdgeType, HeteroGraph, _check_etype
-from ..ops._common import as_heterograph, check_name, check_probability, check_rows
+from ..common.arguments import check_name, check_probability, checked_size
+from ..common.operands import check_rows
+from ..graph_argument import as_heterograph
+from ..heterograph import EdgeType, HeteroGraph, check_etype
 from . import _relations
-from ._checks import checked_size
-from ._linear import applied, linear
 from .gatconv import GATConv
+from .projections import applied, linear
 
 NORMS = {"batch": nn.BatchNorm1d, "layer": nn.LayerNorm, "none": nn.Identity}
 
@@ -165,7 +166,7 @@ def _plan(
 ) -> list[tuple[tuple[EdgeType, ...], tuple[str, ...]]]:
     """For each layer the node types whose results the next one reads, and the relations that end in them."""
     for etype in etypes:
-        _check_etype(etype)
+        check_etype(etype)
         _relations.check_module_name(etype)
     layers: list[tuple[tuple[EdgeType, ...], tuple[str, ...]]] = []
     ntypes: tuple[str, ...] = (target,)

@@ -7,13 +7,15 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from .._compat import able_to_run_lstm
+from ..common.arguments import check_probability, checked_size, checked_widths
+from ..common.compat import able_to_run_lstm
+from ..common.operands import check_operand
 from ..graph import Graph
-from ..ops._common import as_graph, check_operand, check_probability
-from ._checks import check_edge_weight, check_features, checked_size, checked_widths
-from ._common import both_sides, cast_once, shown, trimmed, unrounded
-from ._linear import applied, project
+from ..graph_argument import as_graph
+from ._checks import check_edge_weight, check_features
+from ._features import both_sides, cast_once, shown, unrounded
 from ._sums import aggregate, padded_width
+from .projections import applied, project, trimmed
 
 _AGGREGATORS = ("mean", "gcn", "pool", "lstm")
 

@@ -8,12 +8,13 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
+from ..common.arguments import check_probability, checked_size, checked_widths
 from ..graph import Graph
-from ..ops._common import as_graph, check_probability
-from . import _attention
-from ._checks import check_edge_features, check_features, checked_size, checked_widths
-from ._common import both_sides, cast_once, padded, trimmed
-from ._linear import applied, project
+from ..graph_argument import as_graph
+from . import attention
+from ._checks import check_edge_features, check_features
+from ._features import both_sides, cast_once
+from .projections import applied, padded, project, trimmed
 
 
 class TransformerConv(nn.Module):
@@ -112,10 +113,10 @@ class TransformerConv(nn.Module):
         key, value = (project(linear, h_src, heads, dim, width) for linear in (self.lin_key, self.lin_value))
         operands = (g, query, key, value, 1 / math.sqrt(dim), self.dropout if self.training else 0.0)
         if edge_feat is None and not get_attention:
-            out, weight = _attention.dot(*operands), None
+            out, weight = attention.dot(*operands), None
         else:
             edge = None if edge_feat is None else project(self.lin_edge, edge_feat, heads, dim, width)
-            out, weight = _attention.dot_unfused(*operands, edge)
+            out, weight = attention.dot_unfused(*operands, edge)
         out = self._with_root(trimmed(out, dim), h_dst, is_new=weight is not None)
         return (out, weight) if get_attention else out
 
@@ -123,7 +124,7 @@ class TransformerConv(nn.Module):
         """Heads joined, and the destination's own features added. is_new: out is kept for no backward."""
         out, is_new = (out.flatten(1), is_new) if self.concat else (out.mean(1), True)
         if not self.root_weight:
-            return _attention.handed_out(out, is_new)
+            return attention.handed_out(out, is_new)
         own = applied(self.lin_skip, h_dst)
         if self.lin_beta is None:
             return out + own

@@ -2,9 +2,8 @@
 
 Generic: gspmm, gsddmm, edge_softmax, segment_reduce. Fused: gat_attention, gatv2_attention, dot_attention. Made of the generic:
 u_{add,sub,mul,div}_e_{sum,mean,max,min}, copy_{u,e}_{sum,mean,max,min}, {u,v,e}_{add,sub,mul,div,dot}_{u,v,e} and copy_{u,v,e}.
+__init__.pyi names them for editors and type checkers.
 """
-
-from typing import TYPE_CHECKING
 
 from . import gather_rows as _gather_rows  # noqa: F401  (registers fake kernels)
 from . import sddmm as _sddmm
@@ -32,10 +31,3 @@ __all__ = [
     *_spmm.FUNCTIONS,
     *_sddmm.FUNCTIONS,
 ]
-
-if TYPE_CHECKING:
-    from collections.abc import Callable
-
-    from torch import Tensor
-
-    def __getattr__(name: str) -> Callable[..., Tensor]: ...

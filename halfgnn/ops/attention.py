@@ -10,22 +10,18 @@ from __future__ import annotations
 import functools
 import math
 from collections.abc import Callable
-from typing import Any
+from typing import Any, NamedTuple
 
 import torch
 from torch import Tensor
 
-from ._common import (
-    apply,
-    as_graph,
-    autocast,
-    check_number,
-    check_operand,
-    check_probability,
-    needs_grad,
-    without_autocast,
-)
+from ..common.arguments import check_number, check_probability
+from ..common.autograd import apply
+from ..common.operands import check_dense, check_operand, check_tensor
+from ..common.precision import autocast, without_autocast
+from ..graph_argument import as_graph
 from ._fake import register_fake
+from ._operands import needs_grad
 from .edge_softmax import edge_softmax
 from .sddmm import gsddmm
 
@@ -104,63 +100,126 @@ def _like(tensor):
 # ---- autograd ----------------------------------------------------------------------------------------------------------------
 
 
-class _GATAttention(torch.autograd.Function):
-    """Inputs: CSC (3), CSR (3), feat, attn_src, attn_dst, edge_logits, negative_slope, dropout_p, seed, precise."""
+class _GATInputs(NamedTuple):
+    """What _GATAttention is called with, whether each needs a gradient, or the gradients: None is for those without one."""
 
+    indptr: Any = None
+    indices: Any = None
+    edge_ids: Any = None
+    out_indptr: Any = None
+    out_indices: Any = None
+    out_edge_ids: Any = None
+    feat: Any = None
+    attn_src: Any = None
+    attn_dst: Any = None
+    edge_logits: Any = None
+    slope: Any = None
+    dropout_p: Any = None
+    seed: Any = None
+    precise: Any = None
+
+
+class _GATAttention(torch.autograd.Function):
     generate_vmap_rule = True
 
     @staticmethod
-    def forward(*inputs):
-        csc, operands, (slope, dropout_p, seed, precise) = inputs[:3], inputs[6:10], inputs[10:]
-        return _gat(*csc, *operands, slope, dropout_p, seed, True, precise)
+    def forward(
+        indptr, indices, edge_ids, out_indptr, out_indices, out_edge_ids, feat, attn_src, attn_dst, edge_logits, slope, dropout_p,
+        seed, precise,
+    ):  # fmt: skip
+        return _gat(
+            indptr, indices, edge_ids, feat, attn_src, attn_dst, edge_logits, slope, dropout_p, seed, True, precise
+        )  # fmt: skip
 
     @staticmethod
     def setup_context(ctx, inputs, output):
+        x = _GATInputs(*inputs)
         ctx.mark_non_differentiable(*output[1:])
         ctx.set_materialize_grads(False)
-        seed = inputs[12]
-        ctx.save_for_backward(*inputs[3:10], seed, *output)
-        ctx.slope, ctx.dropout_p = inputs[10], inputs[11]
+        ctx.save_for_backward(
+            x.out_indptr, x.out_indices, x.out_edge_ids, x.feat, x.attn_src, x.attn_dst, x.edge_logits, x.seed, *output
+        )  # fmt: skip
+        ctx.slope, ctx.dropout_p = x.slope, x.dropout_p
 
     @staticmethod
     def backward(ctx, grad, *_):
         if grad is None:
-            return (None,) * 14
+            return tuple(_GATInputs())
         *csr_and_operands, seed, out, lse, out_residual, positive = ctx.saved_tensors
-        needs = ctx.needs_input_grad[6:10]
-        grads = _gat_backward(
-            *csr_and_operands, ctx.slope, ctx.dropout_p, seed, grad, out, lse, out_residual, positive, needs[3]
-        )  # fmt: skip
-        return (*(None,) * 6, *(g if need else None for g, need in zip(grads, needs)), *(None,) * 4)
+        needs = _GATInputs(*ctx.needs_input_grad)
+        feat, attn_src, attn_dst, edge_logits = _gat_backward(
+            *csr_and_operands, ctx.slope, ctx.dropout_p, seed, grad, out, lse, out_residual, positive, needs.edge_logits
+        )
+        return tuple(
+            _GATInputs(
+                feat=feat if needs.feat else None,
+                attn_src=attn_src if needs.attn_src else None,
+                attn_dst=attn_dst if needs.attn_dst else None,
+                edge_logits=edge_logits if needs.edge_logits else None,
+            )
+        )
+
+
+class _PairInputs(NamedTuple):
+    """The same of _PairAttention.
+
+    first, second, third: feat_src, feat_dst and attn of GATv2; query, key and value of dot attention. factor: its slope or scale.
+    """
+
+    indptr: Any = None
+    indices: Any = None
+    edge_ids: Any = None
+    out_indptr: Any = None
+    out_indices: Any = None
+    out_edge_ids: Any = None
+    first: Any = None
+    second: Any = None
+    third: Any = None
+    is_gatv2: Any = None
+    factor: Any = None
+    dropout_p: Any = None
+    seed: Any = None
+    precise: Any = None
 
 
 class _PairAttention(torch.autograd.Function):
-    """GATv2 and dot attention. Inputs: CSC (3), CSR (3), three operands, is_gatv2, slope or scale, dropout_p, seed, precise."""
+    """GATv2 and dot attention."""
 
     generate_vmap_rule = True
 
     @staticmethod
-    def forward(*inputs):
-        csc, operands, (is_gatv2, factor, dropout_p, seed, precise) = inputs[:3], inputs[6:9], inputs[9:]
-        return (_gatv2 if is_gatv2 else _dot)(*csc, *operands, factor, dropout_p, seed, True, precise)
+    def forward(
+        indptr, indices, edge_ids, out_indptr, out_indices, out_edge_ids, first, second, third, is_gatv2, factor, dropout_p, seed,
+        precise,
+    ):  # fmt: skip
+        attention = _gatv2 if is_gatv2 else _dot
+        return attention(indptr, indices, edge_ids, first, second, third, factor, dropout_p, seed, True, precise)
 
     @staticmethod
     def setup_context(ctx, inputs, output):
+        x = _PairInputs(*inputs)
         ctx.mark_non_differentiable(*output[1:])
         ctx.set_materialize_grads(False)
-        ctx.save_for_backward(*inputs[:9], inputs[12], *output)
-        ctx.is_gatv2, ctx.factor, ctx.dropout_p = inputs[9], inputs[10], inputs[11]
+        in_edges, out_edges = (x.indptr, x.indices, x.edge_ids), (x.out_indptr, x.out_indices, x.out_edge_ids)
+        ctx.save_for_backward(*in_edges, *out_edges, x.first, x.second, x.third, x.seed, *output)
+        ctx.is_gatv2, ctx.factor, ctx.dropout_p = x.is_gatv2, x.factor, x.dropout_p
 
     @staticmethod
     def backward(ctx, grad, *_):
         if grad is None:
-            return (None,) * 14
+            return tuple(_PairInputs())
         *topology_and_operands, seed, out, lse, out_residual = ctx.saved_tensors
-        grads = (_gatv2_backward if ctx.is_gatv2 else _dot_backward)(
+        first, second, third = (_gatv2_backward if ctx.is_gatv2 else _dot_backward)(
             *topology_and_operands, ctx.factor, ctx.dropout_p, seed, grad, out, lse, out_residual
         )
-        needs = ctx.needs_input_grad[6:9]
-        return (*(None,) * 6, *(g if need else None for g, need in zip(grads, needs)), *(None,) * 5)
+        needs = _PairInputs(*ctx.needs_input_grad)
+        return tuple(
+            _PairInputs(
+                first=first if needs.first else None,
+                second=second if needs.second else None,
+                third=third if needs.third else None,
+            )
+        )
 
 
 # ---- weights, by the separate operators -----------------------------------------------------------------------------------------
@@ -336,10 +395,8 @@ def gatv2_attention(
     check_operand(feat_dst, "feat_dst", g, "v")
     _check_feature(feat_src, "feat_src")
     _check_heads(feat_dst, "feat_dst", tuple(feat_src.shape[1:]), "heads, dim")
-    if not isinstance(attn, Tensor):
-        raise TypeError(f"attn is a {type(attn).__name__}; expected a torch.Tensor")
-    if attn.layout != torch.strided:
-        raise TypeError(f"attn has layout {attn.layout}; expected a dense tensor")
+    check_tensor(attn, "attn")
+    check_dense(attn, "attn")
     if attn.device != g.device:
         raise ValueError(f"attn is on {attn.device}; expected the graph's device, {g.device}")
     if attn.dim() == 3 and attn.shape[0] == 1:

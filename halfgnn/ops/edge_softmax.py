@@ -5,8 +5,12 @@ from __future__ import annotations
 import torch
 from torch import Tensor
 
-from ._common import apply, as_graph, autocast, check_operand, needs_grad
+from ..common.autograd import apply
+from ..common.operands import check_operand
+from ..common.precision import autocast
+from ..graph_argument import as_graph
 from ._fake import register_fake
+from ._operands import needs_grad
 
 _edge_softmax = torch.ops.halfgnn.edge_softmax.default
 _edge_softmax_backward = torch.ops.halfgnn.edge_softmax_backward.default

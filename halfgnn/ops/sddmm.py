@@ -3,23 +3,18 @@
 from __future__ import annotations
 
 from itertools import permutations
+from typing import Any, NamedTuple
 
 import torch
 from torch import Tensor
 
-from ._common import (
-    MESSAGE_OPS,
-    apply,
-    as_graph,
-    autocast,
-    broadcast_trailing,
-    check_name,
-    check_operand,
-    check_out_dtype,
-    needs_grad,
-    target_of,
-)
+from ..common.arguments import MESSAGE_OPS, check_name
+from ..common.autograd import apply
+from ..common.operands import check_operand
+from ..common.precision import autocast
+from ..graph_argument import as_graph
 from ._fake import register_fake
+from ._operands import broadcast_trailing, check_out_dtype, needs_grad, target_of
 
 OPS = (*MESSAGE_OPS, "dot", "copy_lhs", "copy_rhs")
 
@@ -41,6 +36,23 @@ def _(
     return grad.new_empty(lhs_shape if side == "lhs" else rhs_shape, dtype=dtype)
 
 
+class _Inputs(NamedTuple):
+    """What _GSDDMM is called with, whether each needs a gradient, or the gradients: None is for those without one."""
+
+    indptr: Any = None
+    indices: Any = None
+    edge_ids: Any = None
+    out_indptr: Any = None
+    out_indices: Any = None
+    out_edge_ids: Any = None
+    op: Any = None
+    lhs: Any = None
+    rhs: Any = None
+    lhs_target: Any = None
+    rhs_target: Any = None
+    out_dtype: Any = None
+
+
 class _GSDDMM(torch.autograd.Function):
     """gsddmm with its gradients: for each operand a sum over the edges of its node, walked from that node's side."""
 
@@ -48,51 +60,39 @@ class _GSDDMM(torch.autograd.Function):
 
     @staticmethod
     def forward(
-        indptr,
-        indices,
-        edge_ids,
-        out_indptr,
-        out_indices,
-        out_edge_ids,
-        op,
-        lhs,
-        rhs,
-        lhs_target,
-        rhs_target,
-        out_dtype,
-    ):
+        indptr, indices, edge_ids, out_indptr, out_indices, out_edge_ids, op, lhs, rhs, lhs_target, rhs_target, out_dtype
+    ):  # fmt: skip
         return _gsddmm(indptr, indices, edge_ids, op, lhs, rhs, lhs_target, rhs_target, out_dtype)
 
     @staticmethod
     def setup_context(ctx, inputs, output):
-        *topology, op, lhs, rhs, lhs_target, rhs_target, _ = inputs
-        need_lhs, need_rhs = ctx.needs_input_grad[7], ctx.needs_input_grad[8]
-        keep_lhs = op in ("mul", "div", "dot") and need_rhs
-        keep_rhs = (op in ("mul", "div", "dot") and need_lhs) or (op == "div" and need_rhs)
-        ctx.save_for_backward(*topology, lhs if keep_lhs else None, rhs if keep_rhs else None)
-        ctx.op, ctx.targets = op, (lhs_target, rhs_target)
-        ctx.shapes = (
-            (lhs if lhs is not None else rhs).shape,
-            (rhs if rhs is not None else lhs).shape,
-        )
-        ctx.dtypes = (
-            (lhs if lhs is not None else rhs).dtype,
-            (rhs if rhs is not None else lhs).dtype,
-        )
+        x, needs = _Inputs(*inputs), _Inputs(*ctx.needs_input_grad)
+        keep_lhs = x.op in ("mul", "div", "dot") and needs.rhs
+        keep_rhs = (x.op in ("mul", "div", "dot") and needs.lhs) or (x.op == "div" and needs.rhs)
+        in_edges, out_edges = (x.indptr, x.indices, x.edge_ids), (x.out_indptr, x.out_indices, x.out_edge_ids)
+        ctx.save_for_backward(*in_edges, *out_edges, x.lhs if keep_lhs else None, x.rhs if keep_rhs else None)
+        ctx.op, ctx.targets = x.op, (x.lhs_target, x.rhs_target)
+        lhs, rhs = x.rhs if x.lhs is None else x.lhs, x.lhs if x.rhs is None else x.rhs
+        ctx.shapes, ctx.dtypes = (lhs.shape, rhs.shape), (lhs.dtype, rhs.dtype)
 
     @staticmethod
     def backward(ctx, grad):
         *topology, lhs, rhs = ctx.saved_tensors
+        lhs_target, rhs_target = ctx.targets
+        lhs_dtype, rhs_dtype = ctx.dtypes
 
         def gradient(side: str, target: str, dtype: torch.dtype) -> Tensor:
             by_src = target == "u"
             rows = topology[3:] if by_src else topology[:3]
             return _gsddmm_backward(*rows, by_src, ctx.op, side, grad, lhs, rhs, *ctx.targets, *ctx.shapes, dtype)
 
-        need_lhs, need_rhs = ctx.needs_input_grad[7], ctx.needs_input_grad[8]
-        grad_lhs = gradient("lhs", ctx.targets[0], ctx.dtypes[0]) if need_lhs else None
-        grad_rhs = gradient("rhs", ctx.targets[1], ctx.dtypes[1]) if need_rhs else None
-        return (*(None,) * 7, grad_lhs, grad_rhs, None, None, None)
+        needs = _Inputs(*ctx.needs_input_grad)
+        return tuple(
+            _Inputs(
+                lhs=gradient("lhs", lhs_target, lhs_dtype) if needs.lhs else None,
+                rhs=gradient("rhs", rhs_target, rhs_dtype) if needs.rhs else None,
+            )
+        )
 
 
 def gsddmm(

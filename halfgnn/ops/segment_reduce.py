@@ -5,8 +5,12 @@ from __future__ import annotations
 import torch
 from torch import Tensor
 
-from ._common import REDUCES, apply, autocast, check_name, needs_grad
+from ..common.arguments import REDUCES, check_name
+from ..common.autograd import apply
+from ..common.operands import check_dense, check_tensor
+from ..common.precision import autocast
 from ._fake import register_fake
+from ._operands import needs_grad
 
 _segment_reduce = torch.ops.halfgnn.segment_reduce.default
 _segment_reduce_backward = torch.ops.halfgnn.segment_reduce_backward.default
@@ -63,10 +67,8 @@ def segment_reduce(seglen: Tensor, value: Tensor, reducer: str = "sum") -> Tenso
         TypeError: wrong dtypes. ValueError: wrong shapes, lengths that are negative or do not add up, unknown reducer.
     """
     for tensor, name in ((seglen, "seglen"), (value, "value")):
-        if not isinstance(tensor, Tensor):
-            raise TypeError(f"{name} is a {type(tensor).__name__}; expected a torch.Tensor")
-        if tensor.layout != torch.strided:
-            raise TypeError(f"{name} has layout {tensor.layout}; expected a dense tensor")
+        check_tensor(tensor, name)
+        check_dense(tensor, name)
     if seglen.dim() != 1 or seglen.dtype not in (torch.int32, torch.int64):
         raise (ValueError if seglen.dim() != 1 else TypeError)(
             f"seglen has shape {tuple(seglen.shape)} and dtype {seglen.dtype}; expected one dimension of int32 or int64"

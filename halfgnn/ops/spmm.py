@@ -2,22 +2,18 @@
 
 from __future__ import annotations
 
+from typing import Any, NamedTuple
+
 import torch
 from torch import Tensor
 
-from ._common import (
-    MESSAGE_OPS,
-    REDUCES,
-    apply,
-    as_graph,
-    autocast,
-    broadcast_trailing,
-    check_name,
-    check_operand,
-    check_out_dtype,
-    needs_grad,
-)
+from ..common.arguments import MESSAGE_OPS, REDUCES, check_name
+from ..common.autograd import apply
+from ..common.operands import check_operand
+from ..common.precision import autocast
+from ..graph_argument import as_graph
 from ._fake import register_fake
+from ._operands import broadcast_trailing, check_out_dtype, needs_grad
 
 OPS = (*MESSAGE_OPS, "copy_lhs", "copy_rhs")
 
@@ -44,78 +40,65 @@ def _(
     )
 
 
+class _Inputs(NamedTuple):
+    """What _GSpMM is called with, whether each needs a gradient, or the gradients: None is for those without one."""
+
+    indptr: Any = None
+    indices: Any = None
+    edge_ids: Any = None
+    out_indptr: Any = None
+    out_indices: Any = None
+    out_edge_ids: Any = None
+    op: Any = None
+    reduce: Any = None
+    lhs: Any = None
+    rhs: Any = None
+    out_dtype: Any = None
+
+
 class _GSpMM(torch.autograd.Function):
-    """gspmm with its gradients. Keeps an operand only where the other's gradient reads it."""
+    """gspmm with its gradients. Keeps an operand only if the other's gradient reads it."""
 
     generate_vmap_rule = True
 
     @staticmethod
     def forward(
-        indptr,
-        indices,
-        edge_ids,
-        out_indptr,
-        out_indices,
-        out_edge_ids,
-        op,
-        reduce,
-        lhs,
-        rhs,
-        out_dtype,
-    ):
+        indptr, indices, edge_ids, out_indptr, out_indices, out_edge_ids, op, reduce, lhs, rhs, out_dtype
+    ):  # fmt: skip
         return _gspmm(indptr, indices, edge_ids, op, reduce, lhs, rhs, out_dtype)
 
     @staticmethod
     def setup_context(ctx, inputs, output):
-        (
-            indptr,
-            indices,
-            edge_ids,
-            out_indptr,
-            out_indices,
-            out_edge_ids,
-            op,
-            reduce,
-            lhs,
-            rhs,
-            _,
-        ) = inputs
+        x, needs = _Inputs(*inputs), _Inputs(*ctx.needs_input_grad)
         arg = output[1]
         ctx.mark_non_differentiable(arg)
         ctx.set_materialize_grads(False)
-        need_lhs, need_rhs = ctx.needs_input_grad[8], ctx.needs_input_grad[9]
-        keep_lhs = op in ("mul", "div") and need_rhs
-        keep_rhs = (op in ("mul", "div") and need_lhs) or (op == "div" and need_rhs)
-        side = (out_indptr, out_indices, out_edge_ids) if need_lhs else (indptr, indices, edge_ids)
+        keep_lhs = x.op in ("mul", "div") and needs.rhs
+        keep_rhs = (x.op in ("mul", "div") and needs.lhs) or (x.op == "div" and needs.rhs)
+        out_edges, in_edges = (x.out_indptr, x.out_indices, x.out_edge_ids), (x.indptr, x.indices, x.edge_ids)
         ctx.save_for_backward(
-            *side,
-            indptr,
-            lhs if keep_lhs else None,
-            rhs if keep_rhs else None,
-            arg if reduce in ("max", "min") else None,
+            *(out_edges if needs.lhs else in_edges),
+            x.indptr,
+            x.lhs if keep_lhs else None,
+            x.rhs if keep_rhs else None,
+            arg if x.reduce in ("max", "min") else None,
         )
-        ctx.op, ctx.reduce = op, reduce
-        ctx.lhs_like = (
-            (lhs if lhs is not None else rhs).shape,
-            (lhs if lhs is not None else rhs).dtype,
-        )
-        ctx.rhs_like = (
-            (rhs if rhs is not None else lhs).shape,
-            (rhs if rhs is not None else lhs).dtype,
-        )
+        ctx.op, ctx.reduce = x.op, x.reduce
+        lhs, rhs = x.rhs if x.lhs is None else x.lhs, x.lhs if x.rhs is None else x.rhs
+        ctx.shapes, ctx.dtypes = (lhs.shape, rhs.shape), (lhs.dtype, rhs.dtype)
 
     @staticmethod
     def backward(ctx, grad, _):
         if grad is None:
-            return (None,) * 11
+            return tuple(_Inputs())
         indptr, indices, edge_ids, in_indptr, lhs, rhs, arg = ctx.saved_tensors
-        need_lhs, need_rhs = ctx.needs_input_grad[8], ctx.needs_input_grad[9]
-        (lhs_shape, lhs_dtype), (rhs_shape, rhs_dtype) = ctx.lhs_like, ctx.rhs_like
+        needs = _Inputs(*ctx.needs_input_grad)
         grad_lhs, grad_rhs = _gspmm_backward(
-            indptr, indices, edge_ids, in_indptr, need_lhs, ctx.op, ctx.reduce, grad, lhs, rhs, arg,
-            lhs_shape, rhs_shape, lhs_dtype, rhs_dtype, need_lhs, need_rhs,
+            indptr, indices, edge_ids, in_indptr, needs.lhs, ctx.op, ctx.reduce, grad, lhs, rhs, arg, *ctx.shapes, *ctx.dtypes,
+            needs.lhs, needs.rhs,
         )  # fmt: skip
-        return (*(None,) * 8, grad_lhs if need_lhs else None, grad_rhs if need_rhs else None, None)
+        # A plain tuple: torch.compile of torch 2.11 loses gradients that a named one holds.
+        return tuple(_Inputs(lhs=grad_lhs if needs.lhs else None, rhs=grad_rhs if needs.rhs else None))
 
 
 def gspmm(

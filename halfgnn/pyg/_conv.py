@@ -8,11 +8,20 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
+from ..common.arguments import check_number
+from ..common.operands import (
+    check_columns,
+    check_dense,
+    check_one_width,
+    check_operand,
+    check_pair,
+    width_of,
+    widths_of,
+)
+from ..common.precision import autocast
 from ..graph import Graph
-from ..nn._attention import handed_out
-from ..nn._checks import check_columns, check_one_width, check_pair, width_of, widths_of
-from ..nn._linear import applied
-from ..ops._common import autocast, check_number, check_operand
+from ..nn.attention import handed_out
+from ..nn.projections import applied, trimmed
 from . import _graph
 
 
@@ -76,8 +85,7 @@ def checked_pair(x: Any, lin_src: Any, lin_dst: Any, optional: bool = False) -> 
 def _check_features(x: Any, name: str, width: int | None) -> None:
     if not isinstance(x, Tensor):
         raise TypeError(f"{name} is {'None' if x is None else f'a {type(x).__name__}'}; expected a torch.Tensor")
-    if x.layout != torch.strided:
-        raise TypeError(f"{name} has layout {x.layout}; expected a dense tensor")
+    check_dense(x, name)
     if x.dim() != 2:
         wanted = "columns" if width is None else width
         raise ValueError(f"{name} has shape {tuple(x.shape)}; expected (nodes, {wanted})")
@@ -89,10 +97,10 @@ def checked_graph(edge_index: Any, x: Tensor, num_src: int, num_dst: int) -> Gra
     given = edge_index if isinstance(edge_index, Tensor) else _graph.graph_of(edge_index, num_src, num_dst)
     if given.device != x.device:
         raise ValueError(f"edge_index is on {given.device}; expected the device of x, {x.device}")
-    return _graph.graph_of(given, num_src, num_dst)
+    return _graph.graph_of(given, num_src, num_dst) if isinstance(given, Tensor) else given
 
 
-def checked_size(size: Any, x_src: Tensor, x_dst: Tensor | None) -> tuple[int, int]:
+def node_counts(size: Any, x_src: Tensor, x_dst: Tensor | None) -> tuple[int, int]:
     """The numbers of nodes: as many as x has rows, and as `size` says where it has none."""
     rows = x_src.shape[0], x_src.shape[0] if x_dst is None else x_dst.shape[0]
     if size is None:
@@ -155,6 +163,7 @@ class Attention(nn.Module):
     def _graph(self, edge_index: Any, x: Tensor, size: tuple[int, int], edge_attr: Any) -> tuple[Graph, Tensor | None]:
         """The Graph, with self-loops if they are wanted, and the edge features that go with it, (E, edge_dim)."""
         g = checked_graph(edge_index, x, *size)
+        edge_attr = None if self.lin_edge is None else edge_attr
         if edge_attr is not None:
             edge_attr = _checked_edge_attr(g, edge_attr, self.lin_edge)
         if not self.add_self_loops:
@@ -164,8 +173,9 @@ class Attention(nn.Module):
             edge_attr = looped.edge_data(edge_attr, self.fill_value)
         return looped.graph, edge_attr
 
-    def _finished(self, out: Tensor, x_dst: Tensor | None, is_new: bool) -> Tensor:
-        """Heads joined, residual and bias added. is_new: out is kept for no backward."""
+    def _finish(self, out: Tensor, x_dst: Tensor | None, is_new: bool) -> Tensor:
+        """Padding taken off, heads joined, residual and bias added. is_new: out is kept for no backward."""
+        out = trimmed(out, self.out_channels)
         out, is_new = (out.flatten(1), is_new) if self.concat else (out.mean(1), True)
         if self.res is not None and x_dst is not None:
             out, is_new = out + applied(self.res, x_dst), True

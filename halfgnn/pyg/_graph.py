@@ -10,13 +10,13 @@ import torch
 from torch import Tensor
 
 from .. import ops
-from .._compat import disable
-from .._kept import Kept, kept, may_keep, refuse_capture, taken
-from ..graph import Graph, _check_count, ordinary_tensors
-from ..nn._common import without_autocast
-from ..ops._common import as_graph
+from ..common.compat import disable
+from ..common.ids import INT32_MAX, check_count
+from ..common.kept import Kept, kept, may_keep, ordinary_tensors, refuse_capture, taken
+from ..common.precision import without_autocast
+from ..graph import Graph
+from ..graph_argument import as_graph
 
-_INT32_MAX = 2**31 - 1
 FILLS = ("add", "sum", "mean", "min", "max", "mul")  # how features of self-loops are made of those of in-edges
 _LOOPS = "_loops"  # kept on a Graph: number of self-loops -> WithSelfLoops, or that Kept
 
@@ -57,7 +57,7 @@ def graph_of(edge_index: Any, num_src: int, num_dst: int) -> Graph:
         TypeError: edge_index is no dense tensor of integers. See Graph.from_torch_sparse for sparse ones.
         RuntimeError: edge_index has to be converted while a CUDA graph is captured, which its check does not allow.
     """
-    num_src, num_dst = _check_count(num_src, "num_src"), _check_count(num_dst, "num_dst")
+    num_src, num_dst = check_count(num_src, "num_src"), check_count(num_dst, "num_dst")
     if isinstance(edge_index, Tensor):
         return _graph_of_tensor(edge_index, num_src, num_dst)
     g = as_graph(edge_index, "edge_index", "a tensor (2, E) of integers, a halfgnn.Graph or a DGLGraph")
@@ -95,7 +95,7 @@ def _make(edge_index: Tensor, num_src: int, num_dst: int) -> Graph:
     with ordinary_tensors():
         _check(edge_index, num_src, num_dst)
         g = Graph.from_edge_index(edge_index, num_src=num_src, num_dst=num_dst, check=False)
-        return g.int() if max(num_src, num_dst, g.num_edges) <= _INT32_MAX else g  # half the bytes an edge
+        return g.int() if max(num_src, num_dst, g.num_edges) <= INT32_MAX else g  # half the bytes an edge
 
 
 def _check(edge_index: Tensor, num_src: int, num_dst: int) -> None:

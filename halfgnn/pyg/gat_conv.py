@@ -2,17 +2,29 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import torch
 from torch import Tensor, nn
 
-from ..nn import _attention
-from ..nn._checks import checked_size, checked_widths
-from ..nn._common import padded, trimmed
-from ..nn._linear import node_logits, project_with_logits
-from ..ops._common import check_number, check_probability
-from . import _conv
-from ._conv import Attention, Linear, check_options, checked_fill_value, glorot, optional_linear
+from ..common.arguments import check_number, check_probability, checked_size, checked_widths
+from ..graph import Graph
+from ..nn import attention
+from ..nn.projections import node_logits, project_with_logits
+from ._conv import (
+    Attention,
+    Linear,
+    check_options,
+    checked_fill_value,
+    checked_pair,
+    glorot,
+    node_counts,
+    optional_linear,
+)
 from ._graph import edge_index_of
+
+# Features (num_src, H, width), logits of sources (num_src, H), of destinations (num_dst, H), of edges (E, H) or None.
+Operands = tuple[Tensor, Tensor, Tensor, "Tensor | None"]
 
 
 class GATConv(Attention):
@@ -107,29 +119,40 @@ class GATConv(Attention):
         Raises:
             ValueError: wrong shapes, devices or ids. TypeError: wrong dtypes.
         """
-        lin_src, lin_dst = (self.lin_src, self.lin_dst) if self.lin is None else (self.lin, self.lin)
-        x_src, x_dst = _conv.checked_pair(x, lin_src, lin_dst, optional=True)
-        size = _conv.checked_size(size, x_src, x_dst)
-        edge_attr = None if self.lin_edge is None else edge_attr
+        x_src, x_dst = checked_pair(x, *self._projections(), optional=True)
+        size = node_counts(size, x_src, x_dst)
         g, edge_attr = self._graph(edge_index, x_src, size, edge_attr)
-        feat, logits = self._project(lin_src, lin_dst, x_src, x_dst, size[1])
-        edge_logits = None
-        if edge_attr is not None:
-            (edge_logits,) = node_logits(self.lin_edge, edge_attr, self.att_edge)
-        operands, slope, p = (g, feat, *logits, edge_logits), self.negative_slope, self._dropout_p()
-        if return_attention_weights:
-            out, weight = _attention.gat_unfused(*operands, _attention.leaky_relu(slope), _attention.dropout(p))
-        else:
-            out, weight = _attention.gat(*operands, slope, p), None
-        out = self._finished(trimmed(out, self.out_channels), x_dst, is_new=weight is not None)
+        operands = (*self._project(x_src, x_dst, size[1]), self._edge_logits(edge_attr))
+        out, weight = self._attend(g, operands, return_attention_weights)
+        out = self._finish(out, x_dst, is_new=weight is not None)
         return out if weight is None else (out, (edge_index_of(g), weight.squeeze(-1)))
 
-    def _project(self, lin_src, lin_dst, x_src: Tensor, x_dst: Tensor | None, num_dst: int):
+    def _projections(self) -> tuple[Any, Any]:
+        """Those of sources and of destinations."""
+        return (self.lin_src, self.lin_dst) if self.lin is None else (self.lin, self.lin)
+
+    def _project(self, x_src: Tensor, x_dst: Tensor | None, num_dst: int) -> tuple[Tensor, Tensor, Tensor]:
         """Features of the sources, and the logits of both sides."""
-        shape = (self.heads, self.out_channels, padded(self.out_channels, x_src))
+        lin_src, lin_dst = self._projections()
+        shape = (self.heads, self.out_channels)
         if x_dst is x_src and lin_dst is lin_src:
-            return project_with_logits(lin_src, x_src, *shape, self.att_src, self.att_dst)
+            feat, (src, dst) = project_with_logits(lin_src, x_src, *shape, self.att_src, self.att_dst)
+            return feat, src, dst
         feat, (src,) = project_with_logits(lin_src, x_src, *shape, self.att_src)
         if x_dst is None:
-            return feat, (src, src.new_zeros((num_dst, self.heads)))
-        return feat, (src, *node_logits(lin_dst, x_dst, self.att_dst))
+            return feat, src, src.new_zeros((num_dst, self.heads))
+        (dst,) = node_logits(lin_dst, x_dst, self.att_dst)
+        return feat, src, dst
+
+    def _edge_logits(self, edge_attr: Tensor | None) -> Tensor | None:
+        if edge_attr is None:
+            return None
+        assert self.att_edge is not None
+        return node_logits(self.lin_edge, edge_attr, self.att_edge)[0]
+
+    def _attend(self, g: Graph, operands: Operands, wants_weights: Any) -> tuple[Tensor, Tensor | None]:
+        """(features of destinations, weights after dropout or None)"""
+        slope, p = self.negative_slope, self._dropout_p()
+        if wants_weights:
+            return attention.gat_unfused(g, *operands, attention.leaky_relu(slope), attention.dropout(p))
+        return attention.gat(g, *operands, slope, p), None

@@ -2,17 +2,22 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import torch
 import torch.nn.functional as F
-from torch import nn
+from torch import Tensor, nn
 
-from ..nn import _attention
-from ..nn._checks import checked_size, checked_widths
-from ..nn._common import padded, trimmed
-from ..nn._linear import project
-from ..ops._common import check_number, check_probability
+from ..common.arguments import check_number, check_probability, checked_size, checked_widths
+from ..graph import Graph
+from ..nn import attention
+from ..nn.projections import padded, project
 from ._conv import Attention, Linear, check_options, checked_fill_value, checked_pair, glorot, optional_linear
 from ._graph import edge_index_of
+
+Operands = tuple[
+    Tensor, Tensor, Tensor
+]  # features of sources (num_src, H, width), of destinations; attention (1, H, width)
 
 
 class GATv2Conv(Attention):
@@ -88,19 +93,29 @@ class GATv2Conv(Attention):
         """
         if edge_attr is not None and self.lin_edge is None:
             raise ValueError("edge_attr is given, but the module was made without edge_dim")
-        pair = isinstance(x, (tuple, list))
         x_l, x_r = checked_pair(x, self.lin_l, self.lin_r)
         g, edge_attr = self._graph(edge_index, x_l, (x_l.shape[0], x_r.shape[0]), edge_attr)
+        is_shared = self.share_weights and not isinstance(x, (tuple, list))
+        operands, edge_feat = self._project(x_l, None if is_shared else x_r, edge_attr)
+        out, weight = self._attend(g, operands, edge_feat, return_attention_weights)
+        out = self._finish(out, x_r, is_new=weight is not None)
+        return (out, (edge_index_of(g), weight.squeeze(-1))) if return_attention_weights else out
+
+    def _project(self, x_l: Tensor, x_r: Tensor | None, edge_attr: Tensor | None) -> tuple[Operands, Tensor | None]:
+        """Features of sources, of destinations (x_r None: the same) and the attention, padded alike; and those of edges."""
         heads, dim = self.heads, self.out_channels
         width = padded(dim, x_l)
         feat_l = project(self.lin_l, x_l, heads, dim, width)
-        feat_r = feat_l if self.share_weights and not pair else project(self.lin_r, x_r, heads, dim, width)
+        feat_r = feat_l if x_r is None else project(self.lin_r, x_r, heads, dim, width)
         att = F.pad(self.att, (0, width - dim)) if width > dim else self.att
-        operands, slope, p = (g, feat_l, feat_r, att), self.negative_slope, self._dropout_p()
-        if edge_attr is None and not return_attention_weights:
-            out, weight = _attention.gatv2(*operands, slope, p), None
-        else:
-            edge = None if edge_attr is None else project(self.lin_edge, edge_attr, heads, dim, width)
-            out, weight = _attention.gatv2_unfused(*operands, _attention.leaky_relu(slope), _attention.dropout(p), edge)
-        out = self._finished(trimmed(out, dim), x_r, is_new=weight is not None)
-        return (out, (edge_index_of(g), weight.squeeze(-1))) if return_attention_weights else out
+        if edge_attr is None:
+            return (feat_l, feat_r, att), None
+        assert self.lin_edge is not None
+        return (feat_l, feat_r, att), project(self.lin_edge, edge_attr, heads, dim, width)
+
+    def _attend(self, g: Graph, operands: Operands, edge_feat: Tensor | None, wants_weights: Any) -> tuple[Any, Any]:
+        """(features of destinations, weights after dropout or None)"""
+        slope, p = self.negative_slope, self._dropout_p()
+        if edge_feat is None and not wants_weights:
+            return attention.gatv2(g, *operands, slope, p), None
+        return attention.gatv2_unfused(g, *operands, attention.leaky_relu(slope), attention.dropout(p), edge_feat)

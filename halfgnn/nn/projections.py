@@ -4,14 +4,16 @@ from __future__ import annotations
 
 import platform
 from collections.abc import Iterator
-from typing import Any
+from typing import Any, NamedTuple
 
 import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from ..ops._common import apply
-from ._common import HALF, computed_type, is_plain, widened, without_autocast
+from ..common.autograd import apply
+from ..common.precision import HALF, computed_type, without_autocast
+from ._features import widened
+from ._hooks import is_plain
 
 
 def _multiplied_by_cpu() -> tuple[torch.dtype, ...]:
@@ -73,8 +75,9 @@ class _WidenedLinear(torch.autograd.Function):
         h, weight = ctx.saved_tensors
         with without_autocast(h.device):  # which may be on where the backward runs
             gradients = _whole_gradients if _is_transformed() else _gradients_by_chunks
-            grads = gradients(h, weight, grad_rounded, grad_wide, (*ctx.needs_input_grad[:2], ctx.has_bias))
-        return *grads, None
+            need_h, need_weight, _, _ = ctx.needs_input_grad
+            needs = _Needs(need_h, need_weight, ctx.has_bias)
+            return *gradients(h, weight, grad_rounded, grad_wide, needs), None
 
 
 def _is_transformed() -> bool:
@@ -96,19 +99,29 @@ def _chunks(h: Tensor, weight: Tensor) -> Iterator[slice]:
 Gradients = tuple[Tensor | None, Tensor | None, Tensor | None]  # of h, weight, bias
 
 
-def _whole_gradients(h: Tensor, weight: Tensor, grad_rounded: Tensor, grad_wide: Tensor, needs) -> Gradients:
+class _Needs(NamedTuple):
+    """Which of the Gradients are wanted."""
+
+    h: bool
+    weight: bool
+    bias: bool
+
+
+def _whole_gradients(h: Tensor, weight: Tensor, grad_rounded: Tensor, grad_wide: Tensor, needs: _Needs) -> Gradients:
     grad = torch.cat([grad_rounded.float(), grad_wide], 1)
     return (
-        (grad @ weight).to(h.dtype) if needs[0] else None,
-        grad.t() @ h.float() if needs[1] else None,
-        grad.sum(0) if needs[2] else None,
+        (grad @ weight).to(h.dtype) if needs.h else None,
+        grad.t() @ h.float() if needs.weight else None,
+        grad.sum(0) if needs.bias else None,
     )
 
 
-def _gradients_by_chunks(h: Tensor, weight: Tensor, grad_rounded: Tensor, grad_wide: Tensor, needs) -> Gradients:
-    grad_h = torch.empty_like(h) if needs[0] else None
-    grad_weight = torch.zeros_like(weight) if needs[1] else None
-    grad_bias = weight.new_zeros(weight.shape[0]) if needs[2] else None
+def _gradients_by_chunks(
+    h: Tensor, weight: Tensor, grad_rounded: Tensor, grad_wide: Tensor, needs: _Needs
+) -> Gradients:
+    grad_h = torch.empty_like(h) if needs.h else None
+    grad_weight = torch.zeros_like(weight) if needs.weight else None
+    grad_bias = weight.new_zeros(weight.shape[0]) if needs.bias else None
     for rows in _chunks(h, weight):
         grad = torch.cat([grad_rounded[rows].float(), grad_wide[rows]], 1)
         if grad_h is not None:
@@ -150,10 +163,11 @@ class _HalfLinear(torch.autograd.Function):
         h, weight = ctx.saved_tensors
         grad = grad.flatten(0, -2)
         grad_h = grad_weight = None
+        need_h, need_weight = ctx.needs_input_grad
         with without_autocast(h.device):  # which may be on where the backward runs
-            if ctx.needs_input_grad[0]:
+            if need_h:
                 grad_h = (grad.to(h.dtype) @ weight.to(h.dtype)).view(h.shape)
-            if ctx.needs_input_grad[1]:
+            if need_weight:
                 grad_weight = _product(grad.t(), h.flatten(0, -2), h.dtype)
         return grad_h, grad_weight
 
@@ -212,9 +226,10 @@ def _padded_parameters(layer: Any, heads: int, dim: int, width: int) -> tuple[Te
 
 
 def project_with_logits(
-    layer: Any, x: Tensor, heads: int, dim: int, width: int, *attns: Tensor
+    layer: Any, x: Tensor, heads: int, dim: int, *attns: Tensor
 ) -> tuple[Tensor, tuple[Tensor, ...]]:
-    """project(...), and node_logits(layer, x, *attns)."""
+    """project(...) to the width that an attention wants, and node_logits(layer, x, *attns)."""
+    width = padded(dim, x)
     if not is_plain(layer):
         feat = layer(x).unflatten(-1, (heads, dim))
         return F.pad(feat, (0, width - dim)), _logits_of(feat, *attns)
@@ -258,3 +273,28 @@ def _fold(weight: Tensor, attn: Tensor) -> Tensor:
     """weight (H * D, in) or (H * D,) weighted by attn (1, H, D), summed over D."""
     weight = widened(weight).unflatten(0, attn.shape[-2:])
     return (weight * widened(attn).view(*attn.shape[-2:], *[1] * (weight.dim() - 2))).sum(1)
+
+
+# ---- padding -----------------------------------------------------------------------------------------------------------------
+
+
+def padded(dim: int, x: Tensor, weighted: bool = True) -> int:
+    """The width to which rows of `dim` values a head, made from x, are padded with zeros: `dim`, or a multiple of 8.
+
+    weighted: an attention or weighted sum reads them, not a plain sum.
+    """
+    return dim + -dim % 8 if dim % 8 and _padding_pays(dim, x, weighted) else dim
+
+
+def _padding_pays(dim: int, x: Tensor, weighted: bool) -> bool:
+    """On CUDA halves are read 16 bytes at a time only where 8 divides the width of a head, and a number at a time by GATv2 and dot
+    attention where it does not: 41 classes cost less as 48. The CPU's vector kernels begin at 8 values, and then take any width."""
+    dtype = computed_type(x)
+    if x.is_cuda:
+        return dtype in HALF and dim > 4
+    return dtype != torch.float64 and weighted and 2 < dim < 8
+
+
+def trimmed(x: Tensor, dim: int) -> Tensor:
+    """x (*, width) without what padding added: (*, dim), a view."""
+    return x if x.shape[-1] == dim else x[..., :dim]

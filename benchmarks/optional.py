@@ -10,7 +10,14 @@ from typing import Any
 
 import torch
 
-from .registry import Unavailable, first_line
+
+class Unavailable(Exception):
+    """A contestant cannot take part; the message says why, and becomes the note of its row."""
+
+
+def first_line(error: BaseException) -> str:
+    lines = [line.strip() for line in str(error).splitlines() if line.strip()]
+    return lines[0] if lines else type(error).__name__
 
 
 @functools.cache

@@ -14,10 +14,11 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 from .. import ops
+from ..common.precision import autocast, without_autocast
 from ..graph import Graph
-from ..ops._common import autocast
 from ..ops.attention import dot_weights, gat_weights, gatv2_weights
-from ._common import is_hooked, shown, unrounded, without_autocast
+from ._features import shown, unrounded
+from ._hooks import is_hooked
 
 
 class Attention(nn.Module):

@@ -1,0 +1,1 @@
+"""What several packages of halfgnn share: checks of arguments and operands, precision, autograd. It imports none of them."""

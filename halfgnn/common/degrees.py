@@ -1,0 +1,45 @@
+"""Nodes without in-edges."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from .compat import assume_constant_result
+from .kept import ordinary_tensors, refuse_capture
+
+_HAS_ISOLATED = "_has_isolated"  # kept on a Graph: whether a node has no in-edge
+
+
+_ZERO_IN_DEGREE = (
+    "There are 0-in-degree nodes in the graph, output for those nodes will be invalid. Add a self-loop to every node, or "
+    "construct the module with allow_zero_in_degree=True, which leaves them zero before residual and bias."
+)
+
+
+@assume_constant_result
+def _any_empty(indptr: Tensor) -> bool:
+    return bool((indptr[1:] == indptr[:-1]).any())
+
+
+def check_in_degrees(g: Any, error: type[Exception] = ValueError) -> None:
+    """Raises `error` if a node of the Graph has no in-edge.
+
+    The answer is kept with the graph: the device is asked once. Compiled code asks while it is traced. RuntimeError: a device that
+    was not asked yet cannot be while a CUDA graph is captured.
+    """
+    isolated = getattr(g, _HAS_ISOLATED, None)
+    if isolated is None:
+        refuse_capture(
+            g.device,
+            "the module asks the device whether a node of the graph has no in-edge",
+            "call the module once with this graph, or construct it with allow_zero_in_degree=True",
+        )
+        with ordinary_tensors():
+            isolated = _any_empty(g.csc().indptr)
+        if not torch.compiler.is_compiling():
+            object.__setattr__(g, _HAS_ISOLATED, isolated)
+    if isolated:
+        raise error(_ZERO_IN_DEGREE)

@@ -1,0 +1,93 @@
+"""Checks of tensors that operators and modules are given. Errors name the user's argument."""
+
+from __future__ import annotations
+
+from typing import Any, Protocol
+
+import torch
+from torch import Tensor, nn
+
+
+class Rows(Protocol):
+    """What these checks read of a Graph."""
+
+    num_src: int
+    num_dst: int
+    num_edges: int
+
+    @property
+    def device(self) -> torch.device: ...
+
+
+def check_tensor(x: Any, name: str) -> None:
+    """Raises unless x is a tensor."""
+    if not isinstance(x, Tensor):
+        raise TypeError(f"{name} is a {type(x).__name__}; expected a torch.Tensor")
+
+
+def check_dense(x: Tensor, name: str) -> None:
+    """Raises for sparse tensors."""
+    if x.layout != torch.strided:
+        raise TypeError(f"{name} has layout {x.layout}; expected a dense tensor")
+
+
+def check_operand(data: Tensor | None, name: str, g: Rows, target: str) -> None:
+    """Raises unless data is a tensor on the graph's device with one row a node or edge of `target`."""
+    rows = g.num_edges if target == "e" else g.num_src if target == "u" else g.num_dst
+    check_rows(data, name, rows, target, g.device)
+
+
+def check_rows(data: Tensor | None, name: str, rows: int, target: str, device: torch.device) -> None:
+    """Raises unless data is a tensor on the graph's `device` with `rows` rows, those of `target`."""
+    if not isinstance(data, Tensor):
+        raise TypeError(f"{name} is {'None' if data is None else type(data).__name__}; expected a torch.Tensor")
+    if data.dim() == 0 or data.shape[0] != rows:
+        what = {"u": "one a source node", "v": "one a destination node", "e": "one an edge"}[target]
+        raise ValueError(f"{name} has shape {tuple(data.shape)}; expected {rows} rows, {what}")
+    if data.layout != torch.strided:  # every operator comes here, and a call costs
+        check_dense(data, name)
+    if data.device != device:
+        raise ValueError(f"{name} is on {data.device}; expected the graph's device, {device}")
+
+
+def check_columns(x: Tensor, name: str, width: int | None, dim: int | None = 2) -> None:
+    """Raises unless x (rows, *, width) has `dim` dimensions, at least two if None, and can be projected."""
+    if width is None and dim is None:
+        return
+    fits = x.dim() == dim if dim is not None else x.dim() > 1
+    if not fits or (width is not None and x.shape[-1] != width):
+        wanted = ", ".join([str(x.shape[0]), *["*"] * (dim is None), "columns" if width is None else str(width)])
+        raise ValueError(f"{name} has shape {tuple(x.shape)}; expected ({wanted})")
+    if width is not None and not x.is_floating_point():
+        raise TypeError(f"{name} has dtype {x.dtype}; expected a floating-point type")
+
+
+def check_pair(feat: Any, name: str) -> None:
+    """Raises for a tuple that is no pair."""
+    if len(feat) != 2:
+        raise ValueError(
+            f"{name} is a {type(feat).__name__} of {len(feat)}; expected a tensor or the pair "
+            "(of the sources, of the destinations)"
+        )
+
+
+def check_one_width(name: str, width: int | None, dst_width: int | None) -> None:
+    """Raises where one tensor cannot serve both sides."""
+    if width != dst_width and None not in (width, dst_width):
+        raise ValueError(
+            f"{name} is one tensor, but the module takes {width} features of sources and {dst_width} of destinations; "
+            "expected a pair"
+        )
+
+
+def width_of(layer: Any) -> int | None:
+    """How many features a projection takes; None without one, and for one that may change its input first."""
+    if not isinstance(layer, nn.Linear) or layer._forward_pre_hooks or type(layer).forward is not nn.Linear.forward:
+        return None
+    return layer.in_features
+
+
+def widths_of(src: Any, dst: Any) -> tuple[int | None, int | None]:
+    """width_of the projections of sources and destinations."""
+    width = width_of(src)
+    return width, width if dst is src else width_of(dst)

@@ -1,0 +1,107 @@
+"""What a Graph takes of a DGLGraph: the tensors of its adjacencies, and what is kept with them. DGL is not imported.
+
+A graph index (``DGLGraph._graph``) is immutable: whatever changes a DGLGraph gives it a new index. So what is derived from an index
+is kept on the index itself: it lives as long and cannot go stale. It is kept in the ``__dict__``, because an index can neither be
+hashed nor asked for an attribute that it lacks.
+"""
+
+from __future__ import annotations
+
+import sys
+from typing import Any, NamedTuple
+
+import torch
+from torch import Tensor
+
+_RELATIONS = "_halfgnn_relations"  # edge type id -> index of that relation alone
+_IS_RELATION = "_halfgnn_is_relation"  # set on those
+
+Side = tuple[Tensor, Tensor, "Tensor | None"]  # indptr, indices, edge ids or None
+
+
+class Adjacencies(NamedTuple):
+    """One relation in the formats that DGL holds or may make, uncopied: one of the last three at least is there."""
+
+    num_src: int
+    num_dst: int
+    csc: Side | None
+    csr: Side | None
+    edges: tuple[Tensor, Tensor] | None  # sources and destinations, if the graph allows neither CSC nor CSR
+
+
+def is_dgl_graph(value: Any) -> bool:
+    """Whether it is a DGLGraph. Whoever holds one has imported DGL."""
+    dgl = sys.modules.get("dgl")
+    return dgl is not None and isinstance(value, dgl.DGLGraph)
+
+
+def index_of(g: Any) -> Any:
+    """The graph index of a DGLGraph. Raises TypeError for anything else."""
+    gidx = getattr(g, "_graph", None)
+    if gidx is None:
+        raise TypeError(f"g must be a DGLGraph, got {type(g).__name__}")
+    return gidx
+
+
+def relation_index(gidx: Any, etype: int) -> Any:
+    """``HeteroGraphIndex.get_relation_graph``, but the same object on every call.
+
+    So what is kept on it lasts from one ``update_all`` to the next.
+    """
+    attributes = gidx.__dict__
+    if _IS_RELATION in attributes:
+        return gidx
+    relations = attributes.get(_RELATIONS)
+    if relations is None:
+        relations = attributes[_RELATIONS] = {}
+    relation = relations.get(etype)
+    if relation is None:
+        relation = relations[etype] = _make_relation(gidx, int(etype))
+        relation.__dict__[_IS_RELATION] = True
+    return relation
+
+
+def _make_relation(gidx: Any, etype: int) -> Any:
+    # The body of the method, which may be replaced by relation_index at this time.
+    return sys.modules[type(gidx).__module__]._CAPI_DGLHeteroGetRelationGraph(gidx, etype)
+
+
+def adjacencies_of(relation: Any) -> Adjacencies:
+    """The sparse formats of the index of one relation. COO only if the graph allows nothing else."""
+    formats = relation.formats()
+    created, allowed = formats["created"], formats["created"] + formats["not created"]
+    if "csc" not in allowed and "csr" not in allowed:
+        source, destination = relation.metagraph.find_edge(0)
+        src, dst, _ = relation.edges(0, "eid")
+        return Adjacencies(relation.num_nodes(source), relation.num_nodes(destination), None, None, (src, dst))
+    csc = csr = None
+    if "csc" in allowed:
+        num_dst, num_src, indptr, indices, ids = relation.adjacency_matrix_tensors(0, True, "csr")
+        _check_sampled(indices, num_src)
+        csc = (indptr, indices, _edge_ids(ids))
+    if csc is None or "csr" in created:
+        num_src, num_dst, indptr, indices, ids = relation.adjacency_matrix_tensors(0, False, "csr")
+        csr = (indptr, indices, _edge_ids(ids))
+    return Adjacencies(num_src, num_dst, csc, csr, None)
+
+
+def _edge_ids(ids: Tensor) -> Tensor | None:
+    """DGL's edge ids of a sparse format; None, which is faster, if edges have that order."""
+    if ids.numel() == 0:
+        return None
+    # On the CPU only, where to look costs nothing; most other orders show at their ends.
+    ordered = ids.device.type == "cpu" and int(ids[0]) == 0 and int(ids[-1]) == ids.numel() - 1
+    if ordered and torch.equal(ids, torch.arange(ids.numel(), dtype=ids.dtype)):
+        return None
+    return ids
+
+
+def _check_sampled(indices: Tensor, num_src: int) -> None:
+    """Raises for what the samplers of dgl 1.1.3 make, on the CPU, of graphs with int32 ids: sources that do not exist."""
+    if indices.dtype == torch.int32 and indices.device.type == "cpu" and indices.numel():
+        low, high = (int(x) for x in torch.aminmax(indices))
+        if low < 0 or high >= num_src:
+            raise ValueError(
+                f"g has a source node {high if high >= num_src else low}, but {num_src} source nodes; if it is a block, sample it "
+                "from g.long(): DGL's samplers on the CPU go wrong on int32 ids"
+            )

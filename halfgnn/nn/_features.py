@@ -1,0 +1,72 @@
+"""What all modules share: the graph and its two sides, nodes without in-edges, half precision, padded projections."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from ..common.degrees import check_in_degrees
+from ..common.precision import HALF, autocast, computed_type
+from ..graph import Graph
+from ..graph_argument import as_graph
+
+# ---- graphs ------------------------------------------------------------------------------------------------------------------
+
+
+def checked_graph(graph: Any, allow_zero_in_degree: bool) -> Graph:
+    """The Graph of `graph`, a Graph or DGLGraph."""
+    g = as_graph(graph, "graph")
+    if not allow_zero_in_degree:
+        check_in_degrees(g)
+    return g
+
+
+def both_sides(
+    graph: Any, g: Graph, feat: Any, drop: Callable[[Tensor], Tensor] | None = None
+) -> tuple[Tensor, Tensor]:
+    """Features of source and destination nodes, after dropout.
+
+    One tensor serves both. In a block, and in a Graph of fewer destinations than sources, destinations are the first sources.
+    """
+    if isinstance(feat, tuple):
+        src, dst = feat
+        return (src, dst) if drop is None else (drop(src), drop(dst))
+    feat = feat if drop is None else drop(feat)
+    if g.num_dst == g.num_src:
+        return feat, feat
+    if not getattr(graph, "is_block", g.num_dst < g.num_src):
+        raise ValueError(
+            f"feat is one tensor, but the graph has {g.num_src} source and {g.num_dst} destination nodes; "
+            "expected a pair (of the sources, of the destinations)"
+        )
+    return feat, feat[: g.num_dst]
+
+
+def cast_once(g: Graph, feat: Any, h_src: Tensor, h_dst: Tensor) -> tuple[Tensor, Tensor]:
+    """What both_sides made of feat, as autocast would cast it for each of several projections."""
+    src = autocast(h_src)
+    return src, autocast(h_dst) if isinstance(feat, tuple) else src[: g.num_dst]
+
+
+def shown(src: int, dst: int) -> str:
+    """A pair of widths in a repr."""
+    return f"in_feats={src if src == dst else (src, dst)}"
+
+
+# ---- precision ---------------------------------------------------------------------------------------------------------------
+
+
+def unrounded(x: Tensor) -> torch.dtype | None:
+    """out_dtype for a sum over x that is scaled before it is rounded."""
+    return torch.float32 if computed_type(x) in HALF else None
+
+
+def widened(x: Tensor) -> Tensor:
+    """In fp32 if half."""
+    return x.float() if x.dtype in HALF else x
+
+
+# ---- padding -----------------------------------------------------------------------------------------------------------------

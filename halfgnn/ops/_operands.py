@@ -1,0 +1,40 @@
+"""What the operator families share: names of targets, types and shapes of results."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import torch
+from torch import Tensor
+
+from ..common.arguments import TARGETS
+
+_TARGETS_BY_NUMBER = {0: "u", 1: "e", 2: "v"}
+
+
+def check_out_dtype(out_dtype) -> None:
+    if out_dtype is not None and not isinstance(out_dtype, torch.dtype):
+        raise TypeError(f"out_dtype is {out_dtype!r}; expected a torch.dtype or None")
+
+
+def target_of(target, name: str) -> str:
+    known = TARGETS.get(target) if isinstance(target, str) else None
+    if isinstance(target, int):
+        known = _TARGETS_BY_NUMBER.get(target)
+    if known is None:
+        raise ValueError(f"{name} is {target!r}; expected u, v or e")
+    return known
+
+
+def needs_grad(*operands: Tensor | None) -> bool:
+    return torch.is_grad_enabled() and any(x is not None and x.requires_grad for x in operands)
+
+
+def broadcast_trailing(op: str, lhs: Sequence[int] | None, rhs: Sequence[int] | None) -> tuple:
+    """Trailing shape of op(lhs, rhs) for operand shapes with a leading node or edge dimension."""
+    if lhs is None or rhs is None:
+        shape = lhs if lhs is not None else rhs
+        assert shape is not None
+        return tuple(shape[1:])
+    out = tuple(torch.broadcast_shapes(tuple(lhs[1:]), tuple(rhs[1:])))
+    return (*out[:-1], 1) if op == "dot" and out else out
