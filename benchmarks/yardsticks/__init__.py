@@ -12,7 +12,7 @@ from pathlib import Path
 import torch
 
 from halfgnn import _library
-from halfgnn.ops._fake import register_fake
+from halfgnn.common.fake import register_fake
 
 HERE = Path(__file__).resolve().parent
 CURE = f"Build it: `cd {HERE.parents[1]} && python setup.py build_ext --inplace`."

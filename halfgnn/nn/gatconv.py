@@ -148,7 +148,7 @@ def _attend(
     return attention.gat_unfused(g, *operands, None, conv.leaky_relu, conv.attn_drop, edge_weight)
 
 
-def finished(conv, rst: Tensor, h_dst: Tensor, is_new: bool = False) -> Tensor:
+def finished(conv, rst: Tensor, h_dst: Tensor, is_new: bool) -> Tensor:
     """Residual, bias and activation. is_new: rst is kept for no backward."""
     if conv.res_fc is not None:
         rst = rst + applied(conv.res_fc, h_dst).unflatten(-1, (-1, conv._out_feats))

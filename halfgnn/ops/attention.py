@@ -17,10 +17,10 @@ from torch import Tensor
 
 from ..common.arguments import check_number, check_probability
 from ..common.autograd import apply
+from ..common.fake import register_fake
 from ..common.operands import check_dense, check_operand, check_tensor
 from ..common.precision import autocast, without_autocast
 from ..graph_argument import as_graph
-from ._fake import register_fake
 from ._operands import needs_grad
 from .edge_softmax import edge_softmax
 from .sddmm import gsddmm

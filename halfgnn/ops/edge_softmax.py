@@ -6,10 +6,10 @@ import torch
 from torch import Tensor
 
 from ..common.autograd import apply
+from ..common.fake import register_fake
 from ..common.operands import check_operand
 from ..common.precision import autocast
 from ..graph_argument import as_graph
-from ._fake import register_fake
 from ._operands import needs_grad
 
 _edge_softmax = torch.ops.halfgnn.edge_softmax.default

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from ._fake import register_fake
+from ..common.fake import register_fake
 
 
 @register_fake("gather_rows", on_cpu=("table",))

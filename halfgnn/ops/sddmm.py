@@ -10,10 +10,10 @@ from torch import Tensor
 
 from ..common.arguments import MESSAGE_OPS, check_name
 from ..common.autograd import apply
+from ..common.fake import register_fake
 from ..common.operands import check_operand
 from ..common.precision import autocast
 from ..graph_argument import as_graph
-from ._fake import register_fake
 from ._operands import broadcast_trailing, check_out_dtype, needs_grad, target_of
 
 OPS = (*MESSAGE_OPS, "dot", "copy_lhs", "copy_rhs")

@@ -7,9 +7,9 @@ from torch import Tensor
 
 from ..common.arguments import REDUCES, check_name
 from ..common.autograd import apply
+from ..common.fake import register_fake
 from ..common.operands import check_dense, check_tensor
 from ..common.precision import autocast
-from ._fake import register_fake
 from ._operands import needs_grad
 
 _segment_reduce = torch.ops.halfgnn.segment_reduce.default

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import torch
 
-from ._fake import register_fake
+from ..common.fake import register_fake
 
 
 @register_fake("coo_to_csr")
