@@ -12,7 +12,7 @@ from pathlib import Path
 from . import facts, table_cpu, table_cuda
 from . import rows as row_files
 from .rows import Row
-from .table_parts import limits_table, marks_table, memory_table, overhead_table, source, train_table
+from .table_parts import limits_table, lost_marks, marks_table, memory_table, overhead_table, source, train_table
 
 _MARKERS = re.compile(r"<!-- benchmarks: begin (\w+) -->\n(.*?)<!-- benchmarks: end \1 -->", re.DOTALL)
 
@@ -33,10 +33,18 @@ def render(rows: Sequence[Row]) -> str:
 
 
 def summary(rows: Sequence[Row]) -> str:
-    """What the README has of them."""
+    """A line per operator, and the marks."""
     if not rows:
         return ""
     return "\n\n".join([*table_cpu.summary_table(rows), "Marks.\n\n" + marks_table(rows)]) + "\n"
+
+
+def headline(rows: Sequence[Row]) -> str:
+    """What the README has of them."""
+    if not rows:
+        return ""
+    parts = [*table_cpu.headline_table(rows), lost_marks(rows)]
+    return "\n\n".join(part for part in parts if part) + "\n"
 
 
 def _of_rows(made: Callable[[Sequence[Row]], str]) -> Callable[[Path], str]:
@@ -45,6 +53,7 @@ def _of_rows(made: Callable[[Sequence[Row]], str]) -> Callable[[Path], str]:
 
 # Name: file, and what is made of it.
 SECTIONS: dict[str, tuple[str, Callable[[Path], str]]] = {
+    "headline": ("cpu.csv", _of_rows(headline)),
     "summary": ("cpu.csv", _of_rows(summary)),
     "cpu": ("cpu.csv", _of_rows(render)),
     "cuda": ("cuda.csv", _of_rows(render)),

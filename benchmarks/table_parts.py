@@ -156,6 +156,12 @@ def marks_table(rows: Sequence[Row]) -> str:
     return text + ("\n\nLost:\n\n" + "\n".join(losses) if losses else "")
 
 
+def lost_marks(rows: Sequence[Row]) -> str:
+    """A line for the marks that are lost in some case; nothing if there are none."""
+    texts = dict.fromkeys(finding.mark.text for finding in marks.lost(rows))
+    return f"Marks lost in at least one case: {'; '.join(texts)}." if texts else ""
+
+
 def _machine(row: Row) -> str:
     return f"{row.gpu}, driver {row.driver}" if row.gpu else f"{row.cpu}, {row.threads} threads"
 
