@@ -1,4 +1,4 @@
-"""Tables of rows that were measured on a CPU: one a graph in full, and a short one of all."""
+"""Tables of rows that were measured on a CPU: a full table per graph, and a short table of all graphs."""
 
 from __future__ import annotations
 
@@ -35,23 +35,24 @@ _COLUMNS = (
     ("PyTorch ops bf16", ("index_add", "torch gather"), "bf16"),
     ("torch.compile bf16", ("torch.compile",), "bf16"),
 )
-# Other contestants of the same work, which have lines of their own: (what to call them, contestant names).
+# Other contestants for the same work, which have their own lines: (suffix of the operator's name, contestant names).
 _VARIANTS = ((", fused", ("halfgnn fused",)), (", unfused", ("halfgnn unfused",)))
 Entries = dict[Entry, Row]
 
-_MEANS = " The geometric mean has each case once: modules under the drop-in, attentions fused."
+_MEANS = " The geometric mean counts each case once: modules under the drop-in, attentions fused."
 LEGEND = (
-    'Medians; contestants of a row took turns. "faster": DGL\'s time over halfgnn\'s, losses in bold. "marks": the time '
-    "relative to what the project held it against, and what it may be at most (the list of marks is below), lost ones in "
-    "bold. Graphs are synthetic where their names say so. DGL has no fp16 on the CPU; torch.sparse no half. Edge data: in "
-    "insertion order (scattered over the adjacency) or sorted by destination. " + WRONG_LEGEND + _MEANS
+    "Times are medians in milliseconds; contestants of a row took turns. \"faster\": DGL's time divided by halfgnn's, "
+    'losses in bold. "marks": the time relative to that of the mark, and the largest ratio that the mark allows '
+    "(the list of marks is below), lost marks in bold. Graphs are synthetic if their names say so. DGL has no fp16 on "
+    "the CPU, and torch.sparse has no half. Edge data is in insertion order (scattered over the adjacency) or sorted "
+    "by destination. " + WRONG_LEGEND + _MEANS
 )
 SHORT_LEGEND = (
-    'Each cell has the milliseconds of halfgnn / DGL in bf16, and how many times faster halfgnn is. "fp32" is the same factor in '
-    "fp32. Losses are bold. "
-    "Edge data in insertion order, graphs synthetic; modules are dgl.nn's under the drop-in. " + WRONG_LEGEND
+    "Each cell has the milliseconds of halfgnn / DGL in bf16, and how many times faster halfgnn is. "
+    '"fp32" is the same factor in fp32. Losses are bold. Edge data is in insertion order, and graphs '
+    "are synthetic. Modules are dgl.nn's under the drop-in. " + WRONG_LEGEND
 )
-# Of each kind of operator the one that most models run, and the worst loss.
+# The most used operator of each kind, and the operator with the worst loss.
 HEADLINE = {
     ("u_mul_e_sum", "forward+backward"),
     ("u_dot_v", "forward+backward"),
@@ -68,7 +69,7 @@ def _describe(row: Row) -> list[str]:
 
 
 def _times(entries: Entries, ours: Sequence[str] | None = None) -> list[str]:
-    """ours: who stands in halfgnn's columns, if not its main contestants."""
+    """ours: the contestants of halfgnn's columns, if not its main ones."""
     found = [(ours if ours and heading.startswith("halfgnn") else names, dtype) for heading, names, dtype in _COLUMNS]
     bf16, dgl_bf16, fp16, fp32, dgl_fp32, *others = (time(entries, *column) for column in found)
     factors = [faster(find(entries, ours or OURS, dtype), find(entries, DGL, dtype)) for dtype in ("bf16", "fp32")]
@@ -76,7 +77,7 @@ def _times(entries: Entries, ours: Sequence[str] | None = None) -> list[str]:
 
 
 def _lines(entries: Entries, beside: MarksBeside) -> Iterator[list[str]]:
-    """The lines of a case: of halfgnn's main contestant, and of others of its own."""
+    """The lines of a case: one of halfgnn's main contestant, and one per variant of halfgnn."""
     row = first(entries)
     name, *rest = _describe(row)
     yield [name, *rest, *_times(entries), beside.cell(row.case, OURS)]
@@ -86,7 +87,7 @@ def _lines(entries: Entries, beside: MarksBeside) -> Iterator[list[str]]:
 
 
 def mean_speedup(cases: Sequence[Entries], dtype: str) -> str:
-    """Geometric mean of the factors over DGL, of the cases where both took part."""
+    """Geometric mean of the factors over DGL, of the cases in which both took part."""
     return geometric_mean(factor(entries, OURS, DGL, dtype) for entries in cases)
 
 
@@ -99,7 +100,7 @@ def _by_graph(rows: Sequence[Row]) -> dict[str, list[Entries]]:
 
 
 def graph_tables(rows: Sequence[Row]) -> Iterator[str]:
-    """One a graph."""
+    """One table per graph."""
     beside = MarksBeside(rows)
     header = ["operator", "direction", "edge data", "heads x dim", "halfgnn bf16", "DGL bf16", "faster", "halfgnn fp16",
               "halfgnn fp32", "DGL fp32", "faster", *(heading for heading, *_ in _COLUMNS[5:]), "marks"]  # fmt: skip
@@ -125,7 +126,8 @@ def _graphs_with_marks(rows: Sequence[Row]) -> dict[str, list[Entries]]:
 
 
 def _short_lines(graphs: dict[str, list[Entries]]) -> Iterator[list[str]]:
-    """A line per operator, direction and shape (of several heads if there are any), a column per graph."""
+    """A line per operator, direction and shape, a column per graph. Shapes of one head are left out if there are
+    others."""
     found: dict[tuple, dict[str, Entries]] = {}
     for graph, cases in graphs.items():
         for entries in cases:
@@ -147,7 +149,7 @@ def _short_table(graphs: dict[str, list[Entries]], lines: list[list[str]]) -> st
 
 
 def summary_table(rows: Sequence[Row]) -> Iterator[str]:
-    """All short lines of the graphs that marks are about, and their means."""
+    """All short lines of the graphs that have marks, and their means."""
     graphs = _graphs_with_marks(rows)
     lines = list(_short_lines(graphs))
     if lines:
