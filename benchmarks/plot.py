@@ -151,7 +151,7 @@ def _draw_roofline(rows: list[Row]) -> Figure:
             axes.plot(intensity, flops / (row.ms or 1.0) / 1e6, MARKERS[row.op], color=colour, markersize=6,
                       fillstyle="none" if row.dtype == "fp32" else "full", alpha=0.85)  # fmt: skip
         axes.set(
-            xscale="log", yscale="log", title=graph, xlabel="flop a byte that every edge must move", ylabel="Gflop/s"
+            xscale="log", yscale="log", title=graph, xlabel="flop per byte that every edge must move", ylabel="Gflop/s"
         )
         axes.set_xticks([0.25, 0.5, 1], ["1/4", "1/2", "1"])
         axes.minorticks_off()
@@ -163,7 +163,7 @@ def _draw_roofline(rows: list[Row]) -> Figure:
     handles += [Line2D([], [], marker=m, linestyle="", color="#555555", label=op) for op, m in MARKERS.items()]
     handles.append(Line2D([], [], marker="o", linestyle="", color="#555555", fillstyle="none", label="hollow: fp32"))
     figure.legend(handles=handles, loc="outside lower center", ncols=5)
-    figure.suptitle(f"Forward operators and what the machine copies and gathers\n{_machine(rows)}")
+    figure.suptitle(f"Forward operators, copies and gathers on this machine\n{_machine(rows)}")
     return figure
 
 
@@ -176,7 +176,9 @@ def _draw_training(rows: list[Row]) -> Figure:
         kinds = sorted(entries, key=charts.ours_first)
         groups.append((_model_name(cells.first(entries), rows), {kind: entries[kind].ms or 1.0 for kind in kinds}))
     title = f"A training step, {cells.title(rows[0])[:-1]}\n{_machine(rows)}"
-    return charts.bar_figure(groups, min(row.ms or 1.0 for row in rows) / 2, "milliseconds a step (logarithmic)", title)
+    return charts.bar_figure(
+        groups, min(row.ms or 1.0 for row in rows) / 2, "milliseconds per step (logarithmic)", title
+    )
 
 
 def _model_name(row: Row, rows: Sequence[Row]) -> str:
@@ -196,7 +198,7 @@ def _draw_overhead(rows: list[Row]) -> Figure:
         axes.set(xscale="log", yscale="log", xlabel="edges", ylabel="microseconds", title=", ".join(kind))
         axes.grid(color="#dddddd", linewidth=0.6)
     figure.legend(handles=list(drawn.values()), loc="outside lower center", ncols=5)
-    figure.suptitle(f"A call and a training step, by the size of the graph\n{_machine(rows)}")
+    figure.suptitle(f"Time per call and per training step, by the size of the graph\n{_machine(rows)}")
     return figure
 
 

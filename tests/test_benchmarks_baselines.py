@@ -151,7 +151,7 @@ def test_an_unknown_operator_is_refused():
 def test_the_algorithm_of_dgl_is_for_gpus():
     (algorithm,) = (competitor for competitor in ALL if competitor.name == "dgl algorithm")
     problem = problem_of("copy_u_sum")
-    with pytest.raises(Unavailable, match=r"its kernels are CUDA's"):
+    with pytest.raises(Unavailable, match=r"it has CUDA kernels only"):
         algorithm.prepare(problem, operands_of(problem))
 
 

@@ -88,11 +88,11 @@ def test_cudnn_is_given_what_it_takes(cudnn, op, order):
 
 def test_cudnn_must_be_new_enough(cudnn):
     cudnn.backend_version = lambda: 91900
-    with pytest.raises(Unavailable, match=r"^needs cuDNN 9\.26\.0, and 9\.19\.0 is loaded$"):
+    with pytest.raises(Unavailable, match=r"^needs cuDNN 9\.26\.0, but 9\.19\.0 is loaded$"):
         CUDNN.prepare(problem_of("copy_u_sum"), operands_of(problem_of("copy_u_sum")))
     cudnn.backend_version = lambda: 92601
     problem = problem_of("gatv2_attention")
-    with pytest.raises(Unavailable, match=r"^needs cuDNN 9\.28\.0, and 9\.26\.1 is loaded$"):
+    with pytest.raises(Unavailable, match=r"^needs cuDNN 9\.28\.0, but 9\.26\.1 is loaded$"):
         CUDNN.prepare(problem, operands_of(problem))
     assert_right(CUDNN, problem_of("copy_u_sum"))
 
@@ -102,7 +102,7 @@ def test_cudnn_gat_refuses_logits_that_are_no_products(cudnn):
     x, src, dst = operands_of(problem)
     for dtype in (torch.float16, torch.bfloat16):  # logits that were rounded are products still
         CUDNN.prepare(problem, tuple(t.to(dtype) for t in (x, src, dst)))
-    with pytest.raises(Unavailable, match="these were not made so"):
+    with pytest.raises(Unavailable, match="these logits were made in another way"):
         CUDNN.prepare(problem, (x, src.roll(1, 0), dst))
 
 
@@ -189,9 +189,9 @@ def test_turbo_forgets_the_workspace_of_another_width(cleared):
 
 
 @pytest.mark.parametrize("op,dim,dtype,message", [
-    ("copy_u_sum", 64, torch.float16, "its sums are fp32 alone"),
-    ("gatv2_attention", 48, torch.float16, "heads of 48: it has those of 32, 64, 128, 256"),
-    ("dot_attention", 16, torch.float16, "heads of 16: it has"),
+    ("copy_u_sum", 64, torch.float16, "its sums are fp32 only"),
+    ("gatv2_attention", 48, torch.float16, "heads of width 48; it has those of 32, 64, 128, 256"),
+    ("dot_attention", 16, torch.float16, "heads of width 16; it has"),
 ])  # fmt: skip
 def test_turbo_cannot(cleared, op, dim, dtype, message):
     problem = problem_of(op, dim=dim, dtype=dtype)
