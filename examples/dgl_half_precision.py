@@ -1,8 +1,8 @@
-"""DGL's half precision beside halfgnn's on one graph whose correct results are known, as the table of docs/dgl.md.
+"""DGL's half precision beside halfgnn's on one graph whose correct results are known: prints the table of docs/dgl.md.
 
     python examples/dgl_half_precision.py
 
-The graph has one node with 10,000 in-edges, as the hubs of real graphs have. Needs DGL. The DGL of PyPI runs on CPUs alone.
+The graph has one node with 10,000 in-edges, like the hubs of real graphs. Needs DGL. The DGL of PyPI runs only on CPUs.
 """
 
 from __future__ import annotations
@@ -19,12 +19,12 @@ NUM_EDGES = 10_000
 
 
 def hub() -> dgl.DGLGraph:
-    """All nodes point at node 0."""
+    """A graph in which all nodes point at node 0."""
     return dgl.graph((torch.arange(NUM_EDGES), torch.zeros(NUM_EDGES, dtype=torch.int64)), num_nodes=NUM_EDGES)
 
 
 def shown(compute, *args) -> str:
-    """The number, or what the error says."""
+    """The number, or the error's message."""
     try:
         return f"{compute(*args):.6g}"
     except Exception as error:
@@ -33,7 +33,7 @@ def shown(compute, *args) -> str:
 
 
 def operator_cases(dtype: torch.dtype):
-    """(what, correct result, a function of the operators that computes it)"""
+    """(description, correct result, a function that computes it with given operators)"""
     g, generator = hub(), torch.Generator().manual_seed(0)
     ones = torch.ones(NUM_EDGES, 1, dtype=dtype)
     wide = (20 * torch.randn(NUM_EDGES, 256, generator=generator)).to(dtype)
@@ -54,7 +54,7 @@ def softmax_gradient_error(ops, g: dgl.DGLGraph, logits: torch.Tensor) -> float:
 
 
 def gat_loss(dtype: torch.dtype) -> float:
-    """Of dgl.nn's GATConv after a backward, under autocast unless dtype is float32."""
+    """The loss of dgl.nn's GATConv after a backward, under autocast unless dtype is float32."""
     torch.manual_seed(0)
     g = dgl.add_self_loop(dgl.graph((torch.arange(49), torch.arange(1, 50)), num_nodes=50))
     module, feat = dglnn.GATConv(8, 4, num_heads=2), torch.randn(50, 8)
@@ -65,7 +65,7 @@ def gat_loss(dtype: torch.dtype) -> float:
 
 
 def rows(dtype: torch.dtype):
-    """(what, the correct result, DGL's, halfgnn's)"""
+    """(description, correct result, DGL's result, halfgnn's result)"""
     for what, correct, compute in operator_cases(dtype):
         yield what, f"{correct:.6g}", shown(compute, dgl.ops), shown(compute, halfgnn.ops)
     theirs = shown(gat_loss, dtype)

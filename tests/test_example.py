@@ -159,7 +159,7 @@ def test_wrong_arguments_end_the_program_with_a_message():
         (["--lr", "nan"], "argument --lr: must be > 0.0, got nan"),
         (["--weight-decay", "-1"], "argument --weight-decay: must be >= 0.0, got -1"),
         (["--dropout", "1"], "argument --dropout: must be >= 0.0 and < 1.0, got 1"),
-        (["--device", "cuda"], "argument --device: cuda was asked for, but PyTorch sees no GPU"),
+        (["--device", "cuda"], "argument --device: cuda was requested, but PyTorch sees no GPU"),
     ],
     ids=lambda value: " ".join(value) if isinstance(value, list) else "",
 )

@@ -121,16 +121,16 @@ def put(column, row, value):
     [
         (
             rewrite("acted_in", put("sourceNodeId", 5, 4661)),
-            r"acted_in.*: sourceNodeId holds 4661, which is no actor; .*6931 to 12771",
+            r"acted_in.*: sourceNodeId holds 4661, which is not a node of type actor; .*6931 to 12771",
         ),
         (
             rewrite("directed_in", put("targetNodeId", 0, -1)),
-            r"directed_in.*: targetNodeId holds -1, which is no movie",
+            r"directed_in.*: targetNodeId holds -1, which is not a node of type movie",
         ),
         (rewrite("directors", put("nodeId", 0, 4662)), "a nodeId of type director occurs twice"),
         (
             rewrite("directors", put("plot_keywords", 0, [1.0])),
-            r"directors.*: plot_keywords has \[1, 1256\] values a node",
+            r"directors.*: plot_keywords has \[1, 1256\] values per node",
         ),
         (
             rewrite("directors", lambda table: table.drop_columns(["nodeId"])),
@@ -142,7 +142,7 @@ def put(column, row, value):
         ),
         (
             rewrite("movies_with_genre", lambda table: table.take(list(range(len(table)))[::-1])),
-            r"movies_with_genre.*: the first 300 rows have \[.*\] movies a genre; expected 100 of each",
+            r"movies_with_genre.*: the first 300 rows have \[.*\] movies per genre; expected 100 each",
         ),
         (
             lambda folder: (folder / "imdb_actors.parquet.gzip").unlink(),
@@ -150,7 +150,7 @@ def put(column, row, value):
         ),
         (
             lambda folder: (folder / "imdb_actors.parquet.gzip").write_text("PAR"),
-            "imdb_actors.* is no readable Parquet file",
+            "imdb_actors.* cannot be read as a Parquet file",
         ),
     ],
 )
@@ -415,9 +415,7 @@ def test_mag240m_that_is_wrong(folder, spoil, message):
 def test_made_files_that_are_wrong_say_how_to_have_them_again(folder, name):
     heterodata.load(folder)
     np.save(folder / "processed" / f"{name}.npy", np.zeros((4, 6)))
-    with pytest.raises(
-        DataError, match=rf"{name}.npy holds float64 of shape \(4, 6\).*delete it to have it made again"
-    ):
+    with pytest.raises(DataError, match=rf"{name}.npy holds float64 of shape \(4, 6\).*delete it to make it again"):
         heterodata.load(folder)
 
 

@@ -72,7 +72,7 @@ def test_rows_and_profile(folder, tmp_path, capsys):
     row = dict(zip(header, row))
     assert row["dtype"] == "bf16" and float(row["test_accuracy"]) == pytest.approx(accuracy, abs=1e-4)
     assert all(float(row[f"{phase}_ms"]) > 0 for phase in ("sample", "gather", "forward", "backward", "step", "wait"))
-    assert "ms a step" in capsys.readouterr().out
+    assert "ms per step" in capsys.readouterr().out
 
 
 def test_memory_is_logged(folder, tmp_path):
@@ -231,7 +231,7 @@ def test_checkpoints_that_cannot_be_resumed(folder, tmp_path, capsys):
         with pytest.raises(SystemExit, match=message):
             program.main([*common, "--resume"])
     torch.save({"x": 1}, path)
-    with pytest.raises(SystemExit, match="is no checkpoint of this program"):
+    with pytest.raises(SystemExit, match="is not a checkpoint of this program"):
         program.main([*common, "--resume"])
     with pytest.raises(SystemExit, match="cannot be made"):
         program.main([*common[:-1], str(path)])
@@ -248,7 +248,7 @@ def test_checkpoints_that_cannot_be_resumed(folder, tmp_path, capsys):
     [
         (["--fanouts", "0", "3"], "expected positive numbers, or -1"),
         (["--eval-fanouts", "3"], "1 numbers for 2 layers"),
-        (["--hidden", "30"], "30 is no multiple of --heads 4"),
+        (["--hidden", "30"], "30 is not a multiple of --heads 4"),
         (["--resume"], "needs --checkpoint"),
         (["--kernels", "dgl", "--device", "cpu"], "no half precision on the CPU"),
         (["--features", "pinned", "--device", "cpu"], "pinned needs a GPU"),
