@@ -1,5 +1,5 @@
-"""The competitors that few machines have: cudnn.gnn and turbo_gnn. What stands in for them here has their signatures, and computes
-what they say they compute; where they can be imported, their signatures are compared."""
+"""The competitors that few machines have: cudnn.gnn and turbo_gnn. The stand-ins here have their signatures, and
+compute what their documentation says. If the packages can be imported, the signatures are compared."""
 
 import inspect
 import sys
@@ -23,7 +23,7 @@ CUDNN, TURBO = (next(c for c in ALL if c.name == name) for name in ("cudnn.gnn",
 
 
 class CscGraph:
-    """Rows of edge data are those that map_csc_to_coo names."""
+    """map_csc_to_coo has the row of edge data of each edge."""
 
     def __init__(self, offsets, indices, num_src_nodes, map_csc_to_coo=None, csc_rev_offsets=None, map_rev_to_coo=None):
         self.graph = Graph(num_src_nodes, offsets.numel() - 1, csc=(offsets, indices, map_csc_to_coo))
@@ -62,7 +62,7 @@ def mha_gat_v2(
 
 
 def install(monkeypatch, **modules):
-    """Puts modules in place of those that may be there."""
+    """Replaces modules that may be installed."""
     for name, members in modules.items():
         module = ModuleType(name.replace("__", "."))
         vars(module).update(members)
@@ -100,7 +100,7 @@ def test_cudnn_must_be_new_enough(cudnn):
 def test_cudnn_gat_refuses_logits_that_are_no_products(cudnn):
     problem = problem_of("gat_attention", 2, 8)
     x, src, dst = operands_of(problem)
-    for dtype in (torch.float16, torch.bfloat16):  # logits that were rounded are products still
+    for dtype in (torch.float16, torch.bfloat16):  # rounded logits still count as products
         CUDNN.prepare(problem, tuple(t.to(dtype) for t in (x, src, dst)))
     with pytest.raises(Unavailable, match="these logits were made in another way"):
         CUDNN.prepare(problem, (x, src.roll(1, 0), dst))
@@ -164,7 +164,7 @@ FUNCTIONS = (reduction_aggr, gatv2_aggr, graph_transformer_aggr, spmm_aggr)
 
 @pytest.fixture
 def cleared(monkeypatch):
-    """How often turbo_gnn's cache was cleared."""
+    """The number of times that turbo_gnn's cache was cleared."""
     calls = []
     names = {f.__name__: f for f in (*FUNCTIONS, AdjacencyForwardBackwardWithNodeBuckets)}
     install(monkeypatch, turbo_gnn=names, turbo_gnn___C=dict(clear_graph_cache=lambda: calls.append(1)))

@@ -1,4 +1,4 @@
-"""examples/dgl_half_precision.py: halfgnn's column is correct, and the document shows it."""
+"""examples/dgl_half_precision.py: halfgnn's column is correct, and docs/dgl.md shows it."""
 
 import re
 import sys
