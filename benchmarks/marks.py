@@ -196,7 +196,7 @@ GPU_MARKS = (
         for graph, base in (("reddit-size", 3.5), ("products-size", 8.7))
         for direction, factor in (("forward", 1.2), ("backward", 1.5))
     ),
-    _guide(1, "at most 60 ms a step", milliseconds=60.0),
+    _guide(1, "at most 60 ms per step", milliseconds=60.0),
     _guide(1, "at most 3.5 GB", mebibytes=3.5e9 / 2**20),
     _guide(8, "at most 16 GB", mebibytes=16e9 / 2**20),
     _hub(("spmm",), "SpMM"),

@@ -58,8 +58,7 @@ def synthetic(root, scale: float = 0.001, seed: int = 0, num_features: int = 768
 
     Features are written in chunks of rows and are never completely in memory. Some tens of bytes per node are, and the
     edges of one relation as int64 keys. The directory appears when it is complete: see `heterodata.make_once`. It has
-    everything that
-    ``ogb`` reads, except the years of papers.
+    everything that ``ogb`` reads, except the years of papers.
 
     Raises ValueError for impossible arguments, and DataError if `root` holds other data or cannot be written.
     """

@@ -3,8 +3,8 @@ DGL.
 
 It does what the kernels do: loads of one element, one thread per feature or one warp per dot, results that are cleared
 first and then added to, edge data read by ids even if it is in order, the winners of a maximum, an edge softmax of five
-operators. It leaves
-out what the library does around them: checks, and tables of broadcasts that are copied to the GPU in every call.
+operators. It leaves out what the library does around them: checks, and tables of broadcasts that are copied to the GPU
+in every call.
 """
 
 from __future__ import annotations
