@@ -1,40 +1,40 @@
-# make demo   trains a GAT under AMP on Cora with halfgnn's kernels, and with DGL's own in the closest mode they have
+# make demo   trains a GAT under AMP on Cora with halfgnn's kernels, and with DGL's own in the closest mode that they support
 # make test   builds, checks style and types, runs every test
-# make test-architectures  builds for all of $(ARCHITECTURES), apart, and reads their machine code
-# make test-matrix VERSIONS="2.4.1 2.15.0"  runs the CPU half's tests on these versions of torch, each in an environment of its own
-#             in build/matrix (or in those that MATRIX_ENVS names, "/some/where/t{}" with the version for {}); a table at the end
-# make mutants FILES="halfgnn/ops halfgnn/graph.py"  changes one expression at a time and prints what no test notices; not in CI.
-#             SAMPLE=60 SEED=1 draws that many changes, BUDGET is CPU seconds of tests on each, JOBS how many at a time
-# make fuzz   CASES=10000 SEED=1: random calls of the CPU half, built apart under AddressSanitizer and UBSan
-# make bench  measures the CPU's figures on an otherwise idle machine, for hours; rows go to $(BENCH)/cpu.csv
+# make test-architectures  makes a separate build for all of $(ARCHITECTURES) and reads its machine code
+# make test-matrix VERSIONS="2.4.1 2.15.0"  runs the tests of the CPU half on these versions of torch and prints a table. Each has
+#             its own environment in build/matrix. MATRIX_ENVS="/some/where/t{}" names existing ones, with the version in place of {}
+# make mutants FILES="halfgnn/ops halfgnn/graph.py"  changes one expression at a time and prints the changes that no test notices.
+#             SAMPLE=60 SEED=1 draws that many changes, BUDGET is CPU seconds of tests per change, JOBS the changes at a time. Not in CI
+# make fuzz   CASES=10000 SEED=1: random calls of the CPU half, in a separate build with AddressSanitizer and UBSan
+# make bench  measures the CPU's figures, for hours on an otherwise idle machine; rows go to $(BENCH)/cpu.csv
 #
-# These set up everything in $(VENV) first. PYTHON names the interpreter that the environment is made from.
+# These commands first set up everything in $(VENV). PYTHON names the interpreter for that environment.
 #
-# On a machine with a GPU, with a python3 that has torch and pytest, and without a network:
+# On a machine with a GPU and a python3 that has torch and pytest, without a network:
 #
-# make gpu-test      builds for this GPU if need be, runs every test there, and compute-sanitizer; a summary at the end
-# make gpu-sanitize  compute-sanitizer alone
+# make gpu-test      builds for this GPU if needed, runs every test and compute-sanitizer on it, and prints a summary
+# make gpu-sanitize  runs only compute-sanitizer
 # make gpu-minibatch measures a step of mini-batch training by phase (needs DGL for its samplers)
-# make gpu-bench     measures the operators beside the pure gather and what others have; tables at the end. QUICK=1: a part
+# make gpu-bench     measures the operators beside the pure gather and the competitors, and prints tables. QUICK=1 runs a part
 #
-# PYTHON names that interpreter, OUT the folder of logs and rows (out/gpu). BUILD=0 takes halfgnn/_C.so as it is, BUILD=1
-# builds it in any case. BUDGET is what a command may take, in seconds.
+# PYTHON names that interpreter, OUT the folder for logs and rows (out/gpu). BUILD=0 uses halfgnn/_C.so as it is, BUILD=1 always
+# builds it. BUDGET is the time limit of a command, in seconds.
 
 PYTHON ?= python3
 VENV ?= .venv
 PY := $(VENV)/bin/python
 JOBS ?= 2
-# What an environment still lacks is installed, and style is checked, while the operators are compiled.
+# While the operators are compiled, missing packages are installed and style is checked.
 MAKEFLAGS += -j2
-# Without bytecode of 160 MB of Python, of which little is ever imported.
+# Without bytecode: most of the 160 MB of Python are never imported.
 PIP := $(PY) -m pip install -q --disable-pip-version-check --no-compile
 
 CXX_SOURCES := $(shell find csrc benchmarks/yardsticks -name '*.cpp' -o -name '*.h' -o -name '*.cu' -o -name '*.cuh')
 SOURCES := $(CXX_SOURCES) setup.py build_sources.py cuda_toolkit.py
 
-# One architecture and PTX for newer ones: a quarter of the compilation. `pip install` builds for all.
+# One architecture, and PTX for newer ones. This takes a quarter of the compilation time of `pip install`, which builds for all.
 TORCH_CUDA_ARCH_LIST ?= 9.0+PTX
-# Those that the committed facts and tables of machine code are of, for `make test-architectures`.
+# The architectures of the committed facts and tables of machine code, for `make test-architectures`.
 ARCHITECTURES = 8.0 9.0+PTX
 
 OUT ?= out/gpu
@@ -102,13 +102,14 @@ gpu-bench:
 	$(GPU_RUN) --groups
 	$(PYTHON) -m benchmarks gpu --out $(OUT) $(if $(QUICK),--quick) $(if $(BUDGET),--budget $(BUDGET))
 
-# A step of MAG240M's baseline by phase: prefetched or not, features in a file, page-locked and on the GPU. Sampling needs DGL.
+# A step of MAG240M's baseline by phase, with and without prefetching, with features in a file, page-locked and on the GPU. Sampling
+# needs DGL.
 gpu-minibatch:
 	@if $(PYTHON) -c "import dgl, tqdm" > /dev/null 2>&1; then \
 	  for options in "" "--prefetch 0" "--features pinned" "--features device" "--dtype bf16" "--dtype fp32"; do \
 	    $(PYTHON) examples/rgat_minibatch.py $(MINIBATCH) --dtype fp16 $$options || exit 1; \
 	  done; \
-	else echo "mini-batches are not measured: their sampling needs DGL and tqdm"; fi
+	else echo "mini-batches are not measured: sampling them needs DGL and tqdm"; fi
 
 halfgnn/_C.so: $(SOURCES) $(VENV)/build
 	@mkdir -p build
@@ -116,7 +117,7 @@ halfgnn/_C.so: $(SOURCES) $(VENV)/build
 	@TORCH_CUDA_ARCH_LIST="$(TORCH_CUDA_ARCH_LIST)" $(PY) setup.py build_ext --inplace > build/build.log 2>&1 || { tail -n 60 build/build.log; exit 1; }
 	touch $@
 
-# An environment, a stamp for each set of requirements installed in it.
+# An environment, and a stamp for each set of requirements that is installed in it.
 $(VENV)/bin/python:
 	$(PYTHON) -m venv $(VENV)
 

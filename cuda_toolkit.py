@@ -1,4 +1,4 @@
-"""Where the CUDA toolkit is, and how to compile and link with it. Imports nothing that needs a GPU."""
+"""Finds the CUDA toolkit, and has the flags to compile and link with it. Imports nothing that needs a GPU."""
 
 import glob
 import importlib.util
@@ -7,14 +7,14 @@ import re
 import shutil
 import subprocess
 
-# Machine code runs on later minor versions of its major one: 80 on 8.6 and 8.7, 100 on 10.3, 120 on 12.1.
+# Machine code runs on later minor versions of the same major version: 80 on 8.6 and 8.7, 100 on 10.3, 120 on 12.1.
 WANTED_ARCHS = ("70", "75", "80", "89", "90", "100", "120")
-# PTX is compiled by the driver for whatever is newer. Not that of 120, which would leave out 11.0.
+# The driver compiles PTX for newer GPUs. PTX of 120 would leave out 11.0.
 PTX_ARCH = "100"
 
 
 def _toolkit_of(nvcc):
-    """Root of the toolkit that `nvcc` runs: a link is followed, a wrapper script is asked."""
+    """Root of the toolkit of `nvcc`, which may be a link or a wrapper script."""
     root = os.path.dirname(os.path.dirname(os.path.realpath(nvcc)))
     if os.path.isfile(os.path.join(root, "include", "cuda_runtime_api.h")):
         return root
@@ -24,7 +24,7 @@ def _toolkit_of(nvcc):
 
 
 def _pypi_toolkits():
-    """nvidia/cu13 and the like, where cuda-toolkit[nvcc] from PyPI puts itself."""
+    """Folders such as nvidia/cu13, into which PyPI's cuda-toolkit[nvcc] is installed."""
     spec = importlib.util.find_spec("nvidia")
     places = list(spec.submodule_search_locations) if spec else []
     return [
@@ -35,10 +35,10 @@ def _pypi_toolkits():
 
 
 def find_cuda_home():
-    """Root of a toolkit (bin/nvcc, include/), or None. CUDA_HOME, CUDA_PATH, PATH, PyPI, /usr/local/cuda."""
+    """Root of a toolkit (bin/nvcc, include/), or None. Looks in CUDA_HOME, CUDA_PATH, PATH, PyPI, /usr/local/cuda."""
     named = os.environ.get("CUDA_HOME") or os.environ.get("CUDA_PATH")
     if named:
-        candidates = [named]  # what the user names is not silently replaced
+        candidates = [named]  # no other toolkit silently replaces the one that the user names
     else:
         on_path = shutil.which("nvcc")
         candidates = [_toolkit_of(on_path) if on_path else None, *_pypi_toolkits(), "/usr/local/cuda"]
@@ -66,7 +66,7 @@ def why_no_cuda(torch, cuda_home):
 
 
 def arch_flags(cuda_home):
-    """-gencode flags; none where TORCH_CUDA_ARCH_LIST is set, which BuildExtension then obeys."""
+    """-gencode flags. None if TORCH_CUDA_ARCH_LIST is set, because BuildExtension then makes them."""
     if os.environ.get("TORCH_CUDA_ARCH_LIST"):
         return []
     known = set(_nvcc(cuda_home, "--list-gpu-code").split())
@@ -85,9 +85,9 @@ def nvcc_flags(cuda_home, debug=False):
 
 
 def cudart_link_args(cuda_home):
-    """Linker arguments for the CUDA runtime; the PyPI toolkit has it only under its versioned name.
+    """Linker arguments for the CUDA runtime. The PyPI toolkit has it only under its versioned name.
 
-    At run time torch has loaded that very library, so the rpath is only for a torch that hides its own.
+    At run time torch has already loaded the same library. The rpath is needed only if torch hides its library.
     """
     for folder in (
         "lib64",

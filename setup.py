@@ -1,12 +1,17 @@
-"""Builds halfgnn/_C.so: operators, CPU kernels and, where a CUDA toolkit is found, CUDA kernels. In a checkout also the
+"""Builds halfgnn/_C.so: operators, CPU kernels and, if a CUDA toolkit is found, CUDA kernels. In a checkout also the
 benchmarks' yardsticks (benchmarks/yardsticks/_yardsticks.so), which are not shipped.
 
-The library has no Python symbols (torch.ops.load_library loads it), so one build serves every Python, and one wheel. It fits
-only the torch that it was built for: halfgnn/_C.json beside it says which (halfgnn/_library.py compares), and so does the
-wheel's Requires-Dist. Environment:
-HALFGNN_CUDA=0 builds the CPU half alone, HALFGNN_CUDA=1 fails where the CUDA half cannot be built; TORCH_CUDA_ARCH_LIST and
-MAX_JOBS as for any PyTorch extension; DEBUG=1 makes warnings errors; HALFGNN_SANITIZE=1 is for `make fuzz`: the CPU half under
-AddressSanitizer and UBSan, to be loaded with their libraries preloaded.
+The library has no Python symbols (torch.ops.load_library loads it), so one build and one wheel serve every Python. It
+fits only the torch for which it was built. halfgnn/_C.json beside it records this torch (halfgnn/_library.py compares
+it with the installed one), and so does the wheel's Requires-Dist.
+
+Environment variables:
+
+* HALFGNN_CUDA=0 builds only the CPU half. HALFGNN_CUDA=1 fails if the CUDA half cannot be built.
+* TORCH_CUDA_ARCH_LIST and MAX_JOBS: as for any PyTorch extension.
+* DEBUG=1 makes warnings errors.
+* HALFGNN_SANITIZE=1, for `make fuzz`, builds the CPU half with AddressSanitizer and UBSan. Their libraries must be
+  preloaded.
 """
 
 import json
@@ -31,13 +36,13 @@ OLDEST_TORCH = (2, 4)
 WITHOUT_TORCH = {"sdist", "egg_info"}
 SHIPPING = {"bdist_wheel", "develop", "editable_wheel", "install"}
 WITH_TORCH = {"bdist_wheel", "build", "build_ext", "develop", "dist_info", "editable_wheel", "install"}
-NO_TORCH = """halfgnn is compiled against the torch that is installed, but this build sees no torch.
-pip builds in an environment of its own unless told otherwise: install torch if you have not, and then type
+NO_TORCH = """halfgnn is compiled against the installed torch, but this build sees no torch.
+By default pip builds in a separate environment without it. Install torch if you have not, and then type
 
     pip install setuptools wheel ninja && pip install --no-build-isolation ."""
 DEBUG = os.environ.get("DEBUG") == "1"
 SANITIZE = os.environ.get("HALFGNN_SANITIZE") == "1"
-# AddressSanitizer sees at the access what is left out of UndefinedBehaviorSanitizer, and vptr needs PyTorch's type information.
+# AddressSanitizer checks accesses, so UndefinedBehaviorSanitizer need not. vptr would need PyTorch's type information.
 SANITIZERS = [
     "-fsanitize=address,undefined",
     "-fno-sanitize=vptr,null,object-size,pointer-overflow,nonnull-attribute,returns-nonnull-attribute",
@@ -46,7 +51,7 @@ SANITIZERS = [
 
 
 def import_torch():
-    """The torch to build for, or None if only sources are packed, which go with any."""
+    """The torch to build for. None if only sources are packed, which fit any torch."""
     if sys.version_info < OLDEST_PYTHON:
         raise SystemExit(
             f"halfgnn needs Python {written(OLDEST_PYTHON)} or later; this is {written(sys.version_info[:2])}"
@@ -72,7 +77,7 @@ def written(version):
 
 
 def cuda_home():
-    """Root of the toolkit to build the CUDA half with, or None for the CPU half alone."""
+    """Root of the toolkit for the CUDA half. None to build only the CPU half."""
     wish = os.environ.get("HALFGNN_CUDA")
     if wish == "0" or SANITIZE:
         return None
@@ -82,14 +87,15 @@ def cuda_home():
         return home
     if wish == "1":
         raise RuntimeError(f"HALFGNN_CUDA=1, but the CUDA half cannot be built: {reason}")
-    print(f"halfgnn: building the CPU half alone: {reason}")
+    print(f"halfgnn: building only the CPU half: {reason}")
     return None
 
 
 def together(name, files):
-    """One source that includes these, for each torch: ninja does not see that headers of PyTorch have changed.
+    """Writes a file that includes `files`, and returns its path. Reading PyTorch's headers takes most of the
+    compilation time, and one file reads them once. The file also says which dispatch keys have kernels.
 
-    It also says which dispatch keys there are kernels for.
+    Each torch has its own file, because ninja does not see that headers of PyTorch have changed.
     """
     keys = "#define HALFGNN_CPU_KEY CPU\n" + ("#define HALFGNN_CUDA_KEY CUDA\n" if CUDA_HOME else "")
     path = os.path.join("build", "fuzz" if SANITIZE else "", f"torch-{torch.__version__}", f"{name}.cpp")
@@ -103,14 +109,15 @@ def relative(files):
 
 
 def prefix_maps():
-    """No paths of this machine in what errors show."""
+    """Flags that keep paths of this machine out of error messages."""
     folder = os.path.dirname(torch.__file__)
     of_torch = sorted({folder, os.path.realpath(folder)})  # gcc follows links to system headers
     return [f"-ffile-prefix-map={ROOT}/=", *(f"-ffile-prefix-map={path}=torch" for path in of_torch)]
 
 
 def cxx_flags():
-    # BuildExtension adds the C++ standard that this torch asks for. System headers: their warnings are not ours.
+    # BuildExtension adds the C++ standard of this torch. PyTorch's headers are system headers, so their warnings are
+    # not shown.
     flags = ["-O3", "-g0", "-fopenmp", "-fvisibility=hidden", "-Wall", "-Wextra", "-Wno-psabi"]
     flags += [f"-isystem{path}" for path in include_paths()] + (["-Werror"] if DEBUG else [])
     flags += prefix_maps()
@@ -122,7 +129,7 @@ def cxx_flags():
 
 
 def extension(name, sources) -> Extension:
-    # No torch_python, and no OpenMP of our own: symbols resolve to the runtime that torch brings, so threads are shared.
+    # No torch_python, and no OpenMP runtime: symbols resolve to the runtime of torch, so threads are shared.
     libraries = ["c10", "torch_cpu", "torch"]
     compile_args, link_args = {"cxx": cxx_flags()}, []
     if SANITIZE:
@@ -165,7 +172,7 @@ def yardsticks() -> list[Extension]:
 
 def build_command():
     class Build(BuildExtension):
-        """Names a library _C.so whatever the Python, and writes beside it what it was built for."""
+        """Names a library _C.so for every Python, and writes beside it for which torch it was built."""
 
         def get_ext_filename(self, fullname):
             return os.path.join(*fullname.split(".")) + ".so"
@@ -176,7 +183,7 @@ def build_command():
 
         def run(self):
             super().run()
-            for ext in self.extensions:  # in the checkout too, with --inplace
+            for ext in self.extensions:  # with --inplace also in the checkout
                 Path(self._facts(self.get_ext_fullpath(ext.name))).write_text(json.dumps(built_for(), indent=1) + "\n")
 
         def build_extension(self, ext):
@@ -213,7 +220,7 @@ if torch is None:
     setup(install_requires=[f"torch>={written(OLDEST_TORCH)}"])
 else:
     CUDA_HOME = cuda_home()
-    if CUDA_HOME:  # before cpp_extension is imported: it looks once, and cannot see through wrappers
+    if CUDA_HOME:  # before the import of cpp_extension, which looks once and cannot see through wrappers
         os.environ["CUDA_HOME"] = CUDA_HOME
     from torch.utils.cpp_extension import BuildExtension, include_paths, library_paths
 

@@ -1,4 +1,4 @@
-"""The fused attentions, beside the same from halfgnn's separate operators, and beside what others have."""
+"""The fused attentions, the same attentions made of halfgnn's separate operators, and those of competitors."""
 
 from __future__ import annotations
 
@@ -24,11 +24,11 @@ FUSED, UNFUSED = "halfgnn", "halfgnn unfused"
 @dataclass(frozen=True)
 class Kind:
     name: str
-    shapes: tuple[str, ...]  # of the operands: u, v: features of heads; a: logits; p: a parameter of heads
-    targets: tuple[str, ...]  # whose rows they have
+    shapes: tuple[str, ...]  # of the operands: "hd" (heads, dim), "h" (heads,)
+    targets: tuple[str, ...]  # of the operands: "u" a row per source, "v" a row per destination, "" no rows
     fused: Callable[..., Tensor]
     formula: Callable[..., Tensor]
-    gathered: int = 1  # rows of features an edge
+    gathered: int = 1  # rows of features per edge
 
 
 KINDS = (
@@ -48,7 +48,7 @@ def _tensors(kind: Kind, graph: BenchGraph, heads: int, dim: int, dtype: torch.d
     for i, (shape, target) in enumerate(zip(kind.shapes, kind.targets)):
         rows = (graph.num_nodes,) if target else ()
         made.append(normal((*rows, heads, *((dim,) if shape == "hd" else ())), dtype, 1 + i, graph.device))
-    if kind.name == "gat_attention":  # whose logits of sources are products of what is summed, as in a model
+    if kind.name == "gat_attention":  # as in a model, logits of sources are products of the features that are summed
         attn = normal((heads, dim), torch.float32, 9, graph.device) * dim**-0.5
         made[1] = torch.einsum("nhd,hd->nh", made[0], attn.to(dtype))
     return tuple(made)
@@ -58,7 +58,7 @@ def _function(kind: Kind, name: str, problem: Problem) -> Callable[..., Tensor]:
     graph = problem.graph
     if name == FUSED:
         return functools.partial(kind.fused, graph.halfgnn)
-    needed = MESSAGES[kind.name] + (0 if problem.is_forward else 2)  # and their gradients
+    needed = MESSAGES[kind.name] + (0 if problem.is_forward else 2)  # with their gradients
     check_messages(needed * problem.message_bytes, graph.device)
     return functools.partial(COMPOSED[kind.name], operators_of(ops, graph.halfgnn))
 
@@ -98,7 +98,7 @@ def _check_gradients(kind: Kind, config: Config, heads: int, dim: int, order: st
 
     for dtype in config.torch_dtypes():
         inputs = _tensors(kind, graph, heads, dim, dtype)
-        # Gradients of logits are differences of sums, in fp32 of some tens of terms each.
+        # Gradients of logits are differences of fp32 sums with some tens of terms each.
         units = 16 if dtype == torch.float32 else 1
         what = f"{kind.name} with gradients, {dtype}"
         verify.check_like_formula(run(kind.fused), run(kind.formula), inputs, what, units)
@@ -123,4 +123,4 @@ def cases(config: Config) -> Iterator[Case]:
 
                         contestants = list(_contestants(kind, config, graph, heads, dim, direction))
                         case = Case("attention", kind.name, direction, graph, heads, dim, contestants, before)
-                        yield gather.beside(case, by_src=direction != "forward", rows_an_edge=kind.gathered)
+                        yield gather.beside(case, by_src=direction != "forward", rows_per_edge=kind.gathered)

@@ -1,4 +1,4 @@
-"""What a benchmark is made of: the configuration, cases, and the contestants of a case."""
+"""The parts of a benchmark: the configuration, cases, and the contestants of a case."""
 
 from __future__ import annotations
 
@@ -41,8 +41,8 @@ class Config:
     baselines: tuple[str, ...] = BY_DEFAULT["cpu"]
     layers: tuple[str, ...] = LAYERS[:2]
     models: tuple[str, ...] = MODELS
-    hidden: int = 256  # units of a model's hidden layers, a head
-    eager: bool = False  # nothing made by torch.compile
+    hidden: int = 256  # units of a model's hidden layers, per head
+    eager: bool = False  # leaves out contestants made by torch.compile
     idtype: torch.dtype = torch.int64
     threads: int = 2
     seed: int = 0
@@ -57,11 +57,11 @@ class Config:
                 yield self.graph(name, order)
 
     def main_order(self, graph: BenchGraph) -> bool:
-        """Whether what need not be measured for every order of edge data is measured on this graph."""
+        """Whether this graph has the first order of edge data. Some cases are measured for that order only."""
         return graph.order == self.orders[0]
 
     def heads_on(self, graph: BenchGraph) -> tuple[int, ...]:
-        """All numbers of heads on the main order, one on the others."""
+        """All numbers of heads for the main order of edge data, the first of them for the others."""
         return self.heads if self.main_order(graph) else self.heads[:1]
 
     @property
@@ -74,7 +74,7 @@ class Config:
         return 128 if 128 in self.dims else self.dims[0]
 
     def torch_dtypes(self, feat: int | None = None) -> list[torch.dtype]:
-        """Of a case of `feat` features: on a GPU, where there are many cases, all dtypes for main_dim alone."""
+        """The dtypes of a case of `feat` features. On a GPU, which has many cases, only main_dim has all dtypes."""
         names = self.dtypes if feat in (None, self.main_dim) or not self.on_gpu else self.dtypes[:1]
         return [DTYPES[name] for name in names]
 
@@ -88,10 +88,10 @@ def _graph(name: str, order: str, idtype: torch.dtype, seed: int, device: str) -
 class Contestant:
     """One implementation in one dtype.
 
-    make: does all preparation that is not timed and returns the work; may raise Unavailable.
-    check: of the work's result, the relative error against float64; None: not checked here.
-    trusted: halfgnn. An error of it beyond rounding stops the benchmark, an exception too;
-        whatever others raise excludes them and is noted.
+    make: does the preparation, which is not timed, and returns the work; may raise Unavailable.
+    check: returns the relative error of the work's result against float64; None: not checked here.
+    trusted: halfgnn. If its error is larger than rounding, or if it raises an exception, the benchmark stops. Another
+        contestant that raises an exception is left out, and the reason is noted.
     """
 
     name: str
@@ -99,10 +99,10 @@ class Contestant:
     make: Callable[[], Callable[[], Any]]
     check: Callable[[Any], float] | None = None
     context: Callable[[], contextlib.AbstractContextManager] = contextlib.nullcontext
-    bytes_moved: int = 0  # at least, for GB/s; 0: not stated
+    bytes_moved: int = 0  # the least number of bytes that the work moves, for GB/s; 0: unknown
     note: str = ""
-    input_bytes: int = 0  # of training: graph, data and parameters, which count with the peak
-    losses: list[Tensor] = field(default_factory=list)  # of training steps, one a call
+    input_bytes: int = 0  # of training: graph, data and parameters, which are added to the peak
+    losses: list[Tensor] = field(default_factory=list)  # of training steps, one per call
 
     @property
     def trusted(self) -> bool:
@@ -120,7 +120,7 @@ class Case:
     heads: int
     dim: int
     contestants: list[Contestant]
-    before: Callable[[], None] | None = None  # checks that need no result of a contestant
+    before: Callable[[], None] | None = None  # runs first: checks that need no result of a contestant
 
     @property
     def title(self) -> str:
@@ -129,14 +129,14 @@ class Case:
 
 @functools.lru_cache(maxsize=8)
 def normal(shape: tuple[int, ...], dtype: torch.dtype, seed: int, device: str = "cpu") -> Tensor:
-    """Standard normal numbers, the same for every dtype but for rounding. Shared: not to be written to."""
+    """Standard normal numbers, the same for every dtype except for rounding. Shared: do not write to them."""
     generator = torch.Generator(device).manual_seed(seed)
     return torch.randn(shape, generator=generator, device=device).to(dtype)
 
 
 @functools.lru_cache(maxsize=4)
 def uniform(shape: tuple[int, ...], dtype: torch.dtype, seed: int, device: str = "cpu") -> Tensor:
-    """Numbers from [0, 1), the same for every dtype but for rounding. Shared: not to be written to."""
+    """Numbers from [0, 1), the same for every dtype except for rounding. Shared: do not write to them."""
     generator = torch.Generator(device).manual_seed(seed)
     return torch.rand(shape, generator=generator, device=device).to(dtype)
 
@@ -144,7 +144,7 @@ def uniform(shape: tuple[int, ...], dtype: torch.dtype, seed: int, device: str =
 def with_backward(
     function: Callable[..., Tensor], inputs: tuple[Tensor, ...], seed: int
 ) -> Callable[[], tuple[Tensor, ...]]:
-    """Work: function(*inputs) and its gradients for all inputs, from a fixed gradient of the result."""
+    """Work: function(*inputs) and the gradients of all inputs, from a fixed gradient of the result."""
     leaves = tuple(x.clone().requires_grad_() for x in inputs)
     upstream: list[Tensor] = []
 
@@ -158,7 +158,7 @@ def with_backward(
 
 
 def backward_of(function: Callable[..., Tensor], inputs: tuple[Tensor, ...], seed: int) -> Callable[[], Any]:
-    """Work: the gradients alone, of one forward pass that was done before."""
+    """Work: only the gradients. The forward pass is done once, before."""
     leaves = tuple(x.clone().requires_grad_() for x in inputs)
     out = function(*leaves)
     upstream = normal(tuple(out.shape), out.dtype, seed, out.device.type)
@@ -168,7 +168,7 @@ def backward_of(function: Callable[..., Tensor], inputs: tuple[Tensor, ...], see
 def directed(
     direction: str, function: Callable[..., Tensor], inputs: tuple[Tensor, ...], seed: int
 ) -> Callable[[], Any]:
-    """The work of a direction."""
+    """The work of one direction."""
     if direction == "forward":
         return lambda: function(*inputs)
     return (backward_of if direction == "backward" else with_backward)(function, inputs, seed)

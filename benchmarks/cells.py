@@ -12,8 +12,8 @@ from .rows import Row
 
 SYNTHETIC = " (synthetic)"
 WRONG_LEGEND = (
-    "*: its result is off by more than a tenth of the largest value, and not in the means; in rows older than commit 84d82ae that "
-    "was looked at in a forward alone."
+    "*: a result that is off by more than a tenth of the largest value, which the means leave out. In rows older than "
+    "commit 84d82ae only forward results were checked for that."
 )
 
 
@@ -34,7 +34,7 @@ def markdown(header: Sequence[str], lines: Sequence[Sequence[str]], words: int) 
 
 
 def find_row(entries: dict[Entry, Row], names: Sequence[str], dtype: str) -> Row | None:
-    """Of the first of these contestants that was timed."""
+    """The row of the first of these contestants that was timed."""
     rows = (entries.get((name, dtype)) for name in names)
     return next((row for row in rows if row is not None and row.ms is not None), None)
 
@@ -45,13 +45,13 @@ def find(entries: dict[Entry, Row], names: Sequence[str], dtype: str) -> float |
 
 
 def time(entries: dict[Entry, Row], names: Sequence[str], dtype: str) -> str:
-    """Milliseconds; with an asterisk those of a wrong result."""
+    """Milliseconds, with an asterisk if the result is wrong."""
     row = find_row(entries, names, dtype)
     return number(None if row is None else row.ms) + ("*" if row is not None and row.is_wrong else "")
 
 
 def factor(entries: dict[Entry, Row], ours: Sequence[str], theirs: Sequence[str], dtype: str) -> float | None:
-    """How many times faster ours is, where both were timed and are right."""
+    """How many times faster ours is, if both were timed and are right."""
     rows = [find_row(entries, names, dtype) for names in (ours, theirs)]
     if any(row is None or row.is_wrong for row in rows):
         return None
@@ -68,7 +68,7 @@ def faster(ours: float | None, theirs: float | None) -> str:
 
 
 def geometric_mean(factors: Iterable[float | None]) -> str:
-    """Of those that are not None."""
+    """The mean of the factors that are not None."""
     logarithms = [math.log(x) for x in factors if x is not None]
     return f"{number(math.exp(sum(logarithms) / len(logarithms)))} x" if logarithms else "-"
 
@@ -99,7 +99,7 @@ class MarksBeside:
                 self._by_case[finding.row.case].append(finding)
 
     def cell(self, case: tuple, contestants: Sequence[str]) -> str:
-        """Of a case those on these contestants: "0.15 of 1", in bold where lost; fp16 marks are named."""
+        """The marks of a case on these contestants, for example "bf16 0.15 of 1"; lost marks in bold."""
         texts = []
         for finding in self._by_case.get(case, ()):
             contestant, dtype = finding.mark.ours

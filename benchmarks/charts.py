@@ -1,4 +1,4 @@
-"""How the pictures look: colours of contestants, and figures of bars."""
+"""The look of the pictures: colours of contestants, and figures with bars."""
 
 from __future__ import annotations
 
@@ -15,8 +15,8 @@ STYLE = {
     "font.size": 9, "axes.titlesize": 10, "axes.spines.top": False, "axes.spines.right": False, "axes.axisbelow": True,
     "figure.dpi": 120, "svg.hashsalt": "halfgnn", "hatch.linewidth": 0.8, "legend.frameon": False, "legend.fontsize": 8,
 }  # fmt: skip
-# Colours of Okabe and Ito and of Tol's muted set, which colour-blind readers tell apart; the first that a contestant's name
-# begins with. What takes part in the same cases has different ones.
+# Colours of Okabe and Ito and of Tol's muted set, which colour-blind readers can tell apart. A contestant has the
+# colour of the first key that its name begins with. Contestants of the same cases have different colours.
 COLOURS = {
     "halfgnn fused": "#56B4E9", "halfgnn unfused": "#7F7F7F", "halfgnn drop-in": "#332288", "halfgnn update_all": "#332288",
     "halfgnn, CUDA graph": "#882255", "halfgnn, ": "#000000", "halfgnn torch.ops": "#F0C000", "halfgnn.ops, DGLGraph": "#009E73",
@@ -24,9 +24,9 @@ COLOURS = {
     "index_add": "#E69F00", "pyg conv": "#882255", "pyg": "#CC79A7", "cudnn": "#44AA99", "turbo": "#999933",
 }  # fmt: skip
 OTHER = "#b0b0b0"
-HATCH = "////"  # of fp16
+HATCH = "////"  # of bars in fp16
 PANELS = (("bf16", "fp16"), ("fp32",))
-Group = tuple[str, dict[Entry, float]]  # of bars: its name, and values by contestant and dtype
+Group = tuple[str, dict[Entry, float]]  # a group of bars: its name, and values by contestant and dtype
 
 
 def colour(contestant: str) -> str:
@@ -34,7 +34,7 @@ def colour(contestant: str) -> str:
 
 
 def legend(figure: Figure, kinds: Iterable[Entry]) -> None:
-    """Contestants of one colour stand together."""
+    """Contestants of one colour share an entry."""
     alike: dict[str, list[str]] = {}
     for name in dict.fromkeys(name for name, _ in sorted(kinds, key=ours_first)):
         alike.setdefault(colour(name), []).append(name)
@@ -47,7 +47,8 @@ def ours_first(kind: Entry) -> tuple:
 
 
 def _bars(axes, groups: Sequence[Group], tops: Sequence[float], places: Sequence[int], least: float) -> None:
-    """Horizontal bars from `least` on a logarithmic axis, each with its value; a group has so many places from its top."""
+    """Horizontal bars that start at `least` on a logarithmic axis, each with its value. tops, places: the first place
+    of each group, and its number of places."""
     for top, count, (_, values) in zip(tops, places, groups):
         for place, ((name, dtype), value) in enumerate(values.items()):
             y, right = top + place + (count - len(values)) / 2, value >= least
@@ -68,7 +69,7 @@ def _bars(axes, groups: Sequence[Group], tops: Sequence[float], places: Sequence
 
 
 def bar_figure(groups: Sequence[Group], least: float, unit: str, title: str, of_fp16: str = "") -> Figure:
-    """A panel for each precision that was measured; of_fp16 is said where there is fp16."""
+    """One panel per precision that was measured. of_fp16 is added to the label of a panel with fp16."""
     panels = {}
     for dtypes in PANELS:
         panel = [(group, {kind: x for kind, x in values.items() if kind[1] in dtypes}) for group, values in groups]

@@ -21,11 +21,11 @@ FAMILIES = {
     "spmm": "copy_u and u_mul_e sums and maxima",
     "sddmm": "u_dot_v and u_add_v",
     "softmax": "edge_softmax",
-    "edges": "copy_e_sum, e_sub_v and e_div_v, a number an edge and head",
-    "attention": "gat_attention, gatv2_attention and dot_attention, fused and not",
+    "edges": "copy_e_sum, e_sub_v and e_div_v, one number per edge and head",
+    "attention": "gat_attention, gatv2_attention and dot_attention, fused and unfused",
     "layer": "a step of dgl.nn modules, as they are, under the drop-in, and fused",
     "train": "training steps of GAT, GCN and SAGE: time, memory, losses",
-    "overhead": "microseconds of a call and of a training step, from 30 nodes to 4 M edges",
+    "overhead": "microseconds per call and per training step, from 30 nodes to 4 M edges",
     "limits": "copy_u_sum beside other gathers and copies",
 }
 GROUPS = {
@@ -37,7 +37,7 @@ IDTYPES = {"int32": torch.int32, "int64": torch.int64}
 
 @dataclasses.dataclass(frozen=True)
 class _Defaults:
-    """What is measured where the command line says nothing."""
+    """What is measured if the command line does not say it."""
 
     dtypes: tuple[str, ...]
     graphs: tuple[str, ...]
@@ -51,7 +51,7 @@ class _Defaults:
     effort: Effort
 
 
-# Of families that are not about one operator at one size.
+# Other defaults, of families that are not about one operator at one size.
 FAMILY_DEFAULTS: dict[str, dict[str, dict]] = {
     "attention": {"cpu": dict(heads=(4, 8))},
     "train": {
@@ -73,33 +73,33 @@ DEFAULTS = {
 
 def _add_options(parser: argparse.ArgumentParser) -> None:
     add = parser.add_argument
-    add("--quick", action="store_true", help="tiny graph, hardly any repetition: a smoke test")
+    add("--quick", action="store_true", help="a smoke test: a tiny graph, almost no repetition")
     add("--device", choices=tuple(DEFAULTS), default="cpu")
     add(
         "--dtype",
         nargs="+",
         choices=tuple(DTYPES),
         dest="dtypes",
-        help="on a GPU all but the first for one --dims only",
+        help="on a GPU the first for all --dims, the others for one of --dims",
     )
     add("--graphs", nargs="+", choices=graphs.NAMES, metavar="NAME", help=", ".join(graphs.NAMES))
     add("--orders", nargs="+", choices=graphs.ORDERS, help="order of edge data")
-    add("--dims", nargs="+", type=int, metavar="F", help="features, all heads")
+    add("--dims", nargs="+", type=int, metavar="F", help="features of all heads together")
     add("--heads", nargs="+", type=int, metavar="H")
     add("--directions", nargs="+", choices=DIRECTIONS)
     add("--layers", nargs="+", choices=LAYERS, default=list(LAYERS), help="of the subcommand layer")
     add("--models", nargs="+", choices=MODELS, default=list(MODELS), help="of the subcommand train")
-    add("--hidden", type=int, default=256, help="units of a hidden layer, a head, of the subcommand train")
+    add("--hidden", type=int, default=256, help="units of a hidden layer per head, of the subcommand train")
     add("--baselines", nargs="*", choices=baselines.NAMES)
-    add("--eager", action="store_true", help="overhead: nothing made by torch.compile, which takes tens of seconds")
-    add("--idtype", choices=tuple(IDTYPES), help="of node ids: int64, as DGL's, or on a GPU int32")
-    add("--threads", type=int, help="of the CPU: 2, or with a GPU all")
+    add("--eager", action="store_true", help="overhead: leave out torch.compile, which takes tens of seconds")
+    add("--idtype", choices=tuple(IDTYPES), help="dtype of node ids (int64, as DGL's; with a GPU int32)")
+    add("--threads", type=int, help="threads of the CPU (2; with a GPU all)")
     add(
         "--budget",
         type=float,
-        help="seconds for a contestant of a case (0.4, GPU: 0.12; train: 20, GPU: 1); calls much longer than that get one sample",
+        help="seconds per contestant of a case (0.4, GPU: 0.12; train: 20, GPU: 1); a much longer call gets one sample",
     )
-    add("--seed", type=int, default=0, help="of the graphs")
+    add("--seed", type=int, default=0, help="seed of the graphs")
     add("--out", type=Path, metavar="FOLDER", help="append the rows to FOLDER/<device>.csv")
 
 
@@ -110,7 +110,7 @@ def _parser() -> argparse.ArgumentParser:
         _add_options(commands.add_parser(name, help=what))
     for name, families in GROUPS.items():
         _add_options(commands.add_parser(name, help=f"{', '.join(families)}"))
-    gpu.add_options(commands.add_parser("gpu", help="what is measured on a GPU, a process for each graph, in minutes"))
+    gpu.add_options(commands.add_parser("gpu", help="all measurements on a GPU, in minutes, one process per graph"))
     facts.add_options(commands.add_parser("graphs", help="sizes, degrees and reuse of graphs"))
     for name, what in (
         ("plot", "pictures of committed rows, PNG and SVG"),
@@ -125,9 +125,9 @@ def _parser() -> argparse.ArgumentParser:
             shown.add_argument("--check", type=Path, metavar="FILE",
                                help="exit status 1 unless FILE has the tables of --results")  # fmt: skip
             shown.add_argument("--into", type=Path, metavar="FILE",
-                               help="put the tables of --results between FILE's markers")  # fmt: skip
+                               help="write the tables of --results between FILE's markers")  # fmt: skip
             shown.add_argument(
-                "--results", type=Path, default=rows.RESULTS, metavar="FOLDER", help="of cpu.csv, cuda.csv"
+                "--results", type=Path, default=rows.RESULTS, metavar="FOLDER", help="folder of cpu.csv and cuda.csv"
             )
     return parser
 
@@ -169,11 +169,11 @@ def _config(options: argparse.Namespace, family: str = "") -> Config:
 
 
 def _run(configs: dict[str, Config], argv: Sequence[str], out: Path | None) -> None:
-    """configs: of every family that is to be run; they share device and threads."""
+    """configs: one per family to be run; they have the same device and threads."""
     config = next(iter(configs.values()))
     if config.threads > (os.cpu_count() or 1):
         print(f"warning: {config.threads} threads on {os.cpu_count()} cores", file=sys.stderr)
-    if out is not None:  # what cannot be written to is told now
+    if out is not None:  # so that an error is reported before anything is measured
         try:
             out.mkdir(parents=True, exist_ok=True)
         except OSError as error:
@@ -184,7 +184,7 @@ def _run(configs: dict[str, Config], argv: Sequence[str], out: Path | None) -> N
     print(
         f"# {source['command']}\n# {machine}, torch {source['torch']}, dgl {source['dgl']}, commit {source['commit']}"
     )
-    # All at once: a later import would mix in what was edited since.
+    # Import all modules now: a later import could load code that was edited since.
     modules = {family: importlib.import_module(f"benchmarks.{family}") for family in configs}
     for family, module in modules.items():
         config = configs[family]

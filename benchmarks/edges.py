@@ -1,4 +1,4 @@
-"""A number an edge and head: copy_e_sum, e_sub_v and e_div_v, the parts of which a softmax can be made."""
+"""One number per edge and head: copy_e_sum, e_sub_v and e_div_v, from which a softmax can be made."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ def _tensors(name: str, graph: BenchGraph, heads: int, dtype: torch.dtype) -> tu
 
 
 def _truth(name: str, part: verify.Sample, tensors: tuple[Tensor, ...]) -> tuple[Tensor, Tensor]:
-    """In float64, of the sample: the result, and the sum of the magnitudes of its terms."""
+    """For the sample, in float64: the result, and the sum of the magnitudes of its terms."""
     x = verify.take(tensors[0], part.edges).double()
     if name == "copy_e_sum":
         return tuple(reference.gspmm(part.graph, "copy_rhs", "sum", None, t) for t in (x, x.abs()))

@@ -1,14 +1,17 @@
-"""What tells how a kernel will fare on a graph: sizes, degrees, and how often the rows that it gathers are gathered again.
+"""Properties of a graph that decide how fast a kernel is on it: sizes, degrees, and how often gathered rows are
+gathered again.
 
     python -m benchmarks graphs arxiv-size cora                                # prints them
     python -m benchmarks graphs arxiv-size --out benchmarks/results            # and keeps them in graphs.csv
-    python -m benchmarks table --into docs/benchmarks.md                       # the table of what is kept, among others
+    python -m benchmarks table --into docs/benchmarks.md                       # writes the table of kept facts
 
-Reuse is of a gather that takes the rows of the in-adjacency one after another, as one core does: the share of gathers that find
-their source among the last so many distinct ones, which is what an LRU cache of so many rows holds. It is estimated by the
-working-set model (Denning and Schwartz, 1972): from the numbers of gathers between two of the same source follows how many
-distinct sources a window of w gathers has on average, s(w); a cache of C rows holds what was gathered at most w ago where
-s(w) = C. That is exact where the mixture of sources is the same all along, which it is where ids are dealt at random.
+Reuse is measured on a gather that takes the rows of the in-adjacency one after another, as one core does. It is the
+share of gathers that find their source among the last C distinct sources, which are what an LRU cache of C rows holds.
+
+Reuse is estimated by the working-set model (Denning and Schwartz, 1972). The distances between gathers of the same
+source give s(w), the average number of distinct sources in a window of w gathers. A cache of C rows holds the sources
+that were gathered at most w gathers ago, where s(w) = C. The estimate is exact if the mixture of sources is the same
+along the whole sequence. That holds if ids are random.
 """
 
 from __future__ import annotations
@@ -30,9 +33,9 @@ from .cells import markdown, number
 from .graphs import BenchGraph
 
 KEPT = "graphs.csv"
-# Rows of 128 features in fp16, 256 bytes, that 1 MiB holds, about a core's own cache; and 50 MB, an H100's L2 cache.
+# Rows of 128 fp16 features (256 bytes) in 1 MiB, about a core's own cache, and in 50 MB, an H100's L2 cache.
 NEAR_ROWS, FAR_ROWS = 4_096, 195_312
-SAMPLE = 1 << 22  # gathers that reuse is estimated from
+SAMPLE = 1 << 22  # gathers from which reuse is estimated
 
 
 @dataclass(frozen=True)
@@ -42,7 +45,7 @@ class Facts:
     graph: str
     num_nodes: int
     num_edges: int
-    repeated: float  # edges that are there already
+    repeated: float  # edges that occurred before
     in_p0: int  # quantiles of the in-degrees
     in_p10: int
     in_p50: int
@@ -51,20 +54,20 @@ class Facts:
     in_max: int
     out_p50: int
     out_max: int
-    gathers: float  # of a source that has edges, on average
-    top_share: float  # of the 1 % of nodes with most out-edges
-    near_share: float  # that find their source among the last NEAR_ROWS distinct ones
-    far_share: float  # among the last FAR_ROWS
+    gathers: float  # per source that has edges, on average
+    top_share: float  # gathers from the 1 % of nodes with most out-edges
+    near_share: float  # gathers that find their source among the last NEAR_ROWS distinct ones
+    far_share: float  # gathers that find their source among the last FAR_ROWS distinct ones
 
 
 def _gaps(graph: BenchGraph) -> tuple[Tensor, int]:
-    """Of a sample of gathers, in the order of the in-adjacency: how many gathers ago that source was gathered, ascending, of
-    those that are not its first; and the size of the sample."""
+    """Takes a sample of gathers in the order of the in-adjacency. For each that is not the first of its source: how
+    many gathers ago that source was gathered, ascending. Also the size of the sample."""
     indptr, indices, _ = Graph.from_edges(graph.src, graph.dst, num_src=graph.num_nodes, num_dst=graph.num_nodes).csc()
     starts, _, position = Graph.from_csc(indptr, indices, num_src=graph.num_nodes, check=False).csr()
     taken = torch.arange(0, position.numel(), -(-position.numel() // SAMPLE), device=position.device)
     source = torch.searchsorted(starts, taken.to(starts.dtype), right=True) - 1
-    again = taken[taken > starts[source]]  # by source, and of a source by position
+    again = taken[taken > starts[source]]  # sorted by source, then by position
     return (position[again] - position[again - 1]).sort().values, taken.numel()
 
 
@@ -77,12 +80,12 @@ def _reuse(gaps: Tensor, count: int, sizes: Iterable[int]) -> list[float]:
 
 def _repeated(graph: BenchGraph) -> float:
     keys = (graph.dst.long() * graph.num_nodes).add_(graph.src).cpu().numpy()
-    keys.sort()  # in place: of a hundred million edges the indices of torch.sort would take another gigabyte
+    keys.sort()  # in place: for a hundred million edges the indices of torch.sort would take another gigabyte
     return float((keys[1:] == keys[:-1]).sum()) / keys.size
 
 
 def of(graph: BenchGraph) -> Facts:
-    """Memory: about 30 bytes an edge."""
+    """The facts of a graph. Takes about 30 bytes of memory per edge."""
     last = graph.num_nodes - 1
     inward, outward = (torch.bincount(x, minlength=last + 1).sort().values for x in (graph.dst, graph.src))
     near, far = _reuse(*_gaps(graph), (NEAR_ROWS, FAR_ROWS))
@@ -99,13 +102,14 @@ def of(graph: BenchGraph) -> Facts:
 
 
 def describe(facts: Facts) -> str:
-    """In one line."""
+    """The facts in one line."""
     f = facts
     return (
-        f"{f.graph}: {f.num_nodes:,} nodes, {f.num_edges:,} edges, {f.repeated:.1%} repeated; in-degrees 0/10/50/90/99/100 %: "
-        f"{f.in_p0} {f.in_p10} {f.in_p50} {f.in_p90} {f.in_p99} {f.in_max}; out-degrees 50/100 %: {f.out_p50} {f.out_max}; "
-        f"a source is gathered {f.gathers:.1f} times, {f.top_share:.0%} of gathers are of the top 1 %, {f.near_share:.0%} "
-        f"of one of the last {NEAR_ROWS:,} rows, {f.far_share:.0%} of the last {FAR_ROWS:,}"
+        f"{f.graph}: {f.num_nodes:,} nodes, {f.num_edges:,} edges, {f.repeated:.1%} repeated; in-degrees "
+        f"0/10/50/90/99/100 %: {f.in_p0} {f.in_p10} {f.in_p50} {f.in_p90} {f.in_p99} {f.in_max}; out-degrees 50/100 %: "
+        f"{f.out_p50} {f.out_max}; a source is gathered {f.gathers:.1f} times, {f.top_share:.0%} of gathers are from "
+        f"the top 1 %, {f.near_share:.0%} from the last {NEAR_ROWS:,} rows, {f.far_share:.0%} from the last "
+        f"{FAR_ROWS:,}"
     )
 
 
@@ -118,7 +122,7 @@ def read(path: Path) -> list[Facts]:
 
 
 def keep(path: Path, found: Sequence[Facts]) -> None:
-    """Puts facts into a CSV file, in place of older ones of the same graphs; small graphs come first."""
+    """Writes facts to a CSV file and replaces older facts of the same graphs; small graphs come first."""
     kept = {facts.graph: facts for facts in (read(path) if path.exists() else [])}
     kept.update({facts.graph: facts for facts in found})
     path.parent.mkdir(parents=True, exist_ok=True)
@@ -132,7 +136,7 @@ def keep(path: Path, found: Sequence[Facts]) -> None:
 
 def render(found: Sequence[Facts]) -> str:
     """The markdown table."""
-    header = ["graph", "nodes", "edges", "repeated", "in-degrees 10 / 50 / 90 / 99 %", "max", "gathers a source",
+    header = ["graph", "nodes", "edges", "repeated", "in-degrees 10 / 50 / 90 / 99 %", "max", "gathers per source",
               "of the top 1 %", "within 1 MiB", "within 50 MB"]  # fmt: skip
     lines = [
         [f.graph, f"{f.num_nodes:,}", f"{f.num_edges:,}", f"{f.repeated:.1%}",
@@ -146,12 +150,14 @@ def render(found: Sequence[Facts]) -> str:
 def add_options(parser: argparse.ArgumentParser) -> None:
     add = parser.add_argument
     add("names", nargs="*", choices=[*graphs.NAMES, []], default=[], metavar="NAME", help=", ".join(graphs.NAMES))
-    add("--device", choices=("cpu", "cuda"), default="cpu", help="where they are drawn: other edges on a GPU")
+    add(
+        "--device", choices=("cpu", "cuda"), default="cpu", help="device that draws the graphs; a GPU draws other edges"
+    )
     add("--out", type=Path, metavar="FOLDER", help=f"keep the facts in FOLDER/{KEPT}")
 
 
 def run(options: argparse.Namespace) -> int:
-    """Without names: what is quickly drawn."""
+    """Prints the facts of the named graphs; without names, of all synthetic graphs of fewer than 10^7 edges."""
     for name in options.names or [name for name, recipe in graphs.RECIPES.items() if recipe.num_edges < 10**7]:
         found = of(graphs.named(name, "insertion", torch.int32, device=options.device))
         print(describe(found), flush=True)

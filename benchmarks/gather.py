@@ -1,7 +1,7 @@
 """The pure gather: a kernel that reads the feature rows of all edges, as an SpMM or a dot must, and does nothing else.
 
-It runs beside the operators as a contestant of their cases, on a GPU. Swept in tiles of columns that fit in the L2 cache a
-gather can be faster than in whole rows, so a few tiles are tried and the fastest is taken.
+On a GPU it is a contestant in the cases of the operators. A gather can be faster in tiles of columns that fit in the L2
+cache than in whole rows. So a few tiles are tried, and the fastest is used.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ def _operator() -> Callable[..., Tensor]:
 
 
 def _fastest_tile(indices: Tensor, feat: Tensor) -> int:
-    """Tries each tile on what there is."""
+    """Tries each tile on these indices and features."""
     operator, clock = _operator(), GpuClock(cold=False)
     row_bytes = feat.shape[1] * feat.element_size()
     seconds = {}
@@ -43,9 +43,9 @@ def _fastest_tile(indices: Tensor, feat: Tensor) -> int:
 def contestant(
     graph: BenchGraph, feat: int, dtype: torch.dtype, by_src: bool = False, rows: int | None = None
 ) -> Contestant:
-    """Gathers rows of `feat` elements for every edge: those of its source or, by_src, of its destination.
+    """Gathers a row of `feat` elements for every edge: that of its source or, with by_src, of its destination.
 
-    rows: so few of them, their ids taken modulo: what fits into a cache.
+    rows: gather only this many rows, with ids modulo `rows`, so that they fit into a cache.
     """
     row_bytes = feat * dtype.itemsize
     name = LIMIT if rows is None else RESIDENT
@@ -56,7 +56,7 @@ def contestant(
             raise Unavailable("the pure gather is a CUDA kernel")
         operator = _operator()
         if row_bytes % 16:
-            raise Unavailable(f"rows of {row_bytes} bytes are no whole number of vectors")
+            raise Unavailable(f"rows of {row_bytes} bytes are not a whole number of 16-byte vectors")
         indices = (graph.halfgnn.csr() if by_src else graph.halfgnn.csc()).indices
         x = normal((graph.num_nodes, feat), dtype, 1, graph.device)
         if rows is not None:
@@ -69,11 +69,12 @@ def contestant(
     return made
 
 
-def beside(case: Case, by_src: bool = False, rows_an_edge: int = 1) -> Case:
-    """The case with the pure gather in every dtype of its contestants, on a GPU; several rows an edge as one of their length."""
+def beside(case: Case, by_src: bool = False, rows_per_edge: int = 1) -> Case:
+    """On a GPU adds the pure gather to the case, in every dtype of its contestants. Several rows per edge are gathered
+    as one row of their total length."""
     if case.graph.device == "cuda":
         dtypes = dict.fromkeys(c.dtype for c in case.contestants)
         case.contestants += [
-            contestant(case.graph, rows_an_edge * case.heads * case.dim, dtype, by_src) for dtype in dtypes
+            contestant(case.graph, rows_per_edge * case.heads * case.dim, dtype, by_src) for dtype in dtypes
         ]
     return case

@@ -1,8 +1,8 @@
-"""What is measured on a GPU: ``python -m benchmarks gpu --out out/gpu``.
+"""All measurements on a GPU: ``python -m benchmarks gpu --out out/gpu``.
 
-A process for each graph and kind of work, so that one that fails takes nothing with it, and as many of them, in the order of
-their weight, as the time allows. Rows go to <out>/cuda.csv, what the processes print to <out>/bench.log, all tables to
-<out>/cuda.md; the short table and the marks come last.
+Each graph and kind of work has its own process, so that a failure does not end the others. The most important ones run
+first, and as many run as the time allows. Rows go to <out>/cuda.csv, the output of the processes to <out>/bench.log,
+and all tables to <out>/cuda.md. The short table and the marks are printed last.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ FAMILIES = ("spmm", "sddmm", "softmax", "attention", "edges", "train", "overhead
 
 @dataclass(frozen=True)
 class Step:
-    """A run of the benchmarks: subcommand, graph, and what else its command line says."""
+    """A run of the benchmarks: subcommand, graph, and the other options of its command line."""
 
     family: str
     graph: str
@@ -75,14 +75,14 @@ REHEARSAL = (
 
 def add_options(parser: argparse.ArgumentParser) -> None:
     add = parser.add_argument
-    add("--out", type=Path, required=True, metavar="FOLDER", help="of rows, log and tables")
+    add("--out", type=Path, required=True, metavar="FOLDER", help="folder for rows, log and tables")
     add("--quick", action="store_true", help="the operators at one width, on four graphs, and the guide's GAT")
-    add("--budget", type=float, default=560, help="seconds for all of it (560)")
+    add("--budget", type=float, default=560, help="seconds for the whole run (560)")
     add("--device", choices=("cuda", "cpu"), default="cuda", help="cpu: a rehearsal on tiny graphs")
 
 
 def _measure(step: Step, device: str, out: Path, seconds: float) -> str:
-    """Runs a step; how it ended."""
+    """Runs a step. Returns a line that says how it ended."""
     command = [sys.executable, "-m", "benchmarks", *step.argv(device, out)]
     start = time.monotonic()
     with open(out / "bench.log", "a") as log:
@@ -96,7 +96,7 @@ def _measure(step: Step, device: str, out: Path, seconds: float) -> str:
 
 
 def run(options: argparse.Namespace) -> int:
-    """The exit status: 0 if every step came to its end."""
+    """Runs all steps. Returns the exit status: 0 if every step was done."""
     if options.device == "cuda" and not torch.cuda.is_available():
         raise SystemExit(f"gpu-bench needs an NVIDIA GPU, and torch {torch.__version__} of {sys.executable} sees none")
     out = options.out.resolve()

@@ -1,14 +1,18 @@
-"""Graphs by name: seeded synthetic ones, whose labels say so, and data sets, whose labels are their plain names.
+"""Graphs by name: seeded synthetic graphs, whose labels say so, and data sets, whose labels are their plain names.
 
-Of the synthetic, those without communities draw the source and the destination of an edge independently, each from a power law
-over the nodes: node weights are rank ** -exponent, ranks dealt at random. With communities (degree-corrected, as in Karrer and
-Newman, 2011) the second end is drawn, by its weight too, from the community of the first with probability `mix`, else from all
-nodes. R-MAT (Chakrabarti, Zhan and Faloutsos, 2004): see Rmat. Symmetric graphs have every edge in both directions. Edges may
-repeat. Node ids are dealt at random, so that neighbours in the numbering have nothing in common: real data sets are often kinder
-to caches.
+Synthetic graphs are of three kinds:
 
-Order: ``insertion`` is the order in which edges were drawn, as an edge list from a file has it, so that edge data is scattered
-over the rows of the adjacency; ``sorted`` is the order of the in-adjacency (CSC).
+* Without communities, the source and the destination of an edge are drawn independently, each from a power law over the
+  nodes. The weight of a node is rank ** -exponent, and ranks are random.
+* With communities (degree-corrected, as in Karrer and Newman, 2011), the second end is also drawn by its weight: with
+  probability `mix` from the community of the first end, otherwise from all nodes.
+* R-MAT (Chakrabarti, Zhan and Faloutsos, 2004): see Rmat.
+
+Symmetric graphs have every edge in both directions. Edges may repeat. Node ids are random, so nodes with neighbouring
+ids have nothing in common. Real data sets are often better for caches.
+
+Order of edge data: ``insertion`` is the order in which edges were drawn, like that of an edge list from a file. Edge
+data is then scattered over the rows of the adjacency. ``sorted`` is the order of the in-adjacency (CSC).
 """
 
 from __future__ import annotations
@@ -25,31 +29,32 @@ from halfgnn import Graph
 
 from .optional import import_dgl
 
-CHUNK = 1 << 20  # edges worked on at a time, which bounds memory; the edges of R-MAT depend on it
+CHUNK = 1 << 20  # edges that are drawn at a time, to bound memory; the edges of R-MAT depend on it
 ORDERS = ("insertion", "sorted")
 
 
 @dataclass(frozen=True)
 class Recipe:
-    """Sizes are those of the named data set where there is one; skews are exponents."""
+    """Sizes are those of the named data set if there is one. Skews are exponents."""
 
     num_nodes: int
     num_edges: int  # without those of the hub
     src_skew: float
-    dst_skew: float  # not of symmetric graphs, whose ends are alike
+    dst_skew: float  # not used for symmetric graphs, whose two ends have the same distribution
     communities: int = 1
     mix: float = 0.0
     symmetric: bool = False
-    hub_edges: int = 0  # into one node, from nodes drawn as sources are
+    hub_edges: int = 0  # into one node, from nodes that are drawn like sources
 
 
 @dataclass(frozen=True)
 class Rmat:
-    """Edges that descend a square of 2^k nodes a side, quadrant by quadrant, k the smallest that has room for the nodes.
+    """Each edge descends a square of 2^k by 2^k nodes, quadrant by quadrant. k is the smallest that has room for the
+    nodes.
 
-    Those that end beyond num_nodes are drawn anew, so that any number of nodes has the distribution of R-MAT, cut off. Repeated
-    edges and self-loops stay, as in Graph500's lists: they cost a kernel what others do. Names are dealt at random. Symmetric
-    graphs have every edge in both directions.
+    Edges that end beyond num_nodes are drawn again, so that any number of nodes has the distribution of R-MAT, cut off.
+    Repeated edges and self-loops stay, as in Graph500's lists; they cost a kernel as much as other edges. Node ids are
+    random. Symmetric graphs have every edge in both directions.
     """
 
     num_nodes: int
@@ -62,7 +67,7 @@ class Rmat:
         return max(1, (self.num_nodes - 1).bit_length())
 
 
-# The skews of the large graphs give about the largest degree of their namesakes.
+# The skews of the large graphs give about the largest degree of the data sets that they are named after.
 RECIPES = {
     "arxiv": Recipe(169_343, 1_166_243, 0.4, 0.7),
     "powerlaw-20k": Recipe(20_000, 4_000_000, 0.6, 0.6),
@@ -97,26 +102,27 @@ def _draw(num_nodes: int, num_edges: int, skew: float, generator: torch.Generato
 
 
 def _in_chunks(function: Callable[..., Tensor], *inputs: Tensor) -> Tensor:
-    """function(*inputs), which works on each element alone, of CHUNK elements at a time."""
+    """function(*inputs) in chunks of CHUNK elements. `function` treats each element alone."""
     return torch.cat([function(*part) for part in zip(*(x.split(CHUNK) for x in inputs))])
 
 
 class _Nodes:
-    """Nodes in the order of their communities, to be drawn by weight from all of them or from one community."""
+    """Nodes in the order of their communities. They are drawn by weight, from all nodes or from one community."""
 
     def __init__(self, recipe: Recipe, skew: float, generator: torch.Generator):
         self.generator, self.count = generator, recipe.num_nodes
         device = generator.device
         rank = torch.randperm(self.count, generator=generator, device=device) + 1
         weight = rank.double() ** -skew
-        self.below = pad(weight.cumsum(0), (1, 0))  # the weight of all nodes before each
+        self.below = pad(weight.cumsum(0), (1, 0))  # for each node the weight of all nodes before it
         bounds = torch.arange(recipe.communities + 1, device=device) * self.count // recipe.communities
         self.bounds = bounds
         self.below_bounds = self.below[bounds]
-        # Where to look for a weight: the node at the start of each of so many equal parts, a little early for rounding.
-        self.parts_a_weight = 2 * self.count / float(self.below[-1])
+        # A table to find the node of a weight: the node at the start of each of many equal parts, a little early
+        # because of rounding.
+        self.parts_per_weight = 2 * self.count / float(self.below[-1])
         starts = torch.arange(2 * self.count + 1, dtype=torch.float64, device=device) * (
-            (1 - 1e-9) / self.parts_a_weight
+            (1 - 1e-9) / self.parts_per_weight
         )
         self.guide = (torch.searchsorted(self.below, starts, right=True) - 1).clamp_(0, self.count - 1)
 
@@ -124,8 +130,9 @@ class _Nodes:
         return torch.rand(count, dtype=torch.float64, generator=self.generator, device=self.generator.device)
 
     def _at(self, weight: Tensor) -> Tensor:
-        """searchsorted(below, weight, right=True) - 1, int32: several times faster, as there are few nodes in a part."""
-        node = self.guide[(weight * self.parts_a_weight).long()]
+        """searchsorted(below, weight, right=True) - 1, int32. It is several times faster, because a part has few
+        nodes."""
+        node = self.guide[(weight * self.parts_per_weight).long()]
         while True:
             later = (self.below[node + 1] <= weight) & (node < self.count - 1)
             if not later.any():
@@ -136,7 +143,7 @@ class _Nodes:
         return _in_chunks(self._at, self.uniform(count).mul_(self.below[-1]))
 
     def draw_near(self, others: Tensor, mix: float) -> Tensor:
-        """One node for each of others, of the same community with probability mix."""
+        """One node for each node of `others`, with probability `mix` from the same community."""
 
         def choose(others: Tensor, near: Tensor, uniform: Tensor) -> Tensor:
             community = torch.searchsorted(self.bounds, others.long(), right=True) - 1
@@ -171,7 +178,8 @@ def _draw_communities(recipe: Recipe, generator: torch.Generator) -> tuple[Tenso
 
 
 def _paths(quadrants: Sequence[float], levels: int, device: torch.device) -> tuple[Tensor, Tensor, Tensor]:
-    """Of every way down `levels` levels (4 ** levels,): cumulative probability, and the bits of its source and destination."""
+    """For every path down `levels` levels (4 ** levels,): cumulative probability, and the bits of its source and
+    destination."""
     probability, src, dst = torch.ones(1, dtype=torch.float64), torch.zeros(1).int(), torch.zeros(1).int()
     for _ in range(levels):
         probability = torch.outer(probability, torch.tensor(quadrants, dtype=torch.float64)).flatten()
@@ -181,7 +189,7 @@ def _paths(quadrants: Sequence[float], levels: int, device: torch.device) -> tup
 
 
 def _rmat_chunk(recipe: Rmat, count: int, generator: torch.Generator) -> tuple[Tensor, Tensor]:
-    """Ends of `count` edges, less those beyond the nodes, by up to six levels at a time."""
+    """Ends of `count` edges without those beyond the nodes, drawn up to six levels at a time."""
     src = dst = torch.zeros(count, dtype=torch.int32, device=generator.device)
     for begin in range(0, recipe.levels, 6):
         levels = min(6, recipe.levels - begin)
@@ -208,9 +216,9 @@ def _draw_rmat(recipe: Rmat, generator: torch.Generator) -> tuple[Tensor, Tensor
 
 
 class BenchGraph:
-    """An edge list with its halfgnn and DGL graphs, made when first asked for."""
+    """An edge list with its halfgnn and DGL graphs, which are made on first use."""
 
-    communities: Tensor | None = None  # (N,) int64, of every node, where there are any
+    communities: Tensor | None = None  # (N,) int64, the community of every node, if there are communities
 
     def __init__(self, label: str, order: str, src: Tensor, dst: Tensor, num_nodes: int):
         self.label, self.order = label, order
@@ -234,12 +242,12 @@ class BenchGraph:
             sort=self.order == "sorted",
         )
         graph = made[0] if isinstance(made, tuple) else made
-        graph.csr()  # conversions are nobody's to pay for while the clock runs
+        graph.csr()  # so that no contestant is timed with the conversion
         return graph
 
     @cached_property
     def edge_index(self) -> Tensor:
-        """(2, E) int64, as PyG has it."""
+        """(2, E) int64, the format of PyG."""
         return torch.stack([self.src.long(), self.dst.long()])
 
     @cached_property
@@ -264,7 +272,7 @@ def _ordered(
 def make(
     recipe: Recipe | Rmat, label: str, order: str, idtype: torch.dtype, seed: int = 0, device: str = "cpu"
 ) -> BenchGraph:
-    """The graph of `recipe`; the same edges for either order. Other edges on another device."""
+    """The graph of `recipe`. Both orders have the same edges. Another device draws other edges."""
     is_plain = isinstance(recipe, Recipe) and recipe.communities == 1
     generator = torch.Generator("cpu" if is_plain else device).manual_seed(seed)
     communities = None
@@ -288,13 +296,13 @@ def synthetic(name: str, order: str, idtype: torch.dtype, seed: int = 0, device:
 
 
 class NoData(RuntimeError):
-    """A data set cannot be had on this machine; the message says why."""
+    """A data set is not available on this machine; the message says why."""
 
 
 def real(name: str, order: str, idtype: torch.dtype, device: str = "cpu") -> BenchGraph:
-    """The data set called `name` in REAL, its edges as its package has them, less self-loops.
+    """The data set called `name` in REAL, with the edges of its package, without self-loops.
 
-    Raises NoData where it is neither here nor to be downloaded by that package.
+    Raises NoData if the data set is not here and the package cannot download it.
     """
     if name not in REAL:
         raise ValueError(f"graph is {name!r}; expected one of {', '.join(REAL)}")
@@ -308,7 +316,7 @@ def real(name: str, order: str, idtype: torch.dtype, device: str = "cpu") -> Ben
 
 
 def named(name: str, order: str, idtype: torch.dtype, seed: int = 0, device: str = "cpu") -> BenchGraph:
-    """The graph called `name` in NAMES; `seed` is of synthetic ones."""
+    """The graph called `name` in NAMES. `seed` is used for synthetic graphs only."""
     if name in REAL:
         return real(name, order, idtype, device)
     return synthetic(name, order, idtype, seed, device)

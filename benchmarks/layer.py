@@ -1,12 +1,12 @@
 """A training step of one layer: unmodified dgl.nn modules, as they are and under the drop-in.
 
-All contestants are the same module class with the same parameters on the same DGL graph; two run inside
-``halfgnn.dgl.accelerate()``, one of them with ``fuse=True``, where attention is one fused operator. Features, parameters and
-gradients have the dtype of the row.
+All contestants are the same module class with the same parameters on the same DGL graph. Two run inside
+``halfgnn.dgl.accelerate()``, one of them with ``fuse=True``, which makes attention one fused operator. Features,
+parameters and gradients have the dtype of the row.
 
-A step contains dense products that are PyTorch's whoever passes the messages, and that are slow in
-half precision on a CPU without instructions for it. So ``GATConv without fc`` is timed too: the same
-module with its projection replaced by the identity.
+PyTorch makes the matrix products of a step for every contestant. In half precision they are slow on a CPU without
+instructions for them. So ``GATConv without fc`` is timed too: the same module with the identity in place of its
+projection.
 """
 
 from __future__ import annotations
@@ -87,11 +87,11 @@ LAYERS = (
 
 
 def _parts(layer: Layer, heads: int, dim: int, dtype: torch.dtype, device: str):
-    """The module, the names of its parameters, and these."""
+    """The module, the names of its parameters, and the parameters."""
     torch.manual_seed(7)
     module = layer.build(heads, dim).to(device, dtype)
     named = dict(module.named_parameters())
-    # A bias of zero, as it starts, would hide a wrong one.
+    # The bias is zero initially, which would hide a wrong bias.
     with torch.no_grad():
         named["bias"].uniform_(-0.1, 0.1)
     return module, tuple(named), tuple(p.detach() for p in named.values())
@@ -120,7 +120,7 @@ def _contestant(layer: Layer, graph: BenchGraph, heads: int, dim: int, name: str
 
 
 def _contexts():
-    """What the drop-in's contestants run in."""
+    """The contexts of the drop-in's contestants."""
     return {
         DROP_IN: halfgnn.dgl.accelerate,
         FUSED: functools.partial(halfgnn.dgl.accelerate, fuse=True),
@@ -153,7 +153,7 @@ def cases(config: Config) -> Iterator[Case]:
         raise Unavailable(f"this DGL has no {config.device}")
     everyone = [DROP_IN, FUSED] + (["dgl"] if "dgl" in config.baselines else [])
     for name in config.graphs:
-        graph = config.graph(name, config.orders[0])  # what order there is to edge data is the graph's own
+        graph = config.graph(name, config.orders[0])  # modules make their own edge data, in the order of the graph
         for layer in LAYERS:
             if layer.name not in config.layers:
                 continue

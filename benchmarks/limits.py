@@ -1,20 +1,21 @@
-"""How far copy_u_sum is from what the machine can do. No comparator is a strict bound:
+"""How far copy_u_sum is from the limits of the machine. No comparator is a strict bound:
 
-* ``embedding_bag``: torch.nn.functional.embedding_bag with mode="sum" over the same indices. The
-  same gather and sum, by FBGEMM's or PyTorch's own kernel.
-* ``index_select``: the rows gathered over the same indices and written out, one an edge: a gather
-  without arithmetic, but its writes move as many bytes again.
-* ``halfgnn, in sequence``: copy_u_sum over equal row lengths with indices 0, 1, 2, ... instead: the
-  same bytes and arithmetic without random access.
-* ``halfgnn, resident``: copy_u_sum over the same adjacency with ids taken modulo so few rows that they fit into a cache (of a
-  CPU's core, or an L2 cache with room to spare): the same work without misses.
-* ``copy, cached``: Tensor.copy_ of the feature matrix, over and over: streaming bandwidth of the
-  cache that the features fit in. ``copy, memory``: of 256 MiB (a GPU: 2 GiB), beyond any cache. Both are scaled to
-  the bytes that the gather reads; a copy also writes as much, so reading alone may be faster.
-* ``gather limit``: a kernel that reads the same rows and does nothing else; on a GPU (see gather.py);
-  ``gather limit, resident``: of as few rows as above.
+* ``embedding_bag``: torch.nn.functional.embedding_bag with mode="sum" over the same indices. The same gather and sum,
+  by FBGEMM's or PyTorch's own kernel.
+* ``index_select``: gathers the rows over the same indices and writes one row per edge. It has no arithmetic, but its
+  writes move as many bytes again.
+* ``halfgnn, in sequence``: copy_u_sum over rows of the same lengths with indices 0, 1, 2, ... instead. The same bytes
+  and arithmetic without random access.
+* ``halfgnn, resident``: copy_u_sum over the same adjacency with ids modulo a number of rows that fit into a cache (that
+  of a CPU's core, or easily the L2 cache of a GPU). The same work without misses.
+* ``copy, cached``: Tensor.copy_ of the feature matrix, repeatedly: the streaming bandwidth of the cache that holds the
+  features.
+* ``copy, memory``: Tensor.copy_ of 256 MiB (a GPU: 2 GiB), more than any cache holds. Both copies are scaled to the
+  bytes that the gather reads. A copy also writes as many bytes, so reading alone may be faster.
+* ``gather limit``, on a GPU: a kernel that reads the same rows and does nothing else (see gather.py).
+* ``gather limit, resident``, on a GPU: the same with few rows, as above.
 
-GB/s counts an index and a feature row for every edge, for all of them.
+GB/s counts one index and one feature row per edge, for all contestants.
 """
 
 from __future__ import annotations
@@ -55,7 +56,7 @@ def _resident(graph: BenchGraph, rows: int) -> halfgnn.Graph:
 
 
 def _gather(graph: BenchGraph, dim: int, dtype: torch.dtype, name: str):
-    """The work of comparator `name`."""
+    """The work of the comparator `name`."""
     x = features(graph, 1, dim, dtype)
     indptr, indices, _ = graph.halfgnn.csc()
     if name == "halfgnn":
@@ -97,7 +98,7 @@ def _gathers(config: Config, graph: BenchGraph, dim: int, dtype: torch.dtype) ->
 
 
 def _copy_contestant(graph: BenchGraph, dim: int, name: str, dtype: torch.dtype) -> Contestant:
-    """Copies as many bytes as the gather reads, a whole number of buffers."""
+    """Copies about as many bytes as the gather reads: a whole number of buffers."""
     gathered = gathered_bytes(graph, dim, 0, dtype)
     buffer = graph.num_nodes * dim * dtype.itemsize
     if name == "copy, memory":

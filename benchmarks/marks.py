@@ -1,9 +1,11 @@
-"""The marks that the project set itself, as data, and their judgement on rows.
+"""The marks that the project set itself, and whether rows meet them.
 
-CPU: against DGL 1.1.3, F = 128, two threads, on the arxiv-size and the 20,000-node power-law graph. GPU: milliseconds on an
-H100 SXM in fp16, F = 128, and what a node of a million in-edges may cost; an H200 is held to the same.
-A mark is judged in every case it covers (graph, order of edge data, heads), each a ratio of two
-medians taken in turns in one run; it holds where the worst of them does.
+CPU marks are against DGL 1.1.3, F = 128, two threads, on the arxiv-size and the 20,000-node power-law graph. GPU marks
+are milliseconds on an H100 SXM in fp16, F = 128, and the cost of a node of a million in-edges. An H200 has the same
+marks.
+
+A mark is judged in every case that it covers (graph, order of edge data, heads). A case gives the ratio of two medians
+that were measured in turns in one run. The mark holds if it holds in every case.
 """
 
 from __future__ import annotations
@@ -24,9 +26,9 @@ Entry = tuple[str, str]  # contestant, dtype
 
 @dataclass(frozen=True)
 class Mark:
-    """time(ours) / time(against) <= at_most, in every covered case; at_most None: for information.
+    """time(ours) / time(against) <= at_most, in every covered case. at_most None: for information only.
 
-    op, direction: None covers all. families: those it looks into.
+    op, direction: None covers all. families: the families of rows that it covers.
     """
 
     text: str
@@ -44,20 +46,22 @@ class Mark:
             return False
         if row.family == "overhead":
             return row.graph == SMALLEST
-        has_features = row.family != "softmax" and row.op != "u_add_v"  # those have one a head
+        has_features = row.family != "softmax" and row.op != "u_add_v"  # these two have one number per head
         return row.graph in GRAPHS and (not has_features or row.heads * row.dim == FEATURES)
 
     def ratio(self, entries: dict[Entry, Row], cases: dict[tuple, dict[Entry, Row]]) -> float | None:
-        """Of one case among all; None where a side was not measured."""
+        """The ratio of one case among all `cases`; None if a side was not measured."""
         return ratio(entries, self.ours, self.against)
 
 
 @dataclass(frozen=True)
 class GpuMark(Mark):
-    """time(ours) on `graph` is at most `milliseconds`, or what it takes at its peak at most `mebibytes`; or, where both are
-    None, what the edges of a hub take beyond the same graph without them is at_most times what as many edges of that take.
+    """time(ours) on `graph` is at most `milliseconds`, or its peak memory is at most `mebibytes`.
 
-    heads, dim: of the case that it is set for, where it is not about a hub.
+    If both are None, the mark is about a hub: the edges of the hub take at most `at_most` times as long as the same
+    number of edges of the graph without the hub.
+
+    heads, dim: the case of the mark, if it is not about a hub.
     """
 
     graph: str = ""
@@ -98,15 +102,15 @@ class GpuMark(Mark):
 
 @dataclass(frozen=True)
 class Finding:
-    """A mark in one case. ratio None: a side was not measured."""
+    """A mark in one case."""
 
     mark: Mark
-    row: Row  # of the case; ours where there is one
-    ratio: float | None
+    row: Row  # halfgnn's row in the case, or another one if there is none
+    ratio: float | None  # None: a side was not measured
 
     @property
     def holds(self) -> bool | None:
-        """None: nothing to hold, or not measured."""
+        """None if the mark is for information, or if a side was not measured."""
         if self.ratio is None or self.mark.at_most is None:
             return None
         return self.ratio <= self.mark.at_most
@@ -143,12 +147,12 @@ MARKS = (
           ("halfgnn update_all", _FP32), ("dgl update_all", _FP32), 1.0),
     _mark("update_all on 30 nodes, bf16: at most 1.0 x the time of DGL's", "overhead", "u_mul_e_sum", None,
           ("halfgnn update_all", _BF16), ("dgl update_all", _BF16), 1.0),
-    # The part of the step that is message passing: the rest is PyTorch's matrix products, the same for both.
+    # The part of the step that is message passing. The rest is PyTorch's matrix products, the same for both.
     _mark("for information: GATConv step without its fc, bf16, against DGL's", "layer", "GATConv without fc", None,
           ("halfgnn drop-in", _BF16), ("dgl", _BF16), None),
     _mark("for information: fused GATConv step without its fc, bf16, against DGL's", "layer", "GATConv without fc", None,
           ("halfgnn fused", _BF16), ("dgl", _BF16), None),
-    # DGL's fp32 copy_u_sum (libxsmm) is faster than its bf16, so these are the harder comparisons.
+    # DGL's fp32 copy_u_sum (libxsmm) is faster than its bf16, so these comparisons are harder.
     _mark("for information: copy_u_sum, bf16, against DGL's fp32", "spmm", "copy_u_sum", "forward",
           _OURS, ("dgl", _FP32), None),
     _mark("for information: u_mul_e_sum, bf16, against DGL's fp32 copy_u_sum", "spmm",
@@ -169,7 +173,7 @@ def _milliseconds(op: str, family: str, graph: str, milliseconds: float, directi
 
 
 def _guide(heads: int, text: str, **limit: float) -> GpuMark:
-    """Of the three-layer GAT of DGL's guide to mixed precision; memory with graph, data and parameters."""
+    """A mark of the three-layer GAT of DGL's guide to mixed precision. Memory includes graph, data and parameters."""
     text = f"training a GAT of 3 x {heads} x 256, fp16, reddit-size: {text}"
     return GpuMark(
         text, ("train",), "GAT", "step", ("halfgnn", _FP16), ("", ""), 1.0, "reddit-size", heads=heads, dim=256, **limit
@@ -186,13 +190,13 @@ GPU_MARKS = (
     _milliseconds("u_mul_e_sum", "spmm", "products-size", 8.7),
     _milliseconds("u_dot_v", "sddmm", "reddit-size", 4.0),
     _milliseconds("u_dot_v", "sddmm", "products-size", 10.0),
-    # 1.2 and 1.5 x the mark of the weighted sum.
+    # 1.2 and 1.5 times the mark of the weighted sum.
     *(
         _milliseconds("gat_attention", "attention", graph, factor * base, direction)
         for graph, base in (("reddit-size", 3.5), ("products-size", 8.7))
         for direction, factor in (("forward", 1.2), ("backward", 1.5))
     ),
-    _guide(1, "at most 60 ms a step", milliseconds=60.0),
+    _guide(1, "at most 60 ms per step", milliseconds=60.0),
     _guide(1, "at most 3.5 GB", mebibytes=3.5e9 / 2**20),
     _guide(8, "at most 16 GB", mebibytes=16e9 / 2**20),
     _hub(("spmm",), "SpMM"),
@@ -202,7 +206,7 @@ GPU_MARKS = (
 
 
 def of(rows: Sequence[Row]) -> Sequence[Mark]:
-    """The marks that rows of their device can meet."""
+    """The marks of the rows' device."""
     return GPU_MARKS if any(row.device == "cuda" for row in rows) else MARKS
 
 
@@ -215,7 +219,7 @@ def by_case(rows: Sequence[Row]) -> dict[tuple, dict[Entry, Row]]:
 
 
 def ratio(entries: dict[Entry, Row], ours: Entry, against: Entry) -> float | None:
-    """time(ours) / time(against); None where either was not measured."""
+    """time(ours) / time(against); None if either was not measured."""
     mine, theirs = entries.get(ours), entries.get(against)
     if mine is None or theirs is None or mine.ms is None or theirs.ms is None:
         return None
@@ -223,7 +227,7 @@ def ratio(entries: dict[Entry, Row], ours: Entry, against: Entry) -> float | Non
 
 
 def judge(rows: Sequence[Row], marks: Sequence[Mark] | None = None) -> Iterator[Finding]:
-    """One Finding a mark and covered case, in the order of the marks: by default those of the rows' device."""
+    """One Finding per mark and covered case, in the order of the marks. By default the marks of the rows' device."""
     cases = by_case(rows)
     for mark in of(rows) if marks is None else marks:
         for entries in cases.values():
@@ -233,7 +237,7 @@ def judge(rows: Sequence[Row], marks: Sequence[Mark] | None = None) -> Iterator[
 
 
 def unmeasured(rows: Sequence[Row], marks: Sequence[Mark] | None = None) -> list[Mark]:
-    """Marks that no case of the rows says anything about."""
+    """Marks for which no case of the rows was measured."""
     marks = of(rows) if marks is None else marks
     seen = {finding.mark for finding in judge(rows, marks) if finding.ratio is not None}
     return [mark for mark in marks if mark not in seen]

@@ -1,4 +1,4 @@
-"""What a call takes at its peak, and what a forward keeps for its backward."""
+"""The peak memory of a call, and the memory that a forward keeps for its backward."""
 
 from __future__ import annotations
 
@@ -13,11 +13,11 @@ from torch import Tensor
 
 
 class Kept:
-    """Counts, while in force, the memory that autograd saves: distinct storages of floating-point tensors, but not those of
-    leaves, which the caller keeps anyhow (features, parameters)."""
+    """Counts, inside its `with` block, the memory that autograd saves: distinct storages of floating-point tensors.
+    Storages of leaves (features, parameters) are not counted, because the caller keeps them anyway."""
 
     def __init__(self) -> None:
-        self._saved: dict[int, torch.UntypedStorage] = {}  # by address; held, so that no address is used again
+        self._saved: dict[int, torch.UntypedStorage] = {}  # by address; kept alive, so that no address is used again
         self._leaves: set[int] = set()
         self._hooks = torch.autograd.graph.saved_tensors_hooks(self._pack, lambda tensor: tensor)
 
@@ -43,12 +43,13 @@ class Kept:
 
 
 class Peak:
-    """Counts, while in force, by how much memory in use grows at most: on a GPU that of PyTorch's allocator, else the resident
-    memory of the process, of which Linux keeps a high-water mark that can be set back."""
+    """Measures, inside its `with` block, the largest growth of the memory in use. On a GPU that is the memory of
+    PyTorch's allocator, otherwise the resident memory of the process. Linux keeps a high-water mark of it that can be
+    reset."""
 
     def __init__(self, device: str) -> None:
         self.on_gpu = device == "cuda"
-        self.bytes: int | None = None  # None: this system does not tell
+        self.bytes: int | None = None  # None: this system does not report it
 
     def __enter__(self) -> Peak:
         if self.on_gpu:
@@ -67,7 +68,7 @@ class Peak:
 def _reset_high_water() -> bool:
     gc.collect()
     with contextlib.suppress(OSError, AttributeError):
-        ctypes.CDLL(None).malloc_trim(0)  # the C library keeps what was freed, and would hand it out again unseen
+        ctypes.CDLL(None).malloc_trim(0)  # otherwise the C library reuses freed memory, and no growth is seen
     try:
         Path("/proc/self/clear_refs").write_text("5")
     except OSError:

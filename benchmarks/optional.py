@@ -1,4 +1,4 @@
-"""Packages that need not be there. One that cannot be imported is not tried again."""
+"""Optional packages. A package that cannot be imported is not tried again."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ def _attempt(name: str) -> tuple[Any, str]:
     """(the module, "") or (None, why not)"""
     try:
         return importlib.import_module(name), ""
-    except Exception as error:  # a wheel of another torch fails in its own ways
+    except Exception as error:  # a wheel built for another torch can fail with any error
         return None, first_line(error)
 
 
@@ -44,13 +44,13 @@ def import_pyg() -> Any:
 
 def import_dgl() -> Any:
     """The dgl package on its PyTorch backend."""
-    os.environ.setdefault("DGLBACKEND", "pytorch")  # else the first import writes a file
+    os.environ.setdefault("DGLBACKEND", "pytorch")  # otherwise the first import writes a file
     return import_package("dgl")
 
 
 @functools.cache
 def dgl_runs_on(device: str) -> bool:
-    """Whether this DGL has graphs there: PyPI's has them on the CPU alone."""
+    """Whether this DGL has graphs on the device. PyPI's DGL has them only on the CPU."""
     if device == "cpu":
         return True
     try:
@@ -63,7 +63,7 @@ def dgl_runs_on(device: str) -> bool:
 
 
 def set_threads(count: int) -> None:
-    """Threads of PyTorch, halfgnn and, where it is there, DGL."""
+    """Sets the threads of PyTorch and halfgnn and, if it is installed, of DGL."""
     torch.set_num_threads(count)
     with contextlib.suppress(Unavailable):
         import_dgl().utils.set_num_threads(count)

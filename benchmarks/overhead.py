@@ -1,10 +1,11 @@
-"""What a call and a training step cost where there is little to compute: graphs from 30 nodes to 4 M edges.
+"""The cost of a call and of a training step with little to compute: graphs from 30 nodes to 4 M edges.
 
 ``u_mul_e_sum``: the same weighted sum of 16 features by DGL's update_all, by DGL's update_all routed through the drop-in, by
-halfgnn.ops on a Graph and on the DGLGraph, by halfgnn.ops in a compiled function, and by the raw dispatcher operator. ``GAT``: a
-step of a two-layer GAT with two heads of 16, 128 features and 40 classes (see train.py), eager and compiled. On a GPU, where
-PyPI's DGL has no graphs: by PyTorch's and PyG's ways, and by the replay of a CUDA graph, of the whole step too. Time is the
-host's, the wait for the GPU included.
+halfgnn.ops on a Graph and on the DGLGraph, by halfgnn.ops in a compiled function, and by the raw dispatcher operator.
+``GAT``: a step of a two-layer GAT with two heads of 16, 128 features and 40 classes (see train.py), eager and compiled.
+
+On a GPU the competitors are PyTorch's index_add and PyG, because PyPI's DGL has no graphs there. The replay of a CUDA
+graph is also timed, of the sum and of the whole step. Time is the host's, including the wait for the GPU.
 """
 
 from __future__ import annotations
@@ -27,7 +28,7 @@ from .graphs import BenchGraph
 SIZES = ((30, 100), (300, 3_000), (3_000, 30_000), (30_000, 300_000), (400_000, 4_000_000))  # nodes, edges
 FEATURES, HEADS, HIDDEN = 16, 2, 16
 MODEL = dataclasses.replace(train.MODELS["GAT"], layers=2)
-WARM_UPS = 3  # of what a CUDA graph is made of
+WARM_UPS = 3  # calls before a CUDA graph is captured
 COMPILED, CAPTURED = "halfgnn, compiled", "halfgnn, CUDA graph"
 
 
@@ -56,10 +57,10 @@ def _raw(graph: halfgnn.Graph) -> Callable[[Tensor, Tensor], Tensor]:
 
 
 def _replayed(work: Callable[[], Tensor | None]) -> Callable[[], Tensor | None]:
-    """The replay of a CUDA graph of `work`, with its result."""
+    """A function that replays a CUDA graph of `work` and returns its result."""
     side = torch.cuda.Stream()
     side.wait_stream(torch.cuda.current_stream())
-    with torch.cuda.stream(side):  # workspaces and the state of an optimizer must be there before
+    with torch.cuda.stream(side):  # workspaces and the state of an optimizer must exist before the capture
         for _ in range(WARM_UPS):
             work()
     torch.cuda.current_stream().wait_stream(side)
@@ -75,7 +76,7 @@ def _replayed(work: Callable[[], Tensor | None]) -> Callable[[], Tensor | None]:
 
 
 def _captured(graph: halfgnn.Graph) -> Callable[[Tensor, Tensor], Tensor]:
-    """The replay of a CUDA graph, which is made at the first call."""
+    """A function that replays a CUDA graph, which is captured at the first call."""
     made: list = []
 
     def call(x: Tensor, w: Tensor) -> Tensor:
@@ -102,7 +103,7 @@ def _compiled(graph: halfgnn.Graph) -> Callable[[Tensor, Tensor], Tensor]:
     return torch.compile(_direct(graph), fullgraph=True, dynamic=False)
 
 
-# Name, function of (x, w), whether the drop-in is in force, whether it has a gradient of its own.
+# Name, function of a graph that gives a function of (x, w), whether the drop-in is active, whether it has a gradient.
 _WAYS = (
     ("dgl update_all", lambda g: _update_all(g), False, True),
     ("halfgnn update_all", lambda g: _update_all(g), True, True),
@@ -150,13 +151,13 @@ def _contestant(graph: BenchGraph, way, dtype: torch.dtype, backward: bool) -> C
 
 
 def _step_contestant(graph: BenchGraph, name: str, dtype: torch.dtype) -> Contestant:
-    """Of a training step; name: one of train.py's contestants, COMPILED or CAPTURED."""
+    """The contestant of a training step. name: one of train.py's contestants, COMPILED or CAPTURED."""
     of = train.OURS if name in (COMPILED, CAPTURED) else name
     ran: list[Tensor] = []  # losses
 
     def make():
         if name == CAPTURED and dtype == torch.float16:
-            raise Unavailable("a GradScaler waits for the GPU, which a CUDA graph cannot")
+            raise Unavailable("a GradScaler waits for the GPU, and a CUDA graph cannot wait")
         if name == "dgl" and graph.device == "cpu" and dtype != torch.float32:
             raise Unavailable("dgl.nn raises under autocast on the CPU")
         network = train.network_of(MODEL, graph, HIDDEN, HEADS, of)
@@ -170,7 +171,7 @@ def _step_contestant(graph: BenchGraph, name: str, dtype: torch.dtype) -> Contes
         return _replayed(step) if name == CAPTURED else step
 
     def check(_) -> float:
-        """The loss of the last step against that of as many steps of an eager training."""
+        """The relative difference of the last loss from the loss of an eager training after as many steps."""
         steps = WARM_UPS + 1 if name == CAPTURED else len(ran)
         network, losses = train.network_of(MODEL, graph, HIDDEN, HEADS, train.OURS), []
         step = train.training(network, graph.halfgnn, train.data_of(graph), dtype, losses)
@@ -190,7 +191,7 @@ def _graph(nodes: int, edges: int, config: Config) -> BenchGraph:
 
 
 def _dtypes(config: Config, edges: int) -> list[torch.dtype]:
-    """All on the smallest graph, where a call is nothing but its overhead, and the first on the others."""
+    """All dtypes on the smallest graph, whose calls are only overhead, and the first dtype on the others."""
     return config.torch_dtypes() if edges == SIZES[0][1] else config.torch_dtypes()[:1]
 
 
@@ -203,7 +204,7 @@ def _sum_cases(config: Config, graph: BenchGraph, dtypes: list[torch.dtype]) -> 
         contestants = [
             _contestant(graph, way, dtype, backward) for dtype in dtypes for way in ways if way[3] or not backward
         ]
-        # What was compiled before counts against the number of versions that a function may have.
+        # Reset first: earlier compilations count towards the limit of versions per function.
         yield Case("overhead", "u_mul_e_sum", direction, graph, 1, FEATURES, contestants, torch.compiler.reset)
 
 

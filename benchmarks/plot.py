@@ -1,13 +1,15 @@
 """Pictures of rows, as PNG and SVG: ``python -m benchmarks plot --rows benchmarks/results/cpu.csv --into docs/images``.
 
-* operators, attention, modules: a picture of each a graph, bars of how many times faster than the reference in the same
-  precision; the reference is DGL, or the pure gather where there is no DGL (on a GPU). DGL has no fp16 on the CPU: what is fp16
-  is held against its bf16.
-* roofline: operators over their arithmetic intensity. The roofs are rows as well (see limits.py): what this machine copied and
-  gathered in the same units, bytes that every edge must move. No row measures a roof of arithmetic, so none is drawn.
-* training: bars of a step, a picture a graph; overhead: time of a call over the number of edges.
+* operators, attention, modules: one picture each per graph. Bars show how many times faster a contestant is than the
+  reference in the same precision. The reference is DGL, or the pure gather if there is no DGL (on a GPU). DGL has no
+  fp16 on the CPU, so fp16 is compared with its bf16.
+* roofline: operators over their arithmetic intensity. The roofs are rows too (see limits.py): the speed at which this
+  machine copied and gathered, in the same unit, which counts the bytes that every edge must move. No row measures a
+  limit of arithmetic, so no such roof is drawn.
+* training: one picture per graph, with bars for the time of a step.
+* overhead: the time of a call over the number of edges.
 
-Drawn twice from the same rows by the same matplotlib a file is the same; each has a digest of the rows that it shows.
+The same rows and the same matplotlib give the same file. Each file has a digest of the rows that it shows.
 """
 
 from __future__ import annotations
@@ -36,7 +38,7 @@ Entries = dict[Entry, Row]
 
 @dataclass(frozen=True)
 class Picture:
-    """rows: what it shows, and what its digest is of."""
+    """rows: the rows that it shows; its digest is computed from them."""
 
     name: str
     rows: list[Row]
@@ -48,7 +50,7 @@ class Picture:
         return hashlib.sha256("\n".join(lines).encode()).hexdigest()
 
     def save(self, folder: Path) -> Path:
-        """As PNG and SVG in `folder`; the path of the latter."""
+        """Writes PNG and SVG into `folder`. Returns the path of the SVG file."""
         folder.mkdir(parents=True, exist_ok=True)
         about = {"Title": self.name, "Description": f"rows sha256:{self.digest}"}
         with matplotlib.rc_context(charts.STYLE):
@@ -71,7 +73,8 @@ def _reference_name(rows: Sequence[Row]) -> str:
 
 
 def _operator_rows(rows: Sequence[Row], families: Sequence[str]) -> list[Row]:
-    """Of a graph: the first order of edge data, a warm cache, FEATURES features or one a head; none without a reference."""
+    """The rows of a graph with the first order of edge data, a warm cache, and FEATURES features or one number per
+    head. Empty if there is no reference."""
     rows = [row for row in rows if row.family in families and row.cache != "cold"]
     rows = [row for row in rows if row.order == rows[0].order and (row.dim == 1 or row.heads * row.dim == FEATURES)]
     return rows if any(_factors(entries, _reference_name(rows)) for entries in by_case(rows).values()) else []
@@ -111,9 +114,9 @@ def _draw_operators(rows: list[Row]) -> Figure:
 
 
 def _flops(row: Row) -> float:
-    """Multiplications and additions, or comparisons; bytes are those of gb_per_s."""
-    an_element = 1 if row.op.startswith("copy_u") else 2
-    return an_element * row.num_edges * row.heads * row.dim
+    """Multiplications and additions, or comparisons."""
+    per_element = 1 if row.op.startswith("copy_u") else 2
+    return per_element * row.num_edges * row.heads * row.dim
 
 
 def _roof_rows(rows: Sequence[Row]) -> list[Row]:
@@ -148,7 +151,7 @@ def _draw_roofline(rows: list[Row]) -> Figure:
             axes.plot(intensity, flops / (row.ms or 1.0) / 1e6, MARKERS[row.op], color=colour, markersize=6,
                       fillstyle="none" if row.dtype == "fp32" else "full", alpha=0.85)  # fmt: skip
         axes.set(
-            xscale="log", yscale="log", title=graph, xlabel="flop a byte that every edge must move", ylabel="Gflop/s"
+            xscale="log", yscale="log", title=graph, xlabel="flop per byte that every edge must move", ylabel="Gflop/s"
         )
         axes.set_xticks([0.25, 0.5, 1], ["1/4", "1/2", "1"])
         axes.minorticks_off()
@@ -160,7 +163,7 @@ def _draw_roofline(rows: list[Row]) -> Figure:
     handles += [Line2D([], [], marker=m, linestyle="", color="#555555", label=op) for op, m in MARKERS.items()]
     handles.append(Line2D([], [], marker="o", linestyle="", color="#555555", fillstyle="none", label="hollow: fp32"))
     figure.legend(handles=handles, loc="outside lower center", ncols=5)
-    figure.suptitle(f"Forward operators and what the machine copies and gathers\n{_machine(rows)}")
+    figure.suptitle(f"Forward operators, copies and gathers on this machine\n{_machine(rows)}")
     return figure
 
 
@@ -173,7 +176,9 @@ def _draw_training(rows: list[Row]) -> Figure:
         kinds = sorted(entries, key=charts.ours_first)
         groups.append((_model_name(cells.first(entries), rows), {kind: entries[kind].ms or 1.0 for kind in kinds}))
     title = f"A training step, {cells.title(rows[0])[:-1]}\n{_machine(rows)}"
-    return charts.bar_figure(groups, min(row.ms or 1.0 for row in rows) / 2, "milliseconds a step (logarithmic)", title)
+    return charts.bar_figure(
+        groups, min(row.ms or 1.0 for row in rows) / 2, "milliseconds per step (logarithmic)", title
+    )
 
 
 def _model_name(row: Row, rows: Sequence[Row]) -> str:
@@ -193,19 +198,19 @@ def _draw_overhead(rows: list[Row]) -> Figure:
         axes.set(xscale="log", yscale="log", xlabel="edges", ylabel="microseconds", title=", ".join(kind))
         axes.grid(color="#dddddd", linewidth=0.6)
     figure.legend(handles=list(drawn.values()), loc="outside lower center", ncols=5)
-    figure.suptitle(f"A call and a training step, by the size of the graph\n{_machine(rows)}")
+    figure.suptitle(f"Time per call and per training step, by the size of the graph\n{_machine(rows)}")
     return figure
 
 
 def _overhead_rows(rows: Sequence[Row]) -> list[Row]:
-    """Those that make a line: of a dtype that was measured on more than one graph."""
+    """The rows that make a line: those of a dtype that was measured on more than one graph."""
     rows = [row for row in rows if row.family == "overhead"]
     sizes = {dtype: {row.num_edges for row in rows if row.dtype == dtype} for dtype in {row.dtype for row in rows}}
     return [row for row in rows if len(sizes[row.dtype]) > 1]
 
 
 def pictures(rows: Sequence[Row]) -> Iterator[Picture]:
-    """All that the rows of one device give."""
+    """All pictures of the rows of one device."""
     rows = [row for row in latest(rows) if row.ms is not None]
     if not rows:
         return
@@ -225,6 +230,6 @@ def pictures(rows: Sequence[Row]) -> Iterator[Picture]:
 
 
 def draw(rows: Sequence[Row], folder: Path) -> Iterator[Path]:
-    """Draws what the rows give; the SVG files, each with its PNG beside it."""
+    """Draws all pictures of the rows. Yields the SVG files, each with its PNG beside it."""
     for picture in pictures(rows):
         yield picture.save(folder)

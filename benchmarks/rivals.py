@@ -1,4 +1,4 @@
-"""The competitors of a case, as contestants: who of the registry takes part, and that what they compute is looked at."""
+"""The competitors of a case, as contestants: which of the registry take part, and the check of their results."""
 
 from __future__ import annotations
 
@@ -13,7 +13,8 @@ from .rows import WRONG
 
 
 def _is_main(config: Config, problem: Problem) -> bool:
-    """Whether those who do not take part everywhere do: on a GPU beside the first dtype and fp32, at main_dim."""
+    """Whether competitors that do not take part everywhere take part here: for the main order of edge data, and on a
+    GPU only in the first dtype and fp32, at main_dim."""
     if not config.main_order(problem.graph):
         return False
     width_is_main = problem.op not in WIDE or problem.width == config.main_dim
@@ -21,7 +22,7 @@ def _is_main(config: Config, problem: Problem) -> bool:
 
 
 def competitors_of(config: Config, problem: Problem, others: bool = True) -> list[Competitor]:
-    """others: besides those who take part everywhere."""
+    """others: also those that do not take part everywhere."""
     others = others and _is_main(config, problem)
     able = (c for c in ALL if c.option in config.baselines and c.offers(problem))
     return [competitor for competitor in able if competitor.everywhere or others]
@@ -35,8 +36,8 @@ def rivals(
     bytes_moved: int = 0,
     others: bool = True,
 ) -> Iterator[Contestant]:
-    """check: of a forward result, the relative error against float64. A wrong one is timed all the same, and noted; gradients
-    are those of autograd, or the competitor's own, and are looked at in its tests."""
+    """check: returns the relative error of a forward result against float64. A wrong result is still timed, with a
+    note. Gradients are made by autograd or by the competitor itself. Its tests check them."""
     for competitor in competitors_of(config, problem, others):
         yield _contestant(competitor, problem, operands, check, bytes_moved)
 

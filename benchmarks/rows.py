@@ -1,4 +1,4 @@
-"""Rows of results: one a contestant and case, with where they come from, kept as CSV."""
+"""Rows of results, one per contestant and case, with their source. They are kept as CSV."""
 
 from __future__ import annotations
 
@@ -22,12 +22,12 @@ RESULTS = Path(__file__).parent / "results"
 
 @dataclass(frozen=True)
 class Row:
-    """Times in milliseconds a call. Empty fields: not applicable, or not measured (see note)."""
+    """Times are in milliseconds per call. An empty field is not applicable, or was not measured (see note)."""
 
     # what
     family: str
     op: str
-    direction: str  # forward, backward, forward+backward, or step of training
+    direction: str  # forward, backward, forward+backward, or step (of training)
     contestant: str
     dtype: str
     graph: str
@@ -35,24 +35,26 @@ class Row:
     num_edges: int
     order: str  # of edge data: insertion or sorted
     heads: int
-    dim: int  # a head
+    dim: int  # per head
     idtype: str
     device: str
     threads: int
-    cache: str  # of a GPU before a call: warm (calls follow one another) or cold (flushed)
+    cache: str  # state of a GPU's cache before a call: warm (calls follow one another) or cold (flushed)
     # result
     ms: float | None = None  # median
     ms_p20: float | None = None
     ms_p80: float | None = None
     runs: int = 0
-    gb_per_s: float | None = None  # bytes that the case must move at least once an edge
-    limit_share: float | None = None  # time of the pure gather over the same indices, relative to this one
-    peak_mb: float | None = None  # MiB at the peak of a call, on a GPU beyond its inputs; of training all, on a CPU too
+    gb_per_s: float | None = None  # counts the bytes that the case must move at least once per edge
+    limit_share: float | None = None  # time of the pure gather over the same indices, divided by this time
+    peak_mb: float | None = (
+        None  # MiB at the peak of a call on a GPU, without inputs; of training with inputs, also on a CPU
+    )
     kept_mb: float | None = None  # MiB that a forward keeps for its backward, beyond inputs and parameters
-    losses: str = ""  # of training, step by step, the first before any update
-    error: float | None = None  # largest against float64, relative to the largest value
+    losses: str = ""  # of training, one per step; the first is computed before any update
+    error: float | None = None  # largest error against float64, relative to the largest value
     note: str = ""
-    # where from
+    # source
     date: str = ""
     commit: str = ""
     cpu: str = ""
@@ -64,7 +66,7 @@ class Row:
 
     @property
     def case(self) -> tuple:
-        """What is compared with what: rows of one case were timed in turns."""
+        """Rows of one case are compared with one another; they were timed in turns."""
         return (
             self.family, self.op, self.direction, self.graph, self.order, self.heads, self.dim,
             self.idtype, self.device, self.threads, self.cache,
@@ -96,7 +98,7 @@ def _format(value) -> str:
 
 
 def read(path: Path) -> list[Row]:
-    """All rows of a CSV file. Raises ValueError where its columns are not those of Row."""
+    """All rows of a CSV file. Raises ValueError if its columns are not those of Row."""
     with open(path, newline="") as file:
         reader = csv.DictReader(file)
         _check_columns(path)
@@ -119,7 +121,7 @@ def _check_columns(path: Path) -> None:
 
 
 def append(path: Path, rows: Iterable[Row]) -> None:
-    """Adds rows to a CSV file, which is made with its header if need be."""
+    """Adds rows to a CSV file. Creates the file with its header if it does not exist."""
     path.parent.mkdir(parents=True, exist_ok=True)
     is_new = not path.exists()
     if not is_new:
@@ -130,14 +132,14 @@ def append(path: Path, rows: Iterable[Row]) -> None:
         writer.writeheader()
     for row in rows:
         writer.writerow({name: _format(value) for name, value in asdict(row).items()})
-    with open(path, "a", newline="") as file:  # at once: a run that is cut off leaves no half line
+    with open(path, "a", newline="") as file:  # in one write, so that a run that is cut off leaves no partial line
         file.write(text.getvalue())
 
 
 def latest(rows: Sequence[Row]) -> list[Row]:
-    """Of each case the rows of its last run, in file order.
+    """The rows of the last run of each case, in file order.
 
-    A case is never put together from several runs: its contestants are comparable only within one.
+    A case is never combined from several runs, because its contestants are comparable only within one run.
     """
     last: dict[tuple, str] = {}
     for row in rows:
@@ -155,7 +157,7 @@ def _git(*arguments: str) -> str:
 
 
 def commit() -> str:
-    """Abbreviated commit, with "+" where code differs from it; outside a repository HALFGNN_COMMIT, or "unknown"."""
+    """Abbreviated commit, with "+" if the code differs from it. Outside a repository HALFGNN_COMMIT, or "unknown"."""
     name = _git("rev-parse", "--short=12", "--verify", "HEAD")
     if not name:
         return os.environ.get("HALFGNN_COMMIT", "unknown")
@@ -174,7 +176,7 @@ def commit() -> str:
 
 
 def cpu_name() -> str:
-    """The CPU as Linux tells it: model name, family and model."""
+    """Model name, family and model of the CPU, as Linux reports them."""
     found: dict[str, str] = {}
     try:
         with open("/proc/cpuinfo") as file:
@@ -202,7 +204,7 @@ def gpu_facts(device: str) -> dict[str, str]:
 
 
 def provenance(argv: Sequence[str], device: str = "cpu") -> dict[str, str]:
-    """The fields of Row that say where a run comes from; argv: arguments of the command line."""
+    """The fields of Row for the source of a run. argv: the arguments of the command line."""
     dgl = sys.modules.get("dgl")
     return {
         **gpu_facts(device),

@@ -1,4 +1,4 @@
-"""Takes a case through its checks and the clock."""
+"""Checks and times a case."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ SMALL_EDGES = 10_000_000
 
 @dataclass
 class _Entrant:
-    """A contestant that is prepared, checked and warmed up."""
+    """A contestant after preparation, check and warm-up."""
 
     contestant: Contestant
     runner: Runner
@@ -35,9 +35,9 @@ class _Entrant:
 
 def _enter(case: Case, contestant: Contestant, config: Config) -> _Entrant:
     runner = Runner(contestant.make(), contestant.context, _clock(case, config))
-    if case.family == "train":  # the state of the optimizer is made at the end of the first step
+    if case.family == "train":  # the optimizer creates its state at the end of the first step
         runner.first()
-    # Of a CPU's operators the resident memory says little: it is what the C library keeps.
+    # Resident memory says little about operators on a CPU, because the C library keeps freed memory.
     peak = memory.Peak(config.device) if config.on_gpu or case.family == "train" else None
     with peak or contextlib.nullcontext():
         seconds, result = runner.first()
@@ -52,20 +52,21 @@ def _enter(case: Case, contestant: Contestant, config: Config) -> _Entrant:
 
 
 def _kept_mb(runner: Runner) -> float:
-    """Of a call of its own: counting takes time, and holds what it counts."""
+    """Measured in a separate call, because counting takes time and holds the counted tensors."""
     with memory.Kept() as kept:
         runner.first()
     return kept.mebibytes
 
 
 def _clock(case: Case, config: Config, cold: bool = False) -> Clock:
-    if config.on_gpu and case.family != "overhead":  # whose matter is what the host does
+    if config.on_gpu and case.family != "overhead":  # overhead measures the host
         return GpuClock(cold)
     return HostClock(config.device)
 
 
 def _modes(case: Case, config: Config) -> tuple[str, ...]:
-    """States of a GPU's cache that tell apart: what large graphs read does not fit anyhow."""
+    """The states of a GPU's cache to measure. Large graphs are measured warm only: their data does not fit the
+    cache."""
     if not config.on_gpu:
         return ("",)
     is_small = case.graph.num_edges < SMALL_EDGES and case.family not in ("overhead", "train")
@@ -102,7 +103,7 @@ def _timed(case, entrant: _Entrant, config, source, cache: str) -> Row:
 
 
 def _with_shares(rows: Sequence[Row]) -> list[Row]:
-    """Rows that know how long the pure gather in their dtype took."""
+    """The rows with limit_share, from the time of the pure gather in their dtype."""
     limits = {row.dtype: row.ms for row in rows if row.contestant == LIMIT}
     found = []
     for row in rows:
@@ -113,7 +114,7 @@ def _with_shares(rows: Sequence[Row]) -> list[Row]:
 
 
 def _time_cold(case: Case, entrants: Sequence[_Entrant], config: Config) -> list[_Entrant]:
-    """The entrants once more, each call with a flushed cache."""
+    """The entrants again, to be timed with a flushed cache before each call."""
     clock = _clock(case, config, cold=True)
     again = []
     for entrant in entrants:
@@ -124,7 +125,7 @@ def _time_cold(case: Case, entrants: Sequence[_Entrant], config: Config) -> list
 
 
 def run_case(case: Case, config: Config, source: dict[str, str]) -> list[Row]:
-    """Checks, then times a case. Contestants that cannot take part give a row without a time.
+    """Checks a case, then times it. Contestants that cannot take part give a row without a time.
 
     Raises:
         WrongResult: a result of halfgnn is off by more than rounding.
@@ -137,7 +138,7 @@ def run_case(case: Case, config: Config, source: dict[str, str]) -> list[Row]:
     for contestant in tqdm(case.contestants, "check, warm up", leave=False, disable=None):
         try:
             with warnings.catch_warnings():
-                warnings.simplefilter("ignore")  # of beta states of sparse tensors and the like
+                warnings.simplefilter("ignore")  # for example, sparse tensors warn that they are in beta
                 entered.append(_enter(case, contestant, config))
         except Exception as error:
             lacks_memory = contestant.name != "halfgnn" and isinstance(error, torch.OutOfMemoryError)

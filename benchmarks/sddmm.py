@@ -1,4 +1,4 @@
-"""SDDMM: u_dot_v and u_add_v, one result an edge."""
+"""SDDMM: u_dot_v and u_add_v, one result per edge."""
 
 from __future__ import annotations
 
@@ -47,7 +47,7 @@ class _Inputs:
 
 @functools.lru_cache(maxsize=3)
 def _truth(inputs: _Inputs, dtype: torch.dtype) -> tuple[Tensor, Tensor]:
-    """In float64, of the sampled edges: the result, and the same of magnitudes."""
+    """For the sampled edges, in float64: the result, and the result computed from magnitudes."""
     part = verify.sample(inputs.graph)
     x, y = inputs.tensors(dtype)
     x, y = verify.take(x, part.sources).double(), verify.take(y, part.rows).double()
@@ -90,7 +90,7 @@ def cases(config: Config) -> Iterator[Case]:
         for heads in config.heads_on(graph):
             for feat in config.dims:
                 yield from _directions(config, _Inputs("dot", graph, heads, feat // heads))
-        # The logits of GAT: a number a node and head.
+        # The logits of GAT: one number per node and head.
         yield from _directions(config, _Inputs("add", graph, max(config.heads), 1))
 
 

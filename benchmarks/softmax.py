@@ -27,7 +27,7 @@ def _check(graph: BenchGraph, heads: int, dtype: torch.dtype, strict: bool) -> C
         logits = verify.take(_logits(graph, heads, dtype), part.edges).double()
         truth, result = reference.edge_softmax(part.graph, logits), verify.take(out, part.edges)
         if strict:
-            # exp turns the rounding of its argument, of a few units, into a relative error.
+            # exp turns the rounding error of its argument, a few units, into a relative error.
             return verify.check_rounded_once(result, truth, 16 * truth, f"edge_softmax {dtype}")
         return verify.relative_error(result.reshape(truth.shape), truth)
 

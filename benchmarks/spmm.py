@@ -1,6 +1,6 @@
 """SpMM: copy_u and u_mul_e, reduced into destination nodes.
 
-On a GPU, beside the pure gather over the same indices.
+On a GPU the pure gather over the same indices is timed too.
 """
 
 from __future__ import annotations
@@ -40,12 +40,12 @@ OPS = (
 
 
 def features(graph: BenchGraph, heads: int, dim: int, dtype: torch.dtype, seed: int = 1) -> Tensor:
-    """(N, F) for one head, else (N, H, D)."""
+    """(N, F) for one head, otherwise (N, H, D)."""
     return normal((graph.num_nodes, *((heads, dim) if heads > 1 else (dim,))), dtype, seed, graph.device)
 
 
 def weights(graph: BenchGraph, heads: int, dtype: torch.dtype) -> Tensor:
-    """(E, 1) for one head, else (E, H, 1)."""
+    """(E, 1) for one head, otherwise (E, H, 1)."""
     return uniform((graph.num_edges, *((heads, 1) if heads > 1 else (1,))), dtype, 2, graph.device)
 
 
@@ -57,7 +57,7 @@ def gathered_bytes(graph: BenchGraph, feat: int, heads: int, dtype: torch.dtype)
 
 @dataclass(frozen=True)
 class _Inputs:
-    """What the contestants of a case work on; the tensors are made when a contestant prepares."""
+    """The inputs of the contestants of a case. The tensors are made when a contestant prepares."""
 
     spmm: Spmm
     graph: BenchGraph
@@ -83,7 +83,7 @@ class _Inputs:
 
 @functools.lru_cache(maxsize=3)
 def _truth(inputs: _Inputs, dtype: torch.dtype) -> tuple[Tensor, Tensor]:
-    """In float64, of the sampled rows: the result, and the same of magnitudes."""
+    """For the sampled rows, in float64: the result, and the result computed from magnitudes."""
     part = verify.sample(inputs.graph)
     x, *rest = inputs.tensors(dtype)
     x = verify.take(x, part.sources).double()
@@ -133,7 +133,7 @@ def cases(config: Config) -> Iterator[Case]:
     for graph in config.ordered_graphs():
         for spmm in OPS:
             if not spmm.weighted and not config.main_order(graph):
-                continue  # no edge data: its order is nothing to it
+                continue  # it has no edge data, so the order does not matter
             for heads in config.heads_on(graph) if spmm.weighted else (1,):
                 for feat in config.dims:
                     yield from _directions(config, graph, spmm, heads, feat // heads)
@@ -143,7 +143,7 @@ def _directions(config: Config, graph: BenchGraph, spmm: Spmm, heads: int, dim: 
     inputs = _Inputs(spmm, graph, heads, dim)
     for direction in config.directions:
         backward = direction != "forward"
-        # Of copy_u the backward is the forward on the reverse graph.
+        # The backward of copy_u is its forward on the reverse graph.
         if backward and not (spmm.weighted and heads in _backward_heads(config) and config.main_order(graph)):
             continue
 

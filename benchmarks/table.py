@@ -1,6 +1,6 @@
-"""The tables of committed rows in markdown, and their agreement with the documents that show them.
+"""The tables of committed rows in markdown, and the check that documents agree with them.
 
-A document shows them between markers, each section by its name: see SECTIONS.
+A document shows each section between markers that have its name: see SECTIONS.
 """
 
 from __future__ import annotations
@@ -12,7 +12,7 @@ from pathlib import Path
 from . import facts, table_cpu, table_cuda
 from . import rows as row_files
 from .rows import Row
-from .table_parts import limits_table, marks_table, memory_table, overhead_table, source, train_table
+from .table_parts import limits_table, lost_marks, marks_table, memory_table, overhead_table, source, train_table
 
 _MARKERS = re.compile(r"<!-- benchmarks: begin (\w+) -->\n(.*?)<!-- benchmarks: end \1 -->", re.DOTALL)
 
@@ -22,7 +22,7 @@ def _is_cuda(rows: Sequence[Row]) -> bool:
 
 
 def render(rows: Sequence[Row]) -> str:
-    """All tables of the rows; nothing where there are none."""
+    """All tables of the rows; empty if there are no rows."""
     if not rows:
         return ""
     if _is_cuda(rows):
@@ -33,18 +33,27 @@ def render(rows: Sequence[Row]) -> str:
 
 
 def summary(rows: Sequence[Row]) -> str:
-    """What the README has of them."""
+    """A line per operator, and the marks."""
     if not rows:
         return ""
     return "\n\n".join([*table_cpu.summary_table(rows), "Marks.\n\n" + marks_table(rows)]) + "\n"
+
+
+def headline(rows: Sequence[Row]) -> str:
+    """The part of the tables that the README shows."""
+    if not rows:
+        return ""
+    parts = [*table_cpu.headline_table(rows), lost_marks(rows)]
+    return "\n\n".join(part for part in parts if part) + "\n"
 
 
 def _of_rows(made: Callable[[Sequence[Row]], str]) -> Callable[[Path], str]:
     return lambda path: made(row_files.read(path))
 
 
-# Name: file, and what is made of it.
+# Name: file of rows, and the function that renders them.
 SECTIONS: dict[str, tuple[str, Callable[[Path], str]]] = {
+    "headline": ("cpu.csv", _of_rows(headline)),
     "summary": ("cpu.csv", _of_rows(summary)),
     "cpu": ("cpu.csv", _of_rows(render)),
     "cuda": ("cuda.csv", _of_rows(render)),
@@ -53,10 +62,10 @@ SECTIONS: dict[str, tuple[str, Callable[[Path], str]]] = {
 
 
 def replaced(text: str, results: Path) -> str:
-    """The document with every section as the rows in the folder `results` have it.
+    """The document with every section rendered from the rows in the folder `results`.
 
     Raises:
-        ValueError: there are no markers, or those of an unknown section.
+        ValueError: the document has no markers, or markers of an unknown section.
     """
 
     def section(found: re.Match) -> str:
@@ -74,5 +83,5 @@ def replaced(text: str, results: Path) -> str:
 
 
 def agrees(text: str, results: Path) -> bool:
-    """Whether a document has exactly the tables of the rows between its markers."""
+    """Whether the text between a document's markers is exactly the tables of the rows."""
     return bool(_MARKERS.search(text)) and replaced(text, results) == text

@@ -26,7 +26,7 @@ from .rows import Row
 from .table_parts import limits_table, marks_table, overhead_table, source, train_table
 
 FAMILIES = ("spmm", "sddmm", "softmax", "attention", "edges")
-# Heading, names of the contestants of which one takes part in a case.
+# Heading, names of the contestants; one of them takes part in a case.
 OTHERS = (
     ("DGL", ("dgl",)),
     ("DGL's algorithm", ("dgl algorithm",)),
@@ -42,13 +42,15 @@ OTHERS = (
 Entries = dict[Entry, Row]
 
 LEGEND = (
-    "Medians of the GPU's time, by events; contestants of a row took turns, after their results were compared with float64. "
-    "GB/s: feature rows, indices and weights of every edge, over the time. Gather: the time of a kernel that reads the same "
-    "feature rows and does nothing else, relative to halfgnn's; softmax and edges have no gather. Cold: the L2 cache was "
-    "flushed before every call, where that makes a difference. MiB: at the peak of a call, its result included. Others: "
-    "their fp16 time over halfgnn's, losses in bold, \"-\" where they cannot take part; DGL's algorithm is a plain "
-    "re-implementation of it, one thread a feature. Graphs are synthetic where their names say so, edge data sorted "
-    "by destination but where a line says otherwise. Marks: as in the CPU's tables. " + WRONG_LEGEND
+    "Times are medians of the GPU's time, measured by events. Contestants of a row took turns, after "
+    "their results were compared with float64. GB/s: feature rows, indices and weights of every edge, "
+    "divided by the time. Gather: the time of a kernel that reads the same feature rows and does "
+    "nothing else, relative to halfgnn's; softmax and edges have no gather. Cold: the L2 cache was "
+    "flushed before every call; large graphs have no such time, because they do not fit the cache. "
+    "MiB: at the peak of a call, including its result. Others: their fp16 time divided by halfgnn's, "
+    'losses in bold, "-" if they cannot take part; DGL\'s algorithm is a plain re-implementation of '
+    "it, one thread per feature. Graphs are synthetic if their names say so. Edge data is sorted by "
+    "destination unless a line says otherwise. Marks: as in the CPU's tables. " + WRONG_LEGEND
 )
 
 
@@ -84,12 +86,12 @@ def _line(entries: Entries, cases: dict[tuple, Entries], beside: MarksBeside) ->
 
 
 def _means(cases: Sequence[Entries]) -> list[str]:
-    """Of the factors over each of the others, where both took part."""
+    """The mean factor over each of the others, of the cases in which both took part."""
     return [geometric_mean(factor(e, ("halfgnn",), names, "fp16") for e in cases) for _, names in OTHERS]
 
 
 def graph_tables(rows: Sequence[Row]) -> Iterator[str]:
-    """One a graph."""
+    """One table per graph."""
     by_key, warm = by_case(rows), _cases(rows, "warm")
     header = ["operator", "direction", "heads x dim", "fp16 ms", "cold", "GB/s", "gather", "MiB", "bf16 ms", "fp32 ms"]
     header += [*(heading for heading, _ in OTHERS), "marks"]
@@ -113,7 +115,7 @@ def render(rows: Sequence[Row]) -> str:
 
 
 def short(rows: Sequence[Row], dim: int | None = None) -> str:
-    """What fits on a screen: fp16, warm; of the wide operators those of `dim` features."""
+    """A table that fits on a screen: fp16, warm; of operators on rows of features only those of `dim` features."""
     lines = []
     for entries in _cases(rows, "warm"):
         row, ours = first(entries), entries.get(("halfgnn", "fp16"))

@@ -1,4 +1,4 @@
-"""Tables that CPU and GPU have alike: training, overhead, limits, memory, marks, and where rows come from."""
+"""Tables that CPU and GPU have in common: training, overhead, limits, memory, marks, and the source of the rows."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ def _training_line(entries: dict[Entry, Row], dtype: str, beside: MarksBeside) -
     curves = [_losses(entries, name, d) for name, d in (("halfgnn", dtype), ("dgl", dtype), ("dgl", "fp32"))]
     steps = min((len(curve) for curve in curves if curve), default=0)
     peaks = [entries[name, dtype].peak_mb if (name, dtype) in entries else None for name in ("halfgnn", "dgl")]
-    comparable = steps > 1  # the first loss is from before any update
+    comparable = steps > 1  # the first loss is computed before any update
     return [
         row.op, graph_name(row), shape(row), dtype,
         *(number(find(entries, (name,), dtype)) for name in _TRAINING),
@@ -46,13 +46,14 @@ def train_table(rows: Sequence[Row]) -> Iterator[str]:
                   "faster than DGL", "than DGL fp32", "MiB, halfgnn", "MiB, DGL", "steps", "loss, halfgnn", "loss, DGL",
                   "loss, DGL fp32", "marks"]  # fmt: skip
         yield (
-            "A training step of a whole model, forward to optimizer. Milliseconds; MiB at the peak, with graph, data and "
-            "parameters; losses before the last step that all of them made.\n\n"
+            "A training step of a whole model, from forward to optimizer. Times are milliseconds. MiB: at the peak, "
+            'with graph, data and parameters. "steps": the number of steps that all contestants made; the losses '
+            "are computed before the last of them.\n\n"
         ) + markdown(header, lines, 4)
 
 
 def overhead_table(rows: Sequence[Row]) -> Iterator[str]:
-    """One a kind of work and dtype: a line a way, a column a graph."""
+    """One table per kind of work and dtype, with a line per contestant and a column per graph."""
     chosen = [row for row in latest(rows) if row.family == "overhead" and row.ms is not None]
     kinds = dict.fromkeys((row.op, row.direction, row.dtype) for row in chosen)
     sizes = dict.fromkeys((row.graph, row.num_edges) for row in chosen)
@@ -68,7 +69,7 @@ def overhead_table(rows: Sequence[Row]) -> Iterator[str]:
         header = [f"{op}, {direction}, {dtype}", *(f"{edges:,} edges" for _, edges in present)]
         tables.append(markdown(header, lines, 1))
     if tables:
-        yield "Microseconds of a call or a training step, by the size of the graph.\n\n" + "\n\n".join(tables)
+        yield "Microseconds per call or training step, by the size of the graph.\n\n" + "\n\n".join(tables)
 
 
 def limits_table(rows: Sequence[Row]) -> Iterator[str]:
@@ -82,7 +83,7 @@ def limits_table(rows: Sequence[Row]) -> Iterator[str]:
         cells = [found.get((way, *kind)) for kind in kinds]
         lines.append([way, *(number(row.gb_per_s) if row else "-" for row in cells)])
     header = ["", *(f"{graph}, {dim} {dtype}".replace(SYNTHETIC, "") for graph, dim, dtype in kinds)]
-    yield "copy_u_sum and what the machine does otherwise. GB/s of rows and indices read.\n\n" + (
+    yield "copy_u_sum beside other gathers and copies on this machine. GB/s of rows and indices read.\n\n" + (
         markdown(header, lines, 1)
     )
 
@@ -120,7 +121,7 @@ def _verdict(finding: Finding) -> str:
 
 
 def _ratio(finding: Finding) -> str:
-    """As the mark puts it: x times faster for those that ask for a speed-up."""
+    """The ratio, or "x times faster" if the mark asks for a speed-up."""
     if finding.ratio is None:
         return "-"
     if finding.mark.at_most is not None and finding.mark.at_most < 1:
@@ -134,14 +135,14 @@ def _where(row: Row) -> str:
 
 
 def marks_in_detail(rows: Sequence[Row]) -> str:
-    """One line a mark and case."""
+    """One line per mark and case."""
     lines = [[f.mark.text, _where(f.row), _ratio(f), _verdict(f)] for f in marks.judge(rows)]
     lines += [[mark.text, "", "-", "not measured"] for mark in marks.unmeasured(rows)]
     return markdown(["mark", "case", "ratio", ""], lines, 4)
 
 
 def marks_table(rows: Sequence[Row]) -> str:
-    """One line a mark with its best and worst case, then every case in which one is lost."""
+    """One line per mark with its best and worst case, then every case in which a mark is lost."""
     lines = []
     for mark in marks.of(rows):
         found = [f for f in marks.judge(rows, [mark]) if f.ratio is not None]
@@ -156,12 +157,18 @@ def marks_table(rows: Sequence[Row]) -> str:
     return text + ("\n\nLost:\n\n" + "\n".join(losses) if losses else "")
 
 
+def lost_marks(rows: Sequence[Row]) -> str:
+    """One line with the marks that are lost in some case; empty if there are none."""
+    texts = dict.fromkeys(finding.mark.text for finding in marks.lost(rows))
+    return f"Marks lost in at least one case: {'; '.join(texts)}." if texts else ""
+
+
 def _machine(row: Row) -> str:
     return f"{row.gpu}, driver {row.driver}" if row.gpu else f"{row.cpu}, {row.threads} threads"
 
 
 def source(rows: Sequence[Row]) -> str:
-    """Where the rows come from, one line a run."""
+    """The source of the rows, one line per run."""
     lines = [
         f"* {row.date[:10]}, commit {row.commit}, {_machine(row)}, torch {row.torch}, DGL {row.dgl}: `{row.command}`"
         for row in latest(rows)

@@ -16,12 +16,15 @@ import torch
 class Effort:
     """How long to measure.
 
-    budget_s: time to spend on one contestant of a case, the first call not counted, unless min_runs need more.
-    min_runs, max_runs: samples of a contestant. The first call, which converts, allocates and loads what is missing, is none;
-    one of warm_s or more is warm-up enough. After one of slow_s two samples are enough, after one of lone_s beyond the budget one.
-    sample_s: shorter calls are repeated until a sample lasts so long.
-    pause_s: idle time before a sample, for the threads of the one before to come to rest.
-    is_quick: a smoke test, whose figures are for nobody.
+    budget_s: time for one contestant of a case, without the first call, unless min_runs need more.
+    min_runs, max_runs: samples of a contestant. The first call is not a sample, because it converts, allocates and
+        loads data.
+    warm_s: a first call of this length or more is enough warm-up.
+    slow_s: after a first call of this length or more, two samples are enough.
+    lone_s: after a first call of this length or more that also exceeds the budget, one sample is enough.
+    sample_s: shorter calls are repeated until a sample lasts this long.
+    pause_s: idle time before a sample, in which the threads of the previous sample come to rest.
+    is_quick: a smoke test, whose figures mean nothing.
     """
 
     budget_s: float = 0.4
@@ -35,8 +38,8 @@ class Effort:
     is_quick: bool = False
 
 
-# On a GPU, where nothing else runs and there is much to measure.
-# A first call there says nothing: libraries are loaded and code is compiled in it.
+# On a GPU nothing else runs, and there are many cases.
+# The length of a first call says nothing there, because it loads libraries and compiles code.
 GPU = Effort(
     budget_s=0.12,
     min_runs=5,
@@ -51,7 +54,7 @@ QUICK = Effort(budget_s=0.02, min_runs=2, max_runs=3, sample_s=0.0, pause_s=0.0,
 
 
 class HostClock:
-    """The host's time, until a GPU, if there is one, has done its work."""
+    """The host's time. On a GPU it ends when the GPU has finished."""
 
     def __init__(self, device: str = "cpu"):
         self.synchronize = torch.cuda.synchronize if device == "cuda" else lambda: None
@@ -67,18 +70,20 @@ class HostClock:
 
 
 class GpuClock:
-    """The GPU's time, by events. The GPU waits a moment first, so that the host, which takes tens of microseconds to start
-    each kernel of a call, is ahead of it: as long as the host took the last time. A call that waits for the GPU itself is timed
-    with its waits.
+    """The GPU's time, measured by events.
 
-    cold: every call by itself, after a write to twice as much memory as the L2 cache holds.
+    The GPU first waits as long as the host took for the last calls. The host takes tens of microseconds to start each
+    kernel, and the wait keeps it ahead of the GPU. If a call itself waits for the GPU, that wait is included in its
+    time.
+
+    cold: every call is timed alone, after a write to twice as much memory as the L2 cache holds.
     """
 
-    CYCLES_A_SECOND = 2e9  # at least
+    CYCLES_PER_SECOND = 2e9  # at least
     MOST_AHEAD_S = 0.05
 
     def __init__(self, cold: bool):
-        self.ahead_s = 50e-6  # a call
+        self.ahead_s = 50e-6  # per call
         self.flushed = None
         if cold:
             cache = torch.cuda.get_device_properties(torch.cuda.current_device()).L2_cache_size
@@ -100,7 +105,7 @@ class GpuClock:
 
     def _timed(self, call: Callable[[], Any], repeat: int) -> float:
         start, end = self._events()
-        torch.cuda._sleep(int(min(repeat * self.ahead_s, self.MOST_AHEAD_S) * self.CYCLES_A_SECOND))
+        torch.cuda._sleep(int(min(repeat * self.ahead_s, self.MOST_AHEAD_S) * self.CYCLES_PER_SECOND))
         start.record()
         begin = time.perf_counter()
         for _ in range(repeat):
@@ -116,17 +121,17 @@ Clock = HostClock | GpuClock
 
 @dataclass
 class Runner:
-    """One thing to be timed: `call` is the work, inside `context()`, whose entry is not timed."""
+    """Work to be timed: `call` inside `context()`. Entering the context is not timed."""
 
     call: Callable[[], Any]
     context: Callable[[], contextlib.AbstractContextManager] = contextlib.nullcontext
     clock: Clock = field(default_factory=HostClock)
-    repeat: int = 1  # calls a sample
-    runs: int = 0  # samples planned
-    seconds: list[float] = field(default_factory=list)  # a call
+    repeat: int = 1  # calls per sample
+    runs: int = 0  # planned samples
+    seconds: list[float] = field(default_factory=list)  # per call, one for each sample
 
     def sample(self) -> float:
-        """Seconds a call."""
+        """Takes a sample and returns seconds per call."""
         with self.context():
             return self.clock.seconds(self.call, self.repeat) / self.repeat
 
@@ -139,12 +144,12 @@ class Runner:
 
 
 def plan(runner: Runner, effort: Effort, first: float) -> None:
-    """Settles how many calls make a sample and how many samples are taken; first: seconds of the first call."""
+    """Sets the number of calls per sample and the number of samples. first: seconds of the first call."""
     estimate = first
     if first < effort.warm_s:
         estimate = min(runner.sample(), first)
     runner.repeat = max(1, math.ceil(effort.sample_s / max(estimate, 1e-9)))
-    if runner.repeat > 1:  # short calls: one more look, now that everything is warm
+    if runner.repeat > 1:  # short calls: measure once more, now that everything is warm
         runner.repeat = max(1, math.ceil(effort.sample_s / max(runner.sample(), 1e-9)))
     if first >= max(effort.lone_s, effort.budget_s):
         runner.runs = 1
@@ -155,7 +160,7 @@ def plan(runner: Runner, effort: Effort, first: float) -> None:
 
 
 def turns(counts: Sequence[int]) -> Iterator[int]:
-    """Indices in the order of play: rounds, with those who play less spread evenly over them."""
+    """Indices in the order of their turns. Those with fewer turns are spread evenly over the rounds."""
     rounds = max(counts, default=0)
     for r in range(rounds):
         for i, count in enumerate(counts):
@@ -164,7 +169,7 @@ def turns(counts: Sequence[int]) -> Iterator[int]:
 
 
 def measure(runners: Sequence[Runner], effort: Effort, tick: Callable[[], None]) -> None:
-    """Takes the planned samples of all runners in turn; tick() after each."""
+    """Takes the planned samples of all runners in turn, and calls tick() after each."""
     for i in turns([runner.runs for runner in runners]):
         if effort.pause_s:
             time.sleep(effort.pause_s)

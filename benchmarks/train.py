@@ -1,19 +1,27 @@
 """Training steps of whole models: forward, loss, backward and optimizer, as people write them.
 
-* ``GAT``: three layers, ``--hidden`` units a head, elu, heads averaged at the end: on a Reddit-size graph the model of DGL's
-  guide to mixed precision (docs/source/guide/mixed_precision.rst), whose heads are [1, 1, 1] and [2, 2, 2].
+* ``GAT``: three layers, ``--hidden`` units per head, elu, heads averaged at the end. On a Reddit-size graph this is the
+  model of DGL's guide to mixed precision (docs/source/guide/mixed_precision.rst), whose heads are [1, 1, 1] and [2, 2,
+  2].
 * ``GCN``, ``SAGE`` (mean): two layers, relu.
 
-fp32; fp16 under autocast with a GradScaler; bf16 under autocast. Parameters, features and the optimizer (Adam) are fp32. DGL's
-modules raise under autocast on a CPU: there ``dgl`` in bf16 has parameters and features in bf16, the closest that it has.
+Steps run in fp32, in fp16 under autocast with a GradScaler, and in bf16 under autocast. Parameters, features and the
+optimizer (Adam) are fp32. On a CPU DGL's modules raise an error under autocast. So ``dgl`` in bf16 has parameters and
+features in bf16 there, which is the closest that it supports.
 
-Contestants: ``halfgnn`` is halfgnn.nn on a Graph, ``halfgnn drop-in`` and ``halfgnn fused`` are dgl.nn's modules inside
-``halfgnn.dgl.accelerate()``, the latter with ``fuse=True``; ``dgl`` the same modules as they are; ``pyg`` torch_geometric's.
-All start from the same parameters, but for PyG's, which are drawn by its own rules; every sample is one more step of the same
-training, so that the losses of a row are a curve.
+Contestants:
 
-Data: features are noise around one point a class; classes are the communities of the graph, where it has them. So a loss that
-falls says that gradients are right in direction, and nothing about accuracy on real data (examples/planetoid_accuracy.py does).
+* ``halfgnn``: halfgnn.nn on a Graph.
+* ``halfgnn drop-in``: dgl.nn's modules inside ``halfgnn.dgl.accelerate()``. ``halfgnn fused``: the same with
+  ``fuse=True``.
+* ``dgl``: dgl.nn's modules as they are. ``pyg``: torch_geometric's.
+
+All start from the same parameters, except PyG's, which are drawn by its own rules. Every sample is one more step of the
+same training, so the losses of a row are a curve.
+
+Data: features are noise around one point per class. Classes are the communities of the graph, if it has communities. A
+falling loss shows that gradients have the right direction. It says nothing about accuracy on real data (see
+examples/planetoid_accuracy.py).
 """
 
 from __future__ import annotations
@@ -40,9 +48,9 @@ from .layer import DROP_IN, FUSED, gat_formula, gcn_formula
 
 OURS = "halfgnn"
 LEARNING_RATE = 1e-3
-SPREAD = 0.2  # of the points of classes; noise has 1
-TRAINED_ON = 0.66  # of all nodes, as of Reddit
-# Features and classes of the data sets that the graphs have their sizes from.
+SPREAD = 0.2  # standard deviation of the points of classes; that of the noise is 1
+TRAINED_ON = 0.66  # share of the nodes, as in Reddit
+# Features and classes of the data sets that the graphs are named after.
 WIDTHS = {
     "cora": (1433, 7),
     "citeseer": (3703, 6),
@@ -62,8 +70,8 @@ def _sage_formula(graph: Graph, x: Tensor, fc_neigh: Tensor, fc_self: Tensor, bi
 
 @dataclass(frozen=True)
 class Model:
-    """conv(library, inputs, outputs, heads): a layer of dgl.nn, halfgnn.nn or torch_geometric.nn, which name them alike.
-    formula(graph, x, *parameters in the order of their names): the same by halfgnn.reference."""
+    """conv(library, inputs, outputs, heads): a layer of dgl.nn, halfgnn.nn or torch_geometric.nn, under the same name.
+    formula(graph, x, *parameters in the order of their names): the same layer by halfgnn.reference."""
 
     name: str
     layers: int
@@ -96,7 +104,7 @@ MODELS = {
 
 
 class Network(nn.Module):
-    """The layers of a model, one after the other; heads are joined between layers and averaged at the end."""
+    """The layers of a model in sequence. Heads are concatenated between layers and averaged at the end."""
 
     def __init__(self, model: Model, library: Any, inputs: int, hidden: int, classes: int, heads: int):
         super().__init__()
@@ -113,7 +121,7 @@ class Network(nn.Module):
 
 
 class _PygLayer(nn.Module):
-    """A layer of torch_geometric with the results and the order of arguments that those of dgl.nn have."""
+    """A layer of torch_geometric with the results and the order of arguments of dgl.nn."""
 
     def __init__(self, conv: nn.Module, heads: int = 0):
         super().__init__()
@@ -158,7 +166,7 @@ def _widths(graph: BenchGraph) -> tuple[int, int]:
 class Data:
     features: Tensor  # (N, features) fp32
     labels: Tensor  # (N,) int64
-    trained: Tensor  # ids of the nodes that are trained on: a mask would have to be counted, and a GPU waited for
+    trained: Tensor  # ids of the training nodes; indexing by a mask would wait for the GPU
 
     @property
     def bytes(self) -> int:
@@ -182,7 +190,7 @@ def _distinct_bytes(tensors: Any) -> int:
 
 
 def topology_of(graph: BenchGraph, name: str) -> tuple[Any, int]:
-    """The graph as the contestant takes it, and the bytes of its adjacency both ways."""
+    """The graph in the contestant's format, and the bytes of its adjacency in both directions."""
     if name == OURS:
         return graph.halfgnn, _distinct_bytes((*graph.halfgnn.csc(), *graph.halfgnn.csr()))
     if name == "pyg":
@@ -211,7 +219,7 @@ def network_of(model: Model, graph: BenchGraph, hidden: int, heads: int, name: s
 def training(
     network: nn.Module, topology: Any, data: Data, dtype: torch.dtype, losses: list[Tensor], capturable: bool = False
 ) -> Callable[[], None]:
-    """Work: one step; appends its loss. capturable: by a CUDA graph, which a GradScaler is not."""
+    """Work: one step, which appends its loss. capturable: for a CUDA graph, which cannot capture a GradScaler."""
     device = data.features.device.type
     optimizer = torch.optim.Adam(network.parameters(), lr=LEARNING_RATE, capturable=capturable)
     scaler = torch.amp.GradScaler(device, enabled=dtype == torch.float16)
@@ -240,14 +248,14 @@ def _contestant(model: Model, graph: BenchGraph, hidden: int, heads: int, name: 
             if dtype == torch.float16:
                 raise Unavailable("DGL has no fp16 on the CPU")
             made.note = "parameters and features in bf16: dgl.nn raises under autocast on the CPU"
-        if name == "pyg":  # messages, weighted, and their gradients, of the widest layer
+        if name == "pyg":  # messages, weighted messages and their gradients, of the widest layer
             widest = heads * hidden if model.has_heads else max(_widths(graph)[0], hidden)
             baselines.check_messages(3 * graph.num_edges * widest * 4, graph.device)
         network = network_of(model, graph, hidden, heads, name)
         if made.note:
             network, data = network.to(dtype), Data(data.features.to(dtype), data.labels, data.trained)
         topology, topology_bytes = topology_of(graph, name)
-        # Parameters, and what is there before a second step: their gradients and Adam's two moments.
+        # Parameters, their gradients and Adam's two moments, which all exist before the second step.
         made.input_bytes = data.bytes + topology_bytes + 4 * sum(p.nbytes for p in network.parameters())
         made.losses = []
         return training(network, topology, data, dtype, made.losses)
@@ -257,12 +265,12 @@ def _contestant(model: Model, graph: BenchGraph, hidden: int, heads: int, name: 
 
 
 def check(config: Config, model: Model, heads: int, name: str) -> None:
-    """Results and gradients of halfgnn's contestant on a small graph, against the formulas in float64."""
+    """Compares results and gradients of halfgnn's contestant on a small graph with the formulas in float64."""
     graph, hidden = verify.miniature("sorted", config.idtype, config.device), 8
     network = network_of(model, graph, hidden, heads, name)
     names = [name for name, _ in network.named_parameters()]
     with torch.no_grad():
-        for parameter in network.parameters():  # biases of zero, as they start, would hide wrong ones
+        for parameter in network.parameters():  # biases are zero initially, which would hide wrong ones
             parameter += 0.05 * torch.randn(parameter.shape).to(parameter.device)
     topology = graph.halfgnn if name == OURS else graph.dgl
 
@@ -286,7 +294,7 @@ def check(config: Config, model: Model, heads: int, name: str) -> None:
             lambda inputs: with_backward(formula, inputs, 5)(),
             tuple(t.to(dtype) for t in tensors),
             f"{model.name}, {name}, {name_of(dtype)}",
-            units=16,  # of several layers, whose results autocast rounds
+            units=16,  # several layers, whose results autocast rounds
         )
 
 

@@ -1,9 +1,8 @@
 """Comparison with halfgnn.reference in float64, before anything is timed.
 
-Forward results are compared on the timed graph itself, on a sample of destination nodes (the one of
-highest in-degree included) with all their in-edges. Gradients and whole layers, for which a sample
-of rows says little and whole edge tensors in float64 do not fit, are compared on a small graph of
-the same making.
+Forward results are compared on the timed graph, for a sample of destination nodes with all their in-edges. The sample
+includes the node of highest in-degree. Gradients and whole layers are compared on a small graph of the same kind: a
+sample of rows says little about them, and float64 tensors of all edges do not fit in memory.
 """
 
 from __future__ import annotations
@@ -29,8 +28,8 @@ class WrongResult(AssertionError):
 
 @dataclass(frozen=True)
 class Sample:
-    """Some destination nodes of a graph: `rows`, their in-edges `edges`, the sources of these, and the graph of all that.
-    On the CPU, wherever the graph is."""
+    """Some destination nodes of a graph (`rows`), their in-edges (`edges`), the sources of these edges, and the graph
+    of all of them. Always on the CPU."""
 
     rows: Tensor
     edges: Tensor  # rows of edge data
@@ -39,7 +38,7 @@ class Sample:
 
 
 def take(tensor: Tensor, ids: Tensor) -> Tensor:
-    """Rows of a tensor of any device, on the CPU."""
+    """Rows of a tensor on any device, copied to the CPU."""
     return tensor[ids.to(tensor.device)].cpu()
 
 
@@ -75,13 +74,13 @@ def relative_error(result: Tensor, truth: Tensor) -> float:
 
 
 def check_rounded_once(result: Tensor, truth: Tensor, magnitude: Tensor, what: str) -> float:
-    """The relative error of `result`, which must be fp32 arithmetic that is rounded once.
+    """The relative error of `result`, which must come from fp32 arithmetic and one rounding.
 
-    magnitude: the sum of the magnitudes of all terms of every value, to which the error of fp32
-    arithmetic is proportional.
+    magnitude: for each value, the sum of the magnitudes of its terms. The error of fp32 arithmetic is proportional to
+        it.
 
     Raises:
-        WrongResult: for another shape, a larger error anywhere, or values that are not finite.
+        WrongResult: the shape is another one, an error is larger, or a value is not finite.
     """
     if result.shape != truth.shape:
         raise WrongResult(f"{what}: shape {tuple(result.shape)}, expected {tuple(truth.shape)}")
@@ -101,10 +100,10 @@ Gradients = Callable[[tuple[Tensor, ...]], Sequence[Tensor]]
 def check_like_formula(
     ours: Gradients, formula: Gradients, inputs: tuple[Tensor, ...], what: str, units: float = 1
 ) -> None:
-    """Raises WrongResult unless ours(inputs) is about as accurate as `formula` run in the same dtype.
+    """Raises WrongResult unless ours(inputs) is about as accurate as `formula` in the same dtype.
 
-    Both return results and gradients. flash-attention's rule: the error against the formula in
-    float64 is at most twice that of the formula in the inputs' dtype, plus `units` units of rounding.
+    Both return results and gradients. The rule is flash-attention's: the error against the formula in float64 is at
+    most twice the error of the formula in the inputs' dtype, plus `units` units of rounding.
     """
     truth = formula(tuple(x.double() for x in inputs))
     plain = formula(inputs)

@@ -1,14 +1,14 @@
-"""Node-classification data sets for the examples, all with the same fields and the same split
-shape.
+"""Node-classification data sets for the examples, all with the same fields and the same kind of
+split.
 
 * Cora, Citeseer and Pubmed with the Planetoid split, through ``dgl.data``.
-* Cora without a network: the PyPI wheel ``graphdatascience`` carries the graph (its Parquet files
-  are read with ``pyarrow``; the package itself is never imported). It has no split, so one is made
+* Cora without a network: the PyPI wheel ``graphdatascience`` contains the graph. Its Parquet files
+  are read with ``pyarrow``; the package itself is never imported. It has no split, so one is made
   here: see `split_by_hash`.
 * Reddit through ``dgl.data`` and ogbn-arxiv through ``ogb``, both downloaded.
 
-Graphs come out undirected where the data set is, with exactly one self loop a node, so that every
-node has an in-edge.
+Every node has exactly one self loop, so that every node has an in-edge. Graphs are undirected if
+the data set is.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ from pathlib import Path
 
 import torch
 
-os.environ.setdefault("DGLBACKEND", "pytorch")  # else the first import of dgl writes a configuration file
+os.environ.setdefault("DGLBACKEND", "pytorch")  # otherwise the first import of dgl writes a configuration file
 
 PLANETOID = {"cora": "cora_v2", "citeseer": "citeseer", "pubmed": "pubmed"}
 NAMES = (*PLANETOID, "reddit", "ogbn-arxiv")
@@ -33,15 +33,15 @@ INSTALL_PACKAGED = "`pip install --no-deps graphdatascience==1.17` and `pip inst
 
 
 class DataError(RuntimeError):
-    """The data set cannot be had on this machine; the message says what would help."""
+    """The data set is not available on this machine; the message says what would help."""
 
 
 @dataclass
 class NodeData:
     """A graph with node features and labels.
 
-    src, dst: int32 (E,), self loops included. features: (N, D), loaded as float32. labels: int64
-    (N,). train, val, test: int64 node ids. source: where the data came from, in words.
+    src, dst: int32 (E,), with self loops. features: (N, D), loaded as float32. labels: int64
+    (N,). train, val, test: int64 node ids. source: the source of the data, in words.
     """
 
     name: str
@@ -60,13 +60,13 @@ class NodeData:
         return self.features.shape[0]
 
     def graph(self):
-        """A new DGLGraph of int32 ids on the CPU: nothing cached by an earlier user of the data."""
+        """A new DGLGraph with int32 ids on the CPU. It has nothing cached by an earlier user of the data."""
         import dgl
 
         return dgl.graph((self.src, self.dst), num_nodes=self.num_nodes)
 
     def to(self, device, dtype: torch.dtype = torch.float32) -> NodeData:
-        """A copy on `device` with features of `dtype`; the edges stay where they are."""
+        """A copy on `device` with features of `dtype`. The edges are not moved."""
         moved = {key: getattr(self, key).to(device) for key in ("labels", "train", "val", "test")}
         return replace(self, features=self.features.to(device, dtype), **moved)
 
@@ -74,12 +74,11 @@ class NodeData:
 def load(name: str, data_dir: str | os.PathLike | None = None) -> NodeData:
     """Loads a data set of `NAMES`.
 
-    data_dir: the folder that holds, or shall hold, raw data in the layout of ``dgl.data``
-    (``cora_v2_d697a464/`` and so on); default: the environment variable HALFGNN_DATA. Without
-    either, Cora is the packaged one where its wheel is installed, and the rest goes to the default
-    folder of its library.
+    data_dir: the folder for raw data in the layout of ``dgl.data`` (``cora_v2_d697a464/`` and so
+    on); default: the environment variable HALFGNN_DATA. Without either, Cora is the packaged one if
+    its wheel is installed, and other data goes to the default folder of its library.
 
-    Raises ValueError for an unknown name and DataError where the data is neither here nor to be
+    Raises ValueError for an unknown name, and DataError if the data is not here and cannot be
     downloaded.
     """
     if name not in NAMES:
@@ -92,8 +91,8 @@ def load(name: str, data_dir: str | os.PathLike | None = None) -> NodeData:
 
 
 def edges(name: str, data_dir: str | os.PathLike | None = None) -> tuple[torch.Tensor, torch.Tensor, int]:
-    """(src, dst, number of nodes) of a data set of `NAMES` or `OGB`, without self loops; those of ogb as it has them, ogbn-arxiv
-    directed. data_dir and errors: see `load`."""
+    """(src, dst, number of nodes) of a data set of `NAMES` or `OGB`, without self loops. Edges of ogb are as in the
+    package, so ogbn-arxiv is directed. data_dir and errors: see `load`."""
     if name in OGB:
         src, dst, num_nodes = _explained(load_ogb_edges, name, data_dir or os.environ.get("HALFGNN_DATA") or None)
     else:
@@ -104,7 +103,7 @@ def edges(name: str, data_dir: str | os.PathLike | None = None) -> tuple[torch.T
 
 
 def _explained(loader, name: str, data_dir: str | os.PathLike | None):
-    """loader(name, data_dir); whatever goes wrong is a DataError that says what would help."""
+    """loader(name, data_dir). Every error becomes a DataError that says what would help."""
     try:
         return loader(name, None if data_dir is None else Path(data_dir))
     except (DataError, MemoryError):
@@ -141,7 +140,7 @@ def load_planetoid(name: str, data_dir: Path | None) -> NodeData:
     if folder is None:
         graph = _first_graph(classes[name], data_dir)
         return from_dgl(name, "Planetoid split, dgl.data", graph)
-    with tempfile.TemporaryDirectory() as scratch:  # the loader writes its cache beside the raw files: work on a copy
+    with tempfile.TemporaryDirectory() as scratch:  # a copy, because the loader writes its cache beside the raw files
         shutil.copytree(folder, Path(scratch) / folder.name)
         graph = _first_graph(classes[name], Path(scratch))
     return from_dgl(name, "Planetoid split, dgl.data", graph)
@@ -161,7 +160,7 @@ def _first_graph(dataset_class, raw_dir: Path | None):
 
 
 def from_dgl(name: str, source: str, graph) -> NodeData:
-    """NodeData of a DGLGraph with feat, label and the three masks as ``dgl.data`` names them."""
+    """NodeData of a DGLGraph with feat, label and the three masks, named as in ``dgl.data``."""
     src, dst = graph.edges()
     masks = (graph.ndata[key].bool() for key in ("train_mask", "val_mask", "test_mask"))
     train, val, test = (mask.nonzero().squeeze(1) for mask in masks)
@@ -190,9 +189,9 @@ def _assemble(name, source, src, dst, features, labels, split) -> NodeData:
 
 
 def packaged(name: str) -> Path | None:
-    """The folder of the Parquet files of `name` in an installed ``graphdatascience``, if it and
-    ``pyarrow`` are there."""
-    spec = importlib.util.find_spec("graphdatascience")  # a top-level name is found without being imported
+    """The folder of the Parquet files of `name` in ``graphdatascience``, if that and ``pyarrow`` are
+    installed."""
+    spec = importlib.util.find_spec("graphdatascience")  # does not import a top-level package
     if spec is None or importlib.util.find_spec("pyarrow") is None:
         return None
     for root in spec.submodule_search_locations or ():
@@ -208,8 +207,8 @@ def packaged_cora() -> Path | None:
 
 
 def load_packaged_cora() -> NodeData:
-    """Cora from the wheel: 2,708 nodes, 10,556 directed edges once made undirected, features
-    normalised by row."""
+    """Cora from the wheel, made undirected: 2,708 nodes, 10,556 directed edges, features normalised
+    by row."""
     import pyarrow.parquet as parquet
 
     folder = packaged_cora()
@@ -224,19 +223,21 @@ def load_packaged_cora() -> NodeData:
     order = paper.argsort()
     cites = torch.tensor([links["sourceNodeId"].to_pylist(), links["targetNodeId"].to_pylist()])
     pair = order[torch.searchsorted(paper[order], cites)]
-    src, dst = torch.unique(torch.cat([pair, pair.flip(0)], dim=1), dim=1)  # a link both ways counts once each way
+    src, dst = torch.unique(
+        torch.cat([pair, pair.flip(0)], dim=1), dim=1
+    )  # links in both directions count once per direction
     features = features / features.sum(1, keepdim=True).clamp(min=1)
     split = split_by_hash(paper.tolist(), labels)
     return _assemble("cora", "graphdatascience wheel, split by hash", src, dst, features, labels, split)
 
 
 def split_by_hash(keys, labels: torch.Tensor, per_class: int = 20, num_val: int = 500, num_test: int = 1000):
-    """A deterministic split of Planetoid's shape: (train, val, test) node ids.
+    """A deterministic split with Planetoid's sizes: (train, val, test) node ids.
 
-    Nodes are put in the order of the SHA-256 digest of their key (for Cora the paper's number),
-    which depends on no library's random generator and on no order of the file. The first
-    `per_class` nodes of every class train; of the rest the first `num_val` validate and the next
-    `num_test` test. Accuracies are close to, but not the same as, those of the Planetoid split.
+    Nodes are sorted by the SHA-256 digest of their key (for Cora the paper's number). So the split
+    depends neither on a random generator nor on the order of the file. The first `per_class` nodes
+    of every class are for training. Of the rest the first `num_val` are for validation and the next
+    `num_test` for testing. Accuracies are close to those of the Planetoid split, but not the same.
     """
     digests = [hashlib.sha256(str(key).encode()).digest() for key in keys]
     order = sorted(range(len(digests)), key=digests.__getitem__)
@@ -273,7 +274,7 @@ def load_arxiv(name: str, data_dir: Path | None) -> NodeData:
 
 
 def load_ogb_edges(name: str, data_dir: Path | None) -> tuple[torch.Tensor, torch.Tensor, int]:
-    """(src, dst, number of nodes) of a data set of `OGB`, its features left where they are."""
+    """(src, dst, number of nodes) of a data set of `OGB`. Features are not loaded."""
     graph, _ = _ogb_dataset("NodePropPredDataset", name, data_dir)[0]
     src, dst = torch.from_numpy(graph["edge_index"])
     return src, dst, int(graph["num_nodes"])
@@ -287,9 +288,9 @@ def _ogb_dataset(reader: str, name: str, data_dir: Path | None):
 
 
 class NonzeroDropout(torch.nn.Module):
-    """Dropout of a fixed sparse matrix kept dense: masks are drawn for its non-zeros alone.
+    """Dropout of a fixed sparse matrix in dense storage. Masks are drawn only for its non-zeros.
 
-    What is dropped among the zeros makes no difference, and features of Planetoid are 1 % full: drawing
+    Dropping a zero makes no difference. Only 1 % of the features of Planetoid are not zero, and drawing
     all masks would take most of an epoch.
     """
 

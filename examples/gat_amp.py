@@ -1,11 +1,11 @@
 """Trains a GAT under automatic mixed precision, with halfgnn's kernels, with DGL's own, or with
-both one after the other.
+both in turn.
 
-The model is the one that DGL's mixed-precision guide trains on Reddit: as many `dgl.nn.GATConv`
-layers as --heads has numbers, 256 units a head, ELU after every layer, heads concatenated between
-layers and averaged at the end, Adam with a learning rate of 1e-3 and a weight decay of 5e-4, the
-whole graph in every step. The model code does not change between the two backends: halfgnn takes
-over inside `halfgnn.dgl.accelerate()`.
+The model is that of DGL's mixed-precision guide, which trains it on Reddit. It has one
+`dgl.nn.GATConv` layer for each number of --heads, 256 units per head, and ELU after every layer.
+Heads are concatenated between layers and averaged at the end. The optimizer is Adam with a learning
+rate of 1e-3 and a weight decay of 5e-4. Every step uses the whole graph. Both backends run the same
+model code; with halfgnn it runs inside `halfgnn.dgl.accelerate()`.
 
     python examples/gat_amp.py --dataset cora --dtype bf16 --backend both
     python examples/gat_amp.py --dataset reddit --dtype fp16 --heads 1 1 1 --clip-norm 1.0
@@ -33,7 +33,7 @@ from unittest import mock
 sys.path.insert(0, str(Path(__file__).resolve().parent))
 sys.path.append(str(Path(__file__).resolve().parents[1]))  # a checkout that is not installed
 
-# The profiler would call it an error that there is no GPU. Read when torch is imported.
+# Otherwise the profiler reports an error if there is no GPU. torch reads the variable when it is imported.
 os.environ.setdefault("KINETO_LOG_LEVEL", "99")
 
 import datasets
@@ -52,8 +52,8 @@ MATRIX_PRODUCTS = ("aten::mm", "aten::addmm", "aten::bmm")
 class GAT(nn.Module):
     """A stack of `dgl.nn.GATConv`, unmodified.
 
-    heads: heads of each layer, one number a layer. in_feats -> hidden * heads[0] -> ... ->
-    num_classes; heads are concatenated between layers and averaged after the last. dropout acts on
+    heads: the number of heads of each layer. Widths are in_feats -> hidden * heads[0] -> ... ->
+    num_classes. Heads are concatenated between layers and averaged after the last. dropout acts on
     the features and on the attention weights. final_activation: ELU after the last layer too, as in
     DGL's guide.
     """
@@ -67,8 +67,8 @@ class GAT(nn.Module):
         self.layers = nn.ModuleList()
         for layer, (width, out, num_heads) in enumerate(zip(widths, outputs, heads)):
             activation = F.elu if final_activation or layer + 1 < len(heads) else None
-            # Every data set of the examples has self loops, so the check of the in-degrees, a
-            # device sync, is left out.
+            # Every data set of the examples has self loops. So the check of the in-degrees, which
+            # would synchronise with the device, is left out.
             options = dict(
                 feat_drop=dropout,
                 attn_drop=dropout,
@@ -90,9 +90,9 @@ class GAT(nn.Module):
 
 @dataclass
 class History:
-    """What a run left behind: losses and times by epoch, accuracies of the best epoch.
+    """The results of a run: losses and times by epoch, accuracies of the best epoch.
 
-    Best is the first epoch with the highest validation accuracy.
+    The best epoch is the first one with the highest validation accuracy.
     """
 
     losses: list = field(default_factory=list)
@@ -104,12 +104,12 @@ class History:
 
     @property
     def epoch_seconds(self) -> float:
-        """Median time of an epoch, the first, which warms caches up, left out if possible."""
+        """Median time of an epoch. The first epoch warms up caches and is left out if there are more."""
         return statistics.median(self.seconds[1:] or self.seconds)
 
 
 def make_scaler(device_type: str, dtype: torch.dtype):
-    """A GradScaler for fp16; None for bf16 and fp32, whose exponents have the range of fp32."""
+    """A GradScaler for fp16. None for bf16 and fp32, which have the range of fp32."""
     return torch.amp.GradScaler(device_type) if dtype == torch.float16 else None
 
 
@@ -122,9 +122,9 @@ def autocast(device_type: str, dtype: torch.dtype):
 def train_step(model, graph, data, optimizer, *, dtype, scaler=None, clip_norm=None, accumulate=1):
     """One optimizer step over `accumulate` passes of the whole graph.
 
-    Returns (mean loss, whether the step was skipped). The passes differ in their dropout masks;
-    their gradients are averaged. Clipping comes after unscaling, so that clip_norm is a bound on
-    the true gradient's norm. A step whose scaled gradients overflowed is skipped by the scaler.
+    Returns (mean loss, whether the step was skipped). The passes differ in their dropout masks, and
+    their gradients are averaged. Clipping comes after unscaling, so that clip_norm bounds the norm
+    of the true gradient. The scaler skips a step if its scaled gradients overflowed.
     """
     device_type = data.features.device.type
     optimizer.zero_grad(set_to_none=True)
@@ -171,7 +171,7 @@ def train(
     progress=None,
     **step,
 ) -> History:
-    """Trains for `epochs` optimizer steps, or until validation did not improve for `patience`.
+    """Trains for `epochs` optimizer steps, or until validation has not improved for `patience` epochs.
 
     progress: None or a tqdm bar. step: scaler, clip_norm and accumulate of `train_step`.
     """
@@ -208,10 +208,10 @@ def synchronize(device: torch.device) -> None:
 def measure_step(step, model, data, optimizer) -> tuple[int, float]:
     """(peak bytes of tensors, milliseconds in PyTorch's matrix products) of one `step()`.
 
-    The bytes include the data, the parameters and the optimizer state. On CUDA they are what the
-    caching allocator reports. On the CPU, whose allocator keeps no peak, every allocation and
-    release of the step is recorded by the profiler and added up; DGL's own graph structure is in
-    neither count there.
+    The bytes include the data, the parameters and the optimizer state. On CUDA the caching
+    allocator reports them. The CPU's allocator keeps no peak, so the profiler records every
+    allocation and release of the step, and they are added up. On the CPU DGL's own graph structure
+    is not counted.
     """
     optimizer.zero_grad(set_to_none=True)
     device = data.features.device
@@ -220,7 +220,8 @@ def measure_step(step, model, data, optimizer) -> tuple[int, float]:
         activities.append(torch.profiler.ProfilerActivity.CUDA)
         torch.cuda.reset_peak_memory_stats(device)
     on_cpu = device.type == "cpu"
-    # Without it newer versions of torch warn of cycles, of which there is one here; torch 2.4 does not know it.
+    # Newer versions of torch warn about cycles without acc_events, although there is only one cycle here. torch 2.4
+    # lacks it.
     known = inspect.signature(torch.profiler.profile).parameters
     options = {"acc_events": True} if "acc_events" in known else {}
     with torch.profiler.profile(activities=activities, profile_memory=on_cpu, **options) as profile:
@@ -267,9 +268,10 @@ def resident_bytes(model, data, optimizer) -> int:
 
 @dataclass
 class Mode:
-    """Where and how a backend runs; reason: why not simply as asked for, None where it does.
+    """The device and dtype in which a backend runs.
 
     features_only: DGL's graph stays on the CPU while features, model and kernels are on `device`.
+    reason: why the mode differs from the requested one; None if it does not.
     """
 
     device: torch.device
@@ -281,12 +283,12 @@ class Mode:
         return f"{DTYPE_NAMES[self.dtype]} {self.device.type}"
 
     def place(self, graph):
-        """`graph` where this mode has it."""
+        """`graph` on the device of this mode's graphs."""
         return graph if self.features_only else graph.to(self.device)
 
 
 def halfgnn_dgl():
-    """The drop-in, imported late: --backend dgl works without halfgnn."""
+    """The drop-in, imported late, so that --backend dgl works without halfgnn."""
     import halfgnn.dgl
 
     return halfgnn.dgl
@@ -294,7 +296,7 @@ def halfgnn_dgl():
 
 @contextlib.contextmanager
 def kernels_of(backend: str, mode: Mode):
-    """DGL's message passing goes to the kernels of `backend` inside this context."""
+    """Inside this context the kernels of `backend` compute DGL's message passing."""
     with contextlib.ExitStack() as stack:
         if backend == "halfgnn":
             stack.enter_context(halfgnn_dgl().accelerate())
@@ -304,11 +306,11 @@ def kernels_of(backend: str, mode: Mode):
 
 
 def graphs_pose_on(device: torch.device):
-    """DGL graphs take data of `device` inside this context, wherever their own structure is.
+    """Inside this context DGL graphs take data on `device`, even if their own structure is elsewhere.
 
-    DGL from PyPI has no CUDA and can hold no graph on a GPU. Its Python layer needs none to be
-    there: it compares devices, and leaves the rest to message-passing functions, which halfgnn
-    replaces by its own with a copy of the structure on the features' device.
+    DGL from PyPI has no CUDA and cannot hold a graph on a GPU. Its Python layer does not need the
+    graph there. It compares devices, and then calls the message-passing functions. halfgnn replaces
+    these functions with its own, which copy the structure to the features' device.
     """
     import dgl
 
@@ -316,9 +318,9 @@ def graphs_pose_on(device: torch.device):
 
 
 def modes(backend: str, device: torch.device, dtype: torch.dtype) -> list[Mode]:
-    """Modes for `backend`, the closest to what was asked for first."""
+    """Modes for `backend`; the first is the closest to the requested device and dtype."""
     cpu = torch.device("cpu")
-    if backend == "halfgnn":  # always in the dtype asked for
+    if backend == "halfgnn":  # always in the requested dtype
         on_gpu = [Mode(device, dtype), Mode(device, dtype, features_only=True)]
         return ([] if device == cpu else on_gpu) + [Mode(cpu, dtype)]
     devices = dict.fromkeys([device, cpu])
@@ -326,11 +328,11 @@ def modes(backend: str, device: torch.device, dtype: torch.dtype) -> list[Mode]:
 
 
 def find_mode(backend: str, device: torch.device, dtype: torch.dtype) -> Mode:
-    """The first of `modes` in which `backend` trains a tiny model, with what the earlier ones
-    raised.
+    """The first of `modes` in which `backend` trains a tiny model. Its reason has the errors of the
+    earlier modes.
 
-    DGL's own kernels refuse half precision on the CPU, and PyPI's DGL has no CUDA: there its fp32
-    run, or its run on the CPU, is what remains to compare with.
+    DGL's own kernels refuse half precision on the CPU, and PyPI's DGL has no CUDA. Then its fp32
+    run, or its run on the CPU, is the only one to compare with.
     """
     errors = []
     for mode in modes(backend, device, dtype):
@@ -344,7 +346,7 @@ def find_mode(backend: str, device: torch.device, dtype: torch.dtype) -> Mode:
 
 
 def probe(backend: str, mode: Mode) -> str | None:
-    """None if `backend` trains a tiny GAT in `mode`, else what it raised, in one line."""
+    """None if `backend` trains a tiny GAT in `mode`, otherwise its error in one line."""
     ids = torch.arange(4, dtype=torch.int32)
     nodes = ids.long()
     split = (nodes, nodes, nodes)
@@ -355,7 +357,7 @@ def probe(backend: str, mode: Mode) -> str | None:
         optimizer = torch.optim.SGD(model.parameters(), lr=0.0)
         with kernels_of(backend, mode):
             train_step(model, mode.place(data.graph()), data, optimizer, dtype=mode.dtype)
-    except Exception as error:  # whatever it is, the demo says it and goes on in the next mode
+    except Exception as error:  # any error: the demo reports it and tries the next mode
         return brief(error)
     return None
 
@@ -390,7 +392,7 @@ def run_backend(backend: str, mode: Mode, data: datasets.NodeData, args) -> Run:
     from tqdm import tqdm
 
     torch.manual_seed(args.seed)
-    # Autocast would cast fp32 features in every pass, and keep both copies.
+    # In half from the start: autocast would cast fp32 features in every pass, and keep both copies.
     data = data.to(mode.device, mode.dtype)
     graph = mode.place(data.graph())
     model = GAT(data.features.shape[1], args.hidden, data.num_classes, args.heads, args.dropout)
@@ -407,14 +409,14 @@ def run_backend(backend: str, mode: Mode, data: datasets.NodeData, args) -> Run:
             options = dict(epochs=args.epochs, eval_every=args.eval_every, progress=bar)
             history = train(*state, **options, **step)
         stats = drop_in.stats() if drop_in else None
-        # The weights are of no more use, so a further step may change them; to measure in a timed
-        # one would slow it.
+        # Measuring slows a step down, so it has an extra step after training. The weights are not
+        # used any more, so this step may change them.
         measured = measure_step(lambda: train_step(*state, **step), model, data, optimizer)
     return Run(backend, mode, history, *measured, stats)
 
 
 def describe(stats: dict) -> str:
-    """What halfgnn.dgl.stats() says, in two lines."""
+    """The contents of halfgnn.dgl.stats(), in two lines."""
     routed = ", ".join(f"{name} {calls}" for name, calls in sorted(stats["routed"].items()))
     left = ", ".join(
         f"{name} {calls} ({reason})"
@@ -425,7 +427,7 @@ def describe(stats: dict) -> str:
 
 
 def table(runs: list[Run]) -> str:
-    """The results, one line a run."""
+    """The results, one line per run."""
     rows = [("run", "loss", "val acc", "test acc", "ms/epoch", "matmul ms", "peak MiB", "skipped")]
     for run in runs:
         h = run.history
@@ -445,7 +447,7 @@ def draw(runs: list[Run], title: str, path: Path) -> None:
     from matplotlib import pyplot
 
     figure, axes = pyplot.subplots(figsize=(7, 4.5), layout="constrained")
-    for run, style in zip(runs, ("-", "--")):  # curves that lie on each other stay visible
+    for run, style in zip(runs, ("-", "--")):  # so that both curves are visible if they are the same
         axes.plot(range(1, len(run.history.losses) + 1), run.history.losses, style, label=run.label)
     axes.set(xlabel="epoch", ylabel="training loss", title=title)
     axes.legend()
@@ -467,26 +469,26 @@ def number(kind, low, high=None, open_low=False):
             raise argparse.ArgumentTypeError(f"must be {bound}, got {text}")
         return value
 
-    convert.__name__ = kind.__name__  # argparse says "invalid int value" of text that is no number
+    convert.__name__ = kind.__name__  # argparse then says "invalid int value" if the text is not a number
     return convert
 
 
 def parser() -> argparse.ArgumentParser:
     p = argparse.ArgumentParser(
         description=__doc__.split("\n\n")[0],
-        epilog="Times are the median over epochs of one optimizer step, evaluation left out. Peak"
-        " memory is the most bytes that tensors hold during a training step, data and optimizer"
-        " state included: CUDA's allocator counts them on a GPU, PyTorch's profiler on the CPU."
-        " Matmul is the milliseconds of a step in PyTorch's matrix products, in which neither"
-        " backend has a part. Both are measured in a profiled step of their own after training."
+        epilog="Times are the median over epochs of one optimizer step, without evaluation. Peak"
+        " memory is the largest number of bytes that tensors hold during a training step, with data"
+        " and optimizer state. CUDA's allocator counts them on a GPU, PyTorch's profiler on the CPU."
+        " Matmul is the milliseconds of a step in PyTorch's matrix products, which are the same for"
+        " both backends. Peak and matmul are measured in an extra profiled step after training."
         " Accuracies are those of the epoch with the best validation accuracy.",
     )
     p.add_argument("--dataset", choices=datasets.NAMES, default="cora", help="default: %(default)s")
     p.add_argument(
         "--data-dir",
-        help="folder of raw data as dgl.data names it (cora_v2_d697a464/...); default:"
-        " $HALFGNN_DATA. Without either, cora is the copy packaged in the graphdatascience wheel,"
-        " with a split of its own.",
+        help="folder of raw data, named as in dgl.data (cora_v2_d697a464/...); default:"
+        " $HALFGNN_DATA. Without either, cora is the copy in the graphdatascience wheel, with its"
+        " own split.",
     )
     p.add_argument(
         "--dtype",
@@ -508,14 +510,14 @@ def parser() -> argparse.ArgumentParser:
         nargs="+",
         default=None,
         metavar="H",
-        help="heads a layer; default: 1 1 1",
+        help="heads of each layer; default: 1 1 1",
     )
-    p.add_argument("--layers", type=count, help="number of layers, for one number of --heads in all of them")
+    p.add_argument("--layers", type=count, help="number of layers, if --heads has one number for all of them")
     p.add_argument(
         "--hidden",
         type=count,
         default=256,
-        help="units a head in hidden layers; default: %(default)s",
+        help="units per head in hidden layers; default: %(default)s",
     )
     p.add_argument("--dropout", type=number(float, 0.0, 1.0), default=0.0, help="default: %(default)s")
     p.add_argument("--epochs", type=count, default=100, help="optimizer steps; default: %(default)s")
@@ -532,7 +534,7 @@ def parser() -> argparse.ArgumentParser:
         "--accumulate",
         type=count,
         default=1,
-        help="passes whose gradients make one step; default: 1",
+        help="passes per step, whose gradients are averaged; default: 1",
     )
     p.add_argument("--seed", type=int, default=0, help="default: %(default)s")
     p.add_argument("--out", type=Path, help="the picture; default: out/gat_amp_<dataset>_<dtype>.png")
@@ -546,17 +548,19 @@ def parse(argv: list[str] | None = None) -> argparse.Namespace:
     if args.layers is not None and len(heads) == 1:
         heads = heads * args.layers
     if args.layers is not None and len(heads) != args.layers:
-        p.error(f"argument --heads: {len(heads)} numbers for --layers {args.layers}; give one a layer, or one for all")
+        p.error(
+            f"argument --heads: {len(heads)} numbers for --layers {args.layers}; give one per layer, or one for all"
+        )
     args.heads = heads
     if args.device == "cuda" and not torch.cuda.is_available():
-        p.error("argument --device: cuda was asked for, but PyTorch sees no GPU")
+        p.error("argument --device: cuda was requested, but PyTorch sees no GPU")
     args.out = args.out or Path("out") / f"gat_amp_{args.dataset}_{args.dtype}.png"
     return args
 
 
 def main(argv: list[str] | None = None) -> list[Run]:
-    """Runs the program and returns its runs. Exits with a message where data or backend cannot be
-    had."""
+    """Runs the program and returns its runs. Exits with a message if data or backend is not
+    available."""
     args = parse(argv)
     backends = ("dgl", "halfgnn") if args.backend == "both" else (args.backend,)
     use_cuda = args.device == "cuda" or (args.device == "auto" and torch.cuda.is_available())
@@ -584,8 +588,8 @@ def main(argv: list[str] | None = None) -> list[Run]:
     for run in runs:
         if run.mode.dtype != torch.float32 and run.matmul_ms > 500 * run.history.epoch_seconds:
             print(
-                f"{run.label}: most of an epoch went into PyTorch's own matrix products, which are slow"
-                " in half precision on processors without instructions for it"
+                f"{run.label}: PyTorch's own matrix products take most of an epoch. They are slow in half"
+                " precision on processors without instructions for it"
             )
         if run.stats is not None:
             print(describe(run.stats))

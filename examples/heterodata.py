@@ -3,9 +3,9 @@
 * IMDB without a network, from the PyPI wheel ``graphdatascience``: see `load_imdb`.
 * MAG240M of the Open Graph Benchmark's large-scale challenge (Hu et al., OGB-LSC, 2021), read from its directory without
   ``ogb``: see `load_mag240m`.
-* A synthetic graph of MAG240M's schema at any scale, in the same layout: see ``mag240m_synthetic.py``.
+* A synthetic graph with MAG240M's schema at any scale, in the same layout: see ``mag240m_synthetic.py``.
 
-Every relation is there in both directions, as two edge types.
+Every relation has both directions, as two edge types.
 """
 
 from __future__ import annotations
@@ -31,12 +31,14 @@ DEFAULT_MEMORY = 2**30
 
 @dataclass
 class HeteroData:
-    """A graph of several node and edge types; one node type has labels.
+    """A graph of several node and edge types. One node type has labels.
 
-    edges: edge type -> (src, dst), int64 (E,) each, on the CPU; some are copy-on-write memory maps of a file. features: node
-    type -> float16 (N, D), a tensor or the path of a .npy file to be memory-mapped. target: the node type with labels. labels:
-    int64 (N of target,), -1 where unknown. train, val, test: int64 ids of target nodes; those of train and val have labels.
-    source: where the data came from, in words.
+    edges: edge type -> (src, dst), int64 (E,) each, on the CPU. Some are copy-on-write memory maps of a file.
+    features: node type -> float16 (N, D), a tensor or the path of a .npy file to be memory-mapped.
+    target: the node type with labels.
+    labels: int64 (N of target,), -1 if unknown.
+    train, val, test: int64 ids of target nodes. Those of train and val have labels.
+    source: the source of the data, in words.
     """
 
     name: str
@@ -52,13 +54,13 @@ class HeteroData:
     num_classes: int
 
     def graph(self):
-        """A new DGLGraph on the CPU that has its edges in CSC alone, which is what neighbour sampling reads.
+        """A new DGLGraph on the CPU. It has its edges only in CSC, the format that neighbour sampling reads.
 
-        Ids are int64: from a graph of int32 ids the samplers of dgl 1.1.3 make, on the CPU, blocks whose ids are out of range.
-        Edges are stored in CSC order, so the ids of edges are not positions in `edges`. While an edge type is converted, its
-        edges are in memory twice.
+        Ids are int64, because from a graph with int32 ids the samplers of dgl 1.1.3 make blocks on the CPU whose ids
+        are out of range. Edges are stored in CSC order, so edge ids are not positions in `edges`. While an edge type is
+        converted, its edges are in memory twice.
 
-        Raises ValueError for ids that are no nodes.
+        Raises ValueError for ids that are not nodes.
         """
         import dgl
 
@@ -80,10 +82,10 @@ def load(
 ) -> HeteroData:
     """Loads "imdb", "synthetic", or a directory in MAG240M's layout.
 
-    data_dir: the folder under which synthetic data is kept; default:
-    ``~/.cache/halfgnn``. scale, seed: of the synthetic data. memory: see `load_mag240m`.
+    data_dir: the folder for synthetic data; default: ``~/.cache/halfgnn``. scale, seed: of the synthetic data. memory:
+    see `load_mag240m`.
 
-    Raises DataError where the data cannot be had or is wrong, and ValueError for a scale, seed or memory that cannot be.
+    Raises DataError if the data is missing or wrong, and ValueError for an impossible scale, seed or memory.
     """
     if where == "imdb":
         return load_imdb()
@@ -117,13 +119,15 @@ IMDB_PER_CLASS = 100
 
 
 def load_imdb() -> HeteroData:
-    """IMDB from the wheel: 4,661 movies, 2,270 directors and 5,841 actors, 13,983 and 4,661 links, 1,256 plot keywords a node.
+    """IMDB from the wheel: 4,661 movies, 2,270 directors and 5,841 actors, 13,983 and 4,661 links, 1,256 plot keywords
+    per node.
 
-    It is the graph of Graph Transformer Networks (Yun et al., NeurIPS 2019). 2,939 movies have one of three genres. Features
-    are 0 or 1 (a movie's keywords, and those of all movies of a director or an actor), exact in float16 and not normalised.
+    It is the graph of Graph Transformer Networks (Yun et al., NeurIPS 2019). 2,939 movies have one of three genres.
+    Features are 0 or 1 (the keywords of a movie, or of all movies of a director or an actor). They are exact in float16
+    and not normalised.
 
-    The wheel keeps that paper's split in the order of its rows: 100 movies a genre train, 100 a genre validate, and the other
-    2,339 test. The paper reports macro F1 on it.
+    The order of the wheel's rows is the split of that paper: 100 movies per genre for training, 100 per genre for
+    validation, and the other 2,339 for testing. The paper reports macro F1.
     """
     folder = datasets.packaged("imdb")
     if folder is None:
@@ -134,7 +138,7 @@ def load_imdb() -> HeteroData:
         ids[kind], order = torch.cat([keys for keys, _ in nodes]).sort()
         features[kind] = torch.cat([words for _, words in nodes])[order]
         if (ids[kind].diff() == 0).any():
-            raise DataError(f"{folder}: a nodeId of type {kind} occurs twice; expected ids that differ")
+            raise DataError(f"{folder}: a nodeId of type {kind} occurs twice; expected distinct ids")
     edges: dict[EdgeType, tuple[torch.Tensor, torch.Tensor]] = {}
     for name, (kind, there, back) in IMDB_LINKS.items():
         path = _imdb_file(folder, name)
@@ -164,18 +168,18 @@ def _imdb_file(folder: Path, name: str) -> Path:
 
 
 def _imdb_nodes(path: Path) -> tuple[torch.Tensor, torch.Tensor]:
-    """nodeId (N,) and plot_keywords as float16 (N, D) of a file of nodes."""
+    """nodeId (N,) and plot_keywords as float16 (N, D), from a file of nodes."""
     nodes = _parquet(path, "nodeId", "plot_keywords")
     words = nodes["plot_keywords"].combine_chunks()
     widths = np.unique(np.diff(words.offsets.to_numpy()))
     if len(widths) != 1:
-        raise DataError(f"{path}: plot_keywords has {widths.tolist()} values a node; expected one width")
+        raise DataError(f"{path}: plot_keywords has {widths.tolist()} values per node; expected one width")
     features = words.flatten().to_numpy().astype("float16").reshape(len(words), -1)
     return torch.from_numpy(nodes["nodeId"].to_numpy().astype("int64")), torch.from_numpy(features)
 
 
 def _imdb_labels(path: Path, movies: torch.Tensor):
-    """labels (number of movies,) and (train, val, test), which lie in this order in the file."""
+    """labels (number of movies,) and (train, val, test), which are in this order in the file."""
     nodes = _parquet(path, "nodeId", "genre")
     genre = torch.from_numpy(nodes["genre"].to_numpy().astype("int64"))
     index = _positions(nodes["nodeId"], movies, f"{path}: nodeId", "movie")
@@ -189,7 +193,7 @@ def _imdb_labels(path: Path, movies: torch.Tensor):
         if labels[part].bincount(minlength=3).tolist() != [IMDB_PER_CLASS] * 3:
             found = labels[part].bincount(minlength=3).tolist()
             raise DataError(
-                f"{path}: the {rows} {size} rows have {found} movies a genre; expected {IMDB_PER_CLASS} of each, the paper's split"
+                f"{path}: the {rows} {size} rows have {found} movies per genre; expected {IMDB_PER_CLASS} each, as in the paper"
             )
     return labels, [part.sort().values for part in parts]
 
@@ -204,7 +208,7 @@ def _parquet(path: Path, *columns: str):
         raise DataError(f"{path} is missing; expected a Parquet file with the columns {', '.join(columns)}") from error
     except Exception as error:  # pyarrow raises errors of its own, and OSError
         raise DataError(
-            f"{path} is no readable Parquet file ({error}); expected columns {', '.join(columns)}"
+            f"{path} cannot be read as a Parquet file ({error}); expected columns {', '.join(columns)}"
         ) from error
     if not set(columns) <= set(table.column_names):
         raise DataError(f"{path} has the columns {', '.join(table.column_names)}; expected {', '.join(columns)}")
@@ -219,7 +223,7 @@ def _positions(column, ids: torch.Tensor, what: str, kind: str) -> torch.Tensor:
     if len(wrong):
         low, high = int(ids[0]), int(ids[-1])
         raise DataError(
-            f"{what} holds {int(wrong[0])}, which is no {kind}; expected ids from {low} to {high} of nodes that are there"
+            f"{what} holds {int(wrong[0])}, which is not a node of type {kind}; expected existing ids from {low} to {high}"
         )
     return index
 
@@ -227,32 +231,35 @@ def _positions(column, ids: torch.Tensor, what: str, kind: str) -> torch.Tensor:
 # ------------------------------------------------------------------------------------------ MAG240M
 
 MAG240M = "mag240m_kddcup2021"  # the directory's name in ogb
-SYNTHETIC_RECIPE = "synthetic.json"  # in directories that mag240m_synthetic.py made: what with
-# Edge type as stored: relation back, of which there is no file.
+SYNTHETIC_RECIPE = "synthetic.json"  # the arguments of mag240m_synthetic.py, in the directories that it made
+# Stored edge type: name of the reverse relation, which has no file.
 WRITES, AFFILIATED = ("author", "writes", "paper"), ("author", "affiliated_with", "institution")
 MAG240M_LINKS = {WRITES: "written-by", AFFILIATED: "affiliates"}
 CITES = ("paper", "cites", "paper")
 
 
 def load_mag240m(where: str | os.PathLike, memory: int = DEFAULT_MEMORY) -> HeteroData:
-    """MAG240M, or data in its layout, from ``mag240m_kddcup2021/`` or the directory that holds it; ``ogb`` is not needed.
+    """MAG240M, or data in its layout, from ``mag240m_kddcup2021/`` or from the directory that holds it. ``ogb`` is not
+    needed.
 
     Edge types: (author, writes, paper), (paper, written-by, author), (author, affiliated-with, institution), (institution,
-    affiliates, author), and (paper, cites, paper), which is made undirected and without duplicates. The features of an author
-    are the mean of those of the papers, and those of an institution the mean of those of its authors, as in the challenge's
-    baseline (snap-stanford/ogb, examples/lsc/mag240m/rgnn.py); 0 without any. These three are made once and kept as .npy files
-    in the directory: ``node_feat.npy`` in ``processed/author`` and ``processed/institution``, and ``undirected_edge_index.npy``
-    beside the citations. An interrupted run leaves none of them half made. To have one made again, delete it.
+    affiliates, author), and (paper, cites, paper). Citations are made undirected and without duplicates. The features
+    of an author are the mean over the author's papers, and those of an institution the mean over its authors, as in the
+    challenge's baseline (snap-stanford/ogb, examples/lsc/mag240m/rgnn.py). Without any they are 0.
 
-    memory: bytes of features to hold while means are computed, a chunk of columns at a time; pages of memory-mapped files, which
-    the system takes back, do not count. The edges of the relation come on top. Making the citations undirected takes two int64
-    for each, twice.
+    These three are computed once and kept as .npy files in the directory: ``node_feat.npy`` in ``processed/author`` and
+    ``processed/institution``, and ``undirected_edge_index.npy`` beside the citations. An interrupted run leaves no
+    partial file. To compute a file again, delete it.
 
-    Labels that are NaN become -1; those of test papers may be -1 (the challenge keeps its own secret). The test papers are those
-    of "test-dev" where the split has them, else of "test".
+    memory: bytes of features in memory while means are computed, one chunk of columns at a time. Pages of memory-mapped
+    files do not count, because the system can take them back. The edges of the relation need more memory. To make the
+    citations undirected takes two int64 per citation, twice.
 
-    Raises DataError, naming the file, for one that is missing, cut short or of another dtype or shape, for ids and labels out of
-    range, and for training and validation papers without a label; ValueError for memory < 1.
+    Labels that are NaN become -1. Labels of test papers may be -1, because the challenge does not publish them. The
+    test papers are those of "test-dev" if the split has it, otherwise of "test".
+
+    Raises DataError, which names the file, if a file is missing, cut short or of another dtype or shape, for ids and
+    labels out of range, and for training and validation papers without a label. Raises ValueError for memory < 1.
     """
     if memory < 1:
         raise ValueError(f"memory is {memory}; expected at least 1 byte")
@@ -319,7 +326,7 @@ def _describe(folder: Path) -> str:
 
 
 def read_recipe(folder: Path) -> dict | None:
-    """What a directory of synthetic data was made with; None for other directories."""
+    """The arguments with which a directory of synthetic data was made; None for other directories."""
     path = folder / SYNTHETIC_RECIPE
     try:
         recipe = json.loads(path.read_text())
@@ -333,7 +340,8 @@ def read_recipe(folder: Path) -> dict | None:
 
 
 def _named(function: Callable, module: str, name: str) -> Callable:
-    """The function as torch.load finds it under that name; older versions of torch take no pairs (function, name)."""
+    """The function under the name by which torch.load finds it. Older versions of torch do not take pairs (function,
+    name)."""
 
     def call(*args):
         return function(*args)
@@ -355,11 +363,11 @@ def _safe_globals(allowed: list) -> Iterator[None]:
 
 
 def _torch_load(path: Path) -> dict:
-    """A dictionary of numbers, arrays and tensors that torch.save wrote; nothing else is unpickled."""
+    """Reads a dictionary of numbers, arrays and tensors that torch.save wrote. Nothing else is unpickled."""
     rebuild, scalar = np.empty(0).__reduce__()[0], np.int64(0).__reduce__()[0]
     encode = _named(lambda text, _: text.encode("latin1"), "_codecs", "encode")  # bytes, as pickle writes them
     allowed = [encode, bytes, np.ndarray, np.dtype, *(type(np.dtype(kind)) for kind in "bhilqBHILQfde")]
-    for module in ("numpy.core.multiarray", "numpy._core.multiarray"):  # of NumPy 1, which wrote ogb's files, and 2
+    for module in ("numpy.core.multiarray", "numpy._core.multiarray"):  # NumPy 1, which wrote ogb's files, and NumPy 2
         allowed += [_named(rebuild, module, "_reconstruct"), _named(scalar, module, "scalar")]
     try:
         with _safe_globals(allowed):
@@ -367,7 +375,7 @@ def _torch_load(path: Path) -> dict:
     except FileNotFoundError as error:
         raise DataError(f"{path} is missing; expected a dictionary written by torch.save") from error
     except Exception as error:  # torch.load raises anything from UnpicklingError to RuntimeError
-        # The reason stands between pieces of advice, such as to switch the check off.
+        # The message also has advice, such as to switch the check off. Only the reason is kept.
         reason = str(error).rpartition("WeightsUnpickler error:")[2].strip().partition("\n")[0].partition(". ")[0][:200]
         raise DataError(
             f"{path} could not be read ({type(error).__name__}: {reason}); expected a dictionary written by torch.save"
@@ -378,7 +386,7 @@ def _torch_load(path: Path) -> dict:
 
 
 def _read_meta(path: Path) -> tuple[dict[str, int], int]:
-    """Numbers of nodes of every type, and of classes."""
+    """The number of nodes of every type, and the number of classes."""
     meta = _torch_load(path)
     counts = {}
     for key in ("paper", "author", "institution", "num_classes"):
@@ -392,8 +400,8 @@ def _read_meta(path: Path) -> tuple[dict[str, int], int]:
 
 
 def open_npy(path: Path, dtypes: tuple, shape: tuple[int | None, ...], mode: str = "r") -> np.ndarray:
-    """A .npy file as a memory map of one of these dtypes and of this shape, where None is any number; mode: "r", or "c" for
-    copy-on-write."""
+    """A .npy file as a memory map. It must have one of these dtypes and this shape, in which None is any number. mode:
+    "r", or "c" for copy-on-write."""
     sizes = ", ".join("any" if size is None else str(size) for size in shape)
     expected = f"expected {' or '.join(np.dtype(dtype).name for dtype in dtypes)} of shape ({sizes})"
     try:
@@ -410,8 +418,8 @@ def open_npy(path: Path, dtypes: tuple, shape: tuple[int | None, ...], mode: str
 
 
 def create_npy(path: Path, dtype, shape: tuple[int, ...]) -> np.ndarray:
-    """A new .npy file as a memory map to be written. Its room on the disk is taken now: a disk that fills up while a map is
-    written ends the process."""
+    """A new .npy file as a memory map to be written. Its space on the disk is allocated now, because a disk that fills
+    up while a map is written ends the process."""
     path.parent.mkdir(parents=True, exist_ok=True)
     array = np.lib.format.open_memmap(path, mode="w+", dtype=dtype, shape=shape)
     with path.open("r+b") as file:
@@ -420,10 +428,11 @@ def create_npy(path: Path, dtype, shape: tuple[int, ...]) -> np.ndarray:
 
 
 def make_once(target: Path, write: Callable[[Path], None]) -> None:
-    """Has write(partial) make a file or directory beside `target`, and renames it to `target` when it is whole; does nothing
-    where `target` exists. What an interrupted run left is removed. Of several processes one writes and the others wait.
+    """Calls write(partial) to make a file or directory beside `target`, and renames it to `target` when it is complete.
+    Does nothing if `target` exists. Removes what an interrupted run left. If there are several processes, one writes
+    and the others wait.
 
-    Raises DataError where nothing can be written.
+    Raises DataError if nothing can be written.
     """
     if target.exists():
         return
@@ -431,7 +440,7 @@ def make_once(target: Path, write: Callable[[Path], None]) -> None:
     try:
         target.parent.mkdir(parents=True, exist_ok=True)
         with lock.open("w") as file:
-            fcntl.flock(file, fcntl.LOCK_EX)  # the system releases it when the process ends, however that is
+            fcntl.flock(file, fcntl.LOCK_EX)  # the system releases it when the process ends, for any reason
             if target.exists():
                 return
             _remove(partial)
@@ -441,7 +450,7 @@ def make_once(target: Path, write: Callable[[Path], None]) -> None:
             except BaseException:
                 _remove(partial)
                 raise
-            lock.unlink()  # whoever still waits for it finds the target
+            lock.unlink()  # a process that still waits for it will find the target
     except OSError as error:
         raise DataError(
             f"{target} could not be made ({error}). Data in a read-only directory can be used through a directory of symbolic links"
@@ -457,11 +466,11 @@ def _remove(path: Path) -> None:
 
 
 def _derived(path: Path, dtype, shape: tuple[int | None, ...], mode: str = "r") -> np.ndarray:
-    """A file that was made from others, opened."""
+    """Opens a file that was made from other files."""
     try:
         return open_npy(path, (dtype,), shape, mode)
     except DataError as error:
-        raise DataError(f"{error}. It was made from the other files: delete it to have it made again") from error
+        raise DataError(f"{error}. It was made from the other files: delete it to make it again") from error
 
 
 def _edge_index(path: Path, num_src: int, num_dst: int) -> tuple[torch.Tensor, torch.Tensor]:
@@ -480,7 +489,8 @@ def _checked_edges(edges: np.ndarray, path: Path, num_src: int, num_dst: int) ->
 
 
 def _undirected(path: Path, num_nodes: int) -> tuple[torch.Tensor, torch.Tensor]:
-    """(src, dst) of an edge_index.npy with every edge both ways and none twice, in the order of (dst, src); kept beside it."""
+    """(src, dst) of an edge_index.npy with every edge in both directions and without duplicates, sorted by (dst, src).
+    The result is kept beside the file."""
 
     def write(partial: Path) -> None:
         src, dst = (ids.numpy() for ids in _edge_index(path, num_nodes, num_nodes))
@@ -512,7 +522,7 @@ def _mean_features(source: Path, target: Path, edges, shape: tuple[int, int], me
         num_src, num_dst = len(inputs), shape[0]
         graph = _sorted_graph(*edges, num_src, num_dst, _idtype(num_src, num_dst, len(edges[0])))
         outputs = create_npy(partial, np.float16, shape)
-        step = max(1, memory // (2 * (num_src + num_dst)))  # columns of 2 bytes a node
+        step = max(1, memory // (2 * (num_src + num_dst)))  # columns; a column has 2 bytes per node
         for first in range(0, shape[1], step):
             columns = slice(first, first + step)
             chunk = torch.from_numpy(np.array(inputs[:, columns], order="C"))
@@ -525,7 +535,7 @@ def _mean_features(source: Path, target: Path, edges, shape: tuple[int, int], me
 
 
 def _read_labels(path: Path, num_nodes: int, num_classes: int) -> torch.Tensor:
-    """int64 (num_nodes,), -1 where the file has NaN or -1."""
+    """int64 (num_nodes,). NaN and -1 in the file become -1."""
     dtypes = (np.float32, np.float64, np.float16, np.int64, np.int32, np.int16)
     found = torch.from_numpy(open_npy(path, dtypes, (num_nodes,), "c"))
     known = (found == found) & (found != -1)  # NaN differs from itself

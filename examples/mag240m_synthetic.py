@@ -1,7 +1,7 @@
-"""A random graph of MAG240M's schema at any scale, written in MAG240M's layout: see `synthetic`.
+"""A random graph with MAG240M's schema at any scale, written in MAG240M's layout: see `synthetic`.
 
-It stands in for the real data, whose features alone are 187 GB, where sampling, memory and speed matter. An accuracy reached on
-it says that training works, and nothing about the real data.
+It replaces the real data, whose features alone take 187 GB, for tests of sampling, memory and speed. Its accuracy shows
+that training works. It says nothing about the real data.
 """
 
 from __future__ import annotations
@@ -27,38 +27,40 @@ from heterodata import (
     read_recipe,
 )
 
-# Of the real data (Hu et al., OGB-LSC, 2021); the test papers are those of test-dev.
+# Sizes of the real data (Hu et al., OGB-LSC, 2021). The test papers are those of test-dev.
 NODES = {"paper": 121_751_666, "author": 122_383_112, "institution": 25_721}
 EDGES = {WRITES: 386_022_720, AFFILIATED: 44_592_586, CITES: 1_297_748_926}
 LABELLED = {"train": 1_112_392, "valid": 138_949, "test": 88_092}
 
 MIN_PAPERS = 1000
-MIN_LABELLED = 20  # a part of the split; so many are there at any scale
-HOMOPHILY = 0.6  # of links go to the same topic on purpose, the others to any
+MIN_LABELLED = 20  # papers per part of the split, at any scale
+HOMOPHILY = 0.6  # share of links that go to the same topic; the others go to any topic
 SKEW = 2.0  # the r-th most popular node of n is chosen with density ~ r^(1/SKEW - 1): in-degrees fall off as d^-3
-MISLABELLED = 0.1  # of papers have the label of any topic, so that no model is always right
+MISLABELLED = 0.1  # share of papers with the label of any topic, so that no model is always right
 SIGNAL = 0.1  # standard deviation of topics' centres in features; that of papers about their centre is 1
 CHUNK = 2**14  # nodes at a time: at most 50 MB of features in float32
-VERSION = 1  # of the data: to be raised when the same seed gives other data
+VERSION = 1  # of the data; increase it when the same seed gives other data
 
 
 def synthetic(root, scale: float = 0.001, seed: int = 0, num_features: int = 768, num_classes: int = 153) -> Path:
-    """Makes `root`/mag240m_kddcup2021 and returns it; where it is already there, checks that it was made with these arguments.
+    """Makes `root`/mag240m_kddcup2021 and returns it. If it already exists, checks that it was made with these
+    arguments.
 
-    scale: factor on the real data's numbers of nodes, edges and labelled papers; 0.001 gives 122 thousand papers, 187 MB of
-    features. Each part of the split has at least 20 papers. Numbers of edges are drawn, and lower without duplicates: at 0.001
-    by 3 % for citations and 15 % for affiliations. The same arguments give the same files with the same version of NumPy.
+    scale: factor on the real data's numbers of nodes, edges and labelled papers. 0.001 gives 122 thousand papers and
+    187 MB of features. Each part of the split has at least 20 papers. Numbers of edges are drawn. Removing duplicates
+    makes them lower: at 0.001 by 3 % for citations and 15 % for affiliations. The same arguments and version of NumPy
+    give the same files.
 
-    Every paper and author has a topic, of `num_classes` whose sizes fall as 1 / sqrt(rank). Papers' features are their topic's
-    centre plus noise that all but hides it; citations, authors and institutions prefer their own topic, so means over neighbours
-    show it. Out-degrees follow a power law, as does the choice of cited papers and of institutions within a topic. One label in
-    ten is drawn at random.
+    Every paper and author has one of `num_classes` topics, whose sizes fall as 1 / sqrt(rank). The features of a paper
+    are the centre of its topic plus noise that almost hides it. Citations, authors and institutions prefer their own
+    topic, so means over neighbours show it. Out-degrees follow a power law. So does the choice of cited papers and of
+    institutions within a topic. One label in ten is drawn at random.
 
-    Features are written in chunks of rows, never whole in memory, unlike some tens of bytes a node, and the edges of one
-    relation as int64 keys. The directory appears when it is whole: see `heterodata.make_once`. It has what ``ogb`` reads, but
-    for the years of papers.
+    Features are written in chunks of rows and are never completely in memory. Some tens of bytes per node are, and the
+    edges of one relation as int64 keys. The directory appears when it is complete: see `heterodata.make_once`. It has
+    everything that ``ogb`` reads, except the years of papers.
 
-    Raises ValueError for arguments that make no data, and DataError where `root` holds other data or cannot be written.
+    Raises ValueError for impossible arguments, and DataError if `root` holds other data or cannot be written.
     """
     if not (math.isfinite(scale) and scale > 0):
         raise ValueError(f"scale is {scale}; expected a finite number > 0")
@@ -92,7 +94,7 @@ def _write(folder: Path, recipe: dict) -> None:
     scale, num_classes = recipe["scale"], recipe["num_classes"]
     num_nodes = {kind: max(1, round(scale * count)) for kind, count in NODES.items()}
     degree = {edge_type: scale * count / num_nodes[edge_type[0]] for edge_type, count in EDGES.items()}
-    # A stream of random numbers for each thing: a change of one leaves the others as they are.
+    # Each part has its own stream of random numbers, so that a change of one part does not change the others.
     topics, writes, affiliated, cites, features, labels = (np.random.default_rng([recipe["seed"], i]) for i in range(6))
     papers = Topics(topics, num_nodes["paper"], num_classes)
     author_topic = papers.of[topics.integers(num_nodes["paper"], size=num_nodes["author"])]
@@ -121,14 +123,15 @@ def _write(folder: Path, recipe: dict) -> None:
     split = _write_labels(label_file(folder), labels, papers, scale)
     torch.save({**num_nodes, "num_classes": num_classes}, folder / "meta.pt")
     torch.save(split, folder / "split_dict.pt")
-    (folder / "RELEASE_v1.txt").write_text("")  # ogb takes a directory without it for an old release
+    (folder / "RELEASE_v1.txt").write_text("")  # without it ogb takes the directory for an old release
     (folder / SYNTHETIC_RECIPE).write_text(json.dumps(recipe))
 
 
 class Topics:
     """The topic of every paper, and the choice of papers by topic.
 
-    of: int16 (N,). order: papers by topic, in a random order within one; those of topic t begin at start[t].
+    of: int16 (N,), the topic of each paper. order: papers sorted by topic, in random order within a topic. The papers
+    of topic t begin at start[t].
     """
 
     def __init__(self, rng: np.random.Generator, num_papers: int, num_topics: int):
@@ -141,18 +144,19 @@ class Topics:
         self.start = np.concatenate([[0], np.bincount(self.of, minlength=num_topics).cumsum()])
 
     def mixed(self, rng: np.random.Generator, topic: np.ndarray) -> np.ndarray:
-        """Topics to link to: `topic` itself or, for a share of 1 - HOMOPHILY, that of a random paper."""
+        """Topics to link to: `topic` itself or, for a share of 1 - HOMOPHILY, the topic of a random paper."""
         anything = self.of[rng.integers(len(self.of), size=len(topic))]
         return np.where(rng.random(len(topic)) < HOMOPHILY, topic, anything)
 
     def pick(self, rng: np.random.Generator, topic: np.ndarray, skew: float = 1.0) -> np.ndarray:
-        """A paper for each topic of a linking node, which must have papers; skew > 1 favours some papers of a topic."""
+        """One paper for each entry of `topic`, which must have papers. skew > 1 favours some papers of a topic."""
         topic = self.mixed(rng, topic)
         return self.order[_ranked(rng, self.start[topic], self.start[topic + 1], skew)]
 
 
 class Institutions:
-    """The choice of institutions by topic: each topic has a few of its own, or shares one where topics outnumber institutions."""
+    """The choice of institutions by topic. Each topic has a few institutions, or shares one if there are more topics
+    than institutions."""
 
     def __init__(self, papers: Topics, num_institutions: int):
         self.papers = papers
@@ -164,18 +168,19 @@ class Institutions:
 
 
 def _ranked(rng: np.random.Generator, start: np.ndarray, end: np.ndarray, skew: float) -> np.ndarray:
-    """Integers from [start, end), the sooner the more likely."""
+    """Integers from [start, end). Small ones are more likely."""
     return start + ((end - start) * rng.random(len(start)) ** skew).astype(np.int64)
 
 
 def _degrees(rng: np.random.Generator, count: int, mean: float, at_least: int = 0) -> np.ndarray:
-    """int64 (count,): a power law, density ~ d^-3 for large d, of this expected value."""
+    """int64 (count,): a power law with density ~ d^-3 for large d and with the expected value `mean`."""
     drawn = at_least + max(0.0, mean - at_least) * rng.pareto(2.0, count)
     return np.floor(drawn + rng.random(count)).astype(np.int64)
 
 
 def _write_edges(path: Path, degrees: np.ndarray, num_dst: int, pick, loops: bool = True) -> None:
-    """Writes an edge_index.npy, sorted by source and without duplicates: node u has degrees[u] draws of pick(sources)."""
+    """Writes an edge_index.npy, sorted by source and without duplicates. Node u has degrees[u] draws of
+    pick(sources)."""
     chunks = []
     for first in range(0, len(degrees), CHUNK):
         part = np.minimum(degrees[first : first + CHUNK], num_dst)

@@ -1,12 +1,15 @@
-"""Accuracy of the fused modules under automatic mixed precision against DGL's own in fp32, on Planetoid data sets.
+"""Accuracy of the fused modules under automatic mixed precision, against DGL's own modules in fp32, on Planetoid data
+sets.
 
-Two layers of attention as in the papers (8 heads of 8 units, dropout of 0.6 on features and weights, Adam with a learning rate of
-5e-3 and a weight decay of 5e-4), the standard split, several seeds. halfgnn.nn's modules run under autocast in fp16 (with a
-GradScaler) and bf16; dgl.nn's with the same constructor and seed in fp32.
+The model has two layers of attention as in the papers: 8 heads of 8 units, dropout of 0.6 on features and weights, Adam
+with a learning rate of 5e-3 and a weight decay of 5e-4. It is trained on the standard split with several seeds.
+halfgnn.nn's modules run under autocast in fp16 (with a GradScaler) and bf16. dgl.nn's modules, with the same
+constructor and seed, run in fp32.
 
     .venv/bin/python examples/planetoid_accuracy.py --data-dir raw --datasets cora citeseer --models GATConv GATv2Conv --seeds 5
 
-Prints mean and standard deviation of the test accuracy at the best validation accuracy, and appends a row a run to --out.
+Prints mean and standard deviation of the test accuracy at the best validation accuracy, and appends one row per run to
+--out.
 """
 
 from __future__ import annotations
@@ -41,7 +44,7 @@ def conv_class(library: str, model: str):
 
 
 class Network(nn.Module):
-    """in_feats -> 8 heads of 8, ELU -> one head of num_classes."""
+    """Layers: in_feats -> 8 heads of 8, ELU -> one head of num_classes."""
 
     def __init__(self, conv, in_feats: int, num_classes: int, dropout: float = 0.6):
         super().__init__()
@@ -86,7 +89,7 @@ COLUMNS = ("dataset", "source", "module", "library", "dtype", "seed", "epochs", 
 
 
 def append(path: Path, row: tuple) -> None:
-    """Adds a row to a CSV file, which is made if need be."""
+    """Adds a row to a CSV file. Creates the file if it does not exist."""
     is_new = not path.exists()
     with open(path, "a", newline="") as file:
         csv.writer(file, lineterminator="\n").writerows([COLUMNS, row] if is_new else [row])
@@ -96,18 +99,18 @@ def main(argv: list[str] | None = None) -> None:
     parser = argparse.ArgumentParser(description=__doc__.split("\n\n")[0])
     parser.add_argument("--datasets", nargs="+", choices=tuple(datasets.PLANETOID), default=["cora", "citeseer"])
     parser.add_argument("--models", nargs="+", choices=("GATConv", "GATv2Conv"), default=["GATConv", "GATv2Conv"])
-    parser.add_argument("--data-dir", help="folder of raw Planetoid data as dgl.data names it; default: $HALFGNN_DATA")
+    parser.add_argument("--data-dir", help="folder of raw Planetoid data, named as in dgl.data; default: $HALFGNN_DATA")
     parser.add_argument("--seeds", type=int, default=5)
     parser.add_argument("--epochs", type=int, default=200)
-    parser.add_argument("--device", choices=("cpu", "cuda"), default="cpu", help="cuda needs a DGL that has it")
-    parser.add_argument("--out", type=Path, help="CSV file that rows are appended to")
+    parser.add_argument("--device", choices=("cpu", "cuda"), default="cpu", help="cuda needs a DGL with CUDA")
+    parser.add_argument("--out", type=Path, help="CSV file to which rows are appended")
     args = parser.parse_args(argv)
     if args.out:
         if args.out.is_dir():
             sys.exit(f"planetoid_accuracy: --out {args.out} is a folder; expected a CSV file")
         args.out.parent.mkdir(parents=True, exist_ok=True)
     results: dict[tuple[str, str, str, str], list[float]] = {}
-    try:  # all of them before the first is trained on
+    try:  # load all data sets before the first training
         loaded = [datasets.load(name, args.data_dir).to(torch.device(args.device)) for name in args.datasets]
     except datasets.DataError as error:
         sys.exit(f"planetoid_accuracy: {error}")

@@ -1,16 +1,18 @@
 """Trains a relational GAT on sampled blocks: OGB-LSC's baseline for MAG240M, in half precision from the disk to the gradient.
 
-Two layers of attention over sampled neighbours, a GATConv for each edge type, as in the baseline of Hu et al. (2021); by default
-1,024 units in 4 heads. Features stay float16 from their memory-mapped file to the GPU, and arrive while it computes; all edge types
-of a layer are one fused attention, under autocast in bf16 or fp16.
+The network has two layers of attention over sampled neighbours, with a GATConv per edge type, as in the baseline of Hu
+et al. (2021). By default it has 1,024 units in 4 heads. Features stay float16 from their memory-mapped file to the GPU,
+and are transferred while it computes. All edge types of a layer are one fused attention, under autocast in bf16 or
+fp16.
 
     python examples/rgat_minibatch.py                                      IMDB: real, small, packaged
-    python examples/rgat_minibatch.py --data synthetic --scale 0.001       a graph of MAG240M's schema, made on first use
+    python examples/rgat_minibatch.py --data synthetic --scale 0.001       a graph with MAG240M's schema, made on first use
     python examples/rgat_minibatch.py --data /data/mag240m_kddcup2021 --dtype fp16 --checkpoint out/mag
     torchrun --nproc-per-node 2 examples/rgat_minibatch.py                 DistributedDataParallel
 
-Every process takes its part of each batch of seeds, so a batch is --batch-size seeds however many there are. Validates after every
-epoch and tests the best weights at the end. With --checkpoint a run that was killed goes on where it last saved, with --resume.
+Every process takes its part of each batch of seeds, so a batch has --batch-size seeds for any number of processes. The
+program validates after every epoch and tests the best weights at the end. It saves to --checkpoint. With --resume a run
+that was killed continues from there.
 """
 
 from __future__ import annotations
@@ -41,7 +43,7 @@ from tqdm import tqdm
 from halfgnn.dataloading import FeatureStore, Prefetcher
 from halfgnn.nn import RGAT
 
-# What a data set is trained with unless the command says otherwise; MAG240M's are the baseline's.
+# Default options of a data set. Those of MAG240M are the baseline's.
 IMDB = dict(
     hidden=64,
     batch_size=100,
@@ -68,14 +70,14 @@ PHASES = ("sample", "gather", "transfer", "forward", "backward", "step", "wait")
 
 
 class CheckpointError(RuntimeError):
-    """A checkpoint that cannot be resumed from; the message says why."""
+    """A checkpoint from which a run cannot be resumed; the message says why."""
 
 
 # ------------------------------------------------------------------------------------------- model
 
 
 class DglRGAT(RGAT):
-    """The same network on DGL's kernels, relation by relation, to compare with: takes DGL's blocks."""
+    """The same network on DGL's kernels, relation by relation, for comparison. It takes DGL's blocks."""
 
     def __init__(self, *args, num_heads: int = 4, **options):
         import dgl.nn
@@ -106,19 +108,19 @@ class DglRGAT(RGAT):
 
 @dataclass(frozen=True)
 class Workers:
-    """The processes that train together, of which this is `rank`."""
+    """The processes that train together. This process is number `rank`."""
 
     rank: int = 0
     count: int = 1
 
     @classmethod
     def of_torchrun(cls, device_type: str) -> Workers:
-        """Those that torchrun has started, connected; this process alone without it."""
+        """Connects the processes that torchrun has started. Without torchrun there is only this process."""
         if "RANK" not in os.environ:
             return cls()
         if device_type == "cuda":
             torch.cuda.set_device(int(os.environ["LOCAL_RANK"]))
-        # A process that dies ends the others' wait.
+        # The time limit ends the wait of the others if a process dies.
         dist.init_process_group("nccl" if device_type == "cuda" else "gloo", timeout=timedelta(minutes=10))
         return cls(dist.get_rank(), dist.get_world_size())
 
@@ -137,13 +139,13 @@ class SampledBatches(torch.utils.data.Dataset):
         graph: DGLGraph with CSC.
         target: the type of the seeds.
         ids: (n,) seeds.
-        fanouts: neighbours taken of each relation, a number a layer, the input's first; -1 for all.
+        fanouts: neighbours sampled per relation, one number per layer, input layer first; -1 for all.
         batch_size: seeds of all processes together.
         order: torch.Generator that shuffles, the same in all processes; None keeps the order.
-        least: how many seeds every process must have; a last batch of fewer is left out.
+        least: the number of seeds that every process must have. A last batch with fewer is left out.
 
     Items: (blocks, {node type: ids of input nodes}, seeds, weight). weight is the seeds' share of the batch times the number of
-    processes: the mean over processes of weight * (mean loss of the seeds) is the mean loss of the batch.
+    processes. So the mean over processes of weight * (mean loss of the seeds) is the mean loss of the batch.
     """
 
     def __init__(self, graph, target, ids, fanouts, batch_size, workers=None, order=None, least=1):
@@ -163,14 +165,14 @@ class SampledBatches(torch.utils.data.Dataset):
         whole = self._ids[index * self._batch_size : (index + 1) * self._batch_size]
         seeds = whole[self._workers.rank :: self._workers.count]
         weight = len(seeds) * self._workers.count / len(whole)
-        if not len(seeds):  # fewer seeds than processes: every process has to take part in the sum of gradients
+        if not len(seeds):  # fewer seeds than processes, but every process must take part in the sum of gradients
             seeds = whole[:1]
         nodes, _, blocks = self._sampler.sample_blocks(self._graph, {self._target: seeds})
         return blocks, nodes, seeds, weight
 
 
 def loader(batches: SampledBatches, num_workers: int, first: int = 0):
-    """Batches from `first` on, sampled in this process or by num_workers others."""
+    """Batches from number `first` on, sampled in this process or in num_workers other processes."""
     items = range(first, len(batches))
     return torch.utils.data.DataLoader(
         batches, batch_size=None, sampler=items, num_workers=num_workers, collate_fn=as_it_is
@@ -182,7 +184,8 @@ def as_it_is(batch):
 
 
 def stores_of(data: heterodata.HeteroData, place: str, device: torch.device) -> dict[str, FeatureStore]:
-    """The features of every node type: "file" (memory-mapped where they are in files), "memory", "pinned" or "device"."""
+    """The features of every node type. place: "file" (features in files are memory-mapped), "memory", "pinned" or
+    "device"."""
     stores = {}
     for ntype, feat in data.features.items():
         shape = (data.num_nodes[ntype], -1)
@@ -204,11 +207,11 @@ def stores_of(data: heterodata.HeteroData, place: str, device: torch.device) -> 
 
 @dataclass
 class Progress:
-    """Where a run is, and what it has reached."""
+    """The position of a run, and its results so far."""
 
     epoch: int = 0
     step: int = 0  # of the epoch
-    loss: float = 0.0  # sum over the epoch's steps so far, of the first process's seeds
+    loss: float = 0.0  # sum over the epoch's steps so far, for the seeds of the first process
     best_epoch: int = -1
     best_accuracy: float = -1.0
     losses: list = field(default_factory=list)  # mean of each epoch
@@ -244,17 +247,17 @@ class Trainer:
         self.progress = Progress()
         self.times = dict.fromkeys(PHASES, 0.0)
         self.num_steps = self.num_bytes = 0
-        self.seconds = 0.0  # of training, without validation
+        self.seconds = 0.0  # time of training, without validation
 
     @property
     def evaluated(self) -> nn.Module:
-        """The model whose accuracy counts: that of averaged weights, if they are averaged."""
+        """The model to evaluate: with averaged weights, if weights are averaged."""
         return self.model if self.averaged is None else self.averaged.module
 
     # ---- batches ---------------------------------------------------------------------------------
 
     def prefetched(self, ids, fanouts, batch_size, order=None, first=0) -> Prefetcher:
-        # Statistics of a batch need two rows.
+        # Batch normalisation needs two rows for its statistics.
         least = 2 if order is not None and self.args.norm == "batch" else 1
         batches = SampledBatches(self.graph, self.data.target, ids, fanouts, batch_size, self.workers, order, least)
         return Prefetcher(
@@ -280,7 +283,8 @@ class Trainer:
             return (network or self.network)(blocks, feats)
 
     def gradients(self, blocks, feats, labels, weight):
-        """Adds the gradient of the batch's mean loss, that of all processes; (loss, right answers) of this one's seeds."""
+        """Adds the gradient of the batch's mean loss over all processes. Returns (loss, right answers) of this
+        process's seeds."""
         with self._timed("forward"):
             logits = self.forward(blocks, feats).float()
             loss = F.cross_entropy(logits, labels) * weight
@@ -304,7 +308,7 @@ class Trainer:
 
     @contextlib.contextmanager
     def _timed(self, phase: str):
-        """Seconds on the device, if they are asked for: waiting for them costs time."""
+        """Adds the seconds on the device, with --profile only, because waiting for the device costs time."""
         if not self.args.profile:
             yield
             return
@@ -320,7 +324,8 @@ class Trainer:
     # ---- epochs ----------------------------------------------------------------------------------
 
     def train_epoch(self, save=None) -> bool:
-        """From the progress's step on; whether it came to the end of the epoch. save: called after every step."""
+        """Trains from the step in `progress` on. Returns whether the epoch was finished. save: called after every
+        step."""
         args, progress = self.args, self.progress
         order = torch.Generator().manual_seed(args.seed * 1_000_003 + progress.epoch)
         batches = self.prefetched(self.data.train, args.fanouts, args.batch_size, order, progress.step)
@@ -329,7 +334,7 @@ class Trainer:
         self.meter = Meter(total, progress, args, self.device, is_shown=self.workers.rank == 0)
         with self.meter, batches:
             for blocks, feats, labels, seeds, weight in batches:
-                # Of its own for every step, so that a resumed run draws what an uninterrupted one does.
+                # Each step has its own seed, so that a resumed run draws the same numbers as an uninterrupted one.
                 torch.manual_seed(hash((args.seed, self.workers.rank, progress.epoch, progress.step)) & 0x7FFFFFFF)
                 self.optimizer.zero_grad(set_to_none=True)
                 loss, right = self.gradients(blocks, feats, labels, weight)
@@ -356,7 +361,8 @@ class Trainer:
 
     @torch.no_grad()
     def evaluate(self, ids) -> tuple[float, torch.Tensor]:
-        """(accuracy over the seeds that have a label, predictions (n,) in the order of ids; another process's are -1)."""
+        """(accuracy over the seeds that have a label, predictions (n,) in the order of ids). Predictions of other
+        processes' seeds are -1."""
         self.evaluated.eval()
         predictions = torch.full((self.labels.shape[0],), -1)
         right = count = 0.0
@@ -372,7 +378,7 @@ class Trainer:
         return right / count if count else float("nan"), predictions[ids]
 
     def fit(self, folder: Path | None) -> None:
-        """Trains to the last epoch; keeps the best weights in `folder`, or in memory without one."""
+        """Trains to the last epoch. Keeps the best weights in `folder`, or in memory if it is None."""
         saver = Saver(folder, self.args.checkpoint_every, self.workers.rank == 0)
         progress = self.progress
         while progress.epoch < self.args.epochs and not self.is_at_limit:
@@ -394,7 +400,8 @@ class Trainer:
 
 
 class Meter:
-    """A progress bar with loss, accuracy and seeds a second, that asks the device for numbers now and then alone."""
+    """A progress bar with loss, accuracy and seeds per second. It reads numbers from the device only every few
+    steps."""
 
     EVERY = 10
 
@@ -433,7 +440,7 @@ class Meter:
 
 
 class MemoryLog:
-    """Rows (batches so far, resident MiB, MiB of tensors on the GPU) in a CSV file."""
+    """Writes rows (batches so far, resident MiB, MiB of tensors on the GPU) to a CSV file."""
 
     count = 0  # over all epochs
 
@@ -453,7 +460,7 @@ class MemoryLog:
 
 
 def resident_bytes() -> int:
-    """Memory of this process alone: pages of files, which the system may take back, are not counted."""
+    """Memory of this process without pages of files, which the system may take back."""
     fields = Path("/proc/self/statm").read_text().split()
     return (int(fields[1]) - int(fields[2])) * os.sysconf("SC_PAGE_SIZE")
 
@@ -462,7 +469,8 @@ def resident_bytes() -> int:
 
 
 class Saver:
-    """Checkpoints of a run, each written beside the last and then put in its place: one is always whole."""
+    """Checkpoints of a run. Each is written beside the last one and then replaces it, so that one is always
+    complete."""
 
     def __init__(self, folder: Path | None, every: int, is_first: bool):
         self._folder, self._every, self._is_first = folder, every, is_first
@@ -512,7 +520,7 @@ def read(path: Path, device) -> dict:
         raise CheckpointError(f"{path} cannot be read: {reason}") from error
 
 
-# What a run may not change when it is resumed.
+# Options that may not change when a run is resumed.
 KEPT = ("data", "scale", "seed", "dtype", "hidden", "heads", "fanouts", "norm", "batch_size", "average")
 
 
@@ -531,7 +539,7 @@ def state_of(trainer: Trainer) -> dict:
 def resume(trainer: Trainer, folder: Path) -> None:
     state = read(folder / "checkpoint.pt", trainer.device)
     if not isinstance(state, dict) or not {"arguments", "progress", "model", "optimizer"} <= state.keys():
-        raise CheckpointError(f"{folder / 'checkpoint.pt'} is no checkpoint of this program")
+        raise CheckpointError(f"{folder / 'checkpoint.pt'} is not a checkpoint of this program")
     for name, value in state["arguments"].items():
         if getattr(trainer.args, name) != value:
             given = getattr(trainer.args, name)
@@ -545,19 +553,20 @@ def resume(trainer: Trainer, folder: Path) -> None:
     if trainer.scaler is not None:
         trainer.scaler.load_state_dict(state["scaler"])
     if trainer.progress.epoch < trainer.args.epochs:
-        trainer.say(f"goes on from epoch {trainer.progress.epoch + 1}, batch {trainer.progress.step}")
+        trainer.say(f"continues from epoch {trainer.progress.epoch + 1}, batch {trainer.progress.step}")
 
 
 # ----------------------------------------------------------------------------------------- profile
 
 
 def profile_table(trainer: Trainer) -> str:
-    """Milliseconds of a training step by phase; sampling, gathering and transfers run beside the rest where they are prefetched."""
+    """Milliseconds per training step, by phase. With prefetching, sampling, gathering and transfers overlap with the
+    rest."""
     steps = max(trainer.num_steps, 1)
-    lines = [f"{'phase':<10} {'ms a step':>10}"]
-    lines += [f"{phase:<10} {trainer.times[phase] / steps * 1e3:>10.1f}" for phase in PHASES]
+    lines = [f"{'phase':<10} {'ms per step':>11}"]
+    lines += [f"{phase:<10} {trainer.times[phase] / steps * 1e3:>11.1f}" for phase in PHASES]
     lines.append(
-        f"{'in all':<10} {trainer.seconds / steps * 1e3:>10.1f}   ({trainer.num_bytes / steps / 2**20:.1f} MiB moved)"
+        f"{'in all':<10} {trainer.seconds / steps * 1e3:>11.1f}   ({trainer.num_bytes / steps / 2**20:.1f} MiB moved)"
     )
     return "\n".join(lines)
 
@@ -602,58 +611,73 @@ def parser() -> argparse.ArgumentParser:
     count, rate = number(int, 1), number(float, 0.0)
     none_or_more = number(int, 0)
     p.add_argument("--data", default="imdb", help="imdb, synthetic or the directory of MAG240M; default: %(default)s")
-    p.add_argument("--data-dir", help="where synthetic data is kept; default: ~/.cache/halfgnn")
+    p.add_argument("--data-dir", help="folder for synthetic data; default: ~/.cache/halfgnn")
     p.add_argument(
-        "--scale", type=number(float, 0.0, open_low=True), default=0.001, help="of synthetic data, 1 is MAG240M's size"
+        "--scale",
+        type=number(float, 0.0, open_low=True),
+        default=0.001,
+        help="scale of synthetic data; 1 is MAG240M's size",
     )
     p.add_argument(
         "--dtype", choices=DTYPES, default="bf16", help="fp16 trains with a GradScaler; default: %(default)s"
     )
     p.add_argument(
-        "--kernels", choices=("halfgnn", "dgl"), default="halfgnn", help="dgl: to compare with; fp32 on the CPU"
+        "--kernels", choices=("halfgnn", "dgl"), default="halfgnn", help="dgl: for comparison; only fp32 on the CPU"
     )
     p.add_argument("--device", choices=("auto", "cpu", "cuda"), default="auto", help="auto: the GPU if there is one")
     p.add_argument(
-        "--fanouts", type=int, nargs="+", help="neighbours a relation, a number a layer, the input's first; -1: all"
+        "--fanouts",
+        type=int,
+        nargs="+",
+        help="neighbours per relation, one number per layer, input layer first; -1: all",
     )
-    p.add_argument("--eval-fanouts", type=int, nargs="+", help="of validation and test; default: those of training")
-    p.add_argument("--batch-size", type=count, help="seeds of a batch, of all processes together")
-    p.add_argument("--hidden", type=count, help="units of a layer, of all heads together")
+    p.add_argument(
+        "--eval-fanouts", type=int, nargs="+", help="fanouts of validation and test; default: those of training"
+    )
+    p.add_argument("--batch-size", type=count, help="seeds per batch, for all processes together")
+    p.add_argument("--hidden", type=count, help="units of a layer, for all heads together")
     p.add_argument("--heads", type=count, default=4, help="default: %(default)s")
     p.add_argument("--dropout", type=number(float, 0.0, 1.0))
-    p.add_argument("--norm", choices=("batch", "layer", "none"), help="of the layers; batch: the baseline's")
+    p.add_argument(
+        "--norm", choices=("batch", "layer", "none"), help="normalisation of the layers; batch: the baseline's"
+    )
     p.add_argument("--lr", type=number(float, 0.0, open_low=True))
     p.add_argument("--weight-decay", type=rate)
     p.add_argument(
         "--average",
         type=number(float, 0.0, 1.0),
         metavar="DECAY",
-        help="evaluate a moving average of weights; 0: do not",
+        help="evaluate a moving average of weights with this decay; 0: the weights themselves",
     )
     p.add_argument("--epochs", type=none_or_more)
-    p.add_argument("--max-steps", type=none_or_more, default=0, help="ends training after so many batches; 0: does not")
+    p.add_argument(
+        "--max-steps", type=none_or_more, default=0, help="end training after this many batches; 0: no limit"
+    )
     p.add_argument(
         "--seed",
         type=none_or_more,
         default=0,
-        help="of weights, order and dropout, not of DGL's sampling",
+        help="seed of weights, order and dropout, but not of DGL's sampling",
     )
-    p.add_argument("--workers", type=none_or_more, default=0, help="processes that sample; 0: a thread does")
+    p.add_argument("--workers", type=none_or_more, default=0, help="processes that sample; 0: a thread samples")
     p.add_argument(
-        "--prefetch", type=none_or_more, default=2, help="batches ahead, on a GPU; 0: none; default: %(default)s"
+        "--prefetch",
+        type=none_or_more,
+        default=2,
+        help="batches prepared ahead, on a GPU; 0: none; default: %(default)s",
     )
     p.add_argument("--prefetch-on-cpu", action="store_true", help="sample and gather in a thread on the CPU too")
     p.add_argument(
         "--features",
         choices=("file", "memory", "pinned", "device"),
         default="file",
-        help="where features are; pinned: page-locked memory that the GPU reads by itself",
+        help="place of the features; pinned: page-locked memory that the GPU reads directly",
     )
     p.add_argument("--checkpoint", type=Path, metavar="DIR", help="save checkpoint.pt and best.pt there")
     p.add_argument("--checkpoint-every", type=none_or_more, default=100, metavar="N", help="also after every N batches")
-    p.add_argument("--resume", action="store_true", help="go on from the checkpoint")
+    p.add_argument("--resume", action="store_true", help="continue from the checkpoint")
     p.add_argument("--profile", action="store_true", help="print the time of every phase of a step")
-    p.add_argument("--rows", type=Path, metavar="CSV", help="append a row of this run's figures")
+    p.add_argument("--rows", type=Path, metavar="CSV", help="append a row with the figures of this run")
     p.add_argument("--memory-log", type=Path, metavar="CSV", help="append rows of resident memory")
     p.add_argument("--memory-every", type=count, default=100, metavar="N", help="batches between those rows")
     return p
@@ -673,11 +697,11 @@ def parse(argv: list[str] | None = None) -> argparse.Namespace:
     if len(args.eval_fanouts) != len(args.fanouts):
         p.error(f"argument --eval-fanouts: {len(args.eval_fanouts)} numbers for {len(args.fanouts)} layers")
     if args.hidden % args.heads:
-        p.error(f"argument --hidden: {args.hidden} is no multiple of --heads {args.heads}")
+        p.error(f"argument --hidden: {args.hidden} is not a multiple of --heads {args.heads}")
     if args.resume and args.checkpoint is None:
         p.error("argument --resume: needs --checkpoint")
     if args.device == "cuda" and not torch.cuda.is_available():
-        p.error("argument --device: cuda was asked for, but PyTorch sees no GPU")
+        p.error("argument --device: cuda was requested, but PyTorch sees no GPU")
     on_cpu = args.device == "cpu" or not torch.cuda.is_available()
     if args.features in ("pinned", "device") and on_cpu:
         p.error(f"argument --features: {args.features} needs a GPU")
@@ -693,7 +717,8 @@ def device_of(args) -> torch.device:
 
 
 def main(argv: list[str] | None = None) -> float:
-    """Runs the program; returns the test accuracy. Exits with a message where data or checkpoint cannot be had."""
+    """Runs the program and returns the test accuracy. Exits with a message if data or checkpoint is missing or
+    wrong."""
     args = parse(argv)
     device = device_of(args)
     workers = Workers.of_torchrun(device.type)

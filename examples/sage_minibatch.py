@@ -1,10 +1,10 @@
 """GraphSAGE on sampled mini-batches under automatic mixed precision: a template of a hundred lines, to copy.
 
     python examples/sage_minibatch.py                                      Cora, or --dataset reddit
-    python examples/sage_minibatch.py --checkpoint out/sage.pt --resume    go on where a run was killed
+    python examples/sage_minibatch.py --checkpoint out/sage.pt --resume    continue a run that was killed
     torchrun --nproc-per-node 2 examples/sage_minibatch.py                 DistributedDataParallel
 
-rgat_minibatch.py is the same for graphs of several node and edge types, with more options.
+rgat_minibatch.py does the same for graphs with several node and edge types, and has more options.
 """
 
 import argparse
@@ -52,14 +52,12 @@ def main(argv=None):
     p = argparse.ArgumentParser(description=__doc__.split("\n")[0])
     p.add_argument("--dataset", default="cora", choices=datasets.NAMES)
     p.add_argument("--dtype", default="bfloat16", choices=("bfloat16", "float16", "float32"))
-    p.add_argument("--fanouts", type=int, nargs="+", default=[10, 10], help="neighbours a layer, the input's first")
-    p.add_argument("--batch-size", type=int, default=64, help="seeds of a batch, of all processes together")
+    p.add_argument("--fanouts", type=int, nargs="+", default=[10, 10], help="neighbours per layer, input layer first")
+    p.add_argument("--batch-size", type=int, default=64, help="seeds per batch, for all processes together")
     p.add_argument("--hidden", type=int, default=256)
     p.add_argument("--epochs", type=int, default=10)
     p.add_argument("--checkpoint", type=Path)
-    p.add_argument(
-        "--resume", action="store_true", help="go on after the epoch that --checkpoint, a file, was saved at"
-    )
+    p.add_argument("--resume", action="store_true", help="continue after the epoch of the file --checkpoint")
     args = p.parse_args(argv)
     if args.resume and not (args.checkpoint and args.checkpoint.exists()):
         p.error(f"argument --resume: there is no checkpoint {args.checkpoint}")
@@ -118,7 +116,7 @@ def main(argv=None):
             args.checkpoint.parent.mkdir(parents=True, exist_ok=True)
             partial = args.checkpoint.with_suffix(".partial")
             torch.save({"epoch": epoch, **{name: part.state_dict() for name, part in parts.items()}}, partial)
-            partial.replace(args.checkpoint)  # a run that is killed leaves a whole one
+            partial.replace(args.checkpoint)  # so that a run that is killed leaves a complete checkpoint
     if dist.is_initialized():
         dist.destroy_process_group()
     return accuracy

@@ -5,7 +5,7 @@ import support
 import torch
 
 if "PYTEST_XDIST_WORKER" in os.environ:
-    # Workers share the cores: with a thread for each core in each of them, they would mostly wait for one another.
+    # Workers share the cores. If each had a thread per core, they would mostly wait for one another.
     workers = int(os.environ.get("PYTEST_XDIST_WORKER_COUNT", "1"))
     torch.set_num_threads(max(1, (os.cpu_count() or 1) // workers))
 

@@ -1,9 +1,10 @@
-"""Every test of the CPU half on several versions of torch, and a table of what came of it: `make test-matrix` runs this.
+"""Runs the tests of the CPU half on several versions of torch and prints a table of the results (`make test-matrix`).
 
     python tests/matrix.py 2.4.1 2.15.0@python3.13 --folder build/matrix
 
-For each version: an environment (`--environments "/some/where/t{}"` names existing ones, with the version for {}; nothing is
-installed in them), a build of its own beside the checkout's, and the suite but for tests/simt and tests/gpu, which ask for CUDA.
+Each version has its own environment and its own build beside that of the checkout. `--environments "/some/where/t{}"`
+names existing environments, with the version in place of {}; nothing is installed in them. The suite runs without
+tests/simt and tests/gpu, which need CUDA.
 """
 
 import argparse
@@ -44,7 +45,7 @@ def run(log, *command, accept=(0,), **environment):
 
 
 def find_python(wish):
-    """The interpreter that is named, or the first of PYTHONS, on PATH or of pyenv."""
+    """The interpreter `wish`, or without it the first of PYTHONS that exists, on PATH or in pyenv."""
     for name in [wish] if wish else PYTHONS:
         found = shutil.which(name)
         if (
@@ -63,7 +64,8 @@ def requirements(name):
 
 
 def make_environment(folder, version, wish):
-    """The Python of the environment with that torch and what the tests need; it is kept for the next time."""
+    """The Python of an environment with that torch and the tests' requirements. The environment is kept for later
+    runs."""
     python = folder / "env" / "bin" / "python"
     if not (folder / "installed").exists():
         run(folder / "venv.log", find_python(wish), "-m", "venv", "--clear", folder / "env")
@@ -82,7 +84,8 @@ def build(folder, python):
 
 
 def count(results):
-    """Numbers of tests passed, failed, skipped and with errors, and the names of those that did not pass."""
+    """The numbers of tests that passed, failed, were skipped or had errors, and the names of those that failed or had
+    errors."""
     suite = ElementTree.parse(results).getroot().find("testsuite")
     failed, errors, skipped = (int(suite.get(name)) for name in ("failures", "errors", "skipped"))
     passed = int(suite.get("tests")) - failed - errors - skipped
@@ -134,16 +137,18 @@ def measure(name, options):
 
 def main():
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("versions", nargs="+", metavar="VERSION[@PYTHON]", help="of torch, and an interpreter for it")
-    parser.add_argument("--folder", type=Path, default=ROOT / "build" / "matrix", help="environments, builds, logs")
-    parser.add_argument("--environments", metavar="PATTERN", help="environments that exist, with {} for the version")
+    parser.add_argument(
+        "versions", nargs="+", metavar="VERSION[@PYTHON]", help="version of torch, and an interpreter for it"
+    )
+    parser.add_argument(
+        "--folder", type=Path, default=ROOT / "build" / "matrix", help="folder for environments, builds and logs"
+    )
+    parser.add_argument("--environments", metavar="PATTERN", help="existing environments, with {} for the version")
     parser.add_argument("--jobs", default="2", help="processes that run tests")
     parser.add_argument("--tests", nargs="*", help="files or other arguments of pytest in place of the whole suite")
     options = parser.parse_args()
     if options.environments and "{}" not in options.environments:
-        parser.error(
-            f"--environments is {options.environments!r}; expected a path with {{}} in the place of the version"
-        )
+        parser.error(f"--environments is {options.environments!r}; expected a path with {{}} for the version")
     rows, bad = [], []
     for name in options.versions:
         try:

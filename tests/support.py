@@ -1,14 +1,14 @@
-"""What the operator tests share: devices, graphs, inputs, and the one rule that says how accurate a result must be.
+"""Shared by the tests of operators: devices, graphs, inputs, and the accuracy rule, which every result must obey.
 
 The rule (:func:`assert_accurate`) compares a result with the same formula evaluated in float64 on the same, already rounded,
-inputs. It is flash-attention's rule made stricter in two ways:
+inputs. It is flash-attention's rule, made stricter:
 
-1. The largest error of a half result is at most twice that of the same formula run by PyTorch in that half type, plus half a
-   unit in the last place of the largest value.
-2. Where the sum of the magnitudes of all terms is known, every single element is rounded once: its error is at most half a unit
+1. The largest error of a half result is at most twice the error of the same formula run by PyTorch in that half type,
+   plus half a unit in the last place of the largest value.
+2. Every element is rounded once, if the sum of the magnitudes of its terms is known: its error is at most half a unit
    in its own last place, plus the rounding of float32 arithmetic (float64 for float64 results) on those magnitudes.
-3. Errors of half results have no preferred sign, neither upwards nor towards zero: truncation and lost small terms show here.
-4. Infinities and NaN stand exactly where rounding the truth puts them.
+3. Errors of half results have no preferred sign, neither upwards nor towards zero. This finds truncation and lost small
+terms. 4. Infinities and NaN are exactly where rounding the truth puts them.
 """
 
 from __future__ import annotations
@@ -22,9 +22,9 @@ import torch
 import halfgnn
 from halfgnn import reference
 
-# HALFGNN_TEST_DEVICES=cuda runs every test of a device on these alone.
+# HALFGNN_TEST_DEVICES=cuda runs every test that takes a device only on these devices.
 DEVICES = os.environ.get("HALFGNN_TEST_DEVICES", "cpu,cuda" if torch.cuda.is_available() else "cpu").split(",")
-# CUDA's kernels have taken the place of the CPU's (tests/simt).
+# CUDA's kernels replace the CPU's (tests/simt).
 SIMULATED = bool(os.environ.get("HALFGNN_SIMT"))
 HALVES = [torch.float16, torch.bfloat16]
 DTYPES = [*HALVES, torch.float32, torch.float64]
@@ -43,12 +43,12 @@ def has_cuda_kernels(device):
 
 
 def supports(device, dtype):
-    """float64 is for the CPU's own kernels only."""
+    """Only the CPU's own kernels take float64."""
     return not has_cuda_kernels(device) or dtype != torch.float64
 
 
 def devices_and(values):
-    """(device, value) for every dtype in values that the device has."""
+    """(device, value) for every dtype in values that the device supports."""
     return [(d, v) for d in DEVICES for v in values if supports(d, v)]
 
 
@@ -91,7 +91,7 @@ GRAPHS = sorted(_EDGES)
 
 
 def make_graph(name, idtype=torch.int64, device="cpu", identity=False):
-    """A graph of the zoo. identity: edge data is already in CSC order, so that there are no edge ids."""
+    """The graph `name` of _EDGES. identity: edge data is already in CSC order, so that there are no edge ids."""
     src, dst, num_src, num_dst = _EDGES[name]()
     src, dst = src.to(device, idtype), dst.to(device, idtype)
     g = halfgnn.Graph.from_edges(src, dst, num_src=num_src, num_dst=num_dst, sort=identity)
@@ -123,7 +123,7 @@ def away_from_zero(*shape, dtype, device="cpu"):
 
 
 def spmm_operands(g, op, lhs_shape, rhs_shape, dtype, device="cpu", rhs_dtype=None):
-    """lhs_data, rhs_data for gspmm; the one that op does not read is None."""
+    """lhs_data, rhs_data for gspmm. An operand that op does not read is None."""
     rhs = (away_from_zero if op == "div" else randn)(g.num_edges, *rhs_shape, dtype=rhs_dtype or dtype, device=device)
     lhs = randn(g.num_src, *lhs_shape, dtype=dtype, device=device)
     return [None if op == "copy_rhs" else lhs, None if op == "copy_lhs" else rhs]
@@ -151,7 +151,8 @@ def every_other(x):
 
 
 def assert_same(got, expected):
-    """The same bits. CUDA's kernels may add in another order: it depends on how long a vector alignment allows."""
+    """Requires the same bits. Only CUDA's kernels may add in another order, which depends on the alignment of the
+    data."""
     if has_cuda_kernels(got.device.type):
         torch.testing.assert_close(got, expected, rtol=torch.finfo(got.dtype).eps, atol=1e-5)
     else:
@@ -170,16 +171,16 @@ def ulp(x, dtype):
 
 @dataclass
 class Yardstick:
-    """What a result is measured with: all tensors in float64 and of the result's shape."""
+    """The values with which a result is compared. All tensors are float64 and have the result's shape."""
 
     truth: torch.Tensor
     formula: torch.Tensor | None = None  # the same formula run by PyTorch in the result's type
     magnitude: torch.Tensor | None = None  # sum of the magnitudes of all terms
-    terms: int = 1  # how many terms an element sums at most
+    terms: int = 1  # largest number of terms in the sum of an element
 
 
 def assert_accurate(got, yardstick, name="result"):
-    """The rule of this module's head."""
+    """Checks the rule in the docstring of this module."""
     dtype, truth = got.dtype, yardstick.truth.double()
     assert got.shape == truth.shape, f"{name}: shape {tuple(got.shape)}, expected {tuple(truth.shape)}"
     got = got.detach().cpu().double()
@@ -201,12 +202,13 @@ def assert_accurate(got, yardstick, name="result"):
 
 
 def _arithmetic(yardstick, truth, dtype):
-    """What rounding in float32 (float64 for float64 results) may do to every element; 0 where magnitudes are not known."""
+    """The allowed error of every element from rounding in float32 (float64 for float64 results). 0 if magnitudes are
+    unknown."""
     if yardstick.magnitude is None:
         return torch.zeros_like(truth)
-    # Where a term is infinite but the result is not (max of -inf and 1), no bound is known.
+    # If a term is infinite but the result is not (max of -inf and 1), no bound is known.
     magnitude = yardstick.magnitude.double().nan_to_num(nan=torch.inf)
-    # The truth is float64 too: beside a float64 result both round.
+    # The truth is float64 too, so with a float64 result both are rounded.
     unit = torch.finfo(dtype).eps if dtype == torch.float64 else torch.finfo(torch.float32).eps / 2
     # A sum of n terms of random sign errs by about sqrt(n) roundings; the constant covers the message, division and store.
     return (8 + 4 * math.sqrt(yardstick.terms)) * unit * magnitude
@@ -238,12 +240,13 @@ def _assert_rounded_once(error, truth, arithmetic, dtype, name, got):
 
 
 def _assert_unbiased(error, truth, arithmetic, dtype, name):
-    """Mean error in units of the last place, less that of the nearest numbers, of elements with different truths: near 0.
+    """The mean error of elements with different truths, in units of the last place, must be near that of the nearest
+    numbers. Truncation differs by 0.5.
 
-    Truncation makes it 0.5. The nearest numbers have a mean error of their own if few terms of few digits round alike: x + y for
-    one x and many y, for instance.
+    The nearest numbers may have a mean error too, because sums of few terms with few digits round in the same
+    direction, for example x + y for one x and many y.
     """
-    known = 8 * arithmetic < ulp(truth, dtype)  # the others err by what float32 does to terms that cancel
+    known = 8 * arithmetic < ulp(truth, dtype)  # in the others float32 errors of terms that cancel are too large
     truth, index = truth[known].unique(return_inverse=True)
     error = torch.zeros_like(truth).index_copy(0, index, error[known])
     nearest = truth.to(dtype).double() - truth
@@ -260,7 +263,7 @@ def _assert_unbiased(error, truth, arithmetic, dtype, name):
 
 
 def evaluate(function, operands, grad=None):
-    """function(*operands) and the gradients of the operands (None for an operand that is None or not wanted)."""
+    """function(*operands), and the gradients of the operands (None for an operand that is None, or if grad is None)."""
     leaves = [x if x is None else x.detach().requires_grad_(grad is not None) for x in operands]
     out = function(*leaves)
     if grad is None:
@@ -273,12 +276,16 @@ def evaluate(function, operands, grad=None):
 def check(
     run, specification, operands, *, formula=None, magnitude=None, bounds=None, terms=1, backward=True, out_dtype=None
 ):
-    """run(*operands), forward and backward, must be as accurate as the rule asks.
+    """Checks that run(*operands), forward and backward, obeys the rule.
 
-    run: the library. specification: the reference, called on float64 copies of the operands on the CPU (truth) and on the
-    operands themselves on the CPU (formula; given where it needs other arguments). magnitude: a function whose value and
-    gradients at the operands' magnitudes bound the sum of the magnitudes of all terms; or bounds: a function of the operands and
-    the gradient of the result that returns these bounds, for the result and for each operand's gradient.
+    run: the library's function.
+    specification: the reference. It is called on float64 copies of the operands on the CPU, which gives the truth.
+    formula: the reference, called on the operands themselves on the CPU. Given if it needs other arguments than
+        specification.
+    magnitude: a function whose value and gradients at the operands' magnitudes bound the sum of the magnitudes of all
+        terms.
+    bounds: in place of magnitude, a function of the operands and of the gradient of the result that returns these
+        bounds, for the result and for each operand's gradient.
     """
     out_dtype = out_dtype or next(x.dtype for x in operands if x is not None)
     given = []
@@ -320,7 +327,7 @@ def _measure(specification, formula, magnitude, bounds, operands, upstream):
     elif magnitude is not None:
         limits = [None if x is None else x.abs() for x in evaluated(magnitude, lambda x: x.double().abs())]
     else:
-        # Without bounds of its own, a wide result is held to the largest value. Halves are held to the formula.
+        # Without bounds, a wide result is compared with the largest value. Halves are compared with the formula.
         limits = [_largest_everywhere(x) if f is None and x is not None else None for x, f in zip(truth, formulas)]
     return list(zip(truth, formulas, limits))
 
@@ -331,9 +338,9 @@ def _largest_everywhere(x):
 
 
 def check_gspmm(g, op, reduce_op, operands, *, run=None, out_dtype=None, backward=True, terms=None):
-    """gspmm under the rule; run: another way to call it."""
+    """Checks gspmm by the rule. run: another way to call it."""
     host = g.to("cpu")
-    # Magnitudes: differences become sums; for max and min the sum over all edges bounds every single one.
+    # Magnitudes: differences become sums. For max and min the sum over all edges is a bound for every edge.
     bound_op = {"sub": "add"}.get(op, op)
     bound_reduce = "mean" if reduce_op == "mean" else "sum"
     return check(
@@ -349,7 +356,7 @@ def check_gspmm(g, op, reduce_op, operands, *, run=None, out_dtype=None, backwar
 
 
 def check_gsddmm(g, op, operands, lhs_target, rhs_target, *, run=None, out_dtype=None, backward=True, terms=None):
-    """gsddmm under the rule."""
+    """Checks gsddmm by the rule."""
     host = g.to("cpu")
     bound_op = {"sub": "add"}.get(op, op)
     targets = (lhs_target, rhs_target)

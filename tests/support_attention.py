@@ -1,4 +1,4 @@
-"""What the tests of the fused attentions share: the operands of each, and the rule of support for it, with dropout."""
+"""Shared by the tests of the fused attentions: their operands, and the rule of support.py for them, with dropout."""
 
 import contextlib
 import functools
@@ -19,7 +19,8 @@ SLOPE = 0.2
 
 @dataclass(frozen=True)
 class Kind:
-    """One attention. shapes: target and trailing shape of the operands of H heads of D; the target of a parameter is None."""
+    """One attention. shapes: target and trailing shape of each operand, for H heads of D. The target of a parameter is
+    None."""
 
     name: str
     call: Callable  # (g, *operands, dropout_p=...)
@@ -79,13 +80,13 @@ SEED = (1234567890123456789, 987654321)
 
 @functools.cache
 def seed_on(device):
-    """SEED as operators take it; made once, since a copy to a GPU cannot be captured into a CUDA graph."""
+    """SEED as a tensor for operators. It is made once, because a copy to a GPU cannot be captured into a CUDA graph."""
     return torch.tensor(SEED, device=device)
 
 
 @contextlib.contextmanager
 def fixed_seed():
-    """Every call inside drops the same weights."""
+    """Inside this context every call drops the same weights."""
 
     def draw(dropout_p, device):
         return seed_on(device) if dropout_p else None
@@ -98,9 +99,10 @@ def fixed_seed():
 
 
 def magnitudes(kind, g, mask, operands, grad, stored=0.0):
-    """Sums of the magnitudes of all terms, of the result and of the operands' gradients, as support.check wants them.
+    """Sums of the magnitudes of all terms, for the result and for the operands' gradients, as support.check takes them.
 
-    stored: what rounding a sum that GAT's forward keeps for the gradient of attn_dst counts for, beside an error in fp32.
+    stored: GAT's forward keeps a rounded sum for the gradient of attn_dst. This is the weight of that rounding,
+    relative to an error in fp32.
     """
     sizes = [x.abs() for x in operands]
     value = operands[2 if kind is DOT else 0]
@@ -114,7 +116,7 @@ def magnitudes(kind, g, mask, operands, grad, stored=0.0):
         logits = torch.nn.functional.leaky_relu(logits, SLOPE)
     weights = reference.edge_softmax(g, logits)
     kept = weights if mask is None else weights * mask
-    # An error of the logit, of its size's last place, is a relative error of the weight.
+    # An error in the last place of a logit becomes a relative error of the weight.
     if g.num_edges:
         kept, weights = (x * (1 + size.nan_to_num(posinf=0).amax(0)) for x in (kept, weights))
     out = reference.gspmm(g, "mul", "sum", value.abs(), kept.unsqueeze(-1))
@@ -131,7 +133,7 @@ def magnitudes(kind, g, mask, operands, grad, stored=0.0):
     if kind is GATV2:
         to_attn = (wide * reference.gsddmm(g, "add", sizes[0], sizes[1])).sum(0)
         return out, to_value + sizes[2] * to_src.unsqueeze(-1), sizes[2] * to_dst.unsqueeze(-1), to_attn
-    to_dst = to_dst + stored * 2 * delta  # of the positive edges' share, and of out's
+    to_dst = to_dst + stored * 2 * delta  # rounding of the positive edges' sum, and of out
     return (out, to_value, to_src, to_dst, term)[: 1 + len(operands)]
 
 
@@ -143,7 +145,7 @@ def check(kind, g, operands, dropout_p=0.0, terms=10_000, **options):
     def specified(*given):
         return kind.specification(host, *given, mask=None if mask is None else mask.to(given[0].dtype))
 
-    def by_formula(*given):  # fp32 logits of half features are half in PyTorch's formula
+    def by_formula(*given):  # PyTorch's formula takes half logits with half features, not fp32 ones
         return specified(*(x.to(given[0].dtype) for x in given))
 
     dtype, single = operands[0].dtype, torch.finfo(torch.float32).eps
@@ -154,7 +156,7 @@ def check(kind, g, operands, dropout_p=0.0, terms=10_000, **options):
             specified,
             operands,
             formula=by_formula,
-            # Weights below the normal numbers of float32 may be 0.
+            # Weights below the smallest normal number of float32 may be 0.
             bounds=lambda *given: [x + 1e-32 for x in magnitudes(kind, host, mask, given[:-1], given[-1], stored)],
             terms=terms,
         )

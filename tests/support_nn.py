@@ -1,4 +1,4 @@
-"""What the tests of modules share: graphs, a module's output with all its gradients, and what half precision may lose."""
+"""Shared by the tests of modules: graphs, a module's output with all its gradients, and the rule for half precision."""
 
 from __future__ import annotations
 
@@ -17,7 +17,8 @@ NUM_NODES, NUM_EDGES, IN_FEATS = 40, 220, 12
 
 
 def random_edges(num_src=NUM_NODES, num_dst=NUM_NODES, num_edges=NUM_EDGES, loops=True):
-    """src, dst (E,), in no order; with loops every destination has an in-edge, without them the last quarter has none."""
+    """src, dst (E,), in random order. With loops every destination has an in-edge. Without them the last quarter has
+    none."""
     gen = torch.Generator().manual_seed(num_edges)
     src = torch.randint(num_src, (num_edges,), generator=gen)
     dst = torch.randint(num_dst if loops else num_dst * 3 // 4, (num_edges,), generator=gen)
@@ -61,16 +62,19 @@ def tolerance_of(dtype):
 
 
 def assert_near(actual, expected, formula, dtype, most=0.4):
-    """Half precision loses no more than the same formula run by PyTorch in that half type: support's rule, for whole modules.
+    """The rule of support.py for whole modules: half precision loses no more than the same formula in PyTorch in that
+    half type.
 
-    actual, expected (in fp32) and formula (made inside :func:`by_formulas`): an output and the gradients. The error of each, in
-    the Euclidean norm, is at most twice the formula's plus two units in the last place, which a gradient of one number needs where
-    the formula is right by luck. A gradient whose terms cancel errs as they do, so it counts as no smaller than a tenth of the
-    largest one.
+    actual, expected (in fp32) and formula (made inside :func:`by_formulas`): an output and the gradients. The error of
+    each, in the Euclidean norm, is at most twice the formula's error plus two units in the last place. A gradient of
+    one number needs these units if the formula is right by chance. If the terms of a gradient cancel, its error is that
+    of the terms, so its size counts as at least a tenth of the largest gradient.
 
-    No fixed bound is both tight and safe: rounded features move a few logits to the other side of a LeakyReLU's kink, and which
-    neighbour is the largest, at the price of a tenth of a gradient. The formula sees the same features. most: the error of the
-    formula, of the result's size, beyond which it would say nothing; None for any.
+    most: the largest error of the formula, relative to the result, at which the comparison still says something; None
+        for any.
+
+    No fixed bound is both tight and safe. Rounded features move a few logits to the other side of LeakyReLU's kink, and
+    change which neighbour is the largest. This changes a gradient by up to a tenth. The formula sees the same features.
     """
     assert len(actual) == len(expected) == len(formula)
     eps = torch.finfo(dtype).eps
@@ -92,7 +96,8 @@ def assert_near(actual, expected, formula, dtype, most=0.4):
 
 @contextlib.contextmanager
 def by_formulas():
-    """halfgnn.ops gives way to halfgnn.reference, in the half type of its operands: every step rounds. Without dropout."""
+    """Replaces halfgnn.ops by halfgnn.reference in the half type of the operands, so that every step rounds. Without
+    dropout."""
     with pytest.MonkeyPatch.context() as patch:
         for (module, name), formula in _FORMULAS.items():
             patch.setattr(sys.modules[f"halfgnn.ops.{module}"], name, _in_their_type(formula))

@@ -1,4 +1,4 @@
-"""Stand-ins for CUDA's streams, events and captures: what is kept with a graph behaves on the CPU as it does on a GPU."""
+"""Stand-ins for CUDA's streams, events and captures, so that data kept with a graph behaves on the CPU as on a GPU."""
 
 from __future__ import annotations
 
@@ -25,13 +25,14 @@ class Stream:
         return event
 
     def wait_event(self, event):
-        assert not self.cuda.is_capturing, "an event from outside of a capture may not be waited for inside"
+        assert not self.cuda.is_capturing, "inside a capture, an event from outside may not be waited for"
         self.cuda.waits.append((self, event))
 
 
 @dataclass
 class Cuda:
-    """What was asked of the streams: `waits` (stream, event), `recorded` (stream, tensor); `current` is the current stream."""
+    """The calls on the streams: `waits` (stream, event) and `recorded` (stream, tensor). `current` is the current
+    stream."""
 
     is_capturing: bool = False
     events: list = field(default_factory=list)
@@ -66,7 +67,7 @@ class Cuda:
 
 
 def install(monkeypatch) -> Cuda:
-    """From now on all devices have streams."""
+    """Gives all devices these streams."""
     cuda = Cuda()
     monkeypatch.setattr(kept, "_has_streams", lambda device: not torch.compiler.is_dynamo_compiling())
     monkeypatch.setattr(torch.cuda, "current_stream", lambda device: cuda.current)

@@ -1,4 +1,5 @@
-"""The fused attentions under the rule of support, with dropout, at the edges of the number range, and in what they keep."""
+"""The fused attentions: the accuracy rule of support.py, dropout, the limits of the number range, and the memory that
+they keep."""
 
 import pytest
 import support
@@ -113,7 +114,7 @@ def test_slopes(slope, kind, device):
 
 
 def constant_operands(kind, g, value, dtype, device, heads=2, dim=8):
-    """Operands whose logits are all `value`, or whose logits are +-value by source."""
+    """Operands whose logits are all `value`, or +value or -value depending on the source."""
     operands = kind.operands(g, heads, dim, dtype, device)
     sign = torch.where(torch.arange(g.num_src, device=device) % 2 == 0, 1.0, -1.0)
     for i in kind.logits:
@@ -135,7 +136,8 @@ def test_equal_and_extreme_logits(value, dtype, device, kind):
 @pytest.mark.parametrize("kind", [GATV2, DOT], ids=lambda kind: kind.name)
 @pytest.mark.parametrize("device,dtype", support.devices_and([*HALVES, torch.float32]))
 def test_extreme_logits_of_pairs(dtype, device, kind):
-    """Logits of some thousands: one edge takes all. Whole numbers, so that half logits are exact and rank alike."""
+    """Logits of some thousands, so that one edge has all the weight. They are whole numbers, so half logits are exact
+    and have the same order."""
     g = make_graph("skewed", torch.int64, device)
     operands = [x.float().mul(4).round().to(dtype) for x in kind.operands(g, 2, 8, dtype, device)]
     operands[0] = operands[0] * 16
@@ -147,7 +149,7 @@ def test_extreme_logits_of_pairs(dtype, device, kind):
 
 @pytest.mark.parametrize("device,dtype", support.devices_and(DTYPES))
 def test_infinite_logits(dtype, device):
-    """-inf takes an edge out; a row of nothing else is NaN, as torch.softmax has it."""
+    """A logit of -inf removes its edge. A row with only -inf is NaN, as in torch.softmax."""
     g = halfgnn.Graph.from_edges(
         torch.tensor([0, 1, 2, 0, 1, 2]).to(device), torch.tensor([0, 0, 0, 1, 1, 2]).to(device), num_src=3, num_dst=4
     )
@@ -166,7 +168,7 @@ def test_infinite_logits(dtype, device):
 def test_nan_stays_in_its_rows(kind, device):
     g = make_graph("bipartite", torch.int64, device)
     operands = kind.operands(g, 2, 8, torch.float16, device)
-    operands[1][3] = torch.nan  # of source 3 or, for GATv2, destination 3
+    operands[1][3] = torch.nan  # source 3 or, for GATv2, destination 3
     out = kind.call(g, *operands).isnan().flatten(1).any(1).cpu()
     src, dst = (x.cpu() for x in g.edges())
     touched = torch.zeros(g.num_dst, dtype=torch.bool)
@@ -175,7 +177,8 @@ def test_nan_stays_in_its_rows(kind, device):
 
 
 def test_offsets_do_not_drown_the_gradient_of_logits(device):
-    """Features with an offset of 16 times their spread: delta from a rounded result would lose the gradient."""
+    """Features with an offset of 16 times their spread. A delta computed from a rounded result would lose the
+    gradient."""
     torch.manual_seed(1)
     g = make_graph("skewed", torch.int64, device)
     for kind in (GAT, GATV2, DOT):
@@ -189,7 +192,7 @@ def test_offsets_do_not_drown_the_gradient_of_logits(device):
         errors = {}
         for precise in (True, False):
             _, grads = support.evaluate(lambda *x, k=kind, p=precise: k.call(g, *x, precise=p), operands, upstream)
-            of_logits = 2 if kind is GATV2 else 1  # an operand of logits alone
+            of_logits = 2 if kind is GATV2 else 1  # an operand that only logits use
             got, truth = grads[of_logits].cpu().double(), exact[of_logits]
             errors[precise] = float((got - truth).norm() / truth.norm())
         assert errors[True] < 1e-2, (kind.name, errors)
@@ -217,7 +220,7 @@ def test_bitwise_reproducible(kind, device):
 
 @every_kind
 def test_evaluation_equals_training(kind, device):
-    """What is kept for a backward changes no result."""
+    """Keeping data for a backward does not change the result."""
     g = make_graph("skewed", torch.int64, device)
     operands = kind.operands(g, 3, 40, torch.bfloat16, device)
     with fixed_seed():
@@ -239,15 +242,15 @@ def test_dropout_follows_the_generator(kind, device):
     assert torch.equal(first, again) and not torch.equal(first, other)
     torch.manual_seed(1)
     assert torch.equal(kind.call(g, *operands, dropout_p=0.5), first)
-    assert not torch.equal(kind.call(g, *operands, dropout_p=0.5), first)  # the generator has moved on
+    assert not torch.equal(kind.call(g, *operands, dropout_p=0.5), first)  # the generator has advanced
     torch.manual_seed(3)
     state = torch.get_rng_state()
     kind.call(g, *operands)
-    assert torch.equal(state, torch.get_rng_state())  # nothing is drawn where nothing is dropped
+    assert torch.equal(state, torch.get_rng_state())  # without dropout nothing is drawn
 
 
 def test_random_numbers_are_philox():
-    """The known answers of Random123 for a counter and a key of zeros: the specification drops as it says."""
+    """The specification's random numbers are the known answers of Random123 for a counter and a key of zeros."""
     words = (0x6627E8D5, 0xE169C58D, 0xBC57AC4C, 0x9B00DBD8)
     for word, head in zip(words, range(4)):
         below, above = (reference.dropout_mask((0, 0), 1, 4, (word + step) / 2**32)[0, head] for step in (0, 1))
@@ -287,7 +290,7 @@ def test_nothing_of_the_size_of_edges_and_heads_is_kept(kind, precise):
         kind.call(g, *operands, dropout_p=0.5, precise=precise).sum()
     results = 1 + precise + bool(kind.logits)
     assert sum(kept) <= g.num_dst * heads * (results * dim * 2 + 4) + 16
-    assert sum(kept) < g.num_edges * heads  # bytes: not even one a pair
+    assert sum(kept) < g.num_edges * heads  # in bytes: less than one per pair of edge and head
 
 
 # ---- autocast, compilation, autograd -------------------------------------------------------------------------------------------
@@ -365,7 +368,7 @@ def test_checkpointing_drops_the_same(device):
 
 
 def weights_by_formula(kind, g, *operands):
-    """Of the operands that logits are made of."""
+    """The logits, computed from their operands."""
     if kind is DOT:
         query, key = operands
         logits = 0.3 * reference.gsddmm(g, "dot", key, query).squeeze(-1)
@@ -389,7 +392,9 @@ def test_weights(dtype, device, kind):
     again = ops.u_mul_e_sum(g, value, weights.unsqueeze(-1).to(value.dtype))
     tolerance = 20 * torch.finfo(dtype).eps
     torch.testing.assert_close(again, out, rtol=tolerance, atol=tolerance)
-    first, last = {"gatv2": (0, 3), "dot": (0, 2)}.get(kind.name, (1, len(operands)))  # which the weights depend on
+    first, last = {"gatv2": (0, 3), "dot": (0, 2)}.get(
+        kind.name, (1, len(operands))
+    )  # the operands on which the weights depend
     support.check(
         lambda *x: kind.call(g, *operands[:first], *x, *operands[last:], return_weights=True)[1],
         lambda *x: weights_by_formula(kind, g.to("cpu"), *x),

@@ -1,4 +1,5 @@
-"""What the raw operators of attention save for their backward where there is nothing to sum up, or what cannot be held."""
+"""What the raw operators of attention save for their backward if a row is empty, or if a value is too large for its
+type."""
 
 import pytest
 import support
@@ -18,7 +19,7 @@ def forward(kind, g, operands, dropout_p, device, save=True):
 @every_kind
 @pytest.mark.parametrize("device,dtype", support.devices_and([*HALVES, torch.float32]))
 def test_nodes_without_edges(dtype, device, kind):
-    """Their result is 0, and lse is that of one weight of 1."""
+    """Their result is 0, and their lse is that of a single weight of 1."""
     g = make_graph("skewed", torch.int32, device)
     empty = g.in_degrees() == 0
     assert empty.any() and not empty.all()
@@ -30,7 +31,7 @@ def test_nodes_without_edges(dtype, device, kind):
 @every_kind
 @pytest.mark.parametrize("device,dtype", support.devices_and(HALVES))
 def test_results_that_pass_the_largest_half_have_lost_nothing(dtype, device, kind):
-    """What rounding lost would be infinite, and nan when the backward adds it."""
+    """The rounding error would be infinite, and NaN when the backward adds it."""
     g = make_graph("skewed", torch.int32, device)
     largest = torch.finfo(dtype).max
     operands = [torch.zeros_like(x) for x in kind.operands(g, 2, 12, dtype, device)]
@@ -43,7 +44,7 @@ def test_results_that_pass_the_largest_half_have_lost_nothing(dtype, device, kin
 @every_kind
 @pytest.mark.parametrize("device,dtype", support.devices_and(HALVES))
 def test_without_a_backward_nothing_is_kept(dtype, device, kind):
-    """Not even where the precise form is asked for."""
+    """Not even if precise is requested."""
     g = make_graph("skewed", torch.int32, device)
     out, *rest = forward(kind, g, kind.operands(g, 2, 8, dtype, device), 0.5, device, save=False)
     assert out.numel() > 0 and [x.numel() for x in rest] == [0] * len(rest)

@@ -52,7 +52,7 @@ def leaves_for(name, device, dtype=torch.float32):
 @pytest.mark.parametrize("dtype", HALVES)
 @pytest.mark.parametrize("name", CASES)
 def test_follows_the_users_dtype(g, name, dtype, device):
-    """Result and backward are those of inputs cast by hand, to the bit; leaves get float32 gradients."""
+    """Result and backward have the same bits as with inputs cast by hand. Leaves get float32 gradients."""
     function, _ = CASES[name]
     leaves = leaves_for(name, device)
     with torch.autocast(device, dtype), Recorder() as forward:
@@ -102,7 +102,8 @@ def test_float64_is_left_alone(name, dtype):
 
 @pytest.mark.parametrize("dtype", HALVES)
 def test_operands_of_different_types_meet_in_the_users_dtype(g, dtype, device):
-    """What autocast regions are full of: a half activation against a float32 parameter, or the other half type."""
+    """Mixed types that are common under autocast: a half activation with a float32 parameter, or with the other half
+    type."""
     other = HALVES[1 - HALVES.index(dtype)]
     x = torch.randn(N_SRC, 4, device=device)
     w = torch.randn(E, 1, device=device)
@@ -152,7 +153,7 @@ def test_no_grad_inside(g, dtype, device):
 
 
 class Attention(torch.nn.Module):
-    """A small graph attention over the operators."""
+    """A small graph attention made of the operators."""
 
     def __init__(self, dim=8, heads=2):
         super().__init__()
@@ -198,7 +199,7 @@ def test_model_gradients_are_close_to_float32(square, dtype, device):
 
 @pytest.mark.parametrize("device", DEVICES)
 def test_grad_scaler_unscale_and_clip(square, device):
-    """The scale goes through the half backward and comes out again: unscaled gradients are those without a scaler."""
+    """Gradients are scaled, go through the half backward and are unscaled. They equal those without a scaler."""
     model = make_model(device)
     optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
     scaler = torch.amp.GradScaler(device, init_scale=2.0**10)
@@ -232,7 +233,7 @@ def test_grad_scaler_unscale_and_clip(square, device):
 
 @pytest.mark.parametrize("device", DEVICES)
 def test_grad_scaler_skips_a_step_that_overflows(square, device):
-    """An overflow in a half backward arrives as inf or NaN, is seen by the scaler, and costs one step."""
+    """An overflow in a half backward gives inf or NaN. The scaler sees it and skips one step."""
     model = make_model(device)
     optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
     scaler = torch.amp.GradScaler(device, init_scale=2.0**40)
@@ -267,7 +268,7 @@ def test_gradient_accumulation(square, dtype, device):
 
 @pytest.mark.parametrize("dtype", HALVES)
 def test_checkpointing_keeps_the_region(square, dtype, device):
-    """Recomputation inside the backward sees the same autocast state."""
+    """Recomputation in the backward has the same autocast state."""
     model = make_model(device)
     x = torch.randn(square.num_src, 8, device=device)
     params = list(model.parameters())

@@ -1,6 +1,6 @@
-"""The benchmarks: every subcommand runs, refuses wrong results, and its rows, marks and tables mean what they say.
+"""The benchmarks: every subcommand runs and refuses wrong results, and its rows, marks and tables are right.
 
-Nothing here looks at how long anything took.
+No test here depends on measured times.
 """
 
 import argparse
@@ -93,7 +93,7 @@ def test_every_family_runs_and_its_rows_parse(tmp_path, family):
 
 @needs_dgl
 def test_training_has_losses_that_agree_between_contestants_and_a_peak(tmp_path, monkeypatch):
-    # Three steps at least, however long the first takes.
+    # At least three steps, even if the first takes long.
     effort = dataclasses.replace(timing.QUICK, min_runs=3, slow_s=math.inf, lone_s=math.inf)
     monkeypatch.setattr(cli, "QUICK", effort)
     found = [
@@ -106,7 +106,7 @@ def test_training_has_losses_that_agree_between_contestants_and_a_peak(tmp_path,
         curves = [r.losses.split() for r in found if r.heads == heads and r.dtype == "fp32"]
         steps = min(map(len, curves))
         assert steps > 2 and len(curves) > 1
-        for later in zip(*(curve[:steps] for curve in curves)):  # what gradients make of it
+        for later in zip(*(curve[:steps] for curve in curves)):  # the effect of the gradients
             assert max(map(float, later)) - min(map(float, later)) < 1e-3, curves
     assert {row.direction for row in found} == {"step"} and {row.dim for row in found} == {8}
     assert all(len(row.losses.split()) >= row.runs and row.peak_mb > 0 for row in found)
@@ -149,7 +149,7 @@ def test_peak_is_what_was_in_use_and_given_back():
     assert 0.9 * (256 << 20) < peak.bytes < 1.5 * (256 << 20)
     with memory.Peak("cpu") as small:
         torch.ones(1 << 20)
-    assert small.bytes < 64 << 20  # the mark of before was set back
+    assert small.bytes < 64 << 20  # the high-water mark was reset
 
 
 @needs_dgl
@@ -184,7 +184,7 @@ def test_forward_results_are_compared_with_float64(tmp_path, family):
 
 @needs_dgl
 def test_marks_find_every_contestant_they_name(tmp_path, monkeypatch):
-    # Names of contestants are strings in two places: a mark that nothing can meet would stay "not measured" for ever.
+    # Names of contestants are strings in two places. With a wrong name a mark would always be "not measured".
     for family in cli.FAMILIES:
         if family != "limits":
             run(tmp_path, family, "--orders", "sorted")
@@ -235,7 +235,7 @@ def test_without_a_gpu_it_says_so(arguments):
 
 @needs_dgl
 def test_rehearsal_of_what_runs_on_a_gpu(tmp_path, capsys, monkeypatch):
-    steps = [dataclasses.replace(step, seconds=3600) for step in gpu.REHEARSAL]  # however busy the machine is
+    steps = [dataclasses.replace(step, seconds=3600) for step in gpu.REHEARSAL]  # enough for a busy machine
     monkeypatch.setattr(gpu, "REHEARSAL", tuple(steps))
     assert cli.main(["gpu", "--device", "cpu", "--out", str(tmp_path), "--budget", "36000"]) == 0
     found = rows.read(tmp_path / "cpu.csv")
@@ -424,7 +424,7 @@ def test_turns_alternate_and_spread():
 
 
 class _Clocked(timing.Runner):
-    """Every call takes `takes` seconds, none of them real."""
+    """Every call takes `takes` seconds of simulated time."""
 
     takes = 0.0
     samples = 0

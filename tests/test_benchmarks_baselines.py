@@ -1,4 +1,5 @@
-"""The competitors of the benchmarks: each computes what it is asked for or says why not, and what is wrong is noted."""
+"""The competitors of the benchmarks: each computes the requested result or says why it cannot, and wrong results are
+noted."""
 
 import functools
 import sys
@@ -27,7 +28,7 @@ def problem_of(op, heads=1, dim=12, dtype=torch.float32, direction="forward", or
 
 
 def operands_of(problem):
-    """As registry.OPERATORS has them."""
+    """The operands of an operator, as in registry.OPERATORS."""
     torch.manual_seed(1)
     graph, heads, dim = problem.graph, problem.heads, problem.dim
     is_attention = problem.op in registry.ATTENTIONS
@@ -73,13 +74,13 @@ def formula_of(problem):
 
 
 def assert_right(competitor, problem):
-    """In fp32, of results and gradients."""
+    """Compares results and gradients in fp32."""
     operands = operands_of(problem)
     results = directed(problem.direction, competitor.prepare(problem, operands), operands, 5)()
     truths = directed(problem.direction, formula_of(problem), tuple(x.double() for x in operands), 5)()
     pairs = [(results, truths)] if problem.is_forward else zip(results, truths)
     for result, truth in pairs:
-        result = result.masked_fill(result.isinf(), 0).reshape(truth.shape)  # DGL's maximum of nothing
+        result = result.masked_fill(result.isinf(), 0).reshape(truth.shape)  # DGL's maximum of a row without edges
         assert verify.relative_error(result, truth) < 1e-5
 
 
@@ -95,7 +96,7 @@ ABILITIES = [
 
 @pytest.mark.parametrize("competitor,op,direction", ABILITIES)
 def test_results_and_gradients_are_right(competitor, op, direction, monkeypatch):
-    if competitor.name == "torch.compile":  # but for the code that Inductor generates, which takes seconds each
+    if competitor.name == "torch.compile":  # without Inductor's generated code, which takes seconds per case
         monkeypatch.setattr(torch, "compile", functools.partial(torch.compile, backend="aot_eager"))
     tried = 0
     for heads, dim in SHAPES:
@@ -128,7 +129,7 @@ def test_inductor_compiles_the_formulas_before_they_are_timed(op, direction):
 
 
 def test_many_cases_compile_each():
-    """More than the recompilations that Dynamo allows a function."""
+    """More versions than Dynamo allows per function."""
     (compiled,) = (competitor for competitor in ALL if competitor.name == "torch.compile")
     for dim in range(1, 12):
         problem = problem_of("copy_u_sum", dim=dim)
@@ -153,7 +154,7 @@ def test_an_unknown_operator_is_refused():
 def test_the_algorithm_of_dgl_is_for_gpus():
     (algorithm,) = (competitor for competitor in ALL if competitor.name == "dgl algorithm")
     problem = problem_of("copy_u_sum")
-    with pytest.raises(Unavailable, match=r"its kernels are CUDA's"):
+    with pytest.raises(Unavailable, match=r"it has CUDA kernels only"):
         algorithm.prepare(problem, operands_of(problem))
 
 
@@ -181,7 +182,8 @@ def test_messages_that_do_not_fit_are_refused(monkeypatch):
 
 @pytest.fixture
 def newcomer(monkeypatch):
-    """A plug-in, as one writes it: a right sum in one dtype, a wrong one in another, none in the third."""
+    """A plug-in as a user writes it: its sum is right in one dtype, wrong in another, and not available in the
+    third."""
     monkeypatch.setattr(registry, "ALL", ALL)  # the list itself is put back below
     made = registry.competitor("newcomer")
 
@@ -216,7 +218,7 @@ def test_wrong_results_are_noted_and_timed(newcomer):
 
 
 def test_who_takes_part_where(newcomer, monkeypatch):
-    """DGL everywhere; the others once an operator, on a GPU in two dtypes and at one width."""
+    """DGL takes part everywhere. The others take part once per operator, on a GPU in two dtypes and at one width."""
     config = Config(graphs=("tiny",), orders=("insertion", "sorted"), dims=(12, 24), baselines=("dgl", "newcomer"))
 
     def names(others=True, op="copy_u_sum", **changes):

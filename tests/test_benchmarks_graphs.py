@@ -1,4 +1,4 @@
-"""The graphs of the benchmarks: the same edges as ever, R-MAT's distribution, what is told of reuse, data sets by name."""
+"""The graphs of the benchmarks: unchanged edges, R-MAT's distribution, the estimate of reuse, data sets by name."""
 
 import hashlib
 import importlib.machinery
@@ -66,7 +66,7 @@ def test_chunks_make_no_difference(monkeypatch):
 
 
 def _rmat_before_names(monkeypatch, recipe, seed=0):
-    """Its edges with nodes named by where they are in the square."""
+    """Its edges, with the positions of nodes in the square as ids."""
     monkeypatch.setattr(graphs, "_names", lambda count, generator: torch.arange(count).int())
     return graphs.make(recipe, "x", "insertion", torch.int64, seed)
 
@@ -108,7 +108,7 @@ def test_both_kinds_have_the_size_of_their_namesake(name):
 
 
 def lru_share(trace, size):
-    """Of all accesses, those that find their row in an LRU cache of `size` rows."""
+    """The share of accesses that find their row in an LRU cache of `size` rows."""
     held, found = OrderedDict(), 0
     for row in trace:
         found += row in held
@@ -156,7 +156,7 @@ def test_kept_facts_are_replaced_by_newer_ones_and_shown(tmp_path, capsys):
     assert capsys.readouterr().out.count("tiny (synthetic): 200 nodes, 1,500 edges") == 2
 
 
-KEPT = rows.RESULTS / facts.KEPT  # that the document agrees with it is tested where its other tables are
+KEPT = rows.RESULTS / facts.KEPT  # test_benchmarks.py compares the document with it
 
 
 def test_every_generator_has_kept_facts():

@@ -1,5 +1,5 @@
-"""The competitors that few machines have: cudnn.gnn and turbo_gnn. What stands in for them here has their signatures, and computes
-what they say they compute; where they can be imported, their signatures are compared."""
+"""The competitors that few machines have: cudnn.gnn and turbo_gnn. The stand-ins here have their signatures, and
+compute what their documentation says. If the packages can be imported, the signatures are compared."""
 
 import inspect
 import sys
@@ -24,7 +24,7 @@ CUDNN, TURBO = (next(c for c in ALL if c.name == name) for name in ("cudnn.gnn",
 
 
 class CscGraph:
-    """Rows of edge data are those that map_csc_to_coo names."""
+    """map_csc_to_coo has the row of edge data of each edge."""
 
     def __init__(self, offsets, indices, num_src_nodes, map_csc_to_coo=None, csc_rev_offsets=None, map_rev_to_coo=None):
         self.graph = Graph(num_src_nodes, offsets.numel() - 1, csc=(offsets, indices, map_csc_to_coo))
@@ -63,7 +63,7 @@ def mha_gat_v2(
 
 
 def install(monkeypatch, **modules):
-    """Puts modules in place of those that may be there."""
+    """Replaces modules that may be installed."""
     for name, members in modules.items():
         module = ModuleType(name.replace("__", "."))
         vars(module).update(members)
@@ -89,11 +89,11 @@ def test_cudnn_is_given_what_it_takes(cudnn, op, order):
 
 def test_cudnn_must_be_new_enough(cudnn):
     cudnn.backend_version = lambda: 91900
-    with pytest.raises(Unavailable, match=r"^needs cuDNN 9\.26\.0, and 9\.19\.0 is loaded$"):
+    with pytest.raises(Unavailable, match=r"^needs cuDNN 9\.26\.0, but 9\.19\.0 is loaded$"):
         CUDNN.prepare(problem_of("copy_u_sum"), operands_of(problem_of("copy_u_sum")))
     cudnn.backend_version = lambda: 92601
     problem = problem_of("gatv2_attention")
-    with pytest.raises(Unavailable, match=r"^needs cuDNN 9\.28\.0, and 9\.26\.1 is loaded$"):
+    with pytest.raises(Unavailable, match=r"^needs cuDNN 9\.28\.0, but 9\.26\.1 is loaded$"):
         CUDNN.prepare(problem, operands_of(problem))
     assert_right(CUDNN, problem_of("copy_u_sum"))
 
@@ -101,9 +101,9 @@ def test_cudnn_must_be_new_enough(cudnn):
 def test_cudnn_gat_refuses_logits_that_are_no_products(cudnn):
     problem = problem_of("gat_attention", 2, 8)
     x, src, dst = operands_of(problem)
-    for dtype in (torch.float16, torch.bfloat16):  # logits that were rounded are products still
+    for dtype in (torch.float16, torch.bfloat16):  # rounded logits still count as products
         CUDNN.prepare(problem, tuple(t.to(dtype) for t in (x, src, dst)))
-    with pytest.raises(Unavailable, match="these were not made so"):
+    with pytest.raises(Unavailable, match="these logits were made in another way"):
         CUDNN.prepare(problem, (x, src.roll(1, 0), dst))
 
 
@@ -165,7 +165,7 @@ FUNCTIONS = (reduction_aggr, gatv2_aggr, graph_transformer_aggr, spmm_aggr)
 
 @pytest.fixture
 def cleared(monkeypatch):
-    """How often turbo_gnn's cache was cleared."""
+    """The number of times that turbo_gnn's cache was cleared."""
     calls = []
     names = {f.__name__: f for f in (*FUNCTIONS, AdjacencyForwardBackwardWithNodeBuckets)}
     install(monkeypatch, turbo_gnn=names, turbo_gnn___C=dict(clear_graph_cache=lambda: calls.append(1)))
@@ -190,9 +190,9 @@ def test_turbo_forgets_the_workspace_of_another_width(cleared):
 
 
 @pytest.mark.parametrize("op,dim,dtype,message", [
-    ("copy_u_sum", 64, torch.float16, "its sums are fp32 alone"),
-    ("gatv2_attention", 48, torch.float16, "heads of 48: it has those of 32, 64, 128, 256"),
-    ("dot_attention", 16, torch.float16, "heads of 16: it has"),
+    ("copy_u_sum", 64, torch.float16, "its sums are fp32 only"),
+    ("gatv2_attention", 48, torch.float16, "heads of width 48; it has those of 32, 64, 128, 256"),
+    ("dot_attention", 16, torch.float16, "heads of width 16; it has"),
 ])  # fmt: skip
 def test_turbo_cannot(cleared, op, dim, dtype, message):
     problem = problem_of(op, dim=dim, dtype=dtype)

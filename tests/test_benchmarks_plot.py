@@ -1,4 +1,5 @@
-"""Pictures of rows: what is drawn, that the same rows give the same file, and that the committed ones show the committed rows."""
+"""Pictures of rows: their contents are right, the same rows give the same file, and committed pictures show the
+committed rows."""
 
 import re
 import sys

@@ -62,7 +62,7 @@ def check_equal(compiled, eager, g, operands, exact=True):
 
 @pytest.mark.parametrize("name", CASES)
 def test_whole_graph_with_dynamic_sizes(name, device):
-    """The graph is an argument; another graph of other sizes needs no second compilation."""
+    """The graph is an argument. A graph of other sizes needs no second compilation."""
     function, _ = CASES[name]
     compiled = torch.compile(function, fullgraph=True, dynamic=True, backend="aot_eager")
     graphs = [make_graph(graph, torch.int64, device) for graph in ("bipartite", "skewed", "random")]
@@ -83,7 +83,7 @@ def test_graph_as_a_closure(identity, device):
 
 
 def test_out_edges_are_made_inside_the_compiled_function(device):
-    """A graph whose CSR nobody asked for yet: compiled code makes it, once, and keeps it with the graph."""
+    """A graph without a CSR: compiled code makes it once and keeps it with the graph."""
     g = make_graph("bipartite", torch.int64, device)
     compiled = torch.compile(attention, fullgraph=True, dynamic=True, backend="aot_eager")
     operands = operands_for(g, "attention", torch.float32, device)
@@ -109,7 +109,7 @@ def test_static_sizes(device):
     lambda g, x: ops.gat_attention(g, x, x[..., 0], x[..., 0]),
 ], ids=["u_dot_v", "u_add_v", "dot_attention", "gatv2_attention", "gat_attention"])  # fmt: skip
 def test_one_tensor_in_several_places(call, device):
-    """Each place has its share of the gradient: the compiler makes one input of equal ones."""
+    """Each argument gets its share of the gradient, although the compiler merges equal inputs."""
     g = make_graph("skewed", torch.int64, device)
     x = support.randn(g.num_src, 2, 8, dtype=torch.float32, device=device)
     check_equal(torch.compile(call, backend="aot_eager", fullgraph=True), call, g, [x], exact=False)
@@ -127,7 +127,7 @@ def test_inference(device):
 @pytest.mark.parametrize("inside", [False, True], ids=["region_outside", "region_inside"])
 @pytest.mark.parametrize("dtype", support.HALVES)
 def test_autocast(dtype, inside, device):
-    """The region may surround the compiled function or be in it; the dtype is the user's either way."""
+    """The autocast region may be around the compiled function or inside it. The dtype is the user's in both cases."""
     g = make_graph("bipartite", torch.int32, device)
 
     def function(g, x, w):
@@ -188,7 +188,7 @@ def test_module(device):
 
 
 def test_export_of_operators():
-    """torch.export sees them as well: one call each, nothing decomposed."""
+    """torch.export sees the operators too: one call each, not decomposed."""
     g = make_graph("bipartite", torch.int64)
     indptr, indices, edge_ids = g.csc()
 
@@ -204,7 +204,7 @@ def test_export_of_operators():
 
 @pytest.mark.parametrize("strict", [True, False])
 def test_export_of_a_graph_that_is_made_inside(strict):
-    """Both adjacencies and the other type are part of the program: it is right for other edges."""
+    """Both adjacencies and the other type are part of the program, so it is right for other edges."""
 
     class Softmax(torch.nn.Module):
         def forward(self, src, dst, x):

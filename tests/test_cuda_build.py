@@ -1,4 +1,5 @@
-"""The CUDA half as it was built: what is registered and, on a GPU, how a sum fares. tests/gpu has what else needs one."""
+"""The CUDA half as it was built: registered operators and, on a GPU, sums. tests/gpu has the other tests that need a
+GPU."""
 
 import os
 import pathlib
@@ -108,7 +109,7 @@ def copy_u_sum(indptr, indices, x, out_dtype=None):
 
 
 def check_against_cpu(degrees, x, idtype=torch.int32, out_dtype=None):
-    """x on the GPU. Both results round an fp32 sum once, but add in different orders."""
+    """x is on the GPU. Both results round an fp32 sum once, but add in different orders."""
     indptr, indices = make_csc(degrees, x.size(0), idtype)
     out = copy_u_sum(indptr.cuda(), indices.cuda(), x, out_dtype)
     expected = copy_u_sum(indptr, indices, x.cpu(), out_dtype)
@@ -178,7 +179,7 @@ def test_infinite_and_nan_sources_stay_in_their_rows():
 
 @on_gpu
 def test_runs_on_the_current_stream():
-    # The inputs are written late, on a side stream: a launch on any other reads too early.
+    # The inputs are written late, on a side stream. A launch on any other stream reads them too early.
     indptr, indices = (t.cuda() for t in make_csc([40] * 2000, 2000))
     x = torch.zeros(2000, 256, dtype=torch.float16, device="cuda")
     stream = torch.cuda.Stream()

@@ -226,7 +226,7 @@ def test_more_dimensions_are_not_fused(name):
 
 @pytest.mark.parametrize("name", CLASSES)
 def test_what_is_no_tensor_is_dgls(name):
-    """Its errors, not those of the fused forward."""
+    """DGL's errors are raised, not those of the fused forward."""
     g, x = make_graph(), randn(NUM_NODES, IN_FEATS)
     module = seeded(MODULES[name])
     for wrong in (None, [x, x], (x,), torch.tensor(1.0), x[:, 0], (x, None)):

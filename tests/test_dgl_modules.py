@@ -31,7 +31,7 @@ def clean():
 
 @dataclass
 class Case:
-    """A module, the edge data its forward takes, and the operators that must be routed."""
+    """A module, the edge data of its forward, and the operators that must be routed."""
 
     make: Callable[[], torch.nn.Module]
     routed: set[str]
@@ -145,7 +145,7 @@ CASES = {
     ),
 }
 
-# DGL multiplies by fp32 ones here, and so refuses features of any other type.
+# DGL multiplies by fp32 ones here, so it refuses features of another type.
 ONLY_FP32_IN_DGL = {"APPNPConv"}
 
 
@@ -160,7 +160,7 @@ def make_block():
 
 
 def run(case: Case, g, dtype: torch.dtype, data_dtype: torch.dtype | None = None):
-    """Output and all gradients, from the same numbers whatever the type."""
+    """Output and all gradients, from the same numbers for every type."""
     torch.manual_seed(1)
     module = case.make().to(dtype)
     feat = torch.randn(g.num_src_nodes(), IN_FEATS, dtype=torch.float64).to(dtype).requires_grad_()
@@ -257,7 +257,7 @@ def node_features(width: int):
     return lambda g, dtype: torch.randn(g.num_nodes(), width, dtype=torch.float64).to(dtype)
 
 
-# Module, and what its forward takes after the node features.
+# Module, and the arguments of its forward after the node features.
 OTHER_MODULES = {
     "AGNNConv": (lambda: dglnn.AGNNConv(), []),
     "CFConv": (lambda: dglnn.CFConv(IN_FEATS, 6, 8, 5), [edge_features(6)]),
@@ -330,7 +330,8 @@ def test_types_that_dgl_refuses_stay_refused(name):
 
 
 def test_dgl_alone_refuses_half_and_autocast_on_the_cpu():
-    """What the drop-in is for. Should this fail, DGL has learnt it: compare with it above."""
+    """DGL alone cannot do this; it is the purpose of the drop-in. If this test fails, DGL can do it now: compare with
+    it above."""
     g, case = make_graph(), CASES["GATConv"]
     with pytest.raises(dgl.DGLError):
         run(case, g, torch.float16)

@@ -24,7 +24,7 @@ from halfgnn.dgl import topology  # noqa: E402
 HALVES = [torch.float16, torch.bfloat16]
 REDUCES = ["sum", "mean", "max", "min"]
 
-# Those of DGL's own tests of its operators.
+# From DGL's own tests of its operators.
 SPMM_SHAPES = [
     ((1, 2, 1, 3, 1), (4, 1, 3, 1, 1)),
     ((3, 3), (1, 3)),
@@ -41,7 +41,7 @@ SDDMM_SHAPES = [
     ((1,), (1,)),
     ((), ()),
 ]
-# Of attention, and ranks that differ.
+# From attention, and with different ranks.
 MORE_SPMM_SHAPES = [((4, 8), (4, 1)), ((8,), ()), ((4, 8), (8,)), ((), (3,))]
 
 
@@ -63,7 +63,7 @@ def fell_back():
 
 
 def homogeneous(idtype=torch.int64):
-    torch.manual_seed(0)  # which dgl.rand_graph does not heed
+    torch.manual_seed(0)  # dgl.rand_graph does not use it
     return dgl.graph(tuple(torch.randint(0, 30, (2, 100), dtype=idtype)), num_nodes=30)
 
 
@@ -81,20 +81,20 @@ def rows(g, target: str) -> int:
 
 
 def operand(count: int, shape: tuple[int, ...], dtype=torch.float64, seed: int = 1):
-    """Away from zero, so that it may divide."""
+    """Away from zero, so that it can be a divisor."""
     torch.manual_seed(seed)
     return (torch.rand((count, *shape), dtype=torch.float64) + 0.5).to(dtype).requires_grad_()
 
 
 def distinct(count: int, shape: tuple[int, ...], dtype, seed: int = 1):
-    """Up to 128 values in [0.5, 1), no two of a column equal, in a half type either."""
+    """Up to 128 values in [0.5, 1). No two values of a column are equal, not even in a half type."""
     torch.manual_seed(seed)
     order = torch.rand(count, *shape).argsort(0)
     return (0.5 + order.double() / 256).to(dtype).requires_grad_()
 
 
 def with_gradients(function, *operands):
-    """Result and gradients, which infinities of nodes without in-edges are kept out of."""
+    """Result and gradients, without the infinities of nodes without in-edges."""
     out = function(*operands)
     torch.manual_seed(9)
     grad = torch.rand(out.shape, dtype=torch.float64).to(out.dtype)
@@ -260,7 +260,7 @@ def test_graph_without_edges(patched):
 
 @pytest.mark.parametrize("dtype", HALVES, ids=str)
 def test_half_mean_over_a_hub(dtype, patched):
-    """A sum past fp16's range and a degree past 65504, neither of which the mean should notice."""
+    """A sum past fp16's range and a degree past 65504. The mean is right for both."""
     n = 70_000
     g = dgl.graph((torch.arange(n), torch.zeros(n, dtype=torch.int64)), num_nodes=n)
     g.ndata["x"] = torch.full((n, 2), 2.0, dtype=dtype)
@@ -290,7 +290,7 @@ def test_max_of_isolated_nodes(dtype, reduce_op, patched):
 def test_half_operators_against_fp32(dtype):
     g = homogeneous(torch.int32)
     u, v = (operand(30, (4, 8), dtype, seed) for seed in (1, 2))
-    e = distinct(100, (4, 1), dtype, 3)  # which of equal extremes wins is DGL's choice
+    e = distinct(100, (4, 1), dtype, 3)  # distinct, because DGL may choose any of equal extremes
     calls = {
         "u_mul_e_sum": (u, e),
         "u_sub_e_mean": (u, e),
@@ -350,7 +350,7 @@ def assert_propagates_as_dgl(g):
 
 @pytest.fixture
 def conversions(monkeypatch):
-    """Every conversion of a graph index to a Graph, as it happens."""
+    """A list to which every conversion of a graph index to a Graph is appended."""
     made = []
     convert = halfgnn.graph._of_adjacencies
     monkeypatch.setattr(halfgnn.graph, "_of_adjacencies", lambda relation: made.append(convert(relation)) or made[-1])
@@ -569,9 +569,9 @@ def update_all(g, message, reduce_op, nodes, edges):
 
 
 def relation_by_relation(g, message, reduce_op, nodes, edges):
-    """What update_all on a heterograph should do, out of DGL's own operators for one relation.
+    """The correct result of update_all on a heterograph, made of DGL's own operators for one relation.
 
-    DGL's for all relations at once has no correct gradient for most of these.
+    DGL's own update_all on all relations has wrong gradients for most of these cases.
     """
     combine = {"sum": torch.add, "max": torch.maximum, "min": torch.minimum}[reduce_op]
     out: dict[str, Any] = {}
@@ -633,7 +633,7 @@ def test_update_all_of_a_heterograph_in_half(reduce_op, dtype):
 
 
 def test_relations_are_added_in_fp32(patched):
-    """256 + 0.5 + 0.5: in fp16 each half is lost."""
+    """256 + 0.5 + 0.5. In fp16 each 0.5 is lost."""
     edges = {("a", f"r{i}", "b"): ([0], [0]) for i in range(3)}
     g = dgl.heterograph(edges)
     g.edata["w"] = {
@@ -694,7 +694,7 @@ def test_edge_softmax_of_a_heterograph(shape, norm_by):
 
 
 def test_gradient_of_one_relation_reaches_all_operands():
-    """As DGL has it, where a call is one node of the autograd graph: with zeros, not with None."""
+    """As in DGL, where a call is one node of the autograd graph, the gradient is zeros and not None."""
     g = heterograph()
 
     def run(call, operands):
@@ -714,7 +714,7 @@ def test_gradient_of_one_relation_reaches_all_operands():
 
     calls = [(softmax, edge_operands(g, (2,))), (copy_e, edge_operands(g, (2,)))]
     assert all(all(run(*call)) for call in calls)
-    calls.append((u_add_v, node_operands(g, (2,))))  # of which DGL's own backward raises
+    calls.append((u_add_v, node_operands(g, (2,))))  # DGL's own backward of it raises an error
     with halfgnn.dgl.accelerate():
         assert all(all(run(*call)) for call in calls)
     assert fell_back() == {}
@@ -723,7 +723,7 @@ def test_gradient_of_one_relation_reaches_all_operands():
 @pytest.mark.parametrize("cross_reducer", ["sum", "max", "min", "mean", "stack"])
 @pytest.mark.parametrize("reduce_op", REDUCES)
 def test_multi_update_all(reduce_op, cross_reducer):
-    """With negative data: the max of no message must not pass a zero to the max over relations."""
+    """With negative data. A node without messages must not give a zero to the max over relations."""
     g = heterograph()
     leaves = list(node_operands(g, (3,)).values())
 
@@ -853,7 +853,7 @@ def test_unpatch_restores_everything():
 
 
 def test_nothing_of_the_originals_stays_bound():
-    """No module of DGL keeps another name for a function that is replaced."""
+    """No module of DGL has another name for a replaced function."""
     before = dgl_globals()
     halfgnn.dgl.patch()
     originals = {id(before[key]): key for key in changed(before)}
@@ -898,7 +898,7 @@ def test_graph_made_and_used_before_and_after():
     expected = propagate(g, x, w)
     with halfgnn.dgl.accelerate():
         out = dgl.ops.u_mul_e_sum(g, x.requires_grad_(), w)
-    out.sum().backward()  # outside: the backward of what was routed inside
+    out.sum().backward()  # outside: the backward of calls that were routed inside
     assert_same(propagate(g, x, w), expected)
 
 
@@ -934,7 +934,7 @@ def is_routed():
 
 
 def test_overlapping_blocks():
-    """The first to leave, in another thread say, must not end the other's block."""
+    """Two blocks overlap, for example in two threads. The first to end must not end the other."""
     first, second = halfgnn.dgl.accelerate(), halfgnn.dgl.accelerate()
     first.__enter__()
     second.__enter__()
@@ -955,7 +955,7 @@ def test_patch_inside_a_block_stays():
 
 
 def test_inference_then_training():
-    """What is kept with DGL's graph serves training although inference mode asked for it first."""
+    """Data that is kept with DGL's graph works in training even if it was made in inference mode."""
     g = dgl.add_self_loop(dgl.rand_graph(10, 40))
     conv, x = dgl.nn.GATConv(8, 8, 2), torch.randn(10, 8)
     with halfgnn.dgl.accelerate():

@@ -1,4 +1,5 @@
-"""What the stand-ins for DGL's functions leave to DGL: its own function gets every argument, and the reason is counted."""
+"""Calls that the stand-ins for DGL's functions leave to DGL: DGL's own function gets every argument, and the reason is
+counted."""
 
 import pytest
 import torch
@@ -34,7 +35,7 @@ def e(dtype=torch.float32, rows=4, width=4):
 
 @pytest.fixture
 def original(monkeypatch):
-    """Puts a function that notes its arguments in the place of DGL's."""
+    """Replaces DGL's function by one that records its arguments."""
     calls = []
 
     def put(key):
@@ -134,7 +135,7 @@ def test_refused_operands_reach_dgl_as_they_are(key, args, name, reason, origina
 
 
 def test_defaults_of_the_stand_ins_are_dgls(original):
-    """Arguments that a caller leaves out reach DGL with its own defaults."""
+    """For arguments that a caller leaves out, DGL gets its own defaults."""
     for key, args, rest in [
         ("gsddmm", (one, "add", n(ints), n(ints)), ("u", "v")),
         ("edge_softmax", (one, e(ints)), (dgl.ALL, "dst")),
@@ -165,7 +166,7 @@ def test_upper_functions_leave_counting_to_the_lower(original):
 
 
 def test_types_under_autocast():
-    """Autocast makes one type of half and fp32, in any order, and of nothing else."""
+    """Autocast casts half and fp32 operands, in any order, to one type. It casts nothing else."""
     pairs = [(n(half), e()), (n(), e(torch.bfloat16)), (n(half), e(torch.bfloat16))]
     assert [operators.refuse(pair) is None for pair in pairs] == [False] * 3
     with torch.autocast("cpu", torch.bfloat16):
@@ -183,7 +184,7 @@ def test_fp32_weights_go_with_half_alone():
 
 
 def test_types_by_device():
-    """On CUDA what its kernels take, if they are there; nothing on other devices."""
+    """On CUDA the types of its kernels are routed, if the kernels are built. On other devices nothing is."""
     with FakeTensorMode():
         for dtype in (half, torch.bfloat16, torch.float32):
             assert (operators.refuse((torch.empty(2, dtype=dtype, device="cuda"),)) is None) == has_cuda()

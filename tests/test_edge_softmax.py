@@ -1,4 +1,4 @@
-"""edge_softmax under the rule of support, against torch.softmax, and at the edges of the number range."""
+"""edge_softmax: the accuracy rule of support.py, comparison with torch.softmax, and the limits of the number range."""
 
 import pytest
 import support
@@ -60,13 +60,13 @@ def test_forward_is_rounded_once(shape, dtype, device):
     g = make_graph("skewed", torch.int32, device)
     logits = (randn(g.num_edges, *shape, dtype=torch.float64) * 5).to(dtype)
     truth = reference.edge_softmax(g.to("cpu"), logits.double())
-    # exp(l - max) errs relatively by the rounding of its argument.
+    # The relative error of exp(l - max) is the rounding error of its argument.
     magnitude = truth * (2 + 2 * logits.double().abs().max())
     support.assert_accurate(ops.edge_softmax(g, logits.to(device)), support.Yardstick(truth, None, magnitude, 64))
 
 
 def test_equals_torch_softmax(device):
-    """On a clique every node sees every node: a softmax over a dense axis."""
+    """On a clique every node is a neighbour of every node, so this is a softmax over a dense axis."""
     n = 20
     src, dst = torch.arange(n).repeat(n), torch.arange(n).repeat_interleave(n)
     g = halfgnn.Graph.from_edges(src, dst).to(device)
@@ -99,7 +99,7 @@ def test_layouts(layout, dtype, device):
 
 @pytest.mark.parametrize("device,dtype", support.devices_and(DTYPES))
 def test_minus_infinity_masks(dtype, device):
-    """-inf gets weight 0 and no gradient; the others share the row as if it were not there."""
+    """-inf gets weight 0 and no gradient. The others have the same weights as without it."""
     g = make_graph("star", torch.int32, device)
     logits = randn(g.num_edges, 2, dtype=dtype, device=device)
     logits[::3] = -torch.inf
@@ -110,7 +110,7 @@ def test_minus_infinity_masks(dtype, device):
 @pytest.mark.parametrize("device,dtype", support.devices_and(DTYPES))
 @pytest.mark.parametrize("value", [torch.inf, torch.nan, "all -inf"])
 def test_rows_without_a_softmax_are_nan_and_alone(value, dtype, device):
-    """As torch.softmax: +inf, NaN, or nothing but -inf makes the whole row NaN in that column, and only there."""
+    """As in torch.softmax, +inf, NaN, or only -inf makes the whole row NaN in that column, and only there."""
     g = make_graph("bipartite", torch.int32, device)
     logits = randn(g.num_edges, 3, dtype=dtype, device=device)
     row = int(g.in_degrees().argmax())
@@ -128,7 +128,7 @@ def test_rows_without_a_softmax_are_nan_and_alone(value, dtype, device):
 
 @pytest.mark.parametrize("device,dtype", support.devices_and(DTYPES))
 def test_large_logits(dtype, device):
-    """The maximum is subtracted first: nothing overflows, whatever the common offset."""
+    """The maximum is subtracted first, so nothing overflows for any common offset."""
     g = make_graph("skewed", torch.int32, device)
     # Multiples of 32 near 60,000 are exact in float16 (and of 256 in bfloat16).
     step = 256 if dtype == torch.bfloat16 else 32
@@ -145,7 +145,8 @@ def test_large_logits(dtype, device):
 @pytest.mark.parametrize("device,dtype", support.devices_and(HALVES))
 @pytest.mark.parametrize("degree", [257, 2000, 70_000])
 def test_equal_logits(degree, dtype, device):
-    """2,000 equal logits each get 1/2000, in bfloat16 as well (a half sum would stop at 256 and the weights sum to 7.8)."""
+    """2,000 equal logits each get 1/2000, also in bfloat16. (A half sum would stop at 256, and the weights would sum to
+    7.8.)"""
     g = halfgnn.Graph.from_edges(torch.zeros(degree, dtype=torch.int64), torch.zeros(degree, dtype=torch.int64)).to(
         device
     )
@@ -158,7 +159,7 @@ def test_equal_logits(degree, dtype, device):
 
 @pytest.mark.parametrize("device,dtype", support.devices_and(HALVES))
 def test_gradient_of_a_row_sums_to_zero(dtype, device):
-    """Also for a gradient with a large common offset, which a softmax cannot see."""
+    """Also for a gradient with a large common offset, which does not change the result."""
     g = make_graph("star", torch.int32, device)
     logits = randn(g.num_edges, 4, dtype=dtype, device=device).requires_grad_()
     out = ops.edge_softmax(g, logits)
@@ -167,7 +168,7 @@ def test_gradient_of_a_row_sums_to_zero(dtype, device):
     total = row_sums(g, logits.grad)[3].abs()
     spread = row_sums(g, logits.grad.abs())[3]
     assert (total < 4 * torch.finfo(dtype).eps * spread / 300**0.5).all()
-    # And it is the gradient of the offset-free problem.
+    # It is the gradient of the problem without the offset.
     (free,) = torch.autograd.grad(ops.edge_softmax(g, logits), logits, grad - 64)
     torch.testing.assert_close(logits.grad, free, rtol=2 * torch.finfo(dtype).eps, atol=1e-5)
 

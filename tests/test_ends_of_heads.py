@@ -1,5 +1,6 @@
-"""Heads lie side by side in memory and are read in vectors. One may pass a head's end, or overlap the vector before it where a
-head is no whole number of them: what lies there is to be left out, and times 0 is not enough if it is not finite."""
+"""Heads are adjacent in memory and are read in vectors. If a head is not a whole number of vectors, a vector may pass
+its end or overlap the vector before. Values there must be left out. Multiplying them by 0 is not enough if they are not
+finite."""
 
 import pytest
 import support
@@ -22,7 +23,8 @@ def with_head(x, value):
 
 
 def outer_heads(call):
-    """What call(value) gives for the first and the last head, for a middle head of ones and of values that are not finite."""
+    """The results of call(value) for the first and the last head, with a middle head of ones and of values that are not
+    finite."""
     expected = [x[:, ::2] for x in call(1.0)]
     for value in (float("inf"), float("nan")):
         yield [x[:, ::2] for x in call(value)], expected
@@ -89,7 +91,7 @@ def test_attention(dtype, device, dim, kind):
 @pytest.mark.parametrize("dim", (9, 12, 33))
 @everywhere
 def test_an_infinity_at_any_place_is_one_term_of_a_dot(dtype, device, dim):
-    """Read twice, and once times 0, it would make the dot nan."""
+    """If such a value were read twice, once times 0, the dot would be NaN."""
     places = torch.arange(dim, device=device)
     g = Graph.from_edges(places * 0, places, num_src=1, num_dst=dim)
     ones = torch.ones(1, 1, dim, dtype=dtype, device=device)

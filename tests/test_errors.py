@@ -1,4 +1,4 @@
-"""What is refused, with which exception, and that the message names the argument, what it was and what was expected."""
+"""Wrong arguments raise the right exception, whose message names the argument, its value and what was expected."""
 
 import pytest
 import support
@@ -177,7 +177,7 @@ def test_missing_operand(g, device):
 
 
 def test_unused_operand_is_ignored(g, device):
-    """As in DGL: copy_lhs does not look at rhs_data, whatever it is."""
+    """As in DGL, copy_lhs ignores rhs_data."""
     x = u(4, device=device)
     assert torch.equal(ops.gspmm(g, "copy_lhs", "sum", x, x.int()), ops.copy_u_sum(g, x))
     assert torch.equal(ops.gsddmm(g, "copy_lhs", x, x.int()), ops.copy_u(g, x))
@@ -218,7 +218,7 @@ def test_mixed_devices(g, device):
 
 
 def test_a_meta_tensor_among_others_of_a_raw_operator(g, device):
-    """It takes the call to the fake kernel, whose result nothing writes to."""
+    """A meta tensor would take the call to the fake kernel, whose result is never computed."""
     raw, (indptr, indices, edge_ids) = torch.ops.halfgnn, g.csc()
     x, w, meta = u(2, 4, device=device), e(2, 1, device=device), {"device": "meta"}
     seglen = torch.tensor([0, E], device=device)
@@ -293,7 +293,7 @@ def test_double_backward(g, device):
 
 
 def test_raw_operators_have_no_derivative(g, device):
-    """Not a silent zero."""
+    """They raise an error and are not silently zero."""
     x = randn(N_SRC, 4, dtype=torch.float32, device=device).requires_grad_()
     out, _ = torch.ops.halfgnn.gspmm(*g.csc(), "copy_lhs", "sum", x, None)
     with pytest.raises(RuntimeError, match=r"derivative.*not implemented"):
@@ -375,7 +375,7 @@ def test_compressed_of_wrong_form(build, device):
 
 
 def test_too_large_for_int32(device):
-    """Counts are compared with the index type before anything of that size is made."""
+    """Counts are compared with the index type before anything of that size is allocated."""
     small = ids(0, 1, dtype=torch.int32, device=device)
     big = 2**31 + 5
     with pytest.raises(ValueError, match=rf"num_src is {big}.*int32.*int64"):

@@ -101,9 +101,9 @@ def test_both_backends_train_and_are_compared(options, tmp_path):
         assert 0 < row["test"] <= 1
         assert row["ms"] > 0 and row["matmul"] > 0 and row["mib"] > 0
     first = [row["first"] for row in rows.values()]
-    assert abs(first[0] - first[1]) < 0.01  # the same weights to begin with
+    assert abs(first[0] - first[1]) < 0.01  # both start from the same weights
     assert ("dgl runs fp32 cpu, because DGLError" in done.stdout) == (dtype != "fp32")
-    assert "halfgnn runs" not in done.stdout  # it got what was asked for
+    assert "halfgnn runs" not in done.stdout  # it runs in the requested mode
     accumulate = 2 if "--accumulate" in options else 1
     calls = (2 if dtype != "bf16" else 3) * (3 * accumulate + 3)  # layers * (training + evaluation)
     assert f"gspmm:u_mul_e_sum {calls}" in done.stdout
@@ -159,7 +159,7 @@ def test_wrong_arguments_end_the_program_with_a_message():
         (["--lr", "nan"], "argument --lr: must be > 0.0, got nan"),
         (["--weight-decay", "-1"], "argument --weight-decay: must be >= 0.0, got -1"),
         (["--dropout", "1"], "argument --dropout: must be >= 0.0 and < 1.0, got 1"),
-        (["--device", "cuda"], "argument --device: cuda was asked for, but PyTorch sees no GPU"),
+        (["--device", "cuda"], "argument --device: cuda was requested, but PyTorch sees no GPU"),
     ],
     ids=lambda value: " ".join(value) if isinstance(value, list) else "",
 )
@@ -202,7 +202,7 @@ def test_modes_on_the_cpu():
 
 
 def test_halfgnn_computes_where_the_features_are(monkeypatch):
-    """DGL's graph stays on the CPU. Meta tensors stand in for a GPU's: they have no data at all."""
+    """DGL's graph stays on the CPU. Meta tensors, which have no data, stand in for a GPU's tensors."""
     from halfgnn.dgl import operators
 
     meta = torch.device("meta")
@@ -307,7 +307,7 @@ def test_split_by_hash_depends_on_keys_alone():
     shuffled = datasets.split_by_hash([keys[i] for i in order], labels[order])
     for part, other in zip(split, shuffled):
         assert torch.equal(part, order[other])
-    # Fixed for good: the digest of "0" begins with 5f and that of "1" with 6b.
+    # This never changes: the digest of "0" begins with 5f and that of "1" with 6b.
     assert datasets.split_by_hash([1, 0], torch.tensor([0, 0]), per_class=1)[0].tolist() == [1]
 
 

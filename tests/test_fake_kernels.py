@@ -1,4 +1,5 @@
-"""Fake kernels promise the shapes and types that operators deliver, where operands, gradients and results differ in type."""
+"""Fake kernels return the shapes and types of their operators, also if operands, gradients and results differ in
+type."""
 
 from itertools import product
 
@@ -12,11 +13,11 @@ from torch.utils._pytree import tree_flatten, tree_map
 
 from halfgnn import ops
 
-TYPES = [(torch.float16, None), (torch.float16, torch.float32), (torch.float32, None)]  # of operands, out_dtype
+TYPES = [(torch.float16, None), (torch.float16, torch.float32), (torch.float32, None)]  # type of operands, out_dtype
 
 
 class BesideFakes(TorchDispatchMode):
-    """Calls the fake kernel of every operator of halfgnn after the operator itself, and compares what they return."""
+    """Calls the fake kernel of every operator of halfgnn after the operator itself, and compares their results."""
 
     def __init__(self):
         super().__init__()
@@ -39,7 +40,8 @@ def described(out):
 
 
 def run(call, *operands):
-    """call() and its backward beside their fakes: of all operands, of each alone, of none. Returns what operators were called."""
+    """Compares call() and its backward with their fakes, with gradients for all operands, for each alone, and for none.
+    Returns the names of the operators that were called."""
     count = len(operands)
     with BesideFakes() as mode:
         for wanted in {(True,) * count, (False,) * count, *(tuple(i == j for i in range(count)) for j in range(count))}:
@@ -56,7 +58,7 @@ def test_gspmm(op):
     for reduce_op, (dtype, out_dtype) in product(support.REDUCES, TYPES):
         x, w = support.spmm_operands(g, op, (3, 4), (3, 1), dtype)
         if op != "copy_rhs" and w is not None:
-            w = w.float()  # which half features may meet
+            w = w.float()  # half features may have fp32 weights
         called = run(lambda x, w: ops.gspmm(g, op, reduce_op, x, w, out_dtype=out_dtype), x, w)  # noqa: B023
         assert {"gspmm", "gspmm_backward"} <= called
 
@@ -72,7 +74,7 @@ def test_gsddmm(op):
 
 def test_softmax_and_segments():
     g = make_graph("bipartite")
-    logits = randn(4, g.num_edges, dtype=torch.float16).T  # results are contiguous all the same
+    logits = randn(4, g.num_edges, dtype=torch.float16).T  # results are contiguous anyway
     assert {"edge_softmax", "edge_softmax_backward"} <= run(lambda x: ops.edge_softmax(g, x), logits)
     lengths = torch.tensor([2, 0, g.num_edges - 2])
     for reducer in support.REDUCES:

@@ -1,4 +1,4 @@
-"""FeatureStore: rows as they are stored, from every kind of memory, and clear errors where a file is not what it should be."""
+"""FeatureStore: rows as they are stored, from every kind of memory, and clear errors if a file is wrong."""
 
 import os
 import pickle
@@ -23,7 +23,7 @@ def written(path, dtype=np.float16):
 
 
 def kinds(tmp_path):
-    """A store of the same rows in every kind of memory that there is here."""
+    """A store of the same rows in every kind of memory of this machine."""
     data, path = values(), written(tmp_path / "x.npy")
     raw = tmp_path / "x.bin"
     data.numpy().tofile(raw)
@@ -104,7 +104,7 @@ def test_other_processes_read_the_same_memory(tmp_path, kind):
     store = dict(kinds(tmp_path))[kind]
     ids = torch.tensor([1, 2, 3])
     if kind == "shared":
-        store.data[1] = 1  # seen there, since it is not a copy
+        store.data[1] = 1  # the other store sees it, because it is not a copy
     context = torch.multiprocessing.get_context("spawn")
     results = context.Queue()
     process = context.Process(target=_sum_of_rows, args=(store, ids, results))
@@ -236,7 +236,7 @@ def test_a_file_that_was_replaced_is_not_read_by_another_process(tmp_path):
 
 
 def test_a_file_that_was_written_to_is_not_read_by_another_process(tmp_path):
-    """Of the same size: the time of the last change tells."""
+    """Another file of the same size is recognised by the time of its last change."""
     path = written(tmp_path / "x.npy")
     stores = FeatureStore.open(path), FeatureStore(np.load(path, mmap_mode="r"))
     pickled = [pickle.dumps(store) for store in stores]

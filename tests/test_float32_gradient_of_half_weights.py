@@ -1,4 +1,4 @@
-"""The gradient of features alone, where weights are half and the upstream gradient is float32."""
+"""The gradient of only the features, with half weights and a float32 upstream gradient."""
 
 import pytest
 import support

@@ -1,4 +1,4 @@
-"""A few hundred cases of tests/fuzz on the library at hand, and the machinery that runs thousands of them."""
+"""A few hundred cases of tests/fuzz on the current library, and the program that runs thousands of them."""
 
 import os
 import signal

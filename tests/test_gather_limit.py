@@ -1,4 +1,4 @@
-"""The measuring aid gather_limit reads every word that an SpMM reads, once an edge."""
+"""gather_limit, which is for measurements, reads every word that an SpMM reads, once per edge."""
 
 import sys
 from pathlib import Path
@@ -14,7 +14,7 @@ DEVICES = [device for device in support.DEVICES if has_kernels(device)]
 
 
 def mixed(words):
-    """The exclusive or of int32 words, of any number."""
+    """The exclusive or of any number of int32 words."""
     words = words.flatten().cpu()
     while words.numel() > 1:
         half = words.numel() // 2

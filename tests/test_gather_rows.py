@@ -1,4 +1,4 @@
-"""gather_rows copies rows by id: every byte of every dtype, from tables of any alignment and distance of rows."""
+"""gather_rows copies rows by id: every byte of every dtype, from tables of any alignment and any stride."""
 
 import pytest
 import support
@@ -13,12 +13,12 @@ DTYPES = [
     torch.bool, torch.complex64, torch.complex128, torch.float8_e4m3fn, torch.float8_e5m2,
 ]  # fmt: skip
 WIDTHS = [1, 2, 3, 5, 7, 8, 12, 33, 768]
-# The simulator puts CUDA's kernel in the CPU's place, and has no threads.
+# The simulator replaces the CPU's kernel by CUDA's, and has no threads.
 on_cpu = pytest.mark.skipif(support.SIMULATED, reason="of the CPU's own kernel")
 
 
 def make_table(*shape, dtype=torch.float16, device="cpu"):
-    """Random bytes: NaN of many kinds among the values, which a copy must keep."""
+    """Random bytes, which contain many kinds of NaN. A copy must keep them."""
     size = torch.empty(shape, dtype=dtype).numel() * torch.empty((), dtype=dtype).element_size()
     bytes_ = torch.randint(2 if dtype == torch.bool else 256, (size,), dtype=torch.uint8)
     return bytes_.view(dtype).view(shape).to(device)
@@ -33,7 +33,7 @@ def as_bytes(x):
 
 
 def gathered(table, ids, num_threads=0):
-    """The operator's result, whose memory before and after it must stay as it was."""
+    """The operator's result. Checks that the memory before and after it is unchanged."""
     shape = (ids.shape[0], *table.shape[1:])
     size = torch.empty(shape, dtype=table.dtype, device="meta").numel()
     margin = 64 // table.element_size()
@@ -76,7 +76,7 @@ def test_widths(width, idtype, device):
 @pytest.mark.parametrize("first", [0, 1, 4, 8, 17, 64])
 @pytest.mark.parametrize("width", [1, 3, 8, 40, 64, 257, 768])
 def test_columns_of_a_wider_table(width, first, device):
-    """Rows at every distance from a 128-byte line, and lines that begin at a row's every element."""
+    """Rows at every distance from a 128-byte line, and lines that begin at every element of a row."""
     for rest in (0, 1, 8, 64):
         table = make_table(30, first + width + rest, device=device)[:, first : first + width]
         check(table, make_ids(30, 65, device=device))
@@ -122,7 +122,7 @@ def test_little_or_nothing(num_rows, n, shape, device):
 
 
 def test_more_rows_than_a_gpu_copies_at_once(device):
-    """Of CUDA's kernel, a warp then does several accesses one after the other."""
+    """In CUDA's kernel a warp then does several accesses in sequence."""
     table = make_table(100, 33, dtype=torch.uint8, device=device)
     check(table, make_ids(100, 140_000, torch.int32, device))
 
@@ -211,7 +211,7 @@ def test_an_id_out_of_range_is_found_before_rows_are_copied(bad, num_threads):
         for n, position in ((1, 0), (50, 49), (50, 0), (200_000, 150_000)):
             ids = make_ids(100, n, idtype)
             ids[position] = bad
-            ids[n - 1] = bad  # the first is named
+            ids[n - 1] = bad  # the error names the first
             out = table.new_full((n, 8), 3)
             with pytest.raises(IndexError, match=rf"ids\[{position}\] is {bad}; expected ids in \[0, 100\)"):
                 gather_rows(table, ids, out, num_threads)
@@ -229,7 +229,7 @@ def test_ids_of_64_bits_are_not_cut_to_32():
 def test_a_table_without_rows_has_no_valid_id():
     with pytest.raises(IndexError, match=r"ids\[0\] is 0; expected ids in \[0, 0\)"):
         gather_rows(make_table(0, 4), torch.zeros(2, dtype=torch.int32), torch.empty(2, 4, dtype=torch.float16))
-    with pytest.raises(IndexError, match=r"ids\[1\] is 7"):  # nothing would be read, and still it is wrong
+    with pytest.raises(IndexError, match=r"ids\[1\] is 7"):  # rows are empty, but the id is still wrong
         gather_rows(make_table(5, 0), torch.tensor([0, 7]), torch.empty(2, 0, dtype=torch.float16))
 
 
@@ -288,7 +288,7 @@ def test_out_needs_memory_of_its_own(device):
 
 
 def test_out_of_no_columns_needs_no_memory(device):
-    """Wherever its address lies."""
+    """At every alignment of its address."""
     x = torch.arange(40.0, device=device).reshape(10, 4)
     ids, out = torch.tensor([3, 0, 9], device=device), x[:3, 1:1]
     gather_rows(x[:, 2:2], ids, out)
@@ -334,7 +334,7 @@ def test_opcheck(idtype, device):
 
 
 def test_fake_kernel_takes_a_table_on_the_cpu():
-    """A page-locked one beside ids and out on another device; ids must be where out is."""
+    """A page-locked table with ids and out on another device. ids and out must be on the same device."""
     table, ids, out = (
         torch.empty(4, 8),
         torch.empty(3, dtype=torch.int64, device="meta"),

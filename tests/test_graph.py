@@ -1,4 +1,5 @@
-"""halfgnn.Graph: constructors, both sides, forms of the same graph, immutability. What it refuses is in test_errors."""
+"""halfgnn.Graph: constructors, both adjacencies, forms of the same graph, immutability. test_errors has what it
+refuses."""
 
 import copy
 import functools
@@ -31,7 +32,7 @@ def expand(side):
 
 
 def check_both_sides(g, edges):
-    """Both sides hold exactly `edges` (src, dst), listed in edge-data order."""
+    """Both adjacencies have exactly `edges` (src, dst), listed in the order of edge data."""
     assert g.num_edges == len(edges) and pairs(g) == edges
     for side, rows, cols, (r, c) in ((g.csc(), g.num_dst, g.num_src, (1, 0)), (g.csr(), g.num_src, g.num_dst, (0, 1))):
         assert len(side.indptr) == rows + 1 and int(side.indptr[0]) == 0 and int(side.indptr[-1]) == len(edges)
@@ -64,7 +65,7 @@ def test_both_sides_of_the_zoo(name, idtype, device):
 
 
 def test_csc_is_a_stable_sort(device):
-    """Edges of one destination keep the order in which they were given; CSR, made from CSC, keeps that order in turn."""
+    """Edges of one destination keep the given order. CSR, which is made from CSC, keeps that order too."""
     g = support.make_graph("skewed", torch.int32, device)
     src, dst = (x.long() for x in g.edges())
     assert torch.equal(g.csc().edge_ids.long(), torch.argsort(dst, stable=True))
@@ -73,7 +74,7 @@ def test_csc_is_a_stable_sort(device):
 
 @pytest.mark.parametrize("threads", [1, 2, 5])
 def test_large_sorts_do_not_depend_on_threads(threads):
-    """From 65,536 edges on, the sort is divided among threads."""
+    """With 65,536 edges or more, the sort is divided among threads."""
     torch.manual_seed(3)
     src, dst = torch.randint(500, (2, 100_003))
     before = torch.get_num_threads()
@@ -259,7 +260,7 @@ def test_sides_are_made_once(device):
 
 
 def test_csr_is_not_made_where_nobody_asks(device):
-    """A forward needs in-edges alone, and so does the gradient of edge data."""
+    """A forward and the gradient of edge data need only in-edges."""
     g = make_graph("random", device=device)
     x = torch.randn(30, 4, device=device)
     w = torch.randn(g.num_edges, 1, device=device, requires_grad=True)
@@ -271,7 +272,7 @@ def test_csr_is_not_made_where_nobody_asks(device):
 
 @pytest.mark.parametrize("name", GRAPHS)
 def test_transpose_twice(name, device):
-    """CSC to CSR and back gives the same CSC up to the order inside rows, for any edge ids."""
+    """CSC to CSR and back gives the same CSC except for the order inside rows, for any edge ids."""
     g = make_graph(name, torch.int64, device)
     back = Graph.from_csr(*g.csr()[:2], g.csr().edge_ids, num_dst=g.num_dst)
     assert torch.equal(back.csc().indptr, g.csc().indptr)
@@ -326,7 +327,7 @@ def test_to(device):
 
 
 def test_to_meta():
-    """Every tensor moves: on the meta device only shapes are left, and operators still give shapes."""
+    """Every tensor is moved. On the meta device only shapes remain, and operators still return shapes."""
     g = make_graph("bipartite", torch.int32)
     g.csr()
     meta = g.to("meta")
@@ -346,7 +347,7 @@ def test_pin_memory():
 
 
 def test_pin_memory_pins_every_tensor(monkeypatch):
-    """Without CUDA torch cannot pin; what is asked of it can still be seen."""
+    """Without CUDA torch cannot pin memory, but the calls can be checked."""
     asked = []
     monkeypatch.setattr(torch.Tensor, "pin_memory", lambda t, *args: asked.append(t) or t.clone())
     g = make_graph("random", torch.int32)
@@ -365,7 +366,7 @@ def test_copies_and_pickles():
 
 @pytest.mark.parametrize("build", ["operator", "csr", "constructor"])
 def test_made_in_inference_mode_then_trained(build):
-    """Evaluating first, which makes what a graph keeps, must not spoil it for training."""
+    """Evaluating first makes the data that a graph keeps. The graph must still work in training."""
     src, dst = torch.tensor([0, 1, 2, 2]), torch.tensor([1, 2, 0, 1])
     g = Graph.from_edges(src, dst, num_src=3, num_dst=3)
     x = torch.randn(3, 8)
@@ -382,7 +383,7 @@ def test_made_in_inference_mode_then_trained(build):
 
 
 def test_exported_or_transformed_then_trained():
-    """Nothing of a tracing mode or a functorch transform may be kept with the graph."""
+    """No tensor of a tracing mode or a functorch transform may be kept with the graph."""
     src, dst = torch.tensor([0, 1, 2, 2]), torch.tensor([1, 2, 0, 1])
 
     class Model(torch.nn.Module):
@@ -395,7 +396,7 @@ def test_exported_or_transformed_then_trained():
 
     x = torch.randn(3, 8)
     for trace in (
-        lambda model: torch.export.export(model, (x,), strict=False),  # not what torch 2.4 to 2.6 do unasked
+        lambda model: torch.export.export(model, (x,), strict=False),  # not the default of torch 2.4 to 2.6
         lambda model: torch.func.grad(lambda a: ops.copy_u_sum(model.g, a).sum())(x),
         lambda model: make_fx(model)(x),
     ):
@@ -428,7 +429,7 @@ def test_exported_at_the_top():
 
 @pytest.mark.parametrize("device", DEVICES)
 def test_every_constructor_gives_the_same_results(device):
-    """One graph through five doors, operators from both sides."""
+    """One graph made in five ways, with operators that read either adjacency."""
     g = make_graph("bipartite", torch.int64, device)
     src, dst = g.edges()
     forms = [

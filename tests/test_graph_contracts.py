@@ -1,4 +1,4 @@
-"""What Graph, HeteroGraph and Block promise in a sentence: sizes by default, what is saved, what is refused."""
+"""Promises in the documentation of Graph, HeteroGraph and Block: default sizes, what is pickled, what is refused."""
 
 from __future__ import annotations
 
@@ -39,7 +39,8 @@ def same_side(first, second):
     ids=str,
 )
 def test_sizes_of_an_edge_index(sizes, expected):
-    """A side that is not given has a node more than the largest id in either row, whatever the other side is."""
+    """A number of nodes that is not given is one more than the largest id in either row, for any number of the other
+    side."""
     g = Graph.from_edge_index(torch.stack([SRC, DST]), **sizes)
     assert (g.num_src, g.num_dst) == expected
     assert (g.out_degrees().numel(), g.in_degrees().numel()) == expected
@@ -68,7 +69,7 @@ def test_a_block_has_the_nodes_of_all_types():
 )
 @pytest.mark.parametrize("given", ["csc", "csr"])
 def test_both_sides_are_saved(given, read, monkeypatch):
-    """What has been sorted once is not sorted again, on the other side of a pipe or in another type."""
+    """An adjacency that has been sorted is not sorted again after pickling or conversion to another type."""
     g = Graph.from_edges(SRC, DST, num_src=3, num_dst=7)
     if given == "csr":
         g = Graph.from_csr(*g.csr(), num_dst=7)
@@ -89,7 +90,7 @@ def test_a_shallow_copy_is_the_graph():
 
 
 def numbers(count, value=0):
-    """Without the memory."""
+    """Without allocating that memory."""
     return torch.full((1,), value).expand(count)
 
 
@@ -116,7 +117,7 @@ def test_as_much_as_int32_holds():
 
 @pytest.mark.parametrize("name", ["num_src", "num_dst"])
 def test_stacks_that_are_too_large_for_int32(name):
-    """Each relation fits, their stack does not. Meta tensors: no memory, and never compact."""
+    """Each relation fits, but their stack does not. Meta tensors take no memory and are never compacted."""
     half = BIG // 2
     empty = torch.empty(1, dtype=torch.int64, device="meta")
     if name == "num_src":
@@ -161,7 +162,7 @@ def fake(count, device):
 
 @pytest.mark.parametrize(("count", "device"), [(BIG, "cuda"), (BIG, "cpu")])
 def test_more_edges_than_an_int_counts(count, device):
-    """Fake tensors: no memory, no GPU."""
+    """Fake tensors need neither memory nor a GPU."""
     ends = fake(count, device)
     g = Graph.from_edges(ends, ends, num_src=3, num_dst=3, check=False)
     assert g.csr().indices.shape == (count,)

@@ -1,4 +1,4 @@
-"""examples/heterodata.py and examples/mag240m_synthetic.py: what is loaded, what is made, what is refused."""
+"""examples/heterodata.py and examples/mag240m_synthetic.py: loading, making and refusing data."""
 
 import errno
 import json
@@ -81,7 +81,7 @@ def test_imdb(imdb):
     "relation", [("director", "directs", "movie"), ("actor", "acts-in", "movie")], ids=lambda r: r[0]
 )
 def test_keywords_of_people_are_those_of_their_movies(imdb, relation):
-    """Which would not be so if ends, ids or rows of features were mixed up."""
+    """This would fail if ends, ids or rows of features were mixed up."""
     person, movie = imdb.edges[relation]
     features = imdb.features[relation[0]].float()
     union = torch.zeros_like(features).index_add_(0, person, imdb.features["movie"][movie].float()).clamp(max=1)
@@ -95,7 +95,7 @@ def test_imdb_without_its_wheel(monkeypatch):
 
 
 def rewrite(name, change):
-    """change(table) in the place of one IMDB file."""
+    """Replaces one IMDB file by change(table)."""
 
     def spoil(folder):
         import pyarrow.parquet as parquet
@@ -121,16 +121,16 @@ def put(column, row, value):
     [
         (
             rewrite("acted_in", put("sourceNodeId", 5, 4661)),
-            r"acted_in.*: sourceNodeId holds 4661, which is no actor; .*6931 to 12771",
+            r"acted_in.*: sourceNodeId holds 4661, which is not a node of type actor; .*6931 to 12771",
         ),
         (
             rewrite("directed_in", put("targetNodeId", 0, -1)),
-            r"directed_in.*: targetNodeId holds -1, which is no movie",
+            r"directed_in.*: targetNodeId holds -1, which is not a node of type movie",
         ),
         (rewrite("directors", put("nodeId", 0, 4662)), "a nodeId of type director occurs twice"),
         (
             rewrite("directors", put("plot_keywords", 0, [1.0])),
-            r"directors.*: plot_keywords has \[1, 1256\] values a node",
+            r"directors.*: plot_keywords has \[1, 1256\] values per node",
         ),
         (
             rewrite("directors", lambda table: table.drop_columns(["nodeId"])),
@@ -142,7 +142,7 @@ def put(column, row, value):
         ),
         (
             rewrite("movies_with_genre", lambda table: table.take(list(range(len(table)))[::-1])),
-            r"movies_with_genre.*: the first 300 rows have \[.*\] movies a genre; expected 100 of each",
+            r"movies_with_genre.*: the first 300 rows have \[.*\] movies per genre; expected 100 each",
         ),
         (
             lambda folder: (folder / "imdb_actors.parquet.gzip").unlink(),
@@ -150,7 +150,7 @@ def put(column, row, value):
         ),
         (
             lambda folder: (folder / "imdb_actors.parquet.gzip").write_text("PAR"),
-            "imdb_actors.* is no readable Parquet file",
+            "imdb_actors.* cannot be read as a Parquet file",
         ),
     ],
 )
@@ -167,14 +167,14 @@ def test_imdb_that_is_wrong(spoil, message, tmp_path, monkeypatch):
 
 
 def write_mag240m(folder):
-    """Five papers, three authors, two institutions, as ogb has them."""
+    """Five papers, three authors, two institutions, in the format of ogb."""
     features = np.random.default_rng(0).standard_normal((5, 6)).astype("float16")
     arrays = {
         "paper/node_feat": features,
         "paper/node_label": np.array([2, NAN, 0, 1, NAN], dtype="float32"),
         "author___writes___paper/edge_index": np.array([[0, 0, 1], [1, 4, 4]]),
         "author___affiliated_with___institution/edge_index": np.array([[0, 1], [1, 1]]),
-        # A citation both ways, one twice, and of itself.
+        # A citation in both directions, a repeated one, and a self-citation.
         "paper___cites___paper/edge_index": np.array([[0, 1, 2, 2, 3], [1, 0, 4, 4, 3]]),
     }
     for name, values in arrays.items():
@@ -214,7 +214,7 @@ def test_mag240m(folder):
     authors = np.stack([(papers[1] + papers[4]) / 2, papers[4], np.zeros(6)])
     assert array(data, "author").dtype == np.float16
     np.testing.assert_array_equal(array(data, "author"), authors.astype("float16"))
-    rounded = array(data, "author").astype("float64")  # the institutions' mean is that of rounded features
+    rounded = array(data, "author").astype("float64")  # the mean of institutions is computed from rounded features
     institutions = np.stack([np.zeros(6), (rounded[0] + rounded[1]) / 2])
     np.testing.assert_array_equal(array(data, "institution"), institutions.astype("float16"))
 
@@ -259,7 +259,7 @@ def test_test_dev_comes_before_test(folder):
 
 @pytest.mark.parametrize("module", ["numpy.core.multiarray", "numpy._core.multiarray"])
 def test_arrays_and_scalars_pickled_by_either_numpy(folder, module):
-    """The real files are of NumPy 1."""
+    """The real files were written by NumPy 1."""
     for name in ("meta.pt", "split_dict.pt"):
         path = folder / name
         found = torch.load(path, weights_only=False)
@@ -285,7 +285,7 @@ def test_labels_of_other_dtypes(folder, dtype):
 
 
 class Folder(type(Path())):
-    """Something that no file of numbers and arrays holds."""
+    """An object that a file of numbers and arrays does not contain."""
 
 
 def npy(name, values):
@@ -415,9 +415,7 @@ def test_mag240m_that_is_wrong(folder, spoil, message):
 def test_made_files_that_are_wrong_say_how_to_have_them_again(folder, name):
     heterodata.load(folder)
     np.save(folder / "processed" / f"{name}.npy", np.zeros((4, 6)))
-    with pytest.raises(
-        DataError, match=rf"{name}.npy holds float64 of shape \(4, 6\).*delete it to have it made again"
-    ):
+    with pytest.raises(DataError, match=rf"{name}.npy holds float64 of shape \(4, 6\).*delete it to make it again"):
         heterodata.load(folder)
 
 
@@ -476,7 +474,7 @@ SMALL = {"scale": 2e-5, "num_features": 8, "num_classes": 5}
 
 @pytest.fixture(scope="module")
 def learnable(tmp_path_factory):
-    """24 thousand papers of 5 topics."""
+    """24 thousand papers with 5 topics."""
     root = tmp_path_factory.mktemp("synthetic")
     assert mag240m_synthetic.synthetic(root, 2e-4, num_features=64, num_classes=5) == root / "mag240m_kddcup2021"
     return heterodata.load(root)
@@ -507,13 +505,13 @@ def test_synthetic_counts(learnable):
 def test_synthetic_degrees_are_skewed(learnable):
     degrees = learnable.edges[CITES][1].bincount().double()
     assert degrees.max() > 20 * degrees.mean()
-    # Of density ~ d^-3: among larger degrees four times the degree is 16 times rarer.
+    # The density is ~ d^-3, so among large degrees four times the degree is 16 times rarer.
     tail, far = (int((degrees > times * degrees.mean()).sum()) for times in (2, 8))
     assert 4 < tail / far < 64
 
 
 def nearest_centre(data, features):
-    """Accuracy, on papers that do not train, of the class whose mean over training papers is nearest."""
+    """Accuracy on other papers of predicting the class whose mean over the training papers is nearest."""
     features = features.double()
     rest = torch.cat([data.val, data.test])
     centres = torch.stack(
@@ -524,7 +522,8 @@ def nearest_centre(data, features):
 
 
 def test_synthetic_neighbours_tell_the_class(learnable):
-    """Two hops of means do what features do not: what a graph network can learn. One label in ten is random."""
+    """Two hops of means find the class, features alone do not. So a graph network can learn it. One label in ten is
+    random."""
     from halfgnn import Graph, ops
 
     papers = torch.from_numpy(array(learnable, "paper"))
@@ -560,7 +559,7 @@ def test_same_seed_same_files(tmp_path):
 
 
 def test_chunks_hold_every_node(tmp_path, monkeypatch):
-    """Chunks that end within the nodes: features and edges of the last are there."""
+    """The last chunk is not full. Its features and edges are there."""
     monkeypatch.setattr(mag240m_synthetic, "CHUNK", 1000)
     mag240m_synthetic.synthetic(tmp_path, **SMALL)
     data = heterodata.load(tmp_path)

@@ -1,4 +1,5 @@
-"""HeteroGraph, HeteroGraphConv and RGAT: against each relation alone, against DGL, and against the baseline's formula."""
+"""HeteroGraph, HeteroGraphConv and RGAT, compared with each relation alone, with DGL, and with the baseline's
+formula."""
 
 import copy
 import io
@@ -113,7 +114,7 @@ def test_relations_come_back_out_of_a_stack():
     g = hetero_graph()
     ordered = HeteroGraph({etype: g[etype] for etype in g})
     ordered.stack()
-    moved = ordered.int()  # holds the stack alone
+    moved = ordered.int()  # has only the stack
     assert moved._relations == {} and moved.device.type == "cpu"
     for etype in g:
         assert moved.num_edges(etype) == g.num_edges(etype)
@@ -122,7 +123,7 @@ def test_relations_come_back_out_of_a_stack():
 
 
 def test_a_compact_stack_has_the_sources_that_are_read():
-    """On the CPU, and where that is less than three quarters of them."""
+    """Only on the CPU, and only if less than three quarters of the sources are read."""
     few = Graph.from_edges(torch.tensor([40, 3, 40]), torch.tensor([1, 0, 2]), num_src=50, num_dst=60)
     g = HeteroGraph({WRITES: few, CITES: hetero_graph()[CITES]})
     stack = g.stack()
@@ -172,7 +173,7 @@ def test_graphs_are_kept_and_saved():
 
 
 def test_blocks_that_dgl_samples_wrongly_are_refused():
-    """From int32 graphs, on the CPU: from the second batch on."""
+    """DGL samples them from int32 graphs on the CPU, from the second batch on."""
     sampler = dgl.dataloading.NeighborSampler([3, 4])
     g = dgl_graph(torch.int32)
     with pytest.raises(
@@ -227,7 +228,7 @@ def test_wrong_heterographs():
 
 @pytest.fixture(params=["first", "last"])
 def projected(request, monkeypatch):
-    """When sources are projected: before they are gathered, or their sums after."""
+    """Whether sources are projected before they are gathered, or their sums afterwards."""
     monkeypatch.setattr(_relations, "_saves_to_project_last", lambda *args: request.param == "last")
     return request.param
 
@@ -267,7 +268,7 @@ def compared(ours, theirs, g, inputs, leaves, tolerance=1e-5):
 def test_gat_equals_dgl(aggregate, options, projected):
     make = [lambda cls=cls: cls(24, 6, 4, **options) for cls in (GATConv, dgl.nn.GATConv)]
     ours, theirs = pair_of(*make, aggregate=aggregate)
-    # DGL's residual fails where a block has no node of a type.
+    # DGL's residual fails if a block has no node of a type.
     for g in (dgl_graph(), *sampled()[: 1 if "residual" in options else 2]):
         inputs = {t: x.requires_grad_() for t, x in features({t: g.num_src_nodes(t) for t in g.srctypes}).items()}
         compared(ours, theirs, g, inputs, list(inputs.values()))
@@ -290,7 +291,7 @@ def test_other_modules_equal_dgl(name):
 
 
 def test_a_block_of_one_relation():
-    """What a Prefetcher makes of a DGL block is taken where the block is."""
+    """A Block that a Prefetcher makes from a DGL block is accepted in its place."""
     from halfgnn.dataloading import Prefetcher
 
     g = dgl.heterograph({CITES: edges()[CITES]}, num_nodes_dict={"paper": 60})
@@ -345,7 +346,8 @@ def test_gats_are_one_attention(monkeypatch):
 
 @pytest.mark.parametrize("dtype", HALF)
 def test_half_is_no_worse_than_apart(dtype, projected):
-    """Sums over relations are made before rounding, so that the error of the sum is no more than that of its terms."""
+    """Sums over relations are made before rounding, so that the error of the sum is not larger than that of its
+    terms."""
     g = hetero_graph()
     conv = HeteroGraphConv({etype: GATConv(24, 8, 4, bias=False) for etype in g})
     x = features(NUM_NODES)
@@ -387,7 +389,7 @@ def test_wrong_calls_of_heterographconv():
 
 
 def test_sums_are_projected_where_that_is_less_work(monkeypatch):
-    """Many sources a destination, or inputs narrower than results."""
+    """Many sources per destination, or inputs narrower than results."""
     found = []
     real = _relations._saves_to_project_last
     monkeypatch.setattr(_relations, "_saves_to_project_last", lambda *args: found.append(real(*args)) or found[-1])
@@ -404,7 +406,8 @@ def test_sums_are_projected_where_that_is_less_work(monkeypatch):
 
 @pytest.mark.parametrize("dtype", HALF)
 def test_logits_are_not_rounded_under_autocast(dtype, projected):
-    """Inputs with a common offset: weights of rounded logits would be off by far more than the result's rounding."""
+    """Inputs with a common offset. With rounded logits the error of weights would be much larger than the result's
+    rounding."""
     g = hetero_graph()
     conv = HeteroGraphConv({etype: GATConv(24, 8, 4, bias=False) for etype in g})
     x = {ntype: (feat + 8).to(dtype) for ntype, feat in features(NUM_NODES).items()}
@@ -462,7 +465,7 @@ def test_rgat_has_the_parameters_that_are_used():
 
 
 def test_types_without_in_edges_keep_their_own_features():
-    """Venues are no destination of any relation, but the second layer reads them."""
+    """Venues are not the destination of any relation, but the second layer reads them."""
     model = RGAT(24, 32, 7, [SHOWN, CITES], "paper", dropout=0.0, norm="none")
     g, x = HeteroGraph({e: hetero_graph()[e] for e in (SHOWN, CITES)}, num_dst=NUM_NODES), features(NUM_NODES)
     graphs = [g, g]

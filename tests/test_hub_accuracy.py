@@ -1,4 +1,4 @@
-"""Rounding over nodes of huge degree: fp32 sums are made of runs, so that their error does not grow with the degree."""
+"""Rounding at nodes of very large degree: fp32 sums consist of runs, so their error does not grow with the degree."""
 
 import pytest
 import support
@@ -8,7 +8,7 @@ from support_attention import DOT, GATV2
 from halfgnn import Graph, ops, reference
 
 DEGREE = 30_000 if support.SIMULATED else 300_000
-# A plain running fp32 sum of these is off by 1e-3 and more.
+# The error of a plain running fp32 sum of these values is 1e-3 or more.
 TOLERANCE = 2e-6
 
 

@@ -1,4 +1,5 @@
-"""Graphs made in inference mode, or of its tensors, serve training: autograd can save nothing of that mode."""
+"""Graphs made in inference mode, or from its tensors, work in training, although autograd cannot save tensors of that
+mode."""
 
 from __future__ import annotations
 
@@ -91,7 +92,7 @@ WRITES, CITES = ("author", "writes", "paper"), ("paper", "cites", "paper")
 
 
 def compact_stack():
-    """Few of the sources are read, so that the stack holds their ids."""
+    """Few of the sources are read, so the stack has their ids."""
     relations = {
         WRITES: Graph.from_edges(SRC, DST, num_src=30, num_dst=NUM_NODES),
         CITES: Graph.from_edges(SRC, DST, num_src=NUM_NODES, num_dst=NUM_NODES),
@@ -126,7 +127,7 @@ def test_a_stack_is_trained_on(build):
 @pytest.mark.parametrize("fill_value", ["mean", "mul"])
 @pytest.mark.parametrize("is_inference", [True, False], ids=["inference tensor", "ordinary tensor"])
 def test_self_loops_are_trained_on(fill_value, is_inference):
-    """Evaluated first, which makes graph and self-loops."""
+    """Evaluation comes first and makes graph and self-loops."""
     edge_index = torch.stack([torch.tensor([0, 1, 2, 0]), torch.tensor([1, 2, 0, 2])])  # none is a loop
     if is_inference:
         (edge_index,) = inference_tensors(edge_index)

@@ -15,7 +15,7 @@ import halfgnn.pyg
 from halfgnn import ops
 
 HIDDEN = 8
-WIDTHS = [8, 5]  # of a head: as it is, and padded to 8
+WIDTHS = [8, 5]  # per head: unpadded, and padded to 8
 
 
 def relu(inplace):
@@ -57,7 +57,7 @@ def call(name, module, g, x):
 
 
 def results(function, module, x):
-    """function(x) and the gradients of x and of the parameters, the upstream gradient being one of its own."""
+    """function(x) and the gradients of x and of the parameters, for a random upstream gradient."""
     x = x.detach().requires_grad_()
     out = function(x)
     upstream = randn(*out.shape, seed=5).to(out.dtype)
@@ -105,7 +105,7 @@ def test_under_autocast(name, dtype):
 
 @pytest.mark.parametrize("name", KEEPING)
 def test_one_destination(name):
-    """Padded rows of a single node and head are contiguous when they are trimmed, and would be a view of what is kept."""
+    """Padded rows of a single node and head are contiguous after trimming, and would be a view of the kept tensor."""
     count = 3
     g = halfgnn.Graph.from_edges(torch.arange(count), torch.zeros(count, dtype=torch.int64), num_src=count, num_dst=1)
     module = seeded(lambda: PLAIN[name](5))
@@ -122,7 +122,7 @@ def test_one_destination(name):
 
 @pytest.mark.parametrize("name", PLAIN)
 def test_copies_are_made_where_nothing_else_makes_them(name):
-    """What a module hands out shares no memory with what it keeps; without a gradient nothing is copied."""
+    """The result of a module shares no memory with the tensor that it keeps. Without a gradient nothing is copied."""
     g, x, module = make_graph(), randn(NUM_NODES, IN_FEATS), seeded(lambda: PLAIN[name](HIDDEN))
     kept = []
 
@@ -165,7 +165,7 @@ def test_compiled(name):
 @pytest.mark.parametrize("inside", [True, False])
 @pytest.mark.parametrize("name", ["GATConv", "GATv2Conv"])
 def test_checkpoint(name, inside, drop):
-    """The activation is recomputed with the module, or works on what the checkpoint gave."""
+    """The activation is recomputed with the module, or runs on the result of the checkpoint."""
     g, x = make_graph(), randn(NUM_NODES, IN_FEATS)
     options = {"bias": False, "attn_drop": drop}
     module = seeded(lambda: getattr(halfgnn.nn, name)(IN_FEATS, HIDDEN, 2, **options))
@@ -220,7 +220,7 @@ def heterograph():
 @pytest.mark.parametrize("aggregate", ["sum", "mean", "max", "stack", "custom"])
 @pytest.mark.parametrize("activation", [None, "relu"])
 def test_relations_together(aggregate, activation):
-    """Type b has one relation, whose result would be handed out as it is."""
+    """Type b has one relation, whose result would be returned without a copy."""
     g = heterograph()
     feats = {"a": randn(20, IN_FEATS), "b": randn(9, IN_FEATS)}
 
@@ -277,7 +277,8 @@ def test_dgl_fused(name, width):
     lambda g, x: ops.gat_attention(g, x, x[..., 0], x[..., 0]),
 ], ids=["dot", "gatv2", "gat"])  # fmt: skip
 def test_operators_keep_pytorchs_rule(call):
-    """Their result is kept: whoever writes into it learns so, as after torch.sigmoid. Without a gradient nothing is kept."""
+    """Their result is kept. Writing into it raises an error in the backward, as after torch.sigmoid. Without a gradient
+    nothing is kept."""
     g = make_graph()
     out = call(g, randn(NUM_NODES, 2, 8).requires_grad_()).relu_()
     with pytest.raises(RuntimeError, match="modified by an inplace operation"):
@@ -286,7 +287,7 @@ def test_operators_keep_pytorchs_rule(call):
 
 
 def test_deep_copies_share_nothing():
-    """A module with an in-place activation of its own, copied."""
+    """A copy of a module that has its own in-place activation."""
     g, x = make_graph(), randn(NUM_NODES, IN_FEATS)
     module = halfgnn.nn.GATv2Conv(IN_FEATS, HIDDEN, 2, activation=relu(True))
     copied = copy.deepcopy(module)

@@ -1,4 +1,5 @@
-"""The CPU kernels exist once for each instruction set; tests elsewhere run the best that the processor has. Here the plainest."""
+"""The CPU kernels exist once per instruction set. Other tests run the best one of the processor, and this test the
+portable one."""
 
 import os
 import pathlib
@@ -18,7 +19,7 @@ SELECTION = (
 def test_baseline_kernels():
     modules = [str(TESTS / module) for module in MODULES]
     command = [sys.executable, "-m", "pytest", "-q", "-p", "no:cacheprovider", "-p", "no:xdist", *modules]
-    # The choice is made once in a process, so it takes another one; a single thread, for other tests use the cores too.
+    # A process chooses once, so this needs another process. It has one thread, because other tests use the cores too.
     environment = {k: v for k, v in os.environ.items() if not k.startswith("PYTEST_")}
     environment |= {"HALFGNN_CPU": "baseline", "OMP_NUM_THREADS": "1"}
     result = subprocess.run(

@@ -1,4 +1,5 @@
-"""The CPU kernels run as many instructions as tests/instructions/committed.csv says: no case has become slower unseen."""
+"""The CPU kernels run as many instructions as in tests/instructions/committed.csv, so that no case becomes slower
+unseen."""
 
 import os
 
@@ -8,7 +9,7 @@ from instructions import counts
 CI = os.environ.get("CI", "").lower() not in ("", "0", "false")
 UPDATE = "if this is meant: python -m tests.instructions --update"
 
-# A case on its vector kernel, and what computes the same the long way round.
+# A case on its vector kernel, and a slower case that computes the same.
 FAST, SLOW = "u_mul_e_sum {}", "u_mul_e_sum by the general kernel {}"
 SHAPES = ("bf16 1 head", "bf16 4 heads", "fp32 4 heads")
 
@@ -25,7 +26,7 @@ def driver():
 def test_instructions_are_those_committed(driver):
     expected = counts.committed()
     lines = counts.differences(counts.run(driver), driver.compiler, expected)
-    title = f"{len(lines)} counts, instructions an edge, are not those of {expected.compiler} ({UPDATE}):"
+    title = f"{len(lines)} counts, instructions per edge, differ from those of {expected.compiler} ({UPDATE}):"
     assert not lines, f"{title}\n{counts.table(lines)}"
 
 

@@ -21,7 +21,7 @@ every_half = pytest.mark.parametrize("dtype", HALVES, ids=str)
 
 @pytest.fixture(params=[(), tuple(HALVES)], ids=["widened", "multiplied"], autouse=True)
 def _processor(request, monkeypatch):
-    """Processors whose matrix products of halves are slow, and fast."""
+    """Processors with slow and with fast matrix products of halves."""
     monkeypatch.setattr(projections, "_MULTIPLIED_BY_CPU", request.param)
 
 
@@ -79,7 +79,7 @@ def test_operator_returns_the_weights_of_its_result(dtype):
 
 
 def reference_weights(kind, g, x):
-    """The softmax of the reference, differentiable."""
+    """The differentiable softmax of the reference."""
     if kind is DOT:
         return reference.edge_softmax(g, reference.gsddmm(g, "dot", x[1], x[0]).squeeze(-1) * 0.3)
     if kind is GATV2:
@@ -90,7 +90,7 @@ def reference_weights(kind, g, x):
 
 
 def exact_weights(kind, g, operands):
-    """In fp64, of the operands as they are rounded."""
+    """The weights in fp64, from the rounded operands."""
     return reference_weights(kind, g, [x.detach().double() for x in operands])
 
 
@@ -101,19 +101,22 @@ def test_weights_of_operators(kind, dtype, autocast):
     g = make_graph()
     operands = kind.operands(g, 2, 8, dtype, logit_dtype=torch.float32)
     for i in kind.logits or (0,):
-        operands[i] = operands[i] * 16  # logits of tens, which a half type rounds by far more than a weight
+        operands[i] = (
+            operands[i] * 16
+        )  # logits of tens; rounding them to half would change weights by much more than rounding the weights
     given = [x.float() for x in operands] if autocast else operands
     with torch.autocast("cpu", dtype, enabled=autocast):
         out, weights = kind.call(g, *given, return_weights=True)
     exact = exact_weights(kind, g, operands)
     assert weights.dtype == out.dtype == dtype
-    # One rounding, and what fp32 does to logits of a hundred.
+    # One rounding, and the fp32 error of logits of a hundred.
     torch.testing.assert_close(weights.double(), exact, rtol=0.51 * EPS[dtype] + 1e-4, atol=1e-7)
 
 
 @every_kind
 def test_gradient_through_returned_weights(kind):
-    """Against autograd through the reference: of the weights alone, and of weights and result together."""
+    """Compared with autograd through the reference: gradients of only the weights, and of weights and result
+    together."""
     g = make_graph()
     operands = kind.operands(g, 2, 4, torch.float64)
     for use_result in (False, True):
@@ -136,7 +139,7 @@ def test_gradient_through_returned_weights(kind):
 
 @pytest.mark.parametrize("kind", [GAT, GATV2, DOT], ids=lambda kind: kind.name)
 def test_defaults_of_operators(kind):
-    """negative_slope is 0.2; scale is one over the root of the width."""
+    """negative_slope is 0.2, and scale is one over the square root of the width."""
     g = make_graph()
     x = kind.operands(g, 2, 7, torch.float64)
     if kind is DOT:
@@ -155,7 +158,7 @@ def test_defaults_of_operators(kind):
 
 # ---- modules ---------------------------------------------------------------------------------------
 
-# name: (module, call with weights, call without; of (module, g, x, edge features))
+# name: (module, call with weights, call without weights); calls take (module, g, x, edge features)
 MODULES = {
     "GATConv": (
         lambda: halfgnn.nn.GATConv(IN_FEATS, 8, 2, bias=False),
@@ -222,7 +225,7 @@ def pyg_weights(result):
 
 
 def large(module, size=6.0):
-    """Parameters that make logits of tens, whose rounding to half would show in the weights."""
+    """Parameters that make logits of tens. Rounding these to half would change the weights visibly."""
     with torch.no_grad():
         for name, parameter in module.named_parameters():
             if "att" in name or "query" in name or name == "fc.weight":
@@ -239,7 +242,7 @@ def inputs():
 @every_half
 @pytest.mark.parametrize("name", MODULES)
 def test_weights_are_those_of_the_fused_result(name, dtype, autocast):
-    """What comes with weights is what comes without, but for the rounding of one result; and weights sum to the result."""
+    """The result is the same with and without weights, except for one rounding. The weights reproduce the result."""
     make, with_weights, without = MODULES[name]
     g, x, e = inputs()
     module = large(seeded(make))
@@ -255,7 +258,7 @@ def test_weights_are_those_of_the_fused_result(name, dtype, autocast):
 
 
 def assert_within(actual, expected, tolerance):
-    """Relative to the largest number in the row: results cancel."""
+    """The error relative to the largest number in the row, because results cancel."""
     size = expected.abs().amax(-1, keepdim=True)
     assert ((actual - expected).abs() <= tolerance * size).all(), ((actual - expected).abs() / size).max()
 
@@ -264,7 +267,7 @@ def assert_within(actual, expected, tolerance):
 @every_half
 @pytest.mark.parametrize("name", EDGES)
 def test_weights_with_edge_features(name, dtype, autocast):
-    """Weights from the projections as they are rounded, by the reference in fp64."""
+    """The reference's weights in fp64, from the rounded projections."""
     make, with_weights = EDGES[name]
     g, x, e = inputs()
     module = large(seeded(make))
@@ -277,7 +280,7 @@ def test_weights_with_edge_features(name, dtype, autocast):
 
     linears = {key: child for key, child in module.named_children() if key.startswith("lin_")}
     for key, child in linears.items():
-        child.register_forward_hook(keep(key))  # then the layer is called, and what it returns is used
+        child.register_forward_hook(keep(key))  # with a hook the layer is called, and its output is used
     with torch.autocast("cpu", dtype, enabled=autocast):
         out, weights = with_weights(module, g, x, e)
     edge = rounded["lin_edge"].unflatten(-1, (2, 8))
@@ -314,7 +317,7 @@ def test_parameters_get_gradients_of_their_own_type(name):
 
 @every_half
 def test_relations_that_project_their_sums(dtype):
-    """As those that project their sources; logits are fp32 in both."""
+    """They give the same as relations that project their sources. Logits are fp32 in both."""
     g = make_graph()
     conv = large(seeded(lambda: halfgnn.nn.GATConv(IN_FEATS, 8, 2, bias=False)))
     x = randn(NUM_NODES, IN_FEATS)

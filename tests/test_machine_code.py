@@ -1,6 +1,7 @@
 """The machine code of the CUDA kernels obeys machine_code/rules.py: nothing in local memory, registers within their limits,
-16-byte loads in flight on the fast paths; and it is what was committed. Read from the library as it was built, for every
-architecture of it that is known. HALFGNN_TEST_ARCHS names those that must be there: `make test-architectures` sets it.
+16-byte loads in flight on the fast paths. It also equals the committed facts. The tests read the built library, for
+every known architecture in it. HALFGNN_TEST_ARCHS names architectures that it must have; `make test-architectures` sets
+it.
 """
 
 import fcntl
@@ -19,7 +20,7 @@ from halfgnn import _library
 ARCHS = tables.ARCHS
 WANTED = os.environ.get("HALFGNN_TEST_ARCHS", "").split()
 
-# Where there are kernels to read, the tools must be there: requirements/test.txt has them.
+# If the library has kernels, the tools to read them must be installed (requirements/test.txt).
 _missing = disassembly.missing_tools()
 pytestmark = pytest.mark.skipif(
     bool(_missing) and not halfgnn.has_cuda(), reason=f"no CUDA half, and not found: {', '.join(_missing)}"
@@ -87,7 +88,7 @@ def test_a_kernel_without_limits_is_found(controls):
 
 
 def _code(*lines):
-    """Instructions and labels from lines of a listing."""
+    """Instructions and labels, from lines of a listing."""
     code, labels = [], {}
     for line in lines:
         if line.endswith(":"):
@@ -140,7 +141,7 @@ def test_loops_are_those_of_the_flow_of_control():
 
 @pytest.fixture(scope="session")
 def kernels_of(tmp_path_factory):
-    # Disassembly takes half a minute, and tests of one session may run in several processes: one reads, the others wait.
+    # Disassembly takes half a minute. If tests run in several processes, one disassembles and the others wait.
     folder = tmp_path_factory.getbasetemp()
     shared = folder.parent if "PYTEST_XDIST_WORKER" in os.environ else folder
 
@@ -169,7 +170,7 @@ def test_kernels(arch, kernels_of):
     found = {kernel.name: rules.violations(kernel, rules.rule_of(kernel)) for kernel in kernels}
     report = [f"{name}: {text}" for name, texts in found.items() for text in texts]
     assert not report, "\n".join([f"{arch}:", *report])
-    # Every rule has its kernels: one that is renamed would not be looked at any more.
+    # Every rule has kernels. Otherwise a renamed kernel would not be checked any more.
     assert {rules.family(kernel.name) for kernel in kernels} == {key for key in rules.MAX_REGISTERS if "<" not in key}
     patterns = [*rules.MIN_LOADS, *rules.FEWER_BYTES_IN_FLIGHT, *(key for key in rules.MAX_REGISTERS if "<" in key)]
     unused = [p for p in patterns if not any(re.match(p, kernel.name) for kernel in kernels)]

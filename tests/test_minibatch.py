@@ -20,13 +20,13 @@ from mag240m_synthetic import synthetic
 pytest.importorskip("dgl")
 PROGRAM = Path(program.__file__)
 SMALL = ["--device", "cpu", "--hidden", "16", "--batch-size", "20", "--fanouts", "3", "3", "--features", "file"]
-# Nothing that differs from run to run: all neighbours, no dropout, no statistics of a batch.
+# Options without random differences between runs: all neighbours, no dropout, no statistics of a batch.
 EXACT = ["--fanouts", "-1", "-1", "--dropout", "0", "--norm", "layer", "--dtype", "fp32"]
 
 
 @pytest.fixture(scope="module")
 def folder(tmp_path_factory):
-    """A graph of MAG240M's schema with features of 12 numbers and 5 classes."""
+    """A graph with MAG240M's schema, 12 features and 5 classes."""
     return synthetic(tmp_path_factory.mktemp("mag") / "data", 0.00005, 0, num_features=12, num_classes=5)
 
 
@@ -36,8 +36,8 @@ def trainer(folder, *options, workers=None):
 
 
 def check_close(found, expected):
-    """States of two runs that differ in rounding: sampling numbers nodes, and so orders sums, by chance, and Adam makes a
-    whole step of a gradient that is next to nothing."""
+    """The states of two runs agree except for rounding. Sampling numbers nodes randomly, which changes the order of
+    sums, and Adam makes a full step from a gradient of almost zero."""
     assert found.keys() == expected.keys()
     for name, value in expected.items():
         assert (found[name] - value).float().norm() <= 0.02 * value.float().norm() + 0.02, name
@@ -72,7 +72,7 @@ def test_rows_and_profile(folder, tmp_path, capsys):
     row = dict(zip(header, row))
     assert row["dtype"] == "bf16" and float(row["test_accuracy"]) == pytest.approx(accuracy, abs=1e-4)
     assert all(float(row[f"{phase}_ms"]) > 0 for phase in ("sample", "gather", "forward", "backward", "step", "wait"))
-    assert "ms a step" in capsys.readouterr().out
+    assert "ms per step" in capsys.readouterr().out
 
 
 def test_memory_is_logged(folder, tmp_path):
@@ -138,7 +138,7 @@ def _gradients_of_rank(rank, folder, port, results, batch_size):
     os.environ.update(
         RANK=str(rank), WORLD_SIZE="2", LOCAL_RANK=str(rank), MASTER_ADDR="127.0.0.1", MASTER_PORT=str(port)
     )
-    # The store is that of the process that has started this one, as under torchrun.
+    # The parent process has the store, as under torchrun.
     os.environ.update(TORCHELASTIC_USE_AGENT_STORE="True", TORCHELASTIC_RESTART_COUNT="0")
     torch.set_num_threads(1)
     own = trainer(folder, *EXACT, "--batch-size", batch_size, workers=program.Workers.of_torchrun("cpu"))
@@ -147,12 +147,10 @@ def _gradients_of_rank(rank, folder, port, results, batch_size):
 
 
 def test_two_processes_have_the_gradient_of_one(folder, tmp_path):
-    """Of a batch that they do not share evenly."""
+    """For a batch that the processes do not share evenly."""
     batch_size = "7"
     expected = first_gradients(trainer(folder, *EXACT, "--batch-size", batch_size))
-    store = torch.distributed.TCPStore(
-        "127.0.0.1", 0, is_master=True, wait_for_workers=False
-    )  # at a port that is its own
+    store = torch.distributed.TCPStore("127.0.0.1", 0, is_master=True, wait_for_workers=False)  # at a free port
     torch.multiprocessing.spawn(_gradients_of_rank, (folder, store.port, tmp_path, batch_size), nprocs=2)
     for rank in range(2):
         found = torch.load(tmp_path / f"{rank}.pt")
@@ -169,7 +167,7 @@ def weights(folder, checkpoint, *options):
 
 
 def test_a_resumed_run_is_the_uninterrupted_one(folder, tmp_path):
-    """In the middle of an epoch too."""
+    """Also in the middle of an epoch."""
     options = ["--average", "0.9", "--epochs", "3", "--checkpoint-every", "1"]
     expected = weights(folder, tmp_path / "whole", *options)
     steps = -(-len(heterodata.load(folder).train) // 20)
@@ -231,7 +229,7 @@ def test_checkpoints_that_cannot_be_resumed(folder, tmp_path, capsys):
         with pytest.raises(SystemExit, match=message):
             program.main([*common, "--resume"])
     torch.save({"x": 1}, path)
-    with pytest.raises(SystemExit, match="is no checkpoint of this program"):
+    with pytest.raises(SystemExit, match="is not a checkpoint of this program"):
         program.main([*common, "--resume"])
     with pytest.raises(SystemExit, match="cannot be made"):
         program.main([*common[:-1], str(path)])
@@ -248,7 +246,7 @@ def test_checkpoints_that_cannot_be_resumed(folder, tmp_path, capsys):
     [
         (["--fanouts", "0", "3"], "expected positive numbers, or -1"),
         (["--eval-fanouts", "3"], "1 numbers for 2 layers"),
-        (["--hidden", "30"], "30 is no multiple of --heads 4"),
+        (["--hidden", "30"], "30 is not a multiple of --heads 4"),
         (["--resume"], "needs --checkpoint"),
         (["--kernels", "dgl", "--device", "cpu"], "no half precision on the CPU"),
         (["--features", "pinned", "--device", "cpu"], "pinned needs a GPU"),

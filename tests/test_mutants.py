@@ -1,4 +1,4 @@
-"""The tool of tests/mutants on a package of one function: it tells what tests notice from what they do not."""
+"""tests/mutants on a package of one function: it finds which mutants tests notice and which they do not."""
 
 import json
 import subprocess
@@ -43,7 +43,7 @@ def test_mutants_of_a_toy(tmp_path):
         "-LIMIT = 3 +LIMIT = 4": "noticed",
         "-def clamp(x, low=0): +def clamp(x, low=1):": "noticed",
         "- if x < low: + if (True):": "noticed",
-        "- x = low + pass": None,  # removes nothing that another mutant does not
+        "- x = low + pass": None,  # another mutant has the same effect
         "- if x < low: + if (x <= low):": "survived",  # equivalent
         "- return min(x, LIMIT) + return None": "noticed",
         "- return -x + return (x)": "not covered",

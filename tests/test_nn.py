@@ -85,7 +85,7 @@ def make_graph(loops=True):
 
 
 def pair_of(name, dtype=torch.float32, in_feats=IN_FEATS):
-    """DGL's module and ours, of one seed."""
+    """DGL's module and halfgnn's, with the same seed."""
     return [seeded(lambda lib=lib: MODULES[name](lib, in_feats)).to(dtype) for lib in (dglnn, halfgnn.nn)]
 
 
@@ -121,7 +121,7 @@ def test_checkpoints_move_both_ways(name):
 @needs_dgl
 @pytest.mark.parametrize("name", [name for name in MODULES if not name.startswith(("GINConv", "DotGat"))])
 def test_reset_parameters(name):
-    """Of the modules that have it in DGL."""
+    """For the modules that have it in DGL."""
     theirs, ours = pair_of(name)
     for module in (theirs, ours):
         seeded(module.reset_parameters, 7)
@@ -172,7 +172,7 @@ def test_same_as_dgl_on_pairs(name, sizes):
 @needs_dgl
 @pytest.mark.parametrize("name", ["GATConv", "GATv2Conv", "GATv2Conv-shared", "SAGEConv-gcn-5", "GraphConv-both-5"])
 def test_same_as_dgl_on_pairs_of_one_width(name):
-    """A module of one in_feats, given a pair."""
+    """A module with one in_feats gets a pair of features."""
     theirs, ours = pair_of(name)
     src, dst = random_edges(30, 7)
     g = dgl.heterograph({("a", "to", "b"): (src, dst)}, {"a": 30, "b": 7})
@@ -199,7 +199,7 @@ def test_same_as_dgl_with_edge_weights(name):
     if name.startswith("GINConv"):
         weight = weight.unsqueeze(1)
     if name.startswith("SAGEConv-lstm"):
-        # In a mailbox DGL multiplies (E, F) by (E,) only where the widths allow it.
+        # In a mailbox DGL multiplies (E, F) by (E,) only if the widths allow it.
         weight = weight.unsqueeze(1)
     inputs = [randn(NUM_NODES, IN_FEATS), weight]
     expected = with_gradients(theirs, lambda x, w: theirs(g, x, edge_weight=w), inputs)
@@ -209,7 +209,7 @@ def test_same_as_dgl_with_edge_weights(name):
 @needs_dgl
 @pytest.mark.parametrize("name", [name for name in OTHERS if not name.endswith("lstm-5")])
 def test_same_as_dgl_with_an_edge_weight_a_column(name):
-    """Rows that are padded have more columns than such weights."""
+    """Padded rows have more columns than such weights."""
     theirs, ours = pair_of(name)
     g = make_dgl_graph()
     before = name.endswith("-5") and not name.startswith("SAGEConv-pool")  # projected first, to 5 columns
@@ -220,7 +220,8 @@ def test_same_as_dgl_with_an_edge_weight_a_column(name):
 
 @pytest.mark.parametrize("width", [5, 20])
 def test_gcn_aggregator_with_more_dimensions(width):
-    """Each slice as if it were alone, also where there are as many as nodes (DGL divides by the degrees of other nodes)."""
+    """Each slice gives the same result as alone, also if there are as many slices as nodes. (DGL then divides by wrong
+    degrees.)"""
     g, conv = make_graph(), halfgnn.nn.SAGEConv(IN_FEATS, width, "gcn")
     x = randn(NUM_NODES, NUM_NODES, IN_FEATS)
     assert_close([conv(g, x)], [torch.stack([conv(g, x[:, i]) for i in range(NUM_NODES)], 1)])
@@ -241,7 +242,7 @@ def test_external_weight():
     theirs, ours = (lib.GraphConv(IN_FEATS, 5, weight=False, bias=False) for lib in (dglnn, halfgnn.nn))
     g, x = make_dgl_graph(), randn(NUM_NODES, IN_FEATS)
     assert_close([ours(g, x), ours(g, x, randn(IN_FEATS, 5))], [theirs(g, x), theirs(g, x, randn(IN_FEATS, 5))])
-    for width in (7, 20):  # of another width than the module was made with: none of it is cut off
+    for width in (7, 20):  # not the module's width: no column may be cut off
         assert_close([ours(g, x, randn(IN_FEATS, width))], [theirs(g, x, randn(IN_FEATS, width))])
     with pytest.raises(ValueError, match="weight=False"):
         halfgnn.nn.GraphConv(IN_FEATS, 5)(g, x, randn(IN_FEATS, 5))
@@ -280,7 +281,7 @@ def test_in_dgls_hetero_graph_conv(name):
 
 
 def test_transformer_without_edge_features():
-    """Against the formula; test_pyg compares the module with torch_geometric's."""
+    """Compared with the formula. test_pyg compares the module with torch_geometric's."""
     g = make_graph()
     conv = seeded(lambda: halfgnn.nn.TransformerConv(IN_FEATS, 5, heads=3))
     x = randn(NUM_NODES, IN_FEATS)
@@ -355,7 +356,7 @@ def test_autocast(name, dtype, device):
 
 @pytest.mark.parametrize("name", ["GATConv", "GATv2Conv", "DotGatConv", "TransformerConv"])
 def test_autocast_of_half_features(name):
-    """What the layer before gave."""
+    """An input as from a layer before."""
     actual = mixed_results_of(name, torch.bfloat16, features=torch.bfloat16)
     with by_formulas():
         formula = mixed_results_of(name, torch.bfloat16, features=torch.bfloat16)
@@ -376,7 +377,7 @@ def test_logits_are_fp32(monkeypatch):
 
 @pytest.mark.parametrize("dtype", HALVES, ids=str)
 def test_accuracy_of_logits(dtype, device):
-    """Halves are multiplied as they are, and summed in fp32."""
+    """Halves are multiplied without rounding and summed in fp32."""
     linear = seeded(lambda: torch.nn.Linear(64, 24)).to(device)
     attns = [randn(1, 3, 8, seed=i).to(device).requires_grad_() for i in (1, 2)]
     h = randn(50, 2, 64).to(device, dtype).requires_grad_()
@@ -399,7 +400,7 @@ def test_accuracy_of_logits(dtype, device):
 
 @pytest.mark.parametrize("norm", ["both", "right"])
 def test_fp16_sums_are_scaled_before_they_are_rounded(norm):
-    """The sum of a hub's 1,000 neighbours passes 65,504; what is left after normalisation does not."""
+    """The sum over a hub's 1,000 neighbours exceeds 65,504; the normalised result does not."""
     count = 1000
     g = halfgnn.Graph.from_edges(torch.arange(count), torch.zeros(count, dtype=torch.int64), num_src=count, num_dst=1)
     conv = halfgnn.nn.GraphConv(4, 4, norm=norm, weight=False, bias=False)
@@ -439,7 +440,7 @@ def test_padding_changes_nothing(name, request):
 
 @contextlib.contextmanager
 def widths_seen():
-    """The widths of the rows that the operators are given."""
+    """The widths of the rows that are passed to the operators."""
     seen = set()
 
     def spy(function, position):
@@ -515,7 +516,8 @@ def test_in_degrees_are_looked_at_once(monkeypatch):
 
 
 def test_attention_dropout():
-    """With equal logits and features of ones a node's output is the share of its in-edges that stay, times 1 / (1 - p)."""
+    """With equal logits and features of ones, the output of a node is the share of in-edges that are kept, times 1 / (1
+    - p)."""
     degree, count, p = 50, 200, 0.3
     dst = torch.arange(count).repeat_interleave(degree)
     g = halfgnn.Graph.from_edges(torch.arange(count * degree) % count, dst, num_src=count, num_dst=count)
@@ -561,7 +563,7 @@ def test_compiled(name, dtype, region, device):
     g, x = make_graph().to(device), randn(NUM_NODES, IN_FEATS).to(device, dtype)
     module = make_module(name).to(device, dtype)
     compiled = torch.compile(module, fullgraph=True, backend="aot_eager")
-    # Compiled code may take one product where there are several, or round it once more; a gradient adds many of them.
+    # Compiled code may merge several products into one, or round once more. A gradient is a sum of many products.
     tolerance = 1e-6 if dtype == torch.float32 and region is None else 4 * torch.finfo(region or dtype).eps
     for graph in (g, make_graph().to(device)):  # the second has nothing cached
         with torch.autocast(device, region, enabled=region is not None):
@@ -574,7 +576,7 @@ def test_compiled(name, dtype, region, device):
 def test_compiled_code_refuses_nodes_without_in_edges():
     torch._dynamo.reset()
     compiled = torch.compile(make_module("GATConv"), fullgraph=True, backend="aot_eager")
-    # torch 2.4 shows the line that raised and not what was raised.
+    # torch 2.4 shows the line that raised the error, but not its message.
     with pytest.raises(Exception, match=r"0-in-degree|Observed exception\n\nfrom user code:(.|\n)*checked_graph"):
         compiled(make_graph(loops=False), randn(NUM_NODES, IN_FEATS))
 
@@ -591,7 +593,7 @@ def test_copies(name):
 
 @pytest.mark.parametrize("name", ["GATConv", "GATv2Conv", "DotGatConv", "SAGEConv-mean-5"])
 def test_projections_may_be_wrapped(name, always_padded):
-    """A projection that is more than a matrix product is called; one that is not gives the same result."""
+    """A projection that does more than a matrix product is called as a module. A plain one gives the same result."""
 
     class Wrapped(torch.nn.Module):
         def __init__(self, linear):
@@ -624,7 +626,7 @@ def test_parametrized_projection():
 
 
 def test_projection_with_a_forward_of_its_own():
-    """As wrappers of other libraries set it."""
+    """A forward set on the instance, as wrappers of other libraries do."""
     expected, module = make_module("GATConv"), make_module("GATConv")
     with torch.no_grad():
         expected.fc.weight *= 2
@@ -659,7 +661,7 @@ def conv_and_leaves(dtype, **options):
 
 @pytest.mark.parametrize("dtype", HALVES, ids=str)
 def test_backward_under_autocast(dtype, device):
-    """It may run inside the region or outside: the products are the same."""
+    """The backward may run inside the autocast region or outside. The products are the same."""
     results = []
     for inside in (False, True):
         module, g, x = conv_and_leaves(torch.float32)
@@ -677,7 +679,7 @@ def test_backward_under_autocast(dtype, device):
 
 @pytest.mark.parametrize("rows", [0, 1, 255, 256, 257, 1000])
 def test_products_by_chunks(monkeypatch, rows):
-    """Chunks of 256 rows give what one product gives."""
+    """Chunks of 256 rows give the same as one product."""
     monkeypatch.setattr(projections, "_CHUNK", 1)
     h = randn(rows, 7).bfloat16().requires_grad_()
     weight, bias = randn(9, 7, seed=1).requires_grad_(), randn(9, seed=2).requires_grad_()
@@ -721,7 +723,7 @@ def test_functorch_over_parameters_in_half():
 
 
 def test_overflow_stays_in_its_head():
-    """Of a projection whose result the logits are taken from."""
+    """For a projection from whose output the logits are computed."""
     module, g, x = conv_and_leaves(torch.float32)
     with torch.no_grad():
         module.fc.weight[:8] *= 1e6
@@ -755,7 +757,7 @@ def test_errors():
     with pytest.raises(ValueError, match="norm is 'left'"):
         halfgnn.nn.EdgeWeightNorm("left")
     sage = halfgnn.nn.SAGEConv(IN_FEATS, 5, "gcn")
-    sage.fc_neigh = torch.nn.Sequential(sage.fc_neigh)  # what it takes is not known
+    sage.fc_neigh = torch.nn.Sequential(sage.fc_neigh)  # its input width is unknown
     with pytest.raises(ValueError, match=r"feat\[0\] and feat\[1\] have shapes .* one width for the aggregator gcn"):
         sage(g, (x, x[:, 1:]))
     with pytest.raises(ValueError, match=r"feat\[0\] and feat\[1\] have shapes .* one width"):
@@ -797,7 +799,7 @@ def test_sizes(name):
         with pytest.raises(ValueError, match=rf"{into}\[1\] is -3; expected"):
             cls((3, -3), 5, *last)
     for kind in [("pool",), ("gcn",)] if name == "SAGEConv" else [last]:
-        for width in (0, 5)[least:]:  # of nodes without features
+        for width in (0, 5)[least:]:  # widths of nodes' features; 0: none
             assert cls(0, width, *kind)(make_graph(), randn(NUM_NODES, 0)).shape[0] == NUM_NODES
 
 
@@ -853,7 +855,7 @@ def test_wrong_features(name):
                 module(g, wrong)
         with pytest.raises(TypeError, match=r"feat has dtype torch\.int64; expected a floating-point type"):
             module(g, x.long())
-    if not name.startswith("GraphConv"):  # reads the first of a pair alone
+    if not name.startswith("GraphConv"):  # GraphConv reads only the first of a pair
         with pytest.raises(TypeError, match=r"feat\[1\] is None; expected a torch.Tensor"):
             module(g, (x, None))
         with pytest.raises(

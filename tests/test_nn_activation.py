@@ -12,7 +12,7 @@ MODULES = [name for name in nn.__all__ if "activation" in inspect.signature(geta
 
 
 def results(name, *arguments, **options):
-    """Of the module without and with `options`, under one seed."""
+    """The results of the module without and with `options`, with the same seed."""
     torch.manual_seed(2)
     x, g = randn(30, 6, dtype=torch.float32), make_graph("random")
     found = []

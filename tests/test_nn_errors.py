@@ -1,4 +1,4 @@
-"""What modules refuse before any product is made."""
+"""Wrong arguments that modules refuse before they compute anything."""
 
 import pytest
 import torch

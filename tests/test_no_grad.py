@@ -1,4 +1,4 @@
-"""Where no gradient is wanted, nothing is made or kept for a backward, even if the operands require one."""
+"""If gradients are disabled, nothing is made or kept for a backward, even if the operands require gradients."""
 
 import pytest
 import support
@@ -19,7 +19,7 @@ CASES = {
 
 
 class Recorder(TorchDispatchMode):
-    """The halfgnn operators that run, with their results."""
+    """Records the halfgnn operators that run, with their results."""
 
     def __init__(self):
         super().__init__()
@@ -33,7 +33,7 @@ class Recorder(TorchDispatchMode):
 
 
 def run(name, device, mode):
-    """The result, what the operator returned, and whether the graph's out-edges were made, which were not known."""
+    """The result, the tensors that the operator returned, and whether the call made the graph's out-edges."""
     function, shapes = CASES[name]
     g = make_graph("bipartite", torch.int32, device)
     operands = []
@@ -47,7 +47,7 @@ def run(name, device, mode):
 
 
 def num_kept(results):
-    """Elements beside the result itself."""
+    """Number of elements beside the result itself."""
     return sum(x.numel() for x in results[1:]) if isinstance(results, tuple) else 0
 
 
@@ -60,7 +60,7 @@ def test_nothing_is_prepared_for_a_backward(name, mode, device):
 
 @pytest.mark.parametrize("name", CASES)
 def test_a_backward_needs_more(name, device):
-    """What the test above looks for is there to be found."""
+    """With gradients the test above would find these tensors."""
     out, results, has_out_edges = run(name, device, torch.enable_grad)
     assert out.requires_grad and has_out_edges
     assert num_kept(results) > 0 or not name.endswith("attention")

@@ -1,4 +1,4 @@
-"""Spellings of arguments that operators take beside the usual ones, and what their documentation says of each."""
+"""Other spellings of arguments that operators take, as documented."""
 
 import pytest
 import torch

@@ -1,4 +1,4 @@
-"""docs/operators.md lists every operator with the dtypes that it takes, no more and no fewer."""
+"""docs/operators.md lists every operator with exactly the dtypes that it takes."""
 
 import pathlib
 import sys
@@ -28,7 +28,7 @@ DEVICES = ["cpu", pytest.param("cuda", marks=pytest.mark.skipif(
 
 
 def table():
-    """{operator: {"cpu": dtypes, "cuda": dtypes}}, as the page has it."""
+    """{operator: {"cpu": dtypes, "cuda": dtypes}}, read from the page."""
     lines = (
         DOC.read_text().split("<!-- operators: begin -->")[1].split("<!-- operators: end -->")[0].strip().splitlines()
     )

@@ -1,6 +1,6 @@
-"""What is built, packed and installed: the wheel and what it says of itself, the source distribution, errors of build and import.
+"""Packages: the wheel and its metadata, the source distribution, and the errors of build and import.
 
-A wheel is built as pip builds it, but with a compiler that compiles nothing and "links" the library that is under test.
+A wheel is built as by pip, but with a compiler that compiles nothing and "links" by copying the library under test.
 """
 
 import email
@@ -144,7 +144,7 @@ def test_library_does_not_fit_another_torch(version, cuda, abi, words):
 
 @pytest.fixture(params=["checkout", "pip"])
 def package(request, tmp_path, monkeypatch):
-    """A package folder in a checkout or where pip puts it, as _library sees it: (how it came there, folder)."""
+    """A package folder in a checkout or as installed by pip: (kind of installation, folder), as _library sees it."""
     folder = tmp_path / "halfgnn"
     folder.mkdir()
     if request.param == "checkout":
@@ -227,7 +227,8 @@ def run_setup(before, *args):
 
 @pytest.mark.parametrize("command", ["dist_info", "bdist_wheel", "build_ext"])
 def test_without_torch_the_build_says_what_to_type(command):
-    """pip's build isolation hides the torch that is installed; it asks for metadata before it installs or compiles anything."""
+    """pip's build isolation hides the installed torch. pip requests the metadata before it installs or compiles
+    anything."""
     result = run_setup("sys.modules['torch'] = None", command)
     assert result.returncode == 1
     assert "pip install setuptools wheel ninja && pip install --no-build-isolation ." in result.stderr
@@ -278,7 +279,7 @@ def test_source_distribution_holds_every_file_and_no_binary(tmp_path):
 
 
 def test_import_leaves_the_compiler_alone():
-    """torch._dynamo, with sympy and triton, takes longer to import than all of halfgnn."""
+    """Importing torch._dynamo, with sympy and triton, takes longer than importing all of halfgnn."""
     code = (
         "import sys, torch; before = set(sys.modules)\n"
         "import halfgnn, halfgnn.dataloading, halfgnn.dgl, halfgnn.nn, halfgnn.pyg\n"

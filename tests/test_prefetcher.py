@@ -1,5 +1,5 @@
-"""Prefetcher: what arrives, what it costs in memory, and that nothing hangs, on the CPU. test_prefetcher_copies has the order of
-copies."""
+"""Prefetcher on the CPU: the batches are right, memory is bounded, and nothing hangs. test_prefetcher_copies tests the
+order of copies."""
 
 import collections
 import dataclasses
@@ -95,7 +95,7 @@ def test_every_container(background):
     assert (
         isinstance(out["graph"], Graph) and isinstance(out["hetero"], HeteroGraph) and isinstance(out["block"], Block)
     )
-    assert batch["dataclass"].x.ids is ids  # the loader's own batch is as it was
+    assert batch["dataclass"].x.ids is ids  # the loader's own batch is unchanged
 
 
 @BACKGROUND
@@ -134,7 +134,7 @@ def dgl_blocks(hetero):
 @pytest.mark.filterwarnings("ignore:Dataloader CPU affinity")
 @pytest.mark.parametrize("hetero", [False, True])
 def test_dgl_blocks_without_dgl(hetero):
-    """What a GPU gets where DGL has none: int32 topology with nothing left to sort, and the block's data."""
+    """What a GPU gets if DGL has no CUDA: an int32 topology that is already sorted, and the block's data."""
     loader, seen = dgl_blocks(hetero), []
     prefetcher = Prefetcher(
         loader, "cpu", background=True, convert=True, fetch=lambda batch: seen.append(batch) or batch
@@ -313,7 +313,7 @@ def test_a_loader_that_hangs_does_not_hang_the_end(monkeypatch):
 
 
 def run_program(code):
-    """In a process of its own: what goes wrong there can neither end nor hang this one."""
+    """Runs in another process, so that an error there can neither end nor hang this one."""
     environment = {**os.environ, "PYTHONPATH": str(Path(__file__).resolve().parents[1])}
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, timeout=300, env=environment)
     assert done.returncode == 0, done.stderr
@@ -343,7 +343,7 @@ except RuntimeError as error:
 
 
 def test_a_worker_that_dies_is_an_error():
-    """PyTorch raises it in whatever the main thread is doing when the signal comes."""
+    """PyTorch raises it in the main thread, at any point, when the signal comes."""
     assert re.search(r"DataLoader worker .* (killed|exited)", run_program(DYING_WORKER))
 
 

@@ -1,4 +1,5 @@
-"""Prefetcher: the order of copies, on stand-ins of torch.cuda's streams and events. tests/gpu has the same on a GPU."""
+"""Prefetcher: the order of copies, with stand-ins for torch.cuda's streams and events. tests/gpu has the same tests on
+a GPU."""
 
 import contextlib
 
@@ -11,7 +12,7 @@ from halfgnn.dataloading import prefetcher as module
 
 
 class FakeCuda:
-    """torch.cuda's streams and events, on which copies are done when someone waits for them."""
+    """Stand-ins for torch.cuda's streams and events. A copy is done when something waits for it."""
 
     def __init__(self):
         self.log, self.current = [], "caller"
@@ -130,7 +131,8 @@ def test_features_are_not_widened_on_the_way(monkeypatch):
 
 @pytest.mark.parametrize("background", [False, True], ids=["inline", "thread"])
 def test_what_the_caller_has_queued_comes_first(monkeypatch, background):
-    """A store may still be on its way to the GPU. Without a thread that holds for what was queued between two batches too."""
+    """A store may still be on its way to the GPU. Without a thread this also holds for copies queued between two
+    batches."""
     mover, cuda, _, copies = fake_mover(monkeypatch)
     prefetcher = Prefetcher([torch.full((2,), i) for i in range(3)], "cpu", background=background)
     monkeypatch.setattr(prefetcher, "_mover", mover)
@@ -146,7 +148,7 @@ def test_what_the_caller_has_queued_comes_first(monkeypatch, background):
 
 
 def test_memory_of_a_batch_is_held_for_the_callers_stream(monkeypatch):
-    """It was taken on the side stream, and must not be used again there while the caller's stream reads it."""
+    """The memory was allocated on the side stream, which must not use it again while the caller's stream reads it."""
     mover, cuda, _, _ = fake_mover(monkeypatch)
     held = []
     monkeypatch.setattr(torch.Tensor, "record_stream", lambda x, stream: held.append((x, stream.name, list(cuda.log))))

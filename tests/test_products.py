@@ -1,4 +1,4 @@
-"""Products of half features: in which precision, their derivatives of both orders, and under functorch's transforms."""
+"""Products of half features: their precision, their first and second derivatives, and functorch's transforms."""
 
 from __future__ import annotations
 
@@ -37,7 +37,7 @@ def error(actual, expected):
 
 @every_half
 def test_weights_are_not_rounded(dtype, monkeypatch):
-    """Under autocast a product is that of the fp32 weight, rounded once."""
+    """Under autocast a product uses the fp32 weight and is rounded once."""
     monkeypatch.setattr(projections, "_MULTIPLIED_BY_CPU", ())
     h, weight, bias = operands(200, dtype)
     with torch.autocast("cpu", dtype):
@@ -48,7 +48,7 @@ def test_weights_are_not_rounded(dtype, monkeypatch):
 
 
 class Products(TorchDispatchMode):
-    """The dtypes that matrix products run in."""
+    """Records the dtypes of matrix products."""
 
     def __init__(self):
         super().__init__()
@@ -80,7 +80,7 @@ MODULES = {
 @every_half
 @pytest.mark.parametrize("name", MODULES)
 def test_modules_make_no_half_products(name, dtype, autocast, monkeypatch):
-    """Where the processor is slow at them: projections, residuals and gates, forward and backward."""
+    """On processors where half products are slow: projections, residuals and gates, forward and backward."""
     monkeypatch.setattr(projections, "_MULTIPLIED_BY_CPU", ())
     g, x, module = make_graph(), randn(NUM_NODES, IN_FEATS), seeded(MODULES[name])
     if not autocast:
@@ -95,7 +95,7 @@ def test_modules_make_no_half_products(name, dtype, autocast, monkeypatch):
 
 @every_half
 def test_logits_of_half_parameters(dtype):
-    """The sum over a head goes into the weight in fp32."""
+    """The sum over a head is merged into the weight in fp32."""
     layer = seeded(lambda: torch.nn.Linear(16, 24)).to(dtype)
     attn, h = randn(1, 3, 8, dtype=dtype), randn(50, 16, dtype=dtype)
     (logits,) = projections.node_logits(layer, h, attn)
@@ -105,7 +105,7 @@ def test_logits_of_half_parameters(dtype):
 
 @pytest.mark.parametrize("width", [4, 12], ids=["projected-last", "projected-first"])
 def test_gcn_divides_before_it_rounds(width):
-    """The sum of a hub's 1,000 neighbours passes 65,504; the mean does not."""
+    """The sum over a hub's 1,000 neighbours exceeds 65,504; the mean does not."""
     count = 1000
     g = halfgnn.Graph.from_edges(torch.arange(count), torch.zeros(count, dtype=torch.int64), num_src=count, num_dst=1)
     conv = halfgnn.nn.SAGEConv(width, 4, "gcn", bias=False)
@@ -171,7 +171,7 @@ def test_gradients_of_the_path_of_gpus(dtype, monkeypatch):
 
 @every_half
 def test_gradients_under_functorch(dtype):
-    """In one product, not by chunks."""
+    """In one product, not in chunks."""
     h, weight, bias = operands(300, dtype)
     upstream = randn(300, 9, seed=6)
 
@@ -191,7 +191,7 @@ def test_gradients_under_functorch(dtype):
 @every_half
 @pytest.mark.parametrize("aggregator", ["mean", "gcn", "pool"])
 def test_vmap_is_the_loop(aggregator, dtype, multiplied, monkeypatch):
-    """Also where F.linear would run in half, which under vmap rounds the product before it adds the bias."""
+    """Also if F.linear would run in half. Under vmap it rounds the product before it adds the bias."""
     monkeypatch.setattr(projections, "_MULTIPLIED_BY_CPU", multiplied)
     g, conv = make_graph(), seeded(lambda: halfgnn.nn.SAGEConv(IN_FEATS, 5, aggregator)).to(dtype)
     parameters = {name: p.detach() for name, p in conv.named_parameters()}
@@ -207,7 +207,8 @@ def test_vmap_is_the_loop(aggregator, dtype, multiplied, monkeypatch):
 
 
 def test_no_edges():
-    """Parameters of an LSTM that no node runs have gradients of zeros, as an optimiser over several processes wants them."""
+    """If no node runs an LSTM, its parameters have gradients of zeros, because training in several processes needs
+    gradients."""
     none = torch.zeros(0, dtype=torch.int64)
     g, conv = halfgnn.Graph.from_edges(none, none, num_src=4, num_dst=4), halfgnn.nn.SAGEConv(3, 2, "lstm")
     x = randn(4, 3)
@@ -236,7 +237,7 @@ OPERATORS = {
 
 @pytest.mark.parametrize("name", OPERATORS)
 def test_tensors_that_escape_a_transform(name):
-    """They are what they hold, as torch.exp and torch.autograd.Function take them: no gradient is recorded for them."""
+    """They are used by value, as torch.exp and torch.autograd.Function do, and no gradient is recorded for them."""
     function, shape = OPERATORS[name]
     g, x, escaped = make_graph(), randn(*shape), []
     assert g.num_edges == 220 + NUM_NODES

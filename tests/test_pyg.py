@@ -1,4 +1,5 @@
-"""halfgnn.pyg against torch_geometric.nn: parameters, results, gradients; graphs kept with edge_index; half precision."""
+"""halfgnn.pyg compared with torch_geometric.nn: parameters, results, gradients; graphs kept with edge_index; half
+precision."""
 
 from __future__ import annotations
 
@@ -39,7 +40,7 @@ needs_pyg = pytest.mark.skipif(theirs is None, reason="torch_geometric is not in
 WIDE_DTYPES = [dtype for dtype in (torch.float32, torch.float64) if support.supports("cpu", dtype)]
 EDGE_DIM = 6
 
-# (class, arguments); edge features are given where there is an edge_dim
+# (class, arguments); edge features are given if there is an edge_dim
 _OPTIONS = {
     "plain": {},
     "mean-residual": {"concat": False, "residual": True},
@@ -157,7 +158,7 @@ def test_same_as_torch_geometric_on_pairs(name, sizes):
 @needs_pyg
 @pytest.mark.parametrize("options", [{}, {"residual": True}], ids=str)
 def test_sources_alone(options):
-    """GATConv of (x, None): the logits of destinations are zero."""
+    """GATConv on (x, None): the logits of destinations are zero."""
     for in_channels, size in ((IN_FEATS, None), (IN_FEATS, (30, 20)), ((IN_FEATS, 4), None)):
         their, our = (make(lib, "GATConv-plain", in_channels, **options) for lib in (theirs, halfgnn.pyg))
         edge_index = make_edge_index(30, 30 if size is None else 20)
@@ -274,7 +275,7 @@ def test_tensors_of_inference_mode(conversions):
         first = conv(x, edge_index)
         edge_index[0] = edge_index[0].flip(0)
         assert not torch.equal(conv(x, edge_index), first)
-    # A graph that is made there outlives it.
+    # A graph that is made there is used after it.
     ordinary = make_edge_index()
     with torch.inference_mode():
         conv(x, ordinary)
@@ -306,7 +307,7 @@ def test_compiled(name):
 
 
 def test_compiled_with_edge_index(conversions):
-    """The conversion breaks the compiled graph, and is kept."""
+    """The conversion breaks the compiled graph, and its result is kept."""
     torch._dynamo.reset()
     edge_index, x = make_edge_index(), randn(NUM_NODES, IN_FEATS)
     module = make(halfgnn.pyg, "GATConv-plain")
@@ -337,7 +338,7 @@ def test_errors():
             cls(IN_FEATS, 5, head=3)
         with pytest.raises(ValueError, match="flow is 'target_to_source'"):
             cls(IN_FEATS, 5, flow="target_to_source")
-        for wrong, named in ((0, 0), (-1, -1), ((-1, 3), -1), ([3, 0], 0)):  # as torch_geometric asks for inference
+        for wrong, named in ((0, 0), (-1, -1), ((-1, 3), -1), ([3, 0], 0)):  # torch_geometric infers such widths
             with pytest.raises(ValueError, match=f"in_channels is {named}; expected the width of the input"):
                 cls(wrong, 5)
         conv = cls(IN_FEATS, 5, flow="source_to_target")
@@ -428,7 +429,7 @@ def test_wrong_edge_index(name):
         (edge_index == 0, TypeError, "edge_index has dtype torch.bool; expected torch.int64"),
         (edge_index - 1, ValueError, r"edge_index\[0\] holds -1; expected indices in \[0, 40\), of source nodes"),
     ]:
-        for _ in range(2):  # nothing of it is kept
+        for _ in range(2):  # nothing is kept from the first time
             refuse(error, match, module, x, wrong)
     beyond = edge_index.clone()
     beyond[1, 7] = NUM_NODES

@@ -1,4 +1,5 @@
-"""The dispatcher operators torch.ops.halfgnn.*: schema, fake kernels and tracing (opcheck), and what only they show."""
+"""The dispatcher operators torch.ops.halfgnn.*: schema, fake kernels and tracing (opcheck), and results that only they
+return."""
 
 import pytest
 import support
@@ -157,7 +158,7 @@ def test_unwanted_gradients_are_empty(g, device):
 
 @pytest.mark.parametrize("device,dtype", support.devices_and(HALVES))
 def test_edge_softmax_backward_divides_by_the_sum_of_rounded_weights(dtype, device):
-    """ds = a (da - sum(a da) / sum(a)), rounded once: the sum over a row is zero although the weights were rounded."""
+    """ds = a (da - sum(a da) / sum(a)), rounded once. Its sum over a row is zero, although the weights were rounded."""
     g = make_graph("skewed", torch.int32, device)
     indptr, _, edge_ids = g.csc()
     weights = raw.edge_softmax(indptr, edge_ids, randn(g.num_edges, 3, dtype=dtype, device=device))
@@ -220,7 +221,7 @@ def test_transpose_refuses_what_would_write_out_of_bounds(device):
 
 
 def test_every_operator_has_a_fake_kernel():
-    """Anything in the library can be traced."""
+    """Every operator of the library can be traced."""
     names = [
         s.name.removeprefix("halfgnn::") for s in torch._C._jit_get_all_schemas() if s.name.startswith("halfgnn::")
     ]
@@ -314,7 +315,7 @@ def test_gsddmm_backward_checks(name, change, message):
     "offsets,arg_rows,num_rows", [([0, 2, 2**40], 2, 5), ([0, 3, 2], 2, 5), ([0, 2, 5], 1, 5), ([0, 2, 5], 2, 6)]
 )
 def test_segment_reduce_backward_checks(offsets, arg_rows, num_rows):
-    # On CUDA an assertion of a kernel looks at the offsets.
+    # On CUDA an assertion in a kernel checks the offsets.
     with pytest.raises((ValueError, RuntimeError) if support.SIMULATED else ValueError):
         raw.segment_reduce_backward(
             torch.tensor(offsets), torch.ones(2, 3), torch.zeros(arg_rows, 3, dtype=torch.int64), "max", num_rows

@@ -1,4 +1,4 @@
-"""The specification itself: against loops that can be read at a glance, and against DGL in float64."""
+"""The specification itself, compared with simple loops and with DGL in float64."""
 
 import itertools
 import math

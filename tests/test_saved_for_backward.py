@@ -1,4 +1,5 @@
-"""What autograd keeps of an operator's data until the backward, and what a call without gradients does not make."""
+"""The data that autograd keeps for the backward of an operator, and the data that a call without gradients does not
+make."""
 
 from itertools import product
 
@@ -9,7 +10,7 @@ from support import make_graph, randn
 
 from halfgnn import ops
 
-# Operator -> operands that the gradient of the left reads, and of the right.
+# Operator -> operands that the gradient of the left operand reads, and those of the right operand.
 READS = {
     "add": ("", ""),
     "sub": ("", ""),
@@ -23,7 +24,7 @@ WANTED = {"copy_lhs": ["l"], "copy_rhs": ["r"]}
 
 
 def kept(run):
-    """Data pointers and shapes of all that run() keeps for its backward."""
+    """Data pointers and shapes of all tensors that run() keeps for its backward."""
     found = []
 
     def pack(tensor):
@@ -37,7 +38,8 @@ def kept(run):
 
 
 def check_operands(run, op, lhs_rows, rhs_rows, wanted):
-    """run(lhs, rhs) keeps those of the operands that the wanted gradients read; returns the shapes of all else but ids."""
+    """run(lhs, rhs) keeps the operands that the requested gradients read. Returns the shapes of all other kept tensors
+    except ids."""
     lhs = None if op == "copy_rhs" else randn(lhs_rows, 4, dtype=torch.float32).requires_grad_("l" in wanted)
     rhs = None if op == "copy_lhs" else randn(rhs_rows, 4, dtype=torch.float32).requires_grad_("r" in wanted)
     names = {x.data_ptr(): name for name, x in (("l", lhs), ("r", rhs)) if x is not None}
@@ -53,7 +55,7 @@ def test_gspmm(op):
     g = make_graph("bipartite")
     for reduce_op, wanted in product(support.REDUCES, WANTED.get(op, ["l", "r", "lr"])):
         rest = check_operands(lambda x, w: ops.gspmm(g, op, reduce_op, x, w), op, g.num_src, g.num_edges, wanted)  # noqa: B023
-        assert rest == ([(g.num_dst, 4)] if reduce_op in ("max", "min") else [])  # who won
+        assert rest == ([(g.num_dst, 4)] if reduce_op in ("max", "min") else [])  # the winners
 
 
 @pytest.mark.parametrize("op", support.SDDMM_OPS)

@@ -1,4 +1,4 @@
-"""The competitors scalar_spmm and scalar_sddmm: right but for the rounding that they have in common with DGL's kernels."""
+"""The competitors scalar_spmm and scalar_sddmm: right, except for the rounding that DGL's kernels have too."""
 
 import sys
 from pathlib import Path
@@ -22,14 +22,15 @@ TYPES = [(dtype, idtype) for dtype in DTYPES for idtype in IDTYPES]
 
 
 def typed_graphs(device):
-    """(dtype, graph): every pair of types with a third of the graphs, every graph twice."""
+    """(dtype, graph). Every pair of types has a third of the graphs, and every graph occurs twice."""
     for i, (dtype, idtype) in enumerate(TYPES):
         for j, name in enumerate(GRAPHS[i % 3 :: 3]):
             yield dtype, support.make_graph(name, idtype, device, identity=(i + j) % 2 == 0)
 
 
 def assert_near(result, truth, magnitude, roundings, sums=0):
-    """magnitude: of all terms of every value; roundings: how often one may have been rounded to its type; sums: in fp32."""
+    """magnitude: sum of the magnitudes of all terms of each value. roundings: the number of roundings of a term to its
+    type. sums: the number of fp32 additions."""
     info = torch.finfo(result.dtype)
     allowed = (roundings * info.eps + sums * torch.finfo(torch.float32).eps) * magnitude + info.eps * truth.abs()
     allowed += (roundings + sums) * info.eps * info.smallest_normal
@@ -53,7 +54,7 @@ def check_spmm(g, op, reduce, lhs, rhs):
 
 
 def check_winners(g, op, feat, out, arg):
-    """They are in-neighbours or in-edges with the value that won; 0 in rows without edges."""
+    """Winners are in-neighbours or in-edges that have the result's value. They are 0 in rows without edges."""
     assert arg.dtype == g.csc().indptr.dtype and arg.shape == out.shape
     has_edges = g.in_degrees() > 0
     assert not out[~has_edges].any() and not arg[~has_edges].any()
@@ -85,7 +86,8 @@ def test_sums_and_maxima(device, shape):
 @pytest.mark.parametrize("device", DEVICES)
 @pytest.mark.parametrize("shape", [(1,), (7,), (31,), (32,), (63,), (64,), (130,), (3, 5), (4, 33), (2, 3, 40)])
 def test_dots(device, shape):
-    """Fewer than 32 elements a head: a thread; from there on a warp, two elements a lane at a time."""
+    """A head of fewer than 32 elements has one thread. A wider head has a warp, with two elements per lane at a
+    time."""
     for dtype, g in typed_graphs(device):
         src, dst = g.edges()
         x = support.randn(g.num_src, *shape, dtype=dtype, device=device)
@@ -113,7 +115,7 @@ def test_other_operators_and_targets(device, op, targets):
 
 @pytest.mark.parametrize("device", DEVICES)
 def test_messages_and_dots_are_rounded_in_between(device):
-    """As in the original, where the same in fp32 would be 0."""
+    """As in DGL's kernels. The same in fp32 would be 0."""
     g = support.make_graph("duplicates", torch.int64, device)
     weights = torch.tensor([256.0, -256.0], device=device).half().repeat(4)[: g.num_edges].unsqueeze(1)
     x = torch.full((g.num_src, 1), 256.0, dtype=torch.float16, device=device)

@@ -1,4 +1,5 @@
-"""gsddmm and its named forms: every operator, pair of targets, type, shape and graph, under the rule of support."""
+"""gsddmm and its named forms: every operator, pair of targets, type, shape and graph, by the accuracy rule of
+support.py."""
 
 import itertools
 
@@ -12,7 +13,7 @@ from halfgnn import ops
 
 TARGETS = list(itertools.product("uve", "uve"))
 
-# (lhs, rhs) trailing shapes: those of DGL's own tests, then those that models use, then awkward ones.
+# (lhs, rhs) trailing shapes: from DGL's own tests, then from models, then unusual ones.
 DOT_SHAPES = [
     ((5, 3, 1, 7), (1, 3, 7, 7)),
     ((1, 3, 3), (4, 1, 3)),
@@ -27,7 +28,7 @@ SHAPES = [*DOT_SHAPES, ((1, 2, 1, 3, 1), (4, 1, 3, 1, 1)), ((4, 1), (4, 1)), ((4
 
 
 def operands_for(g, op, lhs_target, rhs_target, lhs, rhs, dtype, device="cpu"):
-    """lhs_data, rhs_data for gsddmm; the one that op does not read is None."""
+    """lhs_data, rhs_data for gsddmm. An operand that op does not read is None."""
     divisor = support.away_from_zero if op == "div" else randn
     x = randn(rows_of(g, lhs_target), *lhs, dtype=dtype, device=device)
     y = divisor(rows_of(g, rhs_target), *rhs, dtype=dtype, device=device)
@@ -187,7 +188,8 @@ def test_inf_and_nan(op, dtype, device):
 
 
 def test_dot_that_passes_the_largest_half(device):
-    """256 products whose sum is 131,072: infinite in float16, exact with out_dtype=float32; partial sums may overflow too."""
+    """256 products whose sum is 131,072. It is infinite in float16 and exact with out_dtype=float32. Partial sums may
+    overflow too."""
     g = make_graph("random", torch.int32, device)
     x = torch.full((g.num_src, 256), 32.0, dtype=torch.float16, device=device)
     y = torch.full((g.num_dst, 256), 16.0, dtype=torch.float16, device=device)
@@ -256,7 +258,7 @@ def test_gradient_of_one_operand_alone(op, wanted, device):
 
 @pytest.mark.parametrize("lhs_target,rhs_target", ["uu", "vv", "ee"])
 def test_one_tensor_on_both_sides(lhs_target, rhs_target, device):
-    """x used twice collects both gradients."""
+    """If x is used twice, it gets the sum of both gradients."""
     g = make_graph("bipartite", torch.int64, device)
     x = randn(rows_of(g, lhs_target), 4, dtype=torch.float32, device=device).requires_grad_()
     ops.gsddmm(g, "dot", x, x, lhs_target, rhs_target).sum().backward()
@@ -305,7 +307,7 @@ def test_named_operators(device):
 
 
 def test_edge_order(device):
-    """Results are in edge-data order whatever the CSC order is."""
+    """Results are in the order of edge data for every order of the CSC."""
     src, dst = torch.tensor([2, 0, 1, 0]), torch.tensor([1, 1, 0, 0])
     g = halfgnn.Graph.from_edges(src, dst).to(device)
     x = torch.tensor([10.0, 20.0, 30.0], device=device)

@@ -1,4 +1,4 @@
-"""segment_reduce under the rule of support."""
+"""segment_reduce, by the accuracy rule of support.py."""
 
 import pytest
 import support

@@ -1,4 +1,4 @@
-"""gspmm and its named forms: every operator, reduction, type, shape and graph, under the rule of support."""
+"""gspmm and its named forms: every operator, reduction, type, shape and graph, by the accuracy rule of support.py."""
 
 import functools
 import itertools
@@ -26,7 +26,7 @@ from halfgnn import ops, reference
 
 CELLS = list(itertools.product(SPMM_OPS, REDUCES))
 
-# (lhs, rhs) trailing shapes: those of DGL's own tests, then those that models use, then awkward ones.
+# (lhs, rhs) trailing shapes: from DGL's own tests, then from models, then unusual ones.
 SHAPES = [
     ((1, 2, 1, 3, 1), (4, 1, 3, 1, 1)),
     ((3, 3), (1, 3)),
@@ -37,7 +37,7 @@ SHAPES = [
     ((5, 3, 1, 7), (1, 3, 7, 7)),
     ((1, 3, 3), (4, 1, 3)),
     ((3,), (3,)),
-    ((4, 8), (4, 1)),  # a weight a head
+    ((4, 8), (4, 1)),  # one weight per head
     ((4, 8), (1, 1)),  # one weight for all heads
     ((16, 1), (16, 8)),  # NNConv
     ((4, 8), (1, 8)),
@@ -58,7 +58,7 @@ SHAPES = [
 @pytest.mark.parametrize("device,dtype", support.devices_and(DTYPES))
 @pytest.mark.parametrize("op,reduce_op", CELLS)
 def test_op_reduce_dtype(op, reduce_op, dtype, device):
-    # The index type and the order of edge data alternate over the table.
+    # The index type and the order of edge data alternate from row to row of the table.
     turn = SPMM_OPS.index(op) + REDUCES.index(reduce_op)
     for identity in (False, True):
         g = make_graph("bipartite", IDTYPES[(turn + identity) % 2], device, identity)
@@ -130,14 +130,14 @@ def test_graphs(name, idtype, identity, device):
 def test_hub(op, reduce_op, lhs, rhs, dtype, device):
     g = support.hub_graph(device=device)
     check_gspmm(g, op, reduce_op, support.spmm_operands(g, op, lhs, rhs, dtype, device), terms=100_000)
-    # Read backwards it is one source with 100,000 out-edges.
+    # In the reverse graph this is one source with 100,000 out-edges.
     g = g.reverse()
     check_gspmm(g, op, reduce_op, support.spmm_operands(g, op, lhs, rhs, dtype, device), terms=100_000)
 
 
 @pytest.mark.parametrize("device", DEVICES)
 def test_csc_with_its_own_edge_order(device):
-    """Edge ids are any permutation, and ties follow the CSC order, not the ids."""
+    """Edge ids may be any permutation. Ties follow the order of the CSC, not the ids."""
     indptr, indices = torch.tensor([0, 0, 4, 7]), torch.tensor([2, 0, 1, 1, 2, 0, 0])
     edge_ids = torch.tensor([6, 2, 0, 4, 1, 5, 3])
     g = halfgnn.Graph.from_csc(*(x.to(device) for x in (indptr, indices, edge_ids)), num_src=3)
@@ -189,7 +189,7 @@ def test_layout_of_gradient(layout, device):
 @pytest.mark.parametrize("device", DEVICES)
 @pytest.mark.parametrize("reduce_op", REDUCES)
 def test_expanded_gradient_and_operands(reduce_op, device):
-    """out.sum().backward() sends one value with stride 0; features may be expanded as well."""
+    """out.sum().backward() gives a gradient of one value with stride 0. Features may be expanded too."""
     g = make_graph("bipartite", torch.int64, device)
     x = randn(1, 8, dtype=torch.float16, device=device).expand(g.num_src, 8)
     y = randn(g.num_edges, 1, dtype=torch.float16, device=device).expand(g.num_edges, 8)
@@ -259,7 +259,7 @@ def test_inf_and_nan(op, reduce_op, dtype, device):
 @pytest.mark.parametrize("device,dtype", support.devices_and(DTYPES))
 @pytest.mark.parametrize("reduce_op,worst", [("max", -torch.inf), ("min", torch.inf)])
 def test_extremes_of_infinities_alone(reduce_op, worst, dtype, device):
-    """A row of nothing but the identity of the reduction still has a winner, its first edge."""
+    """A row with only the identity of the reduction still has a winner: its first edge."""
     g = make_graph("duplicates", torch.int64, device, identity=True)
     x = torch.full((g.num_edges, 2), worst, dtype=dtype, device=device, requires_grad=True)
     out = ops.gspmm(g, "copy_rhs", reduce_op, None, x)
@@ -359,7 +359,7 @@ def test_gradcheck(op, reduce_op, lhs, rhs):
 @pytest.mark.parametrize("op,reduce_op", [c for c in CELLS if not c[0].startswith("copy")])
 @pytest.mark.parametrize("wanted", ["lhs", "rhs"])
 def test_gradient_of_one_operand_alone(op, reduce_op, wanted, device):
-    """Asking for one gradient gives the same bits as asking for both."""
+    """One requested gradient has the same bits as with both requested."""
     g = make_graph("bipartite", torch.int32, device)
     for lhs, rhs in [((4, 8), (4, 1)), ((7,), (7,))]:
         operands = support.spmm_operands(g, op, lhs, rhs, torch.float16, device)
@@ -474,7 +474,7 @@ def test_mean_over_more_neighbours_than_half_can_count(device):
 @pytest.mark.parametrize("device,dtype", support.devices_and(DTYPES))
 @pytest.mark.parametrize("reduce_op", ["max", "min"])
 def test_extremes_of_isolated_nodes(reduce_op, dtype, device):
-    """They are 0, not the smallest or largest half, and send no gradient to node 0."""
+    """Their results are 0, not the smallest or largest half, and they give no gradient to node 0."""
     src, dst = torch.tensor([1, 2]), torch.tensor([1, 1])
     g = halfgnn.Graph.from_edges(src, dst, num_src=3, num_dst=4).to(device)
     x = randn(3, 2, dtype=dtype, device=device).requires_grad_()

@@ -1,5 +1,5 @@
-"""What is made when first asked for and kept, across streams and captures: on the CPU, with stand-ins for CUDA's streams.
-tests/gpu/test_gpu_kept.py has the same on a GPU."""
+"""Data that is made on first use and kept, across streams and captures: on the CPU, with stand-ins for CUDA's streams.
+tests/gpu/test_gpu_kept.py has the same tests on a GPU."""
 
 from __future__ import annotations
 
@@ -39,7 +39,7 @@ def hetero_graph():
 
 
 def only_stacked():
-    """As a graph that was moved: it holds the stack, of which relations are cut."""
+    """Like a graph that was moved: it has the stack, from which relations are taken."""
     whole = hetero_graph()
     whole.stack()
     return whole._map(torch.clone)
@@ -145,7 +145,11 @@ MADE_IN_CAPTURES = [
     dgl_union,
     dgl_isolated,
 ]
-REFUSED_IN_CAPTURES = [edge_index, self_loops, dgl_copy]  # what they ask of the device cannot be captured
+REFUSED_IN_CAPTURES = [
+    edge_index,
+    self_loops,
+    dgl_copy,
+]  # they read values from the device, which a capture does not allow
 
 every_cache = pytest.mark.parametrize(
     "cache", [*MADE_IN_CAPTURES, *REFUSED_IN_CAPTURES], ids=lambda cache: cache.__name__
@@ -222,7 +226,7 @@ def test_what_cannot_be_captured_is_refused(cache, cuda):
 
 @every_cache
 def test_a_capture_takes_what_was_kept_without_waiting(cache, cuda):
-    """torch.cuda.graph synchronises the device before; an event from before may not be waited for inside."""
+    """torch.cuda.graph synchronises the device before the capture. Inside, an earlier event may not be waited for."""
     ask = cache()
     made = tensors(ask())
     with cuda.on(B):
@@ -247,7 +251,7 @@ def test_the_event_comes_after_the_work(cuda, monkeypatch):
 
 
 def test_a_side_made_of_the_other_waits_for_it(cuda):
-    """The CSR of a stack is made of a CSC that another stream has made."""
+    """The CSR of a stack is made from a CSC that another stream has made."""
     whole = hetero_graph()
     whole.stack()
     with cuda.on(B):
@@ -313,7 +317,7 @@ def test_sizes_and_types_do_not_wait(cuda):
 
 
 def test_two_threads_make_one_side(cuda, monkeypatch):
-    """Both get right results, and what stays has an event of its own tensors."""
+    """Both get right results, and the tensors that stay have their own event."""
     barrier, real = threading.Barrier(2, timeout=60), torch.ops.halfgnn.transpose.default
 
     def transpose(*args):

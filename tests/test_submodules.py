@@ -1,4 +1,4 @@
-"""Dropout and LeakyReLU of the attention modules: exchanged, hooked, and never forgotten."""
+"""Dropout and LeakyReLU of the attention modules: replaced, hooked, and never skipped."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ NAMES = ["GATConv", "GATv2Conv"]
 
 
 class HalfDropout(torch.nn.Dropout):
-    """A subclass: its forward is what counts."""
+    """A subclass, whose own forward must run."""
 
     def forward(self, x):
         return x * 0.5
@@ -52,7 +52,7 @@ def with_own_forward(layer):
     return layer
 
 
-# name: (attribute, what stands there, what stats() says)
+# name: (attribute, its replacement, the reason in stats())
 CHANGES = {
     "drop-identity": ("attn_drop", torch.nn.Identity, "exchanged submodule"),
     "drop-subclass": ("attn_drop", HalfDropout, "exchanged submodule"),
@@ -119,7 +119,7 @@ def test_not_fused_under_the_drop_in(name, change):
 @needs_dgl
 @pytest.mark.parametrize("name", NAMES)
 def test_what_submodules_are_called_with(name):
-    """Tensors of the shapes that DGL calls them with."""
+    """They are called on tensors of the same shapes as in DGL."""
     g, x = make_dgl_graph(), randn(NUM_NODES, IN_FEATS)
     seen = []
     for lib in (dglnn, halfgnn.nn):
@@ -149,7 +149,7 @@ def test_parameters_in_half(name):
 
 
 def test_hooks_on_every_module_do_not_unfuse():
-    """As profilers set them: they would otherwise change what they measure."""
+    """Global hooks, as set by profilers. Otherwise they would change what they measure."""
     g, x, conv = make_graph(), randn(NUM_NODES, IN_FEATS), seeded(lambda: halfgnn.nn.GATConv(IN_FEATS, 5, 3))
     calls, fused = [], ops.gat_attention
     handle = torch.nn.modules.module.register_module_forward_hook(lambda module, inputs, out: None)
@@ -187,7 +187,7 @@ def convs_of(**options):
 
 
 def apart(convs, g, feats):
-    """The sum over relations of what each module gives alone."""
+    """The sum over relations of the results of each module alone."""
     out = {}
     for etype, conv in convs.items():
         rst = conv(g[etype], (feats[etype[0]], feats[etype[2]]))
@@ -216,7 +216,8 @@ def exchanged(conv):
     ],
 )
 def test_relations_that_differ(change, last, monkeypatch):
-    """Only modules that differ in parameters alone are one attention; the sum is that of modules run one by one."""
+    """Modules are one attention only if they differ only in parameters. The sum equals that of modules run one by
+    one."""
     monkeypatch.setattr(_relations, "_saves_to_project_last", lambda *args: last)
     g, feats, convs = heterograph(), features(), convs_of()
     if change is not None:
@@ -227,7 +228,7 @@ def test_relations_that_differ(change, last, monkeypatch):
 
 
 def test_relations_of_different_dropout():
-    """One that drops every weight beside others that drop none."""
+    """One module drops every weight, and the others drop none."""
     g, feats, convs = heterograph(), features(), convs_of(bias=False)
     convs[ETYPES[2]].attn_drop.p = 1.0
     actual = halfgnn.nn.HeteroGraphConv(convs)(g, feats)
@@ -239,7 +240,7 @@ def test_relations_of_different_dropout():
 @pytest.mark.parametrize("last", [False, True], ids=["first", "last"])
 @pytest.mark.parametrize("option", ["attn_drop", "feat_drop"])
 def test_dropout_of_relations(option, last, monkeypatch):
-    """With a probability of 1 nothing is left; in evaluation everything is."""
+    """With a probability of 1 nothing is left. In evaluation everything is kept."""
     monkeypatch.setattr(_relations, "_saves_to_project_last", lambda *args: last)
     g, feats, convs = heterograph(), features(), convs_of(bias=False, **{option: 1.0})
     assert _relations.may_attend_together(convs.values())
@@ -252,7 +253,7 @@ def test_dropout_of_relations(option, last, monkeypatch):
 
 @pytest.mark.parametrize("last", [False, True], ids=["first", "last"])
 def test_dropped_weights_of_relations_are_scaled(last, monkeypatch):
-    """Each destination has equal weights on features of ones: what stays counts twice."""
+    """Each destination has equal weights on features of ones, so weights that stay count twice."""
     monkeypatch.setattr(_relations, "_saves_to_project_last", lambda *args: last)
     degree, count = 16, 30
     dst = torch.arange(count).repeat_interleave(degree)
@@ -275,7 +276,7 @@ def rgat(dropout=0.0):
 
 
 def test_rgat_drops_after_each_layer():
-    """With a probability of 1 the MLP sees zeros; the dropout of the MLP is another one."""
+    """With a probability of 1 the MLP gets zeros. The MLP has its own dropout."""
     g, feats, model = heterograph(), features(), rgat(dropout=1.0)
     model.mlp[3].p = 0.0
     with torch.no_grad():
@@ -294,7 +295,7 @@ def test_rgat_drops_in_its_mlp():
 
 @pytest.mark.parametrize("change", [different_slope, exchanged, lambda conv: hooked(conv.attn_drop)])
 def test_rgat_of_changed_modules(change):
-    """They run one by one; results follow the change."""
+    """Changed modules run one by one, and the change affects the results."""
     g, feats = heterograph(), features()
     model, plain = rgat(), rgat()
     for layer in model.convs:
@@ -362,7 +363,7 @@ def test_dropout_of_weights(name):
 
 @pytest.mark.parametrize("name", [*AFTER, *BEFORE])
 def test_dropping_every_weight(name):
-    """Nothing but a bias of zeros is left of the result."""
+    """Only a bias of zeros is left of the result."""
     _, _, call = dropped_call(name, 1.0)
     assert (call()[0] == 0).all()
 
@@ -379,7 +380,7 @@ def test_dropout_with_edge_weights():
 
 @pytest.mark.parametrize("name", NAMES)
 def test_dropout_of_both_sides(name):
-    """The residual is made of the destinations' features after dropout: with a probability of 1 nothing is left."""
+    """The residual uses the destinations' features after dropout. With a probability of 1 nothing is left."""
     g = halfgnn.Graph.from_edges(*random_edges(30, 7), num_src=30, num_dst=7)
     conv = seeded(lambda: getattr(halfgnn.nn, name)((IN_FEATS, 6), 5, 3, feat_drop=1.0, residual=True))
     feats = randn(30, IN_FEATS), randn(7, 6)
@@ -387,7 +388,7 @@ def test_dropout_of_both_sides(name):
 
 
 def test_an_identity_residual_is_not_rounded():
-    """Under autocast the input is fp32, and so is what is added."""
+    """Under autocast the input is fp32, and so is the added residual."""
     g, x = make_graph(), randn(NUM_NODES, IN_FEATS)
     conv = halfgnn.nn.GATConv(IN_FEATS, 6, 2, residual=True, bias=False)
     torch.nn.init.zeros_(conv.fc.weight)
@@ -397,7 +398,7 @@ def test_an_identity_residual_is_not_rounded():
 
 
 def test_shared_weights_of_a_pair():
-    """One projection, two sets of features."""
+    """One projection for two sets of features."""
     sizes = 30, 7
     edge_index = torch.stack(random_edges(*sizes))
     conv = seeded(lambda: halfgnn.pyg.GATv2Conv(IN_FEATS, 5, 3, share_weights=True, add_self_loops=False))

@@ -1,4 +1,4 @@
-"""The accuracy rule itself: it must accept what rounds once and refuse every known way to lose precision."""
+"""The accuracy rule itself: it must accept one rounding and refuse every known way to lose precision."""
 
 import pytest
 import support
@@ -44,7 +44,7 @@ def test_refuses_worse_than_the_half_formula_without_magnitudes(half):
 
 
 def test_accepts_the_half_formula_itself_without_magnitudes():
-    # bfloat16 has so few digits that its own formula is visibly biased now and then; float16 shows the rule.
+    # bfloat16 has so few digits that its own formula is sometimes visibly biased. float16 shows the rule.
     _, yardstick = _sums(torch.float16)
     yardstick.magnitude = None
     assert_accurate(yardstick.formula, yardstick)
@@ -58,7 +58,9 @@ def test_refuses_truncation(half, towards):
     step = torch.full_like(near, 0.0 if towards == "zero" else -torch.inf)
     beyond = near.double().abs() > truth.abs() if towards == "zero" else near.double() > truth
     cut = torch.where(beyond, torch.nextafter(near, step), near)
-    yardstick.magnitude = None  # truncation errs by less than one unit in the last place: only its sign gives it away
+    yardstick.magnitude = (
+        None  # the error of truncation is less than one unit in the last place, so only its sign shows it
+    )
     with pytest.raises(AssertionError, match="errors lean"):
         assert_accurate(cut, yardstick)
 
@@ -75,7 +77,7 @@ def test_refuses_a_single_wrong_last_digit(half):
 @pytest.mark.parametrize("dtype", [torch.float32, torch.float64], ids=str)
 def test_wide_types(dtype):
     terms = torch.randn(500, TERMS, dtype=dtype)
-    # For float64 the truth must itself be better than float64: sums of integers below 2**40 are exact.
+    # For float64 the truth must be more exact than float64. Sums of integers below 2**40 are exact.
     terms = (terms * 2**20).round() if dtype == torch.float64 else terms
     yardstick = Yardstick(terms.double().sum(1), None, terms.double().abs().sum(1), TERMS)
     assert_accurate(terms.sum(1), yardstick)

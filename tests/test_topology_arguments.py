@@ -1,4 +1,5 @@
-"""What constructors of Graph and HeteroGraph do with numbers of nodes, checks and ids of several kinds."""
+"""Constructors of Graph and HeteroGraph, with given and default numbers of nodes, with and without checks, with several
+kinds of ids."""
 
 import pytest
 import torch
@@ -6,12 +7,12 @@ from support import IDTYPES, randn
 
 from halfgnn import Graph, HeteroGraph, ops
 
-SRC, DST = torch.tensor([0, 1, 1]), torch.tensor([2, 0, 2])  # of 5 sources and 7 destinations: the last have no edge
+SRC, DST = torch.tensor([0, 1, 1]), torch.tensor([2, 0, 2])  # 5 sources and 7 destinations; the last have no edge
 SIZES = (5, 7)
 
 
 def matrix(layout):
-    """A (7, 5) matrix of these edges, of scipy or torch."""
+    """A (7, 5) matrix of these edges, from scipy or torch."""
     sparse = pytest.importorskip("scipy.sparse")
     coo = sparse.coo_matrix((torch.ones(3).numpy(), (DST.numpy(), SRC.numpy())), shape=SIZES[::-1])
     if isinstance(layout, str):
@@ -35,7 +36,7 @@ def test_matrices_keep_rows_and_columns_without_entries(layout):
     [
         ({}, (3, 3)),
         ({"num_src": 4}, (4, 3)),
-        ({"num_dst": 4}, (3, 4)),  # sources: as many as the largest id in either row says
+        ({"num_dst": 4}, (3, 4)),  # the number of sources is given by the largest id in either row
         ({"num_nodes": 6}, (6, 6)),
         ({"num_nodes": 6, "num_dst": 3}, (6, 3)),
         ({"num_src": 2, "num_dst": 9}, (2, 9)),
@@ -56,7 +57,7 @@ def test_counts_that_are_none(build, name, count):
 
 
 def test_unchecked_edges_of_a_dictionary():
-    """With check=False ids are taken on trust, which spares a GPU a synchronisation."""
+    """With check=False ids are not checked, which saves a synchronisation on a GPU."""
     etype, edges = ("a", "to", "b"), torch.tensor([[0, 9], [0, 1]])
     with pytest.raises(ValueError, match="9"):
         HeteroGraph.from_edge_index_dict({etype: edges}, {"a": 2, "b": 2})
@@ -81,7 +82,7 @@ def test_int_refuses_what_does_not_fit(side):
 @pytest.mark.parametrize("idtype", IDTYPES, ids=str)
 @pytest.mark.parametrize("in_order", ["first", "last", "none", "both"])
 def test_stacks_of_relations_with_and_without_edge_ids(in_order, idtype):
-    """Also compact: a relation reads few of its sources."""
+    """Also for a compact stack, whose relations read few of their sources."""
     ends = [torch.tensor([[7, 2, 7, 0], [1, 0, 0, 2]]), torch.tensor([[9, 1, 4], [2, 2, 0]])]
     graphs, orders = [], []
     for i, (src, dst) in enumerate(ends):

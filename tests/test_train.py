@@ -1,5 +1,5 @@
-"""Training loops under AMP: dgl.nn.GATConv on halfgnn's kernels learns what fp32 learns, and the
-loop's parts compose.
+"""Training loops under AMP: dgl.nn.GATConv on halfgnn's kernels learns as well as in fp32, and the
+parts of the loop work together.
 
 The loop is that of examples/gat_amp.py.
 """
@@ -29,7 +29,7 @@ SEEDS = range(5)
 
 @pytest.fixture(autouse=True)
 def one_thread():
-    """Workers of pytest-xdist share the machine, and a fixed number of threads keeps the runs
+    """Workers of pytest-xdist share the machine, and a fixed number of threads makes runs
     repeatable."""
     threads = torch.get_num_threads()
     torch.set_num_threads(1)
@@ -106,8 +106,7 @@ def weights(model):
 
 
 def moved_by(dtype, data, dropout=0.0, **options):
-    """What one step of plain SGD with learning rate 1 adds to the weights: minus the gradient that
-    it was given."""
+    """The change of the weights in one step of plain SGD with learning rate 1: minus the gradient."""
     model = small_gat(data, dropout)
     before = weights(model)
     optimizer = torch.optim.SGD(model.parameters(), lr=1.0)
@@ -133,7 +132,9 @@ def test_clipping_bounds_the_unscaled_gradient(dtype, accumulate, patched):
     free = moved_by(dtype, data, accumulate=accumulate)
     bound = 0.25 * free.norm().item()
     clipped = moved_by(dtype, data, accumulate=accumulate, clip_norm=bound)
-    assert clipped.norm().item() == pytest.approx(bound, rel=1e-3)  # clipping scaled gradients leaves next to nothing
+    assert clipped.norm().item() == pytest.approx(
+        bound, rel=1e-3
+    )  # clipping the scaled gradients would leave almost nothing
     torch.testing.assert_close(clipped, free * 0.25, rtol=1e-3, atol=1e-6)
     loose = moved_by(dtype, data, accumulate=accumulate, clip_norm=4 * free.norm().item())
     torch.testing.assert_close(loose, free, rtol=0, atol=0)

@@ -1,5 +1,5 @@
-"""The competitors, as plug-ins: a module each, in the order of their rows. registry.py says how one is written; a new one is
-imported here, and named in docs/benchmarks.md."""
+"""The competitors, as plug-ins: one module each, in the order of their rows. registry.py explains how to write one. A
+new one is imported here and named in docs/benchmarks.md."""
 
 from . import dgl, algorithm, pytorch, pyg, compiled, cudnn, turbo  # noqa: F401, I001  (the order of their rows)
 from .dgl import dgl_op
@@ -7,7 +7,7 @@ from ..optional import Unavailable, dgl_runs_on, import_dgl, import_pyg, set_thr
 from .registry import ALL, OPERATORS, WIDE, Competitor, Problem, check_messages, reason
 
 NAMES = tuple(dict.fromkeys(competitor.option for competitor in ALL))  # of --baselines
-# Of a run that names none. Compilation takes seconds a case, and is asked for.
+# The competitors of a run that names none. Compilation takes seconds per case, so it must be requested.
 BY_DEFAULT = {
     "cpu": ("dgl", "torch.sparse", "index_add"),
     "cuda": tuple(name for name in NAMES if name != "torch.compile"),

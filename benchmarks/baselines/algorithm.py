@@ -1,9 +1,10 @@
-"""The algorithm of DGL's kernels for half precision, by kernels of our own: for GPUs without DGL.
+"""The algorithm of DGL's kernels for half precision, written anew (benchmarks/yardsticks/scalar_baseline.h), for GPUs
+without DGL.
 
-benchmarks/yardsticks/scalar_baseline.h has what the kernels do: loads of one element, a thread a feature or a warp a dot,
-results cleared first and added to, edge data by ids though they be in order, a maximum's winners, an edge softmax of five
-operators. It lacks what the library does around them: tables of broadcasts that are copied to the GPU in every call, and
-checks.
+It does what the kernels do: loads of one element, one thread per feature or one warp per dot, results that are cleared
+first and then added to, edge data read by ids even if it is in order, the winners of a maximum, an edge softmax of five
+operators. It leaves out what the library does around them: checks, and tables of broadcasts that are copied to the GPU
+in every call.
 """
 
 from __future__ import annotations
@@ -58,7 +59,7 @@ def _operator(problem: Problem, *operands: Tensor) -> Callable[..., Tensor]:
     except ImportError as error:
         raise Unavailable(str(error)) from None
     if not yardsticks.has_kernels(device):
-        raise Unavailable("its kernels are CUDA's")
+        raise Unavailable("it has CUDA kernels only")
     if problem.dtype == torch.float32 and (
         problem.op == "copy_u_sum" or (problem.op == "u_mul_e_sum" and problem.heads == 1)
     ):

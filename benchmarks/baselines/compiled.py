@@ -1,4 +1,4 @@
-"""torch.compile of the gather-scatter formulas: rows gathered by index_select, results scattered by index_add."""
+"""torch.compile of the gather-scatter formulas: index_select gathers rows, and index_add scatters results."""
 
 from __future__ import annotations
 
@@ -18,9 +18,9 @@ from .registry import ANY_DIRECTION, ATTENTIONS, WIDE, Problem, check_messages, 
 
 
 def _operators(graph: BenchGraph) -> Any:
-    """The operators, which torch.compile inlines."""
+    """The operators as functions that torch.compile inlines."""
     src, dst, count = graph.src, graph.dst, graph.num_nodes
-    ends = dst.long()  # all that scatter_reduce takes
+    ends = dst.long()  # scatter_reduce takes only int64
 
     def at_dst(x: Tensor) -> Tensor:
         return x.index_select(0, dst)
@@ -52,19 +52,19 @@ def _operators(graph: BenchGraph) -> Any:
 
 
 def _compile(problem: Problem, formula: Callable[..., Tensor], operands: tuple[Tensor, ...]) -> Callable[..., Tensor]:
-    """`formula`, compiled for these operands, forward and where asked for backward."""
+    """`formula`, compiled for these operands: the forward and, if the direction needs it, the backward."""
 
     def function(*tensors: Tensor) -> Tensor:
         return formula(*tensors)
 
-    # Dynamo keeps what it compiles with the code of a function and gives up after a few: so each has code of its own.
+    # Dynamo keeps compiled versions with the code of a function, and stops after a few. So each function has its own
+    # code.
     code = types.FunctionType(function.__code__.replace(), globals(), closure=function.__closure__)
     call = torch.compile(code, fullgraph=True, dynamic=False)
     leaves = [x.clone().requires_grad_(not problem.is_forward) for x in operands]
     if problem.direction == "backward" and hasattr(torch._functorch.config, "donated_buffer"):
-        torch._functorch.config.donated_buffer = (
-            False  # or a backward destroys what the next one reads; looked at in each
-        )
+        # Otherwise a backward destroys what the next backward reads. The setting is read in every backward.
+        torch._functorch.config.donated_buffer = False
     out = call(*leaves)
     if not problem.is_forward:
         torch.autograd.grad(out, leaves, torch.ones_like(out))
@@ -77,7 +77,7 @@ compiled = competitor("torch.compile")
 @compiled.does("copy_u_sum", "u_mul_e_sum", "u_dot_v", "u_add_v", "edge_softmax", directions=ANY_DIRECTION)
 @compiled.does("copy_u_max", "copy_e_sum", "e_sub_v", "e_div_v")
 def _operator(problem: Problem, *operands: Tensor) -> Callable[..., Tensor]:
-    if problem.op in WIDE:  # what the compiler does not fuse is there at once
+    if problem.op in WIDE:  # tensors that the compiler does not fuse exist at the same time
         check_messages((2 if problem.is_forward else 4) * problem.message_bytes, problem.graph.device)
     return _compile(problem, getattr(_operators(problem.graph), problem.op), operands)
 

@@ -1,4 +1,4 @@
-"""Attentions as models write them, from operators of a library."""
+"""Attentions made of a library's separate operators, as models write them."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ def _leaky(x: Tensor) -> Tensor:
     return torch.nn.functional.leaky_relu(x, SLOPE)
 
 
-# `on` has u_add_v, u_dot_v, edge_softmax and u_mul_e_sum, of one graph.
+# `on` has u_add_v, u_dot_v, edge_softmax and u_mul_e_sum on one graph.
 
 
 def _gat(on: Any, x: Tensor, src: Tensor, dst: Tensor) -> Tensor:
@@ -33,11 +33,11 @@ def _dot(on: Any, query: Tensor, key: Tensor, value: Tensor) -> Tensor:
 
 
 COMPOSED = {"gat_attention": _gat, "gatv2_attention": _gatv2, "dot_attention": _dot}
-# Rows of features an edge that there are at once: u_add_v's, what leaky_relu and the product make of them.
+# Rows of features per edge that exist at the same time: the results of u_add_v, of leaky_relu and of the product.
 MESSAGES = {"gat_attention": 0, "gatv2_attention": 3, "dot_attention": 0}
 
 
 def operators_of(library: Any, graph: Any) -> Any:
-    """The operators of a library that takes a graph of its own as their first argument."""
+    """The operators of a library, bound to its graph, which is their first argument."""
     names = ("u_add_v", "u_dot_v", "edge_softmax", "u_mul_e_sum")
     return SimpleNamespace(**{name: functools.partial(getattr(library, name), graph) for name in names})

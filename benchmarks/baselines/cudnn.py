@@ -1,5 +1,5 @@
-"""cuDNN's graph operators, by nvidia-cudnn-frontend's cudnn.gnn (its version 1.32.0 was read; it needs a newer cuDNN than torch
-2.11 brings). There is no weighted sum and no dot among them."""
+"""cuDNN's graph operators, by nvidia-cudnn-frontend's cudnn.gnn. Written from its version 1.32.0, which needs a newer
+cuDNN than that of torch 2.11. It has no weighted sum and no dot."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from ..optional import Unavailable, import_package
 from .composed import SLOPE
 from .registry import ANY_DIRECTION, Problem, check_messages, competitor
 
-# The cuDNN that an operator came with, as the frontend tells it.
+# The first version of cuDNN with these operators, in the frontend's format.
 AGGREGATIONS, ATTENTIONS = 92600, 92800
 FITTED_ROWS = 4096
 
@@ -24,10 +24,10 @@ def _release(version: int) -> str:
 
 
 def _library(needed: int) -> Any:
-    """The package cudnn.gnn, where the cuDNN that it loads is new enough."""
+    """The package cudnn.gnn. Raises Unavailable if the cuDNN that it loads is too old."""
     version = import_package("cudnn").backend_version()
     if version < needed:
-        raise Unavailable(f"needs cuDNN {_release(needed)}, and {_release(version)} is loaded")
+        raise Unavailable(f"needs cuDNN {_release(needed)}, but {_release(version)} is loaded")
     return import_package("cudnn.gnn")
 
 
@@ -49,19 +49,19 @@ def _aggregate(problem: Problem, x: Tensor) -> Callable[..., Tensor]:
 
 
 def _fit(x: Tensor, logits: Tensor) -> Tensor:
-    """(H, D): the vectors that the features of sources were multiplied with to make their logits."""
+    """(H, D): the vectors by which the features of sources were multiplied to make their logits."""
     rows = x[:FITTED_ROWS].double().transpose(0, 1)
     wanted = logits[:FITTED_ROWS].double().t().unsqueeze(2)
     attn = torch.linalg.lstsq(rows.cpu(), wanted.cpu()).solution
     if (rows.cpu() @ attn - wanted.cpu()).abs().max() > 0.02 * wanted.abs().max().cpu():
-        raise Unavailable("it makes logits of the features that it sums, and these were not made so")
+        raise Unavailable("it makes logits from the features that it sums; these logits were made in another way")
     return attn.squeeze(2).to(x)
 
 
 @cudnn.does("gat_attention", devices=("cuda",))
 def _gat(problem: Problem, x: Tensor, src: Tensor, dst: Tensor) -> Callable[..., Tensor]:
-    """Makes the logits itself, which the operators here are given; those of destinations come from features of one entry.
-    Forward alone: its gradients are those of features and vectors."""
+    """cudnn.gnn makes the logits itself; the other operators get them as inputs. Here logits of destinations come from
+    features with one nonzero entry. Forward only: its gradients are those of features and vectors."""
     library = _library(ATTENTIONS)
     csc, sources = _csc(library, problem.graph), _fit(x, src)
     first, of_dst = torch.zeros_like(sources), torch.zeros_like(x)
@@ -80,7 +80,7 @@ def _gat(problem: Problem, x: Tensor, src: Tensor, dst: Tensor) -> Callable[...,
 @cudnn.does("gatv2_attention", directions=ANY_DIRECTION, devices=("cuda",))
 def _gatv2(problem: Problem, x_src: Tensor, x_dst: Tensor, attn: Tensor) -> Callable[..., Tensor]:
     library = _library(ATTENTIONS)
-    check_messages(problem.message_bytes, problem.graph.device)  # kept for a backward, whether there is one or not
+    check_messages(problem.message_bytes, problem.graph.device)  # kept for a backward even if there is none
     csc = _csc(library, problem.graph)
 
     def work(x_src: Tensor, x_dst: Tensor, attn: Tensor) -> Tensor:

@@ -17,7 +17,7 @@ YARDSTICK = "dgl copy_u_sum"
 
 
 def check_dgl(graph: BenchGraph, dtype: torch.dtype) -> None:
-    """Raises Unavailable where there is no DGL for this."""
+    """Raises Unavailable if DGL does not support this graph's device and dtype."""
     import_dgl()
     if dtype == torch.float16 and graph.device == "cpu":
         raise Unavailable("DGL has no fp16 on the CPU")
@@ -34,7 +34,7 @@ def dgl_op(graph: BenchGraph, name: str, dtype: torch.dtype) -> Callable[..., Te
 dgl = competitor("dgl", everywhere=True)
 
 
-# The gradient of its maximum is that of another operator: nodes without in-edges pass theirs to node 0.
+# The maximum takes part only in the forward. In DGL's gradient, nodes without in-edges pass their gradient to node 0.
 @dgl.does("copy_u_max")
 @dgl.does(*(name for name in OPERATORS if name not in ("copy_u_max", *ATTENTIONS)), directions=ANY_DIRECTION)
 def _operator(problem: Problem, *operands: Tensor) -> Callable[..., Tensor]:
@@ -48,7 +48,7 @@ def _attention(problem: Problem, *operands: Tensor) -> Callable[..., Tensor]:
     return functools.partial(COMPOSED[problem.op], operators_of(import_dgl().ops, problem.graph.dgl))
 
 
-# What DGL takes for a plain sum of rows as wide: the yardstick of the CPU's marks.
+# DGL's plain sum of rows of the same width: the yardstick of the CPU's marks.
 yardstick = competitor(YARDSTICK, option="dgl", everywhere=True, checked=False)
 
 

@@ -1,4 +1,4 @@
-"""torch_geometric: its scatter and softmax, and MessagePassing as one writes a layer."""
+"""torch_geometric: its scatter, its softmax, and a layer written with MessagePassing."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ scatter = competitor("pyg scatter", option="pyg")
 def _scatter(problem: Problem, *operands: Tensor) -> Callable[..., Tensor]:
     reduce, graph = problem.op.rpartition("_")[2], problem.graph
     by_pyg = import_pyg().utils.scatter
-    # A maximum works on a copy, and expands its indices.
+    # A maximum copies the messages and expands its indices.
     check_messages((2 if reduce == "max" else 1) * problem.message_bytes, graph.device)
     src, dst = graph.edge_index
 

@@ -1,4 +1,4 @@
-"""PyTorch's own ways: torch.sparse, and indexing with index_add."""
+"""PyTorch itself: torch.sparse, and index_select with index_add."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ sparse = competitor("torch.sparse")
 
 @sparse.does("copy_u_sum", "u_mul_e_sum", one_head=True)
 def _matmul(problem: Problem, x: Tensor, weight: Tensor | None = None) -> Callable[..., Tensor]:
-    """A @ x; A holds the weights, or ones. Its values are set before timing."""
+    """A @ x. A holds the weights, or ones. Its values are set before timing."""
     graph = problem.graph
     indptr, indices, edge_ids = graph.halfgnn.csc()
     if weight is None:

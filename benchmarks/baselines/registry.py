@@ -1,6 +1,6 @@
-"""What a competitor is, and the list of them.
+"""Competitors, and the list of all of them.
 
-A plug-in makes a :class:`Competitor` and decorates, for each operator that it has, a function that prepares the work::
+A plug-in makes a :class:`Competitor`. For each of its operators it decorates a function that prepares the work::
 
     ours = competitor("index_add")
 
@@ -9,8 +9,9 @@ A plug-in makes a :class:`Competitor` and decorates, for each operator that it h
         check_messages(problem.message_bytes, problem.graph.device)
         return lambda x: x.new_zeros(x.shape).index_add_(0, problem.graph.dst, x.index_select(0, problem.graph.src))
 
-What it cannot do raises :class:`Unavailable` with the reason, which becomes the note of its row; an operator, a direction or a
-device that it never has gives no row. What a library refuses only when called is noted by the runner in the same way.
+If it cannot do a case, it raises :class:`Unavailable` with the reason, which becomes the note of its row. An operator,
+direction or device that it does not support gives no row. If a library raises an error only when it is called, the
+runner notes that error in the same way.
 """
 
 from __future__ import annotations
@@ -24,30 +25,31 @@ from torch import Tensor
 from ..graphs import BenchGraph
 from ..optional import Unavailable, first_line
 
-# Operands, as halfgnn.ops has them. Features are (N, F) of one head, else (N, H, D); of the attentions (N, H, D).
+# With their operands, as in halfgnn.ops. Features are (N, F) for one head, otherwise (N, H, D); in attentions (N, H,
+# D).
 OPERATORS = (
     "copy_u_sum", "copy_u_max",  # x
     "u_mul_e_sum",  # x; weights (E, 1) or (E, H, 1)
     "u_dot_v", "u_add_v",  # x, y -> (E, 1) or (E, H, 1); (E, ...)
     "edge_softmax",  # logits (E, H, 1)
     "copy_e_sum", "e_sub_v", "e_div_v",  # x (E, H); y (N, H)
-    "gat_attention",  # x, logits of sources (x times a vector a head) and of destinations (N, H)
-    "gatv2_attention",  # x of sources, of destinations, attn (H, D)
+    "gat_attention",  # x, logits of sources (x times one vector per head) and of destinations (N, H)
+    "gatv2_attention",  # x of sources, x of destinations, attn (H, D)
     "dot_attention",  # queries of destinations, keys and values of sources
 )  # fmt: skip
 ATTENTIONS = OPERATORS[-3:]
-WIDE = (*OPERATORS[:4], *ATTENTIONS)  # those with rows of features; the others have a number a head
+WIDE = (*OPERATORS[:4], *ATTENTIONS)  # operators on rows of features; the others have one number per head
 
 
 @dataclass(frozen=True)
 class Problem:
-    """What a case asks of a competitor."""
+    """The work of a case, for a competitor."""
 
     op: str
     direction: str
     graph: BenchGraph
     heads: int
-    dim: int  # a head
+    dim: int  # per head
     dtype: torch.dtype
 
     @property
@@ -56,21 +58,21 @@ class Problem:
 
     @property
     def width(self) -> int:
-        """Features, all heads."""
+        """Features of all heads together."""
         return self.heads * self.dim
 
     @property
     def message_bytes(self) -> int:
-        """Of one row of features an edge."""
+        """Bytes of one row of features per edge."""
         return self.graph.num_edges * self.width * self.dtype.itemsize
 
 
-Function = Callable[..., Tensor]  # of the operands; differentiable where the direction asks for it
+Function = Callable[..., Tensor]  # of the operands; differentiable if the direction has a backward
 
 
 @dataclass(frozen=True)
 class _Ability:
-    prepare: Callable[..., Function]  # of the problem and its operands; nothing of it is timed
+    prepare: Callable[..., Function]  # of the problem and its operands; not timed
     directions: tuple[str, ...]
     devices: tuple[str, ...]
     one_head: bool
@@ -82,8 +84,11 @@ class _Ability:
 
 @dataclass(frozen=True)
 class Competitor:
-    """name: of its rows. option: of --baselines. everywhere: it takes part in every case, the others only in those of the main
-    order of edge data and, on a GPU, of main_dim and two dtypes. checked: its results are those of the operator."""
+    """name: the name in its rows. option: the name in --baselines. checked: its results are those of the operator.
+
+    everywhere: it takes part in every case. The others take part only for the main order of edge data and, on a GPU,
+    only at main_dim in two dtypes.
+    """
 
     name: str
     option: str
@@ -98,7 +103,7 @@ class Competitor:
         devices: tuple[str, ...] = ("cpu", "cuda"),
         one_head: bool = False,
     ) -> Callable[[Callable[..., Function]], Callable[..., Function]]:
-        """Registers prepare(problem, *operands) for these operators. one_head: nothing else is asked of it."""
+        """Registers prepare(problem, *operands) for these operators. one_head: only for cases with one head."""
         unknown = set(ops) - set(OPERATORS)
         if unknown:
             raise ValueError(f"{self.name} does {sorted(unknown)}; expected some of {OPERATORS}")
@@ -114,7 +119,7 @@ class Competitor:
         return ability is not None and ability.covers(problem)
 
     def prepare(self, problem: Problem, operands: tuple[Tensor, ...]) -> Function:
-        """The function that is timed. Unavailable: it cannot, and why."""
+        """The function that is timed. Raises Unavailable with the reason if it cannot do the problem."""
         return self.abilities[problem.op].prepare(problem, *operands)
 
 
@@ -128,11 +133,11 @@ def competitor(name: str, option: str = "", everywhere: bool = False, checked: b
     return ALL[-1]
 
 
-MESSAGE_BYTES = 1 << 30  # a row of features for every edge: no more memory than this, on a CPU
+MESSAGE_BYTES = 1 << 30  # limit on a CPU for one row of features per edge
 
 
 def check_messages(needed: int, device: str) -> None:
-    """Raises Unavailable where messages of so many bytes are too many."""
+    """Raises Unavailable if messages of `needed` bytes do not fit."""
     room = MESSAGE_BYTES
     if device == "cuda":
         room = torch.cuda.mem_get_info()[0] + torch.cuda.memory_reserved() - torch.cuda.memory_allocated() - (2 << 30)
@@ -141,7 +146,7 @@ def check_messages(needed: int, device: str) -> None:
 
 
 def reason(error: BaseException) -> str:
-    """Why a contestant did not take part, in a line."""
+    """Why a contestant did not take part, in one line."""
     if isinstance(error, Unavailable):
         return str(error)
     text = next((x for x in str(error).splitlines() if "Check failed" in x), first_line(error))

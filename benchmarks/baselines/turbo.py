@@ -1,5 +1,5 @@
-"""turbo_gnn (its version 0.1.0rc4 was read): maxima, GATv2 and dot attention by kernels of its own, sums by cuSPARSE. Parameters
-are its defaults: the autotuner tries some thousand combinations a case."""
+"""turbo_gnn: maxima, GATv2 and dot attention by its own kernels, sums by cuSPARSE. Written from its version 0.1.0rc4.
+Parameters are its defaults, because its autotuner tries some thousand combinations per case."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from .composed import SLOPE
 from .registry import ANY_DIRECTION, Problem, competitor
 
 HEAD_DIMS = (32, 64, 128, 256)
-DEFAULT_WARPS = 8  # of a block of the maxima's kernel, which warns at every call where a row has no work for so many
+DEFAULT_WARPS = 8  # per block of the kernel for maxima, which warns at every call if a row has no work for so many
 
 
 _adjacencies: weakref.WeakKeyDictionary[BenchGraph, Any] = weakref.WeakKeyDictionary()
@@ -37,11 +37,10 @@ turbo = competitor("turbo_gnn")
 @turbo.does("copy_u_sum", one_head=True, devices=("cuda",))
 def _sum(problem: Problem, x: Tensor) -> Callable[..., Tensor]:
     library = import_package("turbo_gnn")
-    if (
-        problem.dtype != torch.float32
-    ):  # cuSPARSE takes no fp32 matrix with half features, and a failure ends the process
-        raise Unavailable("its sums are fp32 alone")
-    # It keeps a workspace for each adjacency, whatever the width that it was made for.
+    # cuSPARSE does not take an fp32 matrix with half features, and the failure would end the process.
+    if problem.dtype != torch.float32:
+        raise Unavailable("its sums are fp32 only")
+    # It keeps one workspace per adjacency, and does not check the width for which the workspace was made.
     import_package("turbo_gnn._C").clear_graph_cache()
     indptr, indices, _ = (t if t is None else t.int() for t in problem.graph.halfgnn.csc())
     return lambda x: library.spmm_aggr(x, indptr, indices, "none", -1, 256)
@@ -50,7 +49,7 @@ def _sum(problem: Problem, x: Tensor) -> Callable[..., Tensor]:
 @turbo.does("copy_u_max", one_head=True, devices=("cuda",))
 def _max(problem: Problem, x: Tensor) -> Callable[..., Tensor]:
     library = import_package("turbo_gnn")
-    warps = math.ceil(problem.width * problem.dtype.itemsize / 4 / 32)  # four bytes a thread
+    warps = math.ceil(problem.width * problem.dtype.itemsize / 4 / 32)  # four bytes per thread
     warps = min(DEFAULT_WARPS, 1 << (warps - 1).bit_length())
     graph = _adjacency(problem.graph)
     return lambda x: library.reduction_aggr(graph, x, warps_per_block=warps, reduce="max")
@@ -58,7 +57,7 @@ def _max(problem: Problem, x: Tensor) -> Callable[..., Tensor]:
 
 def _check_dim(problem: Problem) -> None:
     if problem.dim not in HEAD_DIMS:
-        raise Unavailable(f"heads of {problem.dim}: it has those of {', '.join(map(str, HEAD_DIMS))}")
+        raise Unavailable(f"heads of width {problem.dim}; it has those of {', '.join(map(str, HEAD_DIMS))}")
 
 
 @turbo.does("gatv2_attention", directions=ANY_DIRECTION, devices=("cuda",))
@@ -82,7 +81,7 @@ def _dot(problem: Problem, *operands: Tensor) -> Callable[..., Tensor]:
     graph, scale = _adjacency(problem.graph), problem.dim**-0.5
 
     def work(query: Tensor, key: Tensor, value: Tensor) -> Tensor:
-        """Its Q is the source's and its K the destination's."""
+        """Its Q belongs to the source and its K to the destination."""
         out = library.graph_transformer_aggr(graph, query.flatten(1), Q=key, K=query, V=value, scale=scale)
         return out.view(query.shape)
 

@@ -15,8 +15,8 @@ from .draw import HEADER
 
 
 def _sanitized(library: Path) -> None:
-    """Starts this program again with the sanitizers' libraries loaded, if it has not been yet."""
-    from simt import build  # the simulator is run in the same way
+    """Starts this program again with the sanitizers' libraries loaded, unless they are loaded already."""
+    from simt import build  # the simulator runs in the same environment
 
     environment = build.environment(library)
     del environment["HALFGNN_SIMT"]
@@ -25,7 +25,7 @@ def _sanitized(library: Path) -> None:
         os.execve(sys.executable, [sys.executable, "-m", "tests.fuzz", *sys.argv[1:]], environment)
 
 
-# An id past the end of the features, which raw operators trust.
+# An id past the end of the features. Raw operators trust ids.
 CONTROL = "raw.gspmm(torch.tensor([0, 1]), torch.tensor([4]), None, 'copy_lhs', 'sum', torch.ones(4, 8), None)\n"
 
 
@@ -51,7 +51,7 @@ def _report(seed: int, result: workers.Result, chosen: tuple[str, ...]) -> None:
 
 def _results(args: argparse.Namespace, chosen: tuple[str, ...]) -> Iterator[workers.Result]:
     cases = range(args.first, args.first + args.cases)
-    for case in cases[:4]:  # workers inherit what is set when they are forked
+    for case in cases[:4]:  # workers inherit the environment when they are forked
         some = [c for c in cases if kinds.environment(c) == kinds.environment(case)]
         if some[0] == case:
             os.environ |= kinds.environment(case)
@@ -59,7 +59,7 @@ def _results(args: argparse.Namespace, chosen: tuple[str, ...]) -> Iterator[work
 
 
 def _fuzz(args: argparse.Namespace, chosen: tuple[str, ...]) -> int:
-    import fuzz.checks  # noqa: F401  (once, before workers are forked; it computes nothing: threads do not survive a fork)
+    import fuzz.checks  # noqa: F401  (once, before the fork; it must not compute: threads do not survive a fork)
 
     begin, counts, seconds, failed = time.monotonic(), Counter(), Counter(), 0
     if args.sanitized:
@@ -91,12 +91,12 @@ def positive(text: str) -> int:
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--seed", type=int, default=1)
-    parser.add_argument("--cases", type=positive, default=1000, help="how many")
-    parser.add_argument("--first", type=int, default=0, help="number of the first")
-    parser.add_argument("--case", type=int, help="print and run this one alone")
+    parser.add_argument("--cases", type=positive, default=1000, help="number of cases")
+    parser.add_argument("--first", type=int, default=0, help="number of the first case")
+    parser.add_argument("--case", type=int, help="print and run only this case")
     parser.add_argument("--kinds", nargs="+", choices=tuple(kinds.WEIGHTS), default=tuple(kinds.WEIGHTS))
     parser.add_argument("--jobs", type=positive, default=os.cpu_count())
-    parser.add_argument("--timeout", type=float, default=300, help="seconds a case may take")
+    parser.add_argument("--timeout", type=float, default=300, help="seconds that a case may take")
     parser.add_argument("--max-failures", type=int, default=50)
     parser.add_argument("--sanitized", type=Path, metavar="LIBRARY", help="a build with HALFGNN_SANITIZE=1")
     args = parser.parse_args()

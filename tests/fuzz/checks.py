@@ -1,4 +1,4 @@
-"""What the programs of cases call: values and layouts of operands, comparisons, and what a wrong call must do."""
+"""Functions that the programs of cases call: values and layouts of operands, comparisons, and checks of wrong calls."""
 
 import copy
 import pickle  # noqa: F401  (for programs, as are other names)
@@ -19,25 +19,25 @@ raw = torch.ops.halfgnn
 
 
 def whole(x):
-    """Small whole numbers: many ties."""
+    """Small whole numbers, which give many ties."""
     return x.mul(2).round()
 
 
 def wide(x):
-    """Magnitudes over many binades, whose products of two are numbers of their type."""
+    """Magnitudes over many binades. The product of two still fits the type."""
     span = 4 if x.dtype == torch.float16 else 15
     return x * torch.randint(-span, span + 1, x.shape).double().exp2().to(x.dtype)
 
 
 def special(x):
-    """A few infinities and NaN."""
+    """With a few infinities and NaN."""
     for value in (torch.inf, -torch.inf, torch.nan):
         x[torch.rand(x.shape) < 0.02] = value
     return x
 
 
 def expanded(x, dim=0):
-    """Of stride 0 in a dimension."""
+    """With stride 0 in a dimension."""
     return x.narrow(dim, 0, min(1, x.shape[dim])).expand(x.shape)
 
 
@@ -49,10 +49,10 @@ def expanded_last(x):
 
 
 def terms_of(g, *operands):
-    """How many terms an element of a result or gradient sums at most, as the accuracy rule takes it."""
+    """The largest number of terms in the sum of an element of a result or gradient, for the accuracy rule."""
     given = [x for x in operands if x is not None]
     terms = max(64, g.num_edges * max((x[0].numel() for x in given if x.shape[0]), default=1))
-    # The reference errs as well in float64, and all in one direction where it adds one number again and again.
+    # The reference in float64 has errors too. They all have one direction if it adds the same number many times.
     return terms**2 if any(x.dtype == torch.float64 for x in given) else terms
 
 
@@ -61,7 +61,7 @@ def assert_identical(actual, expected):
 
 
 def check_bitwise(call, *operands):
-    """Results and gradients depend neither on threads, nor on strides, nor on those of the upstream gradient."""
+    """Results and gradients depend neither on threads, nor on strides of the operands or of the upstream gradient."""
 
     def one(out):
         return torch.ones((), dtype=out.dtype).expand(out.shape)
@@ -105,7 +105,7 @@ def check_segment_reduce(seglen, value, reducer, backward=True):
 
 
 def check_graph(g, src, dst, num_src, num_dst):
-    """g holds these edges, in this order, in both sides."""
+    """g has these edges, in this order, in both adjacencies."""
     assert (g.num_src, g.num_dst, g.num_edges) == (num_src, num_dst, src.numel()), g
     assert_identical(list(g.edges()), [src, dst])
     for (indptr, indices, edge_ids), rows, cols, num_rows in ((g.csc(), dst, src, num_dst), (g.csr(), src, dst,
@@ -121,7 +121,7 @@ def check_graph(g, src, dst, num_src, num_dst):
 
 
 def check_module(module, call, inputs, dtype=None):
-    """call(module, *inputs) with all gradients is what the module gives in float64, but for rounding to dtype."""
+    """call(module, *inputs) with all gradients equals that of the module in float64, except for rounding to dtype."""
     dtype = dtype or inputs[0].dtype
     actual = with_gradients(module, lambda *x: call(module, *x), inputs)
     exact = copy.deepcopy(module).double()
@@ -149,7 +149,7 @@ def hetero(counts, edges, idtype):
 
 
 def check_hetero(module, g, inputs):
-    """A HeteroGraphConv(sum) of g, however its relations are run, is the sum of its modules in float64."""
+    """A HeteroGraphConv(sum) on g equals the sum of its modules in float64, for any way to run its relations."""
     got = module(g, inputs)
     exact = copy.deepcopy(module).double()
     expected = {}
@@ -181,14 +181,15 @@ def refused(call, *names, errors=(TypeError, ValueError)):
 
 
 def survives(call):
-    """A raw operator's call may give a result or raise an error of arguments (of ids, gather_rows does), and nothing else."""
+    """A call of a raw operator may return a result or raise an error about its arguments (gather_rows also about ids).
+    Nothing else is allowed."""
     try:
         call()
     except (TypeError, ValueError, RuntimeError, IndexError) as error:
         assert "INTERNAL ASSERT" not in str(error), f"raised {error}"
 
 
-# Forms of a tensor, of floating point or of ids, that an operator was not written for or must refuse.
+# Forms of a tensor (floating point, or ids) that are unusual for an operator or that it must refuse.
 DATA_FORMS = [
     lambda x: x.to(torch.float64), lambda x: x.half(), lambda x: x.int(), lambda x: x.to("meta"), lambda x: x.sum(),
     lambda x: None, lambda x: x[..., :1], lambda x: x[..., None], lambda x: x[..., 0], lambda x: torch.cat([x, x]),
@@ -208,7 +209,8 @@ OTHERS = {
 
 
 def distorted(arguments, which, how, nodes):
-    """One argument of a raw operator changed. nodes: numbers of rows that ids of the topology are trusted to be less than."""
+    """The arguments of a raw operator with one of them changed. nodes: numbers of rows that ids of the topology are
+    trusted not to exceed."""
     at = which % len(arguments)
     value = arguments[at]
     if not isinstance(value, torch.Tensor) or value.is_meta or value.dim() == 0:

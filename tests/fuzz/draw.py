@@ -1,4 +1,4 @@
-"""What every kind of case draws: the lines of a program, graphs, and operands of any shape, layout and value."""
+"""Shared by all kinds of cases: the lines of a program, graphs, and operands of any shape, layout and value."""
 
 from __future__ import annotations
 
@@ -11,13 +11,13 @@ ZOO = ("bipartite", "duplicates", "edgeless", "empty", "no_destination", "no_sou
        "self_loops", "skewed", "star")  # fmt: skip
 NODES = (0, 1, 2, 3, 5, 8, 17, 40, 90)
 EDGES = (0, 1, 2, 7, 8, 9, 30, 100, 300)
-HUB_EDGES = (65, 1000, 4000)  # sums of more than 64 edges are made of runs
+HUB_EDGES = (65, 1000, 4000)  # sums of more than 64 edges consist of several runs
 WIDTHS = (1, 1, 2, 3, 5, 7, 8, 9, 15, 16, 17, 24, 31, 33, 64, 100, 130)
 LAYOUTS = ("misaligned", "column_major", "every_other", "expanded", "expanded_last")
 
 
 class Draw:
-    """One case: its random choices and the program that they make."""
+    """One case: its random choices, and the program made from them."""
 
     def __init__(self, seed: int, case: int):
         self.random = random.Random(f"{seed}/{case}")
@@ -44,7 +44,7 @@ class Draw:
     # ---- graphs --------------------------------------------------------------------------------------------------------------
 
     def edges(self, nodes=NODES, square=False) -> tuple[int, int, int]:
-        """Writes src and dst; returns the numbers of sources, of destinations and of edges."""
+        """Writes src and dst. Returns the numbers of sources, destinations and edges."""
         num_src, num_dst = self.one(*nodes), self.one(*nodes)
         num_dst = num_src if square else num_dst
         is_hub = self.chance(0.15)
@@ -60,7 +60,7 @@ class Draw:
         return num_src, num_dst, num_edges
 
     def graph(self, square: bool = False) -> None:
-        """Writes g, by any constructor and with either side made lazily."""
+        """Writes g, with any constructor. Either adjacency may be made lazily."""
         if self.chance(0.5):
             name = self.one(*(("random", "skewed", "self_loops", "one_edge", "empty") if square else ZOO))
             self.is_large = name == "skewed"
@@ -91,7 +91,7 @@ class Draw:
         return self.one(*WIDTHS[: 8 if self.is_large else None])
 
     def shape(self, ranks=(0, 1, 1, 1, 2, 2, 3)) -> tuple[int, ...]:
-        """A trailing shape; now and then with a dimension of size 0."""
+        """A trailing shape, sometimes with a dimension of size 0."""
         rank = self.one(*ranks)
         heads = [self.one(1, 2, 3, 4, 8) for _ in range(rank - 1)]
         shape = [*heads, self.width()] if rank else []
@@ -100,7 +100,7 @@ class Draw:
         return tuple(shape)
 
     def broadcast(self, is_dot: bool = False) -> tuple[tuple[int, ...], tuple[int, ...]]:
-        """Two trailing shapes that broadcast; with is_dot with equal last dimensions."""
+        """Two trailing shapes that broadcast. With is_dot their last dimensions are equal."""
         whole = self.shape()
         kind = self.one("equal", "equal", "per_head", "per_row", "mixed")
         if kind == "equal" or not whole:
@@ -118,7 +118,8 @@ class Draw:
     def operand(
         self, rows: str, shape: tuple[int, ...], dtype: str, values="plain", divisor=False, may_repeat=True
     ) -> str:
-        """An expression for (rows, *shape). values: plain, whole (ties), wide (of many magnitudes) or special (inf and nan)."""
+        """An expression for (rows, *shape). values: plain, whole (ties), wide (many magnitudes) or special (inf and
+        nan)."""
         sizes = "".join(f"{n}, " for n in (rows, *shape))
         text = f"{'away_from_zero' if divisor else 'randn'}({sizes}dtype=torch.{dtype})"
         if values != "plain" and not divisor:

@@ -38,7 +38,7 @@ def draw(seed: int, case: int, kinds: Sequence[str] = tuple(WEIGHTS)) -> tuple[s
 
 
 def environment(case: int) -> dict[str, str]:
-    """A quarter of the cases runs on the portable kernels. A process chooses its kernels once."""
+    """A quarter of the cases run on the portable kernels. A process chooses its kernels once."""
     return {"HALFGNN_CPU": "baseline" if case % 4 == 3 else ""}
 
 

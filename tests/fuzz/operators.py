@@ -1,4 +1,4 @@
-"""Cases of the operators: right calls against the reference, and what must not change their results."""
+"""Cases of operators: right calls compared with the reference, and changes that must not change their results."""
 
 from __future__ import annotations
 
@@ -10,7 +10,8 @@ ROWS = {"u": "g.num_src", "v": "g.num_dst", "e": "g.num_edges"}
 
 
 def _spmm(d: Draw):
-    """Writes g and the operands x and w of a gspmm. Returns op, reduce, the argument of out_dtype, whether to go backward."""
+    """Writes g and the operands x and w of a gspmm. Returns op, reduce, out_dtype, and whether to check the
+    backward."""
     d.graph()
     op, reduce = d.one(*ARITHMETIC, "copy_lhs", "copy_lhs", "copy_rhs"), d.one("sum", "sum", "mean", "max", "min")
     dtype, values = d.dtype(), d.values()
@@ -23,7 +24,7 @@ def _spmm(d: Draw):
         is_divisor = name == "w" and op == "div"
         d.line(f"{name} = {None if op == unused else d.operand(rows, shape, kind, values, is_divisor)}")
     out_dtype = "torch.float32" if dtype in HALVES and d.chance(0.2) else None
-    # Sums of numbers of many magnitudes tie in float32 where they do not in float64, and another edge wins.
+    # Sums of numbers of many magnitudes may be equal in float32 but not in float64. Then another edge wins.
     backward = not (reduce in ("max", "min") and values == "wide" and op in ("add", "sub"))
     return op, reduce, out_dtype, backward
 
@@ -80,7 +81,8 @@ def named_gsddmm(d: Draw) -> None:
 
 def edge_softmax(d: Draw) -> None:
     d.graph()
-    # Equal weights are rounded alike: half gradients then lean to one side. Large logits differ by what float32 rounds.
+    # Equal weights have the same rounding error, so half gradients lean to one side. Large logits differ by float32
+    # rounding.
     dtype = d.dtype()
     values = d.one("plain", "wide") if dtype in HALVES else "plain"
     d.line(f"logits = {d.operand('g.num_edges', d.shape(), dtype, values, may_repeat=dtype not in HALVES)}")
@@ -100,7 +102,7 @@ def segment_reduce(d: Draw) -> None:
 
 
 def _attention(d: Draw, dtype: str) -> str:
-    """Writes g and the list `operands` of an attention; returns its name in support_attention."""
+    """Writes g and the list `operands` of an attention. Returns its name in support_attention."""
     d.graph()
     kind, dim = d.one("GAT", "GAT", "GAT_EDGE", "GATV2", "DOT"), d.width()
     d.line(f"kind = support_attention.{kind}")
@@ -120,7 +122,7 @@ def attention(d: Draw) -> None:
 
 
 def attention_dropout(d: Draw) -> None:
-    """One seed of PyTorch gives one result, whatever the threads and strides."""
+    """One seed of PyTorch gives the same result for all threads and strides."""
     _attention(d, d.dtype())
     d.line("def call(*operands):")
     d.line("    torch.manual_seed(7)")
@@ -155,7 +157,7 @@ def gather_rows(d: Draw) -> None:
 
 
 def huge(d: Draw) -> None:
-    """Many rows of nothing, rows of thousands of values, and sizes that no memory has."""
+    """Many empty rows, rows of thousands of values, and sizes that fit no memory."""
     kind = d.one("rows", "width", "declared", "declared", "product")
     dtype = d.dtype(*HALVES, "float32")
     if kind == "rows":

@@ -64,7 +64,7 @@ def graph(d: Draw) -> None:
 
 
 def _relations(d: Draw) -> tuple[dict[str, int], list[tuple[str, str, str]]]:
-    """Writes g, a HeteroGraph; returns the numbers of nodes and the edge types."""
+    """Writes g, a HeteroGraph. Returns the numbers of nodes and the edge types."""
     counts = {name: d.one(0, 1, 3, 12, 40) for name in "abc"[: d.one(1, 2, 2, 3)]}
     types = [(d.one(*counts), f"r{i}", d.one(*counts)) for i in range(d.one(1, 2, 3, 4))]
     edges = {t: d.one(0, 1, 5, 60) if counts[t[0]] and counts[t[2]] else 0 for t in types}
@@ -73,7 +73,7 @@ def _relations(d: Draw) -> tuple[dict[str, int], list[tuple[str, str, str]]]:
 
 
 def hetero_graph(d: Draw) -> None:
-    """Relations are the same before and after they are stacked, moved, and cut out of the stack."""
+    """Relations are the same before and after they are stacked, moved, and taken out of the stack."""
     _, types = _relations(d)
     d.line("before = {etype: g[etype] for etype in g}")
     for _ in range(d.one(1, 2, 3)):
@@ -114,7 +114,7 @@ def hetero_module(d: Draw) -> None:
 
 
 def _module(d: Draw, width: int, dst_width: int, is_pair: bool) -> tuple[str, str, str]:
-    """A constructor, further arguments of the call, and the shape of the edge data that they are (or nothing)."""
+    """A constructor, further arguments of the call, and the shape of the edge data in these arguments (or nothing)."""
     widths = f"({width}, {dst_width})" if is_pair else str(width)
     heads, dim = d.one(1, 2, 3, 5), d.one(1, 2, 5, 8, 11)
     slope, residual, bias = d.one(0.2, 0.05), d.chance(0.4), d.chance(0.7)
@@ -137,7 +137,7 @@ def _module(d: Draw, width: int, dst_width: int, is_pair: bool) -> tuple[str, st
         return text, *(("edge_feat=w", f"{edge_dim}, ") if edge_dim else ("", ""))
     if kind == "SAGEConv":
         aggregators = ["mean", "pool"] + ["gcn"] * (not is_pair or width == dst_width)
-        aggregator = d.one(*aggregators, *["lstm"] * (not d.is_large))  # which takes the edges of a hub one by one
+        aggregator = d.one(*aggregators, *["lstm"] * (not d.is_large))  # an LSTM takes the edges of a hub one by one
         return f"SAGEConv({widths}, {dim}, {aggregator!r}, bias={bias})", *weights
     if kind == "GINConv":
         function = d.one("None", f"torch.nn.Linear({width}, {dim})")

@@ -1,4 +1,5 @@
-"""Processes that run cases and may die of them: each forked, its standard error in a file, one case at a time."""
+"""Processes that run cases and may die. Each is forked, writes its standard error to a file, and runs one case at a
+time."""
 
 from __future__ import annotations
 
@@ -17,7 +18,8 @@ _FORK = multiprocessing.get_context("fork")
 
 @dataclass
 class Result:
-    """What became of one case. error: None if all went well; else the end of what Python or a sanitizer said."""
+    """The result of one case. error: None if it passed, otherwise the end of the message of Python or of a
+    sanitizer."""
 
     case: int
     error: str | None
@@ -66,7 +68,8 @@ def _serve(run: Callable[[int], None], pipe: Any, stderr: int) -> None:
 
 
 def run_all(run: Callable[[int], None], cases: Iterable[int], jobs: int, timeout: float) -> Iterator[Result]:
-    """Results in the order in which cases end. A case that ends its process, or takes longer than timeout, is an error."""
+    """Yields results in the order in which cases end. A case that ends its process or takes longer than timeout is an
+    error."""
     cases = iter(cases)
     workers: list[_Worker] = []
     try:

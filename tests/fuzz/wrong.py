@@ -1,4 +1,5 @@
-"""Cases of wrong calls: a right call with one argument exchanged. Public operators must name it, raw ones must survive it."""
+"""Cases of wrong calls: a right call with one wrong argument. Public operators must name it, raw operators must survive
+it."""
 
 from __future__ import annotations
 
@@ -21,13 +22,13 @@ _SHORT = {
 
 
 def _table(text: str) -> dict[str, list[str]]:
-    """Lines `name: item | item`, continued by what is indented."""
+    """Reads lines `name: item | item`. Indented lines continue the line before."""
     lines = Template(text.strip().replace("\n    ", " ")).substitute(_SHORT).splitlines()
     rows = (line.split(": ", 1) for line in lines)
     return {name: [item.strip() for item in items.split(" | ")] for name, items in rows}
 
 
-# Public calls: their arguments, each with what may be wrong with it (a row of WRONG) and a right value.
+# Public calls and their arguments, each with its possible errors (a row of WRONG) and a right value.
 PUBLIC = _table("""
 ops.gspmm: g graph g | op name 'mul' | reduce_op name 'sum' | lhs_data data $X | rhs_data data $W | out_dtype out_dtype None
 ops.gsddmm: g graph g | op name 'dot' | lhs_data data $X | rhs_data data $Y | lhs_target name 'u' | rhs_target name 'v' |
@@ -50,7 +51,7 @@ Graph.from_csr: indptr ids torch.tensor([0, 1, 4]) | indices ids $IDS | edge_ids
     num_dst count 3
 Graph.from_edge_index: edge_index edge_index torch.stack([$IDS, $IDS]) | num_nodes count 3
 """)
-# Wrong values, where `good` is the right one, `t` the dtype of the call and `other` one that does not go with it.
+# Wrong values. `good` is the right value, `t` the dtype of the call, and `other` a dtype that does not go with it.
 WRONG = _table("""
 graph: None | 'g' | torch.zeros(2, 3) | (1, 2) | type(good) | good.csc() |
     hetero({'a': 3}, {('a', 'r', 'a'): 1, ('a', 's', 'a'): 1}, torch.int64)
@@ -77,7 +78,7 @@ feature: good[1:] | good[:, :5] | good.to('meta') | good.int() | [1.0] | 'x' | g
     good.repeat(2, 1) | (good, good, good) | (good, None) | {}
 weight: good[1:] | good.to('meta') | [1.0] | 'x' | good.sum() | good.to(torch.complex64) | good.repeat(2) | good.to_sparse()
 """)
-# What C++ calls the arguments of named operators, and what from_edge_index makes of its own.
+# The names of arguments in C++ (of named operators), and in the constructor that from_edge_index calls.
 ALIASES = {
     "x": ("lhs_data", "rhs_data"),
     "y": ("rhs_data", "lhs_data"),
@@ -102,7 +103,7 @@ def public(d: Draw) -> None:
     d.line(f"good = {good}")
     d.line(f"wrong = {d.one(*WRONG[kind])}")
     text = ", ".join(f"{n}=wrong" if n == name else f"{n}={right}" for n, _, right in arguments)
-    # An error may blame another argument, which the wrong one disagrees with.
+    # An error may name another argument that the wrong one disagrees with.
     others = (n for n, kind, _ in arguments if kind not in ("name", "number", "probability", "out_dtype"))
     named = dict.fromkeys([name, *others, *(alias for n, _, _ in arguments for alias in ALIASES.get(n, ()))])
     d.line(f"refused(lambda: {call}({text}), {', '.join(map(repr, named))})")
@@ -149,7 +150,7 @@ def module(d: Draw) -> None:
     d.line(f"x = {'wrong' if kind == 'feature' else x}")
     call = f"conv({'wrong' if kind == 'graph' else 'g'}, x{', edge_weight=wrong' if kind == 'weight' else ''})"
     named = [dict(graph="graph", feature="feat", weight="edge_weight")[kind], "g"]
-    if conv.startswith("GIN"):  # which passes its features on as they are
+    if conv.startswith("GIN"):  # GINConv does not check its features
         named.append("lhs_data")
     d.line(f"refused(lambda: {call}, {', '.join(map(repr, named))})")
 

@@ -1,4 +1,4 @@
-"""What the GPU tests share: every operator with its gradients, as functions of tensors on a graph with hubs."""
+"""Shared by the GPU tests: every operator with its gradients, as functions of tensors on a graph with hubs."""
 
 from __future__ import annotations
 
@@ -23,15 +23,16 @@ needs_gpu = pytest.mark.skipif(
 
 @dataclass(frozen=True)
 class Case:
-    """call(g, *operands), differentiable in all operands. shapes: target (None: a parameter) and trailing shape of each."""
+    """call(g, *operands) is differentiable in all operands. shapes: target (None: a parameter) and trailing shape of
+    each operand."""
 
     name: str
     call: Callable[..., Tensor]
     shapes: tuple[tuple[str | None, tuple[int, ...]], ...]
-    float_rhs: bool = False  # the second operand is fp32 whatever the first is
+    float_rhs: bool = False  # the second operand is always fp32
 
     def operands(self, g: halfgnn.Graph, dtype: torch.dtype, device: str = "cpu") -> list[Tensor]:
-        # Away from zero, because some divide.
+        # Away from zero, because some operators divide.
         kinds = [dtype, torch.float32 if self.float_rhs else dtype]
         kinds += [dtype] * (len(self.shapes) - len(kinds))
         return [
@@ -105,7 +106,7 @@ CASES = [
     *(_softmax(norm_by, shape) for norm_by in ("dst", "src") for shape in ((1,), (8, 1), (37,))),
     *(_segments(reduce) for reduce in support.REDUCES),
     *(attention(kind, 4, 32, dropout_p) for kind in support_attention.KINDS for dropout_p in (0.0, 0.4)),
-    # Of one head; of odd width; too wide for a warp's registers, in whole vectors and in single elements.
+    # One head; odd width; too wide for a warp's registers, in whole vectors and in single elements.
     *(attention(kind, *shape) for kind in support_attention.KINDS for shape in ((1, 64), (3, 5), (1, 1032), (1, 133))),
 ]
 CASES = list({case.name + str(case.shapes): case for case in CASES}.values())
@@ -113,8 +114,8 @@ every_case = pytest.mark.parametrize("case", CASES, ids=lambda case: case.name)
 
 
 def hub_ends(hub_edges: int = 3_000, num_nodes: int = 150, num_edges: int = 900) -> tuple[Tensor, Tensor]:
-    """An edge list: a node of many in-edges and one of many out-edges, long enough to be cut into pieces, among others
-    of few. The last third of the nodes has no edge."""
+    """An edge list with a node of many in-edges and a node of many out-edges, whose rows are long enough to be cut into
+    pieces. The other nodes have few edges. The last third of the nodes has no edge."""
     generator = torch.Generator().manual_seed(7)
     ends = torch.randint(num_nodes * 2 // 3, (2, num_edges + 2 * hub_edges), generator=generator)
     ends[1, :hub_edges] = 5
@@ -130,7 +131,7 @@ def hub_graph(idtype: torch.dtype = torch.int32, device: str = "cpu", **sizes: i
 
 
 def with_gradients(case: Case, g: halfgnn.Graph, leaves: list[Tensor], upstream: list[Tensor]) -> list[Tensor]:
-    """Result and gradients; upstream: the gradient of the result, made here at the first call."""
+    """Result and gradients. upstream: the gradient of the result, which is made at the first call."""
     out = case.call(g, *leaves)
     if not upstream:
         upstream.append(torch.randn(out.shape, dtype=torch.float32).to(out.device, out.dtype))
@@ -144,6 +145,6 @@ def setup(case: Case, dtype: torch.dtype, idtype: torch.dtype = torch.int32, **s
 
 
 def assert_same(results: list[Tensor], expected: list[Tensor], what: str = "") -> None:
-    """Equal bits, NaN included."""
+    """Requires equal bits, also of NaN."""
     for i, (a, b) in enumerate(zip(results, expected, strict=True)):
         assert torch.equal(a.view(torch.uint8), b.view(torch.uint8)), f"result {i} differs {what}"

@@ -1,5 +1,5 @@
-"""What pytest does besides on a GPU: a process whose CUDA context an error has broken ends, so that pytest-xdist starts
-another one and the test in hand is blamed, not all that follow."""
+"""A plugin of pytest for GPUs: if an error has broken the CUDA context of a process, the process ends. pytest-xdist
+then starts another one, so that only the current test fails and not all tests that follow."""
 
 import os
 import sys
@@ -20,12 +20,12 @@ def pytest_runtest_protocol(item, nextitem):
     yield
     if getattr(item, "has_failed", False) and _is_broken():
         print(f"\nthe CUDA context is lost after {item.nodeid}", file=sys.stderr, flush=True)
-        time.sleep(1)  # for the report to get away
+        time.sleep(1)  # time to send the report
         os._exit(70)
 
 
 def _is_broken():
-    """Errors of kernels stay with a process: each later call raises them again."""
+    """Whether a kernel's error has broken the context. Then every later call raises the error again."""
     if "PYTEST_XDIST_WORKER" not in os.environ or not torch.cuda.is_initialized():
         return False
     try:

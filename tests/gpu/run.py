@@ -1,16 +1,16 @@
-"""Everything that is tested on a GPU, with one command and a summary at the end: what `make gpu-test` calls.
+"""Runs all GPU tests with one command and prints a summary: `make gpu-test` calls this.
 
     python3 tests/gpu/run.py --out out/gpu
 
-Needs python3 with torch and pytest, an NVIDIA GPU and, unless the library is built already, a CUDA toolkit. Groups:
+Needs python3 with torch and pytest, an NVIDIA GPU and, unless the library is already built, a CUDA toolkit. Groups:
 
-build     halfgnn/_C.so for the GPU at hand, if it is missing, older than its sources, or of no use here
-suite     the test suite's cases of the device cuda
-gpu       tests/gpu: CUDA graphs, streams, determinism, memory, training, dgl.nn modules where DGL is there
-large     sizes past 2^31, where memory allows
-sanitize  compute-sanitizer's memcheck, racecheck, initcheck and synccheck over sanitize.py, all four at once
+build     builds halfgnn/_C.so for this GPU, if it is missing, is older than its sources, or does not run here
+suite     the cases of the test suite for the device cuda
+gpu       tests/gpu: CUDA graphs, streams, determinism, memory, training, dgl.nn modules if DGL is installed
+large     sizes past 2^31, if there is enough memory
+sanitize  compute-sanitizer's memcheck, racecheck, initcheck and synccheck on sanitize.py, all four at the same time
 
-A log of each lies in the folder that --out names. The exit status is 0 only if everything passed.
+Each group writes a log to the folder --out. The exit status is 0 only if everything passed.
 """
 
 from __future__ import annotations
@@ -34,7 +34,7 @@ ROOT = HERE.parents[1]
 LIBRARY = ROOT / "halfgnn" / "_C.so"
 GROUPS = ("suite", "gpu", "large", "sanitize")
 TOOLS = ("memcheck", "racecheck", "initcheck", "synccheck")
-# Seconds; the sum is what --budget has to share out.
+# Seconds per group, if --budget allows them.
 LIMITS = {"suite": 240, "gpu": 150, "large": 90, "sanitize": 200}
 
 
@@ -80,7 +80,8 @@ class Job:
             )
 
     def wait(self, deadline: float) -> tuple[int | None, str]:
-        """(status, output); status None where it had to be ended at `deadline`, a value of time.monotonic()."""
+        """(status, output). If the command runs until `deadline`, a value of time.monotonic(), it is ended and status
+        is None."""
         try:
             status = self.process.wait(max(0.0, deadline - time.monotonic()))
         except subprocess.TimeoutExpired:
@@ -124,7 +125,7 @@ assert torch.equal(halfgnn.ops.copy_u_sum(g, x), x.flip(0)), "its results are wr
 
 
 def ask_about_gpu() -> dict:
-    """What torch sees. Exits where that is no GPU."""
+    """Facts about torch and the GPU. Exits if torch sees no GPU."""
     done = subprocess.run([sys.executable, "-c", _ASK], capture_output=True, text=True, cwd=ROOT, env=environment())
     if done.returncode != 0:
         sys.exit(f"gpu-test: {sys.executable} cannot import torch:\n{done.stderr.strip()[-500:]}")
@@ -143,7 +144,7 @@ def sources() -> list[Path]:
 
 
 def why_build() -> str | None:
-    """Why the library must be built, or None."""
+    """Why the library must be built, or None if it need not be."""
     if not LIBRARY.exists():
         return "halfgnn/_C.so is missing"
     if LIBRARY.stat().st_mtime < max(source.stat().st_mtime for source in sources()):
@@ -152,7 +153,7 @@ def why_build() -> str | None:
 
 
 def why_useless() -> str | None:
-    """Why the library that is there does not run here, or None."""
+    """Why the existing library does not run here, or None if it does."""
     done = subprocess.run([sys.executable, "-c", _TRY], capture_output=True, text=True, cwd=ROOT, env=environment())
     if done.returncode == 0:
         return None
@@ -160,9 +161,9 @@ def why_useless() -> str | None:
 
 
 def build(mode: str, arch: str, out: Path, limit: float) -> Outcome:
-    """mode: auto, or 0 for never, 1 for always."""
+    """Builds the library. mode: auto (if needed), 0 (never) or 1 (always)."""
     start = time.monotonic()
-    reason = {"auto": why_build, "0": why_useless}.get(mode, lambda: "asked for")()
+    reason = {"auto": why_build, "0": why_useless}.get(mode, lambda: "requested")()
     if reason is None:
         return Outcome("build", note="as it is", seconds=time.monotonic() - start)
     if mode == "0":
@@ -174,7 +175,7 @@ def build(mode: str, arch: str, out: Path, limit: float) -> Outcome:
     outcome = Outcome("build", seconds=time.monotonic() - start, note=f"for sm_{arch.replace('.', '')}")
     problem = None if status == 0 else text[-3000:] or "it took too long"
     if problem is None:
-        os.utime(LIBRARY)  # the linker leaves it alone if nothing changed
+        os.utime(LIBRARY)  # the linker does not touch it if nothing changed
         problem = why_useless()
     if problem is not None:
         print(problem)
@@ -192,7 +193,7 @@ _KINDS = {"PASSED": "passed", "XFAIL": "passed", "FAILED": "failed", "ERROR": "f
 
 
 def read_results(text: str) -> tuple[Counter, list[str]]:
-    """Counts of what `pytest -v` printed, also where it did not come to its end, and what failed."""
+    """Counts of the results that `pytest -v` printed, even if it was ended early, and the tests that failed."""
     counts: Counter = Counter()
     failed = {}
     for line in text.splitlines():
@@ -202,7 +203,7 @@ def read_results(text: str) -> tuple[Counter, list[str]]:
         word, name = (found[1], found[2]) if found[1] else (found[4], found[3])
         name = name.split(" (")[0].strip()
         kind = _KINDS.get(word)
-        if kind == "failed" and name not in failed:  # a test that breaks its process fails once more by that
+        if kind == "failed" and name not in failed:  # a test that breaks its process is reported as failed twice
             failed[name] = ""
             counts[kind] += 1
         elif kind in ("passed", "skipped"):
@@ -262,13 +263,13 @@ def find_sanitizer() -> str | None:
 
 
 def count_errors(tool: str, text: str) -> int | None:
-    """Errors in kernels of halfgnn that a tool reports; None without its summary."""
+    """Number of errors that a tool reports in kernels of halfgnn; None if its summary is missing."""
     summary = re.search(r"========= (?:ERROR|RACECHECK) SUMMARY: (\d+)", text)
     if summary is None:
         return None
     if tool != "initcheck":
         return int(summary[1])
-    # It watches all kernels, or it would not know what the others wrote; only ours are looked at.
+    # initcheck must watch all kernels, to know what the others wrote. Only errors of halfgnn's kernels count.
     blocks = re.split(r"^========= ?$", text, flags=re.MULTILINE)
     return sum("Uninitialized" in block and "halfgnn" in block.split("Host Frame")[0] for block in blocks)
 
@@ -277,7 +278,7 @@ def sanitizer_command(sanitizer: str, tool: str, seconds: float) -> list[str]:
     command = [sanitizer, "--tool", tool, "--print-limit", "30" if tool != "initcheck" else "1000"]
     if tool != "initcheck":
         command += ["--kernel-name", "kns=halfgnn"]
-    # What a tool slows down most gets fewer cases.
+    # Slower tools get fewer cases.
     stride = {"memcheck": 2, "synccheck": 3}.get(tool, 4)
     script = [sys.executable, str(HERE / "sanitize.py"), "--seconds", f"{seconds:.0f}", "--stride", str(stride)]
     return [*command, *script]
@@ -334,11 +335,11 @@ def shown_failures(outcomes: list[Outcome], most: int = 40) -> list[str]:
 
 def parse(argv=None):
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--out", type=Path, default=ROOT / "out" / "gpu", help="folder of the logs (out/gpu)")
+    parser.add_argument("--out", type=Path, default=ROOT / "out" / "gpu", help="folder for the logs (out/gpu)")
     parser.add_argument("--build", choices=("auto", "0", "1"), default="auto", help="0: never, 1: always")
     parser.add_argument("--groups", nargs="*", choices=GROUPS, default=list(GROUPS), help="none: build only")
     parser.add_argument("--workers", type=int, default=8, help="test processes that share the GPU (8)")
-    parser.add_argument("--budget", type=float, default=540, help="seconds for all of it (540)")
+    parser.add_argument("--budget", type=float, default=540, help="seconds for the whole run (540)")
     options = parser.parse_args(argv)
     options.out = options.out.resolve()
     return options

@@ -1,9 +1,9 @@
-"""Runs every kernel path on small sizes with odd shapes, for compute-sanitizer; see run.py, which calls it.
+"""Runs every kernel path on small sizes with odd shapes, for compute-sanitizer. run.py calls it.
 
     PYTORCH_NO_CUDA_MEMORY_CACHING=1 compute-sanitizer --tool memcheck --kernel-name kns=halfgnn python tests/gpu/sanitize.py
 
-Without the caching allocator every tensor is an allocation of its own, so that a read or write past its end is seen. Results
-are compared with the CPU's, loosely: how accurate they are is for the other tests.
+Without the caching allocator every tensor has its own allocation, so that a read or write past its end is found.
+Results are compared with the CPU's with a wide tolerance; other tests check their accuracy.
 """
 
 from __future__ import annotations
@@ -52,12 +52,12 @@ def _width_cases(width: int) -> list[Case]:
     ]
 
 
-# Hubs of so many edges have more pieces than a warp combines by itself: blocks do (test_gpu_sanitize.py).
+# Hubs of this many edges have more pieces than one warp combines, so blocks combine them (test_gpu_sanitize.py).
 BLOCK_HUB_EDGES = 9_000
 
 
 def _block_cases() -> list[Case]:
-    """Those whose rows are cut and put together again, narrow: the hub is long."""
+    """The operators that cut rows into pieces and combine them. They are narrow, because the hub is long."""
 
     def case(name, call, *shapes):
         return Case(f"{name} by blocks", call, shapes)
@@ -86,7 +86,7 @@ def _graphs():
 
 
 def _place(x: torch.Tensor, misaligned: bool, device: str) -> torch.Tensor:
-    """A leaf on the GPU, copied there from the host: that counts as written whatever kernels a tool looks at."""
+    """A leaf on the GPU. It is copied there from the host, so that every tool sees it as initialised."""
     if not misaligned:
         return x.to(device).requires_grad_()
     storage = torch.cat([x.new_zeros(1), x.reshape(-1)]).to(device)
@@ -94,7 +94,7 @@ def _place(x: torch.Tensor, misaligned: bool, device: str) -> torch.Tensor:
 
 
 def check(case: Case, graph, on_gpu, dtype: torch.dtype, misaligned: bool, device: str) -> None:
-    """Raises unless results and gradients are near the CPU's."""
+    """Raises AssertionError unless results and gradients are close to the CPU's."""
     operands = case.operands(graph, dtype)
     upstream: list[torch.Tensor] = []
     expected = with_gradients(case, graph, [x.clone().requires_grad_() for x in operands], upstream)
@@ -107,7 +107,7 @@ def check(case: Case, graph, on_gpu, dtype: torch.dtype, misaligned: bool, devic
 
 
 def topology(graph, device: str) -> None:
-    """Building both sides on the GPU gives the CPU's."""
+    """Both adjacencies built on the GPU are equal to the CPU's."""
     src, dst = graph.edges()
     sizes = dict(num_src=graph.num_src, num_dst=graph.num_dst)
     here, there = (halfgnn.Graph.from_edges(src.to(d), dst.to(d), **sizes) for d in ("cpu", device))
@@ -143,7 +143,8 @@ def scalar_baseline(graph, device: str) -> None:
 
 
 def plan(stride: int):
-    """(graph name, graph, case, dtype, misaligned); every stride-th of the widths' cases, in turn over the graphs."""
+    """(graph name, graph, case, dtype, misaligned). Each graph has every stride-th of the cases by width, starting at
+    another."""
     dtypes = itertools.cycle(gpu_cases.DTYPES)
     shifted = itertools.cycle([False, True, False])
     block_hubs = gpu_cases.hub_graph(torch.int32, hub_edges=BLOCK_HUB_EDGES, num_edges=300)
@@ -151,7 +152,7 @@ def plan(stride: int):
         yield "hubs for blocks", block_hubs, case, next(dtypes), next(shifted)
     widths = [case for width in WIDTHS for case in _width_cases(width)]
     for turn, (name, graph) in enumerate(_graphs()):
-        # All of them on the first graph, and every general case; a part on each of the others.
+        # Three graphs have all general cases and a part of the cases by width. The others have a seventh of all cases.
         cases = gpu_cases.CASES + widths[turn % stride :: stride] if turn < 3 else (gpu_cases.CASES + widths)[turn::7]
         for case in cases:
             yield name, graph, case, next(dtypes), next(shifted)
@@ -159,11 +160,9 @@ def plan(stride: int):
 
 def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__.split("\n\n")[0])
-    parser.add_argument("--seconds", type=float, default=200, help="stop cleanly after that time, and say so (200)")
-    parser.add_argument(
-        "--stride", type=int, default=2, help="run one in so many of the cases that differ in width (2)"
-    )
-    parser.add_argument("--device", default="cuda", help="cpu: a rehearsal, which checks this script alone")
+    parser.add_argument("--seconds", type=float, default=200, help="stop cleanly after this time, and say so (200)")
+    parser.add_argument("--stride", type=int, default=2, help="run every STRIDE-th of the cases by width (2)")
+    parser.add_argument("--device", default="cuda", help="cpu: a rehearsal, which checks only this script")
     args = parser.parse_args()
     torch.manual_seed(0)
     start, done, failed = time.monotonic(), 0, []

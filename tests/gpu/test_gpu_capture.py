@@ -1,4 +1,4 @@
-"""CUDA graphs: every operator, forward and backward, captured once and replayed on other numbers."""
+"""CUDA graphs: every operator, forward and backward, is captured once and replayed on other numbers."""
 
 import gpu_cases
 import pytest
@@ -12,7 +12,8 @@ pytestmark = gpu_cases.needs_gpu
 
 
 def warm_up(function):
-    """On a side stream, as capture asks for: allocations and autograd threads are there when it begins."""
+    """Runs on a side stream, as captures require, so that allocations and autograd threads exist when the capture
+    begins."""
     stream = torch.cuda.Stream()
     stream.wait_stream(torch.cuda.current_stream())
     with torch.cuda.stream(stream):
@@ -22,7 +23,8 @@ def warm_up(function):
 
 
 def capture(function, before=None):
-    """(graph, results of function that replaying it fills). before: what runs outside first, by default the function itself."""
+    """(CUDA graph, results of `function` that a replay fills). before: runs first, outside; by default the function
+    itself."""
     warm_up(before or function)
     graph = torch.cuda.CUDAGraph()
     with torch.cuda.graph(graph):
@@ -49,7 +51,8 @@ def test_replay_is_eager(case, dtype):
 @every_case
 @pytest.mark.filterwarnings("ignore:part of a graph's topology")
 def test_sides_are_first_needed_inside(case):
-    """Warming up on another graph of the same edges: the capture makes the CSR, and leaves none behind that is not computed."""
+    """Warms up on another graph with the same edges. The capture makes the CSR, and must not leave one that is not
+    computed."""
     g, leaves = gpu_cases.setup(case, torch.float16)
     upstream = []
     expected = with_gradients(case, g, leaves, upstream)
@@ -84,7 +87,7 @@ def test_topology_is_made_inside(idtype):
     lambda g, x: ops.dot_attention(g, x, x, x, dropout_p=0.5),
 ], ids=["gat", "gatv2", "dot"])  # fmt: skip
 def test_every_replay_drops_others(call):
-    """The seed is drawn inside, so that it follows the generator as torch's own dropout does."""
+    """The seed is drawn inside the capture, so that it follows the generator like torch's own dropout."""
     g = gpu_cases.hub_graph(device=DEVICE)
     x = torch.randn(g.num_src, 2, 8, device=DEVICE, dtype=torch.float16)
     graph, result = capture(lambda: call(g, x))

@@ -1,11 +1,11 @@
-"""The cases of the GPU tests, on the CPU: they run, and they leave no operator out."""
+"""The cases of the GPU tests, on the CPU: they run, and every operator is among them."""
 
 import gpu_cases
 import pytest
 import torch
 from torch.utils._python_dispatch import TorchDispatchMode
 
-# Made by graphs, for loading, or for measuring: these have tests of their own.
+# Operators for graphs or loading, which have their own tests.
 ELSEWHERE = {"coo_to_csr", "transpose", "gather_rows"}
 
 

@@ -26,12 +26,12 @@ import halfgnn.dgl  # noqa: E402
 pytestmark = gpu_cases.needs_gpu
 
 HALVES = [torch.float16, torch.bfloat16]
-# User-defined functions gather rows by ids of the posing graph, which are on the CPU.
+# User-defined functions gather rows by the ids of the posing graph, and these ids are on the CPU.
 NAMES = [name for name, case in modules.CASES.items() if not case.udf]
 
 
 def _degrees(name, device):
-    """in_degrees or out_degrees, asked of a graph that does not pose, its result moved."""
+    """in_degrees or out_degrees of the graph without posing, with the result moved to the GPU."""
     original = getattr(dgl.DGLGraph, name)
 
     def method(graph, *args, **kwargs):
@@ -60,7 +60,7 @@ def _clean():
 
 
 def on_gpu(case, g, dtype, autocast=None):
-    """Output and gradients on the GPU, from the numbers that modules.run uses."""
+    """Output and gradients on the GPU, from the same numbers as in modules.run."""
     torch.manual_seed(1)
     module = case.make().to(dtype).to(DEVICE)
     feat = torch.randn(g.num_src_nodes(), modules.IN_FEATS, dtype=torch.float64).to(dtype).to(DEVICE).requires_grad_()

@@ -1,4 +1,4 @@
-"""gather_rows from page-locked memory of the CPU, which the GPU reads where it is; streams, capture, synchronisation.
+"""gather_rows from page-locked memory of the CPU, which the GPU reads in place; streams, capture, synchronisation.
 
 What it copies from tables on the GPU, tests/test_gather_rows.py tests on every device.
 """
@@ -26,7 +26,7 @@ def out_like(table, ids):
 
 
 def check(table, ids):
-    """table on the CPU, page-locked; ids on the GPU. Rows of ids out of range are bytes of 0xFF."""
+    """The expected rows. table: on the CPU, page-locked. ids: on the GPU; ids out of range give bytes of 0xFF."""
     on_cpu = ids.cpu().long()
     is_bad = (on_cpu < 0) | (on_cpu >= table.shape[0])
     expected = as_bytes(table).view(table.shape[0], -1)[on_cpu.masked_fill(is_bad, 0)]

@@ -1,4 +1,5 @@
-"""What is made when first asked for and kept, across streams and captures. tests/test_streams.py has the same with stand-ins."""
+"""Data that is made on first use and kept, across streams and captures. tests/test_streams.py has the same tests with
+stand-ins."""
 
 import gc
 import warnings
@@ -150,7 +151,7 @@ def test_what_cannot_be_captured_is_refused(cache):
     with torch.cuda.graph(captured):
         with pytest.raises(RuntimeError, match="before the capture"):
             ask()
-        x.add_(1)  # the capture goes on
+        x.add_(1)  # the capture continues
     captured.replay()
     assert x.tolist() == [2.0] * 8
     assert_same(copies(ask()), expected)
@@ -175,7 +176,7 @@ def test_in_degrees_are_not_asked_for_in_a_capture():
     src, dst = (ids.to(DEVICE) for ids in gpu_cases.hub_ends())
     loops = torch.arange(NUM_NODES, device=DEVICE)
     g = halfgnn.Graph.from_edges(torch.cat([src, loops]), torch.cat([dst, loops]))
-    conv(g, x)  # cuBLAS and the allocator
+    conv(g, x)  # warms up cuBLAS and the allocator
     fresh, captured = g.long().int(), torch.cuda.CUDAGraph()
     with torch.no_grad(), torch.cuda.graph(captured):
         with pytest.raises(RuntimeError, match="call the module once"):

@@ -1,4 +1,5 @@
-"""Sizes past 2^31, on an otherwise idle GPU; results are checked on sampled rows. Skipped where memory is short."""
+"""Sizes past 2^31, on an otherwise idle GPU. Results are checked on sampled rows. Skipped if there is too little
+memory."""
 
 from __future__ import annotations
 
@@ -28,11 +29,11 @@ def _free_memory():
 def need(gib):
     free, _ = torch.cuda.mem_get_info()
     if free < gib * GIB:
-        pytest.skip(f"needs {gib} GiB of free GPU memory, {free / GIB:.0f} are there")
+        pytest.skip(f"needs {gib} GiB of free GPU memory, {free / GIB:.0f} are free")
 
 
 def random_graph(num_src, num_dst, num_edges, ordered=True):
-    """Random edges, with some between the last nodes of either side, as int32."""
+    """Random edges as int32, some of them between the last nodes of both sides."""
     src, dst = (torch.randint(n, (num_edges,), device=DEVICE, dtype=torch.int32) for n in (num_src, num_dst))
     src[-100:], dst[-100:] = num_src - 1, num_dst - 1
     made = halfgnn.Graph.from_edges(src, dst, num_src=num_src, num_dst=num_dst, sort=ordered, check=False)
@@ -40,8 +41,8 @@ def random_graph(num_src, num_dst, num_edges, ordered=True):
 
 
 class Sample:
-    """The first and last rows of a graph's CSC (or CSR) and some between: `graph` has their edges only, its sources
-    renumbered; rows, columns and edges say what its nodes and edges are in the large graph."""
+    """The first rows, the last rows and some others of a graph's CSC (or CSR). `graph` has only their edges, with
+    renumbered sources. rows, columns and edges map its nodes and edges to those of the large graph."""
 
     def __init__(self, side, num_rows, count=300):
         indptr, indices, edge_ids = side
@@ -61,7 +62,7 @@ class Sample:
 
 
 def assert_near(got, truth, magnitude):
-    """One rounding to the result's type, and those of fp32 sums."""
+    """The allowed error: one rounding to the result's type, and the rounding of fp32 sums."""
     assert got.shape == truth.shape
     limit = torch.finfo(got.dtype).eps * truth.abs() + 1e-5 * magnitude + 1e-7
     excess = ((got.double() - truth).abs() / limit).max().item()
@@ -192,7 +193,7 @@ def test_more_than_2_31_edges():
 
 
 def test_adjacency_of_more_edges_than_one_sort_takes():
-    """They are sorted in chunks: rows ascend over all of them, and edges within a row."""
+    """Edges are sorted in chunks. Rows ascend over all chunks, and edges ascend within a row."""
     need(110)
     num_rows, num_edges = 1 << 20, (1 << 31) + 12_345
     row = torch.randint(num_rows, (num_edges,), device=DEVICE)
@@ -201,7 +202,7 @@ def test_adjacency_of_more_edges_than_one_sort_takes():
     for bound in (1, 1000, num_rows // 2, num_rows - 1):
         assert indptr[bound] == sum((part < bound).sum() for part in row.split(1 << 27))
     for begin in range(0, num_edges, 1 << 27):
-        ids = edge_ids[begin : begin + (1 << 27) + 1]  # and the next slice's first
+        ids = edge_ids[begin : begin + (1 << 27) + 1]  # with the first of the next slice
         assert torch.equal(indices[begin : begin + ids.numel()], ids)
         rises = row[ids].diff()
         assert ((rises > 0) | ((rises == 0) & (ids.diff() > 0))).all()

@@ -1,4 +1,4 @@
-"""Device memory: nothing is kept from call to call, and what a call needs beside its results is bounded."""
+"""Device memory: nothing is kept between calls, and the memory that a call needs beside its results is bounded."""
 
 import gc
 
@@ -43,7 +43,7 @@ def test_graphs_are_given_back():
 
 
 def beside_results(function):
-    """Bytes at the peak of a call, beyond what it returns."""
+    """Bytes at the peak of a call, without its results."""
     before = allocated()
     torch.cuda.reset_peak_memory_stats()
     results = function()
@@ -51,7 +51,7 @@ def beside_results(function):
     return peak - sum(x.numel() * x.element_size() for x in results)
 
 
-# 2^15 pieces of rows, a row of fp32 partial results each, and as much again for what maxima keep.
+# 2^15 pieces of rows with one row of fp32 partial results each, and as much again for the winners of maxima.
 PIECES = 1 << 15
 
 
@@ -65,7 +65,7 @@ def test_workspace_is_bounded(width):
     bound = 3 * PIECES * width * 4 + 4 * MIB
     assert beside_results(lambda: [ops.u_mul_e_sum(g, x, w)]) <= bound
     assert beside_results(lambda: [ops.u_add_e_sum(g, x, w)]) <= bound
-    # The winners, which are no result of the public operator: 4 bytes an element.
+    # The winners, 4 bytes per element. The public operator does not return them.
     assert beside_results(lambda: [ops.copy_u_max(g, x)]) <= bound + num_nodes * width * 4
     assert beside_results(lambda: [ops.u_dot_v(g, x, x)]) <= 4 * MIB
     assert beside_results(lambda: [ops.edge_softmax(g, w)]) <= 3 * PIECES * 8 + 4 * MIB
@@ -89,7 +89,7 @@ def test_workspace_is_bounded(width):
 
 
 def test_attention_keeps_no_messages():
-    # A step of message passing holds a few numbers an edge and head, never a row of features an edge.
+    # A step of message passing holds a few numbers per edge and head, never a row of features per edge.
     num_nodes, num_edges, heads, dim = 20_000, 2_000_000, 4, 32
     src, dst = torch.randint(num_nodes, (2, num_edges), device=DEVICE, dtype=torch.int32)
     g, _ = halfgnn.Graph.from_edges(src, dst, num_src=num_nodes, num_dst=num_nodes, sort=True)
@@ -105,7 +105,7 @@ def test_attention_keeps_no_messages():
 
 @pytest.mark.parametrize("kind", support_attention.KINDS, ids=lambda kind: kind.name)
 def test_fused_attention_takes_nothing_an_edge_and_head(kind):
-    """Beside its operands and their gradients a step needs node results in half, twice for GAT, and what rounding them lost."""
+    """Beside operands and gradients a step needs results per node in half (two for GAT), and their rounding errors."""
     num_nodes, num_edges, heads, dim = 10_000, 1_000_000, 8, 8
     src, dst = torch.randint(num_nodes, (2, num_edges), device=DEVICE, dtype=torch.int32)
     g, _ = halfgnn.Graph.from_edges(src, dst, num_src=num_nodes, num_dst=num_nodes, sort=True)

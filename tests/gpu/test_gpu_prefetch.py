@@ -1,4 +1,5 @@
-"""Prefetcher on a GPU: what arrives, that copies overlap with work on the caller's stream, and memory that does not grow."""
+"""Prefetcher on a GPU: the batches are right, copies overlap with work on the caller's stream, and memory does not
+grow."""
 
 import gc
 
@@ -39,7 +40,7 @@ def test_rows_arrive_unchanged_while_the_gpu_works(place, background):
     batches = Prefetcher(ids, DEVICE, fetch=lambda x: (x, store.rows(x)), background=background, depth=3)
     for expected, (found, rows) in zip(ids, batches):
         a = (a @ a).tanh()  # the copies of the next batches overlap with this
-        rows = rows * 1  # read late: a buffer that was used again too early would show
+        rows = rows * 1  # read late, which finds a buffer that is used again too early
         assert found.is_cuda and rows.device == found.device and rows.dtype == torch.float16
         assert torch.equal(rows.cpu(), data[expected])
         assert torch.equal(found.cpu(), expected)
@@ -73,7 +74,7 @@ def test_ids_out_of_range_are_errors_of_the_caller():
 
 
 def test_the_caller_does_not_wait_for_copies():
-    """Taking a batch queues a wait on the stream, and no more."""
+    """Taking a batch only queues a wait on the stream."""
     store = FeatureStore(table())
     batches = iter(Prefetcher(drawn(5), DEVICE, fetch=store.rows))
     next(batches)
@@ -85,7 +86,7 @@ def test_times_and_bytes():
     prefetcher = Prefetcher(drawn(8), DEVICE, fetch=FeatureStore(table()).rows)
     for rows in prefetcher:
         rows.sum()
-    assert prefetcher.num_bytes == 8 * 4_000 * WIDTH * 2  # halves: half of what fp32 would take
+    assert prefetcher.num_bytes == 8 * 4_000 * WIDTH * 2  # halves, so half the bytes of fp32
     assert prefetcher.times["transfer"] > 0 and prefetcher.times["gather"] > 0
 
 

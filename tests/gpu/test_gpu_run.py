@@ -1,4 +1,4 @@
-"""What run.py makes of the output of pytest and compute-sanitizer. Needs no GPU."""
+"""run.py reads the output of pytest and compute-sanitizer correctly. Needs no GPU."""
 
 import os
 import subprocess

@@ -1,4 +1,4 @@
-"""That what sanitize.py runs reaches the kernels that it means to. Needs no GPU."""
+"""The cases of sanitize.py reach the kernels that they are for. Needs no GPU."""
 
 import re
 from pathlib import Path
@@ -15,7 +15,7 @@ if not KERNELS.is_dir():
 
 
 def constant(file, name):
-    """The value of a constant of the kernels, which may be a product with another one."""
+    """The value of a constant of the kernels. It may be defined as a product with another constant."""
     text = (KERNELS / file).read_text()
     value = re.search(rf"constexpr \w+ {name} = ([^;]+);", text)
     assert value, f"{file} has no {name}"
@@ -24,9 +24,9 @@ def constant(file, name):
 
 
 def slots_of_rows(indptr):
-    """How many slots each row has, as in core/rows.cuh; 0 for rows that are not cut."""
+    """The number of slots of each row, as in core/rows.cuh. 0 for rows that are not cut."""
     piece, num_edges = 1 << constant("core/rows.cuh", "kMinLog2Piece"), int(indptr[-1])
-    assert num_edges < piece * 1000  # kMaxSlots is far
+    assert num_edges < piece * 1000  # far from kMaxSlots
     begin, end = indptr[:-1].long(), indptr[1:].long()
     slots = (end + piece - 1) // piece - (begin + piece - 1) // piece
     return torch.where(end - begin >= piece, slots, 0)
@@ -34,7 +34,7 @@ def slots_of_rows(indptr):
 
 @pytest.mark.parametrize("file", COMBINES)
 def test_blocks_combine_the_pieces_of_hubs(file):
-    """In the forward's rows as in the backward's, and warps those of other graphs."""
+    """Blocks combine hubs in the rows of the forward and of the backward. Warps combine those of the other graphs."""
     few = constant(file, "kFewSlots")
     graphs = {name: graph for name, graph, *_ in sanitize.plan(4)}
     for side in ("csc", "csr"):

@@ -1,4 +1,4 @@
-"""Streams, host synchronisation, several devices, and bitwise equal results whatever else the GPU does."""
+"""Streams, host synchronisation, several devices, and bitwise equal results while the GPU does other work."""
 
 import contextlib
 
@@ -14,7 +14,7 @@ pytestmark = gpu_cases.needs_gpu
 
 @contextlib.contextmanager
 def other_work():
-    """Matrix products and copies on a stream of their own meanwhile."""
+    """Runs matrix products and copies on another stream at the same time."""
     stream = torch.cuda.Stream()
     with torch.cuda.stream(stream):
         a = torch.randn(2048, 2048, device=DEVICE)
@@ -54,7 +54,7 @@ def test_equal_graphs_run_to_run(idtype):
 
 @every_case
 def test_runs_on_the_current_stream(case):
-    # The operands are written late, on a side stream: a launch on any other reads too early.
+    # The operands are written late, on a side stream. A launch on any other stream reads them too early.
     g, leaves = gpu_cases.setup(case, torch.float16)
     upstream = []
     expected = with_gradients(case, g, leaves, upstream)

@@ -18,7 +18,7 @@ HALVES = [torch.float16, torch.bfloat16]
 
 @functools.lru_cache(maxsize=1)
 def communities():
-    """(src, dst, features, labels): nodes cite their own class mostly, and features tell it but vaguely."""
+    """(src, dst, features, labels). Nodes cite mostly their own class, and features show the class only weakly."""
     generator = torch.Generator().manual_seed(3)
     labels = torch.arange(NUM_NODES) % NUM_CLASSES
     src = torch.randint(NUM_NODES, (6_000,), generator=generator)

@@ -1,7 +1,8 @@
-"""What the CPU kernels cost, in instructions: counted by callgrind, compared with committed counts. Needs no quiet machine.
+"""The cost of the CPU kernels in instructions, counted by callgrind and compared with committed counts. Works on a busy
+machine too.
 
 driver.cpp     calls kernels on a fixed graph, without PyTorch
-counts.py      builds and runs it, reads what callgrind counted, compares
-committed.csv  instructions an edge, by case and instruction set, and the compiler that they are of
+counts.py      builds and runs the driver, reads callgrind's counts, and compares them
+committed.csv  instructions per edge, by case and instruction set, and the compiler that was used
 __main__.py    prints or rewrites them: python -m tests.instructions [--update]
 """

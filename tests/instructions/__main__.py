@@ -1,4 +1,4 @@
-"""Prints the instructions that the CPU kernels run, an edge, beside those that are committed.
+"""Prints the instructions per edge of the CPU kernels beside the committed ones.
 
 python -m tests.instructions [--update]      --update rewrites tests/instructions/committed.csv
 """

@@ -23,20 +23,20 @@ import build_sources  # noqa: E402
 BUILD = ROOT / "build" / "instructions"
 COMMITTED = HERE / "committed.csv"
 CXX = os.environ.get("CXX", "g++")
-# As setup.py has them compiled, with what Python's own build adds to it.
+# The flags of setup.py, with those that Python's own build adds.
 FLAGS = ["-std=c++17", "-O3", "-g0", "-fPIC", "-fopenmp", "-fvisibility=hidden", "-fwrapv", "-DNDEBUG", "-Wno-psabi"]
 
 EDGES = 1500
-# The counts of one compiler are the same from run to run. Its patch releases, and the C library, make little difference.
+# One compiler gives the same counts in every run. Its patch releases and the C library make little difference.
 TOLERANCE = 0.03
-# Of another compiler, or another major version of it, only that much more is reported.
+# For another compiler, or another major version, only counts that are larger by this factor are reported.
 OTHER_COMPILER = 0.5
 
-Counts = dict[tuple[str, str], float]  # of (case, table), an edge
+Counts = dict[tuple[str, str], float]  # (case, table) -> instructions per edge
 
 
 def why_not() -> str | None:
-    """Why nothing can be counted here; None if nothing speaks against it."""
+    """Why nothing can be counted here; None if it can."""
     if platform.machine() != "x86_64":
         return f"the committed counts are of x86_64, not of {platform.machine()}"
     if shutil.which(CXX) is None:
@@ -66,7 +66,7 @@ def _run(*command, **options) -> str:
 
 
 def _is_fresh(output: Path, source: Path, *more: Path) -> bool:
-    """Whether the output is newer than the source, all that the source includes, and `more`."""
+    """Whether the output is newer than the source, all files that the source includes, and `more`."""
     if not output.is_file():
         return False
     rule = _run(CXX, "-std=c++17", "-MM", source).replace("\\\n", " ")
@@ -75,7 +75,7 @@ def _is_fresh(output: Path, source: Path, *more: Path) -> bool:
 
 
 def _kernel(source: Path) -> Path:
-    """The object of a source: the one that setup.py compiled last if it is up to date, else one of our own."""
+    """The object of a source: that of setup.py's last build if it is up to date, otherwise one that is compiled here."""
     own = BUILD / f"{source.stem}.o"
     for path in (*ROOT.glob(f"build/temp*/{source.relative_to(ROOT).with_suffix('.o')}"), own):
         if _is_fresh(path, source):
@@ -93,7 +93,7 @@ def _compiler(path: Path) -> str:
 
 
 def build() -> Driver:
-    """The driver, up to date; waits for another process that builds it."""
+    """Builds the driver if it is not up to date. Waits if another process builds it."""
     BUILD.mkdir(parents=True, exist_ok=True)
     source, output = HERE / "driver.cpp", BUILD / "driver"
     with open(BUILD / "lock", "w") as lock:
@@ -101,7 +101,7 @@ def build() -> Driver:
         with ThreadPoolExecutor(2) as pool:
             kernels = list(pool.map(_kernel, build_sources.cpu_kernels()))
         if not _is_fresh(output, source, *kernels):
-            # Bound at the start: what the linker does at a first call is not counted.
+            # Symbols are bound at the start, so that the linker's work at a first call is not counted.
             _run(CXX, "-std=c++17", "-O1", "-Wall", "-Wno-psabi", source, *kernels, "-Wl,-z,now", "-o", output)
     return Driver(output, _compiler(kernels[0]))
 
@@ -110,14 +110,14 @@ def build() -> Driver:
 
 
 def run(driver: Driver, cases: tuple[str, ...] = (), edges: int = EDGES) -> Counts:
-    """Instructions of the cases named (all of them where none is), as a share of EDGES however many edges there are."""
+    """Instructions of the named cases (of all if none is named), always divided by EDGES, the usual number of edges."""
     with tempfile.TemporaryDirectory() as folder:
         output = Path(folder) / "callgrind.out"
         command = ["valgrind", "-q", "--tool=callgrind", "--collect-atstart=no", "--combine-dumps=yes"]
         listing = _run(*command, f"--callgrind-out-file={output}", driver.path, edges, *cases)
         totals = re.findall(r"^totals: (\d+)$", output.read_text(), re.MULTILINE)
     keys = [tuple(line.split("\t")) for line in listing.splitlines()]
-    # The last part is what ran after the last case: nothing that is collected.
+    # The last part ran after the last case and has no counts.
     if len(totals) != len(keys) + 1 or not keys:
         raise RuntimeError(f"callgrind counted {len(totals)} parts of {len(keys)} cases")
     return {(case, table): int(total) / EDGES for (table, case), total in zip(keys, totals)}
@@ -143,7 +143,7 @@ def committed() -> Committed:
 def commit(found: Counts, compiler: str) -> Path:
     tables = sorted({table for _, table in found})
     with open(COMMITTED, "w", newline="") as file:
-        file.write(f"# {compiler}; instructions an edge, {EDGES} edges\n")
+        file.write(f"# {compiler}; instructions per edge, {EDGES} edges\n")
         writer = csv.writer(file, lineterminator="\n")
         writer.writerow(["case", *tables])
         for case in dict.fromkeys(case for case, _ in found):
@@ -167,7 +167,7 @@ class Line:
 
 
 def side_by_side(found: Counts, expected: Counts) -> list[Line]:
-    """Every case of either; those of a table that this processor cannot run are left out."""
+    """Every case of both. Cases of a table that this processor cannot run are left out."""
     tables = {table for _, table in found}
     keys = dict.fromkeys([*found, *(key for key in expected if key[1] in tables)])
     return [Line(*key, expected.get(key), found.get(key)) for key in keys]
@@ -178,10 +178,10 @@ def _major(compiler: str) -> str:
 
 
 def differences(found: Counts, compiler: str, expected: Committed) -> list[Line]:
-    """The cases that are not as committed.
+    """The cases that differ from the committed counts.
 
-    Of the compiler that the committed counts are of, more and fewer alike: what has become faster is committed, or it could
-    be lost again unseen. Another compiler's counts differ; of those only what is much more is told apart.
+    With the same compiler, more and fewer instructions are both reported. A faster kernel must be committed too, or its
+    speed could be lost unseen. Another compiler has other counts, so only those that are much larger are reported.
     """
     same = _major(compiler) == _major(expected.compiler)
     least, most = (1 - TOLERANCE, 1 + TOLERANCE) if same else (0, 1 + OTHER_COMPILER)

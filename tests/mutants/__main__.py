@@ -2,8 +2,9 @@
 
 python -m tests.mutants halfgnn/ops halfgnn/graph.py --sample 60 --seed 1
 
-Tests run where they execute the mutated line, fastest first, up to a budget. The lines of each test are measured once and kept in
-build/mutants/coverage, until the test's file changes; so are results in build/mutants/results.json, which --again runs again.
+The tests that execute the mutated line run, fastest first, up to a budget. The lines of each test are recorded once and
+kept in build/mutants/coverage until the test's file changes. Results are kept in build/mutants/results.json. --again
+runs the mutants again that survived.
 """
 
 from __future__ import annotations
@@ -17,7 +18,7 @@ from pathlib import Path
 
 from . import mutate, runner
 
-# Tests of what is not the package: of benchmarks, builds and examples, which take minutes.
+# Tests that are not about the package but about benchmarks, builds and examples. They take minutes.
 OTHERS = (
     "benchmarks", "cuda_build", "example", "gather_limit", "heterodata", "instruction", "machine_code", "minibatch", "mutants",
     "scalar_baseline", "support", "train",
@@ -41,7 +42,7 @@ def sources_of(root: Path, names: list[str]) -> list[Path]:
 
 
 def equivalent(root: Path) -> dict[str, str]:
-    """Reasons why no test could notice them, by the key of the mutant."""
+    """The mutants that no test can notice: key of the mutant -> reason."""
     path = root / "tests" / "mutants" / "equivalent.txt"
     lines = path.read_text().splitlines() if path.exists() else []
     pairs = [line.split(" # ", 1) for line in lines if line and not line.startswith("#")]
@@ -62,12 +63,12 @@ def table(rows: list[tuple[str, runner.Result]]) -> str:
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("files", nargs="+", help="files or folders of the package")
-    parser.add_argument("--sample", type=int, help="so many mutants of each of FILES, drawn at random (default: all)")
-    parser.add_argument("--seed", type=int, default=1, help="of the sample")
+    parser.add_argument("--sample", type=int, help="number of mutants of each of FILES, drawn at random (default: all)")
+    parser.add_argument("--seed", type=int, default=1, help="seed of the sample")
     parser.add_argument("--jobs", type=int, default=1)
-    parser.add_argument("--budget", type=float, default=60, help="CPU seconds of tests on one mutant")
+    parser.add_argument("--budget", type=float, default=60, help="CPU seconds of tests per mutant")
     parser.add_argument("-k", dest="keyword", default="", help="tests to run, as pytest's -k (default: all)")
-    parser.add_argument("--again", action="store_true", help="of these, those alone that survived the last time")
+    parser.add_argument("--again", action="store_true", help="only the mutants that survived the last time")
     parser.add_argument("--root", type=Path, default=runner.ROOT, help=argparse.SUPPRESS)
     parser.add_argument("--package", default="halfgnn", help=argparse.SUPPRESS)
     args = parser.parse_args()

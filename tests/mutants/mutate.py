@@ -1,4 +1,4 @@
-"""The mutants of a source file: changes of one expression or statement each, found in its syntax tree."""
+"""The mutants of a source file. Each changes one expression or statement of its syntax tree."""
 
 from __future__ import annotations
 
@@ -17,17 +17,17 @@ _SWAPS: dict[type[ast.AST], type[ast.AST]] = {
     ast.Add: ast.Sub, ast.Sub: ast.Add, ast.Mult: ast.Div, ast.Div: ast.Mult, ast.FloorDiv: ast.Mult, ast.Mod: ast.FloorDiv,
     ast.Pow: ast.Mult, ast.BitAnd: ast.BitOr, ast.BitOr: ast.BitAnd, ast.And: ast.Or, ast.Or: ast.And,
 }  # fmt: skip
-# Calls whose strings are read by people: messages, and the names of arguments in them.
+# Calls whose strings people read: messages, and the names of arguments in them.
 _SPEAKS = re.compile(r"(^|_)(check|as|warn|require|refuse|getattr|put)|Error$|Warning$")
-# What a method without arguments, or a cast, adds to its object may be left out.
+# Calls of these methods may be replaced by their object.
 _CASTS = {"to", "type", "view", "reshape", "expand"}
 
 
 @dataclass(frozen=True)
 class Mutant:
     path: str  # relative to the repository
-    lines: tuple[int, ...]  # what a test must execute to meet it
-    function: str  # that it is in; "" if it runs at import
+    lines: tuple[int, ...]  # lines of which a test must execute one to reach the mutant
+    function: str  # the function that contains it; "" if it runs at import
     start: int  # offsets of the bytes that `text` replaces
     stop: int
     text: str
@@ -38,13 +38,13 @@ class Mutant:
         return (data[: self.start] + self.text.encode() + data[self.stop :]).decode()
 
     def diff(self, original: str) -> str:
-        """The lines that differ, without the empty ones that keep later lines where they were."""
+        """The lines that differ, without the empty lines that keep later lines at their numbers."""
         pair = original.splitlines(), self.source(original).splitlines()
         lines = [line for line in difflib.unified_diff(*pair, lineterm="", n=0) if line.strip("+- ")]
         return "\n".join(line for line in lines if not line.startswith("@@"))
 
     def key(self, original: str) -> str:
-        """Names the mutant by its text, so that it is known again where lines have moved."""
+        """A name for the mutant made from its text, so that it is recognised after lines have moved."""
         return f"{self.path} {self.function}: {' '.join(self.diff(original).split())}"
 
 
@@ -111,7 +111,7 @@ class _Finder:
         before, self.function = self.function, ""  # defaults and decorators run at import
         for decorator in node.decorator_list:
             if ast.unparse(decorator) == "staticmethod":
-                continue  # called on the class it makes no difference
+                continue  # it makes no difference for calls on the class
             start, stop = self.span(decorator)
             padding = "\n" * self.text(decorator).count("\n")
             self.found.append(Mutant(self.path, (node.lineno,), "", start - 1, stop, padding, "decorator dropped"))
@@ -124,7 +124,7 @@ class _Finder:
     visit_AsyncFunctionDef = visit_FunctionDef
 
     def nothing(self, node: ast.AST, parent: ast.AST) -> None:
-        """Not mutated, nor anything in it."""
+        """The node and its parts are not mutated."""
 
     visit_Import = visit_ImportFrom = visit_JoinedStr = visit_Assert = visit_Global = nothing
 
@@ -160,7 +160,7 @@ class _Finder:
 
     def visit_Return(self, node: ast.Return, _: ast.AST) -> None:
         if node.value is None or (isinstance(node.value, ast.Constant) and node.value.value is None):
-            if node is not self.last:  # where nothing follows, None is returned anyway
+            if node is not self.last:  # at the end of the function None is returned anyway
                 self.add(node, "pass", "return dropped")
             return
         self.add(node, "return None", "returns None")

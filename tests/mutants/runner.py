@@ -41,10 +41,10 @@ Lines = dict[str, list[str]]  # file -> "function|text" of every line executed
 @dataclass
 class Settings:
     root: Path = ROOT
-    package: str = "halfgnn"  # its modules are mutated
+    package: str = "halfgnn"  # the package whose modules are mutated
     tests: tuple[Path, ...] = ()
-    per_test: int = 8  # sets of parameters of a test function, drawn at random
-    budget: float = 60.0  # CPU seconds of tests on a mutant, after which it has survived
+    per_test: int = 8  # sets of parameters per test function, drawn at random
+    budget: float = 60.0  # CPU seconds of tests per mutant, after which it has survived
     jobs: int = 1
     keyword: str = ""  # pytest's -k
 
@@ -56,16 +56,17 @@ class Settings:
 @dataclass
 class Result:
     status: str  # noticed, timed out, survived, not covered
-    test: str = ""  # that noticed it
-    ran: int = 0  # tests that passed before
-    of: int = 0  # tests that execute its lines
+    test: str = ""  # the test that noticed it
+    ran: int = 0  # number of tests that passed before
+    of: int = 0  # number of tests that execute its lines
 
 
 # ---- forked processes --------------------------------------------------------------------------------------------------------
 
 
 def forked(work: Callable[[Callable[[Any], None]], None], log: Path) -> tuple[int, IO[str]]:
-    """Starts work(tell) in a child, output in `log`: (process id, lines of JSON, one for each value that it tells)."""
+    """Starts work(tell) in a child whose output goes to `log`. Returns (process id, lines of JSON, one per value passed
+    to tell)."""
     receive, send = os.pipe()
     pid = os.fork()
     if pid:
@@ -89,7 +90,8 @@ def _tell(work: Callable[[], Any], tell: Callable[[Any], None]) -> None:
 
 
 def in_turn(tasks: Iterable[tuple[Any, Callable[[], Any]]], jobs: int, log: Path) -> Iterator[tuple[Any, Any, int]]:
-    """Runs tasks in children, `jobs` at a time: (name, result or None, signal that ended it) of each, in order."""
+    """Runs tasks in children, `jobs` at a time. Yields (name, result or None, signal that ended it) of each task, in
+    order."""
     running: list[tuple[Any, int, IO[str]]] = []
 
     def first() -> tuple[Any, Any, int]:
@@ -111,7 +113,8 @@ def in_turn(tasks: Iterable[tuple[Any, Callable[[], Any]]], jobs: int, log: Path
 
 
 class Tracer:
-    """Notes every line of the package that is executed, by its text: lines move, and their texts seldom change."""
+    """Records every line of the package that is executed. It records the text of a line, because line numbers change
+    more often."""
 
     def __init__(self, settings: Settings) -> None:
         self.prefix = str(settings.root / settings.package) + os.sep
@@ -153,7 +156,8 @@ class Tracer:
 
 
 class Coverage:
-    """Tests with their CPU seconds and the lines that they execute, kept by test file, and measured anew where that changed."""
+    """Tests with their CPU seconds and the lines that they execute. They are kept per test file, and measured again if
+    it changes."""
 
     def __init__(self, settings: Settings) -> None:
         self.settings = settings
@@ -167,7 +171,7 @@ class Coverage:
         return hashlib.sha256(test_file.read_bytes()).hexdigest() + f" {self.settings.per_test} {self.settings.keyword}"
 
     def stale(self) -> list[Path]:
-        """Test files to measure; the records of the others are read."""
+        """Reads the records of test files. Returns the files whose record is missing or old."""
         missing = []
         for test_file in self.settings.tests:
             path = self.path(test_file)
@@ -179,7 +183,7 @@ class Coverage:
         return missing
 
     def measure(self, items: list[pytest.Item]) -> None:
-        """Runs the tests of files whose record is missing or old."""
+        """Runs and records the tests of files whose record is missing or old."""
         missing = self.stale()
         tasks = [(file, functools.partial(self._measured, file, items)) for file in missing]
         for file, record, _ in in_turn(tasks, self.settings.jobs, self.settings.cache / "coverage"):
@@ -203,14 +207,15 @@ class Coverage:
         return {"stamp": self.stamp(file), "tests": tests}
 
     def choose(self, mutant: Mutant, source: str) -> list[str]:
-        """The tests that execute a mutant's lines, fastest first, one of each test function before the next of any."""
+        """The tests that execute a mutant's lines: first the fastest case of each test function, then the second
+        fastest, ..."""
         texts = source.splitlines()
         wanted = {texts[number - 1].strip() for number in mutant.lines}
         function = mutant.function.split(".")[-1]
         if function:
             found = self._where(mutant.path, lambda key: key[0] == function and key[1] in wanted)
             found = found or self._where(mutant.path, lambda key: key[0] == function)
-        else:  # who executes the function whose defaults these are, or a line that reads the constant
+        else:  # tests that execute the function whose defaults are mutated, or a line that reads the constant
             names = set(re.findall(r"^\s*(?:async )?(?:def )?(\w+)", "\n".join(wanted), re.M))
             found = self._where(mutant.path, lambda key: key[0] in names)
             found = found or self._where(mutant.path, lambda key: bool(names & set(re.findall(r"\w+", key[1]))))
@@ -234,7 +239,7 @@ class Coverage:
         return [items[test] for test in self.within_budget(self.choose(mutant, source)) if test in items]
 
     def result(self, mutant: Mutant, source: str, found: Any, signaled: int) -> Result:
-        """From what first_failure() said, or how its process ended."""
+        """The Result from the value of first_failure(), or from the signal that ended its process."""
         of = len(self.choose(mutant, source))
         if signaled in (signal.SIGPROF, signal.SIGALRM):
             return Result("timed out", "", 0, of)
@@ -284,7 +289,7 @@ class Outcome:
 
     @property
     def passed(self) -> bool:
-        """Not skipped, nor expected to fail, either."""
+        """Whether the test passed. A test that was skipped or is expected to fail did not pass."""
         return all(report.passed and not hasattr(report, "wasxfail") for report in self.reports)
 
     @property
@@ -293,7 +298,8 @@ class Outcome:
 
 
 def first_failure(items: list[pytest.Item], coverage: Coverage) -> tuple[str, int]:
-    """(the first test that fails or "", how many passed before). A test that takes far too long ends the process by a signal."""
+    """(the first test that fails or "", number of tests that passed before). If a test takes far too long, a signal
+    ends the process."""
     for i, item in enumerate(items):
         signal.setitimer(signal.ITIMER_PROF, 20 + 20 * coverage.tests[item.nodeid]["seconds"])
         signal.alarm(WALL_SECONDS)
@@ -310,9 +316,10 @@ def functions_of(prefix: str) -> list[FunctionType]:
 
 
 def exchange(mutant: Mutant, source: str, root: Path, functions: list[FunctionType]) -> bool:
-    """Gives the functions made of the mutated file's code that of the mutant. False if that cannot be."""
+    """Replaces the code of the functions of the mutated file by the mutant's code. Returns False if that is not
+    possible."""
     path, changed = str(root / mutant.path), mutant.source(source)
-    # Compared as compiled: code that has run is specialised, and no longer equal to its source's.
+    # Compare newly compiled code: code that has run is specialised and differs from it.
     codes, originals = _codes(compile(changed, path, "exec")), _codes(compile(source, path, "exec"))
     defaults = {
         (node.name, node.decorator_list[0].lineno if node.decorator_list else node.lineno): node.args
@@ -336,7 +343,7 @@ def exchange(mutant: Mutant, source: str, root: Path, functions: list[FunctionTy
 
 
 def _exchange_defaults(function: FunctionType, args: ast.arguments) -> bool:
-    """Evaluates the defaults of the mutated source; whether they differ."""
+    """Replaces the defaults by those of the mutated source. Returns whether they differ."""
     try:
         values = [eval(ast.unparse(node), function.__globals__) for node in args.defaults]
         named = {
@@ -361,7 +368,7 @@ def _codes(code: CodeType) -> dict[tuple[str, int], CodeType]:
 
 
 class _Importer(importlib.abc.MetaPathFinder):
-    """Imports the mutated file in the place of the real one."""
+    """Imports the mutated file in place of the real one."""
 
     def __init__(self, mutant: Mutant, source: str, root: Path) -> None:
         self.path = str(root / mutant.path)
@@ -381,7 +388,7 @@ class _Importer(importlib.abc.MetaPathFinder):
 
 
 def pytest_main(settings: Settings, files: Iterable[Path], plugin: Any) -> None:
-    """pytest in this process, up to the collection of its tests; the rest is the plugin's pytest_runtestloop."""
+    """Runs pytest in this process. It collects the tests, and the plugin's pytest_runtestloop does the rest."""
     os.chdir(settings.root)
     sys.path.insert(0, str(settings.root))
     options = ["-q", "-p", "no:cacheprovider", "-p", "no:xdist", f"--rootdir={settings.root}", "-k", settings.keyword]
@@ -389,7 +396,7 @@ def pytest_main(settings: Settings, files: Iterable[Path], plugin: Any) -> None:
 
 
 class Hot:
-    """Measures coverage, then runs the hot ones of the mutants, in a process that has collected every test."""
+    """Measures coverage, then runs the hot mutants, in a process that has collected every test."""
 
     def __init__(
         self,
@@ -419,7 +426,7 @@ class Hot:
         return True
 
     def may_be_hot(self, mutant: Mutant) -> bool:
-        """Whether what it changes is not used at import, as far as one can tell: a function's code, or defaults."""
+        """Whether the mutant changes a function's code or defaults that import does not seem to run."""
         texts = self.sources[mutant.path].splitlines()
         function = mutant.function.split(".")[-1]
         keys = {f"{function}|{texts[number - 1].strip()}" for number in mutant.lines}
@@ -427,7 +434,7 @@ class Hot:
 
 
 class Cold:
-    """Runs the tests of one mutant, which the process has imported."""
+    """Runs the tests of one mutant that the process has imported."""
 
     def __init__(self, coverage: Coverage, mutant: Mutant, source: str) -> None:
         self.coverage, self.mutant, self.source = coverage, mutant, source
@@ -461,7 +468,7 @@ def run_hot(coverage: Coverage, mutants: list[Mutant], sources: dict[str, str], 
 def run(
     settings: Settings, mutants: list[Mutant], sources: dict[str, str], note: Callable[[Mutant, Result], None]
 ) -> None:
-    """Notes what tests say of each mutant: first of the hot ones, then of the cold."""
+    """Runs the tests of each mutant and calls note() with the result: first the hot mutants, then the cold ones."""
     coverage = Coverage(settings)
     (settings.cache / "coverage").mkdir(parents=True, exist_ok=True)
     for name in HEAVY if settings.package == "halfgnn" else ():
