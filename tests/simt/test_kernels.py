@@ -159,10 +159,11 @@ def test_tiles_of_gathered_rows(op, reduce_op, lhs, rhs, dtype):
                 check_gspmm(g, op, reduce_op, operands)
 
 
-@pytest.mark.parametrize("op", ["add", "copy_lhs"])
-def test_tiles_of_elementwise(op):
+@pytest.mark.parametrize("op,width", [("add", 512), ("copy_lhs", 512), ("add", 400)])
+def test_tiles_of_elementwise(op, width):
+    """The last slice of 400 columns is narrower than the others."""
     g = graph_of([20] * 50, 200, torch.int64)
-    operands = operands_of(g, op, (512,), (512,), torch.float16)
+    operands = operands_of(g, op, (width,), (width,), torch.float16)
     whole, expected = blocks_of(lambda: ops.gsddmm(g, op, *operands))
     for cache in (48 << 10, 150 << 10):
         with control.setting(l2_cache_bytes=cache):
