@@ -244,7 +244,8 @@ def _assert_unbiased(error, truth, arithmetic, dtype, name):
     numbers. Truncation differs by 0.5.
 
     The nearest numbers may have a mean error too, because sums of few terms with few digits round in the same
-    direction, for example x + y for one x and many y.
+    direction, for example x + y for one x and many y. A fifth of a unit is allowed, because the gradient of a softmax is
+    computed from rounded weights, which all edges of a row share.
     """
     known = 8 * arithmetic < ulp(truth, dtype)  # in the others float32 errors of terms that cancel are too large
     truth, index = truth[known].unique(return_inverse=True)
@@ -254,7 +255,7 @@ def _assert_unbiased(error, truth, arithmetic, dtype, name):
     count = truth.numel()
     if count < 64:
         return
-    limit = max(0.1, 6 * scaled.std().item() / math.sqrt(count))
+    limit = max(0.2, 6 * scaled.std().item() / math.sqrt(count))
     for mean, direction in ((scaled.mean(), "upwards"), ((scaled * truth.sign()).mean(), "away from zero")):
         assert abs(mean) <= limit, f"{name}: errors lean {direction} by {mean:.3g} ulp of {dtype}, limit {limit:.3g}"
 
