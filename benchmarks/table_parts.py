@@ -160,7 +160,7 @@ def marks_table(rows: Sequence[Row]) -> str:
 def lost_marks(rows: Sequence[Row]) -> str:
     """One line with the marks that are lost in some case; empty if there are none."""
     texts = dict.fromkeys(finding.mark.text for finding in marks.lost(rows))
-    return f"Marks lost in at least one case: {'; '.join(texts)}." if texts else ""
+    return f"Goals that are missed in at least one case: {'; '.join(texts)}." if texts else ""
 
 
 def _machine(row: Row) -> str:
