@@ -50,8 +50,11 @@ def has_any_global_hook() -> bool:
 
 
 def able_to_run_lstm(x: torch.Tensor) -> contextlib.AbstractContextManager[None]:
-    """For the call of an nn.LSTM on x. torch 2.4 and 2.5 leave each LSTM in bfloat16 on the CPU to oneDNN, which has none for
-    processors without instructions for bfloat16; PyTorch's own runs on all of them."""
+    """For the call of an nn.LSTM on x.
+
+    torch 2.4 leaves each LSTM in bfloat16 on the CPU to oneDNN, which has none for processors without instructions for bfloat16.
+    PyTorch's own runs on all of them. torch 2.6 chooses by itself; 2.5 was not tried and is treated as 2.4.
+    """
     is_old = tuple(map(int, torch.__version__.split(".")[:2])) < (2, 6)
     if is_old and x.device.type == "cpu" and (x.dtype == torch.bfloat16 or torch.is_autocast_enabled("cpu")):
         return torch.backends.mkldnn.flags(enabled=False)
