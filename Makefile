@@ -26,7 +26,9 @@ PY := $(VENV)/bin/python
 JOBS ?= 2
 # While the operators are compiled, missing packages are installed and style is checked.
 MAKEFLAGS += -j2
-# Without bytecode: most of the 160 MB of Python are never imported.
+# The hundreds of processes of the tests import PyTorch: compiling its modules again takes each of them 3 to 10 seconds.
+unexport PYTHONDONTWRITEBYTECODE
+# Without bytecode: most of the 160 MB of Python are never imported, and the rest is compiled on its first import.
 PIP := $(PY) -m pip install -q --disable-pip-version-check --no-compile
 
 CXX_SOURCES := $(shell find csrc benchmarks/yardsticks -name '*.cpp' -o -name '*.h' -o -name '*.cu' -o -name '*.cuh')
