@@ -38,14 +38,6 @@ MODULES = {
 }
 
 
-@pytest.fixture(autouse=True)
-def clean():
-    halfgnn.dgl.unpatch()
-    halfgnn.dgl.reset_stats()
-    yield
-    halfgnn.dgl.unpatch()
-
-
 def class_of(name):
     return name.split("-")[0]
 

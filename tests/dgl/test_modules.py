@@ -22,14 +22,6 @@ NUM_NODES, NUM_EDGES, IN_FEATS, NUM_RELATIONS = 40, 220, 12, 3
 UDF = "user-defined function"
 
 
-@pytest.fixture(autouse=True)
-def clean():
-    halfgnn.dgl.unpatch()
-    halfgnn.dgl.reset_stats()
-    yield
-    halfgnn.dgl.unpatch()
-
-
 @dataclass
 class Case:
     """A module, the edge data of its forward, and the operators that must be routed."""

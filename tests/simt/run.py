@@ -29,6 +29,8 @@ MODULES = (
     "ops/test_sddmm.py",
     "ops/test_edge_softmax.py",
     "ops/test_attention.py",
+    "ops/test_attention_autograd.py",
+    "ops/test_attention_arguments.py",
     "ops/test_segment_reduce.py",
     "ops/test_hub_accuracy.py",
     "ops/test_gather_rows.py",

@@ -1,0 +1,10 @@
+import pytest
+
+from halfgnn.nn import _relations
+
+
+@pytest.fixture(params=["first", "last"])
+def projected(request, monkeypatch):
+    """Whether sources are projected before they are gathered, or their sums afterwards."""
+    monkeypatch.setattr(_relations, "_saves_to_project_last", lambda *args: request.param == "last")
+    return request.param
