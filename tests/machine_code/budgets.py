@@ -1,4 +1,5 @@
-"""What every kernel of the library was like when its facts were committed: ARCH.csv beside this file, one an architecture."""
+"""Budgets of kernels: the registers, shared memory and instructions that each of them had when they were committed.
+ARCH.csv beside this file has those of an architecture, made by one version of nvcc. Another version is not compared."""
 
 from __future__ import annotations
 
@@ -8,13 +9,14 @@ from pathlib import Path
 
 from . import rules, tables
 from .disassembly import Kernel, loads_in_flight
+from .tables import Kernels
 
 HERE = Path(__file__).resolve().parent
 # Of stack and local memory a rule says that there are none. Loop: of the innermost loops with 16-byte loads, on fast paths.
 COLUMNS = ("registers", "shared", "instructions", "loop", "loads")
 TOLERANCE = 0.05
 
-Facts = dict[str, dict[str, int]]  # by kernel and column
+Budgets = dict[str, dict[str, int]]  # by kernel and column
 
 
 @dataclass
@@ -25,23 +27,23 @@ class Difference:
     found: int | None
 
 
-def of(kernels: list[Kernel]) -> Facts:
+def of(kernels: list[Kernel]) -> Budgets:
     return {kernel.name: _of(kernel) for kernel in kernels}
 
 
 def _of(kernel: Kernel) -> dict[str, int]:
-    facts = {"registers": kernel.registers, "shared": kernel.shared, "instructions": kernel.size}
+    budget = {"registers": kernel.registers, "shared": kernel.shared, "instructions": kernel.size}
     if kernel.instructions:
         loop = sum(len(code) for code in kernel.innermost_loops() if loads_in_flight(code))
-        facts |= {"loop": loop, "loads": rules.loads_in_flight(kernel)}
-    return facts
+        budget |= {"loop": loop, "loads": rules.loads_in_flight(kernel)}
+    return budget
 
 
 def path(arch: str) -> Path:
     return HERE / f"{arch}.csv"
 
 
-def committed(arch: str) -> tuple[str, Facts]:
+def committed(arch: str) -> tuple[str, Budgets]:
     """The version of nvcc, and what its kernels are like."""
     with open(path(arch), newline="") as file:
         nvcc = file.readline().removeprefix("# nvcc ").strip()
@@ -49,16 +51,16 @@ def committed(arch: str) -> tuple[str, Facts]:
     return nvcc, {row["kernel"]: {name: int(row[name]) for name in COLUMNS if row[name]} for row in rows}
 
 
-def commit(arch: str, facts: Facts) -> Path:
+def commit(arch: str, budgets: Budgets) -> Path:
     with open(path(arch), "w", newline="") as file:
         file.write(f"# nvcc {tables.nvcc_version()}\n")
         writer = csv.DictWriter(file, ["kernel", *COLUMNS], lineterminator="\n")
         writer.writeheader()
-        writer.writerows({"kernel": name, **facts[name]} for name in sorted(facts))
+        writer.writerows({"kernel": name, **budgets[name]} for name in sorted(budgets))
     return path(arch)
 
 
-def differences(found: Facts, expected: Facts) -> list[Difference]:
+def differences(found: Budgets, expected: Budgets) -> list[Difference]:
     """More and fewer alike: what has become better is committed, or it could be lost again unseen."""
     lines = []
     for name in sorted({*found, *expected}):
@@ -77,3 +79,23 @@ def report(lines: list[Difference]) -> str:
         numbers = ["-" if value is None else str(value) for value in (line.committed, line.found)]
         rows.append([line.kernel, line.column, *numbers, ratio])
     return tables.markdown(["kernel", "", "committed", "found", "ratio"], rows)
+
+
+def check(kernels: Kernels) -> list[str]:
+    """What differs from the committed budgets and from the tables of the document; nothing where another nvcc made them."""
+    here, found = tables.nvcc_version(), []
+    for arch in kernels:
+        nvcc, expected = committed(arch)
+        if nvcc != here:
+            print(f"{arch}: not compared, because the budgets are of nvcc {nvcc} and the toolkit at hand is {here}")
+            continue
+        lines = differences(of(kernels[arch]), expected)
+        print(f"{arch}: {len(kernels[arch])} kernels, {len(lines)} differences")
+        if lines:
+            found.append(report(lines))
+    section = tables.written()
+    if section is None:
+        found.append(f"{tables.DOCUMENT} has no tables")
+    elif section.group(1) == here and tables.columns_of(section.group(), kernels) != tables.section(kernels):
+        found.append(f"the tables of {tables.DOCUMENT} are not those of the library")
+    return found
