@@ -1,5 +1,5 @@
-"""The CPU kernels exist once per instruction set. Other tests run the best one of the processor, and this test the
-portable one."""
+"""The CPU kernels exist once per instruction set. Other tests run the best one of the processor, and this test a sample of
+their cases on the portable one."""
 
 import os
 import pathlib
@@ -18,7 +18,19 @@ SELECTION = (
 @pytest.mark.skipif(os.environ.get("HALFGNN_CPU") == "baseline", reason="the whole run is on the baseline kernels")
 def test_baseline_kernels():
     modules = [str(TESTS / module) for module in MODULES]
-    command = [sys.executable, "-m", "pytest", "-q", "-p", "no:cacheprovider", "-p", "no:xdist", *modules]
+    command = [
+        sys.executable,
+        "-m",
+        "pytest",
+        "-q",
+        "-p",
+        "no:cacheprovider",
+        "-p",
+        "no:xdist",
+        "-p",
+        "tests.sample",
+        *modules,
+    ]
     # A process chooses once, so this needs another process. It has one thread, because other tests use the cores too.
     environment = {k: v for k, v in os.environ.items() if not k.startswith("PYTEST_")}
     environment |= {"HALFGNN_CPU": "baseline", "OMP_NUM_THREADS": "1"}
