@@ -28,7 +28,6 @@ constexpr double kTilingGain = 0.9;     // slices must cost this much less
 constexpr int64_t kMinSliceBytes = 64;  // one access of device memory, two sectors of the caches
 constexpr double kPairBytes = 24;       // an edge and head: a sector of the logits, from the L2 cache, and its weight
 constexpr int kMaxLog2Groups = 3;       // times 4 edges each: the 32 whose ids a warp holds
-constexpr int kLog2Warp = 5;
 
 struct Labour {
   const GatArgs& args;
