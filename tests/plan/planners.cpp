@@ -53,4 +53,6 @@ int64_t slice_vectors(int64_t l2_bytes, int64_t columns, int64_t row_bytes, int6
 
 int64_t run_of_dots(int64_t num_edges, int64_t slices) { return dot_run(num_edges, slices); }
 int64_t run_of_elementwise(int64_t num_edges, int64_t vectors) { return elementwise_run(num_edges, vectors); }
+int64_t chunks_of_terms(int64_t num_edges) { return term_chunks(num_edges); }
+int64_t batches_of_copies(int64_t num_batches) { return copy_batches(num_batches); }
 }

@@ -64,6 +64,12 @@ class Planners:
     def elementwise_run(self, edges, vectors):
         return self._call("run_of_elementwise", edges, vectors)
 
+    def term_chunks(self, edges):
+        return self._call("chunks_of_terms", edges)
+
+    def copy_batches(self, batches):
+        return self._call("batches_of_copies", batches)
+
     def are_whole(self, l2, nodes, edges):
         """Whether all planners leave rows of 512 bytes whole."""
         return (
@@ -99,9 +105,18 @@ def test_a_matrix_of_twice_the_cache_is_swept_if_its_rows_are_read_often(planner
     edges, usable = 500 * nodes, 0.75 * L2
     assert nodes * 512 / planners.lanes(L2, nodes, edges, 512).slices <= usable
     assert nodes * planners.slice_bytes(L2, nodes, edges, 512) <= usable
-    for choose in (planners.whole_heads, planners.parts_of_heads):
-        layout = choose(L2, nodes // 2, edges, 8, 8)  # of 1,024 bytes
-        assert layout.by_slice and nodes // 2 * (128 << layout.log2_heads) <= usable
+    # Of several widths that fit, the widest.
+    assert planners.slice_bytes(L2, nodes // 4, edges, 2048) == 512
+
+
+@pytest.mark.parametrize("kind", ["whole_heads", "parts_of_heads"])
+@pytest.mark.parametrize("heads,vectors,times", [(8, 8, 2), (8, 8, 4), (8, 32, 2)])
+def test_heads_of_more_than_the_cache_are_swept_if_they_are_read_often(planners, kind, heads, vectors, times):
+    nodes = times * L2 // (16 * heads * vectors)
+    layout = getattr(planners, kind)(L2, nodes, 500 * nodes, heads, vectors)
+    slice_bytes = 16 << (layout.log2_lanes + layout.log2_heads)
+    assert layout.by_slice and nodes * slice_bytes <= 0.75 * L2
+    assert kind == "parts_of_heads" or vectors == 32 or nodes * 2 * slice_bytes > 0.75 * L2
 
 
 def test_rows_that_are_hardly_read_again_are_whole(planners):
@@ -123,6 +138,11 @@ def test_more_edges_per_row_never_make_wider_slices(planners):
         assert slices == sorted(slices)
         by_slice = [planners.whole_heads(L2, nodes, e, 4, row_bytes // 64).by_slice for e in edges]
         assert by_slice == sorted(by_slice)
+
+
+def test_groups_of_sums_do_not_leave_many_lanes_idle(planners):
+    """Rows of 40 vectors: five groups of 8 lanes instead of two of 32."""
+    assert planners.lanes(L2, 1000, 50_000, 640).slices == 5
 
 
 # u_mul_e_sum in fp16 with one head: F, and the slices of the tables in docs/tuning.md.
@@ -174,6 +194,7 @@ def test_layouts_fill_a_warp_and_cover_all_heads(planners, kind):
         assert layout.log2_lanes + layout.log2_heads + layout.log2_groups == 5
         assert layout.slices == -(-heads // (1 << layout.log2_heads))
         assert layout.tiles == -(-vectors // (1 << layout.log2_lanes))
+        assert not layout.by_slice or 16 << (layout.log2_lanes + layout.log2_heads) >= 64
         uncut = planners.parts_of_heads(l2, nodes, edges, heads, vectors, whole_heads=True)
         assert uncut.tiles == -(-vectors // 32)
 
@@ -193,3 +214,9 @@ def test_runs_are_whole_chunks_and_neither_short_nor_long(planners):
     assert planners.dot_run(10**5, 1) == planners.elementwise_run(10**5, 1) == 32
     assert planners.dot_run(10**9, 1) == planners.elementwise_run(10**9, 1) == 1024
     assert planners.elementwise_run(10**9, 5000) == 32
+
+
+def test_terms_and_copies_take_more_per_warp_from_many_warps_on(planners):
+    many = 1 << 15
+    assert [planners.term_chunks(32 * many * n) for n in (1, 2, 8, 16, 100)] == [1, 2, 8, 8, 8]
+    assert [planners.copy_batches(n) for n in (0, 1, many, 3 * many, 8 * many, 100 * many)] == [1, 1, 1, 3, 8, 8]

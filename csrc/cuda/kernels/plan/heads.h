@@ -38,10 +38,10 @@ inline HeadLayout layout_of_whole_heads(const Device& device, const HeadShape& s
   const auto bytes = [&](int log2_heads) { return gathered.rows * (gathered.row_bytes / shape.heads) << log2_heads; };
   int log2_heads = widest.log2_heads;
   while (log2_heads > 0 && !cache.holds(bytes(log2_heads))) --log2_heads;
+  if (!cache.holds(bytes(log2_heads))) return widest;
+
   const HeadLayout sliced = shape.layout(widest.log2_lanes, log2_heads, true);
   const int64_t matrix_bytes = gathered.rows * gathered.row_bytes;
-  if (sliced.slices == 1 || cache.holds(matrix_bytes) || !cache.holds(bytes(log2_heads))) return widest;
-
   const double edges = static_cast<double>(gathered.num_edges);
   const double missed = missed_bytes(cache, gathered, {widest.slices, gathered.row_bytes, false, 0, 0});
   const double swept = static_cast<double>(matrix_bytes) + static_cast<double>(sliced.slices * kHeadSliceBytes) * edges;

@@ -95,5 +95,9 @@ constexpr int64_t kManyWarps = 1 << 14;
 constexpr int64_t kMaxRunEdges = 1024;
 // (edge, vector) pairs per warp and slice of an operator without broadcasting, at most. A guess.
 constexpr int64_t kMaxRunPairs = 1 << 12;
+// The same for terms and copies of rows, which take more only from twice as many warps. A guess.
+constexpr int64_t kManyTermWarps = 1 << 15, kManyCopyWarps = 1 << 15;
+// Chunks of 32 edges per warp, and batches of accesses per warp of a copy, at most. Guesses.
+constexpr int64_t kMaxTermChunks = 8, kMaxCopyBatches = 8;
 
 }  // namespace halfgnn::cuda

@@ -1,5 +1,5 @@
 // How edge-wise kernels divide the edge array: the run of positions that a warp takes and, without broadcasting, the
-// slices of columns that are swept one after the other.
+// slices of columns that are swept one after the other. Likewise copies of rows by id.
 #pragma once
 
 #include <algorithm>
@@ -35,6 +35,20 @@ inline int64_t elementwise_run(int64_t num_edges, int64_t slice_vectors) {
   int64_t edges = kWarpSize;
   while (edges < kMaxRunEdges && num_edges / edges > kManyWarps && edges * slice_vectors < kMaxRunPairs) edges *= 2;
   return edges;
+}
+
+// ---- Terms, and copies of rows.
+
+// Chunks of 32 edges per warp.
+inline int term_chunks(int64_t num_edges) {
+  int chunks = 1;
+  while (chunks < kMaxTermChunks && ceil_div(num_edges, int64_t{kWarpSize} * chunks) > kManyTermWarps) chunks *= 2;
+  return chunks;
+}
+
+// Of a number of batches, those per warp.
+inline int copy_batches(int64_t num_batches) {
+  return static_cast<int>(std::clamp(num_batches / kManyCopyWarps, int64_t{1}, kMaxCopyBatches));
 }
 
 }  // namespace halfgnn::cuda
