@@ -32,7 +32,7 @@ def check_dense(x: Tensor, name: str) -> None:
 
 
 def check_operand(data: Tensor | None, name: str, g: Rows, target: str) -> None:
-    """Raises unless data is a tensor on the graph's device with one row a node or edge of `target`."""
+    """Raises unless data is a tensor on the graph's device with one row per node or edge of `target`."""
     rows = g.num_edges if target == "e" else g.num_src if target == "u" else g.num_dst
     check_rows(data, name, rows, target, g.device)
 
@@ -42,7 +42,7 @@ def check_rows(data: Tensor | None, name: str, rows: int, target: str, device: t
     if not isinstance(data, Tensor):
         raise TypeError(f"{name} is {'None' if data is None else type(data).__name__}; expected a torch.Tensor")
     if data.dim() == 0 or data.shape[0] != rows:
-        what = {"u": "one a source node", "v": "one a destination node", "e": "one an edge"}[target]
+        what = {"u": "one per source node", "v": "one per destination node", "e": "one per edge"}[target]
         raise ValueError(f"{name} has shape {tuple(data.shape)}; expected {rows} rows, {what}")
     if data.layout != torch.strided:  # every operator comes here, and a call costs
         check_dense(data, name)

@@ -42,7 +42,7 @@ class FeatureStore:
         if not isinstance(data, Tensor):
             data, file = _of_array(data)
         if data.dim() == 0:
-            raise ValueError("data has shape (); expected (N, *), one row an id")
+            raise ValueError("data has shape (); expected (N, *), one row per id")
         if data.layout != torch.strided:
             raise TypeError(f"data has layout {data.layout}; expected a dense tensor")
         if data.shape[0] and not data[0].is_contiguous():

@@ -77,7 +77,7 @@ def check_edge_numbers(g: Graph, edge_weight: Any, feat: Any = None) -> None:
     check_operand(edge_weight, "edge_weight", g, "e")
     if edge_weight.dim() != 1:
         raise ValueError(
-            f"edge_weight has shape {tuple(edge_weight.shape)}; expected ({g.num_edges},), one number an edge"
+            f"edge_weight has shape {tuple(edge_weight.shape)}; expected ({g.num_edges},), one number per edge"
         )
     if feat is not None:
         dtype = (feat[0] if isinstance(feat, tuple) else feat).dtype
@@ -89,7 +89,7 @@ def check_edge_weight(g: Graph, edge_weight: Tensor, h: Tensor) -> None:
     """Raises unless edge_weight (E, *) can multiply the messages that h (num_src, *) sends."""
     if edge_weight.dim() > 1 and not _broadcasts(edge_weight, h):
         raise ValueError(
-            f"edge_weight has shape {tuple(edge_weight.shape)}; expected ({g.num_edges},), one number an edge, or what "
+            f"edge_weight has shape {tuple(edge_weight.shape)}; expected ({g.num_edges},), one number per edge, or what "
             f"broadcasts with messages of shape {(g.num_edges, *h.shape[1:])}"
         )
     if edge_weight.dtype != h.dtype and not _may_meet(edge_weight, h):

@@ -101,7 +101,7 @@ class RGAT(nn.Module):
         if not isinstance(blocks, (list, tuple)):
             blocks = [as_heterograph(blocks, "blocks")] * len(self.convs)
         if len(blocks) != len(self.convs):
-            raise ValueError(f"blocks has {len(blocks)} graphs; expected {len(self.convs)}, one a layer")
+            raise ValueError(f"blocks has {len(blocks)} graphs; expected {len(self.convs)}, one per layer")
         h = dict(feats)
         for layer, block in enumerate(blocks):
             h = self._layer(layer, as_heterograph(block, f"blocks[{layer}]"), h)

@@ -64,7 +64,7 @@ def graph_of(edge_index: Any, num_src: int, num_dst: int) -> Graph:
     if g.num_src != num_src or g.num_dst != num_dst:
         raise ValueError(
             f"edge_index is a graph of {g.num_src} source and {g.num_dst} destination nodes; expected {num_src} and {num_dst}, "
-            "one for each row of x"
+            "one per row of x"
         )
     return g
 

@@ -449,8 +449,8 @@ def test_wrong_edge_attr(name):
     x, edge_attr = inputs_of(name, edge_index)
     for wrong, error, match in [
         (edge_attr.tolist(), TypeError, "edge_attr is list; expected a torch.Tensor"),
-        (torch.tensor(1.0), ValueError, rf"edge_attr has shape \(\); expected {count} rows, one an edge"),
-        (edge_attr[1:], ValueError, rf"edge_attr has shape .*; expected {count} rows, one an edge"),
+        (torch.tensor(1.0), ValueError, rf"edge_attr has shape \(\); expected {count} rows, one per edge"),
+        (edge_attr[1:], ValueError, rf"edge_attr has shape .*; expected {count} rows, one per edge"),
         (edge_attr[:, 1:], ValueError, rf"edge_attr has shape \({count}, 5\); expected \({count}, 6\)"),
         (edge_attr[:, 0], ValueError, rf"edge_attr has shape \({count},\); expected \({count}, 6\)"),
         (edge_attr.unsqueeze(1), ValueError, rf"edge_attr has shape .*; expected \({count}, 6\)"),
