@@ -2,17 +2,19 @@
 
 from __future__ import annotations
 
-from typing import Any, NamedTuple
+from typing import Any, Literal, NamedTuple, overload
 
 import torch
 from torch import Tensor
 
 from . import _library, dgl_index  # noqa: F401  (_library loads torch.ops.halfgnn)
-from .common.ids import check_count, check_fits, check_range, check_readable
+from .common.ids import check_alike, check_count, check_fits, check_ids, check_range, check_readable, num_nodes_of
 from .common.kept import Kept, kept, may_keep, ordinary, ordinary_tensors, taken
-from .common.operands import check_dense, check_tensor
 
 _GRAPH = "_halfgnn_graph"  # kept on a DGL graph index: the Graph of its only relation
+
+
+_Count = int | None  # a number of nodes; None: one more than the largest id
 
 
 class Adjacency(NamedTuple):
@@ -30,21 +32,9 @@ def _adjacency(side) -> Adjacency | None:
     return Adjacency(ordinary(indptr), ordinary(indices), None if edge_ids is None else ordinary(edge_ids))
 
 
-def _check_ids(tensor: Tensor, name: str) -> Tensor:
-    check_tensor(tensor, name)
-    if tensor.dtype not in (torch.int32, torch.int64):
-        raise TypeError(f"{name} has dtype {tensor.dtype}; expected torch.int32 or torch.int64")
-    check_dense(tensor, name)
-    if tensor.dim() != 1:
-        raise ValueError(f"{name} has shape {tuple(tensor.shape)}; expected one dimension")
+def _contiguous_ids(tensor: Tensor, name: str) -> Tensor:
+    check_ids(tensor, name)
     return tensor.contiguous()
-
-
-def _check_alike(tensor: Tensor, name: str, other: Tensor, other_name: str) -> None:
-    if tensor.dtype != other.dtype:
-        raise TypeError(f"{name} has dtype {tensor.dtype}; expected that of {other_name}, {other.dtype}")
-    if tensor.device != other.device:
-        raise ValueError(f"{name} is on {tensor.device}; expected the device of {other_name}, {other.device}")
 
 
 def _indptr_of_sorted(rows: Tensor, num_rows: int, check: bool) -> Tensor:
@@ -56,11 +46,6 @@ def _indptr_of_sorted(rows: Tensor, num_rows: int, check: bool) -> Tensor:
         return torch.searchsorted(rows, bounds, out_int32=rows.dtype == torch.int32)
 
 
-def _num_nodes(ids: Tensor, name: str) -> int:
-    check_readable(ids, name)
-    return int(ids.max()) + 1 if ids.numel() else 0
-
-
 def _compressed(
     kind: str,
     indptr: Tensor,
@@ -70,11 +55,11 @@ def _compressed(
     check: bool,
 ) -> tuple[Adjacency, int]:
     """Validates one side; returns it with its number of columns."""
-    indptr, indices = _check_ids(indptr, "indptr"), _check_ids(indices, "indices")
-    _check_alike(indices, "indices", indptr, "indptr")
+    indptr, indices = _contiguous_ids(indptr, "indptr"), _contiguous_ids(indices, "indices")
+    check_alike(indices, "indices", indptr, "indptr")
     if edge_ids is not None:
-        edge_ids = _check_ids(edge_ids, "edge_ids")
-        _check_alike(edge_ids, "edge_ids", indptr, "indptr")
+        edge_ids = _contiguous_ids(edge_ids, "edge_ids")
+        check_alike(edge_ids, "edge_ids", indptr, "indptr")
         if edge_ids.numel() != indices.numel():
             raise ValueError(
                 f"edge_ids has shape {tuple(edge_ids.shape)}; expected that of indices, {tuple(indices.shape)}"
@@ -82,7 +67,7 @@ def _compressed(
     if indptr.numel() == 0:
         raise ValueError("indptr is empty; expected one entry more than there are rows")
     if num_cols is None:
-        num_cols = _num_nodes(indices, "indices")
+        num_cols = num_nodes_of(indices, "indices")
     num_cols = check_count(num_cols, "num_src" if kind == "csc" else "num_dst")
     check_fits(
         indptr.dtype,
@@ -159,26 +144,44 @@ class Graph:
 
     # ---- constructors ------------------------------------------------------------------------------------------------------------
 
+    @overload
+    @classmethod
+    def from_edges(
+        cls, src: Tensor, dst: Tensor, *, num_src: _Count = ..., num_dst: _Count = ..., sort: Literal[False] = ...,
+        is_sorted: bool = ..., check: bool = ...,
+    ) -> Graph: ...  # fmt: skip
+    @overload
+    @classmethod
+    def from_edges(
+        cls, src: Tensor, dst: Tensor, *, num_src: _Count = ..., num_dst: _Count = ..., sort: Literal[True],
+        is_sorted: bool = ..., check: bool = ...,
+    ) -> tuple[Graph, Tensor]: ...  # fmt: skip
+    @overload
+    @classmethod
+    def from_edges(
+        cls, src: Tensor, dst: Tensor, *, num_src: _Count = ..., num_dst: _Count = ..., sort: bool,
+        is_sorted: bool = ..., check: bool = ...,
+    ) -> Graph | tuple[Graph, Tensor]: ...  # fmt: skip
     @classmethod
     def from_edges(
         cls,
         src: Tensor,
         dst: Tensor,
         *,
-        num_src: int | None = None,
-        num_dst: int | None = None,
+        num_src: _Count = None,
+        num_dst: _Count = None,
         sort: bool = False,
         is_sorted: bool = False,
         check: bool = True,
-    ):
+    ) -> Graph | tuple[Graph, Tensor]:
         """From an edge list.
 
         Args:
             src, dst: (E,) int32 or int64, the ends of every edge.
             num_src, num_dst: numbers of nodes; by default one more than the largest id (a device synchronisation).
             sort: store edges in CSC order, which makes every operator faster. Edge data must then follow: `efeat[perm]`.
-            is_sorted: edges are stored by destination already, as samplers do: nothing is sorted nor copied, but for tensors of
-                inference mode.
+            is_sorted: edges are already stored by destination, as samplers store them. They are neither sorted nor copied, except
+                for tensors of inference mode, which are copied.
             check: verify that ids are in range, and sorted if is_sorted (a device synchronisation).
 
         Returns:
@@ -188,12 +191,12 @@ class Graph:
             TypeError, ValueError: for other dtypes, unequal shapes, ids out of range, counts too large for int32 ids, or more
                 than 2**32 - 2 edges on CUDA.
         """
-        src, dst = _check_ids(src, "src"), _check_ids(dst, "dst")
-        _check_alike(dst, "dst", src, "src")
+        src, dst = _contiguous_ids(src, "src"), _contiguous_ids(dst, "dst")
+        check_alike(dst, "dst", src, "src")
         if src.shape != dst.shape:
             raise ValueError(f"src has shape {tuple(src.shape)} and dst {tuple(dst.shape)}; expected equal shapes")
-        num_src = check_count(_num_nodes(src, "src") if num_src is None else num_src, "num_src")
-        num_dst = check_count(_num_nodes(dst, "dst") if num_dst is None else num_dst, "num_dst")
+        num_src = check_count(num_nodes_of(src, "src") if num_src is None else num_src, "num_src")
+        num_dst = check_count(num_nodes_of(dst, "dst") if num_dst is None else num_dst, "num_dst")
         check_fits(src.dtype, num_src=num_src, num_dst=num_dst, num_edges=src.numel())
         if check:
             check_range(src, "src", num_src)
@@ -272,27 +275,45 @@ class Graph:
                 relation.__dict__[_GRAPH] = graph._for_all_streams()
         return graph
 
+    @overload
+    @classmethod
+    def from_edge_index(
+        cls, edge_index: Tensor, *, num_src: _Count = ..., num_dst: _Count = ..., num_nodes: _Count = ...,
+        sort: Literal[False] = ..., is_sorted: bool = ..., check: bool = ...,
+    ) -> Graph: ...  # fmt: skip
+    @overload
+    @classmethod
+    def from_edge_index(
+        cls, edge_index: Tensor, *, num_src: _Count = ..., num_dst: _Count = ..., num_nodes: _Count = ...,
+        sort: Literal[True], is_sorted: bool = ..., check: bool = ...,
+    ) -> tuple[Graph, Tensor]: ...  # fmt: skip
+    @overload
+    @classmethod
+    def from_edge_index(
+        cls, edge_index: Tensor, *, num_src: _Count = ..., num_dst: _Count = ..., num_nodes: _Count = ...,
+        sort: bool, is_sorted: bool = ..., check: bool = ...,
+    ) -> Graph | tuple[Graph, Tensor]: ...  # fmt: skip
     @classmethod
     def from_edge_index(
         cls,
         edge_index: Tensor,
         *,
-        num_src: int | None = None,
-        num_dst: int | None = None,
-        num_nodes: int | None = None,
+        num_src: _Count = None,
+        num_dst: _Count = None,
+        num_nodes: _Count = None,
         sort: bool = False,
         is_sorted: bool = False,
         check: bool = True,
-    ):
-        """From PyG's edge_index (2, E): row 0 sources, row 1 destinations. num_nodes sets both sides.
+    ) -> Graph | tuple[Graph, Tensor]:
+        """From PyG's edge_index (2, E): row 0 has the sources, row 1 the destinations. num_nodes sets both sides.
 
-        By default both sides have one node more than the largest id in either row. Otherwise as :meth:`from_edges`.
+        By default both sides have one node more than the largest id in either row. Otherwise like :meth:`from_edges`.
         """
         if not isinstance(edge_index, Tensor) or edge_index.dim() != 2 or edge_index.shape[0] != 2:
             shape = tuple(edge_index.shape) if isinstance(edge_index, Tensor) else type(edge_index).__name__
             raise ValueError(f"edge_index has shape {shape}; expected (2, E)")
         if num_nodes is None and (num_src is None or num_dst is None):
-            num_nodes = _num_nodes(edge_index.flatten(), "edge_index")
+            num_nodes = num_nodes_of(edge_index.flatten(), "edge_index")
         elif num_nodes is not None:
             num_nodes = check_count(num_nodes, "num_nodes")
         num_src = num_nodes if num_src is None else num_src

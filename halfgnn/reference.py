@@ -21,6 +21,7 @@ __all__ = [
     "dropout_mask",
     "edge_softmax",
     "gat_attention",
+    "gather_rows",
     "gatv2_attention",
     "gsddmm",
     "gspmm",
@@ -147,6 +148,11 @@ def segment_reduce(seglen, value, reducer="sum") -> Tensor:
     if segment.numel() != value.shape[0]:
         raise ValueError(f"seglen sums to {segment.numel()}, but value has {value.shape[0]} rows")
     return _reduce(reducer, value, segment, seglen.numel())
+
+
+def gather_rows(table, ids) -> Tensor:
+    """``out[i] = table[ids[i]]``."""
+    return _take(table, ids)
 
 
 def _rows(indptr: Tensor) -> Tensor:

@@ -11,7 +11,8 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from ..common.ids import check_range
+from ..common.ids import check_ids, check_range
+from ..ops import gather_rows
 
 # Threads wait for pages of a file, not for the processor: more of them keep more reads under way.
 _FILE_THREADS = 32
@@ -150,7 +151,8 @@ class FeatureStore:
 
     def rows(self, ids: Tensor) -> Rows:
         """Rows that are gathered later: by :class:`Prefetcher`, into the memory from which they are moved."""
-        return Rows(self, _checked_ids(ids))
+        check_ids(ids, "ids")
+        return Rows(self, ids)
 
     def gather(self, ids: Tensor, out: Tensor | None = None, device: Any = None) -> Tensor:
         """data[ids], in data's dtype.
@@ -166,7 +168,7 @@ class FeatureStore:
             IndexError: an id out of range, before anything is read (asked of a GPU, if the ids are there).
             TypeError, ValueError: wrong ids or out. RuntimeError: the file has been truncated meanwhile.
         """
-        ids = _checked_ids(ids)
+        check_ids(ids, "ids")
         device = self._device_of(ids, out, device)
         self._check_file()
         if device.type == "cpu" or self.can_be_read_by(device):
@@ -201,13 +203,10 @@ class FeatureStore:
             except ValueError as error:
                 raise IndexError(f"{error}, the rows of {self!r}") from None
             ids = ids.to(device, non_blocking=True)
-        if out is None:
-            out = torch.empty((ids.shape[0], *self.shape[1:]), dtype=self.dtype, device=device)
         try:
-            torch.ops.halfgnn.gather_rows(self.data, ids, out, self.num_threads)
+            return gather_rows(self.data, ids, out, num_threads=self.num_threads)
         except IndexError as error:
             raise IndexError(str(error).replace("the rows of table", f"the rows of {self!r}")) from None
-        return out
 
     def _check_file(self) -> None:
         """To read a page past the end of a file that has been truncated would end the process."""
@@ -225,16 +224,6 @@ class Rows:
     def gather(self, out: Tensor | None = None, device: Any = None) -> Tensor:
         """See :meth:`FeatureStore.gather`."""
         return self.store.gather(self.ids, out, device)
-
-
-def _checked_ids(ids: Any) -> Tensor:
-    if not isinstance(ids, Tensor):
-        raise TypeError(f"ids is a {type(ids).__name__}; expected a torch.Tensor")
-    if ids.dtype not in (torch.int32, torch.int64):
-        raise TypeError(f"ids has dtype {ids.dtype}; expected torch.int32 or torch.int64")
-    if ids.dim() != 1:
-        raise ValueError(f"ids has shape {tuple(ids.shape)}; expected one dimension")
-    return ids
 
 
 def _rebuilt(data: Tensor, num_threads: int) -> FeatureStore:

@@ -142,8 +142,8 @@ class WithSelfLoops:
         """The graph without any self-loop; made when first asked for and kept."""
         g = self._without
         if g is None:
-            size = {"num_src": self.graph.num_src, "num_dst": self.graph.num_dst}
-            g = Graph.from_edges(*self._edges, **size, check=False)
+            src, dst = self._edges
+            g = Graph.from_edges(src, dst, num_src=self.graph.num_src, num_dst=self.graph.num_dst, check=False)
             if may_keep(g.device):
                 self._without = g._for_all_streams()
         return g
