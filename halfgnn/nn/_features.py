@@ -1,4 +1,4 @@
-"""What all modules share: the graph and its two sides, nodes without in-edges, half precision, padded projections."""
+"""What all modules share: the graph and the features of its two sides."""
 
 from __future__ import annotations
 
@@ -62,11 +62,3 @@ def shown(src: int, dst: int) -> str:
 def unrounded(x: Tensor) -> torch.dtype | None:
     """out_dtype for a sum over x that is scaled before it is rounded."""
     return torch.float32 if computed_type(x) in HALF else None
-
-
-def widened(x: Tensor) -> Tensor:
-    """In fp32 if half."""
-    return x.float() if x.dtype in HALF else x
-
-
-# ---- padding -----------------------------------------------------------------------------------------------------------------

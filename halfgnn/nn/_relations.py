@@ -76,7 +76,7 @@ def _project_first(stack: Stack, convs: list[Any], ends: Ends) -> dict[str, Tens
         feats.append(feat)
         els.append(el)
         ers.append(er)
-    operands = (stack.graph, _joined(feats), _joined(els), _joined(ers), None)
+    operands = (stack.graph, _joined(feats), _joined(els), _joined(ers))
     rst = attention.gat(*operands, convs[0].leaky_relu.negative_slope, attention.dropout_p(convs[0].attn_drop))
     return _by_type(stack, trimmed(rst, dim))
 

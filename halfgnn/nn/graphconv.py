@@ -15,9 +15,9 @@ from ..common.precision import without_autocast
 from ..graph import Graph
 from ..graph_argument import as_graph
 from ._checks import check_dtypes, check_edge_numbers
-from ._features import checked_graph, unrounded, widened
+from ._features import checked_graph, unrounded
 from ._sums import aggregate, padded_width
-from .projections import linear
+from .projections import linear, widened
 
 
 class EdgeWeightNorm(nn.Module):

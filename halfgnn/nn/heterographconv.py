@@ -13,8 +13,7 @@ from ..common.operands import check_rows
 from ..graph_argument import as_heterograph
 from ..heterograph import EdgeType, HeteroGraph
 from . import _relations
-from .attention import handed_out
-from .gatconv import finished
+from .attention import finished, handed_out
 
 AGGREGATES = ("sum", "max", "min", "mean", "stack")
 
@@ -95,7 +94,7 @@ class HeteroGraphConv(nn.Module):
                 out[ntype] = _reduced(self.aggregate, rsts, [conv.bias for conv in own])
                 continue
             parts = [
-                finished(conv, rst, dst[ntype], is_new=conv.activation is None and not callable(self.aggregate))
+                finished(conv, rst, dst[ntype], conv.activation is None and not callable(self.aggregate), conv.bias)
                 for conv, rst in zip(own, rsts)
             ]
             out[ntype] = _aggregate(self.aggregate, parts, ntype)

@@ -372,7 +372,7 @@ def gatv2_attention(
     if attn.device != g.device:
         raise ValueError(f"attn is on {attn.device}; expected the graph's device, {g.device}")
     if attn.dim() == 3 and attn.shape[0] == 1:
-        attn = attn[0]
+        attn = attn.squeeze(0)
     if attn.shape != feat_src.shape[1:]:
         raise ValueError(f"attn has shape {tuple(attn.shape)}; expected (heads, dim) = {tuple(feat_src.shape[1:])}")
     slope, dropout_p = check_number(negative_slope, "negative_slope"), check_probability(dropout_p, "dropout_p")

@@ -459,7 +459,13 @@ def test_wrong_edge_attr(name):
     ]:
         refuse(error, match, module, x, edge_index, wrong)
     if name == "TransformerConv-edge":
-        refuse(ValueError, "edge_attr is None; edge_dim says edge features of 6 columns", module, x, edge_index)
+        refuse(
+            ValueError,
+            "edge_attr is None; expected edge features of 6 columns, as edge_dim says",
+            module,
+            x,
+            edge_index,
+        )
 
 
 def test_wrong_size():
