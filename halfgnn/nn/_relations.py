@@ -15,7 +15,7 @@ from ..common.operands import check_columns, check_rows, width_of
 from ..common.precision import autocast, without_autocast
 from ..heterograph import EdgeType, HeteroGraph, Stack
 from . import attention
-from ._checks import check_dtype
+from ._checks import check_layer
 from ._hooks import is_hooked, is_plain, is_unhooked
 from .gatconv import GATConv
 from .projections import linear, node_logits, project_with_logits, trimmed
@@ -211,4 +211,4 @@ def check_inputs(
             check_rows(feats[ntype], name, counts[ntype], target, g.device)
             projection = layers.get("fc") or layers[layer]
             check_columns(feats[ntype], name, width_of(projection))
-            check_dtype(feats[ntype], name, projection)
+            check_layer(feats[ntype], name, projection)

@@ -37,6 +37,15 @@ class Attention(nn.Module):
         self._num_heads = checked_size(num_heads, "num_heads", least=1)
         self._allow_zero_in_degree = allow_zero_in_degree
 
+    def _add_projections(self, in_feats: Any) -> None:
+        """fc_src and fc_dst if in_feats is a pair, otherwise fc for both sides."""
+        width = self._out_feats * self._num_heads
+        if isinstance(in_feats, tuple):
+            self.fc_src = nn.Linear(self._in_src_feats, width, bias=False)
+            self.fc_dst = nn.Linear(self._in_dst_feats, width, bias=False)
+        else:
+            self.fc = nn.Linear(self._in_src_feats, width, bias=False)
+
     def _add_submodules(self, feat_drop: float, attn_drop: float, negative_slope: float) -> None:
         check_probability(feat_drop, "feat_drop")
         check_probability(attn_drop, "attn_drop")

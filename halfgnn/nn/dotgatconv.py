@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from torch import Tensor, nn
+from torch import Tensor
 
 from .. import ops
 from . import attention
@@ -23,12 +23,7 @@ class DotGatConv(attention.Attention):
 
     def __init__(self, in_feats, out_feats, num_heads, allow_zero_in_degree=False):
         super().__init__(in_feats, out_feats, num_heads, allow_zero_in_degree)
-        width = out_feats * num_heads
-        if isinstance(in_feats, tuple):
-            self.fc_src = nn.Linear(self._in_src_feats, width, bias=False)
-            self.fc_dst = nn.Linear(self._in_dst_feats, width, bias=False)
-        else:
-            self.fc = nn.Linear(self._in_src_feats, width, bias=False)
+        self._add_projections(in_feats)
 
     def forward(self, graph, feat, get_attention=False):
         """Attention over the in-edges of every destination.

@@ -41,11 +41,7 @@ class GATConv(attention.Attention):
     ):
         super().__init__(in_feats, out_feats, num_heads, allow_zero_in_degree)
         width = out_feats * num_heads
-        if isinstance(in_feats, tuple):
-            self.fc_src = nn.Linear(self._in_src_feats, width, bias=False)
-            self.fc_dst = nn.Linear(self._in_dst_feats, width, bias=False)
-        else:
-            self.fc = nn.Linear(self._in_src_feats, width, bias=False)
+        self._add_projections(in_feats)
         self.attn_l = nn.Parameter(torch.empty(1, num_heads, out_feats))
         self.attn_r = nn.Parameter(torch.empty(1, num_heads, out_feats))
         self._add_submodules(feat_drop, attn_drop, negative_slope)

@@ -6,7 +6,7 @@ import torch
 from torch import nn
 
 from ..common.arguments import check_number
-from ..common.operands import check_operand
+from ..common.operands import check_operand, check_parameter_device
 from ..graph_argument import as_graph
 from ._checks import check_features
 from ._features import both_sides
@@ -53,6 +53,7 @@ class GINConv(nn.Module):
         """
         g = as_graph(graph, "graph")
         check_features(g, feat)
+        check_parameter_device(feat[0] if isinstance(feat, tuple) else feat, "feat", self.eps)
         if edge_weight is not None:
             check_operand(edge_weight, "edge_weight", g, "e")
         h_src, h_dst = both_sides(graph, g, feat)

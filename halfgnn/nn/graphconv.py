@@ -14,7 +14,7 @@ from ..common.operands import check_columns, check_operand, check_pair, check_te
 from ..common.precision import without_autocast
 from ..graph import Graph
 from ..graph_argument import as_graph
-from ._checks import check_dtypes, check_edge_numbers
+from ._checks import check_edge_numbers, check_parameter
 from ._features import checked_graph, unrounded
 from ._sums import aggregate, padded_width
 from .projections import linear, widened
@@ -181,7 +181,7 @@ def _sources(g: Graph, feat: Any, weight: Any) -> Tensor:
         if weight.dim() != 2:
             raise ValueError(f"weight has shape {tuple(weight.shape)}; expected (in_feats, out_feats)")
         check_columns(feat, name, weight.shape[0], None)
-        check_dtypes(feat, name, weight)
+        check_parameter(feat, name, weight)
     return feat
 
 

@@ -15,6 +15,8 @@ from ..common.operands import (
     check_one_width,
     check_operand,
     check_pair,
+    check_parameter_device,
+    check_tensor,
     width_of,
     widths_of,
 )
@@ -66,30 +68,32 @@ def checked_pair(x: Any, lin_src: Any, lin_dst: Any, optional: bool = False) -> 
 
     optional: x of destinations may be None.
     """
-    width, dst_width = widths_of(lin_src, lin_dst)
     if not isinstance(x, (tuple, list)):
-        _check_features(x, "x", width)
-        check_one_width("x", width, dst_width)
+        _check_features(x, "x", lin_src)
+        check_one_width("x", *widths_of(lin_src, lin_dst))
         x = autocast(x)
         return x, x
     check_pair(x, "x")
     src, dst = x
-    _check_features(src, "x[0]", width)
+    _check_features(src, "x[0]", lin_src)
     if dst is not None or not optional:
-        _check_features(dst, "x[1]", dst_width)
+        _check_features(dst, "x[1]", lin_dst)
         if dst.device != src.device:
             raise ValueError(f"x[1] is on {dst.device}; expected the device of x[0], {src.device}")
     return autocast(src), autocast(dst)
 
 
-def _check_features(x: Any, name: str, width: int | None) -> None:
-    if not isinstance(x, Tensor):
-        raise TypeError(f"{name} is {'None' if x is None else f'a {type(x).__name__}'}; expected a torch.Tensor")
+def _check_features(x: Any, name: str, layer: Any) -> None:
+    """Raises unless x is a tensor that `layer` can project."""
+    width = width_of(layer)
+    check_tensor(x, name)
     check_dense(x, name)
     if x.dim() != 2:
         wanted = "columns" if width is None else width
         raise ValueError(f"{name} has shape {tuple(x.shape)}; expected (nodes, {wanted})")
     check_columns(x, name, width)
+    if width is not None:
+        check_parameter_device(x, name, layer.weight)
 
 
 def checked_graph(edge_index: Any, x: Tensor, num_src: int, num_dst: int) -> Graph:

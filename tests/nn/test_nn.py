@@ -835,8 +835,8 @@ def test_wrong_features(name):
     g, x, module = make_graph(), randn(NUM_NODES, IN_FEATS), make_module(name)
     for wrong, error, match in [
         (None, TypeError, "feat is None; expected a torch.Tensor"),
-        (x.tolist(), TypeError, "feat is list; expected a torch.Tensor"),
-        ([x, x], TypeError, "feat is list; expected a torch.Tensor"),
+        (x.tolist(), TypeError, "feat is a list; expected a torch.Tensor"),
+        ([x, x], TypeError, "feat is a list; expected a torch.Tensor"),
         (torch.tensor(1.0), ValueError, r"feat has shape \(\); expected 40 rows"),
         (x[1:], ValueError, r"feat has shape \(39, 12\); expected 40 rows, one per source node"),
         ((x, x, x), ValueError, "feat is a tuple of 3; expected a tensor or the pair"),
@@ -894,7 +894,7 @@ def test_wrong_edge_weights(name):
     count = g.num_edges
     weight = randn(count)
     for wrong, error, match in [
-        (weight.tolist(), TypeError, "edge_weight is list; expected a torch.Tensor"),
+        (weight.tolist(), TypeError, "edge_weight is a list; expected a torch.Tensor"),
         (weight[1:], ValueError, rf"edge_weight has shape \({count - 1},\); expected {count} rows, one per edge"),
         (torch.tensor(1.0), ValueError, rf"edge_weight has shape \(\); expected {count} rows"),
         (

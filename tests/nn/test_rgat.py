@@ -100,7 +100,7 @@ def test_wrong_rgats():
     with pytest.raises(ValueError, match="blocks has 1 graphs; expected 2"):
         model([g], x)
     with pytest.raises(
-        TypeError, match=r"feats\['\w+'\] has dtype torch.float16 and the module's parameters torch.float32"
+        TypeError, match=r"feats\['\w+'\] has dtype torch.float16 and the module's parameters have torch.float32"
     ):
         model([g, g], {ntype: feat.half() for ntype, feat in x.items()})
     with pytest.raises(KeyError, match=r"blocks\[0\] has no edge type"):

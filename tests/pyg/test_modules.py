@@ -442,13 +442,23 @@ def test_wrong_edge_index(name):
     assert module(x, empty).shape == module(x, edge_index).shape
 
 
+@pytest.mark.parametrize("name", ["GATConv-plain", "GATv2Conv-plain", "TransformerConv"])
+def test_a_module_on_another_device(name):
+    """As one that was left on the CPU while its inputs moved."""
+    module, edge_index = make(halfgnn.pyg, name).to("meta"), make_edge_index()
+    x, _ = inputs_of(name, edge_index)
+    refuse(
+        ValueError, "x is on cpu, but the module's parameters are on meta; expected one device", module, x, edge_index
+    )
+
+
 @pytest.mark.parametrize("name", ["GATConv-edge", "GATConv-edge-no-loops", "GATv2Conv-edge", "TransformerConv-edge"])
 def test_wrong_edge_attr(name):
     module, edge_index = make(halfgnn.pyg, name), make_edge_index()
     count = edge_index.shape[1]
     x, edge_attr = inputs_of(name, edge_index)
     for wrong, error, match in [
-        (edge_attr.tolist(), TypeError, "edge_attr is list; expected a torch.Tensor"),
+        (edge_attr.tolist(), TypeError, "edge_attr is a list; expected a torch.Tensor"),
         (torch.tensor(1.0), ValueError, rf"edge_attr has shape \(\); expected {count} rows, one per edge"),
         (edge_attr[1:], ValueError, rf"edge_attr has shape .*; expected {count} rows, one per edge"),
         (edge_attr[:, 1:], ValueError, rf"edge_attr has shape \({count}, 5\); expected \({count}, 6\)"),
