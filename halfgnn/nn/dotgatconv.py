@@ -18,7 +18,7 @@ class DotGatConv(attention.Attention):
         in_feats: width of the input; a pair for sources and destinations with features of their own.
         out_feats: width of the output per head.
         num_heads: number of heads.
-        allow_zero_in_degree: accept nodes without in-edges, which get zero.
+        allow_zero_in_degree: accept nodes without in-edges. They get zero.
     """
 
     def __init__(self, in_feats, out_feats, num_heads, allow_zero_in_degree=False):

@@ -20,10 +20,10 @@ class GATConv(attention.Attention):
         num_heads: number of heads.
         feat_drop, attn_drop: dropout of the features and of the attention weights.
         negative_slope: of LeakyReLU.
-        residual: add the (projected) features of the destinations.
+        residual: add the features of the destinations, projected if their width is another.
         activation: function applied at the end.
-        allow_zero_in_degree: accept nodes without in-edges, whose sum over edges is zero.
-        bias: add a bias; with a projected residual it is that projection's.
+        allow_zero_in_degree: accept nodes without in-edges. Their sum over edges is zero.
+        bias: add a bias. If the residual is projected, it is the bias of that projection.
     """
 
     def __init__(

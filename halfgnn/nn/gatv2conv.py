@@ -1,4 +1,4 @@
-"""Graph attention whose logits depend on both ends at once."""
+"""Graph attention with logits of both ends at once."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ class GATv2Conv(attention.Attention):
         in_feats, out_feats, num_heads, feat_drop, attn_drop, negative_slope, residual, activation, allow_zero_in_degree: see
             :class:`GATConv`.
         bias: of the projections.
-        share_weights: project sources and destinations alike (one in_feats only).
+        share_weights: project sources and destinations by one layer, if in_feats is no pair.
     """
 
     def __init__(

@@ -17,10 +17,10 @@ class GINConv(nn.Module):
     """Graph isomorphism layer (Xu et al., 2019), as dgl.nn.pytorch.GINConv.
 
     Args:
-        apply_func: function or module applied to the sum; None: none.
+        apply_func: function or module applied to the sum, or None.
         aggregator_type: "sum", "max" or "mean".
-        init_eps: what a destination's own features weigh more than a neighbour's.
-        learn_eps: make that a parameter.
+        init_eps: eps, which is added to the weight 1 of a destination's own features.
+        learn_eps: make eps a parameter.
         activation: function applied at the end.
     """
 
@@ -43,10 +43,10 @@ class GINConv(nn.Module):
         Args:
             graph: Graph, DGLGraph or block.
             feat: (num_src, in_feats), or the pair of it and (num_dst, in_feats).
-            edge_weight: (E, 1) or what broadcasts with the features; multiplies the messages.
+            edge_weight: (E, 1), or another shape that broadcasts with the features; multiplies the messages.
 
         Returns:
-            What apply_func makes of (num_dst, in_feats).
+            The result of apply_func for (num_dst, in_feats).
 
         Raises:
             ValueError: wrong shapes or devices. TypeError: wrong dtypes.

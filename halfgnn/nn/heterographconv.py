@@ -21,17 +21,17 @@ AGGREGATES = ("sum", "max", "min", "mean", "stack")
 class HeteroGraphConv(nn.Module):
     """Runs a module on each edge type and aggregates what arrives at a node type, as dgl.nn.pytorch.HeteroGraphConv.
 
-    Modules that are :class:`GATConv` and differ in their parameters alone are run together, by one fused attention on the stack of
-    their relations. Others run one after the other.
+    If all modules are :class:`GATConv` and differ only in their parameters, one fused attention on the stack of their relations
+    runs them together. Otherwise they run one after the other.
 
     Args:
         mods: {edge type: module}; the edge type is a triple or the name of its relation. A module is called as
-            module(graph, (features of sources, features of destinations), *args, **kwargs); where it has
-            set_allow_zero_in_degree, that is called with True.
+            module(graph, (features of sources, features of destinations), *args, **kwargs). If it has set_allow_zero_in_degree,
+            that is called with True.
         aggregate: "sum", "max", "min", "mean" or "stack" (along dimension 1), or a function of (list of tensors, node type).
 
     Raises:
-        ValueError: another aggregate.
+        ValueError: an unknown aggregate.
     """
 
     def __init__(self, mods: Mapping[Any, nn.Module], aggregate: str | Callable[[list[Tensor], str], Any] = "sum"):
@@ -60,7 +60,7 @@ class HeteroGraphConv(nn.Module):
             {node type: features} of the types that a relation ends in.
 
         Raises:
-            KeyError: an edge type without a module. ValueError, TypeError: wrong features, or what modules raise.
+            KeyError: an edge type without a module. ValueError, TypeError: wrong features, and errors of the modules.
         """
         graph = as_heterograph(g)
         mod_args, mod_kwargs = mod_args or {}, mod_kwargs or {}
@@ -134,9 +134,9 @@ def _adds_bias_alone(conv: Any) -> bool:
 
 
 def _reduced(aggregate: Any, rsts: Tensor, biases: list[Tensor | None]) -> Tensor:
-    """Sum or mean over relations of rsts (R, N, H, D) and their biases (H * D,), in fp32, rounded once if there is none.
+    """Sum or mean over relations of rsts (R, N, H, D) and their biases (H * D,), in fp32, and rounded once if there is no bias.
 
-    A tensor of its own: rsts may be kept for the backward.
+    It is a new tensor, because the backward may keep rsts.
     """
     given = [bias for bias in biases if bias is not None]
     dtype = torch.promote_types(rsts.dtype, given[0].dtype) if given else rsts.dtype
