@@ -70,7 +70,7 @@ def edge_softmax(g, logits, norm_by="dst") -> Tensor:
     Each trailing position is normalised by itself. A row of nothing but -inf, or with +inf, gives NaN, as in torch.softmax.
     """
     if norm_by not in ("src", "dst"):
-        raise ValueError(f"norm_by must be 'src' or 'dst', got {norm_by!r}")
+        raise ValueError(f"norm_by is {norm_by!r}; expected 'dst' or 'src'")
     src, dst = g.edges()
     row, num_rows = (dst, g.num_dst) if norm_by == "dst" else (src, g.num_src)
     row = row.long()
@@ -175,7 +175,7 @@ def _combine(op: str, lhs: Tensor | None, rhs: Tensor | None, dtype) -> Tensor:
     if op == "dot":
         return _dot(left, right)
     if op not in _ARITHMETIC:
-        raise ValueError(f"unknown op {op!r}")
+        raise ValueError(f"op is {op!r}; expected an operator of gspmm or gsddmm")
     return _ARITHMETIC[op](left, right)
 
 
@@ -193,7 +193,7 @@ def _dot(lhs: Tensor, rhs: Tensor) -> Tensor:
     if lhs.dim() == 1:
         return lhs * rhs
     if lhs.shape[-1] != rhs.shape[-1]:
-        raise ValueError(f"dot needs equal last dimensions, got {lhs.shape[-1]} and {rhs.shape[-1]}")
+        raise ValueError(f"the last dimensions are {lhs.shape[-1]} and {rhs.shape[-1]}; expected equal ones for dot")
     return (lhs * rhs).sum(-1, keepdim=True)
 
 
@@ -206,7 +206,7 @@ def _reduce(reduce_op: str, value: Tensor, row: Tensor, num_rows: int) -> Tensor
         return _scatter_sum(value, row, num_rows) / count.view(-1, *[1] * (value.dim() - 1))
     if reduce_op in ("max", "min"):
         return _first_extreme(reduce_op, value, row, num_rows)
-    raise ValueError(f"unknown reduce {reduce_op!r}")
+    raise ValueError(f"the reduction is {reduce_op!r}; expected sum, mean, max or min")
 
 
 def _scatter_sum(value: Tensor, row: Tensor, num_rows: int) -> Tensor:

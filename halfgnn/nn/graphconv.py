@@ -17,7 +17,7 @@ from ..graph_argument import as_graph
 from ._checks import check_edge_numbers, check_parameter
 from ._features import checked_graph, unrounded
 from ._sums import aggregate, padded_width
-from .projections import linear, widened
+from .projections import linear, trimmed, widened
 
 
 class EdgeWeightNorm(nn.Module):
@@ -147,9 +147,8 @@ class GraphConv(nn.Module):
         if weight is None:
             rst = self._sum(g, h, edge_weight)
         elif weight.shape[0] > weight.shape[1]:
-            rst = self._sum(g, linear(h, _widened(weight, h, edge_weight).t(), None), edge_weight)[
-                ..., : weight.shape[1]
-            ]
+            projected = linear(h, _widened(weight, h, edge_weight).t(), None)
+            rst = trimmed(self._sum(g, projected, edge_weight), weight.shape[1])
         else:
             rst = linear(self._sum(g, h, edge_weight), weight.t(), None)
         if self.bias is not None:
