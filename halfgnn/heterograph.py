@@ -143,11 +143,11 @@ class HeteroGraph:
         """The triple of an edge type. Raises KeyError unless exactly one edge type has that name."""
         if etype in self.canonical_etypes:
             return etype  # type: ignore[return-value]
-        found = [known for known in self.canonical_etypes if known[1] == etype]
-        if len(found) != 1:
-            what = "names several edge types" if found else "is no edge type"
+        matches = [known for known in self.canonical_etypes if known[1] == etype]
+        if len(matches) != 1:
+            what = "names several edge types" if matches else "is no edge type"
             raise KeyError(f"{etype!r} {what}; expected one of {list(self.canonical_etypes)}")
-        return found[0]
+        return matches[0]
 
     def _relation(self, etype: EdgeType) -> Graph:
         graph = self._relations.get(etype)
@@ -355,10 +355,10 @@ def _check_alike(relations: Mapping[EdgeType, Graph]) -> None:
 
 
 def _counts(
-    relations: Mapping[EdgeType, Graph], given: Mapping[str, int] | None, name: str, end: int
+    relations: Mapping[EdgeType, Graph], node_counts: Mapping[str, int] | None, name: str, end: int
 ) -> dict[str, int]:
-    """Number of nodes of every type in `given` or at `end` of a relation. name: of the argument, and of the attribute of Graph."""
-    counts = {ntype: check_count(count, f"{name}[{ntype!r}]") for ntype, count in (given or {}).items()}
+    """Number of nodes of every type in node_counts or at `end` of a relation. name: of the argument and of Graph's attribute."""
+    counts = {ntype: check_count(count, f"{name}[{ntype!r}]") for ntype, count in (node_counts or {}).items()}
     for etype, graph in relations.items():
         count = getattr(graph, name)
         if counts.setdefault(etype[end], count) != count:
@@ -423,8 +423,8 @@ def _without_empty(stack: Stack, etypes: tuple[EdgeType, ...]) -> Stack | None:
     columns = list(zip(stack.etypes, stack.num_src, stack.num_dst, stack.num_edges, stack.src_ids))
     if any(etype not in etypes and (edges or num_dst) for etype, _, num_dst, edges, _ in columns):
         return None
-    kept = [column for column in columns if column[0] in etypes]
-    return Stack(stack.graph, *zip(*kept))  # type: ignore[arg-type]
+    remaining = [column for column in columns if column[0] in etypes]
+    return Stack(stack.graph, *zip(*remaining))  # type: ignore[arg-type]
 
 
 def _ids_from(csc: Adjacency, first: int) -> Tensor:

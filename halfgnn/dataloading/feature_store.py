@@ -341,12 +341,12 @@ def _fits(shape: tuple[int, ...], expected: tuple[int, ...]) -> bool:
 
 def _torch_dtype(dtype: Any, what: Any) -> torch.dtype:
     """The torch.dtype of a numpy dtype."""
-    found = getattr(torch, dtype.name, None)
-    if not isinstance(found, torch.dtype) or not dtype.isnative:
+    torch_dtype = getattr(torch, dtype.name, None)
+    if not isinstance(torch_dtype, torch.dtype) or not dtype.isnative:
         raise TypeError(
             f"{what} holds numbers of {dtype!r}; expected a type that torch has, in this machine's byte order"
         )
-    return found
+    return torch_dtype
 
 
 def _of_array(data: Any) -> tuple[Tensor, _File | None]:

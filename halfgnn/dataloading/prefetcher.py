@@ -125,13 +125,13 @@ class Prefetcher:
         while True:
             self._mover.begin()
             with self._timed("wait"):
-                made = self._made(iterator)
-            if made is None:
+                moved = self._next_moved(iterator)
+            if moved is None:
                 return
-            yield self._mover.received(*made)
-            del made
+            yield self._mover.received(*moved)
+            del moved
 
-    def _made(self, iterator: Iterator) -> tuple | None:
+    def _next_moved(self, iterator: Iterator) -> tuple | None:
         """The arguments of the mover's received() for the next batch; None after the last batch."""
         with self._timed("sample"):
             try:
@@ -206,9 +206,9 @@ class _Background:
         try:
             with torch.no_grad(), self._owner._mover.context():
                 while self._permitted():
-                    made = self._owner._made(self._iterator)
-                    self._ready.put(made)
-                    if made is None:
+                    moved = self._owner._next_moved(self._iterator)
+                    self._ready.put(moved)
+                    if moved is None:
                         return
                     count += 1
         except BaseException as error:  # of any kind: the caller handles it

@@ -47,10 +47,10 @@ class Topology:
         with ordinary_tensors():
             mask = indptr[1:] == indptr[:-1]
         # Asking a GPU would stall its stream. A mask of no nodes costs less.
-        found = None if device.type == "cpu" and not bool(mask.any()) else mask
+        mask_or_none = None if device.type == "cpu" and not bool(mask.any()) else mask
         if may_keep(device):
-            self._isolated[device] = kept(found, [found])
-        return found
+            self._isolated[device] = kept(mask_or_none, [mask_or_none])
+        return mask_or_none
 
 
 def relation_topology(gidx: Any, etype: int) -> Topology:

@@ -60,9 +60,9 @@ def attend_together(convs: Mapping[EdgeType, Any], g: HeteroGraph, src: Features
     for etype, rows, ids in zip(stack.etypes, stack.num_src, stack.src_ids):
         drop = convs[etype].feat_drop
         ends.append((sources.dropped(etype[0], drop, rows, ids), destinations.dropped(etype[2], drop)))
-    own = [convs[etype] for etype in stack.etypes]
-    attend = _project_last if _saves_to_project_last(stack, own, ends) else _project_first
-    return attend(stack, own, ends)
+    stacked_convs = [convs[etype] for etype in stack.etypes]
+    attend = _project_last if _saves_to_project_last(stack, stacked_convs, ends) else _project_first
+    return attend(stack, stacked_convs, ends)
 
 
 def _project_first(stack: Stack, convs: list[Any], ends: Ends) -> dict[str, Tensor]:
@@ -103,9 +103,9 @@ def _project_last(stack: Stack, convs: list[Any], ends: Ends) -> dict[str, Tenso
     parts: dict[str, list[Tensor]] = {}
     for i, (etype, conv) in enumerate(zip(stack.etypes, convs)):
         matrices = _layers(conv)[0].weight.split(dim)
-        own = [linear(sums[head][i], matrices[head], None) for head in range(heads)]
-        parts.setdefault(etype[2], []).append(torch.stack(own, 1))
-    return {ntype: torch.stack(own) for ntype, own in parts.items()}
+        projected = [linear(sums[head][i], matrices[head], None) for head in range(heads)]
+        parts.setdefault(etype[2], []).append(torch.stack(projected, 1))
+    return {ntype: torch.stack(rsts) for ntype, rsts in parts.items()}
 
 
 # How many multiplications of a matrix product take as long as gathering and weighting one value of a sum. On a CPU with AVX2 and

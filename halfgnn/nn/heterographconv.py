@@ -89,13 +89,13 @@ class HeteroGraphConv(nn.Module):
         out = {}
         etypes = g.stack(tuple(convs)).etypes
         for ntype, rsts in _in_order(g, _relations.attend_together(convs, g, src, dst)):
-            own = [convs[etype] for etype in etypes if etype[2] == ntype]
-            if self.aggregate in ("sum", "mean") and all(_adds_bias_alone(conv) for conv in own):
-                out[ntype] = _reduced(self.aggregate, rsts, [conv.bias for conv in own])
+            type_convs = [convs[etype] for etype in etypes if etype[2] == ntype]
+            if self.aggregate in ("sum", "mean") and all(_adds_bias_alone(conv) for conv in type_convs):
+                out[ntype] = _reduced(self.aggregate, rsts, [conv.bias for conv in type_convs])
                 continue
             parts = [
                 finished(conv, rst, dst[ntype], conv.activation is None and not callable(self.aggregate), conv.bias)
-                for conv, rst in zip(own, rsts)
+                for conv, rst in zip(type_convs, rsts)
             ]
             out[ntype] = _aggregate(self.aggregate, parts, ntype)
         return out
@@ -138,12 +138,12 @@ def _reduced(aggregate: Any, rsts: Tensor, biases: list[Tensor | None]) -> Tenso
 
     It is a new tensor, because the backward may keep rsts.
     """
-    given = [bias for bias in biases if bias is not None]
-    dtype = torch.promote_types(rsts.dtype, given[0].dtype) if given else rsts.dtype
+    present = [bias for bias in biases if bias is not None]
+    dtype = torch.promote_types(rsts.dtype, present[0].dtype) if present else rsts.dtype
     out = rsts[0].to(dtype) if rsts.shape[0] == 1 else rsts.sum(0, dtype=dtype)
-    if given:
-        out = out + torch.stack(given).sum(0).view(rsts.shape[2:])
-    out = handed_out(out, is_new=bool(given) or rsts.shape[0] > 1)
+    if present:
+        out = out + torch.stack(present).sum(0).view(rsts.shape[2:])
+    out = handed_out(out, is_new=bool(present) or rsts.shape[0] > 1)
     return out / rsts.shape[0] if aggregate == "mean" and rsts.shape[0] > 1 else out
 
 

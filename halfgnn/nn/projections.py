@@ -20,7 +20,7 @@ def _multiplied_by_cpu() -> tuple[torch.dtype, ...]:
     if platform.machine().lower() not in ("x86_64", "amd64"):
         return HALF
     has = {name: getattr(torch.cpu, name, bool)() for name in ("_is_avx512_bf16_supported", "_is_amx_fp16_supported")}
-    return tuple(dtype for dtype, found in zip((torch.bfloat16, torch.float16), has.values()) if found)
+    return tuple(dtype for dtype, is_fast in zip((torch.bfloat16, torch.float16), has.values()) if is_fast)
 
 
 _MULTIPLIED_BY_CPU = _multiplied_by_cpu()

@@ -69,10 +69,10 @@ class RGAT(nn.Module):
         self.target = target
         self.convs, self.norms, self.skips = nn.ModuleList(), nn.ModuleList(), nn.ModuleList()
         self._plan = _plan(etypes, target, num_layers)
-        for layer, (own, _) in enumerate(self._plan):
+        for layer, (relations, _) in enumerate(self._plan):
             width = hidden_feats if layer else in_feats
             dim = hidden_feats // heads
-            convs = {str(etype): GATConv(width, dim, heads, allow_zero_in_degree=True) for etype in own}
+            convs = {str(etype): GATConv(width, dim, heads, allow_zero_in_degree=True) for etype in relations}
             self.convs.append(nn.ModuleDict(convs))
             self.norms.append(NORMS[norm](hidden_feats))
             self.skips.append(nn.Linear(width, hidden_feats))
@@ -109,14 +109,15 @@ class RGAT(nn.Module):
 
     def _layer(self, layer: int, g: HeteroGraph, h: Mapping[str, Tensor]) -> dict[str, Tensor]:
         """Features of the destinations, from those of the sources, by node type."""
-        own, ntypes = self._plan[layer]
+        relations, ntypes = self._plan[layer]
         name = f"the result of blocks[{layer - 1}]" if layer else "feats"
-        _check_block(g, f"blocks[{layer}]", own)
-        for ntype in dict.fromkeys((*ntypes, *(etype[0] for etype in own))):
+        _check_block(g, f"blocks[{layer}]", relations)
+        sources = dict.fromkeys((*ntypes, *(etype[0] for etype in relations)))
+        for ntype in sources:
             if ntype not in h:
-                raise KeyError(f"{name} has no {ntype!r}; expected {sorted({*ntypes, *(etype[0] for etype in own)})}")
+                raise KeyError(f"{name} has no {ntype!r}; expected {sorted(sources)}")
             check_rows(h[ntype], f"{name}[{ntype!r}]", g.num_src[ntype], "u", g.device)
-        convs: dict[EdgeType, Any] = {etype: self.convs[layer][str(etype)] for etype in own}  # type: ignore[index]
+        convs: dict[EdgeType, Any] = {etype: self.convs[layer][str(etype)] for etype in relations}  # type: ignore[index]
         dst = {ntype: h[ntype][: g.num_dst[ntype]] for ntype in ntypes}
         _relations.check_inputs(g, convs, h, dst, name)
         together = _relations.may_attend_together(convs.values())
@@ -154,7 +155,7 @@ def _one_by_one(
     parts: dict[str, list[Tensor]] = {}
     for etype, conv in convs.items():
         parts.setdefault(etype[2], []).append(conv(g[etype], (src[etype[0]], dst[etype[2]])))
-    return {ntype: torch.stack(own) for ntype, own in parts.items()}
+    return {ntype: torch.stack(rsts) for ntype, rsts in parts.items()}
 
 
 def _biases(convs: Mapping[EdgeType, Any], ntype: str) -> list[Tensor]:
@@ -171,9 +172,9 @@ def _plan(
     layers: list[tuple[tuple[EdgeType, ...], tuple[str, ...]]] = []
     ntypes: tuple[str, ...] = (target,)
     for _ in range(num_layers):
-        own = tuple(etype for etype in etypes if etype[2] in ntypes)
-        if not own:
-            raise ValueError(f"target is {target!r}, in which no edge type ends: {list(etypes)}")
-        layers.append((own, ntypes))
-        ntypes = tuple(dict.fromkeys((*ntypes, *(etype[0] for etype in own))))
+        relations = tuple(etype for etype in etypes if etype[2] in ntypes)
+        if not relations:
+            raise ValueError(f"target is {target!r}; expected a type in which an edge type ends, of {list(etypes)}")
+        layers.append((relations, ntypes))
+        ntypes = tuple(dict.fromkeys((*ntypes, *(etype[0] for etype in relations))))
     return layers[::-1]

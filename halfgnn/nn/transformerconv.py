@@ -128,11 +128,11 @@ class TransformerConv(nn.Module):
         out, is_new = (out.flatten(1), is_new) if self.concat else (out.mean(1), True)
         if not self.root_weight:
             return attention.handed_out(out, is_new)
-        own = applied(self.lin_skip, h_dst)
+        root = applied(self.lin_skip, h_dst)
         if self.lin_beta is None:
-            return out + own
-        beta = applied(self.lin_beta, torch.cat([out, own, out - own], -1)).sigmoid()
-        return beta * own + (1 - beta) * out
+            return out + root
+        beta = applied(self.lin_beta, torch.cat([out, root, out - root], -1)).sigmoid()
+        return beta * root + (1 - beta) * out
 
     def extra_repr(self) -> str:
         return f"{self.in_channels}, {self.out_channels}, heads={self.heads}"

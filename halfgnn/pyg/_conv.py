@@ -98,10 +98,10 @@ def _check_features(x: Any, name: str, layer: Any) -> None:
 
 def checked_graph(edge_index: Any, x: Tensor, num_src: int, num_dst: int) -> Graph:
     """The Graph of edge_index, which must be on the device of x."""
-    given = edge_index if isinstance(edge_index, Tensor) else _graph.graph_of(edge_index, num_src, num_dst)
-    if given.device != x.device:
-        raise ValueError(f"edge_index is on {given.device}; expected the device of x, {x.device}")
-    return _graph.graph_of(given, num_src, num_dst) if isinstance(given, Tensor) else given
+    topology = edge_index if isinstance(edge_index, Tensor) else _graph.graph_of(edge_index, num_src, num_dst)
+    if topology.device != x.device:
+        raise ValueError(f"edge_index is on {topology.device}; expected the device of x, {x.device}")
+    return _graph.graph_of(topology, num_src, num_dst) if isinstance(topology, Tensor) else topology
 
 
 def node_counts(size: Any, x_src: Tensor, x_dst: Tensor | None) -> tuple[int, int]:

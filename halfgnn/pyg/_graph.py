@@ -124,9 +124,9 @@ class WithSelfLoops:
         with ordinary_tensors():
             src, dst = g.edges()
             rows = (src != dst).nonzero().squeeze(1)
-            self.kept = None if rows.numel() == g.num_edges else rows  # rows of edge data; None: all
+            self.kept_rows = None if rows.numel() == g.num_edges else rows  # rows of edge data; None: all
             self.num_loops = num_loops
-            self._edges = (src, dst) if self.kept is None else (src[rows], dst[rows])
+            self._edges = (src, dst) if self.kept_rows is None else (src[rows], dst[rows])
             loops = torch.arange(num_loops, dtype=src.dtype, device=src.device)
             src, dst = (torch.cat([ends, loops]) for ends in self._edges)
         self.graph = Graph.from_edges(src, dst, num_src=g.num_src, num_dst=g.num_dst, check=False)
@@ -135,7 +135,7 @@ class WithSelfLoops:
     def for_all_streams(self) -> WithSelfLoops | Kept[WithSelfLoops]:
         """The form in which to keep it, just made on the current stream."""
         self.graph._for_all_streams()
-        return kept(self, [self.kept, *self._edges])
+        return kept(self, [self.kept_rows, *self._edges])
 
     @property
     def without(self) -> Graph:
@@ -154,7 +154,7 @@ class WithSelfLoops:
         fill_value: the data of a self-loop, as a number or tensor; or "add", "mean", "min", "max" or "mul", the reduction of the
         data of the node's in-edges.
         """
-        data = data if self.kept is None else data[self.kept]
+        data = data if self.kept_rows is None else data[self.kept_rows]
         return torch.cat([data, self._loop_data(data, fill_value)])
 
     def _loop_data(self, data: Tensor, fill_value: float | Tensor | str | None) -> Tensor:
@@ -178,10 +178,10 @@ class WithSelfLoops:
 
 def with_self_loops(g: Graph, num_loops: int) -> WithSelfLoops:
     """Made once and kept with the graph. Raises RuntimeError if it has to be made while a CUDA graph is captured."""
-    made = getattr(g, _LOOPS, None)
-    if made is None or num_loops not in made:
+    by_count = getattr(g, _LOOPS, None)
+    if by_count is None or num_loops not in by_count:
         return _make_self_loops(g, num_loops)
-    return taken(made[num_loops])
+    return taken(by_count[num_loops])
 
 
 @disable
@@ -191,6 +191,6 @@ def _make_self_loops(g: Graph, num_loops: int) -> WithSelfLoops:
         "the module makes the graph's self-loops and asks the device how many there are",
         "call the module once with this graph, or construct it with add_self_loops=False",
     )
-    made = WithSelfLoops(g, num_loops)
-    object.__setattr__(g, _LOOPS, {**getattr(g, _LOOPS, {}), num_loops: made.for_all_streams()})
-    return made
+    looped = WithSelfLoops(g, num_loops)
+    object.__setattr__(g, _LOOPS, {**getattr(g, _LOOPS, {}), num_loops: looped.for_all_streams()})
+    return looped

@@ -91,7 +91,7 @@ def test_rgat_trains_under_autocast(dtype, norm, projected):
 def test_wrong_rgats():
     with pytest.raises(ValueError, match="hidden_feats is 30; expected a multiple of num_heads, 4"):
         RGAT(24, 30, 7, list(edges()), "paper")
-    with pytest.raises(ValueError, match="in which no edge type ends"):
+    with pytest.raises(ValueError, match="expected a type in which an edge type ends"):
         RGAT(24, 32, 7, list(edges()), "venue")
     with pytest.raises(ValueError, match="norm is 'group'"):
         RGAT(24, 32, 7, list(edges()), "paper", norm="group")
