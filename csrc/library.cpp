@@ -23,7 +23,7 @@ TORCH_LIBRARY(halfgnn, m) {
       "-> (Tensor indptr, Tensor indices, Tensor edge_ids)");
 
   // out[v] = reduce over in-edges e = (u, v) of op(lhs[u], rhs[e]), CSC. arg: the winning edge id of each element for
-  // max and min (-1 where there is no edge), else an empty tensor.
+  // max and min (-1 if there is no edge), otherwise an empty tensor.
   m.def(
       "gspmm(Tensor indptr, Tensor indices, Tensor? edge_ids, str op, str reduce, Tensor? lhs, Tensor? rhs, "
       "ScalarType? out_dtype=None) -> (Tensor out, Tensor arg)");

@@ -68,32 +68,37 @@ def checked_pair(x: Any, lin_src: Any, lin_dst: Any, optional: bool = False) -> 
 
     optional: x of destinations may be None.
     """
+    width, dst_width = widths_of(lin_src, lin_dst)
     if not isinstance(x, (tuple, list)):
-        _check_features(x, "x", lin_src)
-        check_one_width("x", *widths_of(lin_src, lin_dst))
+        _check_features(x, "x", width)
+        check_one_width("x", width, dst_width)
+        _check_device(x, "x", lin_src)
         x = autocast(x)
         return x, x
     check_pair(x, "x")
     src, dst = x
-    _check_features(src, "x[0]", lin_src)
+    _check_features(src, "x[0]", width)
     if dst is not None or not optional:
-        _check_features(dst, "x[1]", lin_dst)
+        _check_features(dst, "x[1]", dst_width)
         if dst.device != src.device:
             raise ValueError(f"x[1] is on {dst.device}; expected the device of x[0], {src.device}")
+    _check_device(src, "x[0]", lin_src)
     return autocast(src), autocast(dst)
 
 
-def _check_features(x: Any, name: str, layer: Any) -> None:
-    """Raises unless x is a tensor that `layer` can project."""
-    width = width_of(layer)
+def _check_device(x: Tensor, name: str, layer: Any) -> None:
+    """Raises unless x is on the device of the layer that projects it, which may not be a plain one."""
+    if width_of(layer) is not None:
+        check_parameter_device(x, name, layer.weight)
+
+
+def _check_features(x: Any, name: str, width: int | None) -> None:
     check_tensor(x, name)
     check_dense(x, name)
     if x.dim() != 2:
         wanted = "columns" if width is None else width
         raise ValueError(f"{name} has shape {tuple(x.shape)}; expected (nodes, {wanted})")
     check_columns(x, name, width)
-    if width is not None:
-        check_parameter_device(x, name, layer.weight)
 
 
 def checked_graph(edge_index: Any, x: Tensor, num_src: int, num_dst: int) -> Graph:

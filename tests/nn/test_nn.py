@@ -872,7 +872,7 @@ def test_features_of_edges():
     conv = halfgnn.nn.TransformerConv(IN_FEATS, 5, edge_dim=4)
     edge_feat = randn(g.num_edges, 4)
     for wrong, error, match in [
-        (edge_feat.tolist(), TypeError, "edge_feat is list"),
+        (edge_feat.tolist(), TypeError, "edge_feat is a list"),
         (edge_feat[1:], ValueError, rf"edge_feat has shape .*; expected {g.num_edges} rows, one per edge"),
         (edge_feat[:, 1:], ValueError, rf"edge_feat has shape .*; expected \({g.num_edges}, 4\)"),
         (edge_feat[:, 0], ValueError, rf"edge_feat has shape .*; expected \({g.num_edges}, 4\)"),

@@ -406,7 +406,8 @@ def test_wrong_features(name):
     refuse(ValueError, r"x\[1\] has shape \(40, 11\); expected \(40, 12\)", module, (x, x[:, 1:]), edge_index)
     refuse(TypeError, "x has dtype torch.int64; expected a floating-point type", module, x.long(), edge_index)
     refuse(TypeError, "x has layout torch.sparse_coo", module, x.to_sparse(), edge_index)
-    refuse(ValueError, "edge_index is on cpu; expected the device of x, meta", module, x.to("meta"), edge_index)
+    on_meta = make(halfgnn.pyg, name).to("meta")
+    refuse(ValueError, "edge_index is on cpu; expected the device of x, meta", on_meta, x.to("meta"), edge_index)
     refuse(ValueError, "edge_index is on meta; expected the device of x, cpu", module, x, edge_index.to("meta"))
     refuse(ValueError, r"x\[1\] is on meta; expected the device of x\[0\], cpu", module, (x, x.to("meta")), edge_index)
     of_pairs = make(halfgnn.pyg, name, (IN_FEATS, 4))
@@ -446,10 +447,9 @@ def test_wrong_edge_index(name):
 def test_a_module_on_another_device(name):
     """As one that was left on the CPU while its inputs moved."""
     module, edge_index = make(halfgnn.pyg, name).to("meta"), make_edge_index()
-    x, _ = inputs_of(name, edge_index)
-    refuse(
-        ValueError, "x is on cpu, but the module's parameters are on meta; expected one device", module, x, edge_index
-    )
+    x, match = randn(NUM_NODES, IN_FEATS), "is on cpu, but the module's parameters are on meta; expected one device"
+    refuse(ValueError, f"^x {match}", module, x, edge_index)
+    refuse(ValueError, rf"^x\[0\] {match}", module, (x, x), edge_index)
 
 
 @pytest.mark.parametrize("name", ["GATConv-edge", "GATConv-edge-no-loops", "GATv2Conv-edge", "TransformerConv-edge"])
