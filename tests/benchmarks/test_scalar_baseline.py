@@ -140,7 +140,7 @@ def test_refuses_what_it_cannot_do(device):
         (lambda: spmm("copy_lhs", "mean", x, None), ValueError, "reduce is 'mean'"),
         (lambda: spmm("mul", "sum", x, w.float()), TypeError, "rhs_data Float; expected equal dtypes"),
         (lambda: spmm("mul", "sum", x, w[:, :1]), ValueError, r"rhs_data has trailing shape \[1, 1\]; expected"),
-        (lambda: spmm("mul", "sum", x, w[1:]), ValueError, "rows, one an edge"),
+        (lambda: spmm("mul", "sum", x, w[1:]), ValueError, "rows, one per edge"),
         (lambda: spmm("mul", "sum", x, None), ValueError, "rhs_data is None"),
         (lambda: spmm("copy_lhs", "sum", x.int(), None), TypeError, "lhs_data has dtype Int"),
         (lambda: scalar_sddmm(src, dst, "copy_lhs", x, x, "u", "v"), ValueError, "op is 'copy_lhs'"),
@@ -148,7 +148,7 @@ def test_refuses_what_it_cannot_do(device):
         (lambda: scalar_sddmm(src, dst, "dot", x, x, "u", "w"), ValueError, "target is 'w'"),
         (lambda: scalar_sddmm(src, dst, "dot", x, x.float(), "u", "v"), TypeError, "expected equal dtypes"),
         (lambda: scalar_sddmm(src, dst.int(), "dot", x, x, "u", "v"), TypeError, "expected equal dtypes"),
-        (lambda: scalar_sddmm(src, dst, "sub", w[1:], x, "e", "v"), ValueError, "rows, one an edge"),
+        (lambda: scalar_sddmm(src, dst, "sub", w[1:], x, "e", "v"), ValueError, "rows, one per edge"),
     ):
         with pytest.raises(error, match=message):
             call()

@@ -145,7 +145,7 @@ def test_wrong_ids_and_out():
 def test_wrong_data():
     with pytest.raises(TypeError, match="data is a list"):
         FeatureStore([1.0])
-    with pytest.raises(ValueError, match="one row an id"):
+    with pytest.raises(ValueError, match="one row per id"):
         FeatureStore(torch.tensor(1.0))
     with pytest.raises(ValueError, match="expected contiguous rows"):
         FeatureStore(values().t())

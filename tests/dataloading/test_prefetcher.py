@@ -391,7 +391,7 @@ def test_dgl_graphs_of_fetch_and_in_dataclasses_are_converted():
 def test_a_thread_that_ends_without_a_word(monkeypatch):
     monkeypatch.setattr(module, "_POLL", 0.05)
     monkeypatch.setattr(module._Background, "_work", lambda self: None)
-    with pytest.raises(RuntimeError, match="has ended without a word"):
+    with pytest.raises(RuntimeError, match="has ended without a batch or an error"):
         list(Prefetcher(numbers(3), "cpu", background=True))
 
 

@@ -60,7 +60,7 @@ def self_loops():
 
     def ask():
         looped = pyg.with_self_loops(g, NUM_NODES)
-        return looped.kept, *looped._edges, *looped.graph.csr()
+        return looped.kept_rows, *looped._edges, *looped.graph.csr()
 
     return ask
 

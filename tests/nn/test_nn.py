@@ -259,7 +259,7 @@ def test_edge_weight_norm(norm):
     assert ours(g, weight.half()).dtype == torch.float16
     with torch.autocast("cpu", torch.bfloat16):
         assert_close([ours(g, weight)], [expected])
-    with pytest.raises(ValueError, match="one number an edge"):
+    with pytest.raises(ValueError, match="one number per edge"):
         ours(g, weight.unsqueeze(1))
     if norm == "both":
         with pytest.raises(ValueError, match="not positive"):
@@ -835,10 +835,10 @@ def test_wrong_features(name):
     g, x, module = make_graph(), randn(NUM_NODES, IN_FEATS), make_module(name)
     for wrong, error, match in [
         (None, TypeError, "feat is None; expected a torch.Tensor"),
-        (x.tolist(), TypeError, "feat is list; expected a torch.Tensor"),
-        ([x, x], TypeError, "feat is list; expected a torch.Tensor"),
+        (x.tolist(), TypeError, "feat is a list; expected a torch.Tensor"),
+        ([x, x], TypeError, "feat is a list; expected a torch.Tensor"),
         (torch.tensor(1.0), ValueError, r"feat has shape \(\); expected 40 rows"),
-        (x[1:], ValueError, r"feat has shape \(39, 12\); expected 40 rows, one a source node"),
+        (x[1:], ValueError, r"feat has shape \(39, 12\); expected 40 rows, one per source node"),
         ((x, x, x), ValueError, "feat is a tuple of 3; expected a tensor or the pair"),
         ((x,), ValueError, "feat is a tuple of 1; expected a tensor or the pair"),
         ((None, x), TypeError, r"feat\[0\] is None; expected a torch.Tensor"),
@@ -859,7 +859,7 @@ def test_wrong_features(name):
         with pytest.raises(TypeError, match=r"feat\[1\] is None; expected a torch.Tensor"):
             module(g, (x, None))
         with pytest.raises(
-            ValueError, match=r"feat\[1\] has shape \(39, 12\); expected 40 rows, one a destination node"
+            ValueError, match=r"feat\[1\] has shape \(39, 12\); expected 40 rows, one per destination node"
         ):
             module(g, (x, x[1:]))
     if name in ("GATv2Conv", "DotGatConv", "TransformerConv", "SAGEConv-lstm-5"):
@@ -872,8 +872,8 @@ def test_features_of_edges():
     conv = halfgnn.nn.TransformerConv(IN_FEATS, 5, edge_dim=4)
     edge_feat = randn(g.num_edges, 4)
     for wrong, error, match in [
-        (edge_feat.tolist(), TypeError, "edge_feat is list"),
-        (edge_feat[1:], ValueError, rf"edge_feat has shape .*; expected {g.num_edges} rows, one an edge"),
+        (edge_feat.tolist(), TypeError, "edge_feat is a list"),
+        (edge_feat[1:], ValueError, rf"edge_feat has shape .*; expected {g.num_edges} rows, one per edge"),
         (edge_feat[:, 1:], ValueError, rf"edge_feat has shape .*; expected \({g.num_edges}, 4\)"),
         (edge_feat[:, 0], ValueError, rf"edge_feat has shape .*; expected \({g.num_edges}, 4\)"),
         (edge_feat.int(), TypeError, "edge_feat has dtype torch.int32"),
@@ -894,15 +894,15 @@ def test_wrong_edge_weights(name):
     count = g.num_edges
     weight = randn(count)
     for wrong, error, match in [
-        (weight.tolist(), TypeError, "edge_weight is list; expected a torch.Tensor"),
-        (weight[1:], ValueError, rf"edge_weight has shape \({count - 1},\); expected {count} rows, one an edge"),
+        (weight.tolist(), TypeError, "edge_weight is a list; expected a torch.Tensor"),
+        (weight[1:], ValueError, rf"edge_weight has shape \({count - 1},\); expected {count} rows, one per edge"),
         (torch.tensor(1.0), ValueError, rf"edge_weight has shape \(\); expected {count} rows"),
         (
             randn(count, 7),
             ValueError,
-            rf"edge_weight has shape \({count}, 7\); expected \({count},\), one number an edge",
+            rf"edge_weight has shape \({count}, 7\); expected \({count},\), one number per edge",
         ),
-        (randn(count, 2, 1), ValueError, rf"edge_weight has shape .*; expected \({count},\), one number an edge"),
+        (randn(count, 2, 1), ValueError, rf"edge_weight has shape .*; expected \({count},\), one number per edge"),
         (
             weight.double(),
             TypeError,

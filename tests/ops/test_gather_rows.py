@@ -3,7 +3,7 @@
 import pytest
 import torch
 
-import halfgnn  # noqa: F401  (loads the operators)
+from halfgnn import ops, reference
 from tests import support
 
 gather_rows = torch.ops.halfgnn.gather_rows
@@ -51,6 +51,33 @@ def check(table, ids, num_threads=0):
         rows = as_bytes(table).view(table.shape[0], -1)
         expected = rows[ids.long()].flatten()
     assert torch.equal(as_bytes(gathered(table, ids, num_threads)), expected)
+
+
+# ---- the public function ------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("idtype", support.IDTYPES)
+def test_public_function(idtype, device):
+    table, ids = make_table(9, 3, device=device), make_ids(9, 5, idtype, device)
+    expected = as_bytes(reference.gather_rows(table, ids))
+    assert torch.equal(as_bytes(ops.gather_rows(table, ids)), expected)
+    out = torch.zeros(5, 3, dtype=table.dtype, device=device)
+    assert ops.gather_rows(table, ids, out, num_threads=1) is out and torch.equal(as_bytes(out), expected)
+    assert ops.gather_rows(table[:, 0], ids).shape == (5,) and ops.gather_rows(table, ids[:0]).shape == (0, 3)
+
+
+def test_public_function_refuses():
+    table, ids = torch.zeros(3, 2), torch.tensor([0, 2])
+    for call, error, match in [
+        (lambda: ops.gather_rows([1.0], ids), TypeError, "table is a list; expected a torch.Tensor"),
+        (lambda: ops.gather_rows(table, [0]), TypeError, "ids is a list; expected a torch.Tensor"),
+        (lambda: ops.gather_rows(table, ids, 3), TypeError, "out is a int; expected a torch.Tensor"),
+        (lambda: ops.gather_rows(table, ids[0]), ValueError, r"ids has shape \[\]; expected one dimension"),
+        (lambda: ops.gather_rows(table[0, 0], ids), ValueError, "table has no dimensions; expected one row per id"),
+        (lambda: ops.gather_rows(table.requires_grad_(), ids), ValueError, "table requires grad"),
+    ]:
+        with pytest.raises(error, match=match):
+            call()
 
 
 # ---- what is copied ------------------------------------------------------------------------------

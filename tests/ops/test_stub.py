@@ -66,7 +66,23 @@ from halfgnn.ops import copy_u_mean
 def step(g: Graph, x: torch.Tensor, w: torch.Tensor) -> torch.Tensor:
     y: torch.Tensor = ops.u_mul_e_sum(g, x, w, out_dtype=torch.float32)
     e = ops.u_dot_v(g, y, copy_u_mean(g, x))
-    return ops.copy_e_max(g, ops.edge_softmax(g, e, norm_by="dst"))
+    rows: torch.Tensor = ops.gather_rows(x, g.csc().indices)
+    return ops.copy_e_max(g, ops.edge_softmax(g, e, norm_by="dst") + rows)
+
+def graphs(ids: torch.Tensor, edge_index: torch.Tensor, sort: bool) -> list[Graph]:
+    g: Graph = Graph.from_edges(ids, ids)
+    h, order = Graph.from_edges(ids, ids, sort=True, num_src=3)
+    perm: torch.Tensor = order
+    i: Graph = Graph.from_edge_index(edge_index, num_nodes=4, sort=False)
+    j, perm = Graph.from_edge_index(edge_index, sort=True)
+    made = Graph.from_edges(ids, ids, sort=sort)
+    return [g, h, i, j, made if isinstance(made, Graph) else made[0]]
+
+def wrong_graphs(ids: torch.Tensor, edge_index: torch.Tensor) -> None:
+    g, order = Graph.from_edges(ids, ids)  # WRONG: no permutation
+    h: Graph = Graph.from_edges(ids, ids, sort=True)  # WRONG: a pair
+    i: Graph = Graph.from_edge_index(edge_index, sort=True)  # WRONG: a pair
+    Graph.from_edge_index(edge_index, num_node=3)  # WRONG: name of an argument
 
 def wrong(g: Graph, x: torch.Tensor) -> None:
     ops.u_mul_e_sum(g, x)  # WRONG: missing

@@ -406,7 +406,8 @@ def test_wrong_features(name):
     refuse(ValueError, r"x\[1\] has shape \(40, 11\); expected \(40, 12\)", module, (x, x[:, 1:]), edge_index)
     refuse(TypeError, "x has dtype torch.int64; expected a floating-point type", module, x.long(), edge_index)
     refuse(TypeError, "x has layout torch.sparse_coo", module, x.to_sparse(), edge_index)
-    refuse(ValueError, "edge_index is on cpu; expected the device of x, meta", module, x.to("meta"), edge_index)
+    on_meta = make(halfgnn.pyg, name).to("meta")
+    refuse(ValueError, "edge_index is on cpu; expected the device of x, meta", on_meta, x.to("meta"), edge_index)
     refuse(ValueError, "edge_index is on meta; expected the device of x, cpu", module, x, edge_index.to("meta"))
     refuse(ValueError, r"x\[1\] is on meta; expected the device of x\[0\], cpu", module, (x, x.to("meta")), edge_index)
     of_pairs = make(halfgnn.pyg, name, (IN_FEATS, 4))
@@ -442,15 +443,24 @@ def test_wrong_edge_index(name):
     assert module(x, empty).shape == module(x, edge_index).shape
 
 
+@pytest.mark.parametrize("name", ["GATConv-plain", "GATv2Conv-plain", "TransformerConv"])
+def test_a_module_on_another_device(name):
+    """As one that was left on the CPU while its inputs moved."""
+    module, edge_index = make(halfgnn.pyg, name).to("meta"), make_edge_index()
+    x, match = randn(NUM_NODES, IN_FEATS), "is on cpu, but the module's parameters are on meta; expected one device"
+    refuse(ValueError, f"^x {match}", module, x, edge_index)
+    refuse(ValueError, rf"^x\[0\] {match}", module, (x, x), edge_index)
+
+
 @pytest.mark.parametrize("name", ["GATConv-edge", "GATConv-edge-no-loops", "GATv2Conv-edge", "TransformerConv-edge"])
 def test_wrong_edge_attr(name):
     module, edge_index = make(halfgnn.pyg, name), make_edge_index()
     count = edge_index.shape[1]
     x, edge_attr = inputs_of(name, edge_index)
     for wrong, error, match in [
-        (edge_attr.tolist(), TypeError, "edge_attr is list; expected a torch.Tensor"),
-        (torch.tensor(1.0), ValueError, rf"edge_attr has shape \(\); expected {count} rows, one an edge"),
-        (edge_attr[1:], ValueError, rf"edge_attr has shape .*; expected {count} rows, one an edge"),
+        (edge_attr.tolist(), TypeError, "edge_attr is a list; expected a torch.Tensor"),
+        (torch.tensor(1.0), ValueError, rf"edge_attr has shape \(\); expected {count} rows, one per edge"),
+        (edge_attr[1:], ValueError, rf"edge_attr has shape .*; expected {count} rows, one per edge"),
         (edge_attr[:, 1:], ValueError, rf"edge_attr has shape \({count}, 5\); expected \({count}, 6\)"),
         (edge_attr[:, 0], ValueError, rf"edge_attr has shape \({count},\); expected \({count}, 6\)"),
         (edge_attr.unsqueeze(1), ValueError, rf"edge_attr has shape .*; expected \({count}, 6\)"),
@@ -459,7 +469,13 @@ def test_wrong_edge_attr(name):
     ]:
         refuse(error, match, module, x, edge_index, wrong)
     if name == "TransformerConv-edge":
-        refuse(ValueError, "edge_attr is None; edge_dim says edge features of 6 columns", module, x, edge_index)
+        refuse(
+            ValueError,
+            "edge_attr is None; expected edge features of 6 columns, as edge_dim says",
+            module,
+            x,
+            edge_index,
+        )
 
 
 def test_wrong_size():
