@@ -26,6 +26,11 @@ def target_of(target, name: str) -> str:
     return known
 
 
+def operand_errors() -> tuple[type[Exception], ...]:
+    """The errors to which name_operands applies. None while compiled code is traced, in which errors cannot be changed."""
+    return () if torch.compiler.is_dynamo_compiling() else (TypeError, ValueError)
+
+
 def name_operands(error: Exception, **names: str) -> None:
     """Replaces the names of gspmm's and gsddmm's operands in an error's message by those of the operator that the caller used."""
     message = str(error)

@@ -13,7 +13,7 @@ from ..common.fake import register_fake
 from ..common.operands import check_operand
 from ..common.precision import autocast
 from ..graph_argument import as_graph
-from ._operands import broadcast_trailing, check_out_dtype, name_operands, needs_grad, target_of
+from ._operands import broadcast_trailing, check_out_dtype, name_operands, needs_grad, operand_errors, target_of
 
 OPS = (*MESSAGE_OPS, "dot", "copy_lhs", "copy_rhs")
 
@@ -138,7 +138,7 @@ def _binary(op: str, lhs_target: str, rhs_target: str):
     def function(g, x: Tensor, y: Tensor, *, out_dtype: torch.dtype | None = None) -> Tensor:
         try:
             return gsddmm(g, op, x, y, lhs_target, rhs_target, out_dtype=out_dtype)
-        except (TypeError, ValueError) as error:
+        except operand_errors() as error:
             name_operands(error, lhs_data="x", rhs_data="y")
             raise
 
@@ -150,7 +150,7 @@ def _copy(target: str):
     def function(g, x: Tensor, *, out_dtype: torch.dtype | None = None) -> Tensor:
         try:
             return gsddmm(g, "copy_lhs", x, None, target, "v", out_dtype=out_dtype)
-        except (TypeError, ValueError) as error:
+        except operand_errors() as error:
             name_operands(error, lhs_data="x")
             raise
 

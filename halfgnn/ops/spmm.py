@@ -11,7 +11,7 @@ from ..common.fake import register_fake
 from ..common.operands import check_operand
 from ..common.precision import autocast
 from ..graph_argument import as_graph
-from ._operands import broadcast_trailing, check_out_dtype, name_operands, needs_grad
+from ._operands import broadcast_trailing, check_out_dtype, name_operands, needs_grad, operand_errors
 
 OPS = (*MESSAGE_OPS, "copy_lhs", "copy_rhs")
 
@@ -140,7 +140,7 @@ def _binary(op: str, reduce: str):
     def function(g, x: Tensor, y: Tensor, *, out_dtype: torch.dtype | None = None) -> Tensor:
         try:
             return gspmm(g, op, reduce, x, y, out_dtype=out_dtype)
-        except (TypeError, ValueError) as error:
+        except operand_errors() as error:
             name_operands(error, lhs_data="x", rhs_data="y")
             raise
 
@@ -156,7 +156,7 @@ def _copy(operand: str, reduce: str):
             if operand == "u":
                 return gspmm(g, "copy_lhs", reduce, x, None, out_dtype=out_dtype)
             return gspmm(g, "copy_rhs", reduce, None, x, out_dtype=out_dtype)
-        except (TypeError, ValueError) as error:
+        except operand_errors() as error:
             name_operands(error, lhs_data="x", rhs_data="x")
             raise
 

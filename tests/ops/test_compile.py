@@ -217,3 +217,13 @@ def test_export_of_a_graph_that_is_made_inside(strict):
     program = torch.export.export(Softmax(), inputs(), strict=strict).module()
     others = inputs()
     assert torch.equal(program(*others), Softmax()(*others))
+
+
+def test_a_wrong_call_raises_the_operators_error():
+    """Compiled code cannot change an error, so it may have gspmm's names of the operands."""
+    g, w = make_graph("bipartite"), torch.ones(300, 3)
+    compiled = torch.compile(lambda x: ops.u_mul_e_sum(g, x, w).sin(), backend="eager")
+    assert compiled(torch.ones(30, 3)).shape == (40, 3)
+    for shape, match in [((29, 3), "(x|lhs_data) has .* expected 30 rows"), ((30, 4), "which do not broadcast")]:
+        with pytest.raises(ValueError, match=match):
+            compiled(torch.ones(shape))
