@@ -48,7 +48,7 @@ def test_bad_arguments(device):
     refuse(ValueError, "feat_dst has shape", gatv2, g, feat, zeros(g.num_dst, 2, 4), zeros(2, 8))
     refuse(ValueError, r"attn has shape \(8,\)", gatv2, g, feat, zeros(g.num_dst, 2, 8), zeros(8))
     refuse(ValueError, "attn is on meta", gatv2, g, feat, zeros(g.num_dst, 2, 8), zeros(2, 8, where="meta"))
-    refuse(TypeError, "attn is a NoneType", gatv2, g, feat, zeros(g.num_dst, 2, 8), None)
+    refuse(TypeError, "attn is None", gatv2, g, feat, zeros(g.num_dst, 2, 8), None)
     refuse(TypeError, "feat_dst has dtype Float", gatv2, g, feat, zeros(g.num_dst, 2, 8).float(), zeros(2, 8))
     refuse(ValueError, "value has shape", dot, g, zeros(g.num_dst, 2, 8), feat, zeros(g.num_src, 2, 4))
     refuse(ValueError, "query has shape", dot, g, zeros(g.num_dst, 1, 8), feat, feat)
