@@ -182,6 +182,55 @@ void general_backward(const Backward& b, bool by_src, Tensor& grad_lhs, Tensor& 
   b.backend.backward(args);
 }
 
+// What is known of an operand whose gradient may be asked for. The operand itself is given only where the gradient
+// reads it.
+struct Declared {
+  at::IntArrayRef shape;
+  at::ScalarType dtype;
+  bool needs_gradient;
+
+  Tensor empty_gradient(const Tensor& grad_out) const {
+    const auto options = grad_out.options().dtype(dtype);
+    return needs_gradient ? at::empty(shape, options) : at::empty({0}, options);
+  }
+};
+
+void check_backward(const Backward& b, bool by_src, int64_t num_dst, const Declared& lhs, const Declared& rhs) {
+  const Tensor& grad = b.grad.tensor;
+  TORCH_CHECK_VALUE(b.grad.operand.len == b.plan.out_len && grad.size(0) == num_dst &&
+                        (by_src || grad.size(0) == b.topology.num_rows),
+                    "grad has shape ", grad.sizes(), "; expected ", num_dst, " rows of trailing shape ",
+                    at::IntArrayRef(b.plan.out_shape));
+  const auto is_read = [&](Side side) { return gradient_reads(b.op, side, lhs.needs_gradient, rhs.needs_gradient); };
+  if (reads_lhs(b.op))
+    check_declared(b.lhs, "lhs", b.lhs.operand.target, is_read(Side::kLhs), lhs.shape, lhs.dtype, b.topology);
+  if (reads_rhs(b.op))
+    check_declared(b.rhs, "rhs", Target::kEdge, is_read(Side::kRhs), rhs.shape, rhs.dtype, b.topology);
+  check_gradient_type(grad, reads_lhs(b.op) ? lhs.dtype : rhs.dtype);
+  if (reads_lhs(b.op) && reads_rhs(b.op))
+    check_gradient_type(at::empty({0}, grad.options().dtype(rhs.dtype)), lhs.dtype);
+}
+
+enum class BackwardPath { kNone, kSumLhs, kMulBoth, kEdgeRhs, kGeneral };
+
+BackwardPath path_of(const Backward& b, bool by_src, bool need_lhs, bool need_rhs) {
+  if (!need_lhs && !need_rhs) return BackwardPath::kNone;
+  const DType type = b.grad.operand.type;
+  const bool sums = !b.arg;
+  const bool weights = sums && b.op == Op::kMul && b.plan.is_rhs_per_head();
+  const bool per_head = weights && b.backend.has_vector_kernel(type, b.plan.inner);
+  if (need_lhs && need_rhs) return per_head ? BackwardPath::kMulBoth : BackwardPath::kGeneral;
+  if (need_lhs) {
+    const bool sums_weighted = weights && b.backend.has_sum_kernel(type, b.plan.outer, b.plan.inner);
+    const bool sums_copies = sums && b.op != Op::kMul && b.op != Op::kDiv && b.plan.lhs_len == b.plan.out_len &&
+                             b.backend.has_sum_kernel(type, 1, b.plan.out_len);
+    return sums_weighted || sums_copies ? BackwardPath::kSumLhs : BackwardPath::kGeneral;
+  }
+  const bool dots = per_head && type == b.lhs.operand.type;
+  const bool copies = sums && b.op == Op::kCopyRhs;
+  return !by_src && (dots || copies) ? BackwardPath::kEdgeRhs : BackwardPath::kGeneral;
+}
+
 std::tuple<Tensor, Tensor> gspmm_backward(const Tensor& indptr, const Tensor& indices, const OptionalTensor& edge_ids,
                                           const Tensor& in_indptr, bool by_src, c10::string_view op_name,
                                           c10::string_view reduce_name, const Tensor& grad_out,
@@ -210,44 +259,17 @@ std::tuple<Tensor, Tensor> gspmm_backward(const Tensor& indptr, const Tensor& in
                    feature_of(scale.defined() ? OptionalTensor(scale) : std::nullopt, "scale", Target::kCol, device),
                    arg.defined() ? &arg : nullptr,
                    plan};
-  TORCH_CHECK_VALUE(b.grad.operand.len == plan.out_len && b.grad.tensor.size(0) == in_indptr.numel() - 1 &&
-                        (by_src || b.grad.tensor.size(0) == b.topology.num_rows),
-                    "grad has shape ", grad_out.sizes(), "; expected ", in_indptr.numel() - 1,
-                    " rows of trailing shape ", at::IntArrayRef(plan.out_shape));
-  if (reads_lhs(op)) {
-    check_declared(b.lhs, "lhs", b.lhs.operand.target, gradient_reads(op, Side::kLhs, need_lhs, need_rhs), lhs_shape,
-                   lhs_dtype, b.topology);
-  }
-  if (reads_rhs(op)) {
-    check_declared(b.rhs, "rhs", Target::kEdge, gradient_reads(op, Side::kRhs, need_lhs, need_rhs), rhs_shape,
-                   rhs_dtype, b.topology);
-  }
-  check_gradient_type(grad_out, reads_lhs(op) ? lhs_dtype : rhs_dtype);
-  if (reads_lhs(op) && reads_rhs(op))
-    check_gradient_type(at::empty({0}, grad_out.options().dtype(rhs_dtype)), lhs_dtype);
+  const Declared lhs{lhs_shape, lhs_dtype, need_lhs}, rhs{rhs_shape, rhs_dtype, need_rhs};
+  check_backward(b, by_src, in_indptr.numel() - 1, lhs, rhs);
   if (arg.defined()) check_arg(arg, grad_out, indptr);
 
-  const auto gradient = [&](bool needed, at::IntArrayRef shape, at::ScalarType type) {
-    return needed ? at::empty(shape, grad_out.options().dtype(type)) : at::empty({0}, grad_out.options().dtype(type));
-  };
-  Tensor grad_lhs = gradient(need_lhs, lhs_shape, lhs_dtype), grad_rhs = gradient(need_rhs, rhs_shape, rhs_dtype);
-  const DType grad_type = b.grad.operand.type;
-  const bool sums = !b.arg;
-  const bool weights = sums && op == Op::kMul && plan.is_rhs_per_head();
-  const bool per_head = weights && b.backend.has_vector_kernel(grad_type, plan.inner);
-  const bool sums_weighted = weights && b.backend.has_sum_kernel(grad_type, plan.outer, plan.inner);
-  const bool sums_copies = sums && op != Op::kMul && op != Op::kDiv && plan.lhs_len == plan.out_len &&
-                           b.backend.has_sum_kernel(grad_type, 1, plan.out_len);
-  if (need_lhs && !need_rhs && (sums_weighted || sums_copies)) {
-    sum_grad_lhs(b, grad_lhs);
-  } else if (need_lhs && need_rhs && per_head) {
-    mul_grad_both(b, grad_lhs, grad_rhs);
-  } else if (!need_lhs && need_rhs && !by_src && per_head && grad_type == b.lhs.operand.type) {
-    edge_grad_rhs(b, grad_rhs);
-  } else if (!need_lhs && need_rhs && !by_src && sums && op == Op::kCopyRhs) {
-    edge_grad_rhs(b, grad_rhs);
-  } else if (need_lhs || need_rhs) {
-    general_backward(b, by_src, grad_lhs, grad_rhs);
+  Tensor grad_lhs = lhs.empty_gradient(grad_out), grad_rhs = rhs.empty_gradient(grad_out);
+  switch (path_of(b, by_src, need_lhs, need_rhs)) {
+    case BackwardPath::kNone: break;
+    case BackwardPath::kSumLhs: sum_grad_lhs(b, grad_lhs); break;
+    case BackwardPath::kMulBoth: mul_grad_both(b, grad_lhs, grad_rhs); break;
+    case BackwardPath::kEdgeRhs: edge_grad_rhs(b, grad_rhs); break;
+    case BackwardPath::kGeneral: general_backward(b, by_src, grad_lhs, grad_rhs); break;
   }
   return {grad_lhs, grad_rhs};
 }
