@@ -1,7 +1,7 @@
 """examples/training.py: dgl.nn.GATConv on halfgnn's kernels learns as well as in fp32 under AMP, and the parts of the loop
 work together."""
 
-import functools
+import dataclasses
 import statistics
 
 import pytest
@@ -19,6 +19,7 @@ from tests.examples.support import PLANETOID, needs_planetoid, random_data
 
 HALF = [torch.bfloat16, torch.float16]
 SEEDS = range(5)
+EPOCHS = 40
 
 
 @pytest.fixture(autouse=True)
@@ -34,35 +35,39 @@ def one_thread():
 # --------------------------------------------------------------------------------- accuracy on Cora
 
 
-def train_on_cora(data, dtype, seed):
-    """Test accuracy of the usual GAT: 8 heads of 8 units, dropout 0.6, learning rate 0.005, weight
-    decay 5e-4."""
-    torch.manual_seed(seed)
-    model = gat_amp.GAT(data.features.shape[1], 8, data.num_classes, [8, 1], 0.6, final_activation=False)
-    model.layers[0].feat_drop = planetoid_accuracy.NonzeroDropout(data.features, 0.6)
-    optimizer = torch.optim.Adam(model.parameters(), lr=0.005, weight_decay=5e-4)
-    scaler = training.make_scaler("cpu", dtype)
-    options = dict(epochs=70, dtype=dtype, scaler=scaler, eval_every=5)
-    return training.train(model, data.graph(), data, optimizer, **options).test_accuracy
+def cora_of_frequent_words(count=600):
+    """Cora with the most frequent of its 1,433 words, whose rows add up to 1 again. It trains twice as fast."""
+    data = datasets.load("cora", PLANETOID)
+    words = (data.features > 0).sum(0).topk(count).indices.sort().values
+    features = data.features[:, words]
+    features = features / features.sum(1, keepdim=True).clamp(min=1e-9)
+    return dataclasses.replace(data, features=features.contiguous())
 
 
-@functools.lru_cache(maxsize=1)
-def fp32_accuracy(data_dir):
-    """Mean test accuracy of DGL itself in fp32."""
-    data = datasets.load("cora", data_dir)
-    return statistics.mean(train_on_cora(data, torch.float32, seed) for seed in SEEDS)
+def mean_accuracy(data, dtype):
+    """Mean test accuracy of the usual GAT: 8 heads of 8 units, dropout 0.6, weight decay 5e-4."""
+    found = []
+    for seed in SEEDS:
+        torch.manual_seed(seed)
+        model = gat_amp.GAT(data.features.shape[1], 8, data.num_classes, [8, 1], 0.6, final_activation=False)
+        model.layers[0].feat_drop = planetoid_accuracy.NonzeroDropout(data.features, 0.6)
+        optimizer = torch.optim.Adam(model.parameters(), lr=0.02, weight_decay=5e-4)
+        scaler = training.make_scaler("cpu", dtype)
+        options = dict(epochs=EPOCHS, dtype=dtype, scaler=scaler, eval_every=5)
+        found.append(training.train(model, data.graph(), data, optimizer, **options).test_accuracy)
+    return statistics.mean(found)
 
 
 @needs_planetoid
-@pytest.mark.parametrize("dtype,fuse", [(torch.bfloat16, False), (torch.float16, True)], ids=["bf16", "fp16_fused"])
-def test_half_training_is_as_accurate_as_fp32_of_dgl(dtype, fuse):
-    expected = fp32_accuracy(PLANETOID)
-    data = datasets.load("cora", PLANETOID)
-    with halfgnn.dgl.accelerate(fuse=fuse):
-        accuracy = statistics.mean(train_on_cora(data, dtype, seed) for seed in SEEDS)
-    print(f"mean test accuracy: {dtype} {accuracy:.4f}, DGL fp32 {expected:.4f}")
-    assert accuracy >= 0.80
-    assert abs(accuracy - expected) <= 0.01
+def test_half_training_is_as_accurate_as_fp32_of_dgl():
+    data = cora_of_frequent_words()
+    expected = mean_accuracy(data, torch.float32)  # DGL's own kernels
+    for dtype, fuse in ((torch.bfloat16, False), (torch.float16, True)):
+        with halfgnn.dgl.accelerate(fuse=fuse):
+            accuracy = mean_accuracy(data, dtype)
+        print(f"mean test accuracy: {dtype} {accuracy:.4f}, DGL fp32 {expected:.4f}")
+        assert accuracy >= 0.80, dtype
+        assert abs(accuracy - expected) <= 0.01, dtype
 
 
 # ------------------------------------------------------------------------- scaler, clip, accumulate
