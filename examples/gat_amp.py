@@ -103,7 +103,7 @@ def parser() -> argparse.ArgumentParser:
         " memory is the largest number of bytes that tensors hold during a training step, with data"
         " and optimizer state. CUDA's allocator counts them on a GPU, PyTorch's profiler on the CPU."
         " Matmul is the milliseconds of a step in PyTorch's matrix products, which are the same for"
-        " both backends. Peak and matmul are measured in an extra profiled step after training."
+        " both backends without --fuse. Peak and matmul are measured in an extra profiled step after training."
         " Accuracies are those of the epoch with the best validation accuracy.",
     )
     p.add_argument("--dataset", choices=datasets.NAMES, default="cora", help="default: %(default)s")

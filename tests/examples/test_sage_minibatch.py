@@ -1,4 +1,4 @@
-"""examples/sage_minibatch.py: it learns and resumes."""
+"""examples/sage_minibatch.py: it learns, resumes and refuses to resume from nothing."""
 
 import datasets
 import pytest
@@ -17,3 +17,13 @@ def test_sage_learns_and_resumes(tmp_path, dtype):
     assert sage_minibatch.main([*checkpoint, "--epochs", "4", "--hidden", "64"]) > 0.3
     assert sage_minibatch.main([*checkpoint, "--epochs", "8", "--hidden", "64", "--resume"]) > 0.5
     assert torch.load(tmp_path / "sage.pt")["epoch"] == 7
+
+
+def test_resume_needs_a_checkpoint(tmp_path, capsys):
+    for options, message in (
+        (["--resume"], "argument --resume: needs --checkpoint FILE"),
+        (["--resume", "--checkpoint", str(tmp_path / "no.pt")], "no.pt does not exist; start without --resume"),
+    ):
+        with pytest.raises(SystemExit):
+            sage_minibatch.main(options)
+        assert message in capsys.readouterr().err

@@ -11,10 +11,10 @@ from .heterodata import EdgeType
 
 FOLDER = "mag240m_kddcup2021"  # the directory's name in ogb
 SYNTHETIC_RECIPE = "synthetic.json"  # the arguments of `make_synthetic`, in the directories that it made
-# Stored edge type: name of the reverse relation, which has no file.
+# Edge types that have a file. LINKS has the names of their reverse relations, which have none.
 WRITES, AFFILIATED = ("author", "writes", "paper"), ("author", "affiliated_with", "institution")
-LINKS = {WRITES: "written-by", AFFILIATED: "affiliates"}
 CITES = ("paper", "cites", "paper")
+LINKS = {WRITES: "written-by", AFFILIATED: "affiliates"}
 
 
 def feature_file(folder: Path, kind: str) -> Path:
