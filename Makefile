@@ -114,7 +114,7 @@ gpu-bench:
 gpu-minibatch:
 	@if $(PYTHON) -c "import dgl, tqdm" > /dev/null 2>&1; then \
 	  for options in "" "--prefetch 0" "--features pinned" "--features device" "--dtype bf16" "--dtype fp32"; do \
-	    $(PYTHON) examples/rgat_minibatch.py $(MINIBATCH) --dtype fp16 $$options || exit 1; \
+	    $(PYTHON) examples/mag240m/train.py $(MINIBATCH) --dtype fp16 $$options || exit 1; \
 	  done; \
 	else echo "mini-batches are not measured: sampling them needs DGL and tqdm"; fi
 

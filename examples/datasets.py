@@ -1,14 +1,11 @@
-"""Node-classification data sets for the examples, all with the same fields and the same kind of
-split.
+"""Node-classification data sets for the examples, all with the same fields and the same kind of split.
 
 * Cora, Citeseer and Pubmed with the Planetoid split, through ``dgl.data``.
-* Cora without a network: the PyPI wheel ``graphdatascience`` contains the graph. Its Parquet files
-  are read with ``pyarrow``; the package itself is never imported. It has no split, so one is made
-  here: see `split_by_hash`.
+* Cora without a network: the PyPI wheel ``graphdatascience`` contains the graph. Its Parquet files are read with
+  ``pyarrow``; the package itself is never imported. It has no split, so one is made here: see `split_by_hash`.
 * Reddit through ``dgl.data`` and ogbn-arxiv through ``ogb``, both downloaded.
 
-Every node has exactly one self loop, so that every node has an in-edge. Graphs are undirected if
-the data set is.
+Every node has exactly one self loop, so that every node has an in-edge. Graphs are undirected if the data set is.
 """
 
 from __future__ import annotations
@@ -29,6 +26,11 @@ os.environ.setdefault("DGLBACKEND", "pytorch")  # otherwise the first import of 
 PLANETOID = {"cora": "cora_v2", "citeseer": "citeseer", "pubmed": "pubmed"}
 NAMES = (*PLANETOID, "reddit", "ogbn-arxiv")
 OGB = ("ogbn-arxiv", "ogbn-proteins", "ogbn-products")
+# --help of the option that names the folder of raw files.
+DATA_DIR_HELP = (
+    "folder with one folder of raw files per data set, named as in dgl.data: cora_v2_d697a464, citeseer_d6836239. Data"
+    " that is missing there is downloaded; default: $HALFGNN_DATA"
+)
 INSTALL_PACKAGED = "`pip install --no-deps graphdatascience==1.17` and `pip install pyarrow`"
 
 
@@ -40,8 +42,8 @@ class DataError(RuntimeError):
 class NodeData:
     """A graph with node features and labels.
 
-    src, dst: int32 (E,), with self loops. features: (N, D), loaded as float32. labels: int64
-    (N,). train, val, test: int64 node ids. source: the source of the data, in words.
+    src, dst: int32 (E,), with self loops. features: (N, D), loaded as float32. labels: int64 (N,). train, val, test:
+    int64 node ids. source: the source of the data, in words.
     """
 
     name: str
@@ -74,17 +76,16 @@ class NodeData:
 def load(name: str, data_dir: str | os.PathLike | None = None) -> NodeData:
     """Loads a data set of `NAMES`.
 
-    data_dir: the folder for raw data in the layout of ``dgl.data`` (``cora_v2_d697a464/`` and so
-    on); default: the environment variable HALFGNN_DATA. Without either, Cora is the packaged one if
-    its wheel is installed, and other data goes to the default folder of its library.
+    data_dir: the folder for raw data in the layout of ``dgl.data`` (``cora_v2_d697a464/`` and so on); default: the
+    environment variable HALFGNN_DATA. Without either, Cora is the packaged one if its wheel is installed, and other
+    data goes to the default folder of its library.
 
-    Raises ValueError for an unknown name, and DataError if the data is not here and cannot be
-    downloaded.
+    Raises ValueError for an unknown name, and DataError if the data is not here and cannot be downloaded.
     """
     if name not in NAMES:
         raise ValueError(f"name must be one of {', '.join(NAMES)}, got {name!r}")
     data_dir = data_dir or os.environ.get("HALFGNN_DATA") or None
-    if name == "cora" and data_dir is None and packaged_cora() is not None:
+    if name == "cora" and data_dir is None and packaged("cora") is not None:
         return load_packaged_cora()
     loader = load_planetoid if name in PLANETOID else {"reddit": load_reddit, "ogbn-arxiv": load_arxiv}[name]
     return _explained(loader, name, data_dir)
@@ -111,14 +112,14 @@ def _explained(loader, name: str, data_dir: str | os.PathLike | None):
     except Exception as error:  # the libraries raise anything from OSError to DGLError when a download fails
         reason = (str(error).strip().splitlines() or [""])[0][:200]
         raise DataError(
-            f"data set {name!r} could not be loaded ({type(error).__name__}: {reason}). It is"
-            " downloaded on first use: check the network, or put its raw files into a folder and"
-            f" name that in HALFGNN_DATA or with --data-dir. {_without_network()}"
+            f"data set {name!r} could not be loaded ({type(error).__name__}: {reason}). It is downloaded on first use:"
+            " check the network, or put its raw files into a folder and name that in HALFGNN_DATA or with --data-dir."
+            f" {_without_network()}"
         ) from error
 
 
 def _without_network() -> str:
-    if packaged_cora() is not None:
+    if packaged("cora") is not None:
         return "cora without --data-dir and HALFGNN_DATA needs no network."
     return f"{INSTALL_PACKAGED} bring the data of cora."
 
@@ -127,22 +128,16 @@ def _without_network() -> str:
 
 
 def load_planetoid(name: str, data_dir: Path | None) -> NodeData:
-    """Cora, Citeseer or Pubmed with the standard split, as ``dgl.data`` reads them (features
-    normalised by row)."""
+    """Cora, Citeseer or Pubmed with the standard split, as ``dgl.data`` reads them (features normalised by row)."""
     import dgl.data
 
-    classes = {
-        "cora": dgl.data.CoraGraphDataset,
-        "citeseer": dgl.data.CiteseerGraphDataset,
-        "pubmed": dgl.data.PubmedGraphDataset,
-    }
+    reader = getattr(dgl.data, f"{name.capitalize()}GraphDataset")
     folder = planetoid_folder(name, data_dir)
     if folder is None:
-        graph = _first_graph(classes[name], data_dir)
-        return from_dgl(name, "Planetoid split, dgl.data", graph)
+        return from_dgl(name, "Planetoid split, dgl.data", _first_graph(reader, data_dir))
     with tempfile.TemporaryDirectory() as scratch:  # a copy, because the loader writes its cache beside the raw files
         shutil.copytree(folder, Path(scratch) / folder.name)
-        graph = _first_graph(classes[name], Path(scratch))
+        graph = _first_graph(reader, Path(scratch))
     return from_dgl(name, "Planetoid split, dgl.data", graph)
 
 
@@ -172,15 +167,13 @@ def _assemble(name, source, src, dst, features, labels, split) -> NodeData:
     src, dst = src.int(), dst.int()
     keep = src != dst
     return NodeData(
-        name=name,
-        source=source,
-        src=torch.cat([src[keep], loops]),
-        dst=torch.cat([dst[keep], loops]),
-        features=features.float().contiguous(),
-        labels=labels.long(),
-        train=split[0],
-        val=split[1],
-        test=split[2],
+        name,
+        source,
+        torch.cat([src[keep], loops]),
+        torch.cat([dst[keep], loops]),
+        features.float().contiguous(),
+        labels.long(),
+        *split,
         num_classes=int(labels.max()) + 1,
     )
 
@@ -189,8 +182,7 @@ def _assemble(name, source, src, dst, features, labels, split) -> NodeData:
 
 
 def packaged(name: str) -> Path | None:
-    """The folder of the Parquet files of `name` in ``graphdatascience``, if that and ``pyarrow`` are
-    installed."""
+    """The folder of the Parquet files of `name` in ``graphdatascience``, if that and ``pyarrow`` are installed."""
     spec = importlib.util.find_spec("graphdatascience")  # does not import a top-level package
     if spec is None or importlib.util.find_spec("pyarrow") is None:
         return None
@@ -201,17 +193,11 @@ def packaged(name: str) -> Path | None:
     return None
 
 
-def packaged_cora() -> Path | None:
-    """The folder of the packaged Cora."""
-    return packaged("cora")
-
-
 def load_packaged_cora() -> NodeData:
-    """Cora from the wheel, made undirected: 2,708 nodes, 10,556 directed edges, features normalised
-    by row."""
+    """Cora from the wheel, made undirected: 2,708 nodes, 10,556 directed edges, features normalised by row."""
     import pyarrow.parquet as parquet
 
-    folder = packaged_cora()
+    folder = packaged("cora")
     if folder is None:
         raise DataError(f"packaged Cora is not installed. {_without_network()}")
     nodes = parquet.ParquetFile(folder / "cora_nodes.parquet.gzip").read()
@@ -223,9 +209,8 @@ def load_packaged_cora() -> NodeData:
     order = paper.argsort()
     cites = torch.tensor([links["sourceNodeId"].to_pylist(), links["targetNodeId"].to_pylist()])
     pair = order[torch.searchsorted(paper[order], cites)]
-    src, dst = torch.unique(
-        torch.cat([pair, pair.flip(0)], dim=1), dim=1
-    )  # links in both directions count once per direction
+    # A link that is listed in both directions counts once per direction.
+    src, dst = torch.unique(torch.cat([pair, pair.flip(0)], dim=1), dim=1)
     features = features / features.sum(1, keepdim=True).clamp(min=1)
     split = split_by_hash(paper.tolist(), labels)
     return _assemble("cora", "graphdatascience wheel, split by hash", src, dst, features, labels, split)
@@ -234,10 +219,10 @@ def load_packaged_cora() -> NodeData:
 def split_by_hash(keys, labels: torch.Tensor, per_class: int = 20, num_val: int = 500, num_test: int = 1000):
     """A deterministic split with Planetoid's sizes: (train, val, test) node ids.
 
-    Nodes are sorted by the SHA-256 digest of their key (for Cora the paper's number). So the split
-    depends neither on a random generator nor on the order of the file. The first `per_class` nodes
-    of every class are for training. Of the rest the first `num_val` are for validation and the next
-    `num_test` for testing. Accuracies are close to those of the Planetoid split, but not the same.
+    Nodes are sorted by the SHA-256 digest of their key (for Cora the paper's number). So the split depends neither on a
+    random generator nor on the order of the file. The first `per_class` nodes of every class are for training. Of the
+    rest the first `num_val` are for validation and the next `num_test` for testing. Accuracies are close to those of
+    the Planetoid split, but not the same.
     """
     digests = [hashlib.sha256(str(key).encode()).digest() for key in keys]
     order = sorted(range(len(digests)), key=digests.__getitem__)
@@ -254,8 +239,7 @@ def split_by_hash(keys, labels: torch.Tensor, per_class: int = 20, num_val: int 
 
 
 def load_reddit(name: str, data_dir: Path | None) -> NodeData:
-    """Reddit, 232,965 posts and about 114 million edges: the graph of DGL's mixed-precision
-    guide."""
+    """Reddit, 232,965 posts and about 114 million edges: the graph of DGL's mixed-precision guide."""
     import dgl.data
 
     return from_dgl(name, "dgl.data", _first_graph(dgl.data.RedditDataset, data_dir))
@@ -285,24 +269,3 @@ def _ogb_dataset(reader: str, name: str, data_dir: Path | None):
         raise DataError(f"data set {name!r} is read by the package ogb, which is not installed: pip install ogb")
     module = importlib.import_module("ogb.nodeproppred")
     return getattr(module, reader)(name, root=str(data_dir or Path.home() / ".cache" / "ogb"))
-
-
-class NonzeroDropout(torch.nn.Module):
-    """Dropout of a fixed sparse matrix in dense storage. Masks are drawn only for its non-zeros.
-
-    Dropping a zero makes no difference. Only 1 % of the features of Planetoid are not zero, and drawing
-    all masks would take most of an epoch.
-    """
-
-    def __init__(self, features, p):
-        super().__init__()
-        self.p = p
-        rows, columns = features.nonzero(as_tuple=True)
-        self.values = features[rows, columns]
-        self.position = rows * features.shape[1] + columns
-
-    def forward(self, features):
-        if not self.training:
-            return features
-        dropped = torch.nn.functional.dropout(self.values, self.p)
-        return torch.zeros_like(features).view(-1).index_put_((self.position,), dropped).view_as(features)

@@ -6,7 +6,9 @@ with a learning rate of 5e-3 and a weight decay of 5e-4. It is trained on the st
 halfgnn.nn's modules run under autocast in fp16 (with a GradScaler) and bf16. dgl.nn's modules, with the same
 constructor and seed, run in fp32.
 
-    .venv/bin/python examples/planetoid_accuracy.py --data-dir raw --datasets cora citeseer --models GATConv GATv2Conv --seeds 5
+    python examples/planetoid_accuracy.py --data-dir raw --datasets cora citeseer --models GATConv GATv2Conv --seeds 5
+
+`raw` stands for a folder that has, or will have, one folder of raw Planetoid files per data set: see --help.
 
 Prints mean and standard deviation of the test accuracy at the best validation accuracy, and appends one row per run to
 --out.
@@ -26,9 +28,9 @@ sys.path.append(str(Path(__file__).resolve().parents[1]))  # a checkout that is 
 import datasets
 import torch
 import torch.nn.functional as F
-from gat_amp import DTYPES, make_scaler, train
 from torch import nn
 from tqdm import tqdm
+from training import DTYPES, make_scaler, train
 
 RUNS = (("dgl", "fp32"), ("halfgnn", "fp16"), ("halfgnn", "bf16"))
 
@@ -56,12 +58,33 @@ class Network(nn.Module):
         return self.out(graph, self.hidden(graph, x).flatten(1)).mean(1)
 
 
+class NonzeroDropout(nn.Module):
+    """Dropout of a fixed sparse matrix in dense storage. Masks are drawn only for its non-zeros.
+
+    Dropping a zero makes no difference. Only 1 % of the features of Planetoid are not zero, and drawing all masks would
+    take most of an epoch.
+    """
+
+    def __init__(self, features, p):
+        super().__init__()
+        self.p = p
+        rows, columns = features.nonzero(as_tuple=True)
+        self.values = features[rows, columns]
+        self.position = rows * features.shape[1] + columns
+
+    def forward(self, features):
+        if not self.training:
+            return features
+        dropped = F.dropout(self.values, self.p)
+        return torch.zeros_like(features).view(-1).index_put_((self.position,), dropped).view_as(features)
+
+
 def run(data, graph, model: str, library: str, dtype_name: str, seed: int, epochs: int) -> float:
     """Test accuracy at the best validation accuracy."""
     dtype = DTYPES[dtype_name]
     torch.manual_seed(seed)
     network = Network(conv_class(library, model), data.features.shape[1], data.num_classes).to(data.features.device)
-    network.hidden.feat_drop = datasets.NonzeroDropout(data.features, network.hidden.feat_drop.p)
+    network.hidden.feat_drop = NonzeroDropout(data.features, network.hidden.feat_drop.p)
     optimizer = torch.optim.Adam(network.parameters(), lr=5e-3, weight_decay=5e-4)
     scaler = make_scaler(data.features.device.type, dtype)
     with tqdm(
@@ -99,7 +122,7 @@ def main(argv: list[str] | None = None) -> None:
     parser = argparse.ArgumentParser(description=__doc__.split("\n\n")[0])
     parser.add_argument("--datasets", nargs="+", choices=tuple(datasets.PLANETOID), default=["cora", "citeseer"])
     parser.add_argument("--models", nargs="+", choices=("GATConv", "GATv2Conv"), default=["GATConv", "GATv2Conv"])
-    parser.add_argument("--data-dir", help="folder of raw Planetoid data, named as in dgl.data; default: $HALFGNN_DATA")
+    parser.add_argument("--data-dir", help=datasets.DATA_DIR_HELP)
     parser.add_argument("--seeds", type=int, default=5)
     parser.add_argument("--epochs", type=int, default=200)
     parser.add_argument("--device", choices=("cpu", "cuda"), default="cpu", help="cuda needs a DGL with CUDA")

@@ -4,7 +4,7 @@
     python examples/sage_minibatch.py --checkpoint out/sage.pt --resume    continue a run that was killed
     torchrun --nproc-per-node 2 examples/sage_minibatch.py                 DistributedDataParallel
 
-rgat_minibatch.py does the same for graphs with several node and edge types, and has more options.
+mag240m/train.py does the same for graphs with several node and edge types, and has more options.
 """
 
 import argparse
@@ -25,6 +25,8 @@ from tqdm import tqdm
 
 from halfgnn.dataloading import FeatureStore, Prefetcher
 from halfgnn.nn import SAGEConv
+
+DTYPES = {"fp16": torch.float16, "bf16": torch.bfloat16, "fp32": torch.float32}
 
 
 class SAGE(nn.Module):
@@ -51,16 +53,18 @@ def batches(graph, ids, args, rank, world, order=None):
 def main(argv=None):
     p = argparse.ArgumentParser(description=__doc__.split("\n")[0])
     p.add_argument("--dataset", default="cora", choices=datasets.NAMES)
-    p.add_argument("--dtype", default="bfloat16", choices=("bfloat16", "float16", "float32"))
+    p.add_argument("--dtype", default="bf16", choices=DTYPES)
     p.add_argument("--fanouts", type=int, nargs="+", default=[10, 10], help="neighbours per layer, input layer first")
     p.add_argument("--batch-size", type=int, default=64, help="seeds per batch, for all processes together")
     p.add_argument("--hidden", type=int, default=256)
     p.add_argument("--epochs", type=int, default=10)
-    p.add_argument("--checkpoint", type=Path)
+    p.add_argument("--checkpoint", type=Path, metavar="FILE", help="save the last epoch there")
     p.add_argument("--resume", action="store_true", help="continue after the epoch of the file --checkpoint")
     args = p.parse_args(argv)
-    if args.resume and not (args.checkpoint and args.checkpoint.exists()):
-        p.error(f"argument --resume: there is no checkpoint {args.checkpoint}")
+    if args.resume and args.checkpoint is None:
+        p.error("argument --resume: needs --checkpoint FILE")
+    if args.resume and not args.checkpoint.exists():
+        p.error(f"argument --resume: {args.checkpoint} does not exist; start without --resume")
 
     # Processes and devices: torchrun sets RANK and LOCAL_RANK.
     has_gpu, local = torch.cuda.is_available(), int(os.environ.get("LOCAL_RANK", 0))
@@ -70,7 +74,7 @@ def main(argv=None):
     rank, world = (dist.get_rank(), dist.get_world_size()) if dist.is_initialized() else (0, 1)
 
     # Features are kept, gathered and moved in half precision. int64 ids: dgl 1.1.3 samples wrong blocks of int32 graphs.
-    data, dtype = datasets.load(args.dataset), getattr(torch, args.dtype)
+    data, dtype = datasets.load(args.dataset), DTYPES[args.dtype]
     graph = dgl.graph((data.src.long(), data.dst.long()), num_nodes=data.num_nodes).formats("csc")
     features, labels = FeatureStore(data.features.to(dtype)), FeatureStore(data.labels)
 

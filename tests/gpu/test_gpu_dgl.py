@@ -18,7 +18,9 @@ from tests.gpu.gpu_cases import DEVICE
 dgl = pytest.importorskip("dgl", reason="dgl is not installed", exc_type=ImportError)
 sys.path.insert(0, str(Path(__file__).resolve().parents[2] / "examples"))
 
+import datasets  # noqa: E402
 import gat_amp  # noqa: E402
+import training  # noqa: E402
 
 import halfgnn.dgl  # noqa: E402
 from tests.dgl import test_modules as modules  # noqa: E402
@@ -117,15 +119,13 @@ def train_gat(device, dtype, epochs=60):
     src, dst, features, labels = communities()
     graph = dgl.graph((src, dst), num_nodes=NUM_NODES)
     nodes = torch.arange(NUM_NODES)
-    data = gat_amp.datasets.NodeData(
-        "communities", "test", src, dst, features, labels, nodes, nodes, nodes, NUM_CLASSES
-    )
+    data = datasets.NodeData("communities", "test", src, dst, features, labels, nodes, nodes, nodes, NUM_CLASSES)
     torch.manual_seed(0)
     model = gat_amp.GAT(features.shape[1], 16, NUM_CLASSES, [4, 1], final_activation=False).to(device)
     optimizer = torch.optim.Adam(model.parameters(), lr=0.01)
-    scaler = gat_amp.make_scaler(torch.device(device).type, dtype)
+    scaler = training.make_scaler(torch.device(device).type, dtype)
     options = dict(epochs=epochs, dtype=dtype, scaler=scaler, eval_every=10, clip_norm=5.0)
-    history = gat_amp.train(model, graph, data.to(device), optimizer, **options)
+    history = training.train(model, graph, data.to(device), optimizer, **options)
     return history.losses, history.test_accuracy
 
 

@@ -1,4 +1,4 @@
-"""A random graph with MAG240M's schema at any scale, written in MAG240M's layout: see `synthetic`.
+"""A random graph with MAG240M's schema at any scale, written in MAG240M's layout: see `make_synthetic`.
 
 It replaces the real data, whose features alone take 187 GB, for tests of sampling, memory and speed. Its accuracy shows
 that training works. It says nothing about the real data.
@@ -13,17 +13,17 @@ from pathlib import Path
 import numpy as np
 import torch
 from datasets import DataError
-from heterodata import (
+
+from .files import create_npy, make_once
+from .layout import (
     AFFILIATED,
     CITES,
-    MAG240M,
+    FOLDER,
     SYNTHETIC_RECIPE,
     WRITES,
-    create_npy,
     edge_file,
     feature_file,
     label_file,
-    make_once,
     read_recipe,
 )
 
@@ -42,7 +42,7 @@ CHUNK = 2**14  # nodes at a time: at most 50 MB of features in float32
 VERSION = 1  # of the data; increase it when the same seed gives other data
 
 
-def synthetic(root, scale: float = 0.001, seed: int = 0, num_features: int = 768, num_classes: int = 153) -> Path:
+def make_synthetic(root, scale: float = 0.001, seed: int = 0, num_features: int = 768, num_classes: int = 153) -> Path:
     """Makes `root`/mag240m_kddcup2021 and returns it. If it already exists, checks that it was made with these
     arguments.
 
@@ -57,7 +57,7 @@ def synthetic(root, scale: float = 0.001, seed: int = 0, num_features: int = 768
     institutions within a topic. One label in ten is drawn at random.
 
     Features are written in chunks of rows and are never completely in memory. Some tens of bytes per node are, and the
-    edges of one relation as int64 keys. The directory appears when it is complete: see `heterodata.make_once`. It has
+    edges of one relation as int64 keys. The directory appears when it is complete: see `files.make_once`. It has
     everything that ``ogb`` reads, except the years of papers.
 
     Raises ValueError for impossible arguments, and DataError if `root` holds other data or cannot be written.
@@ -81,7 +81,7 @@ def synthetic(root, scale: float = 0.001, seed: int = 0, num_features: int = 768
         "num_features": num_features,
         "num_classes": num_classes,
     }
-    folder = Path(root) / MAG240M
+    folder = Path(root) / FOLDER
     make_once(folder, lambda partial: _write(partial, recipe))
     found = read_recipe(folder)
     if found != recipe:
