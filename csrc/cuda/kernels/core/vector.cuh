@@ -12,6 +12,15 @@ namespace halfgnn::cuda {
 
 constexpr int kMaxAccessBytes = 16;
 
+// The same address, but the compiler no longer knows how it was computed. Otherwise, if many addresses share a sum, it
+// adds both parts to each of them, which costs two instructions per address.
+inline __device__ const char* as_computed(const char* address) {
+#ifdef __CUDA_ARCH__
+  asm("" : "+l"(address));
+#endif
+  return address;
+}
+
 // The register type of one access of kBytes, which must be aligned to kBytes.
 template <int kBytes>
 struct AccessWord;

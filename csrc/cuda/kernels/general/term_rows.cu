@@ -1,14 +1,13 @@
 // Terms summed over the edges of each row.
 
 #include "../core/combine.h"
+#include "../core/running_sum.cuh"
 #include "term.cuh"
 
 namespace halfgnn::cuda {
 namespace {
 
-// Sums of many terms are made of the sums of runs of about this many.
-constexpr uint32_t kRun = 64;
-
+// Runs join a total in fp32, without what rounding lost.
 template <int kVector>
 __device__ void fold(float (&run)[kVector], float (&total)[kVector]) {
 #pragma unroll
@@ -24,7 +23,7 @@ __device__ void sum_positions(const RowTermsArgs& args, const TermLane<Config>& 
                               float (&total)[Config::kVector]) {
   const Term& term = args.term;
   const int batch = Config::kEdges * lane.num_groups;
-  const int length = static_cast<int>(piece.end - piece.begin);
+  const int length = piece.num_edges();
   const uint32_t terms_per_batch = Config::kEdges * (term.num_sums / lane.sum_step + 1);
   float run[Config::kVector] = {};
   uint32_t run_length = 0;
@@ -37,7 +36,7 @@ __device__ void sum_positions(const RowTermsArgs& args, const TermLane<Config>& 
   load_ids(own_lane);
 #pragma unroll 1
   for (int chunk = 0; chunk < length; chunk += kWarpSize) {
-    const TermIds<Config> ids(term, static_cast<uint32_t>(piece.row), next_col, next_edge);
+    const TermIds<Config> ids(term, piece.row, next_col, next_edge);
     load_ids(chunk + kWarpSize + own_lane);
     const int count = length - chunk < kWarpSize ? length - chunk : kWarpSize;
 #pragma unroll 1
@@ -79,15 +78,15 @@ __global__ void __launch_bounds__(kTermThreads, Config::kMinBlocks) row_terms_ke
   if (term.vectors_in_sum) fold_vector(sum);
   sum_over_lanes(term.log2_result_lanes, 5, term.vectors_in_sum, sum);
   if (!lane.stores || lane.group != 0) return;
-  if (!piece.is_whole_row()) {
-    return store_results(args.partial, DType::kFloat, piece.slot * term.num_results + lane.result, term.vectors_in_sum,
-                         sum);
+  const int64_t first = int64_t{piece.line} * term.num_results + lane.result;
+  if (!piece.is_whole_row) {
+    return store_results(args.partial, DType::kFloat, first, term.vectors_in_sum, sum);
   }
-  if (args.divide_by_degree && piece.end > piece.begin) {
+  if (args.divide_by_degree && !piece.is_empty()) {
 #pragma unroll
-    for (int i = 0; i < Config::kVector; ++i) sum[i] /= static_cast<float>(piece.end - piece.begin);
+    for (int i = 0; i < Config::kVector; ++i) sum[i] /= static_cast<float>(piece.num_edges());
   }
-  store_results(args.out, args.out_type, piece.row * term.num_results + lane.result, term.vectors_in_sum, sum);
+  store_results(args.out, args.out_type, first, term.vectors_in_sum, sum);
 }
 
 }  // namespace
