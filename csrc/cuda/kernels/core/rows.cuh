@@ -101,21 +101,21 @@ inline __device__ bool find_piece(const Rows& rows, int64_t unit, int lane, Piec
 
 // The slots of one long row.
 struct LongRow {
-  int64_t row;
-  int64_t degree;
-  int64_t first_slot;
-  int64_t num_slots;
+  uint32_t row;
+  uint32_t degree;
+  int32_t first_slot;
+  int32_t num_slots;
 };
 
 // The long row whose first slot is `slot`; false if there is none. The whole warp takes part.
 inline __device__ bool find_long_row(const Rows& rows, int64_t slot, int lane, LongRow& found) {
   const int64_t position = slot << rows.log2_piece;
-  found.row = row_of_position(rows, position, lane, 0, rows.num_rows);
-  const int64_t begin = rows.indptr.offset(found.row), end = rows.indptr.offset(found.row + 1);
+  const int64_t row = row_of_position(rows, position, lane, 0, rows.num_rows);
+  const int64_t begin = rows.indptr.offset(row), end = rows.indptr.offset(row + 1);
   if (!rows.is_long(end - begin) || rows.is_long(position - begin)) return false;
-  found.degree = end - begin;
-  found.first_slot = slot;
-  found.num_slots = ((end - 1) >> rows.log2_piece) - slot + 1;
+  const int64_t last_slot = (end - 1) >> rows.log2_piece;
+  found = {static_cast<uint32_t>(row), static_cast<uint32_t>(end - begin), static_cast<int32_t>(slot),
+           static_cast<int32_t>(last_slot - slot + 1)};
   return true;
 }
 
