@@ -107,16 +107,20 @@ struct LongRow {
   int32_t num_slots;
 };
 
+inline __device__ LongRow long_row_of(const Rows& rows, int64_t row, int64_t begin, int64_t end) {
+  const int64_t first_slot = (begin + (int64_t{1} << rows.log2_piece) - 1) >> rows.log2_piece;
+  const int64_t last_slot = (end - 1) >> rows.log2_piece;
+  return {static_cast<uint32_t>(row), static_cast<uint32_t>(end - begin), static_cast<int32_t>(first_slot),
+          static_cast<int32_t>(last_slot - first_slot + 1)};
+}
+
 // The long row whose first slot is `slot`; false if there is none. The whole warp takes part.
 inline __device__ bool find_long_row(const Rows& rows, int64_t slot, int lane, LongRow& found) {
   const int64_t position = slot << rows.log2_piece;
   const int64_t row = row_of_position(rows, position, lane, 0, rows.num_rows);
   const int64_t begin = rows.indptr.offset(row), end = rows.indptr.offset(row + 1);
-  if (!rows.is_long(end - begin) || rows.is_long(position - begin)) return false;
-  const int64_t last_slot = (end - 1) >> rows.log2_piece;
-  found = {static_cast<uint32_t>(row), static_cast<uint32_t>(end - begin), static_cast<int32_t>(slot),
-           static_cast<int32_t>(last_slot - slot + 1)};
-  return true;
+  found = long_row_of(rows, row, begin, end);
+  return rows.is_long(end - begin) && found.first_slot == slot;
 }
 
 // The rows of the positions that a warp walks in order, 32 at a time.

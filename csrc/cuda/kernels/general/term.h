@@ -8,6 +8,7 @@
 // sums over.
 #pragma once
 
+#include "../core/alignment.h"
 #include "../core/rows.cuh"
 
 namespace halfgnn::cuda {
@@ -88,7 +89,7 @@ bool plan_term(const Broadcast& broadcast, TermStride result, const TermSource* 
 // Whether a term vector of elements of so many bytes can be stored at `out`.
 inline bool fits_term_vector(const void* out, int64_t element_bytes) {
   const int64_t bytes = kTermVector * element_bytes;
-  return reinterpret_cast<uintptr_t>(out) % (bytes < 16 ? bytes : 16) == 0;
+  return are_aligned(bytes < 16 ? bytes : 16, out);
 }
 
 // out[edge, j] for every edge. `out` holds num_results elements an edge.

@@ -5,6 +5,7 @@
 // each edge reads its own, which the first-level cache mostly has.
 #pragma once
 
+#include "../core/alignment.h"
 #include "../core/heads.cuh"
 #include "../core/rows.cuh"
 #include "../plan/heads.h"
@@ -222,8 +223,9 @@ cudaError_t sddmm_dot_of(const SddmmArgs& args, const Launch& launch) {
   kernel.out_is_float = args.out_type == DType::kFloat;
 
   constexpr int widest = kMaxAccessBytes / static_cast<int>(sizeof(T));
-  const uintptr_t bits = reinterpret_cast<uintptr_t>(own.data) | reinterpret_cast<uintptr_t>(other.data);
-  const auto fits = [&](int vector) { return dim % vector == 0 && bits % (vector * sizeof(T)) == 0; };
+  const auto fits = [&](int vector) {
+    return dim % vector == 0 && are_aligned(vector * static_cast<int64_t>(sizeof(T)), own.data, other.data);
+  };
   if (fits(widest)) return launch_sddmm_dot<T, widest>(kernel, heads, dim, other.rows, launch.stream);
   if (fits(widest / 2)) return launch_sddmm_dot<T, widest / 2>(kernel, heads, dim, other.rows, launch.stream);
   if constexpr (widest == 8) {

@@ -7,6 +7,7 @@
 // than the others of their warp wait until the teams are done, and then get the whole warp, one by one.
 #pragma once
 
+#include "../core/alignment.h"
 #include "../core/rows.cuh"
 #include "../core/scalar.cuh"
 
@@ -65,8 +66,6 @@ template <class Config>
 GatherPlan plan_gather(const Topology& topology, const GatherShape& shape) {
   return plan_gather(topology, shape, Config::kVectorBytes, Config::kRepeat, Config::kUnroll);
 }
-
-inline bool is_aligned(const void* data, int64_t bytes) { return reinterpret_cast<uintptr_t>(data) % bytes == 0; }
 
 // The slice of a row of features that a lane owns: vectors first, first + stride, ... of it. A lane that has fewer than
 // kRepeat vectors, because the row ends, reads the last vector of the row again instead: loads without conditions stay

@@ -154,8 +154,8 @@ cudaError_t spmm_extremum_of(const SpmmArgs& args, const ExtremumKernelArgs& ker
   const int64_t arg_bytes = args.topology.is_int64 ? 8 : 4;
   const auto fits = [&](int count) {
     const int64_t arg_alignment = arg_bytes * count < kMaxAccessBytes ? arg_bytes * count : kMaxAccessBytes;
-    return args.out_len % count == 0 && is_aligned(shape.feat, count * static_cast<int64_t>(sizeof(T))) &&
-           is_aligned(args.out, store_alignment(args.out_type, count)) && is_aligned(args.arg, arg_alignment);
+    return args.out_len % count == 0 && are_aligned(count * static_cast<int64_t>(sizeof(T)), shape.feat) &&
+           are_aligned(store_alignment(args.out_type, count), args.out) && are_aligned(arg_alignment, args.arg);
   };
   if (fits(widest)) return launch_extremum<GatherConfig<T, widest, 1>>(args, kernel_args, shape, launch);
   if constexpr (widest == 8) {

@@ -257,8 +257,8 @@ cudaError_t launch_sum(const SpmmSumArgs& args, SumKernelArgs kernel_args, const
 template <typename T, int kCount, Weighting kWeighting>
 bool fits_vector(const SpmmSumArgs& args) {
   const int64_t len = kWeighting == Weighting::kHead ? args.dim : args.heads * args.dim;
-  return len % kCount == 0 && is_aligned(args.feat, kCount * static_cast<int64_t>(sizeof(T))) &&
-         is_aligned(args.out, store_alignment(args.out_type, kCount));
+  return len % kCount == 0 && are_aligned(kCount * static_cast<int64_t>(sizeof(T)), args.feat) &&
+         are_aligned(store_alignment(args.out_type, kCount), args.out);
 }
 
 template <typename T, Weighting kWeighting, typename W = T>
