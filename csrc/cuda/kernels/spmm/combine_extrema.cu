@@ -15,16 +15,17 @@ struct KernelArgs {
 };
 
 struct Extremum {
-  float value = -INFINITY;
-  uint32_t position = kNoPosition;
+  float value;
+  uint32_t position;
 
+  static __device__ Extremum none() { return {-INFINITY, kNoPosition}; }
   __device__ void take(const Extremum& other) { take_better(other.value, other.position, value, position); }
 };
 
 // The best of one column over the team's slots.
 __device__ Extremum best_of_column(const CombineExtremaArgs& args, const LongRow& row, const CombineTeam& team,
                                    int64_t column) {
-  Extremum best, loaded[kUnroll];
+  Extremum best = Extremum::none(), loaded[kUnroll];
   for_each_slot<kUnroll>(
       row, team,
       [&](int u, int64_t slot) {
