@@ -7,6 +7,8 @@
 // than the others of their warp wait until the teams are done, and then get the whole warp, one by one.
 #pragma once
 
+#include <type_traits>
+
 #include "../core/alignment.h"
 #include "../core/rows.cuh"
 #include "../core/scalar.cuh"
@@ -211,28 +213,24 @@ __device__ void for_each_team_piece(const Gather& gather, int lane, Work work) {
 
 // Splits the edges [0, ...) of a chunk, team.size at most of each team, into batches of up to kUnroll edges a group:
 // batch(number of edges as a constant, whether no team ends in it as a constant, first edge).
-template <int kCount>
-struct Constant {
-  static constexpr int value = kCount;
-};
 template <int kUnroll, class Batch>
 __device__ void for_each_batch(const Team& team, const Lengths& lengths, int chunk, Batch batch) {
   const int most = min(lengths.longest - chunk, team.size);
   const int least = min(lengths.shortest - chunk, team.size);
   int start = 0;
   for (; start + kUnroll * team.num_groups <= least; start += kUnroll * team.num_groups) {
-    batch(Constant<kUnroll>{}, Constant<true>{}, start);
+    batch(std::integral_constant<int, kUnroll>{}, std::true_type{}, start);
   }
   while (start < most) {
     const int groups_left = most - start;
     if (kUnroll > 2 && groups_left > 2 * team.num_groups) {
-      batch(Constant<kUnroll>{}, Constant<false>{}, start);
+      batch(std::integral_constant<int, kUnroll>{}, std::false_type{}, start);
       start += kUnroll * team.num_groups;
     } else if (groups_left > team.num_groups) {
-      batch(Constant<2>{}, Constant<false>{}, start);
+      batch(std::integral_constant<int, 2>{}, std::false_type{}, start);
       start += 2 * team.num_groups;
     } else {
-      batch(Constant<1>{}, Constant<false>{}, start);
+      batch(std::integral_constant<int, 1>{}, std::false_type{}, start);
       start += team.num_groups;
     }
   }

@@ -77,7 +77,7 @@ struct ExtremumLane {
       const uint32_t ids = next;
       if (chunk + team.size < lengths.longest) next = feat_rows.id(id_position(piece, chunk + team.size, team.lane));
       for_each_batch<Config::kUnroll>(team, lengths, chunk, [&](auto edges, auto full, int start) {
-        look_at_batch<decltype(edges)::value, decltype(full)::value != 0>(ids, start, chunk, last);
+        look_at_batch<decltype(edges)::value, decltype(full)::value>(ids, start, chunk, last);
       });
     }
   }

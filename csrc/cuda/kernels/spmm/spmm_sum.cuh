@@ -134,7 +134,7 @@ struct SumLane {
 
   __device__ void add_chunk(const Piece& piece, const Lengths& lengths, const LaneEdge& ids, float factor, int chunk) {
     for_each_batch<Config::kUnroll>(team, lengths, chunk, [&](auto edges, auto full, int start) {
-      add_batch<decltype(edges)::value, decltype(full)::value != 0>(ids, factor, start, piece.num_edges() - chunk);
+      add_batch<decltype(edges)::value, decltype(full)::value>(ids, factor, start, piece.num_edges() - chunk);
     });
     if (((chunk + team.size) & (kRun * team.num_groups - 1)) == 0) sum.end_run();
   }
