@@ -67,7 +67,7 @@ __device__ float add_dot(const float (&x)[kVector], const Fragment<T, kVector>& 
 }
 
 // Sums kCount values over the lanes of each head, in a fixed order: lanes exchange halves, so that each ends up with
-// the totals of its own part, value (i << k) + own for k = min(log2_lanes, log2 kCount) in place i. Where there are
+// the totals of its own part, value (i << k) + own for k = min(log2_lanes, log2 kCount) in place i. If there are
 // more lanes than values, lanes own + n kCount have the same. The whole warp takes part.
 template <int kCount>
 __device__ void sum_over_head(float (&values)[kCount], int log2_lanes, int lane) {
@@ -106,7 +106,7 @@ __device__ void for_each_owned(const HeadLayout& layout, const HeadLane& work, c
   }
 }
 
-// Rounds a result to T or, where asked, leaves it in fp32.
+// Rounds a result to T or, if is_float is set, leaves it in fp32.
 template <typename T>
 __device__ void store_result(void* data, bool is_float, uint64_t i, float value) {
   if (is_float) {

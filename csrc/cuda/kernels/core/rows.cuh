@@ -134,7 +134,7 @@ class RowsOfEdges {
   // takes part.
   __device__ int64_t next(int64_t begin) {
     const int64_t wanted = begin + lane_ < rows_.num_edges ? begin + lane_ : rows_.num_edges - 1;
-    // Ends of the next 32 rows, one a lane, relative to begin.
+    // Ends of the next 32 rows, one per lane, relative to begin.
     const int64_t end = row_ + lane_ < rows_.num_rows ? rows_.indptr.offset(row_ + lane_ + 1) - begin : kWarpSize;
     const int clamped = static_cast<int>(end < 0 ? 0 : end < kWarpSize ? end : kWarpSize);
     // How many of them lie at or before `wanted`: binary search across the lanes.

@@ -1,4 +1,4 @@
-// Accesses of 2 to 16 bytes a lane, and the conversions between storage types and fp32.
+// Accesses of 2 to 16 bytes per lane, and the conversions between storage types and fp32.
 #pragma once
 
 #include <cuda_runtime.h>

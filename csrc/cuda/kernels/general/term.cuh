@@ -11,7 +11,7 @@ constexpr int kTermWarps = 4;
 constexpr int kTermThreads = kTermWarps * kWarpSize;
 
 // Kernels are compiled for a number of inputs, a vector length, with or without winners and with or without summed
-// elements. Those with summed elements also take terms without winners, and of one input where they take two.
+// elements. Those with summed elements also take terms without winners, and of one input if they take two.
 template <int kNumInputs, int kVectorElements, bool kHasWinner, bool kHasSum>
 struct TermConfig {
   static constexpr int kInputs = kNumInputs;
@@ -20,7 +20,7 @@ struct TermConfig {
   static constexpr bool kSummed = kHasSum;
   // Edges whose elements a lane has in flight.
   static constexpr int kEdges = kSummed || (kVector > 1 && (kWinner || kInputs > 1)) ? 2 : 4;
-  // So many blocks must fit on a multiprocessor: at most 128, 96, 80 or 64 registers a lane.
+  // So many blocks must fit on a multiprocessor: at most 128, 96, 80 or 64 registers per lane.
   static constexpr int kLoads = kInputs + kWinner + (kVector > 1);
   static constexpr int kMinBlocks = kSummed ? 4 : kLoads > 3 ? 5 : kLoads > 1 ? 6 : 8;
 };

@@ -18,7 +18,7 @@ struct DotConfig {
   using Element = T;
   static constexpr int kVector = kVectorElements;
   static constexpr int kVectorBytes = kVector * static_cast<int>(sizeof(T));
-  // Four registers an edge, whatever the access.
+  // Four registers per edge, whatever the access.
   static constexpr int kRepeat = kVectorBytes == 16 ? 1 : kVectorBytes == 8 ? 2 : 4;
   // Edges of a group in flight. A batch is at most the 32 edges whose ids a warp holds, so narrow rows take fewer.
   static constexpr int kUnroll = kEdgesAGroup;
@@ -145,7 +145,7 @@ __global__ void __launch_bounds__(Config::kThreads, Config::kMinBlocks) sddmm_do
         if (same_row) {
           add_dots<Config, kUnroll, true>(args, tile, ids.other, row, first, dot);
         } else {
-          // Twice the registers an edge, so half the edges at a time.
+          // Twice the registers per edge, so half the edges at a time.
 #pragma unroll
           for (int half = 0; half < 2; ++half) {
             constexpr int kHalf = kUnroll / 2;

@@ -22,7 +22,7 @@ struct SoftmaxConfig {
   static constexpr int kColumns = kFlat ? kFlatColumns : kVector;  // that a lane has sums for
   static constexpr int kItems = softmax_items(kVector * static_cast<int>(sizeof(T)), kBackward);
   static constexpr int kThreads = kSoftmaxWarps * kWarpSize;
-  // At most 72 registers a lane: 28 warps on a multiprocessor, each with 2 KiB in flight. Eight items and their
+  // At most 72 registers per lane: 28 warps on a multiprocessor, each with 2 KiB in flight. Eight items and their
   // addresses take 80 on sm_100.
 #if defined(__CUDA_ARCH__) && __CUDA_ARCH__ >= 1000
   static constexpr int kMinBlocks = kItems == 8 ? 6 : 7;

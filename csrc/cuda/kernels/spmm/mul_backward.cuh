@@ -1,8 +1,9 @@
 // The kernel behind mul_backward. Include only where it is instantiated (mul_backward_<type>.cu).
 //
 // A warp takes a piece of a long row, or some consecutive short rows, whose ids then come in one stream. It holds the
-// row of feat, gathers rows of grad, several edges in flight, and each of them serves twice: added to the row's sum,
-// and in the edge's dot. Where a head is too wide for registers, the row is walked once for each tile of it.
+// row of feat and gathers rows of grad, several edges in flight. Each gathered row serves twice: it is added to the
+// row's sum, and it is a factor of the edge's dot. If a head is too wide for registers, the row is walked once per
+// tile.
 #pragma once
 
 #include "../core/row_units.cuh"
@@ -19,15 +20,15 @@ struct MulConfig {
   static constexpr int kVector = kVectorElements;
   static constexpr int kRepeat = kVectorsPerLane;
   static constexpr int kElements = kRepeat * kVector;
-  // Whether a head may have several tiles; where it would with one vector a lane, the host chooses four.
+  // Whether a head may have several tiles. If it would with one vector per lane, the host chooses four.
   static constexpr bool kTiles = kRepeat > 1;
-  // Edges of a group in flight: 64 bytes a lane, 128 where rows are wide.
+  // Edges of a group in flight: 64 bytes per lane, 128 if rows are wide.
   static constexpr bool kIsWide = kElements * sizeof(G) > 32;
   static constexpr int kUnroll = kIsWide ? 2 : 4;
   static constexpr int kWarps = 4;
   static constexpr int kThreads = kWarps * kWarpSize;
-  // Registers hold those edges, the sums, the row of feat, and addresses: 80, 96 with two accesses a lane and row, 112
-  // to 160 with four.
+  // Registers hold those edges, the sums, the row of feat, and addresses: 80, 96 with two accesses per lane and row,
+  // 112 to 160 with four.
   static constexpr int kMinBlocks = kRepeat == 1 ? 6 : kRepeat == 2 ? 5 : kIsWide ? 3 : 4;
 };
 
@@ -190,7 +191,7 @@ class MulLane {
     store_dots(chunk, scale, start, dot);
   }
 
-  // The branch is the same for all lanes, and taken once a batch.
+  // The branch is the same for all lanes, and taken once per batch.
   template <int kEdges>
   __device__ void load_weights(const uint32_t (&edge)[kEdges], float (&weights)[kEdges]) const {
     if (args_.weight_is_float) {

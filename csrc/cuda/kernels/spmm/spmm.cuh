@@ -1,10 +1,10 @@
 // What the kernels behind spmm.h share: how rows of features are gathered.
 //
-// Terms. A row of features is cut into vectors of kVector elements, the largest access that alignment allows. A group
-// of 2^log2_lanes lanes owns a slice of the row, each lane kRepeat vectors of it. A team of 2^log2_team lanes, one
-// group or several, owns a piece (see rows.cuh): its groups take different edges and are combined at the end. Where
-// rows have few edges a warp is several teams, so that it has as many loads in flight as elsewhere; rows much longer
-// than the others of their warp wait until the teams are done, and then get the whole warp, one by one.
+// The words are those of rows.cuh. Vectors have kVector elements, the largest access that alignment allows. A group of
+// 2^log2_lanes lanes owns a slice of the row, each lane kRepeat vectors of it. A team of 2^log2_team lanes, one group
+// or several, owns a piece: its groups take different edges and are combined at the end. If rows have few edges, a warp
+// is several teams, so that it has as many loads in flight as for long rows. Rows much longer than the others of their
+// warp wait until the teams are done. Then they get the whole warp, one by one.
 #pragma once
 
 #include <type_traits>
@@ -31,7 +31,7 @@ struct GatherConfig {
   using Element = T;
   static constexpr int kVector = kVectorElements;
   static constexpr int kRepeat = kVectorsPerLane;
-  // Edges whose rows a lane has in flight at once: 64 bytes a lane, or 4 to 8 narrow loads.
+  // Edges whose rows a lane has in flight at once: 64 bytes per lane, or 4 to 8 narrow loads.
   static constexpr int kUnroll = kRepeat >= 4 ? 2 : 4;
   static constexpr int kVectorBytes = kVector * static_cast<int>(sizeof(T));
   static_assert(kVectorBytes <= kMaxAccessBytes && (kVector & (kVector - 1)) == 0, "one access");
@@ -54,7 +54,7 @@ struct GatherShape {
   int64_t feat_rows;
   int64_t row_bytes;
   bool by_edge;          // of edge data: every row is read once
-  int64_t stream_bytes;  // an edge, beside features: ids and weights
+  int64_t stream_bytes;  // per edge, beside features: ids and weights
 };
 struct GatherPlan {
   Gather gather;
@@ -90,8 +90,8 @@ struct LaneSlice {
   }
 };
 
-// Where a lane's kRepeat elements or vectors of row 0 of an array are; those after the first by their distance from it,
-// which takes half the registers.
+// The addresses of a lane's kRepeat elements or vectors of row 0 of an array. Those after the first are kept as their
+// distance from it, which takes half the registers.
 template <int kRepeat>
 struct LaneSource {
   const char* first;
@@ -142,7 +142,7 @@ inline __device__ uint32_t id_position(const Piece& piece, int offset, int lane)
 inline __device__ bool has_result(const Piece& piece) { return piece.line != kNoLine; }
 
 // The greatest of the lanes' values. The compiler knows that it is the same for all lanes, so that what depends on it
-// alone is worked out once a warp.
+// alone is worked out once per warp.
 inline __device__ int warp_max(int value) {
 #if defined(__CUDA_ARCH__) && __CUDA_ARCH__ >= 800
   return __reduce_max_sync(kFullMask, value);
@@ -211,7 +211,7 @@ __device__ void for_each_team_piece(const Gather& gather, int lane, Work work) {
   }
 }
 
-// Splits the edges [0, ...) of a chunk, team.size at most of each team, into batches of up to kUnroll edges a group:
+// Splits the edges [0, ...) of a chunk, team.size at most of each team, into batches of up to kUnroll edges per group:
 // batch(number of edges as a constant, whether no team ends in it as a constant, first edge).
 template <int kUnroll, class Batch>
 __device__ void for_each_batch(const Team& team, const Lengths& lengths, int chunk, Batch batch) {

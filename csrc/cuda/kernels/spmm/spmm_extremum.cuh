@@ -1,4 +1,4 @@
-// The kernel behind spmm where it is the maximum or minimum of copies.
+// The kernel behind spmm for the maximum or minimum of copies.
 #pragma once
 
 #include <cmath>

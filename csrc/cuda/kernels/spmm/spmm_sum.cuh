@@ -9,11 +9,11 @@ namespace halfgnn::cuda {
 // What a term is multiplied by.
 enum class Weighting {
   kNone,
-  kEdge,  // one factor an edge: a weight, the column's scale, or both
+  kEdge,  // one factor per edge: a weight, the column's scale, or both
   kHead   // a weight for each head of an edge, and perhaps the column's scale
 };
 
-// The ids that a lane holds for its team. `edge` is set where there are weights.
+// The ids that a lane holds for its team. `edge` is set if there are weights.
 struct LaneEdge {
   uint32_t row;
   uint32_t edge;
@@ -180,7 +180,7 @@ struct SumLane {
     sum.sum_over_lanes(slice.stride, team.size);
   }
 
-  // Multiplies by args.factor and divides by the number of edges where asked.
+  // Multiplies by args.factor and divides by the number of edges if divide_by_degree is set.
   __device__ void scale_by(int degree) {
     const float divisor = static_cast<float>(degree), reciprocal = __frcp_rn(divisor);
     const bool divides = args.divide_by_degree && degree > 0;
@@ -212,7 +212,7 @@ struct SumLane {
   }
 };
 
-// What weights need takes registers: 24 or 28 warps with four rows in flight a lane hide more latency than 28 or 32
+// What weights need takes registers: 24 or 28 warps with four rows in flight per lane hide more latency than 28 or 32
 // with two. From sm_90 on more of what a warp shares is kept once a warp.
 #if defined(__CUDA_ARCH__) && __CUDA_ARCH__ < 900
 constexpr int kFewerBlocks = 1;
@@ -270,7 +270,7 @@ cudaError_t launch_fitting_sum(const SpmmSumArgs& args, const SumKernelArgs& ker
   };
   if (fits_vector<T, widest, kWeighting>(args)) return run(GatherConfig<T, widest, 1>{});
   if (fits_vector<T, widest / 2, kWeighting>(args)) return run(GatherConfig<T, widest / 2, 2>{});
-  // Narrow accesses: where a row is more than a warp is wide, four of them a lane, so that indices and addresses are
+  // Narrow accesses: if a row is wider than a warp, four of them per lane, so that indices and addresses are
   // not worked out again for every 64 or 128 bytes of a row.
   const int64_t len = args.heads * args.dim;
   constexpr bool per_head = kWeighting == Weighting::kHead;  // rarely narrow
