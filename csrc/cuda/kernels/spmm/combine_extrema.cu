@@ -8,6 +8,12 @@ namespace halfgnn::cuda {
 namespace {
 
 constexpr int kUnroll = 4;  // slots that a lane has in flight
+// At most 40 registers per lane: 48 warps on a multiprocessor. Those of sm_75 hold 32.
+#if defined(__CUDA_ARCH__) && __CUDA_ARCH__ < 800
+constexpr int kMinBlocks = 2;
+#else
+constexpr int kMinBlocks = 3;
+#endif
 
 struct KernelArgs {
   CombineExtremaArgs args;
@@ -37,7 +43,7 @@ __device__ Extremum best_of_column(const CombineExtremaArgs& args, const LongRow
   return best;
 }
 
-__global__ void __launch_bounds__(kCombineThreads, 3) combine_extrema_kernel(const KernelArgs kernel) {
+__global__ void __launch_bounds__(kCombineThreads, kMinBlocks) combine_extrema_kernel(const KernelArgs kernel) {
   const CombineExtremaArgs& args = kernel.args;
   for_each_long_row(args.rows, kernel.grid,
                     [&](const LongRow& row, const CombineTeam& team, int64_t first, int64_t step) {
