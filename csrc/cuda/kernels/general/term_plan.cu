@@ -88,7 +88,7 @@ void divide_lanes(bool fits_out, Term& term) {
   const int64_t results = ceil_div(term.num_results, in_sum ? 1 : vector);
   if (in_sum) {
     const int log2 = log2_ceil(ceil_div(term.num_sums, vector));
-    term.log2_sum_lanes = log2 < 5 ? log2 : 5;
+    term.log2_sum_lanes = log2 < kLog2Warp ? log2 : kLog2Warp;
   }
   const int64_t most = kWarpSize >> term.log2_sum_lanes;
   const int64_t slices = ceil_div(results, most);

@@ -60,7 +60,7 @@ __global__ void __launch_bounds__(kTermThreads, Config::kMinBlocks) row_terms_ke
   float sum[Config::kVector] = {};
   sum_piece(args, lane, piece, own_lane, sum);
   if (term.vectors_in_sum) fold_vector(sum);
-  sum_over_lanes(term.log2_result_lanes, 5, term.vectors_in_sum, sum);
+  sum_over_lanes(term.log2_result_lanes, kLog2Warp, term.vectors_in_sum, sum);
   if (!lane.stores || lane.group != 0) return;
   const int64_t first = int64_t{piece.line} * term.num_results + lane.result;
   if (!piece.is_whole_row) {

@@ -31,13 +31,13 @@ MulPlan plan_of(const MulBackwardArgs& args) {
   constexpr int kMaxLog2Groups = 3;  // times 4 edges each: the 32 whose ids a warp holds
   const int64_t grad_size = size_of(args.grad_type);
   MulPlan plan{};
-  plan.rows = rows_of(args.topology);
   plan.vector = vector_of(args);
   const int64_t bytes = plan.vector * grad_size, vectors = args.dim / plan.vector;
   const bool is_wide = vectors > kWarpSize;
   plan.repeat = bytes == kMaxAccessBytes ? (is_wide ? 4 : 1) : bytes == kMaxAccessBytes / 2 ? 2 : 4;
   const Gathered gathered{args.grad_rows, args.heads * args.dim * grad_size, args.topology.num_edges};
   plan.layout = layout_of_whole_heads(current_device(), {args.heads, vectors, plan.repeat, kMaxLog2Groups}, gathered);
+  plan.units = row_units_of(args.topology, plan.layout.slices);
   return plan;
 }
 
@@ -50,7 +50,7 @@ size_t dots_bytes(const MulBackwardArgs& args, const MulPlan& plan) {
 size_t mul_backward_workspace(const MulBackwardArgs& args) {
   if (!is_valid(args)) return 0;
   const MulPlan plan = plan_of(args);
-  return partial_bytes(plan.rows, args.heads * args.dim) + dots_bytes(args, plan);
+  return partial_bytes(plan.units.rows, args.heads * args.dim) + dots_bytes(args, plan);
 }
 
 cudaError_t mul_backward(const MulBackwardArgs& args, const Launch& launch) {
@@ -59,12 +59,12 @@ cudaError_t mul_backward(const MulBackwardArgs& args, const Launch& launch) {
   MulPlan plan = plan_of(args);
   plan.partial = static_cast<float*>(launch.workspace);
   if (plan.layout.tiles > 1 && args.topology.num_edges > 0) {
-    plan.dots = plan.partial + plan.rows.num_slots * args.heads * args.dim;
+    plan.dots = plan.partial + plan.units.rows.num_slots * args.heads * args.dim;
   }
   const cudaError_t status =
       with_type(args.type, [&](auto t) { return mul_backward_of<TypeOf<decltype(t)>>(args, plan, launch); });
   if (status != cudaSuccess) return status;
-  return combine({plan.rows, plan.partial, args.heads * args.dim, 1.f, false, args.grad_feat, args.type}, launch);
+  return combine({plan.units.rows, plan.partial, args.heads * args.dim, 1.f, false, args.grad_feat, args.type}, launch);
 }
 
 }  // namespace halfgnn::cuda

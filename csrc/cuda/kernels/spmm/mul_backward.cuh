@@ -6,7 +6,6 @@
 // tile.
 #pragma once
 
-#include "../core/row_units.cuh"
 #include "../core/running_sum.cuh"
 #include "mul_backward_launch.h"
 
@@ -48,7 +47,7 @@ struct MulKernelArgs {
   float* dots;
   uint32_t row_elements;
   uint32_t weight_bytes;  // of an edge
-  int64_t num_units;
+  int64_t num_units;      // units.num_units, for arithmetic with the number of a warp
 };
 
 template <class Config>
@@ -273,7 +272,7 @@ __global__ void __launch_bounds__(Config::kThreads, Config::kMinBlocks) mul_back
 template <class Config>
 cudaError_t launch_mul_backward(const MulBackwardArgs& args, const MulPlan& plan, const Launch& launch) {
   MulKernelArgs kernel{};
-  kernel.units = row_units_of(args.topology, plan.layout.slices);
+  kernel.units = plan.units;
   kernel.columns = indices_of(args.topology);
   kernel.edge_ids = edge_ids_of(args.topology);
   kernel.layout = plan.layout;
@@ -288,7 +287,7 @@ cudaError_t launch_mul_backward(const MulBackwardArgs& args, const MulPlan& plan
   kernel.dots = plan.dots;
   kernel.weight_bytes = static_cast<uint32_t>(args.heads * size_of(args.weight_type));
   kernel.row_elements = static_cast<uint32_t>(args.heads * args.dim);
-  kernel.num_units = kernel.units.num_units;
+  kernel.num_units = plan.units.num_units;
   const int64_t blocks = ceil_div(kernel.num_units * plan.layout.slices, Config::kWarps);
   return cuda::launch(mul_backward_kernel<Config>, blocks, Config::kThreads, launch.stream, kernel);
 }

@@ -2,7 +2,7 @@
 #pragma once
 
 #include "../core/heads.cuh"
-#include "../core/rows.cuh"
+#include "../core/row_units.cuh"
 #include "mul_backward.h"
 
 namespace halfgnn::cuda {
@@ -12,7 +12,7 @@ struct MulPlan {
   int vector;  // elements of an access
   int repeat;  // accesses per lane and row
   HeadLayout layout;
-  Rows rows;
+  RowUnits units;
   float* partial;  // grad_feat of pieces of long rows, a row per slot
   float* dots;     // if heads have several tiles: grad_weight of the tiles done so far, (position, head)
 };
