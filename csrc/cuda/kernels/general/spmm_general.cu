@@ -37,17 +37,16 @@ struct Extrema {
   // warp takes part.
   __device__ void look_at(const RowExtremaArgs& args, const TermLane<Config>& lane, const Piece& piece, int own_lane) {
     const Term& term = args.term;
-    for_each_term_batch(term, args.indices, args.result.edge_ids, lane, piece, false, own_lane,
-                        [&](const TermEdges<Config>& edges, int chunk, int first, int count) {
-                          float terms[Config::kEdges][Config::kVector];
-                          form_terms<Config>(term, edges, lane.offset, terms);
+    const auto look_at_batch = [&](const TermEdges<Config>& edges, int chunk, int first, int count) {
+      float terms[Config::kEdges][Config::kVector];
+      form_terms<Config>(term, edges, lane.offset, terms);
 #pragma unroll
-                          for (int e = 0; e < Config::kEdges; ++e) {
-                            const int wanted = first + e * lane.num_groups;
-                            const uint32_t at = piece.begin + chunk + (wanted < count ? wanted : count - 1);
-                            take(args.result.negate, terms[e], at);
-                          }
-                        });
+      for (int e = 0; e < Config::kEdges; ++e) {
+        const int wanted = first + e * lane.num_groups;
+        take(args.result.negate, terms[e], piece.begin + chunk + (wanted < count ? wanted : count - 1));
+      }
+    };
+    for_each_term_batch(term, args.indices, args.result.edge_ids, lane, piece, false, own_lane, look_at_batch);
   }
   __device__ void take(bool negate, const float (&terms)[Config::kVector], uint32_t at) {
 #pragma unroll

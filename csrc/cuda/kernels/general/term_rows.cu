@@ -25,24 +25,24 @@ __device__ void sum_piece(const RowTermsArgs& args, const TermLane<Config>& lane
   const uint32_t terms_per_batch = Config::kEdges * (term.num_sums / lane.sum_step + 1);
   float run[Config::kVector] = {};
   uint32_t run_length = 0;
-  for_each_term_batch(term, args.indices, args.edge_ids, lane, piece, Config::kWinner, own_lane,
-                      [&](const TermEdges<Config>& edges, int, int first, int count) {
-                        for_each_summed(term, lane, [&](const uint32_t (&offset)[Config::kInputs], bool exists) {
-                          float terms[Config::kEdges][Config::kVector];
-                          form_terms<Config>(term, edges, offset, terms);
+  const auto add_batch = [&](const TermEdges<Config>& edges, int, int first, int count) {
+    for_each_summed(term, lane, [&](const uint32_t (&offset)[Config::kInputs], bool exists) {
+      float terms[Config::kEdges][Config::kVector];
+      form_terms<Config>(term, edges, offset, terms);
 #pragma unroll
-                          for (int e = 0; e < Config::kEdges; ++e) {
-                            const bool counts = exists && first + e * lane.num_groups < count;
+      for (int e = 0; e < Config::kEdges; ++e) {
+        const bool counts = exists && first + e * lane.num_groups < count;
 #pragma unroll
-                            for (int i = 0; i < Config::kVector; ++i) run[i] += counts ? terms[e][i] : 0.f;
-                          }
-                        });
-                        run_length += terms_per_batch;
-                        if (run_length >= kRun) {
-                          fold(run, total);
-                          run_length = 0;
-                        }
-                      });
+        for (int i = 0; i < Config::kVector; ++i) run[i] += counts ? terms[e][i] : 0.f;
+      }
+    });
+    run_length += terms_per_batch;
+    if (run_length >= kRun) {
+      fold(run, total);
+      run_length = 0;
+    }
+  };
+  for_each_term_batch(term, args.indices, args.edge_ids, lane, piece, Config::kWinner, own_lane, add_batch);
   fold(run, total);
 }
 
