@@ -17,7 +17,7 @@ bool merges(const TermDim& inner, const TermDim& dim, int num_inputs) {
   return true;
 }
 
-// Appends to the dims from `first` on, merged with the last of them where all inputs traverse both alike.
+// Appends to the dims from `first` on, merged with the last of them if all inputs traverse both alike.
 void append(Term& term, int first, int& count, const TermDim& dim) {
   if (dim.size == 1) return;
   if (count > 0 && merges(term.dim[first + count - 1], dim, term.num_inputs)) {
@@ -88,7 +88,7 @@ void divide_lanes(bool fits_out, Term& term) {
   const int64_t results = ceil_div(term.num_results, in_sum ? 1 : vector);
   if (in_sum) {
     const int log2 = log2_ceil(ceil_div(term.num_sums, vector));
-    term.log2_sum_lanes = log2 < 5 ? log2 : 5;
+    term.log2_sum_lanes = log2 < kLog2Warp ? log2 : kLog2Warp;
   }
   const int64_t most = kWarpSize >> term.log2_sum_lanes;
   const int64_t slices = ceil_div(results, most);

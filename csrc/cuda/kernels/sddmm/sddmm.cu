@@ -2,7 +2,8 @@
 
 #include "sddmm.h"
 
-#include "../core/types.cuh"
+#include "../core/alignment.h"
+#include "../core/vector.cuh"
 #include "../general/term_ops.h"
 #include "../plan/device.h"
 #include "../plan/runs.h"
@@ -11,18 +12,13 @@
 namespace halfgnn::cuda {
 namespace {
 
-bool is_aligned(const ElementwiseArgs& args, int64_t bytes, int64_t out_bytes) {
-  const auto address = [](const void* data) { return reinterpret_cast<uintptr_t>(data); };
-  return (address(args.operand[0].data) | address(args.operand[1].data)) % bytes == 0 &&
-         address(args.out) % out_bytes == 0;
-}
-
 // The widest access that divides rows, and is one access of operands and of the result.
 int choose_vector(const ElementwiseArgs& args, int64_t len, int64_t size) {
   const int64_t out_size = args.out_is_float ? 4 : size;
-  int vector = static_cast<int>(16 / out_size);
-  while (vector > 1 && (len % vector != 0 || !is_aligned(args, vector * size, vector * out_size))) vector /= 2;
-  return vector;
+  return widest_vector(kMaxAccessBytes / out_size, [&](int64_t count) {
+    return len % count == 0 && are_aligned(count * size, args.operand[0].data, args.operand[1].data) &&
+           are_aligned(count * out_size, args.out);
+  });
 }
 
 // The rows that are gathered: those of the operands at the columns.

@@ -1,10 +1,11 @@
 // The kernel behind sddmm_dot. Include only where it is instantiated (sddmm_dot_<type>.cu).
 //
-// A warp walks a run of consecutive positions, 32 at a time, whatever rows they belong to: work is balanced without a
-// thought for degrees, and no row is ever divided. A batch of edges that share a row reads that row once; otherwise
-// each edge reads its own, which the first-level cache mostly has.
+// A unit is some consecutive positions, which a warp walks 32 at a time, whatever rows they belong to. So work is
+// balanced whatever the degrees are, and no partial results are left. A batch of edges that share a row reads that row
+// once; otherwise each edge reads its own, which the first-level cache mostly has.
 #pragma once
 
+#include "../core/alignment.h"
 #include "../core/heads.cuh"
 #include "../core/rows.cuh"
 #include "../plan/device.h"
@@ -19,11 +20,11 @@ struct DotConfig {
   using Element = T;
   static constexpr int kVector = kVectorElements;
   static constexpr int kVectorBytes = kVector * static_cast<int>(sizeof(T));
-  // Four registers an edge, whatever the access.
+  // Four registers per edge, whatever the access.
   static constexpr int kRepeat = kVectorBytes == 16 ? 1 : kVectorBytes == 8 ? 2 : 4;
   // Edges of a group in flight. A batch is at most the 32 edges whose ids a warp holds, so narrow rows take fewer.
   static constexpr int kUnroll = kEdgesAGroup;
-  static constexpr int kMaxLog2Groups = 5 - log2_ceil(kUnroll);
+  static constexpr int kMaxLog2Groups = kLog2Warp - log2_ceil(kUnroll);
   static constexpr int kWarps = 4;
   static constexpr int kThreads = kWarps * kWarpSize;
   // 8 edges take 32 registers of rows, 8 of widened row, 8 of dots and the addresses: 80.
@@ -42,8 +43,8 @@ struct DotKernelArgs {
   const float* row_scale;
   void* out;
   bool out_is_float;
-  int64_t num_runs;
-  int64_t run;  // positions a warp walks, a multiple of 32
+  int64_t num_units;
+  int64_t unit_edges;  // a multiple of 32
 };
 
 // What the lanes of a warp hold about 32 positions.
@@ -120,11 +121,12 @@ __global__ void __launch_bounds__(Config::kThreads, Config::kMinBlocks) sddmm_do
   constexpr int kUnroll = Config::kUnroll;
   const HeadLayout& layout = args.layout;
   const int lane = static_cast<int>(threadIdx.x & (kWarpSize - 1));
-  const int64_t unit = static_cast<int64_t>(blockIdx.x) * Config::kWarps + threadIdx.x / kWarpSize;
-  if (unit >= args.num_runs * layout.slices) return;  // whole warps
-  const auto slice = static_cast<int>(layout.by_slice ? unit / args.num_runs : unit % layout.slices);
-  const int64_t begin = (layout.by_slice ? unit % args.num_runs : unit / layout.slices) * args.run;
-  const int64_t end = begin + args.run < args.rows.num_edges ? begin + args.run : args.rows.num_edges;
+  const int64_t warp = static_cast<int64_t>(blockIdx.x) * Config::kWarps + threadIdx.x / kWarpSize;
+  if (warp >= args.num_units * layout.slices) return;  // whole warps
+  const auto slice = static_cast<int>(layout.by_slice ? warp / args.num_units : warp % layout.slices);
+  const int64_t unit = layout.by_slice ? warp % args.num_units : warp / layout.slices;
+  const int64_t begin = unit * args.unit_edges, past = begin + args.unit_edges;
+  const int64_t end = past < args.rows.num_edges ? past : args.rows.num_edges;
   const HeadLane work(layout, slice, lane);
   DotTile<Config> tile(args, work, 0);
   const int batch = kUnroll << layout.log2_groups();
@@ -146,7 +148,7 @@ __global__ void __launch_bounds__(Config::kThreads, Config::kMinBlocks) sddmm_do
         if (same_row) {
           add_dots<Config, kUnroll, true>(args, tile, ids.other, row, first, dot);
         } else {
-          // Twice the registers an edge, so half the edges at a time.
+          // Twice the registers per edge, so half the edges at a time.
 #pragma unroll
           for (int half = 0; half < 2; ++half) {
             constexpr int kHalf = kUnroll / 2;
@@ -173,9 +175,9 @@ cudaError_t launch_sddmm_dot(DotKernelArgs args, int64_t heads, int64_t dim, int
   const Gathered gathered{other_rows, args.row_bytes, args.rows.num_edges};
   const HeadShape shape{heads, dim / Config::kVector, Config::kRepeat, Config::kMaxLog2Groups};
   args.layout = layout_of_whole_heads(current_device(), shape, gathered);
-  args.run = dot_run(args.rows.num_edges, args.layout.slices);
-  args.num_runs = ceil_div(args.rows.num_edges, args.run);
-  const int64_t blocks = ceil_div(args.num_runs * args.layout.slices, Config::kWarps);
+  args.unit_edges = dot_run(args.rows.num_edges, args.layout.slices);
+  args.num_units = ceil_div(args.rows.num_edges, args.unit_edges);
+  const int64_t blocks = ceil_div(args.num_units * args.layout.slices, Config::kWarps);
   return launch(sddmm_dot_kernel<Config>, blocks, Config::kThreads, stream, args);
 }
 
@@ -188,8 +190,9 @@ cudaError_t launch_sddmm_dot(const DotKernelArgs& args, int64_t heads, int64_t d
     using Wide = DotConfig<T, kVector, 8>;
     using Narrow = DotConfig<T, kVector, 2>;
     const int log2_lanes = log2_ceil(dim / kVector) + log2_ceil(heads);
-    return log2_lanes + Wide::kMaxLog2Groups >= 5 ? launch_sddmm_dot<Wide>(args, heads, dim, other_rows, stream)
-                                                  : launch_sddmm_dot<Narrow>(args, heads, dim, other_rows, stream);
+    return log2_lanes + Wide::kMaxLog2Groups >= kLog2Warp
+               ? launch_sddmm_dot<Wide>(args, heads, dim, other_rows, stream)
+               : launch_sddmm_dot<Narrow>(args, heads, dim, other_rows, stream);
   } else {
     return launch_sddmm_dot<Other>(args, heads, dim, other_rows, stream);
   }
@@ -220,8 +223,9 @@ cudaError_t sddmm_dot_of(const SddmmArgs& args, const Launch& launch) {
   kernel.out_is_float = args.out_type == DType::kFloat;
 
   constexpr int widest = kMaxAccessBytes / static_cast<int>(sizeof(T));
-  const uintptr_t bits = reinterpret_cast<uintptr_t>(own.data) | reinterpret_cast<uintptr_t>(other.data);
-  const auto fits = [&](int vector) { return dim % vector == 0 && bits % (vector * sizeof(T)) == 0; };
+  const auto fits = [&](int vector) {
+    return dim % vector == 0 && are_aligned(vector * static_cast<int64_t>(sizeof(T)), own.data, other.data);
+  };
   if (fits(widest)) return launch_sddmm_dot<T, widest>(kernel, heads, dim, other.rows, launch.stream);
   if (fits(widest / 2)) return launch_sddmm_dot<T, widest / 2>(kernel, heads, dim, other.rows, launch.stream);
   if constexpr (widest == 8) {

@@ -1,9 +1,9 @@
 // The kernel behind sddmm_elementwise. Include only where it is instantiated (sddmm_elementwise_<type>.cu).
 //
-// Method. A warp takes a tile of up to kTileEdges consecutive positions. It finds out, a position a lane, which rows of
-// the operands and of the result each needs, and leaves that in shared memory. Then lanes walk the tile's (edge,
-// vector) pairs in order, whatever the number of vectors an edge: accesses are coalesced, and several of them in
-// flight, for results of one value as for those of a thousand.
+// Method. A warp takes a chunk of up to kChunkEdges consecutive positions. It finds out, one position per lane, which
+// rows of the operands and of the result each needs, and leaves that in shared memory. Then lanes walk the chunk's
+// (edge, vector) pairs in order, whatever the number of vectors per edge: accesses are coalesced, and several of them
+// in flight, for results of one value as for those of a thousand.
 #pragma once
 
 #include <type_traits>
@@ -30,34 +30,34 @@ struct ElementwiseConfig {
   static constexpr bool kFitsFloat = kVector * 4 <= kMaxAccessBytes;
 };
 
-// Rows of the operands and of the result, for each edge of a warp's tile.
+// Rows of the operands and of the result, for each edge of a warp's chunk.
 template <class Config>
-struct ElementwiseTile {
-  uint32_t operand[Config::kOperands][kTileEdges];
-  uint32_t result[kTileEdges];
+struct ElementwiseChunk {
+  uint32_t operand[Config::kOperands][kChunkEdges];
+  uint32_t result[kChunkEdges];
 };
 
-// Fills in the tile of positions begin ... begin + count - 1. The whole warp takes part.
+// Fills in the chunk of positions begin ... begin + count - 1. The whole warp takes part.
 template <class Config>
 __device__ void find_rows(const ElementwiseArgs& args, RowsOfEdges& rows, int64_t begin, int count, int lane,
-                          ElementwiseTile<Config>& tile) {
-  constexpr int kChunks = kTileEdges / kWarpSize;
-  uint32_t col[kChunks], edge[kChunks];
+                          ElementwiseChunk<Config>& chunk) {
+  constexpr int kParts = kChunkEdges / kWarpSize;
+  uint32_t col[kParts], edge[kParts];
 #pragma unroll
-  for (int c = 0; c < kChunks; ++c) {
+  for (int c = 0; c < kParts; ++c) {
     const int i = c * kWarpSize + lane;
     const int64_t position = begin + (i < count ? i : count - 1);
     col[c] = args.reads_col ? args.indices.id(position) : 0;
     edge[c] = args.edge_ids.id(position);
   }
 #pragma unroll
-  for (int c = 0; c < kChunks; ++c) {
+  for (int c = 0; c < kParts; ++c) {
     const int i = c * kWarpSize + lane;
 #pragma unroll
     for (int k = 0; k < Config::kOperands; ++k) {
-      tile.operand[k][i] = args.operand[k].target == Target::kCol ? col[c] : edge[c];
+      chunk.operand[k][i] = args.operand[k].target == Target::kCol ? col[c] : edge[c];
     }
-    tile.result[i] = edge[c];
+    chunk.result[i] = edge[c];
   }
   if (!args.reads_row) return;
 #pragma unroll 1
@@ -65,12 +65,12 @@ __device__ void find_rows(const ElementwiseArgs& args, RowsOfEdges& rows, int64_
     const auto row = static_cast<uint32_t>(rows.next(begin + i - lane));
 #pragma unroll
     for (int k = 0; k < Config::kOperands; ++k) {
-      if (args.operand[k].target == Target::kRow) tile.operand[k][i] = row;
+      if (args.operand[k].target == Target::kRow) chunk.operand[k][i] = row;
     }
   }
 }
 
-// The (edge, vector) pairs that a lane takes: every 32nd of a tile.
+// The (edge, vector) pairs that a lane takes: every 32nd of a chunk.
 struct PairWalk {
   int edge, vector;
   int num_vectors;
@@ -101,8 +101,8 @@ struct ElementwiseBatch {
   int64_t target[kUnroll];  // element of the result
   bool exists[kUnroll];
 
-  // The next kUnroll pairs of the walk. Past the tile's `count` edges, vectors of the last edge are loaded again.
-  __device__ ElementwiseBatch(const ElementwiseArgs& args, const ElementwiseTile<Config>& tile, int first_vector,
+  // The next kUnroll pairs of the walk. Past the chunk's `count` edges, vectors of the last edge are loaded again.
+  __device__ ElementwiseBatch(const ElementwiseArgs& args, const ElementwiseChunk<Config>& chunk, int first_vector,
                               int count, PairWalk& walk) {
 #pragma unroll
     for (int u = 0; u < kUnroll; ++u) {
@@ -111,11 +111,11 @@ struct ElementwiseBatch {
       const uint32_t vector = first_vector + walk.vector;
 #pragma unroll
       for (int k = 0; k < Config::kOperands; ++k) {
-        const uint64_t offset = static_cast<uint64_t>(tile.operand[k][edge]) * args.row_bytes;
+        const uint64_t offset = static_cast<uint64_t>(chunk.operand[k][edge]) * args.row_bytes;
         loaded[k][u] =
             Row::load(static_cast<const char*>(args.operand[k].data) + offset + vector * Config::kVectorBytes);
       }
-      target[u] = static_cast<int64_t>(tile.result[edge]) * args.row_vectors + vector;
+      target[u] = static_cast<int64_t>(chunk.result[edge]) * args.row_vectors + vector;
       walk.advance();
     }
   }
@@ -155,7 +155,7 @@ struct ElementwiseBatch {
   }
 };
 
-// At most 64 registers a lane, 72 on sm_100.
+// At most 64 registers per lane, 72 on sm_100.
 #if defined(__CUDA_ARCH__) && __CUDA_ARCH__ >= 1000
 constexpr int kElementwiseMinBlocks = 7;
 #else
@@ -165,7 +165,7 @@ constexpr int kElementwiseMinBlocks = 8;
 template <class Config>
 __global__ void __launch_bounds__(kElementwiseThreads, kElementwiseMinBlocks)
     sddmm_elementwise_kernel(const ElementwiseArgs args) {
-  __shared__ ElementwiseTile<Config> tiles[kElementwiseWarps];
+  __shared__ ElementwiseChunk<Config> chunks[kElementwiseWarps];
   const int lane = static_cast<int>(threadIdx.x) % kWarpSize;
   const int warp = static_cast<int>(threadIdx.x) / kWarpSize;
   const int64_t unit = static_cast<int64_t>(blockIdx.x % args.slice_blocks) * kElementwiseWarps + warp;
@@ -177,18 +177,18 @@ __global__ void __launch_bounds__(kElementwiseThreads, kElementwiseMinBlocks)
   const int left = args.row_vectors - first_vector;
   const int num_vectors = left < args.slice_vectors ? left : args.slice_vectors;
 
-  ElementwiseTile<Config>& tile = tiles[warp];
+  ElementwiseChunk<Config>& chunk = chunks[warp];
   RowsOfEdges rows(args.rows, first, lane);
 #pragma unroll 1
-  for (int64_t begin = first; begin < last; begin += kTileEdges) {
-    const int count = static_cast<int>(last - begin < kTileEdges ? last - begin : kTileEdges);
-    find_rows<Config>(args, rows, begin, count, lane, tile);
+  for (int64_t begin = first; begin < last; begin += kChunkEdges) {
+    const int count = static_cast<int>(last - begin < kChunkEdges ? last - begin : kChunkEdges);
+    find_rows<Config>(args, rows, begin, count, lane, chunk);
     __syncwarp();
     PairWalk walk(lane, num_vectors);
     const int pairs = count * num_vectors;
 #pragma unroll 1
     for (int pair = 0; pair < pairs; pair += Config::kUnroll * kWarpSize) {
-      const ElementwiseBatch<Config> batch(args, tile, first_vector, count, walk);
+      const ElementwiseBatch<Config> batch(args, chunk, first_vector, count, walk);
       batch.combine_and_store(args);
     }
     __syncwarp();

@@ -6,7 +6,7 @@
 namespace halfgnn::cuda {
 
 // Edges whose ids a warp holds at a time.
-constexpr int kTileEdges = 128;
+constexpr int kChunkEdges = 128;
 constexpr int kElementwiseWarps = 4;
 
 struct ElementwiseOperand {
@@ -29,7 +29,7 @@ struct ElementwiseArgs {
   uint32_t slice_blocks;
 };
 
-// For elements of type T. The build instantiates it: build_sources.py. `vector`: elements an access.
+// For elements of type T. The build instantiates it: build_sources.py. `vector`: elements per access.
 template <typename T>
 cudaError_t sddmm_elementwise_of(const ElementwiseArgs& args, int vector, int64_t blocks, cudaStream_t stream);
 

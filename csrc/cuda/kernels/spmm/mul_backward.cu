@@ -2,6 +2,7 @@
 
 #include <limits>
 
+#include "../core/alignment.h"
 #include "../core/combine.h"
 #include "../core/types.cuh"
 #include "../plan/device.h"
@@ -18,29 +19,25 @@ bool is_valid(const MulBackwardArgs& args) {
          args.dim > 0 && args.dim <= most / args.heads;
 }
 
-int widest_vector(const MulBackwardArgs& args) {
+int vector_of(const MulBackwardArgs& args) {
   const int64_t size = size_of(args.type), grad_size = size_of(args.grad_type);
-  const uintptr_t own = reinterpret_cast<uintptr_t>(args.feat) | reinterpret_cast<uintptr_t>(args.grad_feat);
-  const auto grad = reinterpret_cast<uintptr_t>(args.grad);
-  auto vector = static_cast<int>(kMaxAccessBytes / grad_size);
-  while (args.dim % vector != 0 || own % static_cast<uintptr_t>(vector * size) != 0 ||
-         grad % static_cast<uintptr_t>(vector * grad_size) != 0) {
-    vector /= 2;
-  }
-  return vector;
+  return widest_vector(kMaxAccessBytes / grad_size, [&](int64_t count) {
+    return args.dim % count == 0 && are_aligned(count * size, args.feat, args.grad_feat) &&
+           are_aligned(count * grad_size, args.grad);
+  });
 }
 
 MulPlan plan_of(const MulBackwardArgs& args) {
   constexpr int kMaxLog2Groups = 3;  // times 4 edges each: the 32 whose ids a warp holds
   const int64_t grad_size = size_of(args.grad_type);
   MulPlan plan{};
-  plan.rows = rows_of(args.topology);
-  plan.vector = widest_vector(args);
+  plan.vector = vector_of(args);
   const int64_t bytes = plan.vector * grad_size, vectors = args.dim / plan.vector;
   const bool is_wide = vectors > kWarpSize;
   plan.repeat = bytes == kMaxAccessBytes ? (is_wide ? 4 : 1) : bytes == kMaxAccessBytes / 2 ? 2 : 4;
   const Gathered gathered{args.grad_rows, args.heads * args.dim * grad_size, args.topology.num_edges};
   plan.layout = layout_of_whole_heads(current_device(), {args.heads, vectors, plan.repeat, kMaxLog2Groups}, gathered);
+  plan.units = row_units_of(args.topology, plan.layout.slices);
   return plan;
 }
 
@@ -53,7 +50,7 @@ size_t dots_bytes(const MulBackwardArgs& args, const MulPlan& plan) {
 size_t mul_backward_workspace(const MulBackwardArgs& args) {
   if (!is_valid(args)) return 0;
   const MulPlan plan = plan_of(args);
-  return partial_bytes(plan.rows, args.heads * args.dim) + dots_bytes(args, plan);
+  return partial_bytes(plan.units.rows, args.heads * args.dim) + dots_bytes(args, plan);
 }
 
 cudaError_t mul_backward(const MulBackwardArgs& args, const Launch& launch) {
@@ -62,12 +59,12 @@ cudaError_t mul_backward(const MulBackwardArgs& args, const Launch& launch) {
   MulPlan plan = plan_of(args);
   plan.partial = static_cast<float*>(launch.workspace);
   if (plan.layout.tiles > 1 && args.topology.num_edges > 0) {
-    plan.dots = plan.partial + plan.rows.num_slots * args.heads * args.dim;
+    plan.dots = plan.partial + plan.units.rows.num_slots * args.heads * args.dim;
   }
   const cudaError_t status =
       with_type(args.type, [&](auto t) { return mul_backward_of<TypeOf<decltype(t)>>(args, plan, launch); });
   if (status != cudaSuccess) return status;
-  return combine({plan.rows, plan.partial, args.heads * args.dim, 1.f, false, args.grad_feat, args.type}, launch);
+  return combine({plan.units.rows, plan.partial, args.heads * args.dim, 1.f, false, args.grad_feat, args.type}, launch);
 }
 
 }  // namespace halfgnn::cuda
