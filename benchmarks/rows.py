@@ -18,6 +18,7 @@ import torch
 
 WRONG = 0.1  # a relative error beyond rounding in any dtype
 RESULTS = Path(__file__).parent / "results"
+Entry = tuple[str, str]  # contestant, dtype
 
 
 @dataclass(frozen=True)
@@ -48,7 +49,7 @@ class Row:
     gb_per_s: float | None = None  # counts the bytes that the case must move at least once per edge
     limit_share: float | None = None  # time of the pure gather over the same indices, divided by this time
     peak_mb: float | None = (
-        None  # MiB at the peak of a call on a GPU, without inputs; of training with inputs, also on a CPU
+        None  # MiB at the peak of a call on a GPU without inputs; of training with them, also on a CPU
     )
     kept_mb: float | None = None  # MiB that a forward keeps for its backward, beyond inputs and parameters
     losses: str = ""  # of training, one per step; the first is computed before any update
@@ -76,10 +77,6 @@ class Row:
     def is_wrong(self) -> bool:
         return self.error is not None and not self.error <= WRONG  # not: NaN is wrong
 
-    @property
-    def key(self) -> tuple:
-        return (*self.case, self.contestant, self.dtype)
-
 
 _TYPES = {f.name: str(f.type) for f in fields(Row)}
 
@@ -101,21 +98,18 @@ def read(path: Path) -> list[Row]:
     """All rows of a CSV file. Raises ValueError if its columns are not those of Row."""
     with open(path, newline="") as file:
         reader = csv.DictReader(file)
-        _check_columns(path)
+        _check_columns(path, reader.fieldnames)
         return [_row(path, reader.line_num, line) for line in reader]
 
 
 def _row(path: Path, number: int, line: dict) -> Row:
-    if None in line or None in line.values():
-        raise ValueError(
-            f"{path}, line {number}: {len([x for x in line.values() if x is not None])} fields, of {len(_TYPES)}"
-        )
+    present = [text for text in line.values() if text is not None]
+    if None in line or len(present) < len(line):
+        raise ValueError(f"{path}, line {number}: {len(present)} fields, of {len(_TYPES)}")
     return Row(**{name: _parse(name, text) for name, text in line.items()})
 
 
-def _check_columns(path: Path) -> None:
-    with open(path, newline="") as file:
-        found = next(csv.reader(file), [])
+def _check_columns(path: Path, found: Sequence[str] | None) -> None:
     if found != list(_TYPES):
         raise ValueError(f"{path} has columns {found}; expected {list(_TYPES)}")
 
@@ -125,7 +119,8 @@ def append(path: Path, rows: Iterable[Row]) -> None:
     path.parent.mkdir(parents=True, exist_ok=True)
     is_new = not path.exists()
     if not is_new:
-        _check_columns(path)
+        with open(path, newline="") as file:
+            _check_columns(path, csv.DictReader(file).fieldnames)
     text = io.StringIO()
     writer = csv.DictWriter(text, list(_TYPES), lineterminator="\n")
     if is_new:
@@ -147,6 +142,34 @@ def latest(rows: Sequence[Row]) -> list[Row]:
     return [row for row in rows if row.date == last[row.case]]
 
 
+class Measured(dict[Entry, Row]):
+    """The rows of a case from one run, by contestant and dtype."""
+
+    @property
+    def first(self) -> Row:
+        return next(iter(self.values()))
+
+    def row(self, names: Sequence[str], dtype: str) -> Row | None:
+        """The row of the first of these contestants that was timed."""
+        found = (self.get((name, dtype)) for name in names)
+        return next((row for row in found if row is not None and row.ms is not None), None)
+
+    def ms(self, names: Sequence[str], dtype: str) -> float | None:
+        row = self.row(names, dtype)
+        return None if row is None else row.ms
+
+    def has(self, names: Sequence[str]) -> bool:
+        return any(contestant in names for contestant, _ in self)
+
+
+def by_case(rows: Sequence[Row]) -> dict[tuple, Measured]:
+    """The last run of every case."""
+    cases: dict[tuple, Measured] = {}
+    for row in latest(rows):
+        cases.setdefault(row.case, Measured())[row.contestant, row.dtype] = row
+    return cases
+
+
 def _git(*arguments: str) -> str:
     root = Path(__file__).resolve().parent.parent
     try:
@@ -161,17 +184,8 @@ def commit() -> str:
     name = _git("rev-parse", "--short=12", "--verify", "HEAD")
     if not name:
         return os.environ.get("HALFGNN_COMMIT", "unknown")
-    changed = _git(
-        "status",
-        "--porcelain",
-        "--",
-        "halfgnn",
-        "csrc",
-        "benchmarks/*.py",
-        "benchmarks/yardsticks",
-        "setup.py",
-        "build_sources.py",
-    )
+    code = ("halfgnn", "csrc", "benchmarks/*.py", "benchmarks/yardsticks", "setup.py", "build_sources.py")
+    changed = _git("status", "--porcelain", "--", *code)
     return name + ("+" if changed else "")
 
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import dataclasses
+import gc
 import warnings
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -13,9 +14,9 @@ import torch
 from tqdm import tqdm
 
 from . import memory
-from .baselines import reason
-from .case import Case, Config, Contestant, Unavailable, name_of
+from .case import Case, Config, Contestant, name_of
 from .gather import LIMIT, RESIDENT
+from .optional import Unavailable, first_line
 from .rows import Row
 from .timing import Clock, GpuClock, HostClock, Runner, measure, plan, quantile
 
@@ -33,12 +34,16 @@ class _Entrant:
     kept_mb: float | None
 
 
+def _measures_peak(case: Case, config: Config) -> bool:
+    """Resident memory says little about operators on a CPU, because the C library keeps freed memory."""
+    return config.on_gpu or case.family == "train"
+
+
 def _enter(case: Case, contestant: Contestant, config: Config) -> _Entrant:
     runner = Runner(contestant.make(), contestant.context, _clock(case, config))
     if case.family == "train":  # the optimizer creates its state at the end of the first step
         runner.first()
-    # Resident memory says little about operators on a CPU, because the C library keeps freed memory.
-    peak = memory.Peak(config.device) if config.on_gpu or case.family == "train" else None
+    peak = memory.Peak(config.device) if _measures_peak(case, config) else None
     with peak or contextlib.nullcontext():
         seconds, result = runner.first()
     tells = peak is not None and peak.bytes is not None
@@ -62,6 +67,14 @@ def _clock(case: Case, config: Config, cold: bool = False) -> Clock:
     if config.on_gpu and case.family != "overhead":  # overhead measures the host
         return GpuClock(cold)
     return HostClock(config.device)
+
+
+def _reason(error: BaseException) -> str:
+    """Why a contestant did not take part, in one line."""
+    if isinstance(error, Unavailable):
+        return str(error)
+    text = next((x for x in str(error).splitlines() if "Check failed" in x), first_line(error))
+    return f"refused: {type(error).__name__}: {text[-160:].strip()}"
 
 
 def _modes(case: Case, config: Config) -> tuple[str, ...]:
@@ -132,6 +145,8 @@ def run_case(case: Case, config: Config, source: dict[str, str]) -> list[Row]:
     """
     if case.before is not None:
         case.before()
+    if _measures_peak(case, config):
+        gc.collect()  # so that nothing of the last case is freed while this one is measured
     entered: list[_Entrant] = []
     rows: list[Row] = []
     modes = _modes(case, config)
@@ -144,7 +159,7 @@ def run_case(case: Case, config: Config, source: dict[str, str]) -> list[Row]:
             lacks_memory = contestant.name != "halfgnn" and isinstance(error, torch.OutOfMemoryError)
             if contestant.trusted and not lacks_memory and not isinstance(error, Unavailable):
                 raise
-            rows += [_row(case, contestant, config, source, mode, note=reason(error)) for mode in modes]
+            rows += [_row(case, contestant, config, source, mode, note=_reason(error)) for mode in modes]
     timed = []
     for mode in modes:
         entrants = _time_cold(case, entered, config) if mode == "cold" else entered

@@ -4,12 +4,15 @@ No test here depends on measured times.
 """
 
 import argparse
+import contextlib
 import dataclasses
+import functools
 import importlib.util
 import math
-import subprocess
 import sys
+import tempfile
 from pathlib import Path
+from types import SimpleNamespace
 
 import pytest
 import torch
@@ -18,7 +21,6 @@ ROOT = Path(__file__).resolve().parent.parent
 sys.path.insert(0, str(ROOT))
 
 from benchmarks import (  # noqa: E402
-    baselines,
     cells,
     cli,
     facts,
@@ -27,6 +29,7 @@ from benchmarks import (  # noqa: E402
     graphs,
     marks,
     memory,
+    models,
     overhead,
     rows,
     runner,
@@ -37,7 +40,9 @@ from benchmarks import (  # noqa: E402
     train,
     verify,
 )
-from benchmarks.case import LAYERS, Case, Config, Contestant, Unavailable, backward_of, with_backward  # noqa: E402
+from benchmarks.case import Case, Config, Contestant  # noqa: E402
+from benchmarks.inputs import backward_of, with_backward  # noqa: E402
+from benchmarks.optional import Unavailable, set_threads  # noqa: E402
 from halfgnn import ops  # noqa: E402
 
 needs_pyg = pytest.mark.skipif(importlib.util.find_spec("torch_geometric") is None, reason="needs torch_geometric")
@@ -49,7 +54,7 @@ SMALL = ["--quick", "--eager", "--dims", "16", "--hidden", "8", "--heads", "1", 
 def _threads():
     before = torch.get_num_threads()
     yield
-    baselines.set_threads(before)
+    set_threads(before)
 
 
 def run(tmp_path, *arguments):
@@ -60,24 +65,30 @@ def run(tmp_path, *arguments):
 
 # ---- the command line --------------------------------------------------------------------------------------------------------
 
-FAMILIES = ["spmm", "sddmm", "softmax", "edges", "limits", "train"] + [
-    pytest.param(name, marks=needs_dgl) for name in ("layer", "overhead")
-]
 OPERATORS = {
     "spmm": {"copy_u_sum", "copy_u_max", "u_mul_e_sum"},
     "sddmm": {"u_dot_v", "u_add_v"},
     "softmax": {"edge_softmax"},
     "edges": {"copy_e_sum", "e_sub_v", "e_div_v"},
+    "attention": {"gat_attention", "gatv2_attention", "dot_attention"},
     "limits": {"copy_u_sum"},
     "layer": {"GATConv", "GATConv without fc", "GraphConv"},
     "train": {"GAT", "GCN", "SAGE"},
     "overhead": {"u_mul_e_sum", "GAT"},
 }
+FAMILIES = [pytest.param(name, marks=needs_dgl if name in ("layer", "overhead") else ()) for name in cli.FAMILIES]
+
+
+@functools.cache
+def rows_of(family):
+    """The rows of a small run."""
+    with tempfile.TemporaryDirectory() as folder:
+        return run(Path(folder), family)
 
 
 @pytest.mark.parametrize("family", FAMILIES)
-def test_every_family_runs_and_its_rows_parse(tmp_path, family):
-    found = run(tmp_path, family, *(["--layers", *LAYERS] if family == "layer" else []))
+def test_every_family_runs_and_its_rows_parse(family):
+    found = rows_of(family)
     assert {row.op for row in found} == OPERATORS[family]
     assert {row.family for row in found} == {family}
     for row in found:
@@ -89,6 +100,22 @@ def test_every_family_runs_and_its_rows_parse(tmp_path, family):
         assert row.command.startswith(f"python -m benchmarks {family} ") and row.cpu and row.date
     ours = {row.dtype for row in found if row.contestant.startswith("halfgnn") and row.ms is not None}
     assert ours == {"bf16", "fp16", "fp32"}
+
+
+@pytest.mark.parametrize("family", ["spmm", "sddmm", "softmax", "edges", "attention"])
+def test_forward_results_are_compared_with_float64(family):
+    found = [row for row in rows_of(family) if row.direction == "forward" and row.contestant == "halfgnn"]
+    assert found and all(row.error is not None and row.error < 5e-3 for row in found)
+    assert max(row.error for row in found if row.dtype == "fp32") < 1e-5
+
+
+@needs_dgl
+def test_marks_find_every_contestant_they_name(monkeypatch):
+    # Names of contestants are strings in two places. With a wrong name a mark would always be "not measured".
+    monkeypatch.setattr(marks, "GRAPHS", ("tiny (synthetic)",))
+    monkeypatch.setattr(marks, "THREADS", 1)
+    monkeypatch.setattr(marks, "FEATURES", 16)
+    assert marks.unmeasured([row for family in cli.FAMILIES for row in rows_of(family)]) == []
 
 
 @needs_dgl
@@ -115,22 +142,22 @@ def test_training_has_losses_that_agree_between_contestants_and_a_peak(tmp_path,
 def test_training_learns_communities():
     graph = graphs.synthetic("tiny-communities", "sorted", torch.int64)
     losses = []
-    network = train.network_of(train.MODELS["GAT"], graph, 16, 2, train.OURS)
+    network = train.network_of(models.MODELS["GAT"], graph, 16, 2, models.OURS)
     step = train.training(network, graph.halfgnn, train.data_of(graph), torch.bfloat16, losses)
     for _ in range(120):
         step()
     assert losses[-1] < 0.5 * losses[0]
 
 
-@pytest.mark.parametrize("model", train.MODELS)
+@pytest.mark.parametrize("model", models.MODELS)
 def test_a_wrong_model_is_not_timed(model, monkeypatch):
     config = Config(dtypes=("fp32",))
-    train.check(config, train.MODELS[model], 1, train.OURS)
-    wrong = dataclasses.replace(train.MODELS[model], activation=lambda x: 1.01 * torch.relu(x))
+    train.check(config, models.MODELS[model], 1, models.OURS)
+    wrong = dataclasses.replace(models.MODELS[model], activation=lambda x: 1.01 * torch.relu(x))
     right = train.network_of
     monkeypatch.setattr(train, "network_of", lambda _, *rest: right(wrong, *rest))
     with pytest.raises(verify.WrongResult, match=f"{model}, halfgnn, fp32"):
-        train.check(config, train.MODELS[model], 1, train.OURS)
+        train.check(config, models.MODELS[model], 1, models.OURS)
 
 
 def test_communities_are_those_that_edges_were_drawn_from():
@@ -167,31 +194,13 @@ def test_overhead_goes_from_30_nodes_to_millions_of_edges(tmp_path, monkeypatch)
 
 
 @needs_dgl
-def test_overhead_of_what_is_compiled(tmp_path):
-    eager = "--eager"
-    small = [option for option in SMALL if option != eager]
+def test_overhead_of_what_is_compiled(tmp_path, monkeypatch):
+    # Inductor's code takes many seconds; test_compile.py has it.
+    monkeypatch.setattr(torch, "compile", functools.partial(torch.compile, backend="aot_eager"))
+    small = [option for option in SMALL if option != "--eager"]
     assert cli.main(["overhead", *small, "--dtype", "fp32", "--directions", "forward", "--out", str(tmp_path)]) == 0
     compiled = [row for row in rows.read(tmp_path / "cpu.csv") if row.contestant == overhead.COMPILED]
     assert {row.op for row in compiled} == {"u_mul_e_sum", "GAT"} and all(row.ms for row in compiled)
-
-
-@pytest.mark.parametrize("family", ["spmm", "sddmm", "softmax", "edges"])
-def test_forward_results_are_compared_with_float64(tmp_path, family):
-    found = [row for row in run(tmp_path, family) if row.direction == "forward" and row.contestant == "halfgnn"]
-    assert found and all(row.error is not None and row.error < 5e-3 for row in found)
-    assert max(row.error for row in found if row.dtype == "fp32") < 1e-5
-
-
-@needs_dgl
-def test_marks_find_every_contestant_they_name(tmp_path, monkeypatch):
-    # Names of contestants are strings in two places. With a wrong name a mark would always be "not measured".
-    for family in cli.FAMILIES:
-        if family != "limits":
-            run(tmp_path, family, "--orders", "sorted")
-    monkeypatch.setattr(marks, "GRAPHS", ("tiny (synthetic)",))
-    monkeypatch.setattr(marks, "THREADS", 1)
-    monkeypatch.setattr(marks, "FEATURES", 16)
-    assert marks.unmeasured(rows.read(tmp_path / "cpu.csv")) == []
 
 
 def test_runs_append_to_one_file(tmp_path):
@@ -233,16 +242,32 @@ def test_without_a_gpu_it_says_so(arguments):
         cli.main(arguments)
 
 
+@pytest.fixture
+def in_this_process(monkeypatch):
+    """Steps of a GPU run are processes, each of which would load all libraries anew."""
+
+    def call(command, stdout, **options):
+        assert command[:3] == [sys.executable, "-m", "benchmarks"] and options["timeout"] > 0
+        with contextlib.redirect_stdout(stdout):
+            return SimpleNamespace(returncode=cli.main(command[3:]))
+
+    monkeypatch.setattr(gpu, "subprocess", SimpleNamespace(run=call, STDOUT=None, TimeoutExpired=TimeoutError))
+
+
 @needs_dgl
-def test_rehearsal_of_what_runs_on_a_gpu(tmp_path, capsys, monkeypatch):
-    steps = [dataclasses.replace(step, seconds=3600) for step in gpu.REHEARSAL]  # enough for a busy machine
-    monkeypatch.setattr(gpu, "REHEARSAL", tuple(steps))
+def test_rehearsal_of_what_runs_on_a_gpu(tmp_path, capsys, in_this_process):
     assert cli.main(["gpu", "--device", "cpu", "--out", str(tmp_path), "--budget", "36000"]) == 0
     found = rows.read(tmp_path / "cpu.csv")
     assert {row.graph for row in found} >= {"tiny-communities (synthetic)", "tiny-hub (synthetic)", marks.SMALLEST}
     assert {row.family for row in found} >= set(gpu.FAMILIES)
     assert (tmp_path / "cpu.md").read_text() and (tmp_path / "bench.log").read_text()
     assert capsys.readouterr().out.count(": done in") == len(gpu.REHEARSAL)
+
+
+def test_a_step_is_a_process_that_may_fail(tmp_path):
+    step = gpu.Step("spmm", "", ("--heads", "3", "--quick"))
+    assert gpu._measure(step, "cpu", tmp_path, seconds=600).startswith("spmm: FAILED with 1, see bench.log")
+    assert "--dims 128 does not divide into --heads 3" in (tmp_path / "bench.log").read_text()
 
 
 def test_steps_that_outlast_their_time_are_cut_off(tmp_path):
@@ -263,14 +288,10 @@ def test_every_step_parses():
         assert options.command == step.family and (options.graphs or [""]) == [step.graph]
 
 
-def test_module_runs_as_a_program(tmp_path):
+def test_table_of_rows(tmp_path, capsys):
     rows.append(tmp_path / "cpu.csv", [_row("halfgnn", 1.0)])
-    done = subprocess.run(
-        [sys.executable, "-m", "benchmarks", "table", "--rows", str(tmp_path / "cpu.csv")],
-        cwd=ROOT, capture_output=True, text=True, timeout=600,
-    )  # fmt: skip
-    assert done.returncode == 0, done.stderr
-    assert done.stdout == table.render(rows.read(tmp_path / "cpu.csv"))
+    assert cli.main(["table", "--rows", str(tmp_path / "cpu.csv")]) == 0
+    assert capsys.readouterr().out == table.render(rows.read(tmp_path / "cpu.csv"))
 
 
 # ---- graphs and checks ---------------------------------------------------------------------------------------------------------
@@ -324,8 +345,8 @@ def test_hub_is_one_node_and_the_rest_is_as_without_it():
 
 def test_backward_of_gives_the_gradients_of_the_whole():
     x = torch.linspace(1, 2, 50)
-    (whole,) = with_backward(torch.sin, (x,), 5)()[1:]
-    work = backward_of(torch.sin, (x,), 5)
+    (whole,) = with_backward(torch.sin, (x,))()[1:]
+    work = backward_of(torch.sin, (x,))
     assert torch.equal(work()[0], whole) and torch.equal(work()[0], whole)
 
 
@@ -335,7 +356,8 @@ def test_pure_gather_is_for_gpus():
     with pytest.raises(Unavailable, match="CUDA kernel"):
         limit.make()
     case = _case()
-    assert gather.beside(case).contestants == []
+    gather.add_to(case)
+    assert case.contestants == []
 
 
 def test_sample_has_the_hub_and_its_edges(monkeypatch):
@@ -602,7 +624,7 @@ def test_marks_command_says_when_nothing_was_measured(tmp_path, capsys):
         (["table", "--rows", "nowhere.csv"], "table: .*nowhere.csv"),
         (["marks", "--rows", "nowhere.csv"], "marks: .*nowhere.csv"),
         (["table", "--into", "nowhere.md"], "table: .*nowhere.md"),
-        (["spmm", "--quick", "--threads", "0"], "--threads 0, --budget None: expected positive numbers"),
+        (["spmm", "--quick", "--threads", "0"], "--threads 0, --budget 0.02: expected positive numbers"),
         (["spmm", "--quick", "--budget", "-1"], "--budget -1.0: expected positive numbers"),
         (["train", "--quick", "--hidden", "0"], "--hidden 0"),
         (["spmm", "--quick", "--out", __file__], "expected a folder"),
@@ -661,10 +683,11 @@ def test_table_shows_times_factors_and_losses():
 
 
 def test_geometric_mean_of_the_factors():
-    cases = [{("halfgnn", "bf16"): _row("halfgnn", 1.0), ("dgl", "bf16"): _row("dgl", ms)} for ms in (2.0, 8.0)]
-    alone = {("halfgnn", "bf16"): _row("halfgnn", 1.0)}
-    assert table_cpu.mean_speedup([*cases, alone], "bf16") == "4.00 x"
-    assert table_cpu.mean_speedup([alone], "bf16") == "-"
+    ours = {("halfgnn", "bf16"): _row("halfgnn", 1.0)}
+    cases = [rows.Measured({**ours, ("dgl", "bf16"): _row("dgl", ms)}) for ms in (2.0, 8.0)]
+    alone = rows.Measured(ours)
+    assert table_cpu.mean_over_dgl([*cases, alone], "bf16") == "4.00 x"
+    assert table_cpu.mean_over_dgl([alone], "bf16") == "-"
 
 
 def test_number_has_three_digits():
@@ -719,13 +742,12 @@ def test_document_agrees_only_with_the_rows_it_was_made_from(tmp_path):
     rows.append(tmp_path / "cpu.csv", [_row("halfgnn", 2.0), _row("dgl", 8.0)])
     empty = "<!-- benchmarks: begin {0} -->\nstale rows\n<!-- benchmarks: end {0} -->\n"
     path.write_text("# A\n\n" + empty.format("summary") + "between\n" + empty.format("cuda") + "\ntail\n")
-    arguments = ["table", "--results", str(tmp_path)]
-    assert cli.main([*arguments, "--check", str(path)]) == 1
-    assert cli.main([*arguments, "--into", str(path)]) == 0
+    assert not table.agrees(path.read_text(), tmp_path)
+    assert cli.main(["table", "--results", str(tmp_path), "--into", str(path)]) == 0
     text = path.read_text()
     assert text.startswith("# A\n") and text.endswith("\ntail\n") and "between" in text and "stale" not in text
     assert "<!-- benchmarks: begin cuda -->\n<!-- benchmarks: end cuda -->" in text
-    assert cli.main([*arguments, "--check", str(path)]) == 0
+    assert table.agrees(text, tmp_path)
     assert not table.agrees(text.replace("8.00", "9.00"), tmp_path)
     with pytest.raises(ValueError, match="lacks lines"):
         table.replaced("no markers", tmp_path)

@@ -14,7 +14,8 @@ sys.path.insert(0, str(Path(__file__).resolve().parent.parent))
 from test_benchmarks_baselines import assert_right, operands_of, problem_of
 
 from benchmarks import optional as imports
-from benchmarks.baselines import ALL, Unavailable, turbo
+from benchmarks.baselines import ALL, turbo
+from benchmarks.optional import Unavailable
 from halfgnn import Graph, reference
 
 CUDNN, TURBO = (next(c for c in ALL if c.name == name) for name in ("cudnn.gnn", "turbo_gnn"))
