@@ -96,7 +96,7 @@ FAMILY_DEFAULTS: dict[tuple[str, str], dict[str, Any]] = {
 
 @functools.lru_cache(maxsize=2)
 def _graph(name: str, order: str, idtype: torch.dtype, device: str) -> BenchGraph:
-    return named(name, order, idtype, device=device)
+    return named(name, order, idtype, device)
 
 
 @dataclass

@@ -7,7 +7,7 @@ import dataclasses
 import functools
 import os
 import sys
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Sequence
 from pathlib import Path
 
 import torch
@@ -33,28 +33,23 @@ from .case import DEFAULTS, DIRECTIONS, DTYPES, FAMILY_DEFAULTS, LAYERS, MODELS,
 from .optional import Unavailable, set_threads
 from .timing import QUICK
 
-# What is measured, and the function that makes the cases of a configuration.
-FAMILIES: dict[str, tuple[str, Callable[[Config], Iterator[Case]]]] = {
-    "spmm": ("copy_u and u_mul_e sums and maxima", functools.partial(sweep.cases, family="spmm")),
-    "sddmm": ("u_dot_v and u_add_v", functools.partial(sweep.cases, family="sddmm")),
-    "softmax": ("edge_softmax", functools.partial(sweep.cases, family="softmax")),
-    "edges": (
-        "copy_e_sum, e_sub_v and e_div_v, one number per edge and head",
-        functools.partial(sweep.cases, family="edges"),
-    ),
-    "attention": (
-        "gat_attention, gatv2_attention and dot_attention, fused and unfused",
-        functools.partial(sweep.cases, family="attention"),
-    ),
-    "layer": ("a step of dgl.nn modules, as they are, under the drop-in, and fused", layer.cases),
-    "train": ("training steps of GAT, GCN and SAGE: time, memory, losses", train.cases),
-    "overhead": ("microseconds per call and per training step, from 30 nodes to 4 M edges", overhead.cases),
-    "limits": ("copy_u_sum beside other gathers and copies", limits.cases),
+FAMILIES = {
+    "spmm": "copy_u and u_mul_e sums and maxima",
+    "sddmm": "u_dot_v and u_add_v",
+    "softmax": "edge_softmax",
+    "edges": "copy_e_sum, e_sub_v and e_div_v, one number per edge and head",
+    "attention": "gat_attention, gatv2_attention and dot_attention, fused and unfused",
+    "layer": "a step of dgl.nn modules, as they are, under the drop-in, and fused",
+    "train": "training steps of GAT, GCN and SAGE: time, memory, losses",
+    "overhead": "microseconds per call and per training step, from 30 nodes to 4 M edges",
+    "limits": "copy_u_sum beside other gathers and copies",
 }
 GROUPS = {
     "operators": ("spmm", "sddmm", "softmax", "edges", "attention", "limits"),
     "all": tuple(FAMILIES),
 }
+# The others are families of operators.
+_CASES = {"layer": layer.cases, "train": train.cases, "overhead": overhead.cases, "limits": limits.cases}
 IDTYPES = {"int32": torch.int32, "int64": torch.int64}
 
 
@@ -78,11 +73,8 @@ def _add_options(parser: argparse.ArgumentParser) -> None:
     add("--eager", action="store_true", help="overhead: leave out torch.compile, which takes tens of seconds")
     add("--idtype", choices=IDTYPES, help="dtype of node ids (int64, as DGL's; with a GPU int32)")
     add("--threads", type=int, help="threads of the CPU (2; with a GPU all)")
-    add(
-        "--budget",
-        type=float,
-        help="seconds per contestant of a case (0.4, GPU: 0.12; train: 20, GPU: 1); a much longer call gets one sample",
-    )
+    lengths = "0.4, GPU: 0.12; train: 20, GPU: 1"
+    add("--budget", type=float, help=f"seconds per contestant of a case ({lengths}); a longer call may get one sample")
     add("--out", type=Path, metavar="FOLDER", help="append the rows to FOLDER/<device>.csv")
 
 
@@ -98,15 +90,13 @@ def _add_documents(commands) -> None:
         if name == "plot":
             shown.add_argument("--into", type=Path, metavar="FOLDER", default=Path("docs/images"))
         if name == "table":
-            add = shown.add_argument
-            add("--into", type=Path, metavar="FILE", help="write the tables of --results between FILE's markers")
-            add("--results", type=Path, default=rows.RESULTS, metavar="FOLDER", help="folder of cpu.csv and cuda.csv")
+            shown.add_argument("--into", type=Path, metavar="FILE", help="write the tables between FILE's markers")
 
 
 def _parser() -> argparse.ArgumentParser:
     parser = argparse.ArgumentParser(prog="python -m benchmarks", description=__doc__)
     commands = parser.add_subparsers(dest="command", required=True)
-    for name, (what, _) in FAMILIES.items():
+    for name, what in FAMILIES.items():
         _add_options(commands.add_parser(name, help=what))
     for name, families in GROUPS.items():
         _add_options(commands.add_parser(name, help=", ".join(families)))
@@ -145,6 +135,11 @@ def _config(options: argparse.Namespace, family: str = "") -> Config:
     return config
 
 
+def cases_of(family: str, config: Config) -> list[Case]:
+    """Raises Unavailable if nothing of the family can be measured."""
+    return list(_CASES[family](config) if family in _CASES else sweep.cases(config, family))
+
+
 def _run(configs: dict[str, Config], argv: Sequence[str], out: Path | None) -> None:
     """configs: one per family to be run; they have the same device and threads."""
     config = next(iter(configs.values()))
@@ -158,12 +153,11 @@ def _run(configs: dict[str, Config], argv: Sequence[str], out: Path | None) -> N
     set_threads(config.threads)
     source = rows.provenance(argv, config.device)
     machine = source["gpu"] or f"{source['cpu']}, {config.threads} threads"
-    print(
-        f"# {source['command']}\n# {machine}, torch {source['torch']}, dgl {source['dgl']}, commit {source['commit']}"
-    )
+    print(f"# {source['command']}")
+    print(f"# {machine}, torch {source['torch']}, dgl {source['dgl']}, commit {source['commit']}")
     for family, config in configs.items():
         try:
-            cases = list(FAMILIES[family][1](config))
+            cases = cases_of(family, config)
         except Unavailable as error:
             print(f"{family}: skipped, {error}")
             continue
@@ -179,7 +173,7 @@ def _table(options: argparse.Namespace) -> int:
     if options.into is None:
         print(table.render(rows.read(options.rows)), end="")
     else:
-        options.into.write_text(table.replaced(options.into.read_text(), options.results))
+        options.into.write_text(table.replaced(options.into.read_text(), rows.RESULTS))
     return 0
 
 
@@ -195,7 +189,7 @@ def _plot(options: argparse.Namespace) -> int:
 
 def _marks(options: argparse.Namespace) -> int:
     found = rows.read(options.rows)
-    print(table_parts.marks_in_detail(found))
+    print(table_parts.marks_table(found))
     if len(marks.unmeasured(found)) == len(marks.of(found)):
         print(f"no mark was measured by the rows of {options.rows}")
         return 2

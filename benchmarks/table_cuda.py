@@ -1,11 +1,10 @@
-"""Tables of rows that were measured on a GPU: for the document, and a short one for the terminal."""
+"""Tables of rows that were measured on a GPU, one per graph."""
 
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 
-from .cells import WRONG_LEGEND, MarksBeside, faster, graph_name, markdown, mean_speedup, number, shape, title
-from .gather import LIMIT
+from .cells import WRONG_LEGEND, MarksBeside, faster, markdown, mean_speedup, number, shape, title
 from .rows import Measured, Row, by_case
 
 FAMILIES = ("spmm", "sddmm", "softmax", "attention", "edges")
@@ -74,22 +73,3 @@ def graph_tables(rows: Sequence[Row]) -> Iterator[str]:
         means = [mean_speedup(cases, OURS, names, "fp16") for _, names in OTHERS]
         lines.append(["geometric mean", *[""] * 9, *means, ""])
         yield title(cases[0].first) + "\n\n" + markdown(header, lines, 3)
-
-
-def short(rows: Sequence[Row], dim: int | None = None) -> str:
-    """A table that fits on a screen: fp16, warm; of operators on rows of features only those of `dim` features."""
-    lines = []
-    for case in _cases(rows, "warm"):
-        row, ours = case.first, case.row(OURS, "fp16")
-        wide = row.family in ("spmm", "sddmm", "attention") and row.op != "u_add_v"
-        if ours is None or (dim is not None and wide and row.heads * row.dim != dim):
-            continue
-        limit = case.ms((LIMIT,), "fp16")
-        share = f"{ours.limit_share:4.0%} of {limit:.3g} ms" if ours.limit_share and limit else ""
-        others = " ".join(f"{factor.replace(' x', ''):>7}" for factor in _factors(case))
-        lines.append(
-            f"{graph_name(row):<15} {_name(row):<12} {row.direction:<8} {shape(row):>7} "
-            f"{ours.ms:9.3f} {ours.gb_per_s or 0:7.0f} {share:<17} {others}"
-        )
-    head = f"{'graph':<15} {'operator':<12} {'':<8} {'H x D':>7} {'fp16 ms':>9} {'GB/s':>7} {'pure gather':<17} "
-    return "\n".join([head + " ".join(f"{name[-7:]:>7}" for name, _ in OTHERS), *lines])

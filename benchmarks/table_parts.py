@@ -132,13 +132,6 @@ def _where(row: Row) -> str:
     return ", ".join(part for part in parts if part)
 
 
-def marks_in_detail(rows: Sequence[Row]) -> str:
-    """One line per mark and case."""
-    lines = [[f.mark.text, _where(f.row), _ratio(f), _verdict(f)] for f in marks.judge(rows)]
-    lines += [[mark.text, "", "-", "not measured"] for mark in marks.unmeasured(rows)]
-    return markdown(["mark", "case", "ratio", ""], lines, 4)
-
-
 def marks_table(rows: Sequence[Row]) -> str:
     """One line per mark with its best and worst case, then every case in which a mark is lost."""
     lines = []

@@ -23,7 +23,7 @@ SHAPES = [(1, 12), (3, 8)]  # heads, dim
 
 
 def graph_of(order="insertion"):
-    return graphs.synthetic("tiny", order, torch.int64)
+    return graphs.named("tiny", order, torch.int64)
 
 
 def problem_of(op, heads=1, dim=12, dtype=torch.float32, direction="forward", order="insertion"):
