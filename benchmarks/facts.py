@@ -17,8 +17,6 @@ along the whole sequence. That holds if ids are random.
 from __future__ import annotations
 
 import argparse
-import csv
-import dataclasses
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -28,7 +26,7 @@ from torch import Tensor
 
 from halfgnn import Graph
 
-from . import graphs
+from . import graphs, records
 from .cells import markdown, number
 from .graphs import BenchGraph
 
@@ -36,7 +34,6 @@ KEPT = "graphs.csv"
 # Rows of 128 fp16 features (256 bytes) in 1 MiB, about a core's own cache, and in 50 MB, an H100's L2 cache.
 NEAR_ROWS, FAR_ROWS = 4_096, 195_312
 SAMPLE = 1 << 22  # gathers from which reuse is estimated
-KINDS = {"str": str, "int": int, "float": float}
 
 
 @dataclass(frozen=True)
@@ -103,21 +100,14 @@ def of(graph: BenchGraph) -> Facts:
 
 
 def read(path: Path) -> list[Facts]:
-    kinds = {field.name: KINDS[str(field.type)] for field in dataclasses.fields(Facts)}
-    with open(path, newline="") as file:
-        return [Facts(**{name: kinds[name](text) for name, text in line.items()}) for line in csv.DictReader(file)]
+    return records.read(path, Facts)
 
 
 def keep(path: Path, found: Sequence[Facts]) -> None:
     """Writes facts to a CSV file and replaces older facts of the same graphs; small graphs come first."""
-    kept = {facts.graph: facts for facts in (read(path) if path.exists() else [])}
-    kept.update({facts.graph: facts for facts in found})
-    ordered = sorted(kept.values(), key=lambda f: (f.num_edges, f.graph))
-    path.parent.mkdir(parents=True, exist_ok=True)
-    with open(path, "w", newline="") as file:
-        writer = csv.writer(file, lineterminator="\n")
-        writer.writerow([field.name for field in dataclasses.fields(Facts)])
-        writer.writerows(map(dataclasses.astuple, ordered))
+    kept = {facts.graph: facts for facts in (*(read(path) if path.exists() else []), *found)}
+    path.unlink(missing_ok=True)
+    records.append(path, Facts, sorted(kept.values(), key=lambda f: (f.num_edges, f.graph)))
 
 
 def render(found: Sequence[Facts]) -> str:

@@ -23,13 +23,13 @@ import halfgnn
 import halfgnn.dgl
 from halfgnn import ops
 
-from . import graphs, models, train, verify
+from . import graphs, models, sweep, train, verify
 from .baselines.composed import gather_scatter
 from .baselines.dgl import check_dgl
 from .case import Case, Config, Contestant, name_of
 from .graphs import BenchGraph
-from .inputs import normal, uniform, with_backward
-from .operators import OPERATORS
+from .inputs import directed
+from .operators import Problem
 from .optional import Unavailable, import_dgl, import_pyg
 
 SIZES = ((30, 100), (300, 3_000), (3_000, 30_000), (30_000, 300_000), (400_000, 4_000_000))  # nodes, edges
@@ -55,14 +55,9 @@ def _update_all(graph: BenchGraph) -> Sum:
     return call
 
 
-def _direct(graph: BenchGraph) -> Sum:
-    g = graph.halfgnn
-    return lambda x, w: ops.u_mul_e_sum(g, x, w)
-
-
-def _on_dgl_graph(graph: BenchGraph) -> Sum:
-    g = graph.dgl
-    return lambda x, w: ops.u_mul_e_sum(g, x, w)
+def _by_ops(graph: halfgnn.Graph) -> Sum:
+    """On a Graph or a DGLGraph."""
+    return lambda x, w: ops.u_mul_e_sum(graph, x, w)
 
 
 def _raw(graph: BenchGraph) -> Sum:
@@ -92,27 +87,19 @@ def _replayed(work: Callable[[], Tensor | None]) -> Callable[[], Tensor | None]:
 
 def _captured(graph: BenchGraph) -> Sum:
     """Captured at the first call, with the tensors of that call."""
-    direct, made = _direct(graph), []
+    direct, captured = _by_ops(graph.halfgnn), []
 
     def call(x: Tensor, w: Tensor) -> Tensor:
-        if not made:
-            made.append(_replayed(lambda: direct(x, w)))
-        return made[0]()
+        if not captured:
+            captured.append(_replayed(lambda: direct(x, w)))
+        return captured[0]()
 
     return call
-
-
-def _index_add(graph: BenchGraph) -> Sum:
-    return gather_scatter(graph.src, graph.dst, graph.num_nodes).u_mul_e_sum
 
 
 def _pyg(graph: BenchGraph) -> Sum:
     scatter, (src, dst) = import_pyg().utils.scatter, graph.edge_index
     return lambda x, w: scatter(x.index_select(0, src) * w, dst, 0, graph.num_nodes, "sum")
-
-
-def _compiled(graph: BenchGraph) -> Sum:
-    return torch.compile(_direct(graph), fullgraph=True, dynamic=False)
 
 
 @dataclass(frozen=True)
@@ -126,48 +113,38 @@ class _Way:
     has_gradient: bool = True
     context: Callable[[], contextlib.AbstractContextManager] = contextlib.nullcontext
 
-    def takes_part(self, config: Config, backward: bool) -> bool:
+    def takes_part(self, config: Config, direction: str) -> bool:
         chosen = self.option in ("", *config.baselines) and not (config.eager and self.name == COMPILED)
-        return chosen and config.device in self.devices and (self.has_gradient or not backward)
+        return chosen and config.device in self.devices and (self.has_gradient or direction == "forward")
 
 
 WAYS = (
     _Way("dgl update_all", _update_all, ("cpu",), option="dgl"),
     _Way("halfgnn update_all", _update_all, ("cpu",), context=halfgnn.dgl.accelerate),
-    _Way("halfgnn.ops, DGLGraph", _on_dgl_graph, ("cpu",)),
-    _Way("halfgnn.ops", _direct),
-    _Way(COMPILED, _compiled),
+    _Way("halfgnn.ops, DGLGraph", lambda g: _by_ops(g.dgl), ("cpu",)),
+    _Way("halfgnn.ops", lambda g: _by_ops(g.halfgnn)),
+    _Way(COMPILED, lambda g: torch.compile(_by_ops(g.halfgnn), fullgraph=True, dynamic=False)),
     _Way("halfgnn torch.ops", _raw, has_gradient=False),
     _Way(CAPTURED, _captured, ("cuda",), has_gradient=False),
-    _Way("index_add", _index_add, ("cuda",), option="index_add"),
+    _Way("index_add", lambda g: gather_scatter(g.src, g.dst, g.num_nodes).u_mul_e_sum, ("cuda",), option="index_add"),
     _Way("pyg scatter", _pyg, ("cuda",), option="pyg"),
 )
 
 
-def _sum_contestant(graph: BenchGraph, way: _Way, dtype: torch.dtype, backward: bool) -> Contestant:
-    inputs = (
-        normal((graph.num_nodes, FEATURES), dtype, 1, graph.device),
-        uniform((graph.num_edges, 1), dtype, 2, graph.device),
-    )
-
+def _sum_contestant(problem: Problem, way: _Way) -> Contestant:
     def make() -> Callable:
         if way.option == "dgl":
-            check_dgl(graph, dtype)
-        function = way.of(graph)
-        work = with_backward(function, inputs) if backward else lambda: function(*inputs)
+            check_dgl(problem.graph, problem.dtype)
+        work = directed(problem.direction, way.of(problem.graph), problem.operands())
         if way.name in (COMPILED, CAPTURED):
             work()
         return work
 
     def check(out) -> float:
-        result = out[0] if backward else out
-        formula = functools.partial(OPERATORS["u_mul_e_sum"].formula, graph.halfgnn)
-        x, w = (t.double() for t in inputs)  # on the device: the reference is PyTorch's
-        if way.option:
-            return verify.relative_error(result, formula(x, w))
-        return verify.check_rounded_once(result, formula(x, w), formula(x.abs(), w), f"{way.name} {dtype}")
+        result = out if problem.is_forward else out[0]
+        return sweep.error_of(problem, result) if way.option else sweep.check(problem, result, way.name)
 
-    return Contestant(way.name, dtype, make, check, way.context)
+    return Contestant(way.name, problem.dtype, make, check, way.context)
 
 
 # ---- training steps --------------------------------------------------------------------------------------------------
@@ -219,9 +196,9 @@ def _graph(nodes: int, edges: int, config: Config) -> BenchGraph:
 
 def _sum_cases(config: Config, graph: BenchGraph, dtypes: list[torch.dtype]) -> Iterator[Case]:
     for direction in dict.fromkeys(d if d == "forward" else "forward+backward" for d in config.directions):
-        backward = direction != "forward"
-        ways = [way for way in WAYS if way.takes_part(config, backward)]
-        contestants = [_sum_contestant(graph, way, dtype, backward) for dtype in dtypes for way in ways]
+        problems = [Problem("u_mul_e_sum", direction, graph, 1, FEATURES, dtype) for dtype in dtypes]
+        ways = [way for way in WAYS if way.takes_part(config, direction)]
+        contestants = [_sum_contestant(problem, way) for problem in problems for way in ways]
         # Reset first: earlier compilations count towards the limit of versions per function.
         yield Case("overhead", "u_mul_e_sum", direction, graph, 1, FEATURES, contestants, torch.compiler.reset)
 

@@ -2,19 +2,19 @@
 
 from __future__ import annotations
 
-import csv
 import datetime
-import io
 import os
 import platform
 import shlex
 import subprocess
 import sys
-from collections.abc import Iterable, Sequence
-from dataclasses import asdict, dataclass, fields
+from collections.abc import Sequence
+from dataclasses import dataclass
 from pathlib import Path
 
 import torch
+
+from . import records
 
 WRONG = 0.1  # a relative error beyond rounding in any dtype
 RESULTS = Path(__file__).parent / "results"
@@ -78,57 +78,13 @@ class Row:
         return self.error is not None and not self.error <= WRONG  # not: NaN is wrong
 
 
-_TYPES = {f.name: str(f.type) for f in fields(Row)}
-
-
-def _parse(name: str, text: str):
-    kind = _TYPES[name]
-    if kind.startswith("float"):
-        return float(text) if text else None
-    return int(text) if kind == "int" else text
-
-
-def _format(value) -> str:
-    if value is None:
-        return ""
-    return f"{value:.5g}" if isinstance(value, float) else str(value)
-
-
 def read(path: Path) -> list[Row]:
-    """All rows of a CSV file. Raises ValueError if its columns are not those of Row."""
-    with open(path, newline="") as file:
-        reader = csv.DictReader(file)
-        _check_columns(path, reader.fieldnames)
-        return [_row(path, reader.line_num, line) for line in reader]
+    return records.read(path, Row)
 
 
-def _row(path: Path, number: int, line: dict) -> Row:
-    present = [text for text in line.values() if text is not None]
-    if None in line or len(present) < len(line):
-        raise ValueError(f"{path}, line {number}: {len(present)} fields, of {len(_TYPES)}")
-    return Row(**{name: _parse(name, text) for name, text in line.items()})
-
-
-def _check_columns(path: Path, found: Sequence[str] | None) -> None:
-    if found != list(_TYPES):
-        raise ValueError(f"{path} has columns {found}; expected {list(_TYPES)}")
-
-
-def append(path: Path, rows: Iterable[Row]) -> None:
-    """Adds rows to a CSV file. Creates the file with its header if it does not exist."""
-    path.parent.mkdir(parents=True, exist_ok=True)
-    is_new = not path.exists()
-    if not is_new:
-        with open(path, newline="") as file:
-            _check_columns(path, csv.DictReader(file).fieldnames)
-    text = io.StringIO()
-    writer = csv.DictWriter(text, list(_TYPES), lineterminator="\n")
-    if is_new:
-        writer.writeheader()
-    for row in rows:
-        writer.writerow({name: _format(value) for name, value in asdict(row).items()})
-    with open(path, "a", newline="") as file:  # in one write, so that a run that is cut off leaves no partial line
-        file.write(text.getvalue())
+def append(path: Path, rows: Sequence[Row]) -> None:
+    """Adds rows to a CSV file."""
+    records.append(path, Row, rows)
 
 
 def latest(rows: Sequence[Row]) -> list[Row]:

@@ -38,9 +38,10 @@ def _sampled(problem: Problem, out: Tensor) -> Tensor:
     return verify.sample(problem.graph).take(out, OPERATORS[problem.op].gives)
 
 
-def check(problem: Problem, out: Tensor) -> float:
+def check(problem: Problem, out: Tensor, contestant: str = "halfgnn") -> float:
     """The relative error of halfgnn's forward result. Raises WrongResult if it is not due to rounding."""
-    return verify.check_rounded_once(_sampled(problem, out), *_truth(problem), f"{problem.op} {problem.dtype}")
+    what = f"{problem.op}, {contestant}, {problem.dtype}"
+    return verify.check_rounded_once(_sampled(problem, out), *_truth(problem), what)
 
 
 def error_of(problem: Problem, out: Tensor) -> float:

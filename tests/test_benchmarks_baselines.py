@@ -85,10 +85,12 @@ ABILITIES = [
 
 @pytest.mark.parametrize("competitor,op,direction", ABILITIES)
 def test_results_and_gradients_are_right(competitor, op, direction, monkeypatch):
+    shapes = SHAPES
     if competitor.name == "torch.compile":  # without Inductor's generated code, which takes seconds per case
         monkeypatch.setattr(torch, "compile", functools.partial(torch.compile, backend="aot_eager"))
+        shapes = SHAPES if direction == "forward" else SHAPES[1:]
     tried = 0
-    for heads, dim in SHAPES:
+    for heads, dim in shapes:
         problem = problem_of(op, heads, dim, direction=direction)
         if competitor.offers(problem):
             tried += 1
