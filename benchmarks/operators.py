@@ -64,7 +64,7 @@ class Problem:
 
 @dataclass(frozen=True)
 class Operator:
-    """Its function is that of halfgnn.ops with the same name.
+    """Its function is the one of halfgnn.ops with the same name.
 
     reads: for each operand what it has a row for: every source "u", destination "v" or edge "e", or none ".".
     gives: the same for the result.
@@ -111,14 +111,14 @@ def _per_edge(problem: Problem) -> Tensor:
 
 
 def _per_edge_and_node(problem: Problem) -> tuple[Tensor, Tensor]:
-    """The numbers of nodes are no divisors near zero."""
+    """The numbers per node are at least 0.5, because e_div_v divides by them."""
     graph = problem.graph
     nodes = uniform((graph.num_nodes, problem.heads), torch.float32, 2, graph.device) + 0.5
     return _per_edge(problem), nodes.to(problem.dtype)
 
 
 def _rows(problem: Problem, seed: int) -> Tensor:
-    """(N, H, D), also for one head."""
+    """(N, H, D), also for one head: the features of attentions."""
     return problem.normal(problem.graph.num_nodes, problem.heads, problem.dim, seed=seed)
 
 
@@ -167,9 +167,12 @@ OPERATORS = {operator.name: operator for operator in (
     _part_of_softmax("e_sub_v", reads="ev", gives="e", draw=_per_edge_and_node, numbers=2, formula=_sddmm("sub", "e"),
                      magnitude=lambda _, g, x, y: _sddmm("add", "e")(g, x.abs(), y.abs())),
     _part_of_softmax("e_div_v", reads="ev", gives="e", draw=_per_edge_and_node, numbers=2, formula=_sddmm("div", "e")),
+    # Features and logits of sources, logits of destinations.
     _attention("gat_attention", reads="uuv", draw=_gat, formula=reference.gat_attention),
+    # Features of sources, features of destinations, one vector per head.
     _attention("gatv2_attention", reads="uv.", formula=reference.gatv2_attention,
                draw=lambda p: (_rows(p, 1), _rows(p, 2), p.normal(p.heads, p.dim, seed=3))),
+    # Queries of destinations, keys and values of sources.
     _attention("dot_attention", reads="vuu", formula=_dot_attention, gathers=2,
                draw=lambda p: (_rows(p, 1), _rows(p, 2), _rows(p, 3))),
 )}  # fmt: skip

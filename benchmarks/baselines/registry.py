@@ -1,6 +1,7 @@
 """Competitors, and the list of all of them.
 
-A plug-in makes a :class:`Competitor`. For each of its operators it decorates a function that prepares the work::
+A plug-in makes a :class:`Competitor`. For each of its operators it decorates a function that prepares the work. The
+operands are those that operators.py draws::
 
     ours = competitor("index_add")
 
