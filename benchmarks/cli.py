@@ -13,24 +13,10 @@ from pathlib import Path
 import torch
 from tqdm import tqdm
 
-from . import (
-    baselines,
-    facts,
-    gpu,
-    graphs,
-    layer,
-    limits,
-    marks,
-    overhead,
-    rows,
-    runner,
-    sweep,
-    table,
-    table_parts,
-    train,
-)
+from . import baselines, facts, gpu, graphs, layer, limits, marks, overhead, rows, runner, sweep, table, train
 from .case import DEFAULTS, DIRECTIONS, DTYPES, FAMILY_DEFAULTS, LAYERS, MODELS, Case, Config
 from .optional import Unavailable, set_threads
+from .table_parts import marks_table
 from .timing import QUICK
 
 FAMILIES = {
@@ -58,9 +44,7 @@ def _add_options(parser: argparse.ArgumentParser) -> None:
     add, some = parser.add_argument, functools.partial(parser.add_argument, nargs="+")
     add("--quick", action="store_true", help="a smoke test: a tiny graph, almost no repetition")
     add("--device", choices=tuple(DEFAULTS), default="cpu")
-    some(
-        "--dtype", choices=DTYPES, dest="dtypes", help="on a GPU the first for all --dims, the others for one of --dims"
-    )
+    some("--dtype", choices=DTYPES, dest="dtypes", help="on a GPU the first at all --dims, the others at one")
     some("--graphs", choices=graphs.NAMES, metavar="NAME", help=", ".join(graphs.NAMES))
     some("--orders", choices=graphs.ORDERS, help="order of edge data")
     some("--dims", type=int, metavar="F", help="features of all heads together")
@@ -189,7 +173,7 @@ def _plot(options: argparse.Namespace) -> int:
 
 def _marks(options: argparse.Namespace) -> int:
     found = rows.read(options.rows)
-    print(table_parts.marks_table(found))
+    print(marks_table(found))
     if len(marks.unmeasured(found)) == len(marks.of(found)):
         print(f"no mark was measured by the rows of {options.rows}")
         return 2
