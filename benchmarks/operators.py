@@ -142,26 +142,30 @@ def _dot_attention(g, query: Tensor, key: Tensor, value: Tensor) -> Tensor:
     return reference.dot_attention(g, query, key, value, query.shape[-1] ** -0.5)
 
 
+# What the operators of a family have in common.
+_copy_u = functools.partial(
+    Operator, family="spmm", reads="u", gives="v", draw=lambda p: (p.features(),), gathers=1,
+    heads="one", backward="",  # it is the forward on the reverse graph
+)  # fmt: skip
+_sddmm_u_v = functools.partial(
+    Operator, family="sddmm", reads="uv", gives="e", draw=lambda p: (p.features(1), p.features(2)), backward="most"
+)
+_part_of_softmax = functools.partial(Operator, family="edges", heads="most")
 _attention = functools.partial(
     Operator, family="attention", gives="v", magnitude=lambda truth, *_: (64 * truth.abs().amax()).expand_as(truth),
     gathers=1, backward="all", fp32_units=16,  # gradients of logits are differences of fp32 sums with some tens of terms
 )  # fmt: skip
-_part_of_softmax = functools.partial(Operator, family="edges", heads="most")
 
 OPERATORS = {operator.name: operator for operator in (
-    # The backward of a copy is the forward on the reverse graph.
-    Operator("copy_u_sum", "spmm", "u", "v", lambda p: (p.features(),), _spmm("copy_lhs", "sum"), gathers=1, heads="one"),
-    Operator("copy_u_max", "spmm", "u", "v", lambda p: (p.features(),), _spmm("copy_lhs", "max"), gathers=1, heads="one"),
-    Operator("u_mul_e_sum", "spmm", "ue", "v", lambda p: (p.features(), _weights(p)), _spmm("mul", "sum"),
-             gathers=1, numbers=1, backward="ends", moves_in=("forward", "backward")),
-    Operator("u_dot_v", "sddmm", "uv", "e", lambda p: (p.features(1), p.features(2)), _sddmm("dot"),
-             gathers=1, numbers=1, backward="most"),
-    # The logits of GAT.
-    Operator("u_add_v", "sddmm", "uv", "e", lambda p: (p.features(1), p.features(2)), _sddmm("add"),
-             numbers=2, heads="most", backward="most"),
+    _copy_u("copy_u_sum", formula=_spmm("copy_lhs", "sum")),
+    _copy_u("copy_u_max", formula=_spmm("copy_lhs", "max")),
+    Operator("u_mul_e_sum", family="spmm", reads="ue", gives="v", draw=lambda p: (p.features(), _weights(p)),
+             formula=_spmm("mul", "sum"), gathers=1, numbers=1, backward="ends", moves_in=("forward", "backward")),
+    _sddmm_u_v("u_dot_v", formula=_sddmm("dot"), gathers=1, numbers=1),
+    _sddmm_u_v("u_add_v", formula=_sddmm("add"), numbers=2, heads="most"),  # the logits of GAT
     # exp turns the rounding error of its argument, a few units, into a relative error.
-    Operator("edge_softmax", "softmax", "e", "e", lambda p: (_per_edge(p).unsqueeze(2),), reference.edge_softmax,
-             magnitude=lambda truth, *_: 16 * truth, numbers=2, backward="most"),
+    Operator("edge_softmax", family="softmax", reads="e", gives="e", draw=lambda p: (_per_edge(p).unsqueeze(2),),
+             formula=reference.edge_softmax, magnitude=lambda truth, *_: 16 * truth, numbers=2, backward="most"),
     _part_of_softmax("copy_e_sum", reads="e", gives="v", draw=lambda p: (_per_edge(p),), numbers=1,
                      formula=lambda g, x: reference.gspmm(g, "copy_rhs", "sum", None, x)),
     _part_of_softmax("e_sub_v", reads="ev", gives="e", draw=_per_edge_and_node, numbers=2, formula=_sddmm("sub", "e"),
