@@ -1,6 +1,7 @@
 # make demo   trains a GAT under AMP on Cora with halfgnn's kernels, and with DGL's own in the closest mode that they support
 # make test   builds, checks style and types, runs every test
-# make test-architectures  makes a separate build for all of $(ARCHITECTURES) and reads its machine code
+# make budgets  compares registers and instructions of every CUDA kernel with the committed ones, if nvcc has their version
+# make test-architectures  makes a separate build for all of $(ARCHITECTURES) and reads its machine code, budgets included
 # make test-matrix VERSIONS="2.4.1 2.15.0"  runs the tests of the CPU half on these versions of torch and prints a table. Each has
 #             its own environment in build/matrix. MATRIX_ENVS="/some/where/t{}" names existing ones, with the version in place of {}
 # make mutants FILES="halfgnn/ops halfgnn/graph.py"  changes one expression at a time and prints the changes that no test notices.
@@ -26,7 +27,9 @@ PY := $(VENV)/bin/python
 JOBS ?= 2
 # While the operators are compiled, missing packages are installed and style is checked.
 MAKEFLAGS += -j2
-# Without bytecode: most of the 160 MB of Python are never imported.
+# The hundreds of processes of the tests import PyTorch: compiling its modules again takes each of them 3 to 10 seconds.
+unexport PYTHONDONTWRITEBYTECODE
+# Without bytecode: most of the 160 MB of Python are never imported, and the rest is compiled on its first import.
 PIP := $(PY) -m pip install -q --disable-pip-version-check --no-compile
 
 CXX_SOURCES := $(shell find csrc benchmarks/yardsticks -name '*.cpp' -o -name '*.h' -o -name '*.cu' -o -name '*.cuh')
@@ -43,7 +46,7 @@ BUILD ?= auto
 MINIBATCH = --data synthetic --scale 0.005 --data-dir $(OUT) --max-steps 20 --profile --rows $(OUT)/minibatch.csv
 GPU_RUN = $(PYTHON) tests/gpu/run.py --out $(OUT) --build $(BUILD) $(if $(BUDGET),--budget $(BUDGET))
 
-.PHONY: demo test test-architectures test-matrix check mutants fuzz bench clean gpu-test gpu-sanitize gpu-bench gpu-minibatch
+.PHONY: demo test budgets test-architectures test-matrix check mutants fuzz bench clean gpu-test gpu-sanitize gpu-bench gpu-minibatch
 
 demo: $(VENV)/demo halfgnn/_C.so
 	$(PY) examples/gat_amp.py --dataset cora --dtype bf16 --heads 1 1 1 --backend both --epochs 50
@@ -52,12 +55,16 @@ test: check halfgnn/_C.so
 	$(PY) -m pytest -q -n $(JOBS) --dist worksteal tests
 	$(PY) tests/simt/run.py --jobs $(JOBS) --fail-under 98
 
+budgets: $(VENV)/test halfgnn/_C.so
+	$(PY) -m tests.machine_code --check
+
 test-architectures: $(VENV)/test
 	@mkdir -p build/architectures
 	TORCH_CUDA_ARCH_LIST="$(ARCHITECTURES)" $(PY) setup.py -q build --build-base build/architectures --build-lib build/architectures \
 	    > build/architectures/build.log 2>&1 || { tail -n 60 build/architectures/build.log; exit 1; }
 	HALFGNN_LIBRARY=build/architectures/halfgnn/_C.so HALFGNN_TEST_ARCHS="sm_80 sm_90" \
-	    $(PY) -m pytest -q tests/test_machine_code.py
+	    $(PY) -m pytest -q tests/machine_code/test_machine_code.py
+	$(PY) -m tests.machine_code --check build/architectures/halfgnn/_C.so
 
 # A version may name its interpreter: 2.15.0@python3.13.
 VERSIONS ?= 2.4.1 2.15.0

@@ -1,14 +1,14 @@
-// Every operator schema of halfgnn, and for which dispatch keys csrc/ops has kernels: those of the back ends of this
-// build. Fake kernels, autograd and autocast are in halfgnn/ops.
+// Every operator schema of halfgnn, and the dispatch keys for which csrc/ops has kernels: those of the back ends of
+// this build. Fake kernels, autograd and autocast are in halfgnn/ops.
 //
 // Topology arguments. `indptr` (rows + 1), `indices` (E) and `edge_ids` (E, absent when edge data is already stored in
 // this order) are a compressed adjacency, int32 or int64. CSC: rows are destinations, indices are sources. CSR: rows
-// are sources, indices are destinations. `by_src` tells which of the two an operator that takes either was given.
-// Sizes and dtypes are checked; what the tensors hold is trusted: halfgnn.Graph validates.
+// are sources, indices are destinations. An operator that takes either is told by `by_src`, which is true for CSR.
+// Sizes and dtypes are checked. What the tensors hold is trusted, because halfgnn.Graph has validated it.
 //
-// Feature arguments. lhs, rhs and gradients have one row a node or edge and any trailing shape; trailing shapes
-// broadcast right-aligned. fp16, bf16, fp32 (fp64 on the CPU); everything between load and store is fp32 (fp64 for
-// fp64).
+// Feature arguments. lhs, rhs and gradients have one row per node or edge and any trailing shape. Trailing shapes
+// broadcast, aligned on the right. Types: fp16, bf16, fp32 (fp64 on the CPU); everything between load and store is
+// fp32 (fp64 for fp64).
 
 #include <torch/library.h>
 
@@ -17,20 +17,20 @@
 TORCH_LIBRARY(halfgnn, m) {
   // Stable counting sort of an edge list by `row`: edge_ids is the permutation, indices = col[edge_ids].
   m.def("coo_to_csr(Tensor row, Tensor col, SymInt num_rows) -> (Tensor indptr, Tensor indices, Tensor edge_ids)");
-  // CSC to CSR and back: the same edges sorted by the other end, ties in the order given.
+  // CSC to CSR and back: the same edges, sorted by the other end. Edges of equal ends keep their order.
   m.def(
       "transpose(Tensor indptr, Tensor indices, Tensor? edge_ids, SymInt num_cols) "
       "-> (Tensor indptr, Tensor indices, Tensor edge_ids)");
 
   // out[v] = reduce over in-edges e = (u, v) of op(lhs[u], rhs[e]), CSC. arg: the winning edge id of each element for
-  // max and min (-1 where there is no edge), else an empty tensor.
+  // max and min (-1 if there is no edge), otherwise an empty tensor.
   m.def(
       "gspmm(Tensor indptr, Tensor indices, Tensor? edge_ids, str op, str reduce, Tensor? lhs, Tensor? rhs, "
       "ScalarType? out_dtype=None) -> (Tensor out, Tensor arg)");
   // Gradients of gspmm. CSR (by_src) gives either gradient in one pass over out-edges; CSC gives only the gradient of
-  // rhs. `in_indptr` is the CSC indptr, read for mean. lhs and rhs are needed where the formula reads them (mul, div,
-  // and max/min of them); lhs_shape and rhs_shape, lhs_dtype and rhs_dtype describe the operand itself. An unwanted
-  // gradient comes back empty.
+  // rhs. `in_indptr` is the CSC indptr, which mean reads. lhs and rhs are needed where the formula reads them (mul,
+  // div, and max/min of them); lhs_shape and rhs_shape, lhs_dtype and rhs_dtype describe the operands themselves. A
+  // gradient that is not needed is an empty tensor.
   m.def(
       "gspmm_backward(Tensor indptr, Tensor indices, Tensor? edge_ids, Tensor in_indptr, bool by_src, "
       "str op, str reduce, Tensor grad, Tensor? lhs, Tensor? rhs, Tensor? arg, SymInt[] lhs_shape, SymInt[] rhs_shape, "
@@ -43,8 +43,8 @@ TORCH_LIBRARY(halfgnn, m) {
       "gsddmm(Tensor indptr, Tensor indices, Tensor? edge_ids, str op, Tensor? lhs, Tensor? rhs, str lhs_target, "
       "str rhs_target, ScalarType? out_dtype=None) -> Tensor");
   // Gradient of gsddmm for one operand (side: lhs or rhs) of shape `shape`: a sum over the operand's edges. The
-  // topology's rows must be that operand's nodes (CSR for u, CSC for v; either for e). lhs and rhs where the formula
-  // reads them.
+  // topology's rows must be that operand's nodes (CSR for u, CSC for v; either for e). lhs and rhs are needed where the
+  // formula reads them.
   m.def(
       "gsddmm_backward(Tensor indptr, Tensor indices, Tensor? edge_ids, bool by_src, str op, str side, Tensor grad, "
       "Tensor? lhs, Tensor? rhs, str lhs_target, str rhs_target, SymInt[] lhs_shape, SymInt[] rhs_shape, "
@@ -59,10 +59,10 @@ TORCH_LIBRARY(halfgnn, m) {
   m.def("segment_reduce_backward(Tensor offsets, Tensor grad, Tensor? arg, str reduce, SymInt num_rows) -> Tensor");
 
   // Fused attentions (csrc/core/attention.h): logits, softmax over the in-edges of each node and head, dropout,
-  // weighted sum, with nothing of size E x H kept. Features (N, H, D), logits (N, H). seed: (2,) int64, what dropout
-  // draws from; the backward is given the forward's. save: also what the backward reads; precise: with it what rounding
-  // out lost. What is not there comes back empty. The forward takes CSC, gat_attention_backward CSR, the
-  // other backwards both.
+  // weighted sum. Nothing of size E x H is kept. Features (N, H, D), logits (N, H). seed: (2,) int64, the key of the
+  // random numbers of dropout; the backward takes that of the forward. save: also return what the backward reads.
+  // precise: with save, also return what the rounding of out lost. A result that was not asked for is empty. The
+  // forward takes CSC, gat_attention_backward takes CSR, and the other backwards take both.
   m.def(
       "gat_attention(Tensor indptr, Tensor indices, Tensor? edge_ids, Tensor feat, Tensor attn_src, Tensor attn_dst, "
       "Tensor? edge_logits, float negative_slope, float dropout_p, Tensor? seed, bool save, bool precise) "
@@ -92,13 +92,13 @@ TORCH_LIBRARY(halfgnn, m) {
       "Tensor grad, Tensor out, Tensor lse, Tensor out_residual) "
       "-> (Tensor grad_query, Tensor grad_key, Tensor grad_value)");
 
-  // out[i] = table[ids[i]], bytes as they are, of any dtype. table (N, ...), whose rows are contiguous but may lie
-  // apart; ids (n,), int32 or int64, at any stride; out (n, ...) of table's dtype, contiguous, in memory of its own.
-  // All on one device, or a page-locked table on the CPU with ids and out on CUDA: the GPU then reads its rows where
-  // they are, and they must stay as they are until the stream has got there. Unlike a topology's, these ids are looked
-  // at: on the CPU one that is out of range raises IndexError before any row is copied; on CUDA, where that would need
-  // a synchronisation, its row becomes bytes of 0xFF (nan, or -1) and nothing is read. num_threads: how many threads
-  // copy on the CPU, 0 for PyTorch's own.
+  // out[i] = table[ids[i]], copied as bytes, for any dtype. table (N, ...): each row is contiguous, and rows may lie
+  // apart. ids (n,): int32 or int64, at any stride. out (n, ...): of table's dtype, contiguous, in memory of its own.
+  // All are on one device, or table is page-locked memory of the CPU and the others are on CUDA. The GPU then reads the
+  // rows in place, so they must not change before the stream has read them. These ids are checked, unlike those of a
+  // topology. On the CPU an id out of range raises IndexError before any row is copied. On CUDA an error would need a
+  // synchronisation, so its row is filled with bytes of 0xFF (nan, or -1) and nothing is read. num_threads: the number
+  // of threads that copy on the CPU; 0 means PyTorch's.
   m.def("gather_rows(Tensor table, Tensor ids, Tensor(a!) out, int num_threads=0) -> ()");
 }
 

@@ -15,7 +15,7 @@ __all__ = ["Graph", "HeteroGraph", "has_cuda", "ops", "reference"]
 
 
 def __getattr__(name):
-    # Imported when first asked for: not everyone needs them, and the drop-in imports DGL.
+    # Imported when first used: not every program needs them, and the import of a few is slow.
     if name in ("dataloading", "dgl", "nn", "pyg"):
         import importlib
 

@@ -15,7 +15,7 @@ _PATH = _NAMED or os.path.join(_FOLDER, "_C.so")
 
 
 def _built_for(library: str) -> dict[str, Any] | None:
-    """What setup.py wrote beside the library; None beside one that something else built."""
+    """The facts that setup.py wrote beside the library; None if something else built it."""
     path = os.path.splitext(library)[0] + ".json"
     try:
         with open(path) as file:
@@ -31,9 +31,9 @@ def _built_for(library: str) -> dict[str, Any] | None:
 
 
 def _why_unfit(built: dict[str, Any], version: str, cuda: str | None, cxx11_abi: bool) -> str | None:
-    """Why a library does not fit this torch, or None: PyTorch's C++ interface changes from one minor version to the next.
+    """Why a library does not fit this torch, or None. PyTorch's C++ interface changes from one minor version to the next.
 
-    The CPU half alone, whose "cuda" is None, fits a torch for any CUDA.
+    A library of the CPU half alone, whose "cuda" is None, fits a torch for any CUDA.
     """
     if _minor(version) != _minor(built["torch"]):
         return f"was built for torch {built['torch']}, and torch {version} is installed"
@@ -49,16 +49,16 @@ def _minor(version: str) -> str:
 
 
 def _cure(built: dict[str, Any] | None) -> str:
-    """What to type, in a checkout or after pip. built: what the library was built for, if another torch may be the cure."""
+    """The command that helps, in a checkout or after pip. built: what the library was built for, if another torch may help."""
     root = os.path.dirname(_FOLDER)
     if _NAMED:
-        cure = "Build the library that HALFGNN_LIBRARY names again."
+        cure = "Build again the library that HALFGNN_LIBRARY names."
     elif os.path.exists(os.path.join(root, "setup.py")):
         cure = f"Build it again: `cd {root} && python setup.py build_ext --inplace`."
     else:
         cure = "Install it again, in its sources: `pip install --no-build-isolation --no-deps --force-reinstall .`"
     if built is not None and _minor(built["torch"]) != _minor(torch.__version__):
-        cure += f" Or install a torch that it fits: `pip install 'torch=={_minor(built['torch'])}.*'`."
+        cure += f" Or install a torch that fits it: `pip install 'torch=={_minor(built['torch'])}.*'`."
     return cure
 
 

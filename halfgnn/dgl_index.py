@@ -1,8 +1,8 @@
-"""What a Graph takes of a DGLGraph: the tensors of its adjacencies, and what is kept with them. DGL is not imported.
+"""The tensors of a DGLGraph's adjacencies, and where what is derived from them is kept. DGL is not imported.
 
 A graph index (``DGLGraph._graph``) is immutable: whatever changes a DGLGraph gives it a new index. So what is derived from an index
-is kept on the index itself: it lives as long and cannot go stale. It is kept in the ``__dict__``, because an index can neither be
-hashed nor asked for an attribute that it lacks.
+is kept on the index itself, where it lives as long and cannot become stale. It is kept in the ``__dict__``, because an index cannot
+be hashed, and raises if it is asked for an attribute that it lacks.
 """
 
 from __future__ import annotations
@@ -14,13 +14,13 @@ import torch
 from torch import Tensor
 
 _RELATIONS = "_halfgnn_relations"  # edge type id -> index of that relation alone
-_IS_RELATION = "_halfgnn_is_relation"  # set on those
+_IS_RELATION = "_halfgnn_is_relation"  # set on those indices
 
 Side = tuple[Tensor, Tensor, "Tensor | None"]  # indptr, indices, edge ids or None
 
 
 class Adjacencies(NamedTuple):
-    """One relation in the formats that DGL holds or may make, uncopied: one of the last three at least is there."""
+    """One relation in the formats that DGL holds or may make, not copied. At least one of the last three is there."""
 
     num_src: int
     num_dst: int
@@ -30,7 +30,7 @@ class Adjacencies(NamedTuple):
 
 
 def is_dgl_graph(value: Any) -> bool:
-    """Whether it is a DGLGraph. Whoever holds one has imported DGL."""
+    """Whether value is a DGLGraph. A program that has one has imported DGL."""
     dgl = sys.modules.get("dgl")
     return dgl is not None and isinstance(value, dgl.DGLGraph)
 
@@ -39,12 +39,12 @@ def index_of(g: Any) -> Any:
     """The graph index of a DGLGraph. Raises TypeError for anything else."""
     gidx = getattr(g, "_graph", None)
     if gidx is None:
-        raise TypeError(f"g must be a DGLGraph, got {type(g).__name__}")
+        raise TypeError(f"g is a {type(g).__name__}; expected a DGLGraph")
     return gidx
 
 
 def relation_index(gidx: Any, etype: int) -> Any:
-    """``HeteroGraphIndex.get_relation_graph``, but the same object on every call.
+    """``HeteroGraphIndex.get_relation_graph``, but the same object at every call.
 
     So what is kept on it lasts from one ``update_all`` to the next.
     """
@@ -62,12 +62,12 @@ def relation_index(gidx: Any, etype: int) -> Any:
 
 
 def _make_relation(gidx: Any, etype: int) -> Any:
-    # The body of the method, which may be replaced by relation_index at this time.
+    # The body of get_relation_graph, because patch() replaces that method by relation_index.
     return sys.modules[type(gidx).__module__]._CAPI_DGLHeteroGetRelationGraph(gidx, etype)
 
 
 def adjacencies_of(relation: Any) -> Adjacencies:
-    """The sparse formats of the index of one relation. COO only if the graph allows nothing else."""
+    """The sparse formats of the index of one relation. COO is taken only if the graph allows no other."""
     formats = relation.formats()
     created, allowed = formats["created"], formats["created"] + formats["not created"]
     if "csc" not in allowed and "csr" not in allowed:
@@ -86,10 +86,10 @@ def adjacencies_of(relation: Any) -> Adjacencies:
 
 
 def _edge_ids(ids: Tensor) -> Tensor | None:
-    """DGL's edge ids of a sparse format; None, which is faster, if edges have that order."""
+    """DGL's edge ids of a sparse format, or None if they are 0, 1, 2, ..., which is faster."""
     if ids.numel() == 0:
         return None
-    # On the CPU only, where to look costs nothing; most other orders show at their ends.
+    # Read on the CPU only, where it needs no synchronisation. The first and last id tell most other orders apart.
     ordered = ids.device.type == "cpu" and int(ids[0]) == 0 and int(ids[-1]) == ids.numel() - 1
     if ordered and torch.equal(ids, torch.arange(ids.numel(), dtype=ids.dtype)):
         return None
@@ -97,7 +97,7 @@ def _edge_ids(ids: Tensor) -> Tensor | None:
 
 
 def _check_sampled(indices: Tensor, num_src: int) -> None:
-    """Raises for what the samplers of dgl 1.1.3 make, on the CPU, of graphs with int32 ids: sources that do not exist."""
+    """Raises for sources that do not exist, which the samplers of dgl 1.1.3 make of graphs with int32 ids on the CPU."""
     if indices.dtype == torch.int32 and indices.device.type == "cpu" and indices.numel():
         low, high = (int(x) for x in torch.aminmax(indices))
         if low < 0 or high >= num_src:

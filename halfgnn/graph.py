@@ -2,17 +2,19 @@
 
 from __future__ import annotations
 
-from typing import Any, NamedTuple
+from typing import Any, Literal, NamedTuple, overload
 
 import torch
 from torch import Tensor
 
 from . import _library, dgl_index  # noqa: F401  (_library loads torch.ops.halfgnn)
-from .common.ids import check_count, check_fits, check_range, check_readable
+from .common.ids import check_alike, check_count, check_fits, check_ids, check_range, check_readable, num_nodes_of
 from .common.kept import Kept, kept, may_keep, ordinary, ordinary_tensors, taken
-from .common.operands import check_dense, check_tensor
 
 _GRAPH = "_halfgnn_graph"  # kept on a DGL graph index: the Graph of its only relation
+
+
+_Count = int | None  # a number of nodes; None: one more than the largest id
 
 
 class Adjacency(NamedTuple):
@@ -30,21 +32,9 @@ def _adjacency(side) -> Adjacency | None:
     return Adjacency(ordinary(indptr), ordinary(indices), None if edge_ids is None else ordinary(edge_ids))
 
 
-def _check_ids(tensor: Tensor, name: str) -> Tensor:
-    check_tensor(tensor, name)
-    if tensor.dtype not in (torch.int32, torch.int64):
-        raise TypeError(f"{name} has dtype {tensor.dtype}; expected torch.int32 or torch.int64")
-    check_dense(tensor, name)
-    if tensor.dim() != 1:
-        raise ValueError(f"{name} has shape {tuple(tensor.shape)}; expected one dimension")
+def _contiguous_ids(tensor: Tensor, name: str) -> Tensor:
+    check_ids(tensor, name)
     return tensor.contiguous()
-
-
-def _check_alike(tensor: Tensor, name: str, other: Tensor, other_name: str) -> None:
-    if tensor.dtype != other.dtype:
-        raise TypeError(f"{name} has dtype {tensor.dtype}; expected that of {other_name}, {other.dtype}")
-    if tensor.device != other.device:
-        raise ValueError(f"{name} is on {tensor.device}; expected the device of {other_name}, {other.device}")
 
 
 def _indptr_of_sorted(rows: Tensor, num_rows: int, check: bool) -> Tensor:
@@ -56,11 +46,6 @@ def _indptr_of_sorted(rows: Tensor, num_rows: int, check: bool) -> Tensor:
         return torch.searchsorted(rows, bounds, out_int32=rows.dtype == torch.int32)
 
 
-def _num_nodes(ids: Tensor, name: str) -> int:
-    check_readable(ids, name)
-    return int(ids.max()) + 1 if ids.numel() else 0
-
-
 def _compressed(
     kind: str,
     indptr: Tensor,
@@ -69,12 +54,12 @@ def _compressed(
     num_cols: int | None,
     check: bool,
 ) -> tuple[Adjacency, int]:
-    """Validates one side; returns it with its number of columns."""
-    indptr, indices = _check_ids(indptr, "indptr"), _check_ids(indices, "indices")
-    _check_alike(indices, "indices", indptr, "indptr")
+    """One side of a graph, validated, and its number of columns."""
+    indptr, indices = _contiguous_ids(indptr, "indptr"), _contiguous_ids(indices, "indices")
+    check_alike(indices, "indices", indptr, "indptr")
     if edge_ids is not None:
-        edge_ids = _check_ids(edge_ids, "edge_ids")
-        _check_alike(edge_ids, "edge_ids", indptr, "indptr")
+        edge_ids = _contiguous_ids(edge_ids, "edge_ids")
+        check_alike(edge_ids, "edge_ids", indptr, "indptr")
         if edge_ids.numel() != indices.numel():
             raise ValueError(
                 f"edge_ids has shape {tuple(edge_ids.shape)}; expected that of indices, {tuple(indices.shape)}"
@@ -82,7 +67,7 @@ def _compressed(
     if indptr.numel() == 0:
         raise ValueError("indptr is empty; expected one entry more than there are rows")
     if num_cols is None:
-        num_cols = _num_nodes(indices, "indices")
+        num_cols = num_nodes_of(indices, "indices")
     num_cols = check_count(num_cols, "num_src" if kind == "csc" else "num_dst")
     check_fits(
         indptr.dtype,
@@ -115,11 +100,10 @@ def _compressed(
 class Graph:
     """A bipartite topology: edges from `num_src` source to `num_dst` destination nodes, which need not be different nodes.
 
-    Holds in-edges (CSC) and out-edges (CSR), int32 or int64, on any device. Either side is made from the other when first asked
-    for, and kept: on a GPU for every stream. A side that is first asked for while a CUDA graph is captured is made in the capture
-    and not kept; ask for it before. Edge data has one row per edge, in the order of the constructor's edges; `edge_ids is None` on
-    a side says that this order is that side's own, the fast path. Duplicate edges, self-loops and nodes without edges are all
-    allowed.
+    Holds in-edges (CSC) and out-edges (CSR), int32 or int64, on any device. Either side is made from the other at its first use and
+    kept, on a GPU for every stream. A side whose first use is in the capture of a CUDA graph is made in the capture and not kept,
+    so use it before. Edge data has one row per edge, in the order of the constructor's edges. `edge_ids is None` on a side means
+    that this is the side's own order, which is faster. Duplicate edges, self-loops and nodes without edges are allowed.
 
     A graph is immutable: do not write to the tensors that were passed in or that it returns.
     """
@@ -131,10 +115,10 @@ class Graph:
     _csr: Adjacency | Kept[Adjacency] | None
 
     def __init__(self, num_src: int, num_dst: int, csc=None, csr=None):
-        """From adjacencies (indptr, indices, edge_ids or None) that are known to be valid; nothing is checked here.
+        """From adjacencies (indptr, indices, edge_ids or None) that are known to be valid. Nothing is checked.
 
-        Use the `from_*` constructors for data that may be wrong. Tensors of inference mode are copied, here and there, so that a
-        graph that was made while a model was evaluated can be trained on.
+        Use the `from_*` constructors for data that may be wrong. All constructors copy tensors of inference mode, so that one can
+        train on a graph that was made while a model was evaluated.
         """
         if csc is None and csr is None:
             raise ValueError("csc and csr are both None; expected at least one")
@@ -159,41 +143,59 @@ class Graph:
 
     # ---- constructors ------------------------------------------------------------------------------------------------------------
 
+    @overload
+    @classmethod
+    def from_edges(
+        cls, src: Tensor, dst: Tensor, *, num_src: _Count = ..., num_dst: _Count = ..., sort: Literal[False] = ...,
+        is_sorted: bool = ..., check: bool = ...,
+    ) -> Graph: ...  # fmt: skip
+    @overload
+    @classmethod
+    def from_edges(
+        cls, src: Tensor, dst: Tensor, *, num_src: _Count = ..., num_dst: _Count = ..., sort: Literal[True],
+        is_sorted: bool = ..., check: bool = ...,
+    ) -> tuple[Graph, Tensor]: ...  # fmt: skip
+    @overload
+    @classmethod
+    def from_edges(
+        cls, src: Tensor, dst: Tensor, *, num_src: _Count = ..., num_dst: _Count = ..., sort: bool,
+        is_sorted: bool = ..., check: bool = ...,
+    ) -> Graph | tuple[Graph, Tensor]: ...  # fmt: skip
     @classmethod
     def from_edges(
         cls,
         src: Tensor,
         dst: Tensor,
         *,
-        num_src: int | None = None,
-        num_dst: int | None = None,
+        num_src: _Count = None,
+        num_dst: _Count = None,
         sort: bool = False,
         is_sorted: bool = False,
         check: bool = True,
-    ):
+    ) -> Graph | tuple[Graph, Tensor]:
         """From an edge list.
 
         Args:
             src, dst: (E,) int32 or int64, the ends of every edge.
             num_src, num_dst: numbers of nodes; by default one more than the largest id (a device synchronisation).
             sort: store edges in CSC order, which makes every operator faster. Edge data must then follow: `efeat[perm]`.
-            is_sorted: edges are stored by destination already, as samplers do: nothing is sorted nor copied, but for tensors of
-                inference mode.
+            is_sorted: edges are already stored by destination, as samplers store them. They are neither sorted nor copied, except
+                for tensors of inference mode, which are copied.
             check: verify that ids are in range, and sorted if is_sorted (a device synchronisation).
 
         Returns:
             A Graph; with `sort=True` the pair (Graph, perm) with perm (E,).
 
         Raises:
-            TypeError, ValueError: for other dtypes, unequal shapes, ids out of range, counts too large for int32 ids, or more
-                than 2**32 - 2 edges on CUDA.
+            TypeError, ValueError: other dtypes, unequal shapes, ids out of range, counts too large for int32 ids, or more than
+                2**32 - 2 edges on CUDA.
         """
-        src, dst = _check_ids(src, "src"), _check_ids(dst, "dst")
-        _check_alike(dst, "dst", src, "src")
+        src, dst = _contiguous_ids(src, "src"), _contiguous_ids(dst, "dst")
+        check_alike(dst, "dst", src, "src")
         if src.shape != dst.shape:
             raise ValueError(f"src has shape {tuple(src.shape)} and dst {tuple(dst.shape)}; expected equal shapes")
-        num_src = check_count(_num_nodes(src, "src") if num_src is None else num_src, "num_src")
-        num_dst = check_count(_num_nodes(dst, "dst") if num_dst is None else num_dst, "num_dst")
+        num_src = check_count(num_nodes_of(src, "src") if num_src is None else num_src, "num_src")
+        num_dst = check_count(num_nodes_of(dst, "dst") if num_dst is None else num_dst, "num_dst")
         check_fits(src.dtype, num_src=num_src, num_dst=num_dst, num_edges=src.numel())
         if check:
             check_range(src, "src", num_src)
@@ -218,14 +220,14 @@ class Graph:
         num_src: int | None = None,
         check: bool = True,
     ) -> Graph:
-        """From in-edges: row v of indptr (num_dst + 1,) delimits v's sources in indices (E,). Nothing is copied, but
-        for tensors of inference mode.
+        """From in-edges: row v of indptr (num_dst + 1,) delimits v's sources in indices (E,).
 
-        edge_ids (E,) gives the edge-data row of each position; None: edge data is in this order.
+        edge_ids (E,) gives the row of edge data for each position; None means that edge data is in this order. Nothing is copied,
+        except tensors of inference mode.
 
         Raises:
-            TypeError, ValueError: see :meth:`from_edges`; also for an indptr that falls or does not run from 0 to E, and for
-            edge_ids that are no permutation.
+            TypeError, ValueError: see :meth:`from_edges`; also if indptr falls or does not run from 0 to E, or edge_ids is no
+                permutation.
         """
         csc, num_src = _compressed("csc", indptr, indices, edge_ids, num_src, check)
         return cls(num_src, csc.indptr.numel() - 1, csc=csc)
@@ -240,14 +242,16 @@ class Graph:
         num_dst: int | None = None,
         check: bool = True,
     ) -> Graph:
-        """From out-edges: row u of indptr (num_src + 1,) delimits u's destinations in indices (E,). Otherwise like
-        :meth:`from_csc`."""
+        """From out-edges: row u of indptr (num_src + 1,) delimits u's destinations in indices (E,).
+
+        Otherwise like :meth:`from_csc`.
+        """
         csr, num_dst = _compressed("csr", indptr, indices, edge_ids, num_dst, check)
         return cls(csr.indptr.numel() - 1, num_dst, csr=csr)
 
     @classmethod
     def from_dgl(cls, g, etype=None) -> Graph:
-        """From a DGLGraph, a block, or one edge type of a heterograph; its CSC or CSR is not copied, edge data keeps its order."""
+        """From a DGLGraph, a block, or one edge type of a heterograph. CSC and CSR are not copied. Edge data keeps its order."""
         gidx = dgl_index.index_of(g)
         if etype is not None:
             return cls._from_dgl_index(gidx, g.get_etype_id(etype))
@@ -262,7 +266,7 @@ class Graph:
 
     @classmethod
     def _from_dgl_index(cls, gidx: Any, etype: int) -> Graph:
-        """From one relation of a DGL graph index; made at most once, and kept with that relation's own index."""
+        """From one relation of a DGL graph index. It is made once and kept with that relation's own index."""
         relation = dgl_index.relation_index(gidx, etype)
         graph = relation.__dict__.get(_GRAPH)
         if graph is None:
@@ -272,27 +276,45 @@ class Graph:
                 relation.__dict__[_GRAPH] = graph._for_all_streams()
         return graph
 
+    @overload
+    @classmethod
+    def from_edge_index(
+        cls, edge_index: Tensor, *, num_src: _Count = ..., num_dst: _Count = ..., num_nodes: _Count = ...,
+        sort: Literal[False] = ..., is_sorted: bool = ..., check: bool = ...,
+    ) -> Graph: ...  # fmt: skip
+    @overload
+    @classmethod
+    def from_edge_index(
+        cls, edge_index: Tensor, *, num_src: _Count = ..., num_dst: _Count = ..., num_nodes: _Count = ...,
+        sort: Literal[True], is_sorted: bool = ..., check: bool = ...,
+    ) -> tuple[Graph, Tensor]: ...  # fmt: skip
+    @overload
+    @classmethod
+    def from_edge_index(
+        cls, edge_index: Tensor, *, num_src: _Count = ..., num_dst: _Count = ..., num_nodes: _Count = ...,
+        sort: bool, is_sorted: bool = ..., check: bool = ...,
+    ) -> Graph | tuple[Graph, Tensor]: ...  # fmt: skip
     @classmethod
     def from_edge_index(
         cls,
         edge_index: Tensor,
         *,
-        num_src: int | None = None,
-        num_dst: int | None = None,
-        num_nodes: int | None = None,
+        num_src: _Count = None,
+        num_dst: _Count = None,
+        num_nodes: _Count = None,
         sort: bool = False,
         is_sorted: bool = False,
         check: bool = True,
-    ):
-        """From PyG's edge_index (2, E): row 0 sources, row 1 destinations. num_nodes sets both sides.
+    ) -> Graph | tuple[Graph, Tensor]:
+        """From PyG's edge_index (2, E): row 0 has the sources, row 1 the destinations. num_nodes sets both sides.
 
-        By default both sides have one node more than the largest id in either row. Otherwise as :meth:`from_edges`.
+        By default both sides have one node more than the largest id in either row. Otherwise like :meth:`from_edges`.
         """
         if not isinstance(edge_index, Tensor) or edge_index.dim() != 2 or edge_index.shape[0] != 2:
             shape = tuple(edge_index.shape) if isinstance(edge_index, Tensor) else type(edge_index).__name__
             raise ValueError(f"edge_index has shape {shape}; expected (2, E)")
         if num_nodes is None and (num_src is None or num_dst is None):
-            num_nodes = _num_nodes(edge_index.flatten(), "edge_index")
+            num_nodes = num_nodes_of(edge_index.flatten(), "edge_index")
         elif num_nodes is not None:
             num_nodes = check_count(num_nodes, "num_nodes")
         num_src = num_nodes if num_src is None else num_src
@@ -304,7 +326,7 @@ class Graph:
     def from_scipy(cls, matrix) -> Graph:
         """From a scipy sparse matrix whose rows are destinations and columns sources, so that `A @ x` aggregates.
 
-        Stored zeros are edges; values are not kept. Edge data is in the order of the matrix in CSR form, or as stored for COO.
+        Stored zeros are edges. Values are not kept. Edge data is in the order of the CSR form, or of the COO form.
         """
         if not hasattr(matrix, "format"):
             raise TypeError(f"matrix is a {type(matrix).__name__}; expected a scipy sparse matrix")
@@ -325,7 +347,7 @@ class Graph:
     def from_torch_sparse(cls, tensor: Tensor) -> Graph:
         """From a torch sparse matrix (CSR, CSC or COO) whose rows are destinations and columns sources.
 
-        Values are not kept; edge data is in the order of the tensor's values.
+        Values are not kept. Edge data is in the order of the tensor's values.
         """
         if not isinstance(tensor, Tensor) or tensor.dim() != 2:
             raise ValueError("tensor is not a two-dimensional torch.Tensor")
@@ -335,7 +357,7 @@ class Graph:
         if tensor.layout == torch.sparse_csc:
             return cls.from_csr(tensor.ccol_indices(), tensor.row_indices(), num_dst=num_dst)
         if tensor.layout == torch.sparse_coo:
-            # As stored: coalescing would merge duplicate edges.
+            # Not coalesced, because that would merge duplicate edges.
             dst, src = tensor._indices()
             return cls.from_edges(src, dst, num_src=num_src, num_dst=num_dst)
         raise TypeError(f"tensor has layout {tensor.layout}; expected sparse_csr, sparse_csc or sparse_coo")
@@ -343,11 +365,11 @@ class Graph:
     # ---- the two sides -----------------------------------------------------------------------------------------------------------
 
     def csc(self) -> Adjacency:
-        """In-edges: indptr (num_dst + 1,), indices (E,) = sources, edge_ids (E,) or None; made from CSR when first asked for."""
+        """In-edges: indptr (num_dst + 1,), indices (E,) = sources, edge_ids (E,) or None. Made from CSR at its first use."""
         return self._side("_csc", "_csr", self.num_dst)
 
     def csr(self) -> Adjacency:
-        """Out-edges: indptr (num_src + 1,), indices (E,) = destinations, edge_ids (E,) or None; made from CSC likewise."""
+        """Out-edges: indptr (num_src + 1,), indices (E,) = destinations, edge_ids (E,) or None. Made from CSC at its first use."""
         return self._side("_csr", "_csc", self.num_src)
 
     def _side(self, name: str, other: str, num_rows: int) -> Adjacency:
@@ -364,7 +386,7 @@ class Graph:
         return side
 
     def _for_all_streams(self) -> Graph:
-        """Itself, just made on the current stream and about to be kept: other streams will wait for its sides."""
+        """Itself, just made on the current stream and about to be kept. Other streams will wait for its sides."""
         for name in ("_csc", "_csr"):
             side = getattr(self, name)
             if type(side) is Adjacency:
@@ -390,7 +412,7 @@ class Graph:
 
     @property
     def _any(self) -> Adjacency:
-        """Either side, to be looked at on the host alone."""
+        """Either side, for what the host can read without the device."""
         side = self._csc
         if type(side) is Adjacency:
             return side
@@ -434,7 +456,7 @@ class Graph:
         return Graph(self.num_src, self.num_dst, csc=convert(self._csc), csr=convert(self._csr))
 
     def to(self, device, non_blocking: bool = False) -> Graph:
-        """The graph on `device`, with the sides that exist so far; itself where it is there already."""
+        """The graph on `device`, with the sides that exist so far. Itself if it is already there."""
         device = torch.device(device)
         if device == self.device or (device.index is None and device.type == self.device.type and device.type == "cpu"):
             return self
@@ -445,7 +467,7 @@ class Graph:
         return self._map(lambda t: t.pin_memory())
 
     def int(self) -> Graph:
-        """With int32 ids. Raises ValueError where a count does not fit."""
+        """With int32 ids. Raises ValueError if a count does not fit."""
         if self.idtype == torch.int32:
             return self
         check_fits(torch.int32, num_src=self.num_src, num_dst=self.num_dst, num_edges=self.num_edges)
@@ -456,7 +478,7 @@ class Graph:
         return self if self.idtype == torch.int64 else self._map(lambda t: t.to(torch.int64))
 
     def reverse(self) -> Graph:
-        """Every edge turned round; shares all tensors."""
+        """With every edge reversed. Shares all tensors."""
         csc, csr = self._csc, self._csr
         turned = Graph(self.num_dst, self.num_src, csc=self._any)
         object.__setattr__(turned, "_csc", csr)

@@ -1,4 +1,4 @@
-"""The graph argument of operators and modules: what is taken for a Graph or a HeteroGraph."""
+"""The graph argument of operators and modules: a Graph or HeteroGraph, or what stands for one."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from .heterograph import Block, HeteroGraph
 
 
 def as_graph(g, name: str = "g", expected: str = "a halfgnn.Graph or a DGLGraph") -> Graph:
-    """The Graph itself, or that of a DGLGraph (kept with it, so made once), or of the only relation of a HeteroGraph."""
+    """The Graph itself, or that of a DGLGraph (made once and kept with it), of a Block, or of a HeteroGraph's only relation."""
     if isinstance(g, Graph):
         return g
     if isinstance(g, Block):

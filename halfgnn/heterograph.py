@@ -1,4 +1,4 @@
-"""HeteroGraph: several relations among typed nodes, and all of them stacked in one Graph."""
+"""HeteroGraph: several relations among typed nodes, and a stack of them in one Graph."""
 
 from __future__ import annotations
 
@@ -19,11 +19,11 @@ _HETEROGRAPHS = "_halfgnn_heterographs"  # kept on a DGL graph index: canonical 
 
 
 class Stack(NamedTuple):
-    """Relations side by side in one block-diagonal Graph: no edge leads from one to another.
+    """Relations side by side in one block-diagonal Graph: no edge leads from one relation to another.
 
-    Rows of sources, of destinations and of edges follow each other relation by relation, relations of one destination type next to
-    each other. A relation without edges has no source rows: nothing would read them. In a block most sources of a type belong to
-    one relation, so that a compact stack, which has rows for those that a relation reads alone, has far fewer to project.
+    Rows of sources, destinations and edges are in the order of the relations. Relations of one destination type are neighbours. A
+    relation without edges has no source rows, because nothing would read them. A compact stack has rows only for the sources that
+    a relation reads. In a block most sources of a type belong to one relation, so a compact stack has far fewer rows to project.
     """
 
     graph: Graph
@@ -31,23 +31,25 @@ class Stack(NamedTuple):
     num_src: tuple[int, ...]  # source rows of each relation
     num_dst: tuple[int, ...]
     num_edges: tuple[int, ...]
-    src_ids: tuple[Tensor | None, ...]  # (num_src,) source nodes that a relation's rows are; None: the first num_src
+    src_ids: tuple[
+        Tensor | None, ...
+    ]  # (num_src,) the source node of each row of a relation; None: the first num_src nodes
 
 
 class HeteroGraph:
     """Typed nodes and a bipartite :class:`halfgnn.Graph` for each edge type: a heterograph, or a sampled block of one.
 
-    Sources and destinations of one node type are the same nodes in a heterograph; in a block the destinations are the first of the
-    sources. Immutable, like a Graph; on one device, with one dtype of ids.
+    In a heterograph the sources and destinations of one node type are the same nodes. In a block the destinations are the first of
+    the sources. A HeteroGraph is immutable, like a Graph, and is on one device, with one dtype of ids.
 
     Args:
         relations: {(source type, relation, destination type): Graph}.
-        num_src: {node type: number of source nodes}; by default what the relations say. Needed for types without a relation.
-        num_dst: the same of destination nodes.
+        num_src: {node type: number of source nodes}; by default those of the relations. Needed for types without a relation.
+        num_dst: the same for destination nodes.
 
     Raises:
-        TypeError: a key that is no triple of strings, a value that is no Graph, graphs of several dtypes of ids.
-        ValueError: no relation; numbers of nodes that disagree; graphs of several devices.
+        TypeError: a key that is no triple of strings, a value that is no Graph, ids of several dtypes.
+        ValueError: no relation, numbers of nodes that disagree, graphs on several devices.
     """
 
     num_src: dict[str, int]
@@ -98,10 +100,10 @@ class HeteroGraph:
 
     @classmethod
     def from_dgl(cls, g) -> HeteroGraph:
-        """From a DGLGraph or block of any number of edge types; no CSC or CSR is copied, edge data keep their order."""
+        """From a DGLGraph or block of any number of edge types. CSC and CSR are not copied. Edge data keeps its order."""
         gidx = dgl_index.index_of(g)
         known = gidx.__dict__.setdefault(_HETEROGRAPHS, {})
-        etypes = tuple(g.canonical_etypes)  # names are the graph's, not the index's
+        etypes = tuple(g.canonical_etypes)  # the graph has the names, not the index
         heterograph = known.get(etypes)
         if heterograph is None:
             heterograph = cls(
@@ -119,7 +121,7 @@ class HeteroGraph:
     ) -> HeteroGraph:
         """From PyG's edge_index_dict, {edge type: (2, E)}, and the number of nodes of every type.
 
-        Edge data keep their order. check: verify that ids are in range (a device synchronisation).
+        Edge data keeps its order. check: verify that ids are in range (a device synchronisation).
         """
         relations = {}
         for etype, edge_index in edge_index_dict.items():
@@ -134,18 +136,18 @@ class HeteroGraph:
     # ---- relations ---------------------------------------------------------------------------------------------------------------
 
     def __getitem__(self, etype: EdgeType | str) -> Graph:
-        """The Graph of an edge type, named by its triple, or by its relation where only one has that name."""
+        """The Graph of an edge type, named by its triple, or by its relation if only one edge type has that relation."""
         return self._relation(self.to_canonical_etype(etype))
 
     def to_canonical_etype(self, etype: EdgeType | str) -> EdgeType:
-        """The triple of an edge type. Raises KeyError where there is none, or more than one of that name."""
+        """The triple of an edge type. Raises KeyError unless exactly one edge type has that name."""
         if etype in self.canonical_etypes:
             return etype  # type: ignore[return-value]
-        found = [known for known in self.canonical_etypes if known[1] == etype]
-        if len(found) != 1:
-            what = "names several edge types" if found else "is no edge type"
+        matches = [known for known in self.canonical_etypes if known[1] == etype]
+        if len(matches) != 1:
+            what = "names several edge types" if matches else "is no edge type"
             raise KeyError(f"{etype!r} {what}; expected one of {list(self.canonical_etypes)}")
-        return found[0]
+        return matches[0]
 
     def _relation(self, etype: EdgeType) -> Graph:
         graph = self._relations.get(etype)
@@ -156,7 +158,7 @@ class HeteroGraph:
         return graph
 
     def _unstacked(self, etype: EdgeType) -> Graph:
-        """A relation cut out of the stack of all: a graph that was moved holds nothing else."""
+        """A relation cut out of the stack of all relations, which is all that a moved graph holds."""
         stack = self._stacks[self._all]
         at = stack.etypes.index(etype)
         first_src, first_dst, first_edge = (
@@ -174,7 +176,7 @@ class HeteroGraph:
         return Graph(self.num_src[etype[0]], self.num_dst[etype[2]], csc=csc)
 
     def num_edges(self, etype: EdgeType | str) -> int:
-        """Of one edge type."""
+        """Number of edges of one edge type."""
         etype = self.to_canonical_etype(etype)
         if etype in self._relations:
             return self._relations[etype].num_edges
@@ -188,9 +190,10 @@ class HeteroGraph:
         return _ordered(self.canonical_etypes)
 
     def stack(self, etypes: tuple[EdgeType, ...] | None = None) -> Stack:
-        """The relations of `etypes`, by default all, in one Graph; made when first asked for and kept.
+        """The relations of `etypes`, by default all, in one Graph. It is made at its first use and kept.
 
-        Made on the CPU it is compact; on a GPU, which would have to be asked how many sources a relation reads, it is not.
+        A stack that is made on the CPU is compact. On a GPU it is not, because the device would have to be asked how many sources a
+        relation reads.
         """
         key = self._all if etypes is None else _ordered(tuple(self.to_canonical_etype(etype) for etype in etypes))
         stack = self._stacks.get(key)
@@ -203,7 +206,7 @@ class HeteroGraph:
             with ordinary_tensors():
                 stack = _stacked(key, [self._relation(etype) for etype in key])
             if may_keep(self.device):
-                if len(key) > 1:  # else it is the relation's own graph
+                if len(key) > 1:  # otherwise it is the relation's own graph
                     stack.graph._for_all_streams()
                 self._stacks[key] = stack
         return stack
@@ -244,7 +247,7 @@ class HeteroGraph:
     # ---- other forms of the same graph -------------------------------------------------------------------------------------------
 
     def _map(self, fn: Callable[[Tensor], Tensor]) -> HeteroGraph:
-        """With fn of every tensor: of the stack's alone where that of all relations has been made, since it holds them all."""
+        """With fn(tensor) in place of every tensor. Only the stack of all relations is mapped if it exists: it holds them all."""
         whole = self._stacks.get(self._all)
         if whole is None:
             relations = {etype: graph._map(fn) for etype, graph in self._relations.items()}
@@ -254,7 +257,7 @@ class HeteroGraph:
         return _rebuilt(self.canonical_etypes, self.num_src, self.num_dst, {}, stacks)
 
     def to(self, device, non_blocking: bool = False) -> HeteroGraph:
-        """The graph on `device`; itself where it is there already."""
+        """The graph on `device`. Itself if it is already there."""
         here, there = self.device, torch.device(device)
         if there == here or (there.index is None and there.type == here.type == "cpu"):
             return self
@@ -265,7 +268,7 @@ class HeteroGraph:
         return self._map(lambda t: t.pin_memory())
 
     def int(self) -> HeteroGraph:
-        """With int32 ids. Raises ValueError where a count does not fit."""
+        """With int32 ids. Raises ValueError if a count does not fit."""
         if self.idtype == torch.int32:
             return self
         for etype in self.canonical_etypes:
@@ -283,12 +286,12 @@ class HeteroGraph:
 
 @dataclass(repr=False)
 class Block:
-    """A DGL block, or graph, and its data without DGL: what :class:`halfgnn.dataloading.Prefetcher` makes of one.
+    """A DGL block or graph with its data, but without DGL. :class:`halfgnn.dataloading.Prefetcher` makes Blocks.
 
-    Operators and modules of halfgnn take it wherever they take its graph; dgl.nn's modules do not.
+    Operators and modules of halfgnn take a Block wherever they take its graph. Those of dgl.nn do not.
 
     Attributes:
-        topology: what `graph` is taken from, a Graph or a HeteroGraph.
+        topology: a Graph or a HeteroGraph.
         srcdata, dstdata, edata: {name: tensor}; with several types of nodes or edges {name: {type: tensor}}, as in DGL.
     """
 
@@ -299,17 +302,17 @@ class Block:
 
     @property
     def graph(self) -> Graph | HeteroGraph:
-        """A Graph where there is one edge type, else a HeteroGraph."""
+        """A Graph if there is one edge type, otherwise a HeteroGraph."""
         if isinstance(self.topology, HeteroGraph) and len(self.topology) == 1:
             return self.topology[self.topology.canonical_etypes[0]]
         return self.topology
 
     def num_src_nodes(self, ntype: str | None = None) -> int:
-        """Of one type, or of all together."""
+        """Number of source nodes of one type, or of all types together."""
         return _count(self.topology.num_src, ntype)
 
     def num_dst_nodes(self, ntype: str | None = None) -> int:
-        """Of one type, or of all together."""
+        """Number of destination nodes of one type, or of all types together."""
         return _count(self.topology.num_dst, ntype)
 
     @property
@@ -352,10 +355,10 @@ def _check_alike(relations: Mapping[EdgeType, Graph]) -> None:
 
 
 def _counts(
-    relations: Mapping[EdgeType, Graph], given: Mapping[str, int] | None, name: str, end: int
+    relations: Mapping[EdgeType, Graph], node_counts: Mapping[str, int] | None, name: str, end: int
 ) -> dict[str, int]:
-    """Number of nodes of every type that is an end of a relation, or was given. name: of the argument and of Graph's attribute."""
-    counts = {ntype: check_count(count, f"{name}[{ntype!r}]") for ntype, count in (given or {}).items()}
+    """Number of nodes of every type in node_counts or at `end` of a relation. name: of the argument and of Graph's attribute."""
+    counts = {ntype: check_count(count, f"{name}[{ntype!r}]") for ntype, count in (node_counts or {}).items()}
     for etype, graph in relations.items():
         count = getattr(graph, name)
         if counts.setdefault(etype[end], count) != count:
@@ -366,7 +369,7 @@ def _counts(
 
 
 def _ordered(etypes: tuple[EdgeType, ...]) -> tuple[EdgeType, ...]:
-    """By destination type, types in the order of their first relation."""
+    """Sorted by destination type; types are in the order of their first relation."""
     dsttypes = list(dict.fromkeys(etype[2] for etype in etypes))
     return tuple(sorted(etypes, key=lambda etype: dsttypes.index(etype[2])))
 
@@ -395,11 +398,11 @@ def _stacked(etypes: tuple[EdgeType, ...], graphs: list[Graph]) -> Stack:
     return Stack(Graph(first_src, sum(num_dst), csc=csc), *rest)
 
 
-_COMPACT = 0.75  # share of the sources that a relation reads, up to which it pays to take them out
+_COMPACT = 0.75  # a relation is made compact if it reads at most this share of the sources
 
 
 def _compact(graph: Graph) -> tuple[Tensor, int, Tensor | None]:
-    """(source row of each edge, number of rows, which source nodes those are or None) of a relation in a stack."""
+    """Of a relation in a stack: the source row of each edge, the number of source rows, and the source node of each row or None."""
     indices, num_src = graph.csc().indices, graph.num_src
     if not graph.num_edges:
         return indices, 0, None
@@ -416,12 +419,12 @@ def _compact(graph: Graph) -> tuple[Tensor, int, Tensor | None]:
 
 
 def _without_empty(stack: Stack, etypes: tuple[EdgeType, ...]) -> Stack | None:
-    """The stack of `etypes`, if the others have a row of nothing in `stack`: no edge, no destination."""
+    """The stack of `etypes`, or None unless all others in `stack` have neither edges nor destinations."""
     columns = list(zip(stack.etypes, stack.num_src, stack.num_dst, stack.num_edges, stack.src_ids))
     if any(etype not in etypes and (edges or num_dst) for etype, _, num_dst, edges, _ in columns):
         return None
-    kept = [column for column in columns if column[0] in etypes]
-    return Stack(stack.graph, *zip(*kept))  # type: ignore[arg-type]
+    remaining = [column for column in columns if column[0] in etypes]
+    return Stack(stack.graph, *zip(*remaining))  # type: ignore[arg-type]
 
 
 def _ids_from(csc: Adjacency, first: int) -> Tensor:

@@ -21,6 +21,7 @@ __all__ = [
     "dropout_mask",
     "edge_softmax",
     "gat_attention",
+    "gather_rows",
     "gatv2_attention",
     "gsddmm",
     "gspmm",
@@ -66,10 +67,10 @@ def gsddmm(g, op, lhs_data, rhs_data, lhs_target="u", rhs_target="v", *, out_dty
 def edge_softmax(g, logits, norm_by="dst") -> Tensor:
     """Softmax of logits (num_edges, *) over the in-edges (norm_by="dst") or out-edges ("src") of every node.
 
-    Each trailing position is normalised by itself. A row of -inf alone, or with +inf, gives NaN as torch.softmax does.
+    Each trailing position is normalised by itself. A row of nothing but -inf, or with +inf, gives NaN, as in torch.softmax.
     """
     if norm_by not in ("src", "dst"):
-        raise ValueError(f"norm_by must be 'src' or 'dst', got {norm_by!r}")
+        raise ValueError(f"norm_by is {norm_by!r}; expected 'dst' or 'src'")
     src, dst = g.edges()
     row, num_rows = (dst, g.num_dst) if norm_by == "dst" else (src, g.num_src)
     row = row.long()
@@ -92,13 +93,13 @@ def gat_attention(g, feat, attn_src, attn_dst, edge_logits=None, negative_slope=
 
 
 def gatv2_attention(g, feat_src, feat_dst, attn, negative_slope=0.2, mask=None) -> Tensor:
-    """As gat_attention with logits ``<attn, LeakyReLU(feat_src[u] + feat_dst[v])>`` and values feat_src; attn is (H, D)."""
+    """gat_attention with logits ``<attn, LeakyReLU(feat_src[u] + feat_dst[v])>`` and values feat_src; attn is (H, D)."""
     hidden = torch.nn.functional.leaky_relu(gsddmm(g, "add", feat_src, feat_dst), negative_slope)
     return _attend(g, (hidden * attn).sum(-1), mask, feat_src)
 
 
 def dot_attention(g, query, key, value, scale, mask=None) -> Tensor:
-    """As gat_attention with logits ``scale <query[v], key[u]>`` and values value[u]."""
+    """gat_attention with logits ``scale <query[v], key[u]>`` and values value[u]."""
     return _attend(g, gsddmm(g, "dot", key, query).squeeze(-1) * scale, mask, value)
 
 
@@ -110,10 +111,10 @@ def _attend(g, logits, mask, value) -> Tensor:
 
 
 def dropout_mask(seed, num_edges, heads, dropout_p) -> Tensor:
-    """(num_edges, heads) in float64: 0 where the fused attentions drop a weight under this seed, else 1 / (1 - dropout_p).
+    """(num_edges, heads) in float64: 0 if the fused attentions drop the weight under this seed, otherwise 1 / (1 - dropout_p).
 
     Philox-4x32-10 (Salmon et al., 2011): the word of edge e and head h is word h % 4 under the key seed[0] and the counter
-    (e, h // 4, seed[1]), low words first; an entry is dropped where it is below dropout_p 2**32.
+    (e, h // 4, seed[1]), low words first. An entry is dropped if its word is below dropout_p 2**32.
     """
     word = 2**32 - 1
     key, salt = (int(x) for x in seed)
@@ -138,7 +139,7 @@ def _multiply_words(factor: int, x: Tensor) -> tuple[Tensor, Tensor]:
 
 
 def segment_reduce(seglen, value, reducer="sum") -> Tensor:
-    """Reduce consecutive runs of rows: segment s is the next ``seglen[s]`` rows of value (n, *); result (len(seglen), *).
+    """Reduces consecutive runs of rows: segment s is the next ``seglen[s]`` rows of value (n, *); result (len(seglen), *).
 
     reducer: sum, mean, max, min, with the rules of gspmm for empty segments, ties and NaN.
     """
@@ -149,6 +150,11 @@ def segment_reduce(seglen, value, reducer="sum") -> Tensor:
     return _reduce(reducer, value, segment, seglen.numel())
 
 
+def gather_rows(table, ids) -> Tensor:
+    """``out[i] = table[ids[i]]``."""
+    return _take(table, ids)
+
+
 def _rows(indptr: Tensor) -> Tensor:
     """The row of every entry of a compressed adjacency."""
     count = indptr.diff().long()
@@ -156,12 +162,12 @@ def _rows(indptr: Tensor) -> Tensor:
 
 
 def _take(data: Tensor, index: Tensor | None) -> Tensor:
-    """Rows of data; no index means all of them in order."""
+    """Rows of data. index None: all rows in order."""
     return data if index is None else data.index_select(0, index.long())
 
 
 def _combine(op: str, lhs: Tensor | None, rhs: Tensor | None, dtype) -> Tensor:
-    """op(lhs, rhs) for operands with one row an edge, converted to dtype first where one is given."""
+    """op(lhs, rhs) for operands with one row per edge. If dtype is not None, they are converted to it first."""
     operands = [x if dtype is None else x.to(dtype) for x in (lhs, rhs) if x is not None]
     if op in ("copy_lhs", "copy_rhs"):
         return operands[0]
@@ -169,12 +175,12 @@ def _combine(op: str, lhs: Tensor | None, rhs: Tensor | None, dtype) -> Tensor:
     if op == "dot":
         return _dot(left, right)
     if op not in _ARITHMETIC:
-        raise ValueError(f"unknown op {op!r}")
+        raise ValueError(f"op is {op!r}; expected an operator of gspmm or gsddmm")
     return _ARITHMETIC[op](left, right)
 
 
 def _align(lhs: Tensor, rhs: Tensor) -> tuple[Tensor, Tensor]:
-    """Insert dimensions of size 1 after the first until both have the same rank: (E, K) with (E, H, D) becomes (E, 1, K)."""
+    """Inserts dimensions of size 1 after the first until both have the same rank: (E, K) with (E, H, D) becomes (E, 1, K)."""
     rank = max(lhs.dim(), rhs.dim())
 
     def padded(x):
@@ -187,12 +193,12 @@ def _dot(lhs: Tensor, rhs: Tensor) -> Tensor:
     if lhs.dim() == 1:
         return lhs * rhs
     if lhs.shape[-1] != rhs.shape[-1]:
-        raise ValueError(f"dot needs equal last dimensions, got {lhs.shape[-1]} and {rhs.shape[-1]}")
+        raise ValueError(f"the last dimensions are {lhs.shape[-1]} and {rhs.shape[-1]}; expected equal ones for dot")
     return (lhs * rhs).sum(-1, keepdim=True)
 
 
 def _reduce(reduce_op: str, value: Tensor, row: Tensor, num_rows: int) -> Tensor:
-    """Reduce value (E, *) into (num_rows, *) by row (E,)."""
+    """Reduces value (E, *) into (num_rows, *) by row (E,)."""
     if reduce_op == "sum":
         return _scatter_sum(value, row, num_rows)
     if reduce_op == "mean":
@@ -200,7 +206,7 @@ def _reduce(reduce_op: str, value: Tensor, row: Tensor, num_rows: int) -> Tensor
         return _scatter_sum(value, row, num_rows) / count.view(-1, *[1] * (value.dim() - 1))
     if reduce_op in ("max", "min"):
         return _first_extreme(reduce_op, value, row, num_rows)
-    raise ValueError(f"unknown reduce {reduce_op!r}")
+    raise ValueError(f"the reduction is {reduce_op!r}; expected sum, mean, max or min")
 
 
 def _scatter_sum(value: Tensor, row: Tensor, num_rows: int) -> Tensor:
@@ -208,13 +214,13 @@ def _scatter_sum(value: Tensor, row: Tensor, num_rows: int) -> Tensor:
 
 
 def _scatter_extreme(reduce_op: str, value: Tensor, row: Tensor, num_rows: int) -> Tensor:
-    """Largest or smallest value of each row, NaN where there is one, 0 where the row is empty."""
+    """Largest or smallest value of each row: NaN if the row has one, 0 if the row is empty."""
     zeros = value.new_zeros((num_rows, *value.shape[1:]))
     return zeros.scatter_reduce(0, _spread(row, value), value, f"a{reduce_op}", include_self=False)
 
 
 def _first_extreme(reduce_op: str, value: Tensor, row: Tensor, num_rows: int) -> Tensor:
-    """As _scatter_extreme, but taken from the first winner, so that autograd sends the gradient there and nowhere else."""
+    """_scatter_extreme, but gathered from the first winner, so that autograd sends the gradient there alone."""
     count = value.shape[0]
     index = _spread(row, value)
     best = _scatter_extreme(reduce_op, value.detach(), row, num_rows).gather(0, index)
@@ -226,5 +232,5 @@ def _first_extreme(reduce_op: str, value: Tensor, row: Tensor, num_rows: int) ->
 
 
 def _spread(row: Tensor, value: Tensor) -> Tensor:
-    """row (E,) repeated over the trailing dimensions of value (E, *), as scatter and gather want it."""
+    """row (E,) repeated over the trailing dimensions of value (E, *), as scatter and gather take it."""
     return row.view(-1, *[1] * (value.dim() - 1)).expand(value.shape)

@@ -15,10 +15,11 @@ from typing import Any
 from halfgnn import ops
 
 FILE = Path(ops.__file__).with_name("__init__.pyi")
-# The generic and the fused operators are written in these modules.
+# The other operators are written in these modules.
 MODULES = {
     "attention": ("dot_attention", "gat_attention", "gatv2_attention"),
     "edge_softmax": ("edge_softmax",),
+    "gather_rows": ("gather_rows",),
     "sddmm": ("gsddmm",),
     "segment_reduce": ("segment_reduce",),
     "spmm": ("gspmm",),

@@ -1,4 +1,4 @@
-// What every kernel of either back end is asked to compute. Torch-free: raw pointers, all memory contiguous and on the
+// The arguments of every kernel, for both back ends. Torch-free: raw pointers; all memory is contiguous and on the
 // device of the back end.
 //
 // Rows, columns and edges are those of the compressed adjacency that is walked. Sums are fp32 or better (fp64 for fp64
@@ -10,7 +10,8 @@
 namespace halfgnn {
 
 // out[row] = factor * sum over edges of weight[e, head] * scale[col] * feat[col or edge]
-// feat and out: heads * dim elements a row. weight (num_edges, heads), of `weight_type`, and scale (fp32) may be null.
+// feat and out: heads * dim elements per row. weight (num_edges, heads), of `weight_type`, and scale (fp32) may be
+// null.
 struct SpmmSumArgs {
   Topology topology;
   const void* feat = nullptr;
@@ -54,7 +55,7 @@ struct SddmmArgs {
   DType out_type = DType::kFloat;
 };
 
-// Both gradients of a sum weighted by a scalar a head, in one pass over out-edges (rows are sources):
+// Both gradients of a sum weighted by one scalar per head, in one pass over out-edges (rows are sources):
 // grad_feat[row] = sum of weight[e] scale[col] grad[col] ; grad_weight[e, head] = scale[col] <feat[row], grad[col]>
 struct MulBackwardArgs {
   Topology topology;
@@ -73,8 +74,8 @@ struct MulBackwardArgs {
 };
 
 // Gradients of any operator and broadcast. `grad` lives at the node that was reduced into (or at the edge for sddmm);
-// elements whose `arg` (same shape) is not this edge contribute nothing. Each wanted side is summed into rows or
-// written once an edge.
+// elements whose `arg` (same shape) is not this edge contribute nothing. Each gradient that is wanted is summed into
+// rows or written once per edge.
 struct GradientOut {
   void* data = nullptr;  // null: not wanted
   DType type = DType::kFloat;
@@ -86,7 +87,7 @@ struct BackwardArgs {
   Operand grad, lhs, rhs;
   Broadcast broadcast;
   int64_t message_len = 0;
-  const void* scale = nullptr;  // one a node that grad lives at; fp32, or fp64 for fp64 gradients
+  const void* scale = nullptr;  // one per node at which grad lives; fp32, or fp64 for fp64 gradients
   const void* arg = nullptr;
   GradientOut grad_lhs, grad_rhs;
 };
@@ -104,7 +105,7 @@ struct EdgeSoftmaxArgs {
 // out[i] = table[ids[i]], as bytes.
 struct GatherRowsArgs {
   const void* table = nullptr;
-  bool table_on_host = false;  // page-locked memory that a GPU is to read
+  bool table_on_host = false;  // page-locked memory, which the GPU reads in place
   int64_t table_rows = 0;
   int64_t table_stride = 0;  // bytes from a row to the next
   int64_t row_bytes = 0;
@@ -113,7 +114,7 @@ struct GatherRowsArgs {
   int64_t ids_stride = 1;  // entries from an id to the next
   bool is_int64 = false;
   void* out = nullptr;      // rows of row_bytes, without gaps
-  int64_t num_threads = 0;  // of the CPU; 0: PyTorch's
+  int64_t num_threads = 0;  // that copy on the CPU; 0: PyTorch's
 };
 
 }  // namespace halfgnn

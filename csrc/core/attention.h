@@ -1,4 +1,4 @@
-// What the fused attentions of either back end are asked to compute. Torch-free; conventions as in arguments.h.
+// The arguments of the fused attentions, for both back ends. Torch-free; conventions as in arguments.h.
 //
 // For an edge e from u to v and a head h, with l_e the edge's logit:
 //   a_e = exp(l_e - lse[v]), lse[v] = log of the sum of exp(l_e) over v's in-edges
@@ -12,15 +12,16 @@
 
 namespace halfgnn {
 
-// Which entries an attention drops: a function of the seed, the edge (its row of edge data, whatever adjacency is
-// walked) and the head, so that the backward finds the same. See philox.h.
+// Which entries an attention drops: a function of the seed, the edge (its row of edge data, whichever adjacency is
+// walked) and the head. So the backward drops the same entries. See philox.h.
 struct Dropout {
   const int64_t* seed = nullptr;  // two words, on the device; null: nothing is dropped
-  uint32_t threshold = 0;         // an entry is dropped where its random word is below
-  double scale = 1;               // of those that stay
+  uint32_t threshold = 0;         // an entry is dropped if its random word is below
+  double scale = 1;               // factor of the entries that stay
 };
 
-// Of a result that the backward needs better than `type`: the value, and what rounding it lost. Both of `type`.
+// A result that the backward needs more precisely than `type`: its rounded value, and what rounding lost. Both have
+// `type`.
 struct Precise {
   void* value = nullptr;
   void* residual = nullptr;  // null: not wanted
@@ -28,9 +29,8 @@ struct Precise {
 
 // l_e = LeakyReLU(s_e), s_e = attn_src[u] + attn_dst[v] + edge_logits[e]; value = feat.
 //
-// What the backward of attn_dst and attn_src needs is summed over the edges with s_e > 0 (written +), where the slope
-// of LeakyReLU is 1; since the gradients of a node's logits sum to zero no edge needs a dot product
-// (docs/attention.md).
+// The gradients of attn_dst and attn_src need sums over the edges with s_e > 0 (written sum+), where the slope of
+// LeakyReLU is 1. The gradients of a node's logits sum to zero, so no edge needs a dot product (docs/attention.md).
 struct GatArgs {
   Topology topology;     // CSC; backward: CSR
   int64_t num_cols = 0;  // sources; backward: destinations
@@ -44,11 +44,11 @@ struct GatArgs {
   double negative_slope = 0.2;
   Dropout dropout;
 
-  // Forward: results. Backward: what the forward gave, read only.
+  // Forward: results. Backward: the results of the forward, read only.
   Precise out;          // (num_dst, heads, dim)
   void* lse = nullptr;  // (num_dst, heads); 0 where a row is empty. Null in a forward without a backward.
-  // (num_dst, heads, dim), of `type`: sum+ a_e (m_e feat[u] - out[v]), a difference that is made before it is rounded.
-  // Null likewise.
+  // (num_dst, heads, dim), of `type`: sum+ a_e (m_e feat[u] - out[v]), rounded after the subtraction. Null in a
+  // forward without a backward.
   void* positive = nullptr;
 
   // Backward only.

@@ -1,4 +1,4 @@
-// A back end: the kernels of one device type, as the operators of csrc/ops call them. Torch-free.
+// A back end: the kernels of one device type, which the operators of csrc/ops call. Torch-free.
 #pragma once
 
 #include "arguments.h"
@@ -9,14 +9,13 @@ namespace halfgnn {
 // Every function works on the current device, and on its current stream where the device has streams.
 struct Backend {
   bool has_double;
-  // Whether sddmm_dot and mul_backward, or spmm_sum, take this shape; what they do not take goes to the general
-  // kernels.
+  // Whether sddmm_dot and mul_backward take this shape, and whether spmm_sum does. The general kernels take the rest.
   bool (*has_vector_kernel)(DType type, int64_t dim);
   bool (*has_sum_kernel)(DType type, int64_t heads, int64_t dim);
   void (*spmm_sum)(const SpmmSumArgs&);
   void (*spmm)(const SpmmArgs&);
   void (*sddmm_dot)(const SddmmArgs&);  // plain dot of rows of one type; one operand at the row, one not
-  // No broadcasting, no scale, half or fp32 operands of one type, rows of one value at least.
+  // No broadcasting and no scale; operands of one type, half or fp32, with at least one value per row.
   void (*sddmm_elementwise)(const SddmmArgs&);
   void (*sddmm)(const SddmmArgs&);
   void (*mul_backward)(const MulBackwardArgs&);
@@ -30,7 +29,7 @@ struct Backend {
   void (*dot_attention)(const DotAttentionArgs&);
   void (*dot_attention_backward)(const DotAttentionArgs&);
   void (*gather_rows)(const GatherRowsArgs&);
-  // Raises or, where that would need a synchronisation, fails asynchronously unless indptr rises from 0 to num_edges.
+  // Raises unless indptr rises from 0 to num_edges. Fails asynchronously if an error would need a synchronisation.
   void (*check_offsets)(const Topology&);
 };
 

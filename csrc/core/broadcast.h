@@ -15,7 +15,7 @@ using Shape = std::vector<int64_t>;
 class BroadcastPlan {
  public:
   // lhs and rhs are trailing shapes (without the node or edge dimension). Where op reads only one operand, pass its
-  // shape twice. `valid` is false when they do not broadcast (for dot: also when the last dimensions differ).
+  // shape twice. `valid` is false if they do not broadcast (for dot: also if the last dimensions differ).
   BroadcastPlan(const Shape& lhs, const Shape& rhs, Op op);
 
   bool valid = true;
@@ -32,7 +32,7 @@ class BroadcastPlan {
   Broadcast view() const;
   // Every element has its own lhs and rhs element: no broadcasting at all.
   bool is_elementwise() const { return outer == 1 && lhs_step == 1 && rhs_step == 1 && out_step == 1; }
-  // rhs is one scalar for each run of `inner` elements of lhs: a weight a head.
+  // rhs is one scalar for each run of `inner` elements of lhs: one weight per head.
   bool is_rhs_per_head() const;
   // dot of equal shapes: one result for each run of `inner` elements.
   bool is_plain_dot() const;

@@ -13,7 +13,7 @@ struct RandomWords {
   uint32_t word[4];
 };
 
-// What a round multiplies by, and what it adds to the key.
+// The factors of a round, and the increments of the key.
 constexpr uint32_t kPhilox0 = 0xD2511F53u, kPhilox1 = 0xCD9E8D57u;
 constexpr uint32_t kPhiloxKey0 = 0x9E3779B9u, kPhiloxKey1 = 0xBB67AE85u;
 

@@ -20,7 +20,7 @@ constexpr bool reads_rhs(Op op) { return op != Op::kCopyLhs; }
 constexpr bool is_argument_reduce(Reduce reduce) { return reduce == Reduce::kMax || reduce == Reduce::kMin; }
 
 // A compressed adjacency (CSC or CSR). indptr, indices and edge_ids are int32 or int64 arrays by `is_int64`; edge_ids
-// may be null (edge data is stored in this order), indices too where only edge data is read.
+// may be null (edge data is stored in this order). indices may be null if only edge data is read.
 struct Topology {
   const void* indptr = nullptr;
   const void* indices = nullptr;
@@ -30,7 +30,7 @@ struct Topology {
   bool is_int64 = false;
 };
 
-// A dense operand: `len` contiguous elements a row, one row a node or edge.
+// A dense operand: `len` contiguous elements per row, one row per node or edge.
 struct Operand {
   const void* data = nullptr;
   DType type = DType::kFloat;
@@ -39,8 +39,8 @@ struct Operand {
   Target target = Target::kEdge;
 };
 
-// How the trailing shapes of lhs and rhs broadcast, with every run of dimensions that all operands traverse alike
-// merged into one. Message element (o, i), o < outer, i < inner, reads lhs[lhs_offset[o] + i * lhs_step], rhs likewise,
+// How the trailing shapes of lhs and rhs broadcast, where dimensions that all operands traverse alike are merged
+// into one. Message element (o, i), o < outer, i < inner, reads lhs[lhs_offset[o] + i * lhs_step], rhs likewise,
 // and belongs to output element out_offset[o] + i * out_step. Steps are 0 or 1; out_step is 0 only for dot, whose inner
 // dimension is summed. `dims` says the same in closed form, innermost first, for back ends that read no host table:
 // along dimension d an operand moves by its stride, 0 where it is broadcast or, for out, summed.

@@ -14,12 +14,12 @@ struct Type {
 template <class Tag>
 using TypeOf = typename Tag::type;
 
-// The C++ types of a back end. Without a type for kDouble nobody may ask for it: it would be taken for kFloat.
+// The C++ types of a back end. A back end without a type for kDouble must not be asked for one: it would get kFloat's.
 template <class HalfType, class BFloat16Type, class... DoubleType>
 struct ElementTypes {};
 
 #if defined(__CUDACC__)
-#pragma nv_exec_check_disable  // a host's lambda is called on hosts alone
+#pragma nv_exec_check_disable  // a lambda of the host is called on the host only
 #endif
 template <class HalfType, class BFloat16Type, class... DoubleType, class F>
 HALFGNN_HOST_DEVICE auto with_type(ElementTypes<HalfType, BFloat16Type, DoubleType...>, DType type, F f) {

@@ -37,14 +37,15 @@ Feature like(const Tensor& tensor, const char* name, int64_t rows, const Feature
 }
 
 Dropout dropout_of(double probability, const OptionalTensor& seed, const at::Device& device) {
-  TORCH_CHECK_VALUE(probability >= 0 && probability <= 1, "dropout_p is ", probability, "; expected one in [0, 1]");
+  TORCH_CHECK_VALUE(probability >= 0 && probability <= 1, "dropout_p is ", probability,
+                    "; expected a probability in [0, 1]");
   Dropout dropout;
   if (probability == 0) return dropout;
-  TORCH_CHECK_VALUE(seed.has_value(), "seed is None; expected (2,) int64 where dropout_p is not 0");
+  TORCH_CHECK_VALUE(seed.has_value(), "seed is None; expected (2,) int64, because dropout_p is not 0");
   TORCH_CHECK_TYPE(seed->scalar_type() == at::kLong, "seed has dtype ", seed->scalar_type(), "; expected int64");
   TORCH_CHECK_VALUE(seed->dim() == 1 && seed->numel() == 2 && seed->is_contiguous(), "seed has shape ", seed->sizes(),
                     "; expected (2,), contiguous");
-  TORCH_CHECK_VALUE(seed->device() == device, "seed is on ", seed->device(), "; expected ", device);
+  TORCH_CHECK_VALUE(seed->device() == device, "seed is on ", seed->device(), "; expected the graph's device, ", device);
   dropout.seed = seed->const_data_ptr<int64_t>();
   dropout.threshold = static_cast<uint32_t>(std::min(std::round(probability * 0x1p32), 0x1p32 - 1));
   dropout.scale = probability == 1 ? 0 : 1 / (1 - probability);
@@ -55,7 +56,7 @@ at::TensorOptions statistics_options(const Feature& feat) {
   return feat.tensor.options().dtype(feat.operand.type == DType::kDouble ? at::kDouble : at::kFloat);
 }
 
-// A result and, for a half that the backward needs better, what rounding it lost; empty where there is none.
+// A result and what rounding lost of it. `residual` is empty unless the type is half and it is wanted.
 struct PreciseTensor {
   Tensor value, residual;
   PreciseTensor(at::IntArrayRef sizes, const Feature& feat, bool wanted, bool precise) {
@@ -70,28 +71,28 @@ struct PreciseTensor {
   }
 };
 
-// What a forward gave, read again.
+// A result of the forward, which the backward reads.
 struct Saved {
   Feature value, residual;
   Saved(const Tensor& value_data, const Tensor& residual_data, const char* name, const char* residual_name,
         int64_t rows, const Feature& feat, const char* feat_name)
-      : value(like(value_data, name, rows, feat, feat_name, "one row a destination node")) {
+      : value(like(value_data, name, rows, feat, feat_name, "one row per destination node")) {
     if (residual_data.numel() != 0) {
-      residual = like(residual_data, residual_name, rows, feat, feat_name, "as its value");
+      residual = like(residual_data, residual_name, rows, feat, feat_name, "the shape of its value");
     }
   }
   Precise args() const { return {const_cast<void*>(value.operand.data), const_cast<void*>(residual.operand.data)}; }
 };
 Feature statistic_of(const Tensor& tensor, const char* name, int64_t rows, const Feature& feat) {
   const Feature statistic = feature_of(tensor, name, Target::kRow, feat.tensor.device());
-  check_shape(statistic, name, {rows, feat.tensor.size(1)}, "one number a destination node and head");
+  check_shape(statistic, name, {rows, feat.tensor.size(1)}, "one number per destination node and head");
   TORCH_CHECK_TYPE(tensor.scalar_type() == c10::typeMetaToScalarType(statistics_options(feat).dtype()), name,
                    " has dtype ", tensor.scalar_type(), "; expected ", statistics_options(feat).dtype());
   return statistic;
 }
 void* writable(const Feature& feature) { return const_cast<void*>(feature.operand.data); }
 
-// Whether there is anything to add.
+// Whether nothing is summed.
 bool is_empty(const Topology& topology, const Feature& feat) {
   return topology.num_edges == 0 || feat.tensor.size(1) * feat.tensor.size(2) == 0;
 }
@@ -112,9 +113,9 @@ struct GatInputs {
     const int64_t heads = feat.tensor.size(1);
     if (num_src < 0) num_src = feat.tensor.size(0);
     TORCH_CHECK_VALUE(feat.tensor.size(0) == num_src, "feat has shape ", feat.tensor.sizes(), "; expected ", num_src,
-                      " rows, one a source node");
-    check_shape(attn_src, "attn_src", {num_src, heads}, "one number a source node and head");
-    check_shape(attn_dst, "attn_dst", {num_dst, heads}, "one number a destination node and head");
+                      " rows, one per source node");
+    check_shape(attn_src, "attn_src", {num_src, heads}, "one number per source node and head");
+    check_shape(attn_dst, "attn_dst", {num_dst, heads}, "one number per destination node and head");
     check_type(attn_dst, "attn_dst", attn_src, "attn_src");
     const DType logit_type = attn_src.operand.type;
     TORCH_CHECK_TYPE(
@@ -122,7 +123,7 @@ struct GatInputs {
         "attn_src has dtype ", attn_src.tensor.scalar_type(), "; expected that of feat, ", feat.tensor.scalar_type(),
         ", or float32 with half features");
     if (edge_logits.defined()) {
-      check_shape(edge_logits, "edge_logits", {topology.num_edges, heads}, "one number an edge and head");
+      check_shape(edge_logits, "edge_logits", {topology.num_edges, heads}, "one number per edge and head");
       check_type(edge_logits, "edge_logits", attn_src, "attn_src");
     }
     args.topology = topology;
@@ -179,9 +180,9 @@ std::tuple<Tensor, Tensor, Tensor, Tensor> gat_attention_backward(
   GatInputs in(topology, device, topology.num_rows, num_dst, feat, attn_src, attn_dst, edge_logits, negative_slope,
                dropout_p, seed);
   TORCH_CHECK_VALUE(!need_edge_logits || in.edge_logits.defined(), "need_edge_logits is set, but edge_logits is None");
-  const Feature upstream = like(grad, "grad", num_dst, in.feat, "feat", "one row a destination node");
+  const Feature upstream = like(grad, "grad", num_dst, in.feat, "feat", "one row per destination node");
   const Saved saved_out(out, out_residual, "out", "out_residual", num_dst, in.feat, "feat");
-  const Feature saved_positive = like(positive, "positive", num_dst, in.feat, "feat", "one row a destination node");
+  const Feature saved_positive = like(positive, "positive", num_dst, in.feat, "feat", "one row per destination node");
   const Feature saved_lse = statistic_of(lse, "lse", num_dst, in.feat);
   const auto empty_like = [](const Feature& f) { return at::empty(f.tensor.sizes(), f.tensor.options()); };
   Tensor grad_feat = empty_like(in.feat), grad_src = empty_like(in.attn_src), grad_dst = empty_like(in.attn_dst);
@@ -212,7 +213,7 @@ struct Gatv2Inputs {
   Gatv2Inputs(const Topology& topology, const at::Device& device, const Tensor& src_data, const Tensor& dst_data,
               const Tensor& attn_data, double negative_slope, double dropout_p, const OptionalTensor& seed)
       : src(head_feature(src_data, "feat_src", device)),
-        dst(like(dst_data, "feat_dst", topology.num_rows, src, "feat_src", "one row a destination node")),
+        dst(like(dst_data, "feat_dst", topology.num_rows, src, "feat_src", "one row per destination node")),
         attn(feature_of(attn_data, "attn", Target::kRow, device)) {
     check_shape(attn, "attn", {src.tensor.size(1), src.tensor.size(2)}, "(heads, dim)");
     check_type(attn, "attn", src, "feat_src");
@@ -228,7 +229,7 @@ struct Gatv2Inputs {
   }
 };
 
-// The other side of the adjacency whose indptr and indices belong to `topology`.
+// The out-edges (CSR) of the graph whose in-edges (CSC) `topology` has.
 Topology other_side(const Tensor& indptr, const Tensor& indices, const OptionalTensor& edge_ids,
                     const Topology& topology, int64_t num_rows) {
   const Topology other = topology_of(indptr, indices, edge_ids, topology.num_edges);
@@ -239,7 +240,7 @@ Topology other_side(const Tensor& indptr, const Tensor& indices, const OptionalT
   return other;
 }
 
-// Runs a forward whose saved results are out and lse.
+// Runs the forward of GATv2 or dot attention.
 template <class Args>
 std::tuple<Tensor, Tensor, Tensor> run_forward(void (*kernel)(const Args&), Args& args, const Feature& feat, bool save,
                                                bool precise) {
@@ -258,14 +259,14 @@ std::tuple<Tensor, Tensor, Tensor> run_forward(void (*kernel)(const Args&), Args
   return {out.value, lse, out.residual};
 }
 
-// Runs a backward that writes the three tensors to which `results` point.
+// Runs the backward of either. `results`: the members of Args for the gradients of the three operands.
 template <class Args>
 std::tuple<Tensor, Tensor, Tensor> run_backward(void (*kernel)(const Args&), Args& args, const Feature& feat,
                                                 const Tensor& grad, const Tensor& out, const Tensor& lse,
                                                 const Tensor& out_residual, const Feature (&operands)[3],
                                                 void* Args::* const (&results)[3]) {
   const int64_t num_dst = args.topology.num_rows;
-  const Feature upstream = like(grad, "grad", num_dst, feat, "the features", "one row a destination node");
+  const Feature upstream = like(grad, "grad", num_dst, feat, "the features", "one row per destination node");
   const Saved saved(out, out_residual, "out", "out_residual", num_dst, feat, "the features");
   const Feature saved_lse = statistic_of(lse, "lse", num_dst, feat);
   Tensor grads[3];
@@ -317,8 +318,8 @@ struct DotInputs {
   DotInputs(const Topology& topology, const at::Device& device, const Tensor& query_data, const Tensor& key_data,
             const Tensor& value_data, double scale, double dropout_p, const OptionalTensor& seed)
       : key(head_feature(key_data, "key", device)),
-        query(like(query_data, "query", topology.num_rows, key, "key", "one row a destination node")),
-        value(like(value_data, "value", key.tensor.size(0), key, "key", "one row a source node")) {
+        query(like(query_data, "query", topology.num_rows, key, "key", "one row per destination node")),
+        value(like(value_data, "value", key.tensor.size(0), key, "key", "one row per source node")) {
     args.topology = topology;
     args.heads = key.tensor.size(1);
     args.dim = key.tensor.size(2);

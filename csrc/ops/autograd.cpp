@@ -1,5 +1,5 @@
 // The raw operators carry no derivative of their own: halfgnn/ops puts autograd Functions on top. Differentiating one
-// directly, or a backward a second time, raises "derivative for halfgnn::... is not implemented" instead of giving a
+// directly, or a backward a second time, raises "derivative for halfgnn::... is not implemented" and does not give a
 // silent zero.
 
 #include <torch/csrc/autograd/autograd_not_implemented_fallback.h>
@@ -7,7 +7,7 @@
 
 namespace {
 
-// gather_rows returns nothing that could carry that error to a backward, so it raises at once.
+// gather_rows returns nothing through which a backward could raise that error, so it raises at once.
 void refuse_gradients(const c10::OperatorHandle& op, c10::DispatchKeySet keys, torch::jit::Stack* stack) {
   const auto& arguments = op.schema().arguments();
   const auto values = torch::jit::last(*stack, arguments.size());
@@ -41,7 +41,7 @@ TORCH_LIBRARY_IMPL(halfgnn, Autograd, m) {
   m.impl("gather_rows", torch::CppFunction::makeFromBoxedFunction<&refuse_gradients>());
 }
 
-// What an operator writes to has another version from then on: autograd refuses a backward that kept the old one.
+// A tensor that an operator writes to gets a new version, so that autograd refuses a backward that kept the old one.
 TORCH_LIBRARY_IMPL(halfgnn, ADInplaceOrView, m) {
   m.impl("gather_rows", torch::CppFunction::makeFromBoxedFunction<&count_writes>());
 }

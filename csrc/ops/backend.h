@@ -1,5 +1,5 @@
-// The back ends of this build, by device. The build says which dispatch keys they serve: HALFGNN_CPU_KEY and, with
-// CUDA, HALFGNN_CUDA_KEY.
+// The back ends of this build, by device. The build defines the dispatch keys that they serve: HALFGNN_CPU_KEY and,
+// with CUDA, HALFGNN_CUDA_KEY.
 #pragma once
 
 #include <ATen/core/Tensor.h>
@@ -11,8 +11,8 @@
 
 namespace halfgnn {
 
-// Adjacencies are made with PyTorch's own sort and memory, so these see tensors. Arguments have been checked, but for
-// what a back end alone knows; rows and columns may have any stride.
+// Adjacencies are made with PyTorch's own sort and memory, so these functions take tensors. Their arguments have been
+// checked, except for the limits of a back end. Rows and columns may have any stride.
 struct GraphBackend {
   using Csr = std::tuple<at::Tensor, at::Tensor, at::Tensor>;  // indptr, indices, edge_ids
   Csr (*coo_to_csr)(const at::Tensor& row, const at::Tensor& col, int64_t num_rows);
@@ -20,7 +20,7 @@ struct GraphBackend {
   Csr (*transpose)(const Topology& topology, const at::Tensor& indices, int64_t num_cols);
 };
 
-// The back end of a device; a NotImplementedError where there is none.
+// The back end of a device. Raises NotImplementedError if this build has none for it.
 const Backend& backend_of(const c10::Device& device);
 const GraphBackend& graph_backend_of(const c10::Device& device);
 

@@ -1,10 +1,10 @@
 // Checks and conversions between torch tensors and the torch-free types, shared by the CPU and the CUDA bindings.
-// What fails here raises ValueError (shapes, names) or TypeError (dtypes) in Python and names the argument.
+// A check that fails raises ValueError (shapes, names) or TypeError (dtypes) in Python. The message names the argument.
 #pragma once
 
 #include <ATen/core/Tensor.h>
 #include <c10/util/Exception.h>
-#include <c10/util/string_view.h>  // what the dispatcher passes for a str: a class of its own before torch 2.6
+#include <c10/util/string_view.h>  // the dispatcher's type of a str, a class of its own before torch 2.6
 
 #include <optional>
 #include <string>
@@ -64,7 +64,7 @@ inline std::vector<int64_t> with_rows(int64_t rows, const Shape& trailing) {
   return sizes;
 }
 
-// The adjacency behind the three tensors, which must outlive it. indices may be absent where only edge data is read.
+// The adjacency of the three tensors, which must outlive it. indices may be absent if only edge data is read.
 inline Topology topology_of(const Tensor& indptr, const OptionalTensor& indices, const OptionalTensor& edge_ids,
                             int64_t num_edges) {
   TORCH_CHECK_VALUE(indptr.dim() == 1 && indptr.size(0) >= 1, "indptr has shape ", indptr.sizes(),
@@ -74,9 +74,10 @@ inline Topology topology_of(const Tensor& indptr, const OptionalTensor& indices,
   auto check = [&](const Tensor& t, const char* name) {
     TORCH_CHECK_VALUE(t.dim() == 1 && t.size(0) == num_edges, name, " has shape ", t.sizes(), "; expected (", num_edges,
                       ",)");
-    TORCH_CHECK_TYPE(t.scalar_type() == type, name, " has dtype ", t.scalar_type(), "; expected indptr's ", type);
+    TORCH_CHECK_TYPE(t.scalar_type() == type, name, " has dtype ", t.scalar_type(), "; expected that of indptr, ",
+                     type);
     TORCH_CHECK_VALUE(t.is_contiguous(), name, " is not contiguous");
-    TORCH_CHECK_VALUE(t.device() == indptr.device(), name, " is on ", t.device(), "; expected indptr's ",
+    TORCH_CHECK_VALUE(t.device() == indptr.device(), name, " is on ", t.device(), "; expected the device of indptr, ",
                       indptr.device());
   };
   TORCH_CHECK_VALUE(indptr.is_contiguous(), "indptr is not contiguous");
@@ -96,7 +97,7 @@ inline Topology topology_of(const Tensor& indptr, const OptionalTensor& indices,
   return topology;
 }
 
-// An edge list.
+// The ends of the edges of an edge list.
 inline void check_coo(const Tensor& row, const Tensor& col) {
   const auto check = [](const Tensor& tensor, const char* name) {
     TORCH_CHECK_TYPE(tensor.scalar_type() == at::kInt || tensor.scalar_type() == at::kLong, name, " has dtype ",
@@ -113,7 +114,7 @@ inline void check_coo(const Tensor& row, const Tensor& col) {
                     "; expected one device");
 }
 
-// An indptr of count + 1 entries of 8 bytes must be a size that memory could have.
+// The count must allow an indptr of count + 1 entries of 8 bytes.
 inline void check_count(int64_t count, const char* name) {
   TORCH_CHECK_VALUE(count >= 0 && count < (int64_t{1} << 48), name, " is ", count, "; expected a number in [0, 2**48)");
 }
@@ -129,8 +130,9 @@ inline Feature feature_of(const OptionalTensor& tensor, const char* name, Target
   Feature feature;
   feature.operand.target = target;
   if (!tensor || !tensor->defined()) return feature;
-  TORCH_CHECK_VALUE(tensor->dim() >= 1, name, " has no dimensions; expected one row a node or edge");
-  TORCH_CHECK_VALUE(tensor->device() == device, name, " is on ", tensor->device(), "; expected the graph's ", device);
+  TORCH_CHECK_VALUE(tensor->dim() >= 1, name, " has no dimensions; expected one row per node or edge");
+  TORCH_CHECK_VALUE(tensor->device() == device, name, " is on ", tensor->device(), "; expected the graph's device, ",
+                    device);
   feature.operand.type = dtype_of(tensor->scalar_type(), name);
   TORCH_CHECK_TYPE(feature.operand.type != DType::kDouble || has_double, name,
                    " has dtype Double; expected Half, BFloat16 or Float on CUDA");
@@ -142,7 +144,7 @@ inline Feature feature_of(const OptionalTensor& tensor, const char* name, Target
   return feature;
 }
 
-// Of the types that the device's back end has.
+// The same, with the types that the device's back end has.
 inline Feature feature_of(const OptionalTensor& tensor, const char* name, Target target, const at::Device& device) {
   return feature_of(tensor, name, target, device, backend_of(device).has_double);
 }
@@ -152,19 +154,19 @@ inline void check_operands_present(Op op, const Feature& lhs, const Feature& rhs
   TORCH_CHECK_VALUE(!reads_rhs(op) || rhs.defined(), "rhs_data is None; '", op_name, "' needs it");
 }
 
-// Edge rows of an operand must match the number of edges, where the operand lives on edges.
+// An operand on edges must have one row per edge, and one at the rows of the adjacency one row per node.
 inline void check_edge_rows(const Feature& feature, const char* name, int64_t num_edges) {
   if (!feature.defined() || feature.operand.target != Target::kEdge) return;
   TORCH_CHECK_VALUE(feature.tensor.size(0) == num_edges, name, " has shape ", feature.tensor.sizes(), "; expected ",
-                    num_edges, " rows, one an edge");
+                    num_edges, " rows, one per edge");
 }
 inline void check_row_rows(const Feature& feature, const char* name, int64_t num_rows) {
   if (!feature.defined() || feature.operand.target != Target::kRow) return;
   TORCH_CHECK_VALUE(feature.tensor.size(0) == num_rows, name, " has shape ", feature.tensor.sizes(), "; expected ",
-                    num_rows, " rows, one a node");
+                    num_rows, " rows, one per node");
 }
 
-// Types of the two operands of one message: equal, or half features (lhs) with fp32 edge weights (rhs).
+// The two operands of a message have equal types, or are half features (lhs) and fp32 edge weights (rhs).
 inline void check_operand_types(Op op, const Feature& lhs, const Feature& rhs, bool allow_float_rhs) {
   if (!reads_lhs(op) || !reads_rhs(op)) return;
   const DType l = lhs.operand.type, r = rhs.operand.type;
@@ -182,14 +184,14 @@ inline BroadcastPlan plan_of(Op op, const Shape& lhs, const Shape& rhs) {
   return plan;
 }
 
-// What the gradient of op with respect to either operand reads.
+// Whether the wanted gradients of op read this operand.
 inline bool gradient_reads(Op op, Side operand, bool need_lhs, bool need_rhs) {
   if (op == Op::kDiv) return operand == Side::kRhs ? need_lhs || need_rhs : need_rhs;
   if (op != Op::kMul && op != Op::kDot) return false;
   return operand == Side::kRhs ? need_lhs : need_rhs;
 }
 
-// An operand of a backward against its declared shape and dtype, and these against the topology.
+// An operand of a backward must have its declared shape and dtype, and these must fit the topology.
 inline void check_declared(const Feature& feature, const char* name, Target target, bool is_read, at::IntArrayRef shape,
                            at::ScalarType dtype, const Topology& topology) {
   TORCH_CHECK_VALUE(!shape.empty(), name, "_shape is empty; expected the operand's shape");
@@ -206,19 +208,19 @@ inline void check_declared(const Feature& feature, const char* name, Target targ
                     " rows");
 }
 
-// An upstream gradient: the operand's type, or fp32 of a half operand.
+// An upstream gradient has the operand's type, or fp32 for a half operand.
 inline void check_gradient_type(const Tensor& grad, at::ScalarType own) {
   const auto type = grad.scalar_type();
   TORCH_CHECK_TYPE(type == own || (type == at::kFloat && own != at::kDouble), "grad has dtype ", type, "; expected ",
                    own, size_of(dtype_of(own, "grad")) == 2 ? " or Float" : "");
 }
 
-// The winners that a forward with max or min returned.
+// arg holds the winners that a forward with max or min returned.
 inline void check_arg(const Tensor& arg, const Tensor& grad, const Tensor& indptr) {
   TORCH_CHECK_VALUE(arg.sizes() == grad.sizes(), "arg has shape ", arg.sizes(), "; expected that of grad, ",
                     grad.sizes());
   TORCH_CHECK_TYPE(arg.scalar_type() == indptr.scalar_type(), "arg has dtype ", arg.scalar_type(),
-                   "; expected indptr's ", indptr.scalar_type());
+                   "; expected that of indptr, ", indptr.scalar_type());
   TORCH_CHECK_VALUE(arg.device() == indptr.device(), "arg is on ", arg.device(), "; expected ", indptr.device());
 }
 
@@ -230,8 +232,8 @@ inline at::ScalarType result_type(at::ScalarType own, const std::optional<at::Sc
   return *wanted;
 }
 
-// 1 / number of edges of every row (1 where there are none), the factor of the gradient of mean: fp64 for fp64
-// gradients, else fp32.
+// 1 / number of edges of every row (1 for a row without edges): the factor of the gradient of mean. fp64 for fp64
+// gradients, otherwise fp32.
 inline Tensor inverse_degrees(const Tensor& indptr, DType grad_type) {
   return indptr.diff().clamp_min(1).to(grad_type == DType::kDouble ? at::kDouble : at::kFloat).reciprocal();
 }

@@ -13,9 +13,9 @@ namespace {
 
 constexpr int64_t kMostThreads = 1024;
 
-// Rows may lie apart, as those of a slice of columns do; the elements of a row may not.
+// Each row must be contiguous. Rows may lie apart, as in a slice of columns.
 void check_table(const Tensor& table) {
-  TORCH_CHECK_VALUE(table.dim() >= 1, "table has no dimensions; expected one row an id");
+  TORCH_CHECK_VALUE(table.dim() >= 1, "table has no dimensions; expected one row per id");
   int64_t expected = 1;
   for (int64_t d = table.dim() - 1; d >= 1; --d) {
     TORCH_CHECK_VALUE(table.numel() == 0 || table.size(d) == 1 || table.stride(d) == expected, "table has shape ",
@@ -29,7 +29,8 @@ void check_ids(const Tensor& ids, const Tensor& out) {
   TORCH_CHECK_TYPE(ids.scalar_type() == at::kInt || ids.scalar_type() == at::kLong, "ids has dtype ", ids.scalar_type(),
                    "; expected int32 or int64");
   TORCH_CHECK_VALUE(ids.dim() == 1, "ids has shape ", ids.sizes(), "; expected one dimension");
-  TORCH_CHECK_VALUE(ids.device() == out.device(), "ids is on ", ids.device(), "; expected out's ", out.device());
+  TORCH_CHECK_VALUE(ids.device() == out.device(), "ids is on ", ids.device(), "; expected the device of out, ",
+                    out.device());
 }
 
 void check_out(const Tensor& out, const Tensor& table, const Tensor& ids) {
@@ -37,7 +38,7 @@ void check_out(const Tensor& out, const Tensor& table, const Tensor& ids) {
                    "; expected that of table, ", table.scalar_type());
   const std::vector<int64_t> shape = with_rows(ids.size(0), trailing(table.sizes()));
   TORCH_CHECK_VALUE(out.sizes() == at::IntArrayRef(shape), "out has shape ", out.sizes(), "; expected ",
-                    at::IntArrayRef(shape), ", one row of table an id");
+                    at::IntArrayRef(shape), ", one row of table per id");
   TORCH_CHECK_VALUE(out.is_contiguous(), "out has strides ", out.strides(), "; expected it to be contiguous");
 }
 
@@ -53,13 +54,13 @@ struct Span {
   bool overlaps(const Span& other) const { return begin < other.end && other.begin < end; }
 };
 
-// Ids are checked before rows are copied: neither rows nor ids may change meanwhile.
+// Ids are checked before rows are copied, so writing to out must change neither ids nor rows.
 void check_no_overlap(const Tensor& out, const Tensor& other, const char* name) {
   TORCH_CHECK_VALUE(!Span(out).overlaps(Span(other)), "out lies in the memory of ", name,
                     "; expected memory of its own");
 }
 
-// PyTorch must not give page-locked memory to another tensor before the GPU has read it.
+// Page-locked memory must not go to another tensor before the GPU has read it.
 void keep_until_read(const Tensor& table, const c10::Device& device) {
   const c10::impl::VirtualGuardImpl guard(device.type());
   const c10::Stream stream = guard.getStream(device);
@@ -67,7 +68,7 @@ void keep_until_read(const Tensor& table, const c10::Device& device) {
   const at::DataPtr& memory = table.storage().data_ptr();
   at::getHostAllocator(device.type())->record_event(memory.get(), memory.get_context(), stream);
 #else
-  guard.synchronizeStream(stream);  // the allocator has no interface here that all builds share
+  guard.synchronizeStream(stream);  // no interface of the allocator here is in all builds
 #endif
 }
 
@@ -81,7 +82,8 @@ void gather_rows(const Tensor& table, const Tensor& ids, Tensor& out, int64_t nu
                     "; expected a number in [0, ", kMostThreads, "], 0 for those of PyTorch");
   const bool is_elsewhere = table.device() != out.device();
   TORCH_CHECK_VALUE(!is_elsewhere || (table.is_cpu() && out.is_cuda()), "table is on ", table.device(),
-                    "; expected out's ", out.device(), out.is_cuda() ? ", or page-locked memory of the CPU" : "");
+                    "; expected the device of out, ", out.device(),
+                    out.is_cuda() ? ", or page-locked memory of the CPU" : "");
   const c10::DeviceGuard guard(out.device());
   GatherRowsArgs args;
   args.table = table.const_data_ptr();

@@ -11,14 +11,14 @@ namespace {
 
 Shape shape_of(const Feature& feature) { return feature.defined() ? trailing(feature.tensor.sizes()) : Shape{}; }
 
-// A dot of whole rows between the walked node and the other end (or the edge), of one type?
+// Whether the vector kernel takes it: a dot of whole rows of one type, of which one is at the adjacency's row.
 bool is_vector_dot(const Backend& backend, Op op, const Operand& lhs, const Operand& rhs, const BroadcastPlan& plan) {
   return op == Op::kDot && plan.is_plain_dot() && lhs.type == rhs.type &&
          backend.has_vector_kernel(lhs.type, plan.inner) &&
          (lhs.target == Target::kRow) != (rhs.target == Target::kRow);
 }
 
-// No broadcasting, one type, and at least one value an edge?
+// Whether the elementwise kernel takes it: no broadcasting, one type, and at least one value per edge.
 bool is_elementwise(Op op, const Operand& feat, const BroadcastPlan& plan) {
   return op != Op::kDot && plan.is_elementwise() && feat.type != DType::kDouble && plan.out_len > 0;
 }
@@ -62,8 +62,8 @@ Tensor gsddmm(const Tensor& indptr, const Tensor& indices, const OptionalTensor&
   return out;
 }
 
-// The operand's gradient as a (weighted) sum of rows: of grad itself for add, sub and copies, of the other operand's
-// rows weighted by grad for dot. Returns false where neither fits the vector kernel.
+// The operand's gradient as a sum of rows: of grad for add, sub and copies; of the other operand, weighted by grad, for
+// dot. Returns false if the vector kernel does not take it.
 bool sum_gradient(const Backend& backend, const Topology& topology, Op op, bool lhs_side, const Feature& grad,
                   const Feature& other, const BroadcastPlan& plan, Tensor& out) {
   SpmmSumArgs args;

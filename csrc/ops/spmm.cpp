@@ -9,7 +9,7 @@
 namespace halfgnn {
 namespace {
 
-// A weighted or plain sum that the vector kernel can do?
+// Whether the vector kernel takes it: a plain sum, or one weighted per head.
 bool is_vector_sum(const Backend& backend, Op op, const Feature& lhs, const Feature& rhs, const BroadcastPlan& plan) {
   if (op == Op::kCopyLhs) return backend.has_sum_kernel(lhs.operand.type, 1, plan.out_len);
   if (op == Op::kCopyRhs) return backend.has_sum_kernel(rhs.operand.type, 1, plan.out_len);
@@ -83,7 +83,7 @@ std::tuple<Tensor, Tensor> gspmm(const Tensor& indptr, const Tensor& indices, co
   return {out, arg};
 }
 
-// Everything the backward's kernels share.
+// What the kernels of the backward share.
 struct Backward {
   const Backend& backend;
   Topology topology;
@@ -91,11 +91,11 @@ struct Backward {
   Feature grad, lhs, rhs, scale;
   const Tensor* arg;
   const BroadcastPlan& plan;
-  // fp32 for the vector kernels, which never see fp64.
+  // For the vector kernels, which take no fp64: then it is fp32.
   const float* scale_data() const { return static_cast<const float*>(scale.operand.data); }
 };
 
-// Gradient of lhs alone where it is a (weighted) sum of grad over out-edges.
+// Gradient of lhs alone, a plain or weighted sum of grad over out-edges.
 void sum_grad_lhs(const Backward& b, Tensor& grad_lhs) {
   SpmmSumArgs args;
   args.topology = b.topology;
@@ -137,7 +137,7 @@ void mul_grad_both(const Backward& b, Tensor& grad_lhs, Tensor& grad_rhs) {
   b.backend.mul_backward(args);
 }
 
-// Gradient of rhs alone over in-edges (CSC): a dot with, or a copy of, the row's own gradient.
+// Gradient of rhs alone over in-edges (CSC): the row's own gradient, dotted with the features or copied.
 void edge_grad_rhs(const Backward& b, Tensor& grad_rhs) {
   const bool dot = b.op == Op::kMul;
   Shape heads{b.plan.outer, b.plan.inner};

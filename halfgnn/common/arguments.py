@@ -1,4 +1,4 @@
-"""Checks of arguments that are no tensors. Errors name the user's argument."""
+"""Checks of arguments that are not tensors. Errors name the user's argument."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ def check_name(value, name: str, known: tuple[str, ...]) -> None:
 
 
 def check_number(value: Any, name: str) -> float:
-    """The finite number as a float."""
+    """value as a finite float."""
     if type(value) is not float:
         value = _as_float(value, name)
     if not -math.inf < value < math.inf:
@@ -32,12 +32,14 @@ def _as_float(value: Any, name: str) -> float:
         if value.numel() != 1 or value.is_complex():
             raise TypeError(f"{name} is a tensor of shape {tuple(value.shape)} and {value.dtype}; expected a number")
         if value.requires_grad:
-            raise TypeError(f"{name} is a tensor that requires a gradient, which would not reach it; expected a number")
+            raise TypeError(
+                f"{name} is a tensor that requires a gradient, but no gradient would reach it; expected a number"
+            )
     elif isinstance(value, (str, bytes)) or not hasattr(value, "__float__"):
         raise TypeError(f"{name} is {value!r}; expected a number")
     try:
         return float(value)
-    except (TypeError, ValueError, OverflowError):  # an array, an integer past any float
+    except (TypeError, ValueError, OverflowError):  # for example an array, or an integer beyond every float
         raise TypeError(f"{name} is {value!r}; expected a number") from None
 
 
@@ -49,7 +51,7 @@ def check_probability(value: Any, name: str) -> float:
 
 
 def checked_integer(value: Any, name: str, wanted: str) -> int:
-    """The integer of a type that has one; a bool has none. wanted: what the error says is expected."""
+    """value as an int. A bool is refused. wanted: what the error says is expected."""
     try:
         count = operator.index(value)
     except TypeError:
@@ -60,7 +62,7 @@ def checked_integer(value: Any, name: str, wanted: str) -> int:
 
 
 def checked_size(value: Any, name: str, least: int = 0) -> int:
-    """A number of features or heads. Attentions want at least one of either."""
+    """A number of features or heads, at least `least`."""
     wanted = "a positive integer" if least else "an integer of at least 0"
     count = checked_integer(value, name, wanted)
     if count < least:
@@ -69,7 +71,7 @@ def checked_size(value: Any, name: str, least: int = 0) -> int:
 
 
 def checked_widths(value: Any, name: str, pairs: Any = tuple) -> tuple[int, int]:
-    """The widths of the features of sources and of destinations, of one integer or a pair. pairs: its types."""
+    """The widths of the features of sources and destinations, from one integer or a pair. pairs: the types of a pair."""
     if not isinstance(value, pairs):
         return (checked_size(value, name),) * 2
     if len(value) != 2:

@@ -1,6 +1,10 @@
-"""How an autograd Function is called."""
+"""How an autograd Function is called, and how it names its arguments."""
 
 from __future__ import annotations
+
+import inspect
+from collections import namedtuple
+from typing import Any
 
 import torch
 from torch import Tensor
@@ -9,11 +13,14 @@ _unwrap_if_dead = torch._C._functorch.unwrap_if_dead
 
 
 def apply(function: type[torch.autograd.Function], *args):
-    """function.apply(*args) without its costliest part: Function.apply reads the signature of `forward` at every call, in vain
-    since arguments are given in full. Traced code and functorch transforms take the public route.
+    """function.apply(*args) without its costliest part.
 
-    A tensor that outlived its functorch transform is unwrapped, as Function.apply does it: no gradient is recorded into what
-    the transform left behind."""
+    Function.apply reads the signature of `forward` at every call, which is needless because all arguments are given. Traced code
+    and functorch transforms take the public route.
+
+    A tensor that outlived its functorch transform is unwrapped, as in Function.apply. So no gradient is recorded into what the
+    transform left behind.
+    """
     if torch.compiler.is_compiling():
         return function.apply(*_each_once(args))
     if torch._C._are_functorch_transforms_active():
@@ -24,10 +31,21 @@ def apply(function: type[torch.autograd.Function], *args):
 
 
 def _each_once(args: tuple) -> list:
-    """args with a view in place of a tensor that came before: the compiler makes one input of the two, and loses the gradient of
-    the second (PyTorch issue 181146)."""
-    found: list = []
+    """args with a view in place of every tensor that came before.
+
+    The compiler makes one input of two equal ones, and loses the gradient of the second (PyTorch issue 181146).
+    """
+    distinct: list = []
     for value in args:
-        is_repeated = isinstance(value, Tensor) and value.is_floating_point() and any(value is x for x in found)
-        found.append(value.view_as(value) if is_repeated else value)
-    return found
+        is_repeated = isinstance(value, Tensor) and value.is_floating_point() and any(value is x for x in distinct)
+        distinct.append(value.view_as(value) if is_repeated else value)
+    return distinct
+
+
+def inputs_of(function: type[torch.autograd.Function]) -> Any:
+    """The class of a named tuple with one field per argument of function.forward, None by default.
+
+    With it an autograd Function names its arguments, those that need a gradient, and the gradients that its backward returns.
+    """
+    names = list(inspect.signature(function.forward).parameters)
+    return namedtuple("Inputs", names, defaults=[None] * len(names))  # type: ignore[misc]

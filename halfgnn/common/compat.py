@@ -1,4 +1,4 @@
-"""What is written differently for the sake of older versions of torch, or of a quick import."""
+"""Code that older versions of torch need, or that makes `import halfgnn` quick."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from torch.nn.modules import module as _module
 Function = TypeVar("Function", bound=Callable[..., Any])
 
 
-# ---- torch.compiler without torch._dynamo, which takes seconds to import, and most programs compile nothing ----------------------
+# ---- torch.compiler without torch._dynamo: its import takes seconds, and most programs compile nothing ---------------------------
 
 
 def assume_constant_result(function: Function) -> Function:
@@ -24,8 +24,8 @@ def assume_constant_result(function: Function) -> Function:
 
 
 def disable(function: Function) -> Function:
-    """torch.compiler.disable, applied by the first call after torch._dynamo was imported: before, nothing is compiled."""
-    disabled = torch._disable_dynamo(function)  # imports torch._dynamo when it is called
+    """torch.compiler.disable, in effect once torch._dynamo has been imported. Before that, nothing is compiled."""
+    disabled = torch._disable_dynamo(function)  # a call of it imports torch._dynamo
 
     @functools.wraps(function)
     def call(*args: Any, **kwargs: Any) -> Any:
@@ -40,7 +40,7 @@ def disable(function: Function) -> Function:
 
 
 def has_any_global_hook() -> bool:
-    """Whether a hook runs at every call of every module. torch has this function since 2.7."""
+    """Whether a hook runs at each call of each module. torch has had this function since 2.7."""
     return bool(
         _module._global_backward_pre_hooks
         or _module._global_backward_hooks
@@ -50,10 +50,10 @@ def has_any_global_hook() -> bool:
 
 
 def able_to_run_lstm(x: torch.Tensor) -> contextlib.AbstractContextManager[None]:
-    """For the call of an nn.LSTM on x.
+    """A context in which nn.LSTM runs on x.
 
-    torch 2.4 leaves each LSTM in bfloat16 on the CPU to oneDNN, which has none for processors without instructions for bfloat16.
-    PyTorch's own runs on all of them. torch 2.6 chooses by itself; 2.5 was not tried and is treated as 2.4.
+    torch 2.4 leaves every LSTM in bfloat16 on the CPU to oneDNN, whose LSTM needs a processor with instructions for bfloat16.
+    PyTorch's own LSTM runs on all processors. torch 2.6 chooses by itself. 2.5 was not tried and is treated like 2.4.
     """
     is_old = tuple(map(int, torch.__version__.split(".")[:2])) < (2, 6)
     if is_old and x.device.type == "cpu" and (x.dtype == torch.bfloat16 or torch.is_autocast_enabled("cpu")):

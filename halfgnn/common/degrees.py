@@ -27,8 +27,8 @@ def _any_empty(indptr: Tensor) -> bool:
 def check_in_degrees(g: Any, error: type[Exception] = ValueError) -> None:
     """Raises `error` if a node of the Graph has no in-edge.
 
-    The answer is kept with the graph: the device is asked once. Compiled code asks while it is traced. RuntimeError: a device that
-    was not asked yet cannot be while a CUDA graph is captured.
+    The answer is kept with the graph, so the device is asked once. Compiled code asks while it is traced. Raises RuntimeError if
+    the device has to be asked while a CUDA graph is captured.
     """
     isolated = getattr(g, _HAS_ISOLATED, None)
     if isolated is None:

@@ -1,4 +1,4 @@
-"""Registration of fake kernels, which say what an operator returns without computing it."""
+"""Registration of fake kernels. They return tensors with the shapes and dtypes of an operator's results, and compute nothing."""
 
 from __future__ import annotations
 
@@ -33,9 +33,10 @@ def register_fake(
 
 
 def _check_device(names: Sequence[str], args: Sequence[Any], on_cpu: Sequence[str]) -> None:
-    """One meta tensor is enough for a call to come here: beside real tensors the result would be memory that nothing wrote to.
+    """Raises unless the tensors are on one device.
 
-    A fake tensor has the device of the tensor it stands for.
+    One meta tensor among real ones would bring a call here, and its result would be memory that nothing wrote to. A fake tensor
+    has the device of the tensor it stands for.
     """
     first = None
     for name, data in zip(names, args):

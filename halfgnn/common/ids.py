@@ -1,4 +1,4 @@
-"""Checks of ids and of how many there are."""
+"""Checks of ids, and of the numbers of what they name."""
 
 from __future__ import annotations
 
@@ -6,17 +6,34 @@ import torch
 from torch import Tensor
 
 from .arguments import checked_integer
+from .operands import check_dense, check_tensor
 
 INT32_MAX = 2**31 - 1
-
-
 _MAX_COUNT = 2**48  # beyond any memory
+
+
+def check_ids(ids: Tensor, name: str) -> None:
+    """Raises unless ids is a dense tensor (n,) of int32 or int64."""
+    check_tensor(ids, name)
+    if ids.dtype not in (torch.int32, torch.int64):
+        raise TypeError(f"{name} has dtype {ids.dtype}; expected torch.int32 or torch.int64")
+    check_dense(ids, name)
+    if ids.dim() != 1:
+        raise ValueError(f"{name} has shape {tuple(ids.shape)}; expected one dimension")
+
+
+def check_alike(ids: Tensor, name: str, other: Tensor, other_name: str) -> None:
+    """Raises unless two tensors of ids have one dtype and device."""
+    if ids.dtype != other.dtype:
+        raise TypeError(f"{name} has dtype {ids.dtype}; expected that of {other_name}, {other.dtype}")
+    if ids.device != other.device:
+        raise ValueError(f"{name} is on {ids.device}; expected the device of {other_name}, {other.device}")
 
 
 def check_readable(ids: Tensor, name: str) -> None:
     if ids.device.type == "meta":
         raise ValueError(
-            f"{name} is on meta, where there are no ids; expected another device, or numbers of nodes and check=False"
+            f"{name} is on meta, which holds no ids; expected another device, or the numbers of nodes and check=False"
         )
 
 
@@ -27,6 +44,12 @@ def check_range(ids: Tensor, name: str, bound: int) -> None:
     low, high = (int(x) for x in torch.aminmax(ids))
     if low < 0 or high >= bound:
         raise ValueError(f"{name} holds {low if low < 0 else high}; expected indices in [0, {bound})")
+
+
+def num_nodes_of(ids: Tensor, name: str) -> int:
+    """One more than the largest id."""
+    check_readable(ids, name)
+    return int(ids.max()) + 1 if ids.numel() else 0
 
 
 def check_count(count, name: str) -> int:

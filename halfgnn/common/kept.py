@@ -1,14 +1,15 @@
-"""What is made when first asked for and then kept must serve every later caller: in other modes of PyTorch, on other CUDA streams,
-after a CUDA-graph capture.
+"""Values that are made at the first use and then kept, such as the other side of a graph.
 
-Tensors of inference mode or of tracing are not kept: see :func:`ordinary_tensors`.
+A kept value must serve every later caller: in other modes of PyTorch, on other CUDA streams, after a CUDA-graph capture.
 
-Work on a GPU is queued on a stream. What one stream has queued need not be done when another stream reads it, and what is
-queued during a capture is not done at all until the graph is replayed. So a value is kept together with an event, for which
-every other stream waits once, and a value made during a capture is not kept.
+Modes: tensors of inference mode or of tracing are not kept, see :func:`ordinary_tensors`.
 
-On the CPU, and while torch.compile traces, values are kept as they are. Compiled code does not wait: what it takes is to be made
-on its own stream, or before the stream was synchronised.
+Streams: work on a GPU is queued on a stream. When another stream reads the value, that work may not be done yet. Work that is
+queued during a capture is not done at all until the graph is replayed. So a value is kept with an event, for which every other
+stream waits once, and a value made during a capture is not kept.
+
+On the CPU, and while torch.compile traces, values are kept as they are. Compiled code does not wait: the values it takes must be
+made on its own stream, or before that stream was synchronised.
 """
 
 from __future__ import annotations
@@ -29,15 +30,15 @@ T = TypeVar("T")
 
 
 def ordinary_tensors(source: Tensor | None = None) -> contextlib.AbstractContextManager[None]:
-    """Tensors made here outlive the mode that the caller happens to be in.
+    """A context in which new tensors are ordinary ones, whatever mode the caller is in, so that they can be kept.
 
-    A topology is kept with its graph, so what inference mode, a fake or proxy tensor mode (torch.export) or a functorch transform
-    would make of its tensors must not be kept. Compiled code is traced as it stands; its side effects are real tensors.
+    The modes are inference mode, fake and proxy tensor modes (torch.export) and functorch transforms. Compiled code is traced as it
+    stands: its side effects are real tensors.
 
-    source: what they are made of. A fake tensor belongs to its mode, and so does a graph that is made of it: both are traced.
+    source: the tensor from which the new ones are made. If it is fake, they stay in its mode, and are traced with it.
     """
     if torch.compiler.is_dynamo_compiling():
-        return contextlib.nullcontext()  # older versions of torch trace no generator
+        return contextlib.nullcontext()  # older versions of torch cannot trace a generator
     return _without_modes(is_fake=source is not None and type(source) is not Tensor)
 
 
@@ -49,7 +50,7 @@ def _without_modes(is_fake: bool) -> Iterator[None]:
 
 
 def ordinary(tensor: Tensor) -> Tensor:
-    """The tensor, or a copy if it is one of inference mode: autograd can save no such tensor."""
+    """The tensor, or a copy if it is one of inference mode, which autograd cannot save."""
     if torch.compiler.is_dynamo_compiling() or not tensor.is_inference():
         return tensor
     with ordinary_tensors(tensor):
@@ -60,7 +61,7 @@ def ordinary(tensor: Tensor) -> Tensor:
 
 
 def _has_streams(device: torch.device) -> bool:
-    """Whether work on the device is queued on streams. Before CUDA is initialised its tensors are fake."""
+    """Whether work on the device is queued on streams. Before CUDA is initialised, all its tensors are fake."""
     return device.type == "cuda" and not torch.compiler.is_dynamo_compiling() and torch.cuda.is_initialized()
 
 
@@ -70,15 +71,15 @@ def _is_captured(device: torch.device) -> bool:
 
 
 def _raw_stream(device: torch.device) -> int:
-    """The handle of the current stream: a tenth of the time of torch.cuda.current_stream."""
+    """The handle of the current stream, in a tenth of the time of torch.cuda.current_stream."""
     return torch._C._cuda_getCurrentRawStream(device.index)
 
 
 class Kept(Generic[T]):
-    """A value of tensors on a GPU, with the event after which they hold it.
+    """A value of tensors on a GPU, and the event after which they hold it.
 
-    Made on the stream that has queued the work, and not while that is captured. Without __slots__, of which torch.compile of
-    torch 2.4 takes no values.
+    It is made on the stream that has queued the work, and not while that stream is captured. It has no __slots__, because
+    torch.compile of torch 2.4 cannot read them.
     """
 
     def __init__(self, value: T, tensors: list[Tensor]) -> None:
@@ -91,10 +92,10 @@ class Kept(Generic[T]):
     def get(self) -> T:
         """The value, for use on the current stream.
 
-        A stream that asks for the first time waits for the event, and is recorded with the tensors, so that their memory is not
-        used again before that stream is done with it. While a stream is captured it does neither: an event from outside of the
-        capture may not be waited for inside. torch.cuda.graph synchronises the device before it begins, so that what was kept
-        until then is there. What another stream makes after a capture has begun may not be used in that capture.
+        At its first use a stream waits for the event and is recorded with the tensors, so that their memory is not reused before
+        the stream is done with it. A stream that is captured does neither, because a capture must not wait for an event from
+        outside. torch.cuda.graph synchronises the device before it begins, so values that were kept before are complete. A capture
+        must not use what another stream makes after the capture has begun.
         """
         if not torch.compiler.is_dynamo_compiling():
             device = self._tensors[0].device
@@ -105,13 +106,13 @@ class Kept(Generic[T]):
     def _serve(self, stream: torch.cuda.Stream) -> None:
         stream.wait_event(self._event)
         for tensor in self._tensors:
-            # Once is enough: when the tensor is freed, the allocator waits for all that the stream has queued until then.
+            # Once is enough: when the tensor is freed, the allocator waits for all work that the stream has queued by then.
             tensor.record_stream(stream)
         self._served.add(stream.cuda_stream)
 
 
 def may_keep(device: torch.device) -> bool:
-    """Whether what was just made on `device` may be kept: not if its stream is captured, of which the user is warned."""
+    """Whether a value just made on `device` may be kept. Warns and returns False if the current stream is captured."""
     if not _has_streams(device) or not _is_captured(device):
         return True
     warnings.warn(
@@ -123,20 +124,20 @@ def may_keep(device: torch.device) -> bool:
 
 
 def kept(value: T, tensors: Iterable[Tensor | None]) -> T | Kept[T]:
-    """What to keep of a value that :func:`may_keep` allows: with an event on a GPU, else the value itself.
+    """The form in which to keep a value that :func:`may_keep` allows: with an event on a GPU, otherwise as it is.
 
-    tensors: all of the value's, on one device.
+    tensors: all tensors of the value, on one device.
     """
     present = [tensor for tensor in tensors if tensor is not None]
     return Kept(value, present) if present and _has_streams(present[0].device) else value
 
 
 def taken(value: T | Kept[T]) -> T:
-    """The value of what :func:`kept` returned, for use on the current stream."""
+    """The value that :func:`kept` was given, for use on the current stream."""
     return value.get() if isinstance(value, Kept) else value
 
 
 def refuse_capture(device: torch.device, what: str, cure: str) -> None:
-    """Raises RuntimeError if the current stream of `device` is captured: `what` would wait for the device."""
+    """Raises RuntimeError if the current stream of `device` is captured, because `what` would wait for the device."""
     if _has_streams(device) and _is_captured(device):
         raise RuntimeError(f"{what}, which cannot be done while a CUDA graph is captured; before the capture, {cure}")

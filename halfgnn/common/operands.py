@@ -1,4 +1,4 @@
-"""Checks of tensors that operators and modules are given. Errors name the user's argument."""
+"""Checks of the tensors that operators and modules take. Errors name the user's argument."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from torch import Tensor, nn
 
 
 class Rows(Protocol):
-    """What these checks read of a Graph."""
+    """The attributes of a Graph that these checks read."""
 
     num_src: int
     num_dst: int
@@ -22,7 +22,7 @@ class Rows(Protocol):
 def check_tensor(x: Any, name: str) -> None:
     """Raises unless x is a tensor."""
     if not isinstance(x, Tensor):
-        raise TypeError(f"{name} is a {type(x).__name__}; expected a torch.Tensor")
+        raise TypeError(f"{name} is {'None' if x is None else f'a {type(x).__name__}'}; expected a torch.Tensor")
 
 
 def check_dense(x: Tensor, name: str) -> None:
@@ -32,26 +32,26 @@ def check_dense(x: Tensor, name: str) -> None:
 
 
 def check_operand(data: Tensor | None, name: str, g: Rows, target: str) -> None:
-    """Raises unless data is a tensor on the graph's device with one row a node or edge of `target`."""
+    """Raises unless data is a tensor on the graph's device with one row per node or edge of `target`."""
     rows = g.num_edges if target == "e" else g.num_src if target == "u" else g.num_dst
     check_rows(data, name, rows, target, g.device)
 
 
 def check_rows(data: Tensor | None, name: str, rows: int, target: str, device: torch.device) -> None:
     """Raises unless data is a tensor on the graph's `device` with `rows` rows, those of `target`."""
-    if not isinstance(data, Tensor):
-        raise TypeError(f"{name} is {'None' if data is None else type(data).__name__}; expected a torch.Tensor")
+    if not isinstance(data, Tensor):  # every operator comes here: calls of check_tensor and check_dense cost
+        return check_tensor(data, name)
     if data.dim() == 0 or data.shape[0] != rows:
-        what = {"u": "one a source node", "v": "one a destination node", "e": "one an edge"}[target]
+        what = {"u": "one per source node", "v": "one per destination node", "e": "one per edge"}[target]
         raise ValueError(f"{name} has shape {tuple(data.shape)}; expected {rows} rows, {what}")
-    if data.layout != torch.strided:  # every operator comes here, and a call costs
+    if data.layout != torch.strided:
         check_dense(data, name)
     if data.device != device:
         raise ValueError(f"{name} is on {data.device}; expected the graph's device, {device}")
 
 
 def check_columns(x: Tensor, name: str, width: int | None, dim: int | None = 2) -> None:
-    """Raises unless x (rows, *, width) has `dim` dimensions, at least two if None, and can be projected."""
+    """Raises unless x (rows, *, width) has `dim` dimensions (None: at least two) and can be projected."""
     if width is None and dim is None:
         return
     fits = x.dim() == dim if dim is not None else x.dim() > 1
@@ -62,8 +62,16 @@ def check_columns(x: Tensor, name: str, width: int | None, dim: int | None = 2) 
         raise TypeError(f"{name} has dtype {x.dtype}; expected a floating-point type")
 
 
+def check_parameter_device(x: Tensor, name: str, parameter: Tensor) -> None:
+    """Raises unless x is on the device of a module's parameter."""
+    if x.device != parameter.device:
+        raise ValueError(
+            f"{name} is on {x.device}, but the module's parameters are on {parameter.device}; expected one device"
+        )
+
+
 def check_pair(feat: Any, name: str) -> None:
-    """Raises for a tuple that is no pair."""
+    """Raises unless the tuple feat is a pair."""
     if len(feat) != 2:
         raise ValueError(
             f"{name} is a {type(feat).__name__} of {len(feat)}; expected a tensor or the pair "
@@ -72,7 +80,7 @@ def check_pair(feat: Any, name: str) -> None:
 
 
 def check_one_width(name: str, width: int | None, dst_width: int | None) -> None:
-    """Raises where one tensor cannot serve both sides."""
+    """Raises unless one tensor can have the features of both sides."""
     if width != dst_width and None not in (width, dst_width):
         raise ValueError(
             f"{name} is one tensor, but the module takes {width} features of sources and {dst_width} of destinations; "
@@ -81,7 +89,7 @@ def check_one_width(name: str, width: int | None, dst_width: int | None) -> None
 
 
 def width_of(layer: Any) -> int | None:
-    """How many features a projection takes; None without one, and for one that may change its input first."""
+    """The number of features that a projection takes. None if there is none, or if it may change its input first."""
     if not isinstance(layer, nn.Linear) or layer._forward_pre_hooks or type(layer).forward is not nn.Linear.forward:
         return None
     return layer.in_features

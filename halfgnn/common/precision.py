@@ -1,4 +1,4 @@
-"""In which type a call computes: half types, and what torch.autocast makes of them."""
+"""The dtype in which a call computes: half types and torch.autocast."""
 
 from __future__ import annotations
 
@@ -18,10 +18,10 @@ def autocast(data: None) -> None: ...
 @overload
 def autocast(data: Tensor | None) -> Tensor | None: ...
 def autocast(data: Tensor | None) -> Tensor | None:
-    """The operand in the dtype of the enclosing torch.autocast of its device; fp64 and integers stay as they are.
+    """The operand in the dtype of the torch.autocast that is on for its device. fp64 and integers stay as they are.
 
-    Read at every call from the state that the user entered, so it follows fp16 and bf16 alike. The cast is recorded by autograd:
-    leaves get gradients of their own dtype.
+    The dtype is read at every call, so fp16 and bf16 both work. Autograd records the cast, so leaves get gradients of their own
+    dtype.
     """
     if data is None:
         return None
@@ -48,7 +48,7 @@ def without_autocast(device: torch.device) -> contextlib.AbstractContextManager:
 
 
 def computed_type(x: Tensor) -> torch.dtype:
-    """The dtype in which an operator computes on x: autocast's where that is on."""
+    """The dtype in which an operator takes x: autocast's if it is on, otherwise that of x."""
     if x.dtype != torch.float64 and autocasts(x.device):
         return torch.get_autocast_dtype(x.device.type)
     return x.dtype

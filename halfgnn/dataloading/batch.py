@@ -1,4 +1,4 @@
-"""Mini-batches of any make: what they hold, and how it is replaced."""
+"""Mini-batches of any kind: the tensors, rows and graphs in them, and copies with others in their place."""
 
 from __future__ import annotations
 
@@ -23,8 +23,8 @@ Leaf = Callable[[Any], Any]  # of a Tensor, Rows or a DGLGraph
 def mapped(batch: Any, leaf: Leaf) -> Any:
     """`batch` with leaf(x) in place of every tensor, :class:`Rows` and DGL graph in it, and of the tensors of graphs.
 
-    Containers are tuples, named tuples, lists, mappings, dataclasses, Graphs, HeteroGraphs, Blocks and torch_geometric's data. All
-    else stays as it is.
+    Containers are tuples, named tuples, lists, mappings, dataclasses, Graphs, HeteroGraphs, Blocks and torch_geometric's data.
+    Other objects stay as they are.
     """
     if isinstance(batch, (Tensor, Rows)) or is_dgl_graph(batch):
         return leaf(batch)
@@ -70,7 +70,7 @@ def _dataclass(batch: Any, leaf: Leaf) -> Any:
 
 
 def is_pyg(batch: Any) -> bool:
-    """Data, HeteroData and batches of torch_geometric."""
+    """Whether it is a Data, HeteroData or batch of torch_geometric."""
     data = sys.modules.get("torch_geometric.data.data")
     return data is not None and isinstance(batch, data.BaseData)
 
@@ -80,7 +80,7 @@ def is_pyg(batch: Any) -> bool:
 
 @functools.cache
 def dgl_has(device_type: str) -> bool:
-    """Whether this DGL can hold a graph on such a device: its wheels on PyPI cannot on a GPU."""
+    """Whether this DGL can hold a graph on such a device. Its wheels on PyPI cannot hold one on a GPU."""
     import dgl
 
     try:
@@ -91,8 +91,10 @@ def dgl_has(device_type: str) -> bool:
 
 
 def without_dgl(batch: Any) -> Any:
-    """`batch` with a :class:`Block` in place of every DGL graph: int32 ids where they fit, both adjacencies and the stack of
-    relations made, so that nothing is left to be made on the GPU."""
+    """`batch` with a :class:`Block` in place of every DGL graph.
+
+    Ids are int32 if they fit. Both adjacencies and the stack of relations are made here, so that none is made on the GPU.
+    """
     return mapped(batch, lambda x: _block(x) if is_dgl_graph(x) else x)
 
 

@@ -11,30 +11,32 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from ..common.ids import check_range
+from ..common.ids import check_ids, check_range
+from ..ops import gather_rows
 
-# Threads wait for pages of a file, not for the processor: more of them keep more reads under way.
+# Threads wait for pages of a file, not for the processor. More threads keep more reads under way.
 _FILE_THREADS = 32
 
 
 class FeatureStore:
-    """Features (N, *) in one of these places, of any dtype, which no gather changes:
+    """Features (N, *) of any dtype, which is that of the gathered rows too. They are in one of these places:
 
-    * a tensor of the CPU, in shared memory or not (`share_memory`);
-    * a memory-mapped file (`open`, or a numpy.memmap), of which a gather reads the rows that it is asked for;
-    * page-locked memory (`pin_memory`), which a GPU reads by itself, row by row over the bus, as PyTorch-Direct does (Min et al.,
-      2021);
+    * a tensor of the CPU, in shared memory (`share_memory`) or not;
+    * a memory-mapped file (`open`, or a numpy.memmap), of which a gather reads only its rows;
+    * page-locked memory (`pin_memory`), which a GPU reads by itself, row by row over the bus, like PyTorch-Direct (Min et al.,
+    2021);
     * a GPU.
 
-    May be pickled to other processes: files are mapped anew there, shared memory stays shared. The rows of a file are in memory
-    that cannot be written to: to write to `data` would end the process.
+    A store may be pickled to other processes. There files are mapped again, and shared memory stays shared. The rows of a file are
+    in read-only memory: writing to `data` would end the process.
 
     Args:
         data: a tensor, or a numpy array or memmap, (N, *). It is not copied.
-        num_threads: of a gather on the CPU; 0 for PyTorch's. Files default to 32: threads wait for the disk.
+        num_threads: number of threads of a gather on the CPU; 0 means PyTorch's. The default for files is 32, because the threads
+            wait for the disk.
 
     Raises:
-        TypeError: data is neither. ValueError: no dimension, or rows that are not contiguous.
+        TypeError: data is neither tensor nor array. ValueError: data has no dimensions, or rows that are not contiguous.
     """
 
     def __init__(self, data: Any, *, num_threads: int | None = None):
@@ -42,7 +44,7 @@ class FeatureStore:
         if not isinstance(data, Tensor):
             data, file = _of_array(data)
         if data.dim() == 0:
-            raise ValueError("data has shape (); expected (N, *), one row an id")
+            raise ValueError("data has shape (); expected (N, *), one row per id")
         if data.layout != torch.strided:
             raise TypeError(f"data has layout {data.layout}; expected a dense tensor")
         if data.shape[0] and not data[0].is_contiguous():
@@ -62,16 +64,17 @@ class FeatureStore:
         shape: tuple[int, ...] | None = None,
         num_threads: int = _FILE_THREADS,
     ) -> FeatureStore:
-        """A memory-mapped file: .npy, which says what it holds, or raw numbers in row-major order.
+        """A memory-mapped file: .npy, whose header has dtype and shape, or raw numbers in row-major order.
 
         Args:
             path: the file.
-            dtype, shape: what a raw file holds; of a .npy file what is expected. The first number of a raw file's shape may be -1.
-            num_threads: that wait for pages at a time.
+            dtype, shape: those of a raw file, or those that are expected of a .npy file. The first number of a raw file's shape
+                may be -1.
+            num_threads: number of threads that wait for pages at a time.
 
         Raises:
-            FileNotFoundError. TypeError: another dtype than expected, or one that cannot be mapped.
-            ValueError: another shape or size than expected, a truncated file.
+            FileNotFoundError: there is no such file. TypeError: a dtype that is not expected, or that cannot be mapped.
+            ValueError: a shape or size that is not expected, or a truncated file.
         """
         path = Path(path).resolve()
         if dtype is not None and not isinstance(dtype, torch.dtype):
@@ -84,7 +87,7 @@ class FeatureStore:
             raise ValueError(f"{path} has shape {layout.shape}; expected {tuple(shape)}")
         return _opened(path, layout, num_threads)
 
-    # ---- what there is -----------------------------------------------------------------------------------------------------------
+    # ---- properties --------------------------------------------------------------------------------------------------------------
 
     def __len__(self) -> int:
         return self.data.shape[0]
@@ -127,7 +130,7 @@ class FeatureStore:
         return FeatureStore(self.data.clone(memory_format=torch.contiguous_format).share_memory_())
 
     def to(self, device) -> FeatureStore:
-        """A copy on `device`; itself where it is there already."""
+        """A copy on `device`. Itself if it is already there."""
         if torch.device(device) == self.device:
             return self
         self._check_file()
@@ -136,7 +139,7 @@ class FeatureStore:
     # ---- rows --------------------------------------------------------------------------------------------------------------------
 
     def __getitem__(self, ids: Any) -> Any:
-        """The store of a slice of rows, without a copy; or :meth:`gather` of ids."""
+        """The store of a slice of rows, without a copy; or the result of :meth:`gather` for ids."""
         if not isinstance(ids, slice):
             return self.gather(ids)
         begin, end, step = ids.indices(len(self))
@@ -149,8 +152,9 @@ class FeatureStore:
         return part
 
     def rows(self, ids: Tensor) -> Rows:
-        """Rows that are gathered later: by :class:`Prefetcher`, into the memory from which they are moved."""
-        return Rows(self, _checked_ids(ids))
+        """Rows that are gathered later, by :class:`Prefetcher` into the memory from which it copies."""
+        check_ids(ids, "ids")
+        return Rows(self, ids)
 
     def gather(self, ids: Tensor, out: Tensor | None = None, device: Any = None) -> Tensor:
         """data[ids], in data's dtype.
@@ -158,15 +162,16 @@ class FeatureStore:
         Args:
             ids: (n,) int32 or int64, on the CPU, or on the GPU that is to hold the result.
             out: (n, *) that takes the rows, in data's dtype, contiguous.
-            device: of the result; by default out's, else data's, or that of ids if it is a GPU and data is in page-locked memory.
-                A GPU gathers by itself from its own memory and from page-locked memory; what it cannot read is gathered on the
-                CPU and copied. Otherwise results are on the CPU, or where data is.
+            device: of the result. By default that of out, if given; the GPU of ids, if it can read data; otherwise that of data.
+
+        A GPU gathers by itself from its own memory and from page-locked memory. Rows that it cannot read are gathered on the CPU
+        and copied.
 
         Raises:
-            IndexError: an id out of range, before anything is read (asked of a GPU, if the ids are there).
-            TypeError, ValueError: wrong ids or out. RuntimeError: the file has been truncated meanwhile.
+            IndexError: an id out of range. Nothing has been read then. If ids are on a GPU, it has to be asked.
+            TypeError, ValueError: wrong ids or out. RuntimeError: the file has been truncated since it was opened.
         """
-        ids = _checked_ids(ids)
+        check_ids(ids, "ids")
         device = self._device_of(ids, out, device)
         self._check_file()
         if device.type == "cpu" or self.can_be_read_by(device):
@@ -175,7 +180,7 @@ class FeatureStore:
         return rows.to(device) if out is None else out.copy_(rows)
 
     def can_be_read_by(self, device: torch.device) -> bool:
-        """Whether a GPU gathers by itself: it holds the rows, or they are in page-locked memory."""
+        """Whether `device` is a GPU that gathers by itself: it holds the rows, or they are in page-locked memory."""
         return device.type == "cuda" and (
             self.device == device or (self.device.type == "cpu" and self.data.is_pinned())
         )
@@ -194,23 +199,20 @@ class FeatureStore:
         return ids.device if self.can_be_read_by(ids.device) else self.device
 
     def _gathered(self, ids: Tensor, out: Tensor | None, device: torch.device) -> Tensor:
-        """By the CPU, or by a GPU that can read data."""
+        """The rows, gathered by the CPU or by a GPU that can read data."""
         if device.type == "cuda" or ids.device != device:
             try:
                 check_range(ids, "ids", len(self))
             except ValueError as error:
                 raise IndexError(f"{error}, the rows of {self!r}") from None
             ids = ids.to(device, non_blocking=True)
-        if out is None:
-            out = torch.empty((ids.shape[0], *self.shape[1:]), dtype=self.dtype, device=device)
         try:
-            torch.ops.halfgnn.gather_rows(self.data, ids, out, self.num_threads)
+            return gather_rows(self.data, ids, out, num_threads=self.num_threads)
         except IndexError as error:
             raise IndexError(str(error).replace("the rows of table", f"the rows of {self!r}")) from None
-        return out
 
     def _check_file(self) -> None:
-        """To read a page past the end of a file that has been truncated would end the process."""
+        """Raises if the file has been truncated: reading a page past its end would end the process."""
         if self._file is not None:
             self._file.check_size()
 
@@ -227,16 +229,6 @@ class Rows:
         return self.store.gather(self.ids, out, device)
 
 
-def _checked_ids(ids: Any) -> Tensor:
-    if not isinstance(ids, Tensor):
-        raise TypeError(f"ids is a {type(ids).__name__}; expected a torch.Tensor")
-    if ids.dtype not in (torch.int32, torch.int64):
-        raise TypeError(f"ids has dtype {ids.dtype}; expected torch.int32 or torch.int64")
-    if ids.dim() != 1:
-        raise ValueError(f"ids has shape {tuple(ids.shape)}; expected one dimension")
-    return ids
-
-
 def _rebuilt(data: Tensor, num_threads: int) -> FeatureStore:
     return FeatureStore(data, num_threads=num_threads)
 
@@ -246,7 +238,7 @@ def _rebuilt(data: Tensor, num_threads: int) -> FeatureStore:
 
 @dataclass(frozen=True)
 class _Layout:
-    """What a file holds: numbers of `dtype` in row-major order from byte `offset` on."""
+    """The content of a file: numbers of `dtype` in row-major order, from byte `offset` on."""
 
     dtype: torch.dtype
     shape: tuple[int, ...]
@@ -267,10 +259,10 @@ class _File:
     layout: _Layout
     mapped: Any  # mmap.mmap; None of an empty file
     window: tuple[int, int]  # rows of the layout
-    state: tuple[int, int]  # size and time of the last change
+    state: tuple[int, int]  # size, and time of the last change
 
     def check_size(self) -> None:
-        if self.mapped is not None and self.mapped.size() < self.layout.end:  # of the file, as it is now
+        if self.mapped is not None and self.mapped.size() < self.layout.end:  # size() asks the file
             raise RuntimeError(_truncated(self.path, self.mapped.size(), self.layout))
 
 
@@ -286,9 +278,9 @@ def _opened(path: Path, layout: _Layout, num_threads: int, window: tuple[int, in
         with path.open("rb") as handle:
             mapped = mmap.mmap(handle.fileno(), layout.end, access=mmap.ACCESS_READ)
         if hasattr(mmap, "MADV_RANDOM"):
-            mapped.madvise(mmap.MADV_RANDOM)  # rows are far apart: what the kernel read ahead would not be used
+            mapped.madvise(mmap.MADV_RANDOM)  # rows are far apart, so the kernel should not read ahead
         with warnings.catch_warnings():
-            warnings.simplefilter("ignore", UserWarning)  # read-only memory; a store is never written to
+            warnings.simplefilter("ignore", UserWarning)  # of read-only memory, to which a store never writes
             flat = torch.frombuffer(mapped, dtype=layout.dtype, offset=layout.offset, count=layout.count)
         data = flat.view(layout.shape)
     file = _File(path, layout, mapped, window or (0, layout.shape[0]), _state(path))
@@ -349,12 +341,12 @@ def _fits(shape: tuple[int, ...], expected: tuple[int, ...]) -> bool:
 
 def _torch_dtype(dtype: Any, what: Any) -> torch.dtype:
     """The torch.dtype of a numpy dtype."""
-    found = getattr(torch, dtype.name, None)
-    if not isinstance(found, torch.dtype) or not dtype.isnative:
+    torch_dtype = getattr(torch, dtype.name, None)
+    if not isinstance(torch_dtype, torch.dtype) or not dtype.isnative:
         raise TypeError(
             f"{what} holds numbers of {dtype!r}; expected a type that torch has, in this machine's byte order"
         )
-    return found
+    return torch_dtype
 
 
 def _of_array(data: Any) -> tuple[Tensor, _File | None]:
@@ -369,14 +361,14 @@ def _of_array(data: Any) -> tuple[Tensor, _File | None]:
     with warnings.catch_warnings():
         warnings.simplefilter("ignore", UserWarning)
         tensor = torch.from_numpy(data)
-    root: Any = data  # a view of a memmap, and a slice of one, which is one too, lie in its memory
+    root: Any = data  # a view or slice of a memmap lies in its memory
     while isinstance(getattr(root, "base", None), np.ndarray):
         root = root.base
     if not isinstance(root, np.memmap) or root.filename is None:
         return tensor, None
     if root.mode == "c":
         raise ValueError(
-            "data is a copy-on-write memmap, of which other processes would not see what was written; expected mode 'r'"
+            "data is a copy-on-write memmap, and other processes would not see what was written to it; expected mode 'r'"
         )
     if not data.flags.c_contiguous:
         raise ValueError(f"data is a memmap with strides {data.strides}; expected whole rows, one after the other")

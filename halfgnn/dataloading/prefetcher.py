@@ -1,4 +1,4 @@
-"""Prefetcher: mini-batches on their way to the GPU while it computes on the one before."""
+"""Prefetcher: moves mini-batches to the GPU while it computes."""
 
 from __future__ import annotations
 
@@ -18,39 +18,39 @@ from torch import Tensor
 from . import batch as batches
 from .feature_store import Rows
 
-_POLL = 1.0  # seconds between looks at whether the other side is still there
-_JOIN = 30.0  # seconds that closing waits for a loader that is in the middle of a batch
+_POLL = 1.0  # seconds between checks whether the other thread is still there
+_JOIN = 30.0  # seconds for which close() waits for a loader that is in the middle of a batch
 
 
 class Prefetcher:
     """Iterates over a loader's mini-batches, moved to `device`.
 
-    On a GPU a thread takes batches from the loader, gathers their features into page-locked buffers and copies them on a stream of
-    its own, while the caller computes. A batch is handed out as soon as its copies are queued; the caller's stream waits for them,
-    the caller does not. `depth` batches at most are ahead of the caller's, and the buffers are used again, so memory does not grow.
-    On the CPU there is nothing to move: batches are fetched as they are asked for, in the calling thread.
+    For a GPU, a thread takes batches from the loader, gathers their features into page-locked buffers and copies them on a stream
+    of its own, while the caller computes. A batch is handed out as soon as its copies are queued. The caller's stream waits for
+    them, and the caller does not. At most `depth` batches are ahead of the caller's, and buffers are reused, so memory does not
+    grow. For the CPU there is nothing to move: batches are fetched one by one, in the calling thread.
 
-    What goes to the device: every tensor, :class:`FeatureStore` rows (`store.rows(ids)`), Graph and HeteroGraph in a batch, inside
-    tuples, lists, mappings, dataclasses and torch_geometric's data. DGL's blocks move as they are where DGL can hold graphs on the
-    device. Where it cannot, as the wheels on PyPI on a GPU, each becomes a :class:`Block`, which all of halfgnn takes.
+    The device gets every tensor, every :class:`FeatureStore` row (`store.rows(ids)`), every Graph and every HeteroGraph in a batch,
+    inside tuples, lists, mappings, dataclasses and torch_geometric's data. DGL's blocks move as they are if DGL can hold graphs on
+    the device. The wheels on PyPI cannot hold them on a GPU: then each block becomes a :class:`Block`, which all of halfgnn takes.
 
     Args:
-        loader: any iterable of mini-batches. May be iterated over again if the loader may, which a generator may not.
-        device: where batches are wanted; by default the GPU, if there is one.
-        fetch: function of a batch, run before it is moved: what makes of ids the rows of a store, and of a batch what the model
-            takes. It runs in the background, like the loader, and without gradients.
-        depth: how many batches are ahead of the caller's, at most.
-        background: whether a thread does the work. By default on a GPU alone.
-        convert: whether DGL's graphs become Blocks. By default where DGL has no such device.
+        loader: any iterable of mini-batches. The Prefetcher may be iterated over again if the loader may; a generator may not.
+        device: the device of the batches; by default the GPU, if there is one.
+        fetch: function of a batch, called before the batch is moved. It may turn ids into rows of a store, and the batch into what
+            the model takes. It runs in the background, like the loader, and without gradients.
+        depth: the largest number of batches ahead of the caller's.
+        background: whether a thread does the work; by default only for a GPU.
+        convert: whether DGL's graphs become Blocks; by default only if DGL cannot hold graphs on the device.
 
     Raises (when iterated over):
-        Whatever the loader, `fetch` or a gather raises, in the calling thread. RuntimeError: with a thread, where another iteration
-        over the same Prefetcher has begun. ValueError: the second time, where the loader is an iterator.
+        Errors of the loader, of `fetch` or of a gather, in the calling thread. RuntimeError: with a thread, another iteration over
+        the same Prefetcher has begun. ValueError: the loader is an iterator, and this is the second iteration.
 
     Attributes:
-        times: seconds, of all iterations, in "sample" (the loader), "gather" (fetch, rows, conversion), "transfer" (copies, as
-            the device reports them) and "wait" (the caller, for a batch; without a thread that is sampling and gathering).
-        num_bytes: that were moved.
+        times: seconds of all iterations, by phase. "sample": the loader. "gather": fetch, rows and conversion. "transfer": copies,
+            as the device reports them. "wait": the caller's wait for a batch; without a thread that is "sample" and "gather".
+        num_bytes: number of bytes that were moved.
     """
 
     def __init__(
@@ -84,7 +84,7 @@ class Prefetcher:
     def __iter__(self) -> Iterator[Any]:
         if self._run is not None:
             self._run.close(is_overtaken=True)
-        iterator = iter(self.loader)  # here, where the caller's random state is
+        iterator = iter(self.loader)  # in the calling thread, for the caller's random state
         if iterator is self.loader:
             if self._is_spent:
                 raise ValueError(
@@ -94,7 +94,7 @@ class Prefetcher:
         return self._from(iterator) if self.background else self._inline(iterator)
 
     def close(self) -> None:
-        """Ends the iteration under way, if any, and its thread."""
+        """Ends the current iteration, if any, and its thread."""
         if self._run is not None:
             self._run.close()
             self._run = None
@@ -117,7 +117,7 @@ class Prefetcher:
                 if moved is None:
                     return
                 yield self._mover.received(*moved)
-                del moved  # a batch that the caller has dropped is not kept here
+                del moved  # so that a batch is freed when the caller drops it
         finally:
             run.close()
 
@@ -125,14 +125,14 @@ class Prefetcher:
         while True:
             self._mover.begin()
             with self._timed("wait"):
-                made = self._made(iterator)
-            if made is None:
+                moved = self._next_moved(iterator)
+            if moved is None:
                 return
-            yield self._mover.received(*made)
-            del made
+            yield self._mover.received(*moved)
+            del moved
 
-    def _made(self, iterator: Iterator) -> tuple | None:
-        """The next batch, moved, with what its receiver has to wait for; None after the last."""
+    def _next_moved(self, iterator: Iterator) -> tuple | None:
+        """The arguments of the mover's received() for the next batch; None after the last batch."""
         with self._timed("sample"):
             try:
                 batch = next(iterator)
@@ -178,7 +178,7 @@ _runs: weakref.WeakSet[_Background] = weakref.WeakSet()
 
 @atexit.register
 def _close_all() -> None:
-    """A thread that is inside PyTorch when the interpreter ends would abort the process."""
+    """Ends all threads: one that is inside PyTorch when the interpreter ends would abort the process."""
     for run in list(_runs):
         run.close(seconds=_JOIN / 10)
 
@@ -206,12 +206,12 @@ class _Background:
         try:
             with torch.no_grad(), self._owner._mover.context():
                 while self._permitted():
-                    made = self._owner._made(self._iterator)
-                    self._ready.put(made)
-                    if made is None:
+                    moved = self._owner._next_moved(self._iterator)
+                    self._ready.put(moved)
+                    if moved is None:
                         return
                     count += 1
-        except BaseException as error:  # the caller's to handle, whatever it is
+        except BaseException as error:  # of any kind: the caller handles it
             if hasattr(error, "add_note"):
                 error.add_note(f"while batch {count} was made, in the thread of a halfgnn Prefetcher")
             self._ready.put(_Failure(error))
@@ -223,10 +223,10 @@ class _Background:
         return False
 
     def get(self) -> Any:
-        """The next batch; None after the last. Raises what the thread has raised."""
+        """The next batch, or None after the last. Raises the error that the thread has raised."""
         if self._is_overtaken:
             raise RuntimeError(
-                "another iteration over this Prefetcher has begun; make a Prefetcher for each of the two"
+                "another iteration over this Prefetcher has begun; expected one at a time, or a Prefetcher for each"
             )
         if self._is_over:
             return None
@@ -244,13 +244,13 @@ class _Background:
                 return self._ready.get(timeout=_POLL)
             except queue.Empty:
                 if not self._thread.is_alive() and self._ready.empty():
-                    return _Failure(RuntimeError("the thread of a Prefetcher has ended without a word"))
+                    return _Failure(RuntimeError("the thread of a Prefetcher has ended without a batch or an error"))
 
     def close(self, is_overtaken: bool = False, seconds: float | None = None) -> None:
-        """is_overtaken: before its end, by another iteration. seconds: to wait for the thread."""
+        """Ends the iteration. is_overtaken: another iteration has begun. seconds: how long to wait for the thread."""
         self._is_overtaken = self._is_overtaken or (is_overtaken and not self._is_over)
         self._stopped.set()
-        self._permits.release()  # for which the thread may be waiting
+        self._permits.release()  # the thread may be waiting for it
         self._is_over = True
         if self._thread is threading.current_thread():
             return
@@ -266,14 +266,14 @@ class _Background:
         close = getattr(self._iterator, "close", None)  # of a generator
         if callable(close):
             close()
-        self._iterator = iter(())  # which ends the workers of a DataLoader
+        self._iterator = iter(())  # dropping the loader's iterator ends the workers of a DataLoader
 
 
 # ---- moving ------------------------------------------------------------------------------------------------------------------
 
 
 class _HostMover:
-    """To the CPU: rows are gathered, tensors are there."""
+    """To the CPU: gathers rows. Tensors are usually there already."""
 
     def begin(self) -> None:
         pass
@@ -296,10 +296,7 @@ def _on_cpu(x: Any) -> Any:
 
 
 class _CudaMover:
-    """To a GPU: through page-locked buffers, on a stream of its own.
-
-    cuda: torch.cuda, but for tests.
-    """
+    """To a GPU, through page-locked buffers, on a stream of its own. cuda: torch.cuda, except in tests."""
 
     NUM_SLOTS = 2  # one is filled while the other is copied
 
@@ -311,7 +308,7 @@ class _CudaMover:
         self._timings: list[tuple[Any, Any]] = []
 
     def begin(self) -> None:
-        """What the caller has queued so far, such as a store's way to the GPU, comes before what is queued here."""
+        """Waits for the work that the caller has queued so far, such as a store's copy to the GPU."""
         self._stream.wait_stream(self._cuda.current_stream(self._device))
 
     @contextlib.contextmanager
@@ -333,7 +330,7 @@ class _CudaMover:
         return moved, end
 
     def _staged(self, x: Any, slot: _Slot) -> Any:
-        """What is copied: page-locked memory with the content of x, or rows that the GPU gathers. DGL copies its graphs itself."""
+        """The source of the copy: page-locked memory with the content of x, or rows that the GPU gathers. DGL copies its graphs."""
         if batches.is_dgl_graph(x):
             return x
         if isinstance(x, Rows):
@@ -357,10 +354,10 @@ class _CudaMover:
         return x.to(self._device, non_blocking=True)
 
     def received(self, batch: Any, event: Any) -> Any:
-        """`batch` for the caller's stream, which waits for its copies."""
+        """`batch`, after the caller's stream has been told to wait for its copies."""
         stream = self._cuda.current_stream(self._device)
         stream.wait_event(event)
-        # Made on another stream: its memory must not be used again before this one is done with it.
+        # The batch was made on another stream. Its memory must not be reused before this stream is done with it.
         batches.mapped(batch, lambda x: x.record_stream(stream) or x if x.device == self._device else x)
         return batch
 
@@ -379,7 +376,7 @@ class _CudaMover:
 
 
 class _Slot:
-    """Page-locked buffers of one batch, used again when its copies are done; as large as the largest batch so far."""
+    """Page-locked buffers of one batch, as large as the largest batch so far. They are reused when its copies are done."""
 
     def __init__(self, cuda: Any) -> None:
         self._cuda = cuda
@@ -395,7 +392,7 @@ class _Slot:
         self._kept.clear()
 
     def keep(self, tensor: Tensor) -> None:
-        """Not to be freed, nor used again, before its copy is done."""
+        """Keeps the tensor's memory until its copy is done."""
         self._kept.append(tensor)
 
     def empty(self, shape: Any, dtype: torch.dtype) -> Tensor:

@@ -9,24 +9,21 @@
     print(halfgnn.dgl.stats())      # what was routed, what was left to DGL, and why
 
 With ``patch(fuse=True)`` or ``accelerate(fuse=True)`` GATConv, GATv2Conv and DotGatConv of dgl.nn run the fused attentions of
-:mod:`halfgnn.ops`, which keep nothing of the size of the edges; subclasses with a forward of their own keep it.
+:mod:`halfgnn.ops`, which keep nothing of the size of the edges. A subclass with a forward of its own keeps that forward.
 
-:func:`patch` replaces the functions through which all of DGL's built-in message passing goes
-(``dgl.backend.gspmm``, ``gsddmm``, ``edge_softmax``, ``segment_reduce`` and their ``*_hetero``
-forms, under every name that DGL keeps for them). Types and operators that halfgnn has are computed
-by it, the rest by DGL's own code, untouched. Graphs, blocks, single relations of a heterograph and
-calls on a whole heterograph are covered; user-defined message and reduce functions stay DGL's.
+:func:`patch` replaces the functions through which all of DGL's built-in message passing goes: ``dgl.backend.gspmm``, ``gsddmm``,
+``edge_softmax``, ``segment_reduce`` and their ``*_hetero`` forms, under every name that DGL has for them. halfgnn computes the
+types and operators that it has, and DGL's own code computes the rest. Graphs, blocks, single relations of a heterograph and calls
+on a whole heterograph are covered. User-defined message and reduce functions are left to DGL.
 
 Results are DGL's, with these intended differences:
 
-* half inputs are computed in fp32 and rounded once, and ``mean`` divides before it rounds;
-* fp16 and autocast work on the CPU, and half features take fp32 edge weights;
-* nodes without in-edges under ``max`` and ``min`` in fp16 are treated as in every other type, where
-  DGL leaves -65504 or 65504: infinite from ``dgl.ops``, zero from ``update_all``. (The operators of
-  ``halfgnn.ops`` give zero.)
-* gradients of ``max`` and ``min`` go to the first of equal messages, where DGL's CPU code may pick
-  the last;
-* a second derivative raises.
+* Half inputs are computed in fp32 and rounded once, and ``mean`` divides before it rounds.
+* fp16 and autocast work on the CPU, and half features take fp32 edge weights.
+* Nodes without in-edges under ``max`` and ``min`` get in fp16 what they get in every other type: infinity from ``dgl.ops``, zero
+  from ``update_all``. DGL gives -65504 or 65504. (The operators of ``halfgnn.ops`` give zero.)
+* Gradients of ``max`` and ``min`` go to the first of equal messages. DGL's CPU code may pick the last.
+* A second derivative raises an error.
 
 ``dgl`` is imported by :func:`patch`, not by this package.
 """
@@ -50,12 +47,12 @@ _Replacement = tuple[str, Callable[..., Any], list[tuple[str, str]]]
 
 
 def _backend(api: str, stand_in: Callable[..., Any], *bound: tuple[str, str]) -> _Replacement:
-    """Replaces an operator of DGL's backend under its three names there and where it is `bound`."""
+    """The replacement of an operator of DGL's backend, under its three names there and wherever else it is `bound`."""
     modules = ("dgl.backend.pytorch.sparse", "dgl.backend.pytorch", "dgl.backend")
     return (api, stand_in, [*((module, api) for module in modules), *bound])
 
 
-# What is replaced: key of the original in `operators.ORIGINALS`, stand-in, all that is bound to it.
+# What is replaced: the key of the original in `operators.ORIGINALS`, its stand-in, and all (module, name) bound to it.
 _REPLACEMENTS: list[_Replacement] = [
     _backend("gspmm", operators.gspmm, ("dgl.ops.spmm", "gspmm_internal")),
     _backend("gspmm_hetero", operators.gspmm_hetero, ("dgl.ops.spmm", "gspmm_internal_hetero")),
@@ -68,26 +65,26 @@ _REPLACEMENTS: list[_Replacement] = [
         ("dgl.ops.edge_softmax", "edge_softmax_hetero_internal"),
     ),
     _backend("segment_reduce", operators.segment_reduce),
-    # One level up, where a mean is still a mean: DGL divides a sum that has been rounded to half.
+    # One level up, where DGL has not yet made a mean into a sum, which it would round to half before it divides.
     ("ops.gspmm", operators.gspmm_of_graph, [("dgl.ops.spmm", "gspmm"), ("dgl.ops", "gspmm")]),
     (
         "ops.segment_reduce",
         operators.segment_reduce_of_lengths,
         [("dgl.ops.segment", "segment_reduce"), ("dgl.ops", "segment_reduce")],
     ),
-    # Only to be counted.
+    # These are only counted.
     ("invoke_edge_udf", operators.invoke_edge_udf, [("dgl.core", "invoke_edge_udf")]),
     ("invoke_udf_reduce", operators.invoke_udf_reduce, [("dgl.core", "invoke_udf_reduce")]),
 ]
 
-# Forwards of modules, replaced only if asked for: module, class, stand-in.
+# Forwards of modules, which fuse=True replaces: module, class, stand-in.
 _FUSED: list[tuple[str, str, Callable[..., Any]]] = [
     ("dgl.nn.pytorch.conv.gatconv", "GATConv", modules.gat_conv),
     ("dgl.nn.pytorch.conv.gatv2conv", "GATv2Conv", modules.gatv2_conv),
     ("dgl.nn.pytorch.conv.dotgatconv", "DotGatConv", modules.dot_gat_conv),
 ]
 
-_Undo = list[tuple[Any, str, Any]]  # (owner, name, original) of what is replaced now
+_Undo = list[tuple[Any, str, Any]]  # (owner, name, original) of all that is replaced now
 
 _undo: _Undo = []  # of operators
 _undo_fused: _Undo = []  # of modules
@@ -106,7 +103,7 @@ def _import_dgl() -> Any:
             f"halfgnn.dgl.patch() needs DGL (from PyPI: pip install dgl==1.1.3), which cannot be imported: {error}"
         ) from error
     if dgl.backend.backend_name != "pytorch":
-        raise RuntimeError(f"halfgnn.dgl needs DGL's pytorch backend, not {dgl.backend.backend_name}")
+        raise RuntimeError(f"DGL's backend is {dgl.backend.backend_name}; expected pytorch")
     return dgl
 
 
@@ -118,12 +115,13 @@ def _replace(undo: _Undo, owner: Any, name: str, stand_in: Callable[..., Any]) -
 def patch(fuse: bool = False) -> None:
     """Routes DGL's message passing through halfgnn, in the whole process, until :func:`unpatch`.
 
-    A second call does nothing, but for adding `fuse`. Modules and graphs made before it are covered too.
+    A second call can only add `fuse`. Modules and graphs that were made before are covered too.
 
     Args:
-        fuse: run GATConv, GATv2Conv and DotGatConv fused. Calls with get_attention or an edge_weight are not, nor modules whose
-            attn_drop or leaky_relu is exchanged or has hooks: they run DGL's forward, operator by operator. Dropout of attention
-            weights then draws other numbers than DGL's under the same seed. Results are copied where DGL's would be new tensors.
+        fuse: run GATConv, GATv2Conv and DotGatConv fused. Calls with get_attention or an edge_weight are not fused, nor are modules
+            whose attn_drop or leaky_relu is exchanged or has hooks: they run DGL's forward, operator by operator. In fused calls
+            the dropout of attention weights draws other numbers than DGL's under the same seed. Results are copies where those of
+            DGL would be new tensors.
 
     Raises:
         ImportError: DGL cannot be imported.
@@ -137,7 +135,7 @@ def patch(fuse: bool = False) -> None:
 
 
 def unpatch() -> None:
-    """Gives DGL its own functions back, once no :func:`accelerate` block is open any more."""
+    """Gives DGL its own functions back, as soon as no :func:`accelerate` block is open."""
     global _patched, _patched_fused
     with _lock:
         _patched = _patched_fused = False
@@ -148,7 +146,8 @@ def unpatch() -> None:
 def accelerate(fuse: bool = False) -> Iterator[None]:
     """:func:`patch` for a ``with`` block or a decorated function.
 
-    Of the whole process, like patch(): other threads are routed too while a block is open. Blocks may be nested and may overlap.
+    Like patch() it acts on the whole process: other threads are routed too while a block is open. Blocks may be nested and may
+    overlap.
     """
     global _accelerating, _accelerating_fused
     with _lock:
@@ -178,12 +177,12 @@ def _install(fuse: bool) -> None:
 def _install_operators() -> None:
     dgl = _import_dgl()
     for key, stand_in, places in _REPLACEMENTS:
-        # The module, not an attribute of its parent: dgl.ops.edge_softmax is a function.
+        # By import, because dgl.ops.edge_softmax as an attribute is a function and not the module.
         owners = [(importlib.import_module(module), name) for module, name in places]
         operators.ORIGINALS[key] = getattr(*owners[0])
         for owner, name in owners:
             _replace(_undo, owner, name, stand_in)
-    # update_all slices the graph on every call; without this every slice is converted anew.
+    # update_all slices the graph at every call. Without this replacement every slice would be converted again.
     _replace(_undo, dgl.heterograph_index.HeteroGraphIndex, "get_relation_graph", relation_index)
 
 
@@ -195,7 +194,7 @@ def _install_fused() -> None:
 
 
 def _restore_unused() -> None:
-    """Takes back what neither patch() nor an open block asks for."""
+    """Restores what neither patch() nor an open block needs."""
     if not _patched_fused and not _accelerating_fused:
         _restore(_undo_fused)
     if not _patched and not _accelerating:

@@ -1,4 +1,4 @@
-"""Counts of what the drop-in routed and of what it left to DGL."""
+"""Counts of the calls that the drop-in routed, and of those that it left to DGL."""
 
 from __future__ import annotations
 
@@ -13,11 +13,10 @@ def stats() -> dict[str, dict[str, Any]]:
     """Calls since the last :func:`reset_stats`.
 
     Returns:
-        ``{"routed": {operator: calls}, "fell_back": {operator: {reason: calls}}}``. Operators are
-        named, for example, ``"gspmm:u_mul_e_sum"``, ``"gsddmm:u_dot_v"``, ``"edge_softmax:dst"``,
-        ``"segment_reduce:mean"``, ``"gspmm_hetero:copy_u_sum"`` or ``"udf:message"``, and with
-        ``fuse=True`` modules: ``"fused:GATConv"``. Where a module fell back, its operators are
-        counted besides. A backward pass is part of its forward pass and not counted.
+        ``{"routed": {operator: calls}, "fell_back": {operator: {reason: calls}}}``. Names of operators are, for example,
+        ``"gspmm:u_mul_e_sum"``, ``"gsddmm:u_dot_v"``, ``"edge_softmax:dst"``, ``"segment_reduce:mean"``,
+        ``"gspmm_hetero:copy_u_sum"`` or ``"udf:message"``. ``fuse=True`` adds modules: ``"fused:GATConv"``. If a module fell back,
+        its operators are counted too. A backward pass is not counted.
     """
     reasons: dict[str, dict[str, int]] = {}
     for (name, reason), calls in fell_back.items():

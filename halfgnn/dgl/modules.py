@@ -1,6 +1,6 @@
-"""Stand-ins for the forward of dgl.nn's attention modules: the same by halfgnn's fused attentions.
+"""Stand-ins for the forwards of dgl.nn's attention modules, with halfgnn's fused attentions.
 
-They run on the module's own parameters, in memory proportional to nodes. Whatever they do not take runs DGL's forward, whose
+They run on the module's own parameters, in memory proportional to nodes. Calls that they do not take run DGL's forward, whose
 operators are then routed one by one.
 """
 
@@ -59,9 +59,9 @@ def _fall_back(name: str, reason: str, *args: Any) -> Any:
 
 
 def _refuse(conv: Any, graph: Any, feat: Any, get_attention: bool, max_dim: float = 2) -> str | None:
-    """Why a call is left to DGL's forward; None if it is not. What DGL would raise for is left to it as well.
+    """Why a call is left to DGL's forward; None if it is not. Calls for which DGL would raise are left to it too.
 
-    max_dim: how many dimensions features may have.
+    max_dim: the number of dimensions that features may have.
     """
     if get_attention:
         return "get_attention"
@@ -87,7 +87,7 @@ def _refuse(conv: Any, graph: Any, feat: Any, get_attention: bool, max_dim: floa
 
 
 def _routed(name: str, conv: Any, graph: Any, feat: Any) -> Graph:
-    """Counts a call that is fused; its Graph, where the features are."""
+    """The Graph of a call that is fused, on the device of the features. The call is counted."""
     routed[f"fused:{name}"] += 1
     topology = topology_of(graph._graph)
     assert topology is not None

@@ -1,7 +1,7 @@
 """Stand-ins for the functions through which DGL's message passing goes.
 
-Each has the signature of the function that it replaces (``dgl.backend.pytorch.sparse``,
-``dgl.ops``), and routes a call to halfgnn or leaves it to DGL.
+Each has the signature of the function that it replaces (in ``dgl.backend.pytorch.sparse`` or ``dgl.ops``), and routes a call to
+halfgnn or leaves it to DGL.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ from .topology import Topology, relation_topology, schema_of, topology_of, union
 ORIGINALS: dict[str, Callable[..., Any]] = {}
 
 _CASTABLE_TYPES = frozenset([*HALF, torch.float32])  # by autocast
-# Routing to CUDA waits until every operator has its kernel there: half a model on the GPU would only raise.
+# Calls on CUDA are routed only if every operator has a CUDA kernel: half a model on the GPU would only raise.
 _CUDA_IS_COMPLETE = all(
     torch._C._dispatch_has_kernel_for_dispatch_key(f"halfgnn::{operator}", "CUDA")
     for operator in ("gspmm", "gspmm_backward", "gsddmm", "gsddmm_backward", "edge_softmax", "edge_softmax_backward")
@@ -33,7 +33,7 @@ _TYPES = {
 }
 _ALL_EDGES = "__ALL__"  # dgl.ALL
 
-# Operator -> its name in dgl.ops; what is not here is not routed.
+# Operator -> its name in dgl.ops. Operators that are missing here are not routed.
 _SPMM_NAMES = {
     (op, reduce_op): f"{message}_{reduce_op}"
     for reduce_op in REDUCES
@@ -71,7 +71,7 @@ def _fall_back(api: str, name: str, reason: str, *args: Any) -> Any:
 def refuse(operands: Sequence[Any], fp32_weights: bool = False) -> str | None:
     """Why operands are left to DGL; None if they are not.
 
-    With `fp32_weights` the last may be fp32 where the first is half.
+    fp32_weights: the last operand may be fp32 if the first is half.
     """
     first = operands[0]
     if not isinstance(first, Tensor):
@@ -130,10 +130,9 @@ def _sddmm(topology: Topology, op: str, lhs: Any, rhs: Any, lhs_target: str, rhs
 
 
 def _unbound(topology: Topology, reduce_op: str, out: Tensor) -> Tensor:
-    """The max or min of no message as DGL has it: infinite.
+    """out with DGL's max or min of no message, which is infinite.
 
-    Not zero, which a cross-type reducer of multi_update_all would take for a message. DGL's
-    update_all makes it zero in the end.
+    A cross-type reducer of multi_update_all would take a zero for a message. DGL's update_all makes it zero in the end.
     """
     isolated = topology.isolated(out.device)
     if isolated is None:
@@ -157,7 +156,7 @@ def _routed_spmm(gidx: Any, op: str, reduce_op: str, lhs: Any, rhs: Any) -> Tens
     topology = topology_of(gidx)
     assert topology is not None
     out = _spmm(topology, op, reduce_op, lhs, rhs)
-    # Without any edge at all DGL gives zero for every reducer.
+    # In a graph without edges DGL gives zero for every reducer.
     if reduce_op in ("max", "min") and topology.graph.num_edges > 0:
         return _unbound(topology, reduce_op, out)
     return out
@@ -173,7 +172,7 @@ def gspmm(gidx: Any, op: str, reduce_op: str, lhs_data: Any, rhs_data: Any) -> A
 
 
 def gspmm_of_graph(g: Any, op: str, reduce_op: str, lhs_data: Any, rhs_data: Any) -> Any:
-    """``dgl.ops.gspmm``. What it does not route meets another stand-in on its way through DGL."""
+    """``dgl.ops.gspmm``. A call that it does not route meets another stand-in inside DGL."""
     gidx = g._graph
     if _refuse_spmm(gidx, op, reduce_op, lhs_data, rhs_data) is None:
         return _routed_spmm(gidx, op, reduce_op, lhs_data, rhs_data)
@@ -194,7 +193,7 @@ def gsddmm(gidx: Any, op: str, lhs_data: Any, rhs_data: Any, lhs_target: str = "
 
 
 def edge_softmax(gidx: Any, logits: Any, eids: Any = _ALL_EDGES, norm_by: str = "dst") -> Any:
-    """``dgl.backend.edge_softmax``; with `eids`, over the subgraph of these edges."""
+    """``dgl.backend.edge_softmax``. With `eids` it is over the subgraph of these edges."""
     name = f"edge_softmax:{norm_by}"
     reason = refuse((logits,)) if norm_by in ("src", "dst") else "no such operator"
     subgraph = gidx
@@ -225,14 +224,14 @@ def segment_reduce(op: str, x: Any, offsets: Tensor) -> Any:
 
 
 def segment_reduce_of_lengths(seglen: Tensor, value: Any, reducer: str = "sum") -> Any:
-    """``dgl.ops.segment_reduce``. What it does not route meets `segment_reduce` inside DGL."""
+    """``dgl.ops.segment_reduce``. A call that it does not route meets `segment_reduce` inside DGL."""
     if reducer not in REDUCES or refuse((value,)) is not None:
         return ORIGINALS["ops.segment_reduce"](seglen, value, reducer)
     routed[f"segment_reduce:{reducer}"] += 1
     return ops.segment_reduce(seglen.to(value.device), value, reducer)
 
 
-# -- all relations of a heterograph at once: out of the operators for one --------------------------
+# -- all relations of a heterograph at once, by the operators for one ------------------------------
 
 
 def _first_refusal(all_operands: Sequence[Sequence[Any]], fp32_weights: bool = False) -> str | None:
@@ -244,7 +243,7 @@ def _first_refusal(all_operands: Sequence[Sequence[Any]], fp32_weights: bool = F
 
 
 class _Joined(torch.autograd.Function):
-    """Identity on several tensors. Who has a gradient for one then has one for all, be it zero."""
+    """Identity on several tensors. If one of them gets a gradient, all get one, which may be zero."""
 
     @staticmethod
     def forward(ctx: Any, *tensors: Tensor) -> Any:
@@ -256,7 +255,7 @@ class _Joined(torch.autograd.Function):
 
 
 def _joined(operands: Sequence[Any]) -> list[Any]:
-    """The operands of a call on all relations, which in DGL is one node of the autograd graph."""
+    """The operands of a call on all relations, joined because the call is one node of the autograd graph in DGL."""
     joined = list(operands)
     if torch.is_grad_enabled():
         leaves = [i for i, x in enumerate(joined) if isinstance(x, Tensor) and x.requires_grad]
@@ -267,7 +266,7 @@ def _joined(operands: Sequence[Any]) -> list[Any]:
 
 
 def gspmm_hetero(gidx: Any, op: str, reduce_op: str, lhs_len: int, *lhs_and_rhs: Any) -> Any:
-    """``dgl.backend.gspmm_hetero``: lhs by node type, rhs by edge type, results by node type."""
+    """``dgl.backend.gspmm_hetero``, with lhs by node type, rhs by edge type and results by node type."""
     schema = schema_of(gidx)
     joined = _joined(lhs_and_rhs)
     lhs, rhs = joined[:lhs_len], joined[lhs_len:]
@@ -289,7 +288,7 @@ def gspmm_hetero(gidx: Any, op: str, reduce_op: str, lhs_len: int, *lhs_and_rhs:
 
 
 def _spmm_part(topology: Topology, op: str, reduce_op: str, lhs: Any, rhs: Any, keep_fp32: bool) -> Tensor:
-    """One relation's share of a result: fp32 to add others to, infinite for the max of nothing."""
+    """One relation's part of a result. keep_fp32: half results stay fp32, because others are added to them."""
     half = computed_type(_read(op, lhs, rhs)[0]) in HALF
     out = _spmm(topology, op, reduce_op, lhs, rhs, torch.float32 if half and keep_fp32 else None)
     return out if reduce_op == "sum" else _unbound(topology, reduce_op, out)
@@ -299,11 +298,14 @@ def _combine(parts: list[Tensor], reduce_op: str) -> Tensor:
     out = parts[0]
     for part in parts[1:]:
         if part.shape != out.shape:
-            raise ValueError(f"relations into one node type give results of shapes {out.shape} and {part.shape}")
+            raise ValueError(
+                f"relations into one node type give results of shapes {tuple(out.shape)} and {tuple(part.shape)}; "
+                "expected one shape"
+            )
         if reduce_op == "sum":
             out = out + part
         else:
-            # As inside a relation: the first of equals has all the gradient, NaN propagates.
+            # As inside a relation: the first of equals gets the whole gradient, and NaN propagates.
             wins = out >= part if reduce_op == "max" else out <= part
             out = torch.where(wins | out.isnan(), out, part)
     return out
@@ -317,7 +319,7 @@ def gsddmm_hetero(
     rhs_target: str = "v",
     *lhs_and_rhs: Any,
 ) -> Any:
-    """``dgl.backend.gsddmm_hetero``: operands by node type, or edge type for e, as results."""
+    """``dgl.backend.gsddmm_hetero``, with operands by node type, or by edge type for target e, and results by edge type."""
     joined = _joined(lhs_and_rhs)
     lhs, rhs = joined[:lhs_len], joined[lhs_len:]
     name = _SDDMM_NAMES.get((op, lhs_target, rhs_target))
@@ -344,7 +346,7 @@ def _operand_of(operands: Sequence[Any], target: str, etype: int, ends: tuple[in
 
 
 def edge_softmax_hetero(gidx: Any, eids: Any = _ALL_EDGES, norm_by: str = "dst", *logits: Any) -> Any:
-    """``dgl.backend.edge_softmax_hetero``: over all edges into a node, whatever their types."""
+    """``dgl.backend.edge_softmax_hetero``: the softmax over all edges into a node, of all types together."""
     name = f"edge_softmax_hetero:{norm_by}"
     reason = refuse(logits)
     if reason is None and len({x.shape[1:] for x in logits}) > 1:

@@ -1,4 +1,4 @@
-"""From DGL's graph index to what its stand-ins need, once; kept on the index, as :mod:`halfgnn.dgl_index` says."""
+"""What the stand-ins need of a DGL graph index. It is made once and kept on the index, as :mod:`halfgnn.dgl_index` says."""
 
 from __future__ import annotations
 
@@ -40,21 +40,21 @@ class Topology:
         return copy
 
     def isolated(self, device: torch.device) -> Tensor | None:
-        """Mask (num_dst,) of nodes without in-edges; on the CPU None where there are none."""
+        """Mask (num_dst,) of nodes without in-edges. On the CPU None if there are none."""
         if device in self._isolated:
             return taken(self._isolated[device])
         indptr = self.on(device).csc()[0]
         with ordinary_tensors():
             mask = indptr[1:] == indptr[:-1]
-        # To ask a GPU would stall its stream; to mask in vain costs less.
-        found = None if device.type == "cpu" and not bool(mask.any()) else mask
+        # Asking a GPU would stall its stream. A mask of no nodes costs less.
+        mask_or_none = None if device.type == "cpu" and not bool(mask.any()) else mask
         if may_keep(device):
-            self._isolated[device] = kept(found, [found])
-        return found
+            self._isolated[device] = kept(mask_or_none, [mask_or_none])
+        return mask_or_none
 
 
 def relation_topology(gidx: Any, etype: int) -> Topology:
-    """The topology of one relation of a graph index, made at most once."""
+    """The topology of one relation of a graph index. It is made once."""
     relation = relation_index(gidx, etype)
     topology = relation.__dict__.get(_TOPOLOGY)
     if topology is None:
@@ -89,8 +89,7 @@ def schema_of(gidx: Any) -> list[tuple[int, int]]:
 def union_topology(gidx: Any, etypes: list[int], side: int) -> Topology:
     """All edges of these relations, one relation after the other, as in-edges of one node type.
 
-    That is their destination type where `side` is 1, their source type where it is 0. Only good for
-    operators that do not look at the other end.
+    side: 1 for their destination type, 0 for their source type. Only for operators that do not read the other end.
     """
     unions = gidx.__dict__.setdefault(_UNIONS, {})
     key = (side, *etypes)
@@ -111,23 +110,22 @@ def union_topology(gidx: Any, etypes: list[int], side: int) -> Topology:
 def graph_from_dgl(g: Any, etype: str | tuple[str, str, str] | None = None) -> Graph:
     """The topology of a DGL graph, a block, or one edge type of a heterograph.
 
-    Shares memory with DGL's own CSC (and CSR, if DGL has made it) and is kept with the graph, so
-    that a second call costs next to nothing; a DGLGraph that is changed afterwards is converted
-    anew. Edge data keep DGL's order.
+    It shares memory with DGL's own CSC (and CSR, if DGL has made one) and is kept with the graph, so a second call is cheap. A
+    DGLGraph that has changed is converted again. Edge data keeps DGL's order.
 
     Args:
         g: DGLGraph.
-        etype: edge type, in any form that DGL takes; may be left out where there is only one.
+        etype: edge type, in any form that DGL takes. Not needed if there is only one.
 
     Raises:
         TypeError: `g` is not a DGLGraph.
-        ValueError: `etype` is missing.
+        ValueError: `etype` is missing, and there are several.
     """
     return Graph.from_dgl(g, etype)
 
 
 def heterograph_from_dgl(g: Any) -> HeteroGraph:
-    """All relations of a DGL graph or block; kept with it as :func:`graph_from_dgl` does.
+    """All relations of a DGL graph or block. The HeteroGraph is kept with it, as in :func:`graph_from_dgl`.
 
     Raises:
         TypeError: `g` is not a DGLGraph.

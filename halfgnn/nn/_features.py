@@ -1,4 +1,4 @@
-"""What all modules share: the graph and its two sides, nodes without in-edges, half precision, padded projections."""
+"""What all modules share: the graph and the features of its two sides."""
 
 from __future__ import annotations
 
@@ -29,7 +29,8 @@ def both_sides(
 ) -> tuple[Tensor, Tensor]:
     """Features of source and destination nodes, after dropout.
 
-    One tensor serves both. In a block, and in a Graph of fewer destinations than sources, destinations are the first sources.
+    feat may be one tensor for both. In a block, and in a Graph with fewer destinations than sources, the destinations are the first
+    sources.
     """
     if isinstance(feat, tuple):
         src, dst = feat
@@ -46,7 +47,7 @@ def both_sides(
 
 
 def cast_once(g: Graph, feat: Any, h_src: Tensor, h_dst: Tensor) -> tuple[Tensor, Tensor]:
-    """What both_sides made of feat, as autocast would cast it for each of several projections."""
+    """The results of both_sides(feat), cast once as autocast would cast them for each projection."""
     src = autocast(h_src)
     return src, autocast(h_dst) if isinstance(feat, tuple) else src[: g.num_dst]
 
@@ -60,13 +61,5 @@ def shown(src: int, dst: int) -> str:
 
 
 def unrounded(x: Tensor) -> torch.dtype | None:
-    """out_dtype for a sum over x that is scaled before it is rounded."""
+    """The out_dtype of a sum over x that is scaled before it is rounded: fp32 for half x."""
     return torch.float32 if computed_type(x) in HALF else None
-
-
-def widened(x: Tensor) -> Tensor:
-    """In fp32 if half."""
-    return x.float() if x.dtype in HALF else x
-
-
-# ---- padding -----------------------------------------------------------------------------------------------------------------

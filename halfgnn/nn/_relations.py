@@ -1,4 +1,4 @@
-"""GATConvs of several edge types in one attention, on the stack of their relations (halfgnn.heterograph)."""
+"""GATConvs of several edge types as one attention, on the stack of their relations (halfgnn.heterograph)."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from ..common.operands import check_columns, check_rows, width_of
 from ..common.precision import autocast, without_autocast
 from ..heterograph import EdgeType, HeteroGraph, Stack
 from . import attention
-from ._checks import check_dtype
+from ._checks import check_layer
 from ._hooks import is_hooked, is_plain, is_unhooked
 from .gatconv import GATConv
 from .projections import linear, node_logits, project_with_logits, trimmed
@@ -25,7 +25,7 @@ Ends = list[tuple[Tensor, Tensor]]  # features of each relation's sources and de
 
 
 def may_attend_together(convs: Iterable[Any]) -> bool:
-    """Whether the modules are GATConvs, called as they are, that differ in their parameters alone."""
+    """Whether the modules are GATConvs without hooks that differ only in their parameters."""
     convs = list(convs)
     if not all(type(conv) is GATConv and is_unhooked(conv) and _is_usual(conv) for conv in convs):
         return False
@@ -33,7 +33,7 @@ def may_attend_together(convs: Iterable[Any]) -> bool:
 
 
 def _is_usual(conv: Any) -> bool:
-    """No submodule that the fused attention would skip; no dropout that the residual would have to share with the attention."""
+    """Whether no submodule's call would be skipped, and no dropout shared by the attention and the residual."""
     drop = conv.feat_drop
     if attention.why_unfused(conv) is not None or type(drop) is not nn.Dropout or is_hooked(drop):
         return False
@@ -52,7 +52,7 @@ def attend_together(convs: Mapping[EdgeType, Any], g: HeteroGraph, src: Features
         src, dst: (num_src, in_feats) and (num_dst, in_feats) by node type, checked.
 
     Returns:
-        (R, num_dst, H, D) for each type in which R > 0 of the relations end, in the order that `stack` has them.
+        (R, num_dst, H, D) for each type in which R > 0 relations end, in the order of g.stack.
     """
     stack = g.stack(tuple(convs))
     sources, destinations = _Cast(src), _Cast(dst)
@@ -60,13 +60,13 @@ def attend_together(convs: Mapping[EdgeType, Any], g: HeteroGraph, src: Features
     for etype, rows, ids in zip(stack.etypes, stack.num_src, stack.src_ids):
         drop = convs[etype].feat_drop
         ends.append((sources.dropped(etype[0], drop, rows, ids), destinations.dropped(etype[2], drop)))
-    own = [convs[etype] for etype in stack.etypes]
-    attend = _project_last if _saves_to_project_last(stack, own, ends) else _project_first
-    return attend(stack, own, ends)
+    stacked_convs = [convs[etype] for etype in stack.etypes]
+    attend = _project_last if _saves_to_project_last(stack, stacked_convs, ends) else _project_first
+    return attend(stack, stacked_convs, ends)
 
 
 def _project_first(stack: Stack, convs: list[Any], ends: Ends) -> dict[str, Tensor]:
-    """As GATConv does it: sources are projected, then one fused attention gathers and weights them."""
+    """Like GATConv: sources are projected, then one fused attention gathers and weights them."""
     heads, dim = convs[0]._num_heads, convs[0]._out_feats
     feats, els, ers = [], [], []
     for conv, (x_src, x_dst) in zip(convs, ends):
@@ -76,14 +76,16 @@ def _project_first(stack: Stack, convs: list[Any], ends: Ends) -> dict[str, Tens
         feats.append(feat)
         els.append(el)
         ers.append(er)
-    operands = (stack.graph, _joined(feats), _joined(els), _joined(ers), None)
+    operands = (stack.graph, _joined(feats), _joined(els), _joined(ers))
     rst = attention.gat(*operands, convs[0].leaky_relu.negative_slope, attention.dropout_p(convs[0].attn_drop))
     return _by_type(stack, trimmed(rst, dim))
 
 
 def _project_last(stack: Stack, convs: list[Any], ends: Ends) -> dict[str, Tensor]:
-    """The same with sums and projection exchanged, both being linear: inputs are gathered and weighted head by head, and the sums
-    projected. In a sampled block there are many more sources than destinations, hence rows to project."""
+    """The same, but the sums are projected: inputs are gathered and weighted head by head. Sum and projection are both linear.
+
+    A sampled block has many more sources than destinations, so this projects fewer rows.
+    """
     heads, dim = convs[0]._num_heads, convs[0]._out_feats
     logits = [
         (*node_logits(_layers(conv)[0], x_src, conv.attn_l), *node_logits(_layers(conv)[1], x_dst, conv.attn_r))
@@ -101,13 +103,13 @@ def _project_last(stack: Stack, convs: list[Any], ends: Ends) -> dict[str, Tenso
     parts: dict[str, list[Tensor]] = {}
     for i, (etype, conv) in enumerate(zip(stack.etypes, convs)):
         matrices = _layers(conv)[0].weight.split(dim)
-        own = [linear(sums[head][i], matrices[head], None) for head in range(heads)]
-        parts.setdefault(etype[2], []).append(torch.stack(own, 1))
-    return {ntype: torch.stack(own) for ntype, own in parts.items()}
+        projected = [linear(sums[head][i], matrices[head], None) for head in range(heads)]
+        parts.setdefault(etype[2], []).append(torch.stack(projected, 1))
+    return {ntype: torch.stack(rsts) for ntype, rsts in parts.items()}
 
 
-# How many multiplications of a matrix product take as long as to gather and weight one value of a sum: about ten by hand on a CPU
-# with AVX2 and two threads; of a GPU with tensor cores reckoned, not measured.
+# How many multiplications of a matrix product take as long as gathering and weighting one value of a sum. On a CPU with AVX2 and
+# two threads about ten were measured; for a GPU with tensor cores the number is predicted.
 _GATHER = {"cpu": 16, "cuda": 80}
 
 
@@ -134,7 +136,7 @@ def _joined(parts: list[Tensor]) -> Tensor:
 
 
 def _by_type(stack: Stack, rst: Tensor) -> dict[str, Tensor]:
-    """Relations that end in one type are neighbours in the stack, with as many rows each: a view holds them."""
+    """Views of the rows by destination type: its relations are neighbours in the stack and have equally many rows."""
     out: dict[str, Tensor] = {}
     begin = 0
     for dsttype in dict.fromkeys(etype[2] for etype in stack.etypes):
@@ -145,14 +147,14 @@ def _by_type(stack: Stack, rst: Tensor) -> dict[str, Tensor]:
 
 
 class _Cast:
-    """Features by type, cast by autocast at most once each, where no dropout comes before it."""
+    """Features by type. Those without dropout are cast by autocast at most once."""
 
     def __init__(self, feats: Features) -> None:
         self._feats = feats
         self._cast: dict[str, Tensor] = {}
 
     def dropped(self, ntype: str, drop: Any, rows: int | None = None, ids: Tensor | None = None) -> Tensor:
-        """The first `rows` rows, or those of ids, after dropout."""
+        """The first `rows` rows, or the rows `ids`, after dropout."""
         if attention.dropout_p(drop) > 0:
             return autocast(drop(_taken(self._feats[ntype], rows, ids)))
         if ntype not in self._cast:
@@ -165,7 +167,7 @@ def _taken(x: Tensor, rows: int | None, ids: Tensor | None) -> Tensor:
 
 
 class _TakeRows(torch.autograd.Function):
-    """x[ids] of ids that differ: its gradient is written, not added up, hence the same at every run, on a GPU too."""
+    """x[ids] for distinct ids. Its gradient is written and not added up, so it is the same in every run, on a GPU too."""
 
     generate_vmap_rule = True
 
@@ -186,19 +188,19 @@ class _TakeRows(torch.autograd.Function):
 
 
 def check_module_name(etype: Any) -> None:
-    """Raises where the edge type cannot name a parameter."""
+    """Raises unless the edge type can name a module."""
     if "." in str(etype):
         raise ValueError(
-            f"the edge type {etype} has a dot, which PyTorch allows in no module's name; expected another name"
+            f"the edge type {etype} has a dot, which PyTorch does not allow in a module's name; expected another name"
         )
 
 
 def check_inputs(
     g: HeteroGraph, convs: Mapping[EdgeType, Any], src: Features, dst: Features, what: str = "inputs"
 ) -> None:
-    """Raises unless both ends of every relation have features, one row a node, of the width that its GATConv takes.
+    """Raises unless both ends of every relation have features, one row per node, of the width that its GATConv takes.
 
-    what: the features, to the user.
+    what: the user's name of the features.
     """
     for etype in convs:
         layers = convs[etype]._modules
@@ -211,4 +213,4 @@ def check_inputs(
             check_rows(feats[ntype], name, counts[ntype], target, g.device)
             projection = layers.get("fc") or layers[layer]
             check_columns(feats[ntype], name, width_of(projection))
-            check_dtype(feats[ntype], name, projection)
+            check_layer(feats[ntype], name, projection)

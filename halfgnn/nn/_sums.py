@@ -1,4 +1,4 @@
-"""Sums, means and maxima over in-edges, with edge weights or without: what GraphConv, SAGEConv and GINConv share."""
+"""Sums, means and maxima over in-edges, with or without edge weights, for GraphConv, SAGEConv and GINConv."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from .projections import padded
 def aggregate(
     g: Graph, reduce: str, h: Tensor, edge_weight: Tensor | None, out_dtype: torch.dtype | None = None
 ) -> Tensor:
-    """h (num_src, *) of the sources, times edge_weight (E, *) if given, reduced into destinations."""
+    """h (num_src, *) of the sources, times edge_weight (E, *) unless that is None, reduced into destinations."""
     if edge_weight is None:
         return ops.gspmm(g, "copy_lhs", reduce, h, None, out_dtype=out_dtype)
     check_edge_weight(g, edge_weight, h)
@@ -22,7 +22,7 @@ def aggregate(
 
 
 def padded_width(dim: int, x: Tensor, edge_weight: Tensor | None) -> int:
-    """padded(), but `dim` where edge_weight has a number for each of the columns."""
+    """padded(), but `dim` if edge_weight has one number per column."""
     if edge_weight is not None and edge_weight.dim() > 1 and edge_weight.shape[-1] != 1:
         return dim
     return padded(dim, x, edge_weight is not None)

@@ -1,6 +1,8 @@
-"""What the attention modules share, here and in halfgnn.pyg and halfgnn.dgl: fused attention, and unfused where weights are wanted.
+"""What the attention modules share, here and in halfgnn.pyg and halfgnn.dgl.
 
-Shapes: features (N, *, H, D), logits (N, *, H), with any number of dimensions between nodes and heads; weights (E, *, H, 1).
+Attention is fused, or made operator by operator if its weights are wanted or its submodules are not the usual ones.
+
+Shapes: features (N, *, H, D) and logits (N, *, H), with any number of dimensions between nodes and heads; weights (E, *, H, 1).
 """
 
 from __future__ import annotations
@@ -14,21 +16,53 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 from .. import ops
+from ..common.arguments import check_number, check_probability, checked_size, checked_widths
 from ..common.precision import autocast, without_autocast
 from ..graph import Graph
 from ..ops.attention import dot_weights, gat_weights, gatv2_weights
 from ._features import shown, unrounded
 from ._hooks import is_hooked
+from .projections import applied
 
 
 class Attention(nn.Module):
-    """Base of the modules with DGL's constructor: what all of them have."""
+    """Base of the modules with DGL's constructor."""
 
-    _in_src_feats: int
-    _in_dst_feats: int
-    _out_feats: int
-    _num_heads: int
-    _allow_zero_in_degree: bool
+    res_fc: Any
+
+    def __init__(self, in_feats: Any, out_feats: int, num_heads: int, allow_zero_in_degree: bool):
+        super().__init__()
+        self._in_src_feats, self._in_dst_feats = checked_widths(in_feats, "in_feats")
+        self._out_feats = checked_size(out_feats, "out_feats", least=1)
+        self._num_heads = checked_size(num_heads, "num_heads", least=1)
+        self._allow_zero_in_degree = allow_zero_in_degree
+
+    def _add_projections(self, in_feats: Any) -> None:
+        """fc_src and fc_dst if in_feats is a pair, otherwise fc for both sides."""
+        width = self._out_feats * self._num_heads
+        if isinstance(in_feats, tuple):
+            self.fc_src = nn.Linear(self._in_src_feats, width, bias=False)
+            self.fc_dst = nn.Linear(self._in_dst_feats, width, bias=False)
+        else:
+            self.fc = nn.Linear(self._in_src_feats, width, bias=False)
+
+    def _add_submodules(self, feat_drop: float, attn_drop: float, negative_slope: float) -> None:
+        check_probability(feat_drop, "feat_drop")
+        check_probability(attn_drop, "attn_drop")
+        check_number(negative_slope, "negative_slope")
+        self.feat_drop = nn.Dropout(feat_drop)
+        self.attn_drop = nn.Dropout(attn_drop)
+        self.leaky_relu = nn.LeakyReLU(negative_slope)
+
+    def _add_residual(self, residual: bool, bias: bool) -> None:
+        """res_fc: a projection of the destinations, Identity if their width is already that of the result, or None."""
+        width = self._out_feats * self._num_heads
+        if residual and self._in_dst_feats != width:
+            self.res_fc = nn.Linear(self._in_dst_feats, width, bias=bias)
+        elif residual:
+            self.res_fc = nn.Identity()
+        else:
+            self.register_buffer("res_fc", None)
 
     def set_allow_zero_in_degree(self, set_value: bool) -> None:
         """Whether nodes without in-edges are accepted."""
@@ -48,9 +82,9 @@ def dropout_p(drop: Any) -> float:
 
 
 def why_unfused(conv: Any) -> str | None:
-    """Why a fused attention cannot stand for conv.leaky_relu and conv.attn_drop, which it does not call; None if it can.
+    """Why a fused attention cannot replace conv.leaky_relu and conv.attn_drop, which it does not call; None if it can.
 
-    A hook on every module of the process is no reason: it does not see the two.
+    A hook on all modules of the process is no reason, and does not see the two.
     """
     drop, activation = conv.attn_drop, conv.leaky_relu
     if type(drop) is not nn.Dropout or type(activation) is not nn.LeakyReLU:
@@ -59,7 +93,7 @@ def why_unfused(conv: Any) -> str | None:
 
 
 def called(layer: Callable[[Tensor], Tensor], x: Tensor) -> Tensor:
-    """layer(x), fp32 for fp32 x: in the dtype of the layer's parameters, if it has any."""
+    """layer(x) in the dtype of x. The layer computes in the dtype of its parameters, if it has any."""
     parameter = next(layer.parameters(), None) if isinstance(layer, nn.Module) else None
     if parameter is not None and parameter.is_floating_point():
         return layer(x.to(parameter.dtype)).to(x.dtype)
@@ -77,11 +111,21 @@ def dropout(p: float) -> Callable[[Tensor], Tensor]:
 # ---- results -----------------------------------------------------------------------------------------------------------------
 
 
-def handed_out(rst: Tensor, is_new: bool = False) -> Tensor:
-    """The result rst of a module, contiguous and the caller's to write into, as an in-place activation does.
+def finished(conv: Any, rst: Tensor, h_dst: Tensor, is_new: bool, bias: Tensor | None = None) -> Tensor:
+    """The result of a module: rst (N, *, H, D) with residual, bias and activation. is_new: rst is kept for no backward."""
+    if conv.res_fc is not None:
+        rst, is_new = rst + applied(conv.res_fc, h_dst).unflatten(-1, (-1, conv._out_feats)), True
+    if bias is not None:
+        rst, is_new = rst + bias.view(conv._num_heads, conv._out_feats), True
+    rst = handed_out(rst, is_new)
+    return conv.activation(rst) if conv.activation else rst
 
-    The fused attentions keep their result for the backward. So it is copied where a gradient is recorded, unless rst is new: what
-    came after the attention (residual, bias, mean of heads) has made another tensor of it.
+
+def handed_out(rst: Tensor, is_new: bool = False) -> Tensor:
+    """rst, contiguous and the caller's to write into, as an in-place activation does.
+
+    The fused attentions keep their result for the backward. So rst is copied if a gradient is recorded, unless it is new: what came
+    after the attention (residual, bias, mean of heads) has made another tensor of it.
     """
     if is_new or not (torch.is_grad_enabled() and rst.requires_grad):
         return rst.contiguous()
@@ -91,9 +135,10 @@ def handed_out(rst: Tensor, is_new: bool = False) -> Tensor:
 # ---- attention ---------------------------------------------------------------------------------------------------------------
 
 
-def gat(g: Graph, feat: Tensor, attn_src: Tensor, attn_dst: Tensor, edge_logits: Tensor | None, slope: float, p: float):
-    """Fused GAT. Result: features of destinations."""
-    out = ops.gat_attention(g, _merged(feat), attn_src.flatten(1), attn_dst.flatten(1), edge_logits, slope, p)
+def gat(g: Graph, feat: Tensor, attn_src: Tensor, attn_dst: Tensor, slope: float, p: float) -> Tensor:
+    """Fused GAT of features with any number of dimensions: the features of the destinations."""
+    merged = feat if feat.dim() == 3 else feat.flatten(1, -2)
+    out = ops.gat_attention(g, merged, attn_src.flatten(1), attn_dst.flatten(1), None, slope, p)
     return out.view(out.shape[0], *feat.shape[1:])
 
 
@@ -107,7 +152,7 @@ def gat_unfused(
     drop: Callable[[Tensor], Tensor],
     edge_weight: Tensor | None = None,
 ) -> tuple[Tensor, Tensor]:
-    """GAT operator by operator. Result: features of destinations, and weights after dropout times edge_weight (E,).
+    """GAT operator by operator: the features of the destinations, and the weights after dropout times edge_weight (E,).
 
     activation, drop: called on logits and weights (E, *, H, 1).
     """
@@ -116,11 +161,6 @@ def gat_unfused(
     if edge_weight is not None:
         weight = weight * edge_weight.view(-1, *[1] * (weight.dim() - 1))
     return _weighted_sum(g, feat, weight), weight.to(feat.dtype)
-
-
-def gatv2(g: Graph, feat_src: Tensor, feat_dst: Tensor, attn: Tensor, slope: float, p: float) -> Tensor:
-    """Fused GATv2, attn (1, H, D)."""
-    return ops.gatv2_attention(g, feat_src, feat_dst, attn.squeeze(0), slope, p)
 
 
 def gatv2_unfused(
@@ -132,25 +172,23 @@ def gatv2_unfused(
     drop: Callable[[Tensor], Tensor],
     edge_feat: Tensor | None = None,
 ) -> tuple[Tensor, Tensor]:
-    """GATv2 operator by operator; edge_feat (E, H, D) is added to the features of both ends. Weights are those after dropout.
+    """GATv2 operator by operator: the features of the destinations, and the weights after dropout.
 
-    activation, drop: called on hidden features (E, H, D) and weights (E, H, 1).
+    activation, drop: called on hidden features (E, H, D) and weights (E, H, 1). edge_feat (E, H, D): added to the features of both
+    ends.
     """
     feat_src, feat_dst, attn = autocast(feat_src), autocast(feat_dst), autocast(attn)
-    weight = gatv2_weights(g, feat_src, feat_dst, attn, partial(called, activation), edge_feat)
-    weight = called(drop, weight)
+    weight = called(drop, gatv2_weights(g, feat_src, feat_dst, attn, partial(called, activation), edge_feat))
     return _weighted_sum(g, feat_src, weight), weight.to(feat_src.dtype)
-
-
-def dot(g: Graph, query: Tensor, key: Tensor, value: Tensor, scale: float, p: float = 0.0) -> Tensor:
-    """Fused dot-product attention."""
-    return ops.dot_attention(g, query, key, value, scale, p)
 
 
 def dot_unfused(
     g: Graph, query: Tensor, key: Tensor, value: Tensor, scale: float, p: float = 0.0, edge_feat: Tensor | None = None
 ) -> tuple[Tensor, Tensor]:
-    """Dot-product attention operator by operator, and weights before dropout; edge_feat (E, H, D) is added to key and value."""
+    """Dot-product attention operator by operator: the features of the destinations, and the weights before dropout.
+
+    edge_feat (E, H, D): added to key and value.
+    """
     query, key, value, edge_feat = autocast(query), autocast(key), autocast(value), autocast(edge_feat)
     weight = dot_weights(g, query, key, scale, edge_feat)
     dropped = F.dropout(weight, p, p > 0)
@@ -163,11 +201,6 @@ def dot_unfused(
 
 
 def _weighted_sum(g: Graph, feat: Tensor, weight: Tensor) -> Tensor:
-    """feat (num_src, *, D) summed with weights (E, *, 1), fp32 beside half features."""
+    """The sum of feat (num_src, *, D) with weights (E, *, 1), which may be fp32 beside half features."""
     with without_autocast(feat.device):
         return ops.u_mul_e_sum(g, feat, weight)
-
-
-def _merged(feat: Tensor) -> Tensor:
-    """(N, *, H, D) as (N, *H, D)."""
-    return feat if feat.dim() == 3 else feat.flatten(1, -2)

@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from torch import nn
+from torch import Tensor
 
-from ..common.arguments import checked_size, checked_widths
+from .. import ops
 from . import attention
 from ._checks import check_projected
 from ._features import both_sides, checked_graph
@@ -16,23 +16,14 @@ class DotGatConv(attention.Attention):
 
     Args:
         in_feats: width of the input; a pair for sources and destinations with features of their own.
-        out_feats: width of the output a head.
+        out_feats: width of the output per head.
         num_heads: number of heads.
-        allow_zero_in_degree: accept nodes without in-edges, which get zero.
+        allow_zero_in_degree: accept nodes without in-edges. They get zero.
     """
 
     def __init__(self, in_feats, out_feats, num_heads, allow_zero_in_degree=False):
-        super().__init__()
-        self._in_src_feats, self._in_dst_feats = checked_widths(in_feats, "in_feats")
-        self._out_feats = checked_size(out_feats, "out_feats", least=1)
-        self._allow_zero_in_degree = allow_zero_in_degree
-        self._num_heads = checked_size(num_heads, "num_heads", least=1)
-        width = out_feats * num_heads
-        if isinstance(in_feats, tuple):
-            self.fc_src = nn.Linear(self._in_src_feats, width, bias=False)
-            self.fc_dst = nn.Linear(self._in_dst_feats, width, bias=False)
-        else:
-            self.fc = nn.Linear(self._in_src_feats, width, bias=False)
+        super().__init__(in_feats, out_feats, num_heads, allow_zero_in_degree)
+        self._add_projections(in_feats)
 
     def forward(self, graph, feat, get_attention=False):
         """Attention over the in-edges of every destination.
@@ -40,15 +31,15 @@ class DotGatConv(attention.Attention):
         Args:
             graph: Graph, DGLGraph or block.
             feat: (num_src, in_feats), or, if in_feats is a pair, the pair of it and (num_dst, in_feats).
-            get_attention: also return the weights, which costs the memory of all edges.
+            get_attention: also return the weights. This costs memory for all edges.
 
-        The result is a copy of what the backward keeps, if a gradient is recorded: it may be written into.
+        The result may be written into. If a gradient is recorded, it is a copy of what the backward keeps.
 
         Returns:
             (num_dst, num_heads, out_feats); with get_attention the pair of it and (E, num_heads, 1).
 
         Raises:
-            As :class:`GATConv`.
+            See :class:`GATConv`.
         """
         g = checked_graph(graph, self._allow_zero_in_degree)
         check_projected(self, g, feat, dim=2)
@@ -58,20 +49,21 @@ class DotGatConv(attention.Attention):
 def forward(conv, graph, g, feat, get_attention=False):
     """The forward of `conv`, a DotGatConv of this module or of DGL, on g, the Graph of `graph`."""
     h_src, h_dst = both_sides(graph, g, feat)
-    heads, dim = conv._num_heads, conv._out_feats
-    width = padded(dim, h_src)
     if hasattr(conv, "fc_src") is not isinstance(feat, tuple):
         raise ValueError(
-            "feat and in_feats differ: expected a pair of features where in_feats is a pair, else one tensor"
+            "feat and in_feats differ; expected a pair of features if in_feats is a pair, otherwise one tensor"
         )
-    if isinstance(feat, tuple):
-        feat_src = project(conv.fc_src, h_src, heads, dim, width)
-        feat_dst = project(conv.fc_dst, h_dst, heads, dim, width)
-    else:
-        feat_src = project(conv.fc, h_src, heads, dim, width)
-        feat_dst = feat_src[: g.num_dst]
-    operands = (g, feat_dst, feat_src, feat_src, dim**-0.5)
-    if not get_attention:
-        return attention.handed_out(trimmed(attention.dot(*operands), dim))
-    rst, weight = attention.dot_unfused(*operands)
-    return trimmed(rst, dim).contiguous(), weight
+    key, query = _project(conv, h_src, h_dst if isinstance(feat, tuple) else None, g.num_dst)
+    operands = (g, query, key, key, conv._out_feats**-0.5)  # keys are values too
+    rst, weight = attention.dot_unfused(*operands) if get_attention else (ops.dot_attention(*operands), None)
+    rst = attention.handed_out(trimmed(rst, conv._out_feats), is_new=get_attention)
+    return (rst, weight) if get_attention else rst
+
+
+def _project(conv, h_src: Tensor, h_dst: Tensor | None, num_dst: int) -> tuple[Tensor, Tensor]:
+    """Features of sources and of destinations. h_dst: None if the destinations are the first sources."""
+    shape = (conv._num_heads, conv._out_feats, padded(conv._out_feats, h_src))
+    if h_dst is None:
+        feat_src = project(conv.fc, h_src, *shape)
+        return feat_src, feat_src[:num_dst]
+    return project(conv.fc_src, h_src, *shape), project(conv.fc_dst, h_dst, *shape)

@@ -6,7 +6,7 @@ import torch
 from torch import nn
 
 from ..common.arguments import check_number
-from ..common.operands import check_operand
+from ..common.operands import check_operand, check_parameter_device
 from ..graph_argument import as_graph
 from ._checks import check_features
 from ._features import both_sides
@@ -17,10 +17,10 @@ class GINConv(nn.Module):
     """Graph isomorphism layer (Xu et al., 2019), as dgl.nn.pytorch.GINConv.
 
     Args:
-        apply_func: function or module applied to the sum; None: none.
+        apply_func: function or module applied to the sum, or None.
         aggregator_type: "sum", "max" or "mean".
-        init_eps: what a destination's own features weigh more than a neighbour's.
-        learn_eps: make that a parameter.
+        init_eps: eps, which is added to the weight 1 of a destination's own features.
+        learn_eps: make eps a parameter.
         activation: function applied at the end.
     """
 
@@ -43,16 +43,17 @@ class GINConv(nn.Module):
         Args:
             graph: Graph, DGLGraph or block.
             feat: (num_src, in_feats), or the pair of it and (num_dst, in_feats).
-            edge_weight: (E, 1) or what broadcasts with the features; multiplies the messages.
+            edge_weight: (E, 1), or another shape that broadcasts with the features; multiplies the messages.
 
         Returns:
-            What apply_func makes of (num_dst, in_feats).
+            The result of apply_func for (num_dst, in_feats).
 
         Raises:
             ValueError: wrong shapes or devices. TypeError: wrong dtypes.
         """
         g = as_graph(graph, "graph")
         check_features(g, feat)
+        check_parameter_device(feat[0] if isinstance(feat, tuple) else feat, "feat", self.eps)
         if edge_weight is not None:
             check_operand(edge_weight, "edge_weight", g, "e")
         h_src, h_dst = both_sides(graph, g, feat)

@@ -14,18 +14,18 @@ from ..common.operands import check_columns, check_operand, check_pair, check_te
 from ..common.precision import without_autocast
 from ..graph import Graph
 from ..graph_argument import as_graph
-from ._checks import check_dtypes, check_edge_numbers
-from ._features import checked_graph, unrounded, widened
+from ._checks import check_edge_numbers, check_parameter
+from ._features import checked_graph, unrounded
 from ._sums import aggregate, padded_width
-from .projections import linear
+from .projections import linear, trimmed, widened
 
 
 class EdgeWeightNorm(nn.Module):
     """Normalises positive scalar edge weights for GraphConv(norm="none"), as dgl.nn.pytorch.EdgeWeightNorm.
 
     Args:
-        norm: "both" divides the weight of e = (u, v) by the root of the summed weights of u's out-edges times that of v's in-edges;
-            "right" by the sum of v's in-edges; "none" not at all.
+        norm: "both" divides the weight of e = (u, v) by the root of the product of two sums: the weights of u's out-edges, and
+            those of v's in-edges. "right" divides it by the sum of v's in-edges. "none" leaves it.
         eps: added to the sums.
     """
 
@@ -40,15 +40,15 @@ class EdgeWeightNorm(nn.Module):
         """edge_weight (E,) normalised, (E,).
 
         Raises:
-            ValueError: edge_weight has another shape, or is not positive under norm="both". TypeError: it is no floating-point
-                tensor.
+            ValueError: edge_weight has another shape, or values that are not positive under norm="both".
+            TypeError: edge_weight is no floating-point tensor.
         """
         g = as_graph(graph, "graph")
         check_edge_numbers(g, edge_weight)
         if not edge_weight.is_floating_point():
             raise TypeError(f"edge_weight has dtype {edge_weight.dtype}; expected a floating-point type")
         if self._norm == "both" and bool((edge_weight <= 0).any()):
-            raise ValueError('edge_weight has values that are not positive, of which norm="both" takes the root')
+            raise ValueError('edge_weight has values that are not positive; expected positive values for norm="both"')
         if self._norm == "none":
             return edge_weight
         weight = widened(edge_weight)
@@ -72,10 +72,10 @@ class GraphConv(nn.Module):
         in_feats, out_feats: widths of input and output.
         norm: "both" scales by the roots of out-degrees and in-degrees, "right" divides by in-degrees, "left" by out-degrees,
             "none" does not scale.
-        weight: have a weight matrix; without it one may be given to forward, or none be applied.
+        weight: have a weight matrix. Without it, forward may be given one; otherwise none is applied.
         bias: add a bias.
         activation: function applied at the end.
-        allow_zero_in_degree: accept nodes without in-edges, whose sum over edges is zero.
+        allow_zero_in_degree: accept nodes without in-edges. Their sum over edges is zero.
     """
 
     weight: nn.Parameter | None
@@ -119,9 +119,9 @@ class GraphConv(nn.Module):
 
         Args:
             graph: Graph, DGLGraph or block.
-            feat: (num_src, *, in_feats), or the pair of it and (num_dst, *, in_feats), of which the second is not read.
+            feat: (num_src, *, in_feats), or the pair of it and (num_dst, *, in_feats). The second is not read.
             weight: (in_feats, out_feats), if the module has none.
-            edge_weight: (E,) or what broadcasts with the features; multiplies the messages.
+            edge_weight: (E,), or another shape that broadcasts with the features; multiplies the messages.
 
         Degrees are fp32, and half sums are scaled before they are rounded.
 
@@ -134,20 +134,21 @@ class GraphConv(nn.Module):
         """
         g = checked_graph(graph, self._allow_zero_in_degree)
         if weight is not None and self.weight is not None:
-            raise ValueError("weight is given, but the module has its own; expected a module made with weight=False")
+            raise ValueError(
+                "weight is given, but the module has its own; expected None, or a module made with weight=False"
+            )
         weight = self.weight if weight is None else weight
         h = _sources(g, feat, weight)
         if edge_weight is not None:
             check_operand(edge_weight, "edge_weight", g, "e")
         if self._norm in ("left", "both"):
             h = _scaled(h, g.out_degrees(), -0.5 if self._norm == "both" else -1.0)
-        # First whatever makes the rows of the sum shorter.
+        # The projection comes first if it makes the rows of the sum shorter.
         if weight is None:
             rst = self._sum(g, h, edge_weight)
         elif weight.shape[0] > weight.shape[1]:
-            rst = self._sum(g, linear(h, _widened(weight, h, edge_weight).t(), None), edge_weight)[
-                ..., : weight.shape[1]
-            ]
+            projected = linear(h, _widened(weight, h, edge_weight).t(), None)
+            rst = trimmed(self._sum(g, projected, edge_weight), weight.shape[1])
         else:
             rst = linear(self._sum(g, h, edge_weight), weight.t(), None)
         if self.bias is not None:
@@ -170,7 +171,7 @@ class GraphConv(nn.Module):
 
 
 def _sources(g: Graph, feat: Any, weight: Any) -> Tensor:
-    """What feat has of the sources, checked together with the matrix that multiplies it."""
+    """The features of the sources in feat, checked together with the matrix that multiplies them."""
     name = "feat"
     if isinstance(feat, tuple):
         check_pair(feat, "feat")
@@ -181,12 +182,12 @@ def _sources(g: Graph, feat: Any, weight: Any) -> Tensor:
         if weight.dim() != 2:
             raise ValueError(f"weight has shape {tuple(weight.shape)}; expected (in_feats, out_feats)")
         check_columns(feat, name, weight.shape[0], None)
-        check_dtypes(feat, name, weight)
+        check_parameter(feat, name, weight)
     return feat
 
 
 def _widened(weight: Tensor, h: Tensor, edge_weight: Tensor | None) -> Tensor:
-    """weight (in, out) with columns of zeros, if rows of the product with h are padded."""
+    """weight (in, out), with columns of zeros if the rows of its product with h are padded."""
     extra = padded_width(weight.shape[1], h, edge_weight) - weight.shape[1]
     return F.pad(weight, (0, extra)) if extra else weight
 

@@ -13,8 +13,7 @@ from ..common.operands import check_rows
 from ..graph_argument import as_heterograph
 from ..heterograph import EdgeType, HeteroGraph
 from . import _relations
-from .attention import handed_out
-from .gatconv import finished
+from .attention import finished, handed_out
 
 AGGREGATES = ("sum", "max", "min", "mean", "stack")
 
@@ -22,17 +21,17 @@ AGGREGATES = ("sum", "max", "min", "mean", "stack")
 class HeteroGraphConv(nn.Module):
     """Runs a module on each edge type and aggregates what arrives at a node type, as dgl.nn.pytorch.HeteroGraphConv.
 
-    Modules that are :class:`GATConv` and differ in their parameters alone are run together, by one fused attention on the stack of
-    their relations. Others run one after the other.
+    If all modules are :class:`GATConv` and differ only in their parameters, one fused attention on the stack of their relations
+    runs them together. Otherwise they run one after the other.
 
     Args:
         mods: {edge type: module}; the edge type is a triple or the name of its relation. A module is called as
-            module(graph, (features of sources, features of destinations), *args, **kwargs); where it has
-            set_allow_zero_in_degree, that is called with True.
+            module(graph, (features of sources, features of destinations), *args, **kwargs). If it has set_allow_zero_in_degree,
+            that is called with True.
         aggregate: "sum", "max", "min", "mean" or "stack" (along dimension 1), or a function of (list of tensors, node type).
 
     Raises:
-        ValueError: another aggregate.
+        ValueError: an unknown aggregate.
     """
 
     def __init__(self, mods: Mapping[Any, nn.Module], aggregate: str | Callable[[list[Tensor], str], Any] = "sum"):
@@ -61,7 +60,7 @@ class HeteroGraphConv(nn.Module):
             {node type: features} of the types that a relation ends in.
 
         Raises:
-            KeyError: an edge type without a module. ValueError, TypeError: wrong features, or what modules raise.
+            KeyError: an edge type without a module. ValueError, TypeError: wrong features, and errors of the modules.
         """
         graph = as_heterograph(g)
         mod_args, mod_kwargs = mod_args or {}, mod_kwargs or {}
@@ -90,13 +89,13 @@ class HeteroGraphConv(nn.Module):
         out = {}
         etypes = g.stack(tuple(convs)).etypes
         for ntype, rsts in _in_order(g, _relations.attend_together(convs, g, src, dst)):
-            own = [convs[etype] for etype in etypes if etype[2] == ntype]
-            if self.aggregate in ("sum", "mean") and all(_adds_bias_alone(conv) for conv in own):
-                out[ntype] = _reduced(self.aggregate, rsts, [conv.bias for conv in own])
+            type_convs = [convs[etype] for etype in etypes if etype[2] == ntype]
+            if self.aggregate in ("sum", "mean") and all(_adds_bias_alone(conv) for conv in type_convs):
+                out[ntype] = _reduced(self.aggregate, rsts, [conv.bias for conv in type_convs])
                 continue
             parts = [
-                finished(conv, rst, dst[ntype], is_new=conv.activation is None and not callable(self.aggregate))
-                for conv, rst in zip(own, rsts)
+                finished(conv, rst, dst[ntype], conv.activation is None and not callable(self.aggregate), conv.bias)
+                for conv, rst in zip(type_convs, rsts)
             ]
             out[ntype] = _aggregate(self.aggregate, parts, ntype)
         return out
@@ -135,16 +134,16 @@ def _adds_bias_alone(conv: Any) -> bool:
 
 
 def _reduced(aggregate: Any, rsts: Tensor, biases: list[Tensor | None]) -> Tensor:
-    """Sum or mean over relations of rsts (R, N, H, D) and their biases (H * D,), in fp32, rounded once if there is none.
+    """Sum or mean over relations of rsts (R, N, H, D) and their biases (H * D,), in fp32, and rounded once if there is no bias.
 
-    A tensor of its own: rsts may be kept for the backward.
+    It is a new tensor, because the backward may keep rsts.
     """
-    given = [bias for bias in biases if bias is not None]
-    dtype = torch.promote_types(rsts.dtype, given[0].dtype) if given else rsts.dtype
+    present = [bias for bias in biases if bias is not None]
+    dtype = torch.promote_types(rsts.dtype, present[0].dtype) if present else rsts.dtype
     out = rsts[0].to(dtype) if rsts.shape[0] == 1 else rsts.sum(0, dtype=dtype)
-    if given:
-        out = out + torch.stack(given).sum(0).view(rsts.shape[2:])
-    out = handed_out(out, is_new=bool(given) or rsts.shape[0] > 1)
+    if present:
+        out = out + torch.stack(present).sum(0).view(rsts.shape[2:])
+    out = handed_out(out, is_new=bool(present) or rsts.shape[0] > 1)
     return out / rsts.shape[0] if aggregate == "mean" and rsts.shape[0] > 1 else out
 
 

@@ -1,4 +1,4 @@
-"""Matrix products of half features, in fp32 where the processor multiplies halves slowly, and node logits from the same."""
+"""Projections of features: matrix products, in fp32 if the processor multiplies halves slowly; logits of nodes; padding."""
 
 from __future__ import annotations
 
@@ -12,42 +12,49 @@ from torch import Tensor, nn
 
 from ..common.autograd import apply
 from ..common.precision import HALF, computed_type, without_autocast
-from ._features import widened
 from ._hooks import is_plain
 
 
 def _multiplied_by_cpu() -> tuple[torch.dtype, ...]:
-    """Half types that this processor's matrix products are fast in. Elsewhere PyTorch's take 5 to 10 times those of fp32."""
+    """Half types whose matrix products are fast on this processor. Those of other half types take 5 to 10 times those of fp32."""
     if platform.machine().lower() not in ("x86_64", "amd64"):
         return HALF
     has = {name: getattr(torch.cpu, name, bool)() for name in ("_is_avx512_bf16_supported", "_is_amx_fp16_supported")}
-    return tuple(dtype for dtype, found in zip((torch.bfloat16, torch.float16), has.values()) if found)
+    return tuple(dtype for dtype, is_fast in zip((torch.bfloat16, torch.float16), has.values()) if is_fast)
 
 
 _MULTIPLIED_BY_CPU = _multiplied_by_cpu()
 
 
 def _widens(x: Tensor, weight: Tensor) -> bool:
-    """Whether products of x are made in fp32 of the unrounded weight, because those of halves are slow.
+    """Whether products of x are made in fp32, with the unrounded weight, because products of halves are slow.
 
-    Under functorch's transforms (not compiled) always: F.linear rounds under vmap before it adds the bias, and otherwise after it.
+    They always are under functorch's transforms (not compiled): vmap makes F.linear round before it adds the bias.
     """
     dtype = computed_type(x)
     if x.device.type != "cpu" or dtype not in HALF:
         return False
-    is_mixed = x.dtype != weight.dtype and not torch.is_autocast_enabled(x.device.type)  # which F.linear refuses
+    is_mixed = x.dtype != weight.dtype and not torch.is_autocast_enabled(x.device.type)  # F.linear refuses them
     if is_mixed or dtype not in _MULTIPLIED_BY_CPU:
         return not is_mixed
     return not torch.compiler.is_compiling() and torch._C._are_functorch_transforms_active()
+
+
+def widened(x: Tensor) -> Tensor:
+    """x in fp32 if it is half."""
+    return x.float() if x.dtype in HALF else x
 
 
 # ---- on the CPU --------------------------------------------------------------------------------------------------------------
 
 
 class _WidenedLinear(torch.autograd.Function):
-    """F.linear(h, weight, bias) of half h (N, in) in fp32: its first `num_rounded` columns rounded to h's dtype, and the rest
-    in fp32. A chunk of rows at a time, so that what is widened stays in the cache and h is never held in fp32. The backward is
-    made of PyTorch's operators, so it can be differentiated again."""
+    """F.linear(h, weight, bias) of half h (N, in), computed in fp32.
+
+    The first `num_rounded` columns are rounded to h's dtype, and the rest stay fp32. The product is made by chunks of rows, so that
+    the widened rows stay in the cache and h is never held in fp32. The backward is made of PyTorch's operators, so it can be
+    differentiated again.
+    """
 
     generate_vmap_rule = True
 
@@ -73,7 +80,7 @@ class _WidenedLinear(torch.autograd.Function):
     @staticmethod
     def backward(ctx, grad_rounded, grad_wide):
         h, weight = ctx.saved_tensors
-        with without_autocast(h.device):  # which may be on where the backward runs
+        with without_autocast(h.device):  # autocast may be on when the backward runs
             gradients = _whole_gradients if _is_transformed() else _gradients_by_chunks
             need_h, need_weight, _, _ = ctx.needs_input_grad
             needs = _Needs(need_h, need_weight, ctx.has_bias)
@@ -81,12 +88,15 @@ class _WidenedLinear(torch.autograd.Function):
 
 
 def _is_transformed() -> bool:
-    """Whether chunks would not do: compiled code would hold a copy of the loop's body for each, and functorch's transforms cannot
-    write into a part of what they do not map over."""
+    """Whether chunks cannot be used.
+
+    Compiled code would have a copy of the loop's body per chunk, and functorch's transforms cannot write into a part of a tensor
+    that they do not map over.
+    """
     return torch.compiler.is_compiling() or torch._C._are_functorch_transforms_active()
 
 
-_CHUNK = 1 << 20  # fp32 elements of a chunk's operand and product
+_CHUNK = 1 << 20  # fp32 elements of the operand and the product of a chunk
 
 
 def _chunks(h: Tensor, weight: Tensor) -> Iterator[slice]:
@@ -134,7 +144,7 @@ def _gradients_by_chunks(
 
 
 def _widened_linear(h: Tensor, weight: Tensor, bias: Tensor | None, num_rounded: int) -> tuple[Tensor, Tensor]:
-    """_WidenedLinear for h (*, in) and parameters of any dtype."""
+    """_WidenedLinear of h (*, in), with parameters of any dtype."""
     with without_autocast(h.device):
         bias = None if bias is None else bias.float()
         parts = apply(_WidenedLinear, h.flatten(0, -2), weight.float(), bias, num_rounded)
@@ -145,8 +155,10 @@ def _widened_linear(h: Tensor, weight: Tensor, bias: Tensor | None, num_rounded:
 
 
 class _HalfLinear(torch.autograd.Function):
-    """F.linear of half h (*, in) and fp32 weight (out, in), in fp32: products of halves, summed in fp32. Where torch.mm sums them
-    in fp32 itself, it has no derivative, and a second derivative raises."""
+    """F.linear of half h (*, in) and fp32 weight (out, in), in fp32: products of halves, summed in fp32.
+
+    A second derivative raises if torch.mm makes the sums, because that has no derivative.
+    """
 
     generate_vmap_rule = True
 
@@ -164,7 +176,7 @@ class _HalfLinear(torch.autograd.Function):
         grad = grad.flatten(0, -2)
         grad_h = grad_weight = None
         need_h, need_weight = ctx.needs_input_grad
-        with without_autocast(h.device):  # which may be on where the backward runs
+        with without_autocast(h.device):  # autocast may be on when the backward runs
             if need_h:
                 grad_h = (grad.to(h.dtype) @ weight.to(h.dtype)).view(h.shape)
             if need_weight:
@@ -172,12 +184,11 @@ class _HalfLinear(torch.autograd.Function):
         return grad_h, grad_weight
 
 
-# Since torch 2.8.
-_SUMS_HALVES_IN_FP32 = "dtype" in torch.ops.aten.mm.overloads()
+_SUMS_HALVES_IN_FP32 = "dtype" in torch.ops.aten.mm.overloads()  # since torch 2.8
 
 
 def _product(a: Tensor, b: Tensor, half: torch.dtype) -> Tensor:
-    """a @ b in fp32. `half`: to which they are rounded where halves are multiplied."""
+    """a @ b in fp32. half: the dtype to which both are rounded if torch.mm can sum products of halves in fp32."""
     if _SUMS_HALVES_IN_FP32 and not torch.compiler.is_compiling():
         return torch.mm(a.to(half), b.to(half), out_dtype=torch.float32)
     return a.float() @ b.float()
@@ -187,14 +198,14 @@ def _product(a: Tensor, b: Tensor, half: torch.dtype) -> Tensor:
 
 
 def linear(x: Tensor, weight: Tensor, bias: Tensor | None) -> Tensor:
-    """F.linear. On processors without half matrix units half products are made in fp32, of the unrounded weight, and rounded."""
+    """F.linear. On processors without half matrix units, half products are made in fp32, with the unrounded weight, and rounded."""
     if not _widens(x, weight):
         return F.linear(x, weight, bias)
     return _widened_linear(x.to(computed_type(x)), weight, bias, weight.shape[0])[0]
 
 
 def applied(layer: Any, x: Tensor) -> Tensor:
-    """layer(x), by :func:`linear` where that is the same."""
+    """layer(x), by :func:`linear` if the layer is a plain one."""
     return linear(x, layer.weight, layer.bias) if is_plain(layer) else layer(x)
 
 
@@ -204,14 +215,14 @@ def wide_linear(h: Tensor, weight: Tensor) -> Tensor:
 
 
 def project(layer: nn.Module, x: Tensor, heads: int, dim: int, width: int) -> Tensor:
-    """layer(x) (*, heads * dim) as (*, heads, width), its heads followed by zeros if width > dim."""
+    """layer(x) (*, heads * dim) as (*, heads, width). Each head is followed by zeros if width > dim."""
     if not is_plain(layer):
         return F.pad(layer(x).unflatten(-1, (heads, dim)), (0, width - dim))
     return linear(x, *_padded_parameters(layer, heads, dim, width)).unflatten(-1, (heads, width))
 
 
 def _padded_parameters(layer: Any, heads: int, dim: int, width: int) -> tuple[Tensor, Tensor | None]:
-    """Weight and bias of a plain layer, with zeros for what padding adds."""
+    """Weight and bias of a plain layer, with zeros for the padding."""
     weight, bias = layer.weight, layer.bias
     if width == dim:
         return weight, bias
@@ -228,7 +239,7 @@ def _padded_parameters(layer: Any, heads: int, dim: int, width: int) -> tuple[Te
 def project_with_logits(
     layer: Any, x: Tensor, heads: int, dim: int, *attns: Tensor
 ) -> tuple[Tensor, tuple[Tensor, ...]]:
-    """project(...) to the width that an attention wants, and node_logits(layer, x, *attns)."""
+    """project(layer, x, ...), padded for an attention, and node_logits(layer, x, *attns)."""
     width = padded(dim, x)
     if not is_plain(layer):
         feat = layer(x).unflatten(-1, (heads, dim))
@@ -245,9 +256,9 @@ def project_with_logits(
 
 
 def node_logits(layer: Any, h: Tensor, *attns: Tensor) -> tuple[Tensor, ...]:
-    """For each attn (1, H, D): <attn, layer(h)> a head, h (N, *, in) -> (N, *, H), fp32 for half h and under autocast too.
+    """For each attn (1, H, D) the logits <attn, layer(h)> (N, *, H) of h (N, *, in), in fp32 for half h, under autocast too.
 
-    The sum over D goes into the weight first, so that layer(h) need not be formed, nor read again.
+    The sum over D is folded into the weight, so layer(h) is neither formed nor read again.
     """
     if not is_plain(layer):
         return _logits_of(layer(h).unflatten(-1, (attns[0].shape[-2], -1)), *attns)
@@ -260,7 +271,7 @@ def node_logits(layer: Any, h: Tensor, *attns: Tensor) -> tuple[Tensor, ...]:
 
 
 def _logits_of(feat: Tensor, *attns: Tensor) -> tuple[Tensor, ...]:
-    """<attn, feat> a head, feat (N, *, H, D)."""
+    """For each attn (1, H, D) the logits <attn, feat> (N, *, H) of feat (N, *, H, D)."""
     if feat.dtype not in HALF:
         return tuple((feat * widened(attn)).sum(-1) for attn in attns)
     with without_autocast(feat.device):
@@ -270,7 +281,7 @@ def _logits_of(feat: Tensor, *attns: Tensor) -> tuple[Tensor, ...]:
 
 
 def _fold(weight: Tensor, attn: Tensor) -> Tensor:
-    """weight (H * D, in) or (H * D,) weighted by attn (1, H, D), summed over D."""
+    """weight (H * D, in) or (H * D,) times attn (1, H, D), summed over D."""
     weight = widened(weight).unflatten(0, attn.shape[-2:])
     return (weight * widened(attn).view(*attn.shape[-2:], *[1] * (weight.dim() - 2))).sum(1)
 
@@ -279,16 +290,19 @@ def _fold(weight: Tensor, attn: Tensor) -> Tensor:
 
 
 def padded(dim: int, x: Tensor, weighted: bool = True) -> int:
-    """The width to which rows of `dim` values a head, made from x, are padded with zeros: `dim`, or a multiple of 8.
+    """The width to which rows of `dim` values per head, projected from x, are padded with zeros: `dim`, or a multiple of 8.
 
-    weighted: an attention or weighted sum reads them, not a plain sum.
+    weighted: whether an attention or weighted sum reads them, not a plain sum.
     """
     return dim + -dim % 8 if dim % 8 and _padding_pays(dim, x, weighted) else dim
 
 
 def _padding_pays(dim: int, x: Tensor, weighted: bool) -> bool:
-    """On CUDA halves are read 16 bytes at a time only where 8 divides the width of a head, and a number at a time by GATv2 and dot
-    attention where it does not: 41 classes cost less as 48. The CPU's vector kernels begin at 8 values, and then take any width."""
+    """Whether padding to a multiple of 8 saves time.
+
+    On CUDA halves are read 16 bytes at a time only if 8 divides the width of a head. Otherwise GATv2 and dot attention read them
+    one by one, so 41 classes cost less as 48. The CPU's vector kernels take any width from 8 values on.
+    """
     dtype = computed_type(x)
     if x.is_cuda:
         return dtype in HALF and dim > 4

@@ -29,7 +29,7 @@ class SAGEConv(nn.Module):
         aggregator_type: "mean", "gcn", "pool" (a maximum) or "lstm" (by degrees, with a device synchronisation).
         feat_drop: dropout of the features.
         bias: add a bias.
-        norm, activation: functions applied at the end, activation first.
+        norm, activation: functions applied at the end, first activation, then norm.
     """
 
     def __init__(self, in_feats, out_feats, aggregator_type, feat_drop=0.0, bias=True, norm=None, activation=None):
@@ -57,7 +57,7 @@ class SAGEConv(nn.Module):
         self.reset_parameters()
 
     def reset_parameters(self) -> None:
-        """Glorot uniform; PyTorch's own for the LSTM and biases."""
+        """Glorot uniform; PyTorch's defaults for the LSTM and the biases."""
         if self._aggre_type == "pool":
             _draw(self.fc_pool.weight)
         if self._aggre_type == "lstm":
@@ -67,12 +67,12 @@ class SAGEConv(nn.Module):
         _draw(self.fc_neigh.weight)
 
     def forward(self, graph, feat, edge_weight=None):
-        """What a destination has and what its in-edges bring, each projected, and added.
+        """The sum of two projections: of a destination's own features, and of the aggregate of its in-edges.
 
         Args:
             graph: Graph, DGLGraph or block.
             feat: (num_src, in_feats), or the pair of it and (num_dst, in_feats).
-            edge_weight: (E,) or what broadcasts with the features; multiplies the messages.
+            edge_weight: (E,), or another shape that broadcasts with the features; multiplies the messages.
 
         Returns:
             (num_dst, out_feats)
@@ -83,12 +83,12 @@ class SAGEConv(nn.Module):
         g = as_graph(graph, "graph")
         self._check(g, feat, edge_weight)
         h_src, h_dst = cast_once(g, feat, *both_sides(graph, g, feat, self.feat_drop))
-        brought = getattr(self, f"_{self._aggre_type}")
-        neighbours = brought(g, h_src, h_dst if isinstance(feat, tuple) else None, edge_weight)
+        aggregate_and_project = getattr(self, f"_{self._aggre_type}")
+        rst = aggregate_and_project(g, h_src, h_dst if isinstance(feat, tuple) else None, edge_weight)
         if self._aggre_type != "gcn":
-            rst = applied(self.fc_self, h_dst) + neighbours
-        else:
-            rst = neighbours if self.bias is None else neighbours + self.bias
+            rst = applied(self.fc_self, h_dst) + rst
+        elif self.bias is not None:
+            rst = rst + self.bias
         rst = rst.contiguous()
         rst = rst if self.activation is None else self.activation(rst)
         return rst if self.norm is None else self.norm(rst)
@@ -100,7 +100,8 @@ class SAGEConv(nn.Module):
         if edge_weight is not None:
             check_operand(edge_weight, "edge_weight", g, "e")
 
-    # ---- what the in-edges bring, projected; h_dst is None where destinations are the first sources ---
+    # ---- one method per aggregator: the aggregate of the in-edges, projected. h_dst: None if destinations are the first sources
+    # ---
 
     @property
     def _projects_first(self) -> bool:
@@ -135,17 +136,17 @@ class SAGEConv(nn.Module):
         return applied(self.fc_neigh, aggregate(g, "max", torch.relu(applied(self.fc_pool, h_src)), edge_weight))
 
     def _lstm(self, g: Graph, h_src: Tensor, h_dst: Tensor | None, edge_weight: Tensor | None) -> Tensor:
-        """Nodes of one in-degree make a batch; a node's edges come in the order of the graph's in-edges."""
+        """Nodes of one in-degree are one batch. A node's edges are read in the order of the graph's in-edges."""
         indptr, indices, edge_ids = g.csc()
         degrees = g.in_degrees()
         if edge_weight is not None:
             check_edge_weight(g, edge_weight, h_src)
         rst = h_src.new_zeros((g.num_dst, self._in_src_feats))
-        found = [degree for degree in degrees.unique().tolist() if degree > 0]
-        if not found:  # no node's state: gradients of the LSTM's parameters are zeros, as those of the other parameters
+        positive = [degree for degree in degrees.unique().tolist() if degree > 0]
+        if not positive:  # the LSTM runs all the same, so that its parameters get gradients of zero, like the others
             last = self._last_state(h_src.new_zeros((1, 1, self._in_src_feats)))
             rst = rst + last[:0].sum(0).to(rst.dtype)
-        for degree in found:
+        for degree in positive:
             nodes = (degrees == degree).nonzero().squeeze(1)
             positions = indptr[nodes].unsqueeze(1) + torch.arange(degree, device=indptr.device)
             messages = h_src[indices[positions]]
@@ -156,7 +157,7 @@ class SAGEConv(nn.Module):
         return applied(self.fc_neigh, rst)
 
     def _last_state(self, messages: Tensor) -> Tensor:
-        """(num_nodes, width) of the LSTM after messages (num_nodes, degree, width)."""
+        """The state (num_nodes, width) of the LSTM after messages (num_nodes, degree, width)."""
         with able_to_run_lstm(messages):
             _, (last, _) = self.lstm(messages)
         return last.squeeze(0)
@@ -167,5 +168,5 @@ class SAGEConv(nn.Module):
 
 
 def _draw(weight: Tensor) -> None:
-    if sum(weight.shape) > 0:  # else there is no variance
+    if sum(weight.shape) > 0:  # otherwise there is no variance
         nn.init.xavier_uniform_(weight, gain=nn.init.calculate_gain("relu"))

@@ -8,6 +8,7 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
+from .. import ops
 from ..common.arguments import check_probability, checked_size, checked_widths
 from ..graph import Graph
 from ..graph_argument import as_graph
@@ -22,12 +23,12 @@ class TransformerConv(nn.Module):
 
     Args:
         in_channels: width of the input; a pair for sources and destinations with features of their own.
-        out_channels: width of the output a head.
+        out_channels: width of the output per head.
         heads: number of heads.
-        concat: concatenate the heads; else average them.
+        concat: concatenate the heads; otherwise average them.
         beta: let a gate mix the sum with the destination's own features (needs root_weight).
         dropout: of the attention weights.
-        edge_dim: width of edge features, which are projected and added to keys and values. They cost the memory of all edges.
+        edge_dim: width of edge features, which are projected and added to keys and values. They cost memory for all edges.
         bias: of the projections.
         root_weight: add the destination's own features, projected.
     """
@@ -81,10 +82,10 @@ class TransformerConv(nn.Module):
             graph: Graph, DGLGraph or block.
             feat: (num_src, in_channels), or the pair of it and (num_dst, in_channels).
             edge_feat: (E, edge_dim), if edge_dim is given.
-            get_attention: also return the weights, which costs the memory of all edges.
+            get_attention: also return the weights. This costs memory for all edges.
 
-        With concat and without root_weight the result is a copy of what the backward keeps, if a gradient is recorded: it may be
-        written into.
+        The result may be written into. If a gradient is recorded, it is a copy of what the backward keeps, unless heads are
+        averaged or root_weight is set.
 
         Returns:
             (num_dst, heads * out_channels), or (num_dst, out_channels) unless concat; with get_attention the pair of it and
@@ -96,40 +97,42 @@ class TransformerConv(nn.Module):
         g = as_graph(graph, "graph")
         check_features(g, feat, self.lin_key, self.lin_query, dim=2)
         self._check_edges(g, edge_feat, "edge_feat")
-        return self._attend(g, *cast_once(g, feat, *both_sides(graph, g, feat)), edge_feat, get_attention)
+        h_src, h_dst = cast_once(g, feat, *both_sides(graph, g, feat))
+        return self._forward(g, h_src, h_dst, edge_feat, get_attention)
 
     def _check_edges(self, g: Graph, edge_feat: Any, name: str) -> None:
         if (edge_feat is None) is not (self.lin_edge is None):
             wanted = "no edge features" if self.lin_edge is None else f"edge features of {self.edge_dim} columns"
-            raise ValueError(f"{name} is {'None' if edge_feat is None else 'given'}; edge_dim says {wanted}")
+            raise ValueError(
+                f"{name} is {'None' if edge_feat is None else 'given'}; expected {wanted}, as edge_dim says"
+            )
         if edge_feat is not None:
             check_edge_features(g, edge_feat, name, self.lin_edge)
 
-    def _attend(self, g: Graph, h_src: Tensor, h_dst: Tensor, edge_feat: Tensor | None, get_attention: bool) -> Any:
-        """What forward gives, of features as autocast casts them."""
-        heads, dim = self.heads, self.out_channels
-        width = padded(dim, h_src)
-        query = project(self.lin_query, h_dst, heads, dim, width)
-        key, value = (project(linear, h_src, heads, dim, width) for linear in (self.lin_key, self.lin_value))
-        operands = (g, query, key, value, 1 / math.sqrt(dim), self.dropout if self.training else 0.0)
-        if edge_feat is None and not get_attention:
-            out, weight = attention.dot(*operands), None
-        else:
-            edge = None if edge_feat is None else project(self.lin_edge, edge_feat, heads, dim, width)
+    def _forward(self, g: Graph, h_src: Tensor, h_dst: Tensor, edge_feat: Tensor | None, get_attention: bool) -> Any:
+        """The result of forward, from checked features as autocast casts them."""
+        shape = (self.heads, self.out_channels, padded(self.out_channels, h_src))
+        query = project(self.lin_query, h_dst, *shape)
+        key, value = project(self.lin_key, h_src, *shape), project(self.lin_value, h_src, *shape)
+        edge = None if edge_feat is None else project(self.lin_edge, edge_feat, *shape)
+        operands = (g, query, key, value, 1 / math.sqrt(self.out_channels), self.dropout if self.training else 0.0)
+        if get_attention or edge is not None:
             out, weight = attention.dot_unfused(*operands, edge)
-        out = self._with_root(trimmed(out, dim), h_dst, is_new=weight is not None)
+        else:
+            out, weight = ops.dot_attention(*operands), None
+        out = self._finish(trimmed(out, self.out_channels), h_dst, is_new=weight is not None)
         return (out, weight) if get_attention else out
 
-    def _with_root(self, out: Tensor, h_dst: Tensor, is_new: bool) -> Tensor:
-        """Heads joined, and the destination's own features added. is_new: out is kept for no backward."""
+    def _finish(self, out: Tensor, h_dst: Tensor, is_new: bool) -> Tensor:
+        """Joins the heads, and adds the destination's own features. is_new: out is kept for no backward."""
         out, is_new = (out.flatten(1), is_new) if self.concat else (out.mean(1), True)
         if not self.root_weight:
             return attention.handed_out(out, is_new)
-        own = applied(self.lin_skip, h_dst)
+        root = applied(self.lin_skip, h_dst)
         if self.lin_beta is None:
-            return out + own
-        beta = applied(self.lin_beta, torch.cat([out, own, out - own], -1)).sigmoid()
-        return beta * own + (1 - beta) * out
+            return out + root
+        beta = applied(self.lin_beta, torch.cat([out, root, out - root], -1)).sigmoid()
+        return beta * root + (1 - beta) * out
 
     def extra_repr(self) -> str:
         return f"{self.in_channels}, {self.out_channels}, heads={self.heads}"

@@ -1,16 +1,16 @@
 """Message-passing operators with DGL's names, arguments and broadcasting, on a halfgnn.Graph or a DGLGraph.
 
-Generic: gspmm, gsddmm, edge_softmax, segment_reduce. Fused: gat_attention, gatv2_attention, dot_attention. Made of the generic:
-u_{add,sub,mul,div}_e_{sum,mean,max,min}, copy_{u,e}_{sum,mean,max,min}, {u,v,e}_{add,sub,mul,div,dot}_{u,v,e} and copy_{u,v,e}.
-__init__.pyi names them for editors and type checkers.
+Generic: gspmm, gsddmm, edge_softmax, segment_reduce. Fused: gat_attention, gatv2_attention, dot_attention. Rows by id: gather_rows.
+Generated from the generic operators: u_{add,sub,mul,div}_e_{sum,mean,max,min}, copy_{u,e}_{sum,mean,max,min},
+{u,v,e}_{add,sub,mul,div,dot}_{u,v,e} and copy_{u,v,e}. __init__.pyi names them for editors and type checkers.
 """
 
-from . import gather_rows as _gather_rows  # noqa: F401  (registers fake kernels)
 from . import sddmm as _sddmm
 from . import spmm as _spmm
 from . import topology  # noqa: F401  (registers fake kernels)
 from .attention import dot_attention, gat_attention, gatv2_attention
 from .edge_softmax import edge_softmax
+from .gather_rows import gather_rows
 from .sddmm import gsddmm
 from .segment_reduce import segment_reduce
 from .spmm import gspmm
@@ -24,6 +24,7 @@ __all__ = [
     "dot_attention",
     "edge_softmax",
     "gat_attention",
+    "gather_rows",
     "gatv2_attention",
     "gsddmm",
     "gspmm",

@@ -7,6 +7,7 @@ from .attention import dot_attention as dot_attention
 from .attention import gat_attention as gat_attention
 from .attention import gatv2_attention as gatv2_attention
 from .edge_softmax import edge_softmax as edge_softmax
+from .gather_rows import gather_rows as gather_rows
 from .sddmm import gsddmm as gsddmm
 from .segment_reduce import segment_reduce as segment_reduce
 from .spmm import gspmm as gspmm
@@ -36,6 +37,7 @@ __all__ = [
     "e_sub_v",
     "edge_softmax",
     "gat_attention",
+    "gather_rows",
     "gatv2_attention",
     "gsddmm",
     "gspmm",

@@ -1,4 +1,4 @@
-"""What the operator families share: names of targets, types and shapes of results."""
+"""What the operator families share: names of targets and operands, types and shapes of results."""
 
 from __future__ import annotations
 
@@ -24,6 +24,14 @@ def target_of(target, name: str) -> str:
     if known is None:
         raise ValueError(f"{name} is {target!r}; expected u, v or e")
     return known
+
+
+def name_operands(error: Exception, **names: str) -> None:
+    """Replaces the names of gspmm's and gsddmm's operands in an error's message by those of the operator that the caller used."""
+    message = str(error)
+    for name, callers_name in names.items():
+        message = message.replace(name, callers_name)
+    error.args = (message,)
 
 
 def needs_grad(*operands: Tensor | None) -> bool:

@@ -1,8 +1,9 @@
 """Fused graph attention: GAT, GATv2 and dot-product, in memory proportional to nodes, not edges.
 
-A message-passing softmax makes and keeps several tensors of one number an edge and head. Here logits, softmax, dropout and
-weighted sum are one pass over the edges; the backward recomputes the weights from a log-sum-exp a node and head. The method, and
-why GAT's backward needs no dot product an edge, is in docs/attention.md. Its forward follows flash-attention (Dao et al., 2022).
+A softmax of message passing makes and keeps several tensors of one number per edge and head. Here one pass over the edges makes
+logits, softmax, dropout and weighted sum. The backward recomputes the weights from one log-sum-exp per node and head.
+docs/attention.md has the method, and says why GAT's backward needs no dot product per edge. The forward follows flash-attention
+(Dao et al., 2022).
 """
 
 from __future__ import annotations
@@ -10,13 +11,13 @@ from __future__ import annotations
 import functools
 import math
 from collections.abc import Callable
-from typing import Any, NamedTuple
+from typing import Any
 
 import torch
 from torch import Tensor
 
 from ..common.arguments import check_number, check_probability
-from ..common.autograd import apply
+from ..common.autograd import apply, inputs_of
 from ..common.fake import register_fake
 from ..common.operands import check_dense, check_operand, check_tensor
 from ..common.precision import autocast, without_autocast
@@ -100,25 +101,6 @@ def _like(tensor):
 # ---- autograd ----------------------------------------------------------------------------------------------------------------
 
 
-class _GATInputs(NamedTuple):
-    """What _GATAttention is called with, whether each needs a gradient, or the gradients: None is for those without one."""
-
-    indptr: Any = None
-    indices: Any = None
-    edge_ids: Any = None
-    out_indptr: Any = None
-    out_indices: Any = None
-    out_edge_ids: Any = None
-    feat: Any = None
-    attn_src: Any = None
-    attn_dst: Any = None
-    edge_logits: Any = None
-    slope: Any = None
-    dropout_p: Any = None
-    seed: Any = None
-    precise: Any = None
-
-
 class _GATAttention(torch.autograd.Function):
     generate_vmap_rule = True
 
@@ -160,30 +142,14 @@ class _GATAttention(torch.autograd.Function):
         )
 
 
-class _PairInputs(NamedTuple):
-    """The same of _PairAttention.
-
-    first, second, third: feat_src, feat_dst and attn of GATv2; query, key and value of dot attention. factor: its slope or scale.
-    """
-
-    indptr: Any = None
-    indices: Any = None
-    edge_ids: Any = None
-    out_indptr: Any = None
-    out_indices: Any = None
-    out_edge_ids: Any = None
-    first: Any = None
-    second: Any = None
-    third: Any = None
-    is_gatv2: Any = None
-    factor: Any = None
-    dropout_p: Any = None
-    seed: Any = None
-    precise: Any = None
+_GATInputs = inputs_of(_GATAttention)
 
 
 class _PairAttention(torch.autograd.Function):
-    """GATv2 and dot attention."""
+    """GATv2 and dot attention.
+
+    first, second, third: feat_src, feat_dst and attn of GATv2; query, key and value of dot attention. factor: its slope or scale.
+    """
 
     generate_vmap_rule = True
 
@@ -222,15 +188,20 @@ class _PairAttention(torch.autograd.Function):
         )
 
 
+_PairInputs = inputs_of(_PairAttention)
+
+
 # ---- weights, by the separate operators -----------------------------------------------------------------------------------------
 
 
-LeakyReLU = Callable[[Tensor], Tensor]  # or what a module has in its place
+LeakyReLU = Callable[[Tensor], Tensor]  # or what a module has in place of it
 
 
 def gat_weights(g, attn_src: Tensor, attn_dst: Tensor, edge_logits: Tensor | None, leaky_relu: LeakyReLU) -> Tensor:
-    """The softmax of GAT (E, *, H, 1), of logits (rows, *, H). As in the fused operators logits are formed, and the softmax made,
-    in fp32 (fp64 for fp64 operands), under autocast too."""
+    """The softmax of GAT (E, *, H, 1), from logits (rows, *, H).
+
+    As in the fused operators, logits and softmax are fp32 (fp64 for fp64 operands), under autocast too.
+    """
     src, dst = attn_src.unsqueeze(-1), attn_dst.unsqueeze(-1)
     with without_autocast(src.device):
         wide = _wide(src.dtype, dst.dtype)
@@ -243,7 +214,7 @@ def gat_weights(g, attn_src: Tensor, attn_dst: Tensor, edge_logits: Tensor | Non
 def gatv2_weights(
     g, feat_src: Tensor, feat_dst: Tensor, attn: Tensor, leaky_relu: LeakyReLU, edge_feat: Tensor | None = None
 ) -> Tensor:
-    """The softmax of GATv2 (E, H, 1), in fp32 as :func:`gat_weights`. edge_feat (E, H, D) is added to the features of both ends."""
+    """The softmax of GATv2 (E, H, 1), in fp32 like :func:`gat_weights`. edge_feat (E, H, D): added to the features of both ends."""
     with without_autocast(feat_src.device):
         wide = _wide(feat_src.dtype)
         hidden = gsddmm(g, "add", feat_src, feat_dst, "u", "v", out_dtype=wide)
@@ -252,7 +223,7 @@ def gatv2_weights(
 
 
 def dot_weights(g, query: Tensor, key: Tensor, scale: float, edge_feat: Tensor | None = None) -> Tensor:
-    """The softmax of dot-product attention (E, H, 1), in fp32 as :func:`gat_weights`. edge_feat (E, H, D) is added to the keys."""
+    """The softmax of dot-product attention (E, H, 1), in fp32 like :func:`gat_weights`. edge_feat (E, H, D): added to the keys."""
     with without_autocast(key.device):
         wide = _wide(key.dtype)
         logits = gsddmm(g, "dot", key, query, "u", "v", out_dtype=wide)
@@ -262,7 +233,7 @@ def dot_weights(g, query: Tensor, key: Tensor, scale: float, edge_feat: Tensor |
 
 
 def _wide(*dtypes: torch.dtype) -> torch.dtype:
-    """In which logits are formed."""
+    """The dtype in which logits are formed."""
     return functools.reduce(torch.promote_types, dtypes, torch.float32)
 
 
@@ -282,20 +253,21 @@ def _check_feature(data: Tensor, name: str) -> None:
 
 
 def _draw_seed(dropout_p: float, device: torch.device) -> Tensor | None:
-    """What the kernel's generator is keyed with, drawn from PyTorch's: torch.manual_seed, fork_rng, checkpointing and the replay of
-    CUDA graphs do for it what they do for torch's own dropout. No synchronisation."""
+    """The key of the kernel's random numbers, drawn from PyTorch's generator without a synchronisation.
+
+    So torch.manual_seed, fork_rng, checkpointing and the replay of CUDA graphs act on it as on torch's own dropout.
+    """
     if dropout_p == 0:
         return None
     return torch.randint(0, 2**63 - 1, (2,), dtype=torch.int64, device=device)
 
 
 def _logits_like(feat: Tensor, *logits: Tensor | None) -> tuple[Tensor | None, ...]:
-    """Logits in the dtype of feat if all are, else in fp32 (half features); autocast does not round fp32 ones."""
-    given = [x for x in logits if x is not None]
-    if all(x.dtype == feat.dtype for x in given):
+    """Logits in the dtype of feat if all have it, otherwise in fp32 (beside half features). Autocast does not round fp32 logits."""
+    if all(x is None or x.dtype == feat.dtype for x in logits):
         return logits
     if feat.dtype not in (torch.float16, torch.bfloat16, torch.float32):
-        return logits  # refused by the operator
+        return logits  # which the operator refuses
     allowed = (feat.dtype, torch.float16, torch.bfloat16, torch.float32)
     return tuple(x.float() if x is not None and x.dtype in allowed else x for x in logits)
 
@@ -311,7 +283,7 @@ def gat_attention(
     *,
     precise: bool = True,
     return_weights: bool = False,
-) -> Any:  # a Tensor; two with return_weights
+) -> Any:  # a Tensor; a pair with return_weights
     """out[v] = sum over in-edges e = (u, v) of dropout(softmax(LeakyReLU(attn_src[u] + attn_dst[v] + edge_logits[e]))) feat[u].
 
     The attention of GAT (Velickovic et al., 2018), in one pass forward and one backward, each with one gather of features.
@@ -322,21 +294,21 @@ def gat_attention(
         attn_src: (num_src, H), attn_dst: (num_dst, H), edge_logits: (E, H) or None. In feat's dtype or fp32; autocast leaves fp32
             logits as they are.
         negative_slope: of LeakyReLU.
-        dropout_p: probability that a weight of an edge and head is dropped; the others are divided by 1 - dropout_p. Applied
+        dropout_p: probability that the weight of an edge and head is dropped; the others are divided by 1 - dropout_p. Applied
             whenever it is not 0, as in torch.nn.functional.scaled_dot_product_attention: pass 0 for evaluation.
-        precise: keep for the backward what rounding the result to half lost. Without it, gradients of logits lose digits where the
-            neighbours' features have much in common.
+        precise: keep for the backward what the rounding of the result to half lost. Without it, gradients of logits lose digits if
+            the features of a node's neighbours have much in common.
         return_weights: also return the weights.
 
-    Logits, exponentials and sums are fp32, the result is rounded once. Nodes without in-edges get 0. Kept for the backward: inputs,
-    results (two halves, or one if not precise), one half a feature for the edges whose logits are positive, and a number a
-    destination and head; nothing an edge. Bitwise reproducible; dropout follows torch.manual_seed.
+    Logits, exponentials and sums are fp32, and the result is rounded once. Nodes without in-edges get 0. Results are bitwise
+    reproducible, and dropout follows torch.manual_seed. The backward keeps the inputs, and per destination: two halves per feature
+    (one if not precise), one more for the edges whose logits are positive, and one number per head. Apart from edge_logits it keeps
+    nothing per edge.
 
     Returns:
-        (num_dst, H, D), like feat; with return_weights the pair of it and (E, H), the softmax before dropout: made by the separate
-        operators, in fp32 and rounded once to the dtype of feat; differentiable. Where a gradient is recorded, the first is kept
-        for the backward, so that writing into it makes the backward raise, as with the result of torch.sigmoid. Modules hand out
-        a copy.
+        (num_dst, H, D), like feat. With return_weights the pair of it and (E, H), the softmax before dropout, which is made by the
+        separate operators in fp32, rounded once to the dtype of feat, and differentiable. If a gradient is recorded, the backward
+        keeps the first, so writing into it makes the backward raise, as with the result of torch.sigmoid. Modules return a copy.
 
     Raises:
         TypeError: wrong or mixed dtypes. ValueError: wrong shapes, devices or probability.
@@ -378,7 +350,7 @@ def gatv2_attention(
     *,
     precise: bool = True,
     return_weights: bool = False,
-) -> Any:  # a Tensor; two with return_weights
+) -> Any:  # a Tensor; a pair with return_weights
     """out[v] = sum over in-edges e = (u, v) of dropout(softmax(<attn, LeakyReLU(feat_src[u] + feat_dst[v])>)) feat_src[u].
 
     The attention of GATv2 (Brody, Alon and Yahav, 2022), with one gather of features forward and three backward.
@@ -400,7 +372,7 @@ def gatv2_attention(
     if attn.device != g.device:
         raise ValueError(f"attn is on {attn.device}; expected the graph's device, {g.device}")
     if attn.dim() == 3 and attn.shape[0] == 1:
-        attn = attn[0]
+        attn = attn.squeeze(0)
     if attn.shape != feat_src.shape[1:]:
         raise ValueError(f"attn has shape {tuple(attn.shape)}; expected (heads, dim) = {tuple(feat_src.shape[1:])}")
     slope, dropout_p = check_number(negative_slope, "negative_slope"), check_probability(dropout_p, "dropout_p")
@@ -422,7 +394,7 @@ def dot_attention(
     *,
     precise: bool = True,
     return_weights: bool = False,
-) -> Any:  # a Tensor; two with return_weights
+) -> Any:  # a Tensor; a pair with return_weights
     """out[v] = sum over in-edges e = (u, v) of dropout(softmax(scale <query[v], key[u]>)) value[u].
 
     The attention of transformers over the edges of a graph, with two gathers of features forward and four backward.

@@ -49,10 +49,10 @@ def edge_softmax(g, logits: Tensor, norm_by: str = "dst") -> Tensor:
     Args:
         g: Graph or DGLGraph.
         logits: (E, *), fp16, bf16 or fp32 (fp64 on the CPU).
-        norm_by: dst, or src to normalise over the edges that share a source.
+        norm_by: dst; or src, to normalise over the edges that share a source.
 
-    Exponentials and sums are fp32, the result is rounded once. The backward ds = a (da - sum(a da) / sum(a)) sums to zero over a
-    node although a was rounded. Semantics follow dgl.ops.edge_softmax.
+    Exponentials and sums are fp32, and the result is rounded once. The backward ds = a (da - sum(a da) / sum(a)) sums to zero over
+    the edges of a node, although a was rounded. Semantics follow dgl.ops.edge_softmax.
 
     Returns:
         (E, *), like logits

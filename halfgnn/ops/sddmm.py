@@ -1,20 +1,19 @@
-"""SDDMM: a result for every edge from the data of its ends and its own."""
+"""SDDMM: a result for every edge, from the data of its ends and of the edge itself."""
 
 from __future__ import annotations
 
 from itertools import permutations
-from typing import Any, NamedTuple
 
 import torch
 from torch import Tensor
 
 from ..common.arguments import MESSAGE_OPS, check_name
-from ..common.autograd import apply
+from ..common.autograd import apply, inputs_of
 from ..common.fake import register_fake
 from ..common.operands import check_operand
 from ..common.precision import autocast
 from ..graph_argument import as_graph
-from ._operands import broadcast_trailing, check_out_dtype, needs_grad, target_of
+from ._operands import broadcast_trailing, check_out_dtype, name_operands, needs_grad, target_of
 
 OPS = (*MESSAGE_OPS, "dot", "copy_lhs", "copy_rhs")
 
@@ -36,25 +35,8 @@ def _(
     return grad.new_empty(lhs_shape if side == "lhs" else rhs_shape, dtype=dtype)
 
 
-class _Inputs(NamedTuple):
-    """What _GSDDMM is called with, whether each needs a gradient, or the gradients: None is for those without one."""
-
-    indptr: Any = None
-    indices: Any = None
-    edge_ids: Any = None
-    out_indptr: Any = None
-    out_indices: Any = None
-    out_edge_ids: Any = None
-    op: Any = None
-    lhs: Any = None
-    rhs: Any = None
-    lhs_target: Any = None
-    rhs_target: Any = None
-    out_dtype: Any = None
-
-
 class _GSDDMM(torch.autograd.Function):
-    """gsddmm with its gradients: for each operand a sum over the edges of its node, walked from that node's side."""
+    """gsddmm with its gradients. Each is a sum over the edges of the operand's nodes, walked from that side."""
 
     generate_vmap_rule = True
 
@@ -95,6 +77,9 @@ class _GSDDMM(torch.autograd.Function):
         )
 
 
+_Inputs = inputs_of(_GSDDMM)
+
+
 def gsddmm(
     g,
     op: str,
@@ -110,11 +95,12 @@ def gsddmm(
     Args:
         g: Graph or DGLGraph.
         op: add, sub, mul, div, dot, copy_lhs or copy_rhs. dot sums the last dimension and keeps it as 1.
-        lhs_data, rhs_data: (num_src, *), (num_dst, *) or (E, *) for target u, v or e; the one that op does not read is ignored.
+        lhs_data, rhs_data: (num_src, *), (num_dst, *) or (E, *) for target u, v or e. An operand that op does not read is ignored.
             Trailing shapes broadcast, aligned on the right.
         out_dtype: torch.float32 for an unrounded result of half operands (a dot past 65504, say); by default the operands' dtype.
 
-    fp16, bf16 or fp32 (fp64 on the CPU), equal for both operands. Computed in fp32, rounded once. Semantics follow dgl.ops.gsddmm.
+    Operands are fp16, bf16 or fp32 (fp64 on the CPU), of one dtype. Results are computed in fp32 and rounded once. Semantics follow
+    dgl.ops.gsddmm.
 
     Returns:
         (E, *broadcast trailing shape)
@@ -150,7 +136,11 @@ def gsddmm(
 
 def _binary(op: str, lhs_target: str, rhs_target: str):
     def function(g, x: Tensor, y: Tensor, *, out_dtype: torch.dtype | None = None) -> Tensor:
-        return gsddmm(g, op, x, y, lhs_target, rhs_target, out_dtype=out_dtype)
+        try:
+            return gsddmm(g, op, x, y, lhs_target, rhs_target, out_dtype=out_dtype)
+        except (TypeError, ValueError) as error:
+            name_operands(error, lhs_data="x", rhs_data="y")
+            raise
 
     function.__doc__ = f"out[e] = {op}(x[{lhs_target}], y[{rhs_target}]) for every edge e = (u, v). See gsddmm."
     return f"{lhs_target}_{op}_{rhs_target}", function
@@ -158,7 +148,11 @@ def _binary(op: str, lhs_target: str, rhs_target: str):
 
 def _copy(target: str):
     def function(g, x: Tensor, *, out_dtype: torch.dtype | None = None) -> Tensor:
-        return gsddmm(g, "copy_lhs", x, None, target, "v", out_dtype=out_dtype)
+        try:
+            return gsddmm(g, "copy_lhs", x, None, target, "v", out_dtype=out_dtype)
+        except (TypeError, ValueError) as error:
+            name_operands(error, lhs_data="x")
+            raise
 
     function.__doc__ = f"out[e] = x[{target}] for every edge e = (u, v). See gsddmm."
     return f"copy_{target}", function

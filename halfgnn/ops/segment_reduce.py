@@ -51,20 +51,20 @@ class _SegmentReduce(torch.autograd.Function):
 
 
 def segment_reduce(seglen: Tensor, value: Tensor, reducer: str = "sum") -> Tensor:
-    """out[s] = reduce of the s-th segment of value, whose segments of seglen[0], seglen[1], ... rows follow one another.
+    """out[s] = reduce of the s-th segment of value. The segments have seglen[0], seglen[1], ... rows and follow one another.
 
     Args:
         seglen: (S,) int32 or int64, adding up to value.shape[0].
         value: (R, *), fp16, bf16 or fp32 (fp64 on the CPU).
-        reducer: sum, mean, max or min. Accumulated in fp32, rounded once; an empty segment gives 0.
+        reducer: sum, mean, max or min. Sums are fp32 and rounded once. An empty segment gives 0.
 
-    Semantics follow dgl.ops.segment_reduce, but for empty segments under max and min, where DGL gives infinities.
+    Semantics follow dgl.ops.segment_reduce, except that DGL gives infinities for empty segments under max and min.
 
     Returns:
         (S, *)
 
     Raises:
-        TypeError: wrong dtypes. ValueError: wrong shapes, lengths that are negative or do not add up, unknown reducer.
+        TypeError: wrong dtypes. ValueError: wrong shapes; lengths that are negative or do not add up; an unknown reducer.
     """
     for tensor, name in ((seglen, "seglen"), (value, "value")):
         check_tensor(tensor, name)

@@ -2,18 +2,16 @@
 
 from __future__ import annotations
 
-from typing import Any, NamedTuple
-
 import torch
 from torch import Tensor
 
 from ..common.arguments import MESSAGE_OPS, REDUCES, check_name
-from ..common.autograd import apply
+from ..common.autograd import apply, inputs_of
 from ..common.fake import register_fake
 from ..common.operands import check_operand
 from ..common.precision import autocast
 from ..graph_argument import as_graph
-from ._operands import broadcast_trailing, check_out_dtype, needs_grad
+from ._operands import broadcast_trailing, check_out_dtype, name_operands, needs_grad
 
 OPS = (*MESSAGE_OPS, "copy_lhs", "copy_rhs")
 
@@ -40,24 +38,8 @@ def _(
     )
 
 
-class _Inputs(NamedTuple):
-    """What _GSpMM is called with, whether each needs a gradient, or the gradients: None is for those without one."""
-
-    indptr: Any = None
-    indices: Any = None
-    edge_ids: Any = None
-    out_indptr: Any = None
-    out_indices: Any = None
-    out_edge_ids: Any = None
-    op: Any = None
-    reduce: Any = None
-    lhs: Any = None
-    rhs: Any = None
-    out_dtype: Any = None
-
-
 class _GSpMM(torch.autograd.Function):
-    """gspmm with its gradients. Keeps an operand only if the other's gradient reads it."""
+    """gspmm with its gradients. An operand is kept only if a gradient reads it."""
 
     generate_vmap_rule = True
 
@@ -101,6 +83,9 @@ class _GSpMM(torch.autograd.Function):
         return tuple(_Inputs(lhs=grad_lhs if needs.lhs else None, rhs=grad_rhs if needs.rhs else None))
 
 
+_Inputs = inputs_of(_GSpMM)
+
+
 def gspmm(
     g,
     op: str,
@@ -120,10 +105,10 @@ def gspmm(
         rhs_data: (E, *), unused for copy_lhs. Trailing shapes broadcast, aligned on the right.
         out_dtype: torch.float32 for an unrounded result of half operands; by default the dtype of lhs_data.
 
-    fp16, bf16 or fp32 (fp64 on the CPU); half lhs_data may meet fp32 rhs_data. Messages are formed and summed in fp32 and rounded
-    once. Nodes without in-edges get 0. For max and min the first edge in CSC order wins a tie, NaN propagates, and the gradient
-    reaches the winner alone. Results are bitwise reproducible. The backward of a sum weighted by a scalar a head is one pass over
-    out-edges that yields both gradients. Semantics follow dgl.ops.gspmm.
+    Operands are fp16, bf16 or fp32 (fp64 on the CPU), of one dtype, or half lhs_data with fp32 rhs_data. Messages are formed and
+    summed in fp32, and the result is rounded once. Nodes without in-edges get 0. For max and min the first edge in CSC order wins a
+    tie, NaN propagates, and only the winner gets a gradient. Results are bitwise reproducible. The backward of a sum weighted by
+    one scalar per head is one pass over out-edges that yields both gradients. Semantics follow dgl.ops.gspmm.
 
     Returns:
         (num_dst, *broadcast trailing shape)
@@ -153,7 +138,11 @@ def gspmm(
 
 def _binary(op: str, reduce: str):
     def function(g, x: Tensor, y: Tensor, *, out_dtype: torch.dtype | None = None) -> Tensor:
-        return gspmm(g, op, reduce, x, y, out_dtype=out_dtype)
+        try:
+            return gspmm(g, op, reduce, x, y, out_dtype=out_dtype)
+        except (TypeError, ValueError) as error:
+            name_operands(error, lhs_data="x", rhs_data="y")
+            raise
 
     function.__doc__ = (
         f"out[v] = {reduce} over in-edges e = (u, v) of {op}(x[u], y[e]). x (num_src, *), y (E, *). See gspmm."
@@ -163,9 +152,13 @@ def _binary(op: str, reduce: str):
 
 def _copy(operand: str, reduce: str):
     def function(g, x: Tensor, *, out_dtype: torch.dtype | None = None) -> Tensor:
-        if operand == "u":
-            return gspmm(g, "copy_lhs", reduce, x, None, out_dtype=out_dtype)
-        return gspmm(g, "copy_rhs", reduce, None, x, out_dtype=out_dtype)
+        try:
+            if operand == "u":
+                return gspmm(g, "copy_lhs", reduce, x, None, out_dtype=out_dtype)
+            return gspmm(g, "copy_rhs", reduce, None, x, out_dtype=out_dtype)
+        except (TypeError, ValueError) as error:
+            name_operands(error, lhs_data="x", rhs_data="x")
+            raise
 
     rows = "num_src" if operand == "u" else "E"
     function.__doc__ = f"out[v] = {reduce} over in-edges e = (u, v) of x[{operand}]. x ({rows}, *). See gspmm."

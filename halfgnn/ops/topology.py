@@ -1,4 +1,4 @@
-"""The operators that build adjacencies: fake kernels. halfgnn.Graph calls the operators."""
+"""Fake kernels of the operators that build adjacencies. halfgnn.Graph calls these operators."""
 
 from __future__ import annotations
 

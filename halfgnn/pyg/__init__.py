@@ -7,9 +7,9 @@
     conv = GATConv(64, 32, heads=4)
     out = conv(x, edge_index)
 
-edge_index is PyG's (2, E) tensor: the graph made of it is kept with it while the tensor lives and is not written to (see
-:func:`graph_of`), so that it is sorted once. Writes that PyTorch does not count (through NumPy, say) go unnoticed. A
-:class:`halfgnn.Graph` may be given in its place, and is what compiled code needs. torch_geometric need not be installed.
+edge_index is PyG's (2, E) tensor. Its graph is kept with it while the tensor lives and is not written to (see :func:`graph_of`), so
+edges are sorted once. Writes that PyTorch does not count, for example through NumPy, are not noticed. A :class:`halfgnn.Graph` may
+take the place of edge_index, and compiled code needs one. torch_geometric need not be installed.
 """
 
 from ._graph import graph_of

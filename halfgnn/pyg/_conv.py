@@ -1,4 +1,4 @@
-"""What the modules share."""
+"""What the modules share: checks of their arguments, and the base of the attentions."""
 
 from __future__ import annotations
 
@@ -8,13 +8,15 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from ..common.arguments import check_number
+from ..common.arguments import check_number, check_probability, checked_size, checked_widths
 from ..common.operands import (
     check_columns,
     check_dense,
     check_one_width,
     check_operand,
     check_pair,
+    check_parameter_device,
+    check_tensor,
     width_of,
     widths_of,
 )
@@ -26,7 +28,7 @@ from . import _graph
 
 
 def check_options(in_channels: Any, options: dict[str, Any]) -> None:
-    """Refuses what torch_geometric's modules can do besides: other options of MessagePassing, and widths seen at the first call."""
+    """Refuses what only torch_geometric's modules can do: other options of MessagePassing, and widths of the first call's input."""
     for width in in_channels if isinstance(in_channels, (tuple, list)) else (in_channels,):
         if isinstance(width, int) and width <= 0:
             raise ValueError(f"in_channels is {width}; expected the width of the input, which is not inferred")
@@ -62,14 +64,15 @@ def glorot(weight: Tensor | None) -> None:
 
 
 def checked_pair(x: Any, lin_src: Any, lin_dst: Any, optional: bool = False) -> Any:
-    """x of sources and of destinations, as autocast would cast them for each of several projections.
+    """x of sources and of destinations, cast once as autocast would cast them for each projection.
 
-    optional: that of destinations may be None.
+    optional: x of destinations may be None.
     """
     width, dst_width = widths_of(lin_src, lin_dst)
     if not isinstance(x, (tuple, list)):
         _check_features(x, "x", width)
         check_one_width("x", width, dst_width)
+        _check_device(x, "x", lin_src)
         x = autocast(x)
         return x, x
     check_pair(x, "x")
@@ -79,12 +82,18 @@ def checked_pair(x: Any, lin_src: Any, lin_dst: Any, optional: bool = False) -> 
         _check_features(dst, "x[1]", dst_width)
         if dst.device != src.device:
             raise ValueError(f"x[1] is on {dst.device}; expected the device of x[0], {src.device}")
+    _check_device(src, "x[0]", lin_src)
     return autocast(src), autocast(dst)
 
 
+def _check_device(x: Tensor, name: str, layer: Any) -> None:
+    """Raises unless x is on the device of the layer that projects it, which may not be a plain one."""
+    if width_of(layer) is not None:
+        check_parameter_device(x, name, layer.weight)
+
+
 def _check_features(x: Any, name: str, width: int | None) -> None:
-    if not isinstance(x, Tensor):
-        raise TypeError(f"{name} is {'None' if x is None else f'a {type(x).__name__}'}; expected a torch.Tensor")
+    check_tensor(x, name)
     check_dense(x, name)
     if x.dim() != 2:
         wanted = "columns" if width is None else width
@@ -93,15 +102,15 @@ def _check_features(x: Any, name: str, width: int | None) -> None:
 
 
 def checked_graph(edge_index: Any, x: Tensor, num_src: int, num_dst: int) -> Graph:
-    """The Graph of edge_index, where x is."""
-    given = edge_index if isinstance(edge_index, Tensor) else _graph.graph_of(edge_index, num_src, num_dst)
-    if given.device != x.device:
-        raise ValueError(f"edge_index is on {given.device}; expected the device of x, {x.device}")
-    return _graph.graph_of(given, num_src, num_dst) if isinstance(given, Tensor) else given
+    """The Graph of edge_index, which must be on the device of x."""
+    topology = edge_index if isinstance(edge_index, Tensor) else _graph.graph_of(edge_index, num_src, num_dst)
+    if topology.device != x.device:
+        raise ValueError(f"edge_index is on {topology.device}; expected the device of x, {x.device}")
+    return _graph.graph_of(topology, num_src, num_dst) if isinstance(topology, Tensor) else topology
 
 
 def node_counts(size: Any, x_src: Tensor, x_dst: Tensor | None) -> tuple[int, int]:
-    """The numbers of nodes: as many as x has rows, and as `size` says where it has none."""
+    """The numbers of source and destination nodes: the rows of x, or `size` if x of the destinations is None."""
     rows = x_src.shape[0], x_src.shape[0] if x_dst is None else x_dst.shape[0]
     if size is None:
         return rows
@@ -141,27 +150,45 @@ def optional_linear(in_channels: int | None, out_channels: int) -> Linear | None
 class Attention(nn.Module):
     """Base of GATConv and GATv2Conv."""
 
-    in_channels: int | tuple[int, int]
-    out_channels: int
-    heads: int
-    concat: bool
-    dropout: float
-    add_self_loops: bool
-    fill_value: float | Tensor | str
-    edge_dim: int | None
     lin_edge: Linear | None
     res: Linear | None
     bias: nn.Parameter | None
 
-    def _add_ends(self, dst: int, residual: bool, bias: bool) -> None:
-        """Residual (of destinations of that width) and bias, which both implementations register last."""
+    def __init__(
+        self,
+        in_channels: Any,
+        out_channels: int,
+        heads: int,
+        concat: bool,
+        negative_slope: float,
+        dropout: float,
+        add_self_loops: bool,
+        edge_dim: int | None,
+        fill_value: Any,
+        options: dict[str, Any],
+    ):
+        check_options(in_channels, options)
+        super().__init__()
+        self._widths = checked_widths(in_channels, "in_channels", (tuple, list))
+        self.in_channels = in_channels
+        self.out_channels = checked_size(out_channels, "out_channels", least=1)
+        self.heads = checked_size(heads, "heads", least=1)
+        self.concat = concat
+        self.negative_slope = check_number(negative_slope, "negative_slope")
+        self.dropout = check_probability(dropout, "dropout")
+        self.add_self_loops = add_self_loops
+        self.edge_dim = None if edge_dim is None else checked_size(edge_dim, "edge_dim")
+        self.fill_value = checked_fill_value(fill_value)
+
+    def _add_ends(self, residual: bool, bias: bool) -> None:
+        """Residual and bias, which are registered last."""
         width = self.out_channels * (self.heads if self.concat else 1)
         self.residual = residual
-        self.register_module("res", Linear(dst, width, bias=False) if residual else None)
+        self.register_module("res", Linear(self._widths[1], width, bias=False) if residual else None)
         self.register_parameter("bias", nn.Parameter(torch.empty(width)) if bias else None)
 
     def _graph(self, edge_index: Any, x: Tensor, size: tuple[int, int], edge_attr: Any) -> tuple[Graph, Tensor | None]:
-        """The Graph, with self-loops if they are wanted, and the edge features that go with it, (E, edge_dim)."""
+        """The Graph, with self-loops if they are wanted, and its edge features (E, edge_dim)."""
         g = checked_graph(edge_index, x, *size)
         edge_attr = None if self.lin_edge is None else edge_attr
         if edge_attr is not None:
@@ -173,8 +200,8 @@ class Attention(nn.Module):
             edge_attr = looped.edge_data(edge_attr, self.fill_value)
         return looped.graph, edge_attr
 
-    def _finish(self, out: Tensor, x_dst: Tensor | None, is_new: bool) -> Tensor:
-        """Padding taken off, heads joined, residual and bias added. is_new: out is kept for no backward."""
+    def _finish(self, out: Tensor, x_dst: Tensor | None, is_new: bool = False) -> Tensor:
+        """Takes padding off, joins the heads, and adds residual and bias. is_new: out is kept for no backward."""
         out = trimmed(out, self.out_channels)
         out, is_new = (out.flatten(1), is_new) if self.concat else (out.mean(1), True)
         if self.res is not None and x_dst is not None:

@@ -1,4 +1,4 @@
-"""From edge_index to Graph, once; and self-loops."""
+"""Graphs of edge_index, which are made once, and self-loops."""
 
 from __future__ import annotations
 
@@ -17,12 +17,12 @@ from ..common.precision import without_autocast
 from ..graph import Graph
 from ..graph_argument import as_graph
 
-FILLS = ("add", "sum", "mean", "min", "max", "mul")  # how features of self-loops are made of those of in-edges
+FILLS = ("add", "sum", "mean", "min", "max", "mul")  # how the features of in-edges are reduced to those of a self-loop
 _LOOPS = "_loops"  # kept on a Graph: number of self-loops -> WithSelfLoops, or that Kept
 
 
 class _Known:
-    """The graphs made of one edge_index, by numbers of nodes."""
+    """The graphs of one edge_index, by numbers of nodes."""
 
     def __init__(self, edge_index: Tensor, forget: Any) -> None:
         self.ref = weakref.ref(edge_index, forget)
@@ -46,16 +46,16 @@ def _forget(key: int, _: Any) -> None:
 
 
 def graph_of(edge_index: Any, num_src: int, num_dst: int) -> Graph:
-    """The Graph of edge_index (2, E), or of a Graph or DGLGraph given in its place.
+    """The Graph of edge_index: a tensor (2, E), or a Graph or DGLGraph in its place.
 
-    Kept while the tensor lives, for as long as it is not written to; a tensor of inference mode, whose writes are not counted, is
-    converted at every call.
+    The Graph is kept while the tensor lives and is not written to. A tensor of inference mode is converted at every call, because
+    its writes are not counted.
 
     Raises:
-        ValueError: edge_index is not (2, E), or holds ids out of range (the first time: a device synchronisation); a Graph of
-            other numbers of nodes.
-        TypeError: edge_index is no dense tensor of integers. See Graph.from_torch_sparse for sparse ones.
-        RuntimeError: edge_index has to be converted while a CUDA graph is captured, which its check does not allow.
+        ValueError: edge_index is not (2, E), or holds ids out of range (checked at the first call, with a device synchronisation);
+            or it is a Graph with other numbers of nodes.
+        TypeError: edge_index is no dense tensor of integers. Graph.from_torch_sparse takes sparse ones.
+        RuntimeError: edge_index has to be converted and checked while a CUDA graph is captured.
     """
     num_src, num_dst = check_count(num_src, "num_src"), check_count(num_dst, "num_dst")
     if isinstance(edge_index, Tensor):
@@ -64,7 +64,7 @@ def graph_of(edge_index: Any, num_src: int, num_dst: int) -> Graph:
     if g.num_src != num_src or g.num_dst != num_dst:
         raise ValueError(
             f"edge_index is a graph of {g.num_src} source and {g.num_dst} destination nodes; expected {num_src} and {num_dst}, "
-            "one for each row of x"
+            "one per row of x"
         )
     return g
 
@@ -89,13 +89,13 @@ def _graph_of_tensor(edge_index: Any, num_src: int, num_dst: int) -> Graph:
 def _make(edge_index: Tensor, num_src: int, num_dst: int) -> Graph:
     refuse_capture(
         edge_index.device,
-        "edge_index is not known yet, so that the device has to check its ids",
+        "edge_index is not known yet, so the device has to check its ids",
         "call the module once with this tensor, or make its graph with halfgnn.pyg.graph_of and pass that",
     )
     with ordinary_tensors():
         _check(edge_index, num_src, num_dst)
         g = Graph.from_edge_index(edge_index, num_src=num_src, num_dst=num_dst, check=False)
-        return g.int() if max(num_src, num_dst, g.num_edges) <= INT32_MAX else g  # half the bytes an edge
+        return g.int() if max(num_src, num_dst, g.num_edges) <= INT32_MAX else g  # half the bytes per edge
 
 
 def _check(edge_index: Tensor, num_src: int, num_dst: int) -> None:
@@ -118,42 +118,43 @@ def edge_index_of(g: Graph) -> Tensor:
 
 
 class WithSelfLoops:
-    """A graph less its self-loops (node i to node i), and with one at each of the first `num_loops` nodes, in PyG's order."""
+    """A graph whose self-loops (node i to node i) are replaced by one at each of the first `num_loops` nodes, in PyG's order."""
 
     def __init__(self, g: Graph, num_loops: int) -> None:
         with ordinary_tensors():
             src, dst = g.edges()
             rows = (src != dst).nonzero().squeeze(1)
-            self.kept = None if rows.numel() == g.num_edges else rows  # rows of edge data; None: all
+            self.kept_rows = None if rows.numel() == g.num_edges else rows  # rows of edge data; None: all
             self.num_loops = num_loops
-            self._edges = (src, dst) if self.kept is None else (src[rows], dst[rows])
+            self._edges = (src, dst) if self.kept_rows is None else (src[rows], dst[rows])
             loops = torch.arange(num_loops, dtype=src.dtype, device=src.device)
             src, dst = (torch.cat([ends, loops]) for ends in self._edges)
         self.graph = Graph.from_edges(src, dst, num_src=g.num_src, num_dst=g.num_dst, check=False)
         self._without: Graph | None = None
 
     def for_all_streams(self) -> WithSelfLoops | Kept[WithSelfLoops]:
-        """What to keep of it, just made on the current stream."""
+        """The form in which to keep it, just made on the current stream."""
         self.graph._for_all_streams()
-        return kept(self, [self.kept, *self._edges])
+        return kept(self, [self.kept_rows, *self._edges])
 
     @property
     def without(self) -> Graph:
-        """The graph without any self-loop; made when first asked for and kept."""
+        """The graph without any self-loop. It is made at its first use and kept."""
         g = self._without
         if g is None:
-            size = {"num_src": self.graph.num_src, "num_dst": self.graph.num_dst}
-            g = Graph.from_edges(*self._edges, **size, check=False)
+            src, dst = self._edges
+            g = Graph.from_edges(src, dst, num_src=self.graph.num_src, num_dst=self.graph.num_dst, check=False)
             if may_keep(g.device):
                 self._without = g._for_all_streams()
         return g
 
     def edge_data(self, data: Tensor, fill_value: float | Tensor | str | None) -> Tensor:
-        """Edge data of the original graph, followed by that of the self-loops, which `fill_value` says how to make.
+        """Edge data of the original graph, followed by that of the self-loops.
 
-        A number or tensor is the datum itself; "add", "mean", "min", "max" or "mul" reduce the data of the node's in-edges.
+        fill_value: the data of a self-loop, as a number or tensor; or "add", "mean", "min", "max" or "mul", the reduction of the
+        data of the node's in-edges.
         """
-        data = data if self.kept is None else data[self.kept]
+        data = data if self.kept_rows is None else data[self.kept_rows]
         return torch.cat([data, self._loop_data(data, fill_value)])
 
     def _loop_data(self, data: Tensor, fill_value: float | Tensor | str | None) -> Tensor:
@@ -176,20 +177,20 @@ class WithSelfLoops:
 
 
 def with_self_loops(g: Graph, num_loops: int) -> WithSelfLoops:
-    """Made once and kept with the graph. RuntimeError: asked for the first time while a CUDA graph is captured."""
-    made = getattr(g, _LOOPS, None)
-    if made is None or num_loops not in made:
+    """Made once and kept with the graph. Raises RuntimeError if it has to be made while a CUDA graph is captured."""
+    by_count = getattr(g, _LOOPS, None)
+    if by_count is None or num_loops not in by_count:
         return _make_self_loops(g, num_loops)
-    return taken(made[num_loops])
+    return taken(by_count[num_loops])
 
 
 @disable
 def _make_self_loops(g: Graph, num_loops: int) -> WithSelfLoops:
     refuse_capture(
         g.device,
-        "the module makes the graph's self-loops, and asks the device how many there are",
+        "the module makes the graph's self-loops and asks the device how many there are",
         "call the module once with this graph, or construct it with add_self_loops=False",
     )
-    made = WithSelfLoops(g, num_loops)
-    object.__setattr__(g, _LOOPS, {**getattr(g, _LOOPS, {}), num_loops: made.for_all_streams()})
-    return made
+    looped = WithSelfLoops(g, num_loops)
+    object.__setattr__(g, _LOOPS, {**getattr(g, _LOOPS, {}), num_loops: looped.for_all_streams()})
+    return looped

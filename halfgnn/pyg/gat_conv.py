@@ -7,24 +7,11 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from ..common.arguments import check_number, check_probability, checked_size, checked_widths
-from ..graph import Graph
+from .. import ops
 from ..nn import attention
 from ..nn.projections import node_logits, project_with_logits
-from ._conv import (
-    Attention,
-    Linear,
-    check_options,
-    checked_fill_value,
-    checked_pair,
-    glorot,
-    node_counts,
-    optional_linear,
-)
+from ._conv import Attention, Linear, checked_pair, glorot, node_counts, optional_linear
 from ._graph import edge_index_of
-
-# Features (num_src, H, width), logits of sources (num_src, H), of destinations (num_dst, H), of edges (E, H) or None.
-Operands = tuple[Tensor, Tensor, Tensor, "Tensor | None"]
 
 
 class GATConv(Attention):
@@ -32,13 +19,13 @@ class GATConv(Attention):
 
     Args:
         in_channels: width of the input; a pair for sources and destinations with features of their own.
-        out_channels: width of the output a head.
+        out_channels: width of the output per head.
         heads: number of heads.
-        concat: concatenate the heads; else average them.
+        concat: concatenate the heads; otherwise average them.
         negative_slope: of LeakyReLU.
         dropout: of the attention weights.
-        add_self_loops: replace the self-loops of the graph by one at each node.
-        edge_dim: width of edge features, which add to the logits.
+        add_self_loops: replace the graph's self-loops by one at each node.
+        edge_dim: width of edge features, whose logits are added to the others.
         fill_value: edge features of self-loops: a number, a tensor, or how to reduce those of the node's in-edges.
         bias: add a bias.
         residual: add the projected features of the destinations.
@@ -61,20 +48,21 @@ class GATConv(Attention):
         residual=False,
         **kwargs,
     ):
-        check_options(in_channels, kwargs)
-        super().__init__()
-        src, dst = checked_widths(in_channels, "in_channels", (tuple, list))
-        self.in_channels = in_channels
-        self.out_channels = checked_size(out_channels, "out_channels", least=1)
-        self.heads = checked_size(heads, "heads", least=1)
-        self.concat = concat
-        self.negative_slope = check_number(negative_slope, "negative_slope")
-        self.dropout = check_probability(dropout, "dropout")
-        self.add_self_loops = add_self_loops
-        self.edge_dim = None if edge_dim is None else checked_size(edge_dim, "edge_dim")
-        self.fill_value = checked_fill_value(fill_value)
+        super().__init__(
+            in_channels,
+            out_channels,
+            heads,
+            concat,
+            negative_slope,
+            dropout,
+            add_self_loops,
+            edge_dim,
+            fill_value,
+            kwargs,
+        )
         self.lin = self.lin_src = self.lin_dst = None
         width = heads * out_channels
+        src, dst = self._widths
         if isinstance(in_channels, (tuple, list)):
             self.lin_src = Linear(src, width, bias=False)
             self.lin_dst = Linear(dst, width, bias=False)
@@ -86,7 +74,7 @@ class GATConv(Attention):
         self.register_parameter(
             "att_edge", None if edge_dim is None else nn.Parameter(torch.empty(1, heads, out_channels))
         )
-        self._add_ends(dst, residual, bias)
+        self._add_ends(residual, bias)
         self.reset_parameters()
 
     def reset_parameters(self) -> None:
@@ -107,28 +95,30 @@ class GATConv(Attention):
             edge_index: (2, E), or a Graph or DGLGraph.
             edge_attr: (E, edge_dim), or (E,); ignored without edge_dim.
             size: (num_src, num_dst), by default from x.
-            return_attention_weights: if true, also return (edge_index, weights (edges, heads)), with self-loops; costs the
-                memory of all edges.
+            return_attention_weights: if true, also return (edge_index, weights (edges, heads)), with self-loops. This costs memory
+                for all edges.
 
-        With concat and without residual and bias the result is a copy of what the backward keeps, if a gradient is recorded: it may
-        be written into.
+        The result may be written into. If a gradient is recorded, it is a copy of what the backward keeps, unless heads are
+        averaged or there is a residual or bias.
 
         Returns:
-            (num_dst, heads * out_channels), or (num_dst, out_channels) unless concat; or a pair, see above.
+            (num_dst, heads * out_channels), or (num_dst, out_channels) without concat; or a pair, see return_attention_weights.
 
         Raises:
             ValueError: wrong shapes, devices or ids. TypeError: wrong dtypes.
         """
         x_src, x_dst = checked_pair(x, *self._projections(), optional=True)
-        size = node_counts(size, x_src, x_dst)
-        g, edge_attr = self._graph(edge_index, x_src, size, edge_attr)
-        operands = (*self._project(x_src, x_dst, size[1]), self._edge_logits(edge_attr))
-        out, weight = self._attend(g, operands, return_attention_weights)
-        out = self._finish(out, x_dst, is_new=weight is not None)
-        return out if weight is None else (out, (edge_index_of(g), weight.squeeze(-1)))
+        g, edge_attr = self._graph(edge_index, x_src, node_counts(size, x_src, x_dst), edge_attr)
+        feat, logits_src, logits_dst = self._project(x_src, x_dst, g.num_dst)
+        operands = (g, feat, logits_src, logits_dst, self._edge_logits(edge_attr))
+        slope, p = self.negative_slope, self._dropout_p()
+        if not return_attention_weights:
+            return self._finish(ops.gat_attention(*operands, slope, p), x_dst)
+        out, weight = attention.gat_unfused(*operands, attention.leaky_relu(slope), attention.dropout(p))
+        return self._finish(out, x_dst, is_new=True), (edge_index_of(g), weight.squeeze(-1))
 
     def _projections(self) -> tuple[Any, Any]:
-        """Those of sources and of destinations."""
+        """The layers that project sources and destinations."""
         return (self.lin_src, self.lin_dst) if self.lin is None else (self.lin, self.lin)
 
     def _project(self, x_src: Tensor, x_dst: Tensor | None, num_dst: int) -> tuple[Tensor, Tensor, Tensor]:
@@ -149,10 +139,3 @@ class GATConv(Attention):
             return None
         assert self.att_edge is not None
         return node_logits(self.lin_edge, edge_attr, self.att_edge)[0]
-
-    def _attend(self, g: Graph, operands: Operands, wants_weights: Any) -> tuple[Tensor, Tensor | None]:
-        """(features of destinations, weights after dropout or None)"""
-        slope, p = self.negative_slope, self._dropout_p()
-        if wants_weights:
-            return attention.gat_unfused(g, *operands, attention.leaky_relu(slope), attention.dropout(p))
-        return attention.gat(g, *operands, slope, p), None

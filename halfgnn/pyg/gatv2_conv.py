@@ -2,22 +2,15 @@
 
 from __future__ import annotations
 
-from typing import Any
-
 import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from ..common.arguments import check_number, check_probability, checked_size, checked_widths
-from ..graph import Graph
+from .. import ops
 from ..nn import attention
 from ..nn.projections import padded, project
-from ._conv import Attention, Linear, check_options, checked_fill_value, checked_pair, glorot, optional_linear
+from ._conv import Attention, Linear, checked_pair, glorot, optional_linear
 from ._graph import edge_index_of
-
-Operands = tuple[
-    Tensor, Tensor, Tensor
-]  # features of sources (num_src, H, width), of destinations; attention (1, H, width)
 
 
 class GATv2Conv(Attention):
@@ -26,7 +19,7 @@ class GATv2Conv(Attention):
     Args:
         in_channels, out_channels, heads, concat, negative_slope, dropout, add_self_loops, fill_value, residual: see
             :class:`GATConv`.
-        edge_dim: width of edge features, which are projected and added to those of both ends. They cost the memory of all edges.
+        edge_dim: width of edge features, which are projected and added to those of both ends. They cost memory for all edges.
         bias: add a bias to the projections and the result.
         share_weights: project sources and destinations alike.
     """
@@ -47,25 +40,26 @@ class GATv2Conv(Attention):
         residual=False,
         **kwargs,
     ):
-        check_options(in_channels, kwargs)
-        super().__init__()
-        src, dst = checked_widths(in_channels, "in_channels", (tuple, list))
-        self.in_channels = in_channels
-        self.out_channels = checked_size(out_channels, "out_channels", least=1)
-        self.heads = checked_size(heads, "heads", least=1)
-        self.concat = concat
-        self.negative_slope = check_number(negative_slope, "negative_slope")
-        self.dropout = check_probability(dropout, "dropout")
-        self.add_self_loops = add_self_loops
-        self.edge_dim = None if edge_dim is None else checked_size(edge_dim, "edge_dim")
-        self.fill_value = checked_fill_value(fill_value)
+        super().__init__(
+            in_channels,
+            out_channels,
+            heads,
+            concat,
+            negative_slope,
+            dropout,
+            add_self_loops,
+            edge_dim,
+            fill_value,
+            kwargs,
+        )
         self.share_weights = share_weights
         width = heads * out_channels
+        src, dst = self._widths
         self.lin_l = Linear(src, width, bias=bias)
         self.lin_r = self.lin_l if share_weights else Linear(dst, width, bias=bias)
         self.att = nn.Parameter(torch.empty(1, heads, out_channels))
         self.lin_edge = optional_linear(edge_dim, width)
-        self._add_ends(dst, residual, bias)
+        self._add_ends(residual, bias)
         self.reset_parameters()
 
     def reset_parameters(self) -> None:
@@ -86,7 +80,7 @@ class GATv2Conv(Attention):
             edge_attr: (E, edge_dim), or (E,), if edge_dim is given.
 
         Returns:
-            As :meth:`GATConv.forward`.
+            See :meth:`GATConv.forward`.
 
         Raises:
             ValueError: edge_attr without edge_dim; wrong shapes, devices or ids. TypeError: wrong dtypes.
@@ -96,26 +90,27 @@ class GATv2Conv(Attention):
         x_l, x_r = checked_pair(x, self.lin_l, self.lin_r)
         g, edge_attr = self._graph(edge_index, x_l, (x_l.shape[0], x_r.shape[0]), edge_attr)
         is_shared = self.share_weights and not isinstance(x, (tuple, list))
-        operands, edge_feat = self._project(x_l, None if is_shared else x_r, edge_attr)
-        out, weight = self._attend(g, operands, edge_feat, return_attention_weights)
-        out = self._finish(out, x_r, is_new=weight is not None)
+        feat_l, feat_r, att, edge_feat = self._project(x_l, None if is_shared else x_r, edge_attr)
+        operands, slope, p = (g, feat_l, feat_r, att), self.negative_slope, self._dropout_p()
+        if edge_feat is None and not return_attention_weights:
+            return self._finish(ops.gatv2_attention(*operands, slope, p), x_r)
+        out, weight = attention.gatv2_unfused(*operands, attention.leaky_relu(slope), attention.dropout(p), edge_feat)
+        out = self._finish(out, x_r, is_new=True)
         return (out, (edge_index_of(g), weight.squeeze(-1))) if return_attention_weights else out
 
-    def _project(self, x_l: Tensor, x_r: Tensor | None, edge_attr: Tensor | None) -> tuple[Operands, Tensor | None]:
-        """Features of sources, of destinations (x_r None: the same) and the attention, padded alike; and those of edges."""
+    def _project(
+        self, x_l: Tensor, x_r: Tensor | None, edge_attr: Tensor | None
+    ) -> tuple[Tensor, Tensor, Tensor, Tensor | None]:
+        """Features of sources and destinations, the attention, and features of edges or None, all of one width per head.
+
+        x_r: None if sources and destinations have one projection.
+        """
         heads, dim = self.heads, self.out_channels
         width = padded(dim, x_l)
         feat_l = project(self.lin_l, x_l, heads, dim, width)
         feat_r = feat_l if x_r is None else project(self.lin_r, x_r, heads, dim, width)
         att = F.pad(self.att, (0, width - dim)) if width > dim else self.att
         if edge_attr is None:
-            return (feat_l, feat_r, att), None
+            return feat_l, feat_r, att, None
         assert self.lin_edge is not None
-        return (feat_l, feat_r, att), project(self.lin_edge, edge_attr, heads, dim, width)
-
-    def _attend(self, g: Graph, operands: Operands, edge_feat: Tensor | None, wants_weights: Any) -> tuple[Any, Any]:
-        """(features of destinations, weights after dropout or None)"""
-        slope, p = self.negative_slope, self._dropout_p()
-        if edge_feat is None and not wants_weights:
-            return attention.gatv2(g, *operands, slope, p), None
-        return attention.gatv2_unfused(g, *operands, attention.leaky_relu(slope), attention.dropout(p), edge_feat)
+        return feat_l, feat_r, att, project(self.lin_edge, edge_attr, heads, dim, width)

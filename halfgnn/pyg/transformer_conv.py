@@ -33,20 +33,20 @@ class TransformerConv(nn.TransformerConv):
             x: (N, in_channels), or the pair of (num_src, in_channels) and (num_dst, in_channels).
             edge_index: (2, E), or a Graph or DGLGraph.
             edge_attr: (E, edge_dim), if edge_dim is given.
-            return_attention_weights: if a bool, also return (edge_index, weights (E, heads)); costs the memory of all edges.
+            return_attention_weights: if a bool, also return (edge_index, weights (E, heads)). This costs memory for all edges.
 
         Returns:
-            (num_dst, heads * out_channels), or (num_dst, out_channels) unless concat; or a pair, see above.
+            (num_dst, heads * out_channels), or (num_dst, out_channels) without concat; or a pair, see return_attention_weights.
 
         Raises:
-            As :class:`halfgnn.nn.TransformerConv`.
+            See :class:`halfgnn.nn.TransformerConv`.
         """
         x_src, x_dst = checked_pair(x, self.lin_key, self.lin_query)
         g = checked_graph(edge_index, x_src, x_src.shape[0], x_dst.shape[0])
         self._check_edges(g, edge_attr, "edge_attr")
         if not isinstance(return_attention_weights, bool):
-            return self._attend(g, x_src, x_dst, edge_attr, get_attention=False)
-        out, weight = self._attend(g, x_src, x_dst, edge_attr, get_attention=True)
+            return self._forward(g, x_src, x_dst, edge_attr, get_attention=False)
+        out, weight = self._forward(g, x_src, x_dst, edge_attr, get_attention=True)
         return out, (edge_index_of(g), weight.squeeze(-1))
 
     def __repr__(self) -> str:

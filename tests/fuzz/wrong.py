@@ -78,10 +78,8 @@ feature: good[1:] | good[:, :5] | good.to('meta') | good.int() | [1.0] | 'x' | g
     good.repeat(2, 1) | (good, good, good) | (good, None) | {}
 weight: good[1:] | good.to('meta') | [1.0] | 'x' | good.sum() | good.to(torch.complex64) | good.repeat(2) | good.to_sparse()
 """)
-# The names of arguments in C++ (of named operators), and in the constructor that from_edge_index calls.
+# The names of arguments in the constructor that from_edge_index calls.
 ALIASES = {
-    "x": ("lhs_data", "rhs_data"),
-    "y": ("rhs_data", "lhs_data"),
     "edge_index": ("src", "dst"),
     "num_nodes": ("num_src",),
 }

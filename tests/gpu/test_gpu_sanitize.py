@@ -4,8 +4,9 @@ import re
 from pathlib import Path
 
 import pytest
-import sanitize
 import torch
+
+from tests.gpu import sanitize
 
 KERNELS = Path(__file__).resolve().parents[2] / "csrc" / "cuda" / "kernels"
 COMBINES = ("core/combine.cu", "spmm/combine_extrema.cu", "attention/attention_combine.cuh")

@@ -2,9 +2,9 @@
 
 disassembly.py  extracts kernels and reads them
 flow.py         finds the loops of a kernel
-rules.py        limits on registers and local memory, loads in flight; each with its reason
+rules.py        no local memory, loads in flight; each with its reason
 control.cu      kernels that must break the rules, and one that must not
-facts.py        what every kernel uses, compared with sm_90.csv and sm_80.csv
+budgets.py      registers and instructions of every kernel, compared with sm_90.csv and sm_80.csv (make budgets)
 tables.py       the tables of docs/tuning.md
-__main__.py     prints tables, rewrites both: python -m tests.machine_code [--update] [LIBRARY]
+__main__.py     prints tables, compares, rewrites both: python -m tests.machine_code [--check | --update] [LIBRARY]
 """

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import re
-from dataclasses import dataclass
 
 from .disassembly import Kernel
 
@@ -45,46 +44,6 @@ MIN_BYTES_IN_FLIGHT = 40 << 10
 # Heads of 257 to 1,024 halves, of which a lane holds 64 bytes an edge, and in fp32 two sums of 16: enough for HBM alone.
 FEWER_BYTES_IN_FLIGHT = {_PAIR + "(8|4), 4": 20 << 10}
 
-# Most registers a lane, by kernel: what __launch_bounds__ asks for. A new kernel needs an entry.
-MAX_REGISTERS = {
-    rf"gat_attention_kernel<GatConfig<{_TYPE}, (8|4), 1, 0": 80,  # no backward follows; 64 from sm_90 on
-    rf"gat_attention(_backward)?_kernel<GatConfig<{_TYPE}, (8|4), 1": 96,  # 80 from sm_90 on
-    _PAIR + r"\d, 1": 96,
-    _PAIR + "1, 4": 128,
-    "check_offsets_kernel": 32,
-    "combine_attention_kernel": 88,
-    "combine_extrema_kernel": 64,
-    "combine_kernel": 64,
-    "compress_rows_kernel": 32,
-    "deltas_kernel": 32,
-    "edge_terms_kernel": 128,
-    "expand_rows_kernel": 32,
-    "finish_long_rows_kernel": 96,
-    "gat_attention_backward_kernel": 128,
-    "gat_attention_kernel": 128,
-    "gat_edge_gradient_kernel": 72,
-    "gat_prepare_backward_kernel": 40,
-    "gather_limit_kernel": 64,
-    "gather_rows_kernel": 64,
-    "mul_backward_kernel": 168,
-    "pair_attention_kernel": 255,
-    "permute_edges_kernel": 32,
-    "place_chunk_kernel": 40,
-    "row_extrema_kernel": 80,
-    "row_terms_kernel": 128,
-    "scalar_dot_kernel": 32,  # the competitor's: 2,048 threads a multiprocessor, and nothing asked of its loads
-    "scalar_sddmm_kernel": 32,
-    "scalar_spmm_kernel": 32,
-    "sddmm_dot_kernel": 96,
-    "sddmm_elementwise_kernel": 64,
-    "softmax_pieces": 72,
-    "softmax_rows": 72,
-    "spmm_extremum_kernel": 72,  # before sm_90; 64 from there on
-    "spmm_sum_kernel": 80,
-    "sum_products_kernel": 40,
-    "sum_tiles_kernel": 32,
-}
-
 # The kernels that read whole 16-byte vectors in their innermost loops, and how many a lane must have in flight in each of
 # them: one less than the loop's batch where the last load may be issued after the first use.
 _WIDEST = r"(__half, 8|__nv_bfloat16, 8|float, 4)"
@@ -115,12 +74,6 @@ REMAINDER = {"gather_limit_kernel": 2}
 ONE_LOOP = ("gat_attention_kernel", "gat_attention_backward_kernel")
 
 
-@dataclass
-class Rule:
-    max_registers: int
-    min_loads: int  # in flight; 0: not looked at
-
-
 def family(name: str) -> str:
     return name.split("<")[0]
 
@@ -135,11 +88,6 @@ def lookup(table: dict[str, int], name: str, default: int | None = None) -> int 
 
 def min_loads(name: str) -> int:
     return lookup(MIN_LOADS, name, 0)
-
-
-def rule_of(kernel: Kernel) -> Rule | None:
-    most = lookup(MAX_REGISTERS, kernel.name)
-    return None if most is None else Rule(most, min_loads(kernel.name))
 
 
 def warps(kernel: Kernel) -> int:
@@ -165,9 +113,7 @@ def bytes_in_flight(kernel: Kernel) -> int:
     return warps(kernel) * WARP * 16 * loads_in_flight(kernel)
 
 
-def violations(kernel: Kernel, rule: Rule | None) -> list[str]:
-    if rule is None:
-        return ["it has no entry in MAX_REGISTERS"]
+def violations(kernel: Kernel, min_loads: int) -> list[str]:
     found = []
     if kernel.stack or kernel.local:
         found.append(
@@ -176,13 +122,11 @@ def violations(kernel: Kernel, rule: Rule | None) -> list[str]:
     local = kernel.count(r"(LDL|STL)\b")
     if local:
         found.append(f"{local} accesses to local memory")
-    if kernel.registers > rule.max_registers:
-        found.append(f"{kernel.registers} registers, at most {rule.max_registers} allowed")
-    if rule.min_loads:
+    if min_loads:
         loads = loads_in_flight(kernel)
-        if loads < rule.min_loads:
-            found.append(f"{loads} 16-byte loads in flight, at least {rule.min_loads} wanted")
+        if loads < min_loads:
+            found.append(f"{loads} 16-byte loads in flight, at least {min_loads} wanted")
         least = lookup(FEWER_BYTES_IN_FLIGHT, kernel.name, MIN_BYTES_IN_FLIGHT)
-        if loads >= rule.min_loads and bytes_in_flight(kernel) < least:
-            found.append(f"{bytes_in_flight(kernel)} bytes in flight a multiprocessor, {least} wanted")
+        if loads >= min_loads and bytes_in_flight(kernel) < least:
+            found.append(f"{bytes_in_flight(kernel)} bytes in flight per multiprocessor, {least} wanted")
     return found

@@ -2,14 +2,14 @@
 of parameters; makes the order of lanes depend on the test alone; says what ran; keeps line counts; notes which test runs."""
 
 import gc
-import itertools
 import os
-from collections import Counter, defaultdict
+from collections import Counter
 
 import pytest
 import torch
 
-from simt import control
+from tests.sample import keep, sample
+from tests.simt import control
 
 NOTE = os.environ.get("HALFGNN_SIMT_NOTE")  # a file that names the running test, for when the process dies in it
 SAMPLE = bool(os.environ.get("HALFGNN_SIMT_SAMPLE"))
@@ -30,37 +30,12 @@ def _applies(item):
     return torch.float64 not in values and not any(part in item.originalname for part in LEFT_OUT)
 
 
-def _parameters(item):
-    return {(name, repr(value)) for name, value in item.callspec.params.items()} if hasattr(item, "callspec") else set()
-
-
-def _sample(items):
-    """Of each operator test the fewest cases, about, that still have every value of every parameter."""
-    tests = defaultdict(list)
-    for item in items:
-        tests[item.path, item.originalname].append(item)
-    kept = []
-    for (path, _), cases in tests.items():
-        if path.parent.name == "simt":  # written for the simulator
-            kept += cases
-            continue
-        kept.append(cases[0])
-        parameters = {case: _parameters(case) for case in cases}
-        missing = set(itertools.chain.from_iterable(parameters.values())) - parameters[cases[0]]
-        while missing:
-            best = max(cases, key=lambda case: len(parameters[case] & missing))
-            missing -= parameters[best]
-            kept.append(best)
-    return kept
-
-
 def pytest_collection_modifyitems(config, items):
     kept = [item for item in items if _applies(item)]
     if SAMPLE:
-        kept = _sample(kept)
-    left_out = set(items) - set(kept)
-    config.hook.pytest_deselected(items=[item for item in items if item in left_out])
-    items[:] = kept
+        own = [item for item in kept if item.path.parent.name == "simt"]  # written for the simulator
+        kept = own + sample([item for item in kept if item not in set(own)])
+    keep(config, items, kept)
 
 
 def pytest_collection_finish():

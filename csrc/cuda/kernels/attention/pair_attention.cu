@@ -4,6 +4,7 @@
 
 #include "../core/combine.h"
 #include "../core/types.cuh"
+#include "../plan/device.h"
 #include "../plan/heads.h"
 
 namespace halfgnn::cuda {
@@ -81,7 +82,8 @@ PairArgs pair_args(const Topology& topology, const PairShape& shape, int64_t col
   const int log2_unroll = log2_ceil(pair_unroll(shape.lane_bytes(), rows_an_edge));
   const Gathered gathered{columns, shape.row_elements() * size * rows_an_edge, topology.num_edges};
   PairArgs args{};
-  args.layout = layout_of(shape.heads, shape.dim / shape.vector, shape.repeat, 5 - log2_unroll, gathered);
+  const HeadShape heads{shape.heads, shape.dim / shape.vector, shape.repeat, kLog2Warp - log2_unroll};
+  args.layout = layout_of_whole_heads(current_device(), heads, gathered);
   args.units = row_units_of(topology, args.layout.slices);
   args.columns = indices_of(topology);
   args.edge_ids = edge_ids_of(topology);

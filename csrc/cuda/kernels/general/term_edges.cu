@@ -1,13 +1,10 @@
 // Terms written once an edge.
 
+#include "../plan/runs.h"
 #include "term.cuh"
 
 namespace halfgnn::cuda {
 namespace {
-
-// Launches of more warps than this give each several steps, so that fewer of them search for their first row.
-constexpr int64_t kManyWarps = 1 << 15;
-constexpr int kMaxSteps = 8;
 
 // The results of up to 32 edges. The whole warp takes part.
 template <class Config>
@@ -72,8 +69,7 @@ __global__ void __launch_bounds__(kTermThreads, Config::kMinBlocks) edge_terms_k
 cudaError_t terms_by_edge(const Topology& topology, const Term& term, void* out, DType out_type, const Launch& launch) {
   const Rows rows = rows_of(topology);
   if (term.num_results == 0 || rows.num_edges == 0 || rows.num_rows == 0) return cudaSuccess;
-  int steps = 1;
-  while (steps < kMaxSteps && ceil_div(rows.num_edges, int64_t{kWarpSize} * steps) > kManyWarps) steps *= 2;
+  const int steps = term_chunks(rows.num_edges);
   const int64_t slice_blocks = ceil_div(rows.num_edges, int64_t{kTermThreads} * steps);
   if (slice_blocks > INT32_MAX) return cudaErrorInvalidValue;
   const EdgeTermsArgs args{

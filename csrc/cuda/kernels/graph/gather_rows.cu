@@ -12,15 +12,14 @@
 #include <cstring>
 
 #include "../core/ids.cuh"
+#include "../plan/runs.h"
 
 namespace halfgnn::cuda {
 namespace {
 
 constexpr int kMaxVectorBytes = 16;
 constexpr int kWarps = 4;
-constexpr int kAccesses = 4;             // loads that a lane has in flight
-constexpr int64_t kManyWarps = 1 << 15;  // more of them than a GPU runs at once: they may as well do more each
-constexpr int64_t kMostBatches = 8;      // of kAccesses that a warp does one after the other
+constexpr int kAccesses = 4;  // loads that a lane has in flight: a batch
 
 // What accesses of long rows begin at a multiple of: a line, or what a warp reads of one at once.
 template <typename Word>
@@ -103,7 +102,7 @@ __global__ void __launch_bounds__(kWarps* kWarpSize, 8) gather_rows_kernel(const
   const int64_t first_row = first_group * (kWarpSize >> args.log2_lanes);
   const int64_t rest = args.num_ids - 1 - first_row;
   if (rest < 0) return;  // whole warps, past the last row
-  constexpr int32_t most = kMostBatches * kAccesses * kWarpSize;
+  constexpr int32_t most = kMaxCopyBatches * kAccesses * kWarpSize;
   const Part part{first_row, rest < most ? static_cast<int32_t>(rest) : most, lane & ((1 << args.log2_lanes) - 1)};
   Word* out = reinterpret_cast<Word*>(args.out) + first_row * args.row_vectors;
   Place place{lane >> args.log2_lanes, static_cast<int32_t>(first - first_group * args.row_accesses)};
@@ -158,8 +157,7 @@ cudaError_t run(const GatherRowsArgs& args, cudaStream_t stream) {
   kernel.log2_lanes = log2_ceil(is_long ? kWarpSize : kernel.row_vectors);
   const int64_t accesses = ceil_div(args.num_ids, kWarpSize >> kernel.log2_lanes) * kernel.row_accesses;
   const int64_t batches = ceil_div(accesses, kAccesses);
-  const int64_t of_a_warp = batches / kManyWarps;
-  kernel.batches = static_cast<int32_t>(of_a_warp < 1 ? 1 : of_a_warp < kMostBatches ? of_a_warp : kMostBatches);
+  kernel.batches = copy_batches(batches);
   const int64_t warps = ceil_div(batches, kernel.batches);
   return halfgnn::cuda::launch(gather_rows_kernel<Word>, ceil_div(warps, kWarps), kWarps * kWarpSize, stream, kernel);
 }

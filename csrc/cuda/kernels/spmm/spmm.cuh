@@ -12,7 +12,6 @@
 
 namespace halfgnn::cuda {
 
-constexpr int kLog2Warp = 5;
 constexpr uint32_t kNoLine = 0xffffffffu;
 // Blocks are small because a block keeps its place until its longest piece is done.
 constexpr int kGatherThreads = 128;

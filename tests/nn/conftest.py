@@ -1,0 +1,15 @@
+import pytest
+
+from halfgnn.nn import _relations, projections
+
+
+@pytest.fixture(params=["first", "last"])
+def projected(request, monkeypatch):
+    """Whether sources are projected before they are gathered, or their sums afterwards."""
+    monkeypatch.setattr(_relations, "_saves_to_project_last", lambda *args: request.param == "last")
+    return request.param
+
+
+@pytest.fixture
+def always_padded(monkeypatch):
+    monkeypatch.setattr(projections, "_padding_pays", lambda *args: True)

@@ -1,0 +1,207 @@
+"""The fused attentions: the accuracy rule of support.py, and the limits of the number range."""
+
+import pytest
+import torch
+
+import halfgnn
+from halfgnn import ops, reference
+from tests import support
+from tests.support import DTYPES, GRAPHS, HALVES, IDTYPES, make_graph, randn
+from tests.support_attention import (
+    DOT,
+    GAT,
+    GAT_EDGE,
+    GATV2,
+    check,
+    every_kind,
+    fixed_seed,
+    magnitudes,
+)
+
+raw = torch.ops.halfgnn
+
+
+# ---- the rule ----------------------------------------------------------------------------------------------------------------
+
+
+@every_kind
+@pytest.mark.parametrize("device,dtype", support.devices_and(DTYPES))
+@pytest.mark.parametrize("dim", support.WIDTHS)
+def test_widths(dim, dtype, device, kind):
+    heads = support.HEADS[dim % 4]
+    if heads * dim > 2000:
+        heads = 1
+    g = make_graph("bipartite", IDTYPES[dim % 2], device, identity=dim % 3 == 0)
+    check(kind, g, kind.operands(g, heads, dim, dtype, device))
+
+
+@every_kind
+@pytest.mark.parametrize("device,dtype", support.devices_and([*HALVES, torch.float32]))
+@pytest.mark.parametrize("heads", [1, 2, 3, 4, 5, 8, 16])
+def test_heads(heads, dtype, device, kind):
+    for dim in (1, 8, 10, 16, 32):
+        g = make_graph("skewed", torch.int32, device)
+        check(kind, g, kind.operands(g, heads, dim, dtype, device), dropout_p=0.4 * (heads % 2))
+
+
+@every_kind
+@pytest.mark.parametrize("identity", [False, True], ids=["edge_ids", "no_edge_ids"])
+@pytest.mark.parametrize("idtype", IDTYPES, ids=str)
+@pytest.mark.parametrize("name", GRAPHS)
+def test_graphs(name, idtype, identity, kind, device):
+    g = make_graph(name, idtype, device, identity)
+    for dtype in (torch.float16, torch.bfloat16, torch.float32):
+        check(kind, g, kind.operands(g, 4, 16, dtype, device), dropout_p=0.3)
+
+
+@every_kind
+@pytest.mark.parametrize("device,dtype", support.devices_and([*HALVES, torch.float32]))
+def test_hub(dtype, device, kind):
+    g = support.hub_graph(num_edges=30_000, device=device)
+    heads, dim = 2, 16
+    operands = kind.operands(g, heads, dim, dtype, device)
+    check(kind, g, operands, dropout_p=0.2, terms=100_000)
+
+
+@every_kind
+@pytest.mark.parametrize("dropout_p", [0.1, 0.5, 0.999, 1.0])
+@pytest.mark.parametrize("device,dtype", support.devices_and(DTYPES))
+def test_dropout(dropout_p, dtype, device, kind):
+    g = make_graph("skewed", torch.int64, device)
+    check(kind, g, kind.operands(g, 6, 8, dtype, device), dropout_p=dropout_p)
+
+
+@pytest.mark.parametrize("kind", [GAT, GAT_EDGE], ids=lambda kind: kind.name)
+@pytest.mark.parametrize("device,dtype", support.devices_and(HALVES))
+def test_half_features_with_fp32_logits(dtype, device, kind):
+    g = make_graph("skewed", torch.int32, device)
+    operands = kind.operands(g, 4, 24, dtype, device, logit_dtype=torch.float32)
+    check(kind, g, operands, dropout_p=0.3)
+
+
+@every_kind
+@pytest.mark.parametrize("layout", [support.misaligned, support.column_major, support.every_other])
+def test_memory_layouts(layout, kind, device):
+    g = make_graph("bipartite", torch.int64, device)
+    operands = [layout(x) for x in kind.operands(g, 3, 16, torch.float16, device)]
+    check(kind, g, operands)
+
+
+@every_kind
+def test_gradcheck(kind):
+    g = make_graph("duplicates")
+    operands = [x.requires_grad_() for x in kind.operands(g, 2, 3, torch.float64)]
+    with fixed_seed():
+        for dropout_p in (0.0, 0.4):
+            torch.autograd.gradcheck(lambda *x, p=dropout_p: kind.call(g, *x, dropout_p=p), operands)
+
+
+@pytest.mark.parametrize("kind", [GAT, GAT_EDGE, GATV2], ids=lambda kind: kind.name)
+@pytest.mark.parametrize("slope", [0.0, -0.5, 1.0, 2.0])
+def test_slopes(slope, kind, device):
+    g = make_graph("skewed", torch.int64, device)
+    operands = kind.operands(g, 2, 8, torch.float32, device)
+    edge = operands[3] if kind is GAT_EDGE else None
+    if kind is GATV2:
+        call, spec = ops.gatv2_attention, reference.gatv2_attention
+    else:
+        call, spec = ops.gat_attention, reference.gat_attention
+        operands = operands[:3] if edge is None else operands
+    slopes = (slope,) if kind is not GAT else (None, slope)
+    host = g.to("cpu")
+    support.check(
+        lambda *x: call(g, *x, *slopes),
+        lambda *x: spec(host, *x, *slopes),
+        operands,
+        bounds=lambda *x: [4 * bound for bound in magnitudes(kind, host, None, x[:-1], x[-1])],
+        terms=10_000,
+    )
+
+
+# ---- the edges of the number range -------------------------------------------------------------------------------------------
+
+
+def constant_operands(kind, g, value, dtype, device, heads=2, dim=8):
+    """Operands whose logits are all `value`, or +value or -value depending on the source."""
+    operands = kind.operands(g, heads, dim, dtype, device)
+    sign = torch.where(torch.arange(g.num_src, device=device) % 2 == 0, 1.0, -1.0)
+    for i in kind.logits:
+        operands[i] = torch.zeros_like(operands[i])
+    if kind.logits:
+        operands[1] = (sign.unsqueeze(1) * value).expand(-1, heads).to(operands[1].dtype).contiguous()
+    return operands
+
+
+@pytest.mark.parametrize("kind", [GAT, GAT_EDGE], ids=lambda kind: kind.name)
+@pytest.mark.parametrize("device,dtype", support.devices_and(DTYPES))
+@pytest.mark.parametrize("value", [0.0, 1e4, 88.0])
+def test_equal_and_extreme_logits(value, dtype, device, kind):
+    g = make_graph("skewed", torch.int64, device)
+    operands = constant_operands(kind, g, value, dtype, device)
+    check(kind, g, operands, dropout_p=0.25)
+
+
+@pytest.mark.parametrize("kind", [GATV2, DOT], ids=lambda kind: kind.name)
+@pytest.mark.parametrize("device,dtype", support.devices_and([*HALVES, torch.float32]))
+def test_extreme_logits_of_pairs(dtype, device, kind):
+    """Logits of some thousands, so that one edge has all the weight. They are whole numbers, so half logits are exact
+    and have the same order."""
+    g = make_graph("skewed", torch.int64, device)
+    operands = [x.float().mul(4).round().to(dtype) for x in kind.operands(g, 2, 8, dtype, device)]
+    operands[0] = operands[0] * 16
+    out = kind.call(g, *operands)
+    truth = kind.specification(g.to("cpu"), *(x.cpu().double() for x in operands))
+    assert out.isfinite().all()
+    torch.testing.assert_close(out.cpu().double(), truth, rtol=4 * torch.finfo(dtype).eps, atol=1e-3)
+
+
+@pytest.mark.parametrize("device,dtype", support.devices_and(DTYPES))
+def test_infinite_logits(dtype, device):
+    """A logit of -inf removes its edge. A row with only -inf is NaN, as in torch.softmax."""
+    g = halfgnn.Graph.from_edges(
+        torch.tensor([0, 1, 2, 0, 1, 2]).to(device), torch.tensor([0, 0, 0, 1, 1, 2]).to(device), num_src=3, num_dst=4
+    )
+    feat, zero = randn(3, 2, 8, dtype=dtype, device=device), torch.zeros(4, 2, dtype=dtype, device=device)
+    edge = torch.zeros(6, 2, dtype=dtype, device=device)
+    edge[[1, 5]] = -torch.inf  # one of three in-edges of node 0, the only one of node 2
+    out = ops.gat_attention(g, feat, zero[:3], zero, edge)
+    torch.testing.assert_close(out[0], (feat[0].double() + feat[2].double()).div(2).to(dtype), rtol=1e-2, atol=1e-2)
+    assert out[2].isnan().all() and out[:2].isfinite().all() and (out[3] == 0).all()
+    leaf = feat.clone().requires_grad_()
+    ops.gat_attention(g, leaf, zero[:3], zero, edge)[:2].sum().backward()
+    assert leaf.grad[:2].isfinite().all()
+
+
+@every_kind
+def test_nan_stays_in_its_rows(kind, device):
+    g = make_graph("bipartite", torch.int64, device)
+    operands = kind.operands(g, 2, 8, torch.float16, device)
+    operands[1][3] = torch.nan  # source 3 or, for GATv2, destination 3
+    out = kind.call(g, *operands).isnan().flatten(1).any(1).cpu()
+    src, dst = (x.cpu() for x in g.edges())
+    touched = torch.zeros(g.num_dst, dtype=torch.bool)
+    touched[dst[src == 3] if kind is not GATV2 else dst[dst == 3]] = True
+    assert torch.equal(out, touched)
+
+
+def test_offsets_do_not_drown_the_gradient_of_logits(device):
+    """Features with an offset of 16 times their spread. A delta computed from a rounded result would lose the
+    gradient."""
+    torch.manual_seed(1)
+    g = make_graph("skewed", torch.int64, device)
+    for kind in (GAT, GATV2, DOT):
+        operands = kind.operands(g, 2, 32, torch.bfloat16, device)
+        wide = [x.cpu().double() for x in operands]
+        shifted = 2 if kind is DOT else 0
+        operands[shifted] = operands[shifted] + 16
+        wide[shifted] = operands[shifted].cpu().double()
+        upstream = randn(g.num_dst, 2, 32, dtype=torch.bfloat16, device=device)
+        _, exact = support.evaluate(lambda *x, k=kind: k.specification(g.to("cpu"), *x), wide, upstream.cpu().double())
+        errors = {}
+        for precise in (True, False):
+            _, grads = support.evaluate(lambda *x, k=kind, p=precise: k.call(g, *x, precise=p), operands, upstream)
+            of_logits = 2 if kind is GATV2 else 1  # an operand that only logits use
+            got, truth = grads[of_logits].cpu().double(), exact[of_logits]
+            errors[precise] = float((got - truth).norm() / truth.norm())
+        assert errors[True] < 1e-2, (kind.name, errors)
+        assert errors[False] > 2 * errors[True], (kind.name, errors)
