@@ -1,20 +1,20 @@
-"""The parts of a benchmark: the configuration, cases, and the contestants of a case."""
+"""The parts of a benchmark: the configuration, and cases with their contestants."""
 
 from __future__ import annotations
 
 import contextlib
 import functools
+import os
 from collections.abc import Callable, Iterator
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 import torch
 from torch import Tensor
 
 from .baselines import BY_DEFAULT
-from .baselines import Unavailable as Unavailable
 from .graphs import ORDERS, BenchGraph, named
-from .timing import Effort
+from .timing import GPU, Effort
 
 DTYPES = {"bf16": torch.bfloat16, "fp16": torch.float16, "fp32": torch.float32}
 DIRECTIONS = ("forward", "forward+backward", "backward")
@@ -29,27 +29,26 @@ def name_of(dtype: torch.dtype) -> str:
 
 @dataclass
 class Config:
-    """The command line, parsed."""
+    """What is measured. The values here are those of a CPU if the command line says nothing else."""
 
     device: str = "cpu"
-    dtypes: tuple[str, ...] = ("bf16", "fp16", "fp32")
+    dtypes: tuple[str, ...] = tuple(DTYPES)
     graphs: tuple[str, ...] = ("arxiv", "powerlaw-20k")
     orders: tuple[str, ...] = ORDERS
     heads: tuple[int, ...] = (1, 4)
     dims: tuple[int, ...] = (128,)  # all heads together
     directions: tuple[str, ...] = DIRECTIONS[:2]
     baselines: tuple[str, ...] = BY_DEFAULT["cpu"]
-    layers: tuple[str, ...] = LAYERS[:2]
+    layers: tuple[str, ...] = LAYERS
     models: tuple[str, ...] = MODELS
     hidden: int = 256  # units of a model's hidden layers, per head
     eager: bool = False  # leaves out contestants made by torch.compile
     idtype: torch.dtype = torch.int64
     threads: int = 2
-    seed: int = 0
     effort: Effort = field(default_factory=Effort)
 
     def graph(self, name: str, order: str) -> BenchGraph:
-        return _graph(name, order, self.idtype, self.seed, self.device)
+        return _graph(name, order, self.idtype, self.device)
 
     def ordered_graphs(self) -> Iterator[BenchGraph]:
         for name in self.graphs:
@@ -59,10 +58,6 @@ class Config:
     def main_order(self, graph: BenchGraph) -> bool:
         """Whether this graph has the first order of edge data. Some cases are measured for that order only."""
         return graph.order == self.orders[0]
-
-    def heads_on(self, graph: BenchGraph) -> tuple[int, ...]:
-        """All numbers of heads for the main order of edge data, the first of them for the others."""
-        return self.heads if self.main_order(graph) else self.heads[:1]
 
     @property
     def on_gpu(self) -> bool:
@@ -79,9 +74,29 @@ class Config:
         return [DTYPES[name] for name in names]
 
 
+DEFAULTS = {
+    "cpu": Config(),
+    "cuda": Config(
+        "cuda", ("fp16", "bf16", "fp32"), ("reddit-size", "products-size", "arxiv-size"), ("sorted",), (1, 4, 8),
+        (128, 64, 256), ("forward", "backward"), BY_DEFAULT["cuda"], idtype=torch.int32, threads=os.cpu_count() or 1,
+        effort=GPU,
+    ),
+}  # fmt: skip
+# Of families that are not about one operator at one size.
+FAMILY_DEFAULTS: dict[tuple[str, str], dict[str, Any]] = {
+    ("attention", "cpu"): dict(heads=(4, 8)),
+    ("train", "cpu"): dict(
+        graphs=("reddit-tenth", "arxiv-size"), heads=(1, 2, 8), idtype=torch.int32, effort=Effort(budget_s=20.0)
+    ),
+    ("train", "cuda"): dict(
+        graphs=("reddit-size", "arxiv-size"), heads=(1, 2, 8), effort=replace(GPU, budget_s=1.0)
+    ),
+}  # fmt: skip
+
+
 @functools.lru_cache(maxsize=2)
-def _graph(name: str, order: str, idtype: torch.dtype, seed: int, device: str) -> BenchGraph:
-    return named(name, order, idtype, seed, device)
+def _graph(name: str, order: str, idtype: torch.dtype, device: str) -> BenchGraph:
+    return named(name, order, idtype, device)
 
 
 @dataclass
@@ -125,50 +140,3 @@ class Case:
     @property
     def title(self) -> str:
         return f"{self.op} {self.direction} on {self.graph.label}, {self.graph.order} order, {self.heads}x{self.dim}"
-
-
-@functools.lru_cache(maxsize=8)
-def normal(shape: tuple[int, ...], dtype: torch.dtype, seed: int, device: str = "cpu") -> Tensor:
-    """Standard normal numbers, the same for every dtype except for rounding. Shared: do not write to them."""
-    generator = torch.Generator(device).manual_seed(seed)
-    return torch.randn(shape, generator=generator, device=device).to(dtype)
-
-
-@functools.lru_cache(maxsize=4)
-def uniform(shape: tuple[int, ...], dtype: torch.dtype, seed: int, device: str = "cpu") -> Tensor:
-    """Numbers from [0, 1), the same for every dtype except for rounding. Shared: do not write to them."""
-    generator = torch.Generator(device).manual_seed(seed)
-    return torch.rand(shape, generator=generator, device=device).to(dtype)
-
-
-def with_backward(
-    function: Callable[..., Tensor], inputs: tuple[Tensor, ...], seed: int
-) -> Callable[[], tuple[Tensor, ...]]:
-    """Work: function(*inputs) and the gradients of all inputs, from a fixed gradient of the result."""
-    leaves = tuple(x.clone().requires_grad_() for x in inputs)
-    upstream: list[Tensor] = []
-
-    def work() -> tuple[Tensor, ...]:
-        out = function(*leaves)
-        if not upstream:
-            upstream.append(normal(tuple(out.shape), out.dtype, seed, out.device.type))
-        return (out.detach(), *torch.autograd.grad(out, leaves, upstream[0]))
-
-    return work
-
-
-def backward_of(function: Callable[..., Tensor], inputs: tuple[Tensor, ...], seed: int) -> Callable[[], Any]:
-    """Work: only the gradients. The forward pass is done once, before."""
-    leaves = tuple(x.clone().requires_grad_() for x in inputs)
-    out = function(*leaves)
-    upstream = normal(tuple(out.shape), out.dtype, seed, out.device.type)
-    return lambda: torch.autograd.grad(out, leaves, upstream, retain_graph=True)
-
-
-def directed(
-    direction: str, function: Callable[..., Tensor], inputs: tuple[Tensor, ...], seed: int
-) -> Callable[[], Any]:
-    """The work of one direction."""
-    if direction == "forward":
-        return lambda: function(*inputs)
-    return (backward_of if direction == "backward" else with_backward)(function, inputs, seed)

@@ -7,8 +7,8 @@ from collections import defaultdict
 from collections.abc import Iterable, Sequence
 
 from . import marks
-from .marks import Entry, Finding
-from .rows import Row
+from .marks import Finding
+from .rows import Measured, Row
 
 SYNTHETIC = " (synthetic)"
 WRONG_LEGEND = (
@@ -27,36 +27,9 @@ def number(value: float | None) -> str:
     return f"{value:.{digits}f}"
 
 
-def markdown(header: Sequence[str], lines: Sequence[Sequence[str]], words: int) -> str:
-    """A markdown table whose first `words` columns are text, the others numbers."""
-    rule = ["---"] * words + ["---:"] * (len(header) - words)
-    return "\n".join("| " + " | ".join(line) + " |" for line in (header, rule, *lines))
-
-
-def find_row(entries: dict[Entry, Row], names: Sequence[str], dtype: str) -> Row | None:
-    """The row of the first of these contestants that was timed."""
-    rows = (entries.get((name, dtype)) for name in names)
-    return next((row for row in rows if row is not None and row.ms is not None), None)
-
-
-def find(entries: dict[Entry, Row], names: Sequence[str], dtype: str) -> float | None:
-    row = find_row(entries, names, dtype)
-    return None if row is None else row.ms
-
-
-def time(entries: dict[Entry, Row], names: Sequence[str], dtype: str) -> str:
+def time(row: Row | None) -> str:
     """Milliseconds, with an asterisk if the result is wrong."""
-    row = find_row(entries, names, dtype)
-    return number(None if row is None else row.ms) + ("*" if row is not None and row.is_wrong else "")
-
-
-def factor(entries: dict[Entry, Row], ours: Sequence[str], theirs: Sequence[str], dtype: str) -> float | None:
-    """How many times faster ours is, if both were timed and are right."""
-    rows = [find_row(entries, names, dtype) for names in (ours, theirs)]
-    if any(row is None or row.is_wrong for row in rows):
-        return None
-    mine, other = rows
-    return other.ms / mine.ms  # type: ignore[union-attr, operator]
+    return "-" if row is None else number(row.ms) + ("*" if row.is_wrong else "")
 
 
 def faster(ours: float | None, theirs: float | None) -> str:
@@ -67,14 +40,12 @@ def faster(ours: float | None, theirs: float | None) -> str:
     return f"{number(times)} x" if times >= 1 else f"**{number(times)} x**"
 
 
-def geometric_mean(factors: Iterable[float | None]) -> str:
-    """The mean of the factors that are not None."""
-    logarithms = [math.log(x) for x in factors if x is not None]
+def mean_speedup(cases: Iterable[Measured], ours: Sequence[str], theirs: Sequence[str], dtype: str) -> str:
+    """The geometric mean of how many times faster we are, in the cases in which both were timed and are right."""
+    pairs = [(case.row(ours, dtype), case.row(theirs, dtype)) for case in cases]
+    right = [(a, b) for a, b in pairs if a is not None and b is not None and not (a.is_wrong or b.is_wrong)]
+    logarithms = [math.log((theirs.ms or 0.0) / (ours.ms or 1.0)) for ours, theirs in right]
     return f"{number(math.exp(sum(logarithms) / len(logarithms)))} x" if logarithms else "-"
-
-
-def first(entries: dict[Entry, Row]) -> Row:
-    return next(iter(entries.values()))
 
 
 def shape(row: Row) -> str:
@@ -87,6 +58,12 @@ def graph_name(row: Row) -> str:
 
 def title(row: Row) -> str:
     return f"{row.graph}: {row.num_nodes:,} nodes, {row.num_edges:,} edges."
+
+
+def markdown(header: Sequence[str], lines: Iterable[Sequence[str]], words: int) -> str:
+    """A markdown table whose first `words` columns are text, the others numbers."""
+    rule = ["---"] * words + ["---:"] * (len(header) - words)
+    return "\n".join("| " + " | ".join(line) + " |" for line in (header, rule, *lines))
 
 
 class MarksBeside:
@@ -103,9 +80,7 @@ class MarksBeside:
         texts = []
         for finding in self._by_case.get(case, ()):
             contestant, dtype = finding.mark.ours
-            if contestant not in contestants or finding.ratio is None or finding.mark.at_most is None:
-                continue
-            text = f"{number(finding.ratio)} of {float(f'{finding.mark.at_most:.3g}'):g}"
-            text = text if finding.holds else f"**{text}**"
-            texts.append(f"{dtype} {text}")
+            if contestant in contestants:
+                text = f"{number(finding.ratio)} of {float(f'{finding.mark.at_most:.3g}'):g}"
+                texts.append(f"{dtype} {text if finding.holds else f'**{text}**'}")
         return ", ".join(dict.fromkeys(texts))

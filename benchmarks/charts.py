@@ -9,7 +9,7 @@ from matplotlib.patches import Patch
 from matplotlib.ticker import LogLocator, NullLocator
 
 from . import cells
-from .marks import Entry
+from .rows import Entry
 
 STYLE = {
     "font.size": 9, "axes.titlesize": 10, "axes.spines.top": False, "axes.spines.right": False, "axes.axisbelow": True,
@@ -24,35 +24,46 @@ COLOURS = {
     "index_add": "#E69F00", "pyg conv": "#882255", "pyg": "#CC79A7", "cudnn": "#44AA99", "turbo": "#999933",
 }  # fmt: skip
 OTHER = "#b0b0b0"
-HATCH = "////"  # of bars in fp16
+GREY = "#555555"  # of what is no contestant
 PANELS = (("bf16", "fp16"), ("fp32",))
-Group = tuple[str, dict[Entry, float]]  # a group of bars: its name, and values by contestant and dtype
+Bars = dict[Entry, float]  # values by contestant and dtype
+Group = tuple[str, Bars]
 
 
 def colour(contestant: str) -> str:
     return next((shade for name, shade in COLOURS.items() if contestant.startswith(name)), OTHER)
 
 
-def legend(figure: Figure, kinds: Iterable[Entry]) -> None:
-    """Contestants of one colour share an entry."""
-    alike: dict[str, list[str]] = {}
-    for name in dict.fromkeys(name for name, _ in sorted(kinds, key=ours_first)):
-        alike.setdefault(colour(name), []).append(name)
-    handles = [Patch(facecolor=shade, label=", ".join(names)) for shade, names in alike.items()]
-    figure.legend(handles=handles, loc="outside lower center", ncols=5)
-
-
 def ours_first(kind: Entry) -> tuple:
     return not kind[0].startswith("halfgnn"), kind
 
 
-def _bars(axes, groups: Sequence[Group], tops: Sequence[float], places: Sequence[int], least: float) -> None:
+def grid(axes, axis: str = "both") -> None:
+    axes.grid(axis=axis, color="#dddddd", linewidth=0.6)
+
+
+def finish(figure: Figure, handles: Sequence, title: str) -> Figure:
+    """The legend below, the title above."""
+    figure.legend(handles=handles, loc="outside lower center", ncols=5)
+    figure.suptitle(title)
+    return figure
+
+
+def _legend(kinds: Iterable[Entry]) -> list[Patch]:
+    """Contestants of one colour share an entry."""
+    alike: dict[str, list[str]] = {}
+    for name in dict.fromkeys(name for name, _ in sorted(kinds, key=ours_first)):
+        alike.setdefault(colour(name), []).append(name)
+    return [Patch(facecolor=shade, label=", ".join(names)) for shade, names in alike.items()]
+
+
+def _draw_bars(axes, groups: Sequence[Group], tops: Sequence[float], places: Sequence[int], least: float) -> None:
     """Horizontal bars that start at `least` on a logarithmic axis, each with its value. tops, places: the first place
     of each group, and its number of places."""
     for top, count, (_, values) in zip(tops, places, groups):
         for place, ((name, dtype), value) in enumerate(values.items()):
             y, right = top + place + (count - len(values)) / 2, value >= least
-            axes.barh(y, value - least, 0.9, least, color=colour(name), hatch=HATCH if dtype == "fp16" else None,
+            axes.barh(y, value - least, 0.9, least, color=colour(name), hatch="////" if dtype == "fp16" else None,
                       edgecolor="white", linewidth=0.3)  # fmt: skip
             axes.annotate(cells.number(value), (value, y), (2 if right else -2, 0), textcoords="offset points", fontsize=7,
                           va="center", ha="left" if right else "right")  # fmt: skip
@@ -65,7 +76,7 @@ def _bars(axes, groups: Sequence[Group], tops: Sequence[float], places: Sequence
     axes.xaxis.set_minor_locator(NullLocator())
     axes.set_yticks([y + (count - 1) / 2 for y, count in zip(tops, places)], [name for name, _ in groups])
     axes.tick_params(axis="y", length=0)
-    axes.grid(axis="x", color="#dddddd", linewidth=0.6)
+    grid(axes, "x")
 
 
 def bar_figure(groups: Sequence[Group], least: float, unit: str, title: str, of_fp16: str = "") -> Figure:
@@ -80,11 +91,8 @@ def bar_figure(groups: Sequence[Group], least: float, unit: str, title: str, of_
     tops = [sum(places[:i]) + i for i in range(len(places))]
     figure = Figure((3 + 3 * len(panels), 1.8 + 0.125 * (sum(places) + len(places))), layout="constrained")
     for axes, (name, panel) in zip(figure.subplots(1, len(panels), sharey=True, squeeze=False)[0], panels.items()):
-        _bars(axes, panel, tops, places, least)
+        _draw_bars(axes, panel, tops, places, least)
         axes.axvline(least, color="black", linewidth=1)
-        axes.set(
-            title=name, xlabel=unit + (of_fp16 if "fp16" in name else ""), ylim=(tops[-1] + places[-1] - 0.2, -0.8)
-        )
-    legend(figure, (kind for _, values in groups for kind in values))
-    figure.suptitle(title)
-    return figure
+        label = unit + (of_fp16 if "fp16" in name else "")
+        axes.set(title=name, xlabel=label, ylim=(tops[-1] + places[-1] - 0.2, -0.8))
+    return finish(figure, _legend(kind for _, values in groups for kind in values), title)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import argparse
 import dataclasses
-import importlib
+import functools
 import os
 import sys
 from collections.abc import Sequence
@@ -13,9 +13,11 @@ from pathlib import Path
 import torch
 from tqdm import tqdm
 
-from . import baselines, facts, gpu, graphs, marks, rows, runner, table, table_parts
-from .case import DIRECTIONS, DTYPES, LAYERS, MODELS, Config
-from .timing import GPU, QUICK, Effort
+from . import baselines, facts, gpu, graphs, layer, limits, marks, overhead, rows, runner, sweep, table, train
+from .case import DEFAULTS, DIRECTIONS, DTYPES, FAMILY_DEFAULTS, LAYERS, MODELS, Case, Config
+from .optional import Unavailable, set_threads
+from .table_parts import marks_table
+from .timing import QUICK
 
 FAMILIES = {
     "spmm": "copy_u and u_mul_e sums and maxima",
@@ -32,86 +34,36 @@ GROUPS = {
     "operators": ("spmm", "sddmm", "softmax", "edges", "attention", "limits"),
     "all": tuple(FAMILIES),
 }
+# The others are families of operators.
+_CASES = {"layer": layer.cases, "train": train.cases, "overhead": overhead.cases, "limits": limits.cases}
 IDTYPES = {"int32": torch.int32, "int64": torch.int64}
 
 
-@dataclasses.dataclass(frozen=True)
-class _Defaults:
-    """What is measured if the command line does not say it."""
-
-    dtypes: tuple[str, ...]
-    graphs: tuple[str, ...]
-    orders: tuple[str, ...]
-    dims: tuple[int, ...]
-    heads: tuple[int, ...]
-    directions: tuple[str, ...]
-    baselines: tuple[str, ...]
-    idtype: str
-    threads: int
-    effort: Effort
-
-
-# Other defaults, of families that are not about one operator at one size.
-FAMILY_DEFAULTS: dict[str, dict[str, dict]] = {
-    "attention": {"cpu": dict(heads=(4, 8))},
-    "train": {
-        "cpu": dict(graphs=("reddit-tenth", "arxiv-size"), heads=(1, 2, 8), idtype="int32", budget=20.0),
-        "cuda": dict(graphs=("reddit-size", "arxiv-size"), heads=(1, 2, 8), budget=1.0),
-    },
-}
-DEFAULTS = {
-    "cpu": _Defaults(
-        tuple(DTYPES), ("arxiv", "powerlaw-20k"), graphs.ORDERS, (128,), (1, 4), DIRECTIONS[:2],
-        baselines.BY_DEFAULT["cpu"], "int64", 2, Effort(),
-    ),
-    "cuda": _Defaults(
-        ("fp16", "bf16", "fp32"), ("reddit-size", "products-size", "arxiv-size"), ("sorted",), (128, 64, 256), (1, 4, 8),
-        ("forward", "backward"), baselines.BY_DEFAULT["cuda"], "int32", os.cpu_count() or 1, GPU,
-    ),
-}  # fmt: skip
-
-
 def _add_options(parser: argparse.ArgumentParser) -> None:
-    add = parser.add_argument
+    """Options that are not given are None: what is measured then depends on device and family, see case.py."""
+    add, some = parser.add_argument, functools.partial(parser.add_argument, nargs="+")
     add("--quick", action="store_true", help="a smoke test: a tiny graph, almost no repetition")
     add("--device", choices=tuple(DEFAULTS), default="cpu")
-    add(
-        "--dtype",
-        nargs="+",
-        choices=tuple(DTYPES),
-        dest="dtypes",
-        help="on a GPU the first for all --dims, the others for one of --dims",
-    )
-    add("--graphs", nargs="+", choices=graphs.NAMES, metavar="NAME", help=", ".join(graphs.NAMES))
-    add("--orders", nargs="+", choices=graphs.ORDERS, help="order of edge data")
-    add("--dims", nargs="+", type=int, metavar="F", help="features of all heads together")
-    add("--heads", nargs="+", type=int, metavar="H")
-    add("--directions", nargs="+", choices=DIRECTIONS)
-    add("--layers", nargs="+", choices=LAYERS, default=list(LAYERS), help="of the subcommand layer")
-    add("--models", nargs="+", choices=MODELS, default=list(MODELS), help="of the subcommand train")
-    add("--hidden", type=int, default=256, help="units of a hidden layer per head, of the subcommand train")
+    some("--dtype", choices=DTYPES, dest="dtypes", help="on a GPU the first at all --dims, the others at one")
+    some("--graphs", choices=graphs.NAMES, metavar="NAME", help=", ".join(graphs.NAMES))
+    some("--orders", choices=graphs.ORDERS, help="order of edge data")
+    some("--dims", type=int, metavar="F", help="features of all heads together")
+    some("--heads", type=int, metavar="H")
+    some("--directions", choices=DIRECTIONS)
+    some("--layers", choices=LAYERS, help="of the subcommand layer")
+    some("--models", choices=MODELS, help="of the subcommand train")
+    add("--hidden", type=int, help="units of a hidden layer per head, of the subcommand train (256)")
     add("--baselines", nargs="*", choices=baselines.NAMES)
     add("--eager", action="store_true", help="overhead: leave out torch.compile, which takes tens of seconds")
-    add("--idtype", choices=tuple(IDTYPES), help="dtype of node ids (int64, as DGL's; with a GPU int32)")
+    add("--idtype", choices=IDTYPES, help="dtype of node ids (int64, as DGL's; with a GPU int32)")
     add("--threads", type=int, help="threads of the CPU (2; with a GPU all)")
-    add(
-        "--budget",
-        type=float,
-        help="seconds per contestant of a case (0.4, GPU: 0.12; train: 20, GPU: 1); a much longer call gets one sample",
-    )
-    add("--seed", type=int, default=0, help="seed of the graphs")
+    lengths = "0.4, GPU: 0.12; train: 20, GPU: 1"
+    add("--budget", type=float, help=f"seconds per contestant of a case ({lengths}); a longer call may get one sample")
     add("--out", type=Path, metavar="FOLDER", help="append the rows to FOLDER/<device>.csv")
 
 
-def _parser() -> argparse.ArgumentParser:
-    parser = argparse.ArgumentParser(prog="python -m benchmarks", description=__doc__)
-    commands = parser.add_subparsers(dest="command", required=True)
-    for name, what in FAMILIES.items():
-        _add_options(commands.add_parser(name, help=what))
-    for name, families in GROUPS.items():
-        _add_options(commands.add_parser(name, help=f"{', '.join(families)}"))
-    gpu.add_options(commands.add_parser("gpu", help="all measurements on a GPU, in minutes, one process per graph"))
-    facts.add_options(commands.add_parser("graphs", help="sizes, degrees and reuse of graphs"))
+def _add_documents(commands) -> None:
+    """The subcommands that show committed rows."""
     for name, what in (
         ("plot", "pictures of committed rows, PNG and SVG"),
         ("table", "the markdown tables of committed rows"),
@@ -122,50 +74,54 @@ def _parser() -> argparse.ArgumentParser:
         if name == "plot":
             shown.add_argument("--into", type=Path, metavar="FOLDER", default=Path("docs/images"))
         if name == "table":
-            shown.add_argument("--check", type=Path, metavar="FILE",
-                               help="exit status 1 unless FILE has the tables of --results")  # fmt: skip
-            shown.add_argument("--into", type=Path, metavar="FILE",
-                               help="write the tables of --results between FILE's markers")  # fmt: skip
-            shown.add_argument(
-                "--results", type=Path, default=rows.RESULTS, metavar="FOLDER", help="folder of cpu.csv and cuda.csv"
-            )
+            shown.add_argument("--into", type=Path, metavar="FILE", help="write the tables between FILE's markers")
+
+
+def _parser() -> argparse.ArgumentParser:
+    parser = argparse.ArgumentParser(prog="python -m benchmarks", description=__doc__)
+    commands = parser.add_subparsers(dest="command", required=True)
+    for name, what in FAMILIES.items():
+        _add_options(commands.add_parser(name, help=what))
+    for name, families in GROUPS.items():
+        _add_options(commands.add_parser(name, help=", ".join(families)))
+    gpu.add_options(commands.add_parser("gpu", help="all measurements on a GPU, in minutes, one process per graph"))
+    facts.add_options(commands.add_parser("graphs", help="sizes, degrees and reuse of graphs"))
+    _add_documents(commands)
     return parser
+
+
+def _check(config: Config, family: str) -> None:
+    for feat in () if family == "train" else config.dims:
+        for heads in config.heads:
+            if heads < 1 or feat < 1 or feat % heads:
+                raise SystemExit(f"--dims {feat} does not divide into --heads {heads}")
+    budget = config.effort.budget_s
+    if config.threads < 1 or not budget > 0:
+        raise SystemExit(f"--threads {config.threads}, --budget {budget}: expected positive numbers")
+    if min(config.hidden, *config.heads) < 1:
+        raise SystemExit(f"--hidden {config.hidden}, --heads {config.heads}: expected positive numbers")
 
 
 def _config(options: argparse.Namespace, family: str = "") -> Config:
     if options.device == "cuda" and not torch.cuda.is_available():
         raise SystemExit(f"--device cuda needs an NVIDIA GPU, and torch {torch.__version__} sees none")
-    defaults = vars(DEFAULTS[options.device]) | FAMILY_DEFAULTS.get(family, {}).get(options.device, {})
-    # An empty --baselines is a choice.
-    chosen = {
-        name: defaults[name] if getattr(options, name) is None else getattr(options, name)
-        for name in ("dtypes", "orders", "dims", "heads", "directions", "baselines", "idtype", "threads")
-    }
-    for feat in () if family == "train" else chosen["dims"]:
-        for heads in chosen["heads"]:
-            if heads < 1 or feat < 1 or feat % heads:
-                raise SystemExit(f"--dims {feat} does not divide into --heads {heads}")
-    if chosen["threads"] < 1 or (options.budget is not None and not options.budget > 0):
-        raise SystemExit(f"--threads {chosen['threads']}, --budget {options.budget}: expected positive numbers")
-    if min(options.hidden, *chosen["heads"]) < 1:
-        raise SystemExit(f"--hidden {options.hidden}, --heads {chosen['heads']}: expected positive numbers")
-    effort = QUICK if options.quick else defaults["effort"]
-    budget = options.budget if options.budget is not None or options.quick else defaults.get("budget")
-    if budget is not None:
-        effort = dataclasses.replace(effort, budget_s=budget)
-    return Config(
-        device=options.device,
-        graphs=tuple(options.graphs or (["tiny"] if options.quick else defaults["graphs"])),
-        layers=tuple(options.layers),
-        models=tuple(options.models),
-        hidden=options.hidden,
-        eager=options.eager,
-        seed=options.seed,
-        effort=effort,
-        idtype=IDTYPES[chosen.pop("idtype")],
-        threads=chosen.pop("threads"),
-        **{name: tuple(values) for name, values in chosen.items()},
-    )
+    config = dataclasses.replace(DEFAULTS[options.device], **FAMILY_DEFAULTS.get((family, options.device), {}))
+    if options.quick:
+        config = dataclasses.replace(config, effort=QUICK, graphs=("tiny",))
+    for name in (field.name for field in dataclasses.fields(Config)):
+        value = getattr(options, name, None)
+        if value is not None:  # an empty --baselines is a choice
+            setattr(config, name, tuple(value) if isinstance(value, list) else value)
+    config.idtype = IDTYPES.get(options.idtype, config.idtype)
+    if options.budget is not None:
+        config.effort = dataclasses.replace(config.effort, budget_s=options.budget)
+    _check(config, family)
+    return config
+
+
+def cases_of(family: str, config: Config) -> list[Case]:
+    """Raises Unavailable if nothing of the family can be measured."""
+    return list(_CASES[family](config) if family in _CASES else sweep.cases(config, family))
 
 
 def _run(configs: dict[str, Config], argv: Sequence[str], out: Path | None) -> None:
@@ -178,19 +134,15 @@ def _run(configs: dict[str, Config], argv: Sequence[str], out: Path | None) -> N
             out.mkdir(parents=True, exist_ok=True)
         except OSError as error:
             raise SystemExit(f"--out {out}: {error.strerror}; expected a folder") from error
-    baselines.set_threads(config.threads)
+    set_threads(config.threads)
     source = rows.provenance(argv, config.device)
     machine = source["gpu"] or f"{source['cpu']}, {config.threads} threads"
-    print(
-        f"# {source['command']}\n# {machine}, torch {source['torch']}, dgl {source['dgl']}, commit {source['commit']}"
-    )
-    # Import all modules now: a later import could load code that was edited since.
-    modules = {family: importlib.import_module(f"benchmarks.{family}") for family in configs}
-    for family, module in modules.items():
-        config = configs[family]
+    print(f"# {source['command']}")
+    print(f"# {machine}, torch {source['torch']}, dgl {source['dgl']}, commit {source['commit']}")
+    for family, config in configs.items():
         try:
-            cases = list(module.cases(config))
-        except baselines.Unavailable as error:
+            cases = cases_of(family, config)
+        except Unavailable as error:
             print(f"{family}: skipped, {error}")
             continue
         for case in tqdm(cases, family, disable=None):
@@ -202,14 +154,10 @@ def _run(configs: dict[str, Config], argv: Sequence[str], out: Path | None) -> N
 
 
 def _table(options: argparse.Namespace) -> int:
-    if options.check is not None:
-        agreed = table.agrees(options.check.read_text(), options.results)
-        print(f"{options.check} {'agrees' if agreed else 'disagrees'} with the rows in {options.results}")
-        return 0 if agreed else 1
-    if options.into is not None:
-        options.into.write_text(table.replaced(options.into.read_text(), options.results))
-        return 0
-    print(table.render(rows.read(options.rows)), end="")
+    if options.into is None:
+        print(table.render(rows.read(options.rows)), end="")
+    else:
+        options.into.write_text(table.replaced(options.into.read_text(), rows.RESULTS))
     return 0
 
 
@@ -223,33 +171,30 @@ def _plot(options: argparse.Namespace) -> int:
     return 0
 
 
+def _marks(options: argparse.Namespace) -> int:
+    found = rows.read(options.rows)
+    print(marks_table(found))
+    if len(marks.unmeasured(found)) == len(marks.of(found)):
+        print(f"no mark was measured by the rows of {options.rows}")
+        return 2
+    return 1 if marks.lost(found) else 0
+
+
+_COMMANDS = {"graphs": facts.run, "gpu": gpu.run, "plot": _plot, "table": _table, "marks": _marks}
+_OF_FILES = ("plot", "table", "marks")
+
+
 def main(argv: Sequence[str] | None = None) -> int:
     """Runs a subcommand; returns the exit status."""
     argv = list(sys.argv[1:] if argv is None else argv)
     options = _parser().parse_args(argv)
-    told = (graphs.NoData, OSError, ValueError) if options.command in ("table", "marks", "plot") else graphs.NoData
     try:
-        return _dispatch(options, argv)
-    except told as error:
-        raise SystemExit(f"python -m benchmarks {options.command}: {error}") from error
-
-
-def _dispatch(options: argparse.Namespace, argv: Sequence[str]) -> int:
-    if options.command == "graphs":
-        return facts.run(options)
-    if options.command == "table":
-        return _table(options)
-    if options.command == "plot":
-        return _plot(options)
-    if options.command == "gpu":
-        return gpu.run(options)
-    if options.command == "marks":
-        found = rows.read(options.rows)
-        print(table_parts.marks_in_detail(found))
-        if len(marks.unmeasured(found)) == len(marks.of(found)):
-            print(f"no mark was measured by the rows of {options.rows}")
-            return 2
-        return 1 if marks.lost(found) else 0
-    families = GROUPS.get(options.command, (options.command,))
-    _run({family: _config(options, family) for family in families}, argv, options.out)
-    return 0
+        if options.command in _COMMANDS:
+            return _COMMANDS[options.command](options)
+        families = GROUPS.get(options.command, (options.command,))
+        _run({family: _config(options, family) for family in families}, argv, options.out)
+        return 0
+    except (graphs.NoData, OSError, ValueError) as error:
+        if isinstance(error, graphs.NoData) or options.command in _OF_FILES:
+            raise SystemExit(f"python -m benchmarks {options.command}: {error}") from error
+        raise

@@ -17,8 +17,6 @@ along the whole sequence. That holds if ids are random.
 from __future__ import annotations
 
 import argparse
-import csv
-import dataclasses
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -28,7 +26,7 @@ from torch import Tensor
 
 from halfgnn import Graph
 
-from . import graphs
+from . import graphs, records
 from .cells import markdown, number
 from .graphs import BenchGraph
 
@@ -101,37 +99,15 @@ def of(graph: BenchGraph) -> Facts:
     )  # fmt: skip
 
 
-def describe(facts: Facts) -> str:
-    """The facts in one line."""
-    f = facts
-    return (
-        f"{f.graph}: {f.num_nodes:,} nodes, {f.num_edges:,} edges, {f.repeated:.1%} repeated; in-degrees "
-        f"0/10/50/90/99/100 %: {f.in_p0} {f.in_p10} {f.in_p50} {f.in_p90} {f.in_p99} {f.in_max}; out-degrees 50/100 %: "
-        f"{f.out_p50} {f.out_max}; a source is gathered {f.gathers:.1f} times, {f.top_share:.0%} of gathers are from "
-        f"the top 1 %, {f.near_share:.0%} from the last {NEAR_ROWS:,} rows, {f.far_share:.0%} from the last "
-        f"{FAR_ROWS:,}"
-    )
-
-
 def read(path: Path) -> list[Facts]:
-    kinds = {
-        field.name: {"str": str, "int": int, "float": float}[str(field.type)] for field in dataclasses.fields(Facts)
-    }
-    with open(path, newline="") as file:
-        return [Facts(**{name: kinds[name](text) for name, text in line.items()}) for line in csv.DictReader(file)]
+    return records.read(path, Facts)
 
 
 def keep(path: Path, found: Sequence[Facts]) -> None:
     """Writes facts to a CSV file and replaces older facts of the same graphs; small graphs come first."""
-    kept = {facts.graph: facts for facts in (read(path) if path.exists() else [])}
-    kept.update({facts.graph: facts for facts in found})
-    path.parent.mkdir(parents=True, exist_ok=True)
-    with open(path, "w", newline="") as file:
-        writer = csv.writer(file, lineterminator="\n")
-        writer.writerow([field.name for field in dataclasses.fields(Facts)])
-        writer.writerows(
-            dataclasses.astuple(facts) for facts in sorted(kept.values(), key=lambda f: (f.num_edges, f.graph))
-        )
+    kept = {facts.graph: facts for facts in (*(read(path) if path.exists() else []), *found)}
+    path.unlink(missing_ok=True)
+    records.append(path, Facts, sorted(kept.values(), key=lambda f: (f.num_edges, f.graph)))
 
 
 def render(found: Sequence[Facts]) -> str:
@@ -150,17 +126,14 @@ def render(found: Sequence[Facts]) -> str:
 def add_options(parser: argparse.ArgumentParser) -> None:
     add = parser.add_argument
     add("names", nargs="*", choices=[*graphs.NAMES, []], default=[], metavar="NAME", help=", ".join(graphs.NAMES))
-    add(
-        "--device", choices=("cpu", "cuda"), default="cpu", help="device that draws the graphs; a GPU draws other edges"
-    )
     add("--out", type=Path, metavar="FOLDER", help=f"keep the facts in FOLDER/{KEPT}")
 
 
 def run(options: argparse.Namespace) -> int:
     """Prints the facts of the named graphs; without names, of all synthetic graphs of fewer than 10^7 edges."""
     for name in options.names or [name for name, recipe in graphs.RECIPES.items() if recipe.num_edges < 10**7]:
-        found = of(graphs.named(name, "insertion", torch.int32, device=options.device))
-        print(describe(found), flush=True)
+        found = of(graphs.named(name, "insertion", torch.int32))
+        print(render([found]), flush=True)
         if options.out is not None:
             keep(options.out / KEPT, [found])
     return 0

@@ -11,8 +11,10 @@ from collections.abc import Callable
 import torch
 from torch import Tensor
 
-from .case import Case, Contestant, Unavailable, normal
+from .case import Case, Contestant
 from .graphs import BenchGraph
+from .inputs import normal
+from .optional import Unavailable
 from .timing import GpuClock
 
 LIMIT = "gather limit"
@@ -69,12 +71,10 @@ def contestant(
     return made
 
 
-def beside(case: Case, by_src: bool = False, rows_per_edge: int = 1) -> Case:
+def add_to(case: Case, by_src: bool = False, rows_per_edge: int = 1) -> None:
     """On a GPU adds the pure gather to the case, in every dtype of its contestants. Several rows per edge are gathered
     as one row of their total length."""
     if case.graph.device == "cuda":
+        feat = rows_per_edge * case.heads * case.dim
         dtypes = dict.fromkeys(c.dtype for c in case.contestants)
-        case.contestants += [
-            contestant(case.graph, rows_per_edge * case.heads * case.dim, dtype, by_src) for dtype in dtypes
-        ]
-    return case
+        case.contestants += [contestant(case.graph, feat, dtype, by_src) for dtype in dtypes]

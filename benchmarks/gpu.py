@@ -2,7 +2,7 @@
 
 Each graph and kind of work has its own process, so that a failure does not end the others. The most important ones run
 first, and as many run as the time allows. Rows go to <out>/cuda.csv, the output of the processes to <out>/bench.log,
-and all tables to <out>/cuda.md. The short table and the marks are printed last.
+and all tables to <out>/cuda.md. They are printed last.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ from pathlib import Path
 
 import torch
 
-from . import rows, table, table_cuda, table_parts
+from . import rows, table
 
 ROOT = Path(__file__).resolve().parent.parent
 FAMILIES = ("spmm", "sddmm", "softmax", "attention", "edges", "train", "overhead", "limits")
@@ -40,34 +40,32 @@ class Step:
         return f"{self.family} {self.graph}".strip()
 
 
-NO_EXTRAS = ("--baselines",)  # none: halfgnn and the pure gather
+ALONE = ("--baselines",)  # none: halfgnn and the pure gather
+_AT_128 = ("--dims", "128", "--heads", "1", "8")
+_FP16 = (*_AT_128, "--dtype", "fp16")
 STEPS = (
     Step("operators", "reddit-size", seconds=110),
     Step("operators", "products-size", seconds=110),
     Step("operators", "arxiv-size", seconds=45),
     Step("operators", "arxiv-size-hub", ("--dims", "128"), seconds=35),
-    Step("operators", "proteins-size", ("--dims", "128", "--heads", "1", "8"), seconds=45),
-    Step("operators", "arxiv-size-sym", ("--dims", "128", "--heads", "1", "8"), seconds=35),
-    Step("spmm", "reddit-size", ("--orders", "insertion", "--dims", "128", "--dtype", "fp16", *NO_EXTRAS), seconds=25),
+    Step("operators", "proteins-size", _AT_128, seconds=45),
+    Step("operators", "arxiv-size-sym", _AT_128, seconds=35),
+    Step("spmm", "reddit-size", ("--orders", "insertion", "--dims", "128", "--dtype", "fp16", *ALONE), seconds=25),
     Step("train", "reddit-size", ("--models", "GAT"), seconds=70),
     Step("train", "arxiv-size", seconds=35),
     Step("overhead", "", ("--dtype", "fp16"), seconds=50),
 )
 QUICK = (
-    Step("operators", "reddit-size", ("--dims", "128", "--heads", "1", "8", "--dtype", "fp16"), seconds=90),
-    Step(
-        "operators", "products-size", ("--dims", "128", "--heads", "1", "8", "--dtype", "fp16", *NO_EXTRAS), seconds=60
-    ),
-    Step("operators", "arxiv-size", ("--dims", "128", "--heads", "1", "8", "--dtype", "fp16"), seconds=45),
-    Step(
-        "operators", "arxiv-size-hub", ("--dims", "128", "--heads", "1", "8", "--dtype", "fp16", *NO_EXTRAS), seconds=40
-    ),
+    Step("operators", "reddit-size", _FP16, seconds=90),
+    Step("operators", "products-size", (*_FP16, *ALONE), seconds=60),
+    Step("operators", "arxiv-size", _FP16, seconds=45),
+    Step("operators", "arxiv-size-hub", (*_FP16, *ALONE), seconds=40),
     Step("train", "reddit-size", ("--models", "GAT", "--dtype", "fp16"), seconds=60),
 )
 _TINY = ("--quick", "--dims", "16", "--heads", "1", "2", "--orders", "sorted", "--threads", "1")
 REHEARSAL = (
     Step("operators", "tiny-communities", _TINY),
-    Step("operators", "tiny-hub", (*_TINY, "--dtype", "fp16", *NO_EXTRAS)),
+    Step("operators", "tiny-hub", (*_TINY, "--dtype", "fp16", *ALONE)),
     Step("train", "tiny-communities", (*_TINY, "--models", "GAT", "--hidden", "16")),
     Step("overhead", "", (*_TINY, "--eager")),
 )
@@ -107,9 +105,8 @@ def run(options: argparse.Namespace) -> int:
         left = min(step.seconds, end - time.monotonic())
         endings.append(_measure(step, options.device, out, left) if left > 10 else f"{step.name}: no time was left")
         print(endings[-1], flush=True)
-    found = rows.read(out / f"{options.device}.csv") if (out / f"{options.device}.csv").exists() else []
-    (out / f"{options.device}.md").write_text(table.render(found))
-    if found and options.device == "cuda":
-        print(table_cuda.short(found, dim=128))
-        print(table_parts.marks_table(found))
+    kept = out / f"{options.device}.csv"
+    tables = table.render(rows.read(kept) if kept.exists() else [])
+    (out / f"{options.device}.md").write_text(tables)
+    print(tables, end="")
     return 0 if all(": done" in ending for ending in endings) else 1

@@ -115,29 +115,14 @@ class _Nodes:
         rank = torch.randperm(self.count, generator=generator, device=device) + 1
         weight = rank.double() ** -skew
         self.below = pad(weight.cumsum(0), (1, 0))  # for each node the weight of all nodes before it
-        bounds = torch.arange(recipe.communities + 1, device=device) * self.count // recipe.communities
-        self.bounds = bounds
-        self.below_bounds = self.below[bounds]
-        # A table to find the node of a weight: the node at the start of each of many equal parts, a little early
-        # because of rounding.
-        self.parts_per_weight = 2 * self.count / float(self.below[-1])
-        starts = torch.arange(2 * self.count + 1, dtype=torch.float64, device=device) * (
-            (1 - 1e-9) / self.parts_per_weight
-        )
-        self.guide = (torch.searchsorted(self.below, starts, right=True) - 1).clamp_(0, self.count - 1)
+        self.bounds = torch.arange(recipe.communities + 1, device=device) * self.count // recipe.communities
+        self.below_bounds = self.below[self.bounds]
 
     def uniform(self, count: int) -> Tensor:
         return torch.rand(count, dtype=torch.float64, generator=self.generator, device=self.generator.device)
 
     def _at(self, weight: Tensor) -> Tensor:
-        """searchsorted(below, weight, right=True) - 1, int32. It is several times faster, because a part has few
-        nodes."""
-        node = self.guide[(weight * self.parts_per_weight).long()]
-        while True:
-            later = (self.below[node + 1] <= weight) & (node < self.count - 1)
-            if not later.any():
-                return node.int()
-            node += later
+        return (torch.searchsorted(self.below, weight, right=True) - 1).clamp_(0, self.count - 1).int()
 
     def draw(self, count: int) -> Tensor:
         return _in_chunks(self._at, self.uniform(count).mul_(self.below[-1]))
@@ -288,24 +273,12 @@ def make(
     return made
 
 
-def synthetic(name: str, order: str, idtype: torch.dtype, seed: int = 0, device: str = "cpu") -> BenchGraph:
-    """The graph called `name` in RECIPES, labelled synthetic."""
-    if name not in RECIPES:
-        raise ValueError(f"graph is {name!r}; expected one of {', '.join(RECIPES)}")
-    return make(RECIPES[name], f"{name} (synthetic)", order, idtype, seed, device)
-
-
 class NoData(RuntimeError):
     """A data set is not available on this machine; the message says why."""
 
 
-def real(name: str, order: str, idtype: torch.dtype, device: str = "cpu") -> BenchGraph:
-    """The data set called `name` in REAL, with the edges of its package, without self-loops.
-
-    Raises NoData if the data set is not here and the package cannot download it.
-    """
-    if name not in REAL:
-        raise ValueError(f"graph is {name!r}; expected one of {', '.join(REAL)}")
+def _real(name: str, order: str, idtype: torch.dtype, device: str) -> BenchGraph:
+    """The data set with the edges of its package, without self-loops."""
     from examples import datasets
 
     try:
@@ -315,8 +288,10 @@ def real(name: str, order: str, idtype: torch.dtype, device: str = "cpu") -> Ben
     return _ordered(name, order, src, dst, num_nodes, idtype, device)
 
 
-def named(name: str, order: str, idtype: torch.dtype, seed: int = 0, device: str = "cpu") -> BenchGraph:
-    """The graph called `name` in NAMES. `seed` is used for synthetic graphs only."""
+def named(name: str, order: str, idtype: torch.dtype, device: str = "cpu") -> BenchGraph:
+    """The graph called `name` in NAMES. Raises NoData if the data set is not here and its package cannot download it."""
+    if name not in NAMES:
+        raise ValueError(f"graph is {name!r}; expected one of {', '.join(NAMES)}")
     if name in REAL:
-        return real(name, order, idtype, device)
-    return synthetic(name, order, idtype, seed, device)
+        return _real(name, order, idtype, device)
+    return make(RECIPES[name], f"{name} (synthetic)", order, idtype, device=device)

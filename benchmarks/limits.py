@@ -21,92 +21,61 @@ GB/s counts one index and one feature row per edge, for all contestants.
 from __future__ import annotations
 
 import functools
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
+from typing import Any
 
 import torch
-from torch import Tensor
 
-import halfgnn
-from halfgnn import ops, reference
+from halfgnn import Graph, ops
 
-from . import gather, verify
-from .baselines import Problem, check_messages
+from . import gather, sweep
+from .baselines import check_messages
 from .case import Case, Config, Contestant
-from .graphs import BenchGraph
-from .rivals import rivals
-from .spmm import features, gathered_bytes
+from .operators import Problem
 
 RESIDENT_BYTES = {"cpu": 256 << 10, "cuda": 16 << 20}
 COPY_BYTES = {"cpu": 256 << 20, "cuda": 2 << 30}
+GATHERS = ("halfgnn", "halfgnn, in sequence", "halfgnn, resident", "embedding_bag", "index_select")
+COPIES = ("copy, cached", "copy, memory")
 
 
-def _in_sequence(graph: BenchGraph) -> halfgnn.Graph:
-    indptr = graph.halfgnn.csc().indptr
-    indices = torch.arange(graph.num_edges, dtype=indptr.dtype, device=indptr.device) % graph.num_nodes
-    return halfgnn.Graph.from_csc(indptr, indices, num_src=graph.num_nodes)
+def _resident_rows(problem: Problem) -> int:
+    rows = RESIDENT_BYTES[problem.graph.device] // (problem.dim * problem.dtype.itemsize)
+    return max(1, min(problem.graph.num_nodes, rows))
 
 
-def _resident_rows(graph: BenchGraph, dim: int, dtype: torch.dtype) -> int:
-    return max(1, min(graph.num_nodes, RESIDENT_BYTES[graph.device] // (dim * dtype.itemsize)))
-
-
-def _resident(graph: BenchGraph, rows: int) -> halfgnn.Graph:
-    indptr, indices, _ = graph.halfgnn.csc()
-    return halfgnn.Graph.from_csc(indptr, indices % rows, num_src=rows)
-
-
-def _gather(graph: BenchGraph, dim: int, dtype: torch.dtype, name: str):
+def _gather(problem: Problem, name: str) -> Callable[[], Any]:
     """The work of the comparator `name`."""
-    x = features(graph, 1, dim, dtype)
+    graph, x = problem.graph, problem.features()
     indptr, indices, _ = graph.halfgnn.csc()
     if name == "halfgnn":
         return lambda: ops.copy_u_sum(graph.halfgnn, x)
     if name == "halfgnn, in sequence":
-        sequence = _in_sequence(graph)
+        in_sequence = torch.arange(graph.num_edges, dtype=indptr.dtype, device=indptr.device) % graph.num_nodes
+        sequence = Graph.from_csc(indptr, in_sequence, num_src=graph.num_nodes)
         return lambda: ops.copy_u_sum(sequence, x)
     if name == "halfgnn, resident":
-        rows = _resident_rows(graph, dim, dtype)
-        resident, few = _resident(graph, rows), x[:rows]
+        rows = _resident_rows(problem)
+        resident, few = Graph.from_csc(indptr, indices % rows, num_src=rows), x[:rows]
         return lambda: ops.copy_u_sum(resident, few)
     if name == "embedding_bag":
         bag = torch.nn.functional.embedding_bag
         return lambda: bag(indices, x, indptr, mode="sum", include_last_offset=True)
-    needed = graph.num_edges * dim * dtype.itemsize
-    check_messages(needed, graph.device)
-    out = x.new_empty((graph.num_edges, dim))
+    check_messages(problem.message_bytes, graph.device)
+    out = x.new_empty((graph.num_edges, problem.dim))
     return lambda: torch.index_select(x, 0, indices, out=out)
 
 
-def _check(graph: BenchGraph, dim: int, dtype: torch.dtype, strict: bool, out: Tensor) -> float:
-    part = verify.sample(graph)
-    x = verify.take(features(graph, 1, dim, dtype), part.sources).double()
-    truth, result = reference.gspmm(part.graph, "copy_lhs", "sum", x, None), verify.take(out, part.rows)
-    if strict:
-        magnitude = reference.gspmm(part.graph, "copy_lhs", "sum", x.abs(), None)
-        return verify.check_rounded_once(result, truth, magnitude, f"copy_u_sum {dtype}")
-    return verify.relative_error(result, truth)
-
-
-def _gathers(config: Config, graph: BenchGraph, dim: int, dtype: torch.dtype) -> Iterator[Contestant]:
-    moved, check = gathered_bytes(graph, dim, 0, dtype), functools.partial(_check, graph, dim, dtype)
-    for name in GATHERS:
-        checked = functools.partial(check, name == "halfgnn") if name in SUMS else None
-        yield Contestant(name, dtype, functools.partial(_gather, graph, dim, dtype, name), checked, bytes_moved=moved)
-    problem = Problem("copy_u_sum", "forward", graph, 1, dim, dtype)
-    operands = functools.partial(features, graph, 1, dim, dtype)
-    yield from rivals(config, problem, lambda: (operands(),), functools.partial(check, False), moved, others=False)
-
-
-def _copy_contestant(graph: BenchGraph, dim: int, name: str, dtype: torch.dtype) -> Contestant:
+def _copy(problem: Problem, name: str) -> Contestant:
     """Copies about as many bytes as the gather reads: a whole number of buffers."""
-    gathered = gathered_bytes(graph, dim, 0, dtype)
-    buffer = graph.num_nodes * dim * dtype.itemsize
+    graph, itemsize = problem.graph, problem.dtype.itemsize
+    buffer = graph.num_nodes * problem.dim * itemsize
     if name == "copy, memory":
-        buffer = min(COPY_BYTES[graph.device], gathered)
-    times = max(1, round(gathered / buffer))
+        buffer = min(COPY_BYTES[graph.device], problem.moved_bytes)
+    times = max(1, round(problem.moved_bytes / buffer))
 
-    def make():
-        source = torch.ones(buffer // dtype.itemsize, dtype=dtype, device=graph.device)
+    def make() -> Callable[[], None]:
+        source = torch.ones(buffer // itemsize, dtype=problem.dtype, device=graph.device)
         target = torch.empty_like(source)
 
         def work() -> None:
@@ -115,22 +84,27 @@ def _copy_contestant(graph: BenchGraph, dim: int, name: str, dtype: torch.dtype)
 
         return work
 
-    return Contestant(name, dtype, make, bytes_moved=times * (buffer // dtype.itemsize) * dtype.itemsize)
+    return Contestant(name, problem.dtype, make, bytes_moved=times * (buffer // itemsize) * itemsize)
 
 
-GATHERS = ("halfgnn", "halfgnn, in sequence", "halfgnn, resident", "embedding_bag", "index_select")
-SUMS = ("halfgnn", "embedding_bag")
-COPIES = ("copy, cached", "copy, memory")
+def _contestants(config: Config, problem: Problem) -> Iterator[Contestant]:
+    checks = {"halfgnn": sweep.check, "embedding_bag": sweep.error_of}
+    for name in GATHERS:
+        check = functools.partial(checks[name], problem) if name in checks else None
+        make = functools.partial(_gather, problem, name)
+        yield Contestant(name, problem.dtype, make, check, bytes_moved=problem.moved_bytes)
+    yield from sweep.rivals(config, problem, others=False)
+    yield from (_copy(problem, name) for name in COPIES)
+    if config.on_gpu:
+        yield gather.contestant(problem.graph, problem.dim, problem.dtype, rows=_resident_rows(problem))
 
 
 def cases(config: Config) -> Iterator[Case]:
     for name in config.graphs:
         graph = config.graph(name, config.orders[0])
         for dim in config.dims:
-            contestants = []
-            for dtype in config.torch_dtypes(dim):
-                contestants += _gathers(config, graph, dim, dtype)
-                contestants += [_copy_contestant(graph, dim, copy, dtype) for copy in COPIES]
-                if config.on_gpu:
-                    contestants.append(gather.contestant(graph, dim, dtype, rows=_resident_rows(graph, dim, dtype)))
-            yield gather.beside(Case("limits", "copy_u_sum", "forward", graph, 1, dim, contestants))
+            problems = [Problem("copy_u_sum", "forward", graph, 1, dim, dtype) for dtype in config.torch_dtypes(dim)]
+            contestants = [contestant for problem in problems for contestant in _contestants(config, problem)]
+            case = Case("limits", "copy_u_sum", "forward", graph, 1, dim, contestants)
+            gather.add_to(case)
+            yield case

@@ -10,10 +10,10 @@ that were measured in turns in one run. The mark holds if it holds in every case
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 
-from .rows import Row, latest
+from .rows import Entry, Measured, Row, by_case
 
 GRAPHS = ("arxiv (synthetic)", "powerlaw-20k (synthetic)")
 SMALLEST = "30 nodes (synthetic)"
@@ -21,83 +21,22 @@ THREADS = 2
 FEATURES = 128
 GPUS = ("H100", "H200")
 
-Entry = tuple[str, str]  # contestant, dtype
+
+Cases = dict[tuple, Measured]
 
 
 @dataclass(frozen=True)
 class Mark:
-    """time(ours) / time(against) <= at_most, in every covered case. at_most None: for information only.
+    """ratio(case, all cases) <= at_most, in every case that it covers. at_most None: for information only.
 
-    op, direction: None covers all. families: the families of rows that it covers.
+    ours: the contestant and dtype that it is about. ratio: None if a side was not measured.
     """
 
     text: str
-    families: tuple[str, ...]
-    op: str | None
-    direction: str | None
     ours: Entry
-    against: Entry
     at_most: float | None
-
-    def covers(self, row: Row) -> bool:
-        if row.family not in self.families or row.device != "cpu" or row.threads != THREADS:
-            return False
-        if self.op not in (None, row.op) or self.direction not in (None, row.direction):
-            return False
-        if row.family == "overhead":
-            return row.graph == SMALLEST
-        has_features = row.family != "softmax" and row.op != "u_add_v"  # these two have one number per head
-        return row.graph in GRAPHS and (not has_features or row.heads * row.dim == FEATURES)
-
-    def ratio(self, entries: dict[Entry, Row], cases: dict[tuple, dict[Entry, Row]]) -> float | None:
-        """The ratio of one case among all `cases`; None if a side was not measured."""
-        return ratio(entries, self.ours, self.against)
-
-
-@dataclass(frozen=True)
-class GpuMark(Mark):
-    """time(ours) on `graph` is at most `milliseconds`, or its peak memory is at most `mebibytes`.
-
-    If both are None, the mark is about a hub: the edges of the hub take at most `at_most` times as long as the same
-    number of edges of the graph without the hub.
-
-    heads, dim: the case of the mark, if it is not about a hub.
-    """
-
-    graph: str = ""
-    milliseconds: float | None = None
-    mebibytes: float | None = None
-    heads: int = 1
-    dim: int = FEATURES
-
-    def covers(self, row: Row) -> bool:
-        if row.family not in self.families or row.device != "cuda" or row.graph != f"{self.graph} (synthetic)":
-            return False
-        if self.op not in (None, row.op) or self.direction not in (None, row.direction):
-            return False
-        if self.milliseconds is None and self.mebibytes is None:
-            return True
-        known = any(name in row.gpu for name in GPUS)
-        measured = row.cache == "warm" and (row.order == "sorted" or row.family == "train")
-        return known and measured and (row.heads, row.dim) == (self.heads, self.dim)
-
-    def ratio(self, entries: dict[Entry, Row], cases: dict[tuple, dict[Entry, Row]]) -> float | None:
-        ours = entries.get(self.ours)
-        if ours is None or ours.ms is None:
-            return None
-        if self.milliseconds is not None:
-            return ours.ms / self.milliseconds
-        if self.mebibytes is not None:
-            return None if ours.peak_mb is None else ours.peak_mb / self.mebibytes
-        without = tuple(self._without_hub(part) for part in ours.case)
-        plain = cases.get(without, {}).get(self.ours)
-        if plain is None or plain.ms is None:
-            return None
-        of_hub = ours.num_edges - plain.num_edges
-        return (ours.ms - plain.ms) / (plain.ms * of_hub / plain.num_edges)
-
-    def _without_hub(self, part):
-        return part.replace("-hub", "") if part == f"{self.graph} (synthetic)" else part
+    covers: Callable[[Row], bool]
+    ratio: Callable[[Measured, Cases], float | None]
 
 
 @dataclass(frozen=True)
@@ -116,14 +55,35 @@ class Finding:
         return self.ratio <= self.mark.at_most
 
 
+# ---- on a CPU --------------------------------------------------------------------------------------------------------
+
 _BF16, _FP16, _FP32 = "bf16", "fp16", "fp32"
 _OURS, _OURS_FP32 = ("halfgnn", _BF16), ("halfgnn", _FP32)
 _YARDSTICK = ("dgl copy_u_sum", _BF16)
 
 
-def _mark(text, family, op, direction, ours, against, at_most) -> Mark:
-    families = (family,) if isinstance(family, str) else family
-    return Mark(text, families, op, direction, ours, against, at_most)
+def _mark(
+    text: str, family: str | tuple[str, ...], op: str | None, direction: str | None, ours: Entry, against: Entry,
+    at_most: float | None,
+) -> Mark:  # fmt: skip
+    """time(ours) / time(against) <= at_most. op, direction: None covers all."""
+
+    def covers(row: Row) -> bool:
+        if row.family not in family or row.device != "cpu" or row.threads != THREADS:
+            return False
+        if op not in (None, row.op) or direction not in (None, row.direction):
+            return False
+        if row.family == "overhead":
+            return row.graph == SMALLEST
+        has_features = row.family != "softmax" and row.op != "u_add_v"  # these two have one number per head
+        return row.graph in GRAPHS and (not has_features or row.heads * row.dim == FEATURES)
+
+    def ratio(case: Measured, cases: Cases) -> float | None:
+        mine, theirs = (case.ms([name], dtype) for name, dtype in (ours, against))
+        return None if mine is None or theirs is None else mine / theirs
+
+    family = (family,) if isinstance(family, str) else family
+    return Mark(text, ours, at_most, covers, ratio)
 
 
 MARKS = (
@@ -166,23 +126,63 @@ MARKS = (
 )  # fmt: skip
 
 
-def _milliseconds(op: str, family: str, graph: str, milliseconds: float, direction: str = "forward") -> GpuMark:
+# ---- on a GPU --------------------------------------------------------------------------------------------------------
+
+_OURS_FP16 = ("halfgnn", _FP16)
+
+
+def _label(graph: str) -> str:
+    return f"{graph} (synthetic)"
+
+
+def _limit(
+    text: str, family: str, op: str, direction: str, graph: str, value: str, most: float, heads: int = 1, dim: int = FEATURES
+) -> Mark:  # fmt: skip
+    """`value`, a field of halfgnn's row in fp16, is at most `most`."""
+
+    def covers(row: Row) -> bool:
+        known = row.device == "cuda" and any(name in row.gpu for name in GPUS)
+        measured = row.cache == "warm" and (row.order == "sorted" or row.family == "train")
+        case = (row.family, row.op, row.direction, row.graph, row.heads, row.dim)
+        return known and measured and case == (family, op, direction, _label(graph), heads, dim)
+
+    def ratio(case: Measured, cases: Cases) -> float | None:
+        ours = case.row(["halfgnn"], _FP16)
+        found = None if ours is None else getattr(ours, value)
+        return None if found is None else found / most
+
+    return Mark(text, _OURS_FP16, 1.0, covers, ratio)
+
+
+def _milliseconds(op: str, family: str, graph: str, most: float, direction: str = "forward") -> Mark:
     what = op if direction == "forward" else f"{op} {direction}"
-    text = f"{what}, fp16, {graph}: at most {milliseconds:.3g} ms"
-    return GpuMark(text, (family,), op, direction, ("halfgnn", _FP16), ("", ""), 1.0, graph, milliseconds)
+    return _limit(f"{what}, fp16, {graph}: at most {most:.3g} ms", family, op, direction, graph, "ms", most)
 
 
-def _guide(heads: int, text: str, **limit: float) -> GpuMark:
+def _guide(heads: int, text: str, value: str, most: float) -> Mark:
     """A mark of the three-layer GAT of DGL's guide to mixed precision. Memory includes graph, data and parameters."""
     text = f"training a GAT of 3 x {heads} x 256, fp16, reddit-size: {text}"
-    return GpuMark(
-        text, ("train",), "GAT", "step", ("halfgnn", _FP16), ("", ""), 1.0, "reddit-size", heads=heads, dim=256, **limit
-    )
+    return _limit(text, "train", "GAT", "step", "reddit-size", value, most, heads, 256)
 
 
-def _hub(families: tuple[str, ...], text: str, graph: str = "arxiv-size-hub") -> GpuMark:
-    text = f"{text}, fp16, a node of a million in-edges: at most 1.1 x what its edges would take elsewhere"
-    return GpuMark(text, families, None, None, ("halfgnn", _FP16), ("", ""), 1.1, graph)
+def _hub(families: tuple[str, ...], what: str) -> Mark:
+    """The edges of a hub take at most 1.1 times as long as the same number of edges of the graph without the hub."""
+    hub, plain = _label("arxiv-size-hub"), _label("arxiv-size")
+
+    def ratio(case: Measured, cases: Cases) -> float | None:
+        ours = case.row(["halfgnn"], _FP16)
+        without = tuple(plain if part == hub else part for part in case.first.case)
+        base = cases.get(without, Measured()).row(["halfgnn"], _FP16)
+        if ours is None or base is None:
+            return None
+        of_hub = ours.num_edges - base.num_edges
+        return (ours.ms - base.ms) / (base.ms * of_hub / base.num_edges)  # type: ignore[operator]
+
+    def covers(row: Row) -> bool:
+        return row.family in families and row.device == "cuda" and row.graph == hub
+
+    text = f"{what}, fp16, a node of a million in-edges: at most 1.1 x what its edges would take elsewhere"
+    return Mark(text, _OURS_FP16, 1.1, covers, ratio)
 
 
 GPU_MARKS = (
@@ -196,13 +196,16 @@ GPU_MARKS = (
         for graph, base in (("reddit-size", 3.5), ("products-size", 8.7))
         for direction, factor in (("forward", 1.2), ("backward", 1.5))
     ),
-    _guide(1, "at most 60 ms per step", milliseconds=60.0),
-    _guide(1, "at most 3.5 GB", mebibytes=3.5e9 / 2**20),
-    _guide(8, "at most 16 GB", mebibytes=16e9 / 2**20),
+    _guide(1, "at most 60 ms per step", "ms", 60.0),
+    _guide(1, "at most 3.5 GB", "peak_mb", 3.5e9 / 2**20),
+    _guide(8, "at most 16 GB", "peak_mb", 16e9 / 2**20),
     _hub(("spmm",), "SpMM"),
     _hub(("sddmm",), "SDDMM"),
     _hub(("softmax", "edges"), "edge_softmax and its parts"),
 )
+
+
+# ---- verdicts --------------------------------------------------------------------------------------------------------
 
 
 def of(rows: Sequence[Row]) -> Sequence[Mark]:
@@ -210,38 +213,21 @@ def of(rows: Sequence[Row]) -> Sequence[Mark]:
     return GPU_MARKS if any(row.device == "cuda" for row in rows) else MARKS
 
 
-def by_case(rows: Sequence[Row]) -> dict[tuple, dict[Entry, Row]]:
-    """The last run of every case: contestant and dtype -> row."""
-    cases: dict[tuple, dict[Entry, Row]] = {}
-    for row in latest(rows):
-        cases.setdefault(row.case, {})[(row.contestant, row.dtype)] = row
-    return cases
-
-
-def ratio(entries: dict[Entry, Row], ours: Entry, against: Entry) -> float | None:
-    """time(ours) / time(against); None if either was not measured."""
-    mine, theirs = entries.get(ours), entries.get(against)
-    if mine is None or theirs is None or mine.ms is None or theirs.ms is None:
-        return None
-    return mine.ms / theirs.ms
-
-
 def judge(rows: Sequence[Row], marks: Sequence[Mark] | None = None) -> Iterator[Finding]:
     """One Finding per mark and covered case, in the order of the marks. By default the marks of the rows' device."""
     cases = by_case(rows)
     for mark in of(rows) if marks is None else marks:
-        for entries in cases.values():
-            row = entries.get(mark.ours, next(iter(entries.values())))
+        for case in cases.values():
+            row = case.get(mark.ours, case.first)
             if mark.covers(row):
-                yield Finding(mark, row, mark.ratio(entries, cases))
+                yield Finding(mark, row, mark.ratio(case, cases))
 
 
-def unmeasured(rows: Sequence[Row], marks: Sequence[Mark] | None = None) -> list[Mark]:
+def unmeasured(rows: Sequence[Row]) -> list[Mark]:
     """Marks for which no case of the rows was measured."""
-    marks = of(rows) if marks is None else marks
-    seen = {finding.mark for finding in judge(rows, marks) if finding.ratio is not None}
-    return [mark for mark in marks if mark not in seen]
+    seen = {finding.mark for finding in judge(rows) if finding.ratio is not None}
+    return [mark for mark in of(rows) if mark not in seen]
 
 
-def lost(rows: Sequence[Row], marks: Sequence[Mark] | None = None) -> list[Finding]:
-    return [finding for finding in judge(rows, marks) if finding.holds is False]
+def lost(rows: Sequence[Row]) -> list[Finding]:
+    return [finding for finding in judge(rows) if finding.holds is False]

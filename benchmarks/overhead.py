@@ -12,30 +12,39 @@ from __future__ import annotations
 
 import contextlib
 import dataclasses
+import functools
 from collections.abc import Callable, Iterator
+from dataclasses import dataclass
 
 import torch
 from torch import Tensor
 
 import halfgnn
 import halfgnn.dgl
-from halfgnn import ops, reference
+from halfgnn import ops
 
-from . import baselines, graphs, train, verify
-from .case import Case, Config, Contestant, Unavailable, name_of, normal, uniform, with_backward
+from . import graphs, models, sweep, train, verify
+from .baselines.composed import gather_scatter
+from .baselines.dgl import check_dgl
+from .case import Case, Config, Contestant, name_of
 from .graphs import BenchGraph
+from .inputs import directed
+from .operators import Problem
+from .optional import Unavailable, import_dgl, import_pyg
 
 SIZES = ((30, 100), (300, 3_000), (3_000, 30_000), (30_000, 300_000), (400_000, 4_000_000))  # nodes, edges
 FEATURES, HEADS, HIDDEN = 16, 2, 16
-MODEL = dataclasses.replace(train.MODELS["GAT"], layers=2)
+MODEL = dataclasses.replace(models.MODELS["GAT"], depth=2)
 WARM_UPS = 3  # calls before a CUDA graph is captured
 COMPILED, CAPTURED = "halfgnn, compiled", "halfgnn, CUDA graph"
+Sum = Callable[[Tensor, Tensor], Tensor]  # of features and weights
+
+# ---- ways to a weighted sum ------------------------------------------------------------------------------------------
 
 
-def _update_all(graph: BenchGraph) -> Callable[[Tensor, Tensor], Tensor]:
-    fn = baselines.import_dgl().function
+def _update_all(graph: BenchGraph) -> Sum:
+    fn, g = import_dgl().function, graph.dgl
     message, reduce = fn.u_mul_e("x", "w", "m"), fn.sum("m", "out")
-    g = graph.dgl
 
     def call(x: Tensor, w: Tensor) -> Tensor:
         with g.local_scope():
@@ -46,12 +55,13 @@ def _update_all(graph: BenchGraph) -> Callable[[Tensor, Tensor], Tensor]:
     return call
 
 
-def _direct(graph) -> Callable[[Tensor, Tensor], Tensor]:
+def _by_ops(graph: halfgnn.Graph) -> Sum:
+    """On a Graph or a DGLGraph."""
     return lambda x, w: ops.u_mul_e_sum(graph, x, w)
 
 
-def _raw(graph: halfgnn.Graph) -> Callable[[Tensor, Tensor], Tensor]:
-    indptr, indices, edge_ids = graph.csc()
+def _raw(graph: BenchGraph) -> Sum:
+    indptr, indices, edge_ids = graph.halfgnn.csc()
     operator = torch.ops.halfgnn.gspmm.default
     return lambda x, w: operator(indptr, indices, edge_ids, "mul", "sum", x, w, None)[0]
 
@@ -75,93 +85,83 @@ def _replayed(work: Callable[[], Tensor | None]) -> Callable[[], Tensor | None]:
     return replay
 
 
-def _captured(graph: halfgnn.Graph) -> Callable[[Tensor, Tensor], Tensor]:
-    """A function that replays a CUDA graph, which is captured at the first call."""
-    made: list = []
+def _captured(graph: BenchGraph) -> Sum:
+    """Captured at the first call, with the tensors of that call."""
+    direct, captured = _by_ops(graph.halfgnn), []
 
     def call(x: Tensor, w: Tensor) -> Tensor:
-        if not made:
-            made.append(_replayed(lambda: ops.u_mul_e_sum(graph, x, w)))
-        return made[0]()
+        if not captured:
+            captured.append(_replayed(lambda: direct(x, w)))
+        return captured[0]()
 
     return call
 
 
-def _index_add(graph: BenchGraph) -> Callable[[Tensor, Tensor], Tensor]:
-    def call(x: Tensor, w: Tensor) -> Tensor:
-        return x.new_zeros(x.shape).index_add(0, graph.dst, x.index_select(0, graph.src) * w)
-
-    return call
-
-
-def _pyg(graph: BenchGraph) -> Callable[[Tensor, Tensor], Tensor]:
-    scatter, (src, dst) = baselines.import_pyg().utils.scatter, graph.edge_index
+def _pyg(graph: BenchGraph) -> Sum:
+    scatter, (src, dst) = import_pyg().utils.scatter, graph.edge_index
     return lambda x, w: scatter(x.index_select(0, src) * w, dst, 0, graph.num_nodes, "sum")
 
 
-def _compiled(graph: halfgnn.Graph) -> Callable[[Tensor, Tensor], Tensor]:
-    return torch.compile(_direct(graph), fullgraph=True, dynamic=False)
+@dataclass(frozen=True)
+class _Way:
+    """of: makes the function of a graph. option: its name in --baselines."""
+
+    name: str
+    of: Callable[[BenchGraph], Sum]
+    devices: tuple[str, ...] = ("cpu", "cuda")
+    option: str = ""
+    has_gradient: bool = True
+    context: Callable[[], contextlib.AbstractContextManager] = contextlib.nullcontext
+
+    def takes_part(self, config: Config, direction: str) -> bool:
+        chosen = self.option in ("", *config.baselines) and not (config.eager and self.name == COMPILED)
+        return chosen and config.device in self.devices and (self.has_gradient or direction == "forward")
 
 
-# Name, function of a graph that gives a function of (x, w), whether the drop-in is active, whether it has a gradient.
-_WAYS = (
-    ("dgl update_all", lambda g: _update_all(g), False, True),
-    ("halfgnn update_all", lambda g: _update_all(g), True, True),
-    ("halfgnn.ops, DGLGraph", lambda g: _direct(g.dgl), False, True),
-    ("halfgnn.ops", lambda g: _direct(g.halfgnn), False, True),
-    (COMPILED, lambda g: _compiled(g.halfgnn), False, True),
-    ("halfgnn torch.ops", lambda g: _raw(g.halfgnn), False, False),
+WAYS = (
+    _Way("dgl update_all", _update_all, ("cpu",), option="dgl"),
+    _Way("halfgnn update_all", _update_all, ("cpu",), context=halfgnn.dgl.accelerate),
+    _Way("halfgnn.ops, DGLGraph", lambda g: _by_ops(g.dgl), ("cpu",)),
+    _Way("halfgnn.ops", lambda g: _by_ops(g.halfgnn)),
+    _Way(COMPILED, lambda g: torch.compile(_by_ops(g.halfgnn), fullgraph=True, dynamic=False)),
+    _Way("halfgnn torch.ops", _raw, has_gradient=False),
+    _Way(CAPTURED, _captured, ("cuda",), has_gradient=False),
+    _Way("index_add", lambda g: gather_scatter(g.src, g.dst, g.num_nodes).u_mul_e_sum, ("cuda",), option="index_add"),
+    _Way("pyg scatter", _pyg, ("cuda",), option="pyg"),
 )
-_GPU_WAYS = (
-    *(way for way in _WAYS if way[0] in ("halfgnn.ops", "halfgnn torch.ops", COMPILED)),
-    (CAPTURED, lambda g: _captured(g.halfgnn), False, False),
-    ("index_add", _index_add, False, True),
-    ("pyg scatter", _pyg, False, True),
-)
-_BASELINES = {"dgl update_all": "dgl", "index_add": "index_add", "pyg scatter": "pyg"}
 
 
-def _contestant(graph: BenchGraph, way, dtype: torch.dtype, backward: bool) -> Contestant:
-    name, function_of, routed, _ = way
-    inputs = (
-        normal((graph.num_nodes, FEATURES), dtype, 1, graph.device),
-        uniform((graph.num_edges, 1), dtype, 2, graph.device),
-    )
-
-    def make():
-        if name == "dgl update_all" and dtype == torch.float16:
-            raise Unavailable("DGL has no fp16 on the CPU")
-        function = function_of(graph)
-        work = with_backward(function, inputs, 5) if backward else lambda: function(*inputs)
-        if name in (COMPILED, CAPTURED):
+def _sum_contestant(problem: Problem, way: _Way) -> Contestant:
+    def make() -> Callable:
+        if way.option == "dgl":
+            check_dgl(problem.graph, problem.dtype)
+        work = directed(problem.direction, way.of(problem.graph), problem.operands())
+        if way.name in (COMPILED, CAPTURED):
             work()
         return work
 
     def check(out) -> float:
-        result = out[0] if backward else out
-        x, w = (t.double() for t in inputs)  # on the device: the reference is PyTorch's
-        truth = reference.gspmm(graph.halfgnn, "mul", "sum", x, w)
-        if name.startswith("halfgnn"):
-            magnitude = reference.gspmm(graph.halfgnn, "mul", "sum", x.abs(), w)
-            return verify.check_rounded_once(result, truth, magnitude, f"{name} {dtype}")
-        return verify.relative_error(result, truth)
+        result = out if problem.is_forward else out[0]
+        return sweep.error_of(problem, result) if way.option else sweep.check(problem, result, way.name)
 
-    context = halfgnn.dgl.accelerate if routed else contextlib.nullcontext
-    return Contestant(name, dtype, make, check, context)
+    return Contestant(way.name, problem.dtype, make, check, way.context)
+
+
+# ---- training steps --------------------------------------------------------------------------------------------------
 
 
 def _step_contestant(graph: BenchGraph, name: str, dtype: torch.dtype) -> Contestant:
-    """The contestant of a training step. name: one of train.py's contestants, COMPILED or CAPTURED."""
-    of = train.OURS if name in (COMPILED, CAPTURED) else name
+    """name: one of models.py's contestants, COMPILED or CAPTURED."""
+    base = models.OURS if name in (COMPILED, CAPTURED) else name
     ran: list[Tensor] = []  # losses
 
-    def make():
+    def make() -> Callable:
         if name == CAPTURED and dtype == torch.float16:
             raise Unavailable("a GradScaler waits for the GPU, and a CUDA graph cannot wait")
         if name == "dgl" and graph.device == "cpu" and dtype != torch.float32:
             raise Unavailable("dgl.nn raises under autocast on the CPU")
-        network = train.network_of(MODEL, graph, HIDDEN, HEADS, of)
-        topology, _ = train.topology_of(graph, of)
+        network = train.network_of(MODEL, graph, HIDDEN, HEADS, base)
+        topology, _ = train.topology_of(graph, base)
         if name == COMPILED:
             network = torch.compile(network, fullgraph=True, dynamic=False)
         ran.clear()
@@ -173,7 +173,7 @@ def _step_contestant(graph: BenchGraph, name: str, dtype: torch.dtype) -> Contes
     def check(_) -> float:
         """The relative difference of the last loss from the loss of an eager training after as many steps."""
         steps = WARM_UPS + 1 if name == CAPTURED else len(ran)
-        network, losses = train.network_of(MODEL, graph, HIDDEN, HEADS, train.OURS), []
+        network, losses = train.network_of(MODEL, graph, HIDDEN, HEADS, models.OURS), []
         step = train.training(network, graph.halfgnn, train.data_of(graph), dtype, losses)
         for _ in range(steps):
             step()
@@ -182,7 +182,11 @@ def _step_contestant(graph: BenchGraph, name: str, dtype: torch.dtype) -> Contes
             raise verify.WrongResult(f"{MODEL.name} step, {name}, {name_of(dtype)}: loss {ran[-1]}, not {losses[-1]}")
         return error
 
-    return Contestant(name, dtype, make, check if name in (COMPILED, CAPTURED) else None, lambda: train.context_of(of))
+    checked = check if name in (COMPILED, CAPTURED) else None
+    return Contestant(name, dtype, make, checked, functools.partial(models.context_of, base))
+
+
+# ---- cases -----------------------------------------------------------------------------------------------------------
 
 
 def _graph(nodes: int, edges: int, config: Config) -> BenchGraph:
@@ -190,45 +194,33 @@ def _graph(nodes: int, edges: int, config: Config) -> BenchGraph:
     return graphs.make(recipe, f"{nodes:,} nodes (synthetic)", "insertion", config.idtype, device=config.device)
 
 
-def _dtypes(config: Config, edges: int) -> list[torch.dtype]:
-    """All dtypes on the smallest graph, whose calls are only overhead, and the first dtype on the others."""
-    return config.torch_dtypes() if edges == SIZES[0][1] else config.torch_dtypes()[:1]
-
-
 def _sum_cases(config: Config, graph: BenchGraph, dtypes: list[torch.dtype]) -> Iterator[Case]:
-    ways = _GPU_WAYS if config.on_gpu else _WAYS
-    ways = [way for way in ways if way[0] not in _BASELINES or _BASELINES[way[0]] in config.baselines]
-    ways = [way for way in ways if way[0] != COMPILED or not config.eager]
     for direction in dict.fromkeys(d if d == "forward" else "forward+backward" for d in config.directions):
-        backward = direction != "forward"
-        contestants = [
-            _contestant(graph, way, dtype, backward) for dtype in dtypes for way in ways if way[3] or not backward
-        ]
+        problems = [Problem("u_mul_e_sum", direction, graph, 1, FEATURES, dtype) for dtype in dtypes]
+        ways = [way for way in WAYS if way.takes_part(config, direction)]
+        contestants = [_sum_contestant(problem, way) for problem in problems for way in ways]
         # Reset first: earlier compilations count towards the limit of versions per function.
         yield Case("overhead", "u_mul_e_sum", direction, graph, 1, FEATURES, contestants, torch.compiler.reset)
 
 
 def _step_case(config: Config, graph: BenchGraph, dtypes: list[torch.dtype]) -> Case:
-    names = [
-        *train.names_of(config, MODEL),
-        *([] if config.eager else [COMPILED]),
-        *([CAPTURED] if config.on_gpu else []),
-    ]
+    names = train.names_of(config, MODEL)
+    more = [*([] if config.eager else [COMPILED]), *([CAPTURED] if config.on_gpu else [])]
 
     def before() -> None:
         torch.compiler.reset()
-        for name in names:
-            if name in (train.OURS, train.DROP_IN, train.FUSED):
-                train.check(config, MODEL, HEADS, name)
+        train.check_all(config, MODEL, HEADS, names)
 
-    contestants = [_step_contestant(graph, name, dtype) for dtype in dtypes for name in names]
+    contestants = [_step_contestant(graph, name, dtype) for dtype in dtypes for name in (*names, *more)]
     return Case("overhead", MODEL.name, "step", graph, HEADS, HIDDEN, contestants, before)
 
 
 def cases(config: Config) -> Iterator[Case]:
     if not config.on_gpu:
-        baselines.import_dgl()
+        import_dgl()
     for nodes, edges in SIZES[:1] if config.effort.is_quick else SIZES:
-        graph, dtypes = _graph(nodes, edges, config), _dtypes(config, edges)
+        graph = _graph(nodes, edges, config)
+        # All dtypes on the smallest graph, whose calls are only overhead, and the first dtype on the others.
+        dtypes = config.torch_dtypes() if edges == SIZES[0][1] else config.torch_dtypes()[:1]
         yield from _sum_cases(config, graph, dtypes)
         yield _step_case(config, graph, dtypes)

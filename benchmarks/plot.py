@@ -14,11 +14,9 @@ The same rows and the same matplotlib give the same file. Each file has a digest
 
 from __future__ import annotations
 
-import dataclasses
 import hashlib
-import itertools
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import astuple, dataclass
 from pathlib import Path
 
 import matplotlib
@@ -26,14 +24,15 @@ from matplotlib.figure import Figure
 from matplotlib.lines import Line2D
 
 from . import cells, charts
+from .charts import GREY
 from .gather import LIMIT
-from .marks import FEATURES, Entry, by_case
-from .rows import Row, latest
+from .marks import FEATURES
+from .rows import Measured, Row, by_case, latest
 
 MARKERS = {"copy_u_sum": "o", "copy_u_max": "s", "u_mul_e_sum": "^", "u_dot_v": "D"}
 ROOFS = ("copy, cached", "copy, memory", "halfgnn, in sequence", LIMIT)
 BARS = {"operators": ("spmm", "sddmm", "softmax"), "attention": ("attention",), "modules": ("layer",)}
-Entries = dict[Entry, Row]
+YARDSTICK = "dgl copy_u_sum"  # of marks, no competitor
 
 
 @dataclass(frozen=True)
@@ -46,7 +45,7 @@ class Picture:
 
     @property
     def digest(self) -> str:
-        lines = sorted(repr(dataclasses.astuple(row)) for row in self.rows)
+        lines = sorted(repr(astuple(row)) for row in self.rows)
         return hashlib.sha256("\n".join(lines).encode()).hexdigest()
 
     def save(self, folder: Path) -> Path:
@@ -77,20 +76,17 @@ def _operator_rows(rows: Sequence[Row], families: Sequence[str]) -> list[Row]:
     head. Empty if there is no reference."""
     rows = [row for row in rows if row.family in families and row.cache != "cold"]
     rows = [row for row in rows if row.order == rows[0].order and (row.dim == 1 or row.heads * row.dim == FEATURES)]
-    return rows if any(_factors(entries, _reference_name(rows)) for entries in by_case(rows).values()) else []
+    return rows if any(_factors(case, _reference_name(rows)) for case in by_case(rows).values()) else []
 
 
-def _reference(entries: Entries, name: str, dtype: str) -> Row | None:
-    return entries.get((name, dtype)) or (entries.get((name, "bf16")) if dtype == "fp16" else None)
-
-
-def _factors(entries: Entries, reference: str) -> dict[Entry, float]:
+def _factors(case: Measured, reference: str) -> charts.Bars:
+    """How many times faster than the reference each of the others is; in fp16 than its bf16 if it has no fp16."""
     found = {}
-    for (name, dtype), row in entries.items():
-        against = _reference(entries, reference, dtype)
-        if against and name not in (reference, "dgl copy_u_sum"):
-            found[(name, dtype)] = (against.ms or 0.0) / (row.ms or 1.0)
-    return {kind: found[kind] for kind in sorted(found, key=charts.ours_first)}
+    for name, dtype in sorted(case, key=charts.ours_first):
+        against = case.ms([reference], dtype) or (case.ms([reference], "bf16") if dtype == "fp16" else None)
+        if against and name not in (reference, YARDSTICK):
+            found[name, dtype] = against / (case[name, dtype].ms or 1.0)
+    return found
 
 
 def _case_name(row: Row) -> str:
@@ -101,7 +97,7 @@ def _case_name(row: Row) -> str:
 
 def _draw_operators(rows: list[Row]) -> Figure:
     reference = _reference_name(rows)
-    groups = [(_case_name(cells.first(e)), _factors(e, reference)) for e in by_case(rows).values()]
+    groups = [(_case_name(case.first), _factors(case, reference)) for case in by_case(rows).values()]
     order = "insertion order" if rows[0].order == "insertion" else "the order of the adjacency"
     title = f"{cells.title(rows[0])[:-1]}\n{FEATURES} features, edge data in {order}; {_machine(rows)}"
     has_fp16 = any((row.contestant, row.dtype) == (reference, "fp16") for row in rows)
@@ -113,27 +109,38 @@ def _draw_operators(rows: list[Row]) -> Figure:
 # ---- roofline ------------------------------------------------------------------------------------------------------------
 
 
-def _flops(row: Row) -> float:
-    """Multiplications and additions, or comparisons."""
-    per_element = 1 if row.op.startswith("copy_u") else 2
-    return per_element * row.num_edges * row.heads * row.dim
+def _is_roof(row: Row) -> bool:
+    return row.family == "limits"
 
 
 def _roof_rows(rows: Sequence[Row]) -> list[Row]:
-    rows_of_bars = _operator_rows(rows, BARS["operators"])
-    operators = [row for row in rows_of_bars if row.op in MARKERS and row.direction == "forward" and row.gb_per_s]
-    operators = [row for row in operators if row.contestant not in ("dgl copy_u_sum", LIMIT)]
-    roofs = [row for row in rows if row.family == "limits" and row.contestant in ROOFS and row.gb_per_s]
+    """Of a graph. Empty if operators or roofs are missing."""
+    operators = [
+        row
+        for row in _operator_rows(rows, BARS["operators"])
+        if row.op in MARKERS
+        and row.direction == "forward"
+        and row.gb_per_s
+        and row.contestant not in (YARDSTICK, LIMIT)
+    ]
+    roofs = [row for row in rows if _is_roof(row) and row.contestant in ROOFS and row.gb_per_s]
     return operators + roofs if operators and roofs else []
 
 
 def _draw_roofs(axes, roofs: Sequence[Row], span: tuple[float, float]) -> None:
-    best = {name: max((row.gb_per_s or 0.0 for row in roofs if row.contestant == name), default=0.0) for name in ROOFS}
-    for (name, speed), style in zip(best.items(), ("-", "--", ":", "-.")):
+    for name, style in zip(ROOFS, ("-", "--", ":", "-.")):
+        speed = max((row.gb_per_s or 0.0 for row in roofs if row.contestant == name), default=0.0)
         if speed:
-            axes.plot(
-                span, [speed * x for x in span], style, color="#555555", linewidth=1, label=f"{name}: {speed:.3g} GB/s"
-            )
+            label = f"{name}: {speed:.3g} GB/s"
+            axes.plot(span, [speed * x for x in span], style, color=GREY, linewidth=1, label=label)
+
+
+def _draw_point(axes, row: Row) -> None:
+    """Multiplications and additions, or comparisons, per second and per byte."""
+    flops = (1 if row.op.startswith("copy_u") else 2) * row.num_edges * row.heads * row.dim
+    ms, gb_per_s = row.ms or 1.0, row.gb_per_s or 1.0
+    axes.plot(flops / (gb_per_s * 1e6 * ms), flops / ms / 1e6, MARKERS[row.op], color=charts.colour(row.contestant),
+              markersize=6, fillstyle="none" if row.dtype == "fp32" else "full", alpha=0.85)  # fmt: skip
 
 
 def _draw_roofline(rows: list[Row]) -> Figure:
@@ -141,49 +148,41 @@ def _draw_roofline(rows: list[Row]) -> Figure:
     figure = Figure((1 + 4.6 * len(graphs), 4.6), layout="constrained")
     for axes, graph in zip(figure.subplots(1, len(graphs), squeeze=False)[0], graphs):
         of_graph = [row for row in rows if row.graph == graph]
-        roofs = [row for row in of_graph if row.family == "limits"]
-        _draw_roofs(axes, roofs, (0.2, 1.2))
+        _draw_roofs(axes, [row for row in of_graph if _is_roof(row)], (0.2, 1.2))
         for row in of_graph:
-            if row.family == "limits":
-                continue
-            flops, colour = _flops(row), charts.colour(row.contestant)
-            intensity = flops / ((row.gb_per_s or 1.0) * 1e6 * (row.ms or 1.0))
-            axes.plot(intensity, flops / (row.ms or 1.0) / 1e6, MARKERS[row.op], color=colour, markersize=6,
-                      fillstyle="none" if row.dtype == "fp32" else "full", alpha=0.85)  # fmt: skip
-        axes.set(
-            xscale="log", yscale="log", title=graph, xlabel="flop per byte that every edge must move", ylabel="Gflop/s"
-        )
+            if not _is_roof(row):
+                _draw_point(axes, row)
+        label = "flop per byte that every edge must move"
+        axes.set(xscale="log", yscale="log", title=graph, xlabel=label, ylabel="Gflop/s")
         axes.set_xticks([0.25, 0.5, 1], ["1/4", "1/2", "1"])
         axes.minorticks_off()
-        axes.grid(color="#dddddd", linewidth=0.6)
+        charts.grid(axes)
         axes.set_ylim(top=axes.get_ylim()[1] * 5)
         axes.legend(loc="upper left", title="at the speed of", title_fontsize=8, alignment="left")
-    names = list(dict.fromkeys(row.contestant for row in rows if row.family != "limits"))
-    handles = [Line2D([], [], marker="o", linestyle="", color=charts.colour(name), label=name) for name in names]
-    handles += [Line2D([], [], marker=m, linestyle="", color="#555555", label=op) for op, m in MARKERS.items()]
-    handles.append(Line2D([], [], marker="o", linestyle="", color="#555555", fillstyle="none", label="hollow: fp32"))
-    figure.legend(handles=handles, loc="outside lower center", ncols=5)
-    figure.suptitle(f"Forward operators, copies and gathers on this machine\n{_machine(rows)}")
-    return figure
+    names = dict.fromkeys(row.contestant for row in rows if not _is_roof(row))
+    looks = [dict(marker="o", color=charts.colour(name), label=name) for name in names]
+    looks += [dict(marker=marker, color=GREY, label=op) for op, marker in MARKERS.items()]
+    looks += [dict(marker="o", color=GREY, fillstyle="none", label="hollow: fp32")]
+    handles = [Line2D([], [], linestyle="", **look) for look in looks]
+    return charts.finish(figure, handles, f"Forward operators, copies and gathers on this machine\n{_machine(rows)}")
 
 
 # ---- training and overhead -----------------------------------------------------------------------------------------------
 
 
-def _draw_training(rows: list[Row]) -> Figure:
-    groups = []
-    for entries in by_case(rows).values():
-        kinds = sorted(entries, key=charts.ours_first)
-        groups.append((_model_name(cells.first(entries), rows), {kind: entries[kind].ms or 1.0 for kind in kinds}))
-    title = f"A training step, {cells.title(rows[0])[:-1]}\n{_machine(rows)}"
-    return charts.bar_figure(
-        groups, min(row.ms or 1.0 for row in rows) / 2, "milliseconds per step (logarithmic)", title
-    )
-
-
 def _model_name(row: Row, rows: Sequence[Row]) -> str:
     has_heads = any(other.op == row.op and other.heads != 1 for other in rows)
     return f"{row.op}, {row.heads} head{'s' if row.heads > 1 else ''}" if has_heads else row.op
+
+
+def _draw_training(rows: list[Row]) -> Figure:
+    groups = [
+        (_model_name(case.first, rows), {kind: case[kind].ms or 1.0 for kind in sorted(case, key=charts.ours_first)})
+        for case in by_case(rows).values()
+    ]
+    title = f"A training step, {cells.title(rows[0])[:-1]}\n{_machine(rows)}"
+    least = min(row.ms or 1.0 for row in rows) / 2
+    return charts.bar_figure(groups, least, "milliseconds per step (logarithmic)", title)
 
 
 def _draw_overhead(rows: list[Row]) -> Figure:
@@ -196,10 +195,9 @@ def _draw_overhead(rows: list[Row]) -> Figure:
             line = sorted((row.num_edges, (row.ms or 0.0) * 1e3) for row in chosen if row.contestant == name)
             drawn[name] = axes.plot(*zip(*line), marker="o", markersize=3.5, color=charts.colour(name), label=name)[0]
         axes.set(xscale="log", yscale="log", xlabel="edges", ylabel="microseconds", title=", ".join(kind))
-        axes.grid(color="#dddddd", linewidth=0.6)
-    figure.legend(handles=list(drawn.values()), loc="outside lower center", ncols=5)
-    figure.suptitle(f"Time per call and per training step, by the size of the graph\n{_machine(rows)}")
-    return figure
+        charts.grid(axes)
+    title = f"Time per call and per training step, by the size of the graph\n{_machine(rows)}"
+    return charts.finish(figure, list(drawn.values()), title)
 
 
 def _overhead_rows(rows: Sequence[Row]) -> list[Row]:
@@ -209,24 +207,24 @@ def _overhead_rows(rows: Sequence[Row]) -> list[Row]:
     return [row for row in rows if len(sizes[row.dtype]) > 1]
 
 
+# ---- all -----------------------------------------------------------------------------------------------------------------
+
+
 def pictures(rows: Sequence[Row]) -> Iterator[Picture]:
     """All pictures of the rows of one device."""
     rows = [row for row in latest(rows) if row.ms is not None]
-    if not rows:
-        return
-    device, of_graph = rows[0].device, {row.graph: [r for r in rows if r.graph == row.graph] for row in rows}
+    of_graph = {row.graph: [r for r in rows if r.graph == row.graph] for row in rows}
     found = [
-        *(Picture(f"{graph} {name}", _operator_rows(part, families), _draw_operators)
+        *((f"{graph} {name}", _operator_rows(part, families), _draw_operators)
           for graph, part in of_graph.items() for name, families in BARS.items()),
-        Picture("roofline", list(itertools.chain.from_iterable(map(_roof_rows, of_graph.values()))), _draw_roofline),
-        *(Picture(f"{graph} training", [row for row in part if row.family == "train"], _draw_training)
+        ("roofline", [row for part in of_graph.values() for row in _roof_rows(part)], _draw_roofline),
+        *((f"{graph} training", [row for row in part if row.family == "train"], _draw_training)
           for graph, part in of_graph.items()),
-        Picture("overhead", _overhead_rows(rows), _draw_overhead),
+        ("overhead", _overhead_rows(rows), _draw_overhead),
     ]  # fmt: skip
-    for picture in found:
-        if picture.rows:
-            name = f"{device} {picture.name}".replace(cells.SYNTHETIC, "").replace(" ", "-")
-            yield dataclasses.replace(picture, name=name)
+    for name, shown, draw_them in found:
+        if shown:
+            yield Picture(f"{rows[0].device} {name}".replace(cells.SYNTHETIC, "").replace(" ", "-"), shown, draw_them)
 
 
 def draw(rows: Sequence[Row], folder: Path) -> Iterator[Path]:

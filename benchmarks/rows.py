@@ -2,22 +2,23 @@
 
 from __future__ import annotations
 
-import csv
 import datetime
-import io
 import os
 import platform
 import shlex
 import subprocess
 import sys
-from collections.abc import Iterable, Sequence
-from dataclasses import asdict, dataclass, fields
+from collections.abc import Sequence
+from dataclasses import dataclass
 from pathlib import Path
 
 import torch
 
+from . import records
+
 WRONG = 0.1  # a relative error beyond rounding in any dtype
 RESULTS = Path(__file__).parent / "results"
+Entry = tuple[str, str]  # contestant, dtype
 
 
 @dataclass(frozen=True)
@@ -48,7 +49,7 @@ class Row:
     gb_per_s: float | None = None  # counts the bytes that the case must move at least once per edge
     limit_share: float | None = None  # time of the pure gather over the same indices, divided by this time
     peak_mb: float | None = (
-        None  # MiB at the peak of a call on a GPU, without inputs; of training with inputs, also on a CPU
+        None  # MiB at the peak of a call on a GPU without inputs; of training with them, also on a CPU
     )
     kept_mb: float | None = None  # MiB that a forward keeps for its backward, beyond inputs and parameters
     losses: str = ""  # of training, one per step; the first is computed before any update
@@ -76,64 +77,14 @@ class Row:
     def is_wrong(self) -> bool:
         return self.error is not None and not self.error <= WRONG  # not: NaN is wrong
 
-    @property
-    def key(self) -> tuple:
-        return (*self.case, self.contestant, self.dtype)
-
-
-_TYPES = {f.name: str(f.type) for f in fields(Row)}
-
-
-def _parse(name: str, text: str):
-    kind = _TYPES[name]
-    if kind.startswith("float"):
-        return float(text) if text else None
-    return int(text) if kind == "int" else text
-
-
-def _format(value) -> str:
-    if value is None:
-        return ""
-    return f"{value:.5g}" if isinstance(value, float) else str(value)
-
 
 def read(path: Path) -> list[Row]:
-    """All rows of a CSV file. Raises ValueError if its columns are not those of Row."""
-    with open(path, newline="") as file:
-        reader = csv.DictReader(file)
-        _check_columns(path)
-        return [_row(path, reader.line_num, line) for line in reader]
+    return records.read(path, Row)
 
 
-def _row(path: Path, number: int, line: dict) -> Row:
-    if None in line or None in line.values():
-        raise ValueError(
-            f"{path}, line {number}: {len([x for x in line.values() if x is not None])} fields, of {len(_TYPES)}"
-        )
-    return Row(**{name: _parse(name, text) for name, text in line.items()})
-
-
-def _check_columns(path: Path) -> None:
-    with open(path, newline="") as file:
-        found = next(csv.reader(file), [])
-    if found != list(_TYPES):
-        raise ValueError(f"{path} has columns {found}; expected {list(_TYPES)}")
-
-
-def append(path: Path, rows: Iterable[Row]) -> None:
-    """Adds rows to a CSV file. Creates the file with its header if it does not exist."""
-    path.parent.mkdir(parents=True, exist_ok=True)
-    is_new = not path.exists()
-    if not is_new:
-        _check_columns(path)
-    text = io.StringIO()
-    writer = csv.DictWriter(text, list(_TYPES), lineterminator="\n")
-    if is_new:
-        writer.writeheader()
-    for row in rows:
-        writer.writerow({name: _format(value) for name, value in asdict(row).items()})
-    with open(path, "a", newline="") as file:  # in one write, so that a run that is cut off leaves no partial line
-        file.write(text.getvalue())
+def append(path: Path, rows: Sequence[Row]) -> None:
+    """Adds rows to a CSV file."""
+    records.append(path, Row, rows)
 
 
 def latest(rows: Sequence[Row]) -> list[Row]:
@@ -145,6 +96,34 @@ def latest(rows: Sequence[Row]) -> list[Row]:
     for row in rows:
         last[row.case] = max(last.get(row.case, ""), row.date)
     return [row for row in rows if row.date == last[row.case]]
+
+
+class Measured(dict[Entry, Row]):
+    """The rows of a case from one run, by contestant and dtype."""
+
+    @property
+    def first(self) -> Row:
+        return next(iter(self.values()))
+
+    def row(self, names: Sequence[str], dtype: str) -> Row | None:
+        """The row of the first of these contestants that was timed."""
+        found = (self.get((name, dtype)) for name in names)
+        return next((row for row in found if row is not None and row.ms is not None), None)
+
+    def ms(self, names: Sequence[str], dtype: str) -> float | None:
+        row = self.row(names, dtype)
+        return None if row is None else row.ms
+
+    def has(self, names: Sequence[str]) -> bool:
+        return any(contestant in names for contestant, _ in self)
+
+
+def by_case(rows: Sequence[Row]) -> dict[tuple, Measured]:
+    """The last run of every case."""
+    cases: dict[tuple, Measured] = {}
+    for row in latest(rows):
+        cases.setdefault(row.case, Measured())[row.contestant, row.dtype] = row
+    return cases
 
 
 def _git(*arguments: str) -> str:
@@ -161,17 +140,8 @@ def commit() -> str:
     name = _git("rev-parse", "--short=12", "--verify", "HEAD")
     if not name:
         return os.environ.get("HALFGNN_COMMIT", "unknown")
-    changed = _git(
-        "status",
-        "--porcelain",
-        "--",
-        "halfgnn",
-        "csrc",
-        "benchmarks/*.py",
-        "benchmarks/yardsticks",
-        "setup.py",
-        "build_sources.py",
-    )
+    code = ("halfgnn", "csrc", "benchmarks/*.py", "benchmarks/yardsticks", "setup.py", "build_sources.py")
+    changed = _git("status", "--porcelain", "--", *code)
     return name + ("+" if changed else "")
 
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import dataclasses
+import gc
 import warnings
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -13,9 +14,9 @@ import torch
 from tqdm import tqdm
 
 from . import memory
-from .baselines import reason
-from .case import Case, Config, Contestant, Unavailable, name_of
+from .case import Case, Config, Contestant, name_of
 from .gather import LIMIT, RESIDENT
+from .optional import Unavailable, first_line
 from .rows import Row
 from .timing import Clock, GpuClock, HostClock, Runner, measure, plan, quantile
 
@@ -33,22 +34,12 @@ class _Entrant:
     kept_mb: float | None
 
 
-def _enter(case: Case, contestant: Contestant, config: Config) -> _Entrant:
-    runner = Runner(contestant.make(), contestant.context, _clock(case, config))
-    if case.family == "train":  # the optimizer creates its state at the end of the first step
-        runner.first()
-    # Resident memory says little about operators on a CPU, because the C library keeps freed memory.
-    peak = memory.Peak(config.device) if config.on_gpu or case.family == "train" else None
-    with peak or contextlib.nullcontext():
-        seconds, result = runner.first()
-    tells = peak is not None and peak.bytes is not None
-    peak_mb = (peak.bytes + contestant.input_bytes) / 2**20 if tells else None
-    error = None if contestant.check is None else contestant.check(result)
-    del result
-    plan(runner, config.effort, seconds)
-    return _Entrant(
-        contestant, runner, error, peak_mb, _kept_mb(runner) if case.direction == "forward+backward" else None
-    )
+def _reason(error: BaseException) -> str:
+    """Why a contestant did not take part, in one line."""
+    if isinstance(error, Unavailable):
+        return str(error)
+    text = next((x for x in str(error).splitlines() if "Check failed" in x), first_line(error))
+    return f"refused: {type(error).__name__}: {text[-160:].strip()}"
 
 
 def _kept_mb(runner: Runner) -> float:
@@ -58,48 +49,73 @@ def _kept_mb(runner: Runner) -> float:
     return kept.mebibytes
 
 
-def _clock(case: Case, config: Config, cold: bool = False) -> Clock:
-    if config.on_gpu and case.family != "overhead":  # overhead measures the host
-        return GpuClock(cold)
-    return HostClock(config.device)
+@dataclass(frozen=True)
+class _Measurement:
+    case: Case
+    config: Config
+    source: dict[str, str]
 
+    @property
+    def has_peak(self) -> bool:
+        """Resident memory says little about operators on a CPU, because the C library keeps freed memory."""
+        return self.config.on_gpu or self.case.family == "train"
 
-def _modes(case: Case, config: Config) -> tuple[str, ...]:
-    """The states of a GPU's cache to measure. Large graphs are measured warm only: their data does not fit the
-    cache."""
-    if not config.on_gpu:
-        return ("",)
-    is_small = case.graph.num_edges < SMALL_EDGES and case.family not in ("overhead", "train")
-    return ("warm", "cold") if is_small else ("warm",)
+    @property
+    def modes(self) -> tuple[str, ...]:
+        """The states of a GPU's cache to measure. Large graphs are measured warm only: their data does not fit the
+        cache."""
+        if not self.config.on_gpu:
+            return ("",)
+        is_small = self.case.graph.num_edges < SMALL_EDGES and self.case.family not in ("overhead", "train")
+        return ("warm", "cold") if is_small else ("warm",)
 
+    def clock(self, cold: bool = False) -> Clock:
+        if self.config.on_gpu and self.case.family != "overhead":  # overhead measures the host
+            return GpuClock(cold)
+        return HostClock(self.config.device)
 
-def _row(case: Case, contestant: Contestant, config: Config, source: dict[str, str], cache: str, **result: Any) -> Row:
-    graph = case.graph
-    return Row(
-        family=case.family, op=case.op, direction=case.direction, contestant=contestant.name,
-        dtype=name_of(contestant.dtype), graph=graph.label, num_nodes=graph.num_nodes,
-        num_edges=graph.num_edges, order=graph.order, heads=case.heads, dim=case.dim,
-        idtype=str(graph.src.dtype).removeprefix("torch."), device=config.device,
-        threads=config.threads, cache=cache, **{**result, **source},
-    )  # fmt: skip
+    def enter(self, contestant: Contestant) -> _Entrant:
+        runner = Runner(contestant.make(), contestant.context, self.clock())
+        if self.case.family == "train":  # the optimizer creates its state at the end of the first step
+            runner.first()
+        peak = memory.Peak(self.config.device)
+        with peak if self.has_peak else contextlib.nullcontext():
+            seconds, result = runner.first()
+        peak_mb = None if peak.bytes is None else (peak.bytes + contestant.input_bytes) / 2**20
+        error = None if contestant.check is None else contestant.check(result)
+        del result
+        plan(runner, self.config.effort, seconds)
+        kept_mb = _kept_mb(runner) if self.case.direction == "forward+backward" else None
+        return _Entrant(contestant, runner, error, peak_mb, kept_mb)
 
+    def again_cold(self, entrants: Sequence[_Entrant]) -> list[_Entrant]:
+        """The entrants again, to be timed with a flushed cache before each call."""
+        clock, again = self.clock(cold=True), []
+        for entrant in entrants:
+            runner = Runner(entrant.runner.call, entrant.runner.context, clock)
+            plan(runner, self.config.effort, runner.sample())
+            again.append(dataclasses.replace(entrant, runner=runner))
+        return again
 
-def _timed(case, entrant: _Entrant, config, source, cache: str) -> Row:
-    contestant, seconds = entrant.contestant, entrant.runner.seconds
-    median = quantile(seconds, 0.5)
-    return _row(
-        case, contestant, config, source, cache,
-        ms=1e3 * median,
-        ms_p20=1e3 * quantile(seconds, 0.2),
-        ms_p80=1e3 * quantile(seconds, 0.8),
-        runs=len(seconds),
-        gb_per_s=contestant.bytes_moved / median / 1e9 if contestant.bytes_moved else None,
-        error=entrant.error,
-        peak_mb=entrant.peak_mb,
-        kept_mb=entrant.kept_mb,
-        losses=" ".join(f"{float(loss):.4f}" for loss in contestant.losses),
-        note=contestant.note,
-    )  # fmt: skip
+    def row(self, contestant: Contestant, cache: str, note: str, **result: Any) -> Row:
+        case, config, graph = self.case, self.config, self.case.graph
+        return Row(
+            family=case.family, op=case.op, direction=case.direction, contestant=contestant.name,
+            dtype=name_of(contestant.dtype), graph=graph.label, num_nodes=graph.num_nodes,
+            num_edges=graph.num_edges, order=graph.order, heads=case.heads, dim=case.dim,
+            idtype=str(graph.src.dtype).removeprefix("torch."), device=config.device,
+            threads=config.threads, cache=cache, note=note, **{**result, **self.source},
+        )  # fmt: skip
+
+    def timed(self, entrant: _Entrant, cache: str) -> Row:
+        contestant, seconds = entrant.contestant, entrant.runner.seconds
+        median, p20, p80 = (quantile(seconds, q) for q in (0.5, 0.2, 0.8))
+        return self.row(
+            contestant, cache, contestant.note, ms=1e3 * median, ms_p20=1e3 * p20, ms_p80=1e3 * p80, runs=len(seconds),
+            gb_per_s=contestant.bytes_moved / median / 1e9 if contestant.bytes_moved else None,
+            error=entrant.error, peak_mb=entrant.peak_mb, kept_mb=entrant.kept_mb,
+            losses=" ".join(f"{float(loss):.4f}" for loss in contestant.losses),
+        )  # fmt: skip
 
 
 def _with_shares(rows: Sequence[Row]) -> list[Row]:
@@ -113,46 +129,37 @@ def _with_shares(rows: Sequence[Row]) -> list[Row]:
     return found
 
 
-def _time_cold(case: Case, entrants: Sequence[_Entrant], config: Config) -> list[_Entrant]:
-    """The entrants again, to be timed with a flushed cache before each call."""
-    clock = _clock(case, config, cold=True)
-    again = []
-    for entrant in entrants:
-        runner = Runner(entrant.runner.call, entrant.runner.context, clock)
-        plan(runner, config.effort, runner.sample())
-        again.append(dataclasses.replace(entrant, runner=runner))
-    return again
-
-
 def run_case(case: Case, config: Config, source: dict[str, str]) -> list[Row]:
     """Checks a case, then times it. Contestants that cannot take part give a row without a time.
 
     Raises:
         WrongResult: a result of halfgnn is off by more than rounding.
     """
+    measurement = _Measurement(case, config, source)
     if case.before is not None:
         case.before()
+    if measurement.has_peak:
+        gc.collect()  # so that nothing of the last case is freed while this one is measured
     entered: list[_Entrant] = []
-    rows: list[Row] = []
-    modes = _modes(case, config)
+    absent: list[Row] = []
     for contestant in tqdm(case.contestants, "check, warm up", leave=False, disable=None):
         try:
             with warnings.catch_warnings():
                 warnings.simplefilter("ignore")  # for example, sparse tensors warn that they are in beta
-                entered.append(_enter(case, contestant, config))
+                entered.append(measurement.enter(contestant))
         except Exception as error:
             lacks_memory = contestant.name != "halfgnn" and isinstance(error, torch.OutOfMemoryError)
             if contestant.trusted and not lacks_memory and not isinstance(error, Unavailable):
                 raise
-            rows += [_row(case, contestant, config, source, mode, note=reason(error)) for mode in modes]
+            absent += [measurement.row(contestant, mode, _reason(error)) for mode in measurement.modes]
     timed = []
-    for mode in modes:
-        entrants = _time_cold(case, entered, config) if mode == "cold" else entered
+    for mode in measurement.modes:
+        entrants = measurement.again_cold(entered) if mode == "cold" else entered
         runners = [entrant.runner for entrant in entrants]
         with tqdm(total=sum(r.runs for r in runners), desc="time", leave=False, disable=None) as bar:
             measure(runners, config.effort, bar.update)
-        timed += _with_shares([_timed(case, entrant, config, source, mode) for entrant in entrants])
-    return timed + rows
+        timed += _with_shares([measurement.timed(entrant, mode) for entrant in entrants])
+    return timed + absent
 
 
 def summary(rows: Sequence[Row]) -> str:

@@ -6,45 +6,43 @@ A document shows each section between markers that have its name: see SECTIONS.
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from pathlib import Path
 
 from . import facts, table_cpu, table_cuda
 from . import rows as row_files
+from .marks import FEATURES
 from .rows import Row
 from .table_parts import limits_table, lost_marks, marks_table, memory_table, overhead_table, source, train_table
 
 _MARKERS = re.compile(r"<!-- benchmarks: begin (\w+) -->\n(.*?)<!-- benchmarks: end \1 -->", re.DOTALL)
 
 
-def _is_cuda(rows: Sequence[Row]) -> bool:
-    return any(row.device == "cuda" for row in rows)
+def _joined(parts: Iterable[str]) -> str:
+    present = [part for part in parts if part]
+    return "\n\n".join(present) + "\n" if present else ""
 
 
 def render(rows: Sequence[Row]) -> str:
     """All tables of the rows; empty if there are no rows."""
     if not rows:
         return ""
-    if _is_cuda(rows):
-        return table_cuda.render(rows)
-    parts = [table_cpu.LEGEND, *table_cpu.graph_tables(rows), *train_table(rows), *memory_table(rows)]
-    parts += [*overhead_table(rows), *limits_table(rows), "Marks.\n\n" + marks_table(rows), source(rows)]
-    return "\n\n".join(parts) + "\n"
+    if any(row.device == "cuda" for row in rows):
+        limits = [row for row in rows if row.cache != "cold" and (row.family != "limits" or row.dim == FEATURES)]
+        parts = [table_cuda.LEGEND, *table_cuda.graph_tables(rows), train_table(rows), limits_table(limits)]
+        return _joined([*parts, overhead_table(rows), marks_table(rows), source(rows)])
+    parts = [table_cpu.LEGEND, *table_cpu.graph_tables(rows), train_table(rows), memory_table(rows)]
+    return _joined([*parts, overhead_table(rows), limits_table(rows), marks_table(rows), source(rows)])
 
 
 def summary(rows: Sequence[Row]) -> str:
     """A line per operator, and the marks."""
-    if not rows:
-        return ""
-    return "\n\n".join([*table_cpu.summary_table(rows), "Marks.\n\n" + marks_table(rows)]) + "\n"
+    return _joined([table_cpu.summary_table(rows), marks_table(rows)]) if rows else ""
 
 
 def headline(rows: Sequence[Row]) -> str:
     """The part of the tables that the README shows."""
-    if not rows:
-        return ""
-    parts = [*table_cpu.headline_table(rows), lost_marks(rows)]
-    return "\n\n".join(part for part in parts if part) + "\n"
+    return _joined([table_cpu.headline_table(rows), lost_marks(rows)])
 
 
 def _of_rows(made: Callable[[Sequence[Row]], str]) -> Callable[[Path], str]:

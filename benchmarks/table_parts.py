@@ -1,121 +1,119 @@
-"""Tables that CPU and GPU have in common: training, overhead, limits, memory, marks, and the source of the rows."""
+"""Tables that CPU and GPU have in common: training, overhead, limits, memory, marks, and the source of the rows. Each is
+empty if no row is about it."""
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 
 from . import marks
-from .cells import SYNTHETIC, MarksBeside, faster, find, first, graph_name, markdown, number, shape
-from .marks import Entry, Finding, by_case
-from .rows import Row, latest
+from .cells import SYNTHETIC, MarksBeside, faster, graph_name, markdown, number, shape
+from .marks import Finding
+from .rows import Measured, Row, by_case, latest
+
+# ---- training and memory ---------------------------------------------------------------------------------------------
 
 _TRAINING = ("halfgnn", "halfgnn fused", "halfgnn drop-in", "dgl", "pyg")
+_TRAINING_HEADER = [
+    "model", "graph", "heads x hidden", "dtype", "halfgnn", "dgl.nn fused", "dgl.nn drop-in", "DGL", "PyG",
+    "faster than DGL", "than DGL fp32", "MiB, halfgnn", "MiB, DGL", "steps", "loss, halfgnn", "loss, DGL",
+    "loss, DGL fp32", "marks",
+]  # fmt: skip
 
 
-def _losses(entries: dict[Entry, Row], contestant: str, dtype: str) -> list[str]:
-    row = entries.get((contestant, dtype))
-    return row.losses.split() if row else []
-
-
-def _training_line(entries: dict[Entry, Row], dtype: str, beside: MarksBeside) -> list[str]:
-    row, ours = first(entries), find(entries, ("halfgnn",), dtype)
-    curves = [_losses(entries, name, d) for name, d in (("halfgnn", dtype), ("dgl", dtype), ("dgl", "fp32"))]
+def _training_line(case: Measured, dtype: str, beside: MarksBeside) -> list[str]:
+    row, ours = case.first, case.ms(["halfgnn"], dtype)
+    found = [case.get(entry) for entry in (("halfgnn", dtype), ("dgl", dtype), ("dgl", "fp32"))]
+    curves = [row.losses.split() if row else [] for row in found]
+    peaks = [row.peak_mb if row else None for row in found[:2]]
     steps = min((len(curve) for curve in curves if curve), default=0)
-    peaks = [entries[name, dtype].peak_mb if (name, dtype) in entries else None for name in ("halfgnn", "dgl")]
     comparable = steps > 1  # the first loss is computed before any update
     return [
-        row.op, graph_name(row), shape(row), dtype,
-        *(number(find(entries, (name,), dtype)) for name in _TRAINING),
-        faster(ours, find(entries, ("dgl",), dtype)), faster(ours, find(entries, ("dgl",), "fp32")), *map(number, peaks),
+        row.op, graph_name(row), shape(row), dtype, *(number(case.ms([name], dtype)) for name in _TRAINING),
+        faster(ours, case.ms(["dgl"], dtype)), faster(ours, case.ms(["dgl"], "fp32")), *map(number, peaks),
         str(steps) if comparable else "-", *(curve[steps - 1] if curve and comparable else "-" for curve in curves),
-        beside.cell(row.case, ("halfgnn",)),
+        beside.cell(row.case, ["halfgnn"]),
     ]  # fmt: skip
 
 
-def train_table(rows: Sequence[Row]) -> Iterator[str]:
-    cases = [entries for entries in by_case(rows).values() if first(entries).family == "train"]
-    beside = MarksBeside(rows)
+def train_table(rows: Sequence[Row]) -> str:
+    cases, beside = by_case(rows).values(), MarksBeside(rows)
     lines = [
-        _training_line(entries, dtype, beside)
-        for entries in cases
+        _training_line(case, dtype, beside)
+        for case in cases
         for dtype in ("fp32", "bf16", "fp16")
-        if find(entries, _TRAINING, dtype) is not None
+        if case.first.family == "train" and case.row(_TRAINING, dtype)
     ]
-    if lines:
-        header = ["model", "graph", "heads x hidden", "dtype", "halfgnn", "dgl.nn fused", "dgl.nn drop-in", "DGL", "PyG",
-                  "faster than DGL", "than DGL fp32", "MiB, halfgnn", "MiB, DGL", "steps", "loss, halfgnn", "loss, DGL",
-                  "loss, DGL fp32", "marks"]  # fmt: skip
-        yield (
-            "A training step of a whole model, from forward to optimizer. Times are milliseconds. MiB: at the peak, "
-            'with graph, data and parameters. "steps": the number of steps that all contestants made; the losses '
-            "are computed before the last of them.\n\n"
-        ) + markdown(header, lines, 4)
+    legend = (
+        "A training step of a whole model, from forward to optimizer. Times are milliseconds. MiB: at the peak, "
+        'with graph, data and parameters. "steps": the number of steps that all contestants made; the losses '
+        "are computed before the last of them.\n\n"
+    )
+    return legend + markdown(_TRAINING_HEADER, lines, 4) if lines else ""
 
 
-def overhead_table(rows: Sequence[Row]) -> Iterator[str]:
+def _kept_line(case: Measured, dtype: str) -> list[str]:
+    row, kept = case.first, {name: r.kept_mb for (name, d), r in case.items() if d == dtype}
+    fused = kept.get("halfgnn fused", kept.get("halfgnn"))
+    unfused = kept.get("halfgnn drop-in", kept.get("halfgnn unfused"))
+    return [row.op, graph_name(row), shape(row), dtype, *map(number, (fused, unfused, kept.get("dgl")))]
+
+
+def memory_table(rows: Sequence[Row]) -> str:
+    cases = [case for case in by_case(rows).values() if case.first.family in ("attention", "layer")]
+    lines = [
+        _kept_line(case, dtype)
+        for case in cases
+        if any(row.kept_mb for row in case.values())
+        for dtype in dict.fromkeys(dtype for _, dtype in case)
+    ]
+    header = ["operator or module", "graph", "heads x dim", "dtype", "halfgnn, fused", "halfgnn, unfused", "DGL"]
+    legend = "What a forward keeps for its backward, beyond inputs and parameters. MiB.\n\n"
+    return legend + markdown(header, lines, 4) if lines else ""
+
+
+# ---- overhead and limits ---------------------------------------------------------------------------------------------
+
+
+def _of_family(rows: Sequence[Row], family: str) -> list[Row]:
+    return [row for row in latest(rows) if row.family == family and row.ms is not None]
+
+
+def overhead_table(rows: Sequence[Row]) -> str:
     """One table per kind of work and dtype, with a line per contestant and a column per graph."""
-    chosen = [row for row in latest(rows) if row.family == "overhead" and row.ms is not None]
-    kinds = dict.fromkeys((row.op, row.direction, row.dtype) for row in chosen)
-    sizes = dict.fromkeys((row.graph, row.num_edges) for row in chosen)
+    rows = _of_family(rows, "overhead")
+    sizes = dict.fromkeys((row.graph, row.num_edges) for row in rows)
     tables = []
-    for op, direction, dtype in kinds:
-        of_kind = [row for row in chosen if (row.op, row.direction, row.dtype) == (op, direction, dtype)]
-        micro = {(row.contestant, row.graph): (row.ms or 0.0) * 1e3 for row in of_kind}
-        present = [size for size in sizes if any(row.graph == size[0] for row in of_kind)]
+    for kind in dict.fromkeys((row.op, row.direction, row.dtype) for row in rows):
+        chosen = {(r.contestant, r.graph): r for r in rows if (r.op, r.direction, r.dtype) == kind}
+        present = [(graph, edges) for graph, edges in sizes if any(graph == found for _, found in chosen)]
+        micro = {key: (row.ms or 0.0) * 1e3 for key, row in chosen.items()}
         lines = [
             [way, *(number(micro.get((way, graph))) for graph, _ in present)]
-            for way in dict.fromkeys(row.contestant for row in of_kind)
+            for way in dict.fromkeys(way for way, _ in chosen)
         ]
-        header = [f"{op}, {direction}, {dtype}", *(f"{edges:,} edges" for _, edges in present)]
-        tables.append(markdown(header, lines, 1))
-    if tables:
-        yield "Microseconds per call or training step, by the size of the graph.\n\n" + "\n\n".join(tables)
+        tables.append(markdown([", ".join(kind), *(f"{edges:,} edges" for _, edges in present)], lines, 1))
+    legend = "Microseconds per call or training step, by the size of the graph."
+    return "\n\n".join([legend, *tables]) if tables else ""
 
 
-def limits_table(rows: Sequence[Row]) -> Iterator[str]:
-    chosen = [row for row in latest(rows) if row.family == "limits" and row.ms is not None]
-    if not chosen:
-        return
-    kinds = list(dict.fromkeys((row.graph, row.dim, row.dtype) for row in chosen))
-    found = {(r.contestant, r.graph, r.dim, r.dtype): r for r in chosen}
-    lines = []
-    for way in dict.fromkeys(row.contestant for row in chosen):
-        cells = [found.get((way, *kind)) for kind in kinds]
-        lines.append([way, *(number(row.gb_per_s) if row else "-" for row in cells)])
+def limits_table(rows: Sequence[Row]) -> str:
+    found = {(r.contestant, (r.graph, r.dim, r.dtype)): r.gb_per_s for r in _of_family(rows, "limits")}
+    kinds = dict.fromkeys(kind for _, kind in found)
+    lines = [
+        [way, *(number(found.get((way, kind))) for kind in kinds)] for way in dict.fromkeys(way for way, _ in found)
+    ]
     header = ["", *(f"{graph}, {dim} {dtype}".replace(SYNTHETIC, "") for graph, dim, dtype in kinds)]
-    yield "copy_u_sum beside other gathers and copies on this machine. GB/s of rows and indices read.\n\n" + (
-        markdown(header, lines, 1)
-    )
+    legend = "copy_u_sum beside other gathers and copies on this machine. GB/s of rows and indices read.\n\n"
+    return legend + markdown(header, lines, 1) if lines else ""
 
 
-_KEPT_FOR = ("attention", "layer")
-
-
-def memory_table(rows: Sequence[Row]) -> Iterator[str]:
-    cases = [e for key, e in by_case(rows).items() if key[0] in _KEPT_FOR and any(r.kept_mb for r in e.values())]
-    lines = []
-    for entries in cases:
-        row = first(entries)
-        for dtype in dict.fromkeys(dtype for _, dtype in entries):
-            kept = {name: r.kept_mb for (name, d), r in entries.items() if d == dtype}
-            fused, unfused = (
-                kept.get(a, kept.get(b))
-                for a, b in (("halfgnn fused", "halfgnn"), ("halfgnn drop-in", "halfgnn unfused"))
-            )
-            lines.append(
-                [row.op, graph_name(row), shape(row), dtype, number(fused), number(unfused), number(kept.get("dgl"))]
-            )
-    if lines:
-        header = ["operator or module", "graph", "heads x dim", "dtype", "halfgnn, fused", "halfgnn, unfused", "DGL"]
-        yield "What a forward keeps for its backward, beyond inputs and parameters. MiB.\n\n" + markdown(
-            header, lines, 4
-        )
+# ---- marks -----------------------------------------------------------------------------------------------------------
 
 
 def _verdict(finding: Finding) -> str:
     if finding.ratio is None:
         return "not measured"
-    if finding.mark.at_most is None:
+    if finding.holds is None:
         return ""
     return "holds" if finding.holds else "**lost**"
 
@@ -134,13 +132,6 @@ def _where(row: Row) -> str:
     return ", ".join(part for part in parts if part)
 
 
-def marks_in_detail(rows: Sequence[Row]) -> str:
-    """One line per mark and case."""
-    lines = [[f.mark.text, _where(f.row), _ratio(f), _verdict(f)] for f in marks.judge(rows)]
-    lines += [[mark.text, "", "-", "not measured"] for mark in marks.unmeasured(rows)]
-    return markdown(["mark", "case", "ratio", ""], lines, 4)
-
-
 def marks_table(rows: Sequence[Row]) -> str:
     """One line per mark with its best and worst case, then every case in which a mark is lost."""
     lines = []
@@ -150,9 +141,8 @@ def marks_table(rows: Sequence[Row]) -> str:
             lines.append([mark.text, "0", "-", "-", "not measured"])
             continue
         found.sort(key=lambda f: f.ratio or 0.0)
-        verdict = _verdict(next((f for f in found if f.holds is False), found[-1]))
-        lines.append([mark.text, str(len(found)), _ratio(found[0]), _ratio(found[-1]), verdict])
-    text = markdown(["mark", "cases", "best", "worst", ""], lines, 1)
+        lines.append([mark.text, str(len(found)), _ratio(found[0]), _ratio(found[-1]), _verdict(found[-1])])
+    text = "Marks.\n\n" + markdown(["mark", "cases", "best", "worst", ""], lines, 1)
     losses = [f"* {f.mark.text}: {_ratio(f)} ({_where(f.row)})" for f in marks.lost(rows)]
     return text + ("\n\nLost:\n\n" + "\n".join(losses) if losses else "")
 
@@ -163,14 +153,14 @@ def lost_marks(rows: Sequence[Row]) -> str:
     return f"Goals that are missed in at least one case: {'; '.join(texts)}." if texts else ""
 
 
-def _machine(row: Row) -> str:
-    return f"{row.gpu}, driver {row.driver}" if row.gpu else f"{row.cpu}, {row.threads} threads"
+# ---- source ----------------------------------------------------------------------------------------------------------
 
 
 def source(rows: Sequence[Row]) -> str:
     """The source of the rows, one line per run."""
-    lines = [
-        f"* {row.date[:10]}, commit {row.commit}, {_machine(row)}, torch {row.torch}, DGL {row.dgl}: `{row.command}`"
-        for row in latest(rows)
-    ]
+    lines = []
+    for row in latest(rows):
+        machine = f"{row.gpu}, driver {row.driver}" if row.gpu else f"{row.cpu}, {row.threads} threads"
+        versions = f"torch {row.torch}, DGL {row.dgl}"
+        lines.append(f"* {row.date[:10]}, commit {row.commit}, {machine}, {versions}: `{row.command}`")
     return "Measured by:\n\n" + "\n".join(dict.fromkeys(lines))

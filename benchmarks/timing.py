@@ -41,15 +41,8 @@ class Effort:
 # On a GPU nothing else runs, and there are many cases.
 # The length of a first call says nothing there, because it loads libraries and compiles code.
 GPU = Effort(
-    budget_s=0.12,
-    min_runs=5,
-    max_runs=30,
-    warm_s=math.inf,
-    slow_s=math.inf,
-    lone_s=math.inf,
-    sample_s=0.002,
-    pause_s=0.0,
-)
+    budget_s=0.12, min_runs=5, max_runs=30, warm_s=math.inf, slow_s=math.inf, lone_s=math.inf, sample_s=0.002, pause_s=0.0
+)  # fmt: skip
 QUICK = Effort(budget_s=0.02, min_runs=2, max_runs=3, sample_s=0.0, pause_s=0.0, is_quick=True)
 
 
@@ -89,22 +82,18 @@ class GpuClock:
             cache = torch.cuda.get_device_properties(torch.cuda.current_device()).L2_cache_size
             self.flushed = torch.empty(2 * max(cache, 64 << 20), dtype=torch.int8, device="cuda")
 
-    def _events(self) -> list[torch.cuda.Event]:
-        return [torch.cuda.Event(enable_timing=True) for _ in range(2)]
-
     def seconds(self, call: Callable[[], Any], repeat: int) -> float:
         """Of `repeat` calls."""
-        if self.flushed is not None:
-            return sum(self._cold_call(call) for _ in range(repeat))
-        return self._timed(call, repeat)
-
-    def _cold_call(self, call: Callable[[], Any]) -> float:
-        assert self.flushed is not None
-        self.flushed.zero_()
-        return self._timed(call, 1)
+        if self.flushed is None:
+            return self._timed(call, repeat)
+        seconds = 0.0
+        for _ in range(repeat):
+            self.flushed.zero_()
+            seconds += self._timed(call, 1)
+        return seconds
 
     def _timed(self, call: Callable[[], Any], repeat: int) -> float:
-        start, end = self._events()
+        start, end = (torch.cuda.Event(enable_timing=True) for _ in range(2))
         torch.cuda._sleep(int(min(repeat * self.ahead_s, self.MOST_AHEAD_S) * self.CYCLES_PER_SECOND))
         start.record()
         begin = time.perf_counter()

@@ -20,10 +20,16 @@ from . import graphs
 from .graphs import BenchGraph
 
 SAMPLE_EDGES = 30_000
+Gradients = Callable[[tuple[Tensor, ...]], Sequence[Tensor]]
 
 
 class WrongResult(AssertionError):
     """halfgnn's result is off by more than rounding."""
+
+
+def _take(tensor: Tensor, ids: Tensor) -> Tensor:
+    """Rows of a tensor on any device, copied to the CPU."""
+    return tensor[ids.to(tensor.device)].cpu()
 
 
 @dataclass(frozen=True)
@@ -36,10 +42,11 @@ class Sample:
     sources: Tensor
     graph: Graph  # its destinations are `rows`, its sources `sources`, its edge data is in the order of `edges`
 
-
-def take(tensor: Tensor, ids: Tensor) -> Tensor:
-    """Rows of a tensor on any device, copied to the CPU."""
-    return tensor[ids.to(tensor.device)].cpu()
+    def take(self, tensor: Tensor, target: str) -> Tensor:
+        """The sampled rows of a tensor that has a row for every source "u", destination "v" or edge "e", or the whole
+        tensor if it has no such rows (".")."""
+        ids = {"u": self.sources, "v": self.rows, "e": self.edges}.get(target)
+        return tensor.cpu() if ids is None else _take(tensor, ids)
 
 
 def _choose(degree: Tensor, generator: torch.Generator) -> Tensor:
@@ -60,8 +67,8 @@ def sample(graph: BenchGraph) -> Sample:
     offsets = torch.nn.functional.pad(counts.cumsum(0), (1, 0)).to(indptr.dtype)
     within = torch.arange(int(offsets[-1]), dtype=indptr.dtype)
     positions = (starts + within - torch.repeat_interleave(offsets[:-1], counts)).long()
-    edges = positions if edge_ids is None else take(edge_ids, positions).long()
-    sources, compact = take(indices, positions).unique(return_inverse=True)
+    edges = positions if edge_ids is None else _take(edge_ids, positions).long()
+    sources, compact = _take(indices, positions).unique(return_inverse=True)
     part = Graph.from_csc(offsets, compact.to(indptr.dtype), num_src=sources.numel())
     return Sample(rows, edges, sources.long(), part)
 
@@ -92,9 +99,6 @@ def check_rounded_once(result: Tensor, truth: Tensor, magnitude: Tensor, what: s
     if not bool(right.all()):
         raise WrongResult(f"{what}: {int((~right).sum())} values off, relative error {error:.3g}")
     return error
-
-
-Gradients = Callable[[tuple[Tensor, ...]], Sequence[Tensor]]
 
 
 def check_like_formula(

@@ -2,9 +2,7 @@
 new one is imported here and named in docs/benchmarks.md."""
 
 from . import dgl, algorithm, pytorch, pyg, compiled, cudnn, turbo  # noqa: F401, I001  (the order of their rows)
-from .dgl import dgl_op
-from ..optional import Unavailable, dgl_runs_on, import_dgl, import_pyg, set_threads
-from .registry import ALL, OPERATORS, WIDE, Competitor, Problem, check_messages, reason
+from .registry import ALL, Competitor, check_messages
 
 NAMES = tuple(dict.fromkeys(competitor.option for competitor in ALL))  # of --baselines
 # The competitors of a run that names none. Compilation takes seconds per case, so it must be requested.
@@ -13,20 +11,4 @@ BY_DEFAULT = {
     "cuda": tuple(name for name in NAMES if name != "torch.compile"),
 }
 
-__all__ = [
-    "ALL",
-    "BY_DEFAULT",
-    "NAMES",
-    "OPERATORS",
-    "WIDE",
-    "Competitor",
-    "Problem",
-    "Unavailable",
-    "check_messages",
-    "dgl_op",
-    "dgl_runs_on",
-    "import_dgl",
-    "import_pyg",
-    "reason",
-    "set_threads",
-]
+__all__ = ["ALL", "BY_DEFAULT", "NAMES", "Competitor", "check_messages"]

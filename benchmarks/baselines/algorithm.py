@@ -18,9 +18,10 @@ import torch
 from torch import Tensor
 
 from ..graphs import BenchGraph
+from ..operators import ATTENTIONS, OPERATORS, Problem
 from ..optional import Unavailable
-from .composed import COMPOSED, MESSAGES
-from .registry import ATTENTIONS, OPERATORS, Problem, check_messages, competitor
+from .composed import attention
+from .registry import competitor
 
 
 def _operators(yardsticks: Any, graph: BenchGraph) -> Any:
@@ -53,19 +54,15 @@ algorithm = competitor("dgl algorithm", everywhere=True)
 
 @algorithm.does(*OPERATORS)
 def _operator(problem: Problem, *operands: Tensor) -> Callable[..., Tensor]:
-    device = problem.graph.device
     try:
         from .. import yardsticks
     except ImportError as error:
         raise Unavailable(str(error)) from None
-    if not yardsticks.has_kernels(device):
+    if not yardsticks.has_kernels(problem.graph.device):
         raise Unavailable("it has CUDA kernels only")
     if problem.dtype == torch.float32 and (
         problem.op == "copy_u_sum" or (problem.op == "u_mul_e_sum" and problem.heads == 1)
     ):
         raise Unavailable("in fp32 DGL calls cuSPARSE for it")
-    operators = _operators(yardsticks, problem.graph)
-    if problem.op not in ATTENTIONS:
-        return getattr(operators, problem.op)
-    check_messages(MESSAGES[problem.op] * problem.message_bytes, device)
-    return functools.partial(COMPOSED[problem.op], operators)
+    on = _operators(yardsticks, problem.graph)
+    return attention(problem, on) if problem.op in ATTENTIONS else getattr(on, problem.op)

@@ -1,13 +1,18 @@
-"""Attentions made of a library's separate operators, as models write them."""
+"""Attentions made of a library's separate operators, as models write them, and the operators made of index_select and
+index_add."""
 
 from __future__ import annotations
 
 import functools
+from collections.abc import Callable
 from types import SimpleNamespace
 from typing import Any
 
 import torch
 from torch import Tensor
+
+from ..operators import Problem
+from .registry import check_messages
 
 SLOPE = 0.2
 
@@ -37,7 +42,50 @@ COMPOSED = {"gat_attention": _gat, "gatv2_attention": _gatv2, "dot_attention": _
 MESSAGES = {"gat_attention": 0, "gatv2_attention": 3, "dot_attention": 0}
 
 
+def attention(problem: Problem, on: Any, messages: int | None = None) -> Callable[..., Tensor]:
+    """The attention made of the operators `on`. Raises Unavailable if so many rows of features per edge do not fit."""
+    messages = MESSAGES[problem.op] if messages is None else messages
+    check_messages(messages * problem.message_bytes, problem.graph.device)
+    return functools.partial(COMPOSED[problem.op], on)
+
+
 def operators_of(library: Any, graph: Any) -> Any:
     """The operators of a library, bound to its graph, which is their first argument."""
     names = ("u_add_v", "u_dot_v", "edge_softmax", "u_mul_e_sum")
     return SimpleNamespace(**{name: functools.partial(getattr(library, name), graph) for name in names})
+
+
+def gather_scatter(src: Tensor, dst: Tensor, count: int) -> Any:
+    """All operators on a graph of `count` nodes: index_select gathers rows, index_add scatters results."""
+    ends = dst.long()  # scatter_reduce takes only int64
+
+    def at_src(x: Tensor) -> Tensor:
+        return x.index_select(0, src)
+
+    def at_dst(x: Tensor) -> Tensor:
+        return x.index_select(0, dst)
+
+    def summed(messages: Tensor) -> Tensor:
+        return messages.new_zeros((count, *messages.shape[1:])).index_add(0, dst, messages)
+
+    def largest(messages: Tensor) -> Tensor:
+        """0 for nodes without in-edges."""
+        index = ends.view(-1, *[1] * (messages.dim() - 1)).expand_as(messages)
+        zeros = messages.new_zeros((count, *messages.shape[1:]))
+        return zeros.scatter_reduce(0, index, messages, "amax", include_self=False)
+
+    def edge_softmax(logits: Tensor) -> Tensor:
+        weights = (logits - at_dst(largest(logits.detach()))).exp()
+        return weights / at_dst(summed(weights))
+
+    return SimpleNamespace(
+        copy_u_sum=lambda x: summed(at_src(x)),
+        copy_u_max=lambda x: largest(at_src(x)),
+        u_mul_e_sum=lambda x, w: summed(at_src(x) * w),
+        u_dot_v=lambda x, y: (at_src(x) * at_dst(y)).sum(-1, keepdim=True),
+        u_add_v=lambda x, y: at_src(x) + at_dst(y),
+        edge_softmax=edge_softmax,
+        copy_e_sum=summed,
+        e_sub_v=lambda x, y: x - at_dst(y),
+        e_div_v=lambda x, y: x / at_dst(y),
+    )

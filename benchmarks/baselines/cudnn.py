@@ -10,9 +10,10 @@ import torch
 from torch import Tensor
 
 from ..graphs import BenchGraph
+from ..operators import Problem
 from ..optional import Unavailable, import_package
 from .composed import SLOPE
-from .registry import ANY_DIRECTION, Problem, check_messages, competitor
+from .registry import ANY_DIRECTION, check_messages, competitor
 
 # The first version of cuDNN with these operators, in the frontend's format.
 AGGREGATIONS, ATTENTIONS = 92600, 92800

@@ -2,15 +2,14 @@
 
 from __future__ import annotations
 
-import functools
 from collections.abc import Callable
-from types import SimpleNamespace
 
 from torch import Tensor
 
+from ..operators import ATTENTIONS, Problem
 from ..optional import import_pyg
-from .composed import COMPOSED
-from .registry import ANY_DIRECTION, ATTENTIONS, Problem, check_messages, competitor
+from . import composed
+from .registry import ANY_DIRECTION, check_messages, competitor
 
 scatter = competitor("pyg scatter", option="pyg")
 
@@ -66,12 +65,8 @@ attention = competitor("pyg")
 @attention.does(*ATTENTIONS, directions=ANY_DIRECTION)
 def _attention(problem: Problem, *operands: Tensor) -> Callable[..., Tensor]:
     graph, utils = problem.graph, import_pyg().utils
-    check_messages(3 * problem.message_bytes, graph.device)
     src, dst = graph.edge_index
-    on = SimpleNamespace(
-        u_add_v=lambda x, y: x.index_select(0, src) + y.index_select(0, dst),
-        u_dot_v=lambda x, y: (x.index_select(0, src) * y.index_select(0, dst)).sum(-1, keepdim=True),
-        edge_softmax=lambda logits: utils.softmax(logits, dst, num_nodes=graph.num_nodes),
-        u_mul_e_sum=lambda x, w: utils.scatter(x.index_select(0, src) * w, dst, 0, graph.num_nodes, "sum"),
-    )
-    return functools.partial(COMPOSED[problem.op], on)
+    on = composed.gather_scatter(src, dst, graph.num_nodes)
+    on.edge_softmax = lambda logits: utils.softmax(logits, dst, num_nodes=graph.num_nodes)
+    on.u_mul_e_sum = lambda x, w: utils.scatter(x.index_select(0, src) * w, dst, 0, graph.num_nodes, "sum")
+    return composed.attention(problem, on, messages=3)

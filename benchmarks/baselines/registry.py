@@ -1,6 +1,7 @@
 """Competitors, and the list of all of them.
 
-A plug-in makes a :class:`Competitor`. For each of its operators it decorates a function that prepares the work::
+A plug-in makes a :class:`Competitor`. For each of its operators it decorates a function that prepares the work. The
+operands are those that operators.py draws::
 
     ours = competitor("index_add")
 
@@ -22,50 +23,8 @@ from dataclasses import dataclass, field
 import torch
 from torch import Tensor
 
-from ..graphs import BenchGraph
-from ..optional import Unavailable, first_line
-
-# With their operands, as in halfgnn.ops. Features are (N, F) for one head, otherwise (N, H, D); in attentions (N, H,
-# D).
-OPERATORS = (
-    "copy_u_sum", "copy_u_max",  # x
-    "u_mul_e_sum",  # x; weights (E, 1) or (E, H, 1)
-    "u_dot_v", "u_add_v",  # x, y -> (E, 1) or (E, H, 1); (E, ...)
-    "edge_softmax",  # logits (E, H, 1)
-    "copy_e_sum", "e_sub_v", "e_div_v",  # x (E, H); y (N, H)
-    "gat_attention",  # x, logits of sources (x times one vector per head) and of destinations (N, H)
-    "gatv2_attention",  # x of sources, x of destinations, attn (H, D)
-    "dot_attention",  # queries of destinations, keys and values of sources
-)  # fmt: skip
-ATTENTIONS = OPERATORS[-3:]
-WIDE = (*OPERATORS[:4], *ATTENTIONS)  # operators on rows of features; the others have one number per head
-
-
-@dataclass(frozen=True)
-class Problem:
-    """The work of a case, for a competitor."""
-
-    op: str
-    direction: str
-    graph: BenchGraph
-    heads: int
-    dim: int  # per head
-    dtype: torch.dtype
-
-    @property
-    def is_forward(self) -> bool:
-        return self.direction == "forward"
-
-    @property
-    def width(self) -> int:
-        """Features of all heads together."""
-        return self.heads * self.dim
-
-    @property
-    def message_bytes(self) -> int:
-        """Bytes of one row of features per edge."""
-        return self.graph.num_edges * self.width * self.dtype.itemsize
-
+from ..operators import OPERATORS, Problem
+from ..optional import Unavailable
 
 Function = Callable[..., Tensor]  # of the operands; differentiable if the direction has a backward
 
@@ -106,7 +65,7 @@ class Competitor:
         """Registers prepare(problem, *operands) for these operators. one_head: only for cases with one head."""
         unknown = set(ops) - set(OPERATORS)
         if unknown:
-            raise ValueError(f"{self.name} does {sorted(unknown)}; expected some of {OPERATORS}")
+            raise ValueError(f"{self.name} does {sorted(unknown)}; expected some of {tuple(OPERATORS)}")
 
         def register(prepare: Callable[..., Function]) -> Callable[..., Function]:
             self.abilities.update(dict.fromkeys(ops, _Ability(prepare, directions, devices, one_head)))
@@ -143,11 +102,3 @@ def check_messages(needed: int, device: str) -> None:
         room = torch.cuda.mem_get_info()[0] + torch.cuda.memory_reserved() - torch.cuda.memory_allocated() - (2 << 30)
     if needed > room:
         raise Unavailable(f"its messages would take {needed / 2**30:.1f} GiB")
-
-
-def reason(error: BaseException) -> str:
-    """Why a contestant did not take part, in one line."""
-    if isinstance(error, Unavailable):
-        return str(error)
-    text = next((x for x in str(error).splitlines() if "Check failed" in x), first_line(error))
-    return f"refused: {type(error).__name__}: {text[-160:].strip()}"

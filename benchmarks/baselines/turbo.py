@@ -12,9 +12,10 @@ import torch
 from torch import Tensor
 
 from ..graphs import BenchGraph
+from ..operators import Problem
 from ..optional import Unavailable, import_package
 from .composed import SLOPE
-from .registry import ANY_DIRECTION, Problem, competitor
+from .registry import ANY_DIRECTION, competitor
 
 HEAD_DIMS = (32, 64, 128, 256)
 DEFAULT_WARPS = 8  # per block of the kernel for maxima, which warns at every call if a row has no work for so many

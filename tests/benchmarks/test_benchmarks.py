@@ -1,43 +1,42 @@
-"""The benchmarks: every subcommand runs and refuses wrong results, and its rows, marks and tables are right.
+"""The benchmarks: every subcommand runs and refuses wrong results, and samples are planned as told.
 
 No test here depends on measured times.
 """
 
 import argparse
+import contextlib
 import dataclasses
+import functools
 import importlib.util
 import math
-import subprocess
 import sys
+import tempfile
 from pathlib import Path
+from types import SimpleNamespace
 
 import pytest
 import torch
 
 from benchmarks import (
-    baselines,
-    cells,
     cli,
-    facts,
     gather,
     gpu,
     graphs,
     marks,
     memory,
+    models,
     overhead,
     rows,
     runner,
-    table,
-    table_cpu,
-    table_cuda,
     timing,
     train,
     verify,
 )
-from benchmarks.case import LAYERS, Case, Config, Contestant, Unavailable, backward_of, with_backward
+from benchmarks.case import Case, Config, Contestant
+from benchmarks.inputs import backward_of, with_backward
+from benchmarks.optional import Unavailable, set_threads
 from halfgnn import ops
 
-ROOT = Path(__file__).resolve().parents[2]
 needs_pyg = pytest.mark.skipif(importlib.util.find_spec("torch_geometric") is None, reason="needs torch_geometric")
 needs_dgl = pytest.mark.skipif(importlib.util.find_spec("dgl") is None, reason="needs DGL")
 SMALL = ["--quick", "--eager", "--dims", "16", "--hidden", "8", "--heads", "1", "2", "--threads", "1"]
@@ -47,7 +46,7 @@ SMALL = ["--quick", "--eager", "--dims", "16", "--hidden", "8", "--heads", "1", 
 def _threads():
     before = torch.get_num_threads()
     yield
-    baselines.set_threads(before)
+    set_threads(before)
 
 
 def run(tmp_path, *arguments):
@@ -58,24 +57,30 @@ def run(tmp_path, *arguments):
 
 # ---- the command line --------------------------------------------------------------------------------------------------------
 
-FAMILIES = ["spmm", "sddmm", "softmax", "edges", "limits", "train"] + [
-    pytest.param(name, marks=needs_dgl) for name in ("layer", "overhead")
-]
 OPERATORS = {
     "spmm": {"copy_u_sum", "copy_u_max", "u_mul_e_sum"},
     "sddmm": {"u_dot_v", "u_add_v"},
     "softmax": {"edge_softmax"},
     "edges": {"copy_e_sum", "e_sub_v", "e_div_v"},
+    "attention": {"gat_attention", "gatv2_attention", "dot_attention"},
     "limits": {"copy_u_sum"},
     "layer": {"GATConv", "GATConv without fc", "GraphConv"},
     "train": {"GAT", "GCN", "SAGE"},
     "overhead": {"u_mul_e_sum", "GAT"},
 }
+FAMILIES = [pytest.param(name, marks=needs_dgl if name in ("layer", "overhead") else ()) for name in cli.FAMILIES]
+
+
+@functools.cache
+def rows_of(family):
+    """The rows of a small run."""
+    with tempfile.TemporaryDirectory() as folder:
+        return run(Path(folder), family)
 
 
 @pytest.mark.parametrize("family", FAMILIES)
-def test_every_family_runs_and_its_rows_parse(tmp_path, family):
-    found = run(tmp_path, family, *(["--layers", *LAYERS] if family == "layer" else []))
+def test_every_family_runs_and_its_rows_parse(family):
+    found = rows_of(family)
     assert {row.op for row in found} == OPERATORS[family]
     assert {row.family for row in found} == {family}
     for row in found:
@@ -87,6 +92,22 @@ def test_every_family_runs_and_its_rows_parse(tmp_path, family):
         assert row.command.startswith(f"python -m benchmarks {family} ") and row.cpu and row.date
     ours = {row.dtype for row in found if row.contestant.startswith("halfgnn") and row.ms is not None}
     assert ours == {"bf16", "fp16", "fp32"}
+
+
+@pytest.mark.parametrize("family", ["spmm", "sddmm", "softmax", "edges", "attention"])
+def test_forward_results_are_compared_with_float64(family):
+    found = [row for row in rows_of(family) if row.direction == "forward" and row.contestant == "halfgnn"]
+    assert found and all(row.error is not None and row.error < 5e-3 for row in found)
+    assert max(row.error for row in found if row.dtype == "fp32") < 1e-5
+
+
+@needs_dgl
+def test_marks_find_every_contestant_they_name(monkeypatch):
+    # Names of contestants are strings in two places. With a wrong name a mark would always be "not measured".
+    monkeypatch.setattr(marks, "GRAPHS", ("tiny (synthetic)",))
+    monkeypatch.setattr(marks, "THREADS", 1)
+    monkeypatch.setattr(marks, "FEATURES", 16)
+    assert marks.unmeasured([row for family in cli.FAMILIES for row in rows_of(family)]) == []
 
 
 @needs_dgl
@@ -111,24 +132,24 @@ def test_training_has_losses_that_agree_between_contestants_and_a_peak(tmp_path,
 
 
 def test_training_learns_communities():
-    graph = graphs.synthetic("tiny-communities", "sorted", torch.int64)
+    graph = graphs.named("tiny-communities", "sorted", torch.int64)
     losses = []
-    network = train.network_of(train.MODELS["GAT"], graph, 16, 2, train.OURS)
+    network = train.network_of(models.MODELS["GAT"], graph, 16, 2, models.OURS)
     step = train.training(network, graph.halfgnn, train.data_of(graph), torch.bfloat16, losses)
     for _ in range(120):
         step()
     assert losses[-1] < 0.5 * losses[0]
 
 
-@pytest.mark.parametrize("model", train.MODELS)
+@pytest.mark.parametrize("model", models.MODELS)
 def test_a_wrong_model_is_not_timed(model, monkeypatch):
     config = Config(dtypes=("fp32",))
-    train.check(config, train.MODELS[model], 1, train.OURS)
-    wrong = dataclasses.replace(train.MODELS[model], activation=lambda x: 1.01 * torch.relu(x))
+    train.check(config, models.MODELS[model], 1, models.OURS)
+    wrong = dataclasses.replace(models.MODELS[model], activation=lambda x: 1.01 * torch.relu(x))
     right = train.network_of
     monkeypatch.setattr(train, "network_of", lambda _, *rest: right(wrong, *rest))
     with pytest.raises(verify.WrongResult, match=f"{model}, halfgnn, fp32"):
-        train.check(config, train.MODELS[model], 1, train.OURS)
+        train.check(config, models.MODELS[model], 1, models.OURS)
 
 
 def test_communities_are_those_that_edges_were_drawn_from():
@@ -165,31 +186,13 @@ def test_overhead_goes_from_30_nodes_to_millions_of_edges(tmp_path, monkeypatch)
 
 
 @needs_dgl
-def test_overhead_of_what_is_compiled(tmp_path):
-    eager = "--eager"
-    small = [option for option in SMALL if option != eager]
+def test_overhead_of_what_is_compiled(tmp_path, monkeypatch):
+    # Inductor's code takes many seconds; test_compile.py has it.
+    monkeypatch.setattr(torch, "compile", functools.partial(torch.compile, backend="aot_eager"))
+    small = [option for option in SMALL if option != "--eager"]
     assert cli.main(["overhead", *small, "--dtype", "fp32", "--directions", "forward", "--out", str(tmp_path)]) == 0
     compiled = [row for row in rows.read(tmp_path / "cpu.csv") if row.contestant == overhead.COMPILED]
     assert {row.op for row in compiled} == {"u_mul_e_sum", "GAT"} and all(row.ms for row in compiled)
-
-
-@pytest.mark.parametrize("family", ["spmm", "sddmm", "softmax", "edges"])
-def test_forward_results_are_compared_with_float64(tmp_path, family):
-    found = [row for row in run(tmp_path, family) if row.direction == "forward" and row.contestant == "halfgnn"]
-    assert found and all(row.error is not None and row.error < 5e-3 for row in found)
-    assert max(row.error for row in found if row.dtype == "fp32") < 1e-5
-
-
-@needs_dgl
-def test_marks_find_every_contestant_they_name(tmp_path, monkeypatch):
-    # Names of contestants are strings in two places. With a wrong name a mark would always be "not measured".
-    for family in cli.FAMILIES:
-        if family != "limits":
-            run(tmp_path, family, "--orders", "sorted")
-    monkeypatch.setattr(marks, "GRAPHS", ("tiny (synthetic)",))
-    monkeypatch.setattr(marks, "THREADS", 1)
-    monkeypatch.setattr(marks, "FEATURES", 16)
-    assert marks.unmeasured(rows.read(tmp_path / "cpu.csv")) == []
 
 
 def test_runs_append_to_one_file(tmp_path):
@@ -231,16 +234,32 @@ def test_without_a_gpu_it_says_so(arguments):
         cli.main(arguments)
 
 
+@pytest.fixture
+def in_this_process(monkeypatch):
+    """Runs the steps of a GPU run here. Each process would load all libraries anew."""
+
+    def call(command, stdout, **options):
+        assert command[:3] == [sys.executable, "-m", "benchmarks"] and options["timeout"] > 0
+        with contextlib.redirect_stdout(stdout):
+            return SimpleNamespace(returncode=cli.main(command[3:]))
+
+    monkeypatch.setattr(gpu, "subprocess", SimpleNamespace(run=call, STDOUT=None, TimeoutExpired=TimeoutError))
+
+
 @needs_dgl
-def test_rehearsal_of_what_runs_on_a_gpu(tmp_path, capsys, monkeypatch):
-    steps = [dataclasses.replace(step, seconds=3600) for step in gpu.REHEARSAL]  # enough for a busy machine
-    monkeypatch.setattr(gpu, "REHEARSAL", tuple(steps))
+def test_rehearsal_of_what_runs_on_a_gpu(tmp_path, capsys, in_this_process):
     assert cli.main(["gpu", "--device", "cpu", "--out", str(tmp_path), "--budget", "36000"]) == 0
     found = rows.read(tmp_path / "cpu.csv")
     assert {row.graph for row in found} >= {"tiny-communities (synthetic)", "tiny-hub (synthetic)", marks.SMALLEST}
     assert {row.family for row in found} >= set(gpu.FAMILIES)
     assert (tmp_path / "cpu.md").read_text() and (tmp_path / "bench.log").read_text()
     assert capsys.readouterr().out.count(": done in") == len(gpu.REHEARSAL)
+
+
+def test_a_step_is_a_process_that_may_fail(tmp_path):
+    step = gpu.Step("spmm", "", ("--heads", "3", "--quick"))
+    assert gpu._measure(step, "cpu", tmp_path, seconds=600).startswith("spmm: FAILED with 1, see bench.log")
+    assert "--dims 128 does not divide into --heads 3" in (tmp_path / "bench.log").read_text()
 
 
 def test_steps_that_outlast_their_time_are_cut_off(tmp_path):
@@ -261,14 +280,21 @@ def test_every_step_parses():
         assert options.command == step.family and (options.graphs or [""]) == [step.graph]
 
 
-def test_module_runs_as_a_program(tmp_path):
-    rows.append(tmp_path / "cpu.csv", [_row("halfgnn", 1.0)])
-    done = subprocess.run(
-        [sys.executable, "-m", "benchmarks", "table", "--rows", str(tmp_path / "cpu.csv")],
-        cwd=ROOT, capture_output=True, text=True, timeout=600,
-    )  # fmt: skip
-    assert done.returncode == 0, done.stderr
-    assert done.stdout == table.render(rows.read(tmp_path / "cpu.csv"))
+@pytest.mark.parametrize(
+    "arguments,message",
+    [
+        (["table", "--rows", "nowhere.csv"], "table: .*nowhere.csv"),
+        (["marks", "--rows", "nowhere.csv"], "marks: .*nowhere.csv"),
+        (["table", "--into", "nowhere.md"], "table: .*nowhere.md"),
+        (["spmm", "--quick", "--threads", "0"], "--threads 0, --budget 0.02: expected positive numbers"),
+        (["spmm", "--quick", "--budget", "-1"], "--budget -1.0: expected positive numbers"),
+        (["train", "--quick", "--hidden", "0"], "--hidden 0"),
+        (["spmm", "--quick", "--out", __file__], "expected a folder"),
+    ],
+)
+def test_what_cannot_be_is_told_in_a_line(arguments, message):
+    with pytest.raises(SystemExit, match=message):
+        cli.main(arguments)
 
 
 # ---- graphs and checks ---------------------------------------------------------------------------------------------------------
@@ -276,7 +302,7 @@ def test_module_runs_as_a_program(tmp_path):
 
 def test_graphs_are_seeded_and_orders_hold_the_same_edges():
     insertion, again, ordered = (
-        graphs.synthetic("tiny", order, torch.int64) for order in ("insertion", "insertion", "sorted")
+        graphs.named("tiny", order, torch.int64) for order in ("insertion", "insertion", "sorted")
     )
     assert torch.equal(insertion.src, again.src) and torch.equal(insertion.dst, again.dst)
 
@@ -285,13 +311,11 @@ def test_graphs_are_seeded_and_orders_hold_the_same_edges():
 
     assert edges(insertion) == edges(ordered)
     assert ordered.halfgnn.csc().edge_ids is None and insertion.halfgnn.csc().edge_ids is not None
-    assert "tiny (synthetic): 200 nodes, 1,500 edges" in facts.describe(facts.of(insertion))
 
 
 def test_communities_are_symmetric_and_mixed_as_told():
     recipe = graphs.Recipe(400, 40_000, 0.3, 0.3, communities=4, mix=0.9, symmetric=True)
-    generator = torch.Generator().manual_seed(0)
-    nodes = graphs._Nodes(recipe, recipe.src_skew, generator)
+    nodes = graphs._Nodes(recipe, recipe.src_skew, torch.Generator().manual_seed(0))
     src = nodes.draw(20_000)
     dst = nodes.draw_near(src, recipe.mix)
     assert 0.9 < (src // 100 == dst // 100).double().mean() < 0.95  # a quarter of the others too
@@ -322,23 +346,24 @@ def test_hub_is_one_node_and_the_rest_is_as_without_it():
 
 def test_backward_of_gives_the_gradients_of_the_whole():
     x = torch.linspace(1, 2, 50)
-    (whole,) = with_backward(torch.sin, (x,), 5)()[1:]
-    work = backward_of(torch.sin, (x,), 5)
+    (whole,) = with_backward(torch.sin, (x,))()[1:]
+    work = backward_of(torch.sin, (x,))
     assert torch.equal(work()[0], whole) and torch.equal(work()[0], whole)
 
 
 def test_pure_gather_is_for_gpus():
-    graph = graphs.synthetic("tiny", "sorted", torch.int64)
+    graph = graphs.named("tiny", "sorted", torch.int64)
     limit = gather.contestant(graph, 16, torch.float16)
     with pytest.raises(Unavailable, match="CUDA kernel"):
         limit.make()
     case = _case()
-    assert gather.beside(case).contestants == []
+    gather.add_to(case)
+    assert case.contestants == []
 
 
 def test_sample_has_the_hub_and_its_edges(monkeypatch):
     monkeypatch.setattr(verify, "SAMPLE_EDGES", 40)
-    graph = graphs.synthetic("tiny", "insertion", torch.int32)
+    graph = graphs.named("tiny", "insertion", torch.int32)
     part = verify.sample(graph)
     assert int(graph.halfgnn.in_degrees().argmax()) in part.rows.tolist()
     assert 0 < len(part.rows) < graph.num_nodes
@@ -383,7 +408,7 @@ def test_a_wrong_operator_is_not_timed(tmp_path, monkeypatch, direction):
 
 
 def _case(*contestants):
-    return Case("spmm", "x", "forward", graphs.synthetic("tiny", "sorted", torch.int64), 1, 8, list(contestants))
+    return Case("spmm", "x", "forward", graphs.named("tiny", "sorted", torch.int64), 1, 8, list(contestants))
 
 
 def _refuse(error):
@@ -470,291 +495,3 @@ def test_quantile():
     assert timing.quantile([3.0, 1.0, 2.0], 0.5) == 2.0
     assert timing.quantile([0.0, 10.0], 0.2) == 2.0
     assert timing.quantile([7.0], 0.8) == 7.0
-
-
-# ---- rows ------------------------------------------------------------------------------------------------------------------------
-
-
-def _row(contestant, ms, dtype="bf16", **changes):
-    values = dict(
-        family="spmm", op="copy_u_sum", direction="forward", contestant=contestant, dtype=dtype, graph=marks.GRAPHS[0],
-        num_nodes=10, num_edges=20, order="insertion", heads=1, dim=128, idtype="int64", device="cpu", threads=2, cache="", ms=ms,
-        ms_p20=ms, ms_p80=ms, runs=3, date="2026-01-01T00:00:00Z", commit="abc", cpu="C", torch="2", dgl="1",
-        command="python -m benchmarks spmm",
-    )  # fmt: skip
-    return rows.Row(**{**values, **changes})
-
-
-def test_rows_survive_the_file(tmp_path):
-    made = [_row("halfgnn", 1.25, error=0.5), _row("dgl", None, note='refused: "a, b"', runs=0)]
-    rows.append(tmp_path / "folder" / "cpu.csv", made[:1])
-    rows.append(tmp_path / "folder" / "cpu.csv", made[1:])
-    assert rows.read(tmp_path / "folder" / "cpu.csv") == made
-
-
-def test_half_a_line_is_named(tmp_path):
-    rows.append(tmp_path / "cpu.csv", [_row("halfgnn", 1.0), _row("dgl", 1.0)])
-    text = (tmp_path / "cpu.csv").read_text()
-    (tmp_path / "cpu.csv").write_text(text[:-100])
-    with pytest.raises(ValueError, match=r"cpu.csv, line 3: \d+ fields, of \d+"):
-        rows.read(tmp_path / "cpu.csv")
-
-
-def test_wrong_results_are_marked_and_not_in_the_means():
-    found = [_row("halfgnn", 2.0), _row("dgl", 8.0, error=0.2), _row("halfgnn", 2.0, op="copy_u_max"),
-             _row("dgl", 6.0, op="copy_u_max", error=0.01)]  # fmt: skip
-    text = table.render(found)
-    assert "| 2.00 | 8.00* | 4.00 x |" in text and "| 2.00 | 6.00 | 3.00 x |" in text
-    assert "| geometric mean |  |  |  |  |  | 3.00 x |" in text
-
-
-def test_a_file_with_other_columns_is_refused(tmp_path):
-    (tmp_path / "cpu.csv").write_text("family,op\nspmm,x\n")
-    with pytest.raises(ValueError, match="has columns"):
-        rows.read(tmp_path / "cpu.csv")
-    with pytest.raises(ValueError, match="has columns"):
-        rows.append(tmp_path / "cpu.csv", [_row("halfgnn", 1.0)])
-
-
-def test_share_of_the_gather_is_that_of_the_same_dtype():
-    found = [_row("halfgnn", 4.0), _row(gather.LIMIT, 3.0), _row("halfgnn", 8.0, "fp32"), _row("dgl", None)]
-    assert [row.limit_share for row in runner._with_shares(found)] == [0.75, None, None, None]
-
-
-def test_a_case_is_never_put_together_from_two_runs():
-    old = [_row("halfgnn", 9.0), _row("dgl", 9.0), _row("dgl", 9.0, op="u_mul_e_sum")]
-    new = [_row("halfgnn", 1.0, date="2026-02-01T00:00:00Z")]
-    assert rows.latest([*old, *new]) == [old[2], *new]
-
-
-# ---- marks -----------------------------------------------------------------------------------------------------------------------
-
-
-def _findings(found, start):
-    return [(f.ratio, f.holds) for f in marks.judge(found) if f.mark.text.startswith(start)]
-
-
-def test_mark_on_time_holds_up_to_its_limit_and_not_beyond():
-    mul = dict(op="u_mul_e_sum")
-    for ms, holds in ((1.29, True), (1.3, True), (1.31, False)):
-        found = [_row("halfgnn", ms, **mul), _row("dgl copy_u_sum", 1.0, **mul), _row("dgl", 0.1, **mul)]
-        assert _findings(found, "u_mul_e_sum, bf16") == [(ms, holds)]
-        assert len(marks.lost(found)) == (0 if holds else 1)
-
-
-def test_mark_on_speed_asks_for_the_factor():
-    step = dict(family="layer", op="GATConv", direction="forward+backward", heads=4, dim=32)
-    for theirs, holds in ((8.1, True), (7.9, False)):
-        found = [_row("halfgnn drop-in", 1.0, **step), _row("dgl", theirs, **step)]
-        assert _findings(found, "GATConv step, bf16") == [(pytest.approx(1 / theirs), holds)]
-
-
-def test_every_case_is_judged_and_one_loss_is_a_loss():
-    good = [_row("halfgnn", 1.0), _row("dgl", 2.0)]
-    bad = [_row("halfgnn", 3.0, graph=marks.GRAPHS[1]), _row("dgl", 2.0, graph=marks.GRAPHS[1])]
-    assert _findings([*good, *bad], "copy_u_sum, bf16") == [(0.5, True), (1.5, False)]
-    assert [finding.row.graph for finding in marks.lost([*good, *bad])] == [marks.GRAPHS[1]]
-
-
-@pytest.mark.parametrize("change", [dict(threads=1), dict(graph="cora (synthetic)"), dict(dim=64), dict(device="cuda")])
-def test_marks_cover_only_what_they_were_set_for(change):
-    assert _findings([_row("halfgnn", 3.0, **change), _row("dgl", 2.0, **change)], "copy_u_sum, bf16") == []
-
-
-def test_softmax_has_no_features_to_count():
-    soft = dict(family="softmax", op="edge_softmax", heads=4, dim=1)
-    found = [_row("halfgnn", 1.0, **soft), _row("dgl", 6.0, **soft), _row("halfgnn", 1.5, "fp16", **soft)]
-    assert _findings(found, "edge_softmax, bf16") == [(pytest.approx(1 / 6), True)]
-    assert _findings(found, "fp16 within 1.2 x of bf16, operators") == [(1.5, False)]
-
-
-def test_what_was_not_measured_neither_holds_nor_is_lost():
-    found = [_row("halfgnn", 1.0), _row("dgl", None, note="refused")]
-    assert _findings(found, "copy_u_sum, bf16") == [(None, None)]
-    assert not marks.lost(found) and len(marks.unmeasured(found)) == len(marks.MARKS)
-
-
-def test_information_is_not_judged():
-    found = [_row("halfgnn", 9.0), _row("dgl", 1.0, "fp32")]
-    assert _findings(found, "for information: copy_u_sum, bf16") == [(9.0, None)]
-    assert not marks.lost(found)
-
-
-def test_marks_command_tells_a_loss_by_its_exit_status(tmp_path, capsys):
-    for ms, status in ((1.0, 0), (3.0, 1)):
-        path = tmp_path / f"{ms}.csv"
-        rows.append(path, [_row("halfgnn", ms), _row("dgl", 2.0)])
-        assert cli.main(["marks", "--rows", str(path)]) == status
-    assert "**lost**" in capsys.readouterr().out
-
-
-def test_marks_command_says_when_nothing_was_measured(tmp_path, capsys):
-    rows.append(tmp_path / "cpu.csv", [_row("halfgnn", 1.0, graph="tiny (synthetic)")])
-    assert cli.main(["marks", "--rows", str(tmp_path / "cpu.csv")]) == 2
-    assert "no mark was measured" in capsys.readouterr().out
-
-
-@pytest.mark.parametrize(
-    "arguments,message",
-    [
-        (["table", "--rows", "nowhere.csv"], "table: .*nowhere.csv"),
-        (["marks", "--rows", "nowhere.csv"], "marks: .*nowhere.csv"),
-        (["table", "--into", "nowhere.md"], "table: .*nowhere.md"),
-        (["spmm", "--quick", "--threads", "0"], "--threads 0, --budget None: expected positive numbers"),
-        (["spmm", "--quick", "--budget", "-1"], "--budget -1.0: expected positive numbers"),
-        (["train", "--quick", "--hidden", "0"], "--hidden 0"),
-        (["spmm", "--quick", "--out", __file__], "expected a folder"),
-    ],
-)
-def test_what_cannot_be_is_told_in_a_line(arguments, message):
-    with pytest.raises(SystemExit, match=message):
-        cli.main(arguments)
-
-
-def _gpu_row(contestant, ms, dtype="fp16", **changes):
-    values = dict(
-        device="cuda", gpu="NVIDIA H100 80GB HBM3", driver="1", graph="reddit-size (synthetic)", op="u_mul_e_sum", order="sorted",
-        idtype="int32", cache="warm", num_edges=1000,
-    )  # fmt: skip
-    return _row(contestant, ms, dtype, **{**values, **changes})
-
-
-@pytest.mark.parametrize("ms,holds", [(3.4, True), (3.6, False)])
-def test_gpu_marks_are_milliseconds(ms, holds):
-    found = [_gpu_row("halfgnn", ms)]
-    assert _findings(found, "u_mul_e_sum, fp16, reddit-size") == [(pytest.approx(ms / 3.5), holds)]
-    for change in (dict(dim=64), dict(heads=4), dict(cache="cold"), dict(gpu="NVIDIA T4")):
-        assert _findings([_gpu_row("halfgnn", ms, **change)], "u_mul_e_sum, fp16, reddit-size") == []
-
-
-def test_guide_is_held_to_time_and_to_memory():
-    step = dict(family="train", op="GAT", direction="step", dim=256)
-    for heads, peak, holds in (
-        (1, 3300, [True, True]),
-        (1, 3400, [True, False]),
-        (8, 15000, [True]),
-        (8, 15300, [False]),
-    ):
-        found = [_gpu_row("halfgnn", 59.0, heads=heads, peak_mb=peak, **step)]
-        assert [held for _, held in _findings(found, "training a GAT")] == holds
-
-
-@pytest.mark.parametrize("ms,holds", [(2.05, True), (2.2, False)])
-def test_hub_is_held_to_the_time_of_its_edges(ms, holds):
-    plain = _gpu_row("halfgnn", 1.0, graph="arxiv-size (synthetic)")
-    hub = _gpu_row("halfgnn", ms, graph="arxiv-size-hub (synthetic)", num_edges=2000)
-    assert _findings([plain, hub], "SpMM") == [(pytest.approx(ms - 1), holds)]
-    assert _findings([hub], "SpMM") == [(None, None)]
-
-
-# ---- tables ----------------------------------------------------------------------------------------------------------------------
-
-
-def test_table_shows_times_factors_and_losses():
-    found = [_row("halfgnn", 2.0), _row("dgl", 8.0), _row("halfgnn", 3.0, "fp32"), _row("dgl", 1.5, "fp32")]
-    text = table.render(found)
-    assert "| 128 | 2.00 | 8.00 | 4.00 x | - | 3.00 | 1.50 | **0.500 x** | bf16 0.250 of 1 |" in text
-    assert "2026-01-01, commit abc, C, 2 threads, torch 2, DGL 1: `python -m benchmarks spmm`" in text
-    assert "| copy_u_sum, bf16: at most 1.0 x the time of DGL's | 1 | 0.250 x | 0.250 x | holds |" in text
-
-
-def test_geometric_mean_of_the_factors():
-    cases = [{("halfgnn", "bf16"): _row("halfgnn", 1.0), ("dgl", "bf16"): _row("dgl", ms)} for ms in (2.0, 8.0)]
-    alone = {("halfgnn", "bf16"): _row("halfgnn", 1.0)}
-    assert table_cpu.mean_speedup([*cases, alone], "bf16") == "4.00 x"
-    assert table_cpu.mean_speedup([alone], "bf16") == "-"
-
-
-def test_number_has_three_digits():
-    assert [cells.number(x) for x in (0.01234, 0.5, 9.876, 98.76, 987.6, 9876.0, None)] == [
-        "0.0123", "0.500", "9.88", "98.8", "988", "9876", "-",
-    ]  # fmt: skip
-
-
-def test_lost_marks_are_bold_beside_their_figures():
-    found = [_row("halfgnn", 3.0), _row("dgl", 2.0), _row("halfgnn", 3.9, "fp16")]
-    beside = cells.MarksBeside(found)
-    assert beside.cell(found[0].case, ("halfgnn",)) == "bf16 **1.50 of 1**, fp16 **1.30 of 1.2**"
-    assert beside.cell(found[0].case, ("halfgnn fused",)) == ""
-
-
-def test_summary_has_a_line_an_operator_and_a_column_a_graph():
-    found = [
-        _row("halfgnn", 2.0), _row("dgl", 8.0),
-        _row("halfgnn", 9.0, graph=marks.GRAPHS[1]), _row("dgl", 3.0, graph=marks.GRAPHS[1]),
-        _row("halfgnn", 1.0, order="sorted"), _row("dgl", 1.0, order="sorted"),
-    ]  # fmt: skip
-    text = table.summary(found)
-    assert "| copy_u_sum | forward | 128 | 2.00 / 8.00: 4.00 x | 9.00 / 3.00: **0.333 x** |" in text
-    assert "| geometric mean of all cases |  |  | 2.00 x, fp32 - | 0.333 x, fp32 - |" in text
-    assert "sorted" not in text
-
-
-def test_training_table_compares_losses_after_the_same_number_of_steps():
-    step = dict(family="train", op="GAT", direction="step", graph="reddit-tenth (synthetic)", dim=256)
-    found = [
-        _row("halfgnn", 100.0, losses="3 2 1", peak_mb=50.0, **step), _row("dgl", 500.0, losses="3.1 2.1", peak_mb=200.0, **step),
-        _row("dgl", 80.0, "fp32", losses="3 2.2 1.1 0.5", peak_mb=300.0, **step),
-    ]  # fmt: skip
-    expected = "| GAT | reddit-tenth | 256 | bf16 | 100 | - | - | 500 | - | 5.00 x | **0.800 x** | 50.0 | 200 |"
-    assert f"{expected} 2 | 2 | 2.1 | 2.2 |  |" in table.render(found)
-
-
-def test_overhead_table_has_a_column_a_size():
-    call = dict(family="overhead", op="u_mul_e_sum")
-    found = [
-        _row("halfgnn.ops", 0.05, graph=marks.SMALLEST, num_edges=100, **call),
-        _row("halfgnn.ops", 2.0, graph="400 nodes (synthetic)", num_edges=4000, **call),
-    ]
-    text = table.render(found)
-    assert (
-        "| u_mul_e_sum, forward, bf16 | 100 edges | 4,000 edges |" in text and "| halfgnn.ops | 50.0 | 2000 |" in text
-    )
-
-
-def test_document_agrees_only_with_the_rows_it_was_made_from(tmp_path):
-    path = tmp_path / "README.md"
-    rows.append(tmp_path / "cpu.csv", [_row("halfgnn", 2.0), _row("dgl", 8.0)])
-    empty = "<!-- benchmarks: begin {0} -->\nstale rows\n<!-- benchmarks: end {0} -->\n"
-    path.write_text("# A\n\n" + empty.format("summary") + "between\n" + empty.format("cuda") + "\ntail\n")
-    arguments = ["table", "--results", str(tmp_path)]
-    assert cli.main([*arguments, "--check", str(path)]) == 1
-    assert cli.main([*arguments, "--into", str(path)]) == 0
-    text = path.read_text()
-    assert text.startswith("# A\n") and text.endswith("\ntail\n") and "between" in text and "stale" not in text
-    assert "<!-- benchmarks: begin cuda -->\n<!-- benchmarks: end cuda -->" in text
-    assert cli.main([*arguments, "--check", str(path)]) == 0
-    assert not table.agrees(text.replace("8.00", "9.00"), tmp_path)
-    with pytest.raises(ValueError, match="lacks lines"):
-        table.replaced("no markers", tmp_path)
-    with pytest.raises(ValueError, match="has a section 'other'"):
-        table.replaced(empty.format("other"), tmp_path)
-
-
-def test_gpu_table_shows_times_shares_and_factors():
-    found = [
-        _gpu_row("halfgnn", 2.0, limit_share=0.8, gb_per_s=5000.0, peak_mb=60.0), _gpu_row(gather.LIMIT, 1.6),
-        _gpu_row("torch.sparse", 8.0), _gpu_row("index_add", 1.0), _gpu_row("halfgnn", 3.0, "fp32"),
-        _gpu_row("halfgnn", 2.5, cache="cold"), _gpu_row("pyg scatter", None, note="too large"),
-    ]  # fmt: skip
-    text = table.render(found)
-    expected = (
-        "| u_mul_e_sum | forward | 128 | 2.00 | 2.50 | 5000 | 80% | 60.0 | - | 3.00 | - | - | 4.00 x | **0.500 x** |"
-    )
-    assert expected in text and "| - | fp16 0.571 of 1 |" in text
-    assert "| geometric mean |  |  |  |  |  |  |  |  |  | - | - | 4.00 x | 0.500 x | - |" in text
-    assert "commit abc, NVIDIA H100 80GB HBM3, driver 1, torch 2, DGL 1: `python -m benchmarks spmm`" in text
-    assert "| u_mul_e_sum, fp16, reddit-size: at most 3.5 ms | 1 | 0.571 x | 0.571 x | holds |" in text
-    assert "80% of 1.6 ms" in table_cuda.short(found, dim=128)
-
-
-def test_no_rows_make_no_table():
-    assert table.render([]) == ""
-
-
-@pytest.mark.parametrize("document", ["README.md", "docs/benchmarks.md"])
-def test_documents_show_the_committed_rows(document):
-    path = ROOT / document
-    if not path.exists():
-        pytest.skip("no documents in this copy")
-    assert table.agrees(path.read_text(), rows.RESULTS), f"run `python -m benchmarks table --into {document}`"

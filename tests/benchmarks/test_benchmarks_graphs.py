@@ -1,5 +1,6 @@
 """The graphs of the benchmarks: unchanged edges, R-MAT's distribution, the estimate of reuse, data sets by name."""
 
+import functools
 import hashlib
 import importlib.machinery
 import os
@@ -20,6 +21,11 @@ PLANETOID = Path(os.environ.get("HALFGNN_DATA") or ROOT.parent / "shared" / "dat
 needs_planetoid = pytest.mark.skipif(
     datasets.planetoid_folder("cora", PLANETOID) is None, reason="no Planetoid folder in HALFGNN_DATA"
 )
+
+
+@functools.cache
+def drawn(name):
+    return graphs.named(name, "insertion", torch.int32)
 
 
 def edges(graph):
@@ -44,23 +50,15 @@ def edges(graph):
     ],
 )
 def test_edges_are_those_that_rows_were_measured_on(name, digest):
-    made = graphs.synthetic(name, "insertion", torch.int32)
+    made = drawn(name)
     found = hashlib.sha256(made.src.numpy().tobytes() + made.dst.numpy().tobytes())
     assert found.hexdigest()[:16] == digest
 
 
-def test_guided_search_is_a_search():
-    recipe = graphs.Recipe(1000, 0, 1.4, 1.4, communities=5)  # many light nodes in a part
-    nodes = graphs._Nodes(recipe, recipe.src_skew, torch.Generator().manual_seed(0))
-    weight = torch.cat([nodes.uniform(20_000) * nodes.below[-1], nodes.below, nodes.below * (1 - 1e-15)])
-    expected = (torch.searchsorted(nodes.below, weight, right=True) - 1).clamp(0, 999)
-    assert torch.equal(nodes._at(weight).long(), expected)
-
-
 def test_chunks_make_no_difference(monkeypatch):
-    whole = graphs.synthetic("tiny-communities", "insertion", torch.int64)
+    whole = graphs.named("tiny-communities", "insertion", torch.int64)
     monkeypatch.setattr(graphs, "CHUNK", 97)
-    assert edges(graphs.synthetic("tiny-communities", "insertion", torch.int64)) == edges(whole)
+    assert edges(graphs.named("tiny-communities", "insertion", torch.int64)) == edges(whole)
 
 
 def _rmat_before_names(monkeypatch, recipe, seed=0):
@@ -119,7 +117,7 @@ def lru_share(trace, size):
 
 @pytest.mark.parametrize("name", ["tiny", "tiny-hub", "tiny-rmat", "cora-size", "cora-rmat"])
 def test_reuse_is_that_of_an_lru_cache(name):
-    graph = graphs.synthetic(name, "insertion", torch.int64)
+    graph = graphs.named(name, "insertion", torch.int64)
     trace = graph.halfgnn.csc().indices.tolist()
     sizes = (5, 20, 50, 100, 1000, 5000)
     expected = torch.tensor([lru_share(trace, size) for size in sizes])
@@ -127,7 +125,7 @@ def test_reuse_is_that_of_an_lru_cache(name):
 
 
 def test_reuse_of_a_sample_is_about_that_of_all(monkeypatch):
-    graph = graphs.synthetic("cora-rmat", "insertion", torch.int64)
+    graph = graphs.named("cora-rmat", "insertion", torch.int64)
     whole = facts._reuse(*facts._gaps(graph), (50, 500))
     monkeypatch.setattr(facts, "SAMPLE", 2000)
     assert facts._gaps(graph)[1] <= 2000
@@ -148,10 +146,10 @@ def test_kept_facts_are_replaced_by_newer_ones_and_shown(tmp_path, capsys):
         assert cli.main(["graphs", "tiny-hub", "tiny", "--out", str(tmp_path)]) == 0
     kept = facts.read(tmp_path / facts.KEPT)
     assert [f.graph for f in kept] == ["tiny (synthetic)", "tiny-hub (synthetic)"]
-    assert kept[0] == facts.of(graphs.synthetic("tiny", "insertion", torch.int64))
+    assert kept[0] == facts.of(graphs.named("tiny", "insertion", torch.int64))
     text = table.replaced("<!-- benchmarks: begin graphs -->\n<!-- benchmarks: end graphs -->", tmp_path)
     assert "| tiny (synthetic) | 200 | 1,500 | 5.3% | 3 / 6 / 14 / 36 | 56 | 7.50 | 7% | 87% | 87% |" in text
-    assert capsys.readouterr().out.count("tiny (synthetic): 200 nodes, 1,500 edges") == 2
+    assert capsys.readouterr().out.count("| tiny (synthetic) | 200 | 1,500 |") == 2
 
 
 KEPT = rows.RESULTS / facts.KEPT  # test_benchmarks.py compares the document with it
@@ -168,7 +166,7 @@ def _kept(name):
 
 @pytest.mark.parametrize("name", [name for name, recipe in graphs.RECIPES.items() if recipe.num_edges < 2 * 10**6])
 def test_kept_facts_are_those_of_the_generators(name):
-    assert vars(facts.of(graphs.synthetic(name, "insertion", torch.int32))) == pytest.approx(_kept(name), abs=2e-4)
+    assert vars(facts.of(drawn(name))) == pytest.approx(_kept(name), abs=2e-4)
 
 
 # ---- data sets -------------------------------------------------------------------------------------------------------------------
@@ -221,7 +219,6 @@ def test_data_that_cannot_be_had_is_an_error_with_its_reason(monkeypatch, tmp_pa
         graphs.named("ogbn-proteins", "insertion", torch.int64)
 
 
-@pytest.mark.parametrize("make", [graphs.named, graphs.synthetic, graphs.real])
-def test_names_that_nothing_has(make):
+def test_a_name_that_nothing_has():
     with pytest.raises(ValueError, match="graph is 'corra'; expected one of "):
-        make("corra", "insertion", torch.int64)
+        graphs.named("corra", "insertion", torch.int64)

@@ -9,7 +9,8 @@ import pytest
 import torch
 
 from benchmarks import optional as imports
-from benchmarks.baselines import ALL, Unavailable, turbo
+from benchmarks.baselines import ALL, turbo
+from benchmarks.optional import Unavailable
 from halfgnn import Graph, reference
 from tests.benchmarks.test_benchmarks_baselines import assert_right, operands_of, problem_of
 

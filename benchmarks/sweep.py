@@ -1,0 +1,175 @@
+"""Cases of operators: which sizes are timed, which competitors take part, and how results are checked."""
+
+from __future__ import annotations
+
+import functools
+from collections.abc import Callable, Iterator, Sequence
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from halfgnn import ops
+
+from . import gather, verify
+from .baselines import ALL, Competitor, check_messages
+from .baselines.composed import COMPOSED, MESSAGES, operators_of
+from .case import Case, Config, Contestant, name_of
+from .graphs import BenchGraph
+from .inputs import directed, with_backward
+from .operators import OPERATORS, Operator, Problem
+from .rows import WRONG
+
+# ---- checks ----------------------------------------------------------------------------------------------------------
+
+
+@functools.lru_cache(maxsize=3)
+def _truth(problem: Problem) -> tuple[Tensor, Tensor]:
+    """For the sample, in float64: the result, and the sums of the magnitudes of its terms."""
+    operator, part = OPERATORS[problem.op], verify.sample(problem.graph)
+    operands = [part.take(x, target).double() for x, target in zip(problem.operands(), operator.reads)]
+    truth = operator.formula(part.graph, *operands)
+    if operator.magnitude is not None:
+        return truth, operator.magnitude(truth, part.graph, *operands)
+    return truth, operator.formula(part.graph, *(x.abs() for x in operands))
+
+
+def _sampled(problem: Problem, out: Tensor) -> Tensor:
+    return verify.sample(problem.graph).take(out, OPERATORS[problem.op].gives)
+
+
+def check(problem: Problem, out: Tensor, contestant: str = "halfgnn") -> float:
+    """The relative error of halfgnn's forward result. Raises WrongResult if it is not due to rounding."""
+    what = f"{problem.op}, {contestant}, {problem.dtype}"
+    return verify.check_rounded_once(_sampled(problem, out), *_truth(problem), what)
+
+
+def error_of(problem: Problem, out: Tensor) -> float:
+    """The relative error of another contestant's forward result."""
+    result, (truth, _) = _sampled(problem, out), _truth(problem)
+    if problem.op == "copy_u_max":  # DGL's operator gives -inf to nodes without in-edges
+        result = result.masked_fill(result.isinf(), 0)
+    return verify.relative_error(result.reshape(truth.shape), truth)
+
+
+def _check_gradients(config: Config, operator: Operator, heads: int, dim: int, order: str) -> None:
+    graph = verify.miniature(order, config.idtype, config.device)
+
+    def run(function: Callable[..., Tensor]) -> verify.Gradients:
+        return lambda operands: with_backward(functools.partial(function, graph.halfgnn), operands)()
+
+    ours, formula = run(getattr(ops, operator.name)), run(operator.formula)
+    for dtype in config.torch_dtypes():
+        operands = Problem(operator.name, "forward+backward", graph, heads, dim, dtype).operands()
+        units = operator.fp32_units if dtype == torch.float32 else 1
+        verify.check_like_formula(ours, formula, operands, f"{operator.name} with gradients, {dtype}", units)
+
+
+# ---- contestants -----------------------------------------------------------------------------------------------------
+
+
+def _is_main(config: Config, problem: Problem) -> bool:
+    """Whether competitors that do not take part everywhere take part here: for the main order of edge data, and on a
+    GPU only in the first dtype and fp32, at main_dim."""
+    if not config.main_order(problem.graph):
+        return False
+    width_is_main = not OPERATORS[problem.op].is_wide or problem.width == config.main_dim
+    return not config.on_gpu or (width_is_main and name_of(problem.dtype) in (config.dtypes[0], "fp32"))
+
+
+def competitors_of(config: Config, problem: Problem, others: bool = True) -> list[Competitor]:
+    """others: also those that do not take part everywhere."""
+    others = others and _is_main(config, problem)
+    able = (c for c in ALL if c.option in config.baselines and c.offers(problem))
+    return [competitor for competitor in able if competitor.everywhere or others]
+
+
+def rivals(config: Config, problem: Problem, others: bool = True) -> list[Contestant]:
+    return [_rival(competitor, problem) for competitor in competitors_of(config, problem, others)]
+
+
+def _rival(competitor: Competitor, problem: Problem) -> Contestant:
+    """Its forward result is compared with float64. If the result is wrong, it is still timed, with a note. Gradients
+    are made by autograd or by the competitor itself; its tests check them."""
+
+    def make() -> Callable[[], Any]:
+        operands = problem.operands()
+        return directed(problem.direction, competitor.prepare(problem, operands), operands)
+
+    made = Contestant(competitor.name, problem.dtype, make)
+    if competitor.checked:
+        made.bytes_moved = problem.moved_bytes
+
+    def noted(out: Any) -> float:
+        error = error_of(problem, out if problem.is_forward else out[0])
+        if not error <= WRONG:  # not: NaN is wrong
+            made.note = "; ".join(filter(None, (made.note, f"wrong: off by {error:.2g} of the largest value")))
+        return error
+
+    if competitor.checked and problem.direction != "backward":
+        made.check = noted
+    return made
+
+
+def _ours(problem: Problem) -> Contestant:
+    def make() -> Callable[[], Any]:
+        function = functools.partial(getattr(ops, problem.op), problem.graph.halfgnn)
+        return directed(problem.direction, function, problem.operands())
+
+    checked = functools.partial(check, problem) if problem.is_forward else None
+    return Contestant("halfgnn", problem.dtype, make, checked, bytes_moved=problem.moved_bytes)
+
+
+def _unfused(problem: Problem) -> Contestant:
+    """An attention made of halfgnn's separate operators."""
+
+    def make() -> Callable[[], Any]:
+        messages = MESSAGES[problem.op] + (0 if problem.is_forward else 2)  # with their gradients
+        check_messages(messages * problem.message_bytes, problem.graph.device)
+        function = functools.partial(COMPOSED[problem.op], operators_of(ops, problem.graph.halfgnn))
+        return directed(problem.direction, function, problem.operands())
+
+    checked = functools.partial(error_of, problem) if problem.is_forward else None
+    return Contestant("halfgnn unfused", problem.dtype, make, checked, bytes_moved=problem.moved_bytes)
+
+
+# ---- cases -----------------------------------------------------------------------------------------------------------
+
+
+def _heads(config: Config, operator: Operator, graph: BenchGraph) -> Sequence[int]:
+    if operator.heads != "all":
+        return (1,) if operator.heads == "one" else (max(config.heads),)
+    return config.heads if config.main_order(graph) or not operator.is_wide else config.heads[:1]
+
+
+def _has_backward(config: Config, operator: Operator, heads: int) -> bool:
+    if operator.backward == "ends" and config.on_gpu and heads == min(config.heads):
+        return True
+    return operator.backward == "all" or (operator.backward != "" and heads == max(config.heads))
+
+
+def _case(config: Config, operator: Operator, graph: BenchGraph, heads: int, dim: int, direction: str) -> Case:
+    contestants: list[Contestant] = []
+    for dtype in config.torch_dtypes(heads * dim if operator.is_wide else None):
+        problem = Problem(operator.name, direction, graph, heads, dim, dtype)
+        unfused = [_unfused(problem)] if operator.name in COMPOSED else []
+        contestants += [_ours(problem), *unfused, *rivals(config, problem)]
+    case = Case(operator.family, operator.name, direction, graph, heads, dim, contestants)
+    if direction != "forward":
+        case.before = functools.partial(_check_gradients, config, operator, heads, dim, graph.order)
+    if operator.gathers:
+        gather.add_to(case, by_src=direction == "backward", rows_per_edge=operator.gathers)
+    return case
+
+
+def cases(config: Config, family: str) -> Iterator[Case]:
+    for graph in config.ordered_graphs():
+        is_main = config.main_order(graph)
+        for operator in OPERATORS.values():
+            if operator.family != family or not (is_main or operator.has_edge_data):
+                continue
+            for heads in _heads(config, operator, graph):
+                for dim in [feat // heads for feat in config.dims] if operator.is_wide else [1]:
+                    for direction in config.directions:
+                        if direction == "forward" or (is_main and _has_backward(config, operator, heads)):
+                            yield _case(config, operator, graph, heads, dim, direction)
