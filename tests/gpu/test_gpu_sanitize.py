@@ -8,8 +8,6 @@ import sanitize
 import torch
 
 KERNELS = Path(__file__).resolve().parents[2] / "csrc" / "cuda" / "kernels"
-COMBINES = ("core/combine.cu", "spmm/combine_extrema.cu", "attention/attention_combine.cuh")
-
 if not KERNELS.is_dir():
     pytest.skip("the sources are not here", allow_module_level=True)
 
@@ -32,10 +30,9 @@ def slots_of_rows(indptr):
     return torch.where(end - begin >= piece, slots, 0)
 
 
-@pytest.mark.parametrize("file", COMBINES)
-def test_blocks_combine_the_pieces_of_hubs(file):
+def test_blocks_combine_the_pieces_of_hubs():
     """Blocks combine hubs in the rows of the forward and of the backward. Warps combine those of the other graphs."""
-    few = constant(file, "kFewSlots")
+    few = constant("core/long_rows.cuh", "kFewSlots")
     graphs = {name: graph for name, graph, *_ in sanitize.plan(4)}
     for side in ("csc", "csr"):
         slots = {

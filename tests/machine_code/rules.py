@@ -23,7 +23,7 @@ THREADS = {
     _PAIR + "(8|4), 4": 64,
     "check_offsets_kernel": 256,
     "combine_attention_kernel": 512,
-    "combine_extrema_kernel": 256,
+    "combine_extrema_kernel": 512,
     "combine_kernel": 512,
     "compress_rows_kernel": 256,
     "deltas_kernel": 256,

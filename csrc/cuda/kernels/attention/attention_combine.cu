@@ -1,7 +1,6 @@
 // The kernel behind combine_attention (attention.cuh).
 
-#include "attention_combine.cuh"
-
+#include "../core/long_rows.cuh"
 #include "../core/types.cuh"
 #include "attention.cuh"
 
@@ -96,7 +95,7 @@ __device__ void combine_head(const AttentionCombineArgs& args, const LongRow& ro
   if (args.lse != nullptr) args.lse[pair] = static_cast<float>(static_cast<double>(most) + log(total));
 }
 
-__global__ void __launch_bounds__(kCombineThreads) combine_attention_kernel(const KernelArgs kernel) {
+__global__ void __launch_bounds__(kCombineThreads, 1) combine_attention_kernel(const KernelArgs kernel) {
   const AttentionCombineArgs& args = kernel.args;
   for_each_long_row(args.rows, kernel.grid,
                     [&](const LongRow& row, const CombineTeam& team, int64_t first, int64_t step) {

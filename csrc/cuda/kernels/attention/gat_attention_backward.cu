@@ -1,8 +1,8 @@
 // The backward launcher of gat_attention.h, and what its passes leave to be finished.
 
+#include "../core/long_rows.cuh"
 #include "../core/scalar.cuh"
 #include "../core/types.cuh"
-#include "attention_combine.cuh"
 #include "gat_attention.h"
 #include "gat_attention_plan.h"
 

@@ -5,8 +5,9 @@
 
 namespace halfgnn::cuda {
 
-// out[row] = factor * sum over the slots of a long row of partial[slot], divided by the row's degree where asked.
-// partial: len fp32 values a slot; out: len values a row, of `out_type` (not fp64). Short rows are left alone.
+// For every long row: out[row] = factor * sum over its slots of partial[slot], divided by the row's degree if
+// divide_by_degree is set. partial: len fp32 values per slot; out: len values per row, of `out_type` (not fp64). Short
+// rows are left alone.
 struct CombineArgs {
   Rows rows;
   const float* partial;
@@ -21,7 +22,7 @@ inline size_t partial_bytes(const Rows& rows, int64_t len) {
   return static_cast<size_t>(rows.num_slots * len) * sizeof(float);
 }
 
-// Added in fp64, in an order that depends on the row's slots alone. Launches nothing where no row can be long.
+// Added in fp64, in an order that depends on the row's slots alone. Launches nothing if no row can be long.
 cudaError_t combine(const CombineArgs& args, const Launch& launch);
 
 }  // namespace halfgnn::cuda

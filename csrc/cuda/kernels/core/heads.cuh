@@ -19,7 +19,7 @@ struct HeadLayout {
   int32_t tiles;  // of a head
   bool by_slice;  // all work on one slice before the next
 
-  __host__ __device__ int log2_groups() const { return 5 - log2_lanes - log2_heads; }
+  __host__ __device__ int log2_groups() const { return kLog2Warp - log2_lanes - log2_heads; }
 };
 
 // What one lane does.
@@ -56,15 +56,6 @@ struct HeadVectors {
   }
 };
 
-// The same address, which the compiler now takes as it is. Of a sum that many addresses share it would rather add both
-// parts to each of them, at two instructions an address.
-inline __device__ const char* as_computed(const char* address) {
-#ifdef __CUDA_ARCH__
-  asm("" : "+l"(address));
-#endif
-  return address;
-}
-
 // sum + <x, y>
 template <typename T, int kVector>
 __device__ float add_dot(const float (&x)[kVector], const Fragment<T, kVector>& y, float sum) {
@@ -76,7 +67,7 @@ __device__ float add_dot(const float (&x)[kVector], const Fragment<T, kVector>& 
 }
 
 // Sums kCount values over the lanes of each head, in a fixed order: lanes exchange halves, so that each ends up with
-// the totals of its own part, value (i << k) + own for k = min(log2_lanes, log2 kCount) in place i. Where there are
+// the totals of its own part, value (i << k) + own for k = min(log2_lanes, log2 kCount) in place i. If there are
 // more lanes than values, lanes own + n kCount have the same. The whole warp takes part.
 template <int kCount>
 __device__ void sum_over_head(float (&values)[kCount], int log2_lanes, int lane) {
@@ -94,7 +85,7 @@ __device__ void sum_over_head(float (&values)[kCount], int log2_lanes, int lane)
     }
   }
 #pragma unroll
-  for (; step < 5; ++step) {
+  for (; step < kLog2Warp; ++step) {
     if (step < log2_lanes) values[0] += __shfl_xor_sync(kFullMask, values[0], 1 << step);
   }
 }
@@ -115,7 +106,7 @@ __device__ void for_each_owned(const HeadLayout& layout, const HeadLane& work, c
   }
 }
 
-// Rounds a result to T or, where asked, leaves it in fp32.
+// Rounds a result to T or, if is_float is set, leaves it in fp32.
 template <typename T>
 __device__ void store_result(void* data, bool is_float, uint64_t i, float value) {
   if (is_float) {

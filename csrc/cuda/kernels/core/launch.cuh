@@ -10,7 +10,8 @@
 
 namespace halfgnn::cuda {
 
-constexpr int kWarpSize = 32;
+constexpr int kLog2Warp = 5;
+constexpr int kWarpSize = 1 << kLog2Warp;
 constexpr unsigned int kFullMask = 0xffffffffu;
 
 constexpr __host__ __device__ int64_t ceil_div(int64_t a, int64_t b) { return (a + b - 1) / b; }

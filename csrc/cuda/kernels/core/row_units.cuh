@@ -1,38 +1,94 @@
-// How a warp walks rows whose ids it reads coalesced: one piece of a long row, or some consecutive short rows, whose
-// ids then come in one stream.
+// How a warp walks rows whose ids it reads coalesced. Its unit is a piece of a long row, or some consecutive short rows
+// whose ids then come in one stream.
 #pragma once
 
 #include "rows.cuh"
 
 namespace halfgnn::cuda {
 
+// The short rows of a unit: enough for kWantedEdges on average, unless that leaves a device idle. warps_per_row: warps
+// that share a row.
+inline int32_t log2_rows_of(const Topology& topology, int64_t warps_per_row) {
+  constexpr int64_t kWantedEdges = 64, kWantedWarps = 1 << 13;
+  constexpr int32_t kMaxLog2Rows = 4;
+  int32_t log2_rows = 0;
+  while (log2_rows < kMaxLog2Rows && topology.num_edges << log2_rows < kWantedEdges * topology.num_rows &&
+         (topology.num_rows >> (log2_rows + 1)) * warps_per_row >= kWantedWarps) {
+    ++log2_rows;
+  }
+  return log2_rows;
+}
+
 struct RowUnits {
   Rows rows;
-  int32_t log2_rows;   // short rows that a unit has
-  uint32_t num_units;  // first one a slot, then the short rows
+  int32_t log2_rows;   // short rows of a unit
+  uint32_t num_units;  // first one per slot, then the short rows
 };
 
-// Enough rows for kWantedEdges on average, unless that leaves a device idle. `warps_a_row`: that share a row.
-inline RowUnits row_units_of(const Topology& topology, int64_t warps_a_row) {
-  constexpr int64_t kWantedEdges = 64, kWantedWarps = 1 << 13;
-  constexpr int kMaxLog2Rows = 4;
-  RowUnits units{rows_of(topology), 0, 0};
-  while (units.log2_rows < kMaxLog2Rows && topology.num_edges << units.log2_rows < kWantedEdges * topology.num_rows &&
-         (topology.num_rows >> (units.log2_rows + 1)) * warps_a_row >= kWantedWarps) {
-    ++units.log2_rows;
-  }
-  // Fewer than 2^32: graphs of more than 2^26 rows have fewer than 64 edges a row.
+inline RowUnits row_units_of(const Topology& topology, int64_t warps_per_row) {
+  RowUnits units{rows_of(topology), log2_rows_of(topology, warps_per_row), 0};
+  // Fewer than 2^32: graphs of more than 2^26 rows have fewer than 64 edges per row.
   units.num_units =
       static_cast<uint32_t>(units.rows.num_slots + ceil_div(topology.num_rows, int64_t{1} << units.log2_rows));
   return units;
 }
 
-// A whole row, or a piece of one. Positions are below 2^32.
+// The walk over the rows of one unit. The whole warp takes part.
+class UnitWalk {
+ public:
+  // False if the unit has nothing to do.
+  __device__ bool start(const RowUnits& units, uint32_t unit, int lane) {
+    const Rows& rows = units.rows;
+    is_slot_ = unit < rows.num_slots;
+    unit_ = unit;
+    count_ = is_slot_ ? 1 : 1 << units.log2_rows;
+    if (is_slot_) {
+      Piece piece;
+      if (!find_piece(rows, unit, lane, piece)) return false;
+      first_row_ = piece.row;
+      offset_ = lane == 0 ? piece.begin : piece.end;
+    } else {
+      const int64_t first = (int64_t{unit} - rows.num_slots) << units.log2_rows;
+      first_row_ = static_cast<uint32_t>(first);
+      offset_ = static_cast<uint32_t>(rows.indptr.offset(first + lane < rows.num_rows ? first + lane : rows.num_rows));
+    }
+    return true;
+  }
+
+  __device__ uint32_t first_row() const { return first_row_; }
+  __device__ uint32_t first_position() const { return __shfl_sync(kFullMask, offset_, 0); }
+
+  // Calls use(piece, is_skipped) for all rows of the unit, in order. A long row among short ones is skipped: the units
+  // of its slots work on it.
+  template <class Use>
+  __device__ void for_each_row(const Rows& rows, const Use& use) const {
+    uint32_t row = first_row_;
+    for (int i = 0; i < count_ && row < rows.num_rows; ++i, ++row) {
+      const uint32_t begin = __shfl_sync(kFullMask, offset_, i), end = __shfl_sync(kFullMask, offset_, i + 1);
+      const bool is_skipped = !is_slot_ && rows.is_long(end - begin);
+      use(Piece{row, begin, end, is_slot_ ? unit_ : row, !is_slot_}, is_skipped);
+    }
+  }
+
+ private:
+  uint32_t unit_;
+  uint32_t first_row_;
+  uint32_t offset_;  // where row first_row + lane starts
+  int count_;        // of the unit's rows
+  bool is_slot_;
+};
+
+// The form in which pair_attention.cuh still takes a piece.
 struct RowPiece {
   uint32_t row;
   uint32_t begin, end;
-  int32_t slot;  // of a piece; -1 for a whole row
+  int32_t slot;  // -1 for a whole row
 
+  __device__ RowPiece(const Piece& piece)  // NOLINT: on purpose without `explicit`
+      : row(piece.row),
+        begin(piece.begin),
+        end(piece.end),
+        slot(piece.is_whole_row ? -1 : static_cast<int32_t>(piece.line)) {}
   __device__ bool is_whole_row() const { return slot < 0; }
   __device__ bool is_empty() const { return begin == end; }
 };
@@ -40,29 +96,14 @@ struct RowPiece {
 // Calls use(piece) for those of a unit, in order. The whole warp takes part.
 template <class Use>
 __device__ void for_each_piece(const RowUnits& units, uint32_t unit, int lane, const Use& use) {
-  const Rows& rows = units.rows;
-  const bool is_slot = unit < rows.num_slots;
-  RowPiece next{0, 0, 0, is_slot ? static_cast<int32_t>(unit) : -1};
-  uint32_t offset;  // where row + lane starts
-  if (is_slot) {
-    Piece piece;
-    if (!find_piece(rows, unit, lane, piece)) return;
-    next.row = static_cast<uint32_t>(piece.row);
-    offset = static_cast<uint32_t>(lane == 0 ? piece.begin : piece.end);
-  } else {
-    const int64_t first = (int64_t{unit} - rows.num_slots) << units.log2_rows;
-    next.row = static_cast<uint32_t>(first);
-    offset = static_cast<uint32_t>(rows.indptr.offset(first + lane < rows.num_rows ? first + lane : rows.num_rows));
-  }
-  const int count = is_slot ? 1 : 1 << units.log2_rows;
-  for (int i = 0; i < count && next.row < rows.num_rows; ++i, ++next.row) {
-    next.begin = __shfl_sync(kFullMask, offset, i);
-    next.end = __shfl_sync(kFullMask, offset, i + 1);
-    if (is_slot || !rows.is_long(next.end - next.begin)) use(next);
-  }
+  UnitWalk walk;
+  if (!walk.start(units, unit, lane)) return;
+  walk.for_each_row(units.rows, [&](const Piece& piece, bool is_skipped) {
+    if (!is_skipped) use(piece);
+  });
 }
 
-// What the lanes of a warp hold about 32 consecutive positions: read a chunk ahead, handed out by shuffle.
+// What the lanes of a warp hold about a chunk of 32 positions: read a chunk ahead, handed out by shuffle.
 struct ChunkIds {
   uint32_t column;
   uint32_t edge;

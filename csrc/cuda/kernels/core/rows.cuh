@@ -1,12 +1,29 @@
-// How the rows of a compressed adjacency are divided among warps, from sizes alone: no schedule, no host
-// synchronisation.
+// How the rows of a CSC or CSR matrix are divided among warps. The division follows from sizes alone: it needs neither
+// a schedule nor a host synchronisation.
 //
-// Row-wise kernels give a warp a whole short row or a piece of a long one. A row is long where it has at least `piece`
+// Row-wise kernels give a warp a whole short row or a piece of a long one. A row is long if it has at least `piece`
 // edges. Positions 0, piece, 2 piece, ... of the edge array are the slots: a long row holds at least one of them, and
 // is cut at them. Its first piece also takes the edges before its first slot, so a piece has fewer than 2 `piece`
-// edges. Partial results go to the workspace, one place a slot, and a second kernel combines those of a row in order.
+// edges. Partial results go to the workspace, one line per slot, and a second kernel combines those of a row in order.
 //
 // Edge-wise kernels give a warp 32 consecutive positions at a time, and find the row of each.
+//
+// Glossary. Every kernel of csrc/cuda/kernels uses these words.
+//
+//   position   index into the edge array: edges in the order of their rows
+//   long row   a row that is cut, because it has at least 2^log2_piece edges; all others are short
+//   slot       position that is a multiple of 2^log2_piece, and its number; has a place in the workspace
+//   piece      what is worked on at once: a whole short row, or the part of a long row that belongs to one slot
+//   line       where the result of a piece goes: the row's line of the results, or the slot's of the partial results
+//   unit       what one warp (edge softmax: one block) is given: a slot, some consecutive short rows, or some positions
+//   chunk      positions whose ids a warp or a team reads at once: mostly 32, one per lane
+//   batch      edges of a chunk whose rows are in flight together
+//   run        terms that a lane adds up before the sum joins its total (running_sum.cuh)
+//   vector     consecutive elements that a lane loads or stores in one access of 2 to 16 bytes
+//   group      lanes that together cover the columns of one edge; groups of a warp work on different edges
+//   team       lanes or warps that share one row or piece: a group or several, a warp, or a block
+//   slice      columns or heads that one warp or block covers; other warps take the other slices
+//   tile       part of a slice that fits in registers; its warp takes one tile after the other
 #pragma once
 
 #include "ids.cuh"
@@ -51,53 +68,59 @@ inline __device__ int64_t row_of_position(const Rows& rows, int64_t position, in
   return low;
 }
 
-// What one warp of a row-wise kernel does.
+// A whole short row, or a part of a long one. Rows and positions are below 2^32; a piece has fewer than 2^31 edges.
 struct Piece {
-  int64_t row;
-  int64_t begin, end;  // positions
-  int64_t slot;        // where its partial result goes; -1 for a whole row
+  uint32_t row;
+  uint32_t begin, end;  // positions
+  uint32_t line;        // of the results: the row; of the partial results: the slot
+  bool is_whole_row;
 
-  __device__ bool is_whole_row() const { return slot < 0; }
+  __device__ int num_edges() const { return static_cast<int>(end - begin); }
+  __device__ bool is_empty() const { return begin == end; }
 };
 
-// The piece of unit 0 ... num_units() - 1: first the slots, then the rows, so that long pieces start early. False where
-// the unit has nothing to do: the slot's row is short, or the row is long. The whole warp takes part and gets the same
-// answer.
+// The piece of unit 0 ... num_units() - 1: first the slots, then the rows, so that long pieces start early. Returns
+// false if the unit has nothing to do: the slot's row is short, or the row is long. The whole warp takes part and gets
+// the same answer.
 inline __device__ bool find_piece(const Rows& rows, int64_t unit, int lane, Piece& piece) {
   const bool is_slot = unit < rows.num_slots;
   const int64_t position = unit << rows.log2_piece;
-  piece.row = is_slot ? row_of_position(rows, position, lane, 0, rows.num_rows) : unit - rows.num_slots;
-  piece.begin = rows.indptr.offset(piece.row);
-  piece.end = rows.indptr.offset(piece.row + 1);
-  piece.slot = is_slot ? unit : -1;
-  if (rows.is_long(piece.end - piece.begin) != is_slot) return false;
+  const int64_t row = is_slot ? row_of_position(rows, position, lane, 0, rows.num_rows) : unit - rows.num_slots;
+  int64_t begin = rows.indptr.offset(row), end = rows.indptr.offset(row + 1);
+  if (rows.is_long(end - begin) != is_slot) return false;
   if (is_slot) {
     const int64_t next = (unit + 1) << rows.log2_piece;
-    if (piece.end > next) piece.end = next;
-    const bool is_first = !rows.is_long(position - piece.begin);
-    if (!is_first) piece.begin = position;
+    if (end > next) end = next;
+    const bool is_first = !rows.is_long(position - begin);
+    if (!is_first) begin = position;
   }
+  piece = {static_cast<uint32_t>(row), static_cast<uint32_t>(begin), static_cast<uint32_t>(end),
+           static_cast<uint32_t>(is_slot ? unit : row), !is_slot};
   return true;
 }
 
 // The slots of one long row.
 struct LongRow {
-  int64_t row;
-  int64_t degree;
-  int64_t first_slot;
-  int64_t num_slots;
+  uint32_t row;
+  uint32_t degree;
+  int32_t first_slot;
+  int32_t num_slots;
 };
 
-// The long row whose first slot is `slot`; false where there is none. The whole warp takes part.
+inline __device__ LongRow long_row_of(const Rows& rows, int64_t row, int64_t begin, int64_t end) {
+  const int64_t first_slot = (begin + (int64_t{1} << rows.log2_piece) - 1) >> rows.log2_piece;
+  const int64_t last_slot = (end - 1) >> rows.log2_piece;
+  return {static_cast<uint32_t>(row), static_cast<uint32_t>(end - begin), static_cast<int32_t>(first_slot),
+          static_cast<int32_t>(last_slot - first_slot + 1)};
+}
+
+// The long row whose first slot is `slot`; false if there is none. The whole warp takes part.
 inline __device__ bool find_long_row(const Rows& rows, int64_t slot, int lane, LongRow& found) {
   const int64_t position = slot << rows.log2_piece;
-  found.row = row_of_position(rows, position, lane, 0, rows.num_rows);
-  const int64_t begin = rows.indptr.offset(found.row), end = rows.indptr.offset(found.row + 1);
-  if (!rows.is_long(end - begin) || rows.is_long(position - begin)) return false;
-  found.degree = end - begin;
-  found.first_slot = slot;
-  found.num_slots = ((end - 1) >> rows.log2_piece) - slot + 1;
-  return true;
+  const int64_t row = row_of_position(rows, position, lane, 0, rows.num_rows);
+  const int64_t begin = rows.indptr.offset(row), end = rows.indptr.offset(row + 1);
+  found = long_row_of(rows, row, begin, end);
+  return rows.is_long(end - begin) && found.first_slot == slot;
 }
 
 // The rows of the positions that a warp walks in order, 32 at a time.
@@ -111,7 +134,7 @@ class RowsOfEdges {
   // takes part.
   __device__ int64_t next(int64_t begin) {
     const int64_t wanted = begin + lane_ < rows_.num_edges ? begin + lane_ : rows_.num_edges - 1;
-    // Ends of the next 32 rows, one a lane, relative to begin.
+    // Ends of the next 32 rows, one per lane, relative to begin.
     const int64_t end = row_ + lane_ < rows_.num_rows ? rows_.indptr.offset(row_ + lane_ + 1) - begin : kWarpSize;
     const int clamped = static_cast<int>(end < 0 ? 0 : end < kWarpSize ? end : kWarpSize);
     // How many of them lie at or before `wanted`: binary search across the lanes.

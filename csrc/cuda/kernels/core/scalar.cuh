@@ -1,4 +1,4 @@
-// Single elements whose type is known at run time only: for the general kernels, and for what is done once a row.
+// Single elements whose type is known at run time only: for the general kernels, and for what is done once per row.
 #pragma once
 
 #include "types.cuh"

@@ -1,4 +1,4 @@
-// Accesses of 2 to 16 bytes a lane, and the conversions between storage types and fp32.
+// Accesses of 2 to 16 bytes per lane, and the conversions between storage types and fp32.
 #pragma once
 
 #include <cuda_runtime.h>
@@ -11,6 +11,15 @@
 namespace halfgnn::cuda {
 
 constexpr int kMaxAccessBytes = 16;
+
+// The same address, but the compiler no longer knows how it was computed. Otherwise, if many addresses share a sum, it
+// adds both parts to each of them, which costs two instructions per address.
+inline __device__ const char* as_computed(const char* address) {
+#ifdef __CUDA_ARCH__
+  asm("" : "+l"(address));
+#endif
+  return address;
+}
 
 // The register type of one access of kBytes, which must be aligned to kBytes.
 template <int kBytes>

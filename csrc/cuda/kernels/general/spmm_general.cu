@@ -37,35 +37,21 @@ struct Extrema {
   // warp takes part.
   __device__ void look_at(const RowExtremaArgs& args, const TermLane<Config>& lane, const Piece& piece, int own_lane) {
     const Term& term = args.term;
-    const int length = static_cast<int>(piece.end - piece.begin);
-    uint32_t next_col = 0, next_edge = 0;
-    const auto load_ids = [&](int i) {
-      if (term.reads_col && i < length) next_col = args.indices.id(piece.begin + i);
-      if (term.reads_edge && i < length) next_edge = args.result.edge_ids.id(piece.begin + i);
-    };
-    load_ids(own_lane);
-#pragma unroll 1
-    for (int chunk = 0; chunk < length; chunk += kWarpSize) {
-      const TermIds<Config> ids(term, static_cast<uint32_t>(piece.row), next_col, next_edge);
-      load_ids(chunk + kWarpSize + own_lane);
-      const int count = length - chunk < kWarpSize ? length - chunk : kWarpSize;
-      const uint32_t first = static_cast<uint32_t>(piece.begin) + chunk;
-#pragma unroll 1
-      for (int start = 0; start < count; start += Config::kEdges * lane.num_groups) {
-        const TermEdges<Config> edges(term, lane, ids, false, start, count);
-        float terms[Config::kEdges][Config::kVector];
-        form_terms<Config>(term, edges, lane.offset, terms);
+    for_each_term_batch(term, args.indices, args.result.edge_ids, lane, piece, false, own_lane,
+                        [&](const TermEdges<Config>& edges, int chunk, int first, int count) {
+                          float terms[Config::kEdges][Config::kVector];
+                          form_terms<Config>(term, edges, lane.offset, terms);
 #pragma unroll
-        for (int e = 0; e < Config::kEdges; ++e) {
-          const int wanted = start + e * lane.num_groups + lane.group;
-          const uint32_t at = first + (wanted < count ? wanted : count - 1);
+                          for (int e = 0; e < Config::kEdges; ++e) {
+                            const int wanted = first + e * lane.num_groups;
+                            const uint32_t at = piece.begin + chunk + (wanted < count ? wanted : count - 1);
+                            take(args.result.negate, terms[e], at);
+                          }
+                        });
+  }
+  __device__ void take(bool negate, const float (&terms)[Config::kVector], uint32_t at) {
 #pragma unroll
-          for (int i = 0; i < Config::kVector; ++i) {
-            take_better(args.result.negate ? -terms[e][i] : terms[e][i], at, best[i], position[i]);
-          }
-        }
-      }
-    }
+    for (int i = 0; i < Config::kVector; ++i) take_better(negate ? -terms[i] : terms[i], at, best[i], position[i]);
   }
 
   // Every group ends up with the best of all. The whole warp takes part.
@@ -97,9 +83,8 @@ __global__ void __launch_bounds__(kTermThreads, Config::kMinBlocks) row_extrema_
   extrema.look_at(args, lane, piece, own_lane);
   extrema.best_of_groups(args.term);
   if (!lane.stores || lane.group != 0) return;
-  const int64_t line = piece.is_whole_row() ? piece.row : piece.slot;
-  const int64_t first = line * args.term.num_results + lane.result;
-  if (piece.is_whole_row()) return store_extrema(args.result, first, extrema.best, extrema.position);
+  const int64_t first = int64_t{piece.line} * args.term.num_results + lane.result;
+  if (piece.is_whole_row) return store_extrema(args.result, first, extrema.best, extrema.position);
   store_rounded(args.partial + first, extrema.best);
   store_words(args.partial_position + first, extrema.position);
 }

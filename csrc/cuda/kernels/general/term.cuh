@@ -1,6 +1,7 @@
 // Terms (see term.h) on the device: what row-wise and edge-wise kernels share.
 #pragma once
 
+#include "../core/rows.cuh"
 #include "../core/scalar.cuh"
 #include "term.h"
 
@@ -10,7 +11,7 @@ constexpr int kTermWarps = 4;
 constexpr int kTermThreads = kTermWarps * kWarpSize;
 
 // Kernels are compiled for a number of inputs, a vector length, with or without winners and with or without summed
-// elements. Those with summed elements also take terms without winners, and of one input where they take two.
+// elements. Those with summed elements also take terms without winners, and of one input if they take two.
 template <int kNumInputs, int kVectorElements, bool kHasWinner, bool kHasSum>
 struct TermConfig {
   static constexpr int kInputs = kNumInputs;
@@ -19,7 +20,7 @@ struct TermConfig {
   static constexpr bool kSummed = kHasSum;
   // Edges whose elements a lane has in flight.
   static constexpr int kEdges = kSummed || (kVector > 1 && (kWinner || kInputs > 1)) ? 2 : 4;
-  // So many blocks must fit on a multiprocessor: at most 128, 96, 80 or 64 registers a lane.
+  // So many blocks must fit on a multiprocessor: at most 128, 96, 80 or 64 registers per lane.
   static constexpr int kLoads = kInputs + kWinner + (kVector > 1);
   static constexpr int kMinBlocks = kSummed ? 4 : kLoads > 3 ? 5 : kLoads > 1 ? 6 : 8;
 };
@@ -114,6 +115,33 @@ struct TermEdges {
     }
   }
 };
+
+// The edges of a piece in batches of up to Config::kEdges for each group: calls use(edges, chunk, first, count). A
+// lane's edge e is number first + e * num_groups of the `count` edges that follow position begin + chunk. Past the last
+// of them it is that one again. Ids are read a chunk ahead. The whole warp takes part.
+template <class Config, class Use>
+__device__ void for_each_term_batch(const Term& term, const Ids& indices, const Ids& edge_ids,
+                                    const TermLane<Config>& lane, const Piece& piece, bool wants_edge, int own_lane,
+                                    const Use& use) {
+  const int length = piece.num_edges();
+  uint32_t next_col = 0, next_edge = 0;
+  const auto load_ids = [&](int i) {
+    if (term.reads_col && i < length) next_col = indices.id(piece.begin + i);
+    if (term.reads_edge && i < length) next_edge = edge_ids.id(piece.begin + i);
+  };
+  load_ids(own_lane);
+#pragma unroll 1
+  for (int chunk = 0; chunk < length; chunk += kWarpSize) {
+    const TermIds<Config> ids(term, piece.row, next_col, next_edge);
+    load_ids(chunk + kWarpSize + own_lane);
+    const int count = length - chunk < kWarpSize ? length - chunk : kWarpSize;
+#pragma unroll 1
+    for (int start = 0; start < count; start += Config::kEdges * lane.num_groups) {
+      const TermEdges<Config> edges(term, lane, ids, wants_edge, start, count);
+      use(edges, chunk, start + lane.group, count);
+    }
+  }
+}
 
 // Elements from `offset` on of the rows `row` of an input, as stored: fp32 values, or two halves in the bits of one.
 template <int kVector, int kEdges>

@@ -2,12 +2,13 @@
 //
 //     result[j] = sum over s of term(edge, j, s),
 //
-// summed or reduced over the edges of each row, or written once an edge. A term combines up to three elements: those of
-// lhs and rhs in a forward; those of the upstream gradient and of what its formula reads in a backward. j counts the
+// summed or reduced over the edges of each row, or written once per edge. A term combines up to three elements: those
+// of lhs and rhs in a forward; those of the upstream gradient and of what its formula reads in a backward. j counts the
 // elements of the result (in a backward: of the operand whose gradient is wanted), s those that broadcasting or a dot
 // sums over.
 #pragma once
 
+#include "../core/alignment.h"
 #include "../core/rows.cuh"
 
 namespace halfgnn::cuda {
@@ -22,7 +23,7 @@ enum class TermOp : int8_t {
 };
 
 constexpr int kMaxTermInputs = 3;
-// Elements an access where shapes, strides and alignment allow it; else one.
+// Elements per access if shapes, strides and alignment allow it; otherwise one.
 constexpr int kTermVector = 4;
 
 struct TermInput {
@@ -45,13 +46,13 @@ struct Term {
   // Which ids of an edge are read. The edge's own is also where an edge-wise result goes.
   bool reads_row = false, reads_col = false, reads_edge = false;
 
-  // Every edge's factor: `scale` (null: 1) at this target of the edge, negated where asked. It multiplies the first
+  // Every edge's factor: `scale` (null: 1) at this target of the edge, negated if `negate`. It multiplies the first
   // element, or the result.
   const float* scale = nullptr;
   Target scale_target = Target::kRow;
   bool negate = false;
   bool scale_result = false;
-  // Winners of a maximum or minimum, shaped like the first input: of that, elements that another edge won are zero.
+  // Winners of a maximum or minimum, shaped like the first input. Elements whose maximum another edge won are zero.
   // Null: all count.
   Ids winner{};
   uint32_t winner_row_bytes = 0;
@@ -63,7 +64,7 @@ struct Term {
   uint32_t num_results = 0;
   uint32_t num_sums = 1;
 
-  // Division of labour. A vector runs along j or, where elements that are summed lie together, along s. Of a warp's
+  // Division of labour. A vector runs along j or, if elements that are summed lie together, along s. Of a warp's
   // lanes, the low bits of the number choose vectors of j, the next ones those of s, the rest edges.
   bool vectors = false;
   bool vectors_in_sum = false;
@@ -81,17 +82,17 @@ struct TermSource {
 };
 
 // Fills in all of `term` that follows from shapes; op, factor and winners must be there. `result` is the stride along
-// which results lie; `fits_out` says that they can be stored in vectors where rows of them can be cut into vectors.
+// which results lie; `fits_out` says that they can be stored in vectors if their rows can be cut into vectors.
 // False for sizes beyond what kernels take.
 bool plan_term(const Broadcast& broadcast, TermStride result, const TermSource* sources, int num_sources, bool fits_out,
                Term& term);
 // Whether a term vector of elements of so many bytes can be stored at `out`.
 inline bool fits_term_vector(const void* out, int64_t element_bytes) {
   const int64_t bytes = kTermVector * element_bytes;
-  return reinterpret_cast<uintptr_t>(out) % (bytes < 16 ? bytes : 16) == 0;
+  return are_aligned(bytes < 16 ? bytes : 16, out);
 }
 
-// out[edge, j] for every edge. `out` holds num_results elements an edge.
+// out[edge, j] for every edge. `out` holds num_results elements per edge.
 struct EdgeTermsArgs {
   Term term;
   Rows rows;
@@ -103,7 +104,7 @@ struct EdgeTermsArgs {
 };
 cudaError_t terms_by_edge(const Topology& topology, const Term& term, void* out, DType out_type, const Launch& launch);
 
-// out[row, j] = the sum over the row's edges, divided by their number where asked.
+// out[row, j] = the sum over the row's edges, divided by their number if divide_by_degree is set.
 struct RowTermsArgs {
   Term term;
   Rows rows;

@@ -1,4 +1,4 @@
-// Terms written once an edge.
+// Terms written once per edge.
 
 #include "term.cuh"
 

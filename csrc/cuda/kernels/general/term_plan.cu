@@ -17,7 +17,7 @@ bool merges(const TermDim& inner, const TermDim& dim, int num_inputs) {
   return true;
 }
 
-// Appends to the dims from `first` on, merged with the last of them where all inputs traverse both alike.
+// Appends to the dims from `first` on, merged with the last of them if all inputs traverse both alike.
 void append(Term& term, int first, int& count, const TermDim& dim) {
   if (dim.size == 1) return;
   if (count > 0 && merges(term.dim[first + count - 1], dim, term.num_inputs)) {

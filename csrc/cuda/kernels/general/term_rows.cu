@@ -1,14 +1,13 @@
 // Terms summed over the edges of each row.
 
 #include "../core/combine.h"
+#include "../core/running_sum.cuh"
 #include "term.cuh"
 
 namespace halfgnn::cuda {
 namespace {
 
-// Sums of many terms are made of the sums of runs of about this many.
-constexpr uint32_t kRun = 64;
-
+// Runs join a total in fp32, without what rounding lost.
 template <int kVector>
 __device__ void fold(float (&run)[kVector], float (&total)[kVector]) {
 #pragma unroll
@@ -18,48 +17,32 @@ __device__ void fold(float (&run)[kVector], float (&total)[kVector]) {
   }
 }
 
-// The sums of a lane's terms over positions begin ... end - 1 of a row. The whole warp takes part.
+// The sums of a lane's terms over the edges of a piece. The whole warp takes part.
 template <class Config>
-__device__ void sum_positions(const RowTermsArgs& args, const TermLane<Config>& lane, const Piece& piece, int own_lane,
-                              float (&total)[Config::kVector]) {
+__device__ void sum_piece(const RowTermsArgs& args, const TermLane<Config>& lane, const Piece& piece, int own_lane,
+                          float (&total)[Config::kVector]) {
   const Term& term = args.term;
-  const int batch = Config::kEdges * lane.num_groups;
-  const int length = static_cast<int>(piece.end - piece.begin);
   const uint32_t terms_per_batch = Config::kEdges * (term.num_sums / lane.sum_step + 1);
   float run[Config::kVector] = {};
   uint32_t run_length = 0;
-
-  uint32_t next_col = 0, next_edge = 0;
-  const auto load_ids = [&](int i) {
-    if (term.reads_col && i < length) next_col = args.indices.id(piece.begin + i);
-    if (term.reads_edge && i < length) next_edge = args.edge_ids.id(piece.begin + i);
-  };
-  load_ids(own_lane);
-#pragma unroll 1
-  for (int chunk = 0; chunk < length; chunk += kWarpSize) {
-    const TermIds<Config> ids(term, static_cast<uint32_t>(piece.row), next_col, next_edge);
-    load_ids(chunk + kWarpSize + own_lane);
-    const int count = length - chunk < kWarpSize ? length - chunk : kWarpSize;
-#pragma unroll 1
-    for (int start = 0; start < count; start += batch) {
-      const TermEdges<Config> edges(term, lane, ids, Config::kWinner, start, count);
-      for_each_summed(term, lane, [&](const uint32_t (&offset)[Config::kInputs], bool exists) {
-        float terms[Config::kEdges][Config::kVector];
-        form_terms<Config>(term, edges, offset, terms);
+  for_each_term_batch(term, args.indices, args.edge_ids, lane, piece, Config::kWinner, own_lane,
+                      [&](const TermEdges<Config>& edges, int, int first, int count) {
+                        for_each_summed(term, lane, [&](const uint32_t (&offset)[Config::kInputs], bool exists) {
+                          float terms[Config::kEdges][Config::kVector];
+                          form_terms<Config>(term, edges, offset, terms);
 #pragma unroll
-        for (int e = 0; e < Config::kEdges; ++e) {
-          const bool counts = exists && start + e * lane.num_groups + lane.group < count;
+                          for (int e = 0; e < Config::kEdges; ++e) {
+                            const bool counts = exists && first + e * lane.num_groups < count;
 #pragma unroll
-          for (int i = 0; i < Config::kVector; ++i) run[i] += counts ? terms[e][i] : 0.f;
-        }
-      });
-      run_length += terms_per_batch;
-      if (run_length >= kRun) {
-        fold(run, total);
-        run_length = 0;
-      }
-    }
-  }
+                            for (int i = 0; i < Config::kVector; ++i) run[i] += counts ? terms[e][i] : 0.f;
+                          }
+                        });
+                        run_length += terms_per_batch;
+                        if (run_length >= kRun) {
+                          fold(run, total);
+                          run_length = 0;
+                        }
+                      });
   fold(run, total);
 }
 
@@ -75,19 +58,19 @@ __global__ void __launch_bounds__(kTermThreads, Config::kMinBlocks) row_terms_ke
 
   const TermLane<Config> lane(term, own_lane, blockIdx.x / args.slice_blocks);
   float sum[Config::kVector] = {};
-  sum_positions(args, lane, piece, own_lane, sum);
+  sum_piece(args, lane, piece, own_lane, sum);
   if (term.vectors_in_sum) fold_vector(sum);
   sum_over_lanes(term.log2_result_lanes, 5, term.vectors_in_sum, sum);
   if (!lane.stores || lane.group != 0) return;
-  if (!piece.is_whole_row()) {
-    return store_results(args.partial, DType::kFloat, piece.slot * term.num_results + lane.result, term.vectors_in_sum,
-                         sum);
+  const int64_t first = int64_t{piece.line} * term.num_results + lane.result;
+  if (!piece.is_whole_row) {
+    return store_results(args.partial, DType::kFloat, first, term.vectors_in_sum, sum);
   }
-  if (args.divide_by_degree && piece.end > piece.begin) {
+  if (args.divide_by_degree && !piece.is_empty()) {
 #pragma unroll
-    for (int i = 0; i < Config::kVector; ++i) sum[i] /= static_cast<float>(piece.end - piece.begin);
+    for (int i = 0; i < Config::kVector; ++i) sum[i] /= static_cast<float>(piece.num_edges());
   }
-  store_results(args.out, args.out_type, piece.row * term.num_results + lane.result, term.vectors_in_sum, sum);
+  store_results(args.out, args.out_type, first, term.vectors_in_sum, sum);
 }
 
 }  // namespace

@@ -55,7 +55,7 @@ struct Place {
 // What one warp copies.
 struct Part {
   int64_t first_row;
-  int32_t last_row;  // of all, from the first on; less where the warp has no use for as many
+  int32_t last_row;  // of all, from the first on; fewer if the warp has no use for as many
   int32_t lane;      // within its group
 
   // The id of a row, or of the last: loads without conditions stay in flight together.

@@ -5,6 +5,7 @@
 // each edge reads its own, which the first-level cache mostly has.
 #pragma once
 
+#include "../core/alignment.h"
 #include "../core/heads.cuh"
 #include "../core/rows.cuh"
 #include "../plan/heads.h"
@@ -17,7 +18,7 @@ struct DotConfig {
   using Element = T;
   static constexpr int kVector = kVectorElements;
   static constexpr int kVectorBytes = kVector * static_cast<int>(sizeof(T));
-  // Four registers an edge, whatever the access.
+  // Four registers per edge, whatever the access.
   static constexpr int kRepeat = kVectorBytes == 16 ? 1 : kVectorBytes == 8 ? 2 : 4;
   // Edges of a group in flight. A batch is at most the 32 edges whose ids a warp holds, so narrow rows take fewer.
   static constexpr int kUnroll = kEdgesAGroup;
@@ -144,7 +145,7 @@ __global__ void __launch_bounds__(Config::kThreads, Config::kMinBlocks) sddmm_do
         if (same_row) {
           add_dots<Config, kUnroll, true>(args, tile, ids.other, row, first, dot);
         } else {
-          // Twice the registers an edge, so half the edges at a time.
+          // Twice the registers per edge, so half the edges at a time.
 #pragma unroll
           for (int half = 0; half < 2; ++half) {
             constexpr int kHalf = kUnroll / 2;
@@ -222,8 +223,9 @@ cudaError_t sddmm_dot_of(const SddmmArgs& args, const Launch& launch) {
   kernel.out_is_float = args.out_type == DType::kFloat;
 
   constexpr int widest = kMaxAccessBytes / static_cast<int>(sizeof(T));
-  const uintptr_t bits = reinterpret_cast<uintptr_t>(own.data) | reinterpret_cast<uintptr_t>(other.data);
-  const auto fits = [&](int vector) { return dim % vector == 0 && bits % (vector * sizeof(T)) == 0; };
+  const auto fits = [&](int vector) {
+    return dim % vector == 0 && are_aligned(vector * static_cast<int64_t>(sizeof(T)), own.data, other.data);
+  };
   if (fits(widest)) return launch_sddmm_dot<T, widest>(kernel, heads, dim, other.rows, launch.stream);
   if (fits(widest / 2)) return launch_sddmm_dot<T, widest / 2>(kernel, heads, dim, other.rows, launch.stream);
   if constexpr (widest == 8) {

@@ -1,9 +1,9 @@
 // The kernel behind sddmm_elementwise. Include only where it is instantiated (sddmm_elementwise_<type>.cu).
 //
-// Method. A warp takes a tile of up to kTileEdges consecutive positions. It finds out, a position a lane, which rows of
-// the operands and of the result each needs, and leaves that in shared memory. Then lanes walk the tile's (edge,
-// vector) pairs in order, whatever the number of vectors an edge: accesses are coalesced, and several of them in
-// flight, for results of one value as for those of a thousand.
+// Method. A warp takes a tile of up to kTileEdges consecutive positions. It finds out, one position per lane, which
+// rows of the operands and of the result each needs, and leaves that in shared memory. Then lanes walk the tile's
+// (edge, vector) pairs in order, whatever the number of vectors per edge: accesses are coalesced, and several of them
+// in flight, for results of one value as for those of a thousand.
 #pragma once
 
 #include <type_traits>
@@ -155,7 +155,7 @@ struct ElementwiseBatch {
   }
 };
 
-// At most 64 registers a lane, 72 on sm_100.
+// At most 64 registers per lane, 72 on sm_100.
 #if defined(__CUDA_ARCH__) && __CUDA_ARCH__ >= 1000
 constexpr int kElementwiseMinBlocks = 7;
 #else

@@ -1,6 +1,7 @@
 // The launchers of edge_softmax.h: which kernel, and how a row's values are laid out over lanes.
 #include "edge_softmax.h"
 
+#include "../core/alignment.h"
 #include "../core/types.cuh"
 #include "edge_softmax_launch.h"
 
@@ -16,9 +17,7 @@ constexpr int64_t kMaxColumns = 1 << 28;
 constexpr int64_t kMaxPieces = 1 << 12;
 
 bool is_aligned(const EdgeSoftmaxArgs& args, int64_t bytes) {
-  const uintptr_t bits = reinterpret_cast<uintptr_t>(args.logits) | reinterpret_cast<uintptr_t>(args.grad) |
-                         reinterpret_cast<uintptr_t>(args.out);
-  return bits % static_cast<uintptr_t>(bytes) == 0;
+  return are_aligned(bytes, args.logits, args.grad, args.out);
 }
 
 // A few columns, of edges in the order of the rows: vectors hold several edges.

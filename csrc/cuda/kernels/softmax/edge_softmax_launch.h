@@ -6,7 +6,6 @@
 namespace halfgnn::cuda {
 
 constexpr int kSoftmaxWarps = 4;  // of a block
-constexpr int kLog2Warp = log2_ceil(kWarpSize);
 
 // Items of `bytes` that a lane holds at most: 64 bytes of registers, and no more than 8 items, since their addresses
 // need registers too.

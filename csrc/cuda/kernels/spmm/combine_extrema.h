@@ -15,7 +15,7 @@ struct CombineExtremaArgs {
   ExtremumOut result;
 };
 
-// Short rows are left alone. Launches nothing where no row can be long.
+// Short rows are left alone. Launches nothing if no row can be long.
 cudaError_t combine_extrema(const CombineExtremaArgs& args, const Launch& launch);
 
 }  // namespace halfgnn::cuda

@@ -78,7 +78,7 @@ __device__ void store_ids(void* out, bool is_int64, int64_t i, const uint32_t (&
   store_words(static_cast<uint32_t*>(out) + 2 * i, words);
 }
 
-// Elements i ... of the results, from best values and positions; 0 and -1 where there is no edge.
+// Elements i ... of the results, from best values and positions; 0 and -1 if there is no edge.
 template <int kCount>
 __device__ void store_extrema(const ExtremumOut& result, int64_t i, const float (&best)[kCount],
                               const uint32_t (&position)[kCount]) {

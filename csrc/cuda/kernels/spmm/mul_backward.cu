@@ -2,6 +2,7 @@
 
 #include <limits>
 
+#include "../core/alignment.h"
 #include "../core/combine.h"
 #include "../core/types.cuh"
 #include "../plan/heads.h"
@@ -17,16 +18,12 @@ bool is_valid(const MulBackwardArgs& args) {
          args.dim > 0 && args.dim <= most / args.heads;
 }
 
-int widest_vector(const MulBackwardArgs& args) {
+int vector_of(const MulBackwardArgs& args) {
   const int64_t size = size_of(args.type), grad_size = size_of(args.grad_type);
-  const uintptr_t own = reinterpret_cast<uintptr_t>(args.feat) | reinterpret_cast<uintptr_t>(args.grad_feat);
-  const auto grad = reinterpret_cast<uintptr_t>(args.grad);
-  auto vector = static_cast<int>(kMaxAccessBytes / grad_size);
-  while (args.dim % vector != 0 || own % static_cast<uintptr_t>(vector * size) != 0 ||
-         grad % static_cast<uintptr_t>(vector * grad_size) != 0) {
-    vector /= 2;
-  }
-  return vector;
+  return widest_vector(kMaxAccessBytes / grad_size, [&](int64_t count) {
+    return args.dim % count == 0 && are_aligned(count * size, args.feat, args.grad_feat) &&
+           are_aligned(count * grad_size, args.grad);
+  });
 }
 
 MulPlan plan_of(const MulBackwardArgs& args) {
@@ -34,7 +31,7 @@ MulPlan plan_of(const MulBackwardArgs& args) {
   const int64_t grad_size = size_of(args.grad_type);
   MulPlan plan{};
   plan.rows = rows_of(args.topology);
-  plan.vector = widest_vector(args);
+  plan.vector = vector_of(args);
   const int64_t bytes = plan.vector * grad_size, vectors = args.dim / plan.vector;
   const bool is_wide = vectors > kWarpSize;
   plan.repeat = bytes == kMaxAccessBytes ? (is_wide ? 4 : 1) : bytes == kMaxAccessBytes / 2 ? 2 : 4;

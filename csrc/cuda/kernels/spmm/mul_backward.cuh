@@ -1,12 +1,13 @@
 // The kernel behind mul_backward. Include only where it is instantiated (mul_backward_<type>.cu).
 //
 // A warp takes a piece of a long row, or some consecutive short rows, whose ids then come in one stream. It holds the
-// row of feat, gathers rows of grad, several edges in flight, and each of them serves twice: added to the row's sum,
-// and in the edge's dot. Where a head is too wide for registers, the row is walked once for each tile of it.
+// row of feat and gathers rows of grad, several edges in flight. Each gathered row serves twice: it is added to the
+// row's sum, and it is a factor of the edge's dot. If a head is too wide for registers, the row is walked once per
+// tile.
 #pragma once
 
-#include <cfloat>
-
+#include "../core/row_units.cuh"
+#include "../core/running_sum.cuh"
 #include "mul_backward_launch.h"
 
 namespace halfgnn::cuda {
@@ -19,20 +20,20 @@ struct MulConfig {
   static constexpr int kVector = kVectorElements;
   static constexpr int kRepeat = kVectorsPerLane;
   static constexpr int kElements = kRepeat * kVector;
-  // Whether a head may have several tiles; where it would with one vector a lane, the host chooses four.
+  // Whether a head may have several tiles. If it would with one vector per lane, the host chooses four.
   static constexpr bool kTiles = kRepeat > 1;
-  // Edges of a group in flight: 64 bytes a lane, 128 where rows are wide.
+  // Edges of a group in flight: 64 bytes per lane, 128 if rows are wide.
   static constexpr bool kIsWide = kElements * sizeof(G) > 32;
   static constexpr int kUnroll = kIsWide ? 2 : 4;
   static constexpr int kWarps = 4;
   static constexpr int kThreads = kWarps * kWarpSize;
-  // Registers hold those edges, the sums, the row of feat, and addresses: 80, 96 with two accesses a lane and row, 112
-  // to 160 with four.
+  // Registers hold those edges, the sums, the row of feat, and addresses: 80, 96 with two accesses per lane and row,
+  // 112 to 160 with four.
   static constexpr int kMinBlocks = kRepeat == 1 ? 6 : kRepeat == 2 ? 5 : kIsWide ? 3 : 4;
 };
 
 struct MulKernelArgs {
-  Rows rows;
+  RowUnits units;
   Ids columns;
   Ids edge_ids;
   HeadLayout layout;
@@ -47,36 +48,8 @@ struct MulKernelArgs {
   float* dots;
   uint32_t row_elements;
   uint32_t weight_bytes;  // of an edge
-  int32_t log2_rows;      // short rows that a warp takes
   int64_t num_units;
 };
-
-// What the lanes of a warp hold about the 32 positions from `base`.
-struct MulIds {
-  uint32_t base;
-  uint32_t column;
-  uint32_t edge;
-
-  // Past the last position, that one again.
-  __device__ void load(const MulKernelArgs& args, uint32_t from, int lane) {
-    base = from;
-    const auto num_edges = static_cast<uint32_t>(args.rows.num_edges);
-    if (from >= num_edges) return;
-    const uint32_t position = from + lane < num_edges ? from + lane : num_edges - 1;
-    column = args.columns.id(position);
-    edge = args.edge_ids.id(position);
-  }
-};
-
-// A whole row, or a piece of one. Positions are below 2^32.
-struct MulPiece {
-  uint32_t begin, end;
-  uint32_t line;  // of grad_feat or, for a piece, of the partial rows
-  bool is_whole_row;
-};
-
-// Terms that a lane adds up before they join its total.
-constexpr int kMulRun = 64;
 
 template <class Config>
 class MulLane {
@@ -88,79 +61,86 @@ class MulLane {
   static constexpr int kUnroll = Config::kUnroll;
   using Own = Fragment<T, kVector>;
   using Row = Fragment<G, kVector>;
-  // A lane's totals, one beside those of its neighbours.
-  using Totals = float[Config::kElements][Config::kThreads];
 
-  __device__ MulLane(const MulKernelArgs& args, int slice, int lane, Totals& totals)
-      : args_(args), work_(args.layout, slice, lane), totals_(totals), ids_{~0u, 0, 0} {
+  __device__ MulLane(const MulKernelArgs& args, int slice, int lane)
+      : args_(args), work_(args.layout, slice, lane), ids_{0, 0}, ids_begin_(~0u) {
     const int64_t offset = static_cast<int64_t>(work_.read(args.layout)) * (args.weight_bytes / args.layout.heads);
     weight_ = as_computed(static_cast<const char*>(args.weight) + offset);
   }
 
   // The whole warp takes part, with one piece.
-  __device__ void run(const MulPiece& piece, uint32_t row) {
-    for (int tile = 0; tile < num_tiles(); ++tile) walk(piece, row, tile);
+  __device__ void run(const Piece& piece) {
+    for (int tile = 0; tile < num_tiles(); ++tile) walk(piece, tile);
   }
 
  private:
   __device__ static int lane() { return static_cast<int>(threadIdx.x & (kWarpSize - 1)); }
   __device__ int num_tiles() const { return Config::kTiles ? args_.layout.tiles : 1; }
 
-  __device__ void walk(const MulPiece& piece, uint32_t row, int tile) {
+  __device__ void walk(const Piece& piece, int tile) {
     const HeadVectors<kRepeat> vectors(args_.layout, work_, tile);
     const char* own_row = static_cast<const char*>(args_.feat) +
-                          static_cast<uint64_t>(row) * (args_.row_elements * static_cast<uint32_t>(sizeof(T)));
+                          static_cast<uint64_t>(piece.row) * (args_.row_elements * static_cast<uint32_t>(sizeof(T)));
 #pragma unroll
     for (int r = 0; r < kRepeat; ++r) {
       own_[r] = Own::load(own_row + vectors.index[r] * (kVector * sizeof(T)));
       source_[r] = as_computed(static_cast<const char*>(args_.grad) + vectors.index[r] * (kVector * sizeof(G)));
-#pragma unroll
-      for (int i = 0; i < kVector; ++i) sum_[r][i] = 0.f;
     }
+    sum_.clear();
     in_dot_ = vectors.count;
     tile_ = tile;
-    has_total_ = false;
     add_edges(piece);
-    if (has_total_) end_run(true);
-    sum_over_groups();
+    sum_.finish();
+    sum_.sum_over_lanes(kWarpSize >> args_.layout.log2_groups(), kWarpSize);  // over the groups
     store(piece, vectors);
   }
 
-  __device__ void add_edges(const MulPiece& piece) {
+  __device__ void add_edges(const Piece& piece) {
     const int log2_groups = args_.layout.log2_groups(), groups = 1 << log2_groups;
     int run = 0;
-    if (piece.begin < piece.end && ids_.base != piece.begin) ids_.load(args_, piece.begin, lane());
-    uint32_t left = piece.end - piece.begin;
+    if (!piece.is_empty() && ids_begin_ != piece.begin) load_ids(piece.begin);
+    uint32_t left = piece.num_edges();
     while (left > 0) {
-      const MulIds ids = ids_;
-      const int count = left < kWarpSize ? static_cast<int>(left) : kWarpSize;
-      left -= count;
+      const Chunk chunk{ids_, ids_begin_, left < kWarpSize ? static_cast<int>(left) : kWarpSize};
+      left -= chunk.count;
       // A chunk ahead: the next row starts where this one ends.
       const bool returns = left == 0 && tile_ + 1 < num_tiles();
-      ids_.load(args_, returns ? piece.begin : ids.base + count, lane());
-      const float scale = args_.scale != nullptr ? __ldg(args_.scale + ids.column) : 1.f;
+      load_ids(returns ? piece.begin : chunk.begin + chunk.count);
+      const float scale = args_.scale != nullptr ? __ldg(args_.scale + chunk.ids.column) : 1.f;
       int start = 0;
-      for (; start + (kUnroll << log2_groups) <= count; start += kUnroll << log2_groups) {
-        add_batch<kUnroll, true>(ids, scale, start, count);
+      for (; start + (kUnroll << log2_groups) <= chunk.count; start += kUnroll << log2_groups) {
+        add_batch<kUnroll, true>(chunk, scale, start);
       }
-      if (start + groups < count) {
-        add_batch<kUnroll, false>(ids, scale, start, count);
-      } else if (start < count) {  // one edge a group
-        add_batch<1, false>(ids, scale, start, count);
+      if (start + groups < chunk.count) {
+        add_batch<kUnroll, false>(chunk, scale, start);
+      } else if (start < chunk.count) {  // one edge per group
+        add_batch<1, false>(chunk, scale, start);
       }
       run += kWarpSize;
-      if (run == kMulRun << log2_groups) {
-        end_run(false);
+      if (run == kRun << log2_groups) {
+        sum_.end_run();
         run = 0;
       }
     }
   }
+  __device__ void load_ids(uint32_t begin) {
+    ids_begin_ = begin;
+    ids_.load(args_.units.rows, args_.columns, args_.edge_ids, true, begin, lane());
+  }
 
-  // Adds kEdges edges of every group, from place `start` of a chunk that has `count`, and writes their dots. All loads
+  // `count` positions from `begin`.
+  struct Chunk {
+    ChunkIds ids;
+    uint32_t begin;
+    int count;
+  };
+
+  // Adds kEdges edges of every group, from place `start` of a chunk, and writes their dots. All loads
   // are issued before the first sum. If the batch is not kFull, a place past the last edge reads that edge's row again
   // and adds 0.
   template <int kEdges, bool kFull>
-  __device__ void add_batch(const MulIds& ids, float scale, int start, int count) {
+  __device__ void add_batch(const Chunk& chunk, float scale, int start) {
+    const int count = chunk.count;
     const int log2_groups = args_.layout.log2_groups();
     const uint32_t row_bytes = args_.row_elements * static_cast<uint32_t>(sizeof(G));
     Row rows[kEdges][kRepeat];
@@ -170,8 +150,8 @@ class MulLane {
     for (int u = 0; u < kEdges; ++u) {
       const int place = start + (u << log2_groups) + work_.group;
       const int source = kFull || place < count ? place : count - 1;
-      const uint64_t row = static_cast<uint64_t>(__shfl_sync(kFullMask, ids.column, source)) * row_bytes;
-      edge[u] = __shfl_sync(kFullMask, ids.edge, source);
+      const uint64_t row = static_cast<uint64_t>(__shfl_sync(kFullMask, chunk.ids.column, source)) * row_bytes;
+      edge[u] = __shfl_sync(kFullMask, chunk.ids.edge, source);
 #pragma unroll
       for (int r = 0; r < kRepeat; ++r) rows[u][r] = Row::load(source_[r] + row);
     }
@@ -200,7 +180,7 @@ class MulLane {
         rows[u][r].widen(values);
 #pragma unroll
         for (int i = 0; i < kVector; ++i) {
-          sum_[r][i] = fmaf(times[u], values[i], sum_[r][i]);
+          sum_.run[r][i] = fmaf(times[u], values[i], sum_.run[r][i]);
           part = fmaf(own[i], values[i], part);
         }
         part = r < in_dot_ ? part : 0.f;
@@ -208,10 +188,10 @@ class MulLane {
       }
     }
     sum_over_head(dot, args_.layout.log2_lanes, lane());
-    store_dots(ids, scale, start, count, dot);
+    store_dots(chunk, scale, start, dot);
   }
 
-  // The branch is the same for all lanes, and taken once a batch.
+  // The branch is the same for all lanes, and taken once per batch.
   template <int kEdges>
   __device__ void load_weights(const uint32_t (&edge)[kEdges], float (&weights)[kEdges]) const {
     if (args_.weight_is_float) {
@@ -230,17 +210,17 @@ class MulLane {
   }
 
   template <int kEdges>
-  __device__ void store_dots(const MulIds& ids, float scale, int start, int count, const float (&dot)[kEdges]) const {
+  __device__ void store_dots(const Chunk& chunk, float scale, int start, const float (&dot)[kEdges]) const {
     const auto heads = static_cast<uint32_t>(args_.layout.heads), head = static_cast<uint32_t>(work_.head);
     for_each_owned<kEdges>(args_.layout, work_, [&](int i, int place, bool writes) {
-      const int source = start + place < count ? start + place : count - 1;
-      const uint32_t edge = __shfl_sync(kFullMask, ids.edge, source);
+      const int source = start + place < chunk.count ? start + place : chunk.count - 1;
+      const uint32_t edge = __shfl_sync(kFullMask, chunk.ids.edge, source);
       const float times = args_.scale != nullptr ? __shfl_sync(kFullMask, scale, source) : 1.f;
-      if (!writes || start + place >= count) return;
+      if (!writes || start + place >= chunk.count) return;
       float value = dot[i];
       if (Config::kTiles && args_.dots != nullptr) {
         // The same lane has this edge in every tile.
-        float* sofar = args_.dots + static_cast<uint64_t>(ids.base + start + place) * heads + head;
+        float* sofar = args_.dots + static_cast<uint64_t>(chunk.begin + start + place) * heads + head;
         if (tile_ > 0) value += *sofar;
         if (tile_ + 1 < num_tiles()) {
           *sofar = value;
@@ -252,39 +232,7 @@ class MulLane {
     });
   }
 
-  // The run joins the total, and what rounding that addition lost starts the next run: the error of a sum is about that
-  // of a run, however long it is. At the end the run takes the total.
-  __device__ void end_run(bool is_last) {
-#pragma unroll
-    for (int r = 0; r < kRepeat; ++r) {
-#pragma unroll
-      for (int i = 0; i < kVector; ++i) {
-        float& total = totals_[r * kVector + i][threadIdx.x];
-        const float before = has_total_ ? total : 0.f, sum = before + sum_[r][i];
-        if (is_last) {
-          sum_[r][i] = sum;
-        } else {
-          const float lost = sum_[r][i] - (sum - before);
-          sum_[r][i] = fabsf(sum) <= FLT_MAX ? lost : 0.f;  // inf - inf would be nan
-          total = sum;
-        }
-      }
-    }
-    has_total_ = true;
-  }
-
-  // In a fixed order; every group ends up with the sum.
-  __device__ void sum_over_groups() {
-    for (int distance = 1 << (5 - args_.layout.log2_groups()); distance < kWarpSize; distance *= 2) {
-#pragma unroll
-      for (int r = 0; r < kRepeat; ++r) {
-#pragma unroll
-        for (int i = 0; i < kVector; ++i) sum_[r][i] += __shfl_xor_sync(kFullMask, sum_[r][i], distance);
-      }
-    }
-  }
-
-  __device__ void store(const MulPiece& piece, const HeadVectors<kRepeat>& vectors) const {
+  __device__ void store(const Piece& piece, const HeadVectors<kRepeat>& vectors) const {
     if (work_.group != 0 || !work_.exists(args_.layout)) return;
     const uint64_t first = static_cast<uint64_t>(piece.line) * args_.row_elements;
 #pragma unroll
@@ -292,73 +240,40 @@ class MulLane {
       const uint64_t at = first + vectors.index[r] * kVector;
       if (r >= vectors.count) continue;
       if (piece.is_whole_row) {
-        store_rounded(static_cast<T*>(args_.grad_feat) + at, sum_[r]);
+        store_rounded(static_cast<T*>(args_.grad_feat) + at, sum_.run[r]);
       } else {
-        store_rounded(args_.partial + at, sum_[r]);
+        store_rounded(args_.partial + at, sum_.run[r]);
       }
     }
   }
 
   const MulKernelArgs& args_;
   const HeadLane work_;
-  Totals& totals_;
-  MulIds ids_;  // of the next chunk
+  ChunkIds ids_;  // of the next chunk
+  uint32_t ids_begin_;
   Own own_[kRepeat];
   const char* weight_;  // of the lane's head, of edge 0
   const char* source_[kRepeat];
-  float sum_[kRepeat][kVector];
+  RunningSum<kRepeat, kVector, Config::kThreads> sum_;
   int in_dot_;
   int tile_;
-  bool has_total_;
 };
 
 template <class Config>
 __global__ void __launch_bounds__(Config::kThreads, Config::kMinBlocks) mul_backward_kernel(const MulKernelArgs args) {
-  __shared__ typename MulLane<Config>::Totals totals;
   const auto lane = static_cast<int>(threadIdx.x & (kWarpSize - 1));
   const int64_t warp = static_cast<int64_t>(blockIdx.x) * Config::kWarps + threadIdx.x / kWarpSize;
   if (warp >= args.num_units * args.layout.slices) return;  // whole warps
   const auto slice = static_cast<int>(args.layout.by_slice ? warp / args.num_units : warp % args.layout.slices);
-  const int64_t unit = args.layout.by_slice ? warp % args.num_units : warp / args.layout.slices;
-  const Rows& rows = args.rows;
-  const bool is_slot = unit < rows.num_slots;
-  uint32_t row, offset;  // offset: where row + lane starts
-  if (is_slot) {
-    Piece piece;
-    if (!find_piece(rows, unit, lane, piece)) return;
-    row = static_cast<uint32_t>(piece.row);
-    offset = static_cast<uint32_t>(lane == 0 ? piece.begin : piece.end);
-  } else {
-    const int64_t first = (unit - rows.num_slots) << args.log2_rows;
-    row = static_cast<uint32_t>(first);
-    offset = static_cast<uint32_t>(rows.indptr.offset(first + lane < rows.num_rows ? first + lane : rows.num_rows));
-  }
-  MulLane<Config> work(args, slice, lane, totals);
-  const int count = is_slot ? 1 : 1 << args.log2_rows;
-  for (int i = 0; i < count && row < rows.num_rows; ++i, ++row) {
-    const uint32_t begin = __shfl_sync(kFullMask, offset, i), end = __shfl_sync(kFullMask, offset, i + 1);
-    if (!is_slot && rows.is_long(end - begin)) continue;
-    work.run({begin, end, is_slot ? static_cast<uint32_t>(unit) : row, !is_slot}, row);
-  }
-}
-
-// Rows that a warp takes: enough for kWantedEdges on average, unless that leaves a device idle.
-constexpr int64_t kWantedMulEdges = 64;
-constexpr int64_t kWantedMulWarps = 1 << 13;
-constexpr int kMaxLog2MulRows = 4;
-inline int log2_rows_of(const Topology& topology, int slices) {
-  int log2_rows = 0;
-  while (log2_rows < kMaxLog2MulRows && topology.num_edges << log2_rows < kWantedMulEdges * topology.num_rows &&
-         (topology.num_rows >> (log2_rows + 1)) * slices >= kWantedMulWarps) {
-    ++log2_rows;
-  }
-  return log2_rows;
+  const auto unit = static_cast<uint32_t>(args.layout.by_slice ? warp % args.num_units : warp / args.layout.slices);
+  MulLane<Config> work(args, slice, lane);
+  for_each_piece(args.units, unit, lane, [&](const Piece& piece) { work.run(piece); });
 }
 
 template <class Config>
 cudaError_t launch_mul_backward(const MulBackwardArgs& args, const MulPlan& plan, const Launch& launch) {
   MulKernelArgs kernel{};
-  kernel.rows = plan.rows;
+  kernel.units = row_units_of(args.topology, plan.layout.slices);
   kernel.columns = indices_of(args.topology);
   kernel.edge_ids = edge_ids_of(args.topology);
   kernel.layout = plan.layout;
@@ -373,8 +288,7 @@ cudaError_t launch_mul_backward(const MulBackwardArgs& args, const MulPlan& plan
   kernel.dots = plan.dots;
   kernel.weight_bytes = static_cast<uint32_t>(args.heads * size_of(args.weight_type));
   kernel.row_elements = static_cast<uint32_t>(args.heads * args.dim);
-  kernel.log2_rows = log2_rows_of(args.topology, plan.layout.slices);
-  kernel.num_units = plan.rows.num_slots + ceil_div(args.topology.num_rows, int64_t{1} << kernel.log2_rows);
+  kernel.num_units = kernel.units.num_units;
   const int64_t blocks = ceil_div(kernel.num_units * plan.layout.slices, Config::kWarps);
   return cuda::launch(mul_backward_kernel<Config>, blocks, Config::kThreads, launch.stream, kernel);
 }

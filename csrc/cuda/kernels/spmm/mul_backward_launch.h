@@ -10,11 +10,11 @@ namespace halfgnn::cuda {
 // Chosen from sizes and alignment alone.
 struct MulPlan {
   int vector;  // elements of an access
-  int repeat;  // accesses a lane and row
+  int repeat;  // accesses per lane and row
   HeadLayout layout;
   Rows rows;
-  float* partial;  // grad_feat of pieces of long rows, a row a slot
-  float* dots;     // where heads have several tiles: grad_weight of the tiles done so far, (position, head)
+  float* partial;  // grad_feat of pieces of long rows, a row per slot
+  float* dots;     // if heads have several tiles: grad_weight of the tiles done so far, (position, head)
 };
 
 // For features of type T. The build instantiates it: build_sources.py.

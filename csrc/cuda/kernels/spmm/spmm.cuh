@@ -1,18 +1,20 @@
 // What the kernels behind spmm.h share: how rows of features are gathered.
 //
-// Terms. A row of features is cut into vectors of kVector elements, the largest access that alignment allows. A group
-// of 2^log2_lanes lanes owns a slice of the row, each lane kRepeat vectors of it. A team of 2^log2_team lanes, one
-// group or several, owns a piece (see rows.cuh): its groups take different edges and are combined at the end. Where
-// rows have few edges a warp is several teams, so that it has as many loads in flight as elsewhere; rows much longer
-// than the others of their warp wait until the teams are done, and then get the whole warp, one by one.
+// The words are those of rows.cuh. Vectors have kVector elements, the largest access that alignment allows. A group of
+// 2^log2_lanes lanes owns a slice of the row, each lane kRepeat vectors of it. A team of 2^log2_team lanes, one group
+// or several, owns a piece: its groups take different edges and are combined at the end. If rows have few edges, a warp
+// is several teams, so that it has as many loads in flight as for long rows. Rows much longer than the others of their
+// warp wait until the teams are done. Then they get the whole warp, one by one.
 #pragma once
 
+#include <type_traits>
+
+#include "../core/alignment.h"
 #include "../core/rows.cuh"
 #include "../core/scalar.cuh"
 
 namespace halfgnn::cuda {
 
-constexpr int kLog2Warp = 5;
 constexpr uint32_t kNoLine = 0xffffffffu;
 // Blocks are small because a block keeps its place until its longest piece is done.
 constexpr int kGatherThreads = 128;
@@ -29,7 +31,7 @@ struct GatherConfig {
   using Element = T;
   static constexpr int kVector = kVectorElements;
   static constexpr int kRepeat = kVectorsPerLane;
-  // Edges whose rows a lane has in flight at once: 64 bytes a lane, or 4 to 8 narrow loads.
+  // Edges whose rows a lane has in flight at once: 64 bytes per lane, or 4 to 8 narrow loads.
   static constexpr int kUnroll = kRepeat >= 4 ? 2 : 4;
   static constexpr int kVectorBytes = kVector * static_cast<int>(sizeof(T));
   static_assert(kVectorBytes <= kMaxAccessBytes && (kVector & (kVector - 1)) == 0, "one access");
@@ -52,7 +54,7 @@ struct GatherShape {
   int64_t feat_rows;
   int64_t row_bytes;
   bool by_edge;          // of edge data: every row is read once
-  int64_t stream_bytes;  // an edge, beside features: ids and weights
+  int64_t stream_bytes;  // per edge, beside features: ids and weights
 };
 struct GatherPlan {
   Gather gather;
@@ -66,8 +68,6 @@ template <class Config>
 GatherPlan plan_gather(const Topology& topology, const GatherShape& shape) {
   return plan_gather(topology, shape, Config::kVectorBytes, Config::kRepeat, Config::kUnroll);
 }
-
-inline bool is_aligned(const void* data, int64_t bytes) { return reinterpret_cast<uintptr_t>(data) % bytes == 0; }
 
 // The slice of a row of features that a lane owns: vectors first, first + stride, ... of it. A lane that has fewer than
 // kRepeat vectors, because the row ends, reads the last vector of the row again instead: loads without conditions stay
@@ -90,8 +90,8 @@ struct LaneSlice {
   }
 };
 
-// Where a lane's kRepeat elements or vectors of row 0 of an array are; those after the first by their distance from it,
-// which takes half the registers.
+// The addresses of a lane's kRepeat elements or vectors of row 0 of an array. Those after the first are kept as their
+// distance from it, which takes half the registers.
 template <int kRepeat>
 struct LaneSource {
   const char* first;
@@ -100,15 +100,6 @@ struct LaneSource {
   // `row`: where a row starts, in bytes from row 0.
   __device__ const char* at(uint64_t row, int r) const { return r == 0 ? first + row : first + row + distance[r]; }
 };
-
-// The same pointer, of which the compiler does not know how it came about: it would rather add a base to every address
-// than keep one sum.
-inline __device__ const char* in_register(const char* pointer) {
-#ifdef __CUDA_ARCH__
-  asm("" : "+l"(pointer));
-#endif
-  return pointer;
-}
 
 template <class Config>
 __device__ LaneSource<Config::kRepeat> feat_source(const Gather& gather, const LaneSlice<Config>& slice) {
@@ -119,7 +110,7 @@ __device__ LaneSource<Config::kRepeat> feat_source(const Gather& gather, const L
   for (int r = 1; r < Config::kRepeat; ++r) {
     source.distance[r] = static_cast<uint32_t>((slice.vector(r, gather) - first) * Config::kVectorBytes);
   }
-  source.first = in_register(source.first);
+  source.first = as_computed(source.first);
   return source;
 }
 
@@ -142,23 +133,16 @@ struct Team {
         source(warp_lane - lane + group) {}
 };
 
-// What a team works on.
-struct TeamPiece {
-  uint32_t line;   // of the results: the row or, for a part of one, the slot; kNoLine: there is nothing to store
-  bool is_part;    // the same for the whole warp
-  uint32_t begin;  // position
-  int32_t count;   // edges; 0 where there is nothing to store
-
-  // The position that lane `lane` of the team reads ids at, `offset` edges into the piece. Past the end it is the last
-  // one: all lanes hold ids that can be followed. Exists as long as any team of the warp has edges.
-  __device__ uint32_t position(int offset, int lane) const {
-    return begin + static_cast<uint32_t>(min(offset + lane, max(count, 1) - 1));
-  }
-  __device__ bool has_result() const { return line != kNoLine; }
-};
+// The position that lane `lane` of a team reads ids at, `offset` edges into its piece. Past the end it is the last one:
+// all lanes hold ids that can be followed. Exists as long as any team of the warp has edges.
+inline __device__ uint32_t id_position(const Piece& piece, int offset, int lane) {
+  return piece.begin + static_cast<uint32_t>(min(offset + lane, max(piece.num_edges(), 1) - 1));
+}
+// Teams of a warp that have nothing to store have an empty piece without a line.
+inline __device__ bool has_result(const Piece& piece) { return piece.line != kNoLine; }
 
 // The greatest of the lanes' values. The compiler knows that it is the same for all lanes, so that what depends on it
-// alone is worked out once a warp.
+// alone is worked out once per warp.
 inline __device__ int warp_max(int value) {
 #if defined(__CUDA_ARCH__) && __CUDA_ARCH__ >= 800
   return __reduce_max_sync(kFullMask, value);
@@ -173,12 +157,12 @@ inline __device__ int warp_max(int value) {
 // Edges of the teams of a warp.
 struct Lengths {
   int longest, shortest;
-  __device__ explicit Lengths(const TeamPiece& piece)
-      : longest(warp_max(piece.count)), shortest(-warp_max(-piece.count)) {}
+  __device__ explicit Lengths(const Piece& piece)
+      : longest(warp_max(piece.num_edges())), shortest(-warp_max(-piece.num_edges())) {}
 };
 
-// The pieces of a team each for rows first_row ...; returns the first lanes of the teams whose rows wait.
-inline __device__ unsigned int find_team_pieces(const Gather& gather, uint32_t first_row, int lane, TeamPiece& piece) {
+// A piece per team, for rows first_row ...; returns the first lanes of the teams whose rows wait.
+inline __device__ unsigned int find_team_pieces(const Gather& gather, uint32_t first_row, int lane, Piece& piece) {
   const Rows& rows = gather.rows;
   const int64_t wanted = int64_t{first_row} + (lane >> gather.log2_team);
   const int64_t row = wanted < rows.num_rows ? wanted : rows.num_rows - 1;
@@ -186,25 +170,18 @@ inline __device__ unsigned int find_team_pieces(const Gather& gather, uint32_t f
   const bool is_short = wanted < rows.num_rows && !rows.is_long(degree);
   const bool waits = is_short && degree > gather.team_edges;
   const bool has_result = is_short && !waits;
-  piece.line = has_result ? static_cast<uint32_t>(row) : kNoLine;
-  piece.is_part = false;
-  piece.count = has_result ? static_cast<int32_t>(degree) : 0;
-  piece.begin = piece.count > 0 ? static_cast<uint32_t>(begin) : 0;
+  piece.row = static_cast<uint32_t>(row);
+  piece.line = has_result ? piece.row : kNoLine;
+  piece.is_whole_row = true;
+  piece.begin = has_result && degree > 0 ? static_cast<uint32_t>(begin) : 0;
+  piece.end = piece.begin + (has_result ? static_cast<uint32_t>(degree) : 0);
   const bool leads = (lane & ((1 << gather.log2_team) - 1)) == 0;
   return __ballot_sync(kFullMask, waits && leads);
 }
 
-inline __device__ bool find_slot_piece(const Gather& gather, int64_t slot, int lane, TeamPiece& piece) {
-  Piece found;
-  if (!find_piece(gather.rows, slot, lane, found)) return false;
-  piece = {static_cast<uint32_t>(slot), true, static_cast<uint32_t>(found.begin),
-           static_cast<int32_t>(found.end - found.begin)};
-  return true;
-}
-
-// Calls work(piece, log2_team) for all that this warp has to do. The whole warp calls it, with a piece a team.
+// Calls work(piece, log2_team) for all that this warp has to do. The whole warp calls it, with a piece per team.
 template <class Work>
-__device__ void for_each_piece(const Gather& gather, int lane, Work work) {
+__device__ void for_each_team_piece(const Gather& gather, int lane, Work work) {
   const Rows& rows = gather.rows;
   const int64_t unit =
       static_cast<int64_t>(blockIdx.x % gather.unit_blocks) * (blockDim.x / kWarpSize) + threadIdx.x / kWarpSize;
@@ -213,51 +190,47 @@ __device__ void for_each_piece(const Gather& gather, int lane, Work work) {
   if (wanted_row >= rows.num_rows) return;  // whole warps
   const auto first_row = static_cast<uint32_t>(wanted_row);
 
-  TeamPiece piece;
+  Piece piece;
   int log2_team = gather.log2_team;
   unsigned int waiting = 0;
   if (is_slot) {
-    if (!find_slot_piece(gather, unit, lane, piece)) return;
+    if (!find_piece(gather.rows, unit, lane, piece)) return;
     log2_team = kLog2Warp;
   } else {
     waiting = find_team_pieces(gather, first_row, lane, piece);
   }
   for (;;) {
-    if (__any_sync(kFullMask, piece.has_result())) work(piece, log2_team);
+    if (__any_sync(kFullMask, has_result(piece))) work(piece, log2_team);
     if (waiting == 0) return;
     const uint32_t row = first_row + ((__ffs(static_cast<int>(waiting)) - 1) >> gather.log2_team);
     waiting &= waiting - 1;
     log2_team = kLog2Warp;
-    const int64_t begin = rows.indptr.offset(row);
-    const int64_t end = rows.indptr.offset(int64_t{row} + 1);
-    piece = {row, false, static_cast<uint32_t>(begin), static_cast<int32_t>(end - begin)};
+    const auto begin = static_cast<uint32_t>(rows.indptr.offset(row));
+    const auto end = static_cast<uint32_t>(rows.indptr.offset(int64_t{row} + 1));
+    piece = {row, begin, end, row, true};
   }
 }
 
-// Splits the edges [0, ...) of a chunk, team.size at most of each team, into batches of up to kUnroll edges a group:
+// Splits the edges [0, ...) of a chunk, team.size at most of each team, into batches of up to kUnroll edges per group:
 // batch(number of edges as a constant, whether no team ends in it as a constant, first edge).
-template <int kCount>
-struct Constant {
-  static constexpr int value = kCount;
-};
 template <int kUnroll, class Batch>
 __device__ void for_each_batch(const Team& team, const Lengths& lengths, int chunk, Batch batch) {
   const int most = min(lengths.longest - chunk, team.size);
   const int least = min(lengths.shortest - chunk, team.size);
   int start = 0;
   for (; start + kUnroll * team.num_groups <= least; start += kUnroll * team.num_groups) {
-    batch(Constant<kUnroll>{}, Constant<true>{}, start);
+    batch(std::integral_constant<int, kUnroll>{}, std::true_type{}, start);
   }
   while (start < most) {
     const int groups_left = most - start;
     if (kUnroll > 2 && groups_left > 2 * team.num_groups) {
-      batch(Constant<kUnroll>{}, Constant<false>{}, start);
+      batch(std::integral_constant<int, kUnroll>{}, std::false_type{}, start);
       start += kUnroll * team.num_groups;
     } else if (groups_left > team.num_groups) {
-      batch(Constant<2>{}, Constant<false>{}, start);
+      batch(std::integral_constant<int, 2>{}, std::false_type{}, start);
       start += 2 * team.num_groups;
     } else {
-      batch(Constant<1>{}, Constant<false>{}, start);
+      batch(std::integral_constant<int, 1>{}, std::false_type{}, start);
       start += team.num_groups;
     }
   }

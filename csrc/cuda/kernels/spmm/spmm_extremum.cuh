@@ -1,4 +1,4 @@
-// The kernel behind spmm where it is the maximum or minimum of copies.
+// The kernel behind spmm for the maximum or minimum of copies.
 #pragma once
 
 #include <cmath>
@@ -22,13 +22,13 @@ struct ExtremumLane {
   uint32_t position[kRepeat][kVector];  // of an edge in the piece
 
   // Every group starts with its first edge: an element that is -inf on all of them has that winner.
-  __device__ void start(const TeamPiece& piece) {
+  __device__ void start(const Piece& piece) {
 #pragma unroll
     for (int r = 0; r < kRepeat; ++r) {
 #pragma unroll
       for (int i = 0; i < kVector; ++i) {
         best[r][i] = -INFINITY;
-        position[r][i] = team.group < piece.count ? static_cast<uint32_t>(team.group) : kNoPosition;
+        position[r][i] = team.group < piece.num_edges() ? static_cast<uint32_t>(team.group) : kNoPosition;
       }
     }
   }
@@ -67,16 +67,17 @@ struct ExtremumLane {
   }
 
   // Ids are read once, coalesced, a team's lanes each one, a chunk ahead of their use, and handed out by shuffle.
-  __device__ void look_at(const TeamPiece& piece) {
+  __device__ void look_at(const Piece& piece) {
     const Lengths lengths(piece);
     if (lengths.longest == 0) return;
     const Ids& feat_rows = args.gather.feat_rows;
-    uint32_t next = feat_rows.id(piece.position(0, team.lane));
+    const int last = piece.num_edges() - 1;
+    uint32_t next = feat_rows.id(id_position(piece, 0, team.lane));
     for (int chunk = 0; chunk < lengths.longest; chunk += team.size) {
       const uint32_t ids = next;
-      if (chunk + team.size < lengths.longest) next = feat_rows.id(piece.position(chunk + team.size, team.lane));
+      if (chunk + team.size < lengths.longest) next = feat_rows.id(id_position(piece, chunk + team.size, team.lane));
       for_each_batch<Config::kUnroll>(team, lengths, chunk, [&](auto edges, auto full, int start) {
-        look_at_batch<decltype(edges)::value, decltype(full)::value != 0>(ids, start, chunk, piece.count - 1);
+        look_at_batch<decltype(edges)::value, decltype(full)::value>(ids, start, chunk, last);
       });
     }
   }
@@ -96,15 +97,15 @@ struct ExtremumLane {
     }
   }
 
-  __device__ void store(const TeamPiece& piece) {
+  __device__ void store(const Piece& piece) {
     const int64_t first = (int64_t{piece.line} * args.gather.num_vectors + slice.first) * kVector;
 #pragma unroll
     for (int r = 0; r < kRepeat; ++r) {
       if (!slice.has(r, args.gather)) break;
       const int64_t i = first + r * slice.stride * kVector;
 #pragma unroll
-      for (int k = 0; k < kVector; ++k) position[r][k] = piece.count > 0 ? piece.begin + position[r][k] : kNoPosition;
-      if (piece.is_part) {
+      for (int k = 0; k < kVector; ++k) position[r][k] = !piece.is_empty() ? piece.begin + position[r][k] : kNoPosition;
+      if (!piece.is_whole_row) {
         store_rounded(args.partial + i, best[r]);
         store_words(args.partial_position + i, position[r]);
       } else {
@@ -127,12 +128,12 @@ __global__ void __launch_bounds__(kGatherThreads, kExtremumMinBlocks)
   const int lane = static_cast<int>(threadIdx.x) % kWarpSize;
   const LaneSlice<Config> slice(args.gather, lane);
   const auto feat = feat_source(args.gather, slice);
-  for_each_piece(args.gather, lane, [&](const TeamPiece& piece, int log2_team) {
+  for_each_team_piece(args.gather, lane, [&](const Piece& piece, int log2_team) {
     ExtremumLane<Config> work{args, slice, feat, Team(args.gather, log2_team, lane), {}, {}};
     work.start(piece);
     work.look_at(piece);
     work.best_of_groups();
-    if (piece.has_result() && work.team.group == 0) work.store(piece);
+    if (has_result(piece) && work.team.group == 0) work.store(piece);
   });
 }
 
@@ -153,8 +154,8 @@ cudaError_t spmm_extremum_of(const SpmmArgs& args, const ExtremumKernelArgs& ker
   const int64_t arg_bytes = args.topology.is_int64 ? 8 : 4;
   const auto fits = [&](int count) {
     const int64_t arg_alignment = arg_bytes * count < kMaxAccessBytes ? arg_bytes * count : kMaxAccessBytes;
-    return args.out_len % count == 0 && is_aligned(shape.feat, count * static_cast<int64_t>(sizeof(T))) &&
-           is_aligned(args.out, store_alignment(args.out_type, count)) && is_aligned(args.arg, arg_alignment);
+    return args.out_len % count == 0 && are_aligned(count * static_cast<int64_t>(sizeof(T)), shape.feat) &&
+           are_aligned(store_alignment(args.out_type, count), args.out) && are_aligned(arg_alignment, args.arg);
   };
   if (fits(widest)) return launch_extremum<GatherConfig<T, widest, 1>>(args, kernel_args, shape, launch);
   if constexpr (widest == 8) {

@@ -10,7 +10,7 @@ namespace halfgnn::cuda {
 struct SumKernelArgs {
   Gather gather;
   Ids edge_ids;
-  Ids columns;  // read beside gather.feat_rows only where feat_by_edge
+  Ids columns;  // read beside gather.feat_rows only if feat_by_edge
   bool feat_by_edge;
   const void* weight;
   DType weight_type;

@@ -1,8 +1,7 @@
 // The kernel behind spmm_sum.
 #pragma once
 
-#include <cfloat>
-
+#include "../core/running_sum.cuh"
 #include "spmm_launch.h"
 
 namespace halfgnn::cuda {
@@ -10,50 +9,11 @@ namespace halfgnn::cuda {
 // What a term is multiplied by.
 enum class Weighting {
   kNone,
-  kEdge,  // one factor an edge: a weight, the column's scale, or both
+  kEdge,  // one factor per edge: a weight, the column's scale, or both
   kHead   // a weight for each head of an edge, and perhaps the column's scale
 };
 
-// Terms that a lane adds up before they join its total.
-constexpr int kRun = 64;
-
-// A sum of many terms: runs of at most kRun of them are added to a total, and what rounding that addition lost is where
-// the next run starts. So the error of a sum is about that of a run, however long it is. Totals are rarely used, so
-// they lie in shared memory.
-template <int kRepeat, int kVector>
-struct RunningSum {
-  float run[kRepeat][kVector];
-  bool has_total;  // the same for the whole warp
-
-  __device__ static float& total(int r, int i) {
-    __shared__ float totals[kRepeat][kVector][kGatherThreads];
-    return totals[r][i][threadIdx.x];
-  }
-  __device__ void end_run() {
-#pragma unroll
-    for (int r = 0; r < kRepeat; ++r) {
-#pragma unroll
-      for (int i = 0; i < kVector; ++i) {
-        const float before = has_total ? total(r, i) : 0.f, sum = before + run[r][i];
-        const float lost = run[r][i] - (sum - before);
-        run[r][i] = fabsf(sum) <= FLT_MAX ? lost : 0.f;  // inf - inf would be nan
-        total(r, i) = sum;
-      }
-    }
-    has_total = true;
-  }
-  // Leaves the sum of all terms in run.
-  __device__ void finish() {
-    if (!has_total) return;
-#pragma unroll
-    for (int r = 0; r < kRepeat; ++r) {
-#pragma unroll
-      for (int i = 0; i < kVector; ++i) run[r][i] += total(r, i);
-    }
-  }
-};
-
-// The ids that a lane holds for its team. `edge` is set where there are weights.
+// The ids that a lane holds for its team. `edge` is set if there are weights.
 struct LaneEdge {
   uint32_t row;
   uint32_t edge;
@@ -95,7 +55,7 @@ __device__ LaneSource<Config::kRepeat> weight_source(const SumKernelArgs& args, 
     const int head = slice.vector(r, args.gather) / args.vectors_per_head;
     source.distance[r] = static_cast<uint32_t>(head - first) * sizeof(W);
   }
-  source.first = in_register(source.first);
+  source.first = as_computed(source.first);
   return source;
 }
 
@@ -111,7 +71,7 @@ struct SumLane {
   const LaneSource<Config::kRepeat>& feat;
   const LaneSource<Config::kRepeat>& weights;  // with kHead
   const Team team;
-  RunningSum<Config::kRepeat, Config::kVector> sum;
+  RunningSum<Config::kRepeat, Config::kVector, kGatherThreads> sum;
 
   // Adds the terms of kEdges edges of every group, those at `start` and after of a chunk of which the team has `left`
   // edges; ids and factor are what the lanes hold for the chunk. All loads are issued before the first addition. If the
@@ -172,22 +132,21 @@ struct SumLane {
     }
   }
 
-  __device__ void add_chunk(const TeamPiece& piece, const Lengths& lengths, const LaneEdge& ids, float factor,
-                            int chunk) {
+  __device__ void add_chunk(const Piece& piece, const Lengths& lengths, const LaneEdge& ids, float factor, int chunk) {
     for_each_batch<Config::kUnroll>(team, lengths, chunk, [&](auto edges, auto full, int start) {
-      add_batch<decltype(edges)::value, decltype(full)::value != 0>(ids, factor, start, piece.count - chunk);
+      add_batch<decltype(edges)::value, decltype(full)::value>(ids, factor, start, piece.num_edges() - chunk);
     });
     if (((chunk + team.size) & (kRun * team.num_groups - 1)) == 0) sum.end_run();
   }
 
   // Adds the whole piece. Ids are read once, coalesced, a team's lanes each one, a chunk ahead of their use, and handed
   // out by shuffle; factors a chunk ahead too, so their ids two chunks.
-  __device__ void add(const TeamPiece& piece) {
+  __device__ void add(const Piece& piece) {
     const Lengths lengths(piece);
     if (lengths.longest == 0) return;
-    const auto load = [&](int chunk) { return load_ids<kWeighting>(args, piece.position(chunk, team.lane)); };
+    const auto load = [&](int chunk) { return load_ids<kWeighting>(args, id_position(piece, chunk, team.lane)); };
     const auto factor_of = [&](const LaneEdge& ids, int chunk) {
-      return load_factor<kWeighting>(args, ids, piece.position(chunk, team.lane));
+      return load_factor<kWeighting>(args, ids, id_position(piece, chunk, team.lane));
     };
 
     LaneEdge next = load(0);
@@ -215,21 +174,13 @@ struct SumLane {
     }
   }
 
-  // Adds up the groups of the team, in a fixed order; every group ends up with the sum.
+  // Every group of the team ends up with the sum.
   __device__ void sum_over_groups() {
     sum.finish();
-    for (int distance = slice.stride; distance < team.size; distance *= 2) {
-#pragma unroll
-      for (int r = 0; r < Config::kRepeat; ++r) {
-#pragma unroll
-        for (int i = 0; i < Config::kVector; ++i) {
-          sum.run[r][i] += __shfl_xor_sync(kFullMask, sum.run[r][i], distance);
-        }
-      }
-    }
+    sum.sum_over_lanes(slice.stride, team.size);
   }
 
-  // Multiplies by args.factor and divides by the number of edges where asked.
+  // Multiplies by args.factor and divides by the number of edges if divide_by_degree is set.
   __device__ void scale_by(int degree) {
     const float divisor = static_cast<float>(degree), reciprocal = __frcp_rn(divisor);
     const bool divides = args.divide_by_degree && degree > 0;
@@ -248,9 +199,9 @@ struct SumLane {
     }
   }
 
-  __device__ void store(const TeamPiece& piece) {
-    void* out = piece.is_part ? args.partial : args.out;
-    const DType type = piece.is_part ? DType::kFloat : args.out_type;
+  __device__ void store(const Piece& piece) {
+    void* out = piece.is_whole_row ? args.out : args.partial;
+    const DType type = piece.is_whole_row ? args.out_type : DType::kFloat;
     const int64_t first = (int64_t{piece.line} * args.gather.num_vectors + slice.first) * Config::kVector;
 #pragma unroll
     for (int r = 0; r < Config::kRepeat; ++r) {
@@ -261,7 +212,7 @@ struct SumLane {
   }
 };
 
-// What weights need takes registers: 24 or 28 warps with four rows in flight a lane hide more latency than 28 or 32
+// What weights need takes registers: 24 or 28 warps with four rows in flight per lane hide more latency than 28 or 32
 // with two. From sm_90 on more of what a warp shares is kept once a warp.
 #if defined(__CUDA_ARCH__) && __CUDA_ARCH__ < 900
 constexpr int kFewerBlocks = 1;
@@ -282,12 +233,12 @@ __global__ void __launch_bounds__(kGatherThreads, kSumMinBlocks<Config, kWeighti
   const auto feat = feat_source(args.gather, slice);
   LaneSource<Config::kRepeat> weights{};
   if constexpr (kWeighting == Weighting::kHead) weights = weight_source<Config, W>(args, slice);
-  for_each_piece(args.gather, lane, [&](const TeamPiece& piece, int log2_team) {
+  for_each_team_piece(args.gather, lane, [&](const Piece& piece, int log2_team) {
     SumLane<Config, kWeighting, W> work{args, slice, feat, weights, Team(args.gather, log2_team, lane), {}};
     work.add(piece);
     work.sum_over_groups();
-    if (!piece.has_result() || work.team.group != 0) return;
-    if (!piece.is_part) work.scale_by(piece.count);
+    if (!has_result(piece) || work.team.group != 0) return;
+    if (piece.is_whole_row) work.scale_by(piece.num_edges());
     work.store(piece);
   });
 }
@@ -306,8 +257,8 @@ cudaError_t launch_sum(const SpmmSumArgs& args, SumKernelArgs kernel_args, const
 template <typename T, int kCount, Weighting kWeighting>
 bool fits_vector(const SpmmSumArgs& args) {
   const int64_t len = kWeighting == Weighting::kHead ? args.dim : args.heads * args.dim;
-  return len % kCount == 0 && is_aligned(args.feat, kCount * static_cast<int64_t>(sizeof(T))) &&
-         is_aligned(args.out, store_alignment(args.out_type, kCount));
+  return len % kCount == 0 && are_aligned(kCount * static_cast<int64_t>(sizeof(T)), args.feat) &&
+         are_aligned(store_alignment(args.out_type, kCount), args.out);
 }
 
 template <typename T, Weighting kWeighting, typename W = T>
@@ -319,7 +270,7 @@ cudaError_t launch_fitting_sum(const SpmmSumArgs& args, const SumKernelArgs& ker
   };
   if (fits_vector<T, widest, kWeighting>(args)) return run(GatherConfig<T, widest, 1>{});
   if (fits_vector<T, widest / 2, kWeighting>(args)) return run(GatherConfig<T, widest / 2, 2>{});
-  // Narrow accesses: where a row is more than a warp is wide, four of them a lane, so that indices and addresses are
+  // Narrow accesses: if a row is wider than a warp, four of them per lane, so that indices and addresses are
   // not worked out again for every 64 or 128 bytes of a row.
   const int64_t len = args.heads * args.dim;
   constexpr bool per_head = kWeighting == Weighting::kHead;  // rarely narrow

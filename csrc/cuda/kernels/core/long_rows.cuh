@@ -1,11 +1,11 @@
-// The walk over long rows of the kernels that combine what their pieces leave.
+// The walk of kernels that combine what the pieces of long rows left in the workspace.
 //
-// A warp a slot looks for a long row that starts there, and works on it alone if its pieces are few. The rest are left
+// A warp per slot looks for a long row that starts there, and works on it alone if its pieces are few. The rest are
 // to the whole block, one after the other: a long row has kFewSlots slots at least to itself then, so that there are
 // few of them in a block.
 #pragma once
 
-#include "../core/rows.cuh"
+#include "rows.cuh"
 
 namespace halfgnn::cuda {
 
@@ -28,24 +28,28 @@ struct CombineGrid {
   int64_t blocks() const { return int64_t{slot_blocks} * shares; }
 };
 
-// Who works on a row: one warp, or all of the block.
+// The team of a long row: one warp, or all of the block. Its warps take different slots.
 struct CombineTeam {
   int warp;   // of the team
   int warps;  // in it
   int lane;
 
-  // The sum over the team's warps of each lane's value, for the lanes of its first warp; in a fixed order.
-  __device__ double sum(double value) const {
-    __shared__ double sums[kCombineWarps][kWarpSize];
+  // Joins each lane's values of the team's warps, for the lanes of its first warp; in a fixed order.
+  template <class Value, class Join>
+  __device__ Value join(Value value, const Join& join_values) const {
+    __shared__ Value values[kCombineWarps][kWarpSize];
     if (warps == 1) return value;
-    sums[warp][lane] = value;
+    values[warp][lane] = value;
     for (int half = kCombineWarps / 2; half > 0; half /= 2) {
       __syncthreads();
-      if (warp < half) sums[warp][lane] += sums[warp + half][lane];
+      if (warp < half) values[warp][lane] = join_values(values[warp][lane], values[warp + half][lane]);
     }
-    const double total = warp == 0 ? sums[0][lane] : 0;  // no other warp: the first has written since the last barrier
+    if (warp == 0) value = values[0][lane];  // no other warp: the first has written since the last barrier
     __syncthreads();
-    return total;
+    return value;
+  }
+  __device__ double sum(double value) const {
+    return join(value, [](double a, double b) { return a + b; });
   }
 };
 
@@ -65,6 +69,23 @@ __device__ void for_each_long_row(const Rows& rows, const CombineGrid& grid, con
   __syncthreads();
   for (int w = 0; w < kCombineWarps; ++w) {
     if (found[w].num_slots > 0) work(found[w], CombineTeam{warp, kCombineWarps, lane}, first, step);
+  }
+}
+
+// The slots of a long row that a team's warp takes, kUnroll of them in flight: calls load(u, slot) for all of a batch,
+// then use(u) for those that exist. Past the last slot, load() gets that one again.
+template <int kUnroll, class Load, class Use>
+__device__ void for_each_slot(const LongRow& row, const CombineTeam& team, const Load& load, const Use& use) {
+  for (int slot = team.warp; slot < row.num_slots; slot += kUnroll * team.warps) {
+#pragma unroll
+    for (int u = 0; u < kUnroll; ++u) {
+      const int wanted = slot + u * team.warps;
+      load(u, row.first_slot + (wanted < row.num_slots ? wanted : row.num_slots - 1));
+    }
+#pragma unroll
+    for (int u = 0; u < kUnroll; ++u) {
+      if (slot + u * team.warps < row.num_slots) use(u);
+    }
   }
 }
 
