@@ -57,7 +57,7 @@ test-architectures: $(VENV)/test
 	TORCH_CUDA_ARCH_LIST="$(ARCHITECTURES)" $(PY) setup.py -q build --build-base build/architectures --build-lib build/architectures \
 	    > build/architectures/build.log 2>&1 || { tail -n 60 build/architectures/build.log; exit 1; }
 	HALFGNN_LIBRARY=build/architectures/halfgnn/_C.so HALFGNN_TEST_ARCHS="sm_80 sm_90" \
-	    $(PY) -m pytest -q tests/test_machine_code.py
+	    $(PY) -m pytest -q tests/machine_code/test_machine_code.py
 
 # A version may name its interpreter: 2.15.0@python3.13.
 VERSIONS ?= 2.4.1 2.15.0

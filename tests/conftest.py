@@ -1,8 +1,9 @@
 import os
 
 import pytest
-import support
 import torch
+
+from tests import support
 
 if "PYTEST_XDIST_WORKER" in os.environ:
     # Workers share the cores. If each had a thread per core, they would mostly wait for one another.

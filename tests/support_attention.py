@@ -7,12 +7,12 @@ from collections.abc import Callable
 from dataclasses import dataclass
 
 import pytest
-import support
 import torch
-from support import randn
 
 from halfgnn import ops, reference
 from halfgnn.ops import attention
+from tests import support
+from tests.support import randn
 
 SLOPE = 0.2
 

@@ -1,9 +1,10 @@
 """The accuracy rule itself: it must accept one rounding and refuse every known way to lose precision."""
 
 import pytest
-import support
 import torch
-from support import HALVES, Yardstick, assert_accurate
+
+from tests import support
+from tests.support import HALVES, Yardstick, assert_accurate
 
 TERMS = 64
 

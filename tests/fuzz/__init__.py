@@ -9,8 +9,3 @@ that it can be pasted into a `python` in the checkout. draw.py draws the parts t
 operators.py, structures.py and wrong.py have the kinds. checks.py has the functions that programs call. workers.py runs
 programs in processes that may die.
 """
-
-import sys
-from pathlib import Path
-
-sys.path.insert(0, str(Path(__file__).resolve().parents[1]))  # tests, for support and for programs

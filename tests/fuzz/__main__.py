@@ -16,7 +16,7 @@ from .draw import HEADER
 
 def _sanitized(library: Path) -> None:
     """Starts this program again with the sanitizers' libraries loaded, unless they are loaded already."""
-    from simt import build  # the simulator runs in the same environment
+    from tests.simt import build  # the simulator runs in the same environment
 
     environment = build.environment(library)
     del environment["HALFGNN_SIMT"]
@@ -59,7 +59,7 @@ def _results(args: argparse.Namespace, chosen: tuple[str, ...]) -> Iterator[work
 
 
 def _fuzz(args: argparse.Namespace, chosen: tuple[str, ...]) -> int:
-    import fuzz.checks  # noqa: F401  (once, before the fork; it must not compute: threads do not survive a fork)
+    import tests.fuzz.checks  # noqa: F401  (once, before the fork; it must not compute: threads do not survive a fork)
 
     begin, counts, seconds, failed = time.monotonic(), Counter(), Counter(), 0
     if args.sanitized:

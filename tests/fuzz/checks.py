@@ -4,14 +4,16 @@ import copy
 import pickle  # noqa: F401  (for programs, as are other names)
 import re
 
-import support
-import support_attention  # noqa: F401
 import torch
-from support import away_from_zero, column_major, every_other, misaligned, randn  # noqa: F401
-from support_nn import assert_near, by_formulas, seeded, with_gradients  # noqa: F401
 
 import halfgnn.nn  # noqa: F401  (before workers are forked: its imports take seconds)
 from halfgnn import Graph, HeteroGraph, ops, reference
+from tests import (
+    support,
+    support_attention,  # noqa: F401
+)
+from tests.support import away_from_zero, column_major, every_other, misaligned, randn  # noqa: F401
+from tests.support_nn import assert_near, by_formulas, seeded, with_gradients  # noqa: F401
 
 raw = torch.ops.halfgnn
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import random
 
-HEADER = 'import sys; sys.path.insert(0, "tests")\nfrom fuzz.checks import *\n'
+HEADER = 'import sys; sys.path.insert(0, ".")\nfrom tests.fuzz.checks import *\n'
 HALVES = ("float16", "bfloat16")
 DTYPES = (*HALVES, "float32", "float64")
 ZOO = ("bipartite", "duplicates", "edgeless", "empty", "no_destination", "no_source", "one_edge", "out_star", "random",

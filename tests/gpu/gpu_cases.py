@@ -6,13 +6,12 @@ from collections.abc import Callable
 from dataclasses import dataclass
 
 import pytest
-import support
-import support_attention
 import torch
 from torch import Tensor
 
 import halfgnn
 from halfgnn import ops
+from tests import support, support_attention
 
 DEVICE = "cuda"
 DTYPES = [torch.float16, torch.bfloat16, torch.float32]

@@ -59,7 +59,7 @@ class Outcome:
 
 
 def environment(**more: str) -> dict[str, str]:
-    paths = [str(HERE), str(HERE.parent), str(ROOT), *filter(None, [os.environ.get("PYTHONPATH")])]
+    paths = [str(ROOT), *filter(None, [os.environ.get("PYTHONPATH")])]
     return {**os.environ, "PYTHONPATH": os.pathsep.join(paths), "PYTHONUNBUFFERED": "1", **more}
 
 
@@ -215,7 +215,7 @@ def read_results(text: str) -> tuple[Counter, list[str]]:
 
 
 def pytest_command(workers: int) -> list[str]:
-    command = [sys.executable, "-m", "pytest", "-v", "--tb=short", "-p", "no:cacheprovider", "-p", "gpu_plugin",
+    command = [sys.executable, "-m", "pytest", "-v", "--tb=short", "-p", "no:cacheprovider", "-p", "tests.gpu.gpu_plugin",
                "-o", "faulthandler_timeout=100"]  # fmt: skip
     if importlib.util.find_spec("xdist"):
         command += ["-n", str(workers), "--max-worker-restart=20"]

@@ -14,17 +14,17 @@ import sys
 import time
 from pathlib import Path
 
-sys.path[:0] = [str(Path(__file__).resolve().parents[1]), str(Path(__file__).resolve().parents[2])]
+sys.path.insert(0, str(Path(__file__).resolve().parents[2]))
 
-import gpu_cases  # noqa: E402
-import support  # noqa: E402
-import torch  # noqa: E402
-from gpu_cases import Case, with_gradients  # noqa: E402
-from support_attention import KINDS  # noqa: E402
+import torch
 
-import halfgnn  # noqa: E402
-from benchmarks import yardsticks  # noqa: E402
-from halfgnn import ops  # noqa: E402
+import halfgnn
+from benchmarks import yardsticks
+from halfgnn import ops
+from tests import support
+from tests.gpu import gpu_cases
+from tests.gpu.gpu_cases import Case, with_gradients
+from tests.support_attention import KINDS
 
 WIDTHS = (1, 3, 7, 8, 12, 31, 33, 64, 100, 130, 256, 520)
 

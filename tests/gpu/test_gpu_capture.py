@@ -1,12 +1,12 @@
 """CUDA graphs: every operator, forward and backward, is captured once and replayed on other numbers."""
 
-import gpu_cases
 import pytest
 import torch
-from gpu_cases import DEVICE, DTYPES, assert_same, every_case, with_gradients
 
 import halfgnn
 from halfgnn import ops
+from tests.gpu import gpu_cases
+from tests.gpu.gpu_cases import DEVICE, DTYPES, assert_same, every_case, with_gradients
 
 pytestmark = gpu_cases.needs_gpu
 

@@ -1,9 +1,10 @@
 """The cases of the GPU tests, on the CPU: they run, and every operator is among them."""
 
-import gpu_cases
 import pytest
 import torch
 from torch.utils._python_dispatch import TorchDispatchMode
+
+from tests.gpu import gpu_cases
 
 # Operators for graphs or loading, which have their own tests.
 ELSEWHERE = {"coo_to_csr", "transpose", "gather_rows"}

@@ -9,19 +9,20 @@ import sys
 from pathlib import Path
 from unittest import mock
 
-import gpu_cases
 import pytest
 import torch
-from gpu_cases import DEVICE
+
+from tests.gpu import gpu_cases
+from tests.gpu.gpu_cases import DEVICE
 
 dgl = pytest.importorskip("dgl", reason="dgl is not installed", exc_type=ImportError)
 sys.path.insert(0, str(Path(__file__).resolve().parents[2] / "examples"))
 
 import gat_amp  # noqa: E402
-import test_dgl_modules as modules  # noqa: E402
-from test_gpu_training import NUM_CLASSES, NUM_NODES, communities  # noqa: E402
 
 import halfgnn.dgl  # noqa: E402
+from tests.dgl import test_modules as modules  # noqa: E402
+from tests.gpu.test_gpu_training import NUM_CLASSES, NUM_NODES, communities  # noqa: E402
 
 pytestmark = gpu_cases.needs_gpu
 

@@ -1,19 +1,20 @@
 """gather_rows from page-locked memory of the CPU, which the GPU reads in place; streams, capture, synchronisation.
 
-What it copies from tables on the GPU, tests/test_gather_rows.py tests on every device.
+What it copies from tables on the GPU, tests/ops/test_gather_rows.py tests on every device.
 """
 
 import gc
 import itertools
 
-import gpu_cases
 import pytest
-import support
 import torch
-from gpu_cases import DEVICE
-from test_gather_rows import as_bytes, make_ids, make_table
-from test_gpu_capture import capture
-from test_gpu_streams import no_synchronisation
+
+from tests import support
+from tests.gpu import gpu_cases
+from tests.gpu.gpu_cases import DEVICE
+from tests.gpu.test_gpu_capture import capture
+from tests.gpu.test_gpu_streams import no_synchronisation
+from tests.ops.test_gather_rows import as_bytes, make_ids, make_table
 
 pytestmark = gpu_cases.needs_gpu
 

@@ -1,17 +1,17 @@
-"""Data that is made on first use and kept, across streams and captures. tests/test_streams.py has the same tests with
+"""Data that is made on first use and kept, across streams and captures. tests/graph/test_streams.py has the same tests with
 stand-ins."""
 
 import gc
 import warnings
 
-import gpu_cases
 import pytest
 import torch
-from gpu_cases import DEVICE, assert_same
 
 import halfgnn
 from halfgnn.dgl.topology import Topology
 from halfgnn.pyg import _graph as pyg
+from tests.gpu import gpu_cases
+from tests.gpu.gpu_cases import DEVICE, assert_same
 
 pytestmark = gpu_cases.needs_gpu
 

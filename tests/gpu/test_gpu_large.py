@@ -5,13 +5,13 @@ from __future__ import annotations
 
 import gc
 
-import gpu_cases
 import pytest
 import torch
-from gpu_cases import DEVICE
 
 import halfgnn
 from halfgnn import ops, reference
+from tests.gpu import gpu_cases
+from tests.gpu.gpu_cases import DEVICE
 
 pytestmark = gpu_cases.needs_gpu
 

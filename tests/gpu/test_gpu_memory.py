@@ -2,14 +2,14 @@
 
 import gc
 
-import gpu_cases
 import pytest
-import support_attention
 import torch
-from gpu_cases import DEVICE, every_case, with_gradients
 
 import halfgnn
 from halfgnn import ops
+from tests import support_attention
+from tests.gpu import gpu_cases
+from tests.gpu.gpu_cases import DEVICE, every_case, with_gradients
 
 pytestmark = gpu_cases.needs_gpu
 

@@ -3,14 +3,14 @@ grow."""
 
 import gc
 
-import gpu_cases
 import pytest
 import torch
-from gpu_cases import DEVICE
-from test_gpu_streams import no_synchronisation
 
 from halfgnn import Graph, HeteroGraph, ops
 from halfgnn.dataloading import FeatureStore, Prefetcher
+from tests.gpu import gpu_cases
+from tests.gpu.gpu_cases import DEVICE
+from tests.gpu.test_gpu_streams import no_synchronisation
 
 pytestmark = gpu_cases.needs_gpu
 

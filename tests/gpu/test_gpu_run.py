@@ -7,7 +7,8 @@ import time
 from pathlib import Path
 
 import pytest
-import run
+
+from tests.gpu import run
 
 VERBOSE = """
 ============================= test session starts ==============================

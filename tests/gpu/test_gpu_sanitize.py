@@ -4,8 +4,9 @@ import re
 from pathlib import Path
 
 import pytest
-import sanitize
 import torch
+
+from tests.gpu import sanitize
 
 KERNELS = Path(__file__).resolve().parents[2] / "csrc" / "cuda" / "kernels"
 if not KERNELS.is_dir():

@@ -2,12 +2,12 @@
 
 import contextlib
 
-import gpu_cases
 import pytest
 import torch
-from gpu_cases import DEVICE, DTYPES, assert_same, every_case, with_gradients
 
 import halfgnn
+from tests.gpu import gpu_cases
+from tests.gpu.gpu_cases import DEVICE, DTYPES, assert_same, every_case, with_gradients
 
 pytestmark = gpu_cases.needs_gpu
 

@@ -2,13 +2,13 @@
 
 import functools
 
-import gpu_cases
 import pytest
 import torch
 import torch.nn.functional as F
-from test_gpu_capture import Attention
 
 import halfgnn
+from tests.gpu import gpu_cases
+from tests.gpu.test_gpu_capture import Attention
 
 pytestmark = gpu_cases.needs_gpu
 

@@ -165,7 +165,7 @@ class Coverage:
         self.imported: Lines = {}
 
     def path(self, test_file: Path) -> Path:
-        return self.settings.cache / "coverage" / f"{test_file.stem}.json"
+        return self.settings.cache / "coverage" / f"{test_file.parent.name}_{test_file.stem}.json"
 
     def stamp(self, test_file: Path) -> str:
         return hashlib.sha256(test_file.read_bytes()).hexdigest() + f" {self.settings.per_test} {self.settings.keyword}"
@@ -188,7 +188,7 @@ class Coverage:
         tasks = [(file, functools.partial(self._measured, file, items)) for file in missing]
         for file, record, _ in in_turn(tasks, self.settings.jobs, self.settings.cache / "coverage"):
             print(
-                f"{file.name}: {len(record['tests']) if record else 'no'} tests measured",
+                f"{file.parent.name}/{file.name}: {len(record['tests']) if record else 'no'} tests measured",
                 file=sys.__stderr__,
                 flush=True,
             )

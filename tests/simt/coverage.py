@@ -22,8 +22,8 @@ from dataclasses import dataclass
 from pathlib import Path
 
 if __package__ in (None, ""):
-    sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
-from simt import build
+    sys.path.insert(0, str(Path(__file__).resolve().parents[2]))
+from tests.simt import build
 
 OBJECTS = build.BUILD / "kernels"
 SOURCES = build.ROOT / "csrc" / "cuda" / "kernels"

@@ -9,7 +9,7 @@ from collections import Counter, defaultdict
 import pytest
 import torch
 
-from simt import control
+from tests.simt import control
 
 NOTE = os.environ.get("HALFGNN_SIMT_NOTE")  # a file that names the running test, for when the process dies in it
 SAMPLE = bool(os.environ.get("HALFGNN_SIMT_SAMPLE"))

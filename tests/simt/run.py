@@ -2,7 +2,7 @@
 
 python tests/simt/run.py                            a sample of their cases, and the line coverage of csrc/cuda/kernels
 python tests/simt/run.py --full                     all of their cases
-python tests/simt/run.py tests/test_spmm.py -k hub  as for pytest; set HALFGNN_SIMT_SEED and the like (device.h) at will
+python tests/simt/run.py tests/ops/test_spmm.py -k hub  as for pytest; set HALFGNN_SIMT_SEED and the like (device.h) at will
 """
 
 from __future__ import annotations
@@ -15,8 +15,8 @@ import time
 from pathlib import Path
 
 if __package__ in (None, ""):
-    sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
-from simt import build, coverage
+    sys.path.insert(0, str(Path(__file__).resolve().parents[2]))
+from tests.simt import build, coverage
 
 TESTS = build.ROOT / "tests"
 # Modules whose tests call the operators, and the simulator's own.
@@ -25,19 +25,19 @@ MODULES = (
     "simt/test_attention_kernels.py",
     "simt/test_graph_kernels.py",
     "simt/test_machine.py",
-    "test_spmm.py",
-    "test_sddmm.py",
-    "test_edge_softmax.py",
-    "test_attention.py",
-    "test_segment_reduce.py",
-    "test_hub_accuracy.py",
-    "test_gather_rows.py",
-    "test_gather_limit.py",
-    "test_scalar_baseline.py",
-    "test_raw_ops.py",
-    "test_errors.py",
-    "test_graph.py",
-    "test_autocast.py",
+    "ops/test_spmm.py",
+    "ops/test_sddmm.py",
+    "ops/test_edge_softmax.py",
+    "ops/test_attention.py",
+    "ops/test_segment_reduce.py",
+    "ops/test_hub_accuracy.py",
+    "ops/test_gather_rows.py",
+    "benchmarks/test_gather_limit.py",
+    "benchmarks/test_scalar_baseline.py",
+    "ops/test_raw_ops.py",
+    "ops/test_errors.py",
+    "graph/test_graph.py",
+    "ops/test_autocast.py",
 )
 
 
@@ -45,11 +45,11 @@ def pytest_on_simulator(*arguments: str, **settings) -> int:
     """The status of pytest in a process of its own. The libraries must be built."""
     with tempfile.NamedTemporaryFile("r", suffix=".test") as note:
         environment = build.environment(**settings)
-        environment |= {"PYTHONPATH": str(TESTS), "HALFGNN_SIMT_NOTE": note.name}
+        environment |= {"PYTHONPATH": str(build.ROOT), "HALFGNN_SIMT_NOTE": note.name}
         for name in [name for name in environment if name.startswith("PYTEST_")]:
             del environment[name]  # of a pytest that this is called from
         # Sanitizers report to the process's own standard error: it must not be caught.
-        command = [sys.executable, "-m", "pytest", "-p", "simt.plugin", "-p", "no:cacheprovider", "--capture=sys"]
+        command = [sys.executable, "-m", "pytest", "-p", "tests.simt.plugin", "-p", "no:cacheprovider", "--capture=sys"]
         status = subprocess.run([*command, *arguments], cwd=build.ROOT, env=environment, check=False).returncode
         if status not in range(6):
             print(f"\nthe process died in {note.read()}")

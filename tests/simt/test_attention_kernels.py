@@ -9,11 +9,11 @@ from __future__ import annotations
 
 import pytest
 import torch
-from support import HALVES, IDTYPES
-from support_attention import GAT, GAT_EDGE, GATV2, check, every_kind, fixed_seed
 
-from simt import control
-from simt.graphs import CUT, PIECE, graph_of
+from tests.simt import control
+from tests.simt.graphs import CUT, PIECE, graph_of
+from tests.support import HALVES, IDTYPES
+from tests.support_attention import GAT, GAT_EDGE, GATV2, check, every_kind, fixed_seed
 
 if not control.SIMULATED:
     pytest.skip("runs on the simulator: tests/simt/run.py", allow_module_level=True)

@@ -1,12 +1,12 @@
 """Adjacencies built in chunks, as CUDA builds those of more edges than it can sort at once: the chunks here are short."""
 
 import pytest
-import support
 import torch
-from support import IDTYPES
 
-from simt import control
-from simt.graphs import CUT, graph_of
+from tests import support
+from tests.simt import control
+from tests.simt.graphs import CUT, graph_of
+from tests.support import IDTYPES
 
 if not control.SIMULATED:
     pytest.skip("runs on the simulator: tests/simt/run.py", allow_module_level=True)

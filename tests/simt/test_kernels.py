@@ -9,15 +9,15 @@ from __future__ import annotations
 import itertools
 
 import pytest
-import support
 import torch
-from support import HALVES, IDTYPES, check_gsddmm, check_gspmm, randn
-from support_attention import DOT, GAT_EDGE, GATV2, fixed_seed
 
 from benchmarks import yardsticks
 from halfgnn import Graph, ops, reference
-from simt import control
-from simt.graphs import CUT, PIECE, graph_of
+from tests import support
+from tests.simt import control
+from tests.simt.graphs import CUT, PIECE, graph_of
+from tests.support import HALVES, IDTYPES, check_gsddmm, check_gspmm, randn
+from tests.support_attention import DOT, GAT_EDGE, GATV2, fixed_seed
 
 if not control.SIMULATED:
     pytest.skip("runs on the simulator: tests/simt/run.py", allow_module_level=True)

@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 import torch
 
-from simt import build, control
+from tests.simt import build, control
 
 if not control.SIMULATED:
     pytest.skip("runs on the simulator: tests/simt/run.py", allow_module_level=True)

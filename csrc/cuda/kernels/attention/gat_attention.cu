@@ -2,11 +2,11 @@
 
 #include "gat_attention.h"
 
-#include <cmath>
 #include <limits>
 
 #include "../core/types.cuh"
 #include "../plan/device.h"
+#include "../plan/heads.h"
 #include "gat_attention_plan.h"
 
 namespace halfgnn::cuda {
@@ -19,71 +19,18 @@ bool is_valid_gat(const GatArgs& args) {
 
 namespace {
 
-// ---- Division of labour. Narrow slices keep a part of the gathered matrix in the L2 cache, but every slice reads ids
-// and logits anew, and computes its weights anew. Costs are in bytes of device memory, as in spmm.cu.
+constexpr int kMaxLog2Groups = 3;  // times 4 edges each: the 32 whose ids a warp holds
 
-constexpr double kCacheSpeed = 2.3;     // L2 bandwidth / memory bandwidth
-constexpr double kUsableCache = 0.75;   // of the L2 cache: streams pass through it as well
-constexpr double kTilingGain = 0.9;     // slices must cost this much less
-constexpr int64_t kMinSliceBytes = 64;  // one access of device memory, two sectors of the caches
-constexpr double kPairBytes = 24;       // an edge and head: a sector of the logits, from the L2 cache, and its weight
-constexpr int kMaxLog2Groups = 3;       // times 4 edges each: the 32 whose ids a warp holds
-constexpr int kLog2Warp = 5;
-
-struct Labour {
-  const GatArgs& args;
-  int64_t vectors;       // of a head
-  int64_t vector_bytes;  // that a lane reads of a row: all its vectors
-  int64_t cache;
-
-  double slice_bytes(const HeadLayout& layout) const {
-    return static_cast<double>(vector_bytes << (layout.log2_lanes + layout.log2_heads));
-  }
-  double cost(const HeadLayout& layout) const {
-    const auto edges = static_cast<double>(args.topology.num_edges),
-               slices = static_cast<double>(layout.slices) * layout.tiles;
-    const auto rows = static_cast<double>(args.num_cols);
-    const double row_bytes = static_cast<double>(args.heads * args.dim * size_of(args.type));
-    const double resident = rows * (layout.by_slice ? std::fmin(slice_bytes(layout), row_bytes) : row_bytes);
-    const double ratio = resident > 0 ? kUsableCache * static_cast<double>(cache) / resident : 1;
-    const double missed = ratio >= 1 ? 0 : 1 - std::sqrt(ratio);
-    const double ids = args.topology.is_int64 ? 8 : 4, heads = 1 << layout.log2_heads;
-    double stream = ids;
-    if (args.edge_logits != nullptr) stream += heads * static_cast<double>(size_of(args.logit_type));
-    if (args.topology.edge_ids != nullptr && (args.edge_logits != nullptr || args.dropout.seed != nullptr))
-      stream += ids;
-    return edges * slices * (slice_bytes(layout) + heads * kPairBytes) / kCacheSpeed + missed * edges * row_bytes +
-           (layout.by_slice ? slices : 1) * edges * stream;
-  }
-
-  // Lanes past the last vector idle rather than take more edges than a warp has ids of.
-  HeadLayout layout(int log2_lanes, int log2_heads, bool by_slice) const {
-    HeadLayout made{
-        static_cast<int32_t>(args.heads), static_cast<int32_t>(vectors), log2_lanes, log2_heads, 1, 1, by_slice};
-    made.slices = static_cast<int32_t>(ceil_div(args.heads, int64_t{1} << log2_heads));
-    while (made.log2_groups() > kMaxLog2Groups) ++made.log2_lanes;
-    made.tiles = static_cast<int32_t>(ceil_div(vectors, int64_t{1} << made.log2_lanes));
-    return made;
-  }
-
-  HeadLayout choose(bool whole_heads) const {
-    const int widest = vectors > kWarpSize ? kLog2Warp : log2_ceil(vectors);
-    const int padded = log2_ceil(args.heads), room = kLog2Warp - widest;
-    int log2_lanes = widest, log2_heads = padded < room ? padded : room;
-    HeadLayout best = layout(log2_lanes, log2_heads, false);
-    double least = cost(best) * kTilingGain;
-    while (log2_heads > 0 || (log2_lanes > 0 && !whole_heads)) {
-      --(log2_heads > 0 ? log2_heads : log2_lanes);
-      const HeadLayout next = layout(log2_lanes, log2_heads, true);
-      if (static_cast<int64_t>(slice_bytes(next)) < kMinSliceBytes) break;
-      if (cost(next) < least) {
-        least = cost(next);
-        best = next;
-      }
-    }
-    return best;
-  }
-};
+// `lane_bytes`: of a row that a lane reads.
+HeadLayout choose_layout(const GatArgs& args, int64_t lane_bytes, bool whole_heads) {
+  const int64_t head_bytes = args.dim * size_of(args.type), id_bytes = args.topology.is_int64 ? 8 : 4;
+  const bool has_logits = args.edge_logits != nullptr;
+  const bool has_edge_ids = args.topology.edge_ids != nullptr && (has_logits || args.dropout.seed != nullptr);
+  const Gathered gathered{args.num_cols, args.heads * head_bytes, args.topology.num_edges};
+  const PairStream stream{has_edge_ids ? 2 * id_bytes : id_bytes, has_logits ? size_of(args.logit_type) : 0};
+  const HeadShape shape{args.heads, ceil_div(head_bytes, lane_bytes), 1, kMaxLog2Groups};
+  return layout_of_parts(current_device(), shape, gathered, lane_bytes, stream, whole_heads);
+}
 
 // Rows that a warp takes: enough for kWantedEdges on average, unless that leaves a device idle.
 constexpr int64_t kWantedEdges = 64;
@@ -109,8 +56,7 @@ GatPlan plan_gat(const GatArgs& args, uintptr_t bits, bool whole_heads) {
   while (args.dim % plan.vector != 0 || bits % static_cast<uintptr_t>(plan.vector * size) != 0) plan.vector /= 2;
   // As the kernels have it: 16 bytes a lane, four vectors at most.
   const int64_t full = kMaxAccessBytes / (plan.vector * size), repeat = full < 4 ? full : 4;
-  const Labour labour{args, ceil_div(args.dim / plan.vector, repeat), repeat * plan.vector * size, l2_cache_bytes()};
-  plan.layout = labour.choose(whole_heads);
+  plan.layout = choose_layout(args, repeat * plan.vector * size, whole_heads);
   plan.layout.vectors = static_cast<int32_t>(args.dim / plan.vector);
   plan.log2_rows = log2_rows_of(args.topology, plan.slices());
   plan.num_units = plan.rows.num_slots + ceil_div(args.topology.num_rows, int64_t{1} << plan.log2_rows);

@@ -8,6 +8,8 @@
 
 #include "../core/combine.h"
 #include "../core/types.cuh"
+#include "../plan/device.h"
+#include "../plan/device.h"
 #include "../plan/heads.h"
 #include "pair_pass.h"
 #include "workspace.h"
@@ -55,7 +57,8 @@ PairArgs pass_of(const PairCall& call, PairPass pass, const PairShape& shape, co
   const int log2_unroll = log2_ceil(pair_unroll(shape.lane_bytes(), gathered_rows));
   const Gathered gathered{num_columns, shape.row_elements() * size_of(shape.type) * gathered_rows, topology.num_edges};
   PairArgs args{};
-  args.layout = layout_of(shape.heads, shape.dim / shape.vector, shape.repeat, 5 - log2_unroll, gathered);
+  const HeadShape heads{shape.heads, shape.dim / shape.vector, shape.repeat, kLog2Warp - log2_unroll};
+  args.layout = layout_of_whole_heads(current_device(), heads, gathered);
   args.units = row_units_of(topology, args.layout.slices);
   args.columns = indices_of(topology);
   args.edge_ids = edge_ids_of(topology);

@@ -7,21 +7,11 @@
 #include <limits>
 
 #include "launch.h"
+#include "warp.h"
 
 namespace halfgnn::cuda {
 
-constexpr int kLog2Warp = 5;
-constexpr int kWarpSize = 1 << kLog2Warp;
 constexpr unsigned int kFullMask = 0xffffffffu;
-
-constexpr __host__ __device__ int64_t ceil_div(int64_t a, int64_t b) { return (a + b - 1) / b; }
-
-// The smallest k with 2^k >= n.
-constexpr __host__ __device__ int log2_ceil(int64_t n) {
-  int k = 0;
-  while ((int64_t{1} << k) < n) ++k;
-  return k;
-}
 
 // Runs `blocks` x `threads` of `kernel(args)` on `stream` without waiting for it. The status is
 // that of this launch: unlike <<<>>> followed by cudaGetLastError, it does not take a launch error

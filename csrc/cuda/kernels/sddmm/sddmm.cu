@@ -5,27 +5,11 @@
 #include "../core/types.cuh"
 #include "../general/term_ops.h"
 #include "../plan/device.h"
+#include "../plan/runs.h"
 #include "sddmm_elementwise.h"
 
 namespace halfgnn::cuda {
 namespace {
-
-// Launches of more warps than this give each more to do, so that fewer search for their first row.
-constexpr int64_t kManyWarps = 1 << 14;
-constexpr int64_t kMaxEdgesPerWarp = 8 * kTileEdges;
-constexpr int64_t kMaxPairsPerWarp = 1 << 12;
-
-// Gathered rows of more than the L2 cache are swept in slices that fit, of at least one access of device memory. The
-// rest of the cache is for what streams past.
-constexpr double kUsableCache = 0.6;
-constexpr int64_t kMinSliceBytes = 128;
-constexpr int64_t kMaxSliceVectors = 1 << 20;
-
-struct Tiling {
-  int vector;  // elements an access
-  int64_t row_vectors, slice_vectors;
-  int64_t edges_per_warp;
-};
 
 bool is_aligned(const ElementwiseArgs& args, int64_t bytes, int64_t out_bytes) {
   const auto address = [](const void* data) { return reinterpret_cast<uintptr_t>(data); };
@@ -41,29 +25,13 @@ int choose_vector(const ElementwiseArgs& args, int64_t len, int64_t size) {
   return vector;
 }
 
-int64_t choose_slice(const SddmmArgs& args, int64_t vector_bytes, int64_t row_vectors) {
-  int64_t slice = row_vectors < kMaxSliceVectors ? row_vectors : kMaxSliceVectors;
-  int64_t gathered_rows = 0;
+// The rows that are gathered: those of the operands at the columns.
+Gathered gathered_of(const SddmmArgs& args, int64_t row_bytes) {
+  int64_t rows = 0;
   for (const Operand* operand : {&args.lhs, &args.rhs}) {
-    if (operand->data != nullptr && operand->target == Target::kCol) gathered_rows += operand->rows;
+    if (operand->data != nullptr && operand->target == Target::kCol) rows += operand->rows;
   }
-  // Few edges a row: it is not read again.
-  if (gathered_rows == 0 || args.topology.num_edges < 2 * gathered_rows) return slice;
-  const auto cache = static_cast<int64_t>(kUsableCache * static_cast<double>(l2_cache_bytes()));
-  const int64_t min_slice = ceil_div(kMinSliceBytes, vector_bytes);
-  if (gathered_rows * slice * vector_bytes <= cache || gathered_rows * min_slice * vector_bytes > cache) return slice;
-  while (slice > min_slice && gathered_rows * slice * vector_bytes > cache) slice = ceil_div(slice, 2);
-  // A whole number of the smallest slices.
-  slice = ceil_div(slice, min_slice) * min_slice;
-  return slice < row_vectors ? slice : row_vectors;
-}
-
-int64_t choose_edges_per_warp(int64_t num_edges, int64_t slice_vectors) {
-  int64_t edges = kWarpSize;
-  while (edges < kMaxEdgesPerWarp && num_edges / edges > kManyWarps && edges * slice_vectors < kMaxPairsPerWarp) {
-    edges *= 2;
-  }
-  return edges;
+  return {rows, row_bytes, args.topology.num_edges};
 }
 
 }  // namespace
@@ -98,8 +66,9 @@ cudaError_t sddmm_elementwise(const SddmmArgs& args, const Launch& launch) {
   if (row_bytes > INT32_MAX) return cudaErrorInvalidValue;
   const int vector = choose_vector(kernel_args, args.out_len, size);
   const int64_t row_vectors = args.out_len / vector;
-  const int64_t slice_vectors = choose_slice(args, vector * size, row_vectors);
-  const int64_t edges_per_warp = choose_edges_per_warp(rows.num_edges, slice_vectors);
+  const int64_t slice_vectors =
+      slice_vectors_of(current_device(), gathered_of(args, row_bytes), row_vectors, vector * size);
+  const int64_t edges_per_warp = elementwise_run(rows.num_edges, slice_vectors);
   const int64_t slice_blocks = ceil_div(rows.num_edges, edges_per_warp * kElementwiseWarps);
   kernel_args.row_bytes = static_cast<uint32_t>(row_bytes);
   kernel_args.row_vectors = static_cast<int32_t>(row_vectors);

@@ -8,7 +8,9 @@
 #include "../core/alignment.h"
 #include "../core/heads.cuh"
 #include "../core/rows.cuh"
+#include "../plan/device.h"
 #include "../plan/heads.h"
+#include "../plan/runs.h"
 #include "sddmm_dot.h"
 
 namespace halfgnn::cuda {
@@ -167,16 +169,12 @@ __global__ void __launch_bounds__(Config::kThreads, Config::kMinBlocks) sddmm_do
   }
 }
 
-// Warps that a launch aims at before it gives each more than 32 positions: some waves of the largest devices.
-constexpr int64_t kWantedDotWarps = 1 << 14;
-constexpr int64_t kMaxRun = 32 * kWarpSize;
-
 template <class Config>
 cudaError_t launch_sddmm_dot(DotKernelArgs args, int64_t heads, int64_t dim, int64_t other_rows, cudaStream_t stream) {
   const Gathered gathered{other_rows, args.row_bytes, args.rows.num_edges};
-  args.layout = layout_of(heads, dim / Config::kVector, Config::kRepeat, Config::kMaxLog2Groups, gathered);
-  const int64_t positions = ceil_div(args.rows.num_edges * args.layout.slices, kWantedDotWarps);
-  args.run = ceil_div(positions < kMaxRun ? positions : kMaxRun, kWarpSize) * kWarpSize;
+  const HeadShape shape{heads, dim / Config::kVector, Config::kRepeat, Config::kMaxLog2Groups};
+  args.layout = layout_of_whole_heads(current_device(), shape, gathered);
+  args.run = dot_run(args.rows.num_edges, args.layout.slices);
   args.num_runs = ceil_div(args.rows.num_edges, args.run);
   const int64_t blocks = ceil_div(args.num_runs * args.layout.slices, Config::kWarps);
   return launch(sddmm_dot_kernel<Config>, blocks, Config::kThreads, stream, args);

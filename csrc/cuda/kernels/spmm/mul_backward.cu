@@ -5,6 +5,7 @@
 #include "../core/alignment.h"
 #include "../core/combine.h"
 #include "../core/types.cuh"
+#include "../plan/device.h"
 #include "../plan/heads.h"
 #include "mul_backward_launch.h"
 
@@ -36,7 +37,7 @@ MulPlan plan_of(const MulBackwardArgs& args) {
   const bool is_wide = vectors > kWarpSize;
   plan.repeat = bytes == kMaxAccessBytes ? (is_wide ? 4 : 1) : bytes == kMaxAccessBytes / 2 ? 2 : 4;
   const Gathered gathered{args.grad_rows, args.heads * args.dim * grad_size, args.topology.num_edges};
-  plan.layout = layout_of(args.heads, vectors, plan.repeat, kMaxLog2Groups, gathered);
+  plan.layout = layout_of_whole_heads(current_device(), {args.heads, vectors, plan.repeat, kMaxLog2Groups}, gathered);
   return plan;
 }
 

@@ -1,0 +1,85 @@
+// How the lanes of a warp share the rows that sums and maxima gather: groups, teams and slices (glossary: rows.cuh).
+#pragma once
+
+#include <algorithm>
+#include <limits>
+
+#include "slices.h"
+
+namespace halfgnn::cuda {
+
+// What a launcher and a kernel know of a gather.
+struct LaneProblem {
+  Gathered gathered;
+  int64_t num_rows;      // of results
+  int64_t stream_bytes;  // that an edge reads beside its row, for every slice: ids and weights
+  int vector_bytes;      // of an access
+  int repeat;            // accesses of a lane in a slice
+  int unroll;            // edges that a group has in flight, if it has ids of so many
+};
+
+struct LanePlan {
+  int log2_lanes;      // of a group
+  int log2_team;       // lanes of a team
+  int32_t team_edges;  // rows of more edges wait for the whole warp
+  int64_t slices;
+};
+
+// The choice among groups of different sizes.
+class LanePlanner {
+ public:
+  LanePlanner(const Device& device, const LaneProblem& problem) : problem_(problem), cache_(device, kCacheOfSums) {}
+
+  LanePlan plan() const {
+    const int log2_lanes = choose_log2_lanes(), log2_team = log2_team_of(log2_lanes);
+    const bool is_warp = log2_team == kLog2Warp;
+    const int64_t team_edges = kTeamBatches * edges_in_flight(log2_lanes, log2_team);
+    return {log2_lanes, log2_team, is_warp ? std::numeric_limits<int32_t>::max() : static_cast<int32_t>(team_edges),
+            slices_of(log2_lanes).count};
+  }
+
+ private:
+  int64_t num_vectors() const { return problem_.gathered.row_bytes / problem_.vector_bytes; }
+  // Edges that a team has in flight: `unroll` per group, but no more than it has ids for.
+  int64_t edges_in_flight(int log2_lanes, int log2_team) const {
+    return int64_t{std::min(1 << log2_lanes, problem_.unroll)} << (log2_team - log2_lanes);
+  }
+  // The smallest team that has an average row in flight at once.
+  int log2_team_of(int log2_lanes) const {
+    const int64_t rows = problem_.num_rows, degree = rows > 0 ? ceil_div(problem_.gathered.num_edges, rows) : 0;
+    int log2_team = log2_lanes;
+    while (log2_team < kLog2Warp && edges_in_flight(log2_lanes, log2_team) < degree) ++log2_team;
+    return log2_team;
+  }
+
+  Slices slices_of(int log2_lanes) const {
+    const int64_t vectors = int64_t{problem_.repeat} << log2_lanes;
+    const auto warps = static_cast<double>(problem_.num_rows >> (kLog2Warp - log2_team_of(log2_lanes)));
+    const double edge_bytes =
+        static_cast<double>(problem_.gathered.num_edges) * static_cast<double>(problem_.stream_bytes);
+    return {ceil_div(num_vectors(), vectors), vectors * problem_.vector_bytes, true, 0,
+            edge_bytes + warps * kWarpBytes};
+  }
+
+  int choose_log2_lanes() const {
+    const int widest = log2_lanes_for(num_vectors(), problem_.repeat);
+    if (problem_.gathered.num_edges == 0) return widest;
+    const auto cost = [&](const Slices& slices) { return cost_of(cache_, problem_.gathered, slices); };
+    Cheapest<int> cheapest(widest, cost(slices_of(widest)));
+    for (int log2_lanes = widest - 1; log2_lanes >= 0; --log2_lanes) {
+      const Slices slices = slices_of(log2_lanes);
+      if (slices.bytes < kMinSliceBytes) break;
+      cheapest.consider(log2_lanes, cost(slices));
+    }
+    return cheapest.choice();
+  }
+
+  const LaneProblem& problem_;
+  RowCache cache_;
+};
+
+inline LanePlan plan_lanes(const Device& device, const LaneProblem& problem) {
+  return LanePlanner(device, problem).plan();
+}
+
+}  // namespace halfgnn::cuda

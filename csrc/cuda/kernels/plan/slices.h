@@ -1,0 +1,90 @@
+// What it costs to gather the rows of a matrix whole, or in slices. The one model behind all planners.
+//
+// Every edge reads a row. If all warps work on one slice of the columns before the next, the part of the matrix that is
+// read again and again is smaller, and fits in the L2 cache or nearly so. But every slice reads ids and weights again.
+#pragma once
+
+#include <algorithm>
+#include <cmath>
+
+#include "../core/warp.h"
+#include "model.h"
+
+namespace halfgnn::cuda {
+
+// The lanes of a warp that cover `vectors` accesses, `repeat` each, or as much of them as a warp can.
+inline int log2_lanes_for(int64_t vectors, int repeat) {
+  return std::min(kLog2Warp, log2_ceil(ceil_div(vectors, repeat)));
+}
+
+// The gathered matrix.
+struct Gathered {
+  int64_t rows;
+  int64_t row_bytes;
+  int64_t num_edges;       // each reads a row
+  bool read_once = false;  // every row by one edge: nothing is read again
+};
+
+// The part of the L2 cache that is left to gathered rows.
+class RowCache {
+ public:
+  RowCache(const Device& device, const CacheUse& use)
+      : bytes_(static_cast<int64_t>(use.share * static_cast<double>(device.l2_bytes))), popularity_(use.popularity) {}
+
+  bool holds(int64_t bytes) const { return bytes <= bytes_; }
+  // The share of reads that miss, among reads of `bytes` that are read again and again.
+  double miss_rate(double bytes) const {
+    const double held = bytes > 0 ? static_cast<double>(bytes_) / bytes : 1;
+    if (held >= 1) return 0;
+    return 1 - (popularity_ == Popularity::kSkewed ? std::sqrt(held) : held);
+  }
+
+ private:
+  int64_t bytes_;
+  Popularity popularity_;
+};
+
+// A way to divide the rows of a matrix.
+struct Slices {
+  int64_t count;
+  int64_t bytes;           // that an edge reads of a row for one slice; with those that idle lanes read again
+  bool one_by_one;         // all warps work on a slice before the next; otherwise on all slices at the same time
+  double cached_per_edge;  // bytes that an edge reads from the L2 cache for every slice, beside its row
+  double streamed;         // bytes that all edges together read from memory to sweep the matrix once, beside rows
+};
+
+// Bytes that miss the cache.
+inline double missed_bytes(const RowCache& cache, const Gathered& gathered, const Slices& slices) {
+  if (gathered.read_once) return 0;
+  const bool is_part = slices.one_by_one && slices.bytes < gathered.row_bytes;
+  const double rows = static_cast<double>(gathered.rows), row_bytes = static_cast<double>(gathered.row_bytes);
+  const double resident = rows * (is_part ? static_cast<double>(slices.bytes) : row_bytes);
+  return cache.miss_rate(resident) * static_cast<double>(gathered.num_edges) * row_bytes;
+}
+
+// Bytes of device memory that could be moved in the time that a gather takes.
+inline double cost_of(const RowCache& cache, const Gathered& gathered, const Slices& slices) {
+  const double count = static_cast<double>(slices.count), sweeps = slices.one_by_one ? count : 1;
+  const double cached =
+      static_cast<double>(gathered.num_edges) * count * (static_cast<double>(slices.bytes) + slices.cached_per_edge);
+  return cached / kCacheSpeed + missed_bytes(cache, gathered, slices) + sweeps * slices.streamed;
+}
+
+// Keeps the cheapest of several choices. The first wins unless another is cheaper by more than the model's error.
+template <class Choice>
+class Cheapest {
+ public:
+  Cheapest(const Choice& first, double cost) : choice_(first), least_(cost * kSlicingGain) {}
+  void consider(const Choice& choice, double cost) {
+    if (cost >= least_) return;
+    choice_ = choice;
+    least_ = cost;
+  }
+  const Choice& choice() const { return choice_; }
+
+ private:
+  Choice choice_;
+  double least_;
+};
+
+}  // namespace halfgnn::cuda

@@ -1,0 +1,98 @@
+"""Fake kernels return the shapes and types of their operators, also if operands, gradients and results differ in
+type."""
+
+from itertools import product
+
+import pytest
+import torch
+from torch._subclasses import FakeTensorMode
+from torch.utils._python_dispatch import TorchDispatchMode
+from torch.utils._pytree import tree_flatten, tree_map
+
+from halfgnn import ops
+from tests import support
+from tests.support import make_graph, randn
+
+TYPES = [(torch.float16, None), (torch.float16, torch.float32), (torch.float32, None)]  # type of operands, out_dtype
+
+
+class BesideFakes(TorchDispatchMode):
+    """Calls the fake kernel of every operator of halfgnn after the operator itself, and compares their results."""
+
+    def __init__(self):
+        super().__init__()
+        self.calls = set()
+        self.fake = FakeTensorMode()
+
+    def __torch_dispatch__(self, func, types, args=(), kwargs=None):
+        out = func(*args, **(kwargs or {}))
+        if func.namespace == "halfgnn":
+            with self.fake:
+                fakes = tree_map(lambda x: self.fake.from_tensor(x) if isinstance(x, torch.Tensor) else x, args)
+                promised = func(*fakes, **(kwargs or {}))
+            assert described(promised) == described(out), f"{func}{[described(x) for x in args]}"
+            self.calls.add(str(func).split(".")[1])
+        return out
+
+
+def described(out):
+    return [(x.shape, x.dtype, x.stride()) if isinstance(x, torch.Tensor) else x for x in tree_flatten(out)[0]]
+
+
+def run(call, *operands):
+    """Compares call() and its backward with their fakes, with gradients for all operands, for each alone, and for none.
+    Returns the names of the operators that were called."""
+    count = len(operands)
+    with BesideFakes() as mode:
+        for wanted in {(True,) * count, (False,) * count, *(tuple(i == j for i in range(count)) for j in range(count))}:
+            leaves = [x if x is None else x.clone().requires_grad_(want) for x, want in zip(operands, wanted)]
+            out = call(*leaves)
+            if out.requires_grad:
+                out.backward(torch.ones_like(out))
+    return mode.calls
+
+
+@pytest.mark.parametrize("op", support.SPMM_OPS)
+def test_gspmm(op):
+    g = make_graph("bipartite")
+    for reduce_op, (dtype, out_dtype) in product(support.REDUCES, TYPES):
+        x, w = support.spmm_operands(g, op, (3, 4), (3, 1), dtype)
+        if op != "copy_rhs" and w is not None:
+            w = w.float()  # half features may have fp32 weights
+        called = run(lambda x, w: ops.gspmm(g, op, reduce_op, x, w, out_dtype=out_dtype), x, w)  # noqa: B023
+        assert {"gspmm", "gspmm_backward"} <= called
+
+
+@pytest.mark.parametrize("op", support.SDDMM_OPS)
+def test_gsddmm(op):
+    g = make_graph("bipartite")
+    for targets, (dtype, out_dtype) in product(("uv", "ve", "eu"), TYPES):
+        x, y = (randn(support.rows_of(g, t), *shape, dtype=dtype) for t, shape in zip(targets, [(3, 4), (1, 4)]))
+        called = run(lambda x, y: ops.gsddmm(g, op, x, y, *targets, out_dtype=out_dtype), x, y)  # noqa: B023
+        assert {"gsddmm", "gsddmm_backward"} <= called
+
+
+def test_softmax_and_segments():
+    g = make_graph("bipartite")
+    logits = randn(4, g.num_edges, dtype=torch.float16).T  # results are contiguous anyway
+    assert {"edge_softmax", "edge_softmax_backward"} <= run(lambda x: ops.edge_softmax(g, x), logits)
+    lengths = torch.tensor([2, 0, g.num_edges - 2])
+    for reducer in support.REDUCES:
+        called = run(lambda x: ops.segment_reduce(lengths, x, reducer), logits)  # noqa: B023
+        assert {"segment_reduce", "segment_reduce_backward"} <= called
+
+
+@pytest.mark.parametrize("return_weights", [False, True])
+@pytest.mark.parametrize("dtype", [torch.float16, torch.float32], ids=str)
+def test_attentions(dtype, return_weights):
+    g = make_graph("skewed")
+    x, y, z = (randn(g.num_src, 3, 4, dtype=dtype) for _ in range(3))
+    src, dst = (randn(g.num_src, 3, dtype=torch.float32) for _ in range(2))
+    edge, attn = randn(g.num_edges, 3, dtype=torch.float32), randn(3, 4, dtype=dtype)
+    options = {"dropout_p": 0.5, "return_weights": return_weights}
+    first = (lambda out: out[0]) if return_weights else (lambda out: out)
+    called = run(lambda *of: first(ops.gat_attention(g, *of, **options)), x, src, dst, edge)
+    called |= run(lambda *of: first(ops.gatv2_attention(g, *of, **options)), x, y, attn)
+    called |= run(lambda *of: first(ops.dot_attention(g, *of, **options)), x, y, z)
+    names = {f"{name}_attention" for name in ("gat", "gatv2", "dot")}
+    assert return_weights or names | {f"{name}_backward" for name in names} <= called

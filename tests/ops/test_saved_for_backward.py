@@ -1,0 +1,116 @@
+"""The data that autograd keeps for the backward of an operator, and the data that a call without gradients does not
+make."""
+
+from itertools import product
+
+import pytest
+import torch
+
+from halfgnn import ops
+from tests import support
+from tests.support import make_graph, randn
+
+# Operator -> operands that the gradient of the left operand reads, and those of the right operand.
+READS = {
+    "add": ("", ""),
+    "sub": ("", ""),
+    "mul": ("r", "l"),
+    "div": ("r", "lr"),
+    "dot": ("r", "l"),
+    "copy_lhs": ("", ""),
+    "copy_rhs": ("", ""),
+}
+WANTED = {"copy_lhs": ["l"], "copy_rhs": ["r"]}
+
+
+def kept(run):
+    """Data pointers and shapes of all tensors that run() keeps for its backward."""
+    found = []
+
+    def pack(tensor):
+        found.append((tensor.data_ptr(), tuple(tensor.shape)))
+        return tensor
+
+    with torch.autograd.graph.saved_tensors_hooks(pack, lambda tensor: tensor):
+        out = run()
+    assert out.requires_grad
+    return found
+
+
+def check_operands(run, op, lhs_rows, rhs_rows, wanted):
+    """run(lhs, rhs) keeps the operands that the requested gradients read. Returns the shapes of all other kept tensors
+    except ids."""
+    lhs = None if op == "copy_rhs" else randn(lhs_rows, 4, dtype=torch.float32).requires_grad_("l" in wanted)
+    rhs = None if op == "copy_lhs" else randn(rhs_rows, 4, dtype=torch.float32).requires_grad_("r" in wanted)
+    names = {x.data_ptr(): name for name, x in (("l", lhs), ("r", rhs)) if x is not None}
+    found = kept(lambda: run(lhs, rhs))
+    assert {names[at] for at, _ in found if at in names} == {
+        name for side, reads in zip("lr", READS[op]) if side in wanted for name in reads
+    }
+    return [shape for at, shape in found if at not in names and len(shape) > 1]
+
+
+@pytest.mark.parametrize("op", support.SPMM_OPS)
+def test_gspmm(op):
+    g = make_graph("bipartite")
+    for reduce_op, wanted in product(support.REDUCES, WANTED.get(op, ["l", "r", "lr"])):
+        rest = check_operands(lambda x, w: ops.gspmm(g, op, reduce_op, x, w), op, g.num_src, g.num_edges, wanted)  # noqa: B023
+        assert rest == ([(g.num_dst, 4)] if reduce_op in ("max", "min") else [])  # the winners
+
+
+@pytest.mark.parametrize("op", support.SDDMM_OPS)
+def test_gsddmm(op):
+    g = make_graph("bipartite")
+    for wanted in WANTED.get(op, ["l", "r", "lr"]):
+        assert not check_operands(lambda x, y: ops.gsddmm(g, op, x, y), op, g.num_src, g.num_dst, wanted)
+
+
+@pytest.mark.parametrize("norm_by", ["dst", "src"])
+def test_edge_softmax(norm_by):
+    g = make_graph("bipartite")
+    logits = randn(g.num_edges, 4, dtype=torch.float32).requires_grad_()
+    found = kept(lambda: ops.edge_softmax(g, logits, norm_by))
+    assert [shape for _, shape in found if len(shape) > 1] == [(g.num_edges, 4)]
+    assert logits.data_ptr() not in [at for at, _ in found]
+
+
+def test_segment_reduce():
+    value = randn(6, 4, dtype=torch.float32).requires_grad_()
+    for reducer in support.REDUCES:
+        found = kept(lambda: ops.segment_reduce(torch.tensor([2, 0, 4]), value, reducer))  # noqa: B023
+        assert [shape for _, shape in found if len(shape) > 1] == ([(3, 4)] if reducer in ("max", "min") else [])
+
+
+# ---- the other side of the graph, which only gradients of sources walk ---------------------------------------------------------
+
+
+def makes_out_edges(run):
+    g = make_graph("bipartite")
+    run(g)
+    return g._csr is not None
+
+
+def u(g, requires_grad):
+    return randn(g.num_src, 4, dtype=torch.float32).requires_grad_(requires_grad)
+
+
+def e(g, requires_grad):
+    return randn(g.num_edges, 4, dtype=torch.float32).requires_grad_(requires_grad)
+
+
+@pytest.mark.parametrize(
+    "run",
+    [
+        lambda g, of_u, of_e: ops.u_mul_e_sum(g, u(g, of_u), e(g, of_e)),
+        lambda g, of_u, of_e: ops.u_add_e_max(g, u(g, of_u), e(g, of_e)),
+        lambda g, of_u, of_e: ops.u_mul_e(g, u(g, of_u), e(g, of_e)),
+        lambda g, of_u, of_e: ops.e_mul_u(g, e(g, of_e), u(g, of_u)),
+    ],
+    ids=["u_mul_e_sum", "u_add_e_max", "u_mul_e", "e_mul_u"],
+)
+def test_out_edges_are_made_for_gradients_of_sources_alone(run):
+    assert makes_out_edges(lambda g: run(g, True, True))
+    assert makes_out_edges(lambda g: run(g, True, False))
+    assert not makes_out_edges(lambda g: run(g, False, True))
+    with torch.no_grad():
+        assert not makes_out_edges(lambda g: run(g, True, True))

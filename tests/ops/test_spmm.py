@@ -1,0 +1,485 @@
+"""gspmm and its named forms: every operator, reduction, type, shape and graph, by the accuracy rule of support.py."""
+
+import functools
+import itertools
+
+import pytest
+import torch
+
+import halfgnn
+from halfgnn import ops, reference
+from tests import support
+from tests.support import (
+    DEVICES,
+    DTYPES,
+    GRAPHS,
+    HALVES,
+    HEADS,
+    IDTYPES,
+    REDUCES,
+    SPMM_OPS,
+    WIDTHS,
+    check_gspmm,
+    make_graph,
+    randn,
+)
+
+CELLS = list(itertools.product(SPMM_OPS, REDUCES))
+
+# (lhs, rhs) trailing shapes: from DGL's own tests, then from models, then unusual ones.
+SHAPES = [
+    ((1, 2, 1, 3, 1), (4, 1, 3, 1, 1)),
+    ((3, 3), (1, 3)),
+    ((1,), (3,)),
+    ((3,), (1,)),
+    ((1,), (1,)),
+    ((), ()),
+    ((5, 3, 1, 7), (1, 3, 7, 7)),
+    ((1, 3, 3), (4, 1, 3)),
+    ((3,), (3,)),
+    ((4, 8), (4, 1)),  # one weight per head
+    ((4, 8), (1, 1)),  # one weight for all heads
+    ((16, 1), (16, 8)),  # NNConv
+    ((4, 8), (1, 8)),
+    ((8,), ()),  # (N, D) with (E,)
+    ((), (8,)),
+    ((2, 3), (3,)),  # (N, H, D) with (E, K): K meets D
+    ((3,), (2, 3)),
+    ((), (2, 3)),
+    ((2, 1, 5), (3, 1)),
+    ((2, 0), (2, 1)),  # no columns at all
+    ((4, 1), (1, 5)),  # both sides broadcast
+]
+
+
+# ---- operators, types and shapes -----------------------------------------------------------------
+
+
+@pytest.mark.parametrize("device,dtype", support.devices_and(DTYPES))
+@pytest.mark.parametrize("op,reduce_op", CELLS)
+def test_op_reduce_dtype(op, reduce_op, dtype, device):
+    # The index type and the order of edge data alternate from row to row of the table.
+    turn = SPMM_OPS.index(op) + REDUCES.index(reduce_op)
+    for identity in (False, True):
+        g = make_graph("bipartite", IDTYPES[(turn + identity) % 2], device, identity)
+        check_gspmm(g, op, reduce_op, support.spmm_operands(g, op, (33,), (33,), dtype, device))
+        check_gspmm(g, op, reduce_op, support.spmm_operands(g, op, (2, 9), (2, 1), dtype, device))
+
+
+@pytest.mark.parametrize("device,dtype", support.devices_and([*HALVES, torch.float32]))
+@pytest.mark.parametrize("width", WIDTHS)
+def test_widths(width, dtype, device):
+    g = make_graph("skewed" if width <= 64 else "random", torch.int32, device)
+    for op, rhs in (("copy_lhs", ()), ("mul", ()), ("mul", (width,)), ("copy_rhs", (width,))):
+        check_gspmm(g, op, "sum", support.spmm_operands(g, op, (width,), rhs, dtype, device))
+    check_gspmm(g, "copy_lhs", "mean", support.spmm_operands(g, "copy_lhs", (width,), (), dtype, device))
+    check_gspmm(g, "add", "max", support.spmm_operands(g, "add", (width,), (1,), dtype, device))
+
+
+@pytest.mark.parametrize("device,dtype", support.devices_and(HALVES))
+@pytest.mark.parametrize("dim", [1, 3, 8, 33, 64])
+@pytest.mark.parametrize("heads", HEADS)
+def test_heads(heads, dim, dtype, device):
+    g = make_graph("bipartite", torch.int64, device)
+    for reduce_op in ("sum", "mean"):
+        check_gspmm(g, "mul", reduce_op, support.spmm_operands(g, "mul", (heads, dim), (heads, 1), dtype, device))
+    check_gspmm(g, "copy_rhs", "sum", support.spmm_operands(g, "copy_rhs", (), (heads, 1), dtype, device))
+
+
+@pytest.mark.parametrize("device", DEVICES)
+@pytest.mark.parametrize("lhs,rhs", SHAPES)
+def test_broadcast(lhs, rhs, device):
+    g = make_graph("random", torch.int64, device)
+    cells = [("add", "sum", torch.float16), ("mul", "sum", torch.bfloat16), ("mul", "mean", torch.float16)]
+    cells += [("div", "sum", torch.float16), ("sub", "mean", torch.float32), ("mul", "max", torch.float16)]
+    cells += [("sub", "min", torch.bfloat16), ("div", "max", torch.float32)]
+    for op, reduce_op, dtype in cells:
+        out, _ = check_gspmm(g, op, reduce_op, support.spmm_operands(g, op, lhs, rhs, dtype, device))
+        one = torch.ones(1, *lhs), torch.ones(1, *rhs)
+        rank = max(len(lhs), len(rhs))
+        padded = [x.reshape(1, *[1] * (rank + 1 - x.dim()), *x.shape[1:]) for x in one]
+        assert out.shape[1:] == torch.broadcast_shapes(*(x.shape for x in padded))[1:]
+
+
+# ---- graphs --------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("device", DEVICES)
+@pytest.mark.parametrize("identity", [False, True], ids=["edge_ids", "no_edge_ids"])
+@pytest.mark.parametrize("idtype", IDTYPES, ids=str)
+@pytest.mark.parametrize("name", GRAPHS)
+def test_graphs(name, idtype, identity, device):
+    g = make_graph(name, idtype, device, identity)
+    for (op, reduce_op), dtype in zip(CELLS, itertools.cycle([torch.float16, torch.float32, torch.bfloat16])):
+        out, grads = check_gspmm(g, op, reduce_op, support.spmm_operands(g, op, (2, 5), (2, 1), dtype, device))
+        assert (out[g.in_degrees() == 0] == 0).all()
+        if grads[0] is not None:
+            assert (grads[0][g.out_degrees() == 0] == 0).all()
+
+
+@pytest.mark.parametrize("device,dtype", support.devices_and([torch.float16, torch.bfloat16, torch.float32]))
+@pytest.mark.parametrize("op,reduce_op,lhs,rhs", [
+    ("copy_lhs", "sum", (8,), ()),
+    ("copy_lhs", "mean", (3,), ()),
+    ("copy_lhs", "max", (4,), ()),
+    ("mul", "sum", (2, 8), (2, 1)),
+    ("mul", "mean", (), ()),
+    ("copy_rhs", "mean", (), (2,)),
+    ("add", "min", (2,), (1,)),
+])  # fmt: skip
+def test_hub(op, reduce_op, lhs, rhs, dtype, device):
+    g = support.hub_graph(device=device)
+    check_gspmm(g, op, reduce_op, support.spmm_operands(g, op, lhs, rhs, dtype, device), terms=100_000)
+    # In the reverse graph this is one source with 100,000 out-edges.
+    g = g.reverse()
+    check_gspmm(g, op, reduce_op, support.spmm_operands(g, op, lhs, rhs, dtype, device), terms=100_000)
+
+
+@pytest.mark.parametrize("device", DEVICES)
+def test_csc_with_its_own_edge_order(device):
+    """Edge ids may be any permutation. Ties follow the order of the CSC, not the ids."""
+    indptr, indices = torch.tensor([0, 0, 4, 7]), torch.tensor([2, 0, 1, 1, 2, 0, 0])
+    edge_ids = torch.tensor([6, 2, 0, 4, 1, 5, 3])
+    g = halfgnn.Graph.from_csc(*(x.to(device) for x in (indptr, indices, edge_ids)), num_src=3)
+    for op, reduce_op in CELLS:
+        check_gspmm(g, op, reduce_op, support.spmm_operands(g, op, (5,), (5,), torch.float16, device))
+    weight = torch.ones(7, device=device, requires_grad=True)
+    ops.copy_e_max(g, weight).sum().backward()
+    assert weight.grad.tolist() == [0, 1, 0, 0, 0, 0, 1]
+
+
+# ---- layouts -------------------------------------------------------------------------------------
+
+
+LAYOUTS = [support.misaligned, support.column_major, support.every_other]
+
+
+@pytest.mark.parametrize("device,dtype", support.devices_and([torch.float16, torch.bfloat16, torch.float32]))
+@pytest.mark.parametrize("layout", LAYOUTS)
+def test_layout_of_inputs(layout, dtype, device):
+    g = make_graph("bipartite", torch.int32, device)
+    for op, reduce_op, lhs, rhs in [
+        ("mul", "sum", (4, 8), (4, 1)),
+        ("copy_lhs", "sum", (64,), ()),
+        ("copy_rhs", "mean", (), (3, 7)),
+        ("mul", "sum", (41,), ()),
+        ("add", "max", (9,), (9,)),
+    ]:
+        operands = support.spmm_operands(g, op, lhs, rhs, dtype, device)
+        expected = ops.gspmm(g, op, reduce_op, *operands)
+        moved = [x if x is None else layout(x) for x in operands]
+        out, _ = check_gspmm(g, op, reduce_op, moved)
+        support.assert_same(out, expected)
+
+
+@pytest.mark.parametrize("device", DEVICES)
+@pytest.mark.parametrize("layout", LAYOUTS)
+def test_layout_of_gradient(layout, device):
+    g = make_graph("bipartite", torch.int32, device)
+    for dtype, (op, reduce_op) in itertools.product(HALVES, [("mul", "sum"), ("copy_lhs", "mean"), ("mul", "max")]):
+        x, y = support.spmm_operands(g, op, (4, 8), (4, 1), dtype, device)
+        x.requires_grad_()
+        out = ops.gspmm(g, op, reduce_op, x, y)
+        grad = randn(*out.shape, dtype=dtype, device=device)
+        (plain,) = torch.autograd.grad(out, x, grad, retain_graph=True)
+        (moved,) = torch.autograd.grad(out, x, layout(grad))
+        support.assert_same(moved, plain)
+
+
+@pytest.mark.parametrize("device", DEVICES)
+@pytest.mark.parametrize("reduce_op", REDUCES)
+def test_expanded_gradient_and_operands(reduce_op, device):
+    """out.sum().backward() gives a gradient of one value with stride 0. Features may be expanded too."""
+    g = make_graph("bipartite", torch.int64, device)
+    x = randn(1, 8, dtype=torch.float16, device=device).expand(g.num_src, 8)
+    y = randn(g.num_edges, 1, dtype=torch.float16, device=device).expand(g.num_edges, 8)
+    x, y = x.detach().requires_grad_(), y.detach().requires_grad_()
+    ops.gspmm(g, "mul", reduce_op, x, y).sum().backward()
+    dense = [v.detach().contiguous().requires_grad_() for v in (x, y)]
+    out = ops.gspmm(g, "mul", reduce_op, *dense)
+    out.backward(torch.ones_like(out))
+    assert torch.equal(x.grad, dense[0].grad) and torch.equal(y.grad, dense[1].grad)
+
+
+# ---- output type and mixed operands --------------------------------------------------------------
+
+
+@pytest.mark.parametrize("device,dtype", support.devices_and(HALVES))
+@pytest.mark.parametrize("op,reduce_op", CELLS)
+def test_out_dtype_float32(op, reduce_op, dtype, device):
+    g = make_graph("bipartite", torch.int32, device)
+    for lhs, rhs in [((4, 8), (4, 1)), ((33,), (33,))]:
+        operands = support.spmm_operands(g, op, lhs, rhs, dtype, device)
+        check_gspmm(g, op, reduce_op, operands, out_dtype=torch.float32)
+
+
+@pytest.mark.parametrize("device,dtype", support.devices_and(DTYPES))
+def test_out_dtype_may_be_the_input_type(dtype, device):
+    g = make_graph("random", torch.int32, device)
+    x = randn(g.num_src, 5, dtype=dtype, device=device)
+    assert torch.equal(ops.copy_u_sum(g, x, out_dtype=dtype), ops.copy_u_sum(g, x))
+
+
+@pytest.mark.parametrize("device,dtype", support.devices_and(HALVES))
+@pytest.mark.parametrize("out_dtype", [None, torch.float32])
+@pytest.mark.parametrize("op,reduce_op", [c for c in CELLS if not c[0].startswith("copy")])
+def test_half_features_with_float32_edge_weights(op, reduce_op, out_dtype, dtype, device):
+    g = make_graph("bipartite", torch.int32, device)
+    for lhs, rhs in [((4, 8), (4, 1)), ((16,), ()), ((7,), (7,))]:
+        operands = support.spmm_operands(g, op, lhs, rhs, dtype, device, rhs_dtype=torch.float32)
+        check_gspmm(g, op, reduce_op, operands, out_dtype=out_dtype)
+
+
+@pytest.mark.parametrize("device,dtype", support.devices_and(HALVES))
+def test_float32_weights_are_not_rounded(dtype, device):
+    """Weights that all round to 1 in half precision still differ."""
+    g = make_graph("star", torch.int32, device)
+    x = torch.ones(g.num_src, 8, dtype=dtype, device=device)
+    w = torch.full((g.num_edges, 1), 1 + 2.0**-12, device=device)
+    out = ops.u_mul_e_sum(g, x, w, out_dtype=torch.float32)
+    assert torch.equal(out[3], torch.full_like(out[3], 300 * (1 + 2.0**-12)))
+
+
+# ---- special values ------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("device,dtype", support.devices_and([torch.float16, torch.bfloat16, torch.float32]))
+@pytest.mark.parametrize("op,reduce_op", CELLS)
+def test_inf_and_nan(op, reduce_op, dtype, device):
+    g = make_graph("bipartite", torch.int64, device)
+    x, y = support.spmm_operands(g, op, (2, 12), (2, 1), dtype, device)
+    for operand in (x, y):
+        if operand is not None:
+            flat = operand.view(-1)
+            flat[::17], flat[5::19], flat[7::23] = torch.inf, -torch.inf, torch.nan
+    # Gradients of products with inf and nan are compared too: they are NaN and inf in the same places.
+    check_gspmm(g, op, reduce_op, [x, y])
+
+
+@pytest.mark.parametrize("device,dtype", support.devices_and(DTYPES))
+@pytest.mark.parametrize("reduce_op,worst", [("max", -torch.inf), ("min", torch.inf)])
+def test_extremes_of_infinities_alone(reduce_op, worst, dtype, device):
+    """A row with only the identity of the reduction still has a winner: its first edge."""
+    g = make_graph("duplicates", torch.int64, device, identity=True)
+    x = torch.full((g.num_edges, 2), worst, dtype=dtype, device=device, requires_grad=True)
+    out = ops.gspmm(g, "copy_rhs", reduce_op, None, x)
+    assert out[:, 0].tolist() == [worst, 0, worst, 0]
+    out.sum().backward()
+    assert x.grad[:, 0].tolist() == [1, 0, 1, 0, 0, 0, 0]
+
+
+@pytest.mark.parametrize("device,dtype", support.devices_and(DTYPES))
+@pytest.mark.parametrize("reduce_op", ["max", "min"])
+def test_first_edge_wins_ties(reduce_op, dtype, device):
+    g = make_graph("star", torch.int32, device)
+    x = torch.zeros(g.num_src, 3, dtype=dtype, device=device, requires_grad=True)
+    with torch.no_grad():  # equal, but of different sign
+        x[::2] = -0.0
+    y = torch.zeros(g.num_edges, 3, dtype=dtype, device=device, requires_grad=True)
+    ops.gspmm(g, "add", reduce_op, x, y).sum().backward()
+    assert x.grad.nonzero()[:, 0].unique().tolist() == [0] and x.grad[0].tolist() == [1, 1, 1]
+    assert y.grad.nonzero()[:, 0].unique().tolist() == [0] and y.grad[0].tolist() == [1, 1, 1]
+
+
+@pytest.mark.parametrize("device,dtype", support.devices_and(DTYPES))
+@pytest.mark.parametrize("reduce_op", ["max", "min"])
+def test_first_nan_wins(reduce_op, dtype, device):
+    g = make_graph("star", torch.int32, device)
+    y = randn(g.num_edges, 1, dtype=dtype, device=device)
+    y[[70, 40, 299]] = torch.nan
+    y.requires_grad_()
+    out = ops.gspmm(g, "copy_rhs", reduce_op, None, y)
+    assert out[3].isnan().all()
+    out[3].sum().backward()
+    assert y.grad.nonzero()[:, 0].tolist() == [40]
+
+
+@pytest.mark.parametrize("device", DEVICES)
+def test_mean_of_values_whose_half_sum_overflows(device):
+    g = make_graph("star", torch.int32, device)
+    x = (torch.rand(g.num_src, 8, dtype=torch.float64) * 3e4 + 3e4).half().to(device)
+    out, _ = check_gspmm(g, "copy_lhs", "mean", [x, None])
+    assert out.isfinite().all() and (out[3] > 3e4).all()
+    w = torch.ones(g.num_edges, 1, dtype=torch.float16, device=device)
+    assert torch.equal(ops.u_mul_e_mean(g, x, w), out)
+    assert ops.copy_u_sum(g, x)[3].isinf().all()
+    check_gspmm(g, "copy_lhs", "sum", [x, None], out_dtype=torch.float32)
+
+
+@pytest.mark.parametrize("device", DEVICES)
+def test_products_that_overflow_or_vanish_in_half_only(device):
+    """A message is formed in float32: 300 * 300 - 300 * 300 is 0, and 1000 tiny products add up."""
+    g = make_graph("star", torch.int32, device)
+    x = torch.full((g.num_src, 4), 300.0, dtype=torch.float16, device=device)
+    sign = torch.where(torch.arange(300, device=device) % 2 == 0, 300.0, -300.0).half().view(-1, 1)
+    assert (ops.u_mul_e_sum(g, x, sign)[3] == 0).all()
+    tiny = torch.full((g.num_src, 4), 2.0**-14, dtype=torch.float16, device=device)
+    w = torch.full((g.num_edges, 1), 2.0**-12, dtype=torch.float16, device=device)
+    expected = torch.full((4,), 300 * 2.0**-26, dtype=torch.float64).half()
+    assert torch.equal(ops.u_mul_e_sum(g, tiny, w)[3].cpu(), expected)
+    # Division by a small number whose reciprocal overflows, and by a large one whose reciprocal vanishes.
+    small = torch.full((g.num_edges, 1), 2.0**-20, dtype=torch.float16, device=device)
+    assert (ops.u_div_e_max(g, torch.full_like(tiny, 2.0**-10), small)[3] == 1024).all()
+    large = torch.full((g.num_edges, 1), 6e4, dtype=torch.float16, device=device)
+    assert (ops.u_div_e_max(g, torch.full_like(tiny, 6e4), large)[3] == 1).all()
+
+
+@pytest.mark.parametrize("device,dtype", support.devices_and(HALVES))
+def test_subnormal_values_survive(dtype, device):
+    g = make_graph("random", torch.int32, device)
+    x = (
+        (torch.randint(-20, 20, (g.num_src, 16)).double() * torch.finfo(dtype).smallest_normal / 64)
+        .to(dtype)
+        .to(device)
+    )
+    check_gspmm(g, "copy_lhs", "sum", [x, None], backward=False)
+    out = ops.copy_u_max(g, x)
+    assert torch.equal(out.cpu(), reference.gspmm(g.to("cpu"), "copy_lhs", "max", x.cpu(), None))
+    assert (out != 0).any()
+
+
+# ---- gradients -----------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("lhs,rhs", [((), ()), ((2, 3), (2, 1)), ((2, 1), (1, 3)), ((3,), (2, 3))])
+@pytest.mark.parametrize("op,reduce_op", CELLS)
+def test_gradcheck(op, reduce_op, lhs, rhs):
+    g = make_graph("duplicates", torch.int64)
+    operands = support.spmm_operands(g, op, lhs, rhs, torch.float64)
+    leaves = [x.requires_grad_() for x in operands if x is not None]
+
+    def run(*leaves):
+        given = iter(leaves)
+        return ops.gspmm(g, op, reduce_op, *(x if x is None else next(given) for x in operands))
+
+    assert torch.autograd.gradcheck(run, leaves)
+
+
+@pytest.mark.parametrize("device", DEVICES)
+@pytest.mark.parametrize("op,reduce_op", [c for c in CELLS if not c[0].startswith("copy")])
+@pytest.mark.parametrize("wanted", ["lhs", "rhs"])
+def test_gradient_of_one_operand_alone(op, reduce_op, wanted, device):
+    """One requested gradient has the same bits as with both requested."""
+    g = make_graph("bipartite", torch.int32, device)
+    for lhs, rhs in [((4, 8), (4, 1)), ((7,), (7,))]:
+        operands = support.spmm_operands(g, op, lhs, rhs, torch.float16, device)
+        i = ("lhs", "rhs").index(wanted)
+        grad = randn(g.num_dst, *lhs, dtype=torch.float16, device=device)
+        _, both = support.evaluate(lambda x, y: ops.gspmm(g, op, reduce_op, x, y), operands, grad)
+        alone = [x.detach() for x in operands]
+        alone[i].requires_grad_()
+        ops.gspmm(g, op, reduce_op, *alone).backward(grad)
+        support.assert_same(alone[i].grad, both[i])
+        assert alone[1 - i].grad is None
+
+
+@pytest.mark.parametrize("device", DEVICES)
+def test_no_grad_and_inference_mode(device):
+    g = make_graph("random", torch.int64, device)
+    x = randn(g.num_src, 4, dtype=torch.float16, device=device).requires_grad_()
+    expected = ops.copy_u_max(g, x)
+    assert expected.requires_grad
+    with torch.no_grad():
+        out = ops.copy_u_max(g, x)
+        assert not out.requires_grad and torch.equal(out, expected)
+    with torch.inference_mode():
+        assert torch.equal(ops.copy_u_max(g, x), expected)
+
+
+@pytest.mark.parametrize("device", DEVICES)
+def test_inputs_are_left_alone(device):
+    g = make_graph("random", torch.int64, device)
+    x, y = support.spmm_operands(g, "mul", (4,), (1,), torch.float16, device)
+    before = x.clone(), y.clone()
+    for op, reduce_op in CELLS:
+        operands = [None if op == "copy_rhs" else x, None if op == "copy_lhs" else y]
+        support.evaluate(functools.partial(ops.gspmm, g, op, reduce_op), operands, torch.ones_like)
+    assert torch.equal(x, before[0]) and torch.equal(y, before[1])
+
+
+# ---- reproducibility -----------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("device,dtype", support.devices_and([torch.float16, torch.float32]))
+@pytest.mark.parametrize("op,reduce_op", [("mul", "sum"), ("copy_lhs", "sum"), ("add", "mean"), ("div", "max")])
+def test_bitwise_equal_runs_and_threads(op, reduce_op, dtype, device):
+    g = support.hub_graph(20_000, device=device)
+    operands = support.spmm_operands(g, op, (4, 8), (4, 1), dtype, device)
+    grad = randn(g.num_dst, 4, 8, dtype=dtype, device=device)
+
+    def run():
+        out, grads = support.evaluate(lambda x, y: ops.gspmm(g, op, reduce_op, x, y), operands, grad)
+        return [out] + [x for x in grads if x is not None]
+
+    threads = torch.get_num_threads()
+    try:
+        runs = []
+        for n in (1, 2, 3, 2):
+            torch.set_num_threads(n)
+            runs.append(run())
+    finally:
+        torch.set_num_threads(threads)
+    for other in runs[1:]:
+        assert all(torch.equal(a, b) for a, b in zip(runs[0], other))
+
+
+# ---- names ---------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("device", DEVICES)
+def test_named_operators(device):
+    g = make_graph("bipartite", torch.int64, device)
+    x, y = support.spmm_operands(g, "div", (4, 3), (4, 1), torch.bfloat16, device)
+    for reduce_op in REDUCES:
+        for op in ("add", "sub", "mul", "div"):
+            out = getattr(ops, f"u_{op}_e_{reduce_op}")(g, x, y)
+            assert torch.equal(out, ops.gspmm(g, op, reduce_op, x, y))
+            wide = getattr(ops, f"u_{op}_e_{reduce_op}")(g, x, y, out_dtype=torch.float32)
+            assert wide.dtype == torch.float32 and torch.equal(wide.bfloat16(), out)
+        for name, op, operand, operands in (("u", "copy_lhs", x, (x, None)), ("e", "copy_rhs", y, (None, y))):
+            copy = getattr(ops, f"copy_{name}_{reduce_op}")
+            assert torch.equal(copy(g, operand), ops.gspmm(g, op, reduce_op, *operands))
+            wide = copy(g, operand, out_dtype=torch.float32)
+            assert wide.dtype == torch.float32 and torch.equal(wide.bfloat16(), copy(g, operand))
+
+
+# ---- regressions: results that DGL gets or got wrong in half precision ---------------------------
+
+
+@pytest.mark.parametrize("device,dtype", support.devices_and(HALVES))
+def test_sum_does_not_stop_growing(dtype, device):
+    """dmlc/dgl#4674: a running half sum of 13,000 values in [0, 1) stops at 2048 (256 in bfloat16)."""
+    n = 13_000
+    g = halfgnn.Graph.from_edges(torch.arange(n), torch.zeros(n, dtype=torch.int64), num_dst=1).to(device)
+    x = torch.rand(n, 3, dtype=torch.float64).to(dtype)
+    out = ops.copy_u_sum(g, x.to(device)).cpu()
+    assert (out > 6000).all() and torch.equal(out[0], x.double().sum(0).to(dtype))
+
+
+@pytest.mark.parametrize("device", DEVICES)
+def test_mean_over_more_neighbours_than_half_can_count(device):
+    """In-degree 100,000 is infinite in float16, and so is the sum."""
+    g = support.hub_graph(device=device)
+    x = torch.full((g.num_src, 2), 1.5, dtype=torch.float16, device=device, requires_grad=True)
+    out = ops.copy_u_mean(g, x)
+    assert (out[1] == 1.5).all()
+    out[1].sum().backward()
+    share = (
+        torch.bincount(g.edges()[0][g.edges()[1] == 1].long(), minlength=g.num_src).double()
+        / g.in_degrees()[1].double()
+    )
+    assert torch.equal(x.grad[:, 0], share.half())
+
+
+@pytest.mark.parametrize("device,dtype", support.devices_and(DTYPES))
+@pytest.mark.parametrize("reduce_op", ["max", "min"])
+def test_extremes_of_isolated_nodes(reduce_op, dtype, device):
+    """Their results are 0, not the smallest or largest half, and they give no gradient to node 0."""
+    src, dst = torch.tensor([1, 2]), torch.tensor([1, 1])
+    g = halfgnn.Graph.from_edges(src, dst, num_src=3, num_dst=4).to(device)
+    x = randn(3, 2, dtype=dtype, device=device).requires_grad_()
+    out = ops.gspmm(g, "copy_lhs", reduce_op, x, None)
+    assert (out[[0, 2, 3]] == 0).all()
+    out.sum().backward()
+    assert (x.grad[0] == 0).all()
+    assert x.grad.sum() == 2

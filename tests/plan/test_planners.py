@@ -1,0 +1,195 @@
+"""What the CUDA planners choose: widths that kernels have, whole rows if these fit in the cache, slices if sweeps pay."""
+
+import ctypes
+import itertools
+import os
+import shutil
+import subprocess
+from collections import namedtuple
+from pathlib import Path
+
+import pytest
+
+CXX = os.environ.get("CXX", "g++")
+MB = 1 << 20
+L2 = 50 * MB
+CACHES = (0, 4096, MB, 40 * MB, L2, 60 * MB)
+# (nodes, edges): from a few that fit in any cache to many that fit in none.
+GRAPHS = [(nodes, nodes * degree) for nodes in (1, 1000, 169_343, 2_449_029) for degree in (0, 1, 7, 50, 492)]
+# Of a kernel of sums: bytes of an access, accesses per slice, edges in flight.
+ACCESSES = [(16, 1, 4), (8, 2, 4), (4, 1, 4), (4, 4, 2), (2, 4, 2)]
+HEADS = [(heads, vectors) for heads in (1, 2, 3, 4, 8, 40) for vectors in (1, 2, 4, 5, 16, 32, 33, 130)]
+
+Lanes = namedtuple("Lanes", "log2_lanes log2_team team_edges slices")
+Layout = namedtuple("Layout", "log2_lanes log2_heads slices tiles by_slice log2_groups")
+
+
+class Planners:
+    def __init__(self, path):
+        self.library = ctypes.CDLL(str(path))
+        self.library.miss_rate.restype = ctypes.c_double
+
+    def _call(self, name, *arguments, result=None):
+        types = {int: ctypes.c_int64, float: ctypes.c_double, bool: ctypes.c_bool}
+        values = [types[type(argument)](argument) for argument in arguments]
+        function = getattr(self.library, name)
+        if result is None:
+            if name != "miss_rate":
+                function.restype = ctypes.c_int64
+            return function(*values)
+        out = (ctypes.c_int64 * len(result._fields))()
+        function(*values, out)
+        return result(*out)
+
+    def miss_rate(self, l2, size, share=0.75, skewed=True):
+        return self._call("miss_rate", l2, share, skewed, float(size))
+
+    def lanes(self, l2, nodes, edges, row_bytes, access=ACCESSES[0], stream=6, read_once=False):
+        return self._call("lanes", l2, nodes, row_bytes, edges, read_once, nodes, stream, *access, result=Lanes)
+
+    def whole_heads(self, l2, nodes, edges, heads, vectors, repeat=1, max_log2_groups=3):
+        sizes = (nodes, 16 * heads * vectors, edges)
+        return self._call("whole_heads", l2, *sizes, heads, vectors, repeat, max_log2_groups, result=Layout)
+
+    def parts_of_heads(self, l2, nodes, edges, heads, vectors, whole_heads=False):
+        sizes = (nodes, 16 * heads * vectors, edges)
+        return self._call("parts_of_heads", l2, *sizes, heads, vectors, 3, whole_heads, result=Layout)
+
+    def slice_bytes(self, l2, nodes, edges, row_bytes, vector_bytes=16):
+        return vector_bytes * self._call("slice_vectors", l2, nodes, row_bytes, edges, vector_bytes)
+
+    def dot_run(self, edges, slices):
+        return self._call("run_of_dots", edges, slices)
+
+    def elementwise_run(self, edges, vectors):
+        return self._call("run_of_elementwise", edges, vectors)
+
+    def are_whole(self, l2, nodes, edges):
+        """Whether all planners leave rows of 512 bytes whole."""
+        return (
+            self.lanes(l2, nodes, edges, 512).slices == 1
+            and not self.whole_heads(l2, nodes, edges, 4, 8).by_slice
+            and not self.parts_of_heads(l2, nodes, edges, 4, 8).by_slice
+            and self.slice_bytes(l2, nodes, edges, 512) == 512
+        )
+
+
+@pytest.fixture(scope="module")
+def planners(tmp_path_factory):
+    if shutil.which(CXX) is None and os.environ.get("CI", "").lower() in ("", "0", "false"):
+        pytest.skip(f"there is no {CXX}")
+    library = tmp_path_factory.mktemp("plan") / "planners.so"
+    source = Path(__file__).with_name("planners.cpp")
+    flags = ["-std=c++17", "-O1", "-Wall", "-Wextra", "-Werror", "-shared", "-fPIC"]
+    subprocess.run([CXX, *flags, source, "-o", library], check=True)
+    return Planners(library)
+
+
+# ---- whether rows are sliced ---------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("degree", [1, 10, 500])
+def test_a_matrix_that_fits_is_whole(planners, degree):
+    nodes = int(0.5 * L2) // 512
+    assert planners.are_whole(L2, nodes, nodes * degree)
+
+
+def test_a_matrix_of_twice_the_cache_is_swept_if_its_rows_are_read_often(planners):
+    nodes = 2 * L2 // 512
+    edges, usable = 500 * nodes, 0.75 * L2
+    assert nodes * 512 / planners.lanes(L2, nodes, edges, 512).slices <= usable
+    assert nodes * planners.slice_bytes(L2, nodes, edges, 512) <= usable
+    for choose in (planners.whole_heads, planners.parts_of_heads):
+        layout = choose(L2, nodes // 2, edges, 8, 8)  # of 1,024 bytes
+        assert layout.by_slice and nodes // 2 * (128 << layout.log2_heads) <= usable
+
+
+def test_rows_that_are_hardly_read_again_are_whole(planners):
+    nodes = 2 * L2 // 512
+    assert planners.lanes(L2, nodes, nodes, 512, read_once=True).slices == 1
+    assert not planners.whole_heads(L2, nodes, nodes, 4, 8).by_slice
+    assert planners.slice_bytes(L2, nodes, nodes, 512) == 512
+
+
+def test_without_a_known_cache_rows_are_whole(planners):
+    assert all(planners.are_whole(0, nodes, edges) for nodes, edges in GRAPHS if nodes > 1)
+
+
+def test_more_edges_per_row_never_make_wider_slices(planners):
+    """From degrees on at which teams are warps: narrower groups save no lanes."""
+    for nodes, row_bytes in itertools.product((100_000, 232_965, 2_449_029), (256, 512, 2048)):
+        edges = [nodes * degree for degree in range(64, 800, 7)]
+        slices = [planners.lanes(L2, nodes, e, row_bytes).slices for e in edges]
+        assert slices == sorted(slices)
+        by_slice = [planners.whole_heads(L2, nodes, e, 4, row_bytes // 64).by_slice for e in edges]
+        assert by_slice == sorted(by_slice)
+
+
+# u_mul_e_sum in fp16 with one head: F, and the slices of the tables in docs/tuning.md.
+@pytest.mark.parametrize("nodes,edges,slices", [
+    (232_965, 114_615_892, {64: 1, 128: 2, 256: 4}),
+    (2_449_029, 123_718_280, {64: 1, 128: 1, 256: 1}),
+    (132_534, 79_122_504, {64: 1, 128: 1, 256: 2}),
+    (169_343, 1_166_243, {64: 1, 128: 1, 256: 4}),
+], ids=["reddit-size", "products-size", "proteins-size", "arxiv-size"])  # fmt: skip
+def test_documented_slices_of_sums(planners, nodes, edges, slices):
+    assert {width: planners.lanes(L2, nodes, edges, 2 * width).slices for width in slices} == slices
+
+
+# ---- the cache -----------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("skewed", [False, True])
+def test_miss_rate(planners, skewed):
+    usable = 3 * L2 // 4
+    assert planners.miss_rate(L2, 0) == planners.miss_rate(L2, usable, skewed=skewed) == 0
+    assert planners.miss_rate(0, 1, skewed=skewed) == 1
+    assert planners.miss_rate(L2, 4 * usable, skewed=skewed) == (0.5 if skewed else 0.75)
+    rates = [planners.miss_rate(L2, k * MB, skewed=skewed) for k in range(1, 500)]
+    assert rates == sorted(rates)
+    rates = [planners.miss_rate(k * MB, L2, skewed=skewed) for k in range(1, 500)]
+    assert rates == sorted(rates, reverse=True)
+
+
+# ---- what kernels have ---------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("access", ACCESSES)
+def test_lanes_are_those_of_a_warp_and_cover_a_row(planners, access):
+    vector_bytes, repeat, _ = access
+    for l2, (nodes, edges), vectors in itertools.product(CACHES, GRAPHS, (1, 2, 3, 8, 31, 32, 33, 100, 602)):
+        plan = planners.lanes(l2, nodes, edges, vectors * vector_bytes, access)
+        lane_vectors = repeat << plan.log2_lanes
+        assert 0 <= plan.log2_lanes <= plan.log2_team <= 5
+        assert plan.slices == -(-vectors // lane_vectors)
+        assert lane_vectors * vector_bytes >= 64 or lane_vectors >= vectors or plan.log2_lanes == 5
+        assert (plan.team_edges == 2**31 - 1) if plan.log2_team == 5 else (0 < plan.team_edges < 2**10)
+
+
+@pytest.mark.parametrize("kind", ["whole_heads", "parts_of_heads"])
+def test_layouts_fill_a_warp_and_cover_all_heads(planners, kind):
+    for l2, (nodes, edges), (heads, vectors) in itertools.product(CACHES, GRAPHS, HEADS):
+        layout = getattr(planners, kind)(l2, nodes, edges, heads, vectors)
+        assert min(layout.log2_lanes, layout.log2_heads) >= 0 and 0 <= layout.log2_groups <= 3
+        assert layout.log2_lanes + layout.log2_heads + layout.log2_groups == 5
+        assert layout.slices == -(-heads // (1 << layout.log2_heads))
+        assert layout.tiles == -(-vectors // (1 << layout.log2_lanes))
+        uncut = planners.parts_of_heads(l2, nodes, edges, heads, vectors, whole_heads=True)
+        assert uncut.tiles == -(-vectors // 32)
+
+
+@pytest.mark.parametrize("vector_bytes", [2, 4, 8, 16])
+def test_slices_of_elementwise_are_whole_lines(planners, vector_bytes):
+    for l2, (nodes, edges), vectors in itertools.product(CACHES, GRAPHS, (1, 7, 8, 33, 64, 100, 1000)):
+        row_bytes = vectors * vector_bytes
+        width = planners.slice_bytes(l2, nodes, edges, row_bytes, vector_bytes)
+        assert width == row_bytes or (width < row_bytes and width % 128 == 0)
+
+
+def test_runs_are_whole_chunks_and_neither_short_nor_long(planners):
+    for edges, other in itertools.product((1, 31, 10**5, 10**7, 10**9), (1, 3, 64, 5000)):
+        assert planners.dot_run(edges, other) in range(32, 1025, 32)
+        assert planners.elementwise_run(edges, other) in (32, 64, 128, 256, 512, 1024)
+    assert planners.dot_run(10**5, 1) == planners.elementwise_run(10**5, 1) == 32
+    assert planners.dot_run(10**9, 1) == planners.elementwise_run(10**9, 1) == 1024
+    assert planners.elementwise_run(10**9, 5000) == 32
