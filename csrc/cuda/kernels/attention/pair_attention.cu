@@ -9,7 +9,6 @@
 #include "../core/combine.h"
 #include "../core/types.cuh"
 #include "../plan/device.h"
-#include "../plan/device.h"
 #include "../plan/heads.h"
 #include "pair_pass.h"
 #include "workspace.h"

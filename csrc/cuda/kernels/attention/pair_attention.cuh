@@ -24,7 +24,7 @@ __global__ void __launch_bounds__(Config::kThreads, Config::kMinBlocks) pair_att
   Lane work(args, runs, shared, products);
   uint32_t unit = Frame::first_unit(args);
   while (unit < args.units.num_units) {
-    for_each_piece(args.units, unit, Frame::lane(), [&](const RowPiece& piece) { work.run(piece); });
+    for_each_piece(args.units, unit, Frame::lane(), [&](const Piece& piece) { work.run(piece); });
     if constexpr (!Config::kWritesProducts) break;
     unit += Frame::num_warps(args);
   }

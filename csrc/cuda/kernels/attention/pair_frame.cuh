@@ -126,10 +126,12 @@ class PairFrame {
 
   // The maximum over lanes that have different edges of a head, and over those that have the same.
   __device__ float max_over_edges(float value) const {
-    const int first_group = 5 - log2_groups();
-    for (int bit = 0; bit < 5; ++bit) {
-      if (bit >= args.layout.log2_lanes && bit < first_group) continue;  // other heads
-      value = fmaxf(value, __shfl_xor_sync(kFullMask, value, 1 << bit));
+    const int first_group = kLog2Warp - log2_groups();
+#pragma unroll
+    for (int bit = 0; bit < kLog2Warp; ++bit) {
+      const bool is_head = bit >= args.layout.log2_lanes && bit < first_group;
+      const float other = __shfl_xor_sync(kFullMask, value, 1 << bit);
+      value = is_head ? value : fmaxf(value, other);
     }
     return value;
   }
@@ -139,11 +141,12 @@ class PairFrame {
     return sum_over_groups(value);
   }
   __device__ float sum_over_groups(float value) const {
-    for (int bit = 5 - log2_groups(); bit < 5; ++bit) value += __shfl_xor_sync(kFullMask, value, 1 << bit);
+    for (int bit = kLog2Warp - log2_groups(); bit < kLog2Warp; ++bit)
+      value += __shfl_xor_sync(kFullMask, value, 1 << bit);
     return value;
   }
   __device__ void sum_over_groups(float (&values)[kVector]) const {
-    for (int bit = 5 - log2_groups(); bit < 5; ++bit) {
+    for (int bit = kLog2Warp - log2_groups(); bit < kLog2Warp; ++bit) {
 #pragma unroll
       for (int i = 0; i < kVector; ++i) values[i] += __shfl_xor_sync(kFullMask, values[i], 1 << bit);
     }

@@ -38,7 +38,7 @@ class PairLane {
         products_(frame_, products) {}
 
   // The whole warp takes part, with one piece.
-  __device__ void run(const RowPiece& piece) {
+  __device__ void run(const Piece& piece) {
     weights_.start_row(piece.row);
     if constexpr (Config::kTiled) {
       const int tiles = args().layout.tiles;
@@ -65,7 +65,7 @@ class PairLane {
   // ---- Edges.
 
   template <PairStep kStep>
-  __device__ void walk(const RowPiece& piece, int tile) {
+  __device__ void walk(const Piece& piece, int tile) {
     start_tile(piece, tile);
     const int log2_group = frame_.log2_groups(), groups = 1 << log2_group;
     if (!piece.is_empty() && ids_begin_ != piece.begin) load_ids(piece.begin);
@@ -94,7 +94,7 @@ class PairLane {
     ids_.load(args().units.rows, args().columns, args().edge_ids, args().dropout.is_on(), begin, frame_.lane());
   }
 
-  __device__ void start_tile(const RowPiece& piece, int tile) {
+  __device__ void start_tile(const Piece& piece, int tile) {
     const HeadVectors<kRepeat> vectors(args().layout, frame_.work, tile);
     own_.load(args(), piece.row, vectors);
 #pragma unroll
@@ -169,7 +169,7 @@ class PairLane {
 
   // ---- The end of a row.
 
-  __device__ void finish(const RowPiece& piece, int tile) {
+  __device__ void finish(const Piece& piece, int tile) {
     sums_.end_row(weights_.maximum, weights_.factor_sum);
     if constexpr (kForward) {
       store_results(piece, tile);
@@ -178,11 +178,11 @@ class PairLane {
     }
   }
 
-  __device__ void store_results(const RowPiece& piece, int tile) {
+  __device__ void store_results(const Piece& piece, int tile) {
     const float maximum = frame_.max_over_edges(weights_.maximum);
     const float rescale = exp_of_difference<T>(weights_.maximum - maximum);
     const float sum = frame_.sum_over_owners(weights_.factor_sum * rescale);
-    const float factor = piece.is_whole_row() ? reciprocal_of_sum(sum, !piece.is_empty()) : 1.f;
+    const float factor = piece.is_whole_row ? reciprocal_of_sum(sum, !piece.is_empty()) : 1.f;
     const HeadVectors<kRepeat> vectors(args().layout, frame_.work, tile);
 #pragma unroll
     for (int r = 0; r < kRepeat; ++r) {
@@ -195,25 +195,25 @@ class PairLane {
       for (int i = 0; i < kVector; ++i) values[i] *= factor;
       if (!frame_.writes_rows() || r >= vectors.count) continue;
       const int64_t at = vectors.index[r] * kVector;
-      if (piece.is_whole_row()) {
-        store_precise<T>(args().out, static_cast<int64_t>(piece.row) * args().row_elements + at, values);
+      if (piece.is_whole_row) {
+        store_precise<T>(args().out, static_cast<int64_t>(piece.line) * args().row_elements + at, values);
       } else {
-        store_rounded(args().partials.vector(piece.slot, args().row_elements, 0) + at, values);
+        store_rounded(args().partials.vector(piece.line, args().row_elements, 0) + at, values);
       }
     }
     if (tile > 0 || !frame_.writes_statistics()) return;
-    if (!piece.is_whole_row()) {
-      args().partials.store_sums(piece.slot, args().layout.heads, frame_.work.head, {maximum, sum, 0.f, 0.f});
+    if (!piece.is_whole_row) {
+      args().partials.store_sums(piece.line, args().layout.heads, frame_.work.head, {maximum, sum, 0.f, 0.f});
     } else if (args().lse != nullptr) {
       args().lse[frame_.statistic_at(piece.row)] = lse_of(maximum, sum, !piece.is_empty());
     }
   }
 
-  __device__ void store_gradients(const RowPiece& piece, int tile) {
+  __device__ void store_gradients(const Piece& piece, int tile) {
     const auto& score = own_.score();
     const float factor_sum = Config::Score::kNeedsFactorSum ? frame_.sum_over_owners(weights_.factor_sum) : 0.f;
     const HeadVectors<kRepeat> vectors(args().layout, frame_.work, tile);
-    const int64_t first = (piece.is_whole_row() ? static_cast<int64_t>(piece.row) : piece.slot) * args().row_elements;
+    const int64_t first = static_cast<int64_t>(piece.line) * args().row_elements;
 #pragma unroll
     for (int r = 0; r < kRepeat; ++r) {
       float keys[kVector], values[kVector];
@@ -237,9 +237,9 @@ class PairLane {
       store_gradient(piece, args().grad_key, args().partial_key, first + at, keys);
     }
   }
-  __device__ static void store_gradient(const RowPiece& piece, void* gradient, float* partial, int64_t at,
+  __device__ static void store_gradient(const Piece& piece, void* gradient, float* partial, int64_t at,
                                         const float (&values)[kVector]) {
-    if (piece.is_whole_row()) {
+    if (piece.is_whole_row) {
       store_rounded(static_cast<T*>(gradient) + at, values);
     } else {
       store_rounded(partial + at, values);

@@ -1,11 +1,9 @@
 // A lane's sums of factor * row over the edges of a row, for GATv2 and dot attention.
 //
-// Edges of a batch are summed first, batches in a run, and runs in the total, with what each of these additions lost
-// carried over to the next run. So the error of a sum is about that of a run, however long the row is.
+// Edges of a batch are summed first, batches in a run, and runs in a total (core/running_sum.cuh).
 #pragma once
 
-#include <cfloat>
-
+#include "../core/running_sum.cuh"
 #include "../core/softmax.cuh"
 #include "pair_own_row.cuh"
 
@@ -100,8 +98,8 @@ class PairSums {
     has_total_ = false;
   }
 
-  // Whether the batches so far are a run, with `count` of the row's edges taken and less than a chunk before a multiple
-  // of the run's length: the first run is the shorter. A run has `groups` times kPairRun edges.
+  // Whether the run ends with a chunk, of a row with `left` edges from that chunk on. Runs have kPairRun edges of each
+  // group, counted from the row's end: its first run is the shorter. The last one ends with the row.
   __device__ static bool is_run(uint32_t left, int log2_groups) {
     const uint32_t run_mask = (kPairRun << log2_groups) - 1;
     return left > kWarpSize && ((left - 1) & run_mask) < kWarpSize;
@@ -174,11 +172,8 @@ class PairSums {
     runs_.store(s, r, sum);
   }
   __device__ void join_total(bool is_last, float rescale, float& total, float& run) const {
-    // Multiply-adds are written out: were only one of the two contracted, `lost` would hold the product's rounding too.
-    const float before = has_total_ ? total : 0.f, sum = fmaf(before, rescale, run);
-    const float lost = run - fmaf(-before, rescale, sum);
-    run = is_last ? sum : fabsf(sum) <= FLT_MAX ? lost : 0.f;  // inf - inf would be nan
-    total = sum;
+    cuda::end_run(has_total_, rescale, total, run);
+    if (is_last) run = total;
   }
 
   Runs runs_;
