@@ -11,7 +11,6 @@
 #include "../plan/device.h"
 #include "../plan/heads.h"
 #include "pair_pass.h"
-#include "workspace.h"
 
 namespace halfgnn::cuda {
 namespace {
@@ -83,8 +82,7 @@ struct Forward {
 
   Forward(const PairCall& call, const PairShape& shape, Workspace& workspace)
       : pass(pass_of(call, PairPass::kForward, shape, call.topology, call.num_src)) {
-    pass.partials = {workspace.take<PieceSums>(pass.units.rows.num_slots * shape.heads),
-                     workspace.take<float>(num_partials(pass, shape)), 1};
+    pass.partials = take_partials(workspace, pass.units.rows, shape.heads, shape.dim, 1);
     pass.dots = workspace.take<float>(num_dots(call, shape, 1));
     pass.own_key = call.query;
     pass.key = call.key;
