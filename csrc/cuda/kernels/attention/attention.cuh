@@ -19,7 +19,7 @@ namespace halfgnn::cuda {
 
 inline __device__ float leaky_relu(float x, float slope) { return x > 0.f ? x : x * slope; }
 
-// What the sums of a row are multiplied by: 1 / sum of exponentials, and 0 where there are no edges.
+// What the sums of a row are multiplied by: 1 / sum of exponentials, and 0 if there are no edges.
 inline __device__ float reciprocal_of_sum(float sum, bool has_edges) { return has_edges ? 1.f / sum : 0.f; }
 inline __device__ float lse_of(float maximum, float sum, bool has_edges) {
   return has_edges ? maximum + logf(sum) : 0.f;
@@ -130,7 +130,7 @@ struct AttentionCombineArgs {
   float* lse;      // may be null
   void* positive;  // of GAT; null with one vector
 };
-// Launches nothing where no row can be long.
+// Launches nothing if no row can be long.
 cudaError_t combine_attention(const AttentionCombineArgs& args, const Launch& launch);
 
 }  // namespace halfgnn::cuda

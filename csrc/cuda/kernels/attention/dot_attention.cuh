@@ -12,7 +12,7 @@ class DotScore {
   static constexpr PairKind kKind = PairKind::kDot;
   static constexpr bool kNeedsFactorSum = false;
 
-  // own_row: of keys, that of the row.
+  // own_row: the row's own key.
   __device__ void load(const PairArgs&, const char* own_row, const HeadVectors<kRepeat>& vectors) {
 #pragma unroll
     for (int r = 0; r < kRepeat; ++r) own_[r] = Row::load(own_row + vectors.index[r] * Row::kBytes);

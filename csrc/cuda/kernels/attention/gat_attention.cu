@@ -39,7 +39,7 @@ GatPlan plan_gat(const GatArgs& args, uintptr_t bits, bool whole_heads) {
   GatPlan plan{};
   plan.vector = static_cast<int>(kMaxAccessBytes / size);
   while (args.dim % plan.vector != 0 || bits % static_cast<uintptr_t>(plan.vector * size) != 0) plan.vector /= 2;
-  // As the kernels have it: 16 bytes a lane, four vectors at most.
+  // As the kernels have it: 16 bytes per lane, four vectors at most.
   const int64_t full = kMaxAccessBytes / (plan.vector * size), repeat = full < 4 ? full : 4;
   plan.layout = choose_layout(args, repeat * plan.vector * size, whole_heads);
   plan.layout.vectors = static_cast<int32_t>(args.dim / plan.vector);

@@ -1,8 +1,8 @@
 // Logits of GATv2: sum of attn * LeakyReLU(z), z = own key + key. Include only where kernels are instantiated.
 //
 // LeakyReLU(z) = linear * z + absolute * |z| with linear = (1 + slope) / 2 and absolute = (1 - slope) / 2: both sums
-// take one multiply-add an element. Its derivative takes two values, so that a sum over edges of factor * LeakyReLU'(z)
-// is slope * sum of factors + (1 - slope) * sum of the factors of edges with a positive z.
+// take one multiply-add per element. Its derivative takes two values, so that a sum over edges of factor *
+// LeakyReLU'(z) is slope * sum of factors + (1 - slope) * sum of the factors of edges with a positive z.
 #pragma once
 
 #include "pair_attention.cuh"
@@ -21,7 +21,7 @@ class Gatv2Score {
   static constexpr PairKind kKind = PairKind::kGatv2;
   static constexpr bool kNeedsFactorSum = true;
 
-  // own_row: of keys, that of the row.
+  // own_row: the row's own key.
   __device__ void load(const PairArgs& args, const char* own_row, const HeadVectors<kRepeat>& vectors) {
 #pragma unroll
     for (int r = 0; r < kRepeat; ++r) {

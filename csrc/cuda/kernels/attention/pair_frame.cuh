@@ -14,7 +14,7 @@ struct PairChunk {
 };
 
 // kEdges edges of every group, from place `start` of a chunk. Of those of its group a lane owns kOwned: all, or one
-// where lanes share a head. If the batch is not kFull, some of its places are past the last edge; they are read as that
+// if lanes share a head. If the batch is not kFull, some of its places are past the last edge; they are read as that
 // edge.
 template <int kEdgesOfGroup, int kOwnedByLane, bool kIsFull>
 struct PairBatch {

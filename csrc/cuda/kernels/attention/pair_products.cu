@@ -9,7 +9,7 @@ namespace {
 constexpr int kSumWarps = 32;
 constexpr int kSumThreads = kSumWarps * kWarpSize;
 
-// A block has 32 columns, its warps take rows by turns, a lane several of them at a time.
+// A block has 32 columns. Its warps take rows by turns, and a lane has several of them in flight.
 __global__ void __launch_bounds__(kSumThreads) sum_products_kernel(const ProductSumArgs args) {
   constexpr int kUnroll = 16;
   __shared__ double sums[kSumWarps][kWarpSize];
