@@ -13,12 +13,13 @@
 #include "../core/rows.cuh"
 #include "../core/softmax.cuh"
 #include "../core/vector.cuh"
+#include "workspace.h"
 
 namespace halfgnn::cuda {
 
 inline __device__ float leaky_relu(float x, float slope) { return x > 0.f ? x : x * slope; }
 
-// What the sums of a row are multiplied by: 1 / sum of exponentials, and 0 where there are no edges.
+// What the sums of a row are multiplied by: 1 / sum of exponentials, and 0 if there are no edges.
 inline __device__ float reciprocal_of_sum(float sum, bool has_edges) { return has_edges ? 1.f / sum : 0.f; }
 inline __device__ float lse_of(float maximum, float sum, bool has_edges) {
   return has_edges ? maximum + logf(sum) : 0.f;
@@ -105,17 +106,18 @@ struct AttentionPartials {
     __stcs(reinterpret_cast<float4*>(sums + slot * heads + head),
            make_float4(value.maximum, value.sum, value.positive, 0.f));
   }
+  __device__ PieceSums load_sums(int64_t slot, int64_t heads, int64_t head) const {
+    const float4 value = __ldg(reinterpret_cast<const float4*>(sums + slot * heads + head));
+    return {value.x, value.y, value.z, value.w};
+  }
   __device__ float* vector(int64_t slot, int64_t len, int64_t which) const {
     return vectors + (slot * num_vectors + which) * len;
   }
 };
-inline size_t attention_partial_bytes(const Rows& rows, int64_t heads, int64_t dim, int num_vectors) {
-  return static_cast<size_t>(rows.num_slots * heads) * sizeof(PieceSums) +
-         static_cast<size_t>(rows.num_slots * num_vectors * heads * dim) * sizeof(float);
-}
-inline AttentionPartials attention_partials(const Rows& rows, int64_t heads, int num_vectors, void* workspace) {
-  auto* sums = static_cast<PieceSums*>(workspace);
-  return {sums, reinterpret_cast<float*>(sums + rows.num_slots * heads), num_vectors};
+inline AttentionPartials take_partials(Workspace& workspace, const Rows& rows, int64_t heads, int64_t dim,
+                                       int num_vectors) {
+  auto* sums = workspace.take<PieceSums>(rows.num_slots * heads);
+  return {sums, workspace.take<float>(rows.num_slots * num_vectors * heads * dim), num_vectors};
 }
 
 // Writes the results of the long rows from those of their pieces, merged in the order of the slots.
@@ -128,7 +130,7 @@ struct AttentionCombineArgs {
   float* lse;      // may be null
   void* positive;  // of GAT; null with one vector
 };
-// Launches nothing where no row can be long.
+// Launches nothing if no row can be long.
 cudaError_t combine_attention(const AttentionCombineArgs& args, const Launch& launch);
 
 }  // namespace halfgnn::cuda

@@ -26,12 +26,12 @@ struct HeadSums {
   const LongRow& row;
   int64_t head;
 
-  __device__ float4 of(int64_t slot) const {
-    return __ldg(reinterpret_cast<const float4*>(args.partials.sums + (row.first_slot + slot) * args.heads + head));
-  }
+  __device__ PieceSums of(int64_t slot) const { return args.partials.load_sums(slot, args.heads, head); }
   __device__ float maximum(int lane) const {
     float most = kLowestLogit;
-    for (int64_t slot = lane; slot < row.num_slots; slot += kWarpSize) most = fmaxf(most, of(slot).x);
+    for (int64_t slot = lane; slot < row.num_slots; slot += kWarpSize) {
+      most = fmaxf(most, of(row.first_slot + slot).maximum);
+    }
     for (int distance = 1; distance < kWarpSize; distance *= 2) {
       most = fmaxf(most, __shfl_xor_sync(kFullMask, most, distance));
     }
@@ -41,10 +41,10 @@ struct HeadSums {
   __device__ void total(int lane, float most, double& sum, double& positive) const {
     sum = positive = 0;
     for (int64_t slot = lane; slot < row.num_slots; slot += kWarpSize) {
-      const float4 piece = of(slot);
-      const double factor = static_cast<double>(expf(piece.x - most));
-      sum += factor * static_cast<double>(piece.y);
-      positive += factor * static_cast<double>(piece.z);
+      const PieceSums piece = of(row.first_slot + slot);
+      const double factor = static_cast<double>(expf(piece.maximum - most));
+      sum += factor * static_cast<double>(piece.sum);
+      positive += factor * static_cast<double>(piece.positive);
     }
     sum = sum_of_warp(sum);
     positive = sum_of_warp(positive);
@@ -63,27 +63,23 @@ __device__ void combine_head(const AttentionCombineArgs& args, const LongRow& ro
   const int64_t column = head * args.dim + (exists ? in_head : args.dim - 1);
   const bool has_positive = args.partials.num_vectors > 1;
   double sum = 0, positive = 0;
-  for (int64_t first = team.warp; first < row.num_slots; first += kUnroll * team.warps) {
-    float factor[kUnroll], value[kUnroll], positive_value[kUnroll];
-#pragma unroll
-    for (int u = 0; u < kUnroll; ++u) {
-      const int64_t wanted = first + u * team.warps, slot = wanted < row.num_slots ? wanted : row.num_slots - 1;
-      factor[u] = sums.of(slot).x;
-      value[u] = __ldcs(args.partials.vector(row.first_slot + slot, len, 0) + column);
-      positive_value[u] = has_positive ? __ldcs(args.partials.vector(row.first_slot + slot, len, 1) + column) : 0.f;
-    }
-#pragma unroll
-    for (int u = 0; u < kUnroll; ++u) {
-      if (first + u * team.warps >= row.num_slots) continue;
-      const double times = static_cast<double>(expf(factor[u] - most));
-      sum += times * static_cast<double>(value[u]);
-      positive += times * static_cast<double>(positive_value[u]);
-    }
-  }
+  float maximum[kUnroll], value[kUnroll], positive_value[kUnroll];
+  for_each_slot<kUnroll>(
+      row, team,
+      [&](int u, int64_t slot) {
+        maximum[u] = sums.of(slot).maximum;
+        value[u] = __ldcs(args.partials.vector(slot, len, 0) + column);
+        positive_value[u] = has_positive ? __ldcs(args.partials.vector(slot, len, 1) + column) : 0.f;
+      },
+      [&](int u) {
+        const double factor = static_cast<double>(expf(maximum[u] - most));
+        sum += factor * static_cast<double>(value[u]);
+        positive += factor * static_cast<double>(positive_value[u]);
+      });
   sum = team.sum(sum);
   if (has_positive) positive = team.sum(positive);
   if (team.warp != 0) return;
-  const int64_t element = row.row * len + column, pair = row.row * args.heads + head;
+  const int64_t element = row.row * len + column;
   if (exists) {
     store_element(args.out, args.type, element, static_cast<float>(sum / total));
     if (has_positive) {
@@ -91,8 +87,9 @@ __device__ void combine_head(const AttentionCombineArgs& args, const LongRow& ro
       store_element({args.positive, nullptr}, args.type, element, static_cast<float>(centred));
     }
   }
-  if (in_head != 0) return;
-  if (args.lse != nullptr) args.lse[pair] = static_cast<float>(static_cast<double>(most) + log(total));
+  if (in_head == 0 && args.lse != nullptr) {
+    args.lse[row.row * args.heads + head] = static_cast<float>(static_cast<double>(most) + log(total));
+  }
 }
 
 __global__ void __launch_bounds__(kCombineThreads, 1) combine_attention_kernel(const KernelArgs kernel) {

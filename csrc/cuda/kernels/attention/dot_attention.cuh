@@ -9,11 +9,10 @@ template <typename T, int kVector, int kRepeat>
 class DotScore {
  public:
   using Row = Fragment<T, kVector>;
-  static constexpr bool kKeyIsValue = false;
-  static constexpr bool kHasProducts = false;
+  static constexpr PairKind kKind = PairKind::kDot;
   static constexpr bool kNeedsFactorSum = false;
 
-  // own_row: of keys, that of the row.
+  // own_row: the row's own key.
   __device__ void load(const PairArgs&, const char* own_row, const HeadVectors<kRepeat>& vectors) {
 #pragma unroll
     for (int r = 0; r < kRepeat; ++r) own_[r] = Row::load(own_row + vectors.index[r] * Row::kBytes);
@@ -38,7 +37,7 @@ class DotScore {
 #pragma unroll
     for (int i = 0; i < kWidth; ++i) sum = fmaf(own.key[i], key[i], sum);
   }
-  __device__ static float logit(const PairArgs& args, float sum) { return args.linear * sum; }
+  __device__ static float logit(const PairArgs& args, float sum) { return args.logit.linear * sum; }
 
   // Adds to the sum over edges that finish takes; factor: the gradient of the logit.
   __device__ void add_gradient(bool is_first, float factor, const Row& key, int, float (&sum)[kVector]) const {
@@ -50,7 +49,7 @@ class DotScore {
   // Turns the sum into the gradient of the own key.
   __device__ static void finish(const PairArgs& args, float, int, float (&sum)[kVector], float (&)[kVector]) {
 #pragma unroll
-    for (int i = 0; i < kVector; ++i) sum[i] *= args.linear;
+    for (int i = 0; i < kVector; ++i) sum[i] *= args.logit.linear;
   }
 
  private:

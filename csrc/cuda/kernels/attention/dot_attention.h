@@ -1,4 +1,5 @@
-// Attention with logits that are dots of queries and keys.
+// Attention whose logits are scaled dots of queries and keys, and its gradients. Arguments, shapes and formulas:
+// DotAttentionArgs in csrc/core/attention.h. What holds for every launcher: core/launch.h.
 #pragma once
 
 #include "../../../core/attention.h"

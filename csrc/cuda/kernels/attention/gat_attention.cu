@@ -32,34 +32,18 @@ HeadLayout choose_layout(const GatArgs& args, int64_t lane_bytes, bool whole_hea
   return layout_of_parts(current_device(), shape, gathered, lane_bytes, stream, whole_heads);
 }
 
-// Rows that a warp takes: enough for kWantedEdges on average, unless that leaves a device idle.
-constexpr int64_t kWantedEdges = 64;
-constexpr int64_t kWantedWarps = 1 << 13;
-constexpr int kMaxLog2Rows = 4;
-
-int32_t log2_rows_of(const Topology& topology, int64_t slices) {
-  int32_t log2_rows = 0;
-  while (log2_rows < kMaxLog2Rows && topology.num_edges << log2_rows < kWantedEdges * topology.num_rows &&
-         (topology.num_rows >> (log2_rows + 1)) * slices >= kWantedWarps) {
-    ++log2_rows;
-  }
-  return log2_rows;
-}
-
 }  // namespace
 
 GatPlan plan_gat(const GatArgs& args, uintptr_t bits, bool whole_heads) {
   const int64_t size = size_of(args.type);
   GatPlan plan{};
-  plan.rows = rows_of(args.topology);
   plan.vector = static_cast<int>(kMaxAccessBytes / size);
   while (args.dim % plan.vector != 0 || bits % static_cast<uintptr_t>(plan.vector * size) != 0) plan.vector /= 2;
-  // As the kernels have it: 16 bytes a lane, four vectors at most.
+  // As the kernels have it: 16 bytes per lane, four vectors at most.
   const int64_t full = kMaxAccessBytes / (plan.vector * size), repeat = full < 4 ? full : 4;
   plan.layout = choose_layout(args, repeat * plan.vector * size, whole_heads);
   plan.layout.vectors = static_cast<int32_t>(args.dim / plan.vector);
-  plan.log2_rows = log2_rows_of(args.topology, plan.slices());
-  plan.num_units = plan.rows.num_slots + ceil_div(args.topology.num_rows, int64_t{1} << plan.log2_rows);
+  plan.units = row_units_of(args.topology, plan.slices());
   return plan;
 }
 
@@ -80,7 +64,9 @@ uintptr_t address_bits(const GatArgs& args) {
 
 size_t gat_attention_workspace(const GatArgs& args) {
   if (!is_valid_gat(args)) return 0;
-  return attention_partial_bytes(rows_of(args.topology), args.heads, args.dim, num_vectors(args));
+  Workspace workspace(nullptr);
+  take_partials(workspace, rows_of(args.topology), args.heads, args.dim, num_vectors(args));
+  return workspace.bytes();
 }
 
 cudaError_t gat_attention(const GatArgs& given, const Launch& launch) {
@@ -89,13 +75,14 @@ cudaError_t gat_attention(const GatArgs& given, const Launch& launch) {
   if (args.topology.num_rows == 0 || args.heads * args.dim == 0) return cudaSuccess;
   if (!is_valid_gat(args)) return cudaErrorInvalidValue;
   const GatPlan plan = plan_gat(args, address_bits(args), false);
-  const AttentionPartials partials = attention_partials(plan.rows, args.heads, num_vectors(args), launch.workspace);
+  Workspace workspace(launch.workspace);
+  const AttentionPartials partials = take_partials(workspace, plan.units.rows, args.heads, args.dim, num_vectors(args));
   const cudaError_t status =
       with_type(args.type, [&](auto t) { return gat_attention_of<TypeOf<decltype(t)>>(args, plan, partials, launch); });
   if (status != cudaSuccess) return status;
-  return combine_attention(
-      {plan.rows, partials, args.heads, args.dim, args.type, args.out, static_cast<float*>(args.lse), args.positive},
-      launch);
+  return combine_attention({plan.units.rows, partials, args.heads, args.dim, args.type, args.out,
+                            static_cast<float*>(args.lse), args.positive},
+                           launch);
 }
 
 }  // namespace halfgnn::cuda

@@ -1,4 +1,5 @@
-// Attention of GAT and its gradients (see csrc/core/attention.h). Both gather one row of features an edge.
+// Attention of GAT and its gradients. Both gather one row of features per edge. Arguments, shapes and formulas: GatArgs
+// in csrc/core/attention.h. What holds for every launcher: core/launch.h.
 #pragma once
 
 #include "../../../core/attention.h"

@@ -30,23 +30,18 @@ __device__ void sum_slots(const FinishArgs& args, const LongRow& row, const Comb
                           double& first, double& second) {
   const int64_t len = args.heads * args.dim;
   const bool has_second = args.partials.num_vectors > 1;
+  float a[kUnroll], b[kUnroll];
   first = second = 0;
-  for (int64_t start = team.warp; start < row.num_slots; start += kUnroll * team.warps) {
-    float a[kUnroll], b[kUnroll];
-#pragma unroll
-    for (int u = 0; u < kUnroll; ++u) {
-      const int64_t wanted = start + u * team.warps;
-      const int64_t slot = row.first_slot + (wanted < row.num_slots ? wanted : row.num_slots - 1);
-      a[u] = __ldcs(args.partials.vector(slot, len, 0) + column);
-      b[u] = has_second ? __ldcs(args.partials.vector(slot, len, 1) + column) : 0.f;
-    }
-#pragma unroll
-    for (int u = 0; u < kUnroll; ++u) {
-      if (start + u * team.warps >= row.num_slots) continue;
-      first += static_cast<double>(a[u]);
-      second += static_cast<double>(b[u]);
-    }
-  }
+  for_each_slot<kUnroll>(
+      row, team,
+      [&](int u, int64_t slot) {
+        a[u] = __ldcs(args.partials.vector(slot, len, 0) + column);
+        b[u] = has_second ? __ldcs(args.partials.vector(slot, len, 1) + column) : 0.f;
+      },
+      [&](int u) {
+        first += static_cast<double>(a[u]);
+        second += static_cast<double>(b[u]);
+      });
   first = team.sum(first);
   if (has_second) second = team.sum(second);
 }
@@ -70,10 +65,9 @@ __device__ void finish_head(const FinishArgs& args, const LongRow& row, const Co
   if (team.warp != 0) return;
   double share = 0, positive_share = 0;
   for (int64_t slot = team.lane; slot < row.num_slots; slot += kWarpSize) {
-    const float4 piece =
-        __ldg(reinterpret_cast<const float4*>(args.partials.sums + (row.first_slot + slot) * args.heads + head));
-    share += static_cast<double>(piece.y);
-    positive_share += static_cast<double>(piece.z);
+    const PieceSums piece = args.partials.load_sums(row.first_slot + slot, args.heads, head);
+    share += static_cast<double>(piece.sum);
+    positive_share += static_cast<double>(piece.positive);
   }
   gradient += has_dots ? share : -slope * share - (1. - slope) * positive_share;
   gradient = sum_of_warp(gradient);
@@ -91,8 +85,8 @@ __global__ void __launch_bounds__(kCombineThreads, 1) finish_long_rows_kernel(co
 
 cudaError_t finish_long_rows(const GatArgs& args, const GatPlan& plan, const AttentionPartials& partials,
                              const Launch& launch) {
-  if (plan.rows.num_slots == 0) return cudaSuccess;
-  const FinishArgs kernel{plan.rows,         CombineGrid::make(plan.rows, args.heads),
+  if (plan.units.rows.num_slots == 0) return cudaSuccess;
+  const FinishArgs kernel{plan.units.rows,   CombineGrid::make(plan.units.rows, args.heads),
                           partials,          args.heads,
                           args.dim,          args.type,
                           args.logit_type,   static_cast<float>(args.negative_slope),
@@ -126,7 +120,7 @@ __global__ void __launch_bounds__(kThreads) sum_tiles_kernel(const TilesArgs arg
 
 cudaError_t sum_tiles(const GatArgs& args, const GatPlan& plan, const float* parts, const Launch& launch) {
   if (plan.layout.tiles == 1) return cudaSuccess;
-  const TilesArgs kernel{plan.rows, args.heads, plan.layout.tiles, parts, args.grad_attn_src, args.logit_type};
+  const TilesArgs kernel{plan.units.rows, args.heads, plan.layout.tiles, parts, args.grad_attn_src, args.logit_type};
   return cuda::launch(sum_tiles_kernel, ceil_div(args.topology.num_rows * args.heads, kThreads), kThreads,
                       launch.stream, kernel);
 }
@@ -149,15 +143,13 @@ struct BackwardPlan {
   bool has_edge_pass;  // gradients of edge logits by a kernel of their own
 
   int num_vectors() const { return sums == GatSums::kDots ? 1 : 2; }
-  size_t record_bytes(const GatArgs& args) const {
-    return static_cast<size_t>(args.num_cols * args.heads) * sizeof(float4);
-  }
-  size_t part_bytes(const GatArgs& args) const {
-    if (gather.layout.tiles == 1) return 0;
-    return static_cast<size_t>(args.topology.num_rows * args.heads * gather.layout.tiles) * sizeof(float);
-  }
-  size_t partial_bytes(const GatArgs& args) const {
-    return attention_partial_bytes(gather.rows, args.heads, args.dim, num_vectors());
+  GatBackwardSpace take_space(const GatArgs& args, Workspace& workspace) const {
+    const int64_t tiles = gather.layout.tiles;
+    GatBackwardSpace space{};
+    space.records = workspace.take<GatRecord>(args.num_cols * args.heads);
+    space.partials = take_partials(workspace, gather.units.rows, args.heads, args.dim, num_vectors());
+    if (tiles > 1) space.row_parts = workspace.take<float>(args.topology.num_rows * args.heads * tiles);
+    return space;
   }
 };
 
@@ -171,7 +163,7 @@ BackwardPlan plan_backward(const GatArgs& args) {
   return plan;
 }
 
-cudaError_t prepare(const GatArgs& args, int vector, float4* records, const Launch& launch) {
+cudaError_t prepare(const GatArgs& args, int vector, GatRecord* records, const Launch& launch) {
   return with_type(args.type,
                    [&](auto t) { return gat_prepare_backward_of<TypeOf<decltype(t)>>(args, vector, records, launch); });
 }
@@ -180,7 +172,8 @@ cudaError_t walk(const GatArgs& args, const BackwardPlan& plan, const GatBackwar
     return gat_attention_backward_of<TypeOf<decltype(t)>>(args, plan.gather, plan.sums, space, launch);
   });
 }
-cudaError_t find_edge_gradients(const GatArgs& args, const GatPlan& plan, const float4* records, const Launch& launch) {
+cudaError_t find_edge_gradients(const GatArgs& args, const GatPlan& plan, const GatRecord* records,
+                                const Launch& launch) {
   return with_type(args.type,
                    [&](auto t) { return gat_edge_gradient_of<TypeOf<decltype(t)>>(args, plan, records, launch); });
 }
@@ -189,20 +182,17 @@ cudaError_t find_edge_gradients(const GatArgs& args, const GatPlan& plan, const 
 
 size_t gat_attention_backward_workspace(const GatArgs& args) {
   if (!is_valid_gat(args)) return 0;
-  const BackwardPlan plan = plan_backward(args);
-  return plan.record_bytes(args) + plan.partial_bytes(args) + plan.part_bytes(args);
+  Workspace workspace(nullptr);
+  plan_backward(args).take_space(args, workspace);
+  return workspace.bytes();
 }
 
 cudaError_t gat_attention_backward(const GatArgs& args, const Launch& launch) {
   if (args.heads * args.dim == 0) return cudaSuccess;
   if (!is_valid_gat(args)) return cudaErrorInvalidValue;
   const BackwardPlan plan = plan_backward(args);
-  GatBackwardSpace space{};
-  auto* bytes = static_cast<char*>(launch.workspace);
-  space.records = reinterpret_cast<float4*>(bytes);
-  bytes += plan.record_bytes(args);
-  space.partials = attention_partials(plan.gather.rows, args.heads, plan.num_vectors(), bytes);
-  space.row_parts = reinterpret_cast<float*>(bytes + plan.partial_bytes(args));
+  Workspace workspace(launch.workspace);
+  const GatBackwardSpace space = plan.take_space(args, workspace);
 
   cudaError_t status = cudaSuccess;
   if (args.num_cols > 0) status = prepare(args, plan.gather.vector, space.records, launch);

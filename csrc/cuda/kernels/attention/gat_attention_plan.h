@@ -3,6 +3,7 @@
 #pragma once
 
 #include "../core/heads.cuh"
+#include "../core/row_units.cuh"
 #include "attention.cuh"
 #include "gat_attention.h"
 
@@ -20,9 +21,7 @@ enum class GatSums {
 struct GatPlan {
   int vector;  // elements of an access
   HeadLayout layout;
-  Rows rows;
-  int32_t log2_rows;  // short rows that a warp takes
-  int64_t num_units;
+  RowUnits units;  // of warps
 
   int64_t slices() const { return int64_t{layout.slices} * layout.tiles; }
 };
@@ -32,13 +31,14 @@ bool is_valid_gat(const GatArgs& args);
 // they are wider than a warp.
 GatPlan plan_gat(const GatArgs& args, uintptr_t bits, bool whole_heads);
 
-// Where the backward keeps what its passes hand on.
-struct GatRecord {  // of a destination and head
+// What the edges of a destination need of it in the backward, for each head: attn_dst, lse, and <out, gradient of out>.
+struct alignas(16) GatRecord {
   float logit, lse, delta, unused;
 };
+// Where the backward keeps what its passes hand on.
 struct GatBackwardSpace {
+  GatRecord* records;  // (destination, head)
   AttentionPartials partials;
-  float4* records;   // GatRecord of (destination, head)
   float* row_parts;  // with several tiles: parts of grad_attn_src, (row, head, tile)
 };
 
@@ -47,11 +47,12 @@ template <typename T>
 cudaError_t gat_attention_of(const GatArgs& args, const GatPlan& plan, const AttentionPartials& partials,
                              const Launch& launch);
 template <typename T>
-cudaError_t gat_prepare_backward_of(const GatArgs& args, int vector, float4* records, const Launch& launch);
+cudaError_t gat_prepare_backward_of(const GatArgs& args, int vector, GatRecord* records, const Launch& launch);
 template <typename T>
 cudaError_t gat_attention_backward_of(const GatArgs& args, const GatPlan& plan, GatSums sums,
                                       const GatBackwardSpace& space, const Launch& launch);
 template <typename T>
-cudaError_t gat_edge_gradient_of(const GatArgs& args, const GatPlan& plan, const float4* records, const Launch& launch);
+cudaError_t gat_edge_gradient_of(const GatArgs& args, const GatPlan& plan, const GatRecord* records,
+                                 const Launch& launch);
 
 }  // namespace halfgnn::cuda

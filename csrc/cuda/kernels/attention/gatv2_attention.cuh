@@ -1,8 +1,8 @@
 // Logits of GATv2: sum of attn * LeakyReLU(z), z = own key + key. Include only where kernels are instantiated.
 //
 // LeakyReLU(z) = linear * z + absolute * |z| with linear = (1 + slope) / 2 and absolute = (1 - slope) / 2: both sums
-// take one multiply-add an element. Its derivative takes two values, so that a sum over edges of factor * LeakyReLU'(z)
-// is slope * sum of factors + (1 - slope) * sum of the factors of edges with a positive z.
+// take one multiply-add per element. Its derivative takes two values, so that a sum over edges of factor *
+// LeakyReLU'(z) is slope * sum of factors + (1 - slope) * sum of the factors of edges with a positive z.
 #pragma once
 
 #include "pair_attention.cuh"
@@ -18,16 +18,15 @@ template <typename T, int kVector, int kRepeat>
 class Gatv2Score {
  public:
   using Row = Fragment<T, kVector>;
-  static constexpr bool kKeyIsValue = true;  // of sources
-  static constexpr bool kHasProducts = true;
+  static constexpr PairKind kKind = PairKind::kGatv2;
   static constexpr bool kNeedsFactorSum = true;
 
-  // own_row: of keys, that of the row.
+  // own_row: the row's own key.
   __device__ void load(const PairArgs& args, const char* own_row, const HeadVectors<kRepeat>& vectors) {
 #pragma unroll
     for (int r = 0; r < kRepeat; ++r) {
       own_[r] = Row::load(own_row + vectors.index[r] * Row::kBytes);
-      attn_[r] = Row::load(static_cast<const char*>(args.attn) + vectors.index[r] * Row::kBytes);
+      attn_[r] = Row::load(static_cast<const char*>(args.logit.attn) + vectors.index[r] * Row::kBytes);
     }
   }
 
@@ -47,8 +46,8 @@ class Gatv2Score {
       widen_some(attn, j, weight);
 #pragma unroll
       for (int i = 0; i < kWidth; ++i) {
-        own.linear[i] = args.linear * weight[i];
-        own.absolute[i] = args.absolute * weight[i];
+        own.linear[i] = args.logit.linear * weight[i];
+        own.absolute[i] = args.logit.absolute * weight[i];
       }
       return own;
     }
@@ -83,7 +82,7 @@ class Gatv2Score {
     attn_[r].widen(attn);
 #pragma unroll
     for (int i = 0; i < kVector; ++i) {
-      const float gradient = fmaf(1.f - args.slope, sum[i], args.slope * factor_sum);
+      const float gradient = fmaf(1.f - args.logit.slope, sum[i], args.logit.slope * factor_sum);
       product[i] = own[i] * gradient;
       sum[i] = attn[i] * gradient;
     }

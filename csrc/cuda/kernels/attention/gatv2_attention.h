@@ -1,4 +1,5 @@
-// Attention with logits as in GATv2.
+// Attention whose logits are those of GATv2, and its gradients. Arguments, shapes and formulas: Gatv2Args in
+// csrc/core/attention.h. What holds for every launcher: core/launch.h.
 #pragma once
 
 #include "../../../core/attention.h"

@@ -1,86 +1,59 @@
+// The launcher of pair_attention.h: how rows are read, what the passes of a call are given, and what follows them.
+
 #include "pair_attention.h"
 
+#include <algorithm>
 #include <limits>
+#include <optional>
 
 #include "../core/combine.h"
 #include "../core/types.cuh"
 #include "../plan/device.h"
 #include "../plan/heads.h"
+#include "pair_pass.h"
 
 namespace halfgnn::cuda {
 namespace {
 
-constexpr int kDeltaThreads = 256;
+// ---- How rows are read.
 
-struct DeltaKernelArgs {
-  DeltaArgs args;
-  int64_t num_heads;   // of all rows
-  int32_t vectors;     // of a head
-  int32_t log2_lanes;  // that share a head
-};
+uintptr_t bits_of(const void* data) { return reinterpret_cast<uintptr_t>(data); }
 
-// Heads lie one after the other, so that rows do not matter.
-template <typename T, int kVector>
-__global__ void __launch_bounds__(kDeltaThreads) deltas_kernel(const DeltaKernelArgs kernel) {
-  using Row = Fragment<T, kVector>;
-  const DeltaArgs& args = kernel.args;
-  const int lanes = 1 << kernel.log2_lanes, own = static_cast<int>(threadIdx.x) & (lanes - 1);
-  const int64_t wanted = (static_cast<int64_t>(blockIdx.x) * kDeltaThreads + threadIdx.x) >> kernel.log2_lanes;
-  const int64_t head = wanted < kernel.num_heads ? wanted : kernel.num_heads - 1;
-  float delta = 0.f;
-  for (int vector = own; vector < kernel.vectors; vector += lanes) {
-    const int64_t at = (head * kernel.vectors + vector) * kVector;
-    const Row row = Row::load_streaming(static_cast<const T*>(args.grad) + at);
-    float grad[kVector], out[kVector];
-    load_precise<T>(args.out, at, out);
-    row.widen(grad);
-#pragma unroll
-    for (int i = 0; i < kVector; ++i) delta = fmaf(grad[i], out[i], delta);
-  }
-  for (int distance = 1; distance < lanes; distance *= 2) delta += __shfl_xor_sync(kFullMask, delta, distance);
-  if (own == 0 && wanted < kernel.num_heads) args.records[head] = {__ldg(args.lse + head), delta};
+// The addresses of all that is accessed by vectors, or-ed.
+uintptr_t address_bits(const PairCall& call) {
+  return bits_of(call.query) | bits_of(call.key) | bits_of(call.value) | bits_of(call.logit.attn) |
+         bits_of(call.out.value) | bits_of(call.out.residual) | bits_of(call.grad) | bits_of(call.grad_query) |
+         bits_of(call.grad_key) | bits_of(call.grad_value);
 }
 
-template <typename T, int kVector>
-cudaError_t launch_deltas_with(const DeltaKernelArgs& kernel, const Launch& launch) {
-  const int64_t blocks = ceil_div(kernel.num_heads << kernel.log2_lanes, kDeltaThreads);
-  return cuda::launch(deltas_kernel<T, kVector>, blocks, kDeltaThreads, launch.stream, kernel);
-}
-template <typename T>
-cudaError_t launch_deltas(const DeltaKernelArgs& kernel, const PairShape& shape, const Launch& launch) {
-  constexpr int widest = kMaxAccessBytes / static_cast<int>(sizeof(T));
-  return shape.vector == widest ? launch_deltas_with<T, widest>(kernel, launch)
-                                : launch_deltas_with<T, 1>(kernel, launch);
-}
-
-}  // namespace
-
-cudaError_t find_deltas(const DeltaArgs& args, const PairShape& shape, const Launch& launch) {
-  const int64_t vectors = shape.dim / shape.vector;
-  const int log2_lanes = log2_ceil(vectors < kWarpSize ? vectors : kWarpSize);
-  const DeltaKernelArgs kernel{args, args.rows * shape.heads, static_cast<int32_t>(vectors), log2_lanes};
-  return with_type(shape.type, [&](auto t) { return launch_deltas<TypeOf<decltype(t)>>(kernel, shape, launch); });
-}
-
-bool shape_of(int64_t heads, int64_t dim, DType type, uintptr_t bits, PairShape& shape) {
+// None for sizes that kernels do not take.
+std::optional<PairShape> shape_of(const PairCall& call) {
   constexpr int64_t most = std::numeric_limits<int32_t>::max() / static_cast<int64_t>(sizeof(float));
-  if (type == DType::kDouble || heads <= 0 || heads > most || dim <= 0 || dim > most / heads) return false;
-  const auto widest = static_cast<int>(kMaxAccessBytes / size_of(type));
-  shape = {heads, dim, type, widest, dim > int64_t{kWarpSize} * widest ? 4 : 1, false};
-  // Whole vectors, as long as registers hold a head; else single elements, of heads of any width.
-  const bool has_vectors = dim % widest == 0 && bits % kMaxAccessBytes == 0;
-  if (!has_vectors || dim > shape.covered()) {
+  if (call.type == DType::kDouble || call.heads <= 0 || call.heads > most || call.dim <= 0 ||
+      call.dim > most / call.heads) {
+    return std::nullopt;
+  }
+  const auto widest = static_cast<int>(kMaxAccessBytes / size_of(call.type));
+  PairShape shape{call.heads, call.dim, call.type, widest, call.dim > int64_t{kWarpSize} * widest ? 4 : 1, false};
+  // Whole vectors, if registers hold a head of them. Otherwise single elements, of heads of any width.
+  const bool has_vectors = call.dim % widest == 0 && address_bits(call) % kMaxAccessBytes == 0;
+  if (!has_vectors || call.dim > shape.covered()) {
     shape.vector = 1;
     shape.repeat = 4;
   }
-  shape.tiled = dim > shape.covered();
-  return true;
+  shape.tiled = call.dim > shape.covered();
+  return shape;
 }
 
-PairArgs pair_args(const Topology& topology, const PairShape& shape, int64_t columns, int rows_an_edge) {
-  const int64_t size = size_of(shape.type);
-  const int log2_unroll = log2_ceil(pair_unroll(shape.lane_bytes(), rows_an_edge));
-  const Gathered gathered{columns, shape.row_elements() * size * rows_an_edge, topology.num_edges};
+// ---- What a pass is given.
+
+// All that does not depend on the pass, and how it is divided among warps. `num_columns`: nodes that rows are gathered
+// of.
+PairArgs pass_of(const PairCall& call, PairPass pass, const PairShape& shape, const Topology& topology,
+                 int64_t num_columns) {
+  const int gathered_rows = rows_per_edge(call.kind, pass);
+  const int log2_unroll = log2_ceil(pair_unroll(shape.lane_bytes(), gathered_rows));
+  const Gathered gathered{num_columns, shape.row_elements() * size_of(shape.type) * gathered_rows, topology.num_edges};
   PairArgs args{};
   const HeadShape heads{shape.heads, shape.dim / shape.vector, shape.repeat, kLog2Warp - log2_unroll};
   args.layout = layout_of_whole_heads(current_device(), heads, gathered);
@@ -88,10 +61,99 @@ PairArgs pair_args(const Topology& topology, const PairShape& shape, int64_t col
   args.columns = indices_of(topology);
   args.edge_ids = edge_ids_of(topology);
   args.row_elements = static_cast<uint32_t>(shape.row_elements());
-  args.blocks_a_slice = static_cast<uint32_t>(ceil_div(args.units.num_units, pair_warps(shape.lane_bytes())));
+  args.blocks_per_slice = static_cast<uint32_t>(ceil_div(args.units.num_units, pair_warps(shape.lane_bytes())));
+  args.dropout = mask_of(call.dropout);
+  args.logit = call.logit;
   return args;
 }
 
+// Elements of PairArgs::dots, `per_head` for each edge and head; 0 without tiles.
+int64_t num_dots(const PairCall& call, const PairShape& shape, int per_head) {
+  return shape.tiled ? call.topology.num_edges * shape.heads * per_head : 0;
+}
+
+// A row for each slot.
+int64_t num_partials(const PairArgs& pass, const PairShape& shape) {
+  return pass.units.rows.num_slots * shape.row_elements();
+}
+
+struct Forward {
+  PairArgs pass;
+
+  Forward(const PairCall& call, const PairShape& shape, Workspace& workspace)
+      : pass(pass_of(call, PairPass::kForward, shape, call.topology, call.num_src)) {
+    pass.partials = take_partials(workspace, pass.units.rows, shape.heads, shape.dim, 1);
+    pass.dots = workspace.take<float>(num_dots(call, shape, 1));
+    pass.own_key = call.query;
+    pass.key = call.key;
+    pass.value = call.value;
+    pass.out = call.out;
+    pass.lse = call.lse;
+  }
+};
+
+// Limits the blocks of a pass that leaves products, and says how many rows of products they leave. Blocks take rows by
+// turns then: there are few enough for a small workspace, and enough for an even load.
+int64_t limit_products(const PairShape& shape, PairArgs& pass) {
+  constexpr int64_t kMaxElements = 1 << 20, kMaxBlocks = 1 << 12, kMinBlocks = 1 << 10;
+  const int64_t rows_per_block = shape.tiled ? pair_warps(shape.lane_bytes()) : 1, slices = pass.layout.slices;
+  const int64_t most = std::min(kMaxElements / (shape.row_elements() * rows_per_block), kMaxBlocks / slices);
+  const int64_t blocks = std::max(most, ceil_div(kMinBlocks, slices));
+  pass.blocks_per_slice = static_cast<uint32_t>(std::min<int64_t>(pass.blocks_per_slice, blocks));
+  return pass.blocks_per_slice * rows_per_block;
+}
+
+struct Backward {
+  DestinationRecord* records;
+  PairArgs destinations, sources;
+  float* products;
+  int64_t product_rows;
+
+  Backward(const PairCall& call, const PairShape& shape, Workspace& workspace)
+      : records(workspace.take<DestinationRecord>(call.topology.num_rows * shape.heads)),
+        destinations(pass_of(call, PairPass::kDestinations, shape, call.topology, call.by_src.num_rows)),
+        sources(pass_of(call, PairPass::kSources, shape, call.by_src, call.topology.num_rows)),
+        products(nullptr),
+        product_rows(0) {
+    if (call.kind == PairKind::kGatv2) take_products(shape, workspace);
+    float* dots = workspace.take<float>(num_dots(call, shape, 2));
+    for (PairArgs* pass : {&destinations, &sources}) {
+      pass->partial_key = workspace.take<float>(num_partials(*pass, shape));
+      pass->dots = dots;
+      pass->records = records;
+    }
+    destinations.own_key = sources.key = call.query;
+    destinations.own_value = sources.value = call.grad;
+    destinations.key = sources.own_key = call.key;
+    destinations.value = sources.own_value = call.value;
+    destinations.grad_key = call.grad_query;
+    sources.grad_key = call.grad_key;
+    sources.grad_value = call.grad_value;
+    if (sources.grad_value != nullptr) sources.partial_value = workspace.take<float>(num_partials(sources, shape));
+  }
+
+ private:
+  void take_products(const PairShape& shape, Workspace& workspace) {
+    const int64_t of_destinations = limit_products(shape, destinations);
+    product_rows = of_destinations + limit_products(shape, sources);
+    products = workspace.take<float>(product_rows * shape.row_elements());
+    if (products == nullptr) return;
+    destinations.products = products;
+    sources.products = products + of_destinations * shape.row_elements();
+  }
+};
+
+// ---- The passes.
+
+cudaError_t run_pass(PairKind kind, PairPass pass, const PairArgs& args, const PairShape& shape, const Launch& launch) {
+  return with_type(shape.type, [&](auto t) {
+    using T = TypeOf<decltype(t)>;
+    return kind == PairKind::kDot ? dot_attention_of<T>(pass, args, shape, launch)
+                                  : gatv2_attention_of<T>(pass, args, shape, launch);
+  });
+}
+
+// Results of long rows, from those of their pieces.
 cudaError_t combine_results(const PairArgs& args, const PairShape& shape, const Launch& launch) {
   AttentionCombineArgs combined{};
   combined.rows = args.units.rows;
@@ -104,13 +166,62 @@ cudaError_t combine_results(const PairArgs& args, const PairShape& shape, const 
   return combine_attention(combined, launch);
 }
 
+// Gradients of long rows, likewise.
 cudaError_t combine_gradients(const PairArgs& args, const PairShape& shape, const Launch& launch) {
-  const auto run = [&](const float* partial, void* gradient) {
+  const auto combine_rows = [&](const float* partial, void* gradient) {
     const CombineArgs combined{args.units.rows, partial, shape.row_elements(), 1.f, false, gradient, shape.type};
     return combine(combined, launch);
   };
-  const cudaError_t status = run(args.partial_key, args.grad_key);
-  return status == cudaSuccess && args.grad_value != nullptr ? run(args.partial_value, args.grad_value) : status;
+  const cudaError_t status = combine_rows(args.partial_key, args.grad_key);
+  return status == cudaSuccess && args.grad_value != nullptr ? combine_rows(args.partial_value, args.grad_value)
+                                                             : status;
+}
+
+cudaError_t run_backward_pass(PairKind kind, PairPass pass, const PairArgs& args, const PairShape& shape,
+                              const Launch& launch) {
+  const cudaError_t status = run_pass(kind, pass, args, shape, launch);
+  return status == cudaSuccess ? combine_gradients(args, shape, launch) : status;
+}
+
+}  // namespace
+
+size_t pair_attention_workspace(const PairCall& call) {
+  Workspace workspace(nullptr);
+  if (const auto shape = shape_of(call)) Forward(call, *shape, workspace);
+  return workspace.bytes();
+}
+
+cudaError_t pair_attention(const PairCall& call, const Launch& launch) {
+  const auto shape = shape_of(call);
+  if (!shape) return cudaErrorInvalidValue;
+  Workspace workspace(launch.workspace);
+  const Forward forward(call, *shape, workspace);
+  const cudaError_t status = run_pass(call.kind, PairPass::kForward, forward.pass, *shape, launch);
+  return status == cudaSuccess ? combine_results(forward.pass, *shape, launch) : status;
+}
+
+size_t pair_attention_backward_workspace(const PairCall& call) {
+  Workspace workspace(nullptr);
+  if (const auto shape = shape_of(call)) Backward(call, *shape, workspace);
+  return workspace.bytes();
+}
+
+cudaError_t pair_attention_backward(const PairCall& call, const Launch& launch) {
+  const auto shape = shape_of(call);
+  if (!shape) return cudaErrorInvalidValue;
+  Workspace workspace(launch.workspace);
+  const Backward backward(call, *shape, workspace);
+  const DeltaArgs deltas{call.topology.num_rows, call.grad, call.out, call.lse, backward.records};
+  cudaError_t status = find_deltas(deltas, *shape, launch);
+  if (status == cudaSuccess) {
+    status = run_backward_pass(call.kind, PairPass::kDestinations, backward.destinations, *shape, launch);
+  }
+  if (status == cudaSuccess) {
+    status = run_backward_pass(call.kind, PairPass::kSources, backward.sources, *shape, launch);
+  }
+  if (status != cudaSuccess || call.kind != PairKind::kGatv2) return status;
+  return sum_products({backward.products, backward.product_rows, shape->row_elements(), call.grad_attn, shape->type},
+                      launch);
 }
 
 }  // namespace halfgnn::cuda

@@ -78,21 +78,6 @@ class UnitWalk {
   bool is_slot_;
 };
 
-// The form in which pair_attention.cuh still takes a piece.
-struct RowPiece {
-  uint32_t row;
-  uint32_t begin, end;
-  int32_t slot;  // -1 for a whole row
-
-  __device__ RowPiece(const Piece& piece)  // NOLINT: on purpose without `explicit`
-      : row(piece.row),
-        begin(piece.begin),
-        end(piece.end),
-        slot(piece.is_whole_row ? -1 : static_cast<int32_t>(piece.line)) {}
-  __device__ bool is_whole_row() const { return slot < 0; }
-  __device__ bool is_empty() const { return begin == end; }
-};
-
 // Calls use(piece) for those of a unit, in order. The whole warp takes part.
 template <class Use>
 __device__ void for_each_piece(const RowUnits& units, uint32_t unit, int lane, const Use& use) {

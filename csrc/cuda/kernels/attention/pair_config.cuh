@@ -1,0 +1,49 @@
+// What one instantiation of the kernel behind GATv2 and dot attention is made for.
+#pragma once
+
+#include "pair_pass.h"
+
+namespace halfgnn::cuda {
+
+// ScoreOf<T, kVector, kRepeat>: how the logits of an attention come from keys (gatv2_attention.cuh, dot_attention.cuh).
+template <template <typename, int, int> class ScoreOf, typename T, PairPass kPairPass, int kVectorElements,
+          int kVectorsPerLane, bool kIsTiled>
+struct PairConfig {
+  using Element = T;
+  static constexpr PairPass kPass = kPairPass;
+  static constexpr int kVector = kVectorElements;
+  static constexpr int kRepeat = kVectorsPerLane;
+  static constexpr bool kTiled = kIsTiled;
+  using Score = ScoreOf<T, kVector, kRepeat>;
+  using Row = Fragment<T, kVector>;  // one of the kRepeat parts of a row that a lane holds
+
+  static constexpr bool kForward = kPass == PairPass::kForward;
+  static constexpr bool kSumsValues = kPass != PairPass::kDestinations;
+  static constexpr bool kSumsKeys = !kForward;
+  static constexpr bool kWritesProducts = kSumsKeys && Score::kKind == PairKind::kGatv2;
+  static constexpr bool kOwnKeyIsValue = Score::kKind == PairKind::kGatv2 && kPass == PairPass::kSources;
+  static constexpr bool kReadsOwnValue = !kForward && !kOwnKeyIsValue;
+  static constexpr bool kTwoRows = rows_per_edge(Score::kKind, kPass) == 2;
+
+  static constexpr int kElements = kRepeat * kVector;
+  static constexpr int kLaneBytes = kElements * static_cast<int>(sizeof(T));
+  static constexpr bool kIsWide = is_wide_pair(kLaneBytes);
+  static constexpr int kUnroll = pair_unroll(kLaneBytes, kTwoRows ? 2 : 1);
+  // Sums of a row: of values first, if there are any, and of keys last.
+  static constexpr int kSums = (kSumsValues ? 1 : 0) + (kSumsKeys ? 1 : 0);
+  static constexpr int kKeySum = kSums - 1;
+  static constexpr bool kRunsAreShared = !kIsWide;
+  static constexpr int kWarps = pair_warps(kLaneBytes);
+  static constexpr int kThreads = kWarps * kWarpSize;
+  // Registers: 96 with one access per lane and row, 128 with several narrow ones, 255 with wide rows.
+  static constexpr int kMinBlocks = kIsWide ? 4 : kRepeat > 1 ? 4 : 5;
+};
+
+// What a walk over a row does with its edges.
+enum class PairStep {
+  kAll,
+  kDots,  // sums up dots in the workspace
+  kSums   // adds rows, by the dots from there
+};
+
+}  // namespace halfgnn::cuda

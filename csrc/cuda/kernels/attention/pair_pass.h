@@ -1,0 +1,114 @@
+// One pass of GATv2 or dot attention over an adjacency: what the launcher (pair_attention.cu) tells the kernel
+// (pair_attention.cuh), which the build instantiates for each element type.
+//
+// A pass takes a row of the adjacency at a time. The row's own key is the query of a destination or the key of a
+// source; the edge brings a row from its other end to it, the key of the column. The weight of an edge multiplies a row
+// of values. In the backward pass, "value" also names a row of the gradient of the result: the derivative by a weight
+// is the dot of the two.
+#pragma once
+
+#include "../core/heads.cuh"
+#include "../core/row_units.cuh"
+#include "attention.cuh"
+#include "pair_attention.h"
+
+namespace halfgnn::cuda {
+
+enum class PairPass {
+  kForward,       // over CSC: results
+  kDestinations,  // over CSC: gradients of destinations' keys
+  kSources        // over CSR: gradients of sources' keys and values
+};
+
+// Forward: l_e - lse is the logarithm of the weight. Delta: the dot of the result and its gradient.
+struct alignas(8) DestinationRecord {
+  float lse;
+  float delta;
+};
+
+struct PairArgs {
+  RowUnits units;
+  Ids columns;
+  Ids edge_ids;
+  HeadLayout layout;
+  uint32_t row_elements;  // heads * dim
+  uint32_t blocks_per_slice;
+  DropoutMask dropout;
+
+  const void* own_key;    // of the row
+  const void* own_value;  // likewise; backward only
+  const void* key;        // of the columns
+  const void* value;      // likewise
+  PairLogit logit;
+
+  Precise out;                 // (destinations, heads, dim)
+  float* lse;                  // (destinations, heads)
+  DestinationRecord* records;  // backward: (destinations, heads)
+
+  // Sums of gradients, and of those that belong to pieces of long rows: a row for each slot.
+  void* grad_key;
+  void* grad_value;
+  float* partial_key;
+  float* partial_value;
+  AttentionPartials partials;  // forward
+
+  float* products;  // of GATv2: see pair_products.cuh
+  float* dots;      // with tiles, of an edge and head: the logit; backward: what its rows are multiplied by
+};
+
+// How rows are read. Chosen from sizes and alignment alone, for all passes of a call.
+struct PairShape {
+  int64_t heads, dim;
+  DType type;
+  int vector;  // elements of an access: 16 bytes, or one
+  int repeat;  // accesses per lane and row
+  bool tiled;  // heads are too wide for registers
+
+  int64_t row_elements() const { return heads * dim; }
+  int64_t covered() const { return int64_t{kWarpSize} * repeat * vector; }  // elements of a head, by a warp
+  int64_t lane_bytes() const { return vector * repeat * size_of(type); }
+};
+
+// Rows that a pass gathers for an edge: the column's key, and its value if that is another row.
+constexpr bool keys_are_values(PairKind kind, PairPass pass) {
+  return kind == PairKind::kGatv2 && pass != PairPass::kSources;
+}
+constexpr int rows_per_edge(PairKind kind, PairPass pass) { return keys_are_values(kind, pass) ? 1 : 2; }
+
+// Edges of a group in flight, by the bytes of a row that a lane takes.
+constexpr bool is_wide_pair(int64_t lane_bytes) { return lane_bytes > 2 * kMaxAccessBytes; }
+constexpr int pair_unroll(int64_t lane_bytes, int rows_per_edge) {
+  return (is_wide_pair(lane_bytes) ? 2 : 4) / rows_per_edge;
+}
+
+// Warps of a block: what they keep in shared memory must fit.
+constexpr int pair_warps(int64_t lane_bytes) { return is_wide_pair(lane_bytes) ? 2 : 4; }
+
+// One pass over elements of type T. The build instantiates them: build_sources.py.
+template <typename T>
+cudaError_t gatv2_attention_of(PairPass pass, const PairArgs& args, const PairShape& shape, const Launch& launch);
+template <typename T>
+cudaError_t dot_attention_of(PairPass pass, const PairArgs& args, const PairShape& shape, const Launch& launch);
+
+// ---- What comes before and after the passes of a backward.
+
+// Writes the records of all destinations and heads.
+struct DeltaArgs {
+  int64_t rows;
+  const void* grad;
+  Precise out;
+  const float* lse;
+  DestinationRecord* records;
+};
+cudaError_t find_deltas(const DeltaArgs& args, const PairShape& shape, const Launch& launch);
+
+// sums[column] = the sum of all rows of products, each of `len` elements, added in fp64 in a fixed order.
+struct ProductSumArgs {
+  const float* products;
+  int64_t rows, len;
+  void* sums;
+  DType type;
+};
+cudaError_t sum_products(const ProductSumArgs& args, const Launch& launch);
+
+}  // namespace halfgnn::cuda

@@ -1,0 +1,219 @@
+// From the dots of edges to what their rows are multiplied by, the factors, for GATv2 and dot attention.
+//
+// Forward: softmax with a running maximum (see attention.cuh); each group of lanes has its own until the row ends. The
+// factor of values is exp(l_e - maximum) m_e.
+// Backward: with weights a_e = exp(l_e - lse), the factor of values is a_e m_e, that of keys the gradient of the logit.
+//
+// With tiles, dots are summed up in the workspace, over all tiles of a head, before the first row is added.
+#pragma once
+
+#include "../core/softmax.cuh"
+#include "pair_frame.cuh"
+#include "pair_own_row.cuh"
+
+namespace halfgnn::cuda {
+
+template <class Config>
+class PairWeights {
+  using T = typename Config::Element;
+  using Frame = PairFrame<Config>;
+  static constexpr int kUnroll = Config::kUnroll;
+  static constexpr bool kForward = Config::kForward;
+  template <class Batch>
+  using Factors = PairFactors<Batch::kEdges>;
+
+ public:
+  // What a lane rarely needs, in shared memory, beside that of its neighbours.
+  struct Shared {
+    DestinationRecord record[Config::kPass == PairPass::kDestinations ? Config::kThreads : 1];
+    uint32_t dropped[Config::kThreads];  // by the edge in the lane's place of a chunk: a bit for each head of the warp
+  };
+
+  __device__ PairWeights(const Frame& frame, Shared& shared) : frame_(frame), shared_(shared) {}
+
+  __device__ void start_row(uint32_t row) {
+    maximum = kLowestLogit;
+    if constexpr (Config::kPass == PairPass::kDestinations) shared_.record[threadIdx.x] = load_record(row);
+  }
+  __device__ void start_tile(int tile) {
+    tile_ = tile;
+    factor_sum = 0.f;
+  }
+
+  // Draws what the edges of a chunk drop; `edge` is the lane's. For the whole chunk, before rows are in flight: it
+  // takes many registers for a while.
+  __device__ void draw(uint32_t edge) {
+    if (!args().dropout.is_on()) return;
+    const int first = frame_.work.head & ~in_warp_mask(), last = first + in_warp_mask();
+    uint32_t dropped = 0;
+#pragma unroll 1
+    for (int quad = first >> 2; quad <= last >> 2; ++quad) {
+      const uint32_t bits = args().dropout.dropped(edge, static_cast<uint32_t>(quad));
+      dropped |= 4 * quad >= first ? bits << (4 * quad - first) : bits >> (first - 4 * quad);
+    }
+    __syncwarp();
+    shared_.dropped[threadIdx.x] = dropped;
+    __syncwarp();
+  }
+
+  // The records of the edges that a lane owns: of the destinations, if those are the columns.
+  template <class Batch>
+  __device__ void load_records(const Batch& batch, Factors<Batch>& factors) const {
+#pragma unroll
+    for (int i = 0; i < Batch::kOwned; ++i) {
+      const int place = read_owned(batch, i);
+      factors.record[i] = load_record(__shfl_sync(kFullMask, batch.chunk.column, place));
+    }
+  }
+
+  // From a lane's parts of dots to the factors of all edges. Returns what the sums so far are multiplied by.
+  template <PairStep kStep, class Batch>
+  __device__ float weigh(const Batch& batch, Factors<Batch>& factors) {
+    if constexpr (kStep == PairStep::kSums) {
+      read_dots(batch, factors);
+    } else {
+      frame_.sum_up(batch, factors.key);
+      if constexpr (!kForward) frame_.sum_up(batch, factors.value);
+      if constexpr (kStep == PairStep::kDots) {
+        keep_dots(batch, factors);
+        return 1.f;
+      }
+    }
+    float rescale = 1.f;
+    if constexpr (kForward && kStep == PairStep::kAll) rescale = raise_maximum(batch, factors);
+    find_factors<kStep>(batch, factors);
+    if constexpr (Config::kSumsValues) frame_.hand_out(batch, factors.value);
+    if constexpr (Config::kSumsKeys) frame_.hand_out(batch, factors.key);
+    return rescale;
+  }
+
+  float maximum;     // forward: sums are relative to it
+  float factor_sum;  // over owned edges: of weights; backward, of the factors of keys
+
+ private:
+  __device__ const PairArgs& args() const { return frame_.args; }
+  // Where in the chunk edge i is of those that the lane owns; of one past the last, the last.
+  template <class Batch>
+  __device__ int read_owned(const Batch& batch, int i) const {
+    const int place = frame_.owned_place(batch, i);
+    return place < batch.chunk.count ? place : batch.chunk.count - 1;
+  }
+  __device__ DestinationRecord load_record(uint32_t row) const {
+    const float2 record = __ldg(reinterpret_cast<const float2*>(args().records + frame_.statistic_at(row)));
+    return {record.x, record.y};
+  }
+
+  // ---- Dropout.
+
+  __device__ int in_warp_mask() const { return (1 << args().layout.log2_heads) - 1; }
+  // m_e of an edge that the lane owns.
+  template <class Batch>
+  __device__ float multiplier(const Batch& batch, int i) const {
+    if (!args().dropout.is_on()) return 1.f;
+    const uint32_t first_of_warp = threadIdx.x & ~(kWarpSize - 1u);
+    const uint32_t dropped = shared_.dropped[first_of_warp + read_owned(batch, i)];
+    return (dropped >> (frame_.work.head & in_warp_mask()) & 1) != 0 ? 0.f : args().dropout.scale;
+  }
+
+  // ---- Factors of the edges that a lane owns.
+
+  template <PairStep kStep, class Batch>
+  __device__ void find_factors(const Batch& batch, Factors<Batch>& factors) {
+    const bool counts = Batch::kEdges == kUnroll || frame_.owner() == 0;  // of a single edge all lanes have the dot
+#pragma unroll
+    for (int i = 0; i < Batch::kOwned; ++i) {
+      const bool keep = batch.has(frame_.owned_place(batch, i));
+      if constexpr (kForward) {
+        const float weight = keep ? exp_of_difference<T>(factors.key[i] - maximum) : 0.f;
+        factor_sum += counts ? weight : 0.f;
+        factors.value[i] = weight * multiplier(batch, i);
+      } else {
+        if constexpr (kStep == PairStep::kAll) find_gradient(i, multiplier(batch, i), factors);
+        factors.key[i] = keep ? factors.key[i] : 0.f;
+        factors.value[i] = keep ? factors.value[i] : 0.f;
+        factor_sum += counts ? factors.key[i] : 0.f;
+      }
+    }
+  }
+
+  template <class Batch>
+  __device__ float raise_maximum(const Batch& batch, const Factors<Batch>& factors) {
+    float raised = maximum;
+#pragma unroll
+    for (int i = 0; i < Batch::kOwned; ++i) {
+      const bool keep = batch.has(frame_.owned_place(batch, i));
+      raised = fmaxf(raised, keep ? factors.key[i] : kLowestLogit);
+    }
+    if constexpr (Batch::kOwned < Batch::kEdges) {
+#pragma unroll
+      for (int step = 0; step < log2_ceil(Batch::kEdges); ++step) {
+        raised = fmaxf(raised, __shfl_xor_sync(kFullMask, raised, 1 << step));
+      }
+    }
+    const float rescale = exp_of_difference<T>(maximum - raised);
+    factor_sum *= rescale;
+    maximum = raised;
+    return rescale;
+  }
+
+  // Turns the dots of an edge into its factors.
+  template <int kEdges>
+  __device__ void find_gradient(int i, float multiplier, PairFactors<kEdges>& factors) const {
+    const DestinationRecord record =
+        Config::kPass == PairPass::kSources ? factors.record[i] : shared_.record[own_record()];
+    const float weight = exp_of_difference<T>(factors.key[i] - record.lse);
+    factors.key[i] = weight * fmaf(multiplier, factors.value[i], -record.delta);
+    factors.value[i] = weight * multiplier;
+  }
+  static __device__ uint32_t own_record() { return Config::kPass == PairPass::kDestinations ? threadIdx.x : 0; }
+
+  // ---- Dots in the workspace, with tiles. One of the lanes that own an edge writes its dots, the same in every tile;
+  // after the last tile, in the backward, its factors.
+
+  __device__ float* dots_at(const PairChunk& chunk, int place) const {
+    constexpr int kDots = kForward ? 1 : 2;
+    const uint64_t edge = static_cast<uint64_t>(chunk.begin) + place;
+    return args().dots + (edge * args().layout.heads + frame_.work.read(args().layout)) * kDots;
+  }
+  template <class Batch>
+  __device__ void keep_dots(const Batch& batch, Factors<Batch>& factors) {
+    const bool is_first = tile_ == 0, is_last = tile_ + 1 == args().layout.tiles;
+    const bool writes =
+        frame_.work.exists(args().layout) && frame_.work.own == (Batch::kOwned < Batch::kEdges ? frame_.owner() : 0);
+#pragma unroll
+    for (int i = 0; i < Batch::kOwned; ++i) {
+      const int place = frame_.owned_place(batch, i);
+      const float times = !kForward && is_last ? multiplier(batch, i) : 1.f;
+      if (!writes || place >= batch.chunk.count) continue;
+      float* dots = dots_at(batch.chunk, place);
+      if (!is_first) {
+        factors.key[i] += dots[0];
+        if constexpr (!kForward) factors.value[i] += dots[1];
+      }
+      if (is_last) {
+        if constexpr (kForward) {
+          maximum = fmaxf(maximum, factors.key[i]);
+        } else {
+          find_gradient(i, times, factors);
+        }
+      }
+      dots[0] = factors.key[i];
+      if constexpr (!kForward) dots[1] = factors.value[i];
+    }
+  }
+  template <class Batch>
+  __device__ void read_dots(const Batch& batch, Factors<Batch>& factors) const {
+#pragma unroll
+    for (int i = 0; i < Batch::kOwned; ++i) {
+      const float* dots = dots_at(batch.chunk, read_owned(batch, i));
+      factors.key[i] = dots[0];
+      if constexpr (!kForward) factors.value[i] = dots[1];
+    }
+  }
+
+  const Frame frame_;
+  Shared& shared_;
+  int tile_;
+};
+
+}  // namespace halfgnn::cuda
