@@ -5,7 +5,7 @@
 
 #include "../../csrc/cuda/kernels/plan/heads.h"
 #include "../../csrc/cuda/kernels/plan/lanes.h"
-#include "../../csrc/cuda/kernels/plan/runs.h"
+#include "../../csrc/cuda/kernels/plan/units.h"
 
 using namespace halfgnn::cuda;
 
@@ -51,8 +51,8 @@ int64_t slice_vectors(int64_t l2_bytes, int64_t columns, int64_t row_bytes, int6
   return slice_vectors_of({l2_bytes}, {columns, row_bytes, num_edges}, row_bytes / vector_bytes, vector_bytes);
 }
 
-int64_t run_of_dots(int64_t num_edges, int64_t slices) { return dot_run(num_edges, slices); }
-int64_t run_of_elementwise(int64_t num_edges, int64_t vectors) { return elementwise_run(num_edges, vectors); }
+int64_t unit_of_dots(int64_t num_edges, int64_t slices) { return dot_unit_edges(num_edges, slices); }
+int64_t unit_of_elementwise(int64_t num_edges, int64_t vectors) { return elementwise_unit_edges(num_edges, vectors); }
 int64_t chunks_of_terms(int64_t num_edges) { return term_chunks(num_edges); }
 int64_t batches_of_copies(int64_t num_batches) { return copy_batches(num_batches); }
 }

@@ -58,11 +58,11 @@ class Planners:
     def slice_bytes(self, l2, nodes, edges, row_bytes, vector_bytes=16):
         return vector_bytes * self._call("slice_vectors", l2, nodes, row_bytes, edges, vector_bytes)
 
-    def dot_run(self, edges, slices):
-        return self._call("run_of_dots", edges, slices)
+    def dot_unit_edges(self, edges, slices):
+        return self._call("unit_of_dots", edges, slices)
 
-    def elementwise_run(self, edges, vectors):
-        return self._call("run_of_elementwise", edges, vectors)
+    def elementwise_unit_edges(self, edges, vectors):
+        return self._call("unit_of_elementwise", edges, vectors)
 
     def term_chunks(self, edges):
         return self._call("chunks_of_terms", edges)
@@ -207,13 +207,13 @@ def test_slices_of_elementwise_are_whole_lines(planners, vector_bytes):
         assert width == row_bytes or (width < row_bytes and width % 128 == 0)
 
 
-def test_runs_are_whole_chunks_and_neither_short_nor_long(planners):
+def test_units_are_whole_chunks_and_neither_short_nor_long(planners):
     for edges, other in itertools.product((1, 31, 10**5, 10**7, 10**9), (1, 3, 64, 5000)):
-        assert planners.dot_run(edges, other) in range(32, 1025, 32)
-        assert planners.elementwise_run(edges, other) in (32, 64, 128, 256, 512, 1024)
-    assert planners.dot_run(10**5, 1) == planners.elementwise_run(10**5, 1) == 32
-    assert planners.dot_run(10**9, 1) == planners.elementwise_run(10**9, 1) == 1024
-    assert planners.elementwise_run(10**9, 5000) == 32
+        assert planners.dot_unit_edges(edges, other) in range(32, 1025, 32)
+        assert planners.elementwise_unit_edges(edges, other) in (32, 64, 128, 256, 512, 1024)
+    assert planners.dot_unit_edges(10**5, 1) == planners.elementwise_unit_edges(10**5, 1) == 32
+    assert planners.dot_unit_edges(10**9, 1) == planners.elementwise_unit_edges(10**9, 1) == 1024
+    assert planners.elementwise_unit_edges(10**9, 5000) == 32
 
 
 def test_terms_and_copies_take_more_per_warp_from_many_warps_on(planners):

@@ -1,6 +1,6 @@
 // Terms written once per edge.
 
-#include "../plan/runs.h"
+#include "../plan/units.h"
 #include "term.cuh"
 
 namespace halfgnn::cuda {

@@ -12,7 +12,7 @@
 #include <cstring>
 
 #include "../core/ids.cuh"
-#include "../plan/runs.h"
+#include "../plan/units.h"
 
 namespace halfgnn::cuda {
 namespace {

@@ -1,4 +1,4 @@
-// What planners assume of a GPU and of the kernels: all numbers that the choice of slices, lanes and runs depends on,
+// What planners assume of a GPU and of the kernels: all numbers that the choice of slices, lanes and units depends on,
 // each with its unit and where it is from.
 //
 //   measured elsewhere  by others, on the GPUs that are named (docs/tuning.md, "Predicted times")
@@ -86,15 +86,15 @@ constexpr int kTeamBatches = 4;
 constexpr int64_t kLongUnitEdges = 64;
 constexpr int kLongUnitThreads = 64;
 
-// ---- Runs of edge-wise kernels: how many edges a warp takes.
+// ---- Units of edge-wise kernels: how many edges a warp takes.
 
 // Warps of a launch, from which each takes more edges so that fewer search for their first row. Arithmetic, of a guess:
 // four waves. An H100 holds 132 x 32 warps of 64 registers.
 constexpr int64_t kManyWarps = 1 << 14;
 // Edges per warp, at most. A guess.
-constexpr int64_t kMaxRunEdges = 1024;
+constexpr int64_t kMaxUnitEdges = 1024;
 // (edge, vector) pairs per warp and slice of an operator without broadcasting, at most. A guess.
-constexpr int64_t kMaxRunPairs = 1 << 12;
+constexpr int64_t kMaxUnitPairs = 1 << 12;
 // The same for terms and copies of rows, which take more only from twice as many warps. A guess.
 constexpr int64_t kManyTermWarps = 1 << 15, kManyCopyWarps = 1 << 15;
 // Chunks of 32 edges per warp, and batches of accesses per warp of a copy, at most. Guesses.

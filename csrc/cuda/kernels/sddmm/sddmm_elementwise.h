@@ -24,7 +24,7 @@ struct ElementwiseArgs {
   bool out_is_float;
   uint32_t row_bytes;     // of an operand
   int32_t row_vectors;    // of an operand, and of the result
-  int32_t slice_vectors;  // all warps walk a slice of the rows before the next: see plan/runs.h
+  int32_t slice_vectors;  // all warps walk a slice of the rows before the next: see plan/units.h
   int32_t edges_per_warp;
   uint32_t slice_blocks;
 };

@@ -1,4 +1,4 @@
-// How edge-wise kernels divide the edge array: the run of positions that a warp takes and, without broadcasting, the
+// How edge-wise kernels divide the edge array: the unit, positions that a warp takes and, without broadcasting, the
 // slices of columns that are swept one after the other. Likewise copies of rows by id.
 #pragma once
 
@@ -8,10 +8,10 @@
 
 namespace halfgnn::cuda {
 
-// ---- Dots: about kManyWarps runs, of whole chunks of 32 positions.
+// ---- Dots: about kManyWarps units, of whole chunks of 32 positions.
 
-inline int64_t dot_run(int64_t num_edges, int64_t slices) {
-  const int64_t edges = std::min(ceil_div(num_edges * slices, kManyWarps), kMaxRunEdges);
+inline int64_t dot_unit_edges(int64_t num_edges, int64_t slices) {
+  const int64_t edges = std::min(ceil_div(num_edges * slices, kManyWarps), kMaxUnitEdges);
   return ceil_div(edges, kWarpSize) * kWarpSize;
 }
 
@@ -31,9 +31,9 @@ inline int64_t slice_vectors_of(const Device& device, const Gathered& gathered, 
   return std::min(ceil_div(slice, narrowest) * narrowest, row_vectors);
 }
 
-inline int64_t elementwise_run(int64_t num_edges, int64_t slice_vectors) {
+inline int64_t elementwise_unit_edges(int64_t num_edges, int64_t slice_vectors) {
   int64_t edges = kWarpSize;
-  while (edges < kMaxRunEdges && num_edges / edges > kManyWarps && edges * slice_vectors < kMaxRunPairs) edges *= 2;
+  while (edges < kMaxUnitEdges && num_edges / edges > kManyWarps && edges * slice_vectors < kMaxUnitPairs) edges *= 2;
   return edges;
 }
 
