@@ -294,8 +294,7 @@ Call gat_forward(const Context& c, const GatArgs& args) {
   };
 }
 Call gat_attention(const Context& c) { return gat_forward(c, gat_args(c)); }
-Call gat_attention_backward(const Context& c) {
-  GatArgs args = gat_args(c);
+Call gat_backward(const Context& c, GatArgs args) {
   gat_forward(c, args)();
   args.topology = c.graph.csr;
   args.grad = c.nodes();
@@ -310,6 +309,13 @@ Call gat_attention_backward(const Context& c) {
     c.attention.gat_backward(pass, 0, kNodes);
   };
 }
+Call gat_attention_backward(const Context& c) { return gat_backward(c, gat_args(c)); }
+Call gat_edge_logits_backward(const Context& c) {
+  GatArgs args = gat_args(c);
+  args.edge_logits = c.edges();
+  args.grad_edge_logits = c.new_edges();
+  return gat_backward(c, args);
+}
 
 PairPass pair_pass(const Context& c) {
   PairPass pass;
@@ -323,18 +329,54 @@ PairPass pair_pass(const Context& c) {
   pass.lse = c.accumulators(kNodes * c.shape.heads);
   return pass;
 }
-Call gatv2_attention(const Context& c) {
+PairPass gatv2_pass(const Context& c) {
   PairPass pass = pair_pass(c);
   pass.attn = c.memory.values(c.shape.type, c.shape.len());
   pass.slope = 0.2;
-  return [=] { c.attention.pair_forward(pass, 0, kNodes); };
+  return pass;
 }
-Call dot_attention(const Context& c) {
+PairPass dot_pass(const Context& c) {
   PairPass pass = pair_pass(c);
   pass.col_value = c.nodes();
   pass.scale = 0.125;
+  return pass;
+}
+Call pair_forward(const Context& c, const PairPass& pass) {
   return [=] { c.attention.pair_forward(pass, 0, kNodes); };
 }
+Call gatv2_attention(const Context& c) { return pair_forward(c, gatv2_pass(c)); }
+Call dot_attention(const Context& c) { return pair_forward(c, dot_pass(c)); }
+Call dot_attention_dropout(const Context& c) {
+  static constexpr int64_t kSeed[2] = {20, 0};
+  PairPass pass = dot_pass(c);
+  pass.dropout = {kSeed, 1u << 31, 2.};
+  return pair_forward(c, pass);
+}
+// One pass over destinations and one over sources.
+Call pair_backward(const Context& c, const PairPass& forward) {
+  pair_forward(c, forward)();
+  PairPass by_dst = forward;
+  by_dst.row_value = c.nodes();
+  by_dst.records = c.accumulators(kNodes * kPairRecord * c.shape.heads);
+  by_dst.grad_score = c.new_nodes();
+  by_dst.partial_attn = c.accumulators(c.shape.len());
+  PairPass by_src = by_dst;
+  by_src.topology = c.graph.csr;
+  by_src.by_src = true;
+  std::swap(by_src.row_score, by_src.col_score);
+  std::swap(by_src.row_value, by_src.col_value);
+  by_src.grad_score = c.new_nodes();
+  by_src.grad_value = c.new_nodes();
+  const PairNodes nodes{c.shape.heads,    c.shape.dim, c.shape.type,  forward.out,
+                        by_dst.row_value, forward.lse, by_dst.records};
+  return [=] {
+    c.attention.pair_nodes(nodes, 0, kNodes);
+    c.attention.pair_backward(by_dst, 0, kNodes);
+    c.attention.pair_backward(by_src, 0, kNodes);
+  };
+}
+Call gatv2_attention_backward(const Context& c) { return pair_backward(c, gatv2_pass(c)); }
+Call dot_attention_backward(const Context& c) { return pair_backward(c, dot_pass(c)); }
 
 // ---- counting ----------------------------------------------------------------------------------------------------
 
@@ -364,8 +406,12 @@ constexpr Operator kOperators[] = {
     {"edge_softmax backward", edge_softmax_backward},
     {"gat_attention", gat_attention},
     {"gat_attention backward", gat_attention_backward},
+    {"gat_attention backward of edge logits", gat_edge_logits_backward},
     {"gatv2_attention", gatv2_attention},
+    {"gatv2_attention backward", gatv2_attention_backward},
     {"dot_attention", dot_attention},
+    {"dot_attention dropout", dot_attention_dropout},
+    {"dot_attention backward", dot_attention_backward},
 };
 
 struct Variant {
