@@ -17,16 +17,9 @@
 #include <vector>
 
 #include "../../csrc/core/broadcast.h"
-#include "../../csrc/cpu/kernels/attention_table.h"
-#include "../../csrc/cpu/kernels/kernels.h"
+#include "../../csrc/cpu/kernels/choose.h"
 
 namespace halfgnn {
-
-namespace avx2 {
-extern const KernelTable kKernels;
-extern const AttentionTable kAttentionKernels;
-}  // namespace avx2
-
 namespace {
 
 constexpr int64_t kNodes = 250;
@@ -144,7 +137,6 @@ struct Context {
   Memory& memory;
   const Graph& graph;
   const KernelTable& kernels;
-  const AttentionTable& attention;
   Size shape;
 
   void* nodes() const { return memory.values(shape.type, kNodes * shape.len()); }
@@ -173,12 +165,12 @@ SpmmSumArgs sum_args(const Context& c) {
 }
 Call copy_u_sum(const Context& c) {
   const SpmmSumArgs args = sum_args(c);
-  return [=] { c.kernels.spmm_sum(args, 0, kNodes); };
+  return [=] { c.kernels.spmm.sum(args, 0, kNodes); };
 }
 Call u_mul_e_sum(const Context& c) {
   SpmmSumArgs args = sum_args(c);
   args.weight = c.edges();
-  return [=] { c.kernels.spmm_sum(args, 0, kNodes); };
+  return [=] { c.kernels.spmm.sum(args, 0, kNodes); };
 }
 
 Operand operand(const Context& c, const void* data, int64_t len, Target target) {
@@ -197,7 +189,7 @@ Call general_spmm(const Context& c, Op op, Reduce reduce, const Operand& rhs, co
   args.out = c.new_nodes();
   args.arg = is_argument_reduce(reduce) ? c.memory.bytes(kNodes * c.shape.len() * 8) : nullptr;
   args.out_type = c.shape.type;
-  return [=, kept = shared] { c.kernels.spmm(args, 0, kNodes); };
+  return [=, kept = shared] { c.kernels.spmm.general(args, 0, kNodes); };
 }
 Call copy_u_max(const Context& c) {
   const Shape shape{c.shape.heads, c.shape.dim};
@@ -221,7 +213,7 @@ Call u_mul_e_sum_backward(const Context& c) {
   args.dim = c.shape.dim;
   args.grad_feat = c.new_nodes();
   args.grad_weight = c.new_edges();
-  return [=] { c.kernels.mul_backward(args, 0, kNodes); };
+  return [=] { c.kernels.backward.mul(args, 0, kNodes); };
 }
 
 SddmmArgs sddmm_args(const Context& c, Op op, int64_t len, const BroadcastPlan& plan) {
@@ -240,14 +232,14 @@ Call u_dot_v(const Context& c) {
   const Shape shape{c.shape.heads, c.shape.dim};
   const auto plan = std::make_shared<BroadcastPlan>(shape, shape, Op::kDot);
   const SddmmArgs args = sddmm_args(c, Op::kDot, c.shape.len(), *plan);
-  return [=] { c.kernels.sddmm_dot(args, 0, plan ? kNodes : 0); };
+  return [=] { c.kernels.sddmm.dot(args, 0, plan ? kNodes : 0); };
 }
 // A value a head: what attention adds up.
 Call u_add_v(const Context& c) {
   const Shape shape{c.shape.heads, 1};
   const auto plan = std::make_shared<BroadcastPlan>(shape, shape, Op::kAdd);
   const SddmmArgs args = sddmm_args(c, Op::kAdd, c.shape.heads, *plan);
-  return [=] { c.kernels.sddmm_elementwise(args, 0, plan ? kNodes : 0); };
+  return [=] { c.kernels.sddmm.elementwise(args, 0, plan ? kNodes : 0); };
 }
 
 EdgeSoftmaxArgs softmax_args(const Context& c) {
@@ -261,12 +253,12 @@ EdgeSoftmaxArgs softmax_args(const Context& c) {
 }
 Call edge_softmax(const Context& c) {
   const EdgeSoftmaxArgs args = softmax_args(c);
-  return [=] { c.kernels.edge_softmax(args, 0, kNodes); };
+  return [=] { c.kernels.edge_softmax.forward(args, 0, kNodes); };
 }
 Call edge_softmax_backward(const Context& c) {
   EdgeSoftmaxArgs args = softmax_args(c);
   args.grad = c.edges();
-  return [=] { c.kernels.edge_softmax_backward(args, 0, kNodes); };
+  return [=] { c.kernels.edge_softmax.backward(args, 0, kNodes); };
 }
 
 GatArgs gat_args(const Context& c) {
@@ -288,9 +280,9 @@ Call gat_forward(const Context& c, const GatArgs& args) {
   void* widened = c.accumulators(kNodes * c.shape.heads);
   return [=] {
     GatPass pass{args};
-    c.attention.widen(args.logit_type, args.attn_src, widened, 0, kNodes * args.heads);
+    c.kernels.gat.widen(args.logit_type, args.attn_src, widened, 0, kNodes * args.heads);
     pass.attn_src = widened;
-    c.attention.gat_forward(pass, 0, kNodes);
+    c.kernels.gat.forward(pass, 0, kNodes);
   };
 }
 Call gat_attention(const Context& c) { return gat_forward(c, gat_args(c)); }
@@ -305,8 +297,8 @@ Call gat_backward(const Context& c, GatArgs args) {
   return [=] {
     GatPass pass{args};
     pass.records = records;
-    c.attention.gat_nodes(pass, 0, kNodes);
-    c.attention.gat_backward(pass, 0, kNodes);
+    c.kernels.gat.nodes(pass, 0, kNodes);
+    c.kernels.gat.backward(pass, 0, kNodes);
   };
 }
 Call gat_attention_backward(const Context& c) { return gat_backward(c, gat_args(c)); }
@@ -342,7 +334,7 @@ PairPass dot_pass(const Context& c) {
   return pass;
 }
 Call pair_forward(const Context& c, const PairPass& pass) {
-  return [=] { c.attention.pair_forward(pass, 0, kNodes); };
+  return [=] { c.kernels.pair.forward(pass, 0, kNodes); };
 }
 Call gatv2_attention(const Context& c) { return pair_forward(c, gatv2_pass(c)); }
 Call dot_attention(const Context& c) { return pair_forward(c, dot_pass(c)); }
@@ -370,9 +362,9 @@ Call pair_backward(const Context& c, const PairPass& forward) {
   const PairNodes nodes{c.shape.heads,    c.shape.dim, c.shape.type,  forward.out,
                         by_dst.row_value, forward.lse, by_dst.records};
   return [=] {
-    c.attention.pair_nodes(nodes, 0, kNodes);
-    c.attention.pair_backward(by_dst, 0, kNodes);
-    c.attention.pair_backward(by_src, 0, kNodes);
+    c.kernels.pair.nodes(nodes, 0, kNodes);
+    c.kernels.pair.backward(by_dst, 0, kNodes);
+    c.kernels.pair.backward(by_src, 0, kNodes);
   };
 }
 Call gatv2_attention_backward(const Context& c) { return pair_backward(c, gatv2_pass(c)); }
@@ -436,22 +428,17 @@ int run(int64_t num_edges, const std::set<std::string>& wanted) {
   }
   Memory memory_of_graphs;
   const Graph narrow(memory_of_graphs, edges, false), wide(memory_of_graphs, edges, true);
-  auto count_all = [&](const char* table, const KernelTable& kernels, const AttentionTable& attention) {
+  for (const KernelTable* kernels : supported_tables()) {
     for (const Operator& op : kOperators) {
       for (const Variant& variant : kVariants) {
         const std::string name = std::string(op.name) + " " + variant.name;
         if ((variant.heads > 1 && !op.has_heads) || (!wanted.empty() && !wanted.count(name))) continue;
         Memory memory;
         const Size shape{variant.type, variant.heads, 128 / variant.heads};
-        count(table, name, op.prepare({memory, variant.is_int64 ? wide : narrow, kernels, attention, shape}));
+        count(kernels->name, name, op.prepare({memory, variant.is_int64 ? wide : narrow, *kernels, shape}));
       }
     }
-  };
-  count_all("baseline", kernels(), attention_kernels());
-#if defined(__x86_64__)
-  if (__builtin_cpu_supports("avx2") && __builtin_cpu_supports("fma") && __builtin_cpu_supports("f16c"))
-    count_all("avx2", avx2::kKernels, avx2::kAttentionKernels);
-#endif
+  }
   return 0;
 }
 
@@ -459,7 +446,6 @@ int run(int64_t num_edges, const std::set<std::string>& wanted) {
 }  // namespace halfgnn
 
 int main(int argc, char** argv) {
-  setenv("HALFGNN_CPU", "baseline", 1);  // what kernels() chooses
   if (argc < 2) return 2;
   return halfgnn::run(std::atoll(argv[1]), {argv + 2, argv + argc});
 }
