@@ -134,29 +134,6 @@ struct Blocks {
   }
 };
 
-// sums[n] += weights[n][k] * row_k for K rows: N sums of the same rows, with one weight per head. Row k's weights begin
-// at weights[n] + k * heads.
-template <class B, int N, int K>
-HALFGNN_INLINE void add_weighted(const Blocks<B>& blocks, const typename B::Element* const* rows,
-                                 const typename B::Acc* const* weights, typename B::Acc* const* sums) {
-  using V = typename B::V;
-  for (int64_t h = 0; h < blocks.heads; ++h) {
-    typename B::Weight w[N][K];
-    for (int n = 0; n < N; ++n)
-      for (int k = 0; k < K; ++k) w[n][k] = B::weight(weights[n][k * blocks.heads + h]);
-    for (int64_t b = 0; b < blocks.per_head; ++b) {
-      const int64_t slot = blocks.slot(h, b), offset = blocks.offset(h, b);
-      V total[N];
-      for (int n = 0; n < N; ++n) total[n] = B::load_acc(sums[n] + slot);
-      for (int k = 0; k < K; ++k) {
-        const V x = B::load(rows[k] + offset);
-        for (int n = 0; n < N; ++n) total[n] = multiply_add(w[n][k], x, total[n]);
-      }
-      for (int n = 0; n < N; ++n) B::store_acc(total[n], sums[n] + slot);
-    }
-  }
-}
-
 // Stores factor * sum, rounded to S.
 template <class B, class S>
 HALFGNN_INLINE void store_scaled(const Blocks<B>& blocks, const float* sum, float factor, S* out) {

@@ -92,7 +92,7 @@ class ChunkOperand {
  public:
   ChunkOperand(const Adjacency<I>& adj, const Operand& operand)
       : adj_(adj), operand_(operand), chunk_(adj, operand.len) {}
-  HALFGNN_INLINE const float* load(const RowChunk<I>& rows) {
+  HALFGNN_BATCH const float* load(const RowChunk<I>& rows) {
     const T* data = static_cast<const T*>(operand_.data);
     const int64_t begin = rows.begin(), end = rows.end();
     if (operand_.target == Target::kEdge) {
@@ -106,7 +106,7 @@ class ChunkOperand {
   }
 
  private:
-  HALFGNN_INLINE void repeat_rows(const T* data, const RowChunk<I>& rows) {
+  void repeat_rows(const T* data, const RowChunk<I>& rows) {
     chunk_.reserve(rows.begin(), rows.end());
     const int64_t n = operand_.len;
     float* out = chunk_.at(rows.begin());

@@ -13,25 +13,25 @@ namespace halfgnn::HALFGNN_ISA {
 
 // ---- sums of rows of at least 8 elements per head
 
-template <class B, int K>
-HALFGNN_INLINE void add_plain(const Blocks<B>& blocks, const typename B::Element* const* rows, float* sum) {
-  for (int64_t h = 0; h < blocks.heads; ++h)
-    for (int64_t b = 0; b < blocks.per_head; ++b) {
-      float* slot = sum + blocks.slot(h, b);
-      const int64_t offset = blocks.offset(h, b);
-      typename B::V total = B::load_acc(slot);
-      for (int k = 0; k < K; ++k) total = add(total, B::load(rows[k] + offset));
-      B::store_acc(total, slot);
-    }
-}
-
+// sum += weight_k * row_k, or row_k alone, for K rows, with one weight per head. Row k's weights begin at weight +
+// k * heads.
 template <class B, int K, bool kWeighted>
 HALFGNN_INLINE void add_rows(const Blocks<B>& blocks, const typename B::Element* const* rows, const float* weight,
                              float* sum) {
-  if constexpr (kWeighted) {
-    add_weighted<B, 1, K>(blocks, rows, &weight, &sum);
-  } else {
-    add_plain<B, K>(blocks, rows, sum);
+  using V = typename B::V;
+  for (int64_t h = 0; h < blocks.heads; ++h) {
+    typename B::Weight w[K];
+    for (int k = 0; k < K; ++k) w[k] = kWeighted ? B::weight(weight[k * blocks.heads + h]) : B::weight(1.f);
+    for (int64_t b = 0; b < blocks.per_head; ++b) {
+      float* slot = sum + blocks.slot(h, b);
+      const int64_t offset = blocks.offset(h, b);
+      V total = B::load_acc(slot);
+      for (int k = 0; k < K; ++k) {
+        const V x = B::load(rows[k] + offset);
+        total = kWeighted ? multiply_add(w[k], x, total) : add(total, x);
+      }
+      B::store_acc(total, slot);
+    }
   }
 }
 
