@@ -1,4 +1,5 @@
-"""Which sources the library is made of, and those that the build writes: a file for each kernel and type, or instruction set.
+"""Which sources the library is made of, and those that the build writes: one file per kernel and type, or
+kernel and instruction set.
 
 Imports neither PyTorch nor setuptools: setup.py, the simulator and tests share it.
 """
@@ -30,11 +31,12 @@ FAMILIES = {
     "spmm_sum": ("spmm/spmm_sum.cuh", ["spmm_sum_of<T>"]),
 }
 
-# ---- CPU: all kernels once for each instruction set.
+# ---- CPU: all kernels once per instruction set, in several files that compile at once and fill one table.
 
-# Table of functions: the header that makes it of whatever HALFGNN_ISA names.
-TABLES = {"kernels": "kernels_impl.h", "attention": "attention_impl.h"}
+# Headers of csrc/cpu/kernels that are compiled: each defines some kernels, and the last one their table.
+CPU_KERNELS = ["spmm", "sddmm", "backward", "edge_softmax", "attention/gat", "attention/pair", "table"]
 # Name in the file and in C++; condition of the preprocessor, GCC's name of the instructions, and what is defined for them.
+# csrc/cpu/kernels/choose.cpp says which processors have them.
 INSTRUCTION_SETS = {
     "default": ("baseline", None, None, ""),  # the compiler's own: SSE2 on x86-64, NEON on Arm
     "avx2": ("avx2", "defined(__x86_64__)", "avx2,fma,f16c", "#define HALFGNN_F16C 1\n"),
@@ -53,9 +55,9 @@ def cuda_instance(family: str, name: str) -> str:
     )
 
 
-def cpu_instance(table: str, instruction_set: str) -> str:
+def cpu_instance(kernel: str, instruction_set: str) -> str:
     namespace, condition, target, defines = INSTRUCTION_SETS[instruction_set]
-    path = ROOT / "csrc" / "cpu" / "kernels" / TABLES[table]
+    path = ROOT / "csrc" / "cpu" / "kernels" / f"{kernel}.h"
     defines = f'#define HALFGNN_ISA {namespace}\n#define HALFGNN_ISA_NAME "{namespace}"\n{defines}'
     text = f'{TITLE}{defines}#include "{path}"\n'
     if target is None:
@@ -103,7 +105,11 @@ def cuda_bindings() -> list[Path]:
 
 
 def cpu_kernels() -> list[Path]:
-    texts = {f"{table}_{isa}.cpp": cpu_instance(table, isa) for table in TABLES for isa in INSTRUCTION_SETS}
+    texts = {
+        f"cpu_{kernel.replace('/', '_')}_{isa}.cpp": cpu_instance(kernel, isa)
+        for kernel in CPU_KERNELS
+        for isa in INSTRUCTION_SETS
+    }
     return _sources("csrc/cpu/kernels/*.cpp") + [write(WRITTEN / name, text) for name, text in sorted(texts.items())]
 
 

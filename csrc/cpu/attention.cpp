@@ -1,44 +1,15 @@
 #include "attention.h"
 
-#include <algorithm>
-#include <cstdlib>
-#include <memory>
-#include <new>
+#include <utility>
 
-#include "kernels/attention_table.h"
+#include "kernels/choose.h"
 #include "threads.h"
+#include "workspace.h"
 
 namespace halfgnn {
 namespace {
 
-// Uninitialised values of Acc, aligned to cache lines.
-class Workspace {
- public:
-  Workspace(DType type, int64_t values)
-      : bytes_(std::max<int64_t>(values, 1) * (type == DType::kDouble ? 8 : 4)),
-        data_(std::aligned_alloc(kLine, static_cast<size_t>((bytes_ + kLine - 1) / kLine * kLine))) {
-    if (!data_) throw std::bad_alloc();
-  }
-  void* get() const { return data_.get(); }
-
- private:
-  static constexpr int64_t kLine = 64;
-  struct Free {
-    void operator()(void* p) const { std::free(p); }
-  };
-  int64_t bytes_;
-  std::unique_ptr<void, Free> data_;
-};
-
-// kernel(begin, end) over n items of `elements` each.
-template <class Kernel>
-void for_items(int64_t n, int64_t elements, const Kernel& kernel) {
-  constexpr int64_t kGrainElements = 1 << 15;
-  const int64_t grain = std::max<int64_t>(1, kGrainElements / std::max<int64_t>(elements, 1));
-  at::parallel_for(0, n, grain, [&](int64_t begin, int64_t end) { kernel(begin, end); });
-}
-
-// Elements touched in an edge: its rows, and exponentials.
+// Elements touched per edge: its rows, and exponentials.
 int64_t work_per_edge(int64_t heads, int64_t dim) { return 2 * heads * dim + 16 * heads; }
 
 PairPass pair_pass(const Gatv2Args& args) {
@@ -76,7 +47,7 @@ PairPass pair_pass(const DotAttentionArgs& args) {
 
 void pair_forward(const PairPass& pass) {
   for_rows(pass.topology, work_per_edge(pass.heads, pass.dim),
-           [&](int64_t begin, int64_t end) { attention_kernels().pair_forward(pass, begin, end); });
+           [&](int64_t begin, int64_t end) { kernels().pair.forward(pass, begin, end); });
 }
 
 // The records of the destinations that both passes of a backward read.
@@ -86,7 +57,7 @@ Workspace pair_records(const Args& args) {
   Workspace records(args.type, num_dst * kPairRecord * args.heads);
   const PairNodes nodes{args.heads, args.dim, args.type, args.out, args.grad, args.lse, records.get()};
   for_items(num_dst, 2 * args.heads * args.dim,
-            [&](int64_t begin, int64_t end) { attention_kernels().pair_nodes(nodes, begin, end); });
+            [&](int64_t begin, int64_t end) { kernels().pair.nodes(nodes, begin, end); });
   return records;
 }
 
@@ -117,12 +88,12 @@ void gat_attention(const GatArgs& args) {
   Workspace attn_src(args.type, widen ? values : 0);
   if (widen) {
     for_items(values, 1, [&](int64_t begin, int64_t end) {
-      attention_kernels().widen(args.logit_type, args.attn_src, attn_src.get(), begin, end);
+      kernels().gat.widen(args.logit_type, args.attn_src, attn_src.get(), begin, end);
     });
     pass.attn_src = attn_src.get();
   }
   for_rows(args.topology, work_per_edge(args.heads, args.dim),
-           [&](int64_t begin, int64_t end) { attention_kernels().gat_forward(pass, begin, end); });
+           [&](int64_t begin, int64_t end) { kernels().gat.forward(pass, begin, end); });
 }
 
 void gat_attention_backward(const GatArgs& args) {
@@ -131,9 +102,9 @@ void gat_attention_backward(const GatArgs& args) {
   GatPass pass{args};
   pass.records = records.get();
   for_items(args.num_cols, 4 * args.heads * args.dim,
-            [&](int64_t begin, int64_t end) { attention_kernels().gat_nodes(pass, begin, end); });
+            [&](int64_t begin, int64_t end) { kernels().gat.nodes(pass, begin, end); });
   for_rows(args.topology, work_per_edge(args.heads, args.dim),
-           [&](int64_t begin, int64_t end) { attention_kernels().gat_backward(pass, begin, end); });
+           [&](int64_t begin, int64_t end) { kernels().gat.backward(pass, begin, end); });
 }
 
 void gatv2_attention(const Gatv2Args& args) {
@@ -150,22 +121,22 @@ void gatv2_attention_backward(const Gatv2Args& args) {
   by_dst.grad_score = args.grad_feat_dst;
   by_src.grad_score = args.grad_feat_src;
 
-  // The gradient of attn is summed over all rows of both passes: in pieces whose number depends on the graph alone,
-  // which are added in order.
+  // The gradient of attn is summed over all rows of both passes, in pieces that are added in order. The number of
+  // pieces depends on the graph alone.
   const int64_t len = args.heads * args.dim;
   const int64_t dst_pieces = fixed_pieces(by_dst.topology), src_pieces = fixed_pieces(by_src.topology);
   Workspace parts(args.type, (dst_pieces + src_pieces) * len);
-  const int64_t part_bytes = len * (args.type == DType::kDouble ? 8 : 4);
+  const int64_t part_bytes = len * size_of_accumulator(args.type);
   auto run = [&](const PairPass& pass, int64_t pieces, int64_t first_part) {
     for_pieces(pass.topology, pieces, [&](int64_t piece, int64_t begin, int64_t end) {
       PairPass part = pass;
       part.partial_attn = static_cast<char*>(parts.get()) + (first_part + piece) * part_bytes;
-      attention_kernels().pair_backward(part, begin, end);
+      kernels().pair.backward(part, begin, end);
     });
   };
   run(by_dst, dst_pieces, 0);
   run(by_src, src_pieces, dst_pieces);
-  attention_kernels().add_parts(parts.get(), dst_pieces + src_pieces, len, args.type, args.grad_attn);
+  kernels().pair.add_parts(parts.get(), dst_pieces + src_pieces, len, args.type, args.grad_attn);
 }
 
 void dot_attention(const DotAttentionArgs& args) {
@@ -184,7 +155,7 @@ void dot_attention_backward(const DotAttentionArgs& args) {
   by_src.grad_value = args.grad_value;
   for (const PairPass* pass : {&by_dst, &by_src})
     for_rows(pass->topology, 2 * work_per_edge(args.heads, args.dim),
-             [&](int64_t begin, int64_t end) { attention_kernels().pair_backward(*pass, begin, end); });
+             [&](int64_t begin, int64_t end) { kernels().pair.backward(*pass, begin, end); });
 }
 
 }  // namespace cpu

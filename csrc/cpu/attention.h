@@ -1,5 +1,5 @@
-// The fused attentions on the CPU: passes of attention_table.h, rows divided among threads. No result depends on how
-// many there are.
+// The fused attentions on the CPU: passes of kernels/attention/passes.h, rows divided among threads. No result depends
+// on the number of threads.
 #pragma once
 
 #include "../core/attention.h"

@@ -6,7 +6,7 @@
 
 #include "attention.h"
 #include "gather_rows.h"
-#include "kernels/kernels.h"
+#include "kernels/choose.h"
 #include "threads.h"
 
 namespace halfgnn::cpu {
@@ -14,33 +14,34 @@ namespace {
 
 void spmm_sum(const SpmmSumArgs& args) {
   for_rows(args.topology, args.heads * args.dim,
-           [&](int64_t begin, int64_t end) { kernels().spmm_sum(args, begin, end); });
+           [&](int64_t begin, int64_t end) { kernels().spmm.sum(args, begin, end); });
 }
 
 void spmm(const SpmmArgs& args) {
-  for_rows(args.topology, args.out_len + 16, [&](int64_t begin, int64_t end) { kernels().spmm(args, begin, end); });
+  for_rows(args.topology, args.out_len + 16,
+           [&](int64_t begin, int64_t end) { kernels().spmm.general(args, begin, end); });
 }
 
-template <void (*KernelTable::*kKernel)(const SddmmArgs&, int64_t, int64_t)>
+template <void (*SddmmKernels::*kKernel)(const SddmmArgs&, int64_t, int64_t)>
 void sddmm(const SddmmArgs& args) {
   for_rows(args.topology, args.broadcast.outer * args.broadcast.inner + 16,
-           [&](int64_t begin, int64_t end) { (kernels().*kKernel)(args, begin, end); });
+           [&](int64_t begin, int64_t end) { (kernels().sddmm.*kKernel)(args, begin, end); });
 }
 
 void mul_backward(const MulBackwardArgs& args) {
   for_rows(args.topology, 2 * args.heads * args.dim,
-           [&](int64_t begin, int64_t end) { kernels().mul_backward(args, begin, end); });
+           [&](int64_t begin, int64_t end) { kernels().backward.mul(args, begin, end); });
 }
 
 void backward(const BackwardArgs& args) {
   for_rows(args.topology, 2 * args.message_len + 16,
-           [&](int64_t begin, int64_t end) { kernels().backward(args, begin, end); });
+           [&](int64_t begin, int64_t end) { kernels().backward.general(args, begin, end); });
 }
 
-template <void (*KernelTable::*kKernel)(const EdgeSoftmaxArgs&, int64_t, int64_t)>
+template <void (*EdgeSoftmaxKernels::*kKernel)(const EdgeSoftmaxArgs&, int64_t, int64_t)>
 void edge_softmax(const EdgeSoftmaxArgs& args) {
   for_rows(args.topology, 8 * args.columns,
-           [&](int64_t begin, int64_t end) { (kernels().*kKernel)(args, begin, end); });
+           [&](int64_t begin, int64_t end) { (kernels().edge_softmax.*kKernel)(args, begin, end); });
 }
 
 // The kernels trust offsets: lengths that are negative or do not add up must not reach them.
@@ -66,13 +67,13 @@ const Backend kBackend{
     [](DType type, int64_t heads, int64_t dim) { return kernels().has_sum_kernel(type, heads, dim); },
     spmm_sum,
     spmm,
-    sddmm<&KernelTable::sddmm_dot>,
-    sddmm<&KernelTable::sddmm_elementwise>,
-    sddmm<&KernelTable::sddmm>,
+    sddmm<&SddmmKernels::dot>,
+    sddmm<&SddmmKernels::elementwise>,
+    sddmm<&SddmmKernels::general>,
     mul_backward,
     backward,
-    edge_softmax<&KernelTable::edge_softmax>,
-    edge_softmax<&KernelTable::edge_softmax_backward>,
+    edge_softmax<&EdgeSoftmaxKernels::forward>,
+    edge_softmax<&EdgeSoftmaxKernels::backward>,
     gat_attention,
     gat_attention_backward,
     gatv2_attention,

@@ -36,21 +36,22 @@ void for_pieces(const Topology& topology, int64_t pieces, const Kernel& kernel) 
     return topology.is_int64 ? row_at_work(static_cast<const int64_t*>(topology.indptr), topology.num_rows, target)
                              : row_at_work(static_cast<const int32_t*>(topology.indptr), topology.num_rows, target);
   };
-  // at::parallel_for gives a thread one range; pieces are taken as they come, which evens out rows of unlike cost.
+  // at::parallel_for gives each thread one range. Threads take pieces as they come, which evens out rows of unlike
+  // cost.
   std::atomic<int64_t> next{0};
   at::parallel_for(0, std::min<int64_t>(at::get_num_threads(), pieces), 1, [&](int64_t, int64_t) {
     for (int64_t piece = next++; piece < pieces; piece = next++) kernel(piece, boundary(piece), boundary(piece + 1));
   });
 }
 
-// How many pieces for_pieces should make of what is summed over pieces: a number that threads have no part in.
+// How many pieces for_pieces() should make for a sum over pieces: a number that does not depend on the threads.
 inline int64_t fixed_pieces(const Topology& topology) {
   constexpr int64_t kWork = 1 << 14, kMost = 256;
   return std::min<int64_t>((topology.num_rows + topology.num_edges) / kWork + 1, kMost);
 }
 
-// Calls kernel(row_begin, row_end) over all rows, in parallel where the work (elements touched) is worth a thread.
-// Several pieces a thread even out rows of unlike cost. No result depends on the division: a row is never split.
+// Calls kernel(row_begin, row_end) over all rows, in parallel if the work (elements touched) is worth a thread. Several
+// pieces per thread even out rows of unlike cost. No result depends on the division: a row is never split.
 template <class Kernel>
 void for_rows(const Topology& topology, int64_t elements_per_edge, const Kernel& kernel) {
   constexpr int64_t kSerialElements = 1 << 15;
@@ -62,6 +63,14 @@ void for_rows(const Topology& topology, int64_t elements_per_edge, const Kernel&
   for_pieces(topology, std::min<int64_t>(8 * threads, work), [&](int64_t, int64_t begin, int64_t end) {
     if (begin < end) kernel(begin, end);
   });
+}
+
+// Calls kernel(begin, end) over n items of `elements` each, in parallel if that is worth a thread.
+template <class Kernel>
+void for_items(int64_t n, int64_t elements, const Kernel& kernel) {
+  constexpr int64_t kGrainElements = 1 << 15;
+  const int64_t grain = std::max<int64_t>(1, kGrainElements / std::max<int64_t>(elements, 1));
+  at::parallel_for(0, n, grain, [&](int64_t begin, int64_t end) { kernel(begin, end); });
 }
 
 }  // namespace halfgnn

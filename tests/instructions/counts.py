@@ -74,7 +74,7 @@ def _is_fresh(output: Path, source: Path, *more: Path) -> bool:
     return newest <= output.stat().st_mtime
 
 
-def _kernel(source: Path) -> Path:
+def kernel(source: Path) -> Path:
     """The object of a source: that of setup.py's last build if it is up to date, otherwise one that is compiled here."""
     own = BUILD / f"{source.stem}.o"
     for path in (*ROOT.glob(f"build/temp*/{source.relative_to(ROOT).with_suffix('.o')}"), own):
@@ -92,6 +92,11 @@ def _compiler(path: Path) -> str:
     raise RuntimeError(f"{path} does not say what compiled it:\n{note}")
 
 
+def symbols(path: Path) -> str:
+    """What an object defines: a line for each symbol, of its address, kind and C++ name."""
+    return _run("nm", "--demangle", "--defined-only", path)
+
+
 def build() -> Driver:
     """Builds the driver if it is not up to date. Waits if another process builds it."""
     BUILD.mkdir(parents=True, exist_ok=True)
@@ -99,7 +104,7 @@ def build() -> Driver:
     with open(BUILD / "lock", "w") as lock:
         fcntl.flock(lock, fcntl.LOCK_EX)
         with ThreadPoolExecutor(2) as pool:
-            kernels = list(pool.map(_kernel, build_sources.cpu_kernels()))
+            kernels = list(pool.map(kernel, build_sources.cpu_kernels()))
         if not _is_fresh(output, source, *kernels):
             # Symbols are bound at the start, so that the linker's work at a first call is not counted.
             _run(CXX, "-std=c++17", "-O1", "-Wall", "-Wno-psabi", source, *kernels, "-Wl,-z,now", "-o", output)

@@ -17,16 +17,9 @@
 #include <vector>
 
 #include "../../csrc/core/broadcast.h"
-#include "../../csrc/cpu/kernels/attention_table.h"
-#include "../../csrc/cpu/kernels/kernels.h"
+#include "../../csrc/cpu/kernels/choose.h"
 
 namespace halfgnn {
-
-namespace avx2 {
-extern const KernelTable kKernels;
-extern const AttentionTable kAttentionKernels;
-}  // namespace avx2
-
 namespace {
 
 constexpr int64_t kNodes = 250;
@@ -144,7 +137,6 @@ struct Context {
   Memory& memory;
   const Graph& graph;
   const KernelTable& kernels;
-  const AttentionTable& attention;
   Size shape;
 
   void* nodes() const { return memory.values(shape.type, kNodes * shape.len()); }
@@ -173,12 +165,12 @@ SpmmSumArgs sum_args(const Context& c) {
 }
 Call copy_u_sum(const Context& c) {
   const SpmmSumArgs args = sum_args(c);
-  return [=] { c.kernels.spmm_sum(args, 0, kNodes); };
+  return [=] { c.kernels.spmm.sum(args, 0, kNodes); };
 }
 Call u_mul_e_sum(const Context& c) {
   SpmmSumArgs args = sum_args(c);
   args.weight = c.edges();
-  return [=] { c.kernels.spmm_sum(args, 0, kNodes); };
+  return [=] { c.kernels.spmm.sum(args, 0, kNodes); };
 }
 
 Operand operand(const Context& c, const void* data, int64_t len, Target target) {
@@ -197,7 +189,7 @@ Call general_spmm(const Context& c, Op op, Reduce reduce, const Operand& rhs, co
   args.out = c.new_nodes();
   args.arg = is_argument_reduce(reduce) ? c.memory.bytes(kNodes * c.shape.len() * 8) : nullptr;
   args.out_type = c.shape.type;
-  return [=, kept = shared] { c.kernels.spmm(args, 0, kNodes); };
+  return [=, kept = shared] { c.kernels.spmm.general(args, 0, kNodes); };
 }
 Call copy_u_max(const Context& c) {
   const Shape shape{c.shape.heads, c.shape.dim};
@@ -221,7 +213,7 @@ Call u_mul_e_sum_backward(const Context& c) {
   args.dim = c.shape.dim;
   args.grad_feat = c.new_nodes();
   args.grad_weight = c.new_edges();
-  return [=] { c.kernels.mul_backward(args, 0, kNodes); };
+  return [=] { c.kernels.backward.mul(args, 0, kNodes); };
 }
 
 SddmmArgs sddmm_args(const Context& c, Op op, int64_t len, const BroadcastPlan& plan) {
@@ -240,14 +232,14 @@ Call u_dot_v(const Context& c) {
   const Shape shape{c.shape.heads, c.shape.dim};
   const auto plan = std::make_shared<BroadcastPlan>(shape, shape, Op::kDot);
   const SddmmArgs args = sddmm_args(c, Op::kDot, c.shape.len(), *plan);
-  return [=] { c.kernels.sddmm_dot(args, 0, plan ? kNodes : 0); };
+  return [=] { c.kernels.sddmm.dot(args, 0, plan ? kNodes : 0); };
 }
 // A value a head: what attention adds up.
 Call u_add_v(const Context& c) {
   const Shape shape{c.shape.heads, 1};
   const auto plan = std::make_shared<BroadcastPlan>(shape, shape, Op::kAdd);
   const SddmmArgs args = sddmm_args(c, Op::kAdd, c.shape.heads, *plan);
-  return [=] { c.kernels.sddmm_elementwise(args, 0, plan ? kNodes : 0); };
+  return [=] { c.kernels.sddmm.elementwise(args, 0, plan ? kNodes : 0); };
 }
 
 EdgeSoftmaxArgs softmax_args(const Context& c) {
@@ -261,12 +253,12 @@ EdgeSoftmaxArgs softmax_args(const Context& c) {
 }
 Call edge_softmax(const Context& c) {
   const EdgeSoftmaxArgs args = softmax_args(c);
-  return [=] { c.kernels.edge_softmax(args, 0, kNodes); };
+  return [=] { c.kernels.edge_softmax.forward(args, 0, kNodes); };
 }
 Call edge_softmax_backward(const Context& c) {
   EdgeSoftmaxArgs args = softmax_args(c);
   args.grad = c.edges();
-  return [=] { c.kernels.edge_softmax_backward(args, 0, kNodes); };
+  return [=] { c.kernels.edge_softmax.backward(args, 0, kNodes); };
 }
 
 GatArgs gat_args(const Context& c) {
@@ -288,14 +280,13 @@ Call gat_forward(const Context& c, const GatArgs& args) {
   void* widened = c.accumulators(kNodes * c.shape.heads);
   return [=] {
     GatPass pass{args};
-    c.attention.widen(args.logit_type, args.attn_src, widened, 0, kNodes * args.heads);
+    c.kernels.gat.widen(args.logit_type, args.attn_src, widened, 0, kNodes * args.heads);
     pass.attn_src = widened;
-    c.attention.gat_forward(pass, 0, kNodes);
+    c.kernels.gat.forward(pass, 0, kNodes);
   };
 }
 Call gat_attention(const Context& c) { return gat_forward(c, gat_args(c)); }
-Call gat_attention_backward(const Context& c) {
-  GatArgs args = gat_args(c);
+Call gat_backward(const Context& c, GatArgs args) {
   gat_forward(c, args)();
   args.topology = c.graph.csr;
   args.grad = c.nodes();
@@ -306,9 +297,16 @@ Call gat_attention_backward(const Context& c) {
   return [=] {
     GatPass pass{args};
     pass.records = records;
-    c.attention.gat_nodes(pass, 0, kNodes);
-    c.attention.gat_backward(pass, 0, kNodes);
+    c.kernels.gat.nodes(pass, 0, kNodes);
+    c.kernels.gat.backward(pass, 0, kNodes);
   };
+}
+Call gat_attention_backward(const Context& c) { return gat_backward(c, gat_args(c)); }
+Call gat_edge_logits_backward(const Context& c) {
+  GatArgs args = gat_args(c);
+  args.edge_logits = c.edges();
+  args.grad_edge_logits = c.new_edges();
+  return gat_backward(c, args);
 }
 
 PairPass pair_pass(const Context& c) {
@@ -323,18 +321,54 @@ PairPass pair_pass(const Context& c) {
   pass.lse = c.accumulators(kNodes * c.shape.heads);
   return pass;
 }
-Call gatv2_attention(const Context& c) {
+PairPass gatv2_pass(const Context& c) {
   PairPass pass = pair_pass(c);
   pass.attn = c.memory.values(c.shape.type, c.shape.len());
   pass.slope = 0.2;
-  return [=] { c.attention.pair_forward(pass, 0, kNodes); };
+  return pass;
 }
-Call dot_attention(const Context& c) {
+PairPass dot_pass(const Context& c) {
   PairPass pass = pair_pass(c);
   pass.col_value = c.nodes();
   pass.scale = 0.125;
-  return [=] { c.attention.pair_forward(pass, 0, kNodes); };
+  return pass;
 }
+Call pair_forward(const Context& c, const PairPass& pass) {
+  return [=] { c.kernels.pair.forward(pass, 0, kNodes); };
+}
+Call gatv2_attention(const Context& c) { return pair_forward(c, gatv2_pass(c)); }
+Call dot_attention(const Context& c) { return pair_forward(c, dot_pass(c)); }
+Call dot_attention_dropout(const Context& c) {
+  static constexpr int64_t kSeed[2] = {20, 0};
+  PairPass pass = dot_pass(c);
+  pass.dropout = {kSeed, 1u << 31, 2.};
+  return pair_forward(c, pass);
+}
+// One pass over destinations and one over sources.
+Call pair_backward(const Context& c, const PairPass& forward) {
+  pair_forward(c, forward)();
+  PairPass by_dst = forward;
+  by_dst.row_value = c.nodes();
+  by_dst.records = c.accumulators(kNodes * kPairRecord * c.shape.heads);
+  by_dst.grad_score = c.new_nodes();
+  by_dst.partial_attn = c.accumulators(c.shape.len());
+  PairPass by_src = by_dst;
+  by_src.topology = c.graph.csr;
+  by_src.by_src = true;
+  std::swap(by_src.row_score, by_src.col_score);
+  std::swap(by_src.row_value, by_src.col_value);
+  by_src.grad_score = c.new_nodes();
+  by_src.grad_value = c.new_nodes();
+  const PairNodes nodes{c.shape.heads,    c.shape.dim, c.shape.type,  forward.out,
+                        by_dst.row_value, forward.lse, by_dst.records};
+  return [=] {
+    c.kernels.pair.nodes(nodes, 0, kNodes);
+    c.kernels.pair.backward(by_dst, 0, kNodes);
+    c.kernels.pair.backward(by_src, 0, kNodes);
+  };
+}
+Call gatv2_attention_backward(const Context& c) { return pair_backward(c, gatv2_pass(c)); }
+Call dot_attention_backward(const Context& c) { return pair_backward(c, dot_pass(c)); }
 
 // ---- counting ----------------------------------------------------------------------------------------------------
 
@@ -364,8 +398,12 @@ constexpr Operator kOperators[] = {
     {"edge_softmax backward", edge_softmax_backward},
     {"gat_attention", gat_attention},
     {"gat_attention backward", gat_attention_backward},
+    {"gat_attention backward of edge logits", gat_edge_logits_backward},
     {"gatv2_attention", gatv2_attention},
+    {"gatv2_attention backward", gatv2_attention_backward},
     {"dot_attention", dot_attention},
+    {"dot_attention dropout", dot_attention_dropout},
+    {"dot_attention backward", dot_attention_backward},
 };
 
 struct Variant {
@@ -390,22 +428,17 @@ int run(int64_t num_edges, const std::set<std::string>& wanted) {
   }
   Memory memory_of_graphs;
   const Graph narrow(memory_of_graphs, edges, false), wide(memory_of_graphs, edges, true);
-  auto count_all = [&](const char* table, const KernelTable& kernels, const AttentionTable& attention) {
+  for (const KernelTable* kernels : supported_tables()) {
     for (const Operator& op : kOperators) {
       for (const Variant& variant : kVariants) {
         const std::string name = std::string(op.name) + " " + variant.name;
         if ((variant.heads > 1 && !op.has_heads) || (!wanted.empty() && !wanted.count(name))) continue;
         Memory memory;
         const Size shape{variant.type, variant.heads, 128 / variant.heads};
-        count(table, name, op.prepare({memory, variant.is_int64 ? wide : narrow, kernels, attention, shape}));
+        count(kernels->name, name, op.prepare({memory, variant.is_int64 ? wide : narrow, *kernels, shape}));
       }
     }
-  };
-  count_all("baseline", kernels(), attention_kernels());
-#if defined(__x86_64__)
-  if (__builtin_cpu_supports("avx2") && __builtin_cpu_supports("fma") && __builtin_cpu_supports("f16c"))
-    count_all("avx2", avx2::kKernels, avx2::kAttentionKernels);
-#endif
+  }
   return 0;
 }
 
@@ -413,7 +446,6 @@ int run(int64_t num_edges, const std::set<std::string>& wanted) {
 }  // namespace halfgnn
 
 int main(int argc, char** argv) {
-  setenv("HALFGNN_CPU", "baseline", 1);  // what kernels() chooses
   if (argc < 2) return 2;
   return halfgnn::run(std::atoll(argv[1]), {argv + 2, argv + argc});
 }

@@ -2,6 +2,7 @@
 unseen."""
 
 import os
+import re
 
 import pytest
 
@@ -29,6 +30,19 @@ def test_instructions_are_those_committed(driver):
     lines = counts.differences(counts.run(driver), driver.compiler, expected)
     title = f"{len(lines)} counts, instructions per edge, differ from those of {expected.compiler} ({UPDATE}):"
     assert not lines, f"{title}\n{counts.table(lines)}"
+
+
+def test_kernels_define_nothing_but_their_own_functions(driver):
+    """A function of the C++ library that the AVX2 kernels define as well could replace the one that everybody calls."""
+    for instruction_set, (namespace, *_) in counts.build_sources.INSTRUCTION_SETS.items():
+        for source in counts.build_sources.cpu_kernels():
+            if not source.stem.endswith(f"_{instruction_set}"):
+                continue
+            listing = counts.symbols(counts.kernel(source))
+            assert f"halfgnn::{namespace}::" in listing
+            # Code (t, w), not data such as a reference to the C++ library's handler of exceptions.
+            code = re.findall(r"^\w+ [tTwW] (.*)$", listing, re.MULTILINE)
+            assert [name for name in code if f"halfgnn::{namespace}::" not in name] == []
 
 
 # ---- controls: what the comparison must find -----------------------------------------------------

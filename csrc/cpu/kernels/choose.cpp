@@ -1,51 +1,46 @@
-// The choice among the tables of the instruction sets (build_sources.py has a list of these).
+#include "choose.h"
 
 #include <cstdlib>
 #include <cstring>
 
-#include "attention_table.h"
-#include "kernels.h"
-
 namespace halfgnn {
+
+// Of each row of INSTRUCTION_SETS in build_sources.py.
 namespace baseline {
 extern const KernelTable kKernels;
-extern const AttentionTable kAttentionKernels;
-}  // namespace baseline
-
+}
 #if defined(__x86_64__)
 namespace avx2 {
 extern const KernelTable kKernels;
-extern const AttentionTable kAttentionKernels;
-}  // namespace avx2
+}
 #endif
+
+std::vector<const KernelTable*> supported_tables() {
+  std::vector<const KernelTable*> tables;
+#if defined(__x86_64__)
+  if (__builtin_cpu_supports("avx2") && __builtin_cpu_supports("fma") && __builtin_cpu_supports("f16c"))
+    tables.push_back(&avx2::kKernels);
+#endif
+  tables.push_back(&baseline::kKernels);
+  return tables;
+}
 
 namespace {
 
-struct Tables {
-  const KernelTable& kernels;
-  const AttentionTable& attention;
-};
-
-// HALFGNN_CPU=baseline keeps to the default tables: for tests and for measuring.
-Tables choose() {
-#if defined(__x86_64__)
+// HALFGNN_CPU=baseline is for tests and for measuring.
+const KernelTable& choose() {
+  const std::vector<const KernelTable*> tables = supported_tables();
   const char* wish = std::getenv("HALFGNN_CPU");
-  const bool wants_baseline = wish && std::strcmp(wish, "baseline") == 0;
-  const bool has_avx2 =
-      __builtin_cpu_supports("avx2") && __builtin_cpu_supports("fma") && __builtin_cpu_supports("f16c");
-  if (has_avx2 && !wants_baseline) return {avx2::kKernels, avx2::kAttentionKernels};
-#endif
-  return {baseline::kKernels, baseline::kAttentionKernels};
-}
-
-const Tables& tables() {
-  static const Tables chosen = choose();
-  return chosen;
+  for (const KernelTable* table : tables)
+    if (wish && std::strcmp(wish, table->name) == 0) return *table;
+  return *tables.front();
 }
 
 }  // namespace
 
-const KernelTable& kernels() { return tables().kernels; }
-const AttentionTable& attention_kernels() { return tables().attention; }
+const KernelTable& kernels() {
+  static const KernelTable& chosen = choose();
+  return chosen;
+}
 
 }  // namespace halfgnn

@@ -1,13 +1,14 @@
-// Edge data of a few values an edge in chunks of whole rows: gathered into one flat fp32 buffer, worked on with full
-// vectors whatever the degrees, and scattered back. Included once for each instruction set (see kernels_impl.h).
+// Edge data of a few values per edge, in chunks of whole rows: gathered into one flat buffer, worked on with full
+// vectors whatever the degrees, and scattered back.
 #pragma once
 
-#include "spmm_kernel.h"
+#include "buffer.h"
+#include "convert.h"
+#include "rows.h"
 
-namespace halfgnn {
-namespace HALFGNN_ISA {
+namespace halfgnn::HALFGNN_ISA {
 
-// Consecutive rows of about kValues values in all: few enough for the first-level cache, one row at least.
+// Consecutive rows, at least one, of about kValues values in all: few enough for the first-level cache.
 template <class I>
 class RowChunk {
  public:
@@ -70,7 +71,7 @@ class EdgeChunk {
   void store(S* data, int64_t begin, int64_t end) const {
     if (!adj_.edge_ids) return encode_row(values_, (end - begin) * columns_, data + begin * columns_);
     // Rounded in one go, then scattered.
-    Scratch<S> rounded((end - begin) * columns_);
+    Buffer<S> rounded((end - begin) * columns_);
     encode_row(values_, (end - begin) * columns_, rounded.get());
     const int64_t bytes = columns_ * static_cast<int64_t>(sizeof(S));
     const S* row = rounded;
@@ -90,5 +91,4 @@ class EdgeChunk {
   Acc* values_ = nullptr;
 };
 
-}  // namespace HALFGNN_ISA
-}  // namespace halfgnn
+}  // namespace halfgnn::HALFGNN_ISA

@@ -1,34 +1,64 @@
-// The CPU kernels as the bindings see them: one table of functions, built once for each instruction set and chosen at
-// run time.
+// The CPU kernels as the bindings see them: one table of functions per instruction set, chosen at run time
+// (choose.h).
 //
-// Every kernel works on the rows [row_begin, row_end) of a compressed adjacency and writes only what belongs to those
-// rows or to their edges, in edge order: results do not depend on how rows are divided among threads. Sums are fp32
-// (fp64 for fp64 data), rounded once.
+// A kernel works on the rows [row_begin, row_end) of a compressed adjacency, or on a range of nodes. It writes only
+// what belongs to those rows, their edges or those nodes, and edge data is stored in the order of edge_ids: results do
+// not depend on how rows are divided among threads. Computes in fp32 (fp64 for fp64 data), sums over many edges partly
+// in fp64, and rounds each result once. Pointers are trusted and need no alignment but that of their elements. Rows
+// without edges are allowed. Arguments are described in core/arguments.h, those of the attentions in
+// attention/passes.h.
 #pragma once
 
 #include "../../core/arguments.h"
+#include "attention/passes.h"
 
 namespace halfgnn {
 
-struct KernelTable {
-  const char* name;
-  // Whether sddmm_dot and mul_backward, or spmm_sum, take this shape; what they do not take goes to the general
-  // kernels.
-  bool (*has_vector_kernel)(DType type, int64_t dim);
-  bool (*has_sum_kernel)(DType type, int64_t heads, int64_t dim);
-  void (*spmm_sum)(const SpmmSumArgs&, int64_t row_begin, int64_t row_end);
-  void (*spmm)(const SpmmArgs&, int64_t row_begin, int64_t row_end);
-  void (*sddmm_dot)(const SddmmArgs&, int64_t row_begin, int64_t row_end);  // plain dot of rows of one type
-  // No broadcasting, no scale, half or fp32 operands of one type, rows of one value at least.
-  void (*sddmm_elementwise)(const SddmmArgs&, int64_t row_begin, int64_t row_end);
-  void (*sddmm)(const SddmmArgs&, int64_t row_begin, int64_t row_end);
-  void (*mul_backward)(const MulBackwardArgs&, int64_t row_begin, int64_t row_end);
-  void (*backward)(const BackwardArgs&, int64_t row_begin, int64_t row_end);
-  void (*edge_softmax)(const EdgeSoftmaxArgs&, int64_t row_begin, int64_t row_end);
-  void (*edge_softmax_backward)(const EdgeSoftmaxArgs&, int64_t row_begin, int64_t row_end);
+// Each group of kernels is a file of its own name and is compiled by itself.
+struct SpmmKernels {
+  void (*sum)(const SpmmSumArgs&, int64_t row_begin, int64_t row_end);  // of shapes that has_sum_kernel() takes
+  void (*general)(const SpmmArgs&, int64_t row_begin, int64_t row_end);
+};
+struct SddmmKernels {
+  // Plain dot of rows of one type, of a shape that has_vector_kernel() takes.
+  void (*dot)(const SddmmArgs&, int64_t row_begin, int64_t row_end);
+  // No broadcasting, no scale, half or fp32 operands of one type, rows of at least one value.
+  void (*elementwise)(const SddmmArgs&, int64_t row_begin, int64_t row_end);
+  void (*general)(const SddmmArgs&, int64_t row_begin, int64_t row_end);
+};
+struct BackwardKernels {
+  void (*mul)(const MulBackwardArgs&, int64_t row_begin, int64_t row_end);  // of shapes that has_vector_kernel() takes
+  void (*general)(const BackwardArgs&, int64_t row_begin, int64_t row_end);
+};
+struct EdgeSoftmaxKernels {
+  void (*forward)(const EdgeSoftmaxArgs&, int64_t row_begin, int64_t row_end);
+  void (*backward)(const EdgeSoftmaxArgs&, int64_t row_begin, int64_t row_end);
+};
+struct GatKernels {
+  // out[i] of Acc for the values [begin, end) of `type`
+  void (*widen)(DType type, const void* values, void* out, int64_t begin, int64_t end);
+  void (*forward)(const GatPass&, int64_t row_begin, int64_t row_end);
+  void (*nodes)(const GatPass&, int64_t node_begin, int64_t node_end);  // destinations: records, grad_attn_dst
+  void (*backward)(const GatPass&, int64_t row_begin, int64_t row_end);
+};
+struct PairKernels {
+  void (*forward)(const PairPass&, int64_t row_begin, int64_t row_end);
+  void (*nodes)(const PairNodes&, int64_t node_begin, int64_t node_end);
+  void (*backward)(const PairPass&, int64_t row_begin, int64_t row_end);
+  // out[i] of `type` = sum over j < count of parts[j * n + i] of Acc, in fp64
+  void (*add_parts)(const void* parts, int64_t count, int64_t n, DType type, void* out);
 };
 
-// The best table for this processor.
-const KernelTable& kernels();
+struct KernelTable {
+  const char* name;  // of the instruction set, as HALFGNN_CPU names it
+  bool (*has_vector_kernel)(DType type, int64_t dim);
+  bool (*has_sum_kernel)(DType type, int64_t heads, int64_t dim);
+  const SpmmKernels& spmm;
+  const SddmmKernels& sddmm;
+  const BackwardKernels& backward;
+  const EdgeSoftmaxKernels& edge_softmax;
+  const GatKernels& gat;
+  const PairKernels& pair;
+};
 
 }  // namespace halfgnn

@@ -1,12 +1,22 @@
-// The general path: messages of any operator over any broadcast, formed in a row buffer.
-// Rows are decoded to Acc once where they repeat, and every inner loop is one that the compiler turns into vectors.
+// The general path: messages of any operator over any broadcast, formed in a row buffer. A row that repeats is decoded
+// to Acc once. The compiler turns every inner loop into vectors.
 #pragma once
 
-#include "kernels.h"
-#include "vec.h"
+#include "../../core/arguments.h"
+#include "buffer.h"
+#include "convert.h"
+#include "rows.h"
 
-namespace halfgnn {
-namespace HALFGNN_ISA {
+namespace halfgnn::HALFGNN_ISA {
+
+// f(Type<Acc>{}, Type<I>{}): the general kernels depend on the accumulator and the type of ids alone.
+template <class F>
+inline void with_general_types(DType type, const Topology& topology, F f) {
+  with_index(topology.is_int64, [&](auto i) {
+    if (type == DType::kDouble) return f(Type<double>{}, i);
+    return f(Type<float>{}, i);
+  });
+}
 
 // Calls loop(steps as constants) so that the loops over a broadcast's inner dimension have strides known to the
 // compiler.
@@ -49,7 +59,7 @@ inline void form_message(Op op, const Broadcast& b, const Acc* lhs, const Acc* r
   }
 }
 
-// An operand's current row. A row that stays (the same node for every edge of a row) is decoded once.
+// An operand's current row. It is decoded once if it stays the same, as a row's own node does.
 template <class Acc>
 class DecodedRow {
  public:
@@ -71,12 +81,12 @@ class DecodedRow {
     const char* p = static_cast<const char*>(operand_.data) + locate(0, col, edge) * bytes;
     for (int64_t i = 0; i < bytes && i < 512; i += 64) __builtin_prefetch(p + i);
   }
-  // The caller changed the buffer: decode again next time.
+  // To be called after changing the buffer: the row is decoded again next time.
   void spoil() { current_ = -1; }
 
  private:
   Operand operand_;
-  Scratch<Acc> buffer_;
+  Buffer<Acc> buffer_;
   int64_t current_ = -1;
 };
 
@@ -102,11 +112,11 @@ class MessageBuffers {
   Op op_;
   Broadcast broadcast_;
   DecodedRow<Acc> lhs_, rhs_;
-  Scratch<Acc> message_;
+  Buffer<Acc> message_;
 };
 
-// NaN propagates and the first of equal values wins: a later value replaces the total only if it is greater, or is NaN
-// and the total is not.
+// max or min. NaN propagates, and the first of equal values wins: a later value replaces the total only if it is
+// better, or if it is NaN and the total is not.
 template <class Acc, class I, class Better>
 HALFGNN_INLINE void reduce_argument(int64_t n, const Acc* message, Acc* total, I* arg, I edge, Better better) {
   for (int64_t i = 0; i < n; ++i) {
@@ -125,5 +135,4 @@ inline void reduce_into(Reduce reduce, int64_t n, const Acc* message, Acc* total
   }
 }
 
-}  // namespace HALFGNN_ISA
-}  // namespace halfgnn
+}  // namespace halfgnn::HALFGNN_ISA

@@ -1,62 +1,12 @@
-// Edge softmax on the CPU. Included once for each instruction set (see kernels_impl.h).
+// Edge softmax and its gradient, in chunks.
 #pragma once
 
 #include "chunk.h"
+#include "columns.h"
+#include "exp.h"
+#include "kernels.h"
 
-#include <math.h>
-
-namespace halfgnn {
-namespace HALFGNN_ISA {
-
-// exp for x <= 0: 2^n * 2^f with f in [-1/2, 1/2], the polynomial of Cephes' expf (relative error below 1e-7). Below
-// -87.3, where the result leaves the normal numbers, 0; NaN stays NaN.
-HALFGNN_INLINE f32x8 exp_nonpositive(f32x8 x) {
-  const f32x8 low = splat(-87.33654f);
-  const u32x8 tiny = bit_cast<u32x8>(x < low);
-  const f32x8 clamped = select(tiny, low, x);
-  const f32x8 magic = splat(12582912.f);  // 1.5 * 2^23: adding it rounds to an integer
-  const f32x8 n = (clamped * splat(1.44269504f) + magic) - magic;
-  const f32x8 r = (clamped - n * splat(0.693359375f)) - n * splat(-2.12194440e-4f);
-  f32x8 y = splat(1.9875691500e-4f);
-  y = y * r + splat(1.3981999507e-3f);
-  y = y * r + splat(8.3334519073e-3f);
-  y = y * r + splat(4.1665795894e-2f);
-  y = y * r + splat(1.6666665459e-1f);
-  y = y * r + splat(5.0000001201e-1f);
-  y = y * (r * r) + r + splat(1.f);
-  const u32x8 power = bit_cast<u32x8>(__builtin_convertvector(n, i32x8) + 127) << 23;
-  const f32x8 result = select(tiny, splat(0.f), y * bit_cast<f32x8>(power));
-  const u32x8 is_nan = bit_cast<u32x8>(x != x);
-  return select(is_nan, x, result);
-}
-HALFGNN_INLINE void exp_values(float* x, int64_t n) {
-  int64_t i = 0;
-  for (; i + 8 <= n; i += 8) store8(exp_nonpositive(load8(x + i)), x + i);
-  if (i == n) return;
-  float rest[8] = {};
-  for (int64_t j = i; j < n; ++j) rest[j - i] = x[j];
-  store8(exp_nonpositive(load8(rest)), rest);
-  for (int64_t j = i; j < n; ++j) x[j] = rest[j - i];
-}
-HALFGNN_INLINE void exp_values(double* x, int64_t n) {
-  for (int64_t i = 0; i < n; ++i) x[i] = exp(x[i]);
-}
-
-// The columns (heads) of a row's edges side by side: C of them, or `runtime` where C is 0.
-template <int C>
-struct Columns {
-  int64_t runtime;
-  HALFGNN_INLINE int64_t count() const { return C ? C : runtime; }
-};
-template <class F>
-HALFGNN_INLINE void with_columns(int64_t columns, F f) {
-  switch (columns) {
-    case 1: return f(Columns<1>{1});
-    case 4: return f(Columns<4>{4});
-    case 8: return f(Columns<8>{8});
-    default: return f(Columns<0>{columns});
-  }
-}
+namespace halfgnn::HALFGNN_ISA {
 
 // values (degree, columns) -= maximum of each column
 template <class Acc, int C>
@@ -79,8 +29,8 @@ HALFGNN_INLINE void normalise(Columns<C> columns, int64_t degree, Acc* values, d
   for (int64_t e = 0; e < degree; ++e)
     for (int64_t c = 0; c < n; ++c) values[e * n + c] *= static_cast<Acc>(sum[c]);
 }
-// grad = weight (grad - sum(weight grad) / sum(weight)), column by column; work: 2 * columns. Dividing by sum(weight),
-// which is 1 before the weights were rounded, makes the result sum to zero whatever the rounding.
+// grad = weight (grad - sum(weight grad) / sum(weight)), column by column. sum(weight) was 1 before the weights were
+// rounded; dividing by it makes the result sum to zero whatever the rounding. work: 2 * columns values.
 template <class Acc, int C>
 HALFGNN_INLINE void softmax_gradient(Columns<C> columns, int64_t degree, const Acc* weight, Acc* grad, double* work) {
   const int64_t n = columns.count();
@@ -100,8 +50,8 @@ template <class Acc, class T, class I>
 void edge_softmax_rows(const EdgeSoftmaxArgs& args, int64_t row_begin, int64_t row_end) {
   const Adjacency<I> adj(args.topology);
   EdgeChunk<Acc, T, I> values(adj, args.columns);
-  Scratch<Acc> best(args.columns);
-  Scratch<double> sum(args.columns);
+  Buffer<Acc> best(args.columns);
+  Buffer<double> sum(args.columns);
   for (RowChunk<I> chunk(adj, row_begin, row_end, args.columns); chunk.next();) {
     if (chunk.begin() == chunk.end()) continue;
     values.load(static_cast<const T*>(args.logits), chunk.begin(), chunk.end());
@@ -124,7 +74,7 @@ template <class Acc, class T, class I>
 void edge_softmax_backward_rows(const EdgeSoftmaxArgs& args, int64_t row_begin, int64_t row_end) {
   const Adjacency<I> adj(args.topology);
   EdgeChunk<Acc, T, I> weights(adj, args.columns), grads(adj, args.columns);
-  Scratch<double> work(2 * args.columns);
+  Buffer<double> work(2 * args.columns);
   for (RowChunk<I> chunk(adj, row_begin, row_end, args.columns); chunk.next();) {
     if (chunk.begin() == chunk.end()) continue;
     weights.load(static_cast<const T*>(args.logits), chunk.begin(), chunk.end());
@@ -139,5 +89,28 @@ void edge_softmax_backward_rows(const EdgeSoftmaxArgs& args, int64_t row_begin, 
   }
 }
 
-}  // namespace HALFGNN_ISA
-}  // namespace halfgnn
+// ---- the kernels of the table
+
+// f(accumulator, type of elements, type of ids)
+template <class F>
+inline void with_softmax_types(const EdgeSoftmaxArgs& args, F f) {
+  with_index(args.topology.is_int64, [&](auto i) {
+    if (args.type == DType::kDouble) return f(Type<double>{}, Type<double>{}, i);
+    with_vector_type(args.type, [&](auto t) { f(Type<float>{}, t, i); });
+  });
+}
+static void edge_softmax(const EdgeSoftmaxArgs& args, int64_t begin, int64_t end) {
+  with_softmax_types(args, [&](auto a, auto t, auto i) {
+    edge_softmax_rows<TypeOf<decltype(a)>, TypeOf<decltype(t)>, TypeOf<decltype(i)>>(args, begin, end);
+  });
+}
+static void edge_softmax_backward(const EdgeSoftmaxArgs& args, int64_t begin, int64_t end) {
+  with_softmax_types(args, [&](auto a, auto t, auto i) {
+    edge_softmax_backward_rows<TypeOf<decltype(a)>, TypeOf<decltype(t)>, TypeOf<decltype(i)>>(args, begin, end);
+  });
+}
+
+extern const EdgeSoftmaxKernels kEdgeSoftmax;
+const EdgeSoftmaxKernels kEdgeSoftmax = {edge_softmax, edge_softmax_backward};
+
+}  // namespace halfgnn::HALFGNN_ISA

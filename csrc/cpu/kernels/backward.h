@@ -1,39 +1,47 @@
-// Gradients of SpMM and SDDMM on the CPU. Included once for each instruction set (see kernels_impl.h).
+// Gradients of SpMM and SDDMM: both gradients of a weighted sum in one pass (vector kernel), and any gradient
+// (general).
 #pragma once
 
-#include "sddmm_kernel.h"
+#include "dot_row.h"
+#include "kernels.h"
+#include "message.h"
+#include "rows.h"
+#include "running_sum.h"
 
-namespace halfgnn {
-namespace HALFGNN_ISA {
+namespace halfgnn::HALFGNN_ISA {
 
-// sum += weight_k grad_k and dots_k = <x, grad_k>, a head at a time, reading each grad_k once.
-template <class B, int K, class G>
+// ---- a weighted sum of rows of at least 8 elements per head
+
+// sum += weight_k grad_k and dots_k = <x, grad_k>, head by head, reading each grad_k once.
+template <class B, int K>
 HALFGNN_INLINE void add_and_dot_rows(const Blocks<B>& blocks, const float* x, const typename B::V& mask,
-                                     const G* const* grads, const float* weight, float* sum, float* dots) {
+                                     const typename B::Element* const* grads, const float* weight, float* sum,
+                                     float* dots) {
   using V = typename B::V;
   for (int64_t h = 0; h < blocks.heads; ++h) {
-    f32x8 w[K];
+    typename B::Weight w[K];
     V dot[K] = {};
-    for (int k = 0; k < K; ++k) w[k] = splat(weight[k * blocks.heads + h]);
+    for (int k = 0; k < K; ++k) w[k] = B::weight(weight[k * blocks.heads + h]);
     for (int64_t b = 0; b < blocks.per_head; ++b) {
       const int64_t slot = blocks.slot(h, b), offset = blocks.offset(h, b);
       const bool last = b + 1 == blocks.per_head;
-      const V own = load_lanes<B::kWidth / 8>(x + slot);
-      V total = load_lanes<B::kWidth / 8>(sum + slot);
+      const V own = B::load_acc(x + slot);
+      V total = B::load_acc(sum + slot);
       for (int k = 0; k < K; ++k) {
         const V g = B::load(grads[k] + offset);
         total = multiply_add(w[k], g, total);
-        dot[k] = multiply_add(own, last ? mask_lanes(g, mask) : g, dot[k]);
+        dot[k] = multiply_add(own, last ? keep(g, mask) : g, dot[k]);
       }
-      store_lanes(total, sum + slot);
+      B::store_acc(total, sum + slot);
     }
-    for (int k = 0; k < K; ++k) dots[k * blocks.heads + h] = sum_lanes(fold(dot[k]));
+    for (int k = 0; k < K; ++k) dots[k * blocks.heads + h] = B::sum(dot[k]);
   }
 }
 
-template <class B, class G>
+template <class B>
 HALFGNN_BATCH void add_and_dot_batch(const Blocks<B>& blocks, int count, const float* x, const typename B::V& mask,
-                                     const G* const* grads, const float* weight, float* sum, float* dots) {
+                                     const typename B::Element* const* grads, const float* weight, float* sum,
+                                     float* dots) {
   switch (count) {
     case 4: return add_and_dot_rows<B, 4>(blocks, x, mask, grads, weight, sum, dots);
     case 3: return add_and_dot_rows<B, 3>(blocks, x, mask, grads, weight, sum, dots);
@@ -42,20 +50,21 @@ HALFGNN_BATCH void add_and_dot_batch(const Blocks<B>& blocks, int count, const f
   }
 }
 
-// G: type of grad; T: type of feat and grad_feat. Blocks are cut for G; feat is decoded once a row.
-template <class B, class T, class G, class W, class I>
+// Blocks are cut for the type of grad. T is the type of feat, which is decoded once per row, and of grad_feat.
+template <class B, class T, class W, class I>
 void mul_backward_rows(const MulBackwardArgs& args, int64_t row_begin, int64_t row_end) {
+  using G = typename B::Element;
   const Adjacency<I> adj(args.topology);
   const Blocks<B> blocks(args.heads, args.dim);
-  const int64_t len = args.heads * args.dim, heads = args.heads;
+  const int64_t len = blocks.len(), heads = args.heads;
   const T* feat = static_cast<const T*>(args.feat);
   const G* grad = static_cast<const G*>(args.grad);
   const W* weight = static_cast<const W*>(args.weight);
   const int64_t weight_bytes = heads * static_cast<int64_t>(sizeof(W));
   DotRow<B, T> x(blocks);
-  const typename B::V mask = tail_mask<B>(blocks.overlap());
+  const typename B::V mask = B::tail_mask(blocks.overlap());
   RunningSum<float> sums(blocks.workspace());
-  Scratch<float> w(kBatch * heads), dots(kBatch * heads);
+  Buffer<float> w(kBatch * heads), dots(kBatch * heads);
 
   for (int64_t row = row_begin; row < row_end; ++row) {
     const int64_t begin = adj.indptr[row], end = adj.indptr[row + 1];
@@ -82,9 +91,11 @@ void mul_backward_rows(const MulBackwardArgs& args, int64_t row_begin, int64_t r
         encode_row(dots + k * heads, heads, static_cast<W*>(args.grad_weight) + adj.edge_id(p + k) * heads);
       }
     }
-    store_row_as<B>(blocks, sums.finish(), 1.f, static_cast<T*>(args.grad_feat) + row * len);
+    store_scaled(blocks, sums.finish(), 1.f, static_cast<T*>(args.grad_feat) + row * len);
   }
 }
+
+// ---- any operator, broadcast and type
 
 // d message / d side, times the gradient. Elements of the message are numbered as in Broadcast.
 template <class Acc, class F>
@@ -104,8 +115,8 @@ HALFGNN_INLINE void combine_gradient(const Broadcast& b, const Acc* grad, const 
 template <class Acc>
 inline void form_gradient(Op op, Side side, const Broadcast& b, const Acc* grad, const Acc* lhs, const Acc* rhs,
                           Acc* out) {
-  // An operand that the formula does not read may be absent: one that is there stands in for it, taken by
-  // reference and not read.
+  // An operand that the formula does not read may be absent. Another one stands in for it, taken by reference and not
+  // read.
   const bool lhs_side = side == Side::kLhs;
   switch (op) {
     case Op::kMul:
@@ -144,7 +155,7 @@ inline void add_gradient(const Broadcast& b, Side side, const Acc* message, Acc*
   }
 }
 
-// One wanted side: accumulates over a row's edges, or over the broadcast of a single edge.
+// The gradient of one side, if it is wanted: summed over a row's edges, or over the broadcast of a single edge.
 template <class Acc>
 class GradientSink {
  public:
@@ -177,7 +188,7 @@ void backward_rows(const BackwardArgs& args, int64_t row_begin, int64_t row_end)
   const Adjacency<I> adj(args.topology);
   DecodedRow<Acc> grad_row(args.grad), lhs_row(args.lhs), rhs_row(args.rhs);
   GradientSink<Acc> lhs_sink(args.grad_lhs, args.lhs.len), rhs_sink(args.grad_rhs, args.rhs.len);
-  Scratch<Acc> message(args.message_len);
+  Buffer<Acc> message(args.message_len);
   const I* arg = static_cast<const I*>(args.arg);
   const Acc* scale = static_cast<const Acc*>(args.scale);
   const int64_t grad_len = args.grad.len;
@@ -214,5 +225,29 @@ void backward_rows(const BackwardArgs& args, int64_t row_begin, int64_t row_end)
   }
 }
 
-}  // namespace HALFGNN_ISA
-}  // namespace halfgnn
+// ---- the kernels of the table
+
+static void mul_backward(const MulBackwardArgs& args, int64_t begin, int64_t end) {
+  with_vector_type(args.type, [&](auto t) {
+    using T = TypeOf<decltype(t)>;
+    with_same_or_float<T>(args.grad_type, [&](auto g) {
+      with_block<TypeOf<decltype(g)>>(args.dim, [&](auto b) {
+        with_same_or_float<T>(args.weight_type, [&](auto w) {
+          with_index(args.topology.is_int64, [&](auto i) {
+            mul_backward_rows<decltype(b), T, TypeOf<decltype(w)>, TypeOf<decltype(i)>>(args, begin, end);
+          });
+        });
+      });
+    });
+  });
+}
+static void backward(const BackwardArgs& args, int64_t begin, int64_t end) {
+  with_general_types(args.grad.type, args.topology, [&](auto a, auto i) {
+    backward_rows<TypeOf<decltype(a)>, TypeOf<decltype(i)>>(args, begin, end);
+  });
+}
+
+extern const BackwardKernels kBackward;
+const BackwardKernels kBackward = {mul_backward, backward};
+
+}  // namespace halfgnn::HALFGNN_ISA

@@ -1,71 +1,38 @@
-// SDDMM on the CPU. Included once for each instruction set (see kernels_impl.h).
+// SDDMM: dots (vector kernel), operators without broadcasting (chunks), and any operator (general).
 #pragma once
 
 #include "chunk.h"
+#include "dot_row.h"
+#include "kernels.h"
+#include "message.h"
+#include "rows.h"
 
-namespace halfgnn {
-namespace HALFGNN_ISA {
+namespace halfgnn::HALFGNN_ISA {
 
-// A node's row as fp32 blocks in lane order, ready to be dotted: the lanes of a last block that overlap its neighbour
-// are zero.
-template <class B, class T>
-class DotRow {
- public:
-  explicit DotRow(const Blocks<B>& blocks)
-      : blocks_(blocks), natural_(blocks.heads * blocks.dim), lanes_(blocks.workspace()) {}
-  HALFGNN_INLINE void set(const T* row) {
-    decode_row(row, blocks_.heads * blocks_.dim, natural_.get());
-    for (int64_t h = 0; h < blocks_.heads; ++h)
-      for (int64_t b = 0; b < blocks_.per_head; ++b) {
-        float block[B::kWidth];
-        memcpy(block, natural_ + blocks_.offset(h, b), sizeof(block));
-        if (b == blocks_.per_head - 1)
-          for (int64_t i = 0; i < blocks_.overlap(); ++i) block[i] = 0.f;
-        store_lanes(B::load_floats(block), lanes_ + blocks_.slot(h, b));
-      }
-  }
-  HALFGNN_INLINE const float* lanes() const { return lanes_; }
-
- private:
-  Blocks<B> blocks_;
-  Scratch<float> natural_, lanes_;
-};
-
-// The other side's overlapped lanes are zeroed too: zero times an infinity there would be NaN.
-template <class B>
-HALFGNN_INLINE typename B::V tail_mask(int64_t overlap) {
-  float block[B::kWidth];
-  for (int64_t i = 0; i < B::kWidth; ++i) block[i] = bit_cast<float>(i < overlap ? 0u : 0xffffffffu);
-  return B::load_floats(block);
-}
-template <int N>
-HALFGNN_INLINE Lanes<N> mask_lanes(Lanes<N> x, Lanes<N> mask) {
-  for (int i = 0; i < N; ++i) x.v[i] = bit_cast<f32x8>(bit_cast<u32x8>(x.v[i]) & bit_cast<u32x8>(mask.v[i]));
-  return x;
-}
+// ---- dots of rows of at least 8 elements per head
 
 // dots[k * heads + h] = <x, row_k> over each head, for K rows.
-template <class B, int K, class T>
-HALFGNN_INLINE void dot_rows(const Blocks<B>& blocks, const float* x, const typename B::V& mask, const T* const* rows,
-                             float* dots) {
+template <class B, int K>
+HALFGNN_INLINE void dot_rows(const Blocks<B>& blocks, const float* x, const typename B::V& mask,
+                             const typename B::Element* const* rows, float* dots) {
   using V = typename B::V;
   for (int64_t h = 0; h < blocks.heads; ++h) {
     V sum[K] = {};
     for (int64_t b = 0; b + 1 < blocks.per_head; ++b) {
-      const V own = load_lanes<B::kWidth / 8>(x + blocks.slot(h, b));
+      const V own = B::load_acc(x + blocks.slot(h, b));
       for (int k = 0; k < K; ++k) sum[k] = multiply_add(own, B::load(rows[k] + blocks.offset(h, b)), sum[k]);
     }
     const int64_t last = blocks.per_head - 1;
-    const V own = load_lanes<B::kWidth / 8>(x + blocks.slot(h, last));
+    const V own = B::load_acc(x + blocks.slot(h, last));
     for (int k = 0; k < K; ++k)
-      sum[k] = multiply_add(own, mask_lanes(B::load(rows[k] + blocks.offset(h, last)), mask), sum[k]);
-    for (int k = 0; k < K; ++k) dots[k * blocks.heads + h] = sum_lanes(fold(sum[k]));
+      sum[k] = multiply_add(own, keep(B::load(rows[k] + blocks.offset(h, last)), mask), sum[k]);
+    for (int k = 0; k < K; ++k) dots[k * blocks.heads + h] = B::sum(sum[k]);
   }
 }
 
-template <class B, class T>
+template <class B>
 HALFGNN_BATCH void dot_batch(const Blocks<B>& blocks, int count, const float* x, const typename B::V& mask,
-                             const T* const* rows, float* dots) {
+                             const typename B::Element* const* rows, float* dots) {
   switch (count) {
     case 4: return dot_rows<B, 4>(blocks, x, mask, rows, dots);
     case 3: return dot_rows<B, 3>(blocks, x, mask, rows, dots);
@@ -74,25 +41,26 @@ HALFGNN_BATCH void dot_batch(const Blocks<B>& blocks, int count, const float* x,
   }
 }
 
-// lhs and rhs: one of them at the row, the other at the column or the edge. dim = broadcast.inner, heads =
+// One of lhs and rhs is at the row, the other at the column or the edge. dim = broadcast.inner, heads =
 // broadcast.outer.
-template <class B, class T, class I>
+template <class B, class I>
 void sddmm_dot_rows(const SddmmArgs& args, int64_t row_begin, int64_t row_end) {
+  using T = typename B::Element;
   const Adjacency<I> adj(args.topology);
   const Blocks<B> blocks(args.broadcast.outer, args.broadcast.inner);
   const bool lhs_is_row = args.lhs.target == Target::kRow;
   const T* own = static_cast<const T*>(lhs_is_row ? args.lhs.data : args.rhs.data);
   const Operand& other = lhs_is_row ? args.rhs : args.lhs;
   const T* feat = static_cast<const T*>(other.data);
-  const int64_t len = blocks.heads * blocks.dim;
+  const int64_t len = blocks.len();
   auto feat_row = [&](int64_t p) {
     return feat + (other.target == Target::kEdge ? adj.edge_id(p) : static_cast<int64_t>(adj.indices[p])) * len;
   };
   const int64_t out_bytes = blocks.heads * size_of(args.out_type);
   const float* row_scale = static_cast<const float*>(args.row_scale);
   DotRow<B, T> x(blocks);
-  const typename B::V mask = tail_mask<B>(blocks.overlap());
-  Scratch<float> dots(kBatch * blocks.heads);
+  const typename B::V mask = B::tail_mask(blocks.overlap());
+  Buffer<float> dots(kBatch * blocks.heads);
 
   for (int64_t row = row_begin; row < row_end; ++row) {
     const int64_t begin = adj.indptr[row], end = adj.indptr[row + 1];
@@ -117,13 +85,14 @@ void sddmm_dot_rows(const SddmmArgs& args, int64_t row_begin, int64_t row_end) {
   }
 }
 
-// Operators without broadcasting on rows of one type: a chunk's operands are gathered, combined and scattered flat.
+// ---- operators without broadcasting on rows of one type: a chunk is gathered, combined and scattered flat
+
 template <class T, class I>
 class ChunkOperand {
  public:
   ChunkOperand(const Adjacency<I>& adj, const Operand& operand)
       : adj_(adj), operand_(operand), chunk_(adj, operand.len) {}
-  const float* load(const RowChunk<I>& rows) {
+  HALFGNN_BATCH const float* load(const RowChunk<I>& rows) {
     const T* data = static_cast<const T*>(operand_.data);
     const int64_t begin = rows.begin(), end = rows.end();
     if (operand_.target == Target::kEdge) {
@@ -184,7 +153,8 @@ void sddmm_elementwise_rows(const SddmmArgs& args, int64_t row_begin, int64_t ro
   }
 }
 
-// Any operator, broadcast and type.
+// ---- any operator, broadcast and type
+
 template <class Acc, class I>
 void sddmm_rows(const SddmmArgs& args, int64_t row_begin, int64_t row_end) {
   const Adjacency<I> adj(args.topology);
@@ -192,7 +162,7 @@ void sddmm_rows(const SddmmArgs& args, int64_t row_begin, int64_t row_end) {
   MessageBuffers<Acc> buffers(args.op, args.lhs, args.rhs, broadcast, broadcast.outer * broadcast.inner);
   const int64_t out_bytes = args.out_len * size_of(args.out_type);
   const Acc* row_scale = static_cast<const Acc*>(args.row_scale);
-  Scratch<Acc> result(args.out_len);
+  Buffer<Acc> result(args.out_len);
 
   for (int64_t row = row_begin; row < row_end; ++row) {
     const int64_t end = adj.indptr[row + 1];
@@ -220,5 +190,28 @@ void sddmm_rows(const SddmmArgs& args, int64_t row_begin, int64_t row_end) {
   }
 }
 
-}  // namespace HALFGNN_ISA
-}  // namespace halfgnn
+// ---- the kernels of the table
+
+static void sddmm_dot(const SddmmArgs& args, int64_t begin, int64_t end) {
+  with_vector_type(args.lhs.type, [&](auto t) {
+    with_block<TypeOf<decltype(t)>>(args.broadcast.inner, [&](auto b) {
+      with_index(args.topology.is_int64,
+                 [&](auto i) { sddmm_dot_rows<decltype(b), TypeOf<decltype(i)>>(args, begin, end); });
+    });
+  });
+}
+static void sddmm_elementwise(const SddmmArgs& args, int64_t begin, int64_t end) {
+  with_vector_type(reads_lhs(args.op) ? args.lhs.type : args.rhs.type, [&](auto t) {
+    with_index(args.topology.is_int64,
+               [&](auto i) { sddmm_elementwise_rows<TypeOf<decltype(t)>, TypeOf<decltype(i)>>(args, begin, end); });
+  });
+}
+static void sddmm(const SddmmArgs& args, int64_t begin, int64_t end) {
+  with_general_types(args.out_type, args.topology,
+                     [&](auto a, auto i) { sddmm_rows<TypeOf<decltype(a)>, TypeOf<decltype(i)>>(args, begin, end); });
+}
+
+extern const SddmmKernels kSddmm;
+const SddmmKernels kSddmm = {sddmm_dot, sddmm_elementwise, sddmm};
+
+}  // namespace halfgnn::HALFGNN_ISA

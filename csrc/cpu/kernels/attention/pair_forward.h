@@ -1,0 +1,78 @@
+// The forward of GATv2 and dot attention. A tile is swept twice: once for logits, and once, while the gathered rows are
+// still in the first-level cache, for the sums of rows weighted by their softmax.
+#pragma once
+
+#include "dropout.h"
+#include "pair_score.h"
+#include "row_softmax.h"
+
+namespace halfgnn::HALFGNN_ISA {
+
+template <class B, class Score>
+class PairForward {
+  using Acc = typename B::Acc;
+
+ public:
+  PairForward(const PairPass& pass, int64_t row_begin, int64_t row_end)
+      : pass_(pass),
+        blocks_(pass.heads, pass.dim),
+        rows_(pass),
+        score_(blocks_, pass),
+        tile_(pass.topology, pass.heads, rows_.tile_edges(pass.heads), row_begin, row_end),
+        softmax_(tile_),
+        scratch_(tile_, blocks_) {}
+
+  void run() {
+    while (tile_.next()) {
+      score_tile();
+      const Acc* used = weigh();
+      tile_.each_row([&](int64_t row, int64_t first, int64_t last) {
+        softmax_.add(row, scratch_.weights);
+        if (tile_.starts) scratch_.sum.start();
+        add_edges<B, 1>(blocks_, tile_, rows_.col_value, false, first, last, {used}, {&scratch_.sum});
+        if (!tile_.finishes) return;
+        const Acc* factor = softmax_.finish(row, pass_.lse);
+        store_precise(blocks_, scratch_.sum.finish(), factor, pass_.out, row);
+      });
+    }
+  }
+
+ private:
+  struct Scratch {
+    // How many values there are of a tile's entries, and of a row of sums.
+    int64_t entries, row;
+    Scratch(const EdgeTile& tile, const Blocks<B>& blocks) : entries(tile.capacity()), row(blocks.workspace()) {}
+
+    Buffer<Acc> weights{entries};  // logits; then exp(l_e - maximum)
+    Buffer<Acc> kept{entries};     // weights after dropout
+    Buffer<Acc> score{row};        // the row's own
+    RunningSum<Acc> sum{row};
+  };
+
+  HALFGNN_INLINE void score_tile() {
+    Scratch& s = scratch_;
+    clear_padding(tile_, s.weights.get());
+    tile_.each_row([&](int64_t row, int64_t first, int64_t last) {
+      if (tile_.starts && first < last) load_own(blocks_, rows_.row_score + row * rows_.len, s.score.get());
+      score_edges(blocks_, score_, tile_, rows_.col_score, rows_.next(), first, last, s.score.get(), s.weights.get());
+    });
+  }
+  // Logits become weights, up to the factor 1 / sum of a row. Returns the weights after dropout.
+  HALFGNN_INLINE const Acc* weigh() {
+    Scratch& s = scratch_;
+    if constexpr (Score::kDot) scale_entries(tile_.padded(), score_.scale, s.weights.get());
+    if (const Acc* factor = softmax_.subtract_maximum(s.weights)) s.sum.rescale(pass_.heads, factor);
+    exp_entries(s.weights.get(), tile_.padded());
+    return after_dropout(pass_.dropout, tile_, s.weights.get(), s.kept.get());
+  }
+
+  const PairPass& pass_;
+  const HeadBlocks<B> blocks_;
+  const PairRows<B> rows_;
+  const Score score_;
+  EdgeTile tile_;
+  RowSoftmax<Acc> softmax_;
+  Scratch scratch_;
+};
+
+}  // namespace halfgnn::HALFGNN_ISA

@@ -1,0 +1,16 @@
+// The choice among the tables of the instruction sets.
+#pragma once
+
+#include <vector>
+
+#include "kernels.h"
+
+namespace halfgnn {
+
+// The tables that this processor can run, the fastest first. The last one runs everywhere.
+std::vector<const KernelTable*> supported_tables();
+
+// The table that this process uses: the one that HALFGNN_CPU names if it is supported, otherwise the fastest.
+const KernelTable& kernels();
+
+}  // namespace halfgnn

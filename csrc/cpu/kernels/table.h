@@ -1,0 +1,25 @@
+// The kernel table of one instruction set.
+#pragma once
+
+#include "kernels.h"
+
+namespace halfgnn::HALFGNN_ISA {
+
+static bool has_vector_kernel(DType type, int64_t dim) { return type != DType::kDouble && dim >= 8; }
+static bool has_sum_kernel(DType type, int64_t heads, int64_t dim) {
+  return type != DType::kDouble && (dim >= 8 || (heads * dim > 0 && heads * dim < 8));
+}
+
+extern const SpmmKernels kSpmm;
+extern const SddmmKernels kSddmm;
+extern const BackwardKernels kBackward;
+extern const EdgeSoftmaxKernels kEdgeSoftmax;
+extern const GatKernels kGat;
+extern const PairKernels kPair;
+
+extern const KernelTable kKernels;
+const KernelTable kKernels = {
+    HALFGNN_ISA_NAME, has_vector_kernel, has_sum_kernel, kSpmm, kSddmm, kBackward, kEdgeSoftmax, kGat, kPair,
+};
+
+}  // namespace halfgnn::HALFGNN_ISA
