@@ -95,8 +95,7 @@ class PairWeights {
   // Where in the chunk edge i is of those that the lane owns; of one past the last, the last.
   template <class Batch>
   __device__ int read_owned(const Batch& batch, int i) const {
-    const int place = frame_.owned_place(batch, i);
-    return place < batch.chunk.count ? place : batch.chunk.count - 1;
+    return batch.read(frame_.owned_place(batch, i));
   }
   __device__ DestinationRecord load_record(uint32_t row) const {
     const float2 record = __ldg(reinterpret_cast<const float2*>(args().records + frame_.statistic_at(row)));
