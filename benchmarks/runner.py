@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import contextlib
 import dataclasses
-import gc
 import warnings
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -138,8 +137,6 @@ def run_case(case: Case, config: Config, source: dict[str, str]) -> list[Row]:
     measurement = _Measurement(case, config, source)
     if case.before is not None:
         case.before()
-    if measurement.has_peak:
-        gc.collect()  # so that nothing of the last case is freed while this one is measured
     entered: list[_Entrant] = []
     absent: list[Row] = []
     for contestant in tqdm(case.contestants, "check, warm up", leave=False, disable=None):
