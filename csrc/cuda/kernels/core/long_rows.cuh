@@ -1,8 +1,8 @@
 // The walk of kernels that combine what the pieces of long rows left in the workspace.
 //
 // A warp per slot looks for a long row that starts there, and works on it alone if its pieces are few. The rest are
-// to the whole block, one after the other: a long row has kFewSlots slots at least to itself then, so that there are
-// few of them in a block.
+// left to the whole block, one after the other: a long row has kFewSlots slots at least to itself then, so that there
+// are few of them in a block.
 #pragma once
 
 #include "rows.cuh"
