@@ -66,7 +66,7 @@ class Peak:
 
 
 def _reset_high_water() -> bool:
-    gc.collect(1)  # of the last calls; runner.py collects everything before a case
+    gc.collect()
     with contextlib.suppress(OSError, AttributeError):
         ctypes.CDLL(None).malloc_trim(0)  # otherwise the C library reuses freed memory, and no growth is seen
     try:
