@@ -196,7 +196,7 @@ def test_relations_of_other_shapes_into_one_type():
     w = [torch.ones(MANY.num_edges(etype), 4) for etype in MANY.canonical_etypes]
     w[1] = w[1].unsqueeze(1).expand(-1, 3, 4)  # of the second relation into b
     assert [etype[2] for etype in MANY.canonical_etypes[:2]] == ["b", "b"]
-    with pytest.raises(ValueError, match=r"results of shapes .*\[2, 4\].*\[2, 3, 4\]"):
+    with pytest.raises(ValueError, match=r"results of shapes .*\(2, 4\).*\(2, 3, 4\)"):
         operators.gspmm_hetero(many, "mul", "sum", 2, *nodes, *w)
 
 
