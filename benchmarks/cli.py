@@ -65,7 +65,7 @@ def _add_options(parser: argparse.ArgumentParser) -> None:
 def _add_documents(commands) -> None:
     """The subcommands that show committed rows."""
     for name, what in (
-        ("plot", "pictures of committed rows, PNG and SVG"),
+        ("plot", "pictures of committed rows, as SVG"),
         ("table", "the markdown tables of committed rows"),
         ("marks", "the marks, judged on committed rows; exit status 1 if one is lost, 2 if none was measured"),
     ):

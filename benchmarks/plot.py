@@ -1,4 +1,4 @@
-"""Pictures of rows, as PNG and SVG: ``python -m benchmarks plot --rows benchmarks/results/cpu.csv --into docs/images``.
+"""Pictures of rows, as SVG: ``python -m benchmarks plot --rows benchmarks/results/cpu.csv --into docs/images``.
 
 * operators, attention, modules: one picture each per graph. Bars show how many times faster a contestant is than the
   reference in the same precision. The reference is DGL, or the pure gather if there is no DGL (on a GPU). DGL has no
@@ -49,14 +49,13 @@ class Picture:
         return hashlib.sha256("\n".join(lines).encode()).hexdigest()
 
     def save(self, folder: Path) -> Path:
-        """Writes PNG and SVG into `folder`. Returns the path of the SVG file."""
+        """Writes an SVG file into `folder` and returns its path."""
         folder.mkdir(parents=True, exist_ok=True)
-        about = {"Title": self.name, "Description": f"rows sha256:{self.digest}"}
+        about = {"Title": self.name, "Description": f"rows sha256:{self.digest}", "Date": None}
+        path = folder / f"{self.name}.svg"
         with matplotlib.rc_context(charts.STYLE):
-            figure = self.draw(self.rows)
-            figure.savefig(folder / f"{self.name}.svg", bbox_inches="tight", metadata={**about, "Date": None})
-            figure.savefig(folder / f"{self.name}.png", bbox_inches="tight", metadata={**about, "Software": None})
-        return folder / f"{self.name}.svg"
+            self.draw(self.rows).savefig(path, bbox_inches="tight", metadata=about)
+        return path
 
 
 def _machine(rows: Sequence[Row]) -> str:
@@ -228,6 +227,6 @@ def pictures(rows: Sequence[Row]) -> Iterator[Picture]:
 
 
 def draw(rows: Sequence[Row], folder: Path) -> Iterator[Path]:
-    """Draws all pictures of the rows. Yields the SVG files, each with its PNG beside it."""
+    """Draws all pictures of the rows. Yields their paths."""
     for picture in pictures(rows):
         yield picture.save(folder)

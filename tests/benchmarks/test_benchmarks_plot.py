@@ -115,12 +115,12 @@ def test_the_same_rows_give_the_same_files(tmp_path, capsys):
     assert cli.main(["plot", "--rows", str(tmp_path / "cpu.csv"), "--into", str(tmp_path / "a")]) == 0
     assert str(tmp_path / "a" / "cpu-roofline.svg") in capsys.readouterr().out
     found = sorted(path.name for path in (tmp_path / "a").iterdir())
-    assert found == sorted(f"{name}.{kind}" for name in names(ALL) for kind in ("svg", "png"))
+    assert found == sorted(f"{name}.svg" for name in names(ALL))
     for picture in plot.pictures(rows.read(tmp_path / "cpu.csv")):
         if picture.name in ("cpu-arxiv-operators", "cpu-overhead"):  # bars and lines
             picture.save(tmp_path / "b")
     again = list((tmp_path / "b").iterdir())
-    assert len(again) == 4 and all(path.read_bytes() == (tmp_path / "a" / path.name).read_bytes() for path in again)
+    assert len(again) == 2 and all(path.read_bytes() == (tmp_path / "a" / path.name).read_bytes() for path in again)
 
 
 def test_a_digest_is_of_the_rows():
@@ -139,6 +139,5 @@ def _digest(path):
 def test_committed_pictures_are_of_the_committed_rows(device):
     path = rows.RESULTS / f"{device}.csv"
     expected = {picture.name: picture.digest for picture in plot.pictures(rows.read(path) if path.exists() else [])}
-    for kind in ("svg", "png"):
-        found = {image.stem: _digest(image) for image in IMAGES.glob(f"{device}-*.{kind}")}
-        assert found == expected, f"run `python -m benchmarks plot --rows {path.relative_to(ROOT)}`"
+    found = {image.stem: _digest(image) for image in IMAGES.glob(f"{device}-*.svg")}
+    assert found == expected, f"run `python -m benchmarks plot --rows {path.relative_to(ROOT)}`"
