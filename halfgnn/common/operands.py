@@ -70,6 +70,16 @@ def check_parameter_device(x: Tensor, name: str, parameter: Tensor) -> None:
         )
 
 
+def check_parameter(x: Tensor, name: str, weight: Tensor) -> None:
+    """Raises unless x and the parameter `weight` can be multiplied: they have one device, and one dtype unless autocast is on."""
+    check_parameter_device(x, name, weight)
+    if x.dtype != weight.dtype and not torch.is_autocast_enabled(x.device.type):
+        raise TypeError(
+            f"{name} has dtype {x.dtype} and the module's parameters have {weight.dtype}; expected one dtype, or a call under "
+            "torch.autocast"
+        )
+
+
 def check_pair(feat: Any, name: str) -> None:
     """Raises unless the tuple feat is a pair."""
     if len(feat) != 2:

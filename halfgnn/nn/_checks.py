@@ -12,7 +12,7 @@ from ..common.operands import (
     check_one_width,
     check_operand,
     check_pair,
-    check_parameter_device,
+    check_parameter,
     width_of,
     widths_of,
 )
@@ -57,16 +57,6 @@ def check_layer(x: Tensor, name: str, layer: Any) -> None:
     """check_parameter of a projection. Only a plain one is checked, because others may change their input first."""
     if is_plain(layer):
         check_parameter(x, name, layer.weight)
-
-
-def check_parameter(x: Tensor, name: str, weight: Tensor) -> None:
-    """Raises unless x and the parameter `weight` can be multiplied: they have one device, and one dtype unless autocast is on."""
-    check_parameter_device(x, name, weight)
-    if x.dtype != weight.dtype and not torch.is_autocast_enabled(x.device.type):
-        raise TypeError(
-            f"{name} has dtype {x.dtype} and the module's parameters have {weight.dtype}; expected one dtype, or a call under "
-            "torch.autocast"
-        )
 
 
 # ---- data of edges -----------------------------------------------------------------------------------------------------------

@@ -28,6 +28,8 @@ class GINConv(nn.Module):
         super().__init__()
         if aggregator_type not in ("sum", "max", "mean"):
             raise ValueError(f"aggregator_type is {aggregator_type!r}; expected 'sum', 'max' or 'mean'")
+        if apply_func is not None and not callable(apply_func):
+            raise TypeError(f"apply_func is {apply_func!r}; expected a module, another callable, or None")
         self.apply_func = apply_func
         self._aggregator_type = aggregator_type
         self.activation = activation

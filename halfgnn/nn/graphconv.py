@@ -10,11 +10,11 @@ from torch import Tensor, nn
 
 from .. import ops
 from ..common.arguments import check_number, checked_size
-from ..common.operands import check_columns, check_operand, check_pair, check_tensor
+from ..common.operands import check_columns, check_operand, check_pair, check_parameter, check_tensor
 from ..common.precision import without_autocast
 from ..graph import Graph
 from ..graph_argument import as_graph
-from ._checks import check_edge_numbers, check_parameter
+from ._checks import check_edge_numbers
 from ._features import checked_graph, unrounded
 from ._sums import aggregate, padded_width
 from .projections import linear, trimmed, widened

@@ -36,8 +36,10 @@ class HeteroGraphConv(nn.Module):
 
     def __init__(self, mods: Mapping[Any, nn.Module], aggregate: str | Callable[[list[Tensor], str], Any] = "sum"):
         super().__init__()
-        for etype in mods:
+        for etype, module in mods.items():
             _relations.check_module_name(etype)
+            if not isinstance(module, nn.Module):
+                raise TypeError(f"mods[{etype!r}] is {module!r}; expected a torch.nn.Module")
         self.mod_dict = mods
         self.mods = nn.ModuleDict({str(etype): module for etype, module in mods.items()})
         for module in self.mods.values():

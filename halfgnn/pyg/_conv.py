@@ -15,7 +15,7 @@ from ..common.operands import (
     check_one_width,
     check_operand,
     check_pair,
-    check_parameter_device,
+    check_parameter,
     check_tensor,
     width_of,
     widths_of,
@@ -72,7 +72,7 @@ def checked_pair(x: Any, lin_src: Any, lin_dst: Any, optional: bool = False) -> 
     if not isinstance(x, (tuple, list)):
         _check_features(x, "x", width)
         check_one_width("x", width, dst_width)
-        _check_device(x, "x", lin_src)
+        _check_layer(x, "x", lin_src)
         x = autocast(x)
         return x, x
     check_pair(x, "x")
@@ -82,14 +82,16 @@ def checked_pair(x: Any, lin_src: Any, lin_dst: Any, optional: bool = False) -> 
         _check_features(dst, "x[1]", dst_width)
         if dst.device != src.device:
             raise ValueError(f"x[1] is on {dst.device}; expected the device of x[0], {src.device}")
-    _check_device(src, "x[0]", lin_src)
+    _check_layer(src, "x[0]", lin_src)
+    if dst is not None:
+        _check_layer(dst, "x[1]", lin_src if lin_dst is None else lin_dst)
     return autocast(src), autocast(dst)
 
 
-def _check_device(x: Tensor, name: str, layer: Any) -> None:
-    """Raises unless x is on the device of the layer that projects it, which may not be a plain one."""
+def _check_layer(x: Tensor, name: str, layer: Any) -> None:
+    """check_parameter of a projection, if it is a plain one."""
     if width_of(layer) is not None:
-        check_parameter_device(x, name, layer.weight)
+        check_parameter(x, name, layer.weight)
 
 
 def _check_features(x: Any, name: str, width: int | None) -> None:

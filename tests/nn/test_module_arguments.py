@@ -71,3 +71,10 @@ def test_without_edge_attributes_nothing_is_kept_per_edge(module):
 
     assert not kept()
     assert kept(return_attention_weights=True)
+
+
+def test_what_a_module_calls_must_be_callable():
+    with pytest.raises(TypeError, match=r"^apply_func is 5; expected a module"):
+        nn.GINConv(5, "sum")
+    with pytest.raises(TypeError, match=r"^mods\['r'\] is None; expected a torch.nn.Module"):
+        nn.HeteroGraphConv({"r": None})

@@ -384,3 +384,12 @@ def test_compiled(device):
         ids = make_ids(30, n, device=device)
         out, total = rows_and_sum(table, ids)
         assert torch.equal(out, table[ids]) and torch.equal(total, out.sum(0))
+
+
+def test_ids_of_the_fake_device_are_refused():
+    """The fake kernel would copy nothing."""
+    with pytest.raises(
+        ValueError, match=r"^ids is on meta; expected a device that can read the table, which is on cpu"
+    ):
+        ops.gather_rows(torch.ones(3, 2), torch.tensor([0], device="meta"))
+    assert ops.gather_rows(*(torch.zeros(2, dtype=torch.int64, device="meta"),) * 2).is_meta

@@ -145,6 +145,17 @@ def test_a_module_on_another_device(name):
     refuse(ValueError, rf"^x\[0\] {match}", module, (x, x), edge_index)
 
 
+@pytest.mark.parametrize("name", KINDS)
+def test_a_module_of_another_dtype(name):
+    module, edge_index, x = make(halfgnn.pyg, name), make_edge_index(), randn(NUM_NODES, IN_FEATS)
+    for dtype in (torch.float16, torch.float64):
+        match = f"has dtype {dtype} and the module's parameters have torch.float32; expected one dtype"
+        refuse(TypeError, f"^x {match}", module, x.to(dtype), edge_index)
+        refuse(TypeError, rf"^x\[1\] {match}", module, (x, x.to(dtype)), edge_index)
+    with torch.autocast("cpu", torch.bfloat16):
+        assert module(x.half(), edge_index).isfinite().all()
+
+
 @pytest.mark.parametrize("name", ["GATConv-edge", "GATConv-edge-no-loops", "GATv2Conv-edge", "TransformerConv-edge"])
 def test_wrong_edge_attr(name):
     module, edge_index = make(halfgnn.pyg, name), make_edge_index()

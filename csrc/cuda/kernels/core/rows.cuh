@@ -1,9 +1,9 @@
 // How the rows of a CSC or CSR matrix are divided among warps. The division follows from sizes alone: it needs neither
 // a schedule nor a host synchronisation.
 //
-// Row-wise kernels give a warp a whole short row or a piece of a long one. A row is long if it has at least `piece`
-// edges. Positions 0, piece, 2 piece, ... of the edge array are the slots: a long row holds at least one of them, and
-// is cut at them. Its first piece also takes the edges before its first slot, so a piece has fewer than 2 `piece`
+// Row-wise kernels give a warp some whole short rows or a piece of a long one. A row is long if it has at least
+// L = 2^log2_piece edges. Positions 0, L, 2 L, ... of the edge array are the slots: a long row holds at least one of
+// them, and is cut at them. Its first piece also takes the edges before its first slot, so a piece has fewer than 2 L
 // edges. Partial results go to the workspace, one line per slot, and a second kernel combines those of a row in order.
 //
 // Edge-wise kernels give a warp 32 consecutive positions at a time, and find the row of each.
@@ -23,7 +23,9 @@
 //   group      lanes that together cover the columns of one edge; groups of a warp work on different edges
 //   team       lanes or warps that share one row or piece: a group or several, a warp, or a block
 //   slice      columns or heads that one warp or block covers; other warps take the other slices
-//   tile       part of a slice that fits in registers; its warp takes one tile after the other
+//   tile       part of a slice that fits in registers; its warp takes one tile after the other. In GAT each tile of a
+//   wide
+//              head is a slice
 #pragma once
 
 #include "ids.cuh"
