@@ -2,11 +2,14 @@
 
 #include <cuda_runtime_api.h>
 
+#include <algorithm>
+#include <array>
 #include <cctype>
 #include <cstdlib>
 #include <cstring>
 #include <string>
 #include <unordered_map>
+#include <vector>
 
 #include "shared_memory.h"
 #include "simt/runtime.h"
@@ -27,6 +30,7 @@ constexpr Name kNames[] = {
     {"seed", &Settings::seed},
     {"l2_cache_bytes", &Settings::l2_cache_bytes},
     {"multiprocessors", &Settings::multiprocessors},
+    {"memory_bytes", &Settings::memory_bytes},
     {"shuffles", &Settings::shuffles},
     {"warp_barriers", &Settings::warp_barriers},
     {"block_barriers", &Settings::block_barriers},
@@ -81,8 +85,23 @@ SIMT_EXPORT long long simt_get(const char* name) {
 
 extern "C" {
 
+// Launchers remember what they learned of a device. So each one that settings describe has a number of its own.
 cudaError_t cudaGetDevice(int* device) {
-  *device = 0;
+  static std::vector<std::array<int64_t, 3>> described;
+  const simt::Settings& settings = simt::settings;
+  const std::array<int64_t, 3> current{settings.l2_cache_bytes, settings.multiprocessors, settings.memory_bytes};
+  const auto found = std::find(described.begin(), described.end(), current);
+  *device = static_cast<int>(found - described.begin());
+  if (found == described.end()) described.push_back(current);
+  return cudaSuccess;
+}
+
+cudaError_t cudaGetDeviceProperties(cudaDeviceProp* properties, int /*device*/) {
+  *properties = {};
+  std::strcpy(properties->name, "simulator");
+  properties->l2CacheSize = static_cast<int>(simt::settings.l2_cache_bytes);
+  properties->multiProcessorCount = static_cast<int>(simt::settings.multiprocessors);
+  properties->totalGlobalMem = static_cast<size_t>(simt::settings.memory_bytes);
   return cudaSuccess;
 }
 

@@ -11,6 +11,7 @@ struct Settings {
   int64_t seed = 1;
   int64_t l2_cache_bytes = 50 << 20;
   int64_t multiprocessors = 132;
+  int64_t memory_bytes = int64_t{80} << 30;
   // Negative controls: 0 makes every shuffle return the lane's own value, or lets everybody pass a barrier.
   int64_t shuffles = 1;
   int64_t warp_barriers = 1;

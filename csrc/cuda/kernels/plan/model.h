@@ -9,7 +9,7 @@
 // rows are cut into pieces and shared among warps are with the walks over them, in core/rows.cuh and
 // core/row_units.cuh.
 //
-// Planners are functions of sizes and a Device. But for device.h, this folder uses nothing of CUDA, so that tests need
+// Planners are functions of sizes and a Device. But for device.cu, this folder uses nothing of CUDA, so that tests need
 // neither a GPU nor a toolkit.
 #pragma once
 
@@ -18,7 +18,8 @@
 namespace halfgnn::cuda {
 
 struct Device {
-  int64_t l2_bytes;  // of the L2 cache; 0: unknown, and nothing is taken to stay in it
+  int64_t l2_bytes = 0;      // of the L2 cache; 0: unknown, and nothing is taken to stay in it
+  int64_t memory_bytes = 0;  // of the device's memory, free or not; 0: unknown
 };
 
 // ---- The L2 cache.
