@@ -32,6 +32,7 @@ constexpr Name kNames[] = {
     {"multiprocessors", &Settings::multiprocessors},
     {"memory_bytes", &Settings::memory_bytes},
     {"shuffles", &Settings::shuffles},
+    {"matrices", &Settings::matrices},
     {"warp_barriers", &Settings::warp_barriers},
     {"block_barriers", &Settings::block_barriers},
     {"races", &Settings::races},

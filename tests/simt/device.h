@@ -12,8 +12,10 @@ struct Settings {
   int64_t l2_cache_bytes = 50 << 20;
   int64_t multiprocessors = 132;
   int64_t memory_bytes = int64_t{80} << 30;
-  // Negative controls: 0 makes every shuffle return the lane's own value, or lets everybody pass a barrier.
+  // Negative controls: 0 makes every shuffle return the lane's own value, lets everybody pass a barrier, or changes the
+  // layout of fragments of matrices.
   int64_t shuffles = 1;
+  int64_t matrices = 1;
   int64_t warp_barriers = 1;
   int64_t block_barriers = 1;
   int64_t races = 1;  // 0: they are not looked for

@@ -25,6 +25,7 @@ MODULES = (
     "simt/test_attention_kernels.py",
     "simt/test_graph_kernels.py",
     "simt/test_machine.py",
+    "simt/test_matrices.py",
     "ops/test_spmm.py",
     "ops/test_sddmm.py",
     "ops/test_edge_softmax.py",

@@ -20,6 +20,7 @@
 #include "races.h"
 #include "shared_memory.h"
 #include "simt/launch.h"
+#include "simt/matrices.h"
 
 uint3 threadIdx, blockIdx;
 dim3 blockDim, gridDim;
@@ -111,6 +112,7 @@ class Machine {
   void complete(int warp, uint32_t mask);
   void check_same(int warp, uint32_t mask);
   void complete_shuffle(int warp, uint32_t mask);
+  void complete_matrices(int warp);
 
   std::string place() const;
   std::string describe_warp(int warp) const;
@@ -143,6 +145,7 @@ Machine machine;
 // ---- messages ----------------------------------------------------------------------------------
 
 const char* name_of(Collective kind) {
+  if (kind == kMatrices) return "mma or movmatrix";
   switch (kind) {
     case Collective::kShuffle: return "__shfl_sync";
     case Collective::kShuffleUp: return "__shfl_up_sync";
@@ -439,6 +442,8 @@ void Machine::complete(int warp, uint32_t mask) {
   const Collective kind = lanes[__builtin_ctz(mask)].request.kind;
   if (kind <= Collective::kShuffleXor) {
     complete_shuffle(warp, mask);
+  } else if (kind == kMatrices) {
+    complete_matrices(warp);
   } else {
     uint32_t votes = 0;
     for (uint32_t left = mask; left != 0; left &= left - 1) {
@@ -476,6 +481,18 @@ void Machine::complete_shuffle(int warp, uint32_t mask) {
     }
     lanes[lane].result = lanes[source].request.value;
   }
+}
+
+void Machine::complete_matrices(int warp) {
+  void* operands[warpSize];
+  WarpFunction function = nullptr;
+  for (int lane = 0; lane < warpSize; ++lane) {
+    const auto* call = reinterpret_cast<const WarpCall*>(lanes_[warp * warpSize + lane].request.value);
+    if (function != nullptr && function != call->function) fail_lane("lanes of a warp meet at different collectives");
+    function = call->function;
+    operands[lane] = call->lane;
+  }
+  function(operands);
 }
 
 bool is_off(Collective kind) {

@@ -1,5 +1,6 @@
 // Small kernels that show what the simulator does, and what it finds. Called from test_simt.py.
 
+#include <cuda_bf16.h>
 #include <cuda_fp16.h>
 #include <cuda_runtime.h>
 
@@ -7,6 +8,8 @@
 #include <cstdio>
 #include <cstring>
 #include <exception>
+
+#include "../../csrc/cuda/kernels/core/mma.cuh"
 
 namespace simt_selftest {
 namespace {
@@ -34,6 +37,41 @@ __global__ void collectives(const Args args) {
   out[5] = static_cast<int>(__ballot_sync(kAll, value % 3 == 0));
   out[6] = __any_sync(kAll, value == 40) + 2 * __all_sync(kAll, value >= 32);
   out[7] = static_cast<int>(__shfl_sync(kAll, static_cast<long long>(value) << 33, 31) >> 33);
+}
+
+// A lane's fragments of a product: registers of a, b and the sum; n: of bfloat16. out: those of the sum.
+__global__ void mma(const Args args) {
+  const int* in = args.in + 10 * threadIdx.x;
+  unsigned int a[4], b[2];
+  float sum[4];
+  for (int i = 0; i < 4; ++i) a[i] = static_cast<unsigned int>(in[i]);
+  for (int i = 0; i < 2; ++i) b[i] = static_cast<unsigned int>(in[4 + i]);
+  for (int i = 0; i < 4; ++i) sum[i] = __int_as_float(in[6 + i]);
+  if (args.n == 0) {
+    halfgnn::cuda::multiply_add<__half>(a, b, sum);
+  } else {
+    halfgnn::cuda::multiply_add<__nv_bfloat16>(a, b, sum);
+  }
+  for (int i = 0; i < 4; ++i) args.out[4 * threadIdx.x + i] = __float_as_int(sum[i]);
+}
+__global__ void movmatrix(const Args args) {
+  const auto row = static_cast<unsigned int>(args.in[threadIdx.x]);
+  args.out[threadIdx.x] = static_cast<int>(halfgnn::cuda::transpose_8x8(row));
+}
+__global__ void mma_of_some_lanes(const Args args) {
+  const unsigned int a[4] = {}, b[2] = {};
+  float sum[4] = {};
+  if (lane_of() >= 8) halfgnn::cuda::multiply_add<__half>(a, b, sum);
+  args.out[threadIdx.x] = static_cast<int>(sum[0]);
+}
+__global__ void mma_beside_movmatrix(const Args args) {
+  const unsigned int a[4] = {}, b[2] = {};
+  float sum[4] = {};
+  if (lane_of() >= 8) {
+    halfgnn::cuda::multiply_add<__half>(a, b, sum);
+  } else {
+    args.out[threadIdx.x] = static_cast<int>(halfgnn::cuda::transpose_8x8(1));
+  }
 }
 
 // Halves of a warp with masks of their own, at their own pace.
@@ -172,6 +210,10 @@ struct Named {
 #define SIMT_NAMED(kernel) {#kernel, kernel}
 constexpr Named kKernels[] = {
     SIMT_NAMED(collectives),
+    SIMT_NAMED(mma),
+    SIMT_NAMED(movmatrix),
+    SIMT_NAMED(mma_of_some_lanes),
+    SIMT_NAMED(mma_beside_movmatrix),
     SIMT_NAMED(partial_masks),
     SIMT_NAMED(block_sum),
     SIMT_NAMED(neighbour),
