@@ -4,7 +4,9 @@
 // Topology arguments. `indptr` (rows + 1), `indices` (E) and `edge_ids` (E, absent when edge data is already stored in
 // this order) are a compressed adjacency, int32 or int64. CSC: rows are destinations, indices are sources. CSR: rows
 // are sources, indices are destinations. An operator that takes either is told by `by_src`, which is true for CSR.
-// Sizes and dtypes are checked. What the tensors hold is trusted, because halfgnn.Graph has validated it.
+// short_rows: the caller says that no row of it has 512 edges or more, which saves launches on CUDA. If that is wrong,
+// results are right and come late. Sizes and dtypes are checked. What the tensors hold is trusted, because
+// halfgnn.Graph has validated it.
 //
 // Feature arguments. lhs, rhs and gradients have one row per node or edge and any trailing shape. Trailing shapes
 // broadcast, aligned on the right. Types: fp16, bf16, fp32 (fp64 on the CPU); everything between load and store is
@@ -26,7 +28,7 @@ TORCH_LIBRARY(halfgnn, m) {
   // max and min (-1 if there is no edge), otherwise an empty tensor.
   m.def(
       "gspmm(Tensor indptr, Tensor indices, Tensor? edge_ids, str op, str reduce, Tensor? lhs, Tensor? rhs, "
-      "ScalarType? out_dtype=None) -> (Tensor out, Tensor arg)");
+      "ScalarType? out_dtype=None, bool short_rows=False) -> (Tensor out, Tensor arg)");
   // Gradients of gspmm. CSR (by_src) gives either gradient in one pass over out-edges; CSC gives only the gradient of
   // rhs. `in_indptr` is the CSC indptr, which mean reads. lhs and rhs are needed where the formula reads them (mul,
   // div, and max/min of them); lhs_shape and rhs_shape, lhs_dtype and rhs_dtype describe the operands themselves. A
@@ -34,7 +36,7 @@ TORCH_LIBRARY(halfgnn, m) {
   m.def(
       "gspmm_backward(Tensor indptr, Tensor indices, Tensor? edge_ids, Tensor in_indptr, bool by_src, "
       "str op, str reduce, Tensor grad, Tensor? lhs, Tensor? rhs, Tensor? arg, SymInt[] lhs_shape, SymInt[] rhs_shape, "
-      "ScalarType lhs_dtype, ScalarType rhs_dtype, bool need_lhs, bool need_rhs) "
+      "ScalarType lhs_dtype, ScalarType rhs_dtype, bool need_lhs, bool need_rhs, bool short_rows=False) "
       "-> (Tensor grad_lhs, Tensor grad_rhs)");
 
   // out[e] = op(lhs[target], rhs[target]) for every edge, CSC; targets are u, v or e. dot sums the last dimension, kept
@@ -48,11 +50,13 @@ TORCH_LIBRARY(halfgnn, m) {
   m.def(
       "gsddmm_backward(Tensor indptr, Tensor indices, Tensor? edge_ids, bool by_src, str op, str side, Tensor grad, "
       "Tensor? lhs, Tensor? rhs, str lhs_target, str rhs_target, SymInt[] lhs_shape, SymInt[] rhs_shape, "
-      "ScalarType dtype) -> Tensor");
+      "ScalarType dtype, bool short_rows=False) -> Tensor");
 
   // Softmax of logits (E, *) over the edges of each row, column by column.
-  m.def("edge_softmax(Tensor indptr, Tensor? edge_ids, Tensor logits) -> Tensor");
-  m.def("edge_softmax_backward(Tensor indptr, Tensor? edge_ids, Tensor out, Tensor grad) -> Tensor");
+  m.def("edge_softmax(Tensor indptr, Tensor? edge_ids, Tensor logits, bool short_rows=False) -> Tensor");
+  m.def(
+      "edge_softmax_backward(Tensor indptr, Tensor? edge_ids, Tensor out, Tensor grad, bool short_rows=False) "
+      "-> Tensor");
 
   // out[s] = reduce of value[offsets[s]:offsets[s + 1]]; arg as in gspmm, positions in value.
   m.def("segment_reduce(Tensor offsets, Tensor value, str reduce) -> (Tensor out, Tensor arg)");
@@ -65,32 +69,32 @@ TORCH_LIBRARY(halfgnn, m) {
   // forward takes CSC, gat_attention_backward takes CSR, and the other backwards take both.
   m.def(
       "gat_attention(Tensor indptr, Tensor indices, Tensor? edge_ids, Tensor feat, Tensor attn_src, Tensor attn_dst, "
-      "Tensor? edge_logits, float negative_slope, float dropout_p, Tensor? seed, bool save, bool precise) "
+      "Tensor? edge_logits, float negative_slope, float dropout_p, Tensor? seed, bool save, bool precise, "
+      "bool short_rows=False) "
       "-> (Tensor out, Tensor lse, Tensor out_residual, Tensor positive)");
   m.def(
       "gat_attention_backward(Tensor indptr, Tensor indices, Tensor? edge_ids, Tensor feat, Tensor attn_src, "
       "Tensor attn_dst, Tensor? edge_logits, float negative_slope, float dropout_p, Tensor? seed, Tensor grad, "
-      "Tensor out, Tensor lse, Tensor out_residual, Tensor positive, bool need_edge_logits) "
+      "Tensor out, Tensor lse, Tensor out_residual, Tensor positive, bool need_edge_logits, bool short_rows=False) "
       "-> (Tensor grad_feat, Tensor grad_attn_src, Tensor grad_attn_dst, Tensor grad_edge_logits)");
   m.def(
       "gatv2_attention(Tensor indptr, Tensor indices, Tensor? edge_ids, Tensor feat_src, Tensor feat_dst, Tensor attn, "
-      "float negative_slope, float dropout_p, Tensor? seed, bool save, bool precise) "
+      "float negative_slope, float dropout_p, Tensor? seed, bool save, bool precise, bool short_rows=False) "
       "-> (Tensor out, Tensor lse, Tensor out_residual)");
   m.def(
-      "gatv2_attention_backward(Tensor indptr, Tensor indices, Tensor? edge_ids, Tensor out_indptr, Tensor "
-      "out_indices, "
-      "Tensor? out_edge_ids, Tensor feat_src, Tensor feat_dst, Tensor attn, float negative_slope, float dropout_p, "
-      "Tensor? seed, Tensor grad, Tensor out, Tensor lse, Tensor out_residual) "
-      "-> (Tensor grad_feat_src, Tensor grad_feat_dst, Tensor grad_attn)");
+      "gatv2_attention_backward(Tensor indptr, Tensor indices, Tensor? edge_ids, Tensor out_indptr, "
+      "Tensor out_indices, Tensor? out_edge_ids, Tensor feat_src, Tensor feat_dst, Tensor attn, float negative_slope, "
+      "float dropout_p, Tensor? seed, Tensor grad, Tensor out, Tensor lse, Tensor out_residual, bool short_rows=False, "
+      "bool out_short_rows=False) -> (Tensor grad_feat_src, Tensor grad_feat_dst, Tensor grad_attn)");
   m.def(
       "dot_attention(Tensor indptr, Tensor indices, Tensor? edge_ids, Tensor query, Tensor key, Tensor value, "
-      "float scale, float dropout_p, Tensor? seed, bool save, bool precise) "
+      "float scale, float dropout_p, Tensor? seed, bool save, bool precise, bool short_rows=False) "
       "-> (Tensor out, Tensor lse, Tensor out_residual)");
   m.def(
       "dot_attention_backward(Tensor indptr, Tensor indices, Tensor? edge_ids, Tensor out_indptr, Tensor out_indices, "
       "Tensor? out_edge_ids, Tensor query, Tensor key, Tensor value, float scale, float dropout_p, Tensor? seed, "
-      "Tensor grad, Tensor out, Tensor lse, Tensor out_residual) "
-      "-> (Tensor grad_query, Tensor grad_key, Tensor grad_value)");
+      "Tensor grad, Tensor out, Tensor lse, Tensor out_residual, bool short_rows=False, "
+      "bool out_short_rows=False) -> (Tensor grad_query, Tensor grad_key, Tensor grad_value)");
 
   // out[i] = table[ids[i]], copied as bytes, for any dtype. table (N, ...): each row is contiguous, and rows may lie
   // apart. ids (n,): int32 or int64, at any stride. out (n, ...): of table's dtype, contiguous, in memory of its own.

@@ -8,6 +8,7 @@ import torch
 from torch import Tensor
 
 from . import _library, dgl_index  # noqa: F401  (_library loads torch.ops.halfgnn)
+from .common.arguments import checked_size
 from .common.ids import check_alike, check_count, check_fits, check_ids, check_range, check_readable, num_nodes_of
 from .common.kept import Kept, kept, may_keep, ordinary, ordinary_tensors, taken
 
@@ -15,6 +16,10 @@ _GRAPH = "_halfgnn_graph"  # kept on a DGL graph index: the Graph of its only re
 
 
 _Count = int | None  # a number of nodes; None: one more than the largest id
+_Bound = int | None  # of a degree; None: not known
+
+# A row of so many edges may be cut into pieces on CUDA, whose results a second kernel combines (csrc/cuda/kernels/core/rows.cuh).
+LONG_ROW_EDGES = 512
 
 
 class Adjacency(NamedTuple):
@@ -35,6 +40,21 @@ def _adjacency(side) -> Adjacency | None:
 def _contiguous_ids(tensor: Tensor, name: str) -> Tensor:
     check_ids(tensor, name)
     return tensor.contiguous()
+
+
+def _checked_bounds(max_in_degree: Any, max_out_degree: Any) -> tuple[_Bound, _Bound]:
+    return (
+        None if max_in_degree is None else checked_size(max_in_degree, "max_in_degree"),
+        None if max_out_degree is None else checked_size(max_out_degree, "max_out_degree"),
+    )
+
+
+def _largest_degree(indptr: Tensor) -> int | None:
+    """Of the rows of an indptr on the CPU. None for other devices, and for tensors that hold no numbers."""
+    if torch.compiler.is_dynamo_compiling() or indptr.device.type != "cpu" or type(indptr) is not Tensor:
+        return None
+    with ordinary_tensors():
+        return int(indptr.diff().max()) if indptr.numel() > 1 else 0
 
 
 def _indptr_of_sorted(rows: Tensor, num_rows: int, check: bool) -> Tensor:
@@ -105,16 +125,30 @@ class Graph:
     so use it before. Edge data has one row per edge, in the order of the constructor's edges. `edge_ids is None` on a side means
     that this is the side's own order, which is faster. Duplicate edges, self-loops and nodes without edges are allowed.
 
+    If a graph on a GPU knows that no node has many edges, operators launch fewer kernels: see `max_in_degree` and `max_out_degree`.
+
     A graph is immutable: do not write to the tensors that were passed in or that it returns.
     """
 
     num_src: int
     num_dst: int
     num_edges: int
+    short_csc: bool  # whether all rows of csc() are known to have fewer than LONG_ROW_EDGES edges
+    short_csr: bool
     _csc: Adjacency | Kept[Adjacency] | None
     _csr: Adjacency | Kept[Adjacency] | None
+    _max_in_degree: _Bound
+    _max_out_degree: _Bound
 
-    def __init__(self, num_src: int, num_dst: int, csc=None, csr=None):
+    def __init__(
+        self,
+        num_src: int,
+        num_dst: int,
+        csc=None,
+        csr=None,
+        max_in_degree: _Bound = None,
+        max_out_degree: _Bound = None,
+    ):
         """From adjacencies (indptr, indices, edge_ids or None) that are known to be valid. Nothing is checked.
 
         Use the `from_*` constructors for data that may be wrong. All constructors copy tensors of inference mode, so that one can
@@ -128,6 +162,15 @@ class Graph:
         put(self, "_csc", _adjacency(csc))
         put(self, "_csr", _adjacency(csr))
         put(self, "num_edges", (csc if csc is not None else csr)[1].shape[0])
+        self._put_bounds(max_in_degree, max_out_degree)
+
+    def _put_bounds(self, max_in_degree: _Bound, max_out_degree: _Bound) -> None:
+        put = object.__setattr__
+        put(self, "_max_in_degree", max_in_degree)
+        put(self, "_max_out_degree", max_out_degree)
+        # Operators read these: a truth value, so that code is not compiled again for every degree.
+        put(self, "short_csc", max_in_degree is not None and max_in_degree < LONG_ROW_EDGES)
+        put(self, "short_csr", max_out_degree is not None and max_out_degree < LONG_ROW_EDGES)
 
     def __setattr__(self, name, value):
         raise AttributeError(f"a Graph is immutable: cannot set {name!r}")
@@ -136,7 +179,8 @@ class Graph:
         raise AttributeError(f"a Graph is immutable: cannot delete {name!r}")
 
     def __reduce__(self):
-        return Graph, (self.num_src, self.num_dst, taken(self._csc), taken(self._csr))
+        bounds = self._max_in_degree, self._max_out_degree
+        return Graph, (self.num_src, self.num_dst, taken(self._csc), taken(self._csr), *bounds)
 
     def __copy__(self) -> Graph:
         return self
@@ -147,19 +191,19 @@ class Graph:
     @classmethod
     def from_edges(
         cls, src: Tensor, dst: Tensor, *, num_src: _Count = ..., num_dst: _Count = ..., sort: Literal[False] = ...,
-        is_sorted: bool = ..., check: bool = ...,
+        is_sorted: bool = ..., max_in_degree: _Bound = ..., max_out_degree: _Bound = ..., check: bool = ...,
     ) -> Graph: ...  # fmt: skip
     @overload
     @classmethod
     def from_edges(
         cls, src: Tensor, dst: Tensor, *, num_src: _Count = ..., num_dst: _Count = ..., sort: Literal[True],
-        is_sorted: bool = ..., check: bool = ...,
+        is_sorted: bool = ..., max_in_degree: _Bound = ..., max_out_degree: _Bound = ..., check: bool = ...,
     ) -> tuple[Graph, Tensor]: ...  # fmt: skip
     @overload
     @classmethod
     def from_edges(
         cls, src: Tensor, dst: Tensor, *, num_src: _Count = ..., num_dst: _Count = ..., sort: bool,
-        is_sorted: bool = ..., check: bool = ...,
+        is_sorted: bool = ..., max_in_degree: _Bound = ..., max_out_degree: _Bound = ..., check: bool = ...,
     ) -> Graph | tuple[Graph, Tensor]: ...  # fmt: skip
     @classmethod
     def from_edges(
@@ -171,6 +215,8 @@ class Graph:
         num_dst: _Count = None,
         sort: bool = False,
         is_sorted: bool = False,
+        max_in_degree: _Bound = None,
+        max_out_degree: _Bound = None,
         check: bool = True,
     ) -> Graph | tuple[Graph, Tensor]:
         """From an edge list.
@@ -181,6 +227,9 @@ class Graph:
             sort: store edges in CSC order, which makes every operator faster. Edge data must then follow: `efeat[perm]`.
             is_sorted: edges are already stored by destination, as samplers store them. They are neither sorted nor copied, except
                 for tensors of inference mode, which are copied.
+            max_in_degree, max_out_degree: the most in-edges of a destination and out-edges of a source, for example a fan-out,
+                or a larger number. If it is below 512, operators on a GPU launch fewer kernels. It is not checked. If it is wrong,
+                results are right and come later. A graph on the CPU finds both by itself when it is moved.
             check: verify that ids are in range, and sorted if is_sorted (a device synchronisation).
 
         Returns:
@@ -197,18 +246,19 @@ class Graph:
         num_src = check_count(num_nodes_of(src, "src") if num_src is None else num_src, "num_src")
         num_dst = check_count(num_nodes_of(dst, "dst") if num_dst is None else num_dst, "num_dst")
         check_fits(src.dtype, num_src=num_src, num_dst=num_dst, num_edges=src.numel())
+        bounds = _checked_bounds(max_in_degree, max_out_degree)
         if check:
             check_range(src, "src", num_src)
             check_range(dst, "dst", num_dst)
         if is_sorted:
             if sort:
                 raise ValueError("sort and is_sorted are both True; expected one of them")
-            return cls(num_src, num_dst, csc=(_indptr_of_sorted(dst, num_dst, check), src, None))
+            return cls(num_src, num_dst, (_indptr_of_sorted(dst, num_dst, check), src, None), None, *bounds)
         with ordinary_tensors(src):
             indptr, indices, edge_ids = torch.ops.halfgnn.coo_to_csr.default(dst, src, num_dst)
         if sort:
-            return cls(num_src, num_dst, csc=(indptr, indices, None)), edge_ids
-        return cls(num_src, num_dst, csc=(indptr, indices, edge_ids))
+            return cls(num_src, num_dst, (indptr, indices, None), None, *bounds), edge_ids
+        return cls(num_src, num_dst, (indptr, indices, edge_ids), None, *bounds)
 
     @classmethod
     def from_csc(
@@ -218,19 +268,22 @@ class Graph:
         edge_ids: Tensor | None = None,
         *,
         num_src: int | None = None,
+        max_in_degree: _Bound = None,
+        max_out_degree: _Bound = None,
         check: bool = True,
     ) -> Graph:
         """From in-edges: row v of indptr (num_dst + 1,) delimits v's sources in indices (E,).
 
         edge_ids (E,) gives the row of edge data for each position; None means that edge data is in this order. Nothing is copied,
-        except tensors of inference mode.
+        except tensors of inference mode. max_in_degree, max_out_degree: see :meth:`from_edges`.
 
         Raises:
             TypeError, ValueError: see :meth:`from_edges`; also if indptr falls or does not run from 0 to E, or edge_ids is no
                 permutation.
         """
         csc, num_src = _compressed("csc", indptr, indices, edge_ids, num_src, check)
-        return cls(num_src, csc.indptr.numel() - 1, csc=csc)
+        bounds = _checked_bounds(max_in_degree, max_out_degree)
+        return cls(num_src, csc.indptr.numel() - 1, csc, None, *bounds)
 
     @classmethod
     def from_csr(
@@ -240,6 +293,8 @@ class Graph:
         edge_ids: Tensor | None = None,
         *,
         num_dst: int | None = None,
+        max_in_degree: _Bound = None,
+        max_out_degree: _Bound = None,
         check: bool = True,
     ) -> Graph:
         """From out-edges: row u of indptr (num_src + 1,) delimits u's destinations in indices (E,).
@@ -247,7 +302,8 @@ class Graph:
         Otherwise like :meth:`from_csc`.
         """
         csr, num_dst = _compressed("csr", indptr, indices, edge_ids, num_dst, check)
-        return cls(csr.indptr.numel() - 1, num_dst, csr=csr)
+        bounds = _checked_bounds(max_in_degree, max_out_degree)
+        return cls(csr.indptr.numel() - 1, num_dst, None, csr, *bounds)
 
     @classmethod
     def from_dgl(cls, g, etype=None) -> Graph:
@@ -280,19 +336,22 @@ class Graph:
     @classmethod
     def from_edge_index(
         cls, edge_index: Tensor, *, num_src: _Count = ..., num_dst: _Count = ..., num_nodes: _Count = ...,
-        sort: Literal[False] = ..., is_sorted: bool = ..., check: bool = ...,
+        sort: Literal[False] = ..., is_sorted: bool = ..., max_in_degree: _Bound = ..., max_out_degree: _Bound = ...,
+        check: bool = ...,
     ) -> Graph: ...  # fmt: skip
     @overload
     @classmethod
     def from_edge_index(
         cls, edge_index: Tensor, *, num_src: _Count = ..., num_dst: _Count = ..., num_nodes: _Count = ...,
-        sort: Literal[True], is_sorted: bool = ..., check: bool = ...,
+        sort: Literal[True], is_sorted: bool = ..., max_in_degree: _Bound = ..., max_out_degree: _Bound = ...,
+        check: bool = ...,
     ) -> tuple[Graph, Tensor]: ...  # fmt: skip
     @overload
     @classmethod
     def from_edge_index(
         cls, edge_index: Tensor, *, num_src: _Count = ..., num_dst: _Count = ..., num_nodes: _Count = ...,
-        sort: bool, is_sorted: bool = ..., check: bool = ...,
+        sort: bool, is_sorted: bool = ..., max_in_degree: _Bound = ..., max_out_degree: _Bound = ...,
+        check: bool = ...,
     ) -> Graph | tuple[Graph, Tensor]: ...  # fmt: skip
     @classmethod
     def from_edge_index(
@@ -304,6 +363,8 @@ class Graph:
         num_nodes: _Count = None,
         sort: bool = False,
         is_sorted: bool = False,
+        max_in_degree: _Bound = None,
+        max_out_degree: _Bound = None,
         check: bool = True,
     ) -> Graph | tuple[Graph, Tensor]:
         """From PyG's edge_index (2, E): row 0 has the sources, row 1 the destinations. num_nodes sets both sides.
@@ -320,7 +381,10 @@ class Graph:
         num_src = num_nodes if num_src is None else num_src
         num_dst = num_nodes if num_dst is None else num_dst
         sizes = {"num_src": num_src, "num_dst": num_dst}
-        return cls.from_edges(edge_index[0], edge_index[1], **sizes, sort=sort, is_sorted=is_sorted, check=check)
+        bounds = {"max_in_degree": max_in_degree, "max_out_degree": max_out_degree}
+        return cls.from_edges(
+            edge_index[0], edge_index[1], **sizes, sort=sort, is_sorted=is_sorted, **bounds, check=check
+        )
 
     @classmethod
     def from_scipy(cls, matrix) -> Graph:
@@ -429,6 +493,30 @@ class Graph:
         """torch.int32 or torch.int64."""
         return self._any.indptr.dtype
 
+    @property
+    def max_in_degree(self) -> int | None:
+        """The largest in-degree, or what the constructor was told. None if it is not known: a GPU is not asked."""
+        if self._max_in_degree is None and self.device.type == "cpu":
+            self.csc()
+            self._find_bounds()
+        return self._max_in_degree
+
+    @property
+    def max_out_degree(self) -> int | None:
+        """The largest out-degree, like `max_in_degree`."""
+        if self._max_out_degree is None and self.device.type == "cpu":
+            self.csr()
+            self._find_bounds()
+        return self._max_out_degree
+
+    def _find_bounds(self) -> None:
+        """Finds the largest degrees that are not known of the sides that exist, if they are on the CPU."""
+        bounds = [self._max_in_degree, self._max_out_degree]
+        for i, side in enumerate((self._csc, self._csr)):
+            if bounds[i] is None and type(side) is Adjacency:
+                bounds[i] = _largest_degree(side.indptr)
+                self._put_bounds(*bounds)
+
     def in_degrees(self) -> Tensor:
         """(num_dst,) in the graph's idtype."""
         return self.csc().indptr.diff()
@@ -453,7 +541,9 @@ class Graph:
             with ordinary_tensors(indptr):
                 return Adjacency(fn(indptr), fn(indices), None if edge_ids is None else fn(edge_ids))
 
-        return Graph(self.num_src, self.num_dst, csc=convert(self._csc), csr=convert(self._csr))
+        self._find_bounds()  # here, because the copy may be on a device that must not be asked
+        bounds = self._max_in_degree, self._max_out_degree
+        return Graph(self.num_src, self.num_dst, convert(self._csc), convert(self._csr), *bounds)
 
     def to(self, device, non_blocking: bool = False) -> Graph:
         """The graph on `device`, with the sides that exist so far. Itself if it is already there."""
@@ -483,6 +573,7 @@ class Graph:
         turned = Graph(self.num_dst, self.num_src, csc=self._any)
         object.__setattr__(turned, "_csc", csr)
         object.__setattr__(turned, "_csr", csc)
+        turned._put_bounds(self._max_out_degree, self._max_in_degree)
         return turned
 
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
 from typing import Any, NamedTuple
 
@@ -173,7 +173,9 @@ class HeteroGraph:
                 src if ids is None else ids[src],
                 None if edge_ids is None else edge_ids[edges] - first_edge,
             )
-        return Graph(self.num_src[etype[0]], self.num_dst[etype[2]], csc=csc)
+        # Each row of the relation is a row of the stack.
+        bounds = stack.graph._max_in_degree, stack.graph._max_out_degree
+        return Graph(self.num_src[etype[0]], self.num_dst[etype[2]], csc, None, *bounds)
 
     def num_edges(self, etype: EdgeType | str) -> int:
         """Number of edges of one edge type."""
@@ -395,7 +397,15 @@ def _stacked(etypes: tuple[EdgeType, ...], graphs: list[Graph]) -> Stack:
             edge_ids.append(_ids_from(csc, first_edge))
         first_src, first_edge = first_src + rows, first_edge + graph.num_edges
     csc = Adjacency(torch.cat(pointers), torch.cat(indices), torch.cat(edge_ids) if has_ids else None)
-    return Stack(Graph(first_src, sum(num_dst), csc=csc), *rest)
+    # No row belongs to two relations, neither of destinations nor of sources.
+    bounds = (_largest(graph._max_in_degree for graph in graphs), _largest(graph._max_out_degree for graph in graphs))
+    return Stack(Graph(first_src, sum(num_dst), csc, None, *bounds), *rest)
+
+
+def _largest(bounds: Iterable[int | None]) -> int | None:
+    """None if one of the bounds is not known."""
+    known = list(bounds)
+    return None if None in known else max(known)  # type: ignore[type-var]
 
 
 _COMPACT = 0.75  # a relation is made compact if it reads at most this share of the sources

@@ -9,9 +9,11 @@
 
 namespace halfgnn {
 
+// A `mean_indptr` is the indptr of the nodes whose means were taken, of the topology's index type. Every term is
+// multiplied by scale[node] = 1 / the node's number of edges there (1 for a node without edges). Null: by 1.
+
 // out[row] = factor * sum over edges of weight[e, head] * scale[col] * feat[col or edge]
-// feat and out: heads * dim elements per row. weight (num_edges, heads), of `weight_type`, and scale (fp32) may be
-// null.
+// feat and out: heads * dim elements per row. weight (num_edges, heads), of `weight_type`, may be null.
 struct SpmmSumArgs {
   Topology topology;
   const void* feat = nullptr;
@@ -20,7 +22,7 @@ struct SpmmSumArgs {
   DType type = DType::kFloat;  // half, bfloat16 or float
   const void* weight = nullptr;
   DType weight_type = DType::kFloat;
-  const float* scale = nullptr;
+  const void* mean_indptr = nullptr;  // of the columns
   int64_t heads = 1;
   int64_t dim = 0;
   float factor = 1.f;
@@ -50,7 +52,7 @@ struct SddmmArgs {
   Operand lhs, rhs;
   Broadcast broadcast;
   int64_t out_len = 0;
-  const void* row_scale = nullptr;  // multiplies every result of a row; fp32, or fp64 for fp64 results
+  const void* mean_indptr = nullptr;  // of the rows
   void* out = nullptr;
   DType out_type = DType::kFloat;
 };
@@ -66,7 +68,7 @@ struct MulBackwardArgs {
   DType grad_type = DType::kFloat;  // of grad: `type`, or float
   const void* weight = nullptr;
   DType weight_type = DType::kFloat;  // of weight and grad_weight
-  const float* scale = nullptr;
+  const void* mean_indptr = nullptr;  // of the columns
   int64_t heads = 1;
   int64_t dim = 0;
   void* grad_feat = nullptr;
@@ -87,7 +89,7 @@ struct BackwardArgs {
   Operand grad, lhs, rhs;
   Broadcast broadcast;
   int64_t message_len = 0;
-  const void* scale = nullptr;  // one per node at which grad lives; fp32, or fp64 for fp64 gradients
+  const void* mean_indptr = nullptr;  // of the nodes at which grad lives
   const void* arg = nullptr;
   GradientOut grad_lhs, grad_rhs;
 };

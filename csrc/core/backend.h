@@ -15,7 +15,7 @@ struct Backend {
   void (*spmm_sum)(const SpmmSumArgs&);
   void (*spmm)(const SpmmArgs&);
   void (*sddmm_dot)(const SddmmArgs&);  // plain dot of rows of one type; one operand at the row, one not
-  // No broadcasting and no scale; operands of one type, half or fp32, with at least one value per row.
+  // No broadcasting and no mean_indptr; operands of one type, half or fp32, with at least one value per row.
   void (*sddmm_elementwise)(const SddmmArgs&);
   void (*sddmm)(const SddmmArgs&);
   void (*mul_backward)(const MulBackwardArgs&);

@@ -28,6 +28,10 @@ struct Topology {
   int64_t num_rows = 0;
   int64_t num_edges = 0;
   bool is_int64 = false;
+  // The caller says that no row has 512 edges or more. That saves launches on CUDA; the CPU does not read it. If it is
+  // wrong, results are right and come late. If it is right, only sums over all rows (the gradient of GATv2's attn)
+  // depend on it, in their last bits.
+  bool short_rows = false;
 };
 
 // A dense operand: `len` contiguous elements per row, one row per node or edge.

@@ -145,9 +145,9 @@ std::tuple<Tensor, Tensor, Tensor, Tensor> gat_attention(const Tensor& indptr, c
                                                          const Tensor& attn_src, const Tensor& attn_dst,
                                                          const OptionalTensor& edge_logits, double negative_slope,
                                                          double dropout_p, const OptionalTensor& seed, bool save,
-                                                         bool precise) {
+                                                         bool precise, bool short_rows) {
   const c10::DeviceGuard guard(indptr.device());
-  const Topology topology = topology_of(indptr, indices, edge_ids, indices.numel());
+  const Topology topology = topology_of(indptr, indices, edge_ids, indices.numel(), short_rows);
   GatInputs in(topology, indptr.device(), -1, topology.num_rows, feat, attn_src, attn_dst, edge_logits, negative_slope,
                dropout_p, seed);
   const std::vector<int64_t> sizes{topology.num_rows, in.args.heads, in.args.dim};
@@ -172,10 +172,10 @@ std::tuple<Tensor, Tensor, Tensor, Tensor> gat_attention_backward(
     const Tensor& indptr, const Tensor& indices, const OptionalTensor& edge_ids, const Tensor& feat,
     const Tensor& attn_src, const Tensor& attn_dst, const OptionalTensor& edge_logits, double negative_slope,
     double dropout_p, const OptionalTensor& seed, const Tensor& grad, const Tensor& out, const Tensor& lse,
-    const Tensor& out_residual, const Tensor& positive, bool need_edge_logits) {
+    const Tensor& out_residual, const Tensor& positive, bool need_edge_logits, bool short_rows) {
   const c10::DeviceGuard guard(indptr.device());
   const at::Device device = indptr.device();
-  const Topology topology = topology_of(indptr, indices, edge_ids, indices.numel());
+  const Topology topology = topology_of(indptr, indices, edge_ids, indices.numel(), short_rows);
   const int64_t num_dst = out.dim() > 0 ? out.size(0) : 0;
   GatInputs in(topology, device, topology.num_rows, num_dst, feat, attn_src, attn_dst, edge_logits, negative_slope,
                dropout_p, seed);
@@ -230,9 +230,9 @@ struct Gatv2Inputs {
 };
 
 // The out-edges (CSR) of the graph whose in-edges (CSC) `topology` has.
-Topology other_side(const Tensor& indptr, const Tensor& indices, const OptionalTensor& edge_ids,
+Topology other_side(const Tensor& indptr, const Tensor& indices, const OptionalTensor& edge_ids, bool short_rows,
                     const Topology& topology, int64_t num_rows) {
-  const Topology other = topology_of(indptr, indices, edge_ids, topology.num_edges);
+  const Topology other = topology_of(indptr, indices, edge_ids, topology.num_edges, short_rows);
   TORCH_CHECK_TYPE(other.is_int64 == topology.is_int64, "out_indptr has dtype ", indptr.scalar_type(),
                    "; expected that of indptr");
   TORCH_CHECK_VALUE(other.num_rows == num_rows, "out_indptr has shape ", indptr.sizes(), "; expected (", num_rows + 1,
@@ -288,9 +288,9 @@ std::tuple<Tensor, Tensor, Tensor> gatv2_attention(const Tensor& indptr, const T
                                                    const OptionalTensor& edge_ids, const Tensor& feat_src,
                                                    const Tensor& feat_dst, const Tensor& attn, double negative_slope,
                                                    double dropout_p, const OptionalTensor& seed, bool save,
-                                                   bool precise) {
+                                                   bool precise, bool short_rows) {
   const c10::DeviceGuard guard(indptr.device());
-  const Topology topology = topology_of(indptr, indices, edge_ids, indices.numel());
+  const Topology topology = topology_of(indptr, indices, edge_ids, indices.numel(), short_rows);
   Gatv2Inputs in(topology, indptr.device(), feat_src, feat_dst, attn, negative_slope, dropout_p, seed);
   return run_forward(backend_of(indptr.device()).gatv2_attention, in.args, in.src, save, precise);
 }
@@ -299,11 +299,11 @@ std::tuple<Tensor, Tensor, Tensor> gatv2_attention_backward(
     const Tensor& indptr, const Tensor& indices, const OptionalTensor& edge_ids, const Tensor& out_indptr,
     const Tensor& out_indices, const OptionalTensor& out_edge_ids, const Tensor& feat_src, const Tensor& feat_dst,
     const Tensor& attn, double negative_slope, double dropout_p, const OptionalTensor& seed, const Tensor& grad,
-    const Tensor& out, const Tensor& lse, const Tensor& out_residual) {
+    const Tensor& out, const Tensor& lse, const Tensor& out_residual, bool short_rows, bool out_short_rows) {
   const c10::DeviceGuard guard(indptr.device());
-  const Topology topology = topology_of(indptr, indices, edge_ids, indices.numel());
+  const Topology topology = topology_of(indptr, indices, edge_ids, indices.numel(), short_rows);
   Gatv2Inputs in(topology, indptr.device(), feat_src, feat_dst, attn, negative_slope, dropout_p, seed);
-  in.args.by_src = other_side(out_indptr, out_indices, out_edge_ids, topology, in.src.tensor.size(0));
+  in.args.by_src = other_side(out_indptr, out_indices, out_edge_ids, out_short_rows, topology, in.src.tensor.size(0));
   return run_backward(backend_of(indptr.device()).gatv2_attention_backward, in.args, in.src, grad, out, lse,
                       out_residual, {in.src, in.dst, in.attn},
                       {&Gatv2Args::grad_feat_src, &Gatv2Args::grad_feat_dst, &Gatv2Args::grad_attn});
@@ -335,24 +335,22 @@ struct DotInputs {
 std::tuple<Tensor, Tensor, Tensor> dot_attention(const Tensor& indptr, const Tensor& indices,
                                                  const OptionalTensor& edge_ids, const Tensor& query, const Tensor& key,
                                                  const Tensor& value, double scale, double dropout_p,
-                                                 const OptionalTensor& seed, bool save, bool precise) {
+                                                 const OptionalTensor& seed, bool save, bool precise, bool short_rows) {
   const c10::DeviceGuard guard(indptr.device());
-  const Topology topology = topology_of(indptr, indices, edge_ids, indices.numel());
+  const Topology topology = topology_of(indptr, indices, edge_ids, indices.numel(), short_rows);
   DotInputs in(topology, indptr.device(), query, key, value, scale, dropout_p, seed);
   return run_forward(backend_of(indptr.device()).dot_attention, in.args, in.key, save, precise);
 }
 
-std::tuple<Tensor, Tensor, Tensor> dot_attention_backward(const Tensor& indptr, const Tensor& indices,
-                                                          const OptionalTensor& edge_ids, const Tensor& out_indptr,
-                                                          const Tensor& out_indices, const OptionalTensor& out_edge_ids,
-                                                          const Tensor& query, const Tensor& key, const Tensor& value,
-                                                          double scale, double dropout_p, const OptionalTensor& seed,
-                                                          const Tensor& grad, const Tensor& out, const Tensor& lse,
-                                                          const Tensor& out_residual) {
+std::tuple<Tensor, Tensor, Tensor> dot_attention_backward(
+    const Tensor& indptr, const Tensor& indices, const OptionalTensor& edge_ids, const Tensor& out_indptr,
+    const Tensor& out_indices, const OptionalTensor& out_edge_ids, const Tensor& query, const Tensor& key,
+    const Tensor& value, double scale, double dropout_p, const OptionalTensor& seed, const Tensor& grad,
+    const Tensor& out, const Tensor& lse, const Tensor& out_residual, bool short_rows, bool out_short_rows) {
   const c10::DeviceGuard guard(indptr.device());
-  const Topology topology = topology_of(indptr, indices, edge_ids, indices.numel());
+  const Topology topology = topology_of(indptr, indices, edge_ids, indices.numel(), short_rows);
   DotInputs in(topology, indptr.device(), query, key, value, scale, dropout_p, seed);
-  in.args.by_src = other_side(out_indptr, out_indices, out_edge_ids, topology, in.key.tensor.size(0));
+  in.args.by_src = other_side(out_indptr, out_indices, out_edge_ids, out_short_rows, topology, in.key.tensor.size(0));
   return run_backward(backend_of(indptr.device()).dot_attention_backward, in.args, in.key, grad, out, lse, out_residual,
                       {in.query, in.key, in.value},
                       {&DotAttentionArgs::grad_query, &DotAttentionArgs::grad_key, &DotAttentionArgs::grad_value});

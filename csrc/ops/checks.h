@@ -66,7 +66,7 @@ inline std::vector<int64_t> with_rows(int64_t rows, const Shape& trailing) {
 
 // The adjacency of the three tensors, which must outlive it. indices may be absent if only edge data is read.
 inline Topology topology_of(const Tensor& indptr, const OptionalTensor& indices, const OptionalTensor& edge_ids,
-                            int64_t num_edges) {
+                            int64_t num_edges, bool short_rows = false) {
   TORCH_CHECK_VALUE(indptr.dim() == 1 && indptr.size(0) >= 1, "indptr has shape ", indptr.sizes(),
                     "; expected (rows + 1,)");
   const auto type = indptr.scalar_type();
@@ -86,6 +86,7 @@ inline Topology topology_of(const Tensor& indptr, const OptionalTensor& indices,
   topology.num_rows = indptr.size(0) - 1;
   topology.num_edges = num_edges;
   topology.is_int64 = type == at::kLong;
+  topology.short_rows = short_rows;
   if (indices) {
     check(*indices, "indices");
     topology.indices = indices->const_data_ptr();
@@ -232,10 +233,15 @@ inline at::ScalarType result_type(at::ScalarType own, const std::optional<at::Sc
   return *wanted;
 }
 
-// 1 / number of edges of every row (1 for a row without edges): the factor of the gradient of mean. fp64 for fp64
-// gradients, otherwise fp32.
-inline Tensor inverse_degrees(const Tensor& indptr, DType grad_type) {
-  return indptr.diff().clamp_min(1).to(grad_type == DType::kDouble ? at::kDouble : at::kFloat).reciprocal();
+// The indptr from which kernels read the number of edges of each destination, for the gradient of mean.
+inline const void* mean_indptr_of(Reduce reduce, const Tensor& in_indptr, const Tensor& indptr) {
+  TORCH_CHECK_VALUE(in_indptr.dim() == 1 && in_indptr.size(0) >= 1 && in_indptr.device() == indptr.device(),
+                    "in_indptr has shape ", in_indptr.sizes(), " and is on ", in_indptr.device(),
+                    "; expected (destinations + 1,) on ", indptr.device());
+  TORCH_CHECK_TYPE(in_indptr.scalar_type() == indptr.scalar_type(), "in_indptr has dtype ", in_indptr.scalar_type(),
+                   "; expected that of indptr, ", indptr.scalar_type());
+  TORCH_CHECK_VALUE(in_indptr.is_contiguous(), "in_indptr is not contiguous");
+  return reduce == Reduce::kMean ? in_indptr.const_data_ptr() : nullptr;
 }
 
 }  // namespace halfgnn

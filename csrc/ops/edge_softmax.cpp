@@ -10,11 +10,12 @@ namespace halfgnn {
 namespace {
 
 // grad is undefined in the forward.
-Tensor run(const Tensor& indptr, const OptionalTensor& edge_ids, const Tensor& values, const OptionalTensor& grad_out) {
+Tensor run(const Tensor& indptr, const OptionalTensor& edge_ids, const Tensor& values, const OptionalTensor& grad_out,
+           bool short_rows) {
   const c10::DeviceGuard guard(indptr.device());
   const Backend& backend = backend_of(indptr.device());
   const Feature logits = feature_of(values, grad_out ? "out" : "logits", Target::kEdge, indptr.device());
-  const Topology topology = topology_of(indptr, std::nullopt, edge_ids, logits.tensor.size(0));
+  const Topology topology = topology_of(indptr, std::nullopt, edge_ids, logits.tensor.size(0), short_rows);
   const Feature grad = feature_of(grad_out, "grad", Target::kEdge, indptr.device());
   if (grad.defined()) {
     TORCH_CHECK_VALUE(grad.tensor.sizes() == logits.tensor.sizes(), "grad has shape ", grad.tensor.sizes(),
@@ -36,12 +37,12 @@ Tensor run(const Tensor& indptr, const OptionalTensor& edge_ids, const Tensor& v
   return out;
 }
 
-Tensor edge_softmax(const Tensor& indptr, const OptionalTensor& edge_ids, const Tensor& logits) {
-  return run(indptr, edge_ids, logits, std::nullopt);
+Tensor edge_softmax(const Tensor& indptr, const OptionalTensor& edge_ids, const Tensor& logits, bool short_rows) {
+  return run(indptr, edge_ids, logits, std::nullopt, short_rows);
 }
 Tensor edge_softmax_backward(const Tensor& indptr, const OptionalTensor& edge_ids, const Tensor& out,
-                             const Tensor& grad) {
-  return run(indptr, edge_ids, out, grad);
+                             const Tensor& grad, bool short_rows) {
+  return run(indptr, edge_ids, out, grad, short_rows);
 }
 
 }  // namespace

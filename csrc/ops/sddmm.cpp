@@ -102,14 +102,14 @@ Tensor gsddmm_backward(const Tensor& indptr, const Tensor& indices, const Option
                        c10::string_view op_name, c10::string_view side_name, const Tensor& grad_out,
                        const OptionalTensor& lhs_data, const OptionalTensor& rhs_data, c10::string_view lhs_target,
                        c10::string_view rhs_target, at::IntArrayRef lhs_shape, at::IntArrayRef rhs_shape,
-                       at::ScalarType dtype) {
+                       at::ScalarType dtype, bool short_rows) {
   const Op op = parse_op(op_name, true);
   TORCH_CHECK_VALUE(side_name == "lhs" || side_name == "rhs", "side is '", side_name, "'; expected lhs or rhs");
   const bool lhs_side = side_name == "lhs";
   const at::Device device = indptr.device();
   const c10::DeviceGuard guard(device);
   const Backend& backend = backend_of(device);
-  const Topology topology = topology_of(indptr, indices, edge_ids, indices.numel());
+  const Topology topology = topology_of(indptr, indices, edge_ids, indices.numel(), short_rows);
   const Target lhs_at = parse_target(lhs_target, by_src), rhs_at = parse_target(rhs_target, by_src);
   const Feature grad = feature_of(grad_out, "grad", Target::kEdge, device);
   const Feature lhs = feature_of(lhs_data, "lhs", lhs_at, device), rhs = feature_of(rhs_data, "rhs", rhs_at, device);

@@ -62,7 +62,6 @@ Tensor segment_reduce_backward(const Tensor& offsets, const Tensor& grad_out, co
   const BroadcastPlan plan = plan_of(Op::kCopyRhs, {}, trailing(grad.tensor.sizes()));
   Tensor out = at::zeros(with_rows(num_rows, plan.out_shape), grad.tensor.options());
   if (out.numel() == 0) return out;
-  const Tensor scale = reduce == Reduce::kMean ? inverse_degrees(offsets, grad.operand.type) : Tensor();
   const Tensor arg = is_argument_reduce(reduce) ? arg_data->contiguous() : Tensor();
   if (arg.defined()) check_arg(arg, grad_out, offsets);
   BackwardArgs args;
@@ -73,7 +72,7 @@ Tensor segment_reduce_backward(const Tensor& offsets, const Tensor& grad_out, co
   args.lhs.len = 0;
   args.broadcast = plan.view();
   args.message_len = plan.out_len;
-  args.scale = scale.defined() ? scale.const_data_ptr() : nullptr;
+  args.mean_indptr = mean_indptr_of(reduce, offsets, offsets);
   args.arg = arg.defined() ? arg.const_data_ptr() : nullptr;
   args.grad_rhs = {out.mutable_data_ptr(), grad.operand.type, true};
   backend.backward(args);

@@ -57,12 +57,13 @@ void run_general(const Backend& backend, const Topology& topology, Op op, Reduce
 
 std::tuple<Tensor, Tensor> gspmm(const Tensor& indptr, const Tensor& indices, const OptionalTensor& edge_ids,
                                  c10::string_view op_name, c10::string_view reduce_name, const OptionalTensor& lhs_data,
-                                 const OptionalTensor& rhs_data, std::optional<at::ScalarType> out_dtype) {
+                                 const OptionalTensor& rhs_data, std::optional<at::ScalarType> out_dtype,
+                                 bool short_rows) {
   const c10::DeviceGuard guard(indptr.device());
   const Backend& backend = backend_of(indptr.device());
   const Op op = parse_op(op_name, false);
   const Reduce reduce = parse_reduce(reduce_name);
-  const Topology topology = topology_of(indptr, indices, edge_ids, indices.numel());
+  const Topology topology = topology_of(indptr, indices, edge_ids, indices.numel(), short_rows);
   const Feature lhs = feature_of(reads_lhs(op) ? lhs_data : std::nullopt, "lhs_data", Target::kCol, indptr.device());
   const Feature rhs = feature_of(reads_rhs(op) ? rhs_data : std::nullopt, "rhs_data", Target::kEdge, indptr.device());
   check_operands_present(op, lhs, rhs, op_name);
@@ -88,11 +89,10 @@ struct Backward {
   const Backend& backend;
   Topology topology;
   Op op;
-  Feature grad, lhs, rhs, scale;
+  Feature grad, lhs, rhs;
+  const void* mean_indptr;
   const Tensor* arg;
   const BroadcastPlan& plan;
-  // For the vector kernels, which take no fp64: then it is fp32.
-  const float* scale_data() const { return static_cast<const float*>(scale.operand.data); }
 };
 
 // Gradient of lhs alone, a plain or weighted sum of grad over out-edges.
@@ -113,7 +113,7 @@ void sum_grad_lhs(const Backward& b, Tensor& grad_lhs) {
     args.heads = b.plan.outer;
     args.dim = b.plan.inner;
   }
-  args.scale = b.scale_data();
+  args.mean_indptr = b.mean_indptr;
   args.out = grad_lhs.mutable_data_ptr();
   args.out_type = dtype_of(grad_lhs.scalar_type(), "grad_lhs");
   b.backend.spmm_sum(args);
@@ -129,7 +129,7 @@ void mul_grad_both(const Backward& b, Tensor& grad_lhs, Tensor& grad_rhs) {
   args.grad_type = b.grad.operand.type;
   args.weight = b.rhs.operand.data;
   args.weight_type = b.rhs.operand.type;
-  args.scale = b.scale_data();
+  args.mean_indptr = b.mean_indptr;
   args.heads = b.plan.outer;
   args.dim = b.plan.inner;
   args.grad_feat = grad_lhs.mutable_data_ptr();
@@ -152,10 +152,10 @@ void edge_grad_rhs(const Backward& b, Tensor& grad_rhs) {
   args.rhs.target = Target::kCol;
   args.broadcast = plan.view();
   args.out_len = plan.out_len;
-  args.row_scale = b.scale.operand.data;
+  args.mean_indptr = b.mean_indptr;
   args.out = grad_rhs.mutable_data_ptr();
   args.out_type = dtype_of(grad_rhs.scalar_type(), "grad_rhs");
-  const bool elementwise = !args.row_scale && args.out_len > 0 && b.grad.operand.type != DType::kDouble &&
+  const bool elementwise = !args.mean_indptr && args.out_len > 0 && b.grad.operand.type != DType::kDouble &&
                            (args.out_type == b.grad.operand.type || args.out_type == DType::kFloat);
   const auto kernel = dot ? b.backend.sddmm_dot : elementwise ? b.backend.sddmm_elementwise : b.backend.sddmm;
   kernel(args);
@@ -173,7 +173,7 @@ void general_backward(const Backward& b, bool by_src, Tensor& grad_lhs, Tensor& 
   args.rhs.len = b.plan.rhs_len;
   args.broadcast = b.plan.view();
   args.message_len = b.plan.outer * b.plan.inner;
-  args.scale = b.scale.operand.data;
+  args.mean_indptr = b.mean_indptr;
   args.arg = b.arg ? b.arg->const_data_ptr() : nullptr;
   if (grad_lhs.numel())
     args.grad_lhs = {grad_lhs.mutable_data_ptr(), dtype_of(grad_lhs.scalar_type(), "grad_lhs"), false};
@@ -237,26 +237,22 @@ std::tuple<Tensor, Tensor> gspmm_backward(const Tensor& indptr, const Tensor& in
                                           const OptionalTensor& lhs_data, const OptionalTensor& rhs_data,
                                           const OptionalTensor& arg_data, at::IntArrayRef lhs_shape,
                                           at::IntArrayRef rhs_shape, at::ScalarType lhs_dtype, at::ScalarType rhs_dtype,
-                                          bool need_lhs, bool need_rhs) {
+                                          bool need_lhs, bool need_rhs, bool short_rows) {
   const Op op = parse_op(op_name, false);
   const Reduce reduce = parse_reduce(reduce_name);
   const at::Device device = indptr.device();
   const c10::DeviceGuard guard(device);
   TORCH_CHECK_VALUE(by_src || !need_lhs, "by_src is false; the gradient of lhs needs out-edges (CSR)");
   TORCH_CHECK_VALUE(!is_argument_reduce(reduce) || arg_data, "arg is None; ", reduce_name, " needs it");
-  TORCH_CHECK_VALUE(in_indptr.dim() == 1 && in_indptr.size(0) >= 1 && in_indptr.device() == device,
-                    "in_indptr has shape ", in_indptr.sizes(), "; expected (destinations + 1,) on ", device);
   const BroadcastPlan plan = plan_of(op, trailing(lhs_shape), trailing(rhs_shape));
-  const Tensor scale =
-      reduce == Reduce::kMean ? inverse_degrees(in_indptr, dtype_of(grad_out.scalar_type(), "grad")) : Tensor();
   const Tensor arg = arg_data && is_argument_reduce(reduce) ? arg_data->contiguous() : Tensor();
   const Backward b{backend_of(device),
-                   topology_of(indptr, indices, edge_ids, indices.numel()),
+                   topology_of(indptr, indices, edge_ids, indices.numel(), short_rows),
                    op,
                    feature_of(grad_out, "grad", Target::kCol, device),
                    feature_of(lhs_data, "lhs", by_src ? Target::kRow : Target::kCol, device),
                    feature_of(rhs_data, "rhs", Target::kEdge, device),
-                   feature_of(scale.defined() ? OptionalTensor(scale) : std::nullopt, "scale", Target::kCol, device),
+                   mean_indptr_of(reduce, in_indptr, indptr),
                    arg.defined() ? &arg : nullptr,
                    plan};
   const Declared lhs{lhs_shape, lhs_dtype, need_lhs}, rhs{rhs_shape, rhs_dtype, need_rhs};

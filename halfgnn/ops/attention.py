@@ -52,7 +52,8 @@ def _fake_results(indptr, feat, save, precise):
 
 @register_fake("gat_attention")
 def _(
-    indptr, indices, edge_ids, feat, attn_src, attn_dst, edge_logits, negative_slope, dropout_p, seed, save, precise
+    indptr, indices, edge_ids, feat, attn_src, attn_dst, edge_logits, negative_slope, dropout_p, seed, save, precise,
+    short_rows=False,
 ):  # fmt: skip
     out, lse, residual = _fake_results(indptr, feat, save, precise)
     positive = torch.empty_like(out) if save else feat.new_empty((0,))
@@ -62,34 +63,36 @@ def _(
 @register_fake("gat_attention_backward")
 def _(
     indptr, indices, edge_ids, feat, attn_src, attn_dst, edge_logits, negative_slope, dropout_p, seed, grad, out, lse,
-    out_residual, positive, need_edge_logits,
+    out_residual, positive, need_edge_logits, short_rows=False,
 ):  # fmt: skip
     grad_edge_logits = _like(edge_logits) if need_edge_logits else attn_src.new_empty((0,))
     return _like(feat), _like(attn_src), _like(attn_dst), grad_edge_logits
 
 
 @register_fake("gatv2_attention")
-def _(indptr, indices, edge_ids, feat_src, feat_dst, attn, negative_slope, dropout_p, seed, save, precise):
+def _(
+    indptr, indices, edge_ids, feat_src, feat_dst, attn, negative_slope, dropout_p, seed, save, precise, short_rows=False
+):  # fmt: skip
     return _fake_results(indptr, feat_src, save, precise)
 
 
 @register_fake("gatv2_attention_backward")
 def _(
     indptr, indices, edge_ids, out_indptr, out_indices, out_edge_ids, feat_src, feat_dst, attn, negative_slope, dropout_p,
-    seed, grad, out, lse, out_residual,
+    seed, grad, out, lse, out_residual, short_rows=False, out_short_rows=False,
 ):  # fmt: skip
     return _like(feat_src), _like(feat_dst), _like(attn)
 
 
 @register_fake("dot_attention")
-def _(indptr, indices, edge_ids, query, key, value, scale, dropout_p, seed, save, precise):
+def _(indptr, indices, edge_ids, query, key, value, scale, dropout_p, seed, save, precise, short_rows=False):
     return _fake_results(indptr, key, save, precise)
 
 
 @register_fake("dot_attention_backward")
 def _(
     indptr, indices, edge_ids, out_indptr, out_indices, out_edge_ids, query, key, value, scale, dropout_p, seed, grad, out,
-    lse, out_residual,
+    lse, out_residual, short_rows=False, out_short_rows=False,
 ):  # fmt: skip
     return _like(query), _like(key), _like(value)
 
@@ -107,10 +110,10 @@ class _GATAttention(torch.autograd.Function):
     @staticmethod
     def forward(
         indptr, indices, edge_ids, out_indptr, out_indices, out_edge_ids, feat, attn_src, attn_dst, edge_logits, slope, dropout_p,
-        seed, precise,
+        seed, precise, short_rows, out_short_rows,
     ):  # fmt: skip
         return _gat(
-            indptr, indices, edge_ids, feat, attn_src, attn_dst, edge_logits, slope, dropout_p, seed, True, precise
+            indptr, indices, edge_ids, feat, attn_src, attn_dst, edge_logits, slope, dropout_p, seed, True, precise, short_rows
         )  # fmt: skip
 
     @staticmethod
@@ -121,7 +124,7 @@ class _GATAttention(torch.autograd.Function):
         ctx.save_for_backward(
             x.out_indptr, x.out_indices, x.out_edge_ids, x.feat, x.attn_src, x.attn_dst, x.edge_logits, x.seed, *output
         )  # fmt: skip
-        ctx.slope, ctx.dropout_p = x.slope, x.dropout_p
+        ctx.slope, ctx.dropout_p, ctx.short_rows = x.slope, x.dropout_p, x.out_short_rows
 
     @staticmethod
     def backward(ctx, grad, *_):
@@ -130,8 +133,9 @@ class _GATAttention(torch.autograd.Function):
         *csr_and_operands, seed, out, lse, out_residual, positive = ctx.saved_tensors
         needs = _GATInputs(*ctx.needs_input_grad)
         feat, attn_src, attn_dst, edge_logits = _gat_backward(
-            *csr_and_operands, ctx.slope, ctx.dropout_p, seed, grad, out, lse, out_residual, positive, needs.edge_logits
-        )
+            *csr_and_operands, ctx.slope, ctx.dropout_p, seed, grad, out, lse, out_residual, positive, needs.edge_logits,
+            ctx.short_rows,
+        )  # fmt: skip
         return tuple(
             _GATInputs(
                 feat=feat if needs.feat else None,
@@ -156,10 +160,12 @@ class _PairAttention(torch.autograd.Function):
     @staticmethod
     def forward(
         indptr, indices, edge_ids, out_indptr, out_indices, out_edge_ids, first, second, third, is_gatv2, factor, dropout_p, seed,
-        precise,
+        precise, short_rows, out_short_rows,
     ):  # fmt: skip
         attention = _gatv2 if is_gatv2 else _dot
-        return attention(indptr, indices, edge_ids, first, second, third, factor, dropout_p, seed, True, precise)
+        return attention(
+            indptr, indices, edge_ids, first, second, third, factor, dropout_p, seed, True, precise, short_rows
+        )
 
     @staticmethod
     def setup_context(ctx, inputs, output):
@@ -169,6 +175,7 @@ class _PairAttention(torch.autograd.Function):
         in_edges, out_edges = (x.indptr, x.indices, x.edge_ids), (x.out_indptr, x.out_indices, x.out_edge_ids)
         ctx.save_for_backward(*in_edges, *out_edges, x.first, x.second, x.third, x.seed, *output)
         ctx.is_gatv2, ctx.factor, ctx.dropout_p = x.is_gatv2, x.factor, x.dropout_p
+        ctx.short_rows, ctx.out_short_rows = x.short_rows, x.out_short_rows
 
     @staticmethod
     def backward(ctx, grad, *_):
@@ -176,8 +183,9 @@ class _PairAttention(torch.autograd.Function):
             return tuple(_PairInputs())
         *topology_and_operands, seed, out, lse, out_residual = ctx.saved_tensors
         first, second, third = (_gatv2_backward if ctx.is_gatv2 else _dot_backward)(
-            *topology_and_operands, ctx.factor, ctx.dropout_p, seed, grad, out, lse, out_residual
-        )
+            *topology_and_operands, ctx.factor, ctx.dropout_p, seed, grad, out, lse, out_residual, ctx.short_rows,
+            ctx.out_short_rows,
+        )  # fmt: skip
         needs = _PairInputs(*ctx.needs_input_grad)
         return tuple(
             _PairInputs(
@@ -330,9 +338,10 @@ def gat_attention(
     operands, options = (feat, src, dst, edge), (slope, dropout_p)
     seed = _draw_seed(dropout_p, feat.device)
     if needs_grad(*operands):
-        out = apply(_GATAttention, *g.csc(), *g.csr(), *operands, *options, seed, precise)[0]
+        sides, short = (*g.csc(), *g.csr()), (g.short_csc, g.short_csr)
+        out = apply(_GATAttention, *sides, *operands, *options, seed, precise, *short)[0]
     else:
-        out = _gat(*g.csc(), *operands, *options, seed, False, False)[0]
+        out = _gat(*g.csc(), *operands, *options, seed, False, False, g.short_csc)[0]
     if not return_weights:
         return out
     assert src is not None and dst is not None
@@ -426,5 +435,6 @@ def dot_attention(
 def _pair_attention(g, operands, is_gatv2: bool, factor: float, dropout_p: float, precise: bool) -> Tensor:
     seed = _draw_seed(dropout_p, operands[0].device)
     if needs_grad(*operands):
-        return apply(_PairAttention, *g.csc(), *g.csr(), *operands, is_gatv2, factor, dropout_p, seed, precise)[0]
-    return (_gatv2 if is_gatv2 else _dot)(*g.csc(), *operands, factor, dropout_p, seed, False, False)[0]
+        sides, short = (*g.csc(), *g.csr()), (g.short_csc, g.short_csr)
+        return apply(_PairAttention, *sides, *operands, is_gatv2, factor, dropout_p, seed, precise, *short)[0]
+    return (_gatv2 if is_gatv2 else _dot)(*g.csc(), *operands, factor, dropout_p, seed, False, False, g.short_csc)[0]

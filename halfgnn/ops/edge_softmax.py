@@ -17,12 +17,12 @@ _edge_softmax_backward = torch.ops.halfgnn.edge_softmax_backward.default
 
 
 @register_fake("edge_softmax")
-def _(indptr, edge_ids, logits):
+def _(indptr, edge_ids, logits, short_rows=False):
     return torch.empty_like(logits, memory_format=torch.contiguous_format)
 
 
 @register_fake("edge_softmax_backward")
-def _(indptr, edge_ids, out, grad):
+def _(indptr, edge_ids, out, grad, short_rows=False):
     return torch.empty_like(out, memory_format=torch.contiguous_format)
 
 
@@ -30,17 +30,17 @@ class _EdgeSoftmax(torch.autograd.Function):
     generate_vmap_rule = True
 
     @staticmethod
-    def forward(indptr, edge_ids, logits):
-        return _edge_softmax(indptr, edge_ids, logits)
+    def forward(indptr, edge_ids, logits, short_rows):
+        return _edge_softmax(indptr, edge_ids, logits, short_rows)
 
     @staticmethod
     def setup_context(ctx, inputs, output):
-        indptr, edge_ids, _ = inputs
+        indptr, edge_ids, _, ctx.short_rows = inputs
         ctx.save_for_backward(indptr, edge_ids, output)
 
     @staticmethod
     def backward(ctx, grad):
-        return None, None, _edge_softmax_backward(*ctx.saved_tensors, grad)
+        return None, None, _edge_softmax_backward(*ctx.saved_tensors, grad, ctx.short_rows), None
 
 
 def edge_softmax(g, logits: Tensor, norm_by: str = "dst") -> Tensor:
@@ -65,7 +65,7 @@ def edge_softmax(g, logits: Tensor, norm_by: str = "dst") -> Tensor:
         raise ValueError(f"norm_by is {norm_by!r}; expected 'dst' or 'src'")
     check_operand(logits, "logits", g, "e")
     logits = autocast(logits)
-    indptr, _, edge_ids = g.csc() if norm_by == "dst" else g.csr()
+    side, short_rows = (g.csc(), g.short_csc) if norm_by == "dst" else (g.csr(), g.short_csr)
     if needs_grad(logits):
-        return apply(_EdgeSoftmax, indptr, edge_ids, logits)
-    return _edge_softmax(indptr, edge_ids, logits)
+        return apply(_EdgeSoftmax, side.indptr, side.edge_ids, logits, short_rows)
+    return _edge_softmax(side.indptr, side.edge_ids, logits, short_rows)

@@ -30,7 +30,8 @@ def _(indptr, indices, edge_ids, op, lhs, rhs, lhs_target, rhs_target, out_dtype
 
 @register_fake("gsddmm_backward")
 def _(
-    indptr, indices, edge_ids, by_src, op, side, grad, lhs, rhs, lhs_target, rhs_target, lhs_shape, rhs_shape, dtype
+    indptr, indices, edge_ids, by_src, op, side, grad, lhs, rhs, lhs_target, rhs_target, lhs_shape, rhs_shape, dtype,
+    short_rows=False,
 ):  # fmt: skip
     return grad.new_empty(lhs_shape if side == "lhs" else rhs_shape, dtype=dtype)
 
@@ -42,7 +43,8 @@ class _GSDDMM(torch.autograd.Function):
 
     @staticmethod
     def forward(
-        indptr, indices, edge_ids, out_indptr, out_indices, out_edge_ids, op, lhs, rhs, lhs_target, rhs_target, out_dtype
+        indptr, indices, edge_ids, out_indptr, out_indices, out_edge_ids, op, lhs, rhs, lhs_target, rhs_target, out_dtype,
+        short_rows, out_short_rows,
     ):  # fmt: skip
         return _gsddmm(indptr, indices, edge_ids, op, lhs, rhs, lhs_target, rhs_target, out_dtype)
 
@@ -54,6 +56,7 @@ class _GSDDMM(torch.autograd.Function):
         in_edges, out_edges = (x.indptr, x.indices, x.edge_ids), (x.out_indptr, x.out_indices, x.out_edge_ids)
         ctx.save_for_backward(*in_edges, *out_edges, x.lhs if keep_lhs else None, x.rhs if keep_rhs else None)
         ctx.op, ctx.targets = x.op, (x.lhs_target, x.rhs_target)
+        ctx.short_rows, ctx.out_short_rows = x.short_rows, x.out_short_rows
         lhs, rhs = x.rhs if x.lhs is None else x.lhs, x.lhs if x.rhs is None else x.rhs
         ctx.shapes, ctx.dtypes = (lhs.shape, rhs.shape), (lhs.dtype, rhs.dtype)
 
@@ -66,7 +69,10 @@ class _GSDDMM(torch.autograd.Function):
         def gradient(side: str, target: str, dtype: torch.dtype) -> Tensor:
             by_src = target == "u"
             rows = topology[3:] if by_src else topology[:3]
-            return _gsddmm_backward(*rows, by_src, ctx.op, side, grad, lhs, rhs, *ctx.targets, *ctx.shapes, dtype)
+            short_rows = ctx.out_short_rows if by_src else ctx.short_rows
+            return _gsddmm_backward(
+                *rows, by_src, ctx.op, side, grad, lhs, rhs, *ctx.targets, *ctx.shapes, dtype, short_rows
+            )
 
         needs = _Inputs(*ctx.needs_input_grad)
         return tuple(
@@ -131,7 +137,9 @@ def gsddmm(
         t == "u" and x is not None and x.requires_grad for t, x in ((lhs_target, lhs_data), (rhs_target, rhs_data))
     )
     csr = g.csr() if by_src else (None, None, None)
-    return apply(_GSDDMM, *csc, *csr, op, lhs_data, rhs_data, lhs_target, rhs_target, out_dtype)
+    return apply(
+        _GSDDMM, *csc, *csr, op, lhs_data, rhs_data, lhs_target, rhs_target, out_dtype, g.short_csc, g.short_csr
+    )
 
 
 def _binary(op: str, lhs_target: str, rhs_target: str):

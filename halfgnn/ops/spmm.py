@@ -20,7 +20,7 @@ _gspmm_backward = torch.ops.halfgnn.gspmm_backward.default
 
 
 @register_fake("gspmm")
-def _(indptr, indices, edge_ids, op, reduce, lhs, rhs, out_dtype=None):
+def _(indptr, indices, edge_ids, op, reduce, lhs, rhs, out_dtype=None, short_rows=False):
     feat = rhs if op == "copy_rhs" else lhs
     trailing = broadcast_trailing(op, None if op == "copy_rhs" else lhs.shape, None if op == "copy_lhs" else rhs.shape)
     out = feat.new_empty((indptr.shape[0] - 1, *trailing), dtype=out_dtype or feat.dtype)
@@ -30,7 +30,7 @@ def _(indptr, indices, edge_ids, op, reduce, lhs, rhs, out_dtype=None):
 @register_fake("gspmm_backward")
 def _(
     indptr, indices, edge_ids, in_indptr, by_src, op, reduce, grad, lhs, rhs, arg, lhs_shape, rhs_shape, lhs_dtype, rhs_dtype,
-    need_lhs, need_rhs,
+    need_lhs, need_rhs, short_rows=False,
 ):  # fmt: skip
     return (
         grad.new_empty(lhs_shape if need_lhs else (0,), dtype=lhs_dtype),
@@ -45,9 +45,10 @@ class _GSpMM(torch.autograd.Function):
 
     @staticmethod
     def forward(
-        indptr, indices, edge_ids, out_indptr, out_indices, out_edge_ids, op, reduce, lhs, rhs, out_dtype
+        indptr, indices, edge_ids, out_indptr, out_indices, out_edge_ids, op, reduce, lhs, rhs, out_dtype, short_rows,
+        out_short_rows,
     ):  # fmt: skip
-        return _gspmm(indptr, indices, edge_ids, op, reduce, lhs, rhs, out_dtype)
+        return _gspmm(indptr, indices, edge_ids, op, reduce, lhs, rhs, out_dtype, short_rows)
 
     @staticmethod
     def setup_context(ctx, inputs, output):
@@ -66,6 +67,7 @@ class _GSpMM(torch.autograd.Function):
             arg if x.reduce in ("max", "min") else None,
         )
         ctx.op, ctx.reduce = x.op, x.reduce
+        ctx.short_rows = x.out_short_rows if needs.lhs else x.short_rows
         lhs, rhs = x.rhs if x.lhs is None else x.lhs, x.lhs if x.rhs is None else x.rhs
         ctx.shapes, ctx.dtypes = (lhs.shape, rhs.shape), (lhs.dtype, rhs.dtype)
 
@@ -77,7 +79,7 @@ class _GSpMM(torch.autograd.Function):
         needs = _Inputs(*ctx.needs_input_grad)
         grad_lhs, grad_rhs = _gspmm_backward(
             indptr, indices, edge_ids, in_indptr, needs.lhs, ctx.op, ctx.reduce, grad, lhs, rhs, arg, *ctx.shapes, *ctx.dtypes,
-            needs.lhs, needs.rhs,
+            needs.lhs, needs.rhs, ctx.short_rows,
         )  # fmt: skip
         # A plain tuple: torch.compile of torch 2.11 loses gradients that a named one holds.
         return tuple(_Inputs(lhs=grad_lhs if needs.lhs else None, rhs=grad_rhs if needs.rhs else None))
@@ -131,9 +133,9 @@ def gspmm(
     lhs_data, rhs_data = autocast(lhs_data), autocast(rhs_data)
     csc = g.csc()
     if not needs_grad(lhs_data, rhs_data):
-        return _gspmm(*csc, op, reduce_op, lhs_data, rhs_data, out_dtype)[0]
+        return _gspmm(*csc, op, reduce_op, lhs_data, rhs_data, out_dtype, g.short_csc)[0]
     csr = g.csr() if lhs_data is not None and lhs_data.requires_grad else (None, None, None)
-    return apply(_GSpMM, *csc, *csr, op, reduce_op, lhs_data, rhs_data, out_dtype)[0]
+    return apply(_GSpMM, *csc, *csr, op, reduce_op, lhs_data, rhs_data, out_dtype, g.short_csc, g.short_csr)[0]
 
 
 def _binary(op: str, reduce: str):

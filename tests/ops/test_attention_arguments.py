@@ -118,13 +118,13 @@ def test_opcheck(kind, device):
     else:
         forward = raw.gatv2_attention if kind is GATV2 else raw.dot_attention
         backward = raw.gatv2_attention_backward if kind is GATV2 else raw.dot_attention_backward
-        side, need = (*g.csc(), *g.csr()), ()
+        side, need = (*g.csc(), *g.csr()), (False,)  # short_rows, and out_short_rows
     for save, precise in ((True, True), (True, False), (False, False)):
         args = (*g.csc(), *operands, SLOPE, 0.5, seed, save, precise)
-        torch.library.opcheck(forward.default, args, test_utils=tests)
+        torch.library.opcheck(forward.default, (*args, True), test_utils=tests)
         if save:
             saved = forward(*args)
-            args = (*side, *operands, SLOPE, 0.5, seed, torch.ones_like(saved[0]), *saved, *need)
+            args = (*side, *operands, SLOPE, 0.5, seed, torch.ones_like(saved[0]), *saved, *need, True)
             torch.library.opcheck(backward.default, args, test_utils=tests)
 
 

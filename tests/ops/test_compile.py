@@ -74,6 +74,25 @@ def test_whole_graph_with_dynamic_sizes(name, device):
             check_equal(compiled, function, g, operands_for(g, name, torch.float16, device))
 
 
+def test_degrees_do_not_compile_again(device):
+    """Code is compiled for graphs whose rows are known to be short, and for others, but not for each degree."""
+    compiled = torch.compile(attention, fullgraph=True, dynamic=True, backend="aot_eager")
+    plain = make_graph("skewed", torch.int64, device)
+
+    def run(*bounds):
+        g = Graph(plain.num_src, plain.num_dst, plain.csc(), plain.csr(), *bounds)
+        check_equal(compiled, attention, g, operands_for(g, "attention", torch.float16, device))
+
+    run(None, None)
+    run(600, 700)  # too many to be of use: like a graph that knows nothing
+    with pytest.raises(torch._dynamo.exc.RecompileError), no_recompilation():
+        run(7, 11)
+    run(7, 11)
+    with no_recompilation():
+        for bounds in ((8, 12), (0, 511), (600, None), (None, None)):
+            run(*bounds)
+
+
 @pytest.mark.parametrize("identity", [False, True], ids=["edge_ids", "no_edge_ids"])
 def test_graph_as_a_closure(identity, device):
     g = make_graph("bipartite", torch.int32, device, identity)

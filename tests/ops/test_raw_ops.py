@@ -40,6 +40,7 @@ def test_opcheck_gspmm(g, op, reduce, lhs, rhs, device):
     x, y = support.spmm_operands(g, op, lhs or (), rhs or (), torch.float16, device)
     opcheck(raw.gspmm, *g.csc(), op, reduce, x, y)
     opcheck(raw.gspmm, *g.csc(), op, reduce, x, y, torch.float32)
+    opcheck(raw.gspmm, *g.csc(), op, reduce, x, y, None, True)
 
 
 @pytest.mark.parametrize("op,reduce,lhs,rhs", [
@@ -55,7 +56,7 @@ def test_opcheck_gspmm_backward(g, op, reduce, lhs, rhs, device):
         need = need_lhs and x is not None, need_rhs and y is not None
         if any(need):
             opcheck(raw.gspmm_backward, *side, g.csc().indptr, by_src, op, reduce, torch.randn_like(out), x, y, arg, *like,
-                    torch.float16, torch.float16, *need)  # fmt: skip
+                    torch.float16, torch.float16, *need, by_src)  # fmt: skip
 
 
 @pytest.mark.parametrize(
@@ -71,7 +72,8 @@ def test_opcheck_gsddmm_and_backward(g, op, targets, device):
     for side, target, operand in (("lhs", targets[0], x), ("rhs", targets[1], y)):
         if operand is not None:
             rows = g.csr() if target == "u" else g.csc()
-            opcheck(raw.gsddmm_backward, *rows, target == "u", op, side, grad, x, y, *targets, *like, torch.float16)
+            by_src = target == "u"
+            opcheck(raw.gsddmm_backward, *rows, by_src, op, side, grad, x, y, *targets, *like, torch.float16, by_src)
 
 
 @pytest.mark.parametrize("shape", [(), (4, 1)])
@@ -79,8 +81,9 @@ def test_opcheck_edge_softmax(g, shape, device):
     logits = randn(g.num_edges, *shape, dtype=torch.bfloat16, device=device)
     indptr, _, edge_ids = g.csc()
     opcheck(raw.edge_softmax, indptr, edge_ids, logits)
+    opcheck(raw.edge_softmax, indptr, edge_ids, logits, True)
     out = raw.edge_softmax(indptr, edge_ids, logits)
-    opcheck(raw.edge_softmax_backward, indptr, edge_ids, out, torch.randn_like(out))
+    opcheck(raw.edge_softmax_backward, indptr, edge_ids, out, torch.randn_like(out), True)
 
 
 @pytest.mark.parametrize("reduce", ["mean", "max"])
@@ -268,6 +271,9 @@ def test_gspmm_backward_accepts_what_fits():
     ("arg", lambda t: t.int(), "arg has dtype"),
     ("arg", None, "arg is None"),
     ("in_indptr", lambda t: t[1:], "grad has shape"),
+    ("in_indptr", lambda t: t[:0], "in_indptr has shape"),
+    ("in_indptr", lambda t: t.int(), "in_indptr has dtype"),
+    ("in_indptr", lambda t: t.repeat_interleave(2)[::2], "in_indptr is not contiguous"),
     ("lhs", None, "lhs is None"),
     ("rhs", None, "rhs is None"),
     ("lhs", lambda t: t[..., 1:], "lhs has shape"),

@@ -34,6 +34,7 @@ MODULES = (
     "ops/test_attention_arguments.py",
     "ops/test_segment_reduce.py",
     "ops/test_hub_accuracy.py",
+    "ops/test_short_rows.py",
     "ops/test_gather_rows.py",
     "benchmarks/test_gather_limit.py",
     "benchmarks/test_scalar_baseline.py",

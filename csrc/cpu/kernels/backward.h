@@ -60,6 +60,7 @@ void mul_backward_rows(const MulBackwardArgs& args, int64_t row_begin, int64_t r
   const T* feat = static_cast<const T*>(args.feat);
   const G* grad = static_cast<const G*>(args.grad);
   const W* weight = static_cast<const W*>(args.weight);
+  const InverseDegrees<float, I> scale(args.mean_indptr);
   const int64_t weight_bytes = heads * static_cast<int64_t>(sizeof(W));
   DotRow<B, T> x(blocks);
   const typename B::V mask = B::tail_mask(blocks.overlap());
@@ -81,13 +82,15 @@ void mul_backward_rows(const MulBackwardArgs& args, int64_t row_begin, int64_t r
           prefetch_edge(weight, adj.edge_id(ahead), weight_bytes);
           prefetch_edge_for_write(args.grad_weight, adj.edge_id(ahead), weight_bytes);
         }
-        load_weights(weight, args.scale, adj.edge_id(p + k), adj.indices[p + k], heads, w + k * heads);
+        load_weights(weight, scale, adj.edge_id(p + k), adj.indices[p + k], heads, w + k * heads);
       }
       add_and_dot_batch<B>(blocks, count, x.lanes(), mask, grads, w, sum, dots);
       sums.added(count);
       for (int k = 0; k < count; ++k) {
-        if (args.scale)
-          for (int64_t h = 0; h < heads; ++h) dots[k * heads + h] *= args.scale[adj.indices[p + k]];
+        if (scale) {
+          const float factor = scale[adj.indices[p + k]];
+          for (int64_t h = 0; h < heads; ++h) dots[k * heads + h] *= factor;
+        }
         encode_row(dots + k * heads, heads, static_cast<W*>(args.grad_weight) + adj.edge_id(p + k) * heads);
       }
     }
@@ -190,7 +193,7 @@ void backward_rows(const BackwardArgs& args, int64_t row_begin, int64_t row_end)
   GradientSink<Acc> lhs_sink(args.grad_lhs, args.lhs.len), rhs_sink(args.grad_rhs, args.rhs.len);
   Buffer<Acc> message(args.message_len);
   const I* arg = static_cast<const I*>(args.arg);
-  const Acc* scale = static_cast<const Acc*>(args.scale);
+  const InverseDegrees<Acc, I> scale(args.mean_indptr);
   const int64_t grad_len = args.grad.len;
 
   for (int64_t row = row_begin; row < row_end; ++row) {
@@ -204,7 +207,8 @@ void backward_rows(const BackwardArgs& args, int64_t row_begin, int64_t row_end)
       Acc* g = grad_row.at(row, col, edge);
       const int64_t node = grad_row.locate(row, col, edge);
       if (scale || arg) {
-        for (int64_t i = 0; scale && i < grad_len; ++i) g[i] *= scale[node];
+        const Acc factor = scale ? scale[node] : Acc{1};
+        for (int64_t i = 0; scale && i < grad_len; ++i) g[i] *= factor;
         for (int64_t i = 0; arg && i < grad_len; ++i)
           g[i] = arg[node * grad_len + i] == static_cast<I>(edge) ? g[i] : Acc(0);
         grad_row.spoil();

@@ -53,10 +53,23 @@ HALFGNN_INLINE void prefetch_row(const T* row, int64_t n) {
   __builtin_prefetch(p + end - 1);
 }
 
+// The factors of the gradient of a mean, by node: 1 / its number of edges in an indptr, 1 for a node without edges.
+// False if there is no indptr.
+template <class Acc, class I>
+struct InverseDegrees {
+  const I* indptr;
+  explicit InverseDegrees(const void* mean_indptr) : indptr(static_cast<const I*>(mean_indptr)) {}
+  explicit operator bool() const { return indptr != nullptr; }
+  HALFGNN_INLINE Acc operator[](int64_t node) const {
+    const I degree = indptr[node + 1] - indptr[node];
+    return degree > 1 ? Acc{1} / static_cast<Acc>(degree) : Acc{1};
+  }
+};
+
 // The weights of one edge, one per head, times the scale of its column. Either may be absent.
-template <class W>
-HALFGNN_INLINE void load_weights(const W* weight, const float* scale, int64_t edge, int64_t col, int64_t heads,
-                                 float* out) {
+template <class W, class I>
+HALFGNN_INLINE void load_weights(const W* weight, const InverseDegrees<float, I>& scale, int64_t edge, int64_t col,
+                                 int64_t heads, float* out) {
   const float s = scale ? scale[col] : 1.f;
   for (int64_t h = 0; h < heads; ++h) out[h] = weight ? s * to_float(weight[edge * heads + h]) : s;
 }

@@ -57,7 +57,7 @@ void sddmm_dot_rows(const SddmmArgs& args, int64_t row_begin, int64_t row_end) {
     return feat + (other.target == Target::kEdge ? adj.edge_id(p) : static_cast<int64_t>(adj.indices[p])) * len;
   };
   const int64_t out_bytes = blocks.heads * size_of(args.out_type);
-  const float* row_scale = static_cast<const float*>(args.row_scale);
+  const InverseDegrees<float, I> row_scale(args.mean_indptr);
   DotRow<B, T> x(blocks);
   const typename B::V mask = B::tail_mask(blocks.overlap());
   Buffer<float> dots(kBatch * blocks.heads);
@@ -161,7 +161,7 @@ void sddmm_rows(const SddmmArgs& args, int64_t row_begin, int64_t row_end) {
   const Broadcast& broadcast = args.broadcast;
   MessageBuffers<Acc> buffers(args.op, args.lhs, args.rhs, broadcast, broadcast.outer * broadcast.inner);
   const int64_t out_bytes = args.out_len * size_of(args.out_type);
-  const Acc* row_scale = static_cast<const Acc*>(args.row_scale);
+  const InverseDegrees<Acc, I> row_scale(args.mean_indptr);
   Buffer<Acc> result(args.out_len);
 
   for (int64_t row = row_begin; row < row_end; ++row) {
@@ -182,7 +182,8 @@ void sddmm_rows(const SddmmArgs& args, int64_t row_begin, int64_t row_end) {
         }
         values = result;
       } else if (row_scale) {
-        for (int64_t i = 0; i < args.out_len; ++i) result[i] = message[i] * row_scale[row];
+        const Acc factor = row_scale[row];
+        for (int64_t i = 0; i < args.out_len; ++i) result[i] = message[i] * factor;
         values = result;
       }
       encode(values, args.out_len, args.out_type, args.out, edge);

@@ -68,7 +68,8 @@ void spmm_sum_rows(const SpmmSumArgs& args, int64_t row_begin, int64_t row_end) 
   const int64_t len = blocks.len();
   const T* feat = static_cast<const T*>(args.feat);
   const W* weight = static_cast<const W*>(args.weight);
-  const bool weighted = weight || args.scale;
+  const InverseDegrees<float, I> scale(args.mean_indptr);
+  const bool weighted = weight || scale;
   RunningSum<float> sums(blocks.workspace());
   Buffer<float> w(kBatch * args.heads);
   auto feat_row = [&](int64_t p) { return args.feat_by_edge ? adj.edge_id(p) : static_cast<int64_t>(adj.indices[p]); };
@@ -88,8 +89,8 @@ void spmm_sum_rows(const SpmmSumArgs& args, int64_t row_begin, int64_t row_end) 
       }
       if (weighted) {
         for (int k = 0; k < count; ++k)
-          load_weights(weight, args.scale, weight ? adj.edge_id(p + k) : 0, args.scale ? adj.indices[p + k] : 0,
-                       args.heads, w + k * args.heads);
+          load_weights(weight, scale, weight ? adj.edge_id(p + k) : 0, scale ? adj.indices[p + k] : 0, args.heads,
+                       w + k * args.heads);
         add_batch<B, true>(blocks, count, rows, w, sum);
       } else {
         add_batch<B, false>(blocks, count, rows, w, sum);
@@ -109,6 +110,7 @@ void spmm_narrow_rows(const SpmmSumArgs& args, int64_t row_begin, int64_t row_en
   const Adjacency<I> adj(args.topology);
   const T* feat = static_cast<const T*>(args.feat);
   const W* weight = static_cast<const W*>(args.weight);
+  const InverseDegrees<float, I> scales(args.mean_indptr);
   constexpr int64_t kFeatBytes = N * static_cast<int64_t>(sizeof(T));
   const int64_t weight_bytes = args.heads * static_cast<int64_t>(sizeof(W));
   auto feat_row = [&](int64_t p) { return args.feat_by_edge ? adj.edge_id(p) : adj.column(p); };
@@ -125,7 +127,7 @@ void spmm_narrow_rows(const SpmmSumArgs& args, int64_t row_begin, int64_t row_en
         if (weight) prefetch_edge(weight, adj.edge_id(ahead), weight_bytes);
       }
       const T* x = feat + feat_row(p) * N;
-      const float scale = args.scale ? args.scale[adj.column(p)] : 1.f;
+      const float scale = scales ? scales[adj.column(p)] : 1.f;
       if (weight) {
         const W* w = weight + adj.edge_id(p) * args.heads;
         for (int i = 0; i < N; ++i) sum[i] += scale * to_float(w[head[i]]) * to_float(x[i]);

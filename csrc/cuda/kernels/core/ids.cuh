@@ -23,6 +23,21 @@ struct Ids {
   }
 };
 
+// The factor of the gradient of a mean: 1 / the number of edges of a row of `indptr`, 1 for a row without edges.
+struct InverseDegrees {
+  Ids indptr;  // without data: there is no factor
+
+  __host__ __device__ bool exists() const { return indptr.data != nullptr; }
+  __device__ float of(uint32_t row) const {
+    const auto begin = static_cast<uint32_t>(indptr.offset(row));
+    const uint32_t degree = static_cast<uint32_t>(indptr.offset(int64_t{row} + 1)) - begin;
+    return __frcp_rn(static_cast<float>(degree > 1 ? degree : 1));
+  }
+};
+
+inline InverseDegrees inverse_degrees_of(const void* mean_indptr, const Topology& topology) {
+  return {{mean_indptr, topology.is_int64}};
+}
 inline Ids indices_of(const Topology& topology) { return {topology.indices, topology.is_int64}; }
 inline Ids edge_ids_of(const Topology& topology) { return {topology.edge_ids, topology.is_int64}; }
 

@@ -5,6 +5,7 @@
 // L = 2^log2_piece edges. Positions 0, L, 2 L, ... of the edge array are the slots: a long row holds at least one of
 // them, and is cut at them. Its first piece also takes the edges before its first slot, so a piece has fewer than 2 L
 // edges. Partial results go to the workspace, one line per slot, and a second kernel combines those of a row in order.
+// If the caller says that no row has 2^9 edges (Topology::short_rows), no row is cut and there is no second kernel.
 //
 // Edge-wise kernels give a warp 32 consecutive positions at a time, and find the row of each.
 //
@@ -35,6 +36,10 @@ namespace halfgnn::cuda {
 // Few slots on large graphs, so that the workspace is small beside the features; short pieces on small ones.
 constexpr int kMinLog2Piece = 9;
 constexpr int64_t kMaxSlots = 1 << 15;
+// If the caller says that all rows are short, no row is cut, however many edges it has: then there are no partial
+// results to combine. Past so many edges that is not worth the risk, since a piece must have fewer than 2^31.
+constexpr int kUncutLog2Piece = 31;
+constexpr int64_t kMaxUncutEdges = int64_t{1} << 30;
 
 struct Rows {
   Ids indptr;
@@ -49,6 +54,10 @@ struct Rows {
 
 inline Rows rows_of(const Topology& topology) {
   Rows rows{{topology.indptr, topology.is_int64}, topology.num_rows, topology.num_edges, 0, kMinLog2Piece};
+  if (topology.short_rows && topology.num_edges < kMaxUncutEdges) {
+    rows.log2_piece = kUncutLog2Piece;
+    return rows;
+  }
   while ((topology.num_edges >> rows.log2_piece) > kMaxSlots) ++rows.log2_piece;
   const int64_t piece = int64_t{1} << rows.log2_piece;
   if (topology.num_edges >= piece) rows.num_slots = ceil_div(topology.num_edges, piece);

@@ -87,7 +87,7 @@ struct TermIds {
     };
 #pragma unroll
     for (int i = 0; i < Config::kInputs; ++i) row[i] = at(term.input[i].target);
-    factor = term.scale != nullptr ? __ldg(term.scale + at(term.scale_target)) : 1.f;
+    factor = term.scale.exists() ? term.scale.of(at(term.scale_target)) : 1.f;
     if (term.negate) factor = -factor;
   }
 };

@@ -46,9 +46,9 @@ struct Term {
   // Which ids of an edge are read. The edge's own is also where an edge-wise result goes.
   bool reads_row = false, reads_col = false, reads_edge = false;
 
-  // Every edge's factor: `scale` (null: 1) at this target of the edge, negated if `negate`. It multiplies the first
+  // Every edge's factor: `scale` (none: 1) at this target of the edge, negated if `negate`. It multiplies the first
   // element, or the result.
-  const float* scale = nullptr;
+  InverseDegrees scale{};
   Target scale_target = Target::kRow;
   bool negate = false;
   bool scale_result = false;
@@ -71,7 +71,7 @@ struct Term {
   int log2_result_lanes = 0, log2_sum_lanes = 0;
   uint32_t slices = 1;  // of the results, a warp each
 
-  __host__ __device__ bool has_factor() const { return scale != nullptr || negate; }
+  __host__ __device__ bool has_factor() const { return scale.exists() || negate; }
 };
 
 // How an operand moves along the dimensions of the broadcast: &BroadcastDim::lhs and the like.

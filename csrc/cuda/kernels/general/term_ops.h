@@ -28,7 +28,7 @@ inline bool plan_gradient(const BackwardArgs& args, Side side, Term& term) {
   const TermSource grad{&args.grad, &BroadcastDim::out};
   const TermSource lhs{&args.lhs, &BroadcastDim::lhs}, rhs{&args.rhs, &BroadcastDim::rhs};
   const GradientOut& out = lhs_side ? args.grad_lhs : args.grad_rhs;
-  term.scale = static_cast<const float*>(args.scale);
+  term.scale = inverse_degrees_of(args.mean_indptr, args.topology);
   term.scale_target = args.grad.target;
   term.winner = {args.arg, args.topology.is_int64};
   const auto plan = [&](TermOp op, const TermSource* sources, int num_sources) {

@@ -112,7 +112,7 @@ bool plan_term(const Broadcast& broadcast, TermStride result, const TermSource* 
     input.row_bytes = static_cast<uint32_t>(operand.len * size_of(operand.type));
   }
   const auto reads = [&term](Target target) {
-    bool found = term.scale != nullptr && term.scale_target == target;
+    bool found = term.scale.exists() && term.scale_target == target;
     for (int i = 0; i < term.num_inputs; ++i) found = found || term.input[i].target == target;
     return found;
   };

@@ -36,7 +36,7 @@ cudaError_t sddmm_elementwise(const SddmmArgs& args, const Launch& launch) {
   const bool has_lhs = reads_lhs(args.op), has_rhs = reads_rhs(args.op);
   const DType type = has_lhs ? args.lhs.type : args.rhs.type;
   const bool same_types = !has_lhs || !has_rhs || args.lhs.type == args.rhs.type;
-  if (args.op == Op::kDot || args.row_scale != nullptr || !same_types || type == DType::kDouble ||
+  if (args.op == Op::kDot || args.mean_indptr != nullptr || !same_types || type == DType::kDouble ||
       (args.out_type != type && args.out_type != DType::kFloat)) {
     return cudaErrorInvalidValue;
   }
@@ -79,7 +79,7 @@ cudaError_t sddmm_elementwise(const SddmmArgs& args, const Launch& launch) {
 
 cudaError_t sddmm(const SddmmArgs& args, const Launch& launch) {
   Term term;
-  term.scale = static_cast<const float*>(args.row_scale);
+  term.scale = inverse_degrees_of(args.mean_indptr, args.topology);
   term.scale_target = Target::kRow;
   term.scale_result = true;
   const bool fits_out = fits_term_vector(args.out, size_of(args.out_type));

@@ -40,7 +40,7 @@ struct DotKernelArgs {
   const void* own;  // at the row
   const void* other;
   uint32_t row_bytes;
-  const float* row_scale;
+  InverseDegrees row_scale;
   void* out;
   bool out_is_float;
   int64_t num_units;
@@ -137,7 +137,7 @@ __global__ void __launch_bounds__(Config::kThreads, Config::kMinBlocks) sddmm_do
     const DotIds ids = next;
     next = DotIds::load(args, base + kWarpSize + lane);
     const auto row = static_cast<uint32_t>(rows.next(base));
-    const float scale = args.row_scale != nullptr ? __ldg(args.row_scale + row) : 1.f;
+    const float scale = args.row_scale.exists() ? args.row_scale.of(row) : 1.f;
     const int count = static_cast<int>(end - base < kWarpSize ? end - base : kWarpSize);
     for (int start = 0; start < count; start += batch) {
       float dot[kUnroll] = {};
@@ -218,7 +218,7 @@ cudaError_t sddmm_dot_of(const SddmmArgs& args, const Launch& launch) {
   kernel.own = own.data;
   kernel.other = other.data;
   kernel.row_bytes = static_cast<uint32_t>(heads * dim * static_cast<int64_t>(sizeof(T)));
-  kernel.row_scale = static_cast<const float*>(args.row_scale);
+  kernel.row_scale = inverse_degrees_of(args.mean_indptr, args.topology);
   kernel.out = args.out;
   kernel.out_is_float = args.out_type == DType::kFloat;
 

@@ -40,7 +40,7 @@ struct MulKernelArgs {
   const void* grad;
   const void* weight;
   bool weight_is_float;
-  const float* scale;
+  InverseDegrees scale;  // of the columns
   void* grad_feat;
   void* grad_weight;
   float* partial;
@@ -105,7 +105,7 @@ class MulLane {
       // A chunk ahead: the next row starts where this one ends.
       const bool returns = left == 0 && tile_ + 1 < num_tiles();
       load_ids(returns ? piece.begin : chunk.begin + chunk.count);
-      const float scale = args_.scale != nullptr ? __ldg(args_.scale + chunk.ids.column) : 1.f;
+      const float scale = args_.scale.exists() ? args_.scale.of(chunk.ids.column) : 1.f;
       int start = 0;
       for (; start + (kUnroll << log2_groups) <= chunk.count; start += kUnroll << log2_groups) {
         add_batch<kUnroll, true>(chunk, scale, start);
@@ -155,7 +155,7 @@ class MulLane {
       for (int r = 0; r < kRepeat; ++r) rows[u][r] = Row::load(source_[r] + row);
     }
     load_weights(edge, times);
-    if (args_.scale != nullptr) {
+    if (args_.scale.exists()) {
 #pragma unroll
       for (int u = 0; u < kEdges; ++u) {
         const int place = start + (u << log2_groups) + work_.group;
@@ -214,7 +214,7 @@ class MulLane {
     for_each_owned<kEdges>(args_.layout, work_, [&](int i, int place, bool writes) {
       const int source = start + place < chunk.count ? start + place : chunk.count - 1;
       const uint32_t edge = __shfl_sync(kFullMask, chunk.ids.edge, source);
-      const float times = args_.scale != nullptr ? __shfl_sync(kFullMask, scale, source) : 1.f;
+      const float times = args_.scale.exists() ? __shfl_sync(kFullMask, scale, source) : 1.f;
       if (!writes || start + place >= chunk.count) return;
       float value = dot[i];
       if (Config::kTiles && args_.dots != nullptr) {
@@ -280,7 +280,7 @@ cudaError_t launch_mul_backward(const MulBackwardArgs& args, const MulPlan& plan
   kernel.grad = args.grad;
   kernel.weight = args.weight;
   kernel.weight_is_float = args.weight_type == DType::kFloat;
-  kernel.scale = args.scale;
+  kernel.scale = inverse_degrees_of(args.mean_indptr, args.topology);
   kernel.grad_feat = args.grad_feat;
   kernel.grad_weight = args.grad_weight;
   kernel.partial = plan.partial;

@@ -76,7 +76,7 @@ cudaError_t spmm_sum(const SpmmSumArgs& args, const Launch& launch) {
   kernel_args.weight = args.weight;
   kernel_args.weight_type = args.weight_type;
   kernel_args.weight_row_bytes = static_cast<uint32_t>(args.heads * size_of(args.weight_type));
-  kernel_args.scale = args.scale;
+  kernel_args.scale = inverse_degrees_of(args.mean_indptr, args.topology);
   kernel_args.factor = args.factor;
   kernel_args.divide_by_degree = args.divide_by_degree;
   kernel_args.out = args.out;

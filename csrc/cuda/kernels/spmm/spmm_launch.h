@@ -16,7 +16,7 @@ struct SumKernelArgs {
   DType weight_type;
   uint32_t weight_row_bytes;
   int32_t vectors_per_head;
-  const float* scale;
+  InverseDegrees scale;  // of the columns
   float factor;
   bool divide_by_degree;
   void* out;

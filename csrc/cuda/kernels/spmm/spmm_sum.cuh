@@ -40,7 +40,7 @@ template <Weighting kWeighting>
 __device__ float load_factor(const SumKernelArgs& args, const LaneEdge& ids, uint32_t position) {
   float factor = 1.f;
   if (kWeighting == Weighting::kEdge && args.weight != nullptr) factor = load_weight(args, ids.edge);
-  if (args.scale != nullptr) factor *= __ldg(args.scale + (args.feat_by_edge ? args.columns.id(position) : ids.row));
+  if (args.scale.exists()) factor *= args.scale.of(args.feat_by_edge ? args.columns.id(position) : ids.row);
   return factor;
 }
 
@@ -100,7 +100,7 @@ struct SumLane {
       const int edge = start + u * team.num_groups;
       const bool keep = kFull || edge + team.group < left;
       float times = 1.f;
-      if (kWeighting == Weighting::kEdge || (kPerHead && args.scale != nullptr)) {
+      if (kWeighting == Weighting::kEdge || (kPerHead && args.scale.exists())) {
         times = __shfl_sync(kFullMask, factor, team.source + edge);
       }
 #pragma unroll
@@ -168,7 +168,7 @@ struct SumLane {
         const LaneEdge ids = next;
         if (chunk + team.size < lengths.longest) next = load(chunk + team.size);
         float factor = 1.f;
-        if (kPerHead && args.scale != nullptr) factor = factor_of(ids, chunk);
+        if (kPerHead && args.scale.exists()) factor = factor_of(ids, chunk);
         add_chunk(piece, lengths, ids, factor, chunk);
       }
     }
@@ -292,7 +292,7 @@ cudaError_t launch_fitting_sum(const SpmmSumArgs& args, const SumKernelArgs& ker
 template <typename T>
 cudaError_t spmm_sum_of(const SpmmSumArgs& args, const SumKernelArgs& kernel_args, const GatherShape& shape,
                         const Launch& launch) {
-  if (args.weight == nullptr && args.scale == nullptr) {
+  if (args.weight == nullptr && args.mean_indptr == nullptr) {
     return launch_fitting_sum<T, Weighting::kNone>(args, kernel_args, shape, launch);
   }
   if (args.weight == nullptr || args.heads == 1) {
