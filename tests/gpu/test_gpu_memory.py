@@ -51,8 +51,9 @@ def beside_results(function):
     return peak - sum(x.numel() * x.element_size() for x in results)
 
 
-# 2^15 pieces of rows with one row of fp32 partial results each, and as much again for the winners of maxima.
-PIECES = 1 << 15
+# Pieces of rows with one row of fp32 partial results each, and as much again for the winners of maxima: one per 512 edges,
+# and 2^17 at most.
+PIECES = 20_000_000 // 512
 
 
 @pytest.mark.parametrize("width", [64, 256])

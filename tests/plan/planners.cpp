@@ -1,8 +1,11 @@
 // The planners for ctypes. Plans are written to `out`.
 
 #include <algorithm>
+#include <cstring>
 #include <iterator>
 
+#include "../../csrc/cuda/kernels/plan/backward.h"
+#include "../../csrc/cuda/kernels/plan/gpus.h"
 #include "../../csrc/cuda/kernels/plan/heads.h"
 #include "../../csrc/cuda/kernels/plan/lanes.h"
 #include "../../csrc/cuda/kernels/plan/units.h"
@@ -17,42 +20,130 @@ void write(const HeadLayout& layout, int64_t* out) {
   std::copy(std::begin(values), std::end(values), out);
 }
 
+const RowWork* works() {
+  static const RowWork all[] = {{0, 0},
+                                kSumWork,
+                                kWeightedSumWork,
+                                kExtremumWork,
+                                kMulBackwardWork,
+                                kDotWork,
+                                kGatWork,
+                                kGatTrainingWork,
+                                kGatBackwardWork,
+                                kDotAttentionWork[0],
+                                kDotAttentionWork[1],
+                                kDotAttentionWork[2],
+                                kGatv2Work[0],
+                                kGatv2Work[1],
+                                kGatv2Work[2]};
+  return all;
+}
+
 }  // namespace
 
 extern "C" {
 
-double miss_rate(int64_t l2_bytes, double share, bool skewed, double bytes) {
-  return RowCache({l2_bytes}, {share, skewed ? Popularity::kSkewed : Popularity::kEqual}).miss_rate(bytes);
+// ---- Devices.
+
+void default_device(Device* out) { *out = {}; }
+// Returns false past the last of the table.
+bool known_gpu(int64_t index, char* name, Device* out) {
+  if (index >= static_cast<int64_t>(std::size(kGpus))) return false;
+  const Gpu& gpu = kGpus[index];
+  std::strcpy(name, gpu.name.data());
+  *out = {gpu.l2_mib << 20, gpu.memory_gib << 30, gpu.multiprocessors, gpu.rates()};
+  return true;
+}
+void device_from_facts(const char* name, int major, int minor, int64_t l2_bytes, int64_t memory_bytes,
+                       int64_t multiprocessors, double clock, double memory_clock, int64_t bus_bits, Device* out) {
+  *out = device_of({name, major, minor, l2_bytes, memory_bytes, multiprocessors, clock, memory_clock, bus_bits});
 }
 
-void lanes(int64_t l2_bytes, int64_t columns, int64_t row_bytes, int64_t num_edges, bool read_once, int64_t num_rows,
-           int64_t stream_bytes, int vector_bytes, int repeat, int unroll, int64_t* out) {
-  const LaneProblem problem{
-      {columns, row_bytes, num_edges, read_once}, num_rows, stream_bytes, vector_bytes, repeat, unroll};
-  const LanePlan plan = plan_lanes({l2_bytes}, problem);
+// ---- The model.
+
+double miss_rate(int64_t l2_bytes, double share, bool skewed, double bytes) {
+  Device device;
+  device.l2_bytes = l2_bytes;
+  return RowCache(device, {share, skewed ? Popularity::kSkewed : Popularity::kEqual}).miss_rate(bytes);
+}
+
+void work_of(int64_t kernel, RowWork* out) { *out = works()[kernel]; }
+
+double instructions(double row, double batch, int64_t num_rows, int64_t num_edges, int64_t batch_edges,
+                    int64_t rows_at_once, int64_t batch_accesses) {
+  return instructions_of({row, batch}, {num_rows, num_edges, batch_edges, rows_at_once, batch_accesses});
+}
+
+void times(const Device* device, int64_t columns, int64_t row_bytes, int64_t num_edges, bool read_once, int64_t count,
+           int64_t bytes, bool one_by_one, double cached_per_edge, double streamed, double instructions, double once,
+           Times* out) {
+  *out = times_of(*device, {columns, row_bytes, num_edges, read_once},
+                  {count, bytes, one_by_one, cached_per_edge, streamed, instructions}, once);
+}
+
+// ---- Planners.
+
+void lanes(const Device* device, int64_t columns, int64_t row_bytes, int64_t num_edges, bool read_once,
+           int64_t num_rows, int64_t stream_bytes, int vector_bytes, int repeat, int unroll, int64_t kernel,
+           int64_t* out, Slices* slices) {
+  const LaneProblem problem{{columns, row_bytes, num_edges, read_once},
+                            num_rows,
+                            stream_bytes,
+                            vector_bytes,
+                            repeat,
+                            unroll,
+                            works()[kernel]};
+  const LanePlan plan = plan_lanes(*device, problem);
   const int64_t values[] = {plan.log2_lanes, plan.log2_team, plan.team_edges, plan.slices};
   std::copy(std::begin(values), std::end(values), out);
+  *slices = LanePlanner(*device, problem).slices_of(plan.log2_lanes);
 }
 
-void whole_heads(int64_t l2_bytes, int64_t columns, int64_t row_bytes, int64_t num_edges, int64_t heads,
-                 int64_t vectors, int repeat, int max_log2_groups, int64_t* out) {
+// What the backward of a weighted sum takes: one gather, dots, sums.
+bool weighted_backward(const Device* device, int64_t num_src, int64_t num_dst, int64_t num_edges, int64_t row_bytes,
+                       int64_t weight_bytes, int64_t id_bytes, bool in_edges_in_order, Times* out) {
+  const WeightedBackward problem{num_src, num_dst, num_edges, row_bytes, weight_bytes, id_bytes, in_edges_in_order};
+  const WeightedBackwardPlanner planner(*device, problem);
+  out[0] = planner.one_gather();
+  out[1] = planner.dots();
+  out[2] = planner.sums();
+  return planner.takes_two_gathers();
+}
+
+void whole_heads(const Device* device, int64_t columns, int64_t row_bytes, int64_t num_edges, int64_t heads,
+                 int64_t vectors, int repeat, int max_log2_groups, int64_t num_rows, int64_t kernel, int64_t* out,
+                 Slices* slices) {
   const HeadShape shape{heads, vectors, repeat, max_log2_groups};
-  write(layout_of_whole_heads({l2_bytes}, shape, {columns, row_bytes, num_edges}), out);
+  const Gathered gathered{columns, row_bytes, num_edges};
+  const HeadLayout layout = layout_of_whole_heads(*device, shape, gathered, num_rows, works()[kernel]);
+  write(layout, out);
+  const int64_t lane_bytes = row_bytes / (heads * vectors) * repeat;
+  const HeadStream stream{num_rows, works()[kernel], kHeadSliceBytes};
+  *slices = HeadPlanner(*device, shape, gathered, lane_bytes, stream, false).slices_of(layout);
 }
 
-void parts_of_heads(int64_t l2_bytes, int64_t columns, int64_t row_bytes, int64_t num_edges, int64_t heads,
-                    int64_t vectors, int max_log2_groups, bool whole_heads, int64_t* out) {
+void parts_of_heads(const Device* device, int64_t columns, int64_t row_bytes, int64_t num_edges, int64_t heads,
+                    int64_t vectors, int max_log2_groups, bool whole_heads, int64_t num_rows, int64_t kernel,
+                    int64_t* out, Slices* slices) {
   const HeadShape shape{heads, vectors, 1, max_log2_groups};
   const Gathered gathered{columns, row_bytes, num_edges};
-  write(layout_of_parts({l2_bytes}, shape, gathered, 16, {4, 0}, whole_heads), out);
+  const HeadStream stream{num_rows, works()[kernel], 4, 0, sizeof(float), kPairWork};
+  const HeadLayout layout = layout_of_parts(*device, shape, gathered, 16, stream, whole_heads);
+  write(layout, out);
+  *slices = HeadPlanner(*device, shape, gathered, 16, stream, true).slices_of(layout);
 }
 
-int64_t slice_vectors(int64_t l2_bytes, int64_t columns, int64_t row_bytes, int64_t num_edges, int64_t vector_bytes) {
-  return slice_vectors_of({l2_bytes}, {columns, row_bytes, num_edges}, row_bytes / vector_bytes, vector_bytes);
+int64_t slice_vectors(const Device* device, int64_t columns, int64_t row_bytes, int64_t num_edges,
+                      int64_t vector_bytes) {
+  return slice_vectors_of(*device, {columns, row_bytes, num_edges}, row_bytes / vector_bytes, vector_bytes);
 }
 
-int64_t unit_of_dots(int64_t num_edges, int64_t slices) { return dot_unit_edges(num_edges, slices); }
-int64_t unit_of_elementwise(int64_t num_edges, int64_t vectors) { return elementwise_unit_edges(num_edges, vectors); }
+int64_t unit_of_dots(const Device* device, int64_t num_edges, int64_t slices) {
+  return dot_unit_edges(*device, num_edges, slices);
+}
+int64_t unit_of_elementwise(const Device* device, int64_t num_edges, int64_t vectors) {
+  return elementwise_unit_edges(*device, num_edges, vectors);
+}
 int64_t chunks_of_terms(int64_t num_edges) { return term_chunks(num_edges); }
 int64_t batches_of_copies(int64_t num_batches) { return copy_batches(num_batches); }
 }

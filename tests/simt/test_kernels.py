@@ -146,7 +146,7 @@ def test_one_value_that_is_not_finite_in_a_cut_row(reduce_op, value):
 ])  # fmt: skip
 def test_tiles_of_gathered_rows(op, reduce_op, lhs, rhs, dtype):
     """Slices of the features that fit in a small cache are swept one after the other."""
-    g = graph_of([70, 0, 3, 41] * 6, 200, torch.int32)
+    g = graph_of([140, 0, 6, 82] * 6, 200, torch.int32)
     operands = support.spmm_operands(g, op, lhs, rhs, dtype)
     call = lambda: ops.gspmm(g, op, reduce_op, *operands)  # noqa: E731
     whole, expected = blocks_of(call)
@@ -182,7 +182,8 @@ def test_tiles_of_heads(heads):
     whole, _ = blocks_of(lambda: ops.gsddmm(g, "dot", *dots))
     with control.setting(l2_cache_bytes=80 << 10):
         tiled, _ = blocks_of(lambda: check_gsddmm(g, "dot", dots, "u", "v", backward=False))
-        assert tiled > whole
+        # A warp takes two heads. Of three it takes one by one in any case, rather than leave lanes idle.
+        assert tiled > whole if heads == 4 else tiled == whole
         check_gspmm(g, "mul", "sum", products)
 
 

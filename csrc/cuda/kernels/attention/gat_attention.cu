@@ -27,7 +27,12 @@ HeadLayout choose_layout(const GatArgs& args, int64_t lane_bytes, bool whole_hea
   const bool has_logits = args.edge_logits != nullptr;
   const bool has_edge_ids = args.topology.edge_ids != nullptr && (has_logits || args.dropout.seed != nullptr);
   const Gathered gathered{args.num_cols, args.heads * head_bytes, args.topology.num_edges};
-  const PairStream stream{has_edge_ids ? 2 * id_bytes : id_bytes, has_logits ? size_of(args.logit_type) : 0};
+  const HeadStream stream{args.topology.num_rows,
+                          kGatWork,
+                          has_edge_ids ? 2 * id_bytes : id_bytes,
+                          has_logits ? size_of(args.logit_type) : 0,
+                          sizeof(float),
+                          kPairWork};
   const HeadShape shape{args.heads, ceil_div(head_bytes, lane_bytes), 1, kMaxLog2Groups};
   return layout_of_parts(current_device(), shape, gathered, lane_bytes, stream, whole_heads);
 }

@@ -56,7 +56,8 @@ PairArgs pass_of(const PairCall& call, PairPass pass, const PairShape& shape, co
   const Gathered gathered{num_columns, shape.row_elements() * size_of(shape.type) * gathered_rows, topology.num_edges};
   PairArgs args{};
   const HeadShape heads{shape.heads, shape.dim / shape.vector, shape.repeat, kLog2Warp - log2_unroll};
-  args.layout = layout_of_whole_heads(current_device(), heads, gathered);
+  args.layout = layout_of_whole_heads(current_device(), heads, gathered, topology.num_rows,
+                                      call.kind == PairKind::kDot ? kDotAttentionWork[0] : kGatv2Work[0]);
   args.units = row_units_of(topology, args.layout.slices);
   args.columns = indices_of(topology);
   args.edge_ids = edge_ids_of(topology);

@@ -35,7 +35,7 @@ namespace halfgnn::cuda {
 
 // Few slots on large graphs, so that the workspace is small beside the features; short pieces on small ones.
 constexpr int kMinLog2Piece = 9;
-constexpr int64_t kMaxSlots = 1 << 15;
+constexpr int64_t kMaxSlots = 1 << 17;
 // If the caller says that all rows are short, no row is cut, however many edges it has: then there are no partial
 // results to combine. Past so many edges that is not worth the risk, since a piece must have fewer than 2^31.
 constexpr int kUncutLog2Piece = 31;

@@ -30,55 +30,86 @@ struct HeadShape {
   HeadLayout widest() const { return layout(widest_log2_lanes(), widest_log2_heads(), false); }
 };
 
-// ---- Whole heads: a warp walks the tiles of a head. Slices must fit in the cache, and save twice what they cost.
-
-inline HeadLayout layout_of_whole_heads(const Device& device, const HeadShape& shape, const Gathered& gathered) {
-  const RowCache cache(device, kCacheOfHeads);
-  const HeadLayout widest = shape.widest();
-  const auto bytes = [&](int log2_heads) { return gathered.rows * (gathered.row_bytes / shape.heads) << log2_heads; };
-  int log2_heads = widest.log2_heads;
-  while (log2_heads > 0 && !cache.holds(bytes(log2_heads))) --log2_heads;
-  if (!cache.holds(bytes(log2_heads))) return widest;
-
-  const HeadLayout sliced = shape.layout(widest.log2_lanes, log2_heads, true);
-  const int64_t matrix_bytes = gathered.rows * gathered.row_bytes;
-  const double edges = static_cast<double>(gathered.num_edges);
-  const double missed = missed_bytes(cache, gathered, {widest.slices, gathered.row_bytes, false, 0, 0});
-  const double swept = static_cast<double>(matrix_bytes) + static_cast<double>(sliced.slices * kHeadSliceBytes) * edges;
-  return missed > kHeadSlicingGain * swept ? sliced : widest;
-}
-
-// ---- Heads and parts of heads, of GAT: tiles of a head are slices as well, which other warps take.
-
-// What an edge reads from memory beside its row, for every slice.
-struct PairStream {
-  int64_t edge_bytes;  // ids
-  int64_t head_bytes;  // logits, per head
+// What a kernel does for every slice, beside reading rows.
+struct HeadStream {
+  int64_t num_rows;  // as of RowWalk
+  RowWork work;
+  int64_t edge_bytes;       // that an edge reads from memory
+  int64_t head_bytes = 0;   // that an edge reads from memory, per head
+  int64_t logit_bytes = 0;  // per edge and head; an edge reads those of a slice from the L2 cache, in whole sectors
+  double pair_instructions = 0;  // per edge and head
 };
 
-inline Slices slices_of(const HeadLayout& layout, const Gathered& gathered, int64_t lane_bytes,
-                        const PairStream& stream) {
-  const int64_t heads = int64_t{1} << layout.log2_heads;
-  const double edge_bytes = static_cast<double>(stream.edge_bytes + heads * stream.head_bytes);
-  return {int64_t{layout.slices} * layout.tiles, lane_bytes << (layout.log2_lanes + layout.log2_heads), layout.by_slice,
-          static_cast<double>(heads) * kPairBytes, static_cast<double>(gathered.num_edges) * edge_bytes};
+// The choice among layouts of narrower and narrower slices.
+class HeadPlanner {
+ public:
+  // lane_bytes: of a row that a lane reads. cuts_heads: the tiles of a head are slices too, which other warps take.
+  // Otherwise a warp walks the tiles of its heads.
+  HeadPlanner(const Device& device, const HeadShape& shape, const Gathered& gathered, int64_t lane_bytes,
+              const HeadStream& stream, bool cuts_heads)
+      : device_(device),
+        shape_(shape),
+        gathered_(gathered),
+        lane_bytes_(lane_bytes),
+        stream_(stream),
+        cuts_heads_(cuts_heads) {}
+
+  // least_log2_lanes: of a head.
+  HeadLayout choose(int least_log2_lanes) const {
+    const HeadLayout widest = shape_.widest();
+    Fastest<HeadLayout> fastest(widest, time_of(widest));
+    int log2_lanes = shape_.widest_log2_lanes(), log2_heads = shape_.widest_log2_heads();
+    for (;;) {
+      const HeadLayout layout = shape_.layout(log2_lanes, log2_heads, true);
+      const Slices slices = slices_of(layout);
+      if (slices.count > 1 && slices.bytes < kMinSliceBytes) break;
+      if (slices.count > 1) fastest.consider(layout, time_of(layout));
+      if (log2_heads == 0 && log2_lanes <= least_log2_lanes) break;
+      --(log2_heads > 0 ? log2_heads : log2_lanes);
+    }
+    return fastest.choice();
+  }
+
+  Slices slices_of(const HeadLayout& layout) const {
+    const int64_t heads = int64_t{1} << layout.log2_heads, tiles = cuts_heads_ ? 1 : layout.tiles;
+    const int log2_unroll = kLog2Warp - shape_.max_log2_groups;
+    // An edge may read two rows.
+    const int64_t accesses = tiles * std::max(int64_t{shape_.repeat}, lane_bytes_ / kAccessBytes);
+    const RowWalk walk{stream_.num_rows, gathered_.num_edges, int64_t{1} << (log2_unroll + layout.log2_groups()), 1,
+                       accesses << log2_unroll};
+    const double edges = static_cast<double>(gathered_.num_edges), pairs = edges * static_cast<double>(heads);
+    return {int64_t{layout.slices} * (cuts_heads_ ? layout.tiles : 1),
+            (tiles * lane_bytes_) << (layout.log2_lanes + layout.log2_heads),
+            layout.by_slice,
+            static_cast<double>(ceil_div(heads * stream_.logit_bytes, kSectorBytes) * kSectorBytes),
+            edges * static_cast<double>(stream_.edge_bytes + heads * stream_.head_bytes),
+            instructions_of(stream_.work, walk) + pairs * stream_.pair_instructions};
+  }
+
+ private:
+  double time_of(const HeadLayout& layout) const { return times_of(device_, gathered_, slices_of(layout), 0).total(); }
+
+  const Device& device_;
+  const HeadShape& shape_;
+  const Gathered& gathered_;
+  int64_t lane_bytes_;
+  const HeadStream& stream_;
+  bool cuts_heads_;
+};
+
+// Whole heads: a warp walks the tiles of a head. num_rows: as of RowWalk.
+inline HeadLayout layout_of_whole_heads(const Device& device, const HeadShape& shape, const Gathered& gathered,
+                                        int64_t num_rows, const RowWork& work) {
+  const int64_t lane_bytes = gathered.row_bytes / (shape.heads * shape.vectors) * shape.repeat;
+  const HeadStream stream{num_rows, work, kHeadSliceBytes};
+  return HeadPlanner(device, shape, gathered, lane_bytes, stream, false).choose(shape.widest_log2_lanes());
 }
 
-// lane_bytes: of a row that a lane reads. whole_heads: heads are not cut, unless they are wider than a warp.
+// Heads and parts of heads, of GAT. whole_heads: heads are not cut, unless they are wider than a warp.
 inline HeadLayout layout_of_parts(const Device& device, const HeadShape& shape, const Gathered& gathered,
-                                  int64_t lane_bytes, const PairStream& stream, bool whole_heads) {
-  const RowCache cache(device, kCacheOfSums);
-  const auto slices = [&](const HeadLayout& layout) { return slices_of(layout, gathered, lane_bytes, stream); };
-  const HeadLayout widest = shape.widest();
-  Cheapest<HeadLayout> cheapest(widest, cost_of(cache, gathered, slices(widest)));
-  int log2_lanes = shape.widest_log2_lanes(), log2_heads = shape.widest_log2_heads();
-  while (log2_heads > 0 || (log2_lanes > 0 && !whole_heads)) {
-    --(log2_heads > 0 ? log2_heads : log2_lanes);
-    const HeadLayout layout = shape.layout(log2_lanes, log2_heads, true);
-    if (slices(layout).bytes < kMinSliceBytes) break;
-    cheapest.consider(layout, cost_of(cache, gathered, slices(layout)));
-  }
-  return cheapest.choice();
+                                  int64_t lane_bytes, const HeadStream& stream, bool whole_heads) {
+  return HeadPlanner(device, shape, gathered, lane_bytes, stream, true)
+      .choose(whole_heads ? shape.widest_log2_lanes() : 0);
 }
 
 }  // namespace halfgnn::cuda

@@ -16,6 +16,7 @@ struct LaneProblem {
   int vector_bytes;      // of an access
   int repeat;            // accesses of a lane in a slice
   int unroll;            // edges that a group has in flight, if it has ids of so many
+  RowWork work;
 };
 
 struct LanePlan {
@@ -28,7 +29,7 @@ struct LanePlan {
 // The choice among groups of different sizes.
 class LanePlanner {
  public:
-  LanePlanner(const Device& device, const LaneProblem& problem) : problem_(problem), cache_(device, kCacheOfSums) {}
+  LanePlanner(const Device& device, const LaneProblem& problem) : device_(device), problem_(problem) {}
 
   LanePlan plan() const {
     const int log2_lanes = choose_log2_lanes(), log2_team = log2_team_of(log2_lanes);
@@ -36,6 +37,20 @@ class LanePlanner {
     const int64_t team_edges = kTeamBatches * edges_in_flight(log2_lanes, log2_team);
     return {log2_lanes, log2_team, is_warp ? std::numeric_limits<int32_t>::max() : static_cast<int32_t>(team_edges),
             slices_of(log2_lanes).count};
+  }
+
+  Slices slices_of(int log2_lanes) const {
+    const int64_t vectors = int64_t{problem_.repeat} << log2_lanes;
+    const int log2_team = log2_team_of(log2_lanes);
+    const double edges = static_cast<double>(problem_.gathered.num_edges);
+    const RowWalk walk{problem_.num_rows, problem_.gathered.num_edges, edges_in_flight(log2_lanes, log2_team),
+                       int64_t{1} << (kLog2Warp - log2_team), int64_t{problem_.repeat} * problem_.unroll};
+    return {ceil_div(num_vectors(), vectors),
+            vectors * problem_.vector_bytes,
+            true,
+            0,
+            edges * static_cast<double>(problem_.stream_bytes),
+            instructions_of(problem_.work, walk)};
   }
 
  private:
@@ -52,30 +67,24 @@ class LanePlanner {
     return log2_team;
   }
 
-  Slices slices_of(int log2_lanes) const {
-    const int64_t vectors = int64_t{problem_.repeat} << log2_lanes;
-    const auto warps = static_cast<double>(problem_.num_rows >> (kLog2Warp - log2_team_of(log2_lanes)));
-    const double edge_bytes =
-        static_cast<double>(problem_.gathered.num_edges) * static_cast<double>(problem_.stream_bytes);
-    return {ceil_div(num_vectors(), vectors), vectors * problem_.vector_bytes, true, 0,
-            edge_bytes + warps * kWarpBytes};
-  }
-
   int choose_log2_lanes() const {
     const int widest = log2_lanes_for(num_vectors(), problem_.repeat);
     if (problem_.gathered.num_edges == 0) return widest;
-    const auto cost = [&](const Slices& slices) { return cost_of(cache_, problem_.gathered, slices); };
-    Cheapest<int> cheapest(widest, cost(slices_of(widest)));
+    const double results = static_cast<double>(problem_.num_rows) * static_cast<double>(problem_.gathered.row_bytes);
+    const auto time = [&](const Slices& slices) {
+      return times_of(device_, problem_.gathered, slices, results).total();
+    };
+    Fastest<int> fastest(widest, time(slices_of(widest)));
     for (int log2_lanes = widest - 1; log2_lanes >= 0; --log2_lanes) {
       const Slices slices = slices_of(log2_lanes);
       if (slices.bytes < kMinSliceBytes) break;
-      cheapest.consider(log2_lanes, cost(slices));
+      fastest.consider(log2_lanes, time(slices));
     }
-    return cheapest.choice();
+    return fastest.choice();
   }
 
+  const Device& device_;
   const LaneProblem& problem_;
-  RowCache cache_;
 };
 
 inline LanePlan plan_lanes(const Device& device, const LaneProblem& problem) {

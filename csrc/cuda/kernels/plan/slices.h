@@ -1,7 +1,8 @@
-// What it costs to gather the rows of a matrix whole, or in slices. The one model behind all planners.
+// How long it takes to gather the rows of a matrix whole, or in slices. The one model behind all planners.
 //
 // Every edge reads a row. If all warps work on one slice of the columns before the next, the part of the matrix that is
-// read again and again is smaller, and fits in the L2 cache or nearly so. But every slice reads ids and weights again.
+// read again and again is smaller, and fits in the L2 cache or nearly so. But every slice reads ids and weights again,
+// and begins every row again.
 #pragma once
 
 #include <algorithm>
@@ -9,6 +10,7 @@
 
 #include "../core/warp.h"
 #include "model.h"
+#include "work.h"
 
 namespace halfgnn::cuda {
 
@@ -51,34 +53,48 @@ struct Slices {
   bool one_by_one;         // all warps work on a slice before the next; otherwise on all slices at the same time
   double cached_per_edge;  // bytes that an edge reads from the L2 cache for every slice, beside its row
   double streamed;         // bytes that all edges together read from memory to sweep the matrix once, beside rows
+  double instructions;     // of all warps, for one slice
 };
 
-// Bytes that miss the cache.
+// Bytes of gathered rows that are read from memory.
 inline double missed_bytes(const RowCache& cache, const Gathered& gathered, const Slices& slices) {
-  if (gathered.read_once) return 0;
+  const double row_bytes = static_cast<double>(gathered.row_bytes), rows = static_cast<double>(gathered.rows);
+  const double read = static_cast<double>(gathered.num_edges) * row_bytes;
+  if (gathered.read_once) return read;
   const bool is_part = slices.one_by_one && slices.bytes < gathered.row_bytes;
-  const double rows = static_cast<double>(gathered.rows), row_bytes = static_cast<double>(gathered.row_bytes);
-  const double resident = rows * (is_part ? static_cast<double>(slices.bytes) : row_bytes);
-  return cache.miss_rate(resident) * static_cast<double>(gathered.num_edges) * row_bytes;
+  const double missed = read * cache.miss_rate(rows * (is_part ? static_cast<double>(slices.bytes) : row_bytes));
+  return std::max(missed, std::min(read, rows * row_bytes));  // the first read of a row misses in any case
 }
 
-// Bytes of device memory that could be moved in the time that a gather takes.
-inline double cost_of(const RowCache& cache, const Gathered& gathered, const Slices& slices) {
+// How long a kernel keeps each part of the GPU busy, in seconds.
+struct Times {
+  double cache, memory, issue;
+
+  // If the parts overlap perfectly. Predictions in docs/tuning.md are such bounds.
+  double bound() const { return std::max({cache, memory, issue}); }
+  // If nothing overlaps. Planners compare this, so that they save in each part.
+  double total() const { return cache + memory + issue; }
+};
+
+// `streamed_once`: bytes that are read from and written to memory once, whatever the slices.
+inline Times times_of(const Device& device, const Gathered& gathered, const Slices& slices, double streamed_once) {
+  const RowCache cache(device, kCacheOfRows);
   const double count = static_cast<double>(slices.count), sweeps = slices.one_by_one ? count : 1;
   const double cached =
       static_cast<double>(gathered.num_edges) * count * (static_cast<double>(slices.bytes) + slices.cached_per_edge);
-  return cached / kCacheSpeed + missed_bytes(cache, gathered, slices) + sweeps * slices.streamed;
+  const double moved = missed_bytes(cache, gathered, slices) + sweeps * slices.streamed + streamed_once;
+  return {cached / device.rates.cache, moved / device.rates.memory, count * slices.instructions / device.rates.issue};
 }
 
-// Keeps the cheapest of several choices. The first wins unless another is cheaper by more than the model's error.
+// Keeps the fastest of several choices. The first wins unless another is faster by more than the model's error.
 template <class Choice>
-class Cheapest {
+class Fastest {
  public:
-  Cheapest(const Choice& first, double cost) : choice_(first), least_(cost * kSlicingGain) {}
-  void consider(const Choice& choice, double cost) {
-    if (cost >= least_) return;
+  Fastest(const Choice& first, double time) : choice_(first), least_(time * kSlicingGain) {}
+  void consider(const Choice& choice, double time) {
+    if (time >= least_) return;
     choice_ = choice;
-    least_ = cost;
+    least_ = time;
   }
   const Choice& choice() const { return choice_; }
 

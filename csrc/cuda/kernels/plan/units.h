@@ -8,10 +8,10 @@
 
 namespace halfgnn::cuda {
 
-// ---- Dots: about kManyWarps units, of whole chunks of 32 positions.
+// ---- Dots: about many_warps() units, of whole chunks of 32 positions.
 
-inline int64_t dot_unit_edges(int64_t num_edges, int64_t slices) {
-  const int64_t edges = std::min(ceil_div(num_edges * slices, kManyWarps), kMaxUnitEdges);
+inline int64_t dot_unit_edges(const Device& device, int64_t num_edges, int64_t slices) {
+  const int64_t edges = std::min(ceil_div(num_edges * slices, many_warps(device)), kMaxUnitEdges);
   return ceil_div(edges, kWarpSize) * kWarpSize;
 }
 
@@ -31,9 +31,10 @@ inline int64_t slice_vectors_of(const Device& device, const Gathered& gathered, 
   return std::min(ceil_div(slice, narrowest) * narrowest, row_vectors);
 }
 
-inline int64_t elementwise_unit_edges(int64_t num_edges, int64_t slice_vectors) {
+inline int64_t elementwise_unit_edges(const Device& device, int64_t num_edges, int64_t slice_vectors) {
+  const int64_t warps = many_warps(device);
   int64_t edges = kWarpSize;
-  while (edges < kMaxUnitEdges && num_edges / edges > kManyWarps && edges * slice_vectors < kMaxUnitPairs) edges *= 2;
+  while (edges < kMaxUnitEdges && num_edges / edges > warps && edges * slice_vectors < kMaxUnitPairs) edges *= 2;
   return edges;
 }
 

@@ -62,9 +62,9 @@ cudaError_t sddmm_elementwise(const SddmmArgs& args, const Launch& launch) {
   if (row_bytes > INT32_MAX) return cudaErrorInvalidValue;
   const int vector = choose_vector(kernel_args, args.out_len, size);
   const int64_t row_vectors = args.out_len / vector;
-  const int64_t slice_vectors =
-      slice_vectors_of(current_device(), gathered_of(args, row_bytes), row_vectors, vector * size);
-  const int64_t edges_per_warp = elementwise_unit_edges(rows.num_edges, slice_vectors);
+  const Device device = current_device();
+  const int64_t slice_vectors = slice_vectors_of(device, gathered_of(args, row_bytes), row_vectors, vector * size);
+  const int64_t edges_per_warp = elementwise_unit_edges(device, rows.num_edges, slice_vectors);
   const int64_t slice_blocks = ceil_div(rows.num_edges, edges_per_warp * kElementwiseWarps);
   kernel_args.row_bytes = static_cast<uint32_t>(row_bytes);
   kernel_args.row_vectors = static_cast<int32_t>(row_vectors);

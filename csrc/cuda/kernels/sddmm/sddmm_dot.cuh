@@ -174,8 +174,9 @@ template <class Config>
 cudaError_t launch_sddmm_dot(DotKernelArgs args, int64_t heads, int64_t dim, int64_t other_rows, cudaStream_t stream) {
   const Gathered gathered{other_rows, args.row_bytes, args.rows.num_edges};
   const HeadShape shape{heads, dim / Config::kVector, Config::kRepeat, Config::kMaxLog2Groups};
-  args.layout = layout_of_whole_heads(current_device(), shape, gathered);
-  args.unit_edges = dot_unit_edges(args.rows.num_edges, args.layout.slices);
+  const Device device = current_device();
+  args.layout = layout_of_whole_heads(device, shape, gathered, 1, kDotWork);
+  args.unit_edges = dot_unit_edges(device, args.rows.num_edges, args.layout.slices);
   args.num_units = ceil_div(args.rows.num_edges, args.unit_edges);
   const int64_t blocks = ceil_div(args.num_units * args.layout.slices, Config::kWarps);
   return launch(sddmm_dot_kernel<Config>, blocks, Config::kThreads, stream, args);

@@ -36,7 +36,8 @@ MulPlan plan_of(const MulBackwardArgs& args) {
   const bool is_wide = vectors > kWarpSize;
   plan.repeat = bytes == kMaxAccessBytes ? (is_wide ? 4 : 1) : bytes == kMaxAccessBytes / 2 ? 2 : 4;
   const Gathered gathered{args.grad_rows, args.heads * args.dim * grad_size, args.topology.num_edges};
-  plan.layout = layout_of_whole_heads(current_device(), {args.heads, vectors, plan.repeat, kMaxLog2Groups}, gathered);
+  plan.layout = layout_of_whole_heads(current_device(), {args.heads, vectors, plan.repeat, kMaxLog2Groups}, gathered,
+                                      args.topology.num_rows, kMulBackwardWork);
   plan.units = row_units_of(args.topology, plan.layout.slices);
   return plan;
 }

@@ -17,8 +17,8 @@ constexpr int64_t kMaxRowBytes = std::numeric_limits<int32_t>::max() / 2;
 
 GatherPlan plan_gather(const Topology& topology, const GatherShape& shape, int vector_bytes, int repeat, int unroll) {
   const Gathered gathered{shape.feat_rows, shape.row_bytes, topology.num_edges, shape.by_edge};
-  const LanePlan lanes =
-      plan_lanes(current_device(), {gathered, topology.num_rows, shape.stream_bytes, vector_bytes, repeat, unroll});
+  const LanePlan lanes = plan_lanes(
+      current_device(), {gathered, topology.num_rows, shape.stream_bytes, vector_bytes, repeat, unroll, shape.work});
   GatherPlan plan{};
   Gather& gather = plan.gather;
   gather.rows = rows_of(topology);
@@ -59,7 +59,8 @@ GatherShape shape_of(const SpmmSumArgs& args) {
     stream += args.heads * size_of(args.weight_type);
     if (args.topology.edge_ids != nullptr) stream += id_bytes(args.topology);
   }
-  return {args.feat, args.feat_rows, args.heads * args.dim * size_of(args.type), args.feat_by_edge, stream};
+  const RowWork& work = args.weight != nullptr ? kWeightedSumWork : kSumWork;
+  return {args.feat, args.feat_rows, args.heads * args.dim * size_of(args.type), args.feat_by_edge, stream, work};
 }
 
 }  // namespace
@@ -111,7 +112,8 @@ cudaError_t spmm_extremum(const SpmmArgs& args, const Launch& launch) {
   const Operand& operand = copied(args);
   const bool by_edge = operand.target == Target::kEdge;
   const int64_t stream = by_edge && args.topology.edge_ids == nullptr ? 0 : id_bytes(args.topology);
-  const GatherShape shape{operand.data, operand.rows, operand.len * size_of(operand.type), by_edge, stream};
+  const GatherShape shape{operand.data, operand.rows, operand.len * size_of(operand.type),
+                          by_edge,      stream,       kExtremumWork};
 
   ExtremumKernelArgs kernel_args{};
   kernel_args.result = {edge_ids_of(args.topology), args.reduce == Reduce::kMin, args.out, args.out_type, args.arg,

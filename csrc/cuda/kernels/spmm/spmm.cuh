@@ -12,6 +12,7 @@
 #include "../core/alignment.h"
 #include "../core/rows.cuh"
 #include "../core/scalar.cuh"
+#include "../plan/work.h"
 
 namespace halfgnn::cuda {
 
@@ -55,6 +56,7 @@ struct GatherShape {
   int64_t row_bytes;
   bool by_edge;          // of edge data: every row is read once
   int64_t stream_bytes;  // per edge, beside features: ids and weights
+  RowWork work;
 };
 struct GatherPlan {
   Gather gather;

@@ -1,0 +1,202 @@
+"""The planners of csrc/cuda/kernels/plan, compiled for the host and called through ctypes. See planners.cpp."""
+
+from __future__ import annotations
+
+import ctypes
+import os
+import subprocess
+from collections import namedtuple
+from ctypes import c_bool, c_double, c_int64
+from pathlib import Path
+
+CXX = os.environ.get("CXX", "g++")
+FLAGS = ["-std=c++17", "-O1", "-Wall", "-Wextra", "-Werror", "-shared", "-fPIC"]
+MB = 1 << 20
+# Of a kernel of sums: bytes of an access, accesses per slice, edges in flight.
+ACCESSES = [(16, 1, 4), (8, 2, 4), (4, 1, 4), (4, 4, 2), (2, 4, 2)]
+# Kernels whose instructions work.h has, in the order of planners.cpp. "gather" has none.
+KERNELS = [
+    "gather",
+    "sum",
+    "weighted_sum",
+    "extremum",
+    "mul_backward",
+    "dot",
+    "gat",
+    "gat_training",
+    "gat_backward",
+    *(f"{kind}_{which}" for kind in ("dot_attention", "gatv2") for which in ("forward", "destinations", "sources")),
+]
+
+Lanes = namedtuple("Lanes", "log2_lanes log2_team team_edges slices")
+Layout = namedtuple("Layout", "log2_lanes log2_heads slices tiles by_slice log2_groups")
+
+
+class _Struct(ctypes.Structure):
+    def __repr__(self):
+        return f"{type(self).__name__}({', '.join(f'{name}={getattr(self, name)}' for name, _ in self._fields_)})"
+
+
+class Device(_Struct):
+    _fields_ = [("l2_bytes", c_int64), ("memory_bytes", c_int64), ("multiprocessors", c_int64)]
+    _fields_ += [("cache", c_double), ("memory", c_double), ("issue", c_double)]
+
+
+class Slices(_Struct):
+    _fields_ = [("count", c_int64), ("bytes", c_int64), ("one_by_one", c_bool)]
+    _fields_ += [("cached_per_edge", c_double), ("streamed", c_double), ("instructions", c_double)]
+
+
+class Times(_Struct):
+    """Seconds."""
+
+    _fields_ = [("cache", c_double), ("memory", c_double), ("issue", c_double)]
+
+    def bound(self):
+        return max(self.cache, self.memory, self.issue)
+
+    def total(self):
+        return self.cache + self.memory + self.issue
+
+
+class Work(_Struct):
+    _fields_ = [("row", c_double), ("batch", c_double)]
+
+
+def compile_planners(folder, defines=()) -> Path:
+    library = Path(folder) / "planners.so"
+    source = Path(__file__).with_name("planners.cpp")
+    subprocess.run([CXX, *FLAGS, *defines, source, "-o", library], check=True)
+    return library
+
+
+class Planners:
+    """Devices are Device, or bytes of the L2 cache of an otherwise ordinary one."""
+
+    def __init__(self, path):
+        self.library = ctypes.CDLL(str(path))
+
+    def _call(self, name, *arguments, result=None):
+        types = {int: c_int64, float: c_double, bool: c_bool, str: lambda text: ctypes.c_char_p(text.encode())}
+        values = [types[type(a)](a) if type(a) in types else ctypes.byref(a) for a in arguments]
+        function = getattr(self.library, name)
+        function.restype = result
+        return function(*values)
+
+    # ---- devices
+
+    def default_device(self) -> Device:
+        device = Device()
+        self._call("default_device", device)
+        return device
+
+    def device(self, device) -> Device:
+        if isinstance(device, Device):
+            return device
+        found = self.default_device()
+        found.l2_bytes = device
+        return found
+
+    def gpus(self) -> dict[str, Device]:
+        """Of the table, by the names that CUDA gives them."""
+        found = {}
+        while True:
+            name, device = ctypes.create_string_buffer(256), Device()
+            if not self._call("known_gpu", len(found), name, device, result=c_bool):
+                return found
+            found[name.value.decode()] = device
+
+    def device_from_facts(self, name="?", capability=(9, 0), l2=50 * MB, memory=80 << 30, multiprocessors=132, clock=0.0,
+                          memory_clock=0.0, bus_bits=0) -> Device:  # fmt: skip
+        device = Device()
+        numbers = (l2, memory, multiprocessors, float(clock), float(memory_clock), bus_bits)
+        self._call("device_from_facts", name, *capability, *numbers, device)
+        return device
+
+    # ---- the model
+
+    def miss_rate(self, l2, size, share=0.75, skewed=True):
+        return self._call("miss_rate", l2, share, skewed, float(size), result=c_double)
+
+    def work(self, kernel) -> Work:
+        work = Work()
+        self._call("work_of", KERNELS.index(kernel), work)
+        return work
+
+    def instructions(self, work, num_rows, num_edges, batch_edges, rows_at_once=1, batch_accesses=4):
+        walk = (num_rows, num_edges, batch_edges, rows_at_once, batch_accesses)
+        return self._call("instructions", float(work[0]), float(work[1]), *walk, result=c_double)
+
+    def times(self, device, nodes, row_bytes, edges, slices: Slices, once=0.0, read_once=False) -> Times:
+        times = Times()
+        values = [getattr(slices, name) for name, _ in Slices._fields_]
+        self._call("times", self.device(device), nodes, row_bytes, edges, read_once, *values, float(once), times)
+        return times
+
+    # ---- planners; what they chose, and its slices
+
+    def lanes(self, device, nodes, edges, row_bytes, access=ACCESSES[0], stream=6, read_once=False,
+              kernel="weighted_sum") -> Lanes:  # fmt: skip
+        return self.lanes_and_slices(device, nodes, edges, row_bytes, access, stream, read_once, kernel)[0]
+
+    def lanes_and_slices(self, device, nodes, edges, row_bytes, access=ACCESSES[0], stream=6, read_once=False,
+                         kernel="weighted_sum") -> tuple[Lanes, Slices]:  # fmt: skip
+        sizes = (nodes, row_bytes, edges, read_once, nodes, stream, *access, KERNELS.index(kernel))
+        return self._plan("lanes", Lanes, device, sizes)
+
+    def whole_heads(self, device, nodes, edges, heads, vectors, repeat=1, max_log2_groups=3, kernel="mul_backward"):
+        return self.whole_heads_and_slices(device, nodes, edges, heads, vectors, repeat, max_log2_groups, kernel)[0]
+
+    def whole_heads_and_slices(self, device, nodes, edges, heads, vectors, repeat=1, max_log2_groups=3,
+                               kernel="mul_backward", rows_per_edge=1) -> tuple[Layout, Slices]:  # fmt: skip
+        row_bytes = 16 * heads * vectors * rows_per_edge
+        sizes = (nodes, row_bytes, edges, heads, vectors, repeat, max_log2_groups, 1 if kernel == "dot" else nodes)
+        return self._plan("whole_heads", Layout, device, (*sizes, KERNELS.index(kernel)))
+
+    def weighted_backward(self, device, nodes, edges, row_bytes, weight_bytes=2, id_bytes=4, in_order=True):
+        """Whether two gathers are taken, and the times of one gather, of dots and of sums."""
+        times = (Times * 3)()
+        sizes = (nodes, nodes, edges, row_bytes, weight_bytes, id_bytes, in_order)
+        return self._call("weighted_backward", self.device(device), *sizes, times, result=c_bool), list(times)
+
+    def parts_of_heads(self, device, nodes, edges, heads, vectors, whole_heads=False, kernel="gat"):
+        return self.parts_of_heads_and_slices(device, nodes, edges, heads, vectors, whole_heads, kernel)[0]
+
+    def parts_of_heads_and_slices(self, device, nodes, edges, heads, vectors, whole_heads=False, kernel="gat"):
+        sizes = (nodes, 16 * heads * vectors, edges, heads, vectors, 3, whole_heads, nodes, KERNELS.index(kernel))
+        return self._plan("parts_of_heads", Layout, device, sizes)
+
+    def _plan(self, name, result, device, sizes):
+        out, slices = (c_int64 * len(result._fields))(), Slices()
+        self._call(name, self.device(device), *sizes, out, slices)
+        return result(*out), slices
+
+    def slice_bytes(self, device, nodes, edges, row_bytes, vector_bytes=16):
+        sizes = (nodes, row_bytes, edges, vector_bytes)
+        return vector_bytes * self._call("slice_vectors", self.device(device), *sizes, result=c_int64)
+
+    def dot_unit_edges(self, edges, slices, multiprocessors=132):
+        return self._call("unit_of_dots", self._of_size(multiprocessors), edges, slices, result=c_int64)
+
+    def elementwise_unit_edges(self, edges, vectors, multiprocessors=132):
+        return self._call("unit_of_elementwise", self._of_size(multiprocessors), edges, vectors, result=c_int64)
+
+    def _of_size(self, multiprocessors):
+        device = self.default_device()
+        device.multiprocessors = multiprocessors
+        return device
+
+    def term_chunks(self, edges):
+        return self._call("chunks_of_terms", edges, result=c_int64)
+
+    def copy_batches(self, batches):
+        return self._call("batches_of_copies", batches, result=c_int64)
+
+    def are_whole(self, device, nodes, edges):
+        """Whether all planners leave rows of 512 bytes whole."""
+        return (
+            self.lanes(device, nodes, edges, 512).slices == 1
+            and not self.whole_heads(device, nodes, edges, 4, 8).by_slice
+            and not self.parts_of_heads(device, nodes, edges, 4, 8).by_slice
+            and self.slice_bytes(device, nodes, edges, 512) == 512
+        )

@@ -1,0 +1,233 @@
+"""The tables of predicted times in docs/tuning.md, from the model behind the planners."""
+
+from __future__ import annotations
+
+import re
+from pathlib import Path
+
+from .planners import Device, Planners, Slices, Times
+
+DOCUMENT = Path(__file__).resolve().parents[2] / "docs" / "tuning.md"
+BEGIN, END = "<!-- predicted: {}, begin -->", "<!-- predicted: {}, end -->"
+# Nodes and edges of the graphs that benchmarks/graphs.py makes.
+GRAPHS = {
+    "reddit-size": (232_965, 114_615_892),
+    "products-size": (2_449_029, 123_718_280),
+    "proteins-size": (132_534, 79_122_504),
+    "arxiv-size": (169_343, 1_166_243),
+}
+H100, H200 = "NVIDIA H100 80GB HBM3", "NVIDIA H200"
+WIDTHS = (64, 128, 256)
+HALF, ID = 2, 4  # bytes
+BOUNDS = {"cache": "L2", "memory": "HBM", "issue": "issue"}
+Cells = list[str]
+
+
+def markdown(header: Cells, rows: list[Cells]) -> str:
+    return "\n".join(f"| {' | '.join(line)} |" for line in [header, ["---"] * len(header), *rows])
+
+
+# ---- what the model says -------------------------------------------------------------------------
+
+
+class Model:
+    """Times of operators on a device: fp16, int32 ids, one fp16 weight per edge in the order of the in-adjacency."""
+
+    def __init__(self, planners: Planners, device: Device):
+        self.planners, self.device = planners, device
+
+    def _times(self, graph, row_bytes, slices: Slices, once=0.0) -> Times:
+        nodes, edges = GRAPHS[graph]
+        return self.planners.times(self.device, nodes, row_bytes, edges, slices, once)
+
+    def _of_features(self, graph, row_bytes) -> int:
+        return GRAPHS[graph][0] * row_bytes
+
+    def gather(self, graph, width) -> Times:
+        """The best of tiles of 128 bytes, 256 bytes and whole rows."""
+        row_bytes = HALF * width
+        tiles = {min(tile, row_bytes) for tile in (128, 256, row_bytes)}
+        streamed = ID * GRAPHS[graph][1]
+        slices = [Slices(-(-row_bytes // tile), tile, True, 0.0, streamed, 0.0) for tile in tiles]
+        return min((self._times(graph, row_bytes, s) for s in slices), key=Times.bound)
+
+    def sums(self, graph, width) -> tuple[Times, int]:
+        """Of u_mul_e_sum, and the number of slices."""
+        nodes, edges = GRAPHS[graph]
+        row_bytes = HALF * width
+        plan, slices = self.planners.lanes_and_slices(self.device, nodes, edges, row_bytes, stream=ID + HALF)
+        return self._times(graph, row_bytes, slices, self._of_features(graph, row_bytes)), plan.slices
+
+    def dots(self, graph, width) -> Times:
+        nodes, edges = GRAPHS[graph]
+        row_bytes = HALF * width
+        _, slices = self.planners.whole_heads_and_slices(
+            self.device, nodes, edges, 1, row_bytes // 16, max_log2_groups=2, kernel="dot"
+        )
+        slices.streamed = edges * (ID + HALF)
+        return self._times(graph, row_bytes, slices, self._of_features(graph, row_bytes))
+
+    def backward(self, graph, width) -> list[Times]:
+        """Of u_mul_e_sum, both gradients: of one kernel, or of two."""
+        two, (one, *both) = self.planners.weighted_backward(self.device, *GRAPHS[graph], HALF * width, HALF, ID)
+        return both if two else [one]
+
+    def gat(self, graph, heads, dim) -> tuple[Times, Times]:
+        """Forward, of which a backward follows, and backward."""
+        nodes, edges = GRAPHS[graph]
+        row_bytes = HALF * heads * dim
+        found = []
+        # Bytes per (edge, head) read from L2, and rows written or read once.
+        for kernel, record_bytes, rows in (("gat_training", 4, 3), ("gat_backward", 16, 2)):
+            plan, slices = self.planners.parts_of_heads_and_slices(
+                self.device, nodes, edges, heads, HALF * dim // 16, kernel=kernel
+            )
+            slices.cached_per_edge = -(-(record_bytes << plan.log2_heads) // 32) * 32
+            found.append(self._times(graph, row_bytes, slices, rows * self._of_features(graph, row_bytes)))
+        return found[0], found[1]
+
+    def pairs(self, kind, graph, heads, dim) -> tuple[Times, list[Times]]:
+        """Of GATv2 or dot attention: forward, and the two passes of the backward."""
+        nodes, edges = GRAPHS[graph]
+        row_bytes = HALF * heads * dim
+        found = []
+        for which, gatv2_rows in (("forward", 1), ("destinations", 1), ("sources", 2)):
+            rows = 2 if kind == "dot_attention" else gatv2_rows
+            plan, slices = self.planners.whole_heads_and_slices(
+                self.device, nodes, edges, heads, HALF * dim // 16,
+                max_log2_groups=5 - (2 if rows == 1 else 1), kernel=f"{kind}_{which}", rows_per_edge=rows,
+            )  # fmt: skip
+            slices.streamed = edges * ID
+            slices.cached_per_edge = 0 if which == "forward" else -(-(8 << plan.log2_heads) // 32) * 32
+            found.append(self._times(graph, rows * row_bytes, slices, 3 * self._of_features(graph, row_bytes)))
+        return found[0], found[1:]
+
+
+# ---- cells ---------------------------------------------------------------------------------------
+
+
+def milliseconds(seconds: float) -> str:
+    value = 1e3 * seconds
+    if value >= 99.5:
+        return f"{value:.0f}"
+    return f"{value:#.3g}" if value >= 1 else f"{value:.2f}" if value >= 0.1 else f"{value:.3f}"
+
+
+def bound_of(times: list[Times]) -> str:
+    """The name of what bounds the longest of several kernels."""
+    longest = max(times, key=Times.bound)
+    return next(BOUNDS[name] for name in BOUNDS if getattr(longest, name) == longest.bound())
+
+
+def cell(times: Times | list[Times], gather: Times | None = None) -> str:
+    kernels = [times] if isinstance(times, Times) else times
+    total = sum(kernel.bound() for kernel in kernels)
+    share = f", {100 * gather.bound() / total:.0f} %" if gather else ""
+    return f"{milliseconds(total)}{share} ({bound_of(kernels)})"
+
+
+# ---- tables --------------------------------------------------------------------------------------
+
+
+def operators(planners: Planners) -> str:
+    model, rows = Model(planners, planners.gpus()[H100]), []
+    for graph, (nodes, edges) in GRAPHS.items():
+        labels = [graph, f"{nodes:,} nodes", f"{edges:,} edges"]
+        for label, width in zip(labels, WIDTHS):
+            gather, (sums, slices) = model.gather(graph, width), model.sums(graph, width)
+            gathered = edges * HALF * width / 1e9
+            row = [label, str(width), f"{gathered:.2f} GB" if gathered < 1 else f"{gathered:.1f} GB"]
+            row += [milliseconds(gather.bound()), cell(sums, gather), str(slices)]
+            row.append(" / ".join(milliseconds(getattr(sums, name)) for name in BOUNDS))
+            backward = model.backward(graph, width)
+            row += [
+                cell(model.dots(graph, width), gather),
+                cell(backward, gather) + ", two kernels" * (len(backward) > 1),
+            ]
+            rows.append(row)
+    header = ["H100, graph", "F", "gathered", "pure gather", "u_mul_e_sum", "slices", "its L2 / HBM / issue"]
+    return markdown([*header, "u_dot_v", "u_mul_e_sum, backward"], rows)
+
+
+def other_width(planners: Planners) -> str:
+    model, rows = Model(planners, planners.gpus()[H200]), []
+    for graph in GRAPHS:
+        gather = model.gather(graph, 128)
+        backward = model.backward(graph, 128)
+        row = [graph, milliseconds(gather.bound()), cell(model.sums(graph, 128)[0], gather)]
+        rows.append([*row, cell(model.dots(graph, 128), gather), cell(backward, gather)])
+    return markdown(["H200, F = 128", "pure gather", "u_mul_e_sum", "u_dot_v", "u_mul_e_sum, backward"], rows)
+
+
+def gpus(planners: Planners) -> str:
+    """u_mul_e_sum with F = 128: every GPU of the table, its rates, and a column for each graph."""
+    rows = []
+    for name, device in planners.gpus().items():
+        model = Model(planners, device)
+        row = [name.removeprefix("NVIDIA ").removeprefix("GeForce "), f"{device.l2_bytes >> 20} MiB"]
+        row += [f"{device.cache / 1e12:.1f}", f"{device.memory / 1e12:.2f}", f"{device.issue / 1e12:.2f}"]
+        for graph in GRAPHS:
+            times, slices = model.sums(graph, 128)
+            row.append(f"{cell(times)}, {slices}")
+        rows.append(row)
+    header = ["u_mul_e_sum, F = 128", "L2", "TB/s", "memory TB/s", "T instructions/s"]
+    return markdown([*header, *(f"{graph}, slices" for graph in GRAPHS)], rows)
+
+
+def attention(planners: Planners) -> str:
+    model, rows = Model(planners, planners.gpus()[H100]), []
+    for heads, dim in ((1, 128), (8, 32)):
+        row = [f"{heads} x {dim}", milliseconds(model.gather("reddit-size", heads * dim).bound())]
+        row += map(cell, model.gat("reddit-size", heads, dim))
+        for kind in ("gatv2", "dot_attention"):
+            row += map(cell, model.pairs(kind, "reddit-size", heads, dim))
+        rows.append(row)
+    header = ["H x D", "pure gather"] + [
+        text for kind in ("gat", "gatv2", "dot") for text in (f"{kind}, forward", "backward")
+    ]
+    return markdown(header, rows)
+
+
+def work(planners: Planners) -> str:
+    """Instructions, and those of a row of 7 edges and 128 columns."""
+    rows = []
+    for kernel, label, rows_at_once in (
+        ("sum", "`spmm_sum_kernel`, no weights", 2),
+        ("weighted_sum", "`spmm_sum_kernel`, one weight per edge", 2),
+        ("extremum", "`spmm_extremum_kernel`", 2),
+        ("mul_backward", "`mul_backward_kernel`", 1),
+        ("dot", "`sddmm_dot_kernel`", 1),
+        ("gat", "`gat_attention_kernel`, without a backward", 1),
+        ("gat_training", "`gat_attention_kernel`, with one", 1),
+        ("gat_backward", "`gat_attention_backward_kernel`", 1),
+        ("dot_attention_forward", "`pair_attention_kernel`, dot, forward", 1),
+        ("dot_attention_destinations", "the same, to destinations", 1),
+        ("dot_attention_sources", "the same, to sources", 1),
+        ("gatv2_forward", "`pair_attention_kernel`, GATv2, forward", 1),
+        ("gatv2_destinations", "the same, to destinations", 1),
+        ("gatv2_sources", "the same, to sources", 1),
+    ):
+        found = planners.work(kernel)
+        row = found.row / rows_at_once
+        rows.append([label, f"{row:.0f}" if row else "-", f"{found.batch:.0f}"])
+    return markdown(["kernel", "per row of 7 edges, beside batches", "per batch of 2 KiB"], rows)
+
+
+TABLES = {"operators": operators, "H200": other_width, "GPUs": gpus, "instructions": work, "attention": attention}
+
+
+# ---- the document --------------------------------------------------------------------------------
+
+
+def _pattern(name: str) -> re.Pattern:
+    return re.compile(re.escape(BEGIN.format(name)) + "(.*?)" + re.escape(END.format(name)), re.DOTALL)
+
+
+def with_tables(text: str, planners: Planners) -> str:
+    """The document with the tables of the present model between its markers."""
+    for name, table in TABLES.items():
+        found = _pattern(name).search(text)
+        if found is None:
+            raise ValueError(f"there are no markers of the table {name!r}")
+        text = f"{text[: found.start(1)]}\n\n{table(planners)}\n\n{text[found.end(1) :]}"
+    return text

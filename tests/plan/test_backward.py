@@ -1,0 +1,74 @@
+"""Whether the backward of a weighted sum takes one gather or two."""
+
+import pytest
+
+from .planners import MB
+
+L2 = 50 * MB
+REDDIT = (232_965, 114_615_892)
+ARXIV = (169_343, 1_166_243)
+HALF = 2
+
+
+def takes_two(planners, device, graph, row_bytes, **how):
+    return planners.weighted_backward(device, *graph, row_bytes, **how)[0]
+
+
+def test_narrow_rows_with_scattered_weights_are_gathered_twice(planners):
+    """Sectors that are partly written cost more than a second gather."""
+    widths = (16, 32, 64, 128, 256, 512)
+    chosen = [takes_two(planners, L2, REDDIT, HALF * width) for width in widths]
+    assert chosen == [True, True, False, False, False, False]
+
+
+def test_weights_that_stay_in_the_cache_are_not_worth_a_second_gather(planners):
+    assert not takes_two(planners, L2, ARXIV, 32)
+    fitting = int(0.75 * L2) // 4  # edges, with weights of 4 bytes
+    graph = (fitting // 500, fitting)
+    assert not takes_two(planners, L2, graph, 32, weight_bytes=4)
+    graph = (fitting // 500, fitting + 1)
+    assert takes_two(planners, L2, graph, 32, weight_bytes=4)
+    # Without a known cache nothing stays.
+    assert takes_two(planners, 0, ARXIV, 32)
+
+
+def test_edge_data_in_another_order_is_scattered_for_dots_too(planners):
+    assert not takes_two(planners, L2, REDDIT, 64, in_order=False)
+
+
+def test_whole_sectors_are_written_at_once(planners):
+    assert not takes_two(planners, L2, REDDIT, 64, weight_bytes=32)
+    assert takes_two(planners, L2, REDDIT, 64, weight_bytes=16)
+
+
+@pytest.mark.parametrize("weight_bytes,read,written", [(2, 32, 64), (32, 32, 32), (36, 64, 96)])
+def test_bytes_of_scattered_weights(planners, weight_bytes, read, written):
+    nodes, edges, row_bytes, ids = 1000, 10_000_000, 64, 4
+    _, (one, dots, sums) = planners.weighted_backward(100_000, nodes, edges, row_bytes, weight_bytes, ids)
+    memory = planners.default_device().memory
+    rows = nodes * row_bytes
+    assert one.memory * memory == pytest.approx(rows + edges * (2 * ids + read + written) + 2 * rows)
+    assert dots.memory * memory == pytest.approx(rows + edges * (ids + weight_bytes) + rows)
+    assert sums.memory * memory == pytest.approx(rows + edges * (2 * ids + read) + rows)
+    scattered = planners.weighted_backward(100_000, nodes, edges, row_bytes, weight_bytes, ids, in_order=False)[1]
+    assert scattered[1].memory * memory == pytest.approx(rows + edges * (2 * ids + written) + rows)
+    assert [t.cache for t in (one, dots, sums)] == [pytest.approx(edges * row_bytes / 8.1e12)] * 3
+
+
+def test_bytes_of_weights_that_fit(planners):
+    nodes, edges, row_bytes, ids = 1000, 100_000, 64, 4
+    _, (one, _, sums) = planners.weighted_backward(L2, nodes, edges, row_bytes, 2, ids)
+    memory, rows = planners.default_device().memory, nodes * row_bytes
+    assert one.memory * memory == pytest.approx(rows + edges * (2 * ids + 2 + 2) + 2 * rows)
+    assert sums.memory * memory == pytest.approx(rows + edges * (2 * ids + 2) + rows)
+
+
+def test_instructions_are_those_of_the_kernels(planners):
+    """64 bytes are 4 lanes: 8 groups of 4 edges. The dots have no rows."""
+    nodes, edges = 1000, 1_000_000
+    _, times = planners.weighted_backward(0, nodes, edges, 64)
+    issue = planners.default_device().issue
+    for kernel, found, rows in zip(("mul_backward", "dot", "weighted_sum"), times, (nodes, 1, nodes)):
+        work = planners.work(kernel)
+        expected = planners.instructions((work.row, work.batch), rows, edges, 32)
+        assert found.issue * issue == pytest.approx(expected)

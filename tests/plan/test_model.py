@@ -1,0 +1,115 @@
+"""The model behind the planners: instructions, times, and what they say of the graphs of docs/tuning.md."""
+
+import pytest
+
+from .planners import KERNELS, MB, Slices
+
+L2 = 50 * MB
+ARXIV = (169_343, 1_166_243)
+
+
+def sliced(count=1, row_bytes=256, one_by_one=True, cached=0.0, streamed=0.0, instructions=0.0):
+    return Slices(count, row_bytes // count, one_by_one, cached, streamed, instructions)
+
+
+# ---- instructions --------------------------------------------------------------------------------
+
+
+def test_instructions_of_rows_and_batches(planners):
+    """100 rows, two at a time, at 30 instructions, and 5 per batch."""
+    count = planners.instructions
+    assert count((30, 5), 100, 100, 1, rows_at_once=2) == 50 * (30 + 5)
+    assert count((30, 5), 100, 900, 1) == 100 * (30 + 9 * 5)
+    assert count((30, 5), 100, 900, 1, batch_accesses=8) == 100 * (30 + 9 * 2 * 5)
+    # 9 edges in batches of 4: the last batch is half full on average, of 0 to 3 edges.
+    assert count((30, 5), 100, 900, 4) == 100 * (30 + (9 / 4 + 3 / 8) * 5)
+    # Every row has a batch.
+    assert count((30, 5), 100, 100, 8) == count((30, 5), 100, 0, 8) == 100 * 35
+    assert count((30, 5), 0, 0, 8) == 0
+
+
+@pytest.mark.parametrize("kernel,columns,at_once,expected", [
+    ("sum", 128, 2, 181),
+    ("weighted_sum", 128, 2, 200),
+    ("weighted_sum", 256, 1, 400),
+    ("extremum", 128, 2, 305),
+    ("mul_backward", 128, 1, 394),
+    ("gat", 128, 1, 226),
+    ("gat_training", 128, 1, 304),
+    ("gat_backward", 128, 1, 339),
+])  # fmt: skip
+def test_work_is_that_of_rows_of_seven_edges(planners, kernel, columns, at_once, expected):
+    """What machine code executes for such rows. The edges of a batch are shared by as many groups as fit in a warp."""
+    work = planners.work(kernel)
+    batches = -(-7 * columns // 1024) if at_once == 1 else 2
+    assert (work.row + work.batch * batches) / at_once == pytest.approx(expected, rel=0.05)
+
+
+def test_every_kernel_but_the_pure_gather_has_work(planners):
+    assert [planners.work(kernel).batch > 0 for kernel in KERNELS] == [False] + [True] * (len(KERNELS) - 1)
+
+
+# ---- times ---------------------------------------------------------------------------------------
+
+
+def test_times_are_work_over_rates(planners):
+    device = planners.device(L2)
+    edges, nodes = 1000, 100
+    slices = sliced(2, cached=32.0, streamed=4000.0, instructions=1e6)
+    times = planners.times(device, nodes, 256, edges, slices, once=500.0)
+    assert times.cache == edges * 2 * (128 + 32) / device.cache
+    assert times.memory == (nodes * 256 + 2 * 4000 + 500) / device.memory  # each row is read once
+    assert times.issue == 2e6 / device.issue
+    assert times.bound() == max(times.cache, times.memory, times.issue)
+    # Ids of slices that are worked on at the same time are read once.
+    together = sliced(2, one_by_one=False, streamed=4000.0)
+    assert planners.times(device, nodes, 256, edges, together).memory == (nodes * 256 + 4000) / device.memory
+
+
+def test_bytes_of_memory_are_misses_but_first_reads_at_least(planners):
+    device = planners.device(L2)
+
+    def memory_bytes(nodes, edges, slices, **how):
+        return planners.times(device, nodes, 256, edges, slices, **how).memory * device.memory
+
+    usable = 0.75 * L2
+    four_caches = int(4 * usable / 256)
+    assert memory_bytes(four_caches, 100 * four_caches, sliced()) == pytest.approx(50 * four_caches * 256)
+    # Of four slices, each fits.
+    assert memory_bytes(four_caches, 100 * four_caches, sliced(4)) == pytest.approx(four_caches * 256)
+    assert memory_bytes(four_caches, 100 * four_caches, sliced(4, one_by_one=False)) > 49 * four_caches * 256
+    # More rows than edges: not all are read.
+    assert memory_bytes(1000, 10, sliced()) == pytest.approx(10 * 256)
+    assert memory_bytes(1000, 3000, sliced(), read_once=True) == pytest.approx(3000 * 256)
+
+
+def test_rows_of_few_edges_are_bound_by_instructions(planners):
+    """u_mul_e_sum of 128 halves on arxiv-size."""
+    plan, slices = planners.lanes_and_slices(L2, *ARXIV, 256)
+    times = planners.times(L2, ARXIV[0], 256, ARXIV[1], slices, once=ARXIV[0] * 256)
+    assert plan.slices == 1 and times.issue == times.bound() <= 0.062e-3
+
+
+def test_slices_that_save_few_misses_but_begin_all_rows_again_are_not_made(planners):
+    """256 halves on arxiv-size: two or four slices read less of memory, but the sum of times is less for one."""
+    total = {}
+    for count in (1, 2, 4):
+        plan, slices = planners.lanes_and_slices(L2, *ARXIV, 512 // count)
+        assert plan.slices == 1
+        slices.count = count
+        total[count] = planners.times(L2, ARXIV[0], 512, ARXIV[1], slices, once=ARXIV[0] * 512).total()
+    assert planners.lanes(L2, *ARXIV, 512).slices == min(count for count in total if total[count] <= total[1])
+
+
+def test_faster_memory_makes_fewer_slices_and_instructions_that_cost_too(planners):
+    nodes, edges = 232_965, 114_615_892
+
+    def slices(**rates):
+        device = planners.device(L2)
+        for name, value in rates.items():
+            setattr(device, name, value)
+        return planners.lanes(device, nodes, edges, 512).slices
+
+    assert slices(memory=1e12) == slices() == 4 and slices(memory=3e13) == 1
+    assert slices(issue=1e10) == 1
+    assert slices(cache=1e11) == 1
