@@ -1,6 +1,7 @@
 # make demo   trains a GAT under AMP on Cora with halfgnn's kernels, and with DGL's own in the closest mode that they support
 # make test   builds, checks style and types, runs every test
 # make budgets  compares registers and instructions of every CUDA kernel with the committed ones, if nvcc has their version
+# make paths  prints the instructions that warps issue per row of each fast kernel, from its machine code; UPDATE=1 rewrites the table
 # make test-architectures  makes a separate build for all of $(ARCHITECTURES) and reads its machine code, budgets included
 # make test-matrix VERSIONS="2.4.1 2.15.0"  runs the tests of the CPU half on these versions of torch and prints a table. Each has
 #             its own environment in build/matrix. MATRIX_ENVS="/some/where/t{}" names existing ones, with the version in place of {}
@@ -46,7 +47,7 @@ BUILD ?= auto
 MINIBATCH = --data synthetic --scale 0.005 --data-dir $(OUT) --max-steps 20 --profile --rows $(OUT)/minibatch.csv
 GPU_RUN = $(PYTHON) tests/gpu/run.py --out $(OUT) --build $(BUILD) $(if $(BUDGET),--budget $(BUDGET))
 
-.PHONY: demo test budgets test-architectures test-matrix check mutants fuzz bench clean gpu-test gpu-sanitize gpu-bench gpu-minibatch
+.PHONY: demo test budgets paths test-architectures test-matrix check mutants fuzz bench clean gpu-test gpu-sanitize gpu-bench gpu-minibatch
 
 demo: $(VENV)/demo halfgnn/_C.so
 	$(PY) examples/gat_amp.py --dataset cora --dtype bf16 --heads 1 1 1 --backend both --epochs 50
@@ -57,6 +58,9 @@ test: check halfgnn/_C.so
 
 budgets: $(VENV)/test halfgnn/_C.so
 	$(PY) -m tests.machine_code --check
+
+paths: $(VENV)/test halfgnn/_C.so
+	$(PY) -m tests.machine_code.paths $(if $(UPDATE),--update)
 
 test-architectures: $(VENV)/test
 	@mkdir -p build/architectures

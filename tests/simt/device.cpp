@@ -19,6 +19,7 @@
 namespace simt {
 
 Settings settings;
+OnLaunch on_launch = nullptr;
 
 namespace {
 
@@ -81,6 +82,9 @@ SIMT_EXPORT long long simt_get(const char* name) {
   const int64_t* const setting = simt::settings.find(name);
   return setting != nullptr ? *setting : -1;
 }
+
+// Without a function: the simulator runs every kernel again.
+SIMT_EXPORT void simt_on_launch(simt::OnLaunch function) { simt::on_launch = function; }
 
 // ---- what launchers call -----------------------------------------------------------------------
 

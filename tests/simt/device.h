@@ -29,6 +29,18 @@ struct Settings {
 };
 extern Settings settings;
 
+// A launch, for a program that records launches or takes the simulator's part in them (tests/machine_code/launches.py).
+struct Launch {
+  const char* kernel;      // its name, demangled
+  const void* parameters;  // the struct that it takes by value
+  uint32_t grid[3];
+  uint32_t block[3];
+  uint64_t shared_bytes;  // dynamic
+};
+// Returns 0 if the simulator is to run the kernel.
+using OnLaunch = int (*)(const Launch*);
+extern OnLaunch on_launch;  // simt_on_launch sets it
+
 // Bytes of dynamic shared memory that a launch of this kernel may have.
 size_t dynamic_shared_limit(const void* kernel);
 

@@ -26,6 +26,7 @@ MODULES = (
     "simt/test_graph_kernels.py",
     "simt/test_machine.py",
     "simt/test_matrices.py",
+    "simt/test_machine_code.py",
     "ops/test_spmm.py",
     "ops/test_sddmm.py",
     "ops/test_edge_softmax.py",

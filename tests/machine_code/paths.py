@@ -1,0 +1,215 @@
+"""The path of a row: instructions that warps issue per row of 1, 7, 50 and 1,024 edges, for each kernel on a fast path.
+
+    python -m tests.machine_code.paths [--update] [LIBRARY]        by default halfgnn/_C.so
+
+Prints the table; --update also rewrites paths.csv and the table of docs/tuning.md. The simulator supplies launches as for a graph
+of arxiv's size; warps of them, evenly chosen, execute the compiled machine code (emulator).
+
+"per edge" is that of rows of 1,024 edges, which are two pieces. "beside" is what a row of 7 edges takes beside 7 times that.
+"""
+
+from __future__ import annotations
+
+import argparse
+import csv
+import os
+import re
+import subprocess
+import sys
+from collections.abc import Callable
+from dataclasses import dataclass
+from pathlib import Path
+
+from . import disassembly, launches, tables
+
+DEGREES = (1, 7, 50, 1024)
+NODES = 169_343  # arxiv's
+LONG, LONG_ROWS = 512, 8192  # so many rows of that many edges and more; they gather from as many as in the other graphs
+BLOCKS = 96  # of a launch that are executed, at most; a quarter of them if rows are long
+COMMITTED = Path(__file__).with_name("paths.csv")
+COLUMNS = ("operator", "heads x elements", "pass", *(f"degree {degree}" for degree in DEGREES), "per edge", "beside")
+BEGIN, END = "<!-- paths: begin, nvcc {} -->", "<!-- paths: end -->"
+
+
+@dataclass(frozen=True)
+class Pass:
+    """One pass of an operator. The kernels that are counted are those that are given the neighbours of its rows."""
+
+    operator: str
+    shape: tuple[int, int]  # heads, elements of each
+    name: str  # of the pass
+    rows: str  # "destinations" or "sources"
+    is_backward: bool = False
+
+    @property
+    def label(self) -> list[str]:
+        return [self.operator, f"{self.shape[0]} x {self.shape[1]}", self.name]
+
+
+def _forward(operator, *widths) -> list[Pass]:
+    return [Pass(operator, (1, width), "forward", "destinations") for width in widths]
+
+
+PATHS = [
+    *_forward("copy_u_sum", 16, 128),
+    *_forward("u_mul_e_sum", 128, 256),
+    Pass("u_mul_e_sum", (1, 128), "backward", "sources", True),
+    *_forward("copy_u_max", 128),
+    *_forward("u_dot_v", 128),
+    Pass("gat_attention", (1, 128), "forward", "destinations"),
+    Pass("gat_attention", (1, 128), "forward, training", "destinations"),
+    Pass("gat_attention", (1, 128), "backward", "sources", True),
+    *(
+        Pass(operator, (1, 128), name, rows, is_backward)
+        for operator in ("gatv2_attention", "dot_attention")
+        for name, rows, is_backward in (
+            ("forward", "destinations", False),
+            ("to destinations", "destinations", True),
+            ("to sources", "sources", True),
+        )
+    ),
+]
+
+
+# ---- on the simulator ----------------------------------------------------------------------------
+
+
+def _graph(degree: int, rows: str):
+    """Rows of this many random neighbours on the side that is measured; what the other side has is not read."""
+    import torch
+
+    from halfgnn import Graph
+
+    count = NODES if degree < LONG else LONG_ROWS
+    edges = count * degree
+    generator = torch.Generator().manual_seed(degree)
+    neighbours = torch.randint(NODES, (edges,), dtype=torch.int32, generator=generator)
+    measured = torch.arange(0, edges + 1, degree, dtype=torch.int32)
+    other = torch.zeros(NODES + 1, dtype=torch.int32)
+    if rows == "destinations":
+        ids = torch.zeros(edges, dtype=torch.int32)
+        return Graph(NODES, count, csc=(measured, neighbours, None), csr=(other, ids.clone(), ids))
+    ids = torch.randperm(edges, generator=generator).int()
+    return Graph(count, NODES, csc=(other, neighbours.clone(), None), csr=(measured, neighbours, ids))
+
+
+def _calls(path: Pass, g) -> tuple[Callable, Callable]:
+    """What calls the operator, and what calls the backward of its result."""
+    import torch
+
+    from halfgnn import ops
+
+    torch.manual_seed(1)
+    heads, width = path.shape
+
+    def rows(count, *shape):
+        return torch.randn(count, *shape).half().requires_grad_(path.name != "forward")
+
+    u, v = (lambda *shape: rows(g.num_src, *shape)), (lambda *shape: rows(g.num_dst, *shape))
+    if path.operator == "gat_attention":
+        operands = [u(heads, width), u(heads), v(heads)]
+    elif path.operator == "gatv2_attention":
+        operands = [u(heads, width), v(heads, width), rows(heads, width)]
+    elif path.operator == "dot_attention":
+        operands = [v(heads, width), u(heads, width), u(heads, width)]
+    else:
+        operands = [u(width)]
+        operands += [rows(g.num_edges, 1)] if "mul_e" in path.operator else []
+        operands += [v(width)] if "dot_v" in path.operator else []
+
+    def forward():
+        return getattr(ops, path.operator)(g, *operands)
+
+    def backward(result):
+        result.backward(torch.randn(result.shape).half())
+
+    return forward, backward
+
+
+def measure(path: Pass, degree: int, library) -> float:
+    """Instructions of all warps, divided by the rows."""
+    from .emulator import run
+
+    g = _graph(degree, path.rows)
+    side = g.csc() if path.rows == "destinations" else g.csr()
+    neighbours = side.indices.data_ptr().to_bytes(8, "little")
+    (forward, backward), found = _calls(path, g), []
+    blocks = BLOCKS if degree < LONG else BLOCKS // 4
+
+    def take(launch) -> bool:
+        made = launch.call(library)
+        if neighbours in made.parameters:
+            count = min(blocks, made.blocks)
+            counts = run(made, [(2 * k + 1) * made.blocks // (2 * count) for k in range(count)])
+            found.append(counts.total / counts.blocks * made.blocks)
+        return True  # nothing else is executed: no control flow of a counted kernel depends on it
+
+    if path.is_backward:
+        with launches.hooked(lambda launch: True):
+            result = forward()
+        with launches.hooked(take):
+            backward(result)
+    else:
+        with launches.hooked(take):
+            forward()
+    if not found:
+        raise RuntimeError(f"no kernel of {path.label} walks {path.rows}")
+    return sum(found) / (len(side.indptr) - 1)
+
+
+def rows_of(library_path) -> list[list[str]]:
+    from .emulator import Library
+
+    library, rows = Library(library_path), []
+    for path in PATHS:
+        per_row = [measure(path, degree, library) for degree in DEGREES]
+        per_edge = per_row[-1] / DEGREES[-1]
+        beside = per_row[DEGREES.index(7)] - 7 * per_edge
+        rows.append([*path.label, *(f"{value:.0f}" for value in per_row), f"{per_edge:.1f}", f"{beside:.0f}"])
+        print(*rows[-1], sep=" | ", flush=True)
+    return rows
+
+
+# ---- what is committed ---------------------------------------------------------------------------
+
+
+def section(rows: list[list[str]]) -> str:
+    return "\n\n".join([BEGIN.format(tables.nvcc_version()), tables.markdown(list(COLUMNS), rows), END])
+
+
+def write(rows: list[list[str]]) -> None:
+    with open(COMMITTED, "w", newline="") as file:
+        writer = csv.writer(file, lineterminator="\n")
+        writer.writerows([COLUMNS, *rows])
+    text = tables.DOCUMENT.read_text()
+    pattern = re.escape(BEGIN).replace(re.escape("{}"), r"\S+") + ".*?" + re.escape(END)
+    if not re.search(pattern, text, re.DOTALL):
+        raise ValueError(f"{tables.DOCUMENT} has no markers")
+    tables.DOCUMENT.write_text(re.sub(pattern, lambda _: section(rows), text, flags=re.DOTALL))
+
+
+def _on_simulator(arguments: list[str]) -> int:
+    from tests.simt import build
+
+    build.build(targets=[build.LIBRARY])
+    environment = {**build.environment(), "PYTHONPATH": str(disassembly.ROOT)}
+    command = [sys.executable, "-m", "tests.machine_code.paths", *arguments]
+    return subprocess.run(command, env=environment, check=False, cwd=os.getcwd()).returncode
+
+
+def main():
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("library", nargs="?", default=disassembly.ROOT / "halfgnn" / "_C.so")
+    parser.add_argument("--update", action="store_true", help="rewrite paths.csv and the table of docs/tuning.md")
+    args = parser.parse_args()
+    if reason := launches.why_not(args.library):
+        sys.exit(reason)
+    if not os.environ.get("HALFGNN_SIMT"):
+        sys.exit(_on_simulator(sys.argv[1:]))
+    rows = rows_of(args.library)
+    if args.update:
+        write(rows)
+
+
+if __name__ == "__main__":
+    main()
