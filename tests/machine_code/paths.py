@@ -1,7 +1,8 @@
 """The path of a row: instructions that warps issue per row of 1, 7, 50 and 1,024 edges, for each kernel on a fast path.
 
-    python -m tests.machine_code.paths [--update] [LIBRARY]        by default halfgnn/_C.so
+    python -m tests.machine_code.paths [--update | --only OPERATOR ...] [LIBRARY]      by default halfgnn/_C.so
 
+LIBRARY may be a cubin, or a folder of cubins that have the kernels of those operators.
 Prints the table; --update also rewrites paths.csv and the table of docs/tuning.md. The simulator supplies launches as for a graph
 of arxiv's size; warps of them, evenly chosen, execute the compiled machine code (emulator).
 
@@ -157,11 +158,13 @@ def measure(path: Pass, degree: int, library) -> float:
     return sum(found) / (len(side.indptr) - 1)
 
 
-def rows_of(library_path) -> list[list[str]]:
+def rows_of(library_path, operators: list[str]) -> list[list[str]]:
     from .emulator import Library
 
     library, rows = Library(library_path), []
     for path in PATHS:
+        if operators and path.operator not in operators:
+            continue
         per_row = [measure(path, degree, library) for degree in DEGREES]
         per_edge = per_row[-1] / DEGREES[-1]
         beside = per_row[DEGREES.index(7)] - 7 * per_edge
@@ -200,13 +203,15 @@ def _on_simulator(arguments: list[str]) -> int:
 def main():
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("library", nargs="?", default=disassembly.ROOT / "halfgnn" / "_C.so")
-    parser.add_argument("--update", action="store_true", help="rewrite paths.csv and the table of docs/tuning.md")
+    choice = parser.add_mutually_exclusive_group()
+    choice.add_argument("--update", action="store_true", help="rewrite paths.csv and the table of docs/tuning.md")
+    choice.add_argument("--only", nargs="+", default=[], choices=sorted({path.operator for path in PATHS}))
     args = parser.parse_args()
     if reason := launches.why_not(args.library):
         sys.exit(reason)
     if not os.environ.get("HALFGNN_SIMT"):
         sys.exit(_on_simulator(sys.argv[1:]))
-    rows = rows_of(args.library)
+    rows = rows_of(args.library, args.only)
     if args.update:
         write(rows)
 

@@ -67,13 +67,13 @@ def parse_listing(listing: str) -> dict[str, tuple[list[Parsed], dict[str, int]]
 
 
 class Library:
-    """The kernels of a library, an object or a cubin; each is disassembled when it is first asked for."""
+    """The kernels of a library, an object, a cubin or a folder of cubins; each is disassembled when it is first asked for."""
 
     def __init__(self, path):
         self.path = Path(path)
         self._folder = tempfile.TemporaryDirectory()
-        if self.path.suffix == ".cubin":
-            self._cubins = [self.path]
+        if self.path.suffix == ".cubin" or self.path.is_dir():
+            self._cubins = sorted(self.path.glob("*.cubin")) if self.path.is_dir() else [self.path]
         else:
             command = [disassembly.find_tool("cuobjdump"), "-arch", ARCH, "-xelf", "all", str(self.path.resolve())]
             subprocess.run(command, cwd=self._folder.name, capture_output=True, check=True)
