@@ -63,13 +63,15 @@ def fused(a, b, c, rounding: str = "RN") -> np.ndarray:
     return total.astype(F32)
 
 
-def _directed(values: np.ndarray, rounding: str) -> np.ndarray:
-    nearest = values.astype(F32)
+def _directed(values: np.ndarray, rounding: str, kind=F32) -> np.ndarray:
+    nearest = values.astype(kind)
+    if rounding == "RN":
+        return nearest
     if rounding == "RP":
-        return np.where(nearest < values, np.nextafter(nearest, F32(np.inf)), nearest)
+        return np.where(nearest < values, np.nextafter(nearest, kind(np.inf)), nearest)
     if rounding == "RM":
-        return np.where(nearest > values, np.nextafter(nearest, F32(-np.inf)), nearest)
-    return np.where(np.abs(nearest) > np.abs(values), np.nextafter(nearest, F32(0)), nearest)
+        return np.where(nearest > values, np.nextafter(nearest, kind(-np.inf)), nearest)
+    return np.where(np.abs(nearest) > np.abs(values), np.nextafter(nearest, kind(0)), nearest)
 
 
 def _rounding(modifiers) -> str:
@@ -175,18 +177,17 @@ def _fchk(warps, i) -> Execute:
 # ---- fp64 ----------------------------------------------------------------------------------------
 
 
-@instruction("DADD", "DMUL", "DFMA")
+@instruction("DADD", "DMUL", "DFMA", modifiers="RP RM RZ")
 def _double(warps, i) -> Execute:
     store, reads = write_pair(warps, i.operands[0]), [f64(warps, text) for text in i.operands[1:]]
-    if i.opcode == "DFMA":
+    functions = {"DADD": operator.add, "DMUL": operator.mul, "DFMA": lambda a, b, c: a * b + c}
+    function, rounding = functions[i.opcode], _rounding(i.modifiers)
 
-        def execute(guard):
-            a, b, c = (np.asarray(read(), np.longdouble) for read in reads)
-            store((a * b + c).astype(F64), guard)
+    def execute(guard):
+        values = function(*(np.asarray(read(), np.longdouble) for read in reads))
+        store(_directed(values, rounding, F64), guard)
 
-        return execute
-    function = operator.add if i.opcode == "DADD" else operator.mul
-    return lambda guard: store(function(reads[0](), reads[1]()), guard)
+    return execute
 
 
 # ---- pairs of halves -----------------------------------------------------------------------------
@@ -344,10 +345,7 @@ def _i2f(warps, i) -> Execute:
     store, rounding = write(warps, i.operands[0]), _rounding(i.modifiers)
 
     def execute(guard):
-        value = bits().view(kind)
-        if rounding == "RN":
-            return store(value.astype(F32), guard)
-        store(_directed(value.astype(np.longdouble), rounding), guard)
+        store(_directed(bits().view(kind).astype(np.longdouble), rounding), guard)
 
     return execute
 
