@@ -25,7 +25,6 @@ THREADS = {
     "combine_extrema_kernel": 512,
     "combine_kernel": 512,
     "compress_rows_kernel": 256,
-    "deltas_kernel": 256,
     "expand_rows_kernel": 256,
     "finish_long_rows_kernel": 512,
     "permute_edges_kernel": 256,
@@ -64,14 +63,13 @@ MIN_LOADS = {
     rf"gat_prepare_backward_kernel<{_WIDEST}>": 3,
     r"pair_attention_kernel<PairConfig<\w+, (__half, \d, 8|__nv_bfloat16, \d, 8|float, \d, 4), 1": 3,
     r"pair_attention_kernel<PairConfig<\w+, (__half, \d, 8|__nv_bfloat16, \d, 8|float, \d, 4), 4": 5,
-    rf"deltas_kernel<{_WIDEST}>": 2,
     "gather_limit_kernel": 8,
     "gather_rows_kernel<uint4>": 4,
 }
 # A loop of fewer loads that a warp enters once, for what is left over.
 REMAINDER = {"gather_limit_kernel": 2}
 # Of these the loop with most counts: the others read what edges have beside their rows, or run once a row.
-ONE_LOOP = ("gat_attention_kernel", "gat_attention_backward_kernel")
+ONE_LOOP = ("gat_attention_kernel", "gat_attention_backward_kernel", "pair_attention_kernel")
 
 
 def family(name: str) -> str:

@@ -98,9 +98,10 @@ def test_gradcheck(kind):
 
 @pytest.mark.parametrize("kind", [GAT, GAT_EDGE, GATV2], ids=lambda kind: kind.name)
 @pytest.mark.parametrize("slope", [0.0, -0.5, 1.0, 2.0])
-def test_slopes(slope, kind, device):
+@pytest.mark.parametrize("dim", [8, 40])
+def test_slopes(dim, slope, kind, device):
     g = make_graph("skewed", torch.int64, device)
-    operands = kind.operands(g, 2, 8, torch.float32, device)
+    operands = kind.operands(g, 2, dim, torch.float32, device)
     edge = operands[3] if kind is GAT_EDGE else None
     if kind is GATV2:
         call, spec = ops.gatv2_attention, reference.gatv2_attention
@@ -153,6 +154,27 @@ def test_extreme_logits_of_pairs(dtype, device, kind):
     truth = kind.specification(g.to("cpu"), *(x.cpu().double() for x in operands))
     assert out.isfinite().all()
     torch.testing.assert_close(out.cpu().double(), truth, rtol=4 * torch.finfo(dtype).eps, atol=1e-3)
+
+
+@pytest.mark.parametrize("device,dtype", support.devices_and([*HALVES, torch.float32]))
+@pytest.mark.parametrize("dim", [16, 40])
+def test_signs_of_sums(dim, dtype, device):
+    """Sums of GATv2's keys that are 0 or -0, smaller than the smallest normal number or, in fp16, larger than the largest."""
+    g = make_graph("skewed", torch.int64, device)
+    operands = GATV2.operands(g, 2, dim, dtype, device)
+    tiny = torch.finfo(dtype).smallest_normal / 8
+    large = (1023, torch.finfo(dtype).max) if dtype == torch.float16 else (1000, 1e25)
+    generator = torch.Generator().manual_seed(7)
+    for x, own in zip(operands, large):
+        sign = (
+            torch.randint(0, 2, x.shape[:1] + x.shape[2:], generator=generator).to(device, dtype).unsqueeze(1) * 2 - 1
+        )
+        x[..., 1::8] = 0 * sign[..., 1::8]
+        x[..., 2::8] = tiny * sign[..., 2::8]
+        x[..., 3::8] = own * sign[..., 3::8]
+        x[..., 4::8] = sign[..., 4::8]
+    operands[2][:, 3::8] = 1 / (8 * large[1])
+    check(GATV2, g, operands, dropout_p=0.3)
 
 
 @pytest.mark.parametrize("device,dtype", support.devices_and(DTYPES))

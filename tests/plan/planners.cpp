@@ -5,6 +5,7 @@
 #include <iterator>
 
 #include "../../csrc/cuda/kernels/plan/backward.h"
+#include "../../csrc/cuda/kernels/plan/edge_records.h"
 #include "../../csrc/cuda/kernels/plan/gpus.h"
 #include "../../csrc/cuda/kernels/plan/heads.h"
 #include "../../csrc/cuda/kernels/plan/lanes.h"
@@ -136,6 +137,10 @@ void parts_of_heads(const Device* device, int64_t columns, int64_t row_bytes, in
 int64_t slice_vectors(const Device* device, int64_t columns, int64_t row_bytes, int64_t num_edges,
                       int64_t vector_bytes) {
   return slice_vectors_of(*device, {columns, row_bytes, num_edges}, row_bytes / vector_bytes, vector_bytes);
+}
+
+int64_t edge_record_bytes(const Device* device, int64_t num_edges, int64_t heads, int64_t vectors) {
+  return plan_edge_records(*device, num_edges, heads, vectors).bytes;
 }
 
 int64_t unit_of_dots(const Device* device, int64_t num_edges, int64_t slices) {

@@ -175,6 +175,11 @@ class Planners:
         sizes = (nodes, row_bytes, edges, vector_bytes)
         return vector_bytes * self._call("slice_vectors", self.device(device), *sizes, result=c_int64)
 
+    def edge_record_bytes(self, memory_bytes, edges, heads, vectors):
+        device = self.default_device()
+        device.memory_bytes = memory_bytes
+        return self._call("edge_record_bytes", device, edges, heads, vectors, result=c_int64)
+
     def dot_unit_edges(self, edges, slices, multiprocessors=132):
         return self._call("unit_of_dots", self._of_size(multiprocessors), edges, slices, result=c_int64)
 

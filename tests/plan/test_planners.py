@@ -170,6 +170,20 @@ def test_slices_of_elementwise_are_whole_lines(planners, vector_bytes):
         assert width == row_bytes or (width < row_bytes and width % 128 == 0)
 
 
+@pytest.mark.parametrize(
+    "heads,vectors,record",
+    [(1, 16, 32), (4, 4, 64), (8, 4, 96), (1, 24, 32), (1, 25, 64), (1, 3, 32), (1, 2, 0), (16, 2, 0)],
+)
+def test_records_of_edges_fit_in_a_part_of_memory(planners, heads, vectors, record):
+    """Whole sectors, of heads that have them."""
+    for edges in (0, 1, 1000, 114_615_892):
+        least = 16 * edges * record
+        assert planners.edge_record_bytes(least, edges, heads, vectors) == record
+        assert edges == 0 or planners.edge_record_bytes(least - 1, edges, heads, vectors) == 0
+    for heads, vectors in HEADS:
+        assert planners.edge_record_bytes(1 << 40, 1000, heads, vectors) <= 16 * heads * vectors + 31
+
+
 def test_units_are_whole_chunks_and_neither_short_nor_long(planners):
     for edges, other in itertools.product((1, 31, 10**5, 10**7, 10**9), (1, 3, 64, 5000)):
         assert planners.dot_unit_edges(edges, other) in range(32, 1025, 32)

@@ -7,6 +7,8 @@ support.
 
 from __future__ import annotations
 
+import math
+
 import pytest
 import torch
 
@@ -55,6 +57,28 @@ def test_dropout_of_several_heads_wider_than_a_warp(dtype):
 def test_slices_of_one_head(logit_dtype, kind, dtype):
     g = graph_of([3, 0, 1, 2 * PIECE + 1, 5, 33], 37, torch.int32)
     check(kind, g, kind.operands(g, 1, 64, dtype, logit_dtype=logit_dtype), dropout_p=0.3, terms=2000)
+
+
+# Heads of GATv2 that have records of edges: of a row of whole sectors, of part of one; heads and vectors that repeat the last
+# ones.
+RECORDED = [(1, 128), (4, 32), (2, 64), (3, 40), (1, 24), (8, 32)]
+
+
+@pytest.mark.parametrize("idtype", IDTYPES, ids=str)
+@pytest.mark.parametrize("heads,dim", RECORDED)
+@pytest.mark.parametrize("dtype", [*HALVES, torch.float32])
+def test_records_of_edges(dtype, heads, dim, idtype):
+    """In a device's memory that has just room for them, and in one with a byte less."""
+    g = graph_of([3, 0, 1, PIECE + 9, 5, 33], 37, idtype, identity=idtype == torch.int32)
+    operands = GATV2.operands(g, heads, dim, dtype)
+    record = math.ceil(heads * (8 + dim * dtype.itemsize / 16) / 32) * 32
+    gradients = []
+    for spare in (0, -1):
+        torch.manual_seed(5)
+        with control.setting(memory_bytes=16 * g.num_edges * record + spare):
+            gradients.append(check(GATV2, g, operands, dropout_p=0.3, terms=2000)[1])
+    recorded, gathered = gradients
+    assert torch.equal(recorded[1], gathered[1])  # destinations sum up the same terms in the same order
 
 
 @every_kind

@@ -14,6 +14,51 @@ inline __device__ bool is_sum_positive(float x, float y) { return x > -y; }
 inline __device__ bool is_sum_positive(__half x, __half y) { return __hgt(x, __hneg(y)); }
 inline __device__ bool is_sum_positive(__nv_bfloat16 x, __nv_bfloat16 y) { return __hgt(x, __hneg(y)); }
 
+// The same of pairs, as masks: bits of both halves of a word. The sign of a rounded sum is that of the exact one, and
+// it is 0 only if that is: before sm_90, which compares no bfloat16, the sum is made. It takes nan for positive: their
+// gradients are nan either way.
+inline __device__ uint32_t positive_mask(__half2 x, __half2 y) { return __hgt2_mask(x, __hneg2(y)); }
+inline __device__ uint32_t positive_mask(__nv_bfloat162 x, __nv_bfloat162 y) {
+#if defined(__CUDA_ARCH__) && __CUDA_ARCH__ >= 900
+  return __hgt2_mask(x, __hneg2(y));
+#else
+  const auto z = bits_as<uint32_t>(__hadd2(x, y));
+  constexpr uint32_t kMagnitude = 0x7fff7fffu;
+  const uint32_t positive = ((z & kMagnitude) + kMagnitude) & ~z & ~kMagnitude;  // not 0, and without a sign
+  return positive | (positive - (positive >> 15));
+#endif
+}
+
+// Which bit of its signs belongs to element i of a vector: those at even places come first, so that the masks of pairs
+// are joined as they are.
+template <int kVector>
+constexpr HALFGNN_HOST_DEVICE int sign_bit(int i) {
+  return kVector < 2 ? 0 : i / 2 + i % 2 * (kVector / 2);
+}
+
+// Signs of a vector: the bits of the elements with x + y > 0. What other bits are does not matter.
+template <typename T, int kVector>
+__device__ uint32_t signs_of_sum(const Fragment<T, kVector>& x, const Fragment<T, kVector>& y) {
+  static_assert(kVector > 1, "pairs");
+  using Pairs = typename Fragment<T, kVector>::Pairs;
+  const auto left = bits_as<Pairs>(x.word), right = bits_as<Pairs>(y.word);
+  uint32_t signs = 0;
+#pragma unroll
+  for (int i = 0; i < kVector / 2; ++i) {
+    if constexpr (sizeof(T) == 2) {
+      signs |= positive_mask(left.value[i], right.value[i]) & (0x10001u << i);
+    } else {
+      signs |= is_sum_positive(left.value[i].x, right.value[i].x) ? 1u << sign_bit<kVector>(2 * i) : 0u;
+      signs |= is_sum_positive(left.value[i].y, right.value[i].y) ? 1u << sign_bit<kVector>(2 * i + 1) : 0u;
+    }
+  }
+  if (sizeof(T) == 2) signs = signs | signs >> (16 - kVector / 2);
+#ifdef __CUDA_ARCH__
+  asm volatile("" : "+r"(signs));  // one register, not the comparisons that it was made of
+#endif
+  return signs;
+}
+
 template <typename T, int kVector, int kRepeat>
 class Gatv2Score {
  public:
@@ -74,6 +119,16 @@ class Gatv2Score {
       if (is_sum_positive(keys.value[i], own.value[i])) sum[i] += factor;
     }
   }
+  // The same by the signs of z: from a record.
+  __device__ static void add_gradient(bool is_first, float factor, uint32_t signs, float (&sum)[kVector]) {
+#pragma unroll
+    for (int i = 0; i < kVector; ++i) {
+      if (is_first) sum[i] = 0.f;
+      if ((signs >> sign_bit<kVector>(i) & 1) != 0) sum[i] += factor;
+    }
+  }
+  __device__ uint32_t signs(const Row& key, int r) const { return signs_of_sum(key, own_[r]); }
+
   // Turns the sum into the gradient of the own key, and what the row adds to that of attn.
   __device__ void finish(const PairArgs& args, float factor_sum, int r, float (&sum)[kVector],
                          float (&product)[kVector]) const {

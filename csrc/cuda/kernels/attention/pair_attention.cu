@@ -9,6 +9,7 @@
 #include "../core/combine.h"
 #include "../core/types.cuh"
 #include "../plan/device.h"
+#include "../plan/edge_records.h"
 #include "../plan/heads.h"
 #include "pair_pass.h"
 
@@ -104,16 +105,29 @@ int64_t limit_products(const PairShape& shape, PairArgs& pass) {
   return pass.blocks_per_slice * rows_per_block;
 }
 
+// In the memory that `workspace` has for them, if there are to be any.
+EdgeRecords take_edge_records(const PairCall& call, const PairShape& shape, Workspace& workspace) {
+  if (call.kind != PairKind::kGatv2 || shape.repeat > 1) return {};
+  const int64_t num_edges = call.topology.num_edges;
+  const EdgeRecordLayout layout = plan_edge_records(current_device(), num_edges, shape.heads, shape.dim / shape.vector);
+  return {workspace.take<char>(num_edges * layout.bytes), static_cast<uint32_t>(layout.bytes),
+          static_cast<uint32_t>(layout.signs_at)};
+}
+
 struct Backward {
+  EdgeRecords edge_records;  // first: whole sectors
+  bool is_recorded;
   DestinationRecord* records;
   PairArgs destinations, sources;
   float* products;
   int64_t product_rows;
 
   Backward(const PairCall& call, const PairShape& shape, Workspace& workspace)
-      : records(workspace.take<DestinationRecord>(call.topology.num_rows * shape.heads)),
-        destinations(pass_of(call, PairPass::kDestinations, shape, call.topology, call.by_src.num_rows)),
-        sources(pass_of(call, PairPass::kSources, shape, call.by_src, call.topology.num_rows)),
+      : edge_records(take_edge_records(call, shape, workspace)),
+        is_recorded(edge_records.bytes > 0),
+        records(workspace.take<DestinationRecord>(call.topology.num_rows * shape.heads)),
+        destinations(pass_of(call, destination_pass(), shape, call.topology, call.by_src.num_rows)),
+        sources(pass_of(call, source_pass(), shape, call.by_src, call.topology.num_rows)),
         products(nullptr),
         product_rows(0) {
     if (call.kind == PairKind::kGatv2) take_products(shape, workspace);
@@ -122,9 +136,13 @@ struct Backward {
       pass->partial_key = workspace.take<float>(num_partials(*pass, shape));
       pass->dots = dots;
       pass->records = records;
+      pass->edge_records = edge_records;
     }
-    destinations.own_key = sources.key = call.query;
+    destinations.out = call.out;
+    destinations.lse = call.lse;
+    destinations.own_key = call.query;
     destinations.own_value = sources.value = call.grad;
+    sources.key = is_recorded ? call.grad : call.query;  // the one row of an edge
     destinations.key = sources.own_key = call.key;
     destinations.value = sources.own_value = call.value;
     destinations.grad_key = call.grad_query;
@@ -132,6 +150,9 @@ struct Backward {
     sources.grad_value = call.grad_value;
     if (sources.grad_value != nullptr) sources.partial_value = workspace.take<float>(num_partials(sources, shape));
   }
+
+  PairPass destination_pass() const { return is_recorded ? PairPass::kRecordingDestinations : PairPass::kDestinations; }
+  PairPass source_pass() const { return is_recorded ? PairPass::kRecordedSources : PairPass::kSources; }
 
  private:
   void take_products(const PairShape& shape, Workspace& workspace) {
@@ -212,13 +233,9 @@ cudaError_t pair_attention_backward(const PairCall& call, const Launch& launch) 
   if (!shape) return cudaErrorInvalidValue;
   Workspace workspace(launch.workspace);
   const Backward backward(call, *shape, workspace);
-  const DeltaArgs deltas{call.topology.num_rows, call.grad, call.out, call.lse, backward.records};
-  cudaError_t status = find_deltas(deltas, *shape, launch);
+  cudaError_t status = run_backward_pass(call.kind, backward.destination_pass(), backward.destinations, *shape, launch);
   if (status == cudaSuccess) {
-    status = run_backward_pass(call.kind, PairPass::kDestinations, backward.destinations, *shape, launch);
-  }
-  if (status == cudaSuccess) {
-    status = run_backward_pass(call.kind, PairPass::kSources, backward.sources, *shape, launch);
+    status = run_backward_pass(call.kind, backward.source_pass(), backward.sources, *shape, launch);
   }
   if (status != cudaSuccess || call.kind != PairKind::kGatv2) return status;
   return sum_products({backward.products, backward.product_rows, shape->row_elements(), call.grad_attn, shape->type},

@@ -37,6 +37,17 @@ cudaError_t launch_pair(const PairArgs& args, const Launch& launch) {
   return cuda::launch(pair_attention_kernel<Config>, blocks, Config::kThreads, launch.stream, args);
 }
 
+// With records of edges: rows of GATv2 whose vectors are whole, one per lane.
+template <template <typename, int, int> class Score, typename T, PairPass kPass>
+cudaError_t pair_recorded_pass(const PairArgs& args, const Launch& launch) {
+  constexpr int widest = kMaxAccessBytes / static_cast<int>(sizeof(T));
+  if constexpr (Score<T, widest, 1>::kKind == PairKind::kGatv2) {
+    return launch_pair<PairConfig<Score, T, kPass, widest, 1, false>>(args, launch);
+  } else {
+    return cudaErrorInvalidValue;
+  }
+}
+
 template <template <typename, int, int> class Score, typename T, PairPass kPass>
 cudaError_t pair_attention_pass(const PairArgs& args, const PairShape& shape, const Launch& launch) {
   constexpr int widest = kMaxAccessBytes / static_cast<int>(sizeof(T));
@@ -53,7 +64,10 @@ cudaError_t pair_attention(PairPass pass, const PairArgs& args, const PairShape&
   switch (pass) {
     case PairPass::kForward: return pair_attention_pass<Score, T, PairPass::kForward>(args, shape, launch);
     case PairPass::kDestinations: return pair_attention_pass<Score, T, PairPass::kDestinations>(args, shape, launch);
-    default: return pair_attention_pass<Score, T, PairPass::kSources>(args, shape, launch);
+    case PairPass::kSources: return pair_attention_pass<Score, T, PairPass::kSources>(args, shape, launch);
+    case PairPass::kRecordingDestinations:
+      return pair_recorded_pass<Score, T, PairPass::kRecordingDestinations>(args, launch);
+    default: return pair_recorded_pass<Score, T, PairPass::kRecordedSources>(args, launch);
   }
 }
 

@@ -18,11 +18,16 @@ struct PairConfig {
   using Row = Fragment<T, kVector>;  // one of the kRepeat parts of a row that a lane holds
 
   static constexpr bool kForward = kPass == PairPass::kForward;
-  static constexpr bool kSumsValues = kPass != PairPass::kDestinations;
+  static constexpr bool kToDestinations = kPass == PairPass::kDestinations || kPass == PairPass::kRecordingDestinations;
+  static constexpr bool kSumsValues = !kToDestinations;
   static constexpr bool kSumsKeys = !kForward;
   static constexpr bool kWritesProducts = kSumsKeys && Score::kKind == PairKind::kGatv2;
-  static constexpr bool kOwnKeyIsValue = Score::kKind == PairKind::kGatv2 && kPass == PairPass::kSources;
+  static constexpr bool kOwnKeyIsValue = Score::kKind == PairKind::kGatv2 && kSumsValues && kSumsKeys;
   static constexpr bool kReadsOwnValue = !kForward && !kOwnKeyIsValue;
+  // Records of edges (pair_edge_records.cuh), which rows of one vector per lane can have.
+  static constexpr bool kWritesRecords = kPass == PairPass::kRecordingDestinations;
+  static constexpr bool kReadsRecords = kPass == PairPass::kRecordedSources;
+  static constexpr bool kHasRecords = kWritesRecords || kReadsRecords;
   static constexpr bool kTwoRows = rows_per_edge(Score::kKind, kPass) == 2;
 
   static constexpr int kElements = kRepeat * kVector;

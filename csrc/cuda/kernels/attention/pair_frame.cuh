@@ -11,6 +11,7 @@ struct PairChunk {
   uint32_t column;
   uint32_t begin;
   int count;
+  uint32_t edge;  // the lane's, where it is read
 };
 
 // kEdges edges of every group, from place `start` of a chunk. Of those of its group a lane owns kOwned: all, or one
@@ -93,6 +94,11 @@ class PairFrame {
   __device__ int owned_place(const Batch& batch, int i) const {
     return place(batch, Batch::kOwned == Batch::kEdges ? i : owner());
   }
+  // Of the lanes that own the same edges, the one that writes what they have.
+  template <class Batch>
+  __device__ bool writes_owned(const Batch&) const {
+    return work.exists(args.layout) && work.own == (Batch::kOwned < Batch::kEdges ? owner() : 0);
+  }
 
   // ---- Lanes that share a head. Sums are made in a fixed order.
 
@@ -134,6 +140,11 @@ class PairFrame {
       value = is_head ? value : fmaxf(value, other);
     }
     return value;
+  }
+  // All lanes of a head end up with the sum of their parts.
+  __device__ float sum_over_lanes(float part) const {
+    for (int bit = 0; bit < args.layout.log2_lanes; ++bit) part += __shfl_xor_sync(kFullMask, part, 1 << bit);
+    return part;
   }
   // All lanes of a head end up with the sum.
   __device__ float sum_over_owners(float value) const {

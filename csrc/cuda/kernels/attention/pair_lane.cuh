@@ -33,6 +33,7 @@ class PairLane {
       : frame_(args),
         ids_{0, 0},
         ids_begin_(~0u),
+        records_(frame_),
         weights_(frame_, shared.weights),
         sums_(runs, shared.totals),
         products_(frame_, products) {}
@@ -73,8 +74,8 @@ class PairLane {
       const uint32_t column = ids_.column, edge = ids_.edge;
       const int count = piece.end - begin < kWarpSize ? static_cast<int>(piece.end - begin) : kWarpSize;
       load_ids(begin + count);  // a chunk ahead: the next row starts where this one ends
-      weights_.draw(edge);
-      const PairChunk chunk{column, begin, count};
+      if constexpr (!Config::kReadsRecords) weights_.draw(edge);
+      const PairChunk chunk{column, begin, count, edge};
       int start = 0;
       for (; start + (kUnroll << log2_group) <= chunk.count; start += kUnroll << log2_group) {
         add_batch<kStep, kUnroll, true>(chunk, start);
@@ -91,8 +92,9 @@ class PairLane {
   }
   __device__ void load_ids(uint32_t begin) {
     ids_begin_ = begin;
-    ids_.load(args().units.rows, args().columns, args().edge_ids, args().dropout.is_on(), begin, frame_.lane());
+    ids_.load(args().units.rows, args().columns, args().edge_ids, reads_edges(), begin, frame_.lane());
   }
+  __device__ bool reads_edges() const { return Config::kHasRecords || args().dropout.is_on(); }
 
   __device__ void start_tile(const Piece& piece, int tile) {
     const HeadVectors<kRepeat> vectors(args().layout, frame_.work, tile);
@@ -110,21 +112,37 @@ class PairLane {
   // All loads are issued before the first use.
   template <PairStep kStep, int kEdges, bool kFull>
   __device__ void add_batch(const PairChunk& chunk, int start) {
+    if constexpr (Config::kReadsRecords) return add_recorded_batch<kEdges, kFull>(chunk, start);
     constexpr bool kNeedsDots = kStep != PairStep::kSums, kNeedsSums = kStep != PairStep::kDots;
     const PairBatch<kEdges, kEdges, kFull> batch{chunk, start};
     const PairBatch<kEdges, 1, kFull> shared_batch{chunk, start};
-    const bool shares = kEdges > 1 && frame_.log2_owners() > 0;
+    const bool shares = kEdges > 1 && (Config::kWritesRecords || frame_.log2_owners() > 0);
     PairRows<Config, kEdges> rows;
     load_rows<kStep>(batch, rows);
     PairFactors<kEdges> factors;
     if constexpr (Config::kPass == PairPass::kSources && kNeedsDots) {
       shares ? weights_.load_records(shared_batch, factors) : weights_.load_records(batch, factors);
     }
+    if constexpr (Config::kWritesRecords) records_.store_signs(batch, own_.score(), rows);
     clear_missing<kStep>(batch, rows);
     if constexpr (kNeedsDots) own_.find_dots(args(), rows, factors);
     const float rescale =
         shares ? weights_.template weigh<kStep>(shared_batch, factors) : weights_.template weigh<kStep>(batch, factors);
     if constexpr (kNeedsSums) sums_.add(rows, factors, rescale, own_.score());
+    if constexpr (Config::kWritesRecords) {
+      shares ? records_.store_factors(shared_batch, factors) : records_.store_factors(batch, factors);
+    }
+  }
+  template <int kEdges, bool kFull>
+  __device__ void add_recorded_batch(const PairChunk& chunk, int start) {
+    const PairBatch<kEdges, kEdges, kFull> batch{chunk, start};
+    PairRows<Config, kEdges> rows;
+    PairFactors<kEdges> factors;
+    load_rows<PairStep::kAll>(batch, rows);
+    records_.load(batch, factors, rows.signs);
+    clear_missing<PairStep::kAll>(batch, rows);
+    weights_.take(batch, factors);
+    sums_.add(rows, factors, 1.f, own_.score());
   }
 
   // Rows that a step reads.
@@ -174,6 +192,9 @@ class PairLane {
     if constexpr (kForward) {
       store_results(piece, tile);
     } else {
+      if constexpr (Config::kToDestinations) {
+        if (tile == 0) weights_.store_record(piece);
+      }
       store_gradients(piece, tile);
     }
   }
@@ -211,7 +232,7 @@ class PairLane {
 
   __device__ void store_gradients(const Piece& piece, int tile) {
     const auto& score = own_.score();
-    const float factor_sum = Config::Score::kNeedsFactorSum ? frame_.sum_over_owners(weights_.factor_sum) : 0.f;
+    const float factor_sum = Config::Score::kNeedsFactorSum ? weights_.total_factor() : 0.f;
     const HeadVectors<kRepeat> vectors(args().layout, frame_.work, tile);
     const int64_t first = static_cast<int64_t>(piece.line) * args().row_elements;
 #pragma unroll
@@ -255,6 +276,7 @@ class PairLane {
   const char* key_[kRepeat];  // of the lane's part of the first column's row
   const char* value_[Config::kTwoRows ? kRepeat : 1];
 
+  const PairEdgeRecords<Config> records_;
   Weights weights_;
   Sums sums_;
   Products products_;

@@ -12,6 +12,7 @@ template <int kEdges>
 struct PairFactors {
   float value[kEdges];
   float key[kEdges];
+  float owned_key[kEdges];           // that of those that it owns, for their records
   DestinationRecord record[kEdges];  // of the destinations of those that it owns
 };
 

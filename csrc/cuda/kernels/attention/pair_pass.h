@@ -17,13 +17,23 @@ namespace halfgnn::cuda {
 enum class PairPass {
   kForward,       // over CSC: results
   kDestinations,  // over CSC: gradients of destinations' keys
-  kSources        // over CSR: gradients of sources' keys and values
+  kSources,       // over CSR: gradients of sources' keys and values
+  // Of GATv2, the same with records of edges (plan/edge_records.h), which the one writes and the other reads.
+  kRecordingDestinations,
+  kRecordedSources
 };
 
 // Forward: l_e - lse is the logarithm of the weight. Delta: the dot of the result and its gradient.
 struct alignas(8) DestinationRecord {
   float lse;
   float delta;
+};
+
+// Of every edge, at its id: see plan/edge_records.h.
+struct EdgeRecords {
+  char* data;  // null: there are none
+  uint32_t bytes;
+  uint32_t signs_at;
 };
 
 struct PairArgs {
@@ -43,7 +53,8 @@ struct PairArgs {
 
   Precise out;                 // (destinations, heads, dim)
   float* lse;                  // (destinations, heads)
-  DestinationRecord* records;  // backward: (destinations, heads)
+  DestinationRecord* records;  // backward: (destinations, heads), from the pass to destinations to that to sources
+  EdgeRecords edge_records;    // likewise
 
   // Sums of gradients, and of those that belong to pieces of long rows: a row for each slot.
   void* grad_key;
@@ -90,17 +101,7 @@ cudaError_t gatv2_attention_of(PairPass pass, const PairArgs& args, const PairSh
 template <typename T>
 cudaError_t dot_attention_of(PairPass pass, const PairArgs& args, const PairShape& shape, const Launch& launch);
 
-// ---- What comes before and after the passes of a backward.
-
-// Writes the records of all destinations and heads.
-struct DeltaArgs {
-  int64_t rows;
-  const void* grad;
-  Precise out;
-  const float* lse;
-  DestinationRecord* records;
-};
-cudaError_t find_deltas(const DeltaArgs& args, const PairShape& shape, const Launch& launch);
+// ---- What comes after the passes of a backward.
 
 // sums[column] = the sum of all rows of products, each of `len` elements, added in fp64 in a fixed order.
 struct ProductSumArgs {

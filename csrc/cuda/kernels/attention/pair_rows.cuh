@@ -42,12 +42,13 @@ __device__ void widen_some(const Fragment<T, kVector>& row, int j, float (&value
   }
 }
 
-// Keys and values of kEdges edges.
+// Keys and values of kEdges edges. If there is but one row per edge, it is among the keys.
 template <class Config, int kEdges>
 struct PairRows {
   static constexpr int kRepeat = Config::kRepeat;
   typename Config::Row keys[kEdges][kRepeat];
   typename Config::Row values[Config::kTwoRows ? kEdges : 1][kRepeat];
+  uint32_t signs[kEdges];  // with records of edges
 
   // The values of edge u, which are its key if there is but one row.
   __device__ const typename Config::Row& value(int u, int r) const {

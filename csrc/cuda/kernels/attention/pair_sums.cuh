@@ -126,7 +126,13 @@ class PairSums {
       }
       if constexpr (Config::kSumsKeys) {
 #pragma unroll
-        for (int u = 0; u < kEdges; ++u) score.add_gradient(u == 0, factors.key[u], rows.keys[u][r], r, batch);
+        for (int u = 0; u < kEdges; ++u) {
+          if constexpr (Config::kHasRecords) {
+            Score::add_gradient(u == 0, factors.key[u], rows.signs[u], batch);
+          } else {
+            score.add_gradient(u == 0, factors.key[u], rows.keys[u][r], r, batch);
+          }
+        }
         join_run(Config::kKeySum, r, 1.f, batch);
       }
     }

@@ -8,8 +8,7 @@
 #pragma once
 
 #include "../core/softmax.cuh"
-#include "pair_frame.cuh"
-#include "pair_own_row.cuh"
+#include "pair_edge_records.cuh"
 
 namespace halfgnn::cuda {
 
@@ -25,15 +24,25 @@ class PairWeights {
  public:
   // What a lane rarely needs, in shared memory, beside that of its neighbours.
   struct Shared {
-    DestinationRecord record[Config::kPass == PairPass::kDestinations ? Config::kThreads : 1];
-    uint32_t dropped[Config::kThreads];  // by the edge in the lane's place of a chunk: a bit for each head of the warp
+    DestinationRecord record[Config::kToDestinations ? Config::kThreads : 1];
+    uint32_t dropped[Config::kReadsRecords ? 1 : Config::kThreads];  // by the edge in the lane's place of a chunk: a
+                                                                     // bit for each head of the warp
   };
 
   __device__ PairWeights(const Frame& frame, Shared& shared) : frame_(frame), shared_(shared) {}
 
   __device__ void start_row(uint32_t row) {
     maximum = kLowestLogit;
-    if constexpr (Config::kPass == PairPass::kDestinations) shared_.record[threadIdx.x] = load_record(row);
+    if constexpr (Config::kToDestinations) {
+      shared_.record[threadIdx.x] = {__ldg(args().lse + frame_.statistic_at(row)), delta_of(row)};
+    }
+  }
+  // To destinations, for the pass to sources. Of the pieces of a row, which all have the same, the first one
+  // writes it.
+  __device__ void store_record(const Piece& piece) const {
+    if (!frame_.writes_statistics()) return;
+    if (!piece.is_whole_row && args().units.rows.indptr.offset(piece.row) != piece.begin) return;
+    args().records[frame_.statistic_at(piece.row)] = shared_.record[threadIdx.x];
   }
   __device__ void start_tile(int tile) {
     tile_ = tile;
@@ -66,6 +75,22 @@ class PairWeights {
     }
   }
 
+  // From records of edges instead of dots: the factors of all edges, which are the same in all lanes of a head.
+  template <class Batch>
+  __device__ void take(const Batch& batch, Factors<Batch>& factors) {
+#pragma unroll
+    for (int u = 0; u < Batch::kEdges; ++u) {
+      const bool keep = batch.has(frame_.place(batch, u));
+      factors.key[u] = keep ? factors.key[u] : 0.f;
+      factors.value[u] = keep ? factors.value[u] : 0.f;
+      factor_sum += factors.key[u];
+    }
+  }
+  // After the last edge: the sum over all edges of the row.
+  __device__ float total_factor() const {
+    return Config::kReadsRecords ? frame_.sum_over_groups(factor_sum) : frame_.sum_over_owners(factor_sum);
+  }
+
   // From a lane's parts of dots to the factors of all edges. Returns what the sums so far are multiplied by.
   template <PairStep kStep, class Batch>
   __device__ float weigh(const Batch& batch, Factors<Batch>& factors) {
@@ -82,13 +107,17 @@ class PairWeights {
     float rescale = 1.f;
     if constexpr (kForward && kStep == PairStep::kAll) rescale = raise_maximum(batch, factors);
     find_factors<kStep>(batch, factors);
+    if constexpr (Config::kWritesRecords) {
+#pragma unroll
+      for (int i = 0; i < Batch::kOwned; ++i) factors.owned_key[i] = factors.key[i];
+    }
     if constexpr (Config::kSumsValues) frame_.hand_out(batch, factors.value);
     if constexpr (Config::kSumsKeys) frame_.hand_out(batch, factors.key);
     return rescale;
   }
 
   float maximum;     // forward: sums are relative to it
-  float factor_sum;  // over owned edges: of weights; backward, of the factors of keys
+  float factor_sum;  // over owned edges: of weights; backward, of the factors of keys; of a group's, with records
 
  private:
   __device__ const PairArgs& args() const { return frame_.args; }
@@ -96,6 +125,22 @@ class PairWeights {
   template <class Batch>
   __device__ int read_owned(const Batch& batch, int i) const {
     return batch.read(frame_.owned_place(batch, i));
+  }
+  // The dot of a row's gradient and its result. A loop even where it runs once: few registers, for the moment.
+  __device__ float delta_of(uint32_t row) const {
+    constexpr int kVector = Config::kVector;
+    const HeadLayout& layout = args().layout;
+    float part = 0.f;
+#pragma unroll 1
+    for (int vector = frame_.work.own; vector < layout.vectors; vector += 1 << layout.log2_lanes) {
+      const int64_t at = (frame_.statistic_at(row) * layout.vectors + vector) * kVector;
+      float grad[kVector], out[kVector];
+      Config::Row::load(static_cast<const T*>(args().own_value) + at).widen(grad);
+      load_precise<T>(args().out, at, out);
+#pragma unroll
+      for (int i = 0; i < kVector; ++i) part = fmaf(grad[i], out[i], part);
+    }
+    return frame_.sum_over_lanes(part);
   }
   __device__ DestinationRecord load_record(uint32_t row) const {
     const float2 record = __ldg(reinterpret_cast<const float2*>(args().records + frame_.statistic_at(row)));
@@ -164,7 +209,7 @@ class PairWeights {
     factors.key[i] = weight * fmaf(multiplier, factors.value[i], -record.delta);
     factors.value[i] = weight * multiplier;
   }
-  static __device__ uint32_t own_record() { return Config::kPass == PairPass::kDestinations ? threadIdx.x : 0; }
+  static __device__ uint32_t own_record() { return Config::kToDestinations ? threadIdx.x : 0; }
 
   // ---- Dots in the workspace, with tiles. One of the lanes that own an edge writes its dots, the same in every tile;
   // after the last tile, in the backward, its factors.
@@ -177,8 +222,7 @@ class PairWeights {
   template <class Batch>
   __device__ void keep_dots(const Batch& batch, Factors<Batch>& factors) {
     const bool is_first = tile_ == 0, is_last = tile_ + 1 == args().layout.tiles;
-    const bool writes =
-        frame_.work.exists(args().layout) && frame_.work.own == (Batch::kOwned < Batch::kEdges ? frame_.owner() : 0);
+    const bool writes = frame_.writes_owned(batch);
 #pragma unroll
     for (int i = 0; i < Batch::kOwned; ++i) {
       const int place = frame_.owned_place(batch, i);

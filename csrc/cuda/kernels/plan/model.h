@@ -62,6 +62,14 @@ constexpr int64_t kMinSliceBytes = 2 * kSectorBytes;
 // attention. Arithmetic: 8 for ids, and a sector for results that fill a part of it.
 constexpr int64_t kHeadSliceBytes = 8 + kSectorBytes;
 
+// ---- Records of edges, of GATv2's backward (edge_records.h).
+
+// They take at most one of so many parts of the device's memory. A guess: features and activations need the rest.
+constexpr int64_t kRecordMemoryParts = 16;
+// Vectors of a head that has records, at least. Arithmetic: four lanes share it then, so that each of them owns one of
+// the four edges that a group has in flight.
+constexpr int64_t kMinRecordVectors = 3;
+
 // ---- Slices of operators without broadcasting.
 
 // Bytes that a slice reads of a row, at least. Arithmetic: a line of the caches.

@@ -1,0 +1,29 @@
+// Whether the backward of GATv2 keeps records of edges between its passes, and what a record is made of.
+//
+// The pass to destinations has all that the pass to sources needs of an edge beside the gradient's row: for each head
+// what that row is multiplied by and the gradient of the logit, both fp32, and the signs of what LeakyReLU is applied
+// to. With a record of these the pass to sources gathers one row per edge instead of two, and makes no dot.
+#pragma once
+
+#include "../core/warp.h"
+#include "model.h"
+
+namespace halfgnn::cuda {
+
+struct EdgeRecordLayout {
+  int64_t bytes;     // of a record, in whole sectors; 0: there are none
+  int64_t signs_at;  // bytes before the signs: one byte for each vector of a row
+};
+
+// Rows of `heads` heads of `vectors` vectors of 16 bytes. Records must fit, and be no larger than the rows that need
+// not be gathered. Heads of fewer than kMinRecordVectors have none.
+inline EdgeRecordLayout plan_edge_records(const Device& device, int64_t num_edges, int64_t heads, int64_t vectors) {
+  constexpr int64_t kFactorBytes = 8, kVectorBytes = 16;
+  const auto whole_sectors = [](int64_t bytes) { return ceil_div(bytes, kSectorBytes) * kSectorBytes; };
+  const EdgeRecordLayout layout{whole_sectors(heads * (kFactorBytes + vectors)), heads * kFactorBytes};
+  const bool fits = num_edges * layout.bytes <= device.memory_bytes / kRecordMemoryParts;
+  const bool pays = vectors >= kMinRecordVectors && layout.bytes <= whole_sectors(heads * vectors * kVectorBytes);
+  return fits && pays ? layout : EdgeRecordLayout{0, 0};
+}
+
+}  // namespace halfgnn::cuda
