@@ -12,9 +12,10 @@ import math
 import pytest
 import torch
 
+from halfgnn import Graph
 from tests.simt import control
 from tests.simt.graphs import CUT, PIECE, graph_of
-from tests.support import HALVES, IDTYPES
+from tests.support import HALVES, IDTYPES, randn
 from tests.support_attention import GAT, GAT_EDGE, GATV2, check, every_kind, fixed_seed
 
 if not control.SIMULATED:
@@ -99,7 +100,81 @@ def test_wide_rows_in_slices(heads, dim, kind):
         check(kind, g, kind.operands(g, heads, dim, torch.bfloat16), dropout_p=0.2)
 
 
-@pytest.mark.parametrize("kind", [GAT, GATV2], ids=lambda kind: kind.name)
-def test_many_short_rows_a_warp(kind):
+def test_many_short_rows_a_warp():
     g = graph_of([2, 0, 1, 3] * 4100, 64, torch.int32, True)
-    check(kind, g, kind.operands(g, 1, 4, torch.float16))
+    check(GATV2, g, GATV2.operands(g, 1, 4, torch.float16))
+
+
+# ---- GAT: rows of few edges, which groups take, among rows of more, which warps take -------------------------------------------
+
+# Fewer rows than whole units have.
+FEW = [0, 7, 3, 1, 16, 0, 17, 4, 2, 8, 9, 15, 5, 0, 0, 6, 1, 33, 2, 12, 2, 0, 8, 1, 4, 3, 31, 32, 0, 2, 1]
+# Heads and widths by rows that a warp takes at once.
+AT_ONCE = {1: [(1, 256), (2, 128), (5, 40)], 2: [(1, 128), (1, 120), (4, 32), (8, 16), (16, 8), (3, 40)]}
+AT_ONCE |= {4: [(1, 64), (8, 8), (5, 12)], 8: [(1, 24), (2, 16), (3, 5)]}
+
+
+@pytest.mark.parametrize("kind", [GAT, GAT_EDGE], ids=lambda kind: kind.name)
+@pytest.mark.parametrize("at_once,heads,dim", [(n, *shape) for n, shapes in AT_ONCE.items() for shape in shapes])
+def test_rows_of_few_edges(at_once, heads, dim, kind):
+    g = graph_of([*FEW, PIECE + 30] if at_once <= 2 else FEW, 41, IDTYPES[heads % 2], identity=dim % 16 == 0)
+    for graph in (g, g.reverse()):  # a backward walks the other direction
+        dtype = [torch.float16, torch.bfloat16, torch.float32][dim % 3]
+        operands = kind.operands(graph, heads, dim, dtype)
+        for dropout_p in (0.0, 0.4):
+            check(kind, graph, operands, dropout_p=dropout_p, terms=2000)
+        with fixed_seed():  # without a backward other kernels run
+            trained = kind.call(graph, *(x.clone().requires_grad_() for x in operands), dropout_p=0.4)
+            assert torch.equal(kind.call(graph, *operands, dropout_p=0.4), trained)
+
+
+def gradients_of(function, g, operands, upstream):
+    leaves = [x.clone().requires_grad_() for x in operands]
+    return torch.autograd.grad(function(g, *leaves), leaves, upstream)
+
+
+@pytest.mark.parametrize("heads,dim", [(1, 128), (1, 64), (4, 32)])
+def test_rows_do_not_depend_on_their_neighbours(heads, dim):
+    """A row has the same bits whatever rows are worked on beside it, and keeps infinite values to itself."""
+    degrees = torch.tensor(FEW)
+    g = graph_of(FEW, 41, torch.int32)
+    feat, src, dst = operands = GAT.operands(g, heads, dim, torch.float16)
+    indptr, indices, _ = g.csc()
+    out = GAT.call(g, *operands)
+    for row in range(len(FEW)):
+        columns = indices[indptr[row] : indptr[row + 1]]
+        alone = Graph.from_csc(torch.tensor([0, len(columns)], dtype=torch.int32), columns, num_src=41)
+        assert torch.equal(GAT.call(alone, feat, src, dst[row : row + 1])[0], out[row]), row
+    of_source = torch.zeros(len(FEW), 41, dtype=torch.bool)
+    of_source[torch.repeat_interleave(torch.arange(len(FEW)), degrees), indices.long()] = True
+    for value, operand in ((torch.inf, 0), (torch.nan, 1)):
+        changed = [x.clone() for x in operands]
+        changed[operand][5] = value
+        got = GAT.call(g, *changed)
+        assert torch.equal(got[~of_source[:, 5]], out[~of_source[:, 5]])
+        touched = got[of_source[:, 5]]
+        assert (touched == torch.inf).all() if operand == 0 else touched.isnan().all()
+
+
+@pytest.mark.parametrize("backward", [False, True], ids=["forward", "backward"])
+def test_many_rows_of_few_edges(backward):
+    """Units of four rows, so that a group takes several, one after the other."""
+    degrees = torch.tensor([2, 0, 1, 3, 1, 4, 0, 0, 3, 1, 17, 2]).repeat(2734)
+    rows = torch.repeat_interleave(torch.arange(len(degrees)), degrees)
+    columns = torch.arange(len(rows)) * 7919 % 64
+    ends = (columns, rows) if not backward else (rows, columns)
+    g = Graph.from_edges(
+        *(x.int() for x in ends),
+        num_src=64 if not backward else len(degrees),
+        num_dst=len(degrees) if not backward else 64,
+    )
+    operands = GAT.operands(g, 1, 128, torch.float16)
+    wide = [x.double() for x in operands]
+    if not backward:
+        torch.testing.assert_close(GAT.call(g, *operands).double(), GAT.specification(g, *wide), rtol=2e-3, atol=1e-3)
+        return
+    upstream = randn(64, 1, 128, dtype=torch.float16)
+    truth = gradients_of(GAT.specification, g, wide, upstream.double())
+    for got, expected in zip(gradients_of(GAT.call, g, operands, upstream), truth):
+        error = (got.double() - expected).abs().max()
+        assert error < 2e-3 * expected.abs().max(), error

@@ -37,6 +37,13 @@ HeadLayout choose_layout(const GatArgs& args, int64_t lane_bytes, bool whole_hea
   return layout_of_parts(current_device(), shape, gathered, lane_bytes, stream, whole_heads);
 }
 
+// Short rows of a unit, at least: one per group, unless those are too many edges for one warp.
+int32_t least_log2_rows(const Topology& topology, const HeadLayout& layout) {
+  constexpr int64_t kManyEdges = 64;
+  const int32_t log2_groups = layout.log2_groups();
+  return topology.num_edges << log2_groups <= kManyEdges * topology.num_rows ? log2_groups : 0;
+}
+
 }  // namespace
 
 GatPlan plan_gat(const GatArgs& args, uintptr_t bits, bool whole_heads) {
@@ -48,7 +55,7 @@ GatPlan plan_gat(const GatArgs& args, uintptr_t bits, bool whole_heads) {
   const int64_t full = kMaxAccessBytes / (plan.vector * size), repeat = full < 4 ? full : 4;
   plan.layout = choose_layout(args, repeat * plan.vector * size, whole_heads);
   plan.layout.vectors = static_cast<int32_t>(args.dim / plan.vector);
-  plan.units = row_units_of(args.topology, plan.slices());
+  plan.units = row_units_of(args.topology, plan.slices(), least_log2_rows(args.topology, plan.layout));
   return plan;
 }
 

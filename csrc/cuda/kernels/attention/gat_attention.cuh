@@ -21,29 +21,42 @@ class GatForwardLane {
 
  public:
   static constexpr bool kOneHead = Config::kOneHead;
+  static constexpr bool kTeams = Config::kTeams;
   static constexpr int kWords = kGatForwardWords;
 
-  __device__ GatForwardLane(const GatForwardArgs& args, int slice, int lane, float* words, uint32_t row,
-                            uint32_t position)
-      : args_(args), walk_(args.gather, slice, lane, words, row, position) {}
+  __device__ GatForwardLane(const GatForwardArgs& args, int slice, int lane, float* words)
+      : args_(args), walk_(args.gather, slice, lane, words) {}
+  __device__ auto& window() { return walk_.window; }
 
-  // The whole warp takes part. Rows come in order.
-  __device__ void run(const Piece& piece, bool is_skipped) {
-    walk_.start_row(piece.row);
-    if (is_skipped) return;
-    walk_.sums.clear();
-    // A row without edges: results are 0 / 1, and lse is 0 + log 1.
-    maximum_ = piece.is_empty() ? 0.f : kLowestLogit;
-    total_ = piece.is_empty() && frame().in_step() == 0 ? 1.f : 0.f;
-    positive_total_ = 0.f;
+  // The whole warp takes part.
+  __device__ void run(const Piece& piece) {
+    clear();
     walk_.add_edges(
         piece, [&](auto count, int step) { load_entries<decltype(count)::value>(step); },
-        [&](int begin, int end) { weigh(begin, end); }, [](uint32_t, int, float) {});
+        [&](const auto& entries) { weigh(entries); }, [](uint32_t, int, float) {});
     finish(piece);
+  }
+  // The same for a row per group.
+  __device__ void run(const GroupRow& row) {
+    clear();
+    walk_.add_rows(
+        row.row, row.degree, [&](auto count, int step) { load_entries<decltype(count)::value>(step); },
+        [&](const auto& entries) { weigh_rows(entries); });
+    // A row without edges: results are 0 / 1, and lse is 0 + log 1.
+    const float total = row.degree == 0 ? 1.f : total_;
+    if (row.degree == 0) maximum_ = 0.f;
+    store_row(row.row, row.exists, total, positive_total_);
   }
 
  private:
+  using Entries = typename GatWindow<Config>::Entries;
+
   __device__ const GatFrame<Config>& frame() const { return walk_.frame(); }
+  __device__ void clear() {
+    walk_.sums.clear();
+    maximum_ = kLowestLogit;
+    total_ = positive_total_ = 0.f;
+  }
 
   template <int kCount>
   __device__ void load_entries(int step) {
@@ -57,21 +70,37 @@ class GatForwardLane {
   }
 
   // Weights of edges are relative to the maximum so far. When it rises, the sums are brought to the new one.
-  __device__ void weigh(int begin, int end) {
+  __device__ void weigh(const Entries& entries) {
+    raise_maximum(frame().max_over_edges(maximum_of(entries)));
+    store_weights(entries, [&](int step, bool is_own, float weight) {
+      if (is_own) walk_.window.word(kWeight, step) = weight;
+    });
+  }
+  // All edges of a row at once.
+  __device__ void weigh_rows(const Entries& entries) {
+    maximum_ = frame().max_over_lanes(maximum_of(entries));
+    store_weights(entries, [&](int step, bool, float weight) { walk_.window.word(kWeight, step) = weight; });
+    total_ = frame().sum_over_lanes(total_);
+    if constexpr (Config::kPositive) positive_total_ = frame().sum_over_lanes(positive_total_);
+  }
+  __device__ float maximum_of(const Entries& entries) {
     auto& window = walk_.window;
-    const float slope = args_.gather.slope;
     float top = maximum_;
-    window.template for_each_step<false>(begin, end, [&](int step, bool is_own) {
-      const float logit = leaky_relu(window.logit_sum(step, walk_.row_logit), slope);
+    window.template for_each_step<false>(entries, [&](int step, bool is_own) {
+      const float logit = leaky_relu(window.logit_sum(step, walk_.row_logit), args_.gather.slope);
       top = fmaxf(top, is_own ? logit : kLowestLogit);
     });
-    raise_maximum(frame().max_over_edges(top));
-    window.for_each_step(begin, end, [&](int step, bool is_own) {
+    return top;
+  }
+  template <class Store>
+  __device__ void store_weights(const Entries& entries, const Store& store) {
+    auto& window = walk_.window;
+    window.for_each_step(entries, [&](int step, bool is_own) {
       const float sum = window.logit_sum(step, walk_.row_logit);
-      const float weight = is_own ? exp_of_difference<T>(leaky_relu(sum, slope) - maximum_) : 0.f;
+      const float weight = is_own ? exp_of_difference<T>(leaky_relu(sum, args_.gather.slope) - maximum_) : 0.f;
       total_ += weight;
       if constexpr (Config::kPositive) positive_total_ += sum > 0.f ? weight : 0.f;
-      if (is_own) window.word(kWeight, step) = window.with_sign(weight * window.multiplier(step), sum > 0.f);
+      store(step, is_own, window.with_sign(weight * window.multiplier(step), sum > 0.f));
     });
   }
   __device__ void raise_maximum(float maximum) {
@@ -88,20 +117,21 @@ class GatForwardLane {
     const float positive = Config::kPositive ? frame().sum_over_edges(positive_total_) : 0.f;
     walk_.sums.sum_over_groups(frame());
     if (piece.is_whole_row) {
-      store_row(piece.row, total, positive);
+      store_row(piece.row, frame().is_first_group(), total, positive);
     } else {
       walk_.sums.store_partial(frame(), piece, {maximum_, total, positive, 0.f});
     }
   }
-  __device__ void store_row(uint32_t row, float total, float positive) {
+  // writes: whether the lane's group does.
+  __device__ void store_row(uint32_t row, bool writes, float total, float positive) {
     auto& sums = walk_.sums;
     const float scale = 1.f / total;
     if constexpr (Config::kPositive) {
-      if (frame().writes_whole_head()) __stcs(args_.lse + frame().head_of(row), maximum_ + logf(total));
+      if (writes && frame().writes_whole_head()) __stcs(args_.lse + frame().head_of(row), maximum_ + logf(total));
     }
     sums.multiply(scale);
     const int64_t first = static_cast<int64_t>(row) * args_.gather.row_elements;
-    frame().for_each_result([&](int r, uint32_t at) {
+    frame().for_each_result(writes, [&](int r, uint32_t at) {
       store_precise<T>(args_.out, first + at, sums.sum[r]);
       if constexpr (Config::kPositive) {
 #pragma unroll

@@ -63,13 +63,11 @@ __device__ void finish_head(const FinishArgs& args, const LongRow& row, const Co
     }
   }
   if (team.warp != 0) return;
-  double share = 0, positive_share = 0;
+  double share = 0;
   for (int64_t slot = team.lane; slot < row.num_slots; slot += kWarpSize) {
-    const PieceSums piece = args.partials.load_sums(row.first_slot + slot, args.heads, head);
-    share += static_cast<double>(piece.sum);
-    positive_share += static_cast<double>(piece.positive);
+    share += static_cast<double>(args.partials.load_sums(row.first_slot + slot, args.heads, head).sum);
   }
-  gradient += has_dots ? share : -slope * share - (1. - slope) * positive_share;
+  gradient += has_dots ? share : -share;
   gradient = sum_of_warp(gradient);
   if (team.lane == 0) {
     store_scalar(args.grad_attn_src, args.logit_type, row.row * args.heads + head, static_cast<float>(gradient));

@@ -32,28 +32,40 @@ class GatBackwardLane {
 
  public:
   static constexpr bool kOneHead = Config::kOneHead;
+  static constexpr bool kTeams = Config::kTeams;
   static constexpr int kWords = kGatBackwardWords;
 
-  __device__ GatBackwardLane(const GatBackwardArgs& args, int slice, int lane, float* words, uint32_t row,
-                             uint32_t position)
-      : args_(args), walk_(args.gather, slice, lane, words, row, position) {}
+  __device__ GatBackwardLane(const GatBackwardArgs& args, int slice, int lane, float* words)
+      : args_(args), walk_(args.gather, slice, lane, words) {}
+  __device__ auto& window() { return walk_.window; }
 
-  // The whole warp takes part. Rows come in order.
-  __device__ void run(const Piece& piece, bool is_skipped) {
-    walk_.start_row(piece.row);
-    if (is_skipped) return;
-    walk_.sums.clear();
-    share_ = positive_share_ = 0.f;
+  // The whole warp takes part.
+  __device__ void run(const Piece& piece) {
+    clear();
     if constexpr (Config::kDots) frame().load_row(args_.feat, piece.row, walk_.sums.own);
     walk_.add_edges(
         piece, [&](auto count, int step) { load_entries<decltype(count)::value>(step); },
-        [&](int begin, int end) { weigh(begin, end); },
+        [&](const auto& entries) { weigh(entries); },
         [&](uint32_t edge, int place, float dot) { use_dot(edge, place, dot); });
     finish(piece);
   }
+  // The same for a row per group.
+  __device__ void run(const GroupRow& row) {
+    clear();
+    walk_.add_rows(
+        row.row, row.degree, [&](auto count, int step) { load_entries<decltype(count)::value>(step); },
+        [&](const auto& entries) { weigh(entries); });
+    store_row(row.row, row.exists, frame().sum_over_lanes(share_));
+  }
 
  private:
+  using Entries = typename GatWindow<Config>::Entries;
+
   __device__ const GatFrame<Config>& frame() const { return walk_.frame(); }
+  __device__ void clear() {
+    walk_.sums.clear();
+    share_ = 0.f;
+  }
 
   template <int kCount>
   __device__ void load_entries(int step) {
@@ -71,19 +83,22 @@ class GatBackwardLane {
     }
   }
 
-  __device__ void weigh(int begin, int end) {
+  // Entries of places that are not among the edges may belong to other rows of the window: with dots their words stay.
+  // A row of a group has its window for itself: their weights are 0.
+  __device__ void weigh(const Entries& entries) {
     auto& window = walk_.window;
-    window.for_each_step(begin, end, [&](int step, bool is_own) {
-      if (!is_own) return;
+    const float slope = args_.gather.slope;
+    window.for_each_step(entries, [&](int step, bool is_own) {
+      if (Config::kDots && !is_own) return;
       const float sum = window.logit_sum(step, walk_.row_logit);
-      const float weight = exp_of_difference<T>(leaky_relu(sum, args_.gather.slope) - window.word(kLse, step));
-      const float share = weight * window.word(kDelta, step);
+      const float logit = leaky_relu(sum, slope) - window.word(kLse, step);
+      const float weight = is_own ? exp_of_difference<T>(logit) : 0.f;
+      const float share = is_own ? weight * window.word(kDelta, step) : 0.f;
       window.word(kWeight, step) = window.with_sign(weight * window.multiplier(step), sum > 0.f);
       if constexpr (Config::kDots) {
         window.word(kShare, step) = share;
       } else {
-        share_ += share;
-        positive_share_ += sum > 0.f ? share : 0.f;
+        share_ += sum > 0.f ? share : share * slope;
       }
     });
   }
@@ -99,27 +114,28 @@ class GatBackwardLane {
 
   __device__ void finish(const Piece& piece) {
     const float share = frame().sum_over_edges(share_);
-    const float positive_share = Config::kDots ? 0.f : frame().sum_over_edges(positive_share_);
     walk_.sums.sum_over_groups(frame());
     if (piece.is_whole_row) {
-      store_logit_gradient(piece.row, share, positive_share);
-      T* result = static_cast<T*>(args_.grad_feat) + static_cast<uint64_t>(piece.row) * args_.gather.row_elements;
-      frame().for_each_result([&](int r, uint32_t at) { store_rounded(result + at, walk_.sums.sum[r]); });
+      store_row(piece.row, frame().is_first_group(), share);
     } else {
-      walk_.sums.store_partial(frame(), piece, {0.f, share, positive_share, 0.f});
+      walk_.sums.store_partial(frame(), piece, {0.f, share, 0.f, 0.f});
     }
+  }
+  // writes: whether the lane's group does.
+  __device__ void store_row(uint32_t row, bool writes, float share) const {
+    store_logit_gradient(row, writes, share);
+    T* result = static_cast<T*>(args_.grad_feat) + static_cast<uint64_t>(row) * args_.gather.row_elements;
+    frame().for_each_result(writes, [&](int r, uint32_t at) { store_rounded(result + at, walk_.sums.sum[r]); });
   }
 
   // The gradient of attn_src or, with several tiles, this tile's part of it.
-  __device__ void store_logit_gradient(uint32_t row, float share, float positive_share) const {
+  __device__ void store_logit_gradient(uint32_t row, bool writes, float share) const {
     float gradient = share;
     if constexpr (!Config::kDots) {
       gradient = logit_gradient(row);
-      const float slope = args_.gather.slope;
-      // One of the tiles takes what concerns them all.
-      if (frame().tile() == 0) gradient -= slope * share + (1.f - slope) * positive_share;
+      if (frame().tile() == 0) gradient -= share;  // one of the tiles takes what concerns them all
     }
-    if (!frame().writes_head()) return;
+    if (!writes || !frame().writes_head()) return;
     const auto tiles = static_cast<uint32_t>(args_.gather.layout.tiles);
     if (tiles > 1) {
       args_.row_parts[frame().head_of(row) * tiles + static_cast<uint32_t>(frame().tile())] = gradient;
@@ -149,7 +165,8 @@ class GatBackwardLane {
 
   const GatBackwardArgs& args_;
   GatWalk<Config> walk_;
-  float share_, positive_share_;  // B and C of this lane's entries; with dots the gradient of attn_src
+  // Of this lane's entries: what deltas take from the gradient of attn_src; with dots, that gradient.
+  float share_;
 };
 
 template <class Config>

@@ -17,13 +17,13 @@ class GatFrame {
   // A slice is some heads and, of wide heads, a tile.
   __device__ GatFrame(const GatGather& gather, int slice, int lane) : gather(gather), lane(lane) {
     const HeadLayout& layout = gather.layout;
-    const int tile = slice % layout.tiles;
-    const HeadLane work(layout, slice / layout.tiles, lane);
+    const bool has_tiles = layout.tiles > 1;  // a division takes 20 instructions
+    const int tile = has_tiles ? slice % layout.tiles : 0;
+    const HeadLane work(layout, has_tiles ? slice / layout.tiles : slice, lane);
     const HeadVectors<kRepeat> vectors(layout, work, tile);
     head_ = work.read(layout);
     const int in_dot = work.exists(layout) ? vectors.count + 1 : 0;
-    const bool writes = work.exists(layout) && work.group == 0;
-    facts_ = tile << 5 | (writes && work.own == 0 ? 16 : 0) | (writes ? 8 : 0) | in_dot;
+    facts_ = tile << 5 | (work.exists(layout) && work.own == 0 ? 16 : 0) | (work.group == 0 ? 8 : 0) | in_dot;
 #pragma unroll
     for (int r = 1; r < kRepeat; ++r) distance_[r - 1] = (vectors.index[r] - vectors.index[0]) * kVector;
     source_ = as_computed(static_cast<const char*>(gather.source) +
@@ -52,10 +52,12 @@ class GatFrame {
   __device__ int head() const { return head_; }  // to read
   __device__ bool head_exists() const { return (facts_ & 7) != 0; }
   __device__ int tile() const { return facts_ >> 5; }
-  // Results of a row, head and tile.
+  // Whether this lane writes what there is once per row, head and tile, if its group writes.
   __device__ bool writes_head() const { return (facts_ & 16) != 0; }
-  // Results of a row and head.
+  // The same for what there is once per row and head.
   __device__ bool writes_whole_head() const { return writes_head() && tile() == 0; }
+  // Writes the results of a row that all groups share.
+  __device__ bool is_first_group() const { return (facts_ & 8) != 0; }
   __device__ uint64_t head_of(uint32_t node) const {
     return static_cast<uint64_t>(node) * static_cast<uint32_t>(gather.layout.heads) + static_cast<uint32_t>(head_);
   }
@@ -66,7 +68,6 @@ class GatFrame {
   // ---- Its vectors of a row; padded heads have none.
 
   __device__ int num_read() const { return (facts_ & 7) - 1; }
-  __device__ int num_written() const { return (facts_ & 8) != 0 ? num_read() : 0; }
   // Of a row that is gathered.
   __device__ const char* source_row(uint32_t node) const {
     return source_ + static_cast<uint64_t>(node) * (gather.row_elements * static_cast<uint32_t>(sizeof(T)));
@@ -76,12 +77,13 @@ class GatFrame {
     return static_cast<uint32_t>(source_ - static_cast<const char*>(gather.source)) / sizeof(T);
   }
   __device__ uint32_t distance(int r) const { return r == 0 ? 0 : distance_[r - 1]; }
-  // Calls store(r, element of a row) for the vectors that this lane writes.
+  // Calls store(r, element of a row) for the lane's vectors, if its group writes.
   template <class Store>
-  __device__ void for_each_result(const Store& store) const {
+  __device__ void for_each_result(bool writes, const Store& store) const {
+    const int count = writes ? num_read() : 0;
 #pragma unroll
     for (int r = 0; r < kRepeat; ++r) {
-      if (r < num_written()) store(r, first() + distance(r));
+      if (r < count) store(r, first() + distance(r));
     }
   }
   __device__ void load_row(const void* data, uint32_t row, Row (&vectors)[kRepeat]) const {
@@ -107,14 +109,22 @@ class GatFrame {
     return over_edges(value, [](float a, float b) { return a + b; });
   }
   // Over the lanes of a head in one group.
+  __device__ float max_over_lanes(float value) const {
+    return over_lanes(value, [](float a, float b) { return fmaxf(a, b); });
+  }
   __device__ float sum_over_lanes(float value) const {
-    for (int distance = 1; distance < 1 << log2_lanes(); distance *= 2) {
-      value += __shfl_xor_sync(kFullMask, value, distance);
-    }
-    return value;
+    return over_lanes(value, [](float a, float b) { return a + b; });
   }
 
  private:
+  template <class Operation>
+  __device__ float over_lanes(float value, Operation operation) const {
+#pragma unroll
+    for (int step = 0; step < kLog2Warp; ++step) {
+      if (step < log2_lanes()) value = operation(value, __shfl_xor_sync(kFullMask, value, 1 << step));
+    }
+    return value;
+  }
   template <class Operation>
   __device__ float over_edges(float value, Operation operation) const {
     const int head_bits = ((1 << log2_heads()) - 1) << log2_lanes();

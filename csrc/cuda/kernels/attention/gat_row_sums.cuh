@@ -39,6 +39,20 @@ class GatRowSums {
     if (start < end) add_batch<1, false>(window, start, end, use_dot);
   }
 
+  // Adds the edges of a row per group, which has `degree` of them; the longest row has `longest`.
+  __device__ void add_rows_of_groups(const Window& window, int degree, int longest) {
+    constexpr int kUnroll = Config::kUnroll;
+    int edge = 0;
+    for (; edge + 1 < longest; edge += kUnroll) {
+      if (__all_sync(kFullMask, edge + kUnroll <= degree)) {
+        add_batch_of_groups<kUnroll, true>(window, edge, degree);
+      } else {
+        add_batch_of_groups<kUnroll, false>(window, edge, degree);
+      }
+    }
+    if (edge < longest) add_batch_of_groups<1, false>(window, edge, degree);
+  }
+
   // In a fixed order; every group ends up with the sum.
   __device__ void sum_over_groups(const Frame& frame) {
     for (int distance = 1 << (kLog2Warp - frame.log2_groups()); distance < kWarpSize; distance *= 2) {
@@ -50,8 +64,10 @@ class GatRowSums {
   __device__ void store_partial(const Frame& frame, const Piece& piece, const PieceSums& of_weights) const {
     const GatGather& gather = frame.gather;
     const AttentionPartials& partials = gather.partials;
-    if (frame.writes_whole_head()) partials.store_sums(piece.line, gather.layout.heads, frame.head(), of_weights);
-    frame.for_each_result([&](int r, uint32_t at) {
+    if (frame.is_first_group() && frame.writes_whole_head()) {
+      partials.store_sums(piece.line, gather.layout.heads, frame.head(), of_weights);
+    }
+    frame.for_each_result(frame.is_first_group(), [&](int r, uint32_t at) {
       store_rounded(partials.vector(piece.line, gather.row_elements, 0) + at, sum[r]);
       if constexpr (Config::kPositive) {
         store_rounded(partials.vector(piece.line, gather.row_elements, 1) + at, positive[r]);
@@ -79,7 +95,7 @@ class GatRowSums {
     const Frame& frame = window.frame;
     const int own_place = start + frame.group(), groups = 1 << frame.log2_groups();
     Row rows[kEdges][kRepeat];
-    float all[kEdges], of_positive[kEdges];
+    float all[kEdges];
 #pragma unroll
     for (int u = 0; u < kEdges; ++u) {
       const int wanted = own_place + u * groups, place = kFull || wanted < end ? wanted : end - 1;
@@ -89,24 +105,57 @@ class GatRowSums {
       const float weight = window.weight_at(place);
       all[u] = kFull || wanted < end ? weight : 0.f;
     }
+    if constexpr (!kFull) {
+#pragma unroll
+      for (int u = 0; u < kEdges; ++u) keep_if(own_place + u * groups < end, rows[u]);
+    }
+    add_rows<kEdges>(rows, all);
+    if constexpr (Config::kDots) find_dots<kEdges>(window, rows, start, end, use_dot);
+  }
+
+  // The same for kEdges edges of each group's row, from edge `first` on, a multiple of kEdges. The weight of an entry
+  // past the row's end is 0.
+  template <int kEdges, bool kFull>
+  __device__ void add_batch_of_groups(const Window& window, int first, int degree) {
+    const int first_place = window.place_of_edge(first);
+    Row rows[kEdges][kRepeat];
+    float weights[kEdges];
 #pragma unroll
     for (int u = 0; u < kEdges; ++u) {
-      of_positive[u] = fmaxf(all[u], 0.f);
-      if constexpr (Config::kPositive || Config::kDots) all[u] = fabsf(all[u]);
-      if constexpr (!kFull) {
+      const int place = first_place + window.place_in_first_group(u);
+      const char* row = window.frame.source_row(window.column_at(place));
 #pragma unroll
-        for (int r = 0; r < kRepeat; ++r) rows[u][r].keep_if(own_place + u * groups < end);
-      }
+      for (int r = 0; r < kRepeat; ++r) rows[u][r] = Row::load(row + window.frame.distance(r) * sizeof(T));
+      weights[u] = window.weight_at(place);
+    }
+    if constexpr (!kFull) {
+#pragma unroll
+      for (int u = 0; u < kEdges; ++u) keep_if(first + u < degree, rows[u]);
+    }
+    add_rows<kEdges>(rows, weights);
+  }
+
+  static __device__ void keep_if(bool keep, Row (&row)[kRepeat]) {
+#pragma unroll
+    for (int r = 0; r < kRepeat; ++r) row[r].keep_if(keep);
+  }
+
+  template <int kEdges>
+  __device__ void add_rows(const Row (&rows)[kEdges][kRepeat], const float (&weights)[kEdges]) {
+    float all[kEdges], of_positive[kEdges];
+#pragma unroll
+    for (int u = 0; u < kEdges; ++u) {
+      of_positive[u] = fmaxf(weights[u], 0.f);
+      all[u] = Config::kPositive || Config::kDots ? fabsf(weights[u]) : weights[u];
     }
 #pragma unroll
-    for (int r = 0; r < kRepeat; ++r) add_rows<kEdges>(r, rows, all, of_positive);
-    if constexpr (Config::kDots) find_dots<kEdges>(window, rows, start, end, use_dot);
+    for (int r = 0; r < kRepeat; ++r) add_vectors<kEdges>(r, rows, all, of_positive);
   }
 
   // In fp32 the rows of a batch are summed before they join the sum, which rounds less.
   template <int kEdges>
-  __device__ void add_rows(int r, const Row (&rows)[kEdges][kRepeat], const float (&all)[kEdges],
-                           const float (&of_positive)[kEdges]) {
+  __device__ void add_vectors(int r, const Row (&rows)[kEdges][kRepeat], const float (&all)[kEdges],
+                              const float (&of_positive)[kEdges]) {
     constexpr bool kSumsBatch = sizeof(T) == sizeof(float) && kEdges > 1;
     float values[kEdges][kVector];
 #pragma unroll

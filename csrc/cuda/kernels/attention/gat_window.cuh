@@ -17,23 +17,28 @@ class GatWindow {
  public:
   using T = typename Config::Element;
 
-  // position: the first of the warp's. words: the warp's, kGatEntries of each GatWord.
-  __device__ GatWindow(const GatGather& gather, int slice, int lane, float* words, uint32_t position)
+  // words: the warp's, kGatEntries of each GatWord.
+  __device__ GatWindow(const GatGather& gather, int slice, int lane, float* words)
       : frame(gather, slice, lane),
         words_(Config::kOneHead ? words : words + (frame.in_step() << frame.log2_heads()) + frame.head_in_warp()),
-        base_(position - size()),
+        base_(0),
+        end_(0),
         column_(0),
         edge_(0),
         next_column_(0),
         next_edge_(0),
-        dropped_(0) {
-    load_ids(position);
-  }
+        dropped_(0) {}
 
   const GatFrame<Config> frame;
 
   // ---- Opening. The window is `size()` positions from `base()`; a place is a position relative to that.
 
+  // The next window begins at `position`. Ids are read up to `end`.
+  __device__ void start(uint32_t position, uint32_t end) {
+    base_ = position - size();
+    end_ = end;
+    load_ids(position);
+  }
   __device__ uint32_t size() const { return 1u << log2_size(); }
   __device__ uint32_t base() const { return base_; }
   __device__ bool is_open(uint32_t position) const { return position - base_ < size(); }
@@ -44,18 +49,9 @@ class GatWindow {
   __device__ void open(uint32_t position, const Load& load) {
     if (base_ + size() != position) load_ids(position);
     base_ = position;
-    column_ = next_column_;
-    edge_ = next_edge_;
+    take_ids();
     load_ids(position + size());
-    dropped_ = 0;
-    const int steps = 1 << (log2_size() - frame.log2_step());
-    if (steps == 1) {
-      load(Count<1>{}, 0);
-    } else if (steps == 2) {
-      load(Count<2>{}, 0);
-    } else {
-      for (int step = 0; step < steps; step += 4) load(Count<4>{}, step);
-    }
+    open_steps(1 << (log2_size() - frame.log2_step()), load);
   }
   template <int kCount>
   struct Count {
@@ -80,17 +76,75 @@ class GatWindow {
     if (gather.dropout.is_on()) draw(step, edge);
   }
 
+  // ---- Or the window is that of a row per group. Places are divided among the lanes in every step as before, so that
+  // the edges of a group's row are at the places of its lanes: as many in each step as a head has lanes.
+
+  // Edges of a row, at most.
+  __device__ uint32_t row_size() const { return size() >> frame.log2_groups(); }
+  __device__ int group_of_place(int place) const {
+    return place >> frame.log2_lanes() & ((1 << frame.log2_groups()) - 1);
+  }
+  // Of a row of this lane's group.
+  __device__ int place_of_edge(int edge) const {
+    return place_in_first_group(edge) + (frame.group() << frame.log2_lanes());
+  }
+  __device__ int place_in_first_group(int edge) const {
+    if constexpr (Config::kOneHead) return edge;
+    return (edge >> frame.log2_lanes() << frame.log2_step()) + (edge & ((1 << frame.log2_lanes()) - 1));
+  }
+  // Reads ids for the next window; `piece`: the row of the group of this lane's place. If the row has no such edge, its
+  // last one, or another edge of the graph.
+  __device__ void load_ids_of_rows(const Piece& piece) {
+    if (frame.gather.units.rows.num_edges == 0) return;
+    const int own = frame.lane & ((1 << frame.log2_lanes()) - 1);
+    const uint32_t edge = Config::kOneHead ? own : (frame.lane >> frame.log2_step() << frame.log2_lanes()) + own;
+    const uint32_t last = max(piece.end, 1u) - 1;
+    load_ids_at(min(piece.begin + edge, last));
+  }
+  // Opens that window, for rows of at most `longest` edges.
+  template <class Load>
+  __device__ void open_rows(int longest, const Load& load) {
+    open_steps(steps_of_rows(longest), load);
+  }
+  // The edges of a batch are read together: entries past the end of a row are there, too.
+  __device__ int steps_of_rows(int longest) const {
+    constexpr int kBatch = Config::kUnroll;
+    if constexpr (Config::kOneHead) return 1;
+    const int edges = (longest + kBatch - 1) & ~(kBatch - 1);
+    return (edges + (1 << frame.log2_lanes()) - 1) >> frame.log2_lanes();
+  }
+  // The ids that were read last are those of the window.
+  __device__ void take_ids() {
+    column_ = next_column_;
+    edge_ = next_edge_;
+  }
+
   // ---- The lane's entries.
 
-  // Calls use(step, whether the lane's edge is one of them) for all steps that have places of [begin, end). kUnrolls:
-  // whether the compiler may work on several steps at once.
+  // The entries of some edges: of places [begin, end), or of a row per group.
+  struct Entries {
+    uint32_t own;     // number of the lane's edge of step 0
+    int log2_step;    // edges of a step
+    uint32_t count;   // edges
+    int first, last;  // step
+  };
+  __device__ Entries entries_of_places(int begin, int end) const {
+    return {static_cast<uint32_t>(frame.in_step() - begin), frame.log2_step(), static_cast<uint32_t>(end - begin),
+            begin >> frame.log2_step(), (end - 1) >> frame.log2_step()};
+  }
+  __device__ Entries entries_of_rows(int degree, int longest) const {
+    const int own = frame.lane & ((1 << frame.log2_lanes()) - 1);
+    return {static_cast<uint32_t>(own), frame.log2_lanes(), static_cast<uint32_t>(degree), 0,
+            steps_of_rows(longest) - 1};
+  }
+  // Calls use(step, whether the lane's edge is one of them) for all steps that have one. kUnrolls: whether the compiler
+  // may work on several steps at once.
   template <bool kUnrolls = true, class Use>
-  __device__ void for_each_step(int begin, int end, const Use& use) {
-    const auto own = static_cast<uint32_t>(frame.in_step() - begin), count = static_cast<uint32_t>(end - begin);
-    const auto use_step = [&](int step) { use(step, own + (step << frame.log2_step()) < count); };
-    const int first = begin >> frame.log2_step(), last = (end - 1) >> frame.log2_step();
+  __device__ void for_each_step(const Entries& entries, const Use& use) {
+    const auto use_step = [&](int step) { use(step, entries.own + (step << entries.log2_step) < entries.count); };
+    const int first = entries.first, last = entries.last;
     if constexpr (Config::kOneHead) {
-      use(0, own < count);
+      use(0, entries.own < entries.count);
     } else if constexpr (kUnrolls) {
       for (int step = first; step <= last; ++step) use_step(step);
     } else {
@@ -138,12 +192,24 @@ class GatWindow {
  private:
   __device__ int log2_size() const { return min(kLog2GatEntries - frame.log2_heads(), kLog2Warp); }
 
+  template <class Load>
+  __device__ void open_steps(int steps, const Load& load) {
+    dropped_ = 0;
+    if (Config::kOneHead || steps == 1) {
+      load(Count<1>{}, 0);
+    } else if (steps == 2) {
+      load(Count<2>{}, 0);
+    } else {
+      for (int step = 0; step < steps; step += 4) load(Count<4>{}, step);
+    }
+  }
+
   // Of the position from + lane, for the window after this one. Past the last position, that one again.
   __device__ void load_ids(uint32_t from) {
+    if (from < end_) load_ids_at(min(from + frame.lane, end_ - 1));
+  }
+  __device__ void load_ids_at(uint32_t position) {
     const GatGather& gather = frame.gather;
-    const auto num_edges = static_cast<uint32_t>(gather.units.rows.num_edges);
-    if (from >= num_edges) return;
-    const uint32_t position = from + frame.lane < num_edges ? from + frame.lane : num_edges - 1;
     next_column_ = gather.columns.id(position);
     if (gather.needs_edges) next_edge_ = gather.edge_ids.id(position);
   }
@@ -171,7 +237,7 @@ class GatWindow {
 
   float* const words_;  // from those of the lane's entry of step 0
   float own_words_[Config::kOneHead ? kGatBackwardWords : 1];
-  uint32_t base_;
+  uint32_t base_, end_;
   uint32_t column_, edge_;            // at the lane's place
   uint32_t next_column_, next_edge_;  // likewise, of the next window
   uint32_t dropped_;                  // bit i: the lane's entry of step i is

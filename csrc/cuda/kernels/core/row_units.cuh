@@ -25,8 +25,10 @@ struct RowUnits {
   uint32_t num_units;  // first one per slot, then the short rows
 };
 
-inline RowUnits row_units_of(const Topology& topology, int64_t warps_per_row) {
-  RowUnits units{rows_of(topology), log2_rows_of(topology, warps_per_row), 0};
+// Units of at least 2^min_log2_rows short rows.
+inline RowUnits row_units_of(const Topology& topology, int64_t warps_per_row, int32_t min_log2_rows = 0) {
+  const int32_t log2_rows = log2_rows_of(topology, warps_per_row);
+  RowUnits units{rows_of(topology), log2_rows > min_log2_rows ? log2_rows : min_log2_rows, 0};
   // Fewer than 2^32: graphs of more than 2^26 rows have fewer than 64 edges per row.
   units.num_units =
       static_cast<uint32_t>(units.rows.num_slots + ceil_div(topology.num_rows, int64_t{1} << units.log2_rows));
@@ -55,6 +57,19 @@ class UnitWalk {
     return true;
   }
 
+  __device__ bool is_slot() const { return is_slot_; }
+  // Row `lane` of the unit, if it has so many.
+  __device__ bool has_own_row(const Rows& rows, int lane) const {
+    return lane < count_ && int64_t{first_row_} + lane < rows.num_rows;
+  }
+  __device__ uint32_t degree_of_own_row() const { return __shfl_down_sync(kFullMask, offset_, 1) - offset_; }
+  // Row i of the unit, or the piece of a slot. i may differ from lane to lane.
+  __device__ Piece piece(int i) const {
+    const uint32_t begin = __shfl_sync(kFullMask, offset_, i), end = __shfl_sync(kFullMask, offset_, i + 1);
+    const uint32_t row = first_row_ + static_cast<uint32_t>(i);
+    return {row, begin, end, is_slot_ ? unit_ : row, !is_slot_};
+  }
+
   __device__ uint32_t first_row() const { return first_row_; }
   __device__ uint32_t first_position() const { return __shfl_sync(kFullMask, offset_, 0); }
 
@@ -64,9 +79,9 @@ class UnitWalk {
   __device__ void for_each_row(const Rows& rows, const Use& use) const {
     uint32_t row = first_row_;
     for (int i = 0; i < count_ && row < rows.num_rows; ++i, ++row) {
-      const uint32_t begin = __shfl_sync(kFullMask, offset_, i), end = __shfl_sync(kFullMask, offset_, i + 1);
-      const bool is_skipped = !is_slot_ && rows.is_long(end - begin);
-      use(Piece{row, begin, end, is_slot_ ? unit_ : row, !is_slot_}, is_skipped);
+      const Piece piece = this->piece(i);
+      const bool is_skipped = !is_slot_ && rows.is_long(piece.num_edges());
+      use(piece, is_skipped);
     }
   }
 

@@ -1,0 +1,21 @@
+// Values that are the same for all lanes of a warp, and that the compiler knows to be the same: what depends on them
+// alone is worked out once per warp. The whole warp takes part.
+#pragma once
+
+#include "launch.cuh"
+
+namespace halfgnn::cuda {
+
+// The greatest of the lanes' values.
+inline __device__ int warp_max(int value) {
+#if defined(__CUDA_ARCH__) && __CUDA_ARCH__ >= 800
+  return __reduce_max_sync(kFullMask, value);
+#else
+  for (int distance = kWarpSize / 2; distance > 0; distance /= 2) {
+    value = max(value, __shfl_xor_sync(kFullMask, value, distance));
+  }
+  return __shfl_sync(kFullMask, value, 0);
+#endif
+}
+
+}  // namespace halfgnn::cuda
