@@ -42,10 +42,7 @@ class GatForwardLane {
     walk_.add_rows(
         row.row, row.degree, [&](auto count, int step) { load_entries<decltype(count)::value>(step); },
         [&](const auto& entries) { weigh_rows(entries); });
-    // A row without edges: results are 0 / 1, and lse is 0 + log 1.
-    const float total = row.degree == 0 ? 1.f : total_;
-    if (row.degree == 0) maximum_ = 0.f;
-    store_row(row.row, row.exists, total, positive_total_);
+    store_row(row.row, row.degree == 0, row.exists, total_, positive_total_);
   }
 
  private:
@@ -117,17 +114,22 @@ class GatForwardLane {
     const float positive = Config::kPositive ? frame().sum_over_edges(positive_total_) : 0.f;
     walk_.sums.sum_over_groups(frame());
     if (piece.is_whole_row) {
-      store_row(piece.row, frame().is_first_group(), total, positive);
+      store_row(piece.row, piece.is_empty(), frame().is_first_group(), total, positive);
     } else {
       walk_.sums.store_partial(frame(), piece, {maximum_, total, positive, 0.f});
     }
   }
   // writes: whether the lane's group does.
-  __device__ void store_row(uint32_t row, bool writes, float total, float positive) {
+  __device__ void store_row(uint32_t row, bool is_empty, bool writes, float total, float positive) {
     auto& sums = walk_.sums;
-    const float scale = 1.f / total;
+    if (is_empty) {  // results are 0 / 1, and lse is 0 + log 1
+      maximum_ = 0.f;
+      total = 1.f;
+    }
+    const float scale = reciprocal_of<T>(total);
     if constexpr (Config::kPositive) {
-      if (writes && frame().writes_whole_head()) __stcs(args_.lse + frame().head_of(row), maximum_ + logf(total));
+      if (writes && frame().writes_whole_head())
+        __stcs(args_.lse + frame().head_of(row), maximum_ + log_of_sum<T>(total));
     }
     sums.multiply(scale);
     const int64_t first = static_cast<int64_t>(row) * args_.gather.row_elements;

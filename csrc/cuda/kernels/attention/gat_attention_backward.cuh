@@ -83,13 +83,13 @@ class GatBackwardLane {
     }
   }
 
-  // Entries of places that are not among the edges may belong to other rows of the window: with dots their words stay.
-  // A row of a group has its window for itself: their weights are 0.
+  // Without kTeams a window has edges of several rows, and the words of entries of the others stay. With it the window
+  // is for these rows alone, and weights of other entries are 0.
   __device__ void weigh(const Entries& entries) {
     auto& window = walk_.window;
     const float slope = args_.gather.slope;
     window.for_each_step(entries, [&](int step, bool is_own) {
-      if (Config::kDots && !is_own) return;
+      if (!Config::kTeams && !is_own) return;
       const float sum = window.logit_sum(step, walk_.row_logit);
       const float logit = leaky_relu(sum, slope) - window.word(kLse, step);
       const float weight = is_own ? exp_of_difference<T>(logit) : 0.f;

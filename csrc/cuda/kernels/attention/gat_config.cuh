@@ -34,8 +34,8 @@ struct GatConfig {
   static constexpr bool kDots = kWhich == GatSums::kDots;
   // Slices of one head: a lane has one entry of a window, and keeps what is known of it in registers.
   static constexpr bool kOneHead = kIsOneHead;
-  // Short rows of few edges are worked on several at once, each by a group (gat_lane.cuh).
-  static constexpr bool kTeams = !kDots;
+  // Rows of few edges are worked on several at once, each by a group (gat_lane.cuh).
+  static constexpr bool kTeams = !kDots && kRepeat == 1;
   static constexpr int kUnroll = 4;  // edges of a group in flight
   // Registers hold those edges, the sums, and what the lane knows of the window: 64 with one sum, 80 with two or with
   // dots; 8 to 32 more with narrow accesses, and before sm_90; from sm_90 on 72 with two sums of one head.

@@ -9,7 +9,7 @@
 // Rows of few edges are not worked on by the whole warp: each group takes one of them, so that as many are worked on at
 // once. A window has all edges of these rows, so that each is weighed in one go. Few means that the window has room for
 // as many edges of every group's row. So how a row is added up depends on its own degree, and not on its neighbours.
-// With dots (GatSums) warps take all rows, and windows do not end with a row.
+// With dots (GatSums) or narrow accesses warps take all rows, and windows do not end with a row.
 #pragma once
 
 #include "../core/uniform.cuh"

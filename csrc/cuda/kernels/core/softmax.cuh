@@ -29,4 +29,21 @@ __device__ float exp_of_difference(float x) {
   }
 }
 
+// Of a sum of exponentials. For half results the hardware's, likewise: relative errors of 1e-7.
+template <typename T>
+__device__ float log_of_sum(float x) {
+  return sizeof(T) == 4 ? logf(x) : __logf(x);
+}
+template <typename T>
+__device__ float reciprocal_of(float x) {
+#ifdef __CUDA_ARCH__
+  if constexpr (sizeof(T) < 4) {
+    float result;
+    asm("rcp.approx.ftz.f32 %0, %1;" : "=f"(result) : "f"(x));
+    return result;
+  }
+#endif
+  return 1.f / x;
+}
+
 }  // namespace halfgnn::cuda
