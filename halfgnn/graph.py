@@ -133,6 +133,7 @@ class Graph:
     num_src: int
     num_dst: int
     num_edges: int
+    device: torch.device
     short_csc: bool  # whether all rows of csc() are known to have fewer than LONG_ROW_EDGES edges
     short_csr: bool
     _csc: Adjacency | Kept[Adjacency] | None
@@ -161,7 +162,9 @@ class Graph:
         put(self, "num_dst", num_dst)
         put(self, "_csc", _adjacency(csc))
         put(self, "_csr", _adjacency(csr))
-        put(self, "num_edges", (csc if csc is not None else csr)[1].shape[0])
+        indptr, indices, _ = csc if csc is not None else csr
+        put(self, "num_edges", indices.shape[0])
+        put(self, "device", indptr.device)
         self._put_bounds(max_in_degree, max_out_degree)
 
     def _put_bounds(self, max_in_degree: _Bound, max_out_degree: _Bound) -> None:
@@ -430,16 +433,16 @@ class Graph:
 
     def csc(self) -> Adjacency:
         """In-edges: indptr (num_dst + 1,), indices (E,) = sources, edge_ids (E,) or None. Made from CSR at its first use."""
-        return self._side("_csc", "_csr", self.num_dst)
+        side = self._csc
+        return side if type(side) is Adjacency else self._side("_csc", "_csr", self.num_dst)
 
     def csr(self) -> Adjacency:
         """Out-edges: indptr (num_src + 1,), indices (E,) = destinations, edge_ids (E,) or None. Made from CSC at its first use."""
-        return self._side("_csr", "_csc", self.num_src)
+        side = self._csr
+        return side if type(side) is Adjacency else self._side("_csr", "_csc", self.num_src)
 
     def _side(self, name: str, other: str, num_rows: int) -> Adjacency:
         side = getattr(self, name)
-        if type(side) is Adjacency:
-            return side
         if side is not None:
             return taken(side)
         source = taken(getattr(self, other))
@@ -483,10 +486,6 @@ class Graph:
         side = self._csr if side is None else side
         assert side is not None
         return side.value if isinstance(side, Kept) else side
-
-    @property
-    def device(self) -> torch.device:
-        return self._any.indptr.device
 
     @property
     def idtype(self) -> torch.dtype:

@@ -36,6 +36,14 @@ def autocast(data: Tensor | None) -> Tensor | None:
     return data.to(dtype)
 
 
+def autocast_all(device: torch.device, *operands: Tensor | None) -> tuple[Tensor | None, ...]:
+    """:func:`autocast` of operands that are on `device`, which is asked once."""
+    device_type = device.type
+    if device_type in ("cpu", "cuda") and not torch.is_autocast_enabled(device_type):
+        return operands  # mostly
+    return tuple(autocast(data) for data in operands)
+
+
 def autocasts(device: torch.device) -> bool:
     """Whether autocast is on for the device."""
     return device.type in ("cpu", "cuda") and torch.is_autocast_enabled(device.type)

@@ -40,7 +40,11 @@ def name_operands(error: Exception, **names: str) -> None:
 
 
 def needs_grad(*operands: Tensor | None) -> bool:
-    return torch.is_grad_enabled() and any(x is not None and x.requires_grad for x in operands)
+    if torch.is_grad_enabled():
+        for data in operands:  # not any(): every operator comes here
+            if data is not None and data.requires_grad:
+                return True
+    return False
 
 
 def broadcast_trailing(op: str, lhs: Sequence[int] | None, rhs: Sequence[int] | None) -> tuple:

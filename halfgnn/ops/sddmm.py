@@ -11,7 +11,7 @@ from ..common.arguments import MESSAGE_OPS, check_name
 from ..common.autograd import apply, inputs_of
 from ..common.fake import register_fake
 from ..common.operands import check_operand
-from ..common.precision import autocast
+from ..common.precision import autocast_all
 from ..graph_argument import as_graph
 from ._operands import broadcast_trailing, check_out_dtype, name_operands, needs_grad, operand_errors, target_of
 
@@ -129,7 +129,7 @@ def gsddmm(
         lhs_data = None
     else:
         check_operand(lhs_data, "lhs_data", g, lhs_target)
-    lhs_data, rhs_data = autocast(lhs_data), autocast(rhs_data)
+    lhs_data, rhs_data = autocast_all(g.device, lhs_data, rhs_data)
     csc = g.csc()
     if not needs_grad(lhs_data, rhs_data):
         return _gsddmm(*csc, op, lhs_data, rhs_data, lhs_target, rhs_target, out_dtype)

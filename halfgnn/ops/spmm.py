@@ -8,8 +8,8 @@ from torch import Tensor
 from ..common.arguments import MESSAGE_OPS, REDUCES, check_name
 from ..common.autograd import apply, inputs_of
 from ..common.fake import register_fake
-from ..common.operands import check_operand
-from ..common.precision import autocast
+from ..common.operands import check_rows
+from ..common.precision import autocast_all
 from ..graph_argument import as_graph
 from ._operands import broadcast_trailing, check_out_dtype, name_operands, needs_grad, operand_errors
 
@@ -125,12 +125,12 @@ def gspmm(
     if op == "copy_lhs":
         rhs_data = None
     else:
-        check_operand(rhs_data, "rhs_data", g, "e")
+        check_rows(rhs_data, "rhs_data", g.num_edges, "e", g.device)
     if op == "copy_rhs":
         lhs_data = None
     else:
-        check_operand(lhs_data, "lhs_data", g, "u")
-    lhs_data, rhs_data = autocast(lhs_data), autocast(rhs_data)
+        check_rows(lhs_data, "lhs_data", g.num_src, "u", g.device)
+    lhs_data, rhs_data = autocast_all(g.device, lhs_data, rhs_data)
     csc = g.csc()
     if not needs_grad(lhs_data, rhs_data):
         return _gspmm(*csc, op, reduce_op, lhs_data, rhs_data, out_dtype, g.short_csc)[0]

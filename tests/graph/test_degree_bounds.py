@@ -91,9 +91,10 @@ def test_the_kernels_mean_the_same_rows():
 
 
 def test_a_device_that_must_not_be_asked_is_not():
-    g = on_meta(Graph(**SIZES, csc=(*(x.to("meta") for x in make().csc()[:2]), None)))
-    assert (g.max_in_degree, g.max_out_degree) == (None, None)
-    assert not g.short_csc and not g.short_csr
+    g = Graph(**SIZES, csc=(*(x.to("meta") for x in make().csc()[:2]), None))
+    for other in (g, g.int(), g.reverse()):
+        assert (other.max_in_degree, other.max_out_degree) == (None, None)
+        assert not other.short_csc and not other.short_csr
 
 
 def test_moving_finds_them_of_the_sides_that_exist():

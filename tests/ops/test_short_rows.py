@@ -2,8 +2,9 @@
 
 import pytest
 import torch
+from torch.utils._python_dispatch import TorchDispatchMode
 
-from halfgnn import Graph
+from halfgnn import Graph, ops
 from halfgnn.graph import LONG_ROW_EDGES
 from tests.support import devices_and, randn
 from tests.support_calls import CALLS, graph_of_degrees, told
@@ -47,6 +48,46 @@ def test_right_if_the_bound_is_wrong(call, device, dtype):
     for x, expected in zip(wrong, right):
         largest = expected.abs().max().item()
         torch.testing.assert_close(x, expected, rtol=tolerance, atol=tolerance * largest)
+
+
+class Words(TorchDispatchMode):
+    """Collects, for every adjacency that a raw operator takes, the address of its indptr and what is said of its rows."""
+
+    def __init__(self):
+        super().__init__()
+        self.collected = []
+
+    def __torch_dispatch__(self, op, types, args=(), kwargs=None):
+        arguments = {x.name: x.default_value for x in op._schema.arguments} | (kwargs or {})
+        arguments |= {x.name: value for x, value in zip(op._schema.arguments, args)}
+        for side in ("", "out_"):
+            if f"{side}short_rows" in arguments:
+                where = arguments[f"{side}indptr"].data_ptr()
+                self.collected.append((where, arguments[f"{side}short_rows"]))
+        return op(*args, **(kwargs or {}))
+
+
+@pytest.mark.parametrize("bounds", [(400, None), (None, 400)])
+@pytest.mark.parametrize("call", CALLS, ids=lambda call: call.name)
+def test_operators_hear_of_the_rows_that_they_walk(call, bounds, device):
+    g = told(graph_of_degrees(3, 50, device), *bounds)
+    known = {g.csc().indptr.data_ptr(): g.short_csc, g.csr().indptr.data_ptr(): g.short_csr}
+    operands = [x.requires_grad_() for x in call.operands(g, torch.float16, device)]
+    with Words() as words:
+        out = call.run(g, *operands)
+        call.run(g, *(x.detach() for x in operands))
+        torch.autograd.grad(out, operands, torch.ones_like(out))
+    assert words.collected
+    for where, is_short in words.collected:
+        assert is_short is known[where]
+
+
+def test_softmax_by_source_hears_of_out_edges(device):
+    g = told(graph_of_degrees(3, 50, device), None, 400)
+    logits = randn(g.num_edges, 2, dtype=torch.float16, device=device).requires_grad_()
+    with Words() as words:
+        ops.edge_softmax(g, logits, "src").sum().backward()
+    assert words.collected == [(g.csr().indptr.data_ptr(), True)] * 2
 
 
 @pytest.mark.parametrize("columns", [8, 264])
