@@ -17,6 +17,7 @@ TYPES = {"half": "__half", "bfloat16": "__nv_bfloat16", "float": "float"}
 # Family: the header that defines its launchers, and those, of which there is one for each type T.
 FAMILIES = {
     "dot_attention": ("attention/dot_attention.cuh", ["dot_attention_of<T>"]),
+    "dot_tensor": ("attention/dot_tensor.cuh", ["dot_tensor_of<T>"]),
     "edge_softmax": ("softmax/edge_softmax.cuh", ["launch_softmax<T, false>", "launch_softmax<T, true>"]),
     "gat_attention": ("attention/gat_attention.cuh", ["gat_attention_of<T>"]),
     "gat_attention_backward": (
@@ -30,6 +31,9 @@ FAMILIES = {
     "spmm_extremum": ("spmm/spmm_extremum.cuh", ["spmm_extremum_of<T>"]),
     "spmm_sum": ("spmm/spmm_sum.cuh", ["spmm_sum_of<T>"]),
 }
+
+# Families of some types alone.
+TYPES_OF = {"dot_tensor": ("half", "bfloat16")}
 
 # ---- CPU: all kernels once per instruction set, in several files that compile at once and fill one table.
 
@@ -115,7 +119,12 @@ def cpu_kernels() -> list[Path]:
 
 def cuda_kernels(types=tuple(TYPES)) -> list[Path]:
     """With those that are written for some types alone."""
-    texts = {f"{family}_{name}.cu": cuda_instance(family, name) for family in FAMILIES for name in types}
+    texts = {
+        f"{family}_{name}.cu": cuda_instance(family, name)
+        for family in FAMILIES
+        for name in types
+        if name in TYPES_OF.get(family, TYPES)
+    }
     return _sources("csrc/cuda/kernels/*/*.cu") + [write(WRITTEN / name, text) for name, text in sorted(texts.items())]
 
 

@@ -63,6 +63,7 @@ MIN_LOADS = {
     rf"gat_prepare_backward_kernel<{_WIDEST}>": 3,
     r"pair_attention_kernel<PairConfig<\w+, (__half, \d, 8|__nv_bfloat16, \d, 8|float, \d, 4), 1": 3,
     r"pair_attention_kernel<PairConfig<\w+, (__half, \d, 8|__nv_bfloat16, \d, 8|float, \d, 4), 4": 5,
+    "dot_tensor_kernel": 8,  # of 16 edges: keys, or keys and values of narrow heads
     "gather_limit_kernel": 8,
     "gather_rows_kernel<uint4>": 4,
 }

@@ -9,6 +9,7 @@
 #include "../../csrc/cuda/kernels/plan/gpus.h"
 #include "../../csrc/cuda/kernels/plan/heads.h"
 #include "../../csrc/cuda/kernels/plan/lanes.h"
+#include "../../csrc/cuda/kernels/plan/tensor_cores.h"
 #include "../../csrc/cuda/kernels/plan/units.h"
 
 using namespace halfgnn::cuda;
@@ -151,4 +152,10 @@ int64_t unit_of_elementwise(const Device* device, int64_t num_edges, int64_t vec
 }
 int64_t chunks_of_terms(int64_t num_edges) { return term_chunks(num_edges); }
 int64_t batches_of_copies(int64_t num_batches) { return copy_batches(num_batches); }
+
+bool tensor_cores(int wanted, int compute_major, int64_t heads, int64_t dim, int64_t element_bytes, bool is_aligned,
+                  int pass, int64_t num_rows, int64_t num_edges) {
+  const DotProblem problem{heads, dim, element_bytes, is_aligned, static_cast<DotPass>(pass), num_rows, num_edges};
+  return takes_tensor_cores(static_cast<TensorCores>(wanted), compute_major, problem);
+}
 }

@@ -135,6 +135,13 @@ class Planners:
 
     # ---- planners; what they chose, and its slices
 
+    def tensor_cores(self, heads, dim, degree, *, wanted=2, major=9, size=2, aligned=True, direction=0):
+        """wanted: 0 never, 1 where possible, 2 where cheaper; direction: 0 forward, 1 to destinations, 2 to sources."""
+        function = self.library.tensor_cores
+        function.restype = c_bool
+        function.argtypes = [ctypes.c_int, ctypes.c_int, *[c_int64] * 3, c_bool, ctypes.c_int, *[c_int64] * 2]
+        return function(wanted, major, heads, dim, size, aligned, direction, 1000, 1000 * degree)
+
     def lanes(self, device, nodes, edges, row_bytes, access=ACCESSES[0], stream=6, read_once=False,
               kernel="weighted_sum") -> Lanes:  # fmt: skip
         return self.lanes_and_slices(device, nodes, edges, row_bytes, access, stream, read_once, kernel)[0]

@@ -31,6 +31,7 @@ MODULES = (
     "ops/test_sddmm.py",
     "ops/test_edge_softmax.py",
     "ops/test_attention.py",
+    "ops/test_tensor_cores.py",
     "ops/test_attention_autograd.py",
     "ops/test_attention_arguments.py",
     "ops/test_segment_reduce.py",

@@ -9,7 +9,9 @@ import pytest
 import torch
 
 from tests.simt import control
+from tests.simt.graphs import graph_of
 from tests.support import HALVES
+from tests.support_attention import DOT
 
 if not control.SIMULATED:
     pytest.skip("runs on the simulator: tests/simt/run.py", allow_module_level=True)
@@ -163,3 +165,18 @@ def test_infinity_and_nan():
 def test_all_lanes_must_take_part(kernel, part):
     _, message = launch(kernel)
     assert part in message and kernel in message
+
+
+# ---- kernels -------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("dim", [16, 128])
+def test_kernels_need_this_layout(dim, monkeypatch):
+    """Negative control: with another one, results of dot attention are others."""
+    monkeypatch.setenv("HALFGNN_TENSOR_CORES", "1")
+    g = graph_of([5, 0, 40], 37)
+    operands = DOT.operands(g, 2, dim, torch.float16)
+    expected = DOT.call(g, *operands)
+    with control.setting(matrices=0):
+        assert not torch.equal(DOT.call(g, *operands), expected)
+    assert torch.equal(DOT.call(g, *operands), expected)

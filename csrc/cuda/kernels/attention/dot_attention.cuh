@@ -1,6 +1,7 @@
 // Logits of dot attention: linear * <own key, key>. Include only where kernels are instantiated.
 #pragma once
 
+#include "dot_tensor.h"
 #include "pair_attention.cuh"
 
 namespace halfgnn::cuda {
@@ -58,6 +59,9 @@ class DotScore {
 
 template <typename T>
 cudaError_t dot_attention_of(PairPass pass, const PairArgs& args, const PairShape& shape, const Launch& launch) {
+  if constexpr (sizeof(T) == 2) {
+    if (takes_tensor_cores(pass, args, shape)) return dot_tensor_of<T>(pass, args, shape, launch);
+  }
   return pair_attention<DotScore, T>(pass, args, shape, launch);
 }
 

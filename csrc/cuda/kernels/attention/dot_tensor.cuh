@@ -1,0 +1,423 @@
+// The kernel of dot attention on tensor cores (sm_80 and later), for heads of whole chunks of 16 bytes. Include only
+// where it is instantiated (dot_tensor_<type>.cu). It stands beside pair_attention.cuh: the same passes, arguments and
+// results.
+//
+// A warp walks a row or a piece of one, of one head, 16 edges at a time. Dots come from tensor cores, and sums of
+// factor * row are added up on them (dot_tensor_rows.cuh). Between the two, lanes 4 g + t work out the factors of edges
+// g and g + 8: forward, by softmax with a running maximum (attention.cuh); backward, by the weight and its derivative.
+#pragma once
+
+#include "../core/row_units.cuh"
+#include "dot_tensor.h"
+#include "dot_tensor_rows.cuh"
+
+namespace halfgnn::cuda {
+
+// Brings factors of any size to about kTensorFactor, by a power of two: two elements of fp16 hold them then.
+class TensorUnit {
+ public:
+  __device__ void clear() { scale_ = 1.2676506e30f; }  // 2^100: any factor but the smallest lowers it
+  // Before factors are scaled. Returns what the sums so far are multiplied by, mostly 1.
+  __device__ float fit(const float (&factors)[2]) {
+    const float largest = fmaxf(fabsf(factors[0]), fabsf(factors[1]));
+    if (!__any_sync(kFullMask, largest * scale_ > 2 * kTensorFactor)) return 1.f;
+    const float power = __uint_as_float(__float_as_uint(max_over_groups(largest)) & 0x7f800000u);
+    const float before = scale_;
+    scale_ = kTensorFactor / power;
+    return scale_ / before;
+  }
+  __device__ float scaled(float factor) const { return factor * scale_; }
+  // What sums of scaled factors are multiplied by.
+  __device__ float unit() const { return 1.f / scale_; }
+
+ private:
+  float scale_;
+};
+
+template <typename T, PairPass kPairPass, int kBlocks>
+class DotTensorLane {
+  using OwnRow = TensorOwnRow<T, kBlocks>;
+  using Sums = TensorSums<T, kBlocks>;
+  static constexpr bool kForward = kPairPass == PairPass::kForward;
+  static constexpr bool kSumsValues = kPairPass != PairPass::kDestinations;
+  static constexpr bool kSumsKeys = !kForward;
+  static constexpr bool kToDestinations = kPairPass == PairPass::kDestinations;
+
+ public:
+  // Of a block.
+  struct Shared {
+    typename Sums::Totals values, keys;
+    float total_weight[kTensorThreads], total_maximum[kTensorThreads];
+  };
+
+  __device__ DotTensorLane(const PairArgs& args, int head, Shared& shared)
+      : args_(args),
+        head_(head),
+        by_row_{own_chunk_of(args.key, lane_.t), own_chunk_of(args.value, lane_.t)},
+        by_pair_{own_chunk_of(args.key, lane_.group), own_chunk_of(args.value, lane_.group)},
+        ids_{0, 0},
+        ids_begin_(~0u),
+        values_(shared.values),
+        keys_(shared.keys),
+        total_weight_(shared.total_weight[threadIdx.x]),
+        total_maximum_(shared.total_maximum[threadIdx.x]) {}
+
+  // The whole warp takes part, with one piece.
+  __device__ void run(const Piece& piece) {
+    start_row(piece);
+    walk(piece);
+    if constexpr (kForward) {
+      store_results(piece);
+    } else {
+      store_gradients(piece);
+    }
+  }
+
+ private:
+  // Of edges group and group + 8: dots, then factors.
+  struct Factors {
+    float value[2];
+  };
+
+  __device__ uint32_t row_bytes() const { return args_.row_elements * static_cast<uint32_t>(sizeof(T)); }
+  __device__ int chunks() const { return args_.layout.vectors; }
+  __device__ uint32_t head_elements() const { return static_cast<uint32_t>(head_ * chunks() * kTensorChunk); }
+  // Of the head in row 0.
+  __device__ const char* head_of(const void* rows) const {
+    return static_cast<const char*>(rows) + head_elements() * sizeof(T);
+  }
+  __device__ const char* own_chunk_of(const void* rows, int chunk) const {
+    return as_computed(head_of(rows) + chunk * kMaxAccessBytes);
+  }
+  __device__ const char* head_of(const void* rows, uint32_t row) const {
+    return head_of(rows) + static_cast<uint64_t>(row) * row_bytes();
+  }
+  __device__ int64_t statistic_at(uint32_t row) const { return static_cast<int64_t>(row) * args_.layout.heads + head_; }
+  // Element of the lane's own chunk, in a line.
+  __device__ int64_t own_elements(uint32_t line) const {
+    return static_cast<int64_t>(line) * args_.row_elements + head_elements() + Sums::own_chunk(lane_) * kTensorChunk;
+  }
+  __device__ bool writes() const { return Sums::writes(lane_, chunks()); }
+
+  // ---- Edges.
+
+  __device__ void start_row(const Piece& piece) {
+    own_key_.load(head_of(args_.own_key, piece.row), chunks(), lane_);
+    if constexpr (!kForward) own_value_.load(head_of(args_.own_value, piece.row), chunks(), lane_);
+    has_total_ = false;
+    maximum_ = kLowestLogit;
+    weight_sum_ = 0.f;
+    if constexpr (kSumsValues) values_.clear();
+    if constexpr (kSumsKeys) {
+      keys_.clear();
+      unit_.clear();
+    }
+    if constexpr (kToDestinations) start_record(piece);
+  }
+
+  __device__ void walk(const Piece& piece) {
+    const bool has_whole_rows = chunks() == kBlocks * (kTensorBlock / kTensorChunk);
+    if (piece.is_empty()) return;
+    if (ids_begin_ != piece.begin) load_ids(piece.begin);
+    uint32_t begin = piece.begin;
+    while (true) {
+      const uint32_t column = ids_.column, left = piece.end - begin;
+      const int count = left < kWarpSize ? static_cast<int>(left) : kWarpSize;
+      load_ids(begin + count);  // a chunk ahead: the next row starts where this one ends
+      draw(begin, count);
+      for (int start = 0; start < count; start += kTensorEdges) {
+        if (has_whole_rows && start + kTensorEdges <= count) {
+          add_batch(TensorBatch<true>(start, kTensorEdges, chunks()), column);
+        } else {
+          add_batch(TensorBatch<false>(start, count - start, chunks()), column);
+        }
+      }
+      if (left <= kWarpSize) break;
+      if ((left - 1) % kTensorRun < kWarpSize) end_run();  // counted from the row's end: its first run is the shorter
+      begin += kWarpSize;
+    }
+    ids_begin_ = piece.end;
+  }
+  __device__ void load_ids(uint32_t begin) {
+    ids_.load(args_.units.rows, args_.columns, args_.edge_ids, false, begin, lane_.lane);
+  }
+  // A bit for each edge of a chunk.
+  __device__ void draw(uint32_t begin, int count) {
+    dropped_ = 0;
+    if (!args_.dropout.is_on()) return;
+    const auto quad = static_cast<uint32_t>(head_) >> 2;
+    const uint32_t edge = args_.edge_ids.id(begin + (lane_.lane < count ? lane_.lane : 0));
+    dropped_ = __ballot_sync(kFullMask, (args_.dropout.dropped(edge, quad) >> (head_ & 3) & 1) != 0);
+  }
+
+  template <class Batch>
+  __device__ void add_batch(const Batch& batch, uint32_t column) {
+    uint32_t columns[2];
+    batch.columns_by_row(column, lane_, columns);
+    const auto load_dots = [&](const char* first, int block) {
+      return OwnRow::load_rows(batch, first, row_bytes(), columns, lane_, block);
+    };
+    typename OwnRow::Dots dots_of_keys;
+    typename OwnRow::Rows keys[kBlocks];
+#pragma unroll
+    for (int block = 0; block < kBlocks; ++block) keys[block] = load_dots(by_row_.key, block);
+    if constexpr (kForward) {
+      uint32_t pairs[4];
+      batch.columns_by_pair(column, lane_, pairs);
+      const auto load_sums = [&](int block) {
+        return Sums::load_rows(batch, by_pair_.value, row_bytes(), pairs, lane_, block);
+      };
+      typename Sums::Rows values[kBlocks];
+      values[0] = load_sums(0);
+      add_dots(own_key_, keys, dots_of_keys);
+#pragma unroll
+      for (int block = 1; block < kBlocks; ++block) values[block] = load_sums(block);
+      const TensorFactors<T> factors(weigh(batch, dots_of_keys).value);
+#pragma unroll
+      for (int block = 0; block < kBlocks; ++block) values_.add(values[block], factors, block);
+    } else {
+      typename OwnRow::Dots dots_of_values;
+      typename OwnRow::Rows values[kBlocks];
+      constexpr int kFirst = kToDestinations ? 1 : 0;  // blocks that are loaded with the keys, as registers allow
+      if constexpr (kToDestinations) values[0] = load_dots(by_row_.value, 0);
+      DestinationRecord records[2];
+#pragma unroll
+      for (int i = 0; i < 2; ++i) records[i] = kToDestinations ? record_ : load_record(columns[i]);
+      add_dots(own_key_, keys, dots_of_keys);
+#pragma unroll
+      for (int block = kFirst; block < kBlocks; ++block) values[block] = load_dots(by_row_.value, block);
+      add_dots(own_value_, values, dots_of_values);
+      Factors of_keys, of_values;
+      differentiate(batch, records, dots_of_keys, dots_of_values, of_keys, of_values);
+      // The same rows again, from the L1 cache.
+      if constexpr (kSumsValues) add_rows(batch, by_pair_.value, column, of_values, values_);
+      add_rows(batch, by_pair_.key, column, of_keys, keys_);
+    }
+  }
+  __device__ void add_dots(const OwnRow& own, const typename OwnRow::Rows (&rows)[kBlocks],
+                           typename OwnRow::Dots& dots) const {
+#pragma unroll
+    for (int block = 0; block < kBlocks; ++block) own.add_dots(rows[block], block, dots);
+  }
+  template <class Batch>
+  __device__ void add_rows(const Batch& batch, const char* first, uint32_t column, const Factors& factors, Sums& sums) {
+    uint32_t columns[4];
+    batch.columns_by_pair(column, lane_, columns);
+    typename Sums::Rows rows[kBlocks];
+#pragma unroll
+    for (int block = 0; block < kBlocks; ++block) {
+      rows[block] = Sums::load_rows(batch, first, row_bytes(), columns, lane_, block);
+    }
+    const TensorFactors<T> split(factors.value);
+#pragma unroll
+    for (int block = 0; block < kBlocks; ++block) sums.add(rows[block], split, block);
+  }
+
+  // ---- Factors, of edges group and group + 8.
+
+  template <class Batch>
+  __device__ bool is_dropped(const Batch& batch, int i) const {
+    return (dropped_ >> (batch.start + lane_.group + 8 * i) & 1) != 0;
+  }
+
+  // Forward.
+  template <class Batch>
+  __device__ Factors weigh(const Batch& batch, const typename OwnRow::Dots& dots) {
+    float logits[2], raised = maximum_;
+#pragma unroll
+    for (int i = 0; i < 2; ++i) {
+      logits[i] = args_.logit.linear * dots.of_edge(i);
+      raised = fmaxf(raised, batch.has(lane_.group + 8 * i) ? logits[i] : kLowestLogit);
+    }
+    if (__any_sync(kFullMask, raised > maximum_)) raise_maximum(raised);
+    Factors factors;
+#pragma unroll
+    for (int i = 0; i < 2; ++i) {
+      const float weight = batch.has(lane_.group + 8 * i) ? exp_of_difference<T>(logits[i] - maximum_) : 0.f;
+      weight_sum_ += weight;
+      factors.value[i] = is_dropped(batch, i) ? 0.f : weight * kTensorFactor;
+    }
+    return factors;
+  }
+  __device__ void raise_maximum(float raised) {
+    raised = max_over_groups(raised);
+    const float rescale = exp_of_difference<T>(maximum_ - raised);
+    weight_sum_ *= rescale;
+    values_.multiply(rescale);
+    maximum_ = raised;
+  }
+
+  // Backward: from dots to factors.
+  template <class Batch>
+  __device__ void differentiate(const Batch& batch, const DestinationRecord (&records)[2],
+                                const typename OwnRow::Dots& dots_of_keys, const typename OwnRow::Dots& dots_of_values,
+                                Factors& of_keys, Factors& of_values) {
+#pragma unroll
+    for (int i = 0; i < 2; ++i) {
+      const float weight = exp_of_difference<T>(args_.logit.linear * dots_of_keys.of_edge(i) - records[i].lse);
+      const float multiplier = is_dropped(batch, i) ? 0.f : dropout_scale();
+      const float gradient = weight * fmaf(multiplier, dots_of_values.of_edge(i), -records[i].delta);
+      const bool keep = batch.has(lane_.group + 8 * i);
+      of_keys.value[i] = keep ? gradient : 0.f;
+      of_values.value[i] = keep && !is_dropped(batch, i) ? weight * kTensorFactor : 0.f;
+    }
+    const float rescale = unit_.fit(of_keys.value);
+    if (rescale != 1.f) keys_.multiply(rescale);
+#pragma unroll
+    for (int i = 0; i < 2; ++i) of_keys.value[i] = unit_.scaled(of_keys.value[i]);
+  }
+  __device__ float dropout_scale() const { return args_.dropout.is_on() ? args_.dropout.scale : 1.f; }
+
+  __device__ DestinationRecord load_record(uint32_t row) const {
+    const float2 record = __ldg(reinterpret_cast<const float2*>(args_.records + statistic_at(row)));
+    return {record.x, record.y};
+  }
+  // lse, and the dot of the result and its gradient. The first piece of a row leaves them for the pass to sources.
+  __device__ void start_record(const Piece& piece) {
+    record_ = {__ldg(args_.lse + statistic_at(piece.row)), 0.f};
+    if (writes()) {
+      const int64_t at = own_elements(piece.row);
+      float out[kTensorChunk], grad[kTensorChunk];
+      load_precise<T>(args_.out, at, out);
+      Fragment<T, kTensorChunk>::load(static_cast<const T*>(args_.own_value) + at).widen(grad);
+#pragma unroll
+      for (int i = 0; i < kTensorChunk; ++i) record_.delta = fmaf(grad[i], out[i], record_.delta);
+    }
+#pragma unroll
+    for (int bit = 1; bit < kWarpSize; bit *= 2) record_.delta += __shfl_xor_sync(kFullMask, record_.delta, bit);
+    const bool is_first = piece.is_whole_row || args_.units.rows.indptr.offset(piece.row) == piece.begin;
+    if (is_first && lane_.lane == 0) args_.records[statistic_at(piece.row)] = record_;
+  }
+
+  // ---- Runs, and the end of a row.
+
+  static constexpr float kValueUnit = 1 / kTensorFactor;
+
+  __device__ void end_run() {
+    if constexpr (kForward) {
+      const float rescale = has_total_ ? exp_of_difference<T>(total_maximum_ - maximum_) : 1.f;
+      cuda::end_run(has_total_, rescale, total_weight_, weight_sum_);
+      values_.end_run(lane_, has_total_, rescale, kValueUnit);
+      total_maximum_ = maximum_;
+    } else {
+      if constexpr (kSumsValues) values_.end_run(lane_, has_total_, 1.f, kValueUnit);
+      keys_.end_run(lane_, has_total_, 1.f, unit_.unit());
+    }
+    has_total_ = true;
+  }
+
+  __device__ void store_results(const Piece& piece) {
+    float values[kTensorChunk];
+    const float rescale = has_total_ ? exp_of_difference<T>(total_maximum_ - maximum_) : 1.f;
+    values_.finish(lane_, has_total_, rescale, kValueUnit, values);
+    float sum = has_total_ ? fmaf(total_weight_, rescale, weight_sum_) : weight_sum_;
+#pragma unroll
+    for (int bit = 4; bit < kWarpSize; bit *= 2) sum += __shfl_xor_sync(kFullMask, sum, bit);
+    const float factor = dropout_scale() * (piece.is_whole_row ? reciprocal_of_sum(sum, !piece.is_empty()) : 1.f);
+#pragma unroll
+    for (int i = 0; i < kTensorChunk; ++i) values[i] *= factor;
+    if (writes()) {
+      if (piece.is_whole_row) {
+        store_precise<T>(args_.out, own_elements(piece.line), values);
+      } else {
+        store_rounded(args_.partials.vectors + own_elements(piece.line), values);
+      }
+    }
+    if (lane_.lane != 0) return;
+    if (!piece.is_whole_row) {
+      args_.partials.store_sums(piece.line, args_.layout.heads, head_, {maximum_, sum, 0.f, 0.f});
+    } else if (args_.lse != nullptr) {
+      args_.lse[statistic_at(piece.row)] = lse_of(maximum_, sum, !piece.is_empty());
+    }
+  }
+
+  __device__ void store_gradients(const Piece& piece) {
+    float values[kTensorChunk];
+    if constexpr (kSumsValues) {
+      values_.finish(lane_, has_total_, 1.f, kValueUnit, values);
+      store_gradient(piece, args_.grad_value, args_.partial_value, dropout_scale(), values);
+    }
+    keys_.finish(lane_, has_total_, 1.f, unit_.unit(), values);
+    store_gradient(piece, args_.grad_key, args_.partial_key, args_.logit.linear, values);
+  }
+  __device__ void store_gradient(const Piece& piece, void* gradient, float* partial, float factor,
+                                 float (&values)[kTensorChunk]) const {
+#pragma unroll
+    for (int i = 0; i < kTensorChunk; ++i) values[i] *= factor;
+    if (!writes()) return;
+    if (piece.is_whole_row) {
+      store_rounded(static_cast<T*>(gradient) + own_elements(piece.line), values);
+    } else {
+      store_rounded(partial + own_elements(piece.line), values);
+    }
+  }
+
+  const PairArgs& args_;
+  const int head_;
+  const TensorLane lane_;
+  // The lane's first chunk in the first row, as rows are shared (dot_tensor_rows.cuh).
+  struct FirstChunks {
+    const char* key;
+    const char* value;
+  };
+  const FirstChunks by_row_, by_pair_;
+  ChunkIds ids_;  // of the next chunk
+  uint32_t ids_begin_;
+  uint32_t dropped_;
+
+  // Of the row.
+  OwnRow own_key_, own_value_;
+  DestinationRecord record_;
+  Sums values_, keys_;
+  TensorUnit unit_;  // of the factors of keys
+  float maximum_, weight_sum_;
+  bool has_total_;
+  float &total_weight_, &total_maximum_;
+};
+
+// At most 96 registers for the results of narrow heads, 128 for their gradients, 168 for wide heads.
+constexpr int tensor_min_blocks(PairPass pass, int blocks) {
+  if (blocks > 1) return pass == PairPass::kSources ? 2 : 3;
+  return pass == PairPass::kForward ? 5 : 4;
+}
+
+template <typename T, PairPass kPairPass, int kBlocks>
+__global__ void __launch_bounds__(kTensorThreads, tensor_min_blocks(kPairPass, kBlocks))
+    dot_tensor_kernel(const PairArgs args) {
+  using Lane = DotTensorLane<T, kPairPass, kBlocks>;
+  __shared__ typename Lane::Shared shared;
+  const auto heads = static_cast<uint32_t>(args.layout.heads);
+  const uint32_t block = args.layout.by_slice ? blockIdx.x % args.blocks_per_slice : blockIdx.x / heads;
+  const uint32_t head = args.layout.by_slice ? blockIdx.x / args.blocks_per_slice : blockIdx.x % heads;
+  const uint32_t unit = block * kTensorWarps + threadIdx.x / kWarpSize;
+  if (unit >= args.units.num_units) return;
+  const int lane = static_cast<int>(threadIdx.x & (kWarpSize - 1));
+  Lane work(args, static_cast<int>(head), shared);
+  for_each_piece(args.units, unit, lane, [&](const Piece& piece) { work.run(piece); });
+}
+
+template <typename T, PairPass kPairPass, int kBlocks>
+cudaError_t launch_dot_tensor(const PairArgs& args, const Launch& launch) {
+  const int64_t blocks = static_cast<int64_t>(args.blocks_per_slice) * args.layout.heads;
+  return cuda::launch(dot_tensor_kernel<T, kPairPass, kBlocks>, blocks, kTensorThreads, launch.stream, args);
+}
+
+template <typename T, PairPass kPairPass>
+cudaError_t dot_tensor_pass(const PairArgs& args, int64_t dim, const Launch& launch) {
+  if (dim <= kTensorBlock) return launch_dot_tensor<T, kPairPass, 1>(args, launch);
+  return launch_dot_tensor<T, kPairPass, 2>(args, launch);
+}
+
+// A warp takes one head of a unit.
+template <typename T>
+cudaError_t dot_tensor_of(PairPass pass, const PairArgs& args, const PairShape& shape, const Launch& launch) {
+  PairArgs of_heads = args;
+  of_heads.blocks_per_slice = static_cast<uint32_t>(ceil_div(args.units.num_units, kTensorWarps));
+  switch (pass) {
+    case PairPass::kForward: return dot_tensor_pass<T, PairPass::kForward>(of_heads, shape.dim, launch);
+    case PairPass::kDestinations: return dot_tensor_pass<T, PairPass::kDestinations>(of_heads, shape.dim, launch);
+    default: return dot_tensor_pass<T, PairPass::kSources>(of_heads, shape.dim, launch);
+  }
+}
+
+}  // namespace halfgnn::cuda

@@ -1,0 +1,16 @@
+// Dot attention on tensor cores: what its launcher (dot_tensor.cuh) tells the rest. It takes the passes of pair_pass.h,
+// of the same arguments and with the same results, in the shapes that plan/tensor_cores.h names.
+#pragma once
+
+#include "pair_pass.h"
+
+namespace halfgnn::cuda {
+
+// One pass over elements of a half type. The build instantiates them: build_sources.py.
+template <typename T>
+cudaError_t dot_tensor_of(PairPass pass, const PairArgs& args, const PairShape& shape, const Launch& launch);
+
+// Whether tensor cores serve the pass, and are worth it on the current device.
+bool takes_tensor_cores(PairPass pass, const PairArgs& args, const PairShape& shape);
+
+}  // namespace halfgnn::cuda

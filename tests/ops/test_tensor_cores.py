@@ -1,0 +1,202 @@
+"""Dot attention on tensor cores: forced with HALFGNN_TENSOR_CORES=1, under the accuracy rule of support.py; and compared with
+the kernels that take all shapes, which HALFGNN_TENSOR_CORES=0 brings back.
+
+CUDA's kernels read the variable at every call. On the CPU the tests see that it changes nothing.
+"""
+
+import pytest
+import torch
+
+from halfgnn import Graph, ops, reference
+from tests import support
+from tests.support import HALVES, IDTYPES, randn
+from tests.support_attention import DOT, check, fixed_seed
+
+raw = torch.ops.halfgnn
+# Around a batch of 16 edges, and around the 256 edges of a run.
+DEGREES = [0, 1, 7, 15, 16, 17, 33, 0]
+RUNS = [255, 256, 257, 300, 2]
+# The last one is served by other kernels, whatever the variable says.
+DIMS = [8, 16, 24, 40, 64, 72, 96, 128, 136]
+
+
+@pytest.fixture(autouse=True)
+def on_tensor_cores(monkeypatch):
+    monkeypatch.setenv("HALFGNN_TENSOR_CORES", "1")
+
+
+def graph_of(degrees, num_src=37, idtype=torch.int32, device="cpu", identity=False):
+    """Destinations of these degrees. identity: edge data is in CSC order."""
+    dst = torch.repeat_interleave(torch.arange(len(degrees)), torch.tensor(degrees))
+    src = torch.arange(len(dst)) * 7919 % num_src
+    if not identity:
+        order = torch.randperm(len(dst), generator=torch.Generator().manual_seed(3))
+        src, dst = src[order], dst[order]
+    ends = [x.to(device, idtype) for x in (src, dst)]
+    g = Graph.from_edges(*ends, num_src=num_src, num_dst=len(degrees), sort=identity)
+    return g[0] if identity else g
+
+
+# ---- the accuracy rule ---------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("device,dtype", support.devices_and(HALVES))
+@pytest.mark.parametrize("dim", DIMS)
+def test_widths(dim, dtype, device):
+    heads = {8: 8, 16: 3, 24: 5, 40: 2}.get(dim, 1 + (dim == 64))
+    g = graph_of(DEGREES, idtype=IDTYPES[dim // 8 % 2], device=device, identity=dim % 16 == 0)
+    check(DOT, g, DOT.operands(g, heads, dim, dtype, device))
+
+
+@pytest.mark.parametrize("device,dtype", support.devices_and(HALVES))
+@pytest.mark.parametrize("heads,dim", [(1, 128), (2, 64), (3, 40), (8, 8)])
+def test_dropout(heads, dim, dtype, device):
+    g = graph_of([*DEGREES, 40], device=device)
+    check(DOT, g, DOT.operands(g, heads, dim, dtype, device), dropout_p=0.4)
+    out = DOT.call(g, *DOT.operands(g, heads, dim, dtype, device), dropout_p=1.0)
+    assert (out == 0).all()
+
+
+@pytest.mark.parametrize("dtype,heads,dim", [(torch.float16, 1, 72), (torch.bfloat16, 2, 16)])
+@pytest.mark.parametrize("reverse", [False, True], ids=["rows", "columns"])
+def test_long_rows(reverse, dtype, heads, dim, device):
+    """Rows of several runs, and rows that are cut into pieces."""
+    g = graph_of([*RUNS, 1300], device=device)
+    g = g.reverse() if reverse else g
+    check(DOT, g, DOT.operands(g, heads, dim, dtype, device), dropout_p=0.2, terms=1300)
+
+
+@pytest.mark.parametrize("device,dtype", support.devices_and(HALVES))
+@pytest.mark.parametrize("dim", [8, 128])
+def test_hub(dim, dtype, device):
+    """Equal terms: what tensor cores cut off, they cut off in one direction."""
+    degree = 5000
+    ends = torch.zeros(degree, dtype=torch.int32, device=device)
+    g = Graph.from_edges(ends, ends, num_src=1, num_dst=1, sort=True)[0]
+    query, key, value = (torch.full((1, 1, dim), x, dtype=dtype, device=device) for x in (0.1, 0.2, 0.7))
+    out, _, residual = raw.dot_attention(*g.csc(), query, key, value, 0.3, 0.0, None, True, True)
+    error = (out.double() + residual.double()) / value.double() - 1
+    assert error.abs().max() < (2e-6 if dtype == torch.float16 else torch.finfo(dtype).eps ** 2)
+    leaf, upstream = value.requires_grad_(), torch.full_like(value, 0.9)
+    out = ops.dot_attention(g, query, key, leaf, 0.3)
+    assert torch.equal(torch.autograd.grad(out, leaf, upstream)[0], upstream)
+
+
+# ---- the edges of the number range ---------------------------------------------------------------
+
+
+def in_order(degree, logits, dtype, device, dim=16):
+    """A row of `degree` edges, in order, whose logits are logits(edge), up to rounding; its operands."""
+    dst = torch.zeros(degree, dtype=torch.int32, device=device)
+    src = torch.arange(degree, dtype=torch.int32, device=device)
+    g = Graph.from_edges(src, dst, num_src=degree, num_dst=1, sort=True)[0]
+    query, key, value = DOT.operands(g, 1, dim, dtype, device)
+    query.zero_(), key.zero_()
+    query[..., 0] = 1 / 0.3
+    key[:, 0, 0] = logits(torch.arange(degree)).to(dtype)
+    return g, [query, key, value]
+
+
+@pytest.mark.parametrize("device,dtype", support.devices_and(HALVES))
+@pytest.mark.parametrize("slope", [0.25, -0.25, 40.0, -40.0])
+def test_maximum_that_moves(slope, dtype, device):
+    """Logits that rise or fall from edge to edge, over several batches and runs."""
+    g, operands = in_order(600, lambda edge: edge * slope, dtype, device)
+    check(DOT, g, operands)
+
+
+@pytest.mark.parametrize("device,dtype", support.devices_and(HALVES))
+def test_infinite_logits(dtype, device):
+    """A logit of -inf removes its edge."""
+    g, (query, key, value) = in_order(40, lambda edge: edge % 3, dtype, device)
+    removed = torch.arange(40) % 5 == 2
+    query[:] = query[..., :1]
+    key[removed] = -torch.inf
+    out = ops.dot_attention(g, query, key, value, 0.3)
+    kept = Graph.from_edges(torch.arange(40)[~removed].to(device), torch.zeros(32, dtype=torch.int64, device=device),
+                            num_src=40, num_dst=1)  # fmt: skip
+    torch.testing.assert_close(out, ops.dot_attention(kept, query, key, value, 0.3), rtol=1e-2, atol=1e-2)
+    key[:] = -torch.inf
+    assert ops.dot_attention(g, query, key, value, 0.3).isnan().all()
+
+
+@pytest.mark.parametrize("device,dtype", support.devices_and(HALVES))
+def test_infinite_values(dtype, device):
+    """They stay in their columns, and keep their sign, whatever rounding a weight loses."""
+    g, (query, key, value) = in_order(40, lambda edge: edge % 7, dtype, device)
+    value[::5, 0, 3], value[6, 0, 4], value[33, 0, 7] = torch.inf, -torch.inf, torch.nan
+    out = ops.dot_attention(g, query, key, value, 0.3)[0, 0]
+    assert out[3] == torch.inf and out[4] == -torch.inf and out[7].isnan()
+    assert out.isfinite().sum() == 13
+
+
+@pytest.mark.parametrize("device,dtype", support.devices_and(HALVES))
+@pytest.mark.parametrize("grows", [True, False])
+def test_large_gradients_of_logits(grows, dtype, device):
+    """Derivatives by logits that fp16 does not hold, beside small ones; those of queries and keys it holds."""
+    g = graph_of([1, 5, 20, 70], device=device)
+    query, key, value = DOT.operands(g, 1, 64, dtype, device)
+    size = torch.logspace(-3, 4, g.num_src).to(device)
+    value = (value * (size if grows else size.flip(0)).view(-1, 1, 1)).to(dtype)
+    operands = [query / 64, key / 64, value]
+
+    def upstream(out):
+        return randn(*out.shape, dtype=dtype, device=device) * 64
+
+    host = g.to("cpu")
+    _, grads = support.evaluate(lambda *x: DOT.call(g, *x), operands, grad := upstream(operands[0]))
+    _, truth = support.evaluate(
+        lambda *x: DOT.specification(host, *x), [x.cpu().double() for x in operands], grad.cpu().double()
+    )
+    for got, wanted in zip(grads, truth):
+        assert got.isfinite().all() and wanted.abs().max() < 65504
+        error = (got.cpu().double() - wanted).norm() / wanted.norm()
+        assert error < 4 * torch.finfo(dtype).eps
+
+
+@pytest.mark.parametrize("device,dtype", support.devices_and(HALVES))
+def test_heads_do_not_mix(dtype, device):
+    g = graph_of(DEGREES, device=device)
+    operands = DOT.operands(g, 3, 16, dtype, device)
+    operands[1][:, 1] = torch.nan
+    out = DOT.call(g, *operands)
+    assert out[:, [0, 2]].isfinite().all() and out[1, 1].isnan().all()
+
+
+# ---- beside the other kernels --------------------------------------------------------------------
+
+
+def results(g, operands, monkeypatch, wanted):
+    monkeypatch.setenv("HALFGNN_TENSOR_CORES", wanted)
+    upstream = torch.ones_like(operands[0])
+    with fixed_seed():
+        out, grads = support.evaluate(lambda *x: DOT.call(g, *x, dropout_p=0.2), operands, upstream)
+    return [out, *grads]
+
+
+@pytest.mark.parametrize("device,dtype", support.devices_and(HALVES))
+@pytest.mark.parametrize("heads,dim", [(1, 128), (1, 64), (4, 24)])
+def test_both_kinds_agree(heads, dim, dtype, device, monkeypatch):
+    g = graph_of([*DEGREES, 530], device=device)
+    operands = DOT.operands(g, heads, dim, dtype, device)
+    on_tensor_cores, others = (results(g, operands, monkeypatch, wanted) for wanted in "10")
+    for got, other in zip(on_tensor_cores, others):
+        size = other.abs().max().item()
+        torch.testing.assert_close(got, other, rtol=torch.finfo(dtype).eps, atol=1e-5 * max(1, size))
+    if support.has_cuda_kernels(device):  # they are two
+        assert any(not torch.equal(a, b) for a, b in zip(on_tensor_cores, others))
+        assert all(torch.equal(a, b) for a, b in zip(on_tensor_cores, results(g, operands, monkeypatch, "1")))
+
+
+@pytest.mark.parametrize("wanted", ["0", "1"])
+def test_statistics(wanted, device, monkeypatch):
+    """What the backward reads does not depend on the kernels."""
+    monkeypatch.setenv("HALFGNN_TENSOR_CORES", wanted)
+    g = graph_of([3, 0, 20, 600], device=device)
+    query, key, value = DOT.operands(g, 2, 24, torch.float16, device)
+    out, lse = raw.dot_attention(*g.csc(), query, key, value, 0.3, 0.0, None, True, True)[:2]
+    logits = reference.gsddmm(g.to("cpu"), "dot", key.cpu().double(), query.cpu().double()).squeeze(-1) * 0.3
+    dst = g.edges()[1].cpu().long()
+    for node in (0, 2, 3):
+        torch.testing.assert_close(lse[node].cpu().double(), logits[dst == node].logsumexp(0), rtol=1e-5, atol=1e-5)
+    assert out.isfinite().all() and (lse[1] == 0).all()
