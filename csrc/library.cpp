@@ -32,12 +32,13 @@ TORCH_LIBRARY(halfgnn, m) {
   // Gradients of gspmm. CSR (by_src) gives either gradient in one pass over out-edges; CSC gives only the gradient of
   // rhs. `in_indptr` is the CSC indptr, which mean reads. lhs and rhs are needed where the formula reads them (mul,
   // div, and max/min of them); lhs_shape and rhs_shape, lhs_dtype and rhs_dtype describe the operands themselves. A
-  // gradient that is not needed is an empty tensor.
+  // gradient that is not needed is an empty tensor. If in_indices and in_edge_ids, with in_indptr the CSC, are given,
+  // the gradients of a weighted sum may be made one after the other, where that is taken to be faster.
   m.def(
       "gspmm_backward(Tensor indptr, Tensor indices, Tensor? edge_ids, Tensor in_indptr, bool by_src, "
       "str op, str reduce, Tensor grad, Tensor? lhs, Tensor? rhs, Tensor? arg, SymInt[] lhs_shape, SymInt[] rhs_shape, "
-      "ScalarType lhs_dtype, ScalarType rhs_dtype, bool need_lhs, bool need_rhs, bool short_rows=False) "
-      "-> (Tensor grad_lhs, Tensor grad_rhs)");
+      "ScalarType lhs_dtype, ScalarType rhs_dtype, bool need_lhs, bool need_rhs, bool short_rows=False, "
+      "Tensor? in_indices=None, Tensor? in_edge_ids=None) -> (Tensor grad_lhs, Tensor grad_rhs)");
 
   // out[e] = op(lhs[target], rhs[target]) for every edge, CSC; targets are u, v or e. dot sums the last dimension, kept
   // as 1.

@@ -19,6 +19,8 @@ struct Backend {
   void (*sddmm_elementwise)(const SddmmArgs&);
   void (*sddmm)(const SddmmArgs&);
   void (*mul_backward)(const MulBackwardArgs&);
+  // Whether sddmm_dot over in_edges and spmm_sum are taken to be faster together than mul_backward.
+  bool (*takes_two_gathers)(const MulBackwardArgs&, const Topology& in_edges);
   void (*backward)(const BackwardArgs&);
   void (*edge_softmax)(const EdgeSoftmaxArgs&);
   void (*edge_softmax_backward)(const EdgeSoftmaxArgs&);

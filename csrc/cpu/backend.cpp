@@ -73,6 +73,7 @@ const Backend kBackend{
     sddmm<&SddmmKernels::elementwise>,
     sddmm<&SddmmKernels::general>,
     mul_backward,
+    [](const MulBackwardArgs&, const Topology&) { return false; },
     backward,
     edge_softmax<&EdgeSoftmaxKernels::forward>,
     edge_softmax<&EdgeSoftmaxKernels::backward>,

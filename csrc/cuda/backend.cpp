@@ -89,6 +89,7 @@ const Backend kBackend{
     [](const SddmmArgs& args) { run<sddmm_elementwise>(args); },
     [](const SddmmArgs& args) { run<sddmm>(args); },
     [](const MulBackwardArgs& args) { run<mul_backward, mul_backward_workspace>(args); },
+    takes_two_gathers,
     [](const BackwardArgs& args) { run<backward, backward_workspace>(args); },
     [](const EdgeSoftmaxArgs& args) { run<edge_softmax, edge_softmax_workspace>(args); },
     [](const EdgeSoftmaxArgs& args) { run<edge_softmax_backward, edge_softmax_workspace>(args); },

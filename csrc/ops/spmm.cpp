@@ -119,24 +119,6 @@ void sum_grad_lhs(const Backward& b, Tensor& grad_lhs) {
   b.backend.spmm_sum(args);
 }
 
-void mul_grad_both(const Backward& b, Tensor& grad_lhs, Tensor& grad_rhs) {
-  MulBackwardArgs args;
-  args.topology = b.topology;
-  args.feat = b.lhs.operand.data;
-  args.grad = b.grad.operand.data;
-  args.grad_rows = b.grad.operand.rows;
-  args.type = b.lhs.operand.type;
-  args.grad_type = b.grad.operand.type;
-  args.weight = b.rhs.operand.data;
-  args.weight_type = b.rhs.operand.type;
-  args.mean_indptr = b.mean_indptr;
-  args.heads = b.plan.outer;
-  args.dim = b.plan.inner;
-  args.grad_feat = grad_lhs.mutable_data_ptr();
-  args.grad_weight = grad_rhs.mutable_data_ptr();
-  b.backend.mul_backward(args);
-}
-
 // Gradient of rhs alone over in-edges (CSC): the row's own gradient, dotted with the features or copied.
 void edge_grad_rhs(const Backward& b, Tensor& grad_rhs) {
   const bool dot = b.op == Op::kMul;
@@ -159,6 +141,34 @@ void edge_grad_rhs(const Backward& b, Tensor& grad_rhs) {
                            (args.out_type == b.grad.operand.type || args.out_type == DType::kFloat);
   const auto kernel = dot ? b.backend.sddmm_dot : elementwise ? b.backend.sddmm_elementwise : b.backend.sddmm;
   kernel(args);
+}
+
+MulBackwardArgs mul_backward_args(const Backward& b, Tensor& grad_lhs, Tensor& grad_rhs) {
+  MulBackwardArgs args;
+  args.topology = b.topology;
+  args.feat = b.lhs.operand.data;
+  args.grad = b.grad.operand.data;
+  args.grad_rows = b.grad.operand.rows;
+  args.type = b.lhs.operand.type;
+  args.grad_type = b.grad.operand.type;
+  args.weight = b.rhs.operand.data;
+  args.weight_type = b.rhs.operand.type;
+  args.mean_indptr = b.mean_indptr;
+  args.heads = b.plan.outer;
+  args.dim = b.plan.inner;
+  args.grad_feat = grad_lhs.mutable_data_ptr();
+  args.grad_weight = grad_rhs.mutable_data_ptr();
+  return args;
+}
+
+// Both gradients of a weighted sum, with one gather or two.
+void mul_grad_both(const Backward& b, const std::optional<Topology>& in_edges, Tensor& grad_lhs, Tensor& grad_rhs) {
+  const MulBackwardArgs args = mul_backward_args(b, grad_lhs, grad_rhs);
+  if (!in_edges || !b.backend.takes_two_gathers(args, *in_edges)) return b.backend.mul_backward(args);
+  sum_grad_lhs(b, grad_lhs);
+  Backward by_in_edges = b;
+  by_in_edges.topology = *in_edges;
+  edge_grad_rhs(by_in_edges, grad_rhs);
 }
 
 void general_backward(const Backward& b, bool by_src, Tensor& grad_lhs, Tensor& grad_rhs) {
@@ -237,7 +247,8 @@ std::tuple<Tensor, Tensor> gspmm_backward(const Tensor& indptr, const Tensor& in
                                           const OptionalTensor& lhs_data, const OptionalTensor& rhs_data,
                                           const OptionalTensor& arg_data, at::IntArrayRef lhs_shape,
                                           at::IntArrayRef rhs_shape, at::ScalarType lhs_dtype, at::ScalarType rhs_dtype,
-                                          bool need_lhs, bool need_rhs, bool short_rows) {
+                                          bool need_lhs, bool need_rhs, bool short_rows,
+                                          const OptionalTensor& in_indices, const OptionalTensor& in_edge_ids) {
   const Op op = parse_op(op_name, false);
   const Reduce reduce = parse_reduce(reduce_name);
   const at::Device device = indptr.device();
@@ -258,12 +269,14 @@ std::tuple<Tensor, Tensor> gspmm_backward(const Tensor& indptr, const Tensor& in
   const Declared lhs{lhs_shape, lhs_dtype, need_lhs}, rhs{rhs_shape, rhs_dtype, need_rhs};
   check_backward(b, by_src, in_indptr.numel() - 1, lhs, rhs);
   if (arg.defined()) check_arg(arg, grad_out, indptr);
+  std::optional<Topology> in_edges;
+  if (in_indices) in_edges = topology_of(in_indptr, in_indices, in_edge_ids, indices.numel());
 
   Tensor grad_lhs = lhs.empty_gradient(grad_out), grad_rhs = rhs.empty_gradient(grad_out);
   switch (path_of(b, by_src, need_lhs, need_rhs)) {
     case BackwardPath::kNone: break;
     case BackwardPath::kSumLhs: sum_grad_lhs(b, grad_lhs); break;
-    case BackwardPath::kMulBoth: mul_grad_both(b, grad_lhs, grad_rhs); break;
+    case BackwardPath::kMulBoth: mul_grad_both(b, in_edges, grad_lhs, grad_rhs); break;
     case BackwardPath::kEdgeRhs: edge_grad_rhs(b, grad_rhs); break;
     case BackwardPath::kGeneral: general_backward(b, by_src, grad_lhs, grad_rhs); break;
   }

@@ -30,7 +30,7 @@ def _(indptr, indices, edge_ids, op, reduce, lhs, rhs, out_dtype=None, short_row
 @register_fake("gspmm_backward")
 def _(
     indptr, indices, edge_ids, in_indptr, by_src, op, reduce, grad, lhs, rhs, arg, lhs_shape, rhs_shape, lhs_dtype, rhs_dtype,
-    need_lhs, need_rhs, short_rows=False,
+    need_lhs, need_rhs, short_rows=False, in_indices=None, in_edge_ids=None,
 ):  # fmt: skip
     return (
         grad.new_empty(lhs_shape if need_lhs else (0,), dtype=lhs_dtype),
@@ -65,6 +65,7 @@ class _GSpMM(torch.autograd.Function):
             x.lhs if keep_lhs else None,
             x.rhs if keep_rhs else None,
             arg if x.reduce in ("max", "min") else None,
+            *((x.indices, x.edge_ids) if x.op == "mul" and needs.lhs and needs.rhs else (None, None)),
         )
         ctx.op, ctx.reduce = x.op, x.reduce
         ctx.short_rows = x.out_short_rows if needs.lhs else x.short_rows
@@ -75,11 +76,11 @@ class _GSpMM(torch.autograd.Function):
     def backward(ctx, grad, _):
         if grad is None:
             return tuple(_Inputs())
-        indptr, indices, edge_ids, in_indptr, lhs, rhs, arg = ctx.saved_tensors
+        indptr, indices, edge_ids, in_indptr, lhs, rhs, arg, in_indices, in_edge_ids = ctx.saved_tensors
         needs = _Inputs(*ctx.needs_input_grad)
         grad_lhs, grad_rhs = _gspmm_backward(
             indptr, indices, edge_ids, in_indptr, needs.lhs, ctx.op, ctx.reduce, grad, lhs, rhs, arg, *ctx.shapes, *ctx.dtypes,
-            needs.lhs, needs.rhs, ctx.short_rows,
+            needs.lhs, needs.rhs, ctx.short_rows, in_indices, in_edge_ids,
         )  # fmt: skip
         # A plain tuple: torch.compile of torch 2.11 loses gradients that a named one holds.
         return tuple(_Inputs(lhs=grad_lhs if needs.lhs else None, rhs=grad_rhs if needs.rhs else None))
@@ -110,7 +111,8 @@ def gspmm(
     Operands are fp16, bf16 or fp32 (fp64 on the CPU), of one dtype, or half lhs_data with fp32 rhs_data. Messages are formed and
     summed in fp32, and the result is rounded once. Nodes without in-edges get 0. For max and min the first edge in CSC order wins a
     tie, NaN propagates, and only the winner gets a gradient. Results are bitwise reproducible. The backward of a sum weighted by
-    one scalar per head is one pass over out-edges that yields both gradients. Semantics follow dgl.ops.gspmm.
+    one scalar per head is one pass over out-edges that yields both gradients, or on CUDA two passes where the weights are scattered
+    over more than the cache and rows are narrow. Semantics follow dgl.ops.gspmm.
 
     Returns:
         (num_dst, *broadcast trailing shape)

@@ -247,6 +247,7 @@ def gspmm_backward_arguments(**changes):
         "indptr": indptr, "indices": indices, "edge_ids": edge_ids, "in_indptr": g.csc().indptr, "by_src": True, "op": "mul",
         "reduce": "max", "grad": torch.ones_like(out), "lhs": x, "rhs": y, "arg": arg, "lhs_shape": x.shape,
         "rhs_shape": y.shape, "lhs_dtype": x.dtype, "rhs_dtype": y.dtype, "need_lhs": True, "need_rhs": True,
+        "short_rows": False, "in_indices": g.csc().indices, "in_edge_ids": g.csc().edge_ids,
     }  # fmt: skip
     return arguments | {
         name: change(arguments[name]) if callable(change) else change for name, change in changes.items()
@@ -278,6 +279,9 @@ def test_gspmm_backward_accepts_what_fits():
     ("rhs", None, "rhs is None"),
     ("lhs", lambda t: t[..., 1:], "lhs has shape"),
     ("edge_ids", lambda t: t[1:], "edge_ids has shape"),
+    ("in_indices", lambda t: t[1:], "indices has shape"),
+    ("in_indices", lambda t: t.int(), "indices has dtype"),
+    ("in_edge_ids", torch.zeros(3, dtype=torch.int64), "edge_ids has shape"),
 ])  # fmt: skip
 @pytest.mark.parametrize("reduce", ["max", "sum"])
 def test_gspmm_backward_checks(name, change, message, reduce):

@@ -187,6 +187,28 @@ def test_tiles_of_heads(heads):
         check_gspmm(g, "mul", "sum", products)
 
 
+@pytest.mark.parametrize("lhs,rhs,reduce_op,idtype", [
+    ((16,), (1,), "sum", torch.int32), ((2, 8), (2, 1), "mean", torch.int64),
+])  # fmt: skip
+def test_gradients_of_a_weighted_sum_from_one_gather_or_two(lhs, rhs, reduce_op, idtype):
+    """Two where weights are scattered over more than the cache, which holds the rows."""
+    g = graph_of([100] * 40, 150, idtype, identity=True)
+    operands = support.spmm_operands(g, "mul", lhs, rhs, torch.float16)
+
+    def launches_with(cache, graph):
+        graph.csr()
+        with control.setting(l2_cache_bytes=cache):
+            before = control.get("launches")
+            check_gspmm(graph, "mul", reduce_op, operands, terms=128)
+            return control.get("launches") - before
+
+    one = launches_with(50 << 20, g)
+    assert launches_with(9 << 10, g) > one
+    # Edge data in another order: dots would be scattered too.
+    scattered = graph_of([100] * 40, 150, idtype)
+    assert launches_with(9 << 10, scattered) == launches_with(50 << 20, scattered)
+
+
 # ---- layouts of heads, widths of access ----------------------------------------------------------
 
 

@@ -5,6 +5,7 @@
 #include "../core/alignment.h"
 #include "../core/combine.h"
 #include "../core/types.cuh"
+#include "../plan/backward.h"
 #include "../plan/device.h"
 #include "../plan/heads.h"
 #include "mul_backward_launch.h"
@@ -66,6 +67,19 @@ cudaError_t mul_backward(const MulBackwardArgs& args, const Launch& launch) {
       with_type(args.type, [&](auto t) { return mul_backward_of<TypeOf<decltype(t)>>(args, plan, launch); });
   if (status != cudaSuccess) return status;
   return combine({plan.units.rows, plan.partial, args.heads * args.dim, 1.f, false, args.grad_feat, args.type}, launch);
+}
+
+bool takes_two_gathers(const MulBackwardArgs& args, const Topology& in_edges) {
+  if (args.type != args.grad_type) return false;  // dots are of rows of one type
+  const WeightedBackward problem{args.topology.num_rows,
+                                 args.grad_rows,
+                                 args.topology.num_edges,
+                                 args.heads * args.dim * size_of(args.type),
+                                 args.heads * size_of(args.weight_type),
+                                 args.topology.is_int64 ? 8 : 4,
+                                 in_edges.edge_ids == nullptr};
+  const Device device = current_device();
+  return WeightedBackwardPlanner(device, problem).takes_two_gathers();
 }
 
 }  // namespace halfgnn::cuda

@@ -9,4 +9,7 @@ namespace halfgnn::cuda {
 size_t mul_backward_workspace(const MulBackwardArgs& args);
 cudaError_t mul_backward(const MulBackwardArgs& args, const Launch& launch);
 
+// Whether a dot over in-edges and a weighted sum are predicted to be faster (plan/backward.h).
+bool takes_two_gathers(const MulBackwardArgs& args, const Topology& in_edges);
+
 }  // namespace halfgnn::cuda
