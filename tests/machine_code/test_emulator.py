@@ -206,6 +206,9 @@ def test_pairs_of_halves():
     found = execute("HFMA2 R8, R8, R9, -RZ", "HADD2.F32 R9, -RZ, R9.H1_H1", "HFMA2.MMA R10, -RZ, RZ, 1.875, 1.1920928955078125e-07",
                     "HSETP2.GT.AND P0, P1, R9, R9, PT", "SEL R11, RZ, 0x1, P0", given=given)  # fmt: skip
     assert found[0].tolist() == [0x44004600, np.float32(4).view(np.uint32), 0x3F800002, 1]
+    found = execute("HSET2.GT.AND R9, R8, -R9, PT", "HSET2.GT.AND R10, R8, R8, PT", "HSET2.BF16_V2.GT.AND R11, R8, RZ, PT",
+                    given=words(0x3C008001, 0xBC000000, 0, 0))  # fmt: skip
+    assert found[0].tolist() == [0x3C008001, 0, 0, 0xFFFF0000]  # 1 > 1, and a negative subnormal > 0
 
 
 def test_comparisons_with_nan():

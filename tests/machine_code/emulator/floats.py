@@ -303,6 +303,21 @@ def _hsetp2(warps, i) -> Execute:
     return execute
 
 
+@instruction("HSET2", modifiers="BF16_V2 FTZ AND OR XOR " + _COMPARISONS)
+def _hset2(warps, i) -> Execute:
+    """All bits of each half for which the comparison holds."""
+    compare, combine = _compare(i.modifiers)
+    d, *texts, with_text = i.operands
+    a, b = _halves(warps, texts, "BF16_V2" in i.modifiers)
+    other, store = predicate(warps, with_text), write(warps, d)
+
+    def execute(guard):
+        low, high = (np.where(combine(compare(x, y), other()), U32(0xFFFF), U32(0)) for x, y in zip(a(), b()))
+        store((low | high << U32(16)).astype(U32), guard)
+
+    return execute
+
+
 # ---- conversions ---------------------------------------------------------------------------------
 
 
