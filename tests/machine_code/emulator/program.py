@@ -71,8 +71,9 @@ class Library:
 
     def __init__(self, path):
         self.path = Path(path)
+        self.is_part = self.path.suffix == ".cubin" or self.path.is_dir()  # of the kernels of a library
         self._folder = tempfile.TemporaryDirectory()
-        if self.path.suffix == ".cubin" or self.path.is_dir():
+        if self.is_part:
             self._cubins = sorted(self.path.glob("*.cubin")) if self.path.is_dir() else [self.path]
         else:
             command = [disassembly.find_tool("cuobjdump"), "-arch", ARCH, "-xelf", "all", str(self.path.resolve())]
