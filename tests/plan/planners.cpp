@@ -96,9 +96,9 @@ void lanes(const Device* device, int64_t columns, int64_t row_bytes, int64_t num
                             unroll,
                             works()[kernel]};
   const LanePlan plan = plan_lanes(*device, problem);
-  const int64_t values[] = {plan.log2_lanes, plan.log2_team, plan.team_edges, plan.slices};
+  const int64_t values[] = {plan.layout.log2_lanes, plan.layout.log2_team, plan.layout.team_edges, plan.slices};
   std::copy(std::begin(values), std::end(values), out);
-  *slices = LanePlanner(*device, problem).slices_of(plan.log2_lanes);
+  *slices = LanePlanner(*device, problem).slices_of(plan.layout.log2_lanes);
 }
 
 // What the backward of a weighted sum takes: one gather, dots, sums.

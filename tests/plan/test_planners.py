@@ -108,6 +108,14 @@ def test_instructions_of_slices_of_heads(planners):
     assert slices.instructions == pytest.approx(rows + 8 * edges * 100 / 32)
 
 
+def test_teams_of_rows_of_few_edges(planners):
+    """Of 128 halves in 16 lanes with four edges in flight: one group takes a row in two batches, a warp in one or more."""
+    teams = [planners.lanes(L2, 1000, 1000 * degree, 256)[1:3] for degree in (0, 1, 8, 9, 50)]
+    assert teams == [(4, 16)] * 3 + [(5, 2**31 - 1)] * 2
+    # Rows of 8 halves: a lane has ids of one edge.
+    assert [planners.lanes(L2, 1000, 1000 * degree, 16)[1] for degree in (0, 4, 5, 16, 17, 33)] == [1, 1, 2, 3, 4, 5]
+
+
 # u_mul_e_sum in fp16 with one head: F, and the slices of the tables in docs/tuning.md.
 @pytest.mark.parametrize("nodes,edges,slices", [
     (232_965, 114_615_892, {64: 1, 128: 2, 256: 4}),
@@ -143,7 +151,7 @@ def test_lanes_are_those_of_a_warp_and_cover_a_row(planners, access):
     for l2, (nodes, edges), vectors in itertools.product(CACHES, GRAPHS, (1, 2, 3, 8, 31, 32, 33, 100, 602)):
         plan = planners.lanes(l2, nodes, edges, vectors * vector_bytes, access)
         lane_vectors = repeat << plan.log2_lanes
-        assert 0 <= plan.log2_lanes <= plan.log2_team <= 5
+        assert 0 <= plan.log2_lanes <= plan.log2_team <= 5 and plan.log2_team >= 1
         assert plan.slices == -(-vectors // lane_vectors)
         assert lane_vectors * vector_bytes >= 64 or lane_vectors >= vectors or plan.log2_lanes == 5
         assert (plan.team_edges == 2**31 - 1) if plan.log2_team == 5 else (0 < plan.team_edges < 2**10)

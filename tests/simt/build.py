@@ -180,7 +180,8 @@ class Ninja:
 
 
 def _all_bindings():
-    sources = [*build_sources.operators(), *build_sources.cuda_bindings(), HERE / "chunks.cc", HERE / "combine.cc"]
+    sources = [*build_sources.operators(), *build_sources.cuda_bindings()]
+    sources += [HERE / "chunks.cc", HERE / "combine.cc", HERE / "row_teams.cc"]
     sources += [*build_sources.yardsticks(), *build_sources.cuda_yardsticks()[0]]
     return build_sources.write(BUILD / "bindings" / "all.cpp", build_sources.include_all(sources))
 
@@ -220,6 +221,7 @@ def _ninja_file():
     as_fp16 = [source for source in kernel_sources() if source not in rest]
     # Only kernels count lines: they are what coverage.py reports.
     kernels = ninja.compile("kernels", rest, [*kernel(SANITIZERS), "--coverage"])
+    kernels += ninja.compile("kernels", [HERE / "row_teams.cu"], kernel(SANITIZERS))
     kernels += ninja.compile("kernels", as_fp16, [*kernel(["-fsanitize=address"]), "--coverage"])
     dump = ninja.compile("kernels", [HERE / "coverage_dump.cc"], [*COMMON, "--coverage"])
     bindings = ninja.compile("bindings", [_all_bindings()], binding)

@@ -257,6 +257,67 @@ def test_warps_of_many_short_rows():
     check_gspmm(g, "mul", "sum", support.spmm_operands(g, "mul", (2, 4), (2, 1), torch.float16), terms=1024)
 
 
+# Rows that start and end where units, steps and chunks of ids do, rows of no edges, long ones among short ones.
+FEW_EDGES = {
+    "empty": [0] * 5,
+    "one": [1],
+    "none to three": [i % 4 for i in range(16)] + [3] * 16 + [0] * 9 + [1],
+    "around 32 and 64": [31, 32, 33, 1, 63, 64, 65, 0, 16, 15, 17, 8, 7, 9, 24, 4],
+    "long among short": [2, 5, 0, PIECE + 3, 7, 1, 40, 300, 6, PIECE - 1, 3, 2 * PIECE, 0, 0, 12, 5, 7],
+    "skewed": [0, 0, 7, 0, 100, 2, 1, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 50, 0],
+}
+# Lanes of a group and of a team, as powers of 2, and from how many edges on rows wait.
+TEAMS = [
+    (0, 1, 8),
+    (0, 3, 32),
+    (1, 2, 16),
+    (2, 3, 8),
+    (2, 5, 10_000),
+    (3, 3, 16),
+    (4, 4, 16),
+    (4, 5, 10_000),
+    (5, 5, 40),
+]
+
+
+@pytest.mark.parametrize("name", FEW_EDGES)
+@pytest.mark.parametrize("layout", TEAMS, ids=str)
+def test_teams_get_every_edge_once(layout, name):
+    degrees = torch.tensor(FEW_EDGES[name])
+    is_long = degrees >= PIECE
+    for idtype, first in ((torch.int32, 0), (torch.int64, 3)):
+        padded = torch.cat([torch.tensor([first]), degrees])
+        indptr = torch.cat([torch.zeros(1, dtype=torch.int64), padded.cumsum(0)]).to(idtype)
+        num_edges = indptr[-1].item()
+        row = torch.repeat_interleave(torch.arange(len(padded)), padded)
+        for log2_rows, passes in ((5 - layout[1], 1), (3, 2), (4, 1)):
+            if log2_rows < 5 - layout[1]:
+                continue
+            edges, lines, rows, pieces = torch.ops.halfgnn_simt.row_teams(indptr, num_edges, layout, log2_rows, passes)
+            assert (edges == passes).all()
+            cut = torch.cat([torch.tensor([False]), is_long])
+            assert torch.equal(lines[~cut[row]].long(), row[~cut[row]])
+            assert torch.equal(rows, (~cut).int() * passes)
+            begin, slots = indptr[:-1].long(), torch.arange(len(pieces)) * PIECE
+            of_slots = torch.searchsorted(indptr[1:].long(), slots, right=True)
+            assert torch.equal(pieces, cut[of_slots].int() * passes)
+            first_slot = (begin + PIECE - 1) // PIECE
+            expected = torch.maximum(torch.arange(num_edges) // PIECE, first_slot[row])
+            assert torch.equal(lines[cut[row]].long(), expected[cut[row]])
+
+
+@pytest.mark.parametrize("width", [8, 16, 24, 128, 200, 256])
+@pytest.mark.parametrize("name", FEW_EDGES)
+def test_rows_of_few_edges(name, width):
+    case = list(FEW_EDGES).index(name) + width // 8
+    g = graph_of(FEW_EDGES[name] * (1 if "long" in name else 3), 37, *VARIANTS[case % 4])
+    dtype = DTYPES[case % 3]
+    for op, reduce_op, rhs in (("copy_lhs", "sum", ()), ("mul", "mean", (1,)), ("copy_lhs", "max", ())):
+        check_gspmm(g, op, reduce_op, support.spmm_operands(g, op, (width,), rhs, dtype), terms=2 * PIECE)
+    g = g.reverse()
+    check_gspmm(g, "mul", "sum", support.spmm_operands(g, "mul", (2, width // 2), (2, 1), dtype), terms=2 * PIECE)
+
+
 @pytest.mark.parametrize("op,targets,lhs,rhs,num_edges", [
     ("dot", "uv", (1,), (1,), 530_000),
     ("add", "uv", (1,), (1,), 2_100_000),

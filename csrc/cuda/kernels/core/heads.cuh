@@ -74,20 +74,23 @@ __device__ void sum_over_head(float (&values)[kCount], int log2_lanes, int lane)
   }
 }
 
-// Calls use(i, place, writes) for every value i that a lane owns after sum_over_head: it is that of the edge at `place`
-// of those that the warp took, kCount a group, edge u of a group being u * groups + group. One lane of those that have
-// it writes it. Called by the whole warp alike.
+// Calls use(i, u, writes) for every value i that a lane owns after sum_over_head: it is value u of its group. One lane
+// of those that have it writes it. Called by the whole warp alike.
 template <int kCount, class Use>
-__device__ void for_each_owned(const HeadLayout& layout, const HeadLane& work, const Use& use) {
+__device__ void for_each_owned_value(const HeadLayout& layout, const HeadLane& work, const Use& use) {
   const int log2_shared = layout.log2_lanes < log2_ceil(kCount) ? layout.log2_lanes : log2_ceil(kCount);
   const int own = work.own & ((1 << log2_shared) - 1);
 #pragma unroll
   for (int i = 0; i < kCount; ++i) {
-    if (i << log2_shared < kCount) {
-      const int place = (((i << log2_shared) + own) << layout.log2_groups()) + work.group;
-      use(i, place, work.exists(layout) && work.own == own);
-    }
+    if (i << log2_shared < kCount) use(i, (i << log2_shared) + own, work.exists(layout) && work.own == own);
   }
+}
+// Calls use(i, place, writes): the value is that of the edge at `place` of those that the warp took, kCount a group,
+// edge u of a group being u * groups + group.
+template <int kCount, class Use>
+__device__ void for_each_owned(const HeadLayout& layout, const HeadLane& work, const Use& use) {
+  for_each_owned_value<kCount>(
+      layout, work, [&](int i, int u, bool writes) { use(i, (u << layout.log2_groups()) + work.group, writes); });
 }
 
 // Rounds a result to T or, if is_float is set, leaves it in fp32.

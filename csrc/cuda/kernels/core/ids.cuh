@@ -18,8 +18,9 @@ struct Ids {
   // edge data that is stored in this order.
   __device__ uint32_t id(int64_t i) const {
     if (data == nullptr) return static_cast<uint32_t>(i);
-    if (is_int64) return static_cast<uint32_t>(__ldcs(static_cast<const long long*>(data) + i));
-    return static_cast<uint32_t>(__ldcs(static_cast<const int*>(data) + i));
+    // The low word of an int64 comes first: one load serves both types.
+    const char* low_word = static_cast<const char*>(data) + i * (is_int64 ? 8 : 4);
+    return __ldcs(reinterpret_cast<const unsigned int*>(low_word));
   }
 };
 
@@ -38,7 +39,13 @@ struct InverseDegrees {
 inline InverseDegrees inverse_degrees_of(const void* mean_indptr, const Topology& topology) {
   return {{mean_indptr, topology.is_int64}};
 }
-inline Ids indices_of(const Topology& topology) { return {topology.indices, topology.is_int64}; }
-inline Ids edge_ids_of(const Topology& topology) { return {topology.edge_ids, topology.is_int64}; }
+
+// Without edges there is nothing to read: ids are positions that nobody follows.
+inline Ids indices_of(const Topology& topology) {
+  return {topology.num_edges > 0 ? topology.indices : nullptr, topology.is_int64};
+}
+inline Ids edge_ids_of(const Topology& topology) {
+  return {topology.num_edges > 0 ? topology.edge_ids : nullptr, topology.is_int64};
+}
 
 }  // namespace halfgnn::cuda

@@ -23,6 +23,7 @@
 //   vector     consecutive elements that a lane loads or stores in one access of 2 to 16 bytes
 //   group      lanes that together cover the columns of one edge; groups of a warp work on different edges
 //   team       lanes or warps that share one row or piece: a group or several, a warp, or a block
+//   step       rows that the teams of a warp work on at once, one per team (row_teams.cuh)
 //   slice      columns or heads that one warp or block covers; other warps take the other slices
 //   tile       part of a slice that fits in registers; its warp takes one tile after the other. In GAT each tile of a
 //   wide

@@ -6,6 +6,17 @@
 
 namespace halfgnn::cuda {
 
+// The value of lane 0.
+inline __device__ uint32_t uniform(uint32_t value) { return __shfl_sync(kFullMask, value, 0); }
+
+// The same value, but the compiler no longer knows how it was computed, and does not compute it again.
+inline __device__ int as_computed(int value) {
+#ifdef __CUDA_ARCH__
+  asm volatile("" : "+r"(value));
+#endif
+  return value;
+}
+
 // The greatest of the lanes' values.
 inline __device__ int warp_max(int value) {
 #if defined(__CUDA_ARCH__) && __CUDA_ARCH__ >= 800

@@ -2,9 +2,9 @@
 #pragma once
 
 #include <algorithm>
-#include <limits>
 
 #include "slices.h"
+#include "teams.h"
 
 namespace halfgnn::cuda {
 
@@ -20,9 +20,7 @@ struct LaneProblem {
 };
 
 struct LanePlan {
-  int log2_lanes;      // of a group
-  int log2_team;       // lanes of a team
-  int32_t team_edges;  // rows of more edges wait for the whole warp
+  TeamLayout layout;
   int64_t slices;
 };
 
@@ -32,10 +30,8 @@ class LanePlanner {
   LanePlanner(const Device& device, const LaneProblem& problem) : device_(device), problem_(problem) {}
 
   LanePlan plan() const {
-    const int log2_lanes = choose_log2_lanes(), log2_team = log2_team_of(log2_lanes);
-    const bool is_warp = log2_team == kLog2Warp;
-    const int64_t team_edges = kTeamBatches * edges_in_flight(log2_lanes, log2_team);
-    return {log2_lanes, log2_team, is_warp ? std::numeric_limits<int32_t>::max() : static_cast<int32_t>(team_edges),
+    const int log2_lanes = choose_log2_lanes();
+    return {plan_teams(problem_.gathered.num_edges, problem_.num_rows, log2_lanes, problem_.unroll),
             slices_of(log2_lanes).count};
   }
 

@@ -82,6 +82,9 @@ constexpr int64_t kMaxSliceVectors = 1 << 20;
 
 // ---- Teams of sums and maxima.
 
+// Batches in which a team walks an average row, at most. Arithmetic: a team of half as many lanes takes one batch more,
+// but does not add up the sums of two halves, and does what is done once per row for twice as many rows.
+constexpr int kRowBatches = 2;
 // Batches of a team, before its row waits for the whole warp. A guess.
 constexpr int kTeamBatches = 4;
 // Edges per warp from which blocks have kLongUnitThreads threads: a block keeps its place until its longest piece is

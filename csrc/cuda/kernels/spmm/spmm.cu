@@ -21,16 +21,14 @@ GatherPlan plan_gather(const Topology& topology, const GatherShape& shape, int v
       current_device(), {gathered, topology.num_rows, shape.stream_bytes, vector_bytes, repeat, unroll, shape.work});
   GatherPlan plan{};
   Gather& gather = plan.gather;
-  gather.rows = rows_of(topology);
+  gather.units = team_units_of(topology, lanes.layout, lanes.slices);
   gather.feat = shape.feat;
   gather.num_vectors = static_cast<int32_t>(shape.row_bytes / vector_bytes);
-  gather.log2_lanes = lanes.log2_lanes;
-  gather.log2_team = lanes.log2_team;
-  gather.team_edges = lanes.team_edges;
-  const int64_t row_units = ceil_div(topology.num_rows, int64_t{1} << (kLog2Warp - lanes.log2_team));
-  const int64_t units = gather.rows.num_slots + row_units;
+  gather.row_bytes = static_cast<uint32_t>(shape.row_bytes);
+  const RowUnits& units = gather.units.row_units;
+  const int64_t row_units = units.num_units - units.rows.num_slots;
   plan.threads = topology.num_edges >= kLongUnitEdges * row_units ? kLongUnitThreads : kGatherThreads;
-  const int64_t unit_blocks = ceil_div(units, plan.threads / kWarpSize);
+  const int64_t unit_blocks = ceil_div(units.num_units, plan.threads / kWarpSize);
   gather.unit_blocks = static_cast<uint32_t>(unit_blocks);  // more are refused by launch()
   plan.blocks = lanes.slices * unit_blocks;
   return plan;
@@ -80,6 +78,7 @@ cudaError_t spmm_sum(const SpmmSumArgs& args, const Launch& launch) {
   kernel_args.scale = inverse_degrees_of(args.mean_indptr, args.topology);
   kernel_args.factor = args.factor;
   kernel_args.divide_by_degree = args.divide_by_degree;
+  kernel_args.scales_result = args.divide_by_degree || args.factor != 1.f;
   kernel_args.out = args.out;
   kernel_args.out_type = args.out_type;
   kernel_args.partial = static_cast<float*>(launch.workspace);

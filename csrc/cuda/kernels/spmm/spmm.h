@@ -1,10 +1,10 @@
 // Sums, means, maxima and minima of messages over the edges of each row, on CUDA. See launch.h for what holds for all
 // launchers.
 //
-// Method         A warp a row or a piece of one, groups of lanes on several edges at once. Indices are loaded coalesced
-//                and shared within the warp as in GE-SpMM (Huang et al., SC 2020), rows are read with vector accesses
-//                as in Sputnik (Gale et al., SC 2020), pieces of hubs are combined as in merge-based SpMM (Yang et al.,
-//                Euro-Par 2018).
+// Method         A warp takes some rows or a piece of one. Groups of lanes work on several edges at once. Indices are
+//                loaded coalesced and shared within the warp as in GE-SpMM (Huang et al., SC 2020), rows are read with
+//                vector accesses as in Sputnik (Gale et al., SC 2020), pieces of hubs are combined as in merge-based
+//                SpMM (Yang et al., Euro-Par 2018).
 #pragma once
 
 #include "../core/launch.h"

@@ -7,7 +7,7 @@
 
 namespace halfgnn::cuda {
 
-// One lane's share of a piece.
+// What a lane does (TeamWalk).
 template <class Config>
 struct ExtremumLane {
   static constexpr int kRepeat = Config::kRepeat;
@@ -15,37 +15,51 @@ struct ExtremumLane {
   using Row = Fragment<typename Config::Element, kVector>;
 
   const ExtremumKernelArgs& args;
-  const LaneSlice<Config>& slice;
-  const LaneSource<kRepeat>& feat;
-  const Team team;
+  const LaneSlice<Config> slice;
+  const LaneSource<kRepeat> feat;
   float best[kRepeat][kVector];
-  uint32_t position[kRepeat][kVector];  // of an edge in the piece
+  uint32_t position[kRepeat][kVector];  // of an edge in the row
+
+  __device__ static constexpr int passes() { return 1; }
+  __device__ uint32_t load(uint32_t position) const { return args.gather.feat_rows.id(position); }
 
   // Every group starts with its first edge: an element that is -inf on all of them has that winner.
-  __device__ void start(const Piece& piece) {
+  __device__ void start(const Team& team, const TeamRow& row, uint32_t, int) {
+    const uint32_t first = team.group < row.num_edges ? static_cast<uint32_t>(team.group) : kNoPosition;
 #pragma unroll
     for (int r = 0; r < kRepeat; ++r) {
 #pragma unroll
       for (int i = 0; i < kVector; ++i) {
         best[r][i] = -INFINITY;
-        position[r][i] = team.group < piece.num_edges() ? static_cast<uint32_t>(team.group) : kNoPosition;
+        position[r][i] = first;
       }
     }
   }
 
+  __device__ void add(const Team& team, const TeamRow& row, const Lengths& lengths, uint32_t ids, int chunk) {
+    for_each_batch<Config::kUnroll>(team, lengths, chunk, [&](auto edges, auto full, int start) {
+      look_at_batch<decltype(edges)::value, decltype(full)::value>(team, ids, start, chunk, row.num_edges - 1);
+    });
+  }
+
+  __device__ void finish(const Team& team, const TeamRow& row, bool is_piece) {
+    best_of_groups(team);
+    store(row, row.exists() && team.group == 0, is_piece);
+  }
+
+ private:
   // Looks at kEdges edges of every group, in ascending order, so that a later one wins only if it is greater. If the
   // batch is not kFull, places past the last edge look at that edge again, which changes nothing for the team.
   template <int kEdges, bool kFull>
-  __device__ void look_at_batch(uint32_t ids, int start, int chunk, int last) {
-    const uint32_t row_bytes = static_cast<uint32_t>(args.gather.num_vectors) * Config::kVectorBytes;
+  __device__ void look_at_batch(const Team& team, uint32_t ids, int start, int chunk, int last) {
     const uint32_t flip = args.result.negate ? kSignBits<typename Config::Element> : 0;
     Row rows[kEdges][kRepeat];
 #pragma unroll
     for (int u = 0; u < kEdges; ++u) {
       const int source = team.source + start + u * team.num_groups;
-      const uint64_t offset = row_offset(__shfl_sync(kFullMask, ids, source), row_bytes);
+      const char* row = feat.of_row(__shfl_sync(kFullMask, ids, source), args.gather.row_bytes);
 #pragma unroll
-      for (int r = 0; r < kRepeat; ++r) rows[u][r] = Row::load(feat.at(offset, r));
+      for (int r = 0; r < kRepeat; ++r) rows[u][r] = Row::load(feat.at(row, r));
     }
 #pragma unroll
     for (int u = 0; u < kEdges; ++u) {
@@ -66,24 +80,8 @@ struct ExtremumLane {
     }
   }
 
-  // Ids are read once, coalesced, a team's lanes each one, a chunk ahead of their use, and handed out by shuffle.
-  __device__ void look_at(const Piece& piece) {
-    const Lengths lengths(piece);
-    if (lengths.longest == 0) return;
-    const Ids& feat_rows = args.gather.feat_rows;
-    const int last = piece.num_edges() - 1;
-    uint32_t next = feat_rows.id(id_position(piece, 0, team.lane));
-    for (int chunk = 0; chunk < lengths.longest; chunk += team.size) {
-      const uint32_t ids = next;
-      if (chunk + team.size < lengths.longest) next = feat_rows.id(id_position(piece, chunk + team.size, team.lane));
-      for_each_batch<Config::kUnroll>(team, lengths, chunk, [&](auto edges, auto full, int start) {
-        look_at_batch<decltype(edges)::value, decltype(full)::value>(ids, start, chunk, last);
-      });
-    }
-  }
-
   // Every group ends up with the best of the team.
-  __device__ void best_of_groups() {
+  __device__ void best_of_groups(const Team& team) {
     for (int distance = slice.stride; distance < team.size; distance *= 2) {
 #pragma unroll
       for (int r = 0; r < kRepeat; ++r) {
@@ -97,15 +95,15 @@ struct ExtremumLane {
     }
   }
 
-  __device__ void store(const Piece& piece) {
-    const int64_t first = (int64_t{piece.line} * args.gather.num_vectors + slice.first) * kVector;
+  __device__ void store(const TeamRow& row, bool writes, bool is_piece) {
+    const int64_t first = (int64_t{row.line} * args.gather.num_vectors + slice.first) * kVector;
 #pragma unroll
     for (int r = 0; r < kRepeat; ++r) {
-      if (!slice.has(r, args.gather)) break;
+      if (!writes || !slice.has(r, args.gather)) continue;
       const int64_t i = first + r * slice.stride * kVector;
 #pragma unroll
-      for (int k = 0; k < kVector; ++k) position[r][k] = !piece.is_empty() ? piece.begin + position[r][k] : kNoPosition;
-      if (!piece.is_whole_row) {
+      for (int k = 0; k < kVector; ++k) position[r][k] = row.num_edges > 0 ? row.begin + position[r][k] : kNoPosition;
+      if (is_piece) {
         store_rounded(args.partial + i, best[r]);
         store_words(args.partial_position + i, position[r]);
       } else {
@@ -125,16 +123,10 @@ constexpr int kExtremumMinBlocks = 8;
 template <class Config>
 __global__ void __launch_bounds__(kGatherThreads, kExtremumMinBlocks)
     spmm_extremum_kernel(const ExtremumKernelArgs args) {
-  const int lane = static_cast<int>(threadIdx.x) % kWarpSize;
+  const auto lane = static_cast<int>(threadIdx.x & (kWarpSize - 1));
   const LaneSlice<Config> slice(args.gather, lane);
-  const auto feat = feat_source(args.gather, slice);
-  for_each_team_piece(args.gather, lane, [&](const Piece& piece, int log2_team) {
-    ExtremumLane<Config> work{args, slice, feat, Team(args.gather, log2_team, lane), {}, {}};
-    work.start(piece);
-    work.look_at(piece);
-    work.best_of_groups();
-    if (has_result(piece) && work.team.group == 0) work.store(piece);
-  });
+  ExtremumLane<Config> work{args, slice, feat_source(args.gather, slice), {}, {}};
+  TeamWalk(args.gather.units, lane, work).walk(args.gather.unit());
 }
 
 template <class Config>

@@ -19,6 +19,7 @@ struct SumKernelArgs {
   InverseDegrees scale;  // of the columns
   float factor;
   bool divide_by_degree;
+  bool scales_result;  // by the factor or the degree
   void* out;
   DType out_type;
   float* partial;

@@ -59,7 +59,7 @@ __device__ LaneSource<Config::kRepeat> weight_source(const SumKernelArgs& args, 
   return source;
 }
 
-// One lane's share of a piece.
+// What a lane does (TeamWalk).
 template <class Config, Weighting kWeighting, typename W>
 struct SumLane {
   using Row = Fragment<typename Config::Element, Config::kVector>;
@@ -67,30 +67,54 @@ struct SumLane {
   static constexpr bool kPerHead = kWeighting == Weighting::kHead;
 
   const SumKernelArgs& args;
-  const LaneSlice<Config>& slice;
-  const LaneSource<Config::kRepeat>& feat;
-  const LaneSource<Config::kRepeat>& weights;  // with kHead
-  const Team team;
+  const LaneSlice<Config> slice;
+  const LaneSource<Config::kRepeat> feat;
+  const LaneSource<Config::kRepeat> weights;  // with kHead
   RunningSum<Config::kRepeat, Config::kVector, kGatherThreads> sum;
 
+  __device__ static constexpr int passes() { return 1; }
+  __device__ LaneEdge load(uint32_t position) const { return load_ids<kWeighting>(args, position); }
+  __device__ void start(const Team&, const TeamRow&, uint32_t, int) { sum.clear(); }
+
+  __device__ void add(const Team& team, const TeamRow& row, const Lengths& lengths, const LaneEdge& ids, int chunk) {
+    float factor = 1.f;
+    if (kWeighting == Weighting::kEdge || (kPerHead && args.scale.exists())) {
+      factor = load_factor<kWeighting>(args, ids, row.position(args.gather.units.row_units.rows, team, chunk));
+    }
+    const int left = row.num_edges - chunk;
+    for_each_batch<Config::kUnroll>(team, lengths, chunk, [&](auto edges, auto full, int start) {
+      add_batch<decltype(edges)::value, decltype(full)::value>(team, ids, factor, start, left);
+    });
+    if (((chunk + team.size) & (kRun * team.num_groups - 1)) == 0) sum.end_run();
+  }
+
+  __device__ void finish(const Team& team, const TeamRow& row, bool is_piece) {
+    sum.finish();
+    sum.sum_over_lanes(slice.stride, team.size);  // over the groups
+    const bool writes = row.exists() && team.group == 0;
+    if (is_piece) return store(args.partial, row.line, writes);
+    if (args.scales_result) scale_by(row.num_edges);
+    with_type(args.out_type, [&](auto t) { store(static_cast<TypeOf<decltype(t)>*>(args.out), row.line, writes); });
+  }
+
+ private:
   // Adds the terms of kEdges edges of every group, those at `start` and after of a chunk of which the team has `left`
   // edges; ids and factor are what the lanes hold for the chunk. All loads are issued before the first addition. If the
   // batch is not kFull, a place past the last edge reads rows that are there and adds 0.
   template <int kEdges, bool kFull>
-  __device__ void add_batch(const LaneEdge& ids, float factor, int start, int left) {
-    const uint32_t row_bytes = static_cast<uint32_t>(args.gather.num_vectors) * Config::kVectorBytes;
+  __device__ void add_batch(const Team& team, const LaneEdge& ids, float factor, int start, int left) {
     Row rows[kEdges][Config::kRepeat];
     Weight weight[kEdges][kPerHead ? Config::kRepeat : 1];
 #pragma unroll
     for (int u = 0; u < kEdges; ++u) {
       const int source = team.source + start + u * team.num_groups;
-      const uint64_t offset = row_offset(__shfl_sync(kFullMask, ids.row, source), row_bytes);
+      const char* row = feat.of_row(__shfl_sync(kFullMask, ids.row, source), args.gather.row_bytes);
 #pragma unroll
-      for (int r = 0; r < Config::kRepeat; ++r) rows[u][r] = Row::load(feat.at(offset, r));
+      for (int r = 0; r < Config::kRepeat; ++r) rows[u][r] = Row::load(feat.at(row, r));
       if constexpr (kPerHead) {
-        const uint64_t at = row_offset(__shfl_sync(kFullMask, ids.edge, source), args.weight_row_bytes);
+        const char* of_edge = weights.of_row(__shfl_sync(kFullMask, ids.edge, source), args.weight_row_bytes);
 #pragma unroll
-        for (int r = 0; r < Config::kRepeat; ++r) weight[u][r] = Weight::load_streaming(weights.at(at, r));
+        for (int r = 0; r < Config::kRepeat; ++r) weight[u][r] = Weight::load_streaming(weights.at(of_edge, r));
       }
     }
     // The batch is summed before it joins the run: a shorter run, so a smaller error, at no cost.
@@ -132,54 +156,6 @@ struct SumLane {
     }
   }
 
-  __device__ void add_chunk(const Piece& piece, const Lengths& lengths, const LaneEdge& ids, float factor, int chunk) {
-    for_each_batch<Config::kUnroll>(team, lengths, chunk, [&](auto edges, auto full, int start) {
-      add_batch<decltype(edges)::value, decltype(full)::value>(ids, factor, start, piece.num_edges() - chunk);
-    });
-    if (((chunk + team.size) & (kRun * team.num_groups - 1)) == 0) sum.end_run();
-  }
-
-  // Adds the whole piece. Ids are read once, coalesced, a team's lanes each one, a chunk ahead of their use, and handed
-  // out by shuffle; factors a chunk ahead too, so their ids two chunks.
-  __device__ void add(const Piece& piece) {
-    const Lengths lengths(piece);
-    if (lengths.longest == 0) return;
-    const auto load = [&](int chunk) { return load_ids<kWeighting>(args, id_position(piece, chunk, team.lane)); };
-    const auto factor_of = [&](const LaneEdge& ids, int chunk) {
-      return load_factor<kWeighting>(args, ids, id_position(piece, chunk, team.lane));
-    };
-
-    LaneEdge next = load(0);
-    if constexpr (kWeighting == Weighting::kEdge) {
-      LaneEdge after = team.size < lengths.longest ? load(team.size) : next;
-      float next_factor = factor_of(next, 0);
-      for (int chunk = 0; chunk < lengths.longest; chunk += team.size) {
-        const LaneEdge ids = next;
-        const float factor = next_factor;
-        if (chunk + team.size < lengths.longest) {
-          next = after;
-          next_factor = factor_of(next, chunk + team.size);
-          if (chunk + 2 * team.size < lengths.longest) after = load(chunk + 2 * team.size);
-        }
-        add_chunk(piece, lengths, ids, factor, chunk);
-      }
-    } else {
-      for (int chunk = 0; chunk < lengths.longest; chunk += team.size) {
-        const LaneEdge ids = next;
-        if (chunk + team.size < lengths.longest) next = load(chunk + team.size);
-        float factor = 1.f;
-        if (kPerHead && args.scale.exists()) factor = factor_of(ids, chunk);
-        add_chunk(piece, lengths, ids, factor, chunk);
-      }
-    }
-  }
-
-  // Every group of the team ends up with the sum.
-  __device__ void sum_over_groups() {
-    sum.finish();
-    sum.sum_over_lanes(slice.stride, team.size);
-  }
-
   // Multiplies by args.factor and divides by the number of edges if divide_by_degree is set.
   __device__ void scale_by(int degree) {
     const float divisor = static_cast<float>(degree), reciprocal = __frcp_rn(divisor);
@@ -199,14 +175,14 @@ struct SumLane {
     }
   }
 
-  __device__ void store(const Piece& piece) {
-    void* out = piece.is_whole_row ? args.out : args.partial;
-    const DType type = piece.is_whole_row ? args.out_type : DType::kFloat;
-    const int64_t first = (int64_t{piece.line} * args.gather.num_vectors + slice.first) * Config::kVector;
+  template <typename T>
+  __device__ void store(T* out, uint32_t line, bool writes) const {
+    const auto row_bytes = static_cast<uint32_t>(args.gather.num_vectors * Config::kVector * sizeof(T));
+    char* target = reinterpret_cast<char*>(out + slice.first * Config::kVector) + uint64_t{line} * row_bytes;
 #pragma unroll
     for (int r = 0; r < Config::kRepeat; ++r) {
-      if (slice.has(r, args.gather)) {
-        store_rounded_as(out, type, first + r * slice.stride * Config::kVector, sum.run[r]);
+      if (writes && slice.has(r, args.gather)) {
+        store_rounded(reinterpret_cast<T*>(target) + r * slice.stride * Config::kVector, sum.run[r]);
       }
     }
   }
@@ -228,19 +204,12 @@ constexpr int kSumMinBlocks = kWeighting == Weighting::kNone   ? kGatherMinBlock
 template <class Config, Weighting kWeighting, typename W>
 __global__ void __launch_bounds__(kGatherThreads, kSumMinBlocks<Config, kWeighting>)
     spmm_sum_kernel(const SumKernelArgs args) {
-  const int lane = static_cast<int>(threadIdx.x) % kWarpSize;
+  const auto lane = static_cast<int>(threadIdx.x & (kWarpSize - 1));
   const LaneSlice<Config> slice(args.gather, lane);
-  const auto feat = feat_source(args.gather, slice);
   LaneSource<Config::kRepeat> weights{};
   if constexpr (kWeighting == Weighting::kHead) weights = weight_source<Config, W>(args, slice);
-  for_each_team_piece(args.gather, lane, [&](const Piece& piece, int log2_team) {
-    SumLane<Config, kWeighting, W> work{args, slice, feat, weights, Team(args.gather, log2_team, lane), {}};
-    work.add(piece);
-    work.sum_over_groups();
-    if (!has_result(piece) || work.team.group != 0) return;
-    if (piece.is_whole_row) work.scale_by(piece.num_edges());
-    work.store(piece);
-  });
+  SumLane<Config, kWeighting, W> work{args, slice, feat_source(args.gather, slice), weights, {}};
+  TeamWalk(args.gather.units, lane, work).walk(args.gather.unit());
 }
 
 template <class Config, Weighting kWeighting, typename W>
