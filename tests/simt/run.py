@@ -24,6 +24,7 @@ MODULES = (
     "simt/test_kernels.py",
     "simt/test_attention_kernels.py",
     "simt/test_graph_kernels.py",
+    "simt/test_launches.py",
     "simt/test_machine.py",
     "simt/test_matrices.py",
     "simt/test_machine_code.py",
