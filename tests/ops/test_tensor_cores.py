@@ -82,6 +82,22 @@ def test_hub(dim, dtype, device):
     assert torch.equal(torch.autograd.grad(out, leaf, upstream)[0], upstream)
 
 
+@pytest.mark.parametrize("heads,dim", [(1, 16), (1, 128)])
+def test_small_terms_beside_a_large_one(heads, dim, device):
+    """An fp32 sum takes nothing of 16 small terms beside the large one, so only runs do. The row is one piece on CUDA: there is
+    one edge before it."""
+    large, small, degree = 2.0**15, 2.0**-13, 1023
+    indptr = torch.tensor([0, 1, 1 + degree], dtype=torch.int32, device=device)
+    indices = torch.zeros(1 + degree, dtype=torch.int32, device=device)
+    indices[1] = 1
+    g = Graph(2, 2, csc=(indptr, indices, None))
+    query, key, value = (torch.zeros(2, heads, dim, dtype=torch.float16, device=device) for _ in range(3))
+    value[:] = torch.tensor([small, large]).view(2, 1, 1)
+    out, _, residual = raw.dot_attention(*g.csc(), query, key, value, 0.3, 0.0, None, True, True)
+    found = (out[1].double() + residual[1].double()) * degree - large
+    assert (found > 0.6 * small * degree).all() and (found < 1.1 * small * degree).all()
+
+
 # ---- the edges of the number range ---------------------------------------------------------------
 
 
@@ -102,6 +118,13 @@ def in_order(degree, logits, dtype, device, dim=16):
 def test_maximum_that_moves(slope, dtype, device):
     """Logits that rise or fall from edge to edge, over several batches and runs."""
     g, operands = in_order(600, lambda edge: edge * slope, dtype, device)
+    check(DOT, g, operands)
+    # In one piece on CUDA, since an edge comes before the row: two runs end within it.
+    dst = (torch.arange(1001, device=device) > 0).int()
+    g = Graph.from_edges(
+        g.edges()[0].new_tensor([0, *range(600), *range(400)]), dst, num_src=600, num_dst=2, sort=True
+    )[0]
+    operands[0] = operands[0].expand(2, -1, -1).contiguous()
     check(DOT, g, operands)
 
 
