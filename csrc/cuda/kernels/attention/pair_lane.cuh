@@ -40,7 +40,7 @@ class PairLane {
 
   // The whole warp takes part, with one piece.
   __device__ void run(const Piece& piece) {
-    weights_.start_row(piece.row);
+    weights_.start_row(piece);
     if constexpr (Config::kTiled) {
       const int tiles = args().layout.tiles;
       for (int tile = 0; tile < tiles; ++tile) walk<PairStep::kDots>(piece, tile);
@@ -192,9 +192,6 @@ class PairLane {
     if constexpr (kForward) {
       store_results(piece, tile);
     } else {
-      if constexpr (Config::kToDestinations) {
-        if (tile == 0) weights_.store_record(piece);
-      }
       store_gradients(piece, tile);
     }
   }

@@ -31,18 +31,17 @@ class PairWeights {
 
   __device__ PairWeights(const Frame& frame, Shared& shared) : frame_(frame), shared_(shared) {}
 
-  __device__ void start_row(uint32_t row) {
+  // To destinations, the record of the row is left to the pass to sources. Of the pieces of a row, which all have the
+  // same, the first one writes it.
+  __device__ void start_row(const Piece& piece) {
     maximum = kLowestLogit;
     if constexpr (Config::kToDestinations) {
-      shared_.record[threadIdx.x] = {__ldg(args().lse + frame_.statistic_at(row)), delta_of(row)};
+      shared_.record[threadIdx.x] = {__ldg(args().lse + frame_.statistic_at(piece.row)), delta_of(piece.row)};
+      const bool is_first = piece.is_whole_row || args().units.rows.indptr.offset(piece.row) == piece.begin;
+      if (frame_.writes_statistics() && is_first) {
+        args().records[frame_.statistic_at(piece.row)] = shared_.record[threadIdx.x];
+      }
     }
-  }
-  // To destinations, for the pass to sources. Of the pieces of a row, which all have the same, the first one
-  // writes it.
-  __device__ void store_record(const Piece& piece) const {
-    if (!frame_.writes_statistics()) return;
-    if (!piece.is_whole_row && args().units.rows.indptr.offset(piece.row) != piece.begin) return;
-    args().records[frame_.statistic_at(piece.row)] = shared_.record[threadIdx.x];
   }
   __device__ void start_tile(int tile) {
     tile_ = tile;
