@@ -8,6 +8,7 @@
 #include "../plan/backward.h"
 #include "../plan/device.h"
 #include "../plan/heads.h"
+#include "../plan/teams.h"
 #include "mul_backward_launch.h"
 
 namespace halfgnn::cuda {
@@ -39,7 +40,10 @@ MulPlan plan_of(const MulBackwardArgs& args) {
   const Gathered gathered{args.grad_rows, args.heads * args.dim * grad_size, args.topology.num_edges};
   plan.layout = layout_of_whole_heads(current_device(), {args.heads, vectors, plan.repeat, kMaxLog2Groups}, gathered,
                                       args.topology.num_rows, kMulBackwardWork);
-  plan.units = row_units_of(args.topology, plan.layout.slices);
+  const int log2_lanes = plan.layout.log2_lanes + plan.layout.log2_heads;
+  const TeamLayout teams =
+      plan_teams(args.topology.num_edges, args.topology.num_rows, log2_lanes, edges_in_flight(plan.repeat * bytes));
+  plan.units = team_units_of(args.topology, teams, plan.layout.slices);
   return plan;
 }
 
@@ -52,7 +56,7 @@ size_t dots_bytes(const MulBackwardArgs& args, const MulPlan& plan) {
 size_t mul_backward_workspace(const MulBackwardArgs& args) {
   if (!is_valid(args)) return 0;
   const MulPlan plan = plan_of(args);
-  return partial_bytes(plan.units.rows, args.heads * args.dim) + dots_bytes(args, plan);
+  return partial_bytes(plan.units.row_units.rows, args.heads * args.dim) + dots_bytes(args, plan);
 }
 
 cudaError_t mul_backward(const MulBackwardArgs& args, const Launch& launch) {
@@ -61,12 +65,13 @@ cudaError_t mul_backward(const MulBackwardArgs& args, const Launch& launch) {
   MulPlan plan = plan_of(args);
   plan.partial = static_cast<float*>(launch.workspace);
   if (plan.layout.tiles > 1 && args.topology.num_edges > 0) {
-    plan.dots = plan.partial + plan.units.rows.num_slots * args.heads * args.dim;
+    plan.dots = plan.partial + plan.units.row_units.rows.num_slots * args.heads * args.dim;
   }
   const cudaError_t status =
       with_type(args.type, [&](auto t) { return mul_backward_of<TypeOf<decltype(t)>>(args, plan, launch); });
   if (status != cudaSuccess) return status;
-  return combine({plan.units.rows, plan.partial, args.heads * args.dim, 1.f, false, args.grad_feat, args.type}, launch);
+  return combine(
+      {plan.units.row_units.rows, plan.partial, args.heads * args.dim, 1.f, false, args.grad_feat, args.type}, launch);
 }
 
 bool takes_two_gathers(const MulBackwardArgs& args, const Topology& in_edges) {

@@ -1,9 +1,8 @@
 // The kernel behind mul_backward. Include only where it is instantiated (mul_backward_<type>.cu).
 //
-// A warp takes a piece of a long row, or some consecutive short rows, whose ids then come in one stream. It holds the
-// row of feat and gathers rows of grad, several edges in flight. Each gathered row serves twice: it is added to the
-// row's sum, and it is a factor of the edge's dot. If a head is too wide for registers, the row is walked once per
-// tile.
+// Teams of a warp take rows (row_teams.cuh). A lane holds its part of the row of feat and gathers rows of grad, several
+// edges in flight. Each gathered row serves twice: it is added to the row's sum, and it is a factor of the edge's dot.
+// If a head is too wide for registers, the row is walked once per tile.
 #pragma once
 
 #include "../core/running_sum.cuh"
@@ -21,18 +20,16 @@ struct MulConfig {
   static constexpr int kElements = kRepeat * kVector;
   // Whether a head may have several tiles. If it would with one vector per lane, the host chooses four.
   static constexpr bool kTiles = kRepeat > 1;
-  // Edges of a group in flight: 64 bytes per lane, 128 if rows are wide.
-  static constexpr bool kIsWide = kElements * sizeof(G) > 32;
-  static constexpr int kUnroll = kIsWide ? 2 : 4;
+  static constexpr int kUnroll = edges_in_flight(kElements * sizeof(G));
   static constexpr int kWarps = 4;
   static constexpr int kThreads = kWarps * kWarpSize;
-  // Registers hold those edges, the sums, the row of feat, and addresses: 80, 96 with two accesses per lane and row,
+  // Registers hold those edges, the sums, the row of feat, and addresses: 80, 128 with two accesses per lane and row,
   // 112 to 160 with four.
-  static constexpr int kMinBlocks = kRepeat == 1 ? 6 : kRepeat == 2 ? 5 : kIsWide ? 3 : 4;
+  static constexpr int kMinBlocks = kRepeat == 1 ? 6 : kRepeat == 2 ? 4 : kUnroll == 2 ? 3 : 4;
 };
 
 struct MulKernelArgs {
-  RowUnits units;
+  TeamUnits units;
   Ids columns;
   Ids edge_ids;
   HeadLayout layout;
@@ -47,8 +44,30 @@ struct MulKernelArgs {
   float* dots;
   uint32_t row_elements;
   uint32_t weight_bytes;  // of an edge
-  int64_t num_units;      // units.num_units, for arithmetic with the number of a warp
+  uint32_t unit_blocks;   // blocks that cover all units, for one slice
 };
+
+// Writes a result that is not read again, as one instruction under a predicate: after a branch that lanes take
+// differently, the compiler would no longer know that a warp walks its rows together.
+inline __device__ void store_streaming_if(bool condition, void* target, float value) {
+#ifdef __CUDA_ARCH__
+  asm volatile("{.reg .pred p; setp.ne.u32 p, %2, 0; @p st.global.cs.f32 [%0], %1;}" ::"l"(target), "f"(value),
+               "r"(static_cast<uint32_t>(condition)));
+#else
+  if (condition) __stcs(static_cast<float*>(target), value);
+#endif
+}
+inline __device__ void store_streaming_if(bool condition, void* target, unsigned short word) {
+#ifdef __CUDA_ARCH__
+  asm volatile("{.reg .pred p; setp.ne.u32 p, %2, 0; @p st.global.cs.u16 [%0], %1;}" ::"l"(target), "h"(word),
+               "r"(static_cast<uint32_t>(condition)));
+#else
+  if (condition) __stcs(static_cast<unsigned short*>(target), word);
+#endif
+}
+inline __device__ void store_streaming_if(bool condition, void* target, unsigned int word) {
+  store_streaming_if(condition, target, __uint_as_float(word));
+}
 
 template <class Config>
 class MulLane {
@@ -61,111 +80,99 @@ class MulLane {
   using Own = Fragment<T, kVector>;
   using Row = Fragment<G, kVector>;
 
-  __device__ MulLane(const MulKernelArgs& args, int slice, int lane)
-      : args_(args), work_(args.layout, slice, lane), ids_{0, 0}, ids_begin_(~0u) {
+  __device__ MulLane(const MulKernelArgs& args, int slice, int lane) : args_(args), work_(args.layout, slice, lane) {
     const int64_t offset = static_cast<int64_t>(work_.read(args.layout)) * (args.weight_bytes / args.layout.heads);
     weight_ = as_computed(static_cast<const char*>(args.weight) + offset);
+    if constexpr (!Config::kTiles) choose_tile(0);
   }
 
-  // The whole warp takes part, with one piece.
-  __device__ void run(const Piece& piece) {
-    for (int tile = 0; tile < num_tiles(); ++tile) walk(piece, tile);
+  // What TeamWalk calls.
+  __device__ int passes() const { return Config::kTiles ? args_.layout.tiles : 1; }
+  __device__ ChunkIds load(uint32_t position) const {
+    return {args_.columns.id(position), args_.edge_ids.id(position)};
+  }
+
+  __device__ void start(const Team&, const TeamRow&, uint32_t row, int tile) {
+    if constexpr (Config::kTiles) choose_tile(tile);
+    const char* own_row =
+        static_cast<const char*>(args_.feat) + uint64_t{row} * (args_.row_elements * static_cast<uint32_t>(sizeof(T)));
+#pragma unroll
+    for (int r = 0; r < kRepeat; ++r) own_[r] = Own::load(own_row + (first_ + distance(r)) * (kVector * sizeof(T)));
+    sum_.clear();
+  }
+
+  __device__ void add(const Team& team, const TeamRow& row, const Lengths& lengths, const ChunkIds& ids, int chunk) {
+    const float scale = args_.scale.exists() ? args_.scale.of(ids.column) : 1.f;
+    for_each_batch<kUnroll>(team, lengths, chunk, [&](auto edges, auto full, int start) {
+      add_batch<decltype(edges)::value, decltype(full)::value>(team, row, {ids, scale, chunk, start});
+    });
+    if (((chunk + team.size) & (kRun * team.num_groups - 1)) == 0) sum_.end_run();
+  }
+
+  __device__ void finish(const Team& team, const TeamRow& row, bool is_piece) {
+    sum_.finish();
+    sum_.sum_over_lanes(1 << args_.units.layout.log2_lanes, team.size);  // over the groups
+    const bool writes = row.exists() && team.group == 0 && work_.exists(args_.layout);
+    if (is_piece) {
+      store(args_.partial, row.line, writes);
+    } else {
+      store(static_cast<T*>(args_.grad_feat), row.line, writes);
+    }
   }
 
  private:
   __device__ static int lane() { return static_cast<int>(threadIdx.x & (kWarpSize - 1)); }
-  __device__ int num_tiles() const { return Config::kTiles ? args_.layout.tiles : 1; }
 
-  __device__ void walk(const Piece& piece, int tile) {
+  __device__ void choose_tile(int tile) {
     const HeadVectors<kRepeat> vectors(args_.layout, work_, tile);
-    const char* own_row = static_cast<const char*>(args_.feat) +
-                          static_cast<uint64_t>(piece.row) * (args_.row_elements * static_cast<uint32_t>(sizeof(T)));
-#pragma unroll
-    for (int r = 0; r < kRepeat; ++r) {
-      own_[r] = Own::load(own_row + vectors.index[r] * (kVector * sizeof(T)));
-      source_[r] = as_computed(static_cast<const char*>(args_.grad) + vectors.index[r] * (kVector * sizeof(G)));
-    }
-    sum_.clear();
-    in_dot_ = vectors.count;
+    first_ = vectors.index[0];
+    span_ = vectors.index[kRepeat - 1] - first_;
+    source_ = as_computed(static_cast<const char*>(args_.grad) + first_ * (kVector * sizeof(G)));
+    num_vectors_ = vectors.count;
     tile_ = tile;
-    add_edges(piece);
-    sum_.finish();
-    sum_.sum_over_lanes(kWarpSize >> args_.layout.log2_groups(), kWarpSize);  // over the groups
-    store(piece, vectors);
   }
 
-  __device__ void add_edges(const Piece& piece) {
-    const int log2_groups = args_.layout.log2_groups(), groups = 1 << log2_groups;
-    int run = 0;
-    if (!piece.is_empty() && ids_begin_ != piece.begin) load_ids(piece.begin);
-    uint32_t left = piece.num_edges();
-    while (left > 0) {
-      const Chunk chunk{ids_, ids_begin_, left < kWarpSize ? static_cast<int>(left) : kWarpSize};
-      left -= chunk.count;
-      // A chunk ahead: the next row starts where this one ends.
-      const bool returns = left == 0 && tile_ + 1 < num_tiles();
-      load_ids(returns ? piece.begin : chunk.begin + chunk.count);
-      const float scale = args_.scale.exists() ? args_.scale.of(chunk.ids.column) : 1.f;
-      int start = 0;
-      for (; start + (kUnroll << log2_groups) <= chunk.count; start += kUnroll << log2_groups) {
-        add_batch<kUnroll, true>(chunk, scale, start);
-      }
-      if (start + groups < chunk.count) {
-        add_batch<kUnroll, false>(chunk, scale, start);
-      } else if (start < chunk.count) {  // one edge per group
-        add_batch<1, false>(chunk, scale, start);
-      }
-      run += kWarpSize;
-      if (run == kRun << log2_groups) {
-        sum_.end_run();
-        run = 0;
-      }
-    }
-  }
-  __device__ void load_ids(uint32_t begin) {
-    ids_begin_ = begin;
-    ids_.load(args_.units.rows, args_.columns, args_.edge_ids, true, begin, lane());
+  // From the first vector that the lane reads to the r-th, as HeadVectors says.
+  __device__ uint32_t distance(int r) const {
+    return r == 0 ? 0 : min(static_cast<uint32_t>(r) << args_.layout.log2_lanes, span_);
   }
 
-  // `count` positions from `begin`.
-  struct Chunk {
-    ChunkIds ids;
-    uint32_t begin;
-    int count;
+  // Edges of a chunk, from `start` on.
+  struct Batch {
+    const ChunkIds& ids;
+    float scale;
+    int chunk;
+    int start;
   };
 
-  // Adds kEdges edges of every group, from place `start` of a chunk, and writes their dots. All loads
-  // are issued before the first sum. If the batch is not kFull, a place past the last edge reads that edge's row again
-  // and adds 0.
+  // Adds kEdges edges of every group, and writes their dots. All loads are issued before the first sum. If the batch is
+  // not kFull, a place past the last edge reads a row that is there and adds 0.
   template <int kEdges, bool kFull>
-  __device__ void add_batch(const Chunk& chunk, float scale, int start) {
-    const int count = chunk.count;
-    const int log2_groups = args_.layout.log2_groups();
+  __device__ void add_batch(const Team& team, const TeamRow& row, const Batch& batch) {
     const uint32_t row_bytes = args_.row_elements * static_cast<uint32_t>(sizeof(G));
+    const int left = row.num_edges - batch.chunk - batch.start;
     Row rows[kEdges][kRepeat];
     uint32_t edge[kEdges];
     float times[kEdges], dot[kEdges];
 #pragma unroll
     for (int u = 0; u < kEdges; ++u) {
-      const int place = start + (u << log2_groups) + work_.group;
-      const int source = kFull || place < count ? place : count - 1;
-      const uint64_t row = static_cast<uint64_t>(__shfl_sync(kFullMask, chunk.ids.column, source)) * row_bytes;
-      edge[u] = __shfl_sync(kFullMask, chunk.ids.edge, source);
+      const int source = team.source + batch.start + u * team.num_groups;
+      const char* row_of_grad = source_ + uint64_t{__shfl_sync(kFullMask, batch.ids.column, source)} * row_bytes;
+      edge[u] = __shfl_sync(kFullMask, batch.ids.edge, source);
 #pragma unroll
-      for (int r = 0; r < kRepeat; ++r) rows[u][r] = Row::load(source_[r] + row);
+      for (int r = 0; r < kRepeat; ++r) rows[u][r] = Row::load(row_of_grad + distance(r) * (kVector * sizeof(G)));
     }
     load_weights(edge, times);
     if (args_.scale.exists()) {
 #pragma unroll
       for (int u = 0; u < kEdges; ++u) {
-        const int place = start + (u << log2_groups) + work_.group;
-        times[u] *= __shfl_sync(kFullMask, scale, kFull || place < count ? place : count - 1);
+        times[u] *= __shfl_sync(kFullMask, batch.scale, team.source + batch.start + u * team.num_groups);
       }
     }
     if constexpr (!kFull) {
 #pragma unroll
       for (int u = 0; u < kEdges; ++u) {
-        if (start + (u << log2_groups) + work_.group >= count) times[u] = 0.f;
+        if (u * team.num_groups + team.group >= left) times[u] = 0.f;
       }
     }
 #pragma unroll
@@ -174,7 +181,7 @@ class MulLane {
       own_[r].widen(own);
 #pragma unroll
       for (int u = 0; u < kEdges; ++u) {
-        if constexpr (!kFull) rows[u][r].keep_if(start + (u << log2_groups) + work_.group < count);
+        if constexpr (!kFull) rows[u][r].keep_if(u * team.num_groups + team.group < left);
         float values[kVector], part = 0.f;
         rows[u][r].widen(values);
 #pragma unroll
@@ -182,12 +189,12 @@ class MulLane {
           sum_.run[r][i] = fmaf(times[u], values[i], sum_.run[r][i]);
           part = fmaf(own[i], values[i], part);
         }
-        part = r < in_dot_ ? part : 0.f;
+        part = r < num_vectors_ ? part : 0.f;
         dot[u] = r == 0 ? part : dot[u] + part;
       }
     }
     sum_over_head(dot, args_.layout.log2_lanes, lane());
-    store_dots(chunk, scale, start, dot);
+    store_dots(team, row, batch, dot);
   }
 
   // The branch is the same for all lanes, and taken once per batch.
@@ -209,64 +216,66 @@ class MulLane {
   }
 
   template <int kEdges>
-  __device__ void store_dots(const Chunk& chunk, float scale, int start, const float (&dot)[kEdges]) const {
+  __device__ void store_dots(const Team& team, const TeamRow& row, const Batch& batch,
+                             const float (&dot)[kEdges]) const {
     const auto heads = static_cast<uint32_t>(args_.layout.heads), head = static_cast<uint32_t>(work_.head);
-    for_each_owned<kEdges>(args_.layout, work_, [&](int i, int place, bool writes) {
-      const int source = start + place < chunk.count ? start + place : chunk.count - 1;
-      const uint32_t edge = __shfl_sync(kFullMask, chunk.ids.edge, source);
-      const float times = args_.scale.exists() ? __shfl_sync(kFullMask, scale, source) : 1.f;
-      if (!writes || start + place >= chunk.count) return;
+    for_each_owned_value<kEdges>(args_.layout, work_, [&](int i, int u, bool writes) {
+      const int place = batch.start + u * team.num_groups, source = team.source + place;
+      const int in_row = batch.chunk + place + team.group;
+      const uint32_t edge = __shfl_sync(kFullMask, batch.ids.edge, source);
+      const float times = args_.scale.exists() ? __shfl_sync(kFullMask, batch.scale, source) : 1.f;
+      const bool owns = writes && in_row < row.num_edges;
       float value = dot[i];
       if (Config::kTiles && args_.dots != nullptr) {
         // The same lane has this edge in every tile.
-        float* sofar = args_.dots + static_cast<uint64_t>(chunk.begin + start + place) * heads + head;
-        if (tile_ > 0) value += *sofar;
-        if (tile_ + 1 < num_tiles()) {
-          *sofar = value;
+        float* sofar = args_.dots + uint64_t{row.begin + static_cast<uint32_t>(in_row)} * heads + head;
+        if (owns && tile_ > 0) value += *sofar;
+        if (tile_ + 1 < passes()) {
+          if (owns) *sofar = value;
           return;
         }
       }
-      store_result<T>(args_.grad_weight, args_.weight_is_float, static_cast<uint64_t>(edge) * heads + head,
-                      value * times);
+      // Only the stores depend on what differs from lane to lane.
+      char* target = static_cast<char*>(args_.grad_weight) + (weight_at(edge) - static_cast<const char*>(args_.weight));
+      value *= times;
+      const auto rounded = Fragment<T, 1>::round(&value);
+      if (args_.weight_is_float) {
+        store_streaming_if(owns, target, value);
+      } else {
+        store_streaming_if(owns, target, rounded.word);
+      }
     });
   }
 
-  __device__ void store(const Piece& piece, const HeadVectors<kRepeat>& vectors) const {
-    if (work_.group != 0 || !work_.exists(args_.layout)) return;
-    const uint64_t first = static_cast<uint64_t>(piece.line) * args_.row_elements;
+  template <typename U>
+  __device__ void store(U* out, uint32_t line, bool writes) const {
+    U* target = out + uint64_t{line} * args_.row_elements;
 #pragma unroll
     for (int r = 0; r < kRepeat; ++r) {
-      const uint64_t at = first + vectors.index[r] * kVector;
-      if (r >= vectors.count) continue;
-      if (piece.is_whole_row) {
-        store_rounded(static_cast<T*>(args_.grad_feat) + at, sum_.run[r]);
-      } else {
-        store_rounded(args_.partial + at, sum_.run[r]);
-      }
+      if (writes && r < num_vectors_) store_rounded(target + (first_ + distance(r)) * kVector, sum_.run[r]);
     }
   }
 
   const MulKernelArgs& args_;
   const HeadLane work_;
-  ChunkIds ids_;  // of the next chunk
-  uint32_t ids_begin_;
+  uint32_t first_;   // of the lane's vectors, in a row
+  uint32_t span_;    // from it to the last that the lane reads
+  int num_vectors_;  // that are the lane's
   Own own_[kRepeat];
   const char* weight_;  // of the lane's head, of edge 0
-  const char* source_[kRepeat];
+  const char* source_;  // the lane's first vector of row 0 of grad
   RunningSum<kRepeat, kVector, Config::kThreads> sum_;
-  int in_dot_;
   int tile_;
 };
 
 template <class Config>
 __global__ void __launch_bounds__(Config::kThreads, Config::kMinBlocks) mul_backward_kernel(const MulKernelArgs args) {
   const auto lane = static_cast<int>(threadIdx.x & (kWarpSize - 1));
-  const int64_t warp = static_cast<int64_t>(blockIdx.x) * Config::kWarps + threadIdx.x / kWarpSize;
-  if (warp >= args.num_units * args.layout.slices) return;  // whole warps
-  const auto slice = static_cast<int>(args.layout.by_slice ? warp / args.num_units : warp % args.layout.slices);
-  const auto unit = static_cast<uint32_t>(args.layout.by_slice ? warp % args.num_units : warp / args.layout.slices);
-  MulLane<Config> work(args, slice, lane);
-  for_each_piece(args.units, unit, lane, [&](const Piece& piece) { work.run(piece); });
+  const auto slices = static_cast<uint32_t>(args.layout.slices);
+  const uint32_t slice = args.layout.by_slice ? blockIdx.x / args.unit_blocks : blockIdx.x % slices;
+  const uint32_t block = args.layout.by_slice ? blockIdx.x % args.unit_blocks : blockIdx.x / slices;
+  MulLane<Config> work(args, static_cast<int>(slice), lane);
+  TeamWalk(args.units, lane, work).walk(block * Config::kWarps + threadIdx.x / kWarpSize);
 }
 
 template <class Config>
@@ -287,8 +296,9 @@ cudaError_t launch_mul_backward(const MulBackwardArgs& args, const MulPlan& plan
   kernel.dots = plan.dots;
   kernel.weight_bytes = static_cast<uint32_t>(args.heads * size_of(args.weight_type));
   kernel.row_elements = static_cast<uint32_t>(args.heads * args.dim);
-  kernel.num_units = plan.units.num_units;
-  const int64_t blocks = ceil_div(kernel.num_units * plan.layout.slices, Config::kWarps);
+  const int64_t unit_blocks = ceil_div(plan.units.row_units.num_units, Config::kWarps);
+  const int64_t blocks = unit_blocks * plan.layout.slices;
+  kernel.unit_blocks = static_cast<uint32_t>(unit_blocks);
   return cuda::launch(mul_backward_kernel<Config>, blocks, Config::kThreads, launch.stream, kernel);
 }
 

@@ -2,17 +2,20 @@
 #pragma once
 
 #include "../core/heads.cuh"
-#include "../core/row_units.cuh"
+#include "../core/row_teams.cuh"
 #include "mul_backward.h"
 
 namespace halfgnn::cuda {
+
+// Edges of a group in flight, of which a lane has so many bytes: 64 bytes per lane, 128 if rows are wide.
+constexpr int edges_in_flight(int64_t lane_bytes) { return lane_bytes > 32 ? 2 : 4; }
 
 // Chosen from sizes and alignment alone.
 struct MulPlan {
   int vector;  // elements of an access
   int repeat;  // accesses per lane and row
   HeadLayout layout;
-  RowUnits units;
+  TeamUnits units;
   float* partial;  // grad_feat of pieces of long rows, a row per slot
   float* dots;     // if heads have several tiles: grad_weight of the tiles done so far, (position, head)
 };
