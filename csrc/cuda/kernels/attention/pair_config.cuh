@@ -40,9 +40,8 @@ struct PairConfig {
   static constexpr bool kRunsAreShared = !kIsWide;
   static constexpr int kWarps = pair_warps(kLaneBytes);
   static constexpr int kThreads = kWarps * kWarpSize;
-  // Registers: 96 with one access per lane and row, 128 with several narrow ones and where GATv2's sources read two
-  // rows per edge, 255 with wide rows.
-  static constexpr int kMinBlocks = kIsWide || kRepeat > 1 || (kOwnKeyIsValue && kTwoRows) ? 4 : 5;
+  // Registers: 96 with one access per lane and row, 128 with several narrow ones, 255 with wide rows.
+  static constexpr int kMinBlocks = kIsWide || kRepeat > 1 ? 4 : 5;
 };
 
 // What a walk over a row does with its edges.

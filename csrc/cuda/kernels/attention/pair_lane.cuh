@@ -92,7 +92,18 @@ class PairLane {
   }
   __device__ void load_ids(uint32_t begin) {
     ids_begin_ = begin;
-    ids_.load(args().units.rows, args().columns, args().edge_ids, reads_edges(), begin, frame_.lane());
+    const auto num_edges = static_cast<uint32_t>(args().units.rows.num_edges);
+    if (begin >= num_edges) return;
+    const uint32_t lane = frame_.lane(), position = begin + lane < num_edges ? begin + lane : num_edges - 1;
+    ids_.column = id_at(args().columns, position);
+    if (reads_edges()) ids_.edge = id_at(args().edge_ids, position);
+  }
+  // ChunkIds::load would keep the size of an id in a register from chunk to chunk, and two rows per edge leave none:
+  // here each type has a load of its own.
+  static __device__ uint32_t id_at(const Ids& ids, uint32_t position) {
+    if (ids.data == nullptr) return position;
+    if (ids.is_int64) return static_cast<uint32_t>(__ldcs(static_cast<const long long*>(ids.data) + position));
+    return static_cast<uint32_t>(__ldcs(static_cast<const int*>(ids.data) + position));
   }
   __device__ bool reads_edges() const { return Config::kHasRecords || args().dropout.is_on(); }
 
