@@ -88,8 +88,8 @@ def hooked(function: Callable[[Launch], bool]) -> Iterator[None]:
         yield
     finally:
         set_hook(None)
-    if errors:
-        raise errors[0]
+        if errors:  # before what is raised because a kernel did not run
+            raise errors[0]
 
 
 @contextlib.contextmanager

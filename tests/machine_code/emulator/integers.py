@@ -354,17 +354,18 @@ def _flo(warps, i) -> Execute:
     return execute
 
 
-@instruction("P2R")
+@instruction("P2R", "UP2UR")
 def _p2r(warps, i) -> Execute:
     """Predicates as bits, where the last operand says so, of a word."""
-    d, _, a_text, mask_text = i.operands
+    d, which, a_text, mask_text = i.operands
     store, a, mask = write(warps, d), u32(warps, a_text), int(mask_text, 0)
+    predicates = warps.uniform_predicates if which == "UPR" else warps.predicates
 
     def execute(guard):
         value = a() & U32(~mask & 0xFFFFFFFF)
         for k in range(7):
             if mask >> k & 1:
-                value = value | warps.predicates[k].astype(U32) << U32(k)
+                value = value | predicates[k].astype(U32) << U32(k)
         store(value, guard)
 
     return execute
