@@ -92,14 +92,19 @@ class PairLane {
   }
   __device__ void load_ids(uint32_t begin) {
     ids_begin_ = begin;
-    const auto num_edges = static_cast<uint32_t>(args().units.rows.num_edges);
-    if (begin >= num_edges) return;
-    const uint32_t lane = frame_.lane(), position = begin + lane < num_edges ? begin + lane : num_edges - 1;
-    ids_.column = id_at(args().columns, position);
-    if (reads_edges()) ids_.edge = id_at(args().edge_ids, position);
+    const Rows& rows = args().units.rows;
+    if constexpr (Config::Score::kKind == PairKind::kDot) {
+      ids_.load(rows, args().columns, args().edge_ids, reads_edges(), begin, frame_.lane());
+    } else {
+      const auto num_edges = static_cast<uint32_t>(rows.num_edges);
+      if (begin >= num_edges) return;
+      const uint32_t lane = frame_.lane(), position = begin + lane < num_edges ? begin + lane : num_edges - 1;
+      ids_.column = id_at(args().columns, position);
+      if (reads_edges()) ids_.edge = id_at(args().edge_ids, position);
+    }
   }
-  // ChunkIds::load would keep the size of an id in a register from chunk to chunk, and two rows per edge leave none:
-  // here each type has a load of its own.
+  // Of GATv2, whose passes have no register left for the size of an id, which ChunkIds::load keeps from chunk to chunk:
+  // a load for each type.
   static __device__ uint32_t id_at(const Ids& ids, uint32_t position) {
     if (ids.data == nullptr) return position;
     if (ids.is_int64) return static_cast<uint32_t>(__ldcs(static_cast<const long long*>(ids.data) + position));
