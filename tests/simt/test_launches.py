@@ -3,12 +3,16 @@
 Counted on the simulator, where PyTorch's own kernels are not launches: so no call may need one.
 """
 
+import pytest
 import torch
 from torch.profiler import ProfilerActivity, profile
 
 from tests.ops.test_operators_doc import DOC
 from tests.simt import control
 from tests.support_calls import CALLS, graph_of_degrees, told
+
+if not control.SIMULATED:
+    pytest.skip("runs on the simulator: tests/simt/run.py", allow_module_level=True)
 
 MARK = "<!-- launches: {} -->"
 HEADER = (
