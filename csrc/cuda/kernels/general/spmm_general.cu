@@ -83,7 +83,7 @@ __global__ void __launch_bounds__(kTermThreads, Config::kMinBlocks) row_extrema_
   extrema.best_of_groups(args.term);
   if (!lane.stores || lane.group != 0) return;
   const int64_t first = int64_t{piece.line} * args.term.num_results + lane.result;
-  if (piece.is_whole_row) return store_extrema(args.result, first, extrema.best, extrema.position);
+  if (piece.is_whole_row) return store_extrema(args.result, first, !piece.is_empty(), extrema.best, extrema.position);
   store_rounded(args.partial + first, extrema.best);
   store_words(args.partial_position + first, extrema.position);
 }

@@ -59,7 +59,7 @@ __global__ void __launch_bounds__(kCombineThreads, kMinBlocks) combine_extrema_k
                         if (team.warp != 0 || !exists) continue;
                         const float values[1] = {best.value};
                         const uint32_t positions[1] = {best.position};
-                        store_extrema(args.result, int64_t{row.row} * args.len + column, values, positions);
+                        store_extrema(args.result, int64_t{row.row} * args.len + column, true, values, positions);
                       }
                     });
 }

@@ -65,33 +65,35 @@ __device__ void store_words(uint32_t* out, const uint32_t (&words)[kCount]) {
   }
 }
 
-// Ids as elements i ... of an int32 or int64 array; -1 for kNoPosition.
+// Ids as elements i ... of an int32 or int64 array. `high` is the other half of an int64: -1 for ids that are -1.
 template <int kCount>
-__device__ void store_ids(void* out, bool is_int64, int64_t i, const uint32_t (&ids)[kCount]) {
+__device__ void store_ids(void* out, bool is_int64, int64_t i, const uint32_t (&ids)[kCount], uint32_t high) {
   if (!is_int64) return store_words(static_cast<uint32_t*>(out) + i, ids);
   uint32_t words[2 * kCount];
 #pragma unroll
   for (int k = 0; k < kCount; ++k) {
     words[2 * k] = ids[k];
-    words[2 * k + 1] = ids[k] == kNoPosition ? kNoPosition : 0;
+    words[2 * k + 1] = high;
   }
   store_words(static_cast<uint32_t*>(out) + 2 * i, words);
 }
 
-// Elements i ... of the results, from best values and positions; 0 and -1 if there is no edge.
+// Elements i ... of the results of a row, from best values and positions. A row without edges has kNoPosition for each;
+// its results are 0 and -1.
 template <int kCount>
-__device__ void store_extrema(const ExtremumOut& result, int64_t i, const float (&best)[kCount],
+__device__ void store_extrema(const ExtremumOut& result, int64_t i, bool has_edges, const float (&best)[kCount],
                               const uint32_t (&position)[kCount]) {
+  const uint32_t flip = result.negate ? kSignBits<float> : 0, keep = has_edges ? ~0u : 0;
   float values[kCount];
   uint32_t ids[kCount];
 #pragma unroll
   for (int k = 0; k < kCount; ++k) {
-    const bool has_edge = position[k] != kNoPosition;
-    values[k] = !has_edge ? 0.f : result.negate ? -best[k] : best[k];
-    ids[k] = has_edge ? result.edge_ids.id(position[k]) : kNoPosition;
+    values[k] = __uint_as_float((__float_as_uint(best[k]) ^ flip) & keep);
+    ids[k] = position[k];
   }
+  if (has_edges) result.edge_ids.look_up(ids);
   store_rounded_as(result.out, result.out_type, i, values);
-  store_ids(result.arg, result.arg_is_int64, i, ids);
+  store_ids(result.arg, result.arg_is_int64, i, ids, ~keep);
 }
 
 }  // namespace halfgnn::cuda

@@ -18,14 +18,14 @@ struct ExtremumLane {
   const LaneSlice<Config> slice;
   const LaneSource<kRepeat> feat;
   float best[kRepeat][kVector];
-  uint32_t position[kRepeat][kVector];  // of an edge in the row
+  uint32_t position[kRepeat][kVector];
 
   __device__ static constexpr int passes() { return 1; }
   __device__ uint32_t load(uint32_t position) const { return args.gather.feat_rows.id(position); }
 
   // Every group starts with its first edge: an element that is -inf on all of them has that winner.
   __device__ void start(const Team& team, const TeamRow& row, uint32_t, int) {
-    const uint32_t first = team.group < row.num_edges ? static_cast<uint32_t>(team.group) : kNoPosition;
+    const uint32_t first = team.group < row.num_edges ? row.begin + static_cast<uint32_t>(team.group) : kNoPosition;
 #pragma unroll
     for (int r = 0; r < kRepeat; ++r) {
 #pragma unroll
@@ -38,7 +38,7 @@ struct ExtremumLane {
 
   __device__ void add(const Team& team, const TeamRow& row, const Lengths& lengths, uint32_t ids, int chunk) {
     for_each_batch<Config::kUnroll>(team, lengths, chunk, [&](auto edges, auto full, int start) {
-      look_at_batch<decltype(edges)::value, decltype(full)::value>(team, ids, start, chunk, row.num_edges - 1);
+      look_at_batch<decltype(edges)::value, decltype(full)::value>(team, row, ids, start, chunk);
     });
   }
 
@@ -49,9 +49,10 @@ struct ExtremumLane {
 
  private:
   // Looks at kEdges edges of every group, in ascending order, so that a later one wins only if it is greater. If the
-  // batch is not kFull, places past the last edge look at that edge again, which changes nothing for the team.
+  // batch is not kFull, places past the last edge look at that edge again, which changes nothing for the team. Without
+  // edges they find kNoPosition.
   template <int kEdges, bool kFull>
-  __device__ void look_at_batch(const Team& team, uint32_t ids, int start, int chunk, int last) {
+  __device__ void look_at_batch(const Team& team, const TeamRow& row, uint32_t ids, int start, int chunk) {
     const uint32_t flip = args.result.negate ? kSignBits<typename Config::Element> : 0;
     Row rows[kEdges][kRepeat];
 #pragma unroll
@@ -61,10 +62,12 @@ struct ExtremumLane {
 #pragma unroll
       for (int r = 0; r < kRepeat; ++r) rows[u][r] = Row::load(feat.at(row, r));
     }
+    const int first = chunk + start + team.group, last = row.num_edges - 1;
+    const uint32_t begin = (kFull || last >= 0 ? row.begin : 0) + static_cast<uint32_t>(first);
 #pragma unroll
     for (int u = 0; u < kEdges; ++u) {
-      const int edge = chunk + start + u * team.num_groups + team.group;
-      const auto at = static_cast<uint32_t>(kFull ? edge : min(edge, last));
+      const int next = u * team.num_groups;
+      const uint32_t at = begin + static_cast<uint32_t>(kFull ? next : min(next, last - first));
 #pragma unroll
       for (int r = 0; r < kRepeat; ++r) {
         flip_bits(flip, rows[u][r].word);
@@ -101,13 +104,11 @@ struct ExtremumLane {
     for (int r = 0; r < kRepeat; ++r) {
       if (!writes || !slice.has(r, args.gather)) continue;
       const int64_t i = first + r * slice.stride * kVector;
-#pragma unroll
-      for (int k = 0; k < kVector; ++k) position[r][k] = row.num_edges > 0 ? row.begin + position[r][k] : kNoPosition;
       if (is_piece) {
         store_rounded(args.partial + i, best[r]);
         store_words(args.partial_position + i, position[r]);
       } else {
-        store_extrema(args.result, i, best[r], position[r]);
+        store_extrema(args.result, i, row.num_edges > 0, best[r], position[r]);
       }
     }
   }
