@@ -114,15 +114,8 @@ struct ExtremumLane {
   }
 };
 
-// Before sm_90 less of what a warp shares is kept once a warp: with 64 registers a row would wait for another.
-#if defined(__CUDA_ARCH__) && __CUDA_ARCH__ < 900
-constexpr int kExtremumMinBlocks = 7;
-#else
-constexpr int kExtremumMinBlocks = 8;
-#endif
-
 template <class Config>
-__global__ void __launch_bounds__(kGatherThreads, kExtremumMinBlocks)
+__global__ void __launch_bounds__(kGatherThreads, kGatherMinBlocks)
     spmm_extremum_kernel(const ExtremumKernelArgs args) {
   const auto lane = static_cast<int>(threadIdx.x & (kWarpSize - 1));
   const LaneSlice<Config> slice(args.gather, lane);
