@@ -72,8 +72,8 @@ double miss_rate(int64_t l2_bytes, double share, bool skewed, double bytes) {
 void work_of(int64_t kernel, RowWork* out) { *out = works()[kernel]; }
 
 double instructions(double row, double batch, int64_t num_rows, int64_t num_edges, int64_t batch_edges,
-                    int64_t rows_at_once, int64_t batch_accesses) {
-  return instructions_of({row, batch}, {num_rows, num_edges, batch_edges, rows_at_once, batch_accesses});
+                    int64_t rows_at_once, int64_t batch_accesses, bool across_rows) {
+  return instructions_of({row, batch}, {num_rows, num_edges, batch_edges, rows_at_once, batch_accesses, across_rows});
 }
 
 void times(const Device* device, int64_t columns, int64_t row_bytes, int64_t num_edges, bool read_once, int64_t count,

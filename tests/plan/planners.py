@@ -6,7 +6,7 @@ import ctypes
 import os
 import subprocess
 from collections import namedtuple
-from ctypes import c_bool, c_double, c_int64
+from ctypes import c_bool, c_double, c_int, c_int64
 from pathlib import Path
 
 CXX = os.environ.get("CXX", "g++")
@@ -60,7 +60,7 @@ class Times(_Struct):
 
 
 class Work(_Struct):
-    _fields_ = [("row", c_double), ("batch", c_double)]
+    _fields_ = [("row", c_double), ("batch", c_double), ("sharing", c_int)]
 
 
 def compile_planners(folder, defines=()) -> Path:
@@ -123,8 +123,8 @@ class Planners:
         self._call("work_of", KERNELS.index(kernel), work)
         return work
 
-    def instructions(self, work, num_rows, num_edges, batch_edges, rows_at_once=1, batch_accesses=4):
-        walk = (num_rows, num_edges, batch_edges, rows_at_once, batch_accesses)
+    def instructions(self, work, num_rows, num_edges, batch_edges, rows_at_once=1, batch_accesses=4, across_rows=False):
+        walk = (num_rows, num_edges, batch_edges, rows_at_once, batch_accesses, across_rows)
         return self._call("instructions", float(work[0]), float(work[1]), *walk, result=c_double)
 
     def times(self, device, nodes, row_bytes, edges, slices: Slices, once=0.0, read_once=False) -> Times:
@@ -139,7 +139,7 @@ class Planners:
         """wanted: 0 never, 1 where possible, 2 where cheaper; direction: 0 forward, 1 to destinations, 2 to sources."""
         function = self.library.tensor_cores
         function.restype = c_bool
-        function.argtypes = [ctypes.c_int, ctypes.c_int, *[c_int64] * 3, c_bool, ctypes.c_int, *[c_int64] * 2]
+        function.argtypes = [c_int, c_int, *[c_int64] * 3, c_bool, c_int, *[c_int64] * 2]
         return function(wanted, major, heads, dim, size, aligned, direction, 1000, 1000 * degree)
 
     def lanes(self, device, nodes, edges, row_bytes, access=ACCESSES[0], stream=6, read_once=False,
@@ -157,8 +157,8 @@ class Planners:
     def whole_heads_and_slices(self, device, nodes, edges, heads, vectors, repeat=1, max_log2_groups=3,
                                kernel="mul_backward", rows_per_edge=1) -> tuple[Layout, Slices]:  # fmt: skip
         row_bytes = 16 * heads * vectors * rows_per_edge
-        sizes = (nodes, row_bytes, edges, heads, vectors, repeat, max_log2_groups, 1 if kernel == "dot" else nodes)
-        return self._plan("whole_heads", Layout, device, (*sizes, KERNELS.index(kernel)))
+        sizes = (nodes, row_bytes, edges, heads, vectors, repeat, max_log2_groups, nodes, KERNELS.index(kernel))
+        return self._plan("whole_heads", Layout, device, sizes)
 
     def weighted_backward(self, device, nodes, edges, row_bytes, weight_bytes=2, id_bytes=4, in_order=True):
         """Whether two gathers are taken, and the times of one gather, of dots and of sums."""

@@ -195,11 +195,11 @@ def work(planners: Planners) -> str:
         ("sum", "`spmm_sum_kernel`, no weights", 2),
         ("weighted_sum", "`spmm_sum_kernel`, one weight per edge", 2),
         ("extremum", "`spmm_extremum_kernel`", 2),
-        ("mul_backward", "`mul_backward_kernel`", 1),
+        ("mul_backward", "`mul_backward_kernel`", 2),
         ("dot", "`sddmm_dot_kernel`", 1),
-        ("gat", "`gat_attention_kernel`, without a backward", 1),
-        ("gat_training", "`gat_attention_kernel`, with one", 1),
-        ("gat_backward", "`gat_attention_backward_kernel`", 1),
+        ("gat", "`gat_attention_kernel`, without a backward", 2),
+        ("gat_training", "`gat_attention_kernel`, with one", 2),
+        ("gat_backward", "`gat_attention_backward_kernel`", 2),
         ("dot_attention_forward", "`pair_attention_kernel`, dot, forward", 1),
         ("dot_attention_destinations", "the same, to destinations", 1),
         ("dot_attention_sources", "the same, to sources", 1),
@@ -208,9 +208,8 @@ def work(planners: Planners) -> str:
         ("gatv2_sources", "the same, to sources", 1),
     ):
         found = planners.work(kernel)
-        row = found.row / rows_at_once
-        rows.append([label, f"{row:.0f}" if row else "-", f"{found.batch:.0f}"])
-    return markdown(["kernel", "per row of 7 edges, beside batches", "per batch of 2 KiB"], rows)
+        rows.append([label, str(rows_at_once), f"{found.row / rows_at_once:.0f}", f"{found.batch:.0f}"])
+    return markdown(["kernel", "rows of 7 edges at once", "per row, beside batches", "per batch of 2 KiB"], rows)
 
 
 TABLES = {"operators": operators, "H200": other_width, "GPUs": gpus, "instructions": work, "attention": attention}

@@ -26,23 +26,8 @@ def test_instructions_of_rows_and_batches(planners):
     # Every row has a batch.
     assert count((30, 5), 100, 100, 8) == count((30, 5), 100, 0, 8) == 100 * 35
     assert count((30, 5), 0, 0, 8) == 0
-
-
-@pytest.mark.parametrize("kernel,columns,at_once,expected", [
-    ("sum", 128, 2, 181),
-    ("weighted_sum", 128, 2, 200),
-    ("weighted_sum", 256, 1, 400),
-    ("extremum", 128, 2, 305),
-    ("mul_backward", 128, 1, 394),
-    ("gat", 128, 1, 226),
-    ("gat_training", 128, 1, 304),
-    ("gat_backward", 128, 1, 339),
-])  # fmt: skip
-def test_work_is_that_of_rows_of_seven_edges(planners, kernel, columns, at_once, expected):
-    """What machine code executes for such rows. The edges of a batch are shared by as many groups as fit in a warp."""
-    work = planners.work(kernel)
-    batches = -(-7 * columns // 1024) if at_once == 1 else 2
-    assert (work.row + work.batch * batches) / at_once == pytest.approx(expected, rel=0.05)
+    # Across rows all batches are full.
+    assert count((30, 5), 100, 900, 4, across_rows=True) == 100 * 30 + 900 / 4 * 5
 
 
 def test_every_kernel_but_the_pure_gather_has_work(planners):
@@ -87,18 +72,20 @@ def test_rows_of_few_edges_are_bound_by_instructions(planners):
     """u_mul_e_sum of 128 halves on arxiv-size."""
     plan, slices = planners.lanes_and_slices(L2, *ARXIV, 256)
     times = planners.times(L2, ARXIV[0], 256, ARXIV[1], slices, once=ARXIV[0] * 256)
-    assert plan.slices == 1 and times.issue == times.bound() <= 0.062e-3
+    assert plan.slices == 1 and times.issue == times.bound() <= 0.04e-3
 
 
-def test_slices_that_save_few_misses_but_begin_all_rows_again_are_not_made(planners):
-    """256 halves on arxiv-size: two or four slices read less of memory, but the sum of times is less for one."""
+def test_slices_are_made_as_long_as_they_save_more_than_they_cost(planners):
+    """256 halves on arxiv-size: two slices read less of memory, and teams of half as many lanes take the instructions of
+    one slice. Four slices read ids and weights again for nothing."""
     total = {}
     for count in (1, 2, 4):
-        plan, slices = planners.lanes_and_slices(L2, *ARXIV, 512 // count)
-        assert plan.slices == 1
+        _, slices = planners.lanes_and_slices(1 << 40, *ARXIV, 512 // count)
+        assert slices.count == 1
         slices.count = count
         total[count] = planners.times(L2, ARXIV[0], 512, ARXIV[1], slices, once=ARXIV[0] * 512).total()
-    assert planners.lanes(L2, *ARXIV, 512).slices == min(count for count in total if total[count] <= total[1])
+    assert total[2] < 0.9 * total[1] and total[2] < total[4]
+    assert planners.lanes(L2, *ARXIV, 512).slices == 2
 
 
 def test_faster_memory_makes_fewer_slices_and_instructions_that_cost_too(planners):

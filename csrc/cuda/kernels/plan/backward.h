@@ -10,6 +10,7 @@
 #pragma once
 
 #include "slices.h"
+#include "teams.h"
 
 namespace halfgnn::cuda {
 
@@ -32,7 +33,7 @@ class WeightedBackwardPlanner {
   }
   Times dots() const {
     const bool in_order = problem_.in_edges_in_order;
-    return times(problem_.num_src, {kDotWork, 1}, problem_.num_dst,
+    return times(problem_.num_src, {kDotWork, problem_.num_dst}, problem_.num_dst,
                  problem_.id_bytes + (in_order ? problem_.weight_bytes : problem_.id_bytes + scattered_write()));
   }
   Times sums() const {
@@ -52,12 +53,12 @@ class WeightedBackwardPlanner {
 
   struct Kernel {
     const RowWork& work;
-    int64_t num_rows;  // as of RowWalk
+    int64_t num_rows;
   };
   // Of a kernel that gathers some of `columns` rows, and reads or writes `own_rows` others once.
   Times times(int64_t columns, const Kernel& kernel, int64_t own_rows, int64_t edge_bytes) const {
     const int log2_lanes = log2_lanes_for(ceil_div(problem_.row_bytes, kAccessBytes), 1);
-    const RowWalk walk{kernel.num_rows, problem_.num_edges, int64_t{4} << (kLog2Warp - log2_lanes)};
+    const RowWalk walk = walk_of(kernel.work.sharing, kernel.num_rows, problem_.num_edges, {log2_lanes, 4, 1});
     const Slices whole{1,
                        problem_.row_bytes,
                        false,

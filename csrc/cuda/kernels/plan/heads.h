@@ -5,6 +5,7 @@
 
 #include "../core/head_layout.h"
 #include "slices.h"
+#include "teams.h"
 
 namespace halfgnn::cuda {
 
@@ -32,7 +33,7 @@ struct HeadShape {
 
 // What a kernel does for every slice, beside reading rows.
 struct HeadStream {
-  int64_t num_rows;  // as of RowWalk
+  int64_t num_rows;
   RowWork work;
   int64_t edge_bytes;       // that an edge reads from memory
   int64_t head_bytes = 0;   // that an edge reads from memory, per head
@@ -75,8 +76,8 @@ class HeadPlanner {
     const int log2_unroll = kLog2Warp - shape_.max_log2_groups;
     // An edge may read two rows.
     const int64_t accesses = tiles * std::max(int64_t{shape_.repeat}, lane_bytes_ / kAccessBytes);
-    const RowWalk walk{stream_.num_rows, gathered_.num_edges, int64_t{1} << (log2_unroll + layout.log2_groups()), 1,
-                       accesses << log2_unroll};
+    const RowWalk walk = walk_of(stream_.work.sharing, stream_.num_rows, gathered_.num_edges,
+                                 {kLog2Warp - layout.log2_groups(), 1 << log2_unroll, accesses});
     const double edges = static_cast<double>(gathered_.num_edges), pairs = edges * static_cast<double>(heads);
     return {int64_t{layout.slices} * (cuts_heads_ ? layout.tiles : 1),
             (tiles * lane_bytes_) << (layout.log2_lanes + layout.log2_heads),
@@ -97,7 +98,7 @@ class HeadPlanner {
   bool cuts_heads_;
 };
 
-// Whole heads: a warp walks the tiles of a head. num_rows: as of RowWalk.
+// Whole heads: a warp walks the tiles of a head.
 inline HeadLayout layout_of_whole_heads(const Device& device, const HeadShape& shape, const Gathered& gathered,
                                         int64_t num_rows, const RowWork& work) {
   const int64_t lane_bytes = gathered.row_bytes / (shape.heads * shape.vectors) * shape.repeat;

@@ -1,8 +1,6 @@
 // How the lanes of a warp share the rows that sums and maxima gather: groups, teams and slices (glossary: rows.cuh).
 #pragma once
 
-#include <algorithm>
-
 #include "slices.h"
 #include "teams.h"
 
@@ -37,10 +35,9 @@ class LanePlanner {
 
   Slices slices_of(int log2_lanes) const {
     const int64_t vectors = int64_t{problem_.repeat} << log2_lanes;
-    const int log2_team = log2_team_of(log2_lanes);
     const double edges = static_cast<double>(problem_.gathered.num_edges);
-    const RowWalk walk{problem_.num_rows, problem_.gathered.num_edges, edges_in_flight(log2_lanes, log2_team),
-                       int64_t{1} << (kLog2Warp - log2_team), int64_t{problem_.repeat} * problem_.unroll};
+    const RowWalk walk = walk_of(problem_.work.sharing, problem_.num_rows, problem_.gathered.num_edges,
+                                 {log2_lanes, problem_.unroll, problem_.repeat});
     return {ceil_div(num_vectors(), vectors),
             vectors * problem_.vector_bytes,
             true,
@@ -51,17 +48,6 @@ class LanePlanner {
 
  private:
   int64_t num_vectors() const { return problem_.gathered.row_bytes / problem_.vector_bytes; }
-  // Edges that a team has in flight: `unroll` per group, but no more than it has ids for.
-  int64_t edges_in_flight(int log2_lanes, int log2_team) const {
-    return int64_t{std::min(1 << log2_lanes, problem_.unroll)} << (log2_team - log2_lanes);
-  }
-  // The smallest team that has an average row in flight at once.
-  int log2_team_of(int log2_lanes) const {
-    const int64_t rows = problem_.num_rows, degree = rows > 0 ? ceil_div(problem_.gathered.num_edges, rows) : 0;
-    int log2_team = log2_lanes;
-    while (log2_team < kLog2Warp && edges_in_flight(log2_lanes, log2_team) < degree) ++log2_team;
-    return log2_team;
-  }
 
   int choose_log2_lanes() const {
     const int widest = log2_lanes_for(num_vectors(), problem_.repeat);

@@ -1,7 +1,9 @@
 // Instructions that warps execute: the third bound of every kernel, beside the L2 cache and device memory.
 //
 // The numbers are of sm_90, for fp16, int32 ids and accesses of 16 bytes; those of other types and architectures differ
-// by less than a fifth. They are counted in machine code, along the path that a warp takes.
+// by less than a fifth. They follow from what an emulator executes of rows of 7 and of 1,024 edges with 1 x 128
+// (tests/machine_code/paths.csv; tests/plan/test_paths.py holds them to it): a batch is 8 edges at "per edge", and
+// `row` is what then is left of the rows of 7 edges that a warp walks together.
 #pragma once
 
 #include <algorithm>
@@ -9,24 +11,32 @@
 
 namespace halfgnn::cuda {
 
+// Who takes a row.
+enum class RowSharing {
+  kWarp,
+  kTeams,   // of plan_teams (teams.h)
+  kGroups,  // a group, if the row has no more edges than the group has lanes; otherwise a warp
+  kNone     // warps take edges, across rows
+};
+
 struct RowWork {
   double row;    // of a warp, for the rows that it walks at the same time: all but batches
   double batch;  // of a warp, for a batch of kBatchAccesses accesses of kAccessBytes per lane: 2 KiB
+  RowSharing sharing = RowSharing::kWarp;
 };
 constexpr double kBatchAccesses = 4;
 constexpr int64_t kAccessBytes = 16;
 
-// With a row of 7 edges of 1 x 128 these are 181, 200, 305 and 394 instructions per row.
-constexpr RowWork kSumWork{182, 90};  // without weights
-constexpr RowWork kWeightedSumWork{184, 108};
-constexpr RowWork kExtremumWork{314, 148};
-constexpr RowWork kMulBackwardWork{144, 250};
-// Edge-wise: what is done once for 32 edges is part of the batches.
-constexpr RowWork kDotWork{0, 150};
-// GAT: the forward without a backward, with one, and the backward. 226, 304 and 339 per row of 7 edges.
-constexpr RowWork kGatWork{142, 84}, kGatTrainingWork{196, 108}, kGatBackwardWork{235, 104};
+constexpr RowWork kSumWork{110, 111, RowSharing::kTeams};  // without weights
+constexpr RowWork kWeightedSumWork{124, 132, RowSharing::kTeams};
+constexpr RowWork kExtremumWork{131, 228, RowSharing::kTeams};
+constexpr RowWork kMulBackwardWork{162, 284, RowSharing::kTeams};
+constexpr RowWork kDotWork{65, 221, RowSharing::kNone};
 // The weight of a GAT edge in one head: 100 for 32 of them, less what a short row's window costs in `row`.
 constexpr double kPairWork = 100. / 32;
+// GAT, beside those weights: the forward without a backward, with one, and the backward.
+constexpr RowWork kGatWork{191, 113, RowSharing::kGroups}, kGatTrainingWork{314, 148, RowSharing::kGroups},
+    kGatBackwardWork{276, 143, RowSharing::kGroups};
 // Forward, to destinations, to sources. `row`: guesses.
 constexpr RowWork kDotAttentionWork[] = {{300, 215}, {300, 268}, {300, 343}};
 // Dot attention on tensor cores, by 64 elements of a head: a batch is 16 edges of one head. `row`: guesses.
@@ -35,20 +45,21 @@ constexpr RowWork kGatv2Work[] = {{300, 408}, {300, 495}, {300, 391}};
 
 // How warps walk rows.
 struct RowWalk {
-  int64_t num_rows;  // edge-wise kernels: 1
+  int64_t num_rows;
   int64_t num_edges;
   int64_t batch_edges;         // edges of a row that are in flight together
   int64_t rows_at_once = 1;    // rows of a warp that have batches at the same time
   int64_t batch_accesses = 4;  // of a lane, in a batch
+  bool across_rows = false;    // batches do not end with a row
 };
 
 // Instructions of all warps, for one slice. Degrees are taken to be spread evenly around their average, so that the
-// last batch of a row is half full on average; every row has one batch at least.
+// last batch of a row is half full on average; every row has one batch at least. Across rows all batches are full.
 inline double instructions_of(const RowWork& work, const RowWalk& walk) {
   if (walk.num_rows == 0) return 0;
   const auto rows = static_cast<double>(walk.num_rows);
   const double degree = static_cast<double>(walk.num_edges) / rows, size = static_cast<double>(walk.batch_edges);
-  const double batches = std::max(1., degree / size + (1 - 1 / size) / 2);
+  const double batches = walk.across_rows ? degree / size : std::max(1., degree / size + (1 - 1 / size) / 2);
   const double batch = work.batch * static_cast<double>(walk.batch_accesses) / kBatchAccesses;
   return rows / static_cast<double>(walk.rows_at_once) * (work.row + batches * batch);
 }

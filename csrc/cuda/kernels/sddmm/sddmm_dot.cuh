@@ -175,7 +175,7 @@ cudaError_t launch_sddmm_dot(DotKernelArgs args, int64_t heads, int64_t dim, int
   const Gathered gathered{other_rows, args.row_bytes, args.rows.num_edges};
   const HeadShape shape{heads, dim / Config::kVector, Config::kRepeat, Config::kMaxLog2Groups};
   const Device device = current_device();
-  args.layout = layout_of_whole_heads(device, shape, gathered, 1, kDotWork);
+  args.layout = layout_of_whole_heads(device, shape, gathered, args.rows.num_rows, kDotWork);
   args.unit_edges = dot_unit_edges(device, args.rows.num_edges, args.layout.slices);
   args.num_units = ceil_div(args.rows.num_edges, args.unit_edges);
   const int64_t blocks = ceil_div(args.num_units * args.layout.slices, Config::kWarps);
