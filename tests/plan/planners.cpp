@@ -37,7 +37,12 @@ const RowWork* works() {
                                 kDotAttentionWork[2],
                                 kGatv2Work[0],
                                 kGatv2Work[1],
-                                kGatv2Work[2]};
+                                kGatv2Work[2],
+                                kRecordedGatv2Work[0],
+                                kRecordedGatv2Work[1],
+                                kDotTensorWork[1][0],
+                                kDotTensorWork[1][1],
+                                kDotTensorWork[1][2]};
   return all;
 }
 
@@ -152,6 +157,12 @@ int64_t unit_of_elementwise(const Device* device, int64_t num_edges, int64_t vec
 }
 int64_t chunks_of_terms(int64_t num_edges) { return term_chunks(num_edges); }
 int64_t batches_of_copies(int64_t num_batches) { return copy_batches(num_batches); }
+
+// Of a pass of dot attention over rows of halves, without tensor cores or on them.
+double dot_instructions(int64_t heads, int64_t dim, int64_t pass, int64_t num_rows, int64_t num_edges, bool tensor) {
+  const DotProblem problem{heads, dim, 2, true, static_cast<DotPass>(pass), num_rows, num_edges};
+  return tensor ? tensor_instructions(problem) : pair_instructions(problem);
+}
 
 bool tensor_cores(int wanted, int compute_major, int64_t heads, int64_t dim, int64_t element_bytes, bool is_aligned,
                   int pass, int64_t num_rows, int64_t num_edges) {

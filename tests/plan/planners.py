@@ -14,6 +14,7 @@ FLAGS = ["-std=c++17", "-O1", "-Wall", "-Wextra", "-Werror", "-shared", "-fPIC"]
 MB = 1 << 20
 # Of a kernel of sums: bytes of an access, accesses per slice, edges in flight.
 ACCESSES = [(16, 1, 4), (8, 2, 4), (4, 1, 4), (4, 4, 2), (2, 4, 2)]
+PASSES = ("forward", "destinations", "sources")
 # Kernels whose instructions work.h has, in the order of planners.cpp. "gather" has none.
 KERNELS = [
     "gather",
@@ -25,7 +26,9 @@ KERNELS = [
     "gat",
     "gat_training",
     "gat_backward",
-    *(f"{kind}_{which}" for kind in ("dot_attention", "gatv2") for which in ("forward", "destinations", "sources")),
+    *(f"{kind}_{which}" for kind in ("dot_attention", "gatv2") for which in PASSES),
+    *(f"recorded_gatv2_{which}" for which in PASSES[1:]),
+    *(f"dot_tensor_{which}" for which in PASSES),  # of heads of 65 to 128 elements: a batch is 16 edges
 ]
 
 Lanes = namedtuple("Lanes", "log2_lanes log2_team team_edges slices")
@@ -141,6 +144,11 @@ class Planners:
         function.restype = c_bool
         function.argtypes = [c_int, c_int, *[c_int64] * 3, c_bool, c_int, *[c_int64] * 2]
         return function(wanted, major, heads, dim, size, aligned, direction, 1000, 1000 * degree)
+
+    def dot_instructions(self, heads, dim, which, nodes, edges, tensor):
+        """Of a pass of dot attention in halves."""
+        sizes = (heads, dim, PASSES.index(which), nodes, edges, tensor)
+        return self._call("dot_instructions", *sizes, result=c_double)
 
     def lanes(self, device, nodes, edges, row_bytes, access=ACCESSES[0], stream=6, read_once=False,
               kernel="weighted_sum") -> Lanes:  # fmt: skip

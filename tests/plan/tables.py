@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 from pathlib import Path
 
-from .planners import Device, Planners, Slices, Times
+from .planners import Device, Layout, Planners, Slices, Times
 
 DOCUMENT = Path(__file__).resolve().parents[2] / "docs" / "tuning.md"
 BEGIN, END = "<!-- predicted: {}, begin -->", "<!-- predicted: {}, end -->"
@@ -82,25 +82,57 @@ class Model:
             plan, slices = self.planners.parts_of_heads_and_slices(
                 self.device, nodes, edges, heads, HALF * dim // 16, kernel=kernel
             )
-            slices.cached_per_edge = -(-(record_bytes << plan.log2_heads) // 32) * 32
+            slices.cached_per_edge = sectors(record_bytes << plan.log2_heads)
             found.append(self._times(graph, row_bytes, slices, rows * self._of_features(graph, row_bytes)))
         return found[0], found[1]
 
-    def pairs(self, kind, graph, heads, dim) -> tuple[Times, list[Times]]:
-        """Of GATv2 or dot attention: forward, and the two passes of the backward."""
-        nodes, edges = GRAPHS[graph]
-        row_bytes = HALF * heads * dim
+    def _pair(self, graph, heads, dim, kernel, rows_per_edge) -> tuple[Layout, Slices]:
+        """Of a pass of GATv2 or dot attention."""
+        edges_in_flight = 4 // rows_per_edge
+        return self.planners.whole_heads_and_slices(
+            self.device, *GRAPHS[graph], heads, HALF * dim // 16,
+            max_log2_groups=6 - edges_in_flight.bit_length(), kernel=kernel, rows_per_edge=rows_per_edge,
+        )  # fmt: skip
+
+    def gatv2(self, graph, heads, dim, with_records=True) -> tuple[Times, list[Times]]:
+        """Forward, and the two passes of the backward. Records are kept where they fit."""
+        edges, row_bytes = GRAPHS[graph][1], HALF * heads * dim
+        record = self.edge_record_bytes(graph, heads, dim) if with_records else 0
         found = []
-        for which, gatv2_rows in (("forward", 1), ("destinations", 1), ("sources", 2)):
-            rows = 2 if kind == "dot_attention" else gatv2_rows
-            plan, slices = self.planners.whole_heads_and_slices(
-                self.device, nodes, edges, heads, HALF * dim // 16,
-                max_log2_groups=5 - (2 if rows == 1 else 1), kernel=f"{kind}_{which}", rows_per_edge=rows,
-            )  # fmt: skip
-            slices.streamed = edges * ID
-            slices.cached_per_edge = 0 if which == "forward" else -(-(8 << plan.log2_heads) // 32) * 32
-            found.append(self._times(graph, rows * row_bytes, slices, 3 * self._of_features(graph, row_bytes)))
+        # Rows that an edge reads, and rows that a node reads or writes.
+        for which, per_edge, once in (("forward", 1, 3), ("destinations", 1, 6), ("sources", 1 if record else 2, 3)):
+            recorded = "recorded_" if record and which != "forward" else ""
+            plan, slices = self._pair(graph, heads, dim, f"{recorded}gatv2_{which}", per_edge)
+            slices.streamed = edges * (2 * ID + record if recorded else ID)
+            if which == "sources":
+                slices.cached_per_edge = record or sectors(8 << plan.log2_heads)
+            found.append(self._times(graph, per_edge * row_bytes, slices, once * self._of_features(graph, row_bytes)))
         return found[0], found[1:]
+
+    def edge_record_bytes(self, graph, heads, dim) -> int:
+        return self.planners.edge_record_bytes(self.device.memory_bytes, GRAPHS[graph][1], heads, HALF * dim // 16)
+
+    def dot(self, graph, heads, dim, tensor=True) -> tuple[Times, list[Times]]:
+        """Forward, and the two passes of the backward. Tensor cores are taken where they are cheaper."""
+        (nodes, edges), row_bytes = GRAPHS[graph], 2 * HALF * heads * dim
+        found = []
+        for direction, (which, once) in enumerate((("forward", 3), ("destinations", 6), ("sources", 4))):
+            plan, slices = self._pair(graph, heads, dim, f"dot_attention_{which}", 2)
+            if tensor and self.planners.tensor_cores(heads, dim, edges // nodes, direction=direction):
+                # Each head is a slice.
+                count = self.planners.dot_instructions(heads, dim, which, nodes, edges, True)
+                slices = Slices(heads, row_bytes // heads, plan.by_slice, 0.0, 0.0, count / heads)
+                plan = plan._replace(log2_heads=0)
+            slices.streamed = edges * ID
+            if which == "sources":
+                slices.cached_per_edge = sectors(8 << plan.log2_heads)
+            found.append(self._times(graph, row_bytes, slices, once * self._of_features(graph, row_bytes // 2)))
+        return found[0], found[1:]
+
+
+def sectors(size: int) -> int:
+    """Bytes that an access of this size moves."""
+    return -(-size // 32) * 32
 
 
 # ---- cells ---------------------------------------------------------------------------------------
@@ -175,17 +207,21 @@ def gpus(planners: Planners) -> str:
 
 
 def attention(planners: Planners) -> str:
-    model, rows = Model(planners, planners.gpus()[H100]), []
-    for heads, dim in ((1, 128), (8, 32)):
-        row = [f"{heads} x {dim}", milliseconds(model.gather("reddit-size", heads * dim).bound())]
-        row += map(cell, model.gat("reddit-size", heads, dim))
-        for kind in ("gatv2", "dot_attention"):
-            row += map(cell, model.pairs(kind, "reddit-size", heads, dim))
-        rows.append(row)
-    header = ["H x D", "pure gather"] + [
-        text for kind in ("gat", "gatv2", "dot") for text in (f"{kind}, forward", "backward")
-    ]
-    return markdown(header, rows)
+    """On reddit-size: the passes, and both of the backward."""
+    model, graph, rows = Model(planners, planners.gpus()[H100]), "reddit-size", []
+    for shape in ((1, 128), (8, 32)):
+        gat_forward, gat_backward = model.gat(graph, *shape)
+        gather = milliseconds(model.gather(graph, shape[0] * shape[1]).bound())
+        label = f"{shape[0]} x {shape[1]}, {gather}"
+        operators = {"gat": (gat_forward, [gat_backward]), "gatv2": model.gatv2(graph, *shape)}
+        if model.edge_record_bytes(graph, *shape):
+            operators["gatv2, without records"] = model.gatv2(graph, *shape, with_records=False)
+        operators["dot"] = model.dot(graph, *shape)
+        operators["dot, without tensor cores"] = model.dot(graph, *shape, tensor=False)
+        for name, (forward, backward) in operators.items():
+            passes = [cell(times) for times in backward] if len(backward) == 2 else ["-", cell(backward)]
+            rows.append([label, name, cell(forward), *passes, milliseconds(sum(t.bound() for t in backward))])
+    return markdown(["H x D, pure gather", "operator", "forward", "to destinations", "to sources", "backward"], rows)
 
 
 def work(planners: Planners) -> str:
@@ -200,15 +236,21 @@ def work(planners: Planners) -> str:
         ("gat", "`gat_attention_kernel`, without a backward", 2),
         ("gat_training", "`gat_attention_kernel`, with one", 2),
         ("gat_backward", "`gat_attention_backward_kernel`", 2),
+        ("dot_tensor_forward", "`dot_tensor_kernel`, D = 128, forward", 1),
+        ("dot_tensor_destinations", "the same, to destinations", 1),
+        ("dot_tensor_sources", "the same, to sources", 1),
         ("dot_attention_forward", "`pair_attention_kernel`, dot, forward", 1),
         ("dot_attention_destinations", "the same, to destinations", 1),
         ("dot_attention_sources", "the same, to sources", 1),
         ("gatv2_forward", "`pair_attention_kernel`, GATv2, forward", 1),
         ("gatv2_destinations", "the same, to destinations", 1),
         ("gatv2_sources", "the same, to sources", 1),
+        ("recorded_gatv2_destinations", "with records of edges, to destinations", 1),
+        ("recorded_gatv2_sources", "the same, to sources", 1),
     ):
         found = planners.work(kernel)
-        rows.append([label, str(rows_at_once), f"{found.row / rows_at_once:.0f}", f"{found.batch:.0f}"])
+        batch = found.batch / (4 if "tensor" in kernel else 1)  # 16 edges with two rows: 8 KiB
+        rows.append([label, str(rows_at_once), f"{found.row / rows_at_once:.0f}", f"{batch:.0f}"])
     return markdown(["kernel", "rows of 7 edges at once", "per row, beside batches", "per batch of 2 KiB"], rows)
 
 

@@ -43,9 +43,7 @@ def predicted(planners, kernel, width, degree):
         _, slices = planners.parts_of_heads_and_slices(L2, rows, edges, 1, vectors, kernel=kernel)
     else:
         groups = 2 if kernel == "dot" else 3
-        _, slices = planners.whole_heads_and_slices(
-            L2, rows, edges, 1, vectors, max_log2_groups=groups, kernel=kernel
-        )
+        _, slices = planners.whole_heads_and_slices(L2, rows, edges, 1, vectors, max_log2_groups=groups, kernel=kernel)
     assert slices.count == 1
     return slices.instructions / NODES
 

@@ -49,6 +49,21 @@ def test_no_operator_is_faster_than_its_bytes(planners):
                 assert sum(t.bound() for t in model.backward(graph, width)) >= gather
 
 
+def test_records_of_edges_and_tensor_cores_save_time(planners):
+    model, graph = tables.Model(planners, planners.gpus()[tables.H100]), "reddit-size"
+
+    def backward(passes):
+        return sum(times.bound() for times in passes[1])
+
+    assert backward(model.gatv2(graph, 1, 128)) < 0.7 * backward(model.gatv2(graph, 1, 128, with_records=False))
+    # Records of 8 x 32 do not fit.
+    assert model.gatv2(graph, 8, 32)[1][1].issue == model.gatv2(graph, 8, 32, with_records=False)[1][1].issue
+    for shape in ((1, 128), (8, 32)):
+        on, off = model.dot(graph, *shape), model.dot(graph, *shape, tensor=False)
+        assert backward(on) < 0.9 * backward(off) and on[0].issue < off[0].issue
+        assert on[0].cache == pytest.approx(off[0].cache)
+
+
 def test_every_cell_of_a_table_is_filled(planners):
     for table in tables.TABLES.values():
         lines = table(planners).splitlines()

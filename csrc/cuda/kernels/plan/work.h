@@ -42,6 +42,8 @@ constexpr RowWork kDotAttentionWork[] = {{300, 215}, {300, 268}, {300, 343}};
 // Dot attention on tensor cores, by 64 elements of a head: a batch is 16 edges of one head. `row`: guesses.
 constexpr RowWork kDotTensorWork[][3] = {{{400, 128}, {430, 195}, {460, 257}}, {{400, 166}, {430, 233}, {460, 320}}};
 constexpr RowWork kGatv2Work[] = {{300, 408}, {300, 495}, {300, 391}};
+// The same to destinations and to sources, with records of edges.
+constexpr RowWork kRecordedGatv2Work[] = {{400, 500}, {600, 221}};
 
 // How warps walk rows.
 struct RowWalk {
