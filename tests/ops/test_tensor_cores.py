@@ -17,7 +17,7 @@ raw = torch.ops.halfgnn
 DEGREES = [0, 1, 7, 15, 16, 17, 33, 0]
 RUNS = [255, 256, 257, 300, 2]
 # The last one is served by other kernels, whatever the variable says.
-DIMS = [8, 16, 24, 40, 64, 72, 96, 128, 136]
+DIMS = [8, 16, 24, 40, 64, 72, 96, 128, 136, 200, 256, 264]
 
 
 @pytest.fixture(autouse=True)
@@ -49,7 +49,7 @@ def test_widths(dim, dtype, device):
 
 
 @pytest.mark.parametrize("device,dtype", support.devices_and(HALVES))
-@pytest.mark.parametrize("heads,dim", [(1, 128), (2, 64), (3, 40), (8, 8)])
+@pytest.mark.parametrize("heads,dim", [(1, 128), (2, 64), (3, 40), (8, 8), (2, 256)])
 def test_dropout(heads, dim, dtype, device):
     g = graph_of([*DEGREES, 40], device=device)
     check(DOT, g, DOT.operands(g, heads, dim, dtype, device), dropout_p=0.4)
@@ -57,7 +57,7 @@ def test_dropout(heads, dim, dtype, device):
     assert (out == 0).all()
 
 
-@pytest.mark.parametrize("dtype,heads,dim", [(torch.float16, 1, 72), (torch.bfloat16, 2, 16)])
+@pytest.mark.parametrize("dtype,heads,dim", [(torch.float16, 1, 72), (torch.bfloat16, 2, 16), (torch.float16, 1, 256)])
 @pytest.mark.parametrize("reverse", [False, True], ids=["rows", "columns"])
 def test_long_rows(reverse, dtype, heads, dim, device):
     """Rows of several runs, and rows that are cut into pieces."""
@@ -82,7 +82,7 @@ def test_hub(dim, dtype, device):
     assert torch.equal(torch.autograd.grad(out, leaf, upstream)[0], upstream)
 
 
-@pytest.mark.parametrize("heads,dim", [(1, 16), (1, 128)])
+@pytest.mark.parametrize("heads,dim", [(1, 16), (1, 128), (1, 256)])
 def test_small_terms_beside_a_large_one(heads, dim, device):
     """An fp32 sum takes nothing of 16 small terms beside the large one, so only runs do. The row is one piece on CUDA: there is
     one edge before it."""
@@ -144,13 +144,41 @@ def test_infinite_logits(dtype, device):
 
 
 @pytest.mark.parametrize("device,dtype", support.devices_and(HALVES))
-def test_infinite_values(dtype, device):
+@pytest.mark.parametrize("dim", [16, 64, 128, 200, 256])
+@pytest.mark.parametrize("degree", [5, 8, 40, 300])
+def test_infinite_values(degree, dim, dtype, device):
     """They stay in their columns, and keep their sign, whatever rounding a weight loses."""
-    g, (query, key, value) = in_order(40, lambda edge: edge % 7, dtype, device)
-    value[::5, 0, 3], value[6, 0, 4], value[33, 0, 7] = torch.inf, -torch.inf, torch.nan
+    g, (query, key, value) = in_order(degree, lambda edge: edge % 7, dtype, device, dim)
+    last = dim - 5
+    value[::5, 0, 3], value[2, 0, 4], value[degree - 1, 0, last] = torch.inf, -torch.inf, torch.nan
+    finite = value.masked_fill(~value.isfinite(), 0.0)
     out = ops.dot_attention(g, query, key, value, 0.3)[0, 0]
-    assert out[3] == torch.inf and out[4] == -torch.inf and out[7].isnan()
-    assert out.isfinite().sum() == 13
+    assert out[3] == torch.inf and out[4] == -torch.inf and out[last].isnan()
+    kept = [i for i in range(dim) if i not in (3, 4, last)]
+    assert torch.equal(out[kept], ops.dot_attention(g, query, key, finite, 0.3)[0, 0, kept])
+
+
+@pytest.mark.parametrize("device,dtype", support.devices_and(HALVES))
+@pytest.mark.parametrize("dim", [64, 128, 256])
+@pytest.mark.parametrize("degree", [6, 43])
+def test_infinite_keys_and_queries(degree, dim, dtype, device):
+    """Gradients of queries and keys are nan in columns where an edge has an infinite one that its weight of 0 meets. Others are as
+    without these edges, as far as rounding allows."""
+    g, (query, key, value) = in_order(degree, lambda edge: edge % 3, dtype, device, dim)
+    column = dim - 3
+    removed = torch.arange(degree, device=device) % 4 == 1
+    query[..., column], key[..., column] = 1.0, 0.0
+    finite = key.masked_fill(removed[:, None, None], -64.0)
+    key[removed, 0, column] = -torch.inf
+    upstream = torch.ones_like(query)
+    out, grads = support.evaluate(lambda *x: ops.dot_attention(g, *x, 300.0), [query, key, value], upstream)
+    like_out, like = support.evaluate(lambda *x: ops.dot_attention(g, *x, 300.0), [query, finite, value], upstream)
+    assert torch.equal(out, like_out)
+    assert grads[0][0, 0, column].isnan()
+    kept = [i for i in range(dim) if i != column]
+    assert torch.equal(grads[0][..., kept], like[0][..., kept])
+    for got, other in zip(grads[1:], like[1:]):
+        assert torch.equal(got, other)
 
 
 @pytest.mark.parametrize("device,dtype", support.devices_and(HALVES))

@@ -7,11 +7,16 @@
 // g and g + 8: forward, by softmax with a running maximum (attention.cuh); backward, by the weight and its derivative.
 #pragma once
 
+#include <type_traits>
+
 #include "../core/row_units.cuh"
 #include "dot_tensor.h"
 #include "dot_tensor_rows.cuh"
 
 namespace halfgnn::cuda {
+
+template <TensorBatchKind kKind>
+using KindOfBatch = std::integral_constant<TensorBatchKind, kKind>;
 
 // Brings factors of any size to about kTensorFactor, by a power of two: two elements of fp16 hold them then.
 class TensorUnit {
@@ -64,19 +69,21 @@ class DotTensorLane {
 
   // The whole warp takes part, with one piece.
   __device__ void run(const Piece& piece) {
-    start_row(piece);
-    walk(piece);
-    if constexpr (kForward) {
-      store_results(piece);
-    } else {
-      store_gradients(piece);
+    sum_block_ = kAllBlocks;
+    while (true) {
+      // Read anew: otherwise the compiler keeps what follows from the piece in registers, for when it is walked again.
+      const Piece again{as_computed(piece.row), as_computed(piece.begin), as_computed(piece.end),
+                        as_computed(piece.line), piece.is_whole_row};
+      start_row(again);
+      walk(again);
+      if (store(again) || ++sum_block_ == kBlocks) return;
     }
   }
 
  private:
   // Of edges group and group + 8: dots, then factors.
   struct Factors {
-    float value[2];
+    float value[2] = {0.f, 0.f};
   };
 
   __device__ uint32_t row_bytes() const { return args_.row_elements * static_cast<uint32_t>(sizeof(T)); }
@@ -97,7 +104,10 @@ class DotTensorLane {
   __device__ int64_t own_elements(uint32_t line) const {
     return static_cast<int64_t>(line) * args_.row_elements + head_elements() + Sums::own_chunk(lane_) * kTensorChunk;
   }
-  __device__ bool writes() const { return Sums::writes(lane_, chunks()); }
+  __device__ bool writes() const {
+    return Sums::writes(lane_, chunks()) && (sum_block_ == kAllBlocks || sum_block_ == Sums::own_block(lane_));
+  }
+  __device__ bool has_whole_blocks() const { return chunks() == kBlocks * (kTensorBlock / kTensorChunk); }
 
   // ---- Edges.
 
@@ -116,7 +126,6 @@ class DotTensorLane {
   }
 
   __device__ void walk(const Piece& piece) {
-    const bool has_whole_rows = chunks() == kBlocks * (kTensorBlock / kTensorChunk);
     if (piece.is_empty()) return;
     if (ids_begin_ != piece.begin) load_ids(piece.begin);
     uint32_t begin = piece.begin;
@@ -125,13 +134,7 @@ class DotTensorLane {
       const int count = left < kWarpSize ? static_cast<int>(left) : kWarpSize;
       load_ids(begin + count);  // a chunk ahead: the next row starts where this one ends
       draw(begin, count);
-      for (int start = 0; start < count; start += kTensorEdges) {
-        if (has_whole_rows && start + kTensorEdges <= count) {
-          add_batch(TensorBatch<true>(start, kTensorEdges, chunks()), column);
-        } else {
-          add_batch(TensorBatch<false>(start, count - start, chunks()), column);
-        }
-      }
+      for (int start = 0; start < count; start += kTensorEdges) add_edges(start, count - start, column);
       if (left <= kWarpSize) break;
       if ((left - 1) % kTensorRun < kWarpSize) end_run();  // counted from the row's end: its first run is the shorter
       begin += kWarpSize;
@@ -150,74 +153,75 @@ class DotTensorLane {
     dropped_ = __ballot_sync(kFullMask, (args_.dropout.dropped(edge, quad) >> (head_ & 3) & 1) != 0);
   }
 
+  __device__ void add_edges(int start, int left, uint32_t column) {
+    const auto add = [&](auto kind) {
+      add_batch(TensorBatch<decltype(kind)::value>(start, left, chunks(), sum_block_), column);
+    };
+    const bool is_careful = sum_block_ != kAllBlocks || !has_whole_blocks();
+    if (!is_careful && left >= kTensorEdges) {
+      add(KindOfBatch<TensorBatchKind::kFull>{});
+    } else if (!is_careful && left <= kTensorEdges / 2) {
+      add(KindOfBatch<TensorBatchKind::kHalf>{});
+    } else {
+      add(KindOfBatch<TensorBatchKind::kCareful>{});
+    }
+  }
+
   template <class Batch>
   __device__ void add_batch(const Batch& batch, uint32_t column) {
-    uint32_t columns[2];
-    batch.columns_by_row(column, lane_, columns);
-    const auto load_dots = [&](const char* first, int block) {
-      return OwnRow::load_rows(batch, first, row_bytes(), columns, lane_, block);
-    };
-    typename OwnRow::Dots dots_of_keys;
-    typename OwnRow::Rows keys[kBlocks];
-#pragma unroll
-    for (int block = 0; block < kBlocks; ++block) keys[block] = load_dots(by_row_.key, block);
+    uint32_t by_row[2], by_pair[4];
+    batch.columns_by_row(column, lane_, by_row);
     if constexpr (kForward) {
-      uint32_t pairs[4];
-      batch.columns_by_pair(column, lane_, pairs);
-      const auto load_sums = [&](int block) {
-        return Sums::load_rows(batch, by_pair_.value, row_bytes(), pairs, lane_, block);
-      };
-      typename Sums::Rows values[kBlocks];
-      values[0] = load_sums(0);
-      add_dots(own_key_, keys, dots_of_keys);
-#pragma unroll
-      for (int block = 1; block < kBlocks; ++block) values[block] = load_sums(block);
-      const TensorFactors<T> factors(weigh(batch, dots_of_keys).value);
-#pragma unroll
-      for (int block = 0; block < kBlocks; ++block) values_.add(values[block], factors, block);
+      batch.columns_by_pair(column, lane_, by_pair);
+      add_results(batch, by_row, by_pair);
     } else {
-      typename OwnRow::Dots dots_of_values;
-      typename OwnRow::Rows values[kBlocks];
-      constexpr int kFirst = kToDestinations ? 1 : 0;  // blocks that are loaded with the keys, as registers allow
-      if constexpr (kToDestinations) values[0] = load_dots(by_row_.value, 0);
-      DestinationRecord records[2];
-#pragma unroll
-      for (int i = 0; i < 2; ++i) records[i] = kToDestinations ? record_ : load_record(columns[i]);
-      add_dots(own_key_, keys, dots_of_keys);
-#pragma unroll
-      for (int block = kFirst; block < kBlocks; ++block) values[block] = load_dots(by_row_.value, block);
-      add_dots(own_value_, values, dots_of_values);
       Factors of_keys, of_values;
-      differentiate(batch, records, dots_of_keys, dots_of_values, of_keys, of_values);
+      differentiate(batch, by_row, of_keys, of_values);
+      batch.columns_by_pair(column, lane_, by_pair);
       // The same rows again, from the L1 cache.
-      if constexpr (kSumsValues) add_rows(batch, by_pair_.value, column, of_values, values_);
-      add_rows(batch, by_pair_.key, column, of_keys, keys_);
+      if constexpr (kSumsValues) add_rows(batch, by_pair_.value, by_pair, of_values, values_);
+      add_rows(batch, by_pair_.key, by_pair, of_keys, keys_);
     }
-  }
-  __device__ void add_dots(const OwnRow& own, const typename OwnRow::Rows (&rows)[kBlocks],
-                           typename OwnRow::Dots& dots) const {
-#pragma unroll
-    for (int block = 0; block < kBlocks; ++block) own.add_dots(rows[block], block, dots);
   }
   template <class Batch>
-  __device__ void add_rows(const Batch& batch, const char* first, uint32_t column, const Factors& factors, Sums& sums) {
-    uint32_t columns[4];
-    batch.columns_by_pair(column, lane_, columns);
-    typename Sums::Rows rows[kBlocks];
-#pragma unroll
-    for (int block = 0; block < kBlocks; ++block) {
-      rows[block] = Sums::load_rows(batch, first, row_bytes(), columns, lane_, block);
-    }
-    const TensorFactors<T> split(factors.value);
-#pragma unroll
-    for (int block = 0; block < kBlocks; ++block) sums.add(rows[block], split, block);
+  __device__ void add_results(const Batch& batch, const uint32_t (&by_row)[2], const uint32_t (&by_pair)[4]) {
+    auto keys = rows_for_dots(batch, by_row_.key, by_row);
+    auto values = rows_for_sums(batch, by_pair_.value, by_pair);
+    const TensorFactors<T> factors(batch, weigh(batch, dots_of(batch, own_key_, keys)).value);
+    values.for_each([&](const auto& rows, int block) { values_.add(rows, factors, lane_, block); });
+  }
+  template <class Batch>
+  __device__ void add_rows(const Batch& batch, const char* first, const uint32_t (&columns)[4], const Factors& factors,
+                           Sums& sums) {
+    auto rows = rows_for_sums(batch, first, columns);
+    const TensorFactors<T> split(batch, factors.value);
+    rows.for_each([&](const auto& some, int block) { sums.add(some, split, lane_, block); });
+  }
+
+  template <class Batch>
+  __device__ auto rows_for_dots(const Batch& batch, const char* first, const uint32_t (&columns)[2]) const {
+    return blocks_of<kBlocks, typename OwnRow::Rows>(batch, [&batch, first, &columns, this](int block) {
+      return OwnRow::load_rows(batch, first, row_bytes(), columns, lane_, block);
+    });
+  }
+  template <class Batch>
+  __device__ auto rows_for_sums(const Batch& batch, const char* first, const uint32_t (&columns)[4]) const {
+    return blocks_of<kBlocks, typename Sums::Rows>(batch, [&batch, first, &columns, this](int block) {
+      return Sums::load_rows(batch, first, row_bytes(), columns, lane_, block);
+    });
+  }
+  template <class Batch, class Blocks>
+  __device__ typename OwnRow::Dots dots_of(const Batch& batch, const OwnRow& own, Blocks& blocks) const {
+    typename OwnRow::Dots dots;
+    blocks.for_each([&](const auto& rows, int block) { own.add_dots(batch, rows, block, dots); });
+    return dots;
   }
 
   // ---- Factors, of edges group and group + 8.
 
   template <class Batch>
   __device__ bool is_dropped(const Batch& batch, int i) const {
-    return (dropped_ >> (batch.start + lane_.group + 8 * i) & 1) != 0;
+    return (dropped_ >> (batch.start() + lane_.group + 8 * i) & 1) != 0;
   }
 
   // Forward.
@@ -225,14 +229,14 @@ class DotTensorLane {
   __device__ Factors weigh(const Batch& batch, const typename OwnRow::Dots& dots) {
     float logits[2], raised = maximum_;
 #pragma unroll
-    for (int i = 0; i < 2; ++i) {
+    for (int i = 0; i < Batch::kHalves; ++i) {
       logits[i] = args_.logit.linear * dots.of_edge(i);
       raised = fmaxf(raised, batch.has(lane_.group + 8 * i) ? logits[i] : kLowestLogit);
     }
     if (__any_sync(kFullMask, raised > maximum_)) raise_maximum(raised);
     Factors factors;
 #pragma unroll
-    for (int i = 0; i < 2; ++i) {
+    for (int i = 0; i < Batch::kHalves; ++i) {
       const float weight = batch.has(lane_.group + 8 * i) ? exp_of_difference<T>(logits[i] - maximum_) : 0.f;
       weight_sum_ += weight;
       factors.value[i] = is_dropped(batch, i) ? 0.f : weight * kTensorFactor;
@@ -247,13 +251,16 @@ class DotTensorLane {
     maximum_ = raised;
   }
 
-  // Backward: from dots to factors.
+  // Backward: dots, and factors from them.
   template <class Batch>
-  __device__ void differentiate(const Batch& batch, const DestinationRecord (&records)[2],
-                                const typename OwnRow::Dots& dots_of_keys, const typename OwnRow::Dots& dots_of_values,
-                                Factors& of_keys, Factors& of_values) {
+  __device__ void differentiate(const Batch& batch, const uint32_t (&by_row)[2], Factors& of_keys, Factors& of_values) {
+    auto keys = rows_for_dots(batch, by_row_.key, by_row), values = rows_for_dots(batch, by_row_.value, by_row);
+    DestinationRecord records[2];
 #pragma unroll
-    for (int i = 0; i < 2; ++i) {
+    for (int i = 0; i < Batch::kHalves; ++i) records[i] = kToDestinations ? record_ : load_record(by_row[i]);
+    const auto dots_of_keys = dots_of(batch, own_key_, keys), dots_of_values = dots_of(batch, own_value_, values);
+#pragma unroll
+    for (int i = 0; i < Batch::kHalves; ++i) {
       const float weight = exp_of_difference<T>(args_.logit.linear * dots_of_keys.of_edge(i) - records[i].lse);
       const float multiplier = is_dropped(batch, i) ? 0.f : dropout_scale();
       const float gradient = weight * fmaf(multiplier, dots_of_values.of_edge(i), -records[i].delta);
@@ -264,7 +271,7 @@ class DotTensorLane {
     const float rescale = unit_.fit(of_keys.value);
     if (rescale != 1.f) keys_.multiply(rescale);
 #pragma unroll
-    for (int i = 0; i < 2; ++i) of_keys.value[i] = unit_.scaled(of_keys.value[i]);
+    for (int i = 0; i < Batch::kHalves; ++i) of_keys.value[i] = unit_.scaled(of_keys.value[i]);
   }
   __device__ float dropout_scale() const { return args_.dropout.is_on() ? args_.dropout.scale : 1.f; }
 
@@ -275,7 +282,7 @@ class DotTensorLane {
   // lse, and the dot of the result and its gradient. The first piece of a row leaves them for the pass to sources.
   __device__ void start_record(const Piece& piece) {
     record_ = {__ldg(args_.lse + statistic_at(piece.row)), 0.f};
-    if (writes()) {
+    if (Sums::writes(lane_, chunks())) {
       const int64_t at = own_elements(piece.row);
       float out[kTensorChunk], grad[kTensorChunk];
       load_precise<T>(args_.out, at, out);
@@ -297,19 +304,37 @@ class DotTensorLane {
     if constexpr (kForward) {
       const float rescale = has_total_ ? exp_of_difference<T>(total_maximum_ - maximum_) : 1.f;
       cuda::end_run(has_total_, rescale, total_weight_, weight_sum_);
-      values_.end_run(lane_, has_total_, rescale, kValueUnit);
+      values_.end_run(has_total_, rescale, kValueUnit);
       total_maximum_ = maximum_;
     } else {
-      if constexpr (kSumsValues) values_.end_run(lane_, has_total_, 1.f, kValueUnit);
-      keys_.end_run(lane_, has_total_, 1.f, unit_.unit());
+      if constexpr (kSumsValues) values_.end_run(has_total_, 1.f, kValueUnit);
+      keys_.end_run(has_total_, 1.f, unit_.unit());
     }
     has_total_ = true;
   }
 
-  __device__ void store_results(const Piece& piece) {
+  // False: the row is walked again, for one block of sums after the other. Then all but the last call return false.
+  __device__ bool store(const Piece& piece) {
+    if constexpr (kForward) {
+      return store_results(piece);
+    } else {
+      return store_gradients(piece);
+    }
+  }
+  // Whether the sums of fast batches can be trusted.
+  __device__ bool accepts(const float (&values)[kTensorChunk]) const {
+    if (sum_block_ != kAllBlocks) return true;
+    float sum = values[0];
+#pragma unroll
+    for (int i = 1; i < kTensorChunk; ++i) sum += values[i];
+    return __all_sync(kFullMask, fabsf(sum) <= FLT_MAX);
+  }
+
+  __device__ bool store_results(const Piece& piece) {
     float values[kTensorChunk];
     const float rescale = has_total_ ? exp_of_difference<T>(total_maximum_ - maximum_) : 1.f;
-    values_.finish(lane_, has_total_, rescale, kValueUnit, values);
+    values_.finish(has_total_, rescale, kValueUnit, values);
+    if (!accepts(values)) return false;
     float sum = has_total_ ? fmaf(total_weight_, rescale, weight_sum_) : weight_sum_;
 #pragma unroll
     for (int bit = 4; bit < kWarpSize; bit *= 2) sum += __shfl_xor_sync(kFullMask, sum, bit);
@@ -323,7 +348,10 @@ class DotTensorLane {
         store_rounded(args_.partials.vectors + own_elements(piece.line), values);
       }
     }
-    if (lane_.lane != 0) return;
+    if (lane_.lane == 0) store_statistics(piece, sum);
+    return sum_block_ == kAllBlocks;
+  }
+  __device__ void store_statistics(const Piece& piece, float sum) const {
     if (!piece.is_whole_row) {
       args_.partials.store_sums(piece.line, args_.layout.heads, head_, {maximum_, sum, 0.f, 0.f});
     } else if (args_.lse != nullptr) {
@@ -331,14 +359,17 @@ class DotTensorLane {
     }
   }
 
-  __device__ void store_gradients(const Piece& piece) {
-    float values[kTensorChunk];
+  __device__ bool store_gradients(const Piece& piece) {
+    float values[kTensorChunk], keys[kTensorChunk];
     if constexpr (kSumsValues) {
-      values_.finish(lane_, has_total_, 1.f, kValueUnit, values);
-      store_gradient(piece, args_.grad_value, args_.partial_value, dropout_scale(), values);
+      values_.finish(has_total_, 1.f, kValueUnit, values);
+      if (!accepts(values)) return false;
     }
-    keys_.finish(lane_, has_total_, 1.f, unit_.unit(), values);
-    store_gradient(piece, args_.grad_key, args_.partial_key, args_.logit.linear, values);
+    keys_.finish(has_total_, 1.f, unit_.unit(), keys);
+    if (!accepts(keys)) return false;
+    if constexpr (kSumsValues) store_gradient(piece, args_.grad_value, args_.partial_value, dropout_scale(), values);
+    store_gradient(piece, args_.grad_key, args_.partial_key, args_.logit.linear, keys);
+    return sum_block_ == kAllBlocks;
   }
   __device__ void store_gradient(const Piece& piece, void* gradient, float* partial, float factor,
                                  float (&values)[kTensorChunk]) const {
@@ -364,6 +395,7 @@ class DotTensorLane {
   ChunkIds ids_;  // of the next chunk
   uint32_t ids_begin_;
   uint32_t dropped_;
+  int sum_block_;  // that sums take, or all of them
 
   // Of the row.
   OwnRow own_key_, own_value_;
@@ -377,7 +409,7 @@ class DotTensorLane {
 
 // At most 96 registers for the results of narrow heads, 128 for their gradients, 168 for wide heads.
 constexpr int tensor_min_blocks(PairPass pass, int blocks) {
-  if (blocks > 1) return pass == PairPass::kSources ? 2 : 3;
+  if (blocks > 1) return 3;
   return pass == PairPass::kForward ? 5 : 4;
 }
 
@@ -405,7 +437,8 @@ cudaError_t launch_dot_tensor(const PairArgs& args, const Launch& launch) {
 template <typename T, PairPass kPairPass>
 cudaError_t dot_tensor_pass(const PairArgs& args, int64_t dim, const Launch& launch) {
   if (dim <= kTensorBlock) return launch_dot_tensor<T, kPairPass, 1>(args, launch);
-  return launch_dot_tensor<T, kPairPass, 2>(args, launch);
+  if (dim <= 2 * kTensorBlock) return launch_dot_tensor<T, kPairPass, 2>(args, launch);
+  return launch_dot_tensor<T, kPairPass, 4>(args, launch);
 }
 
 // A warp takes one head of a unit.

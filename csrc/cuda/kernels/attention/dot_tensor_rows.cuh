@@ -7,12 +7,13 @@
 //             fragment of a as they are. Rows g and g + 8 of that are the same edge: its words 0 and 2, which belong to
 //             words 0 and 2 of the own key in the even columns of b, and its words 1 and 3, which belong to those in
 //             the odd columns. Lanes 4 g + t have both sums. That elements come in another order does not matter.
-//   by pairs  edges 2 t, 2 t + 1, 2 t + 8, 2 t + 9, chunks g, g + 8, ...   sums of factor * row: words of two edges
-//   that
-//             lie at the same place are interleaved, which makes fragments of the transpose. Sums of chunk g are in
-//             all lanes 4 g + t then.
+//   by pairs  edges 2 t, 2 t + 1, 2 t + 8, 2 t + 9, chunks g, g + 8, ...   sums of factor * row: words of two edges at
+//             the same place are interleaved, which makes fragments of the transpose. A block is 8 chunks. Factors
+//             enter as two elements, value and what rounding it lost, in the two columns that lanes t of block t have
+//             of each sum; its other columns are zero. So lanes 4 g + t add up chunk 8 t + g, and all blocks share
+//             registers.
 //
-// Factors enter as two elements, value and what rounding it lost: the two columns that a lane has of each sum.
+// Zeros times a row that is not finite are nan. A sum that is not finite is therefore made again, with careful batches.
 #pragma once
 
 #include "../core/mma.cuh"
@@ -37,56 +38,113 @@ struct TensorLane {
   __device__ TensorLane() : lane(static_cast<int>(threadIdx.x & (kWarpSize - 1))), group(lane / 4), t(lane % 4) {}
 };
 
-// Places of a batch past the last edge are read as that edge, or not at all.
-template <bool kFull>
+// The same value, of which the compiler knows nothing.
+inline __device__ uint32_t as_computed(uint32_t value) {
+#ifdef __CUDA_ARCH__
+  asm volatile("" : "+r"(value));
+#endif
+  return value;
+}
+
+enum class TensorBatchKind {
+  kFull,    // 16 edges of whole blocks
+  kHalf,    // at most 8 edges of whole blocks. Places past the last edge are read as the first one
+  kCareful  // what is past the last edge or chunk, and blocks that are not wanted, are zeros
+};
+
+constexpr int kAllBlocks = -1;
+
+template <TensorBatchKind kKind>
 class TensorBatch {
  public:
-  const int start;   // in the chunk of ids
-  const int count;   // edges, at most kTensorEdges if it is not full
-  const int chunks;  // of a row
+  static constexpr int kHalves = kKind == TensorBatchKind::kHalf ? 1 : 2;  // of 8 edges
+  static constexpr bool kIsCareful = kKind == TensorBatchKind::kCareful;
 
-  __device__ TensorBatch(int start, int count, int chunks) : start(start), count(count), chunks(chunks) {}
+  // start: in the chunk of ids. chunks: of a row. sum_block: that sums take, or all of them.
+  __device__ TensorBatch(int start, int count, int chunks, int sum_block)
+      : start_(start), count_(count), chunks_(chunks), sum_block_(sum_block) {}
 
-  __device__ bool has(int place) const { return kFull || place < count; }
+  __device__ int start() const { return start_; }
+  __device__ bool has(int place) const { return kKind == TensorBatchKind::kFull || place < count_; }
   // The columns of the edges that a lane loads.
   __device__ void columns_by_row(uint32_t column, const TensorLane& lane, uint32_t (&columns)[2]) const {
 #pragma unroll
-    for (int i = 0; i < 2; ++i) columns[i] = read(column, lane.group + 8 * i);
+    for (int i = 0; i < kHalves; ++i) columns[i] = read(column, lane.group + 8 * i);
   }
   __device__ void columns_by_pair(uint32_t column, const TensorLane& lane, uint32_t (&columns)[4]) const {
 #pragma unroll
-    for (int i = 0; i < 4; ++i) columns[i] = read(column, 2 * lane.t + i % 2 + 8 * (i / 2));
+    for (int i = 0; i < 2 * kHalves; ++i) columns[i] = read(column, 2 * lane.t + i % 2 + 8 * (i / 2));
   }
-  // A chunk, or zeros if it is past the end of the row or there is no such edge.
   __device__ uint4 load(const char* source, int place, int chunk) const {
     uint4 words = {0, 0, 0, 0};
-    if (kFull || (place < count && chunk < chunks)) words = __ldg(reinterpret_cast<const uint4*>(source));
+    if (!kIsCareful || (place < count_ && chunk < chunks_)) words = __ldg(reinterpret_cast<const uint4*>(source));
     return words;
+  }
+  __device__ bool sums(int block) const { return !kIsCareful || sum_block_ == kAllBlocks || sum_block_ == block; }
+
+ private:
+  const int start_, count_, chunks_, sum_block_;
+
+  __device__ uint32_t read(uint32_t column, int place) const {
+    return __shfl_sync(kFullMask, column, start_ + (has(place) ? place : 0));
+  }
+};
+
+// The blocks of a batch's rows, as `load` makes them of a block's number. Registers hold kTogether of them. If these
+// are all, they are loaded at once, before something else is done. Otherwise they are loaded as they are used.
+template <int kBlocks, class Rows, class Batch, class Load>
+class TensorBlocks {
+  static constexpr int kMost = 4 / Batch::kHalves;
+  static constexpr int kTogether = kBlocks < kMost ? kBlocks : kMost;
+  static constexpr bool kAtOnce = kBlocks == kTogether;
+
+ public:
+  __device__ explicit TensorBlocks(const Load& load) : load_(load) {
+    if constexpr (kAtOnce) load_from(0);
+  }
+  // Calls use(rows, block).
+  template <class Use>
+  __device__ void for_each(const Use& use) {
+#pragma unroll 1  // otherwise ptxas would load all of them at once
+    for (int first = 0; first < kBlocks; first += kTogether) {
+      if constexpr (!kAtOnce) load_from(first);
+#pragma unroll
+      for (int i = 0; i < kTogether; ++i) use(rows_[i], first + i);
+    }
   }
 
  private:
-  __device__ uint32_t read(uint32_t column, int place) const {
-    return __shfl_sync(kFullMask, column, start + (has(place) ? place : 0));
+  __device__ void load_from(int first) {
+#pragma unroll
+    for (int i = 0; i < kTogether; ++i) rows_[i] = load_(first + i);
   }
+
+  const Load load_;
+  Rows rows_[kTogether];
 };
+
+template <int kBlocks, class Rows, class Batch, class Load>
+__device__ TensorBlocks<kBlocks, Rows, Batch, Load> blocks_of(const Batch&, const Load& load) {
+  return TensorBlocks<kBlocks, Rows, Batch, Load>(load);
+}
 
 // The row's own key or value, and dots with it.
 template <typename T, int kBlocks>
 class TensorOwnRow {
-  static constexpr int kLoads = 2 * kBlocks;
+  static constexpr bool kIsHeld = kBlocks <= 2;  // in registers. Otherwise each batch reads it again, from the L1 cache
+
+  // Of one block: the words of chunks t and t + 4 that meet the lane's column.
+  struct Block {
+    unsigned int words[2][2];
+  };
 
  public:
   // row: of one head.
   __device__ void load(const char* row, int chunks, const TensorLane& lane) {
+    words_ = row + lane.t * kMaxAccessBytes + lane.group % 2 * sizeof(unsigned int);
+    chunks_ = chunks - lane.t;
 #pragma unroll
-    for (int j = 0; j < kLoads; ++j) {
-      const int chunk = 4 * j + lane.t;
-      uint4 words = {0, 0, 0, 0};
-      if (chunk < chunks) words = __ldg(reinterpret_cast<const uint4*>(row + chunk * kMaxAccessBytes));
-      const bool is_even = lane.group % 2 == 0;
-      own_[j][0] = is_even ? words.x : words.y;
-      own_[j][1] = is_even ? words.z : words.w;
-    }
+    for (int block = 0; kIsHeld && block < kBlocks; ++block) held_[block] = load_block(block);
   }
 
   // Of one block of the rows.
@@ -99,7 +157,7 @@ class TensorOwnRow {
                                    const uint32_t (&columns)[2], const TensorLane& lane, int block) {
     Rows rows;
 #pragma unroll
-    for (int i = 0; i < 2; ++i) {
+    for (int i = 0; i < Batch::kHalves; ++i) {
       const char* row = first + static_cast<uint64_t>(columns[i]) * row_bytes;
 #pragma unroll
       for (int j = 0; j < 2; ++j) {
@@ -115,19 +173,37 @@ class TensorOwnRow {
     float part[2][4] = {};
     __device__ float of_edge(int i) const { return part[i][0] + part[i][3]; }
   };
-  __device__ void add_dots(const Rows& rows, int block, Dots& dots) const {
+  template <class Batch>
+  __device__ void add_dots(const Batch&, const Rows& rows, int block, Dots& dots) const {
+    const Block own = kIsHeld ? held_[block % kHeld] : load_block(block);
 #pragma unroll
     for (int j = 0; j < 2; ++j) {
 #pragma unroll
-      for (int i = 0; i < 2; ++i) {
+      for (int i = 0; i < Batch::kHalves; ++i) {
         const uint4& words = rows.words[i][j];
-        multiply_add<T>({words.x, words.y, words.z, words.w}, own_[2 * block + j], dots.part[i]);
+        multiply_add<T>({words.x, words.y, words.z, words.w}, own.words[j], dots.part[i]);
       }
     }
   }
 
  private:
-  unsigned int own_[kLoads][2];
+  __device__ Block load_block(int block) const {
+    Block own{};
+#pragma unroll
+    for (int j = 0; j < 2; ++j) {
+      const int chunk = 8 * block + 4 * j;  // of lanes with t = 0
+      if (chunk >= chunks_) continue;
+      const auto* words = reinterpret_cast<const unsigned int*>(words_ + chunk * kMaxAccessBytes);
+      own.words[j][0] = __ldg(words);
+      own.words[j][1] = __ldg(words + 2);
+    }
+    return own;
+  }
+
+  static constexpr int kHeld = kIsHeld ? kBlocks : 1;
+  const char* words_;  // of the lane's first chunk
+  int chunks_;         // of the row, after that
+  Block held_[kHeld];
 };
 
 // From lanes' values of different edges.
@@ -143,17 +219,18 @@ struct TensorFactors {
   unsigned int b[2];
 
   // factors: of edges group and group + 8, at most kTensorFactor or so.
-  __device__ explicit TensorFactors(const float (&factors)[2]) {
+  template <class Batch>
+  __device__ TensorFactors(const Batch&, const float (&factors)[2]) : b{0, 0} {
 #pragma unroll
-    for (int i = 0; i < 2; ++i) {
+    for (int i = 0; i < Batch::kHalves; ++i) {
       const float value = Convert<T>::widen(Convert<T>::round(factors[i]));
       b[i] = transpose_8x8(bits_as<unsigned int>(Convert<T>::round(value, factors[i] - value)));
     }
   }
 };
 
-// Sums of factor * row over the edges of a row. Lanes 4 g + t have the same sums of elements of chunks g, g + 8, ...;
-// each is responsible for one of these chunks.
+// Sums of factor * row over the edges of a row. Each lane adds up one chunk; those with t >= kBlocks, one of another
+// lane.
 template <typename T, int kBlocks>
 class TensorSums {
  public:
@@ -163,7 +240,7 @@ class TensorSums {
 
   __device__ explicit TensorSums(Totals& totals) : totals_(totals) {}
 
-  // Of a block of the row: the chunk that the lane is responsible for.
+  // Of the row: the chunk that the lane adds up.
   __device__ static int own_block(const TensorLane& lane) { return lane.t % kBlocks; }
   __device__ static int own_chunk(const TensorLane& lane) { return 8 * own_block(lane) + lane.group; }
   __device__ static bool writes(const TensorLane& lane, int chunks) {
@@ -172,22 +249,16 @@ class TensorSums {
 
   __device__ void clear() {
 #pragma unroll
-    for (int p = 0; p < kBlocks; ++p) {
+    for (int m = 0; m < 4; ++m) {
 #pragma unroll
-      for (int m = 0; m < 4; ++m) {
-#pragma unroll
-        for (int i = 0; i < 4; ++i) sum_[p][m][i] = 0.f;
-      }
+      for (int i = 0; i < 4; ++i) sum_[m][i] = 0.f;
     }
   }
   __device__ void multiply(float factor) {
 #pragma unroll
-    for (int p = 0; p < kBlocks; ++p) {
+    for (int m = 0; m < 4; ++m) {
 #pragma unroll
-      for (int m = 0; m < 4; ++m) {
-#pragma unroll
-        for (int i = 0; i < 4; ++i) sum_[p][m][i] *= factor;
-      }
+      for (int i = 0; i < 4; ++i) sum_[m][i] *= factor;
     }
   }
 
@@ -199,9 +270,10 @@ class TensorSums {
   template <class Batch>
   __device__ static Rows load_rows(const Batch& batch, const char* first, uint32_t row_bytes,
                                    const uint32_t (&columns)[4], const TensorLane& lane, int block) {
-    Rows rows;
+    Rows rows{};
+    if (!batch.sums(block)) return rows;
 #pragma unroll
-    for (int i = 0; i < 4; ++i) {
+    for (int i = 0; i < 2 * Batch::kHalves; ++i) {
       const char* row = first + static_cast<uint64_t>(columns[i]) * row_bytes;
       const int place = 2 * lane.t + i % 2 + 8 * (i / 2), chunk = 8 * block + lane.group;
       rows.words[i] = batch.load(row + 8 * block * kMaxAccessBytes, place, chunk);
@@ -210,72 +282,54 @@ class TensorSums {
   }
 
   // sums += factors * rows
-  __device__ void add(const Rows& rows, const TensorFactors<T>& factors, int block) {
-    add_pair(rows.words, &uint4::x, factors, sum_[block][0]);
-    add_pair(rows.words, &uint4::y, factors, sum_[block][1]);
-    add_pair(rows.words, &uint4::z, factors, sum_[block][2]);
-    add_pair(rows.words, &uint4::w, factors, sum_[block][3]);
-  }
-
-  // The lane's own chunk.
-  __device__ void load(const TensorLane& lane, float (&values)[kElements]) const {
-#pragma unroll
-    for (int p = 0; p < kBlocks; ++p) {
-      const bool is_own = p == 0 || p == own_block(lane);
-#pragma unroll
-      for (int m = 0; m < 4; ++m) {
-        const float first = joined(sum_[p][m][0], sum_[p][m][1]), second = joined(sum_[p][m][2], sum_[p][m][3]);
-        values[2 * m] = is_own ? first : values[2 * m];
-        values[2 * m + 1] = is_own ? second : values[2 * m + 1];
-      }
-    }
-  }
-  __device__ void store(const TensorLane& lane, const float (&values)[kElements]) {
-#pragma unroll
-    for (int p = 0; p < kBlocks; ++p) {
-      const bool is_own = p == own_block(lane);
-#pragma unroll
-      for (int m = 0; m < 4; ++m) {
-        sum_[p][m][0] = is_own ? values[2 * m] : 0.f;
-        sum_[p][m][2] = is_own ? values[2 * m + 1] : 0.f;
-        sum_[p][m][1] = sum_[p][m][3] = 0.f;
-      }
-    }
+  __device__ void add(const Rows& rows, const TensorFactors<T>& factors, const TensorLane& lane, int block) {
+    const bool is_own = lane.group / 2 % kBlocks == block;  // of the lanes that have this column
+    const unsigned int b[2] = {is_own ? factors.b[0] : 0, is_own ? factors.b[1] : 0};
+    add_pair(rows.words, &uint4::x, b, sum_[0]);
+    add_pair(rows.words, &uint4::y, b, sum_[1]);
+    add_pair(rows.words, &uint4::z, b, sum_[2]);
+    add_pair(rows.words, &uint4::w, b, sum_[3]);
   }
 
   // The run joins the total, which is multiplied by `rescale` first; what that lost starts the next run. Totals are
-  // `unit` times as large as runs.
-  __device__ void end_run(const TensorLane& lane, bool has_total, float rescale, float unit) {
+  // `unit` times as large as runs, a power of two.
+  __device__ void end_run(bool has_total, float rescale, float unit) {
+    const float inverse = 1.f / unit;
     float values[kElements];
-    load(lane, values);
+    load(values);
 #pragma unroll
     for (int i = 0; i < kElements; ++i) {
       float run = values[i] * unit, total = totals_[i][threadIdx.x];
       cuda::end_run(has_total, rescale, total, run);
       totals_[i][threadIdx.x] = total;
-      values[i] = run / unit;
+      sum_[i / 2][2 * (i % 2)] = run * inverse;
+      sum_[i / 2][2 * (i % 2) + 1] = 0.f;
     }
-    store(lane, values);
   }
   // At the row's end: the lane's own chunk, as large as totals.
-  __device__ void finish(const TensorLane& lane, bool has_total, float rescale, float unit,
-                         float (&values)[kElements]) const {
-    load(lane, values);
+  __device__ void finish(bool has_total, float rescale, float unit, float (&values)[kElements]) const {
+    load(values);
 #pragma unroll
-    for (int i = 0; i < kElements; ++i) {
-      values[i] *= unit;
-      if (has_total) values[i] = fmaf(totals_[i][threadIdx.x], rescale, values[i]);
-    }
+    for (int i = 0; i < kElements; ++i) values[i] *= unit;
+    if (!has_total) return;
+#pragma unroll
+    for (int i = 0; i < kElements; ++i) values[i] = fmaf(totals_[i][threadIdx.x], rescale, values[i]);
   }
 
  private:
   // If the rows are infinite, the sum is. What rounding factors lost makes nan then, or inf of the other sign.
   static __device__ float joined(float sum, float lost) { return fabsf(sum) <= FLT_MAX ? sum + lost : sum; }
+  __device__ void load(float (&values)[kElements]) const {
+#pragma unroll
+    for (int i = 0; i < kElements; ++i) {
+      values[i] = joined(sum_[i / 2][2 * (i % 2)], sum_[i / 2][2 * (i % 2) + 1]);
+    }
+  }
   // Two neighbouring elements of each chunk.
-  __device__ static void add_pair(const uint4 (&words)[4], unsigned int uint4::* member,
-                                  const TensorFactors<T>& factors, float (&sum)[4]) {
+  __device__ static void add_pair(const uint4 (&words)[4], unsigned int uint4::* member, const unsigned int (&b)[2],
+                                  float (&sum)[4]) {
     const unsigned int x0 = words[0].*member, x1 = words[1].*member, y0 = words[2].*member, y1 = words[3].*member;
-    multiply_add<T>({lower(x0, x1), upper(x0, x1), lower(y0, y1), upper(y0, y1)}, factors.b, sum);
+    multiply_add<T>({lower(x0, x1), upper(x0, x1), lower(y0, y1), upper(y0, y1)}, b, sum);
   }
   // Of two pairs: their first elements, or their second ones.
 #ifdef __CUDA_ARCH__
@@ -286,7 +340,7 @@ class TensorSums {
   __device__ static unsigned int upper(unsigned int x, unsigned int y) { return x >> 16 | (y & 0xffff0000u); }
 #endif
 
-  float sum_[kBlocks][4][4];
+  float sum_[4][4];
   Totals& totals_;
 };
 

@@ -25,7 +25,7 @@ struct DotProblem {
 };
 
 // Elements of a head, at most.
-constexpr int64_t kMaxTensorDim = 128;
+constexpr int64_t kMaxTensorDim = 256;
 constexpr int64_t kTensorAccess = 16;  // bytes
 // Elements that a warp sums up in one access per lane.
 constexpr int64_t kTensorBlock = 64;
@@ -48,7 +48,7 @@ inline double pair_instructions(const DotProblem& problem) {
 
 // Of those on tensor cores. A warp takes batches of 16 edges, of one head.
 inline double tensor_instructions(const DotProblem& problem) {
-  const RowWork& work = kDotTensorWork[ceil_div(problem.dim, kTensorBlock) - 1][problem.pass];
+  const RowWork& work = kDotTensorWork[log2_ceil(ceil_div(problem.dim, kTensorBlock))][problem.pass];
   return static_cast<double>(problem.heads) * instructions_of(work, {problem.num_rows, problem.num_edges, 16});
 }
 

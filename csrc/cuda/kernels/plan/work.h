@@ -39,8 +39,9 @@ constexpr RowWork kGatWork{191, 113, RowSharing::kGroups}, kGatTrainingWork{314,
     kGatBackwardWork{276, 143, RowSharing::kGroups};
 // Forward, to destinations, to sources. `row`: guesses.
 constexpr RowWork kDotAttentionWork[] = {{300, 215}, {300, 268}, {300, 343}};
-// Dot attention on tensor cores, by 64 elements of a head: a batch is 16 edges of one head. `row`: guesses.
-constexpr RowWork kDotTensorWork[][3] = {{{400, 128}, {430, 195}, {460, 257}}, {{400, 166}, {430, 233}, {460, 320}}};
+// Dot attention on tensor cores, of heads of at most 64, 128 and 256 elements: a batch is 16 edges of one head.
+constexpr RowWork kDotTensorWork[][3] = {
+    {{316, 128}, {327, 195}, {304, 257}}, {{300, 166}, {337, 233}, {303, 320}}, {{268, 260}, {332, 330}, {303, 430}}};
 constexpr RowWork kGatv2Work[] = {{300, 408}, {300, 495}, {300, 391}};
 // The same to destinations and to sources, with records of edges.
 constexpr RowWork kRecordedGatv2Work[] = {{400, 500}, {600, 221}};
