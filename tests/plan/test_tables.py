@@ -58,9 +58,10 @@ def test_records_of_edges_and_tensor_cores_save_time(planners):
     assert backward(model.gatv2(graph, 1, 128)) < 0.7 * backward(model.gatv2(graph, 1, 128, with_records=False))
     # Records of 8 x 32 do not fit.
     assert model.gatv2(graph, 8, 32)[1][1].issue == model.gatv2(graph, 8, 32, with_records=False)[1][1].issue
-    for shape in ((1, 128), (8, 32)):
+    for shape, part in (((1, 128), 0.5), ((8, 32), 1)):
         on, off = model.dot(graph, *shape), model.dot(graph, *shape, tensor=False)
-        assert backward(on) < 0.9 * backward(off) and on[0].issue < off[0].issue
+        assert backward(on) < backward(off)
+        assert all(x.issue < part * y.issue for x, y in zip([on[0], *on[1]], [off[0], *off[1]]))
         assert on[0].cache == pytest.approx(off[0].cache)
 
 

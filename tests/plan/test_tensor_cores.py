@@ -31,3 +31,28 @@ def test_tensor_cores_where_they_are_cheaper(planners, direction):
             assert cheaper[2:] == [True, True] or dim < 64
         if heads > 2 and dim == 8:
             assert not any(cheaper)
+
+
+# Instructions per row of 1, 7 and 50 edges, as tests/machine_code/paths.py counts them of the kernels that take all shapes and of
+# those on tensor cores: forward, to destinations, to sources. A warp takes one head on tensor cores.
+COUNTED = {
+    (1, 64): [[(526, 434), (585, 430), (1638, 898)],
+              [(583, 549), (658, 543), (1992, 1103)],
+              [(529, 581), (631, 575), (2211, 1304)]],
+    (1, 128): [[(499, 476), (727, 472), (2550, 1081)],
+               [(573, 604), (859, 597), (3291, 1378)],
+               [(491, 678), (852, 669), (3757, 1776)]],
+    (4, 32): [[(490, 1740), (711, 2144), (2446, 5117)],
+              [(546, 2196), (816, 2172), (3863, 4412)],
+              [(475, 2324), (821, 2300), (4314, 5216)]],
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("heads,dim", COUNTED)
+def test_the_choice_is_the_one_that_executes_less(planners, heads, dim):
+    for direction, counts in enumerate(COUNTED[heads, dim]):
+        for degree, (others, on_tensor_cores) in zip((1, 7, 50), counts):
+            chosen, left = (others, on_tensor_cores)
+            if planners.tensor_cores(heads, dim, degree, direction=direction):
+                chosen, left = left, chosen
+            assert chosen < 1.07 * left, (direction, degree)

@@ -37,11 +37,11 @@ constexpr double kPairWork = 100. / 32;
 // GAT, beside those weights: the forward without a backward, with one, and the backward.
 constexpr RowWork kGatWork{191, 113, RowSharing::kGroups}, kGatTrainingWork{314, 148, RowSharing::kGroups},
     kGatBackwardWork{276, 143, RowSharing::kGroups};
-// Forward, to destinations, to sources. `row`: guesses.
-constexpr RowWork kDotAttentionWork[] = {{300, 215}, {300, 268}, {300, 343}};
+// Forward, to destinations, to sources.
+constexpr RowWork kDotAttentionWork[] = {{368, 169}, {381, 225}, {275, 272}};
 // Dot attention on tensor cores, of heads of at most 64, 128 and 256 elements: a batch is 16 edges of one head.
 constexpr RowWork kDotTensorWork[][3] = {
-    {{316, 128}, {327, 195}, {304, 257}}, {{300, 166}, {337, 233}, {303, 320}}, {{268, 260}, {332, 330}, {303, 430}}};
+    {{284, 146}, {368, 175}, {340, 235}}, {{280, 192}, {350, 247}, {310, 359}}, {{180, 476}, {200, 671}, {160, 882}}};
 constexpr RowWork kGatv2Work[] = {{300, 408}, {300, 495}, {300, 391}};
 // The same to destinations and to sources, with records of edges.
 constexpr RowWork kRecordedGatv2Work[] = {{400, 500}, {600, 221}};
