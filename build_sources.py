@@ -25,6 +25,7 @@ FAMILIES = {
         ["gat_prepare_backward_of<T>", "gat_attention_backward_of<T>", "gat_edge_gradient_of<T>"],
     ),
     "gatv2_attention": ("attention/gatv2_attention.cuh", ["gatv2_attention_of<T>"]),
+    "gatv2_tensor": ("attention/gatv2_tensor.cuh", ["gatv2_tensor_of<T>"]),
     "mul_backward": ("spmm/mul_backward.cuh", ["mul_backward_of<T>"]),
     "sddmm_dot": ("sddmm/sddmm_dot.cuh", ["sddmm_dot_of<T>"]),
     "sddmm_elementwise": ("sddmm/sddmm_elementwise.cuh", ["sddmm_elementwise_of<T>"]),
@@ -33,7 +34,7 @@ FAMILIES = {
 }
 
 # Families of some types alone.
-TYPES_OF = {"dot_tensor": ("half", "bfloat16")}
+TYPES_OF = {"dot_tensor": ("half", "bfloat16"), "gatv2_tensor": ("half", "bfloat16")}
 
 # ---- CPU: all kernels once per instruction set, in several files that compile at once and fill one table.
 

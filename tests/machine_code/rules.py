@@ -41,7 +41,9 @@ THREADS = {
 # warps that wait for something else. H200: 4.8 TB/s, 25 KB.
 MIN_BYTES_IN_FLIGHT = 40 << 10
 # Heads of 257 to 1,024 halves, of which a lane holds 64 bytes an edge, and in fp32 two sums of 16: enough for HBM alone.
-FEWER_BYTES_IN_FLIGHT = {_PAIR + "(8|4), 4": 20 << 10}
+# GATv2 on tensor cores, to destinations: batches of one row per edge, 32 KiB.
+_TENSOR_DESTINATIONS = r"gatv2_tensor_kernel<\w+, 1, "
+FEWER_BYTES_IN_FLIGHT = {_PAIR + "(8|4), 4": 20 << 10, _TENSOR_DESTINATIONS: 32 << 10}
 
 # The kernels that read whole 16-byte vectors in their innermost loops, and how many a lane must have in flight in each of
 # them: one less than the loop's batch where the last load may be issued after the first use.
@@ -63,6 +65,8 @@ MIN_LOADS = {
     rf"gat_prepare_backward_kernel<{_WIDEST}>": 3,
     r"pair_attention_kernel<PairConfig<\w+, (__half, \d, 8|__nv_bfloat16, \d, 8|float, \d, 4), 1": 3,
     r"pair_attention_kernel<PairConfig<\w+, (__half, \d, 8|__nv_bfloat16, \d, 8|float, \d, 4), 4": 5,
+    _TENSOR_DESTINATIONS + "1>": 4,  # keys of 16 edges, which are their values
+    "gatv2_tensor_kernel": 8,
     "dot_tensor_kernel": 8,  # of 16 edges: keys, or keys and values of narrow heads
     "gather_limit_kernel": 8,
     "gather_rows_kernel<uint4>": 4,

@@ -1,16 +1,18 @@
-"""Dot attention on tensor cores: forced with HALFGNN_TENSOR_CORES=1, under the accuracy rule of support.py; and compared with
-the kernels that take all shapes, which HALFGNN_TENSOR_CORES=0 brings back.
+"""Dot attention and GATv2 on tensor cores: forced with HALFGNN_TENSOR_CORES=1, under the accuracy rule of support.py; and
+compared with the kernels that take all shapes, which HALFGNN_TENSOR_CORES=0 brings back.
 
 CUDA's kernels read the variable at every call. On the CPU the tests see that it changes nothing.
 """
+
+import itertools
 
 import pytest
 import torch
 
 from halfgnn import Graph, ops, reference
-from tests import support
+from tests import support, support_attention
 from tests.support import HALVES, IDTYPES, randn
-from tests.support_attention import DOT, check, fixed_seed
+from tests.support_attention import DOT, GATV2, check, fixed_seed
 
 raw = torch.ops.halfgnn
 # Around a batch of 16 edges, and around the 256 edges of a run.
@@ -18,6 +20,9 @@ DEGREES = [0, 1, 7, 15, 16, 17, 33, 0]
 RUNS = [255, 256, 257, 300, 2]
 # The last one is served by other kernels, whatever the variable says.
 DIMS = [8, 16, 24, 40, 64, 72, 96, 128, 136, 200, 256, 264]
+
+
+either_kind = pytest.mark.parametrize("kind", [DOT, GATV2], ids=lambda kind: kind.name)
 
 
 @pytest.fixture(autouse=True)
@@ -40,30 +45,42 @@ def graph_of(degrees, num_src=37, idtype=torch.int32, device="cpu", identity=Fal
 # ---- the accuracy rule ---------------------------------------------------------------------------
 
 
+# One parameter, so that a sample of the cases has every kernel.
+@pytest.mark.parametrize("kernel", [*itertools.product((DOT, GATV2), HALVES, (64, 128, 256))],
+                         ids=lambda kernel: f"{kernel[0].name}-{kernel[1]}-{kernel[2]}")  # fmt: skip
+def test_every_kernel(kernel, device):
+    kind, dtype, dim = kernel
+    g = graph_of([3, 20, 40], device=device)
+    check(kind, g, kind.operands(g, 1, dim, dtype, device))
+
+
+@either_kind
 @pytest.mark.parametrize("device,dtype", support.devices_and(HALVES))
 @pytest.mark.parametrize("dim", DIMS)
-def test_widths(dim, dtype, device):
+def test_widths(kind, dim, dtype, device):
     heads = {8: 8, 16: 3, 24: 5, 40: 2}.get(dim, 1 + (dim == 64))
     g = graph_of(DEGREES, idtype=IDTYPES[dim // 8 % 2], device=device, identity=dim % 16 == 0)
-    check(DOT, g, DOT.operands(g, heads, dim, dtype, device))
+    check(kind, g, kind.operands(g, heads, dim, dtype, device))
 
 
+@either_kind
 @pytest.mark.parametrize("device,dtype", support.devices_and(HALVES))
 @pytest.mark.parametrize("heads,dim", [(1, 128), (2, 64), (3, 40), (8, 8), (2, 256)])
-def test_dropout(heads, dim, dtype, device):
+def test_dropout(kind, heads, dim, dtype, device):
     g = graph_of([*DEGREES, 40], device=device)
-    check(DOT, g, DOT.operands(g, heads, dim, dtype, device), dropout_p=0.4)
-    out = DOT.call(g, *DOT.operands(g, heads, dim, dtype, device), dropout_p=1.0)
+    check(kind, g, kind.operands(g, heads, dim, dtype, device), dropout_p=0.4)
+    out = kind.call(g, *kind.operands(g, heads, dim, dtype, device), dropout_p=1.0)
     assert (out == 0).all()
 
 
+@either_kind
 @pytest.mark.parametrize("dtype,heads,dim", [(torch.float16, 1, 72), (torch.bfloat16, 2, 16), (torch.float16, 1, 256)])
 @pytest.mark.parametrize("reverse", [False, True], ids=["rows", "columns"])
-def test_long_rows(reverse, dtype, heads, dim, device):
+def test_long_rows(kind, reverse, dtype, heads, dim, device):
     """Rows of several runs, and rows that are cut into pieces."""
     g = graph_of([*RUNS, 1300], device=device)
     g = g.reverse() if reverse else g
-    check(DOT, g, DOT.operands(g, heads, dim, dtype, device), dropout_p=0.2, terms=1300)
+    check(kind, g, kind.operands(g, heads, dim, dtype, device), dropout_p=0.2, terms=1300)
 
 
 @pytest.mark.parametrize("device,dtype", support.devices_and(HALVES))
@@ -205,48 +222,102 @@ def test_large_gradients_of_logits(grows, dtype, device):
         assert error < 4 * torch.finfo(dtype).eps
 
 
+@either_kind
 @pytest.mark.parametrize("device,dtype", support.devices_and(HALVES))
-def test_heads_do_not_mix(dtype, device):
+def test_heads_do_not_mix(kind, dtype, device):
     g = graph_of(DEGREES, device=device)
-    operands = DOT.operands(g, 3, 16, dtype, device)
+    operands = kind.operands(g, 3, 16, dtype, device)
     operands[1][:, 1] = torch.nan
-    out = DOT.call(g, *operands)
+    out = kind.call(g, *operands)
     assert out[:, [0, 2]].isfinite().all() and out[1, 1].isnan().all()
+
+
+# ---- LeakyReLU of GATv2 --------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("device,dtype", support.devices_and(HALVES))
+@pytest.mark.parametrize("slope", [-0.5, 0.0, 1.0, 1.5])
+def test_slopes(slope, dtype, device, monkeypatch):
+    monkeypatch.setattr(support_attention, "SLOPE", slope)
+    g = graph_of(DEGREES, device=device)
+    check(GATV2, g, GATV2.operands(g, 2, 24, dtype, device))
+
+
+@pytest.mark.parametrize("device,dtype", support.devices_and(HALVES))
+@pytest.mark.parametrize("dim", [64, 128])
+def test_sums_of_neighbours_that_cancel(dim, dtype, device):
+    """z is 0, which is not positive, or a unit in the last place of its terms."""
+    g = graph_of([5, 40], device=device)
+    src, dst, attn = GATV2.operands(g, 1, dim, dtype, device)
+    dst[:] = dst[:1]
+    unit = torch.finfo(dtype).eps
+    src[:] = -dst[:1] * (1 + unit * torch.randint(-1, 2, src.shape).to(dtype).to(device))
+    check(GATV2, g, [src, dst, attn])
+
+
+@pytest.mark.parametrize("device,dtype", support.devices_and(HALVES))
+@pytest.mark.parametrize("slope", [0.0, 0.2])
+@pytest.mark.parametrize("dim", [16, 128])
+def test_infinite_keys(dim, slope, dtype, device):
+    """A key of inf or -inf makes its logit infinite, of the sign of attn, and one of -inf with slope 0 none at all."""
+    g = graph_of([40], num_src=40, device=device)
+    src, dst, attn = GATV2.operands(g, 1, dim, dtype, device)
+    attn[0, dim - 1], attn[0, 3] = 0.5, -0.5
+    sources = g.edges()[0].cpu()
+    removed = sources[sources % 5 == 2].unique()
+    src[removed, 0, dim - 1 if slope else 3] = -torch.inf if slope else torch.inf
+    lse = raw.gatv2_attention(*g.csc(), src, dst, attn, slope, 0.0, None, True, False)[1]
+    kept = ~torch.isin(sources, removed)
+    hidden = src.cpu().double()[sources[kept].long()] + dst.cpu().double()
+    logits = (torch.nn.functional.leaky_relu(hidden, slope) * attn.cpu().double()).sum(-1)
+    torch.testing.assert_close(lse[0].cpu().double(), logits.logsumexp(0), rtol=1e-5, atol=1e-5)
+    src[removed[0], 0, 5] = torch.nan
+    assert raw.gatv2_attention(*g.csc(), src, dst, attn, slope, 0.0, None, True, False)[1].isnan().all()
 
 
 # ---- beside the other kernels --------------------------------------------------------------------
 
 
-def results(g, operands, monkeypatch, wanted):
+def results(kind, g, operands, monkeypatch, wanted):
     monkeypatch.setenv("HALFGNN_TENSOR_CORES", wanted)
-    upstream = torch.ones_like(operands[0])
+    upstream = torch.ones_like
     with fixed_seed():
-        out, grads = support.evaluate(lambda *x: DOT.call(g, *x, dropout_p=0.2), operands, upstream)
+        out, grads = support.evaluate(lambda *x: kind.call(g, *x, dropout_p=0.2), operands, upstream)
     return [out, *grads]
 
 
+@either_kind
 @pytest.mark.parametrize("device,dtype", support.devices_and(HALVES))
 @pytest.mark.parametrize("heads,dim", [(1, 128), (1, 64), (4, 24)])
-def test_both_kinds_agree(heads, dim, dtype, device, monkeypatch):
+def test_both_kinds_agree(kind, heads, dim, dtype, device, monkeypatch):
     g = graph_of([*DEGREES, 530], device=device)
-    operands = DOT.operands(g, heads, dim, dtype, device)
-    on_tensor_cores, others = (results(g, operands, monkeypatch, wanted) for wanted in "10")
+    operands = kind.operands(g, heads, dim, dtype, device)
+    on_tensor_cores, others = (results(kind, g, operands, monkeypatch, wanted) for wanted in "10")
     for got, other in zip(on_tensor_cores, others):
         size = other.abs().max().item()
-        torch.testing.assert_close(got, other, rtol=torch.finfo(dtype).eps, atol=1e-5 * max(1, size))
+        # GATv2's gradients of logits are summed up as they are, not times elements of which many are small.
+        atol = (1e-5 if kind is DOT else 4e-5) * max(1, size)
+        torch.testing.assert_close(got, other, rtol=torch.finfo(dtype).eps, atol=atol)
     if support.has_cuda_kernels(device):  # they are two
         assert any(not torch.equal(a, b) for a, b in zip(on_tensor_cores, others))
-        assert all(torch.equal(a, b) for a, b in zip(on_tensor_cores, results(g, operands, monkeypatch, "1")))
+        assert all(torch.equal(a, b) for a, b in zip(on_tensor_cores, results(kind, g, operands, monkeypatch, "1")))
 
 
+@either_kind
 @pytest.mark.parametrize("wanted", ["0", "1"])
-def test_statistics(wanted, device, monkeypatch):
+def test_statistics(kind, wanted, device, monkeypatch):
     """What the backward reads does not depend on the kernels."""
     monkeypatch.setenv("HALFGNN_TENSOR_CORES", wanted)
     g = graph_of([3, 0, 20, 600], device=device)
-    query, key, value = DOT.operands(g, 2, 24, torch.float16, device)
-    out, lse = raw.dot_attention(*g.csc(), query, key, value, 0.3, 0.0, None, True, True)[:2]
-    logits = reference.gsddmm(g.to("cpu"), "dot", key.cpu().double(), query.cpu().double()).squeeze(-1) * 0.3
+    operands = kind.operands(g, 2, 24, torch.float16, device)
+    host, exact = g.to("cpu"), [x.cpu().double() for x in operands]
+    if kind is GATV2:
+        out, lse = raw.gatv2_attention(*g.csc(), *operands, 0.2, 0.0, None, True, True)[:2]
+        hidden = torch.nn.functional.leaky_relu(reference.gsddmm(host, "add", *exact[:2]), 0.2)
+        logits = (hidden * exact[2]).sum(-1)
+    else:
+        out, lse = raw.dot_attention(*g.csc(), *operands, 0.3, 0.0, None, True, True)[:2]
+        logits = reference.gsddmm(host, "dot", exact[1], exact[0]).squeeze(-1) * 0.3
     dst = g.edges()[1].cpu().long()
     for node in (0, 2, 3):
         torch.testing.assert_close(lse[node].cpu().double(), logits[dst == node].logsumexp(0), rtol=1e-5, atol=1e-5)

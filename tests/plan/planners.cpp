@@ -42,7 +42,10 @@ const RowWork* works() {
                                 kRecordedGatv2Work[1],
                                 kDotTensorWork[1][0],
                                 kDotTensorWork[1][1],
-                                kDotTensorWork[1][2]};
+                                kDotTensorWork[1][2],
+                                kGatv2TensorWork[1][0],
+                                kGatv2TensorWork[1][1],
+                                kGatv2TensorWork[1][2]};
   return all;
 }
 
@@ -158,15 +161,25 @@ int64_t unit_of_elementwise(const Device* device, int64_t num_edges, int64_t vec
 int64_t chunks_of_terms(int64_t num_edges) { return term_chunks(num_edges); }
 int64_t batches_of_copies(int64_t num_batches) { return copy_batches(num_batches); }
 
-// Of a pass of dot attention over rows of halves, without tensor cores or on them.
-double dot_instructions(int64_t heads, int64_t dim, int64_t pass, int64_t num_rows, int64_t num_edges, bool tensor) {
-  const DotProblem problem{heads, dim, 2, true, static_cast<DotPass>(pass), num_rows, num_edges};
+// Of a pass of dot attention or GATv2 over rows of halves, without tensor cores or on them.
+double attention_instructions(int64_t heads, int64_t dim, int64_t pass, int64_t num_rows, int64_t num_edges,
+                              bool tensor, bool is_gatv2) {
+  const DotProblem problem{heads, dim, 2, true, static_cast<DotPass>(pass), num_rows, num_edges, is_gatv2};
   return tensor ? tensor_instructions(problem) : pair_instructions(problem);
 }
 
 bool tensor_cores(int wanted, int compute_major, int64_t heads, int64_t dim, int64_t element_bytes, bool is_aligned,
-                  int pass, int64_t num_rows, int64_t num_edges) {
-  const DotProblem problem{heads, dim, element_bytes, is_aligned, static_cast<DotPass>(pass), num_rows, num_edges};
+                  int pass, int64_t num_rows, int64_t num_edges, bool is_gatv2) {
+  const DotProblem problem{heads,    dim,       element_bytes, is_aligned, static_cast<DotPass>(pass),
+                           num_rows, num_edges, is_gatv2};
   return takes_tensor_cores(static_cast<TensorCores>(wanted), compute_major, problem);
+}
+bool edge_records(int wanted, int compute_major, int64_t heads, int64_t dim, int64_t element_bytes, int64_t num_rows,
+                  int64_t num_edges) {
+  const auto problem = [&](DotPass pass) {
+    return DotProblem{heads, dim, element_bytes, true, pass, num_rows, num_edges, true};
+  };
+  return takes_edge_records(static_cast<TensorCores>(wanted), compute_major, problem(kDotsToDestinations),
+                            problem(kDotsToSources));
 }
 }

@@ -28,7 +28,8 @@ KERNELS = [
     "gat_backward",
     *(f"{kind}_{which}" for kind in ("dot_attention", "gatv2") for which in PASSES),
     *(f"recorded_gatv2_{which}" for which in PASSES[1:]),
-    *(f"dot_tensor_{which}" for which in PASSES),  # of heads of 65 to 128 elements: a batch is 16 edges
+    # Of heads of 65 to 128 elements: a batch is 16 edges.
+    *(f"{kind}_tensor_{which}" for kind in ("dot", "gatv2") for which in PASSES),
 ]
 
 Lanes = namedtuple("Lanes", "log2_lanes log2_team team_edges slices")
@@ -138,17 +139,23 @@ class Planners:
 
     # ---- planners; what they chose, and its slices
 
-    def tensor_cores(self, heads, dim, degree, *, wanted=2, major=9, size=2, aligned=True, direction=0):
+    def tensor_cores(self, heads, dim, degree, *, wanted=2, major=9, size=2, aligned=True, direction=0, gatv2=False):
         """wanted: 0 never, 1 where possible, 2 where cheaper; direction: 0 forward, 1 to destinations, 2 to sources."""
         function = self.library.tensor_cores
         function.restype = c_bool
-        function.argtypes = [c_int, c_int, *[c_int64] * 3, c_bool, c_int, *[c_int64] * 2]
-        return function(wanted, major, heads, dim, size, aligned, direction, 1000, 1000 * degree)
+        function.argtypes = [c_int, c_int, *[c_int64] * 3, c_bool, c_int, *[c_int64] * 2, c_bool]
+        return function(wanted, major, heads, dim, size, aligned, direction, 1000, 1000 * degree, gatv2)
 
-    def dot_instructions(self, heads, dim, which, nodes, edges, tensor):
-        """Of a pass of dot attention in halves."""
-        sizes = (heads, dim, PASSES.index(which), nodes, edges, tensor)
-        return self._call("dot_instructions", *sizes, result=c_double)
+    def takes_edge_records(self, heads, dim, degree, *, wanted=2, major=9, size=2):
+        function = self.library.edge_records
+        function.restype = c_bool
+        function.argtypes = [c_int, c_int, *[c_int64] * 5]
+        return function(wanted, major, heads, dim, size, 1000, 1000 * degree)
+
+    def attention_instructions(self, heads, dim, which, nodes, edges, tensor, gatv2=False):
+        """Of a pass of dot attention or GATv2 in halves."""
+        sizes = (heads, dim, PASSES.index(which), nodes, edges, tensor, gatv2)
+        return self._call("attention_instructions", *sizes, result=c_double)
 
     def lanes(self, device, nodes, edges, row_bytes, access=ACCESSES[0], stream=6, read_once=False,
               kernel="weighted_sum") -> Lanes:  # fmt: skip

@@ -94,15 +94,26 @@ class Model:
             max_log2_groups=6 - edges_in_flight.bit_length(), kernel=kernel, rows_per_edge=rows_per_edge,
         )  # fmt: skip
 
-    def gatv2(self, graph, heads, dim, with_records=True) -> tuple[Times, list[Times]]:
-        """Forward, and the two passes of the backward. Records are kept where they fit."""
-        edges, row_bytes = GRAPHS[graph][1], HALF * heads * dim
-        record = self.edge_record_bytes(graph, heads, dim) if with_records else 0
+    def _on_tensor_cores(self, graph, heads, dim, which, row_bytes, plan, gatv2) -> tuple[Layout, Slices]:
+        """What a pass takes in place of the plan of the other kernels: each head is a slice."""
+        count = self.planners.attention_instructions(heads, dim, which, *GRAPHS[graph], True, gatv2)
+        return plan._replace(log2_heads=0), Slices(heads, row_bytes // heads, plan.by_slice, 0.0, 0.0, count / heads)
+
+    def gatv2(self, graph, heads, dim, tensor=True, with_records=True) -> tuple[Times, list[Times]]:
+        """Forward, and the two passes of the backward. Tensor cores are taken where they are cheaper, else records of edges are
+        kept where they fit."""
+        (nodes, edges), row_bytes = GRAPHS[graph], HALF * heads * dim
+        tensor = [tensor and self.planners.tensor_cores(heads, dim, edges // nodes, direction=direction, gatv2=True)
+                  for direction in range(3)]  # fmt: skip
+        record = self.edge_record_bytes(graph, heads, dim) if with_records and not any(tensor[1:]) else 0
         found = []
         # Rows that an edge reads, and rows that a node reads or writes.
-        for which, per_edge, once in (("forward", 1, 3), ("destinations", 1, 6), ("sources", 1 if record else 2, 3)):
+        rows = (("forward", 1, 3), ("destinations", 1, 6), ("sources", 1 if record else 2, 3))
+        for (which, per_edge, once), is_tensor in zip(rows, tensor):
             recorded = "recorded_" if record and which != "forward" else ""
             plan, slices = self._pair(graph, heads, dim, f"{recorded}gatv2_{which}", per_edge)
+            if is_tensor:
+                plan, slices = self._on_tensor_cores(graph, heads, dim, which, per_edge * row_bytes, plan, True)
             slices.streamed = edges * (2 * ID + record if recorded else ID)
             if which == "sources":
                 slices.cached_per_edge = record or sectors(8 << plan.log2_heads)
@@ -119,10 +130,7 @@ class Model:
         for direction, (which, once) in enumerate((("forward", 3), ("destinations", 6), ("sources", 4))):
             plan, slices = self._pair(graph, heads, dim, f"dot_attention_{which}", 2)
             if tensor and self.planners.tensor_cores(heads, dim, edges // nodes, direction=direction):
-                # Each head is a slice.
-                count = self.planners.dot_instructions(heads, dim, which, nodes, edges, True)
-                slices = Slices(heads, row_bytes // heads, plan.by_slice, 0.0, 0.0, count / heads)
-                plan = plan._replace(log2_heads=0)
+                plan, slices = self._on_tensor_cores(graph, heads, dim, which, row_bytes, plan, False)
             slices.streamed = edges * ID
             if which == "sources":
                 slices.cached_per_edge = sectors(8 << plan.log2_heads)
@@ -214,8 +222,9 @@ def attention(planners: Planners) -> str:
         gather = milliseconds(model.gather(graph, shape[0] * shape[1]).bound())
         label = f"{shape[0]} x {shape[1]}, {gather}"
         operators = {"gat": (gat_forward, [gat_backward]), "gatv2": model.gatv2(graph, *shape)}
+        operators["gatv2, without tensor cores"] = model.gatv2(graph, *shape, tensor=False)
         if model.edge_record_bytes(graph, *shape):
-            operators["gatv2, without records"] = model.gatv2(graph, *shape, with_records=False)
+            operators["gatv2, without both and records"] = model.gatv2(graph, *shape, tensor=False, with_records=False)
         operators["dot"] = model.dot(graph, *shape)
         operators["dot, without tensor cores"] = model.dot(graph, *shape, tensor=False)
         for name, (forward, backward) in operators.items():
@@ -245,11 +254,15 @@ def work(planners: Planners) -> str:
         ("gatv2_forward", "`pair_attention_kernel`, GATv2, forward", 1),
         ("gatv2_destinations", "the same, to destinations", 1),
         ("gatv2_sources", "the same, to sources", 1),
-        ("recorded_gatv2_destinations", "with records of edges, to destinations", 1),
+        ("gatv2_tensor_forward", "`gatv2_tensor_kernel`, D = 128, forward", 1),
+        ("gatv2_tensor_destinations", "the same, to destinations", 1),
+        ("gatv2_tensor_sources", "the same, to sources", 1),
+        ("recorded_gatv2_destinations", "`pair_attention_kernel`, GATv2, with records of edges, to destinations", 1),
         ("recorded_gatv2_sources", "the same, to sources", 1),
     ):
         found = planners.work(kernel)
-        batch = found.batch / (4 if "tensor" in kernel else 1)  # 16 edges with two rows: 8 KiB
+        # Of 16 edges with one row or two: 4 or 8 KiB.
+        batch = found.batch / (1 if "tensor" not in kernel else 4 if "dot" in kernel or "sources" in kernel else 2)
         rows.append([label, str(rows_at_once), f"{found.row / rows_at_once:.0f}", f"{batch:.0f}"])
     return markdown(["kernel", "rows of 7 edges at once", "per row, beside batches", "per batch of 2 KiB"], rows)
 

@@ -1,4 +1,4 @@
-"""When dot attention takes tensor cores: shapes that they serve, and where they execute fewer instructions."""
+"""When dot attention and GATv2 take tensor cores: shapes that they serve, and where they execute fewer instructions."""
 
 import functools
 import itertools
@@ -6,27 +6,33 @@ import itertools
 import pytest
 
 NEVER, WHERE_POSSIBLE, WHERE_CHEAPER = range(3)
+either_attention = pytest.mark.parametrize("gatv2", [False, True], ids=["dot", "gatv2"])
 
 
+@either_attention
 @pytest.mark.parametrize("direction", range(3))
-def test_tensor_cores_serve_whole_chunks_of_halves(planners, direction):
+def test_tensor_cores_serve_whole_chunks_of_halves(planners, direction, gatv2):
     for wanted in (WHERE_POSSIBLE, WHERE_CHEAPER):
-        ask = functools.partial(planners.tensor_cores, wanted=wanted, direction=direction)
+        ask = functools.partial(planners.tensor_cores, wanted=wanted, direction=direction, gatv2=gatv2)
         assert ask(1, 128, 50) and ask(1, 128, 50, major=8) and ask(1, 64, 500) and ask(1, 72, 500)
         assert not ask(1, 128, 50, major=7)
         assert not ask(1, 128, 50, size=4)
         assert not ask(1, 128, 50, aligned=False)
-        assert ask(1, 136, 50) and ask(1, 256, 50)
+        assert ask(1, 136, 50) == ask(1, 256, 50) == (not gatv2)
         assert not ask(1, 264, 50) and not ask(1, 100, 50)
-    assert not planners.tensor_cores(1, 128, 50, wanted=NEVER, direction=direction)
+    assert not planners.tensor_cores(1, 128, 50, wanted=NEVER, direction=direction, gatv2=gatv2)
 
 
+@either_attention
 @pytest.mark.parametrize("direction", range(3))
-def test_tensor_cores_where_they_are_cheaper(planners, direction):
+def test_tensor_cores_where_they_are_cheaper(planners, direction, gatv2):
     """A warp takes one head: narrow ones share the other kernels' warps."""
     for heads, dim in itertools.product((1, 2, 3, 8, 40), (8, 16, 24, 64, 128, 256)):
-        assert planners.tensor_cores(heads, dim, 0, wanted=WHERE_POSSIBLE, direction=direction)
-        cheaper = [planners.tensor_cores(heads, dim, degree, direction=direction) for degree in (1, 7, 50, 1000)]
+        if gatv2 and dim > 128:
+            continue
+        ask = functools.partial(planners.tensor_cores, heads, dim, direction=direction, gatv2=gatv2)
+        assert ask(0, wanted=WHERE_POSSIBLE)
+        cheaper = [ask(degree) for degree in (1, 7, 50, 1000)]
         if heads == 1 or dim >= 128:
             assert cheaper[2:] == [True, True] or dim < 64
         if heads > 2 and dim == 8:
@@ -48,6 +54,20 @@ COUNTED = {
 }  # fmt: skip
 
 
+# Of GATv2, without records of edges.
+COUNTED_OF_GATV2 = {1: [(526, 528), (712, 787), (603, 853)], 7: [(738, 547), (967, 819), (1056, 887)]}
+
+
+@pytest.mark.parametrize("degree", COUNTED_OF_GATV2)
+def test_the_choice_of_gatv2(planners, degree):
+    """Of 1 x 128."""
+    for direction, (others, on_tensor_cores) in enumerate(COUNTED_OF_GATV2[degree]):
+        chosen, left = (others, on_tensor_cores)
+        if planners.tensor_cores(1, 128, degree, direction=direction, gatv2=True):
+            chosen, left = left, chosen
+        assert chosen < 1.07 * left, direction
+
+
 @pytest.mark.parametrize("heads,dim", COUNTED)
 def test_the_choice_is_the_one_that_executes_less(planners, heads, dim):
     for direction, counts in enumerate(COUNTED[heads, dim]):
@@ -56,3 +76,16 @@ def test_the_choice_is_the_one_that_executes_less(planners, heads, dim):
             if planners.tensor_cores(heads, dim, degree, direction=direction):
                 chosen, left = left, chosen
             assert chosen < 1.07 * left, (direction, degree)
+
+
+@pytest.mark.parametrize("major", [7, 9])
+def test_records_of_edges_where_they_are_cheaper(planners, major):
+    """Of rows of many edges, without tensor cores."""
+    ask = functools.partial(planners.takes_edge_records, major=major)
+    for size, wanted in ((4, WHERE_CHEAPER), (4, WHERE_POSSIBLE), (2, NEVER)):
+        assert [ask(1, 128, degree, size=size, wanted=wanted) for degree in (1, 50, 1000)] == [False, True, True]
+    assert not ask(1, 128, 7, wanted=NEVER)
+    for wanted in (WHERE_CHEAPER, WHERE_POSSIBLE):
+        assert ask(1, 128, 50, wanted=wanted) == (major < 8)
+        assert ask(1, 512, 50, wanted=wanted)
+        assert not ask(1, 128, 1, wanted=wanted)

@@ -274,13 +274,15 @@ def _half2(warps, i) -> Execute:
     return execute
 
 
-@instruction("HMNMX2", modifiers="BF16_V2")
+@instruction("HMNMX2", modifiers="BF16_V2 NAN")
 def _half_minimum(warps, i) -> Execute:
+    """NAN: the result is NaN if one of the operands is."""
     is_bf16, (d, *texts, p) = "BF16_V2" in i.modifiers, i.operands
     store, smaller, (a, b) = write(warps, d), predicate(warps, p), _halves(warps, texts, is_bf16)
+    least, largest = (np.minimum, np.maximum) if "NAN" in i.modifiers else (np.fmin, np.fmax)
 
     def execute(guard):
-        results = [np.where(smaller(), np.fmin(x, y), np.fmax(x, y)) for x, y in zip(a(), b())]
+        results = [np.where(smaller(), least(x, y), largest(x, y)) for x, y in zip(a(), b())]
         store(pack(*results, is_bf16), guard)
 
     return execute
@@ -303,16 +305,19 @@ def _hsetp2(warps, i) -> Execute:
     return execute
 
 
-@instruction("HSET2", modifiers="BF16_V2 FTZ AND OR XOR " + _COMPARISONS)
+@instruction("HSET2", modifiers="BF16_V2 BF FTZ AND OR XOR " + _COMPARISONS)
 def _hset2(warps, i) -> Execute:
-    """All bits of each half for which the comparison holds."""
+    """All bits of each half for which the comparison holds; BF: 1 as a number."""
     compare, combine = _compare(i.modifiers)
+    true = U32(0xFFFF)
+    if "BF" in i.modifiers:
+        true = U32(0x3F80 if "BF16_V2" in i.modifiers else 0x3C00)
     d, *texts, with_text = i.operands
     a, b = _halves(warps, texts, "BF16_V2" in i.modifiers)
     other, store = predicate(warps, with_text), write(warps, d)
 
     def execute(guard):
-        low, high = (np.where(combine(compare(x, y), other()), U32(0xFFFF), U32(0)) for x, y in zip(a(), b()))
+        low, high = (np.where(combine(compare(x, y), other()), true, U32(0)) for x, y in zip(a(), b()))
         store((low | high << U32(16)).astype(U32), guard)
 
     return execute

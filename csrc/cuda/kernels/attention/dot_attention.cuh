@@ -60,7 +60,7 @@ class DotScore {
 template <typename T>
 cudaError_t dot_attention_of(PairPass pass, const PairArgs& args, const PairShape& shape, const Launch& launch) {
   if constexpr (sizeof(T) == 2) {
-    if (takes_tensor_cores(pass, args, shape)) return dot_tensor_of<T>(pass, args, shape, launch);
+    if (takes_tensor_cores(PairKind::kDot, pass, args, shape)) return dot_tensor_of<T>(pass, args, shape, launch);
   }
   return pair_attention<DotScore, T>(pass, args, shape, launch);
 }

@@ -33,14 +33,26 @@ DotPass of_dot(PairPass pass) {
   }
 }
 
+DotProblem problem_of(PairKind kind, PairPass pass, const PairShape& shape, int64_t num_rows, int64_t num_edges) {
+  const bool is_aligned = shape.vector * size_of(shape.type) == kMaxAccessBytes;
+  return {shape.heads,  shape.dim, size_of(shape.type), is_aligned,
+          of_dot(pass), num_rows,  num_edges,           kind == PairKind::kGatv2};
+}
+
 }  // namespace
 
-bool takes_tensor_cores(PairPass pass, const PairArgs& args, const PairShape& shape) {
+bool takes_tensor_cores(PairKind kind, PairPass pass, const PairArgs& args, const PairShape& shape) {
   const Rows& rows = args.units.rows;
-  const bool is_aligned = shape.vector * size_of(shape.type) == kMaxAccessBytes;
-  return takes_tensor_cores(
-      wanted_tensor_cores(), compute_major(),
-      {shape.heads, shape.dim, size_of(shape.type), is_aligned, of_dot(pass), rows.num_rows, rows.num_edges});
+  return takes_tensor_cores(wanted_tensor_cores(), compute_major(),
+                            problem_of(kind, pass, shape, rows.num_rows, rows.num_edges));
+}
+
+bool takes_edge_records(const PairShape& shape, const Topology& destinations, const Topology& sources) {
+  const auto of = [&](PairPass pass, const Topology& topology) {
+    return problem_of(PairKind::kGatv2, pass, shape, topology.num_rows, topology.num_edges);
+  };
+  return takes_edge_records(wanted_tensor_cores(), compute_major(), of(PairPass::kDestinations, destinations),
+                            of(PairPass::kSources, sources));
 }
 
 }  // namespace halfgnn::cuda

@@ -1,410 +1,36 @@
 // The kernel of dot attention on tensor cores (sm_80 and later), for heads of whole chunks of 16 bytes. Include only
-// where it is instantiated (dot_tensor_<type>.cu). It stands beside pair_attention.cuh: the same passes, arguments and
-// results.
-//
-// A warp walks a row or a piece of one, of one head, 16 edges at a time. Dots come from tensor cores, and sums of
-// factor * row are added up on them (dot_tensor_rows.cuh). Between the two, lanes 4 g + t work out the factors of edges
-// g and g + 8: forward, by softmax with a running maximum (attention.cuh); backward, by the weight and its derivative.
+// where it is instantiated (dot_tensor_<type>.cu). It stands beside dot_attention.cuh: the same passes, arguments and
+// results. What a lane does is in tensor_lane.cuh.
 #pragma once
 
-#include <type_traits>
-
-#include "../core/row_units.cuh"
 #include "dot_tensor.h"
-#include "dot_tensor_rows.cuh"
+#include "tensor_lane.cuh"
 
 namespace halfgnn::cuda {
 
-template <TensorBatchKind kKind>
-using KindOfBatch = std::integral_constant<TensorBatchKind, kKind>;
-
-// Brings factors of any size to about kTensorFactor, by a power of two: two elements of fp16 hold them then.
-class TensorUnit {
- public:
-  __device__ void clear() { scale_ = 1.2676506e30f; }  // 2^100: any factor but the smallest lowers it
-  // Before factors are scaled. Returns what the sums so far are multiplied by, mostly 1.
-  __device__ float fit(const float (&factors)[2]) {
-    const float largest = fmaxf(fabsf(factors[0]), fabsf(factors[1]));
-    if (!__any_sync(kFullMask, largest * scale_ > 2 * kTensorFactor)) return 1.f;
-    const float power = __uint_as_float(__float_as_uint(max_over_groups(largest)) & 0x7f800000u);
-    const float before = scale_;
-    scale_ = kTensorFactor / power;
-    return scale_ / before;
-  }
-  __device__ float scaled(float factor) const { return factor * scale_; }
-  // What sums of scaled factors are multiplied by.
-  __device__ float unit() const { return 1.f / scale_; }
-
- private:
-  float scale_;
-};
-
+// Logits of dot attention: linear * <own key, key>.
 template <typename T, PairPass kPairPass, int kBlocks>
-class DotTensorLane {
+class DotTensorScore {
   using OwnRow = TensorOwnRow<T, kBlocks>;
-  using Sums = TensorSums<T, kBlocks>;
-  static constexpr bool kForward = kPairPass == PairPass::kForward;
-  static constexpr bool kSumsValues = kPairPass != PairPass::kDestinations;
-  static constexpr bool kSumsKeys = !kForward;
-  static constexpr bool kToDestinations = kPairPass == PairPass::kDestinations;
 
  public:
-  // Of a block.
-  struct Shared {
-    typename Sums::Totals values, keys;
-    float total_weight[kTensorThreads], total_maximum[kTensorThreads];
-  };
+  static constexpr PairKind kKind = PairKind::kDot;
+  using Dots = typename OwnRow::Dots;
 
-  __device__ DotTensorLane(const PairArgs& args, int head, Shared& shared)
-      : args_(args),
-        head_(head),
-        by_row_{own_chunk_of(args.key, lane_.t), own_chunk_of(args.value, lane_.t)},
-        by_pair_{own_chunk_of(args.key, lane_.group), own_chunk_of(args.value, lane_.group)},
-        ids_{0, 0},
-        ids_begin_(~0u),
-        values_(shared.values),
-        keys_(shared.keys),
-        total_weight_(shared.total_weight[threadIdx.x]),
-        total_maximum_(shared.total_maximum[threadIdx.x]) {}
+  __device__ DotTensorScore(const char*, int, const TensorLane&) {}
+  // own_row: of one head, the row's own key.
+  __device__ void load(const char* own_row, int chunks, const TensorLane& lane) { own_.load(own_row, chunks, lane); }
 
-  // The whole warp takes part, with one piece.
-  __device__ void run(const Piece& piece) {
-    sum_block_ = kAllBlocks;
-    while (true) {
-      // Read anew: otherwise the compiler keeps what follows from the piece in registers, for when it is walked again.
-      const Piece again{as_computed(piece.row), as_computed(piece.begin), as_computed(piece.end),
-                        as_computed(piece.line), piece.is_whole_row};
-      start_row(again);
-      walk(again);
-      if (store(again) || ++sum_block_ == kBlocks) return;
-    }
+  template <class Batch>
+  __device__ void add_dots(const Batch& batch, const typename OwnRow::Rows& rows, int block, Dots& dots) const {
+    own_.add_dots(batch, rows, block, dots);
+  }
+  __device__ static float logit(const PairArgs& args, const Dots& dots, int i) {
+    return args.logit.linear * dots.of_edge(i);
   }
 
  private:
-  // Of edges group and group + 8: dots, then factors.
-  struct Factors {
-    float value[2] = {0.f, 0.f};
-  };
-
-  __device__ uint32_t row_bytes() const { return args_.row_elements * static_cast<uint32_t>(sizeof(T)); }
-  __device__ int chunks() const { return args_.layout.vectors; }
-  __device__ uint32_t head_elements() const { return static_cast<uint32_t>(head_ * chunks() * kTensorChunk); }
-  // Of the head in row 0.
-  __device__ const char* head_of(const void* rows) const {
-    return static_cast<const char*>(rows) + head_elements() * sizeof(T);
-  }
-  __device__ const char* own_chunk_of(const void* rows, int chunk) const {
-    return as_computed(head_of(rows) + chunk * kMaxAccessBytes);
-  }
-  __device__ const char* head_of(const void* rows, uint32_t row) const {
-    return head_of(rows) + static_cast<uint64_t>(row) * row_bytes();
-  }
-  __device__ int64_t statistic_at(uint32_t row) const { return static_cast<int64_t>(row) * args_.layout.heads + head_; }
-  // Element of the lane's own chunk, in a line.
-  __device__ int64_t own_elements(uint32_t line) const {
-    return static_cast<int64_t>(line) * args_.row_elements + head_elements() + Sums::own_chunk(lane_) * kTensorChunk;
-  }
-  __device__ bool writes() const {
-    return Sums::writes(lane_, chunks()) && (sum_block_ == kAllBlocks || sum_block_ == Sums::own_block(lane_));
-  }
-  __device__ bool has_whole_blocks() const { return chunks() == kBlocks * (kTensorBlock / kTensorChunk); }
-
-  // ---- Edges.
-
-  __device__ void start_row(const Piece& piece) {
-    own_key_.load(head_of(args_.own_key, piece.row), chunks(), lane_);
-    if constexpr (!kForward) own_value_.load(head_of(args_.own_value, piece.row), chunks(), lane_);
-    has_total_ = false;
-    maximum_ = kLowestLogit;
-    weight_sum_ = 0.f;
-    if constexpr (kSumsValues) values_.clear();
-    if constexpr (kSumsKeys) {
-      keys_.clear();
-      unit_.clear();
-    }
-    if constexpr (kToDestinations) start_record(piece);
-  }
-
-  __device__ void walk(const Piece& piece) {
-    if (piece.is_empty()) return;
-    if (ids_begin_ != piece.begin) load_ids(piece.begin);
-    uint32_t begin = piece.begin;
-    while (true) {
-      const uint32_t column = ids_.column, left = piece.end - begin;
-      const int count = left < kWarpSize ? static_cast<int>(left) : kWarpSize;
-      load_ids(begin + count);  // a chunk ahead: the next row starts where this one ends
-      draw(begin, count);
-      for (int start = 0; start < count; start += kTensorEdges) add_edges(start, count - start, column);
-      if (left <= kWarpSize) break;
-      if ((left - 1) % kTensorRun < kWarpSize) end_run();  // counted from the row's end: its first run is the shorter
-      begin += kWarpSize;
-    }
-    ids_begin_ = piece.end;
-  }
-  __device__ void load_ids(uint32_t begin) {
-    ids_.load(args_.units.rows, args_.columns, args_.edge_ids, false, begin, lane_.lane);
-  }
-  // A bit for each edge of a chunk.
-  __device__ void draw(uint32_t begin, int count) {
-    dropped_ = 0;
-    if (!args_.dropout.is_on()) return;
-    const auto quad = static_cast<uint32_t>(head_) >> 2;
-    const uint32_t edge = args_.edge_ids.id(begin + (lane_.lane < count ? lane_.lane : 0));
-    dropped_ = __ballot_sync(kFullMask, (args_.dropout.dropped(edge, quad) >> (head_ & 3) & 1) != 0);
-  }
-
-  __device__ void add_edges(int start, int left, uint32_t column) {
-    const auto add = [&](auto kind) {
-      add_batch(TensorBatch<decltype(kind)::value>(start, left, chunks(), sum_block_), column);
-    };
-    const bool is_careful = sum_block_ != kAllBlocks || !has_whole_blocks();
-    if (!is_careful && left >= kTensorEdges) {
-      add(KindOfBatch<TensorBatchKind::kFull>{});
-    } else if (!is_careful && left <= kTensorEdges / 2) {
-      add(KindOfBatch<TensorBatchKind::kHalf>{});
-    } else {
-      add(KindOfBatch<TensorBatchKind::kCareful>{});
-    }
-  }
-
-  template <class Batch>
-  __device__ void add_batch(const Batch& batch, uint32_t column) {
-    uint32_t by_row[2], by_pair[4];
-    batch.columns_by_row(column, lane_, by_row);
-    if constexpr (kForward) {
-      batch.columns_by_pair(column, lane_, by_pair);
-      add_results(batch, by_row, by_pair);
-    } else {
-      Factors of_keys, of_values;
-      differentiate(batch, by_row, of_keys, of_values);
-      batch.columns_by_pair(column, lane_, by_pair);
-      // The same rows again, from the L1 cache.
-      if constexpr (kSumsValues) add_rows(batch, by_pair_.value, by_pair, of_values, values_);
-      add_rows(batch, by_pair_.key, by_pair, of_keys, keys_);
-    }
-  }
-  template <class Batch>
-  __device__ void add_results(const Batch& batch, const uint32_t (&by_row)[2], const uint32_t (&by_pair)[4]) {
-    auto keys = rows_for_dots(batch, by_row_.key, by_row);
-    auto values = rows_for_sums(batch, by_pair_.value, by_pair);
-    const TensorFactors<T> factors(batch, weigh(batch, dots_of(batch, own_key_, keys)).value);
-    values.for_each([&](const auto& rows, int block) { values_.add(rows, factors, lane_, block); });
-  }
-  template <class Batch>
-  __device__ void add_rows(const Batch& batch, const char* first, const uint32_t (&columns)[4], const Factors& factors,
-                           Sums& sums) {
-    auto rows = rows_for_sums(batch, first, columns);
-    const TensorFactors<T> split(batch, factors.value);
-    rows.for_each([&](const auto& some, int block) { sums.add(some, split, lane_, block); });
-  }
-
-  template <class Batch>
-  __device__ auto rows_for_dots(const Batch& batch, const char* first, const uint32_t (&columns)[2]) const {
-    return blocks_of<kBlocks, typename OwnRow::Rows>(batch, [&batch, first, &columns, this](int block) {
-      return OwnRow::load_rows(batch, first, row_bytes(), columns, lane_, block);
-    });
-  }
-  template <class Batch>
-  __device__ auto rows_for_sums(const Batch& batch, const char* first, const uint32_t (&columns)[4]) const {
-    return blocks_of<kBlocks, typename Sums::Rows>(batch, [&batch, first, &columns, this](int block) {
-      return Sums::load_rows(batch, first, row_bytes(), columns, lane_, block);
-    });
-  }
-  template <class Batch, class Blocks>
-  __device__ typename OwnRow::Dots dots_of(const Batch& batch, const OwnRow& own, Blocks& blocks) const {
-    typename OwnRow::Dots dots;
-    blocks.for_each([&](const auto& rows, int block) { own.add_dots(batch, rows, block, dots); });
-    return dots;
-  }
-
-  // ---- Factors, of edges group and group + 8.
-
-  template <class Batch>
-  __device__ bool is_dropped(const Batch& batch, int i) const {
-    return (dropped_ >> (batch.start() + lane_.group + 8 * i) & 1) != 0;
-  }
-
-  // Forward.
-  template <class Batch>
-  __device__ Factors weigh(const Batch& batch, const typename OwnRow::Dots& dots) {
-    float logits[2], raised = maximum_;
-#pragma unroll
-    for (int i = 0; i < Batch::kHalves; ++i) {
-      logits[i] = args_.logit.linear * dots.of_edge(i);
-      raised = fmaxf(raised, batch.has(lane_.group + 8 * i) ? logits[i] : kLowestLogit);
-    }
-    if (__any_sync(kFullMask, raised > maximum_)) raise_maximum(raised);
-    Factors factors;
-#pragma unroll
-    for (int i = 0; i < Batch::kHalves; ++i) {
-      const float weight = batch.has(lane_.group + 8 * i) ? exp_of_difference<T>(logits[i] - maximum_) : 0.f;
-      weight_sum_ += weight;
-      factors.value[i] = is_dropped(batch, i) ? 0.f : weight * kTensorFactor;
-    }
-    return factors;
-  }
-  __device__ void raise_maximum(float raised) {
-    raised = max_over_groups(raised);
-    const float rescale = exp_of_difference<T>(maximum_ - raised);
-    weight_sum_ *= rescale;
-    values_.multiply(rescale);
-    maximum_ = raised;
-  }
-
-  // Backward: dots, and factors from them.
-  template <class Batch>
-  __device__ void differentiate(const Batch& batch, const uint32_t (&by_row)[2], Factors& of_keys, Factors& of_values) {
-    auto keys = rows_for_dots(batch, by_row_.key, by_row), values = rows_for_dots(batch, by_row_.value, by_row);
-    DestinationRecord records[2];
-#pragma unroll
-    for (int i = 0; i < Batch::kHalves; ++i) records[i] = kToDestinations ? record_ : load_record(by_row[i]);
-    const auto dots_of_keys = dots_of(batch, own_key_, keys), dots_of_values = dots_of(batch, own_value_, values);
-#pragma unroll
-    for (int i = 0; i < Batch::kHalves; ++i) {
-      const float weight = exp_of_difference<T>(args_.logit.linear * dots_of_keys.of_edge(i) - records[i].lse);
-      const float multiplier = is_dropped(batch, i) ? 0.f : dropout_scale();
-      const float gradient = weight * fmaf(multiplier, dots_of_values.of_edge(i), -records[i].delta);
-      const bool keep = batch.has(lane_.group + 8 * i);
-      of_keys.value[i] = keep ? gradient : 0.f;
-      of_values.value[i] = keep && !is_dropped(batch, i) ? weight * kTensorFactor : 0.f;
-    }
-    const float rescale = unit_.fit(of_keys.value);
-    if (rescale != 1.f) keys_.multiply(rescale);
-#pragma unroll
-    for (int i = 0; i < Batch::kHalves; ++i) of_keys.value[i] = unit_.scaled(of_keys.value[i]);
-  }
-  __device__ float dropout_scale() const { return args_.dropout.is_on() ? args_.dropout.scale : 1.f; }
-
-  __device__ DestinationRecord load_record(uint32_t row) const {
-    const float2 record = __ldg(reinterpret_cast<const float2*>(args_.records + statistic_at(row)));
-    return {record.x, record.y};
-  }
-  // lse, and the dot of the result and its gradient. The first piece of a row leaves them for the pass to sources.
-  __device__ void start_record(const Piece& piece) {
-    record_ = {__ldg(args_.lse + statistic_at(piece.row)), 0.f};
-    if (Sums::writes(lane_, chunks())) {
-      const int64_t at = own_elements(piece.row);
-      float out[kTensorChunk], grad[kTensorChunk];
-      load_precise<T>(args_.out, at, out);
-      Fragment<T, kTensorChunk>::load(static_cast<const T*>(args_.own_value) + at).widen(grad);
-#pragma unroll
-      for (int i = 0; i < kTensorChunk; ++i) record_.delta = fmaf(grad[i], out[i], record_.delta);
-    }
-#pragma unroll
-    for (int bit = 1; bit < kWarpSize; bit *= 2) record_.delta += __shfl_xor_sync(kFullMask, record_.delta, bit);
-    const bool is_first = piece.is_whole_row || args_.units.rows.indptr.offset(piece.row) == piece.begin;
-    if (is_first && lane_.lane == 0) args_.records[statistic_at(piece.row)] = record_;
-  }
-
-  // ---- Runs, and the end of a row.
-
-  static constexpr float kValueUnit = 1 / kTensorFactor;
-
-  __device__ void end_run() {
-    if constexpr (kForward) {
-      const float rescale = has_total_ ? exp_of_difference<T>(total_maximum_ - maximum_) : 1.f;
-      cuda::end_run(has_total_, rescale, total_weight_, weight_sum_);
-      values_.end_run(has_total_, rescale, kValueUnit);
-      total_maximum_ = maximum_;
-    } else {
-      if constexpr (kSumsValues) values_.end_run(has_total_, 1.f, kValueUnit);
-      keys_.end_run(has_total_, 1.f, unit_.unit());
-    }
-    has_total_ = true;
-  }
-
-  // False: the row is walked again, for one block of sums after the other. Then all but the last call return false.
-  __device__ bool store(const Piece& piece) {
-    if constexpr (kForward) {
-      return store_results(piece);
-    } else {
-      return store_gradients(piece);
-    }
-  }
-  // Whether the sums of fast batches can be trusted.
-  __device__ bool accepts(const float (&values)[kTensorChunk]) const {
-    if (sum_block_ != kAllBlocks) return true;
-    float sum = values[0];
-#pragma unroll
-    for (int i = 1; i < kTensorChunk; ++i) sum += values[i];
-    return __all_sync(kFullMask, fabsf(sum) <= FLT_MAX);
-  }
-
-  __device__ bool store_results(const Piece& piece) {
-    float values[kTensorChunk];
-    const float rescale = has_total_ ? exp_of_difference<T>(total_maximum_ - maximum_) : 1.f;
-    values_.finish(has_total_, rescale, kValueUnit, values);
-    if (!accepts(values)) return false;
-    float sum = has_total_ ? fmaf(total_weight_, rescale, weight_sum_) : weight_sum_;
-#pragma unroll
-    for (int bit = 4; bit < kWarpSize; bit *= 2) sum += __shfl_xor_sync(kFullMask, sum, bit);
-    const float factor = dropout_scale() * (piece.is_whole_row ? reciprocal_of_sum(sum, !piece.is_empty()) : 1.f);
-#pragma unroll
-    for (int i = 0; i < kTensorChunk; ++i) values[i] *= factor;
-    if (writes()) {
-      if (piece.is_whole_row) {
-        store_precise<T>(args_.out, own_elements(piece.line), values);
-      } else {
-        store_rounded(args_.partials.vectors + own_elements(piece.line), values);
-      }
-    }
-    if (lane_.lane == 0) store_statistics(piece, sum);
-    return sum_block_ == kAllBlocks;
-  }
-  __device__ void store_statistics(const Piece& piece, float sum) const {
-    if (!piece.is_whole_row) {
-      args_.partials.store_sums(piece.line, args_.layout.heads, head_, {maximum_, sum, 0.f, 0.f});
-    } else if (args_.lse != nullptr) {
-      args_.lse[statistic_at(piece.row)] = lse_of(maximum_, sum, !piece.is_empty());
-    }
-  }
-
-  __device__ bool store_gradients(const Piece& piece) {
-    float values[kTensorChunk], keys[kTensorChunk];
-    if constexpr (kSumsValues) {
-      values_.finish(has_total_, 1.f, kValueUnit, values);
-      if (!accepts(values)) return false;
-    }
-    keys_.finish(has_total_, 1.f, unit_.unit(), keys);
-    if (!accepts(keys)) return false;
-    if constexpr (kSumsValues) store_gradient(piece, args_.grad_value, args_.partial_value, dropout_scale(), values);
-    store_gradient(piece, args_.grad_key, args_.partial_key, args_.logit.linear, keys);
-    return sum_block_ == kAllBlocks;
-  }
-  __device__ void store_gradient(const Piece& piece, void* gradient, float* partial, float factor,
-                                 float (&values)[kTensorChunk]) const {
-#pragma unroll
-    for (int i = 0; i < kTensorChunk; ++i) values[i] *= factor;
-    if (!writes()) return;
-    if (piece.is_whole_row) {
-      store_rounded(static_cast<T*>(gradient) + own_elements(piece.line), values);
-    } else {
-      store_rounded(partial + own_elements(piece.line), values);
-    }
-  }
-
-  const PairArgs& args_;
-  const int head_;
-  const TensorLane lane_;
-  // The lane's first chunk in the first row, as rows are shared (dot_tensor_rows.cuh).
-  struct FirstChunks {
-    const char* key;
-    const char* value;
-  };
-  const FirstChunks by_row_, by_pair_;
-  ChunkIds ids_;  // of the next chunk
-  uint32_t ids_begin_;
-  uint32_t dropped_;
-  int sum_block_;  // that sums take, or all of them
-
-  // Of the row.
-  OwnRow own_key_, own_value_;
-  DestinationRecord record_;
-  Sums values_, keys_;
-  TensorUnit unit_;  // of the factors of keys
-  float maximum_, weight_sum_;
-  bool has_total_;
-  float &total_weight_, &total_maximum_;
+  OwnRow own_;
 };
 
 // At most 96 registers for the results of narrow heads, 128 for their gradients, 168 for wide heads.
@@ -416,7 +42,7 @@ constexpr int tensor_min_blocks(PairPass pass, int blocks) {
 template <typename T, PairPass kPairPass, int kBlocks>
 __global__ void __launch_bounds__(kTensorThreads, tensor_min_blocks(kPairPass, kBlocks))
     dot_tensor_kernel(const PairArgs args) {
-  using Lane = DotTensorLane<T, kPairPass, kBlocks>;
+  using Lane = PairTensorLane<DotTensorScore, T, kPairPass, kBlocks>;
   __shared__ typename Lane::Shared shared;
   const auto heads = static_cast<uint32_t>(args.layout.heads);
   const uint32_t block = args.layout.by_slice ? blockIdx.x % args.blocks_per_slice : blockIdx.x / heads;

@@ -10,7 +10,10 @@ namespace halfgnn::cuda {
 template <typename T>
 cudaError_t dot_tensor_of(PairPass pass, const PairArgs& args, const PairShape& shape, const Launch& launch);
 
-// Whether tensor cores serve the pass, and are worth it on the current device.
-bool takes_tensor_cores(PairPass pass, const PairArgs& args, const PairShape& shape);
+// Whether tensor cores serve the pass of either attention, and are worth it on the current device.
+bool takes_tensor_cores(PairKind kind, PairPass pass, const PairArgs& args, const PairShape& shape);
+
+// Whether GATv2's backward is to keep records of edges, if there is memory for them.
+bool takes_edge_records(const PairShape& shape, const Topology& destinations, const Topology& sources);
 
 }  // namespace halfgnn::cuda

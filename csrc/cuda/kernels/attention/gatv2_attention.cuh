@@ -5,6 +5,8 @@
 // LeakyReLU'(z) is slope * sum of factors + (1 - slope) * sum of the factors of edges with a positive z.
 #pragma once
 
+#include "dot_tensor.h"
+#include "gatv2_tensor.h"
 #include "pair_attention.cuh"
 
 namespace halfgnn::cuda {
@@ -154,6 +156,12 @@ class Gatv2Score {
 
 template <typename T>
 cudaError_t gatv2_attention_of(PairPass pass, const PairArgs& args, const PairShape& shape, const Launch& launch) {
+  if constexpr (sizeof(T) == 2) {
+    const bool has_records = pass == PairPass::kRecordingDestinations || pass == PairPass::kRecordedSources;
+    if (!has_records && takes_tensor_cores(PairKind::kGatv2, pass, args, shape)) {
+      return gatv2_tensor_of<T>(pass, args, shape, launch);
+    }
+  }
   return pair_attention<Gatv2Score, T>(pass, args, shape, launch);
 }
 

@@ -11,6 +11,7 @@
 #include "../plan/device.h"
 #include "../plan/edge_records.h"
 #include "../plan/heads.h"
+#include "dot_tensor.h"
 #include "pair_pass.h"
 
 namespace halfgnn::cuda {
@@ -108,6 +109,7 @@ int64_t limit_products(const PairShape& shape, PairArgs& pass) {
 // In the memory that `workspace` has for them, if there are to be any.
 EdgeRecords take_edge_records(const PairCall& call, const PairShape& shape, Workspace& workspace) {
   if (call.kind != PairKind::kGatv2 || shape.repeat > 1) return {};
+  if (!takes_edge_records(shape, call.topology, call.by_src)) return {};
   const int64_t num_edges = call.topology.num_edges;
   const EdgeRecordLayout layout = plan_edge_records(current_device(), num_edges, shape.heads, shape.dim / shape.vector);
   return {workspace.take<char>(num_edges * layout.bytes), static_cast<uint32_t>(layout.bytes),

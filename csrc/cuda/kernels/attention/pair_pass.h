@@ -81,7 +81,7 @@ struct PairShape {
 };
 
 // Rows that a pass gathers for an edge: the column's key, and its value if that is another row.
-constexpr bool keys_are_values(PairKind kind, PairPass pass) {
+constexpr HALFGNN_HOST_DEVICE bool keys_are_values(PairKind kind, PairPass pass) {
   return kind == PairKind::kGatv2 && pass != PairPass::kSources;
 }
 constexpr int rows_per_edge(PairKind kind, PairPass pass) { return keys_are_values(kind, pass) ? 1 : 2; }

@@ -1,5 +1,5 @@
-// When dot attention takes tensor cores: which shapes they serve, and where they cost fewer instructions than the
-// kernels that take all shapes. Both kinds of kernel have the same results, within the accuracy rule.
+// When dot attention and GATv2 take tensor cores: which shapes they serve, and where they cost fewer instructions than
+// the kernels that take all shapes. Both kinds of kernel have the same results, within the accuracy rule.
 #pragma once
 
 #include <algorithm>
@@ -22,33 +22,43 @@ struct DotProblem {
   bool is_aligned;  // rows are read in accesses of 16 bytes
   DotPass pass;
   int64_t num_rows, num_edges;
+  bool is_gatv2 = false;
 };
 
 // Elements of a head, at most.
-constexpr int64_t kMaxTensorDim = 256;
+constexpr int64_t kMaxTensorDim = 256, kMaxGatv2TensorDim = 128;
 constexpr int64_t kTensorAccess = 16;  // bytes
 // Elements that a warp sums up in one access per lane.
 constexpr int64_t kTensorBlock = 64;
 
 constexpr bool serve_tensor_cores(const DotProblem& problem) {
   return problem.element_bytes == 2 && problem.is_aligned && problem.dim * problem.element_bytes % kTensorAccess == 0 &&
-         problem.dim <= kMaxTensorDim;
+         problem.dim <= (problem.is_gatv2 ? kMaxGatv2TensorDim : kMaxTensorDim);
 }
 
 // ---- Instructions of all warps.
 
-// Of the kernels that take all shapes. Lanes share the row of an edge, all heads of it, two edges at a time; the rest
-// of the warp takes other edges.
-inline double pair_instructions(const DotProblem& problem) {
+// Of the kernels that take all shapes. Lanes share the row of an edge, all heads of it, four edges at a time, or two if
+// an edge has two rows; the rest of the warp takes other edges.
+inline double pair_instructions(const DotProblem& problem, const RowWork& work, int64_t rows_per_edge) {
   const int64_t vectors = ceil_div(problem.heads * problem.dim * problem.element_bytes, kTensorAccess);
   const int64_t lanes = std::min<int64_t>(int64_t{1} << log2_ceil(vectors), kWarpSize);
-  const RowWalk walk{problem.num_rows, problem.num_edges, 2 * kWarpSize / lanes};
-  return static_cast<double>(ceil_div(vectors, kWarpSize)) * instructions_of(kDotAttentionWork[problem.pass], walk);
+  const RowWalk walk{problem.num_rows, problem.num_edges, 4 / rows_per_edge * kWarpSize / lanes};
+  return static_cast<double>(ceil_div(vectors, kWarpSize)) * instructions_of(work, walk);
+}
+inline double pair_instructions(const DotProblem& problem) {
+  if (!problem.is_gatv2) return pair_instructions(problem, kDotAttentionWork[problem.pass], 2);
+  return pair_instructions(problem, kGatv2Work[problem.pass], problem.pass == kDotsToSources ? 2 : 1);
+}
+// Of a pass of GATv2's backward with records of edges.
+inline double recorded_instructions(const DotProblem& problem) {
+  return pair_instructions(problem, kRecordedGatv2Work[problem.pass - kDotsToDestinations], 1);
 }
 
 // Of those on tensor cores. A warp takes batches of 16 edges, of one head.
 inline double tensor_instructions(const DotProblem& problem) {
-  const RowWork& work = kDotTensorWork[log2_ceil(ceil_div(problem.dim, kTensorBlock))][problem.pass];
+  const auto* works = problem.is_gatv2 ? kGatv2TensorWork : kDotTensorWork;
+  const RowWork& work = works[log2_ceil(ceil_div(problem.dim, kTensorBlock))][problem.pass];
   return static_cast<double>(problem.heads) * instructions_of(work, {problem.num_rows, problem.num_edges, 16});
 }
 
@@ -56,6 +66,20 @@ inline bool takes_tensor_cores(TensorCores wanted, int compute_major, const DotP
   if (wanted == TensorCores::kNever || compute_major < 8 || !serve_tensor_cores(problem)) return false;
   if (wanted == TensorCores::kWherePossible) return true;
   return tensor_instructions(problem) < pair_instructions(problem);
+}
+
+// Whether GATv2's backward executes fewer instructions with records of edges than without, where each pass takes the
+// cheaper kernel.
+inline bool takes_edge_records(TensorCores wanted, int compute_major, const DotProblem& destinations,
+                               const DotProblem& sources) {
+  double without = 0, recorded = 0;
+  for (const DotProblem* problem : {&destinations, &sources}) {
+    const bool on_tensor_cores = takes_tensor_cores(wanted, compute_major, *problem);
+    if (on_tensor_cores && wanted == TensorCores::kWherePossible) return false;
+    without += on_tensor_cores ? tensor_instructions(*problem) : pair_instructions(*problem);
+    recorded += recorded_instructions(*problem);
+  }
+  return recorded < without;
 }
 
 }  // namespace halfgnn::cuda

@@ -42,9 +42,11 @@ constexpr RowWork kDotAttentionWork[] = {{368, 169}, {381, 225}, {275, 272}};
 // Dot attention on tensor cores, of heads of at most 64, 128 and 256 elements: a batch is 16 edges of one head.
 constexpr RowWork kDotTensorWork[][3] = {
     {{284, 146}, {368, 175}, {340, 235}}, {{280, 192}, {350, 247}, {310, 359}}, {{180, 476}, {200, 671}, {160, 882}}};
-constexpr RowWork kGatv2Work[] = {{300, 408}, {300, 495}, {300, 391}};
+constexpr RowWork kGatv2Work[] = {{295, 337}, {350, 424}, {355, 330}};
 // The same to destinations and to sources, with records of edges.
-constexpr RowWork kRecordedGatv2Work[] = {{400, 500}, {600, 221}};
+constexpr RowWork kRecordedGatv2Work[] = {{387, 501}, {751, 239}};
+// GATv2 on tensor cores, of heads of at most 64 and 128 elements.
+constexpr RowWork kGatv2TensorWork[][3] = {{{243, 206}, {429, 257}, {381, 333}}, {{264, 283}, {473, 346}, {376, 511}}};
 
 // How warps walk rows.
 struct RowWalk {
