@@ -112,8 +112,20 @@ def test_teams_of_rows_of_few_edges(planners):
     """Of 128 halves in 16 lanes with four edges in flight: one group takes a row in two batches, a warp in one or more."""
     teams = [planners.lanes(L2, 1000, 1000 * degree, 256)[1:3] for degree in (0, 1, 8, 9, 50)]
     assert teams == [(4, 16)] * 3 + [(5, 2**31 - 1)] * 2
+    # Averages are rounded up: rows of 8 and more do not fit.
+    assert [planners.lanes(L2, 1000, edges, 256)[1] for edges in (7001, 8000, 8001)] == [4, 4, 5]
+    assert planners.lanes(L2, 0, 0, 256)[1:3] == (4, 16)
     # Rows of 8 halves: a lane has ids of one edge.
     assert [planners.lanes(L2, 1000, 1000 * degree, 16)[1] for degree in (0, 4, 5, 16, 17, 33)] == [1, 1, 2, 3, 4, 5]
+
+
+@pytest.mark.parametrize("degree,rows_at_once,batch", [(1, 2, 4), (16, 2, 4), (17, 1, 8), (50, 1, 8)])
+def test_groups_of_gat_take_rows_that_have_an_edge_per_lane(planners, degree, rows_at_once, batch):
+    """1 x 128 halves: two groups of 16 lanes with four edges in flight."""
+    work = planners.work("gat")
+    _, slices = planners.parts_of_heads_and_slices(L2, 1000, 1000 * degree, 1, 16)
+    rows = planners.instructions((work.row, work.batch), 1000, 1000 * degree, batch, rows_at_once)
+    assert slices.instructions == pytest.approx(rows + 1000 * degree * 100 / 32)
 
 
 # u_mul_e_sum in fp16 with one head: F, and the slices of the tables in docs/tuning.md.
