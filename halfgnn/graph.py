@@ -309,8 +309,22 @@ class Graph:
         return cls(csr.indptr.numel() - 1, num_dst, None, csr, *bounds)
 
     @classmethod
-    def from_dgl(cls, g, etype=None) -> Graph:
-        """From a DGLGraph, a block, or one edge type of a heterograph. CSC and CSR are not copied. Edge data keeps its order."""
+    def from_dgl(cls, g, etype=None, *, max_in_degree: _Bound = None, max_out_degree: _Bound = None) -> Graph:
+        """From a DGLGraph, a block, or one edge type of a heterograph. CSC and CSR are not copied. Edge data keeps its order.
+
+        The Graph is kept with g: the same one is returned again. Hints hold for it from then on (see :meth:`from_edges`).
+        """
+        graph = cls._of_dgl(g, etype)
+        if max_in_degree is not None or max_out_degree is not None:
+            in_bound, out_bound = _checked_bounds(max_in_degree, max_out_degree)
+            graph._put_bounds(
+                graph._max_in_degree if in_bound is None else in_bound,
+                graph._max_out_degree if out_bound is None else out_bound,
+            )
+        return graph
+
+    @classmethod
+    def _of_dgl(cls, g, etype) -> Graph:
         gidx = dgl_index.index_of(g)
         if etype is not None:
             return cls._from_dgl_index(gidx, g.get_etype_id(etype))

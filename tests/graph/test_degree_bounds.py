@@ -67,6 +67,18 @@ def test_every_constructor_takes_hints():
         assert g.short_csc and not g.short_csr
 
 
+def test_a_graph_of_dgl_takes_hints_at_any_time():
+    dgl = pytest.importorskip("dgl")
+    of_dgl = dgl.graph((SRC, DST))
+    g = Graph.from_dgl(of_dgl, max_in_degree=7)
+    assert bounds(g) == (7, None) and g.short_csc
+    assert Graph.from_dgl(of_dgl, max_out_degree=600) is g and bounds(g) == (7, 600)
+    assert Graph.from_dgl(of_dgl, "_E", max_in_degree=8) is g and bounds(g) == (8, 600)
+    assert Graph.from_dgl(of_dgl) is g and bounds(g) == (8, 600)
+    with pytest.raises(ValueError, match="max_in_degree"):
+        Graph.from_dgl(of_dgl, max_in_degree=-1)
+
+
 @pytest.mark.parametrize("name", ["max_in_degree", "max_out_degree"])
 @pytest.mark.parametrize("value,error", [(-1, ValueError), (3.0, TypeError), (True, TypeError), ("3", TypeError)])
 def test_wrong_hints(name, value, error):

@@ -1,5 +1,6 @@
 """The emulator of machine code, by itself: what instructions return, how lanes part and meet, what it counts, what it refuses."""
 
+import mmap
 import os
 import random
 import subprocess
@@ -80,6 +81,26 @@ def test_what_is_unknown_or_wrong_is_named(line, message):
     with pytest.raises(EmulatorError) as raised:
         execute(line)
     assert message in str(raised.value)
+
+
+@pytest.mark.parametrize("line", ["LDG.E.128 R8, [R8.64]", "LDG.E R8, [R8.64]", "STG.E [R8.64], R10"])
+@pytest.mark.parametrize("lanes", [32, 1])
+def test_memory_that_is_not_there(line, lanes):
+    """Its addresses are refused; the process lives on."""
+    gone = mmap.mmap(-1, 1 << 16)
+    address = np.frombuffer(gone, np.uint8).ctypes.data
+    gone.close()
+    there = np.zeros(64, np.uint8)
+    start = np.where(LANE >= lanes, (there.ctypes.data + 15) & ~15, address)
+    with pytest.raises(EmulatorError, match=f"an address without memory, {address:#x}"):
+        execute(line, given=words(start, start >> 32, 0, 0))
+
+
+def test_memory_that_is_only_to_be_read():
+    constants = mmap.mmap(-1, 1 << 16, prot=mmap.PROT_READ)
+    address = np.frombuffer(constants, np.uint8).ctypes.data
+    with pytest.raises(EmulatorError, match="an address without memory"):
+        execute("STG.E [R8.64], R10", given=words(address, address >> 32, 0, 0))
 
 
 def test_a_wrong_instruction_gives_another_result():

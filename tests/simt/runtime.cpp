@@ -1,12 +1,8 @@
 // The scheduler of lanes, and collectives.
 #include "simt/runtime.h"
 
-#include <sanitizer/common_interface_defs.h>
-
 #include <algorithm>
-#include <cstdio>
 #include <cstdlib>
-#include <cstring>
 #include <map>
 #include <mutex>
 #include <numeric>
@@ -17,7 +13,9 @@
 
 #include "device.h"
 #include "fiber.h"
+#include "messages.h"
 #include "races.h"
+#include "random.h"
 #include "shared_memory.h"
 #include "simt/launch.h"
 #include "simt/matrices.h"
@@ -30,34 +28,6 @@ namespace {
 
 constexpr int kMaxThreads = 1024;
 constexpr int kMaxWarps = kMaxThreads / warpSize;
-
-// ---- random order -------------------------------------------------------------------------------
-
-// xorshift64, the constants of Marsaglia (2003).
-class Random {
- public:
-  void seed(uint64_t seed) {
-    state_ = (seed + 1) * 0x9e3779b97f4a7c15u | 1;
-    for (int i = 0; i < 8; ++i) next();
-  }
-  uint32_t next() {
-    state_ ^= state_ << 13;
-    state_ ^= state_ >> 7;
-    state_ ^= state_ << 17;
-    return static_cast<uint32_t>(state_ >> 32);
-  }
-  uint64_t below(uint64_t limit) { return ((uint64_t{next()} << 32) | next()) % limit; }
-
- private:
-  uint64_t state_ = 1;
-};
-
-// A set bit of `bits`: the first from a random place on.
-int random_bit(uint32_t bits, uint32_t random) {
-  const uint32_t start = random % 32;
-  const uint32_t turned = start == 0 ? bits : bits >> start | bits << (32 - start);
-  return static_cast<int>((static_cast<uint32_t>(__builtin_ctz(turned)) + start) % 32);
-}
 
 // ---- the block that runs -----------------------------------------------------------------------
 
@@ -143,63 +113,6 @@ class Machine {
 Machine machine;
 
 // ---- messages ----------------------------------------------------------------------------------
-
-const char* name_of(Collective kind) {
-  if (kind == kMatrices) return "mma or movmatrix";
-  switch (kind) {
-    case Collective::kShuffle: return "__shfl_sync";
-    case Collective::kShuffleUp: return "__shfl_up_sync";
-    case Collective::kShuffleDown: return "__shfl_down_sync";
-    case Collective::kShuffleXor: return "__shfl_xor_sync";
-    case Collective::kBallot: return "__ballot_sync";
-    case Collective::kAll: return "__all_sync";
-    case Collective::kAny: return "__any_sync";
-    case Collective::kSyncWarp: return "__syncwarp";
-    case Collective::kSyncThreads: return "__syncthreads";
-    case Collective::kSyncThreadsCount: return "__syncthreads_count, _or or _and";
-  }
-  return "?";
-}
-
-bool is_barrier_of_block(Collective kind) {
-  return kind == Collective::kSyncThreads || kind == Collective::kSyncThreadsCount;
-}
-
-std::string hex(uint32_t mask) {
-  char text[16];
-  std::snprintf(text, sizeof(text), "0x%08x", mask);
-  return text;
-}
-
-// "lanes 0-3, 7"
-std::string list(uint32_t lanes) {
-  std::string text;
-  for (int lane = 0; lane < warpSize; ++lane) {
-    if ((lanes >> lane & 1) == 0) continue;
-    int last = lane;
-    while (last + 1 < warpSize && (lanes >> (last + 1) & 1) != 0) ++last;
-    text += (text.empty() ? "" : ", ") + std::to_string(lane);
-    if (last > lane) text += "-" + std::to_string(last);
-    lane = last;
-  }
-  return (__builtin_popcount(lanes) == 1 ? "lane " : "lanes ") + text;
-}
-
-std::string to_string(const uint3& index) {
-  return "(" + std::to_string(index.x) + ", " + std::to_string(index.y) + ", " + std::to_string(index.z) + ")";
-}
-
-std::string to_string(const Site& site) {
-  const char* slash = std::strrchr(site.file, '/');
-  return std::string(slash != nullptr ? slash + 1 : site.file) + ":" + std::to_string(site.line);
-}
-
-// What the sanitizers' format says of a return address.
-std::string symbolize(const void* address, const char* format) {
-  char text[1024] = "";
-  __sanitizer_symbolize_pc(const_cast<void*>(address), format, text, sizeof(text));
-  return text;
-}
 
 std::string Machine::place() const {
   // It looks one byte back, as for a return address.
@@ -394,6 +307,10 @@ cudaError_t Machine::launch(const cudaLaunchConfig_t& config, const void* kernel
 }
 
 // ---- collectives -------------------------------------------------------------------------------
+
+bool is_barrier_of_block(Collective kind) {
+  return kind == Collective::kSyncThreads || kind == Collective::kSyncThreadsCount;
+}
 
 uint64_t Machine::collective(const Request& request) {
   const int warp = current_ / warpSize;

@@ -8,6 +8,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
+from .data import look_for_memory
 from .program import PARAMETERS, Program
 from .warp import Warps
 
@@ -59,6 +60,7 @@ class Counts:
 
 def run(call: Call, blocks: Iterable[int] | None = None) -> Counts:
     """Executes a launch, or some blocks of it."""
+    look_for_memory()
     chosen = list(range(call.blocks) if blocks is None else blocks)
     issued = np.zeros(len(call.program.instructions), np.int64)
     bank, at_once = call.bank(), max(1, TOGETHER // call.warps_of_block)

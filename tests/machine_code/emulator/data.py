@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import re
+from bisect import bisect
 
 import numpy as np
 
@@ -44,12 +45,48 @@ _MEMORY = {size: np.asarray(_Whole(f"<u{size}")) for size in (1, 2, 4)}
 _WATCHED = "libasan" in os.environ.get("LD_PRELOAD", "")
 
 
+class _Mapped:
+    """Where this process has memory to read and write."""
+
+    def __init__(self):
+        self.starts = self.ends = np.zeros(0, np.int64)
+
+    def look(self) -> None:
+        starts, ends = [], []
+        with open("/proc/self/maps") as maps:
+            for line in maps:
+                addresses, mode, *_ = line.split()
+                start, end = (int(address, 16) for address in addresses.split("-"))
+                if not mode.startswith("rw") or end > 1 << 47:
+                    continue
+                if ends and ends[-1] == start:
+                    ends[-1] = end
+                else:
+                    starts.append(start)
+                    ends.append(end)
+        self.starts, self.ends = np.array(starts, np.int64), np.array(ends, np.int64)
+
+    def missing(self, addresses: np.ndarray, size: int) -> int | None:
+        """One of these addresses without memory; None if all have some."""
+        lowest, highest = addresses.min(), addresses.max()
+        k = bisect(self.starts, lowest) - 1
+        if k >= 0 and highest + size <= self.ends[k]:
+            return None
+        places = np.searchsorted(self.starts, addresses, "right") - 1
+        outside = (places < 0) | (addresses > self.ends[places] - size)
+        return int(addresses[outside][0]) if outside.any() else None
+
+
+_mapped = _Mapped()
+look_for_memory = _mapped.look  # before each launch
+
+
 def _check_global(addresses: np.ndarray, size: int, text: str) -> None:
     """Under AddressSanitizer it knows which bytes belong to an allocation: a shadow of 0 says all eight, k the first k."""
     if (addresses & (size - 1)).any():
         raise EmulatorError(f"a misaligned address: {text}")
-    if ((addresses < _FIRST) | (addresses >= 1 << 47)).any():
-        raise EmulatorError(f"an address without memory, {int(addresses.flat[0]):#x} for instance: {text}")
+    if (missing := _mapped.missing(addresses, size)) is not None:
+        raise EmulatorError(f"an address without memory, {missing:#x}: {text}")
     if not _WATCHED:
         return
     last = addresses + (size - 1)
