@@ -91,7 +91,7 @@ def test_memory_that_is_not_there(line, lanes):
     address = np.frombuffer(gone, np.uint8).ctypes.data
     gone.close()
     there = np.zeros(64, np.uint8)
-    start = np.where(LANE >= lanes, (there.ctypes.data + 15) & ~15, address)
+    start = np.where(lanes <= LANE, (there.ctypes.data + 15) & ~15, address)
     with pytest.raises(EmulatorError, match=f"an address without memory, {address:#x}"):
         execute(line, given=words(start, start >> 32, 0, 0))
 
