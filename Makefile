@@ -26,8 +26,8 @@ PYTHON ?= python3
 VENV ?= .venv
 PY := $(VENV)/bin/python
 JOBS ?= 2
-# While the operators are compiled, missing packages are installed and style is checked.
-MAKEFLAGS += -j2
+# While packages are installed, the simulator's kernels are compiled, the operators, and style is checked.
+MAKEFLAGS += -j3
 # The hundreds of processes of the tests import PyTorch: compiling its modules again takes each of them 3 to 10 seconds.
 unexport PYTHONDONTWRITEBYTECODE
 # Without bytecode: most of the 160 MB of Python are never imported, and the rest is compiled on its first import.
@@ -47,14 +47,18 @@ BUILD ?= auto
 MINIBATCH = --data synthetic --scale 0.005 --data-dir $(OUT) --max-steps 20 --profile --rows $(OUT)/minibatch.csv
 GPU_RUN = $(PYTHON) tests/gpu/run.py --out $(OUT) --build $(BUILD) $(if $(BUDGET),--budget $(BUDGET))
 
-.PHONY: demo test budgets paths test-architectures test-matrix check mutants fuzz bench clean gpu-test gpu-sanitize gpu-bench gpu-minibatch
+.PHONY: demo test simulator budgets paths test-architectures test-matrix check mutants fuzz bench clean gpu-test gpu-sanitize gpu-bench gpu-minibatch
 
 demo: $(VENV)/demo halfgnn/_C.so
 	$(PY) examples/gat_amp.py --dataset cora --dtype bf16 --heads 1 1 1 --backend both --epochs 50
 
-test: check halfgnn/_C.so
+test: check halfgnn/_C.so simulator
 	$(PY) -m pytest -q -n $(JOBS) --dist worksteal tests
 	$(PY) tests/simt/run.py --jobs $(JOBS) --fail-under 98
+
+# What needs only g++ and CUDA's headers, so that it can be compiled while PyTorch is installed.
+simulator: $(VENV)/ninja
+	@$(PY) tests/simt/build.py --kernels --jobs 1
 
 budgets: $(VENV)/test halfgnn/_C.so
 	$(PY) -m tests.machine_code --check
@@ -132,7 +136,11 @@ halfgnn/_C.so: $(SOURCES) $(VENV)/build
 $(VENV)/bin/python:
 	$(PYTHON) -m venv $(VENV)
 
-$(VENV)/build: requirements/build.txt $(VENV)/bin/python
+$(VENV)/ninja: $(VENV)/bin/python
+	$(PIP) ninja
+	touch $@
+
+$(VENV)/build: requirements/build.txt $(VENV)/ninja
 	$(PIP) -r requirements/build.txt
 	touch $@
 

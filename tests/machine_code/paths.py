@@ -200,7 +200,7 @@ def write(rows: list[list[str]]) -> None:
 def _on_simulator(arguments: list[str]) -> int:
     from tests.simt import build
 
-    build.build(targets=[build.LIBRARY])
+    build.build()
     environment = {**build.environment(), "PYTHONPATH": str(disassembly.ROOT)}
     environment["ASAN_OPTIONS"] += FILLED
     command = [sys.executable, "-m", "tests.machine_code.paths", *arguments]

@@ -1,6 +1,7 @@
 """Builds the simulator: csrc with its CUDA kernels for the CPU, under AddressSanitizer, UBSan and gcov.
 
-    python tests/simt/build.py          builds build/simt/libhalfgnn_simt.so and libsimt_selftest.so, prints their paths
+    python tests/simt/build.py            builds build/simt/libhalfgnn_simt.so and libsimt_selftest.so, prints their paths
+    python tests/simt/build.py --kernels  compiles what needs no torch, if it can: nearly all, while torch is installed
 
 Needs g++ with its sanitizer libraries, ninja, torch, and CUDA's headers: those of a toolkit or those that torch's CUDA
 builds from PyPI bring along. JOBS is the number of compilers that run at once (2).
@@ -29,6 +30,7 @@ import cuda_toolkit  # noqa: E402
 BUILD = ROOT / "build" / "simt"
 LIBRARY = BUILD / "libhalfgnn_simt.so"
 SELFTEST = BUILD / "libsimt_selftest.so"
+LAUNCHED = BUILD / "launched"  # a file of each process: where in the library the kernels are that it ran
 CXX = os.environ.get("CXX", "g++")
 
 # Left out of UndefinedBehaviorSanitizer is what AddressSanitizer sees at the access: compilation is a quarter faster.
@@ -37,9 +39,10 @@ SANITIZERS = [
     "-fno-sanitize=vptr,null,object-size,pointer-overflow,nonnull-attribute,returns-nonnull-attribute",
     "-fno-sanitize-recover=all",
 ]
-# Kernels for bfloat16 are those for fp16, element for element at the same addresses: of the two, UndefinedBehaviorSanitizer
-# watches fp16's alone, since it takes nearly half of their compilation.
+# Kernels for bfloat16 are those for fp16, element for element at the same addresses and in the same lines: of the two, sanitizers
+# watch fp16's alone and lines are counted in fp16's alone, which takes most of their compilation. Results are checked of both.
 AS_FP16 = ("bfloat16",)
+COUNTED = tuple(name for name in build_sources.TYPES if name not in AS_FP16)
 # Checks of accesses pass by races.cpp.
 WRAPPED = [f"-Wl,--wrap=__asan_{access}{size}" for access in ("load", "store") for size in (1, 2, 4, 8, 16, "N")]
 COMMON = [
@@ -186,17 +189,18 @@ def _all_bindings():
     return build_sources.write(BUILD / "bindings" / "all.cpp", build_sources.include_all(sources))
 
 
-def _ninja_file():
+def _ninja_file(with_torch: bool) -> tuple[str, list[Path]]:
+    """Its text, and the objects that need no torch."""
+
     def sources(pattern):
         return sorted(ROOT.glob(pattern))
 
-    torch_compiling, torch_linking = _torch_flags()
     includes = ["-include", "crt/host_defines.h", f"-I{HERE / 'include'}", f"-isystem{cuda_include()}"]
 
-    def kernel(sanitizers):
+    def kernel(optimization, *sanitizers):
         return [
             *COMMON,
-            "-O1",
+            optimization,
             *includes,
             *sanitizers,
             # Checks of accesses as calls: a quarter less to compile, and races.cpp stands between.
@@ -207,26 +211,28 @@ def _ninja_file():
             "-D__assert_fail=simt_assert_fail",
         ]
 
-    # Bindings are compiled as fast as can be: they pass pointers on, and the kernels see what is wrong with one.
-    binding = [*COMMON, "-O0", "-Wno-unknown-pragmas", *includes, *torch_compiling]
-    binding += ["-DHALFGNN_CUDA_DEVICE=at::kCPU", "-DHALFGNN_CUDA_KEY=CPU"]
     # The machine itself is trusted, and must be fast.
     machine = [*COMMON, "-O2", *includes]
 
     ninja = Ninja()
     runtime = ninja.compile("runtime", sources("tests/simt/*.cpp"), machine)
-    selftest = ninja.compile("selftest", [HERE / "selftest.cu"], kernel(SANITIZERS))
+    selftest = ninja.compile("selftest", [HERE / "selftest.cu"], kernel("-O1", *SANITIZERS))
     ninja.library(SELFTEST, "selftest", selftest, runtime, [])
-    rest = kernel_sources([name for name in build_sources.TYPES if name not in AS_FP16])
-    as_fp16 = [source for source in kernel_sources() if source not in rest]
+    counted = kernel_sources(COUNTED)
+    as_fp16 = [source for source in kernel_sources() if source not in counted]
     # Only kernels count lines: they are what coverage.py reports.
-    kernels = ninja.compile("kernels", rest, [*kernel(SANITIZERS), "--coverage"])
-    kernels += ninja.compile("kernels", [HERE / "row_teams.cu"], kernel(SANITIZERS))
-    kernels += ninja.compile("kernels", as_fp16, [*kernel(["-fsanitize=address"]), "--coverage"])
+    kernels = ninja.compile("kernels", counted, [*kernel("-O1", *SANITIZERS), "--coverage"])
+    kernels += ninja.compile("kernels", [HERE / "row_teams.cu"], kernel("-O1", *SANITIZERS))
+    kernels += ninja.compile("kernels", as_fp16, kernel("-O0"))
     dump = ninja.compile("kernels", [HERE / "coverage_dump.cc"], [*COMMON, "--coverage"])
-    bindings = ninja.compile("bindings", [_all_bindings()], binding)
-    ninja.library(LIBRARY, "kernels", kernels, [*dump, *bindings, *runtime], ["--coverage", *torch_linking])
-    return ninja.text()
+    if with_torch:
+        torch_compiling, torch_linking = _torch_flags()
+        # Bindings are compiled as fast as can be: they pass pointers on, and the kernels see what is wrong with one.
+        binding = [*COMMON, "-O0", "-Wno-unknown-pragmas", *includes, *torch_compiling]
+        binding += ["-DHALFGNN_CUDA_DEVICE=at::kCPU", "-DHALFGNN_CUDA_KEY=CPU"]
+        bindings = ninja.compile("bindings", [_all_bindings()], binding)
+        ninja.library(LIBRARY, "kernels", kernels, [*dump, *bindings, *runtime], ["--coverage", *torch_linking])
+    return ninja.text(), [*kernels, *dump, *runtime, *selftest]
 
 
 # ---- shared memory -------------------------------------------------------------------------------
@@ -251,16 +257,18 @@ def shared_variables(objects) -> str:
 # ---- building ------------------------------------------------------------------------------------
 
 
-def build(targets=(LIBRARY, SELFTEST), jobs=None) -> None:
-    """Brings the libraries up to date; waits for another process that does. Raises CannotBuild."""
+def build(jobs=None, kernels_only=False) -> None:
+    """Brings the libraries up to date, or only what needs no torch; waits for another process that does. Raises CannotBuild."""
     reason = why_not()
     if reason:
         raise CannotBuild(reason)
-    for folder in ("runtime", "selftest", "kernels", "bindings"):
+    for folder in ("runtime", "selftest", "kernels", "bindings", "launched"):
         (BUILD / folder).mkdir(parents=True, exist_ok=True)
     with open(BUILD / "lock", "w") as lock:
         fcntl.flock(lock, fcntl.LOCK_EX)
-        build_sources.write(BUILD / "build.ninja", _ninja_file())
+        text, objects = _ninja_file(with_torch=not kernels_only)
+        targets = objects if kernels_only else [LIBRARY, SELFTEST]
+        build_sources.write(BUILD / "build.ninja", text)
         jobs = jobs or os.environ.get("JOBS", "2")
         command = [_ninja(), "-C", str(BUILD), "-j", str(jobs), *map(str, targets)]
         done = subprocess.run(command, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True, check=False)
@@ -292,16 +300,21 @@ def main():
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("--shared-variables", nargs="+", metavar="FILE", help=argparse.SUPPRESS)
     parser.add_argument("--jobs", type=int)
+    parser.add_argument("--kernels", action="store_true", help="only what needs no torch, if it can be built")
     args = parser.parse_args()
     if args.shared_variables:
         output, *objects = args.shared_variables
         Path(output).write_text(shared_variables(objects))
         return
+    if args.kernels and (reason := why_not()):
+        print(f"the simulator's kernels are not compiled yet: {reason}")
+        return
     try:
-        build(jobs=args.jobs)
+        build(args.jobs, args.kernels)
     except RuntimeError as error:
         sys.exit(str(error))
-    print(LIBRARY, SELFTEST, sep="\n")
+    if not args.kernels:
+        print(LIBRARY, SELFTEST, sep="\n")
 
 
 if __name__ == "__main__":

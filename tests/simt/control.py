@@ -9,6 +9,8 @@ import os
 import tempfile
 from collections.abc import Callable
 
+from . import build
+
 SIMULATED = bool(os.environ.get("HALFGNN_SIMT"))
 
 
@@ -42,9 +44,19 @@ def setting(**values: int):
             put(name, value)
 
 
+def launched() -> list[int]:
+    """Where in the library the kernels are that have run, as its symbols say it."""
+    function = library().simt_launched
+    function.restype, function.argtypes = ctypes.c_size_t, [ctypes.c_void_p, ctypes.c_size_t]
+    places = (ctypes.c_uint64 * function(None, 0))()
+    function(places, len(places))
+    return list(places)
+
+
 def dump_coverage() -> None:
-    """Writes the line counts of this process. Those of what runs afterwards are lost."""
+    """Writes the line counts of this process and the kernels that it launched. What runs afterwards is lost."""
     library().simt_dump_coverage()
+    (build.LAUNCHED / str(os.getpid())).write_text("".join(f"{place}\n" for place in launched()))
 
 
 def forked(function: Callable[[], object]) -> tuple[object, str]:

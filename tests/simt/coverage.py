@@ -4,7 +4,8 @@
     python tests/simt/coverage.py --fail-under 95    exit status 1 below 95 %, or if a kernel was never launched
     python tests/simt/coverage.py --reset            forgets what ran
 
-A line of a template has run if it ran in any instantiation; of kernels, every instantiation counts.
+A line of a template has run if it ran in any instantiation; of kernels, every instantiation counts. gcov counts lines, the machine
+notes launches.
 """
 
 from __future__ import annotations
@@ -92,8 +93,24 @@ def _names_of_kernels():
     }
 
 
+def _kernels() -> dict[str, bool]:
+    """Every instantiation in the library, and whether it was launched."""
+    kernel = re.compile(
+        rf"(?:void )?(?:[\w(): ]+::)?((?:{'|'.join(sorted(_names_of_kernels()))})(?:<.*>)?)\([^()]*(?:\([^()]*\)[^()]*)*\)$"
+    )
+    launched = {int(place) for file in build.LAUNCHED.iterdir() for place in file.read_text().split()}
+    command = ["nm", "--demangle", "--defined-only", build.LIBRARY]
+    symbols = subprocess.run(command, capture_output=True, text=True, check=True).stdout
+    found: dict[str, bool] = defaultdict(bool)
+    for symbol in symbols.splitlines():
+        place, _, name = symbol.split(maxsplit=2)
+        if match := kernel.match(name):
+            found[match[1].replace("halfgnn::cuda::", "")] |= int(place, 16) in launched
+    return dict(found)
+
+
 def _gcov(notes: Path):
-    """What gcov says of one object: of every file its lines and its functions, whether they ran."""
+    """What gcov says of one object: of every file its lines, whether they ran."""
     gcov = os.environ.get("GCOV") or shutil.which("gcov")
     if gcov is None:
         raise RuntimeError("there is no gcov")
@@ -101,7 +118,6 @@ def _gcov(notes: Path):
     command = [gcov, "--json-format", "--stdout", str(notes.with_suffix(".gcda"))]
     done = subprocess.run(command, cwd=OBJECTS, capture_output=True, text=True, check=True)
     lines = defaultdict(lambda: defaultdict(bool))
-    functions = defaultdict(bool)
     for report in filter(None, done.stdout.splitlines()):
         for file in json.loads(report)["files"]:
             path = (build.ROOT / file["file"]).resolve()
@@ -109,33 +125,23 @@ def _gcov(notes: Path):
                 continue
             for line in file["lines"]:
                 lines[f"{path.parent.name}/{path.name}"][line["line_number"]] |= line["count"] > 0
-            for function in file["functions"]:
-                functions[function["demangled_name"]] |= function["execution_count"] > 0
-    return lines, functions
+    return lines
 
 
 def measure() -> Coverage:
-    objects = (OBJECTS / build.object_name(source) for source in build.kernel_sources())
+    objects = (OBJECTS / build.object_name(source) for source in build.kernel_sources(build.COUNTED))
     notes = [path for path in (path.with_suffix(".gcno") for path in objects) if path.exists()]
     files = defaultdict(lambda: defaultdict(bool))
-    kernels = defaultdict(bool)
-    kernel = re.compile(
-        rf"(?:void )?(?:[\w(): ]+::)?((?:{'|'.join(sorted(_names_of_kernels()))})(?:<.*>)?)\([^()]*(?:\([^()]*\)[^()]*)*\)$"
-    )
     with concurrent.futures.ThreadPoolExecutor(2) as pool:
-        for lines, functions in pool.map(_gcov, notes):
+        for lines in pool.map(_gcov, notes):
             for name, ran_by_line in lines.items():
                 for line, ran in ran_by_line.items():
                     files[name][line] |= ran
-            for name, ran in functions.items():
-                match = kernel.match(name)
-                if match:
-                    kernels[match[1].replace("halfgnn::cuda::", "")] |= ran
-    return Coverage({name: dict(lines) for name, lines in files.items()}, dict(kernels))
+    return Coverage({name: dict(lines) for name, lines in files.items()}, _kernels())
 
 
 def reset() -> None:
-    for path in OBJECTS.glob("*.gcda"):
+    for path in (*OBJECTS.glob("*.gcda"), *build.LAUNCHED.glob("*")):
         path.unlink()
 
 

@@ -64,6 +64,11 @@ int64_t* Settings::find(const char* name) {
   return nullptr;
 }
 
+std::set<const void*>& launched_kernels() {
+  static std::set<const void*> kernels;
+  return kernels;
+}
+
 size_t dynamic_shared_limit(const void* kernel) {
   const auto found = shared_limits().find(kernel);
   return found == shared_limits().end() ? kStaticSharedBytes : static_cast<size_t>(found->second);
@@ -81,6 +86,18 @@ SIMT_EXPORT int simt_set(const char* name, long long value) {
 SIMT_EXPORT long long simt_get(const char* name) {
   const int64_t* const setting = simt::settings.find(name);
   return setting != nullptr ? *setting : -1;
+}
+
+// Writes to `places` where in this library the kernels are that have run, as the library's symbols say it, but not more
+// of them than `size`. Returns their number.
+extern "C" __attribute__((visibility("hidden"))) const char __ehdr_start;
+SIMT_EXPORT size_t simt_launched(uint64_t* places, size_t size) {
+  const auto& kernels = simt::launched_kernels();
+  for (const void* kernel : kernels) {
+    if (size-- == 0) break;
+    *places++ = static_cast<uint64_t>(static_cast<const char*>(kernel) - &__ehdr_start);
+  }
+  return kernels.size();
 }
 
 // Without a function: the simulator runs every kernel again.

@@ -3,6 +3,7 @@
 
 #include <cstddef>
 #include <cstdint>
+#include <set>
 
 namespace simt {
 
@@ -40,6 +41,9 @@ struct Launch {
 // Returns 0 if the simulator is to run the kernel.
 using OnLaunch = int (*)(const Launch*);
 extern OnLaunch on_launch;  // simt_on_launch sets it
+
+// Addresses of the kernels that the simulator has run.
+std::set<const void*>& launched_kernels();
 
 // Bytes of dynamic shared memory that a launch of this kernel may have.
 size_t dynamic_shared_limit(const void* kernel);

@@ -277,6 +277,7 @@ cudaError_t Machine::launch(const cudaLaunchConfig_t& config, const void* kernel
   if (config.dynamicSmemBytes > dynamic_shared_limit(kernel)) return cudaErrorInvalidValue;
   if (on_launch != nullptr && is_taken_over(config, kernel, body)) return cudaSuccess;
 
+  launched_kernels().insert(kernel);
   threads_ = static_cast<int>(threads);
   num_warps_ = (threads_ + warpSize - 1) / warpSize;
   kernel_ = kernel;
