@@ -64,8 +64,8 @@ PATHS = [
     Pass("gat_attention", (1, 128), "forward, training", "destinations"),
     Pass("gat_attention", (1, 128), "backward", "sources", True),
     *(
-        Pass(operator, (1, 128), name, rows, is_backward)
-        for operator in ("gatv2_attention", "dot_attention")
+        Pass(operator, (1, width), name, rows, is_backward)
+        for operator, width in (("gatv2_attention", 128), ("dot_attention", 128), ("dot_attention", 256))
         for name, rows, is_backward in (
             ("forward", "destinations", False),
             ("to destinations", "destinations", True),

@@ -175,6 +175,16 @@ def test_infinite_values(degree, dim, dtype, device):
     assert torch.equal(out[kept], ops.dot_attention(g, query, key, finite, 0.3)[0, 0, kept])
 
 
+def test_infinite_elements(device):
+    """Each element of a chunk by itself."""
+    g, (query, key, value) = in_order(5, lambda edge: edge % 3, torch.float16, device, 128)
+    finite = ops.dot_attention(g, query, key, value, 0.3)[0, 0]
+    for column in range(56, 64):
+        there = torch.arange(128, device=device) == column
+        out = ops.dot_attention(g, query, key, value.masked_fill(there, -torch.inf), 0.3)[0, 0]
+        assert torch.equal(out, finite.masked_fill(there, -torch.inf))
+
+
 @pytest.mark.parametrize("device,dtype", support.devices_and(HALVES))
 @pytest.mark.parametrize("dim", [64, 128, 256])
 @pytest.mark.parametrize("degree", [6, 43])
@@ -288,7 +298,7 @@ def results(kind, g, operands, monkeypatch, wanted):
 
 @either_kind
 @pytest.mark.parametrize("device,dtype", support.devices_and(HALVES))
-@pytest.mark.parametrize("heads,dim", [(1, 128), (1, 64), (4, 24)])
+@pytest.mark.parametrize("heads,dim", [(1, 128), (1, 64), (4, 24), (1, 256)])
 def test_both_kinds_agree(kind, heads, dim, dtype, device, monkeypatch):
     g = graph_of([*DEGREES, 530], device=device)
     operands = kind.operands(g, heads, dim, dtype, device)

@@ -22,7 +22,8 @@ class DotTensorScore {
   __device__ void load(const char* own_row, int chunks, const TensorLane& lane) { own_.load(own_row, chunks, lane); }
 
   template <class Batch>
-  __device__ void add_dots(const Batch& batch, const typename OwnRow::Rows& rows, int block, Dots& dots) const {
+  __device__ void add_dots(const Batch& batch, const typename OwnRow::Rows& rows, const TensorBlock& block,
+                           Dots& dots) const {
     own_.add_dots(batch, rows, block, dots);
   }
   __device__ static float logit(const PairArgs& args, const Dots& dots, int i) {

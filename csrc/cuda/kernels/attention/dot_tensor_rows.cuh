@@ -21,112 +21,17 @@
 #include "../core/vector.cuh"
 #include "../plan/tensor_cores.h"
 #include "attention.cuh"
+#include "dot_tensor_batch.cuh"
 
 namespace halfgnn::cuda {
 
-constexpr int kTensorEdges = 16;  // of a batch
-constexpr int kTensorChunk = 8;   // elements
+constexpr int kTensorChunk = 8;  // elements
 constexpr int kTensorWarps = 4;
 constexpr int kTensorThreads = kTensorWarps * kWarpSize;
 // Edges that are summed up on tensor cores before they join the total: these cut off what they cannot hold.
 constexpr uint32_t kTensorRun = 256;
 // Factors are brought to at most this size before they are split: what rounding loses stays a normal number of fp16.
 constexpr float kTensorFactor = 16384.f;
-
-struct TensorLane {
-  int lane, group, t;
-  __device__ TensorLane() : lane(static_cast<int>(threadIdx.x & (kWarpSize - 1))), group(lane / 4), t(lane % 4) {}
-};
-
-// The same value, of which the compiler knows nothing.
-inline __device__ uint32_t as_computed(uint32_t value) {
-#ifdef __CUDA_ARCH__
-  asm volatile("" : "+r"(value));
-#endif
-  return value;
-}
-
-enum class TensorBatchKind {
-  kFull,    // 16 edges of whole blocks
-  kHalf,    // at most 8 edges of whole blocks. Places past the last edge are read as the first one
-  kCareful  // what is past the last edge or chunk, and blocks that are not wanted, are zeros
-};
-
-constexpr int kAllBlocks = -1;
-
-template <TensorBatchKind kKind>
-class TensorBatch {
- public:
-  static constexpr int kHalves = kKind == TensorBatchKind::kHalf ? 1 : 2;  // of 8 edges
-  static constexpr bool kIsCareful = kKind == TensorBatchKind::kCareful;
-
-  // start: in the chunk of ids. chunks: of a row. sum_block: that sums take, or all of them.
-  __device__ TensorBatch(int start, int count, int chunks, int sum_block)
-      : start_(start), count_(count), chunks_(chunks), sum_block_(sum_block) {}
-
-  __device__ int start() const { return start_; }
-  __device__ bool has(int place) const { return kKind == TensorBatchKind::kFull || place < count_; }
-  // The columns of the edges that a lane loads.
-  __device__ void columns_by_row(uint32_t column, const TensorLane& lane, uint32_t (&columns)[2]) const {
-#pragma unroll
-    for (int i = 0; i < kHalves; ++i) columns[i] = read(column, lane.group + 8 * i);
-  }
-  __device__ void columns_by_pair(uint32_t column, const TensorLane& lane, uint32_t (&columns)[4]) const {
-#pragma unroll
-    for (int i = 0; i < 2 * kHalves; ++i) columns[i] = read(column, 2 * lane.t + i % 2 + 8 * (i / 2));
-  }
-  __device__ uint4 load(const char* source, int place, int chunk) const {
-    uint4 words = {0, 0, 0, 0};
-    if (!kIsCareful || (place < count_ && chunk < chunks_)) words = __ldg(reinterpret_cast<const uint4*>(source));
-    return words;
-  }
-  __device__ bool sums(int block) const { return !kIsCareful || sum_block_ == kAllBlocks || sum_block_ == block; }
-
- private:
-  const int start_, count_, chunks_, sum_block_;
-
-  __device__ uint32_t read(uint32_t column, int place) const {
-    return __shfl_sync(kFullMask, column, start_ + (has(place) ? place : 0));
-  }
-};
-
-// The blocks of a batch's rows, as `load` makes them of a block's number. Registers hold kTogether of them. If these
-// are all, they are loaded at once, before something else is done. Otherwise they are loaded as they are used.
-template <int kBlocks, class Rows, class Batch, class Load>
-class TensorBlocks {
-  static constexpr int kMost = 4 / Batch::kHalves;
-  static constexpr int kTogether = kBlocks < kMost ? kBlocks : kMost;
-  static constexpr bool kAtOnce = kBlocks == kTogether;
-
- public:
-  __device__ explicit TensorBlocks(const Load& load) : load_(load) {
-    if constexpr (kAtOnce) load_from(0);
-  }
-  // Calls use(rows, block).
-  template <class Use>
-  __device__ void for_each(const Use& use) {
-#pragma unroll 1  // otherwise ptxas would load all of them at once
-    for (int first = 0; first < kBlocks; first += kTogether) {
-      if constexpr (!kAtOnce) load_from(first);
-#pragma unroll
-      for (int i = 0; i < kTogether; ++i) use(rows_[i], first + i);
-    }
-  }
-
- private:
-  __device__ void load_from(int first) {
-#pragma unroll
-    for (int i = 0; i < kTogether; ++i) rows_[i] = load_(first + i);
-  }
-
-  const Load load_;
-  Rows rows_[kTogether];
-};
-
-template <int kBlocks, class Rows, class Batch, class Load>
-__device__ TensorBlocks<kBlocks, Rows, Batch, Load> blocks_of(const Batch&, const Load& load) {
-  return TensorBlocks<kBlocks, Rows, Batch, Load>(load);
-}
 
 // The row's own key or value, and dots with it.
 template <typename T, int kBlocks>
@@ -144,7 +49,7 @@ class TensorOwnRow {
     words_ = row + lane.t * kMaxAccessBytes + lane.group % 2 * sizeof(unsigned int);
     chunks_ = chunks - lane.t;
 #pragma unroll
-    for (int block = 0; kIsHeld && block < kBlocks; ++block) held_[block] = load_block(block);
+    for (int block = 0; kIsHeld && block < kBlocks; ++block) held_[block] = load_block<true>({0, block});
   }
 
   // Of one block of the rows.
@@ -154,15 +59,16 @@ class TensorOwnRow {
   // first: the lane's first chunk in the first row. Loads only: the first use waits.
   template <class Batch>
   __device__ static Rows load_rows(const Batch& batch, const char* first, uint32_t row_bytes,
-                                   const uint32_t (&columns)[2], const TensorLane& lane, int block) {
+                                   const uint32_t (&columns)[2], const TensorLane& lane, const TensorBlock& block) {
     Rows rows;
 #pragma unroll
     for (int i = 0; i < Batch::kHalves; ++i) {
-      const char* row = first + static_cast<uint64_t>(columns[i]) * row_bytes;
+      const char* row = block.in_first(first) + static_cast<uint64_t>(columns[i]) * row_bytes;
 #pragma unroll
       for (int j = 0; j < 2; ++j) {
-        const int chunk = 8 * block + 4 * j;  // of lanes with t = 0
-        rows.words[i][j] = batch.load(row + chunk * kMaxAccessBytes, lane.group + 8 * i, chunk + lane.t);
+        const int chunk = 8 * block.offset + 4 * j;  // after the first block, of lanes with t = 0
+        rows.words[i][j] =
+            batch.load(row + chunk * kMaxAccessBytes, lane.group + 8 * i, 8 * block.first + chunk + lane.t);
       }
     }
     return rows;
@@ -174,8 +80,8 @@ class TensorOwnRow {
     __device__ float of_edge(int i) const { return part[i][0] + part[i][3]; }
   };
   template <class Batch>
-  __device__ void add_dots(const Batch&, const Rows& rows, int block, Dots& dots) const {
-    const Block own = kIsHeld ? held_[block % kHeld] : load_block(block);
+  __device__ void add_dots(const Batch&, const Rows& rows, const TensorBlock& block, Dots& dots) const {
+    const Block own = kIsHeld ? held_[block.offset % kHeld] : load_block<Batch::kIsCareful>(block);
 #pragma unroll
     for (int j = 0; j < 2; ++j) {
 #pragma unroll
@@ -187,13 +93,14 @@ class TensorOwnRow {
   }
 
  private:
-  __device__ Block load_block(int block) const {
+  template <bool kIsCareful>
+  __device__ Block load_block(const TensorBlock& block) const {
     Block own{};
 #pragma unroll
     for (int j = 0; j < 2; ++j) {
-      const int chunk = 8 * block + 4 * j;  // of lanes with t = 0
-      if (chunk >= chunks_) continue;
-      const auto* words = reinterpret_cast<const unsigned int*>(words_ + chunk * kMaxAccessBytes);
+      const int chunk = 8 * block.offset + 4 * j;  // after the first block, of lanes with t = 0
+      if (kIsCareful && 8 * block.first + chunk >= chunks_) continue;
+      const auto* words = reinterpret_cast<const unsigned int*>(block.in_first(words_) + chunk * kMaxAccessBytes);
       own.words[j][0] = __ldg(words);
       own.words[j][1] = __ldg(words + 2);
     }
@@ -269,21 +176,22 @@ class TensorSums {
   // first: the lane's first chunk in the first row. Loads only: the first use waits.
   template <class Batch>
   __device__ static Rows load_rows(const Batch& batch, const char* first, uint32_t row_bytes,
-                                   const uint32_t (&columns)[4], const TensorLane& lane, int block) {
+                                   const uint32_t (&columns)[4], const TensorLane& lane, const TensorBlock& block) {
     Rows rows{};
-    if (!batch.sums(block)) return rows;
+    if (!batch.sums(block.index())) return rows;
 #pragma unroll
     for (int i = 0; i < 2 * Batch::kHalves; ++i) {
-      const char* row = first + static_cast<uint64_t>(columns[i]) * row_bytes;
-      const int place = 2 * lane.t + i % 2 + 8 * (i / 2), chunk = 8 * block + lane.group;
-      rows.words[i] = batch.load(row + 8 * block * kMaxAccessBytes, place, chunk);
+      const char* row = block.in_first(first) + static_cast<uint64_t>(columns[i]) * row_bytes;
+      const int place = 2 * lane.t + i % 2 + 8 * (i / 2), chunk = 8 * block.index() + lane.group;
+      rows.words[i] = batch.load(row + 8 * block.offset * kMaxAccessBytes, place, chunk);
     }
     return rows;
   }
 
   // sums += factors * rows
-  __device__ void add(const Rows& rows, const TensorFactors<T>& factors, const TensorLane& lane, int block) {
-    const bool is_own = lane.group / 2 % kBlocks == block;  // of the lanes that have this column
+  __device__ void add(const Rows& rows, const TensorFactors<T>& factors, const TensorLane& lane,
+                      const TensorBlock& block) {
+    const bool is_own = lane.group / 2 % kBlocks == block.index();  // of the lanes that have this column
     const unsigned int b[2] = {is_own ? factors.b[0] : 0, is_own ? factors.b[1] : 0};
     add_pair(rows.words, &uint4::x, b, sum_[0]);
     add_pair(rows.words, &uint4::y, b, sum_[1]);

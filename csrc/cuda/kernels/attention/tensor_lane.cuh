@@ -191,7 +191,7 @@ class PairTensorLane {
     auto keys = rows_for_dots(batch, by_row_.key, by_row);
     auto values = rows_for_sums(batch, by_pair_.value, by_pair);
     const TensorFactors<T> factors(batch, weigh(batch, dots_of(batch, score_, keys)).value);
-    values.for_each([&](const auto& rows, int block) { values_.add(rows, factors, lane_, block); });
+    values.for_each([&](const auto& rows, const TensorBlock& block) { values_.add(rows, factors, lane_, block); });
   }
   // kPositive: of rows of GATv2, ones where LeakyReLU is applied to a positive z.
   template <bool kPositive = false, class Batch>
@@ -199,7 +199,7 @@ class PairTensorLane {
                            Sums& sums) {
     auto rows = rows_for_sums(batch, first, columns);
     const TensorFactors<T> split(batch, factors.value);
-    rows.for_each([&](const auto& some, int block) {
+    rows.for_each([&](const auto& some, const TensorBlock& block) {
       if constexpr (kPositive) {
         sums.add(score_.positive(batch, some, block), split, lane_, block);
       } else {
@@ -210,13 +210,13 @@ class PairTensorLane {
 
   template <class Batch>
   __device__ auto rows_for_dots(const Batch& batch, const char* first, const uint32_t (&columns)[2]) const {
-    return blocks_of<kBlocks, typename OwnRow::Rows>(batch, [&batch, first, &columns, this](int block) {
+    return blocks_of<kBlocks, typename OwnRow::Rows>(batch, [&batch, first, &columns, this](const TensorBlock& block) {
       return OwnRow::load_rows(batch, first, row_bytes(), columns, lane_, block);
     });
   }
   template <class Batch>
   __device__ auto rows_for_sums(const Batch& batch, const char* first, const uint32_t (&columns)[4]) const {
-    return blocks_of<kBlocks, typename Sums::Rows>(batch, [&batch, first, &columns, this](int block) {
+    return blocks_of<kBlocks, typename Sums::Rows>(batch, [&batch, first, &columns, this](const TensorBlock& block) {
       return Sums::load_rows(batch, first, row_bytes(), columns, lane_, block);
     });
   }
@@ -224,7 +224,7 @@ class PairTensorLane {
   template <class Batch, class Own, class Blocks>
   __device__ typename Own::Dots dots_of(const Batch& batch, const Own& own, Blocks& blocks) const {
     typename Own::Dots dots;
-    blocks.for_each([&](const auto& rows, int block) { own.add_dots(batch, rows, block, dots); });
+    blocks.for_each([&](const auto& rows, const TensorBlock& block) { own.add_dots(batch, rows, block, dots); });
     return dots;
   }
 

@@ -58,7 +58,9 @@ inline double recorded_instructions(const DotProblem& problem) {
 // Of those on tensor cores. A warp takes batches of 16 edges, of one head.
 inline double tensor_instructions(const DotProblem& problem) {
   const auto* works = problem.is_gatv2 ? kGatv2TensorWork : kDotTensorWork;
-  const RowWork& work = works[log2_ceil(ceil_div(problem.dim, kTensorBlock))][problem.pass];
+  const int log2_blocks = log2_ceil(ceil_div(problem.dim, kTensorBlock));
+  RowWork work = works[log2_blocks][problem.pass];
+  if (problem.dim != kTensorBlock << log2_blocks) work.batch *= kConditionalTensorLoads;
   return static_cast<double>(problem.heads) * instructions_of(work, {problem.num_rows, problem.num_edges, 16});
 }
 

@@ -41,7 +41,9 @@ constexpr RowWork kGatWork{191, 113, RowSharing::kGroups}, kGatTrainingWork{314,
 constexpr RowWork kDotAttentionWork[] = {{368, 169}, {381, 225}, {275, 272}};
 // Dot attention on tensor cores, of heads of at most 64, 128 and 256 elements: a batch is 16 edges of one head.
 constexpr RowWork kDotTensorWork[][3] = {
-    {{284, 146}, {368, 175}, {340, 235}}, {{280, 192}, {350, 247}, {310, 359}}, {{180, 476}, {200, 671}, {160, 882}}};
+    {{284, 146}, {368, 175}, {340, 235}}, {{280, 192}, {350, 247}, {310, 359}}, {{147, 361}, {212, 466}, {160, 651}}};
+// Times as many per batch if a head ends within a block, since loads are conditional then.
+constexpr double kConditionalTensorLoads = 2;
 constexpr RowWork kGatv2Work[] = {{295, 337}, {350, 424}, {355, 330}};
 // The same to destinations and to sources, with records of edges.
 constexpr RowWork kRecordedGatv2Work[] = {{387, 501}, {751, 239}};

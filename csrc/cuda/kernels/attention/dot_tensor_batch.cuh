@@ -1,0 +1,117 @@
+// Batches of 16 edges or 8 for attention on tensor cores: which rows and chunks lanes load (dot_tensor_rows.cuh), and
+// how many of them at once. The whole warp takes part in all of it.
+#pragma once
+
+#include "../core/launch.cuh"
+#include "../core/vector.cuh"
+
+namespace halfgnn::cuda {
+
+constexpr int kTensorEdges = 16;  // of a batch
+
+struct TensorLane {
+  int lane, group, t;
+  __device__ TensorLane() : lane(static_cast<int>(threadIdx.x & (kWarpSize - 1))), group(lane / 4), t(lane % 4) {}
+};
+
+// The same value, of which the compiler knows nothing.
+inline __device__ uint32_t as_computed(uint32_t value) {
+#ifdef __CUDA_ARCH__
+  asm volatile("" : "+r"(value));
+#endif
+  return value;
+}
+
+enum class TensorBatchKind {
+  kFull,    // 16 edges of whole blocks
+  kHalf,    // at most 8 edges of whole blocks. Places past the last edge are read as the first one
+  kCareful  // what is past the last edge or chunk, and blocks that are not wanted, are zeros
+};
+
+constexpr int kAllBlocks = -1;
+
+template <TensorBatchKind kKind>
+class TensorBatch {
+ public:
+  static constexpr int kHalves = kKind == TensorBatchKind::kHalf ? 1 : 2;  // of 8 edges
+  static constexpr bool kIsCareful = kKind == TensorBatchKind::kCareful;
+
+  // start: in the chunk of ids. chunks: of a row. sum_block: that sums take, or all of them.
+  __device__ TensorBatch(int start, int count, int chunks, int sum_block)
+      : start_(start), count_(count), chunks_(chunks), sum_block_(sum_block) {}
+
+  __device__ int start() const { return start_; }
+  __device__ bool has(int place) const { return kKind == TensorBatchKind::kFull || place < count_; }
+  // The columns of the edges that a lane loads.
+  __device__ void columns_by_row(uint32_t column, const TensorLane& lane, uint32_t (&columns)[2]) const {
+#pragma unroll
+    for (int i = 0; i < kHalves; ++i) columns[i] = read(column, lane.group + 8 * i);
+  }
+  __device__ void columns_by_pair(uint32_t column, const TensorLane& lane, uint32_t (&columns)[4]) const {
+#pragma unroll
+    for (int i = 0; i < 2 * kHalves; ++i) columns[i] = read(column, 2 * lane.t + i % 2 + 8 * (i / 2));
+  }
+  __device__ uint4 load(const char* source, int place, int chunk) const {
+    uint4 words = {0, 0, 0, 0};
+    if (!kIsCareful || (place < count_ && chunk < chunks_)) words = __ldg(reinterpret_cast<const uint4*>(source));
+    return words;
+  }
+  __device__ bool sums(int block) const { return !kIsCareful || sum_block_ == kAllBlocks || sum_block_ == block; }
+
+ private:
+  const int start_, count_, chunks_, sum_block_;
+
+  __device__ uint32_t read(uint32_t column, int place) const {
+    return __shfl_sync(kFullMask, column, start_ + (has(place) ? place : 0));
+  }
+};
+
+// A block of rows: the compiler knows how far it is from the first one that is loaded with it.
+struct TensorBlock {
+  int first;
+  int offset;
+  __device__ int index() const { return first + offset; }
+  // Of 8 chunks. From a pointer into block 0 to the same place in the first block: one sum for all that are loaded with
+  // it.
+  __device__ const char* in_first(const char* data) const { return as_computed(data + first * 8 * kMaxAccessBytes); }
+};
+
+// The blocks of a batch's rows, as `load` makes them of a TensorBlock. Registers hold kTogether of them. If these
+// are all, they are loaded at once, before something else is done. Otherwise they are loaded as they are used.
+template <int kBlocks, class Rows, class Batch, class Load>
+class TensorBlocks {
+  static constexpr int kMost = 4 / Batch::kHalves;
+  static constexpr int kTogether = kBlocks < kMost ? kBlocks : kMost;
+  static constexpr bool kAtOnce = kBlocks == kTogether;
+
+ public:
+  __device__ explicit TensorBlocks(const Load& load) : load_(load) {
+    if constexpr (kAtOnce) load_from(0);
+  }
+  // Calls use(rows, block).
+  template <class Use>
+  __device__ void for_each(const Use& use) {
+#pragma unroll 1  // otherwise ptxas would load all of them at once
+    for (int first = 0; first < kBlocks; first += kTogether) {
+      if constexpr (!kAtOnce) load_from(first);
+#pragma unroll
+      for (int i = 0; i < kTogether; ++i) use(rows_[i], TensorBlock{first, i});
+    }
+  }
+
+ private:
+  __device__ void load_from(int first) {
+#pragma unroll
+    for (int i = 0; i < kTogether; ++i) rows_[i] = load_(TensorBlock{first, i});
+  }
+
+  const Load load_;
+  Rows rows_[kTogether];
+};
+
+template <int kBlocks, class Rows, class Batch, class Load>
+__device__ TensorBlocks<kBlocks, Rows, Batch, Load> blocks_of(const Batch&, const Load& load) {
+  return TensorBlocks<kBlocks, Rows, Batch, Load>(load);
+}
+
+}  // namespace halfgnn::cuda
