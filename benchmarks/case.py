@@ -43,6 +43,7 @@ class Config:
     models: tuple[str, ...] = MODELS
     hidden: int = 256  # units of a model's hidden layers, per head
     eager: bool = False  # leaves out contestants made by torch.compile
+    cpu_time: bool = False  # of the process, instead of the time that passes
     idtype: torch.dtype = torch.int64
     threads: int = 2
     effort: Effort = field(default_factory=Effort)
@@ -84,6 +85,10 @@ DEFAULTS = {
 }  # fmt: skip
 # Of families that are not about one operator at one size.
 FAMILY_DEFAULTS: dict[tuple[str, str], dict[str, Any]] = {
+    ("reorder", "cpu"): dict(
+        graphs=("cora-size", "arxiv-size", "arxiv-size-sym", "arxiv-random", "arxiv-rmat", "communities-400k"),
+        idtype=torch.int32,
+    ),
     ("attention", "cpu"): dict(heads=(4, 8)),
     ("train", "cpu"): dict(
         graphs=("reddit-tenth", "arxiv-size"), heads=(1, 2, 8), idtype=torch.int32, effort=Effort(budget_s=20.0)

@@ -13,7 +13,7 @@ from pathlib import Path
 import torch
 from tqdm import tqdm
 
-from . import baselines, facts, gpu, graphs, layer, limits, marks, overhead, rows, runner, sweep, table, train
+from . import baselines, facts, gpu, graphs, layer, limits, marks, overhead, reorder, rows, runner, sweep, table, train
 from .case import DEFAULTS, DIRECTIONS, DTYPES, FAMILY_DEFAULTS, LAYERS, MODELS, Case, Config
 from .optional import Unavailable, set_threads
 from .table_parts import marks_table
@@ -29,13 +29,15 @@ FAMILIES = {
     "train": "training steps of GAT, GCN and SAGE: time, memory, losses",
     "overhead": "microseconds per call and per training step, from 30 nodes to 4 M edges",
     "limits": "copy_u_sum beside other gathers and copies",
+    "reorder": "copy_u_sum under the node ids of halfgnn.reorder and of others, and the time of reordering",
 }
 GROUPS = {
     "operators": ("spmm", "sddmm", "softmax", "edges", "attention", "limits"),
     "all": tuple(FAMILIES),
 }
 # The others are families of operators.
-_CASES = {"layer": layer.cases, "train": train.cases, "overhead": overhead.cases, "limits": limits.cases}
+_CASES = {"layer": layer.cases, "train": train.cases, "overhead": overhead.cases, "limits": limits.cases,
+          "reorder": reorder.cases}  # fmt: skip
 IDTYPES = {"int32": torch.int32, "int64": torch.int64}
 
 
@@ -55,6 +57,12 @@ def _add_options(parser: argparse.ArgumentParser) -> None:
     add("--hidden", type=int, help="units of a hidden layer per head, of the subcommand train (256)")
     add("--baselines", nargs="*", choices=baselines.NAMES)
     add("--eager", action="store_true", help="overhead: leave out torch.compile, which takes tens of seconds")
+    add(
+        "--cpu-time",
+        action="store_true",
+        default=None,
+        help="seconds of the process on the CPU, not those that pass: for a machine that others use, with --threads 1",
+    )
     add("--idtype", choices=IDTYPES, help="dtype of node ids (int64, as DGL's; with a GPU int32)")
     add("--threads", type=int, help="threads of the CPU (2; with a GPU all)")
     lengths = "0.4, GPU: 0.12; train: 20, GPU: 1"

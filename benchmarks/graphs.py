@@ -82,6 +82,8 @@ RECIPES = {
     "arxiv-size": Recipe(169_343, 1_166_243, 0.39, 0.74, communities=40, mix=0.6),
     "arxiv-size-sym": Recipe(169_343, 2_332_486, 0.66, 0.66, communities=40, mix=0.6, symmetric=True),
     "arxiv-size-hub": Recipe(169_343, 1_166_243, 0.39, 0.74, communities=40, mix=0.6, hub_edges=1_000_000),
+    "arxiv-random": Recipe(169_343, 1_166_243, 0.0, 0.0),
+    "communities-400k": Recipe(400_000, 6_000_000, 0.4, 0.4, communities=400, mix=0.8, symmetric=True),
     "tiny-rmat": Rmat(200, 1_500),
     "cora-rmat": Rmat(2_708, 10_556, symmetric=True),
     "arxiv-rmat": Rmat(169_343, 1_166_243),

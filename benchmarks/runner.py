@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import dataclasses
+import time
 import warnings
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -71,7 +72,7 @@ class _Measurement:
     def clock(self, cold: bool = False) -> Clock:
         if self.config.on_gpu and self.case.family != "overhead":  # overhead measures the host
             return GpuClock(cold)
-        return HostClock(self.config.device)
+        return HostClock(self.config.device, time.process_time if self.config.cpu_time else time.perf_counter)
 
     def enter(self, contestant: Contestant) -> _Entrant:
         runner = Runner(contestant.make(), contestant.context, self.clock())

@@ -13,7 +13,16 @@ from . import facts, table_cpu, table_cuda
 from . import rows as row_files
 from .marks import FEATURES
 from .rows import Row
-from .table_parts import limits_table, lost_marks, marks_table, memory_table, overhead_table, source, train_table
+from .table_parts import (
+    limits_table,
+    lost_marks,
+    marks_table,
+    memory_table,
+    orders_table,
+    overhead_table,
+    source,
+    train_table,
+)
 
 _MARKERS = re.compile(r"<!-- benchmarks: begin (\w+) -->\n(.*?)<!-- benchmarks: end \1 -->", re.DOTALL)
 
@@ -55,6 +64,7 @@ SECTIONS: dict[str, tuple[str, Callable[[Path], str]]] = {
     "summary": ("cpu.csv", _of_rows(summary)),
     "cpu": ("cpu.csv", _of_rows(render)),
     "cuda": ("cuda.csv", _of_rows(render)),
+    "reorder": ("reorder.csv", _of_rows(lambda rows: _joined([orders_table(rows)]))),
     "graphs": (facts.KEPT, lambda path: facts.render(facts.read(path))),
 }
 

@@ -107,6 +107,45 @@ def limits_table(rows: Sequence[Row]) -> str:
     return legend + markdown(header, lines, 1) if lines else ""
 
 
+# ---- orders of nodes -------------------------------------------------------------------------------------------------
+
+_ORDERS = {"reordered": "halfgnn, reordered", "planted": "halfgnn, planted", "by degree": "halfgnn, by degree",
+           "Cuthill-McKee": "halfgnn, Cuthill-McKee"}  # fmt: skip
+_ORDERS_LEGEND = (
+    "copy_u_sum under other node ids than those of the graph, which are random in synthetic graphs. Each cell has the "
+    "locality (the share of gathers that find their row among the last 4,096 different rows), and how many times faster "
+    'the sum is than under the graph\'s own ids. Losses are bold. "takes": the time of the reordering, in sums under '
+    "the graph's own ids; Cuthill-McKee is scipy's, without the new adjacencies."
+)
+
+
+def _locality(row: Row) -> str:
+    return f"{float(row.note.removeprefix('locality ')):.1%}"
+
+
+def _order_line(case: Measured, dtype: str) -> list[str]:
+    own = case["halfgnn", dtype]
+    orders = [case.row((name,), dtype) for name in _ORDERS.values()]
+    cells = ["-" if row is None else f"{_locality(row)}, {faster(row.ms, own.ms)}" for row in orders]
+    costs = [case.ms((name,), dtype) for name in ("reorder", "Cuthill-McKee")]
+    takes = ["-" if ms is None or not own.ms else number(ms / own.ms) for ms in costs]
+    return [graph_name(own), f"{own.num_nodes:,}", f"{own.num_edges:,}", _locality(own), *cells, *takes]
+
+
+def orders_table(rows: Sequence[Row]) -> str:
+    """A line per graph: what an order of its nodes is worth, and what it costs."""
+    cases = [case for case in by_case(rows).values() if case.first.family == "reorder"]
+    if not cases:
+        return ""
+    first = cases[0].first
+    header = ["graph", "nodes", "edges", "as it is", *_ORDERS, "halfgnn.reorder takes", "Cuthill-McKee takes"]
+    lines = [_order_line(case, case.first.dtype) for case in cases]
+    legend = (
+        f"{_ORDERS_LEGEND} {first.dtype}, F = {first.dim}, {first.idtype} ids, {first.threads} of the CPU's threads."
+    )
+    return "\n\n".join([legend, markdown(header, lines, 1), source([row for case in cases for row in case.values()])])
+
+
 # ---- marks -----------------------------------------------------------------------------------------------------------
 
 

@@ -47,19 +47,20 @@ QUICK = Effort(budget_s=0.02, min_runs=2, max_runs=3, sample_s=0.0, pause_s=0.0,
 
 
 class HostClock:
-    """The host's time. On a GPU it ends when the GPU has finished."""
+    """The host's time. On a GPU it ends when the GPU has finished. now: another clock, in seconds."""
 
-    def __init__(self, device: str = "cpu"):
+    def __init__(self, device: str = "cpu", now: Callable[[], float] = time.perf_counter):
         self.synchronize = torch.cuda.synchronize if device == "cuda" else lambda: None
+        self.now = now
 
     def seconds(self, call: Callable[[], Any], repeat: int) -> float:
         """Of `repeat` calls."""
         self.synchronize()
-        start = time.perf_counter()
+        start = self.now()
         for _ in range(repeat):
             call()
         self.synchronize()
-        return time.perf_counter() - start
+        return self.now() - start
 
 
 class GpuClock:

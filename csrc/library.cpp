@@ -24,6 +24,14 @@ TORCH_LIBRARY(halfgnn, m) {
       "transpose(Tensor indptr, Tensor indices, Tensor? edge_ids, SymInt num_cols) "
       "-> (Tensor indptr, Tensor indices, Tensor edge_ids)");
 
+  // The place of every node in an order that puts neighbours near one another: a permutation, the same for any number
+  // of threads. indptr, indices: CSC; out_indptr, out_indices: CSR of the same square graph. What they hold is checked.
+  // CPU only.
+  m.def("reorder(Tensor indptr, Tensor indices, Tensor out_indptr, Tensor out_indices) -> Tensor");
+  // (2,) int64: of gathers of rows in the order of indices, how many find their row among the last `window` different
+  // rows, and how many were counted. Ids are checked. CPU only.
+  m.def("locality(Tensor indices, SymInt num_cols, int window) -> Tensor");
+
   // out[v] = reduce over in-edges e = (u, v) of op(lhs[u], rhs[e]), CSC. arg: the winning edge id of each element for
   // max and min (-1 if there is no edge), otherwise an empty tensor.
   m.def(
@@ -124,7 +132,10 @@ void register_operators(torch::Library& m) {
 }  // namespace halfgnn
 
 #ifdef HALFGNN_CPU_KEY
-TORCH_LIBRARY_IMPL(halfgnn, HALFGNN_CPU_KEY, m) { halfgnn::register_operators(m); }
+TORCH_LIBRARY_IMPL(halfgnn, HALFGNN_CPU_KEY, m) {
+  halfgnn::register_operators(m);
+  halfgnn::register_reorder(m);
+}
 #endif
 #ifdef HALFGNN_CUDA_KEY
 TORCH_LIBRARY_IMPL(halfgnn, HALFGNN_CUDA_KEY, m) { halfgnn::register_operators(m); }

@@ -3,15 +3,17 @@
 fp16 and bf16 SpMM, SDDMM, edge softmax and fused attention that compute in fp32 and round once. `halfgnn.ops` has the operators, on
 a :class:`halfgnn.Graph`; `halfgnn.nn` and `halfgnn.pyg` have modules with the constructors of dgl.nn and torch_geometric;
 `halfgnn.dgl` routes DGL's own models through them; `halfgnn.dataloading` moves mini-batches to the GPU while it computes.
+:func:`halfgnn.reorder` numbers the nodes of a graph for caches.
 """
 
 from . import ops, reference
 from ._library import has_cuda
 from .graph import Graph
 from .heterograph import HeteroGraph
+from .node_order import Reordering, locality, reorder
 
 __version__ = "0.1.0"
-__all__ = ["Graph", "HeteroGraph", "has_cuda", "ops", "reference"]
+__all__ = ["Graph", "HeteroGraph", "Reordering", "has_cuda", "locality", "ops", "reference", "reorder"]
 
 
 def __getattr__(name):

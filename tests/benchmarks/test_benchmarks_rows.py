@@ -4,7 +4,7 @@ from pathlib import Path
 
 import pytest
 
-from benchmarks import cells, cli, gather, marks, rows, runner, table, table_cpu
+from benchmarks import cells, cli, gather, marks, rows, runner, table, table_cpu, table_parts
 
 ROOT = Path(__file__).resolve().parents[2]
 
@@ -233,6 +233,21 @@ def test_overhead_table_has_a_column_a_size():
     )
 
 
+def test_table_of_orders():
+    case = dict(family="reorder", op="copy_u_sum", graph="arxiv-size (synthetic)", num_nodes=1000, num_edges=9000)
+    found = [
+        row_of("halfgnn", 6.0, note="locality 0.0480", **case),
+        row_of("halfgnn, reordered", 4.0, note="locality 0.3210", **case),
+        row_of("halfgnn, by degree", 12.0, note="locality 0.0500", **case),
+        row_of("halfgnn, Cuthill-McKee", None, note="needs scipy", **case),
+        row_of("reorder", 60.0, **case),
+    ]
+    text = table_parts.orders_table(found)
+    assert "| arxiv-size | 1,000 | 9,000 | 4.8% | 32.1%, 1.50 x | - | 5.0%, **0.500 x** | - | 10.0 | - |" in text
+    assert "bf16, F = " in text and text.endswith("`")
+    assert table_parts.orders_table([row_of("halfgnn", 1.0)]) == ""
+
+
 def test_document_agrees_only_with_the_rows_it_was_made_from(tmp_path, monkeypatch):
     path = tmp_path / "README.md"
     rows.append(tmp_path / "cpu.csv", [row_of("halfgnn", 2.0), row_of("dgl", 8.0)])
@@ -278,7 +293,7 @@ def test_no_rows_make_no_table():
     assert table.render([]) == ""
 
 
-@pytest.mark.parametrize("document", ["README.md", "docs/benchmarks.md"])
+@pytest.mark.parametrize("document", ["README.md", "docs/benchmarks.md", "docs/reorder.md"])
 def test_documents_show_the_committed_rows(document):
     path = ROOT / document
     if not path.exists():

@@ -20,6 +20,7 @@ WEIGHTS: dict[str, tuple[int, Callable[[Draw], None]]] = {
     "gather_rows": (3, operators.gather_rows),
     "huge": (1, operators.huge),
     "graph": (6, structures.graph),
+    "reorder": (2, structures.reorder),
     "heterograph": (3, structures.hetero_graph),
     "hetero module": (2, structures.hetero_module),
     "module": (7, structures.module),

@@ -63,6 +63,20 @@ def graph(d: Draw) -> None:
     d.line("check_graph(g, src, dst, num_src, num_dst)")
 
 
+def reorder(d: Draw) -> None:
+    """Another order has the same edges, and the same sums in another order."""
+    d.graph(square=True)
+    d.line(f"window = {d.one(1, 2, 5, 30, 4096)}")
+    d.line(f"r = halfgnn.reorder(g, window=window, least_gain={d.one(-1, -1, 0.0, 0.02, 1)})")
+    d.line("src, dst = g.edges()")
+    d.line("new_src, new_dst = r.new_ids[src.long()], r.new_ids[dst.long()]")
+    d.line("check_graph(r.graph, new_src, new_dst, g.num_src, g.num_dst)")
+    d.line(f"x = randn(g.num_src, {d.one(1, 5, 8, 33)}, dtype=torch.{d.dtype()})")
+    d.line(f"assert_identical(r.restore(r.permute(x)), x); op = ops.copy_u_{d.one('sum', 'max', 'mean')}")
+    d.line("assert_identical(r.restore(op(r.graph, r.permute(x))), op(g, x))")
+    d.line("assert r.is_identity or halfgnn.locality(r.graph, window) == r.locality_after")
+
+
 def _relations(d: Draw) -> tuple[dict[str, int], list[tuple[str, str, str]]]:
     """Writes g, a HeteroGraph. Returns the numbers of nodes and the edge types."""
     counts = {name: d.one(0, 1, 3, 12, 40) for name in "abc"[: d.one(1, 2, 2, 3)]}

@@ -49,6 +49,8 @@ Graph.from_csc: indptr ids torch.tensor([0, 1, 4]) | indices ids $IDS | edge_ids
     num_src count 3
 Graph.from_csr: indptr ids torch.tensor([0, 1, 4]) | indices ids $IDS | edge_ids ids torch.tensor([3, 1, 0, 2]) |
     num_dst count 3
+halfgnn.reorder: g graph support.make_graph('random') | window positive 4 | least_gain number 0.1
+halfgnn.locality: g graph support.make_graph('bipartite') | window positive 4
 Graph.from_edge_index: edge_index edge_index torch.stack([$IDS, $IDS]) | num_nodes count 3
 """)
 # Wrong values. `good` is the right value, `t` the dtype of the call, and `other` a dtype that does not go with it.
@@ -174,6 +176,8 @@ dot_attention_backward: *csc, *csr, $Y, $X, $X, 0.2, 0.3, $SEED, $Y, $Y, $LSE, $
 gather_rows: randn(9, 4, dtype=t), torch.tensor([0, 8, 3]), torch.empty(3, 4, dtype=t), 1
 coo_to_csr: $IDS, $IDS, 3
 transpose: *csc, g.num_src
+reorder: csc[0], csc[1], csr[0], csr[1]
+locality: csc[1], g.num_src, 4
 """)
 
 

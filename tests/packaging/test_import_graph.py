@@ -19,6 +19,7 @@ LAYERS = (
     ("halfgnn.graph",),
     ("halfgnn.heterograph",),
     ("halfgnn.graph_argument",),
+    ("halfgnn.node_order",),
     ("halfgnn.ops",),
     ("halfgnn.nn",),
     ("halfgnn.dataloading", "halfgnn.dgl", "halfgnn.pyg"),
