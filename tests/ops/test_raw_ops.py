@@ -4,7 +4,7 @@ return."""
 import pytest
 import torch
 
-from halfgnn import reference
+from halfgnn import Graph, reference
 from tests import support
 from tests.support import HALVES, IDTYPES, make_graph, randn
 
@@ -111,6 +111,21 @@ def test_arg_is_the_winning_edge(g, reduce, idtype, device):
     winners = arg.long().clamp(min=0)
     assert torch.equal(out, torch.where(arg < 0, 0, message.gather(0, winners)))
     assert (dst[winners] == torch.arange(g.num_dst, device=device).view(-1, 1, 1))[arg >= 0].all()
+
+
+@pytest.mark.parametrize("idtype", IDTYPES)
+@pytest.mark.parametrize("reduce", ["max", "min"])
+def test_arg_of_rows_without_edges(reduce, idtype, device):
+    """Beside rows that have edges, and far from them; with edge ids and without."""
+    src, dst = torch.tensor([3, 1, 2, 0, 5, 4]), torch.tensor([70, 2, 2, 70, 0, 0])
+    for order in (torch.arange(6), dst.argsort(stable=True)):
+        g = Graph.from_edges(src[order].to(idtype), dst[order].to(idtype), num_src=6, num_dst=90).to(device)
+        x = randn(6, 8, dtype=torch.float16, device=device)
+        out, arg = raw.gspmm(*g.csc(), "copy_lhs", reduce, x, None)
+        assert arg.dtype == idtype
+        assert ((arg == -1) == (g.in_degrees() == 0).view(-1, 1)).all() and (out[arg < 0] == 0).all()
+        message = x[g.edges()[0].long()]
+        assert torch.equal(out, torch.where(arg < 0, 0, message.gather(0, arg.long().clamp(min=0))))
 
 
 @pytest.mark.parametrize("reduce", ["sum", "mean"])

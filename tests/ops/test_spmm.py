@@ -472,6 +472,41 @@ def test_mean_over_more_neighbours_than_half_can_count(device):
 
 
 @pytest.mark.parametrize("device,dtype", support.devices_and(DTYPES))
+@pytest.mark.parametrize("where", ["feature", "weight"])
+@pytest.mark.parametrize("reduce_op", ["sum", "mean"])
+def test_infinite_values_stay_in_their_rows(reduce_op, where, dtype, device):
+    """Of the last edge of a row, beside rows of few edges and of none, which may read it too. Likewise in the backward."""
+    degrees = torch.tensor([3, 0, 1, 7, 0, 0, 2, 9, 1, 5, 0, 33, 4, 6, 0, 1])
+    num_edges, last = int(degrees.sum()), degrees.cumsum(0) - 1
+    dst = torch.repeat_interleave(torch.arange(len(degrees)), degrees)
+    for reverse in (False, True):
+        edges = torch.arange(num_edges)
+        src = (dst, edges) if reverse else (edges, dst)
+        nodes = (
+            {"num_src": len(degrees), "num_dst": num_edges}
+            if reverse
+            else {"num_src": num_edges, "num_dst": len(degrees)}
+        )
+        g = halfgnn.Graph.from_edges(*src, **nodes).to(device)
+        infinite = last[[3, 7, 12]].to(device)
+        x = torch.rand(g.num_src, 16, device=device).add(0.5).to(dtype)
+        w = torch.rand(num_edges, 1, device=device).add(0.5).to(dtype)
+        grad = torch.rand(g.num_dst, 16, device=device).add(0.5).to(dtype)
+        if where == "weight":
+            w[infinite] = torch.inf
+        else:
+            (grad if reverse else x)[infinite] = torch.inf
+        x, w = x.requires_grad_(), w.requires_grad_()
+        out = ops.gspmm(g, "mul", reduce_op, x, w)
+        out.backward(grad)
+        expected_x, expected_w = x.detach().float().requires_grad_(), w.detach().float().requires_grad_()
+        expected = reference.gspmm(g, "mul", reduce_op, expected_x, expected_w)
+        expected.backward(grad.float())
+        for found, wanted in ((out, expected), (x.grad, expected_x.grad), (w.grad, expected_w.grad)):
+            assert torch.equal(found.isinf(), wanted.isinf()) and torch.equal(found.isnan(), wanted.isnan())
+
+
+@pytest.mark.parametrize("device,dtype", support.devices_and(DTYPES))
 @pytest.mark.parametrize("reduce_op", ["max", "min"])
 def test_extremes_of_isolated_nodes(reduce_op, dtype, device):
     """Their results are 0, not the smallest or largest half, and they give no gradient to node 0."""
