@@ -8,7 +8,8 @@
 # make mutants FILES="halfgnn/ops halfgnn/graph.py"  changes one expression at a time and prints the changes that no test notices.
 #             SAMPLE=60 SEED=1 draws that many changes, BUDGET is CPU seconds of tests per change, JOBS the changes at a time. Not in CI
 # make fuzz   CASES=10000 SEED=1: random calls of the CPU half, in a separate build with AddressSanitizer and UBSan
-# make bench  measures the CPU's figures, for hours on an otherwise idle machine; rows go to $(BENCH)/cpu.csv
+# make bench  measures the CPU's figures, for hours on an otherwise idle machine; rows go to $(BENCH)/cpu.csv.
+#             QUICK=1 measures one graph at one width, in minutes. ROWS=marked measures what the marks and the README show
 #
 # These commands first set up everything in $(VENV). PYTHON names the interpreter for that environment.
 #
@@ -43,11 +44,12 @@ ARCHITECTURES = 8.0 9.0+PTX
 
 OUT ?= out/gpu
 BENCH ?= out/cpu
+ROWS ?= marked ids threads rest
 BUILD ?= auto
 MINIBATCH = --data synthetic --scale 0.005 --data-dir $(OUT) --max-steps 20 --profile --rows $(OUT)/minibatch.csv
 GPU_RUN = $(PYTHON) tests/gpu/run.py --out $(OUT) --build $(BUILD) $(if $(BUDGET),--budget $(BUDGET))
 
-.PHONY: demo test simulator budgets paths test-architectures test-matrix check mutants fuzz bench clean gpu-test gpu-sanitize gpu-bench gpu-minibatch
+.PHONY: demo test simulator budgets paths test-architectures test-matrix check mutants fuzz bench bench-marked bench-ids bench-threads bench-rest clean gpu-test gpu-sanitize gpu-bench gpu-minibatch
 
 demo: $(VENV)/demo halfgnn/_C.so
 	$(PY) examples/gat_amp.py --dataset cora --dtype bf16 --heads 1 1 1 --backend both --epochs 50
@@ -100,12 +102,32 @@ build/fuzz/halfgnn/_C.so: $(SOURCES) $(VENV)/build
 	    || { tail -n 60 build/fuzz/build.log; exit 1; }
 	touch $@
 
+# The rows of the marks; the same with the other type of ids; with other numbers of threads; and what takes hours.
+BENCHMARK = $(PY) -m benchmarks
+FORWARD = --graphs powerlaw-20k arxiv --dims 128 --orders insertion --directions forward
+OTHER_THREADS = $(shell for n in 1 4 8; do [ $$n -le $$(nproc) ] && echo $$n; done)
+ifdef QUICK
 bench: $(VENV)/test halfgnn/_C.so
-	$(PY) -m benchmarks operators --out $(BENCH)
-	$(PY) -m benchmarks layer --out $(BENCH)
-	$(PY) -m benchmarks overhead --out $(BENCH)
-	$(PY) -m benchmarks train --graphs arxiv-size --heads 1 --hidden 64 --budget 3 --out $(BENCH)
-	$(PY) -m benchmarks train --graphs reddit-tenth --models GAT --heads 1 --dtype bf16 fp32 --budget 8 --out $(BENCH)
+	$(BENCHMARK) marked --graphs powerlaw-20k --dims 128 --orders insertion --budget 0.1 --out $(BENCH)
+else
+bench: $(VENV)/test halfgnn/_C.so
+	for rows in $(ROWS); do $(MAKE) --no-print-directory bench-$$rows || exit 1; done
+endif
+
+bench-marked:
+	$(BENCHMARK) marked --budget 0.2 --out $(BENCH)
+bench-ids:
+	for family in spmm sddmm softmax; do $(BENCHMARK) $$family $(FORWARD) --idtype int64 --budget 0.2 --out $(BENCH) || exit 1; done
+bench-threads:
+	for family in spmm sddmm softmax; do \
+	  $(BENCHMARK) $$family $(FORWARD) --heads 1 --threads $(OTHER_THREADS) --budget 0.2 --out $(BENCH) || exit 1; \
+	done
+bench-rest:
+	$(BENCHMARK) edges --out $(BENCH)
+	$(BENCHMARK) attention --baselines dgl --out $(BENCH)
+	$(BENCHMARK) overhead --out $(BENCH)
+	$(BENCHMARK) train --graphs arxiv-size --heads 1 --hidden 64 --budget 3 --out $(BENCH)
+	$(BENCHMARK) train --graphs reddit-tenth --models GAT --heads 1 --dtype bf16 fp32 --budget 8 --out $(BENCH)
 
 gpu-test:
 	$(GPU_RUN)

@@ -36,7 +36,7 @@ class Config:
     graphs: tuple[str, ...] = ("arxiv", "powerlaw-20k")
     orders: tuple[str, ...] = ORDERS
     heads: tuple[int, ...] = (1, 4)
-    dims: tuple[int, ...] = (128,)  # all heads together
+    dims: tuple[int, ...] = (128, 64, 256)  # all heads together
     directions: tuple[str, ...] = DIRECTIONS[:2]
     baselines: tuple[str, ...] = BY_DEFAULT["cpu"]
     layers: tuple[str, ...] = LAYERS
@@ -44,7 +44,7 @@ class Config:
     hidden: int = 256  # units of a model's hidden layers, per head
     eager: bool = False  # leaves out contestants made by torch.compile
     cpu_time: bool = False  # of the process, instead of the time that passes
-    idtype: torch.dtype = torch.int64
+    idtype: torch.dtype = torch.int32
     threads: int = 2
     effort: Effort = field(default_factory=Effort)
 
@@ -66,7 +66,7 @@ class Config:
 
     @property
     def main_dim(self) -> int:
-        """Features of the cases that are measured in every dtype and beside every baseline."""
+        """Features of the cases that are measured in every direction and order, and beside every baseline."""
         return 128 if 128 in self.dims else self.dims[0]
 
     def torch_dtypes(self, feat: int | None = None) -> list[torch.dtype]:
@@ -79,19 +79,20 @@ DEFAULTS = {
     "cpu": Config(),
     "cuda": Config(
         "cuda", ("fp16", "bf16", "fp32"), ("reddit-size", "products-size", "arxiv-size"), ("sorted",), (1, 4, 8),
-        (128, 64, 256), ("forward", "backward"), BY_DEFAULT["cuda"], idtype=torch.int32, threads=os.cpu_count() or 1,
-        effort=GPU,
+        directions=("forward", "backward"), baselines=BY_DEFAULT["cuda"], threads=os.cpu_count() or 1, effort=GPU,
     ),
 }  # fmt: skip
 # Of families that are not about one operator at one size.
 FAMILY_DEFAULTS: dict[tuple[str, str], dict[str, Any]] = {
     ("reorder", "cpu"): dict(
         graphs=("cora-size", "arxiv-size", "arxiv-size-sym", "arxiv-random", "arxiv-rmat", "communities-400k"),
-        idtype=torch.int32,
+        dims=(128,),
     ),
-    ("attention", "cpu"): dict(heads=(4, 8)),
+    ("attention", "cpu"): dict(heads=(4, 8), dims=(128,)),
+    ("layer", "cpu"): dict(dims=(128,)),
+    ("limits", "cpu"): dict(dims=(128,)),
     ("train", "cpu"): dict(
-        graphs=("reddit-tenth", "arxiv-size"), heads=(1, 2, 8), idtype=torch.int32, effort=Effort(budget_s=20.0)
+        graphs=("reddit-tenth", "arxiv-size"), heads=(1, 2, 8), baselines=("dgl",), effort=Effort(budget_s=20.0)
     ),
     ("train", "cuda"): dict(
         graphs=("reddit-size", "arxiv-size"), heads=(1, 2, 8), effort=replace(GPU, budget_s=1.0)

@@ -8,7 +8,7 @@ from collections.abc import Iterable, Sequence
 
 from . import marks
 from .marks import Finding
-from .rows import Measured, Row
+from .rows import Row
 
 SYNTHETIC = " (synthetic)"
 WRONG_LEGEND = (
@@ -40,9 +40,8 @@ def faster(ours: float | None, theirs: float | None) -> str:
     return f"{number(times)} x" if times >= 1 else f"**{number(times)} x**"
 
 
-def mean_speedup(cases: Iterable[Measured], ours: Sequence[str], theirs: Sequence[str], dtype: str) -> str:
-    """The geometric mean of how many times faster we are, in the cases in which both were timed and are right."""
-    pairs = [(case.row(ours, dtype), case.row(theirs, dtype)) for case in cases]
+def mean_speedup(pairs: Iterable[tuple[Row | None, Row | None]]) -> str:
+    """The geometric mean of how many times faster we are, of the pairs (ours, theirs) that were timed and are right."""
     right = [(a, b) for a, b in pairs if a is not None and b is not None and not (a.is_wrong or b.is_wrong)]
     logarithms = [math.log((theirs.ms or 0.0) / (ours.ms or 1.0)) for ours, theirs in right]
     return f"{number(math.exp(sum(logarithms) / len(logarithms)))} x" if logarithms else "-"
@@ -54,6 +53,26 @@ def shape(row: Row) -> str:
 
 def graph_name(row: Row) -> str:
     return row.graph.replace(SYNTHETIC, "")
+
+
+def processor(row: Row) -> str:
+    """Without its threads."""
+    details = [row.cpu.split(" (")[0], row.cpu_flags, f"kernels {row.kernels}" if row.kernels else ""]
+    return ", ".join(filter(None, details))
+
+
+def machine(row: Row) -> str:
+    if row.gpu:
+        return f"{row.gpu}, driver {row.driver}"
+    return f"{processor(row)}, {row.threads} thread{'s' if row.threads > 1 else ''}"
+
+
+def by_machine(rows: Iterable[Row]) -> dict[tuple, list[Row]]:
+    """By GPU, or by processor, kernels and threads."""
+    found: dict[tuple, list[Row]] = defaultdict(list)
+    for row in rows:
+        found[(row.gpu,) if row.gpu else (row.cpu, row.kernels, row.threads)].append(row)
+    return found
 
 
 def title(row: Row) -> str:

@@ -21,6 +21,7 @@ COLOURS = {
     "halfgnn fused": "#56B4E9", "halfgnn unfused": "#7F7F7F", "halfgnn drop-in": "#332288", "halfgnn update_all": "#332288",
     "halfgnn, CUDA graph": "#882255", "halfgnn, ": "#000000", "halfgnn torch.ops": "#F0C000", "halfgnn.ops, DGLGraph": "#009E73",
     "halfgnn": "#0072B2", "dgl": "#D55E00", "torch.compile": "#000000", "torch.sparse": "#009E73", "torch gather": "#E69F00",
+    "embedding_bag": "#882255",
     "index_add": "#E69F00", "pyg conv": "#882255", "pyg": "#CC79A7", "cudnn": "#44AA99", "turbo": "#999933",
 }  # fmt: skip
 OTHER = "#b0b0b0"
@@ -79,8 +80,8 @@ def _draw_bars(axes, groups: Sequence[Group], tops: Sequence[float], places: Seq
     grid(axes, "x")
 
 
-def bar_figure(groups: Sequence[Group], least: float, unit: str, title: str, of_fp16: str = "") -> Figure:
-    """One panel per precision that was measured. of_fp16 is added to the label of a panel with fp16."""
+def bar_figure(groups: Sequence[Group], least: float, unit: str, title: str) -> Figure:
+    """One panel per precision that was measured."""
     panels = {}
     for dtypes in PANELS:
         panel = [(group, {kind: x for kind, x in values.items() if kind[1] in dtypes}) for group, values in groups]
@@ -93,6 +94,5 @@ def bar_figure(groups: Sequence[Group], least: float, unit: str, title: str, of_
     for axes, (name, panel) in zip(figure.subplots(1, len(panels), sharey=True, squeeze=False)[0], panels.items()):
         _draw_bars(axes, panel, tops, places, least)
         axes.axvline(least, color="black", linewidth=1)
-        label = unit + (of_fp16 if "fp16" in name else "")
-        axes.set(title=name, xlabel=label, ylim=(tops[-1] + places[-1] - 0.2, -0.8))
+        axes.set(title=name, xlabel=unit, ylim=(tops[-1] + places[-1] - 0.2, -0.8))
     return finish(figure, _legend(kind for _, values in groups for kind in values), title)

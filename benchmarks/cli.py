@@ -13,7 +13,23 @@ from pathlib import Path
 import torch
 from tqdm import tqdm
 
-from . import baselines, facts, gpu, graphs, layer, limits, marks, overhead, reorder, rows, runner, sweep, table, train
+from . import (
+    baselines,
+    facts,
+    gpu,
+    graphs,
+    layer,
+    limits,
+    marks,
+    overhead,
+    reorder,
+    rows,
+    runner,
+    sweep,
+    table,
+    table_cpu,
+    train,
+)
 from .case import DEFAULTS, DIRECTIONS, DTYPES, FAMILY_DEFAULTS, LAYERS, MODELS, Case, Config
 from .optional import Unavailable, set_threads
 from .table_parts import marks_table
@@ -33,6 +49,7 @@ FAMILIES = {
 }
 GROUPS = {
     "operators": ("spmm", "sddmm", "softmax", "edges", "attention", "limits"),
+    "marked": ("spmm", "sddmm", "softmax", "layer", "limits"),
     "all": tuple(FAMILIES),
 }
 # The others are families of operators.
@@ -63,8 +80,13 @@ def _add_options(parser: argparse.ArgumentParser) -> None:
         default=None,
         help="seconds of the process on the CPU, not those that pass: for a machine that others use, with --threads 1",
     )
-    add("--idtype", choices=IDTYPES, help="dtype of node ids (int64, as DGL's; with a GPU int32)")
-    add("--threads", type=int, help="threads of the CPU (2; with a GPU all)")
+    add("--idtype", choices=IDTYPES, help="dtype of node ids (int32)")
+    some(
+        "--threads",
+        type=int,
+        metavar="N",
+        help="threads of the CPU (2; with a GPU all); several: one run after the other",
+    )
     lengths = "0.4, GPU: 0.12; train: 20, GPU: 1"
     add("--budget", type=float, help=f"seconds per contestant of a case ({lengths}); a longer call may get one sample")
     add("--out", type=Path, metavar="FOLDER", help="append the rows to FOLDER/<device>.csv")
@@ -110,7 +132,7 @@ def _check(config: Config, family: str) -> None:
         raise SystemExit(f"--hidden {config.hidden}, --heads {config.heads}: expected positive numbers")
 
 
-def _config(options: argparse.Namespace, family: str = "") -> Config:
+def _config(options: argparse.Namespace, family: str = "", threads: int | None = None) -> Config:
     if options.device == "cuda" and not torch.cuda.is_available():
         raise SystemExit(f"--device cuda needs an NVIDIA GPU, and torch {torch.__version__} sees none")
     config = dataclasses.replace(DEFAULTS[options.device], **FAMILY_DEFAULTS.get((family, options.device), {}))
@@ -118,9 +140,10 @@ def _config(options: argparse.Namespace, family: str = "") -> Config:
         config = dataclasses.replace(config, effort=QUICK, graphs=("tiny",))
     for name in (field.name for field in dataclasses.fields(Config)):
         value = getattr(options, name, None)
-        if value is not None:  # an empty --baselines is a choice
+        if value is not None and name != "threads":  # an empty --baselines is a choice
             setattr(config, name, tuple(value) if isinstance(value, list) else value)
     config.idtype = IDTYPES.get(options.idtype, config.idtype)
+    config.threads = config.threads if threads is None else threads
     if options.budget is not None:
         config.effort = dataclasses.replace(config.effort, budget_s=options.budget)
     _check(config, family)
@@ -181,7 +204,7 @@ def _plot(options: argparse.Namespace) -> int:
 
 def _marks(options: argparse.Namespace) -> int:
     found = rows.read(options.rows)
-    print(marks_table(found))
+    print(marks_table(table_cpu.published(found)))
     if len(marks.unmeasured(found)) == len(marks.of(found)):
         print(f"no mark was measured by the rows of {options.rows}")
         return 2
@@ -200,7 +223,8 @@ def main(argv: Sequence[str] | None = None) -> int:
         if options.command in _COMMANDS:
             return _COMMANDS[options.command](options)
         families = GROUPS.get(options.command, (options.command,))
-        _run({family: _config(options, family) for family in families}, argv, options.out)
+        for threads in options.threads or [None]:
+            _run({family: _config(options, family, threads) for family in families}, argv, options.out)
         return 0
     except (graphs.NoData, OSError, ValueError) as error:
         if isinstance(error, graphs.NoData) or options.command in _OF_FILES:

@@ -243,6 +243,13 @@ class BenchGraph:
         graph.create_formats_()
         return graph
 
+    @cached_property
+    def dgl_other_ids(self):
+        """The DGL graph with int64 ids if these are int32, and the other way round."""
+        graph = self.dgl.long() if self.src.dtype == torch.int32 else self.dgl.int()
+        graph.create_formats_()
+        return graph
+
 
 def _ordered(
     label: str, order: str, src: Tensor, dst: Tensor, num_nodes: int, idtype: torch.dtype, device: str

@@ -1,9 +1,7 @@
 """How far copy_u_sum is from the limits of the machine. No comparator is a strict bound:
 
-* ``embedding_bag``: torch.nn.functional.embedding_bag with mode="sum" over the same indices. The same gather and sum,
-  by FBGEMM's or PyTorch's own kernel.
-* ``index_select``: gathers the rows over the same indices and writes one row per edge. It has no arithmetic, but its
-  writes move as many bytes again.
+* the competitors that take part everywhere; among them, on a CPU, ``embedding_bag``, which is the same gather and sum,
+  and ``indexed copy``, which is the same gather without a sum.
 * ``halfgnn, in sequence``: copy_u_sum over rows of the same lengths with indices 0, 1, 2, ... instead. The same bytes
   and arithmetic without random access.
 * ``halfgnn, resident``: copy_u_sum over the same adjacency with ids modulo a number of rows that fit into a cache (that
@@ -29,13 +27,12 @@ import torch
 from halfgnn import Graph, ops
 
 from . import gather, sweep
-from .baselines import check_messages
 from .case import Case, Config, Contestant
 from .operators import Problem
 
 RESIDENT_BYTES = {"cpu": 256 << 10, "cuda": 16 << 20}
 COPY_BYTES = {"cpu": 256 << 20, "cuda": 2 << 30}
-GATHERS = ("halfgnn", "halfgnn, in sequence", "halfgnn, resident", "embedding_bag", "index_select")
+GATHERS = ("halfgnn", "halfgnn, in sequence", "halfgnn, resident")
 COPIES = ("copy, cached", "copy, memory")
 
 
@@ -54,16 +51,9 @@ def _gather(problem: Problem, name: str) -> Callable[[], Any]:
         in_sequence = torch.arange(graph.num_edges, dtype=indptr.dtype, device=indptr.device) % graph.num_nodes
         sequence = Graph.from_csc(indptr, in_sequence, num_src=graph.num_nodes)
         return lambda: ops.copy_u_sum(sequence, x)
-    if name == "halfgnn, resident":
-        rows = _resident_rows(problem)
-        resident, few = Graph.from_csc(indptr, indices % rows, num_src=rows), x[:rows]
-        return lambda: ops.copy_u_sum(resident, few)
-    if name == "embedding_bag":
-        bag = torch.nn.functional.embedding_bag
-        return lambda: bag(indices, x, indptr, mode="sum", include_last_offset=True)
-    check_messages(problem.message_bytes, graph.device)
-    out = x.new_empty((graph.num_edges, problem.dim))
-    return lambda: torch.index_select(x, 0, indices, out=out)
+    rows = _resident_rows(problem)
+    resident, few = Graph.from_csc(indptr, indices % rows, num_src=rows), x[:rows]
+    return lambda: ops.copy_u_sum(resident, few)
 
 
 def _copy(problem: Problem, name: str) -> Contestant:
@@ -88,9 +78,8 @@ def _copy(problem: Problem, name: str) -> Contestant:
 
 
 def _contestants(config: Config, problem: Problem) -> Iterator[Contestant]:
-    checks = {"halfgnn": sweep.check, "embedding_bag": sweep.error_of}
     for name in GATHERS:
-        check = functools.partial(checks[name], problem) if name in checks else None
+        check = functools.partial(sweep.check, problem) if name == "halfgnn" else None
         make = functools.partial(_gather, problem, name)
         yield Contestant(name, problem.dtype, make, check, bytes_moved=problem.moved_bytes)
     yield from sweep.rivals(config, problem, others=False)

@@ -1,15 +1,16 @@
 """Pictures of rows, as SVG: ``python -m benchmarks plot --rows benchmarks/results/cpu.csv --into docs/images``.
 
 * operators, attention, modules: one picture each per graph. Bars show how many times faster a contestant is than the
-  reference in the same precision. The reference is DGL, or the pure gather if there is no DGL (on a GPU). DGL has no
-  fp16 on the CPU, so fp16 is compared with its bf16.
+  reference in the same precision. On a CPU the reference is the fastest rival of the case, and the bars are halfgnn's
+  and DGL's. On a GPU it is DGL, or the pure gather if there is no DGL.
 * roofline: operators over their arithmetic intensity. The roofs are rows too (see limits.py): the speed at which this
   machine copied and gathered, in the same unit, which counts the bytes that every edge must move. No row measures a
   limit of arithmetic, so no such roof is drawn.
 * training: one picture per graph, with bars for the time of a step.
 * overhead: the time of a call over the number of edges.
 
-The same rows and the same matplotlib give the same file. Each file has a digest of the rows that it shows.
+Rows of a second processor make pictures of their own. The same rows and the same matplotlib give the same
+file. Each file has a digest of the rows that it shows.
 """
 
 from __future__ import annotations
@@ -27,12 +28,14 @@ from . import cells, charts
 from .charts import GREY
 from .gather import LIMIT
 from .marks import FEATURES
-from .rows import Measured, Row, by_case, latest
+from .rows import YARDSTICKS, Measured, Row, by_case, latest
+from .table_cpu import published
 
 MARKERS = {"copy_u_sum": "o", "copy_u_max": "s", "u_mul_e_sum": "^", "u_dot_v": "D"}
 ROOFS = ("copy, cached", "copy, memory", "halfgnn, in sequence", LIMIT)
 BARS = {"operators": ("spmm", "sddmm", "softmax"), "attention": ("attention",), "modules": ("layer",)}
-YARDSTICK = "dgl copy_u_sum"  # of marks, no competitor
+RIVAL = "fastest rival"
+DRAWN = ("halfgnn", "dgl", "embedding_bag", "torch.sparse")  # contestants of the roofline
 
 
 @dataclass(frozen=True)
@@ -67,24 +70,28 @@ def _machine(rows: Sequence[Row]) -> str:
 
 
 def _reference_name(rows: Sequence[Row]) -> str:
+    if rows and rows[0].device == "cpu":
+        return RIVAL
     return "dgl" if any(row.contestant == "dgl" for row in rows) else LIMIT
 
 
 def _operator_rows(rows: Sequence[Row], families: Sequence[str]) -> list[Row]:
-    """The rows of a graph with the first order of edge data, a warm cache, and FEATURES features or one number per
-    head. Empty if there is no reference."""
+    """The rows of a graph with the first order of edge data, the first ids, a warm cache, and FEATURES features or one
+    number per head. Empty if there is no reference."""
     rows = [row for row in rows if row.family in families and row.cache != "cold"]
-    rows = [row for row in rows if row.order == rows[0].order and (row.dim == 1 or row.heads * row.dim == FEATURES)]
+    rows = [row for row in rows if (row.order, row.idtype) == (rows[0].order, rows[0].idtype)]
+    rows = [row for row in rows if (row.dim == 1 or row.heads * row.dim == FEATURES)]
     return rows if any(_factors(case, _reference_name(rows)) for case in by_case(rows).values()) else []
 
 
 def _factors(case: Measured, reference: str) -> charts.Bars:
-    """How many times faster than the reference each of the others is; in fp16 than its bf16 if it has no fp16."""
+    """How many times faster than the reference each of the others is."""
     found = {}
     for name, dtype in sorted(case, key=charts.ours_first):
-        against = case.ms([reference], dtype) or (case.ms([reference], "bf16") if dtype == "fp16" else None)
-        if against and name not in (reference, YARDSTICK):
-            found[name, dtype] = against / (case[name, dtype].ms or 1.0)
+        against = case.fastest(dtype) if reference == RIVAL else case.row([reference], dtype)
+        shown = reference != RIVAL or name.startswith("halfgnn") or name == "dgl"
+        if against and shown and name not in (against.contestant, *YARDSTICKS):
+            found[name, dtype] = (against.ms or 0.0) / (case[name, dtype].ms or 1.0)
     return found
 
 
@@ -99,10 +106,8 @@ def _draw_operators(rows: list[Row]) -> Figure:
     groups = [(_case_name(case.first), _factors(case, reference)) for case in by_case(rows).values()]
     order = "insertion order" if rows[0].order == "insertion" else "the order of the adjacency"
     title = f"{cells.title(rows[0])[:-1]}\n{FEATURES} features, edge data in {order}; {_machine(rows)}"
-    has_fp16 = any((row.contestant, row.dtype) == (reference, "fp16") for row in rows)
     unit = f"times as fast as {'DGL' if reference == 'dgl' else 'the ' + reference}"
-    note = "" if has_fp16 else " (fp16: as its bf16)"
-    return charts.bar_figure([group for group in groups if group[1]], 1.0, unit, title, note)
+    return charts.bar_figure([group for group in groups if group[1]], 1.0, unit, title)
 
 
 # ---- roofline ------------------------------------------------------------------------------------------------------------
@@ -117,10 +122,7 @@ def _roof_rows(rows: Sequence[Row]) -> list[Row]:
     operators = [
         row
         for row in _operator_rows(rows, BARS["operators"])
-        if row.op in MARKERS
-        and row.direction == "forward"
-        and row.gb_per_s
-        and row.contestant not in (YARDSTICK, LIMIT)
+        if row.op in MARKERS and row.direction == "forward" and row.gb_per_s and row.contestant in DRAWN
     ]
     roofs = [row for row in rows if _is_roof(row) and row.contestant in ROOFS and row.gb_per_s]
     return operators + roofs if operators and roofs else []
@@ -211,6 +213,11 @@ def _overhead_rows(rows: Sequence[Row]) -> list[Row]:
 
 def pictures(rows: Sequence[Row]) -> Iterator[Picture]:
     """All pictures of the rows of one device."""
+    for i, found in enumerate(cells.by_machine(published(rows)).values()):
+        yield from _pictures_of(found, f"{found[0].cpu.split(' (')[0]} {found[0].kernels} " if i else "")
+
+
+def _pictures_of(rows: Sequence[Row], prefix: str) -> Iterator[Picture]:
     rows = [row for row in latest(rows) if row.ms is not None]
     of_graph = {row.graph: [r for r in rows if r.graph == row.graph] for row in rows}
     found = [
@@ -223,7 +230,9 @@ def pictures(rows: Sequence[Row]) -> Iterator[Picture]:
     ]  # fmt: skip
     for name, shown, draw_them in found:
         if shown:
-            yield Picture(f"{rows[0].device} {name}".replace(cells.SYNTHETIC, "").replace(" ", "-"), shown, draw_them)
+            yield Picture(
+                f"{rows[0].device} {prefix}{name}".replace(cells.SYNTHETIC, "").replace(" ", "-"), shown, draw_them
+            )
 
 
 def draw(rows: Sequence[Row], folder: Path) -> Iterator[Path]:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import csv
 import io
 from collections.abc import Iterable, Sequence
-from dataclasses import asdict, fields
+from dataclasses import MISSING, asdict, fields
 from pathlib import Path
 from typing import Any, TypeVar
 
@@ -28,17 +28,23 @@ def _format(value: Any) -> str:
     return f"{value:.5g}" if isinstance(value, float) else str(value)
 
 
-def _check_columns(path: Path, found: Sequence[str] | None, types: dict[str, str]) -> None:
-    if found != list(types):
-        raise ValueError(f"{path} has columns {found}; expected {list(types)}")
+def _check_columns(path: Path, found: Sequence[str] | None, expected: Sequence[str]) -> None:
+    if found != list(expected):
+        raise ValueError(f"{path} has columns {found}; expected {list(expected)}")
+
+
+def _present(kind: type, found: Sequence[str] | None) -> list[str]:
+    """The fields without those that have a default and that a file from before them lacks."""
+    return [f.name for f in fields(kind) if f.name in (found or ()) or f.default is MISSING]
 
 
 def read(path: Path, kind: type[Record]) -> list[Record]:
-    """All records of a file. Raises ValueError if its columns are not the fields of `kind`, or if a line is cut off."""
+    """All records of a file. Raises ValueError if its columns are not the fields of `kind`, or if a line is cut off.
+    Fields with a default may be absent."""
     types, found = _types(kind), []
     with open(path, newline="") as file:
         reader = csv.DictReader(file)
-        _check_columns(path, reader.fieldnames, types)
+        _check_columns(path, reader.fieldnames, _present(kind, reader.fieldnames))
         for line in reader:
             present = [text for text in line.values() if text is not None]
             if None in line or len(present) < len(line):
@@ -53,7 +59,7 @@ def append(path: Path, kind: type[Record], records: Iterable[Record]) -> None:
     types, is_new = _types(kind), not path.exists()
     if not is_new:
         with open(path, newline="") as file:
-            _check_columns(path, csv.DictReader(file).fieldnames, types)
+            _check_columns(path, csv.DictReader(file).fieldnames, list(types))
     text = io.StringIO()
     writer = csv.DictWriter(text, list(types), lineterminator="\n")
     if is_new:

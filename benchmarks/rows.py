@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import ctypes
 import datetime
 import os
 import platform
@@ -14,11 +15,22 @@ from pathlib import Path
 
 import torch
 
+from halfgnn import _library
+
 from . import records
 
 WRONG = 0.1  # a relative error beyond rounding in any dtype
 RESULTS = Path(__file__).parent / "results"
 Entry = tuple[str, str]  # contestant, dtype
+FASTEST_COPY = "fastest copy_u_sum"  # of the competitors, in cases of other operators: see baselines/fastest.py
+INDEXED_COPY = "indexed copy"
+# Contestants that do not compute the operator of their case: they are no rivals.
+YARDSTICKS = (FASTEST_COPY, INDEXED_COPY, "dgl copy_u_sum", "gather limit", "gather limit, resident")
+# Of /proc/cpuinfo: what kernels may depend on.
+VECTOR_FLAGS = (
+    "avx", "avx2", "fma", "f16c", "avx_vnni", "avx512f", "avx512bw", "avx512vl", "avx512dq", "avx512_bf16", "avx512_fp16",
+    "amx_bf16", "amx_fp16", "asimd", "asimdhp", "fphp", "bf16", "sve", "sve2",
+)  # fmt: skip
 
 
 @dataclass(frozen=True)
@@ -59,6 +71,8 @@ class Row:
     date: str = ""
     commit: str = ""
     cpu: str = ""
+    cpu_flags: str = ""  # its vector extensions
+    kernels: str = ""  # halfgnn's table of CPU kernels, as HALFGNN_CPU names it
     gpu: str = ""
     driver: str = ""
     torch: str = ""
@@ -70,7 +84,7 @@ class Row:
         """Rows of one case are compared with one another; they were timed in turns."""
         return (
             self.family, self.op, self.direction, self.graph, self.order, self.heads, self.dim,
-            self.idtype, self.device, self.threads, self.cache,
+            self.idtype, self.device, self.threads, self.cpu, self.kernels, self.cache,
         )  # fmt: skip
 
     @property
@@ -114,6 +128,17 @@ class Measured(dict[Entry, Row]):
         row = self.row(names, dtype)
         return None if row is None else row.ms
 
+    def fastest(self, dtype: str, names: Sequence[str] | None = None) -> Row | None:
+        """The fastest right result of these contestants, by default of all that are not halfgnn's."""
+        found = [
+            row
+            for (name, kind), row in self.items()
+            if kind == dtype and row.ms is not None and not row.is_wrong and (names is None or name in names)
+        ]
+        if names is None:
+            found = [r for r in found if not r.contestant.startswith("halfgnn") and r.contestant not in YARDSTICKS]
+        return min(found, key=lambda row: row.ms or 0.0, default=None)
+
     def has(self, names: Sequence[str]) -> bool:
         return any(contestant in names for contestant, _ in self)
 
@@ -145,8 +170,8 @@ def commit() -> str:
     return name + ("+" if changed else "")
 
 
-def cpu_name() -> str:
-    """Model name, family and model of the CPU, as Linux reports them."""
+def _cpu_info() -> dict[str, str]:
+    """What Linux reports of the first core."""
     found: dict[str, str] = {}
     try:
         with open("/proc/cpuinfo") as file:
@@ -155,10 +180,31 @@ def cpu_name() -> str:
                 found.setdefault(key.strip(), value.strip())
     except OSError:
         pass
+    return found
+
+
+def cpu_name() -> str:
+    """Model name, family and model of the CPU."""
+    found = _cpu_info()
     if "model name" not in found:
         return platform.processor() or platform.machine()
     family, model = found.get("cpu family", "?"), found.get("model", "?")
     return f"{found['model name']} (family {family} model {model})"
+
+
+def cpu_flags() -> str:
+    found = _cpu_info()
+    present = found.get("flags", found.get("Features", "")).split()
+    return " ".join(flag for flag in VECTOR_FLAGS if flag in present)
+
+
+def cpu_kernels() -> str:
+    """The table that the loaded library uses. Empty if it does not say: the simulator has none."""
+    name = getattr(ctypes.CDLL(_library._PATH), "halfgnn_cpu_kernels", None)
+    if name is None:
+        return ""
+    name.restype = ctypes.c_char_p
+    return name().decode()
 
 
 def gpu_facts(device: str) -> dict[str, str]:
@@ -181,6 +227,8 @@ def provenance(argv: Sequence[str], device: str = "cpu") -> dict[str, str]:
         "date": datetime.datetime.now(datetime.timezone.utc).strftime("%Y-%m-%dT%H:%M:%SZ"),
         "commit": commit(),
         "cpu": cpu_name(),
+        "cpu_flags": cpu_flags(),
+        "kernels": cpu_kernels(),
         "torch": torch.__version__,
         "dgl": getattr(dgl, "__version__", "absent"),
         "command": f"python -m benchmarks {shlex.join(argv)}",

@@ -18,7 +18,7 @@ from .case import Case, Config, Contestant, name_of
 from .graphs import BenchGraph
 from .inputs import directed, with_backward
 from .operators import OPERATORS, Operator, Problem
-from .rows import WRONG
+from .rows import FASTEST_COPY, WRONG
 
 # ---- checks ----------------------------------------------------------------------------------------------------------
 
@@ -69,19 +69,19 @@ def _check_gradients(config: Config, operator: Operator, heads: int, dim: int, o
 
 
 def _is_main(config: Config, problem: Problem) -> bool:
-    """Whether competitors that do not take part everywhere take part here: for the main order of edge data, and on a
-    GPU only in the first dtype and fp32, at main_dim."""
-    if not config.main_order(problem.graph):
-        return False
+    """Whether competitors that do not take part everywhere take part here: for the main order of edge data at main_dim,
+    and on a GPU only in the first dtype and fp32."""
     width_is_main = not OPERATORS[problem.op].is_wide or problem.width == config.main_dim
-    return not config.on_gpu or (width_is_main and name_of(problem.dtype) in (config.dtypes[0], "fp32"))
+    if not (config.main_order(problem.graph) and width_is_main):
+        return False
+    return not config.on_gpu or name_of(problem.dtype) in (config.dtypes[0], "fp32")
 
 
 def competitors_of(config: Config, problem: Problem, others: bool = True) -> list[Competitor]:
     """others: also those that do not take part everywhere."""
     others = others and _is_main(config, problem)
     able = (c for c in ALL if c.option in config.baselines and c.offers(problem))
-    return [competitor for competitor in able if competitor.everywhere or others]
+    return [competitor for competitor in able if problem.graph.device in competitor.everywhere or others]
 
 
 def rivals(config: Config, problem: Problem, others: bool = True) -> list[Contestant]:
@@ -94,10 +94,12 @@ def _rival(competitor: Competitor, problem: Problem) -> Contestant:
 
     def make() -> Callable[[], Any]:
         operands = problem.operands()
-        return directed(problem.direction, competitor.prepare(problem, operands), operands)
+        function = competitor.prepare(problem, operands)
+        made.note = getattr(function, "note", "")
+        return directed(problem.direction, function, operands)
 
     made = Contestant(competitor.name, problem.dtype, make)
-    if competitor.checked:
+    if competitor.name != FASTEST_COPY:
         made.bytes_moved = problem.moved_bytes
 
     def noted(out: Any) -> float:
@@ -148,6 +150,15 @@ def _has_backward(config: Config, operator: Operator, heads: int) -> bool:
     return operator.backward == "all" or (operator.backward != "" and heads == max(config.heads))
 
 
+def _is_timed(
+    config: Config, operator: Operator, heads: int, direction: str, order_is_main: bool, width_is_main: bool
+) -> bool:
+    """A backward: for the main order. On a CPU another order and a backward: only at main_dim."""
+    if not (config.on_gpu or width_is_main):
+        return order_is_main and direction == "forward"
+    return direction == "forward" or (order_is_main and _has_backward(config, operator, heads))
+
+
 def _case(config: Config, operator: Operator, graph: BenchGraph, heads: int, dim: int, direction: str) -> Case:
     contestants: list[Contestant] = []
     for dtype in config.torch_dtypes(heads * dim if operator.is_wide else None):
@@ -170,6 +181,7 @@ def cases(config: Config, family: str) -> Iterator[Case]:
                 continue
             for heads in _heads(config, operator, graph):
                 for dim in [feat // heads for feat in config.dims] if operator.is_wide else [1]:
+                    width_is_main = not operator.is_wide or heads * dim == config.main_dim
                     for direction in config.directions:
-                        if direction == "forward" or (is_main and _has_backward(config, operator, heads)):
+                        if _is_timed(config, operator, heads, direction, is_main, width_is_main):
                             yield _case(config, operator, graph, heads, dim, direction)

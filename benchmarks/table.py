@@ -11,6 +11,7 @@ from pathlib import Path
 
 from . import facts, table_cpu, table_cuda
 from . import rows as row_files
+from .cells import by_machine, machine
 from .marks import FEATURES
 from .rows import Row
 from .table_parts import (
@@ -40,17 +41,22 @@ def render(rows: Sequence[Row]) -> str:
         limits = [row for row in rows if row.cache != "cold" and (row.family != "limits" or row.dim == FEATURES)]
         parts = [table_cuda.LEGEND, *table_cuda.graph_tables(rows), train_table(rows), limits_table(limits)]
         return _joined([*parts, overhead_table(rows), marks_table(rows), source(rows)])
-    parts = [table_cpu.LEGEND, *table_cpu.graph_tables(rows), train_table(rows), memory_table(rows)]
-    return _joined([*parts, overhead_table(rows), limits_table(rows), marks_table(rows), source(rows)])
+    parts = [table_cpu.LEGEND]
+    for found in by_machine(table_cpu.published(rows)).values():
+        parts += [f"**{machine(found[0])}**", *table_cpu.graph_tables(found), train_table(found), memory_table(found),
+                  overhead_table(found), limits_table(found), marks_table(found)]  # fmt: skip
+    return _joined([*parts, table_cpu.threads_table(rows), source(rows)])
 
 
 def summary(rows: Sequence[Row]) -> str:
     """A line per operator, and the marks."""
+    rows = table_cpu.published(rows)
     return _joined([table_cpu.summary_table(rows), marks_table(rows)]) if rows else ""
 
 
 def headline(rows: Sequence[Row]) -> str:
     """The part of the tables that the README shows."""
+    rows = table_cpu.published(rows)
     return _joined([table_cpu.headline_table(rows), lost_marks(rows)])
 
 

@@ -1,117 +1,171 @@
-"""Tables of rows that were measured on a CPU: a full table per graph, and a short table of all graphs."""
+"""Tables of rows that were measured on CPUs: a full table per processor and graph, a short table with a column per
+processor and graph, and one of numbers of threads."""
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 
 from . import marks
-from .cells import SYNTHETIC, WRONG_LEGEND, MarksBeside, faster, markdown, mean_speedup, shape, time, title
+from .cells import (
+    SYNTHETIC,
+    WRONG_LEGEND,
+    MarksBeside,
+    by_machine,
+    faster,
+    graph_name,
+    machine,
+    markdown,
+    mean_speedup,
+    number,
+    processor,
+    shape,
+    time,
+    title,
+)
 from .rows import Measured, Row, by_case
 
 FAMILIES = ("spmm", "sddmm", "softmax", "attention", "layer")
+DTYPES = ("bf16", "fp16", "fp32")
 OURS, DGL = ("halfgnn", "halfgnn drop-in"), ("dgl",)  # the first that took part
 # The lines of a case: suffix of the operator's name, and the contestants that are halfgnn's.
 LINES = (("", OURS), (", fused", ("halfgnn fused",)), (", unfused", ("halfgnn unfused",)))
-OTHERS = (
-    ("torch.sparse fp32", ("torch.sparse",), "fp32"),
-    ("PyTorch ops bf16", ("index_add", "torch gather"), "bf16"),
-    ("torch.compile bf16", ("torch.compile",), "bf16"),
-)
 
+_RIVAL = (
+    "The rival is the fastest other way to the same result in the same type: DGL with int32 or int64 ids, torch.sparse, "
+    "embedding_bag, PyTorch's gather and scatter, PyG, scipy. Losses are bold. "
+)
 _MEANS = " The geometric mean counts each case once: modules under the drop-in, attentions fused."
 LEGEND = (
-    "Times are medians in milliseconds; contestants of a row took turns. \"faster\": DGL's time divided by halfgnn's, "
-    'losses in bold. "marks": the time relative to that of the mark, and the largest ratio that the mark allows '
-    "(the list of marks is below), lost marks in bold. Graphs are synthetic if their names say so. DGL has no fp16 on "
-    "the CPU, and torch.sparse has no half. Edge data is in insertion order (scattered over the adjacency) or sorted "
-    "by destination. " + WRONG_LEGEND + _MEANS
+    "Times are medians in milliseconds; contestants of a row took turns. " + _RIVAL + '"than fp32": the time of the '
+    'fastest rival in fp32 divided by that of halfgnn in half precision. "marks": the time relative to that of the mark, '
+    "and the largest ratio that the mark allows (the list of marks is below), lost marks in bold. Graphs are synthetic if "
+    "their names say so. DGL has no fp16 on the CPU. Edge data is in insertion order (scattered over the adjacency) or "
+    "sorted by destination. " + WRONG_LEGEND + _MEANS
 )
 SHORT_LEGEND = (
-    "Each cell has the milliseconds of halfgnn / DGL in bf16, and how many times faster halfgnn is. "
-    '"fp32" is the same factor in fp32. Losses are bold. Edge data is in insertion order, and graphs '
-    "are synthetic. Modules are dgl.nn's under the drop-in. " + WRONG_LEGEND
-)
-# The most used operator of each kind, and the operator with the worst loss.
+    "Each cell has the milliseconds of halfgnn / its fastest rival in bf16, and how many times faster halfgnn is. "
+    + _RIVAL + '"fp32 rival": how many times faster halfgnn in bf16 is than the fastest rival in fp32, which a user would '
+    "otherwise run. Edge data is in insertion order, and graphs are synthetic. Modules are dgl.nn's under the drop-in. "
+    + WRONG_LEGEND
+)  # fmt: skip
+# The most used operator of each kind, and the operators with the worst losses.
 HEADLINE = {
-    ("u_mul_e_sum", "forward+backward"), ("u_dot_v", "forward+backward"), ("u_add_v", "forward"),
-    ("edge_softmax", "forward+backward"), ("GATConv", "forward+backward"), ("GATConv, fused", "forward+backward"),
+    ("copy_u_sum", "forward"), ("u_mul_e_sum", "forward"), ("u_mul_e_sum", "forward+backward"),
+    ("u_dot_v", "forward+backward"), ("u_add_v", "forward"), ("edge_softmax", "forward+backward"),
+    ("GATConv", "forward+backward"), ("GATConv, fused", "forward+backward"),
 }  # fmt: skip
+Pair = tuple[Row | None, Row | None]  # ours, theirs
 
 
-def _faster(case: Measured, ours: Sequence[str], dtype: str) -> str:
-    return faster(case.ms(ours, dtype), case.ms(DGL, dtype))
+def published(rows: Sequence[Row]) -> list[Row]:
+    """The rows of each processor with the marks' number of threads, or with the most if it has none of these."""
+    kept: list[Row] = []
+    threads: dict[tuple, set[int]] = {}
+    for row in rows:
+        threads.setdefault((row.cpu, row.kernels), set()).add(row.threads)
+    for row in rows:
+        found = threads[row.cpu, row.kernels]
+        if row.threads == (marks.THREADS if marks.THREADS in found else max(found)):
+            kept.append(row)
+    return kept
 
 
-def mean_over_dgl(cases: Sequence[Measured], dtype: str) -> str:
-    return mean_speedup(cases, OURS, DGL, dtype)
+def _pair(case: Measured, ours: Sequence[str], dtype: str, than: str = "") -> Pair:
+    """halfgnn in a dtype, and the fastest rival in the same or another one."""
+    return case.row(ours, dtype), case.fastest(than or dtype)
 
 
-def _by_graph(rows: Sequence[Row]) -> dict[str, list[Measured]]:
-    graphs: dict[str, list[Measured]] = {}
-    for case in by_case(rows).values():
-        if case.first.family in FAMILIES:
-            graphs.setdefault(case.first.graph, []).append(case)
+def _faster(pair: Pair) -> str:
+    ours, theirs = pair
+    return faster(ours.ms if ours else None, theirs.ms if theirs else None)
+
+
+def _rival(row: Row | None) -> str:
+    return "-" if row is None else f"{number(row.ms)} {row.contestant}"
+
+
+def mean(cases: Iterable[Measured], dtype: str, than: str = "") -> str:
+    return mean_speedup(_pair(case, OURS, dtype, than) for case in cases)
+
+
+def _by_graph(rows: Sequence[Row]) -> dict[tuple, list[Measured]]:
+    """The cases of each machine and graph."""
+    graphs: dict[tuple, list[Measured]] = {}
+    for key, found in by_machine(rows).items():
+        for case in by_case(found).values():
+            if case.first.family in FAMILIES:
+                graphs.setdefault((*key, case.first.graph), []).append(case)
     return graphs
 
 
-# ---- a table per graph -----------------------------------------------------------------------------------------------
+# ---- a table per processor and graph ---------------------------------------------------------------------------------
 
-_HEADER = ["operator", "direction", "edge data", "heads x dim", "halfgnn bf16", "DGL bf16", "faster", "halfgnn fp16",
-           "halfgnn fp32", "DGL fp32", "faster", *(heading for heading, *_ in OTHERS), "marks"]  # fmt: skip
+
+def _columns() -> Iterator[tuple[str, str, str, bool]]:
+    """Heading, dtype, the rival's dtype, and whether it is a factor. Without a rival's dtype: halfgnn's time."""
+    for dtype in DTYPES:
+        yield f"halfgnn {dtype}", dtype, "", False
+        yield f"rival {dtype}", dtype, dtype, False
+        yield "faster", dtype, dtype, True
+        if dtype != "fp32":
+            yield "than fp32", dtype, "fp32", True
+
+
+_HEADER = ["operator", "direction", "edge data", "ids", "heads x dim", *(heading for heading, *_ in _columns()),
+           "DGL bf16", "DGL fp32", "marks"]  # fmt: skip
+
+
+def _cells(case: Measured, ours: Sequence[str]) -> Iterator[str]:
+    for _, dtype, than, is_factor in _columns():
+        pair = _pair(case, ours, dtype, than)
+        yield time(pair[0]) if not than else _faster(pair) if is_factor else _rival(pair[1])
 
 
 def _line(case: Measured, suffix: str, ours: Sequence[str], beside: MarksBeside) -> list[str]:
     row = case.first
     has_edge_data = row.op not in ("copy_u_sum", "copy_u_max", "GraphConv")
-    bf16, dgl_bf16, fp16, fp32, dgl_fp32, *others = (
-        time(case.row(names, dtype))
-        for names, dtype in (
-            (ours, "bf16"), (DGL, "bf16"), (ours, "fp16"), (ours, "fp32"), (DGL, "fp32"), *(other[1:] for other in OTHERS)
-        )
-    )  # fmt: skip
     return [
-        row.op + suffix, row.direction, row.order if has_edge_data else "", shape(row),
-        bf16, dgl_bf16, _faster(case, ours, "bf16"), fp16, fp32, dgl_fp32, _faster(case, ours, "fp32"), *others,
-        beside.cell(row.case, ours),
+        row.op + suffix, row.direction, row.order if has_edge_data else "", row.idtype, shape(row), *_cells(case, ours),
+        time(case.row(DGL, "bf16")), time(case.row(DGL, "fp32")), beside.cell(row.case, ours),
     ]  # fmt: skip
 
 
 def graph_tables(rows: Sequence[Row]) -> Iterator[str]:
-    """One table per graph. Columns of others who took part nowhere are left out."""
+    """One table per processor and graph."""
     beside = MarksBeside(rows)
     for cases in _by_graph(rows).values():
         lines = [_line(case, suffix, ours, beside) for case in cases for suffix, ours in LINES
                  if not suffix or case.has(ours)]  # fmt: skip
-        mean = ["geometric mean", *[""] * (len(_HEADER) - 1)]
-        mean[6], mean[10] = mean_over_dgl(cases, "bf16"), mean_over_dgl(cases, "fp32")
-        used = [i for i in range(len(_HEADER)) if i < 11 or any(line[i] not in ("-", "") for line in lines)]
-        header, *lines = ([line[i] for i in used] for line in (_HEADER, *lines, mean))
-        yield f"{title(cases[0].first)} Milliseconds.\n\n" + markdown(header, lines, 4)
+        means = [mean(cases, dtype, than) if is_factor else "" for _, dtype, than, is_factor in _columns()]
+        lines.append(["geometric mean", *[""] * 4, *means, *[""] * 3])
+        first = cases[0].first
+        yield f"{title(first)} {machine(first)}. Milliseconds.\n\n" + markdown(_HEADER, lines, 5)
 
 
-# ---- a column per graph ----------------------------------------------------------------------------------------------
+# ---- a column per processor and graph --------------------------------------------------------------------------------
 
 
-def _graphs_with_marks(rows: Sequence[Row]) -> dict[str, list[Measured]]:
-    return {graph: cases for graph, cases in _by_graph(rows).items() if graph in marks.GRAPHS}
+def _graphs_with_marks(rows: Sequence[Row]) -> dict[tuple, list[Measured]]:
+    return {key: cases for key, cases in _by_graph(rows).items() if key[-1] in marks.GRAPHS}
 
 
 def _cell(case: Measured | None, ours: Sequence[str]) -> str:
     if case is None:
         return ""
-    text = f"{time(case.row(ours, 'bf16'))} / {time(case.row(DGL, 'bf16'))}: {_faster(case, ours, 'bf16')}"
-    fp32 = _faster(case, ours, "fp32")
-    return text if fp32 == "-" else f"{text}, fp32 {fp32}"
+    pair = _pair(case, ours, "bf16")
+    text = f"{time(pair[0])} / {_rival(pair[1])}: {_faster(pair)}"
+    fp32 = _faster(_pair(case, ours, "bf16", "fp32"))
+    return text if fp32 == "-" else f"{text}, fp32 rival {fp32}"
 
 
-def _short_lines(graphs: dict[str, list[Measured]]) -> Iterator[list[str]]:
-    """A line per operator, direction and shape, a column per graph. Shapes of one head are left out if there are
-    others."""
-    found: dict[tuple, dict[str, Measured]] = {}
+def _short_lines(graphs: dict[tuple, list[Measured]]) -> Iterator[list[str]]:
+    """A line per operator, direction and shape of FEATURES features. Shapes of one head are left out if there are
+    others, and int64 ids if there are int32."""
+    found: dict[tuple, dict[tuple, Measured]] = {}
     for graph, cases in graphs.items():
-        for case in cases:
+        for case in sorted(cases, key=lambda case: case.first.idtype, reverse=True):  # int32 replaces int64
             row = case.first
-            if row.order == "insertion":
+            if row.order == "insertion" and (row.dim == 1 or row.heads * row.dim == marks.FEATURES):
                 found.setdefault((row.family, row.op, row.direction, row.heads, row.dim), {})[graph] = case
     several = {key[:3] for key in found if key[3] > 1}
     kept = [(key, of_graph) for key, of_graph in found.items() if key[3] > 1 or key[:3] not in several]
@@ -122,9 +176,12 @@ def _short_lines(graphs: dict[str, list[Measured]]) -> Iterator[list[str]]:
                 yield [op + suffix, direction, shape(next(iter(of_graph.values())).first), *cells]
 
 
-def _short_table(graphs: dict[str, list[Measured]], lines: list[list[str]]) -> str:
-    sizes = [f"{graph.replace(SYNTHETIC, '')}, {cases[0].first.num_edges:,} edges" for graph, cases in graphs.items()]
-    return markdown(["operator", "direction", "heads x dim", *sizes], lines, 3)
+def _short_table(graphs: dict[tuple, list[Measured]], lines: list[list[str]]) -> str:
+    """The heading of a column names graph and processor; what a processor is follows once."""
+    firsts = [cases[0].first for cases in graphs.values()]
+    columns = [f"{row.cpu.split(' (')[0]} {row.kernels}: {graph_name(row)}, {row.num_edges:,} edges" for row in firsts]
+    machines = "; ".join(dict.fromkeys(machine(row) for row in firsts))
+    return f"Measured on: {machines}.\n\n" + markdown(["operator", "direction", "heads x dim", *columns], lines, 3)
 
 
 def summary_table(rows: Sequence[Row]) -> str:
@@ -133,13 +190,45 @@ def summary_table(rows: Sequence[Row]) -> str:
     lines = list(_short_lines(graphs))
     if not lines:
         return ""
-    means = [f"{mean_over_dgl(cases, 'bf16')}, fp32 {mean_over_dgl(cases, 'fp32')}" for cases in graphs.values()]
+    means = [f"{mean(cases, 'bf16')}, fp32 rival {mean(cases, 'bf16', 'fp32')}" for cases in graphs.values()]
     lines.append(["geometric mean of all cases", "", "", *means])
-    return SHORT_LEGEND + _MEANS + "\n\n" + _short_table(graphs, lines)
+    return SHORT_LEGEND + _MEANS + " " + _short_table(graphs, lines)
 
 
 def headline_table(rows: Sequence[Row]) -> str:
     """The short lines of HEADLINE."""
     graphs = _graphs_with_marks(rows)
     lines = [line for line in _short_lines(graphs) if tuple(line[:2]) in HEADLINE]
-    return SHORT_LEGEND + "\n\n" + _short_table(graphs, lines) if lines else ""
+    return SHORT_LEGEND + " " + _short_table(graphs, lines) if lines else ""
+
+
+# ---- a column per number of threads ----------------------------------------------------------------------------------
+
+
+def _threads_cell(case: Measured | None, dtype: str) -> str:
+    if case is None:
+        return "-"
+    ours = case.row(OURS, dtype)
+    return f"{time(ours)}: {_faster((ours, case.row(DGL, dtype)))} / {_faster(_pair(case, OURS, dtype))}"
+
+
+def threads_table(rows: Sequence[Row]) -> str:
+    """Forward cases that were measured with several numbers of threads."""
+    found: dict[tuple, dict[int, Measured]] = {}
+    for case in by_case(rows).values():
+        row = case.first
+        if row.direction == "forward" and row.family in FAMILIES:
+            key = (processor(row), row.graph, row.op, row.order, row.idtype, shape(row))
+            found.setdefault(key, {})[row.threads] = case
+    found = {key: cases for key, cases in found.items() if len(cases) > 1}
+    counts = sorted({threads for cases in found.values() for threads in cases})
+    lines = [
+        [cpu, graph.replace(SYNTHETIC, ""), op, order, ids, size, dtype,
+         *(_threads_cell(cases.get(threads), dtype) for threads in counts)]
+        for (cpu, graph, op, order, ids, size), cases in found.items()
+        for dtype in DTYPES
+        if any(case.row(OURS, dtype) for case in cases.values())
+    ]  # fmt: skip
+    header = ["processor", "graph", "operator", "edge data", "ids", "heads x dim", "dtype"]
+    legend = "By threads: milliseconds of halfgnn, how many times faster than DGL, and than the fastest rival.\n\n"
+    return legend + markdown([*header, *(f"{n} thread{'s' * (n > 1)}" for n in counts)], lines, 7) if lines else ""

@@ -70,6 +70,8 @@ def graph_tables(rows: Sequence[Row]) -> Iterator[str]:
         by_graph.setdefault(case.first.graph, []).append(case)
     for cases in by_graph.values():
         lines = [_line(case, cold.get(case.first.case[:-1], Measured()), beside) for case in cases]
-        means = [mean_speedup(cases, OURS, names, "fp16") for _, names in OTHERS]
+        means = [
+            mean_speedup((case.row(OURS, "fp16"), case.row(names, "fp16")) for case in cases) for _, names in OTHERS
+        ]
         lines.append(["geometric mean", *[""] * 9, *means, ""])
         yield title(cases[0].first) + "\n\n" + markdown(header, lines, 3)

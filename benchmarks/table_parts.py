@@ -6,7 +6,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from . import marks
-from .cells import SYNTHETIC, MarksBeside, faster, graph_name, markdown, number, shape
+from .cells import SYNTHETIC, MarksBeside, by_machine, faster, graph_name, machine, markdown, number, shape
 from .marks import Finding
 from .rows import Measured, Row, by_case, latest
 
@@ -152,8 +152,6 @@ def orders_table(rows: Sequence[Row]) -> str:
 def _verdict(finding: Finding) -> str:
     if finding.ratio is None:
         return "not measured"
-    if finding.holds is None:
-        return ""
     return "holds" if finding.holds else "**lost**"
 
 
@@ -161,18 +159,22 @@ def _ratio(finding: Finding) -> str:
     """The ratio, or "x times faster" if the mark asks for a speed-up."""
     if finding.ratio is None:
         return "-"
-    if finding.mark.at_most is not None and finding.mark.at_most < 1:
+    if finding.mark.at_most < 1:
         return f"{number(1 / finding.ratio)} x faster"
     return f"{number(finding.ratio)} x"
 
 
 def _where(row: Row) -> str:
-    parts = (graph_name(row), row.op, row.direction, f"{row.order} order", shape(row), row.cache)
+    parts = (graph_name(row), row.op, row.direction, f"{row.order} order", shape(row), row.idtype, row.cache)
     return ", ".join(part for part in parts if part)
 
 
 def marks_table(rows: Sequence[Row]) -> str:
-    """One line per mark with its best and worst case, then every case in which a mark is lost."""
+    """One line per mark with its best and worst case, then every case in which a mark is lost. One table per machine."""
+    return "\n\n".join(_marks_of(found) for found in by_machine(rows).values())
+
+
+def _marks_of(rows: Sequence[Row]) -> str:
     lines = []
     for mark in marks.of(rows):
         found = [f for f in marks.judge(rows, [mark]) if f.ratio is not None]
@@ -181,7 +183,7 @@ def marks_table(rows: Sequence[Row]) -> str:
             continue
         found.sort(key=lambda f: f.ratio or 0.0)
         lines.append([mark.text, str(len(found)), _ratio(found[0]), _ratio(found[-1]), _verdict(found[-1])])
-    text = "Marks.\n\n" + markdown(["mark", "cases", "best", "worst", ""], lines, 1)
+    text = f"Marks, {machine(rows[0])}.\n\n" + markdown(["mark", "cases", "best", "worst", ""], lines, 1)
     losses = [f"* {f.mark.text}: {_ratio(f)} ({_where(f.row)})" for f in marks.lost(rows)]
     return text + ("\n\nLost:\n\n" + "\n".join(losses) if losses else "")
 
@@ -199,7 +201,6 @@ def source(rows: Sequence[Row]) -> str:
     """The source of the rows, one line per run."""
     lines = []
     for row in latest(rows):
-        machine = f"{row.gpu}, driver {row.driver}" if row.gpu else f"{row.cpu}, {row.threads} threads"
         versions = f"torch {row.torch}, DGL {row.dgl}"
-        lines.append(f"* {row.date[:10]}, commit {row.commit}, {machine}, {versions}: `{row.command}`")
+        lines.append(f"* {row.date[:10]}, commit {row.commit}, {machine(row)}, {versions}: `{row.command}`")
     return "Measured by:\n\n" + "\n".join(dict.fromkeys(lines))

@@ -49,7 +49,7 @@ def _operators(yardsticks: Any, graph: BenchGraph) -> Any:
     )
 
 
-algorithm = competitor("dgl algorithm", everywhere=True)
+algorithm = competitor("dgl algorithm", everywhere=("cuda",))
 
 
 @algorithm.does(*OPERATORS)

@@ -24,7 +24,7 @@ def check_dgl(graph: BenchGraph, dtype: torch.dtype) -> None:
         raise Unavailable(f"this DGL has no {graph.device}")
 
 
-dgl = competitor("dgl", everywhere=True)
+dgl = competitor("dgl", everywhere=("cpu", "cuda"))
 
 
 # The maximum takes part only in the forward. In DGL's gradient, nodes without in-edges pass their gradient to node 0.
@@ -37,12 +37,11 @@ def _operator(problem: Problem, *operands: Tensor) -> Callable[..., Tensor]:
     return functools.partial(getattr(import_dgl().ops, problem.op), problem.graph.dgl)
 
 
-# DGL's plain sum of rows of the same width: the yardstick of the CPU's marks.
-yardstick = competitor("dgl copy_u_sum", option="dgl", everywhere=True, checked=False)
+# Its kernels are compiled for both types of ids.
+other_ids = competitor("dgl, other ids", option="dgl")
 
 
-@yardstick.does("copy_u_max", "u_mul_e_sum", "u_dot_v")
-def _plain_sum(problem: Problem, x: Tensor, *others: Tensor) -> Callable[..., Tensor]:
+@other_ids.does("copy_u_sum", "u_mul_e_sum", "u_dot_v", "u_add_v", "edge_softmax")
+def _with_other_ids(problem: Problem, *operands: Tensor) -> Callable[..., Tensor]:
     check_dgl(problem.graph, problem.dtype)
-    graph, rows, copy_u_sum = problem.graph.dgl, x.flatten(1), import_dgl().ops.copy_u_sum
-    return lambda *operands: copy_u_sum(graph, rows)
+    return functools.partial(getattr(import_dgl().ops, problem.op), problem.graph.dgl_other_ids)

@@ -45,13 +45,13 @@ class _Ability:
 class Competitor:
     """name: the name in its rows. option: the name in --baselines. checked: its results are those of the operator.
 
-    everywhere: it takes part in every case. The others take part only for the main order of edge data and, on a GPU,
-    only at main_dim in two dtypes.
+    everywhere: devices on which it takes part in every case. Elsewhere it takes part only for the main order of edge
+    data at main_dim and, on a GPU, only in two dtypes.
     """
 
     name: str
     option: str
-    everywhere: bool = False
+    everywhere: tuple[str, ...] = ()
     checked: bool = True
     abilities: dict[str, _Ability] = field(default_factory=dict)
 
@@ -86,7 +86,7 @@ ALL: list[Competitor] = []  # in the order of their rows
 ANY_DIRECTION = ("forward", "forward+backward", "backward")
 
 
-def competitor(name: str, option: str = "", everywhere: bool = False, checked: bool = True) -> Competitor:
+def competitor(name: str, option: str = "", everywhere: tuple[str, ...] = (), checked: bool = True) -> Competitor:
     """A new entry of ALL."""
     ALL.append(Competitor(name, option or name, everywhere, checked))
     return ALL[-1]

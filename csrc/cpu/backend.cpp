@@ -88,3 +88,6 @@ const Backend kBackend{
 };
 
 }  // namespace halfgnn::cpu
+
+// For rows of measurements: the name of the table of kernels that this process uses.
+extern "C" __attribute__((visibility("default"))) const char* halfgnn_cpu_kernels() { return halfgnn::kernels().name; }

@@ -90,7 +90,7 @@ def test_every_family_runs_and_its_rows_parse(family):
         else:
             assert 0 < row.ms_p20 <= row.ms <= row.ms_p80 and row.runs >= 1
         assert "synthetic" in row.graph and row.threads == 1 and row.torch == torch.__version__
-        assert row.command.startswith(f"python -m benchmarks {family} ") and row.cpu and row.date
+        assert row.command.startswith(f"python -m benchmarks {family} ") and row.cpu and row.cpu_flags and row.date
     ours = {row.dtype for row in found if row.contestant.startswith("halfgnn") and row.ms is not None}
     assert ours == {"bf16", "fp16", "fp32"}
 
@@ -107,7 +107,7 @@ def test_marks_find_every_contestant_they_name(monkeypatch):
     # Names of contestants are strings in two places. With a wrong name a mark would always be "not measured".
     monkeypatch.setattr(marks, "GRAPHS", ("tiny (synthetic)",))
     monkeypatch.setattr(marks, "THREADS", 1)
-    monkeypatch.setattr(marks, "FEATURES", 16)
+    monkeypatch.setattr(marks, "WIDTHS", (16,))
     assert marks.unmeasured([row for family in cli.FAMILIES for row in rows_of(family)]) == []
 
 
@@ -200,6 +200,23 @@ def test_runs_append_to_one_file(tmp_path):
     first = run(tmp_path, "softmax", "--dtype", "fp32", "--orders", "sorted")
     second = run(tmp_path, "softmax", "--dtype", "fp32", "--orders", "sorted")
     assert second[: len(first)] == first and len(second) == 2 * len(first)
+
+
+def test_several_numbers_of_threads_are_runs_one_after_the_other(tmp_path):
+    options = [
+        "softmax",
+        *SMALL,
+        "2",
+        "--dtype",
+        "bf16",
+        "--baselines",
+        "--directions",
+        "forward",
+        "--orders",
+        "sorted",
+    ]
+    assert cli.main([*options, "--heads", "1", "--out", str(tmp_path)]) == 0
+    assert [row.threads for row in rows.read(tmp_path / "cpu.csv")] == [1, 2]
 
 
 def test_without_baselines_only_halfgnn_runs(tmp_path):

@@ -2,13 +2,15 @@
 noted."""
 
 import functools
+import math
+import time
 
 import pytest
 import torch
 
 from benchmarks import baselines, graphs, rows, runner, sweep, timing, verify, yardsticks
 from benchmarks import optional as imports
-from benchmarks.baselines import ALL, NAMES, registry
+from benchmarks.baselines import ALL, NAMES, fastest, registry
 from benchmarks.case import Case, Config
 from benchmarks.inputs import directed
 from benchmarks.operators import ATTENTIONS, OPERATORS, Problem
@@ -167,6 +169,38 @@ def test_messages_that_do_not_fit_are_refused(monkeypatch):
         index_add.prepare(problem, operands_of(problem))
 
 
+@pytest.mark.parametrize("order", ["insertion", "sorted"])
+@pytest.mark.parametrize("name", ["torch.sparse", "torch.sparse.mm", "embedding_bag", "scipy", "dgl, other ids"])
+def test_rivals_are_right_in_both_orders_of_edge_data_with_both_ids(name, order):
+    (rival,) = (competitor for competitor in ALL if competitor.name == name)
+    for idtype in (torch.int32, torch.int64):
+        for op in set(rival.abilities) & {"copy_u_sum", "u_mul_e_sum", "u_dot_v"}:
+            graph = graphs.named("tiny", order, idtype)
+            try:
+                assert_right(rival, Problem(op, "forward", graph, 1, 12, torch.float32))
+            except Unavailable as error:
+                pytest.skip(str(error))
+
+
+def test_the_yardstick_is_the_fastest_copy(monkeypatch):
+    seconds = {"embedding_bag": 2.0, "torch.sparse.mm": 1.0, "torch.sparse": 3.0}
+    trials = iter([seconds.get(candidate.name, 9.0) for candidate in fastest.COPIERS])
+    monkeypatch.setattr(fastest, "_seconds", lambda *_: next(trials))
+    fastest._fastest.cache_clear()
+    problem = problem_of("u_dot_v", 3, 8)
+    operands = operands_of(problem)
+    work = fastest.yardstick.prepare(problem, operands)
+    assert work.note == "torch.sparse.mm" and work(*operands).shape == (problem.graph.num_nodes, 24)
+    fastest._fastest.cache_clear()
+
+
+def test_a_trial_that_takes_much_longer_is_the_only_one():
+    calls = []
+    assert 0 < fastest._seconds(calls.append, torch.ones(1), math.inf) < 1 and len(calls) == 1 + fastest.TRIALS
+    fastest._seconds(lambda x: (calls.append(x), time.sleep(0.01)), torch.ones(1), 1e-4)
+    assert len(calls) == 2 + fastest.TRIALS
+
+
 @pytest.fixture
 def newcomer(monkeypatch):
     """A plug-in as a user writes it: its sum is right in one dtype, wrong in another, and not available in the
@@ -188,6 +222,7 @@ def newcomer(monkeypatch):
 def test_wrong_results_are_noted_and_timed(newcomer):
     config = Config(graphs=("tiny",), baselines=("newcomer",), effort=timing.QUICK)
     problems = [problem_of("copy_u_sum", dtype=dtype) for dtype in (torch.float32, torch.float16, torch.bfloat16)]
+    config.dims = (12,)
     contestants = [contestant for problem in problems for contestant in sweep.rivals(config, problem)]
     case = Case("spmm", "copy_u_sum", "forward", problems[0].graph, 1, 12, contestants)
     found = {row.dtype: row for row in runner.run_case(case, config, rows.provenance([]))}
@@ -197,15 +232,17 @@ def test_wrong_results_are_noted_and_timed(newcomer):
 
 
 def test_who_takes_part_where(newcomer, monkeypatch):
-    """DGL takes part everywhere. The others take part once per operator, on a GPU in two dtypes and at one width."""
-    config = Config(graphs=("tiny",), orders=("insertion", "sorted"), dims=(12, 24), baselines=("dgl", "newcomer"))
+    """DGL takes part everywhere. The others take part once per operator and width, on a GPU in two dtypes."""
+    baselines = ("dgl", "newcomer", "embedding_bag", "fastest copy_u_sum")
+    config = Config(graphs=("tiny",), orders=("insertion", "sorted"), dims=(12, 24), baselines=baselines)
 
     def names(others=True, op="copy_u_sum", **changes):
         return [c.name for c in sweep.competitors_of(config, problem_of(op, **changes), others)]
 
-    assert names() == ["dgl", "newcomer"]
-    assert names(order="sorted") == names(others=False) == ["dgl"]
-    assert names(direction="backward") == ["dgl"] and names(op="u_mul_e_sum") == ["dgl", "dgl copy_u_sum"]
+    assert names() == ["dgl", "dgl, other ids", "embedding_bag", "newcomer"]
+    assert names(order="sorted") == names(others=False) == names(dim=24) == ["dgl", "embedding_bag"]
+    assert names(direction="backward") == ["dgl"]
+    assert names(op="u_dot_v") == ["dgl", "dgl, other ids", "fastest copy_u_sum"]
     config.device, config.dtypes = "cuda", ("fp16", "bf16", "fp32")
     for dtype, takes_part in ((torch.float16, True), (torch.bfloat16, False), (torch.float32, True)):
         assert ("newcomer" in names(dtype=dtype)) == takes_part

@@ -1,5 +1,6 @@
 """Rows of results, the marks that are judged on them, and the tables made of them."""
 
+import dataclasses
 from pathlib import Path
 
 import pytest
@@ -28,6 +29,16 @@ def test_rows_survive_the_file(tmp_path):
     assert rows.read(tmp_path / "folder" / "cpu.csv") == made
 
 
+def test_rows_from_before_a_field_are_read(tmp_path):
+    made = row_of("halfgnn", 1.25, cpu_flags="avx2", kernels="avx2")
+    rows.append(tmp_path / "cpu.csv", [made])
+    old = (tmp_path / "cpu.csv").read_text().replace("cpu_flags,kernels,", "").replace(",avx2,avx2,", ",")
+    (tmp_path / "cpu.csv").write_text(old)
+    assert rows.read(tmp_path / "cpu.csv") == [dataclasses.replace(made, cpu_flags="", kernels="")]
+    with pytest.raises(ValueError, match="has columns"):
+        rows.append(tmp_path / "cpu.csv", [made])
+
+
 def test_half_a_line_is_named(tmp_path):
     rows.append(tmp_path / "cpu.csv", [row_of("halfgnn", 1.0), row_of("dgl", 1.0)])
     text = (tmp_path / "cpu.csv").read_text()
@@ -40,8 +51,8 @@ def test_wrong_results_are_marked_and_not_in_the_means():
     found = [row_of("halfgnn", 2.0), row_of("dgl", 8.0, error=0.2), row_of("halfgnn", 2.0, op="copy_u_max"),
              row_of("dgl", 6.0, op="copy_u_max", error=0.01)]  # fmt: skip
     text = table.render(found)
-    assert "| 2.00 | 8.00* | 4.00 x |" in text and "| 2.00 | 6.00 | 3.00 x |" in text
-    assert "| geometric mean |  |  |  |  |  | 3.00 x |" in text
+    assert "| 2.00 | - | - | - |" in text and "| 8.00* | - |" in text and "| 2.00 | 6.00 dgl | 3.00 x | - |" in text
+    assert "| geometric mean |  |  |  |  |  |  | 3.00 x |" in text
 
 
 def test_a_file_with_other_columns_is_refused(tmp_path):
@@ -73,9 +84,32 @@ def _findings(found, start):
 def test_mark_on_time_holds_up_to_its_limit_and_not_beyond():
     mul = dict(op="u_mul_e_sum")
     for ms, holds in ((1.29, True), (1.3, True), (1.31, False)):
-        found = [row_of("halfgnn", ms, **mul), row_of("dgl copy_u_sum", 1.0, **mul), row_of("dgl", 0.1, **mul)]
+        found = [row_of("halfgnn", ms, **mul), row_of(rows.FASTEST_COPY, 1.0, **mul), row_of("dgl", 0.1, **mul)]
         assert _findings(found, "u_mul_e_sum, bf16") == [(ms, holds)]
         assert len(marks.lost(found)) == (0 if holds else 1)
+
+
+def test_mark_on_copies_is_against_the_fastest_right_one():
+    found = [
+        row_of("halfgnn", 3.0),
+        row_of("dgl", 9.0),
+        row_of("embedding_bag", 2.0),
+        row_of("torch.sparse", 1.0, error=0.5),
+    ]
+    assert _findings(found, "copy_u_sum, bf16") == [(1.5, False)]
+    assert _findings([*found, row_of(rows.INDEXED_COPY, 1.0)], "copy_u_sum, bf16") == [(3.0, False)]
+    assert _findings([*found, row_of("halfgnn", 1.0, "fp32"), row_of("scipy", 2.0, "fp32")], "copy_u_sum, fp32") == [
+        (0.5, True)
+    ]
+
+
+def test_mark_on_heads_is_against_one_head_of_the_same_width():
+    mul = dict(op="u_mul_e_sum")
+    found = [row_of("halfgnn", 2.0, **mul), row_of("halfgnn", 2.3, heads=4, dim=32, **mul)]
+    assert _findings(found, "u_mul_e_sum of several heads, bf16") == [(pytest.approx(1.15), False)]
+    for change in (dict(cpu="D"), dict(idtype="int32"), dict(order="sorted")):
+        other = [row_of("halfgnn", 2.0, **{**mul, **change}), found[1]]
+        assert _findings(other, "u_mul_e_sum of several heads, bf16") == [(None, None)]
 
 
 def test_mark_on_speed_asks_for_the_factor():
@@ -92,7 +126,7 @@ def test_every_case_is_judged_and_one_loss_is_a_loss():
     assert [finding.row.graph for finding in marks.lost([*good, *bad])] == [marks.GRAPHS[1]]
 
 
-@pytest.mark.parametrize("change", [dict(threads=1), dict(graph="cora (synthetic)"), dict(dim=64), dict(device="cuda")])
+@pytest.mark.parametrize("change", [dict(threads=1), dict(graph="cora (synthetic)"), dict(dim=32), dict(device="cuda")])
 def test_marks_cover_only_what_they_were_set_for(change):
     assert _findings([row_of("halfgnn", 3.0, **change), row_of("dgl", 2.0, **change)], "copy_u_sum, bf16") == []
 
@@ -108,12 +142,6 @@ def test_what_was_not_measured_neither_holds_nor_is_lost():
     found = [row_of("halfgnn", 1.0), row_of("dgl", None, note="refused")]
     assert _findings(found, "copy_u_sum, bf16") == [(None, None)]
     assert not marks.lost(found) and len(marks.unmeasured(found)) == len(marks.MARKS)
-
-
-def test_information_is_not_judged():
-    found = [row_of("halfgnn", 9.0), row_of("dgl", 1.0, "fp32")]
-    assert _findings(found, "for information: copy_u_sum, bf16") == [(9.0, None)]
-    assert not marks.lost(found)
 
 
 def test_marks_command_tells_a_loss_by_its_exit_status(tmp_path, capsys):
@@ -169,20 +197,47 @@ def test_hub_is_held_to_the_time_of_its_edges(ms, holds):
 # ---- tables ----------------------------------------------------------------------------------------------------------------------
 
 
-def test_table_shows_times_factors_and_losses():
-    found = [row_of("halfgnn", 2.0), row_of("dgl", 8.0), row_of("halfgnn", 3.0, "fp32"), row_of("dgl", 1.5, "fp32")]
+def test_table_shows_times_rivals_and_losses():
+    found = [row_of("halfgnn", 2.0), row_of("dgl", 8.0), row_of("embedding_bag", 1.0), row_of("halfgnn", 3.0, "fp32"),
+             row_of("dgl", 6.0, "fp32"), row_of(rows.INDEXED_COPY, 0.5, "fp32")]  # fmt: skip
     text = table.render(found)
-    assert "| 128 | 2.00 | 8.00 | 4.00 x | - | 3.00 | 1.50 | **0.500 x** | bf16 0.250 of 1 |" in text
+    assert (
+        "| 128 | 2.00 | 1.00 embedding_bag | **0.500 x** | 3.00 x | - | - | - | - | 3.00 | 6.00 dgl | 2.00 x |" in text
+    )
+    assert "| 8.00 | 6.00 | bf16 **2.00 of 1**, fp32 **6.00 of 1** |" in text
     assert "2026-01-01, commit abc, C, 2 threads, torch 2, DGL 1: `python -m benchmarks spmm`" in text
-    assert "| copy_u_sum, bf16: at most 1.0 x the time of DGL's | 1 | 0.250 x | 0.250 x | holds |" in text
+    assert "2 | 2.00 x | 2.00 x | **lost** |" not in text and "| 1 | 2.00 x | 2.00 x | **lost** |" in text
+
+
+def test_processors_have_tables_and_columns_of_their_own():
+    other = dict(cpu="D (family 2)", cpu_flags="avx2 avx512f", kernels="avx512")
+    found = [row_of("halfgnn", 2.0), row_of("dgl", 8.0), row_of("halfgnn", 1.0, **other), row_of("dgl", 9.0, **other)]
+    assert len(rows.by_case(found)) == 2
+    text, short = table.render(found), table.summary(found)
+    assert "**C, 2 threads**" in text and "**D, avx2 avx512f, kernels avx512, 2 threads**" in text
+    assert "| C : arxiv, 20 edges | D avx512: arxiv, 20 edges |" in short
+    assert "| copy_u_sum | forward | 128 | 2.00 / 8.00 dgl: 4.00 x | 1.00 / 9.00 dgl: 9.00 x |" in short
+    assert "Measured on: C, 2 threads; D, avx2 avx512f, kernels avx512, 2 threads." in short
+
+
+def test_threads_have_a_table_and_the_others_show_those_of_the_marks():
+    found = [row_of(name, ms / threads, threads=threads)
+             for threads in (1, 2, 4) for name, ms in (("halfgnn", 4.0), ("dgl", 12.0), ("embedding_bag", 2.0))]  # fmt: skip
+    text = table.render(found)
+    assert "| dtype | 1 thread | 2 threads | 4 threads |" in text
+    assert (
+        "| 128 | bf16 | 4.00: 3.00 x / **0.500 x** | 2.00: 3.00 x / **0.500 x** | 1.00: 3.00 x / **0.500 x** |" in text
+    )
+    assert {row.threads for row in table_cpu.published(found)} == {2}
+    assert {row.threads for row in table_cpu.published([row for row in found if row.threads != 2])} == {4}
 
 
 def test_geometric_mean_of_the_factors():
     ours = {("halfgnn", "bf16"): row_of("halfgnn", 1.0)}
     cases = [rows.Measured({**ours, ("dgl", "bf16"): row_of("dgl", ms)}) for ms in (2.0, 8.0)]
     alone = rows.Measured(ours)
-    assert table_cpu.mean_over_dgl([*cases, alone], "bf16") == "4.00 x"
-    assert table_cpu.mean_over_dgl([alone], "bf16") == "-"
+    assert table_cpu.mean([*cases, alone], "bf16") == "4.00 x"
+    assert table_cpu.mean([alone], "bf16") == "-"
 
 
 def test_number_has_three_digits():
@@ -205,8 +260,8 @@ def test_summary_has_a_line_an_operator_and_a_column_a_graph():
         row_of("halfgnn", 1.0, order="sorted"), row_of("dgl", 1.0, order="sorted"),
     ]  # fmt: skip
     text = table.summary(found)
-    assert "| copy_u_sum | forward | 128 | 2.00 / 8.00: 4.00 x | 9.00 / 3.00: **0.333 x** |" in text
-    assert "| geometric mean of all cases |  |  | 2.00 x, fp32 - | 0.333 x, fp32 - |" in text
+    assert "| copy_u_sum | forward | 128 | 2.00 / 8.00 dgl: 4.00 x | 9.00 / 3.00 dgl: **0.333 x** |" in text
+    assert "| geometric mean of all cases |  |  | 2.00 x, fp32 rival - | 0.333 x, fp32 rival - |" in text
     assert "sorted" not in text
 
 
