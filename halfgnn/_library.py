@@ -54,7 +54,7 @@ def _cure(built: dict[str, Any] | None) -> str:
     if _NAMED:
         cure = "Build again the library that HALFGNN_LIBRARY names."
     elif os.path.exists(os.path.join(root, "setup.py")):
-        cure = f"Build it again: `cd {root} && python setup.py build_ext --inplace`."
+        cure = f"Build it: `cd {root} && python setup.py build_ext --inplace`."
     else:
         cure = "Install it again, in its sources: `pip install --no-build-isolation --no-deps --force-reinstall .`"
     if built is not None and _minor(built["torch"]) != _minor(torch.__version__):
