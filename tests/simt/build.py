@@ -39,10 +39,11 @@ SANITIZERS = [
     "-fno-sanitize=vptr,null,object-size,pointer-overflow,nonnull-attribute,returns-nonnull-attribute",
     "-fno-sanitize-recover=all",
 ]
-# Kernels for bfloat16 are those for fp16, element for element at the same addresses and in the same lines: of the two, sanitizers
-# watch fp16's alone and lines are counted in fp16's alone, which takes most of their compilation. Results are checked of both.
+# Kernels for bfloat16 are those for fp16, element for element at the same addresses and in nearly the same lines: of the two,
+# sanitizers watch fp16's alone and lines are counted in fp16's alone, which takes most of their compilation. Results are checked of
+# both. This variable of the environment, not empty, has bfloat16's watched and counted too: `tests/simt/run.py --full` sets it.
+WATCH_EVERY_TYPE = "HALFGNN_WATCH_EVERY_TYPE"
 AS_FP16 = ("bfloat16",)
-COUNTED = tuple(name for name in build_sources.TYPES if name not in AS_FP16)
 # Checks of accesses pass by races.cpp.
 WRAPPED = [f"-Wl,--wrap=__asan_{access}{size}" for access in ("load", "store") for size in (1, 2, 4, 8, 16, "N")]
 COMMON = [
@@ -135,6 +136,12 @@ def kernel_sources(types=tuple(build_sources.TYPES)) -> list[Path]:
     return [*build_sources.cuda_kernels(types), *build_sources.cuda_yardsticks()[1]]
 
 
+def counted_types() -> tuple[str, ...]:
+    """Types of elements whose kernels have sanitizers and count lines."""
+    every = bool(os.environ.get(WATCH_EVERY_TYPE))
+    return tuple(name for name in build_sources.TYPES if every or name not in AS_FP16)
+
+
 def object_name(source: Path) -> str:
     return f"{source.parent.name}.{source.name}.o"
 
@@ -218,7 +225,7 @@ def _ninja_file(with_torch: bool) -> tuple[str, list[Path]]:
     runtime = ninja.compile("runtime", sources("tests/simt/*.cpp"), machine)
     selftest = ninja.compile("selftest", [HERE / "selftest.cu"], kernel("-O1", *SANITIZERS))
     ninja.library(SELFTEST, "selftest", selftest, runtime, [])
-    counted = kernel_sources(COUNTED)
+    counted = kernel_sources(counted_types())
     as_fp16 = [source for source in kernel_sources() if source not in counted]
     # Only kernels count lines: they are what coverage.py reports.
     kernels = ninja.compile("kernels", counted, [*kernel("-O1", *SANITIZERS), "--coverage"])

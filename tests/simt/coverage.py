@@ -129,7 +129,7 @@ def _gcov(notes: Path):
 
 
 def measure() -> Coverage:
-    objects = (OBJECTS / build.object_name(source) for source in build.kernel_sources(build.COUNTED))
+    objects = (OBJECTS / build.object_name(source) for source in build.kernel_sources(build.counted_types()))
     notes = [path for path in (path.with_suffix(".gcno") for path in objects) if path.exists()]
     files = defaultdict(lambda: defaultdict(bool))
     with concurrent.futures.ThreadPoolExecutor(2) as pool:

@@ -1,13 +1,14 @@
 """Runs test modules on the simulator.
 
 python tests/simt/run.py                            a sample of their cases, and the line coverage of csrc/cuda/kernels
-python tests/simt/run.py --full                     all of their cases
+python tests/simt/run.py --full                     all of their cases, with sanitizers and line counts in bfloat16's kernels too
 python tests/simt/run.py tests/ops/test_spmm.py -k hub  as for pytest; set HALFGNN_SIMT_SEED and the like (device.h) at will
 """
 
 from __future__ import annotations
 
 import argparse
+import os
 import subprocess
 import sys
 import tempfile
@@ -80,6 +81,8 @@ def main():
         "--fail-under", type=float, default=0, metavar="PERCENT", help="of the lines; and every kernel must run"
     )
     args, for_pytest = parser.parse_known_args()
+    if args.full:
+        os.environ[build.WATCH_EVERY_TYPE] = "1"
     start = time.monotonic()
     try:
         build.build(jobs=args.jobs)
