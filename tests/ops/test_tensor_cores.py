@@ -65,6 +65,15 @@ def test_widths(kind, dim, dtype, device):
 
 @either_kind
 @pytest.mark.parametrize("device,dtype", support.devices_and(HALVES))
+@pytest.mark.parametrize("dim", [16, 128])
+def test_one_edge_of_a_row_has_all_the_weight(kind, dim, dtype, device):
+    """Then gradients of logits are differences of equal numbers."""
+    first, *others = kind.operands(graph_of(DEGREES, device=device), 1, dim, dtype, device)
+    check(kind, graph_of(DEGREES, device=device), (first.detach() * 100, *others))
+
+
+@either_kind
+@pytest.mark.parametrize("device,dtype", support.devices_and(HALVES))
 @pytest.mark.parametrize("heads,dim", [(1, 128), (2, 64), (3, 40), (8, 8), (2, 256)])
 def test_dropout(kind, heads, dim, dtype, device):
     g = graph_of([*DEGREES, 40], device=device)
