@@ -19,42 +19,42 @@ constexpr int kBatch = 4;
 // ---- types of blocks
 
 // W consecutive elements of T as fp32 lanes. Each type has an order of lanes of its own; load, store and load_floats
-// agree on it. Splitting 16 bfloat16 into even and odd elements takes a shift and a mask, and no shuffle.
+// agree on it. Splitting two vectors of bfloat16 into even and odd elements takes a shift and a mask, and no shuffle.
 template <class T, int W>
 struct Packed {
-  using V = Lanes<W / 8>;
+  using V = Lanes<W / kLanes>;
   static HALFGNN_INLINE V load(const T* p) {
     V r;
-    for (int i = 0; i < W / 8; ++i) r.v[i] = load8(p + 8 * i);
+    for (int i = 0; i < W / kLanes; ++i) r.v[i] = load_vector(p + kLanes * i);
     return r;
   }
   template <class S>
   static HALFGNN_INLINE void store(V x, S* p) {
-    for (int i = 0; i < W / 8; ++i) store8(x.v[i], p + 8 * i);
+    for (int i = 0; i < W / kLanes; ++i) store_vector(x.v[i], p + kLanes * i);
   }
-  static HALFGNN_INLINE V load_floats(const float* p) { return load_lanes<W / 8>(p); }
+  static HALFGNN_INLINE V load_floats(const float* p) { return load_lanes<W / kLanes>(p); }
 };
 
 template <>
-struct Packed<BFloat16, 16> {
+struct Packed<BFloat16, 2 * kLanes> {
   using V = Lanes<2>;
   static HALFGNN_INLINE V load(const BFloat16* p) {
-    const u32x8 bits = load_unaligned<u32x8>(p);
-    return {{bit_cast<f32x8>(bits << 16), bit_cast<f32x8>(bits & splat_bits(0xffff0000))}};
+    const Words bits = load_unaligned<Words>(p);
+    return {{bit_cast<Floats>(bits << 16), bit_cast<Floats>(bits & splat_bits(0xffff0000))}};
   }
   static HALFGNN_INLINE void store(V x, BFloat16* p) {
-    const u32x8 bits = (round_to_bfloat16(x.v[0]) >> 16) | (round_to_bfloat16(x.v[1]) & splat_bits(0xffff0000));
+    const Words bits = (round_to_bfloat16(x.v[0]) >> 16) | (round_to_bfloat16(x.v[1]) & splat_bits(0xffff0000));
     memcpy(p, &bits, sizeof(bits));
   }
   static HALFGNN_INLINE void store(V x, float* p) {
-    for (int i = 0; i < 8; ++i) {
+    for (int i = 0; i < kLanes; ++i) {
       p[2 * i] = x.v[0][i];
       p[2 * i + 1] = x.v[1][i];
     }
   }
   static HALFGNN_INLINE V load_floats(const float* p) {
     V r;
-    for (int i = 0; i < 8; ++i) {
+    for (int i = 0; i < kLanes; ++i) {
       r.v[0][i] = p[2 * i];
       r.v[1][i] = p[2 * i + 1];
     }
@@ -70,9 +70,9 @@ struct Block : Packed<T, W> {
   using Element = T;
   using Acc = float;  // what is computed in
   using V = typename Packed<T, W>::V;
-  using Weight = f32x8;  // a factor of all lanes
+  using Weight = Floats;  // a factor of all lanes
   static HALFGNN_INLINE Weight weight(float x) { return splat(x); }
-  static HALFGNN_INLINE V load_acc(const float* p) { return load_lanes<W / 8>(p); }
+  static HALFGNN_INLINE V load_acc(const float* p) { return load_lanes<W / kLanes>(p); }
   static HALFGNN_INLINE void store_acc(V x, float* p) { store_lanes(x, p); }
   static HALFGNN_INLINE float sum(V x) { return sum_lanes(fold(x)); }
   // For keep(): clears the first `overlap` lanes, which the last block shares with its neighbour.
@@ -107,8 +107,8 @@ struct SingleBlock {
 // f(a block) for rows of `dim` >= 8 elements of T per head.
 template <class T, class F>
 inline void with_block(int64_t dim, F f) {
-  if (dim >= 16) return f(Block<T, 16>{});
-  return f(Block<T, 8>{});
+  if (dim >= 2 * kLanes) return f(Block<T, 2 * kLanes>{});
+  return f(Block<T, kLanes>{});
 }
 
 // ---- rows of blocks

@@ -9,19 +9,19 @@ template <class T, class Acc>
 HALFGNN_INLINE void decode_row(const T* p, int64_t n, Acc* out) {
   int64_t i = 0;
   if constexpr (sizeof(Acc) == 4 && sizeof(T) < 8) {
-    for (; i + 8 <= n; i += 8) store8(load8(p + i), out + i);
+    for (; i + kLanes <= n; i += kLanes) store_vector(load_vector(p + i), out + i);
   }
   for (; i < n; ++i) out[i] = static_cast<Acc>(to_float(p[i]));
 }
 template <class T>
 HALFGNN_INLINE void encode_row(const float* p, int64_t n, T* out) {
   int64_t i = 0;
-  for (; i + 8 <= n; i += 8) store8(load8(p + i), out + i);
+  for (; i + kLanes <= n; i += kLanes) store_vector(load_vector(p + i), out + i);
   if (i == n) return;
-  float rest[8] = {};
-  T rounded[8];
+  float rest[kLanes] = {};
+  T rounded[kLanes];
   for (int64_t j = i; j < n; ++j) rest[j - i] = p[j];
-  store8(load8(rest), rounded);
+  store_vector(load_vector(rest), rounded);
   for (int64_t j = i; j < n; ++j) out[j] = rounded[j - i];
 }
 HALFGNN_INLINE void encode_row(const double* p, int64_t n, double* out) {

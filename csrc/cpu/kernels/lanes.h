@@ -10,7 +10,7 @@ namespace halfgnn::HALFGNN_ISA {
 
 template <int N>
 struct Lanes {
-  f32x8 v[N];
+  Floats v[N];
 };
 template <int N>
 HALFGNN_INLINE Lanes<N> multiply_add(Lanes<N> x, Lanes<N> y, Lanes<N> sum) {
@@ -18,7 +18,7 @@ HALFGNN_INLINE Lanes<N> multiply_add(Lanes<N> x, Lanes<N> y, Lanes<N> sum) {
   return sum;
 }
 template <int N>
-HALFGNN_INLINE Lanes<N> multiply_add(f32x8 x, Lanes<N> y, Lanes<N> sum) {
+HALFGNN_INLINE Lanes<N> multiply_add(Floats x, Lanes<N> y, Lanes<N> sum) {
   for (int i = 0; i < N; ++i) sum.v[i] += x * y.v[i];
   return sum;
 }
@@ -28,12 +28,12 @@ HALFGNN_INLINE Lanes<N> add(Lanes<N> x, Lanes<N> y) {
   return x;
 }
 template <int N>
-HALFGNN_INLINE Lanes<N> scale(f32x8 a, Lanes<N> x) {
+HALFGNN_INLINE Lanes<N> scale(Floats a, Lanes<N> x) {
   for (int i = 0; i < N; ++i) x.v[i] *= a;
   return x;
 }
 template <int N>
-HALFGNN_INLINE f32x8 fold(Lanes<N> x) {
+HALFGNN_INLINE Floats fold(Lanes<N> x) {
   for (int i = 1; i < N; ++i) x.v[0] += x.v[i];
   return x.v[0];
 }
@@ -41,12 +41,12 @@ HALFGNN_INLINE f32x8 fold(Lanes<N> x) {
 template <int N>
 HALFGNN_INLINE Lanes<N> load_lanes(const float* p) {
   Lanes<N> r;
-  for (int i = 0; i < N; ++i) r.v[i] = load8(p + 8 * i);
+  for (int i = 0; i < N; ++i) r.v[i] = load_vector(p + kLanes * i);
   return r;
 }
 template <int N>
 HALFGNN_INLINE void store_lanes(Lanes<N> x, float* p) {
-  for (int i = 0; i < N; ++i) store8(x.v[i], p + 8 * i);
+  for (int i = 0; i < N; ++i) store_vector(x.v[i], p + kLanes * i);
 }
 template <int N>
 HALFGNN_INLINE Lanes<N> multiply(Lanes<N> x, Lanes<N> y) {
@@ -61,18 +61,18 @@ HALFGNN_INLINE Lanes<N> subtract(Lanes<N> x, Lanes<N> y) {
 // x where `mask` has all bits, 0 where it has none
 template <int N>
 HALFGNN_INLINE Lanes<N> keep(Lanes<N> x, Lanes<N> mask) {
-  for (int i = 0; i < N; ++i) x.v[i] = bit_cast<f32x8>(bit_cast<u32x8>(x.v[i]) & bit_cast<u32x8>(mask.v[i]));
+  for (int i = 0; i < N; ++i) x.v[i] = bit_cast<Floats>(bit_cast<Words>(x.v[i]) & bit_cast<Words>(mask.v[i]));
   return x;
 }
 // LeakyReLU
 template <int N>
-HALFGNN_INLINE Lanes<N> leaky(Lanes<N> z, f32x8 slope) {
+HALFGNN_INLINE Lanes<N> leaky(Lanes<N> z, Floats slope) {
   for (int i = 0; i < N; ++i) z.v[i] = z.v[i] > splat(0.f) ? z.v[i] : z.v[i] * slope;
   return z;
 }
 // sum += z > 0 ? above : below
 template <int N>
-HALFGNN_INLINE Lanes<N> add_by_sign(Lanes<N> z, f32x8 above, f32x8 below, Lanes<N> sum) {
+HALFGNN_INLINE Lanes<N> add_by_sign(Lanes<N> z, Floats above, Floats below, Lanes<N> sum) {
   for (int i = 0; i < N; ++i) sum.v[i] += z.v[i] > splat(0.f) ? above : below;
   return sum;
 }
@@ -86,7 +86,7 @@ HALFGNN_INLINE Lanes<N> finite_or_zero(Lanes<N> x) {
 #if defined(HALFGNN_F16C)
 // out[k * stride] = sum_lanes(fold(sums[k])) for four of them. Halves are added in pairs, then turned so that one
 // addition serves all four.
-HALFGNN_INLINE __m256 add_halves(f32x8 x, f32x8 y) {
+HALFGNN_INLINE __m256 add_halves(Floats x, Floats y) {
   const __m256 a = bit_cast<__m256>(x), b = bit_cast<__m256>(y);
   return _mm256_add_ps(_mm256_permute2f128_ps(a, b, 0x20), _mm256_permute2f128_ps(a, b, 0x31));
 }
@@ -94,7 +94,7 @@ template <int N>
 HALFGNN_INLINE void store_four_sums(const Lanes<N>* sums, float* out, int64_t stride) {
   const __m256 x = add_halves(fold(sums[0]), fold(sums[1])), y = add_halves(fold(sums[2]), fold(sums[3]));
   const __m256 pairs = _mm256_add_ps(_mm256_shuffle_ps(x, y, 0x44), _mm256_shuffle_ps(x, y, 0xee));
-  const f32x8 all = bit_cast<f32x8>(_mm256_add_ps(pairs, _mm256_movehdup_ps(pairs)));
+  const Floats all = bit_cast<Floats>(_mm256_add_ps(pairs, _mm256_movehdup_ps(pairs)));
   out[0] = all[0];
   out[stride] = all[4];
   out[2 * stride] = all[2];

@@ -1,5 +1,5 @@
-// Dropout of a tile's entries. The random numbers are those of core/philox.h, for eight edges at once: the generator is
-// ten rounds of multiplications.
+// Dropout of a tile's entries. The random numbers are those of core/philox.h, for a vector of edges at once: the
+// generator is ten rounds of multiplications.
 #pragma once
 
 #include "../../../core/attention.h"
@@ -8,24 +8,24 @@
 
 namespace halfgnn::HALFGNN_ISA {
 
-// dropout_words() of eight edges side by side: words[j] are those of head 4 quad + j.
+// dropout_words() of kLanes edges side by side: words[j] are those of head 4 quad + j.
 #if defined(HALFGNN_F16C)
 struct WideProduct {
-  u32x8 low, high;
+  Words low, high;
 };
-HALFGNN_INLINE WideProduct wide_product(u32x8 x, uint32_t y) {
+HALFGNN_INLINE WideProduct wide_product(Words x, uint32_t y) {
   const __m256i factor = _mm256_set1_epi32(static_cast<int32_t>(y)), a = bit_cast<__m256i>(x);
   const __m256i even = _mm256_mul_epu32(a, factor), odd = _mm256_mul_epu32(_mm256_srli_epi64(a, 32), factor);
-  return {bit_cast<u32x8>(_mm256_blend_epi32(even, _mm256_slli_epi64(odd, 32), 0xaa)),
-          bit_cast<u32x8>(_mm256_blend_epi32(_mm256_srli_epi64(even, 32), odd, 0xaa))};
+  return {bit_cast<Words>(_mm256_blend_epi32(even, _mm256_slli_epi64(odd, 32), 0xaa)),
+          bit_cast<Words>(_mm256_blend_epi32(_mm256_srli_epi64(even, 32), odd, 0xaa))};
 }
-HALFGNN_INLINE void dropout_words8(uint64_t seed0, uint64_t seed1, const int64_t* edges, uint32_t quad, u32x8* words) {
-  uint32_t low[8], high[8];
-  for (int i = 0; i < 8; ++i) {
+HALFGNN_INLINE void dropout_vectors(uint64_t seed0, uint64_t seed1, const int64_t* edges, uint32_t quad, Words* words) {
+  uint32_t low[kLanes], high[kLanes];
+  for (int i = 0; i < kLanes; ++i) {
     low[i] = static_cast<uint32_t>(edges[i]);
     high[i] = static_cast<uint32_t>(static_cast<uint64_t>(edges[i]) >> 32);
   }
-  u32x8 x[4] = {load_unaligned<u32x8>(low), load_unaligned<u32x8>(high), splat_bits(quad),
+  Words x[4] = {load_unaligned<Words>(low), load_unaligned<Words>(high), splat_bits(quad),
                 splat_bits(static_cast<uint32_t>(seed1))};
   uint32_t key0 = static_cast<uint32_t>(seed0), key1 = static_cast<uint32_t>(seed0 >> 32);
   for (int round = 0; round < 10; ++round) {
@@ -40,8 +40,8 @@ HALFGNN_INLINE void dropout_words8(uint64_t seed0, uint64_t seed1, const int64_t
   for (int j = 0; j < 4; ++j) words[j] = x[j];
 }
 #else
-HALFGNN_INLINE void dropout_words8(uint64_t seed0, uint64_t seed1, const int64_t* edges, uint32_t quad, u32x8* words) {
-  for (int i = 0; i < 8; ++i) {
+HALFGNN_INLINE void dropout_vectors(uint64_t seed0, uint64_t seed1, const int64_t* edges, uint32_t quad, Words* words) {
+  for (int i = 0; i < kLanes; ++i) {
     const RandomWords random = dropout_words(seed0, seed1, static_cast<uint64_t>(edges[i]), quad);
     for (int j = 0; j < 4; ++j) words[j][i] = random.word[j];
   }
@@ -54,15 +54,15 @@ HALFGNN_NOINLINE void dropout_factors(const Dropout& dropout, const EdgeTile& ti
   const int64_t heads = tile.heads, n = tile.num_edges();
   const uint64_t seed0 = static_cast<uint64_t>(dropout.seed[0]), seed1 = static_cast<uint64_t>(dropout.seed[1]);
   const Acc scale = static_cast<Acc>(dropout.scale);
-  for (int64_t first = 0; first < n; first += 8) {
-    const int64_t count = n - first < 8 ? n - first : 8;
-    int64_t edges[8];
-    for (int64_t i = 0; i < 8; ++i) edges[i] = tile.edge_id(first + (i < count ? i : 0));
+  for (int64_t first = 0; first < n; first += kLanes) {
+    const int64_t count = n - first < kLanes ? n - first : kLanes;
+    int64_t edges[kLanes];
+    for (int64_t i = 0; i < kLanes; ++i) edges[i] = tile.edge_id(first + (i < count ? i : 0));
     for (int64_t quad = 0; quad * 4 < heads; ++quad) {
-      u32x8 words[4];
-      dropout_words8(seed0, seed1, edges, static_cast<uint32_t>(quad), words);
+      Words words[4];
+      dropout_vectors(seed0, seed1, edges, static_cast<uint32_t>(quad), words);
       const int64_t some = heads - 4 * quad < 4 ? heads - 4 * quad : 4;
-      f32x8 kept[4];  // 1 or 0
+      Floats kept[4];  // 1 or 0
       for (int j = 0; j < 4; ++j) kept[j] = words[j] < splat_bits(dropout.threshold) ? splat(0.f) : splat(1.f);
       Acc* out = factors + first * heads + 4 * quad;
       for (int64_t i = 0; i < count; ++i)

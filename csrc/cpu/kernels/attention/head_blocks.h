@@ -49,9 +49,9 @@ inline void with_attention_block(DType type, int64_t dim, F f) {
       return f(SingleBlock<double, double>{});
     } else {
       if constexpr (std::is_same<T, BFloat16>::value) {
-        if (dim >= 16) return f(Block<T, 16>{});
+        if (dim >= 2 * kLanes) return f(Block<T, 2 * kLanes>{});
       }
-      if (dim >= 8) return f(Block<T, 8>{});
+      if (dim >= kLanes) return f(Block<T, kLanes>{});
       return f(SingleBlock<T, float>{});
     }
   });

@@ -61,8 +61,8 @@ class EdgeTile {
   HALFGNN_INLINE int64_t num_edges() const { return end - begin; }
   HALFGNN_INLINE int64_t entries() const { return (end - begin) * heads; }
   // Entries rounded up to whole vectors: flat arrays may be computed to here.
-  HALFGNN_INLINE int64_t padded() const { return (entries() + 7) / 8 * 8; }
-  int64_t capacity() const { return max_edges_ * heads + 8; }
+  HALFGNN_INLINE int64_t padded() const { return (entries() + kLanes - 1) / kLanes * kLanes; }
+  int64_t capacity() const { return max_edges_ * heads + kLanes; }
   int64_t max_rows() const { return max_edges_ + 1; }
   HALFGNN_INLINE int64_t row_first(int64_t row) const { return starts_[row - first_row]; }
   HALFGNN_INLINE int64_t row_last(int64_t row) const { return starts_[row - first_row + 1]; }
