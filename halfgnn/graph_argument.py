@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import torch
+
 from .dgl_index import is_dgl_graph
 from .graph import Graph
 from .heterograph import Block, HeteroGraph
@@ -19,7 +21,22 @@ def as_graph(g, name: str = "g", expected: str = "a halfgnn.Graph or a DGLGraph"
         return g[g.canonical_etypes[0]]
     if is_dgl_graph(g):
         return Graph.from_dgl(g)
-    raise TypeError(f"{name} is a {type(g).__name__}; expected {expected}")
+    raise TypeError(f"{name} is a {type(g).__name__}; expected {expected}{_remedy(g, name)}")
+
+
+def _remedy(g, name: str) -> str:
+    """How to make a Graph of what was given in place of one, if that is clear."""
+    if isinstance(getattr(g, "graph", None), Graph):  # a Reordering
+        return f": pass {name}.graph"
+    if isinstance(g, torch.Tensor) and g.layout in (torch.sparse_coo, torch.sparse_csr, torch.sparse_csc):
+        return f": halfgnn.Graph.from_torch_sparse({name}) makes one"
+    if isinstance(g, torch.Tensor) and g.dim() == 2 and g.shape[0] == 2:
+        return f": halfgnn.Graph.from_edge_index({name}, num_nodes=N) makes one"
+    if isinstance(g, (tuple, list)) and len(g) == 2:
+        return f": halfgnn.Graph.from_edges(*{name}, num_src=N, num_dst=N) makes one"
+    if hasattr(g, "tocsr"):
+        return f": halfgnn.Graph.from_scipy({name}) makes one"
+    return ""
 
 
 def as_heterograph(g, name: str = "g") -> HeteroGraph:

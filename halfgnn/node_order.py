@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, overload
 
 import torch
 from torch import Tensor
@@ -49,7 +49,7 @@ class Reordering:
     """A graph with other ids for its nodes, and the way there and back. :func:`reorder` makes it.
 
         r = halfgnn.reorder(g)
-        x, labels, train_mask = r.permute(x), r.permute(labels), r.permute(train_mask)
+        x, labels, train_mask = r.permute(x, labels, train_mask)
         train_ids = r.new_ids[train_ids]              # ids of nodes, in place of a mask
         out = r.restore(model(r.graph, x))            # rows in the order of g
 
@@ -72,20 +72,35 @@ class Reordering:
     locality_after: float
     is_identity: bool
 
-    def permute(self, x: Tensor) -> Tensor:
-        """Rows of nodes (N, *), of any dtype and on any device, in the order of the new ids. Differentiable."""
-        return self._taken(x, "x", self.node_ids)
+    @overload
+    def permute(self, x: Tensor, /) -> Tensor: ...
+    @overload
+    def permute(self, x: Tensor, /, *more: Tensor) -> tuple[Tensor, ...]: ...
+    def permute(self, x: Tensor, /, *more: Tensor) -> Tensor | tuple[Tensor, ...]:
+        """Rows of nodes (N, *), of any dtype and on any device, in the order of the new ids. Differentiable.
 
-    def restore(self, y: Tensor) -> Tensor:
-        """Rows of nodes (N, *) in the order of the new ids, back in that of the old ids. Differentiable."""
-        return self._taken(y, "y", self.new_ids)
+        Of several tensors it returns a tuple: ``x, labels = r.permute(x, labels)``.
+        """
+        return self._taken((x, *more), "x", self.node_ids)
 
-    def _taken(self, data: Tensor, name: str, ids: Tensor) -> Tensor:
-        check_tensor(data, name)
-        check_dense(data, name)
-        if data.dim() == 0 or data.shape[0] != ids.numel():
-            raise ValueError(f"{name} has shape {tuple(data.shape)}; expected {ids.numel()} rows, one per node")
-        return data.index_select(0, ids.to(data.device))
+    @overload
+    def restore(self, y: Tensor, /) -> Tensor: ...
+    @overload
+    def restore(self, y: Tensor, /, *more: Tensor) -> tuple[Tensor, ...]: ...
+    def restore(self, y: Tensor, /, *more: Tensor) -> Tensor | tuple[Tensor, ...]:
+        """Rows of nodes (N, *) in the order of the new ids, back in that of the old ids. Several likewise. Differentiable."""
+        return self._taken((y, *more), "y", self.new_ids)
+
+    @staticmethod
+    def _taken(tensors: tuple[Tensor, ...], name: str, ids: Tensor) -> Tensor | tuple[Tensor, ...]:
+        names = [name, *(f"more[{i}]" for i in range(len(tensors) - 1))]
+        for data, name in zip(tensors, names):
+            check_tensor(data, name)
+            check_dense(data, name)
+            if data.dim() == 0 or data.shape[0] != ids.numel():
+                raise ValueError(f"{name} has shape {tuple(data.shape)}; expected {ids.numel()} rows, one per node")
+        taken = tuple(data.index_select(0, ids.to(data.device)) for data in tensors)
+        return taken if len(taken) > 1 else taken[0]
 
     def __repr__(self) -> str:
         kept = ", too little to change ids" if self.is_identity else ""

@@ -167,6 +167,10 @@ def test_permute_and_restore():
     ):
         assert torch.equal(r.permute(x), x[r.node_ids.long()]) and torch.equal(r.restore(r.permute(x)), x)
         assert torch.equal(r.permute(x)[r.new_ids.long()[7]], x[7])
+    x, labels = torch.rand(3000, 2), torch.arange(3000)
+    permuted = r.permute(x, labels)
+    assert torch.equal(permuted[0], r.permute(x)) and torch.equal(permuted[1], r.permute(labels))
+    assert all(torch.equal(back, given) for back, given in zip(r.restore(*permuted), (x, labels)))
     x = torch.rand(3000, 2, dtype=torch.float64, requires_grad=True)
     (r.permute(x) * torch.arange(3000.0, dtype=torch.float64)[:, None]).sum().backward()
     assert torch.equal(x.grad, r.new_ids.double()[:, None].expand(-1, 2))
@@ -268,6 +272,7 @@ def test_errors():
         (lambda: reorder(g, least_gain=float("nan")), ValueError, "least_gain is nan"),
         (lambda: r.permute([1.0]), TypeError, "x is a list; expected a torch.Tensor"),
         (lambda: r.permute(torch.rand(3)), ValueError, r"x has shape \(3,\); expected 30 rows, one per node"),
+        (lambda: r.permute(torch.rand(30), torch.rand(3)), ValueError, r"more\[0\] has shape \(3,\); expected 30 rows"),
         (lambda: r.restore(torch.tensor(1.0)), ValueError, r"y has shape \(\); expected 30 rows, one per node"),
         (lambda: r.restore(torch.rand(30, 2).to_sparse()), TypeError, "y has layout torch.sparse_coo"),
         (lambda: setattr(r, "graph", g), AttributeError, "graph"),

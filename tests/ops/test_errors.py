@@ -3,7 +3,7 @@
 import pytest
 import torch
 
-from halfgnn import Graph, ops
+from halfgnn import Graph, ops, reorder
 from tests import support
 from tests.support import make_graph, randn
 
@@ -25,6 +25,31 @@ def v(*shape, dtype=torch.float16, device="cpu"):
 
 def e(*shape, dtype=torch.float16, device="cpu"):
     return torch.ones(E, *shape, dtype=dtype, device=device)
+
+
+# ---- the graph ----------------------------------------------------------------------------------
+
+
+def test_what_stands_for_no_graph():
+    """The error says how to make a Graph of it."""
+    src, dst = torch.tensor([0, 1]), torch.tensor([1, 2])
+    sparse = torch.sparse_coo_tensor(torch.stack([dst, src]), torch.ones(2), (3, 3), check_invariants=True)
+    cases = [
+        (torch.stack([src, dst]), "g is a Tensor; .*: halfgnn.Graph.from_edge_index"),
+        ((src, dst), "g is a tuple; .*: halfgnn.Graph.from_edges"),
+        (sparse, "g is a Tensor; .*: halfgnn.Graph.from_torch_sparse"),
+        (reorder(Graph.from_edges(src, dst, num_src=3, num_dst=3)), "g is a Reordering; .*: pass g.graph$"),
+        (torch.ones(3, 2), "g is a Tensor; expected a halfgnn.Graph or a DGLGraph$"),
+    ]
+    for wrong, match in cases:
+        with pytest.raises(TypeError, match=match):
+            ops.copy_u_sum(wrong, torch.ones(3, 2))
+
+
+def test_a_scipy_matrix_is_no_graph():
+    scipy = pytest.importorskip("scipy.sparse")
+    with pytest.raises(TypeError, match=r"g is a .*: halfgnn.Graph.from_scipy\(g\) makes one"):
+        ops.copy_u_sum(scipy.eye(3, format="csr"), torch.ones(3, 2))
 
 
 # ---- shapes --------------------------------------------------------------------------------------
