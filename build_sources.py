@@ -40,11 +40,19 @@ TYPES_OF = {"dot_tensor": ("half", "bfloat16"), "gatv2_tensor": ("half", "bfloat
 
 # Headers of csrc/cpu/kernels that are compiled: each defines some kernels, and the last one their table.
 CPU_KERNELS = ["spmm", "sddmm", "backward", "edge_softmax", "attention/gat", "attention/pair", "table"]
-# Name in the file and in C++; condition of the preprocessor, GCC's name of the instructions, and what is defined for them.
-# csrc/cpu/kernels/choose.cpp says which processors have them.
+# Name in the file and in C++; condition of the preprocessor, GCC's name of the instructions, lanes of a vector, and what
+# else is defined for vec.h. csrc/cpu/kernels/choose.cpp says which processors have them.
+X86_64 = "defined(__x86_64__)"
+AVX512 = "avx512f,avx512bw,avx512vl,avx512dq"
 INSTRUCTION_SETS = {
-    "default": ("baseline", None, None, ""),  # the compiler's own: SSE2 on x86-64, NEON on Arm
-    "avx2": ("avx2", "defined(__x86_64__)", "avx2,fma,f16c", "#define HALFGNN_F16C 1\n"),
+    "default": ("baseline", None, None, 8, []),  # the compiler's own: SSE2 on x86-64, NEON on Arm
+    "avx2": ("avx2", X86_64, "avx2,fma,f16c", 8, ["F16C"]),
+    "avx512": ("avx512", X86_64, f"avx2,fma,f16c,{AVX512}", 16, ["F16C", "AVX512"]),
+}
+# Not in the library: the code of long vectors on processors with short ones, each vector in parts.
+TEST_INSTRUCTION_SETS = {
+    "wide": ("wide", X86_64, "avx2,fma,f16c", 16, ["F16C"]),
+    "wide_arm": ("wide", "defined(__aarch64__)", None, 16, []),
 }
 
 TITLE = "// Written by build_sources.py.\n"
@@ -61,22 +69,25 @@ def cuda_instance(family: str, name: str) -> str:
 
 
 def cpu_instance(kernel: str, instruction_set: str) -> str:
-    namespace, condition, target, defines = INSTRUCTION_SETS[instruction_set]
+    namespace, condition, target, lanes, features = (INSTRUCTION_SETS | TEST_INSTRUCTION_SETS)[instruction_set]
     path = ROOT / "csrc" / "cpu" / "kernels" / f"{kernel}.h"
-    defines = f'#define HALFGNN_ISA {namespace}\n#define HALFGNN_ISA_NAME "{namespace}"\n{defines}'
+    macros = [f"ISA {namespace}", f'ISA_NAME "{namespace}"', f"LANES {lanes}", *(f"{name} 1" for name in features)]
+    defines = "".join(f"#define HALFGNN_{macro}\n" for macro in macros)
     text = f'{TITLE}{defines}#include "{path}"\n'
-    if target is None:
-        return text
-    # A pragma, not a compiler flag: this file alone gets the instructions, and a wheel runs on any processor.
-    return f"""{TITLE}#if {condition}
-#if defined(__clang__)
+    if target is not None:
+        text = for_target(target, text)
+    return text if condition is None else f"{TITLE}#if {condition}\n{text.removeprefix(TITLE)}#endif\n"
+
+
+def for_target(target: str, text: str) -> str:
+    """A pragma, not a compiler flag: this file alone gets the instructions, and a wheel runs on any processor."""
+    return f"""{TITLE}#if defined(__clang__)
 #pragma clang attribute push(__attribute__((target("{target}"))), apply_to = function)
 #else
 #pragma GCC target("{target}")
 #endif
 {text.removeprefix(TITLE)}#if defined(__clang__)
 #pragma clang attribute pop
-#endif
 #endif
 """
 
@@ -109,11 +120,11 @@ def cuda_bindings() -> list[Path]:
     return _sources("csrc/cuda/*.cpp")
 
 
-def cpu_kernels() -> list[Path]:
+def cpu_kernels(instruction_sets=tuple(INSTRUCTION_SETS)) -> list[Path]:
     texts = {
         f"cpu_{kernel.replace('/', '_')}_{isa}.cpp": cpu_instance(kernel, isa)
         for kernel in CPU_KERNELS
-        for isa in INSTRUCTION_SETS
+        for isa in instruction_sets
     }
     return _sources("csrc/cpu/kernels/*.cpp") + [write(WRITTEN / name, text) for name, text in sorted(texts.items())]
 

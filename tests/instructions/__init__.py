@@ -1,8 +1,10 @@
-"""The cost of the CPU kernels in instructions, counted by callgrind and compared with committed counts. Works on a busy
-machine too.
+"""The CPU kernels, called without PyTorch. Their cost in instructions, counted by callgrind and compared with committed
+counts: that works on a busy machine too. Their results on every instruction set, compared with one another.
 
-driver.cpp     calls kernels on a fixed graph, without PyTorch
-counts.py      builds and runs the driver, reads callgrind's counts, and compares them
+cases.h        calls of kernels on a fixed graph
+driver.cpp     runs them for callgrind
+counts.py      builds and runs the drivers, reads callgrind's counts, and compares them
 committed.csv  instructions per edge, by case and instruction set, and the compiler that was used
-__main__.py    prints or rewrites them: python -m tests.instructions [--update]
+compare.cpp    runs the cases at many shapes on every table of kernels, and compares what they write
+__main__.py    prints or rewrites the counts: python -m tests.instructions [--update]
 """

@@ -1,4 +1,4 @@
-"""Builds the driver, counts the instructions of its cases, and compares them with those that are committed."""
+"""Builds the drivers, counts the instructions of their cases, and compares them with those that are committed."""
 
 from __future__ import annotations
 
@@ -13,6 +13,7 @@ import sys
 import tempfile
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 
 HERE = Path(__file__).resolve().parent
@@ -35,12 +36,17 @@ OTHER_COMPILER = 0.5
 Counts = dict[tuple[str, str], float]  # (case, table) -> instructions per edge
 
 
+def why_not_compiled() -> str | None:
+    """Why the drivers cannot be compiled here; None if they can."""
+    return f"there is no {CXX}" if shutil.which(CXX) is None else None
+
+
 def why_not() -> str | None:
     """Why nothing can be counted here; None if it can."""
     if platform.machine() != "x86_64":
         return f"the committed counts are of x86_64, not of {platform.machine()}"
-    if shutil.which(CXX) is None:
-        return f"there is no {CXX}"
+    if reason := why_not_compiled():
+        return reason
     if shutil.which("valgrind") is None:
         return "there is no valgrind (apt-get install valgrind)"
     header = [CXX, "-x", "c++", "-E", "-"]
@@ -65,22 +71,27 @@ def _run(*command, **options) -> str:
     return done.stdout
 
 
-def _is_fresh(output: Path, source: Path, *more: Path) -> bool:
+def _folder(cxx: str) -> Path:
+    return BUILD if cxx == CXX else BUILD / cxx
+
+
+def _is_fresh(output: Path, source: Path, *more: Path, cxx: str = CXX) -> bool:
     """Whether the output is newer than the source, all files that the source includes, and `more`."""
     if not output.is_file():
         return False
-    rule = _run(CXX, "-std=c++17", "-MM", source).replace("\\\n", " ")
+    rule = _run(cxx, "-std=c++17", "-MM", source).replace("\\\n", " ")
     newest = max(path.stat().st_mtime for path in (*map(Path, rule.split(":", 1)[1].split()), *more))
     return newest <= output.stat().st_mtime
 
 
-def kernel(source: Path) -> Path:
+def kernel(source: Path, cxx: str = CXX) -> Path:
     """The object of a source: that of setup.py's last build if it is up to date, otherwise one that is compiled here."""
-    own = BUILD / f"{source.stem}.o"
-    for path in (*ROOT.glob(f"build/temp*/{source.relative_to(ROOT).with_suffix('.o')}"), own):
-        if _is_fresh(path, source):
+    own = _folder(cxx) / f"{source.stem}.o"
+    of_setup = ROOT.glob(f"build/temp*/{source.relative_to(ROOT).with_suffix('.o')}") if cxx == CXX else ()
+    for path in (*of_setup, own):
+        if _is_fresh(path, source, cxx=cxx):
             return path
-    _run(CXX, *FLAGS, "-c", source, "-o", own)
+    _run(cxx, *FLAGS, "-c", source, "-o", own)
     return own
 
 
@@ -97,17 +108,19 @@ def symbols(path: Path) -> str:
     return _run("nm", "--demangle", "--defined-only", path)
 
 
-def build() -> Driver:
-    """Builds the driver if it is not up to date. Waits if another process builds it."""
-    BUILD.mkdir(parents=True, exist_ok=True)
-    source, output = HERE / "driver.cpp", BUILD / "driver"
+def build(name: str = "driver", instruction_sets=tuple(build_sources.INSTRUCTION_SETS), cxx: str = CXX) -> Driver:
+    """Builds a driver of kernels if it is not up to date. Waits if another process builds it."""
+    folder = _folder(cxx)
+    folder.mkdir(parents=True, exist_ok=True)
+    source, output = HERE / f"{name}.cpp", folder / name
     with open(BUILD / "lock", "w") as lock:
         fcntl.flock(lock, fcntl.LOCK_EX)
         with ThreadPoolExecutor(2) as pool:
-            kernels = list(pool.map(kernel, build_sources.cpu_kernels()))
-        if not _is_fresh(output, source, *kernels):
+            kernels = list(pool.map(partial(kernel, cxx=cxx), build_sources.cpu_kernels(instruction_sets)))
+        if not _is_fresh(output, source, *kernels, cxx=cxx):
             # Symbols are bound at the start, so that the linker's work at a first call is not counted.
-            _run(CXX, "-std=c++17", "-O1", "-Wall", "-Wno-psabi", source, *kernels, "-Wl,-z,now", "-o", output)
+            flags = ["-std=c++17", "-O1", "-Wall", "-Wno-psabi", "-Wl,-z,now", *(["-static"] if cxx != CXX else [])]
+            _run(cxx, source, *kernels, *flags, "-o", output)
     return Driver(output, _compiler(kernels[0]))
 
 

@@ -8,6 +8,8 @@
 // A row of sums is workspace: kWidth values of B::Acc per block (a slot), in the order that lanes have in registers.
 #pragma once
 
+#include <type_traits>
+
 #include "convert.h"
 #include "lanes.h"
 
@@ -22,21 +24,23 @@ constexpr int kBatch = 4;
 // agree on it. Splitting two vectors of bfloat16 into even and odd elements takes a shift and a mask, and no shuffle.
 template <class T, int W>
 struct Packed {
-  using V = Lanes<W / kLanes>;
+  static constexpr int L = W < kLanes ? W : kLanes;  // of a vector
+  using V = Lanes<W / L, L>;
   static HALFGNN_INLINE V load(const T* p) {
     V r;
-    for (int i = 0; i < W / kLanes; ++i) r.v[i] = load_vector(p + kLanes * i);
+    for (int i = 0; i < W / L; ++i) r.v[i] = load_vector<L>(p + L * i);
     return r;
   }
   template <class S>
   static HALFGNN_INLINE void store(V x, S* p) {
-    for (int i = 0; i < W / kLanes; ++i) store_vector(x.v[i], p + kLanes * i);
+    for (int i = 0; i < W / L; ++i) store_vector(x.v[i], p + L * i);
   }
-  static HALFGNN_INLINE V load_floats(const float* p) { return load_lanes<W / kLanes>(p); }
+  static HALFGNN_INLINE V load_floats(const float* p) { return load_lanes<W / L, L>(p); }
 };
 
 template <>
 struct Packed<BFloat16, 2 * kLanes> {
+  static constexpr int L = kLanes;
   using V = Lanes<2>;
   static HALFGNN_INLINE V load(const BFloat16* p) {
     const Words bits = load_unaligned<Words>(p);
@@ -70,9 +74,10 @@ struct Block : Packed<T, W> {
   using Element = T;
   using Acc = float;  // what is computed in
   using V = typename Packed<T, W>::V;
-  using Weight = Floats;  // a factor of all lanes
-  static HALFGNN_INLINE Weight weight(float x) { return splat(x); }
-  static HALFGNN_INLINE V load_acc(const float* p) { return load_lanes<W / kLanes>(p); }
+  using Packed<T, W>::L;
+  using Weight = FloatsOf<L>;  // a factor of all lanes
+  static HALFGNN_INLINE Weight weight(float x) { return splat<L>(x); }
+  static HALFGNN_INLINE V load_acc(const float* p) { return load_lanes<W / L, L>(p); }
   static HALFGNN_INLINE void store_acc(V x, float* p) { store_lanes(x, p); }
   static HALFGNN_INLINE float sum(V x) { return sum_lanes(fold(x)); }
   // For keep(): clears the first `overlap` lanes, which the last block shares with its neighbour.
@@ -107,8 +112,11 @@ struct SingleBlock {
 // f(a block) for rows of `dim` >= 8 elements of T per head.
 template <class T, class F>
 inline void with_block(int64_t dim, F f) {
-  if (dim >= 2 * kLanes) return f(Block<T, 2 * kLanes>{});
-  return f(Block<T, kLanes>{});
+  if constexpr (std::is_same<T, BFloat16>::value) {
+    if (dim >= 2 * kLanes) return f(Block<T, 2 * kLanes>{});
+  }
+  if (dim >= 16) return f(Block<T, 16>{});
+  return f(Block<T, 8>{});
 }
 
 // ---- rows of blocks

@@ -10,7 +10,8 @@ namespace halfgnn {
 // The tables that this processor can run, the fastest first. The last one runs everywhere.
 std::vector<const KernelTable*> supported_tables();
 
-// The table that this process uses: the one that HALFGNN_CPU names if it is supported, otherwise the fastest.
+// The table that this process uses: the one that the environment's HALFGNN_CPU names, otherwise the fastest. Throws if
+// HALFGNN_CPU names none that is supported.
 const KernelTable& kernels();
 
 }  // namespace halfgnn

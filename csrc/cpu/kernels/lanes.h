@@ -1,5 +1,5 @@
-// Arithmetic on blocks of a row in registers: Lanes<N> of N fp32 vectors, or Single<A>, one element of type A.
-// Both have the same operations, so that a kernel is written once.
+// Arithmetic on blocks of a row in registers: Lanes<N, L> of N vectors of L fp32 values, or Single<A>, one element of
+// type A. Both have the same operations, so that a kernel is written once.
 #pragma once
 
 #include "vec.h"
@@ -8,101 +8,127 @@ namespace halfgnn::HALFGNN_ISA {
 
 // ---- vectors
 
-template <int N>
+template <int N, int L = kLanes>
 struct Lanes {
-  Floats v[N];
+  FloatsOf<L> v[N];
 };
-template <int N>
-HALFGNN_INLINE Lanes<N> multiply_add(Lanes<N> x, Lanes<N> y, Lanes<N> sum) {
+template <int N, int L>
+HALFGNN_INLINE Lanes<N, L> multiply_add(Lanes<N, L> x, Lanes<N, L> y, Lanes<N, L> sum) {
   for (int i = 0; i < N; ++i) sum.v[i] += x.v[i] * y.v[i];
   return sum;
 }
-template <int N>
-HALFGNN_INLINE Lanes<N> multiply_add(Floats x, Lanes<N> y, Lanes<N> sum) {
+template <int N, int L>
+HALFGNN_INLINE Lanes<N, L> multiply_add(FloatsOf<L> x, Lanes<N, L> y, Lanes<N, L> sum) {
   for (int i = 0; i < N; ++i) sum.v[i] += x * y.v[i];
   return sum;
 }
-template <int N>
-HALFGNN_INLINE Lanes<N> add(Lanes<N> x, Lanes<N> y) {
+template <int N, int L>
+HALFGNN_INLINE Lanes<N, L> add(Lanes<N, L> x, Lanes<N, L> y) {
   for (int i = 0; i < N; ++i) x.v[i] += y.v[i];
   return x;
 }
-template <int N>
-HALFGNN_INLINE Lanes<N> scale(Floats a, Lanes<N> x) {
+template <int N, int L>
+HALFGNN_INLINE Lanes<N, L> scale(FloatsOf<L> a, Lanes<N, L> x) {
   for (int i = 0; i < N; ++i) x.v[i] *= a;
   return x;
 }
-template <int N>
-HALFGNN_INLINE Floats fold(Lanes<N> x) {
+template <int N, int L>
+HALFGNN_INLINE FloatsOf<L> fold(Lanes<N, L> x) {
   for (int i = 1; i < N; ++i) x.v[0] += x.v[i];
   return x.v[0];
 }
 // Workspace holds lanes in the order that they have in registers.
-template <int N>
-HALFGNN_INLINE Lanes<N> load_lanes(const float* p) {
-  Lanes<N> r;
-  for (int i = 0; i < N; ++i) r.v[i] = load_vector(p + kLanes * i);
+template <int N, int L = kLanes>
+HALFGNN_INLINE Lanes<N, L> load_lanes(const float* p) {
+  Lanes<N, L> r;
+  for (int i = 0; i < N; ++i) r.v[i] = load_vector<L>(p + L * i);
   return r;
 }
-template <int N>
-HALFGNN_INLINE void store_lanes(Lanes<N> x, float* p) {
-  for (int i = 0; i < N; ++i) store_vector(x.v[i], p + kLanes * i);
+template <int N, int L>
+HALFGNN_INLINE void store_lanes(Lanes<N, L> x, float* p) {
+  for (int i = 0; i < N; ++i) store_vector(x.v[i], p + L * i);
 }
-template <int N>
-HALFGNN_INLINE Lanes<N> multiply(Lanes<N> x, Lanes<N> y) {
+template <int N, int L>
+HALFGNN_INLINE Lanes<N, L> multiply(Lanes<N, L> x, Lanes<N, L> y) {
   for (int i = 0; i < N; ++i) x.v[i] *= y.v[i];
   return x;
 }
-template <int N>
-HALFGNN_INLINE Lanes<N> subtract(Lanes<N> x, Lanes<N> y) {
+template <int N, int L>
+HALFGNN_INLINE Lanes<N, L> subtract(Lanes<N, L> x, Lanes<N, L> y) {
   for (int i = 0; i < N; ++i) x.v[i] -= y.v[i];
   return x;
 }
 // x where `mask` has all bits, 0 where it has none
-template <int N>
-HALFGNN_INLINE Lanes<N> keep(Lanes<N> x, Lanes<N> mask) {
-  for (int i = 0; i < N; ++i) x.v[i] = bit_cast<Floats>(bit_cast<Words>(x.v[i]) & bit_cast<Words>(mask.v[i]));
+template <int N, int L>
+HALFGNN_INLINE Lanes<N, L> keep(Lanes<N, L> x, Lanes<N, L> mask) {
+  for (int i = 0; i < N; ++i)
+    x.v[i] = bit_cast<FloatsOf<L>>(bit_cast<WordsOf<L>>(x.v[i]) & bit_cast<WordsOf<L>>(mask.v[i]));
   return x;
 }
 // LeakyReLU
-template <int N>
-HALFGNN_INLINE Lanes<N> leaky(Lanes<N> z, Floats slope) {
-  for (int i = 0; i < N; ++i) z.v[i] = z.v[i] > splat(0.f) ? z.v[i] : z.v[i] * slope;
+template <int N, int L>
+HALFGNN_INLINE Lanes<N, L> leaky(Lanes<N, L> z, FloatsOf<L> slope) {
+  for (int i = 0; i < N; ++i) z.v[i] = z.v[i] > splat<L>(0.f) ? z.v[i] : z.v[i] * slope;
   return z;
 }
 // sum += z > 0 ? above : below
-template <int N>
-HALFGNN_INLINE Lanes<N> add_by_sign(Lanes<N> z, Floats above, Floats below, Lanes<N> sum) {
-  for (int i = 0; i < N; ++i) sum.v[i] += z.v[i] > splat(0.f) ? above : below;
+template <int N, int L>
+HALFGNN_INLINE Lanes<N, L> add_by_sign(Lanes<N, L> z, FloatsOf<L> above, FloatsOf<L> below, Lanes<N, L> sum) {
+  for (int i = 0; i < N; ++i) sum.v[i] += z.v[i] > splat<L>(0.f) ? above : below;
   return sum;
 }
 // x where it is finite, else 0
-template <int N>
-HALFGNN_INLINE Lanes<N> finite_or_zero(Lanes<N> x) {
-  for (int i = 0; i < N; ++i) x.v[i] = x.v[i] - x.v[i] == splat(0.f) ? x.v[i] : splat(0.f);
+template <int N, int L>
+HALFGNN_INLINE Lanes<N, L> finite_or_zero(Lanes<N, L> x) {
+  for (int i = 0; i < N; ++i) x.v[i] = x.v[i] - x.v[i] == splat<L>(0.f) ? x.v[i] : splat<L>(0.f);
   return x;
 }
 
 #if defined(HALFGNN_F16C)
 // out[k * stride] = sum_lanes(fold(sums[k])) for four of them. Halves are added in pairs, then turned so that one
 // addition serves all four.
-HALFGNN_INLINE __m256 add_halves(Floats x, Floats y) {
+HALFGNN_INLINE __m256 add_halves(FloatsOf<8> x, FloatsOf<8> y) {
   const __m256 a = bit_cast<__m256>(x), b = bit_cast<__m256>(y);
   return _mm256_add_ps(_mm256_permute2f128_ps(a, b, 0x20), _mm256_permute2f128_ps(a, b, 0x31));
 }
 template <int N>
-HALFGNN_INLINE void store_four_sums(const Lanes<N>* sums, float* out, int64_t stride) {
+HALFGNN_INLINE void store_four_sums(const Lanes<N, 8>* sums, float* out, int64_t stride) {
   const __m256 x = add_halves(fold(sums[0]), fold(sums[1])), y = add_halves(fold(sums[2]), fold(sums[3]));
   const __m256 pairs = _mm256_add_ps(_mm256_shuffle_ps(x, y, 0x44), _mm256_shuffle_ps(x, y, 0xee));
-  const Floats all = bit_cast<Floats>(_mm256_add_ps(pairs, _mm256_movehdup_ps(pairs)));
+  const FloatsOf<8> all = bit_cast<FloatsOf<8>>(_mm256_add_ps(pairs, _mm256_movehdup_ps(pairs)));
   out[0] = all[0];
   out[stride] = all[4];
   out[2 * stride] = all[2];
   out[3 * stride] = all[6];
 }
+#if defined(HALFGNN_AVX512)
+HALFGNN_INLINE __m512 add_halves(__m512 a, __m512 b) {
+  return _mm512_add_ps(_mm512_shuffle_f32x4(a, b, 0x44), _mm512_shuffle_f32x4(a, b, 0xee));
+}
+template <int N>
+HALFGNN_INLINE void store_four_sums(const Lanes<N, 16>* sums, float* out, int64_t stride) {
+  __m512 folded[4];
+  for (int k = 0; k < 4; ++k) folded[k] = bit_cast<__m512>(fold(sums[k]));
+  const __m512 x = add_halves(folded[0], folded[1]), y = add_halves(folded[2], folded[3]);
+  const __m512 quarters = _mm512_add_ps(_mm512_shuffle_f32x4(x, y, 0x88), _mm512_shuffle_f32x4(x, y, 0xdd));
+  const __m512 pairs = _mm512_add_ps(quarters, _mm512_permute_ps(quarters, 0x4e));
+  const FloatsOf<16> all = bit_cast<FloatsOf<16>>(_mm512_add_ps(pairs, _mm512_movehdup_ps(pairs)));
+  for (int k = 0; k < 4; ++k) out[k * stride] = all[4 * k];
+}
 #else
 template <int N>
-HALFGNN_INLINE void store_four_sums(const Lanes<N>* sums, float* out, int64_t stride) {
+HALFGNN_INLINE void store_four_sums(const Lanes<N, 16>* sums, float* out, int64_t stride) {
+  Lanes<1, 8> halved[4];
+  for (int k = 0; k < 4; ++k) {
+    const auto halves = bit_cast<Halves<FloatsOf<8>>>(fold(sums[k]));
+    halved[k].v[0] = halves.lower + halves.upper;
+  }
+  store_four_sums(halved, out, stride);
+}
+#endif
+#else
+template <int N, int L>
+HALFGNN_INLINE void store_four_sums(const Lanes<N, L>* sums, float* out, int64_t stride) {
   for (int k = 0; k < 4; ++k) out[k * stride] = sum_lanes(fold(sums[k]));
 }
 #endif

@@ -3,15 +3,25 @@
 //
 // This file and those that include it are compiled once per instruction set, inside namespace HALFGNN_ISA, so that the
 // linker never merges two copies. For the same reason they may not instantiate code of the C++ library.
-// HALFGNN_F16C says that the processor converts fp16 itself. (The compiler's own __F16C__ does not follow a target
-// pragma in every GCC.)
+// build_sources.py defines HALFGNN_LANES, and what the instruction set has beside the vectors of the compiler:
+// HALFGNN_F16C (fp16 is converted, and vectors are AVX2's), HALFGNN_AVX512. (The compiler's own __F16C__ does not
+// follow a target pragma in every GCC.)
 #pragma once
 
 #include <stdint.h>
 #include <string.h>
 
 #if defined(HALFGNN_F16C)
+// AVX-512's functions take a value that is not initialised where their instructions ignore it, and GCC 12 warns of it.
+#pragma GCC diagnostic push
+#pragma GCC diagnostic ignored "-Wuninitialized"
+#if !defined(__clang__)
+#pragma GCC diagnostic ignored "-Wmaybe-uninitialized"
+#endif
 #include <immintrin.h>
+#pragma GCC diagnostic pop
+#elif defined(__aarch64__)
+#include <arm_neon.h>
 #endif
 
 #include "../../core/with_type.h"
@@ -55,13 +65,34 @@ inline void with_same_or_float(DType type, F f) {
   return f(Type<float>{});
 }
 
-// Values of a vector.
-constexpr int kLanes = 8;
+// Values of a vector. An instruction set without such registers computes a vector in parts.
+constexpr int kLanes = HALFGNN_LANES;
 
-typedef float Floats __attribute__((vector_size(4 * kLanes)));
-typedef uint32_t Words __attribute__((vector_size(4 * kLanes)));
-typedef int32_t Integers __attribute__((vector_size(4 * kLanes)));
-typedef uint16_t Halfwords __attribute__((vector_size(2 * kLanes)));
+// Vectors of L values. Kernels use those of kLanes, and shorter ones for rows that have fewer values.
+template <int L>
+struct VectorsOf {
+  typedef float Floats __attribute__((vector_size(4 * L)));
+  typedef uint32_t Words __attribute__((vector_size(4 * L)));
+  typedef int32_t Integers __attribute__((vector_size(4 * L)));
+  typedef uint16_t Halfwords __attribute__((vector_size(2 * L)));
+};
+template <int L>
+using FloatsOf = typename VectorsOf<L>::Floats;
+template <int L>
+using WordsOf = typename VectorsOf<L>::Words;
+template <int L>
+using HalfwordsOf = typename VectorsOf<L>::Halfwords;
+using Floats = FloatsOf<kLanes>;
+using Words = WordsOf<kLanes>;
+using Integers = typename VectorsOf<kLanes>::Integers;
+using Halfwords = HalfwordsOf<kLanes>;
+// How many values a vector has, of 32 bits each; vectors of other values that are as many.
+template <class V>
+constexpr int kLanesOf = sizeof(V) / 4;
+template <class V>
+using WordsLike = WordsOf<kLanesOf<V>>;
+template <class V>
+using HalfwordsLike = HalfwordsOf<kLanesOf<V>>;
 
 template <class To, class From>
 HALFGNN_INLINE To bit_cast(const From& from) {
@@ -78,47 +109,81 @@ HALFGNN_INLINE V load_unaligned(const void* p) {
   return v;
 }
 
-HALFGNN_INLINE Floats splat(float x) { return Floats{x, x, x, x, x, x, x, x}; }
-HALFGNN_INLINE Words splat_bits(uint32_t x) { return Words{x, x, x, x, x, x, x, x}; }
-HALFGNN_INLINE Words select(Words mask, Words a, Words b) { return (mask & a) | (~mask & b); }
-HALFGNN_INLINE Floats select(Words mask, Floats a, Floats b) {
-  return bit_cast<Floats>(select(mask, bit_cast<Words>(a), bit_cast<Words>(b)));
+// x in every lane. x - 0 is x, -0 included.
+template <int L = kLanes>
+HALFGNN_INLINE FloatsOf<L> splat(float x) {
+  return x - FloatsOf<L>{};
+}
+template <int L = kLanes>
+HALFGNN_INLINE WordsOf<L> splat_bits(uint32_t x) {
+  return x + WordsOf<L>{};
+}
+template <class V>
+HALFGNN_INLINE V select(WordsLike<V> mask, V a, V b) {
+  using W = WordsLike<V>;
+  return bit_cast<V>((mask & bit_cast<W>(a)) | (~mask & bit_cast<W>(b)));
 }
 
-HALFGNN_INLINE float sum_lanes(Floats v) { return ((v[0] + v[4]) + (v[2] + v[6])) + ((v[1] + v[5]) + (v[3] + v[7])); }
+// A vector as two, where it is longer than what an instruction takes.
+template <class V>
+struct Halves {
+  V lower, upper;
+};
 
-// ---- bfloat16: the upper half of a float. Rounds to nearest even; NaN stays NaN.
+HALFGNN_INLINE float sum_lanes(FloatsOf<8> v) {
+  return ((v[0] + v[4]) + (v[2] + v[6])) + ((v[1] + v[5]) + (v[3] + v[7]));
+}
+HALFGNN_INLINE float sum_lanes(FloatsOf<16> v) {
+  const auto halves = bit_cast<Halves<FloatsOf<8>>>(v);
+  return sum_lanes(halves.lower + halves.upper);
+}
+
+// ---- bfloat16: the upper half of a float. Rounds to nearest even; NaN stays NaN. (AVX-512's own conversion takes
+// subnormal numbers for 0.)
 
 // The result is in the upper 16 bits of each lane. The lower ones are undefined.
-HALFGNN_INLINE Words round_to_bfloat16(Floats v) {
-  const Words bits = bit_cast<Words>(v);
-  const Words rounded = bits + splat_bits(0x7fff) + ((bits >> 16) & splat_bits(1));
-  const Words is_nan = bit_cast<Words>((bits & splat_bits(0x7fffffff)) > splat_bits(0x7f800000));
-  return select(is_nan, splat_bits(0x7fc00000), rounded);
+template <class V>
+HALFGNN_INLINE WordsLike<V> round_to_bfloat16(V v) {
+  using W = WordsLike<V>;
+  constexpr int L = kLanesOf<V>;
+  const W bits = bit_cast<W>(v);
+  const W rounded = bits + splat_bits<L>(0x7fff) + ((bits >> 16) & splat_bits<L>(1));
+  const W is_nan = bit_cast<W>((bits & splat_bits<L>(0x7fffffff)) > splat_bits<L>(0x7f800000));
+  return select(is_nan, splat_bits<L>(0x7fc00000), rounded);
 }
-HALFGNN_INLINE Floats load_vector(const BFloat16* p) {
-  return bit_cast<Floats>(__builtin_convertvector(load_unaligned<Halfwords>(p), Words) << 16);
+template <int L = kLanes>
+HALFGNN_INLINE FloatsOf<L> load_vector(const BFloat16* p) {
+  return bit_cast<FloatsOf<L>>(__builtin_convertvector(load_unaligned<HalfwordsOf<L>>(p), WordsOf<L>) << 16);
 }
-HALFGNN_INLINE void store_vector(Floats v, BFloat16* p) {
-  const Halfwords bits = __builtin_convertvector(round_to_bfloat16(v) >> 16, Halfwords);
+template <class V>
+HALFGNN_INLINE void store_vector(V v, BFloat16* p) {
+  const auto bits = __builtin_convertvector(round_to_bfloat16(v) >> 16, HalfwordsLike<V>);
   memcpy(p, &bits, sizeof(bits));
 }
 
 // ---- float16
 
 #if defined(HALFGNN_F16C)
-HALFGNN_INLINE Floats load_vector(const Half* p) {
-  return bit_cast<Floats>(_mm256_cvtph_ps(load_unaligned<__m128i>(p)));
+HALFGNN_INLINE FloatsOf<8> from_float16(HalfwordsOf<8> bits) {
+  return bit_cast<FloatsOf<8>>(_mm256_cvtph_ps(bit_cast<__m128i>(bits)));
 }
-HALFGNN_INLINE void store_vector(Floats v, Half* p) {
-  const __m128i bits = _mm256_cvtps_ph(bit_cast<__m256>(v), _MM_FROUND_TO_NEAREST_INT | _MM_FROUND_NO_EXC);
-  memcpy(p, &bits, sizeof(bits));
+HALFGNN_INLINE HalfwordsOf<8> to_float16(FloatsOf<8> v) {
+  return bit_cast<HalfwordsOf<8>>(_mm256_cvtps_ph(bit_cast<__m256>(v), _MM_FROUND_TO_NEAREST_INT | _MM_FROUND_NO_EXC));
+}
+#elif defined(__aarch64__)
+HALFGNN_INLINE FloatsOf<8> from_float16(HalfwordsOf<8> bits) {
+  const auto halves = bit_cast<Halves<float16x4_t>>(bits);
+  return bit_cast<FloatsOf<8>>(Halves<float32x4_t>{vcvt_f32_f16(halves.lower), vcvt_f32_f16(halves.upper)});
+}
+HALFGNN_INLINE HalfwordsOf<8> to_float16(FloatsOf<8> v) {
+  const auto halves = bit_cast<Halves<float32x4_t>>(v);
+  return bit_cast<HalfwordsOf<8>>(Halves<float16x4_t>{vcvt_f16_f32(halves.lower), vcvt_f16_f32(halves.upper)});
 }
 #else
 // The exponent is rebased by adding (127 - 15) << 23, for infinities and NaN twice. Subnormals are small integers times
 // 2^-24.
-HALFGNN_INLINE Floats load_vector(const Half* p) {
-  const Words bits = __builtin_convertvector(load_unaligned<Halfwords>(p), Words);
+HALFGNN_INLINE Floats from_float16(Halfwords half) {
+  const Words bits = __builtin_convertvector(half, Words);
   const Words magnitude = bits & splat_bits(0x7fff);
   const Words rebase = splat_bits(112u << 23);
   const Words normal = (magnitude << 13) + rebase;
@@ -130,7 +195,7 @@ HALFGNN_INLINE Floats load_vector(const Half* p) {
 }
 // Rounds to nearest even by adding half a unit, or one less if the kept bit is even. Below 2^-14 the float adder rounds
 // at 2^-24, the unit of subnormals.
-HALFGNN_INLINE void store_vector(Floats v, Half* p) {
+HALFGNN_INLINE Halfwords to_float16(Floats v) {
   const Words bits = bit_cast<Words>(v);
   const Words magnitude = bits & splat_bits(0x7fffffff);
   const Words normal =
@@ -142,13 +207,44 @@ HALFGNN_INLINE void store_vector(Floats v, Half* p) {
   Words half = select(tiny, subnormal, normal);
   half = select(huge, select(is_nan, splat_bits(0x7e00), splat_bits(0x7c00)), half);
   half |= (bits >> 16) & splat_bits(0x8000);
-  const Halfwords narrow = __builtin_convertvector(half, Halfwords);
-  memcpy(p, &narrow, sizeof(narrow));
+  return __builtin_convertvector(half, Halfwords);
 }
 #endif
+#if defined(HALFGNN_AVX512)
+HALFGNN_INLINE FloatsOf<16> from_float16(HalfwordsOf<16> bits) {
+  return bit_cast<FloatsOf<16>>(_mm512_cvtph_ps(bit_cast<__m256i>(bits)));
+}
+HALFGNN_INLINE HalfwordsOf<16> to_float16(FloatsOf<16> v) {
+  return bit_cast<HalfwordsOf<16>>(_mm512_cvtps_ph(bit_cast<__m512>(v), _MM_FROUND_TO_NEAREST_INT | _MM_FROUND_NO_EXC));
+}
+#else
+HALFGNN_INLINE FloatsOf<16> from_float16(HalfwordsOf<16> bits) {
+  const auto halves = bit_cast<Halves<HalfwordsOf<8>>>(bits);
+  return bit_cast<FloatsOf<16>>(Halves<FloatsOf<8>>{from_float16(halves.lower), from_float16(halves.upper)});
+}
+HALFGNN_INLINE HalfwordsOf<16> to_float16(FloatsOf<16> v) {
+  const auto halves = bit_cast<Halves<FloatsOf<8>>>(v);
+  return bit_cast<HalfwordsOf<16>>(Halves<HalfwordsOf<8>>{to_float16(halves.lower), to_float16(halves.upper)});
+}
+#endif
+template <int L = kLanes>
+HALFGNN_INLINE FloatsOf<L> load_vector(const Half* p) {
+  return from_float16(load_unaligned<HalfwordsOf<L>>(p));
+}
+template <class V>
+HALFGNN_INLINE void store_vector(V v, Half* p) {
+  const auto bits = to_float16(v);
+  memcpy(p, &bits, sizeof(bits));
+}
 
-HALFGNN_INLINE Floats load_vector(const float* p) { return load_unaligned<Floats>(p); }
-HALFGNN_INLINE void store_vector(Floats v, float* p) { memcpy(p, &v, sizeof(v)); }
+template <int L = kLanes>
+HALFGNN_INLINE FloatsOf<L> load_vector(const float* p) {
+  return load_unaligned<FloatsOf<L>>(p);
+}
+template <class V>
+HALFGNN_INLINE void store_vector(V v, float* p) {
+  memcpy(p, &v, sizeof(v));
+}
 
 // ---- scalars
 
@@ -157,8 +253,10 @@ HALFGNN_INLINE float to_float(float x) { return x; }
 HALFGNN_INLINE double to_float(double x) { return x; }
 #if defined(HALFGNN_F16C)
 HALFGNN_INLINE float to_float(Half x) { return _cvtsh_ss(x.bits); }
+#elif defined(__aarch64__)
+HALFGNN_INLINE float to_float(Half x) { return static_cast<float>(bit_cast<__fp16>(x.bits)); }
 #else
-HALFGNN_INLINE float to_float(Half x) {  // like load_vector
+HALFGNN_INLINE float to_float(Half x) {  // like from_float16
   const uint32_t magnitude = x.bits & 0x7fffu, sign = static_cast<uint32_t>(x.bits & 0x8000u) << 16;
   const uint32_t rebase = magnitude < 0x7c00u ? 112u << 23 : 224u << 23;
   const float subnormal = static_cast<float>(static_cast<int32_t>(magnitude)) * 0x1p-24f;

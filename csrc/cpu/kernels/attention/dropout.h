@@ -10,15 +10,31 @@ namespace halfgnn::HALFGNN_ISA {
 
 // dropout_words() of kLanes edges side by side: words[j] are those of head 4 quad + j.
 #if defined(HALFGNN_F16C)
+template <class V>
 struct WideProduct {
-  Words low, high;
+  V low, high;
 };
-HALFGNN_INLINE WideProduct wide_product(Words x, uint32_t y) {
+HALFGNN_INLINE WideProduct<WordsOf<8>> wide_product(WordsOf<8> x, uint32_t y) {
   const __m256i factor = _mm256_set1_epi32(static_cast<int32_t>(y)), a = bit_cast<__m256i>(x);
   const __m256i even = _mm256_mul_epu32(a, factor), odd = _mm256_mul_epu32(_mm256_srli_epi64(a, 32), factor);
-  return {bit_cast<Words>(_mm256_blend_epi32(even, _mm256_slli_epi64(odd, 32), 0xaa)),
-          bit_cast<Words>(_mm256_blend_epi32(_mm256_srli_epi64(even, 32), odd, 0xaa))};
+  return {bit_cast<WordsOf<8>>(_mm256_blend_epi32(even, _mm256_slli_epi64(odd, 32), 0xaa)),
+          bit_cast<WordsOf<8>>(_mm256_blend_epi32(_mm256_srli_epi64(even, 32), odd, 0xaa))};
 }
+#if defined(HALFGNN_AVX512)
+HALFGNN_INLINE WideProduct<WordsOf<16>> wide_product(WordsOf<16> x, uint32_t y) {
+  const __m512i factor = _mm512_set1_epi32(static_cast<int32_t>(y)), a = bit_cast<__m512i>(x);
+  const __m512i even = _mm512_mul_epu32(a, factor), odd = _mm512_mul_epu32(_mm512_srli_epi64(a, 32), factor);
+  return {bit_cast<WordsOf<16>>(_mm512_mask_blend_epi32(0xaaaa, even, _mm512_slli_epi64(odd, 32))),
+          bit_cast<WordsOf<16>>(_mm512_mask_blend_epi32(0xaaaa, _mm512_srli_epi64(even, 32), odd))};
+}
+#else
+HALFGNN_INLINE WideProduct<WordsOf<16>> wide_product(WordsOf<16> x, uint32_t y) {
+  const auto halves = bit_cast<Halves<WordsOf<8>>>(x);
+  const auto lower = wide_product(halves.lower, y), upper = wide_product(halves.upper, y);
+  return {bit_cast<WordsOf<16>>(Halves<WordsOf<8>>{lower.low, upper.low}),
+          bit_cast<WordsOf<16>>(Halves<WordsOf<8>>{lower.high, upper.high})};
+}
+#endif
 HALFGNN_INLINE void dropout_vectors(uint64_t seed0, uint64_t seed1, const int64_t* edges, uint32_t quad, Words* words) {
   uint32_t low[kLanes], high[kLanes];
   for (int i = 0; i < kLanes; ++i) {
@@ -29,7 +45,7 @@ HALFGNN_INLINE void dropout_vectors(uint64_t seed0, uint64_t seed1, const int64_
                 splat_bits(static_cast<uint32_t>(seed1))};
   uint32_t key0 = static_cast<uint32_t>(seed0), key1 = static_cast<uint32_t>(seed0 >> 32);
   for (int round = 0; round < 10; ++round) {
-    const WideProduct product0 = wide_product(x[0], kPhilox0), product1 = wide_product(x[2], kPhilox1);
+    const auto product0 = wide_product(x[0], kPhilox0), product1 = wide_product(x[2], kPhilox1);
     x[0] = product1.high ^ x[1] ^ splat_bits(key0);
     x[1] = product1.low;
     x[2] = product0.high ^ x[3] ^ splat_bits(key1);

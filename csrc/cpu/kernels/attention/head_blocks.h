@@ -52,6 +52,9 @@ inline void with_attention_block(DType type, int64_t dim, F f) {
         if (dim >= 2 * kLanes) return f(Block<T, 2 * kLanes>{});
       }
       if (dim >= kLanes) return f(Block<T, kLanes>{});
+      if constexpr (kLanes > 8) {
+        if (dim >= 8) return f(Block<T, 8>{});
+      }
       return f(SingleBlock<T, float>{});
     }
   });

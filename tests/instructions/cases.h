@@ -1,0 +1,425 @@
+// Calls of CPU kernels on a fixed graph, for programs without PyTorch: driver.cpp counts their instructions,
+// compare.cpp compares their results.
+//
+// Everything is made from integers by a generator of its own: every library and every machine has the same calls.
+#pragma once
+
+#include <algorithm>
+#include <cstdint>
+#include <cstdlib>
+#include <functional>
+#include <memory>
+#include <new>
+#include <string>
+#include <vector>
+
+#include "../../csrc/core/broadcast.h"
+#include "../../csrc/cpu/kernels/choose.h"
+
+namespace halfgnn {
+namespace {
+
+constexpr int64_t kNodes = 250;
+
+// splitmix64 (Steele, Lea and Flood, "Fast Splittable Pseudorandom Number Generators", 2014).
+class Random {
+ public:
+  uint64_t next() {
+    uint64_t z = state_ += 0x9e3779b97f4a7c15u;
+    z = (z ^ (z >> 30)) * 0xbf58476d1ce4e5b9u;
+    z = (z ^ (z >> 27)) * 0x94d049bb133111ebu;
+    return z ^ (z >> 31);
+  }
+  int64_t below(int64_t n) { return static_cast<int64_t>(next() % static_cast<uint64_t>(n)); }
+  // Small ids far more often than large ones: a few hubs, and nodes without edges.
+  int64_t skewed(int64_t n) {
+    int64_t least = n;
+    for (int i = 0; i < 12; ++i) least = std::min(least, below(n));
+    return least;
+  }
+
+ private:
+  uint64_t state_ = 20;
+};
+
+// What a case writes.
+struct Result {
+  enum Kind { kValues, kResidual, kIds };  // a residual is what rounding lost of the result before it
+  const void* data;
+  DType type;
+  int64_t n;
+  Kind kind;
+};
+
+// What the cases read and write, kept until the end.
+class Memory {
+ public:
+  virtual ~Memory() = default;
+  virtual void* bytes(int64_t n) {
+    constexpr size_t kLine = 64;
+    void* data = std::aligned_alloc(kLine, (static_cast<size_t>(n) / kLine + 1) * kLine);
+    if (!data) throw std::bad_alloc();
+    kept_.emplace_back(data);
+    return data;
+  }
+  void* empty(DType type, int64_t n, Result::Kind kind = Result::kValues) {
+    void* data = bytes(n * size_of(type));
+    results.push_back({data, type, n, kind});
+    return data;
+  }
+  // Of either sign, 1/4 to 2 in magnitude.
+  void* values(DType type, int64_t n) {
+    void* data = bytes(n * size_of(type));
+    for (int64_t i = 0; i < n; ++i) {
+      const uint64_t bits = random.next();
+      const uint32_t sign = bits & 1, exponent = static_cast<uint32_t>(bits >> 8) % 3, mantissa = bits >> 40;
+      if (type == DType::kHalf)
+        static_cast<uint16_t*>(data)[i] = static_cast<uint16_t>(sign << 15 | (13 + exponent) << 10 | mantissa >> 14);
+      else if (type == DType::kBFloat16)
+        static_cast<uint16_t*>(data)[i] = static_cast<uint16_t>(sign << 15 | (125 + exponent) << 7 | mantissa >> 17);
+      else
+        static_cast<uint32_t*>(data)[i] = sign << 31 | (125 + exponent) << 23 | mantissa >> 1;
+    }
+    return data;
+  }
+  template <class I>
+  void* ids(const std::vector<int64_t>& values) {
+    I* data = static_cast<I*>(bytes(static_cast<int64_t>(values.size() * sizeof(I))));
+    for (size_t i = 0; i < values.size(); ++i) data[i] = static_cast<I>(values[i]);
+    return data;
+  }
+  Random random;
+  std::vector<Result> results;
+
+ private:
+  struct Free {
+    void operator()(void* p) const { std::free(p); }
+  };
+  std::vector<std::unique_ptr<void, Free>> kept_;
+};
+
+// ---- the graph ---------------------------------------------------------------------------------------------------
+
+struct Edges {
+  std::vector<int64_t> src, dst;
+};
+
+template <class I>
+Topology compressed(Memory& memory, const std::vector<int64_t>& rows, const std::vector<int64_t>& cols) {
+  std::vector<int64_t> indptr(kNodes + 1), indices, edge_ids;
+  for (int64_t row = 0; row < kNodes; ++row) {
+    for (size_t e = 0; e < rows.size(); ++e) {
+      if (rows[e] != row) continue;
+      indices.push_back(cols[e]);
+      edge_ids.push_back(static_cast<int64_t>(e));
+    }
+    indptr[static_cast<size_t>(row) + 1] = static_cast<int64_t>(indices.size());
+  }
+  Topology topology;
+  topology.indptr = memory.ids<I>(indptr);
+  topology.indices = memory.ids<I>(indices);
+  topology.edge_ids = memory.ids<I>(edge_ids);
+  topology.num_rows = kNodes;
+  topology.num_edges = static_cast<int64_t>(rows.size());
+  topology.is_int64 = sizeof(I) == 8;
+  return topology;
+}
+
+struct Graph {
+  Topology csc, csr;
+  int64_t num_edges = 0;
+
+  Graph(Memory& memory, const Edges& edges, bool is_int64) : num_edges(static_cast<int64_t>(edges.src.size())) {
+    csc = is_int64 ? compressed<int64_t>(memory, edges.dst, edges.src)
+                   : compressed<int32_t>(memory, edges.dst, edges.src);
+    csr = is_int64 ? compressed<int64_t>(memory, edges.src, edges.dst)
+                   : compressed<int32_t>(memory, edges.src, edges.dst);
+  }
+};
+
+// ---- cases -------------------------------------------------------------------------------------------------------
+
+struct Size {
+  DType type = DType::kFloat;
+  int64_t heads = 1, dim = 128;
+  int64_t len() const { return heads * dim; }
+};
+
+struct Context {
+  Memory& memory;
+  const Graph& graph;
+  const KernelTable& kernels;
+  Size shape;
+
+  void* nodes() const { return memory.values(shape.type, kNodes * shape.len()); }
+  void* new_nodes() const { return memory.empty(shape.type, kNodes * shape.len()); }
+  void* edges() const { return memory.values(shape.type, graph.num_edges * shape.heads); }
+  void* new_edges() const { return memory.empty(shape.type, graph.num_edges * shape.heads); }
+  void* per_head() const { return memory.values(shape.type, kNodes * shape.heads); }
+  void* accumulators(int64_t n) const { return memory.empty(DType::kFloat, n); }
+  // As for training: with what rounding lost, in halves.
+  Precise precise() const {
+    void* value = new_nodes();
+    if (shape.type == DType::kFloat) return {value, nullptr};
+    return {value, memory.empty(shape.type, kNodes * shape.len(), Result::kResidual)};
+  }
+};
+
+using Call = std::function<void()>;
+using Prepare = Call (*)(const Context&);
+
+SpmmSumArgs sum_args(const Context& c) {
+  SpmmSumArgs args;
+  args.topology = c.graph.csc;
+  args.feat = c.nodes();
+  args.feat_rows = kNodes;
+  args.type = args.weight_type = args.out_type = c.shape.type;
+  args.heads = c.shape.heads;
+  args.dim = c.shape.dim;
+  args.out = c.new_nodes();
+  return args;
+}
+Call copy_u_sum(const Context& c) {
+  const SpmmSumArgs args = sum_args(c);
+  return [=] { c.kernels.spmm.sum(args, 0, kNodes); };
+}
+Call u_mul_e_sum(const Context& c) {
+  SpmmSumArgs args = sum_args(c);
+  args.weight = c.edges();
+  return [=] { c.kernels.spmm.sum(args, 0, kNodes); };
+}
+
+Operand operand(const Context& c, const void* data, int64_t len, Target target) {
+  return {data, c.shape.type, len, target == Target::kEdge ? c.graph.num_edges : kNodes, target};
+}
+Call general_spmm(const Context& c, Op op, Reduce reduce, const Operand& rhs, const BroadcastPlan& plan) {
+  const auto shared = std::make_shared<BroadcastPlan>(plan);
+  SpmmArgs args;
+  args.topology = c.graph.csc;
+  args.op = op;
+  args.reduce = reduce;
+  args.lhs = operand(c, c.nodes(), c.shape.len(), Target::kCol);
+  args.rhs = rhs;
+  args.broadcast = shared->view();
+  args.out_len = shared->out_len;
+  args.out = c.new_nodes();
+  args.arg =
+      is_argument_reduce(reduce) ? c.memory.empty(DType::kDouble, kNodes * c.shape.len(), Result::kIds) : nullptr;
+  args.out_type = c.shape.type;
+  return [=, kept = shared] { c.kernels.spmm.general(args, 0, kNodes); };
+}
+Call copy_u_max(const Context& c) {
+  const Shape shape{c.shape.heads, c.shape.dim};
+  return general_spmm(c, Op::kCopyLhs, Reduce::kMax, {}, BroadcastPlan(shape, shape, Op::kCopyLhs));
+}
+// What the vector kernel is there to avoid: the control of the comparison.
+Call u_mul_e_sum_general(const Context& c) {
+  const BroadcastPlan plan({c.shape.heads, c.shape.dim}, {c.shape.heads, 1}, Op::kMul);
+  return general_spmm(c, Op::kMul, Reduce::kSum, operand(c, c.edges(), c.shape.heads, Target::kEdge), plan);
+}
+
+Call u_mul_e_sum_backward(const Context& c) {
+  MulBackwardArgs args;
+  args.topology = c.graph.csr;
+  args.feat = c.nodes();
+  args.grad = c.nodes();
+  args.grad_rows = kNodes;
+  args.type = args.grad_type = args.weight_type = c.shape.type;
+  args.weight = c.edges();
+  args.heads = c.shape.heads;
+  args.dim = c.shape.dim;
+  args.grad_feat = c.new_nodes();
+  args.grad_weight = c.new_edges();
+  return [=] { c.kernels.backward.mul(args, 0, kNodes); };
+}
+
+SddmmArgs sddmm_args(const Context& c, Op op, int64_t len, const BroadcastPlan& plan) {
+  SddmmArgs args;
+  args.topology = c.graph.csc;
+  args.op = op;
+  args.lhs = operand(c, c.memory.values(c.shape.type, kNodes * len), len, Target::kCol);
+  args.rhs = operand(c, c.memory.values(c.shape.type, kNodes * len), len, Target::kRow);
+  args.broadcast = plan.view();
+  args.out_len = plan.out_len;
+  args.out = c.new_edges();
+  args.out_type = c.shape.type;
+  return args;
+}
+Call u_dot_v(const Context& c) {
+  const Shape shape{c.shape.heads, c.shape.dim};
+  const auto plan = std::make_shared<BroadcastPlan>(shape, shape, Op::kDot);
+  const SddmmArgs args = sddmm_args(c, Op::kDot, c.shape.len(), *plan);
+  return [=] { c.kernels.sddmm.dot(args, 0, plan ? kNodes : 0); };
+}
+// A value a head: what attention adds up.
+Call u_add_v(const Context& c) {
+  const Shape shape{c.shape.heads, 1};
+  const auto plan = std::make_shared<BroadcastPlan>(shape, shape, Op::kAdd);
+  const SddmmArgs args = sddmm_args(c, Op::kAdd, c.shape.heads, *plan);
+  return [=] { c.kernels.sddmm.elementwise(args, 0, plan ? kNodes : 0); };
+}
+
+EdgeSoftmaxArgs softmax_args(const Context& c) {
+  EdgeSoftmaxArgs args;
+  args.topology = c.graph.csc;
+  args.logits = c.edges();
+  args.out = c.new_edges();
+  args.type = c.shape.type;
+  args.columns = c.shape.heads;
+  return args;
+}
+Call edge_softmax(const Context& c) {
+  const EdgeSoftmaxArgs args = softmax_args(c);
+  return [=] { c.kernels.edge_softmax.forward(args, 0, kNodes); };
+}
+Call edge_softmax_backward(const Context& c) {
+  EdgeSoftmaxArgs args = softmax_args(c);
+  args.grad = c.edges();
+  return [=] { c.kernels.edge_softmax.backward(args, 0, kNodes); };
+}
+
+GatArgs gat_args(const Context& c) {
+  GatArgs args;
+  args.topology = c.graph.csc;
+  args.num_cols = kNodes;
+  args.heads = c.shape.heads;
+  args.dim = c.shape.dim;
+  args.type = args.logit_type = c.shape.type;
+  args.feat = c.nodes();
+  args.attn_src = c.per_head();
+  args.attn_dst = c.per_head();
+  args.out = c.precise();
+  args.lse = c.accumulators(kNodes * c.shape.heads);
+  args.positive = c.new_nodes();
+  return args;
+}
+Call gat_forward(const Context& c, const GatArgs& args) {
+  void* widened = c.accumulators(kNodes * c.shape.heads);
+  return [=] {
+    GatPass pass{args};
+    c.kernels.gat.widen(args.logit_type, args.attn_src, widened, 0, kNodes * args.heads);
+    pass.attn_src = widened;
+    c.kernels.gat.forward(pass, 0, kNodes);
+  };
+}
+Call gat_attention(const Context& c) { return gat_forward(c, gat_args(c)); }
+Call gat_backward(const Context& c, GatArgs args) {
+  gat_forward(c, args)();
+  args.topology = c.graph.csr;
+  args.grad = c.nodes();
+  args.grad_feat = c.new_nodes();
+  args.grad_attn_src = c.per_head();
+  args.grad_attn_dst = c.per_head();
+  void* records = c.accumulators(kNodes * kGatRecord * c.shape.heads);
+  return [=] {
+    GatPass pass{args};
+    pass.records = records;
+    c.kernels.gat.nodes(pass, 0, kNodes);
+    c.kernels.gat.backward(pass, 0, kNodes);
+  };
+}
+Call gat_attention_backward(const Context& c) { return gat_backward(c, gat_args(c)); }
+Call gat_edge_logits_backward(const Context& c) {
+  GatArgs args = gat_args(c);
+  args.edge_logits = c.edges();
+  args.grad_edge_logits = c.new_edges();
+  return gat_backward(c, args);
+}
+
+PairPass pair_pass(const Context& c) {
+  PairPass pass;
+  pass.topology = c.graph.csc;
+  pass.heads = c.shape.heads;
+  pass.dim = c.shape.dim;
+  pass.type = c.shape.type;
+  pass.row_score = c.nodes();
+  pass.col_score = pass.col_value = c.nodes();
+  pass.out = c.precise();
+  pass.lse = c.accumulators(kNodes * c.shape.heads);
+  return pass;
+}
+PairPass gatv2_pass(const Context& c) {
+  PairPass pass = pair_pass(c);
+  pass.attn = c.memory.values(c.shape.type, c.shape.len());
+  pass.slope = 0.2;
+  return pass;
+}
+PairPass dot_pass(const Context& c) {
+  PairPass pass = pair_pass(c);
+  pass.col_value = c.nodes();
+  pass.scale = 0.125;
+  return pass;
+}
+Call pair_forward(const Context& c, const PairPass& pass) {
+  return [=] { c.kernels.pair.forward(pass, 0, kNodes); };
+}
+Call gatv2_attention(const Context& c) { return pair_forward(c, gatv2_pass(c)); }
+Call dot_attention(const Context& c) { return pair_forward(c, dot_pass(c)); }
+Call dot_attention_dropout(const Context& c) {
+  static constexpr int64_t kSeed[2] = {20, 0};
+  PairPass pass = dot_pass(c);
+  pass.dropout = {kSeed, 1u << 31, 2.};
+  return pair_forward(c, pass);
+}
+// One pass over destinations and one over sources.
+Call pair_backward(const Context& c, const PairPass& forward) {
+  pair_forward(c, forward)();
+  PairPass by_dst = forward;
+  by_dst.row_value = c.nodes();
+  by_dst.records = c.accumulators(kNodes * kPairRecord * c.shape.heads);
+  by_dst.grad_score = c.new_nodes();
+  by_dst.partial_attn = c.accumulators(c.shape.len());
+  PairPass by_src = by_dst;
+  by_src.topology = c.graph.csr;
+  by_src.by_src = true;
+  std::swap(by_src.row_score, by_src.col_score);
+  std::swap(by_src.row_value, by_src.col_value);
+  by_src.grad_score = c.new_nodes();
+  by_src.grad_value = c.new_nodes();
+  const PairNodes nodes{c.shape.heads,    c.shape.dim, c.shape.type,  forward.out,
+                        by_dst.row_value, forward.lse, by_dst.records};
+  return [=] {
+    c.kernels.pair.nodes(nodes, 0, kNodes);
+    c.kernels.pair.backward(by_dst, 0, kNodes);
+    c.kernels.pair.backward(by_src, 0, kNodes);
+  };
+}
+Call gatv2_attention_backward(const Context& c) { return pair_backward(c, gatv2_pass(c)); }
+Call dot_attention_backward(const Context& c) { return pair_backward(c, dot_pass(c)); }
+
+bool takes_all(const KernelTable&, const Size&) { return true; }
+bool takes_sum(const KernelTable& kernels, const Size& shape) {
+  return kernels.has_sum_kernel(shape.type, shape.heads, shape.dim);
+}
+bool takes_vector(const KernelTable& kernels, const Size& shape) {
+  return kernels.has_vector_kernel(shape.type, shape.dim);
+}
+
+struct Operator {
+  const char* name;
+  Prepare prepare;
+  bool has_heads = true;
+  bool (*takes)(const KernelTable&, const Size&) = takes_all;  // shapes
+};
+constexpr Operator kOperators[] = {
+    {"copy_u_sum", copy_u_sum, false, takes_sum},
+    {"copy_u_max", copy_u_max, false},
+    {"u_mul_e_sum", u_mul_e_sum, true, takes_sum},
+    {"u_mul_e_sum backward", u_mul_e_sum_backward, true, takes_vector},
+    {"u_mul_e_sum by the general kernel", u_mul_e_sum_general},
+    {"u_dot_v", u_dot_v, true, takes_vector},
+    {"u_add_v", u_add_v},
+    {"edge_softmax", edge_softmax},
+    {"edge_softmax backward", edge_softmax_backward},
+    {"gat_attention", gat_attention},
+    {"gat_attention backward", gat_attention_backward},
+    {"gat_attention backward of edge logits", gat_edge_logits_backward},
+    {"gatv2_attention", gatv2_attention},
+    {"gatv2_attention backward", gatv2_attention_backward},
+    {"dot_attention", dot_attention},
+    {"dot_attention dropout", dot_attention_dropout},
+    {"dot_attention backward", dot_attention_backward},
+};
+
+}  // namespace
+}  // namespace halfgnn
