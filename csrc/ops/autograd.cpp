@@ -1,6 +1,5 @@
 // The raw operators carry no derivative of their own: halfgnn/ops puts autograd Functions on top. Differentiating one
-// directly, or a backward a second time, raises "derivative for halfgnn::... is not implemented" and does not give a
-// silent zero.
+// directly raises "derivative for halfgnn::... is not implemented" and does not give a silent zero.
 
 #include <torch/csrc/autograd/autograd_not_implemented_fallback.h>
 #include <torch/library.h>

@@ -1,4 +1,4 @@
-"""How an autograd Function is called, and how it names its arguments."""
+"""How an autograd Function is called, how it names its arguments, and what it does where it is differentiated again."""
 
 from __future__ import annotations
 
@@ -40,6 +40,41 @@ def _each_once(args: tuple) -> list:
         is_repeated = isinstance(value, Tensor) and value.is_floating_point() and any(value is x for x in distinct)
         distinct.append(value.view_as(value) if is_repeated else value)
     return distinct
+
+
+def is_recorded() -> bool:
+    """Whether autograd records the backward that runs now: under create_graph=True, and under functorch transforms always.
+
+    In code that is compiled it does not matter: torch.compile's own backward has no derivative.
+    """
+    return torch.is_grad_enabled() and not torch.compiler.is_compiling()
+
+
+def once(name: str, remedy: str, backward, *args):
+    """backward(*args), which raises an error if it is differentiated.
+
+    name: the operator whose backward it is, and in which case. remedy: what to do instead.
+    """
+    return apply(_Once, name, remedy, backward, *args) if is_recorded() else backward(*args)
+
+
+class _Once(torch.autograd.Function):
+    generate_vmap_rule = True
+
+    @staticmethod
+    def forward(name, remedy, backward, *args):
+        return backward(*args)
+
+    @staticmethod
+    def setup_context(ctx, inputs, output):
+        ctx.name, ctx.remedy = inputs[:2]
+
+    @staticmethod
+    def backward(ctx, *_):
+        raise RuntimeError(
+            f"second derivatives of {ctx.name} are not implemented; {ctx.remedy}, or use halfgnn.reference.{ctx.name.split()[0]}, "
+            "which is plain PyTorch"
+        )
 
 
 def inputs_of(function: type[torch.autograd.Function]) -> Any:

@@ -17,7 +17,7 @@ import torch
 from torch import Tensor
 
 from ..common.arguments import check_number, check_probability
-from ..common.autograd import apply, inputs_of
+from ..common.autograd import apply, inputs_of, once
 from ..common.fake import register_fake
 from ..common.operands import check_dense, check_operand, check_tensor
 from ..common.precision import autocast, without_autocast
@@ -104,6 +104,9 @@ def _like(tensor):
 # ---- autograd ----------------------------------------------------------------------------------------------------------------
 
 
+_REMEDY = "compose it of gsddmm, exp and gspmm"
+
+
 class _GATAttention(torch.autograd.Function):
     generate_vmap_rule = True
 
@@ -132,9 +135,9 @@ class _GATAttention(torch.autograd.Function):
             return tuple(_GATInputs())
         *csr_and_operands, seed, out, lse, out_residual, positive = ctx.saved_tensors
         needs = _GATInputs(*ctx.needs_input_grad)
-        feat, attn_src, attn_dst, edge_logits = _gat_backward(
-            *csr_and_operands, ctx.slope, ctx.dropout_p, seed, grad, out, lse, out_residual, positive, needs.edge_logits,
-            ctx.short_rows,
+        feat, attn_src, attn_dst, edge_logits = once(
+            "gat_attention", _REMEDY, _gat_backward, *csr_and_operands, ctx.slope, ctx.dropout_p, seed, grad, out, lse,
+            out_residual, positive, needs.edge_logits, ctx.short_rows,
         )  # fmt: skip
         return tuple(
             _GATInputs(
@@ -182,7 +185,8 @@ class _PairAttention(torch.autograd.Function):
         if grad is None:
             return tuple(_PairInputs())
         *topology_and_operands, seed, out, lse, out_residual = ctx.saved_tensors
-        first, second, third = (_gatv2_backward if ctx.is_gatv2 else _dot_backward)(
+        first, second, third = once(
+            "gatv2_attention" if ctx.is_gatv2 else "dot_attention", _REMEDY, _gatv2_backward if ctx.is_gatv2 else _dot_backward,
             *topology_and_operands, ctx.factor, ctx.dropout_p, seed, grad, out, lse, out_residual, ctx.short_rows,
             ctx.out_short_rows,
         )  # fmt: skip

@@ -5,7 +5,7 @@ from __future__ import annotations
 import torch
 from torch import Tensor
 
-from ..common.autograd import apply
+from ..common.autograd import apply, once
 from ..common.fake import register_fake
 from ..common.operands import check_operand
 from ..common.precision import autocast
@@ -26,6 +26,9 @@ def _(indptr, edge_ids, out, grad, short_rows=False):
     return torch.empty_like(out, memory_format=torch.contiguous_format)
 
 
+_REMEDY = "divide exp(logits) by its sums (ops.copy_e_sum, ops.e_div_v)"
+
+
 class _EdgeSoftmax(torch.autograd.Function):
     generate_vmap_rule = True
 
@@ -40,7 +43,8 @@ class _EdgeSoftmax(torch.autograd.Function):
 
     @staticmethod
     def backward(ctx, grad):
-        return None, None, _edge_softmax_backward(*ctx.saved_tensors, grad, ctx.short_rows), None
+        args = *ctx.saved_tensors, grad, ctx.short_rows
+        return None, None, once("edge_softmax", _REMEDY, _edge_softmax_backward, *args), None
 
 
 def edge_softmax(g, logits: Tensor, norm_by: str = "dst") -> Tensor:
@@ -52,7 +56,7 @@ def edge_softmax(g, logits: Tensor, norm_by: str = "dst") -> Tensor:
         norm_by: dst; or src, to normalise over the edges that share a source.
 
     Exponentials and sums are fp32, and the result is rounded once. The backward ds = a (da - sum(a da) / sum(a)) sums to zero over
-    the edges of a node, although a was rounded. Semantics follow dgl.ops.edge_softmax.
+    the edges of a node, although a was rounded. A second derivative raises. Semantics follow dgl.ops.edge_softmax.
 
     Returns:
         (E, *), like logits

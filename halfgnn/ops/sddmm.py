@@ -2,17 +2,19 @@
 
 from __future__ import annotations
 
+from dataclasses import dataclass
 from itertools import permutations
 
 import torch
 from torch import Tensor
 
 from ..common.arguments import MESSAGE_OPS, check_name
-from ..common.autograd import apply, inputs_of
+from ..common.autograd import apply, inputs_of, is_recorded
 from ..common.fake import register_fake
 from ..common.operands import check_operand
 from ..common.precision import autocast_all
 from ..graph_argument import as_graph
+from ._double_backward import Call, gradients
 from ._operands import broadcast_trailing, check_out_dtype, name_operands, needs_grad, operand_errors, target_of
 
 OPS = (*MESSAGE_OPS, "dot", "copy_lhs", "copy_rhs")
@@ -56,34 +58,56 @@ class _GSDDMM(torch.autograd.Function):
         in_edges, out_edges = (x.indptr, x.indices, x.edge_ids), (x.out_indptr, x.out_indices, x.out_edge_ids)
         ctx.save_for_backward(*in_edges, *out_edges, x.lhs if keep_lhs else None, x.rhs if keep_rhs else None)
         ctx.op, ctx.targets = x.op, (x.lhs_target, x.rhs_target)
-        ctx.short_rows, ctx.out_short_rows = x.short_rows, x.out_short_rows
+        ctx.short_rows = x.short_rows, x.out_short_rows
         lhs, rhs = x.rhs if x.lhs is None else x.lhs, x.lhs if x.rhs is None else x.rhs
         ctx.shapes, ctx.dtypes = (lhs.shape, rhs.shape), (lhs.dtype, rhs.dtype)
 
     @staticmethod
     def backward(ctx, grad):
-        *topology, lhs, rhs = ctx.saved_tensors
-        lhs_target, rhs_target = ctx.targets
-        lhs_dtype, rhs_dtype = ctx.dtypes
-
-        def gradient(side: str, target: str, dtype: torch.dtype) -> Tensor:
-            by_src = target == "u"
-            rows = topology[3:] if by_src else topology[:3]
-            short_rows = ctx.out_short_rows if by_src else ctx.short_rows
-            return _gsddmm_backward(
-                *rows, by_src, ctx.op, side, grad, lhs, rhs, *ctx.targets, *ctx.shapes, dtype, short_rows
-            )
-
+        *sides, lhs, rhs = ctx.saved_tensors
         needs = _Inputs(*ctx.needs_input_grad)
-        return tuple(
-            _Inputs(
-                lhs=gradient("lhs", lhs_target, lhs_dtype) if needs.lhs else None,
-                rhs=gradient("rhs", rhs_target, rhs_dtype) if needs.rhs else None,
-            )
-        )
+        if is_recorded():
+            call = _Call(ctx.op, ctx.shapes, ctx.dtypes, ctx.short_rows, ctx.targets)
+            grad_lhs, grad_rhs = gradients(call, sides, grad, lhs, rhs, needs.lhs, needs.rhs)
+        else:
+            grad_lhs, grad_rhs = _gradients(ctx, sides, grad, lhs, rhs, needs.lhs, needs.rhs)
+        return tuple(_Inputs(lhs=grad_lhs, rhs=grad_rhs))
 
 
 _Inputs = inputs_of(_GSDDMM)
+
+
+def _gradients(call, sides, grad, lhs, rhs, need_lhs: bool, need_rhs: bool) -> tuple[Tensor | None, Tensor | None]:
+    """Both gradients by the raw operator. call: a _Call, or the context of _GSDDMM, which has the same attributes."""
+
+    short_rows, out_short_rows = call.short_rows
+
+    def gradient(side: str, target: str, dtype: torch.dtype) -> Tensor:
+        by_src = target == "u"
+        return _gsddmm_backward(
+            *(sides[3:] if by_src else sides[:3]), by_src, call.op, side, grad, lhs, rhs, *call.targets, *call.shapes, dtype,
+            out_short_rows if by_src else short_rows,
+        )  # fmt: skip
+
+    return (
+        gradient("lhs", call.targets[0], call.dtypes[0]) if need_lhs else None,
+        gradient("rhs", call.targets[1], call.dtypes[1]) if need_rhs else None,
+    )
+
+
+@dataclass(frozen=True)
+class _Call(Call):
+    targets: tuple[str, str]
+
+    def value(self, sides, lhs, rhs, out_dtype):
+        return apply(_GSDDMM, *sides, self.op, lhs, rhs, *self.targets, out_dtype, *self.short_rows)
+
+    def gradients(self, sides, grad, lhs, rhs, need_lhs, need_rhs):
+        return _gradients(self, sides, grad, lhs, rhs, need_lhs, need_rhs)
+
+    def rows_by_source(self, lhs, rhs):
+        chosen = [shape[0] for x, target, shape in zip((lhs, rhs), self.targets, self.shapes) if x and target == "u"]
+        return chosen[0] if chosen else None
 
 
 def gsddmm(
@@ -105,8 +129,8 @@ def gsddmm(
             Trailing shapes broadcast, aligned on the right.
         out_dtype: torch.float32 for an unrounded result of half operands (a dot past 65504, say); by default the operands' dtype.
 
-    Operands are fp16, bf16 or fp32 (fp64 on the CPU), of one dtype. Results are computed in fp32 and rounded once. Semantics follow
-    dgl.ops.gsddmm.
+    Operands are fp16, bf16 or fp32 (fp64 on the CPU), of one dtype. Results are computed in fp32 and rounded once. Derivatives of
+    every order exist. Semantics follow dgl.ops.gsddmm.
 
     Returns:
         (E, *broadcast trailing shape)

@@ -6,7 +6,7 @@ import torch
 from torch import Tensor
 
 from ..common.arguments import REDUCES, check_name
-from ..common.autograd import apply
+from ..common.autograd import apply, is_recorded, once
 from ..common.fake import register_fake
 from ..common.operands import check_dense, check_tensor
 from ..common.precision import autocast
@@ -47,7 +47,33 @@ class _SegmentReduce(torch.autograd.Function):
         if grad is None:
             return None, None, None
         offsets, arg = ctx.saved_tensors
-        return None, _segment_reduce_backward(offsets, grad, arg, ctx.reduce, ctx.num_rows), None
+        args = offsets, grad, arg, ctx.reduce, ctx.num_rows
+        if arg is not None:
+            grad_value = once(f"segment_reduce with {ctx.reduce}", "use sum or mean", _segment_reduce_backward, *args)
+        elif is_recorded():
+            grad_value = apply(_SegmentReduceBackward, *args)
+        else:
+            grad_value = _segment_reduce_backward(*args)
+        return None, grad_value, None
+
+
+class _SegmentReduceBackward(torch.autograd.Function):
+    """The gradient of a sum or mean. It is linear in grad, and its derivative is the sum or mean again."""
+
+    generate_vmap_rule = True
+
+    @staticmethod
+    def forward(offsets, grad, arg, reduce, num_rows):
+        return _segment_reduce_backward(offsets, grad, arg, reduce, num_rows)
+
+    @staticmethod
+    def setup_context(ctx, inputs, output):
+        ctx.save_for_backward(inputs[0])
+        ctx.reduce = inputs[3]
+
+    @staticmethod
+    def backward(ctx, to_value):
+        return None, apply(_SegmentReduce, *ctx.saved_tensors, to_value, ctx.reduce)[0], None, None, None
 
 
 def segment_reduce(seglen: Tensor, value: Tensor, reducer: str = "sum") -> Tensor:
@@ -58,6 +84,7 @@ def segment_reduce(seglen: Tensor, value: Tensor, reducer: str = "sum") -> Tenso
         value: (R, *), fp16, bf16 or fp32 (fp64 on the CPU).
         reducer: sum, mean, max or min. Sums are fp32 and rounded once. An empty segment gives 0.
 
+    sum and mean have derivatives of every order; a second one of max or min raises.
     Semantics follow dgl.ops.segment_reduce, except that DGL gives infinities for empty segments under max and min.
 
     Returns:

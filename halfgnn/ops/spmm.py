@@ -2,15 +2,18 @@
 
 from __future__ import annotations
 
+from dataclasses import dataclass
+
 import torch
 from torch import Tensor
 
 from ..common.arguments import MESSAGE_OPS, REDUCES, check_name
-from ..common.autograd import apply, inputs_of
+from ..common.autograd import apply, inputs_of, is_recorded, once
 from ..common.fake import register_fake
 from ..common.operands import check_rows
 from ..common.precision import autocast_all
 from ..graph_argument import as_graph
+from ._double_backward import Call, gradients
 from ._operands import broadcast_trailing, check_out_dtype, name_operands, needs_grad, operand_errors
 
 OPS = (*MESSAGE_OPS, "copy_lhs", "copy_rhs")
@@ -58,17 +61,15 @@ class _GSpMM(torch.autograd.Function):
         ctx.set_materialize_grads(False)
         keep_lhs = x.op in ("mul", "div") and needs.rhs
         keep_rhs = (x.op in ("mul", "div") and needs.lhs) or (x.op == "div" and needs.rhs)
-        out_edges, in_edges = (x.out_indptr, x.out_indices, x.out_edge_ids), (x.indptr, x.indices, x.edge_ids)
         ctx.save_for_backward(
-            *(out_edges if needs.lhs else in_edges),
-            x.indptr,
+            *(x.indptr, x.indices, x.edge_ids),
+            *((x.out_indptr, x.out_indices, x.out_edge_ids) if needs.lhs else (None, None, None)),
             x.lhs if keep_lhs else None,
             x.rhs if keep_rhs else None,
             arg if x.reduce in ("max", "min") else None,
-            *((x.indices, x.edge_ids) if x.op == "mul" and needs.lhs and needs.rhs else (None, None)),
         )
         ctx.op, ctx.reduce = x.op, x.reduce
-        ctx.short_rows = x.out_short_rows if needs.lhs else x.short_rows
+        ctx.short_rows = x.short_rows, x.out_short_rows
         lhs, rhs = x.rhs if x.lhs is None else x.lhs, x.lhs if x.rhs is None else x.rhs
         ctx.shapes, ctx.dtypes = (lhs.shape, rhs.shape), (lhs.dtype, rhs.dtype)
 
@@ -76,17 +77,50 @@ class _GSpMM(torch.autograd.Function):
     def backward(ctx, grad, _):
         if grad is None:
             return tuple(_Inputs())
-        indptr, indices, edge_ids, in_indptr, lhs, rhs, arg, in_indices, in_edge_ids = ctx.saved_tensors
         needs = _Inputs(*ctx.needs_input_grad)
-        grad_lhs, grad_rhs = _gspmm_backward(
-            indptr, indices, edge_ids, in_indptr, needs.lhs, ctx.op, ctx.reduce, grad, lhs, rhs, arg, *ctx.shapes, *ctx.dtypes,
-            needs.lhs, needs.rhs, ctx.short_rows, in_indices, in_edge_ids,
-        )  # fmt: skip
+        if is_recorded() and ctx.reduce in ("sum", "mean"):
+            *sides, lhs, rhs, _ = ctx.saved_tensors
+            call = _Call(ctx.op, ctx.shapes, ctx.dtypes, ctx.short_rows, ctx.reduce)
+            grad_lhs, grad_rhs = gradients(call, sides, grad, lhs, rhs, needs.lhs, needs.rhs)
+        else:
+            grad_lhs, grad_rhs = _gradients(ctx, needs.lhs, needs.rhs, grad, *ctx.saved_tensors)
         # A plain tuple: torch.compile of torch 2.11 loses gradients that a named one holds.
         return tuple(_Inputs(lhs=grad_lhs if needs.lhs else None, rhs=grad_rhs if needs.rhs else None))
 
 
 _Inputs = inputs_of(_GSpMM)
+
+
+def _gradients(
+    call, need_lhs: bool, need_rhs: bool, grad, in_indptr, in_indices, in_edge_ids, indptr, indices, edge_ids, lhs, rhs, arg
+):  # fmt: skip
+    """Both gradients by the raw operator. call: a _Call, or the context of _GSpMM, which has the same attributes."""
+    in_short_rows, short_rows = call.short_rows
+    if not need_lhs:
+        indptr, indices, edge_ids, short_rows = in_indptr, in_indices, in_edge_ids, in_short_rows
+    if call.op != "mul" or not need_lhs or not need_rhs:
+        in_indices = in_edge_ids = None
+    args = (
+        indptr, indices, edge_ids, in_indptr, need_lhs, call.op, call.reduce, grad, lhs, rhs, arg, *call.shapes, *call.dtypes,
+        need_lhs, need_rhs, short_rows, in_indices, in_edge_ids,
+    )  # fmt: skip
+    if arg is None:
+        return _gspmm_backward(*args)
+    return once(f"gspmm with {call.reduce}", "use sum or mean", _gspmm_backward, *args)
+
+
+@dataclass(frozen=True)
+class _Call(Call):
+    reduce: str
+
+    def value(self, sides, lhs, rhs, out_dtype):
+        return apply(_GSpMM, *sides, self.op, self.reduce, lhs, rhs, out_dtype, *self.short_rows)[0]
+
+    def gradients(self, sides, grad, lhs, rhs, need_lhs, need_rhs):
+        return _gradients(self, need_lhs, need_rhs, grad, *sides, lhs, rhs, None)
+
+    def rows_by_source(self, lhs, rhs):
+        return self.shapes[0][0] if lhs else None
 
 
 def gspmm(
@@ -112,7 +146,8 @@ def gspmm(
     summed in fp32, and the result is rounded once. Nodes without in-edges get 0. For max and min the first edge in CSC order wins a
     tie, NaN propagates, and only the winner gets a gradient. Results are bitwise reproducible. The backward of a sum weighted by
     one scalar per head is one pass over out-edges that yields both gradients, or on CUDA two passes where the weights are scattered
-    over more than the cache and rows are narrow. Semantics follow dgl.ops.gspmm.
+    over more than the cache and rows are narrow. sum and mean have derivatives of every order; a second one of max or min raises.
+    Semantics follow dgl.ops.gspmm.
 
     Returns:
         (num_dst, *broadcast trailing shape)

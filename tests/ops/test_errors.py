@@ -307,22 +307,6 @@ def test_sparse_segments(device):
 # ---- derivatives ---------------------------------------------------------------------------------
 
 
-def test_double_backward(g, device):
-    x = randn(N_SRC, 4, dtype=torch.float32, device=device).requires_grad_()
-    y = randn(N_DST, 4, dtype=torch.float32, device=device).requires_grad_()
-    w = randn(E, 4, dtype=torch.float32, device=device).requires_grad_()
-    for out, leaf in [
-        (ops.u_mul_e_sum(g, x, w), x),
-        (ops.u_add_e_max(g, x, w), w),
-        (ops.u_dot_v(g, x, y), y),
-        (ops.edge_softmax(g, w), w),
-        (ops.segment_reduce(torch.tensor([E], device=device), w, "mean"), w),
-    ]:
-        (grad,) = torch.autograd.grad(out.square().sum(), leaf, create_graph=True)
-        with pytest.raises(RuntimeError, match=r"derivative.*not implemented"):
-            grad.sum().backward()
-
-
 def test_raw_operators_have_no_derivative(g, device):
     """They raise an error and are not silently zero."""
     x = randn(N_SRC, 4, dtype=torch.float32, device=device).requires_grad_()

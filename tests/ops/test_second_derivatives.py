@@ -1,0 +1,458 @@
+"""Second and third derivatives of sums, means, messages and dots; the errors of the operators that have none."""
+
+import itertools
+
+import pytest
+import torch
+from torch.func import grad, jacrev, vmap
+
+from halfgnn import Graph, ops, reference
+from tests import support
+from tests.support import DTYPES, HALVES, SDDMM_OPS, SPMM_OPS, away_from_zero, make_graph, randn
+
+LINEAR = ("sum", "mean")
+SHAPES = [  # trailing ones, of lhs and rhs
+    ((2, 3), (2, 3)),
+    ((2, 3), (2, 1)),  # one weight per head
+    ((2, 1), (1, 3)),
+    ((3,), ()),
+    ((), (2, 3)),
+    ((2, 1, 3), (4, 1)),
+]
+DOT_SHAPES = [((2, 3), (2, 3)), ((2, 3), (1, 3)), ((3,), (4, 3)), ((), ())]
+TARGETS = ["uv", "vu", "ue", "eu", "ve", "ev", "ee", "uu", "vv"]
+READS_ONE = {"copy_lhs": "l", "copy_rhs": "r"}
+
+
+def small_graph(idtype=torch.int64):
+    """A hub, rows without edges on both sides, duplicate edges, other numbers of sources and destinations."""
+    src = torch.tensor([0, 1, 1, 1, 3, 3, 0, 4, 1], dtype=idtype)
+    dst = torch.tensor([2, 2, 2, 2, 2, 0, 0, 2, 0], dtype=idtype)
+    return Graph.from_edges(src, dst, num_src=6, num_dst=4)
+
+
+def rows(g, target):
+    return support.rows_of(g, target)
+
+
+def gspmm_case(g, op, shapes, dtype, rhs_dtype=None, device="cpu"):
+    """The operands that op reads, and how to call module.gspmm with them."""
+    pair = support.spmm_operands(g, op, *shapes, dtype, device, rhs_dtype)
+    return [x for x in pair if x is not None]
+
+
+def both(op, operands):
+    """(lhs, rhs) of the operands that op reads."""
+    return {"copy_lhs": (operands[0], None), "copy_rhs": (None, operands[-1])}.get(op, tuple(operands))
+
+
+def gsddmm_case(g, op, shapes, targets, dtype):
+    pair = [away_from_zero(rows(g, t), *shape, dtype=dtype) for t, shape in zip(targets, shapes)]
+    return {"copy_lhs": pair[:1], "copy_rhs": pair[1:]}.get(op, pair)
+
+
+def gspmm(module, g, op, reduce, **options):
+    return lambda *x: module.gspmm(g, op, reduce, *both(op, x), **options)
+
+
+def gsddmm(module, g, op, targets, **options):
+    return lambda *x: module.gsddmm(g, op, *both(op, x), *targets, **options)
+
+
+def gradients(run, operands, upstream, wanted):
+    """The gradients of the wanted operands, recorded."""
+    return torch.autograd.grad(run(*operands), [operands[i] for i in wanted], upstream, create_graph=True)
+
+
+def second(run, operands, upstream, cotangents, wanted):
+    """The gradients of sum(cotangent * gradient) for upstream and operands. Zeros stand for those that are not connected."""
+    leaves = [x.detach().requires_grad_(i in wanted) for i, x in enumerate(operands)]
+    upstream = upstream.detach().requires_grad_()
+    first = gradients(run, leaves, upstream, wanted)
+    inputs = [upstream, *(leaves[i] for i in wanted)]
+    found = torch.autograd.grad(
+        first, inputs, [cotangents[i].to(x.dtype) for i, x in zip(wanted, first)], allow_unused=True
+    )
+    return [torch.zeros_like(x) if y is None else y for x, y in zip(inputs, found)]
+
+
+def subsets(count):
+    return [c for n in range(1, count + 1) for c in itertools.combinations(range(count), n)]
+
+
+def check_like_reference(run, expected, operands):
+    """In fp64, for every choice of the operands that need a gradient."""
+    upstream = torch.randn_like(run(*operands))
+    cotangents = [torch.randn_like(x) for x in operands]
+    for wanted in subsets(len(operands)):
+        got = second(run, operands, upstream, cotangents, wanted)
+        for a, b in zip(got, second(expected, operands, upstream, cotangents, wanted)):
+            assert a.shape == b.shape
+            torch.testing.assert_close(a, b, rtol=1e-11, atol=1e-11)
+
+
+# ---- against differences and against PyTorch, in fp64 -------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("reduce", LINEAR)
+@pytest.mark.parametrize("op", SPMM_OPS)
+def test_gspmm_by_differences(op, reduce):
+    g = small_graph()
+    for shapes in SHAPES[:3]:
+        operands = [x.requires_grad_() for x in gspmm_case(g, op, shapes, torch.float64)]
+        assert torch.autograd.gradgradcheck(gspmm(ops, g, op, reduce), operands)
+
+
+@pytest.mark.parametrize("targets", TARGETS[:4])
+@pytest.mark.parametrize("op", SDDMM_OPS)
+def test_gsddmm_by_differences(op, targets):
+    g = small_graph()
+    for shapes in (DOT_SHAPES if op == "dot" else SHAPES)[:2]:
+        operands = [x.requires_grad_() for x in gsddmm_case(g, op, shapes, targets, torch.float64)]
+        assert torch.autograd.gradgradcheck(gsddmm(ops, g, op, targets), operands)
+
+
+@pytest.mark.parametrize("reduce", LINEAR)
+@pytest.mark.parametrize("op", SPMM_OPS)
+def test_gspmm(op, reduce):
+    for shapes, identity in zip(SHAPES, itertools.cycle([False, True])):
+        g = make_graph("bipartite", support.IDTYPES[identity], identity=identity)
+        operands = gspmm_case(g, op, shapes, torch.float64)
+        check_like_reference(gspmm(ops, g, op, reduce), gspmm(reference, g, op, reduce), operands)
+
+
+@pytest.mark.parametrize("name", support.GRAPHS)
+def test_graphs(name):
+    g = make_graph(name)
+    for op, reduce in zip(SPMM_OPS, itertools.cycle(LINEAR)):
+        operands = gspmm_case(g, op, ((2, 3), (2, 1)), torch.float64)
+        check_like_reference(gspmm(ops, g, op, reduce), gspmm(reference, g, op, reduce), operands)
+    for op in SDDMM_OPS:
+        operands = gsddmm_case(g, op, ((2, 3), (2, 3)), "uv", torch.float64)
+        check_like_reference(gsddmm(ops, g, op, "uv"), gsddmm(reference, g, op, "uv"), operands)
+
+
+@pytest.mark.parametrize("op", SDDMM_OPS)
+@pytest.mark.parametrize("targets", TARGETS)
+def test_gsddmm(targets, op):
+    for shapes, name in zip(DOT_SHAPES if op == "dot" else SHAPES, itertools.cycle(["bipartite", "duplicates"])):
+        g = make_graph(name, torch.int32)
+        operands = gsddmm_case(g, op, shapes, targets, torch.float64)
+        check_like_reference(gsddmm(ops, g, op, targets), gsddmm(reference, g, op, targets), operands)
+
+
+@pytest.mark.parametrize("reduce", LINEAR)
+def test_segment_reduce(reduce):
+    seglen, value = torch.tensor([2, 0, 3]), randn(5, 2, dtype=torch.float64).requires_grad_()
+    run, expected = (lambda x, m=m: m.segment_reduce(seglen, x, reduce) for m in (ops, reference))
+    check_like_reference(run, expected, [value])
+    assert torch.autograd.gradgradcheck(run, [value])
+
+
+def test_one_tensor_on_both_sides():
+    g = make_graph("skewed")
+    x = randn(g.num_src, 3, dtype=torch.float64)
+    for op in ("sub", "mul", "dot"):
+        check_like_reference(*(lambda x, m=m: m.gsddmm(g, op, x, x) for m in (ops, reference)), [x])  # noqa: B023
+
+
+def test_a_third_derivative():
+    g = small_graph()
+    x, w = gspmm_case(g, "div", ((2, 3), (2, 1)), torch.float64)
+
+    def third(module):
+        def energy(x, w):
+            return module.gspmm(g, "div", "mean", x, w).sin().sum()
+
+        return grad(lambda w: grad(lambda x: grad(energy, 1)(x, w).sin().sum())(x).cos().sum())(w)
+
+    torch.testing.assert_close(third(ops), third(reference), rtol=1e-11, atol=1e-11)
+
+
+# ---- precision -----------------------------------------------------------------------------------------------------------------
+
+
+def check_precision(run, specification, operands, bound=None):
+    """Each gradient as a function of upstream and operands, forward and backward, by the accuracy rule."""
+    upstream = randn(*run(*operands).shape, dtype=run(*operands).dtype)
+    for i in range(len(operands)):
+
+        def gradient(call):
+            return lambda up, *x: gradients(call, x, up, range(len(x)))[i] + 0 * x[i]  # noqa: B023 (0: connects all inputs)
+
+        def formula(up, *x):
+            # Plain PyTorch in the operands' types, as one would write it.
+            return gradient(specification)(up.to(specification(*x).dtype), *x)
+
+        magnitude = None if bound is None else gradient(bound)
+        support.check(
+            gradient(run), formula, [upstream, *operands], magnitude=magnitude, out_dtype=operands[i].dtype, terms=64
+        )
+
+
+@pytest.mark.parametrize("dtype", HALVES)
+@pytest.mark.parametrize("reduce", LINEAR)
+def test_half_products(reduce, dtype):
+    g = make_graph("skewed")
+    for shapes in ((2, 8), (2, 1)), ((9,), (9,)):
+        operands = gspmm_case(g, "mul", shapes, dtype)
+        run, specification = (gspmm(m, g, "mul", reduce) for m in (ops, reference))
+        check_precision(run, specification, operands, specification)
+
+
+@pytest.mark.parametrize("dtype", HALVES)
+@pytest.mark.parametrize("op,shapes", [("dot", ((2, 8), (2, 8))), ("mul", ((9,), (9,))), ("div", ((9,), (9,)))])
+def test_half_messages(op, shapes, dtype):
+    g = make_graph("bipartite")
+    operands = gsddmm_case(g, op, shapes, "uv", dtype)
+    bound = None if op == "div" else gsddmm(reference, g, op, "uv")  # terms of a quotient cancel
+    check_precision(*(gsddmm(m, g, op, "uv") for m in (ops, reference)), operands, bound)
+
+
+@pytest.mark.parametrize("dtype", HALVES)
+@pytest.mark.parametrize("out_dtype", [None, torch.float32])
+@pytest.mark.parametrize("op", SPMM_OPS)
+def test_types(op, out_dtype, dtype):
+    """Half features with fp32 edge data: each derivative has the type of what it belongs to, and its precision."""
+    g = make_graph("bipartite")
+    operands = gspmm_case(g, op, ((2, 3), (2, 1)), dtype, torch.float32)
+    run = gspmm(ops, g, op, "mean", out_dtype=out_dtype)
+    upstream, cotangents = torch.randn_like(run(*operands)), [torch.randn_like(x) for x in operands]
+    for wanted in subsets(len(operands)):
+        got = second(run, operands, upstream, cotangents, wanted)
+        assert [x.dtype for x in got] == [upstream.dtype, *(operands[i].dtype for i in wanted)]
+        exact = [x.double() for x in (upstream, *operands, *cotangents)]
+        count = len(operands)
+        truth = second(gspmm(reference, g, op, "mean"), exact[1 : 1 + count], exact[0], exact[1 + count :], wanted)
+        for a, b in zip(got, truth):
+            torch.testing.assert_close(
+                a.double(), b, rtol=0, atol=torch.finfo(a.dtype).eps * max(4, 4 * float(b.abs().max()))
+            )
+
+
+def test_autocast_does_not_round_second_derivatives():
+    """As with first derivatives: the types are those of the forward."""
+    g = make_graph("bipartite")
+    operands = gspmm_case(g, "mul", ((2, 3), (2, 1)), torch.float32)
+    upstream, cotangents = torch.randn(g.num_dst, 2, 3), [torch.randn_like(x) for x in operands]
+    plain = second(gspmm(ops, g, "mul", "sum"), operands, upstream, cotangents, (0, 1))
+    leaves = [x.requires_grad_() for x in (upstream, *operands)]
+    first = gradients(gspmm(ops, g, "mul", "sum"), leaves[1:], leaves[0], (0, 1))
+    with torch.autocast("cpu", torch.bfloat16):
+        assert all(torch.equal(a, b) for a, b in zip(plain, torch.autograd.grad(first, leaves, cotangents)))
+
+
+# ---- first derivatives stay as they were ----------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("dtype", DTYPES)
+def test_a_recorded_gradient_has_the_same_bits(dtype):
+    g = make_graph("skewed")
+    cases = [
+        (gspmm(ops, g, op, reduce), gspmm_case(g, op, ((4, 8), (4, 1)), dtype))
+        for op in SPMM_OPS
+        for reduce in support.REDUCES
+    ]
+    cases += [(gsddmm(ops, g, op, "uv"), gsddmm_case(g, op, ((4, 8), (4, 8)), "uv", dtype)) for op in SDDMM_OPS]
+    for run, operands in cases:
+        leaves = [x.requires_grad_() for x in operands]
+        out = run(*leaves)
+        upstream = torch.randn_like(out).requires_grad_()
+        plain = torch.autograd.grad(out, leaves, upstream, retain_graph=True)
+        for a, b in zip(plain, torch.autograd.grad(out, leaves, upstream, create_graph=True)):
+            assert torch.equal(a, b) and b.requires_grad
+
+
+def test_a_backward_keeps_tensors_only_if_it_is_recorded():
+    g = make_graph("bipartite")
+    x, w = (t.requires_grad_() for t in gspmm_case(g, "mul", ((2, 3), (2, 1)), torch.float32))
+    for run in (gspmm(ops, g, "mul", "sum"), gspmm(ops, g, "mul", "max"), gsddmm(ops, g, "mul", "ue")):
+        for create_graph in (False, True):
+            out, found = run(x, w), []
+            with torch.autograd.graph.saved_tensors_hooks(lambda t: (found.append(t), t)[1], lambda t: t):  # noqa: B023
+                torch.autograd.grad(out, [x, w], torch.randn_like(out), create_graph=create_graph)
+            assert create_graph or not found
+
+
+def test_a_forward_keeps_each_side_of_the_graph_at_most_once():
+    g = make_graph("bipartite")
+    topology = [t.data_ptr() for side in (g.csc(), g.csr()) for t in side]
+    x, w = (t.requires_grad_() for t in gspmm_case(g, "mul", ((2, 3), (2, 1)), torch.float32))
+    for run, kept in (
+        (lambda: ops.copy_u_sum(g, x), 0),
+        (lambda: ops.u_mul_e_sum(g, x, w), 2),
+        (lambda: ops.copy_e_sum(g, w), 0),
+    ):
+        found = []
+        with torch.autograd.graph.saved_tensors_hooks(lambda t: (found.append(t.data_ptr()), t)[1], lambda t: t):  # noqa: B023
+            run()
+        assert len(set(found)) == len(found) and len([p for p in found if p not in topology]) == kept
+
+
+# ---- torch.func ------------------------------------------------------------------------------------------------------------------
+
+
+def energies():
+    """Name -> (function of module and operands, operands)."""
+    g = small_graph()
+    x, w = gspmm_case(g, "div", ((2, 3), (2, 1)), torch.float64)
+    y = away_from_zero(g.num_dst, 2, 3, dtype=torch.float64)
+    found = {}
+    for op in SPMM_OPS[:4]:
+        found[f"u_{op}_e_mean"] = lambda m, x, w, op=op: m.gspmm(g, op, "mean", x, w).sin().sum(), (x, w)
+    for op in SDDMM_OPS[:5]:
+        found[f"u_{op}_v"] = lambda m, x, y, op=op: m.gsddmm(g, op, x, y).sin().sum(), (x, y)
+    found["copy_u_sum"] = lambda m, x: m.gspmm(g, "copy_lhs", "sum", x, None).sin().sum(), (x,)
+    found["segments"] = lambda m, w: m.segment_reduce(torch.tensor([4, 0, 5]), w, "mean").sin().sum(), (w,)
+    return found
+
+
+def hessians(energy, operands):
+    every = tuple(range(len(operands)))
+    return jacrev(jacrev(energy, every), every)(*operands)
+
+
+def nested(energy, operands):
+    """The inner gradient is of one operand alone, the outer one of another: the inner forward keeps what it needs, not more."""
+    each = range(len(operands))
+    return [grad(lambda *x: grad(energy, i)(*x).sin().sum(), j)(*operands) for i in each for j in each]  # noqa: B023
+
+
+def batched(energy, operands):
+    def forces(*x):
+        return [
+            f.sin()
+            for f in grad(lambda *y: sum(f.square().sum() for f in grad(energy, tuple(range(len(y))))(*y)), 0)(*x)
+        ]
+
+    return vmap(forces)(*(torch.stack([x, 2 - x.cos()]) for x in operands))
+
+
+@pytest.mark.filterwarnings("ignore:There is a performance drop")
+@pytest.mark.parametrize("what", [hessians, nested, batched], ids=lambda f: f.__name__)
+@pytest.mark.parametrize("name", energies())
+def test_transforms(name, what):
+    torch.manual_seed(3)
+    energy, operands = energies()[name]
+    got, expected = (what(lambda *x, m=m: energy(m, *x), operands) for m in (ops, reference))
+    leaves = torch.utils._pytree.tree_leaves
+    for a, b in zip(leaves(got), leaves(expected), strict=True):
+        torch.testing.assert_close(a, b, rtol=1e-11, atol=1e-11)
+
+
+@pytest.mark.filterwarnings("ignore:There is a performance drop")
+def test_a_vectorized_hessian():
+    energy, (x, w) = energies()["u_mul_e_mean"]
+    call = torch.autograd.functional.hessian
+    got = call(lambda *operands: energy(ops, *operands), (x, w), vectorize=True)
+    expected = call(lambda *operands: energy(reference, *operands), (x, w))
+    torch.testing.assert_close(got, expected)
+
+
+# ---- what they are for -----------------------------------------------------------------------------------------------------------
+
+
+class Potential(torch.nn.Module):
+    """Energy of atoms by continuous-filter convolutions (Schütt et al., 2017) over an edge list of neighbours."""
+
+    def __init__(self, width=5):
+        super().__init__()
+        self.embedding = torch.nn.Parameter(torch.randn(4, width))
+        self.filters = torch.nn.ModuleList(torch.nn.Linear(6, width) for _ in range(2))
+        self.updates = torch.nn.ModuleList(torch.nn.Linear(width, width) for _ in range(2))
+        self.energy = torch.nn.Linear(width, 1)
+
+    def forward(self, module, g, kind, position):
+        edge = module.gsddmm(g, "sub", position, position, "u", "v")
+        distance = module.gsddmm(g, "dot", edge, edge, "e", "e").sqrt()
+        basis = torch.exp(-((distance - torch.linspace(0, 2, 6)) ** 2)) / (
+            1 + module.gsddmm(g, "div", edge, distance, "e", "e").sum(-1, True) ** 2
+        )
+        h = self.embedding[kind]
+        for filter, update in zip(self.filters, self.updates):
+            h = h + torch.tanh(update(module.gspmm(g, "mul", "mean", h, torch.tanh(filter(basis)))))
+        return self.energy(h).sum()
+
+
+def test_training_on_forces():
+    """Gradients of a loss of energies and forces equal those of plain PyTorch."""
+    torch.set_default_dtype(torch.float64)
+    try:
+        model, position, kind = Potential(), torch.rand(30, 3) * 3, torch.randint(4, (30,))
+        src, dst = ((torch.cdist(position, position) < 1.2) & ~torch.eye(30, dtype=torch.bool)).nonzero().t()
+        g, target = Graph.from_edges(src, dst, num_src=30, num_dst=30), torch.randn(30, 3)
+        found = []
+        for module in (ops, reference):
+            model.zero_grad()
+            x = position.clone().requires_grad_()
+            energy = model(module, g, kind, x)
+            (slope,) = torch.autograd.grad(energy, x, create_graph=True)
+            (energy.square() + (-slope - target).square().sum()).backward()
+            found.append([energy.detach(), slope.detach(), x.grad, *(p.grad.clone() for p in model.parameters())])
+        for a, b in zip(*found):
+            torch.testing.assert_close(a, b, rtol=1e-10, atol=1e-10)
+        assert all(x.abs().max() > 1e-3 for x in found[0])
+    finally:
+        torch.set_default_dtype(torch.float32)
+
+
+# ---- what has none ---------------------------------------------------------------------------------------------------------------
+
+
+def without(device="cpu", g=None):
+    """Name in the error -> (call, operand)."""
+    g = g or make_graph("bipartite", device=device)
+    x = randn(g.num_src, 2, 8, dtype=torch.float32, device=device)
+    y = randn(g.num_dst, 2, 8, dtype=torch.float32, device=device)
+    w = randn(g.num_edges, 2, 1, dtype=torch.float32, device=device)
+    seglen = g.in_degrees()
+    return {
+        "gspmm with max": (lambda x: ops.u_mul_e_max(g, x, w), x),
+        "gspmm with min": (lambda x: ops.copy_u_min(g, x), x),
+        "segment_reduce with max": (lambda w: ops.segment_reduce(seglen, w, "max"), w),
+        "segment_reduce with min": (lambda w: ops.segment_reduce(seglen, w, "min"), w),
+        "edge_softmax": (lambda w: ops.edge_softmax(g, w), w),
+        "gat_attention": (lambda x: ops.gat_attention(g, x, x[..., 0], y[..., 0]), x),
+        "gatv2_attention": (lambda x: ops.gatv2_attention(g, x, y, y[0]), x),
+        "dot_attention": (lambda x: ops.dot_attention(g, y, x, x), x),
+    }
+
+
+@pytest.mark.parametrize("name", without())
+def test_the_others_say_so(name):
+    """The first derivative is what it is without create_graph, and under torch.func."""
+    call, x = without()[name]
+    x.requires_grad_()
+    out = call(x).sin().sum()
+    (plain,) = torch.autograd.grad(out, x, retain_graph=True)
+    (first,) = torch.autograd.grad(out, x, create_graph=True)
+    assert torch.equal(plain, first)
+    assert torch.equal(plain, grad(lambda x: call(x).sin().sum())(x.detach()))
+    function = name.split()[0]
+    message = f"second derivatives of {name} are not implemented; .*, or use halfgnn.reference.{function}"
+    assert callable(getattr(reference, function))
+    with pytest.raises(RuntimeError, match=message):
+        first.sum().backward()
+    with pytest.raises(RuntimeError, match=message):
+        grad(lambda x: grad(lambda x: call(x).sin().sum())(x).sum())(x.detach())
+
+
+def test_the_remedy_of_edge_softmax():
+    """What the error proposes is a softmax, and has a second derivative."""
+    g = make_graph("bipartite")
+    w = randn(g.num_edges, 2, dtype=torch.float64)
+
+    def softmax(w):
+        return ops.e_div_v(g, w.exp(), ops.copy_e_sum(g, w.exp()))
+
+    torch.testing.assert_close(softmax(w), ops.edge_softmax(g, w))
+    check_like_reference(softmax, lambda w: reference.edge_softmax(g, w), [w])
+
+
+def test_compiled_code_says_so():
+    """torch.compile's backward cannot be differentiated, whatever it compiles. PyTorch raises an error."""
+    g, x, upstream = small_graph(), torch.randn(6, 2, requires_grad=True), torch.ones(4, 2, requires_grad=True)
+    out = torch.compile(lambda x: ops.copy_u_sum(g, x).sin(), backend="aot_eager", fullgraph=True)(x)
+    (first,) = torch.autograd.grad(out, x, upstream, create_graph=True)
+    with pytest.raises(RuntimeError, match="double backward"):
+        first.sum().backward()
