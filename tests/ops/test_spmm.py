@@ -118,6 +118,48 @@ def test_graphs(name, idtype, identity, device):
 
 
 @pytest.mark.parametrize("device,dtype", support.devices_and([torch.float16, torch.bfloat16, torch.float32]))
+@pytest.mark.parametrize("identity", [False, True], ids=["edge_ids", "no_edge_ids"])
+@pytest.mark.parametrize("heads,dim", [(1, 100), (1, 64), (2, 64), (4, 32), (3, 33), (5, 16), (9, 8), (1, 9)])
+def test_runs_of_edges(heads, dim, identity, dtype, device):
+    """Rows of as many edges as kernels read at a time, and a few more or fewer. Sums of small integers are exact."""
+    degrees = [63, 64, 65, 0, 1, 127, 128, 129, 15, 16, 17, 193, 2, 256, 7, 0]
+    dst = torch.arange(len(degrees)).repeat_interleave(torch.tensor(degrees))
+    order = torch.arange(dst.numel()) if identity else torch.randperm(dst.numel())
+    src = torch.randint(50, dst.shape)
+    idtype = IDTYPES[heads % 2]
+    made = halfgnn.Graph.from_edges(
+        src[order].to(device, idtype), dst[order].to(device, idtype), num_src=50, num_dst=len(degrees), sort=identity
+    )
+    g = made[0] if isinstance(made, tuple) else made
+    src, dst = src[order], dst[order]
+
+    def integers(*shape):
+        return torch.randint(-3, 4, shape).double()
+
+    x, weight, grad = integers(50, heads, dim), integers(dst.numel(), heads, 1), integers(len(degrees), heads, dim)
+
+    def exact(rows, index, values):
+        return torch.zeros(rows, heads, dim, dtype=torch.float64).index_add_(0, index, values)
+
+    def given(tensor):
+        return tensor.to(device, dtype).requires_grad_()
+
+    for w in (None, weight):
+        message = x[src] if w is None else x[src] * w
+        leaves = [given(x)] + ([] if w is None else [given(w)])
+        out = ops.copy_u_sum(g, *leaves) if w is None else ops.u_mul_e_sum(g, *leaves)
+        assert torch.equal(out.detach().cpu(), exact(len(degrees), dst, message).to(dtype))
+        out.backward(grad.to(device, dtype))
+        grad_x = exact(50, src, grad[dst] if w is None else grad[dst] * w)
+        assert torch.equal(leaves[0].grad.cpu(), grad_x.to(dtype))
+        if w is not None:
+            grad_weight = (x[src] * grad[dst]).sum(-1, keepdim=True)
+            assert torch.equal(leaves[1].grad.cpu(), grad_weight.to(dtype))
+    copied = ops.copy_e_sum(g, given(x[src] * weight))
+    assert torch.equal(copied.detach().cpu(), exact(len(degrees), dst, x[src] * weight).to(dtype))
+
+
+@pytest.mark.parametrize("device,dtype", support.devices_and([torch.float16, torch.bfloat16, torch.float32]))
 @pytest.mark.parametrize("op,reduce_op,lhs,rhs", [
     ("copy_lhs", "sum", (8,), ()),
     ("copy_lhs", "mean", (3,), ()),

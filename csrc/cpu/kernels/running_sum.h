@@ -16,6 +16,10 @@ class RunningSum {
   // Begins a row. Terms are added to the returned values and reported with added().
   HALFGNN_INLINE Acc* start() {
     for (int64_t i = 0; i < n_; ++i) run_[i] = 0;
+    return start_runs();
+  }
+  // The same for whole runs, each written over the last one, which is reported with fold().
+  HALFGNN_INLINE Acc* start_runs() {
     count_ = 0;
     folded_ = false;
     return run_;
@@ -39,8 +43,7 @@ class RunningSum {
       for (int64_t i = 0; i < n_; ++i) run_[i] = static_cast<Acc>(total_[i] + run_[i]);
     return run_;
   }
-
- private:
+  // Begins a new run.
   HALFGNN_NOINLINE void fold() {
     for (int64_t i = 0; i < n_; ++i) {
       total_[i] = (folded_ ? total_[i] : 0.) + run_[i];
@@ -49,6 +52,8 @@ class RunningSum {
     folded_ = true;
     count_ = 0;
   }
+
+ private:
   int64_t n_, count_ = 0;
   bool folded_ = false;
   Buffer<Acc> run_;

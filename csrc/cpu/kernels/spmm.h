@@ -6,45 +6,13 @@
 #include "buffer.h"
 #include "kernels.h"
 #include "message.h"
+#include "row_tiles.h"
 #include "rows.h"
 #include "running_sum.h"
 
 namespace halfgnn::HALFGNN_ISA {
 
 // ---- sums of rows of at least 8 elements per head
-
-// sum += weight_k * row_k, or row_k alone, for K rows, with one weight per head. Row k's weights begin at weight +
-// k * heads.
-template <class B, int K, bool kWeighted>
-HALFGNN_INLINE void add_rows(const Blocks<B>& blocks, const typename B::Element* const* rows, const float* weight,
-                             float* sum) {
-  using V = typename B::V;
-  for (int64_t h = 0; h < blocks.heads; ++h) {
-    typename B::Weight w[K];
-    for (int k = 0; k < K; ++k) w[k] = kWeighted ? B::weight(weight[k * blocks.heads + h]) : B::weight(1.f);
-    for (int64_t b = 0; b < blocks.per_head; ++b) {
-      float* slot = sum + blocks.slot(h, b);
-      const int64_t offset = blocks.offset(h, b);
-      V total = B::load_acc(slot);
-      for (int k = 0; k < K; ++k) {
-        const V x = B::load(rows[k] + offset);
-        total = kWeighted ? multiply_add(w[k], x, total) : add(total, x);
-      }
-      B::store_acc(total, slot);
-    }
-  }
-}
-
-template <class B, bool kWeighted>
-HALFGNN_BATCH void add_batch(const Blocks<B>& blocks, int count, const typename B::Element* const* rows,
-                             const float* weight, float* sum) {
-  switch (count) {
-    case 4: return add_rows<B, 4, kWeighted>(blocks, rows, weight, sum);
-    case 3: return add_rows<B, 3, kWeighted>(blocks, rows, weight, sum);
-    case 2: return add_rows<B, 2, kWeighted>(blocks, rows, weight, sum);
-    default: return add_rows<B, 1, kWeighted>(blocks, rows, weight, sum);
-  }
-}
 
 template <class B>
 HALFGNN_INLINE void store_row(const Blocks<B>& blocks, const float* sum, float factor, DType type, void* out,
@@ -65,37 +33,19 @@ void spmm_sum_rows(const SpmmSumArgs& args, int64_t row_begin, int64_t row_end) 
   using T = typename B::Element;
   const Adjacency<I> adj(args.topology);
   const Blocks<B> blocks(args.heads, args.dim);
-  const int64_t len = blocks.len();
-  const T* feat = static_cast<const T*>(args.feat);
-  const W* weight = static_cast<const W*>(args.weight);
-  const InverseDegrees<float, I> scale(args.mean_indptr);
-  const bool weighted = weight || scale;
+  const RowTiles<B> tiles(blocks);
+  EdgeWindow<T, W, I> edges(adj, static_cast<const T*>(args.feat), blocks.len(), args.feat_by_edge,
+                            static_cast<const W*>(args.weight), InverseDegrees<float, I>(args.mean_indptr), args.heads);
   RunningSum<float> sums(blocks.workspace());
-  Buffer<float> w(kBatch * args.heads);
-  auto feat_row = [&](int64_t p) { return args.feat_by_edge ? adj.edge_id(p) : static_cast<int64_t>(adj.indices[p]); };
 
   for (int64_t row = row_begin; row < row_end; ++row) {
     const int64_t begin = adj.indptr[row], end = adj.indptr[row + 1];
-    float* sum = sums.start();
-    for (int64_t p = begin; p < end; p += kBatch) {
-      const int count = static_cast<int>(end - p < kBatch ? end - p : kBatch);
-      const T* rows[kBatch];
-      for (int k = 0; k < count; ++k) {
-        rows[k] = feat + feat_row(p + k) * len;
-        const int64_t ahead = p + k + kPrefetchEdges;
-        if (!adj.has(ahead)) continue;
-        prefetch_row(feat + feat_row(ahead) * len, len);
-        if (weight) prefetch_edge(weight, adj.edge_id(ahead), args.heads * static_cast<int64_t>(sizeof(W)));
-      }
-      if (weighted) {
-        for (int k = 0; k < count; ++k)
-          load_weights(weight, scale, weight ? adj.edge_id(p + k) : 0, scale ? adj.indices[p + k] : 0, args.heads,
-                       w + k * args.heads);
-        add_batch<B, true>(blocks, count, rows, w, sum);
-      } else {
-        add_batch<B, false>(blocks, count, rows, w, sum);
-      }
-      sums.added(count);
+    float* run = begin < end ? sums.start_runs() : sums.start();
+    for (int64_t p = begin; p < end; p += kRun) {
+      if (p > begin) sums.fold();
+      const int64_t count = end - p < kRun ? end - p : kRun;
+      edges.hold(p, count);
+      tiles.sum(edges.rows(p), count, edges.weights(p), run);
     }
     const float factor =
         args.divide_by_degree && end > begin ? args.factor / static_cast<float>(end - begin) : args.factor;
