@@ -3,6 +3,7 @@
 #pragma once
 
 #include "dot_row.h"
+#include "edge_window.h"
 #include "kernels.h"
 #include "message.h"
 #include "rows.h"
@@ -18,36 +19,58 @@ HALFGNN_INLINE void add_and_dot_rows(const Blocks<B>& blocks, const float* x, co
                                      const typename B::Element* const* grads, const float* weight, float* sum,
                                      float* dots) {
   using V = typename B::V;
+  const int64_t whole = blocks.overlap() ? blocks.per_head - 1 : blocks.per_head;
   for (int64_t h = 0; h < blocks.heads; ++h) {
     typename B::Weight w[K];
-    V dot[K] = {};
+    Lanes<1, B::L> dot[K] = {};
     for (int k = 0; k < K; ++k) w[k] = B::weight(weight[k * blocks.heads + h]);
-    for (int64_t b = 0; b < blocks.per_head; ++b) {
+    auto add_block = [&](int64_t b, auto masked) {
       const int64_t slot = blocks.slot(h, b), offset = blocks.offset(h, b);
-      const bool last = b + 1 == blocks.per_head;
       const V own = B::load_acc(x + slot);
       V total = B::load_acc(sum + slot);
       for (int k = 0; k < K; ++k) {
         const V g = B::load(grads[k] + offset);
         total = multiply_add(w[k], g, total);
-        dot[k] = multiply_add(own, last ? keep(g, mask) : g, dot[k]);
+        dot[k] = add_dot(own, masked() ? keep(g, mask) : g, dot[k]);
       }
       B::store_acc(total, sum + slot);
+    };
+    for (int64_t b = 0; b < whole; ++b) add_block(b, [] { return false; });
+    if (whole < blocks.per_head) add_block(whole, [] { return true; });
+    if constexpr (K == 4) {
+      store_four_sums(dot, dots + h, blocks.heads);
+    } else {
+      for (int k = 0; k < K; ++k) dots[k * blocks.heads + h] = sum_lanes(dot[k].v[0]);
     }
-    for (int k = 0; k < K; ++k) dots[k * blocks.heads + h] = B::sum(dot[k]);
   }
 }
 
+// The same for a run of edges.
 template <class B>
-HALFGNN_BATCH void add_and_dot_batch(const Blocks<B>& blocks, int count, const float* x, const typename B::V& mask,
-                                     const typename B::Element* const* grads, const float* weight, float* sum,
-                                     float* dots) {
-  switch (count) {
-    case 4: return add_and_dot_rows<B, 4>(blocks, x, mask, grads, weight, sum, dots);
-    case 3: return add_and_dot_rows<B, 3>(blocks, x, mask, grads, weight, sum, dots);
-    case 2: return add_and_dot_rows<B, 2>(blocks, x, mask, grads, weight, sum, dots);
-    default: return add_and_dot_rows<B, 1>(blocks, x, mask, grads, weight, sum, dots);
+HALFGNN_NOINLINE void add_and_dot_run(const Blocks<B>& shape, const float* x, const typename B::V& mask,
+                                      const typename B::Element* const* grads, int64_t count, const float* weight,
+                                      float* sum, float* dots) {
+  const Blocks<B> blocks = shape;  // which no store can change
+  const int64_t heads = blocks.heads;
+  int64_t k = 0;
+  for (; k + kBatch <= count; k += kBatch) {
+    for (int64_t ahead = k; ahead < k + kBatch; ++ahead) prefetch_row(grads[ahead + kRowsAhead], blocks.len());
+    add_and_dot_rows<B, kBatch>(blocks, x, mask, grads + k, weight + k * heads, sum, dots + k * heads);
   }
+  for (; k < count; ++k) {
+    prefetch_row(grads[k + kRowsAhead], blocks.len());
+    add_and_dot_rows<B, 1>(blocks, x, mask, grads + k, weight + k * heads, sum, dots + k * heads);
+  }
+}
+
+// Stores the gradients of the weights of the edges [begin, begin + count), rounded to W.
+template <class W, class I>
+HALFGNN_NOINLINE void store_edges(const Adjacency<I>& adj, int64_t begin, int64_t count, int64_t heads,
+                                  const float* values, W* rounded, W* out) {
+  if (!adj.edge_ids) return encode_row(values, count * heads, out + begin * heads);
+  encode_row(values, count * heads, rounded);
+  for (int64_t k = 0; k < count; ++k)
+    for (int64_t h = 0; h < heads; ++h) out[adj.edge_id(begin + k) * heads + h] = rounded[k * heads + h];
 }
 
 // Blocks are cut for the type of grad. T is the type of feat, which is decoded once per row, and of grad_feat.
@@ -58,41 +81,31 @@ void mul_backward_rows(const MulBackwardArgs& args, int64_t row_begin, int64_t r
   const Blocks<B> blocks(args.heads, args.dim);
   const int64_t len = blocks.len(), heads = args.heads;
   const T* feat = static_cast<const T*>(args.feat);
-  const G* grad = static_cast<const G*>(args.grad);
-  const W* weight = static_cast<const W*>(args.weight);
+  W* grad_weight = static_cast<W*>(args.grad_weight);
   const InverseDegrees<float, I> scale(args.mean_indptr);
-  const int64_t weight_bytes = heads * static_cast<int64_t>(sizeof(W));
+  EdgeWindow<G, W, I> edges(adj, static_cast<const G*>(args.grad), len, false, static_cast<const W*>(args.weight),
+                            scale, heads);
   DotRow<B, T> x(blocks);
   const typename B::V mask = B::tail_mask(blocks.overlap());
   RunningSum<float> sums(blocks.workspace());
-  Buffer<float> w(kBatch * heads), dots(kBatch * heads);
+  Buffer<float> dots(kRun * heads);
+  Buffer<W> rounded(kRun * heads);
 
   for (int64_t row = row_begin; row < row_end; ++row) {
     const int64_t begin = adj.indptr[row], end = adj.indptr[row + 1];
     float* sum = sums.start();
     if (begin < end) x.set(feat + row * len);
-    for (int64_t p = begin; p < end; p += kBatch) {
-      const int count = static_cast<int>(end - p < kBatch ? end - p : kBatch);
-      const G* grads[kBatch];
-      for (int k = 0; k < count; ++k) {
-        grads[k] = grad + static_cast<int64_t>(adj.indices[p + k]) * len;
-        const int64_t ahead = p + k + kPrefetchEdges;
-        if (adj.has(ahead)) {
-          prefetch_row(grad + adj.column(ahead) * len, len);
-          prefetch_edge(weight, adj.edge_id(ahead), weight_bytes);
-          prefetch_edge_for_write(args.grad_weight, adj.edge_id(ahead), weight_bytes);
-        }
-        load_weights(weight, scale, adj.edge_id(p + k), adj.indices[p + k], heads, w + k * heads);
-      }
-      add_and_dot_batch<B>(blocks, count, x.lanes(), mask, grads, w, sum, dots);
+    for (int64_t p = begin; p < end; p += kRun) {
+      const int64_t count = end - p < kRun ? end - p : kRun;
+      edges.hold(p, count);
+      if (adj.edge_ids)
+        for (int64_t k = 0; k < count; ++k)
+          prefetch_edge_for_write(grad_weight, adj.edge_id(p + k), heads * static_cast<int64_t>(sizeof(W)));
+      add_and_dot_run(blocks, x.lanes(), mask, edges.rows(p), count, edges.weights(p), sum, dots);
       sums.added(count);
-      for (int k = 0; k < count; ++k) {
-        if (scale) {
-          const float factor = scale[adj.indices[p + k]];
-          for (int64_t h = 0; h < heads; ++h) dots[k * heads + h] *= factor;
-        }
-        encode_row(dots + k * heads, heads, static_cast<W*>(args.grad_weight) + adj.edge_id(p + k) * heads);
-      }
+      if (scale)
+        for (int64_t i = 0; i < count * heads; ++i) dots[i] *= scale[adj.column(p + i / heads)];
+      store_edges(adj, p, count, heads, dots.get(), rounded.get(), grad_weight);
     }
     store_scaled(blocks, sums.finish(), 1.f, static_cast<T*>(args.grad_feat) + row * len);
   }

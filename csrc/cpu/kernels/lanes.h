@@ -17,6 +17,12 @@ HALFGNN_INLINE Lanes<N, L> multiply_add(Lanes<N, L> x, Lanes<N, L> y, Lanes<N, L
   for (int i = 0; i < N; ++i) sum.v[i] += x.v[i] * y.v[i];
   return sum;
 }
+// sum += the products of x and y, of all their vectors
+template <int N, int L>
+HALFGNN_INLINE Lanes<1, L> add_dot(Lanes<N, L> x, Lanes<N, L> y, Lanes<1, L> sum) {
+  for (int i = 0; i < N; ++i) sum.v[0] += x.v[i] * y.v[i];
+  return sum;
+}
 template <int N, int L>
 HALFGNN_INLINE Lanes<N, L> multiply_add(FloatsOf<L> x, Lanes<N, L> y, Lanes<N, L> sum) {
   for (int i = 0; i < N; ++i) sum.v[i] += x * y.v[i];
