@@ -8,7 +8,7 @@ from halfgnn import ops, reference
 from tests import support
 from tests.support import DTYPES, GRAPHS, HALVES, IDTYPES, make_graph, randn
 
-SHAPES = [(), (1,), (3,), (4, 1), (8,), (1, 3), (3, 4, 5), (33,), (100,), (2, 0)]
+SHAPES = [(), (1,), (2,), (3,), (4, 1), (8,), (1, 3), (3, 4, 5), (33,), (100,), (2, 0)]
 
 
 def check_edge_softmax(g, logits, norm_by="dst", terms=64):
@@ -109,19 +109,21 @@ def test_minus_infinity_masks(dtype, device):
 
 @pytest.mark.parametrize("device,dtype", support.devices_and(DTYPES))
 @pytest.mark.parametrize("value", [torch.inf, torch.nan, "all -inf"])
-def test_rows_without_a_softmax_are_nan_and_alone(value, dtype, device):
+@pytest.mark.parametrize("columns", [1, 2, 3, 4, 8])
+def test_rows_without_a_softmax_are_nan_and_alone(columns, value, dtype, device):
     """As in torch.softmax, +inf, NaN, or only -inf makes the whole row NaN in that column, and only there."""
     g = make_graph("bipartite", torch.int32, device)
-    logits = randn(g.num_edges, 3, dtype=dtype, device=device)
+    column = columns // 2
+    logits = randn(g.num_edges, columns, dtype=dtype, device=device)
     row = int(g.in_degrees().argmax())
     mine = g.edges()[1] == row
     if value == "all -inf":
-        logits[mine, 1] = -torch.inf
+        logits[mine, column] = -torch.inf
     else:
-        logits[mine.nonzero()[2], 1] = value
+        logits[mine.nonzero()[2], column] = value
     out = ops.edge_softmax(g, logits)
     expected = torch.zeros_like(out, dtype=torch.bool)
-    expected[mine, 1] = True
+    expected[mine, column] = True
     assert value == torch.inf or torch.equal(out.isnan(), expected)
     support.assert_accurate(out, support.Yardstick(reference.edge_softmax(g.to("cpu"), logits.cpu().double())))
 

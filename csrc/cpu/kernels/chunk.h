@@ -4,6 +4,7 @@
 
 #include "buffer.h"
 #include "convert.h"
+#include "move_rows.h"
 #include "rows.h"
 
 namespace halfgnn::HALFGNN_ISA {
@@ -32,63 +33,163 @@ class RowChunk {
   int64_t row_end_, edges_;
 };
 
-// The values of a chunk's edges as Acc, in edge order.
-template <class Acc, class T, class I>
-class EdgeChunk {
+// Workspace that grows. Vectors may pass the end of what was asked for, by kPadding values.
+template <class E>
+class Growing {
  public:
-  EdgeChunk(const Adjacency<I>& adj, int64_t columns) : adj_(adj), columns_(columns) {}
-  ~EdgeChunk() { free(values_); }
-  EdgeChunk(const EdgeChunk&) = delete;
-  EdgeChunk& operator=(const EdgeChunk&) = delete;
-
-  // Room for the edges [begin, end), values undefined.
-  void reserve(int64_t begin, int64_t end) {
-    begin_ = begin;
-    const int64_t n = (end - begin) * columns_;
-    if (n <= capacity_) return;
-    free(values_);
+  static constexpr int64_t kPadding = 2 * kLanes;
+  Growing() = default;
+  ~Growing() { free(data_); }
+  Growing(const Growing&) = delete;
+  Growing& operator=(const Growing&) = delete;
+  // Room for n values, undefined.
+  E* reserve(int64_t n) {
+    if (n <= capacity_) return data_;
+    free(data_);
     capacity_ = 0;
-    values_ = static_cast<Acc*>(malloc(static_cast<size_t>(2 * n) * sizeof(Acc)));
-    if (!values_) throw std::bad_alloc();
+    data_ = static_cast<E*>(malloc(static_cast<size_t>(2 * n + kPadding) * sizeof(E)));
+    if (!data_) throw std::bad_alloc();
     capacity_ = 2 * n;
+    return data_;
   }
-  void load(const T* data, int64_t begin, int64_t end) {
-    if (adj_.edge_ids) return gather(data, begin, end, [this](int64_t p) { return adj_.edge_id(p); });
-    reserve(begin, end);
-    decode_row(data + begin * columns_, (end - begin) * columns_, values_);
+  E* get() const { return data_; }
+
+ private:
+  int64_t capacity_ = 0;
+  E* data_ = nullptr;
+};
+
+// Rows of T of a chunk's edges, in edge order, as they are.
+template <class T, class I>
+class GatheredRows {
+ public:
+  GatheredRows(const Adjacency<I>& adj, int64_t columns) : adj_(adj), columns_(columns) {}
+  // Rows of edge data. Those that lie in this order are not copied: what follows the last one is not to be read.
+  const T* edges(const T* data, int64_t begin, int64_t end) {
+    if (!adj_.edge_ids) return data + begin * columns_;
+    return gather(data, adj_.edge_ids, begin, end);
   }
-  // Row row_of(position) of `data` for every position.
-  template <class RowOf>
-  HALFGNN_INLINE void gather(const T* data, int64_t begin, int64_t end, RowOf row_of) {
-    reserve(begin, end);
-    Acc* out = values_;
-    for (int64_t p = begin; p < end; ++p, out += columns_) {
-      if (adj_.has(p + kPrefetchEdges)) prefetch_row(data + row_of(p + kPrefetchEdges) * columns_, columns_);
-      decode_row(data + row_of(p) * columns_, columns_, out);
-    }
+  // Row ids[position] of `data` for every position.
+  const T* gather(const T* data, const I* ids, int64_t begin, int64_t end) {
+    T* rows = rows_.reserve((end - begin) * columns_);
+    gather_moves(data, ids + begin, end - begin, bytes(), rows);
+    return rows;
   }
-  template <class S>
-  void store(S* data, int64_t begin, int64_t end) const {
-    if (!adj_.edge_ids) return encode_row(values_, (end - begin) * columns_, data + begin * columns_);
-    // Rounded in one go, then scattered.
-    Buffer<S> rounded((end - begin) * columns_);
-    encode_row(values_, (end - begin) * columns_, rounded.get());
-    const int64_t bytes = columns_ * static_cast<int64_t>(sizeof(S));
-    const S* row = rounded;
-    for (int64_t p = begin; p < end; ++p, row += columns_) {
-      if (adj_.has(p + kPrefetchEdges)) prefetch_edge_for_write(data, adj_.edge_id(p + kPrefetchEdges), bytes);
-      S* out = data + adj_.edge_id(p) * columns_;
-      for (int64_t c = 0; c < columns_; ++c) out[c] = row[c];
-    }
+  // The row of an edge's row.
+  const T* repeat(const T* data, const RowChunk<I>& chunk) {
+    static_assert(Growing<T>::kPadding * sizeof(T) >= kRepeatBytes, "room for the last pattern");
+    T* rows = rows_.reserve((chunk.end() - chunk.begin()) * columns_);
+    repeat_moves(data, adj_.indptr, chunk.first_row, chunk.last_row, bytes(), rows);
+    return rows;
   }
-  Acc* at(int64_t position) { return values_ + (position - begin_) * columns_; }
+
+ private:
+  int64_t bytes() const { return columns_ * static_cast<int64_t>(sizeof(T)); }
+  const Adjacency<I>& adj_;
+  int64_t columns_;
+  Growing<T> rows_;
+};
+
+// Where rows of S are made before they go to their edges: in place if they lie in this order.
+template <class S, class I>
+class ScatteredRows {
+ public:
+  ScatteredRows(const Adjacency<I>& adj, int64_t columns, void* data)
+      : adj_(adj), columns_(columns), data_(static_cast<S*>(data)) {}
+  S* open(int64_t begin, int64_t end) {
+    return adj_.edge_ids ? rows_.reserve((end - begin) * columns_) : data_ + begin * columns_;
+  }
+  // Called when the rows of [begin, end) are made.
+  void close(int64_t begin, int64_t end) {
+    if (adj_.edge_ids)
+      scatter_moves(rows_.get(), adj_.edge_ids + begin, end - begin, adj_.num_edges - begin,
+                    columns_ * static_cast<int64_t>(sizeof(S)), data_);
+  }
 
  private:
   const Adjacency<I>& adj_;
   int64_t columns_;
-  int64_t begin_ = 0;
-  int64_t capacity_ = 0;
-  Acc* values_ = nullptr;
+  S* data_;
+  Growing<S> rows_;
+};
+
+// The values of a chunk's edges as Acc, in edge order.
+template <class Acc, class T, class I>
+class EdgeChunk {
+ public:
+  EdgeChunk(const Adjacency<I>& adj, int64_t columns) : columns_(columns), rows_(adj, columns) {}
+  const Acc* load(const T* data, int64_t begin, int64_t end) {
+    const int64_t n = (end - begin) * columns_;
+    decode_row(rows_.edges(data, begin, end), n, values_.reserve(n));
+    return values_.get();
+  }
+
+ private:
+  int64_t columns_;
+  GatheredRows<T, I> rows_;
+  Growing<Acc> values_;
+};
+
+// Results of a chunk's edges as Acc, which are rounded together.
+template <class Acc, class T, class I>
+class EdgeResultChunk {
+ public:
+  EdgeResultChunk(const Adjacency<I>& adj, int64_t columns, void* data)
+      : columns_(columns), rows_(adj, columns, data) {}
+  Acc* open(int64_t begin, int64_t end) { return values_.reserve((end - begin) * columns_); }
+  void close(int64_t begin, int64_t end) {
+    encode_row(values_.get(), (end - begin) * columns_, rows_.open(begin, end));
+    rows_.close(begin, end);
+  }
+
+ private:
+  int64_t columns_;
+  ScatteredRows<T, I> rows_;
+  Growing<Acc> values_;
+};
+
+// Results of consecutive edges in fp32, rounded together with full vectors and stored together.
+template <class I>
+class EdgeResults {
+ public:
+  // From `begin` on. At least `batch` edges are collected.
+  EdgeResults(const Adjacency<I>& adj, int64_t columns, DType type, void* data, int64_t begin, int64_t batch)
+      : adj_(adj),
+        columns_(columns),
+        begin_(begin),
+        edges_(columns > 0 && columns * batch < kValues ? kValues / columns : batch),
+        type_(type),
+        data_(data),
+        values_(edges_ * columns),
+        rounded_(edges_ * columns) {}
+  // Room for `edges` more, from `position`, which follow those before.
+  HALFGNN_INLINE float* next(int64_t position, int64_t edges) {
+    if (position + edges > begin_ + edges_) {
+      store(position);
+      begin_ = position;
+    }
+    return values_ + (position - begin_) * columns_;
+  }
+  // Stores what there is, up to `end`.
+  HALFGNN_NOINLINE void store(int64_t end) {
+    const int64_t n = (end - begin_) * columns_, bytes = columns_ * size_of(type_);
+    if (n == 0) return;
+    with_vector_type(type_, [&](auto t) {
+      using S = TypeOf<decltype(t)>;
+      if (!adj_.edge_ids) return encode_row(values_.get(), n, static_cast<S*>(data_) + begin_ * columns_);
+      S* rounded = reinterpret_cast<S*>(rounded_.get());
+      encode_row(values_.get(), n, rounded);
+      scatter_moves(rounded, adj_.edge_ids + begin_, end - begin_, adj_.num_edges - begin_, bytes, data_);
+    });
+  }
+
+ private:
+  static constexpr int64_t kValues = 256;
+  const Adjacency<I>& adj_;
+  int64_t columns_, begin_, edges_;
+  DType type_;
+  void* data_;
+  Buffer<float> values_, rounded_;
 };
 
 }  // namespace halfgnn::HALFGNN_ISA

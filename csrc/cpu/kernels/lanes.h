@@ -97,10 +97,37 @@ HALFGNN_INLINE __m256 add_halves(FloatsOf<8> x, FloatsOf<8> y) {
   const __m256 a = bit_cast<__m256>(x), b = bit_cast<__m256>(y);
   return _mm256_add_ps(_mm256_permute2f128_ps(a, b, 0x20), _mm256_permute2f128_ps(a, b, 0x31));
 }
+// Two terms of each of four sums: of sums 0 and 2 in the lower half, of 1 and 3 in the upper one.
+using FourSums = __m256;
 template <int N>
-HALFGNN_INLINE void store_four_sums(const Lanes<N, 8>* sums, float* out, int64_t stride) {
+HALFGNN_INLINE FourSums add_four(const Lanes<N, 8>* sums) {
   const __m256 x = add_halves(fold(sums[0]), fold(sums[1])), y = add_halves(fold(sums[2]), fold(sums[3]));
-  const __m256 pairs = _mm256_add_ps(_mm256_shuffle_ps(x, y, 0x44), _mm256_shuffle_ps(x, y, 0xee));
+  return _mm256_add_ps(_mm256_shuffle_ps(x, y, 0x44), _mm256_shuffle_ps(x, y, 0xee));
+}
+template <int N>
+HALFGNN_INLINE FourSums add_four(const Lanes<N, 16>* sums) {
+  Lanes<1, 8> halved[4];
+  for (int k = 0; k < 4; ++k) {
+    const auto halves = bit_cast<Halves<FloatsOf<8>>>(fold(sums[k]));
+    halved[k].v[0] = halves.lower + halves.upper;
+  }
+  return add_four(halved);
+}
+// out[k * stride + i] = sum k of sums[i]
+HALFGNN_INLINE void store_sixteen_sums(const FourSums* sums, float* out, int64_t stride) {
+  const auto add_pairs = [](__m256 a, __m256 b) {
+    return _mm256_add_ps(_mm256_shuffle_ps(a, b, 0x88), _mm256_shuffle_ps(a, b, 0xdd));
+  };
+  const __m256 x = add_pairs(sums[0], sums[1]), y = add_pairs(sums[2], sums[3]);
+  const __m256 even = _mm256_shuffle_ps(x, y, 0x88), odd = _mm256_shuffle_ps(x, y, 0xdd);
+  _mm_storeu_ps(out, _mm256_castps256_ps128(even));
+  _mm_storeu_ps(out + stride, _mm256_extractf128_ps(even, 1));
+  _mm_storeu_ps(out + 2 * stride, _mm256_castps256_ps128(odd));
+  _mm_storeu_ps(out + 3 * stride, _mm256_extractf128_ps(odd, 1));
+}
+template <int N, int L>
+HALFGNN_INLINE void store_four_sums(const Lanes<N, L>* sums, float* out, int64_t stride) {
+  const __m256 pairs = add_four(sums);
   const FloatsOf<8> all = bit_cast<FloatsOf<8>>(_mm256_add_ps(pairs, _mm256_movehdup_ps(pairs)));
   out[0] = all[0];
   out[stride] = all[4];
@@ -121,21 +148,25 @@ HALFGNN_INLINE void store_four_sums(const Lanes<N, 16>* sums, float* out, int64_
   const FloatsOf<16> all = bit_cast<FloatsOf<16>>(_mm512_add_ps(pairs, _mm512_movehdup_ps(pairs)));
   for (int k = 0; k < 4; ++k) out[k * stride] = all[4 * k];
 }
-#else
-template <int N>
-HALFGNN_INLINE void store_four_sums(const Lanes<N, 16>* sums, float* out, int64_t stride) {
-  Lanes<1, 8> halved[4];
-  for (int k = 0; k < 4; ++k) {
-    const auto halves = bit_cast<Halves<FloatsOf<8>>>(fold(sums[k]));
-    halved[k].v[0] = halves.lower + halves.upper;
-  }
-  store_four_sums(halved, out, stride);
-}
 #endif
 #else
+struct FourSums {
+  float v[4];
+};
+template <int N, int L>
+HALFGNN_INLINE FourSums add_four(const Lanes<N, L>* sums) {
+  FourSums r;
+  for (int k = 0; k < 4; ++k) r.v[k] = sum_lanes(fold(sums[k]));
+  return r;
+}
+HALFGNN_INLINE void store_sixteen_sums(const FourSums* sums, float* out, int64_t stride) {
+  for (int k = 0; k < 4; ++k)
+    for (int i = 0; i < 4; ++i) out[k * stride + i] = sums[i].v[k];
+}
 template <int N, int L>
 HALFGNN_INLINE void store_four_sums(const Lanes<N, L>* sums, float* out, int64_t stride) {
-  for (int k = 0; k < 4; ++k) out[k * stride] = sum_lanes(fold(sums[k]));
+  const FourSums all = add_four(sums);
+  for (int k = 0; k < 4; ++k) out[k * stride] = all.v[k];
 }
 #endif
 

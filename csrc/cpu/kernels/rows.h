@@ -49,7 +49,10 @@ HALFGNN_INLINE void prefetch_row(const T* row, int64_t n) {
   const char* p = reinterpret_cast<const char*>(row);
   const int64_t bytes = n * static_cast<int64_t>(sizeof(T));
   const int64_t end = bytes < kPrefetchBytes ? bytes : kPrefetchBytes;
-  for (int64_t i = 0; i < end; i += 64) __builtin_prefetch(p + i);
+  int64_t i = 0;
+  for (; i + 256 <= end; i += 256)
+    for (int64_t line = 0; line < 256; line += 64) __builtin_prefetch(p + i + line);
+  for (; i < end; i += 64) __builtin_prefetch(p + i);
   __builtin_prefetch(p + end - 1);
 }
 

@@ -13,32 +13,83 @@ namespace halfgnn::HALFGNN_ISA {
 
 // dots[k * heads + h] = <x, row_k> over each head, for K rows.
 template <class B, int K>
-HALFGNN_INLINE void dot_rows(const Blocks<B>& blocks, const float* x, const typename B::V& mask,
-                             const typename B::Element* const* rows, float* dots) {
-  using V = typename B::V;
+HALFGNN_INLINE void dot_rows(const Blocks<B>& blocks, const DotRow<B, typename B::Element>& x,
+                             const DotBatch<typename B::Element>& batch, float* dots) {
   for (int64_t h = 0; h < blocks.heads; ++h) {
-    V sum[K] = {};
-    for (int64_t b = 0; b + 1 < blocks.per_head; ++b) {
-      const V own = B::load_acc(x + blocks.slot(h, b));
-      for (int k = 0; k < K; ++k) sum[k] = multiply_add(own, B::load(rows[k] + blocks.offset(h, b)), sum[k]);
+    typename B::V sum[K];
+    dot_head<B, K>(blocks, x, h, batch, sum);
+    if constexpr (K == 4) {
+      store_four_sums(sum, dots + h, blocks.heads);
+    } else {
+      for (int k = 0; k < K; ++k) dots[k * blocks.heads + h] = B::sum(sum[k]);
     }
-    const int64_t last = blocks.per_head - 1;
-    const V own = B::load_acc(x + blocks.slot(h, last));
-    for (int k = 0; k < K; ++k)
-      sum[k] = multiply_add(own, keep(B::load(rows[k] + blocks.offset(h, last)), mask), sum[k]);
-    for (int k = 0; k < K; ++k) dots[k * blocks.heads + h] = B::sum(sum[k]);
+  }
+}
+// The same for four rows, and heads that come in fours.
+template <class B, int kBlocks>
+HALFGNN_INLINE void dot_four_rows(const Blocks<B>& blocks, const DotRow<B, typename B::Element>& x,
+                                  const DotBatch<typename B::Element>& batch, float* dots) {
+  for (int64_t h = 0; h < blocks.heads; h += 4) {
+    FourSums sums[4];
+    for (int i = 0; i < 4; ++i) {
+      typename B::V sum[4];
+      dot_head<B, 4, kBlocks>(blocks, x, h + i, batch, sum);
+      sums[i] = add_four(sum);
+    }
+    store_sixteen_sums(sums, dots + h, blocks.heads);
+  }
+}
+template <class B>
+HALFGNN_NOINLINE void dot_fours(const Blocks<B>& blocks, const DotRow<B, typename B::Element>& x,
+                                const DotBatch<typename B::Element>& batch, float* dots) {
+  switch (blocks.overlap() ? 0 : blocks.per_head) {
+    case 1: return dot_four_rows<B, 1>(blocks, x, batch, dots);
+    case 2: return dot_four_rows<B, 2>(blocks, x, batch, dots);
+    case 4: return dot_four_rows<B, 4>(blocks, x, batch, dots);
+    default: return dot_four_rows<B, 0>(blocks, x, batch, dots);
   }
 }
 
+// Fewer than four rows.
 template <class B>
-HALFGNN_BATCH void dot_batch(const Blocks<B>& blocks, int count, const float* x, const typename B::V& mask,
-                             const typename B::Element* const* rows, float* dots) {
+HALFGNN_BATCH void dot_rest(const Blocks<B>& blocks, int count, const DotRow<B, typename B::Element>& x,
+                            const DotBatch<typename B::Element>& batch, float* dots) {
   switch (count) {
-    case 4: return dot_rows<B, 4>(blocks, x, mask, rows, dots);
-    case 3: return dot_rows<B, 3>(blocks, x, mask, rows, dots);
-    case 2: return dot_rows<B, 2>(blocks, x, mask, rows, dots);
-    default: return dot_rows<B, 1>(blocks, x, mask, rows, dots);
+    case 3: return dot_rows<B, 3>(blocks, x, batch, dots);
+    case 2: return dot_rows<B, 2>(blocks, x, batch, dots);
+    default: return dot_rows<B, 1>(blocks, x, batch, dots);
   }
+}
+
+// Rows of an operand that is not at the row: row ids[position], or row `position` itself.
+template <class T, class I>
+struct FarRows {
+  const T* data;
+  const I* ids;
+  int64_t len;
+  FarRows(const Adjacency<I>& adj, const Operand& operand)
+      : data(static_cast<const T*>(operand.data)),
+        ids(operand.target == Target::kEdge ? adj.edge_ids : adj.indices),
+        len(operand.len) {}
+  HALFGNN_INLINE const T* operator[](int64_t position) const {
+    return data + (ids ? static_cast<int64_t>(ids[position]) : position) * len;
+  }
+};
+
+// The edges [begin, end) of a row by fours, as far as there are others to prefetch. Returns the first that is left.
+template <class B, class I>
+HALFGNN_NOINLINE int64_t dot_edges(const Blocks<B>& blocks, const DotRow<B, typename B::Element>& x,
+                                   const FarRows<typename B::Element, I>& far, int64_t begin, int64_t end,
+                                   EdgeResults<I>& results) {
+  int64_t p = begin;
+  for (; p + kBatch <= end; p += kBatch) {
+    DotBatch<typename B::Element> batch;
+    for (int k = 0; k < kBatch; ++k) batch.rows[k] = far[p + k];
+    for (int k = 0; k < kBatch; ++k) batch.ahead[k] = far[p + k + kPrefetchEdges];
+    float* dots = results.next(p, kBatch);
+    blocks.heads % 4 ? dot_rows<B, kBatch>(blocks, x, batch, dots) : dot_fours(blocks, x, batch, dots);
+  }
+  return p;
 }
 
 // One of lhs and rhs is at the row, the other at the column or the edge. dim = broadcast.inner, heads =
@@ -50,105 +101,110 @@ void sddmm_dot_rows(const SddmmArgs& args, int64_t row_begin, int64_t row_end) {
   const Blocks<B> blocks(args.broadcast.outer, args.broadcast.inner);
   const bool lhs_is_row = args.lhs.target == Target::kRow;
   const T* own = static_cast<const T*>(lhs_is_row ? args.lhs.data : args.rhs.data);
-  const Operand& other = lhs_is_row ? args.rhs : args.lhs;
-  const T* feat = static_cast<const T*>(other.data);
-  const int64_t len = blocks.len();
-  auto feat_row = [&](int64_t p) {
-    return feat + (other.target == Target::kEdge ? adj.edge_id(p) : static_cast<int64_t>(adj.indices[p])) * len;
-  };
-  const int64_t out_bytes = blocks.heads * size_of(args.out_type);
+  const FarRows<T, I> far(adj, lhs_is_row ? args.rhs : args.lhs);
   const InverseDegrees<float, I> row_scale(args.mean_indptr);
   DotRow<B, T> x(blocks);
-  const typename B::V mask = B::tail_mask(blocks.overlap());
-  Buffer<float> dots(kBatch * blocks.heads);
+  EdgeResults<I> results(adj, blocks.heads, args.out_type, args.out, adj.indptr[row_begin], kBatch);
 
   for (int64_t row = row_begin; row < row_end; ++row) {
-    const int64_t begin = adj.indptr[row], end = adj.indptr[row + 1];
+    const int64_t begin = adj.indptr[row], end = adj.indptr[row + 1], last = adj.num_edges - kPrefetchEdges;
     if (begin == end) continue;
-    x.set(own + row * len);
-    const float factor = row_scale ? row_scale[row] : 1.f;
-    for (int64_t p = begin; p < end; p += kBatch) {
-      const int count = static_cast<int>(end - p < kBatch ? end - p : kBatch);
-      const T* rows[kBatch];
+    x.set(own + row * blocks.len());
+    if (row_scale) x.scale(row_scale[row]);
+    int64_t p = dot_edges(blocks, x, far, begin, end < last ? end : last, results);
+    while (p < end) {
+      const int count = static_cast<int>(end - p < kBatch - 1 ? end - p : kBatch - 1);
+      DotBatch<T> batch;
       for (int k = 0; k < count; ++k) {
-        rows[k] = feat_row(p + k);
-        const int64_t ahead = p + k + kPrefetchEdges;
-        if (!adj.has(ahead)) continue;
-        prefetch_row(feat_row(ahead), len);
-        prefetch_edge_for_write(args.out, adj.edge_id(ahead), out_bytes);
+        batch.rows[k] = far[p + k];
+        batch.ahead[k] = far[adj.has(p + k + kPrefetchEdges) ? p + k + kPrefetchEdges : p + k];
       }
-      dot_batch<B>(blocks, count, x.lanes(), mask, rows, dots);
-      for (int64_t i = 0; i < count * blocks.heads; ++i) dots[i] *= factor;
-      for (int k = 0; k < count; ++k)
-        encode(dots + k * blocks.heads, blocks.heads, args.out_type, args.out, adj.edge_id(p + k));
+      dot_rest<B>(blocks, count, x, batch, results.next(p, count));
+      p += count;
     }
+  }
+  results.store(adj.indptr[row_end]);
+}
+
+// ---- operators without broadcasting on rows of one type
+
+// out[i] = f(lhs[i], rhs[i])
+template <class T, class S, class F>
+HALFGNN_INLINE void combine_values(const T* lhs, const T* rhs, int64_t n, S* out, F f) {
+  using P = Packed<T, 2 * kLanes>;
+  int64_t i = 0;
+  if constexpr (sizeof(S) == sizeof(T)) {
+    for (; i + 2 * kLanes <= n; i += 2 * kLanes) {
+      auto l = P::load(lhs + i), r = P::load(rhs + i);
+      for (int j = 0; j < 2; ++j) l.v[j] = f(l.v[j], r.v[j]);
+      P::store(l, out + i);
+    }
+  }
+  for (; i + kLanes <= n; i += kLanes) store_vector(f(load_vector(lhs + i), load_vector(rhs + i)), out + i);
+  if (i == n) return;
+  T l[kLanes] = {}, r[kLanes] = {};
+  S rest[kLanes];
+  const size_t left = static_cast<size_t>(n - i);
+  memcpy(l, lhs + i, left * sizeof(T));
+  memcpy(r, rhs + i, left * sizeof(T));
+  store_vector(f(load_vector(l), load_vector(r)), rest);
+  memcpy(out + i, rest, left * sizeof(S));
+}
+// lhs op rhs. For copies both are the operand that is copied.
+template <class T, class S>
+HALFGNN_NOINLINE void combine_values(Op op, const T* lhs, const T* rhs, int64_t n, S* out) {
+  switch (op) {
+    case Op::kAdd: return combine_values(lhs, rhs, n, out, [](auto l, auto r) { return l + r; });
+    case Op::kSub: return combine_values(lhs, rhs, n, out, [](auto l, auto r) { return l - r; });
+    case Op::kMul: return combine_values(lhs, rhs, n, out, [](auto l, auto r) { return l * r; });
+    case Op::kDiv: return combine_values(lhs, rhs, n, out, [](auto l, auto r) { return l / r; });
+    default: return combine_values(lhs, rhs, n, out, [](auto l, auto) { return l; });
   }
 }
 
-// ---- operators without broadcasting on rows of one type: a chunk is gathered, combined and scattered flat
-
-template <class T, class I>
-class ChunkOperand {
- public:
-  ChunkOperand(const Adjacency<I>& adj, const Operand& operand)
-      : adj_(adj), operand_(operand), chunk_(adj, operand.len) {}
-  HALFGNN_BATCH const float* load(const RowChunk<I>& rows) {
-    const T* data = static_cast<const T*>(operand_.data);
-    const int64_t begin = rows.begin(), end = rows.end();
-    if (operand_.target == Target::kEdge) {
-      chunk_.load(data, begin, end);
-    } else if (operand_.target == Target::kCol) {
-      chunk_.gather(data, begin, end, [this](int64_t p) { return adj_.column(p); });
-    } else {
-      repeat_rows(data, rows);
-    }
-    return chunk_.at(begin);
-  }
-
- private:
-  void repeat_rows(const T* data, const RowChunk<I>& rows) {
-    chunk_.reserve(rows.begin(), rows.end());
-    const int64_t n = operand_.len;
-    float* out = chunk_.at(rows.begin());
-    for (int64_t row = rows.first_row; row < rows.last_row; ++row) {
-      const int64_t degree = adj_.indptr[row + 1] - adj_.indptr[row];
-      if (degree == 0) continue;
-      const float* first = out;
-      decode_row(data + row * n, n, out);
-      out += n;
-      for (int64_t i = 0; i < (degree - 1) * n; ++i) out[i] = first[i];
-      out += (degree - 1) * n;
-    }
-  }
-  const Adjacency<I>& adj_;
-  Operand operand_;
-  EdgeChunk<float, T, I> chunk_;
-};
-
-template <class T, class I>
-void sddmm_elementwise_rows(const SddmmArgs& args, int64_t row_begin, int64_t row_end) {
+// Short rows: a chunk is gathered, combined and scattered flat.
+template <class T, class S, class I>
+void sddmm_narrow_rows(const SddmmArgs& args, int64_t row_begin, int64_t row_end) {
   const Adjacency<I> adj(args.topology);
   const int64_t n = args.out_len;
-  const Op op = args.op;
-  ChunkOperand<T, I> lhs(adj, args.lhs), rhs(adj, args.rhs);
-  EdgeChunk<float, T, I> out(adj, n);
+  GatheredRows<T, I> lhs(adj, n), rhs(adj, n);
+  ScatteredRows<S, I> out(adj, n, args.out);
   for (RowChunk<I> chunk(adj, row_begin, row_end, n); chunk.next();) {
-    const int64_t begin = chunk.begin(), end = chunk.end(), values = (end - begin) * n;
-    if (values == 0) continue;
-    const float* l = reads_lhs(op) ? lhs.load(chunk) : nullptr;
-    const float* r = reads_rhs(op) ? rhs.load(chunk) : nullptr;
-    out.reserve(begin, end);
-    float* message = out.at(begin);
-    if (l && r) {
-      const int64_t zero = 0;
-      form_message(op, Broadcast{1, values, &zero, &zero, &zero, 1, 1, 1}, l, r, message);
-    } else {
-      memcpy(message, l ? l : r, static_cast<size_t>(values) * sizeof(float));
-    }
-    if (args.out_type == DType::kFloat) {
-      out.store(static_cast<float*>(args.out), begin, end);
-    } else {
-      out.store(static_cast<T*>(args.out), begin, end);
+    const int64_t begin = chunk.begin(), end = chunk.end();
+    if (begin == end) continue;
+    const auto load = [&](GatheredRows<T, I>& rows, const Operand& operand) {
+      const T* data = static_cast<const T*>(operand.data);
+      if (operand.target == Target::kEdge) return rows.edges(data, begin, end);
+      if (operand.target == Target::kCol) return rows.gather(data, adj.indices, begin, end);
+      return rows.repeat(data, chunk);
+    };
+    const T* l = reads_lhs(args.op) ? load(lhs, args.lhs) : nullptr;
+    const T* r = reads_rhs(args.op) ? load(rhs, args.rhs) : l;
+    combine_values(args.op, l ? l : r, r, (end - begin) * n, out.open(begin, end));
+    out.close(begin, end);
+  }
+}
+
+// Longer rows, one after the other.
+template <class T, class S, class I>
+void sddmm_wide_rows(const SddmmArgs& args, int64_t row_begin, int64_t row_end) {
+  const Adjacency<I> adj(args.topology);
+  const int64_t n = args.out_len;
+  const Operand& first = reads_lhs(args.op) ? args.lhs : args.rhs;
+  const Operand& second = reads_rhs(args.op) ? args.rhs : args.lhs;
+  const FarRows<T, I> lhs(adj, first), rhs(adj, second);
+  const bool lhs_is_row = first.target == Target::kRow, rhs_is_row = second.target == Target::kRow;
+  for (int64_t row = row_begin; row < row_end; ++row) {
+    const int64_t end = adj.indptr[row + 1];
+    for (int64_t p = adj.indptr[row]; p < end; ++p) {
+      const int64_t ahead = p + kPrefetchEdges;
+      if (adj.has(ahead)) {
+        if (!lhs_is_row) prefetch_row(lhs[ahead], n);
+        if (!rhs_is_row) prefetch_row(rhs[ahead], n);
+        prefetch_edge_for_write(args.out, adj.edge_id(ahead), n * static_cast<int64_t>(sizeof(S)));
+      }
+      combine_values(args.op, lhs_is_row ? lhs.data + row * n : lhs[p], rhs_is_row ? rhs.data + row * n : rhs[p], n,
+                     static_cast<S*>(args.out) + adj.edge_id(p) * n);
     }
   }
 }
@@ -203,8 +259,16 @@ static void sddmm_dot(const SddmmArgs& args, int64_t begin, int64_t end) {
 }
 static void sddmm_elementwise(const SddmmArgs& args, int64_t begin, int64_t end) {
   with_vector_type(reads_lhs(args.op) ? args.lhs.type : args.rhs.type, [&](auto t) {
-    with_index(args.topology.is_int64,
-               [&](auto i) { sddmm_elementwise_rows<TypeOf<decltype(t)>, TypeOf<decltype(i)>>(args, begin, end); });
+    using T = TypeOf<decltype(t)>;
+    with_same_or_float<T>(args.out_type, [&](auto s) {
+      using S = TypeOf<decltype(s)>;
+      with_index(args.topology.is_int64, [&](auto i) {
+        using I = TypeOf<decltype(i)>;
+        if (args.out_len * static_cast<int64_t>(sizeof(T)) <= kMoveBytes)
+          return sddmm_narrow_rows<T, S, I>(args, begin, end);
+        sddmm_wide_rows<T, S, I>(args, begin, end);
+      });
+    });
   });
 }
 static void sddmm(const SddmmArgs& args, int64_t begin, int64_t end) {
