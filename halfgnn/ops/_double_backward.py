@@ -19,7 +19,6 @@ import torch
 from torch import Tensor
 
 from ..common.autograd import apply, inputs_of
-from ..common.precision import without_autocast
 
 Pair = tuple[Tensor | None, Tensor | None]  # of the left and the right operand
 Sides = tuple[Tensor | None, ...]  # CSC and CSR: indptr, indices and edge_ids of each
@@ -99,8 +98,7 @@ class _Gradients(torch.autograd.Function):
         needs = _Inputs(*ctx.needs_input_grad)
         needed = needs.grad, needs.lhs, needs.rhs
         derivative = {"mul": _of_product, "dot": _of_product, "div": _of_quotient}.get(ctx.call.op, _of_sum)
-        with without_autocast(grad.device):  # autocast may be on when the backward runs
-            of_grad, of_lhs, of_rhs = derivative(ctx.call, sides, grad, lhs, rhs, to_lhs, to_rhs, *needed)
+        of_grad, of_lhs, of_rhs = derivative(ctx.call, sides, grad, lhs, rhs, to_lhs, to_rhs, *needed)
         return tuple(_Inputs(grad=of_grad, lhs=of_lhs, rhs=of_rhs))
 
 

@@ -79,7 +79,6 @@ _Inputs = inputs_of(_GSDDMM)
 
 def _gradients(call, sides, grad, lhs, rhs, need_lhs: bool, need_rhs: bool) -> tuple[Tensor | None, Tensor | None]:
     """Both gradients by the raw operator. call: a _Call, or the context of _GSDDMM, which has the same attributes."""
-
     short_rows, out_short_rows = call.short_rows
 
     def gradient(side: str, target: str, dtype: torch.dtype) -> Tensor:

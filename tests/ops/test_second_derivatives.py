@@ -46,8 +46,8 @@ def both(op, operands):
     return {"copy_lhs": (operands[0], None), "copy_rhs": (None, operands[-1])}.get(op, tuple(operands))
 
 
-def gsddmm_case(g, op, shapes, targets, dtype):
-    pair = [away_from_zero(rows(g, t), *shape, dtype=dtype) for t, shape in zip(targets, shapes)]
+def gsddmm_case(g, op, shapes, targets, dtype, device="cpu"):
+    pair = [away_from_zero(rows(g, t), *shape, dtype=dtype, device=device) for t, shape in zip(targets, shapes)]
     return {"copy_lhs": pair[:1], "copy_rhs": pair[1:]}.get(op, pair)
 
 
@@ -173,40 +173,35 @@ def test_a_third_derivative():
 
 
 def check_precision(run, specification, operands, bound=None):
-    """Each gradient as a function of upstream and operands, forward and backward, by the accuracy rule."""
-    upstream = randn(*run(*operands).shape, dtype=run(*operands).dtype)
-    for i in range(len(operands)):
+    """The gradients as a function of upstream and operands, forward and backward, by the accuracy rule."""
+    upstream = torch.randn_like(run(*operands))
 
-        def gradient(call):
-            return lambda up, *x: gradients(call, x, up, range(len(x)))[i] + 0 * x[i]  # noqa: B023 (0: connects all inputs)
+    def all_gradients(call):
+        return lambda up, *x: torch.cat([y.flatten() for y in gradients(call, x, up, range(len(x)))])
 
-        def formula(up, *x):
-            # Plain PyTorch in the operands' types, as one would write it.
-            return gradient(specification)(up.to(specification(*x).dtype), *x)
-
-        magnitude = None if bound is None else gradient(bound)
-        support.check(
-            gradient(run), formula, [upstream, *operands], magnitude=magnitude, out_dtype=operands[i].dtype, terms=64
-        )
+    magnitude = None if bound is None else all_gradients(bound)
+    both_orders = all_gradients(run), all_gradients(specification)
+    support.check(*both_orders, [upstream, *operands], magnitude=magnitude, terms=64)
 
 
-@pytest.mark.parametrize("dtype", HALVES)
+@pytest.mark.parametrize("device,dtype", support.devices_and(HALVES))
 @pytest.mark.parametrize("reduce", LINEAR)
-def test_half_products(reduce, dtype):
-    g = make_graph("skewed")
+def test_half_products(reduce, dtype, device):
+    g = make_graph("skewed", device=device)
+    specification = gspmm(reference, g.to("cpu"), "mul", reduce)
     for shapes in ((2, 8), (2, 1)), ((9,), (9,)):
-        operands = gspmm_case(g, "mul", shapes, dtype)
-        run, specification = (gspmm(m, g, "mul", reduce) for m in (ops, reference))
-        check_precision(run, specification, operands, specification)
+        operands = gspmm_case(g, "mul", shapes, dtype, device=device)
+        check_precision(gspmm(ops, g, "mul", reduce), specification, operands, specification)
 
 
-@pytest.mark.parametrize("dtype", HALVES)
+@pytest.mark.parametrize("device,dtype", support.devices_and(HALVES))
 @pytest.mark.parametrize("op,shapes", [("dot", ((2, 8), (2, 8))), ("mul", ((9,), (9,))), ("div", ((9,), (9,)))])
-def test_half_messages(op, shapes, dtype):
-    g = make_graph("bipartite")
-    operands = gsddmm_case(g, op, shapes, "uv", dtype)
-    bound = None if op == "div" else gsddmm(reference, g, op, "uv")  # terms of a quotient cancel
-    check_precision(*(gsddmm(m, g, op, "uv") for m in (ops, reference)), operands, bound)
+def test_half_messages(op, shapes, dtype, device):
+    g = make_graph("bipartite", device=device)
+    operands = gsddmm_case(g, op, shapes, "uv", dtype, device)
+    specification = gsddmm(reference, g.to("cpu"), op, "uv")
+    bound = None if op == "div" else specification  # terms of a quotient cancel
+    check_precision(gsddmm(ops, g, op, "uv"), specification, operands, bound)
 
 
 @pytest.mark.parametrize("dtype", HALVES)
@@ -399,9 +394,9 @@ def test_training_on_forces():
 # ---- what has none ---------------------------------------------------------------------------------------------------------------
 
 
-def without(device="cpu", g=None):
+def without(device="cpu"):
     """Name in the error -> (call, operand)."""
-    g = g or make_graph("bipartite", device=device)
+    g = make_graph("bipartite", device=device)
     x = randn(g.num_src, 2, 8, dtype=torch.float32, device=device)
     y = randn(g.num_dst, 2, 8, dtype=torch.float32, device=device)
     w = randn(g.num_edges, 2, 1, dtype=torch.float32, device=device)
@@ -419,9 +414,9 @@ def without(device="cpu", g=None):
 
 
 @pytest.mark.parametrize("name", without())
-def test_the_others_say_so(name):
+def test_the_others_say_so(name, device):
     """The first derivative is what it is without create_graph, and under torch.func."""
-    call, x = without()[name]
+    call, x = without(device)[name]
     x.requires_grad_()
     out = call(x).sin().sum()
     (plain,) = torch.autograd.grad(out, x, retain_graph=True)
