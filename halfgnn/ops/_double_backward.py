@@ -23,8 +23,6 @@ from ..common.autograd import apply, inputs_of
 Pair = tuple[Tensor | None, Tensor | None]  # of the left and the right operand
 Sides = tuple[Tensor | None, ...]  # CSC and CSR: indptr, indices and edge_ids of each
 
-_transpose = torch.ops.halfgnn.transpose.default
-
 
 @dataclass(frozen=True)
 class Call:
@@ -45,20 +43,6 @@ class Call:
         """The gradients of the operands by the raw operators."""
         raise NotImplementedError
 
-    def rows_by_source(self, lhs: bool, rhs: bool) -> int | None:
-        """The number of sources if one of the chosen operands has its rows there, so that its gradient walks out-edges."""
-        raise NotImplementedError
-
-    def with_out_edges(self, sides: Sides, lhs: bool, rhs: bool) -> Sides:
-        """The sides with CSR if the gradients of the chosen operands need it.
-
-        It is missing only where transforms nest, as in grad(grad(f, 1), 0): the inner one needs no gradient of the sources.
-        """
-        num_src = self.rows_by_source(lhs, rhs)
-        if num_src is None or sides[3] is not None:
-            return sides
-        return (*sides[:3], *_transpose(*sides[:3], num_src))
-
 
 def gradients(
     call: Call, sides: Sides, grad: Tensor, lhs: Tensor | None, rhs: Tensor | None, need_lhs: bool, need_rhs: bool
@@ -66,7 +50,6 @@ def gradients(
     """The gradients of the call's operands, None unless needed, recorded for another derivative."""
     if not need_lhs and not need_rhs:
         return None, None
-    sides = call.with_out_edges(sides, need_lhs, need_rhs)
     grad_lhs, grad_rhs = apply(_Gradients, call, need_lhs, need_rhs, grad, lhs, rhs, *sides)
     return (grad_lhs if need_lhs else None, grad_rhs if need_rhs else None)
 
@@ -114,9 +97,9 @@ def _of_sum(call, sides, grad, lhs, rhs, x, y, need_grad, need_lhs, need_rhs) ->
     if not need_grad:
         return None, None, None
     if call.op.startswith("copy") or (x is not None and y is not None):
-        return _value(call, sides, x, y, grad.dtype), None, None
+        return call.value(sides, x, y, grad.dtype), None, None
     op, own = ("copy_rhs", y) if x is None else ("copy_lhs", x)
-    value = _value(replace(call, op=op), sides, x, y, torch.promote_types(grad.dtype, own.dtype))
+    value = replace(call, op=op).value(sides, x, y, torch.promote_types(grad.dtype, own.dtype))
     value = value.reshape(grad.shape[:1] + (1,) * (grad.dim() - value.dim()) + value.shape[1:]).expand(grad.shape)
     return (-value if call.op == "sub" and x is None else value).to(grad.dtype), None, None
 
@@ -126,7 +109,7 @@ def _of_product(call, sides, grad, lhs, rhs, x, y, need_grad, need_lhs, need_rhs
     if need_grad:
         terms = [(a, b) for a, b in ((x, rhs), (lhs, y)) if a is not None and b is not None]
         dtype = grad.dtype if len(terms) == 1 else torch.promote_types(grad.dtype, torch.float32)
-        values = [_value(call, sides, a, b, dtype) for a, b in terms]
+        values = [call.value(sides, a, b, dtype) for a, b in terms]
         of_grad = (values[0] if len(values) == 1 else values[0] + values[1]).to(grad.dtype)
     return of_grad, *gradients(call, sides, grad, x, y, need_lhs and y is not None, need_rhs and x is not None)
 
@@ -152,8 +135,3 @@ def _of_quotient(call, sides, grad, lhs, rhs, x, y, need_grad, need_lhs, need_rh
 
 def _cast(x: Tensor | None, dtype: torch.dtype) -> Tensor | None:
     return None if x is None else x.to(dtype)
-
-
-def _value(call, sides, lhs, rhs, out_dtype) -> Tensor:
-    needs = (x is not None and x.requires_grad for x in (lhs, rhs))
-    return call.value(call.with_out_edges(sides, *needs), lhs, rhs, out_dtype)

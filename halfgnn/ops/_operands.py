@@ -44,7 +44,14 @@ def needs_grad(*operands: Tensor | None) -> bool:
         for data in operands:  # not any(): every operator comes here
             if data is not None and data.requires_grad:
                 return True
+        # Within a functorch transform no tensor of the code around it seems to require a gradient.
+        return not torch.compiler.is_compiling() and torch._C._are_functorch_transforms_active()
     return False
+
+
+def out_edges(in_edges: Sequence[Tensor], num_src: int) -> Sequence[Tensor]:
+    """CSR of CSC, for a gradient of sources that was not foreseen, see needs_grad."""
+    return torch.ops.halfgnn.transpose.default(*in_edges, num_src)
 
 
 def broadcast_trailing(op: str, lhs: Sequence[int] | None, rhs: Sequence[int] | None) -> tuple:

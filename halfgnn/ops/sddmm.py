@@ -15,7 +15,15 @@ from ..common.operands import check_operand
 from ..common.precision import autocast_all
 from ..graph_argument import as_graph
 from ._double_backward import Call, gradients
-from ._operands import broadcast_trailing, check_out_dtype, name_operands, needs_grad, operand_errors, target_of
+from ._operands import (
+    broadcast_trailing,
+    check_out_dtype,
+    name_operands,
+    needs_grad,
+    operand_errors,
+    out_edges,
+    target_of,
+)
 
 OPS = (*MESSAGE_OPS, "dot", "copy_lhs", "copy_rhs")
 
@@ -83,8 +91,11 @@ def _gradients(call, sides, grad, lhs, rhs, need_lhs: bool, need_rhs: bool) -> t
 
     def gradient(side: str, target: str, dtype: torch.dtype) -> Tensor:
         by_src = target == "u"
+        rows = sides[3:] if by_src else sides[:3]
+        if rows[0] is None:
+            rows = out_edges(sides[:3], call.shapes[0 if side == "lhs" else 1][0])
         return _gsddmm_backward(
-            *(sides[3:] if by_src else sides[:3]), by_src, call.op, side, grad, lhs, rhs, *call.targets, *call.shapes, dtype,
+            *rows, by_src, call.op, side, grad, lhs, rhs, *call.targets, *call.shapes, dtype,
             out_short_rows if by_src else short_rows,
         )  # fmt: skip
 
@@ -103,10 +114,6 @@ class _Call(Call):
 
     def gradients(self, sides, grad, lhs, rhs, need_lhs, need_rhs):
         return _gradients(self, sides, grad, lhs, rhs, need_lhs, need_rhs)
-
-    def rows_by_source(self, lhs, rhs):
-        chosen = [shape[0] for x, target, shape in zip((lhs, rhs), self.targets, self.shapes) if x and target == "u"]
-        return chosen[0] if chosen else None
 
 
 def gsddmm(

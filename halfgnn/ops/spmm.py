@@ -14,7 +14,7 @@ from ..common.operands import check_rows
 from ..common.precision import autocast_all
 from ..graph_argument import as_graph
 from ._double_backward import Call, gradients
-from ._operands import broadcast_trailing, check_out_dtype, name_operands, needs_grad, operand_errors
+from ._operands import broadcast_trailing, check_out_dtype, name_operands, needs_grad, operand_errors, out_edges
 
 OPS = (*MESSAGE_OPS, "copy_lhs", "copy_rhs")
 
@@ -98,13 +98,15 @@ def _gradients(
     in_short_rows, short_rows = call.short_rows
     if not need_lhs:
         indptr, indices, edge_ids, short_rows = in_indptr, in_indices, in_edge_ids, in_short_rows
+    elif indptr is None:
+        indptr, indices, edge_ids = out_edges((in_indptr, in_indices, in_edge_ids), call.shapes[0][0])
     if call.op != "mul" or not need_lhs or not need_rhs:
         in_indices = in_edge_ids = None
     args = (
         indptr, indices, edge_ids, in_indptr, need_lhs, call.op, call.reduce, grad, lhs, rhs, arg, *call.shapes, *call.dtypes,
         need_lhs, need_rhs, short_rows, in_indices, in_edge_ids,
     )  # fmt: skip
-    if arg is None:
+    if arg is None or not is_recorded():
         return _gspmm_backward(*args)
     return once(f"gspmm with {call.reduce}", "use sum or mean", _gspmm_backward, *args)
 
@@ -118,9 +120,6 @@ class _Call(Call):
 
     def gradients(self, sides, grad, lhs, rhs, need_lhs, need_rhs):
         return _gradients(self, need_lhs, need_rhs, grad, *sides, lhs, rhs, None)
-
-    def rows_by_source(self, lhs, rhs):
-        return self.shapes[0][0] if lhs else None
 
 
 def gspmm(

@@ -149,6 +149,29 @@ def test_segment_reduce(reduce):
     assert torch.autograd.gradgradcheck(run, [value])
 
 
+class Disconnected(torch.autograd.Function):
+    """The identity, with no gradient at all."""
+
+    @staticmethod
+    def forward(ctx, x):
+        return x.clone()
+
+    @staticmethod
+    def backward(ctx, _):
+        return None
+
+
+@pytest.mark.parametrize("op", ["add", "mul", "div"])
+def test_a_gradient_that_nothing_asks_for(op):
+    g = small_graph()
+    x, w = (t.requires_grad_() for t in gspmm_case(g, op, ((2, 3), (2, 1)), torch.float64))
+    first = gradients(
+        gspmm(ops, g, op, "sum"), (x, w), torch.ones(4, 2, 3, dtype=torch.float64, requires_grad=True), (0, 1)
+    )
+    loss = sum(Disconnected.apply(y).sum() for y in first) + x.square().sum()
+    assert torch.equal(torch.autograd.grad(loss, x)[0], 2 * x)
+
+
 def test_one_tensor_on_both_sides():
     g = make_graph("skewed")
     x = randn(g.num_src, 3, dtype=torch.float64)
@@ -156,17 +179,22 @@ def test_one_tensor_on_both_sides():
         check_like_reference(*(lambda x, m=m: m.gsddmm(g, op, x, x) for m in (ops, reference)), [x])  # noqa: B023
 
 
-def test_a_third_derivative():
+@pytest.mark.parametrize("order", list(itertools.product((0, 1), repeat=3)))
+def test_a_third_derivative(order):
+    """By one operand after the other. The innermost gradient alone may need no out-edges, those around it need them."""
     g = small_graph()
-    x, w = gspmm_case(g, "div", ((2, 3), (2, 1)), torch.float64)
-
-    def third(module):
-        def energy(x, w):
-            return module.gspmm(g, "div", "mean", x, w).sin().sum()
-
-        return grad(lambda w: grad(lambda x: grad(energy, 1)(x, w).sin().sum())(x).cos().sum())(w)
-
-    torch.testing.assert_close(third(ops), third(reference), rtol=1e-11, atol=1e-11)
+    cases = [
+        (lambda m, x, w: m.gspmm(g, "div", "mean", x, w), gspmm_case(g, "div", ((2, 3), (2, 1)), torch.float64)),
+        (lambda m, x, y: m.gsddmm(g, "dot", x, y), gsddmm_case(g, "dot", ((2, 3), (2, 3)), "uv", torch.float64)),
+    ]
+    for call, operands in cases:
+        found = []
+        for module in (ops, reference):
+            derivative = lambda *x, module=module: call(module, *x)  # noqa: B023, E731
+            for i in order:
+                derivative = grad(lambda *x, f=derivative: f(*x).sin().sum(), i)
+            found.append(derivative(*operands))
+        torch.testing.assert_close(*found, rtol=1e-11, atol=1e-11)
 
 
 # ---- precision -----------------------------------------------------------------------------------------------------------------
@@ -297,6 +325,8 @@ def energies():
         found[f"u_{op}_e_mean"] = lambda m, x, w, op=op: m.gspmm(g, op, "mean", x, w).sin().sum(), (x, w)
     for op in SDDMM_OPS[:5]:
         found[f"u_{op}_v"] = lambda m, x, y, op=op: m.gsddmm(g, op, x, y).sin().sum(), (x, y)
+    z = randn(g.num_dst, 2, 3, dtype=torch.float64)
+    found["copy_u_sum times z"] = lambda m, x, z: (m.gspmm(g, "copy_lhs", "sum", x, None) * z).sin().sum(), (x, z)
     found["copy_u_sum"] = lambda m, x: m.gspmm(g, "copy_lhs", "sum", x, None).sin().sum(), (x,)
     found["segments"] = lambda m, w: m.segment_reduce(torch.tensor([4, 0, 5]), w, "mean").sin().sum(), (w,)
     return found
@@ -333,6 +363,18 @@ def test_transforms(name, what):
     leaves = torch.utils._pytree.tree_leaves
     for a, b in zip(leaves(got), leaves(expected), strict=True):
         torch.testing.assert_close(a, b, rtol=1e-11, atol=1e-11)
+
+
+def test_autograd_around_a_transform():
+    """The transform's forward needs no out-edges, and the last backward, which is not recorded, walks them."""
+    energy, (x, w) = energies()["u_mul_e_mean"]
+    found = []
+    for module in (ops, reference):
+        leaf = x.clone().requires_grad_()
+        inner = grad(lambda *operands, m=module: energy(m, *operands), 1)(leaf, w)
+        (middle,) = torch.autograd.grad(inner.sin().sum(), leaf, create_graph=True)
+        found.append(torch.autograd.grad(middle.square().sum(), leaf)[0])
+    torch.testing.assert_close(*found, rtol=1e-11, atol=1e-11)
 
 
 @pytest.mark.filterwarnings("ignore:There is a performance drop")
