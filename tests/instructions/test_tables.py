@@ -1,6 +1,8 @@
 """Every instruction set's kernels compute the same, at many shapes, types and ids: compare.cpp runs them beside the
-baseline's. The code of AVX-512 also runs where the processor lacks it, as the test build `wide`."""
+baseline's. The code of AVX-512 also runs where the processor lacks it, as the test build `wide`, and Arm's in an emulator,
+if there is one."""
 
+import shutil
 import subprocess
 
 import pytest
@@ -10,6 +12,8 @@ from tests.instructions import counts
 SETS = counts.build_sources.INSTRUCTION_SETS | counts.build_sources.TEST_INSTRUCTION_SETS
 TABLES = sorted({namespace for namespace, *_ in SETS.values()})
 LEAST_CALLS = 2000
+ARM_COMPILER = "aarch64-linux-gnu-g++"
+ARM_EMULATOR = shutil.which("qemu-aarch64-static") or shutil.which("qemu-aarch64")
 
 
 def run(*command):
@@ -53,3 +57,13 @@ def test_wrong_results_are_found(compared, driver):
     assert {*tables} == {*compared[0]} - {"baseline"}
     assert all(different == calls >= LEAST_CALLS for calls, different in tables.values()), tables
     assert len(told.splitlines()) == sum(calls for calls, _ in tables.values())
+
+
+def test_arm():
+    if shutil.which(ARM_COMPILER) is None or ARM_EMULATOR is None:
+        pytest.skip(f"there is no {ARM_COMPILER} or no qemu (apt-get install g++-aarch64-linux-gnu qemu-user-static)")
+    driver = counts.build("compare", ("default", "wide_arm"), cxx=ARM_COMPILER)
+    tables, told = run(ARM_EMULATOR, driver.path, counts.EDGES // 5)
+    assert {*tables} == {"baseline", "wide"}, told
+    for table in tables:
+        check(table, tables, told)
