@@ -26,6 +26,8 @@ class RunningSum {
   }
   // What start() returned.
   HALFGNN_INLINE Acc* sum() { return run_; }
+  // How many terms complete the run.
+  HALFGNN_INLINE int64_t left_in_run() const { return kRun - count_; }
   HALFGNN_INLINE void added(int64_t edges) {
     count_ += edges;
     if (count_ >= kRun) fold();

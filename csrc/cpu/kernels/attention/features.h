@@ -20,47 +20,71 @@ HALFGNN_INLINE void gather_rows(const EdgeTile& tile, const T* feat, int64_t len
   }
 }
 
-// sums[n] += weights[n][k] * row_k for K rows: N sums of the same rows, with one weight per head. Row k's weights begin
-// at weights[n] + k * heads.
-template <class B, int N, int K>
-HALFGNN_INLINE void add_weighted(const Blocks<B>& blocks, const typename B::Element* const* rows,
-                                 const typename B::Acc* const* weights, typename B::Acc* const* sums) {
-  using V = typename B::V;
-  for (int64_t h = 0; h < blocks.heads; ++h) {
-    typename B::Weight w[N][K];
-    for (int n = 0; n < N; ++n)
-      for (int k = 0; k < K; ++k) w[n][k] = B::weight(weights[n][k * blocks.heads + h]);
-    for (int64_t b = 0; b < blocks.per_head; ++b) {
-      const int64_t slot = blocks.slot(h, b), offset = blocks.offset(h, b);
-      V total[N];
-      for (int n = 0; n < N; ++n) total[n] = B::load_acc(sums[n] + slot);
-      for (int k = 0; k < K; ++k) {
-        const V x = B::load(rows[k] + offset);
-        for (int n = 0; n < N; ++n) total[n] = multiply_add(w[n][k], x, total[n]);
-      }
-      for (int n = 0; n < N; ++n) B::store_acc(total[n], sums[n] + slot);
+// How many vectors of a sum stay in registers while the edges of a run pass. Two sums of the same rows and what they
+// are made of take most of 16 registers.
+constexpr int kHeldVectors = 4;
+
+// sums[n] += weights[n] * rows for C blocks of head `head`, from block `block` on, and the edges [first, last).
+template <class B, int N, int C, bool kPrefetch>
+HALFGNN_INLINE void add_blocks(const Blocks<B>& blocks, const EdgeTile& tile, const typename B::Element* feat,
+                               int64_t head, int64_t block, int64_t first, int64_t last,
+                               const typename B::Acc* const* weights, typename B::Acc* const* sums) {
+  using T = typename B::Element;
+  const int64_t slot = blocks.slot(head, block), len = blocks.len(), heads = blocks.heads;
+  const T* part = feat + blocks.offset(head, block);
+  typename B::V total[N][C];
+  for (int n = 0; n < N; ++n)
+    for (int c = 0; c < C; ++c) total[n][c] = B::load_acc(sums[n] + slot + c * B::kWidth);
+  for (int64_t e = first; e < last; ++e) {
+    if (kPrefetch) {
+      const char* ahead = reinterpret_cast<const char*>(part + tile.column(e + kTileAhead) * len);
+      for (size_t i = 0; i < C * B::kWidth * sizeof(T); i += 64) __builtin_prefetch(ahead + i);
     }
+    const T* row = part + tile.column(e) * len;
+    typename B::Weight w[N];
+    for (int n = 0; n < N; ++n) w[n] = B::weight(weights[n][e * heads + head]);
+    for (int c = 0; c < C; ++c) {
+      const typename B::V x = B::load(row + c * B::kWidth);
+      for (int n = 0; n < N; ++n) total[n][c] = multiply_add(w[n], x, total[n][c]);
+    }
+  }
+  for (int n = 0; n < N; ++n)
+    for (int c = 0; c < C; ++c) B::store_acc(total[n][c], sums[n] + slot + c * B::kWidth);
+}
+
+// The same for all blocks of the rows. The last block of a head, which may overlap its neighbour, is taken alone.
+template <class B, int N, bool kPrefetch>
+HALFGNN_NOINLINE void add_run(const Blocks<B> blocks, const EdgeTile& tile, const typename B::Element* feat,
+                              int64_t first, int64_t last, const typename B::Acc* const* weights,
+                              typename B::Acc* const* sums) {
+  constexpr int kBlocks = B::kWidth > kLanes ? kHeldVectors / 2 : kHeldVectors;
+  for (int64_t h = 0; h < blocks.heads; ++h) {
+    int64_t b = 0;
+    for (; (b + kBlocks) * B::kWidth <= blocks.dim; b += kBlocks)
+      add_blocks<B, N, kBlocks, kPrefetch>(blocks, tile, feat, h, b, first, last, weights, sums);
+    if constexpr (kBlocks > 2) {
+      for (; (b + 2) * B::kWidth <= blocks.dim; b += 2)
+        add_blocks<B, N, 2, kPrefetch>(blocks, tile, feat, h, b, first, last, weights, sums);
+    }
+    for (; b < blocks.per_head; ++b)
+      add_blocks<B, N, 1, kPrefetch>(blocks, tile, feat, h, b, first, last, weights, sums);
   }
 }
 
-// sums[n] += weights[n] * rows of `feat`, for the edges [first, last): N sums of the same rows.
-template <class B, int N>
+// sums[n] += weights[n] * rows of `feat`, for the edges [first, last): N sums of the same rows. Rows that come later
+// are prefetched if kPrefetch is true: it is false for rows that the tile has read before.
+template <bool kPrefetch, class B, int N>
 HALFGNN_NOINLINE void add_edges(const Blocks<B>& blocks, const EdgeTile& tile, const typename B::Element* feat,
-                                bool prefetch, int64_t first, int64_t last, const typename B::Acc* const (&weights)[N],
+                                int64_t first, int64_t last, const typename B::Acc* const (&weights)[N],
                                 RunningSum<typename B::Acc>* const (&sums)[N]) {
-  using Acc = typename B::Acc;
-  const int64_t len = blocks.heads * blocks.dim;
-  Acc* sum[N];
+  typename B::Acc* sum[N];
   for (int n = 0; n < N; ++n) sum[n] = sums[n]->sum();
-  in_batches<B::kEdges>(first, last, [&](int64_t e, auto count) {
-    constexpr int kCount = decltype(count)::value;
-    const typename B::Element* rows[kCount];
-    const Acc* w[N];
-    gather_rows<kCount>(tile, feat, len, prefetch, e, rows);
-    for (int n = 0; n < N; ++n) w[n] = weights[n] + e * blocks.heads;
-    add_weighted<B, N, kCount>(blocks, rows, w, sum);
-    for (int n = 0; n < N; ++n) sums[n]->added(kCount);
-  });
+  for (int64_t e = first; e < last;) {
+    const int64_t left = sums[0]->left_in_run(), end = last - e < left ? last : e + left;
+    add_run<B, N, kPrefetch>(blocks, tile, feat, e, end, weights, sum);
+    for (int n = 0; n < N; ++n) sums[n]->added(end - e);
+    e = end;
+  }
 }
 
 // Row `row` of out = factor * sums, with what rounding it lost if that is wanted.

@@ -98,9 +98,9 @@ HALFGNN_NOINLINE void backward_weights(const GatArgs& args, const EdgeTile& tile
   clear_padding(tile, lse);
   clear_padding(tile, delta);
   if (args.edge_logits) add_edge_logits(args, tile, own, scores);
-  const Acc slope = static_cast<Acc>(args.negative_slope);
   const int64_t n = tile.padded();
-  for (int64_t i = 0; i < n; ++i) weights[i] = leaky_relu(scores[i], slope) - lse[i];
+  leaky_entries(n, static_cast<Acc>(args.negative_slope), scores, weights);
+  for (int64_t i = 0; i < n; ++i) weights[i] -= lse[i];
   exp_entries(weights, n);
 }
 
@@ -227,8 +227,8 @@ class GatBackward {
         s.sum.start();
         s.positive_sum.start();
       }
-      add_edges<B, 2>(blocks_, tile_, static_cast<const T*>(args_.grad), true, first, last,
-                      {used, s.dots_or_positive()}, {&s.sum, &s.positive_sum});
+      add_edges<true, B, 2>(blocks_, tile_, static_cast<const T*>(args_.grad), first, last,
+                            {used, s.dots_or_positive()}, {&s.sum, &s.positive_sum});
       if (tile_.finishes) store_from_positive(row);
     });
   }

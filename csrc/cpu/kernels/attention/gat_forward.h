@@ -28,9 +28,7 @@ HALFGNN_NOINLINE void forward_scores(const GatArgs& args, const EdgeTile& tile, 
   });
   clear_padding(tile, scores);
   if (args.edge_logits) add_edge_logits(args, tile, own, scores);
-  const Acc slope = static_cast<Acc>(args.negative_slope);
-  const int64_t n = tile.padded();
-  for (int64_t i = 0; i < n; ++i) logits[i] = leaky_relu(scores[i], slope);
+  leaky_entries(tile.padded(), static_cast<Acc>(args.negative_slope), scores, logits);
 }
 
 // positive = used where s_e > 0, else 0; then scores = weights likewise
@@ -118,10 +116,10 @@ class GatForward {
     if constexpr (kPositive) {
       add_entries(tile_, first, last, scratch_.scores.get(), scratch_.positive_weight.get());
       if (tile_.starts) scratch_.positive_sum.start();
-      add_edges<B, 2>(blocks_, tile_, feat, true, first, last, {used, scratch_.positive.get()},
-                      {&scratch_.sum, &scratch_.positive_sum});
+      add_edges<true, B, 2>(blocks_, tile_, feat, first, last, {used, scratch_.positive.get()},
+                            {&scratch_.sum, &scratch_.positive_sum});
     } else {
-      add_edges<B, 1>(blocks_, tile_, feat, true, first, last, {used}, {&scratch_.sum});
+      add_edges<true, B, 1>(blocks_, tile_, feat, first, last, {used}, {&scratch_.sum});
     }
   }
   HALFGNN_INLINE void store_row(int64_t row) {

@@ -1,14 +1,24 @@
 // What GAT's passes share: LeakyReLU of the scores s_e = attn_src[u] + attn_dst[v] + edge_logits[e].
 #pragma once
 
+#include <type_traits>
+
+#include "../blocks.h"
 #include "entries.h"
 #include "passes.h"
 
 namespace halfgnn::HALFGNN_ISA {
 
+// The entries of flat arrays, a vector at a time.
 template <class Acc>
-HALFGNN_INLINE Acc leaky_relu(Acc score, Acc slope) {
-  return score > 0 ? score : slope * score;
+using EntryBlock = std::conditional_t<sizeof(Acc) == 4, Block<float, kLanes>, SingleBlock<double, double>>;
+
+// LeakyReLU of n scores, with vectors: the signs of scores cannot be predicted.
+template <class Acc>
+HALFGNN_NOINLINE void leaky_entries(int64_t n, Acc slope, const Acc* scores, Acc* logits) {
+  using B = EntryBlock<Acc>;
+  const auto below = B::weight(slope);
+  for (int64_t i = 0; i < n; i += B::kWidth) B::store_acc(leaky(B::load_acc(scores + i), below), logits + i);
 }
 
 // scores += edge_logits of the tile's edges; row: workspace for one edge

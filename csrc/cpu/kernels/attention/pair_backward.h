@@ -137,12 +137,12 @@ class PairBackward {
       if (!Score::kDot && first < last) load_own(blocks_, rows_.row_score + row * rows_.len, s.score.get());
     }
     if constexpr (Score::kDot) {
-      add_edges<B, 1>(blocks_, tile_, rows_.col_score, false, first, last, {s.dots.get()}, {&s.score_sum});
+      add_edges<false, B, 1>(blocks_, tile_, rows_.col_score, first, last, {s.dots.get()}, {&s.score_sum});
     } else {
       derive_edges(blocks_, score_, tile_, rows_.col_score, first, last, s.score.get(), s.dots.get(), &s.score_sum);
     }
     if constexpr (kBySrc)
-      add_edges<B, 1>(blocks_, tile_, rows_.col_value, false, first, last, {s.weights.get()}, {&s.value_sum});
+      add_edges<false, B, 1>(blocks_, tile_, rows_.col_value, first, last, {s.weights.get()}, {&s.value_sum});
   }
   HALFGNN_INLINE void store_row(int64_t row) {
     Scratch& s = scratch_;

@@ -29,7 +29,7 @@ class PairForward {
       tile_.each_row([&](int64_t row, int64_t first, int64_t last) {
         softmax_.add(row, scratch_.weights);
         if (tile_.starts) scratch_.sum.start();
-        add_edges<B, 1>(blocks_, tile_, rows_.col_value, false, first, last, {used}, {&scratch_.sum});
+        add_edges<false, B, 1>(blocks_, tile_, rows_.col_value, first, last, {used}, {&scratch_.sum});
         if (!tile_.finishes) return;
         const Acc* factor = softmax_.finish(row, pass_.lse);
         store_precise(blocks_, scratch_.sum.finish(), factor, pass_.out, row);
