@@ -6,6 +6,7 @@
 #include <memory>
 #include <new>
 
+#include "../core/huge_pages.h"
 #include "../core/types.h"
 
 namespace halfgnn {
@@ -20,6 +21,7 @@ class Workspace {
       : bytes_(std::max<int64_t>(values, 1) * size_of_accumulator(type)),
         data_(std::aligned_alloc(kLine, static_cast<size_t>((bytes_ + kLine - 1) / kLine * kLine))) {
     if (!data_) throw std::bad_alloc();
+    advise_huge_pages(data_.get(), bytes_);
   }
   void* get() const { return data_.get(); }
 

@@ -9,6 +9,7 @@
 
 #include "checks.h"
 #include "register.h"
+#include "results.h"
 
 namespace halfgnn {
 namespace {
@@ -61,9 +62,9 @@ struct PreciseTensor {
   Tensor value, residual;
   PreciseTensor(at::IntArrayRef sizes, const Feature& feat, bool wanted, bool precise) {
     const auto options = feat.tensor.options();
-    value = at::empty(wanted ? sizes : at::IntArrayRef{0}, options);
+    value = new_result(wanted ? sizes : at::IntArrayRef{0}, options);
     const bool keep = wanted && precise && size_of(feat.operand.type) == 2;
-    residual = at::empty(keep ? sizes : at::IntArrayRef{0}, options);
+    residual = new_result(keep ? sizes : at::IntArrayRef{0}, options);
   }
   Precise args() {
     const auto pointer = [](Tensor& tensor) { return tensor.numel() == 0 ? nullptr : tensor.mutable_data_ptr(); };
@@ -154,8 +155,8 @@ std::tuple<Tensor, Tensor, Tensor, Tensor> gat_attention(const Tensor& indptr, c
   const std::vector<int64_t> per_head =
       save ? std::vector<int64_t>{topology.num_rows, in.args.heads} : std::vector<int64_t>{0};
   PreciseTensor out(sizes, in.feat, true, save && precise);
-  Tensor lse = at::empty(per_head, statistics_options(in.feat));
-  Tensor positive = at::empty(save ? sizes : std::vector<int64_t>{0}, in.feat.tensor.options());
+  Tensor lse = new_result(per_head, statistics_options(in.feat));
+  Tensor positive = new_result(save ? sizes : std::vector<int64_t>{0}, in.feat.tensor.options());
   if (is_empty(topology, in.feat)) {
     for (Tensor* tensor : {&out.value, &out.residual, &lse, &positive}) tensor->zero_();
   } else {
@@ -184,7 +185,7 @@ std::tuple<Tensor, Tensor, Tensor, Tensor> gat_attention_backward(
   const Saved saved_out(out, out_residual, "out", "out_residual", num_dst, in.feat, "feat");
   const Feature saved_positive = like(positive, "positive", num_dst, in.feat, "feat", "one row per destination node");
   const Feature saved_lse = statistic_of(lse, "lse", num_dst, in.feat);
-  const auto empty_like = [](const Feature& f) { return at::empty(f.tensor.sizes(), f.tensor.options()); };
+  const auto empty_like = [](const Feature& f) { return new_result(f.tensor.sizes(), f.tensor.options()); };
   Tensor grad_feat = empty_like(in.feat), grad_src = empty_like(in.attn_src), grad_dst = empty_like(in.attn_dst);
   Tensor grad_edge = need_edge_logits ? empty_like(in.edge_logits) : at::empty({0}, in.attn_src.tensor.options());
   if (is_empty(topology, in.feat)) {
@@ -248,7 +249,7 @@ std::tuple<Tensor, Tensor, Tensor> run_forward(void (*kernel)(const Args&), Args
   const std::vector<int64_t> per_head =
       save ? std::vector<int64_t>{args.topology.num_rows, args.heads} : std::vector<int64_t>{0};
   PreciseTensor out(sizes, feat, true, save && precise);
-  Tensor lse = at::empty(per_head, statistics_options(feat));
+  Tensor lse = new_result(per_head, statistics_options(feat));
   if (is_empty(args.topology, feat)) {
     for (Tensor* tensor : {&out.value, &out.residual, &lse}) tensor->zero_();
   } else {
@@ -271,7 +272,7 @@ std::tuple<Tensor, Tensor, Tensor> run_backward(void (*kernel)(const Args&), Arg
   const Feature saved_lse = statistic_of(lse, "lse", num_dst, feat);
   Tensor grads[3];
   for (int i = 0; i < 3; ++i) {
-    grads[i] = at::empty(operands[i].tensor.sizes(), operands[i].tensor.options());
+    grads[i] = new_result(operands[i].tensor.sizes(), operands[i].tensor.options());
     args.*results[i] = grads[i].mutable_data_ptr();
     if (is_empty(args.topology, feat)) grads[i].zero_();
   }

@@ -5,6 +5,7 @@
 
 #include "checks.h"
 #include "register.h"
+#include "results.h"
 
 namespace halfgnn {
 namespace {
@@ -23,7 +24,7 @@ Tensor run(const Tensor& indptr, const OptionalTensor& edge_ids, const Tensor& v
     TORCH_CHECK_TYPE(grad.operand.type == logits.operand.type, "grad has dtype ", grad.tensor.scalar_type(),
                      "; expected ", logits.tensor.scalar_type());
   }
-  Tensor out = at::empty(logits.tensor.sizes(), logits.tensor.options());
+  Tensor out = new_result(logits.tensor.sizes(), logits.tensor.options());
   if (out.numel() == 0) return out;
   EdgeSoftmaxArgs args;
   args.topology = topology;

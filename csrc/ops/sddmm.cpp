@@ -5,6 +5,7 @@
 
 #include "checks.h"
 #include "register.h"
+#include "results.h"
 
 namespace halfgnn {
 namespace {
@@ -44,7 +45,7 @@ Tensor gsddmm(const Tensor& indptr, const Tensor& indices, const OptionalTensor&
 
   const Tensor& feat = lhs.defined() ? lhs.tensor : rhs.tensor;
   const auto type = result_type(feat.scalar_type(), out_dtype);
-  Tensor out = at::empty(with_rows(topology.num_edges, plan.out_shape), feat.options().dtype(type));
+  Tensor out = new_result(with_rows(topology.num_edges, plan.out_shape), feat.options().dtype(type));
   SddmmArgs args;
   args.topology = topology;
   args.op = op;
@@ -129,7 +130,7 @@ Tensor gsddmm_backward(const Tensor& indptr, const Tensor& indices, const Option
   check_gradient_type(grad_out, dtype);
   const auto shape = lhs_side ? lhs_shape : rhs_shape;
 
-  Tensor out = at::empty(shape, grad_out.options().dtype(dtype));
+  Tensor out = new_result(shape, grad_out.options().dtype(dtype));
   if (own == Target::kRow && sum_gradient(backend, topology, op, lhs_side, grad, lhs_side ? rhs : lhs, plan, out))
     return out;
   BackwardArgs args;

@@ -6,6 +6,7 @@
 
 #include "checks.h"
 #include "register.h"
+#include "results.h"
 
 namespace halfgnn {
 namespace {
@@ -19,9 +20,9 @@ std::tuple<Tensor, Tensor> segment_reduce(const Tensor& offsets, const Tensor& v
   const Topology topology = topology_of(offsets, std::nullopt, std::nullopt, value.tensor.size(0));
   backend.check_offsets(topology);
   const BroadcastPlan plan = plan_of(Op::kCopyRhs, {}, trailing(value.tensor.sizes()));
-  Tensor out = at::empty(with_rows(topology.num_rows, plan.out_shape), value.tensor.options());
+  Tensor out = new_result(with_rows(topology.num_rows, plan.out_shape), value.tensor.options());
   const bool has_arg = is_argument_reduce(reduce);
-  Tensor arg = has_arg ? at::empty(out.sizes(), offsets.options()) : at::empty({0}, offsets.options());
+  Tensor arg = has_arg ? new_result(out.sizes(), offsets.options()) : at::empty({0}, offsets.options());
   if (!has_arg && backend.has_sum_kernel(value.operand.type, 1, plan.out_len)) {
     SpmmSumArgs args;
     args.topology = topology;

@@ -5,6 +5,7 @@
 
 #include "checks.h"
 #include "register.h"
+#include "results.h"
 
 namespace halfgnn {
 namespace {
@@ -74,8 +75,9 @@ std::tuple<Tensor, Tensor> gspmm(const Tensor& indptr, const Tensor& indices, co
 
   const Tensor& feat = lhs.defined() ? lhs.tensor : rhs.tensor;
   const auto type = result_type(feat.scalar_type(), out_dtype);
-  Tensor out = at::empty(with_rows(topology.num_rows, plan.out_shape), feat.options().dtype(type));
-  Tensor arg = is_argument_reduce(reduce) ? at::empty(out.sizes(), indptr.options()) : at::empty({0}, indptr.options());
+  Tensor out = new_result(with_rows(topology.num_rows, plan.out_shape), feat.options().dtype(type));
+  Tensor arg =
+      is_argument_reduce(reduce) ? new_result(out.sizes(), indptr.options()) : at::empty({0}, indptr.options());
   if (!is_argument_reduce(reduce) && is_vector_sum(backend, op, lhs, rhs, plan)) {
     run_vector_sum(backend, topology, op, reduce, lhs, rhs, plan, out);
   } else {
@@ -201,7 +203,7 @@ struct Declared {
 
   Tensor empty_gradient(const Tensor& grad_out) const {
     const auto options = grad_out.options().dtype(dtype);
-    return needs_gradient ? at::empty(shape, options) : at::empty({0}, options);
+    return needs_gradient ? new_result(shape, options) : at::empty({0}, options);
   }
 };
 
