@@ -4,6 +4,7 @@
 
 #include <c10/util/Exception.h>
 
+#include "../core/huge_pages.h"
 #include "attention.h"
 #include "gather_rows.h"
 #include "kernels/choose.h"
@@ -95,4 +96,9 @@ extern "C" __attribute__((visibility("default"))) const char* halfgnn_cpu_kernel
   return halfgnn::kernels().name;
 } catch (const std::exception&) {
   return "";
+}
+
+// For halfgnn.common.memory, which gives PyTorch's operators memory for large results.
+extern "C" __attribute__((visibility("default"))) void halfgnn_advise_huge_pages(void* data, int64_t bytes) {
+  halfgnn::advise_huge_pages(data, bytes);
 }

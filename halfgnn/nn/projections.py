@@ -11,6 +11,7 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 from ..common.autograd import apply
+from ..common.memory import empty
 from ..common.precision import HALF, computed_type, without_autocast
 from ._hooks import is_plain
 
@@ -63,9 +64,9 @@ class _WidenedLinear(torch.autograd.Function):
         if _is_transformed():
             product = F.linear(h.float(), weight, bias)
             return product[:, :num_rounded].to(h.dtype), product[:, num_rounded:].clone()
-        rounded = h.new_empty(h.shape[0], num_rounded)
+        rounded = empty(h, (h.shape[0], num_rounded))
         wide = h.new_empty(h.shape[0], weight.shape[0] - num_rounded, dtype=torch.float32)
-        for rows in _chunks(h, weight):
+        for rows in _chunks(h.shape[0], sum(weight.shape)):
             product = F.linear(h[rows].float(), weight, bias)
             rounded[rows] = product[:, :num_rounded]
             wide[rows] = product[:, num_rounded:]
@@ -96,13 +97,13 @@ def _is_transformed() -> bool:
     return torch.compiler.is_compiling() or torch._C._are_functorch_transforms_active()
 
 
-_CHUNK = 1 << 20  # fp32 elements of the operand and the product of a chunk
+_CHUNK = 1 << 20  # fp32 elements of the operands and the product of a chunk
 
 
-def _chunks(h: Tensor, weight: Tensor) -> Iterator[slice]:
-    """Slices of h's rows."""
-    step = max(256, _CHUNK // max(1, sum(weight.shape)))
-    for begin in range(0, h.shape[0], step):
+def _chunks(num_rows: int, width: int) -> Iterator[slice]:
+    """Slices of rows, of which each takes `width` elements."""
+    step = max(256, _CHUNK // max(1, width))
+    for begin in range(0, num_rows, step):
         yield slice(begin, begin + step)
 
 
@@ -129,10 +130,10 @@ def _whole_gradients(h: Tensor, weight: Tensor, grad_rounded: Tensor, grad_wide:
 def _gradients_by_chunks(
     h: Tensor, weight: Tensor, grad_rounded: Tensor, grad_wide: Tensor, needs: _Needs
 ) -> Gradients:
-    grad_h = torch.empty_like(h) if needs.h else None
+    grad_h = empty(h, h.shape) if needs.h else None
     grad_weight = torch.zeros_like(weight) if needs.weight else None
     grad_bias = weight.new_zeros(weight.shape[0]) if needs.bias else None
-    for rows in _chunks(h, weight):
+    for rows in _chunks(h.shape[0], sum(weight.shape)):
         grad = torch.cat([grad_rounded[rows].float(), grad_wide[rows]], 1)
         if grad_h is not None:
             grad_h[rows] = grad @ weight
@@ -149,6 +150,104 @@ def _widened_linear(h: Tensor, weight: Tensor, bias: Tensor | None, num_rounded:
         bias = None if bias is None else bias.float()
         parts = apply(_WidenedLinear, h.flatten(0, -2), weight.float(), bias, num_rounded)
     return tuple(part.view(*h.shape[:-1], part.shape[1]) for part in parts)
+
+
+class _JoinedLinear(torch.autograd.Function):
+    """F.linear(h, weight, bias) and F.linear(h, more_weight, more_bias) of h (N, in).
+
+    Their gradients of h are added where the first was made. The backward can be differentiated again.
+    """
+
+    @staticmethod
+    def forward(h, weight, bias, more_weight, more_bias):
+        product = empty(h, (h.shape[0], weight.shape[0]))
+        if bias is None:
+            torch.mm(h, weight.t(), out=product)
+        else:
+            torch.addmm(bias, h, weight.t(), out=product)
+        return product, F.linear(h, more_weight, more_bias)
+
+    @staticmethod
+    def setup_context(ctx, inputs, output):
+        h, weight, _, more_weight, _ = inputs
+        ctx.save_for_backward(h, weight, more_weight)
+
+    @staticmethod
+    def backward(ctx, grad, more_grad):
+        h, weight, more_weight = ctx.saved_tensors
+        needs = ctx.needs_input_grad
+        with without_autocast(h.device):  # autocast may be on when the backward runs
+            grad_h = None
+            if needs[0] and torch.is_grad_enabled():  # the backward is to be differentiated
+                grad_h = torch.addmm(grad @ weight, more_grad, more_weight)
+            elif needs[0]:
+                grad_h = torch.mm(grad, weight, out=empty(h, h.shape)).addmm_(more_grad, more_weight)
+            return (
+                grad_h,
+                grad.t() @ h if needs[1] else None,
+                grad.sum(0) if needs[2] else None,
+                more_grad.t() @ h if needs[3] else None,
+                more_grad.sum(0) if needs[4] else None,
+            )
+
+
+class _HeadLogits(torch.autograd.Function):
+    """<attn, feat> for each attn of attns (A, H, D), and for feat (N, H, D): (A, N, H). Computed in the dtype of attns.
+
+    The products of a chunk of rows stay in the cache: as large as feat, they would take longer to be written than to be made. The
+    backward can be differentiated again.
+    """
+
+    generate_vmap_rule = True
+
+    @staticmethod
+    def forward(feat, attns):
+        if _is_transformed():
+            return _head_logits(feat, attns)
+        logits = attns.new_empty(attns.shape[0], *feat.shape[:2])
+        for rows in _chunks(feat.shape[0], 2 * feat.shape[1] * feat.shape[2]):
+            logits[:, rows] = _head_logits(feat[rows], attns)
+        return logits
+
+    @staticmethod
+    def setup_context(ctx, inputs, output):
+        ctx.save_for_backward(*inputs)
+
+    @staticmethod
+    def backward(ctx, grad):
+        feat, attns = ctx.saved_tensors
+        need_feat, need_attns = ctx.needs_input_grad
+        with without_autocast(feat.device):  # autocast may be on when the backward runs
+            if _is_transformed():
+                return (
+                    _spread(grad, attns).to(feat.dtype) if need_feat else None,
+                    _weighted_rows(grad, feat.to(attns.dtype)) if need_attns else None,
+                )
+            grad_feat = empty(feat, feat.shape) if need_feat else None
+            grad_attns = torch.zeros_like(attns) if need_attns else None
+            for rows in _chunks(feat.shape[0], 2 * feat.shape[1] * feat.shape[2]):
+                if grad_feat is not None:
+                    grad_feat[rows] = _spread(grad[:, rows], attns)
+                if grad_attns is not None:
+                    grad_attns += _weighted_rows(grad[:, rows], feat[rows].to(attns.dtype))
+        return grad_feat, grad_attns
+
+
+def _head_logits(feat: Tensor, attns: Tensor) -> Tensor:
+    """One attn after the other, so that only one product is in the cache."""
+    wide = feat.to(attns.dtype)
+    return torch.stack([(wide * attn).sum(-1) for attn in attns])
+
+
+def _spread(logits: Tensor, attns: Tensor) -> Tensor:
+    """The sum over all attns of logits (A, N, H) times attn (H, D): (N, H, D)."""
+    first, *others = (logit.unsqueeze(-1) * attn for logit, attn in zip(logits, attns))
+    return sum(others, start=first)
+
+
+def _weighted_rows(weights: Tensor, rows: Tensor) -> Tensor:
+    """The sums over N of weights (A, N, H) times rows (N, H, D): (A, H, D)."""
+    return torch.einsum("anh,nhd->ahd", weights, rows)
 
 
 # ---- on CUDA -----------------------------------------------------------------------------------------------------------------
@@ -217,7 +316,7 @@ def wide_linear(h: Tensor, weight: Tensor) -> Tensor:
 def project(layer: nn.Module, x: Tensor, heads: int, dim: int, width: int) -> Tensor:
     """layer(x) (*, heads * dim) as (*, heads, width). Each head is followed by zeros if width > dim."""
     if not is_plain(layer):
-        return F.pad(layer(x).unflatten(-1, (heads, dim)), (0, width - dim))
+        return _pad(layer(x).unflatten(-1, (heads, dim)), width)
     return linear(x, *_padded_parameters(layer, heads, dim, width)).unflatten(-1, (heads, width))
 
 
@@ -243,16 +342,33 @@ def project_with_logits(
     width = padded(dim, x)
     if not is_plain(layer):
         feat = layer(x).unflatten(-1, (heads, dim))
-        return F.pad(feat, (0, width - dim)), _logits_of(feat, *attns)
-    if not _widens(x, layer.weight):
+        return _pad(feat, width), _logits_of(feat, *attns)
+    widens = _widens(x, layer.weight)
+    if not widens and not _joins(x, layer.weight, *attns):
         return project(layer, x, heads, dim, width), node_logits(layer, x, *attns)
     weight, bias = _padded_parameters(layer, heads, dim, width)
-    num_rounded = weight.shape[0]
-    weight = torch.cat([weight.float(), *(_fold(layer.weight, attn) for attn in attns)])
-    if bias is not None:
-        bias = torch.cat([bias.float(), *(_fold(layer.bias, attn) for attn in attns)])
-    feat, logits = _widened_linear(x.to(computed_type(x)), weight, bias, num_rounded)
+    more_weight = torch.cat([_fold(layer.weight, attn) for attn in attns])
+    more_bias = None if bias is None else torch.cat([_fold(layer.bias, attn) for attn in attns])
+    if widens:
+        all_bias = None if bias is None or more_bias is None else torch.cat([bias.float(), more_bias])
+        all_weight = torch.cat([weight.float(), more_weight])
+        feat, logits = _widened_linear(x.to(computed_type(x)), all_weight, all_bias, weight.shape[0])
+    else:
+        parts = apply(_JoinedLinear, x.flatten(0, -2), weight, bias, more_weight, more_bias)
+        feat, logits = (part.view(*x.shape[:-1], part.shape[1]) for part in parts)
     return feat.unflatten(-1, (heads, width)), logits.chunk(len(attns), -1)
+
+
+def _joins(x: Tensor, *operands: Tensor) -> bool:
+    """Whether _JoinedLinear takes x: on the CPU, in one dtype that is not half, without autocast or transforms."""
+    if x.device.type != "cpu" or computed_type(x) in HALF or _is_transformed():
+        return False
+    return all(operand.dtype == x.dtype for operand in operands)
+
+
+def _pad(x: Tensor, width: int) -> Tensor:
+    """x with zeros up to `width` in the last dimension. F.pad copies even if there is nothing to add."""
+    return x if x.shape[-1] == width else F.pad(x, (0, width - x.shape[-1]))
 
 
 def node_logits(layer: Any, h: Tensor, *attns: Tensor) -> tuple[Tensor, ...]:
@@ -272,10 +388,14 @@ def node_logits(layer: Any, h: Tensor, *attns: Tensor) -> tuple[Tensor, ...]:
 
 def _logits_of(feat: Tensor, *attns: Tensor) -> tuple[Tensor, ...]:
     """For each attn (1, H, D) the logits <attn, feat> (N, *, H) of feat (N, *, H, D)."""
-    if feat.dtype not in HALF:
-        return tuple((feat * widened(attn)).sum(-1) for attn in attns)
     with without_autocast(feat.device):
         rows = torch.cat([widened(attn) for attn in attns])  # (attns, H, D)
+        if feat.device.type == "cpu":
+            rows = rows.to(torch.promote_types(feat.dtype, rows.dtype))
+            logits = apply(_HeadLogits, feat.flatten(0, -3), rows)
+            return tuple(logit.view(feat.shape[:-1]) for logit in logits)
+        if feat.dtype not in HALF:
+            return tuple((feat * row).sum(-1) for row in rows)
         heads = [wide_linear(feat[..., i, :], rows[:, i]) for i in range(feat.shape[-2])]
         return torch.stack(heads, -1).unbind(-2)
 
