@@ -17,8 +17,6 @@ from torch import Tensor, nn
 
 from .. import ops
 from ..common.arguments import check_number, check_probability, checked_size, checked_widths
-from ..common.autograd import apply
-from ..common.memory import empty
 from ..common.precision import autocast, without_autocast
 from ..graph import Graph
 from ..ops.attention import dot_weights, gat_weights, gatv2_weights
@@ -118,32 +116,9 @@ def finished(conv: Any, rst: Tensor, h_dst: Tensor, is_new: bool, bias: Tensor |
     if conv.res_fc is not None:
         rst, is_new = rst + applied(conv.res_fc, h_dst).unflatten(-1, (-1, conv._out_feats)), True
     if bias is not None:
-        rst, is_new = _add_row(rst, bias.view(conv._num_heads, conv._out_feats)), True
+        rst, is_new = rst + bias.view(conv._num_heads, conv._out_feats), True
     rst = handed_out(rst, is_new)
     return conv.activation(rst) if conv.activation else rst
-
-
-class _AddRow(torch.autograd.Function):
-    """x (N, *, H, D) + row (H, D), in memory for large results. The backward can be differentiated again."""
-
-    @staticmethod
-    def forward(x, row):
-        return torch.add(x, row, out=empty(x, x.shape))
-
-    @staticmethod
-    def setup_context(ctx, inputs, output):
-        pass
-
-    @staticmethod
-    def backward(ctx, grad):
-        return grad, grad.flatten(0, -3).sum(0) if ctx.needs_input_grad[1] else None
-
-
-def _add_row(x: Tensor, row: Tensor) -> Tensor:
-    is_traced = torch.compiler.is_compiling() or torch._C._are_functorch_transforms_active()
-    if is_traced or x.dtype != row.dtype or x.device.type != "cpu":
-        return x + row
-    return apply(_AddRow, x, row)
 
 
 def handed_out(rst: Tensor, is_new: bool = False) -> Tensor:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 import torch
 
-from halfgnn.nn import attention, projections
+from halfgnn.nn import projections
 from tests.support_nn import HALVES, randn, seeded
 
 HEADS, DIM, IN_FEATS = 3, 9, 7
@@ -89,15 +89,3 @@ def test_no_nodes():
     )
     assert feat.shape == (0, HEADS, DIM)
     assert logits[0].shape == (0, HEADS)
-
-
-@pytest.mark.parametrize("dtype", [*HALVES, torch.float32], ids=str)
-@pytest.mark.parametrize("shape", [(50, HEADS, DIM), (50, 2, HEADS, DIM)], ids=["nodes", "batch"])
-def test_bias(shape, dtype):
-    x, row = randn(*shape).to(dtype).requires_grad_(), randn(HEADS, DIM, seed=1).to(dtype).requires_grad_()
-    upstream = randn(*shape, seed=2).to(dtype)
-    out, right = attention._add_row(x, row), x + row
-    assert torch.equal(out, right)
-    actual, expected = (torch.autograd.grad(y, (x, row), upstream) for y in (out, right))
-    assert torch.equal(actual[0], expected[0])
-    assert error(actual[1], upstream.double().flatten(0, -3).sum(0)) < 2 * EPS[dtype]

@@ -401,7 +401,7 @@ def test_gradcheck(op, reduce_op, lhs, rhs):
 @pytest.mark.parametrize("op,reduce_op", [c for c in CELLS if not c[0].startswith("copy")])
 @pytest.mark.parametrize("wanted", ["lhs", "rhs"])
 def test_gradient_of_one_operand_alone(op, reduce_op, wanted, device):
-    """One requested gradient has the same bits as with both requested."""
+    """One requested gradient is that with both requested, but for the order of sums: another kernel may make it."""
     g = make_graph("bipartite", torch.int32, device)
     for lhs, rhs in [((4, 8), (4, 1)), ((7,), (7,))]:
         operands = support.spmm_operands(g, op, lhs, rhs, torch.float16, device)
@@ -411,7 +411,7 @@ def test_gradient_of_one_operand_alone(op, reduce_op, wanted, device):
         alone = [x.detach() for x in operands]
         alone[i].requires_grad_()
         ops.gspmm(g, op, reduce_op, *alone).backward(grad)
-        support.assert_same(alone[i].grad, both[i])
+        torch.testing.assert_close(alone[i].grad, both[i], rtol=torch.finfo(torch.float16).eps, atol=1e-5)
         assert alone[1 - i].grad is None
 
 
