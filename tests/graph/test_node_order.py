@@ -276,6 +276,7 @@ def test_errors():
         (lambda: r.restore(torch.tensor(1.0)), ValueError, r"y has shape \(\); expected 30 rows, one per node"),
         (lambda: r.restore(torch.rand(30, 2).to_sparse()), TypeError, "y has layout torch.sparse_coo"),
         (lambda: setattr(r, "graph", g), AttributeError, "graph"),
+        (lambda: ops.copy_u_sum(r, torch.rand(30, 2)), TypeError, "g is a Reordering; .*: pass g.graph$"),
     ]:  # fmt: skip
         with pytest.raises(error, match=match):
             call()
