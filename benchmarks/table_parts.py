@@ -189,9 +189,16 @@ def _marks_of(rows: Sequence[Row]) -> str:
 
 
 def lost_marks(rows: Sequence[Row]) -> str:
-    """One line with the marks that are lost in some case; empty if there are none."""
-    texts = dict.fromkeys(finding.mark.text for finding in marks.lost(rows))
-    return f"Goals that are missed in at least one case: {'; '.join(texts)}." if texts else ""
+    """The marks that are lost in some case, each with the worst case of every dtype; empty if there are none."""
+    worst: dict[str, dict[str, marks.Finding]] = {}
+    for finding in marks.lost(rows):
+        dtype = finding.mark.ours[1]
+        of_mark = worst.setdefault(finding.mark.text.replace(f", {dtype}", ""), {})
+        of_mark[dtype] = max(finding, of_mark.get(dtype, finding), key=lambda f: f.ratio or 0.0)
+    lines = [
+        f"* {text} ({', '.join(f'{d} {_ratio(f)}' for d, f in sorted(found.items()))})" for text, found in worst.items()
+    ]
+    return "Goals that are missed, with the worst case of each type:\n\n" + "\n".join(lines) if lines else ""
 
 
 # ---- source ----------------------------------------------------------------------------------------------------------

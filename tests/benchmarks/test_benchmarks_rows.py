@@ -253,6 +253,19 @@ def test_lost_marks_are_bold_beside_their_figures():
     assert beside.cell(found[0].case, ("halfgnn fused",)) == ""
 
 
+def test_lost_marks_are_listed_with_the_worst_case_of_each_type():
+    found = [
+        *(row_of(name, ms, dtype, dim=dim) for dtype in ("bf16", "fp32") for dim, ours in ((64, 3.0), (128, 5.0))
+          for name, ms in (("halfgnn", ours), ("dgl", 2.0))),
+        row_of("halfgnn", 3.0, "fp16"),
+    ]  # fmt: skip
+    (line,) = table_parts.lost_marks(found).splitlines()[2:]
+    assert line.startswith("* copy_u_sum: at most 1.0 x the time of the fastest") and line.endswith(
+        "(bf16 2.50 x, fp32 2.50 x)"
+    )
+    assert table_parts.lost_marks([row_of("halfgnn", 1.0), row_of("dgl", 2.0)]) == ""
+
+
 def test_summary_has_a_line_an_operator_and_a_column_a_graph():
     found = [
         row_of("halfgnn", 2.0), row_of("dgl", 8.0),
