@@ -31,6 +31,44 @@ struct SpmmSumArgs {
   DType out_type = DType::kFloat;
 };
 
+// Messages of a source and an edge of the same width: out[row] = sum over edges of op(feat[col], edge[e]), divided by
+// the row's number of edges if divide_by_degree is set. op: mul, add, sub (feat - edge) or relu_add (relu(feat + edge),
+// in which NaN stays NaN). Messages are formed in fp32.
+struct EdgeSumArgs {
+  Topology topology;
+  Op op = Op::kMul;
+  const void* feat = nullptr;
+  int64_t feat_rows = 0;
+  const void* edge = nullptr;       // (num_edges, dim)
+  DType type = DType::kFloat;       // of feat: half, bfloat16 or float
+  DType edge_type = DType::kFloat;  // `type`, or float
+  int64_t dim = 0;
+  bool divide_by_degree = false;
+  void* out = nullptr;
+  DType out_type = DType::kFloat;  // `type`, or float
+};
+
+// The gradients of that sum in one pass over out-edges (rows are sources). With g = scale[col] grad[col]:
+//   mul        grad_edge[e] = g feat[row] ; grad_feat[row] = sum of g edge[e]
+//   add, sub   grad_edge[e] = g or -g     ; grad_feat[row] = sum of g
+//   relu_add   grad_edge[e] = g unless feat[row] + edge[e] <= 0, else 0 ; grad_feat[row] = sum of grad_edge before
+//   rounding
+struct EdgeSumBackwardArgs {
+  Topology topology;
+  Op op = Op::kMul;
+  const void* feat = nullptr;  // may be null if it is not read: of mul only grad_edge reads it, of add and sub nothing
+  const void* edge = nullptr;  // may be null if it is not read: of mul only grad_feat reads it, of add and sub nothing
+  const void* grad = nullptr;
+  int64_t grad_rows = 0;
+  DType type = DType::kFloat;         // of feat and grad_feat
+  DType edge_type = DType::kFloat;    // of edge and grad_edge: `type`, or float
+  DType grad_type = DType::kFloat;    // `type`, or float
+  const void* mean_indptr = nullptr;  // of the columns
+  int64_t dim = 0;
+  void* grad_feat = nullptr;  // null: not wanted
+  void* grad_edge = nullptr;  // (num_edges, dim); null: not wanted
+};
+
 // Any message operator, broadcast and reduction. arg: edge ids of the winners, of the topology's index type, for max
 // and min.
 struct SpmmArgs {
@@ -55,6 +93,19 @@ struct SddmmArgs {
   const void* mean_indptr = nullptr;  // of the rows
   void* out = nullptr;
   DType out_type = DType::kFloat;
+};
+
+// out[e] = col[column of e] + row[row of e] + edge[e], rows of `dim` values. Added up in fp32 (fp64), rounded once.
+struct SddmmAddArgs {
+  Topology topology;
+  const void* col = nullptr;
+  int64_t col_rows = 0;
+  const void* row = nullptr;
+  const void* edge = nullptr;
+  DType type = DType::kFloat;  // of the operands
+  int64_t dim = 0;
+  void* out = nullptr;
+  DType out_type = DType::kFloat;  // `type`, or float
 };
 
 // Both gradients of a sum weighted by one scalar per head, in one pass over out-edges (rows are sources):
