@@ -2,119 +2,23 @@
 
 from __future__ import annotations
 
-from typing import Any, Literal, NamedTuple, overload
+from typing import Any, Literal, overload
 
 import torch
 from torch import Tensor
 
-from . import _library, dgl_index  # noqa: F401  (_library loads torch.ops.halfgnn)
-from .common.arguments import checked_size
-from .common.ids import check_alike, check_count, check_fits, check_ids, check_range, check_readable, num_nodes_of
-from .common.kept import Kept, kept, may_keep, ordinary, ordinary_tensors, taken
+from . import _library, adjacency, dgl_index  # noqa: F401  (_library loads torch.ops.halfgnn)
+from .adjacency import Adjacency, Bound
+from .common.ids import check_alike, check_count, check_fits, check_range, num_nodes_of
+from .common.kept import Kept, kept, may_keep, ordinary_tensors, taken
 
 _GRAPH = "_halfgnn_graph"  # kept on a DGL graph index: the Graph of its only relation
 
 
 _Count = int | None  # a number of nodes; None: one more than the largest id
-_Bound = int | None  # of a degree; None: not known
 
 # A row of so many edges may be cut into pieces on CUDA, whose results a second kernel combines (csrc/cuda/kernels/core/rows.cuh).
 LONG_ROW_EDGES = 512
-
-
-class Adjacency(NamedTuple):
-    """A compressed adjacency: CSC (rows are destinations) or CSR (rows are sources)."""
-
-    indptr: Tensor  # (rows + 1,)
-    indices: Tensor  # (E,)
-    edge_ids: Tensor | None  # (E,); None: edge data is stored in this order
-
-
-def _adjacency(side) -> Adjacency | None:
-    if side is None:
-        return None
-    indptr, indices, edge_ids = side
-    return Adjacency(ordinary(indptr), ordinary(indices), None if edge_ids is None else ordinary(edge_ids))
-
-
-def _contiguous_ids(tensor: Tensor, name: str) -> Tensor:
-    check_ids(tensor, name)
-    return tensor.contiguous()
-
-
-def _checked_bounds(max_in_degree: Any, max_out_degree: Any) -> tuple[_Bound, _Bound]:
-    return (
-        None if max_in_degree is None else checked_size(max_in_degree, "max_in_degree"),
-        None if max_out_degree is None else checked_size(max_out_degree, "max_out_degree"),
-    )
-
-
-def _largest_degree(indptr: Tensor) -> int | None:
-    """Of the rows of an indptr on the CPU. None for other devices, and for tensors that hold no numbers."""
-    if torch.compiler.is_dynamo_compiling() or indptr.device.type != "cpu" or type(indptr) is not Tensor:
-        return None
-    with ordinary_tensors():
-        return int(indptr.diff().max()) if indptr.numel() > 1 else 0
-
-
-def _indptr_of_sorted(rows: Tensor, num_rows: int, check: bool) -> Tensor:
-    if check and bool((rows[1:] < rows[:-1]).any()):
-        at = int((rows[1:] < rows[:-1]).int().argmax())
-        raise ValueError(f"dst falls from {int(rows[at])} to {int(rows[at + 1])} at edge {at + 1}; expected it sorted")
-    with ordinary_tensors(rows):
-        bounds = torch.arange(num_rows + 1, dtype=rows.dtype, device=rows.device)
-        return torch.searchsorted(rows, bounds, out_int32=rows.dtype == torch.int32)
-
-
-def _compressed(
-    kind: str,
-    indptr: Tensor,
-    indices: Tensor,
-    edge_ids: Tensor | None,
-    num_cols: int | None,
-    check: bool,
-) -> tuple[Adjacency, int]:
-    """One side of a graph, validated, and its number of columns."""
-    indptr, indices = _contiguous_ids(indptr, "indptr"), _contiguous_ids(indices, "indices")
-    check_alike(indices, "indices", indptr, "indptr")
-    if edge_ids is not None:
-        edge_ids = _contiguous_ids(edge_ids, "edge_ids")
-        check_alike(edge_ids, "edge_ids", indptr, "indptr")
-        if edge_ids.numel() != indices.numel():
-            raise ValueError(
-                f"edge_ids has shape {tuple(edge_ids.shape)}; expected that of indices, {tuple(indices.shape)}"
-            )
-    if indptr.numel() == 0:
-        raise ValueError("indptr is empty; expected one entry more than there are rows")
-    if num_cols is None:
-        num_cols = num_nodes_of(indices, "indices")
-    num_cols = check_count(num_cols, "num_src" if kind == "csc" else "num_dst")
-    check_fits(
-        indptr.dtype,
-        num_edges=indices.numel(),
-        **{"num_src" if kind == "csc" else "num_dst": num_cols},
-    )
-    if check:
-        check_readable(indptr, "indptr")
-        if int(indptr[0]) != 0 or int(indptr[-1]) != indices.numel():
-            raise ValueError(
-                f"indptr runs from {int(indptr[0])} to {int(indptr[-1])}; expected 0 to {indices.numel()}, the number of edges"
-            )
-        if bool((indptr[1:] < indptr[:-1]).any()):
-            row = int((indptr[1:] < indptr[:-1]).int().argmax())
-            raise ValueError(
-                f"indptr falls from {int(indptr[row])} to {int(indptr[row + 1])} at row {row}; expected a non-decreasing sequence"
-            )
-        check_range(indices, "indices", num_cols)
-        if edge_ids is not None:
-            check_range(edge_ids, "edge_ids", indices.numel())
-            seen = torch.zeros(indices.numel(), dtype=torch.bool, device=indices.device)
-            seen[edge_ids.long()] = True
-            if not bool(seen.all()):
-                raise ValueError(
-                    f"edge_ids misses {int((~seen).int().argmax())}; expected a permutation of 0..{indices.numel() - 1}"
-                )
-    return Adjacency(indptr, indices, edge_ids), num_cols
 
 
 class Graph:
@@ -138,8 +42,8 @@ class Graph:
     short_csr: bool
     _csc: Adjacency | Kept[Adjacency] | None
     _csr: Adjacency | Kept[Adjacency] | None
-    _max_in_degree: _Bound
-    _max_out_degree: _Bound
+    _max_in_degree: Bound
+    _max_out_degree: Bound
 
     def __init__(
         self,
@@ -147,8 +51,8 @@ class Graph:
         num_dst: int,
         csc=None,
         csr=None,
-        max_in_degree: _Bound = None,
-        max_out_degree: _Bound = None,
+        max_in_degree: Bound = None,
+        max_out_degree: Bound = None,
     ):
         """From adjacencies (indptr, indices, edge_ids or None) that are known to be valid. Nothing is checked.
 
@@ -160,14 +64,14 @@ class Graph:
         put = object.__setattr__
         put(self, "num_src", num_src)
         put(self, "num_dst", num_dst)
-        put(self, "_csc", _adjacency(csc))
-        put(self, "_csr", _adjacency(csr))
+        put(self, "_csc", adjacency.adjacency_of(csc))
+        put(self, "_csr", adjacency.adjacency_of(csr))
         indptr, indices, _ = csc if csc is not None else csr
         put(self, "num_edges", indices.shape[0])
         put(self, "device", indptr.device)
         self._put_bounds(max_in_degree, max_out_degree)
 
-    def _put_bounds(self, max_in_degree: _Bound, max_out_degree: _Bound) -> None:
+    def _put_bounds(self, max_in_degree: Bound, max_out_degree: Bound) -> None:
         put = object.__setattr__
         put(self, "_max_in_degree", max_in_degree)
         put(self, "_max_out_degree", max_out_degree)
@@ -194,19 +98,19 @@ class Graph:
     @classmethod
     def from_edges(
         cls, src: Tensor, dst: Tensor, *, num_src: _Count = ..., num_dst: _Count = ..., sort: Literal[False] = ...,
-        is_sorted: bool = ..., max_in_degree: _Bound = ..., max_out_degree: _Bound = ..., check: bool = ...,
+        is_sorted: bool = ..., max_in_degree: Bound = ..., max_out_degree: Bound = ..., check: bool = ...,
     ) -> Graph: ...  # fmt: skip
     @overload
     @classmethod
     def from_edges(
         cls, src: Tensor, dst: Tensor, *, num_src: _Count = ..., num_dst: _Count = ..., sort: Literal[True],
-        is_sorted: bool = ..., max_in_degree: _Bound = ..., max_out_degree: _Bound = ..., check: bool = ...,
+        is_sorted: bool = ..., max_in_degree: Bound = ..., max_out_degree: Bound = ..., check: bool = ...,
     ) -> tuple[Graph, Tensor]: ...  # fmt: skip
     @overload
     @classmethod
     def from_edges(
         cls, src: Tensor, dst: Tensor, *, num_src: _Count = ..., num_dst: _Count = ..., sort: bool,
-        is_sorted: bool = ..., max_in_degree: _Bound = ..., max_out_degree: _Bound = ..., check: bool = ...,
+        is_sorted: bool = ..., max_in_degree: Bound = ..., max_out_degree: Bound = ..., check: bool = ...,
     ) -> Graph | tuple[Graph, Tensor]: ...  # fmt: skip
     @classmethod
     def from_edges(
@@ -218,8 +122,8 @@ class Graph:
         num_dst: _Count = None,
         sort: bool = False,
         is_sorted: bool = False,
-        max_in_degree: _Bound = None,
-        max_out_degree: _Bound = None,
+        max_in_degree: Bound = None,
+        max_out_degree: Bound = None,
         check: bool = True,
     ) -> Graph | tuple[Graph, Tensor]:
         """From an edge list.
@@ -242,21 +146,21 @@ class Graph:
             TypeError, ValueError: other dtypes, unequal shapes, ids out of range, counts too large for int32 ids, or more than
                 2**32 - 2 edges on CUDA.
         """
-        src, dst = _contiguous_ids(src, "src"), _contiguous_ids(dst, "dst")
+        src, dst = adjacency.contiguous_ids(src, "src"), adjacency.contiguous_ids(dst, "dst")
         check_alike(dst, "dst", src, "src")
         if src.shape != dst.shape:
             raise ValueError(f"src has shape {tuple(src.shape)} and dst {tuple(dst.shape)}; expected equal shapes")
         num_src = check_count(num_nodes_of(src, "src") if num_src is None else num_src, "num_src")
         num_dst = check_count(num_nodes_of(dst, "dst") if num_dst is None else num_dst, "num_dst")
         check_fits(src.dtype, num_src=num_src, num_dst=num_dst, num_edges=src.numel())
-        bounds = _checked_bounds(max_in_degree, max_out_degree)
+        bounds = adjacency.checked_bounds(max_in_degree, max_out_degree)
         if check:
             check_range(src, "src", num_src)
             check_range(dst, "dst", num_dst)
         if is_sorted:
             if sort:
                 raise ValueError("sort and is_sorted are both True; expected one of them")
-            return cls(num_src, num_dst, (_indptr_of_sorted(dst, num_dst, check), src, None), None, *bounds)
+            return cls(num_src, num_dst, (adjacency.indptr_of_sorted(dst, num_dst, check), src, None), None, *bounds)
         with ordinary_tensors(src):
             indptr, indices, edge_ids = torch.ops.halfgnn.coo_to_csr.default(dst, src, num_dst)
         if sort:
@@ -271,8 +175,8 @@ class Graph:
         edge_ids: Tensor | None = None,
         *,
         num_src: int | None = None,
-        max_in_degree: _Bound = None,
-        max_out_degree: _Bound = None,
+        max_in_degree: Bound = None,
+        max_out_degree: Bound = None,
         check: bool = True,
     ) -> Graph:
         """From in-edges: row v of indptr (num_dst + 1,) delimits v's sources in indices (E,).
@@ -284,8 +188,8 @@ class Graph:
             TypeError, ValueError: see :meth:`from_edges`; also if indptr falls or does not run from 0 to E, or edge_ids is no
                 permutation.
         """
-        csc, num_src = _compressed("csc", indptr, indices, edge_ids, num_src, check)
-        bounds = _checked_bounds(max_in_degree, max_out_degree)
+        csc, num_src = adjacency.compressed("csc", indptr, indices, edge_ids, num_src, check)
+        bounds = adjacency.checked_bounds(max_in_degree, max_out_degree)
         return cls(num_src, csc.indptr.numel() - 1, csc, None, *bounds)
 
     @classmethod
@@ -296,27 +200,27 @@ class Graph:
         edge_ids: Tensor | None = None,
         *,
         num_dst: int | None = None,
-        max_in_degree: _Bound = None,
-        max_out_degree: _Bound = None,
+        max_in_degree: Bound = None,
+        max_out_degree: Bound = None,
         check: bool = True,
     ) -> Graph:
         """From out-edges: row u of indptr (num_src + 1,) delimits u's destinations in indices (E,).
 
         Otherwise like :meth:`from_csc`.
         """
-        csr, num_dst = _compressed("csr", indptr, indices, edge_ids, num_dst, check)
-        bounds = _checked_bounds(max_in_degree, max_out_degree)
+        csr, num_dst = adjacency.compressed("csr", indptr, indices, edge_ids, num_dst, check)
+        bounds = adjacency.checked_bounds(max_in_degree, max_out_degree)
         return cls(csr.indptr.numel() - 1, num_dst, None, csr, *bounds)
 
     @classmethod
-    def from_dgl(cls, g, etype=None, *, max_in_degree: _Bound = None, max_out_degree: _Bound = None) -> Graph:
+    def from_dgl(cls, g, etype=None, *, max_in_degree: Bound = None, max_out_degree: Bound = None) -> Graph:
         """From a DGLGraph, a block, or one edge type of a heterograph. CSC and CSR are not copied. Edge data keeps its order.
 
         The Graph is kept with g: the same one is returned again. Hints hold for it from then on (see :meth:`from_edges`).
         """
         graph = cls._of_dgl(g, etype)
         if max_in_degree is not None or max_out_degree is not None:
-            in_bound, out_bound = _checked_bounds(max_in_degree, max_out_degree)
+            in_bound, out_bound = adjacency.checked_bounds(max_in_degree, max_out_degree)
             graph._put_bounds(
                 graph._max_in_degree if in_bound is None else in_bound,
                 graph._max_out_degree if out_bound is None else out_bound,
@@ -353,21 +257,21 @@ class Graph:
     @classmethod
     def from_edge_index(
         cls, edge_index: Tensor, *, num_src: _Count = ..., num_dst: _Count = ..., num_nodes: _Count = ...,
-        sort: Literal[False] = ..., is_sorted: bool = ..., max_in_degree: _Bound = ..., max_out_degree: _Bound = ...,
+        sort: Literal[False] = ..., is_sorted: bool = ..., max_in_degree: Bound = ..., max_out_degree: Bound = ...,
         check: bool = ...,
     ) -> Graph: ...  # fmt: skip
     @overload
     @classmethod
     def from_edge_index(
         cls, edge_index: Tensor, *, num_src: _Count = ..., num_dst: _Count = ..., num_nodes: _Count = ...,
-        sort: Literal[True], is_sorted: bool = ..., max_in_degree: _Bound = ..., max_out_degree: _Bound = ...,
+        sort: Literal[True], is_sorted: bool = ..., max_in_degree: Bound = ..., max_out_degree: Bound = ...,
         check: bool = ...,
     ) -> tuple[Graph, Tensor]: ...  # fmt: skip
     @overload
     @classmethod
     def from_edge_index(
         cls, edge_index: Tensor, *, num_src: _Count = ..., num_dst: _Count = ..., num_nodes: _Count = ...,
-        sort: bool, is_sorted: bool = ..., max_in_degree: _Bound = ..., max_out_degree: _Bound = ...,
+        sort: bool, is_sorted: bool = ..., max_in_degree: Bound = ..., max_out_degree: Bound = ...,
         check: bool = ...,
     ) -> Graph | tuple[Graph, Tensor]: ...  # fmt: skip
     @classmethod
@@ -380,8 +284,8 @@ class Graph:
         num_nodes: _Count = None,
         sort: bool = False,
         is_sorted: bool = False,
-        max_in_degree: _Bound = None,
-        max_out_degree: _Bound = None,
+        max_in_degree: Bound = None,
+        max_out_degree: Bound = None,
         check: bool = True,
     ) -> Graph | tuple[Graph, Tensor]:
         """From PyG's edge_index (2, E): row 0 has the sources, row 1 the destinations. num_nodes sets both sides.
@@ -476,18 +380,10 @@ class Graph:
 
     def edges(self) -> tuple[Tensor, Tensor]:
         """Sources and destinations, (E,) each, in the order of edge data."""
-        is_csc = self._csc is not None
-        indptr, cols, edge_ids = self.csc() if is_csc else self.csr()
-        rows = torch.repeat_interleave(
-            torch.arange(indptr.numel() - 1, dtype=indptr.dtype, device=indptr.device),
-            indptr.diff(),
-            output_size=self.num_edges,
-        )
-        if edge_ids is not None:
-            order = edge_ids.long()
-            rows = torch.empty_like(rows).index_copy_(0, order, rows)
-            cols = torch.empty_like(cols).index_copy_(0, order, cols)
-        return (cols, rows) if is_csc else (rows, cols)
+        if self._csc is None:
+            return adjacency.edges_of(self.csr())
+        dst, src = adjacency.edges_of(self.csc())
+        return src, dst
 
     # ---- properties --------------------------------------------------------------------------------------------------------------
 
@@ -527,7 +423,7 @@ class Graph:
         bounds = [self._max_in_degree, self._max_out_degree]
         for i, side in enumerate((self._csc, self._csr)):
             if bounds[i] is None and type(side) is Adjacency:
-                bounds[i] = _largest_degree(side.indptr)
+                bounds[i] = adjacency.largest_degree(side.indptr)
                 self._put_bounds(*bounds)
 
     def in_degrees(self) -> Tensor:

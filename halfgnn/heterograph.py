@@ -10,9 +10,10 @@ import torch
 from torch import Tensor
 
 from . import dgl_index
+from .adjacency import Adjacency
 from .common.ids import check_count, check_fits
 from .common.kept import may_keep, ordinary, ordinary_tensors
-from .graph import Adjacency, Graph
+from .graph import Graph
 
 EdgeType = tuple[str, str, str]  # (type of the sources, relation, type of the destinations)
 _HETEROGRAPHS = "_halfgnn_heterographs"  # kept on a DGL graph index: canonical edge types -> HeteroGraph

@@ -8,11 +8,12 @@ from typing import Any, overload
 import torch
 from torch import Tensor
 
+from .adjacency import Adjacency
 from .common.arguments import check_number, checked_size
 from .common.ids import INT32_MAX
 from .common.kept import ordinary_tensors, refuse_capture
 from .common.operands import check_dense, check_tensor
-from .graph import Adjacency, Graph
+from .graph import Graph
 from .graph_argument import as_graph
 
 WINDOW = 4096  # rows of 128 halves in 1 MiB, about a core's own cache

@@ -12,8 +12,8 @@ import pytest
 import torch
 
 from halfgnn import Graph, HeteroGraph, ops
+from halfgnn.adjacency import Adjacency
 from halfgnn.common.degrees import check_in_degrees
-from halfgnn.graph import Adjacency
 from halfgnn.nn import GATConv
 from halfgnn.pyg import _graph as pyg
 from tests.graph import support_streams

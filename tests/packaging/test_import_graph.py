@@ -16,6 +16,7 @@ PACKAGES = ("halfgnn", "benchmarks")
 LAYERS = (
     ("halfgnn._library",),
     ("halfgnn.common", "halfgnn.dgl_index", "halfgnn.reference"),
+    ("halfgnn.adjacency",),
     ("halfgnn.graph",),
     ("halfgnn.heterograph",),
     ("halfgnn.graph_argument",),
