@@ -82,19 +82,21 @@ class _WidenedLinear(torch.autograd.Function):
     def backward(ctx, grad_rounded, grad_wide):
         h, weight = ctx.saved_tensors
         with without_autocast(h.device):  # autocast may be on when the backward runs
-            gradients = _whole_gradients if _is_transformed() else _gradients_by_chunks
+            gradients = _whole_gradients if _is_transformed(grad_rounded, grad_wide) else _gradients_by_chunks
             need_h, need_weight, _, _ = ctx.needs_input_grad
             needs = _Needs(need_h, need_weight, ctx.has_bias)
             return *gradients(h, weight, grad_rounded, grad_wide, needs), None
 
 
-def _is_transformed() -> bool:
-    """Whether chunks cannot be used.
+def _is_transformed(*gradients: Tensor) -> bool:
+    """Whether chunks cannot be used, nor results written into given memory.
 
-    Compiled code would have a copy of the loop's body per chunk, and functorch's transforms cannot write into a part of a tensor
-    that they do not map over.
+    Compiled code would have a copy of the loop's body per chunk, and vmap cannot write into a tensor that it does not map over.
+    gradients: of a backward, which torch.autograd.grad(is_grads_batched=True) runs under a vmap that is not functorch's.
     """
-    return torch.compiler.is_compiling() or torch._C._are_functorch_transforms_active()
+    if torch.compiler.is_compiling() or torch._C._are_functorch_transforms_active():
+        return True
+    return any(torch._C._functorch.is_legacy_batchedtensor(grad) for grad in gradients)
 
 
 _CHUNK = 1 << 20  # fp32 elements of the operands and the product of a chunk
@@ -178,7 +180,8 @@ class _JoinedLinear(torch.autograd.Function):
         needs = ctx.needs_input_grad
         with without_autocast(h.device):  # autocast may be on when the backward runs
             grad_h = None
-            if needs[0] and torch.is_grad_enabled():  # the backward is to be differentiated
+            # The backward is to be differentiated, or maps over several gradients.
+            if needs[0] and (torch.is_grad_enabled() or _is_transformed(grad, more_grad)):
                 grad_h = torch.addmm(grad @ weight, more_grad, more_weight)
             elif needs[0]:
                 grad_h = torch.mm(grad, weight, out=empty(h, h.shape)).addmm_(more_grad, more_weight)
@@ -218,7 +221,7 @@ class _HeadLogits(torch.autograd.Function):
         feat, attns = ctx.saved_tensors
         need_feat, need_attns = ctx.needs_input_grad
         with without_autocast(feat.device):  # autocast may be on when the backward runs
-            if _is_transformed():
+            if _is_transformed(grad):
                 return (
                     _spread(grad, attns).to(feat.dtype) if need_feat else None,
                     _weighted_rows(grad, feat.to(attns.dtype)) if need_attns else None,
@@ -247,7 +250,7 @@ def _spread(logits: Tensor, attns: Tensor) -> Tensor:
 
 def _weighted_rows(weights: Tensor, rows: Tensor) -> Tensor:
     """The sums over N of weights (A, N, H) times rows (N, H, D): (A, H, D)."""
-    return torch.einsum("anh,nhd->ahd", weights, rows)
+    return torch.bmm(weights.permute(2, 0, 1), rows.transpose(0, 1)).transpose(0, 1)
 
 
 # ---- on CUDA -----------------------------------------------------------------------------------------------------------------

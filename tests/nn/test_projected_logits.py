@@ -89,3 +89,21 @@ def test_no_nodes():
     )
     assert feat.shape == (0, HEADS, DIM)
     assert logits[0].shape == (0, HEADS)
+
+
+@pytest.mark.filterwarnings("ignore:There is a performance drop:UserWarning")
+@pytest.mark.parametrize("dtype", [*HALVES, torch.float32], ids=str)
+@pytest.mark.parametrize("name", LAYERS)
+def test_several_gradients_at_once(name, dtype):
+    """torch.autograd.functional.jacobian(vectorize=True) runs the backward so, under a vmap that is not functorch's."""
+    layer = seeded(LAYERS[name]).to(dtype)
+    x, *attns = (randn(*shape, seed=i).to(dtype) for i, shape in enumerate([(600, IN_FEATS), *[(1, HEADS, DIM)] * 2]))
+    leaves = [x.requires_grad_(), *(attn.requires_grad_() for attn in attns), *layer.parameters()]
+    feat, logits = projections.project_with_logits(layer, x, HEADS, DIM, *attns)
+    results = feat, *logits
+    grads = [randn(2, *result.shape, seed=i).to(result.dtype) for i, result in enumerate(results)]
+    together = torch.autograd.grad(results, leaves, grads, retain_graph=True, is_grads_batched=True)
+    for i in range(2):
+        alone = torch.autograd.grad(results, leaves, [grad[i] for grad in grads], retain_graph=True)
+        for a, b in zip(together, alone, strict=True):
+            assert a.dtype == b.dtype and error(a[i], b.double()) < max(2 * EPS[dtype], 1e-6)
