@@ -105,6 +105,27 @@ TORCH_LIBRARY(halfgnn, m) {
       "Tensor grad, Tensor out, Tensor lse, Tensor out_residual, bool short_rows=False, "
       "bool out_short_rows=False) -> (Tensor grad_query, Tensor grad_key, Tensor grad_value)");
 
+  // dot_attention with what edges add (EdgeTerms in csrc/core/attention.h), on the CPU alone: edge_bias (E, H),
+  // edge_key and edge_value (E, H, D), edge_feat (E, C) with edge_query (num_dst, H, C) of fp32 (fp64 with fp64
+  // features). edge_key_is_value: edge_key is edge_value too, for which None is given; its gradient is the sum.
+  // need_edge_out: also return edge_out (num_dst, H, C), the weighted sum of edge_feat; out is then fp32 (fp64), as the
+  // caller adds to it before rounding. The backward takes the rounded total for out, its gradient for grad, and that of
+  // edge_out for grad_edge_out. grad_query is fp32 (fp64) if edge_query is given.
+  m.def(
+      "dot_attention_edges(Tensor indptr, Tensor indices, Tensor? edge_ids, Tensor query, Tensor key, Tensor value, "
+      "Tensor? edge_bias, Tensor? edge_key, Tensor? edge_value, bool edge_key_is_value, Tensor? edge_feat, "
+      "Tensor? edge_query, float scale, float dropout_p, Tensor? seed, bool need_edge_out, bool save, bool precise, "
+      "bool short_rows=False) -> (Tensor out, Tensor lse, Tensor out_residual, Tensor edge_out)");
+  m.def(
+      "dot_attention_edges_backward(Tensor indptr, Tensor indices, Tensor? edge_ids, Tensor out_indptr, "
+      "Tensor out_indices, Tensor? out_edge_ids, Tensor query, Tensor key, Tensor value, Tensor? edge_bias, "
+      "Tensor? edge_key, Tensor? edge_value, bool edge_key_is_value, Tensor? edge_feat, Tensor? edge_query, "
+      "float scale, float dropout_p, Tensor? seed, Tensor grad, Tensor? grad_edge_out, Tensor out, Tensor lse, "
+      "Tensor out_residual, bool need_edge_bias, bool need_edge_key, bool need_edge_value, bool need_edge_feat, "
+      "bool short_rows=False, bool out_short_rows=False) -> (Tensor grad_query, Tensor grad_key, Tensor grad_value, "
+      "Tensor grad_edge_bias, Tensor grad_edge_key, Tensor grad_edge_value, Tensor grad_edge_feat, "
+      "Tensor grad_edge_query)");
+
   // out[i] = table[ids[i]], copied as bytes, for any dtype. table (N, ...): each row is contiguous, and rows may lie
   // apart. ids (n,): int32 or int64, at any stride. out (n, ...): of table's dtype, contiguous, in memory of its own.
   // All are on one device, or table is page-locked memory of the CPU and the others are on CUDA. The GPU then reads the
@@ -134,6 +155,7 @@ void register_operators(torch::Library& m) {
 #ifdef HALFGNN_CPU_KEY
 TORCH_LIBRARY_IMPL(halfgnn, HALFGNN_CPU_KEY, m) {
   halfgnn::register_operators(m);
+  halfgnn::register_attention_edges(m);
   halfgnn::register_reorder(m);
 }
 #endif

@@ -98,16 +98,59 @@ def gatv2_attention(g, feat_src, feat_dst, attn, negative_slope=0.2, mask=None) 
     return _attend(g, (hidden * attn).sum(-1), mask, feat_src)
 
 
-def dot_attention(g, query, key, value, scale, mask=None) -> Tensor:
-    """gat_attention with logits ``scale <query[v], key[u]>`` and values value[u]."""
-    return _attend(g, gsddmm(g, "dot", key, query).squeeze(-1) * scale, mask, value)
+def dot_attention(
+    g,
+    query,
+    key,
+    value,
+    scale,
+    mask=None,
+    *,
+    edge_bias=None,
+    edge_feat=None,
+    edge_key_weight=None,
+    edge_value_weight=None,
+    edge_key=None,
+    edge_value=None,
+) -> Tensor:
+    """gat_attention with logits ``scale <query[v], key of e> + edge_bias[e]`` and values ``value of e``.
+
+    ``key of e`` is ``key[u] + edge_key[e] + edge_key_weight edge_feat[e]``, and ``value of e`` likewise. Shapes: edge_bias
+    (num_edges, H), edge_key and edge_value (num_edges, H, D), edge_feat (num_edges, C), weights (H * D, C) or (H, D, C).
+    """
+    key, value = (
+        _of_edges(g, x, rows, edge_feat, weight)
+        for x, rows, weight in ((key, edge_key, edge_key_weight), (value, edge_value, edge_value_weight))
+    )
+    logits = gsddmm(g, "dot", key, query, "e", "v").squeeze(-1) * scale
+    return _attend(g, logits if edge_bias is None else logits + edge_bias, mask, value, "copy_rhs")
 
 
-def _attend(g, logits, mask, value) -> Tensor:
-    weights = edge_softmax(g, logits)
+def _of_edges(g, rows, edge_rows, edge_feat, weight) -> Tensor:
+    """(num_edges, H, D): rows of the sources, edge_rows, and edge_feat times the weight of each head."""
+    rows = gsddmm(g, "copy_lhs", rows, None, "u")
+    if edge_rows is not None:
+        rows = rows + edge_rows
+    if weight is not None:
+        rows = rows + torch.einsum("ec,hdc->ehd", edge_feat, weight.reshape(*rows.shape[1:], edge_feat.shape[1]))
+    return rows
+
+
+def _attend(g, logits, mask, value, op="mul") -> Tensor:
+    """op: mul for values of sources, copy_rhs for values of edges."""
+    weights = _masked_softmax(g, logits)
     if mask is not None:
         weights = weights * mask
-    return gspmm(g, "mul", "sum", value, weights.unsqueeze(-1))
+    weights = weights.unsqueeze(-1)
+    return gspmm(g, op, "sum", value, weights) if op == "mul" else gspmm(g, op, "sum", None, value * weights)
+
+
+def _masked_softmax(g, logits) -> Tensor:
+    """edge_softmax, but 0, with gradients of 0, in a row of nothing but -inf."""
+    _, dst = g.edges()
+    largest = _scatter_extreme("max", logits.detach(), dst.long(), g.num_dst)
+    is_masked = (largest == -torch.inf)[dst.long()]
+    return edge_softmax(g, logits.masked_fill(is_masked, 0)).masked_fill(is_masked, 0)
 
 
 def dropout_mask(seed, num_edges, heads, dropout_p) -> Tensor:

@@ -4,6 +4,7 @@
 //   a_e = exp(l_e - lse[v]), lse[v] = log of the sum of exp(l_e) over v's in-edges
 //   m_e = 0 with probability p, else 1 / (1 - p)
 //   out[v] = sum over v's in-edges of a_e m_e value[u]
+// A row whose logits are all -inf has lse 0 and out 0, as a row without edges has.
 // The forward walks CSC (rows are destinations), the backward CSR or both. Nothing of size E x H is stored.
 // lse is fp32 (fp64 for fp64 data).
 #pragma once
@@ -59,6 +60,34 @@ struct GatArgs {
   void* grad_edge_logits = nullptr;  // null: not wanted
 };
 
+// What edges add to dot attention, with f_e the row of `feat` (all heads share it) and a_e, m_e as above. A null
+// pointer is a term that there is not. Acc is float, or double for double data.
+//   l_e = scale (<query[v], key[u] + edge.key[e]> + <edge.query[v], f_e>) + bias[e]
+//   out[v] = sum of a_e m_e (value[u] + edge.value[e]),  edge.out[v] = sum of a_e m_e f_e
+// A caller that projects f_e by W_k and W_v sets edge.query = W_k^T query, and adds W_v edge.out to out: rows of
+// `heads * dim` elements per edge are never made (docs/attention.md).
+struct EdgeTerms {
+  const void* bias = nullptr;       // (E, heads), of bias_type: `type` or float. -inf removes an edge.
+  DType bias_type = DType::kFloat;  // also of grad_bias
+  const void* key = nullptr;        // (E, heads, dim), of `type`
+  const void* value = nullptr;      // (E, heads, dim), of `type`
+  int64_t feat_dim = 0;             // elements of f_e
+  const void* feat = nullptr;       // (E, feat_dim), of `type`
+  const void* query = nullptr;      // (num_dst, heads, feat_dim) of Acc
+  void* out = nullptr;              // (num_dst, heads, feat_dim) of Acc; the attention's `out` is then wide_out
+  void* wide_out = nullptr;         // (num_dst, heads, dim) of Acc
+
+  // Backward only. grad_query of the attention is of Acc if `query` is not null.
+  const void* grad_out = nullptr;  // gradient of `out`, of Acc
+  void* grad_bias = nullptr;
+  void* grad_key = nullptr;
+  void* grad_value = nullptr;  // null although grad_key is not and key == value: grad_key has the sum of both
+  void* grad_feat = nullptr;   // of `type`
+  void* grad_query = nullptr;  // of Acc
+
+  bool any() const { return bias || key || value || feat; }
+};
+
 // l_e = sum over d of attn[h, d] LeakyReLU(feat_src[u] + feat_dst[v])[h, d]; value = feat_src.
 struct Gatv2Args {
   Topology topology;    // CSC
@@ -81,7 +110,7 @@ struct Gatv2Args {
   void* grad_attn = nullptr;
 };
 
-// l_e = scale <query[v], key[u]>.
+// l_e = scale <query[v], key[u]>, and what EdgeTerms adds.
 struct DotAttentionArgs {
   Topology topology;    // CSC
   Topology by_src;      // CSR, backward only
@@ -93,6 +122,7 @@ struct DotAttentionArgs {
   const void* value = nullptr;  // (num_src, heads, dim)
   double scale = 1;
   Dropout dropout;
+  EdgeTerms edge;
 
   Precise out;  // (num_dst, heads, dim)
   void* lse = nullptr;

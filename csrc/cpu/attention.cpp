@@ -40,6 +40,7 @@ PairPass pair_pass(const DotAttentionArgs& args) {
   pass.col_score = args.key;
   pass.col_value = args.value;
   pass.scale = args.scale;
+  pass.edge = args.edge;
   pass.out = args.out;
   pass.lse = args.lse;
   return pass;
@@ -147,8 +148,10 @@ void dot_attention(const DotAttentionArgs& args) {
 void dot_attention_backward(const DotAttentionArgs& args) {
   if (args.heads == 0) return;
   const Workspace records = pair_records(args);
+  const Workspace edge_records(args.type, args.edge.any() ? args.topology.num_edges * 2 * args.heads : 0);
   PairPass by_dst = by_destination(pair_pass(args), args.grad);
   by_dst.records = records.get();
+  by_dst.edge_records = edge_records.get();
   PairPass by_src = by_source(by_dst, args.by_src);
   by_dst.grad_score = args.grad_query;
   by_src.grad_score = args.grad_key;

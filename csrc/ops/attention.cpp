@@ -1,102 +1,12 @@
 // gat_attention, gatv2_attention, dot_attention and their backwards: checks, allocation.
 
-#include "../core/attention.h"
-#include <ATen/ops/empty.h>
-
 #include <c10/core/DeviceGuard.h>
 
-#include <cmath>
-
-#include "checks.h"
+#include "attention_inputs.h"
 #include "register.h"
-#include "results.h"
 
 namespace halfgnn {
 namespace {
-
-void check_shape(const Feature& feature, const char* name, std::initializer_list<int64_t> expected, const char* what) {
-  TORCH_CHECK_VALUE(feature.tensor.sizes() == at::IntArrayRef(expected), name, " has shape ", feature.tensor.sizes(),
-                    "; expected ", at::IntArrayRef(expected), ", ", what);
-}
-void check_type(const Feature& feature, const char* name, const Feature& like, const char* like_name) {
-  TORCH_CHECK_TYPE(feature.operand.type == like.operand.type, name, " has dtype ", feature.tensor.scalar_type(),
-                   "; expected that of ", like_name, ", ", like.tensor.scalar_type());
-}
-
-// A feature (rows, heads, dim).
-Feature head_feature(const Tensor& tensor, const char* name, const at::Device& device) {
-  const Feature feature = feature_of(tensor, name, Target::kCol, device);
-  TORCH_CHECK_VALUE(tensor.dim() == 3, name, " has shape ", tensor.sizes(), "; expected (rows, heads, dim)");
-  return feature;
-}
-Feature like(const Tensor& tensor, const char* name, int64_t rows, const Feature& other, const char* other_name,
-             const char* what) {
-  const Feature feature = head_feature(tensor, name, other.tensor.device());
-  check_shape(feature, name, {rows, other.tensor.size(1), other.tensor.size(2)}, what);
-  check_type(feature, name, other, other_name);
-  return feature;
-}
-
-Dropout dropout_of(double probability, const OptionalTensor& seed, const at::Device& device) {
-  TORCH_CHECK_VALUE(probability >= 0 && probability <= 1, "dropout_p is ", probability,
-                    "; expected a probability in [0, 1]");
-  Dropout dropout;
-  if (probability == 0) return dropout;
-  TORCH_CHECK_VALUE(seed.has_value(), "seed is None; expected (2,) int64, because dropout_p is not 0");
-  TORCH_CHECK_TYPE(seed->scalar_type() == at::kLong, "seed has dtype ", seed->scalar_type(), "; expected int64");
-  TORCH_CHECK_VALUE(seed->dim() == 1 && seed->numel() == 2 && seed->is_contiguous(), "seed has shape ", seed->sizes(),
-                    "; expected (2,), contiguous");
-  TORCH_CHECK_VALUE(seed->device() == device, "seed is on ", seed->device(), "; expected the graph's device, ", device);
-  dropout.seed = seed->const_data_ptr<int64_t>();
-  dropout.threshold = static_cast<uint32_t>(std::min(std::round(probability * 0x1p32), 0x1p32 - 1));
-  dropout.scale = probability == 1 ? 0 : 1 / (1 - probability);
-  return dropout;
-}
-
-at::TensorOptions statistics_options(const Feature& feat) {
-  return feat.tensor.options().dtype(feat.operand.type == DType::kDouble ? at::kDouble : at::kFloat);
-}
-
-// A result and what rounding lost of it. `residual` is empty unless the type is half and it is wanted.
-struct PreciseTensor {
-  Tensor value, residual;
-  PreciseTensor(at::IntArrayRef sizes, const Feature& feat, bool wanted, bool precise) {
-    const auto options = feat.tensor.options();
-    value = new_result(wanted ? sizes : at::IntArrayRef{0}, options);
-    const bool keep = wanted && precise && size_of(feat.operand.type) == 2;
-    residual = new_result(keep ? sizes : at::IntArrayRef{0}, options);
-  }
-  Precise args() {
-    const auto pointer = [](Tensor& tensor) { return tensor.numel() == 0 ? nullptr : tensor.mutable_data_ptr(); };
-    return {pointer(value), pointer(residual)};
-  }
-};
-
-// A result of the forward, which the backward reads.
-struct Saved {
-  Feature value, residual;
-  Saved(const Tensor& value_data, const Tensor& residual_data, const char* name, const char* residual_name,
-        int64_t rows, const Feature& feat, const char* feat_name)
-      : value(like(value_data, name, rows, feat, feat_name, "one row per destination node")) {
-    if (residual_data.numel() != 0) {
-      residual = like(residual_data, residual_name, rows, feat, feat_name, "the shape of its value");
-    }
-  }
-  Precise args() const { return {const_cast<void*>(value.operand.data), const_cast<void*>(residual.operand.data)}; }
-};
-Feature statistic_of(const Tensor& tensor, const char* name, int64_t rows, const Feature& feat) {
-  const Feature statistic = feature_of(tensor, name, Target::kRow, feat.tensor.device());
-  check_shape(statistic, name, {rows, feat.tensor.size(1)}, "one number per destination node and head");
-  TORCH_CHECK_TYPE(tensor.scalar_type() == c10::typeMetaToScalarType(statistics_options(feat).dtype()), name,
-                   " has dtype ", tensor.scalar_type(), "; expected ", statistics_options(feat).dtype());
-  return statistic;
-}
-void* writable(const Feature& feature) { return const_cast<void*>(feature.operand.data); }
-
-// Whether nothing is summed.
-bool is_empty(const Topology& topology, const Feature& feat) {
-  return topology.num_edges == 0 || feat.tensor.size(1) * feat.tensor.size(2) == 0;
-}
 
 // ---- GAT ---------------------------------------------------------------------------------------------------------
 
@@ -230,17 +140,6 @@ struct Gatv2Inputs {
   }
 };
 
-// The out-edges (CSR) of the graph whose in-edges (CSC) `topology` has.
-Topology other_side(const Tensor& indptr, const Tensor& indices, const OptionalTensor& edge_ids, bool short_rows,
-                    const Topology& topology, int64_t num_rows) {
-  const Topology other = topology_of(indptr, indices, edge_ids, topology.num_edges, short_rows);
-  TORCH_CHECK_TYPE(other.is_int64 == topology.is_int64, "out_indptr has dtype ", indptr.scalar_type(),
-                   "; expected that of indptr");
-  TORCH_CHECK_VALUE(other.num_rows == num_rows, "out_indptr has shape ", indptr.sizes(), "; expected (", num_rows + 1,
-                    ",), one more than there are source nodes");
-  return other;
-}
-
 // Runs the forward of GATv2 or dot attention.
 template <class Args>
 std::tuple<Tensor, Tensor, Tensor> run_forward(void (*kernel)(const Args&), Args& args, const Feature& feat, bool save,
@@ -311,27 +210,6 @@ std::tuple<Tensor, Tensor, Tensor> gatv2_attention_backward(
 }
 
 // ---- dot ---------------------------------------------------------------------------------------------------------
-
-struct DotInputs {
-  Feature key, query, value;
-  DotAttentionArgs args;
-
-  DotInputs(const Topology& topology, const at::Device& device, const Tensor& query_data, const Tensor& key_data,
-            const Tensor& value_data, double scale, double dropout_p, const OptionalTensor& seed)
-      : key(head_feature(key_data, "key", device)),
-        query(like(query_data, "query", topology.num_rows, key, "key", "one row per destination node")),
-        value(like(value_data, "value", key.tensor.size(0), key, "key", "one row per source node")) {
-    args.topology = topology;
-    args.heads = key.tensor.size(1);
-    args.dim = key.tensor.size(2);
-    args.type = key.operand.type;
-    args.query = query.operand.data;
-    args.key = key.operand.data;
-    args.value = value.operand.data;
-    args.scale = scale;
-    args.dropout = dropout_of(dropout_p, seed, device);
-  }
-};
 
 std::tuple<Tensor, Tensor, Tensor> dot_attention(const Tensor& indptr, const Tensor& indices,
                                                  const OptionalTensor& edge_ids, const Tensor& query, const Tensor& key,

@@ -22,6 +22,7 @@ from ..common.fake import register_fake
 from ..common.operands import check_dense, check_operand, check_tensor
 from ..common.precision import autocast, without_autocast
 from ..graph_argument import as_graph
+from . import _attention_edges as edges
 from ._operands import needs_grad
 from .edge_softmax import edge_softmax
 from .sddmm import gsddmm
@@ -304,7 +305,8 @@ def gat_attention(
         g: Graph or DGLGraph, bipartite or not.
         feat: (num_src, H, D), fp16, bf16 or fp32 (fp64 on the CPU).
         attn_src: (num_src, H), attn_dst: (num_dst, H), edge_logits: (E, H) or None. In feat's dtype or fp32; autocast leaves fp32
-            logits as they are.
+            logits as they are. An edge logit of -inf removes the edge, if negative_slope is positive. A node whose edges are all
+            removed gets 0, as a node without edges does (on CUDA NaN, for now).
         negative_slope: of LeakyReLU.
         dropout_p: probability that the weight of an edge and head is dropped; the others are divided by 1 - dropout_p. Applied
             whenever it is not 0, as in torch.nn.functional.scaled_dot_product_attention: pass 0 for evaluation.
@@ -405,20 +407,39 @@ def dot_attention(
     scale: float | None = None,
     dropout_p: float = 0.0,
     *,
+    edge_bias: Tensor | None = None,
+    edge_feat: Tensor | None = None,
+    edge_key_weight: Tensor | None = None,
+    edge_value_weight: Tensor | None = None,
+    edge_key: Tensor | None = None,
+    edge_value: Tensor | None = None,
     precise: bool = True,
     return_weights: bool = False,
 ) -> Any:  # a Tensor; a pair with return_weights
     """out[v] = sum over in-edges e = (u, v) of dropout(softmax(scale <query[v], key[u]>)) value[u].
 
-    The attention of transformers over the edges of a graph, with two gathers of features forward and four backward.
+    The attention of transformers over the edges of a graph, with two gathers of features forward and four backward. Edges may add
+    to logits, keys and values:
+
+        scale <query[v], key[u] + edge_key[e] + edge_key_weight edge_feat[e]> + edge_bias[e]
+        value[u] + edge_value[e] + edge_value_weight edge_feat[e]
 
     Args:
         g: Graph or DGLGraph, bipartite or not.
         query: (num_dst, H, D), key: (num_src, H, D), value: (num_src, H, D).
         scale: by default 1 / sqrt(D).
+        edge_bias: (E, H), in key's dtype or fp32. -inf removes an edge from a head. A node whose edges are all removed gets 0, as
+            a node without edges does, and gradients stay finite.
+        edge_feat: (E, C), a few columns that all heads share.
+        edge_key_weight, edge_value_weight: (H * D, C), as nn.Linear(C, H * D).weight, or (H, D, C). One, both, or one for both.
+        edge_key, edge_value: (E, H, D). They may be one tensor: it is read once, and its gradient is written once.
         dropout_p, precise, return_weights: see :func:`gat_attention`.
 
-    Numbers, memory, results and errors are as for :func:`gat_attention`.
+    Numbers, memory, results and errors are as for :func:`gat_attention`, in that what edges add is kept for the backward too. No
+    projection of edge_feat is ever made for all edges: W_k^T query[v] meets edge_feat[e], and W_v projects the weighted sum of
+    edge_feat. On CUDA, terms of edges run separate operators for now, which keep numbers of edges, and draw dropout as torch does.
+
+        out = dot_attention(g, q, k, v, edge_feat=bonds, edge_key_weight=lin.weight, edge_value_weight=lin.weight)
     """
     g = as_graph(g)
     check_operand(query, "query", g, "v")
@@ -430,10 +451,17 @@ def dot_attention(
     dropout_p = check_probability(dropout_p, "dropout_p")
     scale = 1 / math.sqrt(max(key.shape[2], 1)) if scale is None else check_number(scale, "scale")
     query, key, value = autocast(query), autocast(key), autocast(value)
-    out = _pair_attention(g, (query, key, value), False, scale, dropout_p, precise)
+    terms = edges.checked_terms(
+        g, key, "key", edge_bias, edge_feat, edge_key_weight, edge_value_weight, edge_key, edge_value
+    )
+    if terms is None:
+        out = _pair_attention(g, (query, key, value), False, scale, dropout_p, precise)
+    else:
+        seed = _draw_seed(dropout_p, key.device)
+        out = edges.dot_attention(g, query, key, value, terms, scale, dropout_p, seed, precise)
     if not return_weights:
         return out
-    return out, dot_weights(g, query, key, scale).squeeze(-1).to(out.dtype)
+    return out, edges.dot_weights(g, query, key, terms or edges.EdgeTerms(), scale).squeeze(-1).to(out.dtype)
 
 
 def _pair_attention(g, operands, is_gatv2: bool, factor: float, dropout_p: float, precise: bool) -> Tensor:

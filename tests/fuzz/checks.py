@@ -11,6 +11,7 @@ from halfgnn import Graph, HeteroGraph, ops, reference
 from tests import (
     support,
     support_attention,  # noqa: F401
+    support_attention_edges,  # noqa: F401
 )
 from tests.support import away_from_zero, column_major, every_other, misaligned, randn  # noqa: F401
 from tests.support_nn import assert_near, by_formulas, seeded, with_gradients  # noqa: F401

@@ -15,6 +15,7 @@ WEIGHTS: dict[str, tuple[int, Callable[[Draw], None]]] = {
     "edge_softmax": (5, operators.edge_softmax),
     "segment_reduce": (4, operators.segment_reduce),
     "attention": (11, operators.attention),
+    "attention edges": (6, operators.edge_attention),
     "attention dropout": (4, operators.attention_dropout),
     "bitwise": (7, operators.bitwise),
     "gather_rows": (3, operators.gather_rows),

@@ -121,6 +121,24 @@ def attention(d: Draw) -> None:
     d.line(f"support_attention.check(kind, g, operands, dropout_p={dropout}, terms=max(10_000, terms_of(g)))")
 
 
+def edge_attention(d: Draw) -> None:
+    """Dot attention with terms of edges."""
+    dtype = d.dtype()
+    d.graph()
+    d.line(f"terms = support_attention_edges.TERMS[{d.random.randrange(8)}]")
+    bias = ", bias_dtype=torch.float32" if dtype in HALVES and d.chance(0.3) else ""
+    heads, dim, columns = d.random.randint(1, 8), d.one(1, 3, 8, 16, 17, 33, 40), d.one(1, 2, 7, 8, 9, 16, 17, 40)
+    d.line(f"tensors = terms.operands(g, {heads}, {dim}, {columns}, torch.{dtype}{bias})")
+    if d.chance(0.3):
+        d.line(f"name = list(tensors)[{d.one(0, 1, 2, 3, -1, -1)}]")
+        d.line(f"tensors[name] = {d.one('misaligned', 'column_major', 'every_other', 'expanded')}(tensors[name])")
+    if d.chance(0.3):
+        d.line("if 'edge_bias' in tensors:")
+        d.line("    tensors['edge_bias'][torch.rand(tensors['edge_bias'].shape) < 0.5] = -torch.inf")
+    dropout = d.one(0.0, 0.0, 0.25, 0.9)
+    d.line(f"support_attention_edges.check(terms, g, tensors, {dropout}, sums=max(10_000, terms_of(g)))")
+
+
 def attention_dropout(d: Draw) -> None:
     """One seed of PyTorch gives the same result for all threads and strides."""
     _attention(d, d.dtype())

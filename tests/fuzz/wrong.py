@@ -9,12 +9,17 @@ from .draw import Draw
 
 _TENSORS = """[1.0, 2.0] | 'x' | 3 | good.to('meta') | good.sum() | good.to(torch.complex64) | good.bool() | good.int() |
     good.to_sparse() | good[1:] | torch.cat([good, good[:1]]) | torch.nn.Linear(2, 2) | good.to(torch.float8_e5m2)"""
+_ACC = "torch.float64 if t == torch.float64 else torch.float32"
+_WIDE = f"randn(g.num_dst, 2, 3, dtype={_ACC})"
 _SHORT = {
+    "WIDE": _WIDE,
     "X": "randn(g.num_src, 2, 8, dtype=t)",
     "Y": "randn(g.num_dst, 2, 8, dtype=t)",
     "W": "randn(g.num_edges, 2, 1, dtype=t)",
     "LOGITS": "randn(g.num_src, 2, dtype=t), randn(g.num_dst, 2, dtype=t), randn(g.num_edges, 2, dtype=t)",
-    "LSE": "randn(g.num_dst, 2, dtype=torch.float64 if t == torch.float64 else torch.float32)",
+    "LSE": f"randn(g.num_dst, 2, dtype={_ACC})",
+    "EDGES": "randn(g.num_edges, 2, dtype=t), randn(g.num_edges, 2, 8, dtype=t), None, True, randn(g.num_edges, 3, dtype=t), "
+    + _WIDE,
     "SEED": "torch.tensor([3, 4])",
     "IDS": "torch.tensor([0, 2, 1, 2])",
     "TENSORS": " ".join(_TENSORS.split()),
@@ -43,7 +48,9 @@ ops.gat_attention: g graph g | feat feat $X | attn_src logit randn(g.num_src, 2,
     negative_slope number 0.2 | dropout_p probability 0.1
 ops.gatv2_attention: g graph g | feat_src feat $X | feat_dst feat $Y | attn feat randn(2, 8, dtype=t) |
     negative_slope number 0.2 | dropout_p probability 0.1
-ops.dot_attention: g graph g | query feat $Y | key feat $X | value feat $X | scale number 0.5 | dropout_p probability 0.1
+ops.dot_attention: g graph g | query feat $Y | key feat $X | value feat $X | scale number 0.5 | dropout_p probability 0.1 |
+    edge_bias logit randn(g.num_edges, 2, dtype=t) | edge_feat feat randn(g.num_edges, 3, dtype=t) |
+    edge_key_weight feat randn(16, 3, dtype=t) | edge_value feat randn(g.num_edges, 2, 8, dtype=t)
 Graph.from_edges: src ids $IDS | dst ids $IDS | num_src count 3 | num_dst count 3
 Graph.from_csc: indptr ids torch.tensor([0, 1, 4]) | indices ids $IDS | edge_ids ids torch.tensor([3, 1, 0, 2]) |
     num_src count 3
@@ -173,6 +180,8 @@ gatv2_attention: *csc, $X, $Y, randn(2, 8, dtype=t), 0.2, 0.3, $SEED, True, True
 gatv2_attention_backward: *csc, *csr, $X, $Y, randn(2, 8, dtype=t), 0.2, 0.3, $SEED, $Y, $Y, $LSE, $Y
 dot_attention: *csc, $Y, $X, $X, 0.2, 0.3, $SEED, True, True
 dot_attention_backward: *csc, *csr, $Y, $X, $X, 0.2, 0.3, $SEED, $Y, $Y, $LSE, $Y
+dot_attention_edges: *csc, $Y, $X, $X, $EDGES, 0.2, 0.3, $SEED, True, True, True
+dot_attention_edges_backward: *csc, *csr, $Y, $X, $X, $EDGES, 0.2, 0.3, $SEED, $Y, $WIDE, $Y, $LSE, $Y, True, True, True, True
 gather_rows: randn(9, 4, dtype=t), torch.tensor([0, 8, 3]), torch.empty(3, 4, dtype=t), 1
 coo_to_csr: $IDS, $IDS, 3
 transpose: *csc, g.num_src

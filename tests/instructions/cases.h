@@ -367,7 +367,7 @@ Call pair_backward(const Context& c, const PairPass& forward) {
   PairPass by_dst = forward;
   by_dst.row_value = c.nodes();
   by_dst.records = c.accumulators(kNodes * kPairRecord * c.shape.heads);
-  by_dst.grad_score = c.new_nodes();
+  by_dst.grad_score = forward.edge.grad_query ? c.accumulators(kNodes * c.shape.len()) : c.new_nodes();
   by_dst.partial_attn = c.accumulators(c.shape.len());
   PairPass by_src = by_dst;
   by_src.topology = c.graph.csr;
@@ -386,6 +386,41 @@ Call pair_backward(const Context& c, const PairPass& forward) {
 }
 Call gatv2_attention_backward(const Context& c) { return pair_backward(c, gatv2_pass(c)); }
 Call dot_attention_backward(const Context& c) { return pair_backward(c, dot_pass(c)); }
+// A bias, and features of 16 columns in keys and values.
+constexpr int64_t kColumns = 16;
+PairPass dot_edges_pass(const Context& c) {
+  PairPass pass = dot_pass(c);
+  EdgeTerms& edge = pass.edge;
+  edge.bias = c.edges();
+  edge.bias_type = c.shape.type;
+  edge.feat_dim = kColumns;
+  edge.feat = c.memory.values(c.shape.type, c.graph.num_edges * kColumns);
+  edge.query = c.memory.values(DType::kFloat, kNodes * c.shape.heads * kColumns);
+  return pass;
+}
+Call dot_attention_edges(const Context& c) {
+  PairPass pass = dot_edges_pass(c);
+  pass.edge.out = c.accumulators(kNodes * c.shape.heads * kColumns);
+  pass.edge.wide_out = c.accumulators(kNodes * c.shape.len());
+  return pair_forward(c, pass);
+}
+Call dot_attention_edges_backward(const Context& c) {
+  PairPass pass = dot_edges_pass(c);
+  EdgeTerms& edge = pass.edge;
+  edge.grad_out = c.memory.values(DType::kFloat, kNodes * c.shape.heads * kColumns);
+  edge.grad_query = c.accumulators(kNodes * c.shape.heads * kColumns);
+  edge.grad_bias = c.new_edges();
+  edge.grad_feat = c.memory.empty(c.shape.type, c.graph.num_edges * kColumns);
+  pass.edge_records = c.accumulators(2 * c.graph.num_edges * c.shape.heads);
+  return pair_backward(c, pass);
+}
+Call dot_attention_edge_rows_backward(const Context& c) {
+  PairPass pass = dot_pass(c);
+  pass.edge.key = pass.edge.value = c.memory.values(c.shape.type, c.graph.num_edges * c.shape.len());
+  pass.edge.grad_key = c.memory.empty(c.shape.type, c.graph.num_edges * c.shape.len());
+  pass.edge_records = c.accumulators(2 * c.graph.num_edges * c.shape.heads);
+  return pair_backward(c, pass);
+}
 
 bool takes_all(const KernelTable&, const Size&) { return true; }
 bool takes_sum(const KernelTable& kernels, const Size& shape) {
@@ -419,6 +454,9 @@ constexpr Operator kOperators[] = {
     {"dot_attention", dot_attention},
     {"dot_attention dropout", dot_attention_dropout},
     {"dot_attention backward", dot_attention_backward},
+    {"dot_attention edges", dot_attention_edges},
+    {"dot_attention edges backward", dot_attention_edges_backward},
+    {"dot_attention edge rows backward", dot_attention_edge_rows_backward},
 };
 
 }  // namespace

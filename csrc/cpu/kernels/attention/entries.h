@@ -36,6 +36,17 @@ HALFGNN_NOINLINE void encode_heads(const Acc* values, int64_t heads, DType type,
   encode(values, heads, type, out, row);
 }
 
+// values += those of the tile's edges, one per head; row: workspace for one edge
+template <class Acc>
+HALFGNN_NOINLINE void add_edge_values(const Operand& edge_values, const EdgeTile& tile, Acc* row, Acc* values) {
+  const int64_t heads = edge_values.len, bytes = heads * size_of(edge_values.type);
+  for (int64_t e = 0; e < tile.num_edges(); ++e) {
+    if (tile.has(e + kPrefetchEdges)) prefetch_edge(edge_values.data, tile.edge_id(e + kPrefetchEdges), bytes);
+    decode(edge_values, tile.edge_id(e), row);
+    for (int64_t h = 0; h < heads; ++h) values[e * heads + h] += row[h];
+  }
+}
+
 // sum[head] += values of the edges [first, last), which are all or some of a row's. The sum begins where the row
 // begins.
 template <class Acc>

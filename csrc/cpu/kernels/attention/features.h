@@ -103,6 +103,15 @@ HALFGNN_NOINLINE void store_precise(const Blocks<B> blocks, const typename B::Ac
     }
 }
 
+// out = factor * sums
+template <class B>
+HALFGNN_NOINLINE void store_wide(const Blocks<B>& blocks, const typename B::Acc* sums, const typename B::Acc* factor,
+                                 typename B::Acc* out) {
+  blocks.each([&](int64_t h, int64_t slot, int64_t offset) {
+    B::store(scale(B::weight(factor[h]), B::load_acc(sums + slot)), out + offset);
+  });
+}
+
 template <class B, class S>
 HALFGNN_NOINLINE void store_sums(const Blocks<B>& blocks, const typename B::Acc* sums, S* out) {
   blocks.each([&](int64_t, int64_t slot, int64_t offset) { B::store(B::load_acc(sums + slot), out + offset); });

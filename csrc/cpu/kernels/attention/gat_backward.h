@@ -97,7 +97,8 @@ HALFGNN_NOINLINE void backward_weights(const GatArgs& args, const EdgeTile& tile
   clear_padding(tile, scores);
   clear_padding(tile, lse);
   clear_padding(tile, delta);
-  if (args.edge_logits) add_edge_logits(args, tile, own, scores);
+  if (args.edge_logits)
+    add_edge_values({args.edge_logits, args.logit_type, args.heads, 0, Target::kEdge}, tile, own, scores);
   const int64_t n = tile.padded();
   leaky_entries(n, static_cast<Acc>(args.negative_slope), scores, weights);
   for (int64_t i = 0; i < n; ++i) weights[i] -= lse[i];

@@ -27,7 +27,8 @@ HALFGNN_NOINLINE void forward_scores(const GatArgs& args, const EdgeTile& tile, 
     });
   });
   clear_padding(tile, scores);
-  if (args.edge_logits) add_edge_logits(args, tile, own, scores);
+  if (args.edge_logits)
+    add_edge_values({args.edge_logits, args.logit_type, args.heads, 0, Target::kEdge}, tile, own, scores);
   leaky_entries(tile.padded(), static_cast<Acc>(args.negative_slope), scores, logits);
 }
 
@@ -127,10 +128,9 @@ class GatForward {
     const Acc* total = scratch_.sum.finish();
     store_precise(blocks_, total, factor, args_.out, row);
     if constexpr (kPositive) {
-      const bool empty = tile_.is_empty(row);
       Acc* share = scratch_.own;  // of the weights that are positive
       for (int64_t h = 0; h < args_.heads; ++h)
-        share[h] = empty ? Acc(0) : static_cast<Acc>(scratch_.positive_weight[h] * softmax_.inverse(h));
+        share[h] = static_cast<Acc>(scratch_.positive_weight[h] * softmax_.inverse(h));
       Acc* positive_total = scratch_.positive_sum.finish();
       subtract_weighted(blocks_, share, total, positive_total);
       store_precise(blocks_, positive_total, factor, {args_.positive, nullptr}, row);

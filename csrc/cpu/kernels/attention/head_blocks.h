@@ -7,6 +7,10 @@
 
 namespace halfgnn::HALFGNN_ISA {
 
+// Values of Acc in flat arrays, a vector at a time.
+template <class Acc>
+using EntryBlock = std::conditional_t<sizeof(Acc) == 4, Block<float, kLanes>, SingleBlock<double, double>>;
+
 // out[k * stride] = the sum of the lanes of sums[k]. The order of additions is that of sum_lanes whatever K, so that an
 // edge's logit is the same in every pass.
 template <class B, int K>

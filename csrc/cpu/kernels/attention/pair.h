@@ -10,23 +10,25 @@ namespace halfgnn::HALFGNN_ISA {
 static void pair_forward(const PairPass& pass, int64_t begin, int64_t end) {
   with_attention_block(pass.type, pass.dim, [&](auto b) {
     using B = decltype(b);
-    if (pass.attn) return PairForward<B, LeakyScore<B>>(pass, begin, end).run();
-    return PairForward<B, DotScore<B>>(pass, begin, end).run();
+    if (pass.attn) return PairForward<B, LeakyScore<B>, NoEdges<B>>(pass, begin, end).run();
+    if (pass.edge.any()) return PairForward<B, DotScore<B>, PairEdges<B>>(pass, begin, end).run();
+    return PairForward<B, DotScore<B>, NoEdges<B>>(pass, begin, end).run();
   });
 }
 static void pair_nodes(const PairNodes& nodes, int64_t begin, int64_t end) {
   with_attention_block(nodes.type, nodes.dim, [&](auto b) { pair_node_rows<decltype(b)>(nodes, begin, end); });
 }
-template <class B, class Score>
+template <class B, class Score, class Edges>
 inline void pair_backward_as(const PairPass& pass, int64_t begin, int64_t end) {
-  if (pass.by_src) return PairBackward<B, Score, true>(pass, begin, end).run();
-  return PairBackward<B, Score, false>(pass, begin, end).run();
+  if (pass.by_src) return PairBackward<B, Score, true, Edges>(pass, begin, end).run();
+  return PairBackward<B, Score, false, Edges>(pass, begin, end).run();
 }
 static void pair_backward(const PairPass& pass, int64_t begin, int64_t end) {
   with_attention_block(pass.type, pass.dim, [&](auto b) {
     using B = decltype(b);
-    if (pass.attn) return pair_backward_as<B, LeakyScore<B>>(pass, begin, end);
-    return pair_backward_as<B, DotScore<B>>(pass, begin, end);
+    if (pass.attn) return pair_backward_as<B, LeakyScore<B>, NoEdges<B>>(pass, begin, end);
+    if (pass.edge.any()) return pair_backward_as<B, DotScore<B>, PairEdges<B>>(pass, begin, end);
+    return pair_backward_as<B, DotScore<B>, NoEdges<B>>(pass, begin, end);
   });
 }
 

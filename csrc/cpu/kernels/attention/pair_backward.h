@@ -4,6 +4,7 @@
 #pragma once
 
 #include "dropout.h"
+#include "pair_edges.h"
 #include "pair_score.h"
 
 namespace halfgnn::HALFGNN_ISA {
@@ -61,8 +62,9 @@ HALFGNN_NOINLINE void pair_gradients(int64_t n, const Acc* __restrict lse, const
 }
 
 // Rows are destinations, or, if kBySrc, sources. Sources also have sums of weighted gradients.
-template <class B, class Score, bool kBySrc>
+template <class B, class Score, bool kBySrc, class Edges>
 class PairBackward {
+  static constexpr bool kRecords = Edges::kAny && kBySrc;  // the other pass has left records of edges
   using T = typename B::Element;
   using Acc = typename B::Acc;
   using V = typename B::V;
@@ -73,14 +75,19 @@ class PairBackward {
         blocks_(pass.heads, pass.dim),
         rows_(pass),
         score_(blocks_, pass),
-        tile_(pass.topology, pass.heads, rows_.tile_edges(pass.heads), row_begin, row_end),
-        scratch_(tile_, blocks_) {}
+        tile_(pass.topology, pass.heads, rows_.tile_edges(pass.heads, Edges::row_bytes(pass)), row_begin, row_end),
+        scratch_(tile_, blocks_),
+        edges_(blocks_, pass, tile_) {}
 
   void run() {
     if constexpr (!Score::kDot) scratch_.attn_sum.start();
     while (tile_.next()) {
-      score_tile();
-      weigh();
+      if constexpr (kRecords) {
+        edges_.load_entries(tile_, scratch_.weights.get(), scratch_.dots.get());
+      } else {
+        score_tile();
+        weigh();
+      }
       tile_.each_row([&](int64_t row, int64_t first, int64_t last) {
         add_row(row, first, last);
         if (tile_.finishes) store_row(row);
@@ -110,6 +117,7 @@ class PairBackward {
     Scratch& s = scratch_;
     clear_padding(tile_, s.weights.get());
     clear_padding(tile_, s.dots.get());
+    if constexpr (Edges::kAny) edges_.load(tile_);
     load_records(tile_, static_cast<const Acc*>(pass_.records), kBySrc, s.lse.get(), s.delta.get());
     tile_.each_row([&](int64_t row, int64_t first, int64_t last) {
       if (first == last) return;
@@ -119,15 +127,22 @@ class PairBackward {
       }
       score_edges(blocks_, score_, tile_, rows_.col_score, rows_.next(), first, last, s.score.get(), s.weights.get());
       dot_edges(blocks_, tile_, rows_.col_value, first, last, s.value.get(), s.dots.get());
+      if constexpr (Edges::kAny) {
+        if (tile_.starts) edges_.begin_row(row);
+        edges_.add_scores(tile_, first, last, s.score.get(), s.weights.get());
+        edges_.add_gradient_dots(tile_, first, last, s.value.get(), s.dots.get());
+      }
     });
   }
   HALFGNN_INLINE void weigh() {
     Scratch& s = scratch_;
     const int64_t n = tile_.padded();
     if constexpr (Score::kDot) scale_entries(n, score_.scale, s.weights.get());
+    if constexpr (Edges::kAny) edges_.add_bias(tile_, s.weights.get());
     if (pass_.dropout.seed) dropout_factors(pass_.dropout, tile_, s.factors.get());
     pair_gradients(n, s.lse.get(), s.delta.get(), pass_.dropout.seed ? s.factors.get() : nullptr, s.weights.get(),
                    s.dots.get());
+    if constexpr (Edges::kAny) edges_.store_entries(tile_, s.weights.get(), s.dots.get());
   }
   HALFGNN_INLINE void add_row(int64_t row, int64_t first, int64_t last) {
     Scratch& s = scratch_;
@@ -137,23 +152,39 @@ class PairBackward {
       if (!Score::kDot && first < last) load_own(blocks_, rows_.row_score + row * rows_.len, s.score.get());
     }
     if constexpr (Score::kDot) {
-      add_edges<false, B, 1>(blocks_, tile_, rows_.col_score, first, last, {s.dots.get()}, {&s.score_sum});
+      add_edges<kRecords, B, 1>(blocks_, tile_, rows_.col_score, first, last, {s.dots.get()}, {&s.score_sum});
     } else {
       derive_edges(blocks_, score_, tile_, rows_.col_score, first, last, s.score.get(), s.dots.get(), &s.score_sum);
     }
     if constexpr (kBySrc)
-      add_edges<false, B, 1>(blocks_, tile_, rows_.col_value, first, last, {s.weights.get()}, {&s.value_sum});
+      add_edges<kRecords, B, 1>(blocks_, tile_, rows_.col_value, first, last, {s.weights.get()}, {&s.value_sum});
+    if constexpr (Edges::kAny && !kBySrc) add_edge_terms(row, first, last);
+  }
+  HALFGNN_INLINE void add_edge_terms(int64_t row, int64_t first, int64_t last) {
+    Scratch& s = scratch_;
+    if (tile_.starts && first < last) {
+      load_own(blocks_, rows_.row_score + row * rows_.len, s.score.get());
+      load_own(blocks_, rows_.row_value + row * rows_.len, s.value.get());
+      edges_.begin_row(row);
+    }
+    edges_.add_row(tile_, first, last, s.weights.get(), s.dots.get(), s.score.get(), s.value.get(), &s.score_sum);
   }
   HALFGNN_INLINE void store_row(int64_t row) {
     Scratch& s = scratch_;
     const Acc* sums = s.score_sum.finish();
     const Acc* values = kBySrc ? s.value_sum.finish() : nullptr;
-    T* grad_score = static_cast<T*>(pass_.grad_score) + row * rows_.len;
-    blocks_.each([&](int64_t, int64_t slot, int64_t offset) {
-      V grad = score_.finish(slot, B::load_acc(sums + slot));
-      if (kBySrc && !Score::kDot) grad = add(grad, B::load_acc(values + slot));  // one row is both score and value
-      B::store(grad, grad_score + offset);
-    });
+    auto store_score = [&](auto* grad_score) {
+      blocks_.each([&](int64_t, int64_t slot, int64_t offset) {
+        V grad = score_.finish(slot, B::load_acc(sums + slot));
+        if (kBySrc && !Score::kDot) grad = add(grad, B::load_acc(values + slot));  // one row is both score and value
+        B::store(grad, grad_score + row * rows_.len + offset);
+      });
+    };
+    if constexpr (Edges::kAny && !kBySrc) {
+      edges_.store_row(row);
+      if (edges_.is_wide()) return store_score(static_cast<Acc*>(pass_.grad_score));
+    }
+    store_score(static_cast<T*>(pass_.grad_score));
     if constexpr (!Score::kDot) {
       if (!tile_.is_empty(row)) add_to_attn(sums);
       s.attn_sum.added(1);
@@ -177,6 +208,7 @@ class PairBackward {
   const Score score_;
   EdgeTile tile_;
   Scratch scratch_;
+  Edges edges_;
 };
 
 }  // namespace halfgnn::HALFGNN_ISA

@@ -3,12 +3,13 @@
 #pragma once
 
 #include "dropout.h"
+#include "pair_edges.h"
 #include "pair_score.h"
 #include "row_softmax.h"
 
 namespace halfgnn::HALFGNN_ISA {
 
-template <class B, class Score>
+template <class B, class Score, class Edges>
 class PairForward {
   using Acc = typename B::Acc;
 
@@ -18,9 +19,10 @@ class PairForward {
         blocks_(pass.heads, pass.dim),
         rows_(pass),
         score_(blocks_, pass),
-        tile_(pass.topology, pass.heads, rows_.tile_edges(pass.heads), row_begin, row_end),
+        tile_(pass.topology, pass.heads, rows_.tile_edges(pass.heads, Edges::row_bytes(pass)), row_begin, row_end),
         softmax_(tile_),
-        scratch_(tile_, blocks_) {}
+        scratch_(tile_, blocks_),
+        edges_(blocks_, pass, tile_) {}
 
   void run() {
     while (tile_.next()) {
@@ -30,9 +32,8 @@ class PairForward {
         softmax_.add(row, scratch_.weights);
         if (tile_.starts) scratch_.sum.start();
         add_edges<false, B, 1>(blocks_, tile_, rows_.col_value, first, last, {used}, {&scratch_.sum});
-        if (!tile_.finishes) return;
-        const Acc* factor = softmax_.finish(row, pass_.lse);
-        store_precise(blocks_, scratch_.sum.finish(), factor, pass_.out, row);
+        if constexpr (Edges::kAny) edges_.add_values(tile_, first, last, used, &scratch_.sum);
+        if (tile_.finishes) store_row(row);
       });
     }
   }
@@ -52,18 +53,35 @@ class PairForward {
   HALFGNN_INLINE void score_tile() {
     Scratch& s = scratch_;
     clear_padding(tile_, s.weights.get());
+    if constexpr (Edges::kAny) edges_.load(tile_);
     tile_.each_row([&](int64_t row, int64_t first, int64_t last) {
       if (tile_.starts && first < last) load_own(blocks_, rows_.row_score + row * rows_.len, s.score.get());
       score_edges(blocks_, score_, tile_, rows_.col_score, rows_.next(), first, last, s.score.get(), s.weights.get());
+      if constexpr (Edges::kAny) {
+        if (tile_.starts && first < last) edges_.begin_row(row);
+        edges_.add_scores(tile_, first, last, s.score.get(), s.weights.get());
+      }
     });
   }
   // Logits become weights, up to the factor 1 / sum of a row. Returns the weights after dropout.
   HALFGNN_INLINE const Acc* weigh() {
     Scratch& s = scratch_;
     if constexpr (Score::kDot) scale_entries(tile_.padded(), score_.scale, s.weights.get());
-    if (const Acc* factor = softmax_.subtract_maximum(s.weights)) s.sum.rescale(pass_.heads, factor);
+    if constexpr (Edges::kAny) edges_.add_bias(tile_, s.weights.get());
+    if (const Acc* factor = softmax_.subtract_maximum(s.weights)) {
+      s.sum.rescale(pass_.heads, factor);
+      if constexpr (Edges::kAny) edges_.rescale(factor);
+    }
     exp_entries(s.weights.get(), tile_.padded());
     return after_dropout(pass_.dropout, tile_, s.weights.get(), s.kept.get());
+  }
+  HALFGNN_INLINE void store_row(int64_t row) {
+    const Acc* factor = softmax_.finish(row, pass_.lse);
+    const Acc* sums = scratch_.sum.finish();
+    if constexpr (Edges::kAny) {
+      if (edges_.store(row, sums, factor)) return;
+    }
+    store_precise(blocks_, sums, factor, pass_.out, row);
   }
 
   const PairPass& pass_;
@@ -73,6 +91,7 @@ class PairForward {
   EdgeTile tile_;
   RowSoftmax<Acc> softmax_;
   Scratch scratch_;
+  Edges edges_;
 };
 
 }  // namespace halfgnn::HALFGNN_ISA

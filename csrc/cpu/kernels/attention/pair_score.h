@@ -135,9 +135,10 @@ struct PairRows {
         len(pass.heads * pass.dim) {}
   // What is read after col_score; null if it is the same.
   HALFGNN_INLINE const T* next() const { return col_score == col_value ? nullptr : col_value; }
-  int64_t tile_edges(int64_t heads) const {
+  // more_bytes: of other rows per edge
+  int64_t tile_edges(int64_t heads, int64_t more_bytes) const {
     const int64_t row_bytes = len * static_cast<int64_t>(sizeof(T));
-    return HALFGNN_ISA::tile_edges(heads, next() ? 2 * row_bytes : row_bytes);
+    return HALFGNN_ISA::tile_edges(heads, (next() ? 2 * row_bytes : row_bytes) + more_bytes);
   }
 };
 

@@ -34,6 +34,7 @@ struct PairPass {
   const void* attn = nullptr;  // null: dot attention
   double slope = 0;            // GATv2
   double scale = 1;            // dot attention
+  EdgeTerms edge;              // CSC; a pass over CSR reads edge_records in their place
 
   Precise out;  // of the forward
   void* lse = nullptr;
@@ -43,6 +44,9 @@ struct PairPass {
   void* grad_score = nullptr;    // of row_score
   void* grad_value = nullptr;    // of row_value; dot attention and CSR only
   void* partial_attn = nullptr;  // (heads, dim) of Acc: this call's share of the gradient of attn
+  // (E, 2, heads) of Acc, in the order of edge data: a_e m_e and dl_e. Backward with edge terms only: CSC writes them
+  // and CSR reads them, so that what is added to logits is computed once.
+  void* edge_records = nullptr;
 };
 
 // The records of GATv2's or dot attention's destinations. delta[v] = <g[v], out[v]>.

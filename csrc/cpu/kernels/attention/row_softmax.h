@@ -41,17 +41,15 @@ class RowSoftmax {
     add_entries(tile_, tile_.row_first(row), tile_.row_last(row), weights, sum_.get());
   }
   // For a row that ends in this tile: stores lse, if it is wanted, and returns 1 / the sum of all weights, one per
-  // head. Both are 0 for a row without edges.
+  // head. Both are 0 for a row without edges, and where all logits were -inf.
   HALFGNN_NOINLINE const Acc* finish(int64_t row, void* lse) {
-    const bool empty = tile_.is_empty(row);
     for (int64_t h = 0; h < heads_; ++h) {
-      inverse_[h] = empty ? Acc(0) : static_cast<Acc>(inverse(h));
-      if (lse) static_cast<Acc*>(lse)[row * heads_ + h] = empty ? Acc(0) : static_cast<Acc>(log_sum(row, h));
+      inverse_[h] = static_cast<Acc>(inverse(h));
+      if (lse) static_cast<Acc*>(lse)[row * heads_ + h] = sum_[h] == 0 ? Acc(0) : static_cast<Acc>(log_sum(row, h));
     }
     return inverse_;
   }
-  // NaN if all weights are 0: the logits were -inf.
-  HALFGNN_INLINE double inverse(int64_t head) const { return 1 / sum_[head]; }
+  HALFGNN_INLINE double inverse(int64_t head) const { return sum_[head] == 0 ? 0 : 1 / sum_[head]; }
 
  private:
   template <class Columns>

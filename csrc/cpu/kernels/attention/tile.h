@@ -41,6 +41,7 @@ class EdgeTile {
         starts_(max_edges + 2),
         cols_(max_edges + kTileAhead),
         edges_(max_edges + kTileAhead),
+        gathered_(cols_),
         heads(heads) {}
 
   // Moves on; false at the end.
@@ -71,8 +72,10 @@ class EdgeTile {
   HALFGNN_INLINE int64_t row_first(int64_t row) const { return starts_[row - first_row]; }
   HALFGNN_INLINE int64_t row_last(int64_t row) const { return starts_[row - first_row + 1]; }
   // Of an edge of the tile, or of the kTileAhead edges after it: beyond the last edge of all, of that one again.
-  HALFGNN_INLINE int64_t column(int64_t edge) const { return cols_[edge]; }
+  HALFGNN_INLINE int64_t column(int64_t edge) const { return gathered_[edge]; }
   HALFGNN_INLINE int64_t edge_id(int64_t edge) const { return edges_[edge]; }
+  // While true is the last value given, column() is edge_id(): rows of edge data are gathered as those of columns are.
+  void gather_edges(bool by_edge) { gathered_ = by_edge ? edges_ : cols_; }
   // Whether column() and edge_id() of an edge are known; they are for some edges after the tile.
   HALFGNN_INLINE bool has(int64_t edge) const { return edge < known_; }
   // Whether a row that ends in this tile has no edges at all.
@@ -103,8 +106,12 @@ class EdgeTile {
     known_ = left < wanted ? left : wanted;
     copy(topology_.indices, begin, known_, cols_);
     for (int64_t i = known_; i < wanted; ++i) cols_[i] = i > 0 ? cols_[i - 1] : 0;
-    if (topology_.edge_ids) return copy(topology_.edge_ids, begin, known_, edges_);
-    for (int64_t i = 0, n = known_, first = begin, *out = edges_; i < n; ++i) out[i] = first + i;
+    if (topology_.edge_ids) {
+      copy(topology_.edge_ids, begin, known_, edges_);
+    } else {
+      for (int64_t i = 0, n = known_, first = begin, *out = edges_; i < n; ++i) out[i] = first + i;
+    }
+    for (int64_t i = known_; i < wanted; ++i) edges_[i] = i > 0 ? edges_[i - 1] : 0;
   }
   HALFGNN_INLINE void copy(const void* indices, int64_t first, int64_t n, int64_t* out) const {
     if (topology_.is_int64) {
@@ -116,6 +123,7 @@ class EdgeTile {
   Topology topology_;
   int64_t max_edges_, row_end_, row_, position_, known_ = 0;
   Buffer<int64_t> starts_, cols_, edges_;
+  const int64_t* gathered_;  // cols_ or edges_
 
  public:
   int64_t heads;
