@@ -26,16 +26,23 @@ __all__ = [
     "gsddmm",
     "gspmm",
     "segment_reduce",
+    "u_add_v_add_e",
 ]
 
-_ARITHMETIC: dict[str, Callable[..., Tensor]] = {"add": torch.add, "sub": torch.sub, "mul": torch.mul, "div": torch.div}
+_ARITHMETIC: dict[str, Callable[..., Tensor]] = {
+    "add": torch.add,
+    "sub": torch.sub,
+    "mul": torch.mul,
+    "div": torch.div,
+    "relu_add": lambda lhs, rhs: torch.relu(lhs + rhs),
+}
 
 
 def gspmm(g, op, reduce_op, lhs_data, rhs_data, *, out_dtype=None) -> Tensor:
     """``out[v] = reduce over in-edges e = (u, v) of op(lhs_data[u], rhs_data[e])``.
 
     Shapes: lhs_data (num_src, *), rhs_data (num_edges, *), trailing dimensions broadcast right-aligned; result (num_dst, *).
-    op: add, sub, mul, div, copy_lhs, copy_rhs. reduce_op: sum, mean, max, min.
+    op: add, sub, mul, div, relu_add (relu(lhs + rhs)), copy_lhs, copy_rhs. reduce_op: sum, mean, max, min.
 
     A node without in-edges gets 0. max and min take the first winner in CSC order (the first NaN, if there is one), and only
     that edge receives a gradient. The result has ``out_dtype``, by default that of lhs_data (of rhs_data for copy_rhs).
@@ -62,6 +69,13 @@ def gsddmm(g, op, lhs_data, rhs_data, lhs_target="u", rhs_target="v", *, out_dty
     rhs = None if op == "copy_lhs" else _take(rhs_data, rows[rhs_target])
     message = _combine(op, lhs, rhs, out_dtype)
     return message.to(out_dtype or (rhs_data if lhs is None else lhs_data).dtype)
+
+
+def u_add_v_add_e(g, x, y, z, *, out_dtype=None) -> Tensor:
+    """``out[e] = x[u] + y[v] + z[e]`` for every edge e = (u, v); operands of one trailing shape."""
+    src, dst = g.edges()
+    x, y, z = (t if out_dtype is None else t.to(out_dtype) for t in (_take(x, src), _take(y, dst), z))
+    return x + y + z
 
 
 def edge_softmax(g, logits, norm_by="dst") -> Tensor:

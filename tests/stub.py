@@ -20,7 +20,7 @@ MODULES = {
     "attention": ("dot_attention", "gat_attention", "gatv2_attention"),
     "edge_softmax": ("edge_softmax",),
     "gather_rows": ("gather_rows",),
-    "sddmm": ("gsddmm",),
+    "sddmm": ("gsddmm", "u_add_v_add_e"),
     "segment_reduce": ("segment_reduce",),
     "spmm": ("gspmm",),
 }

@@ -33,7 +33,7 @@ IDTYPES = [torch.int32, torch.int64]
 WIDTHS = [1, 3, 7, 8, 31, 32, 33, 41, 64, 100, 128, 256, 602]
 HEADS = [1, 3, 4, 8]
 
-SPMM_OPS = ["add", "sub", "mul", "div", "copy_lhs", "copy_rhs"]
+SPMM_OPS = ["add", "sub", "mul", "div", "relu_add", "copy_lhs", "copy_rhs"]
 SDDMM_OPS = ["add", "sub", "mul", "div", "dot", "copy_lhs", "copy_rhs"]
 REDUCES = ["sum", "mean", "max", "min"]
 
@@ -342,7 +342,7 @@ def check_gspmm(g, op, reduce_op, operands, *, run=None, out_dtype=None, backwar
     """Checks gspmm by the rule. run: another way to call it."""
     host = g.to("cpu")
     # Magnitudes: differences become sums. For max and min the sum over all edges is a bound for every edge.
-    bound_op = {"sub": "add"}.get(op, op)
+    bound_op = {"sub": "add", "relu_add": "add"}.get(op, op)
     bound_reduce = "mean" if reduce_op == "mean" else "sum"
     return check(
         run or (lambda x, y: halfgnn.ops.gspmm(g, op, reduce_op, x, y, out_dtype=out_dtype)),

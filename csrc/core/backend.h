@@ -3,6 +3,7 @@
 
 #include "arguments.h"
 #include "attention.h"
+#include "gated_sum.h"
 
 namespace halfgnn {
 
@@ -14,9 +15,14 @@ struct Backend {
   bool (*has_sum_kernel)(DType type, int64_t heads, int64_t dim);
   void (*spmm_sum)(const SpmmSumArgs&);
   void (*spmm)(const SpmmArgs&);
+  // Whether edge_sum and edge_sum_backward take rows of so many values. The general kernels take the rest.
+  bool (*has_edge_sum_kernel)(DType type, int64_t dim);
+  void (*edge_sum)(const EdgeSumArgs&);
+  void (*edge_sum_backward)(const EdgeSumBackwardArgs&);
   void (*sddmm_dot)(const SddmmArgs&);  // plain dot of rows of one type; one operand at the row, one not
   // No broadcasting and no mean_indptr; operands of one type, half or fp32, with at least one value per row.
   void (*sddmm_elementwise)(const SddmmArgs&);
+  void (*sddmm_add)(const SddmmAddArgs&);  // at least one value per row. Null: the back end has none
   void (*sddmm)(const SddmmArgs&);
   void (*mul_backward)(const MulBackwardArgs&);
   // Whether sddmm_dot over in_edges and spmm_sum are taken to be faster together than mul_backward.

@@ -6,7 +6,7 @@
 namespace halfgnn {
 
 enum class DType : int8_t { kHalf, kBFloat16, kFloat, kDouble };
-enum class Op : int8_t { kAdd, kSub, kMul, kDiv, kCopyLhs, kCopyRhs, kDot };
+enum class Op : int8_t { kAdd, kSub, kMul, kDiv, kReluAdd, kCopyLhs, kCopyRhs, kDot };
 enum class Reduce : int8_t { kSum, kMean, kMax, kMin };
 enum class Side : int8_t { kLhs, kRhs };
 
@@ -17,6 +17,10 @@ enum class Target : int8_t { kRow, kCol, kEdge };
 constexpr int64_t size_of(DType type) { return type == DType::kDouble ? 8 : type == DType::kFloat ? 4 : 2; }
 constexpr bool reads_lhs(Op op) { return op != Op::kCopyRhs; }
 constexpr bool reads_rhs(Op op) { return op != Op::kCopyLhs; }
+// Whether an operand's gradient is the message's, or its negative.
+constexpr bool copies_gradient(Op op) {
+  return op == Op::kAdd || op == Op::kSub || op == Op::kCopyLhs || op == Op::kCopyRhs;
+}
 constexpr bool is_argument_reduce(Reduce reduce) { return reduce == Reduce::kMax || reduce == Reduce::kMin; }
 
 // A compressed adjacency (CSC or CSR). indptr, indices and edge_ids are int32 or int64 arrays by `is_int64`; edge_ids

@@ -23,10 +23,24 @@ void spmm(const SpmmArgs& args) {
            [&](int64_t begin, int64_t end) { kernels().spmm.general(args, begin, end); });
 }
 
+void edge_sum(const EdgeSumArgs& args) {
+  for_rows(args.topology, 2 * args.dim,
+           [&](int64_t begin, int64_t end) { kernels().edge_sum.forward(args, begin, end); });
+}
+
+void edge_sum_backward(const EdgeSumBackwardArgs& args) {
+  for_rows(args.topology, 3 * args.dim,
+           [&](int64_t begin, int64_t end) { kernels().edge_sum.backward(args, begin, end); });
+}
+
 template <void (*SddmmKernels::*kKernel)(const SddmmArgs&, int64_t, int64_t)>
 void sddmm(const SddmmArgs& args) {
   for_rows(args.topology, args.broadcast.outer * args.broadcast.inner + 16,
            [&](int64_t begin, int64_t end) { (kernels().sddmm.*kKernel)(args, begin, end); });
+}
+
+void sddmm_add(const SddmmAddArgs& args) {
+  for_rows(args.topology, args.dim + 16, [&](int64_t begin, int64_t end) { kernels().sddmm.add(args, begin, end); });
 }
 
 void mul_backward(const MulBackwardArgs& args) {
@@ -70,8 +84,12 @@ const Backend kBackend{
     [](DType type, int64_t heads, int64_t dim) { return kernels().has_sum_kernel(type, heads, dim); },
     spmm_sum,
     spmm,
+    [](DType type, int64_t dim) { return kernels().has_vector_kernel(type, dim); },
+    edge_sum,
+    edge_sum_backward,
     sddmm<&SddmmKernels::dot>,
     sddmm<&SddmmKernels::elementwise>,
+    sddmm_add,
     sddmm<&SddmmKernels::general>,
     mul_backward,
     [](const MulBackwardArgs&, const Topology&) { return false; },

@@ -34,10 +34,11 @@ inline Op parse_op(c10::string_view op, bool sddmm) {
   if (op == "sub") return Op::kSub;
   if (op == "mul") return Op::kMul;
   if (op == "div") return Op::kDiv;
+  if (op == "relu_add" && !sddmm) return Op::kReluAdd;
   if (op == "copy_lhs") return Op::kCopyLhs;
   if (op == "copy_rhs") return Op::kCopyRhs;
   if (op == "dot" && sddmm) return Op::kDot;
-  TORCH_CHECK_VALUE(false, "op is '", op, "'; expected one of add, sub, mul, div, ", sddmm ? "dot, " : "",
+  TORCH_CHECK_VALUE(false, "op is '", op, "'; expected one of add, sub, mul, div, ", sddmm ? "dot, " : "relu_add, ",
                     "copy_lhs, copy_rhs");
 }
 
@@ -188,6 +189,7 @@ inline BroadcastPlan plan_of(Op op, const Shape& lhs, const Shape& rhs) {
 // Whether the wanted gradients of op read this operand.
 inline bool gradient_reads(Op op, Side operand, bool need_lhs, bool need_rhs) {
   if (op == Op::kDiv) return operand == Side::kRhs ? need_lhs || need_rhs : need_rhs;
+  if (op == Op::kReluAdd) return need_lhs || need_rhs;
   if (op != Op::kMul && op != Op::kDot) return false;
   return operand == Side::kRhs ? need_lhs : need_rhs;
 }

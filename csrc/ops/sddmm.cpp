@@ -1,4 +1,4 @@
-// gsddmm and gsddmm_backward: checks, allocation, choice of kernel.
+// gsddmm, gsddmm_backward and u_add_v_add_e: checks, allocation, choice of kernel.
 
 #include <ATen/ops/empty.h>
 #include <c10/core/DeviceGuard.h>
@@ -82,7 +82,7 @@ bool sum_gradient(const Backend& backend, const Topology& topology, Op op, bool 
     args.heads = plan.outer;
     args.dim = plan.inner;
   } else {
-    const bool copies = op != Op::kMul && op != Op::kDiv && (lhs_side ? plan.lhs_len : plan.rhs_len) == plan.out_len;
+    const bool copies = copies_gradient(op) && (lhs_side ? plan.lhs_len : plan.rhs_len) == plan.out_len;
     if (!copies) return false;
     args.feat = grad.operand.data;
     args.feat_rows = grad.operand.rows;
@@ -150,7 +150,41 @@ Tensor gsddmm_backward(const Tensor& indptr, const Tensor& indices, const Option
   return out;
 }
 
+Tensor u_add_v_add_e(const Tensor& indptr, const Tensor& indices, const OptionalTensor& edge_ids, const Tensor& x_data,
+                     const Tensor& y_data, const Tensor& z_data, std::optional<at::ScalarType> out_dtype) {
+  const at::Device device = indptr.device();
+  const c10::DeviceGuard guard(device);
+  const Topology topology = topology_of(indptr, indices, edge_ids, indices.numel());
+  const Feature x = feature_of(x_data, "x", Target::kCol, device), y = feature_of(y_data, "y", Target::kRow, device),
+                z = feature_of(z_data, "z", Target::kEdge, device);
+  check_row_rows(y, "y", topology.num_rows);
+  check_edge_rows(z, "z", topology.num_edges);
+  for (const auto& [name, operand] : {std::pair{"y", &y}, std::pair{"z", &z}}) {
+    TORCH_CHECK_VALUE(operand->tensor.sizes().slice(1) == x.tensor.sizes().slice(1), name, " has shape ",
+                      operand->tensor.sizes(), " and x ", x.tensor.sizes(), "; expected equal trailing shapes");
+    TORCH_CHECK_TYPE(operand->operand.type == x.operand.type, name, " has dtype ", operand->tensor.scalar_type(),
+                     " and x ", x.tensor.scalar_type(), "; expected equal dtypes");
+  }
+  const auto type = result_type(x.tensor.scalar_type(), out_dtype);
+  Tensor out = new_result(z.tensor.sizes(), z.tensor.options().dtype(type));
+  if (out.numel() == 0) return out;
+  SddmmAddArgs args;
+  args.topology = topology;
+  args.col = x.operand.data;
+  args.col_rows = x.operand.rows;
+  args.row = y.operand.data;
+  args.edge = z.operand.data;
+  args.type = x.operand.type;
+  args.dim = x.operand.len;
+  args.out = out.mutable_data_ptr();
+  args.out_type = dtype_of(type, "out");
+  backend_of(device).sddmm_add(args);
+  return out;
+}
+
 }  // namespace
+
+void register_sddmm_add(torch::Library& m) { m.impl("u_add_v_add_e", &u_add_v_add_e); }
 
 void register_sddmm(torch::Library& m) {
   m.impl("gsddmm", &gsddmm);

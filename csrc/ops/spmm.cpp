@@ -40,6 +40,29 @@ void run_vector_sum(const Backend& backend, const Topology& topology, Op op, Red
   backend.spmm_sum(args);
 }
 
+// Whether the kernels of messages of a node and an edge take it: rows of the same width, no broadcasting.
+bool is_edge_sum(const Backend& backend, Op op, DType type, const BroadcastPlan& plan) {
+  const bool has_message = op == Op::kMul || op == Op::kAdd || op == Op::kSub || op == Op::kReluAdd;
+  return has_message && plan.is_elementwise() && backend.has_edge_sum_kernel(type, plan.out_len);
+}
+
+void run_edge_sum(const Backend& backend, const Topology& topology, Op op, Reduce reduce, const Feature& lhs,
+                  const Feature& rhs, const BroadcastPlan& plan, Tensor& out) {
+  EdgeSumArgs args;
+  args.topology = topology;
+  args.op = op;
+  args.feat = lhs.operand.data;
+  args.feat_rows = lhs.operand.rows;
+  args.edge = rhs.operand.data;
+  args.type = lhs.operand.type;
+  args.edge_type = rhs.operand.type;
+  args.dim = plan.out_len;
+  args.divide_by_degree = reduce == Reduce::kMean;
+  args.out = out.mutable_data_ptr();
+  args.out_type = dtype_of(out.scalar_type(), "out");
+  backend.edge_sum(args);
+}
+
 void run_general(const Backend& backend, const Topology& topology, Op op, Reduce reduce, const Feature& lhs,
                  const Feature& rhs, const BroadcastPlan& plan, Tensor& out, Tensor& arg) {
   SpmmArgs args;
@@ -74,17 +97,33 @@ std::tuple<Tensor, Tensor> gspmm(const Tensor& indptr, const Tensor& indices, co
   const BroadcastPlan plan = plan_of(op, shape_of(lhs), shape_of(rhs));
 
   const Tensor& feat = lhs.defined() ? lhs.tensor : rhs.tensor;
+  const DType feat_type = dtype_of(feat.scalar_type(), "feat");
   const auto type = result_type(feat.scalar_type(), out_dtype);
   Tensor out = new_result(with_rows(topology.num_rows, plan.out_shape), feat.options().dtype(type));
   Tensor arg =
       is_argument_reduce(reduce) ? new_result(out.sizes(), indptr.options()) : at::empty({0}, indptr.options());
   if (!is_argument_reduce(reduce) && is_vector_sum(backend, op, lhs, rhs, plan)) {
     run_vector_sum(backend, topology, op, reduce, lhs, rhs, plan, out);
+  } else if (!is_argument_reduce(reduce) && is_edge_sum(backend, op, feat_type, plan)) {
+    run_edge_sum(backend, topology, op, reduce, lhs, rhs, plan, out);
   } else {
     run_general(backend, topology, op, reduce, lhs, rhs, plan, out, arg);
   }
   return {out, arg};
 }
+
+// What is known of an operand whose gradient may be asked for. The operand itself is given only where the gradient
+// reads it.
+struct Declared {
+  at::IntArrayRef shape;
+  at::ScalarType dtype;
+  bool needs_gradient;
+
+  Tensor empty_gradient(const Tensor& grad_out) const {
+    const auto options = grad_out.options().dtype(dtype);
+    return needs_gradient ? new_result(shape, options) : at::empty({0}, options);
+  }
+};
 
 // What the kernels of the backward share.
 struct Backward {
@@ -173,6 +212,26 @@ void mul_grad_both(const Backward& b, const std::optional<Topology>& in_edges, T
   edge_grad_rhs(by_in_edges, grad_rhs);
 }
 
+// Gradients of messages of a node and an edge of the same width, both or one.
+void edge_sum_gradients(const Backward& b, const Declared& lhs, const Declared& rhs, Tensor& grad_lhs,
+                        Tensor& grad_rhs) {
+  EdgeSumBackwardArgs args;
+  args.topology = b.topology;
+  args.op = b.op;
+  args.feat = b.lhs.operand.data;
+  args.edge = b.rhs.operand.data;
+  args.grad = b.grad.operand.data;
+  args.grad_rows = b.grad.operand.rows;
+  args.type = dtype_of(lhs.dtype, "lhs");
+  args.edge_type = dtype_of(rhs.dtype, "rhs");
+  args.grad_type = b.grad.operand.type;
+  args.mean_indptr = b.mean_indptr;
+  args.dim = b.plan.out_len;
+  if (lhs.needs_gradient) args.grad_feat = grad_lhs.mutable_data_ptr();
+  if (rhs.needs_gradient) args.grad_edge = grad_rhs.mutable_data_ptr();
+  b.backend.edge_sum_backward(args);
+}
+
 void general_backward(const Backward& b, bool by_src, Tensor& grad_lhs, Tensor& grad_rhs) {
   BackwardArgs args;
   args.topology = b.topology;
@@ -194,19 +253,6 @@ void general_backward(const Backward& b, bool by_src, Tensor& grad_lhs, Tensor& 
   b.backend.backward(args);
 }
 
-// What is known of an operand whose gradient may be asked for. The operand itself is given only where the gradient
-// reads it.
-struct Declared {
-  at::IntArrayRef shape;
-  at::ScalarType dtype;
-  bool needs_gradient;
-
-  Tensor empty_gradient(const Tensor& grad_out) const {
-    const auto options = grad_out.options().dtype(dtype);
-    return needs_gradient ? new_result(shape, options) : at::empty({0}, options);
-  }
-};
-
 void check_backward(const Backward& b, bool by_src, int64_t num_dst, const Declared& lhs, const Declared& rhs) {
   const Tensor& grad = b.grad.tensor;
   TORCH_CHECK_VALUE(b.grad.operand.len == b.plan.out_len && grad.size(0) == num_dst &&
@@ -223,7 +269,7 @@ void check_backward(const Backward& b, bool by_src, int64_t num_dst, const Decla
     check_gradient_type(at::empty({0}, grad.options().dtype(rhs.dtype)), lhs.dtype);
 }
 
-enum class BackwardPath { kNone, kSumLhs, kMulBoth, kEdgeRhs, kGeneral };
+enum class BackwardPath { kNone, kSumLhs, kMulBoth, kEdgeSum, kEdgeRhs, kGeneral };
 
 BackwardPath path_of(const Backward& b, bool by_src, bool need_lhs, bool need_rhs) {
   if (!need_lhs && !need_rhs) return BackwardPath::kNone;
@@ -231,16 +277,18 @@ BackwardPath path_of(const Backward& b, bool by_src, bool need_lhs, bool need_rh
   const bool sums = !b.arg;
   const bool weights = sums && b.op == Op::kMul && b.plan.is_rhs_per_head();
   const bool per_head = weights && b.backend.has_vector_kernel(type, b.plan.inner);
-  if (need_lhs && need_rhs) return per_head ? BackwardPath::kMulBoth : BackwardPath::kGeneral;
+  const bool edge_sum = by_src && sums && is_edge_sum(b.backend, b.op, type, b.plan);
+  const BackwardPath otherwise = edge_sum ? BackwardPath::kEdgeSum : BackwardPath::kGeneral;
+  if (need_lhs && need_rhs) return per_head ? BackwardPath::kMulBoth : otherwise;
   if (need_lhs) {
     const bool sums_weighted = weights && b.backend.has_sum_kernel(type, b.plan.outer, b.plan.inner);
-    const bool sums_copies = sums && b.op != Op::kMul && b.op != Op::kDiv && b.plan.lhs_len == b.plan.out_len &&
+    const bool sums_copies = sums && copies_gradient(b.op) && b.plan.lhs_len == b.plan.out_len &&
                              b.backend.has_sum_kernel(type, 1, b.plan.out_len);
-    return sums_weighted || sums_copies ? BackwardPath::kSumLhs : BackwardPath::kGeneral;
+    return sums_weighted || sums_copies ? BackwardPath::kSumLhs : otherwise;
   }
   const bool dots = per_head && type == b.lhs.operand.type;
   const bool copies = sums && b.op == Op::kCopyRhs;
-  return !by_src && (dots || copies) ? BackwardPath::kEdgeRhs : BackwardPath::kGeneral;
+  return !by_src && (dots || copies) ? BackwardPath::kEdgeRhs : otherwise;
 }
 
 std::tuple<Tensor, Tensor> gspmm_backward(const Tensor& indptr, const Tensor& indices, const OptionalTensor& edge_ids,
@@ -279,6 +327,7 @@ std::tuple<Tensor, Tensor> gspmm_backward(const Tensor& indptr, const Tensor& in
     case BackwardPath::kNone: break;
     case BackwardPath::kSumLhs: sum_grad_lhs(b, grad_lhs); break;
     case BackwardPath::kMulBoth: mul_grad_both(b, in_edges, grad_lhs, grad_rhs); break;
+    case BackwardPath::kEdgeSum: edge_sum_gradients(b, lhs, rhs, grad_lhs, grad_rhs); break;
     case BackwardPath::kEdgeRhs: edge_grad_rhs(b, grad_rhs); break;
     case BackwardPath::kGeneral: general_backward(b, by_src, grad_lhs, grad_rhs); break;
   }

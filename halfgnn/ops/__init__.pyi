@@ -9,6 +9,7 @@ from .attention import gatv2_attention as gatv2_attention
 from .edge_softmax import edge_softmax as edge_softmax
 from .gather_rows import gather_rows as gather_rows
 from .sddmm import gsddmm as gsddmm
+from .sddmm import u_add_v_add_e as u_add_v_add_e
 from .segment_reduce import segment_reduce as segment_reduce
 from .spmm import gspmm as gspmm
 
@@ -48,6 +49,7 @@ __all__ = [
     "u_add_e_min",
     "u_add_e_sum",
     "u_add_v",
+    "u_add_v_add_e",
     "u_div_e",
     "u_div_e_max",
     "u_div_e_mean",
@@ -62,6 +64,10 @@ __all__ = [
     "u_mul_e_min",
     "u_mul_e_sum",
     "u_mul_v",
+    "u_relu_add_e_max",
+    "u_relu_add_e_mean",
+    "u_relu_add_e_min",
+    "u_relu_add_e_sum",
     "u_sub_e",
     "u_sub_e_max",
     "u_sub_e_mean",
@@ -127,6 +133,18 @@ def u_div_e_max(g, x: Tensor, y: Tensor, *, out_dtype: torch.dtype | None = None
 
 def u_div_e_min(g, x: Tensor, y: Tensor, *, out_dtype: torch.dtype | None = None) -> Tensor:
     """out[v] = min over in-edges e = (u, v) of div(x[u], y[e]). x (num_src, *), y (E, *). See gspmm."""
+
+def u_relu_add_e_sum(g, x: Tensor, y: Tensor, *, out_dtype: torch.dtype | None = None) -> Tensor:
+    """out[v] = sum over in-edges e = (u, v) of relu_add(x[u], y[e]). x (num_src, *), y (E, *). See gspmm."""
+
+def u_relu_add_e_mean(g, x: Tensor, y: Tensor, *, out_dtype: torch.dtype | None = None) -> Tensor:
+    """out[v] = mean over in-edges e = (u, v) of relu_add(x[u], y[e]). x (num_src, *), y (E, *). See gspmm."""
+
+def u_relu_add_e_max(g, x: Tensor, y: Tensor, *, out_dtype: torch.dtype | None = None) -> Tensor:
+    """out[v] = max over in-edges e = (u, v) of relu_add(x[u], y[e]). x (num_src, *), y (E, *). See gspmm."""
+
+def u_relu_add_e_min(g, x: Tensor, y: Tensor, *, out_dtype: torch.dtype | None = None) -> Tensor:
+    """out[v] = min over in-edges e = (u, v) of relu_add(x[u], y[e]). x (num_src, *), y (E, *). See gspmm."""
 
 def copy_u_sum(g, x: Tensor, *, out_dtype: torch.dtype | None = None) -> Tensor:
     """out[v] = sum over in-edges e = (u, v) of x[u]. x (num_src, *). See gspmm."""

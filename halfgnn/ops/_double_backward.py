@@ -7,6 +7,7 @@ Write f(lhs, rhs) for the operator, and grad for the gradient of its result. The
     mul, dot            Df[x, y] = f(x, rhs) + f(lhs, y); of lhs and rhs: the gradients of f's operands at (x, y)
     add, sub, copies    Df[x, y] = f(x, y); it does not depend on lhs and rhs
     div                 is mul by 1 / rhs, and the chain rule for 1 / rhs
+    relu_add            Df[x, y] = mask (x + y) by edges, where lhs + rhs > 0, summed; it does not depend on lhs and rhs
 
 These are the same operators and gradients again, so derivatives of every order exist. max and min are not among them.
 """
@@ -18,7 +19,10 @@ from dataclasses import dataclass, replace
 import torch
 from torch import Tensor
 
+from .. import _library  # noqa: F401  (loads torch.ops.halfgnn)
 from ..common.autograd import apply, inputs_of
+
+_gsddmm = torch.ops.halfgnn.gsddmm.default
 
 Pair = tuple[Tensor | None, Tensor | None]  # of the left and the right operand
 Sides = tuple[Tensor | None, ...]  # CSC and CSR: indptr, indices and edge_ids of each
@@ -80,7 +84,7 @@ class _Gradients(torch.autograd.Function):
             return tuple(_Inputs())
         needs = _Inputs(*ctx.needs_input_grad)
         needed = needs.grad, needs.lhs, needs.rhs
-        derivative = {"mul": _of_product, "dot": _of_product, "div": _of_quotient}.get(ctx.call.op, _of_sum)
+        derivative = _DERIVATIVES.get(ctx.call.op, _of_sum)
         of_grad, of_lhs, of_rhs = derivative(ctx.call, sides, grad, lhs, rhs, to_lhs, to_rhs, *needed)
         return tuple(_Inputs(grad=of_grad, lhs=of_lhs, rhs=of_rhs))
 
@@ -131,6 +135,33 @@ def _of_quotient(call, sides, grad, lhs, rhs, x, y, need_grad, need_lhs, need_rh
         change = 2 * slope * y * inverse * inverse * inverse
         of_rhs = change if of_rhs is None else of_rhs + change
     return _cast(of_grad, grad_type), _cast(of_lhs, call.dtypes[0]), _cast(of_rhs, call.dtypes[1])
+
+
+def _of_relu(call, sides, grad, lhs, rhs, x, y, need_grad, need_lhs, need_rhs) -> Three:
+    """The mask of the edges is made, which a first derivative does without."""
+    if not need_grad:
+        return None, None, None
+    wide = torch.promote_types(grad.dtype, torch.float32)
+    shape = grad.shape[1:]
+    message = _gsddmm(*sides[:3], "add", lhs.detach().to(wide), rhs.detach().to(wide), "u", "e")
+    mask = (~(message <= 0)).to(wide)
+    product = replace(call, op="mul", shapes=((call.shapes[0][0], *shape), mask.shape), dtypes=(wide, wide))
+    terms = []
+    if x is not None:
+        terms.append(product.value(sides, _aligned(x, shape).to(wide), mask, wide))
+    if y is not None:
+        weighted = _aligned(y, shape).to(wide) * mask
+        terms.append(replace(product, op="copy_rhs").value(sides, None, weighted, wide))
+    return sum(terms[1:], terms[0]).to(grad.dtype), None, None
+
+
+def _aligned(x: Tensor, shape: torch.Size) -> Tensor:
+    """Rows of x broadcast to a trailing shape."""
+    ones = (1,) * (len(shape) + 1 - x.dim())
+    return x.reshape(x.shape[:1] + ones + x.shape[1:]).expand(x.shape[0], *shape)
+
+
+_DERIVATIVES = {"mul": _of_product, "dot": _of_product, "div": _of_quotient, "relu_add": _of_relu}
 
 
 def _cast(x: Tensor | None, dtype: torch.dtype) -> Tensor | None:

@@ -12,12 +12,14 @@ from ..common.arguments import MESSAGE_OPS, check_name
 from ..common.autograd import apply, inputs_of, is_recorded
 from ..common.fake import register_fake
 from ..common.operands import check_operand
-from ..common.precision import autocast_all
+from ..common.precision import autocast, autocast_all
 from ..graph_argument import as_graph
 from ._double_backward import Call, gradients
 from ._operands import (
     broadcast_trailing,
+    check_alike,
     check_out_dtype,
+    devices_without,
     name_operands,
     needs_grad,
     operand_errors,
@@ -29,6 +31,8 @@ OPS = (*MESSAGE_OPS, "dot", "copy_lhs", "copy_rhs")
 
 _gsddmm = torch.ops.halfgnn.gsddmm.default
 _gsddmm_backward = torch.ops.halfgnn.gsddmm_backward.default
+_u_add_v_add_e = torch.ops.halfgnn.u_add_v_add_e.default
+_COMPOSED = devices_without("u_add_v_add_e")
 
 
 @register_fake("gsddmm")
@@ -36,6 +40,11 @@ def _(indptr, indices, edge_ids, op, lhs, rhs, lhs_target, rhs_target, out_dtype
     feat = rhs if op == "copy_rhs" else lhs
     trailing = broadcast_trailing(op, None if op == "copy_rhs" else lhs.shape, None if op == "copy_lhs" else rhs.shape)
     return feat.new_empty((indices.shape[0], *trailing), dtype=out_dtype or feat.dtype)
+
+
+@register_fake("u_add_v_add_e")
+def _(indptr, indices, edge_ids, x, y, z, out_dtype=None):
+    return z.new_empty(z.shape, dtype=out_dtype or x.dtype)
 
 
 @register_fake("gsddmm_backward")
@@ -170,6 +179,74 @@ def gsddmm(
     return apply(
         _GSDDMM, *csc, *csr, op, lhs_data, rhs_data, lhs_target, rhs_target, out_dtype, g.short_csc, g.short_csr
     )
+
+
+class _AddThree(torch.autograd.Function):
+    """u_add_v_add_e with its gradients: those of x and y are u_add_v's, and that of z is the result's own."""
+
+    generate_vmap_rule = True
+
+    @staticmethod
+    def forward(
+        indptr, indices, edge_ids, out_indptr, out_indices, out_edge_ids, x, y, z, out_dtype, short_rows, out_short_rows
+    ):
+        return _u_add_v_add_e(indptr, indices, edge_ids, x, y, z, out_dtype)
+
+    @staticmethod
+    def setup_context(ctx, inputs, output):
+        x = _AddInputs(*inputs)
+        ctx.save_for_backward(x.indptr, x.indices, x.edge_ids, x.out_indptr, x.out_indices, x.out_edge_ids)
+        ctx.call = _Call(
+            "add", (x.x.shape, x.y.shape), (x.x.dtype, x.y.dtype), (x.short_rows, x.out_short_rows), ("u", "v")
+        )
+
+    @staticmethod
+    def backward(ctx, grad):
+        needs = _AddInputs(*ctx.needs_input_grad)
+        make = gradients if is_recorded() else _gradients
+        grad_x, grad_y = make(ctx.call, ctx.saved_tensors, grad, None, None, needs.x, needs.y)
+        return tuple(_AddInputs(x=grad_x, y=grad_y, z=grad.to(ctx.call.dtypes[0]) if needs.z else None))
+
+
+_AddInputs = inputs_of(_AddThree)
+
+
+def u_add_v_add_e(g, x: Tensor, y: Tensor, z: Tensor, *, out_dtype: torch.dtype | None = None) -> Tensor:
+    """out[e] = x[u] + y[v] + z[e] for every edge e = (u, v): the first layer of MeshGraphNet's and EGAT's edges.
+
+    Args:
+        g: Graph or DGLGraph.
+        x, y, z: (num_src, *), (num_dst, *) and (E, *) of one trailing shape.
+        out_dtype: torch.float32 for an unrounded result of half operands; by default the operands' dtype.
+
+    Operands are fp16, bf16 or fp32 (fp64 on the CPU), of one dtype. They are added up in fp32 and rounded once. Derivatives
+    of every order exist. A GPU adds z in a second pass.
+
+    Returns:
+        (E, *)
+
+    Raises:
+        TypeError: wrong or mixed dtypes. ValueError: wrong shapes or devices.
+    """
+    g = as_graph(g)
+    check_out_dtype(out_dtype)
+    for operand, name, target in ((x, "x", "u"), (y, "y", "v"), (z, "z", "e")):
+        check_operand(operand, name, g, target)
+    x, y, z = autocast(x), autocast(y), autocast(z)
+    if g.device.type in _COMPOSED:
+        return _add_apart(g, x, y, z, out_dtype)
+    csc = g.csc()
+    if not needs_grad(x, y, z):
+        return _u_add_v_add_e(*csc, x, y, z, out_dtype)
+    csr = g.csr() if x.requires_grad else (None, None, None)
+    return apply(_AddThree, *csc, *csr, x, y, z, out_dtype, g.short_csc, g.short_csr)
+
+
+def _add_apart(g, x: Tensor, y: Tensor, z: Tensor, out_dtype: torch.dtype | None) -> Tensor:
+    """u_add_v_add_e of operators that every back end has."""
+    check_alike(y, "y", x, "x")
+    check_alike(z, "z", x, "x")
+    return (gsddmm(g, "add", x, y, out_dtype=torch.float32) + z).to(out_dtype or x.dtype)
 
 
 def _binary(op: str, lhs_target: str, rhs_target: str):

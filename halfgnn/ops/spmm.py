@@ -16,7 +16,7 @@ from ..graph_argument import as_graph
 from ._double_backward import Call, gradients
 from ._operands import broadcast_trailing, check_out_dtype, name_operands, needs_grad, operand_errors, out_edges
 
-OPS = (*MESSAGE_OPS, "copy_lhs", "copy_rhs")
+OPS = (*MESSAGE_OPS, "relu_add", "copy_lhs", "copy_rhs")
 
 _gspmm = torch.ops.halfgnn.gspmm.default
 _gspmm_backward = torch.ops.halfgnn.gspmm_backward.default
@@ -59,8 +59,8 @@ class _GSpMM(torch.autograd.Function):
         arg = output[1]
         ctx.mark_non_differentiable(arg)
         ctx.set_materialize_grads(False)
-        keep_lhs = x.op in ("mul", "div") and needs.rhs
-        keep_rhs = (x.op in ("mul", "div") and needs.lhs) or (x.op == "div" and needs.rhs)
+        keep_lhs = (x.op in ("mul", "div") and needs.rhs) or x.op == "relu_add"
+        keep_rhs = (x.op in ("mul", "div") and needs.lhs) or (x.op == "div" and needs.rhs) or x.op == "relu_add"
         ctx.save_for_backward(
             *(x.indptr, x.indices, x.edge_ids),
             *((x.out_indptr, x.out_indices, x.out_edge_ids) if needs.lhs else (None, None, None)),
@@ -135,7 +135,7 @@ def gspmm(
 
     Args:
         g: Graph or DGLGraph.
-        op: add, sub, mul, div, copy_lhs or copy_rhs.
+        op: add, sub, mul, div, relu_add (relu(lhs + rhs), the message of GINE and GENConv), copy_lhs or copy_rhs.
         reduce_op: sum, mean, max or min.
         lhs_data: (num_src, *), unused for copy_rhs.
         rhs_data: (E, *), unused for copy_lhs. Trailing shapes broadcast, aligned on the right.
@@ -145,8 +145,8 @@ def gspmm(
     summed in fp32, and the result is rounded once. Nodes without in-edges get 0. For max and min the first edge in CSC order wins a
     tie, NaN propagates, and only the winner gets a gradient. Results are bitwise reproducible. The backward of a sum weighted by
     one scalar per head is one pass over out-edges that yields both gradients, or on CUDA two passes where the weights are scattered
-    over more than the cache and rows are narrow. sum and mean have derivatives of every order; a second one of max or min raises.
-    Semantics follow dgl.ops.gspmm.
+    over more than the cache and rows are narrow. On the CPU the backward of messages of equal shapes is one pass too. sum and mean
+    have derivatives of every order; a second one of max or min raises. Semantics follow dgl.ops.gspmm.
 
     Returns:
         (num_dst, *broadcast trailing shape)
@@ -205,6 +205,6 @@ def _copy(operand: str, reduce: str):
 
 # DGL's names: u_mul_e_sum, copy_u_mean, ...
 FUNCTIONS = dict(
-    [_binary(op, reduce) for op in MESSAGE_OPS for reduce in REDUCES]
+    [_binary(op, reduce) for op in (*MESSAGE_OPS, "relu_add") for reduce in REDUCES]
     + [_copy(operand, reduce) for operand in "ue" for reduce in REDUCES]
 )

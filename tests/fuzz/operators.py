@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from .draw import DTYPES, HALVES, Draw
 
-ARITHMETIC = ("add", "sub", "mul", "mul", "mul", "div")
+ARITHMETIC = ("add", "sub", "mul", "mul", "mul", "div", "relu_add")
 TARGETS = {"u": ("u", "src", 0), "v": ("v", "dst", 2), "e": ("e", "edge", 1)}
 ROWS = {"u": "g.num_src", "v": "g.num_dst", "e": "g.num_edges"}
 
@@ -25,7 +25,7 @@ def _spmm(d: Draw):
         d.line(f"{name} = {None if op == unused else d.operand(rows, shape, kind, values, is_divisor)}")
     out_dtype = "torch.float32" if dtype in HALVES and d.chance(0.2) else None
     # Sums of numbers of many magnitudes may be equal in float32 but not in float64. Then another edge wins.
-    backward = not (reduce in ("max", "min") and values == "wide" and op in ("add", "sub"))
+    backward = not (reduce in ("max", "min") and values == "wide" and op in ("add", "sub", "relu_add"))
     return op, reduce, out_dtype, backward
 
 
@@ -77,6 +77,16 @@ def named_gsddmm(d: Draw) -> None:
     d.line(f"run = lambda x, y: ops.{name}(g, {arguments}, out_dtype={out_dtype})")
     options = f"out_dtype={out_dtype}, terms=terms_of(g, x, y)"
     d.line(f"support.check_gsddmm(g, {op!r}, [x, y], *{targets!r}, run=run, {options})")
+
+
+def u_add_v_add_e(d: Draw) -> None:
+    d.graph()
+    dtype, shape, values = d.dtype(), d.shape(), d.values()
+    for name, rows in zip("xyz", ROWS.values()):
+        d.line(f"{name} = {d.operand(rows, shape, dtype, values)}")
+    out_dtype = "torch.float32" if dtype in HALVES and d.chance(0.2) else None
+    options = f"out_dtype={out_dtype}, terms=terms_of(g, x, y, z)"
+    d.line(f"support_messages.check_u_add_v_add_e(g, [x, y, z], {options})")
 
 
 def edge_softmax(d: Draw) -> None:

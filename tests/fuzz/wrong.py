@@ -39,6 +39,7 @@ ops.gspmm: g graph g | op name 'mul' | reduce_op name 'sum' | lhs_data data $X |
 ops.gsddmm: g graph g | op name 'dot' | lhs_data data $X | rhs_data data $Y | lhs_target name 'u' | rhs_target name 'v' |
     out_dtype out_dtype None
 ops.u_add_v: g graph g | x data $X | y data $Y | out_dtype out_dtype None
+ops.u_add_v_add_e: g graph g | x data $X | y data $Y | z data randn(g.num_edges, 2, 8, dtype=t) | out_dtype out_dtype None
 ops.u_mul_e_max: g graph g | x data $X | y data $W | out_dtype out_dtype None
 ops.copy_u_mean: g graph g | x only $X | out_dtype out_dtype None
 ops.edge_softmax: g graph g | logits only $W | norm_by name 'dst'

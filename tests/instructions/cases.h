@@ -155,6 +155,8 @@ struct Context {
   void* new_nodes() const { return memory.empty(shape.type, kNodes * shape.len()); }
   void* edges() const { return memory.values(shape.type, graph.num_edges * shape.heads); }
   void* new_edges() const { return memory.empty(shape.type, graph.num_edges * shape.heads); }
+  void* edge_rows() const { return memory.values(shape.type, graph.num_edges * shape.len()); }
+  void* new_edge_rows() const { return memory.empty(shape.type, graph.num_edges * shape.len()); }
   void* per_head() const { return memory.values(shape.type, kNodes * shape.heads); }
   void* accumulators(int64_t n) const { return memory.empty(DType::kFloat, n); }
   // As for training: with what rounding lost, in halves.
@@ -187,6 +189,53 @@ Call u_mul_e_sum(const Context& c) {
   SpmmSumArgs args = sum_args(c);
   args.weight = c.edges();
   return [=] { c.kernels.spmm.sum(args, 0, kNodes); };
+}
+
+// Messages of a node and an edge of the same width.
+Call edge_sum(const Context& c, Op op) {
+  EdgeSumArgs args;
+  args.topology = c.graph.csc;
+  args.op = op;
+  args.feat = c.nodes();
+  args.feat_rows = kNodes;
+  args.edge = c.edge_rows();
+  args.type = args.edge_type = args.out_type = c.shape.type;
+  args.dim = c.shape.len();
+  args.out = c.new_nodes();
+  return [=] { c.kernels.edge_sum.forward(args, 0, kNodes); };
+}
+Call edge_sum_backward(const Context& c, Op op) {
+  EdgeSumBackwardArgs args;
+  args.topology = c.graph.csr;
+  args.op = op;
+  args.feat = c.nodes();
+  args.edge = c.edge_rows();
+  args.grad = c.nodes();
+  args.grad_rows = kNodes;
+  args.type = args.edge_type = args.grad_type = c.shape.type;
+  args.dim = c.shape.len();
+  args.grad_feat = c.new_nodes();
+  args.grad_edge = c.new_edge_rows();
+  return [=] { c.kernels.edge_sum.backward(args, 0, kNodes); };
+}
+Call mul_rows(const Context& c) { return edge_sum(c, Op::kMul); }
+Call mul_rows_backward(const Context& c) { return edge_sum_backward(c, Op::kMul); }
+Call sub_rows(const Context& c) { return edge_sum(c, Op::kSub); }
+Call sub_rows_backward(const Context& c) { return edge_sum_backward(c, Op::kSub); }
+Call relu_add_rows(const Context& c) { return edge_sum(c, Op::kReluAdd); }
+Call relu_add_rows_backward(const Context& c) { return edge_sum_backward(c, Op::kReluAdd); }
+
+Call u_add_v_add_e(const Context& c) {
+  SddmmAddArgs args;
+  args.topology = c.graph.csc;
+  args.col = c.nodes();
+  args.col_rows = kNodes;
+  args.row = c.nodes();
+  args.edge = c.edge_rows();
+  args.type = args.out_type = c.shape.type;
+  args.dim = c.shape.len();
+  args.out = c.new_edge_rows();
+  return [=] { c.kernels.sddmm.add(args, 0, kNodes); };
 }
 
 Operand operand(const Context& c, const void* data, int64_t len, Target target) {
@@ -442,6 +491,13 @@ constexpr Operator kOperators[] = {
     {"u_mul_e_sum", u_mul_e_sum, true, takes_sum},
     {"u_mul_e_sum backward", u_mul_e_sum_backward, true, takes_vector},
     {"u_mul_e_sum by the general kernel", u_mul_e_sum_general},
+    {"u_mul_e_sum of rows", mul_rows, false, takes_vector},
+    {"u_mul_e_sum of rows backward", mul_rows_backward, false, takes_vector},
+    {"u_sub_e_sum of rows", sub_rows, false, takes_vector},
+    {"u_sub_e_sum of rows backward", sub_rows_backward, false, takes_vector},
+    {"u_relu_add_e_sum of rows", relu_add_rows, false, takes_vector},
+    {"u_relu_add_e_sum of rows backward", relu_add_rows_backward, false, takes_vector},
+    {"u_add_v_add_e", u_add_v_add_e, false},
     {"u_dot_v", u_dot_v, true, takes_vector},
     {"u_add_v", u_add_v},
     {"edge_softmax", edge_softmax},

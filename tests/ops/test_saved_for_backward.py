@@ -16,6 +16,7 @@ READS = {
     "sub": ("", ""),
     "mul": ("r", "l"),
     "div": ("r", "lr"),
+    "relu_add": ("lr", "lr"),
     "dot": ("r", "l"),
     "copy_lhs": ("", ""),
     "copy_rhs": ("", ""),

@@ -145,6 +145,9 @@ inline void form_gradient(Op op, Side side, const Broadcast& b, const Acc* grad,
         return combine_gradient(b, grad, rhs, rhs, out, [](Acc g, const Acc&, const Acc& r) { return g / r; });
       return combine_gradient(b, grad, lhs, rhs, out,
                               [](Acc g, const Acc& l, const Acc& r) { return -g * (l / r) / r; });
+    case Op::kReluAdd:
+      return combine_gradient(b, grad, lhs, rhs, out,
+                              [](Acc g, const Acc& l, const Acc& r) { return l + r <= 0 ? Acc(0) : g; });
     case Op::kSub:
       if (!lhs_side)
         return combine_gradient(b, grad, grad, grad, out, [](Acc g, const Acc&, const Acc&) { return -g; });

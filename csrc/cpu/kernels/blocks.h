@@ -88,6 +88,20 @@ struct Block : Packed<T, W> {
   }
 };
 
+// A block of B's width from elements of another type, in B's order of lanes: fp32 beside halves, or halves beside fp32.
+template <class B, class E>
+HALFGNN_INLINE typename B::V load_as(const E* p) {
+  if constexpr (std::is_same<E, typename B::Element>::value) {
+    return B::load(p);
+  } else if constexpr (sizeof(E) == sizeof(float)) {
+    return B::load_floats(p);
+  } else {
+    typename B::V r;
+    for (int i = 0; i < B::kWidth / B::L; ++i) r.v[i] = load_vector<B::L>(p + B::L * i);
+    return r;
+  }
+}
+
 // One element of any type: for short rows, and for fp64.
 template <class T, class A>
 struct SingleBlock {

@@ -19,11 +19,16 @@ struct SpmmKernels {
   void (*sum)(const SpmmSumArgs&, int64_t row_begin, int64_t row_end);  // of shapes that has_sum_kernel() takes
   void (*general)(const SpmmArgs&, int64_t row_begin, int64_t row_end);
 };
+struct EdgeSumKernels {  // of rows that has_vector_kernel() takes
+  void (*forward)(const EdgeSumArgs&, int64_t row_begin, int64_t row_end);
+  void (*backward)(const EdgeSumBackwardArgs&, int64_t row_begin, int64_t row_end);
+};
 struct SddmmKernels {
   // Plain dot of rows of one type, of a shape that has_vector_kernel() takes.
   void (*dot)(const SddmmArgs&, int64_t row_begin, int64_t row_end);
   // No broadcasting, no scale, half or fp32 operands of one type, rows of at least one value.
   void (*elementwise)(const SddmmArgs&, int64_t row_begin, int64_t row_end);
+  void (*add)(const SddmmAddArgs&, int64_t row_begin, int64_t row_end);  // rows of at least one value
   void (*general)(const SddmmArgs&, int64_t row_begin, int64_t row_end);
 };
 struct BackwardKernels {
@@ -54,6 +59,7 @@ struct KernelTable {
   bool (*has_vector_kernel)(DType type, int64_t dim);
   bool (*has_sum_kernel)(DType type, int64_t heads, int64_t dim);
   const SpmmKernels& spmm;
+  const EdgeSumKernels& edge_sum;
   const SddmmKernels& sddmm;
   const BackwardKernels& backward;
   const EdgeSoftmaxKernels& edge_softmax;

@@ -77,6 +77,12 @@ HALFGNN_INLINE Lanes<N, L> leaky(Lanes<N, L> z, FloatsOf<L> slope) {
   for (int i = 0; i < N; ++i) z.v[i] = z.v[i] > splat<L>(0.f) ? z.v[i] : z.v[i] * slope;
   return z;
 }
+// 0 where z <= 0, elsewhere x: a ReLU's gradient, and of z itself the ReLU. NaN in z counts as positive.
+template <int N, int L>
+HALFGNN_INLINE Lanes<N, L> where_positive(Lanes<N, L> z, Lanes<N, L> x) {
+  for (int i = 0; i < N; ++i) x.v[i] = z.v[i] <= splat<L>(0.f) ? splat<L>(0.f) : x.v[i];
+  return x;
+}
 // sum += z > 0 ? above : below
 template <int N, int L>
 HALFGNN_INLINE Lanes<N, L> add_by_sign(Lanes<N, L> z, FloatsOf<L> above, FloatsOf<L> below, Lanes<N, L> sum) {

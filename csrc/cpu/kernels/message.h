@@ -33,6 +33,12 @@ HALFGNN_INLINE void with_steps(int lhs_step, int rhs_step, Loop loop) {
   return loop(Steps<0, 0>{});
 }
 
+// NaN stays NaN.
+template <class Acc>
+HALFGNN_INLINE Acc relu(Acc x) {
+  return x <= 0 ? Acc(0) : x;
+}
+
 // out[o * inner + i] = f(l, r) over the whole message.
 template <class Acc, class F>
 HALFGNN_INLINE void combine(const Broadcast& b, const Acc* lhs, const Acc* rhs, Acc* out, F f) {
@@ -55,6 +61,7 @@ inline void form_message(Op op, const Broadcast& b, const Acc* lhs, const Acc* r
     case Op::kMul:
     case Op::kDot: return combine(b, lhs, rhs, out, [](Acc l, Acc r) { return l * r; });
     case Op::kDiv: return combine(b, lhs, rhs, out, [](Acc l, Acc r) { return l / r; });
+    case Op::kReluAdd: return combine(b, lhs, rhs, out, [](Acc l, Acc r) { return relu(l + r); });
     default: return;  // a copy is the operand's own row: nothing is formed
   }
 }

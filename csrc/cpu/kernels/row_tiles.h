@@ -20,6 +20,15 @@ struct RowTile {
   int64_t offset[kTileBlocks], head[kTileBlocks];
 };
 
+// Prefetches what the first N blocks of a tile read or, with kWrite, write of a row.
+template <class B, int N, int kWrite = 0, class E>
+HALFGNN_INLINE void prefetch_tile(const RowTile& tile, const E* row) {
+  constexpr int64_t kBytes = N * B::kWidth * static_cast<int64_t>(sizeof(E));
+  const char* p = reinterpret_cast<const char*>(row + tile.offset[0]);
+  for (int64_t i = 0; i < kBytes; i += 64) __builtin_prefetch(p + i, kWrite);
+  if (N < kTileBlocks) __builtin_prefetch(p + kBytes - 1, kWrite);  // no next tile fetches the line of the row's end
+}
+
 // What the blocks of a tile are multiplied by: nothing, one weight per edge, or one per edge and block.
 enum class TileWeight { kNone, kOne, kPerBlock };
 
@@ -32,7 +41,6 @@ template <class B, TileWeight kWeight, int N>
 HALFGNN_NOINLINE void sum_tile(const RowTile& tile, int64_t heads, const typename B::Element* const* rows,
                                int64_t count, const float* weight, float* sum) {
   using V = typename B::V;
-  constexpr int64_t kBytes = N * B::kWidth * static_cast<int64_t>(sizeof(typename B::Element));
   int64_t offset[N], head[N];
   V total[N];
   HALFGNN_UNROLL_BLOCKS
@@ -42,9 +50,7 @@ HALFGNN_NOINLINE void sum_tile(const RowTile& tile, int64_t heads, const typenam
     total[b] = V{};
   }
   for (int64_t k = 0; k < count; ++k, weight += kWeight == TileWeight::kNone ? 0 : heads) {
-    const char* ahead = reinterpret_cast<const char*>(rows[k + kRowsAhead] + offset[0]);
-    for (int64_t i = 0; i < kBytes; i += 64) __builtin_prefetch(ahead + i);
-    if (N < kTileBlocks) __builtin_prefetch(ahead + kBytes - 1);  // no next tile fetches the line of the row's end
+    prefetch_tile<B, N>(tile, rows[k + kRowsAhead]);
     typename B::Weight w{};
     if (kWeight == TileWeight::kOne) w = B::weight(weight[head[0]]);
     HALFGNN_UNROLL_BLOCKS

@@ -1,4 +1,5 @@
-// SDDMM: dots (vector kernel), operators without broadcasting (chunks), and any operator (general).
+// SDDMM: dots (vector kernel), operators without broadcasting and sums of three operands (chunks), and any operator
+// (general).
 #pragma once
 
 #include "chunk.h"
@@ -128,37 +129,44 @@ void sddmm_dot_rows(const SddmmArgs& args, int64_t row_begin, int64_t row_end) {
 
 // ---- operators without broadcasting on rows of one type
 
-// out[i] = f(lhs[i], rhs[i])
-template <class T, class S, class F>
-HALFGNN_INLINE void combine_values(const T* lhs, const T* rhs, int64_t n, S* out, F f) {
-  using P = Packed<T, 2 * kLanes>;
+// The first n < kLanes values of a row as a vector. The others are 0.
+template <class T>
+HALFGNN_INLINE Floats load_first(const T* values, size_t n) {
+  T padded[kLanes] = {};
+  memcpy(padded, values, n * sizeof(T));
+  return load_vector(padded);
+}
+// out[i] = f(rows[i]...)
+template <class S, class F, class... T>
+HALFGNN_INLINE void combine_values(int64_t n, S* out, F f, const T*... rows) {
   int64_t i = 0;
-  if constexpr (sizeof(S) == sizeof(T)) {
+  if constexpr (((sizeof(S) == sizeof(T)) && ...)) {
+    using P = Packed<S, 2 * kLanes>;
     for (; i + 2 * kLanes <= n; i += 2 * kLanes) {
-      auto l = P::load(lhs + i), r = P::load(rhs + i);
-      for (int j = 0; j < 2; ++j) l.v[j] = f(l.v[j], r.v[j]);
-      P::store(l, out + i);
+      const auto combine = [&](auto... x) {
+        auto result = typename P::V{};
+        for (int j = 0; j < 2; ++j) result.v[j] = f(x.v[j]...);
+        P::store(result, out + i);
+      };
+      combine(P::load(rows + i)...);
     }
   }
-  for (; i + kLanes <= n; i += kLanes) store_vector(f(load_vector(lhs + i), load_vector(rhs + i)), out + i);
+  for (; i + kLanes <= n; i += kLanes) store_vector(f(load_vector(rows + i)...), out + i);
   if (i == n) return;
-  T l[kLanes] = {}, r[kLanes] = {};
   S rest[kLanes];
   const size_t left = static_cast<size_t>(n - i);
-  memcpy(l, lhs + i, left * sizeof(T));
-  memcpy(r, rhs + i, left * sizeof(T));
-  store_vector(f(load_vector(l), load_vector(r)), rest);
+  store_vector(f(load_first(rows + i, left)...), rest);
   memcpy(out + i, rest, left * sizeof(S));
 }
 // lhs op rhs. For copies both are the operand that is copied.
 template <class T, class S>
 HALFGNN_NOINLINE void combine_values(Op op, const T* lhs, const T* rhs, int64_t n, S* out) {
   switch (op) {
-    case Op::kAdd: return combine_values(lhs, rhs, n, out, [](auto l, auto r) { return l + r; });
-    case Op::kSub: return combine_values(lhs, rhs, n, out, [](auto l, auto r) { return l - r; });
-    case Op::kMul: return combine_values(lhs, rhs, n, out, [](auto l, auto r) { return l * r; });
-    case Op::kDiv: return combine_values(lhs, rhs, n, out, [](auto l, auto r) { return l / r; });
-    default: return combine_values(lhs, rhs, n, out, [](auto l, auto) { return l; });
+    case Op::kAdd: return combine_values(n, out, [](auto l, auto r) { return l + r; }, lhs, rhs);
+    case Op::kSub: return combine_values(n, out, [](auto l, auto r) { return l - r; }, lhs, rhs);
+    case Op::kMul: return combine_values(n, out, [](auto l, auto r) { return l * r; }, lhs, rhs);
+    case Op::kDiv: return combine_values(n, out, [](auto l, auto r) { return l / r; }, lhs, rhs);
+    default: return combine_values(n, out, [](auto l, auto) { return l; }, lhs, rhs);
   }
 }
 
@@ -205,6 +213,58 @@ void sddmm_wide_rows(const SddmmArgs& args, int64_t row_begin, int64_t row_end) 
       }
       combine_values(args.op, lhs_is_row ? lhs.data + row * n : lhs[p], rhs_is_row ? rhs.data + row * n : rhs[p], n,
                      static_cast<S*>(args.out) + adj.edge_id(p) * n);
+    }
+  }
+}
+
+// ---- sums of three operands, one each of the column, the row and the edge
+
+template <class T, class S>
+HALFGNN_NOINLINE void add_values(const T* col, const T* row, const T* edge, int64_t n, S* out) {
+  if constexpr (sizeof(T) == 8) {
+    for (int64_t i = 0; i < n; ++i) out[i] = col[i] + row[i] + edge[i];
+  } else {
+    combine_values(n, out, [](auto x, auto y, auto z) { return x + y + z; }, col, row, edge);
+  }
+}
+
+// Short rows: a chunk is gathered, added and scattered flat.
+template <class T, class S, class I>
+void sddmm_add_narrow_rows(const SddmmAddArgs& args, int64_t row_begin, int64_t row_end) {
+  const Adjacency<I> adj(args.topology);
+  const int64_t n = args.dim;
+  GatheredRows<T, I> cols(adj, n), rows(adj, n), edges(adj, n);
+  ScatteredRows<S, I> out(adj, n, args.out);
+  for (RowChunk<I> chunk(adj, row_begin, row_end, n); chunk.next();) {
+    const int64_t begin = chunk.begin(), end = chunk.end();
+    if (begin == end) continue;
+    add_values(cols.gather(static_cast<const T*>(args.col), adj.indices, begin, end),
+               rows.repeat(static_cast<const T*>(args.row), chunk),
+               edges.edges(static_cast<const T*>(args.edge), begin, end), (end - begin) * n, out.open(begin, end));
+    out.close(begin, end);
+  }
+}
+
+// Longer rows, one after the other.
+template <class T, class S, class I>
+void sddmm_add_wide_rows(const SddmmAddArgs& args, int64_t row_begin, int64_t row_end) {
+  const Adjacency<I> adj(args.topology);
+  const int64_t n = args.dim;
+  const T* row_data = static_cast<const T*>(args.row);
+  const T* col_data = static_cast<const T*>(args.col);
+  const T* edge_data = static_cast<const T*>(args.edge);
+  for (int64_t row = row_begin; row < row_end; ++row) {
+    const int64_t end = adj.indptr[row + 1];
+    for (int64_t p = adj.indptr[row]; p < end; ++p) {
+      const int64_t ahead = p + kPrefetchEdges;
+      if (adj.has(ahead)) {
+        prefetch_row(col_data + adj.column(ahead) * n, n);
+        prefetch_row(edge_data + adj.edge_id(ahead) * n, n);
+        prefetch_edge_for_write(args.out, adj.edge_id(ahead), n * static_cast<int64_t>(sizeof(S)));
+      }
+      const int64_t edge = adj.edge_id(p) * n;
+      add_values(col_data + adj.column(p) * n, row_data + row * n, edge_data + edge, n,
+                 static_cast<S*>(args.out) + edge);
     }
   }
 }
@@ -271,12 +331,27 @@ static void sddmm_elementwise(const SddmmArgs& args, int64_t begin, int64_t end)
     });
   });
 }
+static void sddmm_add(const SddmmAddArgs& args, int64_t begin, int64_t end) {
+  with_index(args.topology.is_int64, [&](auto i) {
+    using I = TypeOf<decltype(i)>;
+    if (args.type == DType::kDouble) return sddmm_add_wide_rows<double, double, I>(args, begin, end);
+    with_vector_type(args.type, [&](auto t) {
+      using T = TypeOf<decltype(t)>;
+      with_same_or_float<T>(args.out_type, [&](auto s) {
+        using S = TypeOf<decltype(s)>;
+        if (args.dim * static_cast<int64_t>(sizeof(T)) <= kMoveBytes)
+          return sddmm_add_narrow_rows<T, S, I>(args, begin, end);
+        sddmm_add_wide_rows<T, S, I>(args, begin, end);
+      });
+    });
+  });
+}
 static void sddmm(const SddmmArgs& args, int64_t begin, int64_t end) {
   with_general_types(args.out_type, args.topology,
                      [&](auto a, auto i) { sddmm_rows<TypeOf<decltype(a)>, TypeOf<decltype(i)>>(args, begin, end); });
 }
 
 extern const SddmmKernels kSddmm;
-const SddmmKernels kSddmm = {sddmm_dot, sddmm_elementwise, sddmm};
+const SddmmKernels kSddmm = {sddmm_dot, sddmm_elementwise, sddmm_add, sddmm};
 
 }  // namespace halfgnn::HALFGNN_ISA

@@ -262,6 +262,7 @@ __device__ void apply(TermOp op, float (&a)[kEdges][kVector], const float (&b)[k
     case TermOp::kAdd: return each([](float x, float y) { return x + y; });
     case TermOp::kSub: return each([](float x, float y) { return x - y; });
     case TermOp::kMul: return each([](float x, float y) { return x * y; });
+    case TermOp::kReluAdd: return each([](float x, float y) { return x + y <= 0.f ? 0.f : x + y; });
     default: return each([](float x, float y) { return x / y; });
   }
 }
@@ -304,7 +305,10 @@ __device__ void form_terms(const Term& term, const TermEdges<Config>& edges, con
 #pragma unroll
     for (int e = 0; e < kEdges; ++e) {
 #pragma unroll
-      for (int i = 0; i < kVector; ++i) a[e][i] = -a[e][i] * (b[e][i] / c[e][i]) / c[e][i];
+      for (int i = 0; i < kVector; ++i) {
+        a[e][i] = term.op == TermOp::kReluSlope ? (b[e][i] + c[e][i] <= 0.f ? 0.f : a[e][i])
+                                                : -a[e][i] * (b[e][i] / c[e][i]) / c[e][i];
+      }
     }
   } else if constexpr (Config::kInputs > 1) {
     if (has_second) {

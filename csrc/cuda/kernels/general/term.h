@@ -14,12 +14,14 @@
 namespace halfgnn::cuda {
 
 enum class TermOp : int8_t {
-  kFirst,   // a
-  kAdd,     // a + b
-  kSub,     // a - b
-  kMul,     // a * b
-  kDiv,     // a / b
-  kDivisor  // -a * (b / c) / c: the gradient a of b / c, for c
+  kFirst,     // a
+  kAdd,       // a + b
+  kSub,       // a - b
+  kMul,       // a * b
+  kDiv,       // a / b
+  kReluAdd,   // relu(a + b)
+  kDivisor,   // -a * (b / c) / c: the gradient a of b / c, for c
+  kReluSlope  // a if b + c > 0, otherwise 0: the gradient a of relu(b + c)
 };
 
 constexpr int kMaxTermInputs = 3;

@@ -15,6 +15,7 @@ inline bool plan_forward(Op op, const Operand& lhs, const Operand& rhs, const Br
     case Op::kMul:
     case Op::kDot: term.op = TermOp::kMul; break;
     case Op::kDiv: term.op = TermOp::kDiv; break;
+    case Op::kReluAdd: term.op = TermOp::kReluAdd; break;
     default: term.op = TermOp::kFirst; break;
   }
   const int num_sources = reads_lhs(op) && reads_rhs(op) ? 2 : 1;
@@ -36,9 +37,9 @@ inline bool plan_gradient(const BackwardArgs& args, Side side, Term& term) {
     return plan_term(args.broadcast, lhs_side ? &BroadcastDim::lhs : &BroadcastDim::rhs, sources, num_sources,
                      fits_term_vector(out.data, size_of(out.type)), term);
   };
-  if (args.op == Op::kDiv && !lhs_side) {
+  if ((args.op == Op::kDiv && !lhs_side) || args.op == Op::kReluAdd) {
     const TermSource sources[] = {grad, lhs, rhs};
-    return plan(TermOp::kDivisor, sources, 3);
+    return plan(args.op == Op::kDiv ? TermOp::kDivisor : TermOp::kReluSlope, sources, 3);
   }
   const TermSource sources[] = {grad, lhs_side ? rhs : lhs};
   if (args.op == Op::kMul || args.op == Op::kDot) return plan(TermOp::kMul, sources, 2);
