@@ -197,6 +197,38 @@ def test_infinite_logits(dtype, device):
     assert is_nan or all(x.grad.isfinite().all() for x in leaves)
 
 
+@pytest.mark.parametrize("heads", [1, 3, 8])
+def test_a_long_row_that_begins_with_removed_edges(heads, device):
+    """The first logits of a row are -inf, as many as are worked on at once and more, so its maximum is known late."""
+    count, removed = 2000, 1500
+    dst = torch.zeros(count, dtype=torch.int32, device=device)
+    g = halfgnn.Graph.from_edges(torch.arange(count, dtype=torch.int32, device=device), dst, num_src=count, num_dst=1)
+    feat, zero = randn(count, heads, 8, dtype=torch.float32, device=device), torch.zeros(count, heads, device=device)
+    edge = torch.zeros(count, heads, device=device)
+    edge[:removed] = -torch.inf
+    feat.requires_grad_()
+    out = ops.gat_attention(g, feat, zero, zero[:1], edge)
+    torch.testing.assert_close(out[0], feat[removed:].mean(0), rtol=0, atol=1e-6)
+    out.sum().backward()
+    kept = torch.arange(count, device=device) >= removed
+    expected = (kept.float() / (count - removed)).view(-1, 1, 1).expand_as(feat)
+    torch.testing.assert_close(feat.grad, expected, rtol=1e-5, atol=0)
+
+
+@every_kind
+def test_infinite_values_before_a_row_without_edges(kind, device):
+    """Nothing is left of the row before: the result and the gradients of a node without edges are 0."""
+    ends = torch.tensor([[0, 1, 1], [0, 0, 2]], device=device)
+    g = halfgnn.Graph.from_edges(*ends, num_src=3, num_dst=3)
+    operands = kind.operands(g, 2, 8, torch.float32, device)
+    operands[2 if kind is DOT else 0][:2] = torch.inf
+    out, grads = support.evaluate(lambda *x: kind.call(g, *x), operands, torch.ones_like(operands[0]))
+    assert (out[1] == 0).all()
+    for (target, _), grad in zip(kind.shapes(2, 8), grads):
+        if target in ("u", "v"):
+            assert (grad[2 if target == "u" else 1] == 0).all()
+
+
 @every_kind
 def test_nan_stays_in_its_rows(kind, device):
     g = make_graph("bipartite", torch.int64, device)

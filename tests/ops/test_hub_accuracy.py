@@ -61,6 +61,33 @@ def test_softmax(hub, heads):
     assert_close(logits.grad, expected)
 
 
+@pytest.mark.parametrize("dim", [8, 12, 41])
+def test_gradients_of_gat_logits(hub, dim):
+    """They are differences of sums over all edges and over those with a positive score: here over the same edges."""
+    operands = torch.full((1, 1, dim), 0.1), torch.full((1, 1), 0.7), torch.full((1, 1), 0.7)
+    upstream = torch.full((1, 1, dim), 0.3)
+    _, grads = support.evaluate(lambda *x: ops.gat_attention(hub, *x), operands, upstream)
+    assert_close(grads[0], upstream.double())
+    for of_logits in grads[1:]:
+        assert of_logits.abs().max() <= TOLERANCE * 0.1 * 0.3 * dim
+
+
+@pytest.mark.skipif(support.SIMULATED, reason="the kernels of CUDA have other runs")
+@pytest.mark.parametrize("heads", [1, 2, 3, 4, 8])
+def test_softmax_of_small_weights_beside_large_ones(hub, heads):
+    """A run of small weights is below half a unit in the last place of the sum of the large ones, or not far above."""
+    logits = torch.full((DEGREE, heads), -17.0)
+    logits[:64] = 0
+    logits.requires_grad_()
+    out = ops.edge_softmax(hub, logits)
+    truth = torch.softmax(logits.detach().double(), 0)
+    assert_close(out, truth)
+    upstream = torch.zeros_like(logits)
+    upstream[:64] = 1
+    out.backward(upstream)
+    assert_close(logits.grad[64:], -truth[64:] * truth[:64].sum(0))
+
+
 @pytest.mark.parametrize("dim", [8, 12])
 def test_gradient_of_a_parameter_of_many_nodes(dim):
     """attn of gatv2_attention: each destination, of many with the same two neighbours, adds as much to its gradient."""
