@@ -32,10 +32,10 @@ from __future__ import annotations
 
 import contextlib
 import importlib
-import threading
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from typing import Any
 
+from ..common.drop_in import Bindings, Switch
 from ..dgl_index import relation_index
 from . import modules, operators
 from .accounts import reset_stats, stats
@@ -84,16 +84,6 @@ _FUSED: list[tuple[str, str, Callable[..., Any]]] = [
     ("dgl.nn.pytorch.conv.dotgatconv", "DotGatConv", modules.dot_gat_conv),
 ]
 
-_Undo = list[tuple[Any, str, Any]]  # (owner, name, original) of all that is replaced now
-
-_undo: _Undo = []  # of operators
-_undo_fused: _Undo = []  # of modules
-_lock = threading.RLock()
-_patched = False  # by patch()
-_patched_fused = False  # by patch(fuse=True)
-_accelerating = 0  # blocks of accelerate() that are open, in all threads
-_accelerating_fused = 0  # those with fuse=True
-
 
 def _import_dgl() -> Any:
     try:
@@ -105,11 +95,6 @@ def _import_dgl() -> Any:
     if dgl.backend.backend_name != "pytorch":
         raise RuntimeError(f"DGL's backend is {dgl.backend.backend_name}; expected pytorch")
     return dgl
-
-
-def _replace(undo: _Undo, owner: Any, name: str, stand_in: Callable[..., Any]) -> None:
-    undo.append((owner, name, getattr(owner, name)))
-    setattr(owner, name, stand_in)
 
 
 def patch(fuse: bool = False) -> None:
@@ -127,81 +112,40 @@ def patch(fuse: bool = False) -> None:
         ImportError: DGL cannot be imported.
         RuntimeError: DGL runs on another backend than PyTorch.
     """
-    global _patched, _patched_fused
-    with _lock:
-        _install(fuse)
-        _patched = True
-        _patched_fused = _patched_fused or fuse
+    _switch.patch(fuse)
 
 
 def unpatch() -> None:
     """Gives DGL its own functions back, as soon as no :func:`accelerate` block is open."""
-    global _patched, _patched_fused
-    with _lock:
-        _patched = _patched_fused = False
-        _restore_unused()
+    _switch.unpatch()
 
 
-@contextlib.contextmanager
-def accelerate(fuse: bool = False) -> Iterator[None]:
+def accelerate(fuse: bool = False) -> contextlib.AbstractContextManager[None]:
     """:func:`patch` for a ``with`` block or a decorated function.
 
     Like patch() it acts on the whole process: other threads are routed too while a block is open. Blocks may be nested and may
     overlap.
     """
-    global _accelerating, _accelerating_fused
-    with _lock:
-        _install(fuse)
-        _accelerating += 1
-        _accelerating_fused += fuse
-    try:
-        yield
-    finally:
-        with _lock:
-            _accelerating -= 1
-            _accelerating_fused -= fuse
-            _restore_unused()
+    return _switch.accelerate(fuse)
 
 
-def _install(fuse: bool) -> None:
-    try:
-        if not _undo:
-            _install_operators()
-        if fuse and not _undo_fused:
-            _install_fused()
-    except BaseException:
-        _restore_unused()
-        raise
-
-
-def _install_operators() -> None:
+def _install_operators(bindings: Bindings) -> None:
     dgl = _import_dgl()
     for key, stand_in, places in _REPLACEMENTS:
         # By import, because dgl.ops.edge_softmax as an attribute is a function and not the module.
         owners = [(importlib.import_module(module), name) for module, name in places]
         operators.ORIGINALS[key] = getattr(*owners[0])
         for owner, name in owners:
-            _replace(_undo, owner, name, stand_in)
+            bindings.bind(owner, name, stand_in)
     # update_all slices the graph at every call. Without this replacement every slice would be converted again.
-    _replace(_undo, dgl.heterograph_index.HeteroGraphIndex, "get_relation_graph", relation_index)
+    bindings.bind(dgl.heterograph_index.HeteroGraphIndex, "get_relation_graph", relation_index)
 
 
-def _install_fused() -> None:
+def _install_fused(bindings: Bindings) -> None:
     for module, name, stand_in in _FUSED:
         owner = getattr(importlib.import_module(module), name)
         operators.ORIGINALS[f"nn.{name}"] = owner.forward
-        _replace(_undo_fused, owner, "forward", stand_in)
+        bindings.bind(owner, "forward", stand_in)
 
 
-def _restore_unused() -> None:
-    """Restores what neither patch() nor an open block needs."""
-    if not _patched_fused and not _accelerating_fused:
-        _restore(_undo_fused)
-    if not _patched and not _accelerating:
-        _restore(_undo)
-
-
-def _restore(undo: _Undo) -> None:
-    while undo:
-        owner, name, original = undo.pop()
-        setattr(owner, name, original)
+_switch = Switch(_install_operators, _install_fused)

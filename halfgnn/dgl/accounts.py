@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
-from collections import defaultdict
 from typing import Any
 
-routed: defaultdict[str, int] = defaultdict(int)
-fell_back: defaultdict[tuple[str, str], int] = defaultdict(int)
+from ..common.accounts import Accounts
+
+_accounts = Accounts()
+routed, fell_back = _accounts.routed, _accounts.fell_back
 
 
 def stats() -> dict[str, dict[str, Any]]:
@@ -18,13 +19,9 @@ def stats() -> dict[str, dict[str, Any]]:
         ``"gspmm_hetero:copy_u_sum"`` or ``"udf:message"``. ``fuse=True`` adds modules: ``"fused:GATConv"``. If a module fell back,
         its operators are counted too. A backward pass is not counted.
     """
-    reasons: dict[str, dict[str, int]] = {}
-    for (name, reason), calls in fell_back.items():
-        reasons.setdefault(name, {})[reason] = calls
-    return {"routed": dict(routed), "fell_back": reasons}
+    return _accounts.stats()
 
 
 def reset_stats() -> None:
     """Sets every count of :func:`stats` to zero."""
-    routed.clear()
-    fell_back.clear()
+    _accounts.reset()

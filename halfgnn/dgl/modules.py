@@ -6,27 +6,17 @@ operators are then routed one by one.
 
 from __future__ import annotations
 
-import functools
 import math
 from typing import Any
 
-import torch
-
 from ..common.degrees import check_in_degrees
+from ..common.refusals import cuda_has_attention, refuse
 from ..graph import Graph
 from ..nn import dotgatconv, gatconv, gatv2conv
 from ..nn.attention import why_unfused
 from .accounts import fell_back, routed
-from .operators import ORIGINALS, refuse
+from .operators import ORIGINALS
 from .topology import topology_of
-
-
-@functools.cache
-def _cuda_has_attention() -> bool:
-    operators = [
-        f"halfgnn::{name}_attention{suffix}" for name in ("gat", "gatv2", "dot") for suffix in ("", "_backward")
-    ]
-    return all(torch._C._dispatch_has_kernel_for_dispatch_key(operator, "CUDA") for operator in operators)
 
 
 def gat_conv(self: Any, graph: Any, feat: Any, edge_weight: Any = None, get_attention: bool = False) -> Any:
@@ -71,7 +61,7 @@ def _refuse(conv: Any, graph: Any, feat: Any, get_attention: bool, max_dim: floa
     reason = refuse(feats)
     if reason is not None:
         return reason
-    if feats[0].is_cuda and not _cuda_has_attention():
+    if feats[0].is_cuda and not cuda_has_attention():
         return "no CUDA kernels"
     topology = topology_of(graph._graph)
     if topology is None:

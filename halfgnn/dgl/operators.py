@@ -15,22 +15,13 @@ from torch import Tensor
 from .. import ops
 from ..common.arguments import MESSAGE_OPS, REDUCES, TARGETS
 from ..common.precision import HALF, computed_type
+from ..common.refusals import refuse
 from .accounts import fell_back, routed
 from .topology import Topology, relation_topology, schema_of, topology_of, union_topology
 
 # DGL's own functions, filled in by patch().
 ORIGINALS: dict[str, Callable[..., Any]] = {}
 
-_CASTABLE_TYPES = frozenset([*HALF, torch.float32])  # by autocast
-# Calls on CUDA are routed only if every operator has a CUDA kernel: half a model on the GPU would only raise.
-_CUDA_IS_COMPLETE = all(
-    torch._C._dispatch_has_kernel_for_dispatch_key(f"halfgnn::{operator}", "CUDA")
-    for operator in ("gspmm", "gspmm_backward", "gsddmm", "gsddmm_backward", "edge_softmax", "edge_softmax_backward")
-)
-_TYPES = {
-    "cpu": frozenset([*_CASTABLE_TYPES, torch.float64]),
-    "cuda": _CASTABLE_TYPES if _CUDA_IS_COMPLETE else frozenset(),
-}
 _ALL_EDGES = "__ALL__"  # dgl.ALL
 
 # Operator -> its name in dgl.ops. Operators that are missing here are not routed.
@@ -66,31 +57,6 @@ _SDDMM_NAMES = {
 def _fall_back(api: str, name: str, reason: str, *args: Any) -> Any:
     fell_back[(name, reason)] += 1
     return ORIGINALS[api](*args)
-
-
-def refuse(operands: Sequence[Any], fp32_weights: bool = False) -> str | None:
-    """Why operands are left to DGL; None if they are not.
-
-    fp32_weights: the last operand may be fp32 if the first is half.
-    """
-    first = operands[0]
-    if not isinstance(first, Tensor):
-        return "missing operand"
-    dtype, device = first.dtype, first.device.type
-    if dtype not in _TYPES.get(device, ()):
-        return f"{dtype} on {device}"
-    for other in operands[1:]:
-        if not isinstance(other, Tensor):
-            return "missing operand"
-        if other.dtype is not dtype and not _may_mix(dtype, other.dtype, device, fp32_weights):
-            return f"{dtype} with {other.dtype}"
-    return None
-
-
-def _may_mix(dtype: torch.dtype, other: torch.dtype, device: str, fp32_weights: bool) -> bool:
-    if torch.is_autocast_enabled(device):
-        return dtype in _CASTABLE_TYPES and other in _CASTABLE_TYPES
-    return fp32_weights and dtype in HALF and other is torch.float32
 
 
 def _read(op: str, lhs: Any, rhs: Any) -> tuple[Any, ...]:

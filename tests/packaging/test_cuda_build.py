@@ -13,6 +13,7 @@ import torch
 import halfgnn
 from benchmarks import yardsticks  # noqa: F401  (loads halfgnn_yardsticks)
 from halfgnn import _library
+from halfgnn.common import refusals
 from tests import support
 
 GSPMM = torch.ops.halfgnn.gspmm.default
@@ -91,11 +92,9 @@ def test_every_operator_has_a_cpu_kernel(name):
     assert has_kernel(name, "CPU")
 
 
-def test_dgl_is_routed_on_cuda_if_and_only_if_it_was_built():
-    from halfgnn.dgl import operators
-
-    assert operators._CUDA_IS_COMPLETE == BUILT
-    assert operators._TYPES["cuda"] == (set(gpu_dtypes()) if BUILT else set())
+def test_calls_are_routed_on_cuda_if_and_only_if_it_was_built():
+    assert refusals.types_on("cuda") == (set(gpu_dtypes()) if BUILT else set())
+    assert refusals.cuda_has_attention() == BUILT
 
 
 def gpu_dtypes():

@@ -1,0 +1,62 @@
+"""Which operands and devices the drop-ins route, and why they leave others to the library that they are drop-ins for."""
+
+from __future__ import annotations
+
+import functools
+from collections.abc import Sequence
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from .precision import HALF
+
+CASTABLE_TYPES = frozenset([*HALF, torch.float32])  # by autocast
+
+
+def _cuda_has(*operators: str) -> bool:
+    return all(
+        torch._C._dispatch_has_kernel_for_dispatch_key(f"halfgnn::{operator}{suffix}", "CUDA")
+        for operator in operators
+        for suffix in ("", "_backward")
+    )
+
+
+@functools.cache
+def cuda_has_attention() -> bool:
+    """Whether the fused attentions have CUDA kernels."""
+    return _cuda_has("gat_attention", "gatv2_attention", "dot_attention")
+
+
+@functools.cache
+def types_on(device: str) -> frozenset[torch.dtype]:
+    """The dtypes that are routed on a kind of device."""
+    if device == "cpu":
+        return CASTABLE_TYPES | {torch.float64}
+    # Calls on CUDA are routed only if every operator has a CUDA kernel: half a model on the GPU would only raise.
+    return CASTABLE_TYPES if device == "cuda" and _cuda_has("gspmm", "gsddmm", "edge_softmax") else frozenset()
+
+
+def refuse(operands: Sequence[Any], fp32_weights: bool = False) -> str | None:
+    """Why operands are not routed; None if they are.
+
+    fp32_weights: the last operand may be fp32 if the first is half.
+    """
+    first = operands[0]
+    if not isinstance(first, Tensor):
+        return "missing operand"
+    dtype, device = first.dtype, first.device.type
+    if dtype not in types_on(device):
+        return f"{dtype} on {device}"
+    for other in operands[1:]:
+        if not isinstance(other, Tensor):
+            return "missing operand"
+        if other.dtype is not dtype and not _may_mix(dtype, other.dtype, device, fp32_weights):
+            return f"{dtype} with {other.dtype}"
+    return None
+
+
+def _may_mix(dtype: torch.dtype, other: torch.dtype, device: str, fp32_weights: bool) -> bool:
+    if torch.is_autocast_enabled(device):
+        return dtype in CASTABLE_TYPES and other in CASTABLE_TYPES
+    return fp32_weights and dtype in HALF and other is torch.float32
