@@ -21,13 +21,22 @@ FILLS = ("add", "sum", "mean", "min", "max", "mul")  # how the features of in-ed
 _LOOPS = "_loops"  # kept on a Graph: number of self-loops -> WithSelfLoops, or that Kept
 
 
-class _Known:
-    """The graphs of one edge_index, by numbers of nodes."""
+class _Topology:
+    """Graphs of one content of edge_index, by numbers of nodes, and what was derived from it, by how."""
 
-    def __init__(self, edge_index: Tensor, forget: Any) -> None:
+    def __init__(self) -> None:
+        self.graphs: dict[tuple[int, int], Graph] = {}
+        self.derived: dict[Any, _Topology] = {}
+        self.bounds: list[tuple[int, int]] | None = None
+
+
+class _Known:
+    """One edge_index and its topology, which others of the same content share."""
+
+    def __init__(self, edge_index: Tensor, topology: _Topology, forget: Any) -> None:
         self.ref = weakref.ref(edge_index, forget)
         self.state = _state_of(edge_index)
-        self.graphs: dict[tuple[int, int], Graph] = {}
+        self.topology = topology
 
     def is_of(self, edge_index: Tensor) -> bool:
         return self.ref() is edge_index and self.state == _state_of(edge_index)
@@ -77,13 +86,69 @@ def _graph_of_tensor(edge_index: Any, num_src: int, num_dst: int) -> Graph:
         raise TypeError(f"edge_index has layout {edge_index.layout}; pass halfgnn.Graph.from_torch_sparse(edge_index)")
     if edge_index.is_inference():
         return _make(edge_index, num_src, num_dst)
+    graphs = _topology_of(edge_index).graphs
+    if (num_src, num_dst) not in graphs:
+        graphs[num_src, num_dst] = _make(edge_index, num_src, num_dst)._for_all_streams()
+    return graphs[num_src, num_dst]
+
+
+def _topology_of(edge_index: Tensor) -> _Topology:
+    known = _known.get(id(edge_index))
+    return _know(edge_index, _Topology()) if known is None or not known.is_of(edge_index) else known.topology
+
+
+def _know(edge_index: Tensor, topology: _Topology) -> _Topology:
     key = id(edge_index)
-    known = _known.get(key)
-    if known is None or not known.is_of(edge_index):
-        known = _known[key] = _Known(edge_index, functools.partial(_forget, key))
-    if (num_src, num_dst) not in known.graphs:
-        known.graphs[num_src, num_dst] = _make(edge_index, num_src, num_dst)._for_all_streams()
-    return known.graphs[num_src, num_dst]
+    _known[key] = _Known(edge_index, topology, functools.partial(_forget, key))
+    return topology
+
+
+def is_known(edge_index: Tensor) -> bool:
+    """Whether graphs of the tensor are kept, or would be shared with those of another."""
+    known = _known.get(id(edge_index))
+    return known is not None and known.is_of(edge_index)
+
+
+def holds_ids_below(edge_index: Tensor, row: int, num_nodes: int) -> bool:
+    """Whether a row of edge_index, which has edges, holds ids of so many nodes only. It is read once."""
+    if edge_index.is_inference():
+        low, high = _bounds(edge_index)[row]
+    else:
+        topology = _topology_of(edge_index)
+        if topology.bounds is None:
+            topology.bounds = _bounds(edge_index)
+        low, high = topology.bounds[row]
+    return low >= 0 and high < num_nodes
+
+
+def _bounds(edge_index: Tensor) -> list[tuple[int, int]]:
+    low, high = (x.tolist() for x in torch.aminmax(edge_index, dim=1))
+    return list(zip(low, high))
+
+
+def graph_with(edge_index: Tensor, row: int, num_nodes: int) -> Graph:
+    """A Graph of edge_index with so many nodes on the side of one row. How many are on the other is left open.
+
+    Raises: see graph_of.
+    """
+    if is_known(edge_index):
+        for counts, g in list(_topology_of(edge_index).graphs.items()):
+            if counts[row] == num_nodes:
+                return g
+    return graph_of(edge_index, num_nodes, num_nodes)
+
+
+def share_graphs(edge_index: Tensor, how: Any, result: Tensor) -> None:
+    """Lets all results that were made of edge_index in the same way share their graphs. The way must be a function of its content.
+
+    So a module that makes self-loops at every call does not sort the edges at every call.
+    """
+    if result is edge_index or edge_index.is_inference() or result.is_inference():
+        return
+    derived = _topology_of(edge_index).derived
+    if how not in derived:
+        derived[how] = _Topology()
+    _know(result, derived[how])
 
 
 def _make(edge_index: Tensor, num_src: int, num_dst: int) -> Graph:
@@ -105,10 +170,10 @@ def _check(edge_index: Tensor, num_src: int, num_dst: int) -> None:
         raise ValueError(f"edge_index has shape {tuple(edge_index.shape)}; expected (2, E)")
     if edge_index.shape[1] == 0:
         return
-    low, high = (x.tolist() for x in torch.aminmax(edge_index, dim=1))
-    for row, (what, count) in enumerate((("source", num_src), ("destination", num_dst))):
-        if low[row] < 0 or high[row] >= count:
-            wrong = low[row] if low[row] < 0 else high[row]
+    sides = zip(_bounds(edge_index), (("source", num_src), ("destination", num_dst)))
+    for row, ((low, high), (what, count)) in enumerate(sides):
+        if low < 0 or high >= count:
+            wrong = low if low < 0 else high
             raise ValueError(f"edge_index[{row}] holds {wrong}; expected indices in [0, {count}), of {what} nodes")
 
 

@@ -1,0 +1,28 @@
+"""Counts of the calls that the drop-in routed, and of those that it left to torch_geometric."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from ..common.accounts import Accounts
+
+_accounts = Accounts()
+routed, fell_back = _accounts.routed, _accounts.fell_back
+
+
+def stats() -> dict[str, dict[str, Any]]:
+    """Calls since the last :func:`reset_stats`.
+
+    Returns:
+        ``{"routed": {operator: calls}, "fell_back": {name: {reason: calls}}}``. Names of operators are, for example,
+        ``"gspmm:copy_u_mean"``, ``"gspmm:u_mul_e_sum"``, ``"gspmm:copy_e_max"`` (of messages that were formed) and
+        ``"edge_softmax"``. ``fuse=True`` adds modules: ``"fused:GATConv"``. Under ``"fell_back"``, ``"propagate"`` has calls whose
+        messages are PyG's, and ``"message:copy_u": {"read by cat": 1}`` a message that was formed because ``torch.cat`` read it.
+        A backward pass and compiled code are not counted.
+    """
+    return _accounts.stats()
+
+
+def reset_stats() -> None:
+    """Sets every count of :func:`stats` to zero."""
+    _accounts.reset()

@@ -1,0 +1,271 @@
+"""Messages that are formed when something reads them, and never if they are only reduced.
+
+``Message`` stands for ``x.index_select(0, edge_index[row])``, or for that combined with one row per edge. To autograd it is an
+ordinary tensor: it has a grad_fn, a version, hooks. PyTorch's own operators run on it unless an operator here takes it as it is.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any, NamedTuple
+
+import torch
+from torch import Tensor
+from torch.utils._pytree import tree_map
+
+from .. import ops
+from ..common.precision import HALF, without_autocast
+from ._accounts import fell_back, routed
+from ._propagation import Propagation
+
+_aten = torch.ops.aten
+_OF_SHAPES = {  # these read no value
+    getattr(_aten, name).default
+    for name in ("new_empty", "new_full", "new_ones", "new_zeros", "empty_like", "full_like", "ones_like", "zeros_like")
+}
+_NAMES = {_aten.mul.Tensor: "mul", _aten.add.Tensor: "add", _aten.sub.Tensor: "sub", _aten.div.Tensor: "div"}
+
+
+class Lifted(NamedTuple):
+    """Features of one side's nodes for every edge."""
+
+    propagation: Propagation
+    row: int
+    ids: Tensor
+    x: Tensor
+    version: int | None
+
+    @property
+    def name(self) -> str:
+        return "copy_u"
+
+    @property
+    def lift(self) -> Lifted:
+        return self
+
+    def current(self, with_history: bool) -> Tensor:
+        """x, which must not have changed."""
+        _check_version(self.x, self.version)
+        return self.x if with_history else self.x.detach()
+
+    def form(self) -> Tensor:
+        return self.current(False).index_select(0, self.ids)
+
+
+class Combined(NamedTuple):
+    """A lifted message, and one row per edge."""
+
+    op: str
+    message: Message
+    edge: Tensor
+    version: int | None
+    function: Callable[..., Tensor]
+    swapped: bool
+
+    @property
+    def name(self) -> str:
+        return f"u_{self.op}_e"
+
+    @property
+    def lift(self) -> Lifted:
+        assert isinstance(self.message.recipe, Lifted)
+        return self.message.recipe
+
+    def current(self, with_history: bool) -> Tensor:
+        """The rows of edges, which must not have changed."""
+        _check_version(self.edge, self.version)
+        return self.edge if with_history else self.edge.detach()
+
+    def form(self) -> Tensor:
+        operands = self.message.formed(), self.current(False)
+        return self.function(*(operands[::-1] if self.swapped else operands))
+
+
+def version_of(x: Tensor) -> int | None:
+    return None if x.is_inference() else x._version
+
+
+def _check_version(x: Tensor, version: int | None) -> None:
+    if version_of(x) != version:
+        raise RuntimeError(
+            "a message is read after the features that it was made of were modified in place; clone the features, or the message "
+            "before they are modified (halfgnn.pyg.patch() forms messages when they are read)"
+        )
+
+
+class Message(Tensor):
+    """One row per edge that exists once it is read."""
+
+    __torch_function__ = torch._C._disabled_torch_function_impl  # type: ignore[assignment]  # all is below autograd
+
+    recipe: Lifted | Combined
+    _formed: Tensor | None
+    _is_written: bool
+
+    @staticmethod
+    def of(recipe: Lifted | Combined, shape: Any, dtype: torch.dtype, device: torch.device) -> Message:
+        message = torch.Tensor._make_wrapper_subclass(Message, shape, dtype=dtype, device=device)  # type: ignore[attr-defined]
+        message.recipe, message._formed, message._is_written = recipe, None, False
+        return message
+
+    def formed(self) -> Tensor:
+        """The values, without their history."""
+        if self._formed is None:
+            with torch.no_grad(), without_autocast(self.device):
+                self._formed = self.recipe.form().contiguous()
+        return self._formed
+
+    def is_as_made(self) -> bool:
+        """Whether nothing but its recipe decides its values, and nobody waits for its gradient."""
+        formed, recipe = self._formed, self.recipe
+        if self._is_written or version_of(self) not in (0, None):
+            return False
+        if formed is not None and version_of(formed) != 0:  # in inference mode writes through a view are not counted
+            return False
+        if self._backward_hooks or self.retains_grad or (self.is_leaf and self.requires_grad):
+            return False
+        return recipe.message.is_as_made() if isinstance(recipe, Combined) else True
+
+    @classmethod
+    def __torch_dispatch__(cls, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:  # type: ignore[override]
+        combined = _combined(func, args, kwargs)
+        if combined is not None:
+            return combined
+        if func in _OF_SHAPES:
+            return func(*(_of_shape(x) if isinstance(x, Message) else x for x in args), **(kwargs or {}))
+        messages: dict[int, Message] = {}
+
+        def read(x: Any) -> Any:
+            if not isinstance(x, Message):
+                return x
+            if x._formed is None and torch._C._current_graph_task_id() == -1:  # a backward is not counted
+                fell_back[(f"message:{x.recipe.name}", f"read by {func.name().split('::')[-1].split('.')[0]}")] += 1
+            values = x.formed()
+            messages[id(values)] = x
+            return values
+
+        args, kwargs = tree_map(read, args), tree_map(read, kwargs or {})
+        result = func(*args, **kwargs)
+        if not func._schema.is_mutable:
+            return result
+        for x in messages.values():  # one of them was written to
+            x._is_written = True
+        return tree_map(lambda x: messages.get(id(x), x) if isinstance(x, Tensor) else x, result)
+
+    # What reads memory without an operator reads the formed values.
+
+    def _as_tensor(self) -> Tensor:
+        return self.view_as(self)
+
+    @property
+    def data(self) -> Tensor:  # type: ignore[override]
+        return self.detach()
+
+
+def _reads_memory(name: str) -> Callable[..., Any]:
+    def method(self: Message, *args: Any, **kwargs: Any) -> Any:
+        return getattr(self._as_tensor(), name)(*args, **kwargs)
+
+    return method
+
+
+for _name in (
+    "__array__", "__deepcopy__", "__dlpack__", "__reduce_ex__", "__repr__", "data_ptr", "is_shared", "numpy",
+    "share_memory_", "storage", "tolist", "untyped_storage",
+):  # fmt: skip
+    setattr(Message, _name, _reads_memory(_name))
+
+
+class _Lift(torch.autograd.Function):
+    """x.index_select(0, index) as a Message. Its gradient is summed by halfgnn."""
+
+    @staticmethod
+    def forward(ctx: Any, x: Tensor, recipe: Lifted) -> Tensor:
+        ctx.propagation, ctx.row, ctx.num_nodes = recipe.propagation, recipe.row, x.shape[0]
+        return Message.of(recipe, (recipe.ids.shape[0], *x.shape[1:]), x.dtype, x.device)
+
+    @staticmethod
+    def backward(ctx: Any, grad: Tensor) -> Any:
+        g = ctx.propagation.ending_in(ctx.row, ctx.num_nodes)
+        with without_autocast(grad.device):
+            return ops.gspmm(g, "copy_rhs", "sum", None, grad), None
+
+
+def lifted(x: Tensor, propagation: Propagation, row: int, index: Tensor) -> Tensor:
+    recipe = Lifted(propagation, row, index, x, version_of(x))
+    if torch.is_grad_enabled() and x.requires_grad:
+        return _Lift.apply(x, recipe)
+    return Message.of(recipe, (index.shape[0], *x.shape[1:]), x.dtype, x.device)
+
+
+# ---- messages of messages ----------------------------------------------------------------------------------------------------
+
+
+def _of_shape(message: Message) -> Tensor:
+    """A tensor of the same shape, in the memory of one value."""
+    return torch.empty((), dtype=message.dtype, device=message.device).expand(message.shape)
+
+
+def _combined(func: Any, args: Any, kwargs: Any) -> Tensor | None:
+    """What an operator makes of a lifted message and a row per edge, or of lifted messages of both sides; None for others."""
+    op = _NAMES.get(func)
+    if (
+        op is None or kwargs or torch._C._current_graph_task_id() != -1
+    ):  # the gradient of a leaf must be an ordinary tensor
+        return None
+    first, second = args
+    if _is_plain(first) and _is_plain(second):
+        return _of_both_sides(op, first, second)
+    swapped = op in ("mul", "add") and isinstance(second, Message)
+    message, edge = (second, first) if swapped else (first, second)
+    if not _is_plain(message) or type(edge) not in (Tensor, torch.nn.Parameter):
+        return None
+    if edge.layout != torch.strided or edge.device != message.device:
+        return None
+    shape, dtype = _shape_of(message, edge), _dtype_of(message.dtype, edge.dtype, message.device)
+    if shape is None or dtype is None:
+        return None
+    recipe = Combined(op, message, edge, version_of(edge), func, swapped)
+    return Message.of(recipe, shape, dtype, message.device)
+
+
+def _is_plain(x: Any) -> bool:
+    return isinstance(x, Message) and isinstance(x.recipe, Lifted) and x.is_as_made()
+
+
+def _of_both_sides(op: str, first: Message, second: Message) -> Tensor | None:
+    """op(first, second) in one pass over the edges, without the two messages."""
+    lhs, rhs = first.recipe, second.recipe
+    assert isinstance(lhs, Lifted) and isinstance(rhs, Lifted)
+    if lhs.row == rhs.row or lhs.propagation.edge_index is not rhs.propagation.edge_index:
+        return None
+    if first.dtype is not second.dtype or _shape_of(first, second) is None:
+        return None
+    x, y = lhs.current(False), rhs.current(False)
+    targets = ("u", "v") if lhs.row == 0 else ("v", "u")
+    routed[f"gsddmm:{targets[0]}_{op}_{targets[1]}"] += 1
+    u, v = (x, y) if lhs.row == 0 else (y, x)
+    g = lhs.propagation.into(1, v.shape[0], u.shape[0])
+    with torch.no_grad(), without_autocast(x.device):
+        return ops.gsddmm(g, op, x, y, *targets)
+
+
+def _shape_of(message: Tensor, edge: Tensor) -> tuple[int, ...] | None:
+    if edge.dim() != message.dim() or edge.shape[0] != message.shape[0]:
+        return None
+    try:
+        return tuple(torch.broadcast_shapes(message.shape, edge.shape))
+    except RuntimeError:
+        return None  # PyTorch raises its own
+
+
+def _dtype_of(dtype: torch.dtype, edge: torch.dtype, device: torch.device) -> torch.dtype | None:
+    """PyTorch's dtype of the two combined, if halfgnn combines them."""
+    if dtype is edge:
+        return dtype if dtype.is_floating_point else None
+    castable = (*HALF, torch.float32)
+    if dtype in HALF and edge is torch.float32:
+        return edge
+    if torch.is_autocast_enabled(device.type) and dtype in castable and edge in castable:
+        return torch.promote_types(dtype, edge)
+    return None

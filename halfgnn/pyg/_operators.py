@@ -1,0 +1,213 @@
+"""Stand-ins for the functions of torch_geometric through which messages go.
+
+Each takes the function that it replaces, and then that function's arguments. It routes a call to halfgnn or leaves it to PyG.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+
+from .. import ops
+from ..common.precision import HALF, without_autocast
+from ..common.refusals import refuse
+from ._accounts import fell_back, routed
+from ._graph import holds_ids_below, share_graphs
+from ._messages import Combined, Message, lifted
+from ._propagation import Propagation, begin, current, find, plain
+
+Original = Callable[..., Any]
+
+_REDUCES = {"sum": "sum", "add": "sum", "mean": "mean", "max": "max", "amax": "max", "min": "min", "amin": "min"}
+_HOOKS = ("propagate", "message", "aggregate", "edge_update")
+_TENSORS = (Tensor, nn.Parameter)
+
+
+def refuse_mode() -> str | None:
+    """Why the code that runs now is not an eager call on its data."""
+    if torch._C._are_functorch_transforms_active():
+        return "functorch"
+    if torch._C._is_tracing():
+        return "torch.jit.trace"
+    if torch.autograd.forward_ad._current_level >= 0:
+        return "forward-mode AD"
+    return "dispatch mode" if torch._C._len_torch_dispatch_stack() else None
+
+
+def refuse_rows(x: Any) -> str | None:
+    """Why a tensor with one row per node or edge is not routed."""
+    if type(x) not in _TENSORS:
+        return "tensor subclass"
+    return refuse((x,)) if x.layout == torch.strided else str(x.layout)
+
+
+def _is_first(dim: int, x: Tensor) -> bool:
+    return -x.dim() <= dim < x.dim() and dim % x.dim() == 0
+
+
+# ---- messages ----------------------------------------------------------------------------------------------------------------
+
+
+def check_input(original: Original, self: Any, edge_index: Any, size: Any) -> Any:
+    """``MessagePassing._check_input``, which is the first that a call of propagate or edge_updater does."""
+    mutable_size = original(self, edge_index, size)
+    if not torch.compiler.is_compiling():
+        edges = plain(edge_index)
+        is_dense = isinstance(edges, Tensor) and edges.layout == torch.strided
+        begin(Propagation(edges, mutable_size, refuse_module(self)) if is_dense else None)
+    return mutable_size
+
+
+def refuse_module(conv: Any) -> str | None:
+    if conv.explain:
+        return "explain"
+    if any(getattr(conv, f"_{step}_forward{when}hooks") for step in _HOOKS for when in ("_", "_pre_")):
+        return "hooks"
+    return None
+
+
+def index_select(original: Original, self: Any, src: Tensor, index: Tensor) -> Tensor:
+    """``MessagePassing._index_select``: features of one side's nodes for every edge."""
+    if torch.compiler.is_compiling():
+        return original(self, src, index)
+    propagation, index_data = current(), plain(index)
+    reason = _refuse_lift(self, src, index_data, propagation)
+    if reason is not None:
+        fell_back["propagate", reason] += 1
+        return original(self, src, index)
+    assert propagation is not None
+    row = propagation.row_of(index_data)
+    assert row is not None
+    return lifted(src, propagation, row, index_data)
+
+
+def _refuse_lift(conv: Any, src: Tensor, index: Tensor, propagation: Propagation | None) -> str | None:
+    if propagation is None:
+        return "sparse edge_index"
+    reason = propagation.refusal or refuse_mode() or refuse_rows(src)
+    if reason is not None:
+        return reason
+    if not _is_first(conv.node_dim, src):
+        return f"node_dim {conv.node_dim} of {src.dim()} dimensions"
+    row = propagation.row_of(index)
+    if row is None:
+        return "another index"
+    return refuse_ids(propagation, row, src.shape[0])
+
+
+def refuse_ids(propagation: Propagation, row: int, num_nodes: int) -> str | None:
+    if propagation.edge_index.shape[1] == 0:
+        return "no edges"
+    if propagation.edge_index.dtype not in (torch.int32, torch.int64):
+        return f"ids of {propagation.edge_index.dtype}"
+    return None if holds_ids_below(propagation.edge_index, row, num_nodes) else "ids out of range"
+
+
+# ---- reductions --------------------------------------------------------------------------------------------------------------
+
+
+def scatter(
+    original: Original, src: Tensor, index: Tensor, dim: int = 0, dim_size: int | None = None, reduce: str = "sum"
+) -> Tensor:
+    """``utils.scatter``, to which aggregations come too."""
+    if torch.compiler.is_compiling() or not isinstance(src, Tensor) or not isinstance(index, Tensor):
+        return original(src, index, dim, dim_size, reduce)
+    found = _find(index)
+    reduction = _REDUCES.get(reduce)
+    if isinstance(src, Message):
+        if _refuse_reduction(src, reduction, found, dim, dim_size) is None and _is_reducible(src, index):
+            return _reduced(src, str(reduction), int(dim_size))  # type: ignore[arg-type]
+        src = src.view_as(src)
+    reason = _refuse_reduction(src, reduction, found, dim, dim_size) or refuse_rows(src)
+    name = f"gspmm:copy_e_{reduction or reduce}"
+    if reason is not None:
+        fell_back[name, reason] += 1
+        return original(src, index, dim, dim_size, reduce)
+    assert found is not None and dim_size is not None
+    propagation, row = found
+    routed[name] += 1
+    with without_autocast(src.device):  # as PyG: neither degrees nor the sums of a norm are rounded
+        return ops.gspmm(propagation.ending_in(row, dim_size), "copy_rhs", str(reduction), None, src)
+
+
+def _find(index: Tensor) -> tuple[Propagation, int] | None:
+    return find(index) if index.dim() == 1 and refuse_mode() is None else None
+
+
+def _refuse_reduction(
+    src: Tensor, reduction: str | None, found: tuple[Propagation, int] | None, dim: int, dim_size: int | None
+) -> str | None:
+    """Why the reduction is PyG's, whatever is reduced."""
+    if reduction is None:
+        return "no such operator"
+    if found is None:
+        return refuse_mode() or "index of no known edge_index"
+    propagation, row = found
+    if propagation.refusal is not None:
+        return propagation.refusal
+    if not _is_first(dim, src) or src.shape[0] != propagation.edge_index.shape[1]:
+        return "another dimension"
+    return "no dim_size" if dim_size is None else refuse_ids(propagation, row, dim_size)
+
+
+def _is_reducible(message: Message, index: Tensor) -> bool:
+    """Whether one operator gathers, combines and reduces a message: its features are those of the other ends."""
+    lift = message.recipe.lift
+    return message.is_as_made() and lift.propagation.row_of(plain(index)) == 1 - lift.row
+
+
+def _reduced(message: Message, reduction: str, num_nodes: int) -> Tensor:
+    recipe, edge, op, out_dtype = message.recipe, None, "copy_lhs", None
+    is_recorded = message.requires_grad
+    x = recipe.lift.current(is_recorded and (not isinstance(recipe, Combined) or recipe.message.requires_grad))
+    if isinstance(recipe, Combined):
+        op, edge = recipe.op, recipe.current(is_recorded)
+        if x.dtype in HALF and edge.dtype is torch.float32 and not torch.is_autocast_enabled(x.device.type):
+            out_dtype = torch.float32  # as PyTorch promotes the product
+    routed[f"gspmm:{recipe.name}_{reduction}"] += 1
+    g = recipe.lift.propagation.into(1 - recipe.lift.row, num_nodes, x.shape[0])
+    return ops.gspmm(g, op, reduction, x, edge, out_dtype=out_dtype)
+
+
+def softmax(
+    original: Original,
+    src: Tensor,
+    index: Tensor | None = None,
+    ptr: Tensor | None = None,
+    num_nodes: int | None = None,
+    dim: int = 0,
+) -> Tensor:
+    """``utils.softmax``: over the edges that share a node."""
+    if torch.compiler.is_compiling() or not isinstance(src, Tensor) or not isinstance(index, Tensor):
+        return original(src, index, ptr, num_nodes, dim)
+    if isinstance(src, Message):
+        src = src.view_as(src)
+    found = _find(index)
+    if num_nodes is None and found is not None and index.numel() > 0:
+        num_nodes = int(index.max()) + 1
+    reason = _refuse_reduction(src, "sum", found, dim, num_nodes) or refuse_rows(src)
+    if reason is not None:
+        fell_back["edge_softmax", reason] += 1
+        return original(src, index, ptr, num_nodes, dim)
+    assert found is not None and num_nodes is not None
+    propagation, row = found
+    routed["edge_softmax"] += 1
+    with without_autocast(src.device):
+        out = ops.edge_softmax(propagation.ending_in(row, num_nodes), src)
+    return out.clone() if out.requires_grad else out  # the caller may write into it
+
+
+# ---- edges -------------------------------------------------------------------------------------------------------------------
+
+
+def self_loops(original: Original, edge_index: Any, *args: Any, **kwargs: Any) -> Any:
+    """``remove_self_loops``, ``add_self_loops`` and ``add_remaining_self_loops``: PyG's, whose new edge_index shares its graphs."""
+    result = original(edge_index, *args, **kwargs)
+    if not torch.compiler.is_compiling() and refuse_mode() is None and type(edge_index) is type(result[0]) is Tensor:
+        num_nodes = kwargs.get("num_nodes", args[2] if len(args) > 2 else None)
+        if edge_index.layout == torch.strided and (num_nodes is None or isinstance(num_nodes, int)):
+            share_graphs(edge_index, (original.__name__, num_nodes), result[0])
+    return result

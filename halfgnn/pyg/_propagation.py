@@ -1,0 +1,91 @@
+"""What a call of MessagePassing.propagate knows: its edge_index, and the numbers of nodes on both sides."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Iterator
+from typing import Any
+
+from torch import Tensor
+
+from ..graph import Graph
+from ._graph import graph_of, graph_with, is_known
+
+
+class Propagation:
+    """Edges, by the rows of an edge_index (2, E).
+
+    size: the numbers of nodes of both rows; None where PyG does not know them yet, which it fills in later.
+    refusal: why messages are left to PyG; None if they are not.
+    """
+
+    __slots__ = ("edge_index", "refusal", "size")
+
+    def __init__(self, edge_index: Tensor, size: list[int | None], refusal: str | None = None) -> None:
+        self.edge_index, self.size, self.refusal = edge_index, size, refusal
+
+    def row_of(self, index: Tensor) -> int | None:
+        """Which row of edge_index the tensor is, in the same memory; None if it is neither."""
+        edges = self.edge_index
+        if index.dtype is not edges.dtype or index.shape != edges.shape[1:] or index.device != edges.device:
+            return None
+        if index.stride() != edges.stride()[1:]:
+            return None
+        step = edges.stride(0) * edges.element_size()
+        offset = index.data_ptr() - edges.data_ptr()
+        return 0 if offset == 0 else 1 if offset == step else None
+
+    def into(self, row: int, num_into: int, num_from: int) -> Graph:
+        """The Graph whose edges end in the nodes of one row, with the numbers of nodes of that row and of the other."""
+        if row == 1:
+            return graph_of(self.edge_index, num_from, num_into)
+        return _turned(graph_of(self.edge_index, num_into, num_from))
+
+    def ending_in(self, row: int, num_into: int) -> Graph:
+        """As `into`, for operators that read the one side only."""
+        num_from = self.size[1 - row]
+        if num_from is not None:
+            return self.into(row, num_into, num_from)
+        g = graph_with(self.edge_index, row, num_into)
+        return g if row == 1 else _turned(g)
+
+
+def _turned(g: Graph) -> Graph:
+    g.csc(), g.csr()  # made once for all reversed graphs
+    return g.reverse()
+
+
+# The last call in each thread. Only edge_index itself is looked at afterwards, by the tensors that are its rows.
+_last = threading.local()
+
+
+def begin(propagation: Propagation | None) -> None:
+    _last.propagation = propagation
+
+
+def current() -> Propagation | None:
+    return getattr(_last, "propagation", None)
+
+
+def plain(index: Any) -> Any:
+    """The tensor that holds an index or edge_index, which may be a torch_geometric.Index or EdgeIndex."""
+    return index.as_tensor() if hasattr(index, "as_tensor") else index
+
+
+def find(index: Any) -> tuple[Propagation, int] | None:
+    """(propagation, row) of an index that is a row of the last call's edge_index, or of another whose graph is kept."""
+    index = plain(index)
+    for propagation in _candidates(index):
+        row = propagation.row_of(index)
+        if row is not None:
+            return propagation, row
+    return None
+
+
+def _candidates(index: Tensor) -> Iterator[Propagation]:
+    last = current()
+    if last is not None:
+        yield last
+    base = None if index.is_inference() else index._base
+    if base is not None and base.dim() == 2 and base.shape[0] == 2 and is_known(base):
+        yield Propagation(base, [None, None])

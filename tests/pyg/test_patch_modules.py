@@ -1,0 +1,340 @@
+"""Unmodified modules and models of torch_geometric under halfgnn.pyg.accelerate(): their results, and what was routed."""
+
+from __future__ import annotations
+
+import copy
+
+import pytest
+import torch
+from torch import nn
+
+theirs = pytest.importorskip("torch_geometric.nn", reason="torch_geometric is not installed", exc_type=ImportError)
+
+import halfgnn.pyg  # noqa: E402
+from tests import support  # noqa: E402
+
+NUM_NODES, NUM_EDGES, WIDTH = 30, 200, 8
+pytestmark = pytest.mark.skipif(not support.supports("cpu", torch.float64), reason="needs float64")
+
+
+def randn(*shape, seed):
+    return torch.randn(*shape, dtype=torch.float64, generator=torch.Generator().manual_seed(seed))
+
+
+def edges(num_src=NUM_NODES, num_dst=NUM_NODES):
+    """No edge twice: PyG divides the gradient of a maximum among equal messages. The last nodes have no in-edges."""
+    ids = torch.randperm(num_src * (num_dst - 4), generator=torch.Generator().manual_seed(0))[:NUM_EDGES]
+    return torch.stack([ids % num_src, ids // num_src])
+
+
+def linear(width=WIDTH):
+    return nn.Linear(width, 5)
+
+
+def values(*shape):
+    return lambda: randn(*shape, seed=7).abs() + 0.1
+
+
+WEIGHT, EDGE, TYPE = values(NUM_EDGES), values(NUM_EDGES, WIDTH), lambda: torch.arange(NUM_EDGES) % 3
+PNA = {
+    "aggregators": ["mean", "min", "max", "std"],
+    "scalers": ["identity", "amplification"],
+    "deg": torch.ones(9).long(),
+}
+NORM = "gspmm:copy_e_sum"  # degrees; left to PyG where nothing was propagated along the edges yet
+
+# name: (constructor, further arguments of forward, what is routed, names of what is left to PyG)
+MODULES = {
+    "GCNConv": (lambda: theirs.GCNConv(WIDTH, 5), [], {NORM, "gspmm:u_mul_e_sum"}, set()),
+    "GCNConv-weight": (lambda: theirs.GCNConv(WIDTH, 5), [WEIGHT], {NORM, "gspmm:u_mul_e_sum"}, set()),
+    "GCNConv-plain": (lambda: theirs.GCNConv(WIDTH, 5, normalize=False), [], {"gspmm:copy_u_sum"}, set()),
+    "GCNConv-cached": (lambda: theirs.GCNConv(WIDTH, 5, cached=True), [], {NORM, "gspmm:u_mul_e_sum"}, set()),
+    "SAGEConv-mean": (lambda: theirs.SAGEConv(WIDTH, 5), [], {"gspmm:copy_u_mean"}, set()),
+    "SAGEConv-max": (lambda: theirs.SAGEConv(WIDTH, 5, aggr="max"), [], {"gspmm:copy_u_max"}, set()),
+    "SAGEConv-min": (lambda: theirs.SAGEConv(WIDTH, 5, aggr="min"), [], {"gspmm:copy_u_min"}, set()),
+    "SAGEConv-add": (lambda: theirs.SAGEConv(WIDTH, 5, aggr="add"), [], {"gspmm:copy_u_sum"}, set()),
+    "SAGEConv-mul": (lambda: theirs.SAGEConv(WIDTH, 5, aggr="mul"), [], set(), {"gspmm:copy_e_mul", "message:copy_u"}),
+    "SAGEConv-reverse": (lambda: theirs.SAGEConv(WIDTH, 5, flow="target_to_source"), [], {"gspmm:copy_u_mean"}, set()),
+    "SAGEConv-several": (
+        lambda: theirs.SAGEConv(WIDTH, 5, aggr=["mean", "max", "std"]),
+        [],
+        {"gspmm:copy_u_sum", "gspmm:copy_u_max", "gspmm:copy_e_sum"},
+        {"message:copy_u"},
+    ),
+    "GCNConv-decomposed": (
+        lambda: theirs.GCNConv(WIDTH, 6, decomposed_layers=2),
+        [],
+        {NORM, "gspmm:u_mul_e_sum"},
+        set(),
+    ),
+    "GINConv": (lambda: theirs.GINConv(linear()), [], {"gspmm:copy_u_sum"}, set()),
+    "GINEConv": (lambda: theirs.GINEConv(linear()), [EDGE], {"gspmm:copy_e_sum"}, {"message:u_add_e"}),
+    "GraphConv": (lambda: theirs.GraphConv(WIDTH, 5), [], {"gspmm:copy_u_sum"}, set()),
+    "GraphConv-weight": (lambda: theirs.GraphConv(WIDTH, 5), [WEIGHT], {"gspmm:u_mul_e_sum"}, set()),
+    "GatedGraphConv": (lambda: theirs.GatedGraphConv(WIDTH, 2), [WEIGHT], {"gspmm:u_mul_e_sum"}, set()),
+    "LGConv": (lambda: theirs.LGConv(), [], {NORM, "gspmm:u_mul_e_sum"}, {NORM}),
+    "APPNP": (lambda: theirs.APPNP(3, 0.1), [], {NORM, "gspmm:u_mul_e_sum"}, set()),
+    "SGConv": (lambda: theirs.SGConv(WIDTH, 5, K=2), [], {NORM, "gspmm:u_mul_e_sum"}, set()),
+    "TAGConv": (lambda: theirs.TAGConv(WIDTH, 5), [], {NORM, "gspmm:u_mul_e_sum"}, {NORM}),
+    "ChebConv": (lambda: theirs.ChebConv(WIDTH, 5, K=3), [WEIGHT], {NORM, "gspmm:u_mul_e_sum"}, set()),
+    "ARMAConv": (lambda: theirs.ARMAConv(WIDTH, 5), [], {NORM}, {"propagate", NORM}),
+    "LEConv": (lambda: theirs.LEConv(WIDTH, 5), [], {"gsddmm:u_sub_v", "gspmm:copy_e_sum"}, set()),
+    "ClusterGCNConv": (lambda: theirs.ClusterGCNConv(WIDTH, 5), [], {NORM}, {"message:copy_u"}),  # float weights
+    "ResGatedGraphConv": (
+        lambda: theirs.ResGatedGraphConv(WIDTH, 5),
+        [],
+        {"gsddmm:v_add_u", "gspmm:u_mul_e_sum"},
+        set(),
+    ),
+    "GATConv": (
+        lambda: theirs.GATConv(WIDTH, 5, heads=2),
+        [],
+        {"gsddmm:u_add_v", "edge_softmax", "gspmm:u_mul_e_sum"},
+        set(),
+    ),
+    "GATv2Conv": (
+        lambda: theirs.GATv2Conv(WIDTH, 5, heads=2),
+        [],
+        {"gsddmm:v_add_u", "edge_softmax", "gspmm:u_mul_e_sum"},
+        set(),
+    ),
+    "TransformerConv": (
+        lambda: theirs.TransformerConv(WIDTH, 5, heads=2),
+        [],
+        {"gsddmm:v_mul_u", "edge_softmax", "gspmm:u_mul_e_sum"},
+        set(),
+    ),
+    "RGCNConv": (lambda: theirs.RGCNConv(WIDTH, 5, 3), [TYPE], {"gspmm:copy_u_mean"}, {NORM}),
+    "PNAConv": (
+        lambda: theirs.PNAConv(WIDTH, 5, **PNA),
+        [],
+        {"gspmm:copy_e_mean", "gspmm:copy_e_min", "gspmm:copy_e_max"},
+        {"message:copy_u"},
+    ),
+    "EdgeConv": (lambda: theirs.EdgeConv(linear(16)), [], {"gsddmm:u_sub_v", "gspmm:copy_e_max"}, {"message:copy_u"}),
+    "GENConv": (lambda: theirs.GENConv(WIDTH, 5), [], {"edge_softmax", "gspmm:copy_e_sum"}, {"message:copy_u"}),
+}
+
+
+def model(kind, **options):
+    return lambda: getattr(theirs, kind)(WIDTH, 6, 2, 5, **options)
+
+
+MODELS = {
+    "GCN": (model("GCN"), "gspmm:u_mul_e_sum"),
+    "GraphSAGE": (model("GraphSAGE", jk="cat"), "gspmm:copy_u_mean"),
+    "GIN": (model("GIN"), "gspmm:copy_u_sum"),
+    "GAT": (model("GAT", heads=2), "gspmm:u_mul_e_sum"),
+    "GAT-v2": (model("GAT", heads=2, v2=True), "gspmm:u_mul_e_sum"),
+    "PNA": (model("PNA", **PNA), "gspmm:copy_e_max"),
+    "EdgeCNN": (model("EdgeCNN"), "gspmm:copy_e_max"),
+}
+
+
+def made(make, seed=1):
+    torch.manual_seed(seed)
+    return make().double()
+
+
+def run(module, inputs, *args):
+    """Result and gradients of inputs and parameters."""
+    inputs = [x.clone().requires_grad_() for x in inputs]
+    out = module(inputs[0] if len(inputs) == 1 else tuple(inputs), *args)
+    out = torch.cat([x.flatten() for x in out.values()]) if isinstance(out, dict) else out
+    wanted = [*inputs, *(p for p in module.parameters() if p.requires_grad)]
+    upstream = randn(*out.shape, seed=5).to(out.dtype)
+    grads = torch.autograd.grad(out, wanted, upstream, allow_unused=True)
+    return [out.detach(), *(torch.zeros_like(x) if grad is None else grad for x, grad in zip(wanted, grads))]
+
+
+def assert_same(actual, expected, tolerance=1e-9):
+    for a, b in zip(actual, expected, strict=True):
+        torch.testing.assert_close(a, b, rtol=tolerance, atol=tolerance)
+
+
+def check(module, inputs, *args, fuse=False):
+    expected = run(copy.deepcopy(module), inputs, *args)
+    with halfgnn.pyg.accelerate(fuse=fuse):
+        assert_same(run(module, inputs, *args), expected)
+        assert_same(run(module, inputs, *args), expected)  # with the graph that was kept
+
+
+def routed():
+    return set(halfgnn.pyg.stats()["routed"])
+
+
+def fell_back():
+    return set(halfgnn.pyg.stats()["fell_back"])
+
+
+@pytest.mark.parametrize("name", MODULES)
+def test_results_are_those_of_pyg(name):
+    make, further, names, left = MODULES[name]
+    check(made(make), [randn(NUM_NODES, WIDTH, seed=1)], edges(), *(arg() for arg in further))
+    assert (routed(), fell_back()) == (names, left)
+
+
+@pytest.mark.parametrize("name", MODELS)
+def test_models(name):
+    make, operator = MODELS[name]
+    check(made(make), [randn(NUM_NODES, WIDTH, seed=1)], edges())
+    assert operator in routed()
+
+
+@pytest.mark.parametrize(
+    "name", ["SAGEConv-mean", "SAGEConv-max", "GraphConv", "GATConv", "GATv2Conv", "TransformerConv"]
+)
+def test_bipartite(name):
+    kind, *own = name.split("-")
+    options = {"aggr": own[0]} if own else {}
+    options |= {"add_self_loops": False} if kind.startswith("GAT") else {}
+    conv = made(lambda: getattr(theirs, kind)((WIDTH, 6), 5, **options))
+    check(conv, [randn(NUM_NODES, WIDTH, seed=1), randn(40, 6, seed=2)], edges(NUM_NODES, 40))
+    assert fell_back() == set()
+
+
+def hetero():
+    x = {"a": randn(12, WIDTH, seed=1), "b": randn(9, WIDTH, seed=2)}
+    ids = torch.Generator().manual_seed(3)
+    relations = [("a", "to", "b"), ("b", "to", "a"), ("a", "in", "a")]
+    edge_index = {
+        key: torch.stack(
+            [torch.randint(len(x[key[0]]), (25,), generator=ids), torch.randint(len(x[key[2]]), (25,), generator=ids)]
+        )
+        for key in relations
+    }
+    return x, edge_index
+
+
+def test_heterogeneous_models():
+    x, edge_index = hetero()
+    homogeneous = theirs.GraphSAGE(WIDTH, 6, 2, 5)
+    models = [
+        theirs.to_hetero(homogeneous, (list(x), list(edge_index))),
+        theirs.HeteroConv({key: theirs.SAGEConv(WIDTH, 5) for key in edge_index}),
+    ]
+
+    class Called(nn.Module):
+        def __init__(self, model):
+            super().__init__()
+            self.model = model
+
+        def forward(self, _, x, edge_index):
+            return self.model(x, edge_index)
+
+    for hetero_model in models:
+        halfgnn.pyg.reset_stats()
+        check(Called(hetero_model).double(), [randn(1, seed=0)], x, edge_index)
+        assert routed() == {"gspmm:copy_u_mean"} and fell_back() == set()
+
+
+# ---- half precision ----------------------------------------------------------------------------------------------------------
+
+IN_HALF = ["GCNConv", "SAGEConv-mean", "SAGEConv-max", "GINConv", "GINEConv", "GraphConv-weight", "GATConv", "PNAConv"]
+
+
+@pytest.mark.parametrize("dtype", support.HALVES, ids=str)
+@pytest.mark.parametrize("name", IN_HALF)
+def test_half_precision(name, dtype):
+    """Errors are no larger than PyG's in half, up to the rounding of the result."""
+    make, further, _, _ = MODULES[name]
+    x, args = randn(NUM_NODES, WIDTH, seed=1).to(dtype), [arg().to(dtype) for arg in further]
+    conv = made(make).to(dtype)
+    truth = run(copy.deepcopy(conv).double(), [x.double()], edges(), *(arg.double() for arg in args))
+    formula = run(copy.deepcopy(conv), [x], edges(), *args)
+    with halfgnn.pyg.accelerate():
+        actual = run(conv, [x], edges(), *args)
+    for out, pyg, exact in zip(actual, formula, truth, strict=True):
+        assert out.dtype is pyg.dtype is dtype
+        unit = torch.finfo(dtype).eps * exact.abs().max()
+        assert (out.double() - exact).abs().max() <= 2 * (pyg.double() - exact).abs().max() + unit
+
+
+@pytest.mark.parametrize("dtype", support.HALVES, ids=str)
+@pytest.mark.parametrize("name", [*IN_HALF, "GATv2Conv", "TransformerConv"])
+@pytest.mark.parametrize("fuse", [False, True])
+def test_autocast(name, dtype, fuse):
+    make, further, _, _ = MODULES[name]
+    x, args = randn(NUM_NODES, WIDTH, seed=1).float(), [arg().float() for arg in further]
+    conv = made(make).float()
+    expected = run(copy.deepcopy(conv), [x], edges(), *args)
+    with halfgnn.pyg.accelerate(fuse=fuse), torch.autocast("cpu", dtype):
+        actual = run(conv, [x], edges(), *args)
+    if name != "SAGEConv-max" and name != "PNAConv":  # rounding makes another message the largest
+        least = 0.1 * max(x.norm() for x in expected)  # the terms of smaller gradients cancel
+        for out, exact in zip(actual, expected, strict=True):
+            assert (out.float() - exact).norm() <= 8 * torch.finfo(dtype).eps * max(exact.norm(), least)
+    assert routed()
+
+
+def test_dtypes_of_products_are_those_of_pytorch():
+    x, weight = randn(NUM_NODES, WIDTH, seed=1).bfloat16(), WEIGHT().float()
+    conv = theirs.SimpleConv(aggr="sum")
+    expected = conv(x, edges(), weight)
+    with halfgnn.pyg.accelerate():
+        actual = conv(x, edges(), weight)
+    assert actual.dtype is expected.dtype is torch.float32 and routed() == {"gspmm:u_mul_e_sum"}
+    torch.testing.assert_close(actual, expected)
+
+
+# ---- fused modules -----------------------------------------------------------------------------------------------------------
+
+ATTENTIONS = {
+    "GATConv": lambda: theirs.GATConv(WIDTH, 5, heads=2, residual=True),
+    "GATConv-edge": lambda: theirs.GATConv(WIDTH, 5, heads=2, edge_dim=WIDTH),
+    "GATv2Conv": lambda: theirs.GATv2Conv(WIDTH, 5, heads=2, share_weights=True),
+    "GATv2Conv-edge": lambda: theirs.GATv2Conv(WIDTH, 5, heads=2, edge_dim=WIDTH, concat=False),
+    "TransformerConv": lambda: theirs.TransformerConv(WIDTH, 5, heads=2, beta=True),
+    "TransformerConv-edge": lambda: theirs.TransformerConv(WIDTH, 5, heads=2, edge_dim=WIDTH),
+}
+
+
+@pytest.mark.parametrize("name", ATTENTIONS)
+def test_fused_modules(name):
+    args = [EDGE()] if "edge" in name else []
+    check(made(ATTENTIONS[name]), [randn(NUM_NODES, WIDTH, seed=1)], edges(), *args, fuse=True)
+    assert (routed(), fell_back()) == ({f"fused:{name.split('-')[0]}"}, set())
+
+
+class Louder(theirs.GATConv):
+    def message(self, x_j, alpha):
+        return 2 * alpha.unsqueeze(-1) * x_j
+
+
+def unfused_calls():
+    gat, x = ATTENTIONS["GATConv"], randn(NUM_NODES, WIDTH, seed=1)
+    yield "return_attention_weights", gat, lambda conv: conv(x, edges(), return_attention_weights=True)[0]
+    yield "subclass", lambda: Louder(WIDTH, 5), lambda conv: conv(x, edges())
+    yield "options of MessagePassing", lambda: theirs.GATConv(WIDTH, 5, aggr="max"), lambda conv: conv(x, edges())
+    yield "no edges", gat, lambda conv: conv(x, edges()[:, :0])
+    yield "size", gat, lambda conv: conv(x, edges(), size=[NUM_NODES, NUM_NODES - 1])
+    yield "hooks", gat, hooked(x)
+
+
+def hooked(x):
+    def call(conv):
+        handle = conv.register_message_forward_hook(lambda module, inputs, output: 3 * output)
+        out = conv(x, edges())
+        handle.remove()
+        return out
+
+    return call
+
+
+@pytest.mark.parametrize(
+    "reason, make, call", list(unfused_calls()), ids=lambda value: value if isinstance(value, str) else ""
+)
+def test_calls_that_are_left_to_pygs_forward(reason, make, call):
+    conv = made(make)
+    try:
+        expected = call(conv)
+    except Exception as error:
+        expected = error
+    with halfgnn.pyg.accelerate(fuse=True):
+        if isinstance(expected, Exception):
+            with pytest.raises(type(expected)):
+                call(conv)
+        else:
+            assert_same([call(conv)], [expected])
+    assert halfgnn.pyg.stats()["fell_back"]["fused:GATConv"] == {reason: 1}
+    assert not any(name.startswith("fused") for name in routed())
