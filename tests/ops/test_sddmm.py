@@ -76,7 +76,7 @@ def test_widths(width, dtype, device):
 
 
 @pytest.mark.parametrize("device,dtype", support.devices_and(HALVES))
-@pytest.mark.parametrize("dim", [1, 3, 8, 16, 32, 33, 64])
+@pytest.mark.parametrize("dim", [1, 3, 8, 12, 16, 23, 32, 33, 57, 64])
 @pytest.mark.parametrize("heads", HEADS)
 def test_heads(heads, dim, dtype, device):
     g = make_graph("bipartite", torch.int64, device)

@@ -77,7 +77,7 @@ def test_widths(width, dtype, device):
 
 
 @pytest.mark.parametrize("device,dtype", support.devices_and(HALVES))
-@pytest.mark.parametrize("dim", [1, 3, 8, 33, 64])
+@pytest.mark.parametrize("dim", [1, 2, 3, 8, 33, 64, 130])
 @pytest.mark.parametrize("heads", HEADS)
 def test_heads(heads, dim, dtype, device):
     g = make_graph("bipartite", torch.int64, device)
