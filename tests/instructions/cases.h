@@ -82,6 +82,12 @@ class Memory {
     }
     return data;
   }
+  // The same without signs.
+  void* magnitudes(DType type, int64_t n) {
+    char* data = static_cast<char*>(values(type, n));
+    for (int64_t i = 1; i <= n; ++i) data[i * size_of(type) - 1] &= 0x7f;
+    return data;
+  }
   template <class I>
   void* ids(const std::vector<int64_t>& values) {
     I* data = static_cast<I*>(bytes(static_cast<int64_t>(values.size() * sizeof(I))));
@@ -323,6 +329,7 @@ Call edge_softmax(const Context& c) {
 }
 Call edge_softmax_backward(const Context& c) {
   EdgeSoftmaxArgs args = softmax_args(c);
+  args.logits = c.memory.magnitudes(c.shape.type, c.graph.num_edges * c.shape.heads);  // weights
   args.grad = c.edges();
   return [=] { c.kernels.edge_softmax.backward(args, 0, kNodes); };
 }
