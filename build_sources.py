@@ -18,6 +18,8 @@ TYPES = {"half": "__half", "bfloat16": "__nv_bfloat16", "float": "float"}
 FAMILIES = {
     "dot_attention": ("attention/dot_attention.cuh", ["dot_attention_of<T>"]),
     "dot_tensor": ("attention/dot_tensor.cuh", ["dot_tensor_of<T>"]),
+    "edge_sum": ("spmm/edge_sum.cuh", ["edge_sum_of<T>"]),
+    "edge_sum_backward": ("spmm/edge_sum_backward.cuh", ["edge_sum_backward_of<T>"]),
     "edge_softmax": ("softmax/edge_softmax.cuh", ["launch_softmax<T, false>", "launch_softmax<T, true>"]),
     "gat_attention": ("attention/gat_attention.cuh", ["gat_attention_of<T>"]),
     "gat_attention_backward": (

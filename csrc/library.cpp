@@ -61,7 +61,7 @@ TORCH_LIBRARY(halfgnn, m) {
       "Tensor? lhs, Tensor? rhs, str lhs_target, str rhs_target, SymInt[] lhs_shape, SymInt[] rhs_shape, "
       "ScalarType dtype, bool short_rows=False) -> Tensor");
 
-  // out[e] = x[u] + y[v] + z[e] for every edge, CSC: operands of one dtype and one trailing shape. CPU only.
+  // out[e] = x[u] + y[v] + z[e] for every edge, CSC: operands of one dtype and one trailing shape.
   m.def(
       "u_add_v_add_e(Tensor indptr, Tensor indices, Tensor? edge_ids, Tensor x, Tensor y, Tensor z, "
       "ScalarType? out_dtype=None) -> Tensor");
@@ -162,7 +162,6 @@ TORCH_LIBRARY_IMPL(halfgnn, HALFGNN_CPU_KEY, m) {
   halfgnn::register_operators(m);
   halfgnn::register_attention_edges(m);
   halfgnn::register_reorder(m);
-  halfgnn::register_sddmm_add(m);
 }
 #endif
 #ifdef HALFGNN_CUDA_KEY

@@ -22,7 +22,7 @@ struct Backend {
   void (*sddmm_dot)(const SddmmArgs&);  // plain dot of rows of one type; one operand at the row, one not
   // No broadcasting and no mean_indptr; operands of one type, half or fp32, with at least one value per row.
   void (*sddmm_elementwise)(const SddmmArgs&);
-  void (*sddmm_add)(const SddmmAddArgs&);  // at least one value per row. Null: the back end has none
+  void (*sddmm_add)(const SddmmAddArgs&);  // at least one value per row
   void (*sddmm)(const SddmmArgs&);
   void (*mul_backward)(const MulBackwardArgs&);
   // Whether sddmm_dot over in_edges and spmm_sum are taken to be faster together than mul_backward.

@@ -16,6 +16,7 @@
 #include "kernels/graph/graph.h"
 #include "kernels/sddmm/sddmm.h"
 #include "kernels/softmax/edge_softmax.h"
+#include "kernels/spmm/edge_sum.h"
 #include "kernels/spmm/mul_backward.h"
 #include "kernels/spmm/spmm.h"
 #include "stream.h"
@@ -85,12 +86,12 @@ const Backend kBackend{
     [](DType type, int64_t heads, int64_t dim) { return type != DType::kDouble && heads * dim > 0; },
     [](const SpmmSumArgs& args) { run<spmm_sum, spmm_sum_workspace>(args); },
     [](const SpmmArgs& args) { run<spmm, spmm_workspace>(args); },
-    [](DType, int64_t) { return false; },
-    nullptr,
-    nullptr,
+    [](DType type, int64_t dim) { return type != DType::kDouble && dim > 0; },
+    [](const EdgeSumArgs& args) { run<edge_sum, edge_sum_workspace>(args); },
+    [](const EdgeSumBackwardArgs& args) { run<edge_sum_backward, edge_sum_backward_workspace>(args); },
     [](const SddmmArgs& args) { run<sddmm_dot>(args); },
     [](const SddmmArgs& args) { run<sddmm_elementwise>(args); },
-    nullptr,
+    [](const SddmmAddArgs& args) { run<sddmm_add>(args); },
     [](const SddmmArgs& args) { run<sddmm>(args); },
     [](const MulBackwardArgs& args) { run<mul_backward, mul_backward_workspace>(args); },
     takes_two_gathers,

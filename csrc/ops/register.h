@@ -12,7 +12,6 @@ void register_gather_rows(torch::Library& m);
 void register_graph(torch::Library& m);
 void register_reorder(torch::Library& m);  // of the CPU's key only
 void register_sddmm(torch::Library& m);
-void register_sddmm_add(torch::Library& m);  // of the CPU's key only
 void register_segment_reduce(torch::Library& m);
 void register_spmm(torch::Library& m);
 

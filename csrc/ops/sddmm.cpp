@@ -184,11 +184,10 @@ Tensor u_add_v_add_e(const Tensor& indptr, const Tensor& indices, const Optional
 
 }  // namespace
 
-void register_sddmm_add(torch::Library& m) { m.impl("u_add_v_add_e", &u_add_v_add_e); }
-
 void register_sddmm(torch::Library& m) {
   m.impl("gsddmm", &gsddmm);
   m.impl("gsddmm_backward", &gsddmm_backward);
+  m.impl("u_add_v_add_e", &u_add_v_add_e);
 }
 
 }  // namespace halfgnn

@@ -17,9 +17,7 @@ from ..graph_argument import as_graph
 from ._double_backward import Call, gradients
 from ._operands import (
     broadcast_trailing,
-    check_alike,
     check_out_dtype,
-    devices_without,
     name_operands,
     needs_grad,
     operand_errors,
@@ -32,7 +30,6 @@ OPS = (*MESSAGE_OPS, "dot", "copy_lhs", "copy_rhs")
 _gsddmm = torch.ops.halfgnn.gsddmm.default
 _gsddmm_backward = torch.ops.halfgnn.gsddmm_backward.default
 _u_add_v_add_e = torch.ops.halfgnn.u_add_v_add_e.default
-_COMPOSED = devices_without("u_add_v_add_e")
 
 
 @register_fake("gsddmm")
@@ -233,20 +230,11 @@ def u_add_v_add_e(g, x: Tensor, y: Tensor, z: Tensor, *, out_dtype: torch.dtype 
     for operand, name, target in ((x, "x", "u"), (y, "y", "v"), (z, "z", "e")):
         check_operand(operand, name, g, target)
     x, y, z = autocast(x), autocast(y), autocast(z)
-    if g.device.type in _COMPOSED:
-        return _add_apart(g, x, y, z, out_dtype)
     csc = g.csc()
     if not needs_grad(x, y, z):
         return _u_add_v_add_e(*csc, x, y, z, out_dtype)
     csr = g.csr() if x.requires_grad else (None, None, None)
     return apply(_AddThree, *csc, *csr, x, y, z, out_dtype, g.short_csc, g.short_csr)
-
-
-def _add_apart(g, x: Tensor, y: Tensor, z: Tensor, out_dtype: torch.dtype | None) -> Tensor:
-    """u_add_v_add_e of operators that every back end has."""
-    check_alike(y, "y", x, "x")
-    check_alike(z, "z", x, "x")
-    return (gsddmm(g, "add", x, y, out_dtype=torch.float32) + z).to(out_dtype or x.dtype)
 
 
 def _binary(op: str, lhs_target: str, rhs_target: str):

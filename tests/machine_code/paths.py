@@ -25,6 +25,7 @@ from . import disassembly, launches, tables
 
 DEGREES = (1, 7, 50, 1024)
 NODES = 169_343  # arxiv's
+EDGE_ROWS = 1 << 21  # edges of a graph, at most, if each has a row of its own
 LONG, LONG_ROWS = 512, 8192  # so many rows of that many edges and more; they gather from as many as in the other graphs
 BLOCKS = 96  # of a launch that are executed, at most; a quarter of them if rows are long
 # The sanitizer's allocator fills new tensors, so that what nothing wrote is the same in every run, and small: 3.1 in fp16 and
@@ -58,6 +59,8 @@ PATHS = [
     *_forward("copy_u_sum", 16, 128),
     *_forward("u_mul_e_sum", 128, 256),
     Pass("u_mul_e_sum", (1, 128), "backward", "sources", True),
+    *_forward("u_relu_add_e_sum", 128),
+    Pass("u_relu_add_e_sum", (1, 128), "backward", "sources", True),
     *_forward("copy_u_max", 128),
     *_forward("u_dot_v", 128),
     Pass("gat_attention", (1, 128), "forward", "destinations"),
@@ -78,20 +81,26 @@ PATHS = [
 # ---- on the simulator ----------------------------------------------------------------------------
 
 
-def _graph(degree: int, rows: str):
+def _has_edge_rows(path: Pass) -> bool:
+    return path.operator == "u_relu_add_e_sum"
+
+
+def _graph(path: Pass, degree: int):
     """Rows of this many random neighbours on the side that is measured; what the other side has is not read."""
     import torch
 
     from halfgnn import Graph
 
     count = NODES if degree < LONG else LONG_ROWS
+    if _has_edge_rows(path):
+        count = min(count, EDGE_ROWS // degree)
     edges = count * degree
     generator = torch.Generator().manual_seed(degree)
     # At an odd address: the bytes that pad a launch's parameters may hold part of one, and look like it at an even address.
     neighbours = torch.randint(NODES, (1 + edges,), dtype=torch.int32, generator=generator)[1:]
     measured = torch.arange(0, edges + 1, degree, dtype=torch.int32)
     other = torch.zeros(NODES + 1, dtype=torch.int32)
-    if rows == "destinations":
+    if path.rows == "destinations":
         ids = torch.zeros(edges, dtype=torch.int32)
         return Graph(NODES, count, csc=(measured, neighbours, None), csr=(other, ids.clone(), ids))
     ids = torch.randperm(edges, generator=generator).int()
@@ -120,6 +129,7 @@ def _calls(path: Pass, g) -> tuple[Callable, Callable]:
     else:
         operands = [u(width)]
         operands += [rows(g.num_edges, 1)] if "mul_e" in path.operator else []
+        operands += [rows(g.num_edges, width)] if _has_edge_rows(path) else []
         operands += [v(width)] if "dot_v" in path.operator else []
 
     def forward():
@@ -135,7 +145,7 @@ def measure(path: Pass, degree: int, library) -> float:
     """Instructions of all warps, divided by the rows."""
     from .emulator import run
 
-    g = _graph(degree, path.rows)
+    g = _graph(path, degree)
     side = g.csc() if path.rows == "destinations" else g.csr()
     neighbours = side.indices.data_ptr().to_bytes(8, "little")
     (forward, backward), found = _calls(path, g), []

@@ -51,8 +51,14 @@ _WIDEST = r"(__half, 8|__nv_bfloat16, 8|float, 4)"
 _FULL_VECTOR = (
     r"(<(__half|__nv_bfloat16), (__half, |__nv_bfloat16, )?8|<(__half|__nv_bfloat16), float, 4|<float, (float, )?4), "
 )
+_MESSAGE_VECTOR = (
+    r"<\d, (__half, __half, __half, 8|__nv_bfloat16, __nv_bfloat16, __nv_bfloat16, 8|float, float, float, 4), 1>"
+)
 MIN_LOADS = {
     r"spmm_sum_kernel<GatherConfig" + _FULL_VECTOR: 4,  # rows of four edges
+    r"edge_sum_kernel<EdgeSumConfig" + _MESSAGE_VECTOR: 8,  # rows of four edges and of their nodes
+    r"edge_sum_backward_kernel<EdgeSumConfig" + _MESSAGE_VECTOR.replace(r"\d", "[02]"): 8,
+    r"edge_sum_backward_kernel<EdgeSumConfig" + _MESSAGE_VECTOR.replace(r"\d", "1"): 4,  # rows of edges are not read
     r"spmm_extremum_kernel<GatherConfig" + _FULL_VECTOR: 4,
     r"sddmm_dot_kernel<DotConfig" + _FULL_VECTOR + "2>": 3,  # the row, and two edges' columns
     r"sddmm_dot_kernel<DotConfig" + _FULL_VECTOR + "8>": 8,

@@ -26,6 +26,8 @@ const RowWork* works() {
   static const RowWork all[] = {{0, 0},
                                 kSumWork,
                                 kWeightedSumWork,
+                                kEdgeSumWork,
+                                kEdgeSumBackwardWork,
                                 kExtremumWork,
                                 kMulBackwardWork,
                                 kDotWork,

@@ -20,6 +20,8 @@ KERNELS = [
     "gather",
     "sum",
     "weighted_sum",
+    "edge_sum",
+    "edge_sum_backward",
     "extremum",
     "mul_backward",
     "dot",

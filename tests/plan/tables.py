@@ -239,6 +239,8 @@ def work(planners: Planners) -> str:
     for kernel, label, rows_at_once in (
         ("sum", "`spmm_sum_kernel`, no weights", 2),
         ("weighted_sum", "`spmm_sum_kernel`, one weight per edge", 2),
+        ("edge_sum", "`edge_sum_kernel`", 2),
+        ("edge_sum_backward", "`edge_sum_backward_kernel`", 2),
         ("extremum", "`spmm_extremum_kernel`", 2),
         ("mul_backward", "`mul_backward_kernel`", 2),
         ("dot", "`sddmm_dot_kernel`", 1),

@@ -13,6 +13,8 @@ L2 = 1 << 40  # slices of a row are not counted here
 KERNELS = {
     ("copy_u_sum", "forward"): "sum",
     ("u_mul_e_sum", "forward"): "weighted_sum",
+    ("u_relu_add_e_sum", "forward"): "edge_sum",
+    ("u_relu_add_e_sum", "backward"): "edge_sum_backward",
     ("copy_u_max", "forward"): "extremum",
     ("u_mul_e_sum", "backward"): "mul_backward",
     ("u_dot_v", "forward"): "dot",
@@ -20,7 +22,7 @@ KERNELS = {
     ("gat_attention", "forward, training"): "gat_training",
     ("gat_attention", "backward"): "gat_backward",
 }
-WITH_TEAMS = ("sum", "weighted_sum", "extremum")
+WITH_TEAMS = ("sum", "weighted_sum", "edge_sum", "edge_sum_backward", "extremum")
 
 
 def executed():

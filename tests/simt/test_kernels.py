@@ -15,7 +15,7 @@ from benchmarks import yardsticks
 from halfgnn import Graph, ops, reference
 from tests import support
 from tests.simt import control
-from tests.simt.graphs import CUT, PIECE, graph_of
+from tests.simt.graphs import CUT, FEW_EDGES, PIECE, graph_of
 from tests.support import HALVES, IDTYPES, check_gsddmm, check_gspmm, randn
 from tests.support_attention import DOT, GAT_EDGE, GATV2, fixed_seed
 
@@ -257,15 +257,6 @@ def test_warps_of_many_short_rows():
     check_gspmm(g, "mul", "sum", support.spmm_operands(g, "mul", (2, 4), (2, 1), torch.float16), terms=1024)
 
 
-# Rows that start and end where units, steps and chunks of ids do, rows of no edges, long ones among short ones.
-FEW_EDGES = {
-    "empty": [0] * 5,
-    "one": [1],
-    "none to three": [i % 4 for i in range(16)] + [3] * 16 + [0] * 9 + [1],
-    "around 32 and 64": [31, 32, 33, 1, 63, 64, 65, 0, 16, 15, 17, 8, 7, 9, 24, 4],
-    "long among short": [2, 5, 0, PIECE + 3, 7, 1, 40, 300, 6, PIECE - 1, 3, 2 * PIECE, 0, 0, 12, 5, 7],
-    "skewed": [0, 0, 7, 0, 100, 2, 1, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 50, 0],
-}
 # Lanes of a group and of a team, as powers of 2, and from how many edges on rows wait.
 TEAMS = [
     (0, 1, 8),
@@ -420,6 +411,8 @@ def _scalar(g, dtype):
 CALLS = {
     "copy_u_sum": _gspmm("copy_lhs", "sum", (9,), ()),
     "u_mul_e_sum": _gspmm("mul", "sum", (8,), (1,)),
+    "u_mul_e_sum of rows": _gspmm("mul", "sum", (24,), (24,)),
+    "u_relu_add_e_mean": _gspmm("relu_add", "mean", (5,), (5,)),
     "u_mul_e_mean of heads": _gspmm("mul", "mean", (3, 8), (3, 1)),
     "copy_e_mean": _gspmm("copy_rhs", "mean", (), (3,)),
     "copy_u_max": _gspmm("copy_lhs", "max", (8,), ()),

@@ -85,11 +85,12 @@ def _ffma(warps, i) -> Execute:
     return lambda guard: store(_finished(fused(a(), b(), c(), rounding), i.modifiers), guard)
 
 
-@instruction("FMNMX", modifiers="FTZ")
+@instruction("FMNMX", modifiers="FTZ NAN")
 def _fmnmx(warps, i) -> Execute:
     d, a_text, b_text, p = i.operands
     store, a, b, smaller = write(warps, d), f32(warps, a_text), f32(warps, b_text), predicate(warps, p)
-    return lambda guard: store(np.where(smaller(), np.fmin(a(), b()), np.fmax(a(), b())), guard)
+    least, most = (np.minimum, np.maximum) if "NAN" in i.modifiers else (np.fmin, np.fmax)
+    return lambda guard: store(np.where(smaller(), least(a(), b()), most(a(), b())), guard)
 
 
 @instruction("FSEL", modifiers="FTZ")

@@ -90,6 +90,44 @@ inline __device__ void clear_unless(bool keep, uint4& word) {
   clear_unless(keep, word.w);
 }
 
+// Writes a result that is not read again, as one instruction under a predicate: after a branch that lanes take
+// differently, the compiler would no longer know that a warp walks its rows together.
+inline __device__ void store_streaming_if(bool condition, void* target, float value) {
+#ifdef __CUDA_ARCH__
+  asm volatile("{.reg .pred p; setp.ne.u32 p, %2, 0; @p st.global.cs.f32 [%0], %1;}" ::"l"(target), "f"(value),
+               "r"(static_cast<uint32_t>(condition)));
+#else
+  if (condition) __stcs(static_cast<float*>(target), value);
+#endif
+}
+inline __device__ void store_streaming_if(bool condition, void* target, unsigned short word) {
+#ifdef __CUDA_ARCH__
+  asm volatile("{.reg .pred p; setp.ne.u32 p, %2, 0; @p st.global.cs.u16 [%0], %1;}" ::"l"(target), "h"(word),
+               "r"(static_cast<uint32_t>(condition)));
+#else
+  if (condition) __stcs(static_cast<unsigned short*>(target), word);
+#endif
+}
+inline __device__ void store_streaming_if(bool condition, void* target, unsigned int word) {
+  store_streaming_if(condition, target, __uint_as_float(word));
+}
+inline __device__ void store_streaming_if(bool condition, void* target, uint2 word) {
+#ifdef __CUDA_ARCH__
+  asm volatile("{.reg .pred p; setp.ne.u32 p, %3, 0; @p st.global.cs.v2.u32 [%0], {%1, %2};}" ::"l"(target),
+               "r"(word.x), "r"(word.y), "r"(static_cast<uint32_t>(condition)));
+#else
+  if (condition) __stcs(static_cast<uint2*>(target), word);
+#endif
+}
+inline __device__ void store_streaming_if(bool condition, void* target, uint4 word) {
+#ifdef __CUDA_ARCH__
+  asm volatile("{.reg .pred p; setp.ne.u32 p, %5, 0; @p st.global.cs.v4.u32 [%0], {%1, %2, %3, %4};}" ::"l"(target),
+               "r"(word.x), "r"(word.y), "r"(word.z), "r"(word.w), "r"(static_cast<uint32_t>(condition)));
+#else
+  if (condition) __stcs(static_cast<uint4*>(target), word);
+#endif
+}
+
 // kCount consecutive elements as they lie in memory, held in registers. They stay in storage form
 // until they are used, so that several loads in flight cost few registers.
 template <typename T, int kCount>
@@ -181,6 +219,15 @@ __device__ void store_rounded(T* target, const float (&values)[kCount]) {
 #pragma unroll
   for (int i = 0; i < kCount; i += piece) {
     Fragment<T, piece>::round(values + i).store_streaming(target + i);
+  }
+}
+// The same under a condition that may differ from lane to lane, without a branch.
+template <typename T, int kCount>
+__device__ void store_rounded_if(bool condition, char* target, const float (&values)[kCount]) {
+  constexpr int piece = kStoreAlignment<T, kCount> / static_cast<int>(sizeof(T));
+#pragma unroll
+  for (int i = 0; i < kCount; i += piece) {
+    store_streaming_if(condition, target + i * sizeof(T), Fragment<T, piece>::round(values + i).word);
   }
 }
 

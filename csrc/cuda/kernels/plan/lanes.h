@@ -15,6 +15,7 @@ struct LaneProblem {
   int repeat;            // accesses of a lane in a slice
   int unroll;            // edges that a group has in flight, if it has ids of so many
   RowWork work;
+  int64_t once_bytes = 0;  // that an edge reads or writes beside these, once however many slices there are
 };
 
 struct LanePlan {
@@ -41,7 +42,7 @@ class LanePlanner {
     return {ceil_div(num_vectors(), vectors),
             vectors * problem_.vector_bytes,
             true,
-            0,
+            static_cast<double>(problem_.once_bytes * vectors) / static_cast<double>(num_vectors()),
             edges * static_cast<double>(problem_.stream_bytes),
             instructions_of(problem_.work, walk)};
   }
@@ -52,10 +53,10 @@ class LanePlanner {
   int choose_log2_lanes() const {
     const int widest = log2_lanes_for(num_vectors(), problem_.repeat);
     if (problem_.gathered.num_edges == 0) return widest;
-    const double results = static_cast<double>(problem_.num_rows) * static_cast<double>(problem_.gathered.row_bytes);
-    const auto time = [&](const Slices& slices) {
-      return times_of(device_, problem_.gathered, slices, results).total();
-    };
+    const double once =
+        static_cast<double>(problem_.num_rows) * static_cast<double>(problem_.gathered.row_bytes) +  // results
+        static_cast<double>(problem_.gathered.num_edges) * static_cast<double>(problem_.once_bytes);
+    const auto time = [&](const Slices& slices) { return times_of(device_, problem_.gathered, slices, once).total(); };
     Fastest<int> fastest(widest, time(slices_of(widest)));
     for (int log2_lanes = widest - 1; log2_lanes >= 0; --log2_lanes) {
       const Slices slices = slices_of(log2_lanes);

@@ -29,6 +29,8 @@ constexpr int64_t kAccessBytes = 16;
 
 constexpr RowWork kSumWork{110, 111, RowSharing::kTeams};  // without weights
 constexpr RowWork kWeightedSumWork{124, 132, RowSharing::kTeams};
+constexpr RowWork kEdgeSumWork{125, 229, RowSharing::kTeams};  // of relu_add, which takes most; so its gradients
+constexpr RowWork kEdgeSumBackwardWork{127, 360, RowSharing::kTeams};
 constexpr RowWork kExtremumWork{131, 228, RowSharing::kTeams};
 constexpr RowWork kMulBackwardWork{162, 284, RowSharing::kTeams};
 constexpr RowWork kDotWork{65, 221, RowSharing::kNone};

@@ -10,6 +10,8 @@ namespace halfgnn::cuda {
 cudaError_t sddmm_dot(const SddmmArgs& args, const Launch& launch);
 // Operators without broadcasting.
 cudaError_t sddmm_elementwise(const SddmmArgs& args, const Launch& launch);
+// The sum of a row at the column, one at the row and one at the edge.
+cudaError_t sddmm_add(const SddmmAddArgs& args, const Launch& launch);
 // Any operator and broadcast.
 cudaError_t sddmm(const SddmmArgs& args, const Launch& launch);
 

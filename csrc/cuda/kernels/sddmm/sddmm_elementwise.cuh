@@ -16,14 +16,13 @@ namespace halfgnn::cuda {
 
 constexpr int kElementwiseThreads = kElementwiseWarps * kWarpSize;
 
-// kIsCopy: of the first operand; there is no second.
-template <typename T, int kVectorElements, bool kIsCopy>
+// One operand is copied; three are added up.
+template <typename T, int kVectorElements, int kNumOperands>
 struct ElementwiseConfig {
   using Element = T;
   static constexpr int kVector = kVectorElements;
-  static constexpr bool kCopy = kIsCopy;
+  static constexpr int kOperands = kNumOperands;
   static constexpr int kVectorBytes = kVector * static_cast<int>(sizeof(T));
-  static constexpr int kOperands = kCopy ? 1 : 2;
   // Pairs whose vectors a lane has in flight: at most 64 bytes.
   static constexpr int kUnroll = kOperands * kVectorBytes > 16 ? 2 : 4;
   // An fp32 result of halves is one access, too: its vectors are half as long.
@@ -135,9 +134,10 @@ struct ElementwiseBatch {
     for (int u = 0; u < kUnroll; ++u) {
       float values[kVector];
       loaded[0][u].widen(values);
-      if constexpr (!Config::kCopy) {
+#pragma unroll
+      for (int k = 1; k < Config::kOperands; ++k) {
         float other[kVector];
-        loaded[1][u].widen(other);
+        loaded[k][u].widen(other);
 #pragma unroll
         for (int i = 0; i < kVector; ++i) values[i] = combine(values[i], other[i]);
       }
@@ -146,7 +146,8 @@ struct ElementwiseBatch {
   }
 
   __device__ void combine_and_store(const ElementwiseArgs& args) const {
-    if (Config::kCopy || args.op == Op::kAdd || args.op == Op::kSub) {
+    if constexpr (Config::kOperands == 3) return store_all(args, [](float x, float y) { return x + y; });
+    if (Config::kOperands == 1 || args.op == Op::kAdd || args.op == Op::kSub) {
       const float sign = args.op == Op::kSub ? -1.f : 1.f;  // the product is exact
       return store_all(args, [sign](float x, float y) { return fmaf(sign, y, x); });
     }
@@ -202,8 +203,9 @@ cudaError_t sddmm_elementwise_of(const ElementwiseArgs& args, int vector, int64_
   };
   const auto run_vector = [&](auto length) {
     constexpr int kVector = decltype(length)::value;
-    return args.operand[1].data == nullptr ? run(ElementwiseConfig<T, kVector, true>{})
-                                           : run(ElementwiseConfig<T, kVector, false>{});
+    if (args.operand[1].data == nullptr) return run(ElementwiseConfig<T, kVector, 1>{});
+    return args.operand[2].data == nullptr ? run(ElementwiseConfig<T, kVector, 2>{})
+                                           : run(ElementwiseConfig<T, kVector, 3>{});
   };
   switch (vector) {
     case 8:

@@ -8,6 +8,7 @@ namespace halfgnn::cuda {
 // Edges whose ids a warp holds at a time.
 constexpr int kChunkEdges = 128;
 constexpr int kElementwiseWarps = 4;
+constexpr int kMaxElementwiseOperands = 3;
 
 struct ElementwiseOperand {
   const void* data = nullptr;
@@ -18,7 +19,7 @@ struct ElementwiseArgs {
   Rows rows;
   Ids indices, edge_ids;
   Op op;
-  ElementwiseOperand operand[2];  // a copy has the first alone
+  ElementwiseOperand operand[kMaxElementwiseOperands];  // those that exist first: a copy has one
   bool reads_row, reads_col;
   void* out;
   bool out_is_float;

@@ -47,28 +47,6 @@ struct MulKernelArgs {
   uint32_t unit_blocks;   // blocks that cover all units, for one slice
 };
 
-// Writes a result that is not read again, as one instruction under a predicate: after a branch that lanes take
-// differently, the compiler would no longer know that a warp walks its rows together.
-inline __device__ void store_streaming_if(bool condition, void* target, float value) {
-#ifdef __CUDA_ARCH__
-  asm volatile("{.reg .pred p; setp.ne.u32 p, %2, 0; @p st.global.cs.f32 [%0], %1;}" ::"l"(target), "f"(value),
-               "r"(static_cast<uint32_t>(condition)));
-#else
-  if (condition) __stcs(static_cast<float*>(target), value);
-#endif
-}
-inline __device__ void store_streaming_if(bool condition, void* target, unsigned short word) {
-#ifdef __CUDA_ARCH__
-  asm volatile("{.reg .pred p; setp.ne.u32 p, %2, 0; @p st.global.cs.u16 [%0], %1;}" ::"l"(target), "h"(word),
-               "r"(static_cast<uint32_t>(condition)));
-#else
-  if (condition) __stcs(static_cast<unsigned short*>(target), word);
-#endif
-}
-inline __device__ void store_streaming_if(bool condition, void* target, unsigned int word) {
-  store_streaming_if(condition, target, __uint_as_float(word));
-}
-
 template <class Config>
 class MulLane {
  public:

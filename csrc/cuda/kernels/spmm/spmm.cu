@@ -2,8 +2,6 @@
 
 #include "spmm.h"
 
-#include <limits>
-
 #include "../core/combine.h"
 #include "../general/spmm_general.h"
 #include "../plan/device.h"
@@ -13,12 +11,10 @@
 
 namespace halfgnn::cuda {
 
-constexpr int64_t kMaxRowBytes = std::numeric_limits<int32_t>::max() / 2;
-
 GatherPlan plan_gather(const Topology& topology, const GatherShape& shape, int vector_bytes, int repeat, int unroll) {
   const Gathered gathered{shape.feat_rows, shape.row_bytes, topology.num_edges, shape.by_edge};
-  const LanePlan lanes = plan_lanes(
-      current_device(), {gathered, topology.num_rows, shape.stream_bytes, vector_bytes, repeat, unroll, shape.work});
+  const LanePlan lanes = plan_lanes(current_device(), {gathered, topology.num_rows, shape.stream_bytes, vector_bytes,
+                                                       repeat, unroll, shape.work, shape.once_bytes});
   GatherPlan plan{};
   Gather& gather = plan.gather;
   gather.units = team_units_of(topology, lanes.layout, lanes.slices);
@@ -44,8 +40,7 @@ namespace {
 
 bool is_supported(const SpmmSumArgs& args) {
   const int64_t len = args.heads * args.dim;
-  return len <= kMaxRowBytes / static_cast<int64_t>(sizeof(float)) && args.type != DType::kDouble &&
-         args.out_type != DType::kDouble &&
+  return fits_gather(len) && args.type != DType::kDouble && args.out_type != DType::kDouble &&
          (args.weight == nullptr || args.weight_type == args.type || args.weight_type == DType::kFloat);
 }
 
@@ -102,7 +97,7 @@ bool has_extremum_kernel(const SpmmArgs& args) {
   if (!is_argument_reduce(args.reduce) || (args.op != Op::kCopyLhs && args.op != Op::kCopyRhs)) return false;
   const Operand& operand = copied(args);
   return operand.target != Target::kRow && operand.type != DType::kDouble && args.out_type != DType::kDouble &&
-         operand.len == args.out_len && args.out_len <= kMaxRowBytes / static_cast<int64_t>(sizeof(float));
+         operand.len == args.out_len && fits_gather(args.out_len);
 }
 
 cudaError_t spmm_extremum(const SpmmArgs& args, const Launch& launch) {

@@ -5,6 +5,8 @@
 // row_teams.cuh.
 #pragma once
 
+#include <cfloat>
+
 #include "../core/alignment.h"
 #include "../core/row_teams.cuh"
 #include "../core/scalar.cuh"
@@ -47,6 +49,8 @@ struct Gather {
   }
 };
 
+// Whether rows of so many elements, of at most four bytes, can be gathered.
+constexpr bool fits_gather(int64_t len) { return len <= INT32_MAX / 2 / static_cast<int64_t>(sizeof(float)); }
 // What a launcher knows of a gather, and how it is to be done.
 struct GatherShape {
   const void* feat;
@@ -55,6 +59,7 @@ struct GatherShape {
   bool by_edge;          // of edge data: every row is read once
   int64_t stream_bytes;  // per edge, beside features: ids and weights
   RowWork work;
+  int64_t once_bytes = 0;  // per edge, beside these: rows of edge data, of which every slice reads or writes its part
 };
 struct GatherPlan {
   Gather gather;
@@ -102,17 +107,46 @@ struct LaneSource {
   __device__ const char* at(const char* of_row, int r) const { return r == 0 ? of_row : of_row + distance[r]; }
 };
 
+// Of a lane's vectors, of vector_bytes each, in an array whose rows have as many vectors as those that are gathered.
 template <class Config>
-__device__ LaneSource<Config::kRepeat> feat_source(const Gather& gather, const LaneSlice<Config>& slice) {
+__device__ LaneSource<Config::kRepeat> source_of(const void* data, int vector_bytes, const Gather& gather,
+                                                 const LaneSlice<Config>& slice) {
   LaneSource<Config::kRepeat> source{};
   const int first = slice.vector(0, gather);
-  source.first = static_cast<const char*>(gather.feat) + int64_t{first} * Config::kVectorBytes;
+  source.first = static_cast<const char*>(data) + int64_t{first} * vector_bytes;
 #pragma unroll
   for (int r = 1; r < Config::kRepeat; ++r) {
-    source.distance[r] = static_cast<uint32_t>((slice.vector(r, gather) - first) * Config::kVectorBytes);
+    source.distance[r] = static_cast<uint32_t>((slice.vector(r, gather) - first) * vector_bytes);
   }
   source.first = as_computed(source.first);
   return source;
+}
+template <class Config>
+__device__ LaneSource<Config::kRepeat> feat_source(const Gather& gather, const LaneSlice<Config>& slice) {
+  return source_of<Config>(gather.feat, Config::kVectorBytes, gather, slice);
+}
+
+// ---- What is done with a lane's sums.
+
+// A quotient rounded correctly: its error by the reciprocal of the divisor is worked out and taken off.
+inline __device__ float divide(float value, float divisor, float reciprocal) {
+  const float near = value * reciprocal;
+  const float exact = fmaf(fmaf(-near, divisor, value), reciprocal, near);
+  return fabsf(exact) <= FLT_MAX ? exact : near;  // of inf the error is nan
+}
+
+// Rounds them and writes them to a line of `out`, if the lane writes.
+template <class Config, typename T>
+__device__ void store_sums(T* out, uint32_t line, bool writes, const Gather& gather, const LaneSlice<Config>& slice,
+                           const float (&sums)[Config::kRepeat][Config::kVector]) {
+  const auto row_bytes = static_cast<uint32_t>(gather.num_vectors * Config::kVector * sizeof(T));
+  char* target = reinterpret_cast<char*>(out + slice.first * Config::kVector) + uint64_t{line} * row_bytes;
+#pragma unroll
+  for (int r = 0; r < Config::kRepeat; ++r) {
+    if (writes && slice.has(r, gather)) {
+      store_rounded(reinterpret_cast<T*>(target) + r * slice.stride * Config::kVector, sums[r]);
+    }
+  }
 }
 
 }  // namespace halfgnn::cuda

@@ -166,25 +166,14 @@ struct SumLane {
       for (int i = 0; i < Config::kVector; ++i) {
         float& value = sum.run[r][i];
         value *= args.factor;
-        if (!divides) continue;
-        // A quotient rounded correctly: its error by the reciprocal is worked out and taken off.
-        const float near = value * reciprocal;
-        const float exact = fmaf(fmaf(-near, divisor, value), reciprocal, near);
-        value = fabsf(exact) <= FLT_MAX ? exact : near;  // of inf the error is nan
+        if (divides) value = divide(value, divisor, reciprocal);
       }
     }
   }
 
   template <typename T>
   __device__ void store(T* out, uint32_t line, bool writes) const {
-    const auto row_bytes = static_cast<uint32_t>(args.gather.num_vectors * Config::kVector * sizeof(T));
-    char* target = reinterpret_cast<char*>(out + slice.first * Config::kVector) + uint64_t{line} * row_bytes;
-#pragma unroll
-    for (int r = 0; r < Config::kRepeat; ++r) {
-      if (writes && slice.has(r, args.gather)) {
-        store_rounded(reinterpret_cast<T*>(target) + r * slice.stride * Config::kVector, sum.run[r]);
-      }
-    }
+    store_sums<Config>(out, line, writes, args.gather, slice, sum.run);
   }
 };
 

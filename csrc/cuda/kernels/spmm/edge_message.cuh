@@ -1,0 +1,56 @@
+// What the kernels behind edge_sum.h share: which instantiations there are, and how one is chosen.
+#pragma once
+
+#include <type_traits>
+
+#include "../core/running_sum.cuh"
+#include "edge_sum_launch.h"
+
+namespace halfgnn::cuda {
+
+// kMessage of rows of type T, which are gathered (in the backward those of the gradient), and rows of edge data of type
+// E. N: the type of the node's own row, in the backward.
+template <Message kMessageOfEdge, typename N, typename T, typename E, int kVectorElements, int kVectorsPerLane>
+struct EdgeSumConfig : GatherConfig<T, kVectorElements, kVectorsPerLane> {
+  using Node = N;
+  using Edge = E;
+  static constexpr Message kMessage = kMessageOfEdge;
+  static constexpr int kEdgeVectorBytes = kVectorElements * static_cast<int>(sizeof(E));
+};
+
+// Not x > 0 ? x : 0: NaN stays NaN.
+inline __device__ float relu_if(float x, float value) { return x <= 0.f ? 0.f : value; }
+
+// f(Message as a constant)
+template <class F>
+cudaError_t with_message(Op op, const F& f) {
+  switch (op) {
+    case Op::kMul: return f(std::integral_constant<Message, Message::kMul>{});
+    case Op::kReluAdd: return f(std::integral_constant<Message, Message::kReluAdd>{});
+    default: return f(std::integral_constant<Message, Message::kAdd>{});
+  }
+}
+
+// f(Type<T>{}) or f(Type<float>{})
+template <typename T, class F>
+cudaError_t with_float_or(DType type, const F& f) {
+  if constexpr (!std::is_same_v<T, float>) {
+    if (type != DType::kFloat) return f(Type<T>{});
+  }
+  return f(Type<float>{});
+}
+
+// f(elements of an access as a constant, accesses per lane as a constant): the widest that fits(elements), for rows of
+// which a lane reads elements of at most kBytes. Where types differ there are two widths, otherwise three.
+template <int kBytes, bool kSameTypes, class Fits, class F>
+cudaError_t with_fitting_vector(const Fits& fits, const F& f) {
+  constexpr int kWidest = kMaxAccessBytes / kBytes;
+  using One = std::integral_constant<int, 1>;
+  if (fits(kWidest)) return f(std::integral_constant<int, kWidest>{}, One{});
+  if constexpr (kSameTypes) {
+    if (fits(kWidest / 2)) return f(std::integral_constant<int, kWidest / 2>{}, std::integral_constant<int, 2>{});
+  }
+  return f(One{}, std::integral_constant<int, 4>{});
+}
+
+}  // namespace halfgnn::cuda
