@@ -93,32 +93,43 @@ def _check_version(x: Tensor, version: int | None) -> None:
         )
 
 
+class _Values:
+    """The values of a message and of what is detached from it, once they are formed."""
+
+    __slots__ = ("formed", "is_written")
+
+    def __init__(self) -> None:
+        self.formed: Tensor | None = None
+        self.is_written = False
+
+
 class Message(Tensor):
     """One row per edge that exists once it is read."""
 
     __torch_function__ = torch._C._disabled_torch_function_impl  # type: ignore[assignment]  # all is below autograd
 
     recipe: Lifted | Combined
-    _formed: Tensor | None
-    _is_written: bool
+    cell: _Values
 
     @staticmethod
-    def of(recipe: Lifted | Combined, shape: Any, dtype: torch.dtype, device: torch.device) -> Message:
+    def of(
+        recipe: Lifted | Combined, shape: Any, dtype: torch.dtype, device: torch.device, cell: _Values | None = None
+    ) -> Message:
         message = torch.Tensor._make_wrapper_subclass(Message, shape, dtype=dtype, device=device)  # type: ignore[attr-defined]
-        message.recipe, message._formed, message._is_written = recipe, None, False
+        message.recipe, message.cell = recipe, _Values() if cell is None else cell
         return message
 
     def formed(self) -> Tensor:
         """The values, without their history."""
-        if self._formed is None:
+        if self.cell.formed is None:
             with torch.no_grad(), without_autocast(self.device):
-                self._formed = self.recipe.form().contiguous()
-        return self._formed
+                self.cell.formed = self.recipe.form().contiguous()
+        return self.cell.formed
 
     def is_as_made(self) -> bool:
         """Whether nothing but its recipe decides its values, and nobody waits for its gradient."""
-        formed, recipe = self._formed, self.recipe
-        if self._is_written or version_of(self) not in (0, None):
+        formed, recipe = self.cell.formed, self.recipe
+        if self.cell.is_written or version_of(self) not in (0, None):
             return False
         if formed is not None and version_of(formed) != 0:  # in inference mode writes through a view are not counted
             return False
@@ -131,6 +142,9 @@ class Message(Tensor):
         combined = _combined(func, args, kwargs)
         if combined is not None:
             return combined
+        if func is _aten.detach.default:
+            x = args[0]
+            return Message.of(x.recipe, x.shape, x.dtype, x.device, x.cell)
         if func in _OF_SHAPES:
             return func(*(_of_shape(x) if isinstance(x, Message) else x for x in args), **(kwargs or {}))
         messages: dict[int, Message] = {}
@@ -138,7 +152,7 @@ class Message(Tensor):
         def read(x: Any) -> Any:
             if not isinstance(x, Message):
                 return x
-            if x._formed is None and torch._C._current_graph_task_id() == -1:  # a backward is not counted
+            if x.cell.formed is None and not _is_backward():  # which is not counted
                 fell_back[(f"message:{x.recipe.name}", f"read by {func.name().split('::')[-1].split('.')[0]}")] += 1
             values = x.formed()
             messages[id(values)] = x
@@ -149,7 +163,7 @@ class Message(Tensor):
         if not func._schema.is_mutable:
             return result
         for x in messages.values():  # one of them was written to
-            x._is_written = True
+            x.cell.is_written = True
         return tree_map(lambda x: messages.get(id(x), x) if isinstance(x, Tensor) else x, result)
 
     # What reads memory without an operator reads the formed values.
@@ -209,9 +223,9 @@ def _of_shape(message: Message) -> Tensor:
 def _combined(func: Any, args: Any, kwargs: Any) -> Tensor | None:
     """What an operator makes of a lifted message and a row per edge, or of lifted messages of both sides; None for others."""
     op = _NAMES.get(func)
-    if (
-        op is None or kwargs or torch._C._current_graph_task_id() != -1
-    ):  # the gradient of a leaf must be an ordinary tensor
+    if func is _aten.relu.default:
+        return _relu(args[0])
+    if op is None or kwargs or _is_backward():
         return None
     first, second = args
     if _is_plain(first) and _is_plain(second):
@@ -227,6 +241,23 @@ def _combined(func: Any, args: Any, kwargs: Any) -> Tensor | None:
         return None
     recipe = Combined(op, message, edge, version_of(edge), func, swapped)
     return Message.of(recipe, shape, dtype, message.device)
+
+
+def _relu(message: Message) -> Message | None:
+    """The message of GINE: relu of the sum of a node's features and an edge's."""
+    recipe = message.recipe
+    if not isinstance(recipe, Combined) or recipe.op != "add" or not message.is_as_made() or _is_backward():
+        return None
+    if recipe.message.dtype is not recipe.edge.dtype:
+        return None
+    add = recipe.function
+    rectified = recipe._replace(op="relu_add", function=lambda x, y: add(x, y).relu_())
+    return Message.of(rectified, message.shape, message.dtype, message.device)
+
+
+def _is_backward() -> bool:
+    """Whether autograd calls. The gradient of a leaf must be an ordinary tensor."""
+    return torch._C._current_graph_task_id() != -1
 
 
 def _is_plain(x: Any) -> bool:

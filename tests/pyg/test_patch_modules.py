@@ -68,7 +68,7 @@ MODULES = {
         set(),
     ),
     "GINConv": (lambda: theirs.GINConv(linear()), [], {"gspmm:copy_u_sum"}, set()),
-    "GINEConv": (lambda: theirs.GINEConv(linear()), [EDGE], {"gspmm:copy_e_sum"}, {"message:u_add_e"}),
+    "GINEConv": (lambda: theirs.GINEConv(linear()), [EDGE], {"gspmm:u_relu_add_e_sum"}, set()),
     "GraphConv": (lambda: theirs.GraphConv(WIDTH, 5), [], {"gspmm:copy_u_sum"}, set()),
     "GraphConv-weight": (lambda: theirs.GraphConv(WIDTH, 5), [WEIGHT], {"gspmm:u_mul_e_sum"}, set()),
     "GatedGraphConv": (lambda: theirs.GatedGraphConv(WIDTH, 2), [WEIGHT], {"gspmm:u_mul_e_sum"}, set()),
