@@ -41,7 +41,17 @@ TYPES_OF = {"dot_tensor": ("half", "bfloat16"), "gatv2_tensor": ("half", "bfloat
 # ---- CPU: all kernels once per instruction set, in several files that compile at once and fill one table.
 
 # Headers of csrc/cpu/kernels that are compiled: each defines some kernels, and the last one their table.
-CPU_KERNELS = ["spmm", "edge_sum", "sddmm", "backward", "edge_softmax", "attention/gat", "attention/pair", "table"]
+CPU_KERNELS = [
+    "spmm",
+    "edge_sum",
+    "gated_sum",
+    "sddmm",
+    "backward",
+    "edge_softmax",
+    "attention/gat",
+    "attention/pair",
+    "table",
+]
 # Name in the file and in C++; condition of the preprocessor, GCC's name of the instructions, lanes of a vector, and what
 # else is defined for vec.h. csrc/cpu/kernels/choose.cpp says which processors have them.
 X86_64 = "defined(__x86_64__)"

@@ -131,6 +131,21 @@ TORCH_LIBRARY(halfgnn, m) {
       "Tensor grad_edge_bias, Tensor grad_edge_key, Tensor grad_edge_value, Tensor grad_edge_feat, "
       "Tensor grad_edge_query)");
 
+  // The gated sum (csrc/core/gated_sum.h): sums of value weighted by sigmoids of gate_src[u] + gate_dst[v] +
+  // gate_edge[e]. value, gate_src (num_src, *), gate_dst (num_dst, *), gate_edge (E, *) or none, of one dtype. edges:
+  // the sigmoids' arguments, if return_edges is set. save: also return what the backward reads. A result that was not
+  // asked for is empty. CPU only.
+  m.def(
+      "gated_sum(Tensor indptr, Tensor indices, Tensor? edge_ids, Tensor value, Tensor gate_src, Tensor gate_dst, "
+      "Tensor? gate_edge, bool normalize, float eps, bool return_edges, bool save, bool short_rows=False) "
+      "-> (Tensor out, Tensor edges, Tensor scale, Tensor quotient)");
+  m.def(
+      "gated_sum_backward(Tensor indptr, Tensor indices, Tensor? edge_ids, Tensor out_indptr, Tensor out_indices, "
+      "Tensor? out_edge_ids, Tensor value, Tensor gate_src, Tensor gate_dst, Tensor? gate_edge, bool normalize, "
+      "Tensor grad, Tensor? grad_edges, Tensor scale, Tensor quotient, bool need_value, bool need_gate_src, "
+      "bool need_gate_dst, bool need_gate_edge, bool short_rows=False, bool out_short_rows=False) "
+      "-> (Tensor grad_value, Tensor grad_gate_src, Tensor grad_gate_dst, Tensor grad_gate_edge)");
+
   // out[i] = table[ids[i]], copied as bytes, for any dtype. table (N, ...): each row is contiguous, and rows may lie
   // apart. ids (n,): int32 or int64, at any stride. out (n, ...): of table's dtype, contiguous, in memory of its own.
   // All are on one device, or table is page-locked memory of the CPU and the others are on CUDA. The GPU then reads the
@@ -162,6 +177,7 @@ TORCH_LIBRARY_IMPL(halfgnn, HALFGNN_CPU_KEY, m) {
   halfgnn::register_operators(m);
   halfgnn::register_attention_edges(m);
   halfgnn::register_reorder(m);
+  halfgnn::register_gated_sum(m);
 }
 #endif
 #ifdef HALFGNN_CUDA_KEY

@@ -19,6 +19,7 @@ FILE = Path(ops.__file__).with_name("__init__.pyi")
 MODULES = {
     "attention": ("dot_attention", "gat_attention", "gatv2_attention"),
     "edge_softmax": ("edge_softmax",),
+    "gated_sum": ("gated_sum",),
     "gather_rows": ("gather_rows",),
     "sddmm": ("gsddmm", "u_add_v_add_e"),
     "segment_reduce": ("segment_reduce",),

@@ -112,6 +112,8 @@ def _dot_attention(g, query, key, value, scale=None, p=0.0):
 _FORMULAS = {
     ("spmm", "gspmm"): reference.gspmm,
     ("sddmm", "gsddmm"): reference.gsddmm,
+    ("sddmm", "u_add_v_add_e"): reference.u_add_v_add_e,
+    ("gated_sum", "gated_sum"): reference.gated_sum,
     ("edge_softmax", "edge_softmax"): reference.edge_softmax,
     ("attention", "gat_attention"): lambda g, *operands: reference.gat_attention(g, *operands[:5]),
     ("attention", "gatv2_attention"): lambda g, *operands: reference.gatv2_attention(g, *operands[:4]),
@@ -120,7 +122,7 @@ _FORMULAS = {
 
 
 def _in_their_type(formula):
-    def call(g, *operands, out_dtype=None):
+    def call(g, *operands, out_dtype=None, **options):
         operands = [autocast(x) if isinstance(x, torch.Tensor) else x for x in operands]
         dtypes = [x.dtype for x in operands if isinstance(x, torch.Tensor)]
         dtype = next(
@@ -128,7 +130,7 @@ def _in_their_type(formula):
         )  # fp32 operands beside halves are rounded
         operands = [x.to(dtype) if isinstance(x, torch.Tensor) else x for x in operands]
         with torch.autocast("cpu", enabled=False):
-            out = formula(as_graph(g), *operands)
+            out = formula(as_graph(g), *operands, **options)
         return out if out_dtype is None else out.to(out_dtype)
 
     return call

@@ -19,6 +19,8 @@ struct Backend {
   bool (*has_edge_sum_kernel)(DType type, int64_t dim);
   void (*edge_sum)(const EdgeSumArgs&);
   void (*edge_sum_backward)(const EdgeSumBackwardArgs&);
+  void (*gated_sum)(const GatedSumArgs&);  // null: the back end has none
+  void (*gated_sum_backward)(const GatedSumBackwardArgs&);
   void (*sddmm_dot)(const SddmmArgs&);  // plain dot of rows of one type; one operand at the row, one not
   // No broadcasting and no mean_indptr; operands of one type, half or fp32, with at least one value per row.
   void (*sddmm_elementwise)(const SddmmArgs&);

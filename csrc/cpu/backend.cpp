@@ -33,6 +33,16 @@ void edge_sum_backward(const EdgeSumBackwardArgs& args) {
            [&](int64_t begin, int64_t end) { kernels().edge_sum.backward(args, begin, end); });
 }
 
+void gated_sum(const GatedSumArgs& args) {
+  for_rows(args.topology, 8 * args.dim,
+           [&](int64_t begin, int64_t end) { kernels().gated_sum.forward(args, begin, end); });
+}
+
+void gated_sum_backward(const GatedSumBackwardArgs& args) {
+  for_rows(args.topology, 8 * args.dim,
+           [&](int64_t begin, int64_t end) { kernels().gated_sum.backward(args, begin, end); });
+}
+
 template <void (*SddmmKernels::*kKernel)(const SddmmArgs&, int64_t, int64_t)>
 void sddmm(const SddmmArgs& args) {
   for_rows(args.topology, args.broadcast.outer * args.broadcast.inner + 16,
@@ -87,6 +97,8 @@ const Backend kBackend{
     [](DType type, int64_t dim) { return kernels().has_vector_kernel(type, dim); },
     edge_sum,
     edge_sum_backward,
+    gated_sum,
+    gated_sum_backward,
     sddmm<&SddmmKernels::dot>,
     sddmm<&SddmmKernels::elementwise>,
     sddmm_add,

@@ -89,6 +89,8 @@ const Backend kBackend{
     [](DType type, int64_t dim) { return type != DType::kDouble && dim > 0; },
     [](const EdgeSumArgs& args) { run<edge_sum, edge_sum_workspace>(args); },
     [](const EdgeSumBackwardArgs& args) { run<edge_sum_backward, edge_sum_backward_workspace>(args); },
+    nullptr,
+    nullptr,
     [](const SddmmArgs& args) { run<sddmm_dot>(args); },
     [](const SddmmArgs& args) { run<sddmm_elementwise>(args); },
     [](const SddmmAddArgs& args) { run<sddmm_add>(args); },

@@ -7,6 +7,7 @@ from .attention import dot_attention as dot_attention
 from .attention import gat_attention as gat_attention
 from .attention import gatv2_attention as gatv2_attention
 from .edge_softmax import edge_softmax as edge_softmax
+from .gated_sum import gated_sum as gated_sum
 from .gather_rows import gather_rows as gather_rows
 from .sddmm import gsddmm as gsddmm
 from .sddmm import u_add_v_add_e as u_add_v_add_e
@@ -38,6 +39,7 @@ __all__ = [
     "e_sub_v",
     "edge_softmax",
     "gat_attention",
+    "gated_sum",
     "gather_rows",
     "gatv2_attention",
     "gsddmm",

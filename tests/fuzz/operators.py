@@ -89,6 +89,18 @@ def u_add_v_add_e(d: Draw) -> None:
     d.line(f"support_messages.check_u_add_v_add_e(g, [x, y, z], {options})")
 
 
+def gated_sum(d: Draw) -> None:
+    """Large arguments of sigmoid differ by float32 rounding."""
+    d.graph()
+    dtype, shape, has_edge = d.dtype(), d.shape(), d.chance(0.7)
+    names = ["value", "gate_src", "gate_dst", *["gate_edge"] * has_edge]
+    for name, rows in zip(names, (ROWS["u"], ROWS["u"], ROWS["v"], ROWS["e"])):
+        d.line(f"{name} = {d.operand(rows, shape, dtype)}")
+    operands = ", ".join(names)
+    options = f"normalize={d.chance(0.5)}, eps={d.one(1e-6, 0.1)}, terms=terms_of(g, {operands})"
+    d.line(f"support_messages.check_gated_sum(g, [{operands}], {options})")
+
+
 def edge_softmax(d: Draw) -> None:
     d.graph()
     # Equal weights have the same rounding error, so half gradients lean to one side. Large logits differ by float32

@@ -8,7 +8,12 @@ from tests.gpu import gpu_cases
 
 # Operators for graphs or loading, which have their own tests.
 ELSEWHERE = {"coo_to_csr", "transpose", "gather_rows"} | {"locality", "reorder"}  # those two run on the CPU alone
-ELSEWHERE |= {"dot_attention_edges", "dot_attention_edges_backward"}  # and so do these
+ELSEWHERE |= {
+    "dot_attention_edges",
+    "dot_attention_edges_backward",
+    "gated_sum",
+    "gated_sum_backward",
+}  # and so do these
 
 
 class Recorder(TorchDispatchMode):

@@ -73,6 +73,10 @@ def calls(device):
         "gsddmm": lambda t: raw.gsddmm(*csc, "dot", ones(2, t), ones(2, t), "u", "v"),
         "gsddmm_backward": lambda t: backward(halfgnn.ops.u_dot_v(g, ones(2, t).requires_grad_(), ones(2, t))),
         "u_add_v_add_e": lambda t: raw.u_add_v_add_e(*csc, ones(2, t), ones(2, t), ones(3, t)),
+        "gated_sum": lambda t: halfgnn.ops.gated_sum(g, *[ones(2, t)] * 3),
+        "gated_sum_backward": lambda t: backward(
+            halfgnn.ops.gated_sum(g, ones(2, t).requires_grad_(), *[ones(2, t)] * 2)
+        ),
         "edge_softmax": lambda t: raw.edge_softmax(csc[0], csc[2], ones(3, t)),
         "edge_softmax_backward": lambda t: backward(halfgnn.ops.edge_softmax(g, ones(3, t).requires_grad_())),
         "segment_reduce": lambda t: raw.segment_reduce(offsets, ones(3, t), "max"),

@@ -117,6 +117,7 @@ struct SingleBlock {
   static HALFGNN_INLINE void store(V x, S* p) {
     encode_row(&x.v, 1, p);
   }
+  static HALFGNN_INLINE V load_floats(const float* p) { return {static_cast<A>(*p)}; }
   static HALFGNN_INLINE V load_acc(const A* p) { return {*p}; }
   static HALFGNN_INLINE void store_acc(V x, A* p) { *p = x.v; }
   static HALFGNN_INLINE A sum(V x) { return x.v; }

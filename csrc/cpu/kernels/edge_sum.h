@@ -27,30 +27,6 @@ HALFGNN_INLINE void with_message(Op op, F f) {
 }
 inline float sign_of(Op op) { return op == Op::kSub ? -1.f : 1.f; }
 
-// f(how many blocks as a constant, tile, where it begins in workspace) for all tiles of a row.
-template <int N>
-struct TileOf {
-  static constexpr int kBlocks = N;
-};
-template <class B, class F>
-HALFGNN_INLINE void each_tile(const Blocks<B>& blocks, F f) {
-  RowTile tile;
-  for (int64_t b = 0; b < blocks.per_head; b += kTileBlocks) {
-    const int64_t left = blocks.per_head - b;
-    for (int64_t i = 0; i < kTileBlocks; ++i) tile.offset[i] = blocks.offset(0, i < left ? b + i : b);
-    const int64_t slot = b * B::kWidth;
-    if (left >= kTileBlocks) {
-      f(TileOf<kTileBlocks>{}, tile, slot);
-    } else if (left == 1) {
-      f(TileOf<1>{}, tile, slot);
-    } else if (left == 2) {
-      f(TileOf<2>{}, tile, slot);
-    } else {
-      f(TileOf<3>{}, tile, slot);
-    }
-  }
-}
-
 // ---- the sum
 
 // sum = the sum over `count` edges of the messages' first N blocks of `tile`.
@@ -88,7 +64,7 @@ HALFGNN_NOINLINE void sum_messages(const Blocks<B>& blocks, Op op, const typenam
                                    const E* const* edges, int64_t count, float* sum) {
   with_message(op, [&](auto message) {
     constexpr Message kMessage = decltype(message)::kValue;
-    each_tile(blocks, [&](auto n, const RowTile& tile, int64_t slot) {
+    each_tile<kTileBlocks>(blocks, [&](auto n, const RowTile& tile, int64_t slot) {
       sum_messages<B, kMessage, decltype(n)::kBlocks>(tile, rows, edges, count, sign_of(op), sum + slot);
     });
   });
@@ -176,7 +152,7 @@ HALFGNN_NOINLINE void sum_gradients(const Blocks<B>& blocks, Op op, const float*
                                     const GradientRun<typename B::Element, E>& run, float* sum) {
   with_message(op, [&](auto message) {
     constexpr Message kMessage = decltype(message)::kValue;
-    each_tile(blocks, [&](auto n, const RowTile& tile, int64_t slot) {
+    each_tile<kTileBlocks>(blocks, [&](auto n, const RowTile& tile, int64_t slot) {
       sum_gradients<B, kMessage, decltype(n)::kBlocks>(tile, own + slot, run, sum + slot);
     });
   });

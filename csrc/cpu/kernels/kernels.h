@@ -10,6 +10,7 @@
 #pragma once
 
 #include "../../core/arguments.h"
+#include "../../core/gated_sum.h"
 #include "attention/passes.h"
 
 namespace halfgnn {
@@ -22,6 +23,10 @@ struct SpmmKernels {
 struct EdgeSumKernels {  // of rows that has_vector_kernel() takes
   void (*forward)(const EdgeSumArgs&, int64_t row_begin, int64_t row_end);
   void (*backward)(const EdgeSumBackwardArgs&, int64_t row_begin, int64_t row_end);
+};
+struct GatedSumKernels {
+  void (*forward)(const GatedSumArgs&, int64_t row_begin, int64_t row_end);
+  void (*backward)(const GatedSumBackwardArgs&, int64_t row_begin, int64_t row_end);
 };
 struct SddmmKernels {
   // Plain dot of rows of one type, of a shape that has_vector_kernel() takes.
@@ -60,6 +65,7 @@ struct KernelTable {
   bool (*has_sum_kernel)(DType type, int64_t heads, int64_t dim);
   const SpmmKernels& spmm;
   const EdgeSumKernels& edge_sum;
+  const GatedSumKernels& gated_sum;
   const SddmmKernels& sddmm;
   const BackwardKernels& backward;
   const EdgeSoftmaxKernels& edge_softmax;

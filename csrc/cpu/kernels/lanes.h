@@ -80,7 +80,10 @@ HALFGNN_INLINE Lanes<N, L> leaky(Lanes<N, L> z, FloatsOf<L> slope) {
 // 0 where z <= 0, elsewhere x: a ReLU's gradient, and of z itself the ReLU. NaN in z counts as positive.
 template <int N, int L>
 HALFGNN_INLINE Lanes<N, L> where_positive(Lanes<N, L> z, Lanes<N, L> x) {
-  for (int i = 0; i < N; ++i) x.v[i] = z.v[i] <= splat<L>(0.f) ? splat<L>(0.f) : x.v[i];
+  for (int i = 0; i < N; ++i) {
+    const WordsOf<L> positive = ~bit_cast<WordsOf<L>>(z.v[i] <= splat<L>(0.f));
+    x.v[i] = bit_cast<FloatsOf<L>>(bit_cast<WordsOf<L>>(x.v[i]) & positive);
+  }
   return x;
 }
 // sum += z > 0 ? above : below

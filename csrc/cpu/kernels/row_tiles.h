@@ -20,6 +20,30 @@ struct RowTile {
   int64_t offset[kTileBlocks], head[kTileBlocks];
 };
 
+// How many of its blocks a tile has, as a constant.
+template <int N>
+struct TileOf {
+  static constexpr int kBlocks = N;
+};
+// f(TileOf of `blocks` blocks, or of N if there are more)
+template <int N, class F>
+HALFGNN_INLINE void with_tile_of(int64_t blocks, F f) {
+  if constexpr (N > 1) {
+    if (blocks < N) return with_tile_of<N - 1>(blocks, f);
+  }
+  return f(TileOf<N>{});
+}
+// f(TileOf, tile, where it begins in workspace) for all tiles of a row of one head. They have kMost blocks at most.
+template <int kMost, class B, class F>
+HALFGNN_INLINE void each_tile(const Blocks<B>& blocks, F f) {
+  RowTile tile;
+  for (int64_t b = 0; b < blocks.per_head; b += kMost) {
+    const int64_t left = blocks.per_head - b;
+    for (int64_t i = 0; i < kMost; ++i) tile.offset[i] = blocks.offset(0, i < left ? b + i : b);
+    with_tile_of<kMost>(left, [&](auto n) { f(n, tile, b * B::kWidth); });
+  }
+}
+
 // Prefetches what the first N blocks of a tile read or, with kWrite, write of a row.
 template <class B, int N, int kWrite = 0, class E>
 HALFGNN_INLINE void prefetch_tile(const RowTile& tile, const E* row) {

@@ -12,6 +12,7 @@ static bool has_sum_kernel(DType type, int64_t heads, int64_t dim) {
 
 extern const SpmmKernels kSpmm;
 extern const EdgeSumKernels kEdgeSum;
+extern const GatedSumKernels kGatedSum;
 extern const SddmmKernels kSddmm;
 extern const BackwardKernels kBackward;
 extern const EdgeSoftmaxKernels kEdgeSoftmax;
@@ -20,7 +21,8 @@ extern const PairKernels kPair;
 
 extern const KernelTable kKernels;
 const KernelTable kKernels = {
-    HALFGNN_ISA_NAME, has_vector_kernel, has_sum_kernel, kSpmm, kEdgeSum, kSddmm, kBackward, kEdgeSoftmax, kGat, kPair,
+    HALFGNN_ISA_NAME, has_vector_kernel, has_sum_kernel, kSpmm, kEdgeSum, kGatedSum,
+    kSddmm,           kBackward,         kEdgeSoftmax,   kGat,  kPair,
 };
 
 }  // namespace halfgnn::HALFGNN_ISA

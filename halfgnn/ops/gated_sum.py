@@ -1,0 +1,215 @@
+"""Gated sum: messages weighted by a sigmoid of the sum of both ends and the edge, as GatedGCN and ResGatedGraphConv have them.
+
+Unfused, every operator keeps tensors of one row per edge. Here one pass over the edges makes gates and sums, and the backward makes
+the gates again. Nothing of the size of the edges is kept but gate_edge.
+"""
+
+from __future__ import annotations
+
+from typing import Literal, overload
+
+import torch
+from torch import Tensor
+
+from ..common.arguments import check_number
+from ..common.autograd import apply, inputs_of, once
+from ..common.fake import register_fake
+from ..common.operands import check_operand
+from ..common.precision import autocast
+from ..graph_argument import as_graph
+from ._operands import check_alike, devices_without, needs_grad, out_edges
+from .sddmm import gsddmm
+from .spmm import gspmm
+
+_gated_sum = torch.ops.halfgnn.gated_sum.default
+_gated_sum_backward = torch.ops.halfgnn.gated_sum_backward.default
+_COMPOSED = devices_without("gated_sum")
+
+
+@register_fake("gated_sum")
+def _(
+    indptr, indices, edge_ids, value, gate_src, gate_dst, gate_edge, normalize, eps, return_edges, save, short_rows=False
+):  # fmt: skip
+    wide = torch.float64 if value.dtype == torch.float64 else torch.float32
+    shape = (indptr.shape[0] - 1, *value.shape[1:])
+    kept = shape if save and normalize else (0,)
+    return (
+        value.new_empty(shape),
+        value.new_empty((indices.shape[0], *value.shape[1:]) if return_edges else (0,)),
+        value.new_empty(kept, dtype=wide),
+        value.new_empty(kept, dtype=wide),
+    )
+
+
+@register_fake("gated_sum_backward")
+def _(
+    indptr, indices, edge_ids, out_indptr, out_indices, out_edge_ids, value, gate_src, gate_dst, gate_edge, normalize, grad,
+    grad_edges, scale, quotient, need_value, need_gate_src, need_gate_dst, need_gate_edge, short_rows=False,
+    out_short_rows=False,
+):  # fmt: skip
+    def like(operand, needed):
+        return value.new_empty(operand.shape if needed else (0,))
+
+    return (
+        like(value, need_value),
+        like(gate_src, need_gate_src),
+        like(gate_dst, need_gate_dst),
+        like(gate_edge, need_gate_edge),
+    )
+
+
+class _GatedSum(torch.autograd.Function):
+    generate_vmap_rule = True
+
+    @staticmethod
+    def forward(
+        indptr, indices, edge_ids, out_indptr, out_indices, out_edge_ids, value, gate_src, gate_dst, gate_edge, normalize, eps,
+        return_edges, short_rows, out_short_rows,
+    ):  # fmt: skip
+        return _gated_sum(
+            indptr,
+            indices,
+            edge_ids,
+            value,
+            gate_src,
+            gate_dst,
+            gate_edge,
+            normalize,
+            eps,
+            return_edges,
+            True,
+            short_rows,
+        )
+
+    @staticmethod
+    def setup_context(ctx, inputs, output):
+        x = _Inputs(*inputs)
+        _, edges, scale, quotient = output
+        ctx.mark_non_differentiable(scale, quotient)
+        if not x.return_edges:
+            ctx.mark_non_differentiable(edges)
+        ctx.set_materialize_grads(False)
+        ctx.save_for_backward(
+            *(x.indptr, x.indices, x.edge_ids, x.out_indptr, x.out_indices, x.out_edge_ids),
+            *(x.value, x.gate_src, x.gate_dst, x.gate_edge, scale, quotient),
+        )
+        ctx.normalize, ctx.short_rows = x.normalize, (x.short_rows, x.out_short_rows)
+
+    @staticmethod
+    def backward(ctx, grad, grad_edges, *_):
+        if grad is None and grad_edges is None:
+            return tuple(_Inputs())
+        *csc, out_indptr, out_indices, out_edge_ids, value, gate_src, gate_dst, gate_edge, scale, quotient = (
+            ctx.saved_tensors
+        )
+        csr = out_indptr, out_indices, out_edge_ids
+        if out_indptr is None:
+            csr = out_edges(csc, value.shape[0])
+        if grad is None:
+            grad = torch.zeros_like(gate_dst)
+        needs = _Inputs(*ctx.needs_input_grad)
+        names = "value", "gate_src", "gate_dst", "gate_edge"
+        needed = [getattr(needs, name) for name in names]
+        found = once(
+            "gated_sum", "compose it of gsddmm, sigmoid and gspmm", _gated_sum_backward, *csc, *csr, value, gate_src, gate_dst,
+            gate_edge, ctx.normalize, grad, grad_edges, scale, quotient, *needed, *ctx.short_rows,
+        )  # fmt: skip
+        return tuple(_Inputs(**{name: x for name, x, need in zip(names, found, needed) if need}))
+
+
+_Inputs = inputs_of(_GatedSum)
+
+
+@overload
+def gated_sum(
+    g,
+    value: Tensor,
+    gate_src: Tensor,
+    gate_dst: Tensor,
+    gate_edge: Tensor | None = None,
+    *,
+    normalize: bool = ...,
+    eps: float = ...,
+    return_edges: Literal[False] = ...,
+) -> Tensor: ...
+@overload
+def gated_sum(
+    g, value: Tensor, gate_src: Tensor, gate_dst: Tensor, gate_edge: Tensor | None = None, *, normalize: bool = ...,
+    eps: float = ..., return_edges: Literal[True],
+) -> tuple[Tensor, Tensor]: ...  # fmt: skip
+def gated_sum(
+    g,
+    value: Tensor,
+    gate_src: Tensor,
+    gate_dst: Tensor,
+    gate_edge: Tensor | None = None,
+    *,
+    normalize: bool = False,
+    eps: float = 1e-6,
+    return_edges: bool = False,
+) -> Tensor | tuple[Tensor, Tensor]:
+    """out[v] = sum over in-edges e = (u, v) of sigmoid(z[e]) * value[u], where z[e] = gate_src[u] + gate_dst[v] + gate_edge[e].
+
+    Args:
+        g: Graph or DGLGraph.
+        value, gate_src: (num_src, *). gate_dst: (num_dst, *). gate_edge: (E, *), or None for no such term. One trailing shape.
+        normalize: divide by sum over in-edges of sigmoid(z[e]), plus eps, element by element: GatedGCN (Bresson and Laurent, 2017,
+            "Residual Gated Graph ConvNets"; Dwivedi et al., 2020). False is PyG's ResGatedGraphConv.
+        eps: a number of at least 0.
+        return_edges: also return z, from which GatedGCN makes the edges' next features. Gradients go through it.
+
+    Operands are fp16, bf16 or fp32 (fp64 on the CPU), of one dtype. z, gates and sums are made in fp32; out and z are rounded once.
+    Nodes without in-edges get 0. The backward is a pass over in-edges for gate_dst and gate_edge, and one over out-edges for value
+    and gate_src. Both make the gates again: of the size of the edges nothing is kept but gate_edge. Second derivatives raise.
+
+    Example::
+
+        h, e = ops.gated_sum(g, V(h), D(h), E(h), C(e), normalize=True, return_edges=True)
+
+    Returns:
+        (num_dst, *); with return_edges the pair of it and z (E, *)
+
+    Raises:
+        TypeError: wrong or mixed dtypes. ValueError: wrong shapes, devices or eps.
+    """
+    g = as_graph(g)
+    check_operand(value, "value", g, "u")
+    check_operand(gate_src, "gate_src", g, "u")
+    check_operand(gate_dst, "gate_dst", g, "v")
+    if gate_edge is not None:
+        check_operand(gate_edge, "gate_edge", g, "e")
+    eps = check_number(eps, "eps")
+    if eps < 0:
+        raise ValueError(f"eps is {eps}; expected a number of at least 0")
+    value, gate_src, gate_dst = autocast(value), autocast(gate_src), autocast(gate_dst)
+    gate_edge = autocast(gate_edge)
+    if g.device.type in _COMPOSED:
+        return _composed(g, value, gate_src, gate_dst, gate_edge, normalize, eps, return_edges)
+    csc = g.csc()
+    operands = value, gate_src, gate_dst, gate_edge
+    if not needs_grad(*operands):
+        out, edges, *_ = _gated_sum(*csc, *operands, bool(normalize), eps, bool(return_edges), False, g.short_csc)
+    else:
+        csr = g.csr() if value.requires_grad or gate_src.requires_grad else (None, None, None)
+        out, edges, *_ = apply(
+            _GatedSum, *csc, *csr, *operands, bool(normalize), eps, bool(return_edges), g.short_csc, g.short_csr
+        )
+    return (out, edges) if return_edges else out
+
+
+def _composed(g, value, gate_src, gate_dst, gate_edge, normalize, eps, return_edges):
+    """gated_sum of operators that every back end has."""
+    others = ("gate_src", gate_src), ("gate_dst", gate_dst), ("gate_edge", gate_edge)
+    for name, operand in others:
+        if operand is not None:
+            check_alike(operand, name, value, "value")
+    z = gsddmm(g, "add", gate_src, gate_dst, out_dtype=torch.float32)
+    if gate_edge is not None:
+        z = z + gate_edge
+    gate = z.sigmoid()
+    out = gspmm(g, "mul", "sum", value, gate, out_dtype=torch.float32)
+    if normalize:
+        total = gspmm(g, "copy_rhs", "sum", None, gate)
+        has_edges = (g.in_degrees() > 0).view(-1, *[1] * (total.dim() - 1))
+        out = out / torch.where(has_edges, total + eps, 1)
+    return (out.to(value.dtype), z.to(value.dtype)) if return_edges else out.to(value.dtype)

@@ -1,0 +1,107 @@
+// Cases of operators on rows of nodes with rows of edges.
+#pragma once
+
+#include "context.h"
+
+namespace halfgnn {
+namespace {
+
+// Messages of a node and an edge of the same width.
+Call edge_sum(const Context& c, Op op) {
+  EdgeSumArgs args;
+  args.topology = c.graph.csc;
+  args.op = op;
+  args.feat = c.nodes();
+  args.feat_rows = kNodes;
+  args.edge = c.edge_rows();
+  args.type = args.edge_type = args.out_type = c.shape.type;
+  args.dim = c.shape.len();
+  args.out = c.new_nodes();
+  return [=] { c.kernels.edge_sum.forward(args, 0, kNodes); };
+}
+Call edge_sum_backward(const Context& c, Op op) {
+  EdgeSumBackwardArgs args;
+  args.topology = c.graph.csr;
+  args.op = op;
+  args.feat = c.nodes();
+  args.edge = c.edge_rows();
+  args.grad = c.nodes();
+  args.grad_rows = kNodes;
+  args.type = args.edge_type = args.grad_type = c.shape.type;
+  args.dim = c.shape.len();
+  args.grad_feat = c.new_nodes();
+  args.grad_edge = c.new_edge_rows();
+  return [=] { c.kernels.edge_sum.backward(args, 0, kNodes); };
+}
+Call mul_rows(const Context& c) { return edge_sum(c, Op::kMul); }
+Call mul_rows_backward(const Context& c) { return edge_sum_backward(c, Op::kMul); }
+Call sub_rows(const Context& c) { return edge_sum(c, Op::kSub); }
+Call sub_rows_backward(const Context& c) { return edge_sum_backward(c, Op::kSub); }
+Call relu_add_rows(const Context& c) { return edge_sum(c, Op::kReluAdd); }
+Call relu_add_rows_backward(const Context& c) { return edge_sum_backward(c, Op::kReluAdd); }
+
+Call u_add_v_add_e(const Context& c) {
+  SddmmAddArgs args;
+  args.topology = c.graph.csc;
+  args.col = c.nodes();
+  args.col_rows = kNodes;
+  args.row = c.nodes();
+  args.edge = c.edge_rows();
+  args.type = args.out_type = c.shape.type;
+  args.dim = c.shape.len();
+  args.out = c.new_edge_rows();
+  return [=] { c.kernels.sddmm.add(args, 0, kNodes); };
+}
+
+GatedSumArgs gated_args(const Context& c) {
+  GatedSumArgs args;
+  args.topology = c.graph.csc;
+  args.num_cols = kNodes;
+  args.dim = c.shape.len();
+  args.type = c.shape.type;
+  args.value = c.nodes();
+  args.gate_src = c.nodes();
+  args.gate_dst = c.nodes();
+  args.gate_edge = c.edge_rows();
+  args.normalize = true;
+  args.eps = 1e-6;
+  args.out = c.new_nodes();
+  return args;
+}
+Call gated_sum(const Context& c) {
+  GatedSumArgs args = gated_args(c);
+  args.edges = c.new_edge_rows();
+  args.scale = c.accumulators(kNodes * c.shape.len());
+  args.quotient = c.accumulators(kNodes * c.shape.len());
+  return [=] { c.kernels.gated_sum.forward(args, 0, kNodes); };
+}
+// One pass over destinations and one over sources.
+Call gated_sum_backward(const Context& c) {
+  const GatedSumArgs forward = gated_args(c);
+  GatedSumBackwardArgs by_dst;
+  by_dst.topology = c.graph.csc;
+  by_dst.num_cols = kNodes;
+  by_dst.dim = forward.dim;
+  by_dst.type = forward.type;
+  by_dst.value = forward.value;
+  by_dst.gate_src = forward.gate_src;
+  by_dst.gate_dst = forward.gate_dst;
+  by_dst.gate_edge = forward.gate_edge;
+  by_dst.grad = c.memory.values(DType::kFloat, kNodes * c.shape.len());
+  by_dst.shift = c.memory.values(DType::kFloat, kNodes * c.shape.len());
+  by_dst.grad_gate = c.new_nodes();
+  by_dst.grad_gate_edge = c.new_edge_rows();
+  GatedSumBackwardArgs by_src = by_dst;
+  by_src.topology = c.graph.csr;
+  by_src.by_src = true;
+  by_src.grad_value = c.new_nodes();
+  by_src.grad_gate = c.new_nodes();
+  by_src.grad_gate_edge = nullptr;
+  return [=] {
+    c.kernels.gated_sum.backward(by_dst, 0, kNodes);
+    c.kernels.gated_sum.backward(by_src, 0, kNodes);
+  };
+}
+
+}  // namespace
+}  // namespace halfgnn
