@@ -1,7 +1,8 @@
 """Modules with the constructors, state dicts and results of dgl.nn.pytorch, on a :class:`halfgnn.Graph` or a DGLGraph.
 
-GATConv, GATv2Conv, DotGatConv and TransformerConv run the fused attentions of :mod:`halfgnn.ops`. GraphConv, SAGEConv and GINConv
-run its sums. HeteroGraphConv has a module for each edge type, and runs GATConvs as one. RGAT is a network of such layers.
+GATConv, GATv2Conv, DotGatConv and TransformerConv run the fused attentions of :mod:`halfgnn.ops`. GraphConv, SAGEConv,
+GINConv and GINEConv run its sums, GatedGCNConv the gated one. HeteroGraphConv has a module for each edge type, and runs GATConvs
+as one. RGAT is a network of such layers.
 
 A checkpoint of DGL's module loads into the module here, and back. Under one seed both start from the same parameters.
 TransformerConv has no counterpart in DGL: its arguments and parameters are torch_geometric's. DGL need not be installed.
@@ -9,8 +10,10 @@ TransformerConv has no counterpart in DGL: its arguments and parameters are torc
 
 from .dotgatconv import DotGatConv
 from .gatconv import GATConv
+from .gatedgcnconv import GatedGCNConv
 from .gatv2conv import GATv2Conv
 from .ginconv import GINConv
+from .gineconv import GINEConv
 from .graphconv import EdgeWeightNorm, GraphConv
 from .heterographconv import HeteroGraphConv
 from .rgat import RGAT
@@ -24,6 +27,8 @@ __all__ = [
     "GATConv",
     "GATv2Conv",
     "GINConv",
+    "GINEConv",
+    "GatedGCNConv",
     "GraphConv",
     "HeteroGraphConv",
     "SAGEConv",

@@ -23,24 +23,26 @@ from ._hooks import is_plain
 # ---- features ----------------------------------------------------------------------------------------------------------------
 
 
-def check_features(g: Graph, feat: Any, src: Any = None, dst: Any = None, dim: int | None = None) -> None:
+def check_features(
+    g: Graph, feat: Any, src: Any = None, dst: Any = None, dim: int | None = None, name: str = "feat"
+) -> None:
     """Raises unless feat has the features of g's sources, or is the pair of these and the features of its destinations.
 
-    src, dst: the layers that project them, or None. dim: the number of dimensions; None for any.
+    src, dst: the layers that project them, or None. dim: the number of dimensions; None for any. name: the user's for feat.
     """
     width, dst_width = widths_of(src, dst)
     if isinstance(feat, tuple):
-        check_pair(feat, "feat")
-        check_operand(feat[0], "feat[0]", g, "u")
-        check_columns(feat[0], "feat[0]", width, dim)
-        check_layer(feat[0], "feat[0]", src)
-        check_operand(feat[1], "feat[1]", g, "v")
-        check_layer(feat[1], "feat[1]", dst)
-        return check_columns(feat[1], "feat[1]", dst_width, dim)
-    check_operand(feat, "feat", g, "u")
-    check_columns(feat, "feat", width, dim)
-    check_layer(feat, "feat", src)
-    check_one_width("feat", width, dst_width)
+        check_pair(feat, name)
+        check_operand(feat[0], f"{name}[0]", g, "u")
+        check_columns(feat[0], f"{name}[0]", width, dim)
+        check_layer(feat[0], f"{name}[0]", src)
+        check_operand(feat[1], f"{name}[1]", g, "v")
+        check_layer(feat[1], f"{name}[1]", dst)
+        return check_columns(feat[1], f"{name}[1]", dst_width, dim)
+    check_operand(feat, name, g, "u")
+    check_columns(feat, name, width, dim)
+    check_layer(feat, name, src)
+    check_one_width(name, width, dst_width)
 
 
 def check_projected(conv: Any, g: Graph, feat: Any, dim: int | None = None) -> None:

@@ -13,7 +13,7 @@ from torch import Tensor, nn
 from ..common.autograd import apply
 from ..common.memory import empty
 from ..common.precision import HALF, computed_type, without_autocast
-from ._hooks import is_plain
+from ._hooks import is_plain, is_unhooked
 
 
 def _multiplied_by_cpu() -> tuple[torch.dtype, ...]:
@@ -304,6 +304,11 @@ def linear(x: Tensor, weight: Tensor, bias: Tensor | None) -> Tensor:
     if not _widens(x, weight):
         return F.linear(x, weight, bias)
     return _widened_linear(x.to(computed_type(x)), weight, bias, weight.shape[0])[0]
+
+
+def is_just(layer: Any, kind: type[nn.Module]) -> bool:
+    """Whether the layer is of this very class, and a call does nothing more."""
+    return type(layer) is kind and is_unhooked(layer)
 
 
 def applied(layer: Any, x: Tensor) -> Tensor:

@@ -28,11 +28,15 @@ from ._graph import graph_of
 from ._patch import accelerate, patch, unpatch
 from .gat_conv import GATConv
 from .gatv2_conv import GATv2Conv
+from .gine_conv import GINEConv
+from .res_gated_graph_conv import ResGatedGraphConv
 from .transformer_conv import TransformerConv
 
 __all__ = [
     "GATConv",
     "GATv2Conv",
+    "GINEConv",
+    "ResGatedGraphConv",
     "TransformerConv",
     "accelerate",
     "graph_of",
