@@ -39,6 +39,7 @@ FAMILIES = {
     "spmm": "copy_u and u_mul_e sums and maxima",
     "sddmm": "u_dot_v and u_add_v",
     "softmax": "edge_softmax",
+    "messages": "rows of nodes with rows of edges: u_add_e_sum, u_relu_add_e_sum, u_mul_e_sum, u_add_v_add_e, gated_sum",
     "edges": "copy_e_sum, e_sub_v and e_div_v, one number per edge and head",
     "attention": "gat_attention, gatv2_attention and dot_attention, fused and unfused",
     "layer": "a step of dgl.nn modules, as they are, under the drop-in, and fused",
@@ -48,7 +49,7 @@ FAMILIES = {
     "reorder": "copy_u_sum under the node ids of halfgnn.reorder and of others, and the time of reordering",
 }
 GROUPS = {
-    "operators": ("spmm", "sddmm", "softmax", "edges", "attention", "limits"),
+    "operators": ("spmm", "sddmm", "softmax", "messages", "edges", "attention", "limits"),
     "marked": ("spmm", "sddmm", "softmax", "layer", "limits"),
     "all": tuple(FAMILIES),
 }

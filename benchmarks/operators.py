@@ -5,6 +5,7 @@ from __future__ import annotations
 import functools
 from collections.abc import Callable
 from dataclasses import dataclass
+from typing import Any
 
 import torch
 from torch import Tensor
@@ -56,6 +57,9 @@ class Problem:
     def normal(self, rows: int, *trailing: int, seed: int = 1) -> Tensor:
         return normal((rows, *trailing), self.dtype, seed, self.graph.device)
 
+    def edge_features(self) -> Tensor:
+        return self.normal(self.graph.num_edges, self.dim, seed=4)
+
     def features(self, seed: int = 1) -> Tensor:
         """(N, F) for one head, otherwise (N, H, D)."""
         trailing = (self.heads, self.dim) if self.heads > 1 else (self.dim,)
@@ -88,7 +92,12 @@ class Operator:
         ""  # heads whose backward is timed: "all", the "most", its "ends" (on a GPU also the fewest), or none
     )
     moves_in: tuple[str, ...] = ("forward",)  # directions whose bytes are known
+    function: str = ""  # of halfgnn.ops, if its name is another one
     fp32_units: int = 1  # of rounding by which gradients in fp32 may be off, beyond the error of the formula
+
+    def of(self, ops: Any) -> Callable[..., Tensor]:
+        """The operator of halfgnn.ops."""
+        return getattr(ops, self.function or self.name)
 
     @property
     def is_wide(self) -> bool:
@@ -150,6 +159,10 @@ _copy_u = functools.partial(
 _sddmm_u_v = functools.partial(
     Operator, family="sddmm", reads="uv", gives="e", draw=lambda p: (p.features(1), p.features(2)), backward="most"
 )
+_message = functools.partial(
+    Operator, family="messages", reads="ue", gives="v", draw=lambda p: (p.features(), p.edge_features()), gathers=2,
+    heads="one", backward="all",
+)  # fmt: skip
 _part_of_softmax = functools.partial(Operator, family="edges", heads="most")
 _attention = functools.partial(
     Operator, family="attention", gives="v", magnitude=lambda truth, *_: (64 * truth.abs().amax()).expand_as(truth),
@@ -161,6 +174,14 @@ OPERATORS = {operator.name: operator for operator in (
     _copy_u("copy_u_max", formula=_spmm("copy_lhs", "max")),
     Operator("u_mul_e_sum", family="spmm", reads="ue", gives="v", draw=lambda p: (p.features(), _weights(p)),
              formula=_spmm("mul", "sum"), gathers=1, numbers=1, backward="ends", moves_in=("forward", "backward")),
+    # Rows of nodes with rows of edges of the same width.
+    _message("u_add_e_sum", formula=_spmm("add", "sum")),
+    _message("u_relu_add_e_sum", formula=_spmm("relu_add", "sum")),
+    _message("u_mul_e_sum_of_rows", function="u_mul_e_sum", formula=_spmm("mul", "sum")),
+    _message("u_add_v_add_e", reads="uve", gives="e", formula=reference.u_add_v_add_e, gathers=3,
+             draw=lambda p: (p.features(1), p.features(2), p.edge_features())),
+    _message("gated_sum", reads="uuve", formula=reference.gated_sum, gathers=3,
+             draw=lambda p: (p.features(1), p.features(2), p.features(3), p.edge_features())),
     _sddmm_u_v("u_dot_v", formula=_sddmm("dot"), gathers=1, numbers=1),
     _sddmm_u_v("u_add_v", formula=_sddmm("add"), numbers=2, heads="most"),  # the logits of GAT
     # exp turns the rounding error of its argument, a few units, into a relative error.

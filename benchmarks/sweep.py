@@ -58,7 +58,7 @@ def _check_gradients(config: Config, operator: Operator, heads: int, dim: int, o
     def run(function: Callable[..., Tensor]) -> verify.Gradients:
         return lambda operands: with_backward(functools.partial(function, graph.halfgnn), operands)()
 
-    ours, formula = run(getattr(ops, operator.name)), run(operator.formula)
+    ours, formula = run(operator.of(ops)), run(operator.formula)
     for dtype in config.torch_dtypes():
         operands = Problem(operator.name, "forward+backward", graph, heads, dim, dtype).operands()
         units = operator.fp32_units if dtype == torch.float32 else 1
@@ -115,7 +115,7 @@ def _rival(competitor: Competitor, problem: Problem) -> Contestant:
 
 def _ours(problem: Problem) -> Contestant:
     def make() -> Callable[[], Any]:
-        function = functools.partial(getattr(ops, problem.op), problem.graph.halfgnn)
+        function = functools.partial(OPERATORS[problem.op].of(ops), problem.graph.halfgnn)
         return directed(problem.direction, function, problem.operands())
 
     checked = functools.partial(check, problem) if problem.is_forward else None
@@ -123,7 +123,7 @@ def _ours(problem: Problem) -> Contestant:
 
 
 def _unfused(problem: Problem) -> Contestant:
-    """An attention made of halfgnn's separate operators."""
+    """An attention, or sum over messages, made of halfgnn's separate operators."""
 
     def make() -> Callable[[], Any]:
         messages = MESSAGES[problem.op] + (0 if problem.is_forward else 2)  # with their gradients

@@ -21,7 +21,7 @@ def _leaky(x: Tensor) -> Tensor:
     return torch.nn.functional.leaky_relu(x, SLOPE)
 
 
-# `on` has u_add_v, u_dot_v, edge_softmax and u_mul_e_sum on one graph.
+# `on` has u_add_v, u_dot_v, edge_softmax, u_mul_e_sum, copy_u and copy_e_sum on one graph.
 
 
 def _gat(on: Any, x: Tensor, src: Tensor, dst: Tensor) -> Tensor:
@@ -37,9 +37,25 @@ def _dot(on: Any, query: Tensor, key: Tensor, value: Tensor) -> Tensor:
     return on.u_mul_e_sum(value, on.edge_softmax(on.u_dot_v(key, query) * query.shape[-1] ** -0.5))
 
 
-COMPOSED = {"gat_attention": _gat, "gatv2_attention": _gatv2, "dot_attention": _dot}
-# Rows of features per edge that exist at the same time: the results of u_add_v, of leaky_relu and of the product.
+def _relu_add(on: Any, x: Tensor, e: Tensor) -> Tensor:
+    return on.copy_e_sum(torch.relu(on.copy_u(x) + e))
+
+
+def _add_three(on: Any, x: Tensor, y: Tensor, e: Tensor) -> Tensor:
+    return on.u_add_v(x, y) + e
+
+
+def _gated(on: Any, value: Tensor, gate_src: Tensor, gate_dst: Tensor, gate_edge: Tensor) -> Tensor:
+    return on.copy_e_sum(on.copy_u(value) * torch.sigmoid(on.u_add_v(gate_src, gate_dst) + gate_edge))
+
+
+COMPOSED = {
+    **{"gat_attention": _gat, "gatv2_attention": _gatv2, "dot_attention": _dot},
+    **{"u_relu_add_e_sum": _relu_add, "u_add_v_add_e": _add_three, "gated_sum": _gated},
+}
+# Rows of features per edge that exist at the same time: the results of u_add_v, of leaky_relu and of the product, ...
 MESSAGES = {"gat_attention": 0, "gatv2_attention": 3, "dot_attention": 0}
+MESSAGES |= {"u_relu_add_e_sum": 3, "u_add_v_add_e": 2, "gated_sum": 4}
 
 
 def attention(problem: Problem, on: Any, messages: int | None = None) -> Callable[..., Tensor]:
@@ -51,7 +67,7 @@ def attention(problem: Problem, on: Any, messages: int | None = None) -> Callabl
 
 def operators_of(library: Any, graph: Any) -> Any:
     """The operators of a library, bound to its graph, which is their first argument."""
-    names = ("u_add_v", "u_dot_v", "edge_softmax", "u_mul_e_sum")
+    names = ("u_add_v", "u_dot_v", "edge_softmax", "u_mul_e_sum", "copy_u", "copy_e_sum")
     return SimpleNamespace(**{name: functools.partial(getattr(library, name), graph) for name in names})
 
 

@@ -29,7 +29,10 @@ dgl = competitor("dgl", everywhere=("cpu", "cuda"))
 
 # The maximum takes part only in the forward. In DGL's gradient, nodes without in-edges pass their gradient to node 0.
 @dgl.does("copy_u_max")
-@dgl.does(*(name for name in OPERATORS if name != "copy_u_max"), directions=ANY_DIRECTION)
+@dgl.does(
+    *(name for name, operator in OPERATORS.items() if name != "copy_u_max" and operator.family != "messages"),
+    directions=ANY_DIRECTION,
+)
 def _operator(problem: Problem, *operands: Tensor) -> Callable[..., Tensor]:
     check_dgl(problem.graph, problem.dtype)
     if problem.op in ATTENTIONS:

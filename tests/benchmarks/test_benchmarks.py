@@ -61,6 +61,7 @@ OPERATORS = {
     "spmm": {"copy_u_sum", "copy_u_max", "u_mul_e_sum"},
     "sddmm": {"u_dot_v", "u_add_v"},
     "softmax": {"edge_softmax"},
+    "messages": {"u_add_e_sum", "u_relu_add_e_sum", "u_mul_e_sum_of_rows", "u_add_v_add_e", "gated_sum"},
     "edges": {"copy_e_sum", "e_sub_v", "e_div_v"},
     "attention": {"gat_attention", "gatv2_attention", "dot_attention"},
     "limits": {"copy_u_sum"},
@@ -95,7 +96,7 @@ def test_every_family_runs_and_its_rows_parse(family):
     assert ours == {"bf16", "fp16", "fp32"}
 
 
-@pytest.mark.parametrize("family", ["spmm", "sddmm", "softmax", "edges", "attention", "reorder"])
+@pytest.mark.parametrize("family", ["spmm", "sddmm", "softmax", "messages", "edges", "attention", "reorder"])
 def test_forward_results_are_compared_with_float64(family):
     found = [row for row in rows_of(family) if row.direction == "forward" and row.contestant == "halfgnn"]
     assert found and all(row.error is not None and row.error < 5e-3 for row in found)
