@@ -146,6 +146,22 @@ TORCH_LIBRARY(halfgnn, m) {
       "bool need_gate_dst, bool need_gate_edge, bool short_rows=False, bool out_short_rows=False) "
       "-> (Tensor grad_value, Tensor grad_gate_src, Tensor grad_gate_dst, Tensor grad_gate_edge)");
 
+  // gatv2_attention with what edges add: edge_bias (E, H), and inside the LeakyReLU edge_key (E, H, D), or edge_feat
+  // (E, C) times edge_weight (H, D, C).
+  m.def(
+      "gatv2_attention_edges(Tensor indptr, Tensor indices, Tensor? edge_ids, Tensor feat_src, Tensor feat_dst, "
+      "Tensor attn, Tensor? edge_bias, Tensor? edge_key, Tensor? edge_feat, Tensor? edge_weight, float negative_slope, "
+      "float dropout_p, Tensor? seed, bool save, bool precise, bool short_rows=False) "
+      "-> (Tensor out, Tensor lse, Tensor out_residual)");
+  m.def(
+      "gatv2_attention_edges_backward(Tensor indptr, Tensor indices, Tensor? edge_ids, Tensor out_indptr, "
+      "Tensor out_indices, Tensor? out_edge_ids, Tensor feat_src, Tensor feat_dst, Tensor attn, Tensor? edge_bias, "
+      "Tensor? edge_key, Tensor? edge_feat, Tensor? edge_weight, float negative_slope, float dropout_p, Tensor? seed, "
+      "Tensor grad, Tensor out, Tensor lse, Tensor out_residual, bool need_edge_bias, bool need_edge_key, "
+      "bool need_edge_feat, bool need_edge_weight, bool short_rows=False, bool out_short_rows=False) "
+      "-> (Tensor grad_feat_src, Tensor grad_feat_dst, Tensor grad_attn, Tensor grad_edge_bias, Tensor grad_edge_key, "
+      "Tensor grad_edge_feat, Tensor grad_edge_weight)");
+
   // out[i] = table[ids[i]], copied as bytes, for any dtype. table (N, ...): each row is contiguous, and rows may lie
   // apart. ids (n,): int32 or int64, at any stride. out (n, ...): of table's dtype, contiguous, in memory of its own.
   // All are on one device, or table is page-locked memory of the CPU and the others are on CUDA. The GPU then reads the

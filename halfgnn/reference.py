@@ -107,10 +107,20 @@ def gat_attention(g, feat, attn_src, attn_dst, edge_logits=None, negative_slope=
     return _attend(g, torch.nn.functional.leaky_relu(logits, negative_slope), mask, feat)
 
 
-def gatv2_attention(g, feat_src, feat_dst, attn, negative_slope=0.2, mask=None) -> Tensor:
-    """gat_attention with logits ``<attn, LeakyReLU(feat_src[u] + feat_dst[v])>`` and values feat_src; attn is (H, D)."""
-    hidden = torch.nn.functional.leaky_relu(gsddmm(g, "add", feat_src, feat_dst), negative_slope)
-    return _attend(g, (hidden * attn).sum(-1), mask, feat_src)
+def gatv2_attention(
+    g, feat_src, feat_dst, attn, negative_slope=0.2, mask=None, *, edge_bias=None, edge_feat=None, edge_weight=None
+) -> Tensor:
+    """gat_attention with logits ``<attn, LeakyReLU(feat_src[u] + feat_dst[v])> + edge_bias[e]``, attn (H, D), and values feat_src.
+
+    edge_feat is added inside the LeakyReLU: (num_edges, H, D), or (num_edges, C) times edge_weight (H * D, C) or (H, D, C).
+    """
+    hidden = gsddmm(g, "add", feat_src, feat_dst)
+    if edge_feat is not None and edge_weight is None:
+        hidden = hidden + edge_feat
+    if edge_weight is not None:
+        hidden = hidden + _projected(edge_feat, edge_weight, hidden.shape[1:])
+    logits = (torch.nn.functional.leaky_relu(hidden, negative_slope) * attn).sum(-1)
+    return _attend(g, logits if edge_bias is None else logits + edge_bias, mask, feat_src)
 
 
 def dot_attention(
@@ -147,8 +157,13 @@ def _of_edges(g, rows, edge_rows, edge_feat, weight) -> Tensor:
     if edge_rows is not None:
         rows = rows + edge_rows
     if weight is not None:
-        rows = rows + torch.einsum("ec,hdc->ehd", edge_feat, weight.reshape(*rows.shape[1:], edge_feat.shape[1]))
+        rows = rows + _projected(edge_feat, weight, rows.shape[1:])
     return rows
+
+
+def _projected(edge_feat, weight, shape) -> Tensor:
+    """edge_feat (num_edges, C) times the weight (H * D, C) or (H, D, C), for shape (H, D)."""
+    return torch.einsum("ec,hdc->ehd", edge_feat, weight.reshape(*shape, edge_feat.shape[1]))
 
 
 def _attend(g, logits, mask, value, op="mul") -> Tensor:

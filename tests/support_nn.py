@@ -105,8 +105,8 @@ def by_formulas():
         yield
 
 
-def _dot_attention(g, query, key, value, scale=None, p=0.0):
-    return reference.dot_attention(g, query, key, value, query.shape[-1] ** -0.5 if scale is None else scale)
+def _dot_attention(g, query, key, value, scale=None, p=0.0, **terms):
+    return reference.dot_attention(g, query, key, value, query.shape[-1] ** -0.5 if scale is None else scale, **terms)
 
 
 _FORMULAS = {
@@ -116,7 +116,9 @@ _FORMULAS = {
     ("gated_sum", "gated_sum"): reference.gated_sum,
     ("edge_softmax", "edge_softmax"): reference.edge_softmax,
     ("attention", "gat_attention"): lambda g, *operands: reference.gat_attention(g, *operands[:5]),
-    ("attention", "gatv2_attention"): lambda g, *operands: reference.gatv2_attention(g, *operands[:4]),
+    ("attention", "gatv2_attention"): lambda g, *operands, **terms: reference.gatv2_attention(
+        g, *operands[:4], **terms
+    ),
     ("attention", "dot_attention"): _dot_attention,
 }
 
@@ -129,6 +131,7 @@ def _in_their_type(formula):
             (dtype for dtype in dtypes if dtype in HALVES), dtypes[0]
         )  # fp32 operands beside halves are rounded
         operands = [x.to(dtype) if isinstance(x, torch.Tensor) else x for x in operands]
+        options = {name: x.to(dtype) if isinstance(x, torch.Tensor) else x for name, x in options.items()}
         with torch.autocast("cpu", enabled=False):
             out = formula(as_graph(g), *operands, **options)
         return out if out_dtype is None else out.to(out_dtype)

@@ -60,12 +60,13 @@ struct GatArgs {
   void* grad_edge_logits = nullptr;  // null: not wanted
 };
 
-// What edges add to dot attention, with f_e the row of `feat` (all heads share it) and a_e, m_e as above. A null
-// pointer is a term that there is not. Acc is float, or double for double data.
-//   l_e = scale (<query[v], key[u] + edge.key[e]> + <edge.query[v], f_e>) + bias[e]
-//   out[v] = sum of a_e m_e (value[u] + edge.value[e]),  edge.out[v] = sum of a_e m_e f_e
-// A caller that projects f_e by W_k and W_v sets edge.query = W_k^T query, and adds W_v edge.out to out: rows of
-// `heads * dim` elements per edge are never made (docs/attention.md).
+// What edges add to dot attention and GATv2, with f_e the row of `feat` (all heads share it) and a_e, m_e as above. A
+// null pointer is a term that there is not. Acc is float, or double for double data.
+//   dot    l_e = scale (<query[v], key[u] + edge.key[e]> + <edge.query[v], f_e>) + bias[e]
+//          out[v] = sum of a_e m_e (value[u] + edge.value[e]),  edge.out[v] = sum of a_e m_e f_e
+//   GATv2  l_e = <attn, LeakyReLU(feat_src[u] + feat_dst[v] + edge.key[e] + edge.weight f_e)> + bias[e]
+// A caller of dot attention that projects f_e by W_k and W_v sets edge.query = W_k^T query, and adds W_v edge.out to
+// out: rows of `heads * dim` elements per edge are never made (docs/attention.md).
 struct EdgeTerms {
   const void* bias = nullptr;       // (E, heads), of bias_type: `type` or float. -inf removes an edge.
   DType bias_type = DType::kFloat;  // also of grad_bias
@@ -73,22 +74,26 @@ struct EdgeTerms {
   const void* value = nullptr;      // (E, heads, dim), of `type`
   int64_t feat_dim = 0;             // elements of f_e
   const void* feat = nullptr;       // (E, feat_dim), of `type`
-  const void* query = nullptr;      // (num_dst, heads, feat_dim) of Acc
-  void* out = nullptr;              // (num_dst, heads, feat_dim) of Acc; the attention's `out` is then wide_out
-  void* wide_out = nullptr;         // (num_dst, heads, dim) of Acc
+  const void* weight =
+      nullptr;  // (heads, dim, feat_dim), of `type`; GATv2, without `key`. The others are dot attention's
+  const void* query = nullptr;  // (num_dst, heads, feat_dim) of Acc
+  void* out = nullptr;          // (num_dst, heads, feat_dim) of Acc; the attention's `out` is then wide_out
+  void* wide_out = nullptr;     // (num_dst, heads, dim) of Acc
 
   // Backward only. grad_query of the attention is of Acc if `query` is not null.
   const void* grad_out = nullptr;  // gradient of `out`, of Acc
   void* grad_bias = nullptr;
   void* grad_key = nullptr;
-  void* grad_value = nullptr;  // null although grad_key is not and key == value: grad_key has the sum of both
-  void* grad_feat = nullptr;   // of `type`
-  void* grad_query = nullptr;  // of Acc
+  void* grad_value = nullptr;   // null although grad_key is not and key == value: grad_key has the sum of both
+  void* grad_feat = nullptr;    // of `type`
+  void* grad_weight = nullptr;  // of `type`
+  void* grad_query = nullptr;   // of Acc
 
   bool any() const { return bias || key || value || feat; }
 };
 
-// l_e = sum over d of attn[h, d] LeakyReLU(feat_src[u] + feat_dst[v])[h, d]; value = feat_src.
+// l_e = sum over d of attn[h, d] LeakyReLU(feat_src[u] + feat_dst[v])[h, d], and what EdgeTerms adds;
+// value = feat_src.
 struct Gatv2Args {
   Topology topology;    // CSC
   Topology by_src;      // CSR, backward only
@@ -100,6 +105,7 @@ struct Gatv2Args {
   const void* attn = nullptr;      // (heads, dim)
   double negative_slope = 0.2;
   Dropout dropout;
+  EdgeTerms edge;
 
   Precise out;  // (num_dst, heads, dim)
   void* lse = nullptr;

@@ -1,5 +1,6 @@
 #include "attention.h"
 
+#include <algorithm>
 #include <utility>
 
 #include "kernels/choose.h"
@@ -24,6 +25,7 @@ PairPass pair_pass(const Gatv2Args& args) {
   pass.col_value = args.feat_src;
   pass.attn = args.attn;
   pass.slope = args.negative_slope;
+  pass.edge = args.edge;
   pass.out = args.out;
   pass.lse = args.lse;
   return pass;
@@ -62,6 +64,9 @@ Workspace pair_records(const Args& args) {
   return records;
 }
 
+// The most values of all partial sums of the gradient of a weight: 64 MB of fp32.
+constexpr int64_t kMostPartials = 1 << 24;
+
 // A pass over CSC, then one over CSR: what rows and columns stand for is exchanged.
 PairPass by_destination(PairPass pass, const void* grad) {
   pass.row_value = grad;
@@ -73,7 +78,14 @@ PairPass by_source(const PairPass& csc, const Topology& csr) {
   pass.by_src = true;
   std::swap(pass.row_score, pass.col_score);
   std::swap(pass.row_value, pass.col_value);
+  pass.edge.grad_bias = pass.edge.grad_key = pass.edge.grad_feat = nullptr;  // which the other pass makes
   return pass;
+}
+
+// Records of edges, from the pass over destinations to that over sources; empty without terms of edges.
+template <class Args>
+Workspace edge_records_of(const Args& args) {
+  return Workspace(args.type, args.edge.any() ? args.topology.num_edges * 2 * args.heads : 0);
 }
 
 }  // namespace
@@ -116,28 +128,36 @@ void gatv2_attention(const Gatv2Args& args) {
 void gatv2_attention_backward(const Gatv2Args& args) {
   if (args.heads == 0) return;
   const Workspace records = pair_records(args);
+  const Workspace edge_records = edge_records_of(args);
   PairPass by_dst = by_destination(pair_pass(args), args.grad);
   by_dst.records = records.get();
+  by_dst.edge_records = edge_records.get();
   PairPass by_src = by_source(by_dst, args.by_src);
   by_dst.grad_score = args.grad_feat_dst;
   by_src.grad_score = args.grad_feat_src;
 
-  // The gradient of attn is summed over all rows of both passes, in pieces that are added in order. The number of
-  // pieces depends on the graph alone.
-  const int64_t len = args.heads * args.dim;
-  const int64_t dst_pieces = fixed_pieces(by_dst.topology), src_pieces = fixed_pieces(by_src.topology);
-  Workspace parts(args.type, (dst_pieces + src_pieces) * len);
-  const int64_t part_bytes = len * size_of_accumulator(args.type);
+  // The gradient of attn is summed over all rows of both passes, and that of edge.weight over those of the first, in
+  // pieces that are added in order. The number of pieces depends on the graph and the sizes alone.
+  const int64_t len = args.heads * args.dim, weight_len = args.edge.grad_weight ? len * args.edge.feat_dim : 0;
+  const int64_t most = std::max<int64_t>(1, kMostPartials / std::max<int64_t>(1, weight_len));
+  const int64_t dst_pieces = std::min(fixed_pieces(by_dst.topology), most), src_pieces = fixed_pieces(by_src.topology);
+  Workspace parts(args.type, (dst_pieces + src_pieces) * len), weight_parts(args.type, dst_pieces * weight_len);
+  const auto part_of = [&](const Workspace& of, int64_t index, int64_t values) {
+    return static_cast<char*>(of.get()) + index * values * size_of_accumulator(args.type);
+  };
   auto run = [&](const PairPass& pass, int64_t pieces, int64_t first_part) {
     for_pieces(pass.topology, pieces, [&](int64_t piece, int64_t begin, int64_t end) {
       PairPass part = pass;
-      part.partial_attn = static_cast<char*>(parts.get()) + (first_part + piece) * part_bytes;
+      part.partial_attn = part_of(parts, first_part + piece, len);
+      if (weight_len > 0 && !pass.by_src) part.partial_weight = part_of(weight_parts, piece, weight_len);
       kernels().pair.backward(part, begin, end);
     });
   };
   run(by_dst, dst_pieces, 0);
   run(by_src, src_pieces, dst_pieces);
   kernels().pair.add_parts(parts.get(), dst_pieces + src_pieces, len, args.type, args.grad_attn);
+  if (weight_len > 0)
+    kernels().pair.add_parts(weight_parts.get(), dst_pieces, weight_len, args.type, args.edge.grad_weight);
 }
 
 void dot_attention(const DotAttentionArgs& args) {
@@ -148,7 +168,7 @@ void dot_attention(const DotAttentionArgs& args) {
 void dot_attention_backward(const DotAttentionArgs& args) {
   if (args.heads == 0) return;
   const Workspace records = pair_records(args);
-  const Workspace edge_records(args.type, args.edge.any() ? args.topology.num_edges * 2 * args.heads : 0);
+  const Workspace edge_records = edge_records_of(args);
   PairPass by_dst = by_destination(pair_pass(args), args.grad);
   by_dst.records = records.get();
   by_dst.edge_records = edge_records.get();

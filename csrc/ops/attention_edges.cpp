@@ -1,4 +1,4 @@
-// Dot attention with terms of edges, and its backward: checks, allocation. On the CPU alone.
+// GATv2 and dot attention with terms of edges, and their backwards: checks, allocation. On the CPU alone.
 
 #ifdef HALFGNN_CPU_KEY
 
@@ -167,9 +167,74 @@ std::tuple<Tensor, Tensor, Tensor, Tensor, Tensor, Tensor, Tensor, Tensor> dot_a
   return {grad_query, grad_key, grad_value, of_bias, of_key, of_value, of_feat, of_query};
 }
 
+// ---- GATv2 -------------------------------------------------------------------------------------------------------
+
+// The weight (heads, dim, feat_dim) of edge_feat; undefined if there is none.
+Feature weight_of(const OptionalTensor& data, const EdgeInputs& edges, const Feature& feat) {
+  const Feature weight = feature_of(data, "edge_weight", Target::kRow, feat.tensor.device());
+  TORCH_CHECK_VALUE(weight.defined() == edges.edge_feat.defined(), "edge_weight is ",
+                    weight.defined() ? "given" : "None", ", but edge_feat is ",
+                    edges.edge_feat.defined() ? "given" : "None");
+  if (!weight.defined()) return weight;
+  TORCH_CHECK_VALUE(!edges.key.defined(), "edge_key and edge_feat are given; expected one of them");
+  check_shape(weight, "edge_weight", {feat.tensor.size(1), feat.tensor.size(2), edges.terms.feat_dim},
+              "(heads, dim, columns of edge_feat)");
+  check_type(weight, "edge_weight", feat, "the features");
+  return weight;
+}
+
+std::tuple<Tensor, Tensor, Tensor> gatv2_attention_edges(
+    const Tensor& indptr, const Tensor& indices, const OptionalTensor& edge_ids, const Tensor& feat_src,
+    const Tensor& feat_dst, const Tensor& attn, const OptionalTensor& edge_bias, const OptionalTensor& edge_key,
+    const OptionalTensor& edge_feat, const OptionalTensor& edge_weight, double negative_slope, double dropout_p,
+    const OptionalTensor& seed, bool save, bool precise, bool short_rows) {
+  const c10::DeviceGuard guard(indptr.device());
+  const Topology topology = topology_of(indptr, indices, edge_ids, indices.numel(), short_rows);
+  Gatv2Inputs in(topology, indptr.device(), feat_src, feat_dst, attn, negative_slope, dropout_p, seed);
+  EdgeInputs edges(topology, in.src, edge_bias, edge_key, std::nullopt, false, edge_feat, std::nullopt);
+  const Feature weight = weight_of(edge_weight, edges, in.src);
+  in.args.edge = edges.terms;
+  in.args.edge.weight = weight.operand.data;
+  return run_forward(backend_of(indptr.device()).gatv2_attention, in.args, in.src, save, precise);
+}
+
+std::tuple<Tensor, Tensor, Tensor, Tensor, Tensor, Tensor, Tensor> gatv2_attention_edges_backward(
+    const Tensor& indptr, const Tensor& indices, const OptionalTensor& edge_ids, const Tensor& out_indptr,
+    const Tensor& out_indices, const OptionalTensor& out_edge_ids, const Tensor& feat_src, const Tensor& feat_dst,
+    const Tensor& attn, const OptionalTensor& edge_bias, const OptionalTensor& edge_key,
+    const OptionalTensor& edge_feat, const OptionalTensor& edge_weight, double negative_slope, double dropout_p,
+    const OptionalTensor& seed, const Tensor& grad, const Tensor& out, const Tensor& lse, const Tensor& out_residual,
+    bool need_edge_bias, bool need_edge_key, bool need_edge_feat, bool need_edge_weight, bool short_rows,
+    bool out_short_rows) {
+  const c10::DeviceGuard guard(indptr.device());
+  const Topology topology = topology_of(indptr, indices, edge_ids, indices.numel(), short_rows);
+  Gatv2Inputs in(topology, indptr.device(), feat_src, feat_dst, attn, negative_slope, dropout_p, seed);
+  EdgeInputs edges(topology, in.src, edge_bias, edge_key, std::nullopt, false, edge_feat, std::nullopt);
+  const Feature weight = weight_of(edge_weight, edges, in.src);
+  in.args.by_src = other_side(out_indptr, out_indices, out_edge_ids, out_short_rows, topology, in.src.tensor.size(0));
+  Tensor of_bias = wanted_gradient(edges.bias, "edge_bias", need_edge_bias, in.src);
+  Tensor of_key = wanted_gradient(edges.key, "edge_key", need_edge_key, in.src);
+  Tensor of_feat = wanted_gradient(edges.edge_feat, "edge_feat", need_edge_feat, in.src);
+  Tensor of_weight = wanted_gradient(weight, "edge_weight", need_edge_weight, in.src);
+  if (is_empty(topology, in.src))
+    for (Tensor* tensor : {&of_bias, &of_key, &of_feat, &of_weight}) tensor->zero_();
+  EdgeTerms& terms = in.args.edge = edges.terms;
+  terms.weight = weight.operand.data;
+  terms.grad_bias = data_of(of_bias);
+  terms.grad_key = data_of(of_key);
+  terms.grad_feat = data_of(of_feat);
+  terms.grad_weight = data_of(of_weight);
+  const auto [src, dst, of_attn] = run_backward(
+      backend_of(indptr.device()).gatv2_attention_backward, in.args, in.src, grad, out, lse, out_residual,
+      {in.src, in.dst, in.attn}, {&Gatv2Args::grad_feat_src, &Gatv2Args::grad_feat_dst, &Gatv2Args::grad_attn});
+  return {src, dst, of_attn, of_bias, of_key, of_feat, of_weight};
+}
+
 }  // namespace
 
 void register_attention_edges(torch::Library& m) {
+  m.impl("gatv2_attention_edges", &gatv2_attention_edges);
+  m.impl("gatv2_attention_edges_backward", &gatv2_attention_edges_backward);
   m.impl("dot_attention_edges", &dot_attention_edges);
   m.impl("dot_attention_edges_backward", &dot_attention_edges_backward);
 }

@@ -129,4 +129,71 @@ struct DotInputs {
   }
 };
 
+struct Gatv2Inputs {
+  Feature src, dst, attn;
+  Gatv2Args args;
+
+  Gatv2Inputs(const Topology& topology, const at::Device& device, const Tensor& src_data, const Tensor& dst_data,
+              const Tensor& attn_data, double negative_slope, double dropout_p, const OptionalTensor& seed)
+      : src(head_feature(src_data, "feat_src", device)),
+        dst(like(dst_data, "feat_dst", topology.num_rows, src, "feat_src", "one row per destination node")),
+        attn(feature_of(attn_data, "attn", Target::kRow, device)) {
+    check_shape(attn, "attn", {src.tensor.size(1), src.tensor.size(2)}, "(heads, dim)");
+    check_type(attn, "attn", src, "feat_src");
+    args.topology = topology;
+    args.heads = src.tensor.size(1);
+    args.dim = src.tensor.size(2);
+    args.type = src.operand.type;
+    args.feat_src = src.operand.data;
+    args.feat_dst = dst.operand.data;
+    args.attn = attn.operand.data;
+    args.negative_slope = negative_slope;
+    args.dropout = dropout_of(dropout_p, seed, device);
+  }
+};
+
+// Runs the forward of GATv2 or dot attention.
+template <class Args>
+std::tuple<Tensor, Tensor, Tensor> run_forward(void (*kernel)(const Args&), Args& args, const Feature& feat, bool save,
+                                               bool precise) {
+  const std::vector<int64_t> sizes{args.topology.num_rows, args.heads, args.dim};
+  const std::vector<int64_t> per_head =
+      save ? std::vector<int64_t>{args.topology.num_rows, args.heads} : std::vector<int64_t>{0};
+  PreciseTensor out(sizes, feat, true, save && precise);
+  Tensor lse = new_result(per_head, statistics_options(feat));
+  if (is_empty(args.topology, feat)) {
+    for (Tensor* tensor : {&out.value, &out.residual, &lse}) tensor->zero_();
+  } else {
+    args.out = out.args();
+    args.lse = save ? lse.mutable_data_ptr() : nullptr;
+    kernel(args);
+  }
+  return {out.value, lse, out.residual};
+}
+
+// Runs the backward of either. `results`: the members of Args for the gradients of the three operands.
+template <class Args>
+std::tuple<Tensor, Tensor, Tensor> run_backward(void (*kernel)(const Args&), Args& args, const Feature& feat,
+                                                const Tensor& grad, const Tensor& out, const Tensor& lse,
+                                                const Tensor& out_residual, const Feature (&operands)[3],
+                                                void* Args::* const (&results)[3]) {
+  const int64_t num_dst = args.topology.num_rows;
+  const Feature upstream = like(grad, "grad", num_dst, feat, "the features", "one row per destination node");
+  const Saved saved(out, out_residual, "out", "out_residual", num_dst, feat, "the features");
+  const Feature saved_lse = statistic_of(lse, "lse", num_dst, feat);
+  Tensor grads[3];
+  for (int i = 0; i < 3; ++i) {
+    grads[i] = new_result(operands[i].tensor.sizes(), operands[i].tensor.options());
+    args.*results[i] = grads[i].mutable_data_ptr();
+    if (is_empty(args.topology, feat)) grads[i].zero_();
+  }
+  if (!is_empty(args.topology, feat)) {
+    args.grad = upstream.operand.data;
+    args.out = saved.args();
+    args.lse = writable(saved_lse);
+    kernel(args);
+  }
+  return {grads[0], grads[1], grads[2]};
+}
+
 }  // namespace halfgnn

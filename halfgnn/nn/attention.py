@@ -19,10 +19,10 @@ from .. import ops
 from ..common.arguments import check_number, check_probability, checked_size, checked_widths
 from ..common.precision import autocast, without_autocast
 from ..graph import Graph
-from ..ops.attention import dot_weights, gat_weights, gatv2_weights
-from ._features import shown, unrounded
-from ._hooks import is_hooked
-from .projections import applied
+from ..ops.attention import gat_weights, gatv2_weights
+from ._features import shown
+from ._hooks import is_hooked, is_plain
+from .projections import applied, padded_weight
 
 
 class Attention(nn.Module):
@@ -182,22 +182,20 @@ def gatv2_unfused(
     return _weighted_sum(g, feat_src, weight), weight.to(feat_src.dtype)
 
 
-def dot_unfused(
-    g: Graph, query: Tensor, key: Tensor, value: Tensor, scale: float, p: float = 0.0, edge_feat: Tensor | None = None
-) -> tuple[Tensor, Tensor]:
-    """Dot-product attention operator by operator: the features of the destinations, and the weights before dropout.
+def dot(g: Graph, *operands: Any, get_attention: bool, **terms: Any) -> tuple[Tensor, Tensor | None]:
+    """Fused dot-product attention: the features of the destinations and, if they are wanted, the weights before dropout (E, H, 1).
 
-    edge_feat (E, H, D): added to key and value.
+    operands, terms: those of ops.dot_attention.
     """
-    query, key, value, edge_feat = autocast(query), autocast(key), autocast(value), autocast(edge_feat)
-    weight = dot_weights(g, query, key, scale, edge_feat)
-    dropped = F.dropout(weight, p, p > 0)
-    if edge_feat is None:
-        return _weighted_sum(g, value, dropped), weight.to(value.dtype)
-    with without_autocast(value.device):
-        out = ops.u_mul_e_sum(g, value, dropped, out_dtype=unrounded(value))
-        out = out + ops.copy_e_sum(g, edge_feat * dropped)
-    return out.to(value.dtype), weight.to(value.dtype)
+    if not get_attention:
+        return ops.dot_attention(g, *operands, **terms), None
+    out, weight = ops.dot_attention(g, *operands, **terms, return_weights=True)
+    return out, weight.unsqueeze(-1)
+
+
+def edge_weight(layer: Any, heads: int, dim: int, width: int) -> Tensor | None:
+    """The weight (heads * width, in) with which a fused attention projects edge features; None if the layer must be called."""
+    return padded_weight(layer, heads, dim, width) if is_plain(layer) and layer.bias is None else None
 
 
 def _weighted_sum(g: Graph, feat: Tensor, weight: Tensor) -> Tensor:

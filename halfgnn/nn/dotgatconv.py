@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from torch import Tensor
 
-from .. import ops
 from . import attention
 from ._checks import check_projected
 from ._features import both_sides, checked_graph
@@ -55,8 +54,8 @@ def forward(conv, graph, g, feat, get_attention=False):
         )
     key, query = _project(conv, h_src, h_dst if isinstance(feat, tuple) else None, g.num_dst)
     operands = (g, query, key, key, conv._out_feats**-0.5)  # keys are values too
-    rst, weight = attention.dot_unfused(*operands) if get_attention else (ops.dot_attention(*operands), None)
-    rst = attention.handed_out(trimmed(rst, conv._out_feats), is_new=get_attention)
+    rst, weight = attention.dot(*operands, get_attention=get_attention)
+    rst = attention.handed_out(trimmed(rst, conv._out_feats))
     return (rst, weight) if get_attention else rst
 
 

@@ -328,6 +328,11 @@ def project(layer: nn.Module, x: Tensor, heads: int, dim: int, width: int) -> Te
     return linear(x, *_padded_parameters(layer, heads, dim, width)).unflatten(-1, (heads, width))
 
 
+def padded_weight(layer: Any, heads: int, dim: int, width: int) -> Tensor:
+    """The weight of a plain layer, with zeros for the padding of :func:`project`."""
+    return _padded_parameters(layer, heads, dim, width)[0]
+
+
 def _padded_parameters(layer: Any, heads: int, dim: int, width: int) -> tuple[Tensor, Tensor | None]:
     """Weight and bias of a plain layer, with zeros for the padding."""
     weight, bias = layer.weight, layer.bias

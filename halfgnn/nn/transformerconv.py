@@ -8,7 +8,6 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from .. import ops
 from ..common.arguments import check_probability, checked_size, checked_widths
 from ..graph import Graph
 from ..graph_argument import as_graph
@@ -28,7 +27,7 @@ class TransformerConv(nn.Module):
         concat: concatenate the heads; otherwise average them.
         beta: let a gate mix the sum with the destination's own features (needs root_weight).
         dropout: of the attention weights.
-        edge_dim: width of edge features, which are projected and added to keys and values. They cost memory for all edges.
+        edge_dim: width of edge features, which are projected and added to keys and values, inside the attention.
         bias: of the projections.
         root_weight: add the destination's own features, projected.
     """
@@ -114,18 +113,23 @@ class TransformerConv(nn.Module):
         shape = (self.heads, self.out_channels, padded(self.out_channels, h_src))
         query = project(self.lin_query, h_dst, *shape)
         key, value = project(self.lin_key, h_src, *shape), project(self.lin_value, h_src, *shape)
-        edge = None if edge_feat is None else project(self.lin_edge, edge_feat, *shape)
-        operands = (g, query, key, value, 1 / math.sqrt(self.out_channels), self.dropout if self.training else 0.0)
-        if get_attention or edge is not None:
-            out, weight = attention.dot_unfused(*operands, edge)
-        else:
-            out, weight = ops.dot_attention(*operands), None
-        out = self._finish(trimmed(out, self.out_channels), h_dst, is_new=weight is not None)
+        operands = (query, key, value, 1 / math.sqrt(self.out_channels), self.dropout if self.training else 0.0)
+        terms = {} if edge_feat is None else self._edge_terms(edge_feat, *shape)
+        out, weight = attention.dot(g, *operands, get_attention=get_attention, **terms)
+        out = self._finish(trimmed(out, self.out_channels), h_dst)
         return (out, weight) if get_attention else out
 
-    def _finish(self, out: Tensor, h_dst: Tensor, is_new: bool) -> Tensor:
-        """Joins the heads, and adds the destination's own features. is_new: out is kept for no backward."""
-        out, is_new = (out.flatten(1), is_new) if self.concat else (out.mean(1), True)
+    def _edge_terms(self, edge_feat: Tensor, *shape: int) -> dict[str, Tensor]:
+        """What edges add to keys and values, as ops.dot_attention takes it: lin_edge is applied inside, if it is plain."""
+        weight = attention.edge_weight(self.lin_edge, *shape)
+        if weight is not None:
+            return {"edge_feat": edge_feat, "edge_key_weight": weight, "edge_value_weight": weight}
+        rows = project(self.lin_edge, edge_feat, *shape)
+        return {"edge_key": rows, "edge_value": rows}
+
+    def _finish(self, out: Tensor, h_dst: Tensor) -> Tensor:
+        """Joins the heads, and adds the destination's own features."""
+        out, is_new = (out.flatten(1), False) if self.concat else (out.mean(1), True)
         if not self.root_weight:
             return attention.handed_out(out, is_new)
         root = applied(self.lin_skip, h_dst)

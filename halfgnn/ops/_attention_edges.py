@@ -62,7 +62,7 @@ def checked_terms(
     one_weight = key_weight is not None and key_weight is value_weight
     if bias is not None:
         check_operand(bias, "edge_bias", g, "e")
-        _check_shape(bias, "edge_bias", (g.num_edges, heads), "edges, heads")
+        check_shape(bias, "edge_bias", (g.num_edges, heads), "edges, heads")
         bias = bias_like(bias, like)
     weights = {"edge_key_weight": key_weight, "edge_value_weight": value_weight}
     given = [x for x, weight in weights.items() if weight is not None]
@@ -77,8 +77,7 @@ def checked_terms(
         shape = (heads, dim, feat.shape[1])
         weights["edge_value_weight"] = None if one_weight else value_weight
         key_weight, value_weight = (
-            None if weight is None else _checked_weight(weight, x, shape, like.device, name)
-            for x, weight in weights.items()
+            None if weight is None else checked_weight(weight, x, shape, like.device) for x, weight in weights.items()
         )
         feat = autocast(feat)
         if feat.shape[1] == 0:  # which adds nothing
@@ -86,7 +85,7 @@ def checked_terms(
     for x, rows in (("edge_key", key), ("edge_value", value)):
         if rows is not None:
             check_operand(rows, x, g, "e")
-            _check_shape(rows, x, (g.num_edges, heads, dim), "edges, heads, dim")
+            check_shape(rows, x, (g.num_edges, heads, dim), "edges, heads, dim")
     key_is_value = key is not None and key is value
     key, value = autocast(key), None if key_is_value else autocast(value)
     terms = EdgeTerms(bias, key, value, feat, key_weight, value_weight, key_is_value, one_weight and feat is not None)
@@ -97,14 +96,12 @@ def checked_terms(
     return terms
 
 
-def _check_shape(data: Tensor, name: str, shape: tuple[int, ...], what: str) -> None:
+def check_shape(data: Tensor, name: str, shape: tuple[int, ...], what: str) -> None:
     if tuple(data.shape) != shape:
         raise ValueError(f"{name} has shape {tuple(data.shape)}; expected ({what}) = {shape}")
 
 
-def _checked_weight(
-    weight: Any, name: str, shape: tuple[int, int, int], device: torch.device, like_name: str
-) -> Tensor:
+def checked_weight(weight: Any, name: str, shape: tuple[int, int, int], device: torch.device) -> Tensor:
     """weight as (H, D, C)."""
     check_tensor(weight, name)
     heads, dim, columns = shape
@@ -315,11 +312,15 @@ _DEVICES = tuple(
 )
 
 
+def has_kernels(device: torch.device) -> bool:
+    return device.type in _DEVICES
+
+
 def dot_attention(
     g, query: Tensor, key: Tensor, value: Tensor, terms: EdgeTerms, scale: float, dropout_p: float, seed, precise: bool
 ) -> Tensor:
     """Dot attention with terms of edges, of checked operands."""
-    if key.device.type not in _DEVICES:
+    if not has_kernels(key.device):
         return composed_dot(g, query, key, value, terms, scale, dropout_p)[0]
     if needs_grad(query, key, value, *terms.tensors()):
         sides, short = (*g.csc(), *g.csr()), (g.short_csc, g.short_csr)

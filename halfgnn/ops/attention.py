@@ -23,6 +23,7 @@ from ..common.operands import check_dense, check_operand, check_tensor
 from ..common.precision import autocast, without_autocast
 from ..graph_argument import as_graph
 from . import _attention_edges as edges
+from . import _gatv2_edges as gatv2_edges
 from ._operands import needs_grad
 from .edge_softmax import edge_softmax
 from .sddmm import gsddmm
@@ -228,21 +229,8 @@ def gatv2_weights(
     g, feat_src: Tensor, feat_dst: Tensor, attn: Tensor, leaky_relu: LeakyReLU, edge_feat: Tensor | None = None
 ) -> Tensor:
     """The softmax of GATv2 (E, H, 1), in fp32 like :func:`gat_weights`. edge_feat (E, H, D): added to the features of both ends."""
-    with without_autocast(feat_src.device):
-        wide = _wide(feat_src.dtype)
-        hidden = gsddmm(g, "add", feat_src, feat_dst, "u", "v", out_dtype=wide)
-        hidden = hidden if edge_feat is None else hidden + edge_feat
-        return edge_softmax(g, (leaky_relu(hidden) * attn.to(wide)).sum(-1, keepdim=True))
-
-
-def dot_weights(g, query: Tensor, key: Tensor, scale: float, edge_feat: Tensor | None = None) -> Tensor:
-    """The softmax of dot-product attention (E, H, 1), in fp32 like :func:`gat_weights`. edge_feat (E, H, D): added to the keys."""
-    with without_autocast(key.device):
-        wide = _wide(key.dtype)
-        logits = gsddmm(g, "dot", key, query, "u", "v", out_dtype=wide)
-        if edge_feat is not None:
-            logits = logits + gsddmm(g, "dot", edge_feat, query, "e", "v", out_dtype=wide)
-        return edge_softmax(g, logits * scale)
+    terms = gatv2_edges.EdgeTerms(rows=edge_feat)
+    return gatv2_edges.gatv2_weights(g, feat_src, feat_dst, attn, leaky_relu, terms)
 
 
 def _wide(*dtypes: torch.dtype) -> torch.dtype:
@@ -363,19 +351,27 @@ def gatv2_attention(
     negative_slope: float = 0.2,
     dropout_p: float = 0.0,
     *,
+    edge_bias: Tensor | None = None,
+    edge_feat: Tensor | None = None,
+    edge_weight: Tensor | None = None,
     precise: bool = True,
     return_weights: bool = False,
 ) -> Any:  # a Tensor; a pair with return_weights
     """out[v] = sum over in-edges e = (u, v) of dropout(softmax(<attn, LeakyReLU(feat_src[u] + feat_dst[v])>)) feat_src[u].
 
-    The attention of GATv2 (Brody, Alon and Yahav, 2022), with one gather of features forward and three backward.
+    The attention of GATv2 (Brody, Alon and Yahav, 2022), with one gather of features forward and three backward. Edges may add to
+    logits: <attn, LeakyReLU(feat_src[u] + feat_dst[v] + edge_feat[e])> + edge_bias[e], or edge_weight edge_feat[e] inside.
 
     Args:
         g: Graph or DGLGraph, bipartite or not.
         feat_src: (num_src, H, D), feat_dst: (num_dst, H, D), attn: (H, D), or (1, H, D) as modules keep it.
+        edge_bias: (E, H), see :func:`dot_attention`.
+        edge_feat: (E, H, D); or (E, C), a few columns that all heads share, with edge_weight: (H * D, C), as
+            nn.Linear(C, H * D).weight, or (H, D, C). They are projected for a few edges at a time, so no (E, H, D) is made.
         negative_slope, dropout_p, precise, return_weights: see :func:`gat_attention`.
 
-    Numbers, memory, results and errors are as for :func:`gat_attention`.
+    Numbers, memory, results and errors are as for :func:`gat_attention`. On CUDA, terms of edges run separate operators for now,
+    as in :func:`dot_attention`.
     """
     g = as_graph(g)
     check_operand(feat_src, "feat_src", g, "u")
@@ -392,11 +388,16 @@ def gatv2_attention(
         raise ValueError(f"attn has shape {tuple(attn.shape)}; expected (heads, dim) = {tuple(feat_src.shape[1:])}")
     slope, dropout_p = check_number(negative_slope, "negative_slope"), check_probability(dropout_p, "dropout_p")
     feat_src, feat_dst, attn = autocast(feat_src), autocast(feat_dst), autocast(attn)
-    out = _pair_attention(g, (feat_src, feat_dst, attn), True, slope, dropout_p, precise)
+    terms = gatv2_edges.checked_terms(g, feat_src, edge_bias, edge_feat, edge_weight)
+    if terms is None:
+        out = _pair_attention(g, (feat_src, feat_dst, attn), True, slope, dropout_p, precise)
+    else:
+        seed = _draw_seed(dropout_p, feat_src.device)
+        out = gatv2_edges.gatv2_attention(g, feat_src, feat_dst, attn, terms, slope, dropout_p, seed, precise)
     if not return_weights:
         return out
     leaky_relu = functools.partial(torch.nn.functional.leaky_relu, negative_slope=slope)
-    return out, gatv2_weights(g, feat_src, feat_dst, attn, leaky_relu).squeeze(-1).to(out.dtype)
+    return out, gatv2_edges.gatv2_weights(g, feat_src, feat_dst, attn, leaky_relu, terms).squeeze(-1).to(out.dtype)
 
 
 def dot_attention(

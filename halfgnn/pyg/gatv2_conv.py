@@ -19,7 +19,7 @@ class GATv2Conv(Attention):
     Args:
         in_channels, out_channels, heads, concat, negative_slope, dropout, add_self_loops, fill_value, residual: see
             :class:`GATConv`.
-        edge_dim: width of edge features, which are projected and added to those of both ends. They cost memory for all edges.
+        edge_dim: width of edge features, which are projected and added to those of both ends, inside the attention.
         bias: add a bias to the projections and the result.
         share_weights: project sources and destinations alike.
     """
@@ -90,18 +90,27 @@ class GATv2Conv(Attention):
         x_l, x_r = checked_pair(x, self.lin_l, self.lin_r)
         g, edge_attr = self._graph(edge_index, x_l, (x_l.shape[0], x_r.shape[0]), edge_attr)
         is_shared = self.share_weights and not isinstance(x, (tuple, list))
-        feat_l, feat_r, att, edge_feat = self._project(x_l, None if is_shared else x_r, edge_attr)
+        feat_l, feat_r, att = self._project(x_l, None if is_shared else x_r)
         operands, slope, p = (g, feat_l, feat_r, att), self.negative_slope, self._dropout_p()
-        if edge_feat is None and not return_attention_weights:
-            return self._finish(ops.gatv2_attention(*operands, slope, p), x_r)
+        shape = (self.heads, self.out_channels, feat_l.shape[-1])
+        if not return_attention_weights:
+            terms = {} if edge_attr is None else self._edge_terms(edge_attr, *shape)
+            return self._finish(ops.gatv2_attention(*operands, slope, p, **terms), x_r)
+        edge_feat = None if edge_attr is None or self.lin_edge is None else project(self.lin_edge, edge_attr, *shape)
         out, weight = attention.gatv2_unfused(*operands, attention.leaky_relu(slope), attention.dropout(p), edge_feat)
         out = self._finish(out, x_r, is_new=True)
         return (out, (edge_index_of(g), weight.squeeze(-1))) if return_attention_weights else out
 
-    def _project(
-        self, x_l: Tensor, x_r: Tensor | None, edge_attr: Tensor | None
-    ) -> tuple[Tensor, Tensor, Tensor, Tensor | None]:
-        """Features of sources and destinations, the attention, and features of edges or None, all of one width per head.
+    def _edge_terms(self, edge_attr: Tensor, *shape: int) -> dict[str, Tensor]:
+        """Edge features as ops.gatv2_attention takes them: lin_edge is applied inside, if it is plain."""
+        assert self.lin_edge is not None
+        weight = attention.edge_weight(self.lin_edge, *shape)
+        if weight is None:
+            return {"edge_feat": project(self.lin_edge, edge_attr, *shape)}
+        return {"edge_feat": edge_attr, "edge_weight": weight}
+
+    def _project(self, x_l: Tensor, x_r: Tensor | None) -> tuple[Tensor, Tensor, Tensor]:
+        """Features of sources and destinations and the attention, all of one width per head.
 
         x_r: None if sources and destinations have one projection.
         """
@@ -110,7 +119,4 @@ class GATv2Conv(Attention):
         feat_l = project(self.lin_l, x_l, heads, dim, width)
         feat_r = feat_l if x_r is None else project(self.lin_r, x_r, heads, dim, width)
         att = F.pad(self.att, (0, width - dim)) if width > dim else self.att
-        if edge_attr is None:
-            return feat_l, feat_r, att, None
-        assert self.lin_edge is not None
-        return feat_l, feat_r, att, project(self.lin_edge, edge_attr, heads, dim, width)
+        return feat_l, feat_r, att

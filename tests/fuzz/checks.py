@@ -12,6 +12,7 @@ from tests import (
     support,
     support_attention,  # noqa: F401
     support_attention_edges,  # noqa: F401
+    support_gatv2_edges,  # noqa: F401
     support_messages,  # noqa: F401
 )
 from tests.support import away_from_zero, column_major, every_other, misaligned, randn  # noqa: F401

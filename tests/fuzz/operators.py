@@ -144,12 +144,17 @@ def attention(d: Draw) -> None:
 
 
 def edge_attention(d: Draw) -> None:
-    """Dot attention with terms of edges."""
+    """Dot attention and GATv2 with terms of edges."""
     dtype = d.dtype()
     d.graph()
+    heads, dim, columns = d.random.randint(1, 8), d.one(1, 3, 8, 16, 17, 33, 40), d.one(1, 2, 7, 8, 9, 16, 17, 40)
+    dropout = d.one(0.0, 0.0, 0.25, 0.9)
+    if d.chance(0.4):
+        d.line(f"terms = list(support_gatv2_edges.KINDS.values())[{d.random.randrange(5)}]")
+        d.line(f"tensors = support_gatv2_edges.operands(terms, g, {heads}, {dim}, {columns}, torch.{dtype})")
+        return d.line(f"support_gatv2_edges.check(g, tensors, {dropout}, sums=max(10_000, terms_of(g)))")
     d.line(f"terms = support_attention_edges.TERMS[{d.random.randrange(8)}]")
     bias = ", bias_dtype=torch.float32" if dtype in HALVES and d.chance(0.3) else ""
-    heads, dim, columns = d.random.randint(1, 8), d.one(1, 3, 8, 16, 17, 33, 40), d.one(1, 2, 7, 8, 9, 16, 17, 40)
     d.line(f"tensors = terms.operands(g, {heads}, {dim}, {columns}, torch.{dtype}{bias})")
     if d.chance(0.3):
         d.line(f"name = list(tensors)[{d.one(0, 1, 2, 3, -1, -1)}]")
@@ -157,7 +162,6 @@ def edge_attention(d: Draw) -> None:
     if d.chance(0.3):
         d.line("if 'edge_bias' in tensors:")
         d.line("    tensors['edge_bias'][torch.rand(tensors['edge_bias'].shape) < 0.5] = -torch.inf")
-    dropout = d.one(0.0, 0.0, 0.25, 0.9)
     d.line(f"support_attention_edges.check(terms, g, tensors, {dropout}, sums=max(10_000, terms_of(g)))")
 
 

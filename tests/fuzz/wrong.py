@@ -185,6 +185,10 @@ dot_attention: *csc, $Y, $X, $X, 0.2, 0.3, $SEED, True, True
 dot_attention_backward: *csc, *csr, $Y, $X, $X, 0.2, 0.3, $SEED, $Y, $Y, $LSE, $Y
 dot_attention_edges: *csc, $Y, $X, $X, $EDGES, 0.2, 0.3, $SEED, True, True, True
 dot_attention_edges_backward: *csc, *csr, $Y, $X, $X, $EDGES, 0.2, 0.3, $SEED, $Y, $WIDE, $Y, $LSE, $Y, True, True, True, True
+gatv2_attention_edges: *csc, $X, $Y, randn(2, 8, dtype=t), randn(g.num_edges, 2, dtype=t), None,
+    randn(g.num_edges, 3, dtype=t), randn(2, 8, 3, dtype=t), 0.2, 0.3, $SEED, True, True
+gatv2_attention_edges_backward: *csc, *csr, $X, $Y, randn(2, 8, dtype=t), randn(g.num_edges, 2, dtype=t), None,
+    randn(g.num_edges, 3, dtype=t), randn(2, 8, 3, dtype=t), 0.2, 0.3, $SEED, $Y, $Y, $LSE, $Y, True, False, True, True
 gather_rows: randn(9, 4, dtype=t), torch.tensor([0, 8, 3]), torch.empty(3, 4, dtype=t), 1
 coo_to_csr: $IDS, $IDS, 3
 transpose: *csc, g.num_src

@@ -37,6 +37,7 @@ MODULES = (
     "ops/test_edge_softmax.py",
     "ops/test_attention.py",
     "ops/test_attention_edges.py",
+    "ops/test_gatv2_edges.py",
     "ops/test_tensor_cores.py",
     "ops/test_attention_autograd.py",
     "ops/test_attention_arguments.py",

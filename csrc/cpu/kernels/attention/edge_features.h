@@ -27,6 +27,11 @@ class EdgeFeatures {
   // How many values a row of numbers of all heads has.
   int64_t workspace() const { return heads_ * width_; }
 
+  int64_t width() const { return width_; }
+  DType type() const { return feat_.type; }
+  // The features of an edge of the tile.
+  const Acc* row(int64_t edge) const { return rows_ + edge * width_; }
+
   HALFGNN_NOINLINE void load(const EdgeTile& tile) {
     const int64_t bytes = feat_.len * size_of(feat_.type);
     for (int64_t e = 0; e < tile.num_edges(); ++e) {
@@ -79,6 +84,7 @@ class EdgeFeatures {
   // out[edge] = the sum over heads of x_weights own_x + y_weights own_y, for the edges [first, last)
   HALFGNN_NOINLINE void store_gradient(const EdgeTile& tile, int64_t first, int64_t last, const Acc* x_weights,
                                        const Acc* own_x, const Acc* y_weights, const Acc* own_y, void* out) {
+    const int64_t bytes = feat_.len * size_of(feat_.type);
     for (int64_t e = first; e < last; ++e) {
       for (int64_t i = 0; i < width_; i += E::kWidth) {
         V sum = {};
@@ -88,6 +94,7 @@ class EdgeFeatures {
         }
         E::store_acc(sum, line_ + i);
       }
+      prefetch_edge_for_write(out, tile.edge_id(e + kTileAhead), bytes);
       encode(line_.get(), feat_.len, feat_.type, out, tile.edge_id(e));
     }
   }

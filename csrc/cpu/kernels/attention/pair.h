@@ -10,8 +10,9 @@ namespace halfgnn::HALFGNN_ISA {
 static void pair_forward(const PairPass& pass, int64_t begin, int64_t end) {
   with_attention_block(pass.type, pass.dim, [&](auto b) {
     using B = decltype(b);
+    if (pass.attn && pass.edge.any()) return PairForward<B, LeakyScore<B>, LeakyEdges<B>>(pass, begin, end).run();
     if (pass.attn) return PairForward<B, LeakyScore<B>, NoEdges<B>>(pass, begin, end).run();
-    if (pass.edge.any()) return PairForward<B, DotScore<B>, PairEdges<B>>(pass, begin, end).run();
+    if (pass.edge.any()) return PairForward<B, DotScore<B>, DotEdges<B>>(pass, begin, end).run();
     return PairForward<B, DotScore<B>, NoEdges<B>>(pass, begin, end).run();
   });
 }
@@ -26,8 +27,9 @@ inline void pair_backward_as(const PairPass& pass, int64_t begin, int64_t end) {
 static void pair_backward(const PairPass& pass, int64_t begin, int64_t end) {
   with_attention_block(pass.type, pass.dim, [&](auto b) {
     using B = decltype(b);
+    if (pass.attn && pass.edge.any()) return pair_backward_as<B, LeakyScore<B>, LeakyEdges<B>>(pass, begin, end);
     if (pass.attn) return pair_backward_as<B, LeakyScore<B>, NoEdges<B>>(pass, begin, end);
-    if (pass.edge.any()) return pair_backward_as<B, DotScore<B>, PairEdges<B>>(pass, begin, end);
+    if (pass.edge.any()) return pair_backward_as<B, DotScore<B>, DotEdges<B>>(pass, begin, end);
     return pair_backward_as<B, DotScore<B>, NoEdges<B>>(pass, begin, end);
   });
 }

@@ -4,7 +4,7 @@
 #pragma once
 
 #include "dropout.h"
-#include "pair_edges.h"
+#include "leaky_edges.h"
 #include "pair_score.h"
 
 namespace halfgnn::HALFGNN_ISA {
@@ -64,6 +64,7 @@ HALFGNN_NOINLINE void pair_gradients(int64_t n, const Acc* __restrict lse, const
 // Rows are destinations, or, if kBySrc, sources. Sources also have sums of weighted gradients.
 template <class B, class Score, bool kBySrc, class Edges>
 class PairBackward {
+  static constexpr bool kDotEdges = Edges::kAny && Score::kDot, kLeakyEdges = Edges::kAny && !Score::kDot;
   static constexpr bool kRecords = Edges::kAny && kBySrc;  // the other pass has left records of edges
   using T = typename B::Element;
   using Acc = typename B::Acc;
@@ -84,6 +85,7 @@ class PairBackward {
     while (tile_.next()) {
       if constexpr (kRecords) {
         edges_.load_entries(tile_, scratch_.weights.get(), scratch_.dots.get());
+        if constexpr (kLeakyEdges) edges_.load(tile_);
       } else {
         score_tile();
         weigh();
@@ -92,7 +94,9 @@ class PairBackward {
         add_row(row, first, last);
         if (tile_.finishes) store_row(row);
       });
+      if constexpr (kLeakyEdges && !kBySrc) edges_.store_tile(tile_);
     }
+    if constexpr (kLeakyEdges && !kBySrc) edges_.store_weight();
     if constexpr (!Score::kDot) store_sums(blocks_, scratch_.attn_sum.finish(), static_cast<Acc*>(pass_.partial_attn));
   }
 
@@ -125,14 +129,24 @@ class PairBackward {
         load_own(blocks_, rows_.row_score + row * rows_.len, s.score.get());
         load_own(blocks_, rows_.row_value + row * rows_.len, s.value.get());
       }
-      score_edges(blocks_, score_, tile_, rows_.col_score, rows_.next(), first, last, s.score.get(), s.weights.get());
+      score_row(first, last);
       dot_edges(blocks_, tile_, rows_.col_value, first, last, s.value.get(), s.dots.get());
-      if constexpr (Edges::kAny) {
+      if constexpr (kDotEdges) {
         if (tile_.starts) edges_.begin_row(row);
         edges_.add_scores(tile_, first, last, s.score.get(), s.weights.get());
         edges_.add_gradient_dots(tile_, first, last, s.value.get(), s.dots.get());
       }
     });
+  }
+  HALFGNN_INLINE void score_row(int64_t first, int64_t last) {
+    Scratch& s = scratch_;
+    if constexpr (kLeakyEdges) {
+      if (edges_.has_rows())
+        return score_edges<true>(blocks_, score_, tile_, rows_.col_score, rows_.next(), first, last, s.score.get(),
+                                 s.weights.get(), edges_.rows());
+    }
+    score_edges<false>(blocks_, score_, tile_, rows_.col_score, rows_.next(), first, last, s.score.get(),
+                       s.weights.get());
   }
   HALFGNN_INLINE void weigh() {
     Scratch& s = scratch_;
@@ -154,11 +168,24 @@ class PairBackward {
     if constexpr (Score::kDot) {
       add_edges<kRecords, B, 1>(blocks_, tile_, rows_.col_score, first, last, {s.dots.get()}, {&s.score_sum});
     } else {
-      derive_edges(blocks_, score_, tile_, rows_.col_score, first, last, s.score.get(), s.dots.get(), &s.score_sum);
+      derive_row(first, last);
     }
     if constexpr (kBySrc)
       add_edges<kRecords, B, 1>(blocks_, tile_, rows_.col_value, first, last, {s.weights.get()}, {&s.value_sum});
-    if constexpr (Edges::kAny && !kBySrc) add_edge_terms(row, first, last);
+    if constexpr (kDotEdges && !kBySrc) add_edge_terms(row, first, last);
+  }
+  HALFGNN_INLINE void derive_row(int64_t first, int64_t last) {
+    Scratch& s = scratch_;
+    if constexpr (kLeakyEdges) {
+      if (edges_.has_rows() && kBySrc)
+        return derive_edges<true, true>(blocks_, score_, tile_, rows_.col_score, first, last, s.score.get(),
+                                        s.dots.get(), &s.score_sum, edges_.rows());
+      if (edges_.has_rows())
+        return derive_inside(blocks_, score_, tile_, rows_.col_score, first, last, s.score.get(), s.dots.get(),
+                             edges_.rows(), &s.score_sum, &s.attn_sum);
+    }
+    derive_edges<false, kRecords>(blocks_, score_, tile_, rows_.col_score, first, last, s.score.get(), s.dots.get(),
+                                  &s.score_sum);
   }
   HALFGNN_INLINE void add_edge_terms(int64_t row, int64_t first, int64_t last) {
     Scratch& s = scratch_;
@@ -180,7 +207,7 @@ class PairBackward {
         B::store(grad, grad_score + row * rows_.len + offset);
       });
     };
-    if constexpr (Edges::kAny && !kBySrc) {
+    if constexpr (kDotEdges && !kBySrc) {
       edges_.store_row(row);
       if (edges_.is_wide()) return store_score(static_cast<Acc*>(pass_.grad_score));
     }

@@ -20,6 +20,7 @@ HALFGNN_NOINLINE void store_products(const Blocks<B>& blocks, const EdgeTile& ti
                                      const typename B::Acc* const (&weights)[N], const typename B::Acc* const (&own)[N],
                                      typename B::Element* out) {
   for (int64_t e = first; e < last; ++e) {
+    prefetch_row(out + tile.edge_id(e + kTileAhead / 2) * blocks.len(), blocks.len());
     typename B::Element* row = out + tile.edge_id(e) * blocks.len();
     blocks.each([&](int64_t h, int64_t slot, int64_t offset) {
       typename B::V sum = {};
@@ -30,26 +31,76 @@ HALFGNN_NOINLINE void store_products(const Blocks<B>& blocks, const EdgeTile& ti
   }
 }
 
+// What both attentions have: the bias of a logit, and the records.
 template <class B>
-class PairEdges {
+class EdgeEntries {
+ protected:
   using T = typename B::Element;
   using Acc = typename B::Acc;
+
+  EdgeEntries(const HeadBlocks<B>& blocks, const PairPass& pass)
+      : blocks_(blocks), terms_(pass.edge), records_(static_cast<Acc*>(pass.edge_records)), factor_(blocks.heads) {}
 
  public:
   static constexpr bool kAny = true;
 
-  PairEdges(const HeadBlocks<B>& blocks, const PairPass& pass, const EdgeTile& tile)
-      : blocks_(blocks),
-        terms_(pass.edge),
+  HALFGNN_INLINE void add_bias(const EdgeTile& tile, Acc* logits) {
+    if (terms_.bias)
+      add_edge_values({terms_.bias, terms_.bias_type, blocks_.heads, 0, Target::kEdge}, tile, factor_.get(), logits);
+  }
+  // Of a tile: a_e m_e and dl_e.
+  HALFGNN_NOINLINE void store_entries(const EdgeTile& tile, const Acc* weights, const Acc* dl) {
+    const int64_t heads = blocks_.heads, bytes = heads * size_of(terms_.bias_type);
+    for (int64_t e = 0; e < tile.num_edges(); ++e) {
+      const int64_t ahead = tile.edge_id(e + kTileAhead);
+      prefetch_edge_for_write(records_, ahead, 2 * heads * static_cast<int64_t>(sizeof(Acc)));
+      if (terms_.grad_bias) prefetch_edge_for_write(terms_.grad_bias, ahead, bytes);
+      Acc* record = records_ + tile.edge_id(e) * 2 * heads;
+      for (int64_t h = 0; h < heads; ++h) {
+        record[h] = weights[e * heads + h];
+        record[heads + h] = dl[e * heads + h];
+      }
+      if (terms_.grad_bias) encode_heads(dl + e * heads, heads, terms_.bias_type, terms_.grad_bias, tile.edge_id(e));
+    }
+  }
+  HALFGNN_NOINLINE void load_entries(const EdgeTile& tile, Acc* weights, Acc* dl) const {
+    const int64_t heads = blocks_.heads;
+    for (int64_t e = 0; e < tile.num_edges(); ++e) {
+      __builtin_prefetch(records_ + tile.edge_id(e + kTileAhead) * 2 * heads);
+      const Acc* record = records_ + tile.edge_id(e) * 2 * heads;
+      for (int64_t h = 0; h < heads; ++h) {
+        weights[e * heads + h] = record[h];
+        dl[e * heads + h] = record[heads + h];
+      }
+    }
+  }
+
+ protected:
+  const HeadBlocks<B>& blocks_;
+  const EdgeTerms& terms_;
+  Acc* records_;
+  Buffer<Acc> factor_;  // one per head
+};
+
+template <class B>
+class DotEdges : public EdgeEntries<B> {
+  using Base = EdgeEntries<B>;
+  using Base::blocks_;
+  using Base::factor_;
+  using Base::terms_;
+  using typename Base::Acc;
+  using typename Base::T;
+
+ public:
+  DotEdges(const HeadBlocks<B>& blocks, const PairPass& pass, const EdgeTile& tile)
+      : Base(blocks, pass),
         scale_(static_cast<Acc>(pass.scale)),
         key_(static_cast<const T*>(terms_.key)),
         value_(static_cast<const T*>(terms_.value)),
-        records_(static_cast<Acc*>(pass.edge_records)),
         feat_(terms_.feat, pass.type, terms_.feat ? terms_.feat_dim : 0, tile),
         query_(feat_.workspace()),
         grad_(feat_.workspace()),
         scaled_(tile.capacity()),
-        factor_(blocks.heads),
         sum_(feat_.workspace()) {
     for (int64_t i = 0; i < feat_.workspace(); ++i) query_[i] = grad_[i] = 0;
   }
@@ -78,10 +129,6 @@ class PairEdges {
     if (value_) add_dots(tile, value_, first, last, own, dots);
     if (terms_.grad_out) feat_.add_dots(first, last, grad_, dots);
   }
-  HALFGNN_INLINE void add_bias(const EdgeTile& tile, Acc* logits) {
-    if (terms_.bias)
-      add_edge_values({terms_.bias, terms_.bias_type, blocks_.heads, 0, Target::kEdge}, tile, factor_.get(), logits);
-  }
 
   // ---- forward
 
@@ -106,15 +153,7 @@ class PairEdges {
   // ---- backward over destinations; weights: a_e m_e, dl: the gradients of logits
 
   HALFGNN_INLINE void store_entries(const EdgeTile& tile, const Acc* weights, const Acc* dl) {
-    const int64_t heads = blocks_.heads;
-    for (int64_t e = 0; e < tile.num_edges(); ++e) {
-      Acc* record = records_ + tile.edge_id(e) * 2 * heads;
-      for (int64_t h = 0; h < heads; ++h) {
-        record[h] = weights[e * heads + h];
-        record[heads + h] = dl[e * heads + h];
-      }
-      if (terms_.grad_bias) encode_heads(dl + e * heads, heads, terms_.bias_type, terms_.grad_bias, tile.edge_id(e));
-    }
+    Base::store_entries(tile, weights, dl);
     const int64_t n = tile.entries();
     for (int64_t i = 0; i < n; ++i) scaled_[i] = scale_ * dl[i];
   }
@@ -143,20 +182,6 @@ class PairEdges {
   // Whether the gradient of query is stored as Acc, because more is added to it.
   HALFGNN_INLINE bool is_wide() const { return terms_.grad_query; }
 
-  // ---- backward over sources
-
-  HALFGNN_INLINE void load_entries(const EdgeTile& tile, Acc* weights, Acc* dl) const {
-    const int64_t heads = blocks_.heads;
-    for (int64_t e = 0; e < tile.num_edges(); ++e) {
-      __builtin_prefetch(records_ + tile.edge_id(e + kTileAhead) * 2 * heads);
-      const Acc* record = records_ + tile.edge_id(e) * 2 * heads;
-      for (int64_t h = 0; h < heads; ++h) {
-        weights[e * heads + h] = record[h];
-        dl[e * heads + h] = record[heads + h];
-      }
-    }
-  }
-
  private:
   // values += <own, rows of edges>
   HALFGNN_INLINE void add_dots(EdgeTile& tile, const T* rows, int64_t first, int64_t last, const Acc* own,
@@ -177,15 +202,11 @@ class PairEdges {
     feat_.store_own(sum_.finish(), factor, static_cast<Acc*>(out) + row * blocks_.heads * terms_.feat_dim);
   }
 
-  const HeadBlocks<B>& blocks_;
-  const EdgeTerms& terms_;
   const Acc scale_;
   const T *key_, *value_;
-  Acc* records_;
   EdgeFeatures<Acc> feat_;
   Buffer<Acc> query_, grad_;  // of the row
   Buffer<Acc> scaled_;        // of entries
-  Buffer<Acc> factor_;        // one per head
   RunningSum<Acc> sum_;       // of features: edge.out, or the gradient of edge.query
 };
 

@@ -3,7 +3,7 @@
 #pragma once
 
 #include "dropout.h"
-#include "pair_edges.h"
+#include "leaky_edges.h"
 #include "pair_score.h"
 #include "row_softmax.h"
 
@@ -11,6 +11,7 @@ namespace halfgnn::HALFGNN_ISA {
 
 template <class B, class Score, class Edges>
 class PairForward {
+  static constexpr bool kDotEdges = Edges::kAny && Score::kDot, kLeakyEdges = Edges::kAny && !Score::kDot;
   using Acc = typename B::Acc;
 
  public:
@@ -32,7 +33,7 @@ class PairForward {
         softmax_.add(row, scratch_.weights);
         if (tile_.starts) scratch_.sum.start();
         add_edges<false, B, 1>(blocks_, tile_, rows_.col_value, first, last, {used}, {&scratch_.sum});
-        if constexpr (Edges::kAny) edges_.add_values(tile_, first, last, used, &scratch_.sum);
+        if constexpr (kDotEdges) edges_.add_values(tile_, first, last, used, &scratch_.sum);
         if (tile_.finishes) store_row(row);
       });
     }
@@ -56,8 +57,14 @@ class PairForward {
     if constexpr (Edges::kAny) edges_.load(tile_);
     tile_.each_row([&](int64_t row, int64_t first, int64_t last) {
       if (tile_.starts && first < last) load_own(blocks_, rows_.row_score + row * rows_.len, s.score.get());
-      score_edges(blocks_, score_, tile_, rows_.col_score, rows_.next(), first, last, s.score.get(), s.weights.get());
-      if constexpr (Edges::kAny) {
+      if constexpr (kLeakyEdges) {
+        if (edges_.has_rows())
+          return score_edges<true>(blocks_, score_, tile_, rows_.col_score, rows_.next(), first, last, s.score.get(),
+                                   s.weights.get(), edges_.rows());
+      }
+      score_edges<false>(blocks_, score_, tile_, rows_.col_score, rows_.next(), first, last, s.score.get(),
+                         s.weights.get());
+      if constexpr (kDotEdges) {
         if (tile_.starts && first < last) edges_.begin_row(row);
         edges_.add_scores(tile_, first, last, s.score.get(), s.weights.get());
       }
@@ -70,7 +77,7 @@ class PairForward {
     if constexpr (Edges::kAny) edges_.add_bias(tile_, s.weights.get());
     if (const Acc* factor = softmax_.subtract_maximum(s.weights)) {
       s.sum.rescale(pass_.heads, factor);
-      if constexpr (Edges::kAny) edges_.rescale(factor);
+      if constexpr (kDotEdges) edges_.rescale(factor);
     }
     exp_entries(s.weights.get(), tile_.padded());
     return after_dropout(pass_.dropout, tile_, s.weights.get(), s.kept.get());
@@ -78,7 +85,7 @@ class PairForward {
   HALFGNN_INLINE void store_row(int64_t row) {
     const Acc* factor = softmax_.finish(row, pass_.lse);
     const Acc* sums = scratch_.sum.finish();
-    if constexpr (Edges::kAny) {
+    if constexpr (kDotEdges) {
       if (edges_.store(row, sums, factor)) return;
     }
     store_precise(blocks_, sums, factor, pass_.out, row);

@@ -52,12 +52,28 @@ struct LeakyScore {
 
 // ---- the edges of a tile
 
+// A row per edge of a tile, laid out like rows of sums: what GATv2 adds to the features of both ends.
+template <class Acc>
+struct TileRows {
+  Acc* data;
+  int64_t stride;
+};
+// The vector at `offset` of a row. kMore: with that of `edge` at `slot`.
+template <class B, bool kMore>
+HALFGNN_INLINE typename B::V load_with(const typename B::Element* row, int64_t offset,
+                                       const TileRows<typename B::Acc>& more, int64_t edge, int64_t slot) {
+  const typename B::V x = B::load(row + offset);
+  if constexpr (kMore) return add(x, B::load_acc(more.data + edge * more.stride + slot));
+  return x;
+}
+
 // Logits of the edges [first, last) of a tile, not yet scaled. `feat` has the rows at their columns. `next` has the
-// rows that are read after those, and is null if they are the same.
-template <class B, class Score>
+// rows that are read after those, and is null if they are the same. kMore: `more` is added to the rows.
+template <bool kMore, class B, class Score>
 HALFGNN_NOINLINE void score_edges(const HeadBlocks<B>& blocks, const Score& score, const EdgeTile& tile,
                                   const typename B::Element* feat, const typename B::Element* next, int64_t first,
-                                  int64_t last, const typename B::Acc* own, typename B::Acc* logits) {
+                                  int64_t last, const typename B::Acc* own, typename B::Acc* logits,
+                                  TileRows<typename B::Acc> more = {}) {
   using V = typename B::V;
   in_batches<B::kEdges>(first, last, [&](int64_t e, auto count) {
     constexpr int kCount = decltype(count)::value;
@@ -69,7 +85,10 @@ HALFGNN_NOINLINE void score_edges(const HeadBlocks<B>& blocks, const Score& scor
       for (int64_t b = 0; b < blocks.per_head; ++b) {
         const int64_t slot = blocks.slot(h, b), offset = blocks.offset(h, b);
         const V x = B::load_acc(own + slot);
-        for (int k = 0; k < kCount; ++k) sum[k] = score.add_term(blocks, slot, b, x, B::load(rows[k] + offset), sum[k]);
+        for (int k = 0; k < kCount; ++k) {
+          const V row = load_with<B, kMore>(rows[k], offset, more, e + k, slot);
+          sum[k] = score.add_term(blocks, slot, b, x, row, sum[k]);
+        }
       }
       store_lane_sums<B, kCount>(sum, logits + e * blocks.heads + h, blocks.heads);
     }
@@ -94,18 +113,19 @@ HALFGNN_NOINLINE void dot_edges(const HeadBlocks<B>& blocks, const EdgeTile& til
     }
   });
 }
-// sum += dl_e * derivative of the logit of e by `own`, for the edges [first, last)
-template <class B, class Score>
+// sum += dl_e * derivative of the logit of e by `own`, for the edges [first, last). kMore: see score_edges. kPrefetch:
+// the tile has not read the rows before.
+template <bool kMore, bool kPrefetch, class B, class Score>
 HALFGNN_NOINLINE void derive_edges(const HeadBlocks<B>& blocks, const Score& score, const EdgeTile& tile,
                                    const typename B::Element* feat, int64_t first, int64_t last,
                                    const typename B::Acc* own, const typename B::Acc* dl,
-                                   RunningSum<typename B::Acc>* sums) {
+                                   RunningSum<typename B::Acc>* sums, TileRows<typename B::Acc> more = {}) {
   using V = typename B::V;
   typename B::Acc* sum = sums->sum();
   in_batches<B::kEdges>(first, last, [&](int64_t e, auto count) {
     constexpr int kCount = decltype(count)::value;
     const typename B::Element* rows[kCount];
-    gather_rows<kCount>(tile, feat, blocks.len(), false, e, rows);
+    gather_rows<kCount>(tile, feat, blocks.len(), kPrefetch, e, rows);
     for (int64_t h = 0; h < blocks.heads; ++h) {
       typename Score::Factor factor[kCount];
       for (int k = 0; k < kCount; ++k) factor[k] = score.factor(dl[(e + k) * blocks.heads + h]);
@@ -113,7 +133,8 @@ HALFGNN_NOINLINE void derive_edges(const HeadBlocks<B>& blocks, const Score& sco
         const int64_t slot = blocks.slot(h, b), offset = blocks.offset(h, b);
         const V x = B::load_acc(own + slot);
         V total = B::load_acc(sum + slot);
-        for (int k = 0; k < kCount; ++k) total = score.add_derivative(factor[k], x, B::load(rows[k] + offset), total);
+        for (int k = 0; k < kCount; ++k)
+          total = score.add_derivative(factor[k], x, load_with<B, kMore>(rows[k], offset, more, e + k, slot), total);
         B::store_acc(total, sum + slot);
       }
     }

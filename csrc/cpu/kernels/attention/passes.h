@@ -34,16 +34,17 @@ struct PairPass {
   const void* attn = nullptr;  // null: dot attention
   double slope = 0;            // GATv2
   double scale = 1;            // dot attention
-  EdgeTerms edge;              // CSC; a pass over CSR reads edge_records in their place
+  EdgeTerms edge;              // dot attention and CSR: edge_records is read in their place
 
   Precise out;  // of the forward
   void* lse = nullptr;
 
   void* records = nullptr;
-  bool by_src = false;           // rows are sources: CSR
-  void* grad_score = nullptr;    // of row_score
-  void* grad_value = nullptr;    // of row_value; dot attention and CSR only
-  void* partial_attn = nullptr;  // (heads, dim) of Acc: this call's share of the gradient of attn
+  bool by_src = false;             // rows are sources: CSR
+  void* grad_score = nullptr;      // of row_score
+  void* grad_value = nullptr;      // of row_value; dot attention and CSR only
+  void* partial_attn = nullptr;    // (heads, dim) of Acc: this call's share of the gradient of attn
+  void* partial_weight = nullptr;  // (heads, dim, edge.feat_dim) of Acc: that of the gradient of edge.weight
   // (E, 2, heads) of Acc, in the order of edge data: a_e m_e and dl_e. Backward with edge terms only: CSC writes them
   // and CSR reads them, so that what is added to logits is computed once.
   void* edge_records = nullptr;
