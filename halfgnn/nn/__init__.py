@@ -1,14 +1,16 @@
 """Modules with the constructors, state dicts and results of dgl.nn.pytorch, on a :class:`halfgnn.Graph` or a DGLGraph.
 
-GATConv, GATv2Conv, DotGatConv and TransformerConv run the fused attentions of :mod:`halfgnn.ops`. GraphConv, SAGEConv,
-GINConv and GINEConv run its sums, GatedGCNConv the gated one. HeteroGraphConv has a module for each edge type, and runs GATConvs
-as one. RGAT is a network of such layers.
+GATConv, EdgeGATConv, GATv2Conv, DotGatConv and TransformerConv run the fused attentions of :mod:`halfgnn.ops`. GraphConv, SAGEConv,
+GINConv and GINEConv run its sums, GatedGCNConv the gated one, EGATConv its operators of edges. HeteroGraphConv has a module for each
+edge type, and runs GATConvs as one. RGAT is a network of such layers.
 
 A checkpoint of DGL's module loads into the module here, and back. Under one seed both start from the same parameters.
 TransformerConv has no counterpart in DGL: its arguments and parameters are torch_geometric's. DGL need not be installed.
 """
 
 from .dotgatconv import DotGatConv
+from .edgegatconv import EdgeGATConv
+from .egatconv import EGATConv
 from .gatconv import GATConv
 from .gatedgcnconv import GatedGCNConv
 from .gatv2conv import GATv2Conv
@@ -23,6 +25,8 @@ from .transformerconv import TransformerConv
 __all__ = [
     "RGAT",
     "DotGatConv",
+    "EGATConv",
+    "EdgeGATConv",
     "EdgeWeightNorm",
     "GATConv",
     "GATv2Conv",

@@ -68,6 +68,7 @@ def check_edge_features(g: Graph, x: Any, name: str, layer: Any) -> None:
     """Raises unless x has one row per edge and the columns that `layer` takes."""
     check_operand(x, name, g, "e")
     check_columns(x, name, width_of(layer))
+    check_layer(x, name, layer)
 
 
 def check_edge_numbers(g: Graph, edge_weight: Any, feat: Any = None) -> None:

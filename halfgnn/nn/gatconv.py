@@ -97,7 +97,7 @@ def forward(conv, graph, g, feat, edge_weight=None, get_attention=False):
     """The forward of `conv`, a GATConv of this module or of DGL, on g, the Graph of `graph`."""
     h_src, h_dst = both_sides(graph, g, feat, conv.feat_drop)
     x_src, x_dst = cast_once(g, feat, h_src, h_dst)
-    feat_src, logits_src, logits_dst = _project(conv, x_src, x_dst if isinstance(feat, tuple) else None, g.num_dst)
+    feat_src, logits_src, logits_dst = project_sides(conv, x_src, x_dst if isinstance(feat, tuple) else None, g.num_dst)
     operands = (g, feat_src, logits_src, logits_dst)
     if get_attention or edge_weight is not None or attention.why_unfused(conv) is not None:
         rst, weight = attention.gat_unfused(*operands, None, conv.leaky_relu, conv.attn_drop, edge_weight)
@@ -109,7 +109,7 @@ def forward(conv, graph, g, feat, edge_weight=None, get_attention=False):
     return (rst, weight) if get_attention else rst
 
 
-def _project(conv, x_src: Tensor, x_dst: Tensor | None, num_dst: int) -> tuple[Tensor, Tensor, Tensor]:
+def project_sides(conv, x_src: Tensor, x_dst: Tensor | None, num_dst: int) -> tuple[Tensor, Tensor, Tensor]:
     """Features of the sources, and the logits of both sides. x_dst: None if the destinations are the first sources."""
     shape = (conv._num_heads, conv._out_feats)
     is_separate = hasattr(conv, "fc_src")
