@@ -1,5 +1,6 @@
-// What edges add to dot attention (EdgeTerms of core/attention.h), as a policy of the pair kernels: NoEdges or
-// PairEdges. The pass over destinations computes it all, and leaves a record of each edge to the pass over sources.
+// What edges add to the pair attentions (EdgeTerms of core/attention.h), as policies of their kernels: NoEdges,
+// DotEdges, and LeakyEdges of leaky_edges.h. The pass over destinations leaves a record of each edge to the pass over
+// sources, which computes no logits.
 #pragma once
 
 #include "edge_features.h"
