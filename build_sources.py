@@ -45,6 +45,7 @@ CPU_KERNELS = [
     "spmm",
     "edge_sum",
     "gated_sum",
+    "copy_reduce",
     "sddmm",
     "backward",
     "edge_softmax",

@@ -17,6 +17,7 @@ import torch
 from torch import Tensor
 
 __all__ = [
+    "copy_u_reduce",
     "dot_attention",
     "dropout_mask",
     "edge_softmax",
@@ -55,6 +56,30 @@ def gspmm(g, op, reduce_op, lhs_data, rhs_data, *, out_dtype=None) -> Tensor:
     message = _combine(op, lhs, rhs, out_dtype)
     reduced = _reduce(reduce_op, message, dst, g.num_dst)
     return reduced.to(out_dtype or (rhs_data if lhs is None else lhs_data).dtype)
+
+
+def copy_u_reduce(g, x, reduces, *, eps=1e-5, out_dtype=None) -> tuple[Tensor, ...]:
+    """``out[v] = reduce over in-edges (u, v) of x[u]`` for every reduction in ``reduces``, as a tuple.
+
+    x (num_src, *); results (num_dst, *). sum, mean, max, min: as in gspmm. var: the mean of ``(x[u] - mean[v])**2``. std: the root
+    of var where var is greater than eps; elsewhere it and its gradient are 0 (torch_geometric's StdAggregation). A node without
+    in-edges gets 0.
+    """
+    indptr, src, _ = g.csc()
+    dst = _rows(indptr)
+    wide = _take(x, src) if out_dtype is None else _take(x, src).to(out_dtype)
+
+    def reduced(name):
+        if name not in ("var", "std"):
+            return _reduce(name, wide, dst, g.num_dst)
+        mean = _reduce("mean", wide, dst, g.num_dst)
+        var = _reduce("mean", (wide - mean[dst]) ** 2, dst, g.num_dst)
+        if name == "var":
+            return var
+        small = var <= eps
+        return torch.where(small, 0.0, torch.where(small, 1.0, var).sqrt())
+
+    return tuple(reduced(name).to(out_dtype or x.dtype) for name in reduces)
 
 
 def gsddmm(g, op, lhs_data, rhs_data, lhs_target="u", rhs_target="v", *, out_dtype=None) -> Tensor:

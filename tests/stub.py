@@ -18,6 +18,7 @@ FILE = Path(ops.__file__).with_name("__init__.pyi")
 # The other operators are written in these modules.
 MODULES = {
     "attention": ("dot_attention", "gat_attention", "gatv2_attention"),
+    "copy_u_reduce": ("copy_u_reduce",),
     "edge_softmax": ("edge_softmax",),
     "gated_sum": ("gated_sum",),
     "gather_rows": ("gather_rows",),

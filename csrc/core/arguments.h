@@ -69,6 +69,57 @@ struct EdgeSumBackwardArgs {
   void* grad_edge = nullptr;  // (num_edges, dim); null: not wanted
 };
 
+// Several reductions of the rows of columns (or of edges) in one pass over each row's edges. Results that are null are
+// not wanted. arg_max, arg_min: edge ids of the winners, -1 without edges. second moments are taken about means.
+struct CopyReduceArgs {
+  Topology topology;
+  const void* feat = nullptr;
+  int64_t feat_rows = 0;
+  bool feat_by_edge = false;
+  DType type = DType::kFloat;  // half, bfloat16 or float
+  int64_t dim = 0;
+  float eps = 0.f;  // std is 0 where the variance is not greater
+  // Of out_type.
+  void* sum = nullptr;
+  void* mean = nullptr;
+  void* max = nullptr;
+  void* min = nullptr;
+  void* var = nullptr;
+  void* std = nullptr;
+  DType out_type = DType::kFloat;
+  void* arg_max = nullptr;
+  void* arg_min = nullptr;
+  bool arg_is_int64 = false;
+  // Unrounded, for the gradients of var and std.
+  float* kept_mean = nullptr;
+  float* kept_std = nullptr;
+};
+
+// Its gradient. Nodes are those that were reduced into. Gradients that are null count as 0; all are of grad_type.
+struct CopyReduceBackwardArgs {
+  Topology topology;             // rows are those of feat, columns are nodes
+  const void* indptr = nullptr;  // of the nodes: their degrees
+  const void* feat = nullptr;    // read for var and std
+  DType type = DType::kFloat;    // of feat and grad_feat
+  const void* sum = nullptr;
+  const void* mean = nullptr;
+  const void* max = nullptr;
+  const void* min = nullptr;
+  const void* var = nullptr;
+  const void* std = nullptr;
+  DType grad_type = DType::kFloat;  // `type`, or float
+  const int32_t* arg_max = nullptr;
+  const int32_t* arg_min = nullptr;
+  const float* kept_mean = nullptr;
+  const float* kept_std = nullptr;
+  int64_t num_nodes = 0;
+  int64_t dim = 0;
+  void* grad_feat = nullptr;
+
+  bool has_squares() const { return var || std; }
+  bool has_sums() const { return sum || mean || has_squares(); }
+};
+
 // Any message operator, broadcast and reduction. arg: edge ids of the winners, of the topology's index type, for max
 // and min.
 struct SpmmArgs {

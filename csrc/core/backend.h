@@ -21,6 +21,10 @@ struct Backend {
   void (*edge_sum_backward)(const EdgeSumBackwardArgs&);
   void (*gated_sum)(const GatedSumArgs&);  // null: the back end has none
   void (*gated_sum_backward)(const GatedSumBackwardArgs&);
+  // Whether copy_reduce and its backward take rows of this many values, not more; null if there are none.
+  bool (*has_reduce_kernel)(DType type, int64_t dim, int64_t num_edges);
+  void (*copy_reduce)(const CopyReduceArgs&);
+  void (*copy_reduce_backward)(const CopyReduceBackwardArgs&);
   void (*sddmm_dot)(const SddmmArgs&);  // plain dot of rows of one type; one operand at the row, one not
   // No broadcasting and no mean_indptr; operands of one type, half or fp32, with at least one value per row.
   void (*sddmm_elementwise)(const SddmmArgs&);

@@ -21,6 +21,7 @@ constexpr bool reads_rhs(Op op) { return op != Op::kCopyLhs; }
 constexpr bool copies_gradient(Op op) {
   return op == Op::kAdd || op == Op::kSub || op == Op::kCopyLhs || op == Op::kCopyRhs;
 }
+constexpr bool is_copy(Op op) { return op == Op::kCopyLhs || op == Op::kCopyRhs; }
 constexpr bool is_argument_reduce(Reduce reduce) { return reduce == Reduce::kMax || reduce == Reduce::kMin; }
 
 // A compressed adjacency (CSC or CSR). indptr, indices and edge_ids are int32 or int64 arrays by `is_int64`; edge_ids

@@ -9,6 +9,7 @@
 #include "gather_rows.h"
 #include "kernels/choose.h"
 #include "threads.h"
+#include "workspace.h"
 
 namespace halfgnn::cpu {
 namespace {
@@ -41,6 +42,22 @@ void gated_sum(const GatedSumArgs& args) {
 void gated_sum_backward(const GatedSumBackwardArgs& args) {
   for_rows(args.topology, 8 * args.dim,
            [&](int64_t begin, int64_t end) { kernels().gated_sum.backward(args, begin, end); });
+}
+
+void copy_reduce(const CopyReduceArgs& args) {
+  for_rows(args.topology, 2 * args.dim,
+           [&](int64_t begin, int64_t end) { kernels().copy_reduce.forward(args, begin, end); });
+}
+
+void copy_reduce_backward(const CopyReduceBackwardArgs& args) {
+  const int64_t width = args.has_sums() ? args.dim * (args.has_squares() ? 2 : 1) : 0;
+  const Workspace workspace(DType::kFloat, args.num_nodes * width);
+  float* records = static_cast<float*>(workspace.get());
+  if (width > 0)
+    for_items(args.num_nodes, 2 * width,
+              [&](int64_t begin, int64_t end) { kernels().copy_reduce.records(args, records, begin, end); });
+  for_rows(args.topology, 4 * args.dim,
+           [&](int64_t begin, int64_t end) { kernels().copy_reduce.gradient(args, records, begin, end); });
 }
 
 template <void (*SddmmKernels::*kKernel)(const SddmmArgs&, int64_t, int64_t)>
@@ -99,6 +116,9 @@ const Backend kBackend{
     edge_sum_backward,
     gated_sum,
     gated_sum_backward,
+    [](DType type, int64_t dim, int64_t num_edges) { return kernels().has_reduce_kernel(type, dim, num_edges); },
+    copy_reduce,
+    copy_reduce_backward,
     sddmm<&SddmmKernels::dot>,
     sddmm<&SddmmKernels::elementwise>,
     sddmm_add,

@@ -4,9 +4,9 @@
 #include <ATen/ops/zeros.h>
 #include <c10/core/DeviceGuard.h>
 
-#include "checks.h"
 #include "register.h"
 #include "results.h"
+#include "spmm.h"
 
 namespace halfgnn {
 namespace {
@@ -34,7 +34,7 @@ std::tuple<Tensor, Tensor> segment_reduce(const Tensor& offsets, const Tensor& v
     args.divide_by_degree = reduce == Reduce::kMean;
     args.out = out.mutable_data_ptr();
     backend.spmm_sum(args);
-  } else {
+  } else if (!copy_extremum(backend, topology, reduce, value.operand, out, arg)) {
     SpmmArgs args;
     args.topology = topology;
     args.op = Op::kCopyRhs;

@@ -1,9 +1,10 @@
 // gspmm and gspmm_backward: checks, allocation, choice of kernel.
 
+#include "spmm.h"
+
 #include <ATen/ops/empty.h>
 #include <c10/core/DeviceGuard.h>
 
-#include "checks.h"
 #include "register.h"
 #include "results.h"
 
@@ -79,6 +80,8 @@ void run_general(const Backend& backend, const Topology& topology, Op op, Reduce
   backend.spmm(args);
 }
 
+}  // namespace
+
 std::tuple<Tensor, Tensor> gspmm(const Tensor& indptr, const Tensor& indices, const OptionalTensor& edge_ids,
                                  c10::string_view op_name, c10::string_view reduce_name, const OptionalTensor& lhs_data,
                                  const OptionalTensor& rhs_data, std::optional<at::ScalarType> out_dtype,
@@ -106,11 +109,13 @@ std::tuple<Tensor, Tensor> gspmm(const Tensor& indptr, const Tensor& indices, co
     run_vector_sum(backend, topology, op, reduce, lhs, rhs, plan, out);
   } else if (!is_argument_reduce(reduce) && is_edge_sum(backend, op, feat_type, plan)) {
     run_edge_sum(backend, topology, op, reduce, lhs, rhs, plan, out);
-  } else {
+  } else if (!is_copy(op) || !copy_extremum(backend, topology, reduce, (lhs.defined() ? lhs : rhs).operand, out, arg)) {
     run_general(backend, topology, op, reduce, lhs, rhs, plan, out, arg);
   }
   return {out, arg};
 }
+
+namespace {
 
 // What is known of an operand whose gradient may be asked for. The operand itself is given only where the gradient
 // reads it.
@@ -291,6 +296,8 @@ BackwardPath path_of(const Backward& b, bool by_src, bool need_lhs, bool need_rh
   return !by_src && (dots || copies) ? BackwardPath::kEdgeRhs : otherwise;
 }
 
+}  // namespace
+
 std::tuple<Tensor, Tensor> gspmm_backward(const Tensor& indptr, const Tensor& indices, const OptionalTensor& edge_ids,
                                           const Tensor& in_indptr, bool by_src, c10::string_view op_name,
                                           c10::string_view reduce_name, const Tensor& grad_out,
@@ -333,8 +340,6 @@ std::tuple<Tensor, Tensor> gspmm_backward(const Tensor& indptr, const Tensor& in
   }
   return {grad_lhs, grad_rhs};
 }
-
-}  // namespace
 
 void register_spmm(torch::Library& m) {
   m.impl("gspmm", &gspmm);

@@ -1,7 +1,7 @@
 """Message-passing operators with DGL's names, arguments and broadcasting, on a halfgnn.Graph or a DGLGraph.
 
-Generic: gspmm, gsddmm, edge_softmax, segment_reduce. Fused: gat_attention, gatv2_attention, dot_attention. Rows by id: gather_rows.
-Of both ends and the edge: u_add_v_add_e, gated_sum.
+Generic: gspmm, gsddmm, edge_softmax, segment_reduce. Fused: gat_attention, gatv2_attention, dot_attention. Several reductions at
+once: copy_u_reduce. Rows by id: gather_rows. Of both ends and the edge: u_add_v_add_e, gated_sum.
 Generated from the generic operators: u_{add,sub,mul,div,relu_add}_e_{sum,mean,max,min}, copy_{u,e}_{sum,mean,max,min},
 {u,v,e}_{add,sub,mul,div,dot}_{u,v,e} and copy_{u,v,e}. __init__.pyi names them for editors and type checkers.
 """
@@ -10,6 +10,7 @@ from . import sddmm as _sddmm
 from . import spmm as _spmm
 from . import topology  # noqa: F401  (registers fake kernels)
 from .attention import dot_attention, gat_attention, gatv2_attention
+from .copy_u_reduce import copy_u_reduce
 from .edge_softmax import edge_softmax
 from .gated_sum import gated_sum
 from .gather_rows import gather_rows
@@ -23,6 +24,7 @@ for _name, _function in {**_spmm.FUNCTIONS, **_sddmm.FUNCTIONS}.items():
     globals()[_name] = _function
 
 __all__ = [
+    "copy_u_reduce",
     "dot_attention",
     "edge_softmax",
     "gat_attention",

@@ -6,6 +6,7 @@ from torch import Tensor
 from .attention import dot_attention as dot_attention
 from .attention import gat_attention as gat_attention
 from .attention import gatv2_attention as gatv2_attention
+from .copy_u_reduce import copy_u_reduce as copy_u_reduce
 from .edge_softmax import edge_softmax as edge_softmax
 from .gated_sum import gated_sum as gated_sum
 from .gather_rows import gather_rows as gather_rows
@@ -24,6 +25,7 @@ __all__ = [
     "copy_u_max",
     "copy_u_mean",
     "copy_u_min",
+    "copy_u_reduce",
     "copy_u_sum",
     "copy_v",
     "dot_attention",

@@ -17,6 +17,7 @@ from tests import (
 )
 from tests.support import away_from_zero, column_major, every_other, misaligned, randn  # noqa: F401
 from tests.support_nn import assert_near, by_formulas, seeded, with_gradients  # noqa: F401
+from tests.support_reduce import check as check_copy_u_reduce  # noqa: F401
 
 raw = torch.ops.halfgnn
 

@@ -9,6 +9,7 @@ from .draw import Draw
 
 WEIGHTS: dict[str, tuple[int, Callable[[Draw], None]]] = {
     "gspmm": (16, operators.gspmm),
+    "copy_u_reduce": (6, operators.copy_u_reduce),
     "gsddmm": (13, operators.gsddmm),
     "named gspmm": (4, operators.named_gspmm),
     "named gsddmm": (4, operators.named_gsddmm),

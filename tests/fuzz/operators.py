@@ -46,6 +46,15 @@ def named_gspmm(d: Draw) -> None:
     d.line(f"support.check_gspmm(g, {op!r}, {reduce!r}, [x, w], run={run}, {options})")
 
 
+def copy_u_reduce(d: Draw) -> None:
+    d.graph()
+    reduces = tuple(d.random.sample(("sum", "mean", "max", "min", "var", "std"), d.one(1, 2, 3, 4, 6)))
+    dtype = d.dtype()
+    d.line(f"x = {d.operand('g.num_src', d.shape(), dtype)}")
+    out_dtype = "torch.float32" if dtype in HALVES and d.chance(0.2) else None
+    d.line(f"check_copy_u_reduce(g, x, {reduces!r}, eps={d.one(1e-5, 1e-5, 0.5)}, out_dtype={out_dtype})")
+
+
 def _sddmm(d: Draw, targets) -> tuple[str, str | None]:
     d.graph()
     op = d.one("add", "sub", "mul", "div", "dot", "dot", "dot", "copy_lhs", "copy_rhs")

@@ -44,6 +44,7 @@ ops.gated_sum: g graph g | value data $X | gate_src data $X | gate_dst data $Y |
     eps number 0.1
 ops.u_mul_e_max: g graph g | x data $X | y data $W | out_dtype out_dtype None
 ops.copy_u_mean: g graph g | x only $X | out_dtype out_dtype None
+ops.copy_u_reduce: g graph g | x only $X | reduces names ('max', 'std') | out_dtype out_dtype None
 ops.edge_softmax: g graph g | logits only $W | norm_by name 'dst'
 ops.segment_reduce: seglen seglen torch.tensor([3, 0, 2]) | value only randn(5, 4, dtype=t) | reducer name 'max'
 ops.gat_attention: g graph g | feat feat $X | attn_src logit randn(g.num_src, 2, dtype=t) |
@@ -68,6 +69,7 @@ WRONG = _table("""
 graph: None | 'g' | torch.zeros(2, 3) | (1, 2) | type(good) | good.csc() |
     hetero({'a': 3}, {('a', 'r', 'a'): 1, ('a', 's', 'a'): 1}, torch.int64)
 name: None | 'pow' | '' | 7 | [] | {} | b'sum' | good.upper() | torch.ones(2) | torch.zeros(()) | float('nan')
+names: None | () | 'max' | ('max', 'max') | ('median',) | (1,) | {'max'} | [None] | 7 | torch.ones(2)
 data: $TENSORS | None | good.repeat(1, 3, 1) | good.to(other)
 only: $TENSORS | None
 feat: $TENSORS | None | good.to(other) | good[..., :1, :] | good[..., 0] | good.unsqueeze(1).repeat(1, 3, 1, 1)
@@ -171,6 +173,10 @@ RAW = _table("""
 gspmm: *csc, 'mul', 'max', $X, $W, None
 gspmm_backward: *csr, csc[0], True, 'mul', 'max', $Y, $X, $W, torch.zeros(g.num_dst, 2, 8, dtype=csc[0].dtype),
     [g.num_src, 2, 8], [g.num_edges, 2, 1], t, t, True, True
+copy_u_reduce: *csc, $X, ['max', 'std'], 0.0, None, True
+copy_u_reduce_backward: *csr, csc[0], $X, [g.num_src, 2, 8], t, None, $Y, $Y, None, None, $Y,
+    torch.zeros(g.num_dst, 2, 8, dtype=torch.int32), None, $Y.to(torch.float64 if t == torch.float64 else torch.float32),
+    $Y.to(torch.float64 if t == torch.float64 else torch.float32)
 gsddmm: *csc, 'dot', $X, $Y, 'u', 'v', None
 gsddmm_backward: *csr, True, 'dot', 'lhs', $W, $X, $Y, 'u', 'v', [g.num_src, 2, 8], [g.num_dst, 2, 8], t
 edge_softmax: csc[0], csc[2], $W

@@ -53,6 +53,12 @@ def _spmm(op: str, reduce: str, lhs=None, rhs=None, note: str = "", **options) -
     return Case(f"{op}_{reduce}{note}", call, tuple(shapes), float_rhs=note == "_fp32_weights")
 
 
+def _reduce(name: str, width: int) -> Case:
+    """One of four reductions at once."""
+    names = ("mean", "max", "min", "std")
+    return Case(f"several_{name}", lambda g, x: ops.copy_u_reduce(g, x, names)[names.index(name)], (("u", (width,)),))
+
+
 def _sddmm(op: str, targets: str, lhs=None, rhs=None) -> Case:
     def call(g, *operands):
         x, y = (operands[0] if lhs is not None else None), (operands[-1] if rhs is not None else None)
@@ -97,6 +103,7 @@ CASES = [
     _spmm("mul", "mean", (3, 1, 8), (1, 4, 1), note="_broadcast"),
     _spmm("mul", "sum", (64,), (1,), note="_fp32_weights"),
     _spmm("mul", "sum", (64,), (1,), note="_fp32_result", out_dtype=torch.float32),
+    *(_reduce(name, 24) for name in ("max", "std")),
     *(_sddmm(op, "uv", (2, 24), (2, 24)) for op in ("add", "sub", "mul", "div", "dot")),
     *(_sddmm(op, "ev", (2, 24), (2, 1)) for op in ("add", "sub", "mul", "div")),
     _sddmm("dot", "uv", (64,), (64,)),

@@ -48,11 +48,66 @@ Call general_spmm(const Context& c, Op op, Reduce reduce, const Operand& rhs, co
   args.out_type = c.shape.type;
   return [=, kept = shared] { c.kernels.spmm.general(args, 0, kNodes); };
 }
-Call copy_u_max(const Context& c) {
+Call copy_u_max_general(const Context& c) {
   const Shape shape{c.shape.heads, c.shape.dim};
   return general_spmm(c, Op::kCopyLhs, Reduce::kMax, {}, BroadcastPlan(shape, shape, Op::kCopyLhs));
 }
-// What the vector kernel is there to avoid: the control of the comparison.
+CopyReduceArgs reduce_args(const Context& c) {
+  CopyReduceArgs args;
+  args.topology = c.graph.csc;
+  args.feat = c.nodes();
+  args.feat_rows = kNodes;
+  args.type = args.out_type = c.shape.type;
+  args.dim = c.shape.len();
+  args.max = c.new_nodes();
+  args.arg_max = c.memory.empty(DType::kFloat, kNodes * c.shape.len(), Result::kIds);
+  return args;
+}
+CopyReduceArgs four_args(const Context& c) {
+  CopyReduceArgs args = reduce_args(c);
+  args.mean = c.new_nodes();
+  args.min = c.new_nodes();
+  args.std = c.new_nodes();
+  args.arg_min = c.memory.empty(DType::kFloat, kNodes * c.shape.len(), Result::kIds);
+  args.kept_mean = static_cast<float*>(c.accumulators(kNodes * c.shape.len()));
+  args.kept_std = static_cast<float*>(c.accumulators(kNodes * c.shape.len()));
+  return args;
+}
+Call copy_u_max(const Context& c) {
+  const CopyReduceArgs args = reduce_args(c);
+  return [=] { c.kernels.copy_reduce.forward(args, 0, kNodes); };
+}
+// The mean, the maximum, the minimum and the standard deviation, for training.
+Call copy_u_reduce(const Context& c) {
+  const CopyReduceArgs args = four_args(c);
+  return [=] { c.kernels.copy_reduce.forward(args, 0, kNodes); };
+}
+Call copy_u_reduce_backward(const Context& c) {
+  const CopyReduceArgs forward = four_args(c);
+  c.kernels.copy_reduce.forward(forward, 0, kNodes);
+  CopyReduceBackwardArgs args;
+  args.topology = c.graph.csr;
+  args.indptr = c.graph.csc.indptr;
+  args.feat = forward.feat;
+  args.type = args.grad_type = c.shape.type;
+  args.mean = c.nodes();
+  args.max = c.nodes();
+  args.min = c.nodes();
+  args.std = c.nodes();
+  args.arg_max = static_cast<const int32_t*>(forward.arg_max);
+  args.arg_min = static_cast<const int32_t*>(forward.arg_min);
+  args.kept_mean = forward.kept_mean;
+  args.kept_std = forward.kept_std;
+  args.num_nodes = kNodes;
+  args.dim = c.shape.len();
+  args.grad_feat = c.new_nodes();
+  float* records = static_cast<float*>(c.accumulators(2 * kNodes * args.dim));
+  return [=] {
+    c.kernels.copy_reduce.records(args, records, 0, kNodes);
+    c.kernels.copy_reduce.gradient(args, records, 0, kNodes);
+  };
+}
+// What the vector kernels are there to avoid: the controls of the comparison.
 Call u_mul_e_sum_general(const Context& c) {
   const BroadcastPlan plan({c.shape.heads, c.shape.dim}, {c.shape.heads, 1}, Op::kMul);
   return general_spmm(c, Op::kMul, Reduce::kSum, operand(c, c.edges(), c.shape.heads, Target::kEdge), plan);
@@ -271,6 +326,10 @@ bool takes_vector(const KernelTable& kernels, const Size& shape) {
   return kernels.has_vector_kernel(shape.type, shape.dim);
 }
 
+bool takes_reduce(const KernelTable& kernels, const Size& shape) {
+  return kernels.has_reduce_kernel(shape.type, shape.len(), 1);
+}
+
 struct Operator {
   const char* name;
   Prepare prepare;
@@ -279,7 +338,10 @@ struct Operator {
 };
 constexpr Operator kOperators[] = {
     {"copy_u_sum", copy_u_sum, false, takes_sum},
-    {"copy_u_max", copy_u_max, false},
+    {"copy_u_max", copy_u_max, false, takes_reduce},
+    {"copy_u_max by the general kernel", copy_u_max_general, false},
+    {"copy_u_reduce", copy_u_reduce, false, takes_reduce},
+    {"copy_u_reduce backward", copy_u_reduce_backward, false, takes_reduce},
     {"u_mul_e_sum", u_mul_e_sum, true, takes_sum},
     {"u_mul_e_sum backward", u_mul_e_sum_backward, true, takes_vector},
     {"u_mul_e_sum by the general kernel", u_mul_e_sum_general},

@@ -82,6 +82,14 @@ def test_softmax_and_segments():
         assert {"segment_reduce", "segment_reduce_backward"} <= called
 
 
+def test_several_reductions():
+    g = make_graph("bipartite")
+    for dtype, out_dtype in TYPES:
+        x = randn(g.num_src, 12, dtype=dtype)
+        called = run(lambda x: ops.copy_u_reduce(g, x, ("std", "max"), out_dtype=out_dtype)[0], x)  # noqa: B023
+        assert {"copy_u_reduce", "copy_u_reduce_backward"} <= called
+
+
 @pytest.mark.parametrize("return_weights", [False, True])
 @pytest.mark.parametrize("dtype", [torch.float16, torch.float32], ids=str)
 def test_attentions(dtype, return_weights):

@@ -11,7 +11,14 @@ import sys
 import pytest
 
 TESTS = pathlib.Path(__file__).parent
-MODULES = ("test_spmm.py", "test_sddmm.py", "test_edge_softmax.py", "test_segment_reduce.py", "test_attention.py")
+MODULES = (
+    "test_spmm.py",
+    "test_sddmm.py",
+    "test_edge_softmax.py",
+    "test_segment_reduce.py",
+    "test_copy_u_reduce.py",
+    "test_attention.py",
+)
 SELECTION = (
     "test_widths or inf_and_nan or first_edge_wins or test_shapes or minus_infinity or equal_logits or ties or test_hub"
 )

@@ -59,6 +59,18 @@ def test_opcheck_gspmm_backward(g, op, reduce, lhs, rhs, device):
                     torch.float16, torch.float16, *need, by_src)  # fmt: skip
 
 
+@pytest.mark.parametrize("width", [3, 16])
+@pytest.mark.parametrize("reduces", [["max", "std"], ["sum", "mean", "max", "min", "var", "std"]])
+def test_opcheck_copy_u_reduce_and_backward(g, reduces, width, device):
+    x = randn(g.num_src, width, dtype=torch.float16, device=device)
+    opcheck(raw.copy_u_reduce, *g.csc(), x, reduces, 1e-5)
+    opcheck(raw.copy_u_reduce, *g.csc(), x, reduces, 1e-5, torch.float32, True)
+    *results, arg_max, arg_min, mean, std = raw.copy_u_reduce(*g.csc(), x, reduces, 1e-5, None, True)
+    given = [torch.randn_like(r) if r.numel() else None for r in results]
+    kept = [k if k.numel() else None for k in (arg_max, arg_min, mean, std)]
+    opcheck(raw.copy_u_reduce_backward, *g.csr(), g.csc()[0], x, x.shape, x.dtype, *given, *kept)
+
+
 @pytest.mark.parametrize(
     "op,targets", [("dot", "uv"), ("add", "uv"), ("mul", "ev"), ("copy_lhs", "uv"), ("copy_rhs", "ue")]
 )

@@ -28,6 +28,12 @@ struct GatedSumKernels {
   void (*forward)(const GatedSumArgs&, int64_t row_begin, int64_t row_end);
   void (*backward)(const GatedSumBackwardArgs&, int64_t row_begin, int64_t row_end);
 };
+struct CopyReduceKernels {  // of shapes that has_reduce_kernel() takes
+  void (*forward)(const CopyReduceArgs&, int64_t row_begin, int64_t row_end);
+  // What the gradient reads of nodes: 2 * dim values a node, or dim if it is not of var or std.
+  void (*records)(const CopyReduceBackwardArgs&, float* records, int64_t node_begin, int64_t node_end);
+  void (*gradient)(const CopyReduceBackwardArgs&, const float* records, int64_t row_begin, int64_t row_end);
+};
 struct SddmmKernels {
   // Plain dot of rows of one type, of a shape that has_vector_kernel() takes.
   void (*dot)(const SddmmArgs&, int64_t row_begin, int64_t row_end);
@@ -63,9 +69,11 @@ struct KernelTable {
   const char* name;  // of the instruction set, as HALFGNN_CPU names it
   bool (*has_vector_kernel)(DType type, int64_t dim);
   bool (*has_sum_kernel)(DType type, int64_t heads, int64_t dim);
+  bool (*has_reduce_kernel)(DType type, int64_t dim, int64_t num_edges);
   const SpmmKernels& spmm;
   const EdgeSumKernels& edge_sum;
   const GatedSumKernels& gated_sum;
+  const CopyReduceKernels& copy_reduce;
   const SddmmKernels& sddmm;
   const BackwardKernels& backward;
   const EdgeSoftmaxKernels& edge_softmax;

@@ -14,20 +14,6 @@ namespace halfgnn::HALFGNN_ISA {
 
 // ---- sums of rows of at least 8 elements per head
 
-template <class B>
-HALFGNN_INLINE void store_row(const Blocks<B>& blocks, const float* sum, float factor, DType type, void* out,
-                              int64_t row) {
-  using T = typename B::Element;
-  const int64_t first = row * blocks.len();
-  if (type == DType::kFloat) return store_scaled(blocks, sum, factor, static_cast<float*>(out) + first);
-  if constexpr (sizeof(T) == 4) {  // fp32 rows may be summed into either half type
-    with_vector_type(
-        type, [&](auto t) { store_scaled(blocks, sum, factor, static_cast<TypeOf<decltype(t)>*>(out) + first); });
-  } else {
-    return store_scaled(blocks, sum, factor, static_cast<T*>(out) + first);
-  }
-}
-
 template <class B, class W, class I>
 void spmm_sum_rows(const SpmmSumArgs& args, int64_t row_begin, int64_t row_end) {
   using T = typename B::Element;

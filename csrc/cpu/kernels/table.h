@@ -9,10 +9,15 @@ static bool has_vector_kernel(DType type, int64_t dim) { return type != DType::k
 static bool has_sum_kernel(DType type, int64_t heads, int64_t dim) {
   return type != DType::kDouble && (dim >= 8 || (heads * dim > 0 && heads * dim < 8));
 }
+// Places of edges are held in 32 bits.
+static bool has_reduce_kernel(DType type, int64_t dim, int64_t num_edges) {
+  return has_vector_kernel(type, dim) && num_edges <= INT32_MAX;
+}
 
 extern const SpmmKernels kSpmm;
 extern const EdgeSumKernels kEdgeSum;
 extern const GatedSumKernels kGatedSum;
+extern const CopyReduceKernels kCopyReduce;
 extern const SddmmKernels kSddmm;
 extern const BackwardKernels kBackward;
 extern const EdgeSoftmaxKernels kEdgeSoftmax;
@@ -21,8 +26,19 @@ extern const PairKernels kPair;
 
 extern const KernelTable kKernels;
 const KernelTable kKernels = {
-    HALFGNN_ISA_NAME, has_vector_kernel, has_sum_kernel, kSpmm, kEdgeSum, kGatedSum,
-    kSddmm,           kBackward,         kEdgeSoftmax,   kGat,  kPair,
+    HALFGNN_ISA_NAME,
+    has_vector_kernel,
+    has_sum_kernel,
+    has_reduce_kernel,
+    kSpmm,
+    kEdgeSum,
+    kGatedSum,
+    kCopyReduce,
+    kSddmm,
+    kBackward,
+    kEdgeSoftmax,
+    kGat,
+    kPair,
 };
 
 }  // namespace halfgnn::HALFGNN_ISA

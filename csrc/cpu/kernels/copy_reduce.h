@@ -1,0 +1,419 @@
+// Several reductions of rows in one pass over each row's edges, and their gradient in one pass over the edges of each
+// gathered row.
+//
+// A run of edges is read from the first-level cache several times: for the sums, for the squares about the run's own
+// means, and for the largest and the smallest values. Second moments of runs are joined about their common mean
+// (Chan, Golub and LeVeque, "Updating formulae and a pairwise algorithm for computing sample variances", 1979), so that
+// features keep their digits whatever their offset.
+#pragma once
+
+#include <math.h>
+
+#include "extreme_tiles.h"
+#include "kernels.h"
+#include "rows.h"
+#include "running_sum.h"
+
+namespace halfgnn::HALFGNN_ISA {
+
+// ---- forward
+
+// sum = the sum over `count` rows of the squared distances of the first N blocks of `tile` from `mean`.
+template <class B, int N>
+HALFGNN_NOINLINE void sum_squares(const RowTile& tile, const typename B::Element* const* rows, int64_t count,
+                                  const float* mean, float* sum) {
+  using V = typename B::V;
+  int64_t offset[N];
+  V total[N];
+  HALFGNN_UNROLL_BLOCKS
+  for (int b = 0; b < N; ++b) {
+    offset[b] = tile.offset[b];
+    total[b] = V{};
+  }
+  for (int64_t k = 0; k < count; ++k) {
+    HALFGNN_UNROLL_BLOCKS
+    for (int b = 0; b < N; ++b) {
+      const V distance = subtract(B::load(rows[k] + offset[b]), B::load_acc(mean + b * B::kWidth));
+      total[b] = multiply_add(distance, distance, total[b]);
+    }
+  }
+  HALFGNN_UNROLL_BLOCKS
+  for (int b = 0; b < N; ++b) B::store_acc(total[b], sum + b * B::kWidth);
+}
+
+// Sums and second moments of a row, in runs. Workspace is in the order of blocks.
+template <class B>
+class Moments {
+ public:
+  Moments(const Blocks<B>& blocks, bool has_squares)
+      : blocks_(blocks),
+        tiles_(blocks),
+        n_(blocks.workspace()),
+        has_squares_(has_squares),
+        run_(n_),
+        mean_(n_),
+        squares_(has_squares ? n_ : 0),
+        sum_(n_),
+        all_squares_(has_squares ? n_ : 0) {}
+
+  void start() { edges_ = 0; }
+  void add(const typename B::Element* const* rows, int64_t count) {
+    if (edges_ == kRun) widen();
+    tiles_.sum(rows, count, nullptr, run_);
+    // Divided, so that the mean of equal values is that value.
+    for (int64_t i = 0; i < n_; ++i) mean_[i] = run_[i] / static_cast<float>(count);
+    if (has_squares_) add_squares(rows, count);
+    if (edges_ > 0) join(count);
+    edges_ += count;
+  }
+  // Afterwards sum(), mean() and squares() are those of the row.
+  void finish() {
+    if (edges_ == 0) {
+      for (int64_t i = 0; i < n_; ++i) run_[i] = mean_[i] = 0.f;
+      for (int64_t i = 0; has_squares_ && i < n_; ++i) squares_[i] = 0.f;
+    } else if (edges_ > kRun) {
+      const double inverse = 1. / static_cast<double>(edges_);
+      for (int64_t i = 0; i < n_; ++i) {
+        run_[i] = static_cast<float>(sum_[i]);
+        mean_[i] = static_cast<float>(sum_[i] * inverse);
+      }
+      for (int64_t i = 0; has_squares_ && i < n_; ++i) squares_[i] = static_cast<float>(all_squares_[i]);
+    }
+  }
+  const float* sum() const { return run_; }
+  const float* mean() const { return mean_; }
+  float* squares() const { return squares_; }  // about the means
+
+ private:
+  HALFGNN_NOINLINE void add_squares(const typename B::Element* const* rows, int64_t count) {
+    RowTile tile;
+    for (int64_t b = 0; b < blocks_.per_head; b += kTileBlocks) {
+      for (int i = 0; i < kTileBlocks; ++i) tile.offset[i] = blocks_.offset(0, b + i);
+      const int64_t slot = blocks_.slot(0, b), left = blocks_.per_head - b;
+      if (left >= kTileBlocks) {
+        sum_squares<B, kTileBlocks>(tile, rows, count, mean_ + slot, squares_ + slot);
+      } else {
+        for (int64_t i = 0; i < left; ++i, tile.offset[0] = tile.offset[i])
+          sum_squares<B, 1>(tile, rows, count, mean_ + slot + i * B::kWidth, squares_ + slot + i * B::kWidth);
+      }
+    }
+  }
+  // The totals are those of the first run.
+  HALFGNN_NOINLINE void widen() {
+    for (int64_t i = 0; i < n_; ++i) sum_[i] = static_cast<double>(run_[i]);
+    for (int64_t i = 0; has_squares_ && i < n_; ++i) all_squares_[i] = static_cast<double>(squares_[i]);
+  }
+  // Adds a run of `count` edges to the totals.
+  HALFGNN_NOINLINE void join(int64_t count) {
+    const double before = 1. / static_cast<double>(edges_), own = 1. / static_cast<double>(count);
+    const double weight = 1. / (before + own);
+    for (int64_t i = 0; i < n_; ++i) {
+      const double sum = static_cast<double>(run_[i]);
+      if (has_squares_) {
+        const double distance = sum * own - sum_[i] * before;
+        all_squares_[i] += static_cast<double>(squares_[i]) + distance * distance * weight;
+      }
+      sum_[i] += sum;
+    }
+  }
+
+  const Blocks<B> blocks_;
+  const RowTiles<B> tiles_;
+  const int64_t n_;
+  const bool has_squares_;
+  int64_t edges_ = 0;
+  Buffer<float> run_, mean_, squares_;
+  Buffer<double> sum_, all_squares_;
+};
+
+// store_row() as a call, unless out is null.
+template <class B>
+HALFGNN_NOINLINE void store_if(const Blocks<B>& blocks, const float* values, DType type, void* out, int64_t row) {
+  if (out) store_row(blocks, values, 1.f, type, out, row);
+}
+
+// The ids of the `count` edges from `begin` on in 32 bits: in place, or copied to `ids`.
+template <class I>
+HALFGNN_INLINE const uint32_t* short_ids(const Adjacency<I>& adj, int64_t begin, int64_t count, uint32_t* ids) {
+  if constexpr (sizeof(I) == 4) {
+    if (adj.edge_ids) return reinterpret_cast<const uint32_t*>(adj.edge_ids + begin);
+  }
+  for (int64_t k = 0; k < count; ++k) ids[k] = static_cast<uint32_t>(adj.edge_id(begin + k));
+  return ids;
+}
+
+// Stores the ids of winners, which are workspace, as row `row`, unless out is null.
+template <class B>
+HALFGNN_NOINLINE void store_winners(const Blocks<B>& blocks, const uint32_t* ids, float* ordered, bool is_int64,
+                                    void* out, int64_t row) {
+  if (!out) return;
+  const int64_t n = blocks.len();
+  // Bits of floats: they are moved, not computed with.
+  float* moved = is_int64 ? ordered : static_cast<float*>(out) + row * n;
+  blocks.each([&](int64_t, int64_t slot, int64_t offset) {
+    B::store(B::load_acc(reinterpret_cast<const float*>(ids + slot)), moved + offset);
+  });
+  if (!is_int64) return;
+  int64_t* wide = static_cast<int64_t*>(out) + row * n;
+  for (int64_t i = 0; i < n; ++i) wide[i] = bit_cast<int32_t>(ordered[i]);
+}
+
+// The square roots of variances that pass eps, else 0. NaN stays NaN.
+HALFGNN_NOINLINE inline void take_roots(float* x, int64_t n, float eps) {
+  for (int64_t i = 0; i < n; ++i) x[i] = x[i] <= eps ? 0.f : __builtin_sqrtf(x[i]);
+}
+
+template <class B, class I>
+void copy_reduce_rows(const CopyReduceArgs& args, int64_t row_begin, int64_t row_end) {
+  using T = typename B::Element;
+  const Adjacency<I> adj(args.topology);
+  const Blocks<B> blocks(1, args.dim);
+  EdgeWindow<T, float, I> edges(adj, static_cast<const T*>(args.feat), args.dim, args.feat_by_edge, nullptr,
+                                InverseDegrees<float, I>(nullptr), 1);
+  const bool has_squares = args.var || args.std || args.kept_std;
+  const bool has_sums = args.sum || args.mean || args.kept_mean || has_squares;
+  const bool has_extremes = args.max || args.min;
+  Moments<B> moments(blocks, has_squares);
+  ExtremeTiles<B> extremes(blocks, args.max, args.min);
+  Buffer<float> ordered(args.arg_is_int64 ? args.dim : 0);
+  uint32_t ids[kRun];
+  const int64_t n = blocks.workspace();
+
+  for (int64_t row = row_begin; row < row_end; ++row) {
+    const int64_t begin = adj.indptr[row], end = adj.indptr[row + 1], degree = end - begin;
+    moments.start();
+    if (degree == 0 && has_extremes) extremes.clear();
+    for (int64_t p = begin; p < end; p += kRun) {
+      const int64_t count = end - p < kRun ? end - p : kRun;
+      edges.hold(p, count);
+      const T* const* rows = edges.rows(p);
+      if (has_sums) moments.add(rows, count);
+      if (has_extremes) extremes.add({rows, short_ids(adj, p, count, ids), count, p == begin});
+    }
+    if (has_sums) {
+      moments.finish();
+      store_if(blocks, moments.sum(), args.out_type, args.sum, row);
+      store_if(blocks, moments.mean(), args.out_type, args.mean, row);
+      store_if(blocks, moments.mean(), DType::kFloat, args.kept_mean, row);
+    }
+    if (has_squares) {
+      float* squares = moments.squares();
+      const float inverse = degree > 0 ? 1.f / static_cast<float>(degree) : 1.f;
+      for (int64_t i = 0; i < n; ++i) squares[i] *= inverse;
+      store_if(blocks, squares, args.out_type, args.var, row);
+      if (args.std || args.kept_std) take_roots(squares, n, args.eps);
+      store_if(blocks, squares, args.out_type, args.std, row);
+      store_if(blocks, squares, DType::kFloat, args.kept_std, row);
+    }
+    if (has_extremes) {
+      const Best max = extremes.max(), min = extremes.min();
+      store_if(blocks, max.value, args.out_type, args.max, row);
+      store_if(blocks, min.value, args.out_type, args.min, row);
+      store_winners(blocks, max.id, ordered.get(), args.arg_is_int64, args.arg_max, row);
+      store_winners(blocks, min.id, ordered.get(), args.arg_is_int64, args.arg_min, row);
+    }
+  }
+}
+
+// ---- gradient
+
+// What an edge into a node adds to its source's gradient but for winners: level + slope * x, where x is the source's
+// feature. level comes first, then slope, if there is one.
+template <class G, class I>
+void copy_reduce_node_records(const CopyReduceBackwardArgs& args, float* records, int64_t begin, int64_t end) {
+  const int64_t n = args.dim, width = n * (args.has_squares() ? 2 : 1);
+  const I* indptr = static_cast<const I*>(args.indptr);
+  Buffer<float> grad(n);
+  for (int64_t v = begin; v < end; ++v) {
+    const int64_t degree = indptr[v + 1] - indptr[v];
+    const float inverse = degree > 1 ? 1.f / static_cast<float>(degree) : 1.f;
+    float *level = records + v * width, *slope = level + n;
+    const auto read = [&](const void* x) { decode_row(static_cast<const G*>(x) + v * n, n, grad.get()); };
+    if (args.sum) {
+      decode_row(static_cast<const G*>(args.sum) + v * n, n, level);
+    } else {
+      for (int64_t i = 0; i < n; ++i) level[i] = 0.f;
+    }
+    if (args.mean) {
+      read(args.mean);
+      for (int64_t i = 0; i < n; ++i) level[i] += grad[i] * inverse;
+    }
+    if (!args.has_squares()) continue;
+    for (int64_t i = 0; i < n; ++i) slope[i] = 0.f;
+    if (args.var) {
+      read(args.var);
+      for (int64_t i = 0; i < n; ++i) slope[i] = 2.f * inverse * grad[i];
+    }
+    if (args.std) {
+      const float* std = args.kept_std + v * n;
+      read(args.std);
+      for (int64_t i = 0; i < n; ++i) slope[i] += std[i] == 0.f ? 0.f : inverse * grad[i] / std[i];
+    }
+    const float* mean = args.kept_mean + v * n;
+    for (int64_t i = 0; i < n; ++i) level[i] -= slope[i] * mean[i];
+  }
+}
+
+// Blocks of one vector, whose lanes are in the order of memory: ids are compared with them.
+template <class G, class F>
+HALFGNN_INLINE void with_plain_block(int64_t dim, F f) {
+  if (kLanes > 8 && dim >= kLanes) return f(Block<G, kLanes>{});
+  return f(Block<G, 8>{});
+}
+
+// sum += the gradients of those elements whose winner is one of `count` edges. Gradients lie in `rows` of `grad`, and
+// winners in the same places of `arg`.
+template <class B, int N, class I>
+HALFGNN_NOINLINE void add_winners(const int64_t* offsets, const typename B::Element* grad,
+                                  const typename B::Element* const* rows, const int32_t* arg, int64_t count,
+                                  const I* edge_ids, int64_t first_edge, float* sum) {
+  constexpr int L = B::L;
+  int64_t offset[N];
+  FloatsOf<L> total[N];
+  HALFGNN_UNROLL_BLOCKS
+  for (int b = 0; b < N; ++b) {
+    offset[b] = offsets[b];
+    total[b] = load_unaligned<FloatsOf<L>>(sum + offset[b]);
+  }
+  for (int64_t k = 0; k < count; ++k) {
+    const typename B::Element* g = rows[k];
+    const int32_t* winner = arg + (g - grad);
+    __builtin_prefetch(rows[k + kRowsAhead] + offset[0]);
+    __builtin_prefetch(arg + (rows[k + kRowsAhead] - grad) + offset[0]);
+    if (sizeof(*arg) * N * L > 64) __builtin_prefetch(arg + (rows[k + kRowsAhead] - grad) + offset[N - 1]);
+    const WordsOf<L> edge = splat_bits<L>(static_cast<uint32_t>(edge_ids ? edge_ids[k] : first_edge + k));
+    HALFGNN_UNROLL_BLOCKS
+    for (int b = 0; b < N; ++b) {
+      const auto mine = load_unaligned<WordsOf<L>>(winner + offset[b]) == edge;
+      const auto x = bit_cast<WordsOf<L>>(B::load(g + offset[b]).v[0]);
+      total[b] += bit_cast<FloatsOf<L>>(x & bit_cast<WordsOf<L>>(mine));
+    }
+  }
+  HALFGNN_UNROLL_BLOCKS
+  for (int b = 0; b < N; ++b) memcpy(sum + offset[b], &total[b], sizeof(total[b]));
+}
+
+// The gradients of max or of min, as terms of the rows' gradients.
+template <class B, class I>
+class Winners {
+ public:
+  using G = typename B::Element;
+  Winners(const Adjacency<I>& adj, const void* grad, const int32_t* arg, int64_t dim)
+      : adj_(adj),
+        grad_(static_cast<const G*>(grad)),
+        arg_(arg),
+        blocks_(1, dim),
+        edges_(adj, grad_, dim, false, nullptr, InverseDegrees<float, I>(nullptr), 1),
+        last_(B::kWidth) {}
+
+  // Adds those of `count` edges from `begin` on.
+  void add(int64_t begin, int64_t count, float* sum) {
+    constexpr int N = 4;
+    edges_.hold(begin, count);
+    const G* const* rows = edges_.rows(begin);
+    const I* ids = adj_.edge_ids ? adj_.edge_ids + begin : nullptr;
+    int64_t b = 0, offset[N];
+    const int64_t whole = blocks_.overlap() ? blocks_.per_head - 1 : blocks_.per_head;
+    for (; b + N <= whole; b += N) {
+      for (int i = 0; i < N; ++i) offset[i] = blocks_.offset(0, b + i);
+      add_winners<B, N>(offset, grad_, rows, arg_, count, ids, begin, sum);
+    }
+    for (; b < whole; ++b) {
+      offset[0] = blocks_.offset(0, b);
+      add_winners<B, 1>(offset, grad_, rows, arg_, count, ids, begin, sum);
+    }
+    if (b == blocks_.per_head) return;
+    // What the last block shares with its neighbour is added once.
+    offset[0] = blocks_.offset(0, b);
+    const size_t shared = static_cast<size_t>(blocks_.overlap()) * sizeof(float);
+    memcpy(last_.get(), sum + offset[0], shared);
+    add_winners<B, 1>(offset, grad_, rows, arg_, count, ids, begin, sum);
+    memcpy(sum + offset[0], last_.get(), shared);
+  }
+
+ private:
+  const Adjacency<I> adj_;
+  const G* const grad_;
+  const int32_t* const arg_;
+  const Blocks<B> blocks_;
+  EdgeWindow<G, float, I> edges_;
+  Buffer<float> last_;
+};
+
+// R: a block of records. B: a block of gradients.
+template <class R, class B, class I>
+void copy_reduce_gradient_rows(const CopyReduceBackwardArgs& args, const float* records, int64_t row_begin,
+                               int64_t row_end) {
+  const Adjacency<I> adj(args.topology);
+  const int64_t n = args.dim, parts = args.has_squares() ? 2 : 1;
+  const Blocks<R> blocks(parts, n);
+  const RowTiles<R> tiles(blocks);
+  EdgeWindow<float, float, I> edges(adj, records, parts * n, false, nullptr, InverseDegrees<float, I>(nullptr), 1);
+  Winners<B, I> max(adj, args.max, args.arg_max, n), min(adj, args.min, args.arg_min, n);
+  RunningSum<float> sums(blocks.workspace()), winners(n);
+  const bool has_sums = args.has_sums(), has_winners = args.max || args.min;
+  Buffer<float> level(parts * n), feat(n);
+
+  for (int64_t row = row_begin; row < row_end; ++row) {
+    const int64_t begin = adj.indptr[row], end = adj.indptr[row + 1];
+    float* sum = sums.start();
+    float* won = winners.start();
+    for (int64_t p = begin; p < end; p += kRun) {
+      const int64_t count = end - p < kRun ? end - p : kRun;
+      if (p > begin) {
+        if (has_sums) sums.fold();
+        if (has_winners) winners.fold();
+      }
+      if (has_sums) {
+        edges.hold(p, count);
+        tiles.sum(edges.rows(p), count, nullptr, sum);
+      }
+      if (args.max) max.add(p, count, won);
+      if (args.min) min.add(p, count, won);
+    }
+    float* result = winners.finish();
+    if (has_sums) {
+      store_scaled(blocks, sums.finish(), 1.f, level.get());
+      for (int64_t i = 0; i < n; ++i) result[i] += level[i];
+    }
+    if (parts == 2) {
+      decode(Operand{args.feat, args.type, n, 0, Target::kRow}, row, feat.get());
+      for (int64_t i = 0; i < n; ++i) result[i] += feat[i] * level[n + i];
+    }
+    encode(result, n, args.type, args.grad_feat, row);
+  }
+}
+
+// ---- the kernels of the table
+
+static void copy_reduce(const CopyReduceArgs& args, int64_t begin, int64_t end) {
+  with_vector_type(args.type, [&](auto t) {
+    with_index(args.topology.is_int64, [&](auto i) {
+      with_block<TypeOf<decltype(t)>>(
+          args.dim, [&](auto b) { copy_reduce_rows<decltype(b), TypeOf<decltype(i)>>(args, begin, end); });
+    });
+  });
+}
+static void copy_reduce_records(const CopyReduceBackwardArgs& args, float* records, int64_t begin, int64_t end) {
+  with_vector_type(args.grad_type, [&](auto g) {
+    with_index(args.topology.is_int64, [&](auto i) {
+      copy_reduce_node_records<TypeOf<decltype(g)>, TypeOf<decltype(i)>>(args, records, begin, end);
+    });
+  });
+}
+static void copy_reduce_gradient(const CopyReduceBackwardArgs& args, const float* records, int64_t begin, int64_t end) {
+  with_vector_type(args.grad_type, [&](auto g) {
+    with_plain_block<TypeOf<decltype(g)>>(args.dim, [&](auto b) {
+      with_index(args.topology.is_int64, [&](auto i) {
+        with_block<float>(args.dim, [&](auto r) {
+          copy_reduce_gradient_rows<decltype(r), decltype(b), TypeOf<decltype(i)>>(args, records, begin, end);
+        });
+      });
+    });
+  });
+}
+
+extern const CopyReduceKernels kCopyReduce;
+const CopyReduceKernels kCopyReduce = {copy_reduce, copy_reduce_records, copy_reduce_gradient};
+
+}  // namespace halfgnn::HALFGNN_ISA

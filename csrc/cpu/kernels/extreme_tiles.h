@@ -1,0 +1,198 @@
+// The largest and the smallest values of rows over runs of edges, and which edges they are of, held in registers tile
+// by tile as the sums of row_tiles.h.
+#pragma once
+
+#include "row_tiles.h"
+
+namespace halfgnn::HALFGNN_ISA {
+
+// Which values are looked for.
+enum class Extremes { kMax, kMin, kBoth };
+
+// Blocks of a tile. Every vector of a block takes two registers for each value that is looked for, and one more.
+template <Extremes kWhich>
+constexpr int kExtremeBlocks = kWhich == Extremes::kBoth ? 1 : kTileBlocks / 2;
+
+// The best values of one row so far, as workspace, and the ids of their edges, in the same order.
+struct Best {
+  float* value;
+  uint32_t* id;
+};
+
+// a where `mask` has all bits, b elsewhere. Without an instruction for it, GCC takes vectors apart at ?:.
+template <class V, class Mask>
+HALFGNN_INLINE V choose_lanes(Mask mask, V a, V b) {
+#if defined(HALFGNN_F16C)
+  return mask ? a : b;
+#else
+  return select(bit_cast<WordsLike<V>>(mask), a, b);
+#endif
+}
+
+template <int N, int L>
+struct BestLanes {
+  FloatsOf<L> value[N];
+  WordsOf<L> id[N];
+
+  HALFGNN_INLINE void load(const Best& best) {
+    for (int i = 0; i < N; ++i) {
+      value[i] = load_unaligned<FloatsOf<L>>(best.value + L * i);
+      id[i] = load_unaligned<WordsOf<L>>(best.id + L * i);
+    }
+  }
+  HALFGNN_INLINE void store(const Best& best) const {
+    for (int i = 0; i < N; ++i) {
+      memcpy(best.value + L * i, &value[i], sizeof(value[i]));
+      memcpy(best.id + L * i, &id[i], sizeof(id[i]));
+    }
+  }
+  HALFGNN_INLINE void set(int i, FloatsOf<L> x, WordsOf<L> edge) {
+    value[i] = x;
+    id[i] = edge;
+  }
+  template <class Mask>
+  HALFGNN_INLINE void take(int i, Mask wins, FloatsOf<L> x, WordsOf<L> edge) {
+    value[i] = choose_lanes(wins, x, value[i]);
+    id[i] = choose_lanes(wins, edge, id[i]);
+  }
+};
+
+// The edges of a run: where their rows begin, which more rows follow that may be prefetched, and their ids.
+template <class T>
+struct EdgeRun {
+  const T* const* rows;
+  const uint32_t* ids;
+  int64_t count;
+  bool is_first;  // of its row: there is no best yet
+};
+
+// Looks at the edges of a run. Of equal values the first wins. Returns false, and stores nothing, if some value is not
+// finite, unless kCareful: then the first NaN wins.
+template <class B, Extremes kWhich, bool kCareful, int N>
+HALFGNN_NOINLINE bool look_at_tile(const RowTile& tile, const EdgeRun<typename B::Element>& run, const Best& max,
+                                   const Best& min) {
+  constexpr int L = B::L, kVectors = B::kWidth / L;
+  constexpr bool kMax = kWhich != Extremes::kMin, kMin = kWhich != Extremes::kMax;
+  constexpr int64_t kBytes = B::kWidth * static_cast<int64_t>(sizeof(typename B::Element));
+  const typename B::Element* const* const rows = run.rows;
+  const uint32_t* const ids = run.ids;
+  const int64_t count = run.count;
+  BestLanes<N * kVectors, L> greatest, least;
+  FloatsOf<L> zero[N * kVectors];  // stays 0 as long as values are finite
+  int64_t offset[N];
+  HALFGNN_UNROLL_BLOCKS
+  for (int b = 0; b < N; ++b) {
+    offset[b] = tile.offset[b];
+    const auto block = B::load(rows[0] + offset[b]);
+    HALFGNN_UNROLL_BLOCKS
+    for (int i = 0; i < kVectors; ++i) {
+      const int j = b * kVectors + i;
+      zero[j] = block.v[i] * splat<L>(0.f);
+      if (kMax) greatest.set(j, block.v[i], splat_bits<L>(ids[0]));
+      if (kMin) least.set(j, block.v[i], splat_bits<L>(ids[0]));
+    }
+  }
+  if (!run.is_first) {
+    if (kMax) greatest.load(max);
+    if (kMin) least.load(min);
+  }
+  for (int64_t k = run.is_first ? 1 : 0; k < count; ++k) {
+    const WordsOf<L> edge = splat_bits<L>(ids[k]);
+    HALFGNN_UNROLL_BLOCKS
+    for (int b = 0; b < N; ++b) {
+      __builtin_prefetch(reinterpret_cast<const char*>(rows[k + kRowsAhead] + offset[b]) + kBytes - 1);
+      const auto block = B::load(rows[k] + offset[b]);
+      HALFGNN_UNROLL_BLOCKS
+      for (int i = 0; i < kVectors; ++i) {
+        const int j = b * kVectors + i;
+        const FloatsOf<L> x = block.v[i];
+        if constexpr (kCareful) {
+          const auto is_nan = x != x;
+          if (kMax) {
+            const FloatsOf<L> best = greatest.value[j];
+            greatest.take(j, ((x > best) | is_nan) & (best == best), x, edge);
+          }
+          if (kMin) {
+            const FloatsOf<L> best = least.value[j];
+            least.take(j, ((x < best) | is_nan) & (best == best), x, edge);
+          }
+        } else {
+          if (kMax) greatest.take(j, x > greatest.value[j], x, edge);
+          if (kMin) least.take(j, x < least.value[j], x, edge);
+          zero[j] += x * splat<L>(0.f);
+        }
+      }
+    }
+  }
+  if constexpr (!kCareful) {
+    for (int j = 1; j < N * kVectors; ++j) zero[0] += zero[j];
+    if (sum_lanes(zero[0]) != 0.f) return false;
+  }
+  if (kMax) greatest.store(max);
+  if (kMin) least.store(min);
+  return true;
+}
+
+template <class B, Extremes kWhich, int N>
+HALFGNN_INLINE void look_at_blocks(const RowTile& tile, const EdgeRun<typename B::Element>& run, const Best& max,
+                                   const Best& min) {
+  if (look_at_tile<B, kWhich, false, N>(tile, run, max, min)) return;
+  look_at_tile<B, kWhich, true, N>(tile, run, max, min);
+}
+
+template <class B>
+class ExtremeTiles {
+ public:
+  ExtremeTiles(const Blocks<B>& blocks, bool has_max, bool has_min)
+      : blocks_(blocks),
+        has_max_(has_max),
+        has_min_(has_min),
+        max_(has_max ? blocks.workspace() : 0),
+        min_(has_min ? blocks.workspace() : 0),
+        max_id_(has_max ? blocks.workspace() : 0),
+        min_id_(has_min ? blocks.workspace() : 0) {}
+
+  // A row without edges: values of 0, and no ids.
+  void clear() {
+    clear(has_max_, {max_, max_id_});
+    clear(has_min_, {min_, min_id_});
+  }
+  void add(const EdgeRun<typename B::Element>& run) {
+    if (has_max_ && has_min_) return look<Extremes::kBoth>(run);
+    if (has_max_) return look<Extremes::kMax>(run);
+    if (has_min_) return look<Extremes::kMin>(run);
+  }
+  Best max() const { return {max_, max_id_}; }
+  Best min() const { return {min_, min_id_}; }
+
+ private:
+  void clear(bool exists, const Best& best) {
+    for (int64_t i = 0; exists && i < blocks_.workspace(); ++i) {
+      best.value[i] = 0.f;
+      best.id[i] = ~0u;
+    }
+  }
+  template <Extremes kWhich>
+  HALFGNN_INLINE void look(const EdgeRun<typename B::Element>& run) {
+    constexpr int N = kExtremeBlocks<kWhich>;
+    for (int64_t b = 0; b < blocks_.per_head; b += N) {
+      RowTile tile;
+      for (int i = 0; i < N; ++i) tile.offset[i] = blocks_.offset(0, b + i);
+      const int64_t slot = blocks_.slot(0, b);
+      const Best max{max_ + (has_max_ ? slot : 0), max_id_ + (has_max_ ? slot : 0)};
+      const Best min{min_ + (has_min_ ? slot : 0), min_id_ + (has_min_ ? slot : 0)};
+      if (b + N <= blocks_.per_head) {
+        look_at_blocks<B, kWhich, N>(tile, run, max, min);
+      } else {
+        look_at_blocks<B, kWhich, 1>(tile, run, max, min);
+      }
+    }
+  }
+
+  const Blocks<B> blocks_;
+  const bool has_max_, has_min_;
+  Buffer<float> max_, min_;
+  Buffer<uint32_t> max_id_, min_id_;
+};
+
+}  // namespace halfgnn::HALFGNN_ISA

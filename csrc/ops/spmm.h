@@ -1,0 +1,41 @@
+// gspmm and its gradient, for operators that are made of them.
+#pragma once
+
+#include "checks.h"
+
+namespace halfgnn {
+
+std::tuple<Tensor, Tensor> gspmm(const Tensor& indptr, const Tensor& indices, const OptionalTensor& edge_ids,
+                                 c10::string_view op_name, c10::string_view reduce_name, const OptionalTensor& lhs_data,
+                                 const OptionalTensor& rhs_data, std::optional<at::ScalarType> out_dtype,
+                                 bool short_rows);
+
+std::tuple<Tensor, Tensor> gspmm_backward(const Tensor& indptr, const Tensor& indices, const OptionalTensor& edge_ids,
+                                          const Tensor& in_indptr, bool by_src, c10::string_view op_name,
+                                          c10::string_view reduce_name, const Tensor& grad_out,
+                                          const OptionalTensor& lhs_data, const OptionalTensor& rhs_data,
+                                          const OptionalTensor& arg_data, at::IntArrayRef lhs_shape,
+                                          at::IntArrayRef rhs_shape, at::ScalarType lhs_dtype, at::ScalarType rhs_dtype,
+                                          bool need_lhs, bool need_rhs, bool short_rows,
+                                          const OptionalTensor& in_indices, const OptionalTensor& in_edge_ids);
+
+// The maximum or minimum of copies of a whole operand. Returns false if the back end has no kernel for it.
+inline bool copy_extremum(const Backend& backend, const Topology& topology, Reduce reduce, const Operand& feat,
+                          Tensor& out, Tensor& arg) {
+  if (!is_argument_reduce(reduce) || !backend.has_reduce_kernel(feat.type, feat.len, topology.num_edges)) return false;
+  CopyReduceArgs args;
+  args.topology = topology;
+  args.feat = feat.data;
+  args.feat_rows = feat.rows;
+  args.feat_by_edge = feat.target == Target::kEdge;
+  args.type = feat.type;
+  args.dim = feat.len;
+  (reduce == Reduce::kMax ? args.max : args.min) = out.mutable_data_ptr();
+  (reduce == Reduce::kMax ? args.arg_max : args.arg_min) = arg.mutable_data_ptr();
+  args.out_type = dtype_of(out.scalar_type(), "out");
+  args.arg_is_int64 = topology.is_int64;
+  backend.copy_reduce(args);
+  return true;
+}
+
+}  // namespace halfgnn

@@ -1,0 +1,177 @@
+"""Several reductions of neighbours' features in one pass."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import torch
+from torch import Tensor
+
+from ..common.arguments import check_number
+from ..common.autograd import apply, inputs_of, once
+from ..common.fake import register_fake
+from ..common.operands import check_rows
+from ..common.precision import HALF, autocast
+from ..graph_argument import as_graph
+from ._operands import check_out_dtype, needs_grad, out_edges
+from .spmm import gspmm
+
+REDUCTIONS = ("sum", "mean", "max", "min", "var", "std")  # in the order of the raw operator's results
+STD_EPS = 1e-5  # of torch_geometric's StdAggregation
+
+_copy_u_reduce = torch.ops.halfgnn.copy_u_reduce.default
+_copy_u_reduce_backward = torch.ops.halfgnn.copy_u_reduce_backward.default
+
+
+@register_fake("copy_u_reduce")
+def _(indptr, indices, edge_ids, feat, reduces, eps, out_dtype=None, save=False, short_rows=False):
+    shape = (indptr.shape[0] - 1, *feat.shape[1:])
+    kept = torch.float64 if feat.dtype == torch.float64 else torch.float32
+    ids = torch.int64 if indptr.dtype == torch.int64 and indices.shape[0] > 2**31 - 1 else torch.int32
+
+    def result(wanted, dtype):
+        return feat.new_empty(shape if wanted else (0,), dtype=dtype)
+
+    squares = "var" in reduces or "std" in reduces
+    return (
+        *(result(name in reduces, out_dtype or feat.dtype) for name in REDUCTIONS),
+        *(result(save and name in reduces, ids) for name in ("max", "min")),
+        result(save and squares, kept),
+        result(save and "std" in reduces, kept),
+    )
+
+
+@register_fake("copy_u_reduce_backward")
+def _(
+    indptr, indices, edge_ids, in_indptr, feat, feat_shape, feat_dtype, sum, mean, max, min, var, std, arg_max, arg_min,
+    kept_mean, kept_std, short_rows=False,
+):  # fmt: skip
+    return indptr.new_empty(feat_shape, dtype=feat_dtype)
+
+
+class _CopyUReduce(torch.autograd.Function):
+    """The results of the raw operator, of which those in `reduces` have a gradient."""
+
+    generate_vmap_rule = True
+
+    @staticmethod
+    def forward(
+        indptr, indices, edge_ids, out_indptr, out_indices, out_edge_ids, x, reduces, eps, out_dtype, short_rows,
+        out_short_rows,
+    ):  # fmt: skip
+        return _copy_u_reduce(indptr, indices, edge_ids, x, reduces, eps, out_dtype, True, short_rows)
+
+    @staticmethod
+    def setup_context(ctx, inputs, output):
+        a = _Inputs(*inputs)
+        results, kept = output[: len(REDUCTIONS)], output[len(REDUCTIONS) :]
+        ctx.mark_non_differentiable(*(r for r, name in zip(results, REDUCTIONS) if name not in a.reduces), *kept)
+        ctx.set_materialize_grads(False)
+        squares = "var" in a.reduces or "std" in a.reduces
+        ctx.save_for_backward(
+            *(a.indptr, a.indices, a.edge_ids, a.out_indptr, a.out_indices, a.out_edge_ids),
+            a.x if squares else None,
+            *kept,
+        )
+        ctx.reduces, ctx.short_rows, ctx.out_short_rows = a.reduces, a.short_rows, a.out_short_rows
+        ctx.shape, ctx.dtype = a.x.shape, a.x.dtype
+
+    @staticmethod
+    def backward(ctx, *grads):
+        # Code that is compiled gives gradients of the empty results too.
+        given = [grad if name in ctx.reduces else None for grad, name in zip(grads, REDUCTIONS)]
+        sums, mean, largest, smallest, var, std = given
+        if all(grad is None for grad in given):
+            return tuple(_Inputs())
+        indptr, indices, edge_ids, *out, x, arg_max, arg_min, kept_mean, kept_std = ctx.saved_tensors
+        short_rows = ctx.out_short_rows
+        if out[0] is None:
+            out = out_edges((indptr, indices, edge_ids), ctx.shape[0])
+        grad = once(
+            f"copy_u_reduce with {', '.join(ctx.reduces)}", "use only sum and mean", _copy_u_reduce_backward,
+            *out, indptr, None if var is None and std is None else x, ctx.shape, ctx.dtype,
+            sums, mean, largest, smallest, var, std,
+            None if largest is None else arg_max, None if smallest is None else arg_min,
+            None if var is None and std is None else kept_mean, None if std is None else kept_std, short_rows,
+        )  # fmt: skip
+        return tuple(_Inputs(x=grad))
+
+
+_Inputs = inputs_of(_CopyUReduce)
+
+
+def copy_u_reduce(
+    g, x: Tensor, reduces: Sequence[str], *, eps: float = STD_EPS, out_dtype: torch.dtype | None = None
+) -> tuple[Tensor, ...]:
+    """Several reductions over the in-edges (u, v) of every node v of x[u], in one pass over them.
+
+    Args:
+        g: Graph or DGLGraph.
+        x: (num_src, *), fp16, bf16 or fp32 (fp64 on the CPU).
+        reduces: the reductions, in the order of the results, each at most once:
+            sum, mean, max, min: as in gspmm.
+            var: the biased variance, the mean of (x[u] - mean[v])**2, as torch_geometric's VarAggregation.
+            std: the root of var where var is greater than eps. Elsewhere std and its gradient are 0, as in torch_geometric's
+                StdAggregation. eps=0 gives the std of dgl.nn.PNAConv, sqrt(var + 1e-30), but for its 1e-15.
+        eps: see std; not negative.
+        out_dtype: torch.float32 for unrounded results of half operands; by default the dtype of x.
+
+    Sums are fp32 and results are rounded once. Squares are of distances from means, so that features that lie far from 0 keep
+    their digits; where there is no fused kernel for fp32 (on CUDA, see docs/operators.md) they are of distances from the mean of
+    x over all nodes. Nodes without in-edges get 0 everywhere, and no gradient comes from them. For max and min the first edge in
+    CSC order wins a tie, NaN propagates, and only the winner gets a gradient. Results are bitwise reproducible. The backward is
+    one pass over out-edges; it keeps x, means and std in fp32 (for var and std), and winners, but nothing per edge. sum and mean
+    alone have derivatives of every order; a second one of others raises.
+
+    Returns:
+        A tuple of tensors (num_dst, *), one for each name in reduces.
+
+    Raises:
+        TypeError: wrong dtypes. ValueError: wrong shapes or devices; reduces that are empty, unknown or repeated; a negative eps.
+
+    Example::
+
+        mean, largest, smallest, std = halfgnn.ops.copy_u_reduce(g, x, ("mean", "max", "min", "std"))
+    """
+    g = as_graph(g)
+    reduces = checked_reductions(reduces)
+    eps = check_number(eps, "eps")
+    if eps < 0:
+        raise ValueError(f"eps is {eps}; expected a number that is not negative")
+    check_out_dtype(out_dtype)
+    check_rows(x, "x", g.num_src, "u", g.device)
+    x = autocast(x)
+    if len(reduces) == 1 and reduces[0] not in ("var", "std"):
+        return (gspmm(g, "copy_lhs", reduces[0], x, None, out_dtype=out_dtype),)
+    if set(reduces) == {"sum", "mean"}:
+        return _sum_and_mean(g, x, reduces, out_dtype)
+    csc, names = g.csc(), list(reduces)
+    if needs_grad(x):
+        csr = g.csr() if x.requires_grad else (None, None, None)
+        results = apply(_CopyUReduce, *csc, *csr, x, names, eps, out_dtype, g.short_csc, g.short_csr)
+    else:
+        results = _copy_u_reduce(*csc, x, names, eps, out_dtype, False, g.short_csc)
+    return tuple(results[REDUCTIONS.index(name)] for name in reduces)
+
+
+def checked_reductions(reduces) -> tuple[str, ...]:
+    wanted = f"expected some of {', '.join(REDUCTIONS)}"
+    if isinstance(reduces, str) or not isinstance(reduces, Sequence):
+        raise TypeError(f"reduces is {reduces!r}; expected a tuple or list of names, some of {', '.join(REDUCTIONS)}")
+    if not reduces:
+        raise ValueError(f"reduces is empty; {wanted}")
+    for i, name in enumerate(reduces):
+        if name not in REDUCTIONS:
+            raise ValueError(f"reduces has {name!r}; {wanted}")
+        if name in reduces[:i]:
+            raise ValueError(f"reduces has {name!r} twice; {wanted}, each at most once")
+    return tuple(reduces)
+
+
+def _sum_and_mean(g, x: Tensor, reduces: tuple[str, ...], out_dtype: torch.dtype | None) -> tuple[Tensor, ...]:
+    """By one sum."""
+    wide = torch.float32 if x.dtype in HALF else None
+    total = gspmm(g, "copy_lhs", "sum", x, None, out_dtype=wide)
+    degree = g.csc().indptr.diff().clamp(min=1).to(total.dtype)
+    results = {"sum": total, "mean": total / degree.view(-1, *[1] * (total.dim() - 1))}
+    return tuple(results[name].to(out_dtype or x.dtype) for name in reduces)
