@@ -29,6 +29,7 @@ from ._patch import accelerate, patch, unpatch
 from .gat_conv import GATConv
 from .gatv2_conv import GATv2Conv
 from .gine_conv import GINEConv
+from .pna_conv import PNAConv
 from .res_gated_graph_conv import ResGatedGraphConv
 from .transformer_conv import TransformerConv
 
@@ -36,6 +37,7 @@ __all__ = [
     "GATConv",
     "GATv2Conv",
     "GINEConv",
+    "PNAConv",
     "ResGatedGraphConv",
     "TransformerConv",
     "accelerate",
