@@ -88,6 +88,7 @@ FAMILY_DEFAULTS: dict[tuple[str, str], dict[str, Any]] = {
         graphs=("cora-size", "arxiv-size", "arxiv-size-sym", "arxiv-random", "arxiv-rmat", "communities-400k"),
         dims=(128,),
     ),
+    ("several", "cpu"): dict(graphs=("arxiv-size",), dims=(128,)),
     ("attention", "cpu"): dict(heads=(4, 8), dims=(128,)),
     ("layer", "cpu"): dict(dims=(128,)),
     ("limits", "cpu"): dict(dims=(128,)),

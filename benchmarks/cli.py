@@ -25,6 +25,7 @@ from . import (
     reorder,
     rows,
     runner,
+    several,
     sweep,
     table,
     table_cpu,
@@ -46,6 +47,7 @@ FAMILIES = {
     "train": "training steps of GAT, GCN and SAGE: time, memory, losses",
     "overhead": "microseconds per call and per training step, from 30 nodes to 4 M edges",
     "limits": "copy_u_sum beside other gathers and copies",
+    "several": "copy_u_reduce: mean, max, min and std at once",
     "reorder": "copy_u_sum under the node ids of halfgnn.reorder and of others, and the time of reordering",
 }
 GROUPS = {
@@ -55,7 +57,7 @@ GROUPS = {
 }
 # The others are families of operators.
 _CASES = {"layer": layer.cases, "train": train.cases, "overhead": overhead.cases, "limits": limits.cases,
-          "reorder": reorder.cases}  # fmt: skip
+          "reorder": reorder.cases, "several": several.cases}  # fmt: skip
 IDTYPES = {"int32": torch.int32, "int64": torch.int64}
 
 

@@ -66,6 +66,7 @@ OPERATORS = {
     "attention": {"gat_attention", "gatv2_attention", "dot_attention"},
     "limits": {"copy_u_sum"},
     "reorder": {"copy_u_sum"},
+    "several": {"copy_u_reduce"},
     "layer": {"GATConv", "GATConv without fc", "GraphConv"},
     "train": {"GAT", "GCN", "SAGE"},
     "overhead": {"u_mul_e_sum", "GAT"},
@@ -96,7 +97,7 @@ def test_every_family_runs_and_its_rows_parse(family):
     assert ours == {"bf16", "fp16", "fp32"}
 
 
-@pytest.mark.parametrize("family", ["spmm", "sddmm", "softmax", "messages", "edges", "attention", "reorder"])
+@pytest.mark.parametrize("family", ["spmm", "sddmm", "softmax", "messages", "edges", "attention", "reorder", "several"])
 def test_forward_results_are_compared_with_float64(family):
     found = [row for row in rows_of(family) if row.direction == "forward" and row.contestant == "halfgnn"]
     assert found and all(row.error is not None and row.error < 5e-3 for row in found)
