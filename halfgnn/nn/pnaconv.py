@@ -13,7 +13,7 @@ from ..common.precision import autocast
 from ..graph import Graph
 from ..graph_argument import as_graph
 from ._hooks import is_plain
-from ._principal import checked_names, degrees, of_ends, of_messages, scaled, split_linear
+from .principal import checked_names, degrees, of_ends, of_messages, scaled, split_linear
 from .projections import linear
 
 AGGREGATORS = ("mean", "sum", "max", "min", "std", "var", "moment3", "moment4", "moment5")

@@ -11,8 +11,7 @@ from ..common.arguments import checked_size
 from ..common.operands import check_columns, check_operand, check_parameter, check_tensor
 from ..common.precision import autocast
 from ..graph import Graph
-from ..nn._hooks import is_unhooked
-from ..nn._principal import checked_names, degrees, of_ends, of_messages, scaled, split_linear
+from ..nn.principal import checked_names, degrees, of_ends, of_messages, scaled, split_linear
 from ..nn.projections import linear
 from ..ops.copy_u_reduce import REDUCTIONS, STD_EPS
 from ._conv import check_options, checked_graph
@@ -159,7 +158,7 @@ class PNAConv(nn.Module):
 
     def _reduce(self, g: Graph, h: Tensor, edge_attr: Tensor | None) -> Tensor:
         """(N, towers, aggregators * scalers * F_in)"""
-        split = [self._split(layers) for layers in self.pre_nns]
+        split = [split_linear(layers, self.F_in) for layers in self.pre_nns]  # of the destination, then of the source
         if edge_attr is not None or None in split:
             reduced = of_messages(g, self._messages(g, h, edge_attr), self.aggregators, STD_EPS)
         else:
@@ -171,12 +170,6 @@ class PNAConv(nn.Module):
             reduced = of_ends(g, src, dst, self.aggregators, STD_EPS)
         scaler = self.aggr_module
         return scaled(reduced, self.aggregators, self.scalers, degrees(g, h), scaler.avg_deg_log, scaler.avg_deg_lin)
-
-    def _split(self, layers: nn.Module) -> tuple[Tensor, Tensor, Tensor | None] | None:
-        """Of one layer: the weights of the destination and of the source, and the bias."""
-        if not isinstance(layers, nn.Sequential) or len(layers) != 1 or not is_unhooked(layers):
-            return None
-        return split_linear(layers[0], self.F_in)
 
     def _messages(self, g: Graph, h: Tensor, edge_attr: Tensor | None) -> Tensor:
         src, dst = (end.long() for end in g.edges())

@@ -5,7 +5,7 @@ import torch
 
 import halfgnn
 import halfgnn.nn
-from halfgnn.nn import _principal
+from halfgnn.nn import principal
 from tests.nn.support_modules import dgl, dglnn, needs_dgl
 from tests.support import make_graph, randn
 
@@ -53,8 +53,8 @@ def test_like_dgl(options, dtype):
     expected = results(their, dgl.graph((src, dst), num_nodes=40), inputs, upstream)
     for graph in (dgl.graph((src, dst), num_nodes=40), halfgnn.Graph.from_edges(src, dst, num_src=40, num_dst=40)):
         our.load_state_dict(make(dglnn, 12, 12, aggregators, SCALERS, 1.7, **options).state_dict())
-        # DGL's variances are differences of mean squares.
-        limits = {"rtol": 2e-3, "atol": 2e-3} if dtype == torch.float32 else {"rtol": 1e-5, "atol": 1e-6}
+        # DGL's variances are differences of mean squares, and cube roots are steep near 0.
+        limits = {"rtol": 2e-3, "atol": 2e-3} if dtype == torch.float32 else {"rtol": 1e-4, "atol": 1e-5}
         for got, wanted in zip(results(our, graph, inputs, upstream), expected):
             torch.testing.assert_close(got, wanted, **limits)
 
@@ -76,8 +76,8 @@ def test_messages_of_both_ends_are_not_needed(name):
     ends = [randn(n, 2, 8, dtype=torch.float64).requires_grad_() for n in (g.num_src, g.num_dst)]
     found = []
     for reduced in (
-        _principal.of_ends(g, *ends, AGGREGATORS, 1e-5),
-        _principal.of_messages(g, halfgnn.ops.u_add_v(g, *ends), AGGREGATORS, 1e-5),
+        principal.of_ends(g, *ends, AGGREGATORS, 1e-5),
+        principal.of_messages(g, halfgnn.ops.u_add_v(g, *ends), AGGREGATORS, 1e-5),
     ):
         joined = torch.stack([reduced[key] for key in AGGREGATORS])
         upstream = torch.linspace(-1, 1, joined.numel(), dtype=torch.float64).view(joined.shape)

@@ -11,7 +11,7 @@ from .. import ops
 from ..common.arguments import check_name
 from ..common.precision import HALF
 from ..graph import Graph
-from ._hooks import is_plain
+from ._hooks import is_plain, is_unhooked
 
 Aggregates = dict[str, Tensor]
 
@@ -32,7 +32,12 @@ def degrees(g: Graph, x: Tensor) -> Tensor:
 
 
 def split_linear(layer: nn.Module, width: int) -> tuple[Tensor, Tensor, Tensor | None] | None:
-    """The weights of the two halves of the input (2 * width) of a linear layer, and its bias. None if it is more than that."""
+    """The weights of the two halves of the input (2 * width) of a linear layer, and its bias. None if it is more than that.
+
+    The layer may be alone in an nn.Sequential.
+    """
+    if isinstance(layer, nn.Sequential) and len(layer) == 1 and is_unhooked(layer):
+        layer = layer[0]
     if not is_plain(layer) or layer.in_features != 2 * width:  # type: ignore[operator]
         return None
     weight: Tensor = layer.weight  # type: ignore[assignment]
