@@ -39,6 +39,8 @@ def operands_of(problem):
         return torch.randn(*shape, dtype=problem.dtype)
 
     features = [randn(graph.num_nodes, *trailing) for _ in range(3)]
+    if OPERATORS[problem.op].family == "messages":
+        return (*features[: len(OPERATORS[problem.op].reads) - 1], randn(graph.num_edges, *trailing))
     return {
         "copy_u_sum": (features[0],),
         "copy_u_max": (features[0],),

@@ -16,12 +16,13 @@ def results(name, *arguments, **options):
     torch.manual_seed(2)
     x, g = randn(30, 6, dtype=torch.float32), make_graph("random")
     found = []
+    edges = [randn(g.num_edges, 5, dtype=torch.float32)] if name in WITH_EDGES else []
     for given in ({}, options):
         torch.manual_seed(3)
         extra = (
             {"allow_zero_in_degree": True} if "allow_zero_in_degree" in parameters(name) else {}
         )  # "random" has some
-        found.append(getattr(nn, name)(*arguments, **extra, **given)(g, x))
+        found.append(getattr(nn, name)(*arguments, **extra, **given)(g, x, *edges))
     return found
 
 
@@ -29,13 +30,29 @@ def parameters(name):
     return inspect.signature(getattr(nn, name)).parameters
 
 
-ARGUMENTS = {"GATConv": (6, 4, 2), "GATv2Conv": (6, 4, 2), "GraphConv": (6, 4), "GINConv": ()}
+ARGUMENTS = {
+    "GATConv": (6, 4, 2),
+    "GATv2Conv": (6, 4, 2),
+    "GraphConv": (6, 4),
+    "GINConv": (),
+    "EdgeGATConv": (6, 5, 4, 2),
+}
+WITH_EDGES = ("EdgeGATConv", "GatedGCNConv")
 
 
-@pytest.mark.parametrize("name", [name for name in MODULES if name != "SAGEConv"])
+@pytest.mark.parametrize("name", [name for name in MODULES if name not in ("SAGEConv", "GatedGCNConv")])
 def test_activation(name):
     plain, activated = results(name, *ARGUMENTS[name], activation=torch.tanh)
     assert (plain.abs() > 1e-3).any() and torch.equal(activated, torch.tanh(plain))
+
+
+def test_gatedgcnconv():
+    """Its activation is relu unless another one, or none, is given."""
+    arguments = (6, 5, 4, 0, False, False)
+    rectified, plain = results("GatedGCNConv", *arguments, activation=None)
+    _, activated = results("GatedGCNConv", *arguments, activation=torch.tanh)
+    for default, none, tanh in zip(rectified, plain, activated):
+        assert (none < -1e-3).any() and torch.equal(tanh, torch.tanh(none)) and torch.equal(default, torch.relu(none))
 
 
 @pytest.mark.parametrize("aggregator", ["mean", "gcn", "pool", "lstm"])

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import ctypes
+import mmap
 import os
 
 import pytest
@@ -18,7 +20,10 @@ pytestmark = pytest.mark.skipif(not os.path.exists(SETTING), reason="a system wi
 
 def is_advised(tensor):
     """Whether the mapping that holds the middle of a tensor has the flag of MADV_HUGEPAGE."""
-    address = tensor.data_ptr() + tensor.numel() * tensor.element_size() // 2
+    return is_advised_at(tensor.data_ptr() + tensor.numel() * tensor.element_size() // 2)
+
+
+def is_advised_at(address):
     is_inside = False
     with open("/proc/self/smaps") as file:
         for line in file:
@@ -28,7 +33,7 @@ def is_advised(tensor):
                 is_inside = begin <= address < end
             elif is_inside and first == "VmFlags:":
                 return "hg" in line.split()
-    raise AssertionError("no mapping holds the tensor")
+    raise AssertionError("no mapping holds the address")
 
 
 @pytest.fixture
@@ -49,9 +54,18 @@ def test_results_and_gradients(graph):
     assert torch.equal(grad, feat)
 
 
-@pytest.mark.parametrize(("num_rows", "expected"), [(1 << 14, True), (1 << 10, False)])
-def test_memory_for_pytorchs_operators(num_rows, expected):
-    result = memory.empty(torch.zeros(1), (num_rows, 128), torch.bfloat16)  # 4 MB, 256 KB
-    assert result.shape == (num_rows, 128)
+def test_memory_for_pytorchs_operators():
+    """What is smaller may lie in memory that was advised for an earlier result."""
+    result = memory.empty(torch.zeros(1), (1 << 14, 128), torch.bfloat16)  # 4 MB
+    assert result.shape == (1 << 14, 128)
     assert result.dtype == torch.bfloat16
-    assert is_advised(result) == expected
+    assert is_advised(result)
+
+
+def test_small_memory_is_not_advised():
+    """In a mapping of its own, which no other result had."""
+    with mmap.mmap(-1, 1 << 22) as mapping:
+        memory._advise_huge_pages(ctypes.addressof(begin := ctypes.c_char.from_buffer(mapping)), (1 << 22) - 1)
+        advised = is_advised_at(ctypes.addressof(begin) + (1 << 21))
+        del begin
+    assert not advised
