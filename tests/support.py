@@ -129,6 +129,12 @@ def spmm_operands(g, op, lhs_shape, rhs_shape, dtype, device="cpu", rhs_dtype=No
     return [None if op == "copy_rhs" else lhs, None if op == "copy_lhs" else rhs]
 
 
+def sddmm_operands(g, op, lhs, rhs, dtype, lhs_target="u", rhs_target="v"):
+    """The same for gsddmm, of any values. The targets are of u, v and e."""
+    x, y = (randn(rows_of(g, t), *s, dtype=dtype) for t, s in ((lhs_target, lhs), (rhs_target, rhs)))
+    return [None if op == "copy_rhs" else x, None if op == "copy_lhs" else y]
+
+
 def rows_of(g, target):
     return {"u": g.num_src, "v": g.num_dst, "e": g.num_edges}[target]
 

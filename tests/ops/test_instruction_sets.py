@@ -13,6 +13,7 @@ import pytest
 TESTS = pathlib.Path(__file__).parent
 MODULES = (
     "test_spmm.py",
+    "test_spmm_values.py",
     "test_sddmm.py",
     "test_edge_softmax.py",
     "test_segment_reduce.py",

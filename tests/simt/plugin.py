@@ -20,7 +20,7 @@ _counts = Counter()  # of this process and of its workers, but for the launches 
 # ---- which cases run -----------------------------------------------------------------------------
 
 # Parts of names of tests that make no sense here: the simulated kernels are in the CPU's place, and have no float64; threads
-# are the CPU's (of lanes see test_kernels.py); opcheck and compilation look at schemas, fake kernels and autograd, the same for
+# are the CPU's (of lanes see test_lanes.py); opcheck and compilation look at schemas, fake kernels and autograd, the same for
 # all kernels.
 LEFT_OUT = ("gradcheck", "float64", "and_threads", "opcheck", "compiled")
 

@@ -23,6 +23,7 @@ TESTS = build.ROOT / "tests"
 # Modules whose tests call the operators, and the simulator's own.
 MODULES = (
     "simt/test_kernels.py",
+    "simt/test_lanes.py",
     "simt/test_messages.py",
     "simt/test_attention_kernels.py",
     "simt/test_graph_kernels.py",
@@ -31,6 +32,7 @@ MODULES = (
     "simt/test_matrices.py",
     "simt/test_machine_code.py",
     "ops/test_spmm.py",
+    "ops/test_spmm_values.py",
     "ops/test_edge_sum.py",
     "ops/test_sddmm.py",
     "ops/test_u_add_v_add_e.py",

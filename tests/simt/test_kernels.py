@@ -1,23 +1,19 @@
 """What the operators' own tests leave out because only the CUDA kernels have it: rows cut into pieces, column tiles, widths of
-access, warps that take many edges or rows, orders of lanes, and that broken kernels would be noticed.
+access, warps that take many edges or rows. (Orders of lanes: test_lanes.py.)
 
 Sizes are such that each choice of the launchers is made. Results are held to the rule of support.
 """
 
 from __future__ import annotations
 
-import itertools
-
 import pytest
 import torch
 
-from benchmarks import yardsticks
 from halfgnn import Graph, ops, reference
 from tests import support
 from tests.simt import control
 from tests.simt.graphs import CUT, FEW_EDGES, PIECE, graph_of
-from tests.support import HALVES, IDTYPES, check_gsddmm, check_gspmm, randn
-from tests.support_attention import DOT, GAT_EDGE, GATV2, fixed_seed
+from tests.support import HALVES, IDTYPES, check_gsddmm, check_gspmm, randn, sddmm_operands
 
 if not control.SIMULATED:
     pytest.skip("runs on the simulator: tests/simt/run.py", allow_module_level=True)
@@ -25,12 +21,6 @@ if not control.SIMULATED:
 raw = torch.ops.halfgnn
 DTYPES = [*HALVES, torch.float32]
 VARIANTS = [(idtype, identity) for idtype in IDTYPES for identity in (False, True)]
-
-
-def operands_of(g, op, lhs, rhs, dtype, lhs_target="u", rhs_target="v"):
-    """For gsddmm."""
-    x, y = (randn(support.rows_of(g, t), *s, dtype=dtype) for t, s in ((lhs_target, lhs), (rhs_target, rhs)))
-    return [None if op == "copy_rhs" else x, None if op == "copy_lhs" else y]
 
 
 def check_softmax(g, logits, norm_by="dst", terms=64):
@@ -76,7 +66,7 @@ def test_rows_cut_into_pieces(case):
 @pytest.mark.parametrize("op,lhs,rhs", [("dot", (2, 4), (2, 4)), ("add", (5,), (1,)), ("mul", (4,), (4,))])
 def test_gradients_of_rows_cut_into_pieces(op, lhs, rhs):
     g = graph_of(CUT, 37, torch.int32)
-    check_gsddmm(g, op, operands_of(g, op, lhs, rhs, torch.float16), "u", "v", terms=max(CUT))
+    check_gsddmm(g, op, sddmm_operands(g, op, lhs, rhs, torch.float16), "u", "v", terms=max(CUT))
 
 
 def test_wide_cut_row():
@@ -163,7 +153,7 @@ def test_tiles_of_gathered_rows(op, reduce_op, lhs, rhs, dtype):
 def test_tiles_of_elementwise(op, width):
     """The last slice of 400 columns is narrower than the others."""
     g = graph_of([20] * 50, 200, torch.int64)
-    operands = operands_of(g, op, (width,), (width,), torch.float16)
+    operands = sddmm_operands(g, op, (width,), (width,), torch.float16)
     whole, expected = blocks_of(lambda: ops.gsddmm(g, op, *operands))
     for cache in (48 << 10, 150 << 10):
         with control.setting(l2_cache_bytes=cache):
@@ -178,7 +168,7 @@ def test_tiles_of_heads(heads):
     """Head after head, where those of one head fit in the cache."""
     g = graph_of([60, 0, 2, 50] * 14, 200, torch.int32)
     products = support.spmm_operands(g, "mul", (heads, 128), (heads, 1), torch.bfloat16)
-    dots = operands_of(g, "dot", (heads, 128), (heads, 128), torch.bfloat16)
+    dots = sddmm_operands(g, "dot", (heads, 128), (heads, 128), torch.bfloat16)
     whole, _ = blocks_of(lambda: ops.gsddmm(g, "dot", *dots))
     with control.setting(l2_cache_bytes=80 << 10):
         tiled, _ = blocks_of(lambda: check_gsddmm(g, "dot", dots, "u", "v", backward=False))
@@ -229,7 +219,7 @@ def test_weights_of_heads(dtype, dim):
 def test_dots_of_heads(heads, dim, dtype):
     g = support.make_graph("bipartite", IDTYPES[dim % 2])
     for lhs, rhs in (("u", "v"), ("e", "u")):
-        check_gsddmm(g, "dot", operands_of(g, "dot", (heads, dim), (heads, dim), dtype, lhs, rhs), lhs, rhs)
+        check_gsddmm(g, "dot", sddmm_operands(g, "dot", (heads, dim), (heads, dim), dtype, lhs, rhs), lhs, rhs)
 
 
 @pytest.mark.parametrize("dtype", DTYPES)
@@ -240,7 +230,7 @@ def test_narrow_accesses(width, dtype):
     for op, reduce_op, rhs in (("copy_lhs", "sum", ()), ("mul", "mean", (1,)), ("copy_lhs", "max", ())):
         check_gspmm(g, op, reduce_op, support.spmm_operands(g, op, (width,), rhs, dtype))
     for op, targets in (("add", "uv"), ("copy_rhs", "ev"), ("div", "ve")):
-        operands = operands_of(g, op, (width,), (width,), dtype, *targets)
+        operands = sddmm_operands(g, op, (width,), (width,), dtype, *targets)
         check_gsddmm(g, op, [x if x is None or op != "div" else x.abs() + 0.5 for x in operands], *targets)
 
 
@@ -322,7 +312,7 @@ def test_warps_of_many_edges(op, targets, lhs, rhs, num_edges):
     num_rows = len(indptr) - 1
     indices = torch.arange(num_edges, dtype=torch.int32) * 13 % 997
     g = Graph(997, num_rows, csc=(indptr, indices, None))
-    operands = operands_of(g, op, lhs, rhs, torch.float32, *targets)
+    operands = sddmm_operands(g, op, lhs, rhs, torch.float32, *targets)
     expected = reference.gsddmm(g, op, *operands, *targets)
     torch.testing.assert_close(ops.gsddmm(g, op, *operands, *targets), expected, rtol=1e-6, atol=1e-6)
 
@@ -334,208 +324,9 @@ def test_edges_far_apart():
     for idtype, identity in VARIANTS:
         g = graph_of(degrees.tolist(), 20, idtype, identity)
         for op in ("dot", "add"):
-            check_gsddmm(g, op, operands_of(g, op, (4,), (4,), torch.float16), "u", "v")
+            check_gsddmm(g, op, sddmm_operands(g, op, (4,), (4,), torch.float16), "u", "v")
         check_gspmm(g, "mul", "sum", support.spmm_operands(g, "mul", (4,), (4,), torch.float16))
         back = raw.transpose(*g.csr(), g.num_dst)
         assert torch.equal(back[0], g.csc().indptr)
         ids = torch.arange(g.num_edges) if identity else g.csc().edge_ids
         assert torch.equal(back[1][back[2].argsort()], g.csc().indices[ids.argsort()])
-
-
-# ---- orders of lanes -----------------------------------------------------------------------------
-
-
-def _gspmm(op, reduce_op, lhs, rhs):
-    return lambda g, dtype: support.evaluate(
-        lambda x, y: ops.gspmm(g, op, reduce_op, x, y), support.spmm_operands(g, op, lhs, rhs, dtype), torch.ones_like
-    )
-
-
-def _gsddmm(op, lhs, rhs, targets="uv"):
-    return lambda g, dtype: support.evaluate(
-        lambda x, y: ops.gsddmm(g, op, x, y, *targets), operands_of(g, op, lhs, rhs, dtype, *targets), torch.ones_like
-    )
-
-
-def _softmax(columns, norm_by):
-    def run(g, dtype):
-        logits = randn(g.num_edges, columns, dtype=dtype)
-        upstream = randn(g.num_edges, columns, dtype=dtype)
-        return support.evaluate(lambda x: ops.edge_softmax(g, x, norm_by), [logits], upstream)
-
-    return run
-
-
-def _attention(kind):
-    def run(g, dtype):
-        with fixed_seed():
-            upstream = randn(g.num_dst, 2, 24, dtype=dtype)
-            return support.evaluate(
-                lambda *x: kind.call(g, *x, dropout_p=0.3), kind.operands(g, 2, 24, dtype), upstream
-            )
-
-    return run
-
-
-def _segments(reducer):
-    return lambda g, dtype: support.evaluate(
-        lambda x: ops.segment_reduce(g.csc().indptr.diff(), x, reducer),
-        [randn(g.num_edges, 3, dtype=dtype)],
-        torch.ones_like,
-    )
-
-
-def _topology(g, dtype):
-    return raw.coo_to_csr(g.csc().indices, g.csc().indices.flip(0), g.num_src), list(raw.transpose(*g.csc(), g.num_src))
-
-
-def _gather(g, dtype):
-    return yardsticks.gather_limit(g.csc().indices, randn(g.num_src, 24, dtype=dtype), 0), []
-
-
-def _gather_rows(g, dtype):
-    x = randn(g.num_src, 80, dtype=dtype)
-    out = torch.empty(g.num_edges, 77, dtype=dtype)
-    raw.gather_rows(x[:, 1:78], g.csc().indices, out)
-    return out, []
-
-
-def _scalar(g, dtype):
-    x, y = randn(g.num_src, 40, dtype=dtype), randn(g.num_dst, 40, dtype=dtype)
-    weights = randn(g.num_edges, 1, dtype=dtype)
-    out, arg = yardsticks.scalar_spmm(*g.csc(), "copy_lhs", "max", x, None)
-    dots = yardsticks.scalar_sddmm(*g.edges(), "dot", x, y, "u", "v")
-    return out, [arg, dots, yardsticks.scalar_spmm(*g.csc(), "mul", "sum", x, weights)[0]]
-
-
-CALLS = {
-    "copy_u_sum": _gspmm("copy_lhs", "sum", (9,), ()),
-    "u_mul_e_sum": _gspmm("mul", "sum", (8,), (1,)),
-    "u_mul_e_sum of rows": _gspmm("mul", "sum", (24,), (24,)),
-    "u_relu_add_e_mean": _gspmm("relu_add", "mean", (5,), (5,)),
-    "u_mul_e_mean of heads": _gspmm("mul", "mean", (3, 8), (3, 1)),
-    "copy_e_mean": _gspmm("copy_rhs", "mean", (), (3,)),
-    "copy_u_max": _gspmm("copy_lhs", "max", (8,), ()),
-    "u_add_e_min": _gspmm("add", "min", (4,), (4,)),
-    "u_div_e_sum": _gspmm("div", "sum", (3,), (3,)),
-    "u_dot_v": _gsddmm("dot", (2, 8), (2, 8)),
-    "u_add_v": _gsddmm("add", (5,), (5,)),
-    "v_sub_u of two shapes": _gsddmm("sub", (3, 1), (1, 4), "vu"),
-    "edge_softmax": _softmax(1, "dst"),
-    "edge_softmax by source": _softmax(6, "src"),
-    "edge_softmax of many columns": _softmax(40, "dst"),
-    "gat_attention": _attention(GAT_EDGE),
-    "gatv2_attention": _attention(GATV2),
-    "dot_attention": _attention(DOT),
-    "segment_reduce sum": _segments("sum"),
-    "segment_reduce max": _segments("max"),
-    "gather_limit": _gather,
-    "gather_rows": _gather_rows,
-    "scalar baseline": _scalar,
-    "graph": _topology,
-}
-
-
-@pytest.fixture(scope="module")
-def cut():
-    return graph_of([PIECE + 1, 4, 0, 2 * PIECE, 33, 17 * PIECE + 1, 1], 37, torch.int32)
-
-
-def results_of(name, g, dtype):
-    torch.manual_seed(5)
-    out, others = CALLS[name](g, dtype)
-    return [x for x in (*(out if isinstance(out, tuple) else (out,)), *others) if x is not None]
-
-
-@pytest.mark.parametrize("name,dtype", zip(CALLS, itertools.cycle([torch.float16, torch.float32])))
-def test_results_do_not_depend_on_the_order_of_lanes(cut, name, dtype):
-    with control.setting(seed=11):
-        expected = results_of(name, cut, dtype)
-    for seed in (12, 13):
-        with control.setting(seed=seed):
-            for a, b in zip(results_of(name, cut, dtype), expected):
-                assert torch.equal(a.view(torch.uint8), b.view(torch.uint8))
-
-
-# ---- broken kernels are noticed ------------------------------------------------------------------
-
-
-WITHOUT = [
-    *((name, "shuffles") for name in CALLS if not name.startswith(("segment_reduce", "gather_rows"))),
-    *((name, "warp_barriers") for name in ("u_add_v",)),
-    *((name, "block_barriers") for name in ("copy_u_sum", "copy_u_max", "u_add_e_min", "u_div_e_sum", "edge_softmax")),
-]
-
-
-@pytest.mark.parametrize("name,missing", WITHOUT)
-def test_kernels_without(cut, name, missing):
-    """Negative control: the kernels need their shuffles and barriers, and tests of results see that they are missing."""
-    expected = results_of(name, cut, torch.float16)
-
-    def still_right():
-        with control.setting(**{missing: 0, "races": 0}):
-            return all(map(torch.equal, results_of(name, cut, torch.float16), expected))
-
-    assert not control.forked(still_right)[0]
-    assert all(map(torch.equal, results_of(name, cut, torch.float16), expected))
-
-
-WITH_BARRIERS = [
-    *((name, "warp_barriers") for name in ("u_add_v", "gat_attention", "gatv2_attention")),
-    *((name, "block_barriers") for name in (
-        "copy_u_sum", "copy_u_max", "u_add_e_min", "u_div_e_sum", "edge_softmax", "gat_attention", "gatv2_attention",
-        "dot_attention",
-    )),
-]  # fmt: skip
-
-
-@pytest.mark.parametrize("name,missing", WITH_BARRIERS)
-def test_kernels_race_without(cut, name, missing):
-    """Whatever the order of lanes happens to be: the simulator sees accesses that nothing orders. One that it does not watch may
-    come first, and what it brings ends the process: an address or an index that the sanitizers refuse."""
-
-    def has_no_race():
-        try:
-            results_of(name, cut, torch.float16)
-        except RuntimeError as error:
-            return "a race over shared memory" not in str(error)
-        return True
-
-    with control.setting(**{missing: 0}):
-        result, report = control.forked(has_no_race)
-    refused = "AddressSanitizer" in report or "runtime error:" in report
-    assert result is False or (result is None and refused), report
-    assert has_no_race()
-
-
-@pytest.mark.parametrize("what", ["indices", "edge_ids", "indptr"])
-def test_kernels_on_a_wrong_topology(what):
-    """Topologies are trusted: one that is wrong makes a kernel read or write where nothing is, and that is seen."""
-    g = graph_of([3, 4, 5], 6, torch.int64)
-    topology = {name: x.clone() for name, x in g.csc()._asdict().items()}
-    x, y = randn(6, 8, dtype=torch.float16), randn(12, 8, dtype=torch.float16)
-    call = lambda: raw.gspmm(*topology.values(), "mul", "sum", x, y, None)[0].isfinite().all()  # noqa: E731
-    assert call()
-    topology[what][-1] = {"indices": 6, "edge_ids": 12, "indptr": 13}[what]
-    result, report = control.forked(call)
-    assert result is None and "AddressSanitizer: heap-buffer-overflow" in report and "halfgnn::cuda::" in report
-
-
-def test_offsets_are_asserted(cut):
-    """The one check that kernels make: lengths that do not add up fail the kernel, whatever the type of ids."""
-    for idtype in IDTYPES:
-        for lengths in ([3, 3], [8, -1], [-1, 8]):
-            with pytest.raises(RuntimeError, match=r"assertion .*seglen.* failed at graph\.cu"):
-                ops.segment_reduce(torch.tensor(lengths, dtype=idtype), torch.ones(7, 2))
-        for offsets in ([1, 3, 7], [-1, 3, 7], [0, 3, 6]):
-            with pytest.raises(RuntimeError, match=r"assertion .*seglen.* failed at graph\.cu"):
-                raw.segment_reduce(torch.tensor(offsets, dtype=idtype), torch.ones(7, 2), "sum")
-
-
-def test_topologies_that_are_not_checked():
-    """CUDA cannot raise for indices out of range without waiting; it must not touch what is not its own either, and counts
-    such edges as if they were at the nearer end."""
-    ends = torch.tensor([0, 3, 7, -1])
-    assert raw.coo_to_csr(ends, ends, 3)[0].tolist() == [0, 2, 2, 4]
-    for indptr in ([0, 1, 2], [0, 3, 2], [0, 1, 3], [1, 1, 1]):
-        raw.transpose(torch.tensor(indptr), torch.tensor([0, 3]), None, 3)
