@@ -156,7 +156,7 @@ def test_maximum_that_moves(slope, dtype, device):
 
 @pytest.mark.parametrize("device,dtype", support.devices_and(HALVES))
 def test_infinite_logits(dtype, device):
-    """A logit of -inf removes its edge."""
+    """A logit of -inf removes its edge. A row with only -inf is 0; by CUDA's kernels it is NaN."""
     g, (query, key, value) = in_order(40, lambda edge: edge % 3, dtype, device)
     removed = torch.arange(40) % 5 == 2
     query[:] = query[..., :1]
@@ -166,7 +166,8 @@ def test_infinite_logits(dtype, device):
                             num_src=40, num_dst=1)  # fmt: skip
     torch.testing.assert_close(out, ops.dot_attention(kept, query, key, value, 0.3), rtol=1e-2, atol=1e-2)
     key[:] = -torch.inf
-    assert ops.dot_attention(g, query, key, value, 0.3).isnan().all()
+    removed = ops.dot_attention(g, query, key, value, 0.3)
+    assert (removed.isnan() if support.has_cuda_kernels(device) else removed == 0).all()
 
 
 @pytest.mark.parametrize("device,dtype", support.devices_and(HALVES))
