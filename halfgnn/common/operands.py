@@ -98,11 +98,20 @@ def check_one_width(name: str, width: int | None, dst_width: int | None) -> None
         )
 
 
+# Classes of layers whose forward is F.linear of weight and bias. halfgnn.pyg adds torch_geometric's Linear.
+LINEARS: list[type[nn.Module]] = [nn.Linear]
+
+
+def is_linear(layer: Any) -> bool:
+    """Whether the layer's class computes F.linear of weight and bias. It may have hooks."""
+    return any(isinstance(layer, kind) and type(layer).forward is kind.forward for kind in LINEARS)
+
+
 def width_of(layer: Any) -> int | None:
     """The number of features that a projection takes. None if there is none, or if it may change its input first."""
-    if not isinstance(layer, nn.Linear) or layer._forward_pre_hooks or type(layer).forward is not nn.Linear.forward:
+    if not is_linear(layer) or layer._forward_pre_hooks:
         return None
-    return layer.in_features
+    return layer.in_features if isinstance(layer, nn.Linear) else layer.in_channels
 
 
 def widths_of(src: Any, dst: Any) -> tuple[int | None, int | None]:

@@ -5,13 +5,12 @@ from __future__ import annotations
 from torch import nn
 
 from ..common.compat import has_any_global_hook
+from ..common.operands import is_linear
 
 
 def is_plain(layer: nn.Module) -> bool:
     """Whether a call is F.linear of weight and bias and nothing more: no subclass's forward, no hook, no parametrization."""
-    if not isinstance(layer, nn.Linear) or type(layer).forward is not nn.Linear.forward:
-        return False
-    return is_unhooked(layer) and "parametrizations" not in layer._modules
+    return is_linear(layer) and is_unhooked(layer) and "parametrizations" not in layer._modules
 
 
 def is_unhooked(layer: nn.Module) -> bool:

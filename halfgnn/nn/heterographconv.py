@@ -12,7 +12,7 @@ from ..common.arguments import check_name
 from ..common.operands import check_rows
 from ..graph_argument import as_heterograph
 from ..heterograph import EdgeType, HeteroGraph
-from . import _relations
+from . import relation_attention
 from .attention import finished, handed_out
 
 AGGREGATES = ("sum", "max", "min", "mean", "stack")
@@ -37,7 +37,7 @@ class HeteroGraphConv(nn.Module):
     def __init__(self, mods: Mapping[Any, nn.Module], aggregate: str | Callable[[list[Tensor], str], Any] = "sum"):
         super().__init__()
         for etype, module in mods.items():
-            _relations.check_module_name(etype)
+            relation_attention.check_module_name(etype)
             if not isinstance(module, nn.Module):
                 raise TypeError(f"mods[{etype!r}] is {module!r}; expected a torch.nn.Module")
         self.mod_dict = mods
@@ -71,8 +71,13 @@ class HeteroGraphConv(nn.Module):
         convs = {etype: self._module_of(etype) for etype in etypes}
         has_arguments = any(etype[1] in arguments for etype in etypes for arguments in (mod_args, mod_kwargs))
         are_matrices = all(_is_matrix(src[etype[0]]) and _is_matrix(dst[etype[2]]) for etype in etypes)
-        if len(etypes) > 1 and are_matrices and not has_arguments and _relations.may_attend_together(convs.values()):
-            _relations.check_inputs(graph, convs, src, dst)
+        if (
+            len(etypes) > 1
+            and are_matrices
+            and not has_arguments
+            and relation_attention.may_attend_together(convs.values())
+        ):
+            relation_attention.check_inputs(graph, convs, src, dst)
             return self._together(graph, convs, src, dst)
         outputs: dict[str, list[Tensor]] = {}
         for etype, conv in convs.items():
@@ -90,7 +95,7 @@ class HeteroGraphConv(nn.Module):
     def _together(self, g: HeteroGraph, convs: Mapping[EdgeType, Any], src: dict, dst: dict) -> dict[str, Any]:
         out = {}
         etypes = g.stack(tuple(convs)).etypes
-        for ntype, rsts in _in_order(g, _relations.attend_together(convs, g, src, dst)):
+        for ntype, rsts in _in_order(g, relation_attention.attend_together(convs, g, src, dst)):
             type_convs = [convs[etype] for etype in etypes if etype[2] == ntype]
             if self.aggregate in ("sum", "mean") and all(_adds_bias_alone(conv) for conv in type_convs):
                 out[ntype] = _reduced(self.aggregate, rsts, [conv.bias for conv in type_convs])

@@ -9,6 +9,7 @@ from torch import Tensor, nn
 
 from .. import ops
 from ..common.arguments import check_name
+from ..common.operands import width_of
 from ..common.precision import HALF
 from ..graph import Graph
 from ._hooks import is_plain, is_unhooked
@@ -38,7 +39,7 @@ def split_linear(layer: nn.Module, width: int) -> tuple[Tensor, Tensor, Tensor |
     """
     if isinstance(layer, nn.Sequential) and len(layer) == 1 and is_unhooked(layer):
         layer = layer[0]
-    if not is_plain(layer) or layer.in_features != 2 * width:  # type: ignore[operator]
+    if not is_plain(layer) or width_of(layer) != 2 * width:
         return None
     weight: Tensor = layer.weight  # type: ignore[assignment]
     return weight[:, :width], weight[:, width:], layer.bias  # type: ignore[return-value]

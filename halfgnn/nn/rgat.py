@@ -13,7 +13,7 @@ from ..common.arguments import check_name, check_probability, checked_size
 from ..common.operands import check_rows
 from ..graph_argument import as_heterograph
 from ..heterograph import EdgeType, HeteroGraph, check_etype
-from . import _relations
+from . import relation_attention
 from .gatconv import GATConv
 from .projections import applied, linear
 
@@ -119,9 +119,9 @@ class RGAT(nn.Module):
             check_rows(h[ntype], f"{name}[{ntype!r}]", g.num_src[ntype], "u", g.device)
         convs: dict[EdgeType, Any] = {etype: self.convs[layer][str(etype)] for etype in relations}  # type: ignore[index]
         dst = {ntype: h[ntype][: g.num_dst[ntype]] for ntype in ntypes}
-        _relations.check_inputs(g, convs, h, dst, name)
-        together = _relations.may_attend_together(convs.values())
-        rsts = _relations.attend_together(convs, g, h, dst) if together else _one_by_one(convs, g, h, dst)
+        relation_attention.check_inputs(g, convs, h, dst, name)
+        together = relation_attention.may_attend_together(convs.values())
+        rsts = relation_attention.attend_together(convs, g, h, dst) if together else _one_by_one(convs, g, h, dst)
         biases = convs if together else {}  # those that rsts does not include yet
         parts = [self._with_skip(layer, dst[ntype], rsts.get(ntype), _biases(biases, ntype)) for ntype in ntypes]
         x = torch.cat(parts) if len(parts) > 1 else parts[0]
@@ -168,7 +168,7 @@ def _plan(
     """For each layer the relations that it has, and the node types in which they end, whose results the next layer reads."""
     for etype in etypes:
         check_etype(etype)
-        _relations.check_module_name(etype)
+        relation_attention.check_module_name(etype)
     layers: list[tuple[tuple[EdgeType, ...], tuple[str, ...]]] = []
     ntypes: tuple[str, ...] = (target,)
     for _ in range(num_layers):

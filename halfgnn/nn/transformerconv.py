@@ -17,7 +17,64 @@ from ._features import both_sides, cast_once
 from .projections import applied, padded, project, trimmed
 
 
-class TransformerConv(nn.Module):
+class DotAttention:
+    """The forward of TransformerConv, here and in halfgnn.pyg, on its own parameters."""
+
+    lin_key: Any
+    lin_query: Any
+    lin_value: Any
+    lin_skip: Any
+    lin_edge: Any
+    lin_beta: Any
+    heads: int
+    out_channels: int
+    edge_dim: int | None
+    concat: bool
+    root_weight: bool
+    dropout: float
+    training: bool
+
+    def _check_edges(self, g: Graph, edge_feat: Any, name: str) -> None:
+        if (edge_feat is None) is not (self.lin_edge is None):
+            wanted = "no edge features" if self.lin_edge is None else f"edge features of {self.edge_dim} columns"
+            raise ValueError(
+                f"{name} is {'None' if edge_feat is None else 'given'}; expected {wanted}, as edge_dim says"
+            )
+        if edge_feat is not None:
+            check_edge_features(g, edge_feat, name, self.lin_edge)
+
+    def _forward(self, g: Graph, h_src: Tensor, h_dst: Tensor, edge_feat: Tensor | None, get_attention: bool) -> Any:
+        """The result of forward, from checked features as autocast casts them."""
+        shape = (self.heads, self.out_channels, padded(self.out_channels, h_src))
+        query = project(self.lin_query, h_dst, *shape)
+        key, value = project(self.lin_key, h_src, *shape), project(self.lin_value, h_src, *shape)
+        operands = (query, key, value, 1 / math.sqrt(self.out_channels), self.dropout if self.training else 0.0)
+        terms = {} if edge_feat is None else self._edge_terms(edge_feat, *shape)
+        out, weight = attention.dot(g, *operands, get_attention=get_attention, **terms)
+        out = self._finish(trimmed(out, self.out_channels), h_dst)
+        return (out, weight) if get_attention else out
+
+    def _edge_terms(self, edge_feat: Tensor, *shape: int) -> dict[str, Tensor]:
+        """What edges add to keys and values, as ops.dot_attention takes it: lin_edge is applied inside, if it is plain."""
+        weight = attention.edge_weight(self.lin_edge, *shape)
+        if weight is not None:
+            return {"edge_feat": edge_feat, "edge_key_weight": weight, "edge_value_weight": weight}
+        rows = project(self.lin_edge, edge_feat, *shape)
+        return {"edge_key": rows, "edge_value": rows}
+
+    def _finish(self, out: Tensor, h_dst: Tensor) -> Tensor:
+        """Joins the heads, and adds the destination's own features."""
+        out, is_new = (out.flatten(1), False) if self.concat else (out.mean(1), True)
+        if not self.root_weight:
+            return attention.handed_out(out, is_new)
+        root = applied(self.lin_skip, h_dst)
+        if self.lin_beta is None:
+            return out + root
+        beta = applied(self.lin_beta, torch.cat([out, root, out - root], -1)).sigmoid()
+        return beta * root + (1 - beta) * out
+
+
+class TransformerConv(DotAttention, nn.Module):
     """Graph transformer layer (Shi et al., 2021), with the arguments and state dict of torch_geometric.nn.TransformerConv.
 
     Args:
@@ -31,9 +88,6 @@ class TransformerConv(nn.Module):
         bias: of the projections.
         root_weight: add the destination's own features, projected.
     """
-
-    lin_edge: Any
-    lin_beta: Any
 
     def __init__(
         self,
@@ -98,45 +152,6 @@ class TransformerConv(nn.Module):
         self._check_edges(g, edge_feat, "edge_feat")
         h_src, h_dst = cast_once(g, feat, *both_sides(graph, g, feat))
         return self._forward(g, h_src, h_dst, edge_feat, get_attention)
-
-    def _check_edges(self, g: Graph, edge_feat: Any, name: str) -> None:
-        if (edge_feat is None) is not (self.lin_edge is None):
-            wanted = "no edge features" if self.lin_edge is None else f"edge features of {self.edge_dim} columns"
-            raise ValueError(
-                f"{name} is {'None' if edge_feat is None else 'given'}; expected {wanted}, as edge_dim says"
-            )
-        if edge_feat is not None:
-            check_edge_features(g, edge_feat, name, self.lin_edge)
-
-    def _forward(self, g: Graph, h_src: Tensor, h_dst: Tensor, edge_feat: Tensor | None, get_attention: bool) -> Any:
-        """The result of forward, from checked features as autocast casts them."""
-        shape = (self.heads, self.out_channels, padded(self.out_channels, h_src))
-        query = project(self.lin_query, h_dst, *shape)
-        key, value = project(self.lin_key, h_src, *shape), project(self.lin_value, h_src, *shape)
-        operands = (query, key, value, 1 / math.sqrt(self.out_channels), self.dropout if self.training else 0.0)
-        terms = {} if edge_feat is None else self._edge_terms(edge_feat, *shape)
-        out, weight = attention.dot(g, *operands, get_attention=get_attention, **terms)
-        out = self._finish(trimmed(out, self.out_channels), h_dst)
-        return (out, weight) if get_attention else out
-
-    def _edge_terms(self, edge_feat: Tensor, *shape: int) -> dict[str, Tensor]:
-        """What edges add to keys and values, as ops.dot_attention takes it: lin_edge is applied inside, if it is plain."""
-        weight = attention.edge_weight(self.lin_edge, *shape)
-        if weight is not None:
-            return {"edge_feat": edge_feat, "edge_key_weight": weight, "edge_value_weight": weight}
-        rows = project(self.lin_edge, edge_feat, *shape)
-        return {"edge_key": rows, "edge_value": rows}
-
-    def _finish(self, out: Tensor, h_dst: Tensor) -> Tensor:
-        """Joins the heads, and adds the destination's own features."""
-        out, is_new = (out.flatten(1), False) if self.concat else (out.mean(1), True)
-        if not self.root_weight:
-            return attention.handed_out(out, is_new)
-        root = applied(self.lin_skip, h_dst)
-        if self.lin_beta is None:
-            return out + root
-        beta = applied(self.lin_beta, torch.cat([out, root, out - root], -1)).sigmoid()
-        return beta * root + (1 - beta) * out
 
     def extra_repr(self) -> str:
         return f"{self.in_channels}, {self.out_channels}, heads={self.heads}"

@@ -1,4 +1,4 @@
-"""Modules with the constructors, state dicts and results of torch_geometric.nn, on halfgnn's operators.
+"""Modules of torch_geometric.nn on halfgnn's operators: subclasses, of which only the forward is halfgnn's.
 
 ::
 
@@ -9,7 +9,8 @@
 
 edge_index is PyG's (2, E) tensor. Its graph is kept with it while the tensor lives and is not written to (see :func:`graph_of`), so
 edges are sorted once. Writes that PyTorch does not count, for example through NumPy, are not noticed. A :class:`halfgnn.Graph` may
-take the place of edge_index, and compiled code needs one. torch_geometric need not be installed.
+take the place of edge_index, and compiled code needs one. Calls whose messages must exist, because they are explained, hooked or
+changed by a subclass, run torch_geometric's own forward; :func:`stats` counts them.
 
 Unmodified models of torch_geometric run on halfgnn after :func:`patch`::
 
@@ -23,22 +24,43 @@ A message is found by what it does: ``x_j``, and ``x_j`` combined with one row p
 formed. Every other message is formed, and reduced by halfgnn. docs/pyg.md says what differs from PyG.
 """
 
+try:
+    import torch_geometric.nn  # noqa: F401
+except ImportError as error:
+    raise ImportError(f"halfgnn.pyg needs torch_geometric, which cannot be imported: {error}") from error
+
 from ._accounts import reset_stats, stats
 from ._graph import graph_of
 from ._patch import accelerate, patch, unpatch
 from .gat_conv import GATConv
 from .gatv2_conv import GATv2Conv
+from .gcn_conv import GCNConv
+from .gin_conv import GINConv
 from .gine_conv import GINEConv
+from .graph_conv import GraphConv
+from .hetero_conv import HeteroConv
+from .hetero_linear import HeteroLinear
+from .lg_conv import LGConv
 from .pna_conv import PNAConv
 from .res_gated_graph_conv import ResGatedGraphConv
+from .rgcn_conv import RGCNConv
+from .sage_conv import SAGEConv
 from .transformer_conv import TransformerConv
 
 __all__ = [
     "GATConv",
     "GATv2Conv",
+    "GCNConv",
+    "GINConv",
     "GINEConv",
+    "GraphConv",
+    "HeteroConv",
+    "HeteroLinear",
+    "LGConv",
     "PNAConv",
+    "RGCNConv",
     "ResGatedGraphConv",
+    "SAGEConv",
     "TransformerConv",
     "accelerate",
     "graph_of",

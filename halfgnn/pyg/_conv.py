@@ -1,66 +1,125 @@
-"""What the modules share: checks of their arguments, and the base of the attentions."""
+"""What the modules share: whose forward takes a call, checks of their arguments, sums, and the parts of the attentions."""
 
 from __future__ import annotations
 
-import math
 from typing import Any
 
 import torch
-from torch import Tensor, nn
+from torch import Tensor
+from torch_geometric.nn import Linear, MessagePassing, aggr
+from torch_geometric.typing import SparseTensor
 
-from ..common.arguments import check_number, check_probability, checked_size, checked_widths
+from .. import ops
 from ..common.operands import (
+    LINEARS,
     check_columns,
     check_dense,
     check_one_width,
     check_operand,
     check_pair,
     check_parameter,
+    check_parameter_device,
     check_tensor,
     width_of,
     widths_of,
 )
-from ..common.precision import autocast
+from ..common.precision import HALF, autocast, without_autocast
 from ..graph import Graph
+from ..graph_argument import as_graph
 from ..nn.attention import handed_out
-from ..nn.projections import applied, trimmed
+from ..nn.projections import applied, is_just, linear, trimmed
 from . import _graph
+from ._accounts import fell_back
+
+LINEARS.append(Linear)
+
+_REDUCTIONS = {
+    aggr.SumAggregation: "sum",
+    aggr.MeanAggregation: "mean",
+    aggr.MinAggregation: "min",
+    aggr.MaxAggregation: "max",
+    aggr.VarAggregation: "var",
+    aggr.StdAggregation: "std",
+}
+ONE_PASS = ("sum", "mean", "max", "min")  # reductions of ops.gspmm
+_HOOKS = tuple(
+    f"_{step}_forward{when}hooks"
+    for step in ("propagate", "message", "aggregate", "edge_update")
+    for when in ("_", "_pre_")
+)
+_STEPS = ("message", "edge_update", "aggregate", "update", "message_and_aggregate")
 
 
-def check_options(in_channels: Any, options: dict[str, Any]) -> None:
-    """Refuses what only torch_geometric's modules can do: other options of MessagePassing, and widths of the first call's input."""
-    for width in in_channels if isinstance(in_channels, (tuple, list)) else (in_channels,):
-        if isinstance(width, int) and width <= 0:
-            raise ValueError(f"in_channels is {width}; expected the width of the input, which is not inferred")
-    known: dict[str, tuple[Any, ...]] = {
-        "aggr": ("add", "sum"),
-        "flow": ("source_to_target",),
-        "node_dim": (0,),
-        "decomposed_layers": (1,),
-    }
-    for name, value in options.items():
-        if name not in known:
-            raise TypeError(f"unexpected argument {name!r}")
-        if value not in known[name]:
-            raise ValueError(f"{name} is {value!r}; expected {known[name][0]!r}")
+# ---- whose forward -----------------------------------------------------------------------------------------------------------
 
 
-def checked_fill_value(value: Any) -> Any:
-    if isinstance(value, str):
-        if value not in _graph.FILLS:
-            raise ValueError(
-                f"fill_value is {value!r}; expected a number, a tensor or one of {', '.join(_graph.FILLS)}"
-            )
-    elif value is not None and not isinstance(value, Tensor):
-        check_number(value, "fill_value")
-    return value
+class Hosted:
+    """Base of the modules, beside torch_geometric's class.
+
+    That class replaces its own propagate and edge_updater when the first module is made, by functions that cannot explain. A
+    subclass that inherits them would take them for the originals.
+    """
+
+    def __init_subclass__(cls, **options: Any) -> None:
+        super().__init_subclass__(**options)
+        if Hosted in cls.__bases__:
+            cls.propagate = MessagePassing.propagate  # type: ignore[attr-defined]
+            cls.edge_updater = MessagePassing.edge_updater  # type: ignore[attr-defined]
 
 
-def glorot(weight: Tensor | None) -> None:
-    """torch_geometric's initialisation: uniform, by the last two dimensions."""
-    if weight is not None:
-        bound = math.sqrt(6.0 / (weight.shape[-2] + weight.shape[-1]))
-        nn.init.uniform_(weight, -bound, bound)
+def refuse_module(conv: Any) -> str | None:
+    """Why the messages of a module must be formed."""
+    if conv.explain:
+        return "explain"
+    return "hooks" if any(getattr(conv, hooks) for hooks in _HOOKS) else None
+
+
+def reduction_of(aggregation: Any) -> str | None:
+    """halfgnn's name of what a module of torch_geometric.nn.aggr computes; None if it has none."""
+    if aggregation._forward_hooks or aggregation._forward_pre_hooks:
+        return None
+    semi_grad = getattr(getattr(aggregation, "var_aggr", aggregation), "semi_grad", False)
+    return None if semi_grad else _REDUCTIONS.get(type(aggregation))
+
+
+def refuse_options(conv: Any, kind: type, reductions: tuple[str, ...] | None = ("sum",)) -> str | None:
+    """Why a module, of class `kind` or a subclass, computes something else than that class does.
+
+    reductions: those that are taken; None: any.
+    """
+    if reductions is not None and reduction_of(conv.aggr_module) not in reductions:
+        return "aggregation"
+    if conv.flow != "source_to_target" or conv.node_dim not in (0, -2) or conv.decomposed_layers != 1:
+        return "options of MessagePassing"
+    if any(getattr(type(conv), step) is not getattr(kind, step) or step in conv.__dict__ for step in _STEPS):
+        return "subclass"
+    return None
+
+
+def refuse(conv: Any, kind: type, edge_index: Any, x: Any, reductions: tuple[str, ...] | None = ("sum",)) -> str | None:
+    """Why a call is left to the forward of `kind`, torch_geometric's class. reductions: see refuse_options."""
+    reason = refuse_module(conv) or refuse_options(conv, kind, reductions)
+    if reason is not None:
+        return reason
+    if isinstance(edge_index, SparseTensor) or getattr(edge_index, "layout", torch.strided) != torch.strided:
+        return "sparse edge_index"
+    is_static = conv.node_dim == -2 and isinstance(x, Tensor) and x.dim() > 2  # one graph, several features
+    return "features of more dimensions" if is_static else None
+
+
+def for_theirs(conv: Any, kind: type, edge_index: Any, x: Any, reductions: tuple[str, ...] | None = ("sum",)) -> Any:
+    """edge_index for torch_geometric's forward, if that takes the call, which is then counted; None if halfgnn does."""
+    reason = refuse(conv, kind, edge_index, x, reductions)
+    if reason is None:
+        return None
+    if not torch.compiler.is_compiling():
+        fell_back[f"forward:{kind.__name__}", reason] += 1
+    if isinstance(edge_index, (Tensor, SparseTensor)):
+        return edge_index
+    return _graph.edge_index_of(as_graph(edge_index, "edge_index"))
+
+
+# ---- arguments ---------------------------------------------------------------------------------------------------------------
 
 
 def checked_pair(x: Any, lin_src: Any, lin_dst: Any, optional: bool = False) -> Any:
@@ -103,6 +162,17 @@ def _check_features(x: Any, name: str, width: int | None) -> None:
     check_columns(x, name, width)
 
 
+def checked_features(x: Any, eps: Tensor) -> tuple[Tensor, Tensor | None]:
+    """x of sources and of destinations, for the modules that do not project them. eps: their own parameter."""
+    x_src, x_dst = x if isinstance(x, (tuple, list)) and len(x) == 2 else (x, x)
+    for part, name in ((x_src, "x"), (x_dst, "x[1]")):
+        if part is not None or name == "x":
+            check_tensor(part, name)
+            check_dense(part, name)
+    check_parameter_device(x_src, "x", eps)
+    return x_src, x_dst
+
+
 def checked_graph(edge_index: Any, x: Tensor, num_src: int, num_dst: int) -> Graph:
     """The Graph of edge_index, which must be on the device of x."""
     topology = edge_index if isinstance(edge_index, Tensor) else _graph.graph_of(edge_index, num_src, num_dst)
@@ -125,7 +195,7 @@ def node_counts(size: Any, x_src: Tensor, x_dst: Tensor | None) -> tuple[int, in
     return size[0], size[1]
 
 
-def _checked_edge_attr(g: Graph, edge_attr: Any, lin: Any) -> Tensor:
+def checked_edge_attr(g: Graph, edge_attr: Any, lin: Any) -> Tensor:
     """edge_attr as (E, edge_dim)."""
     check_operand(edge_attr, "edge_attr", g, "e")
     width = width_of(lin)
@@ -135,66 +205,64 @@ def _checked_edge_attr(g: Graph, edge_attr: Any, lin: Any) -> Tensor:
     return edge_attr
 
 
-class Linear(nn.Linear):
-    """torch_geometric's Linear(weight_initializer="glorot")."""
-
-    def reset_parameters(self) -> None:
-        glorot(self.weight)
-        if self.bias is not None:
-            bound = 1 / math.sqrt(self.in_features)
-            nn.init.uniform_(self.bias, -bound, bound)
+# ---- sums --------------------------------------------------------------------------------------------------------------------
 
 
-def optional_linear(in_channels: int | None, out_channels: int) -> Linear | None:
-    return None if in_channels is None else Linear(in_channels, out_channels, bias=False)
+def checked_weight(g: Graph, edge_weight: Any) -> Tensor | None:
+    """edge_weight as (E, 1)."""
+    if edge_weight is None:
+        return None
+    check_operand(edge_weight, "edge_weight", g, "e")
+    if edge_weight.numel() != g.num_edges:
+        raise ValueError(f"edge_weight has shape {tuple(edge_weight.shape)}; expected ({g.num_edges},)")
+    return edge_weight.view(-1, 1)
 
 
-class Attention(nn.Module):
-    """Base of GATConv and GATv2Conv."""
+def reduced(g: Graph, reduction: str, x: Tensor, weight: Tensor | None = None) -> Tensor:
+    """x (num_src, *) of the sources, times weight (E, 1) unless that is None, reduced into destinations.
 
-    lin_edge: Linear | None
-    res: Linear | None
-    bias: nn.Parameter | None
+    The result has the dtype in which autocast takes x. Weights beside half x may be fp32 and are not rounded.
+    """
+    x = autocast(x)
+    if weight is None:
+        return ops.gspmm(g, "copy_lhs", reduction, x, None)
+    if weight.dtype != x.dtype and not (x.dtype in HALF and weight.dtype == torch.float32):
+        weight = weight.to(x.dtype)
+    with without_autocast(x.device):
+        return ops.gspmm(g, "mul", reduction, x, weight)
 
-    def __init__(
-        self,
-        in_channels: Any,
-        out_channels: int,
-        heads: int,
-        concat: bool,
-        negative_slope: float,
-        dropout: float,
-        add_self_loops: bool,
-        edge_dim: int | None,
-        fill_value: Any,
-        options: dict[str, Any],
-    ):
-        check_options(in_channels, options)
-        super().__init__()
-        self._widths = checked_widths(in_channels, "in_channels", (tuple, list))
-        self.in_channels = in_channels
-        self.out_channels = checked_size(out_channels, "out_channels", least=1)
-        self.heads = checked_size(heads, "heads", least=1)
-        self.concat = concat
-        self.negative_slope = check_number(negative_slope, "negative_slope")
-        self.dropout = check_probability(dropout, "dropout")
-        self.add_self_loops = add_self_loops
-        self.edge_dim = None if edge_dim is None else checked_size(edge_dim, "edge_dim")
-        self.fill_value = checked_fill_value(fill_value)
 
-    def _add_ends(self, residual: bool, bias: bool) -> None:
-        """Residual and bias, which are registered last."""
-        width = self.out_channels * (self.heads if self.concat else 1)
-        self.residual = residual
-        self.register_module("res", Linear(self._widths[1], width, bias=False) if residual else None)
-        self.register_parameter("bias", nn.Parameter(torch.empty(width)) if bias else None)
+def projected(g: Graph, reduction: str, lin: Any, x: Tensor, weight: Tensor | None = None) -> Tensor:
+    """lin(reduced(...)). The sources of a sum or mean are projected first if that makes the rows narrower that are gathered."""
+    is_narrower = is_just(lin, Linear) and lin.out_channels < lin.in_channels
+    if not is_narrower or reduction not in ("sum", "mean"):
+        return applied(lin, reduced(g, reduction, x, weight))
+    out = reduced(g, reduction, linear(x, lin.weight, None), weight)
+    return out if lin.bias is None else out + lin.bias.to(out.dtype)
+
+
+# ---- attentions --------------------------------------------------------------------------------------------------------------
+
+
+class Attention:
+    """What GATConv and GATv2Conv share."""
+
+    add_self_loops: bool
+    fill_value: Any
+    lin_edge: Any
+    res: Any
+    bias: Any
+    out_channels: int
+    concat: bool
+    dropout: float
+    training: bool
 
     def _graph(self, edge_index: Any, x: Tensor, size: tuple[int, int], edge_attr: Any) -> tuple[Graph, Tensor | None]:
         """The Graph, with self-loops if they are wanted, and its edge features (E, edge_dim)."""
         g = checked_graph(edge_index, x, *size)
         edge_attr = None if self.lin_edge is None else edge_attr
         if edge_attr is not None:
-            edge_attr = _checked_edge_attr(g, edge_attr, self.lin_edge)
+            edge_attr = checked_edge_attr(g, edge_attr, self.lin_edge)
         if not self.add_self_loops:
             return g, edge_attr
         looped = _graph.with_self_loops(g, min(size))
@@ -212,6 +280,3 @@ class Attention(nn.Module):
 
     def _dropout_p(self) -> float:
         return self.dropout if self.training else 0.0
-
-    def __repr__(self) -> str:
-        return f"{type(self).__name__}({self.in_channels}, {self.out_channels}, heads={self.heads})"

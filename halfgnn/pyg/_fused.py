@@ -9,18 +9,20 @@ from collections.abc import Callable
 from typing import Any
 
 import torch
-from torch import Tensor, nn
+from torch import Tensor
+from torch.nn import UninitializedParameter
+from torch_geometric import nn
 
 from ..common.refusals import cuda_has_attention, refuse
 from ._accounts import fell_back, routed
-from ._operators import refuse_ids, refuse_mode, refuse_module, refuse_rows
+from ._conv import refuse_module, refuse_options
+from ._operators import refuse_ids, refuse_mode, refuse_rows
 from ._propagation import Propagation, plain
 from .gat_conv import GATConv
 from .gatv2_conv import GATv2Conv
 from .transformer_conv import TransformerConv
 
 Original = Callable[..., Any]
-_STEPS = ("message", "edge_update", "aggregate", "update", "message_and_aggregate")
 
 
 def gat_conv(
@@ -33,10 +35,10 @@ def gat_conv(
     return_attention_weights: Any = None,
 ) -> Any:
     """``torch_geometric.nn.GATConv.forward``."""
-    if torch.compiler.is_compiling():
+    if torch.compiler.is_compiling() or isinstance(self, GATConv):
         return original(self, x, edge_index, edge_attr, size, return_attention_weights)
     lin_src, lin_dst = (self.lin_src, self.lin_dst) if self.lin is None else (self.lin, self.lin)
-    reason = _refuse(original, self, x, edge_index, edge_attr, return_attention_weights, lin_src, lin_dst)
+    reason = _refuse(nn.GATConv, self, x, edge_index, edge_attr, return_attention_weights, lin_src, lin_dst)
     if reason is None and size is not None and tuple(size) != tuple(feat.shape[0] for feat in _pair(x)):
         reason = "size"
     if reason is not None:
@@ -74,7 +76,7 @@ def transformer_conv(
 
 def _without_size(
     name: str,
-    ours: type[nn.Module],
+    ours: type,
     projections: tuple[str, str],
     original: Original,
     conv: Any,
@@ -83,10 +85,10 @@ def _without_size(
     edge_attr: Any,
     return_attention_weights: Any,
 ) -> Any:
-    if torch.compiler.is_compiling():
+    if torch.compiler.is_compiling() or isinstance(conv, ours):
         return original(conv, x, edge_index, edge_attr, return_attention_weights)
     layers = [getattr(conv, layer) for layer in projections]
-    reason = _refuse(original, conv, x, edge_index, edge_attr, return_attention_weights, *layers)
+    reason = _refuse(getattr(nn, name), conv, x, edge_index, edge_attr, return_attention_weights, *layers)
     if reason is not None:
         fell_back[f"fused:{name}", reason] += 1
         return original(conv, x, edge_index, edge_attr, return_attention_weights)
@@ -99,7 +101,7 @@ def _pair(x: Any) -> Any:
 
 
 def _refuse(
-    original: Original,
+    kind: type,
     conv: Any,
     x: Any,
     edge_index: Any,
@@ -111,7 +113,7 @@ def _refuse(
     """Why a call is left to PyG's forward; None if it is not. Calls for which PyG would raise are left to it too."""
     if return_attention_weights is not None:
         return "return_attention_weights"
-    reason = refuse_module(conv) or refuse_mode() or _refuse_options(original, conv)
+    reason = refuse_module(conv) or refuse_mode() or refuse_options(conv, kind)
     if reason is not None:
         return reason
     if lin_src is None or lin_dst is None or (conv.lin_edge is None and edge_attr is not None):
@@ -128,22 +130,6 @@ def _refuse(
     return _refuse_edges(plain(edge_index), edge_attr, pair, conv.lin_edge)
 
 
-def _refuse_options(original: Original, conv: Any) -> str | None:
-    if (
-        conv.aggr not in ("add", "sum")
-        or conv.flow != "source_to_target"
-        or conv.node_dim != 0
-        or conv.decomposed_layers != 1
-    ):
-        return "options of MessagePassing"
-    owner = next(
-        cls for cls in type(conv).__mro__ if getattr(cls.__dict__.get("forward"), "__wrapped__", None) is original
-    )
-    if any(getattr(type(conv), step) is not getattr(owner, step) or step in conv.__dict__ for step in _STEPS):
-        return "subclass"
-    return None
-
-
 def _refuse_features(x: Any, layer: Any) -> str | None:
     if not isinstance(x, Tensor) or x.dim() != 2:
         return "no matrix of features"
@@ -151,7 +137,7 @@ def _refuse_features(x: Any, layer: Any) -> str | None:
     if reason is not None:
         return reason
     weight = getattr(layer, "weight", None)
-    if not isinstance(weight, Tensor) or isinstance(weight, nn.UninitializedParameter) or weight.device != x.device:
+    if not isinstance(weight, Tensor) or isinstance(weight, UninitializedParameter) or weight.device != x.device:
         return "no weight"
     if weight.dim() != 2 or weight.shape[1] != x.shape[1]:
         return "another width"
@@ -179,22 +165,8 @@ def _refuse_edges(edge_index: Any, edge_attr: Any, pair: Any, lin_edge: Any) -> 
     return _refuse_features(edge_attr, lin_edge)
 
 
-def _as(ours: type[nn.Module], conv: Any) -> Any:
-    """A module of halfgnn.pyg with the attributes and parameters of PyG's, whose names are the same."""
-    module = object.__new__(ours)
-    linears = {id(layer): _as_linear(layer) for layer in conv._modules.values()}
-    module.__dict__.update(conv.__dict__)
-    module.__dict__["_modules"] = {name: linears[id(layer)] for name, layer in conv._modules.items()}
+def _as(ours: type, conv: Any) -> Any:
+    """PyG's module as one of halfgnn.pyg, which is a subclass: both have the same attributes."""
+    module: Any = object.__new__(ours)
+    module.__dict__ = conv.__dict__
     return module
-
-
-def _as_linear(layer: Any) -> Any:
-    """PyG's Linear as PyTorch's, with the same parameters. Other layers, and those with hooks, are called as they are."""
-    kind = type(layer)
-    if (kind.__module__, kind.__name__) != ("torch_geometric.nn.dense.linear", "Linear") or "forward" in layer.__dict__:
-        return layer
-    if layer._forward_hooks or layer._forward_pre_hooks or layer._backward_hooks or layer._backward_pre_hooks:
-        return layer
-    linear = object.__new__(nn.Linear)
-    linear.__dict__.update(layer.__dict__, in_features=layer.in_channels, out_features=layer.out_channels)
-    return linear

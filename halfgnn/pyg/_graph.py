@@ -35,17 +35,17 @@ class _Known:
 
     def __init__(self, edge_index: Tensor, topology: _Topology, forget: Any) -> None:
         self.ref = weakref.ref(edge_index, forget)
-        self.state = _state_of(edge_index)
+        self.state = state_of(edge_index)
         self.topology = topology
 
     def is_of(self, edge_index: Tensor) -> bool:
-        return self.ref() is edge_index and self.state == _state_of(edge_index)
+        return self.ref() is edge_index and self.state == state_of(edge_index)
 
 
 _known: dict[int, _Known] = {}  # by id
 
 
-def _state_of(edge_index: Tensor) -> tuple[Any, ...]:
+def state_of(edge_index: Tensor) -> tuple[Any, ...]:
     """What changes when the tensor is written to, resized or pointed elsewhere."""
     return edge_index._version, edge_index.data_ptr(), edge_index.shape
 
@@ -190,6 +190,8 @@ class WithSelfLoops:
             src, dst = g.edges()
             rows = (src != dst).nonzero().squeeze(1)
             self.kept_rows = None if rows.numel() == g.num_edges else rows  # rows of edge data; None: all
+            self._loop_rows = (src == dst).nonzero().squeeze(1)  # the other ones, and their nodes
+            self._loop_nodes = dst[self._loop_rows].long()
             self.num_loops = num_loops
             self._edges = (src, dst) if self.kept_rows is None else (src[rows], dst[rows])
             loops = torch.arange(num_loops, dtype=src.dtype, device=src.device)
@@ -200,7 +202,7 @@ class WithSelfLoops:
     def for_all_streams(self) -> WithSelfLoops | Kept[WithSelfLoops]:
         """The form in which to keep it, just made on the current stream."""
         self.graph._for_all_streams()
-        return kept(self, [self.kept_rows, *self._edges])
+        return kept(self, [self.kept_rows, self._loop_rows, self._loop_nodes, *self._edges])
 
     @property
     def without(self) -> Graph:
@@ -221,6 +223,12 @@ class WithSelfLoops:
         """
         data = data if self.kept_rows is None else data[self.kept_rows]
         return torch.cat([data, self._loop_data(data, fill_value)])
+
+    def remaining(self, data: Tensor, fill_value: float) -> Tensor:
+        """The same, but a node that had a self-loop keeps the data of that (of one, if there were several)."""
+        loops = data.new_full((self.num_loops, *data.shape[1:]), fill_value)
+        loops = loops.index_put((self._loop_nodes,), data[self._loop_rows])
+        return torch.cat([data if self.kept_rows is None else data[self.kept_rows], loops])
 
     def _loop_data(self, data: Tensor, fill_value: float | Tensor | str | None) -> Tensor:
         size = (self.num_loops, *data.shape[1:])

@@ -15,6 +15,7 @@ from .. import ops
 from ..common.precision import HALF, without_autocast
 from ..common.refusals import refuse
 from ._accounts import fell_back, routed
+from ._conv import refuse_module
 from ._graph import holds_ids_below, share_graphs
 from ._messages import Combined, Message, lifted
 from ._propagation import Propagation, begin, current, find, plain
@@ -22,7 +23,6 @@ from ._propagation import Propagation, begin, current, find, plain
 Original = Callable[..., Any]
 
 _REDUCES = {"sum": "sum", "add": "sum", "mean": "mean", "max": "max", "amax": "max", "min": "min", "amin": "min"}
-_HOOKS = ("propagate", "message", "aggregate", "edge_update")
 _TENSORS = (Tensor, nn.Parameter)
 
 
@@ -59,14 +59,6 @@ def check_input(original: Original, self: Any, edge_index: Any, size: Any) -> An
         is_dense = isinstance(edges, Tensor) and edges.layout == torch.strided
         begin(Propagation(edges, mutable_size, refuse_module(self)) if is_dense else None)
     return mutable_size
-
-
-def refuse_module(conv: Any) -> str | None:
-    if conv.explain:
-        return "explain"
-    if any(getattr(conv, f"_{step}_forward{when}hooks") for step in _HOOKS for when in ("_", "_pre_")):
-        return "hooks"
-    return None
 
 
 def index_select(original: Original, self: Any, src: Tensor, index: Tensor) -> Tensor:

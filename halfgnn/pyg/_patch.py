@@ -10,6 +10,8 @@ import types
 from collections.abc import Callable
 from typing import Any
 
+from torch_geometric import nn
+
 from ..common.drop_in import Bindings, Switch
 from . import _fused, _operators
 
@@ -48,9 +50,6 @@ def patch(fuse: bool = False) -> None:
 
     Args:
         fuse: run GATConv, GATv2Conv and TransformerConv of torch_geometric.nn fused, see :mod:`halfgnn.pyg`.
-
-    Raises:
-        ImportError: torch_geometric cannot be imported.
     """
     _switch.patch(fuse)
 
@@ -80,17 +79,13 @@ def _stand_in(original: Any, route: _Route) -> Any:
 
 
 def _install(bindings: Bindings) -> None:
-    try:
-        importlib.import_module("torch_geometric.nn")
-    except ImportError as error:
-        raise ImportError(f"halfgnn.pyg.patch() needs torch_geometric, which cannot be imported: {error}") from error
     stand_ins = {}
     for module, name, route in _FUNCTIONS:
         original = getattr(importlib.import_module(module), name)
         stand_ins[id(original)] = original, _stand_in(original, route)
     _exchange(stand_ins, bindings.bind)
     _stand_ins.update({id(new): (new, old) for old, new in stand_ins.values()})
-    owner = importlib.import_module("torch_geometric.nn").MessagePassing
+    owner = nn.MessagePassing
     for name, route in _METHODS:
         bindings.bind(owner, name, _stand_in(getattr(owner, name), route))
 
@@ -111,7 +106,6 @@ def _restored() -> None:
 
 
 def _install_fused(bindings: Bindings) -> None:
-    nn = importlib.import_module("torch_geometric.nn")
     for name, route in _FUSED:
         owner = getattr(nn, name)
         bindings.bind(owner, "forward", _stand_in(owner.forward, route))

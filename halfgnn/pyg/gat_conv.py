@@ -4,88 +4,18 @@ from __future__ import annotations
 
 from typing import Any
 
-import torch
-from torch import Tensor, nn
+from torch import Tensor
+from torch_geometric import nn
 
 from .. import ops
 from ..nn import attention
 from ..nn.projections import node_logits, project_with_logits
-from ._conv import Attention, Linear, checked_pair, glorot, node_counts, optional_linear
+from ._conv import Attention, Hosted, checked_pair, for_theirs, node_counts
 from ._graph import edge_index_of
 
 
-class GATConv(Attention):
-    """Graph attention network layer, as torch_geometric.nn.GATConv.
-
-    Args:
-        in_channels: width of the input; a pair for sources and destinations with features of their own.
-        out_channels: width of the output per head.
-        heads: number of heads.
-        concat: concatenate the heads; otherwise average them.
-        negative_slope: of LeakyReLU.
-        dropout: of the attention weights.
-        add_self_loops: replace the graph's self-loops by one at each node.
-        edge_dim: width of edge features, whose logits are added to the others.
-        fill_value: edge features of self-loops: a number, a tensor, or how to reduce those of the node's in-edges.
-        bias: add a bias.
-        residual: add the projected features of the destinations.
-    """
-
-    att_edge: nn.Parameter | None
-
-    def __init__(
-        self,
-        in_channels,
-        out_channels,
-        heads=1,
-        concat=True,
-        negative_slope=0.2,
-        dropout=0.0,
-        add_self_loops=True,
-        edge_dim=None,
-        fill_value="mean",
-        bias=True,
-        residual=False,
-        **kwargs,
-    ):
-        super().__init__(
-            in_channels,
-            out_channels,
-            heads,
-            concat,
-            negative_slope,
-            dropout,
-            add_self_loops,
-            edge_dim,
-            fill_value,
-            kwargs,
-        )
-        self.lin = self.lin_src = self.lin_dst = None
-        width = heads * out_channels
-        src, dst = self._widths
-        if isinstance(in_channels, (tuple, list)):
-            self.lin_src = Linear(src, width, bias=False)
-            self.lin_dst = Linear(dst, width, bias=False)
-        else:
-            self.lin = Linear(src, width, bias=False)
-        self.att_src = nn.Parameter(torch.empty(1, heads, out_channels))
-        self.att_dst = nn.Parameter(torch.empty(1, heads, out_channels))
-        self.lin_edge = optional_linear(edge_dim, width)
-        self.register_parameter(
-            "att_edge", None if edge_dim is None else nn.Parameter(torch.empty(1, heads, out_channels))
-        )
-        self._add_ends(residual, bias)
-        self.reset_parameters()
-
-    def reset_parameters(self) -> None:
-        """Glorot uniform, bias zero."""
-        for linear in (self.lin, self.lin_src, self.lin_dst, self.lin_edge, self.res):
-            if linear is not None:
-                linear.reset_parameters()
-        for att in (self.att_src, self.att_dst, self.att_edge):
-            glorot(att)
-        if self.bias is not None:
-            nn.init.zeros_(self.bias)
+class GATConv(Attention, Hosted, nn.GATConv):
+    """Graph attention network layer, torch_geometric.nn.GATConv on :func:`halfgnn.ops.gat_attention`."""
 
     def forward(self, x, edge_index, edge_attr=None, size=None, return_attention_weights=None):
         """Attention over the in-edges of every destination.
@@ -107,6 +37,11 @@ class GATConv(Attention):
         Raises:
             ValueError: wrong shapes, devices or ids. TypeError: wrong dtypes.
         """
+        theirs = for_theirs(self, nn.GATConv, edge_index, x)
+        if theirs is not None:
+            # propagate_type: (x: OptPairTensor, alpha: Tensor)
+            # edge_updater_type: (alpha: OptPairTensor, edge_attr: OptTensor)
+            return super().forward(x, theirs, edge_attr, size, return_attention_weights)
         x_src, x_dst = checked_pair(x, *self._projections(), optional=True)
         g, edge_attr = self._graph(edge_index, x_src, node_counts(size, x_src, x_dst), edge_attr)
         feat, logits_src, logits_dst = self._project(x_src, x_dst, g.num_dst)

@@ -2,74 +2,19 @@
 
 from __future__ import annotations
 
-import torch
 import torch.nn.functional as F
-from torch import Tensor, nn
+from torch import Tensor
+from torch_geometric import nn
 
 from .. import ops
 from ..nn import attention
 from ..nn.projections import padded, project
-from ._conv import Attention, Linear, checked_pair, glorot, optional_linear
+from ._conv import Attention, Hosted, checked_pair, for_theirs
 from ._graph import edge_index_of
 
 
-class GATv2Conv(Attention):
-    """GATv2 layer, as torch_geometric.nn.GATv2Conv.
-
-    Args:
-        in_channels, out_channels, heads, concat, negative_slope, dropout, add_self_loops, fill_value, residual: see
-            :class:`GATConv`.
-        edge_dim: width of edge features, which are projected and added to those of both ends, inside the attention.
-        bias: add a bias to the projections and the result.
-        share_weights: project sources and destinations alike.
-    """
-
-    def __init__(
-        self,
-        in_channels,
-        out_channels,
-        heads=1,
-        concat=True,
-        negative_slope=0.2,
-        dropout=0.0,
-        add_self_loops=True,
-        edge_dim=None,
-        fill_value="mean",
-        bias=True,
-        share_weights=False,
-        residual=False,
-        **kwargs,
-    ):
-        super().__init__(
-            in_channels,
-            out_channels,
-            heads,
-            concat,
-            negative_slope,
-            dropout,
-            add_self_loops,
-            edge_dim,
-            fill_value,
-            kwargs,
-        )
-        self.share_weights = share_weights
-        width = heads * out_channels
-        src, dst = self._widths
-        self.lin_l = Linear(src, width, bias=bias)
-        self.lin_r = self.lin_l if share_weights else Linear(dst, width, bias=bias)
-        self.att = nn.Parameter(torch.empty(1, heads, out_channels))
-        self.lin_edge = optional_linear(edge_dim, width)
-        self._add_ends(residual, bias)
-        self.reset_parameters()
-
-    def reset_parameters(self) -> None:
-        """Glorot uniform, bias of the result zero."""
-        for linear in (self.lin_l, self.lin_r, self.lin_edge, self.res):
-            if linear is not None:
-                linear.reset_parameters()
-        glorot(self.att)
-        if self.bias is not None:
-            nn.init.zeros_(self.bias)
+class GATv2Conv(Attention, Hosted, nn.GATv2Conv):
+    """GATv2 layer, torch_geometric.nn.GATv2Conv on :func:`halfgnn.ops.gatv2_attention`. Edge features are projected inside."""
 
     def forward(self, x, edge_index, edge_attr=None, return_attention_weights=None):
         """Attention over the in-edges of every destination.
@@ -85,6 +30,11 @@ class GATv2Conv(Attention):
         Raises:
             ValueError: edge_attr without edge_dim; wrong shapes, devices or ids. TypeError: wrong dtypes.
         """
+        theirs = for_theirs(self, nn.GATv2Conv, edge_index, x)
+        if theirs is not None:
+            # propagate_type: (x: PairTensor, alpha: Tensor)
+            # edge_updater_type: (x: PairTensor, edge_attr: OptTensor)
+            return super().forward(x, theirs, edge_attr, return_attention_weights)
         if edge_attr is not None and self.lin_edge is None:
             raise ValueError("edge_attr is given, but the module was made without edge_dim")
         x_l, x_r = checked_pair(x, self.lin_l, self.lin_r)

@@ -4,62 +4,25 @@ from __future__ import annotations
 
 from typing import Any
 
-import torch
 import torch.nn.functional as F
-from torch import Tensor, nn
+from torch import Tensor
+from torch.nn import Sigmoid
+from torch_geometric import nn
 
 from .. import ops
-from ..common.arguments import checked_size, checked_widths
+from ..common.arguments import checked_widths
 from ..common.operands import check_columns, check_operand, check_parameter
 from ..common.precision import autocast
 from ..nn.projections import applied, is_just
-from ._conv import check_options, checked_graph, checked_pair
+from ._conv import Hosted, checked_graph, checked_pair, for_theirs
 
 
-class ResGatedGraphConv(nn.Module):
-    """Residual gated graph convolution (Bresson and Laurent, 2017), as torch_geometric.nn.ResGatedGraphConv.
+class ResGatedGraphConv(Hosted, nn.ResGatedGraphConv):
+    """Residual gated graph convolution, torch_geometric.nn.ResGatedGraphConv on :func:`halfgnn.ops.gated_sum`.
 
-    Args:
-        in_channels: width of the features, or the pair of those of sources and destinations.
-        out_channels: width of the result.
-        act: the gate's function. Another one than nn.Sigmoid runs separate operators, which keep tensors of the edges.
-        edge_dim: width of edge features, which are joined to those of both ends. Values then keep tensors of the edges.
-        root_weight: add a projection of the destination's own features.
-        bias: add a bias to the result.
+    Another `act` than nn.Sigmoid runs separate operators, which keep tensors of the edges. Edge features add to gates and values;
+    their part of the values is kept.
     """
-
-    lin_skip: nn.Linear | None
-    bias: nn.Parameter | None
-
-    def __init__(
-        self, in_channels, out_channels, act=nn.Sigmoid(), edge_dim=None, root_weight=True, bias=True, **kwargs  # noqa: B008
-    ):  # fmt: skip
-        check_options(in_channels, kwargs)
-        super().__init__()
-        if not callable(act):
-            raise TypeError(f"act is {act!r}; expected a function")
-        self.in_channels = in_channels
-        self.out_channels = checked_size(out_channels, "out_channels", least=1)
-        self.act = act
-        self.edge_dim = None if edge_dim is None else checked_size(edge_dim, "edge_dim")
-        self.root_weight = root_weight
-        src, dst = checked_widths(in_channels, "in_channels", (tuple, list))
-        edge = self.edge_dim or 0
-        self.lin_key = nn.Linear(dst + edge, out_channels)
-        self.lin_query = nn.Linear(src + edge, out_channels)
-        self.lin_value = nn.Linear(src + edge, out_channels)
-        self._widths = src, dst
-        self.register_module("lin_skip", nn.Linear(dst, out_channels, bias=False) if root_weight else None)
-        self.register_parameter("bias", nn.Parameter(torch.empty(out_channels)) if bias else None)
-        self.reset_parameters()
-
-    def reset_parameters(self) -> None:
-        """Uniform, bias of the result zero."""
-        for linear in (self.lin_key, self.lin_query, self.lin_value, self.lin_skip):
-            if linear is not None:
-                linear.reset_parameters()
-        if self.bias is not None:
-            nn.init.zeros_(self.bias)
 
     def forward(self, x, edge_index, edge_attr=None):
         """lin_skip x[v] + sum of act(lin_key x[v] + lin_query x[u]) lin_value x[u] over in-edges (u, v), x joined to edge_attr.
@@ -75,6 +38,10 @@ class ResGatedGraphConv(nn.Module):
         Raises:
             ValueError: edge_attr without edge_dim or the other way round; wrong shapes, devices or ids. TypeError: wrong dtypes.
         """
+        theirs = for_theirs(self, nn.ResGatedGraphConv, edge_index, x)
+        if theirs is not None:
+            # propagate_type: (k: Tensor, q: Tensor, v: Tensor, edge_attr: OptTensor)
+            return super().forward(x, theirs, edge_attr)
         if (edge_attr is None) != (self.edge_dim is None):
             raise ValueError(
                 f"edge_attr is {'not ' if edge_attr is None else ''}given, but edge_dim is {self.edge_dim}"
@@ -95,20 +62,20 @@ class ResGatedGraphConv(nn.Module):
             return checked_pair(x, self.lin_query, self.lin_key)
         x_src, x_dst = checked_pair(x, None, None)
         is_pair = isinstance(x, (tuple, list))
-        for part, name, width in zip((x_src, x_dst), ("x[0]", "x[1]") if is_pair else ("x", "x"), self._widths):
+        for part, name, width in zip((x_src, x_dst), ("x[0]", "x[1]") if is_pair else ("x", "x"), _widths(self)):
             check_columns(part, name, width)
             check_parameter(part, name, self.lin_key.weight)
         return x_src, x_dst
 
     def _sum(self, g: Any, x_src: Tensor, x_dst: Tensor, edge_attr: Tensor | None) -> Tensor:
-        is_fused = is_just(self.act, nn.Sigmoid)
+        is_fused = is_just(self.act, Sigmoid)
         if edge_attr is None:
             operands = applied(self.lin_value, x_src), applied(self.lin_query, x_src), applied(self.lin_key, x_dst)
             if is_fused:
                 return ops.gated_sum(g, *operands)
             return ops.u_mul_e_sum(g, operands[0], self.act(ops.u_add_v(g, *operands[1:])))
         # A layer's product with joined features is the sum of two products.
-        src, dst = self._widths
+        src, dst = _widths(self)
         value, query, key = (
             F.linear(x, layer.weight[:, :width], layer.bias)
             for x, layer, width in (
@@ -127,5 +94,6 @@ class ResGatedGraphConv(nn.Module):
             out = ops.u_mul_e_sum(g, value, gate)
         return out + ops.copy_e_sum(g, gate * edge_value)
 
-    def __repr__(self) -> str:
-        return f"{type(self).__name__}({self.in_channels}, {self.out_channels})"
+
+def _widths(conv: Any) -> tuple[int, int]:
+    return checked_widths(conv.in_channels, "in_channels", (tuple, list))

@@ -2,29 +2,15 @@
 
 from __future__ import annotations
 
-from .. import nn
-from ._conv import check_options, checked_graph, checked_pair
+from torch_geometric import nn
+
+from ..nn.transformerconv import DotAttention
+from ._conv import Hosted, checked_graph, checked_pair, for_theirs
 from ._graph import edge_index_of
 
 
-class TransformerConv(nn.TransformerConv):
-    """Graph transformer layer, as torch_geometric.nn.TransformerConv: :class:`halfgnn.nn.TransformerConv` on edge_index."""
-
-    def __init__(
-        self,
-        in_channels,
-        out_channels,
-        heads=1,
-        concat=True,
-        beta=False,
-        dropout=0.0,
-        edge_dim=None,
-        bias=True,
-        root_weight=True,
-        **kwargs,
-    ):
-        check_options(in_channels, kwargs)
-        super().__init__(in_channels, out_channels, heads, concat, beta, dropout, edge_dim, bias, root_weight)
+class TransformerConv(DotAttention, Hosted, nn.TransformerConv):
+    """Graph transformer layer, torch_geometric.nn.TransformerConv on :func:`halfgnn.ops.dot_attention`."""
 
     def forward(self, x, edge_index, edge_attr=None, return_attention_weights=None):
         """Attention over the in-edges of every destination.
@@ -41,6 +27,10 @@ class TransformerConv(nn.TransformerConv):
         Raises:
             See :class:`halfgnn.nn.TransformerConv`.
         """
+        theirs = for_theirs(self, nn.TransformerConv, edge_index, x)
+        if theirs is not None:
+            # propagate_type: (query: Tensor, key: Tensor, value: Tensor, edge_attr: OptTensor)
+            return super().forward(x, theirs, edge_attr, return_attention_weights)
         x_src, x_dst = checked_pair(x, self.lin_key, self.lin_query)
         g = checked_graph(edge_index, x_src, x_src.shape[0], x_dst.shape[0])
         self._check_edges(g, edge_attr, "edge_attr")
@@ -48,6 +38,3 @@ class TransformerConv(nn.TransformerConv):
             return self._forward(g, x_src, x_dst, edge_attr, get_attention=False)
         out, weight = self._forward(g, x_src, x_dst, edge_attr, get_attention=True)
         return out, (edge_index_of(g), weight.squeeze(-1))
-
-    def __repr__(self) -> str:
-        return f"{type(self).__name__}({self.in_channels}, {self.out_channels}, heads={self.heads})"

@@ -1,12 +1,12 @@
 import pytest
 
-from halfgnn.nn import _relations, projections
+from halfgnn.nn import projections, relation_attention
 
 
 @pytest.fixture(params=["first", "last"])
 def projected(request, monkeypatch):
     """Whether sources are projected before they are gathered, or their sums afterwards."""
-    monkeypatch.setattr(_relations, "_saves_to_project_last", lambda *args: request.param == "last")
+    monkeypatch.setattr(relation_attention, "_saves_to_project_last", lambda *args: request.param == "last")
     return request.param
 
 

@@ -8,7 +8,7 @@ import torch.nn.functional as F
 
 import halfgnn
 from halfgnn import Graph, HeteroGraph
-from halfgnn.nn import RGAT, GATConv, HeteroGraphConv, _relations
+from halfgnn.nn import RGAT, GATConv, HeteroGraphConv, relation_attention
 from tests import support
 
 dgl = pytest.importorskip("dgl")
@@ -114,7 +114,7 @@ def test_gats_are_one_attention(monkeypatch):
     calls = []
     real = halfgnn.ops.gat_attention
     monkeypatch.setattr(halfgnn.ops, "gat_attention", lambda *args, **kwargs: calls.append(1) or real(*args, **kwargs))
-    monkeypatch.setattr(_relations, "_saves_to_project_last", lambda *args: False)
+    monkeypatch.setattr(relation_attention, "_saves_to_project_last", lambda *args: False)
     g, x = hetero_graph(), features(NUM_NODES)
     conv = HeteroGraphConv({etype: GATConv(24, 6, 4) for etype in g})
     together = conv(g, x)
@@ -173,8 +173,10 @@ def test_wrong_calls_of_heterographconv():
 def test_sums_are_projected_where_that_is_less_work(monkeypatch):
     """Many sources per destination, or inputs narrower than results."""
     found = []
-    real = _relations._saves_to_project_last
-    monkeypatch.setattr(_relations, "_saves_to_project_last", lambda *args: found.append(real(*args)) or found[-1])
+    real = relation_attention._saves_to_project_last
+    monkeypatch.setattr(
+        relation_attention, "_saves_to_project_last", lambda *args: found.append(real(*args)) or found[-1]
+    )
     HeteroGraphConv({etype: GATConv(24, 4, 4) for etype in edges()})(hetero_graph(), features(NUM_NODES))
     star = Graph.from_edges(torch.arange(50), torch.zeros(50, dtype=torch.int64), num_src=50, num_dst=1)
     x = {"author": torch.randn(50, 96), "paper": torch.randn(50, 96)}

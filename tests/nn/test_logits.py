@@ -326,6 +326,6 @@ def test_relations_that_project_their_sums(dtype):
     results = []
     for last in (False, True):
         with pytest.MonkeyPatch.context() as patch, torch.autocast("cpu", dtype):
-            patch.setattr(halfgnn.nn._relations, "_saves_to_project_last", lambda *args, last=last: last)
-            results.append(halfgnn.nn._relations.attend_together(etypes, relations, {"a": x}, {"a": x})["a"])
+            patch.setattr(halfgnn.nn.relation_attention, "_saves_to_project_last", lambda *args, last=last: last)
+            results.append(halfgnn.nn.relation_attention.attend_together(etypes, relations, {"a": x}, {"a": x})["a"])
     assert_within(results[1].double(), results[0].double(), 4 * EPS[dtype])

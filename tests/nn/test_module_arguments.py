@@ -35,20 +35,6 @@ def test_an_lstm_takes_rows_of_features():
     assert nn.SAGEConv(4, 2, "mean")(graph(), feat).shape == (3, 5, 2)
 
 
-@pytest.mark.parametrize("module", [pyg.GATConv, pyg.GATv2Conv, pyg.TransformerConv])
-def test_options_of_message_passing(module):
-    for options in (dict(aggr="add"), dict(aggr="sum"), dict(node_dim=0), dict(flow="source_to_target")):
-        assert module(4, 2, **options)(torch.randn(3, 4), EDGE_INDEX).shape == (3, 2)
-    for name, value in (("aggr", "mean"), ("node_dim", 1), ("node_dim", -2), ("flow", "target_to_source")):
-        with pytest.raises(ValueError, match=f"{name} is {value!r}"):
-            module(4, 2, **{name: value})
-
-
-@pytest.mark.parametrize("module", [pyg.GATConv, pyg.GATv2Conv, pyg.TransformerConv])
-def test_one_head_is_the_default(module):
-    assert module(4, 2).heads == 1
-
-
 def test_self_loops_may_have_the_sum_of_the_attributes():
     torch.manual_seed(0)
     conv, x, attr = pyg.GATConv(4, 2, edge_dim=3, fill_value="add"), torch.randn(3, 4), torch.randn(5, 3)

@@ -11,7 +11,7 @@ import halfgnn
 import halfgnn.nn
 import halfgnn.pyg
 from halfgnn import ops, reference
-from halfgnn.nn import _relations
+from halfgnn.nn import relation_attention
 from tests.support_nn import IN_FEATS, NUM_NODES, assert_close, randn, random_edges, seeded, with_gradients
 
 try:
@@ -218,11 +218,11 @@ def exchanged(conv):
 def test_relations_that_differ(change, last, monkeypatch):
     """Modules are one attention only if they differ only in parameters. The sum equals that of modules run one by
     one."""
-    monkeypatch.setattr(_relations, "_saves_to_project_last", lambda *args: last)
+    monkeypatch.setattr(relation_attention, "_saves_to_project_last", lambda *args: last)
     g, feats, convs = heterograph(), features(), convs_of()
     if change is not None:
         change(convs[ETYPES[2]])
-        assert not _relations.may_attend_together(convs.values())
+        assert not relation_attention.may_attend_together(convs.values())
     actual = halfgnn.nn.HeteroGraphConv(convs)(g, feats)
     assert_close([actual[ntype] for ntype in COUNTS], apart(convs, g, feats), 1e-4)
 
@@ -241,9 +241,9 @@ def test_relations_of_different_dropout():
 @pytest.mark.parametrize("option", ["attn_drop", "feat_drop"])
 def test_dropout_of_relations(option, last, monkeypatch):
     """With a probability of 1 nothing is left. In evaluation everything is kept."""
-    monkeypatch.setattr(_relations, "_saves_to_project_last", lambda *args: last)
+    monkeypatch.setattr(relation_attention, "_saves_to_project_last", lambda *args: last)
     g, feats, convs = heterograph(), features(), convs_of(bias=False, **{option: 1.0})
-    assert _relations.may_attend_together(convs.values())
+    assert relation_attention.may_attend_together(convs.values())
     module = halfgnn.nn.HeteroGraphConv(convs)
     assert all((out == 0).all() for out in module(g, feats).values())
     plain = halfgnn.nn.HeteroGraphConv(convs_of(bias=False))
@@ -254,7 +254,7 @@ def test_dropout_of_relations(option, last, monkeypatch):
 @pytest.mark.parametrize("last", [False, True], ids=["first", "last"])
 def test_dropped_weights_of_relations_are_scaled(last, monkeypatch):
     """Each destination has equal weights on features of ones, so weights that stay count twice."""
-    monkeypatch.setattr(_relations, "_saves_to_project_last", lambda *args: last)
+    monkeypatch.setattr(relation_attention, "_saves_to_project_last", lambda *args: last)
     degree, count = 16, 30
     dst = torch.arange(count).repeat_interleave(degree)
     one = halfgnn.Graph.from_edges(torch.arange(count * degree) % count, dst, num_src=count, num_dst=count)
@@ -300,10 +300,10 @@ def test_rgat_of_changed_modules(change):
     model, plain = rgat(), rgat()
     for layer in model.convs:
         change(layer[str(("a", "z", "a"))])
-    together = _relations.attend_together
+    together = relation_attention.attend_together
     calls = []
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(_relations, "attend_together", lambda *a: calls.append(1) or together(*a))
+        patch.setattr(relation_attention, "attend_together", lambda *a: calls.append(1) or together(*a))
         out, before = model(g, feats), plain(g, feats)
     assert len(calls) == len(plain.convs) and not torch.allclose(out, before, rtol=1e-3, atol=1e-3)
     same = copy.deepcopy(plain)

@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-import pytest
 import torch
+import torch_geometric.nn as theirs
 
 import halfgnn
 import halfgnn.pyg
@@ -16,13 +16,6 @@ from tests.support_nn import (
     seeded,
 )
 
-try:
-    import torch_geometric
-    import torch_geometric.nn as theirs
-except ImportError:
-    torch_geometric = theirs = None
-
-needs_pyg = pytest.mark.skipif(theirs is None, reason="torch_geometric is not installed")
 WIDE_DTYPES = [dtype for dtype in (torch.float32, torch.float64) if support.supports("cpu", dtype)]
 EDGE_DIM = 6
 
@@ -68,3 +61,17 @@ def make_edge_index(num_src=NUM_NODES, num_dst=NUM_NODES, loops=False):
 def inputs_of(name, edge_index, dtype=torch.float32):
     edge = [randn(edge_index.shape[1], EDGE_DIM, dtype=dtype, seed=9)] if "edge_dim" in MODULES[name][1] else []
     return [randn(NUM_NODES, IN_FEATS, dtype=dtype), *edge]
+
+
+class Layer(theirs.MessagePassing):
+    """A layer with a user's message function of x_j (E, WIDTH) and w (E, 1)."""
+
+    def __init__(self, function, aggr="sum", **options):
+        super().__init__(aggr=aggr, **options)
+        self.function = function
+
+    def forward(self, x, edge_index, w):
+        return self.propagate(edge_index, x=x, w=w)
+
+    def message(self, x_j, w):
+        return self.function(x_j, w)

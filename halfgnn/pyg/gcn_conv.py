@@ -1,0 +1,42 @@
+"""GCNConv of torch_geometric."""
+
+from __future__ import annotations
+
+from torch_geometric import nn
+
+from ._conv import ONE_PASS, Hosted, checked_graph, checked_pair, checked_weight, for_theirs, projected, reduction_of
+from ._normalize import normalized
+
+
+class GCNConv(Hosted, nn.GCNConv):
+    """Graph convolution, torch_geometric.nn.GCNConv on :func:`halfgnn.ops.gspmm`.
+
+    Without edge weights the normalisation is made once and kept with the graph, whether `cached` is set or not.
+    """
+
+    def forward(self, x, edge_index, edge_weight=None):
+        """The sum of edge_weight[e] / sqrt(deg(u) deg(v)) lin x[u] over in-edges e = (u, v) and a self-loop, and the bias.
+
+        Args:
+            x: (N, in_channels).
+            edge_index: (2, E), or a Graph or DGLGraph.
+            edge_weight: (E,), or None for ones.
+
+        Returns:
+            (N, out_channels)
+
+        Raises:
+            ValueError: wrong shapes, devices or ids. TypeError: wrong dtypes.
+        """
+        theirs = for_theirs(self, nn.GCNConv, edge_index, x, ONE_PASS)
+        if theirs is not None or isinstance(x, (tuple, list)):
+            # propagate_type: (x: Tensor, edge_weight: OptTensor)
+            return super().forward(x, theirs, edge_weight)
+        x, _ = checked_pair(x, self.lin, self.lin)
+        g = checked_graph(edge_index, x, x.shape[0], x.shape[0])
+        weight = checked_weight(g, edge_weight)
+        if self.normalize:
+            fill_value = 2.0 if self.improved else 1.0
+            g, weight = normalized(g, weight, x.dtype, fill_value if self.add_self_loops else None)
+        out = projected(g, str(reduction_of(self.aggr_module)), self.lin, x, weight)
+        return out if self.bias is None else out + self.bias

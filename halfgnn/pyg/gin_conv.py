@@ -1,0 +1,37 @@
+"""GINConv of torch_geometric."""
+
+from __future__ import annotations
+
+from torch_geometric import nn
+
+from ._conv import ONE_PASS, Hosted, checked_features, checked_graph, for_theirs, node_counts, reduced, reduction_of
+
+
+class GINConv(Hosted, nn.GINConv):
+    """Graph isomorphism layer, torch_geometric.nn.GINConv on :func:`halfgnn.ops.gspmm`.
+
+    Aggregations other than sum, mean, max and min are torch_geometric's.
+    """
+
+    def forward(self, x, edge_index, size=None):
+        """nn((1 + eps) x[v] + sum of x[u] over in-edges (u, v)).
+
+        Args:
+            x: (N, width), or the pair of (num_src, width) and (num_dst, width) or None.
+            edge_index: (2, E), or a Graph or DGLGraph.
+            size: (num_src, num_dst), or None for the rows of x.
+
+        Returns:
+            The result of nn for (num_dst, width).
+
+        Raises:
+            ValueError: wrong shapes, devices or ids. TypeError: wrong dtypes.
+        """
+        theirs = for_theirs(self, nn.GINConv, edge_index, x, ONE_PASS)
+        if theirs is not None:
+            # propagate_type: (x: OptPairTensor)
+            return super().forward(x, theirs, size)
+        x_src, x_dst = checked_features(x, self.eps)
+        g = checked_graph(edge_index, x_src, *node_counts(size, x_src, x_dst))
+        out = reduced(g, str(reduction_of(self.aggr_module)), x_src)
+        return self.nn(out if x_dst is None else out + (1 + self.eps) * x_dst)

@@ -1,0 +1,117 @@
+"""RGCNConv of torch_geometric."""
+
+from __future__ import annotations
+
+from typing import Any, NamedTuple
+
+import torch
+from torch import Tensor
+from torch_geometric import nn
+
+from .. import ops
+from ..common.compat import disable
+from ..common.kept import may_keep, ordinary_tensors
+from ..common.operands import check_columns, check_operand, check_parameter
+from ..common.precision import autocast
+from ..graph import Graph
+from ..nn.projections import linear
+from ..nn.typed_linear import typed_linear
+from ._conv import ONE_PASS, Hosted, checked_graph, for_theirs, reduced, reduction_of
+from ._graph import state_of
+
+_PAIRS = "_pairs"  # kept on a Graph: the Pairs of the last edge_type, and what is compared to recognise it
+
+
+class Pairs(NamedTuple):
+    """The pairs of a relation and a destination that have an edge, by relation."""
+
+    into: Graph  # from the sources to the pairs
+    out_of: Graph  # from the pairs to the destinations
+    ends: list[int]  # for every relation the number of pairs of it and of those before it
+
+
+class RGCNConv(Hosted, nn.RGCNConv):
+    """Relational graph convolution, torch_geometric.nn.RGCNConv on two calls of :func:`halfgnn.ops.gspmm`.
+
+    The sources of all relations are reduced in one call, into a row for each relation and destination that have an edge. Rows are
+    multiplied by their relation's matrix, on CUDA in half precision by one grouped_mm. Another call sums those of a destination.
+    torch_geometric walks the relations, and its result is fp32; here it has the dtype of x, or that of autocast. Node ids in place
+    of features run torch_geometric's forward.
+    """
+
+    def forward(self, x, edge_index, edge_type=None):
+        """root x[v] + sum over relations r of weight[r] times the mean (or another aggregate) of x[u] over in-edges (u, v) of r.
+
+        Args:
+            x: (N, in_channels), or the pair of (num_src, in_channels) and (num_dst, in_channels).
+            edge_index: (2, E), or a Graph or DGLGraph.
+            edge_type: (E,), the relation of every edge, integers.
+
+        Returns:
+            (num_dst, out_channels)
+
+        Raises:
+            ValueError: wrong shapes, devices, ids or relations. TypeError: wrong dtypes.
+        """
+        theirs = for_theirs(self, nn.RGCNConv, edge_index, x, ONE_PASS)
+        x_src, x_dst = x if isinstance(x, (tuple, list)) and len(x) == 2 else (x, x)
+        if theirs is None and not all(isinstance(part, Tensor) and part.is_floating_point() for part in (x_src, x_dst)):
+            theirs = edge_index
+        if theirs is not None:
+            # propagate_type: (x: Tensor, edge_type_ptr: OptTensor)
+            return super().forward(x, theirs, edge_type)
+        widths = self.in_channels_l, x_dst.shape[-1] if self.root is None else self.root.shape[0]
+        for part, name, width in zip((x_src, x_dst), ("x[0]", "x[1]") if x_dst is not x_src else ("x", "x"), widths):
+            check_columns(part, name, width)
+            check_parameter(part, name, self.weight)
+        g = checked_graph(edge_index, x_src, x_src.shape[0], x_dst.shape[0])
+        pairs = self._pairs(g, edge_type)
+        rows = reduced(pairs.into, str(reduction_of(self.aggr_module)), x_src)
+        out = ops.copy_u_sum(pairs.out_of, self._projected(rows, pairs.ends))
+        if self.root is not None:
+            out = out + linear(autocast(x_dst), self.root.t(), None)
+        return out if self.bias is None else out + self.bias.to(out.dtype)
+
+    def _projected(self, rows: Tensor, ends: list[int]) -> Tensor:
+        """The rows of pairs times their relation's matrix."""
+        if self.num_blocks is not None:
+            parts = rows.chunk(self.num_blocks, 1)
+            return torch.cat([typed_linear(part, ends, self.weight[:, i]) for i, part in enumerate(parts)], 1)
+        weight = self.weight
+        if self.num_bases is not None:
+            weight = (self.comp @ weight.flatten(1)).view(self.num_relations, self.in_channels_l, self.out_channels)
+        return typed_linear(rows, ends, weight)
+
+    @disable
+    def _pairs(self, g: Graph, edge_type: Any) -> Pairs:
+        """Kept with the graph, as long as the same edge_type comes."""
+        check_operand(edge_type, "edge_type", g, "e")
+        if edge_type.dim() != 1 or edge_type.is_floating_point() or edge_type.dtype == torch.bool:
+            raise TypeError(
+                f"edge_type has shape {tuple(edge_type.shape)} and dtype {edge_type.dtype}; expected (E,) of integers"
+            )
+        known = getattr(g, _PAIRS, None)
+        key = None if edge_type.is_inference() else (*state_of(edge_type), self.num_relations)
+        if known is not None and key is not None and known[0] is edge_type and known[1] == key:
+            return known[2]
+        with ordinary_tensors():
+            pairs = _make(g, edge_type.long(), self.num_relations)
+        if may_keep(g.device) and key is not None:
+            pairs.into._for_all_streams(), pairs.out_of._for_all_streams()
+            object.__setattr__(g, _PAIRS, (edge_type, key, pairs))
+        return pairs
+
+
+def _make(g: Graph, edge_type: Tensor, num_relations: int) -> Pairs:
+    low, high = (int(x) for x in torch.aminmax(edge_type)) if edge_type.numel() else (0, 0)
+    if low < 0 or high >= num_relations:
+        wrong = low if low < 0 else high
+        raise ValueError(f"edge_type holds {wrong}; expected relations in [0, {num_relations})")
+    src, dst = g.edges()
+    keys, pair_of_edge = torch.unique(edge_type * g.num_dst + dst, return_inverse=True)
+    ids = torch.arange(keys.numel(), device=g.device).to(src.dtype)
+    last = torch.arange(1, num_relations + 1, device=g.device) * g.num_dst
+    into = Graph.from_edges(src, pair_of_edge.to(src.dtype), num_src=g.num_src, num_dst=keys.numel(), check=False)
+    nodes = (keys % max(g.num_dst, 1)).to(src.dtype)
+    out_of = Graph.from_edges(ids, nodes, num_src=keys.numel(), num_dst=g.num_dst, check=False)
+    return Pairs(into, out_of, torch.searchsorted(keys, last).tolist())

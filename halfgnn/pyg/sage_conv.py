@@ -1,0 +1,43 @@
+"""SAGEConv of torch_geometric."""
+
+from __future__ import annotations
+
+import torch.nn.functional as F
+from torch_geometric import nn
+
+from ..nn.projections import applied
+from ._conv import ONE_PASS, Hosted, checked_graph, checked_pair, for_theirs, node_counts, projected, reduction_of
+
+
+class SAGEConv(Hosted, nn.SAGEConv):
+    """GraphSAGE layer, torch_geometric.nn.SAGEConv on :func:`halfgnn.ops.gspmm`.
+
+    Aggregations other than sum, mean, max and min are torch_geometric's.
+    """
+
+    def forward(self, x, edge_index, size=None):
+        """lin_r x[v] + lin_l of the mean (or another aggregate) of x[u] over in-edges (u, v).
+
+        Args:
+            x: (N, in_channels), or the pair of (num_src, in_channels) and (num_dst, in_channels) or None.
+            edge_index: (2, E), or a Graph or DGLGraph.
+            size: (num_src, num_dst), or None for the rows of x.
+
+        Returns:
+            (num_dst, out_channels)
+
+        Raises:
+            ValueError: wrong shapes, devices or ids. TypeError: wrong dtypes.
+        """
+        theirs = for_theirs(self, nn.SAGEConv, edge_index, x, ONE_PASS)
+        if theirs is not None:
+            # propagate_type: (x: OptPairTensor)
+            return super().forward(x, theirs, size)
+        lin_r = self.lin_r if self.root_weight else None
+        x_src, x_dst = checked_pair(x, self.lin if self.project else self.lin_l, lin_r, optional=True)
+        g = checked_graph(edge_index, x_src, *node_counts(size, x_src, x_dst))
+        x_src = applied(self.lin, x_src).relu() if self.project else x_src
+        out = projected(g, str(reduction_of(self.aggr_module)), self.lin_l, x_src)
+        if lin_r is not None and x_dst is not None:
+            out = out + applied(lin_r, x_dst)
+        return F.normalize(out, p=2.0, dim=-1) if self.normalize else out
