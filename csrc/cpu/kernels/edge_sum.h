@@ -9,6 +9,7 @@
 #include "kernels.h"
 #include "row_tiles.h"
 #include "running_sum.h"
+#include "stream.h"
 
 namespace halfgnn::HALFGNN_ISA {
 
@@ -108,6 +109,7 @@ struct GradientRun {
   const E* const* edges;
   E* const* grad_edges;
   float sign;
+  bool streams;  // grad_edges
 };
 
 // sum = the sum over a run of edges of the gradients of feat, for the first N blocks of `tile`. own: feat's blocks of
@@ -124,7 +126,7 @@ HALFGNN_NOINLINE void sum_gradients(const RowTile& tile, const float* own,
   for (int64_t k = 0; k < run.count; ++k) {
     prefetch_tile<B, N>(tile, run.grads[k + kRowsAhead]);
     if (run.edges) prefetch_tile<B, N>(tile, run.edges[k + kRowsAhead]);
-    if (run.grad_edges) prefetch_tile<B, N, 1>(tile, run.grad_edges[k + kRowsAhead]);
+    if (run.grad_edges && !run.streams) prefetch_tile<B, N, 1>(tile, run.grad_edges[k + kRowsAhead]);
     const typename B::Weight scaled = B::weight(run.scale ? run.scale[k] : 1.f);
     HALFGNN_UNROLL_BLOCKS
     for (int b = 0; b < N; ++b) {
@@ -140,7 +142,7 @@ HALFGNN_NOINLINE void sum_gradients(const RowTile& tile, const float* own,
         total[b] = add(total[b], g);
         if constexpr (kMessage == Message::kAdd) g = scale(factor, g);
       }
-      if (run.grad_edges) B::store(g, run.grad_edges[k] + tile.offset[b]);
+      if (run.grad_edges) store_block<B>(g, run.grad_edges[k] + tile.offset[b], run.streams);
     }
   }
   HALFGNN_UNROLL_BLOCKS
@@ -169,6 +171,7 @@ void edge_sum_backward_rows(const EdgeSumBackwardArgs& args, int64_t row_begin, 
   EdgeWindow<G, float, I> grads(adj, static_cast<const G*>(args.grad), args.dim, false, nullptr, scales, 1);
   EdgeWindow<E, float, I> edges(adj, static_cast<const E*>(args.edge), args.dim, true, nullptr, unscaled, 1);
   EdgeWindow<E, float, I> grad_edges(adj, static_cast<const E*>(args.grad_edge), args.dim, true, nullptr, unscaled, 1);
+  const RowStream stream(args.grad_edge, adj.num_edges, args.dim * static_cast<int64_t>(sizeof(E)));
   RunningSum<float> sums(blocks.workspace());
   Buffer<float> own(blocks.workspace());
 
@@ -184,6 +187,7 @@ void edge_sum_backward_rows(const EdgeSumBackwardArgs& args, int64_t row_begin, 
       GradientRun<G, E> run{};
       run.count = end - p < kRun ? end - p : kRun;
       run.sign = sign_of(args.op);
+      run.streams = static_cast<bool>(stream);
       grads.hold(p, run.count);
       run.grads = grads.rows(p);
       run.scale = grads.weights(p);

@@ -9,6 +9,7 @@
 #include "kernels.h"
 #include "row_tiles.h"
 #include "running_sum.h"
+#include "stream.h"
 
 namespace halfgnn::HALFGNN_ISA {
 
@@ -99,6 +100,7 @@ struct GatedRun {
   const T* const* gates;
   const T* const* gate_edges;  // or null
   T* const* edges;             // or null
+  bool streams;                // edges
 };
 
 // sum, gates = the sums over a run of edges of the first N blocks of `tile`.
@@ -115,13 +117,13 @@ HALFGNN_NOINLINE void sum_gated(const RowTile& tile, const typename B::Acc* own,
     prefetch_tile<B, N>(tile, run.values[k + kRowsAhead]);
     prefetch_tile<B, N>(tile, run.gates[k + kRowsAhead]);
     if (run.gate_edges) prefetch_tile<B, N>(tile, run.gate_edges[k + kRowsAhead]);
-    if (run.edges) prefetch_tile<B, N, 1>(tile, run.edges[k + kRowsAhead]);
+    if (run.edges && !run.streams) prefetch_tile<B, N, 1>(tile, run.edges[k + kRowsAhead]);
     HALFGNN_UNROLL_BLOCKS
     for (int b = 0; b < N; ++b) {
       const int64_t at = tile.offset[b];
       const V z =
           gate_input<B>(own + b * B::kWidth, run.gates[k] + at, run.gate_edges ? run.gate_edges[k] + at : nullptr);
-      if (run.edges) B::store(z, run.edges[k] + at);
+      if (run.edges) store_block<B>(z, run.edges[k] + at, run.streams);
       const V gate = gate_of(z).value;
       total[b] = multiply_add(gate, B::load(run.values[k] + at), total[b]);
       weight[b] = add(weight[b], gate);
@@ -165,6 +167,7 @@ void gated_sum_rows(const GatedSumArgs& args, int64_t row_begin, int64_t row_end
   const Blocks<B> blocks(1, args.dim);
   Rows<T, I> values(adj, args.value, args.dim, false), gates(adj, args.gate_src, args.dim, false);
   Rows<T, I> gate_edges(adj, args.gate_edge, args.dim, true), edges(adj, args.edges, args.dim, true);
+  const RowStream stream(args.edges, adj.num_edges, args.dim * static_cast<int64_t>(sizeof(T)));
   OwnRow<B> own(blocks);
   RunningSum<Acc> sums(blocks.workspace()), weights(blocks.workspace());
 
@@ -180,7 +183,12 @@ void gated_sum_rows(const GatedSumArgs& args, int64_t row_begin, int64_t row_end
         weights.fold();
       }
       const int64_t n = end - p < kRun ? end - p : kRun;
-      const GatedRun<T> run{n, values.hold(p, n), gates.hold(p, n), gate_edges.hold(p, n), edges.hold_for_write(p, n)};
+      const GatedRun<T> run{n,
+                            values.hold(p, n),
+                            gates.hold(p, n),
+                            gate_edges.hold(p, n),
+                            edges.hold_for_write(p, n),
+                            static_cast<bool>(stream)};
       each_tile<kGateBlocks>(blocks, [&](auto blocks_of, const RowTile& tile, int64_t slot) {
         sum_gated<B, decltype(blocks_of)::kBlocks>(tile, own.at(slot), run, sum + slot, weight + slot);
       });
@@ -204,6 +212,7 @@ struct GateGradientRun {
   const T* const* values;      // of the columns; null: of the row
   const G* const* grads;       // of the columns; null: of the row
   const Acc* const* shifts;    // of the columns; null: of the row, or 0
+  bool streams;                // grad_gate_edges
 };
 // The row's own blocks, by slot. Null if they are the columns', or are 0.
 template <class Acc>
@@ -227,7 +236,7 @@ HALFGNN_NOINLINE void sum_gate_gradients(const RowTile& tile, const OwnBlocks<ty
     prefetch_tile<B, N>(tile, run.gates[ahead]);
     if (run.gate_edges) prefetch_tile<B, N>(tile, run.gate_edges[ahead]);
     if (run.grad_edges) prefetch_tile<B, N>(tile, run.grad_edges[ahead]);
-    if (run.grad_gate_edges) prefetch_tile<B, N, 1>(tile, run.grad_gate_edges[ahead]);
+    if (run.grad_gate_edges && !run.streams) prefetch_tile<B, N, 1>(tile, run.grad_gate_edges[ahead]);
     if constexpr (kBySrc) {
       prefetch_tile<B, N>(tile, run.grads[ahead]);
       if (run.shifts) prefetch_tile<B, N>(tile, run.shifts[ahead]);
@@ -252,7 +261,7 @@ HALFGNN_NOINLINE void sum_gate_gradients(const RowTile& tile, const OwnBlocks<ty
       V dz = multiply(gate.slope, subtract(multiply(grad, value), shift));
       if (run.grad_edges) dz = add(dz, B::load(run.grad_edges[k] + at));
       total[b] = add(total[b], dz);
-      if (run.grad_gate_edges) B::store(dz, run.grad_gate_edges[k] + at);
+      if (run.grad_gate_edges) store_block<B>(dz, run.grad_gate_edges[k] + at, run.streams);
     }
   }
   HALFGNN_UNROLL_BLOCKS
@@ -282,6 +291,7 @@ void gated_sum_backward_rows(const GatedSumBackwardArgs& args, int64_t row_begin
   Rows<T, I> values(adj, kBySrc ? nullptr : args.value, dim, false);
   Rows<G, I> grads(adj, kBySrc ? args.grad : nullptr, dim, false);
   Rows<Acc, I> shifts(adj, kBySrc ? args.shift : nullptr, dim, false);
+  const RowStream stream(args.grad_gate_edge, adj.num_edges, dim * static_cast<int64_t>(sizeof(T)));
   OwnRow<B> gate(blocks), value(blocks), grad(blocks), shift(blocks);
   RunningSum<Acc> sums(blocks.workspace()), value_sums(blocks.workspace());
 
@@ -311,7 +321,8 @@ void gated_sum_backward_rows(const GatedSumBackwardArgs& args, int64_t row_begin
                                       grad_gate_edges.hold_for_write(p, n),
                                       values.hold(p, n),
                                       grads.hold(p, n),
-                                      shifts.hold(p, n)};
+                                      shifts.hold(p, n),
+                                      static_cast<bool>(stream)};
       each_tile<kGateBlocks>(blocks, [&](auto blocks_of, const RowTile& tile, int64_t slot) {
         const OwnBlocks<Acc> own{gate.at(slot), value.at(slot), grad.at(slot), args.shift ? shift.at(slot) : nullptr};
         sum_gate_gradients<B, G, kBySrc, decltype(blocks_of)::kBlocks>(tile, own, run, sum + slot, value_sum + slot);

@@ -7,6 +7,7 @@
 #include "kernels.h"
 #include "message.h"
 #include "rows.h"
+#include "stream.h"
 
 namespace halfgnn::HALFGNN_ISA {
 
@@ -202,6 +203,7 @@ void sddmm_wide_rows(const SddmmArgs& args, int64_t row_begin, int64_t row_end) 
   const Operand& second = reads_rhs(args.op) ? args.rhs : args.lhs;
   const FarRows<T, I> lhs(adj, first), rhs(adj, second);
   const bool lhs_is_row = first.target == Target::kRow, rhs_is_row = second.target == Target::kRow;
+  RowResults<S> out(args.out, adj.num_edges, n);
   for (int64_t row = row_begin; row < row_end; ++row) {
     const int64_t end = adj.indptr[row + 1];
     for (int64_t p = adj.indptr[row]; p < end; ++p) {
@@ -209,10 +211,12 @@ void sddmm_wide_rows(const SddmmArgs& args, int64_t row_begin, int64_t row_end) 
       if (adj.has(ahead)) {
         if (!lhs_is_row) prefetch_row(lhs[ahead], n);
         if (!rhs_is_row) prefetch_row(rhs[ahead], n);
-        prefetch_edge_for_write(args.out, adj.edge_id(ahead), n * static_cast<int64_t>(sizeof(S)));
+        out.prefetch(adj.edge_id(ahead));
       }
+      const int64_t edge = adj.edge_id(p);
       combine_values(args.op, lhs_is_row ? lhs.data + row * n : lhs[p], rhs_is_row ? rhs.data + row * n : rhs[p], n,
-                     static_cast<S*>(args.out) + adj.edge_id(p) * n);
+                     out.open(edge));
+      out.close(edge);
     }
   }
 }
@@ -253,6 +257,7 @@ void sddmm_add_wide_rows(const SddmmAddArgs& args, int64_t row_begin, int64_t ro
   const T* row_data = static_cast<const T*>(args.row);
   const T* col_data = static_cast<const T*>(args.col);
   const T* edge_data = static_cast<const T*>(args.edge);
+  RowResults<S> out(args.out, adj.num_edges, n);
   for (int64_t row = row_begin; row < row_end; ++row) {
     const int64_t end = adj.indptr[row + 1];
     for (int64_t p = adj.indptr[row]; p < end; ++p) {
@@ -260,11 +265,11 @@ void sddmm_add_wide_rows(const SddmmAddArgs& args, int64_t row_begin, int64_t ro
       if (adj.has(ahead)) {
         prefetch_row(col_data + adj.column(ahead) * n, n);
         prefetch_row(edge_data + adj.edge_id(ahead) * n, n);
-        prefetch_edge_for_write(args.out, adj.edge_id(ahead), n * static_cast<int64_t>(sizeof(S)));
+        out.prefetch(adj.edge_id(ahead));
       }
-      const int64_t edge = adj.edge_id(p) * n;
-      add_values(col_data + adj.column(p) * n, row_data + row * n, edge_data + edge, n,
-                 static_cast<S*>(args.out) + edge);
+      const int64_t edge = adj.edge_id(p);
+      add_values(col_data + adj.column(p) * n, row_data + row * n, edge_data + edge * n, n, out.open(edge));
+      out.close(edge);
     }
   }
 }

@@ -1,0 +1,52 @@
+"""Rows of edges that are too many for the caches are stored past them. Their values are those of small results."""
+
+import pytest
+import torch
+
+from halfgnn import Graph, ops
+from tests.support import randn
+
+DIM, EDGES = 64, 1 << 17  # 16 MB in half precision
+
+
+@pytest.fixture(scope="module")
+def ends():
+    torch.manual_seed(1)
+    return torch.randint(500, (2, EDGES))
+
+
+def of_parts(ends, call, *edge_rows):
+    """What `call` returns for the graph, and joined for graphs of an eighth of its edges each."""
+    parts = [(ends, edge_rows), *zip(ends.chunk(8, 1), zip(*(x.chunk(8) for x in edge_rows)))]
+    whole, *others = (call(Graph.from_edges(*part, num_src=500, num_dst=500), *rows) for part, rows in parts)
+    return whole, torch.cat(others)
+
+
+@pytest.mark.parametrize("dtype", [torch.float16, torch.bfloat16, torch.float32])
+@pytest.mark.parametrize("op", ["mul", "add", "sub", "relu_add"])
+def test_gradients_of_edges(op, dtype, ends):
+    x, e, grad = randn(500, DIM, dtype=dtype), randn(EDGES, DIM, dtype=dtype), randn(500, DIM, dtype=dtype)
+
+    def call(g, e):
+        e = e.clone().requires_grad_()
+        return torch.autograd.grad(ops.gspmm(g, op, "sum", x.requires_grad_(), e), e, grad)[0]
+
+    assert torch.equal(*of_parts(ends, call, e))
+
+
+@pytest.mark.parametrize("wanted", ["edges", "gradient"])
+def test_gated_sum(wanted, ends):
+    rows = [randn(500, DIM, dtype=torch.bfloat16) for _ in range(4)]
+
+    def call(g, e):
+        e = e.clone().requires_grad_()
+        out, edges = ops.gated_sum(g, *rows[:3], e, return_edges=True)
+        return edges.detach() if wanted == "edges" else torch.autograd.grad(out, e, rows[3])[0]
+
+    assert torch.equal(*of_parts(ends, call, randn(EDGES, DIM, dtype=torch.bfloat16)))
+
+
+def test_operators_of_edges(ends):
+    x, y, e = (randn(n, DIM, dtype=torch.float16) for n in (500, 500, EDGES))
+    assert torch.equal(*of_parts(ends, lambda g: ops.u_sub_v(g, x, y)))
+    assert torch.equal(*of_parts(ends, lambda g, e: ops.u_add_v_add_e(g, x, y, e), e))
