@@ -6,6 +6,10 @@
 #include "buffer.h"
 #include "rows.h"
 
+#if defined(__SSE2__)
+#include <emmintrin.h>
+#endif
+
 namespace halfgnn::HALFGNN_ISA {
 
 // Whether the rows of a result are stored so: if they are whole lines of memory, and many. What was stored is ordered
