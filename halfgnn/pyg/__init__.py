@@ -9,8 +9,8 @@
 
 edge_index is PyG's (2, E) tensor. Its graph is kept with it while the tensor lives and is not written to (see :func:`graph_of`), so
 edges are sorted once. Writes that PyTorch does not count, for example through NumPy, are not noticed. A :class:`halfgnn.Graph` may
-take the place of edge_index, and compiled code needs one. Calls whose messages must exist, because they are explained, hooked or
-changed by a subclass, run torch_geometric's own forward; :func:`stats` counts them.
+take the place of edge_index; :class:`ToGraph` makes those of mini-batches. Calls whose messages must exist, because they are
+explained, hooked or changed by a subclass, run torch_geometric's own forward; :func:`stats` counts them.
 
 Unmodified models of torch_geometric run on halfgnn after :func:`patch`::
 
@@ -45,6 +45,7 @@ from .pna_conv import PNAConv
 from .res_gated_graph_conv import ResGatedGraphConv
 from .rgcn_conv import RGCNConv
 from .sage_conv import SAGEConv
+from .to_graph import ToGraph
 from .transformer_conv import TransformerConv
 
 __all__ = [
@@ -61,6 +62,7 @@ __all__ = [
     "RGCNConv",
     "ResGatedGraphConv",
     "SAGEConv",
+    "ToGraph",
     "TransformerConv",
     "accelerate",
     "graph_of",

@@ -11,6 +11,7 @@ from torch import Tensor
 
 from .. import ops
 from ..common.compat import disable
+from ..common.fake import register_fake
 from ..common.ids import INT32_MAX, check_count
 from ..common.kept import Kept, kept, may_keep, ordinary_tensors, refuse_capture, taken
 from ..common.precision import without_autocast
@@ -68,7 +69,8 @@ def graph_of(edge_index: Any, num_src: int, num_dst: int) -> Graph:
     """
     num_src, num_dst = check_count(num_src, "num_src"), check_count(num_dst, "num_dst")
     if isinstance(edge_index, Tensor):
-        return _graph_of_tensor(edge_index, num_src, num_dst)
+        is_traced = torch.compiler.is_compiling() and edge_index.layout == torch.strided
+        return (_traced if is_traced else _graph_of_tensor)(edge_index, num_src, num_dst)
     g = as_graph(edge_index, "edge_index", "a tensor (2, E) of integers, a halfgnn.Graph or a DGLGraph")
     if g.num_src != num_src or g.num_dst != num_dst:
         raise ValueError(
@@ -90,6 +92,45 @@ def _graph_of_tensor(edge_index: Any, num_src: int, num_dst: int) -> Graph:
     if (num_src, num_dst) not in graphs:
         graphs[num_src, num_dst] = _make(edge_index, num_src, num_dst)._for_all_streams()
     return graphs[num_src, num_dst]
+
+
+# ---- compiled code -----------------------------------------------------------------------------------------------------------
+
+_library = torch.library.Library("halfgnn", "FRAGMENT")
+_library.define(
+    "graph_side(Tensor edge_index, SymInt num_src, SymInt num_dst, bool by_src) -> "
+    "(Tensor indptr, Tensor indices, Tensor edge_ids)"
+)
+
+
+def _traced(edge_index: Any, num_src: int, num_dst: int) -> Graph:
+    """The Graph of an input of compiled code, whose sides are asked for when the code runs."""
+    edge_index = edge_index.as_tensor() if hasattr(edge_index, "as_tensor") else edge_index
+    csc, csr = (torch.ops.halfgnn.graph_side(edge_index, num_src, num_dst, by_src) for by_src in (False, True))
+    return Graph(num_src, num_dst, csc, csr)
+
+
+def _graph_side(edge_index: Tensor, num_src: int, num_dst: int, by_src: bool) -> tuple[Tensor, Tensor, Tensor]:
+    """A side of the kept graph. It is copied, because compiled code may write into the memory of what it has read."""
+    g = _graph_of_tensor(edge_index, num_src, num_dst)
+    indptr, indices, edge_ids = g.csr() if by_src else g.csc()
+    if edge_ids is None:
+        edge_ids = torch.arange(g.num_edges, dtype=indices.dtype, device=g.device)
+    return indptr.clone(), indices.clone(), edge_ids.clone()
+
+
+_library.impl("graph_side", _graph_side, "CompositeExplicitAutograd")
+
+
+@register_fake("graph_side")
+def _(edge_index, num_src, num_dst, by_src):
+    num_edges = edge_index.shape[1]
+    is_short = max(num_src, num_dst, num_edges) <= INT32_MAX
+    sizes = ((num_src if by_src else num_dst) + 1, num_edges, num_edges)
+    return tuple(edge_index.new_empty(size, dtype=torch.int32 if is_short else edge_index.dtype) for size in sizes)
+
+
+# ---- what is kept ------------------------------------------------------------------------------------------------------------
 
 
 def _topology_of(edge_index: Tensor) -> _Topology:

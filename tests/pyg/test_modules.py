@@ -239,17 +239,6 @@ def test_compiled(name):
     assert_close(with_gradients(module, lambda x, *e: compiled(x, g, *e), inputs), expected, 1e-6)
 
 
-def test_compiled_with_edge_index(conversions):
-    """The conversion breaks the compiled graph, and its result is kept."""
-    torch._dynamo.reset()
-    edge_index, x = make_edge_index(), randn(NUM_NODES, IN_FEATS)
-    module = make(halfgnn.pyg, "GATConv-plain")
-    compiled = torch.compile(module, backend="aot_eager")
-    for _ in range(3):
-        assert_close([compiled(x, edge_index)], [module(x, edge_index)], 1e-6)
-    assert len(conversions) == 1
-
-
 # ---- as modules ----------------------------------------------------------------------------------
 
 
