@@ -17,6 +17,7 @@ TYPES = {"half": "__half", "bfloat16": "__nv_bfloat16", "float": "float"}
 # Family: the header that defines its launchers, and those, of which there is one for each type T.
 FAMILIES = {
     "dot_attention": ("attention/dot_attention.cuh", ["dot_attention_of<T>"]),
+    "dot_edges": ("attention/dot_edges.cuh", ["dot_edges_of<T>"]),
     "dot_tensor": ("attention/dot_tensor.cuh", ["dot_tensor_of<T>"]),
     "edge_sum": ("spmm/edge_sum.cuh", ["edge_sum_of<T>"]),
     "edge_sum_backward": ("spmm/edge_sum_backward.cuh", ["edge_sum_backward_of<T>"]),
@@ -27,6 +28,7 @@ FAMILIES = {
         ["gat_prepare_backward_of<T>", "gat_attention_backward_of<T>", "gat_edge_gradient_of<T>"],
     ),
     "gatv2_attention": ("attention/gatv2_attention.cuh", ["gatv2_attention_of<T>"]),
+    "gatv2_edges": ("attention/gatv2_edges.cuh", ["gatv2_edges_of<T>"]),
     "gatv2_tensor": ("attention/gatv2_tensor.cuh", ["gatv2_tensor_of<T>"]),
     "mul_backward": ("spmm/mul_backward.cuh", ["mul_backward_of<T>"]),
     "sddmm_dot": ("sddmm/sddmm_dot.cuh", ["sddmm_dot_of<T>"]),

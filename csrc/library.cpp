@@ -127,7 +127,7 @@ TORCH_LIBRARY(halfgnn, m) {
       "Tensor grad, Tensor out, Tensor lse, Tensor out_residual, bool short_rows=False, "
       "bool out_short_rows=False) -> (Tensor grad_query, Tensor grad_key, Tensor grad_value)");
 
-  // dot_attention with what edges add (EdgeTerms in csrc/core/attention.h), on the CPU alone: edge_bias (E, H),
+  // dot_attention with what edges add (EdgeTerms in csrc/core/attention.h; on CUDA edge_bias alone): edge_bias (E, H),
   // edge_key and edge_value (E, H, D), edge_feat (E, C) with edge_query (num_dst, H, C) of fp32 (fp64 with fp64
   // features). edge_key_is_value: edge_key is edge_value too, for which None is given; its gradient is the sum.
   // need_edge_out: also return edge_out (num_dst, H, C), the weighted sum of edge_feat; out is then fp32 (fp64), as the
@@ -194,6 +194,7 @@ namespace {
 
 void register_operators(torch::Library& m) {
   register_attention(m);
+  register_attention_edges(m);
   register_copy_u_reduce(m);
   register_edge_softmax(m);
   register_gather_rows(m);
@@ -209,7 +210,6 @@ void register_operators(torch::Library& m) {
 #ifdef HALFGNN_CPU_KEY
 TORCH_LIBRARY_IMPL(halfgnn, HALFGNN_CPU_KEY, m) {
   halfgnn::register_operators(m);
-  halfgnn::register_attention_edges(m);
   halfgnn::register_reorder(m);
   halfgnn::register_gated_sum(m);
 }

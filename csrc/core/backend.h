@@ -42,6 +42,10 @@ struct Backend {
   void (*gatv2_attention_backward)(const Gatv2Args&);
   void (*dot_attention)(const DotAttentionArgs&);
   void (*dot_attention_backward)(const DotAttentionArgs&);
+  // Whether gatv2_attention and dot_attention take these terms of edges, of heads of `dim` elements. Heads must then
+  // have multiples of so many bytes, and lie at such addresses.
+  bool (*has_edge_terms)(const EdgeTerms&, DType type, int64_t dim);
+  int64_t edge_terms_bytes;
   void (*gather_rows)(const GatherRowsArgs&);
   // Raises unless indptr rises from 0 to num_edges. Fails asynchronously if an error would need a synchronisation.
   void (*check_offsets)(const Topology&);

@@ -134,6 +134,8 @@ const Backend kBackend{
     gatv2_attention_backward,
     dot_attention,
     dot_attention_backward,
+    [](const EdgeTerms&, DType, int64_t) { return true; },
+    1,
     gather_rows,
     check_offsets,
 };

@@ -12,6 +12,7 @@
 #include "kernels/attention/dot_attention.h"
 #include "kernels/attention/gat_attention.h"
 #include "kernels/attention/gatv2_attention.h"
+#include "kernels/attention/pair_attention.h"
 #include "kernels/general/backward.h"
 #include "kernels/graph/graph.h"
 #include "kernels/sddmm/sddmm.h"
@@ -109,6 +110,8 @@ const Backend kBackend{
     [](const Gatv2Args& args) { run<gatv2_attention_backward, gatv2_attention_backward_workspace>(args); },
     [](const DotAttentionArgs& args) { run<dot_attention, dot_attention_workspace>(args); },
     [](const DotAttentionArgs& args) { run<dot_attention_backward, dot_attention_backward_workspace>(args); },
+    has_edge_terms,
+    kEdgeTermsBytes,
     gather_rows,
     [](const Topology& topology) { C10_CUDA_CHECK(check_offsets(topology, Launch{current_stream()})); },
 };

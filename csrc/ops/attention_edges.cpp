@@ -1,7 +1,6 @@
-// GATv2 and dot attention with terms of edges, and their backwards: checks, allocation. On the CPU alone.
+// GATv2 and dot attention with terms of edges, and their backwards: checks, allocation.
 
-#ifdef HALFGNN_CPU_KEY
-
+#include <ATen/ops/constant_pad_nd.h>
 #include <c10/core/DeviceGuard.h>
 
 #include "attention_inputs.h"
@@ -9,6 +8,31 @@
 
 namespace halfgnn {
 namespace {
+
+// Rows of heads as the back end's kernels of edge terms want them (Backend::edge_terms_bytes). Zeros behind a head add
+// nothing to a logit, and what is added up there is cut off.
+class FittedHeads {
+ public:
+  explicit FittedHeads(const Tensor& feat)
+      : bytes_(backend_of(feat.device()).edge_terms_bytes), dim_(feat.dim() == 3 ? feat.size(2) : 0) {
+    const int64_t elements = std::max<int64_t>(bytes_ / feat.element_size(), 1);
+    padding_ = (elements - dim_ % elements) % elements;
+  }
+
+  Tensor operator()(const Tensor& rows) const {
+    if (bytes_ == 1 || rows.dim() < 2 || rows.size(-1) != dim_) return rows;
+    if (padding_ > 0) return at::constant_pad_nd(rows, {0, padding_});
+    const Tensor contiguous = rows.contiguous();
+    return reinterpret_cast<uintptr_t>(contiguous.const_data_ptr()) % bytes_ == 0 ? contiguous : contiguous.clone();
+  }
+  // Of a result in rows that were fitted; empty if it was not wanted.
+  Tensor cut(const Tensor& result) const {
+    return padding_ == 0 || result.dim() < 2 ? result : result.narrow(-1, 0, dim_).contiguous();
+  }
+
+ private:
+  int64_t bytes_, dim_, padding_;
+};
 
 // What edges add (EdgeTerms). `feat`: a feature of nodes, whose heads, dim and type the terms share.
 struct EdgeInputs {
@@ -52,6 +76,10 @@ struct EdgeInputs {
     terms.value = key_is_value ? key.operand.data : value.operand.data;
     terms.feat = edge_feat.operand.data;
     terms.query = query.operand.data;
+    const auto& backend = backend_of(feat.tensor.device());
+    TORCH_CHECK_NOT_IMPLEMENTED(backend.has_edge_terms(terms, feat.operand.type, feat.tensor.size(2)),
+                                "there are no kernels for these terms of edges and heads of ", feat.tensor.size(2),
+                                " elements on ", feat.tensor.device());
   }
 
   // A tensor (num_dst, heads, feat_dim) of fp32, or fp64 with fp64 features.
@@ -88,7 +116,8 @@ std::tuple<Tensor, Tensor, Tensor, Tensor> dot_attention_edges(
     bool save, bool precise, bool short_rows) {
   const c10::DeviceGuard guard(indptr.device());
   const Topology topology = topology_of(indptr, indices, edge_ids, indices.numel(), short_rows);
-  DotInputs in(topology, indptr.device(), query, key, value, scale, dropout_p, seed);
+  const FittedHeads fit(key);
+  DotInputs in(topology, indptr.device(), fit(query), fit(key), fit(value), scale, dropout_p, seed);
   EdgeInputs edges(topology, in.key, edge_bias, edge_key, edge_value, edge_key_is_value, edge_feat, edge_query);
   TORCH_CHECK_VALUE(!need_edge_out || edges.edge_feat.defined(), "need_edge_out is set, but edge_feat is None");
   in.args.edge = edges.terms;
@@ -101,7 +130,7 @@ std::tuple<Tensor, Tensor, Tensor, Tensor> dot_attention_edges(
   Tensor edge_out = new_result(need_edge_out ? edges.sizes_of_nodes(topology, in.key) : empty, wide);
   if (is_empty(topology, in.key)) {
     for (Tensor* tensor : {&out, &lse, &residual, &edge_out}) tensor->zero_();
-    return {out, lse, residual, edge_out};
+    return {fit.cut(out), lse, fit.cut(residual), edge_out};
   }
   if (need_edge_out) {
     in.args.edge.wide_out = data_of(out);
@@ -111,7 +140,7 @@ std::tuple<Tensor, Tensor, Tensor, Tensor> dot_attention_edges(
   }
   in.args.lse = data_of(lse);
   backend_of(indptr.device()).dot_attention(in.args);
-  return {out, lse, residual, edge_out};
+  return {fit.cut(out), lse, fit.cut(residual), edge_out};
 }
 
 std::tuple<Tensor, Tensor, Tensor, Tensor, Tensor, Tensor, Tensor, Tensor> dot_attention_edges_backward(
@@ -125,12 +154,13 @@ std::tuple<Tensor, Tensor, Tensor, Tensor, Tensor, Tensor, Tensor, Tensor> dot_a
     bool out_short_rows) {
   const c10::DeviceGuard guard(indptr.device());
   const Topology topology = topology_of(indptr, indices, edge_ids, indices.numel(), short_rows);
-  DotInputs in(topology, indptr.device(), query, key, value, scale, dropout_p, seed);
+  const FittedHeads fit(key);
+  DotInputs in(topology, indptr.device(), fit(query), fit(key), fit(value), scale, dropout_p, seed);
   EdgeInputs edges(topology, in.key, edge_bias, edge_key, edge_value, edge_key_is_value, edge_feat, edge_query);
   in.args.by_src = other_side(out_indptr, out_indices, out_edge_ids, out_short_rows, topology, in.key.tensor.size(0));
   const int64_t num_dst = topology.num_rows;
-  const Feature upstream = like(grad, "grad", num_dst, in.key, "the features", "one row per destination node");
-  const Saved saved(out, out_residual, "out", "out_residual", num_dst, in.key, "the features");
+  const Feature upstream = like(fit(grad), "grad", num_dst, in.key, "the features", "one row per destination node");
+  const Saved saved(fit(out), fit(out_residual), "out", "out_residual", num_dst, in.key, "the features");
   const Feature saved_lse = statistic_of(lse, "lse", num_dst, in.key);
   const Feature edge_upstream = feature_of(grad_edge_out, "grad_edge_out", Target::kRow, indptr.device());
   if (edge_upstream.defined()) edges.check_of_nodes(edge_upstream, "grad_edge_out", topology, in.key);
@@ -164,7 +194,7 @@ std::tuple<Tensor, Tensor, Tensor, Tensor, Tensor, Tensor, Tensor, Tensor> dot_a
     in.args.grad_value = grad_value.mutable_data_ptr();
     backend_of(indptr.device()).dot_attention_backward(in.args);
   }
-  return {grad_query, grad_key, grad_value, of_bias, of_key, of_value, of_feat, of_query};
+  return {fit.cut(grad_query), fit.cut(grad_key), fit.cut(grad_value), of_bias, of_key, of_value, of_feat, of_query};
 }
 
 // ---- GATv2 -------------------------------------------------------------------------------------------------------
@@ -190,12 +220,15 @@ std::tuple<Tensor, Tensor, Tensor> gatv2_attention_edges(
     const OptionalTensor& seed, bool save, bool precise, bool short_rows) {
   const c10::DeviceGuard guard(indptr.device());
   const Topology topology = topology_of(indptr, indices, edge_ids, indices.numel(), short_rows);
-  Gatv2Inputs in(topology, indptr.device(), feat_src, feat_dst, attn, negative_slope, dropout_p, seed);
+  const FittedHeads fit(feat_src);
+  Gatv2Inputs in(topology, indptr.device(), fit(feat_src), fit(feat_dst), fit(attn), negative_slope, dropout_p, seed);
   EdgeInputs edges(topology, in.src, edge_bias, edge_key, std::nullopt, false, edge_feat, std::nullopt);
   const Feature weight = weight_of(edge_weight, edges, in.src);
   in.args.edge = edges.terms;
   in.args.edge.weight = weight.operand.data;
-  return run_forward(backend_of(indptr.device()).gatv2_attention, in.args, in.src, save, precise);
+  const auto [out, lse, residual] =
+      run_forward(backend_of(indptr.device()).gatv2_attention, in.args, in.src, save, precise);
+  return {fit.cut(out), lse, fit.cut(residual)};
 }
 
 std::tuple<Tensor, Tensor, Tensor, Tensor, Tensor, Tensor, Tensor> gatv2_attention_edges_backward(
@@ -208,7 +241,8 @@ std::tuple<Tensor, Tensor, Tensor, Tensor, Tensor, Tensor, Tensor> gatv2_attenti
     bool out_short_rows) {
   const c10::DeviceGuard guard(indptr.device());
   const Topology topology = topology_of(indptr, indices, edge_ids, indices.numel(), short_rows);
-  Gatv2Inputs in(topology, indptr.device(), feat_src, feat_dst, attn, negative_slope, dropout_p, seed);
+  const FittedHeads fit(feat_src);
+  Gatv2Inputs in(topology, indptr.device(), fit(feat_src), fit(feat_dst), fit(attn), negative_slope, dropout_p, seed);
   EdgeInputs edges(topology, in.src, edge_bias, edge_key, std::nullopt, false, edge_feat, std::nullopt);
   const Feature weight = weight_of(edge_weight, edges, in.src);
   in.args.by_src = other_side(out_indptr, out_indices, out_edge_ids, out_short_rows, topology, in.src.tensor.size(0));
@@ -224,10 +258,11 @@ std::tuple<Tensor, Tensor, Tensor, Tensor, Tensor, Tensor, Tensor> gatv2_attenti
   terms.grad_key = data_of(of_key);
   terms.grad_feat = data_of(of_feat);
   terms.grad_weight = data_of(of_weight);
-  const auto [src, dst, of_attn] = run_backward(
-      backend_of(indptr.device()).gatv2_attention_backward, in.args, in.src, grad, out, lse, out_residual,
-      {in.src, in.dst, in.attn}, {&Gatv2Args::grad_feat_src, &Gatv2Args::grad_feat_dst, &Gatv2Args::grad_attn});
-  return {src, dst, of_attn, of_bias, of_key, of_feat, of_weight};
+  const auto [src, dst, of_attn] =
+      run_backward(backend_of(indptr.device()).gatv2_attention_backward, in.args, in.src, fit(grad), fit(out), lse,
+                   fit(out_residual), {in.src, in.dst, in.attn},
+                   {&Gatv2Args::grad_feat_src, &Gatv2Args::grad_feat_dst, &Gatv2Args::grad_attn});
+  return {fit.cut(src), fit.cut(dst), fit.cut(of_attn), of_bias, of_key, of_feat, of_weight};
 }
 
 }  // namespace
@@ -240,5 +275,3 @@ void register_attention_edges(torch::Library& m) {
 }
 
 }  // namespace halfgnn
-
-#endif

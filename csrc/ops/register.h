@@ -6,7 +6,7 @@
 namespace halfgnn {
 
 void register_attention(torch::Library& m);
-void register_attention_edges(torch::Library& m);  // of the CPU's key only
+void register_attention_edges(torch::Library& m);
 void register_copy_u_reduce(torch::Library& m);
 void register_edge_softmax(torch::Library& m);
 void register_gather_rows(torch::Library& m);

@@ -17,7 +17,7 @@ from ..common.autograd import apply, inputs_of, once
 from ..common.fake import register_fake
 from ..common.operands import check_operand, check_rows, check_tensor
 from ..common.precision import autocast, without_autocast
-from ._operands import needs_grad
+from ._operands import devices_without, needs_grad
 from .edge_softmax import edge_softmax
 from .sddmm import gsddmm
 from .spmm import gspmm
@@ -304,23 +304,27 @@ def _flat_gradients(shared, scale, dropout_p, wanted, short, grad, *saved):
 # ---- the operator ------------------------------------------------------------------------------------------------------------
 
 
-# The devices whose back end has kernels for terms of edges. This alone decides between them and the composition.
-_DEVICES = tuple(
-    device
-    for device in ("cpu", "cuda")
-    if torch._C._dispatch_has_kernel_for_dispatch_key("halfgnn::dot_attention_edges", device.upper())
-)
+# The devices whose back end has kernels for terms of edges, and those of them where these take a bias alone, for heads of a
+# few bytes: CUDA, which also lacks reorder. This alone decides between kernels and the composition.
+_DEVICES = {"cpu", "cuda"} - devices_without("dot_attention_edges")
+_BIAS_ALONE = devices_without("reorder")
+_MAX_HEAD_BYTES = 512
 
 
-def has_kernels(device: torch.device) -> bool:
-    return device.type in _DEVICES
+def has_kernels(feat: Tensor, *terms: Tensor | None) -> bool:
+    """Whether kernels take features of nodes (rows, H, D) with these terms, a bias aside."""
+    if feat.device.type in _BIAS_ALONE and (
+        any(x is not None for x in terms) or feat.shape[2] * feat.dtype.itemsize > _MAX_HEAD_BYTES
+    ):
+        return False
+    return feat.device.type in _DEVICES
 
 
 def dot_attention(
     g, query: Tensor, key: Tensor, value: Tensor, terms: EdgeTerms, scale: float, dropout_p: float, seed, precise: bool
 ) -> Tensor:
     """Dot attention with terms of edges, of checked operands."""
-    if not has_kernels(key.device):
+    if not has_kernels(key, *terms.tensors()[1:]):
         return composed_dot(g, query, key, value, terms, scale, dropout_p)[0]
     if needs_grad(query, key, value, *terms.tensors()):
         sides, short = (*g.csc(), *g.csr()), (g.short_csc, g.short_csr)

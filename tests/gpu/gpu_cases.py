@@ -89,6 +89,21 @@ def attention(kind: support_attention.Kind, heads: int, dim: int, dropout_p: flo
     return Case(f"{kind.name}_attention_{heads}x{dim}{note}", call, tuple(kind.shapes(heads, dim)))
 
 
+def attention_bias(heads: int, dim: int, dropout_p: float = 0.0) -> list[Case]:
+    """Both attentions that take a bias of edges."""
+
+    def case(name, operator, shapes):
+        def call(g, bias, *operands):
+            with support_attention.fixed_seed():
+                return operator(g, *operands, dropout_p=dropout_p, edge_bias=bias)
+
+        note = "_dropout" if dropout_p else ""
+        return Case(f"{name}_edges_{heads}x{dim}{note}", call, (("e", (heads,)), *shapes))
+
+    kinds = (("dot", ops.dot_attention, support_attention.DOT), ("gatv2", ops.gatv2_attention, support_attention.GATV2))
+    return [case(name, operator, tuple(kind.shapes(heads, dim))) for name, operator, kind in kinds]
+
+
 CASES = [
     *(_spmm(op, reduce, (2, 24), (2, 1)) for op in ("add", "sub", "mul", "div") for reduce in support.REDUCES),
     *(_spmm("copy_lhs", reduce, (48,)) for reduce in support.REDUCES),
@@ -117,6 +132,7 @@ CASES = [
     *(attention(kind, 4, 32, dropout_p) for kind in support_attention.KINDS for dropout_p in (0.0, 0.4)),
     # One head; odd width; too wide for a warp's registers, in whole vectors and in single elements.
     *(attention(kind, *shape) for kind in support_attention.KINDS for shape in ((1, 64), (3, 5), (1, 1032), (1, 133))),
+    *(attention_bias(4, 32, 0.4) + attention_bias(3, 5)),
 ]
 CASES = list({case.name + str(case.shapes): case for case in CASES}.values())
 every_case = pytest.mark.parametrize("case", CASES, ids=lambda case: case.name)

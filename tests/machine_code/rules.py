@@ -41,9 +41,11 @@ THREADS = {
 # warps that wait for something else. H200: 4.8 TB/s, 25 KB.
 MIN_BYTES_IN_FLIGHT = 40 << 10
 # Heads of 257 to 1,024 halves, of which a lane holds 64 bytes an edge, and in fp32 two sums of 16: enough for HBM alone.
-# GATv2 on tensor cores, to destinations: batches of one row per edge, 32 KiB.
+# GATv2 on tensor cores, to destinations: batches of one row per edge, 32 KiB. So much for terms of edges, too, which take the
+# registers of a block.
+_EDGE_TERMS = r"pair_attention_kernel<PairEdgeConfig<"
 _TENSOR_DESTINATIONS = r"gatv2_tensor_kernel<\w+, 1, "
-FEWER_BYTES_IN_FLIGHT = {_PAIR + "(8|4), 4": 20 << 10, _TENSOR_DESTINATIONS: 32 << 10}
+FEWER_BYTES_IN_FLIGHT = {_PAIR + "(8|4), 4": 20 << 10, _TENSOR_DESTINATIONS: 32 << 10, _EDGE_TERMS: 32 << 10}
 
 # The kernels that read whole 16-byte vectors in their innermost loops, and how many a lane must have in flight in each of
 # them: one less than the loop's batch where the last load may be issued after the first use.
@@ -71,6 +73,7 @@ MIN_LOADS = {
     rf"gat_prepare_backward_kernel<{_WIDEST}>": 3,
     r"pair_attention_kernel<PairConfig<\w+, (__half, \d, 8|__nv_bfloat16, \d, 8|float, \d, 4), 1": 3,
     r"pair_attention_kernel<PairConfig<\w+, (__half, \d, 8|__nv_bfloat16, \d, 8|float, \d, 4), 4": 5,
+    _EDGE_TERMS: 3,
     _TENSOR_DESTINATIONS + "1>": 4,  # keys of 16 edges, which are their values
     "gatv2_tensor_kernel": 8,
     "dot_tensor_kernel": 8,  # of 16 edges: keys, or keys and values of narrow heads

@@ -116,27 +116,10 @@ def calls(device):
             halfgnn.ops.gatv2_attention(
                 g, features(t).requires_grad_(), features(t), features(t)[0], edge_bias=ones(3, t)[:, :1]
             )
-            if device == "cpu"
-            else raw.gatv2_attention_edges(
-                *csc,
-                *[features(t)] * 2,
-                features(t)[0],
-                ones(3, t)[:, :1],
-                None,
-                None,
-                None,
-                0.2,
-                0.0,
-                None,
-                False,
-                False,
-            )[0]
         ),
         "dot_attention_edges": lambda t: raw.dot_attention_edges(*csc, *[features(t)] * 3, ones(3, t)[:, :1], *edges),
         "dot_attention_edges_backward": lambda t: backward(
             halfgnn.ops.dot_attention(g, *[features(t).requires_grad_()] * 3, edge_bias=ones(3, t)[:, :1])
-            if device == "cpu"
-            else raw.dot_attention_edges(*csc, *[features(t)] * 3, ones(3, t)[:, :1], *edges)[0]
         ),
         "coo_to_csr": lambda t: raw.coo_to_csr(ids.to(t), ids.to(t), 3),
         "transpose": lambda t: raw.transpose(*(x.to(t) for x in (csr[0], csr[1])), None, 2),

@@ -13,6 +13,8 @@ import pytest
 import torch
 
 from halfgnn import Graph
+from tests import support_attention_edges as dot_edges
+from tests import support_gatv2_edges as gatv2_edges
 from tests.simt import control
 from tests.simt.graphs import CUT, PIECE, graph_of
 from tests.support import HALVES, IDTYPES, randn
@@ -43,6 +45,22 @@ def test_widths_of_access(dtype, dim, kind):
     with fixed_seed():  # without a backward other kernels run
         trained = kind.call(g, *(x.clone().requires_grad_() for x in operands), dropout_p=0.3)
         assert torch.equal(kind.call(g, *operands, dropout_p=0.3), trained)
+
+
+@pytest.mark.parametrize(
+    "dtype,dim", [(torch.float16, 256), (torch.bfloat16, 40), (torch.float32, 100), (torch.float32, 4)]
+)
+def test_a_bias_of_edges(dtype, dim):
+    """Heads of one lane up to those of a whole warp; rows that are cut, and pieces of which a bias removes all edges."""
+    g = graph_of(degrees_for(dim), 37, IDTYPES[dim % 2], identity=dim % 8 == 0)
+    heads = 1 if dim > 64 else 3
+    for terms in (dot_edges.BIAS, gatv2_edges.BIAS):
+        is_dot = terms is dot_edges.BIAS
+        made = (
+            terms.operands(g, heads, dim, 0, dtype) if is_dot else gatv2_edges.operands(terms, g, heads, dim, 0, dtype)
+        )
+        made["edge_bias"][:600, :1] = -torch.inf
+        dot_edges.check(terms, g, made, 0.3, 1000) if is_dot else gatv2_edges.check(g, made, 0.3, 1000)
 
 
 @pytest.mark.parametrize("dtype", [*HALVES, torch.float32])
@@ -118,7 +136,7 @@ AT_ONCE |= {4: [(1, 64), (8, 8), (5, 12)], 8: [(1, 24), (2, 16), (3, 5)]}
 @pytest.mark.parametrize("kind", [GAT, GAT_EDGE], ids=lambda kind: kind.name)
 @pytest.mark.parametrize("at_once,heads,dim", [(n, *shape) for n, shapes in AT_ONCE.items() for shape in shapes])
 def test_rows_of_few_edges(at_once, heads, dim, kind):
-    g = graph_of([*FEW, PIECE + 30] if at_once <= 2 else FEW, 41, IDTYPES[heads % 2], identity=dim % 16 == 0)
+    g = graph_of([*FEW, PIECE + 30] if at_once <= 2 else FEW, 41, IDTYPES[heads % 2], identity=dim % 8 == 0)
     for graph in (g, g.reverse()):  # a backward walks the other direction
         dtype = [torch.float16, torch.bfloat16, torch.float32][dim % 3]
         operands = kind.operands(graph, heads, dim, dtype)

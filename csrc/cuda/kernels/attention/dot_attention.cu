@@ -21,6 +21,7 @@ PairCall call_of(const DotAttentionArgs& args) {
   call.value = args.value;
   call.logit.linear = static_cast<float>(args.scale);
   call.dropout = args.dropout;
+  call.edge = args.edge;
   call.out = args.out;
   call.lse = static_cast<float*>(args.lse);
   call.grad = args.grad;

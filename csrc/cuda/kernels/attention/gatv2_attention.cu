@@ -24,6 +24,7 @@ PairCall call_of(const Gatv2Args& args) {
   call.logit.absolute = static_cast<float>(.5 - .5 * args.negative_slope);
   call.logit.slope = static_cast<float>(args.negative_slope);
   call.dropout = args.dropout;
+  call.edge = args.edge;
   call.out = args.out;
   call.lse = static_cast<float*>(args.lse);
   call.grad = args.grad;

@@ -44,6 +44,7 @@ std::optional<PairShape> shape_of(const PairCall& call) {
     shape.repeat = 4;
   }
   shape.tiled = call.dim > shape.covered();
+  if (call.edge.any() && (shape.vector != widest || shape.repeat > 1)) return std::nullopt;
   return shape;
 }
 
@@ -70,6 +71,10 @@ PairArgs pass_of(const PairCall& call, PairPass pass, const PairShape& shape, co
   return args;
 }
 
+PairEdgeArgs edge_args_of(const EdgeTerms& terms) {
+  return {terms.bias, terms.grad_bias, terms.bias_type == DType::kFloat};
+}
+
 // Elements of PairArgs::dots, `per_head` for each edge and head; 0 without tiles.
 int64_t num_dots(const PairCall& call, const PairShape& shape, int per_head) {
   return shape.tiled ? call.topology.num_edges * shape.heads * per_head : 0;
@@ -92,6 +97,7 @@ struct Forward {
     pass.value = call.value;
     pass.out = call.out;
     pass.lse = call.lse;
+    pass.edge = edge_args_of(call.edge);
   }
 };
 
@@ -108,10 +114,14 @@ int64_t limit_products(const PairShape& shape, PairArgs& pass) {
 
 // In the memory that `workspace` has for them, if there are to be any.
 EdgeRecords take_edge_records(const PairCall& call, const PairShape& shape, Workspace& workspace) {
-  if (call.kind != PairKind::kGatv2 || shape.repeat > 1) return {};
-  if (!takes_edge_records(shape, call.topology, call.by_src)) return {};
-  const int64_t num_edges = call.topology.num_edges;
-  const EdgeRecordLayout layout = plan_edge_records(current_device(), num_edges, shape.heads, shape.dim / shape.vector);
+  const int64_t num_edges = call.topology.num_edges, vectors = shape.dim / shape.vector;
+  const bool is_gatv2 = call.kind == PairKind::kGatv2;
+  EdgeRecordLayout layout{};
+  if (call.edge.any()) {
+    layout = plan_term_records(shape.heads, vectors, is_gatv2);
+  } else if (is_gatv2 && shape.repeat == 1 && takes_edge_records(shape, call.topology, call.by_src)) {
+    layout = plan_edge_records(current_device(), num_edges, shape.heads, vectors);
+  }
   return {workspace.take<char>(num_edges * layout.bytes), static_cast<uint32_t>(layout.bytes),
           static_cast<uint32_t>(layout.signs_at)};
 }
@@ -144,10 +154,11 @@ struct Backward {
     destinations.lse = call.lse;
     destinations.own_key = call.query;
     destinations.own_value = sources.value = call.grad;
-    sources.key = is_recorded ? call.grad : call.query;  // the one row of an edge
+    sources.key = is_recorded && call.kind == PairKind::kGatv2 ? call.grad : call.query;  // the one row of an edge
     destinations.key = sources.own_key = call.key;
     destinations.value = sources.own_value = call.value;
     destinations.grad_key = call.grad_query;
+    destinations.edge = edge_args_of(call.edge);
     sources.grad_key = call.grad_key;
     sources.grad_value = call.grad_value;
     if (sources.grad_value != nullptr) sources.partial_value = workspace.take<float>(num_partials(sources, shape));
@@ -172,6 +183,9 @@ struct Backward {
 cudaError_t run_pass(PairKind kind, PairPass pass, const PairArgs& args, const PairShape& shape, const Launch& launch) {
   return with_type(shape.type, [&](auto t) {
     using T = TypeOf<decltype(t)>;
+    if (args.edge.any() || (kind == PairKind::kDot && pass == PairPass::kRecordedSources)) {
+      return kind == PairKind::kDot ? dot_edges_of<T>(pass, args, launch) : gatv2_edges_of<T>(pass, args, launch);
+    }
     return kind == PairKind::kDot ? dot_attention_of<T>(pass, args, shape, launch)
                                   : gatv2_attention_of<T>(pass, args, shape, launch);
   });
@@ -208,6 +222,11 @@ cudaError_t run_backward_pass(PairKind kind, PairPass pass, const PairArgs& args
 }
 
 }  // namespace
+
+bool has_edge_terms(const EdgeTerms& terms, DType type, int64_t dim) {
+  const bool is_bias = terms.key == nullptr && terms.value == nullptr && terms.feat == nullptr;
+  return is_bias && type != DType::kDouble && dim * size_of(type) <= kWarpSize * kEdgeTermsBytes;
+}
 
 size_t pair_attention_workspace(const PairCall& call) {
   Workspace workspace(nullptr);

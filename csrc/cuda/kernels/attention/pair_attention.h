@@ -36,6 +36,7 @@ struct PairCall {
   const void* value;  // of GATv2: key
   PairLogit logit;
   Dropout dropout;
+  EdgeTerms edge;
 
   // Forward: results. Backward: what the forward gave.
   Precise out;
@@ -48,6 +49,10 @@ struct PairCall {
   void* grad_value;  // of GATv2: null
   void* grad_attn;   // of GATv2
 };
+
+// Which terms of edges there are kernels for, and of which heads: see Backend in csrc/core/backend.h.
+constexpr int64_t kEdgeTermsBytes = 16;
+bool has_edge_terms(const EdgeTerms& terms, DType type, int64_t dim);
 
 size_t pair_attention_workspace(const PairCall& call);
 cudaError_t pair_attention(const PairCall& call, const Launch& launch);

@@ -28,6 +28,8 @@ struct PairConfig {
   static constexpr bool kWritesRecords = kPass == PairPass::kRecordingDestinations;
   static constexpr bool kReadsRecords = kPass == PairPass::kRecordedSources;
   static constexpr bool kHasRecords = kWritesRecords || kReadsRecords;
+  static constexpr bool kHasSigns = kHasRecords && Score::kKind == PairKind::kGatv2;
+  static constexpr bool kHasTerms = false;
   static constexpr bool kTwoRows = rows_per_edge(Score::kKind, kPass) == 2;
 
   static constexpr int kElements = kRepeat * kVector;
@@ -42,6 +44,13 @@ struct PairConfig {
   static constexpr int kThreads = kWarps * kWarpSize;
   // Registers: 96 with one access per lane and row, 128 with several narrow ones, 255 with wide rows.
   static constexpr int kMinBlocks = kIsWide || kRepeat > 1 ? 4 : 5;
+};
+
+// The same for a pass whose edges add to logits or values (PairEdgeArgs).
+template <template <typename, int, int> class ScoreOf, typename T, PairPass kPairPass>
+struct PairEdgeConfig : PairConfig<ScoreOf, T, kPairPass, kMaxAccessBytes / static_cast<int>(sizeof(T)), 1, false> {
+  static constexpr bool kHasTerms = true;
+  static constexpr int kMinBlocks = 4;  // 128 registers
 };
 
 // What a walk over a row does with its edges.

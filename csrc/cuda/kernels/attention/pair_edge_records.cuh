@@ -1,5 +1,5 @@
-// Records of edges, which GATv2's pass to destinations leaves to its pass to sources: plan/edge_records.h. A record
-// lies at the edge's id, which both passes know.
+// Records of edges, which the pass to destinations leaves to the pass to sources: plan/edge_records.h. A record lies at
+// the edge's id, which both passes know.
 #pragma once
 
 #include "pair_own_row.cuh"
@@ -14,7 +14,7 @@ class PairEdgeRecords {
  public:
   __device__ explicit PairEdgeRecords(const Frame& frame)
       : frame_(frame),
-        signs_(Config::kHasRecords ? as_computed(frame.args.edge_records.data + signs_at(frame)) : nullptr) {}
+        signs_(Config::kHasSigns ? as_computed(frame.args.edge_records.data + signs_at(frame)) : nullptr) {}
 
   // An edge's owners, which have the same, write what values and keys are multiplied by.
   template <class Batch>
@@ -49,7 +49,7 @@ class PairEdgeRecords {
       const float2 both = __ldg(reinterpret_cast<const float2*>(frame_.args.edge_records.data + (at + factors_at())));
       factors.value[u] = both.x;
       factors.key[u] = both.y;
-      signs[u] = __ldg(reinterpret_cast<const unsigned char*>(signs_ + at));
+      if constexpr (Config::kHasSigns) signs[u] = __ldg(reinterpret_cast<const unsigned char*>(signs_ + at));
     }
   }
 

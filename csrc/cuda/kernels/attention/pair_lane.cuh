@@ -110,7 +110,7 @@ class PairLane {
     if (ids.is_int64) return static_cast<uint32_t>(__ldcs(static_cast<const long long*>(ids.data) + position));
     return static_cast<uint32_t>(__ldcs(static_cast<const int*>(ids.data) + position));
   }
-  __device__ bool reads_edges() const { return Config::kHasRecords || args().dropout.is_on(); }
+  __device__ bool reads_edges() const { return Config::kHasRecords || Config::kHasTerms || args().dropout.is_on(); }
 
   __device__ void start_tile(const Piece& piece, int tile) {
     const HeadVectors<kRepeat> vectors(args().layout, frame_.work, tile);
@@ -132,14 +132,18 @@ class PairLane {
     constexpr bool kNeedsDots = kStep != PairStep::kSums, kNeedsSums = kStep != PairStep::kDots;
     const PairBatch<kEdges, kEdges, kFull> batch{chunk, start};
     const PairBatch<kEdges, 1, kFull> shared_batch{chunk, start};
-    const bool shares = kEdges > 1 && (Config::kWritesRecords || frame_.log2_owners() > 0);
+    // Heads of GATv2 that have records have enough lanes, unless edges add terms.
+    const bool shares = kEdges > 1 && ((Config::kWritesRecords && !Config::kHasTerms) || frame_.log2_owners() > 0);
     PairRows<Config, kEdges> rows;
     load_rows<kStep>(batch, rows);
     PairFactors<kEdges> factors;
     if constexpr (Config::kPass == PairPass::kSources && kNeedsDots) {
       shares ? weights_.load_records(shared_batch, factors) : weights_.load_records(batch, factors);
     }
-    if constexpr (Config::kWritesRecords) records_.store_signs(batch, own_.score(), rows);
+    if constexpr (Config::kHasTerms) {
+      shares ? weights_.load_biases(shared_batch, factors) : weights_.load_biases(batch, factors);
+    }
+    if constexpr (Config::kHasSigns) records_.store_signs(batch, own_.score(), rows);
     clear_missing<kStep>(batch, rows);
     if constexpr (kNeedsDots) own_.find_dots(args(), rows, factors);
     const float rescale =
@@ -147,6 +151,9 @@ class PairLane {
     if constexpr (kNeedsSums) sums_.add(rows, factors, rescale, own_.score());
     if constexpr (Config::kWritesRecords) {
       shares ? records_.store_factors(shared_batch, factors) : records_.store_factors(batch, factors);
+    }
+    if constexpr (Config::kWritesRecords && Config::kHasTerms) {
+      shares ? weights_.store_bias_gradients(shared_batch, factors) : weights_.store_bias_gradients(batch, factors);
     }
   }
   template <int kEdges, bool kFull>
@@ -212,11 +219,15 @@ class PairLane {
     }
   }
 
+  // sum: of exponentials. Terms of edges may remove all edges.
+  static __device__ bool has_edges(const Piece& piece, float sum) {
+    return Config::kHasTerms ? !(sum == 0.f) : !piece.is_empty();
+  }
   __device__ void store_results(const Piece& piece, int tile) {
     const float maximum = frame_.max_over_edges(weights_.maximum);
     const float rescale = exp_of_difference<T>(weights_.maximum - maximum);
     const float sum = frame_.sum_over_owners(weights_.factor_sum * rescale);
-    const float factor = piece.is_whole_row ? reciprocal_of_sum(sum, !piece.is_empty()) : 1.f;
+    const float factor = piece.is_whole_row ? reciprocal_of_sum(sum, has_edges(piece, sum)) : 1.f;
     const HeadVectors<kRepeat> vectors(args().layout, frame_.work, tile);
 #pragma unroll
     for (int r = 0; r < kRepeat; ++r) {
@@ -237,9 +248,12 @@ class PairLane {
     }
     if (tile > 0 || !frame_.writes_statistics()) return;
     if (!piece.is_whole_row) {
-      args().partials.store_sums(piece.line, args().layout.heads, frame_.work.head, {maximum, sum, 0.f, 0.f});
+      // A piece of which nothing is left adds nothing, at the lowest maximum. Its sum keeps that of the row from being
+      // 0.
+      const float kept = Config::kHasTerms && !has_edges(piece, sum) ? 1.f : sum;
+      args().partials.store_sums(piece.line, args().layout.heads, frame_.work.head, {maximum, kept, 0.f, 0.f});
     } else if (args().lse != nullptr) {
-      args().lse[frame_.statistic_at(piece.row)] = lse_of(maximum, sum, !piece.is_empty());
+      args().lse[frame_.statistic_at(piece.row)] = lse_of(maximum, sum, has_edges(piece, sum));
     }
   }
 

@@ -18,7 +18,8 @@ enum class PairPass {
   kForward,       // over CSC: results
   kDestinations,  // over CSC: gradients of destinations' keys
   kSources,       // over CSR: gradients of sources' keys and values
-  // Of GATv2, the same with records of edges (plan/edge_records.h), which the one writes and the other reads.
+  // The same with records of edges (plan/edge_records.h), which the one writes and the other reads: of GATv2, and where
+  // edges add to logits or values.
   kRecordingDestinations,
   kRecordedSources
 };
@@ -34,6 +35,15 @@ struct EdgeRecords {
   char* data;  // null: there are none
   uint32_t bytes;
   uint32_t signs_at;
+};
+
+// What edges add: EdgeTerms in csrc/core/attention.h. Null: there is no such term.
+struct PairEdgeArgs {
+  const void* bias;
+  void* grad_bias;  // of the pass to destinations
+  bool bias_is_float;
+
+  __host__ bool any() const { return bias != nullptr; }
 };
 
 struct PairArgs {
@@ -65,6 +75,8 @@ struct PairArgs {
 
   float* products;  // of GATv2: see pair_products.cuh
   float* dots;      // with tiles, of an edge and head: the logit; backward: what its rows are multiplied by
+
+  PairEdgeArgs edge;  // of kernels of terms of edges
 };
 
 // How rows are read. Chosen from sizes and alignment alone, for all passes of a call.
@@ -100,6 +112,13 @@ template <typename T>
 cudaError_t gatv2_attention_of(PairPass pass, const PairArgs& args, const PairShape& shape, const Launch& launch);
 template <typename T>
 cudaError_t dot_attention_of(PairPass pass, const PairArgs& args, const PairShape& shape, const Launch& launch);
+
+// The same with terms of edges, of rows whose vectors are whole, one per lane: kForward, kRecordingDestinations and
+// kRecordedSources. The last of GATv2 is gatv2_attention_of's.
+template <typename T>
+cudaError_t gatv2_edges_of(PairPass pass, const PairArgs& args, const Launch& launch);
+template <typename T>
+cudaError_t dot_edges_of(PairPass pass, const PairArgs& args, const Launch& launch);
 
 // ---- What comes after the passes of a backward.
 

@@ -127,7 +127,7 @@ class PairSums {
       if constexpr (Config::kSumsKeys) {
 #pragma unroll
         for (int u = 0; u < kEdges; ++u) {
-          if constexpr (Config::kHasRecords) {
+          if constexpr (Config::kHasSigns) {
             Score::add_gradient(u == 0, factors.key[u], rows.signs[u], batch);
           } else {
             score.add_gradient(u == 0, factors.key[u], rows.keys[u][r], r, batch);

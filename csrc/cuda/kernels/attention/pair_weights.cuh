@@ -74,6 +74,32 @@ class PairWeights {
     }
   }
 
+  // What edges that a lane owns add to their logits.
+  template <class Batch>
+  __device__ void load_biases(const Batch& batch, Factors<Batch>& factors) const {
+    const PairEdgeArgs& edge = args().edge;
+#pragma unroll
+    for (int i = 0; i < Batch::kOwned; ++i) {
+      const uint64_t at = entry_of(batch, frame_.owned_place(batch, i));
+      factors.bias[i] = edge.bias_is_float ? __ldg(static_cast<const float*>(edge.bias) + at)
+                                           : Fragment<T, 1>::load(static_cast<const T*>(edge.bias) + at).value();
+    }
+  }
+  // Their gradients: those of logits, of the edges that a lane owns.
+  template <class Batch>
+  __device__ void store_bias_gradients(const Batch& batch, const Factors<Batch>& factors) const {
+    const PairEdgeArgs& edge = args().edge;
+    if (edge.grad_bias == nullptr) return;
+    const bool writes = frame_.writes_owned(batch);
+#pragma unroll
+    for (int i = 0; i < Batch::kOwned; ++i) {
+      const int place = frame_.owned_place(batch, i);
+      const uint64_t at = entry_of(batch, place);
+      if (!writes || !batch.has(place)) continue;
+      store_result<T>(edge.grad_bias, edge.bias_is_float, at, factors.owned_key[i]);
+    }
+  }
+
   // From records of edges instead of dots: the factors of all edges, which are the same in all lanes of a head.
   template <class Batch>
   __device__ void take(const Batch& batch, Factors<Batch>& factors) {
@@ -103,6 +129,10 @@ class PairWeights {
         return 1.f;
       }
     }
+    if constexpr (Config::kHasTerms) {
+#pragma unroll
+      for (int i = 0; i < Batch::kOwned; ++i) factors.key[i] += factors.bias[i];
+    }
     float rescale = 1.f;
     if constexpr (kForward && kStep == PairStep::kAll) rescale = raise_maximum(batch, factors);
     find_factors<kStep>(batch, factors);
@@ -124,6 +154,13 @@ class PairWeights {
   template <class Batch>
   __device__ int read_owned(const Batch& batch, int i) const {
     return batch.read(frame_.owned_place(batch, i));
+  }
+  // Where the lane's head is in the data of the edge at `place`; of a place past the last, of the last. The whole warp
+  // takes part.
+  template <class Batch>
+  __device__ uint64_t entry_of(const Batch& batch, int place) const {
+    const uint32_t edge = __shfl_sync(kFullMask, batch.chunk.edge, batch.read(place));
+    return static_cast<uint64_t>(edge) * args().layout.heads + frame_.work.read(args().layout);
   }
   // The dot of a row's gradient and its result. A loop even where it runs once: few registers, for the moment.
   __device__ float delta_of(uint32_t row) const {

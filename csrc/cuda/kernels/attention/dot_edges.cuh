@@ -1,0 +1,21 @@
+// Dot attention whose edges add to logits or values: pair_pass.h. Include only where kernels are instantiated.
+#pragma once
+
+#include "dot_attention.cuh"
+
+namespace halfgnn::cuda {
+
+template <typename T>
+cudaError_t dot_edges_of(PairPass pass, const PairArgs& args, const Launch& launch) {
+  constexpr int widest = kMaxAccessBytes / static_cast<int>(sizeof(T));
+  switch (pass) {
+    case PairPass::kForward: return launch_pair<PairEdgeConfig<DotScore, T, PairPass::kForward>>(args, launch);
+    case PairPass::kRecordingDestinations:
+      return launch_pair<PairEdgeConfig<DotScore, T, PairPass::kRecordingDestinations>>(args, launch);
+    case PairPass::kRecordedSources:
+      return launch_pair<PairConfig<DotScore, T, PairPass::kRecordedSources, widest, 1, false>>(args, launch);
+    default: return cudaErrorInvalidValue;
+  }
+}
+
+}  // namespace halfgnn::cuda
