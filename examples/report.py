@@ -1,8 +1,9 @@
-"""What gat_amp.py reports of its runs: memory and time of a step, a table, a picture of the losses."""
+"""What gat_amp.py and pyg_amp.py report of their runs: memory and time of a step, a table, a picture of the losses."""
 
 from __future__ import annotations
 
 import inspect
+import itertools
 import json
 import operator
 import tempfile
@@ -18,7 +19,7 @@ MATRIX_PRODUCTS = ("aten::mm", "aten::addmm", "aten::bmm")
 
 @dataclass
 class Run:
-    """A training by one backend. stats: halfgnn.dgl.stats() of the training, None for DGL's own kernels."""
+    """A training by one backend. stats: those of halfgnn's drop-in, None for the other library's own kernels."""
 
     backend: str
     mode: Mode
@@ -83,15 +84,15 @@ def resident_bytes(model, data, optimizer) -> int:
     return sum(tensor.numel() * tensor.element_size() for tensor in tensors)
 
 
-def describe(stats: dict) -> str:
-    """The contents of halfgnn.dgl.stats(), in two lines."""
+def describe(stats: dict, library: str = "DGL") -> str:
+    """The contents of a drop-in's stats(), in two lines."""
     routed = ", ".join(f"{name} {calls}" for name, calls in sorted(stats["routed"].items()))
     left = ", ".join(
         f"{name} {calls} ({reason})"
         for name, reasons in sorted(stats["fell_back"].items())
         for reason, calls in reasons.items()
     )
-    return f"calls computed by halfgnn: {routed or 'none'}\ncalls left to DGL: {left or 'none'}"
+    return f"calls computed by halfgnn: {routed or 'none'}\ncalls left to {library}: {left or 'none'}"
 
 
 def table(runs: list[Run]) -> str:
@@ -115,7 +116,7 @@ def draw(runs: list[Run], title: str, path: Path) -> None:
     from matplotlib import pyplot
 
     figure, axes = pyplot.subplots(figsize=(7, 4.5), layout="constrained")
-    for run, style in zip(runs, ("-", "--")):  # so that both curves are visible if they are the same
+    for run, style in zip(runs, itertools.cycle(("-", "--"))):  # so that both curves are visible if they are the same
         axes.plot(range(1, len(run.history.losses) + 1), run.history.losses, style, label=run.label)
     axes.set(xlabel="epoch", ylabel="training loss", title=title)
     axes.legend()
