@@ -90,7 +90,7 @@ FAMILY_DEFAULTS: dict[tuple[str, str], dict[str, Any]] = {
     ),
     ("several", "cpu"): dict(graphs=("arxiv-size",), dims=(128,)),
     ("attention", "cpu"): dict(heads=(4, 8), dims=(128,)),
-    ("layer", "cpu"): dict(dims=(128,)),
+    ("layer", "cpu"): dict(dims=(128,), baselines=("dgl",)),
     ("limits", "cpu"): dict(dims=(128,)),
     ("train", "cpu"): dict(
         graphs=("reddit-tenth", "arxiv-size"), heads=(1, 2, 8), baselines=("dgl",), effort=Effort(budget_s=20.0)

@@ -1,8 +1,9 @@
-"""A training step of one layer: unmodified dgl.nn modules, as they are and under the drop-in.
+"""A training step of one layer: unmodified modules of dgl.nn and torch_geometric.nn, as they are and under the drop-ins.
 
-All contestants are the same module class with the same parameters on the same DGL graph. Two run inside
-``halfgnn.dgl.accelerate()``, one of them with ``fuse=True``, which makes attention one fused operator. Features,
-parameters and gradients have the dtype of the row.
+The contestants of DGL are the same module class with the same parameters on the same DGL graph. Two run inside
+``halfgnn.dgl.accelerate()``, one of them with ``fuse=True``, which makes attention one fused operator. Those of
+torch_geometric, beside them with the baseline ``pyg``, are named in models.py. Features, parameters and gradients have the
+dtype of the row.
 
 PyTorch makes the matrix products of a step for every contestant. In half precision they are slow on a CPU without
 instructions for them. So ``GATConv without fc`` is timed too: the same module with the identity in place of its
@@ -19,6 +20,7 @@ import torch
 from torch import Tensor
 
 from . import models, verify
+from .baselines import check_messages
 from .baselines.dgl import check_dgl
 from .case import Case, Config, Contestant
 from .graphs import BenchGraph
@@ -27,29 +29,34 @@ from .models import DROP_IN, FUSED, LAYERS, Layer
 from .optional import Unavailable, dgl_runs_on
 
 
-def _module(layer: Layer, graph: BenchGraph, heads: int, dim: int, dtype: torch.dtype) -> torch.nn.Module:
+def _module(
+    layer: Layer, graph: BenchGraph, heads: int, dim: int, dtype: torch.dtype, name: str = DROP_IN
+) -> torch.nn.Module:
     torch.manual_seed(7)
-    library = models.library_of("dgl", graph.device)
+    library = models.library_of(name, graph.device)
     return layer.build(library, heads * dim, dim, heads).to(graph.device, dtype)
 
 
-def _function(module: torch.nn.Module, graph: BenchGraph) -> Callable[..., Tensor]:
+def _function(module: torch.nn.Module, graph: BenchGraph, name: str = DROP_IN) -> Callable[..., Tensor]:
     """The module as a function of features and parameters."""
     names = [name for name, _ in module.named_parameters()]
+    topology = graph.edge_index if name in models.ON_EDGE_INDEX else graph.dgl
 
     def function(x: Tensor, *values: Tensor) -> Tensor:
-        return torch.func.functional_call(module, dict(zip(names, values)), (graph.dgl, x))
+        return torch.func.functional_call(module, dict(zip(names, values)), (topology, x))
 
-    return function
+    return models.compiled(function) if name == models.PYG_COMPILED else function
 
 
 def _contestant(layer: Layer, graph: BenchGraph, heads: int, dim: int, name: str, dtype: torch.dtype) -> Contestant:
     def make() -> Callable[[], Any]:
         if name == "dgl":
             check_dgl(graph, dtype)
-        module = _module(layer, graph, heads, dim, dtype)
+        if name in (models.PYG, models.PYG_COMPILED):  # messages, weighted messages and their gradients
+            check_messages(3 * graph.num_edges * heads * dim * dtype.itemsize, graph.device)
+        module = _module(layer, graph, heads, dim, dtype, name)
         x = normal((graph.num_nodes, heads * dim), dtype, 1, graph.device)
-        return with_backward(_function(module, graph), (x, *(p.detach() for p in module.parameters())))
+        return with_backward(_function(module, graph, name), (x, *(p.detach() for p in module.parameters())))
 
     return Contestant(name, dtype, make, context=functools.partial(models.context_of, name))
 
@@ -72,6 +79,8 @@ def cases(config: Config) -> Iterator[Case]:
         for layer in (LAYERS[name] for name in config.layers):
             heads = max(config.heads) if layer.has_heads else 1
             names = [DROP_IN, *([FUSED] if layer.has_heads else []), *(["dgl"] if "dgl" in config.baselines else [])]
+            if layer.in_pyg:
+                names += models.pyg_names(layer.has_heads, config.baselines, config.eager)
             for dim in [feat // heads for feat in config.dims]:
                 contestants = [
                     _contestant(layer, graph, heads, dim, name, dtype)

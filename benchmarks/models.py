@@ -1,12 +1,15 @@
 """Layers and models: those of dgl.nn, halfgnn.nn and torch_geometric.nn, and the same by halfgnn.reference.
 
 Contestants: ``halfgnn`` is halfgnn.nn on a Graph, ``halfgnn drop-in`` is dgl.nn inside ``halfgnn.dgl.accelerate()``,
-``halfgnn fused`` the same with ``fuse=True``, ``dgl`` is dgl.nn as it is, ``pyg`` is torch_geometric.nn.
+``halfgnn fused`` the same with ``fuse=True``, ``dgl`` is dgl.nn as it is. ``pyg`` is torch_geometric.nn, ``pyg compiled`` the same
+under torch.compile; ``halfgnn.pyg`` is halfgnn.pyg, ``halfgnn.pyg drop-in`` torch_geometric.nn inside ``halfgnn.pyg.accelerate()``,
+``halfgnn.pyg fused`` the same with ``fuse=True``.
 """
 
 from __future__ import annotations
 
 import contextlib
+import importlib
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from types import SimpleNamespace
@@ -25,6 +28,9 @@ from .inputs import with_backward
 from .optional import Unavailable, dgl_runs_on, import_dgl, import_pyg
 
 OURS, DROP_IN, FUSED = "halfgnn", "halfgnn drop-in", "halfgnn fused"
+PYG, PYG_COMPILED = "pyg", "pyg compiled"
+PYG_OURS, PYG_DROP_IN, PYG_FUSED = "halfgnn.pyg", "halfgnn.pyg drop-in", "halfgnn.pyg fused"
+ON_EDGE_INDEX = (PYG, PYG_COMPILED, PYG_OURS, PYG_DROP_IN, PYG_FUSED)
 SLOPE = 0.2  # GATConv's default
 
 # ---- formulas --------------------------------------------------------------------------------------------------------
@@ -62,12 +68,18 @@ def _sage_formula(graph: Graph, x: Tensor, fc_neigh: Tensor, fc_self: Tensor, bi
 
 @dataclass(frozen=True)
 class Layer:
-    """build(library, inputs, outputs, heads): see library_of."""
+    """build(library, inputs, outputs, heads): see library_of.
+
+    pyg_order: the places of the formula's parameters among those of torch_geometric's layer; None if that computes something else,
+    or is not there.
+    """
 
     name: str
     build: Callable[[Any, int, int, int], nn.Module]
     formula: Callable[..., Tensor]
     has_heads: bool = False
+    pyg_order: tuple[int, ...] | None = None
+    in_pyg: bool = True
 
 
 def _gat(library: Any, inputs: int, outputs: int, heads: int) -> nn.Module:
@@ -89,10 +101,10 @@ def _sage(library: Any, inputs: int, outputs: int, heads: int) -> nn.Module:
 
 
 LAYERS = {layer.name: layer for layer in (
-    Layer("GATConv", _gat, _gat_formula, has_heads=True),
-    Layer("GATConv without fc", _gat_without_fc, _gat_formula, has_heads=True),
-    Layer("GraphConv", _gcn, _gcn_formula),
-    Layer("SAGEConv", _sage, _sage_formula),
+    Layer("GATConv", _gat, _gat_formula, has_heads=True, pyg_order=(0, 1, 2, 3)),
+    Layer("GATConv without fc", _gat_without_fc, _gat_formula, has_heads=True, in_pyg=False),
+    Layer("GraphConv", _gcn, _gcn_formula),  # GCNConv divides by in-degrees of both ends
+    Layer("SAGEConv", _sage, _sage_formula, pyg_order=(0, 2, 1)),
 )}  # fmt: skip
 
 
@@ -111,10 +123,12 @@ class Model:
             return self.activation(outputs.flatten(1))
         return outputs.mean(1) if outputs.dim() == 3 else outputs
 
-    def formula(self, graph: Graph, x: Tensor, *parameters: Tensor) -> Tensor:
+    def formula(self, graph: Graph, x: Tensor, *parameters: Tensor, order: tuple[int, ...] | None = None) -> Tensor:
+        """order: see Layer.pyg_order."""
         count = len(parameters) // self.depth
         for i in range(self.depth):
-            x = self.join(self.layer.formula(graph, x, *parameters[i * count : (i + 1) * count]), i)
+            own = parameters[i * count : (i + 1) * count]
+            x = self.join(self.layer.formula(graph, x, *(own if order is None else [own[place] for place in order])), i)
         return x
 
 
@@ -156,8 +170,10 @@ class _PygLayer(nn.Module):
         return out.view(x.shape[0], self.heads, -1) if self.heads else out
 
 
-def _pyg_library() -> Any:
+def _pyg_library(contestant: str) -> Any:
     pyg = import_pyg().nn
+    if contestant == PYG_OURS:
+        pyg = importlib.import_module("halfgnn.pyg")
     return SimpleNamespace(
         any_graph={},
         GATConv=lambda a, b, heads: _PygLayer(pyg.GATConv(a, b, heads, add_self_loops=False), heads),
@@ -171,8 +187,8 @@ def library_of(contestant: str, device: str) -> Any:
 
     any_graph: arguments that allow nodes without in-edges.
     """
-    if contestant == "pyg":
-        return _pyg_library()
+    if contestant in ON_EDGE_INDEX:
+        return _pyg_library(contestant)
     if contestant != OURS and not dgl_runs_on(device):
         raise Unavailable(f"this DGL has no {device}")
     modules = halfgnn.nn if contestant == OURS else import_dgl().nn.pytorch
@@ -183,7 +199,25 @@ def library_of(contestant: str, device: str) -> Any:
 def context_of(contestant: str) -> contextlib.AbstractContextManager:
     if contestant in (DROP_IN, FUSED):
         return halfgnn.dgl.accelerate(fuse=contestant == FUSED)
+    if contestant in (PYG_DROP_IN, PYG_FUSED):
+        return importlib.import_module("halfgnn.pyg").accelerate(fuse=contestant == PYG_FUSED)
     return contextlib.nullcontext()
+
+
+def pyg_names(has_heads: bool, baselines: Sequence[str], is_eager: bool) -> list[str]:
+    """The contestants on edge_index, if torch_geometric is among the baselines."""
+    if "pyg" not in baselines:
+        return []
+    compiled = [PYG_COMPILED] if "torch.compile" in baselines and not is_eager else []
+    return [PYG_OURS, PYG_DROP_IN, *([PYG_FUSED] if has_heads else []), PYG, *compiled]
+
+
+def compiled(function: Callable[..., Any]) -> Callable[..., Any]:
+    """By torch.compile, which would stop compiling after a few contestants."""
+    for name in ("recompile_limit", "cache_size_limit"):  # of newer and older versions of torch
+        if hasattr(torch._dynamo.config, name):
+            setattr(torch._dynamo.config, name, 256)
+    return torch.compile(function, dynamic=False)
 
 
 def check(

@@ -83,7 +83,7 @@ def topology_of(graph: BenchGraph, name: str) -> tuple[Any, int]:
     """The graph in the contestant's format, and the bytes of its adjacency in both directions."""
     if name == OURS:
         return graph.halfgnn, _distinct_bytes((*graph.halfgnn.csc(), *graph.halfgnn.csr()))
-    if name == "pyg":
+    if name in models.ON_EDGE_INDEX:
         return graph.edge_index, graph.edge_index.nbytes
     both = (graph.dgl.adj_tensors(sparse) for sparse in ("csc", "csr"))
     return graph.dgl, sum(x.nbytes for sparse in both for x in sparse)
@@ -130,7 +130,10 @@ def _contestant(model: Model, graph: BenchGraph, hidden: int, heads: int, name: 
         data = data_of(graph)
         if name == "dgl":
             check_dgl(graph, dtype)
-        if name == "pyg":  # messages, weighted messages and their gradients, of the widest layer
+        if name in (
+            models.PYG,
+            models.PYG_COMPILED,
+        ):  # messages, weighted messages and their gradients, of the widest layer
             widest = heads * hidden if model.layer.has_heads else max(_widths(graph)[0], hidden)
             check_messages(3 * graph.num_edges * widest * 4, graph.device)
         network = network_of(model, graph, hidden, heads, name)
@@ -141,6 +144,7 @@ def _contestant(model: Model, graph: BenchGraph, hidden: int, heads: int, name: 
         # Parameters, their gradients and Adam's two moments, which all exist before the second step.
         made.input_bytes = data.bytes + topology_bytes + 4 * sum(p.nbytes for p in network.parameters())
         made.losses = []
+        network = models.compiled(network) if name == models.PYG_COMPILED else network
         return training(network, topology, data, dtype, made.losses)
 
     made.make = make
@@ -152,7 +156,11 @@ def check(config: Config, model: Model, heads: int, name: str) -> None:
     graph = verify.miniature("sorted", config.idtype, config.device)
     network = network_of(model, graph, 8, heads, name)
     names = [name for name, _ in network.named_parameters()]
-    topology = graph.halfgnn if name == OURS else graph.dgl
+    topology, _ = topology_of(graph, name)
+    is_pyg = name in models.ON_EDGE_INDEX
+    if is_pyg and model.layer.pyg_order is None:
+        return
+    formula = functools.partial(model.formula, graph.halfgnn, order=model.layer.pyg_order if is_pyg else None)
 
     def ours(x: Tensor, *values: Tensor) -> Tensor:
         with _autocast(config.device, x.dtype):
@@ -163,14 +171,14 @@ def check(config: Config, model: Model, heads: int, name: str) -> None:
     tensors = (x.to(config.device), *models.disturbed(network))
     for dtype in config.torch_dtypes():
         models.check(
-            name, ours, functools.partial(model.formula, graph.halfgnn), [t.to(dtype) for t in tensors],
+            name, ours, formula, [t.to(dtype) for t in tensors],
             f"{model.name}, {name}, {name_of(dtype)}", units=16,  # several layers, whose results autocast rounds
         )  # fmt: skip
 
 
 def check_all(config: Config, model: Model, heads: int, names: list[str]) -> None:
     for name in names:
-        if name in (OURS, DROP_IN, FUSED):
+        if name.startswith("halfgnn"):
             check(config, model, heads, name)
 
 
@@ -179,7 +187,8 @@ def names_of(config: Config, model: Model) -> list[str]:
     with contextlib.suppress(Unavailable):
         models.library_of("dgl", config.device)
         ours += [DROP_IN, FUSED] if model.layer.has_heads else [DROP_IN]
-    return ours + [name for name in ("dgl", "pyg") if name in config.baselines]
+    dgl = ["dgl"] if "dgl" in config.baselines else []
+    return ours + dgl + models.pyg_names(model.layer.has_heads, config.baselines, config.eager)
 
 
 def cases(config: Config) -> Iterator[Case]:

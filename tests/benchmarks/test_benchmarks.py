@@ -247,6 +247,24 @@ def test_pyg_agrees(tmp_path):
     assert all(row.error < 0.05 for row in theirs if row.dtype == "fp32")
 
 
+@needs_pyg
+@pytest.mark.parametrize("model", models.MODELS.values(), ids=lambda model: model.name)
+def test_all_ways_to_run_a_model_of_pyg_compute_the_same(model):
+    names = models.pyg_names(model.layer.has_heads, ("pyg", "torch.compile"), is_eager=True)
+    assert len(names) == 3 + model.layer.has_heads and models.PYG_COMPILED not in names
+    assert models.pyg_names(False, ("pyg", "torch.compile"), is_eager=False)[-1] == models.PYG_COMPILED
+    graph, outputs, heads = verify.miniature("sorted", torch.int64, "cpu"), [], 2 if model.layer.has_heads else 1
+    for name in names:
+        network, (topology, _) = train.network_of(model, graph, 8, heads, name), train.topology_of(graph, name)
+        x = torch.randn(graph.num_nodes, train._widths(graph)[0], generator=torch.Generator().manual_seed(5))
+        with models.context_of(name):
+            outputs.append(network(topology, x))
+        if name != models.PYG:
+            train.check(Config(dtypes=("fp32",)), model, heads, name)
+    for out in outputs[1:]:
+        torch.testing.assert_close(out, outputs[0], rtol=1e-4, atol=1e-4)
+
+
 @pytest.mark.skipif(torch.cuda.is_available(), reason="there is a GPU")
 @pytest.mark.parametrize("arguments", [["spmm", "--device", "cuda"], ["gpu", "--out", "nowhere"]])
 def test_without_a_gpu_it_says_so(arguments):
@@ -453,65 +471,3 @@ def test_baselines_that_cannot_take_part_are_noted_and_ours_must():
     }
     with pytest.raises(RuntimeError, match="not implemented"):
         runner.run_case(_case(dataclasses.replace(broken, name="halfgnn")), config, source)
-
-
-# ---- timing --------------------------------------------------------------------------------------------------------------------
-
-
-def test_turns_alternate_and_spread():
-    assert list(timing.turns([3, 3])) == [0, 1, 0, 1, 0, 1]
-    order = list(timing.turns([6, 2, 0]))
-    assert order.count(0) == 6 and order.count(1) == 2 and 2 not in order
-    assert order == [0, 0, 0, 1, 0, 0, 0, 1]
-    assert list(timing.turns([])) == []
-
-
-class _Clocked(timing.Runner):
-    """Every call takes `takes` seconds of simulated time."""
-
-    takes = 0.0
-    samples = 0
-
-    def sample(self):
-        self.samples += 1
-        return self.takes
-
-
-@pytest.mark.parametrize(
-    "takes, repeat, runs, kept",
-    [
-        (1e-5, 300, 25, 0),  # a sample is 300 calls, and there is time for all samples
-        (0.1, 1, 15, 0),
-        (0.7, 1, 3, 0),  # fewer do not make a median
-        (1.2, 1, 2, 0),  # two are enough
-        (9.0, 1, 1, 0),  # so is one
-    ],
-)
-def test_plan(takes, repeat, runs, kept):
-    planned = _Clocked(lambda: None)
-    planned.takes = takes
-    effort = timing.Effort(budget_s=1.5, min_runs=3, max_runs=25, slow_s=1.0, sample_s=0.003, pause_s=0)
-    timing.plan(planned, effort, planned.sample())
-    assert abs(planned.repeat - repeat) <= 1 and planned.runs == runs and len(planned.seconds) == kept
-    before = planned.samples
-    timing.measure([planned], effort, lambda: None)
-    assert planned.samples - before == runs and len(planned.seconds) == runs + kept
-
-
-def test_a_budget_buys_samples_of_the_slowest():
-    planned = _Clocked(lambda: None)
-    timing.plan(planned, timing.Effort(budget_s=60.0), 9.0)
-    assert planned.runs == 6 and planned.seconds == []
-
-
-def test_on_a_gpu_the_first_call_decides_nothing():
-    planned = _Clocked(lambda: None)
-    planned.takes = 1e-4
-    timing.plan(planned, timing.GPU, 3.0)  # a library was loaded
-    assert planned.repeat == 20 and planned.runs == timing.GPU.max_runs
-
-
-def test_quantile():
-    assert timing.quantile([3.0, 1.0, 2.0], 0.5) == 2.0
-    assert timing.quantile([0.0, 10.0], 0.2) == 2.0
-    assert timing.quantile([7.0], 0.8) == 7.0
