@@ -27,6 +27,8 @@ FAMILIES = {
         "attention/gat_attention_backward.cuh",
         ["gat_prepare_backward_of<T>", "gat_attention_backward_of<T>", "gat_edge_gradient_of<T>"],
     ),
+    "gated_sum": ("spmm/gated_sum.cuh", ["gated_sum_of<T>"]),
+    "gated_sum_backward": ("spmm/gated_sum_backward.cuh", ["gated_sum_backward_of<T>"]),
     "gatv2_attention": ("attention/gatv2_attention.cuh", ["gatv2_attention_of<T>"]),
     "gatv2_edges": ("attention/gatv2_edges.cuh", ["gatv2_edges_of<T>"]),
     "gatv2_tensor": ("attention/gatv2_tensor.cuh", ["gatv2_tensor_of<T>"]),

@@ -151,7 +151,7 @@ TORCH_LIBRARY(halfgnn, m) {
   // The gated sum (csrc/core/gated_sum.h): sums of value weighted by sigmoids of gate_src[u] + gate_dst[v] +
   // gate_edge[e]. value, gate_src (num_src, *), gate_dst (num_dst, *), gate_edge (E, *) or none, of one dtype. edges:
   // the sigmoids' arguments, if return_edges is set. save: also return what the backward reads. A result that was not
-  // asked for is empty. CPU only.
+  // asked for is empty.
   m.def(
       "gated_sum(Tensor indptr, Tensor indices, Tensor? edge_ids, Tensor value, Tensor gate_src, Tensor gate_dst, "
       "Tensor? gate_edge, bool normalize, float eps, bool return_edges, bool save, bool short_rows=False) "
@@ -197,6 +197,7 @@ void register_operators(torch::Library& m) {
   register_attention_edges(m);
   register_copy_u_reduce(m);
   register_edge_softmax(m);
+  register_gated_sum(m);
   register_gather_rows(m);
   register_graph(m);
   register_sddmm(m);
@@ -211,7 +212,6 @@ void register_operators(torch::Library& m) {
 TORCH_LIBRARY_IMPL(halfgnn, HALFGNN_CPU_KEY, m) {
   halfgnn::register_operators(m);
   halfgnn::register_reorder(m);
-  halfgnn::register_gated_sum(m);
 }
 #endif
 #ifdef HALFGNN_CUDA_KEY

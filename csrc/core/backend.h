@@ -19,7 +19,7 @@ struct Backend {
   bool (*has_edge_sum_kernel)(DType type, int64_t dim);
   void (*edge_sum)(const EdgeSumArgs&);
   void (*edge_sum_backward)(const EdgeSumBackwardArgs&);
-  void (*gated_sum)(const GatedSumArgs&);  // null: the back end has none
+  void (*gated_sum)(const GatedSumArgs&);
   void (*gated_sum_backward)(const GatedSumBackwardArgs&);
   // Whether copy_reduce and its backward take rows of this many values, not more; null if there are none.
   bool (*has_reduce_kernel)(DType type, int64_t dim, int64_t num_edges);

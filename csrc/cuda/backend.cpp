@@ -18,6 +18,7 @@
 #include "kernels/sddmm/sddmm.h"
 #include "kernels/softmax/edge_softmax.h"
 #include "kernels/spmm/edge_sum.h"
+#include "kernels/spmm/gated_sum.h"
 #include "kernels/spmm/mul_backward.h"
 #include "kernels/spmm/spmm.h"
 #include "stream.h"
@@ -90,8 +91,8 @@ const Backend kBackend{
     [](DType type, int64_t dim) { return type != DType::kDouble && dim > 0; },
     [](const EdgeSumArgs& args) { run<edge_sum, edge_sum_workspace>(args); },
     [](const EdgeSumBackwardArgs& args) { run<edge_sum_backward, edge_sum_backward_workspace>(args); },
-    nullptr,
-    nullptr,
+    [](const GatedSumArgs& args) { run<gated_sum, gated_sum_workspace>(args); },
+    [](const GatedSumBackwardArgs& args) { run<gated_sum_backward, gated_sum_backward_workspace>(args); },
     [](DType, int64_t, int64_t) { return false; },
     nullptr,
     nullptr,

@@ -17,15 +17,6 @@ def check_out_dtype(out_dtype) -> None:
         raise TypeError(f"out_dtype is {out_dtype!r}; expected a torch.dtype or None")
 
 
-def check_alike(x: Tensor, name: str, other: Tensor, other_name: str) -> None:
-    """Raises unless two operands have one trailing shape and one dtype."""
-    if x.shape[1:] != other.shape[1:]:
-        shapes = f"{name} has shape {list(x.shape)} and {other_name} {list(other.shape)}"
-        raise ValueError(f"{shapes}; expected equal trailing shapes")
-    if x.dtype != other.dtype:
-        raise TypeError(f"{name} has dtype {x.dtype} and {other_name} {other.dtype}; expected equal dtypes")
-
-
 def devices_without(name: str) -> frozenset[str]:
     """The types of devices for which the library has no kernel of an operator: there it is composed of others."""
     keys = {"cpu": "CPU", "cuda": "CUDA"}

@@ -17,13 +17,10 @@ from ..common.fake import register_fake
 from ..common.operands import check_operand
 from ..common.precision import autocast
 from ..graph_argument import as_graph
-from ._operands import check_alike, devices_without, needs_grad, out_edges
-from .sddmm import gsddmm
-from .spmm import gspmm
+from ._operands import needs_grad, out_edges
 
 _gated_sum = torch.ops.halfgnn.gated_sum.default
 _gated_sum_backward = torch.ops.halfgnn.gated_sum_backward.default
-_COMPOSED = devices_without("gated_sum")
 
 
 @register_fake("gated_sum")
@@ -183,8 +180,6 @@ def gated_sum(
         raise ValueError(f"eps is {eps}; expected a number of at least 0")
     value, gate_src, gate_dst = autocast(value), autocast(gate_src), autocast(gate_dst)
     gate_edge = autocast(gate_edge)
-    if g.device.type in _COMPOSED:
-        return _composed(g, value, gate_src, gate_dst, gate_edge, normalize, eps, return_edges)
     csc = g.csc()
     operands = value, gate_src, gate_dst, gate_edge
     if not needs_grad(*operands):
@@ -195,21 +190,3 @@ def gated_sum(
             _GatedSum, *csc, *csr, *operands, bool(normalize), eps, bool(return_edges), g.short_csc, g.short_csr
         )
     return (out, edges) if return_edges else out
-
-
-def _composed(g, value, gate_src, gate_dst, gate_edge, normalize, eps, return_edges):
-    """gated_sum of operators that every back end has."""
-    others = ("gate_src", gate_src), ("gate_dst", gate_dst), ("gate_edge", gate_edge)
-    for name, operand in others:
-        if operand is not None:
-            check_alike(operand, name, value, "value")
-    z = gsddmm(g, "add", gate_src, gate_dst, out_dtype=torch.float32)
-    if gate_edge is not None:
-        z = z + gate_edge
-    gate = z.sigmoid()
-    out = gspmm(g, "mul", "sum", value, gate, out_dtype=torch.float32)
-    if normalize:
-        total = gspmm(g, "copy_rhs", "sum", None, gate)
-        has_edges = (g.in_degrees() > 0).view(-1, *[1] * (total.dim() - 1))
-        out = out / torch.where(has_edges, total + eps, 1)
-    return (out.to(value.dtype), z.to(value.dtype)) if return_edges else out.to(value.dtype)

@@ -8,8 +8,6 @@ from tests.gpu import gpu_cases
 
 # Operators for graphs or loading, which have their own tests.
 ELSEWHERE = {"coo_to_csr", "transpose", "gather_rows"} | {"locality", "reorder"}  # those two run on the CPU alone
-# And so do these.
-ELSEWHERE |= {"gated_sum", "gated_sum_backward"}
 
 
 class Recorder(TorchDispatchMode):

@@ -55,26 +55,30 @@ def _forward(operator, *widths) -> list[Pass]:
     return [Pass(operator, (1, width), "forward", "destinations") for width in widths]
 
 
+def _passes(operator, width) -> list[Pass]:
+    """With both of the backward."""
+    return [
+        *_forward(operator, width),
+        Pass(operator, (1, width), "to destinations", "destinations", True),
+        Pass(operator, (1, width), "to sources", "sources", True),
+    ]
+
+
 PATHS = [
     *_forward("copy_u_sum", 16, 128),
     *_forward("u_mul_e_sum", 128, 256),
     Pass("u_mul_e_sum", (1, 128), "backward", "sources", True),
     *_forward("u_relu_add_e_sum", 128),
     Pass("u_relu_add_e_sum", (1, 128), "backward", "sources", True),
+    *_passes("gated_sum", 128),
     *_forward("copy_u_max", 128),
     *_forward("u_dot_v", 128),
     Pass("gat_attention", (1, 128), "forward", "destinations"),
     Pass("gat_attention", (1, 128), "forward, training", "destinations"),
     Pass("gat_attention", (1, 128), "backward", "sources", True),
-    *(
-        Pass(operator, (1, width), name, rows, is_backward)
-        for operator, width in (("gatv2_attention", 128), ("dot_attention", 128), ("dot_attention", 256))
-        for name, rows, is_backward in (
-            ("forward", "destinations", False),
-            ("to destinations", "destinations", True),
-            ("to sources", "sources", True),
-        )
-    ),
+    *_passes("gatv2_attention", 128),
+    *_passes("dot_attention", 128),
+    *_passes("dot_attention", 256),
 ]
 
 
@@ -82,7 +86,7 @@ PATHS = [
 
 
 def _has_edge_rows(path: Pass) -> bool:
-    return path.operator == "u_relu_add_e_sum"
+    return path.operator in ("u_relu_add_e_sum", "gated_sum")
 
 
 def _graph(path: Pass, degree: int):
@@ -128,6 +132,7 @@ def _calls(path: Pass, g) -> tuple[Callable, Callable]:
         operands = [v(heads, width), u(heads, width), u(heads, width)]
     else:
         operands = [u(width)]
+        operands += [u(width), v(width)] if path.operator == "gated_sum" else []
         operands += [rows(g.num_edges, 1)] if "mul_e" in path.operator else []
         operands += [rows(g.num_edges, width)] if _has_edge_rows(path) else []
         operands += [v(width)] if "dot_v" in path.operator else []

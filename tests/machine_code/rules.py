@@ -23,6 +23,7 @@ THREADS = {
     "check_offsets_kernel": 256,
     "combine_attention_kernel": 512,
     "combine_extrema_kernel": 512,
+    "combine_gated_kernel": 512,
     "combine_kernel": 512,
     "compress_rows_kernel": 256,
     "expand_rows_kernel": 256,
@@ -45,7 +46,14 @@ MIN_BYTES_IN_FLIGHT = 40 << 10
 # registers of a block.
 _EDGE_TERMS = r"pair_attention_kernel<PairEdgeConfig<"
 _TENSOR_DESTINATIONS = r"gatv2_tensor_kernel<\w+, 1, "
-FEWER_BYTES_IN_FLIGHT = {_PAIR + "(8|4), 4": 20 << 10, _TENSOR_DESTINATIONS: 32 << 10, _EDGE_TERMS: 32 << 10}
+# Gated sums of halves whose gradients are fp32: beside six loads of 8 bytes, which are not counted.
+_NORMALIZED_TO_SOURCES = r"gated_sum_backward_kernel<GateGradientConfig<true, (__half|__nv_bfloat16), float, 4, 1>"
+FEWER_BYTES_IN_FLIGHT = {
+    _PAIR + "(8|4), 4": 20 << 10,
+    _TENSOR_DESTINATIONS: 32 << 10,
+    _EDGE_TERMS: 32 << 10,
+    _NORMALIZED_TO_SOURCES: 32 << 10,
+}
 
 # The kernels that read whole 16-byte vectors in their innermost loops, and how many a lane must have in flight in each of
 # them: one less than the loop's batch where the last load may be issued after the first use.
@@ -56,11 +64,16 @@ _FULL_VECTOR = (
 _MESSAGE_VECTOR = (
     r"<\d, (__half, __half, __half, 8|__nv_bfloat16, __nv_bfloat16, __nv_bfloat16, 8|float, float, float, 4), 1>"
 )
+_GATED_VECTOR = r"(__half, __half, 8|__nv_bfloat16, __nv_bfloat16, 8|float, float, 4), 1>"
 MIN_LOADS = {
     r"spmm_sum_kernel<GatherConfig" + _FULL_VECTOR: 4,  # rows of four edges
     r"edge_sum_kernel<EdgeSumConfig" + _MESSAGE_VECTOR: 8,  # rows of four edges and of their nodes
     r"edge_sum_backward_kernel<EdgeSumConfig" + _MESSAGE_VECTOR.replace(r"\d", "[02]"): 8,
     r"edge_sum_backward_kernel<EdgeSumConfig" + _MESSAGE_VECTOR.replace(r"\d", "1"): 4,  # rows of edges are not read
+    r"gated_sum_kernel<GatedConfig<" + _WIDEST: 6,  # two edges: both rows of their nodes, and their own
+    r"gated_sum_backward_kernel<GateGradientConfig<false, " + _GATED_VECTOR: 8,  # two rows of both
+    r"gated_sum_backward_kernel<GateGradientConfig<true, " + _GATED_VECTOR: 5,  # some of the second edge's after a use
+    _NORMALIZED_TO_SOURCES: 4,  # gradients and shifts of two edges
     r"spmm_extremum_kernel<GatherConfig" + _FULL_VECTOR: 4,
     r"sddmm_dot_kernel<DotConfig" + _FULL_VECTOR + "2>": 3,  # the row, and two edges' columns
     r"sddmm_dot_kernel<DotConfig" + _FULL_VECTOR + "8>": 8,

@@ -22,6 +22,7 @@ KERNELS = [
     "weighted_sum",
     "edge_sum",
     "edge_sum_backward",
+    *(f"gated_sum_{which}" for which in PASSES),
     "extremum",
     "mul_backward",
     "dot",

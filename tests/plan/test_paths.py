@@ -15,6 +15,9 @@ KERNELS = {
     ("u_mul_e_sum", "forward"): "weighted_sum",
     ("u_relu_add_e_sum", "forward"): "edge_sum",
     ("u_relu_add_e_sum", "backward"): "edge_sum_backward",
+    ("gated_sum", "forward"): "gated_sum_forward",
+    ("gated_sum", "to destinations"): "gated_sum_destinations",
+    ("gated_sum", "to sources"): "gated_sum_sources",
     ("copy_u_max", "forward"): "extremum",
     ("u_mul_e_sum", "backward"): "mul_backward",
     ("u_dot_v", "forward"): "dot",
@@ -22,7 +25,8 @@ KERNELS = {
     ("gat_attention", "forward, training"): "gat_training",
     ("gat_attention", "backward"): "gat_backward",
 }
-WITH_TEAMS = ("sum", "weighted_sum", "edge_sum", "edge_sum_backward", "extremum")
+GATED = ("gated_sum_forward", "gated_sum_destinations", "gated_sum_sources")
+WITH_TEAMS = ("sum", "weighted_sum", "edge_sum", "edge_sum_backward", *GATED, "extremum")
 
 
 def executed():
@@ -40,7 +44,8 @@ def predicted(planners, kernel, width, degree):
     pieces = 2 if degree == 1024 else 1
     rows, edges, vectors = pieces * NODES, NODES * degree, HALF * width // ACCESS
     if kernel in WITH_TEAMS:
-        _, slices = planners.lanes_and_slices(L2, rows, edges, HALF * width, kernel=kernel)
+        access = ACCESS, 1, 2 if kernel in GATED else 4
+        _, slices = planners.lanes_and_slices(L2, rows, edges, HALF * width, access, kernel=kernel)
     elif kernel.startswith("gat"):
         _, slices = planners.parts_of_heads_and_slices(L2, rows, edges, 1, vectors, kernel=kernel)
     else:

@@ -36,6 +36,7 @@ MODULES = (
     "ops/test_edge_sum.py",
     "ops/test_sddmm.py",
     "ops/test_u_add_v_add_e.py",
+    "ops/test_gated_sum.py",
     "ops/test_edge_softmax.py",
     "ops/test_attention.py",
     "ops/test_attention_edges.py",

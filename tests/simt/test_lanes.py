@@ -15,6 +15,7 @@ from tests.simt import control
 from tests.simt.graphs import PIECE, graph_of
 from tests.support import IDTYPES, randn, sddmm_operands
 from tests.support_attention import DOT, GAT_EDGE, GATV2, fixed_seed
+from tests.support_messages import gated_operands
 
 if not control.SIMULATED:
     pytest.skip("runs on the simulator: tests/simt/run.py", allow_module_level=True)
@@ -58,6 +59,15 @@ def _attention(kind):
     return run
 
 
+def _gated_sum(g, dtype):
+    """normalize, and z."""
+    return support.evaluate(
+        lambda *x: torch.cat(ops.gated_sum(g, *x, normalize=True, return_edges=True)),
+        gated_operands(g, (5,), dtype),
+        torch.ones_like,
+    )
+
+
 def _segments(reducer):
     return lambda g, dtype: support.evaluate(
         lambda x: ops.segment_reduce(g.csc().indptr.diff(), x, reducer),
@@ -94,6 +104,7 @@ CALLS = {
     "u_mul_e_sum": _gspmm("mul", "sum", (8,), (1,)),
     "u_mul_e_sum of rows": _gspmm("mul", "sum", (24,), (24,)),
     "u_relu_add_e_mean": _gspmm("relu_add", "mean", (5,), (5,)),
+    "gated_sum": _gated_sum,
     "u_mul_e_mean of heads": _gspmm("mul", "mean", (3, 8), (3, 1)),
     "copy_e_mean": _gspmm("copy_rhs", "mean", (), (3,)),
     "copy_u_max": _gspmm("copy_lhs", "max", (8,), ()),

@@ -20,6 +20,7 @@ from tests.machine_code.emulator.program import parse
 from tests.simt import control
 from tests.simt.graphs import graph_of
 from tests.support import HALVES, check_gsddmm, check_gspmm, randn
+from tests.support_messages import check_gated_sum, gated_operands
 
 if not control.SIMULATED:
     pytest.skip("runs on the simulator: tests/simt/run.py", allow_module_level=True)
@@ -63,6 +64,20 @@ def test_sums_and_maxima(op, reduce_op, width, dtype):
     g = graph(DEGREES, identity=width != 16)
     with on_machine_code("spmm_extremum_kernel" if reduce_op == "max" else "spmm_sum_kernel"):
         check_gspmm(g, op, reduce_op, support.spmm_operands(g, op, (width,), (1,), dtype), backward=op == "mul")
+
+
+@pytest.mark.parametrize("op,width,dtype", [("relu_add", 128, torch.float16), ("sub", 41, torch.bfloat16)])
+def test_messages(op, width, dtype):
+    g = graph(DEGREES, identity=width != 41)
+    with on_machine_code("edge_sum_kernel", "edge_sum_backward_kernel"):
+        check_gspmm(g, op, "mean", support.spmm_operands(g, op, (width,), (width,), dtype))
+
+
+@pytest.mark.parametrize("normalize,width,dtype", [(False, 128, torch.float16), (True, 40, torch.bfloat16)])
+def test_gated_sums(normalize, width, dtype):
+    g = graph(DEGREES, identity=width != 40)
+    with on_machine_code("gated_sum_kernel", "gated_sum_backward_kernel"):
+        check_gated_sum(g, gated_operands(g, (width,), dtype), normalize)
 
 
 @every_half

@@ -14,6 +14,7 @@ from tests import support
 from tests.simt import control
 from tests.simt.graphs import CUT, FEW_EDGES, PIECE, graph_of
 from tests.support import HALVES, IDTYPES, check_gspmm
+from tests.support_messages import check_gated_sum, gated_operands
 
 if not control.SIMULATED:
     pytest.skip("runs on the simulator: tests/simt/run.py", allow_module_level=True)
@@ -100,3 +101,40 @@ def test_one_value_that_is_not_finite(op, value):
         out, (grad_x, grad_e) = support.evaluate(lambda x, e: ops.gspmm(g, op, "sum", x, e), operands, torch.ones_like)
         assert out[:, [*range(7), 8]].isfinite().all() and not out[[1, 3, 5]].any()
         assert grad_x[:, [*range(7), 8]].isfinite().all() and grad_e[:, [*range(7), 8]].isfinite().all()
+
+
+# ---- gated sums ----------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("dtype", DTYPES)
+@pytest.mark.parametrize("normalize", [False, True])
+def test_widths_of_access_of_gated_sums(normalize, dtype):
+    """With and without edge data."""
+    for width in (1, 2, 4, 8, 12, 41, 66, 132, 264):
+        g = support.make_graph("bipartite", *VARIANTS[width % 4][:1], identity=width % 3 == 0)
+        check_gated_sum(g, gated_operands(g, (width,), dtype, has_edge=width % 5 != 1), normalize)
+
+
+@pytest.mark.parametrize("dtype,normalize", [(DTYPES[0], True), (DTYPES[1], False), (DTYPES[2], True)])
+def test_rows_of_gated_sums(dtype, normalize):
+    """Cut into pieces, in the forward and in the backward; of few edges, and of none."""
+    for g in (graph_of(CUT, 37, *VARIANTS[1]), graph_of(CUT, 37, *VARIANTS[2]).reverse()):
+        check_gated_sum(g, gated_operands(g, (9,), dtype), normalize, terms=max(CUT))
+        normalize = not normalize
+    for name in list(FEW_EDGES)[DTYPES.index(dtype) :: 3]:
+        g = graph_of(FEW_EDGES[name], 37, torch.int32)
+        check_gated_sum(g, gated_operands(g, (24,), dtype), normalize, terms=2 * PIECE)
+        normalize = not normalize
+
+
+def test_rows_without_edges_of_gates_that_are_not_finite():
+    """Teams without an edge read what others do; their own gates are not numbers."""
+    g = graph_of([3, 0, PIECE + 5, 0, 1, 0], 37, torch.int32, identity=True)
+    operands = [x.requires_grad_() for x in gated_operands(g, (8,), torch.float16)]
+    with torch.no_grad():
+        operands[2][[1, 3, 5]] = float("nan")
+    for normalize in (False, True):
+        out = ops.gated_sum(g, *operands, normalize=normalize)
+        assert out.isfinite().all() and not out[[1, 3, 5]].any()
+        for grad in torch.autograd.grad(out, operands, torch.ones_like(out)):
+            assert grad.isfinite().all()

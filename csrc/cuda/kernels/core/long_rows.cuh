@@ -89,6 +89,27 @@ __device__ void for_each_slot(const LongRow& row, const CombineTeam& team, const
   }
 }
 
+// Partial rows: len fp32 values per slot.
+struct PartialRows {
+  const float* data;
+  int64_t len;
+};
+
+// The sum of one column over the slots of a row, for the lanes of the team's first warp. A lane whose column does not
+// exist takes part.
+inline __device__ double sum_column(const PartialRows& partial, const LongRow& row, const CombineTeam& team,
+                                    int64_t column, bool exists) {
+  constexpr int kUnroll = 8;  // slots that a lane has in flight
+  double sum = 0;
+  float value[kUnroll];
+  if (exists) {
+    for_each_slot<kUnroll>(
+        row, team, [&](int u, int64_t slot) { value[u] = __ldcs(partial.data + slot * partial.len + column); },
+        [&](int u) { sum += static_cast<double>(value[u]); });
+  }
+  return team.sum(sum);
+}
+
 inline __device__ double sum_of_warp(double value) {
   for (int distance = 1; distance < kWarpSize; distance *= 2) value += __shfl_xor_sync(kFullMask, value, distance);
   return value;

@@ -31,6 +31,9 @@ constexpr RowWork kSumWork{110, 111, RowSharing::kTeams};  // without weights
 constexpr RowWork kWeightedSumWork{124, 132, RowSharing::kTeams};
 constexpr RowWork kEdgeSumWork{125, 229, RowSharing::kTeams};  // of relu_add, which takes most; so its gradients
 constexpr RowWork kEdgeSumBackwardWork{127, 360, RowSharing::kTeams};
+// Without normalization: forward, to destinations, to sources.
+constexpr RowWork kGatedSumWork[] = {
+    {188, 580, RowSharing::kTeams}, {127, 690, RowSharing::kTeams}, {196, 811, RowSharing::kTeams}};
 constexpr RowWork kExtremumWork{131, 228, RowSharing::kTeams};
 constexpr RowWork kMulBackwardWork{162, 284, RowSharing::kTeams};
 constexpr RowWork kDotWork{65, 221, RowSharing::kNone};

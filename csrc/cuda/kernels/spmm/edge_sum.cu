@@ -15,10 +15,6 @@ bool is_valid(int64_t dim, DType type, DType edge_type, DType sum_type) {
   return type != DType::kDouble && same_or_float(edge_type) && same_or_float(sum_type) && fits_gather(dim);
 }
 
-int64_t id_bytes(const Topology& topology) {
-  return (topology.is_int64 ? 8 : 4) * (topology.edge_ids != nullptr ? 2 : 1);
-}
-
 float sign_of(Op op) { return op == Op::kSub ? -1.f : 1.f; }
 
 }  // namespace
@@ -41,7 +37,7 @@ cudaError_t edge_sum(const EdgeSumArgs& args, const Launch& launch) {
   kernel_args.out = args.out;
   kernel_args.out_is_float = args.out_type == DType::kFloat;
   kernel_args.partial = static_cast<float*>(launch.workspace);
-  const GatherShape shape{args.feat,    args.feat_rows, args.dim * size_of(args.type), false, id_bytes(args.topology),
+  const GatherShape shape{args.feat,    args.feat_rows, args.dim * size_of(args.type), false, ids_bytes(args.topology),
                           kEdgeSumWork, edge_bytes};
   const cudaError_t status =
       with_type(args.type, [&](auto t) { return edge_sum_of<TypeOf<decltype(t)>>(args, kernel_args, shape, launch); });
@@ -81,7 +77,7 @@ cudaError_t edge_sum_backward(const EdgeSumBackwardArgs& args, const Launch& lau
                           args.grad_rows,
                           args.dim * size_of(args.grad_type),
                           false,
-                          id_bytes(args.topology),
+                          ids_bytes(args.topology),
                           kEdgeSumBackwardWork,
                           edge_rows * edge_bytes};
   const cudaError_t status = with_type(

@@ -61,6 +61,10 @@ struct GatherShape {
   RowWork work;
   int64_t once_bytes = 0;  // per edge, beside these: rows of edge data, of which every slice reads or writes its part
 };
+// Of a position that reads edge data: its column, and its edge if there are edge ids.
+inline int64_t ids_bytes(const Topology& topology) {
+  return (topology.is_int64 ? 8 : 4) * (topology.edge_ids != nullptr ? 2 : 1);
+}
 struct GatherPlan {
   Gather gather;
   int64_t blocks;

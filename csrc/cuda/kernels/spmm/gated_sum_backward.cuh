@@ -1,0 +1,218 @@
+// The kernel behind gated_sum_backward. Include only where it is instantiated (gated_sum_backward_<type>.cu).
+#pragma once
+
+#include "gate.cuh"
+
+namespace halfgnn::cuda {
+
+// kRowsAreSources: which of the two passes. G: the type of grad; if it is float, there may be shifts.
+template <bool kRowsAreSources, typename T, typename G, int kVectorElements, int kVectorsPerLane>
+struct GateGradientConfig : GatherConfig<T, kVectorElements, kVectorsPerLane> {
+  using Grad = G;
+  static constexpr bool kBySrc = kRowsAreSources;
+  static constexpr bool kShifts = std::is_same_v<G, float>;
+  static constexpr int kUnroll = 2;  // edges, of four or five rows each
+};
+
+// What a lane does (TeamWalk).
+template <class Config>
+struct GateGradientLane {
+  static constexpr int kVector = Config::kVector;
+  static constexpr int kRepeat = Config::kRepeat;
+  static constexpr bool kBySrc = Config::kBySrc;
+  static constexpr int kSums = kBySrc ? 2 : 1;  // of dz, and of gate grad
+  using T = typename Config::Element;
+  using Row = Fragment<T, kVector>;
+  using Grad = Fragment<typename Config::Grad, kVector>;
+  using Shift = Fragment<float, Config::kShifts ? kVector : 1>;
+  // Of the row, and of the columns, beside gates.
+  using Own = std::conditional_t<kBySrc, Row, Grad>;
+  using Far = std::conditional_t<kBySrc, Grad, Row>;
+
+  const GatedBackwardKernelArgs& args;
+  const LaneSlice<Config> slice;
+  const LaneSource<kRepeat> gate, far, shift, edge;
+  RunningSum<kSums * kRepeat, kVector, kGatherThreads> sum;
+  Row own_gate[kRepeat];
+  Own own[kRepeat];
+  Shift own_shift[kRepeat];
+
+  __device__ static constexpr int passes() { return 1; }
+  __device__ ChunkIds load(uint32_t position) const {
+    return {args.gather.feat_rows.id(position), args.edge_ids.id(position)};
+  }
+
+  __device__ void start(const Team&, const TeamRow&, uint32_t row, int) {
+    sum.clear();
+#pragma unroll
+    for (int r = 0; r < kRepeat; ++r) {
+      // In vectors: a row has as many in each array.
+      const uint64_t place =
+          uint64_t{row} * static_cast<uint32_t>(args.gather.num_vectors) + slice.vector(r, args.gather);
+      const auto at = [place](const void* data, int bytes) { return static_cast<const char*>(data) + place * bytes; };
+      own_gate[r] = Row::load(at(args.own_gate, Row::kBytes));
+      own[r] = Own::load(at(kBySrc ? args.value : args.grad, Own::kBytes));
+      if constexpr (Config::kShifts && !kBySrc) {
+        own_shift[r] = args.shift != nullptr ? Shift::load(at(args.shift, Shift::kBytes)) : Shift{};
+      }
+    }
+  }
+
+  __device__ void add(const Team& team, const TeamRow& row, const Lengths& lengths, const ChunkIds& ids, int chunk) {
+    const int left = row.num_edges - chunk;
+    for_each_batch<Config::kUnroll>(team, lengths, chunk, [&](auto edges, auto full, int start) {
+      add_batch<decltype(edges)::value, decltype(full)::value>(team, ids, start, left);
+    });
+    if (((chunk + team.size) & (kRun * team.num_groups - 1)) == 0) sum.end_run();
+  }
+
+  __device__ void finish(const Team& team, const TeamRow& row, bool is_piece) {
+    sum.finish();
+    sum.sum_over_lanes(slice.stride, team.size);  // over the groups
+    const bool writes = row.exists() && team.group == 0;
+    store(args.grad_gate, args.partial_gate, 0, row.line, writes, is_piece);
+    if constexpr (kBySrc) store(args.grad_value, args.partial_value, kRepeat, row.line, writes, is_piece);
+  }
+
+ private:
+  // What an edge reads.
+  struct Edge {
+    Row gate[kRepeat], gate_edge[kRepeat], grad_edge[kRepeat];
+    Far far[kRepeat];
+    Shift shift[kRepeat];
+  };
+
+  // Adds kEdges edges of every group, those at `start` and after of a chunk of which the team has `left` edges, and
+  // writes the gradients of theirs. All loads are issued before the first sum. If the batch is not kFull, a place past
+  // the last edge reads rows that are there, adds 0 and writes nothing.
+  template <int kEdges, bool kFull>
+  __device__ void add_batch(const Team& team, const ChunkIds& ids, int start, int left) {
+    Edge edges[kEdges];
+    uint32_t id[kEdges];
+#pragma unroll
+    for (int u = 0; u < kEdges; ++u) {
+      const int source = team.source + start + u * team.num_groups;
+      id[u] = __shfl_sync(kFullMask, ids.edge, source);
+      load_edge(__shfl_sync(kFullMask, ids.column, source), id[u], edges[u]);
+    }
+#pragma unroll
+    for (int u = 0; u < kEdges; ++u) {
+      const bool keep = kFull || start + u * team.num_groups + team.group < left;
+      const char* target = edge.of_row(id[u], args.gather.row_bytes) + args.edges.distance[2];
+#pragma unroll
+      for (int r = 0; r < kRepeat; ++r) {
+        float dz[kVector];
+        add_edge(r, edges[u], keep, dz);
+        store_rounded_if<T>(keep && args.edges.exists[2] && slice.has(r, args.gather),
+                            const_cast<char*>(edge.at(target, r)), dz);
+      }
+    }
+  }
+
+  __device__ void load_edge(uint32_t column, uint32_t id, Edge& to) const {
+    const auto vectors = static_cast<uint32_t>(args.gather.num_vectors);
+    const char* gate_row = gate.of_row(column, args.gather.row_bytes);
+    const char* far_row = far.of_row(column, vectors * Far::kBytes);
+    const char* shift_row = shift.of_row(column, vectors * Shift::kBytes);
+    const char* of_edge = edge.of_row(id, args.gather.row_bytes);
+#pragma unroll
+    for (int r = 0; r < kRepeat; ++r) {
+      to.gate[r] = Row::load(gate.at(gate_row, r));
+      to.far[r] = Far::load(far.at(far_row, r));
+      if constexpr (Config::kShifts && kBySrc) {
+        to.shift[r] = args.shift != nullptr ? Shift::load(shift.at(shift_row, r)) : Shift{};
+      }
+      to.gate_edge[r] = load_edge_row<Row>(args.edges, 0, edge, of_edge, r);
+      to.grad_edge[r] = load_edge_row<Row>(args.edges, 1, edge, of_edge, r);
+    }
+  }
+
+  // Adds vector r of an edge to the sums, unless it is not to be kept, and leaves the gradient of its z.
+  __device__ void add_edge(int r, const Edge& of_edge, bool keep, float (&dz)[kVector]) {
+    float z[kVector], x[kVector], g[kVector], s[kVector];
+    add_gates(own_gate[r], of_edge.gate[r], of_edge.gate_edge[r], z);
+    of_edge.grad_edge[r].widen(dz);
+    own[r].widen(kBySrc ? x : g);
+    of_edge.far[r].widen(kBySrc ? g : x);
+    if constexpr (Config::kShifts) (kBySrc ? of_edge.shift[r] : own_shift[r]).widen(s);
+#pragma unroll
+    for (int i = 0; i < kVector; ++i) {
+      const Gate found = gate_of<T>(z[i]);
+      const float slope_of = Config::kShifts ? fmaf(g[i], x[i], -s[i]) : g[i] * x[i];
+      dz[i] = fmaf(found.slope, slope_of, dz[i]);
+      sum.run[r][i] += keep ? dz[i] : 0.f;
+      if constexpr (kBySrc) {
+        const float product = found.value * g[i];
+        sum.run[kRepeat + r][i] += keep ? product : 0.f;
+      }
+    }
+  }
+
+  __device__ void store(void* out, float* partial, int first, uint32_t line, bool writes, bool is_piece) const {
+    float part[kRepeat][kVector];
+#pragma unroll
+    for (int r = 0; r < kRepeat; ++r) {
+#pragma unroll
+      for (int i = 0; i < kVector; ++i) part[r][i] = sum.run[first + r][i];
+    }
+    const bool wanted = writes && out != nullptr;
+    if (is_piece) return store_sums<Config>(partial, line, wanted, args.gather, slice, part);
+    store_sums<Config>(static_cast<T*>(out), line, wanted, args.gather, slice, part);
+  }
+};
+
+template <class Config>
+__global__ void __launch_bounds__(kGatherThreads, 4) gated_sum_backward_kernel(const GatedBackwardKernelArgs args) {
+  using Lane = GateGradientLane<Config>;
+  const auto lane = static_cast<int>(threadIdx.x & (kWarpSize - 1));
+  const LaneSlice<Config> slice(args.gather, lane);
+  const auto source = [&](const void* data, int bytes) { return source_of<Config>(data, bytes, args.gather, slice); };
+  Lane work{args,
+            slice,
+            source(args.gather.feat, Config::kVectorBytes),
+            source(Config::kBySrc ? args.grad : args.value, Lane::Far::kBytes),
+            source(args.shift, Lane::Shift::kBytes),
+            source(args.edges.first, Config::kVectorBytes),
+            {},
+            {},
+            {},
+            {}};
+  TeamWalk(args.gather.units, lane, work).walk(args.gather.unit());
+}
+
+template <class Config>
+cudaError_t launch_gated_backward(const GatedSumBackwardArgs& args, GatedBackwardKernelArgs kernel_args,
+                                  const GatherShape& shape, const Launch& launch) {
+  const GatherPlan plan = plan_gather<Config>(args.topology, shape);
+  kernel_args.gather = plan.gather;
+  kernel_args.gather.feat_rows = indices_of(args.topology);
+  return cuda::launch(gated_sum_backward_kernel<Config>, plan.blocks, plan.threads, launch.stream, kernel_args);
+}
+
+template <typename T, typename G>
+cudaError_t gated_sum_backward_with(const GatedSumBackwardArgs& args, const GatedBackwardKernelArgs& kernel_args,
+                                    const GatherShape& shape, const Launch& launch) {
+  const auto fits = [&](int64_t count) {
+    return args.dim % count == 0 &&
+           are_aligned(count * static_cast<int64_t>(sizeof(T)), args.value, args.gate_src, args.gate_dst,
+                       args.gate_edge, args.grad_edges, args.grad_value, args.grad_gate, args.grad_gate_edge) &&
+           are_aligned(count * static_cast<int64_t>(sizeof(G)), args.grad) &&
+           are_aligned(count * static_cast<int64_t>(sizeof(float)), args.shift);
+  };
+  return with_gated_vector<sizeof(G)>(fits, [&](auto vector, auto repeat) {
+    constexpr int kVector = decltype(vector)::value, kRepeat = decltype(repeat)::value;
+    if (args.by_src) {
+      return launch_gated_backward<GateGradientConfig<true, T, G, kVector, kRepeat>>(args, kernel_args, shape, launch);
+    }
+    return launch_gated_backward<GateGradientConfig<false, T, G, kVector, kRepeat>>(args, kernel_args, shape, launch);
+  });
+}
+
+template <typename T>
+cudaError_t gated_sum_backward_of(const GatedSumBackwardArgs& args, const GatedBackwardKernelArgs& kernel_args,
+                                  const GatherShape& shape, const Launch& launch) {
+  return args.grad_type == args.type ? gated_sum_backward_with<T, T>(args, kernel_args, shape, launch)
+                                     : gated_sum_backward_with<T, float>(args, kernel_args, shape, launch);
+}
+
+}  // namespace halfgnn::cuda
