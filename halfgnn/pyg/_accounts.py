@@ -17,7 +17,9 @@ def stats() -> dict[str, dict[str, Any]]:
         ``{"routed": {operator: calls}, "fell_back": {name: {reason: calls}}}``. Names of operators are, for example,
         ``"gspmm:copy_u_mean"``, ``"gspmm:u_mul_e_sum"``, ``"gspmm:copy_e_max"`` (of messages that were formed) and
         ``"edge_softmax"``. ``fuse=True`` adds modules: ``"fused:GATConv"``. Under ``"fell_back"``, ``"propagate"`` has calls whose
-        messages are PyG's, and ``"message:copy_u": {"read by cat": 1}`` a message that was formed because ``torch.cat`` read it.
+        messages are PyG's, ``"message:copy_u": {"read by cat": 1}`` a message that was formed because ``torch.cat`` read it,
+        ``"spmm"`` products of sparse matrices, and ``"forward:SAGEConv"`` calls of halfgnn.pyg.SAGEConv that ran torch_geometric's
+        forward.
         A backward pass and compiled code are not counted.
     """
     return _accounts.stats()

@@ -22,7 +22,7 @@ from ._propagation import Propagation, begin, current, find, plain
 
 Original = Callable[..., Any]
 
-_REDUCES = {"sum": "sum", "add": "sum", "mean": "mean", "max": "max", "amax": "max", "min": "min", "amin": "min"}
+REDUCES = {"sum": "sum", "add": "sum", "mean": "mean", "max": "max", "amax": "max", "min": "min", "amin": "min"}
 _TENSORS = (Tensor, nn.Parameter)
 
 
@@ -46,6 +46,10 @@ def refuse_rows(x: Any) -> str | None:
 
 def _is_first(dim: int, x: Tensor) -> bool:
     return -x.dim() <= dim < x.dim() and dim % x.dim() == 0
+
+
+def _is_another(dim: int, x: Tensor) -> bool:
+    return -x.dim() <= dim < x.dim() and dim % x.dim() != 0
 
 
 # ---- messages ----------------------------------------------------------------------------------------------------------------
@@ -108,7 +112,10 @@ def scatter(
     if torch.compiler.is_compiling() or not isinstance(src, Tensor) or not isinstance(index, Tensor):
         return original(src, index, dim, dim_size, reduce)
     found = _find(index)
-    reduction = _REDUCES.get(reduce)
+    reduction = REDUCES.get(reduce)
+    if found and reduction and not isinstance(src, Message) and _is_another(dim, src):  # several features of one graph
+        out = scatter(original, src.movedim(dim, 0).contiguous(), index, 0, dim_size, reduce)
+        return out.movedim(0, dim)
     if isinstance(src, Message):
         if _refuse_reduction(src, reduction, found, dim, dim_size) is None and _is_reducible(src, index):
             return _reduced(src, str(reduction), int(dim_size))  # type: ignore[arg-type]

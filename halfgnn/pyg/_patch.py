@@ -13,7 +13,7 @@ from typing import Any
 from torch_geometric import nn
 
 from ..common.drop_in import Bindings, Switch
-from . import _fused, _operators
+from . import _fused, _operators, _products
 
 _Route = Callable[..., Any]
 
@@ -21,6 +21,8 @@ _Route = Callable[..., Any]
 _FUNCTIONS: list[tuple[str, str, _Route]] = [
     ("torch_geometric.utils", "scatter", _operators.scatter),
     ("torch_geometric.utils", "softmax", _operators.softmax),
+    ("torch_geometric.utils", "spmm", _products.spmm),
+    ("torch_geometric.edge_index", "_spmm", _products.edge_index_spmm),
     ("torch_geometric.utils", "add_self_loops", _operators.self_loops),
     ("torch_geometric.utils", "remove_self_loops", _operators.self_loops),
     ("torch_geometric.utils", "add_remaining_self_loops", _operators.self_loops),

@@ -122,7 +122,6 @@ LEFT = {
     "sparse edge_index": sparse,
     "functorch": transformed,
     "torch.int64 on cpu": lambda x, edge_index: call()((10 * x).long(), edge_index),
-    "node_dim -2 of 3 dimensions": lambda x, edge_index: call()(x[None], edge_index)[0],
     "no edges": lambda x, edge_index: call()(x, edge_index[:, :0]),
 }
 
