@@ -127,8 +127,8 @@ TORCH_LIBRARY(halfgnn, m) {
       "Tensor grad, Tensor out, Tensor lse, Tensor out_residual, bool short_rows=False, "
       "bool out_short_rows=False) -> (Tensor grad_query, Tensor grad_key, Tensor grad_value)");
 
-  // dot_attention with what edges add (EdgeTerms in csrc/core/attention.h; on CUDA edge_bias alone): edge_bias (E, H),
-  // edge_key and edge_value (E, H, D), edge_feat (E, C) with edge_query (num_dst, H, C) of fp32 (fp64 with fp64
+  // dot_attention with what edges add (EdgeTerms in csrc/core/attention.h; on CUDA all but edge_feat): edge_bias (E,
+  // H), edge_key and edge_value (E, H, D), edge_feat (E, C) with edge_query (num_dst, H, C) of fp32 (fp64 with fp64
   // features). edge_key_is_value: edge_key is edge_value too, for which None is given; its gradient is the sum.
   // need_edge_out: also return edge_out (num_dst, H, C), the weighted sum of edge_feat; out is then fp32 (fp64), as the
   // caller adds to it before rounding. The backward takes the rounded total for out, its gradient for grad, and that of

@@ -39,12 +39,12 @@ struct EdgeInputs {
   Feature bias, key, value, edge_feat, query;
   EdgeTerms terms;
 
-  EdgeInputs(const Topology& topology, const Feature& feat, const OptionalTensor& bias_data,
+  EdgeInputs(const Topology& topology, const Feature& feat, const FittedHeads& fit, const OptionalTensor& bias_data,
              const OptionalTensor& key_data, const OptionalTensor& value_data, bool key_is_value,
              const OptionalTensor& feat_data, const OptionalTensor& query_data)
       : bias(feature_of(bias_data, "edge_bias", Target::kEdge, feat.tensor.device())),
-        key(rows_of_edges(topology, feat, key_data, "edge_key")),
-        value(rows_of_edges(topology, feat, value_data, "edge_value")),
+        key(rows_of_edges(topology, feat, fit, key_data, "edge_key")),
+        value(rows_of_edges(topology, feat, fit, value_data, "edge_value")),
         edge_feat(feature_of(feat_data, "edge_feat", Target::kEdge, feat.tensor.device())),
         query(feature_of(query_data, "edge_query", Target::kRow, feat.tensor.device())) {
     const int64_t heads = feat.tensor.size(1);
@@ -95,9 +95,9 @@ struct EdgeInputs {
   }
 
  private:
-  static Feature rows_of_edges(const Topology& topology, const Feature& feat, const OptionalTensor& data,
-                               const char* name) {
-    return data ? like(*data, name, topology.num_edges, feat, "the features", "one row per edge") : Feature{};
+  static Feature rows_of_edges(const Topology& topology, const Feature& feat, const FittedHeads& fit,
+                               const OptionalTensor& data, const char* name) {
+    return data ? like(fit(*data), name, topology.num_edges, feat, "the features", "one row per edge") : Feature{};
   }
 };
 
@@ -118,7 +118,7 @@ std::tuple<Tensor, Tensor, Tensor, Tensor> dot_attention_edges(
   const Topology topology = topology_of(indptr, indices, edge_ids, indices.numel(), short_rows);
   const FittedHeads fit(key);
   DotInputs in(topology, indptr.device(), fit(query), fit(key), fit(value), scale, dropout_p, seed);
-  EdgeInputs edges(topology, in.key, edge_bias, edge_key, edge_value, edge_key_is_value, edge_feat, edge_query);
+  EdgeInputs edges(topology, in.key, fit, edge_bias, edge_key, edge_value, edge_key_is_value, edge_feat, edge_query);
   TORCH_CHECK_VALUE(!need_edge_out || edges.edge_feat.defined(), "need_edge_out is set, but edge_feat is None");
   in.args.edge = edges.terms;
   const auto options = in.key.tensor.options(), wide = statistics_options(in.key);
@@ -156,7 +156,7 @@ std::tuple<Tensor, Tensor, Tensor, Tensor, Tensor, Tensor, Tensor, Tensor> dot_a
   const Topology topology = topology_of(indptr, indices, edge_ids, indices.numel(), short_rows);
   const FittedHeads fit(key);
   DotInputs in(topology, indptr.device(), fit(query), fit(key), fit(value), scale, dropout_p, seed);
-  EdgeInputs edges(topology, in.key, edge_bias, edge_key, edge_value, edge_key_is_value, edge_feat, edge_query);
+  EdgeInputs edges(topology, in.key, fit, edge_bias, edge_key, edge_value, edge_key_is_value, edge_feat, edge_query);
   in.args.by_src = other_side(out_indptr, out_indices, out_edge_ids, out_short_rows, topology, in.key.tensor.size(0));
   const int64_t num_dst = topology.num_rows;
   const Feature upstream = like(fit(grad), "grad", num_dst, in.key, "the features", "one row per destination node");
@@ -194,7 +194,14 @@ std::tuple<Tensor, Tensor, Tensor, Tensor, Tensor, Tensor, Tensor, Tensor> dot_a
     in.args.grad_value = grad_value.mutable_data_ptr();
     backend_of(indptr.device()).dot_attention_backward(in.args);
   }
-  return {fit.cut(grad_query), fit.cut(grad_key), fit.cut(grad_value), of_bias, of_key, of_value, of_feat, of_query};
+  return {fit.cut(grad_query),
+          fit.cut(grad_key),
+          fit.cut(grad_value),
+          of_bias,
+          fit.cut(of_key),
+          fit.cut(of_value),
+          of_feat,
+          of_query};
 }
 
 // ---- GATv2 -------------------------------------------------------------------------------------------------------
@@ -222,7 +229,7 @@ std::tuple<Tensor, Tensor, Tensor> gatv2_attention_edges(
   const Topology topology = topology_of(indptr, indices, edge_ids, indices.numel(), short_rows);
   const FittedHeads fit(feat_src);
   Gatv2Inputs in(topology, indptr.device(), fit(feat_src), fit(feat_dst), fit(attn), negative_slope, dropout_p, seed);
-  EdgeInputs edges(topology, in.src, edge_bias, edge_key, std::nullopt, false, edge_feat, std::nullopt);
+  EdgeInputs edges(topology, in.src, fit, edge_bias, edge_key, std::nullopt, false, edge_feat, std::nullopt);
   const Feature weight = weight_of(edge_weight, edges, in.src);
   in.args.edge = edges.terms;
   in.args.edge.weight = weight.operand.data;
@@ -243,7 +250,7 @@ std::tuple<Tensor, Tensor, Tensor, Tensor, Tensor, Tensor, Tensor> gatv2_attenti
   const Topology topology = topology_of(indptr, indices, edge_ids, indices.numel(), short_rows);
   const FittedHeads fit(feat_src);
   Gatv2Inputs in(topology, indptr.device(), fit(feat_src), fit(feat_dst), fit(attn), negative_slope, dropout_p, seed);
-  EdgeInputs edges(topology, in.src, edge_bias, edge_key, std::nullopt, false, edge_feat, std::nullopt);
+  EdgeInputs edges(topology, in.src, fit, edge_bias, edge_key, std::nullopt, false, edge_feat, std::nullopt);
   const Feature weight = weight_of(edge_weight, edges, in.src);
   in.args.by_src = other_side(out_indptr, out_indices, out_edge_ids, out_short_rows, topology, in.src.tensor.size(0));
   Tensor of_bias = wanted_gradient(edges.bias, "edge_bias", need_edge_bias, in.src);
@@ -262,7 +269,7 @@ std::tuple<Tensor, Tensor, Tensor, Tensor, Tensor, Tensor, Tensor> gatv2_attenti
       run_backward(backend_of(indptr.device()).gatv2_attention_backward, in.args, in.src, fit(grad), fit(out), lse,
                    fit(out_residual), {in.src, in.dst, in.attn},
                    {&Gatv2Args::grad_feat_src, &Gatv2Args::grad_feat_dst, &Gatv2Args::grad_attn});
-  return {fit.cut(src), fit.cut(dst), fit.cut(of_attn), of_bias, of_key, of_feat, of_weight};
+  return {fit.cut(src), fit.cut(dst), fit.cut(of_attn), of_bias, fit.cut(of_key), of_feat, of_weight};
 }
 
 }  // namespace

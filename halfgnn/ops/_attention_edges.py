@@ -304,17 +304,17 @@ def _flat_gradients(shared, scale, dropout_p, wanted, short, grad, *saved):
 # ---- the operator ------------------------------------------------------------------------------------------------------------
 
 
-# The devices whose back end has kernels for terms of edges, and those of them where these take a bias alone, for heads of a
-# few bytes: CUDA, which also lacks reorder. This alone decides between kernels and the composition.
+# The devices whose back end has kernels for terms of edges, and those of them where these take no columns, and heads of a few
+# bytes: CUDA, which also lacks reorder. This alone decides between kernels and the composition.
 _DEVICES = {"cpu", "cuda"} - devices_without("dot_attention_edges")
-_BIAS_ALONE = devices_without("reorder")
+_WITHOUT_COLUMNS = devices_without("reorder")
 _MAX_HEAD_BYTES = 512
 
 
-def has_kernels(feat: Tensor, *terms: Tensor | None) -> bool:
-    """Whether kernels take features of nodes (rows, H, D) with these terms, a bias aside."""
-    if feat.device.type in _BIAS_ALONE and (
-        any(x is not None for x in terms) or feat.shape[2] * feat.dtype.itemsize > _MAX_HEAD_BYTES
+def has_kernels(feat: Tensor, columns: Tensor | None) -> bool:
+    """Whether kernels take features of nodes (rows, H, D), a bias and rows of edges, and these columns of edges (E, C)."""
+    if feat.device.type in _WITHOUT_COLUMNS and (
+        columns is not None or feat.shape[2] * feat.dtype.itemsize > _MAX_HEAD_BYTES
     ):
         return False
     return feat.device.type in _DEVICES
@@ -324,7 +324,7 @@ def dot_attention(
     g, query: Tensor, key: Tensor, value: Tensor, terms: EdgeTerms, scale: float, dropout_p: float, seed, precise: bool
 ) -> Tensor:
     """Dot attention with terms of edges, of checked operands."""
-    if not has_kernels(key, *terms.tensors()[1:]):
+    if not has_kernels(key, terms.feat):
         return composed_dot(g, query, key, value, terms, scale, dropout_p)[0]
     if needs_grad(query, key, value, *terms.tensors()):
         sides, short = (*g.csc(), *g.csr()), (g.short_csc, g.short_csr)

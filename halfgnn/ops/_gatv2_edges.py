@@ -146,7 +146,7 @@ def gatv2_attention(
     g, feat_src: Tensor, feat_dst: Tensor, attn: Tensor, terms: EdgeTerms, slope: float, dropout_p: float, seed, precise: bool
 ) -> Tensor:  # fmt: skip
     """GATv2's attention with terms of edges, of checked operands."""
-    if not has_kernels(feat_src, *terms[1:]):
+    if not has_kernels(feat_src, terms.feat):
         return composed_gatv2(g, feat_src, feat_dst, attn, terms, slope, dropout_p)[0]
     operands = (feat_src, feat_dst, attn, *terms)
     if needs_grad(*operands):

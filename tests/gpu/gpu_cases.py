@@ -98,19 +98,25 @@ def attention(kind: support_attention.Kind, heads: int, dim: int, dropout_p: flo
     return Case(f"{kind.name}_attention_{heads}x{dim}{note}", call, tuple(kind.shapes(heads, dim)))
 
 
-def attention_bias(heads: int, dim: int, dropout_p: float = 0.0) -> list[Case]:
-    """Both attentions that take a bias of edges."""
+def attention_edges(heads: int, dim: int, dropout_p: float = 0.0) -> list[Case]:
+    """Both attentions with a bias of edges, and with rows beside it."""
 
-    def case(name, operator, shapes):
-        def call(g, bias, *operands):
+    def case(operator, kind, **terms):
+        def call(g, *operands):
+            named = dict(zip(terms, operands))
             with support_attention.fixed_seed():
-                return operator(g, *operands, dropout_p=dropout_p, edge_bias=bias)
+                return operator(g, *operands[len(terms) :], dropout_p=dropout_p, **named)
 
-        note = "_dropout" if dropout_p else ""
-        return Case(f"{name}_edges_{heads}x{dim}{note}", call, (("e", (heads,)), *shapes))
+        shapes = (*terms.values(), *kind.shapes(heads, dim))
+        return Case(f"{kind.name}_attention_{'_'.join(terms)}_{heads}x{dim}", call, shapes)
 
-    kinds = (("dot", ops.dot_attention, support_attention.DOT), ("gatv2", ops.gatv2_attention, support_attention.GATV2))
-    return [case(name, operator, tuple(kind.shapes(heads, dim))) for name, operator, kind in kinds]
+    dot, gatv2 = (ops.dot_attention, support_attention.DOT), (ops.gatv2_attention, support_attention.GATV2)
+    bias, row = {"edge_bias": ("e", (heads,))}, ("e", (heads, dim))
+    return [
+        *(case(*kind, **bias) for kind in (dot, gatv2)),
+        case(*dot, **bias, edge_key=row, edge_value=row),
+        case(*gatv2, **bias, edge_feat=row),
+    ]
 
 
 CASES = [
@@ -143,7 +149,7 @@ CASES = [
     *(attention(kind, 4, 32, dropout_p) for kind in support_attention.KINDS for dropout_p in (0.0, 0.4)),
     # One head; odd width; too wide for a warp's registers, in whole vectors and in single elements.
     *(attention(kind, *shape) for kind in support_attention.KINDS for shape in ((1, 64), (3, 5), (1, 1032), (1, 133))),
-    *(attention_bias(4, 32, 0.4) + attention_bias(3, 5)),
+    *(attention_edges(4, 32, 0.4) + attention_edges(3, 5)),
 ]
 CASES = list({case.name + str(case.shapes): case for case in CASES}.values())
 every_case = pytest.mark.parametrize("case", CASES, ids=lambda case: case.name)

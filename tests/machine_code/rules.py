@@ -86,6 +86,7 @@ MIN_LOADS = {
     rf"gat_prepare_backward_kernel<{_WIDEST}>": 3,
     r"pair_attention_kernel<PairConfig<\w+, (__half, \d, 8|__nv_bfloat16, \d, 8|float, \d, 4), 1": 3,
     r"pair_attention_kernel<PairConfig<\w+, (__half, \d, 8|__nv_bfloat16, \d, 8|float, \d, 4), 4": 5,
+    _EDGE_TERMS + r"\w+, \w+, \d, true": 7,  # rows of two edges, and of their nodes, or of four of GATv2
     _EDGE_TERMS: 3,
     _TENSOR_DESTINATIONS + "1>": 4,  # keys of 16 edges, which are their values
     "gatv2_tensor_kernel": 8,

@@ -44,8 +44,17 @@ class DotScore {
   __device__ void add_gradient(bool is_first, float factor, const Row& key, int, float (&sum)[kVector]) const {
     float values[kVector];
     key.widen(values);
+    add_gradient(is_first, factor, values, sum);
+  }
+  __device__ static void add_gradient(bool is_first, float factor, const float (&key)[kVector], float (&sum)[kVector]) {
 #pragma unroll
-    for (int i = 0; i < kVector; ++i) sum[i] = is_first ? factor * values[i] : fmaf(factor, values[i], sum[i]);
+    for (int i = 0; i < kVector; ++i) sum[i] = is_first ? factor * key[i] : fmaf(factor, key[i], sum[i]);
+  }
+  // The gradient of an edge's key.
+  __device__ void edge_gradient(const PairArgs& args, float factor, float (&gradient)[kVector]) const {
+    own_[0].widen(gradient);
+#pragma unroll
+    for (int i = 0; i < kVector; ++i) gradient[i] *= args.logit.linear * factor;
   }
   // Turns the sum into the gradient of the own key.
   __device__ static void finish(const PairArgs& args, float, int, float (&sum)[kVector], float (&)[kVector]) {

@@ -9,9 +9,9 @@ template <typename T>
 cudaError_t dot_edges_of(PairPass pass, const PairArgs& args, const Launch& launch) {
   constexpr int widest = kMaxAccessBytes / static_cast<int>(sizeof(T));
   switch (pass) {
-    case PairPass::kForward: return launch_pair<PairEdgeConfig<DotScore, T, PairPass::kForward>>(args, launch);
+    case PairPass::kForward: return pair_edges_pass<DotScore, T, PairPass::kForward>(args, launch);
     case PairPass::kRecordingDestinations:
-      return launch_pair<PairEdgeConfig<DotScore, T, PairPass::kRecordingDestinations>>(args, launch);
+      return pair_edges_pass<DotScore, T, PairPass::kRecordingDestinations>(args, launch);
     case PairPass::kRecordedSources:
       return launch_pair<PairConfig<DotScore, T, PairPass::kRecordedSources, widest, 1, false>>(args, launch);
     default: return cudaErrorInvalidValue;

@@ -130,6 +130,30 @@ class Gatv2Score {
     }
   }
   __device__ uint32_t signs(const Row& key, int r) const { return signs_of_sum(key, own_[r]); }
+  // With a row of the edge. z is that of `add`, so that both agree.
+  __device__ uint32_t signs(const Row& key, const Row& edge_key, int r) const {
+    float z[kVector], own[kVector];
+    key.widen(z);
+    edge_key.add_to(z);
+    own_[r].widen(own);
+    uint32_t signs = 0;
+#pragma unroll
+    for (int i = 0; i < kVector; ++i) signs |= own[i] + z[i] > 0.f ? 1u << sign_bit<kVector>(i) : 0u;
+    return signs;
+  }
+  // The gradient of an edge's key; adds its product with that key, edge_key, to those that finish makes of rows.
+  __device__ void edge_gradient(const PairArgs& args, float factor, uint32_t signs, const Row& edge_key,
+                                float (&gradient)[kVector], float (&products)[kVector]) const {
+    float key[kVector];
+    edge_key.widen(key);
+    as_new(attn_[0]).widen(gradient);
+#pragma unroll
+    for (int i = 0; i < kVector; ++i) {
+      const float of_z = (signs >> sign_bit<kVector>(i) & 1) != 0 ? factor : factor * args.logit.slope;
+      products[i] = fmaf(of_z, key[i], products[i]);
+      gradient[i] *= of_z;
+    }
+  }
 
   // Turns the sum into the gradient of the own key, and what the row adds to that of attn.
   __device__ void finish(const PairArgs& args, float factor_sum, int r, float (&sum)[kVector],

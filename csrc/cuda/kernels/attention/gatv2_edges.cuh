@@ -8,9 +8,9 @@ namespace halfgnn::cuda {
 template <typename T>
 cudaError_t gatv2_edges_of(PairPass pass, const PairArgs& args, const Launch& launch) {
   switch (pass) {
-    case PairPass::kForward: return launch_pair<PairEdgeConfig<Gatv2Score, T, PairPass::kForward>>(args, launch);
+    case PairPass::kForward: return pair_edges_pass<Gatv2Score, T, PairPass::kForward>(args, launch);
     case PairPass::kRecordingDestinations:
-      return launch_pair<PairEdgeConfig<Gatv2Score, T, PairPass::kRecordingDestinations>>(args, launch);
+      return pair_edges_pass<Gatv2Score, T, PairPass::kRecordingDestinations>(args, launch);
     default: return cudaErrorInvalidValue;
   }
 }

@@ -25,7 +25,8 @@ uintptr_t bits_of(const void* data) { return reinterpret_cast<uintptr_t>(data); 
 uintptr_t address_bits(const PairCall& call) {
   return bits_of(call.query) | bits_of(call.key) | bits_of(call.value) | bits_of(call.logit.attn) |
          bits_of(call.out.value) | bits_of(call.out.residual) | bits_of(call.grad) | bits_of(call.grad_query) |
-         bits_of(call.grad_key) | bits_of(call.grad_value);
+         bits_of(call.grad_key) | bits_of(call.grad_value) | bits_of(call.edge.key) | bits_of(call.edge.value) |
+         bits_of(call.edge.grad_key) | bits_of(call.edge.grad_value);
 }
 
 // None for sizes that kernels do not take.
@@ -72,7 +73,13 @@ PairArgs pass_of(const PairCall& call, PairPass pass, const PairShape& shape, co
 }
 
 PairEdgeArgs edge_args_of(const EdgeTerms& terms) {
-  return {terms.bias, terms.grad_bias, terms.bias_type == DType::kFloat};
+  return {terms.bias,
+          terms.key,
+          terms.value,
+          terms.grad_bias,
+          terms.grad_key,
+          terms.grad_value,
+          terms.bias_type == DType::kFloat};
 }
 
 // Elements of PairArgs::dots, `per_head` for each edge and head; 0 without tiles.
@@ -224,8 +231,7 @@ cudaError_t run_backward_pass(PairKind kind, PairPass pass, const PairArgs& args
 }  // namespace
 
 bool has_edge_terms(const EdgeTerms& terms, DType type, int64_t dim) {
-  const bool is_bias = terms.key == nullptr && terms.value == nullptr && terms.feat == nullptr;
-  return is_bias && type != DType::kDouble && dim * size_of(type) <= kWarpSize * kEdgeTermsBytes;
+  return terms.feat == nullptr && type != DType::kDouble && dim * size_of(type) <= kWarpSize * kEdgeTermsBytes;
 }
 
 size_t pair_attention_workspace(const PairCall& call) {

@@ -48,6 +48,13 @@ cudaError_t pair_recorded_pass(const PairArgs& args, const Launch& launch) {
   }
 }
 
+// With terms of edges, of the same rows.
+template <template <typename, int, int> class Score, typename T, PairPass kPass>
+cudaError_t pair_edges_pass(const PairArgs& args, const Launch& launch) {
+  if (args.edge.has_rows()) return launch_pair<PairEdgeConfig<Score, T, kPass, true>>(args, launch);
+  return launch_pair<PairEdgeConfig<Score, T, kPass, false>>(args, launch);
+}
+
 template <template <typename, int, int> class Score, typename T, PairPass kPass>
 cudaError_t pair_attention_pass(const PairArgs& args, const PairShape& shape, const Launch& launch) {
   constexpr int widest = kMaxAccessBytes / static_cast<int>(sizeof(T));

@@ -30,6 +30,7 @@ struct PairConfig {
   static constexpr bool kHasRecords = kWritesRecords || kReadsRecords;
   static constexpr bool kHasSigns = kHasRecords && Score::kKind == PairKind::kGatv2;
   static constexpr bool kHasTerms = false;
+  static constexpr bool kHasEdgeRows = false, kHasEdgeProducts = false;
   static constexpr bool kTwoRows = rows_per_edge(Score::kKind, kPass) == 2;
 
   static constexpr int kElements = kRepeat * kVector;
@@ -46,11 +47,13 @@ struct PairConfig {
   static constexpr int kMinBlocks = kIsWide || kRepeat > 1 ? 4 : 5;
 };
 
-// The same for a pass whose edges add to logits or values (PairEdgeArgs).
-template <template <typename, int, int> class ScoreOf, typename T, PairPass kPairPass>
+// The same for a pass whose edges add to logits or values (PairEdgeArgs): a bias, or kRows and perhaps a bias.
+template <template <typename, int, int> class ScoreOf, typename T, PairPass kPairPass, bool kRows>
 struct PairEdgeConfig : PairConfig<ScoreOf, T, kPairPass, kMaxAccessBytes / static_cast<int>(sizeof(T)), 1, false> {
   static constexpr bool kHasTerms = true;
-  static constexpr int kMinBlocks = 4;  // 128 registers
+  static constexpr bool kHasEdgeRows = kRows;
+  static constexpr bool kHasEdgeProducts = kRows && PairEdgeConfig::kWritesProducts;
+  static constexpr int kMinBlocks = kHasEdgeProducts ? 2 : 4;  // registers: 255, or 128
 };
 
 // What a walk over a row does with its edges.

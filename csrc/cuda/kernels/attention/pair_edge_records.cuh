@@ -35,7 +35,11 @@ class PairEdgeRecords {
 #pragma unroll
     for (int u = 0; u < Batch::kEdges; ++u) {
       const char* const at = signs_ + offset_of(batch, frame_.place(batch, u));
-      rows.signs[u] = score.signs(rows.keys[u][0], 0);
+      if constexpr (Config::kHasEdgeRows) {
+        rows.signs[u] = score.signs(rows.keys[u][0], rows.edge_keys[u][0], 0);
+      } else {
+        rows.signs[u] = score.signs(rows.keys[u][0], 0);
+      }
       __stcs(reinterpret_cast<unsigned char*>(const_cast<char*>(at)), static_cast<unsigned char>(rows.signs[u]));
     }
   }

@@ -2,6 +2,7 @@
 // and what is left at its end.
 #pragma once
 
+#include "pair_edge_rows.cuh"
 #include "pair_products.cuh"
 #include "pair_sums.cuh"
 #include "pair_weights.cuh"
@@ -34,6 +35,7 @@ class PairLane {
         ids_{0, 0},
         ids_begin_(~0u),
         records_(frame_),
+        edge_rows_(frame_),
         weights_(frame_, shared.weights),
         sums_(runs, shared.totals),
         products_(frame_, products) {}
@@ -136,6 +138,7 @@ class PairLane {
     const bool shares = kEdges > 1 && ((Config::kWritesRecords && !Config::kHasTerms) || frame_.log2_owners() > 0);
     PairRows<Config, kEdges> rows;
     load_rows<kStep>(batch, rows);
+    if constexpr (Config::kHasEdgeRows) edge_rows_.load(batch, rows);
     PairFactors<kEdges> factors;
     if constexpr (Config::kPass == PairPass::kSources && kNeedsDots) {
       shares ? weights_.load_records(shared_batch, factors) : weights_.load_records(batch, factors);
@@ -154,6 +157,10 @@ class PairLane {
     }
     if constexpr (Config::kWritesRecords && Config::kHasTerms) {
       shares ? weights_.store_bias_gradients(shared_batch, factors) : weights_.store_bias_gradients(batch, factors);
+    }
+    if constexpr (Config::kWritesRecords && Config::kHasEdgeRows) {
+      if (shares) frame_.hand_out(shared_batch, factors.value);
+      edge_rows_.store_gradients(batch, own_, rows, factors, products_);
     }
   }
   template <int kEdges, bool kFull>
@@ -304,6 +311,7 @@ class PairLane {
   const char* value_[Config::kTwoRows ? kRepeat : 1];
 
   const PairEdgeRecords<Config> records_;
+  const PairEdgeRows<Config> edge_rows_;
   Weights weights_;
   Sums sums_;
   Products products_;

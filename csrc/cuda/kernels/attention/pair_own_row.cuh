@@ -40,6 +40,10 @@ class PairOwnRow {
   }
   __device__ const Score& score() const { return score_; }
 
+  // The vector of the lane that is first in `own`, which it writes of its edges' gradients.
+  __device__ bool exists() const { return num_parts_ > 0; }
+  __device__ const Row& value() const { return value_[0]; }
+
   // This lane's parts of the dots: key, of the logit; value, backward, of the derivative by the weight. Edges come
   // innermost: then little of the row's own is widened at any time.
   template <int kEdges>
@@ -81,10 +85,10 @@ class PairOwnRow {
 #pragma unroll
       for (int u = 0; u < kEdges; ++u) {
         float key[kWidth], value[kWidth];
-        widen_some(rows.keys[u][r], j, key);
+        rows.widen_key(u, r, j, key);
         score_.add(own, key, key_parts[u]);
         if constexpr (!Config::kForward) {
-          widen_some(rows.value(u, r), j, value);
+          rows.widen_value(u, r, j, value);
 #pragma unroll
           for (int i = 0; i < kWidth; ++i) value_parts[u] = fmaf(own_value[i], value[i], value_parts[u]);
         }

@@ -40,10 +40,16 @@ struct EdgeRecords {
 // What edges add: EdgeTerms in csrc/core/attention.h. Null: there is no such term.
 struct PairEdgeArgs {
   const void* bias;
-  void* grad_bias;  // of the pass to destinations
+  const void* key;    // rows, added to those of columns: of GATv2 inside the LeakyReLU alone
+  const void* value;  // likewise; may be `key`
+  // Of the pass to destinations.
+  void* grad_bias;
+  void* grad_key;
+  void* grad_value;  // null: not wanted, or if key == value, grad_key has the sum of both
   bool bias_is_float;
 
-  __host__ bool any() const { return bias != nullptr; }
+  __host__ bool has_rows() const { return key != nullptr || value != nullptr; }
+  __host__ bool any() const { return bias != nullptr || has_rows(); }
 };
 
 struct PairArgs {

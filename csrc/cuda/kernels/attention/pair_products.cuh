@@ -30,6 +30,12 @@ class PairProducts {
     }
   }
 
+  // What the lane's edges of a batch add, of any group.
+  __device__ void add_edges(const float (&product)[kVector]) {
+#pragma unroll
+    for (int i = 0; i < kVector; ++i) shared_[i][threadIdx.x] += product[i];
+  }
+
   // Adds up the products of the block's warps. The whole block takes part, once all rows are done.
   __device__ void write() const {
     __syncthreads();
@@ -40,12 +46,21 @@ class PairProducts {
       if (element % Config::kWarps != warp) return;
       float sum = 0.f;
 #pragma unroll
-      for (int w = 0; w < Config::kWarps; ++w) sum += shared_[element][w * kWarpSize + frame_.lane()];
+      for (int w = 0; w < Config::kWarps; ++w) sum += of_lane(element, w * kWarpSize + frame_.lane());
       args.products[static_cast<int64_t>(frame_.block(args)) * args.row_elements + at] = sum;
     });
   }
 
  private:
+  // Of a lane of the first group, and of those that have the same elements.
+  __device__ float of_lane(int element, int thread) const {
+    float sum = shared_[element][thread];
+    if constexpr (Config::kHasEdgeProducts) {
+      const int lanes = kWarpSize >> frame_.log2_groups();
+      for (int other = lanes; other < kWarpSize; other += lanes) sum += shared_[element][thread + other];
+    }
+    return sum;
+  }
   __device__ float* of_warp() const {
     const PairArgs& args = frame_.args;
     return args.products + static_cast<int64_t>(frame_.first_unit(args)) * args.row_elements;

@@ -42,6 +42,14 @@ __device__ void widen_some(const Fragment<T, kVector>& row, int j, float (&value
   }
 }
 
+template <typename T, int kVector>
+__device__ void add_some(const Fragment<T, kVector>& row, int j, float (&values)[kPairWidth<kVector>]) {
+  float more[kPairWidth<kVector>];
+  widen_some(row, j, more);
+#pragma unroll
+  for (int i = 0; i < kPairWidth<kVector>; ++i) values[i] += more[i];
+}
+
 // Keys and values of kEdges edges. If there is but one row per edge, it is among the keys.
 template <class Config, int kEdges>
 struct PairRows {
@@ -49,6 +57,11 @@ struct PairRows {
   typename Config::Row keys[kEdges][kRepeat];
   typename Config::Row values[Config::kTwoRows ? kEdges : 1][kRepeat];
   uint32_t signs[kEdges];  // with records of edges
+  // What edges add to keys and, of dot attention, to values.
+  static constexpr bool kHasEdgeRows = Config::kHasEdgeRows;
+  static constexpr bool kHasEdgeValues = kHasEdgeRows && Config::kTwoRows;
+  typename Config::Row edge_keys[kHasEdgeRows ? kEdges : 1][kRepeat];
+  typename Config::Row edge_values[kHasEdgeValues ? kEdges : 1][kRepeat];
 
   // The values of edge u, which are its key if there is but one row.
   __device__ const typename Config::Row& value(int u, int r) const {
@@ -57,6 +70,24 @@ struct PairRows {
     } else {
       return keys[u][r];
     }
+  }
+
+  // Elements j * kPairWidth ... of the key and the value of edge u, with what the edge adds.
+  template <int kWidth>
+  __device__ void widen_key(int u, int r, int j, float (&key)[kWidth]) const {
+    widen_some(keys[u][r], j, key);
+    if constexpr (kHasEdgeRows) add_some(edge_keys[u][r], j, key);
+  }
+  template <int kWidth>
+  __device__ void widen_value(int u, int r, int j, float (&value)[kWidth]) const {
+    widen_some(this->value(u, r), j, value);
+    if constexpr (kHasEdgeValues) add_some(edge_values[u][r], j, value);
+  }
+  // All of the value.
+  template <int kVector>
+  __device__ void widen_value(int u, int r, float (&values)[kVector]) const {
+    value(u, r).widen(values);
+    if constexpr (kHasEdgeValues) edge_values[u][r].add_to(values);
   }
 };
 

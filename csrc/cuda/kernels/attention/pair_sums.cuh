@@ -116,7 +116,7 @@ class PairSums {
 #pragma unroll
         for (int u = 0; u < kEdges; ++u) {
           float row[kVector];
-          rows.value(u, r).widen(row);
+          rows.widen_value(u, r, row);
 #pragma unroll
           for (int i = 0; i < kVector; ++i) {
             batch[i] = u == 0 ? factors.value[u] * row[i] : fmaf(factors.value[u], row[i], batch[i]);
@@ -129,6 +129,11 @@ class PairSums {
         for (int u = 0; u < kEdges; ++u) {
           if constexpr (Config::kHasSigns) {
             Score::add_gradient(u == 0, factors.key[u], rows.signs[u], batch);
+          } else if constexpr (Config::kHasEdgeRows) {
+            float key[kVector];
+            rows.keys[u][r].widen(key);
+            rows.edge_keys[u][r].add_to(key);
+            Score::add_gradient(u == 0, factors.key[u], key, batch);
           } else {
             score.add_gradient(u == 0, factors.key[u], rows.keys[u][r], r, batch);
           }
