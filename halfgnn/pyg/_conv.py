@@ -60,9 +60,12 @@ class Hosted:
     subclass that inherits them would take them for the originals.
     """
 
+    own_class: type  # the class here, of which the module's class may be a subclass
+
     def __init_subclass__(cls, **options: Any) -> None:
         super().__init_subclass__(**options)
         if Hosted in cls.__bases__:
+            cls.own_class = cls
             cls.propagate = MessagePassing.propagate  # type: ignore[attr-defined]
             cls.edge_updater = MessagePassing.edge_updater  # type: ignore[attr-defined]
 
@@ -71,15 +74,16 @@ def refuse_module(conv: Any) -> str | None:
     """Why the messages of a module must be formed."""
     if conv.explain:
         return "explain"
-    return "hooks" if any(getattr(conv, hooks) for hooks in _HOOKS) else None
+    attributes = conv.__dict__
+    return "hooks" if any([attributes[hooks] for hooks in _HOOKS]) else None
 
 
 def reduction_of(aggregation: Any) -> str | None:
     """halfgnn's name of what a module of torch_geometric.nn.aggr computes; None if it has none."""
-    if aggregation._forward_hooks or aggregation._forward_pre_hooks:
+    name = _REDUCTIONS.get(type(aggregation))
+    if name in ("var", "std") and getattr(getattr(aggregation, "var_aggr", aggregation), "semi_grad", False):
         return None
-    semi_grad = getattr(getattr(aggregation, "var_aggr", aggregation), "semi_grad", False)
-    return None if semi_grad else _REDUCTIONS.get(type(aggregation))
+    return None if aggregation._forward_hooks or aggregation._forward_pre_hooks else name
 
 
 def refuse_options(conv: Any, kind: type, reductions: tuple[str, ...] | None = ("sum",)) -> str | None:
@@ -91,7 +95,11 @@ def refuse_options(conv: Any, kind: type, reductions: tuple[str, ...] | None = (
         return "aggregation"
     if conv.flow != "source_to_target" or conv.node_dim not in (0, -2) or conv.decomposed_layers != 1:
         return "options of MessagePassing"
-    if any(getattr(type(conv), step) is not getattr(kind, step) or step in conv.__dict__ for step in _STEPS):
+    attributes, cls = conv.__dict__, type(conv)
+    if any([step in attributes for step in _STEPS]):
+        return "subclass"
+    is_own = getattr(cls, "own_class", None) is cls  # mostly
+    if not is_own and any(getattr(cls, step) is not getattr(kind, step) for step in _STEPS):
         return "subclass"
     return None
 
