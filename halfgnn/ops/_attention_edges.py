@@ -311,10 +311,11 @@ _WITHOUT_COLUMNS = devices_without("reorder")
 _MAX_HEAD_BYTES = 512
 
 
-def has_kernels(feat: Tensor, columns: Tensor | None) -> bool:
-    """Whether kernels take features of nodes (rows, H, D), a bias and rows of edges, and these columns of edges (E, C)."""
+def has_kernels(feat: Tensor, columns: Tensor | None, dtype: torch.dtype | None = None) -> bool:
+    """Whether kernels take features of nodes (rows, H, D), of feat's dtype or another, with a bias and rows of edges, and these
+    columns of edges (E, C)."""
     if feat.device.type in _WITHOUT_COLUMNS and (
-        columns is not None or feat.shape[2] * feat.dtype.itemsize > _MAX_HEAD_BYTES
+        columns is not None or feat.shape[2] * (dtype or feat.dtype).itemsize > _MAX_HEAD_BYTES
     ):
         return False
     return feat.device.type in _DEVICES
@@ -325,11 +326,28 @@ def dot_attention(
 ) -> Tensor:
     """Dot attention with terms of edges, of checked operands."""
     if not has_kernels(key, terms.feat):
-        return composed_dot(g, query, key, value, terms, scale, dropout_p)[0]
+        if terms.feat is None or terms.of_values() is not None or not has_kernels(key, None):
+            return composed_dot(g, query, key, value, terms, scale, dropout_p)[0]
+        terms = _as_bias(g, query, terms, scale)
     if needs_grad(query, key, value, *terms.tensors()):
         sides, short = (*g.csc(), *g.csr()), (g.short_csc, g.short_csr)
         return apply(_DotAttention, *sides, query, key, value, *terms, scale, dropout_p, seed, precise, *short)[0]
     return _attended(g.csc(), query, key, value, terms, scale, dropout_p, seed, False, False, g.short_csc)[0]
+
+
+def _as_bias(g, query: Tensor, terms: EdgeTerms, scale: float) -> EdgeTerms:
+    """Columns that are in keys alone as a bias of logits."""
+    with without_autocast(query.device):
+        bias = scale * _column_logits(g, query, terms).squeeze(-1)
+        bias = bias if terms.bias is None else bias + terms.bias
+    return EdgeTerms(bias, terms.key, terms.value, key_is_value=terms.key_is_value)
+
+
+def _column_logits(g, query: Tensor, terms: EdgeTerms) -> Tensor:
+    """What columns add to logits (E, H, 1), without the scale."""
+    assert terms.feat is not None and terms.key_weight is not None
+    edge_query = _to_columns(query, terms.key_weight)
+    return gsddmm(g, "dot", terms.feat.to(edge_query.dtype).unsqueeze(1), edge_query, "e", "v")
 
 
 def dot_weights(g, query: Tensor, key: Tensor, terms: EdgeTerms, scale: float) -> Tensor:
@@ -340,8 +358,7 @@ def dot_weights(g, query: Tensor, key: Tensor, terms: EdgeTerms, scale: float) -
         if terms.key is not None:
             logits = logits + gsddmm(g, "dot", terms.key, query, "e", "v", out_dtype=wide)
         if terms.feat is not None and terms.key_weight is not None:
-            edge_query = _to_columns(query, terms.key_weight)
-            logits = logits + gsddmm(g, "dot", terms.feat.to(wide).unsqueeze(1), edge_query, "e", "v")
+            logits = logits + _column_logits(g, query, terms)
         logits = logits * scale
         return edge_softmax(g, logits) if terms.bias is None else masked_softmax(g, logits + terms.bias.unsqueeze(-1))
 

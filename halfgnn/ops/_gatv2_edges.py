@@ -147,12 +147,27 @@ def gatv2_attention(
 ) -> Tensor:  # fmt: skip
     """GATv2's attention with terms of edges, of checked operands."""
     if not has_kernels(feat_src, terms.feat):
-        return composed_gatv2(g, feat_src, feat_dst, attn, terms, slope, dropout_p)[0]
+        dtype, wide = feat_src.dtype, wide_type(feat_src.dtype)
+        if terms.feat is None or not has_kernels(feat_src, None, wide):
+            return composed_gatv2(g, feat_src, feat_dst, attn, terms, slope, dropout_p)[0]
+        # Rows are projected for all edges, and wide: halves would be rounded before LeakyReLU.
+        terms = EdgeTerms(None if terms.bias is None else terms.bias.to(wide), _projected(terms, feat_src))
+        nodes = (feat_src.to(wide), feat_dst.to(wide), attn.to(wide))
+        return gatv2_attention(g, *nodes, terms, slope, dropout_p, seed, precise).to(dtype)
     operands = (feat_src, feat_dst, attn, *terms)
     if needs_grad(*operands):
         sides, short = (*g.csc(), *g.csr()), (g.short_csc, g.short_csr)
         return apply(_GATv2Attention, *sides, *operands, slope, dropout_p, seed, precise, *short)[0]
     return _gatv2(*g.csc(), *operands, slope, dropout_p, seed, False, False, g.short_csc)[0]
+
+
+def _projected(terms: EdgeTerms, feat: Tensor) -> Tensor:
+    """Rows (E, H, D) of columns, in fp32 (fp64 for fp64), beside features of nodes (rows, H, D)."""
+    assert terms.feat is not None and terms.weight is not None
+    wide = wide_type(feat.dtype)
+    with without_autocast(feat.device):
+        rows = terms.feat.to(wide) @ terms.weight.to(wide).flatten(0, 1).t()
+    return rows.view(-1, *feat.shape[1:])
 
 
 def gatv2_weights(
@@ -170,9 +185,8 @@ def gatv2_weights(
         terms = terms or EdgeTerms()
         if terms.rows is not None:
             hidden = hidden + terms.rows
-        if terms.feat is not None and terms.weight is not None:
-            weight = terms.weight.to(wide)
-            hidden = hidden + (terms.feat.to(wide) @ weight.flatten(0, 1).t()).view(hidden.shape)
+        if terms.feat is not None:
+            hidden = hidden + _projected(terms, feat_src)
         logits = (leaky_relu(hidden) * attn.to(wide)).sum(-1, keepdim=True)
         return edge_softmax(g, logits) if terms.bias is None else masked_softmax(g, logits + terms.bias.unsqueeze(-1))
 

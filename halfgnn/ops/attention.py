@@ -370,8 +370,8 @@ def gatv2_attention(
             nn.Linear(C, H * D).weight, or (H, D, C). They are projected for a few edges at a time, so no (E, H, D) is made.
         negative_slope, dropout_p, precise, return_weights: see :func:`gat_attention`.
 
-    Numbers, memory, results and errors are as for :func:`gat_attention`. On CUDA, columns of edges run separate
-    operators for now, as in :func:`dot_attention`.
+    Numbers, memory, results and errors are as for :func:`gat_attention`. On CUDA, columns of edges are projected for all
+    edges for now, in fp32, which the backward keeps. Heads of more than 512 bytes (of fp32, with columns) run separate operators.
     """
     g = as_graph(g)
     check_operand(feat_src, "feat_src", g, "u")
@@ -438,8 +438,8 @@ def dot_attention(
 
     Numbers, memory, results and errors are as for :func:`gat_attention`, in that what edges add is kept for the backward too. No
     projection of edge_feat is ever made for all edges: W_k^T query[v] meets edge_feat[e], and W_v projects the weighted sum of
-    edge_feat. On CUDA, edge_feat, and other terms of edges with heads of more than 512 bytes, run separate operators for now, which
-    keep numbers of edges, and draw dropout as torch does.
+    edge_feat. On CUDA, an edge_feat that is in values, and terms of edges with heads of more than 512 bytes, run separate operators
+    for now, which keep numbers of edges, and draw dropout as torch does. An edge_feat in keys alone becomes a bias in fp32.
 
         out = dot_attention(g, q, k, v, edge_feat=bonds, edge_key_weight=lin.weight, edge_value_weight=lin.weight)
     """

@@ -19,7 +19,8 @@ fused_only = pytest.mark.skipif(support.SIMULATED, reason="CUDA's back end has n
 
 def dropped(device, p, terms):
     """The composition draws other numbers."""
-    return 0.0 if support.has_cuda_kernels(device) and "edge_feat" in terms.arguments else p
+    is_projected = "edge_value_weight" in (*terms.arguments, *dict(terms.same))
+    return 0.0 if support.has_cuda_kernels(device) and is_projected else p
 
 
 # ---- the rule ----------------------------------------------------------------------------------------------------------------

@@ -17,11 +17,6 @@ every_kind = pytest.mark.parametrize("terms", KINDS.values(), ids=KINDS)
 fused_only = pytest.mark.skipif(support.SIMULATED, reason="CUDA's back end has no kernels for columns of edges")
 
 
-def dropped(device, p, terms):
-    """The composition draws other numbers."""
-    return 0.0 if support.has_cuda_kernels(device) and "edge_weight" in terms else p
-
-
 # ---- the rule ----------------------------------------------------------------------------------------------------------------
 
 
@@ -37,7 +32,7 @@ def test_widths(columns, dim, dtype, device, terms):
 @pytest.mark.parametrize("device,dtype", support.devices_and([*HALVES, torch.float32]))
 def test_dropout(dtype, device, terms):
     g = make_graph("skewed", torch.int64, device)
-    check(g, operands(terms, g, 6, 16, 5, dtype, device), dropped(device, 0.4, terms))
+    check(g, operands(terms, g, 6, 16, 5, dtype, device), 0.4)
 
 
 @pytest.mark.parametrize("terms", [BIAS, BIAS + ROWS, BIAS + COLUMNS], ids=["bias", "rows", "columns"])
@@ -46,7 +41,7 @@ def test_graphs(name, terms, device):
     for identity in (False, True):
         g = make_graph(name, IDTYPES[identity], device, identity)
         for dtype in (torch.float16, torch.bfloat16, torch.float32):
-            check(g, operands(terms, g, 4, 16, 6, dtype, device), dropped(device, 0.3, terms))
+            check(g, operands(terms, g, 4, 16, 6, dtype, device), 0.3)
 
 
 @pytest.mark.parametrize("terms", [BIAS, ROWS, COLUMNS], ids=["bias", "rows", "columns"])
