@@ -16,6 +16,8 @@ WRITTEN = ROOT / "build" / "sources"
 TYPES = {"half": "__half", "bfloat16": "__nv_bfloat16", "float": "float"}
 # Family: the header that defines its launchers, and those, of which there is one for each type T.
 FAMILIES = {
+    "copy_reduce": ("spmm/copy_reduce.cuh", ["copy_reduce_of<T>"]),
+    "copy_reduce_backward": ("spmm/copy_reduce_backward.cuh", ["copy_reduce_backward_of<T>"]),
     "dot_attention": ("attention/dot_attention.cuh", ["dot_attention_of<T>"]),
     "dot_edges": ("attention/dot_edges.cuh", ["dot_edges_of<T>"]),
     "dot_tensor": ("attention/dot_tensor.cuh", ["dot_tensor_of<T>"]),

@@ -34,6 +34,12 @@ class Call:
 
 _ROW, _HEAD = (HEADS, DIM), (HEADS, 1)
 
+
+def _several(g, x):
+    """Of four reductions; the gradient is that of the one whose terms are formed from most."""
+    return ops.copy_u_reduce(g, x, ("mean", "max", "min", "std"))[-1]
+
+
 CALLS = [
     Call("copy_u_sum", ops.copy_u_sum, [("u", _ROW)]),
     Call("copy_u_mean", ops.copy_u_mean, [("u", _ROW)]),
@@ -44,6 +50,7 @@ CALLS = [
     Call("u_add_e_sum", ops.u_add_e_sum, [("u", _ROW), ("e", _HEAD)]),
     Call("u_add_e_mean", ops.u_add_e_mean, [("u", _ROW), ("e", _HEAD)]),
     Call("copy_u_max", ops.copy_u_max, [("u", _ROW)]),
+    Call("copy_u_reduce", _several, [("u", _ROW)]),
     Call("u_mul_e_max", ops.u_mul_e_max, [("u", _ROW), ("e", _HEAD)]),
     Call("u_dot_v", ops.u_dot_v, [("u", _ROW), ("v", _ROW)]),
     Call("u_add_v", ops.u_add_v, [("u", _ROW), ("v", _ROW)]),

@@ -75,7 +75,7 @@ struct CopyReduceArgs {
   Topology topology;
   const void* feat = nullptr;
   int64_t feat_rows = 0;
-  bool feat_by_edge = false;
+  bool feat_by_edge = false;   // on the CPU
   DType type = DType::kFloat;  // half, bfloat16 or float
   int64_t dim = 0;
   float eps = 0.f;  // std is 0 where the variance is not greater

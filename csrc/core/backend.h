@@ -21,8 +21,9 @@ struct Backend {
   void (*edge_sum_backward)(const EdgeSumBackwardArgs&);
   void (*gated_sum)(const GatedSumArgs&);
   void (*gated_sum_backward)(const GatedSumBackwardArgs&);
-  // Whether copy_reduce and its backward take rows of this many values, not more; null if there are none.
+  // Whether copy_reduce and its backward take rows of so many values.
   bool (*has_reduce_kernel)(DType type, int64_t dim, int64_t num_edges);
+  bool reduces_one_extreme;  // copy_reduce makes max and min alone, too; otherwise spmm does
   void (*copy_reduce)(const CopyReduceArgs&);
   void (*copy_reduce_backward)(const CopyReduceBackwardArgs&);
   void (*sddmm_dot)(const SddmmArgs&);  // plain dot of rows of one type; one operand at the row, one not

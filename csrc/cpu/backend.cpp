@@ -117,6 +117,7 @@ const Backend kBackend{
     gated_sum,
     gated_sum_backward,
     [](DType type, int64_t dim, int64_t num_edges) { return kernels().has_reduce_kernel(type, dim, num_edges); },
+    /*reduces_one_extreme=*/true,
     copy_reduce,
     copy_reduce_backward,
     sddmm<&SddmmKernels::dot>,

@@ -17,6 +17,7 @@
 #include "kernels/graph/graph.h"
 #include "kernels/sddmm/sddmm.h"
 #include "kernels/softmax/edge_softmax.h"
+#include "kernels/spmm/copy_reduce.h"
 #include "kernels/spmm/edge_sum.h"
 #include "kernels/spmm/gated_sum.h"
 #include "kernels/spmm/mul_backward.h"
@@ -93,9 +94,10 @@ const Backend kBackend{
     [](const EdgeSumBackwardArgs& args) { run<edge_sum_backward, edge_sum_backward_workspace>(args); },
     [](const GatedSumArgs& args) { run<gated_sum, gated_sum_workspace>(args); },
     [](const GatedSumBackwardArgs& args) { run<gated_sum_backward, gated_sum_backward_workspace>(args); },
-    [](DType, int64_t, int64_t) { return false; },
-    nullptr,
-    nullptr,
+    has_copy_reduce,
+    /*reduces_one_extreme=*/false,
+    [](const CopyReduceArgs& args) { run<copy_reduce, copy_reduce_workspace>(args); },
+    [](const CopyReduceBackwardArgs& args) { run<copy_reduce_backward, copy_reduce_backward_workspace>(args); },
     [](const SddmmArgs& args) { run<sddmm_dot>(args); },
     [](const SddmmArgs& args) { run<sddmm_elementwise>(args); },
     [](const SddmmAddArgs& args) { run<sddmm_add>(args); },

@@ -22,7 +22,10 @@ std::tuple<Tensor, Tensor> gspmm_backward(const Tensor& indptr, const Tensor& in
 // The maximum or minimum of copies of a whole operand. Returns false if the back end has no kernel for it.
 inline bool copy_extremum(const Backend& backend, const Topology& topology, Reduce reduce, const Operand& feat,
                           Tensor& out, Tensor& arg) {
-  if (!is_argument_reduce(reduce) || !backend.has_reduce_kernel(feat.type, feat.len, topology.num_edges)) return false;
+  if (!backend.reduces_one_extreme || !is_argument_reduce(reduce) ||
+      !backend.has_reduce_kernel(feat.type, feat.len, topology.num_edges)) {
+    return false;
+  }
   CopyReduceArgs args;
   args.topology = topology;
   args.feat = feat.data;

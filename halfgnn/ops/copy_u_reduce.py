@@ -117,8 +117,7 @@ def copy_u_reduce(
         out_dtype: torch.float32 for unrounded results of half operands; by default the dtype of x.
 
     Sums are fp32 and results are rounded once. Squares are of distances from means, so that features that lie far from 0 keep
-    their digits; where there is no fused kernel for fp32 (on CUDA, see docs/operators.md) they are of distances from the mean of
-    x over all nodes. Nodes without in-edges get 0 everywhere, and no gradient comes from them. For max and min the first edge in
+    their digits. Nodes without in-edges get 0 everywhere, and no gradient comes from them. For max and min the first edge in
     CSC order wins a tie, NaN propagates, and only the winner gets a gradient. Results are bitwise reproducible. The backward is
     one pass over out-edges; it keeps x, means and std in fp32 (for var and std), and winners, but nothing per edge. sum and mean
     alone have derivatives of every order; a second one of others raises.

@@ -25,6 +25,7 @@ from . import disassembly, launches, tables
 
 DEGREES = (1, 7, 50, 1024)
 NODES = 169_343  # arxiv's
+REDUCES = ("mean", "max", "min", "std")  # of copy_u_reduce
 EDGE_ROWS = 1 << 21  # edges of a graph, at most, if each has a row of its own
 LONG, LONG_ROWS = 512, 8192  # so many rows of that many edges and more; they gather from as many as in the other graphs
 BLOCKS = 96  # of a launch that are executed, at most; a quarter of them if rows are long
@@ -72,6 +73,8 @@ PATHS = [
     Pass("u_relu_add_e_sum", (1, 128), "backward", "sources", True),
     *_passes("gated_sum", 128),
     *_forward("copy_u_max", 128),
+    *_forward("copy_u_reduce", 128),
+    Pass("copy_u_reduce", (1, 128), "backward", "sources", True),
     *_forward("u_dot_v", 128),
     Pass("gat_attention", (1, 128), "forward", "destinations"),
     Pass("gat_attention", (1, 128), "forward, training", "destinations"),
@@ -137,11 +140,15 @@ def _calls(path: Pass, g) -> tuple[Callable, Callable]:
         operands += [rows(g.num_edges, width)] if _has_edge_rows(path) else []
         operands += [v(width)] if "dot_v" in path.operator else []
 
+    if path.operator == "copy_u_reduce":
+        operands.append(REDUCES)
+
     def forward():
         return getattr(ops, path.operator)(g, *operands)
 
-    def backward(result):
-        result.backward(torch.randn(result.shape).half())
+    def backward(results):
+        results = results if isinstance(results, tuple) else (results,)
+        torch.autograd.backward(results, [torch.randn(result.shape).half() for result in results])
 
     return forward, backward
 

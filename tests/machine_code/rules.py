@@ -25,11 +25,13 @@ THREADS = {
     "combine_extrema_kernel": 512,
     "combine_gated_kernel": 512,
     "combine_kernel": 512,
+    "combine_reductions_kernel": 512,
     "compress_rows_kernel": 256,
     "expand_rows_kernel": 256,
     "finish_long_rows_kernel": 512,
     "permute_edges_kernel": 256,
     "place_chunk_kernel": 256,
+    "reduce_records_kernel": 256,
     "scalar_dot_kernel": 256,
     "scalar_sddmm_kernel": 256,
     "scalar_spmm_kernel": 256,
@@ -75,6 +77,8 @@ MIN_LOADS = {
     r"gated_sum_backward_kernel<GateGradientConfig<true, " + _GATED_VECTOR: 5,  # some of the second edge's after a use
     _NORMALIZED_TO_SOURCES: 4,  # gradients and shifts of two edges
     r"spmm_extremum_kernel<GatherConfig" + _FULL_VECTOR: 4,
+    r"copy_reduce_kernel<GatherConfig" + _FULL_VECTOR: 4,
+    r"copy_reduce_backward_kernel<GatherConfig<(__half|__nv_bfloat16|float), 4, ": 8,  # levels, slopes and winners of two edges
     r"sddmm_dot_kernel<DotConfig" + _FULL_VECTOR + "2>": 3,  # the row, and two edges' columns
     r"sddmm_dot_kernel<DotConfig" + _FULL_VECTOR + "8>": 8,
     r"sddmm_elementwise_kernel<ElementwiseConfig" + _FULL_VECTOR: 3,
@@ -94,8 +98,8 @@ MIN_LOADS = {
     "gather_limit_kernel": 8,
     "gather_rows_kernel<uint4>": 4,
 }
-# A loop of fewer loads that a warp enters once, for what is left over.
-REMAINDER = {"gather_limit_kernel": 2}
+# A loop of fewer loads that a warp enters once, for what is left over, or if there may be a nan.
+REMAINDER = {"gather_limit_kernel": 2, "copy_reduce_kernel": 1}
 # Of these the loop with most counts: the others read what edges have beside their rows, or run once a row.
 ONE_LOOP = ("gat_attention_kernel", "gat_attention_backward_kernel", "pair_attention_kernel")
 

@@ -32,6 +32,8 @@ const RowWork* works() {
                                 kGatedSumWork[1],
                                 kGatedSumWork[2],
                                 kExtremumWork,
+                                kCopyReduceWork,
+                                kCopyReduceBackwardWork,
                                 kMulBackwardWork,
                                 kDotWork,
                                 kGatWork,

@@ -24,6 +24,8 @@ KERNELS = [
     "edge_sum_backward",
     *(f"gated_sum_{which}" for which in PASSES),
     "extremum",
+    "copy_reduce",
+    "copy_reduce_backward",
     "mul_backward",
     "dot",
     "gat",

@@ -245,6 +245,7 @@ def work(planners: Planners) -> str:
         ("gated_sum_destinations", "`gated_sum_backward_kernel`, to destinations", 1),
         ("gated_sum_sources", "the same, to sources", 1),
         ("extremum", "`spmm_extremum_kernel`", 2),
+        ("copy_reduce", "`copy_reduce_kernel`", 2),
         ("mul_backward", "`mul_backward_kernel`", 2),
         ("dot", "`sddmm_dot_kernel`", 1),
         ("gat", "`gat_attention_kernel`, without a backward", 2),

@@ -19,6 +19,7 @@ KERNELS = {
     ("gated_sum", "to destinations"): "gated_sum_destinations",
     ("gated_sum", "to sources"): "gated_sum_sources",
     ("copy_u_max", "forward"): "extremum",
+    ("copy_u_reduce", "forward"): "copy_reduce",
     ("u_mul_e_sum", "backward"): "mul_backward",
     ("u_dot_v", "forward"): "dot",
     ("gat_attention", "forward"): "gat",
@@ -26,7 +27,7 @@ KERNELS = {
     ("gat_attention", "backward"): "gat_backward",
 }
 GATED = ("gated_sum_forward", "gated_sum_destinations", "gated_sum_sources")
-WITH_TEAMS = ("sum", "weighted_sum", "edge_sum", "edge_sum_backward", *GATED, "extremum")
+WITH_TEAMS = ("sum", "weighted_sum", "edge_sum", "edge_sum_backward", *GATED, "extremum", "copy_reduce")
 
 
 def executed():

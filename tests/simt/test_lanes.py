@@ -31,6 +31,14 @@ def _gspmm(op, reduce_op, lhs, rhs):
     )
 
 
+def _reduce(names, width):
+    return lambda g, dtype: support.evaluate(
+        lambda x: torch.cat(ops.copy_u_reduce(g, x, names), dim=1),
+        [randn(g.num_src, width, dtype=dtype)],
+        torch.ones_like,
+    )
+
+
 def _gsddmm(op, lhs, rhs, targets="uv"):
     return lambda g, dtype: support.evaluate(
         lambda x, y: ops.gsddmm(g, op, x, y, *targets),
@@ -108,6 +116,8 @@ CALLS = {
     "u_mul_e_mean of heads": _gspmm("mul", "mean", (3, 8), (3, 1)),
     "copy_e_mean": _gspmm("copy_rhs", "mean", (), (3,)),
     "copy_u_max": _gspmm("copy_lhs", "max", (8,), ()),
+    "copy_u_reduce": _reduce(("mean", "max", "min", "std"), 8),
+    "copy_u_reduce of extremes": _reduce(("max", "min"), 3),
     "u_add_e_min": _gspmm("add", "min", (4,), (4,)),
     "u_div_e_sum": _gspmm("div", "sum", (3,), (3,)),
     "u_dot_v": _gsddmm("dot", (2, 8), (2, 8)),
@@ -155,7 +165,10 @@ def test_results_do_not_depend_on_the_order_of_lanes(cut, name, dtype):
 WITHOUT = [
     *((name, "shuffles") for name in CALLS if not name.startswith(("segment_reduce", "gather_rows"))),
     *((name, "warp_barriers") for name in ("u_add_v",)),
-    *((name, "block_barriers") for name in ("copy_u_sum", "copy_u_max", "u_add_e_min", "u_div_e_sum", "edge_softmax")),
+    *(
+        (name, "block_barriers")
+        for name in ("copy_u_sum", "copy_u_max", "copy_u_reduce", "u_add_e_min", "u_div_e_sum", "edge_softmax")
+    ),
 ]
 
 
@@ -175,7 +188,8 @@ def test_kernels_without(cut, name, missing):
 WITH_BARRIERS = [
     *((name, "warp_barriers") for name in ("u_add_v", "gat_attention", "gatv2_attention")),
     *((name, "block_barriers") for name in (
-        "copy_u_sum", "copy_u_max", "u_add_e_min", "u_div_e_sum", "edge_softmax", "gat_attention", "gatv2_attention",
+        "copy_u_sum", "copy_u_max", "copy_u_reduce", "u_add_e_min", "u_div_e_sum", "edge_softmax", "gat_attention",
+        "gatv2_attention",
         "dot_attention",
     )),
 ]  # fmt: skip

@@ -35,6 +35,8 @@ constexpr RowWork kEdgeSumBackwardWork{127, 360, RowSharing::kTeams};
 constexpr RowWork kGatedSumWork[] = {
     {188, 580, RowSharing::kTeams}, {127, 690, RowSharing::kTeams}, {196, 811, RowSharing::kTeams}};
 constexpr RowWork kExtremumWork{131, 228, RowSharing::kTeams};
+constexpr RowWork kCopyReduceWork{880, 343, RowSharing::kTeams};  // of sums, squares and both extremes
+constexpr RowWork kCopyReduceBackwardWork{538, 604, RowSharing::kTeams};
 constexpr RowWork kMulBackwardWork{162, 284, RowSharing::kTeams};
 constexpr RowWork kDotWork{65, 221, RowSharing::kNone};
 // The weight of a GAT edge in one head: 100 for 32 of them, less what a short row's window costs in `row`.

@@ -31,26 +31,4 @@ cudaError_t with_message(Op op, const F& f) {
   }
 }
 
-// f(Type<T>{}) or f(Type<float>{})
-template <typename T, class F>
-cudaError_t with_float_or(DType type, const F& f) {
-  if constexpr (!std::is_same_v<T, float>) {
-    if (type != DType::kFloat) return f(Type<T>{});
-  }
-  return f(Type<float>{});
-}
-
-// f(elements of an access as a constant, accesses per lane as a constant): the widest that fits(elements), for rows of
-// which a lane reads elements of at most kBytes. Where types differ there are two widths, otherwise three.
-template <int kBytes, bool kSameTypes, class Fits, class F>
-cudaError_t with_fitting_vector(const Fits& fits, const F& f) {
-  constexpr int kWidest = kMaxAccessBytes / kBytes;
-  using One = std::integral_constant<int, 1>;
-  if (fits(kWidest)) return f(std::integral_constant<int, kWidest>{}, One{});
-  if constexpr (kSameTypes) {
-    if (fits(kWidest / 2)) return f(std::integral_constant<int, kWidest / 2>{}, std::integral_constant<int, 2>{});
-  }
-  return f(One{}, std::integral_constant<int, 4>{});
-}
-
 }  // namespace halfgnn::cuda

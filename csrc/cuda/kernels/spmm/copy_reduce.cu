@@ -1,0 +1,116 @@
+// The launchers of copy_reduce.h.
+
+#include "../core/combine.h"
+#include "copy_reduce_launch.h"
+
+namespace halfgnn::cuda {
+namespace {
+
+int64_t id_bytes(const Topology& topology) { return topology.is_int64 ? 8 : 4; }
+
+bool is_valid(DType type, DType other, int64_t dim, const Topology& topology) {
+  return has_copy_reduce(type, dim > 0 ? dim : 1, topology.num_edges) && (other == type || other == DType::kFloat);
+}
+
+}  // namespace
+
+bool has_copy_reduce(DType type, int64_t dim, int64_t num_edges) {
+  return type != DType::kDouble && dim > 0 && fits_gather(dim) && num_edges <= INT32_MAX;
+}
+
+size_t copy_reduce_workspace(const CopyReduceArgs& args) {
+  return PartialReductions::bytes(rows_of(args.topology).num_slots * args.dim);
+}
+
+cudaError_t copy_reduce(const CopyReduceArgs& args, const Launch& launch) {
+  if (!is_valid(args.type, args.out_type, args.dim, args.topology) || args.feat_by_edge || args.arg_is_int64) {
+    return cudaErrorInvalidValue;
+  }
+  if (args.topology.num_rows == 0 || args.dim == 0) return cudaSuccess;
+
+  const Rows rows = rows_of(args.topology);
+  CopyReduceKernelArgs kernel_args{};
+  kernel_args.out = {edge_ids_of(args.topology),
+                     args.out_type,
+                     args.sum,
+                     args.mean,
+                     args.max,
+                     args.min,
+                     args.var,
+                     args.std,
+                     static_cast<int32_t*>(args.arg_max),
+                     static_cast<int32_t*>(args.arg_min),
+                     args.kept_mean,
+                     args.kept_std,
+                     args.eps};
+  kernel_args.partial = PartialReductions::in(launch.workspace, rows.num_slots * args.dim);
+  kernel_args.has_squares = args.var || args.std || args.kept_std;
+  kernel_args.has_sums = args.sum || args.mean || args.kept_mean || kernel_args.has_squares;
+  kernel_args.has_extrema = args.max || args.min;
+  const GatherShape shape{
+      args.feat, args.feat_rows, args.dim * size_of(args.type), false, id_bytes(args.topology), kCopyReduceWork, 0};
+  const cudaError_t status = with_type(
+      args.type, [&](auto t) { return copy_reduce_of<TypeOf<decltype(t)>>(args, kernel_args, shape, launch); });
+  if (status != cudaSuccess) return status;
+  return combine_reductions(
+      {rows, kernel_args.partial, args.dim, kernel_args.has_sums, kernel_args.has_extrema, kernel_args.out}, launch);
+}
+
+// ---- Gradient.
+
+namespace {
+
+int64_t record_len(const CopyReduceBackwardArgs& args) {
+  return args.has_sums() ? args.dim * (args.has_squares() ? 2 : 1) : 0;
+}
+size_t record_bytes(const CopyReduceBackwardArgs& args) {
+  const auto bytes = static_cast<size_t>(args.num_nodes * record_len(args)) * sizeof(float);
+  return (bytes + kMaxAccessBytes - 1) / kMaxAccessBytes * kMaxAccessBytes;
+}
+
+}  // namespace
+
+size_t copy_reduce_backward_workspace(const CopyReduceBackwardArgs& args) {
+  return record_bytes(args) + partial_bytes(rows_of(args.topology), args.dim);
+}
+
+cudaError_t copy_reduce_backward(const CopyReduceBackwardArgs& args, const Launch& launch) {
+  if (!is_valid(args.type, args.type, args.dim, args.topology) ||
+      !is_valid(args.type, args.grad_type, args.dim, args.topology)) {
+    return cudaErrorInvalidValue;
+  }
+  if (args.topology.num_rows == 0 || args.dim == 0) return cudaSuccess;
+
+  auto* records = static_cast<float*>(launch.workspace);
+  if (const cudaError_t status = reduce_records(args, records, launch); status != cudaSuccess) return status;
+
+  CopyReduceBackwardKernelArgs kernel_args{};
+  kernel_args.edge_ids = edge_ids_of(args.topology);
+  kernel_args.level = args.has_sums() ? records : nullptr;
+  kernel_args.slope = args.has_squares() ? records + args.dim : nullptr;
+  kernel_args.max = args.max;
+  kernel_args.min = args.min;
+  kernel_args.arg_max = args.arg_max;
+  kernel_args.arg_min = args.arg_min;
+  kernel_args.record_bytes = static_cast<uint32_t>(record_len(args) * sizeof(float));
+  kernel_args.grad_bytes = static_cast<uint32_t>(args.dim * size_of(args.grad_type));
+  kernel_args.arg_bytes = static_cast<uint32_t>(args.dim * sizeof(int32_t));
+  kernel_args.feat = args.has_squares() ? args.feat : nullptr;
+  kernel_args.type = args.type;
+  kernel_args.grad_feat = args.grad_feat;
+  kernel_args.partial = reinterpret_cast<float*>(static_cast<char*>(launch.workspace) + record_bytes(args));
+  // What an edge reads: its node's record, and the gradients and winners of both extremes.
+  const int64_t of_extreme = kernel_args.grad_bytes + kernel_args.arg_bytes;
+  int64_t row_bytes = kernel_args.record_bytes + ((args.max != nullptr) + (args.min != nullptr)) * of_extreme;
+  if (row_bytes == 0) row_bytes = of_extreme;  // without nodes there are no gradients
+  const int64_t ids = id_bytes(args.topology) * (args.topology.edge_ids != nullptr ? 2 : 1);
+  const GatherShape shape{nullptr, args.num_nodes, row_bytes, false, ids, kCopyReduceBackwardWork, 0};
+  const cudaError_t status = with_type(args.grad_type, [&](auto t) {
+    return copy_reduce_backward_of<TypeOf<decltype(t)>>(args, kernel_args, shape, launch);
+  });
+  if (status != cudaSuccess) return status;
+  return combine({rows_of(args.topology), kernel_args.partial, args.dim, 1.f, false, args.grad_feat, args.type},
+                 launch);
+}
+
+}  // namespace halfgnn::cuda
