@@ -74,7 +74,7 @@ class _CopyUReduce(torch.autograd.Function):
             *kept,
         )
         ctx.reduces, ctx.short_rows, ctx.out_short_rows = a.reduces, a.short_rows, a.out_short_rows
-        ctx.shape, ctx.dtype = a.x.shape, a.x.dtype
+        ctx.shape, ctx.dtype, ctx.eps = a.x.shape, a.x.dtype, a.eps
 
     @staticmethod
     def backward(ctx, *grads):
@@ -87,6 +87,8 @@ class _CopyUReduce(torch.autograd.Function):
         short_rows = ctx.out_short_rows
         if out[0] is None:
             out = out_edges((indptr, indices, edge_ids), ctx.shape[0])
+        if std is not None and ctx.eps < STD_EPS:
+            kept_std = _above_rounding(kept_std, kept_mean)
         grad = once(
             f"copy_u_reduce with {', '.join(ctx.reduces)}", "use only sum and mean", _copy_u_reduce_backward,
             *out, indptr, None if var is None and std is None else x, ctx.shape, ctx.dtype,
@@ -98,6 +100,11 @@ class _CopyUReduce(torch.autograd.Function):
 
 
 _Inputs = inputs_of(_CopyUReduce)
+
+
+def _above_rounding(std: Tensor, mean: Tensor) -> Tensor:
+    """std, but 0 where its mean may be rounded by more: the gradient divides distances from the mean by it."""
+    return torch.where(std < mean.abs() * (torch.finfo(mean.dtype).eps / 2), 0.0, std)
 
 
 def copy_u_reduce(
@@ -112,7 +119,8 @@ def copy_u_reduce(
             sum, mean, max, min: as in gspmm.
             var: the biased variance, the mean of (x[u] - mean[v])**2, as torch_geometric's VarAggregation.
             std: the root of var where var is greater than eps. Elsewhere std and its gradient are 0, as in torch_geometric's
-                StdAggregation. eps=0 gives the std of dgl.nn.PNAConv, sqrt(var + 1e-30), but for its 1e-15.
+                StdAggregation. eps=0 gives the std of dgl.nn.PNAConv, sqrt(var + 1e-30), but for its 1e-15. With an eps below 1e-5
+                no gradient comes from a std that is less than the rounding of its mean, as that of equal features is.
         eps: see std; not negative.
         out_dtype: torch.float32 for unrounded results of half operands; by default the dtype of x.
 

@@ -64,6 +64,19 @@ def test_far_from_zero(hub, device):
         assert error < 4e-6, f"{error:.3g}; squares of the values themselves err by 1e-4"
 
 
+@pytest.mark.parametrize("device,dtype", support.devices_and([*HALVES, torch.float32]))
+def test_std_of_equal_features_has_no_steep_gradient(dtype, device):
+    """With eps=0 a std that is rounding alone is not divided by."""
+    n = 100
+    src = torch.arange(n, device=device)
+    g = halfgnn.Graph.from_edges(src, torch.zeros_like(src), num_src=n, num_dst=1)
+    x = randn(1, 32, dtype=dtype, device=device).expand(n, 32).contiguous().requires_grad_()
+    (std,) = ops.copy_u_reduce(g, x, ("std",), eps=0)
+    std.sum().backward()
+    assert std.max() < 1e-5
+    assert x.grad.abs().max() <= 2 / n**0.5  # (x[u] - mean) / (n std) is at most 1 / sqrt(n)
+
+
 @pytest.mark.parametrize("device", DEVICES)
 def test_far_from_one_another(device):
     """The neighbours of each node lie close together, but far from those of others."""
