@@ -13,7 +13,7 @@ from ..common.fake import register_fake
 from ..common.operands import check_rows
 from ..common.precision import HALF, autocast
 from ..graph_argument import as_graph
-from ._operands import check_out_dtype, needs_grad, out_edges
+from ._operands import check_out_dtype, name_operands, needs_grad, operand_errors, out_edges
 from .spmm import gspmm
 
 REDUCTIONS = ("sum", "mean", "max", "min", "var", "std")  # in the order of the raw operator's results
@@ -147,7 +147,14 @@ def copy_u_reduce(
         raise ValueError(f"eps is {eps}; expected a number that is not negative")
     check_out_dtype(out_dtype)
     check_rows(x, "x", g.num_src, "u", g.device)
-    x = autocast(x)
+    try:
+        return _reduced(g, autocast(x), reduces, eps, out_dtype)
+    except operand_errors() as error:
+        name_operands(error, **{"lhs_data has": "x has", "feat has": "x has"})
+        raise
+
+
+def _reduced(g, x: Tensor, reduces: tuple[str, ...], eps: float, out_dtype: torch.dtype | None) -> tuple[Tensor, ...]:
     if len(reduces) == 1 and reduces[0] not in ("var", "std"):
         return (gspmm(g, "copy_lhs", reduces[0], x, None, out_dtype=out_dtype),)
     if set(reduces) == {"sum", "mean"}:
@@ -177,6 +184,9 @@ def checked_reductions(reduces) -> tuple[str, ...]:
 
 def _sum_and_mean(g, x: Tensor, reduces: tuple[str, ...], out_dtype: torch.dtype | None) -> tuple[Tensor, ...]:
     """By one sum."""
+    if out_dtype not in (None, x.dtype) and not (x.dtype in HALF and out_dtype == torch.float32):
+        wanted = f"{x.dtype} or torch.float32" if x.dtype in HALF else x.dtype
+        raise TypeError(f"out_dtype is {out_dtype}; expected {wanted}")
     wide = torch.float32 if x.dtype in HALF else None
     total = gspmm(g, "copy_lhs", "sum", x, None, out_dtype=wide)
     degree = g.csc().indptr.diff().clamp(min=1).to(total.dtype)
