@@ -14,9 +14,9 @@ _HAS_ISOLATED = "_has_isolated"  # kept on a Graph: whether a node has no in-edg
 
 
 _ZERO_IN_DEGREE = (
-    "There are 0-in-degree nodes in the graph, output for those nodes will be invalid. Add a self-loop to every node, or "
-    "construct the module with allow_zero_in_degree=True, which leaves them zero before residual and bias."
+    "There are 0-in-degree nodes in the graph, output for those nodes will be invalid. Add a self-loop to every node"
 )
+_OPTION = ", or construct the module with allow_zero_in_degree=True, which leaves them zero before residual and bias"
 
 
 @assume_constant_result
@@ -24,8 +24,8 @@ def _any_empty(indptr: Tensor) -> bool:
     return bool((indptr[1:] == indptr[:-1]).any())
 
 
-def check_in_degrees(g: Any, error: type[Exception] = ValueError) -> None:
-    """Raises `error` if a node of the Graph has no in-edge.
+def check_in_degrees(g: Any, error: type[Exception] = ValueError, has_option: bool = True) -> None:
+    """Raises `error` if a node of the Graph has no in-edge. has_option: whether the module has allow_zero_in_degree.
 
     The answer is kept with the graph, so the device is asked once. Compiled code asks while it is traced. Raises RuntimeError if
     the device has to be asked while a CUDA graph is captured.
@@ -35,11 +35,11 @@ def check_in_degrees(g: Any, error: type[Exception] = ValueError) -> None:
         refuse_capture(
             g.device,
             "the module asks the device whether a node of the graph has no in-edge",
-            "call the module once with this graph, or construct it with allow_zero_in_degree=True",
+            f"call the module once with this graph{', or construct it with allow_zero_in_degree=True' * has_option}",
         )
         with ordinary_tensors():
             isolated = _any_empty(g.csc().indptr)
         if not torch.compiler.is_compiling():
             object.__setattr__(g, _HAS_ISOLATED, isolated)
     if isolated:
-        raise error(_ZERO_IN_DEGREE)
+        raise error(f"{_ZERO_IN_DEGREE}{_OPTION if has_option else ''}.")

@@ -16,21 +16,21 @@ from ..graph_argument import as_graph
 # ---- graphs ------------------------------------------------------------------------------------------------------------------
 
 
-def checked_graph(graph: Any, allow_zero_in_degree: bool) -> Graph:
-    """The Graph of `graph`, a Graph or DGLGraph."""
+def checked_graph(graph: Any, allow_zero_in_degree: bool | None) -> Graph:
+    """The Graph of `graph`, a Graph or DGLGraph. allow_zero_in_degree: None if the module has no such option."""
     g = as_graph(graph, "graph")
     if not allow_zero_in_degree:
-        check_in_degrees(g)
+        check_in_degrees(g, has_option=allow_zero_in_degree is not None)
     return g
 
 
 def both_sides(
-    graph: Any, g: Graph, feat: Any, drop: Callable[[Tensor], Tensor] | None = None
+    graph: Any, g: Graph, feat: Any, drop: Callable[[Tensor], Tensor] | None = None, name: str = "feat"
 ) -> tuple[Tensor, Tensor]:
     """Features of source and destination nodes, after dropout.
 
-    feat may be one tensor for both. In a block, and in a Graph with fewer destinations than sources, the destinations are the first
-    sources.
+    feat, which the user calls `name`, may be one tensor for both. In a block, and in a Graph with fewer destinations than sources,
+    the destinations are the first sources.
     """
     if isinstance(feat, tuple):
         src, dst = feat
@@ -40,7 +40,7 @@ def both_sides(
         return feat, feat
     if not getattr(graph, "is_block", g.num_dst < g.num_src):
         raise ValueError(
-            f"feat is one tensor, but the graph has {g.num_src} source and {g.num_dst} destination nodes; "
+            f"{name} is one tensor, but the graph has {g.num_src} source and {g.num_dst} destination nodes; "
             "expected a pair (of the sources, of the destinations)"
         )
     return feat, feat[: g.num_dst]

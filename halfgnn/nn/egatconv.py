@@ -74,12 +74,12 @@ class EGATConv(nn.Module):
         Raises:
             ValueError: the graph has nodes without in-edges; wrong shapes or devices. TypeError: wrong dtypes.
         """
-        g = checked_graph(graph, False)
+        g = checked_graph(graph, None)
         check_features(g, nfeats, self.fc_ni, self.fc_nj, dim=2, name="nfeats")
         check_edge_features(g, efeats, "efeats", self.fc_fij)
         if edge_weight is not None:
             check_edge_numbers(g, edge_weight, nfeats)
-        x_src, x_dst = cast_once(g, nfeats, *both_sides(graph, g, nfeats))
+        x_src, x_dst = cast_once(g, nfeats, *both_sides(graph, g, nfeats, name="nfeats"))
         hidden = self._edges(g, x_src, x_dst, autocast(efeats))
         nodes = project(self.fc_node_src, x_src, *self._shape(self._out_node_feats))
         with without_autocast(nodes.device):

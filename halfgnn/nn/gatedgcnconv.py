@@ -8,7 +8,7 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 from .. import ops
-from ..common.arguments import checked_size
+from ..common.arguments import check_probability, checked_size
 from ..common.operands import check_columns, check_operand, check_parameter
 from ..common.precision import autocast
 from ..graph_argument import as_graph
@@ -37,7 +37,7 @@ class GatedGCNConv(nn.Module):
             checked_size(edge_feats, "edge_feats"),
             checked_size(output_feats, "output_feats", least=1),
         )
-        self.dropout = nn.Dropout(dropout)
+        self.dropout = nn.Dropout(check_probability(dropout, "dropout"))
         self.batch_norm = batch_norm
         self.residual = residual and input_feats == output_feats == edge_feats
         self.A = nn.Linear(input_feats, output_feats)

@@ -9,6 +9,7 @@ from .. import ops
 from ..common.arguments import check_number
 from ..common.operands import check_operand, check_parameter_device
 from ..graph_argument import as_graph
+from ..ops._operands import name_operands, operand_errors
 from ._checks import check_features
 from ._features import both_sides
 
@@ -51,7 +52,7 @@ class GINEConv(nn.Module):
         check_features(g, node_feat, name="node_feat")
         check_parameter_device(node_feat[0] if isinstance(node_feat, tuple) else node_feat, "node_feat", self.eps)
         check_operand(edge_feat, "edge_feat", g, "e")
-        h_src, h_dst = both_sides(graph, g, node_feat)
+        h_src, h_dst = both_sides(graph, g, node_feat, name="node_feat")
         if h_src.shape[1:] != h_dst.shape[1:]:
             raise ValueError(
                 f"node_feat[0] and node_feat[1] have shapes {tuple(h_src.shape)} and {tuple(h_dst.shape)}; expected one width"
@@ -60,5 +61,10 @@ class GINEConv(nn.Module):
             raise ValueError(
                 f"edge_feat has shape {tuple(edge_feat.shape)}; expected {(g.num_edges, *h_src.shape[1:])}, the width of node_feat"
             )
-        rst = (1 + self.eps) * h_dst + ops.u_relu_add_e_sum(g, h_src, edge_feat)
+        try:
+            summed = ops.gspmm(g, "relu_add", "sum", h_src, edge_feat)
+        except operand_errors() as error:
+            name_operands(error, lhs_data="node_feat", rhs_data="edge_feat")
+            raise
+        rst = (1 + self.eps) * h_dst + summed
         return rst if self.apply_func is None else self.apply_func(rst)

@@ -106,6 +106,8 @@ class PNAConv(nn.Module):
         if self.edge_feat_size > 0:
             check_operand(edge_feat, "edge_feat", g, "e")
             check_columns(edge_feat, "edge_feat", self.edge_feat_size)
+            if is_plain(self.towers[0].M):
+                check_parameter(edge_feat, "edge_feat", self.towers[0].M.weight)
         node_feat = autocast(node_feat)
         h = node_feat.view(-1, len(self.towers), self.tower_in_size)
         reduced = self._reduce(g, h, autocast(edge_feat) if self.edge_feat_size > 0 else None)

@@ -152,7 +152,7 @@ def gated_sum(
         value, gate_src: (num_src, *). gate_dst: (num_dst, *). gate_edge: (E, *), or None for no such term. One trailing shape.
         normalize: divide by sum over in-edges of sigmoid(z[e]), plus eps, element by element: GatedGCN (Bresson and Laurent, 2017,
             "Residual Gated Graph ConvNets"; Dwivedi et al., 2020). False is PyG's ResGatedGraphConv.
-        eps: a number of at least 0.
+        eps: a number of at least 0. With 0, a node whose gates all underflow (z below -87) gets inf or nan.
         return_edges: also return z, from which GatedGCN makes the edges' next features. Gradients go through it.
 
     Operands are fp16, bf16 or fp32 (fp64 on the CPU), of one dtype. z, gates and sums are made in fp32; out and z are rounded once.

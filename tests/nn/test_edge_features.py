@@ -68,6 +68,8 @@ def test_gine_on_blocks_and_pairs():
     (lambda x, e: (x, e[:, :3]), ValueError, r"edge_feat has shape \(260, 3\); expected \(260, 12\), the width of node_feat"),
     (lambda x, e: (x[1:], e), ValueError, r"node_feat has shape \(39, 12\); expected 40 rows"),
     (lambda x, e: (x, None), TypeError, r"edge_feat is None; expected a torch\.Tensor"),
+    (lambda x, e: (x.double(), e), TypeError, r"node_feat has dtype Double and edge_feat Float"),
+    (lambda x, e: (x, e.int()), TypeError, r"edge_feat has dtype Int"),
     (lambda x, e: ((x, x[:, :3]), e), ValueError, r"node_feat\[0\] and node_feat\[1\] have shapes"),
 ])  # fmt: skip
 def test_gine_errors(arguments, error, match):
@@ -75,6 +77,9 @@ def test_gine_errors(arguments, error, match):
     x, e = features_of(g)
     with pytest.raises(error, match=match):
         gine(halfgnn.nn)(g, *arguments(x, e))
+    tall = halfgnn.Graph.from_edges(torch.tensor([0]), torch.tensor([1]), num_src=1, num_dst=2)
+    with pytest.raises(ValueError, match="node_feat is one tensor, but the graph"):
+        gine(halfgnn.nn)(tall, x[:1], e[:1])
     with pytest.raises(TypeError, match="apply_func is 3"):
         halfgnn.nn.GINEConv(3)
 
@@ -123,6 +128,8 @@ def test_gated_parameters():
 
 
 def test_gated_dropout():
+    with pytest.raises(TypeError, match="dropout is 'half'"):
+        gated(dropout="half")
     conv, g = gated(dropout=0.5, residual=False, activation=None), make_graph()
     h, e = conv(g, *features_of(g))
     assert 0.3 < (h == 0).float().mean() < 0.7 and 0.3 < (e == 0).float().mean() < 0.7

@@ -138,3 +138,14 @@ def test_errors(name):
         module(g, x, edges[:, 1:])
     with pytest.raises(TypeError, match=f"{of_edges} has dtype"):
         module(g, x, edges.half())
+    tall = halfgnn.Graph.from_edges(torch.tensor([0, 0]), torch.tensor([0, 1]), num_src=1, num_dst=2)
+    with pytest.raises(ValueError, match=f"^{nodes} is one tensor, but the graph"):
+        module(tall, x[:1], edges[:2])
+
+
+def test_errors_name_only_options_that_there_are():
+    g = halfgnn.Graph.from_edges(torch.tensor([0]), torch.tensor([0]), num_src=2, num_dst=2)
+    for name, has_option in (("EGATConv", False), ("EdgeGATConv", True)):
+        with pytest.raises(ValueError, match="0-in-degree nodes") as raised:
+            MODULES[name](halfgnn.nn, IN_FEATS)(g, randn(2, IN_FEATS), randn(1, EDGE_FEATS))
+        assert ("allow_zero_in_degree" in str(raised.value)) == has_option

@@ -128,6 +128,8 @@ def test_errors_name_the_argument():
     x = randn(30, 8, dtype=torch.float32)
     with pytest.raises(TypeError, match="edge_feat is None"):
         conv(g, x)
+    with pytest.raises(TypeError, match=r"edge_feat has dtype .* and the module's parameters"):
+        conv(g, x, randn(100, 2, dtype=torch.float64))
     with pytest.raises(ValueError, match="node_feat has shape"):
         conv(g, x[:, 1:], randn(100, 2, dtype=torch.float32))
     with pytest.raises(ValueError, match="graph has 30 sources and 40 destinations"):
