@@ -90,10 +90,12 @@ class _GatedSum(torch.autograd.Function):
             *(x.indptr, x.indices, x.edge_ids, x.out_indptr, x.out_indices, x.out_edge_ids),
             *(x.value, x.gate_src, x.gate_dst, x.gate_edge, scale, quotient),
         )
-        ctx.normalize, ctx.short_rows = x.normalize, (x.short_rows, x.out_short_rows)
+        ctx.normalize, ctx.return_edges, ctx.short_rows = x.normalize, x.return_edges, (x.short_rows, x.out_short_rows)
 
     @staticmethod
     def backward(ctx, grad, grad_edges, *_):
+        if not ctx.return_edges:
+            grad_edges = None  # Code that is compiled gives a gradient of the empty result too.
         if grad is None and grad_edges is None:
             return tuple(_Inputs())
         *csc, out_indptr, out_indices, out_edge_ids, value, gate_src, gate_dst, gate_edge, scale, quotient = (

@@ -171,6 +171,18 @@ def test_compiled(has_edge):
             assert torch.equal(c, d)
 
 
+@pytest.mark.skipif(support.SIMULATED, reason="the compiler takes its own processes")
+@pytest.mark.parametrize("normalize", [False, True])
+def test_compiled_without_edges(normalize):
+    g = make_graph("bipartite")
+    operands = [x.requires_grad_() for x in operands_of(g, (9,), torch.float32)]
+    run = lambda *x: ops.gated_sum(g, *x, normalize=normalize)  # noqa: E731
+    out, expected = torch.compile(run, backend="aot_eager", fullgraph=True)(*operands), run(*operands)
+    assert torch.equal(out, expected)
+    for a, b in zip(*(torch.autograd.grad(x.square().sum(), operands) for x in (out, expected))):
+        assert torch.equal(a, b)
+
+
 @pytest.mark.parametrize("device", DEVICES)
 def test_errors(device):
     g = make_graph("bipartite", device=device)
