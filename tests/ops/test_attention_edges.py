@@ -124,8 +124,9 @@ def test_masks(dtype, device, terms):
     removed[dst.to(device) == 2] = True
     tensors["edge_bias"] = tensors["edge_bias"].masked_fill(removed, -torch.inf)
     leaves = {name: x.clone().requires_grad_() for name, x in tensors.items()}
-    out = terms.call(ops.dot_attention, g, leaves)
-    out.square().sum().backward()
+    out, weights = terms.call(ops.dot_attention, g, leaves, return_weights=True)
+    assert (weights[removed] == 0).all()
+    (out.square().sum() + weights.sum()).backward()
     assert (out[2:] == 0).all() and out[:2].any()
     for name, leaf in leaves.items():
         assert leaf.grad.isfinite().all(), name
@@ -283,6 +284,7 @@ def test_errors(device):
         ({"edge_bias": bias[1:]}, ValueError, r"edge_bias has shape \(299, 2\); expected 300 rows, one per edge"),
         ({"edge_bias": bias[:, :1]}, ValueError, r"edge_bias has shape \(300, 1\); expected \(edges, heads\) = \(300, 2\)"),
         ({"edge_bias": bias.double()}, TypeError, "edge_bias has dtype torch.float64; expected that of the features"),
+        ({"key": nodes[1].double(), "edge_bias": bias}, TypeError, "edge_bias has dtype torch.float32; expected that of the fea"),
         ({"edge_bias": 3.0}, TypeError, "edge_bias is a float; expected a torch.Tensor"),
         ({"edge_feat": feat}, ValueError, "edge_feat is given; expected also edge_key_weight, edge_value_weight or both"),
         ({"edge_key_weight": weight}, ValueError, "edge_key_weight is given, but edge_feat is None; expected both"),
@@ -290,13 +292,14 @@ def test_errors(device):
         ({"edge_feat": feat, "edge_key_weight": weight.T}, ValueError, r"edge_key_weight has shape \(3, 16\); .* = \(16, 3\)"),
         ({"edge_feat": feat.half(), "edge_value_weight": weight}, TypeError, "edge_feat has dtype torch.float16"),
         ({"edge_feat": feat, "edge_value_weight": weight.half()}, TypeError, "edge_value_weight has dtype torch.float16"),
+        ({"edge_feat": feat, "edge_key_weight": weight.to("meta")}, ValueError, "edge_key_weight is on meta; expected the gra"),
         ({"edge_key": rows[:, :, 1:]}, ValueError, r"edge_key has shape \(300, 2, 7\); expected \(edges, heads, dim\)"),
         ({"edge_value": rows[:5]}, ValueError, "edge_value has shape .* one per edge"),
         ({"edge_value": rows.double()}, TypeError, "edge_value has dtype torch.float64; expected that of key"),
     ]  # fmt: skip
     for options, error, message in cases:
         with pytest.raises(error, match=message):
-            ops.dot_attention(g, *nodes, **options)
+            ops.dot_attention(g, **{**dict(zip(("query", "key", "value"), nodes)), **options})
 
 
 def test_one_tensor_for_key_and_value_has_one_gradient(device):
