@@ -139,7 +139,7 @@ def checked_pair(x: Any, lin_src: Any, lin_dst: Any, optional: bool = False) -> 
     if not isinstance(x, (tuple, list)):
         _check_features(x, "x", width)
         check_one_width("x", width, dst_width)
-        _check_layer(x, "x", lin_src)
+        check_layer(x, "x", lin_src)
         x = autocast(x)
         return x, x
     check_pair(x, "x")
@@ -149,13 +149,13 @@ def checked_pair(x: Any, lin_src: Any, lin_dst: Any, optional: bool = False) -> 
         _check_features(dst, "x[1]", dst_width)
         if dst.device != src.device:
             raise ValueError(f"x[1] is on {dst.device}; expected the device of x[0], {src.device}")
-    _check_layer(src, "x[0]", lin_src)
+    check_layer(src, "x[0]", lin_src)
     if dst is not None:
-        _check_layer(dst, "x[1]", lin_src if lin_dst is None else lin_dst)
+        check_layer(dst, "x[1]", lin_src if lin_dst is None else lin_dst)
     return autocast(src), autocast(dst)
 
 
-def _check_layer(x: Tensor, name: str, layer: Any) -> None:
+def check_layer(x: Tensor, name: str, layer: Any) -> None:
     """check_parameter of a projection, if it is a plain one."""
     if width_of(layer) is not None:
         check_parameter(x, name, layer.weight)
@@ -172,12 +172,18 @@ def _check_features(x: Any, name: str, width: int | None) -> None:
 
 def checked_features(x: Any, eps: Tensor) -> tuple[Tensor, Tensor | None]:
     """x of sources and of destinations, for the modules that do not project them. eps: their own parameter."""
-    x_src, x_dst = x if isinstance(x, (tuple, list)) and len(x) == 2 else (x, x)
-    for part, name in ((x_src, "x"), (x_dst, "x[1]")):
-        if part is not None or name == "x":
+    is_pair = isinstance(x, (tuple, list))
+    if is_pair:
+        check_pair(x, "x")
+    x_src, x_dst = x if is_pair else (x, x)
+    src_name = "x[0]" if is_pair else "x"
+    for part, name in ((x_src, src_name), (x_dst, "x[1]")):
+        if part is not None or name == src_name:
             check_tensor(part, name)
             check_dense(part, name)
-    check_parameter_device(x_src, "x", eps)
+            if not part.is_floating_point():
+                raise TypeError(f"{name} has dtype {part.dtype}; expected a floating-point type")
+    check_parameter_device(x_src, src_name, eps)
     return x_src, x_dst
 
 

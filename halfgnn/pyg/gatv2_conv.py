@@ -9,7 +9,7 @@ from torch_geometric import nn
 from .. import ops
 from ..nn import attention
 from ..nn.projections import padded, project
-from ._conv import Attention, Hosted, checked_pair, for_theirs
+from ._conv import Attention, Hosted, check_layer, checked_pair, for_theirs
 from ._graph import edge_index_of
 
 
@@ -39,6 +39,8 @@ class GATv2Conv(Attention, Hosted, nn.GATv2Conv):
             raise ValueError("edge_attr is given, but the module was made without edge_dim")
         x_l, x_r = checked_pair(x, self.lin_l, self.lin_r)
         g, edge_attr = self._graph(edge_index, x_l, (x_l.shape[0], x_r.shape[0]), edge_attr)
+        if edge_attr is not None:
+            check_layer(edge_attr, "edge_attr", self.lin_edge)
         is_shared = self.share_weights and not isinstance(x, (tuple, list))
         feat_l, feat_r, att = self._project(x_l, None if is_shared else x_r)
         operands, slope, p = (g, feat_l, feat_r, att), self.negative_slope, self._dropout_p()

@@ -5,9 +5,9 @@ from __future__ import annotations
 from torch_geometric import nn
 
 from .. import ops
-from ..common.operands import check_operand
+from ..common.operands import check_columns, check_operand
 from ..nn.projections import applied
-from ._conv import Hosted, checked_features, checked_graph, for_theirs, node_counts
+from ._conv import Hosted, check_layer, checked_edge_attr, checked_features, checked_graph, for_theirs, node_counts
 
 
 class GINEConv(Hosted, nn.GINEConv):
@@ -34,10 +34,13 @@ class GINEConv(Hosted, nn.GINEConv):
             return super().forward(x, theirs, edge_attr, size)
         x_src, x_dst = checked_features(x, self.eps)
         g = checked_graph(edge_index, x_src, *node_counts(size, x_src, x_dst))
-        check_operand(edge_attr, "edge_attr", g, "e")
         if self.lin is not None:
+            edge_attr = checked_edge_attr(g, edge_attr, self.lin)
+            check_layer(edge_attr, "edge_attr", self.lin)
             edge_attr = applied(self.lin, edge_attr)
-        elif edge_attr.shape[1:] != x_src.shape[1:]:
+            check_columns(x_src, "x" if x_dst is x_src else "x[0]", edge_attr.shape[1])
+        check_operand(edge_attr, "edge_attr", g, "e")
+        if edge_attr.shape[1:] != x_src.shape[1:]:
             raise ValueError(
                 f"edge_attr has shape {tuple(edge_attr.shape)}; expected {(g.num_edges, *x_src.shape[1:])}, or a module made with "
                 "edge_dim"

@@ -15,7 +15,7 @@ from ..graph import Graph
 from ..nn.principal import degrees, of_ends, of_messages, scaled, split_linear
 from ..nn.projections import linear
 from ..ops.copy_u_reduce import STD_EPS
-from ._conv import Hosted, checked_graph, for_theirs, reduction_of
+from ._conv import Hosted, check_layer, checked_graph, for_theirs, reduction_of
 
 
 class PNAConv(Hosted, nn.PNAConv):
@@ -55,6 +55,7 @@ class PNAConv(Hosted, nn.PNAConv):
         if edge_attr is not None:
             check_operand(edge_attr, "edge_attr", g, "e")
             check_columns(edge_attr, "edge_attr", self.edge_dim)
+            check_layer(edge_attr, "edge_attr", self.edge_encoder)
         x = autocast(x)
         parts = self.towers if self.divide_input else 1
         h = x.view(-1, parts, self.F_in).expand(-1, self.towers, -1)

@@ -51,6 +51,7 @@ class ResGatedGraphConv(Hosted, nn.ResGatedGraphConv):
         if edge_attr is not None:
             check_operand(edge_attr, "edge_attr", g, "e")
             check_columns(edge_attr, "edge_attr", self.edge_dim)
+            check_parameter(edge_attr, "edge_attr", self.lin_key.weight)
             edge_attr = autocast(edge_attr)
         out = self._sum(g, x_src, x_dst, edge_attr)
         if self.lin_skip is not None:

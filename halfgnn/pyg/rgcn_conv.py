@@ -11,7 +11,7 @@ from torch_geometric import nn
 from .. import ops
 from ..common.compat import disable
 from ..common.kept import may_keep, ordinary_tensors
-from ..common.operands import check_columns, check_operand, check_parameter
+from ..common.operands import check_columns, check_operand, check_pair, check_parameter, check_tensor
 from ..common.precision import autocast
 from ..graph import Graph
 from ..nn.projections import linear
@@ -54,6 +54,8 @@ class RGCNConv(Hosted, nn.RGCNConv):
             ValueError: wrong shapes, devices, ids or relations. TypeError: wrong dtypes.
         """
         theirs = for_theirs(self, nn.RGCNConv, edge_index, x, ONE_PASS)
+        if theirs is None:
+            _check(x)
         x_src, x_dst = x if isinstance(x, (tuple, list)) and len(x) == 2 else (x, x)
         if theirs is None and not all(isinstance(part, Tensor) and part.is_floating_point() for part in (x_src, x_dst)):
             theirs = edge_index
@@ -100,6 +102,23 @@ class RGCNConv(Hosted, nn.RGCNConv):
             pairs.into._for_all_streams(), pairs.out_of._for_all_streams()
             object.__setattr__(g, _PAIRS, (edge_type, key, pairs))
         return pairs
+
+
+def _check(x: Any) -> None:
+    """Raises unless x is features or ids of nodes, which may be None, or a pair of them and a tensor."""
+    if isinstance(x, (tuple, list)):
+        check_pair(x, "x")
+        check_tensor(x[1], "x[1]")
+    named = list(zip(x, ("x[0]", "x[1]"))) if isinstance(x, (tuple, list)) else [(x, "x")]
+    for part, name in named:
+        if part is None:
+            continue
+        check_tensor(part, name)
+        if not part.is_floating_point() and (part.dtype is not torch.long or part.dim() != 1):
+            raise TypeError(
+                f"{name} has shape {tuple(part.shape)} and dtype {part.dtype}; expected features of a floating-point type, or ids "
+                "(nodes,) of torch.int64"
+            )
 
 
 def _make(g: Graph, edge_type: Tensor, num_relations: int) -> Pairs:

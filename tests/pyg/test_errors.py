@@ -178,3 +178,55 @@ def test_edge_attr_needs_a_row_an_edge_also_beside_self_loops(conv, rows):
 def test_numbers_of_nodes_of_an_edge_index(sizes, error, name):
     with pytest.raises(error, match=f"^{name} is "):
         halfgnn.pyg.graph_of(torch.zeros(2, 3, dtype=torch.long), *sizes)
+
+
+def mlp():
+    return torch.nn.Linear(IN_FEATS, 3)
+
+
+@pytest.mark.parametrize(
+    "make_conv",
+    [
+        lambda: halfgnn.pyg.GATv2Conv(IN_FEATS, 5, edge_dim=6),
+        lambda: halfgnn.pyg.GINEConv(mlp(), edge_dim=6),
+        lambda: halfgnn.pyg.PNAConv(IN_FEATS, 5, ["mean"], ["identity"], torch.ones(9).long(), edge_dim=6),
+        lambda: halfgnn.pyg.ResGatedGraphConv(IN_FEATS, 5, edge_dim=6),
+    ],
+    ids=["GATv2Conv", "GINEConv", "PNAConv", "ResGatedGraphConv"],
+)
+def test_edge_attr_of_another_dtype_or_width(make_conv):
+    module, x, edge_index = make_conv(), randn(NUM_NODES, IN_FEATS), make_edge_index()
+    edge_attr = randn(edge_index.shape[1], 6)
+    match = "^edge_attr has dtype torch.float16 and the module's parameters have torch.float32; expected one dtype"
+    refuse(TypeError, match, module, x, edge_index, edge_attr.half())
+    refuse(ValueError, r"^edge_attr has shape \(.*, 5\); expected \(.*, 6\)", module, x, edge_index, edge_attr[:, 1:])
+
+
+def test_features_that_are_not_projected():
+    x, edge_index = randn(NUM_NODES, IN_FEATS), make_edge_index()
+    for module, rest in [
+        (halfgnn.pyg.GINConv(mlp()), ()),
+        (halfgnn.pyg.GINEConv(mlp(), edge_dim=6), (randn(edge_index.shape[1], 6),)),
+    ]:
+        refuse(
+            TypeError, "^x has dtype torch.int64; expected a floating-point type", module, x.long(), edge_index, *rest
+        )
+        refuse(ValueError, "^x is a tuple of 3; expected a tensor or the pair", module, (x, x, x), edge_index, *rest)
+        refuse(TypeError, r"^x\[0\] is None; expected a torch.Tensor", module, (None, x), edge_index, *rest)
+    refuse(ValueError, r"^x has shape \(40, 11\); expected \(40, 12\)", module, x[:, 1:], edge_index, *rest)
+
+
+def test_features_of_relations():
+    module, x, edge_index = halfgnn.pyg.RGCNConv(IN_FEATS, 5, 2), randn(NUM_NODES, IN_FEATS), make_edge_index()
+    edge_type = torch.zeros(edge_index.shape[1], dtype=torch.long)
+    for wrong, error, match in [
+        (x.numpy(), TypeError, "x is a ndarray; expected a torch.Tensor"),
+        (
+            x.long(),
+            TypeError,
+            r"x has shape \(40, 12\) and dtype torch.int64; expected features of a floating-point type",
+        ),
+        ((x, None), TypeError, r"x\[1\] is None; expected a torch.Tensor"),
+        ((x, x, x), ValueError, "x is a tuple of 3; expected a tensor or the pair"),
+    ]:
+        refuse(error, "^" + match, module, wrong, edge_index, edge_type)
