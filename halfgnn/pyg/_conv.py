@@ -70,6 +70,13 @@ class Hosted:
             cls.edge_updater = MessagePassing.edge_updater  # type: ignore[attr-defined]
 
 
+def refuse_tracing() -> str | None:
+    """Why an operator of halfgnn cannot stand in the code that runs now. A trace would have the kept graph as a constant."""
+    if torch._C._is_tracing():
+        return "torch.jit.trace"
+    return "forward-mode AD" if torch.autograd.forward_ad._current_level >= 0 else None
+
+
 def refuse_module(conv: Any) -> str | None:
     """Why the messages of a module must be formed."""
     if conv.explain:
@@ -107,6 +114,8 @@ def refuse_options(conv: Any, kind: type, reductions: tuple[str, ...] | None = (
 def refuse(conv: Any, kind: type, edge_index: Any, x: Any, reductions: tuple[str, ...] | None = ("sum",)) -> str | None:
     """Why a call is left to the forward of `kind`, torch_geometric's class. reductions: see refuse_options."""
     reason = refuse_module(conv) or refuse_options(conv, kind, reductions)
+    if reason is None and not torch.compiler.is_compiling():
+        reason = refuse_tracing()
     if reason is not None:
         return reason
     if isinstance(edge_index, SparseTensor) or getattr(edge_index, "layout", torch.strided) != torch.strided:

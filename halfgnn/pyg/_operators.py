@@ -14,8 +14,8 @@ from torch import Tensor, nn
 from .. import ops
 from ..common.precision import HALF, without_autocast
 from ..common.refusals import refuse
+from . import _conv
 from ._accounts import fell_back, routed
-from ._conv import refuse_module
 from ._graph import holds_ids_below, share_graphs
 from ._messages import Combined, Message, lifted
 from ._propagation import Propagation, begin, current, find, plain
@@ -30,11 +30,7 @@ def refuse_mode() -> str | None:
     """Why the code that runs now is not an eager call on its data."""
     if torch._C._are_functorch_transforms_active():
         return "functorch"
-    if torch._C._is_tracing():
-        return "torch.jit.trace"
-    if torch.autograd.forward_ad._current_level >= 0:
-        return "forward-mode AD"
-    return "dispatch mode" if torch._C._len_torch_dispatch_stack() else None
+    return _conv.refuse_tracing() or ("dispatch mode" if torch._C._len_torch_dispatch_stack() else None)
 
 
 def refuse_rows(x: Any) -> str | None:
@@ -61,7 +57,7 @@ def check_input(original: Original, self: Any, edge_index: Any, size: Any) -> An
     if not torch.compiler.is_compiling():
         edges = plain(edge_index)
         is_dense = isinstance(edges, Tensor) and edges.layout == torch.strided
-        begin(Propagation(edges, mutable_size, refuse_module(self)) if is_dense else None)
+        begin(Propagation(edges, mutable_size, _conv.refuse_module(self)) if is_dense else None)
     return mutable_size
 
 

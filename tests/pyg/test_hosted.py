@@ -75,6 +75,28 @@ def test_calls_that_run_torch_geometrics_forward(reason, kind):
     assert halfgnn.pyg.stats()["fell_back"] == {f"forward:{kind}": {reason: 1}}
 
 
+@pytest.mark.parametrize("kind", KINDS)
+def test_a_trace_follows_edge_index(kind):
+    """The graph that is kept with edge_index would be a constant of the trace."""
+    x, edge_index = randn(NUM_NODES, IN_FEATS), make_edge_index()
+    _, conv = pair_of(kind)
+    conv(x, edge_index)
+    traced = torch.jit.trace(conv, (x, edge_index), check_trace=False)
+    others = edge_index.flip(0)[:, 5:]
+    assert_close([traced(x, others)], [conv(x, others)], 1e-4)
+
+
+def test_forward_mode_derivatives():
+    x, edge_index = randn(NUM_NODES, IN_FEATS), make_edge_index()
+    for kind in KINDS:
+        their, our = pair_of(kind)
+        expected, actual = (
+            torch.func.jvp(lambda x, conv=conv: conv(x, edge_index), (x,), (x.cos(),))[1] for conv in (their, our)
+        )
+        assert_close([actual], [expected], 1e-4)
+    assert halfgnn.pyg.stats()["fell_back"]["forward:SAGEConv"] == {"forward-mode AD": 1}
+
+
 class Louder(halfgnn.pyg.GATConv):
     def message(self, x_j, alpha):
         return 2 * alpha.unsqueeze(-1) * x_j
