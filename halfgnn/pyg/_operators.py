@@ -167,6 +167,31 @@ def _reduced(message: Message, reduction: str, num_nodes: int) -> Tensor:
     return ops.gspmm(g, op, reduction, x, edge, out_dtype=out_dtype)
 
 
+def variance(
+    original: Original,
+    self: Any,
+    x: Tensor,
+    index: Tensor | None = None,
+    ptr: Tensor | None = None,
+    dim_size: int | None = None,
+    dim: int = -2,
+) -> Any:
+    """``VarAggregation.forward``, and that of several aggregations in one: a difference of means that are not rounded to half.
+
+    The messages are formed anyway: their squares are.
+    """
+    arguments = index, ptr, dim_size, dim
+    if torch.compiler.is_compiling() or not isinstance(x, Tensor) or not isinstance(index, Tensor):
+        return original(self, x, *arguments)
+    is_half = x.dtype in HALF
+    is_rounded = is_half or (isinstance(x, Message) and torch.is_autocast_enabled(x.device.type))
+    if not is_rounded or _find(index) is None or "pow_sum" not in getattr(self, "reduce_ops", ["pow_sum"]):
+        return original(self, x, *arguments)
+    formed = x.view_as(x)
+    out = original(self, formed.float() if is_half else formed, *arguments)
+    return [part.to(x.dtype) for part in out] if isinstance(out, list) else out.to(x.dtype)
+
+
 def softmax(
     original: Original,
     src: Tensor,

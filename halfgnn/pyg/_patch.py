@@ -11,6 +11,7 @@ from collections.abc import Callable
 from typing import Any
 
 from torch_geometric import nn
+from torch_geometric.nn.aggr.fused import FusedAggregation
 
 from ..common.drop_in import Bindings, Switch
 from . import _fused, _operators, _products
@@ -28,10 +29,11 @@ _FUNCTIONS: list[tuple[str, str, _Route]] = [
     ("torch_geometric.utils", "add_remaining_self_loops", _operators.self_loops),
 ]
 
-# Methods of MessagePassing.
-_METHODS: list[tuple[str, _Route]] = [
-    ("_check_input", _operators.check_input),
-    ("_index_select", _operators.index_select),
+_METHODS: list[tuple[type, str, _Route]] = [
+    (nn.MessagePassing, "_check_input", _operators.check_input),
+    (nn.MessagePassing, "_index_select", _operators.index_select),
+    (nn.aggr.VarAggregation, "forward", _operators.variance),
+    (FusedAggregation, "forward", _operators.variance),
 ]
 
 # Modules of torch_geometric.nn whose forwards fuse=True replaces.
@@ -87,8 +89,7 @@ def _install(bindings: Bindings) -> None:
         stand_ins[id(original)] = original, _stand_in(original, route)
     _exchange(stand_ins, bindings.bind)
     _stand_ins.update({id(new): (new, old) for old, new in stand_ins.values()})
-    owner = nn.MessagePassing
-    for name, route in _METHODS:
+    for owner, name, route in _METHODS:
         bindings.bind(owner, name, _stand_in(getattr(owner, name), route))
 
 

@@ -48,6 +48,22 @@ def test_reductions_and_softmax_of_known_edges():
     }
 
 
+@pytest.mark.parametrize("aggr", ["var", "std", ["mean", "max", "std"], ["sum", "var"]], ids=str)
+@pytest.mark.parametrize("dtype,is_autocast", [(torch.float32, True), (torch.bfloat16, True), (torch.bfloat16, False)])
+def test_variances_of_features_far_from_zero(aggr, dtype, is_autocast):
+    """The squares of the features have no digits left for the variance in half."""
+    conv, x = theirs.SimpleConv(aggr), (30 + randn(NUM_NODES, WIDTH, seed=1)).to(dtype).requires_grad_()
+    exact = conv(x.double(), edges())
+    expected = [exact, *torch.autograd.grad(exact[:, -WIDTH:].sum(), x)]
+    with halfgnn.pyg.accelerate():
+        with torch.autocast("cpu", torch.bfloat16, enabled=is_autocast):
+            out = conv(x, edges())
+        actual = [out, *torch.autograd.grad(out[:, -WIDTH:].sum(), x)]
+    assert all(a.dtype is dtype for a in actual)
+    assert_same([actual[0][:, -WIDTH:].double()], [expected[0][:, -WIDTH:]], 2e-2)
+    assert_same([actual[1].double()], [expected[1].double()], 5e-2)
+
+
 def test_edges_that_are_written_to_are_new():
     edge_index, x, conv = edges(), randn(NUM_NODES, WIDTH, seed=1), theirs.GCNConv(WIDTH, 4).double()
     with halfgnn.pyg.accelerate():
@@ -173,7 +189,13 @@ def bound():
         for name, value in vars(namespace).items()
         if callable(value)
     }
-    owners = (theirs.MessagePassing, theirs.GATConv, theirs.GATv2Conv, theirs.TransformerConv)
+    owners = (
+        theirs.MessagePassing,
+        theirs.aggr.VarAggregation,
+        theirs.GATConv,
+        theirs.GATv2Conv,
+        theirs.TransformerConv,
+    )
     return {**names, **{(owner, name): value for owner in owners for name, value in vars(owner).items()}}
 
 
