@@ -71,10 +71,12 @@ class ResGatedGraphConv(Hosted, nn.ResGatedGraphConv):
     def _sum(self, g: Any, x_src: Tensor, x_dst: Tensor, edge_attr: Tensor | None) -> Tensor:
         is_fused = is_just(self.act, Sigmoid)
         if edge_attr is None:
-            operands = applied(self.lin_value, x_src), applied(self.lin_query, x_src), applied(self.lin_key, x_dst)
+            # In torch_geometric's order: layers with a width of -1 draw their parameters here.
+            key = applied(self.lin_key, x_dst)
+            query, value = applied(self.lin_query, x_src), applied(self.lin_value, x_src)
             if is_fused:
-                return ops.gated_sum(g, *operands)
-            return ops.u_mul_e_sum(g, operands[0], self.act(ops.u_add_v(g, *operands[1:])))
+                return ops.gated_sum(g, value, query, key)
+            return ops.u_mul_e_sum(g, value, self.act(ops.u_add_v(g, query, key)))
         # A layer's product with joined features is the sum of two products.
         src, dst = _widths(self)
         value, query, key = (
