@@ -122,6 +122,7 @@ def test_gated_parameters():
     state = conv.state_dict()
     assert {name: tuple(state[f"{name}.weight"].shape) for name in layers} == layers
     assert {name.split(".")[0] for name in state} == {*layers, "bn_node", "bn_edge"} and not conv.residual
+    assert not halfgnn.nn.GatedGCNConv(8, 4, 8).residual
     g = make_graph()
     h, e = conv(g, randn(NUM_NODES, 8), randn(g.num_edges, 4))
     assert h.shape == (NUM_NODES, 6) and e.shape == (g.num_edges, 6)

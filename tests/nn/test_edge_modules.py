@@ -141,6 +141,9 @@ def test_errors(name):
     tall = halfgnn.Graph.from_edges(torch.tensor([0, 0]), torch.tensor([0, 1]), num_src=1, num_dst=2)
     with pytest.raises(ValueError, match=f"^{nodes} is one tensor, but the graph"):
         module(tall, x[:1], edges[:2])
+    if name == "EGATConv":
+        with pytest.raises(TypeError, match=r"edge_weight has dtype torch\.float64"):
+            module(g, x, edges, torch.ones(g.num_edges, dtype=torch.float64))
 
 
 def test_errors_name_only_options_that_there_are():

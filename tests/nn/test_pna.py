@@ -109,6 +109,13 @@ def test_half_precision_and_autocast(dtype):
     assert all(p.grad.isfinite().all() for p in conv.parameters())
 
 
+def test_widths_may_differ_and_std_may_be_small():
+    g, x = make_graph("random"), randn(30, 8, dtype=torch.float32)
+    conv = halfgnn.nn.PNAConv(8, 6, ["std"], ["identity"], 1.0)
+    assert conv(g, x).shape == (30, 6)
+    assert conv._reduce(g, 1e-4 * x.view(30, 1, 8), None).any()  # DGL has no eps
+
+
 def test_errors_name_the_argument():
     def build(**changes):
         options = dict(in_size=8, out_size=8, aggregators=["mean"], scalers=["identity"], delta=1.0)
@@ -130,6 +137,8 @@ def test_errors_name_the_argument():
         conv(g, x)
     with pytest.raises(TypeError, match=r"edge_feat has dtype .* and the module's parameters"):
         conv(g, x, randn(100, 2, dtype=torch.float64))
+    with pytest.raises(TypeError, match=r"node_feat has dtype .* and the module's parameters"):
+        conv(g, x.double(), randn(100, 2, dtype=torch.float64))
     with pytest.raises(ValueError, match="node_feat has shape"):
         conv(g, x[:, 1:], randn(100, 2, dtype=torch.float32))
     with pytest.raises(ValueError, match="graph has 30 sources and 40 destinations"):
