@@ -118,3 +118,16 @@ def widths_of(src: Any, dst: Any) -> tuple[int | None, int | None]:
     """width_of the projections of sources and destinations."""
     width = width_of(src)
     return width, width if dst is src else width_of(dst)
+
+
+def operand_errors() -> tuple[type[Exception], ...]:
+    """The errors to which name_operands applies. None while compiled code is traced, in which errors cannot be changed."""
+    return () if torch.compiler.is_dynamo_compiling() else (TypeError, ValueError)
+
+
+def name_operands(error: Exception, **names: str) -> None:
+    """Replaces the names of gspmm's and gsddmm's operands in an error's message by those of the operator that the caller used."""
+    message = str(error)
+    for name, callers_name in names.items():
+        message = message.replace(name, callers_name)
+    error.args = (message,)

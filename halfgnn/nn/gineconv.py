@@ -7,9 +7,8 @@ from torch import nn
 
 from .. import ops
 from ..common.arguments import check_number
-from ..common.operands import check_operand, check_parameter_device
+from ..common.operands import check_operand, check_parameter_device, name_operands, operand_errors
 from ..graph_argument import as_graph
-from ..ops._operands import name_operands, operand_errors
 from ._checks import check_features
 from ._features import both_sides
 

@@ -33,19 +33,6 @@ def target_of(target, name: str) -> str:
     return known
 
 
-def operand_errors() -> tuple[type[Exception], ...]:
-    """The errors to which name_operands applies. None while compiled code is traced, in which errors cannot be changed."""
-    return () if torch.compiler.is_dynamo_compiling() else (TypeError, ValueError)
-
-
-def name_operands(error: Exception, **names: str) -> None:
-    """Replaces the names of gspmm's and gsddmm's operands in an error's message by those of the operator that the caller used."""
-    message = str(error)
-    for name, callers_name in names.items():
-        message = message.replace(name, callers_name)
-    error.args = (message,)
-
-
 def needs_grad(*operands: Tensor | None) -> bool:
     if torch.is_grad_enabled():
         for data in operands:  # not any(): every operator comes here

@@ -10,10 +10,10 @@ from torch import Tensor
 from ..common.arguments import check_number
 from ..common.autograd import apply, inputs_of, once
 from ..common.fake import register_fake
-from ..common.operands import check_rows
+from ..common.operands import check_rows, name_operands, operand_errors
 from ..common.precision import HALF, autocast
 from ..graph_argument import as_graph
-from ._operands import check_out_dtype, name_operands, needs_grad, operand_errors, out_edges
+from ._operands import check_out_dtype, needs_grad, out_edges
 from .spmm import gspmm
 
 REDUCTIONS = ("sum", "mean", "max", "min", "var", "std")  # in the order of the raw operator's results

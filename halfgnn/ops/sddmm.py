@@ -11,16 +11,14 @@ from torch import Tensor
 from ..common.arguments import MESSAGE_OPS, check_name
 from ..common.autograd import apply, inputs_of, is_recorded
 from ..common.fake import register_fake
-from ..common.operands import check_operand
+from ..common.operands import check_operand, name_operands, operand_errors
 from ..common.precision import autocast, autocast_all
 from ..graph_argument import as_graph
 from ._double_backward import Call, gradients
 from ._operands import (
     broadcast_trailing,
     check_out_dtype,
-    name_operands,
     needs_grad,
-    operand_errors,
     out_edges,
     target_of,
 )

@@ -10,11 +10,11 @@ from torch import Tensor
 from ..common.arguments import MESSAGE_OPS, REDUCES, check_name
 from ..common.autograd import apply, inputs_of, is_recorded, once
 from ..common.fake import register_fake
-from ..common.operands import check_rows
+from ..common.operands import check_rows, name_operands, operand_errors
 from ..common.precision import autocast_all
 from ..graph_argument import as_graph
 from ._double_backward import Call, gradients
-from ._operands import broadcast_trailing, check_out_dtype, name_operands, needs_grad, operand_errors, out_edges
+from ._operands import broadcast_trailing, check_out_dtype, needs_grad, out_edges
 
 OPS = (*MESSAGE_OPS, "relu_add", "copy_lhs", "copy_rhs")
 
