@@ -96,7 +96,7 @@ def _graph_of_tensor(edge_index: Any, num_src: int, num_dst: int) -> Graph:
 
 # ---- compiled code -----------------------------------------------------------------------------------------------------------
 
-_library = torch.library.Library("halfgnn", "FRAGMENT")
+_library = torch.library.Library("halfgnn_pyg", "DEF")
 _library.define(
     "graph_side(Tensor edge_index, SymInt num_src, SymInt num_dst, bool by_src) -> "
     "(Tensor indptr, Tensor indices, Tensor edge_ids)"
@@ -106,7 +106,7 @@ _library.define(
 def _traced(edge_index: Any, num_src: int, num_dst: int) -> Graph:
     """The Graph of an input of compiled code, whose sides are asked for when the code runs."""
     edge_index = edge_index.as_tensor() if hasattr(edge_index, "as_tensor") else edge_index
-    csc, csr = (torch.ops.halfgnn.graph_side(edge_index, num_src, num_dst, by_src) for by_src in (False, True))
+    csc, csr = (torch.ops.halfgnn_pyg.graph_side(edge_index, num_src, num_dst, by_src) for by_src in (False, True))
     return Graph(num_src, num_dst, csc, csr)
 
 
@@ -122,7 +122,7 @@ def _graph_side(edge_index: Tensor, num_src: int, num_dst: int, by_src: bool) ->
 _library.impl("graph_side", _graph_side, "CompositeExplicitAutograd")
 
 
-@register_fake("graph_side")
+@register_fake("graph_side", namespace="halfgnn_pyg")
 def _(edge_index, num_src, num_dst, by_src):
     num_edges = edge_index.shape[1]
     is_short = max(num_src, num_dst, num_edges) <= INT32_MAX

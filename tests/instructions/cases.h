@@ -68,6 +68,7 @@ CopyReduceArgs four_args(const Context& c) {
   args.mean = c.new_nodes();
   args.min = c.new_nodes();
   args.std = c.new_nodes();
+  args.eps = 1e-4f;  // gradients through a smaller deviation are rounding, which tables need not share
   args.arg_min = c.memory.empty(DType::kFloat, kNodes * c.shape.len(), Result::kIds);
   args.kept_mean = static_cast<float*>(c.accumulators(kNodes * c.shape.len()));
   args.kept_std = static_cast<float*>(c.accumulators(kNodes * c.shape.len()));
