@@ -14,6 +14,7 @@ from tests import support
 from tests.simt import control
 from tests.simt.graphs import CUT, FEW_EDGES, PIECE, graph_of
 from tests.support import HALVES, IDTYPES, check_gsddmm, check_gspmm, randn, sddmm_operands
+from tests.support_messages import check_u_add_v_add_e
 
 if not control.SIMULATED:
     pytest.skip("runs on the simulator: tests/simt/run.py", allow_module_level=True)
@@ -232,6 +233,7 @@ def test_narrow_accesses(width, dtype):
     for op, targets in (("add", "uv"), ("copy_rhs", "ev"), ("div", "ve")):
         operands = sddmm_operands(g, op, (width,), (width,), dtype, *targets)
         check_gsddmm(g, op, [x if x is None or op != "div" else x.abs() + 0.5 for x in operands], *targets)
+    check_u_add_v_add_e(g, [randn(support.rows_of(g, target), width, dtype=dtype) for target in "uve"])
 
 
 # ---- warps that take much ------------------------------------------------------------------------
