@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import torch
 import torch_geometric.nn as theirs
+from torch import nn
 
 import halfgnn
 import halfgnn.pyg
@@ -43,6 +44,11 @@ MODULES = {
     "TransformerConv-edge": ("TransformerConv", {"edge_dim": EDGE_DIM}),
 }
 KINDS = ["GATConv-plain", "GATv2Conv-plain", "TransformerConv"]
+
+
+def network():
+    """What GINConv and GINEConv apply to sums."""
+    return nn.Sequential(nn.Linear(IN_FEATS, 8), nn.ReLU(), nn.Linear(8, 5))
 
 
 def make(lib, name, in_channels=IN_FEATS, **options):

@@ -2,12 +2,11 @@
 
 import pytest
 import torch
-from torch import nn
 
 import halfgnn
 import halfgnn.pyg
 from halfgnn.pyg import _graph
-from tests.pyg.support_pyg import WIDE_DTYPES, make_edge_index, theirs
+from tests.pyg.support_pyg import WIDE_DTYPES, make_edge_index, network, theirs
 from tests.support_nn import (
     HALVES,
     IN_FEATS,
@@ -20,11 +19,6 @@ from tests.support_nn import (
     tolerance_of,
     with_gradients,
 )
-
-
-def network():
-    return nn.Sequential(nn.Linear(IN_FEATS, 8), nn.ReLU(), nn.Linear(8, 5))
-
 
 # name -> (module of a library, whether edge weights are given)
 MODULES = {
