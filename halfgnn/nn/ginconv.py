@@ -11,6 +11,7 @@ from ..graph_argument import as_graph
 from ._checks import check_features
 from ._features import both_sides
 from ._sums import aggregate
+from .projections import applied
 
 
 class GINConv(nn.Module):
@@ -65,7 +66,7 @@ class GINConv(nn.Module):
             )
         rst = (1 + self.eps) * h_dst + aggregate(g, self._aggregator_type, h_src, edge_weight)
         if self.apply_func is not None:
-            rst = self.apply_func(rst)
+            rst = applied(self.apply_func, rst)
         return rst if self.activation is None else self.activation(rst)
 
     def extra_repr(self) -> str:

@@ -11,6 +11,7 @@ from ..common.operands import check_operand, check_parameter_device, name_operan
 from ..graph_argument import as_graph
 from ._checks import check_features
 from ._features import both_sides
+from .projections import applied
 
 
 class GINEConv(nn.Module):
@@ -66,4 +67,4 @@ class GINEConv(nn.Module):
             name_operands(error, lhs_data="node_feat", rhs_data="edge_feat")
             raise
         rst = (1 + self.eps) * h_dst + summed
-        return rst if self.apply_func is None else self.apply_func(rst)
+        return rst if self.apply_func is None else applied(self.apply_func, rst)

@@ -14,7 +14,7 @@ from ..graph import Graph
 from ..graph_argument import as_graph
 from ._hooks import is_plain
 from .principal import checked_names, degrees, of_ends, of_messages, scaled, split_linear
-from .projections import linear
+from .projections import applied, linear
 
 AGGREGATORS = ("mean", "sum", "max", "min", "std", "var", "moment3", "moment4", "moment5")
 SCALERS = ("identity", "amplification", "attenuation")
@@ -113,8 +113,10 @@ class PNAConv(nn.Module):
         reduced = self._reduce(g, h, autocast(edge_feat) if self.edge_feat_size > 0 else None)
         h = torch.cat([h, reduced], -1)
         norm = _size_norm(graph, g, node_feat)
-        towers = [tower.dropout(tower.batchnorm(tower.U(h[:, i]) * norm)) for i, tower in enumerate(self.towers)]
-        out = self.mixing_layer(torch.cat(towers, 1))
+        towers = [
+            tower.dropout(tower.batchnorm(applied(tower.U, h[:, i]) * norm)) for i, tower in enumerate(self.towers)
+        ]
+        out = applied(self.mixing_layer, torch.cat(towers, 1))
         return out + node_feat if self.residual else out
 
     def _reduce(self, g: Graph, h: Tensor, edge_feat: Tensor | None) -> Tensor:
@@ -138,7 +140,7 @@ class PNAConv(nn.Module):
         if edge_feat is not None:
             parts.append(edge_feat.unsqueeze(1).expand(-1, len(self.towers), -1))
         ends = torch.cat(parts, -1)
-        return torch.stack([tower.M(ends[:, i]) for i, tower in enumerate(self.towers)], 1)
+        return torch.stack([applied(tower.M, ends[:, i]) for i, tower in enumerate(self.towers)], 1)
 
     def extra_repr(self) -> str:
         return f"{', '.join(self.aggregators)}; {', '.join(self.scalers)}"

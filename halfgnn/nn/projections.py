@@ -312,7 +312,11 @@ def is_just(layer: Any, kind: type[nn.Module]) -> bool:
 
 
 def applied(layer: Any, x: Tensor) -> Tensor:
-    """layer(x), by :func:`linear` if the layer is a plain one."""
+    """layer(x), by :func:`linear` if the layer is a plain one, and likewise each part of an nn.Sequential."""
+    if is_just(layer, nn.Sequential):
+        for part in layer:
+            x = applied(part, x)
+        return x
     return linear(x, layer.weight, layer.bias) if is_plain(layer) else layer(x)
 
 

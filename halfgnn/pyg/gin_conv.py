@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from torch_geometric import nn
 
+from ..nn.projections import applied
 from ._conv import ONE_PASS, Hosted, checked_features, checked_graph, for_theirs, node_counts, reduced, reduction_of
 
 
@@ -34,4 +35,4 @@ class GINConv(Hosted, nn.GINConv):
         x_src, x_dst = checked_features(x, self.eps)
         g = checked_graph(edge_index, x_src, *node_counts(size, x_src, x_dst))
         out = reduced(g, str(reduction_of(self.aggr_module)), x_src)
-        return self.nn(out if x_dst is None else out + (1 + self.eps) * x_dst)
+        return applied(self.nn, out if x_dst is None else out + (1 + self.eps) * x_dst)

@@ -48,4 +48,4 @@ class GINEConv(Hosted, nn.GINEConv):
         out = ops.u_relu_add_e_sum(g, x_src, edge_attr)
         if x_dst is not None:
             out = out + (1 + self.eps) * x_dst
-        return self.nn(out)
+        return applied(self.nn, out)

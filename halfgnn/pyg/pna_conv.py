@@ -13,7 +13,7 @@ from ..common.operands import check_columns, check_operand, check_parameter, che
 from ..common.precision import autocast
 from ..graph import Graph
 from ..nn.principal import degrees, of_ends, of_messages, scaled, split_linear
-from ..nn.projections import linear
+from ..nn.projections import applied, linear
 from ..ops.copy_u_reduce import STD_EPS
 from ._conv import Hosted, check_layer, checked_graph, for_theirs, reduction_of
 
@@ -60,7 +60,8 @@ class PNAConv(Hosted, nn.PNAConv):
         parts = self.towers if self.divide_input else 1
         h = x.view(-1, parts, self.F_in).expand(-1, self.towers, -1)
         out = torch.cat([h, self._reduce(g, h, autocast(edge_attr), names)], -1)
-        return self.lin(torch.cat([layers(out[:, i]) for i, layers in enumerate(self.post_nns)], 1))
+        towers = [applied(layers, out[:, i]) for i, layers in enumerate(self.post_nns)]
+        return applied(self.lin, torch.cat(towers, 1))
 
     def _reduce(self, g: Graph, h: Tensor, edge_attr: Tensor | None, names: Any) -> Tensor:
         """(N, towers, aggregators * scalers * F_in)"""
@@ -81,9 +82,9 @@ class PNAConv(Hosted, nn.PNAConv):
         src, dst = (end.long() for end in g.edges())
         parts = [h[dst], h[src]]
         if edge_attr is not None:
-            parts.append(self.edge_encoder(edge_attr).unsqueeze(1).expand(-1, self.towers, -1))
+            parts.append(applied(self.edge_encoder, edge_attr).unsqueeze(1).expand(-1, self.towers, -1))
         ends = torch.cat(parts, -1)
-        return torch.stack([layers(ends[:, i]) for i, layers in enumerate(self.pre_nns)], 1)
+        return torch.stack([applied(layers, ends[:, i]) for i, layers in enumerate(self.pre_nns)], 1)
 
 
 def _names_of(scaler: Any) -> list[str] | None:

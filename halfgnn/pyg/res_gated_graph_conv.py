@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from typing import Any
 
-import torch.nn.functional as F
 from torch import Tensor
 from torch.nn import Sigmoid
 from torch_geometric import nn
@@ -13,7 +12,7 @@ from .. import ops
 from ..common.arguments import checked_widths
 from ..common.operands import check_columns, check_operand, check_parameter
 from ..common.precision import autocast
-from ..nn.projections import applied, is_just
+from ..nn.projections import applied, is_just, linear
 from ._conv import Hosted, checked_graph, checked_pair, for_theirs
 
 
@@ -80,15 +79,15 @@ class ResGatedGraphConv(Hosted, nn.ResGatedGraphConv):
         # A layer's product with joined features is the sum of two products.
         src, dst = _widths(self)
         value, query, key = (
-            F.linear(x, layer.weight[:, :width], layer.bias)
+            linear(x, layer.weight[:, :width], layer.bias)
             for x, layer, width in (
                 (x_src, self.lin_value, src),
                 (x_src, self.lin_query, src),
                 (x_dst, self.lin_key, dst),
             )
         )
-        gate_edge = F.linear(edge_attr, self.lin_key.weight[:, dst:] + self.lin_query.weight[:, src:])
-        edge_value = F.linear(edge_attr, self.lin_value.weight[:, src:])
+        gate_edge = linear(edge_attr, self.lin_key.weight[:, dst:] + self.lin_query.weight[:, src:], None)
+        edge_value = linear(edge_attr, self.lin_value.weight[:, src:], None)
         if is_fused:
             out, z = ops.gated_sum(g, value, query, key, gate_edge, return_edges=True)
             gate = z.sigmoid()

@@ -73,22 +73,40 @@ MODULES = {
     "pyg.GATConv": lambda: halfgnn.pyg.GATConv(IN_FEATS, 5, 3, residual=True, add_self_loops=False),
     "pyg.GATv2Conv": lambda: halfgnn.pyg.GATv2Conv(IN_FEATS, 5, 3, residual=True, add_self_loops=False),
     "pyg.TransformerConv": lambda: halfgnn.pyg.TransformerConv(IN_FEATS, 5, 3, beta=True),
+    "GINConv": lambda: halfgnn.nn.GINConv(mlp(5)),
+    "pyg.GINConv": lambda: halfgnn.pyg.GINConv(mlp(5)),
+    "PNAConv": lambda: halfgnn.nn.PNAConv(IN_FEATS, 5, ["mean", "std"], ["identity"], 1.0),
+    "pyg.PNAConv": lambda: halfgnn.pyg.PNAConv(
+        IN_FEATS, 5, ["mean", "std"], ["identity"], torch.ones(5), post_layers=2
+    ),
 }
+# Of features and rows of edges. pyg.ResGatedGraphConv has 3 numbers per edge.
+MODULES_WITH_EDGES = {
+    "GINEConv": (lambda: halfgnn.nn.GINEConv(mlp(5)), IN_FEATS),
+    "pyg.GINEConv": (lambda: halfgnn.pyg.GINEConv(mlp(5), edge_dim=3), 3),
+    "pyg.ResGatedGraphConv": (lambda: halfgnn.pyg.ResGatedGraphConv(IN_FEATS, 5, edge_dim=3), 3),
+}
+
+
+def mlp(outputs):
+    return torch.nn.Sequential(torch.nn.Linear(IN_FEATS, 6), torch.nn.ReLU(), torch.nn.Linear(6, outputs))
 
 
 @pytest.mark.parametrize("autocast", [False, True], ids=["module", "autocast"])
 @every_half
-@pytest.mark.parametrize("name", MODULES)
+@pytest.mark.parametrize("name", [*MODULES, *MODULES_WITH_EDGES])
 def test_modules_make_no_half_products(name, dtype, autocast, monkeypatch):
-    """On processors where half products are slow: projections, residuals and gates, forward and backward."""
+    """On processors where half products are slow: projections, residuals, gates and MLPs, forward and backward."""
     monkeypatch.setattr(projections, "_MULTIPLIED_BY_CPU", ())
-    g, x, module = make_graph(), randn(NUM_NODES, IN_FEATS), seeded(MODULES[name])
+    make, width = MODULES_WITH_EDGES.get(name) or (MODULES[name], 0)
+    g, x, module = make_graph(), randn(NUM_NODES, IN_FEATS), seeded(make)
+    edges = [randn(g.num_edges, width, seed=3)] if width else []
     if not autocast:
-        module, x = module.to(dtype), x.to(dtype)
+        module, x, edges = module.to(dtype), x.to(dtype), [e.to(dtype) for e in edges]
     x.requires_grad_()
     with Products() as products:
         with torch.autocast("cpu", dtype, enabled=autocast):
-            out = module(x, g) if name.startswith("pyg.") else module(g, x)
+            out = module(x, g, *edges) if name.startswith("pyg.") else module(g, x, *edges)
         out.float().square().sum().backward()
     assert products.dtypes == {torch.float32}
 
