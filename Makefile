@@ -44,7 +44,7 @@ ARCHITECTURES = 8.0 9.0+PTX
 
 OUT ?= out/gpu
 BENCH ?= out/cpu
-ROWS ?= marked ids threads rest
+ROWS ?= marked ids threads edges pyg rest
 BUILD ?= auto
 MINIBATCH = --data synthetic --scale 0.005 --data-dir $(OUT) --max-steps 20 --profile --rows $(OUT)/minibatch.csv
 GPU_RUN = $(PYTHON) tests/gpu/run.py --out $(OUT) --build $(BUILD) $(if $(BUDGET),--budget $(BUDGET))
@@ -122,6 +122,13 @@ bench-threads:
 	for family in spmm sddmm softmax; do \
 	  $(BENCHMARK) $$family $(FORWARD) --heads 1 --threads $(OTHER_THREADS) --budget 0.2 --out $(BENCH) || exit 1; \
 	done
+bench-edges:
+	$(BENCHMARK) edge_features --budget 0.3 --out $(BENCH)/edges
+bench-pyg:
+	$(BENCHMARK) layer --layers GATConv GraphConv SAGEConv --graphs cora-size arxiv --dtype bf16 fp32 --baselines dgl pyg torch.compile \
+	    --budget 0.3 --out $(BENCH)/pyg
+	$(BENCHMARK) train --graphs arxiv-size --models SAGE GAT --heads 1 --hidden 64 --dtype bf16 fp32 --baselines dgl pyg --budget 3 \
+	    --out $(BENCH)/pyg
 bench-rest:
 	$(BENCHMARK) edges --out $(BENCH)
 	$(BENCHMARK) attention --baselines dgl --out $(BENCH)

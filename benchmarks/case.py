@@ -18,7 +18,7 @@ from .timing import GPU, Effort
 
 DTYPES = {"bf16": torch.bfloat16, "fp16": torch.float16, "fp32": torch.float32}
 DIRECTIONS = ("forward", "forward+backward", "backward")
-LAYERS = ("GATConv", "GATConv without fc", "GraphConv")
+LAYERS = ("GATConv", "GATConv without fc", "GraphConv", "SAGEConv")
 MODELS = ("GAT", "GCN", "SAGE")
 
 
@@ -39,7 +39,7 @@ class Config:
     dims: tuple[int, ...] = (128, 64, 256)  # all heads together
     directions: tuple[str, ...] = DIRECTIONS[:2]
     baselines: tuple[str, ...] = BY_DEFAULT["cpu"]
-    layers: tuple[str, ...] = LAYERS
+    layers: tuple[str, ...] = LAYERS[:3]
     models: tuple[str, ...] = MODELS
     hidden: int = 256  # units of a model's hidden layers, per head
     eager: bool = False  # leaves out contestants made by torch.compile
@@ -87,6 +87,11 @@ FAMILY_DEFAULTS: dict[tuple[str, str], dict[str, Any]] = {
     ("reorder", "cpu"): dict(
         graphs=("cora-size", "arxiv-size", "arxiv-size-sym", "arxiv-random", "arxiv-rmat", "communities-400k"),
         dims=(128,),
+    ),
+    ("messages", "cpu"): dict(graphs=("batch-size",), orders=("insertion",), heads=(1,), dims=(128,)),
+    ("edge_layer", "cpu"): dict(
+        graphs=("batch-size",), dims=(128,), heads=(4,), dtypes=("bf16", "fp32"),
+        baselines=("dgl", "pyg", "torch.compile"),
     ),
     ("several", "cpu"): dict(graphs=("arxiv-size",), dims=(128,)),
     ("attention", "cpu"): dict(heads=(4, 8), dims=(128,)),

@@ -15,6 +15,7 @@ from tqdm import tqdm
 
 from . import (
     baselines,
+    edge_layer,
     facts,
     gpu,
     graphs,
@@ -44,6 +45,7 @@ FAMILIES = {
     "edges": "copy_e_sum, e_sub_v and e_div_v, one number per edge and head",
     "attention": "gat_attention, gatv2_attention and dot_attention, fused and unfused",
     "layer": "a step of dgl.nn modules, as they are, under the drop-in, and fused",
+    "edge_layer": "a step of modules with features of edges: torch_geometric's, dgl.nn's and halfgnn's",
     "train": "training steps of GAT, GCN and SAGE: time, memory, losses",
     "overhead": "microseconds per call and per training step, from 30 nodes to 4 M edges",
     "limits": "copy_u_sum beside other gathers and copies",
@@ -53,11 +55,12 @@ FAMILIES = {
 GROUPS = {
     "operators": ("spmm", "sddmm", "softmax", "messages", "edges", "attention", "limits"),
     "marked": ("spmm", "sddmm", "softmax", "layer", "limits"),
+    "edge_features": marks.EDGE_FAMILIES,
     "all": tuple(FAMILIES),
 }
 # The others are families of operators.
-_CASES = {"layer": layer.cases, "train": train.cases, "overhead": overhead.cases, "limits": limits.cases,
-          "reorder": reorder.cases, "several": several.cases}  # fmt: skip
+_CASES = {"layer": layer.cases, "edge_layer": edge_layer.cases, "train": train.cases, "overhead": overhead.cases,
+          "limits": limits.cases, "reorder": reorder.cases, "several": several.cases}  # fmt: skip
 IDTYPES = {"int32": torch.int32, "int64": torch.int64}
 
 

@@ -71,6 +71,7 @@ class Rmat:
 RECIPES = {
     "arxiv": Recipe(169_343, 1_166_243, 0.4, 0.7),
     "powerlaw-20k": Recipe(20_000, 4_000_000, 0.6, 0.6),
+    "batch-size": Recipe(20_000, 400_000, 0.4, 0.4),
     "tiny": Recipe(200, 1_500, 0.5, 0.5),
     "tiny-communities": Recipe(200, 1_500, 0.5, 0.5, communities=4, mix=0.7, symmetric=True),
     "tiny-hub": Recipe(200, 1_500, 0.4, 0.7, communities=4, mix=0.7, hub_edges=3_000),

@@ -37,13 +37,15 @@ def _module(
     return layer.build(library, heads * dim, dim, heads).to(graph.device, dtype)
 
 
-def _function(module: torch.nn.Module, graph: BenchGraph, name: str = DROP_IN) -> Callable[..., Tensor]:
-    """The module as a function of features and parameters."""
+def function_of(
+    module: torch.nn.Module, graph: BenchGraph, name: str = DROP_IN, data: int = 1
+) -> Callable[..., Tensor]:
+    """The module as a function of `data` tensors, its features and perhaps those of edges, and of its parameters."""
     names = [name for name, _ in module.named_parameters()]
-    topology = graph.edge_index if name in models.ON_EDGE_INDEX else graph.dgl
+    topology = models.topology_of(graph, name)
 
-    def function(x: Tensor, *values: Tensor) -> Tensor:
-        return torch.func.functional_call(module, dict(zip(names, values)), (topology, x))
+    def function(*inputs: Tensor) -> Tensor:
+        return torch.func.functional_call(module, dict(zip(names, inputs[data:])), (topology, *inputs[:data]))
 
     return models.compiled(function) if name == models.PYG_COMPILED else function
 
@@ -56,7 +58,7 @@ def _contestant(layer: Layer, graph: BenchGraph, heads: int, dim: int, name: str
             check_messages(3 * graph.num_edges * heads * dim * dtype.itemsize, graph.device)
         module = _module(layer, graph, heads, dim, dtype, name)
         x = normal((graph.num_nodes, heads * dim), dtype, 1, graph.device)
-        return with_backward(_function(module, graph, name), (x, *(p.detach() for p in module.parameters())))
+        return with_backward(function_of(module, graph, name), (x, *(p.detach() for p in module.parameters())))
 
     return Contestant(name, dtype, make, context=functools.partial(models.context_of, name))
 
@@ -69,7 +71,7 @@ def _check(config: Config, layer: Layer, heads: int, dim: int, order: str) -> No
         x = normal((graph.num_nodes, heads * dim), dtype, 1, graph.device)
         inputs = (x, *models.disturbed(module))
         for name in (DROP_IN, FUSED):
-            models.check(name, _function(module, graph), formula, inputs, f"{layer.name} step, {name}, {dtype}")
+            models.check(name, function_of(module, graph), formula, inputs, f"{layer.name} step, {name}, {dtype}")
 
 
 def cases(config: Config) -> Iterator[Case]:

@@ -136,6 +136,52 @@ MARKS = (
 )  # fmt: skip
 
 
+# ---- features of edges, on a CPU -------------------------------------------------------------------------------------
+
+EDGE_FAMILIES = ("messages", "several", "edge_layer")
+
+
+def _beside(text: str, ours: Entry, op: str, direction: str, at_most: float, changed: dict[str, str]) -> Mark:
+    """At most `at_most` times the time of the same contestant in the case with the fields `changed`."""
+
+    def covers(row: Row) -> bool:
+        return row.family in EDGE_FAMILIES and row.device == "cpu" and (row.op, row.direction) == (op, direction)
+
+    def ratio(case: Measured, cases: Cases) -> float | None:
+        base = cases.get(replace(case.first, **changed).case, Measured()).get(ours)  # type: ignore[arg-type]
+        mine = case.get(ours)
+        return None if mine is None or base is None or not mine.ms or not base.ms else mine.ms / base.ms
+
+    return Mark(f"{text}, {ours[1]}", ours, at_most, covers, ratio)
+
+
+def _one_pass(dtype: str) -> Mark:
+    def covers(row: Row) -> bool:
+        return row.family == "several" and row.device == "cpu" and row.direction == "forward"
+
+    def ratio(case: Measured, cases: Cases) -> float | None:
+        mine, one = (case.ms([name], dtype) for name in ("halfgnn", "halfgnn, one max"))
+        return None if mine is None or one is None else mine / one
+
+    text = f"mean, max, min and std at once: at most 1.6 x the time of one maximum, {dtype}"
+    return Mark(text, ("halfgnn", dtype), 1.6, covers, ratio)
+
+
+_BOTH = "forward+backward"
+_OF_LAYERS = tuple(
+    _beside(f"{layer} step with 16 numbers per edge: at most 1.5 x the time without", ("halfgnn.pyg", dtype),
+            f"{layer} with edges", _BOTH, 1.5, {"op": layer})
+    for dtype in (_BF16, _FP32) for layer in ("TransformerConv", "GATv2Conv")
+)  # fmt: skip
+EDGE_MARKS = (*_OF_LAYERS, *(mark for dtype in _DTYPES for mark in (
+    *(_beside(f"{op}, with its backward: at most 4 x its forward", ("halfgnn", dtype), op, _BOTH, 4.0, {"direction": "forward"})
+      for op in ("u_mul_e_sum_of_rows", "u_add_e_sum")),
+    _beside("u_relu_add_e_sum: at most 1.3 x the time of u_add_e_sum", ("halfgnn", dtype), "u_relu_add_e_sum", "forward",
+            1.3, {"op": "u_add_e_sum"}),
+    _one_pass(dtype),
+)))  # fmt: skip
+
+
 # ---- on a GPU --------------------------------------------------------------------------------------------------------
 
 _OURS_FP16 = ("halfgnn", _FP16)
@@ -219,7 +265,9 @@ GPU_MARKS = (
 
 
 def of(rows: Sequence[Row]) -> Sequence[Mark]:
-    """The marks of the rows' device."""
+    """The marks of the rows' device, and of what they are about."""
+    if rows and all(row.family in EDGE_FAMILIES for row in rows):
+        return EDGE_MARKS
     return GPU_MARKS if any(row.device == "cuda" for row in rows) else MARKS
 
 

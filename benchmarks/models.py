@@ -158,27 +158,41 @@ class Network(nn.Module):
 # ---- libraries -------------------------------------------------------------------------------------------------------
 
 
-class _PygLayer(nn.Module):
+class PygLayer(nn.Module):
     """A layer of torch_geometric with the results and the order of arguments of dgl.nn."""
 
     def __init__(self, conv: nn.Module, heads: int = 0):
         super().__init__()
         self.conv, self.heads = conv, heads
 
-    def forward(self, graph: Tensor, x: Tensor) -> Tensor:
-        out = self.conv(x, graph)
+    def forward(self, graph: Tensor, x: Tensor, *edges: Tensor) -> Tensor:
+        out = self.conv(x, graph, *edges)
         return out.view(x.shape[0], self.heads, -1) if self.heads else out
 
 
-def _pyg_library(contestant: str) -> Any:
-    pyg = import_pyg().nn
+def modules_of(contestant: str) -> Any:
+    """The package that has the contestant's modules."""
+    if contestant == OURS:
+        return halfgnn.nn
     if contestant == PYG_OURS:
-        pyg = importlib.import_module("halfgnn.pyg")
+        return importlib.import_module("halfgnn.pyg")
+    return import_pyg().nn if contestant in ON_EDGE_INDEX else import_dgl().nn.pytorch
+
+
+def topology_of(graph: Any, contestant: str) -> Any:
+    """What the contestant's modules take for the graph."""
+    if contestant == OURS:
+        return graph.halfgnn
+    return graph.edge_index if contestant in ON_EDGE_INDEX else graph.dgl
+
+
+def _pyg_library(contestant: str) -> Any:
+    pyg = modules_of(contestant)
     return SimpleNamespace(
         any_graph={},
-        GATConv=lambda a, b, heads: _PygLayer(pyg.GATConv(a, b, heads, add_self_loops=False), heads),
-        GraphConv=lambda a, b: _PygLayer(pyg.GCNConv(a, b, add_self_loops=False, cached=True)),
-        SAGEConv=lambda a, b, aggregator: _PygLayer(pyg.SAGEConv(a, b, aggr=aggregator)),
+        GATConv=lambda a, b, heads: PygLayer(pyg.GATConv(a, b, heads, add_self_loops=False), heads),
+        GraphConv=lambda a, b: PygLayer(pyg.GCNConv(a, b, add_self_loops=False, cached=True)),
+        SAGEConv=lambda a, b, aggregator: PygLayer(pyg.SAGEConv(a, b, aggr=aggregator)),
     )
 
 
@@ -191,8 +205,7 @@ def library_of(contestant: str, device: str) -> Any:
         return _pyg_library(contestant)
     if contestant != OURS and not dgl_runs_on(device):
         raise Unavailable(f"this DGL has no {device}")
-    modules = halfgnn.nn if contestant == OURS else import_dgl().nn.pytorch
-    layers = {name: getattr(modules, name) for name in ("GATConv", "GraphConv", "SAGEConv")}
+    layers = {name: getattr(modules_of(contestant), name) for name in ("GATConv", "GraphConv", "SAGEConv")}
     return SimpleNamespace(any_graph={"allow_zero_in_degree": True}, **layers)
 
 

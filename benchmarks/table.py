@@ -14,6 +14,7 @@ from . import rows as row_files
 from .cells import by_machine, machine
 from .marks import FEATURES
 from .rows import Row
+from .table_edges import edges_tables
 from .table_parts import (
     limits_table,
     lost_marks,
@@ -71,6 +72,8 @@ SECTIONS: dict[str, tuple[str, Callable[[Path], str]]] = {
     "cpu": ("cpu.csv", _of_rows(render)),
     "cuda": ("cuda.csv", _of_rows(render)),
     "reorder": ("reorder.csv", _of_rows(lambda rows: _joined([orders_table(rows)]))),
+    "edges": ("edges.csv", _of_rows(lambda rows: _joined(edges_tables(rows)))),
+    "pyg": ("pyg.csv", _of_rows(lambda rows: _joined(edges_tables(rows)))),
     "graphs": (facts.KEPT, lambda path: facts.render(facts.read(path))),
 }
 

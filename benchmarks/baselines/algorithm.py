@@ -20,7 +20,7 @@ from torch import Tensor
 from ..graphs import BenchGraph
 from ..operators import ATTENTIONS, OPERATORS, Problem
 from ..optional import Unavailable
-from .composed import attention
+from .composed import made_of
 from .registry import competitor
 
 
@@ -52,7 +52,7 @@ def _operators(yardsticks: Any, graph: BenchGraph) -> Any:
 algorithm = competitor("dgl algorithm", everywhere=("cuda",))
 
 
-@algorithm.does(*OPERATORS)
+@algorithm.does(*(name for name, operator in OPERATORS.items() if operator.family != "messages"))
 def _operator(problem: Problem, *operands: Tensor) -> Callable[..., Tensor]:
     try:
         from .. import yardsticks
@@ -65,4 +65,4 @@ def _operator(problem: Problem, *operands: Tensor) -> Callable[..., Tensor]:
     ):
         raise Unavailable("in fp32 DGL calls cuSPARSE for it")
     on = _operators(yardsticks, problem.graph)
-    return attention(problem, on) if problem.op in ATTENTIONS else getattr(on, problem.op)
+    return made_of(problem, on) if problem.op in ATTENTIONS else getattr(on, problem.op)

@@ -9,8 +9,8 @@ import torch
 import torch._functorch.config
 from torch import Tensor
 
-from ..operators import ATTENTIONS, OPERATORS, Problem
-from .composed import attention, gather_scatter
+from ..operators import OPERATORS, Problem
+from .composed import COMPOSED, gather_scatter, made_of
 from .registry import ANY_DIRECTION, check_messages, competitor
 
 
@@ -37,15 +37,15 @@ def _compile(problem: Problem, formula: Callable[..., Tensor], operands: tuple[T
 compiled = competitor("torch.compile")
 
 
-@compiled.does("copy_u_sum", "u_mul_e_sum", "u_dot_v", "u_add_v", "edge_softmax", *ATTENTIONS, directions=ANY_DIRECTION)
+@compiled.does("copy_u_sum", "u_mul_e_sum", "u_dot_v", "u_add_v", "edge_softmax", *COMPOSED, directions=ANY_DIRECTION)
 @compiled.does("copy_u_max", "copy_e_sum", "e_sub_v", "e_div_v")
 def _operator(problem: Problem, *operands: Tensor) -> Callable[..., Tensor]:
     graph = problem.graph
     on = gather_scatter(graph.src, graph.dst, graph.num_nodes)
     # Rows of features per edge that the compiler does not fuse, so that they exist at the same time.
-    messages = 2 + (problem.op in ATTENTIONS) + (0 if problem.is_forward else 2)
-    if problem.op in ATTENTIONS:
-        return _compile(problem, attention(problem, on, messages), operands)
+    messages = 2 + (problem.op in COMPOSED) + (0 if problem.is_forward else 2)
+    if problem.op in COMPOSED:
+        return _compile(problem, made_of(problem, on, messages), operands)
     if OPERATORS[problem.op].is_wide:
         check_messages(messages * problem.message_bytes, graph.device)
     return _compile(problem, getattr(on, problem.op), operands)

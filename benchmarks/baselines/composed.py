@@ -1,5 +1,5 @@
-"""Attentions made of a library's separate operators, as models write them, and the operators made of index_select and
-index_add."""
+"""Attentions and sums of messages made of a library's separate operators, as models write them, and the operators made of
+index_select and index_add."""
 
 from __future__ import annotations
 
@@ -37,6 +37,14 @@ def _dot(on: Any, query: Tensor, key: Tensor, value: Tensor) -> Tensor:
     return on.u_mul_e_sum(value, on.edge_softmax(on.u_dot_v(key, query) * query.shape[-1] ** -0.5))
 
 
+def _add(on: Any, x: Tensor, e: Tensor) -> Tensor:
+    return on.copy_e_sum(on.copy_u(x) + e)
+
+
+def _mul(on: Any, x: Tensor, e: Tensor) -> Tensor:
+    return on.copy_e_sum(on.copy_u(x) * e)
+
+
 def _relu_add(on: Any, x: Tensor, e: Tensor) -> Tensor:
     return on.copy_e_sum(torch.relu(on.copy_u(x) + e))
 
@@ -51,15 +59,17 @@ def _gated(on: Any, value: Tensor, gate_src: Tensor, gate_dst: Tensor, gate_edge
 
 COMPOSED = {
     **{"gat_attention": _gat, "gatv2_attention": _gatv2, "dot_attention": _dot},
-    **{"u_relu_add_e_sum": _relu_add, "u_add_v_add_e": _add_three, "gated_sum": _gated},
+    **{"u_add_e_sum": _add, "u_mul_e_sum_of_rows": _mul, "u_relu_add_e_sum": _relu_add},
+    **{"u_add_v_add_e": _add_three, "gated_sum": _gated},
 }
 # Rows of features per edge that exist at the same time: the results of u_add_v, of leaky_relu and of the product, ...
 MESSAGES = {"gat_attention": 0, "gatv2_attention": 3, "dot_attention": 0}
+MESSAGES |= {"u_add_e_sum": 2, "u_mul_e_sum_of_rows": 2}
 MESSAGES |= {"u_relu_add_e_sum": 3, "u_add_v_add_e": 2, "gated_sum": 4}
 
 
-def attention(problem: Problem, on: Any, messages: int | None = None) -> Callable[..., Tensor]:
-    """The attention made of the operators `on`. Raises Unavailable if so many rows of features per edge do not fit."""
+def made_of(problem: Problem, on: Any, messages: int | None = None) -> Callable[..., Tensor]:
+    """The operator of the problem, made of `on`. Raises Unavailable if so many rows of features per edge do not fit."""
     messages = MESSAGES[problem.op] if messages is None else messages
     check_messages(messages * problem.message_bytes, problem.graph.device)
     return functools.partial(COMPOSED[problem.op], on)
@@ -100,6 +110,7 @@ def gather_scatter(src: Tensor, dst: Tensor, count: int) -> Any:
         u_mul_e_sum=lambda x, w: summed(at_src(x) * w),
         u_dot_v=lambda x, y: (at_src(x) * at_dst(y)).sum(-1, keepdim=True),
         u_add_v=lambda x, y: at_src(x) + at_dst(y),
+        copy_u=at_src,
         edge_softmax=edge_softmax,
         copy_e_sum=summed,
         e_sub_v=lambda x, y: x - at_dst(y),

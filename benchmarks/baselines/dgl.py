@@ -9,9 +9,9 @@ import torch
 from torch import Tensor
 
 from ..graphs import BenchGraph
-from ..operators import ATTENTIONS, OPERATORS, Problem
+from ..operators import OPERATORS, Problem
 from ..optional import Unavailable, dgl_runs_on, import_dgl
-from .composed import attention, operators_of
+from .composed import made_of, operators_of
 from .registry import ANY_DIRECTION, competitor
 
 
@@ -30,14 +30,15 @@ dgl = competitor("dgl", everywhere=("cpu", "cuda"))
 # The maximum takes part only in the forward. In DGL's gradient, nodes without in-edges pass their gradient to node 0.
 @dgl.does("copy_u_max")
 @dgl.does(
-    *(name for name, operator in OPERATORS.items() if name != "copy_u_max" and operator.family != "messages"),
+    *(name for name in OPERATORS if name != "copy_u_max"),
     directions=ANY_DIRECTION,
 )
 def _operator(problem: Problem, *operands: Tensor) -> Callable[..., Tensor]:
     check_dgl(problem.graph, problem.dtype)
-    if problem.op in ATTENTIONS:
-        return attention(problem, operators_of(import_dgl().ops, problem.graph.dgl))
-    return functools.partial(getattr(import_dgl().ops, problem.op), problem.graph.dgl)
+    ops, function = import_dgl().ops, OPERATORS[problem.op].function or problem.op
+    if hasattr(ops, function):
+        return functools.partial(getattr(ops, function), problem.graph.dgl)
+    return made_of(problem, operators_of(ops, problem.graph.dgl))
 
 
 # Its kernels are compiled for both types of ids.

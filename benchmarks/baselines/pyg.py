@@ -6,7 +6,7 @@ from collections.abc import Callable
 
 from torch import Tensor
 
-from ..operators import ATTENTIONS, Problem
+from ..operators import Problem
 from ..optional import import_pyg
 from . import composed
 from .registry import ANY_DIRECTION, check_messages, competitor
@@ -59,14 +59,15 @@ def _softmax(problem: Problem, *operands: Tensor) -> Callable[..., Tensor]:
     return lambda logits: by_pyg(logits, graph.edge_index[1], num_nodes=graph.num_nodes)
 
 
-attention = competitor("pyg")
+composition = competitor("pyg")
 
 
-@attention.does(*ATTENTIONS, directions=ANY_DIRECTION)
-def _attention(problem: Problem, *operands: Tensor) -> Callable[..., Tensor]:
+@composition.does(*composed.COMPOSED, directions=ANY_DIRECTION)
+def _composed(problem: Problem, *operands: Tensor) -> Callable[..., Tensor]:
     graph, utils = problem.graph, import_pyg().utils
     src, dst = graph.edge_index
     on = composed.gather_scatter(src, dst, graph.num_nodes)
     on.edge_softmax = lambda logits: utils.softmax(logits, dst, num_nodes=graph.num_nodes)
     on.u_mul_e_sum = lambda x, w: utils.scatter(x.index_select(0, src) * w, dst, 0, graph.num_nodes, "sum")
-    return composed.attention(problem, on, messages=3)
+    on.copy_e_sum = lambda x: utils.scatter(x, dst, 0, graph.num_nodes, "sum")
+    return composed.made_of(problem, on, messages=3)

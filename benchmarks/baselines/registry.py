@@ -92,7 +92,7 @@ def competitor(name: str, option: str = "", everywhere: tuple[str, ...] = (), ch
     return ALL[-1]
 
 
-MESSAGE_BYTES = 1 << 30  # limit on a CPU for one row of features per edge
+MESSAGE_BYTES = 2 << 30  # limit on a CPU for one row of features per edge
 
 
 def check_messages(needed: int, device: str) -> None:

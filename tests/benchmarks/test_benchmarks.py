@@ -19,6 +19,7 @@ import torch
 
 from benchmarks import (
     cli,
+    edge_layer,
     gather,
     gpu,
     graphs,
@@ -32,7 +33,7 @@ from benchmarks import (
     train,
     verify,
 )
-from benchmarks.case import Case, Config, Contestant
+from benchmarks.case import DTYPES, FAMILY_DEFAULTS, Case, Config, Contestant
 from benchmarks.inputs import backward_of, with_backward
 from benchmarks.optional import Unavailable, set_threads
 from halfgnn import ops
@@ -67,11 +68,14 @@ OPERATORS = {
     "limits": {"copy_u_sum"},
     "reorder": {"copy_u_sum"},
     "several": {"copy_u_reduce"},
+    "edge_layer": {layer.name for layer in edge_layer.EDGE_LAYERS},
     "layer": {"GATConv", "GATConv without fc", "GraphConv"},
     "train": {"GAT", "GCN", "SAGE"},
     "overhead": {"u_mul_e_sum", "GAT"},
 }
-FAMILIES = [pytest.param(name, marks=needs_dgl if name in ("layer", "overhead") else ()) for name in cli.FAMILIES]
+FAMILIES = [
+    pytest.param(name, marks=needs_dgl if name in ("layer", "edge_layer", "overhead") else ()) for name in cli.FAMILIES
+]
 
 
 @functools.cache
@@ -94,7 +98,7 @@ def test_every_family_runs_and_its_rows_parse(family):
         assert "synthetic" in row.graph and row.threads == 1 and row.torch == torch.__version__
         assert row.command.startswith(f"python -m benchmarks {family} ") and row.cpu and row.cpu_flags and row.date
     ours = {row.dtype for row in found if row.contestant.startswith("halfgnn") and row.ms is not None}
-    assert ours == {"bf16", "fp16", "fp32"}
+    assert ours == set(FAMILY_DEFAULTS.get((family, "cpu"), {}).get("dtypes", DTYPES))
 
 
 @pytest.mark.parametrize("family", ["spmm", "sddmm", "softmax", "messages", "edges", "attention", "reorder", "several"])
@@ -105,12 +109,14 @@ def test_forward_results_are_compared_with_float64(family):
 
 
 @needs_dgl
+@needs_pyg
 def test_marks_find_every_contestant_they_name(monkeypatch):
     # Names of contestants are strings in two places. With a wrong name a mark would always be "not measured".
     monkeypatch.setattr(marks, "GRAPHS", ("tiny (synthetic)",))
     monkeypatch.setattr(marks, "THREADS", 1)
     monkeypatch.setattr(marks, "WIDTHS", (16,))
     assert marks.unmeasured([row for family in cli.FAMILIES for row in rows_of(family)]) == []
+    assert marks.unmeasured([row for family in marks.EDGE_FAMILIES for row in rows_of(family)]) == []
 
 
 @needs_dgl
