@@ -14,7 +14,7 @@ from . import rows as row_files
 from .cells import by_machine, machine
 from .marks import FEATURES
 from .rows import Row
-from .table_edges import edges_tables
+from .table_edges import edges_tables, layers_headline
 from .table_parts import (
     limits_table,
     lost_marks,
@@ -73,6 +73,7 @@ SECTIONS: dict[str, tuple[str, Callable[[Path], str]]] = {
     "cuda": ("cuda.csv", _of_rows(render)),
     "reorder": ("reorder.csv", _of_rows(lambda rows: _joined([orders_table(rows)]))),
     "edges": ("edges.csv", _of_rows(lambda rows: _joined(edges_tables(rows)))),
+    "layers": ("edges.csv", _of_rows(lambda rows: _joined([layers_headline(rows)]))),
     "pyg": ("pyg.csv", _of_rows(lambda rows: _joined(edges_tables(rows)))),
     "graphs": (facts.KEPT, lambda path: facts.render(facts.read(path))),
 }

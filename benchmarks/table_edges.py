@@ -95,6 +95,31 @@ def _of_machine(rows: Sequence[Row]) -> Iterator[str]:
             yield f"{legend}\n\n{markdown(header, made, 5 if kind == 'operators' else 4)}"
 
 
+def layers_headline(rows: Sequence[Row]) -> str:
+    """A line per layer in bf16, of the processor that was measured last."""
+    if not rows:
+        return ""
+    found = list(by_machine(rows).values())[-1]
+    lines = []
+    for case in by_case(found).values():
+        ours = case.row(_LAYERS["halfgnn"], "bf16")
+        if case.first.family == "edge_layer" and ours is not None:
+            rival, factors = _rivals(case, ours, "bf16")
+            cells = [f"{time(rival)} {rival.contestant}" if rival else "-", *factors]
+            lines.append([ours.op, time(ours), *cells, number(ours.kept_mb), number(rival.kept_mb if rival else None)])
+    if not lines:
+        return ""
+    first = found[0]
+    header = ["layer", "halfgnn", "fastest rival", "faster", "fp32 rival", "MiB, halfgnn", "MiB, rival"]
+    legend = (
+        "Milliseconds of a step of a layer in bf16, forward and backward, on a batch of "
+        f"{first.num_nodes:,} nodes and {first.num_edges:,} edges: halfgnn's module, and the fastest of torch_geometric's, the "
+        'same under torch.compile, and dgl.nn\'s. "with edges": 16 numbers per edge. "fp32 rival": how many times faster than the '
+        f"fastest of them in fp32. MiB: kept for the backward. {machine(first)}."
+    )
+    return f"{legend}\n\n{markdown(header, lines, 1)}"
+
+
 def edges_tables(rows: Sequence[Row]) -> Iterator[str]:
     """Per processor: operators, layers, steps; then the marks of features of edges, and the source of the rows."""
     if rows:
