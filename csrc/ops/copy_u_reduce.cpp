@@ -236,8 +236,9 @@ Tensor reduce_records(const ReduceGradient& b, at::ScalarType wide) {
   Tensor slope = at::zeros_like(level);
   if (b.grad[kVar].defined()) slope = slope + 2. * rows(b.grad[kVar]) / degree;
   if (b.grad[kStd].defined()) {
-    const Tensor std = rows(b.kept_std);
-    slope = slope + at::where(std.eq(0.), 0., rows(b.grad[kStd]) / (degree * std));
+    // A std that the mean may be rounded by is none: distances from the mean would be divided by it.
+    const Tensor std = rows(b.kept_std), rounding = rows(b.kept_mean).abs() * (wide == at::kDouble ? 0x1p-53 : 0x1p-24);
+    slope = slope + at::where(std.le(rounding), 0., rows(b.grad[kStd]) / (degree * std));
   }
   return at::stack({level - slope * rows(b.kept_mean), slope}, 1);
 }

@@ -65,17 +65,40 @@ def test_far_from_zero(hub, device):
         assert error < 4e-6, f"{error:.3g}; squares of the values themselves err by 1e-4"
 
 
+def nodes_of_every_length(device):
+    """Each source has an edge to one node; nodes have part of a run of edges, a run, a little more, and many runs."""
+    degrees = torch.tensor([1, 63, 64, 65, 1000])
+    dst = torch.repeat_interleave(degrees)
+    return halfgnn.Graph.from_edges(torch.arange(len(dst)), dst, num_dst=len(degrees)).to(device), dst.to(device)
+
+
 @pytest.mark.parametrize("device,dtype", support.devices_and([*HALVES, torch.float32]))
-def test_std_of_equal_features_has_no_steep_gradient(dtype, device):
-    """With eps=0 a std that is rounding alone is not divided by."""
-    n = 100
-    src = torch.arange(n, device=device)
-    g = halfgnn.Graph.from_edges(src, torch.zeros_like(src), num_src=n, num_dst=1)
-    x = randn(1, 32, dtype=dtype, device=device).expand(n, 32).contiguous().requires_grad_()
+def test_equal_features_have_no_std_and_no_gradient(dtype, device):
+    g, dst = nodes_of_every_length(device)
+    values = randn(g.num_dst, 24, dtype=dtype, device=device) + 1
+    x = values[dst].requires_grad_()
+    mean, std = ops.copy_u_reduce(g, x, ("mean", "std"), eps=0)
+    torch.testing.assert_close(mean, values, rtol=1e-6, atol=0)
+    assert not std.any()
+    assert not torch.autograd.grad(std.sum(), x)[0].any()
+
+
+@pytest.mark.parametrize("device,dtype", support.devices_and([*HALVES, torch.float32]))
+def test_gradient_of_a_small_std_far_from_zero(dtype, device):
+    """Of a few units of the last place of the features: the means must not be off by more than their rounding."""
+    g, dst = nodes_of_every_length(device)
+    offset = randn(g.num_dst, 24, dtype=torch.float64, device=device) + 3
+    spread = 16 * torch.finfo(dtype).eps * randn(g.num_src, 24, dtype=torch.float64, device=device)
+    x = (offset[dst] * (1 + spread)).to(dtype).requires_grad_()
     (std,) = ops.copy_u_reduce(g, x, ("std",), eps=0)
-    std.sum().backward()
-    assert std.max() < 1e-5
-    assert x.grad.abs().max() <= 2 / n**0.5  # (x[u] - mean) / (n std) is at most 1 / sqrt(n)
+    (grad,) = torch.autograd.grad(std.sum(), x)
+    raw = x.detach().cpu().double().requires_grad_()
+    (true_std,) = reference.copy_u_reduce(g.to("cpu"), raw, ("std",), eps=0)
+    (true_grad,) = torch.autograd.grad(true_std.sum(), raw)
+    size = g.in_degrees().cpu().double()[dst.cpu()].rsqrt().view(-1, 1)  # what (x[u] - mean) / (n std) is at most
+    torch.testing.assert_close(std[1:].cpu().double(), true_std[1:], rtol=0.02, atol=0)
+    assert ((grad.cpu().double() - true_grad) / size)[1:].abs().max() < 0.05
+    assert not grad[0].any()  # one feature alone
 
 
 @pytest.mark.parametrize("device", DEVICES)

@@ -18,27 +18,38 @@ namespace halfgnn::HALFGNN_ISA {
 
 // ---- forward
 
-// sum = the sum over `count` rows of the squared distances of the first N blocks of `tile` from `mean`.
+// Means of runs are corrected by the mean distance from them (Chan, Golub and LeVeque), so that equal values have a
+// variance of 0. Halves need it not: fp32 holds their sums of a run with digits to spare.
+template <class T>
+constexpr bool kCorrectsMeans = sizeof(T) > 2;
+
+// squares = the sum over `count` rows of the squared distances of the first N blocks of `tile` from `mean`. If means
+// are corrected, distances = that of the distances.
 template <class B, int N>
 HALFGNN_NOINLINE void sum_squares(const RowTile& tile, const typename B::Element* const* rows, int64_t count,
-                                  const float* mean, float* sum) {
+                                  const float* mean, float* squares, float* distances) {
   using V = typename B::V;
+  constexpr bool kDistances = kCorrectsMeans<typename B::Element>;
   int64_t offset[N];
-  V total[N];
+  V total[N], linear[N];
   HALFGNN_UNROLL_BLOCKS
   for (int b = 0; b < N; ++b) {
     offset[b] = tile.offset[b];
-    total[b] = V{};
+    total[b] = linear[b] = V{};
   }
   for (int64_t k = 0; k < count; ++k) {
     HALFGNN_UNROLL_BLOCKS
     for (int b = 0; b < N; ++b) {
       const V distance = subtract(B::load(rows[k] + offset[b]), B::load_acc(mean + b * B::kWidth));
+      if (kDistances) linear[b] = add(linear[b], distance);
       total[b] = multiply_add(distance, distance, total[b]);
     }
   }
   HALFGNN_UNROLL_BLOCKS
-  for (int b = 0; b < N; ++b) B::store_acc(total[b], sum + b * B::kWidth);
+  for (int b = 0; b < N; ++b) {
+    B::store_acc(total[b], squares + b * B::kWidth);
+    if (kDistances) B::store_acc(linear[b], distances + b * B::kWidth);
+  }
 }
 
 // Sums and second moments of a row, in runs. Workspace is in the order of blocks.
@@ -50,9 +61,12 @@ class Moments {
         tiles_(blocks),
         n_(blocks.workspace()),
         has_squares_(has_squares),
+        corrects_(has_squares && kCorrectsMeans<typename B::Element>),
         run_(n_),
         mean_(n_),
         squares_(has_squares ? n_ : 0),
+        origin_(corrects_ ? n_ : 0),
+        distances_(corrects_ ? n_ : 0),
         sum_(n_),
         all_squares_(has_squares ? n_ : 0) {}
 
@@ -63,6 +77,7 @@ class Moments {
     // Divided, so that the mean of equal values is that value.
     for (int64_t i = 0; i < n_; ++i) mean_[i] = run_[i] / static_cast<float>(count);
     if (has_squares_) add_squares(rows, count);
+    if (corrects_) correct(count);
     if (edges_ > 0) join(count);
     edges_ += count;
   }
@@ -72,10 +87,10 @@ class Moments {
       for (int64_t i = 0; i < n_; ++i) run_[i] = mean_[i] = 0.f;
       for (int64_t i = 0; has_squares_ && i < n_; ++i) squares_[i] = 0.f;
     } else if (edges_ > kRun) {
-      const double inverse = 1. / static_cast<double>(edges_);
+      const auto edges = static_cast<double>(edges_);
       for (int64_t i = 0; i < n_; ++i) {
         run_[i] = static_cast<float>(sum_[i]);
-        mean_[i] = static_cast<float>(sum_[i] * inverse);
+        mean_[i] = static_cast<float>(sum_[i] / edges);
       }
       for (int64_t i = 0; has_squares_ && i < n_; ++i) squares_[i] = static_cast<float>(all_squares_[i]);
     }
@@ -85,32 +100,45 @@ class Moments {
   float* squares() const { return squares_; }  // about the means
 
  private:
+  // Two sums of each vector take as many registers as two vectors of one sum.
+  static constexpr int kSquareBlocks = kCorrectsMeans<typename B::Element> ? kTileBlocks / 2 : kTileBlocks;
+
   HALFGNN_NOINLINE void add_squares(const typename B::Element* const* rows, int64_t count) {
-    RowTile tile;
-    for (int64_t b = 0; b < blocks_.per_head; b += kTileBlocks) {
-      for (int i = 0; i < kTileBlocks; ++i) tile.offset[i] = blocks_.offset(0, b + i);
-      const int64_t slot = blocks_.slot(0, b), left = blocks_.per_head - b;
-      if (left >= kTileBlocks) {
-        sum_squares<B, kTileBlocks>(tile, rows, count, mean_ + slot, squares_ + slot);
-      } else {
-        for (int64_t i = 0; i < left; ++i, tile.offset[0] = tile.offset[i])
-          sum_squares<B, 1>(tile, rows, count, mean_ + slot + i * B::kWidth, squares_ + slot + i * B::kWidth);
-      }
+    each_tile<kSquareBlocks>(blocks_, [&](auto n, const RowTile& tile, int64_t slot) {
+      sum_squares<B, decltype(n)::kBlocks>(tile, rows, count, mean_ + slot, squares_ + slot,
+                                           corrects_ ? distances_ + slot : nullptr);
+    });
+  }
+  // Moves the mean of a run, and its squares, by what the mean was off.
+  HALFGNN_NOINLINE void correct(int64_t count) {
+    const auto edges = static_cast<float>(count);
+    for (int64_t i = 0; i < n_; ++i) {
+      const float distance = distances_[i] - distances_[i] == 0.f ? distances_[i] : 0.f;  // infinite values
+      const float by = distance / edges, squares = squares_[i] - distance * by;
+      squares_[i] = squares < 0.f ? 0.f : squares;  // NaN stays NaN
+      origin_[i] = mean_[i];
+      distances_[i] = distance;
+      mean_[i] += by;
     }
+  }
+  // The sum of a run of `edges` values.
+  HALFGNN_INLINE double sum_of_run(int64_t i, double edges) const {
+    if (!corrects_) return static_cast<double>(run_[i]);
+    return static_cast<double>(origin_[i]) * edges + static_cast<double>(distances_[i]);
   }
   // The totals are those of the first run.
   HALFGNN_NOINLINE void widen() {
-    for (int64_t i = 0; i < n_; ++i) sum_[i] = static_cast<double>(run_[i]);
+    for (int64_t i = 0; i < n_; ++i) sum_[i] = sum_of_run(i, static_cast<double>(kRun));
     for (int64_t i = 0; has_squares_ && i < n_; ++i) all_squares_[i] = static_cast<double>(squares_[i]);
   }
-  // Adds a run of `count` edges to the totals.
+  // Adds a run of `count` edges to the totals. Divides by counts, so that equal means differ by 0.
   HALFGNN_NOINLINE void join(int64_t count) {
-    const double before = 1. / static_cast<double>(edges_), own = 1. / static_cast<double>(count);
-    const double weight = 1. / (before + own);
+    const auto before = static_cast<double>(edges_), own = static_cast<double>(count);
+    const double weight = before * own / (before + own);
     for (int64_t i = 0; i < n_; ++i) {
-      const double sum = static_cast<double>(run_[i]);
+      const double sum = sum_of_run(i, own);
       if (has_squares_) {
-        const double distance = sum * own - sum_[i] * before;
+        const double distance = sum / own - sum_[i] / before;
         all_squares_[i] += static_cast<double>(squares_[i]) + distance * distance * weight;
       }
       sum_[i] += sum;
@@ -120,9 +148,10 @@ class Moments {
   const Blocks<B> blocks_;
   const RowTiles<B> tiles_;
   const int64_t n_;
-  const bool has_squares_;
+  const bool has_squares_, corrects_;
   int64_t edges_ = 0;
   Buffer<float> run_, mean_, squares_;
+  Buffer<float> origin_, distances_;  // of a run whose mean is corrected: its mean before, the sum of distances from it
   Buffer<double> sum_, all_squares_;
 };
 
@@ -198,8 +227,8 @@ void copy_reduce_rows(const CopyReduceArgs& args, int64_t row_begin, int64_t row
     }
     if (has_squares) {
       float* squares = moments.squares();
-      const float inverse = degree > 0 ? 1.f / static_cast<float>(degree) : 1.f;
-      for (int64_t i = 0; i < n; ++i) squares[i] *= inverse;
+      const float edges = degree > 0 ? static_cast<float>(degree) : 1.f;
+      for (int64_t i = 0; i < n; ++i) squares[i] /= edges;
       store_if(blocks, squares, args.out_type, args.var, row);
       if (args.std || args.kept_std) take_roots(squares, n, args.eps);
       store_if(blocks, squares, args.out_type, args.std, row);
@@ -244,12 +273,14 @@ void copy_reduce_node_records(const CopyReduceBackwardArgs& args, float* records
       read(args.var);
       for (int64_t i = 0; i < n; ++i) slope[i] = 2.f * inverse * grad[i];
     }
+    const float* mean = args.kept_mean + v * n;
     if (args.std) {
       const float* std = args.kept_std + v * n;
       read(args.std);
-      for (int64_t i = 0; i < n; ++i) slope[i] += std[i] == 0.f ? 0.f : inverse * grad[i] / std[i];
+      // A std that the mean may be rounded by is none: distances from the mean would be divided by it.
+      for (int64_t i = 0; i < n; ++i)
+        slope[i] += std[i] <= __builtin_fabsf(mean[i]) * 0x1p-24f ? 0.f : inverse * grad[i] / std[i];
     }
-    const float* mean = args.kept_mean + v * n;
     for (int64_t i = 0; i < n; ++i) level[i] -= slope[i] * mean[i];
   }
 }
