@@ -18,6 +18,13 @@ def check_name(value, name: str, known: tuple[str, ...]) -> None:
         raise ValueError(f"{name} is {value!r}; expected one of {', '.join(known)}")
 
 
+def checked_flag(value: Any, name: str) -> bool:
+    """value as a bool. A tensor is refused: its truth would be read from the device, if it has one."""
+    if isinstance(value, Tensor):
+        raise TypeError(f"{name} is a tensor of shape {tuple(value.shape)}; expected True or False")
+    return bool(value)
+
+
 def check_number(value: Any, name: str) -> float:
     """value as a finite float."""
     if type(value) is not float:

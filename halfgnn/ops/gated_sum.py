@@ -11,7 +11,7 @@ from typing import Literal, overload
 import torch
 from torch import Tensor
 
-from ..common.arguments import check_number
+from ..common.arguments import check_number, checked_flag
 from ..common.autograd import apply, inputs_of, once
 from ..common.fake import register_fake
 from ..common.operands import check_operand
@@ -180,15 +180,14 @@ def gated_sum(
     eps = check_number(eps, "eps")
     if eps < 0:
         raise ValueError(f"eps is {eps}; expected a number of at least 0")
+    normalize, return_edges = checked_flag(normalize, "normalize"), checked_flag(return_edges, "return_edges")
     value, gate_src, gate_dst = autocast(value), autocast(gate_src), autocast(gate_dst)
     gate_edge = autocast(gate_edge)
     csc = g.csc()
     operands = value, gate_src, gate_dst, gate_edge
     if not needs_grad(*operands):
-        out, edges, *_ = _gated_sum(*csc, *operands, bool(normalize), eps, bool(return_edges), False, g.short_csc)
+        out, edges, *_ = _gated_sum(*csc, *operands, normalize, eps, return_edges, False, g.short_csc)
     else:
         csr = g.csr() if value.requires_grad or gate_src.requires_grad else (None, None, None)
-        out, edges, *_ = apply(
-            _GatedSum, *csc, *csr, *operands, bool(normalize), eps, bool(return_edges), g.short_csc, g.short_csr
-        )
+        out, edges, *_ = apply(_GatedSum, *csc, *csr, *operands, normalize, eps, return_edges, g.short_csc, g.short_csr)
     return (out, edges) if return_edges else out

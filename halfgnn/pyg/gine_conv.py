@@ -5,7 +5,7 @@ from __future__ import annotations
 from torch_geometric import nn
 
 from .. import ops
-from ..common.operands import check_columns, check_operand
+from ..common.operands import check_columns, check_operand, name_operands, operand_errors
 from ..nn.projections import applied
 from ._conv import Hosted, check_layer, checked_edge_attr, checked_features, checked_graph, for_theirs, node_counts
 
@@ -45,7 +45,11 @@ class GINEConv(Hosted, nn.GINEConv):
                 f"edge_attr has shape {tuple(edge_attr.shape)}; expected {(g.num_edges, *x_src.shape[1:])}, or a module made with "
                 "edge_dim"
             )
-        out = ops.u_relu_add_e_sum(g, x_src, edge_attr)
+        try:
+            out = ops.gspmm(g, "relu_add", "sum", x_src, edge_attr)
+        except operand_errors() as error:
+            name_operands(error, lhs_data="x" if x_dst is x_src else "x[0]", rhs_data="edge_attr")
+            raise
         if x_dst is not None:
             out = out + (1 + self.eps) * x_dst
         return applied(self.nn, out)

@@ -203,3 +203,6 @@ def test_errors(device):
         ops.gated_sum(g, x, a, b, eps=-1, normalize=True)
     with pytest.raises(TypeError, match="eps is 'a'; expected a number"):
         ops.gated_sum(g, x, a, b, eps="a")
+    for name in ("normalize", "return_edges"):
+        with pytest.raises(TypeError, match=rf"^{name} is a tensor of shape \(2,\); expected True or False"):
+            ops.gated_sum(g, x, a, b, **{name: torch.ones(2)})

@@ -102,13 +102,15 @@ def test_wrong_edge_index(name):
     assert module(x, empty).shape == module(x, edge_index).shape
 
 
-@pytest.mark.parametrize("name", ["GATConv-plain", "GATv2Conv-plain", "TransformerConv"])
+@pytest.mark.parametrize("name", ["GATConv-plain", "GATv2Conv-plain", "TransformerConv", "GINConv", "GINEConv"])
 def test_a_module_on_another_device(name):
     """As one that was left on the CPU while its inputs moved."""
-    module, edge_index = make(halfgnn.pyg, name).to("meta"), make_edge_index()
+    module = getattr(halfgnn.pyg, name)(mlp()) if name.startswith("GIN") else make(halfgnn.pyg, name)
+    module, edge_index = module.to("meta"), make_edge_index()
     x, match = randn(NUM_NODES, IN_FEATS), "is on cpu, but the module's parameters are on meta; expected one device"
-    refuse(ValueError, f"^x {match}", module, x, edge_index)
-    refuse(ValueError, rf"^x\[0\] {match}", module, (x, x), edge_index)
+    edge = [randn(edge_index.shape[1], IN_FEATS)] if name == "GINEConv" else []
+    refuse(ValueError, f"^x {match}", module, x, edge_index, *edge)
+    refuse(ValueError, rf"^x\[0\] {match}", module, (x, x), edge_index, *edge)
 
 
 @pytest.mark.parametrize("name", KINDS)
@@ -214,6 +216,22 @@ def test_features_that_are_not_projected():
         refuse(ValueError, "^x is a tuple of 3; expected a tensor or the pair", module, (x, x, x), edge_index, *rest)
         refuse(TypeError, r"^x\[0\] is None; expected a torch.Tensor", module, (None, x), edge_index, *rest)
     refuse(ValueError, r"^x has shape \(40, 11\); expected \(40, 12\)", module, x[:, 1:], edge_index, *rest)
+
+
+def test_features_and_edge_attr_of_two_dtypes():
+    x, edge_index = randn(NUM_NODES, IN_FEATS), make_edge_index()
+    module, edge_attr = halfgnn.pyg.GINEConv(mlp()), randn(edge_index.shape[1], IN_FEATS).double()
+    refuse(
+        TypeError, "^x has dtype Float and edge_attr Double; expected equal dtypes", module, x, edge_index, edge_attr
+    )
+    refuse(
+        TypeError,
+        r"^x\[0\] has dtype Float and edge_attr Double; expected equal dtypes",
+        module,
+        (x, None),
+        edge_index,
+        edge_attr,
+    )
 
 
 def test_features_of_relations():
