@@ -10,7 +10,6 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 from .. import ops
-from ..common.autograd import apply
 from ..common.operands import check_columns, check_rows, width_of
 from ..common.precision import autocast, without_autocast
 from ..heterograph import EdgeType, HeteroGraph, Stack
@@ -19,6 +18,7 @@ from ._checks import check_layer
 from ._hooks import is_hooked, is_plain, is_unhooked
 from .gatconv import GATConv
 from .projections import linear, node_logits, project_with_logits, trimmed
+from .relation_rows import joined, taken
 
 Features = Mapping[str, Tensor]
 Ends = list[tuple[Tensor, Tensor]]  # features of each relation's sources and destinations
@@ -76,7 +76,7 @@ def _project_first(stack: Stack, convs: list[Any], ends: Ends) -> dict[str, Tens
         feats.append(feat)
         els.append(el)
         ers.append(er)
-    operands = (stack.graph, _joined(feats), _joined(els), _joined(ers))
+    operands = (stack.graph, joined(feats), joined(els), joined(ers))
     rst = attention.gat(*operands, convs[0].leaky_relu.negative_slope, attention.dropout_p(convs[0].attn_drop))
     return _by_type(stack, trimmed(rst, dim))
 
@@ -91,8 +91,8 @@ def _project_last(stack: Stack, convs: list[Any], ends: Ends) -> dict[str, Tenso
         (*node_logits(_layers(conv)[0], x_src, conv.attn_l), *node_logits(_layers(conv)[1], x_dst, conv.attn_r))
         for conv, (x_src, x_dst) in zip(convs, ends)
     ]
-    el, er = _joined([el for el, _ in logits]), _joined([er for _, er in logits])
-    x = _joined([x_src for x_src, _ in ends])
+    el, er = joined([el for el, _ in logits]), joined([er for _, er in logits])
+    x = joined([x_src for x_src, _ in ends])
     slope, p = convs[0].leaky_relu.negative_slope, attention.dropout_p(convs[0].attn_drop)
     with without_autocast(x.device):  # logits and weights stay fp32
         scores = F.leaky_relu(ops.u_add_v(stack.graph, el, er), slope)
@@ -131,10 +131,6 @@ def _layers(conv: Any) -> tuple[Any, Any]:
     return (conv.fc_src, conv.fc_dst) if hasattr(conv, "fc_src") else (conv.fc, conv.fc)
 
 
-def _joined(parts: list[Tensor]) -> Tensor:
-    return torch.cat(parts) if len(parts) > 1 else parts[0]
-
-
 def _by_type(stack: Stack, rst: Tensor) -> dict[str, Tensor]:
     """Views of the rows by destination type: its relations are neighbours in the stack and have equally many rows."""
     out: dict[str, Tensor] = {}
@@ -156,35 +152,10 @@ class _Cast:
     def dropped(self, ntype: str, drop: Any, rows: int | None = None, ids: Tensor | None = None) -> Tensor:
         """The first `rows` rows, or the rows `ids`, after dropout."""
         if attention.dropout_p(drop) > 0:
-            return autocast(drop(_taken(self._feats[ntype], rows, ids)))
+            return autocast(drop(taken(self._feats[ntype], rows, ids)))
         if ntype not in self._cast:
             self._cast[ntype] = autocast(self._feats[ntype])
-        return _taken(self._cast[ntype], rows, ids)
-
-
-def _taken(x: Tensor, rows: int | None, ids: Tensor | None) -> Tensor:
-    return x[:rows] if ids is None else apply(_TakeRows, x, ids)
-
-
-class _TakeRows(torch.autograd.Function):
-    """x[ids] for distinct ids. Its gradient is written and not added up, so it is the same in every run, on a GPU too."""
-
-    generate_vmap_rule = True
-
-    @staticmethod
-    def forward(x, ids):
-        return x.index_select(0, ids)
-
-    @staticmethod
-    def setup_context(ctx, inputs, output):
-        x, ids = inputs
-        ctx.save_for_backward(ids)
-        ctx.num_rows = x.shape[0]
-
-    @staticmethod
-    def backward(ctx, grad):
-        (ids,) = ctx.saved_tensors
-        return grad.new_zeros(ctx.num_rows, *grad.shape[1:]).index_copy(0, ids.long(), grad), None
+        return taken(self._cast[ntype], rows, ids)
 
 
 def check_module_name(etype: Any) -> None:

@@ -255,13 +255,54 @@ def reduced(g: Graph, reduction: str, x: Tensor, weight: Tensor | None = None) -
         return ops.gspmm(g, "mul", reduction, x, weight)
 
 
-def projected(g: Graph, reduction: str, lin: Any, x: Tensor, weight: Tensor | None = None) -> Tensor:
-    """lin(reduced(...)). The sources of a sum or mean are projected first if that makes the rows narrower that are gathered."""
-    is_narrower = is_just(lin, Linear) and lin.out_channels < lin.in_channels
-    if not is_narrower or reduction not in ("sum", "mean"):
-        return applied(lin, reduced(g, reduction, x, weight))
-    out = reduced(g, reduction, linear(x, lin.weight, None), weight)
-    return out if lin.bias is None else out + lin.bias.to(out.dtype)
+def projects_first(lin: Any, reduction: str) -> bool:
+    """Whether sources are projected before they are reduced: those of a sum or mean, if that makes the gathered rows narrower."""
+    return reduction in ("sum", "mean") and is_just(lin, Linear) and lin.out_channels < lin.in_channels
+
+
+class Sums:
+    """What the modules share that reduce the features of sources by :func:`reduced`, between a step before and one after it.
+
+    HeteroConv reduces those of several modules together.
+    """
+
+    aggr_module: Any
+
+    @property
+    def _reduction(self) -> str:
+        return str(reduction_of(self.aggr_module))
+
+    def _projection(self) -> Any:
+        """The layer that is applied to sources or to their reduction, whichever has fewer columns; None if there is none."""
+        raise NotImplementedError
+
+    def _ends(self, x: Any) -> Any:
+        """x of sources and of destinations, checked."""
+        raise NotImplementedError
+
+    def _weighted(self, g: Graph, weight: Tensor | None, dtype: torch.dtype) -> tuple[Graph, Tensor | None]:
+        """The graph of the edges that are summed, and their weights (E, 1), made of those that were given."""
+        return g, weight
+
+    def _before(self, x_src: Tensor) -> Tensor:
+        """The rows that are reduced."""
+        lin = self._projection()
+        return linear(x_src, lin.weight, None) if projects_first(lin, self._reduction) else x_src
+
+    def _after(self, out: Tensor, x_dst: Tensor | None) -> Tensor:
+        """The module's result. out: the reduced rows."""
+        raise NotImplementedError
+
+    def _projected(self, out: Tensor) -> Tensor:
+        """What is left of the projection after the reduction."""
+        lin = self._projection()
+        if not projects_first(lin, self._reduction):
+            return applied(lin, out)
+        return out if lin.bias is None else out + lin.bias.to(out.dtype)
+
+    def _sum(self, g: Graph, x_src: Tensor, x_dst: Tensor | None, weight: Tensor | None = None) -> Tensor:
+        """The module's result of checked arguments."""
+        return self._after(reduced(g, self._reduction, self._before(x_src), weight), x_dst)
 
 
 # ---- attentions --------------------------------------------------------------------------------------------------------------
@@ -300,6 +341,11 @@ class Attention:
         if self.res is not None and x_dst is not None:
             out, is_new = out + applied(self.res, x_dst), True
         return handed_out(out, is_new) if self.bias is None else out + self.bias
+
+    def _initialize(self, x_dst: Tensor | None) -> None:
+        """Draws the residual's parameters if it has a width of -1: torch_geometric applies it before the other layers."""
+        if x_dst is not None and hasattr(self.res, "_hook"):
+            self.res.initialize_parameters(self.res, (x_dst,))
 
     def _dropout_p(self) -> float:
         return self.dropout if self.training else 0.0

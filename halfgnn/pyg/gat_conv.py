@@ -42,8 +42,9 @@ class GATConv(Attention, Hosted, nn.GATConv):
             # propagate_type: (x: OptPairTensor, alpha: Tensor)
             # edge_updater_type: (alpha: OptPairTensor, edge_attr: OptTensor)
             return super().forward(x, theirs, edge_attr, size, return_attention_weights)
-        x_src, x_dst = checked_pair(x, *self._projections(), optional=True)
+        x_src, x_dst = self._ends(x)
         g, edge_attr = self._graph(edge_index, x_src, node_counts(size, x_src, x_dst), edge_attr)
+        self._initialize(x_dst)
         feat, logits_src, logits_dst = self._project(x_src, x_dst, g.num_dst)
         operands = (g, feat, logits_src, logits_dst, self._edge_logits(edge_attr))
         slope, p = self.negative_slope, self._dropout_p()
@@ -51,6 +52,10 @@ class GATConv(Attention, Hosted, nn.GATConv):
             return self._finish(ops.gat_attention(*operands, slope, p), x_dst)
         out, weight = attention.gat_unfused(*operands, attention.leaky_relu(slope), attention.dropout(p))
         return self._finish(out, x_dst, is_new=True), (edge_index_of(g), weight.squeeze(-1))
+
+    def _ends(self, x: Any) -> Any:
+        """x of sources and of destinations, checked."""
+        return checked_pair(x, *self._projections(), optional=True)
 
     def _projections(self) -> tuple[Any, Any]:
         """The layers that project sources and destinations."""

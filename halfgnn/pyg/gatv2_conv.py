@@ -41,6 +41,7 @@ class GATv2Conv(Attention, Hosted, nn.GATv2Conv):
         g, edge_attr = self._graph(edge_index, x_l, (x_l.shape[0], x_r.shape[0]), edge_attr)
         if edge_attr is not None:
             check_layer(edge_attr, "edge_attr", self.lin_edge)
+        self._initialize(x_r)
         is_shared = self.share_weights and not isinstance(x, (tuple, list))
         feat_l, feat_r, att = self._project(x_l, None if is_shared else x_r)
         operands, slope, p = (g, feat_l, feat_r, att), self.negative_slope, self._dropout_p()

@@ -2,13 +2,18 @@
 
 from __future__ import annotations
 
+from typing import Any
+
+import torch
+from torch import Tensor
 from torch_geometric import nn
 
-from ._conv import ONE_PASS, Hosted, checked_graph, checked_pair, checked_weight, for_theirs, projected, reduction_of
+from ..graph import Graph
+from ._conv import ONE_PASS, Hosted, Sums, checked_graph, checked_pair, checked_weight, for_theirs
 from ._normalize import normalized
 
 
-class GCNConv(Hosted, nn.GCNConv):
+class GCNConv(Sums, Hosted, nn.GCNConv):
     """Graph convolution, torch_geometric.nn.GCNConv on :func:`halfgnn.ops.gspmm`.
 
     Without edge weights the normalisation is made once and kept with the graph, whether `cached` is set or not.
@@ -32,11 +37,23 @@ class GCNConv(Hosted, nn.GCNConv):
         if theirs is not None or isinstance(x, (tuple, list)):
             # propagate_type: (x: Tensor, edge_weight: OptTensor)
             return super().forward(x, theirs, edge_weight)
-        x, _ = checked_pair(x, self.lin, self.lin)
+        x, _ = self._ends(x)
         g = checked_graph(edge_index, x, x.shape[0], x.shape[0])
-        weight = checked_weight(g, edge_weight)
-        if self.normalize:
-            fill_value = 2.0 if self.improved else 1.0
-            g, weight = normalized(g, weight, x.dtype, fill_value if self.add_self_loops else None)
-        out = projected(g, str(reduction_of(self.aggr_module)), self.lin, x, weight)
+        g, weight = self._weighted(g, checked_weight(g, edge_weight), x.dtype)
+        return self._sum(g, x, None, weight)
+
+    def _ends(self, x: Any) -> Any:
+        return checked_pair(x, self.lin, self.lin)
+
+    def _weighted(self, g: Graph, weight: Tensor | None, dtype: torch.dtype) -> tuple[Graph, Tensor | None]:
+        if not self.normalize:
+            return g, weight
+        fill_value = 2.0 if self.improved else 1.0
+        return normalized(g, weight, dtype, fill_value if self.add_self_loops else None)
+
+    def _projection(self) -> Any:
+        return self.lin
+
+    def _after(self, out: Tensor, x_dst: Tensor | None) -> Tensor:
+        out = self._projected(out)
         return out if self.bias is None else out + self.bias

@@ -2,13 +2,16 @@
 
 from __future__ import annotations
 
+from typing import Any
+
+from torch import Tensor
 from torch_geometric import nn
 
 from ..nn.projections import applied
-from ._conv import ONE_PASS, Hosted, checked_features, checked_graph, for_theirs, node_counts, reduced, reduction_of
+from ._conv import ONE_PASS, Hosted, Sums, checked_features, checked_graph, for_theirs, node_counts
 
 
-class GINConv(Hosted, nn.GINConv):
+class GINConv(Sums, Hosted, nn.GINConv):
     """Graph isomorphism layer, torch_geometric.nn.GINConv on :func:`halfgnn.ops.gspmm`.
 
     Aggregations other than sum, mean, max and min are torch_geometric's.
@@ -32,7 +35,14 @@ class GINConv(Hosted, nn.GINConv):
         if theirs is not None:
             # propagate_type: (x: OptPairTensor)
             return super().forward(x, theirs, size)
-        x_src, x_dst = checked_features(x, self.eps)
-        g = checked_graph(edge_index, x_src, *node_counts(size, x_src, x_dst))
-        out = reduced(g, str(reduction_of(self.aggr_module)), x_src)
+        x_src, x_dst = self._ends(x)
+        return self._sum(checked_graph(edge_index, x_src, *node_counts(size, x_src, x_dst)), x_src, x_dst)
+
+    def _ends(self, x: Any) -> Any:
+        return checked_features(x, self.eps)
+
+    def _projection(self) -> Any:
+        return None
+
+    def _after(self, out: Tensor, x_dst: Tensor | None) -> Tensor:
         return applied(self.nn, out if x_dst is None else out + (1 + self.eps) * x_dst)

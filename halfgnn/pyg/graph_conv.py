@@ -2,23 +2,16 @@
 
 from __future__ import annotations
 
+from typing import Any
+
+from torch import Tensor
 from torch_geometric import nn
 
 from ..nn.projections import applied
-from ._conv import (
-    ONE_PASS,
-    Hosted,
-    checked_graph,
-    checked_pair,
-    checked_weight,
-    for_theirs,
-    node_counts,
-    projected,
-    reduction_of,
-)
+from ._conv import ONE_PASS, Hosted, Sums, checked_graph, checked_pair, checked_weight, for_theirs, node_counts
 
 
-class GraphConv(Hosted, nn.GraphConv):
+class GraphConv(Sums, Hosted, nn.GraphConv):
     """The operator of "Weisfeiler and Leman go neural", torch_geometric.nn.GraphConv on :func:`halfgnn.ops.gspmm`.
 
     Aggregations other than sum, mean, max and min are torch_geometric's.
@@ -43,8 +36,16 @@ class GraphConv(Hosted, nn.GraphConv):
         if theirs is not None:
             # propagate_type: (x: OptPairTensor, edge_weight: OptTensor)
             return super().forward(x, theirs, edge_weight, size)
-        x_src, x_dst = checked_pair(x, self.lin_rel, self.lin_root, optional=True)
+        x_src, x_dst = self._ends(x)
         g = checked_graph(edge_index, x_src, *node_counts(size, x_src, x_dst))
-        weight = checked_weight(g, edge_weight)
-        out = projected(g, str(reduction_of(self.aggr_module)), self.lin_rel, x_src, weight)
+        return self._sum(g, x_src, x_dst, checked_weight(g, edge_weight))
+
+    def _ends(self, x: Any) -> Any:
+        return checked_pair(x, self.lin_rel, self.lin_root, optional=True)
+
+    def _projection(self) -> Any:
+        return self.lin_rel
+
+    def _after(self, out: Tensor, x_dst: Tensor | None) -> Tensor:
+        out = self._projected(out)
         return out if x_dst is None else out + applied(self.lin_root, x_dst)

@@ -2,14 +2,17 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import torch.nn.functional as F
+from torch import Tensor
 from torch_geometric import nn
 
 from ..nn.projections import applied
-from ._conv import ONE_PASS, Hosted, checked_graph, checked_pair, for_theirs, node_counts, projected, reduction_of
+from ._conv import ONE_PASS, Hosted, Sums, checked_graph, checked_pair, for_theirs, node_counts
 
 
-class SAGEConv(Hosted, nn.SAGEConv):
+class SAGEConv(Sums, Hosted, nn.SAGEConv):
     """GraphSAGE layer, torch_geometric.nn.SAGEConv on :func:`halfgnn.ops.gspmm`.
 
     Aggregations other than sum, mean, max and min are torch_geometric's.
@@ -33,11 +36,21 @@ class SAGEConv(Hosted, nn.SAGEConv):
         if theirs is not None:
             # propagate_type: (x: OptPairTensor)
             return super().forward(x, theirs, size)
+        x_src, x_dst = self._ends(x)
+        return self._sum(checked_graph(edge_index, x_src, *node_counts(size, x_src, x_dst)), x_src, x_dst)
+
+    def _ends(self, x: Any) -> Any:
         lin_r = self.lin_r if self.root_weight else None
-        x_src, x_dst = checked_pair(x, self.lin if self.project else self.lin_l, lin_r, optional=True)
-        g = checked_graph(edge_index, x_src, *node_counts(size, x_src, x_dst))
-        x_src = applied(self.lin, x_src).relu() if self.project else x_src
-        out = projected(g, str(reduction_of(self.aggr_module)), self.lin_l, x_src)
-        if lin_r is not None and x_dst is not None:
-            out = out + applied(lin_r, x_dst)
+        return checked_pair(x, self.lin if self.project else self.lin_l, lin_r, optional=True)
+
+    def _projection(self) -> Any:
+        return self.lin_l
+
+    def _before(self, x_src: Tensor) -> Tensor:
+        return super()._before(applied(self.lin, x_src).relu() if self.project else x_src)
+
+    def _after(self, out: Tensor, x_dst: Tensor | None) -> Tensor:
+        out = self._projected(out)
+        if self.root_weight and x_dst is not None:
+            out = out + applied(self.lin_r, x_dst)
         return F.normalize(out, p=2.0, dim=-1) if self.normalize else out

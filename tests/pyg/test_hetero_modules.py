@@ -6,7 +6,7 @@ import torch
 import halfgnn
 import halfgnn.pyg
 from halfgnn.pyg import hetero_conv
-from tests.pyg.support_pyg import WIDE_DTYPES, make_edge_index, theirs
+from tests.pyg.support_pyg import WIDE_DTYPES, make_edge_index, network, theirs
 from tests.support_nn import (
     HALVES,
     IN_FEATS,
@@ -194,23 +194,99 @@ def test_modules_that_differ_run_one_by_one():
         for conv in (their, our):
             change(conv)
         assert_close(run_hetero(our, features, edges), run_hetero(their, features, edges), 1e-4)
+
+
+# name -> (module of a library between two types of nodes, width of the types' features, or None for their own)
+SUMS = {
+    "SAGE": (lambda lib, widths: lib.SAGEConv(widths, 4, normalize=True), None),
+    "SAGE-max": (lambda lib, widths: lib.SAGEConv(widths, 4, aggr="max", project=True), IN_FEATS),
+    "GraphConv": (lambda lib, widths: lib.GraphConv(widths, 20), IN_FEATS),
+    "GIN": (lambda lib, widths: lib.GINConv(network(), train_eps=True), IN_FEATS),
+    "GCN": (lambda lib, widths: lib.GCNConv(widths[0], 4), IN_FEATS),
+    "GCN-plain": (lambda lib, widths: lib.GCNConv(widths[0], 4, normalize=False), IN_FEATS),
+}
+
+
+def hetero_sums(lib, name, aggr="sum"):
+    make, width = SUMS[name]
+    etypes = [etype for etype in ETYPES if "GCN" not in name or etype[0] == etype[2]]
+    return seeded(
+        lambda: lib.HeteroConv(
+            {etype: make(lib, [width or WIDTHS[ntype] for ntype in (etype[0], etype[2])]) for etype in etypes},
+            aggr=aggr,
+        )
+    )
+
+
+def sum_inputs(name):
+    features, edges = hetero_inputs()
+    return features if SUMS[name][1] is None else [randn(count, IN_FEATS) for count in SIZES.values()], edges
+
+
+@pytest.fixture
+def reductions(monkeypatch):
+    calls = []
+    gspmm = halfgnn.ops.gspmm
+    monkeypatch.setattr(halfgnn.ops, "gspmm", lambda *args: calls.append(1) or gspmm(*args))
+    return calls
+
+
+@pytest.mark.parametrize("aggr", ["mean", None])
+@pytest.mark.parametrize("name", SUMS)
+def test_sums_of_all_relations_in_one(name, aggr, reductions):
+    features, edges = sum_inputs(name)
+    their, our = (hetero_sums(lib, name, aggr) for lib in (theirs, halfgnn.pyg))
+    expected = run_hetero(their, features, edges)
+    for _ in range(2):
+        assert_close(run_hetero(our, features, edges), expected, 1e-4)
+    assert len(reductions) == 2 and halfgnn.pyg.stats()["fell_back"] == {}
+
+
+def test_many_rows_are_reduced_one_by_one(reductions, monkeypatch):
+    features, edges = sum_inputs("SAGE")
+    conv = hetero_sums(halfgnn.pyg, "SAGE")
+    for limit, calls in [(4 * 4 * (20 * 3 + 30 * 2), 1), (4 * 4 * (20 * 3 + 30 * 2) - 1, len(ETYPES))]:
+        monkeypatch.setattr(hetero_conv, "_JOINED", limit)
+        reductions.clear()
+        run_hetero(conv, features, edges)
+        assert len(reductions) == calls
+
+
+def test_sums_that_differ_run_one_by_one(reductions):
+    """In aggregation, in width, or because a layer has no parameters yet, which it draws in torch_geometric's order."""
+    for name, change in [
+        ("GraphConv", lambda conv: setattr(conv.convs[ETYPES[0]], "aggr_module", theirs.aggr.MeanAggregation())),
+        ("GraphConv", lambda conv: conv.convs[ETYPES[0]].register_forward_hook(lambda module, inputs, out: 2 * out)),
+        ("GCN", lambda conv: setattr(conv.convs[ETYPES[2]], "normalize", False)),
+    ]:
+        features, edges = sum_inputs(name)
+        their, our = (hetero_sums(lib, name) for lib in (theirs, halfgnn.pyg))
+        for conv in (their, our):
+            change(conv)
+        assert_close(run_hetero(our, features, edges), run_hetero(their, features, edges), 1e-4)
+        assert len(reductions) == len(our.convs)
+        reductions.clear()
+    features, edges = hetero_inputs()
     their, our = (
-        seeded(lambda lib=lib: lib.HeteroConv({etype: lib.SAGEConv((-1, -1), 4) for etype in ETYPES}))
+        seeded(lambda lib=lib: lib.HeteroConv({etype: lib.SAGEConv((-1, -1), 20) for etype in ETYPES}))
         for lib in (theirs, halfgnn.pyg)
     )
-    x_dict = dict(zip(SIZES, features))
-    their(x_dict, edges), our(x_dict, edges)
-    our.load_state_dict(their.state_dict())
+    for conv in (their, our):
+        seeded(lambda conv=conv: conv(dict(zip(SIZES, features)), edges))
+    assert_close(list(our.parameters()), list(their.parameters()))
+    reductions.clear()
     assert_close(run_hetero(our, features, edges), run_hetero(their, features, edges), 1e-4)
+    assert len(reductions) == len(ETYPES)  # rows of 12 and of 6 columns
 
 
+@pytest.mark.parametrize("make", [hetero, lambda lib: hetero_sums(lib, "SAGE")], ids=["GATConv", "SAGEConv"])
 @pytest.mark.parametrize("dtype", HALVES, ids=str)
-def test_hetero_in_half_precision(dtype):
+def test_hetero_in_half_precision(dtype, make):
     features, edges = hetero_inputs()
 
     def run(dtype, region=None):
         with torch.autocast("cpu", region, enabled=region is not None):
-            return run_hetero(hetero(halfgnn.pyg).to(dtype), [x.to(dtype) for x in features], edges)
+            return run_hetero(make(halfgnn.pyg).to(dtype), [x.to(dtype) for x in features], edges)
 
     expected = run(torch.float32)
     for arguments in ((dtype, None), (torch.float32, dtype)):

@@ -17,10 +17,13 @@ def pair_of(kind, in_channels=IN_FEATS, **options):
     return [seeded(lambda lib=lib: getattr(lib, kind)(in_channels, 8, **options)) for lib in (theirs, halfgnn.pyg)]
 
 
-@pytest.mark.parametrize("kind", KINDS)
-def test_widths_of_the_first_input(kind):
+RESIDUAL = [(kind, {"residual": True}) for kind in ("GATConv", "GATv2Conv")]
+
+
+@pytest.mark.parametrize("kind,options", [*((kind, {}) for kind in KINDS), *RESIDUAL], ids=str)
+def test_widths_of_the_first_input(kind, options):
     x, edge_index = randn(NUM_NODES, IN_FEATS), make_edge_index()
-    their, our = pair_of(kind, -1)
+    their, our = pair_of(kind, -1, **options)
     expected, actual = (seeded(lambda conv=conv: conv(x, edge_index)) for conv in (their, our))
     for parameter in their.parameters():
         assert not isinstance(parameter, nn.UninitializedParameter)
@@ -156,17 +159,3 @@ def test_an_explainer_explains():
     explanation = explainer(randn(NUM_NODES, IN_FEATS), edge_index, index=3)
     assert explanation.edge_mask.shape == edge_index.shape[1:] and explanation.edge_mask.max() > 0
     assert "explain" in halfgnn.pyg.stats()["fell_back"]["forward:SAGEConv"]
-
-
-def test_batches_of_a_neighbor_loader():
-    data = torch_geometric.data.Data(x=randn(NUM_NODES, IN_FEATS), edge_index=make_edge_index())
-    their, our = pair_of("SAGEConv")
-    with torch.no_grad():
-        whole = their(data.x, data.edge_index)
-        try:
-            loader = torch_geometric.loader.NeighborLoader(data, num_neighbors=[-1], batch_size=16)
-            batches = list(loader)
-        except ImportError as error:
-            pytest.skip(str(error))
-        for batch in batches:
-            assert_close([our(batch.x, batch.edge_index)[:16]], [whole[batch.n_id][:16]], 1e-4)
