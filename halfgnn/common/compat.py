@@ -23,17 +23,26 @@ def assume_constant_result(function: Function) -> Function:
     return function
 
 
-def disable(function: Function) -> Function:
-    """torch.compiler.disable, in effect once torch._dynamo has been imported. Before that, nothing is compiled."""
-    disabled = torch._disable_dynamo(function)  # a call of it imports torch._dynamo
+def disable(reason: str) -> Callable[[Function], Function]:
+    """torch.compiler.disable, in effect once torch._dynamo has been imported. Before that, nothing is compiled.
 
-    @functools.wraps(function)
-    def call(*args: Any, **kwargs: Any) -> Any:
-        if "torch._dynamo" in sys.modules:
-            return disabled(*args, **kwargs)
-        return function(*args, **kwargs)
+    reason: what the error of torch.compile(fullgraph=True) says of a call: why it cannot be traced, and what to do.
+    """
 
-    return call  # type: ignore[return-value]
+    def decorate(function: Function) -> Function:
+        disabled = torch._disable_dynamo(function)  # a call of it imports torch._dynamo
+
+        @functools.wraps(function)
+        def call(*args: Any, **kwargs: Any) -> Any:
+            if "torch._dynamo" in sys.modules:
+                return disabled(*args, **kwargs)
+            return function(*args, **kwargs)
+
+        call._torchdynamo_disable = True  # type: ignore[attr-defined]  # as torch.compiler.disable marks its functions
+        call._torchdynamo_disable_msg = reason  # type: ignore[attr-defined]
+        return call  # type: ignore[return-value]
+
+    return decorate
 
 
 # ---- older versions --------------------------------------------------------------------------------------------------------------

@@ -80,7 +80,7 @@ def graph_of(edge_index: Any, num_src: int, num_dst: int) -> Graph:
     return g
 
 
-@disable
+@disable("halfgnn.pyg sorts the edges when it first sees an edge_index; give the module a halfgnn.Graph")
 def _graph_of_tensor(edge_index: Any, num_src: int, num_dst: int) -> Graph:
     if hasattr(edge_index, "as_tensor"):  # torch_geometric.EdgeIndex
         edge_index = edge_index.as_tensor()
@@ -96,8 +96,8 @@ def _graph_of_tensor(edge_index: Any, num_src: int, num_dst: int) -> Graph:
 
 # ---- compiled code -----------------------------------------------------------------------------------------------------------
 
-_library = torch.library.Library("halfgnn_pyg", "DEF")
-_library.define(
+library = torch.library.Library("halfgnn_pyg", "DEF")
+library.define(
     "graph_side(Tensor edge_index, SymInt num_src, SymInt num_dst, bool by_src) -> "
     "(Tensor indptr, Tensor indices, Tensor edge_ids)"
 )
@@ -119,7 +119,7 @@ def _graph_side(edge_index: Tensor, num_src: int, num_dst: int, by_src: bool) ->
     return indptr.clone(), indices.clone(), edge_ids.clone()
 
 
-_library.impl("graph_side", _graph_side, "CompositeExplicitAutograd")
+library.impl("graph_side", _graph_side, "CompositeExplicitAutograd")
 
 
 @register_fake("graph_side", namespace="halfgnn_pyg")
@@ -298,7 +298,10 @@ def with_self_loops(g: Graph, num_loops: int) -> WithSelfLoops:
     return taken(by_count[num_loops])
 
 
-@disable
+@disable(
+    "the module adds self-loops, and how many edges that makes is known only when the code runs; give it the graph of "
+    "halfgnn.pyg.ToGraph(self_loops=True), and make it with add_self_loops=False"
+)
 def _make_self_loops(g: Graph, num_loops: int) -> WithSelfLoops:
     refuse_capture(
         g.device,

@@ -9,7 +9,7 @@ from torch import Tensor
 from torch_geometric import nn
 
 from .. import ops
-from ..common.compat import disable
+from ..common.fake import register_fake
 from ..common.kept import may_keep, ordinary_tensors
 from ..common.operands import check_columns, check_operand, check_pair, check_parameter, check_tensor
 from ..common.precision import autocast
@@ -17,7 +17,7 @@ from ..graph import Graph
 from ..nn.projections import linear
 from ..nn.typed_linear import typed_linear
 from ._conv import ONE_PASS, Hosted, checked_graph, for_theirs, reduced, reduction_of
-from ._graph import state_of
+from ._graph import library, state_of
 
 _PAIRS = "_pairs"  # kept on a Graph: the Pairs of the last edge_type, and what is compared to recognise it
 
@@ -67,31 +67,41 @@ class RGCNConv(Hosted, nn.RGCNConv):
             check_columns(part, name, width)
             check_parameter(part, name, self.weight)
         g = checked_graph(edge_index, x_src, x_src.shape[0], x_dst.shape[0])
-        pairs = self._pairs(g, edge_type)
-        rows = reduced(pairs.into, str(reduction_of(self.aggr_module)), x_src)
-        out = ops.copy_u_sum(pairs.out_of, self._projected(rows, pairs.ends))
+        _check_types(g, edge_type)
+        out = (self._traced if torch.compiler.is_compiling() else self._sum)(g, x_src, edge_type)
         if self.root is not None:
             out = out + linear(autocast(x_dst), self.root.t(), None)
         return out if self.bias is None else out + self.bias.to(out.dtype)
 
-    def _projected(self, rows: Tensor, ends: list[int]) -> Tensor:
-        """The rows of pairs times their relation's matrix."""
-        if self.num_blocks is not None:
-            parts = rows.chunk(self.num_blocks, 1)
-            return torch.cat([typed_linear(part, ends, self.weight[:, i]) for i, part in enumerate(parts)], 1)
+    def _sum(self, g: Graph, x_src: Tensor, edge_type: Tensor) -> Tensor:
+        """The sum over relations of their projected aggregates."""
+        pairs = self._pairs(g, edge_type)
+        rows = reduced(pairs.into, str(reduction_of(self.aggr_module)), x_src)
+        parts = [typed_linear(part, pairs.ends, weight) for part, weight in self._blocks(rows)]
+        return ops.copy_u_sum(pairs.out_of, torch.cat(parts, 1) if len(parts) > 1 else parts[0])
+
+    def _traced(self, g: Graph, x_src: Tensor, edge_type: Tensor) -> Tensor:
+        """The same in compiled code, which cannot know how many pairs have an edge: all have a row, for one matrix product."""
+        src, dst = g.edges()
+        pair_of_edge = torch.ops.halfgnn_pyg.pair_of_edge(edge_type, dst, g.num_dst, self.num_relations)
+        num_pairs = self.num_relations * g.num_dst
+        into = Graph.from_edges(src, pair_of_edge, num_src=g.num_src, num_dst=num_pairs, check=False)
+        rows = reduced(into, str(reduction_of(self.aggr_module)), x_src)
+        rows = rows.view(self.num_relations, g.num_dst, -1).transpose(0, 1)
+        parts = [linear(part.flatten(1), weight.flatten(0, 1).t(), None) for part, weight in self._blocks(rows)]
+        return torch.cat(parts, 1) if len(parts) > 1 else parts[0]
+
+    def _blocks(self, rows: Tensor) -> list[tuple[Tensor, Tensor]]:
+        """Columns of rows (*, in), and the matrices (relations, in, out) by which they are multiplied."""
         weight = self.weight
+        if self.num_blocks is not None:
+            return [(part, weight[:, i]) for i, part in enumerate(rows.chunk(self.num_blocks, -1))]
         if self.num_bases is not None:
             weight = (self.comp @ weight.flatten(1)).view(self.num_relations, self.in_channels_l, self.out_channels)
-        return typed_linear(rows, ends, weight)
+        return [(rows, weight)]
 
-    @disable
-    def _pairs(self, g: Graph, edge_type: Any) -> Pairs:
+    def _pairs(self, g: Graph, edge_type: Tensor) -> Pairs:
         """Kept with the graph, as long as the same edge_type comes."""
-        check_operand(edge_type, "edge_type", g, "e")
-        if edge_type.dim() != 1 or edge_type.is_floating_point() or edge_type.dtype == torch.bool:
-            raise TypeError(
-                f"edge_type has shape {tuple(edge_type.shape)} and dtype {edge_type.dtype}; expected (E,) of integers"
-            )
         known = getattr(g, _PAIRS, None)
         key = None if edge_type.is_inference() else (*state_of(edge_type), self.num_relations)
         if known is not None and key is not None and known[0] is edge_type and known[1] == key:
@@ -121,13 +131,39 @@ def _check(x: Any) -> None:
             )
 
 
-def _make(g: Graph, edge_type: Tensor, num_relations: int) -> Pairs:
+def _check_types(g: Graph, edge_type: Any) -> None:
+    check_operand(edge_type, "edge_type", g, "e")
+    if edge_type.dim() != 1 or edge_type.is_floating_point() or edge_type.dtype == torch.bool:
+        raise TypeError(
+            f"edge_type has shape {tuple(edge_type.shape)} and dtype {edge_type.dtype}; expected (E,) of integers"
+        )
+
+
+library.define("pair_of_edge(Tensor edge_type, Tensor dst, SymInt num_dst, SymInt num_relations) -> Tensor")
+
+
+def _pair_of_edge(edge_type: Tensor, dst: Tensor, num_dst: int, num_relations: int) -> Tensor:
+    """The number of every edge's pair among all pairs of a relation and a destination."""
     low, high = (int(x) for x in torch.aminmax(edge_type)) if edge_type.numel() else (0, 0)
     if low < 0 or high >= num_relations:
         wrong = low if low < 0 else high
         raise ValueError(f"edge_type holds {wrong}; expected relations in [0, {num_relations})")
+    return edge_type.to(dst.dtype) * num_dst + dst
+
+
+library.impl("pair_of_edge", _pair_of_edge, "CompositeExplicitAutograd")
+
+
+@register_fake("pair_of_edge", namespace="halfgnn_pyg")
+def _(edge_type, dst, num_dst, num_relations):
+    return torch.empty_like(dst)
+
+
+def _make(g: Graph, edge_type: Tensor, num_relations: int) -> Pairs:
     src, dst = g.edges()
-    keys, pair_of_edge = torch.unique(edge_type * g.num_dst + dst, return_inverse=True)
+    keys, pair_of_edge = torch.unique(
+        _pair_of_edge(edge_type, dst.long(), g.num_dst, num_relations), return_inverse=True
+    )
     ids = torch.arange(keys.numel(), device=g.device).to(src.dtype)
     last = torch.arange(1, num_relations + 1, device=g.device) * g.num_dst
     into = Graph.from_edges(src, pair_of_edge.to(src.dtype), num_src=g.num_src, num_dst=keys.numel(), check=False)

@@ -12,7 +12,8 @@ import halfgnn
 import halfgnn.pyg
 from halfgnn.pyg import _graph
 from tests.pyg.support_pyg import make_edge_index, theirs
-from tests.support_nn import IN_FEATS, NUM_NODES, assert_close, randn, seeded
+from tests.pyg.test_hetero_modules import rgcn
+from tests.support_nn import IN_FEATS, NUM_NODES, assert_close, randn, seeded, with_gradients
 
 ETYPES = [("a", "to", "b"), ("b", "to", "a"), ("a", "in", "a")]
 SIZES = {"a": 20, "b": 30}
@@ -85,6 +86,49 @@ def test_batches_of_a_loader(num_workers):
     assert seen == NUM_NODES
 
 
+def sampled(data, num_neighbors):
+    """Batches of a NeighborLoader, which needs pyg-lib or torch-sparse."""
+    loader = torch_geometric.loader.NeighborLoader
+    try:
+        return list(loader(data, num_neighbors, batch_size=16, transform=halfgnn.pyg.ToGraph()))
+    except ImportError as error:
+        pytest.skip(str(error))
+
+
+def test_batches_of_a_neighbor_loader():
+    data = homogeneous()
+    ours, their = (seeded(lambda lib=lib: lib.SAGEConv(IN_FEATS, 4)) for lib in (halfgnn.pyg, theirs))
+    expected = their(data.x, data.edge_index)
+    for batch in sampled(data, [-1]):
+        for edges in (batch.edge_index, batch.graph):
+            assert_close([ours(batch.x, edges)[:16]], [expected[batch.n_id][:16]], 1e-4)
+
+
+@pytest.mark.parametrize("region", [None, torch.bfloat16], ids=str)
+def test_training_on_batches_of_a_neighbor_loader(region):
+    data = homogeneous()
+    batches = sampled(data, [4, 4])
+
+    def losses():
+        net, found = seeded(lambda: theirs.GraphSAGE(IN_FEATS, 8, 2, 3)), []
+        optimizer = torch.optim.SGD(net.parameters(), 0.1)
+        for batch in 3 * batches:
+            with torch.autocast("cpu", region, enabled=region is not None):
+                out = net(batch.x, batch.edge_index)
+            loss = torch.nn.functional.cross_entropy(out.float(), batch.n_id % 3)
+            optimizer.zero_grad()
+            loss.backward()
+            optimizer.step()
+            found.append(loss.detach())
+        return torch.stack(found)
+
+    expected = losses()
+    with halfgnn.pyg.accelerate():
+        assert_close([losses()], [expected], 1e-5 if region is None else 0.02)
+    stats = halfgnn.pyg.stats()
+    assert stats["routed"] == {"gspmm:copy_u_mean": 6 * len(batches)} and stats["fell_back"] == {}
+
+
 def test_batches_of_several_types():
     data = heterogeneous()
     ours, their = (
@@ -147,9 +191,9 @@ def batches():
         yield randn(num_nodes, IN_FEATS, seed=seed), ends, torch.arange(num_nodes) % 3
 
 
-def as_graph(edge_index, num_nodes):
+def as_graph(edge_index, num_nodes, self_loops=True):
     data = torch_geometric.data.Data(edge_index=edge_index, num_nodes=num_nodes)
-    return halfgnn.pyg.ToGraph(self_loops=True)(data).graph
+    return halfgnn.pyg.ToGraph(self_loops=self_loops)(data).graph
 
 
 COMPILED = {
@@ -175,6 +219,30 @@ def test_a_training_step_is_compiled_once_for_all_batches(name):
         gradients = [torch.autograd.grad(loss, list(model.parameters())) for loss, model in zip(losses, (net, eager))]
         assert_close(*gradients, 1e-5)
     assert torch._dynamo.utils.counters["stats"]["unique_graphs"] == 1
+
+
+def test_relations_are_compiled_once_for_all_batches():
+    torch._dynamo.reset()
+    torch._dynamo.utils.counters.clear()
+    conv = rgcn(halfgnn.pyg, "blocks")
+    compiled = torch.compile(conv, fullgraph=True, dynamic=True, backend="eager")
+    for x, edge_index, _ in batches():
+        edges, types = as_graph(edge_index, len(x), self_loops=False), torch.arange(edge_index.shape[1]) % 4
+        with_grad = [with_gradients(conv, lambda x: f(x, edges, types), [x]) for f in (compiled, conv)]  # noqa: B023
+        assert_close(*with_grad, 1e-4)
+    with pytest.raises(ValueError, match="edge_type holds 6; expected relations in"):
+        compiled(x.requires_grad_(), edges, types + 3)
+    assert torch._dynamo.utils.counters["stats"]["unique_graphs"] == 1
+
+
+def test_compiled_code_says_where_self_loops_are_made():
+    torch._dynamo.reset()
+    conv, x, edge_index = halfgnn.pyg.GCNConv(IN_FEATS, 4), randn(NUM_NODES, IN_FEATS), make_edge_index()
+    expected = conv(x, edge_index)
+    remedy = r"halfgnn.pyg.ToGraph\(self_loops=True\), and make it with add_self_loops=False"
+    with pytest.raises(torch._dynamo.exc.Unsupported, match=remedy):
+        torch.compile(conv, fullgraph=True, backend="eager")(x, edge_index)
+    assert_close([torch.compile(conv, backend="eager")(x, edge_index)], [expected], 1e-5)
 
 
 def test_compiled_code_takes_the_kept_graph_and_checks_ids(monkeypatch):
