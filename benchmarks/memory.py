@@ -14,7 +14,8 @@ from torch import Tensor
 
 class Kept:
     """Counts, inside its `with` block, the memory that autograd saves: distinct storages of floating-point tensors.
-    Storages of leaves (features, parameters) are not counted, because the caller keeps them anyway."""
+    Storages of leaves (features, parameters) are not counted, because the caller keeps them anyway. A message of
+    halfgnn.pyg's drop-in has no memory of its own: what it would be made of is counted, and its values if they are there."""
 
     def __init__(self) -> None:
         self._saved: dict[int, torch.UntypedStorage] = {}  # by address; kept alive, so that no address is used again
@@ -29,13 +30,18 @@ class Kept:
         self._hooks.__exit__(*error)
 
     def _pack(self, tensor: Tensor) -> Tensor:
+        held = getattr(tensor, "held", None)
+        for part in [tensor] if held is None else held():
+            self._count(part)
+        return tensor
+
+    def _count(self, tensor: Tensor) -> None:
         whole = tensor if tensor._base is None else tensor._base
         storage = tensor.untyped_storage()
         if whole.is_leaf and whole.requires_grad:
             self._leaves.add(storage.data_ptr())
         elif tensor.is_floating_point() and tensor.layout == torch.strided:
             self._saved[storage.data_ptr()] = storage
-        return tensor
 
     @property
     def mebibytes(self) -> float:

@@ -81,6 +81,19 @@ class Combined(NamedTuple):
         return self.function(*(operands[::-1] if self.swapped else operands))
 
 
+class Product(NamedTuple):
+    """The product of lifted messages of both sides. If it is summed over its last dimension, it is never formed."""
+
+    first: Message
+    second: Message
+
+    def form(self) -> Tensor:
+        return _of_ends("mul", self.first.recipe, self.second.recipe)
+
+    def dot(self, out_dtype: torch.dtype | None) -> Tensor:
+        return _of_ends("dot", self.first.recipe, self.second.recipe, out_dtype)
+
+
 def version_of(x: Tensor) -> int | None:
     return None if x.is_inference() else x._version
 
@@ -91,6 +104,9 @@ def _check_version(x: Tensor, version: int | None) -> None:
             "a message is read after the features that it was made of were modified in place; clone the features, or the message "
             "before they are modified (halfgnn.pyg.patch() forms messages when they are read)"
         )
+
+
+Recipe = Lifted | Combined | Product
 
 
 class _Values:
@@ -108,12 +124,12 @@ class Message(Tensor):
 
     __torch_function__ = torch._C._disabled_torch_function_impl  # type: ignore[assignment]  # all is below autograd
 
-    recipe: Lifted | Combined
+    recipe: Recipe
     cell: _Values
 
     @staticmethod
     def of(
-        recipe: Lifted | Combined, shape: Any, dtype: torch.dtype, device: torch.device, cell: _Values | None = None
+        recipe: Recipe, shape: Any, dtype: torch.dtype, device: torch.device, cell: _Values | None = None
     ) -> Message:
         message = torch.Tensor._make_wrapper_subclass(Message, shape, dtype=dtype, device=device)  # type: ignore[attr-defined]
         message.recipe, message.cell = recipe, _Values() if cell is None else cell
@@ -126,6 +142,15 @@ class Message(Tensor):
                 self.cell.formed = self.recipe.form().contiguous()
         return self.cell.formed
 
+    def held(self) -> list[Tensor]:
+        """The tensors whose memory a message keeps: what it is made of, and its values if they are formed."""
+        recipe = self.recipe
+        if isinstance(recipe, Product):
+            parts = [*recipe.first.held(), *recipe.second.held()]
+        else:
+            parts = [recipe.x] if isinstance(recipe, Lifted) else [*recipe.message.held(), recipe.edge]
+        return parts if self.cell.formed is None else [*parts, self.cell.formed]
+
     def is_as_made(self) -> bool:
         """Whether nothing but its recipe decides its values, and nobody waits for its gradient."""
         formed, recipe = self.cell.formed, self.recipe
@@ -135,6 +160,8 @@ class Message(Tensor):
             return False
         if self._backward_hooks or self.retains_grad or (self.is_leaf and self.requires_grad):
             return False
+        if isinstance(recipe, Product):
+            return recipe.first.is_as_made() and recipe.second.is_as_made()
         return recipe.message.is_as_made() if isinstance(recipe, Combined) else True
 
     @classmethod
@@ -152,8 +179,10 @@ class Message(Tensor):
         def read(x: Any) -> Any:
             if not isinstance(x, Message):
                 return x
-            if x.cell.formed is None and not _is_backward():  # which is not counted
-                fell_back[(f"message:{x.recipe.name}", f"read by {func.name().split('::')[-1].split('.')[0]}")] += 1
+            recipe = x.recipe
+            # Neither a backward is counted nor a product of both sides, which is one operator even if it is formed.
+            if x.cell.formed is None and not isinstance(recipe, Product) and not _is_backward():
+                fell_back[(f"message:{recipe.name}", f"read by {func.name().split('::')[-1].split('.')[0]}")] += 1
             values = x.formed()
             messages[id(values)] = x
             return values
@@ -225,6 +254,8 @@ def _combined(func: Any, args: Any, kwargs: Any) -> Tensor | None:
     op = _NAMES.get(func)
     if func is _aten.relu.default:
         return _relu(args[0])
+    if func is _aten.sum.dim_IntList:
+        return _summed(*args, **(kwargs or {}))
     if op is None or kwargs or _is_backward():
         return None
     first, second = args
@@ -272,13 +303,39 @@ def _of_both_sides(op: str, first: Message, second: Message) -> Tensor | None:
         return None
     if first.dtype is not second.dtype or _shape_of(first, second) is None:
         return None
+    if op == "mul":
+        shape = _shape_of(first, second)
+        assert shape is not None
+        return Message.of(Product(first, second), shape, first.dtype, first.device)
+    return _of_ends(op, lhs, rhs)
+
+
+def _of_ends(op: str, lhs: Any, rhs: Any, out_dtype: torch.dtype | None = None) -> Tensor:
+    """op of the features of both ends of every edge, which are not formed. lhs, rhs: Lifted."""
     x, y = lhs.current(False), rhs.current(False)
     targets = ("u", "v") if lhs.row == 0 else ("v", "u")
-    routed[f"gsddmm:{targets[0]}_{op}_{targets[1]}"] += 1
+    if not _is_backward():
+        routed[f"gsddmm:{targets[0]}_{op}_{targets[1]}"] += 1
     u, v = (x, y) if lhs.row == 0 else (y, x)
     g = lhs.propagation.into(1, v.shape[0], u.shape[0])
     with torch.no_grad(), without_autocast(x.device):
-        return ops.gsddmm(g, op, x, y, *targets)
+        return ops.gsddmm(g, op, x, y, *targets, out_dtype=out_dtype)
+
+
+def _summed(message: Any, dims: Any, keepdim: bool = False, *, dtype: torch.dtype | None = None) -> Tensor | None:
+    """The sum over the last dimension of a product of both sides: the logits of dot-product attention."""
+    recipe = message.recipe
+    if not isinstance(recipe, Product) or message.cell.formed is not None or not message.is_as_made():
+        return None
+    last = message.dim() - 1
+    if last < 1 or dims is None or [dim % message.dim() for dim in dims] != [last]:
+        return None
+    if recipe.first.shape != recipe.second.shape or message.shape[last] == 0:
+        return None
+    if dtype not in (None, message.dtype) and not (dtype is torch.float32 and message.dtype in HALF):
+        return None
+    out = recipe.dot(None if dtype is message.dtype else dtype)
+    return out if keepdim else out.squeeze(last)
 
 
 def _shape_of(message: Tensor, edge: Tensor) -> tuple[int, ...] | None:

@@ -17,7 +17,7 @@ from ..common.refusals import refuse
 from . import _conv
 from ._accounts import fell_back, routed
 from ._graph import holds_ids_below, share_graphs
-from ._messages import Combined, Message, lifted
+from ._messages import Combined, Message, Product, lifted
 from ._propagation import Propagation, begin, current, find, plain
 
 Original = Callable[..., Any]
@@ -150,12 +150,15 @@ def _refuse_reduction(
 
 def _is_reducible(message: Message, index: Tensor) -> bool:
     """Whether one operator gathers, combines and reduces a message: its features are those of the other ends."""
+    if isinstance(message.recipe, Product):
+        return False
     lift = message.recipe.lift
     return message.is_as_made() and lift.propagation.row_of(plain(index)) == 1 - lift.row
 
 
 def _reduced(message: Message, reduction: str, num_nodes: int) -> Tensor:
     recipe, edge, op, out_dtype = message.recipe, None, "copy_lhs", None
+    assert not isinstance(recipe, Product)
     is_recorded = message.requires_grad
     x = recipe.lift.current(is_recorded and (not isinstance(recipe, Combined) or recipe.message.requires_grad))
     if isinstance(recipe, Combined):

@@ -7,6 +7,7 @@ import io
 
 import pytest
 import torch
+import torch_geometric
 
 import halfgnn.pyg
 from tests import support
@@ -176,6 +177,89 @@ def test_messages_of_users(name, aggr, requires_grad):
             torch.testing.assert_close(a, b, rtol=1e-9, atol=1e-9)
     if operator is not None:
         assert operator.format(aggr) in routed()
+
+
+class Pairwise(torch_geometric.nn.MessagePassing):
+    """A layer with a user's message function of the features of both ends."""
+
+    def __init__(self, function):
+        super().__init__(aggr="sum")
+        self.function = function
+
+    def forward(self, x, edge_index):
+        return self.propagate(edge_index, x=x)
+
+    def message(self, x_i, x_j):
+        return self.function(x_i, x_j)
+
+
+def product_written(a, b):
+    product = a * b
+    product += 1
+    return product.sum(-1, keepdim=True)
+
+
+def product_read_before(a, b):
+    product = a * b
+    return product.sum(-1, keepdim=True) * product.exp()
+
+
+PRODUCTS = {  # name: (message, what is routed beside the reduction)
+    "dot": (lambda a, b: (a * b).sum(-1, keepdim=True), {"gsddmm:v_dot_u"}),
+    "dot from the right": (lambda a, b: (b * a).sum(dim=1).unsqueeze(1), {"gsddmm:u_dot_v"}),
+    "product": (lambda a, b: a * b, {"gsddmm:v_mul_u"}),
+    "sum of all edges": (lambda a, b: b + (a * b).sum(0), {"gsddmm:v_mul_u"}),
+    "sum of all": (lambda a, b: b + (a * b).sum(), {"gsddmm:v_mul_u"}),
+    "sums of both dimensions": (lambda a, b: b + (a * b).sum((0, 1)), {"gsddmm:v_mul_u"}),
+    "one-sided": (lambda a, b: (a * a).sum(-1, keepdim=True) + b, set()),
+    "product written": (product_written, {"gsddmm:v_mul_u"}),
+    "dot and product": (product_read_before, {"gsddmm:v_dot_u", "gsddmm:v_mul_u"}),
+}
+
+
+@pytest.mark.parametrize("name", PRODUCTS)
+def test_products_of_both_ends(name):
+    function, names = PRODUCTS[name]
+    x = randn(NUM_NODES, WIDTH, seed=1)
+
+    def run():
+        leaf = x.clone().requires_grad_()
+        out = Pairwise(function)(leaf, edges())
+        with torch.no_grad():
+            assert torch.equal(Pairwise(function)(x, edges()), out)
+        return out.detach(), *torch.autograd.grad(out, leaf, randn(*out.shape, seed=4))
+
+    expected = run()
+    with halfgnn.pyg.accelerate():
+        assert_same(run(), expected)
+    assert {name for name in routed() if name.startswith("gsddmm")} == names
+
+
+@pytest.mark.parametrize("dtype", support.HALVES, ids=str)
+def test_a_dot_is_rounded_once(dtype):
+    x = randn(NUM_NODES, 64, seed=1).to(dtype)
+    dots = Pairwise(lambda a, b: (a * b).sum(-1, keepdim=True))
+    wide = Pairwise(lambda a, b: (a * b).sum(-1, keepdim=True, dtype=torch.float32))
+    matching = torch.stack(
+        [torch.arange(NUM_NODES), torch.arange(NUM_NODES).roll(1)]
+    )  # one edge a node: no sum of dots
+    exact = dots(x.double(), matching)
+    with halfgnn.pyg.accelerate():
+        assert_same([dots(x, matching)], [exact.to(dtype)], 2 * torch.finfo(dtype).eps)
+        assert_same([wide(x, matching).double()], [exact], 1e-5)
+    assert "gsddmm:v_dot_u" in routed()
+
+
+def test_features_that_change_before_a_product_is_summed():
+    def message(a, b):
+        product = a * b
+        with torch.no_grad():
+            x.add_(1)
+        return product.sum(-1, keepdim=True)
+
+    x = randn(NUM_NODES, WIDTH, seed=1)
+    with halfgnn.pyg.accelerate(), pytest.raises(RuntimeError, match="modified in place"):
+        Pairwise(message)(x, edges())
 
 
 def test_a_message_looks_like_the_tensor():

@@ -100,7 +100,7 @@ MODULES = {
     "TransformerConv": (
         lambda: theirs.TransformerConv(WIDTH, 5, heads=2),
         [],
-        {"gsddmm:v_mul_u", "edge_softmax", "gspmm:u_mul_e_sum"},
+        {"gsddmm:v_dot_u", "edge_softmax", "gspmm:u_mul_e_sum"},
         set(),
     ),
     "RGCNConv": (lambda: theirs.RGCNConv(WIDTH, 5, 3), [TYPE], {"gspmm:copy_u_mean"}, {NORM}),
