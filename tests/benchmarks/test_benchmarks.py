@@ -180,6 +180,22 @@ def test_peak_is_what_was_in_use_and_given_back():
     assert small.bytes < 64 << 20  # the high-water mark was reset
 
 
+def test_a_message_of_the_drop_in_keeps_what_it_is_made_of():
+    pyg = pytest.importorskip("halfgnn.pyg", reason="needs torch_geometric", exc_type=ImportError)
+    nn = pytest.importorskip("torch_geometric.nn")
+    x = torch.randn(100, 256, requires_grad=True)
+    edge_index, weight = torch.randint(100, (2, 4000)), torch.randn(4000, requires_grad=True)
+    conv = nn.GraphConv(256, 4)
+
+    def kept(accelerated):
+        with memory.Kept() as counted, pyg.accelerate() if accelerated else contextlib.nullcontext():
+            conv(2 * x, edge_index, weight)
+        return counted.mebibytes * 2**20
+
+    rows = 4 * 100 * 256
+    assert kept(False) > 4 * 4000 * 256 and rows <= kept(True) < 3 * rows
+
+
 @needs_dgl
 def test_overhead_goes_from_30_nodes_to_millions_of_edges(tmp_path, monkeypatch):
     assert overhead.SIZES[0] == (30, 100) and overhead.SIZES[-1][1] == 4_000_000
