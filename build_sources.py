@@ -19,7 +19,7 @@ FAMILIES = {
     "copy_reduce": ("spmm/copy_reduce.cuh", ["copy_reduce_of<T>"]),
     "copy_reduce_backward": ("spmm/copy_reduce_backward.cuh", ["copy_reduce_backward_of<T>"]),
     "dot_attention": ("attention/dot_attention.cuh", ["dot_attention_of<T>"]),
-    "dot_edges": ("attention/dot_edges.cuh", ["dot_edges_of<T>"]),
+    "dot_edges": ("attention/dot_edges.cuh", ["dot_edges_of<T>", "column_gradients_of<T>"]),
     "dot_tensor": ("attention/dot_tensor.cuh", ["dot_tensor_of<T>"]),
     "edge_sum": ("spmm/edge_sum.cuh", ["edge_sum_of<T>"]),
     "edge_sum_backward": ("spmm/edge_sum_backward.cuh", ["edge_sum_backward_of<T>"]),

@@ -44,9 +44,10 @@ struct Backend {
   void (*dot_attention)(const DotAttentionArgs&);
   void (*dot_attention_backward)(const DotAttentionArgs&);
   // Whether gatv2_attention and dot_attention take these terms of edges, of heads of `dim` elements. Heads must then
-  // have multiples of so many bytes, and lie at such addresses.
+  // have multiples of so many bytes, and lie at such addresses; rows of columns must have multiples of so many columns,
+  // and lie at multiples of them.
   bool (*has_edge_terms)(const EdgeTerms&, DType type, int64_t dim);
-  int64_t edge_terms_bytes;
+  int64_t edge_terms_bytes, edge_terms_columns;
   void (*gather_rows)(const GatherRowsArgs&);
   // Raises unless indptr rises from 0 to num_edges. Fails asynchronously if an error would need a synchronisation.
   void (*check_offsets)(const Topology&);

@@ -137,6 +137,7 @@ const Backend kBackend{
     dot_attention_backward,
     [](const EdgeTerms&, DType, int64_t) { return true; },
     1,
+    1,
     gather_rows,
     check_offsets,
 };

@@ -115,6 +115,7 @@ const Backend kBackend{
     [](const DotAttentionArgs& args) { run<dot_attention_backward, dot_attention_backward_workspace>(args); },
     has_edge_terms,
     kEdgeTermsBytes,
+    kEdgeTermsColumns,
     gather_rows,
     [](const Topology& topology) { C10_CUDA_CHECK(check_offsets(topology, Launch{current_stream()})); },
 };

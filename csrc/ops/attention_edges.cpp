@@ -9,21 +9,29 @@
 namespace halfgnn {
 namespace {
 
-// Rows of heads as the back end's kernels of edge terms want them (Backend::edge_terms_bytes). Zeros behind a head add
-// nothing to a logit, and what is added up there is cut off.
-class FittedHeads {
+// Rows as the back end's kernels of edge terms want them: with multiples of `elements` in their last dimension, of
+// `dim`, at such addresses. Zeros behind them add nothing to a logit, and what is added up there is cut off.
+class Fitted {
  public:
-  explicit FittedHeads(const Tensor& feat)
-      : bytes_(backend_of(feat.device()).edge_terms_bytes), dim_(feat.dim() == 3 ? feat.size(2) : 0) {
-    const int64_t elements = std::max<int64_t>(bytes_ / feat.element_size(), 1);
-    padding_ = (elements - dim_ % elements) % elements;
+  // Rows of heads, as those of `feat`, and rows of columns, as those of `edge_feat`.
+  static Fitted heads(const Tensor& feat) {
+    const int64_t bytes = backend_of(feat.device()).edge_terms_bytes;
+    return {feat.dim() == 3 ? feat.size(2) : 0, std::max<int64_t>(bytes / feat.element_size(), 1)};
+  }
+  static Fitted columns(const OptionalTensor& edge_feat) {
+    if (!edge_feat || edge_feat->dim() != 2) return {0, 1};
+    return {edge_feat->size(1), backend_of(edge_feat->device()).edge_terms_columns};
   }
 
   Tensor operator()(const Tensor& rows) const {
-    if (bytes_ == 1 || rows.dim() < 2 || rows.size(-1) != dim_) return rows;
+    if (elements_ == 1 || rows.dim() < 2 || rows.size(-1) != dim_) return rows;
     if (padding_ > 0) return at::constant_pad_nd(rows, {0, padding_});
     const Tensor contiguous = rows.contiguous();
-    return reinterpret_cast<uintptr_t>(contiguous.const_data_ptr()) % bytes_ == 0 ? contiguous : contiguous.clone();
+    const auto bytes = static_cast<uintptr_t>(elements_ * rows.element_size());
+    return reinterpret_cast<uintptr_t>(contiguous.const_data_ptr()) % bytes == 0 ? contiguous : contiguous.clone();
+  }
+  OptionalTensor operator()(const OptionalTensor& rows) const {
+    return rows ? OptionalTensor((*this)(*rows)) : std::nullopt;
   }
   // Of a result in rows that were fitted; empty if it was not wanted.
   Tensor cut(const Tensor& result) const {
@@ -31,7 +39,10 @@ class FittedHeads {
   }
 
  private:
-  int64_t bytes_, dim_, padding_;
+  Fitted(int64_t dim, int64_t elements)
+      : dim_(dim), elements_(elements), padding_((elements - dim % elements) % elements) {}
+
+  int64_t dim_, elements_, padding_;
 };
 
 // What edges add (EdgeTerms). `feat`: a feature of nodes, whose heads, dim and type the terms share.
@@ -39,7 +50,7 @@ struct EdgeInputs {
   Feature bias, key, value, edge_feat, query;
   EdgeTerms terms;
 
-  EdgeInputs(const Topology& topology, const Feature& feat, const FittedHeads& fit, const OptionalTensor& bias_data,
+  EdgeInputs(const Topology& topology, const Feature& feat, const Fitted& fit, const OptionalTensor& bias_data,
              const OptionalTensor& key_data, const OptionalTensor& value_data, bool key_is_value,
              const OptionalTensor& feat_data, const OptionalTensor& query_data)
       : bias(feature_of(bias_data, "edge_bias", Target::kEdge, feat.tensor.device())),
@@ -76,6 +87,10 @@ struct EdgeInputs {
     terms.value = key_is_value ? key.operand.data : value.operand.data;
     terms.feat = edge_feat.operand.data;
     terms.query = query.operand.data;
+  }
+
+  // To be called once all terms are set.
+  void check_kernels(const Feature& feat) const {
     const auto& backend = backend_of(feat.tensor.device());
     TORCH_CHECK_NOT_IMPLEMENTED(backend.has_edge_terms(terms, feat.operand.type, feat.tensor.size(2)),
                                 "there are no kernels for these terms of edges and heads of ", feat.tensor.size(2),
@@ -95,7 +110,7 @@ struct EdgeInputs {
   }
 
  private:
-  static Feature rows_of_edges(const Topology& topology, const Feature& feat, const FittedHeads& fit,
+  static Feature rows_of_edges(const Topology& topology, const Feature& feat, const Fitted& fit,
                                const OptionalTensor& data, const char* name) {
     return data ? like(fit(*data), name, topology.num_edges, feat, "the features", "one row per edge") : Feature{};
   }
@@ -116,9 +131,11 @@ std::tuple<Tensor, Tensor, Tensor, Tensor> dot_attention_edges(
     bool save, bool precise, bool short_rows) {
   const c10::DeviceGuard guard(indptr.device());
   const Topology topology = topology_of(indptr, indices, edge_ids, indices.numel(), short_rows);
-  const FittedHeads fit(key);
+  const auto fit = Fitted::heads(key), columns = Fitted::columns(edge_feat);
   DotInputs in(topology, indptr.device(), fit(query), fit(key), fit(value), scale, dropout_p, seed);
-  EdgeInputs edges(topology, in.key, fit, edge_bias, edge_key, edge_value, edge_key_is_value, edge_feat, edge_query);
+  EdgeInputs edges(topology, in.key, fit, edge_bias, edge_key, edge_value, edge_key_is_value, columns(edge_feat),
+                   columns(edge_query));
+  edges.check_kernels(in.key);
   TORCH_CHECK_VALUE(!need_edge_out || edges.edge_feat.defined(), "need_edge_out is set, but edge_feat is None");
   in.args.edge = edges.terms;
   const auto options = in.key.tensor.options(), wide = statistics_options(in.key);
@@ -130,7 +147,7 @@ std::tuple<Tensor, Tensor, Tensor, Tensor> dot_attention_edges(
   Tensor edge_out = new_result(need_edge_out ? edges.sizes_of_nodes(topology, in.key) : empty, wide);
   if (is_empty(topology, in.key)) {
     for (Tensor* tensor : {&out, &lse, &residual, &edge_out}) tensor->zero_();
-    return {fit.cut(out), lse, fit.cut(residual), edge_out};
+    return {fit.cut(out), lse, fit.cut(residual), columns.cut(edge_out)};
   }
   if (need_edge_out) {
     in.args.edge.wide_out = data_of(out);
@@ -140,7 +157,7 @@ std::tuple<Tensor, Tensor, Tensor, Tensor> dot_attention_edges(
   }
   in.args.lse = data_of(lse);
   backend_of(indptr.device()).dot_attention(in.args);
-  return {fit.cut(out), lse, fit.cut(residual), edge_out};
+  return {fit.cut(out), lse, fit.cut(residual), columns.cut(edge_out)};
 }
 
 std::tuple<Tensor, Tensor, Tensor, Tensor, Tensor, Tensor, Tensor, Tensor> dot_attention_edges_backward(
@@ -154,15 +171,17 @@ std::tuple<Tensor, Tensor, Tensor, Tensor, Tensor, Tensor, Tensor, Tensor> dot_a
     bool out_short_rows) {
   const c10::DeviceGuard guard(indptr.device());
   const Topology topology = topology_of(indptr, indices, edge_ids, indices.numel(), short_rows);
-  const FittedHeads fit(key);
+  const auto fit = Fitted::heads(key), columns = Fitted::columns(edge_feat);
   DotInputs in(topology, indptr.device(), fit(query), fit(key), fit(value), scale, dropout_p, seed);
-  EdgeInputs edges(topology, in.key, fit, edge_bias, edge_key, edge_value, edge_key_is_value, edge_feat, edge_query);
+  EdgeInputs edges(topology, in.key, fit, edge_bias, edge_key, edge_value, edge_key_is_value, columns(edge_feat),
+                   columns(edge_query));
+  edges.check_kernels(in.key);
   in.args.by_src = other_side(out_indptr, out_indices, out_edge_ids, out_short_rows, topology, in.key.tensor.size(0));
   const int64_t num_dst = topology.num_rows;
   const Feature upstream = like(fit(grad), "grad", num_dst, in.key, "the features", "one row per destination node");
   const Saved saved(fit(out), fit(out_residual), "out", "out_residual", num_dst, in.key, "the features");
   const Feature saved_lse = statistic_of(lse, "lse", num_dst, in.key);
-  const Feature edge_upstream = feature_of(grad_edge_out, "grad_edge_out", Target::kRow, indptr.device());
+  const Feature edge_upstream = feature_of(columns(grad_edge_out), "grad_edge_out", Target::kRow, indptr.device());
   if (edge_upstream.defined()) edges.check_of_nodes(edge_upstream, "grad_edge_out", topology, in.key);
 
   const auto result_like = [](const Feature& x) { return new_result(x.tensor.sizes(), x.tensor.options()); };
@@ -194,14 +213,8 @@ std::tuple<Tensor, Tensor, Tensor, Tensor, Tensor, Tensor, Tensor, Tensor> dot_a
     in.args.grad_value = grad_value.mutable_data_ptr();
     backend_of(indptr.device()).dot_attention_backward(in.args);
   }
-  return {fit.cut(grad_query),
-          fit.cut(grad_key),
-          fit.cut(grad_value),
-          of_bias,
-          fit.cut(of_key),
-          fit.cut(of_value),
-          of_feat,
-          of_query};
+  return {fit.cut(grad_query), fit.cut(grad_key), fit.cut(grad_value),  of_bias,
+          fit.cut(of_key),     fit.cut(of_value), columns.cut(of_feat), columns.cut(of_query)};
 }
 
 // ---- GATv2 -------------------------------------------------------------------------------------------------------
@@ -227,12 +240,13 @@ std::tuple<Tensor, Tensor, Tensor> gatv2_attention_edges(
     const OptionalTensor& seed, bool save, bool precise, bool short_rows) {
   const c10::DeviceGuard guard(indptr.device());
   const Topology topology = topology_of(indptr, indices, edge_ids, indices.numel(), short_rows);
-  const FittedHeads fit(feat_src);
+  const auto fit = Fitted::heads(feat_src);
   Gatv2Inputs in(topology, indptr.device(), fit(feat_src), fit(feat_dst), fit(attn), negative_slope, dropout_p, seed);
   EdgeInputs edges(topology, in.src, fit, edge_bias, edge_key, std::nullopt, false, edge_feat, std::nullopt);
   const Feature weight = weight_of(edge_weight, edges, in.src);
+  edges.terms.weight = weight.operand.data;
+  edges.check_kernels(in.src);
   in.args.edge = edges.terms;
-  in.args.edge.weight = weight.operand.data;
   const auto [out, lse, residual] =
       run_forward(backend_of(indptr.device()).gatv2_attention, in.args, in.src, save, precise);
   return {fit.cut(out), lse, fit.cut(residual)};
@@ -248,10 +262,12 @@ std::tuple<Tensor, Tensor, Tensor, Tensor, Tensor, Tensor, Tensor> gatv2_attenti
     bool out_short_rows) {
   const c10::DeviceGuard guard(indptr.device());
   const Topology topology = topology_of(indptr, indices, edge_ids, indices.numel(), short_rows);
-  const FittedHeads fit(feat_src);
+  const auto fit = Fitted::heads(feat_src);
   Gatv2Inputs in(topology, indptr.device(), fit(feat_src), fit(feat_dst), fit(attn), negative_slope, dropout_p, seed);
   EdgeInputs edges(topology, in.src, fit, edge_bias, edge_key, std::nullopt, false, edge_feat, std::nullopt);
   const Feature weight = weight_of(edge_weight, edges, in.src);
+  edges.terms.weight = weight.operand.data;
+  edges.check_kernels(in.src);
   in.args.by_src = other_side(out_indptr, out_indices, out_edge_ids, out_short_rows, topology, in.src.tensor.size(0));
   Tensor of_bias = wanted_gradient(edges.bias, "edge_bias", need_edge_bias, in.src);
   Tensor of_key = wanted_gradient(edges.key, "edge_key", need_edge_key, in.src);
@@ -260,7 +276,6 @@ std::tuple<Tensor, Tensor, Tensor, Tensor, Tensor, Tensor, Tensor> gatv2_attenti
   if (is_empty(topology, in.src))
     for (Tensor* tensor : {&of_bias, &of_key, &of_feat, &of_weight}) tensor->zero_();
   EdgeTerms& terms = in.args.edge = edges.terms;
-  terms.weight = weight.operand.data;
   terms.grad_bias = data_of(of_bias);
   terms.grad_key = data_of(of_key);
   terms.grad_feat = data_of(of_feat);

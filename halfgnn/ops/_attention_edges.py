@@ -304,30 +304,39 @@ def _flat_gradients(shared, scale, dropout_p, wanted, short, grad, *saved):
 # ---- the operator ------------------------------------------------------------------------------------------------------------
 
 
-# The devices whose back end has kernels for terms of edges, and those of them where these take no columns, and heads of a few
-# bytes: CUDA, which also lacks reorder. This alone decides between kernels and the composition.
+# The devices whose back end has kernels for terms of edges, and those of them whose kernels take heads of a few bytes, few columns,
+# and no columns beside rows, or in GATv2: CUDA, which also lacks reorder. This alone decides between kernels and the composition.
 _DEVICES = {"cpu", "cuda"} - devices_without("dot_attention_edges")
-_WITHOUT_COLUMNS = devices_without("reorder")
-_MAX_HEAD_BYTES = 512
+_LIMITED = devices_without("reorder")
+_MAX_HEAD_BYTES, _MAX_COLUMNS = 512, 128
 
 
-def has_kernels(feat: Tensor, columns: Tensor | None, dtype: torch.dtype | None = None) -> bool:
-    """Whether kernels take features of nodes (rows, H, D), of feat's dtype or another, with a bias and rows of edges, and these
-    columns of edges (E, C)."""
-    if feat.device.type in _WITHOUT_COLUMNS and (
-        columns is not None or feat.shape[2] * (dtype or feat.dtype).itemsize > _MAX_HEAD_BYTES
-    ):
+def is_limited(feat: Tensor) -> bool:
+    return feat.device.type in _LIMITED
+
+
+def has_kernels(feat: Tensor, dtype: torch.dtype | None = None) -> bool:
+    """Whether kernels take features of nodes (rows, H, D), of feat's dtype or another, with a bias or rows of edges."""
+    if is_limited(feat) and feat.shape[2] * (dtype or feat.dtype).itemsize > _MAX_HEAD_BYTES:
         return False
     return feat.device.type in _DEVICES
+
+
+def _takes_columns(key: Tensor, terms: EdgeTerms) -> bool:
+    """Whether these kernels take the columns that there are."""
+    if terms.feat is None or not is_limited(key):
+        return True
+    return terms.key is None and terms.value is None and terms.feat.shape[1] <= _MAX_COLUMNS
 
 
 def dot_attention(
     g, query: Tensor, key: Tensor, value: Tensor, terms: EdgeTerms, scale: float, dropout_p: float, seed, precise: bool
 ) -> Tensor:
     """Dot attention with terms of edges, of checked operands."""
-    if not has_kernels(key, terms.feat):
-        if terms.feat is None or terms.of_values() is not None or not has_kernels(key, None):
-            return composed_dot(g, query, key, value, terms, scale, dropout_p)[0]
+    takes_columns = _takes_columns(key, terms)
+    if not has_kernels(key) or (not takes_columns and terms.of_values() is not None):
+        return composed_dot(g, query, key, value, terms, scale, dropout_p)[0]
+    if not takes_columns:
         terms = _as_bias(g, query, terms, scale)
     if needs_grad(query, key, value, *terms.tensors()):
         sides, short = (*g.csc(), *g.csr()), (g.short_csc, g.short_csr)

@@ -17,7 +17,7 @@ from ..common.autograd import apply, inputs_of, once
 from ..common.fake import register_fake
 from ..common.operands import check_operand
 from ..common.precision import autocast, without_autocast
-from ._attention_edges import bias_like, check_shape, checked_weight, has_kernels, masked_softmax, wide_type
+from ._attention_edges import bias_like, check_shape, checked_weight, has_kernels, is_limited, masked_softmax, wide_type
 from ._operands import needs_grad
 from .edge_softmax import edge_softmax
 from .sddmm import gsddmm
@@ -146,9 +146,10 @@ def gatv2_attention(
     g, feat_src: Tensor, feat_dst: Tensor, attn: Tensor, terms: EdgeTerms, slope: float, dropout_p: float, seed, precise: bool
 ) -> Tensor:  # fmt: skip
     """GATv2's attention with terms of edges, of checked operands."""
-    if not has_kernels(feat_src, terms.feat):
+    has_rows = terms.feat is None or not is_limited(feat_src)  # or columns whose rows kernels make
+    if not has_rows or not has_kernels(feat_src):
         dtype, wide = feat_src.dtype, wide_type(feat_src.dtype)
-        if terms.feat is None or not has_kernels(feat_src, None, wide):
+        if has_rows or not has_kernels(feat_src, wide):
             return composed_gatv2(g, feat_src, feat_dst, attn, terms, slope, dropout_p)[0]
         # Rows are projected for all edges, and wide: halves would be rounded before LeakyReLU.
         terms = EdgeTerms(None if terms.bias is None else terms.bias.to(wide), _projected(terms, feat_src))

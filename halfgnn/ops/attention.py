@@ -438,8 +438,9 @@ def dot_attention(
 
     Numbers, memory, results and errors are as for :func:`gat_attention`, in that what edges add is kept for the backward too. No
     projection of edge_feat is ever made for all edges: W_k^T query[v] meets edge_feat[e], and W_v projects the weighted sum of
-    edge_feat. On CUDA, an edge_feat that is in values, and terms of edges with heads of more than 512 bytes, run separate operators
-    for now, which keep numbers of edges, and draw dropout as torch does. An edge_feat in keys alone becomes a bias in fp32.
+    edge_feat. On CUDA, terms of edges with heads of more than 512 bytes, and an edge_feat that is in values beside edge_key or
+    edge_value or has more than 128 columns, run separate operators for now, which keep numbers of edges, and draw dropout as torch
+    does. There an edge_feat in keys alone becomes a bias in fp32.
 
         out = dot_attention(g, q, k, v, edge_feat=bonds, edge_key_weight=lin.weight, edge_value_weight=lin.weight)
     """

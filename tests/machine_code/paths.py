@@ -46,23 +46,38 @@ class Pass:
     name: str  # of the pass
     rows: str  # "destinations" or "sources"
     is_backward: bool = False
+    edges: str = ""  # what edges add to an attention: EDGES
+    kernel: str = ""  # the kernel that is counted, if it is not given neighbours
 
     @property
     def label(self) -> list[str]:
-        return [self.operator, f"{self.shape[0]} x {self.shape[1]}", self.name]
+        operator = f"{self.operator}, {self.edges}" if self.edges else self.operator
+        return [operator, f"{self.shape[0]} x {self.shape[1]}", self.name]
 
 
 def _forward(operator, *widths) -> list[Pass]:
     return [Pass(operator, (1, width), "forward", "destinations") for width in widths]
 
 
-def _passes(operator, width) -> list[Pass]:
+def _passes(operator, width, edges="") -> list[Pass]:
     """With both of the backward."""
     return [
-        *_forward(operator, width),
-        Pass(operator, (1, width), "to destinations", "destinations", True),
-        Pass(operator, (1, width), "to sources", "sources", True),
+        Pass(operator, (1, width), "forward", "destinations", edges=edges),
+        Pass(operator, (1, width), "to destinations", "destinations", True, edges=edges),
+        Pass(operator, (1, width), "to sources", "sources", True, edges=edges),
     ]
+
+
+# Arguments of an attention by what edges add to it, and the shapes of their rows; weights are parameters.
+COLUMNS_OF_EDGES = 16
+EDGES = {
+    "bias": {"edge_bias": lambda path: (path.shape[0],)},
+    "columns": {
+        "edge_feat": lambda path: (COLUMNS_OF_EDGES,),
+        "edge_key_weight": lambda path: (COLUMNS_OF_EDGES,),
+        "edge_value_weight": lambda path: (COLUMNS_OF_EDGES,),
+    },
+}
 
 
 PATHS = [
@@ -82,6 +97,9 @@ PATHS = [
     *_passes("gatv2_attention", 128),
     *_passes("dot_attention", 128),
     *_passes("dot_attention", 256),
+    *_passes("dot_attention", 128, "bias"),
+    *_passes("dot_attention", 128, "columns")[:2],  # to sources as with a bias
+    Pass("dot_attention", (1, 128), "of columns", "destinations", True, "columns", "column_gradient_kernel"),
 ]
 
 
@@ -89,7 +107,7 @@ PATHS = [
 
 
 def _has_edge_rows(path: Pass) -> bool:
-    return path.operator in ("u_relu_add_e_sum", "gated_sum")
+    return path.operator in ("u_relu_add_e_sum", "gated_sum") or path.edges == "columns"
 
 
 def _graph(path: Pass, degree: int):
@@ -142,9 +160,13 @@ def _calls(path: Pass, g) -> tuple[Callable, Callable]:
 
     if path.operator == "copy_u_reduce":
         operands.append(REDUCES)
+    named = {
+        name: rows(heads * width if name.endswith("weight") else g.num_edges, *shape(path))
+        for name, shape in EDGES.get(path.edges, {}).items()
+    }
 
     def forward():
-        return getattr(ops, path.operator)(g, *operands)
+        return getattr(ops, path.operator)(g, *operands, **named)
 
     def backward(results):
         results = results if isinstance(results, tuple) else (results,)
@@ -167,7 +189,7 @@ def measure(path: Pass, degree: int, library) -> float:
         if library.is_part and launch.kernel not in library.names():
             return True
         made = launch.call(library)
-        if neighbours in made.parameters:
+        if path.kernel in launch.kernel if path.kernel else neighbours in made.parameters:
             count = min(blocks, made.blocks)
             counts = run(made, [(2 * k + 1) * made.blocks // (2 * count) for k in range(count)])
             found.append(counts.total / counts.blocks * made.blocks)

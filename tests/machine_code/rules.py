@@ -46,7 +46,7 @@ MIN_BYTES_IN_FLIGHT = 40 << 10
 # Heads of 257 to 1,024 halves, of which a lane holds 64 bytes an edge, and in fp32 two sums of 16: enough for HBM alone.
 # GATv2 on tensor cores, to destinations: batches of one row per edge, 32 KiB. So much for terms of edges, too, which take the
 # registers of a block.
-_EDGE_TERMS = r"pair_attention_kernel<PairEdgeConfig<"
+_EDGE_TERMS = r"pair_attention_kernel<Pair(Edge|Columns)Config<"
 _TENSOR_DESTINATIONS = r"gatv2_tensor_kernel<\w+, 1, "
 # Gated sums of halves whose gradients are fp32: beside six loads of 8 bytes, which are not counted.
 _NORMALIZED_TO_SOURCES = r"gated_sum_backward_kernel<GateGradientConfig<true, (__half|__nv_bfloat16), float, 4, 1>"

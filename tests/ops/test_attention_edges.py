@@ -2,6 +2,7 @@
 
 import pytest
 import torch
+from torch.utils._python_dispatch import TorchDispatchMode
 
 import halfgnn
 from halfgnn import ops, reference
@@ -14,13 +15,12 @@ from tests.support_attention import fixed_seed
 from tests.support_attention_edges import ALL, BIAS, BOTH, KEYS, ONE_ROW, ONE_WEIGHT, ROWS, SCALE, TERMS, VALUES, check
 
 every_kind = pytest.mark.parametrize("terms", TERMS, ids=lambda terms: terms.name)
-fused_only = pytest.mark.skipif(support.SIMULATED, reason="CUDA's back end has no kernels for columns of edges")
+fused_only = pytest.mark.skipif(support.SIMULATED, reason="CUDA's back end has no kernels for columns beside rows")
 
 
 def dropped(device, p, terms):
-    """The composition draws other numbers."""
-    is_projected = "edge_value_weight" in (*terms.arguments, *dict(terms.same))
-    return 0.0 if support.has_cuda_kernels(device) and is_projected else p
+    """The composition, which CUDA has of columns beside rows, draws other numbers."""
+    return 0.0 if support.has_cuda_kernels(device) and terms is ALL else p
 
 
 # ---- the rule ----------------------------------------------------------------------------------------------------------------
@@ -171,13 +171,33 @@ def test_return_weights(terms, device):
     torch.autograd.grad(weights.square().sum(), tensors["query"])
 
 
-@fused_only
-def test_nothing_of_all_edges_and_features_is_kept():
+class _Made(TorchDispatchMode):
+    """Shapes of all that operators return."""
+
+    def __init__(self):
+        super().__init__()
+        self.shapes = []
+
+    def __torch_dispatch__(self, function, types, args=(), kwargs=None):
+        results = function(*args, **(kwargs or {}))
+        for x in results if isinstance(results, (tuple, list)) else (results,):
+            self.shapes += [tuple(x.shape)] if isinstance(x, torch.Tensor) else []
+        return results
+
+
+@pytest.mark.parametrize("terms", [BOTH, ONE_WEIGHT, KEYS, VALUES], ids=lambda terms: terms.name)
+def test_nothing_of_all_edges_and_features_is_made(terms):
+    """Neither kept nor formed on the way, forward or backward, with dropout: an edge has its columns, and numbers of heads."""
     g = make_graph("skewed")
-    tensors = {name: x.requires_grad_() for name, x in BOTH.operands(g, 4, 32, 3, torch.bfloat16).items()}
+    heads, columns = 4, 3
+    tensors = {name: x.requires_grad_() for name, x in terms.operands(g, heads, 32, columns, torch.bfloat16).items()}
     given = {x.data_ptr() for x in tensors.values()}
-    found = [shape for at, shape in kept(lambda: BOTH.call(ops.dot_attention, g, tensors)) if at not in given]
+    found = [shape for at, shape in kept(lambda: terms.call(ops.dot_attention, g, tensors)) if at not in given]
     assert all(g.num_edges not in shape[:1] or len(shape) == 1 for shape in found), found
+    with _Made() as made:
+        terms.call(ops.dot_attention, g, tensors, 0.4).square().sum().backward()
+    of_edges = {shape for shape in made.shapes if g.num_edges in shape}
+    assert of_edges <= {(g.num_edges,), (g.num_edges, columns), (g.num_edges, heads)}, of_edges
 
 
 @fused_only

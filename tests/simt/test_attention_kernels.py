@@ -48,18 +48,30 @@ def test_widths_of_access(dtype, dim, kind):
 
 
 @pytest.mark.parametrize(
-    "dtype,dim", [(torch.float16, 256), (torch.bfloat16, 40), (torch.float32, 100), (torch.float32, 4)]
+    "dtype,dim,columns",
+    [(torch.float16, 256, 16), (torch.bfloat16, 40, 70), (torch.float32, 100, 128), (torch.float32, 4, 6)],
 )
-def test_terms_of_edges(dtype, dim):
-    """Heads of one lane up to those of a whole warp; rows that are cut, and pieces of which a bias removes all edges."""
+def test_terms_of_edges(dtype, dim, columns):
+    """Heads of one lane up to those of a whole warp, for a row or for more columns; rows that are cut, and pieces of which a bias
+    removes all edges."""
     g = graph_of(degrees_for(dim), 37, IDTYPES[dim % 2], identity=dim % 8 == 0)
     heads = 1 if dim > 64 else 3
     both_rows = dot_edges.Terms("rows and bias", ("edge_bias", "edge_key", "edge_value"))
     one_row = dot_edges.Terms("row and bias", ("edge_bias", "edge_key"), (("edge_value", "edge_key"),))
-    for terms in (dot_edges.BIAS, both_rows, one_row, gatv2_edges.BIAS, gatv2_edges.BIAS + gatv2_edges.ROWS):
+    both_columns = dot_edges.Terms("columns and bias", ("edge_bias", *dot_edges.FEAT))
+    for terms in (
+        dot_edges.BIAS,
+        both_rows,
+        one_row,
+        both_columns,
+        gatv2_edges.BIAS,
+        gatv2_edges.BIAS + gatv2_edges.ROWS,
+    ):
         is_dot = isinstance(terms, dot_edges.Terms)
         made = (
-            terms.operands(g, heads, dim, 0, dtype) if is_dot else gatv2_edges.operands(terms, g, heads, dim, 0, dtype)
+            terms.operands(g, heads, dim, columns, dtype)
+            if is_dot
+            else gatv2_edges.operands(terms, g, heads, dim, 0, dtype)
         )
         made["edge_bias"][:600, :1] = -torch.inf
         dot_edges.check(terms, g, made, 0.3, 1000) if is_dot else gatv2_edges.check(g, made, 0.3, 1000)

@@ -1,6 +1,7 @@
 // Dot attention whose edges add to logits or values: pair_pass.h. Include only where kernels are instantiated.
 #pragma once
 
+#include "column_gradients.cuh"
 #include "dot_attention.cuh"
 
 namespace halfgnn::cuda {
@@ -9,8 +10,15 @@ template <typename T>
 cudaError_t dot_edges_of(PairPass pass, const PairArgs& args, const Launch& launch) {
   constexpr int widest = kMaxAccessBytes / static_cast<int>(sizeof(T));
   switch (pass) {
-    case PairPass::kForward: return pair_edges_pass<DotScore, T, PairPass::kForward>(args, launch);
+    case PairPass::kForward:
+      if (args.edge.has_columns()) {
+        return launch_pair<PairColumnsConfig<DotScore, T, PairPass::kForward>>(args, launch);
+      }
+      return pair_edges_pass<DotScore, T, PairPass::kForward>(args, launch);
     case PairPass::kRecordingDestinations:
+      if (args.edge.has_columns()) {
+        return launch_pair<PairColumnsConfig<DotScore, T, PairPass::kRecordingDestinations>>(args, launch);
+      }
       return pair_edges_pass<DotScore, T, PairPass::kRecordingDestinations>(args, launch);
     case PairPass::kRecordedSources:
       return launch_pair<PairConfig<DotScore, T, PairPass::kRecordedSources, widest, 1, false>>(args, launch);

@@ -26,7 +26,16 @@ uintptr_t address_bits(const PairCall& call) {
   return bits_of(call.query) | bits_of(call.key) | bits_of(call.value) | bits_of(call.logit.attn) |
          bits_of(call.out.value) | bits_of(call.out.residual) | bits_of(call.grad) | bits_of(call.grad_query) |
          bits_of(call.grad_key) | bits_of(call.grad_value) | bits_of(call.edge.key) | bits_of(call.edge.value) |
-         bits_of(call.edge.grad_key) | bits_of(call.edge.grad_value);
+         bits_of(call.edge.grad_key) | bits_of(call.edge.grad_value) | bits_of(call.edge.wide_out);
+}
+
+// Whether rows of columns are as kernels read them, if there are any. Other rows of columns are fp32.
+bool fits_columns(const EdgeTerms& terms, DType type) {
+  const uintptr_t wide_bits =
+      bits_of(terms.query) | bits_of(terms.out) | bits_of(terms.grad_out) | bits_of(terms.grad_query);
+  const uintptr_t feat_bits = bits_of(terms.feat) | bits_of(terms.grad_feat);
+  return terms.feat_dim % kPairColumns == 0 && wide_bits % (kPairColumns * sizeof(float)) == 0 &&
+         feat_bits % static_cast<uintptr_t>(kPairColumns * size_of(type)) == 0;
 }
 
 // None for sizes that kernels do not take.
@@ -45,7 +54,9 @@ std::optional<PairShape> shape_of(const PairCall& call) {
     shape.repeat = 4;
   }
   shape.tiled = call.dim > shape.covered();
-  if (call.edge.any() && (shape.vector != widest || shape.repeat > 1)) return std::nullopt;
+  if (call.edge.any() && (shape.vector != widest || shape.repeat > 1 || !fits_columns(call.edge, call.type))) {
+    return std::nullopt;
+  }
   return shape;
 }
 
@@ -59,7 +70,10 @@ PairArgs pass_of(const PairCall& call, PairPass pass, const PairShape& shape, co
   const int log2_unroll = log2_ceil(pair_unroll(shape.lane_bytes(), gathered_rows));
   const Gathered gathered{num_columns, shape.row_elements() * size_of(shape.type) * gathered_rows, topology.num_edges};
   PairArgs args{};
-  const HeadShape heads{shape.heads, shape.dim / shape.vector, shape.repeat, kLog2Warp - log2_unroll};
+  HeadShape heads{shape.heads, shape.dim / shape.vector, shape.repeat, kLog2Warp - log2_unroll};
+  if (call.edge.feat != nullptr && pass != PairPass::kRecordedSources) {
+    heads.least_log2_lanes = log2_ceil(call.edge.feat_dim / kPairColumns);
+  }
   args.layout = layout_of_whole_heads(current_device(), heads, gathered, topology.num_rows,
                                       call.kind == PairKind::kDot ? kDotAttentionWork[0] : kGatv2Work[0]);
   args.units = row_units_of(topology, args.layout.slices);
@@ -72,14 +86,30 @@ PairArgs pass_of(const PairCall& call, PairPass pass, const PairShape& shape, co
   return args;
 }
 
+// Without the columns' results.
 PairEdgeArgs edge_args_of(const EdgeTerms& terms) {
+  PairColumnArgs columns{};
+  columns.feat = terms.feat;
+  columns.query = static_cast<const float*>(terms.query);
+  columns.grad = static_cast<const float*>(terms.grad_out);
+  columns.count = static_cast<uint32_t>(terms.feat_dim);
   return {terms.bias,
           terms.key,
           terms.value,
           terms.grad_bias,
           terms.grad_key,
           terms.grad_value,
-          terms.bias_type == DType::kFloat};
+          terms.bias_type == DType::kFloat,
+          columns};
+}
+
+// The sums of columns that a pass writes. `wide`: what it writes in fp32, if it does.
+void set_column_results(PairArgs& pass, const PairShape& shape, void* sums, void* wide, Workspace& workspace) {
+  PairColumnArgs& columns = pass.edge.columns;
+  columns.sums = static_cast<float*>(sums);
+  columns.wide = static_cast<float*>(wide);
+  if (sums == nullptr) return;
+  columns.partial_sums = workspace.take<float>(pass.units.rows.num_slots * shape.heads * columns.count);
 }
 
 // Elements of PairArgs::dots, `per_head` for each edge and head; 0 without tiles.
@@ -105,6 +135,7 @@ struct Forward {
     pass.out = call.out;
     pass.lse = call.lse;
     pass.edge = edge_args_of(call.edge);
+    set_column_results(pass, shape, call.edge.out, call.edge.wide_out, workspace);
   }
 };
 
@@ -166,6 +197,8 @@ struct Backward {
     destinations.value = sources.own_value = call.value;
     destinations.grad_key = call.grad_query;
     destinations.edge = edge_args_of(call.edge);
+    set_column_results(destinations, shape, call.edge.grad_query,
+                       call.edge.query != nullptr ? call.grad_query : nullptr, workspace);
     sources.grad_key = call.grad_key;
     sources.grad_value = call.grad_value;
     if (sources.grad_value != nullptr) sources.partial_value = workspace.take<float>(num_partials(sources, shape));
@@ -205,21 +238,36 @@ cudaError_t combine_results(const PairArgs& args, const PairShape& shape, const 
   combined.partials = args.partials;
   combined.heads = shape.heads;
   combined.dim = shape.dim;
-  combined.type = shape.type;
-  combined.out = args.out;
+  const PairColumnArgs& columns = args.edge.columns;
+  combined.type = columns.wide != nullptr ? DType::kFloat : shape.type;
+  combined.out = columns.wide != nullptr ? Precise{columns.wide, nullptr} : args.out;
   combined.lse = args.lse;
+  const cudaError_t status = combine_attention(combined, launch);
+  if (status != cudaSuccess || columns.sums == nullptr) return status;
+  combined.partials.vectors = columns.partial_sums;
+  combined.dim = columns.count;
+  combined.type = DType::kFloat;
+  combined.out = {columns.sums, nullptr};
+  combined.lse = nullptr;
   return combine_attention(combined, launch);
 }
 
 // Gradients of long rows, likewise.
 cudaError_t combine_gradients(const PairArgs& args, const PairShape& shape, const Launch& launch) {
-  const auto combine_rows = [&](const float* partial, void* gradient) {
-    const CombineArgs combined{args.units.rows, partial, shape.row_elements(), 1.f, false, gradient, shape.type};
-    return combine(combined, launch);
+  const auto combine_rows = [&](const float* partial, int64_t len, void* gradient, DType type) {
+    return combine({args.units.rows, partial, len, 1.f, false, gradient, type}, launch);
   };
-  const cudaError_t status = combine_rows(args.partial_key, args.grad_key);
-  return status == cudaSuccess && args.grad_value != nullptr ? combine_rows(args.partial_value, args.grad_value)
-                                                             : status;
+  const PairColumnArgs& columns = args.edge.columns;
+  const bool is_wide = columns.wide != nullptr;
+  cudaError_t status = combine_rows(args.partial_key, shape.row_elements(), is_wide ? columns.wide : args.grad_key,
+                                    is_wide ? DType::kFloat : shape.type);
+  if (status == cudaSuccess && args.grad_value != nullptr) {
+    status = combine_rows(args.partial_value, shape.row_elements(), args.grad_value, shape.type);
+  }
+  if (status == cudaSuccess && columns.sums != nullptr) {
+    status = combine_rows(columns.partial_sums, shape.heads * columns.count, columns.sums, DType::kFloat);
+  }
+  return status;
 }
 
 cudaError_t run_backward_pass(PairKind kind, PairPass pass, const PairArgs& args, const PairShape& shape,
@@ -231,7 +279,11 @@ cudaError_t run_backward_pass(PairKind kind, PairPass pass, const PairArgs& args
 }  // namespace
 
 bool has_edge_terms(const EdgeTerms& terms, DType type, int64_t dim) {
-  return terms.feat == nullptr && type != DType::kDouble && dim * size_of(type) <= kWarpSize * kEdgeTermsBytes;
+  // Columns: of dot attention, without rows, and no more than a warp takes for a head.
+  const bool has_columns =
+      terms.feat == nullptr || (terms.weight == nullptr && terms.key == nullptr && terms.value == nullptr &&
+                                terms.feat_dim <= kWarpSize * kPairColumns);
+  return has_columns && type != DType::kDouble && dim * size_of(type) <= kWarpSize * kEdgeTermsBytes;
 }
 
 size_t pair_attention_workspace(const PairCall& call) {
@@ -263,6 +315,11 @@ cudaError_t pair_attention_backward(const PairCall& call, const Launch& launch) 
   cudaError_t status = run_backward_pass(call.kind, backward.destination_pass(), backward.destinations, *shape, launch);
   if (status == cudaSuccess) {
     status = run_backward_pass(call.kind, backward.source_pass(), backward.sources, *shape, launch);
+  }
+  if (status == cudaSuccess && call.edge.grad_feat != nullptr) {
+    status = with_type(shape->type, [&](auto t) {
+      return column_gradients_of<TypeOf<decltype(t)>>(backward.destinations, call.edge.grad_feat, launch);
+    });
   }
   if (status != cudaSuccess || call.kind != PairKind::kGatv2) return status;
   return sum_products({backward.products, backward.product_rows, shape->row_elements(), call.grad_attn, shape->type},

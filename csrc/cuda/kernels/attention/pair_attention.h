@@ -51,7 +51,7 @@ struct PairCall {
 };
 
 // Which terms of edges there are kernels for, and of which heads: see Backend in csrc/core/backend.h.
-constexpr int64_t kEdgeTermsBytes = 16;
+constexpr int64_t kEdgeTermsBytes = 16, kEdgeTermsColumns = 4;
 bool has_edge_terms(const EdgeTerms& terms, DType type, int64_t dim);
 
 size_t pair_attention_workspace(const PairCall& call);

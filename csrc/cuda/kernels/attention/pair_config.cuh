@@ -30,7 +30,7 @@ struct PairConfig {
   static constexpr bool kHasRecords = kWritesRecords || kReadsRecords;
   static constexpr bool kHasSigns = kHasRecords && Score::kKind == PairKind::kGatv2;
   static constexpr bool kHasTerms = false;
-  static constexpr bool kHasEdgeRows = false, kHasEdgeProducts = false;
+  static constexpr bool kHasEdgeRows = false, kHasEdgeProducts = false, kHasColumns = false;
   static constexpr bool kTwoRows = rows_per_edge(Score::kKind, kPass) == 2;
 
   static constexpr int kElements = kRepeat * kVector;
@@ -54,6 +54,12 @@ struct PairEdgeConfig : PairConfig<ScoreOf, T, kPairPass, kMaxAccessBytes / stat
   static constexpr bool kHasEdgeRows = kRows;
   static constexpr bool kHasEdgeProducts = kRows && PairEdgeConfig::kWritesProducts;
   static constexpr int kMinBlocks = kHasEdgeProducts ? 2 : 4;  // registers: 255, or 128
+};
+
+// The same with columns of edges (PairColumnArgs), and perhaps a bias.
+template <template <typename, int, int> class ScoreOf, typename T, PairPass kPairPass>
+struct PairColumnsConfig : PairEdgeConfig<ScoreOf, T, kPairPass, false> {
+  static constexpr bool kHasColumns = true;
 };
 
 // What a walk over a row does with its edges.

@@ -156,10 +156,11 @@ class PairFrame {
       value += __shfl_xor_sync(kFullMask, value, 1 << bit);
     return value;
   }
-  __device__ void sum_over_groups(float (&values)[kVector]) const {
+  template <int kCount>
+  __device__ void sum_over_groups(float (&values)[kCount]) const {
     for (int bit = kLog2Warp - log2_groups(); bit < kLog2Warp; ++bit) {
 #pragma unroll
-      for (int i = 0; i < kVector; ++i) values[i] += __shfl_xor_sync(kFullMask, values[i], 1 << bit);
+      for (int i = 0; i < kCount; ++i) values[i] += __shfl_xor_sync(kFullMask, values[i], 1 << bit);
     }
   }
 };

@@ -2,6 +2,7 @@
 // and what is left at its end.
 #pragma once
 
+#include "pair_edge_columns.cuh"
 #include "pair_edge_rows.cuh"
 #include "pair_products.cuh"
 #include "pair_sums.cuh"
@@ -36,6 +37,7 @@ class PairLane {
         ids_begin_(~0u),
         records_(frame_),
         edge_rows_(frame_),
+        columns_(frame_),
         weights_(frame_, shared.weights),
         sums_(runs, shared.totals),
         products_(frame_, products) {}
@@ -123,6 +125,7 @@ class PairLane {
       key_[r] = as_computed(static_cast<const char*>(args().key) + at);
       if constexpr (Config::kTwoRows) value_[r] = as_computed(static_cast<const char*>(args().value) + at);
     }
+    if constexpr (Config::kHasColumns) columns_.start_row(piece.row);
     sums_.clear();
     weights_.start_tile(tile);
   }
@@ -139,6 +142,7 @@ class PairLane {
     PairRows<Config, kEdges> rows;
     load_rows<kStep>(batch, rows);
     if constexpr (Config::kHasEdgeRows) edge_rows_.load(batch, rows);
+    if constexpr (Config::kHasColumns) columns_.load(batch, rows);
     PairFactors<kEdges> factors;
     if constexpr (Config::kPass == PairPass::kSources && kNeedsDots) {
       shares ? weights_.load_records(shared_batch, factors) : weights_.load_records(batch, factors);
@@ -149,6 +153,10 @@ class PairLane {
     if constexpr (Config::kHasSigns) records_.store_signs(batch, own_.score(), rows);
     clear_missing<kStep>(batch, rows);
     if constexpr (kNeedsDots) own_.find_dots(args(), rows, factors);
+    if constexpr (Config::kHasColumns) {
+      columns_.clear_missing(batch, rows);
+      columns_.add_dots(rows, factors);
+    }
     const float rescale =
         shares ? weights_.template weigh<kStep>(shared_batch, factors) : weights_.template weigh<kStep>(batch, factors);
     if constexpr (kNeedsSums) sums_.add(rows, factors, rescale, own_.score());
@@ -247,12 +255,15 @@ class PairLane {
       for (int i = 0; i < kVector; ++i) values[i] *= factor;
       if (!frame_.writes_rows() || r >= vectors.count) continue;
       const int64_t at = vectors.index[r] * kVector;
-      if (piece.is_whole_row) {
-        store_precise<T>(args().out, static_cast<int64_t>(piece.line) * args().row_elements + at, values);
-      } else {
+      if (!piece.is_whole_row) {
         store_rounded(args().partials.vector(piece.line, args().row_elements, 0) + at, values);
+      } else if (is_wide()) {
+        store_rounded(args().edge.columns.wide + static_cast<int64_t>(piece.line) * args().row_elements + at, values);
+      } else {
+        store_precise<T>(args().out, static_cast<int64_t>(piece.line) * args().row_elements + at, values);
       }
     }
+    if constexpr (Config::kHasColumns) store_columns(piece, rescale * factor);
     if (tile > 0 || !frame_.writes_statistics()) return;
     if (!piece.is_whole_row) {
       // A piece of which nothing is left adds nothing, at the lowest maximum. Its sum keeps that of the row from being
@@ -289,8 +300,20 @@ class PairLane {
       } else if constexpr (Config::kSumsValues) {
         store_gradient(piece, args().grad_value, args().partial_value, first + at, values);
       }
-      store_gradient(piece, args().grad_key, args().partial_key, first + at, keys);
+      if (piece.is_whole_row && is_wide()) {
+        store_rounded(args().edge.columns.wide + first + at, keys);
+      } else {
+        store_gradient(piece, args().grad_key, args().partial_key, first + at, keys);
+      }
     }
+    if constexpr (Config::kHasColumns) store_columns(piece, args().logit.linear);
+  }
+  __device__ bool is_wide() const { return Config::kHasColumns && args().edge.columns.wide != nullptr; }
+  // factor: of the sums of columns.
+  __device__ void store_columns(const Piece& piece, float factor) const {
+    float sums[kPairColumns];
+    sums_.load_columns(sums);
+    columns_.store_sums(piece, factor, sums);
   }
   __device__ static void store_gradient(const Piece& piece, void* gradient, float* partial, int64_t at,
                                         const float (&values)[kVector]) {
@@ -312,6 +335,7 @@ class PairLane {
 
   const PairEdgeRecords<Config> records_;
   const PairEdgeRows<Config> edge_rows_;
+  PairEdgeColumns<Config> columns_;
   Weights weights_;
   Sums sums_;
   Products products_;

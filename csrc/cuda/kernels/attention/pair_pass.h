@@ -37,6 +37,21 @@ struct EdgeRecords {
   uint32_t signs_at;
 };
 
+// Columns of an edge that a lane takes; rows of columns have whole multiples.
+constexpr int kPairColumns = 4;
+
+// Columns that edges add to dot attention, as features f_e of each edge that all heads share: see EdgeTerms. Other rows
+// are (destinations, heads, count).
+struct PairColumnArgs {
+  const void* feat;    // (edges, count); null: there are none
+  const float* query;  // what they meet in logits; null: they are in values alone
+  const float* grad;   // backward: what they meet in the derivative by a weight; null: they are in keys alone
+  float* sums;  // weighted sums of them: forward, EdgeTerms::out; backward, the gradient of `query`. May be null.
+  float* partial_sums;
+  float* wide;  // what PairArgs::out or grad_key has, in fp32 and in place of that. May be null.
+  uint32_t count;
+};
+
 // What edges add: EdgeTerms in csrc/core/attention.h. Null: there is no such term.
 struct PairEdgeArgs {
   const void* bias;
@@ -47,9 +62,11 @@ struct PairEdgeArgs {
   void* grad_key;
   void* grad_value;  // null: not wanted, or if key == value, grad_key has the sum of both
   bool bias_is_float;
+  PairColumnArgs columns;  // without rows
 
   __host__ bool has_rows() const { return key != nullptr || value != nullptr; }
-  __host__ bool any() const { return bias != nullptr || has_rows(); }
+  __host__ bool has_columns() const { return columns.feat != nullptr; }
+  __host__ bool any() const { return bias != nullptr || has_rows() || has_columns(); }
 };
 
 struct PairArgs {
@@ -125,6 +142,10 @@ template <typename T>
 cudaError_t gatv2_edges_of(PairPass pass, const PairArgs& args, const Launch& launch);
 template <typename T>
 cudaError_t dot_edges_of(PairPass pass, const PairArgs& args, const Launch& launch);
+
+// What comes of the records of a pass to destinations of dot attention: the gradient of PairColumnArgs::feat.
+template <typename T>
+cudaError_t column_gradients_of(const PairArgs& pass, void* grad_feat, const Launch& launch);
 
 // ---- What comes after the passes of a backward.
 

@@ -62,6 +62,8 @@ struct PairRows {
   static constexpr bool kHasEdgeValues = kHasEdgeRows && Config::kTwoRows;
   typename Config::Row edge_keys[kHasEdgeRows ? kEdges : 1][kRepeat];
   typename Config::Row edge_values[kHasEdgeValues ? kEdges : 1][kRepeat];
+  // The lane's columns that an edge adds: pair_edge_columns.cuh.
+  Fragment<typename Config::Element, kPairColumns> columns[Config::kHasColumns ? kEdges : 1];
 
   // The values of edge u, which are its key if there is but one row.
   __device__ const typename Config::Row& value(int u, int r) const {

@@ -76,12 +76,14 @@ class PairSums {
   static constexpr int kVector = Config::kVector;
   static constexpr int kRepeat = Config::kRepeat;
   static constexpr bool kForward = Config::kForward;
+  static constexpr int kColumns = Config::kHasColumns ? kPairColumns : 1;
+  static constexpr int kRowSums = Config::kSums * Config::kElements;
 
  public:
   using SharedRuns = typename Runs::Shared;
   // The totals of the runs before the one that the lane is in, forward relative to `maximum`.
   struct Totals {
-    float rows[Config::kSums][Config::kElements][Config::kThreads];
+    float sums[kRowSums + (Config::kHasColumns ? kColumns : 0)][Config::kThreads];  // of columns last
     float factors[Config::kThreads];
     float maximum[kForward ? Config::kThreads : 1];
   };
@@ -95,6 +97,8 @@ class PairSums {
 #pragma unroll
       for (int r = 0; r < kRepeat; ++r) runs_.store(s, r, zeros);
     }
+#pragma unroll
+    for (int i = 0; i < kColumns; ++i) columns_[i] = 0.f;
     has_total_ = false;
   }
 
@@ -105,7 +109,7 @@ class PairSums {
     return left > kWarpSize && ((left - 1) & run_mask) < kWarpSize;
   }
 
-  // sums = rescale * sums + factors * rows
+  // sums = rescale * sums + factors * rows, and likewise of columns
   template <int kEdges>
   __device__ void add(const PairRows<Config, kEdges>& rows, const PairFactors<kEdges>& factors, float rescale,
                       const Score& score) {
@@ -141,6 +145,7 @@ class PairSums {
         join_run(Config::kKeySum, r, 1.f, batch);
       }
     }
+    if constexpr (Config::kHasColumns) add_columns(rows, factors, rescale);
   }
 
   // The run joins the total, and what rounding that addition lost starts the next run. At the row's end the run takes
@@ -160,9 +165,15 @@ class PairSums {
         runs_.load(s, r, sum);
 #pragma unroll
         for (int i = 0; i < kVector; ++i) {
-          join_total(is_last, rescale, totals_.rows[s][r * kVector + i][threadIdx.x], sum[i]);
+          join_total(is_last, rescale, totals_.sums[(s * kRepeat + r) * kVector + i][threadIdx.x], sum[i]);
         }
         runs_.store(s, r, sum);
+      }
+    }
+    if constexpr (Config::kHasColumns) {
+#pragma unroll
+      for (int i = 0; i < kColumns; ++i) {
+        join_total(is_last, rescale, totals_.sums[kRowSums + i][threadIdx.x], columns_[i]);
       }
     }
     has_total_ = true;
@@ -173,8 +184,25 @@ class PairSums {
 
   // After end_row: the lane's sum.
   __device__ void load(int s, int r, float (&sum)[kVector]) const { runs_.load(s, r, sum); }
+  __device__ void load_columns(float (&sum)[kColumns]) const {
+#pragma unroll
+    for (int i = 0; i < kColumns; ++i) sum[i] = columns_[i];
+  }
 
  private:
+  // Sums of columns are of values forward, of keys backward.
+  template <int kEdges>
+  __device__ void add_columns(const PairRows<Config, kEdges>& rows, const PairFactors<kEdges>& factors, float rescale) {
+    float batch[kColumns] = {};
+#pragma unroll
+    for (int u = 0; u < kEdges; ++u) {
+      rows.columns[u].multiply_add_to(kForward ? factors.value[u] : factors.key[u], batch);
+    }
+#pragma unroll
+    for (int i = 0; i < kColumns; ++i) {
+      columns_[i] = kForward ? fmaf(columns_[i], rescale, batch[i]) : columns_[i] + batch[i];
+    }
+  }
   __device__ void join_run(int s, int r, float rescale, const float (&batch)[kVector]) {
     float sum[kVector];
     runs_.load(s, r, sum);
@@ -189,6 +217,7 @@ class PairSums {
 
   Runs runs_;
   Totals& totals_;
+  float columns_[kColumns];  // the run of columns
   bool has_total_;
 };
 

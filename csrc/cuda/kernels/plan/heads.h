@@ -13,10 +13,11 @@ namespace halfgnn::cuda {
 struct HeadShape {
   int64_t heads, vectors;
   int repeat;
-  int max_log2_groups;  // a warp has ids for so many groups of edges
+  int max_log2_groups;       // a warp has ids for so many groups of edges
+  int least_log2_lanes = 0;  // of a head
 
   // As many heads in a warp as fit.
-  int widest_log2_lanes() const { return log2_lanes_for(vectors, repeat); }
+  int widest_log2_lanes() const { return std::max(least_log2_lanes, log2_lanes_for(vectors, repeat)); }
   int widest_log2_heads() const { return std::min(log2_ceil(heads), kLog2Warp - widest_log2_lanes()); }
 
   // Lanes past the last vector idle rather than take more edges than a warp has ids of.
