@@ -99,6 +99,36 @@ def _(
 # ---- autograd ----------------------------------------------------------------------------------------------------------------
 
 
+def _attended(sides, feat_src, feat_dst, attn, terms: EdgeTerms, slope, dropout_p, seed, save, precise, short_rows):
+    """(out, lse, out_residual), of what _operands makes."""
+    operands, terms = _operands((feat_src, feat_dst, attn), terms)
+    return _gatv2(*sides, *operands, *terms, slope, dropout_p, seed, save, precise, short_rows)
+
+
+def _gradients(slope, dropout_p, wanted, short, grad, *saved):
+    """Those of the operands and of the terms. One that is not wanted is empty. saved: what the Function kept."""
+    sides, nodes, given, (seed, *results) = saved[:6], saved[6:9], EdgeTerms(*saved[9:13]), saved[13:]
+    operands, terms = _operands(nodes, given)
+    needs = EdgeTerms(*wanted)
+    is_projected = terms.feat is not given.feat
+    needs_rows = (needs.feat or needs.weight) if is_projected else needs.rows
+    of_nodes_and_terms = _gatv2_backward(
+        *sides, *operands, *terms, slope, dropout_p, seed, grad, *results, needs.bias, needs_rows,
+        needs.feat and not is_projected, needs.weight and not is_projected, *short,
+    )  # fmt: skip
+    if not is_projected:
+        return of_nodes_and_terms
+    *of_nodes, of_bias, of_rows, of_feat, of_weight = of_nodes_and_terms
+    assert given.feat is not None and given.weight is not None
+    if needs_rows:
+        of_rows = of_rows.flatten(1)
+        with without_autocast(of_rows.device):
+            of_feat = (of_rows @ given.weight.to(of_rows.dtype).flatten(0, 1)).to(given.feat.dtype)
+            of_weight = (of_rows.t() @ given.feat.to(of_rows.dtype)).view_as(given.weight).to(given.weight.dtype)
+    of_bias = of_bias if given.bias is None else of_bias.to(given.bias.dtype)
+    return *(x.to(node.dtype) for x, node in zip(of_nodes, nodes)), of_bias, of_rows, of_feat, of_weight
+
+
 class _GATv2Attention(torch.autograd.Function):
     generate_vmap_rule = True
 
@@ -107,9 +137,9 @@ class _GATv2Attention(torch.autograd.Function):
         indptr, indices, edge_ids, out_indptr, out_indices, out_edge_ids, feat_src, feat_dst, attn, edge_bias, edge_rows,
         edge_feat, edge_weight, slope, dropout_p, seed, precise, short_rows, out_short_rows,
     ):  # fmt: skip
-        return _gatv2(
-            indptr, indices, edge_ids, feat_src, feat_dst, attn, edge_bias, edge_rows, edge_feat, edge_weight, slope, dropout_p,
-            seed, True, precise, short_rows,
+        return _attended(
+            (indptr, indices, edge_ids), feat_src, feat_dst, attn, EdgeTerms(edge_bias, edge_rows, edge_feat, edge_weight), slope,
+            dropout_p, seed, True, precise, short_rows,
         )  # fmt: skip
 
     @staticmethod
@@ -125,12 +155,11 @@ class _GATv2Attention(torch.autograd.Function):
     def backward(ctx, grad, *_):
         if grad is None:
             return tuple(_Inputs())
-        *topology_and_operands, seed, out, lse, out_residual = ctx.saved_tensors
         needs = _Inputs(*ctx.needs_input_grad)
+        wanted = (needs.edge_bias, needs.edge_rows, needs.edge_feat, needs.edge_weight)
         found = once(
-            "gatv2_attention", "compose it of gsddmm, exp and gspmm", _gatv2_backward, *topology_and_operands, ctx.slope,
-            ctx.dropout_p, seed, grad, out, lse, out_residual, needs.edge_bias, needs.edge_rows, needs.edge_feat,
-            needs.edge_weight, *ctx.short,
+            "gatv2_attention", "compose it of gsddmm, exp and gspmm", _gradients, ctx.slope, ctx.dropout_p, wanted, ctx.short, grad,
+            *ctx.saved_tensors,
         )  # fmt: skip
         names = ("feat_src", "feat_dst", "attn", "edge_bias", "edge_rows", "edge_feat", "edge_weight")
         return tuple(_Inputs(**{name: x if getattr(needs, name) else None for name, x in zip(names, found)}))
@@ -146,20 +175,29 @@ def gatv2_attention(
     g, feat_src: Tensor, feat_dst: Tensor, attn: Tensor, terms: EdgeTerms, slope: float, dropout_p: float, seed, precise: bool
 ) -> Tensor:  # fmt: skip
     """GATv2's attention with terms of edges, of checked operands."""
-    has_rows = terms.feat is None or not is_limited(feat_src)  # or columns whose rows kernels make
-    if not has_rows or not has_kernels(feat_src):
-        dtype, wide = feat_src.dtype, wide_type(feat_src.dtype)
-        if has_rows or not has_kernels(feat_src, wide):
-            return composed_gatv2(g, feat_src, feat_dst, attn, terms, slope, dropout_p)[0]
-        # Rows are projected for all edges, and wide: halves would be rounded before LeakyReLU.
-        terms = EdgeTerms(None if terms.bias is None else terms.bias.to(wide), _projected(terms, feat_src))
-        nodes = (feat_src.to(wide), feat_dst.to(wide), attn.to(wide))
-        return gatv2_attention(g, *nodes, terms, slope, dropout_p, seed, precise).to(dtype)
+    dtype = feat_src.dtype
+    if not has_kernels(feat_src, wide_type(dtype) if _projects(feat_src, terms) else dtype):
+        return composed_gatv2(g, feat_src, feat_dst, attn, terms, slope, dropout_p)[0]
     operands = (feat_src, feat_dst, attn, *terms)
     if needs_grad(*operands):
         sides, short = (*g.csc(), *g.csr()), (g.short_csc, g.short_csr)
-        return apply(_GATv2Attention, *sides, *operands, slope, dropout_p, seed, precise, *short)[0]
-    return _gatv2(*g.csc(), *operands, slope, dropout_p, seed, False, False, g.short_csc)[0]
+        return apply(_GATv2Attention, *sides, *operands, slope, dropout_p, seed, precise, *short)[0].to(dtype)
+    return _attended(g.csc(), *operands[:3], terms, slope, dropout_p, seed, False, False, g.short_csc)[0].to(dtype)
+
+
+def _projects(feat: Tensor, terms: EdgeTerms) -> bool:
+    """Whether columns are made rows of all edges, since there are no kernels for them."""
+    return terms.feat is not None and is_limited(feat)
+
+
+def _operands(nodes: tuple[Tensor, ...], terms: EdgeTerms) -> tuple[tuple[Tensor, ...], EdgeTerms]:
+    """What kernels are given. Rows that are projected, and then all, are wide: halves would be rounded before LeakyReLU. The
+    backward makes them again."""
+    if not _projects(nodes[0], terms):
+        return nodes, terms
+    wide = wide_type(nodes[0].dtype)
+    rows = _projected(terms, nodes[0])
+    return tuple(x.to(wide) for x in nodes), EdgeTerms(None if terms.bias is None else terms.bias.to(wide), rows)
 
 
 def _projected(terms: EdgeTerms, feat: Tensor) -> Tensor:

@@ -371,7 +371,7 @@ def gatv2_attention(
         negative_slope, dropout_p, precise, return_weights: see :func:`gat_attention`.
 
     Numbers, memory, results and errors are as for :func:`gat_attention`. On CUDA, columns of edges are projected for all
-    edges for now, in fp32, which the backward keeps. Heads of more than 512 bytes (of fp32, with columns) run separate operators.
+    edges for now, in fp32, and again in the backward. Heads of more than 512 bytes (of fp32, with columns) run separate operators.
     """
     g = as_graph(g)
     check_operand(feat_src, "feat_src", g, "u")
