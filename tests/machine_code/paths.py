@@ -97,6 +97,7 @@ PATHS = [
     *_passes("gatv2_attention", 128),
     *_passes("dot_attention", 128),
     *_passes("dot_attention", 256),
+    *_passes("gatv2_attention", 128, "bias")[:2],
     *_passes("dot_attention", 128, "bias"),
     *_passes("dot_attention", 128, "columns")[:2],  # to sources as with a bias
     Pass("dot_attention", (1, 128), "of columns", "destinations", True, "columns", "column_gradient_kernel"),

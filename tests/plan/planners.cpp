@@ -52,7 +52,14 @@ const RowWork* works() {
                                 kDotTensorWork[1][2],
                                 kGatv2TensorWork[1][0],
                                 kGatv2TensorWork[1][1],
-                                kGatv2TensorWork[1][2]};
+                                kGatv2TensorWork[1][2],
+                                kDotBiasWork[0],
+                                kDotBiasWork[1],
+                                kDotBiasWork[2],
+                                kDotColumnsWork[0],
+                                kDotColumnsWork[1],
+                                kGatv2BiasWork[0],
+                                kGatv2BiasWork[1]};
   return all;
 }
 

@@ -35,6 +35,9 @@ KERNELS = [
     *(f"recorded_gatv2_{which}" for which in PASSES[1:]),
     # Of heads of 65 to 128 elements: a batch is 16 edges.
     *(f"{kind}_tensor_{which}" for kind in ("dot", "gatv2") for which in PASSES),
+    # With terms of edges.
+    *(f"dot_bias_{which}" for which in PASSES),
+    *(f"{kind}_{which}" for kind in ("dot_columns", "gatv2_bias") for which in PASSES[:2]),
 ]
 
 Lanes = namedtuple("Lanes", "log2_lanes log2_team team_edges slices")

@@ -265,6 +265,13 @@ def work(planners: Planners) -> str:
         ("gatv2_tensor_sources", "the same, to sources", 1),
         ("recorded_gatv2_destinations", "`pair_attention_kernel`, GATv2, with records of edges, to destinations", 1),
         ("recorded_gatv2_sources", "the same, to sources", 1),
+        ("dot_bias_forward", "`pair_attention_kernel`, dot with a bias of edges, forward", 1),
+        ("dot_bias_destinations", "the same, to destinations", 1),
+        ("dot_bias_sources", "the same, to sources", 1),
+        ("dot_columns_forward", "`pair_attention_kernel`, dot with 16 columns of edges, forward", 1),
+        ("dot_columns_destinations", "the same, to destinations", 1),
+        ("gatv2_bias_forward", "`pair_attention_kernel`, GATv2 with a bias of edges, forward", 1),
+        ("gatv2_bias_destinations", "the same, to destinations", 1),
     ):
         found = planners.work(kernel)
         # Of 16 edges with one row or two: 4 or 8 KiB.

@@ -62,6 +62,14 @@ std::optional<PairShape> shape_of(const PairCall& call) {
 
 // ---- What a pass is given.
 
+RowWork work_of(const PairCall& call, PairPass pass) {
+  const bool is_dot = call.kind == PairKind::kDot;
+  if (!call.edge.any()) return is_dot ? kDotAttentionWork[0] : kGatv2Work[0];
+  const int of = pass == PairPass::kForward ? 0 : pass == PairPass::kRecordingDestinations ? 1 : 2;
+  if (call.edge.feat != nullptr) return kDotColumnsWork[of];
+  return is_dot ? kDotBiasWork[of] : kGatv2BiasWork[of];
+}
+
 // All that does not depend on the pass, and how it is divided among warps. `num_columns`: nodes that rows are gathered
 // of.
 PairArgs pass_of(const PairCall& call, PairPass pass, const PairShape& shape, const Topology& topology,
@@ -74,8 +82,7 @@ PairArgs pass_of(const PairCall& call, PairPass pass, const PairShape& shape, co
   if (call.edge.feat != nullptr && pass != PairPass::kRecordedSources) {
     heads.least_log2_lanes = log2_ceil(call.edge.feat_dim / kPairColumns);
   }
-  args.layout = layout_of_whole_heads(current_device(), heads, gathered, topology.num_rows,
-                                      call.kind == PairKind::kDot ? kDotAttentionWork[0] : kGatv2Work[0]);
+  args.layout = layout_of_whole_heads(current_device(), heads, gathered, topology.num_rows, work_of(call, pass));
   args.units = row_units_of(topology, args.layout.slices);
   args.columns = indices_of(topology);
   args.edge_ids = edge_ids_of(topology);

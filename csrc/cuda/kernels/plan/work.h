@@ -51,9 +51,13 @@ constexpr RowWork kDotTensorWork[][3] = {
     {{284, 146}, {368, 175}, {340, 235}}, {{280, 192}, {350, 247}, {310, 359}}, {{147, 361}, {212, 466}, {160, 651}}};
 // Times as many per batch if a head ends within a block, since loads are conditional then.
 constexpr double kConditionalTensorLoads = 2;
+// Where edges add to logits or values: with a bias (rows of edges take more), or with 16 columns in keys and values.
+constexpr RowWork kDotBiasWork[] = {{353, 200}, {300, 305}, {241, 146}};
+constexpr RowWork kDotColumnsWork[] = {{411, 248}, {495, 335}, {241, 146}};
 constexpr RowWork kGatv2Work[] = {{295, 337}, {350, 424}, {355, 330}};
 // The same to destinations and to sources, with records of edges.
 constexpr RowWork kRecordedGatv2Work[] = {{387, 501}, {751, 239}};
+constexpr RowWork kGatv2BiasWork[] = {{249, 362}, {361, 556}, kRecordedGatv2Work[1]};
 // GATv2 on tensor cores, of heads of at most 64 and 128 elements.
 constexpr RowWork kGatv2TensorWork[][3] = {{{243, 206}, {429, 257}, {381, 333}}, {{264, 283}, {473, 346}, {376, 511}}};
 
