@@ -14,6 +14,7 @@ import torch
 
 from halfgnn import Graph, ops, reference
 from tests import support, support_attention
+from tests import support_attention_edges as dot_edges
 from tests.machine_code import disassembly, launches
 from tests.machine_code.emulator import EmulatorError, Library
 from tests.machine_code.emulator.program import parse
@@ -102,6 +103,12 @@ def test_attentions(kind, dtype, shape):
     g = graph(DEGREES)
     with on_machine_code():
         support_attention.check(kind, g, kind.operands(g, *shape, dtype), dropout_p=0.2 * (shape[0] > 1))
+
+
+def test_columns_of_edges():
+    g = graph([3, 0, 9], identity=False)
+    with on_machine_code("pair_attention_kernel", "column_gradient_kernel"):
+        dot_edges.check(dot_edges.BOTH, g, dot_edges.BOTH.operands(g, 3, 8, 19, torch.float16), 0.2)
 
 
 def test_a_hub():
