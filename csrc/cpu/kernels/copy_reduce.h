@@ -1,8 +1,8 @@
 // Several reductions of rows in one pass over each row's edges, and their gradient in one pass over the edges of each
 // gathered row.
 //
-// A run of edges is read from the first-level cache several times: for the sums, for the squares about the run's own
-// means, and for the largest and the smallest values. Second moments of runs are joined about their common mean
+// A run of edges is read twice, the second time from the first-level cache: for the largest and the smallest values and
+// the sums, and for the squares about the run's own means. Second moments of runs are joined about their common mean
 // (Chan, Golub and LeVeque, "Updating formulae and a pairwise algorithm for computing sample variances", 1979), so that
 // features keep their digits whatever their offset.
 #pragma once
@@ -71,9 +71,15 @@ class Moments {
         all_squares_(has_squares ? n_ : 0) {}
 
   void start() { edges_ = 0; }
-  void add(const typename B::Element* const* rows, int64_t count) {
+  // Begins a run, whose sum is to be written to the returned values, ...
+  float* start_run() {
     if (edges_ == kRun) widen();
-    tiles_.sum(rows, count, nullptr, run_);
+    return run_;
+  }
+  // ... by this or by another.
+  void sum_run(const typename B::Element* const* rows, int64_t count) { tiles_.sum(rows, count, nullptr, run_); }
+  // Adds the run to the row.
+  void add(const typename B::Element* const* rows, int64_t count) {
     // Divided, so that the mean of equal values is that value.
     for (int64_t i = 0; i < n_; ++i) mean_[i] = run_[i] / static_cast<float>(count);
     if (has_squares_) add_squares(rows, count);
@@ -201,7 +207,7 @@ void copy_reduce_rows(const CopyReduceArgs& args, int64_t row_begin, int64_t row
                                 InverseDegrees<float, I>(nullptr), 1);
   const bool has_squares = args.var || args.std || args.kept_std;
   const bool has_sums = args.sum || args.mean || args.kept_mean || has_squares;
-  const bool has_extremes = args.max || args.min;
+  const bool has_extremes = args.max || args.min, has_ids = args.arg_max || args.arg_min;
   Moments<B> moments(blocks, has_squares);
   ExtremeTiles<B> extremes(blocks, args.max, args.min);
   Buffer<float> ordered(args.arg_is_int64 ? args.dim : 0);
@@ -216,8 +222,13 @@ void copy_reduce_rows(const CopyReduceArgs& args, int64_t row_begin, int64_t row
       const int64_t count = end - p < kRun ? end - p : kRun;
       edges.hold(p, count);
       const T* const* rows = edges.rows(p);
+      float* sum = has_sums ? moments.start_run() : nullptr;
+      if (has_extremes) {
+        extremes.add({rows, has_ids ? short_ids(adj, p, count, ids) : nullptr, count, p == begin}, sum);
+      } else {
+        moments.sum_run(rows, count);
+      }
       if (has_sums) moments.add(rows, count);
-      if (has_extremes) extremes.add({rows, short_ids(adj, p, count, ids), count, p == begin});
     }
     if (has_sums) {
       moments.finish();
@@ -315,7 +326,7 @@ HALFGNN_NOINLINE void add_winners(const int64_t* offsets, const typename B::Elem
     const WordsOf<L> edge = splat_bits<L>(static_cast<uint32_t>(edge_ids ? edge_ids[k] : first_edge + k));
     HALFGNN_UNROLL_BLOCKS
     for (int b = 0; b < N; ++b) {
-      const auto mine = load_unaligned<WordsOf<L>>(winner + offset[b]) == edge;
+      const auto mine = equal(load_unaligned<WordsOf<L>>(winner + offset[b]), edge);
       const auto x = bit_cast<WordsOf<L>>(B::load(g + offset[b]).v[0]);
       total[b] += bit_cast<FloatsOf<L>>(x & bit_cast<WordsOf<L>>(mine));
     }

@@ -1,5 +1,6 @@
 // The largest and the smallest values of rows over runs of edges, and which edges they are of, held in registers tile
-// by tile as the sums of row_tiles.h.
+// by tile as the sums of row_tiles.h. The sums themselves are made beside them: they are finite only where all values
+// are.
 #pragma once
 
 #include "row_tiles.h"
@@ -9,9 +10,10 @@ namespace halfgnn::HALFGNN_ISA {
 // Which values are looked for.
 enum class Extremes { kMax, kMin, kBoth };
 
-// Blocks of a tile. Every vector of a block takes two registers for each value that is looked for, and one more.
-template <Extremes kWhich>
-constexpr int kExtremeBlocks = kWhich == Extremes::kBoth ? 1 : kTileBlocks / 2;
+// Blocks of a tile. Every vector of a block takes a register for each value that is looked for, another for its id, and
+// one for the sum.
+template <Extremes kWhich, bool kIds>
+constexpr int kExtremeBlocks = kIds && kWhich == Extremes::kBoth ? 1 : kTileBlocks / 2;
 
 // The best values of one row so far, as workspace, and the ids of their edges, in the same order.
 struct Best {
@@ -19,17 +21,7 @@ struct Best {
   uint32_t* id;
 };
 
-// a where `mask` has all bits, b elsewhere. Without an instruction for it, GCC takes vectors apart at ?:.
-template <class V, class Mask>
-HALFGNN_INLINE V choose_lanes(Mask mask, V a, V b) {
-#if defined(HALFGNN_F16C)
-  return mask ? a : b;
-#else
-  return select(bit_cast<WordsLike<V>>(mask), a, b);
-#endif
-}
-
-template <int N, int L>
+template <int N, int L, bool kIds>
 struct BestLanes {
   FloatsOf<L> value[N];
   WordsOf<L> id[N];
@@ -37,23 +29,23 @@ struct BestLanes {
   HALFGNN_INLINE void load(const Best& best) {
     for (int i = 0; i < N; ++i) {
       value[i] = load_unaligned<FloatsOf<L>>(best.value + L * i);
-      id[i] = load_unaligned<WordsOf<L>>(best.id + L * i);
+      if (kIds) id[i] = load_unaligned<WordsOf<L>>(best.id + L * i);
     }
   }
   HALFGNN_INLINE void store(const Best& best) const {
     for (int i = 0; i < N; ++i) {
       memcpy(best.value + L * i, &value[i], sizeof(value[i]));
-      memcpy(best.id + L * i, &id[i], sizeof(id[i]));
+      if (kIds) memcpy(best.id + L * i, &id[i], sizeof(id[i]));
     }
   }
   HALFGNN_INLINE void set(int i, FloatsOf<L> x, WordsOf<L> edge) {
     value[i] = x;
-    id[i] = edge;
+    if (kIds) id[i] = edge;
   }
   template <class Mask>
   HALFGNN_INLINE void take(int i, Mask wins, FloatsOf<L> x, WordsOf<L> edge) {
     value[i] = choose_lanes(wins, x, value[i]);
-    id[i] = choose_lanes(wins, edge, id[i]);
+    if (kIds) id[i] = choose_lanes(wins, edge, id[i]);
   }
 };
 
@@ -61,24 +53,24 @@ struct BestLanes {
 template <class T>
 struct EdgeRun {
   const T* const* rows;
-  const uint32_t* ids;
+  const uint32_t* ids;  // null: not wanted
   int64_t count;
   bool is_first;  // of its row: there is no best yet
 };
 
-// Looks at the edges of a run. Of equal values the first wins. Returns false, and stores nothing, if some value is not
-// finite, unless kCareful: then the first NaN wins.
-template <class B, Extremes kWhich, bool kCareful, int N>
+// Looks at the edges of a run, and adds them up in `sum` if it is not null. Of equal values the first wins. Returns
+// false, and stores nothing, if the sum is not finite, unless kCareful: then the first NaN wins.
+template <class B, Extremes kWhich, bool kIds, bool kCareful, int N>
 HALFGNN_NOINLINE bool look_at_tile(const RowTile& tile, const EdgeRun<typename B::Element>& run, const Best& max,
-                                   const Best& min) {
+                                   const Best& min, float* sum) {
   constexpr int L = B::L, kVectors = B::kWidth / L;
   constexpr bool kMax = kWhich != Extremes::kMin, kMin = kWhich != Extremes::kMax;
   constexpr int64_t kBytes = B::kWidth * static_cast<int64_t>(sizeof(typename B::Element));
   const typename B::Element* const* const rows = run.rows;
   const uint32_t* const ids = run.ids;
   const int64_t count = run.count;
-  BestLanes<N * kVectors, L> greatest, least;
-  FloatsOf<L> zero[N * kVectors];  // stays 0 as long as values are finite
+  BestLanes<N * kVectors, L, kIds> greatest, least;
+  FloatsOf<L> total[N * kVectors];
   int64_t offset[N];
   HALFGNN_UNROLL_BLOCKS
   for (int b = 0; b < N; ++b) {
@@ -87,9 +79,10 @@ HALFGNN_NOINLINE bool look_at_tile(const RowTile& tile, const EdgeRun<typename B
     HALFGNN_UNROLL_BLOCKS
     for (int i = 0; i < kVectors; ++i) {
       const int j = b * kVectors + i;
-      zero[j] = block.v[i] * splat<L>(0.f);
-      if (kMax) greatest.set(j, block.v[i], splat_bits<L>(ids[0]));
-      if (kMin) least.set(j, block.v[i], splat_bits<L>(ids[0]));
+      const WordsOf<L> edge = splat_bits<L>(kIds ? ids[0] : 0);
+      total[j] = run.is_first ? block.v[i] + FloatsOf<L>{} : FloatsOf<L>{};
+      if (kMax) greatest.set(j, block.v[i], edge);
+      if (kMin) least.set(j, block.v[i], edge);
     }
   }
   if (!run.is_first) {
@@ -97,7 +90,7 @@ HALFGNN_NOINLINE bool look_at_tile(const RowTile& tile, const EdgeRun<typename B
     if (kMin) least.load(min);
   }
   for (int64_t k = run.is_first ? 1 : 0; k < count; ++k) {
-    const WordsOf<L> edge = splat_bits<L>(ids[k]);
+    const WordsOf<L> edge = splat_bits<L>(kIds ? ids[k] : 0);
     HALFGNN_UNROLL_BLOCKS
     for (int b = 0; b < N; ++b) {
       __builtin_prefetch(reinterpret_cast<const char*>(rows[k + kRowsAhead] + offset[b]) + kBytes - 1);
@@ -107,37 +100,39 @@ HALFGNN_NOINLINE bool look_at_tile(const RowTile& tile, const EdgeRun<typename B
         const int j = b * kVectors + i;
         const FloatsOf<L> x = block.v[i];
         if constexpr (kCareful) {
-          const auto is_nan = x != x;
+          const auto is_nan = ~equal(x, x);
           if (kMax) {
             const FloatsOf<L> best = greatest.value[j];
-            greatest.take(j, ((x > best) | is_nan) & (best == best), x, edge);
+            greatest.take(j, (greater(x, best) | is_nan) & equal(best, best), x, edge);
           }
           if (kMin) {
             const FloatsOf<L> best = least.value[j];
-            least.take(j, ((x < best) | is_nan) & (best == best), x, edge);
+            least.take(j, (greater(best, x) | is_nan) & equal(best, best), x, edge);
           }
         } else {
-          if (kMax) greatest.take(j, x > greatest.value[j], x, edge);
-          if (kMin) least.take(j, x < least.value[j], x, edge);
-          zero[j] += x * splat<L>(0.f);
+          if (kMax) greatest.take(j, greater(x, greatest.value[j]), x, edge);
+          if (kMin) least.take(j, greater(least.value[j], x), x, edge);
         }
+        total[j] += x;
       }
     }
   }
   if constexpr (!kCareful) {
-    for (int j = 1; j < N * kVectors; ++j) zero[0] += zero[j];
-    if (sum_lanes(zero[0]) != 0.f) return false;
+    FloatsOf<L> zero = {};
+    for (int j = 0; j < N * kVectors; ++j) zero += total[j] * splat<L>(0.f);
+    if (sum_lanes(zero) != 0.f) return false;
   }
   if (kMax) greatest.store(max);
   if (kMin) least.store(min);
+  for (int j = 0; sum && j < N * kVectors; ++j) memcpy(sum + L * j, &total[j], sizeof(total[j]));
   return true;
 }
 
-template <class B, Extremes kWhich, int N>
+template <class B, Extremes kWhich, bool kIds, int N>
 HALFGNN_INLINE void look_at_blocks(const RowTile& tile, const EdgeRun<typename B::Element>& run, const Best& max,
-                                   const Best& min) {
-  if (look_at_tile<B, kWhich, false, N>(tile, run, max, min)) return;
-  look_at_tile<B, kWhich, true, N>(tile, run, max, min);
+                                   const Best& min, float* sum) {
+  if (look_at_tile<B, kWhich, kIds, false, N>(tile, run, max, min, sum)) return;
+  look_at_tile<B, kWhich, kIds, true, N>(tile, run, max, min, sum);
 }
 
 template <class B>
@@ -157,10 +152,11 @@ class ExtremeTiles {
     clear(has_max_, {max_, max_id_});
     clear(has_min_, {min_, min_id_});
   }
-  void add(const EdgeRun<typename B::Element>& run) {
-    if (has_max_ && has_min_) return look<Extremes::kBoth>(run);
-    if (has_max_) return look<Extremes::kMax>(run);
-    if (has_min_) return look<Extremes::kMin>(run);
+  // sum = the sum of the run's rows, unless it is null
+  void add(const EdgeRun<typename B::Element>& run, float* sum) {
+    if (has_max_ && has_min_) return look<Extremes::kBoth>(run, sum);
+    if (has_max_) return look<Extremes::kMax>(run, sum);
+    if (has_min_) return look<Extremes::kMin>(run, sum);
   }
   Best max() const { return {max_, max_id_}; }
   Best min() const { return {min_, min_id_}; }
@@ -173,18 +169,24 @@ class ExtremeTiles {
     }
   }
   template <Extremes kWhich>
-  HALFGNN_INLINE void look(const EdgeRun<typename B::Element>& run) {
-    constexpr int N = kExtremeBlocks<kWhich>;
+  HALFGNN_INLINE void look(const EdgeRun<typename B::Element>& run, float* sum) {
+    if (run.ids) return look<kWhich, true>(run, sum);
+    look<kWhich, false>(run, sum);
+  }
+  template <Extremes kWhich, bool kIds>
+  HALFGNN_INLINE void look(const EdgeRun<typename B::Element>& run, float* sum) {
+    constexpr int N = kExtremeBlocks<kWhich, kIds>;
     for (int64_t b = 0; b < blocks_.per_head; b += N) {
       RowTile tile;
       for (int i = 0; i < N; ++i) tile.offset[i] = blocks_.offset(0, b + i);
       const int64_t slot = blocks_.slot(0, b);
       const Best max{max_ + (has_max_ ? slot : 0), max_id_ + (has_max_ ? slot : 0)};
       const Best min{min_ + (has_min_ ? slot : 0), min_id_ + (has_min_ ? slot : 0)};
+      float* own_sum = sum ? sum + slot : nullptr;
       if (b + N <= blocks_.per_head) {
-        look_at_blocks<B, kWhich, N>(tile, run, max, min);
+        look_at_blocks<B, kWhich, kIds, N>(tile, run, max, min, own_sum);
       } else {
-        look_at_blocks<B, kWhich, 1>(tile, run, max, min);
+        look_at_blocks<B, kWhich, kIds, 1>(tile, run, max, min, own_sum);
       }
     }
   }

@@ -11,6 +11,8 @@
 #include <stdint.h>
 #include <string.h>
 
+#include <type_traits>
+
 #if defined(HALFGNN_F16C)
 // AVX-512's functions take a value that is not initialised where their instructions ignore it, and GCC 12 warns of it.
 #pragma GCC diagnostic push
@@ -122,6 +124,44 @@ template <class V>
 HALFGNN_INLINE V select(WordsLike<V> mask, V a, V b) {
   using W = WordsLike<V>;
   return bit_cast<V>((mask & bit_cast<W>(a)) | (~mask & bit_cast<W>(b)));
+}
+
+// is(a, b): a mask for each lane. GCC takes comparisons of vectors that are longer than registers apart into elements,
+// so here they are taken apart into registers.
+template <class V, class Is>
+HALFGNN_INLINE auto compare(V a, V b, Is is) {
+#if defined(HALFGNN_F16C)
+  return is(a, b);
+#else
+  typedef std::remove_reference_t<decltype(a[0])> Part __attribute__((vector_size(16)));
+  struct Parts {
+    Part v[sizeof(V) / 16];
+  };
+  struct Masks {
+    decltype(Part{} > Part{}) v[sizeof(V) / 16];
+  };
+  const auto x = bit_cast<Parts>(a), y = bit_cast<Parts>(b);
+  Masks masks;
+  for (size_t i = 0; i < sizeof(V) / 16; ++i) masks.v[i] = is(x.v[i], y.v[i]);
+  return bit_cast<typename VectorsOf<kLanesOf<V>>::Integers>(masks);
+#endif
+}
+template <class V>
+HALFGNN_INLINE auto greater(V a, V b) {
+  return compare(a, b, [](auto x, auto y) { return x > y; });
+}
+template <class V>
+HALFGNN_INLINE auto equal(V a, V b) {
+  return compare(a, b, [](auto x, auto y) { return x == y; });
+}
+// a where `mask` has all bits, b elsewhere. Without an instruction for it, GCC takes vectors apart at ?:.
+template <class V, class Mask>
+HALFGNN_INLINE V choose_lanes(Mask mask, V a, V b) {
+#if defined(HALFGNN_F16C)
+  return mask ? a : b;
+#else
+  return select(bit_cast<WordsLike<V>>(mask), a, b);
+#endif
 }
 
 // A vector as two, where it is longer than what an instruction takes.
