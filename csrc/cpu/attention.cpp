@@ -84,8 +84,9 @@ PairPass by_source(const PairPass& csc, const Topology& csr) {
 
 // Records of edges, from the pass over destinations to that over sources; empty without terms of edges.
 template <class Args>
-Workspace edge_records_of(const Args& args) {
-  return Workspace(args.type, args.edge.any() ? args.topology.num_edges * 2 * args.heads : 0);
+Workspace edge_records_of(const Args& args, bool has_signs) {
+  const int64_t len = edge_record_len(args.heads, args.dim, has_signs);
+  return Workspace(args.type, args.edge.any() ? args.topology.num_edges * len : 0);
 }
 
 }  // namespace
@@ -128,7 +129,7 @@ void gatv2_attention(const Gatv2Args& args) {
 void gatv2_attention_backward(const Gatv2Args& args) {
   if (args.heads == 0) return;
   const Workspace records = pair_records(args);
-  const Workspace edge_records = edge_records_of(args);
+  const Workspace edge_records = edge_records_of(args, true);
   PairPass by_dst = by_destination(pair_pass(args), args.grad);
   by_dst.records = records.get();
   by_dst.edge_records = edge_records.get();
@@ -168,7 +169,7 @@ void dot_attention(const DotAttentionArgs& args) {
 void dot_attention_backward(const DotAttentionArgs& args) {
   if (args.heads == 0) return;
   const Workspace records = pair_records(args);
-  const Workspace edge_records = edge_records_of(args);
+  const Workspace edge_records = edge_records_of(args, false);
   PairPass by_dst = by_destination(pair_pass(args), args.grad);
   by_dst.records = records.get();
   by_dst.edge_records = edge_records.get();

@@ -311,6 +311,22 @@ Call dot_attention_edges_backward(const Context& c) {
   pass.edge_records = c.accumulators(2 * c.graph.num_edges * c.shape.heads);
   return pair_backward(c, pass);
 }
+// Features of 16 columns, projected to rows inside the LeakyReLU.
+PairPass gatv2_edges_pass(const Context& c) {
+  PairPass pass = gatv2_pass(c);
+  pass.edge.feat_dim = kColumns;
+  pass.edge.feat = c.memory.values(c.shape.type, c.graph.num_edges * kColumns);
+  pass.edge.weight = c.memory.values(c.shape.type, c.shape.len() * kColumns, -4);  // logits like those without edges
+  return pass;
+}
+Call gatv2_attention_edges(const Context& c) { return pair_forward(c, gatv2_edges_pass(c)); }
+Call gatv2_attention_edges_backward(const Context& c) {
+  PairPass pass = gatv2_edges_pass(c);
+  pass.edge.grad_feat = c.memory.empty(c.shape.type, c.graph.num_edges * kColumns);
+  pass.partial_weight = c.accumulators(c.shape.len() * kColumns);
+  pass.edge_records = c.memory.bytes(c.graph.num_edges * edge_record_len(c.shape.heads, c.shape.dim, true) * 4);
+  return pair_backward(c, pass);
+}
 Call dot_attention_edge_rows_backward(const Context& c) {
   PairPass pass = dot_pass(c);
   pass.edge.key = pass.edge.value = c.memory.values(c.shape.type, c.graph.num_edges * c.shape.len());
@@ -364,6 +380,8 @@ constexpr Operator kOperators[] = {
     {"gat_attention backward of edge logits", gat_edge_logits_backward},
     {"gatv2_attention", gatv2_attention},
     {"gatv2_attention backward", gatv2_attention_backward},
+    {"gatv2_attention edges", gatv2_attention_edges},
+    {"gatv2_attention edges backward", gatv2_attention_edges_backward},
     {"dot_attention", dot_attention},
     {"dot_attention dropout", dot_attention_dropout},
     {"dot_attention backward", dot_attention_backward},

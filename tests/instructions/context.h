@@ -66,12 +66,13 @@ class Memory {
     results.push_back({data, type, n, kind});
     return data;
   }
-  // Of either sign, 1/4 to 2 in magnitude.
-  void* values(DType type, int64_t n) {
+  // Of either sign, 1/4 to 2 in magnitude, times 2^scale.
+  void* values(DType type, int64_t n, int scale = 0) {
     void* data = bytes(n * size_of(type));
     for (int64_t i = 0; i < n; ++i) {
       const uint64_t bits = random.next();
-      const uint32_t sign = bits & 1, exponent = static_cast<uint32_t>(bits >> 8) % 3, mantissa = bits >> 40;
+      const uint32_t sign = bits & 1, exponent = static_cast<uint32_t>(bits >> 8) % 3 + static_cast<uint32_t>(scale),
+                     mantissa = bits >> 40;
       if (type == DType::kHalf)
         static_cast<uint16_t*>(data)[i] = static_cast<uint16_t>(sign << 15 | (13 + exponent) << 10 | mantissa >> 14);
       else if (type == DType::kBFloat16)

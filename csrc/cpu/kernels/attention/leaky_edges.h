@@ -2,6 +2,7 @@
 // the edges of a tile alone.
 #pragma once
 
+#include "../row_tiles.h"
 #include "pair_edges.h"
 
 namespace halfgnn::HALFGNN_ISA {
@@ -29,45 +30,19 @@ template <class Acc>
 HALFGNN_NOINLINE void project_columns(int64_t edges, int64_t columns, const Acc* rows, int64_t width, const Acc* weight,
                                       TileRows<Acc> out) {
   using E = EntryBlock<Acc>;
+  constexpr int kMost = E::kEdges > 1 && kTileBlocks > 2 ? 6 : E::kEdges;  // whose sums registers hold
   const int64_t stride = out.stride;
-  in_batches<E::kEdges>(0, edges, [&](int64_t e, auto count) {
+  const auto project = [&](int64_t e, auto count) {
     constexpr int K = decltype(count)::value;
     int64_t i = 0;
     for (; i + 2 * E::kWidth <= stride; i += 2 * E::kWidth)
       project_block<E, K, 2>(columns, rows + e * width, width, weight + i, stride, out.data + e * stride + i);
     if (i < stride)
       project_block<E, K, 1>(columns, rows + e * width, width, weight + i, stride, out.data + e * stride + i);
-  });
-}
-
-// out[k][c] = <rows of edge k, row c of the weight> for K edges and N columns
-template <class E, int K, int N>
-HALFGNN_INLINE void gather_block(TileRows<typename E::Acc> rows, const typename E::Acc* weight, typename E::Acc* out,
-                                 int64_t width) {
-  typename E::V sum[N][K] = {};
-  for (int64_t i = 0; i < rows.stride; i += E::kWidth) {
-    typename E::V x[K];
-    for (int k = 0; k < K; ++k) x[k] = E::load_acc(rows.data + k * rows.stride + i);
-    for (int n = 0; n < N; ++n) {
-      const typename E::V w = E::load_acc(weight + n * rows.stride + i);
-      for (int k = 0; k < K; ++k) sum[n][k] = multiply_add(w, x[k], sum[n][k]);
-    }
-  }
-  for (int n = 0; n < N; ++n) store_lane_sums<E, K>(sum[n], out + n, width);
-}
-// out (edges, width) = rows times the transposed weight
-template <class Acc>
-HALFGNN_NOINLINE void project_back(int64_t edges, int64_t columns, TileRows<Acc> rows, const Acc* weight, Acc* out,
-                                   int64_t width) {
-  using E = EntryBlock<Acc>;
-  in_batches<E::kEdges>(0, edges, [&](int64_t e, auto count) {
-    constexpr int K = decltype(count)::value;
-    const TileRows<Acc> of_edges{rows.data + e * rows.stride, rows.stride};
-    int64_t c = 0;
-    for (; c + 2 <= columns; c += 2)
-      gather_block<E, K, 2>(of_edges, weight + c * rows.stride, out + e * width + c, width);
-    if (c < columns) gather_block<E, K, 1>(of_edges, weight + c * rows.stride, out + e * width + c, width);
-  });
+  };
+  int64_t e = 0;
+  for (; e + kMost <= edges; e += kMost) project(e, Count<kMost>{});
+  in_batches<E::kEdges>(e, edges, project);
 }
 
 // sum (columns, stride) += columns times rows, added over the edges [first, last), for M columns and N vectors
@@ -110,44 +85,136 @@ HALFGNN_NOINLINE void add_outer(int64_t edges, int64_t columns, const Acc* feat,
   }
 }
 
-// ---- the policy
-
-// For the edges [first, last), with d_e the derivative of the logit by own without attn, and dl: sum += dl_e d_e,
-// attn_sum += dl_e d_e x_e, and x_e = dl_e d_e attn, the gradient of x_e.
+// The products of a weight (columns, stride) and derivatives of LeakyReLU, 1 or slope by the signs of an edge, summed
+// for every four signs: a head's product takes an addition for each of them, not a multiplication for each element.
 template <class B>
-HALFGNN_NOINLINE void derive_inside(const HeadBlocks<B>& blocks, const LeakyScore<B>& score, const EdgeTile& tile,
-                                    const typename B::Element* feat, int64_t first, int64_t last,
-                                    const typename B::Acc* own, const typename B::Acc* dl, TileRows<typename B::Acc> x,
-                                    RunningSum<typename B::Acc>* sums, RunningSum<typename B::Acc>* attn_sums) {
-  using V = typename B::V;
-  in_batches<B::kEdges>(first, last, [&](int64_t e, auto count) {
-    constexpr int kCount = decltype(count)::value;
-    typename B::Acc *sum = sums->sum(), *attn_sum = attn_sums->sum();
-    const typename B::Element* rows[kCount];
-    gather_rows<kCount>(tile, feat, blocks.len(), false, e, rows);
-    for (int64_t h = 0; h < blocks.heads; ++h) {
-      typename LeakyScore<B>::Factor factor[kCount];
-      for (int k = 0; k < kCount; ++k) factor[k] = score.factor(dl[(e + k) * blocks.heads + h]);
-      for (int64_t b = 0; b < blocks.per_head; ++b) {
-        const int64_t slot = blocks.slot(h, b), offset = blocks.offset(h, b);
-        const V z = B::load_acc(own + slot), attn = B::load_acc(score.attn + slot);
-        V total = B::load_acc(sum + slot), attn_total = B::load_acc(attn_sum + slot);
-        for (int k = 0; k < kCount; ++k) {
-          typename B::Acc* inside = x.data + (e + k) * x.stride + slot;
-          const V own_x = B::load_acc(inside);
-          const V term = score.add_derivative(factor[k], z, add(B::load(rows[k] + offset), own_x), V{});
-          total = add(total, term);
-          attn_total = multiply_add(term, own_x, attn_total);
-          B::store_acc(multiply(attn, term), inside);
+class SignProducts {
+  using Acc = typename B::Acc;
+  using E = EntryBlock<Acc>;
+  using V = typename E::V;
+  static constexpr int64_t kBits = 4, kSums = 1 << kBits;
+  static constexpr int64_t kPart = 2 * E::kWidth;  // columns that are summed together
+
+ public:
+  // Empty if columns is 0.
+  SignProducts(const HeadBlocks<B>& blocks, int64_t columns)
+      : heads_(blocks.heads),
+        per_head_(blocks.per_head * B::kWidth),
+        bytes_((per_head_ + 7) / 8),
+        parts_((columns + kPart - 1) / kPart),
+        sums_(parts_ * heads_ * bytes_ * 2 * kSums * kPart),
+        line_(parts_ * kPart) {}
+
+  HALFGNN_NOINLINE void fill(int64_t columns, const Acc* weight, int64_t stride, Acc slope) {
+    Acc* sums = sums_;
+    for (int64_t part = 0; part < parts_; ++part)
+      for (int64_t i = 0; i < heads_ * bytes_ * 2; ++i, sums += kSums * kPart)
+        for (int64_t j = 0; j < kPart; ++j) {
+          const int64_t c = part * kPart + j;
+          const Acc* own = weight + c * stride + i / (2 * bytes_) * per_head_;
+          const int64_t first = i % (2 * bytes_) * kBits, left = c < columns ? per_head_ - first : 0;
+          for (int64_t sign = 0; sign < kSums; ++sign) {
+            Acc sum = 0;
+            for (int64_t bit = 0; bit < kBits && bit < left; ++bit)
+              sum += own[first + bit] * (sign >> bit & 1 ? Acc(1) : slope);
+            sums[sign * kPart + j] = sum;
+          }
         }
-        B::store_acc(total, sum + slot);
-        B::store_acc(attn_total, attn_sum + slot);
+  }
+  // The sum over heads of dl times the head's product. Valid until the next call.
+  HALFGNN_INLINE const Acc* multiply_signs(const TileSigns& signs, int64_t edge, const Acc* dl) const {
+    const Acc* sums = sums_;
+    const int64_t heads = heads_, num_bytes = bytes_;
+    for (int64_t part = 0; part < parts_; ++part) {
+      V total[2] = {};
+      for (int64_t h = 0; h < heads; ++h) {
+        const uint8_t* bytes = signs.head(edge, h);
+        V lower[2] = {}, upper[2] = {};
+        for (int64_t i = 0; i < num_bytes; ++i, sums += 2 * kSums * kPart) {
+          const Acc *low = sums + bytes[i] % kSums * kPart, *high = sums + (kSums + bytes[i] / kSums) * kPart;
+          for (int n = 0; n < 2; ++n) {
+            lower[n] = add(lower[n], E::load_acc(low + n * E::kWidth));
+            upper[n] = add(upper[n], E::load_acc(high + n * E::kWidth));
+          }
+        }
+        for (int n = 0; n < 2; ++n) total[n] = multiply_add(E::weight(dl[h]), add(lower[n], upper[n]), total[n]);
       }
+      for (int n = 0; n < 2; ++n) E::store_acc(total[n], line_ + part * kPart + n * E::kWidth);
     }
-    sums->added(kCount);
-    attn_sums->added(kCount);
-  });
+    return line_.get();
+  }
+
+ private:
+  int64_t heads_, per_head_, bytes_, parts_;
+  Buffer<Acc> sums_, line_;
+};
+
+// ---- derivatives
+
+// For C blocks of a head, from block `block` on, with d_e the derivative of the edge's logit by z_e without attn: sum
+// += dl_e d_e. kRows: `rows` become dl_e d_e. kAttn: before, attn_sum += dl_e d_e times the rows.
+template <class B, bool kRows, bool kAttn, int C>
+HALFGNN_INLINE void derive_blocks(const HeadBlocks<B>& blocks, const LeakyScore<B>& score, const TileSigns& signs,
+                                  int64_t head, int64_t block, int64_t first, int64_t last, const typename B::Acc* dl,
+                                  TileRows<typename B::Acc> rows, typename B::Acc* sum, typename B::Acc* attn_sum) {
+  using V = typename B::V;
+  const int64_t slot = blocks.slot(head, block), heads = blocks.heads;
+  V total[C], attn_total[C];
+  for (int c = 0; c < C; ++c) {
+    total[c] = B::load_acc(sum + slot + c * B::kWidth);
+    if (kAttn) attn_total[c] = B::load_acc(attn_sum + slot + c * B::kWidth);
+  }
+  for (int64_t e = first; e < last; ++e) {
+    const typename LeakyScore<B>::Factor factor = score.factor(dl[e * heads + head]);
+    const BlockSigns<B, C> of_edge(signs.head(e, head), block);
+    for (int c = 0; c < C; ++c) {
+      const V term = of_edge.choose(c, factor.above, factor.below);
+      if constexpr (kRows) {
+        typename B::Acc* row = rows.data + e * rows.stride + slot + c * B::kWidth;
+        if (kAttn) attn_total[c] = multiply_add(term, B::load_acc(row), attn_total[c]);
+        B::store_acc(term, row);
+      }
+      total[c] = add(total[c], term);
+    }
+  }
+  for (int c = 0; c < C; ++c) {
+    B::store_acc(total[c], sum + slot + c * B::kWidth);
+    if (kAttn) B::store_acc(attn_total[c], attn_sum + slot + c * B::kWidth);
+  }
 }
+// The same for all blocks.
+template <class B, bool kRows, bool kAttn>
+HALFGNN_NOINLINE void derive_run(const HeadBlocks<B>& blocks, const LeakyScore<B>& score, const TileSigns& signs,
+                                 int64_t first, int64_t last, const typename B::Acc* dl, TileRows<typename B::Acc> rows,
+                                 typename B::Acc* sum, typename B::Acc* attn_sum) {
+  constexpr int kBlocks = B::kWidth > 1 ? 32 / B::kWidth : 1;  // of a word of signs
+  for (int64_t h = 0; h < blocks.heads; ++h) {
+    int64_t b = 0;
+    for (; b + kBlocks <= blocks.per_head; b += kBlocks)
+      derive_blocks<B, kRows, kAttn, kBlocks>(blocks, score, signs, h, b, first, last, dl, rows, sum, attn_sum);
+    for (; b < blocks.per_head; ++b)
+      derive_blocks<B, kRows, kAttn, 1>(blocks, score, signs, h, b, first, last, dl, rows, sum, attn_sum);
+  }
+}
+// ... and the edges [first, last) of a row, in runs.
+template <bool kRows, bool kAttn, class B>
+HALFGNN_INLINE void derive_by_signs(const HeadBlocks<B>& blocks, const LeakyScore<B>& score, const TileSigns& signs,
+                                    int64_t first, int64_t last, const typename B::Acc* dl,
+                                    TileRows<typename B::Acc> rows, RunningSum<typename B::Acc>* sums,
+                                    RunningSum<typename B::Acc>* attn_sums) {
+  while (first < last) {
+    int64_t left = sums->left_in_run();
+    if (kAttn && attn_sums->left_in_run() < left) left = attn_sums->left_in_run();
+    const int64_t end = last - first < left ? last : first + left;
+    derive_run<B, kRows, kAttn>(blocks, score, signs, first, end, dl, rows, sums->sum(),
+                                kAttn ? attn_sums->sum() : nullptr);
+    sums->added(end - first);
+    if (kAttn) attn_sums->added(end - first);
+    first = end;
+  }
+}
+
+// ---- the policy
 
 template <class B>
 class LeakyEdges : public EdgeEntries<B> {
@@ -160,65 +227,67 @@ class LeakyEdges : public EdgeEntries<B> {
 
  public:
   LeakyEdges(const HeadBlocks<B>& blocks, const PairPass& pass, const EdgeTile& tile)
-      : Base(blocks, pass),
-        partial_weight_(static_cast<Acc*>(pass.partial_weight)),
+      : Base(blocks, pass, tile),
+        score_(blocks, pass),
+        has_rows_(has_rows(pass)),
+        partial_weight_(pass.by_src ? nullptr : static_cast<Acc*>(pass.partial_weight)),
         stride_((blocks.workspace() + E::kWidth - 1) / E::kWidth * E::kWidth),
-        columns_(terms_.weight ? terms_.feat_dim : 0),
-        feat_(terms_.weight ? terms_.feat : nullptr, pass.type, columns_, tile),
-        inside_(has_rows() ? tile.max_rows() * stride_ : 0),
+        columns_(has_rows_ && terms_.weight ? terms_.feat_dim : 0),
+        feat_(columns_ ? terms_.feat : nullptr, pass.type, columns_, tile),
+        inside_(has_rows_ ? tile.max_rows() * stride_ : 0),
         weight_(columns_ * stride_),
-        unique_(terms_.grad_feat ? columns_ * stride_ : 0),
-        gradient_(terms_.grad_feat ? tile.max_rows() * columns_ : 0),
+        products_(blocks, terms_.grad_feat ? columns_ : 0),
         weight_sum_(partial_weight_ ? columns_ * stride_ : 0) {
-    if (has_rows() && stride_ > blocks.workspace())
+    if (has_rows_ && stride_ > blocks.workspace())
       for (int64_t i = 0; i < tile.max_rows() * stride_; ++i) inside_[i] = 0;
     if (columns_) load_weight();
     if (partial_weight_) weight_sum_.start();
   }
   static int64_t row_bytes(const PairPass& pass) {
-    return pass.edge.key || pass.edge.weight ? pass.heads * pass.dim * static_cast<int64_t>(sizeof(Acc)) : 0;
+    return has_rows(pass) ? pass.heads * pass.dim * static_cast<int64_t>(sizeof(Acc)) : 0;
   }
   // Whether anything is added inside the LeakyReLU.
-  HALFGNN_INLINE bool has_rows() const { return terms_.key || terms_.weight; }
+  HALFGNN_INLINE bool has_rows() const { return has_rows_; }
   TileRows<Acc> rows() const { return {inside_.get(), stride_}; }
 
   // Makes the rows of the tile's edges.
   HALFGNN_INLINE void load(const EdgeTile& tile) {
-    if (terms_.weight) {
+    if (columns_) {
       feat_.load(tile);
       project_columns(tile.num_edges(), columns_, feat_.row(0), feat_.width(), weight_.get(), rows());
-    } else if (terms_.key) {
+    } else if (has_rows_) {
       load_rows(tile);
     }
   }
-  // Stores the gradients of the tile's edges, which rows() has.
+  // sum += dl_e times the derivative of the logit of e by z_e without attn, for the edges [first, last), whose rows
+  // become these terms. attn_sum += the terms times the rows, unless store_weight() does that.
+  HALFGNN_INLINE void derive(int64_t first, int64_t last, const Acc* dl, RunningSum<Acc>* sum,
+                             RunningSum<Acc>* attn_sum) {
+    dl_ = dl;
+    if (!has_rows_)
+      return derive_by_signs<false, false>(blocks_, score_, this->signs(), first, last, dl, {}, sum, attn_sum);
+    if (partial_weight_)
+      return derive_by_signs<true, false>(blocks_, score_, this->signs(), first, last, dl, rows(), sum, attn_sum);
+    derive_by_signs<true, true>(blocks_, score_, this->signs(), first, last, dl, rows(), sum, attn_sum);
+  }
+  // Stores the gradients of the tile's edges, of which rows() has the terms.
   HALFGNN_INLINE void store_tile(const EdgeTile& tile) {
     const int64_t n = tile.num_edges();
-    if (terms_.grad_key) {
-      for (int64_t e = 0; e < n; ++e) {
-        prefetch_row(static_cast<T*>(terms_.grad_key) + tile.edge_id(e + kTileAhead / 2) * blocks_.len(),
-                     blocks_.len());
-        store_sums(blocks_, inside_ + e * stride_, static_cast<T*>(terms_.grad_key) + tile.edge_id(e) * blocks_.len());
-      }
-    }
+    if (terms_.grad_key) store_rows(tile);
     if (partial_weight_) add_outer(n, columns_, feat_.row(0), feat_.width(), rows(), &weight_sum_);
-    if (terms_.grad_feat) {
-      project_back(n, columns_, rows(), unique_.get(), gradient_.get(), columns_);
-      const int64_t bytes = columns_ * size_of(feat_.type());
-      for (int64_t e = 0; e < n; ++e) {
-        prefetch_edge_for_write(terms_.grad_feat, tile.edge_id(e + kTileAhead), bytes);
-        encode_heads(gradient_ + e * columns_, columns_, feat_.type(), terms_.grad_feat, tile.edge_id(e));
-      }
-    }
+    if (terms_.grad_feat) store_columns(tile);
   }
-  // The share of the gradient of weight.
-  HALFGNN_NOINLINE void store_weight() {
+  // The share of the gradient of weight, and of that of attn: sum over e of a term times W f_e.
+  HALFGNN_NOINLINE void store_weight(RunningSum<Acc>* attn_sum) {
     if (!partial_weight_) return;
     const Acc* sums = weight_sum_.finish();
     Buffer<Acc> row(blocks_.len());
     for (int64_t c = 0; c < columns_; ++c) {
-      store_sums(blocks_, sums + c * stride_, row.get());
+      store_with_attn(sums + c * stride_, row.get());
       for (int64_t i = 0; i < blocks_.len(); ++i) partial_weight_[i * columns_ + c] = row[i];
+      for (int64_t i = 0; i < blocks_.workspace(); ++i)
+        attn_sum->sum()[i] += weight_[c * stride_ + i] * sums[c * stride_ + i];
+      attn_sum->added(1);
     }
   }
 
@@ -230,7 +299,29 @@ class LeakyEdges : public EdgeEntries<B> {
       load_own(blocks_, key + tile.edge_id(e) * blocks_.len(), inside_ + e * stride_);
     }
   }
-  // The weight by columns, laid out like rows of sums; in unique_ without the elements that a last block repeats.
+  // out = attn times a row of sums
+  template <class S>
+  HALFGNN_NOINLINE void store_with_attn(const Acc* sums, S* out) const {
+    blocks_.each([&](int64_t, int64_t slot, int64_t offset) {
+      B::store(multiply(B::load_acc(score_.attn + slot), B::load_acc(sums + slot)), out + offset);
+    });
+  }
+  HALFGNN_NOINLINE void store_rows(const EdgeTile& tile) {
+    T* grad = static_cast<T*>(terms_.grad_key);
+    for (int64_t e = 0; e < tile.num_edges(); ++e) {
+      prefetch_row(grad + tile.edge_id(e + kTileAhead / 2) * blocks_.len(), blocks_.len());
+      store_with_attn(inside_ + e * stride_, grad + tile.edge_id(e) * blocks_.len());
+    }
+  }
+  HALFGNN_NOINLINE void store_columns(const EdgeTile& tile) {
+    const int64_t bytes = columns_ * size_of(feat_.type());
+    for (int64_t e = 0; e < tile.num_edges(); ++e) {
+      prefetch_edge_for_write(terms_.grad_feat, tile.edge_id(e + kTileAhead), bytes);
+      const Acc* gradient = products_.multiply_signs(this->signs(), e, dl_ + e * blocks_.heads);
+      encode_heads(gradient, columns_, feat_.type(), terms_.grad_feat, tile.edge_id(e));
+    }
+  }
+  // The weight by columns, laid out like rows of sums.
   HALFGNN_NOINLINE void load_weight() {
     const T* weight = static_cast<const T*>(terms_.weight);
     Buffer<T> row(blocks_.len());
@@ -239,24 +330,32 @@ class LeakyEdges : public EdgeEntries<B> {
       for (int64_t i = 0; i < stride_; ++i) out[i] = 0;
       for (int64_t i = 0; i < blocks_.len(); ++i) row[i] = weight[i * columns_ + c];
       load_own(blocks_, row.get(), out);
-      if (!terms_.grad_feat) continue;
-      Acc* unique = unique_ + c * stride_;
-      for (int64_t i = 0; i < stride_; ++i) unique[i] = out[i];
-      for (int64_t h = 0; h < blocks_.heads; ++h)
-        for (int64_t b = blocks_.whole; b < blocks_.per_head; ++b) {
-          Acc* slot = unique + blocks_.slot(h, b);
-          B::store_acc(keep(B::load_acc(slot), blocks_.mask), slot);
-        }
     }
+    if (terms_.grad_feat) fill_products();
   }
+  // Of attn times the weight, without the elements that a last block repeats.
+  HALFGNN_NOINLINE void fill_products() {
+    Buffer<Acc> factors(columns_ * stride_);
+    for (int64_t c = 0; c < columns_; ++c)
+      blocks_.each([&](int64_t h, int64_t slot, int64_t) {
+        const bool repeats = slot == blocks_.slot(h, blocks_.whole);
+        const typename B::V x = multiply(B::load_acc(weight_ + c * stride_ + slot), B::load_acc(score_.attn + slot));
+        B::store_acc(repeats ? keep(x, blocks_.mask) : x, factors + c * stride_ + slot);
+      });
+    products_.fill(columns_, factors.get(), stride_, score_.slope);
+  }
+  static bool has_rows(const PairPass& pass) { return !pass.by_src && (pass.edge.key || pass.edge.weight); }
 
+  const LeakyScore<B> score_;
+  bool has_rows_;
   Acc* partial_weight_;
   int64_t stride_, columns_;
   EdgeFeatures<Acc> feat_;
-  Buffer<Acc> inside_;           // rows of the tile's edges; then their gradients
-  Buffer<Acc> weight_, unique_;  // (columns, stride)
-  Buffer<Acc> gradient_;         // of the tile's features
-  RunningSum<Acc> weight_sum_;
+  Buffer<Acc> inside_;  // rows of the tile's edges; in the backward then the terms of their gradients
+  Buffer<Acc> weight_;  // (columns, stride)
+  SignProducts<B> products_;
+  RunningSum<Acc> weight_sum_;  // of terms times columns
+  const Acc* dl_ = nullptr;     // of the tile
 };
 
 }  // namespace halfgnn::HALFGNN_ISA

@@ -85,7 +85,6 @@ class PairBackward {
     while (tile_.next()) {
       if constexpr (kRecords) {
         edges_.load_entries(tile_, scratch_.weights.get(), scratch_.dots.get());
-        if constexpr (kLeakyEdges) edges_.load(tile_);
       } else {
         score_tile();
         weigh();
@@ -96,7 +95,7 @@ class PairBackward {
       });
       if constexpr (kLeakyEdges && !kBySrc) edges_.store_tile(tile_);
     }
-    if constexpr (kLeakyEdges && !kBySrc) edges_.store_weight();
+    if constexpr (kLeakyEdges && !kBySrc) edges_.store_weight(&scratch_.attn_sum);
     if constexpr (!Score::kDot) store_sums(blocks_, scratch_.attn_sum.finish(), static_cast<Acc*>(pass_.partial_attn));
   }
 
@@ -142,11 +141,13 @@ class PairBackward {
     Scratch& s = scratch_;
     if constexpr (kLeakyEdges) {
       if (edges_.has_rows())
-        return score_edges<true>(blocks_, score_, tile_, rows_.col_score, rows_.next(), first, last, s.score.get(),
-                                 s.weights.get(), edges_.rows());
+        return score_edges<true, true>(blocks_, score_, tile_, rows_.col_score, rows_.next(), first, last,
+                                       s.score.get(), s.weights.get(), edges_.rows(), edges_.signs());
+      return score_edges<false, true>(blocks_, score_, tile_, rows_.col_score, rows_.next(), first, last, s.score.get(),
+                                      s.weights.get(), {}, edges_.signs());
     }
-    score_edges<false>(blocks_, score_, tile_, rows_.col_score, rows_.next(), first, last, s.score.get(),
-                       s.weights.get());
+    score_edges<false, false>(blocks_, score_, tile_, rows_.col_score, rows_.next(), first, last, s.score.get(),
+                              s.weights.get());
   }
   HALFGNN_INLINE void weigh() {
     Scratch& s = scratch_;
@@ -177,15 +178,10 @@ class PairBackward {
   HALFGNN_INLINE void derive_row(int64_t first, int64_t last) {
     Scratch& s = scratch_;
     if constexpr (kLeakyEdges) {
-      if (edges_.has_rows() && kBySrc)
-        return derive_edges<true, true>(blocks_, score_, tile_, rows_.col_score, first, last, s.score.get(),
-                                        s.dots.get(), &s.score_sum, edges_.rows());
-      if (edges_.has_rows())
-        return derive_inside(blocks_, score_, tile_, rows_.col_score, first, last, s.score.get(), s.dots.get(),
-                             edges_.rows(), &s.score_sum, &s.attn_sum);
+      edges_.derive(first, last, s.dots.get(), &s.score_sum, &s.attn_sum);
+    } else {
+      derive_edges(blocks_, score_, tile_, rows_.col_score, first, last, s.score.get(), s.dots.get(), &s.score_sum);
     }
-    derive_edges<false, kRecords>(blocks_, score_, tile_, rows_.col_score, first, last, s.score.get(), s.dots.get(),
-                                  &s.score_sum);
   }
   HALFGNN_INLINE void add_edge_terms(int64_t row, int64_t first, int64_t last) {
     Scratch& s = scratch_;

@@ -5,6 +5,7 @@
 
 #include "edge_features.h"
 #include "pair_score.h"
+#include "signs.h"
 
 namespace halfgnn::HALFGNN_ISA {
 
@@ -32,15 +33,21 @@ HALFGNN_NOINLINE void store_products(const Blocks<B>& blocks, const EdgeTile& ti
   }
 }
 
-// What both attentions have: the bias of a logit, and the records.
+// What both attentions have: the bias of a logit, and the records. Those of GATv2 have signs.
 template <class B>
 class EdgeEntries {
  protected:
   using T = typename B::Element;
   using Acc = typename B::Acc;
 
-  EdgeEntries(const HeadBlocks<B>& blocks, const PairPass& pass)
-      : blocks_(blocks), terms_(pass.edge), records_(static_cast<Acc*>(pass.edge_records)), factor_(blocks.heads) {}
+  EdgeEntries(const HeadBlocks<B>& blocks, const PairPass& pass, const EdgeTile& tile)
+      : blocks_(blocks),
+        terms_(pass.edge),
+        records_(static_cast<Acc*>(pass.edge_records)),
+        record_len_(edge_record_len(blocks.heads, blocks.dim, pass.attn)),
+        sign_words_(records_ && pass.attn ? blocks.heads * sign_words(blocks.dim) : 0),
+        factor_(blocks.heads),
+        signs_(tile.max_rows() * sign_words_) {}
 
  public:
   static constexpr bool kAny = true;
@@ -49,38 +56,55 @@ class EdgeEntries {
     if (terms_.bias)
       add_edge_values({terms_.bias, terms_.bias_type, blocks_.heads, 0, Target::kEdge}, tile, factor_.get(), logits);
   }
-  // Of a tile: a_e m_e and dl_e.
+  HALFGNN_INLINE TileSigns signs() const { return {signs_.get(), blocks_.heads, sign_words(blocks_.dim)}; }
+  // Of a tile: a_e m_e, dl_e and signs.
   HALFGNN_NOINLINE void store_entries(const EdgeTile& tile, const Acc* weights, const Acc* dl) {
-    const int64_t heads = blocks_.heads, bytes = heads * size_of(terms_.bias_type);
-    for (int64_t e = 0; e < tile.num_edges(); ++e) {
-      const int64_t ahead = tile.edge_id(e + kTileAhead);
-      prefetch_edge_for_write(records_, ahead, 2 * heads * static_cast<int64_t>(sizeof(Acc)));
-      if (terms_.grad_bias) prefetch_edge_for_write(terms_.grad_bias, ahead, bytes);
-      Acc* record = records_ + tile.edge_id(e) * 2 * heads;
+    const int64_t bytes = blocks_.heads * size_of(terms_.bias_type);
+    each_record(tile, [&](int64_t e, int64_t heads, Acc* record) {
       for (int64_t h = 0; h < heads; ++h) {
         record[h] = weights[e * heads + h];
         record[heads + h] = dl[e * heads + h];
       }
-      if (terms_.grad_bias) encode_heads(dl + e * heads, heads, terms_.bias_type, terms_.grad_bias, tile.edge_id(e));
+      uint32_t* words = reinterpret_cast<uint32_t*>(record + 2 * heads);
+      for (int64_t i = 0; i < sign_words_; ++i) words[i] = signs_[e * sign_words_ + i];
+    });
+    if (!terms_.grad_bias) return;
+    for (int64_t e = 0; e < tile.num_edges(); ++e) {
+      prefetch_edge_for_write(terms_.grad_bias, tile.edge_id(e + kTileAhead), bytes);
+      encode_heads(dl + e * blocks_.heads, blocks_.heads, terms_.bias_type, terms_.grad_bias, tile.edge_id(e));
     }
   }
-  HALFGNN_NOINLINE void load_entries(const EdgeTile& tile, Acc* weights, Acc* dl) const {
-    const int64_t heads = blocks_.heads;
-    for (int64_t e = 0; e < tile.num_edges(); ++e) {
-      __builtin_prefetch(records_ + tile.edge_id(e + kTileAhead) * 2 * heads);
-      const Acc* record = records_ + tile.edge_id(e) * 2 * heads;
+  HALFGNN_NOINLINE void load_entries(const EdgeTile& tile, Acc* weights, Acc* dl) {
+    each_record(tile, [&](int64_t e, int64_t heads, const Acc* record) {
       for (int64_t h = 0; h < heads; ++h) {
         weights[e * heads + h] = record[h];
         dl[e * heads + h] = record[heads + h];
       }
-    }
+      const uint32_t* words = reinterpret_cast<const uint32_t*>(record + 2 * heads);
+      for (int64_t i = 0; i < sign_words_; ++i) signs_[e * sign_words_ + i] = words[i];
+    });
+  }
+
+ private:
+  // f(edge, heads, its record) for the edges of a tile
+  template <class F>
+  HALFGNN_INLINE void each_record(const EdgeTile& tile, F f) const {
+    with_columns(blocks_.heads, [&](auto columns) {
+      for (int64_t e = 0; e < tile.num_edges(); ++e) {
+        const int64_t ahead = tile.edge_id(e + kTileAhead);
+        prefetch_edge_for_write(records_, ahead, record_len_ * static_cast<int64_t>(sizeof(Acc)));
+        f(e, columns.count(), records_ + tile.edge_id(e) * record_len_);
+      }
+    });
   }
 
  protected:
   const HeadBlocks<B>& blocks_;
   const EdgeTerms& terms_;
   Acc* records_;
-  Buffer<Acc> factor_;  // one per head
+  int64_t record_len_, sign_words_;  // of an edge
+  Buffer<Acc> factor_;               // one per head
+  Buffer<uint32_t> signs_;           // of the tile's edges
 };
 
 template <class B>
@@ -94,7 +118,7 @@ class DotEdges : public EdgeEntries<B> {
 
  public:
   DotEdges(const HeadBlocks<B>& blocks, const PairPass& pass, const EdgeTile& tile)
-      : Base(blocks, pass),
+      : Base(blocks, pass, tile),
         scale_(static_cast<Acc>(pass.scale)),
         key_(static_cast<const T*>(terms_.key)),
         value_(static_cast<const T*>(terms_.value)),

@@ -59,11 +59,11 @@ class PairForward {
       if (tile_.starts && first < last) load_own(blocks_, rows_.row_score + row * rows_.len, s.score.get());
       if constexpr (kLeakyEdges) {
         if (edges_.has_rows())
-          return score_edges<true>(blocks_, score_, tile_, rows_.col_score, rows_.next(), first, last, s.score.get(),
-                                   s.weights.get(), edges_.rows());
+          return score_edges<true, false>(blocks_, score_, tile_, rows_.col_score, rows_.next(), first, last,
+                                          s.score.get(), s.weights.get(), edges_.rows());
       }
-      score_edges<false>(blocks_, score_, tile_, rows_.col_score, rows_.next(), first, last, s.score.get(),
-                         s.weights.get());
+      score_edges<false, false>(blocks_, score_, tile_, rows_.col_score, rows_.next(), first, last, s.score.get(),
+                                s.weights.get());
       if constexpr (kDotEdges) {
         if (tile_.starts && first < last) edges_.begin_row(row);
         edges_.add_scores(tile_, first, last, s.score.get(), s.weights.get());

@@ -3,6 +3,7 @@
 
 #include "features.h"
 #include "passes.h"
+#include "signs.h"
 
 namespace halfgnn::HALFGNN_ISA {
 
@@ -37,7 +38,10 @@ struct LeakyScore {
     load_own(blocks, static_cast<const typename B::Element*>(pass.attn), attn.get());
   }
   HALFGNN_INLINE V add_term(const HeadBlocks<B>& blocks, int64_t slot, int64_t b, V own, V row, V sum) const {
-    return blocks.dot(b, B::load_acc(attn + slot), leaky(add(own, row), slopes), sum);
+    return add_leaky(blocks, slot, b, add(own, row), sum);
+  }
+  HALFGNN_INLINE V add_leaky(const HeadBlocks<B>& blocks, int64_t slot, int64_t b, V z, V sum) const {
+    return blocks.dot(b, B::load_acc(attn + slot), leaky(z, slopes), sum);
   }
   // The derivative by `own`, without its factor attn: dl where own + row > 0, else slope dl.
   struct Factor {
@@ -68,12 +72,13 @@ HALFGNN_INLINE typename B::V load_with(const typename B::Element* row, int64_t o
 }
 
 // Logits of the edges [first, last) of a tile, not yet scaled. `feat` has the rows at their columns. `next` has the
-// rows that are read after those, and is null if they are the same. kMore: `more` is added to the rows.
-template <bool kMore, class B, class Score>
+// rows that are read after those, and is null if they are the same. kMore: `more` is added to the rows. kSigns: `signs`
+// of the sums of both rows are stored.
+template <bool kMore, bool kSigns, class B, class Score>
 HALFGNN_NOINLINE void score_edges(const HeadBlocks<B>& blocks, const Score& score, const EdgeTile& tile,
                                   const typename B::Element* feat, const typename B::Element* next, int64_t first,
                                   int64_t last, const typename B::Acc* own, typename B::Acc* logits,
-                                  TileRows<typename B::Acc> more = {}) {
+                                  TileRows<typename B::Acc> more = {}, TileSigns signs = {}) {
   using V = typename B::V;
   in_batches<B::kEdges>(first, last, [&](int64_t e, auto count) {
     constexpr int kCount = decltype(count)::value;
@@ -82,13 +87,21 @@ HALFGNN_NOINLINE void score_edges(const HeadBlocks<B>& blocks, const Score& scor
     gather_rows<kCount>(tile, feat, blocks.len(), true, e, rows);
     for (int64_t h = 0; h < blocks.heads; ++h) {
       V sum[kCount] = {};
+      [[maybe_unused]] SignWriter<B, kCount> of_head(signs, e, h);
       for (int64_t b = 0; b < blocks.per_head; ++b) {
         const int64_t slot = blocks.slot(h, b), offset = blocks.offset(h, b);
         const V x = B::load_acc(own + slot);
         for (int k = 0; k < kCount; ++k) {
           const V row = load_with<B, kMore>(rows[k], offset, more, e + k, slot);
-          sum[k] = score.add_term(blocks, slot, b, x, row, sum[k]);
+          if constexpr (kSigns) {
+            const V z = add(x, row);
+            of_head.add(k, b, z);
+            sum[k] = score.add_leaky(blocks, slot, b, z, sum[k]);
+          } else {
+            sum[k] = score.add_term(blocks, slot, b, x, row, sum[k]);
+          }
         }
+        if constexpr (kSigns) of_head.finish(b, b + 1 == blocks.per_head);
       }
       store_lane_sums<B, kCount>(sum, logits + e * blocks.heads + h, blocks.heads);
     }
@@ -113,19 +126,18 @@ HALFGNN_NOINLINE void dot_edges(const HeadBlocks<B>& blocks, const EdgeTile& til
     }
   });
 }
-// sum += dl_e * derivative of the logit of e by `own`, for the edges [first, last). kMore: see score_edges. kPrefetch:
-// the tile has not read the rows before.
-template <bool kMore, bool kPrefetch, class B, class Score>
+// sum += dl_e * derivative of the logit of e by `own`, for the edges [first, last)
+template <class B, class Score>
 HALFGNN_NOINLINE void derive_edges(const HeadBlocks<B>& blocks, const Score& score, const EdgeTile& tile,
                                    const typename B::Element* feat, int64_t first, int64_t last,
                                    const typename B::Acc* own, const typename B::Acc* dl,
-                                   RunningSum<typename B::Acc>* sums, TileRows<typename B::Acc> more = {}) {
+                                   RunningSum<typename B::Acc>* sums) {
   using V = typename B::V;
   typename B::Acc* sum = sums->sum();
   in_batches<B::kEdges>(first, last, [&](int64_t e, auto count) {
     constexpr int kCount = decltype(count)::value;
     const typename B::Element* rows[kCount];
-    gather_rows<kCount>(tile, feat, blocks.len(), kPrefetch, e, rows);
+    gather_rows<kCount>(tile, feat, blocks.len(), false, e, rows);
     for (int64_t h = 0; h < blocks.heads; ++h) {
       typename Score::Factor factor[kCount];
       for (int k = 0; k < kCount; ++k) factor[k] = score.factor(dl[(e + k) * blocks.heads + h]);
@@ -133,8 +145,7 @@ HALFGNN_NOINLINE void derive_edges(const HeadBlocks<B>& blocks, const Score& sco
         const int64_t slot = blocks.slot(h, b), offset = blocks.offset(h, b);
         const V x = B::load_acc(own + slot);
         V total = B::load_acc(sum + slot);
-        for (int k = 0; k < kCount; ++k)
-          total = score.add_derivative(factor[k], x, load_with<B, kMore>(rows[k], offset, more, e + k, slot), total);
+        for (int k = 0; k < kCount; ++k) total = score.add_derivative(factor[k], x, B::load(rows[k] + offset), total);
         B::store_acc(total, sum + slot);
       }
     }

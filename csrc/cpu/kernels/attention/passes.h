@@ -45,10 +45,16 @@ struct PairPass {
   void* grad_value = nullptr;      // of row_value; dot attention and CSR only
   void* partial_attn = nullptr;    // (heads, dim) of Acc: this call's share of the gradient of attn
   void* partial_weight = nullptr;  // (heads, dim, edge.feat_dim) of Acc: that of the gradient of edge.weight
-  // (E, 2, heads) of Acc, in the order of edge data: a_e m_e and dl_e. Backward with edge terms only: CSC writes them
-  // and CSR reads them, so that what is added to logits is computed once.
+  // (E, edge_record_len()) of Acc, in the order of edge data: a_e m_e and dl_e of each head and, in GATv2, the signs of
+  // z_e. Backward with edge terms only: CSC writes them and CSR reads them, so that what is added to logits is computed
+  // once.
   void* edge_records = nullptr;
 };
+// A word of signs takes the place of a value.
+inline int64_t sign_words(int64_t dim) { return (dim + 31) / 32; }
+inline int64_t edge_record_len(int64_t heads, int64_t dim, bool has_signs) {
+  return heads * (2 + (has_signs ? sign_words(dim) : 0));
+}
 
 // The records of GATv2's or dot attention's destinations. delta[v] = <g[v], out[v]>.
 struct PairNodes {
