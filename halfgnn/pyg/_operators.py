@@ -111,7 +111,7 @@ def scatter(
     reduction = REDUCES.get(reduce)
     if found and reduction and not isinstance(src, Message) and _is_another(dim, src):  # several features of one graph
         out = scatter(original, src.movedim(dim, 0).contiguous(), index, 0, dim_size, reduce)
-        return out.movedim(0, dim)
+        return out.movedim(0, dim).contiguous()  # as PyG's, of which callers take views
     if isinstance(src, Message):
         if _refuse_reduction(src, reduction, found, dim, dim_size) is None and _is_reducible(src, index):
             return _reduced(src, str(reduction), int(dim_size))  # type: ignore[arg-type]

@@ -148,3 +148,11 @@ def test_several_features_of_one_graph(kind):
     check(conv, [randn(3, NUM_NODES, WIDTH, seed=1)], edges())
     assert f"gspmm:copy_e_{'mean' if kind == 'SAGEConv' else 'sum'}" in routed()
     assert set(halfgnn.pyg.stats()["fell_back"]["propagate"]) == {"node_dim -2 of 3 dimensions"}
+
+
+def test_results_of_several_features_are_contiguous():
+    """As those of PyG, which callers see through view()."""
+    x = randn(3, NUM_NODES, WIDTH, seed=1)
+    with halfgnn.pyg.accelerate():
+        out = theirs.SimpleConv(aggr="sum")(x, edges())
+    assert routed() == {"gspmm:copy_e_sum"} and out.is_contiguous()
