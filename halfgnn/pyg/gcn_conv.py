@@ -7,8 +7,10 @@ from typing import Any
 import torch
 from torch import Tensor
 from torch_geometric import nn
+from torch_geometric.nn import Linear
 
 from ..graph import Graph
+from ..nn.projections import applied, is_just
 from ._conv import ONE_PASS, Hosted, Sums, checked_graph, checked_pair, checked_weight, for_theirs
 from ._normalize import normalized
 
@@ -54,6 +56,13 @@ class GCNConv(Sums, Hosted, nn.GCNConv):
     def _projection(self) -> Any:
         return self.lin
 
+    def _may_project_last(self) -> bool:
+        """Whether sums may be projected in place of their terms: neither max nor bias, nor what a changed layer does, allow it."""
+        return self._reduction in ("sum", "mean") and is_just(self.lin, Linear) and self.lin.bias is None
+
+    def _before(self, x_src: Tensor) -> Tensor:
+        return super()._before(x_src) if self._may_project_last() else applied(self.lin, x_src)
+
     def _after(self, out: Tensor, x_dst: Tensor | None) -> Tensor:
-        out = self._projected(out)
+        out = self._projected(out) if self._may_project_last() else out
         return out if self.bias is None else out + self.bias

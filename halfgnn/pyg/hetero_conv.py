@@ -68,7 +68,8 @@ class HeteroConv(nn.HeteroConv):
 
 def _together(convs: Convs, x_dict: Any, edges: Any) -> Callable[..., Results] | None:
     """The function that runs all modules together; None if there is none."""
-    if len(convs) < 2 or any(source not in x_dict or target not in x_dict for source, _, target in convs):
+    types = {ntype for source, _, target in convs for ntype in (source, target)}
+    if len(convs) < 2 or any(x_dict.get(ntype) is None for ntype in types):
         return None
     if any(_is_lazy(conv) for conv in convs.values()):
         return None
@@ -160,7 +161,9 @@ def _sum_alike(convs: Convs, x_dict: Any, edges: Any) -> bool:
         if kind is None or not is_just(conv, type(conv)) or not isinstance(x, Tensor) or x.dim() != 2:
             return False
         is_weighted = kind is nn.GCNConv
-        if (is_weighted and etype[0] != etype[2]) or refuse(conv, kind, edges[etype], x, ONE_PASS) is not None:
+        if is_weighted and (etype[0] != etype[2] or not conv._may_project_last()):
+            return False
+        if refuse(conv, kind, edges[etype], x, ONE_PASS) is not None:
             return False
         lin, reduction = conv._projection(), conv._reduction
         width = lin.out_channels if projects_first(lin, reduction) else x.shape[1]
@@ -187,7 +190,12 @@ def _summed(convs: Convs, x_dict: Any, edges: Any, aggr: Any) -> Results:
     reduction = convs[stack.etypes[0]]._reduction
     parts = reduced(stack.graph, reduction, joined(rows), weight).split(stack.num_dst)
     sums = dict(zip(stack.etypes, parts))
-    return {etype: conv._after(sums[etype], ends[etype][1]) for etype, conv in convs.items()}
+    return {etype: _handed_out(conv._after(sums[etype], ends[etype][1]), sums[etype]) for etype, conv in convs.items()}
+
+
+def _handed_out(out: Tensor, part: Tensor) -> Tensor:
+    """out, or a copy of it if it is a view of all sums: autograd takes no write into one of them."""
+    return out.clone() if out is part and out.requires_grad else out
 
 
 # ---- the stack ---------------------------------------------------------------------------------------------------------------

@@ -242,6 +242,31 @@ def test_sums_of_all_relations_in_one(name, aggr, reductions):
     assert len(reductions) == 2 and halfgnn.pyg.stats()["fell_back"] == {}
 
 
+def test_a_sum_of_one_relation_may_be_written_to():
+    """Where nothing follows the reduction, and nothing joins the results of relations."""
+    features, edges = sum_inputs("GCN")
+    etypes = [etype for etype in edges if etype[0] == etype[2]]
+    assert len({etype[2] for etype in etypes}) == len(etypes) > 1
+
+    def run(lib):
+        conv = seeded(lambda: lib.HeteroConv({etype: lib.GCNConv(IN_FEATS, 4, bias=False) for etype in etypes}))
+        out = conv(dict(zip(SIZES, features)), edges)
+        return [value.relu_() for value in out.values()]
+
+    assert_close(run(halfgnn.pyg), run(theirs), 1e-4)
+
+
+def test_destinations_without_features(reductions):
+    features = {"a": randn(30, IN_FEATS), "b": None}
+    edges = {("a", relation, "b"): make_edge_index(30, 30) for relation in "rs"}
+    their, our = (
+        seeded(lambda lib=lib: lib.HeteroConv({etype: lib.SAGEConv((IN_FEATS, IN_FEATS), 4) for etype in edges}))
+        for lib in (theirs, halfgnn.pyg)
+    )
+    assert_close([our(features, edges)["b"]], [their(features, edges)["b"]], 1e-4)
+    assert len(reductions) == 2
+
+
 def test_many_rows_are_reduced_one_by_one(reductions, monkeypatch):
     features, edges = sum_inputs("SAGE")
     conv = hetero_sums(halfgnn.pyg, "SAGE")
@@ -258,6 +283,7 @@ def test_sums_that_differ_run_one_by_one(reductions):
         ("GraphConv", lambda conv: setattr(conv.convs[ETYPES[0]], "aggr_module", theirs.aggr.MeanAggregation())),
         ("GraphConv", lambda conv: conv.convs[ETYPES[0]].register_forward_hook(lambda module, inputs, out: 2 * out)),
         ("GCN", lambda conv: setattr(conv.convs[ETYPES[2]], "normalize", False)),
+        ("GCN", lambda conv: [setattr(c, "aggr_module", theirs.aggr.MaxAggregation()) for c in conv.convs.values()]),
     ]:
         features, edges = sum_inputs(name)
         their, our = (hetero_sums(lib, name) for lib in (theirs, halfgnn.pyg))

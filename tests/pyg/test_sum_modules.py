@@ -126,3 +126,26 @@ def test_self_loops_that_remain_keep_their_data():
     looped = _graph.with_self_loops(halfgnn.pyg.graph_of(edge_index, 3, 3), 3)
     kept = looped.remaining(torch.tensor([[1.0], [2.0], [3.0], [4.0]]), 9.0)
     assert kept.flatten().tolist() == [1, 3, 4, 9, 2, 9]
+
+
+def bias_of_its_own(conv):
+    conv.lin = theirs.Linear(IN_FEATS, conv.out_channels, bias=True)
+
+
+@pytest.mark.parametrize("width", [4, IN_FEATS + 4])
+@pytest.mark.parametrize(
+    "aggr, change",
+    [
+        ("max", lambda conv: None),
+        ("sum", bias_of_its_own),
+        ("sum", lambda conv: conv.lin.register_forward_hook(lambda layer, inputs, out: out.relu())),
+    ],
+    ids=["max", "bias", "hook"],
+)
+def test_a_gcn_projects_messages_if_sums_would_differ(aggr, change, width):
+    def run(lib):
+        conv = seeded(lambda: lib.GCNConv(IN_FEATS, width, aggr=aggr))
+        seeded(lambda: change(conv))
+        return conv(randn(NUM_NODES, IN_FEATS), make_edge_index())
+
+    assert_close([run(halfgnn.pyg)], [run(theirs)], 1e-4)
