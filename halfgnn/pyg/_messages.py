@@ -77,7 +77,9 @@ class Combined(NamedTuple):
         return self.edge if with_history else self.edge.detach()
 
     def form(self) -> Tensor:
-        operands = self.message.formed(), self.current(False)
+        # The message may have been written to after this one was made of it.
+        lifted = self.message.formed() if self.message.is_as_made() else self.lift.form()
+        operands = lifted, self.current(False)
         return self.function(*(operands[::-1] if self.swapped else operands))
 
 
@@ -328,7 +330,7 @@ def _summed(message: Any, dims: Any, keepdim: bool = False, *, dtype: torch.dtyp
     if not isinstance(recipe, Product) or message.cell.formed is not None or not message.is_as_made():
         return None
     last = message.dim() - 1
-    if last < 1 or dims is None or [dim % message.dim() for dim in dims] != [last]:
+    if last < 1 or dims is None or list(dims) not in ([last], [-1]):
         return None
     if recipe.first.shape != recipe.second.shape or message.shape[last] == 0:
         return None

@@ -250,6 +250,27 @@ def test_a_dot_is_rounded_once(dtype):
     assert "gsddmm:v_dot_u" in routed()
 
 
+@pytest.mark.parametrize("dim", [2, -3])
+def test_a_product_has_no_such_dimension(dim):
+    with halfgnn.pyg.accelerate(), pytest.raises(IndexError):
+        Pairwise(lambda a, b: (a * b).sum(dim))(randn(NUM_NODES, WIDTH, seed=1), edges())
+
+
+@pytest.mark.parametrize(
+    "combine", [lambda b: b * b.new_full((b.shape[0], 1), 3), lambda b: (b + b.detach().clone()).relu()]
+)
+def test_a_message_is_written_after_another_was_made_of_it(combine):
+    def message(a, b):
+        combined = combine(b)
+        b.mul_(2)
+        return combined
+
+    x = randn(NUM_NODES, WIDTH, seed=1)
+    expected = Pairwise(message)(x, edges())
+    with halfgnn.pyg.accelerate():
+        assert_same([Pairwise(message)(x, edges())], [expected])
+
+
 def test_features_that_change_before_a_product_is_summed():
     def message(a, b):
         product = a * b
