@@ -81,12 +81,13 @@ def _distinct_bytes(tensors: Any) -> int:
 
 def topology_of(graph: BenchGraph, name: str) -> tuple[Any, int]:
     """The graph in the contestant's format, and the bytes of its adjacency in both directions."""
+    topology = models.topology_of(graph, name)
     if name == OURS:
-        return graph.halfgnn, _distinct_bytes((*graph.halfgnn.csc(), *graph.halfgnn.csr()))
+        return topology, _distinct_bytes((*topology.csc(), *topology.csr()))
     if name in models.ON_EDGE_INDEX:
-        return graph.edge_index, graph.edge_index.nbytes
-    both = (graph.dgl.adj_tensors(sparse) for sparse in ("csc", "csr"))
-    return graph.dgl, sum(x.nbytes for sparse in both for x in sparse)
+        return topology, topology.nbytes
+    both = (topology.adj_tensors(sparse) for sparse in ("csc", "csr"))
+    return topology, sum(x.nbytes for sparse in both for x in sparse)
 
 
 def _autocast(device: str, dtype: torch.dtype) -> contextlib.AbstractContextManager:
