@@ -3,7 +3,8 @@
 // sums become one instruction is the compiler's choice.
 //
 //   compare EDGES [spoil]    the calls of each table, and how many differ, on standard output; those on standard error.
-//                            spoil: an element of what each call wrote is changed, and every call must differ
+//                            spoil: an element of what each call wrote is changed, and every call must differ; shapes
+//                            have no part in what is noticed, so it runs at some of them
 //
 // Every buffer ends where a page without access begins: nothing may be read behind it.
 #include <sys/mman.h>
@@ -12,6 +13,7 @@
 #include <cmath>
 #include <cstdio>
 #include <cstring>
+#include <iterator>
 #include <map>
 
 #include "cases.h"
@@ -60,7 +62,11 @@ double element(const Result& result, int64_t i) {
   const int exponent = bits >> 10 & 31, mantissa = bits & 1023;
   const double sign = bits >> 15 ? -1 : 1;
   if (exponent == 31) return mantissa ? NAN : sign * INFINITY;
-  return sign * (exponent ? std::ldexp(1024 + mantissa, exponent - 25) : std::ldexp(mantissa, -24));
+  if (exponent == 0) return sign * mantissa * 0x1p-24;
+  const int normal = (exponent + 112) << 23 | mantissa << 13;  // in fp32
+  float value;
+  std::memcpy(&value, &normal, sizeof(value));
+  return sign * value;
 }
 // With what rounding lost, of which the other table may have stored the other neighbour.
 double precise_element(const std::vector<Result>& results, size_t index, int64_t i) {
@@ -160,6 +166,7 @@ bool rounds(const KernelTable& kernels, DType type) {
 constexpr int64_t kHeadsAndDims[][2] = {{1, 1},  {3, 2},  {1, 5},  {4, 7},   {1, 8},   {2, 9},   {5, 12}, {1, 15},
                                         {3, 16}, {1, 17}, {8, 23}, {2, 31},  {1, 32},  {3, 33},  {1, 40}, {4, 48},
                                         {2, 63}, {1, 65}, {1, 64}, {3, 100}, {1, 127}, {1, 129}, {1, 300}};
+constexpr size_t kSpoiledShapes = 4;  // every so many: 1 x 1, 1 x 8, 3 x 16, 1 x 32, 2 x 63, 1 x 127
 struct TypeName {
   DType type;
   const char* name;
@@ -246,9 +253,11 @@ int run(int64_t num_edges, bool spoils) {
   Comparison comparison(num_edges, spoils);
   for (const TypeName& type : kTypes)
     if (type.type != DType::kFloat && !spoils) comparison.convert(type);
+  const size_t step = spoils ? kSpoiledShapes : 1;
   for (const Operator& op : kOperators)
     for (const TypeName& type : kTypes)
-      for (const auto& [heads, dim] : kHeadsAndDims) comparison.compare(op, type, heads, dim);
+      for (size_t i = 0; i < std::size(kHeadsAndDims); i += step)
+        comparison.compare(op, type, kHeadsAndDims[i][0], kHeadsAndDims[i][1]);
   return comparison.report() ? 0 : 1;
 }
 
