@@ -188,8 +188,7 @@ HALFGNN_INLINE WordsLike<V> round_to_bfloat16(V v) {
   constexpr int L = kLanesOf<V>;
   const W bits = bit_cast<W>(v);
   const W rounded = bits + splat_bits<L>(0x7fff) + ((bits >> 16) & splat_bits<L>(1));
-  const W is_nan = bit_cast<W>((bits & splat_bits<L>(0x7fffffff)) > splat_bits<L>(0x7f800000));
-  return select(is_nan, splat_bits<L>(0x7fc00000), rounded);
+  return choose_lanes(equal(v, v), rounded, splat_bits<L>(0x7fc00000));
 }
 template <int L = kLanes>
 HALFGNN_INLINE FloatsOf<L> load_vector(const BFloat16* p) {
