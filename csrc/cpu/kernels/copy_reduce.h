@@ -11,6 +11,7 @@
 
 #include "extreme_tiles.h"
 #include "kernels.h"
+#include "reduce_results.h"
 #include "rows.h"
 #include "running_sum.h"
 
@@ -161,12 +162,6 @@ class Moments {
   Buffer<double> sum_, all_squares_;
 };
 
-// store_row() as a call, unless out is null.
-template <class B>
-HALFGNN_NOINLINE void store_if(const Blocks<B>& blocks, const float* values, DType type, void* out, int64_t row) {
-  if (out) store_row(blocks, values, 1.f, type, out, row);
-}
-
 // The ids of the `count` edges from `begin` on in 32 bits: in place, or copied to `ids`.
 template <class I>
 HALFGNN_INLINE const uint32_t* short_ids(const Adjacency<I>& adj, int64_t begin, int64_t count, uint32_t* ids) {
@@ -177,25 +172,12 @@ HALFGNN_INLINE const uint32_t* short_ids(const Adjacency<I>& adj, int64_t begin,
   return ids;
 }
 
-// Stores the ids of winners, which are workspace, as row `row`, unless out is null.
-template <class B>
-HALFGNN_NOINLINE void store_winners(const Blocks<B>& blocks, const uint32_t* ids, float* ordered, bool is_int64,
-                                    void* out, int64_t row) {
-  if (!out) return;
-  const int64_t n = blocks.len();
-  // Bits of floats: they are moved, not computed with.
-  float* moved = is_int64 ? ordered : static_cast<float*>(out) + row * n;
-  blocks.each([&](int64_t, int64_t slot, int64_t offset) {
-    B::store(B::load_acc(reinterpret_cast<const float*>(ids + slot)), moved + offset);
-  });
-  if (!is_int64) return;
-  int64_t* wide = static_cast<int64_t*>(out) + row * n;
-  for (int64_t i = 0; i < n; ++i) wide[i] = bit_cast<int32_t>(ordered[i]);
-}
-
 // The square roots of variances that pass eps, else 0. NaN stays NaN.
 HALFGNN_NOINLINE inline void take_roots(float* x, int64_t n, float eps) {
-  for (int64_t i = 0; i < n; ++i) x[i] = x[i] <= eps ? 0.f : __builtin_sqrtf(x[i]);
+  for (int64_t i = 0; i < n; ++i) {
+    const float root = __builtin_sqrtf(x[i]);
+    x[i] = x[i] <= eps ? 0.f : root;
+  }
 }
 
 template <class B, class I>
@@ -210,7 +192,7 @@ void copy_reduce_rows(const CopyReduceArgs& args, int64_t row_begin, int64_t row
   const bool has_extremes = args.max || args.min, has_ids = args.arg_max || args.arg_min;
   Moments<B> moments(blocks, has_squares);
   ExtremeTiles<B> extremes(blocks, args.max, args.min);
-  Buffer<float> ordered(args.arg_is_int64 ? args.dim : 0);
+  const ReduceResults<B> results(blocks, args);
   uint32_t ids[kRun];
   const int64_t n = blocks.workspace();
 
@@ -232,25 +214,24 @@ void copy_reduce_rows(const CopyReduceArgs& args, int64_t row_begin, int64_t row
     }
     if (has_sums) {
       moments.finish();
-      store_if(blocks, moments.sum(), args.out_type, args.sum, row);
-      store_if(blocks, moments.mean(), args.out_type, args.mean, row);
-      store_if(blocks, moments.mean(), DType::kFloat, args.kept_mean, row);
+      results.sum.store(moments.sum(), row);
+      results.mean.store(moments.mean(), row);
+      results.kept_mean.store(moments.mean(), row);
     }
     if (has_squares) {
       float* squares = moments.squares();
-      const float edges = degree > 0 ? static_cast<float>(degree) : 1.f;
-      for (int64_t i = 0; i < n; ++i) squares[i] /= edges;
-      store_if(blocks, squares, args.out_type, args.var, row);
+      const float inverse = degree > 0 ? 1.f / static_cast<float>(degree) : 1.f;
+      for (int64_t i = 0; i < n; ++i) squares[i] *= inverse;
+      results.var.store(squares, row);
       if (args.std || args.kept_std) take_roots(squares, n, args.eps);
-      store_if(blocks, squares, args.out_type, args.std, row);
-      store_if(blocks, squares, DType::kFloat, args.kept_std, row);
+      results.std.store(squares, row);
+      results.kept_std.store(squares, row);
     }
     if (has_extremes) {
-      const Best max = extremes.max(), min = extremes.min();
-      store_if(blocks, max.value, args.out_type, args.max, row);
-      store_if(blocks, min.value, args.out_type, args.min, row);
-      store_winners(blocks, max.id, ordered.get(), args.arg_is_int64, args.arg_max, row);
-      store_winners(blocks, min.id, ordered.get(), args.arg_is_int64, args.arg_min, row);
+      results.max.store(extremes.max().value, row);
+      results.min.store(extremes.min().value, row);
+      results.arg_max.store(extremes.max().id, row);
+      results.arg_min.store(extremes.min().id, row);
     }
   }
 }

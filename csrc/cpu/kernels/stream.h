@@ -1,5 +1,6 @@
-// Rows of edges stored past the caches. An ordinary store first reads its line of memory, and evicts what is still to
-// be read. That is worth avoiding for results that no cache could hold until somebody reads them.
+// Rows of edges, and other large results, stored past the caches. An ordinary store first reads its line of memory, and
+// evicts what is still to be read. That is worth avoiding for results that no cache could hold until somebody reads
+// them.
 #pragma once
 
 #include "blocks.h"
@@ -17,8 +18,14 @@ namespace halfgnn::HALFGNN_ISA {
 class RowStream {
  public:
   RowStream(const void* rows, int64_t count, int64_t row_bytes)
+      : RowStream(rows, row_bytes, Total{count * row_bytes}) {}
+  // Of one of several results that are made together, which have `total` bytes.
+  struct Total {
+    int64_t bytes;
+  };
+  RowStream(const void* rows, int64_t row_bytes, Total total)
       : streams_(rows && row_bytes % kLine == 0 && reinterpret_cast<uintptr_t>(rows) % kLine == 0 &&
-                 count * row_bytes >= kLeast) {}
+                 total.bytes >= kLeast) {}
   RowStream(const RowStream&) = delete;
   RowStream& operator=(const RowStream&) = delete;
   ~RowStream() {
