@@ -32,6 +32,7 @@ FAMILIES = {
     "gated_sum": ("spmm/gated_sum.cuh", ["gated_sum_of<T>"]),
     "gated_sum_backward": ("spmm/gated_sum_backward.cuh", ["gated_sum_backward_of<T>"]),
     "gatv2_attention": ("attention/gatv2_attention.cuh", ["gatv2_attention_of<T>"]),
+    "gatv2_columns": ("attention/gatv2_columns.cuh", ["gatv2_columns_of<T>", "projected_gradients_of<T>"]),
     "gatv2_edges": ("attention/gatv2_edges.cuh", ["gatv2_edges_of<T>"]),
     "gatv2_tensor": ("attention/gatv2_tensor.cuh", ["gatv2_tensor_of<T>"]),
     "mul_backward": ("spmm/mul_backward.cuh", ["mul_backward_of<T>"]),

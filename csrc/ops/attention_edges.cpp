@@ -33,6 +33,14 @@ class Fitted {
   OptionalTensor operator()(const OptionalTensor& rows) const {
     return rows ? OptionalTensor((*this)(*rows)) : std::nullopt;
   }
+  // The weight (heads, dim, columns) of columns: rows of heads, of which each element has a row of columns.
+  OptionalTensor with_columns(const Fitted& columns, const OptionalTensor& weight) const {
+    if (!weight || weight->dim() != 3 || weight->size(1) != dim_ || padding_ == 0) return columns(weight);
+    return columns(at::constant_pad_nd(*weight, {0, 0, 0, padding_}));
+  }
+  Tensor cut_with_columns(const Fitted& columns, const Tensor& weight) const {
+    return columns.cut(padding_ == 0 || weight.dim() != 3 ? weight : weight.narrow(1, 0, dim_).contiguous());
+  }
   // Of a result in rows that were fitted; empty if it was not wanted.
   Tensor cut(const Tensor& result) const {
     return padding_ == 0 || result.dim() < 2 ? result : result.narrow(-1, 0, dim_).contiguous();
@@ -240,10 +248,10 @@ std::tuple<Tensor, Tensor, Tensor> gatv2_attention_edges(
     const OptionalTensor& seed, bool save, bool precise, bool short_rows) {
   const c10::DeviceGuard guard(indptr.device());
   const Topology topology = topology_of(indptr, indices, edge_ids, indices.numel(), short_rows);
-  const auto fit = Fitted::heads(feat_src);
+  const auto fit = Fitted::heads(feat_src), columns = Fitted::columns(edge_feat);
   Gatv2Inputs in(topology, indptr.device(), fit(feat_src), fit(feat_dst), fit(attn), negative_slope, dropout_p, seed);
-  EdgeInputs edges(topology, in.src, fit, edge_bias, edge_key, std::nullopt, false, edge_feat, std::nullopt);
-  const Feature weight = weight_of(edge_weight, edges, in.src);
+  EdgeInputs edges(topology, in.src, fit, edge_bias, edge_key, std::nullopt, false, columns(edge_feat), std::nullopt);
+  const Feature weight = weight_of(fit.with_columns(columns, edge_weight), edges, in.src);
   edges.terms.weight = weight.operand.data;
   edges.check_kernels(in.src);
   in.args.edge = edges.terms;
@@ -262,10 +270,10 @@ std::tuple<Tensor, Tensor, Tensor, Tensor, Tensor, Tensor, Tensor> gatv2_attenti
     bool out_short_rows) {
   const c10::DeviceGuard guard(indptr.device());
   const Topology topology = topology_of(indptr, indices, edge_ids, indices.numel(), short_rows);
-  const auto fit = Fitted::heads(feat_src);
+  const auto fit = Fitted::heads(feat_src), columns = Fitted::columns(edge_feat);
   Gatv2Inputs in(topology, indptr.device(), fit(feat_src), fit(feat_dst), fit(attn), negative_slope, dropout_p, seed);
-  EdgeInputs edges(topology, in.src, fit, edge_bias, edge_key, std::nullopt, false, edge_feat, std::nullopt);
-  const Feature weight = weight_of(edge_weight, edges, in.src);
+  EdgeInputs edges(topology, in.src, fit, edge_bias, edge_key, std::nullopt, false, columns(edge_feat), std::nullopt);
+  const Feature weight = weight_of(fit.with_columns(columns, edge_weight), edges, in.src);
   edges.terms.weight = weight.operand.data;
   edges.check_kernels(in.src);
   in.args.by_src = other_side(out_indptr, out_indices, out_edge_ids, out_short_rows, topology, in.src.tensor.size(0));
@@ -284,7 +292,13 @@ std::tuple<Tensor, Tensor, Tensor, Tensor, Tensor, Tensor, Tensor> gatv2_attenti
       run_backward(backend_of(indptr.device()).gatv2_attention_backward, in.args, in.src, fit(grad), fit(out), lse,
                    fit(out_residual), {in.src, in.dst, in.attn},
                    {&Gatv2Args::grad_feat_src, &Gatv2Args::grad_feat_dst, &Gatv2Args::grad_attn});
-  return {fit.cut(src), fit.cut(dst), fit.cut(of_attn), of_bias, fit.cut(of_key), of_feat, of_weight};
+  return {fit.cut(src),
+          fit.cut(dst),
+          fit.cut(of_attn),
+          of_bias,
+          fit.cut(of_key),
+          columns.cut(of_feat),
+          fit.cut_with_columns(columns, of_weight)};
 }
 
 }  // namespace

@@ -305,7 +305,7 @@ def _flat_gradients(shared, scale, dropout_p, wanted, short, grad, *saved):
 
 
 # The devices whose back end has kernels for terms of edges, and those of them whose kernels take heads of a few bytes, few columns,
-# and no columns beside rows, or in GATv2: CUDA, which also lacks reorder. This alone decides between kernels and the composition.
+# and no columns beside rows: CUDA, which also lacks reorder. This alone decides between kernels and the composition.
 _DEVICES = {"cpu", "cuda"} - devices_without("dot_attention_edges")
 _LIMITED = devices_without("reorder")
 _MAX_HEAD_BYTES, _MAX_COLUMNS = 512, 128

@@ -168,6 +168,10 @@ class _GATv2Attention(torch.autograd.Function):
 _Inputs = inputs_of(_GATv2Attention)
 
 
+# Columns that the kernels take of back ends with limits: CUDA, whose halves are projected on tensor cores of sm_80 and later.
+_MAX_COLUMNS = 16
+
+
 # ---- the operator ------------------------------------------------------------------------------------------------------------
 
 
@@ -186,8 +190,13 @@ def gatv2_attention(
 
 
 def _projects(feat: Tensor, terms: EdgeTerms) -> bool:
-    """Whether columns are made rows of all edges, since there are no kernels for them."""
-    return terms.feat is not None and is_limited(feat)
+    """Whether columns are made rows of all edges, since there are no kernels for so many, or on that GPU."""
+    if terms.feat is None or not is_limited(feat):
+        return False
+    lacks_products = (
+        feat.is_cuda and feat.dtype.itemsize == 2 and torch.cuda.get_device_capability(feat.device) < (8, 0)
+    )
+    return terms.feat.shape[1] > _MAX_COLUMNS or lacks_products
 
 
 def _operands(nodes: tuple[Tensor, ...], terms: EdgeTerms) -> tuple[tuple[Tensor, ...], EdgeTerms]:

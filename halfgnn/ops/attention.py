@@ -370,8 +370,9 @@ def gatv2_attention(
             nn.Linear(C, H * D).weight, or (H, D, C). They are projected for a few edges at a time, so no (E, H, D) is made.
         negative_slope, dropout_p, precise, return_weights: see :func:`gat_attention`.
 
-    Numbers, memory, results and errors are as for :func:`gat_attention`. On CUDA, columns of edges are projected for all
-    edges for now, in fp32, and again in the backward. Heads of more than 512 bytes (of fp32, with columns) run separate operators.
+    Numbers, memory, results and errors are as for :func:`gat_attention`. On CUDA, more than 16 columns of
+    edges (any, of halves on GPUs before sm_80) are projected for all edges, in fp32, and again in the backward. Heads of more than
+    512 bytes (then of fp32) run separate operators.
     """
     g = as_graph(g)
     check_operand(feat_src, "feat_src", g, "u")

@@ -77,6 +77,10 @@ EDGES = {
         "edge_key_weight": lambda path: (COLUMNS_OF_EDGES,),
         "edge_value_weight": lambda path: (COLUMNS_OF_EDGES,),
     },
+    "columns in keys": {
+        "edge_feat": lambda path: (COLUMNS_OF_EDGES,),
+        "edge_weight": lambda path: (COLUMNS_OF_EDGES,),
+    },
 }
 
 
@@ -101,6 +105,25 @@ PATHS = [
     *_passes("dot_attention", 128, "bias"),
     *_passes("dot_attention", 128, "columns")[:2],  # to sources as with a bias
     Pass("dot_attention", (1, 128), "of columns", "destinations", True, "columns", "column_gradient_kernel"),
+    *_passes("gatv2_attention", 128, "columns in keys")[:2],  # to sources as with a bias
+    Pass(
+        "gatv2_attention",
+        (1, 128),
+        "of columns",
+        "destinations",
+        True,
+        "columns in keys",
+        "projected_feat_gradient_kernel",
+    ),
+    Pass(
+        "gatv2_attention",
+        (1, 128),
+        "of the weight",
+        "destinations",
+        True,
+        "columns in keys",
+        "projection_weight_gradient_kernel",
+    ),
 ]
 
 
@@ -108,7 +131,7 @@ PATHS = [
 
 
 def _has_edge_rows(path: Pass) -> bool:
-    return path.operator in ("u_relu_add_e_sum", "gated_sum") or path.edges == "columns"
+    return path.operator in ("u_relu_add_e_sum", "gated_sum") or path.edges.startswith("columns")
 
 
 def _graph(path: Pass, degree: int):

@@ -171,7 +171,7 @@ def test_return_weights(terms, device):
     torch.autograd.grad(weights.square().sum(), tensors["query"])
 
 
-class _Made(TorchDispatchMode):
+class Made(TorchDispatchMode):
     """Shapes of all that operators return."""
 
     def __init__(self):
@@ -194,7 +194,7 @@ def test_nothing_of_all_edges_and_features_is_made(terms):
     given = {x.data_ptr() for x in tensors.values()}
     found = [shape for at, shape in kept(lambda: terms.call(ops.dot_attention, g, tensors)) if at not in given]
     assert all(g.num_edges not in shape[:1] or len(shape) == 1 for shape in found), found
-    with _Made() as made:
+    with Made() as made:
         terms.call(ops.dot_attention, g, tensors, 0.4).square().sum().backward()
     of_edges = {shape for shape in made.shapes if g.num_edges in shape}
     assert of_edges <= {(g.num_edges,), (g.num_edges, columns), (g.num_edges, heads)}, of_edges

@@ -7,6 +7,7 @@ import halfgnn
 from halfgnn import ops, reference
 from halfgnn.ops import _attention_edges as edges
 from tests import support
+from tests.ops.test_attention_edges import Made
 from tests.ops.test_fake_kernels import run as beside_fakes
 from tests.ops.test_saved_for_backward import kept
 from tests.support import DTYPES, GRAPHS, HALVES, IDTYPES, make_graph, randn
@@ -14,7 +15,7 @@ from tests.support_attention import fixed_seed
 from tests.support_gatv2_edges import BIAS, COLUMNS, KINDS, NODES, ROWS, call, check, operands
 
 every_kind = pytest.mark.parametrize("terms", KINDS.values(), ids=KINDS)
-fused_only = pytest.mark.skipif(support.SIMULATED, reason="CUDA's back end has no kernels for columns of edges")
+fused_only = pytest.mark.skipif(support.SIMULATED, reason="of the CPU's kernels: fp64, fakes, threads")
 
 
 # ---- the rule ----------------------------------------------------------------------------------------------------------------
@@ -121,13 +122,19 @@ def test_return_weights(device):
         torch.testing.assert_close(ops.u_mul_e_sum(g, tensors["feat_src"], weights.unsqueeze(-1)), out)
 
 
-def test_nothing_of_all_edges_and_features_is_kept():
-    """CUDA's back end makes rows of all edges, in the backward again."""
+@pytest.mark.parametrize("terms", [COLUMNS, BIAS + COLUMNS], ids=["columns", "columns_bias"])
+def test_nothing_of_all_edges_and_features_is_made(terms):
+    """Neither kept nor formed on the way, forward or backward, with dropout: an edge has its columns, and numbers of heads."""
     g = make_graph("skewed")
-    tensors = {n: x.requires_grad_() for n, x in operands(COLUMNS, g, 4, 32, 3, torch.bfloat16).items()}
+    heads, columns = 4, 3
+    tensors = {n: x.requires_grad_() for n, x in operands(terms, g, heads, 32, columns, torch.bfloat16).items()}
     given = {x.data_ptr() for x in tensors.values()}
     found = [shape for at, shape in kept(lambda: call(ops.gatv2_attention, g, tensors)) if at not in given]
     assert all(g.num_edges not in shape[:1] or len(shape) == 1 for shape in found), found
+    with Made() as made:
+        call(ops.gatv2_attention, g, tensors, 0.4).square().sum().backward()
+    of_edges = {shape for shape in made.shapes if g.num_edges in shape}
+    assert of_edges <= {(g.num_edges,), (g.num_edges, columns), (g.num_edges, heads)}, of_edges
 
 
 @fused_only

@@ -66,12 +66,13 @@ def test_terms_of_edges(dtype, dim, columns):
         both_columns,
         gatv2_edges.BIAS,
         gatv2_edges.BIAS + gatv2_edges.ROWS,
+        gatv2_edges.BIAS + gatv2_edges.COLUMNS,
     ):
         is_dot = isinstance(terms, dot_edges.Terms)
         made = (
             terms.operands(g, heads, dim, columns, dtype)
             if is_dot
-            else gatv2_edges.operands(terms, g, heads, dim, 0, dtype)
+            else gatv2_edges.operands(terms, g, heads, dim, min(columns, 16), dtype)
         )
         made["edge_bias"][:600, :1] = -torch.inf
         dot_edges.check(terms, g, made, 0.3, 1000) if is_dot else gatv2_edges.check(g, made, 0.3, 1000)

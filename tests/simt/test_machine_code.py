@@ -15,6 +15,7 @@ import torch
 from halfgnn import Graph, ops, reference
 from tests import support, support_attention
 from tests import support_attention_edges as dot_edges
+from tests import support_gatv2_edges as gatv2_edges
 from tests.machine_code import disassembly, launches
 from tests.machine_code.emulator import EmulatorError, Library
 from tests.machine_code.emulator.program import parse
@@ -109,6 +110,11 @@ def test_columns_of_edges():
     g = graph([3, 0, 9], identity=False)
     with on_machine_code("pair_attention_kernel", "column_gradient_kernel"):
         dot_edges.check(dot_edges.BOTH, g, dot_edges.BOTH.operands(g, 3, 8, 19, torch.float16), 0.2)
+    terms = gatv2_edges.BIAS + gatv2_edges.COLUMNS
+    with on_machine_code(
+        "pair_attention_kernel", "projected_feat_gradient_kernel", "projection_weight_gradient_kernel"
+    ):
+        gatv2_edges.check(g, gatv2_edges.operands(terms, g, 3, 24, 13, torch.float16), 0.2)
 
 
 def test_a_hub():

@@ -41,6 +41,8 @@ DotProblem problem_of(PairKind kind, PairPass pass, const PairShape& shape, int6
 
 }  // namespace
 
+bool has_tensor_cores() { return compute_major() >= 8; }
+
 bool takes_tensor_cores(PairKind kind, PairPass pass, const PairArgs& args, const PairShape& shape) {
   const Rows& rows = args.units.rows;
   return takes_tensor_cores(wanted_tensor_cores(), compute_major(),

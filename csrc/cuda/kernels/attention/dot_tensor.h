@@ -11,6 +11,9 @@ template <typename T>
 cudaError_t dot_tensor_of(PairPass pass, const PairArgs& args, const PairShape& shape, const Launch& launch);
 
 // Whether tensor cores serve the pass of either attention, and are worth it on the current device.
+// Whether the current device has those that multiply halves as core/mma.cuh says.
+bool has_tensor_cores();
+
 bool takes_tensor_cores(PairKind kind, PairPass pass, const PairArgs& args, const PairShape& shape);
 
 // Whether GATv2's backward is to keep records of edges, if there is memory for them.

@@ -130,11 +130,29 @@ class Gatv2Score {
     }
   }
   __device__ uint32_t signs(const Row& key, int r) const { return signs_of_sum(key, own_[r]); }
-  // With a row of the edge. z is that of `add`, so that both agree.
+  // With a row of the edge.
   __device__ uint32_t signs(const Row& key, const Row& edge_key, int r) const {
-    float z[kVector], own[kVector];
+    float z[kVector];
     key.widen(z);
     edge_key.add_to(z);
+    return signs(z, r);
+  }
+  // With what columns of edge u add.
+  template <class Projected>
+  __device__ uint32_t signs(const Row& key, const Projected& projected, int u) const {
+    float z[kVector];
+    key.widen(z);
+#pragma unroll
+    for (int j = 0; j < kVector / 2; ++j) {
+      const float2 more = projected.pair(u, j);
+      z[2 * j] += more.x;
+      z[2 * j + 1] += more.y;
+    }
+    return signs(z, 0);
+  }
+  // Of the edge's part z of the sum. The sum is that of `add`, so that both agree.
+  __device__ uint32_t signs(const float (&z)[kVector], int r) const {
+    float own[kVector];
     own_[r].widen(own);
     uint32_t signs = 0;
 #pragma unroll

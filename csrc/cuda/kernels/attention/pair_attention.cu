@@ -66,7 +66,7 @@ RowWork work_of(const PairCall& call, PairPass pass) {
   const bool is_dot = call.kind == PairKind::kDot;
   if (!call.edge.any()) return is_dot ? kDotAttentionWork[0] : kGatv2Work[0];
   const int of = pass == PairPass::kForward ? 0 : pass == PairPass::kRecordingDestinations ? 1 : 2;
-  if (call.edge.feat != nullptr) return kDotColumnsWork[of];
+  if (call.edge.feat != nullptr && is_dot) return kDotColumnsWork[of];
   return is_dot ? kDotBiasWork[of] : kGatv2BiasWork[of];
 }
 
@@ -79,7 +79,7 @@ PairArgs pass_of(const PairCall& call, PairPass pass, const PairShape& shape, co
   const Gathered gathered{num_columns, shape.row_elements() * size_of(shape.type) * gathered_rows, topology.num_edges};
   PairArgs args{};
   HeadShape heads{shape.heads, shape.dim / shape.vector, shape.repeat, kLog2Warp - log2_unroll};
-  if (call.edge.feat != nullptr && pass != PairPass::kRecordedSources) {
+  if (call.edge.feat != nullptr && call.edge.weight == nullptr && pass != PairPass::kRecordedSources) {
     heads.least_log2_lanes = log2_ceil(call.edge.feat_dim / kPairColumns);
   }
   args.layout = layout_of_whole_heads(current_device(), heads, gathered, topology.num_rows, work_of(call, pass));
@@ -97,6 +97,7 @@ PairArgs pass_of(const PairCall& call, PairPass pass, const PairShape& shape, co
 PairEdgeArgs edge_args_of(const EdgeTerms& terms) {
   PairColumnArgs columns{};
   columns.feat = terms.feat;
+  columns.weight = terms.weight;
   columns.query = static_cast<const float*>(terms.query);
   columns.grad = static_cast<const float*>(terms.grad_out);
   columns.count = static_cast<uint32_t>(terms.feat_dim);
@@ -129,6 +130,13 @@ int64_t num_partials(const PairArgs& pass, const PairShape& shape) {
   return pass.units.rows.num_slots * shape.row_elements();
 }
 
+// Blocks that each have a weight in shared memory take rows by turns.
+void limit_blocks(PairArgs& pass) {
+  constexpr int64_t kMaxBlocks = 1 << 12;
+  const int64_t blocks = std::max(kMaxBlocks / pass.layout.slices, int64_t{1});
+  pass.blocks_per_slice = static_cast<uint32_t>(std::min<int64_t>(pass.blocks_per_slice, blocks));
+}
+
 struct Forward {
   PairArgs pass;
 
@@ -143,6 +151,7 @@ struct Forward {
     pass.lse = call.lse;
     pass.edge = edge_args_of(call.edge);
     set_column_results(pass, shape, call.edge.out, call.edge.wide_out, workspace);
+    if (call.edge.weight != nullptr) limit_blocks(pass);
   }
 };
 
@@ -178,6 +187,7 @@ struct Backward {
   PairArgs destinations, sources;
   float* products;
   int64_t product_rows;
+  ProjectionGradientArgs projection;  // of columns
 
   Backward(const PairCall& call, const PairShape& shape, Workspace& workspace)
       : edge_records(take_edge_records(call, shape, workspace)),
@@ -186,8 +196,10 @@ struct Backward {
         destinations(pass_of(call, destination_pass(), shape, call.topology, call.by_src.num_rows)),
         sources(pass_of(call, source_pass(), shape, call.by_src, call.topology.num_rows)),
         products(nullptr),
-        product_rows(0) {
-    if (call.kind == PairKind::kGatv2) take_products(shape, workspace);
+        product_rows(0),
+        projection{} {
+    if (call.kind == PairKind::kGatv2) take_products(call, shape, workspace);
+    if (call.edge.weight != nullptr) take_projection(call, shape, workspace);
     float* dots = workspace.take<float>(num_dots(call, shape, 2));
     for (PairArgs* pass : {&destinations, &sources}) {
       pass->partial_key = workspace.take<float>(num_partials(*pass, shape));
@@ -215,13 +227,34 @@ struct Backward {
   PairPass source_pass() const { return is_recorded ? PairPass::kRecordedSources : PairPass::kSources; }
 
  private:
-  void take_products(const PairShape& shape, Workspace& workspace) {
+  void take_products(const PairCall& call, const PairShape& shape, Workspace& workspace) {
     const int64_t of_destinations = limit_products(shape, destinations);
-    product_rows = of_destinations + limit_products(shape, sources);
+    product_rows = of_destinations + limit_products(shape, sources) + (call.edge.weight != nullptr ? 1 : 0);
     products = workspace.take<float>(product_rows * shape.row_elements());
     if (products == nullptr) return;
     destinations.products = products;
     sources.products = products + of_destinations * shape.row_elements();
+  }
+  void take_projection(const PairCall& call, const PairShape& shape, Workspace& workspace) {
+    constexpr int64_t kMaxElements = 1 << 20, kMaxPartials = 1 << 10, kLeastEdges = 1 << 8;
+    const EdgeTerms& terms = call.edge;
+    const int64_t num_edges = call.topology.num_edges, elements = shape.row_elements() * terms.feat_dim;
+    const int64_t most = std::clamp(kMaxElements / elements, int64_t{1}, kMaxPartials);
+    projection.records = edge_records;
+    projection.num_edges = num_edges;
+    projection.heads = static_cast<int32_t>(shape.heads);
+    projection.vectors = static_cast<int32_t>(shape.dim / shape.vector);
+    projection.columns = static_cast<int32_t>(terms.feat_dim);
+    projection.slope = call.logit.slope;
+    projection.feat = terms.feat;
+    projection.attn = call.logit.attn;
+    projection.weight = terms.weight;
+    projection.grad_feat = terms.grad_feat;
+    projection.grad_weight = terms.grad_weight;
+    projection.num_partials = std::min(most, ceil_div(num_edges, kLeastEdges));
+    projection.partial_sums = workspace.take<float>(projection.num_partials * elements);
+    projection.sums = workspace.take<float>(elements);
+    if (products != nullptr) projection.products = products + (product_rows - 1) * shape.row_elements();
   }
 };
 
@@ -231,7 +264,8 @@ cudaError_t run_pass(PairKind kind, PairPass pass, const PairArgs& args, const P
   return with_type(shape.type, [&](auto t) {
     using T = TypeOf<decltype(t)>;
     if (args.edge.any() || (kind == PairKind::kDot && pass == PairPass::kRecordedSources)) {
-      return kind == PairKind::kDot ? dot_edges_of<T>(pass, args, launch) : gatv2_edges_of<T>(pass, args, launch);
+      if (kind == PairKind::kDot) return dot_edges_of<T>(pass, args, launch);
+      return args.edge.has_columns() ? gatv2_columns_of<T>(pass, args, launch) : gatv2_edges_of<T>(pass, args, launch);
     }
     return kind == PairKind::kDot ? dot_attention_of<T>(pass, args, shape, launch)
                                   : gatv2_attention_of<T>(pass, args, shape, launch);
@@ -286,10 +320,12 @@ cudaError_t run_backward_pass(PairKind kind, PairPass pass, const PairArgs& args
 }  // namespace
 
 bool has_edge_terms(const EdgeTerms& terms, DType type, int64_t dim) {
-  // Columns: of dot attention, without rows, and no more than a warp takes for a head.
+  // Columns: without rows, and no more than a warp takes for a head, or than a product has.
+  const bool is_projected = terms.weight != nullptr;
+  const int64_t most = is_projected ? kMaxProjected : kWarpSize * kPairColumns;
   const bool has_columns =
-      terms.feat == nullptr || (terms.weight == nullptr && terms.key == nullptr && terms.value == nullptr &&
-                                terms.feat_dim <= kWarpSize * kPairColumns);
+      terms.feat == nullptr || (terms.key == nullptr && terms.value == nullptr && terms.feat_dim <= most &&
+                                (!is_projected || size_of(type) != 2 || has_tensor_cores()));
   return has_columns && type != DType::kDouble && dim * size_of(type) <= kWarpSize * kEdgeTermsBytes;
 }
 
@@ -323,9 +359,11 @@ cudaError_t pair_attention_backward(const PairCall& call, const Launch& launch) 
   if (status == cudaSuccess) {
     status = run_backward_pass(call.kind, backward.source_pass(), backward.sources, *shape, launch);
   }
-  if (status == cudaSuccess && call.edge.grad_feat != nullptr) {
+  if (status == cudaSuccess && (call.edge.grad_feat != nullptr || call.edge.weight != nullptr)) {
     status = with_type(shape->type, [&](auto t) {
-      return column_gradients_of<TypeOf<decltype(t)>>(backward.destinations, call.edge.grad_feat, launch);
+      using T = TypeOf<decltype(t)>;
+      return call.edge.weight != nullptr ? projected_gradients_of<T>(backward.projection, launch)
+                                         : column_gradients_of<T>(backward.destinations, call.edge.grad_feat, launch);
     });
   }
   if (status != cudaSuccess || call.kind != PairKind::kGatv2) return status;

@@ -21,11 +21,12 @@ __global__ void __launch_bounds__(Config::kThreads, Config::kMinBlocks) pair_att
   __shared__ typename Lane::SharedRuns runs;
   __shared__ typename Lane::Shared shared;
   __shared__ typename Lane::SharedProducts products;
-  Lane work(args, runs, shared, products);
+  __shared__ typename Lane::SharedProjection projection;
+  Lane work(args, runs, shared, products, projection);
   uint32_t unit = Frame::first_unit(args);
   while (unit < args.units.num_units) {
     for_each_piece(args.units, unit, Frame::lane(), [&](const Piece& piece) { work.run(piece); });
-    if constexpr (!Config::kWritesProducts) break;
+    if constexpr (!Config::kTakesTurns) break;
     unit += Frame::num_warps(args);
   }
   if constexpr (Config::kWritesProducts && !Config::kTiled) work.write_products();

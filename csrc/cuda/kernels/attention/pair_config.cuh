@@ -22,6 +22,7 @@ struct PairConfig {
   static constexpr bool kSumsValues = !kToDestinations;
   static constexpr bool kSumsKeys = !kForward;
   static constexpr bool kWritesProducts = kSumsKeys && Score::kKind == PairKind::kGatv2;
+  static constexpr bool kTakesTurns = kWritesProducts;  // a warp takes several units
   static constexpr bool kOwnKeyIsValue = Score::kKind == PairKind::kGatv2 && kSumsValues && kSumsKeys;
   static constexpr bool kReadsOwnValue = !kForward && !kOwnKeyIsValue;
   // Records of edges (pair_edge_records.cuh), which rows of one vector per lane can have.
@@ -29,8 +30,8 @@ struct PairConfig {
   static constexpr bool kReadsRecords = kPass == PairPass::kRecordedSources;
   static constexpr bool kHasRecords = kWritesRecords || kReadsRecords;
   static constexpr bool kHasSigns = kHasRecords && Score::kKind == PairKind::kGatv2;
-  static constexpr bool kHasTerms = false;
-  static constexpr bool kHasEdgeRows = false, kHasEdgeProducts = false, kHasColumns = false;
+  static constexpr bool kHasTerms = false, kHasOtherTerms = false;  // of edges; other than a bias
+  static constexpr bool kHasEdgeRows = false, kHasEdgeProducts = false, kHasColumns = false, kIsProjected = false;
   static constexpr bool kTwoRows = rows_per_edge(Score::kKind, kPass) == 2;
 
   static constexpr int kElements = kRepeat * kVector;
@@ -51,7 +52,7 @@ struct PairConfig {
 template <template <typename, int, int> class ScoreOf, typename T, PairPass kPairPass, bool kRows>
 struct PairEdgeConfig : PairConfig<ScoreOf, T, kPairPass, kMaxAccessBytes / static_cast<int>(sizeof(T)), 1, false> {
   static constexpr bool kHasTerms = true;
-  static constexpr bool kHasEdgeRows = kRows;
+  static constexpr bool kHasEdgeRows = kRows, kHasOtherTerms = kRows;
   static constexpr bool kHasEdgeProducts = kRows && PairEdgeConfig::kWritesProducts;
   static constexpr int kMinBlocks = kHasEdgeProducts ? 2 : 4;  // registers: 255, or 128
 };
@@ -59,7 +60,15 @@ struct PairEdgeConfig : PairConfig<ScoreOf, T, kPairPass, kMaxAccessBytes / stat
 // The same with columns of edges (PairColumnArgs), and perhaps a bias.
 template <template <typename, int, int> class ScoreOf, typename T, PairPass kPairPass>
 struct PairColumnsConfig : PairEdgeConfig<ScoreOf, T, kPairPass, false> {
-  static constexpr bool kHasColumns = true;
+  static constexpr bool kHasColumns = true, kHasOtherTerms = true;
+};
+
+// GATv2 with columns of edges, which a weight makes rows of (pair_projection.cuh), and perhaps a bias.
+template <template <typename, int, int> class ScoreOf, typename T, PairPass kPairPass>
+struct PairProjectedConfig : PairEdgeConfig<ScoreOf, T, kPairPass, false> {
+  static constexpr bool kIsProjected = true, kHasOtherTerms = true;
+  static constexpr bool kTakesTurns = true;  // for one weight in shared memory
+  static constexpr int kMinBlocks = PairProjectedConfig::kForward && sizeof(T) == 2 ? 3 : 2;  // registers: 168, or 255
 };
 
 // What a walk over a row does with its edges.

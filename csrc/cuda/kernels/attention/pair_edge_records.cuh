@@ -37,6 +37,8 @@ class PairEdgeRecords {
       const char* const at = signs_ + offset_of(batch, frame_.place(batch, u));
       if constexpr (Config::kHasEdgeRows) {
         rows.signs[u] = score.signs(rows.keys[u][0], rows.edge_keys[u][0], 0);
+      } else if constexpr (Config::kIsProjected) {
+        rows.signs[u] = score.signs(as_new(rows.keys[u][0]), rows.projected, u);
       } else {
         rows.signs[u] = score.signs(rows.keys[u][0], 0);
       }

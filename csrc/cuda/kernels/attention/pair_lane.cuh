@@ -5,6 +5,7 @@
 #include "pair_edge_columns.cuh"
 #include "pair_edge_rows.cuh"
 #include "pair_products.cuh"
+#include "pair_projection.cuh"
 #include "pair_sums.cuh"
 #include "pair_weights.cuh"
 
@@ -17,6 +18,7 @@ class PairLane {
   using Sums = PairSums<Config>;
   using Weights = PairWeights<Config>;
   using Products = PairProducts<Config>;
+  using Projection = PairProjection<Config>;
   static constexpr int kVector = Config::kVector;
   static constexpr int kRepeat = Config::kRepeat;
   static constexpr int kUnroll = Config::kUnroll;
@@ -30,14 +32,17 @@ class PairLane {
   };
   using SharedRuns = typename Sums::SharedRuns;
   using SharedProducts = typename Products::Shared;
+  using SharedProjection = typename Projection::Shared;
 
-  __device__ PairLane(const PairArgs& args, SharedRuns& runs, Shared& shared, SharedProducts& products)
+  __device__ PairLane(const PairArgs& args, SharedRuns& runs, Shared& shared, SharedProducts& products,
+                      SharedProjection& projection)
       : frame_(args),
         ids_{0, 0},
         ids_begin_(~0u),
         records_(frame_),
         edge_rows_(frame_),
         columns_(frame_),
+        projection_(frame_, projection),
         weights_(frame_, shared.weights),
         sums_(runs, shared.totals),
         products_(frame_, products) {}
@@ -143,6 +148,8 @@ class PairLane {
     load_rows<kStep>(batch, rows);
     if constexpr (Config::kHasEdgeRows) edge_rows_.load(batch, rows);
     if constexpr (Config::kHasColumns) columns_.load(batch, rows);
+    typename Projection::template Fetched<kEdges> fetched;
+    if constexpr (Config::kIsProjected) projection_.load(batch, fetched);
     PairFactors<kEdges> factors;
     if constexpr (Config::kPass == PairPass::kSources && kNeedsDots) {
       shares ? weights_.load_records(shared_batch, factors) : weights_.load_records(batch, factors);
@@ -150,6 +157,7 @@ class PairLane {
     if constexpr (Config::kHasTerms) {
       shares ? weights_.load_biases(shared_batch, factors) : weights_.load_biases(batch, factors);
     }
+    if constexpr (Config::kIsProjected) projection_.project(batch, fetched, rows.projected);
     if constexpr (Config::kHasSigns) records_.store_signs(batch, own_.score(), rows);
     clear_missing<kStep>(batch, rows);
     if constexpr (kNeedsDots) own_.find_dots(args(), rows, factors);
@@ -336,6 +344,7 @@ class PairLane {
   const PairEdgeRecords<Config> records_;
   const PairEdgeRows<Config> edge_rows_;
   PairEdgeColumns<Config> columns_;
+  const Projection projection_;
   Weights weights_;
   Sums sums_;
   Products products_;

@@ -39,11 +39,14 @@ struct EdgeRecords {
 
 // Columns of an edge that a lane takes; rows of columns have whole multiples.
 constexpr int kPairColumns = 4;
+// Columns that GATv2 takes: one product on tensor cores.
+constexpr int kMaxProjected = 16;
 
-// Columns that edges add to dot attention, as features f_e of each edge that all heads share: see EdgeTerms. Other rows
-// are (destinations, heads, count).
+// Columns that edges add, as features f_e of each edge that all heads share: see EdgeTerms. In GATv2 they have a
+// weight, and nothing else that follows it. Of dot attention, rows are (destinations, heads, count).
 struct PairColumnArgs {
   const void* feat;    // (edges, count); null: there are none
+  const void* weight;  // (heads, dim, count)
   const float* query;  // what they meet in logits; null: they are in values alone
   const float* grad;   // backward: what they meet in the derivative by a weight; null: they are in keys alone
   float* sums;  // weighted sums of them: forward, EdgeTerms::out; backward, the gradient of `query`. May be null.
@@ -142,6 +145,29 @@ template <typename T>
 cudaError_t gatv2_edges_of(PairPass pass, const PairArgs& args, const Launch& launch);
 template <typename T>
 cudaError_t dot_edges_of(PairPass pass, const PairArgs& args, const Launch& launch);
+
+// GATv2 with columns of edges, of the same rows: kForward and kRecordingDestinations.
+template <typename T>
+cudaError_t gatv2_columns_of(PairPass pass, const PairArgs& args, const Launch& launch);
+// What comes of the records of its pass to destinations: see gatv2_column_gradients.cuh.
+struct ProjectionGradientArgs {
+  EdgeRecords records;
+  int64_t num_edges;
+  int32_t heads, vectors;  // of a head
+  int32_t columns;
+  float slope;
+  const void* feat;     // (edges, columns)
+  const void* attn;     // (heads, dim)
+  const void* weight;   // (heads, dim, columns)
+  void* grad_feat;      // null: not wanted
+  void* grad_weight;    // likewise
+  float* partial_sums;  // (num_partials, heads, dim, columns)
+  int64_t num_partials;
+  float* sums;      // (heads, dim, columns): of all partial sums
+  float* products;  // (heads, dim): what columns add to the gradient of attn
+};
+template <typename T>
+cudaError_t projected_gradients_of(const ProjectionGradientArgs& args, const Launch& launch);
 
 // What comes of the records of a pass to destinations of dot attention: the gradient of PairColumnArgs::feat.
 template <typename T>

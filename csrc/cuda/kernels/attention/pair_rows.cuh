@@ -50,6 +50,23 @@ __device__ void add_some(const Fragment<T, kVector>& row, int j, float (&values)
   for (int i = 0; i < kPairWidth<kVector>; ++i) values[i] += more[i];
 }
 
+// What columns of edges add to their keys (pair_projection.cuh): of halves where the warp left it in shared memory.
+template <typename T, int kVector, int kEdges>
+struct ProjectedKeys {
+  static constexpr int kPart = 4;  // elements that lie together
+  static constexpr int kPartStride = 4 * kWarpSize * kPart;
+  const float* at[kEdges];
+  // Elements 2 j and the next of edge u.
+  __device__ float2 pair(int u, int j) const {
+    return *reinterpret_cast<const float2*>(at[u] + 2 * j / kPart * kPartStride + 2 * j % kPart);
+  }
+};
+template <int kVector, int kEdges>
+struct ProjectedKeys<float, kVector, kEdges> {
+  float value[kEdges][kVector];
+  __device__ float2 pair(int u, int j) const { return make_float2(value[u][2 * j], value[u][2 * j + 1]); }
+};
+
 // Keys and values of kEdges edges. If there is but one row per edge, it is among the keys.
 template <class Config, int kEdges>
 struct PairRows {
@@ -62,6 +79,8 @@ struct PairRows {
   static constexpr bool kHasEdgeValues = kHasEdgeRows && Config::kTwoRows;
   typename Config::Row edge_keys[kHasEdgeRows ? kEdges : 1][kRepeat];
   typename Config::Row edge_values[kHasEdgeValues ? kEdges : 1][kRepeat];
+  // What columns of edges add to keys: pair_projection.cuh.
+  ProjectedKeys<typename Config::Element, Config::kVector, Config::kIsProjected ? kEdges : 1> projected;
   // The lane's columns that an edge adds: pair_edge_columns.cuh.
   Fragment<typename Config::Element, kPairColumns> columns[Config::kHasColumns ? kEdges : 1];
 
@@ -79,6 +98,12 @@ struct PairRows {
   __device__ void widen_key(int u, int r, int j, float (&key)[kWidth]) const {
     widen_some(keys[u][r], j, key);
     if constexpr (kHasEdgeRows) add_some(edge_keys[u][r], j, key);
+    if constexpr (Config::kIsProjected) {
+      static_assert(kWidth == 2, "pairs");
+      const float2 more = projected.pair(u, j);
+      key[0] += more.x;
+      key[1] += more.y;
+    }
   }
   template <int kWidth>
   __device__ void widen_value(int u, int r, int j, float (&value)[kWidth]) const {

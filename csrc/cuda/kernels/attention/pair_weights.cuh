@@ -82,7 +82,7 @@ class PairWeights {
     for (int i = 0; i < Batch::kOwned; ++i) {
       const uint64_t at = entry_of(batch, frame_.owned_place(batch, i));
       factors.bias[i] = 0.f;
-      if ((Config::kHasEdgeRows || Config::kHasColumns) && edge.bias == nullptr) continue;
+      if (Config::kHasOtherTerms && edge.bias == nullptr) continue;
       factors.bias[i] = edge.bias_is_float ? __ldg(static_cast<const float*>(edge.bias) + at)
                                            : Fragment<T, 1>::load(static_cast<const T*>(edge.bias) + at).value();
     }
