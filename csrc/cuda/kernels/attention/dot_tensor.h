@@ -10,10 +10,10 @@ namespace halfgnn::cuda {
 template <typename T>
 cudaError_t dot_tensor_of(PairPass pass, const PairArgs& args, const PairShape& shape, const Launch& launch);
 
-// Whether tensor cores serve the pass of either attention, and are worth it on the current device.
-// Whether the current device has those that multiply halves as core/mma.cuh says.
+// Whether the current device has tensor cores that multiply halves as core/mma.cuh says.
 bool has_tensor_cores();
 
+// Whether tensor cores serve the pass of either attention, and are worth it on the current device.
 bool takes_tensor_cores(PairKind kind, PairPass pass, const PairArgs& args, const PairShape& shape);
 
 // Whether GATv2's backward is to keep records of edges, if there is memory for them.
