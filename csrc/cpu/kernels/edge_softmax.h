@@ -45,10 +45,9 @@ HALFGNN_INLINE void sum_row(int64_t n, Floats* sums, F add_terms) {
 template <int C>
 HALFGNN_INLINE void softmax_row(const float* x, int64_t n, float* out) {
   const Floats least = splat(-INFINITY);
-  const auto larger = [](auto a, auto b) { return a > b ? a : b; };
   Floats best = least;
   each_vector(0, n, [&](int64_t i, Words mask) { best = larger(select(mask, load_vector(x + i), least), best); });
-  best = fold_columns<C>(best, larger);
+  best = fold_columns<C>(best, [](auto a, auto b) { return larger(a, b); });
   Floats sum;
   sum_row<C, 1>(n, &sum, [&](int64_t i, Words mask, Floats* sums) {
     const Floats e = exp_nonpositive(load_vector(x + i) - best);

@@ -47,6 +47,14 @@ struct BestLanes {
     value[i] = choose_lanes(wins, x, value[i]);
     if (kIds) id[i] = choose_lanes(wins, edge, id[i]);
   }
+  HALFGNN_INLINE void take_larger(int i, FloatsOf<L> x, WordsOf<L> edge) {
+    if (kIds) id[i] = choose_lanes(greater(x, value[i]), edge, id[i]);
+    value[i] = larger(x, value[i]);
+  }
+  HALFGNN_INLINE void take_smaller(int i, FloatsOf<L> x, WordsOf<L> edge) {
+    if (kIds) id[i] = choose_lanes(greater(value[i], x), edge, id[i]);
+    value[i] = smaller(x, value[i]);
+  }
 };
 
 // The edges of a run: where their rows begin, which more rows follow that may be prefetched, and their ids.
@@ -110,8 +118,8 @@ HALFGNN_NOINLINE bool look_at_tile(const RowTile& tile, const EdgeRun<typename B
             least.take(j, (greater(best, x) | is_nan) & equal(best, best), x, edge);
           }
         } else {
-          if (kMax) greatest.take(j, greater(x, greatest.value[j]), x, edge);
-          if (kMin) least.take(j, greater(least.value[j], x), x, edge);
+          if (kMax) greatest.take_larger(j, x, edge);
+          if (kMin) least.take_smaller(j, x, edge);
         }
         total[j] += x;
       }
@@ -175,20 +183,11 @@ class ExtremeTiles {
   }
   template <Extremes kWhich, bool kIds>
   HALFGNN_INLINE void look(const EdgeRun<typename B::Element>& run, float* sum) {
-    constexpr int N = kExtremeBlocks<kWhich, kIds>;
-    for (int64_t b = 0; b < blocks_.per_head; b += N) {
-      RowTile tile;
-      for (int i = 0; i < N; ++i) tile.offset[i] = blocks_.offset(0, b + i);
-      const int64_t slot = blocks_.slot(0, b);
+    each_tile<kExtremeBlocks<kWhich, kIds>>(blocks_, [&](auto n, const RowTile& tile, int64_t slot) {
       const Best max{max_ + (has_max_ ? slot : 0), max_id_ + (has_max_ ? slot : 0)};
       const Best min{min_ + (has_min_ ? slot : 0), min_id_ + (has_min_ ? slot : 0)};
-      float* own_sum = sum ? sum + slot : nullptr;
-      if (b + N <= blocks_.per_head) {
-        look_at_blocks<B, kWhich, kIds, N>(tile, run, max, min, own_sum);
-      } else {
-        look_at_blocks<B, kWhich, kIds, 1>(tile, run, max, min, own_sum);
-      }
-    }
+      look_at_blocks<B, kWhich, kIds, decltype(n)::kBlocks>(tile, run, max, min, sum ? sum + slot : nullptr);
+    });
   }
 
   const Blocks<B> blocks_;

@@ -164,6 +164,29 @@ HALFGNN_INLINE V choose_lanes(Mask mask, V a, V b) {
 #endif
 }
 
+// a where it is larger (smaller) than b, elsewhere b, also beside NaN. For AVX-512 GCC makes masks of comparisons, on
+// which loads then wait, and its function for the instruction keeps arrays of results out of registers.
+template <class V>
+HALFGNN_INLINE V larger(V a, V b) {
+#if defined(HALFGNN_AVX512)
+  if constexpr (kLanesOf<V> == 16) {
+    asm("vmaxps %1, %2, %0" : "=v"(b) : "v"(b), "v"(a));
+    return b;
+  }
+#endif
+  return choose_lanes(greater(a, b), a, b);
+}
+template <class V>
+HALFGNN_INLINE V smaller(V a, V b) {
+#if defined(HALFGNN_AVX512)
+  if constexpr (kLanesOf<V> == 16) {
+    asm("vminps %1, %2, %0" : "=v"(b) : "v"(b), "v"(a));
+    return b;
+  }
+#endif
+  return choose_lanes(greater(b, a), a, b);
+}
+
 // A vector as two, where it is longer than what an instruction takes.
 template <class V>
 struct Halves {
