@@ -83,7 +83,7 @@ cudaError_t gated_sum(const GatedSumArgs& args, const Launch& launch) {
                           row_bytes,
                           false,
                           ids_bytes(args.topology),
-                          kGatedSumWork[0],
+                          (args.edge_value != nullptr ? kGatedValuesWork : kGatedSumWork)[0],
                           (1 + kernel_args.edges.count()) * row_bytes};
   const cudaError_t status =
       with_type(args.type, [&](auto t) { return gated_sum_of<TypeOf<decltype(t)>>(args, kernel_args, shape, launch); });
@@ -124,7 +124,7 @@ cudaError_t gated_sum_backward(const GatedSumBackwardArgs& args, const Launch& l
                           row_bytes,
                           false,
                           ids_bytes(args.topology),
-                          kGatedSumWork[args.by_src ? 2 : 1],
+                          (args.edge_value != nullptr ? kGatedValuesWork : kGatedSumWork)[args.by_src ? 2 : 1],
                           others + kernel_args.edges.count() * row_bytes};
   cudaError_t status = with_type(
       args.type, [&](auto t) { return gated_sum_backward_of<TypeOf<decltype(t)>>(args, kernel_args, shape, launch); });
