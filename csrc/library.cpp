@@ -149,19 +149,20 @@ TORCH_LIBRARY(halfgnn, m) {
       "Tensor grad_edge_query)");
 
   // The gated sum (csrc/core/gated_sum.h): sums of value weighted by sigmoids of gate_src[u] + gate_dst[v] +
-  // gate_edge[e]. value, gate_src (num_src, *), gate_dst (num_dst, *), gate_edge (E, *) or none, of one dtype. edges:
-  // the sigmoids' arguments, if return_edges is set. save: also return what the backward reads. A result that was not
-  // asked for is empty.
+  // gate_edge[e]; edge_value[e] is added to value[u] first. value, gate_src (num_src, *), gate_dst (num_dst, *),
+  // gate_edge and edge_value (E, *) or none, of one dtype. edges: the sigmoids' arguments, if return_edges is set.
+  // save: also return what the backward reads. A result that was not asked for is empty.
   m.def(
       "gated_sum(Tensor indptr, Tensor indices, Tensor? edge_ids, Tensor value, Tensor gate_src, Tensor gate_dst, "
-      "Tensor? gate_edge, bool normalize, float eps, bool return_edges, bool save, bool short_rows=False) "
-      "-> (Tensor out, Tensor edges, Tensor scale, Tensor quotient)");
+      "Tensor? gate_edge, Tensor? edge_value, bool normalize, float eps, bool return_edges, bool save, "
+      "bool short_rows=False) -> (Tensor out, Tensor edges, Tensor scale, Tensor quotient)");
   m.def(
       "gated_sum_backward(Tensor indptr, Tensor indices, Tensor? edge_ids, Tensor out_indptr, Tensor out_indices, "
-      "Tensor? out_edge_ids, Tensor value, Tensor gate_src, Tensor gate_dst, Tensor? gate_edge, bool normalize, "
-      "Tensor grad, Tensor? grad_edges, Tensor scale, Tensor quotient, bool need_value, bool need_gate_src, "
-      "bool need_gate_dst, bool need_gate_edge, bool short_rows=False, bool out_short_rows=False) "
-      "-> (Tensor grad_value, Tensor grad_gate_src, Tensor grad_gate_dst, Tensor grad_gate_edge)");
+      "Tensor? out_edge_ids, Tensor value, Tensor gate_src, Tensor gate_dst, Tensor? gate_edge, Tensor? edge_value, "
+      "bool normalize, Tensor grad, Tensor? grad_edges, Tensor scale, Tensor quotient, bool need_value, "
+      "bool need_gate_src, bool need_gate_dst, bool need_gate_edge, bool need_edge_value, bool short_rows=False, "
+      "bool out_short_rows=False) -> (Tensor grad_value, Tensor grad_gate_src, Tensor grad_gate_dst, "
+      "Tensor grad_gate_edge, Tensor grad_edge_value)");
 
   // gatv2_attention with what edges add: edge_bias (E, H), and inside the LeakyReLU edge_key (E, H, D), or edge_feat
   // (E, C) times edge_weight (H, D, C).

@@ -237,19 +237,21 @@ def _multiply_words(factor: int, x: Tensor) -> tuple[Tensor, Tensor]:
 
 
 def gated_sum(
-    g, value, gate_src, gate_dst, gate_edge=None, *, normalize=False, eps=1e-6, return_edges=False
+    g, value, gate_src, gate_dst, gate_edge=None, edge_value=None, *, normalize=False, eps=1e-6, return_edges=False
 ) -> Tensor | tuple[Tensor, Tensor]:
-    """``out[v] = sum over in-edges e = (u, v) of sigmoid(z[e]) value[u]``, ``z[e] = gate_src[u] + gate_dst[v] + gate_edge[e]``.
+    """``out[v] = sum over in-edges e = (u, v) of sigmoid(z[e]) (value[u] + edge_value[e])``.
 
-    Shapes: value and gate_src (num_src, *), gate_dst (num_dst, *), gate_edge (num_edges, *). normalize divides by the sum of
-    sigmoid(z) plus eps. return_edges: also z. A node without in-edges gets 0.
+    ``z[e] = gate_src[u] + gate_dst[v] + gate_edge[e]``. Shapes: value and gate_src (num_src, *), gate_dst (num_dst, *), gate_edge
+    and edge_value (num_edges, *) or None. normalize divides by the sum of sigmoid(z) plus eps. return_edges: also z. A node
+    without in-edges gets 0.
     """
     src, dst = (x.long() for x in g.edges())
     z = _take(gate_src, src) + _take(gate_dst, dst)
     if gate_edge is not None:
         z = z + gate_edge
     gate = z.sigmoid()
-    out = _scatter_sum(gate * _take(value, src), dst, g.num_dst)
+    message = _take(value, src) if edge_value is None else _take(value, src) + edge_value
+    out = _scatter_sum(gate * message, dst, g.num_dst)
     if normalize:
         has_edges = (g.in_degrees() > 0).view(-1, *[1] * (value.dim() - 1))
         out = out / torch.where(has_edges, _scatter_sum(gate, dst, g.num_dst) + eps, 1)

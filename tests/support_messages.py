@@ -28,13 +28,15 @@ def check_u_add_v_add_e(g, operands, out_dtype=None, terms=64):
     )
 
 
-def gated_rows(g, has_edge=True):
-    """Of the operands of gated_sum."""
-    return g.num_src, g.num_src, g.num_dst, *[g.num_edges] * has_edge
+def gated_operands(g, shape, dtype, device="cpu", has_edge=True, has_values=False):
+    """value, gate_src, gate_dst, gate_edge if has_edge (otherwise None if values follow), edge_value if has_values."""
 
+    def rows(count):
+        return randn(count, *shape, dtype=dtype, device=device)
 
-def gated_operands(g, shape, dtype, device="cpu", has_edge=True):
-    return [randn(rows, *shape, dtype=dtype, device=device) for rows in gated_rows(g, has_edge)]
+    of_nodes = [rows(count) for count in (g.num_src, g.num_src, g.num_dst)]
+    gate_edge = [rows(g.num_edges) if has_edge else None] if has_edge or has_values else []
+    return [*of_nodes, *gate_edge, *[rows(g.num_edges)] * has_values]
 
 
 def gated_bounds(g, normalize, eps, is_double):
@@ -48,18 +50,20 @@ def gated_bounds(g, normalize, eps, is_double):
         return x.new_zeros(count, *x.shape[1:]).index_add(0, rows, x)
 
     def function(value, gate_src, gate_dst, *rest):
-        *gate_edge, grad = rest
-        parts = [gate_src[src], gate_dst[dst], *gate_edge]
+        *of_edges, grad = rest
+        gate_edge, edge_value = [*of_edges, None, None][:2]
+        parts = [gate_src[src], gate_dst[dst], *[gate_edge] * (gate_edge is not None)]
         z, slack = sum(parts), 1 + sum(x.abs() for x in parts)
         gate = z.sigmoid()
         slope = gate if is_double else gate * (-z).sigmoid()
         scale = 1 / (summed(gate, dst, g.num_dst) + eps) if normalize else gate_dst.new_ones(())
-        out = scale * summed(gate * slack * value.abs()[src], dst, g.num_dst)
+        message = value.abs()[src] + (0 if edge_value is None else edge_value.abs())
+        out = scale * summed(gate * slack * message, dst, g.num_dst)
         upstream = (grad.abs() * scale)[dst]
-        reached = value.abs()[src] + (out[dst] if normalize else 0)
-        of_edges = slope * slack * upstream * reached
-        of_ends = summed(of_edges, src, g.num_src), summed(of_edges, dst, g.num_dst)
-        return [out, summed(gate * slack * upstream, src, g.num_src), *of_ends, *[of_edges] * len(gate_edge)]
+        of_z = slope * slack * upstream * (message + (out[dst] if normalize else 0))
+        of_ends = summed(of_z, src, g.num_src), summed(of_z, dst, g.num_dst)
+        of_message = gate * slack * upstream
+        return [out, summed(of_message, src, g.num_src), *of_ends, *[of_z, of_message][: len(of_edges)]]
 
     return function
 

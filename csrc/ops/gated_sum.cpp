@@ -13,7 +13,7 @@ namespace {
 
 // What both directions read.
 struct GateOperands {
-  Feature value, gate_src, gate_dst, gate_edge;
+  Feature value, gate_src, gate_dst, gate_edge, edge_value;
 };
 
 void check_like(const Feature& feature, const char* name, const Feature& value) {
@@ -23,21 +23,26 @@ void check_like(const Feature& feature, const char* name, const Feature& value) 
                    " and value ", value.tensor.scalar_type(), "; expected equal dtypes");
 }
 
+// Rows of edges, or none.
+void check_edges_like(const Feature& feature, const char* name, const Feature& value, const Topology& csc) {
+  if (!feature.defined()) return;
+  check_like(feature, name, value);
+  check_edge_rows(feature, name, csc.num_edges);
+}
+
 GateOperands gate_operands(const Topology& csc, const at::Device& device, const Tensor& value, const Tensor& gate_src,
-                           const Tensor& gate_dst, const OptionalTensor& gate_edge) {
-  GateOperands x{feature_of(value, "value", Target::kCol, device),
-                 feature_of(gate_src, "gate_src", Target::kCol, device),
-                 feature_of(gate_dst, "gate_dst", Target::kRow, device),
-                 feature_of(gate_edge, "gate_edge", Target::kEdge, device)};
+                           const Tensor& gate_dst, const OptionalTensor& gate_edge, const OptionalTensor& edge_value) {
+  GateOperands x{
+      feature_of(value, "value", Target::kCol, device), feature_of(gate_src, "gate_src", Target::kCol, device),
+      feature_of(gate_dst, "gate_dst", Target::kRow, device), feature_of(gate_edge, "gate_edge", Target::kEdge, device),
+      feature_of(edge_value, "edge_value", Target::kEdge, device)};
   check_like(x.gate_src, "gate_src", x.value);
   check_like(x.gate_dst, "gate_dst", x.value);
   TORCH_CHECK_VALUE(gate_src.size(0) == value.size(0), "gate_src has shape ", gate_src.sizes(), " and value ",
                     value.sizes(), "; expected equal shapes");
   check_row_rows(x.gate_dst, "gate_dst", csc.num_rows);
-  if (x.gate_edge.defined()) {
-    check_like(x.gate_edge, "gate_edge", x.value);
-    check_edge_rows(x.gate_edge, "gate_edge", csc.num_edges);
-  }
+  check_edges_like(x.gate_edge, "gate_edge", x.value, csc);
+  check_edges_like(x.edge_value, "edge_value", x.value, csc);
   return x;
 }
 
@@ -47,12 +52,13 @@ void* data_or_null(Tensor& x, bool wanted) { return wanted ? x.mutable_data_ptr(
 std::tuple<Tensor, Tensor, Tensor, Tensor> gated_sum(const Tensor& indptr, const Tensor& indices,
                                                      const OptionalTensor& edge_ids, const Tensor& value,
                                                      const Tensor& gate_src, const Tensor& gate_dst,
-                                                     const OptionalTensor& gate_edge, bool normalize, double eps,
-                                                     bool return_edges, bool save, bool short_rows) {
+                                                     const OptionalTensor& gate_edge, const OptionalTensor& edge_value,
+                                                     bool normalize, double eps, bool return_edges, bool save,
+                                                     bool short_rows) {
   const at::Device device = indptr.device();
   const c10::DeviceGuard guard(device);
   const Topology topology = topology_of(indptr, indices, edge_ids, indices.numel(), short_rows);
-  const GateOperands x = gate_operands(topology, device, value, gate_src, gate_dst, gate_edge);
+  const GateOperands x = gate_operands(topology, device, value, gate_src, gate_dst, gate_edge, edge_value);
   const Shape columns = trailing(value.sizes());
   const bool keeps = save && normalize;
   const auto rows = with_rows(topology.num_rows, columns);
@@ -71,6 +77,7 @@ std::tuple<Tensor, Tensor, Tensor, Tensor> gated_sum(const Tensor& indptr, const
   args.gate_src = x.gate_src.operand.data;
   args.gate_dst = x.gate_dst.operand.data;
   args.gate_edge = x.gate_edge.operand.data;
+  args.edge_value = x.edge_value.operand.data;
   args.normalize = normalize;
   args.eps = eps;
   args.out = out.mutable_data_ptr();
@@ -87,28 +94,27 @@ Feature of_destinations(const Tensor& x, const char* name, const Tensor& gate_ds
   return feature_of(x, name, Target::kRow, device);
 }
 
-std::tuple<Tensor, Tensor, Tensor, Tensor> gated_sum_backward(
+std::tuple<Tensor, Tensor, Tensor, Tensor, Tensor> gated_sum_backward(
     const Tensor& indptr, const Tensor& indices, const OptionalTensor& edge_ids, const Tensor& out_indptr,
     const Tensor& out_indices, const OptionalTensor& out_edge_ids, const Tensor& value, const Tensor& gate_src,
-    const Tensor& gate_dst, const OptionalTensor& gate_edge, bool normalize, const Tensor& grad,
-    const OptionalTensor& grad_edges, const Tensor& scale, const Tensor& quotient, bool need_value, bool need_gate_src,
-    bool need_gate_dst, bool need_gate_edge, bool short_rows, bool out_short_rows) {
+    const Tensor& gate_dst, const OptionalTensor& gate_edge, const OptionalTensor& edge_value, bool normalize,
+    const Tensor& grad, const OptionalTensor& grad_edges, const Tensor& scale, const Tensor& quotient, bool need_value,
+    bool need_gate_src, bool need_gate_dst, bool need_gate_edge, bool need_edge_value, bool short_rows,
+    bool out_short_rows) {
   const at::Device device = indptr.device();
   const c10::DeviceGuard guard(device);
   const Backend& backend = backend_of(device);
   const Topology csc = topology_of(indptr, indices, edge_ids, indices.numel(), short_rows);
   const Topology csr = topology_of(out_indptr, out_indices, out_edge_ids, indices.numel(), out_short_rows);
-  const GateOperands x = gate_operands(csc, device, value, gate_src, gate_dst, gate_edge);
+  const GateOperands x = gate_operands(csc, device, value, gate_src, gate_dst, gate_edge, edge_value);
   TORCH_CHECK_VALUE(csr.num_rows == value.size(0), "out_indptr has ", csr.num_rows, " rows; expected ", value.size(0));
   TORCH_CHECK_VALUE(!need_gate_edge || x.gate_edge.defined(), "gate_edge is None; it has no gradient");
+  TORCH_CHECK_VALUE(!need_edge_value || x.edge_value.defined(), "edge_value is None; it has no gradient");
   TORCH_CHECK_TYPE(grad.scalar_type() == value.scalar_type(), "grad has dtype ", grad.scalar_type(), "; expected ",
                    value.scalar_type());
   Feature grad_rows = of_destinations(grad, "grad", gate_dst, device), shift;
   const Feature edges = feature_of(grad_edges, "grad_edges", Target::kEdge, device);
-  if (edges.defined()) {
-    check_like(edges, "grad_edges", x.value);
-    check_edge_rows(edges, "grad_edges", csc.num_edges);
-  }
+  check_edges_like(edges, "grad_edges", x.value, csc);
   if (normalize) {
     const Feature factor = of_destinations(scale, "scale", gate_dst, device);
     const Feature kept = of_destinations(quotient, "quotient", gate_dst, device);
@@ -124,6 +130,7 @@ std::tuple<Tensor, Tensor, Tensor, Tensor> gated_sum_backward(
   Tensor grad_value = gradient_of(value, need_value), grad_gate_src = gradient_of(gate_src, need_gate_src);
   Tensor grad_gate_dst = gradient_of(gate_dst, need_gate_dst);
   Tensor grad_gate_edge = gradient_of(gate_edge ? *gate_edge : value, need_gate_edge);
+  Tensor grad_edge_value = gradient_of(edge_value ? *edge_value : value, need_edge_value);
 
   GatedSumBackwardArgs args;
   args.dim = x.value.operand.len;
@@ -132,16 +139,18 @@ std::tuple<Tensor, Tensor, Tensor, Tensor> gated_sum_backward(
   args.gate_src = x.gate_src.operand.data;
   args.gate_dst = x.gate_dst.operand.data;
   args.gate_edge = x.gate_edge.operand.data;
+  args.edge_value = x.edge_value.operand.data;
   args.grad = grad_rows.operand.data;
   args.grad_type = grad_rows.operand.type;
   args.shift = shift.operand.data;
   args.grad_edges = edges.operand.data;
-  if ((need_gate_dst || need_gate_edge) && args.dim > 0) {
+  if ((need_gate_dst || need_gate_edge || need_edge_value) && args.dim > 0) {
     GatedSumBackwardArgs by_dst = args;
     by_dst.topology = csc;
     by_dst.num_cols = csr.num_rows;
     by_dst.grad_gate = data_or_null(grad_gate_dst, need_gate_dst);
     by_dst.grad_gate_edge = data_or_null(grad_gate_edge, need_gate_edge);
+    by_dst.grad_edge_value = data_or_null(grad_edge_value, need_edge_value);
     backend.gated_sum_backward(by_dst);
   }
   if ((need_value || need_gate_src) && args.dim > 0) {
@@ -153,7 +162,7 @@ std::tuple<Tensor, Tensor, Tensor, Tensor> gated_sum_backward(
     by_src.grad_gate = data_or_null(grad_gate_src, need_gate_src);
     backend.gated_sum_backward(by_src);
   }
-  return {grad_value, grad_gate_src, grad_gate_dst, grad_gate_edge};
+  return {grad_value, grad_gate_src, grad_gate_dst, grad_gate_edge, grad_edge_value};
 }
 
 }  // namespace

@@ -1,7 +1,7 @@
 """Gated sum: messages weighted by a sigmoid of the sum of both ends and the edge, as GatedGCN and ResGatedGraphConv have them.
 
 Unfused, every operator keeps tensors of one row per edge. Here one pass over the edges makes gates and sums, and the backward makes
-the gates again. Nothing of the size of the edges is kept but gate_edge.
+the gates again. Nothing of the size of the edges is kept but gate_edge and edge_value.
 """
 
 from __future__ import annotations
@@ -25,7 +25,8 @@ _gated_sum_backward = torch.ops.halfgnn.gated_sum_backward.default
 
 @register_fake("gated_sum")
 def _(
-    indptr, indices, edge_ids, value, gate_src, gate_dst, gate_edge, normalize, eps, return_edges, save, short_rows=False
+    indptr, indices, edge_ids, value, gate_src, gate_dst, gate_edge, edge_value, normalize, eps, return_edges, save,
+    short_rows=False,
 ):  # fmt: skip
     wide = torch.float64 if value.dtype == torch.float64 else torch.float32
     shape = (indptr.shape[0] - 1, *value.shape[1:])
@@ -40,9 +41,9 @@ def _(
 
 @register_fake("gated_sum_backward")
 def _(
-    indptr, indices, edge_ids, out_indptr, out_indices, out_edge_ids, value, gate_src, gate_dst, gate_edge, normalize, grad,
-    grad_edges, scale, quotient, need_value, need_gate_src, need_gate_dst, need_gate_edge, short_rows=False,
-    out_short_rows=False,
+    indptr, indices, edge_ids, out_indptr, out_indices, out_edge_ids, value, gate_src, gate_dst, gate_edge, edge_value,
+    normalize, grad, grad_edges, scale, quotient, need_value, need_gate_src, need_gate_dst, need_gate_edge, need_edge_value,
+    short_rows=False, out_short_rows=False,
 ):  # fmt: skip
     def like(operand, needed):
         return value.new_empty(operand.shape if needed else (0,))
@@ -52,6 +53,7 @@ def _(
         like(gate_src, need_gate_src),
         like(gate_dst, need_gate_dst),
         like(gate_edge, need_gate_edge),
+        like(edge_value, need_edge_value),
     )
 
 
@@ -60,8 +62,8 @@ class _GatedSum(torch.autograd.Function):
 
     @staticmethod
     def forward(
-        indptr, indices, edge_ids, out_indptr, out_indices, out_edge_ids, value, gate_src, gate_dst, gate_edge, normalize, eps,
-        return_edges, short_rows, out_short_rows,
+        indptr, indices, edge_ids, out_indptr, out_indices, out_edge_ids, value, gate_src, gate_dst, gate_edge, edge_value,
+        normalize, eps, return_edges, short_rows, out_short_rows,
     ):  # fmt: skip
         return _gated_sum(
             indptr,
@@ -71,6 +73,7 @@ class _GatedSum(torch.autograd.Function):
             gate_src,
             gate_dst,
             gate_edge,
+            edge_value,
             normalize,
             eps,
             return_edges,
@@ -88,7 +91,7 @@ class _GatedSum(torch.autograd.Function):
         ctx.set_materialize_grads(False)
         ctx.save_for_backward(
             *(x.indptr, x.indices, x.edge_ids, x.out_indptr, x.out_indices, x.out_edge_ids),
-            *(x.value, x.gate_src, x.gate_dst, x.gate_edge, scale, quotient),
+            *(x.value, x.gate_src, x.gate_dst, x.gate_edge, x.edge_value, scale, quotient),
         )
         ctx.normalize, ctx.return_edges, ctx.short_rows = x.normalize, x.return_edges, (x.short_rows, x.out_short_rows)
 
@@ -98,20 +101,19 @@ class _GatedSum(torch.autograd.Function):
             grad_edges = None  # Code that is compiled gives a gradient of the empty result too.
         if grad is None and grad_edges is None:
             return tuple(_Inputs())
-        *csc, out_indptr, out_indices, out_edge_ids, value, gate_src, gate_dst, gate_edge, scale, quotient = (
-            ctx.saved_tensors
-        )
-        csr = out_indptr, out_indices, out_edge_ids
-        if out_indptr is None:
+        topologies, (*operands, scale, quotient) = ctx.saved_tensors[:6], ctx.saved_tensors[6:]
+        value, _, gate_dst, *_ = operands
+        csc, csr = topologies[:3], topologies[3:]
+        if csr[0] is None:
             csr = out_edges(csc, value.shape[0])
         if grad is None:
             grad = torch.zeros_like(gate_dst)
         needs = _Inputs(*ctx.needs_input_grad)
-        names = "value", "gate_src", "gate_dst", "gate_edge"
+        names = "value", "gate_src", "gate_dst", "gate_edge", "edge_value"
         needed = [getattr(needs, name) for name in names]
         found = once(
-            "gated_sum", "compose it of gsddmm, sigmoid and gspmm", _gated_sum_backward, *csc, *csr, value, gate_src, gate_dst,
-            gate_edge, ctx.normalize, grad, grad_edges, scale, quotient, *needed, *ctx.short_rows,
+            "gated_sum", "compose it of gsddmm, sigmoid and gspmm", _gated_sum_backward, *csc, *csr, *operands, ctx.normalize,
+            grad, grad_edges, scale, quotient, *needed, *ctx.short_rows,
         )  # fmt: skip
         return tuple(_Inputs(**{name: x for name, x, need in zip(names, found, needed) if need}))
 
@@ -126,6 +128,7 @@ def gated_sum(
     gate_src: Tensor,
     gate_dst: Tensor,
     gate_edge: Tensor | None = None,
+    edge_value: Tensor | None = None,
     *,
     normalize: bool = ...,
     eps: float = ...,
@@ -133,8 +136,8 @@ def gated_sum(
 ) -> Tensor: ...
 @overload
 def gated_sum(
-    g, value: Tensor, gate_src: Tensor, gate_dst: Tensor, gate_edge: Tensor | None = None, *, normalize: bool = ...,
-    eps: float = ..., return_edges: Literal[True],
+    g, value: Tensor, gate_src: Tensor, gate_dst: Tensor, gate_edge: Tensor | None = None,
+    edge_value: Tensor | None = None, *, normalize: bool = ..., eps: float = ..., return_edges: Literal[True],
 ) -> tuple[Tensor, Tensor]: ...  # fmt: skip
 def gated_sum(
     g,
@@ -142,24 +145,29 @@ def gated_sum(
     gate_src: Tensor,
     gate_dst: Tensor,
     gate_edge: Tensor | None = None,
+    edge_value: Tensor | None = None,
     *,
     normalize: bool = False,
     eps: float = 1e-6,
     return_edges: bool = False,
 ) -> Tensor | tuple[Tensor, Tensor]:
-    """out[v] = sum over in-edges e = (u, v) of sigmoid(z[e]) * value[u], where z[e] = gate_src[u] + gate_dst[v] + gate_edge[e].
+    """out[v] = sum over in-edges e = (u, v) of sigmoid(z[e]) * (value[u] + edge_value[e]).
+
+    Here z[e] = gate_src[u] + gate_dst[v] + gate_edge[e].
 
     Args:
         g: Graph or DGLGraph.
-        value, gate_src: (num_src, *). gate_dst: (num_dst, *). gate_edge: (E, *), or None for no such term. One trailing shape.
+        value, gate_src: (num_src, *). gate_dst: (num_dst, *). One trailing shape.
+        gate_edge, edge_value: (E, *), or None for no such term.
         normalize: divide by sum over in-edges of sigmoid(z[e]), plus eps, element by element: GatedGCN (Bresson and Laurent, 2017,
             "Residual Gated Graph ConvNets"; Dwivedi et al., 2020). False is PyG's ResGatedGraphConv.
         eps: a number of at least 0. With 0, a node whose gates all underflow (z below -87) gets inf or nan.
         return_edges: also return z, from which GatedGCN makes the edges' next features. Gradients go through it.
 
     Operands are fp16, bf16 or fp32 (fp64 on the CPU), of one dtype. z, gates and sums are made in fp32; out and z are rounded once.
-    Nodes without in-edges get 0. The backward is a pass over in-edges for gate_dst and gate_edge, and one over out-edges for value
-    and gate_src. Both make the gates again: of the size of the edges nothing is kept but gate_edge. Second derivatives raise.
+    Nodes without in-edges get 0. The backward is a pass over in-edges for gate_dst, gate_edge and edge_value, and one over
+    out-edges for value and gate_src. Both make the gates again: of the size of the edges nothing is kept but gate_edge and
+    edge_value. Second derivatives raise.
 
     Example::
 
@@ -177,14 +185,16 @@ def gated_sum(
     check_operand(gate_dst, "gate_dst", g, "v")
     if gate_edge is not None:
         check_operand(gate_edge, "gate_edge", g, "e")
+    if edge_value is not None:
+        check_operand(edge_value, "edge_value", g, "e")
     eps = check_number(eps, "eps")
     if eps < 0:
         raise ValueError(f"eps is {eps}; expected a number of at least 0")
     normalize, return_edges = checked_flag(normalize, "normalize"), checked_flag(return_edges, "return_edges")
     value, gate_src, gate_dst = autocast(value), autocast(gate_src), autocast(gate_dst)
-    gate_edge = autocast(gate_edge)
+    gate_edge, edge_value = autocast(gate_edge), autocast(edge_value)
     csc = g.csc()
-    operands = value, gate_src, gate_dst, gate_edge
+    operands = value, gate_src, gate_dst, gate_edge, edge_value
     if not needs_grad(*operands):
         out, edges, *_ = _gated_sum(*csc, *operands, normalize, eps, return_edges, False, g.short_csc)
     else:

@@ -19,8 +19,8 @@ from ._conv import Hosted, checked_graph, checked_pair, for_theirs
 class ResGatedGraphConv(Hosted, nn.ResGatedGraphConv):
     """Residual gated graph convolution, torch_geometric.nn.ResGatedGraphConv on :func:`halfgnn.ops.gated_sum`.
 
-    Another `act` than nn.Sigmoid runs separate operators, which keep tensors of the edges. Edge features add to gates and values;
-    their part of the values is kept.
+    Another `act` than nn.Sigmoid runs separate operators, which keep tensors of the edges. Edge features add to gates and values:
+    their two projections are kept for the backward.
     """
 
     def forward(self, x, edge_index, edge_attr=None):
@@ -89,12 +89,9 @@ class ResGatedGraphConv(Hosted, nn.ResGatedGraphConv):
         gate_edge = linear(edge_attr, self.lin_key.weight[:, dst:] + self.lin_query.weight[:, src:], None)
         edge_value = linear(edge_attr, self.lin_value.weight[:, src:], None)
         if is_fused:
-            out, z = ops.gated_sum(g, value, query, key, gate_edge, return_edges=True)
-            gate = z.sigmoid()
-        else:
-            gate = self.act(ops.u_add_v_add_e(g, query, key, gate_edge))
-            out = ops.u_mul_e_sum(g, value, gate)
-        return out + ops.copy_e_sum(g, gate * edge_value)
+            return ops.gated_sum(g, value, query, key, gate_edge, edge_value)
+        gate = self.act(ops.u_add_v_add_e(g, query, key, gate_edge))
+        return ops.u_mul_e_sum(g, value, gate) + ops.copy_e_sum(g, gate * edge_value)
 
 
 def _widths(conv: Any) -> tuple[int, int]:

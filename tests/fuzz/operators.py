@@ -101,10 +101,14 @@ def u_add_v_add_e(d: Draw) -> None:
 def gated_sum(d: Draw) -> None:
     """Large arguments of sigmoid differ by float32 rounding."""
     d.graph()
-    dtype, shape, has_edge = d.dtype(), d.shape(), d.chance(0.7)
-    names = ["value", "gate_src", "gate_dst", *["gate_edge"] * has_edge]
-    for name, rows in zip(names, (ROWS["u"], ROWS["u"], ROWS["v"], ROWS["e"])):
-        d.line(f"{name} = {d.operand(rows, shape, dtype)}")
+    dtype, shape, has_edge, has_values = d.dtype(), d.shape(), d.chance(0.7), d.chance(0.5)
+    names = ["value", "gate_src", "gate_dst", *["gate_edge"] * has_edge, *["edge_value"] * has_values]
+    for name in names:
+        target = {"value": "u", "gate_src": "u", "gate_dst": "v"}.get(name, "e")
+        d.line(f"{name} = {d.operand(ROWS[target], shape, dtype)}")
+    if has_values and not has_edge:
+        names.insert(3, "gate_edge")
+        d.line("gate_edge = None")
     operands = ", ".join(names)
     options = f"normalize={d.chance(0.5)}, eps={d.one(1e-6, 0.1)}, terms=terms_of(g, {operands})"
     d.line(f"support_messages.check_gated_sum(g, [{operands}], {options})")

@@ -68,13 +68,13 @@ def _sddmm(op: str, targets: str, lhs=None, rhs=None) -> Case:
     return Case(f"{targets[0]}_{op}_{targets[1]}", call, tuple(shapes))
 
 
-def _gated(note: str, width: int, **options) -> Case:
+def _gated(note: str, width: int, targets: str = "uuve", **options) -> Case:
     """The result and z, in one tensor."""
 
     def call(g, *operands):
         return torch.cat(ops.gated_sum(g, *operands, return_edges=True, **options))
 
-    return Case(f"gated_sum{note}", call, tuple((target, (width,)) for target in "uuve"))
+    return Case(f"gated_sum{note}", call, tuple((target, (width,)) for target in targets))
 
 
 def _softmax(norm_by: str, shape) -> Case:
@@ -144,6 +144,7 @@ CASES = [
     Case("u_add_v_add_e", ops.u_add_v_add_e, (("u", (24,)), ("v", (24,)), ("e", (24,)))),
     _gated("", 24),
     _gated("_normalized", 41, normalize=True),
+    _gated("_of_edge_values", 24, "uuvee"),
     *(_softmax(norm_by, shape) for norm_by in ("dst", "src") for shape in ((1,), (8, 1), (37,))),
     *(_segments(reduce) for reduce in support.REDUCES),
     *(attention(kind, 4, 32, dropout_p) for kind in support_attention.KINDS for dropout_p in (0.0, 0.4)),

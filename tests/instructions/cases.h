@@ -371,6 +371,8 @@ constexpr Operator kOperators[] = {
     {"u_add_v_add_e", u_add_v_add_e, false},
     {"gated_sum", gated_sum, false},
     {"gated_sum backward", gated_sum_backward, false},
+    {"gated_sum of values of edges", gated_sum_values, false},
+    {"gated_sum of values of edges backward", gated_sum_values_backward, false},
     {"u_dot_v", u_dot_v, true, takes_vector},
     {"u_add_v", u_add_v},
     {"edge_softmax", edge_softmax},

@@ -53,7 +53,7 @@ Call u_add_v_add_e(const Context& c) {
   return [=] { c.kernels.sddmm.add(args, 0, kNodes); };
 }
 
-GatedSumArgs gated_args(const Context& c) {
+GatedSumArgs gated_args(const Context& c, bool has_values) {
   GatedSumArgs args;
   args.topology = c.graph.csc;
   args.num_cols = kNodes;
@@ -63,21 +63,22 @@ GatedSumArgs gated_args(const Context& c) {
   args.gate_src = c.nodes();
   args.gate_dst = c.nodes();
   args.gate_edge = c.edge_rows();
+  if (has_values) args.edge_value = c.edge_rows();
   args.normalize = true;
   args.eps = 1e-6;
   args.out = c.new_nodes();
   return args;
 }
-Call gated_sum(const Context& c) {
-  GatedSumArgs args = gated_args(c);
+Call gated_sum_of(const Context& c, bool has_values) {
+  GatedSumArgs args = gated_args(c, has_values);
   args.edges = c.new_edge_rows();
   args.scale = c.accumulators(kNodes * c.shape.len());
   args.quotient = c.accumulators(kNodes * c.shape.len());
   return [=] { c.kernels.gated_sum.forward(args, 0, kNodes); };
 }
 // One pass over destinations and one over sources.
-Call gated_sum_backward(const Context& c) {
-  const GatedSumArgs forward = gated_args(c);
+Call gated_sum_backward_of(const Context& c, bool has_values) {
+  const GatedSumArgs forward = gated_args(c, has_values);
   GatedSumBackwardArgs by_dst;
   by_dst.topology = c.graph.csc;
   by_dst.num_cols = kNodes;
@@ -87,21 +88,27 @@ Call gated_sum_backward(const Context& c) {
   by_dst.gate_src = forward.gate_src;
   by_dst.gate_dst = forward.gate_dst;
   by_dst.gate_edge = forward.gate_edge;
+  by_dst.edge_value = forward.edge_value;
   by_dst.grad = c.memory.values(DType::kFloat, kNodes * c.shape.len());
   by_dst.shift = c.memory.values(DType::kFloat, kNodes * c.shape.len());
   by_dst.grad_gate = c.new_nodes();
   by_dst.grad_gate_edge = c.new_edge_rows();
+  if (has_values) by_dst.grad_edge_value = c.new_edge_rows();
   GatedSumBackwardArgs by_src = by_dst;
   by_src.topology = c.graph.csr;
   by_src.by_src = true;
   by_src.grad_value = c.new_nodes();
   by_src.grad_gate = c.new_nodes();
-  by_src.grad_gate_edge = nullptr;
+  by_src.grad_gate_edge = by_src.grad_edge_value = nullptr;
   return [=] {
     c.kernels.gated_sum.backward(by_dst, 0, kNodes);
     c.kernels.gated_sum.backward(by_src, 0, kNodes);
   };
 }
+Call gated_sum(const Context& c) { return gated_sum_of(c, false); }
+Call gated_sum_backward(const Context& c) { return gated_sum_backward_of(c, false); }
+Call gated_sum_values(const Context& c) { return gated_sum_of(c, true); }
+Call gated_sum_values_backward(const Context& c) { return gated_sum_backward_of(c, true); }
 
 }  // namespace
 }  // namespace halfgnn

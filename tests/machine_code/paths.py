@@ -46,7 +46,7 @@ class Pass:
     name: str  # of the pass
     rows: str  # "destinations" or "sources"
     is_backward: bool = False
-    edges: str = ""  # what edges add to an attention: EDGES
+    edges: str = ""  # what edges add to an attention, or to a gated sum beside their gates: EDGES
     kernel: str = ""  # the kernel that is counted, if it is not given neighbours
 
     @property
@@ -68,7 +68,7 @@ def _passes(operator, width, edges="") -> list[Pass]:
     ]
 
 
-# Arguments of an attention by what edges add to it, and the shapes of their rows; weights are parameters.
+# Arguments of an operator by what edges add to it, and the shapes of their rows; weights are parameters.
 COLUMNS_OF_EDGES = 16
 EDGES = {
     "bias": {"edge_bias": lambda path: (path.shape[0],)},
@@ -77,6 +77,7 @@ EDGES = {
         "edge_key_weight": lambda path: (COLUMNS_OF_EDGES,),
         "edge_value_weight": lambda path: (COLUMNS_OF_EDGES,),
     },
+    "values": {"edge_value": lambda path: path.shape[1:]},
     "columns in keys": {
         "edge_feat": lambda path: (COLUMNS_OF_EDGES,),
         "edge_weight": lambda path: (COLUMNS_OF_EDGES,),
@@ -91,6 +92,7 @@ PATHS = [
     *_forward("u_relu_add_e_sum", 128),
     Pass("u_relu_add_e_sum", (1, 128), "backward", "sources", True),
     *_passes("gated_sum", 128),
+    *_passes("gated_sum", 128, "values"),
     *_forward("copy_u_max", 128),
     *_forward("copy_u_reduce", 128),
     Pass("copy_u_reduce", (1, 128), "backward", "sources", True),

@@ -49,7 +49,7 @@ MIN_BYTES_IN_FLIGHT = 40 << 10
 _EDGE_TERMS = r"pair_attention_kernel<Pair(Edge|Columns)Config<"
 _TENSOR_DESTINATIONS = r"gatv2_tensor_kernel<\w+, 1, "
 # Gated sums of halves whose gradients are fp32: beside six loads of 8 bytes, which are not counted.
-_NORMALIZED_TO_SOURCES = r"gated_sum_backward_kernel<GateGradientConfig<true, (__half|__nv_bfloat16), float, 4, 1>"
+_NORMALIZED_TO_SOURCES = r"gated_sum_backward_kernel<GateGradientConfig<true, (__half|__nv_bfloat16), float, 4, 1, "
 FEWER_BYTES_IN_FLIGHT = {
     _PAIR + "(8|4), 4": 20 << 10,
     _TENSOR_DESTINATIONS: 32 << 10,
@@ -66,14 +66,15 @@ _FULL_VECTOR = (
 _MESSAGE_VECTOR = (
     r"<\d, (__half, __half, __half, 8|__nv_bfloat16, __nv_bfloat16, __nv_bfloat16, 8|float, float, float, 4), 1>"
 )
-_GATED_VECTOR = r"(__half, __half, 8|__nv_bfloat16, __nv_bfloat16, 8|float, float, 4), 1>"
+_GATED_VECTOR = r"(__half, __half, 8|__nv_bfloat16, __nv_bfloat16, 8|float, float, 4), 1, "
 MIN_LOADS = {
     r"spmm_sum_kernel<GatherConfig" + _FULL_VECTOR: 4,  # rows of four edges
     r"edge_sum_kernel<EdgeSumConfig" + _MESSAGE_VECTOR: 8,  # rows of four edges and of their nodes
     r"edge_sum_backward_kernel<EdgeSumConfig" + _MESSAGE_VECTOR.replace(r"\d", "[02]"): 8,
     r"edge_sum_backward_kernel<EdgeSumConfig" + _MESSAGE_VECTOR.replace(r"\d", "1"): 4,  # rows of edges are not read
     r"gated_sum_kernel<GatedConfig<" + _WIDEST: 6,  # two edges: both rows of their nodes, and their own
-    r"gated_sum_backward_kernel<GateGradientConfig<false, " + _GATED_VECTOR: 8,  # two rows of both
+    r"gated_sum_backward_kernel<GateGradientConfig<false, " + _GATED_VECTOR + "false": 8,  # two rows of both
+    r"gated_sum_backward_kernel<GateGradientConfig<false, " + _GATED_VECTOR + "true": 5,  # as below
     r"gated_sum_backward_kernel<GateGradientConfig<true, " + _GATED_VECTOR: 5,  # some of the second edge's after a use
     _NORMALIZED_TO_SOURCES: 4,  # gradients and shifts of two edges
     r"spmm_extremum_kernel<GatherConfig" + _FULL_VECTOR: 4,

@@ -147,6 +147,8 @@ def by_table(table, *words):
 @pytest.mark.parametrize("lines,expected", [
     (["IADD3 R8, P0, R8, R9, RZ", "IADD3.X R9, R10, R11, RZ, P0, !PT"],
      lambda: (A + B & MASK, C + D + (A + B >> 32) & MASK)),
+    (["ISETP.GE.AND P0, PT, RZ, RZ, PT", "@P0 IADD3 R8, P0, R8, R9, RZ", "IADD3.X R9, R10, R11, RZ, P0, !PT"],
+     lambda: (A + B & MASK, C + D + (A + B >> 32) & MASK)),
     (["IADD3 R8, P0, R8, -R9, RZ", "IADD3.X R9, R10, ~R11, RZ, P0, !PT"],
      lambda: (A - B & MASK, ((C << 32 | A) - (D << 32 | B) >> 32) & MASK)),
     (["IMAD R8, R8, R9, R10"], lambda: (A * B + C & MASK,)),

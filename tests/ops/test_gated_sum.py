@@ -9,6 +9,8 @@ from tests.support import DEVICES, DTYPES, IDTYPES, make_graph, randn
 from tests.support_messages import check_gated_sum as check
 from tests.support_messages import gated_operands as operands_of
 
+# Of edges: terms of gates, values.
+TERMS = [(False, False), (True, False), (False, True), (True, True)]
 WIDTHS = [(), (1,), (3,), (7,), (8,), (2, 8), (33,), (48,), (4, 25), (128,)]
 
 
@@ -16,9 +18,9 @@ WIDTHS = [(), (1,), (3,), (7,), (8,), (2, 8), (33,), (48,), (4, 25), (128,)]
 @pytest.mark.parametrize("normalize", [False, True])
 @pytest.mark.parametrize("shape", WIDTHS)
 def test_shapes(shape, normalize, dtype, device):
-    for has_edge, idtype in zip((False, True), IDTYPES):
+    for (has_edge, has_values), idtype in zip(TERMS, IDTYPES * 2):
         g = make_graph("bipartite", idtype, device, identity=has_edge)
-        check(g, operands_of(g, shape, dtype, device, has_edge), normalize)
+        check(g, operands_of(g, shape, dtype, device, has_edge, has_values), normalize)
 
 
 @pytest.mark.parametrize("device", DEVICES)
@@ -27,7 +29,7 @@ def test_graphs(name, device):
     for i, dtype in enumerate((torch.float16, torch.bfloat16, torch.float32)):
         for width in (4, 40, 0):
             g = make_graph(name, IDTYPES[i % 2], device, identity=i == 1)
-            operands = operands_of(g, (width,), dtype, device, has_edge=i < 2)
+            operands = operands_of(g, (width,), dtype, device, has_edge=i < 2, has_values=i > 0)
             out, grads = check(g, operands, normalize=i != 1)
             assert not out[g.in_degrees() == 0].any()
             assert not grads[0][g.out_degrees() == 0].any() and not grads[2][g.in_degrees() == 0].any()
@@ -38,14 +40,16 @@ def test_graphs(name, device):
 def test_hub(normalize, dtype, device):
     edges = 5_000 if support.SIMULATED else 20_000
     for g in (support.hub_graph(edges, device=device), support.hub_graph(edges, device=device).reverse()):
-        check(g, operands_of(g, (8,), dtype, device), normalize, terms=edges)
+        for has_values in (False, True):
+            check(g, operands_of(g, (8,), dtype, device, has_values=has_values), normalize, terms=edges)
 
 
 def test_gradcheck():
     g = make_graph("random")
     for normalize in (False, True):
-        for has_edge in (False, True):
-            operands = [x.requires_grad_() for x in operands_of(g, (3,), torch.float64, has_edge=has_edge)]
+        for has_edge, has_values in TERMS:
+            operands = operands_of(g, (3,), torch.float64, has_edge=has_edge, has_values=has_values)
+            operands = [x if x is None else x.requires_grad_() for x in operands]
             run = lambda *x: ops.gated_sum(g, *x, normalize=normalize, eps=0.1, return_edges=True)  # noqa: B023, E731
             assert torch.autograd.gradcheck(run, operands)
 
@@ -56,10 +60,10 @@ def test_edges_are_returned(normalize, dtype, device):
     """z is rounded once, and its gradient joins that of the gates before these are rounded."""
     g = make_graph("bipartite", torch.int32, device)
     for width in (5, 40):
-        operands = operands_of(g, (width,), dtype, device)
+        operands = operands_of(g, (width,), dtype, device, has_values=width == 40)
         leaves = [x.clone().requires_grad_() for x in operands]
         out, z = ops.gated_sum(g, *leaves, normalize=normalize, return_edges=True)
-        assert torch.equal(z, ops.u_add_v_add_e(g, *operands[1:]))
+        assert torch.equal(z, ops.u_add_v_add_e(g, *operands[1:4]))
         assert torch.equal(out, ops.gated_sum(g, *operands, normalize=normalize))
         upstream = [randn(*x.shape, dtype=dtype, device=device) for x in (out, z)]
         found = torch.autograd.grad([out, z], leaves, upstream)
@@ -74,10 +78,10 @@ def test_edges_are_returned(normalize, dtype, device):
 
 
 @pytest.mark.parametrize("device", DEVICES)
-@pytest.mark.parametrize("wanted", [(0,), (1,), (2,), (3,), (0, 3), (1, 2)])
+@pytest.mark.parametrize("wanted", [(0,), (1,), (2,), (3,), (4,), (0, 3), (1, 2), (0, 4), (3, 4)])
 def test_some_gradients(wanted, device):
     g = make_graph("bipartite", device=device)
-    operands = operands_of(g, (9,), torch.float16, device)
+    operands = operands_of(g, (9,), torch.float16, device, has_values=True)
     grad = randn(g.num_dst, 9, dtype=torch.float16, device=device)
     for normalize in (False, True):
         run = lambda *x: ops.gated_sum(g, *x, normalize=normalize)  # noqa: B023, E731
@@ -90,10 +94,10 @@ def test_some_gradients(wanted, device):
 @pytest.mark.parametrize("device", DEVICES)
 def test_only_edges_are_used(device):
     g = make_graph("bipartite", device=device)
-    leaves = [x.requires_grad_() for x in operands_of(g, (9,), torch.float32, device)]
+    leaves = [x.requires_grad_() for x in operands_of(g, (9,), torch.float32, device, has_values=True)]
     _, z = ops.gated_sum(g, *leaves, normalize=True, return_edges=True)
     grads = torch.autograd.grad(z, leaves, torch.ones_like(z), allow_unused=True, materialize_grads=True)
-    assert not grads[0].any() and torch.equal(grads[3], torch.ones_like(z))
+    assert not grads[0].any() and not grads[4].any() and torch.equal(grads[3], torch.ones_like(z))
     assert torch.equal(grads[2][:, 0], g.in_degrees().float())
 
 
@@ -118,19 +122,20 @@ def test_large_gates(dtype, device):
 @pytest.mark.parametrize("layout", [support.misaligned, support.column_major, support.every_other])
 def test_layouts(layout, device):
     g = make_graph("bipartite", torch.int32, device)
-    operands = operands_of(g, (41,), torch.bfloat16, device)
+    operands = operands_of(g, (41,), torch.bfloat16, device, has_values=True)
     out, _ = check(g, [layout(x) for x in operands])
     support.assert_same(out, ops.gated_sum(g, *operands))
 
 
-def test_keeps_nothing_of_the_size_of_the_edges_but_gate_edge():
+@pytest.mark.parametrize("has_values", [False, True])
+def test_keeps_nothing_of_the_size_of_the_edges_but_their_operands(has_values):
     g = make_graph("skewed")
-    operands = [x.requires_grad_() for x in operands_of(g, (16,), torch.float16)]
+    operands = [x.requires_grad_() for x in operands_of(g, (16,), torch.float16, has_values=has_values)]
     kept = []
     with torch.autograd.graph.saved_tensors_hooks(lambda t: (kept.append(t), t)[1], lambda t: t):
         ops.gated_sum(g, *operands, normalize=True)
     large = [t for t in kept if t.shape[:1] == (g.num_edges,) and t.dim() > 1]
-    assert [t.data_ptr() for t in large] == [operands[3].data_ptr()]
+    assert [t.data_ptr() for t in large] == [x.data_ptr() for x in operands[3:]]
 
 
 def test_second_derivatives_raise():
@@ -145,29 +150,30 @@ def test_second_derivatives_raise():
 
 def test_autocast_and_transforms():
     g = make_graph("bipartite")
-    operands = operands_of(g, (9,), torch.float32)
+    operands = operands_of(g, (9,), torch.float32, has_values=True)
     with torch.autocast("cpu", torch.bfloat16):
         assert ops.gated_sum(g, *operands).dtype == torch.bfloat16
     batch = [torch.stack([x, 2 * x]) for x in operands]
     out = torch.func.vmap(lambda *x: ops.gated_sum(g, *x))(*batch)
     assert torch.equal(out[1], ops.gated_sum(g, *(2 * x for x in operands)))
-    every = (0, 1, 2, 3)
+    every = (0, 1, 2, 3, 4)
     slopes = torch.func.grad(lambda *x: ops.gated_sum(g, *x, normalize=True).square().sum(), every)(*operands)
     expected = torch.func.grad(lambda *x: reference.gated_sum(g, *x, normalize=True).square().sum(), every)(*operands)
     torch.testing.assert_close(slopes, expected, rtol=1e-4, atol=1e-5)
 
 
 @pytest.mark.skipif(support.SIMULATED, reason="the compiler takes its own processes")
-@pytest.mark.parametrize("has_edge", [False, True])
-def test_compiled(has_edge):
+@pytest.mark.parametrize("has_edge,has_values", [*TERMS[:2], TERMS[3]])
+def test_compiled(has_edge, has_values):
     g = make_graph("bipartite")
-    operands = [x.requires_grad_() for x in operands_of(g, (9,), torch.float32, has_edge=has_edge)]
+    operands = operands_of(g, (9,), torch.float32, has_edge=has_edge, has_values=has_values)
+    operands = [x.requires_grad_() for x in operands]
     run = lambda *x: ops.gated_sum(g, *x, normalize=True, return_edges=True)  # noqa: E731
     found = torch.compile(run, backend="aot_eager", fullgraph=True)(*operands)
     for (a, b), upstream in zip(zip(found, run(*operands)), (g.num_dst, g.num_edges)):
         assert torch.equal(a, b)
         grad = torch.randn(upstream, 9)
-        for c, d in zip(*(torch.autograd.grad(t, operands[1:], grad, retain_graph=True) for t in (a, b))):
+        for c, d in zip(*(torch.autograd.grad(t, operands[1:4], grad, retain_graph=True) for t in (a, b))):
             assert torch.equal(c, d)
 
 
@@ -175,7 +181,7 @@ def test_compiled(has_edge):
 @pytest.mark.parametrize("normalize", [False, True])
 def test_compiled_without_edges(normalize):
     g = make_graph("bipartite")
-    operands = [x.requires_grad_() for x in operands_of(g, (9,), torch.float32)]
+    operands = [x.requires_grad_() for x in operands_of(g, (9,), torch.float32, has_values=True)]
     run = lambda *x: ops.gated_sum(g, *x, normalize=normalize)  # noqa: E731
     out, expected = torch.compile(run, backend="aot_eager", fullgraph=True)(*operands), run(*operands)
     assert torch.equal(out, expected)
@@ -199,6 +205,16 @@ def test_errors(device):
         ops.gated_sum(g, x, a[:, :3], b)
     with pytest.raises(TypeError, match=r"gate_edge has dtype .* and value .*; expected equal dtypes"):
         ops.gated_sum(g, x, a, b, c.float())
+    with pytest.raises(ValueError, match=r"edge_value has shape .*; expected 300 rows, one per edge"):
+        ops.gated_sum(g, x, a, b, c, b)
+    with pytest.raises(
+        ValueError, match=r"edge_value has shape \[300, 3\] and value \[30, 4\]; expected equal trailing shapes"
+    ):
+        ops.gated_sum(g, x, a, b, edge_value=c[:, :3])
+    with pytest.raises(TypeError, match=r"edge_value has dtype .* and value .*; expected equal dtypes"):
+        ops.gated_sum(g, x, a, b, c, c.float())
+    with pytest.raises(TypeError, match=r"edge_value is a float; expected a torch.Tensor"):
+        ops.gated_sum(g, x, a, b, c, 0.5)
     with pytest.raises(ValueError, match=r"eps is -1.0; expected a number of at least 0"):
         ops.gated_sum(g, x, a, b, eps=-1, normalize=True)
     with pytest.raises(TypeError, match="eps is 'a'; expected a number"):

@@ -38,13 +38,14 @@ def test_gradients_of_edges(op, dtype, ends):
     assert torch.equal(*of_parts(ends, call, e))
 
 
-@pytest.mark.parametrize("wanted", ["edges", "gradient"])
+@pytest.mark.parametrize("wanted", ["edges", "gate", "value"])
 def test_gated_sum(wanted, ends):
     rows = [randn(500, DIM, dtype=torch.bfloat16) for _ in range(4)]
 
     def call(g, e):
         e = e.clone().requires_grad_()
-        out, edges = ops.gated_sum(g, *rows[:3], e, return_edges=True)
+        terms = (e.detach(), e) if wanted == "value" else (e, None)
+        out, edges = ops.gated_sum(g, *rows[:3], *terms, return_edges=True)
         return edges.detach() if wanted == "edges" else torch.autograd.grad(out, e, rows[3])[0]
 
     assert torch.equal(*of_parts(ends, call, randn(EDGES, DIM, dtype=torch.bfloat16)))

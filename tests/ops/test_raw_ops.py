@@ -7,6 +7,7 @@ import torch
 from halfgnn import Graph, reference
 from tests import support
 from tests.support import HALVES, IDTYPES, make_graph, randn
+from tests.support_messages import gated_operands
 
 raw = torch.ops.halfgnn
 NO_GRAD_TESTS = ("test_schema", "test_autograd_registration", "test_faketensor", "test_aot_dispatch_dynamic")
@@ -41,6 +42,28 @@ def test_opcheck_gspmm(g, op, reduce, lhs, rhs, device):
     opcheck(raw.gspmm, *g.csc(), op, reduce, x, y)
     opcheck(raw.gspmm, *g.csc(), op, reduce, x, y, torch.float32)
     opcheck(raw.gspmm, *g.csc(), op, reduce, x, y, None, True)
+
+
+@pytest.mark.parametrize("has_edge,has_values", [(False, False), (True, False), (False, True), (True, True)])
+@pytest.mark.parametrize("normalize", [False, True])
+def test_opcheck_gated_sum(g, normalize, has_edge, has_values, device):
+    operands = gated_operands(g, (8,), torch.float16, device, has_edge, has_values)
+    operands += [None] * (5 - len(operands))
+    opcheck(raw.gated_sum, *g.csc(), *operands, normalize, 1e-6, False, False)
+    opcheck(raw.gated_sum, *g.csc(), *operands, normalize, 1e-6, True, True)
+    out, z, scale, quotient = raw.gated_sum(*g.csc(), *operands, normalize, 1e-6, True, True)
+    gradients = torch.randn_like(out), torch.randn_like(z), scale, quotient
+    for needs in ([True, True, True, has_edge, has_values], [False, False, False, False, has_values]):
+        opcheck(raw.gated_sum_backward, *g.csc(), *g.csr(), *operands, normalize, *gradients, *needs)
+
+
+def test_a_gradient_of_a_term_that_is_not_given_is_an_error(g, device):
+    operands = [*gated_operands(g, (8,), torch.float32, device, has_edge=False), None, None]
+    out, _, scale, quotient = raw.gated_sum(*g.csc(), *operands, False, 1e-6, False, True)
+    for k, name in ((3, "gate_edge"), (4, "edge_value")):
+        needs = [i == k for i in range(5)]
+        with pytest.raises(ValueError, match=f"{name} is None; it has no gradient"):
+            raw.gated_sum_backward(*g.csc(), *g.csr(), *operands, False, out, None, scale, quotient, *needs)
 
 
 @pytest.mark.parametrize("op,reduce,lhs,rhs", [

@@ -22,7 +22,7 @@ KERNELS = [
     "weighted_sum",
     "edge_sum",
     "edge_sum_backward",
-    *(f"gated_sum_{which}" for which in PASSES),
+    *(f"{kind}_{which}" for kind in ("gated_sum", "gated_values") for which in PASSES),
     "extremum",
     "copy_reduce",
     "copy_reduce_backward",

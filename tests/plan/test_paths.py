@@ -18,6 +18,9 @@ KERNELS = {
     ("gated_sum", "forward"): "gated_sum_forward",
     ("gated_sum", "to destinations"): "gated_sum_destinations",
     ("gated_sum", "to sources"): "gated_sum_sources",
+    ("gated_sum, values", "forward"): "gated_values_forward",
+    ("gated_sum, values", "to destinations"): "gated_values_destinations",
+    ("gated_sum, values", "to sources"): "gated_values_sources",
     ("copy_u_max", "forward"): "extremum",
     ("copy_u_reduce", "forward"): "copy_reduce",
     ("u_mul_e_sum", "backward"): "mul_backward",
@@ -26,7 +29,7 @@ KERNELS = {
     ("gat_attention", "forward, training"): "gat_training",
     ("gat_attention", "backward"): "gat_backward",
 }
-GATED = ("gated_sum_forward", "gated_sum_destinations", "gated_sum_sources")
+GATED = tuple(name for name in KERNELS.values() if name.startswith("gated"))
 WITH_TEAMS = ("sum", "weighted_sum", "edge_sum", "edge_sum_backward", *GATED, "extremum", "copy_reduce")
 
 

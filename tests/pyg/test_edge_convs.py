@@ -6,6 +6,7 @@ from torch import nn
 
 import halfgnn
 import halfgnn.pyg
+from tests.ops.test_saved_for_backward import kept
 from tests.pyg.support_pyg import EDGE_DIM, WIDE_DTYPES, make_edge_index, network, theirs
 from tests.support_nn import (
     HALVES,
@@ -80,6 +81,16 @@ def test_half_precision(name, dtype):
     with by_formulas():
         formula = results(dtype)
     assert_near(results(dtype), results(torch.float32), formula, dtype)
+
+
+def test_two_projections_of_edge_features_are_kept():
+    """Of the size of the edges nothing else is: neither gates nor messages."""
+    _, our = pair_of("ResGated-edge")
+    edge_index = make_edge_index()
+    x, edge_attr = (tensor.requires_grad_() for tensor in inputs_of("ResGated-edge", edge_index))
+    shapes = [shape for _, shape in kept(lambda: our(x, edge_index, edge_attr)) if shape[:1] == edge_attr.shape[:1]]
+    assert sorted(shape for shape in set(shapes) if len(shape) > 1) == [(220, EDGE_DIM), (220, 9)]
+    assert shapes.count((220, 9)) == 2
 
 
 @pytest.mark.parametrize("call,error,match", [

@@ -67,11 +67,11 @@ def _attention(kind):
     return run
 
 
-def _gated_sum(g, dtype):
+def _gated_sum(has_values):
     """normalize, and z."""
-    return support.evaluate(
+    return lambda g, dtype: support.evaluate(
         lambda *x: torch.cat(ops.gated_sum(g, *x, normalize=True, return_edges=True)),
-        gated_operands(g, (5,), dtype),
+        gated_operands(g, (5,), dtype, has_values=has_values),
         torch.ones_like,
     )
 
@@ -112,7 +112,8 @@ CALLS = {
     "u_mul_e_sum": _gspmm("mul", "sum", (8,), (1,)),
     "u_mul_e_sum of rows": _gspmm("mul", "sum", (24,), (24,)),
     "u_relu_add_e_mean": _gspmm("relu_add", "mean", (5,), (5,)),
-    "gated_sum": _gated_sum,
+    "gated_sum": _gated_sum(False),
+    "gated_sum of values of edges": _gated_sum(True),
     "u_mul_e_mean of heads": _gspmm("mul", "mean", (3, 8), (3, 1)),
     "copy_e_mean": _gspmm("copy_rhs", "mean", (), (3,)),
     "copy_u_max": _gspmm("copy_lhs", "max", (8,), ()),

@@ -75,11 +75,12 @@ def test_messages(op, width, dtype):
         check_gspmm(g, op, "mean", support.spmm_operands(g, op, (width,), (width,), dtype))
 
 
+@pytest.mark.parametrize("has_values", [False, True])
 @pytest.mark.parametrize("normalize,width,dtype", [(False, 128, torch.float16), (True, 40, torch.bfloat16)])
-def test_gated_sums(normalize, width, dtype):
+def test_gated_sums(normalize, width, dtype, has_values):
     g = graph(DEGREES, identity=width != 40)
     with on_machine_code("gated_sum_kernel", "gated_sum_backward_kernel"):
-        check_gated_sum(g, gated_operands(g, (width,), dtype), normalize)
+        check_gated_sum(g, gated_operands(g, (width,), dtype, has_values=has_values), normalize)
 
 
 @every_half

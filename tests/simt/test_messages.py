@@ -109,32 +109,34 @@ def test_one_value_that_is_not_finite(op, value):
 @pytest.mark.parametrize("dtype", DTYPES)
 @pytest.mark.parametrize("normalize", [False, True])
 def test_widths_of_access_of_gated_sums(normalize, dtype):
-    """With and without edge data."""
+    """With and without terms of edges in gates and values."""
     for width in (1, 2, 4, 8, 12, 41, 66, 132, 264):
         g = support.make_graph("bipartite", *VARIANTS[width % 4][:1], identity=width % 3 == 0)
-        check_gated_sum(g, gated_operands(g, (width,), dtype, has_edge=width % 5 != 1), normalize)
+        for has_edge, has_values in ((width % 5 != 1, False), (width % 5 != 2, True)):
+            check_gated_sum(g, gated_operands(g, (width,), dtype, "cpu", has_edge, has_values), normalize)
 
 
 @pytest.mark.parametrize("dtype,normalize", [(DTYPES[0], True), (DTYPES[1], False), (DTYPES[2], True)])
 def test_rows_of_gated_sums(dtype, normalize):
     """Cut into pieces, in the forward and in the backward; of few edges, and of none."""
     for g in (graph_of(CUT, 37, *VARIANTS[1]), graph_of(CUT, 37, *VARIANTS[2]).reverse()):
-        check_gated_sum(g, gated_operands(g, (9,), dtype), normalize, terms=max(CUT))
+        for has_values in (False, True):
+            check_gated_sum(g, gated_operands(g, (9,), dtype, has_values=has_values), normalize, terms=max(CUT))
         normalize = not normalize
     for name in list(FEW_EDGES)[DTYPES.index(dtype) :: 3]:
         g = graph_of(FEW_EDGES[name], 37, torch.int32)
-        check_gated_sum(g, gated_operands(g, (24,), dtype), normalize, terms=2 * PIECE)
+        check_gated_sum(g, gated_operands(g, (24,), dtype, has_values=normalize), normalize, terms=2 * PIECE)
         normalize = not normalize
 
 
 def test_rows_without_edges_of_gates_that_are_not_finite():
     """Teams without an edge read what others do; their own gates are not numbers."""
     g = graph_of([3, 0, PIECE + 5, 0, 1, 0], 37, torch.int32, identity=True)
-    operands = [x.requires_grad_() for x in gated_operands(g, (8,), torch.float16)]
+    operands = [x.requires_grad_() for x in gated_operands(g, (8,), torch.float16, has_values=True)]
     with torch.no_grad():
         operands[2][[1, 3, 5]] = float("nan")
-    for normalize in (False, True):
-        out = ops.gated_sum(g, *operands, normalize=normalize)
+    for normalize, count in itertools.product((False, True), (4, 5)):
+        out = ops.gated_sum(g, *operands[:count], normalize=normalize)
         assert out.isfinite().all() and not out[[1, 3, 5]].any()
-        for grad in torch.autograd.grad(out, operands, torch.ones_like(out)):
+        for grad in torch.autograd.grad(out, operands[:count], torch.ones_like(out)):
             assert grad.isfinite().all()

@@ -91,6 +91,13 @@ HALFGNN_INLINE typename B::V gate_input(const typename B::Acc* own, const typena
   return edge ? add(z, B::load(edge)) : z;
 }
 
+// f(whether edges have values, as a constant)
+template <class F>
+HALFGNN_INLINE void with_edge_values(const void* edge_values, F f) {
+  if (edge_values) return f(std::true_type{});
+  f(std::false_type{});
+}
+
 // ---- forward
 
 template <class T>
@@ -98,13 +105,14 @@ struct GatedRun {
   int64_t count;
   const T* const* values;
   const T* const* gates;
-  const T* const* gate_edges;  // or null
-  T* const* edges;             // or null
-  bool streams;                // edges
+  const T* const* gate_edges;   // or null
+  const T* const* edge_values;  // or null
+  T* const* edges;              // or null
+  bool streams;                 // edges
 };
 
 // sum, gates = the sums over a run of edges of the first N blocks of `tile`.
-template <class B, int N>
+template <class B, bool kEdgeValues, int N>
 HALFGNN_NOINLINE void sum_gated(const RowTile& tile, const typename B::Acc* own,
                                 const GatedRun<typename B::Element>& shape, typename B::Acc* sum,
                                 typename B::Acc* gates) {
@@ -117,6 +125,7 @@ HALFGNN_NOINLINE void sum_gated(const RowTile& tile, const typename B::Acc* own,
     prefetch_tile<B, N>(tile, run.values[k + kRowsAhead]);
     prefetch_tile<B, N>(tile, run.gates[k + kRowsAhead]);
     if (run.gate_edges) prefetch_tile<B, N>(tile, run.gate_edges[k + kRowsAhead]);
+    if constexpr (kEdgeValues) prefetch_tile<B, N>(tile, run.edge_values[k + kRowsAhead]);
     if (run.edges && !run.streams) prefetch_tile<B, N, 1>(tile, run.edges[k + kRowsAhead]);
     HALFGNN_UNROLL_BLOCKS
     for (int b = 0; b < N; ++b) {
@@ -125,7 +134,9 @@ HALFGNN_NOINLINE void sum_gated(const RowTile& tile, const typename B::Acc* own,
           gate_input<B>(own + b * B::kWidth, run.gates[k] + at, run.gate_edges ? run.gate_edges[k] + at : nullptr);
       if (run.edges) store_block<B>(z, run.edges[k] + at, run.streams);
       const V gate = gate_of(z).value;
-      total[b] = multiply_add(gate, B::load(run.values[k] + at), total[b]);
+      V value = B::load(run.values[k] + at);
+      if constexpr (kEdgeValues) value = add(value, B::load(run.edge_values[k] + at));
+      total[b] = multiply_add(gate, value, total[b]);
       weight[b] = add(weight[b], gate);
     }
   }
@@ -166,7 +177,8 @@ void gated_sum_rows(const GatedSumArgs& args, int64_t row_begin, int64_t row_end
   const Adjacency<I> adj(args.topology);
   const Blocks<B> blocks(1, args.dim);
   Rows<T, I> values(adj, args.value, args.dim, false), gates(adj, args.gate_src, args.dim, false);
-  Rows<T, I> gate_edges(adj, args.gate_edge, args.dim, true), edges(adj, args.edges, args.dim, true);
+  Rows<T, I> gate_edges(adj, args.gate_edge, args.dim, true), edge_values(adj, args.edge_value, args.dim, true);
+  Rows<T, I> edges(adj, args.edges, args.dim, true);
   const RowStream stream(args.edges, adj.num_edges, args.dim * static_cast<int64_t>(sizeof(T)));
   OwnRow<B> own(blocks);
   RunningSum<Acc> sums(blocks.workspace()), weights(blocks.workspace());
@@ -187,10 +199,13 @@ void gated_sum_rows(const GatedSumArgs& args, int64_t row_begin, int64_t row_end
                             values.hold(p, n),
                             gates.hold(p, n),
                             gate_edges.hold(p, n),
+                            edge_values.hold(p, n),
                             edges.hold_for_write(p, n),
                             static_cast<bool>(stream)};
       each_tile<kGateBlocks>(blocks, [&](auto blocks_of, const RowTile& tile, int64_t slot) {
-        sum_gated<B, decltype(blocks_of)::kBlocks>(tile, own.at(slot), run, sum + slot, weight + slot);
+        with_edge_values(run.edge_values, [&](auto has_values) {
+          sum_gated<B, has_values, decltype(blocks_of)::kBlocks>(tile, own.at(slot), run, sum + slot, weight + slot);
+        });
       });
     }
     store_gated(args, blocks, row, is_empty, sums.finish(), weights.finish());
@@ -205,14 +220,17 @@ struct GateGradientRun {
   using T = typename B::Element;
   using Acc = typename B::Acc;
   int64_t count;
-  const T* const* gates;       // of the columns
-  const T* const* gate_edges;  // or null
-  const T* const* grad_edges;  // or null
-  T* const* grad_gate_edges;   // or null
-  const T* const* values;      // of the columns; null: of the row
-  const G* const* grads;       // of the columns; null: of the row
-  const Acc* const* shifts;    // of the columns; null: of the row, or 0
-  bool streams;                // grad_gate_edges
+  const T* const* gates;        // of the columns
+  const T* const* gate_edges;   // or null
+  const T* const* edge_values;  // or null
+  const T* const* grad_edges;   // or null
+  T* const* grad_gate_edges;    // or null
+  T* const* grad_edge_values;   // or null
+  const T* const* values;       // of the columns; null: of the row
+  const G* const* grads;        // of the columns; null: of the row
+  const Acc* const* shifts;     // of the columns; null: of the row, or 0
+  bool streams;                 // grad_gate_edges
+  bool streams_values;          // grad_edge_values
 };
 // The row's own blocks, by slot. Null if they are the columns', or are 0.
 template <class Acc>
@@ -221,8 +239,8 @@ struct OwnBlocks {
 };
 
 // grad_gate = the sum over a run of edges of dz ; grad_value = that of gate grad. By source: of the two passes the one
-// whose rows are sources.
-template <class B, class G, bool kBySrc, int N>
+// whose rows are sources. The other writes gate grad of each edge, if edges have values.
+template <class B, class G, bool kBySrc, bool kEdgeValues, int N>
 HALFGNN_NOINLINE void sum_gate_gradients(const RowTile& tile, const OwnBlocks<typename B::Acc>& own,
                                          const GateGradientRun<B, G>& shape, typename B::Acc* grad_gate,
                                          typename B::Acc* grad_value) {
@@ -237,6 +255,11 @@ HALFGNN_NOINLINE void sum_gate_gradients(const RowTile& tile, const OwnBlocks<ty
     if (run.gate_edges) prefetch_tile<B, N>(tile, run.gate_edges[ahead]);
     if (run.grad_edges) prefetch_tile<B, N>(tile, run.grad_edges[ahead]);
     if (run.grad_gate_edges && !run.streams) prefetch_tile<B, N, 1>(tile, run.grad_gate_edges[ahead]);
+    if constexpr (kEdgeValues) {
+      prefetch_tile<B, N>(tile, run.edge_values[ahead]);
+      if (!kBySrc && run.grad_edge_values && !run.streams_values)
+        prefetch_tile<B, N, 1>(tile, run.grad_edge_values[ahead]);
+    }
     if constexpr (kBySrc) {
       prefetch_tile<B, N>(tile, run.grads[ahead]);
       if (run.shifts) prefetch_tile<B, N>(tile, run.shifts[ahead]);
@@ -248,8 +271,8 @@ HALFGNN_NOINLINE void sum_gate_gradients(const RowTile& tile, const OwnBlocks<ty
       const int64_t at = tile.offset[b], slot = b * B::kWidth;
       const Gate<V> gate =
           gate_of(gate_input<B>(own.gate + slot, run.gates[k] + at, run.gate_edges ? run.gate_edges[k] + at : nullptr));
-      const V value = kBySrc ? B::load_acc(own.value + slot) : B::load(run.values[k] + at);
-      V grad, shift{};
+      V value = kBySrc ? B::load_acc(own.value + slot) : B::load(run.values[k] + at), grad, shift{};
+      if constexpr (kEdgeValues) value = add(value, B::load(run.edge_values[k] + at));
       if constexpr (kBySrc) {
         grad = load_as<B>(run.grads[k] + at);
         if (run.shifts) shift = load_as<B>(run.shifts[k] + at);
@@ -257,6 +280,8 @@ HALFGNN_NOINLINE void sum_gate_gradients(const RowTile& tile, const OwnBlocks<ty
       } else {
         grad = B::load_acc(own.grad + slot);
         if (own.shift) shift = B::load_acc(own.shift + slot);
+        if (kEdgeValues && run.grad_edge_values)
+          store_block<B>(multiply(gate.value, grad), run.grad_edge_values[k] + at, run.streams_values);
       }
       V dz = multiply(gate.slope, subtract(multiply(grad, value), shift));
       if (run.grad_edges) dz = add(dz, B::load(run.grad_edges[k] + at));
@@ -288,10 +313,14 @@ void gated_sum_backward_rows(const GatedSumBackwardArgs& args, int64_t row_begin
   const void *own_gates = kBySrc ? args.gate_src : args.gate_dst, *far_gates = kBySrc ? args.gate_dst : args.gate_src;
   Rows<T, I> gates(adj, far_gates, dim, false), gate_edges(adj, args.gate_edge, dim, true);
   Rows<T, I> grad_edges(adj, args.grad_edges, dim, true), grad_gate_edges(adj, args.grad_gate_edge, dim, true);
+  Rows<T, I> edge_values(adj, args.edge_value, dim, true);
+  Rows<T, I> grad_edge_values(adj, kBySrc ? nullptr : args.grad_edge_value, dim, true);
   Rows<T, I> values(adj, kBySrc ? nullptr : args.value, dim, false);
   Rows<G, I> grads(adj, kBySrc ? args.grad : nullptr, dim, false);
   Rows<Acc, I> shifts(adj, kBySrc ? args.shift : nullptr, dim, false);
-  const RowStream stream(args.grad_gate_edge, adj.num_edges, dim * static_cast<int64_t>(sizeof(T)));
+  const int64_t row_bytes = dim * static_cast<int64_t>(sizeof(T));
+  const RowStream stream(args.grad_gate_edge, adj.num_edges, row_bytes);
+  const RowStream value_stream(args.grad_edge_value, adj.num_edges, row_bytes);
   OwnRow<B> gate(blocks), value(blocks), grad(blocks), shift(blocks);
   RunningSum<Acc> sums(blocks.workspace()), value_sums(blocks.workspace());
 
@@ -317,15 +346,21 @@ void gated_sum_backward_rows(const GatedSumBackwardArgs& args, int64_t row_begin
       const GateGradientRun<B, G> run{n,
                                       gates.hold(p, n),
                                       gate_edges.hold(p, n),
+                                      edge_values.hold(p, n),
                                       grad_edges.hold(p, n),
                                       grad_gate_edges.hold_for_write(p, n),
+                                      grad_edge_values.hold_for_write(p, n),
                                       values.hold(p, n),
                                       grads.hold(p, n),
                                       shifts.hold(p, n),
-                                      static_cast<bool>(stream)};
+                                      static_cast<bool>(stream),
+                                      static_cast<bool>(value_stream)};
       each_tile<kGateBlocks>(blocks, [&](auto blocks_of, const RowTile& tile, int64_t slot) {
         const OwnBlocks<Acc> own{gate.at(slot), value.at(slot), grad.at(slot), args.shift ? shift.at(slot) : nullptr};
-        sum_gate_gradients<B, G, kBySrc, decltype(blocks_of)::kBlocks>(tile, own, run, sum + slot, value_sum + slot);
+        with_edge_values(run.edge_values, [&](auto has_values) {
+          sum_gate_gradients<B, G, kBySrc, has_values, decltype(blocks_of)::kBlocks>(tile, own, run, sum + slot,
+                                                                                     value_sum + slot);
+        });
       });
     }
     store_sums(blocks, sums.finish(), args.grad_gate, row);

@@ -129,7 +129,9 @@ class Warps:
         of_warps = i.opcode.startswith("U") or (i.predicate or "").lstrip("!").startswith("U")
         if i.predicate is None:
             return (lambda lanes, warps: execute(warps)) if of_warps else (lambda lanes, warps: execute(lanes))
-        holds = predicate(self, i.predicate)
+        read = predicate(self, i.predicate)
+        # An instruction may write its own predicate, a carry, before it has written the rest.
+        holds = (lambda: read().copy()) if i.predicate in i.operands else read
 
         def guarded(lanes, warps):
             active = warps if of_warps else lanes

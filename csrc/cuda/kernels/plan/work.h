@@ -34,6 +34,9 @@ constexpr RowWork kEdgeSumBackwardWork{127, 360, RowSharing::kTeams};
 // Without normalization: forward, to destinations, to sources.
 constexpr RowWork kGatedSumWork[] = {
     {188, 580, RowSharing::kTeams}, {127, 690, RowSharing::kTeams}, {196, 811, RowSharing::kTeams}};
+// The same with values of edges.
+constexpr RowWork kGatedValuesWork[] = {
+    {200, 654, RowSharing::kTeams}, {183, 926, RowSharing::kTeams}, {225, 863, RowSharing::kTeams}};
 constexpr RowWork kExtremumWork{131, 228, RowSharing::kTeams};
 constexpr RowWork kCopyReduceWork{880, 343, RowSharing::kTeams};  // of sums, squares and both extremes
 constexpr RowWork kCopyReduceBackwardWork{538, 604, RowSharing::kTeams};

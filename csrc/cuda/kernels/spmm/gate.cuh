@@ -26,21 +26,23 @@ __device__ Gate gate_of(float z) {
 template <typename T, int kVector>
 __device__ void add_gates(const Fragment<T, kVector>& own, const Fragment<T, kVector>& far,
                           const Fragment<T, kVector>& edge, float (&z)[kVector]) {
-  float more[kVector];
   own.widen(z);
-  far.widen(more);
-#pragma unroll
-  for (int i = 0; i < kVector; ++i) z[i] += more[i];
-  edge.widen(more);
-#pragma unroll
-  for (int i = 0; i < kVector; ++i) z[i] += more[i];
+  far.add_to(z);
+  edge.add_to(z);
+}
+
+// The k-th array's vector r of an edge, which is known to exist.
+template <class Row, int kRepeat, int kCount>
+__device__ Row load_given_edge_row(const EdgeArrays<kCount>& edges, int k, const LaneSource<kRepeat>& source,
+                                   const char* of_edge, int r) {
+  return Row::load_streaming(source.at(of_edge, r) + edges.distance[k]);
 }
 
 // The k-th array's vector r of an edge, or zeros if there is no such array.
 template <class Row, int kRepeat, int kCount>
 __device__ Row load_edge_row(const EdgeArrays<kCount>& edges, int k, const LaneSource<kRepeat>& source,
                              const char* of_edge, int r) {
-  return edges.exists[k] ? Row::load_streaming(source.at(of_edge, r) + edges.distance[k]) : Row{};
+  return edges.exists[k] ? load_given_edge_row<Row>(edges, k, source, of_edge, r) : Row{};
 }
 
 // f(elements of an access as a constant, accesses per lane as a constant): the widest that fits(elements), for rows of

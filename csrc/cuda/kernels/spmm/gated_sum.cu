@@ -71,7 +71,7 @@ cudaError_t gated_sum(const GatedSumArgs& args, const Launch& launch) {
   kernel_args.edge_ids = edge_ids_of(args.topology);
   kernel_args.value = args.value;
   kernel_args.gate_dst = args.gate_dst;
-  kernel_args.edges = edge_arrays_of(args.gate_edge, args.edges);
+  kernel_args.edges = edge_arrays_of(args.gate_edge, args.edges, args.edge_value);
   kernel_args.result = {args.normalize, static_cast<float>(args.eps), args.out, static_cast<float*>(args.scale),
                         static_cast<float*>(args.quotient)};
   kernel_args.partial = static_cast<float*>(launch.workspace);
@@ -83,7 +83,7 @@ cudaError_t gated_sum(const GatedSumArgs& args, const Launch& launch) {
                           row_bytes,
                           false,
                           ids_bytes(args.topology),
-                          kGatedSumWork[0],
+                          (args.edge_value != nullptr ? kGatedValuesWork : kGatedSumWork)[0],
                           (1 + kernel_args.edges.count()) * row_bytes};
   const cudaError_t status =
       with_type(args.type, [&](auto t) { return gated_sum_of<TypeOf<decltype(t)>>(args, kernel_args, shape, launch); });
@@ -110,7 +110,8 @@ cudaError_t gated_sum_backward(const GatedSumBackwardArgs& args, const Launch& l
   kernel_args.value = args.value;
   kernel_args.grad = args.grad;
   kernel_args.shift = static_cast<const float*>(args.shift);
-  kernel_args.edges = edge_arrays_of(args.gate_edge, args.grad_edges, args.grad_gate_edge);
+  kernel_args.edges =
+      edge_arrays_of(args.gate_edge, args.grad_edges, args.grad_gate_edge, args.edge_value, args.grad_edge_value);
   kernel_args.grad_gate = args.grad_gate;
   kernel_args.grad_value = args.by_src ? args.grad_value : nullptr;
   kernel_args.partial_gate = static_cast<float*>(launch.workspace);
@@ -123,7 +124,7 @@ cudaError_t gated_sum_backward(const GatedSumBackwardArgs& args, const Launch& l
                           row_bytes,
                           false,
                           ids_bytes(args.topology),
-                          kGatedSumWork[args.by_src ? 2 : 1],
+                          (args.edge_value != nullptr ? kGatedValuesWork : kGatedSumWork)[args.by_src ? 2 : 1],
                           others + kernel_args.edges.count() * row_bytes};
   cudaError_t status = with_type(
       args.type, [&](auto t) { return gated_sum_backward_of<TypeOf<decltype(t)>>(args, kernel_args, shape, launch); });

@@ -5,9 +5,10 @@
 
 namespace halfgnn::cuda {
 
-template <typename T, int kVectorElements, int kVectorsPerLane>
+template <typename T, int kVectorElements, int kVectorsPerLane, bool kEdgesHaveValues>
 struct GatedConfig : GatherConfig<T, kVectorElements, kVectorsPerLane> {
-  static constexpr int kUnroll = 2;  // edges, of three rows each
+  static constexpr bool kEdgeValues = kEdgesHaveValues;
+  static constexpr int kUnroll = 2;  // edges, of three rows each, or of four with values
 };
 
 // What a lane does (TeamWalk).
@@ -76,6 +77,7 @@ struct GatedSumLane {
   template <int kEdges, bool kFull>
   __device__ void add_batch(const Team& team, const ChunkIds& ids, int start, int left) {
     Row gates[kEdges][kRepeat], values[kEdges][kRepeat], gate_edges[kEdges][kRepeat];
+    [[maybe_unused]] Row edge_values[kEdges][kRepeat];
     uint32_t id[kEdges];
 #pragma unroll
     for (int u = 0; u < kEdges; ++u) {
@@ -90,6 +92,9 @@ struct GatedSumLane {
         gates[u][r] = Row::load(gate.at(gate_row, r));
         values[u][r] = Row::load(value.at(value_row, r));
         gate_edges[u][r] = load_edge_row<Row>(args.edges, 0, edge, of_edge, r);
+        if constexpr (Config::kEdgeValues) {
+          edge_values[u][r] = load_given_edge_row<Row>(args.edges, 2, edge, of_edge, r);
+        }
       }
     }
 #pragma unroll
@@ -103,6 +108,7 @@ struct GatedSumLane {
         store_rounded_if<T>(keep && args.edges.exists[1] && slice.has(r, args.gather),
                             const_cast<char*>(edge.at(target, r)), z);
         values[u][r].widen(x);
+        if constexpr (Config::kEdgeValues) edge_values[u][r].add_to(x);
 #pragma unroll
         for (int i = 0; i < kVector; ++i) {
           const float weight = gate_of<T>(z[i]).value, product = weight * x[i];
@@ -131,9 +137,9 @@ struct GatedSumLane {
   }
 };
 
-// Registers of two edges in flight, of three rows each: 128 for whole vectors, otherwise 96.
+// Registers of two edges in flight, of three rows each: 128 for whole vectors, otherwise 96. A fourth row takes more.
 template <class Config>
-__global__ void __launch_bounds__(kGatherThreads, Config::kRepeat == 1 ? 4 : 5)
+__global__ void __launch_bounds__(kGatherThreads, (Config::kRepeat == 1 ? 4 : 5) - Config::kEdgeValues)
     gated_sum_kernel(const GatedSumKernelArgs args) {
   const auto lane = static_cast<int>(threadIdx.x & (kWarpSize - 1));
   const LaneSlice<Config> slice(args.gather, lane);
@@ -145,22 +151,30 @@ __global__ void __launch_bounds__(kGatherThreads, Config::kRepeat == 1 ? 4 : 5)
   TeamWalk(args.gather.units, lane, work).walk(args.gather.unit());
 }
 
+template <class Config>
+cudaError_t launch_gated(const GatedSumArgs& args, GatedSumKernelArgs kernel_args, const GatherShape& shape,
+                         const Launch& launch) {
+  const GatherPlan plan = plan_gather<Config>(args.topology, shape);
+  kernel_args.gather = plan.gather;
+  kernel_args.gather.feat_rows = indices_of(args.topology);
+  return cuda::launch(gated_sum_kernel<Config>, plan.blocks, plan.threads, launch.stream, kernel_args);
+}
+
 template <typename T>
 cudaError_t gated_sum_of(const GatedSumArgs& args, const GatedSumKernelArgs& kernel_args, const GatherShape& shape,
                          const Launch& launch) {
   const auto fits = [&](int64_t count) {
     return args.dim % count == 0 &&
            are_aligned(count * static_cast<int64_t>(sizeof(T)), args.value, args.gate_src, args.gate_dst,
-                       args.gate_edge, args.edges, args.out) &&
+                       args.gate_edge, args.edge_value, args.edges, args.out) &&
            are_aligned(store_alignment(DType::kFloat, static_cast<int>(count)), args.scale, args.quotient);
   };
   return with_gated_vector<sizeof(T)>(fits, [&](auto vector, auto repeat) {
-    using Config = GatedConfig<T, decltype(vector)::value, decltype(repeat)::value>;
-    const GatherPlan plan = plan_gather<Config>(args.topology, shape);
-    GatedSumKernelArgs planned = kernel_args;
-    planned.gather = plan.gather;
-    planned.gather.feat_rows = indices_of(args.topology);
-    return cuda::launch(gated_sum_kernel<Config>, plan.blocks, plan.threads, launch.stream, planned);
+    constexpr int kVector = decltype(vector)::value, kRepeat = decltype(repeat)::value;
+    if (args.edge_value != nullptr) {
+      return launch_gated<GatedConfig<T, kVector, kRepeat, true>>(args, kernel_args, shape, launch);
+    }
+    return launch_gated<GatedConfig<T, kVector, kRepeat, false>>(args, kernel_args, shape, launch);
   });
 }
 

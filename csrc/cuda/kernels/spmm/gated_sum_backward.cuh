@@ -6,12 +6,17 @@
 namespace halfgnn::cuda {
 
 // kRowsAreSources: which of the two passes. G: the type of grad; if it is float, there may be shifts.
-template <bool kRowsAreSources, typename T, typename G, int kVectorElements, int kVectorsPerLane>
+template <bool kRowsAreSources, typename T, typename G, int kVectorElements, int kVectorsPerLane, bool kEdgesHaveValues>
 struct GateGradientConfig : GatherConfig<T, kVectorElements, kVectorsPerLane> {
   using Grad = G;
   static constexpr bool kBySrc = kRowsAreSources;
   static constexpr bool kShifts = std::is_same_v<G, float>;
-  static constexpr int kUnroll = 2;  // edges, of four or five rows each
+  static constexpr bool kEdgeValues = kEdgesHaveValues;
+  static constexpr int kUnroll = 2;  // edges, of four to six rows each
+  // Registers of two edges in flight: 128. Values of edges take more to sources, and where rows are read element by
+  // element.
+  static constexpr bool kNeedsMore = kVectorsPerLane == 4 || (kBySrc && std::is_same_v<T, G>);
+  static constexpr int kMinBlocks = kEdgeValues && kNeedsMore ? 3 : 4;
 };
 
 // What a lane does (TeamWalk).
@@ -25,6 +30,7 @@ struct GateGradientLane {
   using Row = Fragment<T, kVector>;
   using Grad = Fragment<typename Config::Grad, kVector>;
   using Shift = Fragment<float, Config::kShifts ? kVector : 1>;
+  using EdgeValue = Fragment<T, Config::kEdgeValues ? kVector : 1>;
   // Of the row, and of the columns, beside gates.
   using Own = std::conditional_t<kBySrc, Row, Grad>;
   using Far = std::conditional_t<kBySrc, Grad, Row>;
@@ -80,6 +86,7 @@ struct GateGradientLane {
     Row gate[kRepeat], gate_edge[kRepeat], grad_edge[kRepeat];
     Far far[kRepeat];
     Shift shift[kRepeat];
+    EdgeValue edge_value[kRepeat];
   };
 
   // Adds kEdges edges of every group, those at `start` and after of a chunk of which the team has `left` edges, and
@@ -98,15 +105,21 @@ struct GateGradientLane {
 #pragma unroll
     for (int u = 0; u < kEdges; ++u) {
       const bool keep = kFull || start + u * team.num_groups + team.group < left;
-      const char* target = edge.of_row(id[u], args.gather.row_bytes) + args.edges.distance[2];
+      const char* of_edge = edge.of_row(id[u], args.gather.row_bytes);
 #pragma unroll
       for (int r = 0; r < kRepeat; ++r) {
-        float dz[kVector];
-        add_edge(r, edges[u], keep, dz);
-        store_rounded_if<T>(keep && args.edges.exists[2] && slice.has(r, args.gather),
-                            const_cast<char*>(edge.at(target, r)), dz);
+        float dz[kVector], gated_grad[kVector];
+        add_edge(r, edges[u], keep, dz, gated_grad);
+        store_of_edge(2, of_edge, r, keep, dz);
+        if constexpr (Config::kEdgeValues && !kBySrc) store_of_edge(4, of_edge, r, keep, gated_grad);
       }
     }
+  }
+
+  // Stores vector r of an edge in the k-th array, if there is one.
+  __device__ void store_of_edge(int k, const char* of_edge, int r, bool keep, const float (&values)[kVector]) const {
+    const char* target = edge.at(of_edge + args.edges.distance[k], r);
+    store_rounded_if<T>(keep && args.edges.exists[k] && slice.has(r, args.gather), const_cast<char*>(target), values);
   }
 
   __device__ void load_edge(uint32_t column, uint32_t id, Edge& to) const {
@@ -123,17 +136,21 @@ struct GateGradientLane {
         to.shift[r] = args.shift != nullptr ? Shift::load(shift.at(shift_row, r)) : Shift{};
       }
       to.gate_edge[r] = load_edge_row<Row>(args.edges, 0, edge, of_edge, r);
+      if constexpr (Config::kEdgeValues) {
+        to.edge_value[r] = load_given_edge_row<EdgeValue>(args.edges, 3, edge, of_edge, r);
+      }
       to.grad_edge[r] = load_edge_row<Row>(args.edges, 1, edge, of_edge, r);
     }
   }
 
-  // Adds vector r of an edge to the sums, unless it is not to be kept, and leaves the gradient of its z.
-  __device__ void add_edge(int r, const Edge& of_edge, bool keep, float (&dz)[kVector]) {
+  // Adds vector r of an edge to the sums, unless it is not to be kept, and leaves the gradients of its z and its value.
+  __device__ void add_edge(int r, const Edge& of_edge, bool keep, float (&dz)[kVector], float (&gated_grad)[kVector]) {
     float z[kVector], x[kVector], g[kVector], s[kVector];
     add_gates(own_gate[r], of_edge.gate[r], of_edge.gate_edge[r], z);
     of_edge.grad_edge[r].widen(dz);
     own[r].widen(kBySrc ? x : g);
     of_edge.far[r].widen(kBySrc ? g : x);
+    if constexpr (Config::kEdgeValues) of_edge.edge_value[r].add_to(x);
     if constexpr (Config::kShifts) (kBySrc ? of_edge.shift[r] : own_shift[r]).widen(s);
 #pragma unroll
     for (int i = 0; i < kVector; ++i) {
@@ -141,10 +158,8 @@ struct GateGradientLane {
       const float slope_of = Config::kShifts ? fmaf(g[i], x[i], -s[i]) : g[i] * x[i];
       dz[i] = fmaf(found.slope, slope_of, dz[i]);
       sum.run[r][i] += keep ? dz[i] : 0.f;
-      if constexpr (kBySrc) {
-        const float product = found.value * g[i];
-        sum.run[kRepeat + r][i] += keep ? product : 0.f;
-      }
+      gated_grad[i] = found.value * g[i];
+      if constexpr (kBySrc) sum.run[kRepeat + r][i] += keep ? gated_grad[i] : 0.f;
     }
   }
 
@@ -162,7 +177,8 @@ struct GateGradientLane {
 };
 
 template <class Config>
-__global__ void __launch_bounds__(kGatherThreads, 4) gated_sum_backward_kernel(const GatedBackwardKernelArgs args) {
+__global__ void __launch_bounds__(kGatherThreads, Config::kMinBlocks)
+    gated_sum_backward_kernel(const GatedBackwardKernelArgs args) {
   using Lane = GateGradientLane<Config>;
   const auto lane = static_cast<int>(threadIdx.x & (kWarpSize - 1));
   const LaneSlice<Config> slice(args.gather, lane);
@@ -189,22 +205,35 @@ cudaError_t launch_gated_backward(const GatedSumBackwardArgs& args, GatedBackwar
   return cuda::launch(gated_sum_backward_kernel<Config>, plan.blocks, plan.threads, launch.stream, kernel_args);
 }
 
+// Of vectors of kVector elements, kRepeat per lane.
+template <bool kEdgeValues, typename T, typename G, int kVector, int kRepeat>
+cudaError_t gated_backward_of_vectors(const GatedSumBackwardArgs& args, const GatedBackwardKernelArgs& kernel_args,
+                                      const GatherShape& shape, const Launch& launch) {
+  if (args.by_src) {
+    using Config = GateGradientConfig<true, T, G, kVector, kRepeat, kEdgeValues>;
+    return launch_gated_backward<Config>(args, kernel_args, shape, launch);
+  }
+  using Config = GateGradientConfig<false, T, G, kVector, kRepeat, kEdgeValues>;
+  return launch_gated_backward<Config>(args, kernel_args, shape, launch);
+}
+
 template <typename T, typename G>
 cudaError_t gated_sum_backward_with(const GatedSumBackwardArgs& args, const GatedBackwardKernelArgs& kernel_args,
                                     const GatherShape& shape, const Launch& launch) {
   const auto fits = [&](int64_t count) {
     return args.dim % count == 0 &&
            are_aligned(count * static_cast<int64_t>(sizeof(T)), args.value, args.gate_src, args.gate_dst,
-                       args.gate_edge, args.grad_edges, args.grad_value, args.grad_gate, args.grad_gate_edge) &&
+                       args.gate_edge, args.edge_value, args.grad_edges, args.grad_value, args.grad_gate,
+                       args.grad_gate_edge, args.grad_edge_value) &&
            are_aligned(count * static_cast<int64_t>(sizeof(G)), args.grad) &&
            are_aligned(count * static_cast<int64_t>(sizeof(float)), args.shift);
   };
   return with_gated_vector<sizeof(G)>(fits, [&](auto vector, auto repeat) {
     constexpr int kVector = decltype(vector)::value, kRepeat = decltype(repeat)::value;
-    if (args.by_src) {
-      return launch_gated_backward<GateGradientConfig<true, T, G, kVector, kRepeat>>(args, kernel_args, shape, launch);
+    if (args.edge_value != nullptr) {
+      return gated_backward_of_vectors<true, T, G, kVector, kRepeat>(args, kernel_args, shape, launch);
     }
-    return launch_gated_backward<GateGradientConfig<false, T, G, kVector, kRepeat>>(args, kernel_args, shape, launch);
+    return gated_backward_of_vectors<false, T, G, kVector, kRepeat>(args, kernel_args, shape, launch);
   });
 }
 

@@ -21,7 +21,7 @@ struct GatedSumKernelArgs {
   Ids edge_ids;
   const void* value;
   const void* gate_dst;
-  EdgeArrays<2> edges;  // gate_edge, and z to be written
+  EdgeArrays<3> edges;  // gate_edge, z to be written, and edge_value
   GatedResult result;
   float* partial;        // sums of gate value of pieces of long rows, a row per slot
   float* partial_gates;  // and of the gates, if normalize
@@ -34,7 +34,7 @@ struct GatedBackwardKernelArgs {
   const void* value;    // by source: of the row, otherwise of the column
   const void* grad;     // by source: of the column, otherwise of the row
   const float* shift;   // beside grad; may be null
-  EdgeArrays<3> edges;  // gate_edge, the gradient of z, and that of gate_edge to be written
+  EdgeArrays<5> edges;  // gate_edge, the gradient of z, that of gate_edge to be written; edge_value, and its
   void* grad_gate;      // null: not wanted
   void* grad_value;     // null: not wanted
   float* partial_gate;
