@@ -7,11 +7,22 @@
 
 namespace halfgnn::cuda {
 
-// At most 128 registers for narrow heads, 168 for wide ones.
-constexpr int tensor_edges_min_blocks(int blocks) { return blocks > 1 ? 3 : 4; }
+// Gradients with columns of heads of at most so many blocks need more registers than they would have: on sm_120.
+#if defined(__CUDA_ARCH__) && __CUDA_ARCH__ >= 1200
+constexpr int kMaxLargeBlocks = 2;
+#else
+constexpr int kMaxLargeBlocks = 0;
+#endif
+
+// At most 128 registers for narrow heads, 168 for wide ones; a step more where that is not enough.
+constexpr int tensor_edges_min_blocks(PairPass pass, int blocks, TensorTerms terms) {
+  const bool is_large =
+      pass == PairPass::kRecordingDestinations && terms == TensorTerms::kColumns && blocks <= kMaxLargeBlocks;
+  return (blocks > 1 ? 3 : 4) - (is_large ? 1 : 0);
+}
 
 template <typename T, PairPass kPairPass, int kBlocks, TensorTerms kTerms>
-__global__ void __launch_bounds__(kTensorThreads, tensor_edges_min_blocks(kBlocks))
+__global__ void __launch_bounds__(kTensorThreads, tensor_edges_min_blocks(kPairPass, kBlocks, kTerms))
     dot_tensor_edges_kernel(const PairArgs args) {
   using Lane = PairTensorLane<DotTensorScore, T, kPairPass, kBlocks, kTerms>;
   __shared__ typename Lane::Shared shared;
