@@ -21,6 +21,7 @@ FAMILIES = {
     "dot_attention": ("attention/dot_attention.cuh", ["dot_attention_of<T>"]),
     "dot_edges": ("attention/dot_edges.cuh", ["dot_edges_of<T>", "column_gradients_of<T>"]),
     "dot_tensor": ("attention/dot_tensor.cuh", ["dot_tensor_of<T>"]),
+    "dot_tensor_edges": ("attention/dot_tensor_edges.cuh", ["dot_tensor_edges_of<T>"]),
     "edge_sum": ("spmm/edge_sum.cuh", ["edge_sum_of<T>"]),
     "edge_sum_backward": ("spmm/edge_sum_backward.cuh", ["edge_sum_backward_of<T>"]),
     "edge_softmax": ("softmax/edge_softmax.cuh", ["launch_softmax<T, false>", "launch_softmax<T, true>"]),
@@ -43,7 +44,7 @@ FAMILIES = {
 }
 
 # Families of some types alone.
-TYPES_OF = {"dot_tensor": ("half", "bfloat16"), "gatv2_tensor": ("half", "bfloat16")}
+TYPES_OF = {name: ("half", "bfloat16") for name in ("dot_tensor", "dot_tensor_edges", "gatv2_tensor")}
 
 # ---- CPU: all kernels once per instruction set, in several files that compile at once and fill one table.
 

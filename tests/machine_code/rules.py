@@ -96,6 +96,7 @@ MIN_LOADS = {
     _TENSOR_DESTINATIONS + "1>": 4,  # keys of 16 edges, which are their values
     "gatv2_tensor_kernel": 8,
     "dot_tensor_kernel": 8,  # of 16 edges: keys, or keys and values of narrow heads
+    "dot_tensor_edges_kernel": 8,
     "gather_limit_kernel": 8,
     "gather_rows_kernel<uint4>": 4,
 }

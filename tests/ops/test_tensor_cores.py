@@ -318,7 +318,7 @@ def test_both_kinds_agree(kind, heads, dim, dtype, device, monkeypatch):
         # GATv2's gradients of logits are summed up as they are, not times elements of which many are small.
         atol = (1e-5 if kind is DOT else 4e-5) * max(1, size)
         torch.testing.assert_close(got, other, rtol=torch.finfo(dtype).eps, atol=atol)
-    if support.has_cuda_kernels(device):  # they are two
+    if support.has_cuda_kernels(device) and (kind is DOT or dim <= 128):  # they are two
         assert any(not torch.equal(a, b) for a, b in zip(on_tensor_cores, others))
         assert all(torch.equal(a, b) for a, b in zip(on_tensor_cores, results(kind, g, operands, monkeypatch, "1")))
 

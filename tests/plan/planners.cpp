@@ -61,6 +61,11 @@ const RowWork* works() {
                                 kDotBiasWork[2],
                                 kDotColumnsWork[0],
                                 kDotColumnsWork[1],
+                                kDotTensorBiasWork[1][0],
+                                kDotTensorBiasWork[1][1],
+                                kDotTensorBiasWork[1][2],
+                                kDotTensorColumnsWork[1][0],
+                                kDotTensorColumnsWork[1][1],
                                 kGatv2BiasWork[0],
                                 kGatv2BiasWork[1]};
   return all;
@@ -186,9 +191,16 @@ double attention_instructions(int64_t heads, int64_t dim, int64_t pass, int64_t 
 }
 
 bool tensor_cores(int wanted, int compute_major, int64_t heads, int64_t dim, int64_t element_bytes, bool is_aligned,
-                  int pass, int64_t num_rows, int64_t num_edges, bool is_gatv2) {
-  const DotProblem problem{heads,    dim,       element_bytes, is_aligned, static_cast<DotPass>(pass),
-                           num_rows, num_edges, is_gatv2};
+                  int pass, int64_t num_rows, int64_t num_edges, bool is_gatv2, int terms) {
+  const DotProblem problem{heads,
+                           dim,
+                           element_bytes,
+                           is_aligned,
+                           static_cast<DotPass>(pass),
+                           num_rows,
+                           num_edges,
+                           is_gatv2,
+                           static_cast<DotTerms>(terms)};
   return takes_tensor_cores(static_cast<TensorCores>(wanted), compute_major, problem);
 }
 bool edge_records(int wanted, int compute_major, int64_t heads, int64_t dim, int64_t element_bytes, int64_t num_rows,

@@ -15,6 +15,7 @@ MB = 1 << 20
 # Of a kernel of sums: bytes of an access, accesses per slice, edges in flight.
 ACCESSES = [(16, 1, 4), (8, 2, 4), (4, 1, 4), (4, 4, 2), (2, 4, 2)]
 PASSES = ("forward", "destinations", "sources")
+TERMS = ("none", "bias", "columns", "other")
 # Kernels whose instructions work.h has, in the order of planners.cpp. "gather" has none.
 KERNELS = [
     "gather",
@@ -37,7 +38,10 @@ KERNELS = [
     *(f"{kind}_tensor_{which}" for kind in ("dot", "gatv2") for which in PASSES),
     # With terms of edges.
     *(f"dot_bias_{which}" for which in PASSES),
-    *(f"{kind}_{which}" for kind in ("dot_columns", "gatv2_bias") for which in PASSES[:2]),
+    *(f"dot_columns_{which}" for which in PASSES[:2]),
+    *(f"dot_bias_tensor_{which}" for which in PASSES),
+    *(f"dot_columns_tensor_{which}" for which in PASSES[:2]),
+    *(f"gatv2_bias_{which}" for which in PASSES[:2]),
 ]
 
 Lanes = namedtuple("Lanes", "log2_lanes log2_team team_edges slices")
@@ -147,12 +151,16 @@ class Planners:
 
     # ---- planners; what they chose, and its slices
 
-    def tensor_cores(self, heads, dim, degree, *, wanted=2, major=9, size=2, aligned=True, direction=0, gatv2=False):
-        """wanted: 0 never, 1 where possible, 2 where cheaper; direction: 0 forward, 1 to destinations, 2 to sources."""
+    def tensor_cores(
+        self, heads, dim, degree, *, wanted=2, major=9, size=2, aligned=True, direction=0, gatv2=False, terms="none"
+    ):
+        """wanted: 0 never, 1 where possible, 2 where cheaper; direction: 0 forward, 1 to destinations, 2 to sources; terms:
+        what edges add to dot attention, of TERMS."""
         function = self.library.tensor_cores
         function.restype = c_bool
-        function.argtypes = [c_int, c_int, *[c_int64] * 3, c_bool, c_int, *[c_int64] * 2, c_bool]
-        return function(wanted, major, heads, dim, size, aligned, direction, 1000, 1000 * degree, gatv2)
+        function.argtypes = [c_int, c_int, *[c_int64] * 3, c_bool, c_int, *[c_int64] * 2, c_bool, c_int]
+        sizes = (heads, dim, size, aligned, direction, 1000, 1000 * degree)
+        return function(wanted, major, *sizes, gatv2, TERMS.index(terms))
 
     def takes_edge_records(self, heads, dim, degree, *, wanted=2, major=9, size=2):
         function = self.library.edge_records

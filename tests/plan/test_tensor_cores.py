@@ -85,6 +85,41 @@ def test_the_choice_is_the_one_that_executes_less(planners, heads, dim):
             assert chosen < 1.1 * left, (direction, degree)
 
 
+# Where edges add a bias, or 16 columns: forward, to destinations, to sources (which columns leave as they are).
+COUNTED_WITH_TERMS = {
+    ("bias", 64): {7: [(611, 452), (665, 606), (453, 566)], 50: [(1809, 961), (2454, 1331), (1371, 1048)]},
+    ("bias", 128): {1: [(490, 497), (559, 645), (332, 614)],
+                    7: [(777, 504), (948, 652), (552, 620)],
+                    50: [(2924, 1143), (4225, 1584), (2126, 1248)]},
+    ("columns", 64): {7: [(739, 641), (899, 875)], 50: [(2208, 1259), (2848, 1720)]},
+    ("columns", 128): {1: [(601, 685), (749, 914)],
+                       7: [(937, 692), (1206, 922)],
+                       50: [(3600, 1440), (4804, 1978)]},
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("terms,dim", COUNTED_WITH_TERMS)
+def test_the_choice_with_terms_of_edges(planners, terms, dim):
+    for degree, counts in COUNTED_WITH_TERMS[terms, dim].items():
+        for direction, (others, on_tensor_cores) in enumerate(counts):
+            chosen, left = others, on_tensor_cores
+            if planners.tensor_cores(1, dim, degree, direction=direction, terms=terms):
+                chosen, left = left, chosen
+            assert chosen < 1.1 * left, (direction, degree)
+
+
+@pytest.mark.parametrize("direction", range(3))
+def test_which_terms_of_edges_tensor_cores_take(planners, direction):
+    """A bias and few columns; rows of edges and more columns stay on lanes, whatever is wanted."""
+    for wanted in (WHERE_POSSIBLE, WHERE_CHEAPER):
+        ask = functools.partial(planners.tensor_cores, wanted=wanted, direction=direction)
+        for terms in ("bias", "columns"):
+            assert ask(1, 128, 50, terms=terms) and ask(1, 256, 50, terms=terms)
+            assert not ask(1, 128, 50, terms=terms, major=7) and not ask(1, 128, 50, terms=terms, size=4)
+            assert ask(8, 16, 50, terms=terms) == (wanted == WHERE_POSSIBLE)
+        assert not ask(1, 128, 50, terms="other")
+
+
 @pytest.mark.parametrize("major", [7, 9])
 def test_records_of_edges_where_they_are_cheaper(planners, major):
     """Of rows of many edges, without tensor cores."""

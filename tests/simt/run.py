@@ -44,6 +44,7 @@ MODULES = (
     "ops/test_attention_edges.py",
     "ops/test_gatv2_edges.py",
     "ops/test_tensor_cores.py",
+    "ops/test_tensor_edges.py",
     "ops/test_attention_autograd.py",
     "ops/test_attention_arguments.py",
     "ops/test_segment_reduce.py",

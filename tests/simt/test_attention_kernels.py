@@ -12,9 +12,10 @@ import math
 import pytest
 import torch
 
-from halfgnn import Graph
+from halfgnn import Graph, ops
 from tests import support_attention_edges as dot_edges
 from tests import support_gatv2_edges as gatv2_edges
+from tests.machine_code import launches
 from tests.simt import control
 from tests.simt.graphs import CUT, PIECE, graph_of
 from tests.support import HALVES, IDTYPES, randn
@@ -27,6 +28,7 @@ if not control.SIMULATED:
 # into tiles, of whole vectors and of single elements.
 WIDTHS = {torch.float16: (16, 12, 10, 5, 264, 1032, 133), torch.float32: (8, 6, 3, 132, 516, 131)}
 WIDTHS[torch.bfloat16] = WIDTHS[torch.float16]
+TYPE_NAMES = {torch.float16: "__half", torch.bfloat16: "__nv_bfloat16"}
 CASES = [pytest.param(dtype, dim, id=f"{dtype}-{dim}") for dtype, widths in WIDTHS.items() for dim in widths]
 
 
@@ -76,6 +78,24 @@ def test_terms_of_edges(dtype, dim, columns):
         )
         made["edge_bias"][:600, :1] = -torch.inf
         dot_edges.check(terms, g, made, 0.3, 1000) if is_dot else gatv2_edges.check(g, made, 0.3, 1000)
+
+
+@pytest.mark.parametrize("dtype", HALVES)
+def test_kernels_that_terms_of_edges_take(dtype):
+    """Tensor cores where tests/plan/test_tensor_cores.py says so: of rows of 7 edges all passes but that to sources."""
+    on_lanes = {"0": "PairEdgeConfig", "3": "PairEdgeConfig", "4": "PairConfig"}
+    for degree, passes in ((7, "03"), (50, "034")):
+        g = graph_of([degree] * 37, 37, torch.int32)
+        tensors = dot_edges.BIAS.operands(g, 1, 128, 0, dtype)
+        leaves = [x.requires_grad_() for x in tensors.values()]
+        with launches.recorded() as found:
+            dot_edges.BIAS.call(ops.dot_attention, g, tensors).sum().backward()
+        assert all(leaf.grad is not None for leaf in leaves)
+        names = [launch.kernel for launch in found if "dot_tensor" in launch.kernel or "pair_" in launch.kernel]
+        assert len(names) == len(on_lanes)
+        for name, kernel in zip(names, on_lanes):
+            expected = f"dot_tensor_edges_kernel<{TYPE_NAMES[dtype]}, {kernel}, 2, 1>"
+            assert (name == expected) == (kernel in passes) == (on_lanes[kernel] not in name), (degree, name)
 
 
 @pytest.mark.parametrize("dtype", [*HALVES, torch.float32])

@@ -107,6 +107,14 @@ def test_attentions(kind, dtype, shape):
         support_attention.check(kind, g, kind.operands(g, *shape, dtype), dropout_p=0.2 * (shape[0] > 1))
 
 
+@pytest.mark.parametrize("terms,dtype", [(dot_edges.BIAS, torch.bfloat16), (dot_edges.BOTH, torch.float16)])
+def test_edges_on_tensor_cores(terms, dtype, monkeypatch):
+    monkeypatch.setenv("HALFGNN_TENSOR_CORES", "1")
+    g = graph([3, 0, 9, 20, 40], identity=terms is dot_edges.BIAS)
+    with on_machine_code("dot_tensor_edges_kernel"):
+        dot_edges.check(terms, g, terms.operands(g, 2, 72, 13, dtype), 0.2)
+
+
 def test_columns_of_edges():
     g = graph([3, 0, 9], identity=False)
     with on_machine_code("pair_attention_kernel", "column_gradient_kernel"):

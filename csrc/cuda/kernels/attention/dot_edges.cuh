@@ -3,11 +3,15 @@
 
 #include "column_gradients.cuh"
 #include "dot_attention.cuh"
+#include "dot_tensor.h"
 
 namespace halfgnn::cuda {
 
 template <typename T>
-cudaError_t dot_edges_of(PairPass pass, const PairArgs& args, const Launch& launch) {
+cudaError_t dot_edges_of(PairPass pass, const PairArgs& args, const PairShape& shape, const Launch& launch) {
+  if constexpr (sizeof(T) == 2) {
+    if (takes_tensor_cores(PairKind::kDot, pass, args, shape)) return dot_tensor_edges_of<T>(pass, args, shape, launch);
+  }
   constexpr int widest = kMaxAccessBytes / static_cast<int>(sizeof(T));
   switch (pass) {
     case PairPass::kForward:

@@ -28,7 +28,8 @@ int compute_major() {
 DotPass of_dot(PairPass pass) {
   switch (pass) {
     case PairPass::kForward: return kForwardDots;
-    case PairPass::kDestinations: return kDotsToDestinations;
+    case PairPass::kDestinations:
+    case PairPass::kRecordingDestinations: return kDotsToDestinations;
     default: return kDotsToSources;
   }
 }
@@ -39,14 +40,22 @@ DotProblem problem_of(PairKind kind, PairPass pass, const PairShape& shape, int6
           of_dot(pass), num_rows,  num_edges,           kind == PairKind::kGatv2};
 }
 
+// What edges add to a pass, or have left to it.
+DotTerms terms_of(PairPass pass, const PairEdgeArgs& edge) {
+  if (edge.has_rows() || edge.columns.count > kMaxTensorColumns) return DotTerms::kOther;
+  if (edge.has_columns()) return DotTerms::kColumns;
+  return edge.any() || pass == PairPass::kRecordedSources ? DotTerms::kBias : DotTerms::kNone;
+}
+
 }  // namespace
 
 bool has_tensor_cores() { return compute_major() >= 8; }
 
 bool takes_tensor_cores(PairKind kind, PairPass pass, const PairArgs& args, const PairShape& shape) {
   const Rows& rows = args.units.rows;
-  return takes_tensor_cores(wanted_tensor_cores(), compute_major(),
-                            problem_of(kind, pass, shape, rows.num_rows, rows.num_edges));
+  DotProblem problem = problem_of(kind, pass, shape, rows.num_rows, rows.num_edges);
+  if (kind == PairKind::kDot) problem.terms = terms_of(pass, args.edge);
+  return takes_tensor_cores(wanted_tensor_cores(), compute_major(), problem);
 }
 
 bool takes_edge_records(const PairShape& shape, const Topology& destinations, const Topology& sources) {

@@ -40,11 +40,9 @@ constexpr int tensor_min_blocks(PairPass pass, int blocks) {
   return pass == PairPass::kForward ? 5 : 4;
 }
 
-template <typename T, PairPass kPairPass, int kBlocks>
-__global__ void __launch_bounds__(kTensorThreads, tensor_min_blocks(kPairPass, kBlocks))
-    dot_tensor_kernel(const PairArgs args) {
-  using Lane = PairTensorLane<DotTensorScore, T, kPairPass, kBlocks>;
-  __shared__ typename Lane::Shared shared;
+// A warp takes one head of a unit.
+template <class Lane>
+__device__ void run_dot_tensor(const PairArgs& args, typename Lane::Shared& shared) {
   const auto heads = static_cast<uint32_t>(args.layout.heads);
   const uint32_t block = args.layout.by_slice ? blockIdx.x % args.blocks_per_slice : blockIdx.x / heads;
   const uint32_t head = args.layout.by_slice ? blockIdx.x / args.blocks_per_slice : blockIdx.x % heads;
@@ -53,6 +51,20 @@ __global__ void __launch_bounds__(kTensorThreads, tensor_min_blocks(kPairPass, k
   const int lane = static_cast<int>(threadIdx.x & (kWarpSize - 1));
   Lane work(args, static_cast<int>(head), shared);
   for_each_piece(args.units, unit, lane, [&](const Piece& piece) { work.run(piece); });
+}
+
+template <typename T, PairPass kPairPass, int kBlocks>
+__global__ void __launch_bounds__(kTensorThreads, tensor_min_blocks(kPairPass, kBlocks))
+    dot_tensor_kernel(const PairArgs args) {
+  using Lane = PairTensorLane<DotTensorScore, T, kPairPass, kBlocks>;
+  __shared__ typename Lane::Shared shared;
+  run_dot_tensor<Lane>(args, shared);
+}
+
+inline PairArgs with_tensor_blocks(const PairArgs& args) {
+  PairArgs of_heads = args;
+  of_heads.blocks_per_slice = static_cast<uint32_t>(ceil_div(args.units.num_units, kTensorWarps));
+  return of_heads;
 }
 
 template <typename T, PairPass kPairPass, int kBlocks>
@@ -68,11 +80,9 @@ cudaError_t dot_tensor_pass(const PairArgs& args, int64_t dim, const Launch& lau
   return launch_dot_tensor<T, kPairPass, 4>(args, launch);
 }
 
-// A warp takes one head of a unit.
 template <typename T>
 cudaError_t dot_tensor_of(PairPass pass, const PairArgs& args, const PairShape& shape, const Launch& launch) {
-  PairArgs of_heads = args;
-  of_heads.blocks_per_slice = static_cast<uint32_t>(ceil_div(args.units.num_units, kTensorWarps));
+  const PairArgs of_heads = with_tensor_blocks(args);
   switch (pass) {
     case PairPass::kForward: return dot_tensor_pass<T, PairPass::kForward>(of_heads, shape.dim, launch);
     case PairPass::kDestinations: return dot_tensor_pass<T, PairPass::kDestinations>(of_heads, shape.dim, launch);

@@ -51,6 +51,11 @@ class TensorBatch {
 #pragma unroll
     for (int i = 0; i < 2 * kHalves; ++i) columns[i] = read(column, 2 * lane.t + i % 2 + 8 * (i / 2));
   }
+  // What the lane of the edge at this place of the batch has; past the last edge, what lanes past it have.
+  template <typename Value>
+  __device__ Value at_place(Value value, int place) const {
+    return __shfl_sync(kFullMask, value, start_ + place);
+  }
   __device__ uint4 load(const char* source, int place, int chunk) const {
     uint4 words = {0, 0, 0, 0};
     if (!kIsCareful || (place < count_ && chunk < chunks_)) words = __ldg(reinterpret_cast<const uint4*>(source));

@@ -120,6 +120,15 @@ inline __device__ float max_over_groups(float value) {
   return value;
 }
 
+// Of two pairs of elements: their first ones, or their second ones.
+#ifdef __CUDA_ARCH__
+inline __device__ unsigned int lower_halves(unsigned int x, unsigned int y) { return __byte_perm(x, y, 0x5410); }
+inline __device__ unsigned int upper_halves(unsigned int x, unsigned int y) { return __byte_perm(x, y, 0x7632); }
+#else
+inline __device__ unsigned int lower_halves(unsigned int x, unsigned int y) { return (x & 0xffffu) | y << 16; }
+inline __device__ unsigned int upper_halves(unsigned int x, unsigned int y) { return x >> 16 | (y & 0xffff0000u); }
+#endif
+
 // Factors of a batch as a fragment of b: column n has the value for even n, and what rounding lost for odd n.
 template <typename T>
 struct TensorFactors {
@@ -129,44 +138,102 @@ struct TensorFactors {
   template <class Batch>
   __device__ TensorFactors(const Batch&, const float (&factors)[2]) : b{0, 0} {
 #pragma unroll
-    for (int i = 0; i < Batch::kHalves; ++i) {
-      const float value = Convert<T>::widen(Convert<T>::round(factors[i]));
-      b[i] = transpose_8x8(bits_as<unsigned int>(Convert<T>::round(value, factors[i] - value)));
-    }
+    for (int i = 0; i < Batch::kHalves; ++i) b[i] = transpose_8x8(pair_of(factors[i]));
+  }
+  // pairs: of these edges, as pair_of makes them.
+  template <class Batch>
+  __device__ TensorFactors(const Batch&, const unsigned int (&pairs)[2]) : b{0, 0} {
+#pragma unroll
+    for (int i = 0; i < Batch::kHalves; ++i) b[i] = transpose_8x8(pairs[i]);
+  }
+
+  // The rounded value, and what rounding it lost.
+  static __device__ unsigned int pair_of(float factor) {
+    const float value = Convert<T>::widen(Convert<T>::round(factor));
+    return bits_as<unsigned int>(Convert<T>::round(value, factor - value));
   }
 };
 
-// Sums of factor * row over the edges of a row. Each lane adds up one chunk; those with t >= kBlocks, one of another
-// lane.
-template <typename T, int kBlocks>
-class TensorSums {
+// If the rows are infinite, the sum is. What rounding factors lost makes nan then, or inf of the other sign.
+inline __device__ float joined_sum(float sum, float lost) { return fabsf(sum) <= FLT_MAX ? sum + lost : sum; }
+
+// Sums of factor * row in fragments of core/mma.cuh, over the edges of a row: of each fragment a lane has two elements,
+// and of each of them what belongs to the rounded factors and what to the rest.
+template <int kFragments>
+class TensorFragmentSums {
  public:
-  static constexpr int kElements = kTensorChunk;
+  static constexpr int kElements = 2 * kFragments;
   // Totals of the runs before the one that the lane is in.
   using Totals = float[kElements][kTensorThreads];
 
-  __device__ explicit TensorSums(Totals& totals) : totals_(totals) {}
-
-  // Of the row: the chunk that the lane adds up.
-  __device__ static int own_block(const TensorLane& lane) { return lane.t % kBlocks; }
-  __device__ static int own_chunk(const TensorLane& lane) { return 8 * own_block(lane) + lane.group; }
-  __device__ static bool writes(const TensorLane& lane, int chunks) {
-    return lane.t < kBlocks && own_chunk(lane) < chunks;
-  }
+  __device__ explicit TensorFragmentSums(Totals& totals) : totals_(totals) {}
 
   __device__ void clear() {
 #pragma unroll
-    for (int m = 0; m < 4; ++m) {
+    for (int m = 0; m < kFragments; ++m) {
 #pragma unroll
       for (int i = 0; i < 4; ++i) sum_[m][i] = 0.f;
     }
   }
   __device__ void multiply(float factor) {
 #pragma unroll
-    for (int m = 0; m < 4; ++m) {
+    for (int m = 0; m < kFragments; ++m) {
 #pragma unroll
       for (int i = 0; i < 4; ++i) sum_[m][i] *= factor;
     }
+  }
+
+  // The run joins the total, which is multiplied by `rescale` first; what that lost starts the next run. Totals are
+  // `unit` times as large as runs, a power of two.
+  __device__ void end_run(bool has_total, float rescale, float unit) {
+    const float inverse = 1.f / unit;
+    float values[kElements];
+    load(values);
+#pragma unroll
+    for (int i = 0; i < kElements; ++i) {
+      float run = values[i] * unit, total = totals_[i][threadIdx.x];
+      cuda::end_run(has_total, rescale, total, run);
+      totals_[i][threadIdx.x] = total;
+      sum_[i / 2][2 * (i % 2)] = run * inverse;
+      sum_[i / 2][2 * (i % 2) + 1] = 0.f;
+    }
+  }
+  // At the row's end: the lane's own elements, as large as totals.
+  __device__ void finish(bool has_total, float rescale, float unit, float (&values)[kElements]) const {
+    load(values);
+#pragma unroll
+    for (int i = 0; i < kElements; ++i) values[i] *= unit;
+    if (!has_total) return;
+#pragma unroll
+    for (int i = 0; i < kElements; ++i) values[i] = fmaf(totals_[i][threadIdx.x], rescale, values[i]);
+  }
+
+ protected:
+  float sum_[kFragments][4];
+
+ private:
+  __device__ void load(float (&values)[kElements]) const {
+#pragma unroll
+    for (int i = 0; i < kElements; ++i) {
+      values[i] = joined_sum(sum_[i / 2][2 * (i % 2)], sum_[i / 2][2 * (i % 2) + 1]);
+    }
+  }
+
+  Totals& totals_;
+};
+
+// Sums of factor * row over the edges of a row. Each lane adds up one chunk; those with t >= kBlocks, one of another
+// lane.
+template <typename T, int kBlocks>
+class TensorSums : public TensorFragmentSums<kTensorChunk / 2> {
+ public:
+  using TensorFragmentSums<kTensorChunk / 2>::TensorFragmentSums;
+
+  // Of the row: the chunk that the lane adds up.
+  __device__ static int own_block(const TensorLane& lane) { return lane.t % kBlocks; }
+  __device__ static int own_chunk(const TensorLane& lane) { return 8 * own_block(lane) + lane.group; }
+  __device__ static bool writes(const TensorLane& lane, int chunks) {
+    return lane.t < kBlocks && own_chunk(lane) < chunks;
   }
 
   // Of one block of the rows.
@@ -199,57 +266,13 @@ class TensorSums {
     add_pair(rows.words, &uint4::w, b, sum_[3]);
   }
 
-  // The run joins the total, which is multiplied by `rescale` first; what that lost starts the next run. Totals are
-  // `unit` times as large as runs, a power of two.
-  __device__ void end_run(bool has_total, float rescale, float unit) {
-    const float inverse = 1.f / unit;
-    float values[kElements];
-    load(values);
-#pragma unroll
-    for (int i = 0; i < kElements; ++i) {
-      float run = values[i] * unit, total = totals_[i][threadIdx.x];
-      cuda::end_run(has_total, rescale, total, run);
-      totals_[i][threadIdx.x] = total;
-      sum_[i / 2][2 * (i % 2)] = run * inverse;
-      sum_[i / 2][2 * (i % 2) + 1] = 0.f;
-    }
-  }
-  // At the row's end: the lane's own chunk, as large as totals.
-  __device__ void finish(bool has_total, float rescale, float unit, float (&values)[kElements]) const {
-    load(values);
-#pragma unroll
-    for (int i = 0; i < kElements; ++i) values[i] *= unit;
-    if (!has_total) return;
-#pragma unroll
-    for (int i = 0; i < kElements; ++i) values[i] = fmaf(totals_[i][threadIdx.x], rescale, values[i]);
-  }
-
  private:
-  // If the rows are infinite, the sum is. What rounding factors lost makes nan then, or inf of the other sign.
-  static __device__ float joined(float sum, float lost) { return fabsf(sum) <= FLT_MAX ? sum + lost : sum; }
-  __device__ void load(float (&values)[kElements]) const {
-#pragma unroll
-    for (int i = 0; i < kElements; ++i) {
-      values[i] = joined(sum_[i / 2][2 * (i % 2)], sum_[i / 2][2 * (i % 2) + 1]);
-    }
-  }
   // Two neighbouring elements of each chunk.
   __device__ static void add_pair(const uint4 (&words)[4], unsigned int uint4::* member, const unsigned int (&b)[2],
                                   float (&sum)[4]) {
     const unsigned int x0 = words[0].*member, x1 = words[1].*member, y0 = words[2].*member, y1 = words[3].*member;
-    multiply_add<T>({lower(x0, x1), upper(x0, x1), lower(y0, y1), upper(y0, y1)}, b, sum);
+    multiply_add<T>({lower_halves(x0, x1), upper_halves(x0, x1), lower_halves(y0, y1), upper_halves(y0, y1)}, b, sum);
   }
-  // Of two pairs: their first elements, or their second ones.
-#ifdef __CUDA_ARCH__
-  __device__ static unsigned int lower(unsigned int x, unsigned int y) { return __byte_perm(x, y, 0x5410); }
-  __device__ static unsigned int upper(unsigned int x, unsigned int y) { return __byte_perm(x, y, 0x7632); }
-#else
-  __device__ static unsigned int lower(unsigned int x, unsigned int y) { return (x & 0xffffu) | y << 16; }
-  __device__ static unsigned int upper(unsigned int x, unsigned int y) { return x >> 16 | (y & 0xffff0000u); }
-#endif
-
-  float sum_[4][4];
-  Totals& totals_;
 };
 
 }  // namespace halfgnn::cuda

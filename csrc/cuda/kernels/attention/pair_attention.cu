@@ -264,7 +264,7 @@ cudaError_t run_pass(PairKind kind, PairPass pass, const PairArgs& args, const P
   return with_type(shape.type, [&](auto t) {
     using T = TypeOf<decltype(t)>;
     if (args.edge.any() || (kind == PairKind::kDot && pass == PairPass::kRecordedSources)) {
-      if (kind == PairKind::kDot) return dot_edges_of<T>(pass, args, launch);
+      if (kind == PairKind::kDot) return dot_edges_of<T>(pass, args, shape, launch);
       return args.edge.has_columns() ? gatv2_columns_of<T>(pass, args, launch) : gatv2_edges_of<T>(pass, args, launch);
     }
     return kind == PairKind::kDot ? dot_attention_of<T>(pass, args, shape, launch)

@@ -144,7 +144,7 @@ cudaError_t dot_attention_of(PairPass pass, const PairArgs& args, const PairShap
 template <typename T>
 cudaError_t gatv2_edges_of(PairPass pass, const PairArgs& args, const Launch& launch);
 template <typename T>
-cudaError_t dot_edges_of(PairPass pass, const PairArgs& args, const Launch& launch);
+cudaError_t dot_edges_of(PairPass pass, const PairArgs& args, const PairShape& shape, const Launch& launch);
 
 // GATv2 with columns of edges, of the same rows: kForward and kRecordingDestinations.
 template <typename T>

@@ -10,8 +10,7 @@
 #include <type_traits>
 
 #include "../core/row_units.cuh"
-#include "dot_tensor_rows.cuh"
-#include "pair_pass.h"
+#include "tensor_edges.cuh"
 #include "tensor_products.cuh"
 #include "tensor_unit.cuh"
 
@@ -20,38 +19,45 @@ namespace halfgnn::cuda {
 template <TensorBatchKind kKind>
 using KindOfBatch = std::integral_constant<TensorBatchKind, kKind>;
 
-// ScoreOf: how the logits of an attention come from keys.
-template <template <typename, PairPass, int> class ScoreOf, typename T, PairPass kPairPass, int kBlocks>
-class PairTensorLane {
+// ScoreOf: how the logits of an attention come from keys. kTerms: what edges add, to dot attention alone.
+template <template <typename, PairPass, int> class ScoreOf, typename T, PairPass kPairPass, int kBlocks,
+          TensorTerms kTerms = TensorTerms::kNone>
+class PairTensorLane : TensorGather<T, kBlocks, keys_are_values(ScoreOf<T, kPairPass, kBlocks>::kKind, kPairPass)> {
+  using Frame = TensorGather<T, kBlocks, keys_are_values(ScoreOf<T, kPairPass, kBlocks>::kKind, kPairPass)>;
+  using Frame::args_, Frame::head_, Frame::lane_, Frame::by_row_, Frame::by_pair_, Frame::kKeysAreValues;
+  using Frame::chunks, Frame::head_elements, Frame::head_of, Frame::statistic_at, Frame::dropout_scale;
+  using Frame::rows_for_dots, Frame::rows_for_sums;
   using Score = ScoreOf<T, kPairPass, kBlocks>;
   using OwnRow = TensorOwnRow<T, kBlocks>;
   using Sums = TensorSums<T, kBlocks>;
   static constexpr bool kIsGatv2 = Score::kKind == PairKind::kGatv2;
   static constexpr bool kForward = kPairPass == PairPass::kForward;
-  static constexpr bool kSumsValues = kPairPass != PairPass::kDestinations;
+  static constexpr bool kWritesRecords = kPairPass == PairPass::kRecordingDestinations;
+  static constexpr bool kReadsRecords = kPairPass == PairPass::kRecordedSources;
+  static constexpr bool kToDestinations = kPairPass == PairPass::kDestinations || kWritesRecords;
+  static constexpr bool kSumsValues = !kToDestinations;
   static constexpr bool kSumsKeys = !kForward;
-  static constexpr bool kToDestinations = kPairPass == PairPass::kDestinations;
-  static constexpr bool kKeysAreValues = keys_are_values(Score::kKind, kPairPass);
+  static constexpr bool kHasTerms = kTerms != TensorTerms::kNone;
   using Products = TensorProducts<kIsGatv2 && kSumsKeys, kBlocks>;
+  using Edges = TensorEdges<T, kPairPass, kTerms>;
+  using ColumnValues = typename Edges::ColumnValues;
 
  public:
   // Of a block.
-  struct Shared {
+  struct Shared : Edges::Shared {
     typename Sums::Totals values, keys;
     float total_weight[kTensorThreads], total_maximum[kTensorThreads];
     typename Products::Shared products;
   };
 
   __device__ PairTensorLane(const PairArgs& args, int head, Shared& shared)
-      : args_(args),
-        head_(head),
-        by_row_(first_chunks(lane_.t)),
-        by_pair_(first_chunks(lane_.group)),
+      : Frame(args, head),
         ids_{0, 0},
         ids_begin_(~0u),
         values_(shared.values),
         keys_(shared.keys),
         score_(head_of(args.logit.attn), chunks(), lane_),
+        edges_(args, head, shared),
         products_(shared.products),
         total_weight_(shared.total_weight[threadIdx.x]),
         total_maximum_(shared.total_maximum[threadIdx.x]) {}
@@ -75,38 +81,13 @@ class PairTensorLane {
   }
 
  private:
-  // The lane's first chunk in the first row, as rows are shared (dot_tensor_rows.cuh).
-  struct FirstChunks {
-    const char* key;
-    const char* value;
-  };
   // Of edges group and group + 8: dots, then factors.
   struct Factors {
     float value[2] = {0.f, 0.f};
   };
 
-  __device__ uint32_t row_bytes() const { return args_.row_elements * static_cast<uint32_t>(sizeof(T)); }
-  __device__ int chunks() const { return args_.layout.vectors; }
-  __device__ uint32_t head_elements() const { return static_cast<uint32_t>(head_ * chunks() * kTensorChunk); }
-  // Of the head in row 0.
-  __device__ const char* head_of(const void* rows) const {
-    return static_cast<const char*>(rows) + head_elements() * sizeof(T);
-  }
-  __device__ const char* own_chunk_of(const void* rows, int chunk) const {
-    return as_computed(head_of(rows) + chunk * kMaxAccessBytes);
-  }
-  __device__ FirstChunks first_chunks(int chunk) const {
-    const char* const key = own_chunk_of(args_.key, chunk);
-    return {key, kKeysAreValues ? key : own_chunk_of(args_.value, chunk)};
-  }
-  __device__ const char* head_of(const void* rows, uint32_t row) const {
-    return head_of(rows) + static_cast<uint64_t>(row) * row_bytes();
-  }
-  __device__ int64_t statistic_at(uint32_t row) const { return static_cast<int64_t>(row) * args_.layout.heads + head_; }
   // Element of the lane's own chunk, in a line.
-  __device__ int64_t own_elements(uint32_t line) const {
-    return static_cast<int64_t>(line) * args_.row_elements + head_elements() + Sums::own_chunk(lane_) * kTensorChunk;
-  }
+  __device__ int64_t own_elements(uint32_t line) const { return Frame::element_of(line, Sums::own_chunk(lane_)); }
   __device__ bool writes() const {
     return Sums::writes(lane_, chunks()) && (sum_block_ == kAllBlocks || sum_block_ == Sums::own_block(lane_));
   }
@@ -115,17 +96,19 @@ class PairTensorLane {
   // ---- Edges.
 
   __device__ void start_row(const Piece& piece) {
-    score_.load(head_of(args_.own_key, piece.row), chunks(), lane_);
-    if constexpr (!kForward) own_value_.load(head_of(args_.own_value, piece.row), chunks(), lane_);
+    if constexpr (!kReadsRecords) score_.load(head_of(args_.own_key, piece.row), chunks(), lane_);
+    if constexpr (!kForward && !kReadsRecords) own_value_.load(head_of(args_.own_value, piece.row), chunks(), lane_);
     has_total_ = false;
     maximum_ = kLowestLogit;
     weight_sum_ = 0.f;
     if constexpr (kSumsValues) values_.clear();
+    if constexpr (kReadsRecords) value_unit_.clear_for_weights();
     if constexpr (kSumsKeys) {
       keys_.clear();
       unit_.clear();
     }
     if constexpr (kToDestinations) start_record(piece);
+    if constexpr (kHasTerms) edges_.start_row(piece.row);
   }
 
   __device__ void walk(const Piece& piece) {
@@ -133,10 +116,11 @@ class PairTensorLane {
     if (ids_begin_ != piece.begin) load_ids(piece.begin);
     uint32_t begin = piece.begin;
     while (true) {
-      const uint32_t column = ids_.column, left = piece.end - begin;
+      const uint32_t column = ids_.column, edge = ids_.edge, left = piece.end - begin;
       const int count = left < kWarpSize ? static_cast<int>(left) : kWarpSize;
       load_ids(begin + count);  // a chunk ahead: the next row starts where this one ends
-      draw(begin, count);
+      if constexpr (!kReadsRecords) draw(begin, count, edge);
+      if constexpr (kHasTerms) start_chunk(edge, count);
       for (int start = 0; start < count; start += kTensorEdges) add_edges(start, count - start, column);
       if (left <= kWarpSize) break;
       if ((left - 1) % kTensorRun < kWarpSize) end_run();  // counted from the row's end: its first run is the shorter
@@ -145,14 +129,25 @@ class PairTensorLane {
     ids_begin_ = piece.end;
   }
   __device__ void load_ids(uint32_t begin) {
-    ids_.load(args_.units.rows, args_.columns, args_.edge_ids, false, begin, lane_.lane);
+    ids_.load(args_.units.rows, args_.columns, args_.edge_ids, kHasTerms, begin, lane_.lane);
   }
-  // A bit for each edge of a chunk.
-  __device__ void draw(uint32_t begin, int count) {
+  __device__ void start_chunk(uint32_t edge, int count) {
+    if constexpr (kReadsRecords) {
+      const float2 record = edges_.load_record(edge, count);
+      const float rescale = value_unit_.fit(record.x);
+      if (rescale != 1.f) values_.multiply(rescale);
+      rescale_keys(unit_.fit(record.y));
+      edges_.set_factors(value_unit_.scaled(record.x), unit_.scaled(record.y));
+    } else {
+      edges_.start_chunk(edge);
+    }
+  }
+  // A bit for each edge of a chunk. of_terms: the lane's, where edges add something.
+  __device__ void draw(uint32_t begin, int count, uint32_t of_terms) {
     dropped_ = 0;
     if (!args_.dropout.is_on()) return;
     const auto quad = static_cast<uint32_t>(head_) >> 2;
-    const uint32_t edge = args_.edge_ids.id(begin + (lane_.lane < count ? lane_.lane : 0));
+    const uint32_t edge = kHasTerms ? of_terms : args_.edge_ids.id(begin + (lane_.lane < count ? lane_.lane : 0));
     dropped_ = __ballot_sync(kFullMask, (args_.dropout.dropped(edge, quad) >> (head_ & 3) & 1) != 0);
   }
 
@@ -173,32 +168,68 @@ class PairTensorLane {
   template <class Batch>
   __device__ void add_batch(const Batch& batch, uint32_t column) {
     uint32_t by_row[2], by_pair[4];
-    batch.columns_by_row(column, lane_, by_row);
+    if constexpr (!kReadsRecords) batch.columns_by_row(column, lane_, by_row);
     if constexpr (kForward) {
       batch.columns_by_pair(column, lane_, by_pair);
       add_results(batch, by_row, by_pair);
+    } else if constexpr (kReadsRecords) {
+      batch.columns_by_pair(column, lane_, by_pair);
+      add_recorded(batch, by_pair);
+    } else if constexpr (Edges::kHasColumns) {
+      const TensorColumns<T> columns = edges_.load_columns(batch);
+      Factors of_keys, of_values;
+      differentiate(batch, by_row, of_keys, of_values, columns);
+      batch.columns_by_pair(column, lane_, by_pair);
+      edges_.add_columns(batch, columns, add_rows(batch, by_pair_.key, by_pair, of_keys.value, keys_));
     } else {
       Factors of_keys, of_values;
       differentiate(batch, by_row, of_keys, of_values);
       batch.columns_by_pair(column, lane_, by_pair);
       // The same rows again, from the L1 cache.
-      if constexpr (kSumsValues) add_rows(batch, by_pair_.value, by_pair, of_values, values_);
-      add_rows<kIsGatv2>(batch, by_pair_.key, by_pair, of_keys, keys_);
+      if constexpr (kSumsValues) add_rows(batch, by_pair_.value, by_pair, of_values.value, values_);
+      add_rows<kIsGatv2>(batch, by_pair_.key, by_pair, of_keys.value, keys_);
     }
   }
   template <class Batch>
   __device__ void add_results(const Batch& batch, const uint32_t (&by_row)[2], const uint32_t (&by_pair)[4]) {
     auto keys = rows_for_dots(batch, by_row_.key, by_row);
     auto values = rows_for_sums(batch, by_pair_.value, by_pair);
-    const TensorFactors<T> factors(batch, weigh(batch, dots_of(batch, score_, keys)).value);
-    values.for_each([&](const auto& rows, const TensorBlock& block) { values_.add(rows, factors, lane_, block); });
+    if constexpr (Edges::kHasColumns) {
+      const TensorColumns<T> columns = edges_.load_columns(batch);
+      const TensorFactors<T> factors(batch, weigh(batch, dots_of(batch, score_, keys), columns).value);
+      add(values, factors, values_);
+      edges_.add_columns(batch, columns, factors);
+    } else {
+      const TensorFactors<T> factors(batch, weigh(batch, dots_of(batch, score_, keys)).value);
+      add(values, factors, values_);
+    }
   }
-  // kPositive: of rows of GATv2, ones where LeakyReLU is applied to a positive z.
+  template <class Batch>
+  __device__ void add_recorded(const Batch& batch, const uint32_t (&by_pair)[4]) {
+    // Read anew: otherwise the compiler shares the offsets of rows, and adds both first chunks to each of them.
+    uint32_t columns_of_values[4], columns_of_keys[4];
+#pragma unroll
+    for (int i = 0; i < 2 * Batch::kHalves; ++i) {
+      columns_of_values[i] = as_computed(by_pair[i]);
+      columns_of_keys[i] = as_computed(by_pair[i]);
+    }
+    auto values = rows_for_sums(batch, by_pair_.value, columns_of_values);
+    auto keys = rows_for_sums(batch, by_pair_.key, columns_of_keys);
+    unsigned int of_values[2], of_keys[2];
+    edges_.load_factors(batch, of_values, of_keys);
+    add(values, TensorFactors<T>(batch, of_values), values_);
+    add(keys, TensorFactors<T>(batch, of_keys), keys_);
+  }
+  template <class Blocks>
+  __device__ void add(Blocks& blocks, const TensorFactors<T>& factors, Sums& sums) const {
+    blocks.for_each([&](const auto& rows, const TensorBlock& block) { sums.add(rows, factors, lane_, block); });
+  }
+  // kPositive: of rows of GATv2, ones where LeakyReLU is applied to a positive z. Returns the factors as they enter.
   template <bool kPositive = false, class Batch>
-  __device__ void add_rows(const Batch& batch, const char* first, const uint32_t (&columns)[4], const Factors& factors,
-                           Sums& sums) {
+  __device__ TensorFactors<T> add_rows(const Batch& batch, const char* first, const uint32_t (&columns)[4],
+                                       const float (&factors)[2], Sums& sums) {
     auto rows = rows_for_sums(batch, first, columns);
-    const TensorFactors<T> split(batch, factors.value);
+    const TensorFactors<T> split(batch, factors);
     rows.for_each([&](const auto& some, const TensorBlock& block) {
       if constexpr (kPositive) {
         sums.add(score_.positive(batch, some, block), split, lane_, block);
@@ -206,20 +237,9 @@ class PairTensorLane {
         sums.add(some, split, lane_, block);
       }
     });
+    return split;
   }
 
-  template <class Batch>
-  __device__ auto rows_for_dots(const Batch& batch, const char* first, const uint32_t (&columns)[2]) const {
-    return blocks_of<kBlocks, typename OwnRow::Rows>(batch, [&batch, first, &columns, this](const TensorBlock& block) {
-      return OwnRow::load_rows(batch, first, row_bytes(), columns, lane_, block);
-    });
-  }
-  template <class Batch>
-  __device__ auto rows_for_sums(const Batch& batch, const char* first, const uint32_t (&columns)[4]) const {
-    return blocks_of<kBlocks, typename Sums::Rows>(batch, [&batch, first, &columns, this](const TensorBlock& block) {
-      return Sums::load_rows(batch, first, row_bytes(), columns, lane_, block);
-    });
-  }
   // own: a score, or the own value.
   template <class Batch, class Own, class Blocks>
   __device__ typename Own::Dots dots_of(const Batch& batch, const Own& own, Blocks& blocks) const {
@@ -235,13 +255,22 @@ class PairTensorLane {
     return (dropped_ >> (batch.start() + lane_.group + 8 * i) & 1) != 0;
   }
 
+  // columns: of edges, if they have any.
+  template <class Batch, class... Columns>
+  __device__ void find_logits(const Batch& batch, const typename Score::Dots& dots, float (&logits)[2],
+                              const Columns&... columns) const {
+#pragma unroll
+    for (int i = 0; i < Batch::kHalves; ++i) logits[i] = score_.logit(args_, dots, i);
+    if constexpr (kHasTerms) edges_.add_to_logits(batch, columns..., logits);
+  }
+
   // Forward.
-  template <class Batch>
-  __device__ Factors weigh(const Batch& batch, const typename Score::Dots& dots) {
+  template <class Batch, class... Columns>
+  __device__ Factors weigh(const Batch& batch, const typename Score::Dots& dots, const Columns&... columns) {
     float logits[2], raised = maximum_;
+    find_logits(batch, dots, logits, columns...);
 #pragma unroll
     for (int i = 0; i < Batch::kHalves; ++i) {
-      logits[i] = score_.logit(args_, dots, i);
       raised = fmaxf(raised, batch.has(lane_.group + 8 * i) ? logits[i] : kLowestLogit);
     }
     if (__any_sync(kFullMask, raised > maximum_)) raise_maximum(raised);
@@ -259,40 +288,50 @@ class PairTensorLane {
     const float rescale = exp_of_difference<T>(maximum_ - raised);
     weight_sum_ *= rescale;
     values_.multiply(rescale);
+    edges_.multiply_sums(rescale);
     maximum_ = raised;
   }
 
   // Backward: dots, and factors from them.
-  template <class Batch>
-  __device__ void differentiate(const Batch& batch, const uint32_t (&by_row)[2], Factors& of_keys, Factors& of_values) {
+  template <class Batch, class... Columns>
+  __device__ void differentiate(const Batch& batch, const uint32_t (&by_row)[2], Factors& of_keys, Factors& of_values,
+                                const Columns&... columns) {
     auto keys = rows_for_dots(batch, by_row_.key, by_row);
     auto values = kKeysAreValues ? keys : rows_for_dots(batch, by_row_.value, by_row);
     DestinationRecord records[2];
 #pragma unroll
-    for (int i = 0; i < Batch::kHalves; ++i) records[i] = kToDestinations ? record_ : load_record(by_row[i]);
+    for (int i = 0; i < Batch::kHalves; ++i) records[i] = kToDestinations ? record_ : Frame::load_record(by_row[i]);
     const auto dots_of_keys = dots_of(batch, score_, keys);
     const auto dots_of_values = dots_of(batch, own_value_, values);
+    float logits[2], derivatives[2];
+    find_logits(batch, dots_of_keys, logits, columns...);
+#pragma unroll
+    for (int i = 0; i < Batch::kHalves; ++i) derivatives[i] = dots_of_values.of_edge(i);
+    if constexpr (Edges::kHasColumns) edges_.add_to_values(batch, columns..., derivatives);
+    float weights[2], gradients[2];  // of records
 #pragma unroll
     for (int i = 0; i < Batch::kHalves; ++i) {
-      const float weight = exp_of_difference<T>(score_.logit(args_, dots_of_keys, i) - records[i].lse);
+      const float weight = exp_of_difference<T>(logits[i] - records[i].lse);
       const float multiplier = is_dropped(batch, i) ? 0.f : dropout_scale();
-      const float gradient = weight * fmaf(multiplier, dots_of_values.of_edge(i), -records[i].delta);
+      const float gradient = weight * fmaf(multiplier, derivatives[i], -records[i].delta);
       const bool keep = batch.has(lane_.group + 8 * i);
+      weights[i] = weight * multiplier;
+      gradients[i] = gradient;
       of_keys.value[i] = keep ? gradient : 0.f;
       if constexpr (kIsGatv2) weight_sum_ += of_keys.value[i];
       of_values.value[i] = keep && !is_dropped(batch, i) ? weight * kTensorFactor : 0.f;
     }
-    const float rescale = unit_.fit(of_keys.value);
-    if (rescale != 1.f) keys_.multiply(rescale);
+    if constexpr (kWritesRecords) edges_.store_records(batch, weights, gradients);
+    rescale_keys(unit_.fit(of_keys.value));
 #pragma unroll
     for (int i = 0; i < Batch::kHalves; ++i) of_keys.value[i] = unit_.scaled(of_keys.value[i]);
   }
-  __device__ float dropout_scale() const { return args_.dropout.is_on() ? args_.dropout.scale : 1.f; }
-
-  __device__ DestinationRecord load_record(uint32_t row) const {
-    const float2 record = __ldg(reinterpret_cast<const float2*>(args_.records + statistic_at(row)));
-    return {record.x, record.y};
+  __device__ void rescale_keys(float factor) {
+    if (factor == 1.f) return;
+    keys_.multiply(factor);
+    edges_.multiply_sums(factor);
   }
+
   // lse, and the dot of the result and its gradient. The first piece of a row leaves them for the pass to sources.
   __device__ void start_record(const Piece& piece) {
     record_ = {__ldg(args_.lse + statistic_at(piece.row)), 0.f};
@@ -307,22 +346,24 @@ class PairTensorLane {
 #pragma unroll
     for (int bit = 1; bit < kWarpSize; bit *= 2) record_.delta += __shfl_xor_sync(kFullMask, record_.delta, bit);
     const bool is_first = piece.is_whole_row || args_.units.rows.indptr.offset(piece.row) == piece.begin;
-    if (is_first && lane_.lane == 0) args_.records[statistic_at(piece.row)] = record_;
+    if (!kWritesRecords && is_first && lane_.lane == 0) args_.records[statistic_at(piece.row)] = record_;
   }
 
   // ---- Runs, and the end of a row.
 
-  static constexpr float kValueUnit = 1 / kTensorFactor;
+  __device__ float value_unit() const { return kReadsRecords ? value_unit_.unit() : 1 / kTensorFactor; }
 
   __device__ void end_run() {
     if constexpr (kForward) {
       const float rescale = has_total_ ? exp_of_difference<T>(total_maximum_ - maximum_) : 1.f;
       cuda::end_run(has_total_, rescale, total_weight_, weight_sum_);
-      values_.end_run(has_total_, rescale, kValueUnit);
+      values_.end_run(has_total_, rescale, value_unit());
+      edges_.end_run(has_total_, rescale, value_unit());
       total_maximum_ = maximum_;
     } else {
-      if constexpr (kSumsValues) values_.end_run(has_total_, 1.f, kValueUnit);
+      if constexpr (kSumsValues) values_.end_run(has_total_, 1.f, value_unit());
       keys_.end_run(has_total_, 1.f, unit_.unit());
+      edges_.end_run(has_total_, 1.f, unit_.unit());
       if constexpr (kIsGatv2) cuda::end_run(has_total_, total_weight_, weight_sum_);
     }
     has_total_ = true;
@@ -337,11 +378,12 @@ class PairTensorLane {
     }
   }
   // Whether the sums of fast batches can be trusted.
-  __device__ bool accepts(const float (&values)[kTensorChunk]) const {
+  template <int kCount>
+  __device__ bool accepts(const float (&values)[kCount]) const {
     if (sum_block_ != kAllBlocks) return true;
     float sum = values[0];
 #pragma unroll
-    for (int i = 1; i < kTensorChunk; ++i) sum += values[i];
+    for (int i = 1; i < kCount; ++i) sum += values[i];
     return __all_sync(kFullMask, fabsf(sum) <= FLT_MAX);
   }
 
@@ -355,47 +397,65 @@ class PairTensorLane {
 
   __device__ bool store_results(const Piece& piece) {
     float values[kTensorChunk];
+    ColumnValues columns = {};
     const float rescale = has_total_ ? exp_of_difference<T>(total_maximum_ - maximum_) : 1.f;
-    values_.finish(has_total_, rescale, kValueUnit, values);
-    if (!accepts(values)) return false;
+    values_.finish(has_total_, rescale, value_unit(), values);
+    edges_.finish(has_total_, rescale, value_unit(), columns);
+    if (!accepts(values) || (Edges::kHasColumns && !accepts(columns))) return false;
     const float sum = sum_of_weights(rescale);
-    const float factor = dropout_scale() * (piece.is_whole_row ? reciprocal_of_sum(sum, !piece.is_empty()) : 1.f);
+    const float factor = dropout_scale() * (piece.is_whole_row ? reciprocal_of_sum(sum, has_edges(piece, sum)) : 1.f);
 #pragma unroll
     for (int i = 0; i < kTensorChunk; ++i) values[i] *= factor;
     if (writes()) {
-      if (piece.is_whole_row) {
-        store_precise<T>(args_.out, own_elements(piece.line), values);
-      } else {
+      if (!piece.is_whole_row) {
         store_rounded(args_.partials.vectors + own_elements(piece.line), values);
+      } else if (is_wide()) {
+        store_rounded(args_.edge.columns.wide + own_elements(piece.line), values);
+      } else {
+        store_precise<T>(args_.out, own_elements(piece.line), values);
       }
     }
+    edges_.store_sums(piece, columns, factor);
     if (lane_.lane == 0) store_statistics(piece, sum);
     return sum_block_ == kAllBlocks;
   }
   __device__ void store_statistics(const Piece& piece, float sum) const {
     if (!piece.is_whole_row) {
-      args_.partials.store_sums(piece.line, args_.layout.heads, head_, {maximum_, sum, 0.f, 0.f});
+      // As in pair_lane.cuh, of a piece of which nothing is left.
+      const float kept = kHasTerms && !has_edges(piece, sum) ? 1.f : sum;
+      args_.partials.store_sums(piece.line, args_.layout.heads, head_, {maximum_, kept, 0.f, 0.f});
     } else if (args_.lse != nullptr) {
-      args_.lse[statistic_at(piece.row)] = lse_of(maximum_, sum, !piece.is_empty());
+      args_.lse[statistic_at(piece.row)] = lse_of(maximum_, sum, has_edges(piece, sum));
     }
   }
+  // sum: of exponentials. Terms of edges may remove all edges.
+  static __device__ bool has_edges(const Piece& piece, float sum) {
+    return kHasTerms ? !(sum == 0.f) : !piece.is_empty();
+  }
+  // Whether results are fp32, for projections of columns to be added.
+  __device__ bool is_wide() const { return Edges::kHasColumns && args_.edge.columns.wide != nullptr; }
 
   __device__ bool store_gradients(const Piece& piece) {
     float values[kTensorChunk], keys[kTensorChunk];
+    ColumnValues columns = {};
     if constexpr (kSumsValues) {
-      values_.finish(has_total_, 1.f, kValueUnit, values);
+      values_.finish(has_total_, 1.f, value_unit(), values);
       if (!accepts(values)) return false;
     }
     keys_.finish(has_total_, 1.f, unit_.unit(), keys);
-    if (!accepts(keys)) return false;
+    edges_.finish(has_total_, 1.f, unit_.unit(), columns);
+    if (!accepts(keys) || (Edges::kHasColumns && !accepts(columns))) return false;
     if constexpr (kIsGatv2) {
       finish_keys(piece, keys);
 #pragma unroll
       for (int i = 0; kSumsValues && i < kTensorChunk; ++i) keys[i] = fmaf(dropout_scale(), values[i], keys[i]);
       store_gradient(piece, args_.grad_key, args_.partial_key, 1.f, keys);
     } else {
-      if constexpr (kSumsValues) store_gradient(piece, args_.grad_value, args_.partial_value, dropout_scale(), values);
-      store_gradient(piece, args_.grad_key, args_.partial_key, args_.logit.linear, keys);
+      const float value_scale = kReadsRecords ? 1.f : dropout_scale();  // records have it
+      if constexpr (kSumsValues) store_gradient(piece, args_.grad_value, args_.partial_value, value_scale, values);
+      store_gradient(piece, is_wide() ? args_.edge.columns.wide : args_.grad_key, args_.partial_key, args_.logit.linear,
+                     keys);
+      edges_.store_sums(piece, columns, args_.logit.linear);
     }
     return sum_block_ == kAllBlocks;
   }
@@ -414,17 +474,9 @@ class PairTensorLane {
 #pragma unroll
     for (int i = 0; i < kTensorChunk; ++i) values[i] *= factor;
     if (!writes()) return;
-    if (piece.is_whole_row) {
-      store_rounded(static_cast<T*>(gradient) + own_elements(piece.line), values);
-    } else {
-      store_rounded(partial + own_elements(piece.line), values);
-    }
+    Frame::store_chunk(piece, Sums::own_chunk(lane_), gradient, is_wide(), partial, values);
   }
 
-  const PairArgs& args_;
-  const int head_;
-  const TensorLane lane_;
-  const FirstChunks by_row_, by_pair_;
   ChunkIds ids_;  // of the next chunk
   uint32_t ids_begin_;
   uint32_t dropped_;
@@ -435,7 +487,8 @@ class PairTensorLane {
   DestinationRecord record_;
   Sums values_, keys_;
   Score score_;
-  TensorUnit unit_;  // of the factors of keys
+  Edges edges_;
+  TensorUnit unit_, value_unit_;  // of the factors of keys; of those of values in records
   float maximum_;
   float weight_sum_;  // forward: of weights; backward, of GATv2: of the gradients of logits
   bool has_total_;

@@ -15,6 +15,10 @@ enum class TensorCores { kNever, kWherePossible, kWhereCheaper };
 
 enum DotPass { kForwardDots, kDotsToDestinations, kDotsToSources };  // as in work.h
 
+// What edges add to dot attention. Tensor cores take a bias, and at most kMaxTensorColumns columns.
+enum class DotTerms { kNone, kBias, kColumns, kOther };
+constexpr uint32_t kMaxTensorColumns = 16;
+
 // One pass over an adjacency.
 struct DotProblem {
   int64_t heads, dim;
@@ -23,6 +27,7 @@ struct DotProblem {
   DotPass pass;
   int64_t num_rows, num_edges;
   bool is_gatv2 = false;
+  DotTerms terms = DotTerms::kNone;
 };
 
 // Elements of a head, at most.
@@ -33,7 +38,7 @@ constexpr int64_t kTensorBlock = 64;
 
 constexpr bool serve_tensor_cores(const DotProblem& problem) {
   return problem.element_bytes == 2 && problem.is_aligned && problem.dim * problem.element_bytes % kTensorAccess == 0 &&
-         problem.dim <= (problem.is_gatv2 ? kMaxGatv2TensorDim : kMaxTensorDim);
+         problem.dim <= (problem.is_gatv2 ? kMaxGatv2TensorDim : kMaxTensorDim) && problem.terms != DotTerms::kOther;
 }
 
 // ---- Instructions of all warps.
@@ -47,6 +52,8 @@ inline double pair_instructions(const DotProblem& problem, const RowWork& work, 
   return static_cast<double>(ceil_div(vectors, kWarpSize)) * instructions_of(work, walk);
 }
 inline double pair_instructions(const DotProblem& problem) {
+  if (problem.terms == DotTerms::kColumns) return pair_instructions(problem, kDotColumnsWork[problem.pass], 2);
+  if (problem.terms == DotTerms::kBias) return pair_instructions(problem, kDotBiasWork[problem.pass], 2);
   if (!problem.is_gatv2) return pair_instructions(problem, kDotAttentionWork[problem.pass], 2);
   return pair_instructions(problem, kGatv2Work[problem.pass], problem.pass == kDotsToSources ? 2 : 1);
 }
@@ -57,7 +64,10 @@ inline double recorded_instructions(const DotProblem& problem) {
 
 // Of those on tensor cores. A warp takes batches of 16 edges, of one head.
 inline double tensor_instructions(const DotProblem& problem) {
-  const auto* works = problem.is_gatv2 ? kGatv2TensorWork : kDotTensorWork;
+  const auto* works = problem.is_gatv2                      ? kGatv2TensorWork
+                      : problem.terms == DotTerms::kNone    ? kDotTensorWork
+                      : problem.terms == DotTerms::kColumns ? kDotTensorColumnsWork
+                                                            : kDotTensorBiasWork;
   const int log2_blocks = log2_ceil(ceil_div(problem.dim, kTensorBlock));
   RowWork work = works[log2_blocks][problem.pass];
   if (problem.dim != kTensorBlock << log2_blocks) work.batch *= kConditionalTensorLoads;
