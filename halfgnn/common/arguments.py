@@ -19,9 +19,11 @@ def check_name(value, name: str, known: tuple[str, ...]) -> None:
 
 
 def checked_flag(value: Any, name: str) -> bool:
-    """value as a bool. A tensor is refused: its truth would be read from the device, if it has one."""
+    """value as a bool. A tensor is refused: its truth would be read from the device, if it has one. So is what has a length."""
     if isinstance(value, Tensor):
         raise TypeError(f"{name} is a tensor of shape {tuple(value.shape)}; expected True or False")
+    if hasattr(value, "__len__"):
+        raise TypeError(f"{name} is {value!r}; expected True or False")
     return bool(value)
 
 

@@ -12,6 +12,7 @@ from torch import Tensor, nn
 
 from ..common.autograd import apply
 from ..common.memory import empty
+from ..common.operands import is_linear
 from ..common.precision import HALF, computed_type, without_autocast
 from ._hooks import is_plain, is_unhooked
 
@@ -309,6 +310,11 @@ def linear(x: Tensor, weight: Tensor, bias: Tensor | None) -> Tensor:
 def is_just(layer: Any, kind: type[nn.Module]) -> bool:
     """Whether the layer is of this very class, and a call does nothing more."""
     return type(layer) is kind and is_unhooked(layer)
+
+
+def is_product(layer: Any) -> bool:
+    """Whether a call is F.linear of the layer's weight and bias, which parametrizations may make, and nothing more."""
+    return is_linear(layer) and is_unhooked(layer)
 
 
 def applied(layer: Any, x: Tensor) -> Tensor:

@@ -430,8 +430,8 @@ def dot_attention(
         g: Graph or DGLGraph, bipartite or not.
         query: (num_dst, H, D), key: (num_src, H, D), value: (num_src, H, D).
         scale: by default 1 / sqrt(D).
-        edge_bias: (E, H), in key's dtype or fp32. -inf removes an edge from a head. A node whose edges are all removed gets 0, as
-            a node without edges does, and gradients stay finite.
+        edge_bias: (E, H), in key's dtype, or in any half type or fp32 beside halves. -inf removes an edge from a head. A node
+            whose edges are all removed gets 0, as a node without edges does, and gradients stay finite.
         edge_feat: (E, C), a few columns that all heads share.
         edge_key_weight, edge_value_weight: (H * D, C), as nn.Linear(C, H * D).weight, or (H, D, C). One, both, or one for both.
         edge_key, edge_value: (E, H, D). They may be one tensor: it is read once, and its gradient is written once.
@@ -461,6 +461,8 @@ def dot_attention(
     if terms is None:
         out = _pair_attention(g, (query, key, value), False, scale, dropout_p, precise)
     else:
+        if query.dtype != key.dtype:  # before it is projected
+            raise TypeError(f"query has dtype {query.dtype} and key {key.dtype}; expected equal dtypes")
         seed = _draw_seed(dropout_p, key.device)
         out = edges.dot_attention(g, query, key, value, terms, scale, dropout_p, seed, precise)
     if not return_weights:

@@ -101,9 +101,9 @@ class _GatedSum(torch.autograd.Function):
             grad_edges = None  # Code that is compiled gives a gradient of the empty result too.
         if grad is None and grad_edges is None:
             return tuple(_Inputs())
-        topologies, (*operands, scale, quotient) = ctx.saved_tensors[:6], ctx.saved_tensors[6:]
+        saved = ctx.saved_tensors  # read once: a checkpoint gives them once
+        csc, csr, (*operands, scale, quotient) = saved[:3], saved[3:6], saved[6:]
         value, _, gate_dst, *_ = operands
-        csc, csr = topologies[:3], topologies[3:]
         if csr[0] is None:
             csr = out_edges(csc, value.shape[0])
         if grad is None:

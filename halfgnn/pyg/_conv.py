@@ -124,9 +124,19 @@ def refuse(conv: Any, kind: type, edge_index: Any, x: Any, reductions: tuple[str
     return "features of more dimensions" if is_static else None
 
 
-def for_theirs(conv: Any, kind: type, edge_index: Any, x: Any, reductions: tuple[str, ...] | None = ("sum",)) -> Any:
-    """edge_index for torch_geometric's forward, if that takes the call, which is then counted; None if halfgnn does."""
-    reason = refuse(conv, kind, edge_index, x, reductions)
+def for_theirs(
+    conv: Any,
+    kind: type,
+    edge_index: Any,
+    x: Any,
+    reductions: tuple[str, ...] | None = ("sum",),
+    reason: str | None = None,
+) -> Any:
+    """edge_index for torch_geometric's forward, if that takes the call, which is then counted; None if halfgnn does.
+
+    reason: why it takes the call, if the module knows one.
+    """
+    reason = reason or refuse(conv, kind, edge_index, x, reductions)
     if reason is None:
         return None
     if not torch.compiler.is_compiling():

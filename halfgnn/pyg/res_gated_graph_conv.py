@@ -12,7 +12,7 @@ from .. import ops
 from ..common.arguments import checked_widths
 from ..common.operands import check_columns, check_operand, check_parameter
 from ..common.precision import autocast
-from ..nn.projections import applied, is_just, linear
+from ..nn.projections import applied, is_just, is_product, linear
 from ._conv import Hosted, checked_graph, checked_pair, for_theirs
 
 
@@ -20,7 +20,8 @@ class ResGatedGraphConv(Hosted, nn.ResGatedGraphConv):
     """Residual gated graph convolution, torch_geometric.nn.ResGatedGraphConv on :func:`halfgnn.ops.gated_sum`.
 
     Another `act` than nn.Sigmoid runs separate operators, which keep tensors of the edges. Edge features add to gates and values:
-    their two projections are kept for the backward.
+    their two projections are kept for the backward. With edge_dim, projections that are more than linear layers (hooks, subclasses)
+    run torch_geometric's forward, which joins features of nodes and edges before them.
     """
 
     def forward(self, x, edge_index, edge_attr=None):
@@ -37,7 +38,7 @@ class ResGatedGraphConv(Hosted, nn.ResGatedGraphConv):
         Raises:
             ValueError: edge_attr without edge_dim or the other way round; wrong shapes, devices or ids. TypeError: wrong dtypes.
         """
-        theirs = for_theirs(self, nn.ResGatedGraphConv, edge_index, x)
+        theirs = for_theirs(self, nn.ResGatedGraphConv, edge_index, x, reason=self._refuse_projections())
         if theirs is not None:
             # propagate_type: (k: Tensor, q: Tensor, v: Tensor, edge_attr: OptTensor)
             return super().forward(x, theirs, edge_attr)
@@ -50,12 +51,22 @@ class ResGatedGraphConv(Hosted, nn.ResGatedGraphConv):
         if edge_attr is not None:
             check_operand(edge_attr, "edge_attr", g, "e")
             check_columns(edge_attr, "edge_attr", self.edge_dim)
-            check_parameter(edge_attr, "edge_attr", self.lin_key.weight)
+            for layer in self._projections():
+                check_parameter(edge_attr, "edge_attr", layer.weight)
             edge_attr = autocast(edge_attr)
         out = self._sum(g, x_src, x_dst, edge_attr)
         if self.lin_skip is not None:
             out = out + applied(self.lin_skip, x_dst)
         return out if self.bias is None else out + self.bias
+
+    def _projections(self) -> tuple[Any, ...]:
+        return self.lin_key, self.lin_query, self.lin_value
+
+    def _refuse_projections(self) -> str | None:
+        """Why torch_geometric must project features of nodes joined to those of edges: a layer is more than its product."""
+        if self.edge_dim is None or all(is_product(layer) for layer in self._projections()):
+            return None
+        return "projections with hooks, or that are no linear layers"
 
     def _checked_pair(self, x: Any) -> tuple[Tensor, Tensor]:
         if self.edge_dim is None:
@@ -64,7 +75,8 @@ class ResGatedGraphConv(Hosted, nn.ResGatedGraphConv):
         is_pair = isinstance(x, (tuple, list))
         for part, name, width in zip((x_src, x_dst), ("x[0]", "x[1]") if is_pair else ("x", "x"), _widths(self)):
             check_columns(part, name, width)
-            check_parameter(part, name, self.lin_key.weight)
+            for layer in self._projections():
+                check_parameter(part, name, layer.weight)
         return x_src, x_dst
 
     def _sum(self, g: Any, x_src: Tensor, x_dst: Tensor, edge_attr: Tensor | None) -> Tensor:

@@ -313,6 +313,7 @@ def test_errors(device):
         ({"edge_feat": feat.half(), "edge_value_weight": weight}, TypeError, "edge_feat has dtype torch.float16"),
         ({"edge_feat": feat, "edge_value_weight": weight.half()}, TypeError, "edge_value_weight has dtype torch.float16"),
         ({"edge_feat": feat, "edge_key_weight": weight.to("meta")}, ValueError, "edge_key_weight is on meta; expected the gra"),
+        ({"query": nodes[0].half(), "edge_bias": bias}, TypeError, "query has dtype torch.float16 and key torch.float32"),
         ({"edge_key": rows[:, :, 1:]}, ValueError, r"edge_key has shape \(300, 2, 7\); expected \(edges, heads, dim\)"),
         ({"edge_value": rows[:5]}, ValueError, "edge_value has shape .* one per edge"),
         ({"edge_value": rows.double()}, TypeError, "edge_value has dtype torch.float64; expected that of key"),

@@ -222,3 +222,5 @@ def test_errors(device):
     for name in ("normalize", "return_edges"):
         with pytest.raises(TypeError, match=rf"^{name} is a tensor of shape \(2,\); expected True or False"):
             ops.gated_sum(g, x, a, b, **{name: torch.ones(2)})
+        with pytest.raises(TypeError, match=rf"^{name} is 'no'; expected True or False"):
+            ops.gated_sum(g, x, a, b, **{name: "no"})

@@ -5,10 +5,12 @@ from itertools import product
 
 import pytest
 import torch
+from torch.utils.checkpoint import checkpoint
 
 from halfgnn import ops
 from tests import support
 from tests.support import make_graph, randn
+from tests.support_calls import CALLS, Call
 
 # Operator -> operands that the gradient of the left operand reads, and those of the right operand.
 READS = {
@@ -115,3 +117,40 @@ def test_out_edges_are_made_for_gradients_of_sources_alone(run):
     assert not makes_out_edges(lambda g: run(g, False, True))
     with torch.no_grad():
         assert not makes_out_edges(lambda g: run(g, True, True))
+
+
+# ---- a checkpoint gives what was saved once -----------------------------------------------------------------------------------
+
+_ROW, _EDGE = [("u", (4,))], ("e", (4,))
+_PAIR, _COLUMNS = ("u", (2, 8)), ("e", (3,))
+MORE_CALLS = [
+    Call("u_relu_add_e_sum", ops.u_relu_add_e_sum, [*_ROW, _EDGE]),
+    Call("u_add_v_add_e", ops.u_add_v_add_e, [*_ROW, ("v", (4,)), _EDGE]),
+    Call("gated_sum", ops.gated_sum, [*_ROW, *_ROW, ("v", (4,))]),
+    Call(
+        "gated_sum of edges", lambda g, *x: ops.gated_sum(g, *x, normalize=True),
+        [*_ROW, *_ROW, ("v", (4,)), _EDGE, _EDGE],
+    ),
+    Call(
+        "dot_attention with columns",
+        lambda g, q, k, v, e, w: ops.dot_attention(g, q, k, v, edge_feat=e, edge_key_weight=w, edge_value_weight=w),
+        [("v", (2, 8)), _PAIR, _PAIR, _COLUMNS, (None, (2, 8, 3))],
+    ),
+    Call(
+        "gatv2_attention with columns",
+        lambda g, u, v, a, e, w: ops.gatv2_attention(g, u, v, a, edge_feat=e, edge_weight=w),
+        [_PAIR, ("v", (2, 8)), (None, (2, 8)), _COLUMNS, (None, (2, 8, 3))],
+    ),
+]  # fmt: skip
+
+
+@pytest.mark.parametrize("call", [*CALLS, *MORE_CALLS], ids=lambda call: call.name)
+def test_checkpoint(call):
+    g = make_graph("bipartite")
+    grads = []
+    for wrap in (lambda run, *x: run(*x), lambda run, *x: checkpoint(run, *x, use_reentrant=False)):
+        torch.manual_seed(4)
+        operands = [x.requires_grad_() for x in call.operands(g, torch.float32)]
+        wrap(lambda *x: call.run(g, *x), *operands).square().sum().backward()
+        grads.append([x.grad for x in operands])
+    assert all(torch.equal(*pair) for pair in zip(*grads))

@@ -3,6 +3,7 @@
 import pytest
 import torch
 from torch import nn
+from torch.nn.utils import prune
 
 import halfgnn
 import halfgnn.pyg
@@ -105,3 +106,40 @@ def test_errors(call, error, match):
     edge_index = make_edge_index()
     with pytest.raises(error, match=match):
         call(randn(NUM_NODES, IN_FEATS), edge_index, randn(edge_index.shape[1], IN_FEATS))
+
+
+def _hook(layer):
+    layer.register_forward_hook(lambda module, inputs, output: 2 * output)
+
+
+def _pre_hook(layer):
+    layer.register_forward_pre_hook(lambda module, inputs: (inputs[0] + 1,))
+
+
+def _own_forward(layer):
+    original = layer.forward
+    layer.forward = lambda x: original(x).tanh()
+
+
+@pytest.mark.parametrize("change", [_hook, _pre_hook, _own_forward, lambda layer: prune.random_unstructured(layer, "weight", 0.5)],
+                         ids=["hook", "pre_hook", "forward", "prune"])  # fmt: skip
+@pytest.mark.parametrize("name", ["lin_key", "lin_query", "lin_value"])
+def test_changed_projections_of_joined_features(name, change):
+    """They are called with features of nodes and edges joined, as torch_geometric calls them."""
+    modules = pair_of("ResGated-edge")
+    for module in modules:
+        torch.manual_seed(3)
+        change(getattr(module, name))
+    edge_index = make_edge_index()
+    inputs = inputs_of("ResGated-edge", edge_index)
+    expected, actual = (with_gradients(m, lambda x, e: m(x, edge_index, e), inputs) for m in modules)  # noqa: B023
+    assert_close(actual, expected, tolerance_of(torch.float32))
+    assert [*halfgnn.pyg.stats()["fell_back"]["forward:ResGatedGraphConv"].values()] == [1]
+
+
+def test_projections_of_several_dtypes_are_named():
+    conv = pair_of("ResGated-edge")[1]
+    conv.lin_query.half()
+    with pytest.raises(TypeError, match=r"x has dtype torch\.float32 and the module's parameters have torch\.float16"):
+        x, edge_attr = inputs_of("ResGated-edge", make_edge_index())
+        conv(x, make_edge_index(), edge_attr)
