@@ -35,7 +35,7 @@ class EdgeFeatures {
   HALFGNN_NOINLINE void load(const EdgeTile& tile) {
     const int64_t bytes = feat_.len * size_of(feat_.type);
     for (int64_t e = 0; e < tile.num_edges(); ++e) {
-      prefetch_edge(feat_.data, tile.edge_id(e + kTileAhead), bytes);
+      prefetch_edge(feat_.data, tile.edge_id(e + kNextTile), bytes);
       decode(feat_, tile.edge_id(e), rows_ + e * width_);
     }
   }

@@ -93,7 +93,9 @@ class SignProducts {
   using E = EntryBlock<Acc>;
   using V = typename E::V;
   static constexpr int64_t kBits = 4, kSums = 1 << kBits;
-  static constexpr int64_t kPart = 2 * E::kWidth;  // columns that are summed together
+  // Columns that are summed together. More would double a table that is to stay in the first-level cache.
+  static constexpr int64_t kPart = E::kWidth > 1 ? 16 : 2;
+  static constexpr int kVectors = kPart / E::kWidth;
 
  public:
   // Empty if columns is 0.
@@ -126,20 +128,20 @@ class SignProducts {
     const Acc* sums = sums_;
     const int64_t heads = heads_, num_bytes = bytes_;
     for (int64_t part = 0; part < parts_; ++part) {
-      V total[2] = {};
+      V total[kVectors] = {};
       for (int64_t h = 0; h < heads; ++h) {
         const uint8_t* bytes = signs.head(edge, h);
-        V lower[2] = {}, upper[2] = {};
+        V lower[kVectors] = {}, upper[kVectors] = {};
         for (int64_t i = 0; i < num_bytes; ++i, sums += 2 * kSums * kPart) {
           const Acc *low = sums + bytes[i] % kSums * kPart, *high = sums + (kSums + bytes[i] / kSums) * kPart;
-          for (int n = 0; n < 2; ++n) {
+          for (int n = 0; n < kVectors; ++n) {
             lower[n] = add(lower[n], E::load_acc(low + n * E::kWidth));
             upper[n] = add(upper[n], E::load_acc(high + n * E::kWidth));
           }
         }
-        for (int n = 0; n < 2; ++n) total[n] = multiply_add(E::weight(dl[h]), add(lower[n], upper[n]), total[n]);
+        for (int n = 0; n < kVectors; ++n) total[n] = multiply_add(E::weight(dl[h]), add(lower[n], upper[n]), total[n]);
       }
-      for (int n = 0; n < 2; ++n) E::store_acc(total[n], line_ + part * kPart + n * E::kWidth);
+      for (int n = 0; n < kVectors; ++n) E::store_acc(total[n], line_ + part * kPart + n * E::kWidth);
     }
     return line_.get();
   }
@@ -316,7 +318,7 @@ class LeakyEdges : public EdgeEntries<B> {
   HALFGNN_NOINLINE void store_columns(const EdgeTile& tile) {
     const int64_t bytes = columns_ * size_of(feat_.type());
     for (int64_t e = 0; e < tile.num_edges(); ++e) {
-      prefetch_edge_for_write(terms_.grad_feat, tile.edge_id(e + kTileAhead), bytes);
+      prefetch_edge_for_write(terms_.grad_feat, tile.edge_id(e + kNextTile), bytes);
       const Acc* gradient = products_.multiply_signs(this->signs(), e, dl_ + e * blocks_.heads);
       encode_heads(gradient, columns_, feat_.type(), terms_.grad_feat, tile.edge_id(e));
     }

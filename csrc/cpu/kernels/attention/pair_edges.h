@@ -91,7 +91,7 @@ class EdgeEntries {
   HALFGNN_INLINE void each_record(const EdgeTile& tile, F f) const {
     with_columns(blocks_.heads, [&](auto columns) {
       for (int64_t e = 0; e < tile.num_edges(); ++e) {
-        const int64_t ahead = tile.edge_id(e + kTileAhead);
+        const int64_t ahead = tile.edge_id(e + kNextTile);
         prefetch_edge_for_write(records_, ahead, record_len_ * static_cast<int64_t>(sizeof(Acc)));
         f(e, columns.count(), records_ + tile.edge_id(e) * record_len_);
       }

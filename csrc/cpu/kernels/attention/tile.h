@@ -15,9 +15,12 @@ namespace halfgnn::HALFGNN_ISA {
 // The most entries of a tile: a flat array of them is 2 KB.
 constexpr int64_t kTileEntries = 512;
 
-// How many edges ahead the columns of a tile are known, and parts of rows prefetched. A part is added up in fewer
-// instructions than the whole rows that kPrefetchEdges is for.
+// How many edges ahead parts of rows are prefetched. A part is added up in fewer instructions than the whole rows that
+// kPrefetchEdges is for.
 constexpr int64_t kTileAhead = 16;
+// How many edges ahead the columns of a tile are known, and what is read or written once per edge, in a short loop, is
+// prefetched: most of it belongs to the next tile.
+constexpr int64_t kNextTile = 32;
 
 // The most edges of a tile whose gathered rows, `row_bytes` per edge, should stay in the first-level cache until they
 // are read again.
@@ -39,8 +42,8 @@ class EdgeTile {
         row_(row_begin),
         position_(row_begin < row_end ? indptr(row_begin) : 0),
         starts_(max_edges + 2),
-        cols_(max_edges + kTileAhead),
-        edges_(max_edges + kTileAhead),
+        cols_(max_edges + kNextTile),
+        edges_(max_edges + kNextTile),
         gathered_(cols_),
         heads(heads) {}
 
@@ -71,7 +74,7 @@ class EdgeTile {
   int64_t max_rows() const { return max_edges_ + 1; }
   HALFGNN_INLINE int64_t row_first(int64_t row) const { return starts_[row - first_row]; }
   HALFGNN_INLINE int64_t row_last(int64_t row) const { return starts_[row - first_row + 1]; }
-  // Of an edge of the tile, or of the kTileAhead edges after it: beyond the last edge of all, of that one again.
+  // Of an edge of the tile, or of the kNextTile edges after it: beyond the last edge of all, of that one again.
   HALFGNN_INLINE int64_t column(int64_t edge) const { return gathered_[edge]; }
   HALFGNN_INLINE int64_t edge_id(int64_t edge) const { return edges_[edge]; }
   // While true is the last value given, column() is edge_id(): rows of edge data are gathered as those of columns are.
@@ -102,7 +105,7 @@ class EdgeTile {
     }
   }
   HALFGNN_INLINE void load_indices() {
-    const int64_t left = topology_.num_edges - begin, wanted = end - begin + kTileAhead;
+    const int64_t left = topology_.num_edges - begin, wanted = end - begin + kNextTile;
     known_ = left < wanted ? left : wanted;
     copy(topology_.indices, begin, known_, cols_);
     for (int64_t i = known_; i < wanted; ++i) cols_[i] = i > 0 ? cols_[i - 1] : 0;
