@@ -16,6 +16,7 @@ file. Each file has a digest of the rows that it shows.
 from __future__ import annotations
 
 import hashlib
+import re
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import astuple, dataclass
 from pathlib import Path
@@ -67,6 +68,11 @@ def _machine(rows: Sequence[Row]) -> str:
 
 
 # ---- operators -----------------------------------------------------------------------------------------------------------
+
+
+def _file_name(text: str) -> str:
+    """Words joined by hyphens, without trade marks."""
+    return "-".join(re.findall(r"[\w-]+", text.replace(cells.SYNTHETIC, "").replace("(R)", "")))
 
 
 def _reference_name(rows: Sequence[Row]) -> str:
@@ -230,9 +236,7 @@ def _pictures_of(rows: Sequence[Row], prefix: str) -> Iterator[Picture]:
     ]  # fmt: skip
     for name, shown, draw_them in found:
         if shown:
-            yield Picture(
-                f"{rows[0].device} {prefix}{name}".replace(cells.SYNTHETIC, "").replace(" ", "-"), shown, draw_them
-            )
+            yield Picture(_file_name(f"{rows[0].device} {prefix}{name}"), shown, draw_them)
 
 
 def draw(rows: Sequence[Row], folder: Path) -> Iterator[Path]:
