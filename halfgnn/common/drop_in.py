@@ -3,28 +3,119 @@
 from __future__ import annotations
 
 import contextlib
+import functools
+import importlib
+import sys
 import threading
+import types
 from collections.abc import Callable, Iterator
 from typing import Any
+
+import torch
+
+Route = Callable[..., Any]
+
+
+_OPERATORS = "operators"  # the part of a drop-in that is always on with it
 
 
 class Bindings:
     """Attributes that were bound to something else, and what they were bound to."""
 
     def __init__(self) -> None:
-        self._originals: list[tuple[Any, str, Any]] = []  # (owner, name, original)
+        self._bound: list[tuple[Any, str, Any, Any]] = []  # (owner, name, original, stand-in)
+        self._is_on = False
 
     def __bool__(self) -> bool:
-        return bool(self._originals)
+        return self._is_on
 
     def bind(self, owner: Any, name: str, stand_in: Any) -> None:
-        self._originals.append((owner, name, getattr(owner, name)))
+        if not self._is_on:
+            self._bound, self._is_on = [], True
+        self._bound.append((owner, name, getattr(owner, name), stand_in))
         setattr(owner, name, stand_in)
 
+    def bind_again(self) -> bool:
+        """Binds what was restored last. Returns False if nothing was, or if a name has another value by now."""
+        if any(getattr(owner, name, None) is not original for owner, name, original, _ in self._bound):
+            return False
+        for owner, name, _, stand_in in self._bound:
+            setattr(owner, name, stand_in)
+        self._is_on = bool(self._bound)
+        return self._is_on
+
     def restore(self) -> None:
-        while self._originals:
-            owner, name, original = self._originals.pop()
+        for owner, name, original, _ in reversed(self._bound):
             setattr(owner, name, original)
+        self._is_on = False
+
+
+# ---- functions under all their names -------------------------------------------------------------------------------------------
+
+
+def stand_in(original: Any, route: Route) -> Any:
+    """A function that calls route(original, ...), and that TorchScript reads as the original: its source and its globals."""
+
+    def call(*args: Any, **kwargs: Any) -> Any:
+        return route(original, *args, **kwargs)
+
+    function = types.FunctionType(call.__code__, original.__globals__, original.__name__, None, call.__closure__)
+    return functools.update_wrapper(function, original)
+
+
+class Functions:
+    """Functions that are replaced under every name that any module has for them.
+
+    A function has one stand-in for the life of the process.
+
+    Args:
+        routes: module, name, and what the stand-in calls.
+    """
+
+    def __init__(self, routes: list[tuple[str, str, Route]]) -> None:
+        self._routes = routes
+        self._pairs: dict[int, tuple[Any, Any]] = {}  # id of an original -> (it, its stand-in)
+
+    def bind(self, bindings: Bindings) -> None:
+        bound = {}
+        for module, name, route in self._routes:
+            original = getattr(importlib.import_module(module), name)
+            bound[id(original)] = self._pairs.setdefault(id(original), (original, stand_in(original, route)))
+        for original, replacement in bound.values():
+            _share_overloads(original, replacement)
+        _exchange(bound, bindings.bind)
+
+    def restored(self) -> None:
+        """To be called when the bindings have been restored. Modules that were imported meanwhile get the originals."""
+        _exchange({id(new): (new, old) for old, new in self._pairs.values()}, setattr)
+        for original, replacement in self._pairs.values():
+            _share_overloads(original, replacement)
+
+
+def _exchange(functions: dict[int, tuple[Any, Any]], bind: Callable[[Any, str, Any], None]) -> None:
+    """Binds all names that modules have for functions to others. functions: id -> (function, its replacement)."""
+    for module in list(sys.modules.values()):
+        if isinstance(module, types.ModuleType):
+            for name, value in list(vars(module).items()):
+                if id(value) in functions and functions[id(value)][0] is value:
+                    bind(module, name, functions[id(value)][1])
+
+
+def _share_overloads(*functions: Any) -> None:
+    """Gives each function the overloads that TorchScript has compiled for any of them.
+
+    TorchScript compiles the overloads of a function when it is scripted first. It keeps them with the function object, and forgets
+    their declarations.
+    """
+    state = torch.jit._state
+    compiled = [x for function in functions for x in state._try_get_jit_cached_overloads(function) or ()]
+    if compiled:
+        overloads = {x.qualified_name: x for x in compiled}
+        for function in functions:
+            state._set_jit_overload_cache(function, list(overloads.values()))
+
+
+# ---- on and off ----------------------------------------------------------------------------------------------------------------
 
 
 class Switch:
@@ -32,61 +123,138 @@ class Switch:
 
     Args:
         install: binds the stand-ins of operators.
-        install_fused: binds the forwards of fused modules.
+        options: name of an option of patch() and accelerate() -> what binds its stand-ins. An option is on while any patch() or
+            block asks for it.
         restored: called when all operators have been restored.
     """
 
     def __init__(
         self,
         install: Callable[[Bindings], None],
-        install_fused: Callable[[Bindings], None],
+        options: dict[str, Callable[[Bindings], None]],
         restored: Callable[[], None] = lambda: None,
     ) -> None:
-        self._install_operators, self._install_fused, self._restored = install, install_fused, restored
-        self._operators, self._fused = Bindings(), Bindings()
+        self._installers = {_OPERATORS: install, **options}
+        self._bindings = {part: Bindings() for part in self._installers}
+        self._restored = restored
         self._lock = threading.RLock()
-        self._patched = self._patched_fused = False  # by patch(), and with fuse=True
-        self._open = self._open_fused = 0  # blocks of accelerate(), and those with fuse=True
+        self._patched: set[str] = set()  # parts that patch() has asked for
+        self._open = dict.fromkeys(self._installers, 0)  # part -> blocks of accelerate() that ask for it
 
-    def patch(self, fuse: bool) -> None:
+    def patch(self, **options: bool) -> None:
         with self._lock:
-            self._install(fuse)
-            self._patched = True
-            self._patched_fused = self._patched_fused or fuse
+            parts = self._parts(options)
+            self._install(parts)
+            self._patched.update(parts)
 
     def unpatch(self) -> None:
         with self._lock:
-            self._patched = self._patched_fused = False
+            self._patched.clear()
             self._restore_unused()
 
     @contextlib.contextmanager
-    def accelerate(self, fuse: bool) -> Iterator[None]:
+    def accelerate(self, *, is_again: bool = False, **options: bool) -> Iterator[None]:
+        """is_again: the drop-in was on with these options before. Modules that were imported since are not searched for names."""
         with self._lock:
-            self._install(fuse)
-            self._open += 1
-            self._open_fused += fuse
+            parts = self._parts(options)
+            self._install(parts, is_again)
+            for part in parts:
+                self._open[part] += 1
         try:
             yield
         finally:
             with self._lock:
-                self._open -= 1
-                self._open_fused -= fuse
-                self._restore_unused()
+                for part in parts:
+                    self._open[part] -= 1
+                self._restore_unused(is_again)
 
-    def _install(self, fuse: bool) -> None:
+    def active(self) -> dict[str, bool] | None:
+        """The options that are on, as accelerate() takes them; None if the drop-in is off."""
+        with self._lock:
+            if not self._is_used(_OPERATORS):
+                return None
+            return {part: self._is_used(part) for part in self._installers if part != _OPERATORS}
+
+    @staticmethod
+    def _parts(options: dict[str, bool]) -> list[str]:
+        return [_OPERATORS, *(name for name, is_wanted in options.items() if is_wanted)]
+
+    def _is_used(self, part: str) -> bool:
+        return part in self._patched or self._open[part] > 0
+
+    def _install(self, parts: list[str], is_again: bool = False) -> None:
         try:
-            if not self._operators:
-                self._install_operators(self._operators)
-            if fuse and not self._fused:
-                self._install_fused(self._fused)
+            for part in parts:
+                bindings = self._bindings[part]
+                if not bindings:
+                    if not is_again or not bindings.bind_again():
+                        self._installers[part](bindings)
+                    if part == _OPERATORS:
+                        _recompute_under(self, is_again)
         except BaseException:
             self._restore_unused()
             raise
 
-    def _restore_unused(self) -> None:
+    def _restore_unused(self, is_again: bool = False) -> None:
         """Restores what neither patch() nor an open block needs."""
-        if not self._patched_fused and not self._open_fused:
-            self._fused.restore()
-        if not self._patched and not self._open and self._operators:
-            self._operators.restore()
-            self._restored()
+        for part in reversed(self._bindings):
+            bindings = self._bindings[part]
+            if bindings and not self._is_used(part):
+                bindings.restore()
+                if part == _OPERATORS:
+                    if not is_again:
+                        self._restored()
+                    _recompute_without(self, is_again)
+
+
+# ---- checkpoints: what is recomputed in a backward runs as its forward did -------------------------------------------------------
+
+
+def _checkpoint(original: Route, function: Any, *args: Any, **kwargs: Any) -> Any:
+    """``torch.utils.checkpoint.checkpoint``. The backward may come after a block of accelerate(), or after unpatch()."""
+    modes = [(switch, options) for switch in list(_on) if (options := switch.active()) is not None]
+    if torch.compiler.is_compiling() or not modes:
+        return original(function, *args, **kwargs)
+
+    def under_drop_ins(*args: Any, **kwargs: Any) -> Any:
+        outer = getattr(_recomputed, "task", -1)
+        with contextlib.ExitStack() as stack:
+            for switch, options in modes:
+                stack.enter_context(switch.accelerate(is_again=True, **options))
+            _recomputed.task = torch._C._current_graph_task_id()
+            try:
+                return function(*args, **kwargs)
+            finally:
+                _recomputed.task = outer
+
+    return original(under_drop_ins, *args, **kwargs)
+
+
+def is_backward() -> bool:
+    """Whether autograd calls, or what it calls. A checkpoint that is recomputed in a backward is a forward."""
+    task = torch._C._current_graph_task_id()
+    return task != -1 and task != getattr(_recomputed, "task", -1)
+
+
+_recomputed = threading.local()  # task: the backward in which this thread recomputes a checkpoint
+_on: list[Switch] = []  # the drop-ins that are on
+_on_lock = threading.Lock()
+_checkpoints = Functions([("torch.utils.checkpoint", "checkpoint", _checkpoint)])
+_checkpoint_bindings = Bindings()
+
+
+def _recompute_under(switch: Switch, is_again: bool) -> None:
+    with _on_lock:
+        _on.append(switch)
+        if not _checkpoint_bindings and not (is_again and _checkpoint_bindings.bind_again()):
+            _checkpoints.bind(_checkpoint_bindings)
+
+
+def _recompute_without(switch: Switch, is_again: bool) -> None:
+    with _on_lock:
+        if switch in _on:
+            _on.remove(switch)
+        if not _on and _checkpoint_bindings:
+            _checkpoint_bindings.restore()
+            if not is_again:
+                _checkpoints.restored()

@@ -112,7 +112,7 @@ def patch(fuse: bool = False) -> None:
         ImportError: DGL cannot be imported.
         RuntimeError: DGL runs on another backend than PyTorch.
     """
-    _switch.patch(fuse)
+    _switch.patch(fuse=fuse)
 
 
 def unpatch() -> None:
@@ -126,7 +126,7 @@ def accelerate(fuse: bool = False) -> contextlib.AbstractContextManager[None]:
     Like patch() it acts on the whole process: other threads are routed too while a block is open. Blocks may be nested and may
     overlap.
     """
-    return _switch.accelerate(fuse)
+    return _switch.accelerate(fuse=fuse)
 
 
 def _install_operators(bindings: Bindings) -> None:
@@ -148,4 +148,4 @@ def _install_fused(bindings: Bindings) -> None:
         bindings.bind(owner, "forward", stand_in)
 
 
-_switch = Switch(_install_operators, _install_fused)
+_switch = Switch(_install_operators, {"fuse": _install_fused})

@@ -13,7 +13,9 @@ from torch import Tensor
 from torch.nn import UninitializedParameter
 from torch_geometric import nn
 
+from ..common.precision import HALF, autocasts
 from ..common.refusals import cuda_has_attention, refuse
+from . import _operators
 from ._accounts import fell_back, routed
 from ._conv import refuse_module, refuse_options
 from ._operators import refuse_ids, refuse_mode, refuse_rows
@@ -45,7 +47,7 @@ def gat_conv(
         fell_back["fused:GATConv", reason] += 1
         return original(self, x, edge_index, edge_attr, size, return_attention_weights)
     routed["fused:GATConv"] += 1
-    return _as(GATConv, self).forward(x, edge_index, edge_attr, size)
+    return _in_hosts_type(_as(GATConv, self).forward(x, edge_index, edge_attr, size), self.att_src)
 
 
 def gatv2_conv(
@@ -93,7 +95,20 @@ def _without_size(
         fell_back[f"fused:{name}", reason] += 1
         return original(conv, x, edge_index, edge_attr, return_attention_weights)
     routed[f"fused:{name}"] += 1
-    return _as(ours, conv).forward(x, edge_index, edge_attr)
+    return _in_hosts_type(_as(ours, conv).forward(x, edge_index, edge_attr), getattr(conv, "att", None))
+
+
+def _in_hosts_type(out: Tensor, att: Tensor | None) -> Tensor:
+    """The result of a fused forward in the dtype that torch_geometric's would have. att: what its logits are weighted with.
+
+    Under autocast weights of edges are fp32 where logits are multiplied with fp32 parameters, or where autocast takes their exp in
+    fp32, and so is what is weighted with them.
+    """
+    if _operators.IN_HALF or not autocasts(out.device) or out.dtype not in HALF:
+        return out
+    if att is None:
+        return out.float() if out.is_cuda else out
+    return out.to(torch.promote_types(out.dtype, att.dtype))
 
 
 def _pair(x: Any) -> Any:

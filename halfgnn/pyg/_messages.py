@@ -14,6 +14,8 @@ from torch import Tensor
 from torch.utils._pytree import tree_map
 
 from .. import ops
+from ..common.autograd import snapshot
+from ..common.drop_in import is_backward
 from ..common.precision import HALF, without_autocast
 from ._accounts import fell_back, routed
 from ._propagation import Propagation
@@ -183,7 +185,7 @@ class Message(Tensor):
                 return x
             recipe = x.recipe
             # Neither a backward is counted nor a product of both sides, which is one operator even if it is formed.
-            if x.cell.formed is None and not isinstance(recipe, Product) and not _is_backward():
+            if x.cell.formed is None and not isinstance(recipe, Product) and not is_backward():
                 fell_back[(f"message:{recipe.name}", f"read by {func.name().split('::')[-1].split('.')[0]}")] += 1
             values = x.formed()
             messages[id(values)] = x
@@ -237,6 +239,7 @@ class _Lift(torch.autograd.Function):
 
 
 def lifted(x: Tensor, propagation: Propagation, row: int, index: Tensor) -> Tensor:
+    x = snapshot(x)  # whoever reads a message later reads what x_j was when it was made
     recipe = Lifted(propagation, row, index, x, version_of(x))
     if torch.is_grad_enabled() and x.requires_grad:
         return _Lift.apply(x, recipe)
@@ -258,7 +261,7 @@ def _combined(func: Any, args: Any, kwargs: Any) -> Tensor | None:
         return _relu(args[0])
     if func is _aten.sum.dim_IntList:
         return _summed(*args, **(kwargs or {}))
-    if op is None or kwargs or _is_backward():
+    if op is None or kwargs or is_backward():
         return None
     first, second = args
     if _is_plain(first) and _is_plain(second):
@@ -269,7 +272,7 @@ def _combined(func: Any, args: Any, kwargs: Any) -> Tensor | None:
         return None
     if edge.layout != torch.strided or edge.device != message.device:
         return None
-    shape, dtype = _shape_of(message, edge), _dtype_of(message.dtype, edge.dtype, message.device)
+    shape, dtype = _shape_of(message, edge), _dtype_of(message.dtype, edge.dtype)
     if shape is None or dtype is None:
         return None
     recipe = Combined(op, message, edge, version_of(edge), func, swapped)
@@ -279,18 +282,11 @@ def _combined(func: Any, args: Any, kwargs: Any) -> Tensor | None:
 def _relu(message: Message) -> Message | None:
     """The message of GINE: relu of the sum of a node's features and an edge's."""
     recipe = message.recipe
-    if not isinstance(recipe, Combined) or recipe.op != "add" or not message.is_as_made() or _is_backward():
-        return None
-    if recipe.message.dtype is not recipe.edge.dtype:
+    if not isinstance(recipe, Combined) or recipe.op != "add" or not message.is_as_made() or is_backward():
         return None
     add = recipe.function
     rectified = recipe._replace(op="relu_add", function=lambda x, y: add(x, y).relu_())
     return Message.of(rectified, message.shape, message.dtype, message.device)
-
-
-def _is_backward() -> bool:
-    """Whether autograd calls. The gradient of a leaf must be an ordinary tensor."""
-    return torch._C._current_graph_task_id() != -1
 
 
 def _is_plain(x: Any) -> bool:
@@ -316,7 +312,7 @@ def _of_ends(op: str, lhs: Any, rhs: Any, out_dtype: torch.dtype | None = None) 
     """op of the features of both ends of every edge, which are not formed. lhs, rhs: Lifted."""
     x, y = lhs.current(False), rhs.current(False)
     targets = ("u", "v") if lhs.row == 0 else ("v", "u")
-    if not _is_backward():
+    if not is_backward():
         routed[f"gsddmm:{targets[0]}_{op}_{targets[1]}"] += 1
     u, v = (x, y) if lhs.row == 0 else (y, x)
     g = lhs.propagation.into(1, v.shape[0], u.shape[0])
@@ -349,13 +345,8 @@ def _shape_of(message: Tensor, edge: Tensor) -> tuple[int, ...] | None:
         return None  # PyTorch raises its own
 
 
-def _dtype_of(dtype: torch.dtype, edge: torch.dtype, device: torch.device) -> torch.dtype | None:
+def _dtype_of(dtype: torch.dtype, edge: torch.dtype) -> torch.dtype | None:
     """PyTorch's dtype of the two combined, if halfgnn combines them."""
     if dtype is edge:
         return dtype if dtype.is_floating_point else None
-    castable = (*HALF, torch.float32)
-    if dtype in HALF and edge is torch.float32:
-        return edge
-    if torch.is_autocast_enabled(device.type) and dtype in castable and edge in castable:
-        return torch.promote_types(dtype, edge)
-    return None
+    return torch.float32 if dtype in HALF and edge is torch.float32 else None

@@ -12,7 +12,8 @@ import torch
 from torch import Tensor, nn
 
 from .. import ops
-from ..common.precision import HALF, without_autocast
+from ..common.autograd import snapshot
+from ..common.precision import HALF, autocasts, without_autocast
 from ..common.refusals import refuse
 from . import _conv
 from ._accounts import fell_back, routed
@@ -24,6 +25,7 @@ Original = Callable[..., Any]
 
 REDUCES = {"sum": "sum", "add": "sum", "mean": "mean", "max": "max", "amax": "max", "min": "min", "amin": "min"}
 _TENSORS = (Tensor, nn.Parameter)
+IN_HALF = False  # whether patch(half=True) is on: under autocast results are in its dtype, not in torch_geometric's
 
 
 def refuse_mode() -> str | None:
@@ -162,12 +164,15 @@ def _reduced(message: Message, reduction: str, num_nodes: int) -> Tensor:
     is_recorded = message.requires_grad
     x = recipe.lift.current(is_recorded and (not isinstance(recipe, Combined) or recipe.message.requires_grad))
     if isinstance(recipe, Combined):
-        op, edge = recipe.op, recipe.current(is_recorded)
-        if x.dtype in HALF and edge.dtype is torch.float32 and not torch.is_autocast_enabled(x.device.type):
-            out_dtype = torch.float32  # as PyTorch promotes the product
+        op, edge = recipe.op, snapshot(recipe.current(is_recorded))
     routed[f"gspmm:{recipe.name}_{reduction}"] += 1
     g = recipe.lift.propagation.into(1 - recipe.lift.row, num_nodes, x.shape[0])
-    return ops.gspmm(g, op, reduction, x, edge, out_dtype=out_dtype)
+    if IN_HALF and autocasts(x.device):
+        return ops.gspmm(g, op, reduction, x, edge)
+    if message.dtype is not x.dtype:
+        out_dtype = message.dtype  # as PyTorch promotes the product
+    with without_autocast(x.device):
+        return ops.gspmm(g, op, reduction, x, edge, out_dtype=out_dtype)
 
 
 def variance(
@@ -187,7 +192,7 @@ def variance(
     if torch.compiler.is_compiling() or not isinstance(x, Tensor) or not isinstance(index, Tensor):
         return original(self, x, *arguments)
     is_half = x.dtype in HALF
-    is_rounded = is_half or (isinstance(x, Message) and torch.is_autocast_enabled(x.device.type))
+    is_rounded = is_half or (IN_HALF and isinstance(x, Message) and autocasts(x.device))
     if not is_rounded or _find(index) is None or "pow_sum" not in getattr(self, "reduce_ops", ["pow_sum"]):
         return original(self, x, *arguments)
     formed = x.view_as(x)
@@ -218,6 +223,8 @@ def softmax(
     assert found is not None and num_nodes is not None
     propagation, row = found
     routed["edge_softmax"] += 1
+    if src.is_cuda and src.dtype in HALF and autocasts(src.device):
+        src = src.float()  # as autocast takes exp on CUDA
     with without_autocast(src.device):
         out = ops.edge_softmax(propagation.ending_in(row, num_nodes), src)
     return out.clone() if out.requires_grad else out  # the caller may write into it

@@ -3,23 +3,15 @@
 from __future__ import annotations
 
 import contextlib
-import functools
-import importlib
-import sys
-import types
-from collections.abc import Callable
-from typing import Any
 
 from torch_geometric import nn
 from torch_geometric.nn.aggr.fused import FusedAggregation
 
-from ..common.drop_in import Bindings, Switch
+from ..common.drop_in import Bindings, Functions, Route, Switch, stand_in
 from . import _fused, _operators, _products
 
-_Route = Callable[..., Any]
-
 # Functions, which are replaced under every name that any module has for them: module, name, stand-in.
-_FUNCTIONS: list[tuple[str, str, _Route]] = [
+_FUNCTIONS: list[tuple[str, str, Route]] = [
     ("torch_geometric.utils", "scatter", _operators.scatter),
     ("torch_geometric.utils", "softmax", _operators.softmax),
     ("torch_geometric.utils", "spmm", _products.spmm),
@@ -29,7 +21,7 @@ _FUNCTIONS: list[tuple[str, str, _Route]] = [
     ("torch_geometric.utils", "add_remaining_self_loops", _operators.self_loops),
 ]
 
-_METHODS: list[tuple[type, str, _Route]] = [
+_METHODS: list[tuple[type, str, Route]] = [
     (nn.MessagePassing, "_check_input", _operators.check_input),
     (nn.MessagePassing, "_index_select", _operators.index_select),
     (nn.aggr.VarAggregation, "forward", _operators.variance),
@@ -37,25 +29,26 @@ _METHODS: list[tuple[type, str, _Route]] = [
 ]
 
 # Modules of torch_geometric.nn whose forwards fuse=True replaces.
-_FUSED: list[tuple[str, _Route]] = [
+_FUSED: list[tuple[str, Route]] = [
     ("GATConv", _fused.gat_conv),
     ("GATv2Conv", _fused.gatv2_conv),
     ("TransformerConv", _fused.transformer_conv),
 ]
 
-_stand_ins: dict[int, tuple[Any, Any]] = {}  # id of a stand-in that has taken effect -> (stand-in, original)
 
-
-def patch(fuse: bool = False) -> None:
+def patch(fuse: bool = False, half: bool = False) -> None:
     """Routes torch_geometric's message passing through halfgnn, in the whole process, until :func:`unpatch`.
 
-    Results are torch_geometric's, up to what docs/pyg.md says. A second call can only add `fuse`. Modules that were made before are
-    covered too.
+    Results are torch_geometric's, up to what docs/pyg.md says, and have its dtypes. A second call can only add options. Modules
+    that were made before are covered too.
 
     Args:
         fuse: run GATConv, GATv2Conv and TransformerConv of torch_geometric.nn fused, see :mod:`halfgnn.pyg`.
+        half: under autocast gather and return messages' sums in autocast's dtype, also those that torch_geometric keeps in fp32:
+            features that no layer has projected, and products with fp32 weights. It halves the memory of such features, and rounds
+            at each of the layers that only propagate (LightGCN, LabelPropagation, CorrectAndSmooth).
     """
-    _switch.patch(fuse)
+    _switch.patch(fuse=fuse, half=half)
 
 
 def unpatch() -> None:
@@ -63,55 +56,30 @@ def unpatch() -> None:
     _switch.unpatch()
 
 
-def accelerate(fuse: bool = False) -> contextlib.AbstractContextManager[None]:
+def accelerate(fuse: bool = False, half: bool = False) -> contextlib.AbstractContextManager[None]:
     """:func:`patch` for a ``with`` block or a decorated function.
 
     Like patch() it acts on the whole process: other threads are routed too while a block is open. Blocks may be nested and may
     overlap.
     """
-    return _switch.accelerate(fuse)
-
-
-def _stand_in(original: Any, route: _Route) -> Any:
-    """A function that calls route(original, ...), and that TorchScript reads as the original: its source and its globals."""
-
-    def call(*args: Any, **kwargs: Any) -> Any:
-        return route(original, *args, **kwargs)
-
-    function = types.FunctionType(call.__code__, original.__globals__, original.__name__, None, call.__closure__)
-    return functools.update_wrapper(function, original)
+    return _switch.accelerate(fuse=fuse, half=half)
 
 
 def _install(bindings: Bindings) -> None:
-    stand_ins = {}
-    for module, name, route in _FUNCTIONS:
-        original = getattr(importlib.import_module(module), name)
-        stand_ins[id(original)] = original, _stand_in(original, route)
-    _exchange(stand_ins, bindings.bind)
-    _stand_ins.update({id(new): (new, old) for old, new in stand_ins.values()})
+    _functions.bind(bindings)
     for owner, name, route in _METHODS:
-        bindings.bind(owner, name, _stand_in(getattr(owner, name), route))
-
-
-def _exchange(functions: dict[int, tuple[Any, Any]], bind: Callable[[Any, str, Any], None]) -> None:
-    """Binds all names that modules have for functions to others. functions: id -> (function, its replacement)."""
-    for module in list(sys.modules.values()):
-        if isinstance(module, types.ModuleType):
-            for name, value in list(vars(module).items()):
-                if id(value) in functions and functions[id(value)][0] is value:
-                    bind(module, name, functions[id(value)][1])
-
-
-def _restored() -> None:
-    """Gives modules that were imported meanwhile the originals."""
-    _exchange(_stand_ins, setattr)
-    _stand_ins.clear()
+        bindings.bind(owner, name, stand_in(getattr(owner, name), route))
 
 
 def _install_fused(bindings: Bindings) -> None:
     for name, route in _FUSED:
         owner = getattr(nn, name)
-        bindings.bind(owner, "forward", _stand_in(owner.forward, route))
+        bindings.bind(owner, "forward", stand_in(owner.forward, route))
 
 
-_switch = Switch(_install, _install_fused, _restored)
+def _install_half(bindings: Bindings) -> None:
+    bindings.bind(_operators, "IN_HALF", True)
+
+
+_functions = Functions(_FUNCTIONS)
+_switch = Switch(_install, {"fuse": _install_fused, "half": _install_half}, _functions.restored)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import functools
 import weakref
 from collections.abc import Callable
@@ -11,8 +12,10 @@ import torch
 from torch import Tensor
 
 from ..common.kept import may_keep, ordinary_tensors
+from ..common.precision import without_autocast
 from ..common.refusals import refuse
 from ..graph import Graph
+from . import _operators
 from ._accounts import fell_back, routed
 from ._conv import reduced
 from ._operators import REDUCES, refuse_ids, refuse_mode, refuse_rows
@@ -37,7 +40,7 @@ def edge_index_spmm(
     if reason is not None:
         fell_back["spmm", reason] += 1
         return original(input, other, value, reduce, transpose)
-    return _product(edges.into(row, num_nodes, other.shape[0]), other, value, reduce)
+    return _product(edges.into(row, num_nodes, other.shape[0]), other, value, reduce, False)
 
 
 def spmm(original: Original, src: Any, other: Any, reduce: str = "sum") -> Any:
@@ -56,7 +59,9 @@ def spmm(original: Original, src: Any, other: Any, reduce: str = "sum") -> Any:
     if reason is not None:
         fell_back["spmm", reason] += 1
         return original(src, other, reduce)
-    return _product(_graph_of_matrix(src), other, values, reduce)
+    # torch.sparse.mm is a product, which autocast makes in half; its reductions on the CPU are not.
+    is_product = reduce in ("sum", "add") or (reduce == "mean" and (other.is_cuda or src.layout == torch.sparse_csc))
+    return _product(_graph_of_matrix(src), other, values, reduce, is_product)
 
 
 def _refuse(x: Any, value: Any, reduce: str, num_edges: int) -> str | None:
@@ -70,9 +75,11 @@ def _refuse(x: Any, value: Any, reduce: str, num_edges: int) -> str | None:
     return None if value is None else refuse((x, value))
 
 
-def _product(g: Graph, x: Tensor, value: Tensor | None, reduce: str) -> Tensor:
+def _product(g: Graph, x: Tensor, value: Tensor | None, reduce: str, is_cast: bool) -> Tensor:
+    """is_cast: autocast applies, as it does to torch_geometric's own function."""
     routed[f"gspmm:{'copy_u' if value is None else 'u_mul_e'}_{REDUCES[reduce]}"] += 1
-    return reduced(g, REDUCES[reduce], x, None if value is None else value.view(-1, 1))
+    with contextlib.nullcontext() if is_cast or _operators.IN_HALF else without_autocast(x.device):
+        return reduced(g, REDUCES[reduce], x, None if value is None else value.view(-1, 1))
 
 
 # ---- graphs of matrices ------------------------------------------------------------------------------------------------------

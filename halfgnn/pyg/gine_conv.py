@@ -5,6 +5,7 @@ from __future__ import annotations
 from torch_geometric import nn
 
 from .. import ops
+from ..common.autograd import snapshot
 from ..common.operands import check_columns, check_operand, name_operands, operand_errors
 from ..nn.projections import applied
 from ._conv import Hosted, check_layer, checked_edge_attr, checked_features, checked_graph, for_theirs, node_counts
@@ -46,7 +47,7 @@ class GINEConv(Hosted, nn.GINEConv):
                 "edge_dim"
             )
         try:
-            out = ops.gspmm(g, "relu_add", "sum", x_src, edge_attr)
+            out = ops.gspmm(g, "relu_add", "sum", snapshot(x_src), snapshot(edge_attr))  # x += conv(x, ...) may follow
         except operand_errors() as error:
             name_operands(error, lhs_data="x" if x_dst is x_src else "x[0]", rhs_data="edge_attr")
             raise

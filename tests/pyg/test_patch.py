@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import importlib
+import subprocess
 import sys
 import threading
 
@@ -175,6 +176,26 @@ def test_compiled_and_scripted_code_is_pygs():
         compiled = torch.compile(conv, backend="eager")
         assert_same([scripted(x, edges()), traced(x, edges()), compiled(x, edges())], 3 * [expected])
     assert routed() == set()
+
+
+# A process per order: TorchScript compiles the overloads of a function when it is scripted first, and keeps them with the object.
+SCRIPTS = """
+import sys, torch, torch_geometric.nn as theirs, halfgnn.pyg
+kinds = theirs.GCNConv, theirs.ClusterGCNConv, theirs.ChebConv, theirs.TAGConv, theirs.SAGEConv
+convs = [(kind, 4, 4, *([2] if kind is theirs.ChebConv else [])) for kind in kinds]
+x, edge_index = torch.randn(5, 4), torch.tensor([[0, 1, 2, 2], [1, 2, 3, 2]])
+for is_on in map(int, sys.argv[1]):
+    (halfgnn.pyg.patch if is_on else halfgnn.pyg.unpatch)()
+    for kind, *sizes in convs:
+        conv = kind(*sizes)
+        torch.testing.assert_close(torch.jit.script(conv)(x, edge_index), conv(x, edge_index))
+    convs.reverse()
+"""
+
+
+@pytest.mark.parametrize("order", ["101", "010"])
+def test_scripts_before_and_after_patch(order):
+    subprocess.run([sys.executable, "-W", "ignore", "-c", SCRIPTS, order], check=True, timeout=300)
 
 
 # ---- patching ----------------------------------------------------------------------------------------------------------------

@@ -271,16 +271,85 @@ def test_a_message_is_written_after_another_was_made_of_it(combine):
         assert_same([Pairwise(message)(x, edges())], [expected])
 
 
-def test_features_that_change_before_a_product_is_summed():
+# ---- features that are written to ---------------------------------------------------------------------------------------------
+
+
+def of_numpy(x):
+    """In memory of which PyTorch cannot share a part until it is written to."""
+    return torch.from_numpy(x.numpy().copy())
+
+
+def changing(x):
+    """A message that changes the features of which it was made before it is reduced."""
+
     def message(a, b):
         product = a * b
         with torch.no_grad():
             x.add_(1)
         return product.sum(-1, keepdim=True)
 
+    return message
+
+
+def test_features_that_change_before_a_product_is_summed():
+    expected = Pairwise(changing(x := randn(NUM_NODES, WIDTH, seed=1)))(x, edges())
     x = randn(NUM_NODES, WIDTH, seed=1)
-    with halfgnn.pyg.accelerate(), pytest.raises(RuntimeError, match="modified in place"):
-        Pairwise(message)(x, edges())
+    with halfgnn.pyg.accelerate():
+        assert_same([Pairwise(changing(x))(x, edges())], [expected])
+        x = of_numpy(x)
+        with pytest.raises(RuntimeError, match="modified in place"):
+            Pairwise(changing(x))(x, edges())
+
+
+class Weighted(torch_geometric.nn.MessagePassing):
+    """Messages whose gradients read features of both ends, and a trained weight."""
+
+    def __init__(self):
+        super().__init__()
+        self.weight = torch.nn.Parameter(randn(WIDTH, seed=3))
+
+    def forward(self, x, edge_index):
+        return self.propagate(edge_index, x=x)
+
+    def message(self, x_i, x_j):
+        return (x_i * x_j).sum(-1, keepdim=True) * x_j + x_j * self.weight
+
+
+def gine(lib):
+    return lambda: lib.GINEConv(torch.nn.Linear(WIDTH, WIDTH))
+
+
+# torch_geometric's module, and the one that runs under the drop-in
+RESIDUALS = {
+    "GINEConv": 2 * [gine(torch_geometric.nn)],
+    "halfgnn.pyg.GINEConv": [gine(torch_geometric.nn), gine(halfgnn.pyg)],
+    "GENConv": 2 * [lambda: torch_geometric.nn.GENConv(WIDTH, WIDTH)],
+    "weighted": 2 * [Weighted],
+}
+
+
+def residual_gradients(conv, is_input):
+    """is_input: the features that are written to are no operator's result."""
+    scale = torch.ones(1, dtype=torch.float64, requires_grad=True)
+    x, edge_attr = randn(NUM_NODES, WIDTH, seed=1), scale * randn(NUM_EDGES, WIDTH, seed=2)
+    x = x if is_input else scale * x
+    for _ in range(2):
+        x += conv(x, edges()) if isinstance(conv, Weighted) else conv(x, edges(), edge_attr)
+        edge_attr += 1
+    grads = torch.autograd.grad(x.pow(2).sum(), [scale, *conv.parameters()], allow_unused=True)
+    return [grad for grad in grads if grad is not None]
+
+
+@pytest.mark.parametrize("is_input", [False, True], ids=["computed", "input"])
+@pytest.mark.parametrize("name", RESIDUALS)
+def test_residuals_are_added_in_place(name, is_input):
+    """torch_geometric keeps gathered features for the backward, which a later write does not change."""
+    torch.manual_seed(1)
+    theirs, own = (make().double() for make in RESIDUALS[name])
+    own.load_state_dict(theirs.state_dict())
+    expected = residual_gradients(theirs, is_input)
+    with halfgnn.pyg.accelerate():
+        assert_same(residual_gradients(own, is_input), expected)
 
 
 def test_a_message_looks_like_the_tensor():
@@ -323,12 +392,14 @@ def test_a_stored_message_is_the_tensor():
     assert_same(torch.autograd.grad(first, x), torch.autograd.grad(second, x))
 
 
-def test_a_stored_message_whose_features_changed_is_an_error():
-    x = randn(NUM_NODES, WIDTH, seed=1)
+def test_a_stored_message_whose_features_changed():
+    x, change = randn(NUM_NODES, WIDTH, seed=1), lambda x: x.add_(1)
+    expected = stored_by(Layer(None), x.clone(), change) + 1
     with halfgnn.pyg.accelerate():
-        stored = stored_by(Layer(None), x, lambda x: x.add_(1))
+        stored, of_other_memory = (stored_by(Layer(None), features, change) for features in (x.clone(), of_numpy(x)))
+    assert_same([stored + 1], [expected])
     with pytest.raises(RuntimeError, match="modified in place"):
-        stored + 1
+        of_other_memory + 1
 
 
 def test_gradients_of_leaves_are_ordinary_tensors():

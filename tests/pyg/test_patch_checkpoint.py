@@ -1,0 +1,105 @@
+"""torch.utils.checkpoint under halfgnn.pyg.patch(): what is recomputed runs as its forward did."""
+
+from __future__ import annotations
+
+import contextlib
+
+import pytest
+import torch
+from torch.utils.checkpoint import checkpoint
+
+import halfgnn.dgl
+import halfgnn.pyg
+from tests import support
+from tests.pyg.support_pyg import Layer
+from tests.pyg.test_patch_modules import MODULES, NUM_EDGES, NUM_NODES, WIDTH, assert_same, edges, made, randn, routed
+
+pytestmark = pytest.mark.skipif(not support.supports("cpu", torch.float64), reason="needs float64")
+# A graph is kept after the first call, and modules without edge_weight keep more.
+NAMES = ["GCNConv", "GATConv", "GATv2Conv", "TransformerConv", "LGConv", "GraphConv", "GINEConv", "ResGatedGraphConv"]
+NAMES += ["SAGEConv-max", "TAGConv", "ChebConv", "RGCNConv", "PNAConv"]
+
+
+def gradients(module, function, args, accelerated, is_inside):
+    """Of x and, where autograd.grad may ask for them, of the parameters; of two steps, the second with what the first kept."""
+    results, edge_index = [], edges()
+    for _ in range(2):
+        x = randn(NUM_NODES, WIDTH, seed=1).requires_grad_()
+        module.zero_grad()
+        with accelerated() if is_inside else contextlib.nullcontext():
+            with contextlib.nullcontext() if is_inside else accelerated():
+                out = function(module, 1 * x, edge_index, *args)
+            out.pow(2).sum().backward()
+        results += [x.grad, *(p.grad for p in module.parameters() if p.grad is not None)]
+    return results
+
+
+@pytest.mark.parametrize("use_reentrant", [False, True])
+@pytest.mark.parametrize("is_inside", [False, True], ids=["after", "inside"])
+@pytest.mark.parametrize("fuse", [False, True], ids=["", "fused"])
+@pytest.mark.parametrize("name", NAMES)
+def test_gradients(name, fuse, is_inside, use_reentrant):
+    make, further, *_ = MODULES[name]
+    module, args = made(make), [arg() for arg in further]
+    expected = gradients(module, lambda m, *a: m(*a), args, contextlib.nullcontext, True)
+
+    def checkpointed(module, *args):
+        return checkpoint(module, *args, use_reentrant=use_reentrant)
+
+    actual = gradients(module, checkpointed, args, lambda: halfgnn.pyg.accelerate(fuse=fuse), is_inside)
+    assert_same(actual, expected)
+
+
+def test_a_recomputed_message_is_not_formed():
+    layer, x = Layer(lambda x, w: (x + w).relu()), randn(NUM_NODES, WIDTH, seed=1).requires_grad_()
+    w = randn(NUM_EDGES, WIDTH, seed=2)
+    with halfgnn.pyg.accelerate():
+        out = checkpoint(layer, x, edges(), w, use_reentrant=False)
+    halfgnn.pyg.reset_stats()
+    out.sum().backward()
+    assert halfgnn.pyg.stats() == {"routed": {"gspmm:u_relu_add_e_sum": 1}, "fell_back": {}}
+
+
+def test_a_checkpoint_in_a_checkpoint():
+    make, *_ = MODULES["GCNConv"]
+    convs = [made(make, seed=seed) for seed in (1, 2)]
+    widen = torch.nn.Linear(5, WIDTH).double()
+    x = randn(NUM_NODES, WIDTH, seed=1).requires_grad_()
+
+    def inner(x):
+        return convs[0](x, edges())
+
+    def outer(x, run):
+        return convs[1](widen(run(x)), edges())
+
+    expected = torch.autograd.grad(outer(x, inner).pow(2).sum(), x)
+    with halfgnn.pyg.accelerate():
+        nested = checkpoint(
+            lambda x: outer(x, lambda x: checkpoint(inner, x, use_reentrant=False)), x, use_reentrant=False
+        )
+    assert_same(torch.autograd.grad(nested.pow(2).sum(), x), expected)
+
+
+def test_the_name_is_given_back():
+    names = [(torch.utils.checkpoint, "checkpoint"), (__import__(__name__, fromlist=["checkpoint"]), "checkpoint")]
+    before = [getattr(*name) for name in names]
+    halfgnn.pyg.patch()
+    with halfgnn.pyg.accelerate():
+        assert all(getattr(*name) is not old for name, old in zip(names, before))
+    halfgnn.pyg.unpatch()
+    assert [getattr(*name) for name in names] == before
+
+
+def test_a_function_that_was_replaced_meanwhile_keeps_its_replacement(monkeypatch):
+    """The recomputation binds the names that it bound before, if they are still what they were."""
+    import torch_geometric.utils as utils
+
+    make, *_ = MODULES["GCNConv"]
+    conv, x = made(make), randn(NUM_NODES, WIDTH, seed=1).requires_grad_()
+    with halfgnn.pyg.accelerate():
+        out = checkpoint(conv, x, edges(), use_reentrant=False)
+    original = utils.scatter
+    monkeypatch.setattr(utils, "scatter", lambda *args, **kwargs: original(*args, **kwargs))
+    mine = utils.scatter
+    out.sum().backward()
+    assert utils.scatter is mine and "gspmm:u_mul_e_sum" in routed()

@@ -1,0 +1,151 @@
+"""Dtypes under halfgnn.pyg.patch(): torch_geometric's, under autocast too; and those of patch(half=True)."""
+
+from __future__ import annotations
+
+import pytest
+import torch
+import torch_geometric.nn as theirs
+from torch_geometric import EdgeIndex, utils
+
+import halfgnn.pyg
+from tests import support
+from tests.pyg.support_pyg import Layer
+from tests.pyg.test_patch_modules import (
+    MODELS,
+    MODULES,
+    NUM_EDGES,
+    NUM_NODES,
+    WIDTH,
+    assert_same,
+    edges,
+    fell_back,
+    randn,
+    routed,
+)
+
+pytestmark = pytest.mark.skipif(not support.supports("cpu", torch.float32), reason="needs float32")
+MAKE = {name: make for name, (make, *_) in (MODULES | MODELS).items()}
+
+
+def arguments_of(name):
+    further = MODULES[name][1] if name in MODULES else []
+    return [x.float() if x.is_floating_point() else x for x in (make() for make in further)]
+
+
+def step(module, x, *args, dtype=torch.bfloat16):
+    x = x.clone().requires_grad_()
+    with torch.autocast("cpu", dtype):
+        out = module(x, edges(), *args)
+    return [out.detach(), torch.autograd.grad(out.float().pow(2).sum(), x)[0]]
+
+
+@pytest.mark.parametrize("fuse", [False, True], ids=["", "fused"])
+@pytest.mark.parametrize("x_dtype", [torch.float32, torch.bfloat16], ids=str)
+@pytest.mark.parametrize("name", MAKE)
+def test_a_module_returns_what_it_returns_without_the_drop_in(name, x_dtype, fuse):
+    torch.manual_seed(1)
+    module, args = MAKE[name]().eval(), arguments_of(name)
+    x = randn(NUM_NODES, WIDTH, seed=1).to(x_dtype)
+    expected = step(module, x, *args)
+    with halfgnn.pyg.accelerate(fuse=fuse):
+        actual = step(module, x, *args)
+    assert [a.dtype for a in actual] == [a.dtype for a in expected]
+    scale = max(x.abs().max().item() for x in expected)
+    # Both round to bf16 at every layer. A maximum may be another one after rounding, and then its gradient is.
+    assert_same([a.double() / scale for a in actual[:1]], [a.double() / scale for a in expected[:1]], 3e-2)
+
+
+@pytest.mark.parametrize("name", ["LGConv", "APPNP", "SAGEConv-max", "GCNConv", "GATConv", "GATv2Conv"])
+def test_half(name):
+    """What no layer has projected is rounded once per propagation; the types that the host keeps in fp32 are autocast's."""
+    torch.manual_seed(1)
+    module, x = MAKE[name]().eval(), randn(NUM_NODES, WIDTH, seed=1).float()
+    expected = step(module, x)[0]
+    with halfgnn.pyg.accelerate(fuse=True, half=True), torch.autocast("cpu", torch.bfloat16):
+        actual = module.propagate(edges(), x=x, edge_weight=None) if name == "LGConv" else module(x, edges())
+    if name != "LGConv":
+        torch.testing.assert_close(actual.float(), expected.float(), rtol=3e-2, atol=3e-2)
+    keeps_half = name in ("LGConv", "SAGEConv-max")  # the others add fp32 terms afterwards
+    assert not keeps_half or actual.dtype is torch.bfloat16
+    with halfgnn.pyg.accelerate():
+        assert step(module, x)[0].dtype is expected.dtype, "half ends with its block"
+
+
+def test_propagations_without_a_layer_are_exact():
+    """LabelPropagation and CorrectAndSmooth write into fp32 results, and would round at each of their iterations."""
+    x, labels, mask = randn(NUM_NODES, 4, seed=1).float(), torch.arange(NUM_NODES) % 4, torch.arange(NUM_NODES) < 12
+    soft = x.softmax(-1)
+
+    def results():
+        propagation = theirs.LabelPropagation(3, 0.9)
+        smooth = [theirs.CorrectAndSmooth(3, 0.8, 3, 0.8, autoscale=autoscale) for autoscale in (True, False)]
+        with torch.autocast("cpu", torch.bfloat16):
+            outs = [propagation(labels, edges(), mask)]
+            for model in smooth:
+                outs.append(model.smooth(model.correct(soft, labels[mask], mask, edges()), labels[mask], mask, edges()))
+        return outs
+
+    expected = results()
+    with halfgnn.pyg.accelerate():
+        actual = results()
+    assert all(a.dtype is torch.float32 for a in actual) and "gspmm:u_mul_e_sum" in routed()
+    assert_same(actual, expected, 1e-5)
+
+
+@pytest.mark.parametrize("autocast", [False, True])
+@pytest.mark.parametrize("reduce", ["sum", "mean", "max"])
+@pytest.mark.parametrize("layout", ["sparse_csr", "sparse_csc", "sparse_coo", "EdgeIndex"])
+def test_products_of_sparse_matrices(layout, reduce, autocast):
+    x = randn(NUM_NODES, WIDTH, seed=1).float()
+    sparse = torch.sparse_coo_tensor(edges(), torch.ones(NUM_EDGES), (NUM_NODES, NUM_NODES)).coalesce()
+
+    def product():
+        with torch.autocast("cpu", torch.bfloat16, enabled=autocast):
+            if layout == "EdgeIndex":
+                edge_index = EdgeIndex(edges(), sparse_size=(NUM_NODES, NUM_NODES)).sort_by("row").values
+                return edge_index.matmul(x, reduce=reduce)
+            return utils.spmm(sparse.to_sparse(layout=getattr(torch, layout)), x, reduce)
+
+    try:
+        expected = product().dtype
+    except NotImplementedError:  # autocast casts torch.sparse.mm, which the CPU has for fp32 alone
+        expected = torch.bfloat16
+    with halfgnn.pyg.accelerate():
+        assert product().dtype is expected
+    assert fell_back() == set()
+
+
+MIXED = {
+    "mul": lambda x, e: x * e,
+    "reversed": lambda x, e: e * x,
+    "add": lambda x, e: x + e,
+    "sub": lambda x, e: x - e,
+    "div": lambda x, e: x / e,
+    "relu": lambda x, e: (x + e).relu(),
+}
+
+
+@pytest.mark.parametrize("autocast", [False, True])
+@pytest.mark.parametrize("aggr", ["sum", "mean", "max"])
+@pytest.mark.parametrize("width", [1, WIDTH])
+@pytest.mark.parametrize("half", ["features"])
+@pytest.mark.parametrize("name", MIXED)
+def test_messages_of_two_types_are_not_formed(name, half, width, aggr, autocast):
+    x, e = randn(NUM_NODES, WIDTH, seed=1), randn(NUM_EDGES, width, seed=2).abs() + 0.5
+    x, e = (x.bfloat16(), e.float()) if half == "features" else (x.float(), e.bfloat16())
+    x, e = x.requires_grad_(), e.requires_grad_()
+    layer = Layer(MIXED[name], aggr=aggr)
+
+    def results():
+        with torch.autocast("cpu", torch.bfloat16, enabled=autocast):
+            out = layer(x, edges(), e)
+        return [out, *torch.autograd.grad(out.pow(2).sum(), (x, e))]
+
+    expected = results()
+    with halfgnn.pyg.accelerate():
+        actual = results()
+    assert fell_back() == set()
+    assert [a.dtype for a in actual] == [a.dtype for a in expected] == [torch.float32, x.dtype, e.dtype]
+    for a, b in zip(actual, expected):
+        tolerance = 1e-5 if a.dtype is torch.float32 else 2e-2
+        torch.testing.assert_close(a, b, rtol=tolerance, atol=tolerance * b.abs().max().item())
