@@ -42,23 +42,25 @@ def _each_once(args: tuple) -> list:
     return distinct
 
 
-def snapshot(x: Tensor) -> Tensor:
+def snapshot(x: Tensor, with_history: bool = True) -> Tensor:
     """x for an operator that may keep it for its backward, in which it has the values of now even if x is written to meanwhile.
 
     Nothing is copied before x is written to: the result shares the memory of x until then (PyTorch's copy on write). x itself is
     returned where no write can come between, where autograd records nothing, and where memory cannot be shared like this (NumPy's).
     On CUDA an input that no operator has made also stays as it is, because a captured graph may read it at its address.
+
+    with_history: whether gradients of the result reach x.
     """
     if (
         torch.compiler.is_compiling()
         or not torch.is_grad_enabled()
-        or (x.is_leaf and (x.requires_grad or x.device.type != "cpu"))
+        or (x.is_leaf and (x.requires_grad or not x.is_cpu))
     ):
         return x
-    if x.device.type == "cuda" and torch.cuda.is_current_stream_capturing():
+    if x.is_cuda and torch.cuda.is_current_stream_capturing():
         return x
     try:
-        return torch.ops.aten._lazy_clone(x)
+        return (x if with_history else x.detach())._lazy_clone()  # type: ignore[attr-defined]
     except RuntimeError:
         return x
 

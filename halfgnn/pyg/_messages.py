@@ -36,6 +36,7 @@ class Lifted(NamedTuple):
     ids: Tensor
     x: Tensor
     version: int | None
+    kept: list[Tensor]  # the values of x, if autograd may ask for them after x was written to
 
     @property
     def name(self) -> str:
@@ -46,9 +47,16 @@ class Lifted(NamedTuple):
         return self
 
     def current(self, with_history: bool) -> Tensor:
-        """x, which must not have changed."""
+        """x. Unless its values were kept, it must not have changed."""
+        if self.kept and not with_history:
+            return self.kept[0]
         _check_version(self.x, self.version)
         return self.x if with_history else self.x.detach()
+
+    def keep(self) -> None:
+        values = snapshot(self.x, with_history=False)
+        if not self.kept and values is not self.x:
+            self.kept.append(values)
 
     def form(self) -> Tensor:
         return self.current(False).index_select(0, self.ids)
@@ -239,8 +247,7 @@ class _Lift(torch.autograd.Function):
 
 
 def lifted(x: Tensor, propagation: Propagation, row: int, index: Tensor) -> Tensor:
-    x = snapshot(x)  # whoever reads a message later reads what x_j was when it was made
-    recipe = Lifted(propagation, row, index, x, version_of(x))
+    recipe = Lifted(propagation, row, index, x, version_of(x), [])
     if torch.is_grad_enabled() and x.requires_grad:
         return _Lift.apply(x, recipe)
     return Message.of(recipe, (index.shape[0], *x.shape[1:]), x.dtype, x.device)
@@ -304,6 +311,7 @@ def _of_both_sides(op: str, first: Message, second: Message) -> Tensor | None:
     if op == "mul":
         shape = _shape_of(first, second)
         assert shape is not None
+        lhs.keep(), rhs.keep()  # both factors are read in the backward
         return Message.of(Product(first, second), shape, first.dtype, first.device)
     return _of_ends(op, lhs, rhs)
 

@@ -164,7 +164,10 @@ def _reduced(message: Message, reduction: str, num_nodes: int) -> Tensor:
     is_recorded = message.requires_grad
     x = recipe.lift.current(is_recorded and (not isinstance(recipe, Combined) or recipe.message.requires_grad))
     if isinstance(recipe, Combined):
-        op, edge = recipe.op, snapshot(recipe.current(is_recorded))
+        op, edge = recipe.op, recipe.current(is_recorded)
+        # What the operator keeps for its backward may be written to before.
+        x = snapshot(x) if edge.requires_grad or op == "relu_add" else x
+        edge = snapshot(edge) if x.requires_grad or op == "relu_add" else edge
     routed[f"gspmm:{recipe.name}_{reduction}"] += 1
     g = recipe.lift.propagation.into(1 - recipe.lift.row, num_nodes, x.shape[0])
     if IN_HALF and autocasts(x.device):
