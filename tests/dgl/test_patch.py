@@ -5,6 +5,7 @@ import sys
 
 import pytest
 import torch
+import torch.utils.checkpoint
 
 dgl = pytest.importorskip("dgl", reason="dgl is not installed", exc_type=ImportError)
 
@@ -181,6 +182,20 @@ def test_graph_made_and_used_before_and_after():
         out = dgl.ops.u_mul_e_sum(g, x.requires_grad_(), w)
     out.sum().backward()  # outside: the backward of calls that were routed inside
     assert_same(propagate(g, x, w), expected)
+
+
+@pytest.mark.parametrize("use_reentrant", [False, True])
+@pytest.mark.parametrize("fuse", [False, True])
+def test_checkpoints_are_recomputed_after_the_block(fuse, use_reentrant):
+    conv, g = dgl.nn.GATConv(4, 5, 2, allow_zero_in_degree=True).double(), homogeneous()
+    x = torch.rand(30, 4).double().requires_grad_()
+    expected = torch.autograd.grad(conv(g, x).pow(2).sum(), x)[0]
+    with halfgnn.dgl.accelerate(fuse=fuse):
+        out = torch.utils.checkpoint.checkpoint(conv, g, x, use_reentrant=use_reentrant)
+    halfgnn.dgl.reset_stats()
+    out.pow(2).sum().backward()
+    torch.testing.assert_close(x.grad, expected)
+    assert ("fused:GATConv" if fuse else "gspmm:u_mul_e_sum") in halfgnn.dgl.stats()["routed"]
 
 
 def run_python(code: str) -> str:
