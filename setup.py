@@ -3,7 +3,8 @@ benchmarks' yardsticks (benchmarks/yardsticks/_yardsticks.so), which are not shi
 
 The library has no Python symbols (torch.ops.load_library loads it), so one build and one wheel serve every Python. It
 fits only the torch for which it was built. halfgnn/_C.json beside it records this torch (halfgnn/_library.py compares
-it with the installed one), and so does the wheel's Requires-Dist.
+it with the installed one), and so does the wheel's Requires-Dist. _C.json also has the architectures of the CUDA half,
+or why there is none.
 
 Environment variables:
 
@@ -77,18 +78,18 @@ def written(version):
 
 
 def cuda_home():
-    """Root of the toolkit for the CUDA half. None to build only the CPU half."""
+    """(root of the toolkit for the CUDA half, None), or (None, why only the CPU half is built)."""
     wish = os.environ.get("HALFGNN_CUDA")
     if wish == "0" or SANITIZE:
-        return None
+        return None, "HALFGNN_CUDA=0" if wish == "0" else None
     home = cuda_toolkit.find_cuda_home()
     reason = cuda_toolkit.why_no_cuda(torch, home)
     if reason is None:
-        return home
+        return home, None
     if wish == "1":
-        raise RuntimeError(f"HALFGNN_CUDA=1, but the CUDA half cannot be built: {reason}")
+        raise SystemExit(f"HALFGNN_CUDA=1, but the CUDA half cannot be built: {reason}")
     print(f"halfgnn: building only the CPU half: {reason}")
-    return None
+    return None, reason
 
 
 def together(name, files):
@@ -173,7 +174,7 @@ def yardsticks() -> list[Extension]:
 
 def build_command():
     class Build(BuildExtension):
-        """Names a library _C.so for every Python, and writes beside it for which torch it was built."""
+        """Names a library _C.so for every Python, and writes beside it for which torch and GPUs it was built."""
 
         def get_ext_filename(self, fullname):
             return os.path.join(*fullname.split(".")) + ".so"
@@ -203,11 +204,14 @@ def build_command():
 
 
 def built_for():
-    return {
+    facts = {
         "torch": torch.__version__,
         "cuda": torch.version.cuda if CUDA_HOME else None,
         "cxx11_abi": torch.compiled_with_cxx11_abi(),
     }
+    if CUDA_HOME is None:
+        return facts | {"without_cuda": WITHOUT_CUDA}
+    return facts | {"archs": cuda_toolkit.archs_of(cuda_toolkit.arch_flags(CUDA_HOME) or _get_cuda_arch_flags())}
 
 
 class Wheel(bdist_wheel):
@@ -220,10 +224,10 @@ torch = import_torch()
 if torch is None:
     setup(install_requires=[f"torch>={written(OLDEST_TORCH)}"])
 else:
-    CUDA_HOME = cuda_home()
+    CUDA_HOME, WITHOUT_CUDA = cuda_home()
     if CUDA_HOME:  # before the import of cpp_extension, which looks once and cannot see through wrappers
         os.environ["CUDA_HOME"] = CUDA_HOME
-    from torch.utils.cpp_extension import BuildExtension, include_paths, library_paths
+    from torch.utils.cpp_extension import BuildExtension, _get_cuda_arch_flags, include_paths, library_paths
 
     setup(
         ext_modules=[operators(), *yardsticks()],

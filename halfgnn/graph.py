@@ -7,7 +7,7 @@ from typing import Any, Literal, overload
 import torch
 from torch import Tensor
 
-from . import _library, adjacency, dgl_index  # noqa: F401  (_library loads torch.ops.halfgnn)
+from . import _library, adjacency, dgl_index
 from .adjacency import Adjacency, Bound
 from .common.ids import check_alike, check_count, check_fits, check_range, num_nodes_of
 from .common.kept import Kept, kept, may_keep, ordinary_tensors, taken
@@ -69,6 +69,8 @@ class Graph:
         indptr, indices, _ = csc if csc is not None else csr
         put(self, "num_edges", indices.shape[0])
         put(self, "device", indptr.device)
+        if indptr.is_cuda:
+            _library.check_device(indptr.device)
         self._put_bounds(max_in_degree, max_out_degree)
 
     def _put_bounds(self, max_in_degree: Bound, max_out_degree: Bound) -> None:

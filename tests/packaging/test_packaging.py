@@ -87,7 +87,12 @@ def test_metadata_of_the_wheel_name_the_torch_it_was_built_for(installed):
 
 def test_library_of_the_wheel_says_what_it_was_built_for(installed):
     built = json.loads((installed / "halfgnn" / "_C.json").read_text())
-    assert built == {"torch": torch.__version__, "cuda": None, "cxx11_abi": torch.compiled_with_cxx11_abi()}
+    assert built == {
+        "torch": torch.__version__,
+        "cuda": None,
+        "cxx11_abi": torch.compiled_with_cxx11_abi(),
+        "without_cuda": "HALFGNN_CUDA=0",
+    }
     assert (installed / "halfgnn" / "_C.so").stat().st_size == os.path.getsize(_library._PATH)
 
 
@@ -152,12 +157,13 @@ def package(request, tmp_path, monkeypatch):
     monkeypatch.setattr(_library, "_FOLDER", str(folder))
     monkeypatch.setattr(_library, "_PATH", str(folder / "_C.so"))
     monkeypatch.setattr(_library, "_NAMED", None)
+    monkeypatch.setattr(sys, "path", [place for place in sys.path if not Path(place, "halfgnn").exists()])
     return request.param, folder
 
 
 def cure(how, folder):
     if how == "pip":
-        return "pip install --no-build-isolation --no-deps --force-reinstall ."
+        return "pip install --no-build-isolation --no-deps --no-cache-dir --force-reinstall ."
     return f"cd {folder.parent} && python setup.py build_ext --inplace"
 
 
@@ -197,6 +203,22 @@ def test_import_without_a_library(package):
     with pytest.raises(ImportError, match="not built") as raised:
         _library._load()
     assert cure(how, folder) in str(raised.value)
+
+
+def test_import_of_sources_that_hide_an_installation(package, tmp_path_factory, monkeypatch):
+    """`pip install .`, then Python in the same folder."""
+    how, folder = package
+    site = tmp_path_factory.mktemp("site")
+    (site / "halfgnn").mkdir()
+    (site / "halfgnn" / "_C.so").touch()
+    monkeypatch.chdir(folder.parent)
+    monkeypatch.setattr(sys, "path", ["", str(tmp_path_factory.mktemp("other")), str(site)])
+    with pytest.raises(ImportError) as raised:
+        _library._load()
+    is_hidden = how == "checkout"
+    assert (f"installed in {site / 'halfgnn'}" in str(raised.value)) == is_hidden
+    assert (f"`cd {folder.parent} && pip install --no-build-isolation -e .`" in str(raised.value)) == is_hidden
+    assert ("another folder" in str(raised.value)) == is_hidden
 
 
 def test_import_of_what_does_not_load(package):
