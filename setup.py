@@ -17,6 +17,8 @@ Environment variables:
 
 import json
 import os
+import shlex
+import shutil
 import sys
 from pathlib import Path
 
@@ -184,6 +186,7 @@ def build_command():
             return [*libraries, *(self._facts(file) for file in libraries)]
 
         def run(self):
+            check_compiler()
             super().run()
             for ext in self.extensions:  # with --inplace also in the checkout
                 Path(self._facts(self.get_ext_fullpath(ext.name))).write_text(json.dumps(built_for(), indent=1) + "\n")
@@ -201,6 +204,16 @@ def build_command():
             return os.path.splitext(library)[0] + ".json"
 
     return Build.with_options(use_ninja=True)
+
+
+def check_compiler():
+    """Otherwise ninja would print every command that has failed."""
+    command = os.environ.get("CXX") or "c++"
+    if shutil.which(shlex.split(command)[0]) is None:
+        raise SystemExit(
+            f"halfgnn is compiled by a C++ compiler, and {command} was not found. Install g++ (`apt install g++`), or name"
+            " a compiler in CXX."
+        )
 
 
 def built_for():

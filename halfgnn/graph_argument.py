@@ -26,6 +26,8 @@ def as_graph(g, name: str = "g", expected: str = "a halfgnn.Graph or a DGLGraph"
 
 def _remedy(g, name: str) -> str:
     """How to make a Graph of what was given in place of one, if that is clear."""
+    if isinstance(g, (tuple, list)) and g and isinstance(g[0], Graph):  # what from_edges(sort=True) returns
+        return f", which is {name}[0]: a constructor with sort=True returns the pair (Graph, order of the edges)"
     if isinstance(getattr(g, "graph", None), Graph):  # a Reordering
         return f": pass {name}.graph"
     if isinstance(g, torch.Tensor) and g.layout in (torch.sparse_coo, torch.sparse_csr, torch.sparse_csc):

@@ -278,6 +278,15 @@ def test_too_old(before, words):
     assert "Traceback" not in result.stderr
 
 
+@pytest.mark.parametrize("command", ["/nowhere/c++", "/nowhere/c++ -pipe"])
+def test_missing_compiler_is_one_sentence(command, tmp_path):
+    build = ("build_ext", "--build-temp", tmp_path, "--build-lib", tmp_path)
+    result = python("setup.py", *build, CXX=command, HALFGNN_CUDA="0")
+    assert result.returncode == 1
+    assert result.stderr.strip().splitlines()[-1].startswith("halfgnn is compiled by a C++ compiler, and /nowhere/c++")
+    assert "Traceback" not in result.stderr and len(result.stderr.splitlines()) < 20  # warnings of setuptools
+
+
 # ---- the source distribution -----------------------------------------------------------------------------------------------------
 
 
