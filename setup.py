@@ -17,11 +17,13 @@ Environment variables:
 
 import json
 import os
+import re
 import shlex
 import shutil
 import sys
 from pathlib import Path
 
+import setuptools
 from setuptools import Extension, setup
 
 try:
@@ -227,6 +229,20 @@ def built_for():
     return facts | {"archs": cuda_toolkit.archs_of(cuda_toolkit.arch_flags(CUDA_HOME) or _get_cuda_arch_flags())}
 
 
+def without_link(link):
+    text, file = link.groups()
+    return text if file in ("", text) else f"{text} ({file})"
+
+
+def metadata():
+    """What pyproject.toml cannot say to all versions of setuptools, or not of this README."""
+    key = "license_expression" if int(setuptools.__version__.split(".")[0]) >= 77 else "license"
+    readme = Path(ROOT, "README.md").read_text(encoding="utf-8")
+    # Beside the README of an index page there are no files, and its headings have no anchors.
+    readme = re.sub(r"\[([^\]]+)\]\((?!https?:)([^)#]*)[^)]*\)", without_link, readme)
+    return {key: "Apache-2.0", "long_description": readme, "long_description_content_type": "text/markdown"}
+
+
 class Wheel(bdist_wheel):
     def get_tag(self):
         """One wheel for every Python: the library has no Python symbols."""
@@ -235,7 +251,7 @@ class Wheel(bdist_wheel):
 
 torch = import_torch()
 if torch is None:
-    setup(install_requires=[f"torch>={written(OLDEST_TORCH)}"])
+    setup(install_requires=[f"torch>={written(OLDEST_TORCH)}"], **metadata())
 else:
     CUDA_HOME, WITHOUT_CUDA = cuda_home()
     if CUDA_HOME:  # before the import of cpp_extension, which looks once and cannot see through wrappers
@@ -246,4 +262,5 @@ else:
         ext_modules=[operators(), *yardsticks()],
         install_requires=[f"torch=={written(release_of(torch))}.*"],
         cmdclass={"build_ext": build_command(), "bdist_wheel": Wheel},
+        **metadata(),
     )

@@ -6,6 +6,7 @@ A wheel is built as by pip, but with a compiler that compiles nothing and "links
 import email
 import json
 import os
+import re
 import shlex
 import shutil
 import subprocess
@@ -81,8 +82,30 @@ def test_one_wheel_serves_every_python(wheel):
 def test_metadata_of_the_wheel_name_the_torch_it_was_built_for(installed):
     (path,) = installed.glob("*.dist-info/METADATA")
     metadata = email.message_from_string(path.read_text())
-    assert [r for r in metadata.get_all("Requires-Dist") if r.startswith("torch")] == [f"torch=={MINOR}.*"]
+    assert [r for r in metadata.get_all("Requires-Dist") if r.startswith("torch=")] == [f"torch=={MINOR}.*"]
     assert metadata["Requires-Python"] == ">=3.10"
+    assert (metadata["License-Expression"] or metadata["License"]) == "Apache-2.0"
+    assert metadata["Author"] == "halfgnn contributors" and metadata["License-File"] == "LICENSE"
+
+
+def test_index_page_has_no_links_to_files(installed):
+    """Beside the README of an index page there are no files, and its headings have no anchors."""
+    (path,) = installed.glob("*.dist-info/METADATA")
+    message = email.message_from_bytes(path.read_bytes())
+    page = message.get_payload(decode=True).decode()
+    assert message["Description-Content-Type"] == "text/markdown"
+    links = re.findall(r"\]\(([^)]*)\)", page)
+    assert links and [link for link in links if not link.startswith("https://")] == []
+    assert "reorder.md" in page and "## Install" in page
+
+
+def test_extras_are_what_the_project_is_tested_with(installed):
+    (path,) = installed.glob("*.dist-info/METADATA")
+    requires = email.message_from_string(path.read_text()).get_all("Requires-Dist")
+    named = {re.match(r"[\w-]+", line)[0].replace("_", "-") for line in requires if "extra ==" in line} - {"halfgnn"}
+    tested = " ".join((ROOT / "requirements" / f"{name}.txt").read_text() for name in ("build", "demo", "test"))
+    assert named <= {name.replace("_", "-") for name in re.findall(r"^[\w-]+", tested, re.MULTILINE)}
+    assert {"dgl", "torch-geometric", "matplotlib", "pytest"} <= named
 
 
 def test_library_of_the_wheel_says_what_it_was_built_for(installed):
