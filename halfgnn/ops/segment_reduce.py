@@ -99,7 +99,7 @@ def segment_reduce(seglen: Tensor, value: Tensor, reducer: str = "sum") -> Tenso
         check_dense(tensor, name)
     if seglen.dim() != 1 or seglen.dtype not in (torch.int32, torch.int64):
         raise (ValueError if seglen.dim() != 1 else TypeError)(
-            f"seglen has shape {tuple(seglen.shape)} and dtype {seglen.dtype}; expected one dimension of int32 or int64"
+            f"seglen has shape {tuple(seglen.shape)} and dtype {seglen.dtype}; expected one dimension of torch.int32 or torch.int64"
         )
     if value.dim() == 0:
         raise ValueError("value has no dimensions; expected (R, *)")

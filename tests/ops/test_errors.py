@@ -290,7 +290,7 @@ def test_segments_that_do_not_cover_the_rows(lengths, device):
 
 def test_seglen_itself(device):
     value = torch.ones(5, 2, device=device)
-    with pytest.raises(TypeError, match=r"seglen .*float32.*int32 or int64"):
+    with pytest.raises(TypeError, match=r"seglen .*float32.*torch.int32 or torch.int64"):
         ops.segment_reduce(torch.tensor([5.0], device=device), value)
     with pytest.raises(ValueError, match=r"seglen has shape \(1, 1\)"):
         ops.segment_reduce(torch.tensor([[5]], device=device), value)
