@@ -2,11 +2,28 @@
 
 from __future__ import annotations
 
+from typing import Any, Protocol
+
 import torch
 
 from .dgl_index import is_dgl_graph
 from .graph import Graph
 from .heterograph import Block, HeteroGraph
+
+
+class DGLGraph(Protocol):
+    """What type checkers see of a dgl.DGLGraph: DGL is not imported, and has no types."""
+
+    @property
+    def canonical_etypes(self) -> list[tuple[str, str, str]]: ...
+    @property
+    def is_block(self) -> bool: ...
+    @property
+    def srcdata(self) -> Any: ...
+
+
+HeteroGraphLike = HeteroGraph | Block | DGLGraph  # what modules of several edge types take
+GraphLike = Graph | HeteroGraphLike  # what operators and other modules take: a HeteroGraph of one edge type
 
 
 def as_graph(g, name: str = "g", expected: str = "a halfgnn.Graph or a DGLGraph") -> Graph:
