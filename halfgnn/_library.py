@@ -140,11 +140,12 @@ def _no_cuda() -> str:
 
 def check_device(device: torch.device) -> None:
     """Raises RuntimeError if the library has no kernels for a GPU. Looks at each GPU once."""
-    if device not in _served and not torch.compiler.is_dynamo_compiling():
-        reason = _why_unserved(device) if torch.cuda.is_available() else None  # without a GPU the tensor is a fake one
-        if reason:
-            raise RuntimeError(reason)
-        _served.add(device)
+    if torch.compiler.is_dynamo_compiling() or device in _served:
+        return
+    reason = _why_unserved(device) if torch.cuda.is_available() else None  # without a GPU the tensor is a fake one
+    if reason:
+        raise RuntimeError(reason)
+    _served.add(device)
 
 
 def _why_unserved(device: torch.device) -> str | None:
