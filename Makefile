@@ -1,17 +1,19 @@
+# make        prints this
+#
 # make demo   trains a GAT under AMP on Cora with halfgnn's kernels, and with DGL's own in the closest mode that they support
 # make test   builds, checks style and types, runs every test
 # make budgets  compares registers and instructions of every CUDA kernel with the committed ones, if nvcc has their version
 # make paths  prints the instructions that warps issue per row of each fast kernel, from its machine code; UPDATE=1 rewrites the table
-# make test-architectures  makes a separate build for all of $(ARCHITECTURES) and reads its machine code, budgets included
+# make test-architectures  makes a separate build for all of ARCHITECTURES (8.0 9.0+PTX) and reads its machine code, budgets included
 # make test-matrix VERSIONS="2.4.1 2.15.0"  runs the tests of the CPU half on these versions of torch and prints a table. Each has
 #             its own environment in build/matrix. MATRIX_ENVS="/some/where/t{}" names existing ones, with the version in place of {}
 # make mutants FILES="halfgnn/ops halfgnn/graph.py"  changes one expression at a time and prints the changes that no test notices.
 #             SAMPLE=60 SEED=1 draws that many changes, BUDGET is CPU seconds of tests per change, JOBS the changes at a time. Not in CI
 # make fuzz   CASES=10000 SEED=1: random calls of the CPU half, in a separate build with AddressSanitizer and UBSan
-# make bench  measures the CPU's figures, for hours on an otherwise idle machine; rows go to $(BENCH)/cpu.csv.
+# make bench  measures the CPU's figures, for hours on an otherwise idle machine; rows go to BENCH/cpu.csv (out/cpu).
 #             QUICK=1 measures one graph at one width, in minutes. ROWS=marked measures what the marks and the README show
 #
-# These commands first set up everything in $(VENV). PYTHON names the interpreter for that environment.
+# These commands first set up everything in VENV (.venv). PYTHON names the interpreter for that environment.
 #
 # On a machine with a GPU and a python3 that has torch and pytest, without a network:
 #
@@ -49,7 +51,10 @@ BUILD ?= auto
 MINIBATCH = --data synthetic --scale 0.005 --data-dir $(OUT) --max-steps 20 --profile --rows $(OUT)/minibatch.csv
 GPU_RUN = $(PYTHON) tests/gpu/run.py --out $(OUT) --build $(BUILD) $(if $(BUDGET),--budget $(BUDGET))
 
-.PHONY: demo test simulator simulated-kernels budgets paths test-architectures test-matrix check mutants fuzz bench bench-marked bench-ids bench-threads bench-rest clean gpu-test gpu-sanitize gpu-bench gpu-minibatch
+.PHONY: help demo test simulator simulated-kernels budgets paths test-architectures test-matrix check mutants fuzz bench bench-marked bench-ids bench-threads bench-rest clean gpu-test gpu-sanitize gpu-bench gpu-minibatch
+
+help:  # the comment that this file begins with
+	@sed -n '/^#/!q; s/^# \{0,1\}//p' Makefile
 
 demo: $(VENV)/demo halfgnn/_C.so
 	$(PY) examples/gat_amp.py --dataset cora --dtype bf16 --heads 1 1 1 --backend both --epochs 50

@@ -78,6 +78,11 @@ def arch_flags(cuda_home):
     ]
 
 
+def archs_of(flags):
+    """The machine code (sm_90) and the PTX (compute_90) that -gencode flags ask for."""
+    return [code for flag in flags for code in re.findall(r"code=((?:sm|compute)_\w+)", flag)]
+
+
 def nvcc_flags(cuda_home, debug=False):
     flags = ["-std=c++17", "-O3", "-Wno-deprecated-gpu-targets", "-Xcompiler=-fvisibility=hidden,-Wall"]
     if debug:  # spills and local memory are errors too

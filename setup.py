@@ -3,7 +3,8 @@ benchmarks' yardsticks (benchmarks/yardsticks/_yardsticks.so), which are not shi
 
 The library has no Python symbols (torch.ops.load_library loads it), so one build and one wheel serve every Python. It
 fits only the torch for which it was built. halfgnn/_C.json beside it records this torch (halfgnn/_library.py compares
-it with the installed one), and so does the wheel's Requires-Dist.
+it with the installed one), and so does the wheel's Requires-Dist. _C.json also has the architectures of the CUDA half,
+or why there is none.
 
 Environment variables:
 
@@ -16,9 +17,13 @@ Environment variables:
 
 import json
 import os
+import re
+import shlex
+import shutil
 import sys
 from pathlib import Path
 
+import setuptools
 from setuptools import Extension, setup
 
 try:
@@ -77,18 +82,18 @@ def written(version):
 
 
 def cuda_home():
-    """Root of the toolkit for the CUDA half. None to build only the CPU half."""
+    """(root of the toolkit for the CUDA half, None), or (None, why only the CPU half is built)."""
     wish = os.environ.get("HALFGNN_CUDA")
     if wish == "0" or SANITIZE:
-        return None
+        return None, "HALFGNN_CUDA=0" if wish == "0" else None
     home = cuda_toolkit.find_cuda_home()
     reason = cuda_toolkit.why_no_cuda(torch, home)
     if reason is None:
-        return home
+        return home, None
     if wish == "1":
-        raise RuntimeError(f"HALFGNN_CUDA=1, but the CUDA half cannot be built: {reason}")
+        raise SystemExit(f"HALFGNN_CUDA=1, but the CUDA half cannot be built: {reason}")
     print(f"halfgnn: building only the CPU half: {reason}")
-    return None
+    return None, reason
 
 
 def together(name, files):
@@ -173,7 +178,7 @@ def yardsticks() -> list[Extension]:
 
 def build_command():
     class Build(BuildExtension):
-        """Names a library _C.so for every Python, and writes beside it for which torch it was built."""
+        """Names a library _C.so for every Python, and writes beside it for which torch and GPUs it was built."""
 
         def get_ext_filename(self, fullname):
             return os.path.join(*fullname.split(".")) + ".so"
@@ -183,6 +188,7 @@ def build_command():
             return [*libraries, *(self._facts(file) for file in libraries)]
 
         def run(self):
+            check_compiler()
             super().run()
             for ext in self.extensions:  # with --inplace also in the checkout
                 Path(self._facts(self.get_ext_fullpath(ext.name))).write_text(json.dumps(built_for(), indent=1) + "\n")
@@ -202,12 +208,39 @@ def build_command():
     return Build.with_options(use_ninja=True)
 
 
+def check_compiler():
+    """Otherwise ninja would print every command that has failed."""
+    command = os.environ.get("CXX") or "c++"
+    if shutil.which(shlex.split(command)[0]) is None:
+        raise SystemExit(
+            f"halfgnn is compiled by a C++ compiler, and {command} was not found. Install g++ (`apt install g++`), or name"
+            " a compiler in CXX."
+        )
+
+
 def built_for():
-    return {
+    facts = {
         "torch": torch.__version__,
         "cuda": torch.version.cuda if CUDA_HOME else None,
         "cxx11_abi": torch.compiled_with_cxx11_abi(),
     }
+    if CUDA_HOME is None:
+        return facts | {"without_cuda": WITHOUT_CUDA}
+    return facts | {"archs": cuda_toolkit.archs_of(cuda_toolkit.arch_flags(CUDA_HOME) or _get_cuda_arch_flags())}
+
+
+def without_link(link):
+    text, file = link.groups()
+    return text if file in ("", text) else f"{text} ({file})"
+
+
+def metadata():
+    """What pyproject.toml cannot say to all versions of setuptools, or not of this README."""
+    key = "license_expression" if int(setuptools.__version__.split(".")[0]) >= 77 else "license"
+    readme = Path(ROOT, "README.md").read_text(encoding="utf-8")
+    # Beside the README of an index page there are no files, and its headings have no anchors.
+    readme = re.sub(r"\[([^\]]+)\]\((?!https?:)([^)#]*)[^)]*\)", without_link, readme)
+    return {key: "Apache-2.0", "long_description": readme, "long_description_content_type": "text/markdown"}
 
 
 class Wheel(bdist_wheel):
@@ -218,15 +251,16 @@ class Wheel(bdist_wheel):
 
 torch = import_torch()
 if torch is None:
-    setup(install_requires=[f"torch>={written(OLDEST_TORCH)}"])
+    setup(install_requires=[f"torch>={written(OLDEST_TORCH)}"], **metadata())
 else:
-    CUDA_HOME = cuda_home()
+    CUDA_HOME, WITHOUT_CUDA = cuda_home()
     if CUDA_HOME:  # before the import of cpp_extension, which looks once and cannot see through wrappers
         os.environ["CUDA_HOME"] = CUDA_HOME
-    from torch.utils.cpp_extension import BuildExtension, include_paths, library_paths
+    from torch.utils.cpp_extension import BuildExtension, _get_cuda_arch_flags, include_paths, library_paths
 
     setup(
         ext_modules=[operators(), *yardsticks()],
         install_requires=[f"torch=={written(release_of(torch))}.*"],
         cmdclass={"build_ext": build_command(), "bdist_wheel": Wheel},
+        **metadata(),
     )

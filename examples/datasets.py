@@ -1,9 +1,9 @@
 """Node-classification data sets for the examples, all with the same fields and the same kind of split.
 
-* Cora, Citeseer and Pubmed with the Planetoid split, through ``dgl.data``.
+* Cora, Citeseer and Pubmed with the Planetoid split, through ``dgl.data`` or, without DGL, ``torch_geometric.datasets``.
 * Cora without a network: the PyPI wheel ``graphdatascience`` contains the graph. Its Parquet files are read with
   ``pyarrow``; the package itself is never imported. It has no split, so one is made here: see `split_by_hash`.
-* Reddit through ``dgl.data`` and ogbn-arxiv through ``ogb``, both downloaded.
+* Reddit through either, and ogbn-arxiv through ``ogb``, both downloaded.
 
 Every node has exactly one self loop, so that every node has an in-edge. Graphs are undirected if the data set is.
 """
@@ -11,7 +11,6 @@ Every node has exactly one self loop, so that every node has an in-edge. Graphs 
 from __future__ import annotations
 
 import hashlib
-import importlib
 import importlib.util
 import os
 import shutil
@@ -31,6 +30,7 @@ DATA_DIR_HELP = (
     "folder with one folder of raw files per data set, named as in dgl.data: cora_v2_d697a464, citeseer_d6836239. Data"
     " that is missing there is downloaded; default: $HALFGNN_DATA"
 )
+_PYG_FOLDER = Path.home() / ".cache" / "torch_geometric"
 INSTALL_PACKAGED = "`pip install --no-deps graphdatascience==1.17` and `pip install pyarrow`"
 
 
@@ -124,11 +124,17 @@ def _without_network() -> str:
     return f"{INSTALL_PACKAGED} bring the data of cora."
 
 
+def _is_installed(name: str) -> bool:
+    return importlib.util.find_spec(name) is not None
+
+
 # ---------------------------------------------------------------------------------------- Planetoid
 
 
 def load_planetoid(name: str, data_dir: Path | None) -> NodeData:
-    """Cora, Citeseer or Pubmed with the standard split, as ``dgl.data`` reads them (features normalised by row)."""
+    """Cora, Citeseer or Pubmed with the standard split and features normalised by row."""
+    if _reader() == "torch_geometric":
+        return _planetoid_of_pyg(name, data_dir)
     import dgl.data
 
     reader = getattr(dgl.data, f"{name.capitalize()}GraphDataset")
@@ -139,6 +145,36 @@ def load_planetoid(name: str, data_dir: Path | None) -> NodeData:
         shutil.copytree(folder, Path(scratch) / folder.name)
         graph = _first_graph(reader, Path(scratch))
     return from_dgl(name, "Planetoid split, dgl.data", graph)
+
+
+def _planetoid_of_pyg(name: str, data_dir: Path | None) -> NodeData:
+    from torch_geometric.datasets import Planetoid
+    from torch_geometric.io import read_planetoid_data
+
+    folder = planetoid_folder(name, data_dir)
+    if folder is None:
+        data = Planetoid(str(data_dir or _PYG_FOLDER), name.capitalize())[0]
+    else:
+        data = read_planetoid_data(str(folder), PLANETOID[name])
+    data.x = data.x / data.x.sum(1, keepdim=True).clamp(min=1)
+    return _from_pyg(name, "Planetoid split, torch_geometric.datasets", data)
+
+
+def _reader() -> str:
+    """The library that reads or downloads a data set: the one that is installed, DGL if both are."""
+    for library in ("dgl", "torch_geometric"):
+        if _is_installed(library):
+            return library
+    raise DataError(
+        f"DGL or torch_geometric is needed to read or download it, and neither is installed: `pip install torch_geometric`."
+        f" {_without_network()}"
+    )
+
+
+def _from_pyg(name: str, source: str, data) -> NodeData:
+    """NodeData of torch_geometric's Data with the three masks."""
+    split = tuple(mask.nonzero().squeeze(1) for mask in (data.train_mask, data.val_mask, data.test_mask))
+    return _assemble(name, source, *data.edge_index, data.x, data.y, split)
 
 
 def planetoid_folder(name: str, data_dir: Path | None) -> Path | None:
@@ -184,7 +220,7 @@ def _assemble(name, source, src, dst, features, labels, split) -> NodeData:
 def packaged(name: str) -> Path | None:
     """The folder of the Parquet files of `name` in ``graphdatascience``, if that and ``pyarrow`` are installed."""
     spec = importlib.util.find_spec("graphdatascience")  # does not import a top-level package
-    if spec is None or importlib.util.find_spec("pyarrow") is None:
+    if spec is None or not _is_installed("pyarrow"):
         return None
     for root in spec.submodule_search_locations or ():
         folder = Path(root) / "resources" / name
@@ -240,6 +276,10 @@ def split_by_hash(keys, labels: torch.Tensor, per_class: int = 20, num_val: int 
 
 def load_reddit(name: str, data_dir: Path | None) -> NodeData:
     """Reddit, 232,965 posts and about 114 million edges: the graph of DGL's mixed-precision guide."""
+    if _reader() == "torch_geometric":
+        from torch_geometric.datasets import Reddit
+
+        return _from_pyg(name, "torch_geometric.datasets", Reddit(str((data_dir or _PYG_FOLDER) / "Reddit"))[0])
     import dgl.data
 
     return from_dgl(name, "dgl.data", _first_graph(dgl.data.RedditDataset, data_dir))
@@ -247,25 +287,28 @@ def load_reddit(name: str, data_dir: Path | None) -> NodeData:
 
 def load_arxiv(name: str, data_dir: Path | None) -> NodeData:
     """ogbn-arxiv made undirected, with the split of the Open Graph Benchmark."""
-    import dgl
-
-    dataset = _ogb_dataset("DglNodePropPredDataset", name, data_dir)
+    dataset = _ogb_dataset(name, data_dir)
     graph, labels = dataset[0]
     index = dataset.get_idx_split()
-    split = tuple(index[part] for part in ("train", "valid", "test"))
-    src, dst = dgl.to_bidirected(graph).edges()
-    return _assemble(name, "ogb", src, dst, graph.ndata["feat"], labels.squeeze(1), split)
+    split = tuple(torch.from_numpy(index[part]) for part in ("train", "valid", "test"))
+    one_way = torch.from_numpy(graph["edge_index"])
+    num_nodes = int(graph["num_nodes"])
+    src, dst = torch.cat([one_way, one_way.flip(0)], dim=1)
+    key = torch.unique(src * num_nodes + dst)  # an edge that exists in both directions counts once per direction
+    features, labels = torch.from_numpy(graph["node_feat"]), torch.from_numpy(labels).squeeze(1)
+    return _assemble(name, "ogb", key // num_nodes, key % num_nodes, features, labels, split)
 
 
 def load_ogb_edges(name: str, data_dir: Path | None) -> tuple[torch.Tensor, torch.Tensor, int]:
     """(src, dst, number of nodes) of a data set of `OGB`. Features are not loaded."""
-    graph, _ = _ogb_dataset("NodePropPredDataset", name, data_dir)[0]
+    graph, _ = _ogb_dataset(name, data_dir)[0]
     src, dst = torch.from_numpy(graph["edge_index"])
     return src, dst, int(graph["num_nodes"])
 
 
-def _ogb_dataset(reader: str, name: str, data_dir: Path | None):
-    if importlib.util.find_spec("ogb") is None:
+def _ogb_dataset(name: str, data_dir: Path | None):
+    if not _is_installed("ogb"):
         raise DataError(f"data set {name!r} is read by the package ogb, which is not installed: pip install ogb")
-    module = importlib.import_module("ogb.nodeproppred")
-    return getattr(module, reader)(name, root=str(data_dir or Path.home() / ".cache" / "ogb"))
+    from ogb.nodeproppred import NodePropPredDataset
+
+    return NodePropPredDataset(name, root=str(data_dir or Path.home() / ".cache" / "ogb"))

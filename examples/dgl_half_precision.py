@@ -10,12 +10,18 @@ from __future__ import annotations
 import sys
 from pathlib import Path
 
-import dgl
-import dgl.nn as dglnn
-import dgl.ops
-import torch
-
+sys.path.insert(0, str(Path(__file__).resolve().parent))
 sys.path.append(str(Path(__file__).resolve().parents[1]))  # a checkout that is not installed
+
+import torch
+from packages import explained
+
+try:
+    import dgl
+    import dgl.nn as dglnn
+    import dgl.ops
+except ImportError as error:
+    sys.exit(f"dgl_half_precision: {explained(error)}")
 
 import halfgnn
 import halfgnn.dgl

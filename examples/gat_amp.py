@@ -11,7 +11,7 @@ model code; with halfgnn it runs inside `halfgnn.dgl.accelerate()`.
     python examples/gat_amp.py --dataset reddit --dtype fp16 --heads 1 1 1 --clip-norm 1.0
     python examples/gat_amp.py --dataset cora --fuse
 
-Prints a table of the runs and draws their loss curves. The training loop is in training.py.
+Prints a table of the runs and, with matplotlib, draws their loss curves. The training loop is in training.py.
 """
 
 from __future__ import annotations
@@ -32,6 +32,7 @@ import torch
 import torch.nn.functional as F
 from arguments import number
 from backends import Mode, find_mode, halfgnn_dgl, kernels_of
+from packages import explained
 from report import Run, describe, draw, measure_step, table
 from torch import nn
 from training import DTYPES, make_scaler, train, train_step
@@ -160,8 +161,12 @@ def main(argv: list[str] | None = None) -> list[Run]:
     use_cuda = args.device == "cuda" or (args.device == "auto" and torch.cuda.is_available())
     device = torch.device("cuda" if use_cuda else "cpu")
     try:
+        import dgl  # noqa: F401
+
         data = datasets.load(args.dataset, args.data_dir)
         found = {backend: find_mode(backend, device, DTYPES[args.dtype], args.fuse) for backend in backends}
+    except ImportError as error:
+        sys.exit(f"gat_amp: {explained(error)}")
     except (datasets.DataError, RuntimeError) as error:
         sys.exit(f"gat_amp: {error}")
     sizes = f"{data.num_nodes:,} nodes, {len(data.src):,} edges, {data.features.shape[1]:,} features"
@@ -177,7 +182,6 @@ def main(argv: list[str] | None = None) -> list[Run]:
             print(f"{backend} {found[backend]} ran out of GPU memory", file=sys.stderr)
     if not runs:
         sys.exit(1)
-    draw(runs, f"GAT on {args.dataset}, heads {' '.join(map(str, args.heads))}", args.out)
     print(f"\n{table(runs)}\n")
     for run in runs:
         if run.mode.dtype != torch.float32 and run.matmul_ms > 500 * run.history.epoch_seconds:
@@ -187,7 +191,7 @@ def main(argv: list[str] | None = None) -> list[Run]:
             )
         if run.stats is not None:
             print(describe(run.stats))
-    print(f"loss curves: {args.out}")
+    draw(runs, f"GAT on {args.dataset}, heads {' '.join(map(str, args.heads))}", args.out)
     return runs
 
 

@@ -28,17 +28,21 @@ sys.path.append(str(Path(__file__).resolve().parents[1]))  # a checkout that is 
 import datasets
 import torch
 import torch.nn.functional as F
+from packages import explained
 from torch import nn
-from tqdm import tqdm
 from training import DTYPES, make_scaler, train
+
+try:
+    import dgl.nn
+    from tqdm import tqdm
+except ImportError as error:
+    sys.exit(f"planetoid_accuracy: {explained(error)}")
 
 RUNS = (("dgl", "fp32"), ("halfgnn", "fp16"), ("halfgnn", "bf16"))
 
 
 def conv_class(library: str, model: str):
     if library == "dgl":
-        import dgl.nn
-
         return getattr(dgl.nn, model)
     import halfgnn.nn
 

@@ -7,7 +7,7 @@ whole graph. The optimizer is Adam with a learning rate of 5e-3 and a weight dec
     python examples/pyg_amp.py --dataset cora --dtype bf16
     python examples/pyg_amp.py --dataset ogbn-arxiv --model GAT --dtype fp16 --fuse
 
-Prints a table of the runs and draws their loss curves. The training loop is in training.py.
+Prints a table of the runs and, with matplotlib, draws their loss curves. The training loop is in training.py.
 """
 
 from __future__ import annotations
@@ -28,6 +28,7 @@ import datasets
 import torch
 from arguments import number
 from backends import Mode
+from packages import explained
 from report import Run, describe, draw, measure_step, table
 from training import DTYPES, make_scaler, train, train_step
 
@@ -131,22 +132,25 @@ def main(argv: list[str] | None = None) -> list[Run]:
     """Runs the program and returns its runs. Exits with a message if data or torch_geometric is not available."""
     args = parse(argv)
     try:
+        import torch_geometric  # noqa: F401
+
         import halfgnn.pyg  # noqa: F401
 
         data = datasets.load(args.dataset, args.data_dir)
-    except (datasets.DataError, ImportError) as error:
+    except ImportError as error:
+        sys.exit(f"pyg_amp: {explained(error)}")
+    except datasets.DataError as error:
         sys.exit(f"pyg_amp: {error}")
     sizes = f"{data.num_nodes:,} nodes, {len(data.src):,} edges, {data.features.shape[1]:,} features"
     print(f"{data.name} ({data.source}): {sizes}, {data.num_classes} classes")
     models = MODELS if args.model == "both" else (args.model,)
     backends = BACKENDS if args.backend == "both" else (args.backend,)
     runs = [run_backend(model, backend, data, args) for model in models for backend in backends]
-    draw(runs, f"torch_geometric on {args.dataset}, {args.layers} layers of {args.hidden}", args.out)
     print(f"\n{table(runs)}\n")
     for run in runs:
         if run.stats is not None:
             print(f"{run.backend}: {describe(run.stats, 'PyG')}")
-    print(f"loss curves: {args.out}")
+    draw(runs, f"torch_geometric on {args.dataset}, {args.layers} layers of {args.hidden}", args.out)
     return runs
 
 

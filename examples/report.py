@@ -12,6 +12,7 @@ from pathlib import Path
 
 import torch
 from backends import Mode
+from packages import INSTALL, is_installed
 from training import History, synchronize
 
 MATRIX_PRODUCTS = ("aten::mm", "aten::addmm", "aten::bmm")
@@ -109,7 +110,10 @@ def table(runs: list[Run]) -> str:
 
 
 def draw(runs: list[Run], title: str, path: Path) -> None:
-    """The loss curves of all runs in one picture."""
+    """The loss curves of all runs in one picture, and a line that says where it is. Without matplotlib only a line."""
+    if not is_installed("matplotlib"):
+        print(f"no picture of the loss curves: matplotlib is not installed ({INSTALL['matplotlib']})")
+        return
     import matplotlib
 
     matplotlib.use("Agg")
@@ -123,3 +127,4 @@ def draw(runs: list[Run], title: str, path: Path) -> None:
     path.parent.mkdir(parents=True, exist_ok=True)
     figure.savefig(path, dpi=150)
     pyplot.close(figure)
+    print(f"loss curves: {path}")

@@ -16,12 +16,17 @@ from pathlib import Path
 sys.path.append(str(Path(__file__).resolve().parents[1]))  # a checkout that is not installed
 
 import datasets
-import dgl
 import torch
 import torch.distributed as dist
 import torch.nn.functional as F
+from packages import explained
 from torch import nn
-from tqdm import tqdm
+
+try:
+    import dgl
+    from tqdm import tqdm
+except ImportError as error:
+    sys.exit(f"sage_minibatch: {explained(error)}")
 
 from halfgnn.dataloading import FeatureStore, Prefetcher
 from halfgnn.nn import SAGEConv

@@ -4,6 +4,9 @@ from __future__ import annotations
 
 import json
 import os
+import re
+import sys
+import warnings
 from typing import Any
 
 import torch
@@ -48,23 +51,54 @@ def _minor(version: str) -> str:
     return ".".join(version.split(".")[:2])
 
 
-def _cure(built: dict[str, Any] | None) -> str:
-    """The command that helps, in a checkout or after pip. built: what the library was built for, if another torch may help."""
+def _cure(built: dict[str, Any] | None, setting: str = "") -> str:
+    """The command that helps, in a checkout or after pip.
+
+    built: what the library was built for, if another torch may help. setting: an environment variable for the command.
+    """
     root = os.path.dirname(_FOLDER)
+    setting = f"{setting} " if setting else ""
     if _NAMED:
-        cure = "Build again the library that HALFGNN_LIBRARY names."
-    elif os.path.exists(os.path.join(root, "setup.py")):
-        cure = f"Build it: `cd {root} && python setup.py build_ext --inplace`."
+        cure = f"Build again the library that HALFGNN_LIBRARY names{setting and f', with {setting.strip()}'}."
+    elif _in_checkout():
+        cure = f"Build it: `cd {root} && {setting}python setup.py build_ext --inplace`."
     else:
-        cure = "Install it again, in its sources: `pip install --no-build-isolation --no-deps --force-reinstall .`"
+        install = "pip install --no-build-isolation --no-deps --no-cache-dir --force-reinstall ."
+        cure = f"Install it again, in its sources: `{setting}{install}`"
     if built is not None and _minor(built["torch"]) != _minor(torch.__version__):
         cure += f" Or install a torch that fits it: `pip install 'torch=={_minor(built['torch'])}.*'`."
     return cure
 
 
-def _load() -> None:
+def _in_checkout() -> bool:
+    return os.path.exists(os.path.join(os.path.dirname(_FOLDER), "setup.py"))
+
+
+def _hidden() -> str | None:
+    """The folder of an installed halfgnn that Python does not import because the sources come first in sys.path."""
+    for place in sys.path:
+        folder = os.path.join(os.path.abspath(place), "halfgnn")
+        if os.path.realpath(folder) != os.path.realpath(_FOLDER) and os.path.exists(os.path.join(folder, "_C.so")):
+            return folder
+    return None
+
+
+def _why_missing() -> str:
+    """What to say if there is no library."""
+    hidden = _hidden() if _in_checkout() and not _NAMED else None
+    if hidden is None:
+        return f"halfgnn's operators are not built: {_PATH} is missing. {_cure(None)}"
+    root = os.path.dirname(_FOLDER)
+    return (
+        f"halfgnn is installed in {hidden}, but Python imports the sources in {root} instead, which are not built. Start Python"
+        f" in another folder. Or install the sources in place: `cd {root} && pip install --no-build-isolation -e .`"
+    )
+
+
+def _load() -> dict[str, Any]:
+    """Loads the library. Returns the facts that setup.py wrote beside it, {} if something else built it."""
     if not os.path.exists(_PATH):
-        raise ImportError(f"halfgnn's operators are not built: {_PATH} is missing. {_cure(None)}")
+        raise ImportError(_why_missing())
     built = _built_for(_PATH)
     reason = built and _why_unfit(built, torch.__version__, torch.version.cuda, torch.compiled_with_cxx11_abi())
     if reason:
@@ -73,11 +107,73 @@ def _load() -> None:
         torch.ops.load_library(_PATH)
     except OSError as error:
         raise ImportError(f"{_PATH} does not load with torch {torch.__version__}. {_cure(built)} ({error})") from error
+    return built or {}
 
 
-_load()
+_FACTS = _load()
 
 
 def has_cuda() -> bool:
     """Whether the CUDA half was compiled in (a GPU need not be present)."""
     return torch._C._dispatch_has_kernel_for_dispatch_key("halfgnn::gspmm", "CUDA")
+
+
+# ---- GPUs ------------------------------------------------------------------------------------------------------------------------
+
+_LEFT_OUT = "HALFGNN_CUDA=0"  # what setup.py writes as the reason if the user left out the CUDA half
+_served: set[torch.device] = set()  # GPUs that this library has kernels for
+
+
+def _warn_without_cuda() -> None:
+    """Warns on a machine with a GPU if the build found no toolkit. pip shows what a build prints only with -v."""
+    reason = _FACTS.get("without_cuda")
+    # device_count asks the driver's library for management, so that processes can still be forked.
+    if reason not in (None, _LEFT_OUT) and torch.cuda.device_count() > 0:
+        warnings.warn(f"{_no_cuda()} HALFGNN_CUDA=0 builds for CPUs without this warning.", stacklevel=2)
+
+
+def _no_cuda() -> str:
+    reason = _FACTS.get("without_cuda")
+    because = f" ({reason})" if reason else ""
+    return f"halfgnn was built without its CUDA half{because}. {_cure(None, 'HALFGNN_CUDA=1')}"
+
+
+def check_device(device: torch.device) -> None:
+    """Raises RuntimeError if the library has no kernels for a GPU. Looks at each GPU once."""
+    if torch.compiler.is_dynamo_compiling() or device in _served:
+        return
+    reason = _why_unserved(device) if torch.cuda.is_available() else None  # without a GPU the tensor is a fake one
+    if reason:
+        raise RuntimeError(reason)
+    _served.add(device)
+
+
+def _why_unserved(device: torch.device) -> str | None:
+    if not has_cuda():
+        return _no_cuda()
+    archs = _FACTS.get("archs")
+    capability = torch.cuda.get_device_capability(device)
+    if not archs or _runs_on(capability, archs):
+        return None
+    version = "{}.{}".format(*capability)
+    return (
+        f"halfgnn was built for {', '.join(archs)}. None of them runs on {device}, {torch.cuda.get_device_name(device)}, of"
+        f" compute capability {version}. {_cure(None, f'TORCH_CUDA_ARCH_LIST={version}')}"
+    )
+
+
+def _runs_on(capability: tuple[int, int], archs: list[str]) -> bool:
+    """Whether a GPU has machine code (sm_) of its major version, or PTX (compute_), that is not newer than the GPU."""
+    for arch in archs:
+        kind, major, minor, suffix = re.fullmatch(r"(sm|compute)_(\d+)(\d)([af]?)", arch).groups()  # type: ignore[union-attr]
+        version = int(major), int(minor)
+        if suffix == "a":  # of this GPU alone
+            fits = version == capability
+        else:
+            fits = version <= capability and (version[0] == capability[0] or (kind == "compute" and not suffix))
+        if fits:
+            return True
+    return False
+
+
+_warn_without_cuda()

@@ -7,6 +7,7 @@ from typing import Any, NamedTuple
 import torch
 from torch import Tensor
 
+from . import _library
 from .common.arguments import checked_size
 from .common.ids import check_alike, check_count, check_fits, check_ids, check_range, check_readable, num_nodes_of
 from .common.kept import ordinary, ordinary_tensors
@@ -31,8 +32,13 @@ def adjacency_of(side) -> Adjacency | None:
 
 
 def contiguous_ids(tensor: Tensor, name: str) -> Tensor:
-    """Ids as kernels take them. Raises TypeError or ValueError for other dtypes and shapes."""
+    """Ids as kernels take them.
+
+    Raises TypeError or ValueError for other dtypes and shapes, RuntimeError on a GPU that the library has no kernels for.
+    """
     check_ids(tensor, name)
+    if tensor.is_cuda:
+        _library.check_device(tensor.device)
     return tensor.contiguous()
 
 

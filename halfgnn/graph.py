@@ -7,10 +7,11 @@ from typing import Any, Literal, overload
 import torch
 from torch import Tensor
 
-from . import _library, adjacency, dgl_index  # noqa: F401  (_library loads torch.ops.halfgnn)
+from . import _library, adjacency, dgl_index
 from .adjacency import Adjacency, Bound
 from .common.ids import check_alike, check_count, check_fits, check_range, num_nodes_of
 from .common.kept import Kept, kept, may_keep, ordinary_tensors, taken
+from .common.operands import check_tensor
 
 _GRAPH = "_halfgnn_graph"  # kept on a DGL graph index: the Graph of its only relation
 
@@ -60,7 +61,13 @@ class Graph:
         train on a graph that was made while a model was evaluated.
         """
         if csc is None and csr is None:
-            raise ValueError("csc and csr are both None; expected at least one")
+            if isinstance(num_src, Tensor):
+                raise TypeError(
+                    "num_src is a Tensor; expected a number: halfgnn.Graph.from_edges(src, dst) makes a Graph of edges"
+                )
+            raise ValueError(
+                "csc and csr are both None; expected at least one. Graph.from_edges makes a Graph of edges"
+            )
         put = object.__setattr__
         put(self, "num_src", num_src)
         put(self, "num_dst", num_dst)
@@ -69,6 +76,8 @@ class Graph:
         indptr, indices, _ = csc if csc is not None else csr
         put(self, "num_edges", indices.shape[0])
         put(self, "device", indptr.device)
+        if indptr.is_cuda:
+            _library.check_device(indptr.device)
         self._put_bounds(max_in_degree, max_out_degree)
 
     def _put_bounds(self, max_in_degree: Bound, max_out_degree: Bound) -> None:
@@ -235,7 +244,10 @@ class Graph:
         graph = gidx.__dict__.get(_GRAPH)
         if graph is None:
             if gidx.number_of_etypes() != 1:
-                raise ValueError(f"etype must be given for a graph of several edge types: {g.canonical_etypes}")
+                raise ValueError(
+                    f"g has {gidx.number_of_etypes()} edge types; expected one: pass g[edge type], or etype to Graph.from_dgl:"
+                    f" {g.canonical_etypes}"
+                )
             graph = cls._from_dgl_index(gidx, 0)
             if may_keep(graph.device):
                 gidx.__dict__[_GRAPH] = graph
@@ -292,9 +304,9 @@ class Graph:
 
         By default both sides have one node more than the largest id in either row. Otherwise like :meth:`from_edges`.
         """
-        if not isinstance(edge_index, Tensor) or edge_index.dim() != 2 or edge_index.shape[0] != 2:
-            shape = tuple(edge_index.shape) if isinstance(edge_index, Tensor) else type(edge_index).__name__
-            raise ValueError(f"edge_index has shape {shape}; expected (2, E)")
+        check_tensor(edge_index, "edge_index")
+        if edge_index.dim() != 2 or edge_index.shape[0] != 2:
+            raise ValueError(f"edge_index has shape {tuple(edge_index.shape)}; expected (2, E)")
         if num_nodes is None and (num_src is None or num_dst is None):
             num_nodes = num_nodes_of(edge_index.flatten(), "edge_index")
         elif num_nodes is not None:
@@ -334,8 +346,9 @@ class Graph:
 
         Values are not kept. Edge data is in the order of the tensor's values.
         """
-        if not isinstance(tensor, Tensor) or tensor.dim() != 2:
-            raise ValueError("tensor is not a two-dimensional torch.Tensor")
+        check_tensor(tensor, "tensor")
+        if tensor.dim() != 2:
+            raise ValueError(f"tensor has shape {tuple(tensor.shape)}; expected two dimensions")
         num_dst, num_src = tensor.shape
         if tensor.layout == torch.sparse_csr:
             return cls.from_csc(tensor.crow_indices(), tensor.col_indices(), num_src=num_src)

@@ -2,11 +2,28 @@
 
 from __future__ import annotations
 
+from typing import Any, Protocol
+
 import torch
 
 from .dgl_index import is_dgl_graph
 from .graph import Graph
 from .heterograph import Block, HeteroGraph
+
+
+class DGLGraph(Protocol):
+    """What type checkers see of a dgl.DGLGraph: DGL is not imported, and has no types."""
+
+    @property
+    def canonical_etypes(self) -> list[tuple[str, str, str]]: ...
+    @property
+    def is_block(self) -> bool: ...
+    @property
+    def srcdata(self) -> Any: ...
+
+
+HeteroGraphLike = HeteroGraph | Block | DGLGraph  # what modules of several edge types take
+GraphLike = Graph | HeteroGraphLike  # what operators and other modules take: a HeteroGraph of one edge type
 
 
 def as_graph(g, name: str = "g", expected: str = "a halfgnn.Graph or a DGLGraph") -> Graph:
@@ -26,6 +43,8 @@ def as_graph(g, name: str = "g", expected: str = "a halfgnn.Graph or a DGLGraph"
 
 def _remedy(g, name: str) -> str:
     """How to make a Graph of what was given in place of one, if that is clear."""
+    if isinstance(g, (tuple, list)) and g and isinstance(g[0], Graph):  # what from_edges(sort=True) returns
+        return f", which is {name}[0]: a constructor with sort=True returns the pair (Graph, order of the edges)"
     if isinstance(getattr(g, "graph", None), Graph):  # a Reordering
         return f": pass {name}.graph"
     if isinstance(g, torch.Tensor) and g.layout in (torch.sparse_coo, torch.sparse_csr, torch.sparse_csc):

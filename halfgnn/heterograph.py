@@ -222,6 +222,7 @@ class HeteroGraph:
 
     @property
     def device(self) -> torch.device:
+        """The device of all relations."""
         return self._any.device
 
     @property
@@ -231,10 +232,12 @@ class HeteroGraph:
 
     @property
     def srctypes(self) -> list[str]:
+        """The types of source nodes."""
         return list(self.num_src)
 
     @property
     def dsttypes(self) -> list[str]:
+        """The types of destination nodes."""
         return list(self.num_dst)
 
     def __iter__(self) -> Iterator[EdgeType]:

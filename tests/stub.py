@@ -45,6 +45,7 @@ def text() -> str:
         '"""The operators as editors and type checkers see them. Written by `python -m tests.stub --update`."""\n',
         "import torch",
         "from torch import Tensor\n",
+        "from ..graph_argument import GraphLike",
         *imports,
         "",
         "__all__ = [",

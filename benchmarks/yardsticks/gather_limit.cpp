@@ -19,7 +19,7 @@ constexpr int64_t kVectorBytes = 16, kWidestTile = 32 * kVectorBytes;
 
 void check_indices(const Tensor& indices) {
   TORCH_CHECK_TYPE(indices.scalar_type() == at::kInt || indices.scalar_type() == at::kLong, "indices has dtype ",
-                   indices.scalar_type(), "; expected int32 or int64");
+                   dtype_name(indices.scalar_type()), "; expected torch.int32 or torch.int64");
   TORCH_CHECK_VALUE(indices.dim() == 1 && indices.is_contiguous(), "indices has shape ", indices.sizes(),
                     "; expected one dimension, contiguous");
 }

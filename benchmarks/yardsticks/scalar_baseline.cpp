@@ -18,8 +18,8 @@ using Pair = std::tuple<Tensor, Tensor>;
 constexpr bool kHasDouble = false;
 
 void check_equal_types(const Feature& lhs, const Feature& rhs) {
-  TORCH_CHECK_TYPE(lhs.operand.type == rhs.operand.type, "lhs_data has dtype ", lhs.tensor.scalar_type(),
-                   " and rhs_data ", rhs.tensor.scalar_type(), "; expected equal dtypes");
+  TORCH_CHECK_TYPE(lhs.operand.type == rhs.operand.type, "lhs_data has dtype ", dtype_name(lhs.tensor.scalar_type()),
+                   " and rhs_data ", dtype_name(rhs.tensor.scalar_type()), "; expected equal dtypes");
 }
 
 // Weights: one an element of lhs, or one a head, which is one for all of its last dimension.

@@ -31,8 +31,8 @@ struct GatInputs {
     const DType logit_type = attn_src.operand.type;
     TORCH_CHECK_TYPE(
         logit_type == feat.operand.type || (logit_type == DType::kFloat && size_of(feat.operand.type) == 2),
-        "attn_src has dtype ", attn_src.tensor.scalar_type(), "; expected that of feat, ", feat.tensor.scalar_type(),
-        ", or float32 with half features");
+        "attn_src has dtype ", dtype_name(attn_src.tensor.scalar_type()), "; expected that of feat, ",
+        dtype_name(feat.tensor.scalar_type()), ", or torch.float32 with half features");
     if (edge_logits.defined()) {
       check_shape(edge_logits, "edge_logits", {topology.num_edges, heads}, "one number per edge and head");
       check_type(edge_logits, "edge_logits", attn_src, "attn_src");

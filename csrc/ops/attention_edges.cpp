@@ -71,8 +71,9 @@ struct EdgeInputs {
       check_shape(bias, "edge_bias", {topology.num_edges, heads}, "one number per edge and head");
       TORCH_CHECK_TYPE(bias.operand.type == feat.operand.type ||
                            (bias.operand.type == DType::kFloat && size_of(feat.operand.type) == 2),
-                       "edge_bias has dtype ", bias.tensor.scalar_type(), "; expected that of the features, ",
-                       feat.tensor.scalar_type(), ", or float32 with half features");
+                       "edge_bias has dtype ", dtype_name(bias.tensor.scalar_type()),
+                       "; expected that of the features, ", dtype_name(feat.tensor.scalar_type()),
+                       ", or torch.float32 with half features");
     }
     if (edge_feat.defined()) {
       TORCH_CHECK_VALUE(edge_feat.tensor.dim() == 2 && edge_feat.tensor.size(0) == topology.num_edges,
@@ -110,8 +111,8 @@ struct EdgeInputs {
     check_shape(numbers, name, {topology.num_rows, feat.tensor.size(1), terms.feat_dim},
                 "(destination nodes, heads, columns of edge_feat)");
     const auto type = c10::typeMetaToScalarType(statistics_options(feat).dtype());
-    TORCH_CHECK_TYPE(numbers.tensor.scalar_type() == type, name, " has dtype ", numbers.tensor.scalar_type(),
-                     "; expected ", type);
+    TORCH_CHECK_TYPE(numbers.tensor.scalar_type() == type, name, " has dtype ",
+                     dtype_name(numbers.tensor.scalar_type()), "; expected ", dtype_name(type));
   }
   std::vector<int64_t> sizes_of_nodes(const Topology& topology, const Feature& feat) const {
     return {topology.num_rows, feat.tensor.size(1), terms.feat_dim};

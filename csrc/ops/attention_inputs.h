@@ -18,8 +18,9 @@ inline void check_shape(const Feature& feature, const char* name, std::initializ
                     "; expected ", at::IntArrayRef(expected), ", ", what);
 }
 inline void check_type(const Feature& feature, const char* name, const Feature& like, const char* like_name) {
-  TORCH_CHECK_TYPE(feature.operand.type == like.operand.type, name, " has dtype ", feature.tensor.scalar_type(),
-                   "; expected that of ", like_name, ", ", like.tensor.scalar_type());
+  TORCH_CHECK_TYPE(feature.operand.type == like.operand.type, name, " has dtype ",
+                   dtype_name(feature.tensor.scalar_type()), "; expected that of ", like_name, ", ",
+                   dtype_name(like.tensor.scalar_type()));
 }
 
 // A feature (rows, heads, dim).
@@ -42,7 +43,8 @@ inline Dropout dropout_of(double probability, const OptionalTensor& seed, const 
   Dropout dropout;
   if (probability == 0) return dropout;
   TORCH_CHECK_VALUE(seed.has_value(), "seed is None; expected (2,) int64, because dropout_p is not 0");
-  TORCH_CHECK_TYPE(seed->scalar_type() == at::kLong, "seed has dtype ", seed->scalar_type(), "; expected int64");
+  TORCH_CHECK_TYPE(seed->scalar_type() == at::kLong, "seed has dtype ", dtype_name(seed->scalar_type()),
+                   "; expected torch.int64");
   TORCH_CHECK_VALUE(seed->dim() == 1 && seed->numel() == 2 && seed->is_contiguous(), "seed has shape ", seed->sizes(),
                     "; expected (2,), contiguous");
   TORCH_CHECK_VALUE(seed->device() == device, "seed is on ", seed->device(), "; expected the graph's device, ", device);
@@ -87,7 +89,8 @@ inline Feature statistic_of(const Tensor& tensor, const char* name, int64_t rows
   const Feature statistic = feature_of(tensor, name, Target::kRow, feat.tensor.device());
   check_shape(statistic, name, {rows, feat.tensor.size(1)}, "one number per destination node and head");
   TORCH_CHECK_TYPE(tensor.scalar_type() == c10::typeMetaToScalarType(statistics_options(feat).dtype()), name,
-                   " has dtype ", tensor.scalar_type(), "; expected ", statistics_options(feat).dtype());
+                   " has dtype ", dtype_name(tensor.scalar_type()), "; expected ",
+                   dtype_name(c10::typeMetaToScalarType(statistics_options(feat).dtype())));
   return statistic;
 }
 inline void* writable(const Feature& feature) { return const_cast<void*>(feature.operand.data); }
@@ -101,7 +104,7 @@ inline bool is_empty(const Topology& topology, const Feature& feat) {
 inline Topology other_side(const Tensor& indptr, const Tensor& indices, const OptionalTensor& edge_ids, bool short_rows,
                            const Topology& topology, int64_t num_rows) {
   const Topology other = topology_of(indptr, indices, edge_ids, topology.num_edges, short_rows);
-  TORCH_CHECK_TYPE(other.is_int64 == topology.is_int64, "out_indptr has dtype ", indptr.scalar_type(),
+  TORCH_CHECK_TYPE(other.is_int64 == topology.is_int64, "out_indptr has dtype ", dtype_name(indptr.scalar_type()),
                    "; expected that of indptr");
   TORCH_CHECK_VALUE(other.num_rows == num_rows, "out_indptr has shape ", indptr.sizes(), "; expected (", num_rows + 1,
                     ",), one more than there are source nodes");

@@ -19,13 +19,34 @@ namespace halfgnn {
 using at::Tensor;
 using OptionalTensor = std::optional<Tensor>;
 
+// A dtype as Python writes it, for messages.
+inline std::string dtype_name(at::ScalarType type) {
+  switch (type) {
+    case at::kHalf: return "torch.float16";
+    case at::kBFloat16: return "torch.bfloat16";
+    case at::kFloat: return "torch.float32";
+    case at::kDouble: return "torch.float64";
+    case at::kByte: return "torch.uint8";
+    case at::kChar: return "torch.int8";
+    case at::kShort: return "torch.int16";
+    case at::kInt: return "torch.int32";
+    case at::kLong: return "torch.int64";
+    case at::kBool: return "torch.bool";
+    case at::kComplexFloat: return "torch.complex64";
+    case at::kComplexDouble: return "torch.complex128";
+    default: return c10::toString(type);
+  }
+}
+
 inline DType dtype_of(at::ScalarType type, const char* name) {
   switch (type) {
     case at::kHalf: return DType::kHalf;
     case at::kBFloat16: return DType::kBFloat16;
     case at::kFloat: return DType::kFloat;
     case at::kDouble: return DType::kDouble;
-    default: TORCH_CHECK_TYPE(false, name, " has dtype ", type, "; expected float16, bfloat16, float32 or float64");
+    default:
+      TORCH_CHECK_TYPE(false, name, " has dtype ", dtype_name(type),
+                       "; expected torch.float16, torch.bfloat16, torch.float32 or torch.float64");
   }
 }
 
@@ -71,12 +92,13 @@ inline Topology topology_of(const Tensor& indptr, const OptionalTensor& indices,
   TORCH_CHECK_VALUE(indptr.dim() == 1 && indptr.size(0) >= 1, "indptr has shape ", indptr.sizes(),
                     "; expected (rows + 1,)");
   const auto type = indptr.scalar_type();
-  TORCH_CHECK_TYPE(type == at::kInt || type == at::kLong, "indptr has dtype ", type, "; expected int32 or int64");
+  TORCH_CHECK_TYPE(type == at::kInt || type == at::kLong, "indptr has dtype ", dtype_name(type),
+                   "; expected torch.int32 or torch.int64");
   auto check = [&](const Tensor& t, const char* name) {
     TORCH_CHECK_VALUE(t.dim() == 1 && t.size(0) == num_edges, name, " has shape ", t.sizes(), "; expected (", num_edges,
                       ",)");
-    TORCH_CHECK_TYPE(t.scalar_type() == type, name, " has dtype ", t.scalar_type(), "; expected that of indptr, ",
-                     type);
+    TORCH_CHECK_TYPE(t.scalar_type() == type, name, " has dtype ", dtype_name(t.scalar_type()),
+                     "; expected that of indptr, ", dtype_name(type));
     TORCH_CHECK_VALUE(t.is_contiguous(), name, " is not contiguous");
     TORCH_CHECK_VALUE(t.device() == indptr.device(), name, " is on ", t.device(), "; expected the device of indptr, ",
                       indptr.device());
@@ -103,15 +125,15 @@ inline Topology topology_of(const Tensor& indptr, const OptionalTensor& indices,
 inline void check_coo(const Tensor& row, const Tensor& col) {
   const auto check = [](const Tensor& tensor, const char* name) {
     TORCH_CHECK_TYPE(tensor.scalar_type() == at::kInt || tensor.scalar_type() == at::kLong, name, " has dtype ",
-                     tensor.scalar_type(), "; expected int32 or int64");
+                     dtype_name(tensor.scalar_type()), "; expected torch.int32 or torch.int64");
     TORCH_CHECK_VALUE(tensor.dim() == 1, name, " has shape ", tensor.sizes(), "; expected one dimension");
   };
   check(row, "row");
   check(col, "col");
   TORCH_CHECK_VALUE(row.sizes() == col.sizes(), "row has shape ", row.sizes(), " and col ", col.sizes(),
                     "; expected equal shapes");
-  TORCH_CHECK_TYPE(row.scalar_type() == col.scalar_type(), "row has dtype ", row.scalar_type(), " and col ",
-                   col.scalar_type(), "; expected equal dtypes");
+  TORCH_CHECK_TYPE(row.scalar_type() == col.scalar_type(), "row has dtype ", dtype_name(row.scalar_type()), " and col ",
+                   dtype_name(col.scalar_type()), "; expected equal dtypes");
   TORCH_CHECK_VALUE(row.device() == col.device(), "row is on ", row.device(), " and col on ", col.device(),
                     "; expected one device");
 }
@@ -137,7 +159,7 @@ inline Feature feature_of(const OptionalTensor& tensor, const char* name, Target
                     device);
   feature.operand.type = dtype_of(tensor->scalar_type(), name);
   TORCH_CHECK_TYPE(feature.operand.type != DType::kDouble || has_double, name,
-                   " has dtype Double; expected Half, BFloat16 or Float on CUDA");
+                   " has dtype torch.float64; expected torch.float16, torch.bfloat16 or torch.float32 on CUDA");
   feature.tensor = tensor->contiguous();
   feature.operand.data = feature.tensor.const_data_ptr();
   feature.operand.rows = tensor->size(0);
@@ -173,9 +195,9 @@ inline void check_operand_types(Op op, const Feature& lhs, const Feature& rhs, b
   if (!reads_lhs(op) || !reads_rhs(op)) return;
   const DType l = lhs.operand.type, r = rhs.operand.type;
   const bool mixed = allow_float_rhs && size_of(l) == 2 && r == DType::kFloat;
-  TORCH_CHECK_TYPE(l == r || mixed, "lhs_data has dtype ", lhs.tensor.scalar_type(), " and rhs_data ",
-                   rhs.tensor.scalar_type(), "; expected equal dtypes",
-                   allow_float_rhs ? ", or half features with float32 edge data" : "");
+  TORCH_CHECK_TYPE(l == r || mixed, "lhs_data has dtype ", dtype_name(lhs.tensor.scalar_type()), " and rhs_data ",
+                   dtype_name(rhs.tensor.scalar_type()), "; expected equal dtypes",
+                   allow_float_rhs ? ", or half features with torch.float32 edge data" : "");
 }
 
 inline BroadcastPlan plan_of(Op op, const Shape& lhs, const Shape& rhs) {
@@ -203,8 +225,8 @@ inline void check_declared(const Feature& feature, const char* name, Target targ
   if (feature.defined()) {
     TORCH_CHECK_VALUE(feature.tensor.sizes() == shape, name, " has shape ", feature.tensor.sizes(), "; expected ",
                       shape);
-    TORCH_CHECK_TYPE(feature.tensor.scalar_type() == dtype, name, " has dtype ", feature.tensor.scalar_type(),
-                     "; expected ", dtype);
+    TORCH_CHECK_TYPE(feature.tensor.scalar_type() == dtype, name, " has dtype ",
+                     dtype_name(feature.tensor.scalar_type()), "; expected ", dtype_name(dtype));
   }
   const int64_t rows = target == Target::kEdge ? topology.num_edges : topology.num_rows;
   TORCH_CHECK_VALUE(target == Target::kCol || shape[0] == rows, name, "_shape is ", shape, "; expected ", rows,
@@ -214,24 +236,25 @@ inline void check_declared(const Feature& feature, const char* name, Target targ
 // An upstream gradient has the operand's type, or fp32 for a half operand.
 inline void check_gradient_type(const Tensor& grad, at::ScalarType own) {
   const auto type = grad.scalar_type();
-  TORCH_CHECK_TYPE(type == own || (type == at::kFloat && own != at::kDouble), "grad has dtype ", type, "; expected ",
-                   own, size_of(dtype_of(own, "grad")) == 2 ? " or Float" : "");
+  TORCH_CHECK_TYPE(type == own || (type == at::kFloat && own != at::kDouble), "grad has dtype ", dtype_name(type),
+                   "; expected ", dtype_name(own), size_of(dtype_of(own, "grad")) == 2 ? " or torch.float32" : "");
 }
 
 // arg holds the winners that a forward with max or min returned.
 inline void check_arg(const Tensor& arg, const Tensor& grad, const Tensor& indptr) {
   TORCH_CHECK_VALUE(arg.sizes() == grad.sizes(), "arg has shape ", arg.sizes(), "; expected that of grad, ",
                     grad.sizes());
-  TORCH_CHECK_TYPE(arg.scalar_type() == indptr.scalar_type(), "arg has dtype ", arg.scalar_type(),
-                   "; expected that of indptr, ", indptr.scalar_type());
+  TORCH_CHECK_TYPE(arg.scalar_type() == indptr.scalar_type(), "arg has dtype ", dtype_name(arg.scalar_type()),
+                   "; expected that of indptr, ", dtype_name(indptr.scalar_type()));
   TORCH_CHECK_VALUE(arg.device() == indptr.device(), "arg is on ", arg.device(), "; expected ", indptr.device());
 }
 
 // The type of a result: `wanted` must be float32 or the operands' own.
 inline at::ScalarType result_type(at::ScalarType own, const std::optional<at::ScalarType>& wanted) {
   if (!wanted) return own;
-  TORCH_CHECK_TYPE(*wanted == own || (*wanted == at::kFloat && own != at::kDouble), "out_dtype is ", *wanted,
-                   "; expected ", own, size_of(dtype_of(own, "out")) == 2 ? " or Float" : "");
+  TORCH_CHECK_TYPE(*wanted == own || (*wanted == at::kFloat && own != at::kDouble), "out_dtype is ",
+                   dtype_name(*wanted), "; expected ", dtype_name(own),
+                   size_of(dtype_of(own, "out")) == 2 ? " or torch.float32" : "");
   return *wanted;
 }
 
@@ -240,8 +263,9 @@ inline const void* mean_indptr_of(Reduce reduce, const Tensor& in_indptr, const 
   TORCH_CHECK_VALUE(in_indptr.dim() == 1 && in_indptr.size(0) >= 1 && in_indptr.device() == indptr.device(),
                     "in_indptr has shape ", in_indptr.sizes(), " and is on ", in_indptr.device(),
                     "; expected (destinations + 1,) on ", indptr.device());
-  TORCH_CHECK_TYPE(in_indptr.scalar_type() == indptr.scalar_type(), "in_indptr has dtype ", in_indptr.scalar_type(),
-                   "; expected that of indptr, ", indptr.scalar_type());
+  TORCH_CHECK_TYPE(in_indptr.scalar_type() == indptr.scalar_type(), "in_indptr has dtype ",
+                   dtype_name(in_indptr.scalar_type()), "; expected that of indptr, ",
+                   dtype_name(indptr.scalar_type()));
   TORCH_CHECK_VALUE(in_indptr.is_contiguous(), "in_indptr is not contiguous");
   return reduce == Reduce::kMean ? in_indptr.const_data_ptr() : nullptr;
 }

@@ -188,13 +188,15 @@ void check_gradient(const ReduceGradient& b, at::ScalarType grad_type) {
     TORCH_CHECK_VALUE(!is_read || tensor.defined(), name, " is None; the gradient reads it");
     if (!is_read) return;
     check_shape(tensor, name);
-    TORCH_CHECK_TYPE(tensor.scalar_type() == type, name, " has dtype ", tensor.scalar_type(), "; expected ", type);
+    TORCH_CHECK_TYPE(tensor.scalar_type() == type, name, " has dtype ", dtype_name(tensor.scalar_type()), "; expected ",
+                     dtype_name(type));
   };
   for (size_t i = 0; i < kReductions; ++i) {
     if (!b.grad[i].defined()) continue;
     check_shape(b.grad[i], kNames[i]);
-    TORCH_CHECK_TYPE(b.grad[i].scalar_type() == grad_type, kNames[i], " has dtype ", b.grad[i].scalar_type(),
-                     "; expected that of the other gradients, ", grad_type);
+    TORCH_CHECK_TYPE(b.grad[i].scalar_type() == grad_type, kNames[i], " has dtype ",
+                     dtype_name(b.grad[i].scalar_type()), "; expected that of the other gradients, ",
+                     dtype_name(grad_type));
   }
   check_kept(b.arg_max, "arg_max", winner_type(b.topology), b.grad[kMax].defined());
   check_kept(b.arg_min, "arg_min", winner_type(b.topology), b.grad[kMin].defined());

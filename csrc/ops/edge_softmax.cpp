@@ -21,8 +21,8 @@ Tensor run(const Tensor& indptr, const OptionalTensor& edge_ids, const Tensor& v
   if (grad.defined()) {
     TORCH_CHECK_VALUE(grad.tensor.sizes() == logits.tensor.sizes(), "grad has shape ", grad.tensor.sizes(),
                       "; expected ", logits.tensor.sizes());
-    TORCH_CHECK_TYPE(grad.operand.type == logits.operand.type, "grad has dtype ", grad.tensor.scalar_type(),
-                     "; expected ", logits.tensor.scalar_type());
+    TORCH_CHECK_TYPE(grad.operand.type == logits.operand.type, "grad has dtype ", dtype_name(grad.tensor.scalar_type()),
+                     "; expected ", dtype_name(logits.tensor.scalar_type()));
   }
   Tensor out = new_result(logits.tensor.sizes(), logits.tensor.options());
   if (out.numel() == 0) return out;

@@ -19,8 +19,9 @@ struct GateOperands {
 void check_like(const Feature& feature, const char* name, const Feature& value) {
   TORCH_CHECK_VALUE(feature.tensor.sizes().slice(1) == value.tensor.sizes().slice(1), name, " has shape ",
                     feature.tensor.sizes(), " and value ", value.tensor.sizes(), "; expected equal trailing shapes");
-  TORCH_CHECK_TYPE(feature.operand.type == value.operand.type, name, " has dtype ", feature.tensor.scalar_type(),
-                   " and value ", value.tensor.scalar_type(), "; expected equal dtypes");
+  TORCH_CHECK_TYPE(feature.operand.type == value.operand.type, name, " has dtype ",
+                   dtype_name(feature.tensor.scalar_type()), " and value ", dtype_name(value.tensor.scalar_type()),
+                   "; expected equal dtypes");
 }
 
 // Rows of edges, or none.
@@ -110,8 +111,8 @@ std::tuple<Tensor, Tensor, Tensor, Tensor, Tensor> gated_sum_backward(
   TORCH_CHECK_VALUE(csr.num_rows == value.size(0), "out_indptr has ", csr.num_rows, " rows; expected ", value.size(0));
   TORCH_CHECK_VALUE(!need_gate_edge || x.gate_edge.defined(), "gate_edge is None; it has no gradient");
   TORCH_CHECK_VALUE(!need_edge_value || x.edge_value.defined(), "edge_value is None; it has no gradient");
-  TORCH_CHECK_TYPE(grad.scalar_type() == value.scalar_type(), "grad has dtype ", grad.scalar_type(), "; expected ",
-                   value.scalar_type());
+  TORCH_CHECK_TYPE(grad.scalar_type() == value.scalar_type(), "grad has dtype ", dtype_name(grad.scalar_type()),
+                   "; expected ", dtype_name(value.scalar_type()));
   Feature grad_rows = of_destinations(grad, "grad", gate_dst, device), shift;
   const Feature edges = feature_of(grad_edges, "grad_edges", Target::kEdge, device);
   check_edges_like(edges, "grad_edges", x.value, csc);
@@ -120,7 +121,8 @@ std::tuple<Tensor, Tensor, Tensor, Tensor, Tensor> gated_sum_backward(
     const Feature kept = of_destinations(quotient, "quotient", gate_dst, device);
     for (const Feature* wide : {&factor, &kept})
       TORCH_CHECK_TYPE(wide->tensor.scalar_type() == accumulator(value), "scale and quotient have dtypes ",
-                       scale.scalar_type(), " and ", quotient.scalar_type(), "; expected ", accumulator(value));
+                       dtype_name(scale.scalar_type()), " and ", dtype_name(quotient.scalar_type()), "; expected ",
+                       dtype_name(accumulator(value)));
     grad_rows = of_destinations(at::mul(grad, factor.tensor), "grad", gate_dst, device);
     shift = of_destinations(at::mul(grad_rows.tensor, kept.tensor), "shift", gate_dst, device);
   }

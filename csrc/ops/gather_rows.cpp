@@ -26,16 +26,16 @@ void check_table(const Tensor& table) {
 }
 
 void check_ids(const Tensor& ids, const Tensor& out) {
-  TORCH_CHECK_TYPE(ids.scalar_type() == at::kInt || ids.scalar_type() == at::kLong, "ids has dtype ", ids.scalar_type(),
-                   "; expected int32 or int64");
+  TORCH_CHECK_TYPE(ids.scalar_type() == at::kInt || ids.scalar_type() == at::kLong, "ids has dtype ",
+                   dtype_name(ids.scalar_type()), "; expected torch.int32 or torch.int64");
   TORCH_CHECK_VALUE(ids.dim() == 1, "ids has shape ", ids.sizes(), "; expected one dimension");
   TORCH_CHECK_VALUE(ids.device() == out.device(), "ids is on ", ids.device(), "; expected the device of out, ",
                     out.device());
 }
 
 void check_out(const Tensor& out, const Tensor& table, const Tensor& ids) {
-  TORCH_CHECK_TYPE(out.scalar_type() == table.scalar_type(), "out has dtype ", out.scalar_type(),
-                   "; expected that of table, ", table.scalar_type());
+  TORCH_CHECK_TYPE(out.scalar_type() == table.scalar_type(), "out has dtype ", dtype_name(out.scalar_type()),
+                   "; expected that of table, ", dtype_name(table.scalar_type()));
   const std::vector<int64_t> shape = with_rows(ids.size(0), trailing(table.sizes()));
   TORCH_CHECK_VALUE(out.sizes() == at::IntArrayRef(shape), "out has shape ", out.sizes(), "; expected ",
                     at::IntArrayRef(shape), ", one row of table per id");

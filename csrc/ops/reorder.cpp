@@ -18,8 +18,9 @@ Tensor reorder(const Tensor& indptr, const Tensor& indices, const Tensor& out_in
   const int64_t num_edges = indices.numel();
   const Topology in_edges = topology_of(indptr, indices, {}, num_edges);
   const Topology out_edges = topology_of(out_indptr, out_indices, {}, num_edges);
-  TORCH_CHECK_TYPE(in_edges.is_int64 == out_edges.is_int64, "out_indptr has dtype ", out_indptr.scalar_type(),
-                   "; expected that of indptr, ", indptr.scalar_type());
+  TORCH_CHECK_TYPE(in_edges.is_int64 == out_edges.is_int64, "out_indptr has dtype ",
+                   dtype_name(out_indptr.scalar_type()), "; expected that of indptr, ",
+                   dtype_name(indptr.scalar_type()));
   TORCH_CHECK_VALUE(in_edges.num_rows == out_edges.num_rows, "out_indptr has shape ", out_indptr.sizes(),
                     "; expected that of indptr, ", indptr.sizes(), ": sources and destinations are the same nodes");
   TORCH_CHECK_VALUE(in_edges.num_rows <= kMostNodes, "indptr has shape ", indptr.sizes(), "; expected at most ",
@@ -31,7 +32,8 @@ Tensor reorder(const Tensor& indptr, const Tensor& indices, const Tensor& out_in
 
 Tensor locality(const Tensor& indices, int64_t num_cols, int64_t window) {
   const auto type = indices.scalar_type();
-  TORCH_CHECK_TYPE(type == at::kInt || type == at::kLong, "indices has dtype ", type, "; expected int32 or int64");
+  TORCH_CHECK_TYPE(type == at::kInt || type == at::kLong, "indices has dtype ", dtype_name(type),
+                   "; expected torch.int32 or torch.int64");
   TORCH_CHECK_VALUE(indices.dim() == 1 && indices.is_contiguous(), "indices has shape ", indices.sizes(),
                     " and strides ", indices.strides(), "; expected one dimension, contiguous");
   TORCH_CHECK_VALUE(num_cols >= 0 && num_cols <= kMostNodes, "num_cols is ", num_cols, "; expected a number in [0, ",

@@ -162,8 +162,9 @@ Tensor u_add_v_add_e(const Tensor& indptr, const Tensor& indices, const Optional
   for (const auto& [name, operand] : {std::pair{"y", &y}, std::pair{"z", &z}}) {
     TORCH_CHECK_VALUE(operand->tensor.sizes().slice(1) == x.tensor.sizes().slice(1), name, " has shape ",
                       operand->tensor.sizes(), " and x ", x.tensor.sizes(), "; expected equal trailing shapes");
-    TORCH_CHECK_TYPE(operand->operand.type == x.operand.type, name, " has dtype ", operand->tensor.scalar_type(),
-                     " and x ", x.tensor.scalar_type(), "; expected equal dtypes");
+    TORCH_CHECK_TYPE(operand->operand.type == x.operand.type, name, " has dtype ",
+                     dtype_name(operand->tensor.scalar_type()), " and x ", dtype_name(x.tensor.scalar_type()),
+                     "; expected equal dtypes");
   }
   const auto type = result_type(x.tensor.scalar_type(), out_dtype);
   Tensor out = new_result(z.tensor.sizes(), z.tensor.options().dtype(type));

@@ -25,6 +25,14 @@ sys.path.append(str(Path(__file__).resolve().parents[2]))  # a checkout that is 
 
 import torch
 import torch.distributed as dist
+from packages import explained
+
+try:  # what mag240m's modules need, some of which import it late
+    import dgl  # noqa: F401
+    import tqdm  # noqa: F401
+except ImportError as error:
+    sys.exit(f"mag240m: {explained(error)}")
+
 from datasets import DataError
 from mag240m.batches import Workers
 from mag240m.checkpoints import CheckpointError, Saver, prepare_folder, resume

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from torch import Tensor
 
+from ..graph_argument import GraphLike
 from . import attention
 from ._checks import check_projected
 from ._features import both_sides, checked_graph
@@ -24,7 +25,7 @@ class DotGatConv(attention.Attention):
         super().__init__(in_feats, out_feats, num_heads, allow_zero_in_degree)
         self._add_projections(in_feats)
 
-    def forward(self, graph, feat, get_attention=False):
+    def forward(self, graph: GraphLike, feat, get_attention=False):
         """Attention over the in-edges of every destination.
 
         Args:

@@ -10,6 +10,7 @@ from torch import Tensor, nn
 from .. import ops
 from ..common.arguments import checked_size
 from ..common.precision import autocast, without_autocast
+from ..graph_argument import GraphLike
 from . import attention
 from ._checks import check_edge_features, check_projected
 from ._features import both_sides, cast_once, checked_graph, unrounded
@@ -80,7 +81,7 @@ class EdgeGATConv(attention.Attention):
         if self.res_fc is not None:
             nn.init.xavier_normal_(self.res_fc.weight, gain=gain)
 
-    def forward(self, graph, feat, edge_feat, get_attention=False):
+    def forward(self, graph: GraphLike, feat, edge_feat, get_attention=False):
         """Attention over the in-edges of every destination.
 
         Args:

@@ -9,6 +9,7 @@ from torch import Tensor, nn
 from .. import ops
 from ..common.arguments import checked_size, checked_widths
 from ..common.precision import autocast, without_autocast
+from ..graph_argument import GraphLike
 from ._checks import check_edge_features, check_edge_numbers, check_features
 from ._features import both_sides, cast_once, checked_graph, unrounded
 from .projections import project
@@ -55,7 +56,7 @@ class EGATConv(nn.Module):
         if self.bias is not None:
             nn.init.zeros_(self.bias)
 
-    def forward(self, graph, nfeats, efeats, edge_weight=None, get_attention=False):
+    def forward(self, graph: GraphLike, nfeats, efeats, edge_weight=None, get_attention=False):
         """New features of nodes and of edges.
 
         Args:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import torch
 from torch import Tensor, nn
 
+from ..graph_argument import GraphLike
 from . import attention
 from ._checks import check_edge_numbers, check_projected
 from ._features import both_sides, cast_once, checked_graph
@@ -68,7 +69,7 @@ class GATConv(attention.Attention):
             if self.res_fc.bias is not None:
                 nn.init.zeros_(self.res_fc.bias)
 
-    def forward(self, graph, feat, edge_weight=None, get_attention=False):
+    def forward(self, graph: GraphLike, feat, edge_weight=None, get_attention=False):
         """Attention over the in-edges of every destination.
 
         Args:

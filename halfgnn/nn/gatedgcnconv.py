@@ -11,7 +11,7 @@ from .. import ops
 from ..common.arguments import check_probability, checked_size
 from ..common.operands import check_columns, check_operand, check_parameter
 from ..common.precision import autocast
-from ..graph_argument import as_graph
+from ..graph_argument import GraphLike, as_graph
 from .projections import applied
 
 
@@ -49,7 +49,7 @@ class GatedGCNConv(nn.Module):
         self.bn_edge = nn.BatchNorm1d(output_feats)
         self.activation = activation
 
-    def forward(self, graph, feat, edge_feat):
+    def forward(self, graph: GraphLike, feat, edge_feat):
         """Node features A feat[v] + sum of sigmoid(z[e]) B feat[u] / (sum of sigmoid(z[e]) + 1e-6), and edge features z.
 
         z[e] = D feat[u] + E feat[v] + C edge_feat[e], over in-edges e = (u, v). Then both results are normalised, activated,

@@ -7,6 +7,7 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 from .. import ops
+from ..graph_argument import GraphLike
 from . import attention
 from ._checks import check_projected
 from ._features import both_sides, cast_once, checked_graph
@@ -66,7 +67,7 @@ class GATv2Conv(attention.Attention):
             for linear in linears:
                 nn.init.zeros_(linear.bias)
 
-    def forward(self, graph, feat, get_attention=False):
+    def forward(self, graph: GraphLike, feat, get_attention=False):
         """Attention over the in-edges of every destination.
 
         Args:

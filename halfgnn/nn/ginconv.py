@@ -7,7 +7,7 @@ from torch import nn
 
 from ..common.arguments import check_number
 from ..common.operands import check_operand, check_parameter_device
-from ..graph_argument import as_graph
+from ..graph_argument import GraphLike, as_graph
 from ._checks import check_features
 from ._features import both_sides
 from ._sums import aggregate
@@ -40,7 +40,7 @@ class GINConv(nn.Module):
         else:
             self.register_buffer("eps", eps)
 
-    def forward(self, graph, feat, edge_weight=None):
+    def forward(self, graph: GraphLike, feat, edge_weight=None):
         """apply_func((1 + eps) feat[v] + aggregate of feat[u] edge_weight[e] over in-edges e = (u, v)).
 
         Args:

@@ -8,7 +8,7 @@ from torch import nn
 from .. import ops
 from ..common.arguments import check_number
 from ..common.operands import check_operand, check_parameter_device, name_operands, operand_errors
-from ..graph_argument import as_graph
+from ..graph_argument import GraphLike, as_graph
 from ._checks import check_features
 from ._features import both_sides
 from .projections import applied
@@ -34,7 +34,7 @@ class GINEConv(nn.Module):
         else:
             self.register_buffer("eps", eps)
 
-    def forward(self, graph, node_feat, edge_feat):
+    def forward(self, graph: GraphLike, node_feat, edge_feat):
         """apply_func((1 + eps) node_feat[v] + sum of relu(node_feat[u] + edge_feat[e]) over in-edges e = (u, v)).
 
         Args:

@@ -13,7 +13,7 @@ from ..common.arguments import check_number, checked_size
 from ..common.operands import check_columns, check_operand, check_pair, check_parameter, check_tensor
 from ..common.precision import without_autocast
 from ..graph import Graph
-from ..graph_argument import as_graph
+from ..graph_argument import GraphLike, as_graph
 from ._checks import check_edge_numbers
 from ._features import checked_graph, unrounded
 from ._sums import aggregate, padded_width
@@ -36,7 +36,7 @@ class EdgeWeightNorm(nn.Module):
         self._norm = norm
         self._eps = check_number(eps, "eps")
 
-    def forward(self, graph, edge_weight):
+    def forward(self, graph: GraphLike, edge_weight):
         """edge_weight (E,) normalised, (E,).
 
         Raises:
@@ -114,7 +114,7 @@ class GraphConv(nn.Module):
         """Whether nodes without in-edges are accepted."""
         self._allow_zero_in_degree = set_value
 
-    def forward(self, graph, feat, weight=None, edge_weight=None):
+    def forward(self, graph: GraphLike, feat, weight=None, edge_weight=None):
         """Normalised sum over the in-edges of every destination, of features times weight.
 
         Args:

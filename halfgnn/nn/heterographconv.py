@@ -10,7 +10,7 @@ from torch import Tensor, nn
 
 from ..common.arguments import check_name
 from ..common.operands import check_rows
-from ..graph_argument import as_heterograph
+from ..graph_argument import HeteroGraphLike, as_heterograph
 from ..heterograph import EdgeType, HeteroGraph
 from . import relation_attention
 from .attention import finished, handed_out
@@ -50,7 +50,7 @@ class HeteroGraphConv(nn.Module):
             check_name(aggregate, "aggregate", AGGREGATES)
         self.aggregate = aggregate
 
-    def forward(self, g, inputs, mod_args=None, mod_kwargs=None) -> dict[str, Any]:
+    def forward(self, g: HeteroGraphLike, inputs, mod_args=None, mod_kwargs=None) -> dict[str, Any]:
         """
         Args:
             g: HeteroGraph, DGLGraph or block.

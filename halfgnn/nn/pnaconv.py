@@ -11,7 +11,7 @@ from ..common.arguments import check_number, check_probability, checked_size
 from ..common.operands import check_columns, check_operand, check_parameter
 from ..common.precision import autocast
 from ..graph import Graph
-from ..graph_argument import as_graph
+from ..graph_argument import GraphLike, as_graph
 from ._hooks import is_plain
 from .principal import checked_names, degrees, of_ends, of_messages, scaled, split_linear
 from .projections import applied, linear
@@ -82,7 +82,7 @@ class PNAConv(nn.Module):
         )
         self.mixing_layer = nn.Sequential(nn.Linear(out_size, out_size), nn.LeakyReLU())
 
-    def forward(self, graph, node_feat, edge_feat=None):
+    def forward(self, graph: GraphLike, node_feat, edge_feat=None):
         """The layer on a homogeneous graph.
 
         Args:

@@ -11,7 +11,7 @@ from torch import Tensor, nn
 
 from ..common.arguments import check_name, check_probability, checked_size
 from ..common.operands import check_rows
-from ..graph_argument import as_heterograph
+from ..graph_argument import HeteroGraphLike, as_heterograph
 from ..heterograph import EdgeType, HeteroGraph, check_etype
 from . import relation_attention
 from .gatconv import GATConv
@@ -85,7 +85,7 @@ class RGAT(nn.Module):
         )
         self.dropout = nn.Dropout(dropout)
 
-    def forward(self, blocks: Any, feats: Mapping[str, Tensor]) -> Tensor:
+    def forward(self, blocks: HeteroGraphLike | Sequence[HeteroGraphLike], feats: Mapping[str, Tensor]) -> Tensor:
         """
         Args:
             blocks: a HeteroGraph, DGLGraph or block for each layer, the first for the input. The destinations of one are the

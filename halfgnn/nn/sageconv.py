@@ -11,7 +11,7 @@ from ..common.arguments import check_probability, checked_size, checked_widths
 from ..common.compat import able_to_run_lstm
 from ..common.operands import check_operand
 from ..graph import Graph
-from ..graph_argument import as_graph
+from ..graph_argument import GraphLike, as_graph
 from ._checks import check_edge_weight, check_features
 from ._features import both_sides, cast_once, shown, unrounded
 from ._sums import aggregate, padded_width
@@ -66,7 +66,7 @@ class SAGEConv(nn.Module):
             _draw(self.fc_self.weight)
         _draw(self.fc_neigh.weight)
 
-    def forward(self, graph, feat, edge_weight=None):
+    def forward(self, graph: GraphLike, feat, edge_weight=None):
         """The sum of two projections: of a destination's own features, and of the aggregate of its in-edges.
 
         Args:

@@ -10,7 +10,7 @@ from torch import Tensor, nn
 
 from ..common.arguments import check_probability, checked_size, checked_widths
 from ..graph import Graph
-from ..graph_argument import as_graph
+from ..graph_argument import GraphLike, as_graph
 from . import attention
 from ._checks import check_edge_features, check_features
 from ._features import both_sides, cast_once
@@ -128,7 +128,7 @@ class TransformerConv(DotAttention, nn.Module):
         for linear in linears:
             linear.reset_parameters()
 
-    def forward(self, graph, feat, edge_feat=None, get_attention=False):
+    def forward(self, graph: GraphLike, feat, edge_feat=None, get_attention=False):
         """Attention over the in-edges of every destination.
 
         Args:

@@ -3,6 +3,7 @@
 import torch
 from torch import Tensor
 
+from ..graph_argument import GraphLike
 from .attention import dot_attention as dot_attention
 from .attention import gat_attention as gat_attention
 from .attention import gatv2_attention as gatv2_attention
@@ -90,185 +91,185 @@ __all__ = [
     "v_sub_u",
 ]
 
-def u_add_e_sum(g, x: Tensor, y: Tensor, *, out_dtype: torch.dtype | None = None) -> Tensor:
+def u_add_e_sum(g: GraphLike, x: Tensor, y: Tensor, *, out_dtype: torch.dtype | None = None) -> Tensor:
     """out[v] = sum over in-edges e = (u, v) of add(x[u], y[e]). x (num_src, *), y (E, *). See gspmm."""
 
-def u_add_e_mean(g, x: Tensor, y: Tensor, *, out_dtype: torch.dtype | None = None) -> Tensor:
+def u_add_e_mean(g: GraphLike, x: Tensor, y: Tensor, *, out_dtype: torch.dtype | None = None) -> Tensor:
     """out[v] = mean over in-edges e = (u, v) of add(x[u], y[e]). x (num_src, *), y (E, *). See gspmm."""
 
-def u_add_e_max(g, x: Tensor, y: Tensor, *, out_dtype: torch.dtype | None = None) -> Tensor:
+def u_add_e_max(g: GraphLike, x: Tensor, y: Tensor, *, out_dtype: torch.dtype | None = None) -> Tensor:
     """out[v] = max over in-edges e = (u, v) of add(x[u], y[e]). x (num_src, *), y (E, *). See gspmm."""
 
-def u_add_e_min(g, x: Tensor, y: Tensor, *, out_dtype: torch.dtype | None = None) -> Tensor:
+def u_add_e_min(g: GraphLike, x: Tensor, y: Tensor, *, out_dtype: torch.dtype | None = None) -> Tensor:
     """out[v] = min over in-edges e = (u, v) of add(x[u], y[e]). x (num_src, *), y (E, *). See gspmm."""
 
-def u_sub_e_sum(g, x: Tensor, y: Tensor, *, out_dtype: torch.dtype | None = None) -> Tensor:
+def u_sub_e_sum(g: GraphLike, x: Tensor, y: Tensor, *, out_dtype: torch.dtype | None = None) -> Tensor:
     """out[v] = sum over in-edges e = (u, v) of sub(x[u], y[e]). x (num_src, *), y (E, *). See gspmm."""
 
-def u_sub_e_mean(g, x: Tensor, y: Tensor, *, out_dtype: torch.dtype | None = None) -> Tensor:
+def u_sub_e_mean(g: GraphLike, x: Tensor, y: Tensor, *, out_dtype: torch.dtype | None = None) -> Tensor:
     """out[v] = mean over in-edges e = (u, v) of sub(x[u], y[e]). x (num_src, *), y (E, *). See gspmm."""
 
-def u_sub_e_max(g, x: Tensor, y: Tensor, *, out_dtype: torch.dtype | None = None) -> Tensor:
+def u_sub_e_max(g: GraphLike, x: Tensor, y: Tensor, *, out_dtype: torch.dtype | None = None) -> Tensor:
     """out[v] = max over in-edges e = (u, v) of sub(x[u], y[e]). x (num_src, *), y (E, *). See gspmm."""
 
-def u_sub_e_min(g, x: Tensor, y: Tensor, *, out_dtype: torch.dtype | None = None) -> Tensor:
+def u_sub_e_min(g: GraphLike, x: Tensor, y: Tensor, *, out_dtype: torch.dtype | None = None) -> Tensor:
     """out[v] = min over in-edges e = (u, v) of sub(x[u], y[e]). x (num_src, *), y (E, *). See gspmm."""
 
-def u_mul_e_sum(g, x: Tensor, y: Tensor, *, out_dtype: torch.dtype | None = None) -> Tensor:
+def u_mul_e_sum(g: GraphLike, x: Tensor, y: Tensor, *, out_dtype: torch.dtype | None = None) -> Tensor:
     """out[v] = sum over in-edges e = (u, v) of mul(x[u], y[e]). x (num_src, *), y (E, *). See gspmm."""
 
-def u_mul_e_mean(g, x: Tensor, y: Tensor, *, out_dtype: torch.dtype | None = None) -> Tensor:
+def u_mul_e_mean(g: GraphLike, x: Tensor, y: Tensor, *, out_dtype: torch.dtype | None = None) -> Tensor:
     """out[v] = mean over in-edges e = (u, v) of mul(x[u], y[e]). x (num_src, *), y (E, *). See gspmm."""
 
-def u_mul_e_max(g, x: Tensor, y: Tensor, *, out_dtype: torch.dtype | None = None) -> Tensor:
+def u_mul_e_max(g: GraphLike, x: Tensor, y: Tensor, *, out_dtype: torch.dtype | None = None) -> Tensor:
     """out[v] = max over in-edges e = (u, v) of mul(x[u], y[e]). x (num_src, *), y (E, *). See gspmm."""
 
-def u_mul_e_min(g, x: Tensor, y: Tensor, *, out_dtype: torch.dtype | None = None) -> Tensor:
+def u_mul_e_min(g: GraphLike, x: Tensor, y: Tensor, *, out_dtype: torch.dtype | None = None) -> Tensor:
     """out[v] = min over in-edges e = (u, v) of mul(x[u], y[e]). x (num_src, *), y (E, *). See gspmm."""
 
-def u_div_e_sum(g, x: Tensor, y: Tensor, *, out_dtype: torch.dtype | None = None) -> Tensor:
+def u_div_e_sum(g: GraphLike, x: Tensor, y: Tensor, *, out_dtype: torch.dtype | None = None) -> Tensor:
     """out[v] = sum over in-edges e = (u, v) of div(x[u], y[e]). x (num_src, *), y (E, *). See gspmm."""
 
-def u_div_e_mean(g, x: Tensor, y: Tensor, *, out_dtype: torch.dtype | None = None) -> Tensor:
+def u_div_e_mean(g: GraphLike, x: Tensor, y: Tensor, *, out_dtype: torch.dtype | None = None) -> Tensor:
     """out[v] = mean over in-edges e = (u, v) of div(x[u], y[e]). x (num_src, *), y (E, *). See gspmm."""
 
-def u_div_e_max(g, x: Tensor, y: Tensor, *, out_dtype: torch.dtype | None = None) -> Tensor:
+def u_div_e_max(g: GraphLike, x: Tensor, y: Tensor, *, out_dtype: torch.dtype | None = None) -> Tensor:
     """out[v] = max over in-edges e = (u, v) of div(x[u], y[e]). x (num_src, *), y (E, *). See gspmm."""
 
-def u_div_e_min(g, x: Tensor, y: Tensor, *, out_dtype: torch.dtype | None = None) -> Tensor:
+def u_div_e_min(g: GraphLike, x: Tensor, y: Tensor, *, out_dtype: torch.dtype | None = None) -> Tensor:
     """out[v] = min over in-edges e = (u, v) of div(x[u], y[e]). x (num_src, *), y (E, *). See gspmm."""
 
-def u_relu_add_e_sum(g, x: Tensor, y: Tensor, *, out_dtype: torch.dtype | None = None) -> Tensor:
+def u_relu_add_e_sum(g: GraphLike, x: Tensor, y: Tensor, *, out_dtype: torch.dtype | None = None) -> Tensor:
     """out[v] = sum over in-edges e = (u, v) of relu_add(x[u], y[e]). x (num_src, *), y (E, *). See gspmm."""
 
-def u_relu_add_e_mean(g, x: Tensor, y: Tensor, *, out_dtype: torch.dtype | None = None) -> Tensor:
+def u_relu_add_e_mean(g: GraphLike, x: Tensor, y: Tensor, *, out_dtype: torch.dtype | None = None) -> Tensor:
     """out[v] = mean over in-edges e = (u, v) of relu_add(x[u], y[e]). x (num_src, *), y (E, *). See gspmm."""
 
-def u_relu_add_e_max(g, x: Tensor, y: Tensor, *, out_dtype: torch.dtype | None = None) -> Tensor:
+def u_relu_add_e_max(g: GraphLike, x: Tensor, y: Tensor, *, out_dtype: torch.dtype | None = None) -> Tensor:
     """out[v] = max over in-edges e = (u, v) of relu_add(x[u], y[e]). x (num_src, *), y (E, *). See gspmm."""
 
-def u_relu_add_e_min(g, x: Tensor, y: Tensor, *, out_dtype: torch.dtype | None = None) -> Tensor:
+def u_relu_add_e_min(g: GraphLike, x: Tensor, y: Tensor, *, out_dtype: torch.dtype | None = None) -> Tensor:
     """out[v] = min over in-edges e = (u, v) of relu_add(x[u], y[e]). x (num_src, *), y (E, *). See gspmm."""
 
-def copy_u_sum(g, x: Tensor, *, out_dtype: torch.dtype | None = None) -> Tensor:
+def copy_u_sum(g: GraphLike, x: Tensor, *, out_dtype: torch.dtype | None = None) -> Tensor:
     """out[v] = sum over in-edges e = (u, v) of x[u]. x (num_src, *). See gspmm."""
 
-def copy_u_mean(g, x: Tensor, *, out_dtype: torch.dtype | None = None) -> Tensor:
+def copy_u_mean(g: GraphLike, x: Tensor, *, out_dtype: torch.dtype | None = None) -> Tensor:
     """out[v] = mean over in-edges e = (u, v) of x[u]. x (num_src, *). See gspmm."""
 
-def copy_u_max(g, x: Tensor, *, out_dtype: torch.dtype | None = None) -> Tensor:
+def copy_u_max(g: GraphLike, x: Tensor, *, out_dtype: torch.dtype | None = None) -> Tensor:
     """out[v] = max over in-edges e = (u, v) of x[u]. x (num_src, *). See gspmm."""
 
-def copy_u_min(g, x: Tensor, *, out_dtype: torch.dtype | None = None) -> Tensor:
+def copy_u_min(g: GraphLike, x: Tensor, *, out_dtype: torch.dtype | None = None) -> Tensor:
     """out[v] = min over in-edges e = (u, v) of x[u]. x (num_src, *). See gspmm."""
 
-def copy_e_sum(g, x: Tensor, *, out_dtype: torch.dtype | None = None) -> Tensor:
+def copy_e_sum(g: GraphLike, x: Tensor, *, out_dtype: torch.dtype | None = None) -> Tensor:
     """out[v] = sum over in-edges e = (u, v) of x[e]. x (E, *). See gspmm."""
 
-def copy_e_mean(g, x: Tensor, *, out_dtype: torch.dtype | None = None) -> Tensor:
+def copy_e_mean(g: GraphLike, x: Tensor, *, out_dtype: torch.dtype | None = None) -> Tensor:
     """out[v] = mean over in-edges e = (u, v) of x[e]. x (E, *). See gspmm."""
 
-def copy_e_max(g, x: Tensor, *, out_dtype: torch.dtype | None = None) -> Tensor:
+def copy_e_max(g: GraphLike, x: Tensor, *, out_dtype: torch.dtype | None = None) -> Tensor:
     """out[v] = max over in-edges e = (u, v) of x[e]. x (E, *). See gspmm."""
 
-def copy_e_min(g, x: Tensor, *, out_dtype: torch.dtype | None = None) -> Tensor:
+def copy_e_min(g: GraphLike, x: Tensor, *, out_dtype: torch.dtype | None = None) -> Tensor:
     """out[v] = min over in-edges e = (u, v) of x[e]. x (E, *). See gspmm."""
 
-def u_add_v(g, x: Tensor, y: Tensor, *, out_dtype: torch.dtype | None = None) -> Tensor:
+def u_add_v(g: GraphLike, x: Tensor, y: Tensor, *, out_dtype: torch.dtype | None = None) -> Tensor:
     """out[e] = add(x[u], y[v]) for every edge e = (u, v). See gsddmm."""
 
-def u_add_e(g, x: Tensor, y: Tensor, *, out_dtype: torch.dtype | None = None) -> Tensor:
+def u_add_e(g: GraphLike, x: Tensor, y: Tensor, *, out_dtype: torch.dtype | None = None) -> Tensor:
     """out[e] = add(x[u], y[e]) for every edge e = (u, v). See gsddmm."""
 
-def v_add_u(g, x: Tensor, y: Tensor, *, out_dtype: torch.dtype | None = None) -> Tensor:
+def v_add_u(g: GraphLike, x: Tensor, y: Tensor, *, out_dtype: torch.dtype | None = None) -> Tensor:
     """out[e] = add(x[v], y[u]) for every edge e = (u, v). See gsddmm."""
 
-def v_add_e(g, x: Tensor, y: Tensor, *, out_dtype: torch.dtype | None = None) -> Tensor:
+def v_add_e(g: GraphLike, x: Tensor, y: Tensor, *, out_dtype: torch.dtype | None = None) -> Tensor:
     """out[e] = add(x[v], y[e]) for every edge e = (u, v). See gsddmm."""
 
-def e_add_u(g, x: Tensor, y: Tensor, *, out_dtype: torch.dtype | None = None) -> Tensor:
+def e_add_u(g: GraphLike, x: Tensor, y: Tensor, *, out_dtype: torch.dtype | None = None) -> Tensor:
     """out[e] = add(x[e], y[u]) for every edge e = (u, v). See gsddmm."""
 
-def e_add_v(g, x: Tensor, y: Tensor, *, out_dtype: torch.dtype | None = None) -> Tensor:
+def e_add_v(g: GraphLike, x: Tensor, y: Tensor, *, out_dtype: torch.dtype | None = None) -> Tensor:
     """out[e] = add(x[e], y[v]) for every edge e = (u, v). See gsddmm."""
 
-def u_sub_v(g, x: Tensor, y: Tensor, *, out_dtype: torch.dtype | None = None) -> Tensor:
+def u_sub_v(g: GraphLike, x: Tensor, y: Tensor, *, out_dtype: torch.dtype | None = None) -> Tensor:
     """out[e] = sub(x[u], y[v]) for every edge e = (u, v). See gsddmm."""
 
-def u_sub_e(g, x: Tensor, y: Tensor, *, out_dtype: torch.dtype | None = None) -> Tensor:
+def u_sub_e(g: GraphLike, x: Tensor, y: Tensor, *, out_dtype: torch.dtype | None = None) -> Tensor:
     """out[e] = sub(x[u], y[e]) for every edge e = (u, v). See gsddmm."""
 
-def v_sub_u(g, x: Tensor, y: Tensor, *, out_dtype: torch.dtype | None = None) -> Tensor:
+def v_sub_u(g: GraphLike, x: Tensor, y: Tensor, *, out_dtype: torch.dtype | None = None) -> Tensor:
     """out[e] = sub(x[v], y[u]) for every edge e = (u, v). See gsddmm."""
 
-def v_sub_e(g, x: Tensor, y: Tensor, *, out_dtype: torch.dtype | None = None) -> Tensor:
+def v_sub_e(g: GraphLike, x: Tensor, y: Tensor, *, out_dtype: torch.dtype | None = None) -> Tensor:
     """out[e] = sub(x[v], y[e]) for every edge e = (u, v). See gsddmm."""
 
-def e_sub_u(g, x: Tensor, y: Tensor, *, out_dtype: torch.dtype | None = None) -> Tensor:
+def e_sub_u(g: GraphLike, x: Tensor, y: Tensor, *, out_dtype: torch.dtype | None = None) -> Tensor:
     """out[e] = sub(x[e], y[u]) for every edge e = (u, v). See gsddmm."""
 
-def e_sub_v(g, x: Tensor, y: Tensor, *, out_dtype: torch.dtype | None = None) -> Tensor:
+def e_sub_v(g: GraphLike, x: Tensor, y: Tensor, *, out_dtype: torch.dtype | None = None) -> Tensor:
     """out[e] = sub(x[e], y[v]) for every edge e = (u, v). See gsddmm."""
 
-def u_mul_v(g, x: Tensor, y: Tensor, *, out_dtype: torch.dtype | None = None) -> Tensor:
+def u_mul_v(g: GraphLike, x: Tensor, y: Tensor, *, out_dtype: torch.dtype | None = None) -> Tensor:
     """out[e] = mul(x[u], y[v]) for every edge e = (u, v). See gsddmm."""
 
-def u_mul_e(g, x: Tensor, y: Tensor, *, out_dtype: torch.dtype | None = None) -> Tensor:
+def u_mul_e(g: GraphLike, x: Tensor, y: Tensor, *, out_dtype: torch.dtype | None = None) -> Tensor:
     """out[e] = mul(x[u], y[e]) for every edge e = (u, v). See gsddmm."""
 
-def v_mul_u(g, x: Tensor, y: Tensor, *, out_dtype: torch.dtype | None = None) -> Tensor:
+def v_mul_u(g: GraphLike, x: Tensor, y: Tensor, *, out_dtype: torch.dtype | None = None) -> Tensor:
     """out[e] = mul(x[v], y[u]) for every edge e = (u, v). See gsddmm."""
 
-def v_mul_e(g, x: Tensor, y: Tensor, *, out_dtype: torch.dtype | None = None) -> Tensor:
+def v_mul_e(g: GraphLike, x: Tensor, y: Tensor, *, out_dtype: torch.dtype | None = None) -> Tensor:
     """out[e] = mul(x[v], y[e]) for every edge e = (u, v). See gsddmm."""
 
-def e_mul_u(g, x: Tensor, y: Tensor, *, out_dtype: torch.dtype | None = None) -> Tensor:
+def e_mul_u(g: GraphLike, x: Tensor, y: Tensor, *, out_dtype: torch.dtype | None = None) -> Tensor:
     """out[e] = mul(x[e], y[u]) for every edge e = (u, v). See gsddmm."""
 
-def e_mul_v(g, x: Tensor, y: Tensor, *, out_dtype: torch.dtype | None = None) -> Tensor:
+def e_mul_v(g: GraphLike, x: Tensor, y: Tensor, *, out_dtype: torch.dtype | None = None) -> Tensor:
     """out[e] = mul(x[e], y[v]) for every edge e = (u, v). See gsddmm."""
 
-def u_div_v(g, x: Tensor, y: Tensor, *, out_dtype: torch.dtype | None = None) -> Tensor:
+def u_div_v(g: GraphLike, x: Tensor, y: Tensor, *, out_dtype: torch.dtype | None = None) -> Tensor:
     """out[e] = div(x[u], y[v]) for every edge e = (u, v). See gsddmm."""
 
-def u_div_e(g, x: Tensor, y: Tensor, *, out_dtype: torch.dtype | None = None) -> Tensor:
+def u_div_e(g: GraphLike, x: Tensor, y: Tensor, *, out_dtype: torch.dtype | None = None) -> Tensor:
     """out[e] = div(x[u], y[e]) for every edge e = (u, v). See gsddmm."""
 
-def v_div_u(g, x: Tensor, y: Tensor, *, out_dtype: torch.dtype | None = None) -> Tensor:
+def v_div_u(g: GraphLike, x: Tensor, y: Tensor, *, out_dtype: torch.dtype | None = None) -> Tensor:
     """out[e] = div(x[v], y[u]) for every edge e = (u, v). See gsddmm."""
 
-def v_div_e(g, x: Tensor, y: Tensor, *, out_dtype: torch.dtype | None = None) -> Tensor:
+def v_div_e(g: GraphLike, x: Tensor, y: Tensor, *, out_dtype: torch.dtype | None = None) -> Tensor:
     """out[e] = div(x[v], y[e]) for every edge e = (u, v). See gsddmm."""
 
-def e_div_u(g, x: Tensor, y: Tensor, *, out_dtype: torch.dtype | None = None) -> Tensor:
+def e_div_u(g: GraphLike, x: Tensor, y: Tensor, *, out_dtype: torch.dtype | None = None) -> Tensor:
     """out[e] = div(x[e], y[u]) for every edge e = (u, v). See gsddmm."""
 
-def e_div_v(g, x: Tensor, y: Tensor, *, out_dtype: torch.dtype | None = None) -> Tensor:
+def e_div_v(g: GraphLike, x: Tensor, y: Tensor, *, out_dtype: torch.dtype | None = None) -> Tensor:
     """out[e] = div(x[e], y[v]) for every edge e = (u, v). See gsddmm."""
 
-def u_dot_v(g, x: Tensor, y: Tensor, *, out_dtype: torch.dtype | None = None) -> Tensor:
+def u_dot_v(g: GraphLike, x: Tensor, y: Tensor, *, out_dtype: torch.dtype | None = None) -> Tensor:
     """out[e] = dot(x[u], y[v]) for every edge e = (u, v). See gsddmm."""
 
-def u_dot_e(g, x: Tensor, y: Tensor, *, out_dtype: torch.dtype | None = None) -> Tensor:
+def u_dot_e(g: GraphLike, x: Tensor, y: Tensor, *, out_dtype: torch.dtype | None = None) -> Tensor:
     """out[e] = dot(x[u], y[e]) for every edge e = (u, v). See gsddmm."""
 
-def v_dot_u(g, x: Tensor, y: Tensor, *, out_dtype: torch.dtype | None = None) -> Tensor:
+def v_dot_u(g: GraphLike, x: Tensor, y: Tensor, *, out_dtype: torch.dtype | None = None) -> Tensor:
     """out[e] = dot(x[v], y[u]) for every edge e = (u, v). See gsddmm."""
 
-def v_dot_e(g, x: Tensor, y: Tensor, *, out_dtype: torch.dtype | None = None) -> Tensor:
+def v_dot_e(g: GraphLike, x: Tensor, y: Tensor, *, out_dtype: torch.dtype | None = None) -> Tensor:
     """out[e] = dot(x[v], y[e]) for every edge e = (u, v). See gsddmm."""
 
-def e_dot_u(g, x: Tensor, y: Tensor, *, out_dtype: torch.dtype | None = None) -> Tensor:
+def e_dot_u(g: GraphLike, x: Tensor, y: Tensor, *, out_dtype: torch.dtype | None = None) -> Tensor:
     """out[e] = dot(x[e], y[u]) for every edge e = (u, v). See gsddmm."""
 
-def e_dot_v(g, x: Tensor, y: Tensor, *, out_dtype: torch.dtype | None = None) -> Tensor:
+def e_dot_v(g: GraphLike, x: Tensor, y: Tensor, *, out_dtype: torch.dtype | None = None) -> Tensor:
     """out[e] = dot(x[e], y[v]) for every edge e = (u, v). See gsddmm."""
 
-def copy_u(g, x: Tensor, *, out_dtype: torch.dtype | None = None) -> Tensor:
+def copy_u(g: GraphLike, x: Tensor, *, out_dtype: torch.dtype | None = None) -> Tensor:
     """out[e] = x[u] for every edge e = (u, v). See gsddmm."""
 
-def copy_v(g, x: Tensor, *, out_dtype: torch.dtype | None = None) -> Tensor:
+def copy_v(g: GraphLike, x: Tensor, *, out_dtype: torch.dtype | None = None) -> Tensor:
     """out[e] = x[v] for every edge e = (u, v). See gsddmm."""
 
-def copy_e(g, x: Tensor, *, out_dtype: torch.dtype | None = None) -> Tensor:
+def copy_e(g: GraphLike, x: Tensor, *, out_dtype: torch.dtype | None = None) -> Tensor:
     """out[e] = x[e] for every edge e = (u, v). See gsddmm."""

@@ -120,7 +120,7 @@ def bias_like(bias: Tensor, feat: Tensor) -> Tensor:
         return bias
     if feat.dtype == torch.float64 or bias.dtype not in (torch.float16, torch.bfloat16, torch.float32):
         raise TypeError(
-            f"edge_bias has dtype {bias.dtype}; expected that of the features, {feat.dtype}, or float32 with halves"
+            f"edge_bias has dtype {bias.dtype}; expected that of the features, {feat.dtype}, or torch.float32 with halves"
         )
     return bias.float()
 

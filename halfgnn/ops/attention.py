@@ -11,18 +11,18 @@ from __future__ import annotations
 import functools
 import math
 from collections.abc import Callable
-from typing import Any
+from typing import Literal, overload
 
 import torch
 from torch import Tensor
 
 from ..common.arguments import check_number, check_probability
 from ..common.autograd import apply, inputs_of, once
-from ..common.fake import register_fake
 from ..common.operands import check_dense, check_operand, check_tensor
 from ..common.precision import autocast, without_autocast
-from ..graph_argument import as_graph
+from ..graph_argument import GraphLike, as_graph
 from . import _attention_edges as edges
+from . import _attention_fakes  # noqa: F401  (registers fake kernels)
 from . import _gatv2_edges as gatv2_edges
 from ._operands import needs_grad
 from .edge_softmax import edge_softmax
@@ -34,73 +34,6 @@ _gatv2 = torch.ops.halfgnn.gatv2_attention.default
 _gatv2_backward = torch.ops.halfgnn.gatv2_attention_backward.default
 _dot = torch.ops.halfgnn.dot_attention.default
 _dot_backward = torch.ops.halfgnn.dot_attention_backward.default
-
-
-# ---- fake kernels ------------------------------------------------------------------------------------------------------------
-
-
-def _fake_results(indptr, feat, save, precise):
-    """(out, lse, out_residual) of a forward."""
-    num_dst = indptr.shape[0] - 1
-    wide = torch.float64 if feat.dtype == torch.float64 else torch.float32
-    keep = save and precise and feat.dtype.itemsize == 2
-    shape = (num_dst, *feat.shape[1:])
-    return (
-        feat.new_empty(shape),
-        feat.new_empty((num_dst, feat.shape[1]) if save else (0,), dtype=wide),
-        feat.new_empty(shape if keep else (0,)),
-    )
-
-
-@register_fake("gat_attention")
-def _(
-    indptr, indices, edge_ids, feat, attn_src, attn_dst, edge_logits, negative_slope, dropout_p, seed, save, precise,
-    short_rows=False,
-):  # fmt: skip
-    out, lse, residual = _fake_results(indptr, feat, save, precise)
-    positive = torch.empty_like(out) if save else feat.new_empty((0,))
-    return out, lse, residual, positive
-
-
-@register_fake("gat_attention_backward")
-def _(
-    indptr, indices, edge_ids, feat, attn_src, attn_dst, edge_logits, negative_slope, dropout_p, seed, grad, out, lse,
-    out_residual, positive, need_edge_logits, short_rows=False,
-):  # fmt: skip
-    grad_edge_logits = _like(edge_logits) if need_edge_logits else attn_src.new_empty((0,))
-    return _like(feat), _like(attn_src), _like(attn_dst), grad_edge_logits
-
-
-@register_fake("gatv2_attention")
-def _(
-    indptr, indices, edge_ids, feat_src, feat_dst, attn, negative_slope, dropout_p, seed, save, precise, short_rows=False
-):  # fmt: skip
-    return _fake_results(indptr, feat_src, save, precise)
-
-
-@register_fake("gatv2_attention_backward")
-def _(
-    indptr, indices, edge_ids, out_indptr, out_indices, out_edge_ids, feat_src, feat_dst, attn, negative_slope, dropout_p,
-    seed, grad, out, lse, out_residual, short_rows=False, out_short_rows=False,
-):  # fmt: skip
-    return _like(feat_src), _like(feat_dst), _like(attn)
-
-
-@register_fake("dot_attention")
-def _(indptr, indices, edge_ids, query, key, value, scale, dropout_p, seed, save, precise, short_rows=False):
-    return _fake_results(indptr, key, save, precise)
-
-
-@register_fake("dot_attention_backward")
-def _(
-    indptr, indices, edge_ids, out_indptr, out_indices, out_edge_ids, query, key, value, scale, dropout_p, seed, grad, out,
-    lse, out_residual, short_rows=False, out_short_rows=False,
-):  # fmt: skip
-    return _like(query), _like(key), _like(value)
-
-
-def _like(tensor):
-    return torch.empty_like(tensor, memory_format=torch.contiguous_format)
 
 
 # ---- autograd ----------------------------------------------------------------------------------------------------------------
@@ -273,8 +206,23 @@ def _logits_like(feat: Tensor, *logits: Tensor | None) -> tuple[Tensor | None, .
     return tuple(x.float() if x is not None and x.dtype in allowed else x for x in logits)
 
 
+@overload
 def gat_attention(
-    g,
+    g: GraphLike, feat: Tensor, attn_src: Tensor, attn_dst: Tensor, edge_logits: Tensor | None = ..., negative_slope: float = ...,
+    dropout_p: float = ..., *, precise: bool = ..., return_weights: Literal[False] = ...,
+) -> Tensor: ...  # fmt: skip
+@overload
+def gat_attention(
+    g: GraphLike, feat: Tensor, attn_src: Tensor, attn_dst: Tensor, edge_logits: Tensor | None = ..., negative_slope: float = ...,
+    dropout_p: float = ..., *, precise: bool = ..., return_weights: Literal[True],
+) -> tuple[Tensor, Tensor]: ...  # fmt: skip
+@overload
+def gat_attention(
+    g: GraphLike, feat: Tensor, attn_src: Tensor, attn_dst: Tensor, edge_logits: Tensor | None = ..., negative_slope: float = ...,
+    dropout_p: float = ..., *, precise: bool = ..., return_weights: bool,
+) -> Tensor | tuple[Tensor, Tensor]: ...  # fmt: skip
+def gat_attention(
+    g: GraphLike,
     feat: Tensor,
     attn_src: Tensor,
     attn_dst: Tensor,
@@ -284,7 +232,7 @@ def gat_attention(
     *,
     precise: bool = True,
     return_weights: bool = False,
-) -> Any:  # a Tensor; a pair with return_weights
+) -> Tensor | tuple[Tensor, Tensor]:
     """out[v] = sum over in-edges e = (u, v) of dropout(softmax(LeakyReLU(attn_src[u] + attn_dst[v] + edge_logits[e]))) feat[u].
 
     The attention of GAT (Velickovic et al., 2018), in one pass forward and one backward, each with one gather of features.
@@ -343,8 +291,26 @@ def gat_attention(
     return out, gat_weights(g, src, dst, edge, leaky_relu).squeeze(-1).to(out.dtype)
 
 
+@overload
 def gatv2_attention(
-    g,
+    g: GraphLike, feat_src: Tensor, feat_dst: Tensor, attn: Tensor, negative_slope: float = ..., dropout_p: float = ..., *,
+    edge_bias: Tensor | None = ..., edge_feat: Tensor | None = ..., edge_weight: Tensor | None = ..., precise: bool = ...,
+    return_weights: Literal[False] = ...,
+) -> Tensor: ...  # fmt: skip
+@overload
+def gatv2_attention(
+    g: GraphLike, feat_src: Tensor, feat_dst: Tensor, attn: Tensor, negative_slope: float = ..., dropout_p: float = ..., *,
+    edge_bias: Tensor | None = ..., edge_feat: Tensor | None = ..., edge_weight: Tensor | None = ..., precise: bool = ...,
+    return_weights: Literal[True],
+) -> tuple[Tensor, Tensor]: ...  # fmt: skip
+@overload
+def gatv2_attention(
+    g: GraphLike, feat_src: Tensor, feat_dst: Tensor, attn: Tensor, negative_slope: float = ..., dropout_p: float = ..., *,
+    edge_bias: Tensor | None = ..., edge_feat: Tensor | None = ..., edge_weight: Tensor | None = ..., precise: bool = ...,
+    return_weights: bool,
+) -> Tensor | tuple[Tensor, Tensor]: ...  # fmt: skip
+def gatv2_attention(
+    g: GraphLike,
     feat_src: Tensor,
     feat_dst: Tensor,
     attn: Tensor,
@@ -356,7 +322,7 @@ def gatv2_attention(
     edge_weight: Tensor | None = None,
     precise: bool = True,
     return_weights: bool = False,
-) -> Any:  # a Tensor; a pair with return_weights
+) -> Tensor | tuple[Tensor, Tensor]:
     """out[v] = sum over in-edges e = (u, v) of dropout(softmax(<attn, LeakyReLU(feat_src[u] + feat_dst[v])>)) feat_src[u].
 
     The attention of GATv2 (Brody, Alon and Yahav, 2022), with one gather of features forward and three backward. Edges may add to
@@ -401,8 +367,29 @@ def gatv2_attention(
     return out, gatv2_edges.gatv2_weights(g, feat_src, feat_dst, attn, leaky_relu, terms).squeeze(-1).to(out.dtype)
 
 
+@overload
 def dot_attention(
-    g,
+    g: GraphLike, query: Tensor, key: Tensor, value: Tensor, scale: float | None = ..., dropout_p: float = ..., *,
+    edge_bias: Tensor | None = ..., edge_feat: Tensor | None = ..., edge_key_weight: Tensor | None = ...,
+    edge_value_weight: Tensor | None = ..., edge_key: Tensor | None = ..., edge_value: Tensor | None = ..., precise: bool = ...,
+    return_weights: Literal[False] = ...,
+) -> Tensor: ...  # fmt: skip
+@overload
+def dot_attention(
+    g: GraphLike, query: Tensor, key: Tensor, value: Tensor, scale: float | None = ..., dropout_p: float = ..., *,
+    edge_bias: Tensor | None = ..., edge_feat: Tensor | None = ..., edge_key_weight: Tensor | None = ...,
+    edge_value_weight: Tensor | None = ..., edge_key: Tensor | None = ..., edge_value: Tensor | None = ..., precise: bool = ...,
+    return_weights: Literal[True],
+) -> tuple[Tensor, Tensor]: ...  # fmt: skip
+@overload
+def dot_attention(
+    g: GraphLike, query: Tensor, key: Tensor, value: Tensor, scale: float | None = ..., dropout_p: float = ..., *,
+    edge_bias: Tensor | None = ..., edge_feat: Tensor | None = ..., edge_key_weight: Tensor | None = ...,
+    edge_value_weight: Tensor | None = ..., edge_key: Tensor | None = ..., edge_value: Tensor | None = ..., precise: bool = ...,
+    return_weights: bool,
+) -> Tensor | tuple[Tensor, Tensor]: ...  # fmt: skip
+def dot_attention(
+    g: GraphLike,
     query: Tensor,
     key: Tensor,
     value: Tensor,
@@ -417,7 +404,7 @@ def dot_attention(
     edge_value: Tensor | None = None,
     precise: bool = True,
     return_weights: bool = False,
-) -> Any:  # a Tensor; a pair with return_weights
+) -> Tensor | tuple[Tensor, Tensor]:
     """out[v] = sum over in-edges e = (u, v) of dropout(softmax(scale <query[v], key[u]>)) value[u].
 
     The attention of transformers over the edges of a graph, with two gathers of features forward and four backward. Edges may add

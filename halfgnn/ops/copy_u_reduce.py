@@ -12,7 +12,7 @@ from ..common.autograd import apply, inputs_of, once
 from ..common.fake import register_fake
 from ..common.operands import check_rows, name_operands, operand_errors
 from ..common.precision import HALF, autocast
-from ..graph_argument import as_graph
+from ..graph_argument import GraphLike, as_graph
 from ._operands import check_out_dtype, needs_grad, out_edges
 from .spmm import gspmm
 
@@ -108,7 +108,7 @@ def _above_rounding(std: Tensor, mean: Tensor) -> Tensor:
 
 
 def copy_u_reduce(
-    g, x: Tensor, reduces: Sequence[str], *, eps: float = STD_EPS, out_dtype: torch.dtype | None = None
+    g: GraphLike, x: Tensor, reduces: Sequence[str], *, eps: float = STD_EPS, out_dtype: torch.dtype | None = None
 ) -> tuple[Tensor, ...]:
     """Several reductions over the in-edges (u, v) of every node v of x[u], in one pass over them.
 

@@ -9,7 +9,7 @@ from ..common.autograd import apply, once
 from ..common.fake import register_fake
 from ..common.operands import check_operand
 from ..common.precision import autocast
-from ..graph_argument import as_graph
+from ..graph_argument import GraphLike, as_graph
 from ._operands import needs_grad
 
 _edge_softmax = torch.ops.halfgnn.edge_softmax.default
@@ -47,7 +47,7 @@ class _EdgeSoftmax(torch.autograd.Function):
         return None, None, once("edge_softmax", _REMEDY, _edge_softmax_backward, *args), None
 
 
-def edge_softmax(g, logits: Tensor, norm_by: str = "dst") -> Tensor:
+def edge_softmax(g: GraphLike, logits: Tensor, norm_by: str = "dst") -> Tensor:
     """out[e] = exp(logits[e]) / sum of exp(logits[e']) over the edges e' that share e's destination, column by column.
 
     Args:

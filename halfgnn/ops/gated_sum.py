@@ -16,7 +16,7 @@ from ..common.autograd import apply, inputs_of, once
 from ..common.fake import register_fake
 from ..common.operands import check_operand
 from ..common.precision import autocast
-from ..graph_argument import as_graph
+from ..graph_argument import GraphLike, as_graph
 from ._operands import needs_grad, out_edges
 
 _gated_sum = torch.ops.halfgnn.gated_sum.default
@@ -123,7 +123,7 @@ _Inputs = inputs_of(_GatedSum)
 
 @overload
 def gated_sum(
-    g,
+    g: GraphLike,
     value: Tensor,
     gate_src: Tensor,
     gate_dst: Tensor,
@@ -140,7 +140,7 @@ def gated_sum(
     edge_value: Tensor | None = None, *, normalize: bool = ..., eps: float = ..., return_edges: Literal[True],
 ) -> tuple[Tensor, Tensor]: ...  # fmt: skip
 def gated_sum(
-    g,
+    g: GraphLike,
     value: Tensor,
     gate_src: Tensor,
     gate_dst: Tensor,

@@ -5,6 +5,7 @@ from __future__ import annotations
 import torch
 from torch import Tensor
 
+from .. import _library
 from ..common.fake import register_fake
 from ..common.operands import check_tensor
 
@@ -40,6 +41,8 @@ def gather_rows(table: Tensor, ids: Tensor, out: Tensor | None = None, *, num_th
     check_tensor(ids, "ids")
     if ids.device.type == "meta" and table.device.type != "meta":  # the fake kernel, which copies nothing
         raise ValueError(f"ids is on meta; expected a device that can read the table, which is on {table.device}")
+    if ids.is_cuda:
+        _library.check_device(ids.device)
     if out is None:
         out = torch.empty((ids.numel(), *table.shape[1:]), dtype=table.dtype, device=ids.device)
     else:

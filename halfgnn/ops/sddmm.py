@@ -13,7 +13,7 @@ from ..common.autograd import apply, inputs_of, is_recorded
 from ..common.fake import register_fake
 from ..common.operands import check_operand, name_operands, operand_errors
 from ..common.precision import autocast, autocast_all
-from ..graph_argument import as_graph
+from ..graph_argument import GraphLike, as_graph
 from ._double_backward import Call, gradients
 from ._operands import (
     broadcast_trailing,
@@ -121,7 +121,7 @@ class _Call(Call):
 
 
 def gsddmm(
-    g,
+    g: GraphLike,
     op: str,
     lhs_data: Tensor | None,
     rhs_data: Tensor | None,
@@ -206,7 +206,7 @@ class _AddThree(torch.autograd.Function):
 _AddInputs = inputs_of(_AddThree)
 
 
-def u_add_v_add_e(g, x: Tensor, y: Tensor, z: Tensor, *, out_dtype: torch.dtype | None = None) -> Tensor:
+def u_add_v_add_e(g: GraphLike, x: Tensor, y: Tensor, z: Tensor, *, out_dtype: torch.dtype | None = None) -> Tensor:
     """out[e] = x[u] + y[v] + z[e] for every edge e = (u, v): the first layer of MeshGraphNet's and EGAT's edges.
 
     Args:
@@ -236,7 +236,7 @@ def u_add_v_add_e(g, x: Tensor, y: Tensor, z: Tensor, *, out_dtype: torch.dtype 
 
 
 def _binary(op: str, lhs_target: str, rhs_target: str):
-    def function(g, x: Tensor, y: Tensor, *, out_dtype: torch.dtype | None = None) -> Tensor:
+    def function(g: GraphLike, x: Tensor, y: Tensor, *, out_dtype: torch.dtype | None = None) -> Tensor:
         try:
             return gsddmm(g, op, x, y, lhs_target, rhs_target, out_dtype=out_dtype)
         except operand_errors() as error:
@@ -248,7 +248,7 @@ def _binary(op: str, lhs_target: str, rhs_target: str):
 
 
 def _copy(target: str):
-    def function(g, x: Tensor, *, out_dtype: torch.dtype | None = None) -> Tensor:
+    def function(g: GraphLike, x: Tensor, *, out_dtype: torch.dtype | None = None) -> Tensor:
         try:
             return gsddmm(g, "copy_lhs", x, None, target, "v", out_dtype=out_dtype)
         except operand_errors() as error:

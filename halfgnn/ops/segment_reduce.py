@@ -5,6 +5,7 @@ from __future__ import annotations
 import torch
 from torch import Tensor
 
+from .. import _library
 from ..common.arguments import REDUCES, check_name
 from ..common.autograd import apply, is_recorded, once
 from ..common.fake import register_fake
@@ -98,13 +99,15 @@ def segment_reduce(seglen: Tensor, value: Tensor, reducer: str = "sum") -> Tenso
         check_dense(tensor, name)
     if seglen.dim() != 1 or seglen.dtype not in (torch.int32, torch.int64):
         raise (ValueError if seglen.dim() != 1 else TypeError)(
-            f"seglen has shape {tuple(seglen.shape)} and dtype {seglen.dtype}; expected one dimension of int32 or int64"
+            f"seglen has shape {tuple(seglen.shape)} and dtype {seglen.dtype}; expected one dimension of torch.int32 or torch.int64"
         )
     if value.dim() == 0:
         raise ValueError("value has no dimensions; expected (R, *)")
     if seglen.device != value.device:
         raise ValueError(f"seglen is on {seglen.device}; expected the device of value, {value.device}")
     check_name(reducer, "reducer", REDUCES)
+    if value.is_cuda:
+        _library.check_device(value.device)
     value = autocast(value)
     offsets = torch.nn.functional.pad(seglen.cumsum(0, dtype=seglen.dtype), (1, 0))
     if needs_grad(value):

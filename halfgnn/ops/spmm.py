@@ -12,7 +12,7 @@ from ..common.autograd import apply, inputs_of, is_recorded, once
 from ..common.fake import register_fake
 from ..common.operands import check_rows, name_operands, operand_errors
 from ..common.precision import autocast_all
-from ..graph_argument import as_graph
+from ..graph_argument import GraphLike, as_graph
 from ._double_backward import Call, gradients
 from ._operands import broadcast_trailing, check_out_dtype, needs_grad, out_edges
 
@@ -123,7 +123,7 @@ class _Call(Call):
 
 
 def gspmm(
-    g,
+    g: GraphLike,
     op: str,
     reduce_op: str,
     lhs_data: Tensor | None,
@@ -175,7 +175,7 @@ def gspmm(
 
 
 def _binary(op: str, reduce: str):
-    def function(g, x: Tensor, y: Tensor, *, out_dtype: torch.dtype | None = None) -> Tensor:
+    def function(g: GraphLike, x: Tensor, y: Tensor, *, out_dtype: torch.dtype | None = None) -> Tensor:
         try:
             return gspmm(g, op, reduce, x, y, out_dtype=out_dtype)
         except operand_errors() as error:
@@ -189,7 +189,7 @@ def _binary(op: str, reduce: str):
 
 
 def _copy(operand: str, reduce: str):
-    def function(g, x: Tensor, *, out_dtype: torch.dtype | None = None) -> Tensor:
+    def function(g: GraphLike, x: Tensor, *, out_dtype: torch.dtype | None = None) -> Tensor:
         try:
             if operand == "u":
                 return gspmm(g, "copy_lhs", reduce, x, None, out_dtype=out_dtype)

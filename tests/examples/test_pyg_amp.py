@@ -1,6 +1,7 @@
 """examples/pyg_amp.py in this process, on a small graph, and its arguments."""
 
 import re
+import sys
 
 import datasets
 import pytest
@@ -33,6 +34,15 @@ def test_both_models_train_with_and_without_halfgnn(options, tmp_path, capsys):
     text = capsys.readouterr().out
     assert "calls left to PyG: none" in text and len(re.findall(r" -> ", text)) == 4
     assert picture.read_bytes().startswith(b"\x89PNG")
+
+
+def test_table_without_matplotlib(monkeypatch, tmp_path, capsys):
+    monkeypatch.setitem(sys.modules, "matplotlib", None)
+    picture = tmp_path / "loss.png"
+    pyg_amp.main([*SMALL, "--model", "GraphSAGE", "--backend", "pyg", "--out", str(picture)])
+    lines = capsys.readouterr().out.splitlines()
+    assert any(line.startswith("GraphSAGE pyg") and " -> " in line for line in lines)
+    assert "matplotlib is not installed" in lines[-1] and not picture.exists()
 
 
 @pytest.mark.parametrize(

@@ -68,8 +68,8 @@ def test_gine_on_blocks_and_pairs():
     (lambda x, e: (x, e[:, :3]), ValueError, r"edge_feat has shape \(260, 3\); expected \(260, 12\), the width of node_feat"),
     (lambda x, e: (x[1:], e), ValueError, r"node_feat has shape \(39, 12\); expected 40 rows"),
     (lambda x, e: (x, None), TypeError, r"edge_feat is None; expected a torch\.Tensor"),
-    (lambda x, e: (x.double(), e), TypeError, r"node_feat has dtype Double and edge_feat Float"),
-    (lambda x, e: (x, e.int()), TypeError, r"edge_feat has dtype Int"),
+    (lambda x, e: (x.double(), e), TypeError, r"node_feat has dtype torch.float64 and edge_feat torch.float32"),
+    (lambda x, e: (x, e.int()), TypeError, r"edge_feat has dtype torch.int32"),
     (lambda x, e: ((x, x[:, :3]), e), ValueError, r"node_feat\[0\] and node_feat\[1\] have shapes"),
 ])  # fmt: skip
 def test_gine_errors(arguments, error, match):

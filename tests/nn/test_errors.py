@@ -155,6 +155,14 @@ def test_wrong_features(name):
             module(g, x.unsqueeze(1))
 
 
+def test_dgl_graph_of_several_edge_types():
+    dgl = pytest.importorskip("dgl")
+    ids = torch.tensor([0, 1])
+    g = dgl.heterograph({("a", "r", "b"): (ids, ids), ("b", "s", "a"): (ids, ids)})
+    with pytest.raises(ValueError, match=r"g has 2 edge types; expected one: pass g\[edge type\].*\('a', 'r', 'b'\)"):
+        make_module("GATConv")(g, randn(2, IN_FEATS))
+
+
 def test_features_of_edges():
     g, x = make_graph(), randn(NUM_NODES, IN_FEATS)
     conv = halfgnn.nn.TransformerConv(IN_FEATS, 5, edge_dim=4)

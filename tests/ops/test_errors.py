@@ -37,6 +37,7 @@ def test_what_stands_for_no_graph():
     cases = [
         (torch.stack([src, dst]), "g is a Tensor; .*: halfgnn.Graph.from_edge_index"),
         ((src, dst), "g is a tuple; .*: halfgnn.Graph.from_edges"),
+        (Graph.from_edges(src, dst, sort=True), r"g is a tuple; .*, which is g\[0\]: a constructor with sort=True"),
         (sparse, "g is a Tensor; .*: halfgnn.Graph.from_torch_sparse"),
         (torch.ones(3, 2), "g is a Tensor; expected a halfgnn.Graph or a DGLGraph$"),
     ]
@@ -289,7 +290,7 @@ def test_segments_that_do_not_cover_the_rows(lengths, device):
 
 def test_seglen_itself(device):
     value = torch.ones(5, 2, device=device)
-    with pytest.raises(TypeError, match=r"seglen .*float32.*int32 or int64"):
+    with pytest.raises(TypeError, match=r"seglen .*float32.*torch.int32 or torch.int64"):
         ops.segment_reduce(torch.tensor([5.0], device=device), value)
     with pytest.raises(ValueError, match=r"seglen has shape \(1, 1\)"):
         ops.segment_reduce(torch.tensor([[5]], device=device), value)
@@ -353,6 +354,8 @@ def test_edges_of_wrong_form(device):
         (lambda: Graph.from_edges([0, 1], src), TypeError, "src is a list.*Tensor"),
         (lambda: Graph.from_edges(src, src, num_src=-1), ValueError, "num_src is -1"),
         (lambda: Graph.from_edges(src, src, num_dst=2.5), TypeError, "num_dst is 2.5.*integer"),
+        (lambda: Graph.from_edge_index([[0, 1], [1, 0]]), TypeError, "edge_index is a list; expected a torch.Tensor"),
+        (lambda: Graph(src, src), TypeError, r"num_src is a Tensor; .*Graph.from_edges\(src, dst\)"),
         (lambda: Graph.from_edge_index(src), ValueError, r"edge_index has shape \(3,\).*\(2, E\)"),
         (lambda: Graph.from_edge_index(src.expand(3, 3)), ValueError, r"edge_index has shape \(3, 3\).*\(2, E\)"),
     ]:
@@ -414,5 +417,7 @@ def test_graph_needs_a_side():
 def test_foreign_matrices():
     with pytest.raises(TypeError, match=r"layout torch.strided"):
         Graph.from_torch_sparse(torch.ones(2, 2))
-    with pytest.raises(ValueError, match="two"):
+    with pytest.raises(TypeError, match=r"tensor is a list; expected a torch\.Tensor"):
+        Graph.from_torch_sparse([[0, 1]])
+    with pytest.raises(ValueError, match=r"tensor has shape \(2,\); expected two dimensions"):
         Graph.from_torch_sparse(torch.ones(2))

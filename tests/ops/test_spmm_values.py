@@ -15,7 +15,7 @@ from tests.support import DEVICES, DTYPES, HALVES, REDUCES, SPMM_OPS, check_gspm
 
 
 @pytest.mark.parametrize("device,dtype", support.devices_and([torch.float16, torch.bfloat16, torch.float32]))
-@pytest.mark.parametrize("op,reduce_op", itertools.product(SPMM_OPS, REDUCES))
+@pytest.mark.parametrize("op,reduce_op", list(itertools.product(SPMM_OPS, REDUCES)))
 def test_inf_and_nan(op, reduce_op, dtype, device):
     g = make_graph("bipartite", torch.int64, device)
     x, y = support.spmm_operands(g, op, (2, 12), (2, 1), dtype, device)

@@ -60,6 +60,7 @@ def test_marker_and_stub_are_packed():
 
 PROGRAM = """\
 import torch
+import halfgnn.nn
 from halfgnn import Graph, ops
 from halfgnn.ops import copy_u_mean
 
@@ -84,7 +85,22 @@ def wrong_graphs(ids: torch.Tensor, edge_index: torch.Tensor) -> None:
     i: Graph = Graph.from_edge_index(edge_index, sort=True)  # WRONG: a pair
     Graph.from_edge_index(edge_index, num_node=3)  # WRONG: name of an argument
 
+def attentions(g: Graph, x: torch.Tensor, with_weights: bool) -> torch.Tensor:
+    out: torch.Tensor = ops.dot_attention(g, x, x, x) + ops.gat_attention(g, x, x[..., 0], x[..., 0])
+    out, weights = ops.gatv2_attention(g, x, x, x[0], return_weights=True)
+    found = ops.dot_attention(g, x, x, x, return_weights=with_weights)
+    conv = halfgnn.nn.GATConv(8, 8, 2)
+    conv.forward(g, x)
+    return weights if isinstance(found, torch.Tensor) else found[1]
+
+def wrong_attentions(g: Graph, x: torch.Tensor) -> None:
+    ops.dot_attention(g, x, x, x).shap  # WRONG: name of an attribute of a Tensor
+    pair: tuple[torch.Tensor, torch.Tensor] = ops.dot_attention(g, x, x, x)  # WRONG: no pair
+    halfgnn.nn.GATConv(8, 8, 2).forward("graph", x)  # WRONG: type
+
 def wrong(g: Graph, x: torch.Tensor) -> None:
+    ops.copy_u_mean("g", x)  # WRONG: type
+    ops.u_dot_v((g, x), x, x)  # WRONG: type
     ops.u_mul_e_sum(g, x)  # WRONG: missing
     ops.copy_u_mean(g, "x")  # WRONG: type
     ops.u_dot_v(g, x, x, dtype=torch.float32)  # WRONG: name of an argument

@@ -105,5 +105,5 @@ def test_errors(device):
         ops.u_add_v_add_e(g, x, y.float(), z)
     with pytest.raises(TypeError, match="out_dtype is 3; expected"):
         ops.u_add_v_add_e(g, x, y, z, out_dtype=3)
-    with pytest.raises(TypeError, match="out_dtype is BFloat16; expected Half or Float"):
+    with pytest.raises(TypeError, match=r"out_dtype is torch.bfloat16; expected torch.float16 or torch.float32"):
         ops.u_add_v_add_e(g, x, y, z, out_dtype=torch.bfloat16)

@@ -207,7 +207,7 @@ def test_captured_in_a_cuda_graph():
 @on_gpu
 def test_float64_and_mixed_devices_are_refused():
     indptr, indices = (t.cuda() for t in make_csc([1, 2], 3))
-    with pytest.raises(TypeError, match="lhs_data has dtype Double"):
+    with pytest.raises(TypeError, match=r"lhs_data has dtype torch.float64"):
         copy_u_sum(indptr, indices, torch.ones(3, 4, dtype=torch.float64, device="cuda"))
     with pytest.raises(ValueError, match="lhs_data is on cpu"):
         copy_u_sum(indptr, indices, torch.ones(3, 4))

@@ -51,6 +51,14 @@ def test_only_what_the_toolkit_knows(codes):
     assert len(ptx) == 1  # it serves all newer GPUs
 
 
+def test_architectures_that_the_build_records(codes):
+    _, machine_code, ptx = codes
+    recorded = cuda_toolkit.archs_of(cuda_toolkit.arch_flags("/nowhere"))
+    assert set(recorded) == {f"sm_{arch}" for arch in machine_code} | {f"compute_{arch}" for arch in ptx}
+    flags = ["-O3", "-gencode=arch=compute_90a,code=sm_90a", "-gencode", "arch=compute_90,code=compute_90"]
+    assert cuda_toolkit.archs_of(flags) == ["sm_90a", "compute_90"]
+
+
 def test_a_list_of_ones_own_is_obeyed(monkeypatch):
     monkeypatch.setenv("TORCH_CUDA_ARCH_LIST", "9.0+PTX")
     assert cuda_toolkit.arch_flags("/nowhere") == []

@@ -6,6 +6,7 @@ A wheel is built as by pip, but with a compiler that compiles nothing and "links
 import email
 import json
 import os
+import re
 import shlex
 import shutil
 import subprocess
@@ -81,13 +82,40 @@ def test_one_wheel_serves_every_python(wheel):
 def test_metadata_of_the_wheel_name_the_torch_it_was_built_for(installed):
     (path,) = installed.glob("*.dist-info/METADATA")
     metadata = email.message_from_string(path.read_text())
-    assert [r for r in metadata.get_all("Requires-Dist") if r.startswith("torch")] == [f"torch=={MINOR}.*"]
+    assert [r for r in metadata.get_all("Requires-Dist") if r.startswith("torch=")] == [f"torch=={MINOR}.*"]
     assert metadata["Requires-Python"] == ">=3.10"
+    assert (metadata["License-Expression"] or metadata["License"]) == "Apache-2.0"
+    assert metadata["Author"] == "halfgnn contributors" and metadata["License-File"] == "LICENSE"
+
+
+def test_index_page_has_no_links_to_files(installed):
+    """Beside the README of an index page there are no files, and its headings have no anchors."""
+    (path,) = installed.glob("*.dist-info/METADATA")
+    message = email.message_from_bytes(path.read_bytes())
+    page = message.get_payload(decode=True).decode()
+    assert message["Description-Content-Type"] == "text/markdown"
+    links = re.findall(r"\]\(([^)]*)\)", page)
+    assert links and [link for link in links if not link.startswith("https://")] == []
+    assert "reorder.md" in page and "## Install" in page
+
+
+def test_extras_are_what_the_project_is_tested_with(installed):
+    (path,) = installed.glob("*.dist-info/METADATA")
+    requires = email.message_from_string(path.read_text()).get_all("Requires-Dist")
+    named = {re.match(r"[\w-]+", line)[0].replace("_", "-") for line in requires if "extra ==" in line} - {"halfgnn"}
+    tested = " ".join((ROOT / "requirements" / f"{name}.txt").read_text() for name in ("build", "demo", "test"))
+    assert named <= {name.replace("_", "-") for name in re.findall(r"^[\w-]+", tested, re.MULTILINE)}
+    assert {"dgl", "torch-geometric", "matplotlib", "pytest"} <= named
 
 
 def test_library_of_the_wheel_says_what_it_was_built_for(installed):
     built = json.loads((installed / "halfgnn" / "_C.json").read_text())
-    assert built == {"torch": torch.__version__, "cuda": None, "cxx11_abi": torch.compiled_with_cxx11_abi()}
+    assert built == {
+        "torch": torch.__version__,
+        "cuda": None,
+        "cxx11_abi": torch.compiled_with_cxx11_abi(),
+        "without_cuda": "HALFGNN_CUDA=0",
+    }
     assert (installed / "halfgnn" / "_C.so").stat().st_size == os.path.getsize(_library._PATH)
 
 
@@ -152,12 +180,13 @@ def package(request, tmp_path, monkeypatch):
     monkeypatch.setattr(_library, "_FOLDER", str(folder))
     monkeypatch.setattr(_library, "_PATH", str(folder / "_C.so"))
     monkeypatch.setattr(_library, "_NAMED", None)
+    monkeypatch.setattr(sys, "path", [place for place in sys.path if not Path(place, "halfgnn").exists()])
     return request.param, folder
 
 
 def cure(how, folder):
     if how == "pip":
-        return "pip install --no-build-isolation --no-deps --force-reinstall ."
+        return "pip install --no-build-isolation --no-deps --no-cache-dir --force-reinstall ."
     return f"cd {folder.parent} && python setup.py build_ext --inplace"
 
 
@@ -197,6 +226,22 @@ def test_import_without_a_library(package):
     with pytest.raises(ImportError, match="not built") as raised:
         _library._load()
     assert cure(how, folder) in str(raised.value)
+
+
+def test_import_of_sources_that_hide_an_installation(package, tmp_path_factory, monkeypatch):
+    """`pip install .`, then Python in the same folder."""
+    how, folder = package
+    site = tmp_path_factory.mktemp("site")
+    (site / "halfgnn").mkdir()
+    (site / "halfgnn" / "_C.so").touch()
+    monkeypatch.chdir(folder.parent)
+    monkeypatch.setattr(sys, "path", ["", str(tmp_path_factory.mktemp("other")), str(site)])
+    with pytest.raises(ImportError) as raised:
+        _library._load()
+    is_hidden = how == "checkout"
+    assert (f"installed in {site / 'halfgnn'}" in str(raised.value)) == is_hidden
+    assert (f"`cd {folder.parent} && pip install --no-build-isolation -e .`" in str(raised.value)) == is_hidden
+    assert ("another folder" in str(raised.value)) == is_hidden
 
 
 def test_import_of_what_does_not_load(package):
@@ -254,6 +299,15 @@ def test_too_old(before, words):
     assert result.returncode == 1
     assert [word for word in words if word not in result.stderr] == []
     assert "Traceback" not in result.stderr
+
+
+@pytest.mark.parametrize("command", ["/nowhere/c++", "/nowhere/c++ -pipe"])
+def test_missing_compiler_is_one_sentence(command, tmp_path):
+    build = ("build_ext", "--build-temp", tmp_path, "--build-lib", tmp_path)
+    result = python("setup.py", *build, CXX=command, HALFGNN_CUDA="0")
+    assert result.returncode == 1
+    assert result.stderr.strip().splitlines()[-1].startswith("halfgnn is compiled by a C++ compiler, and /nowhere/c++")
+    assert "Traceback" not in result.stderr and len(result.stderr.splitlines()) < 20  # warnings of setuptools
 
 
 # ---- the source distribution -----------------------------------------------------------------------------------------------------

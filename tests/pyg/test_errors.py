@@ -222,11 +222,16 @@ def test_features_and_edge_attr_of_two_dtypes():
     x, edge_index = randn(NUM_NODES, IN_FEATS), make_edge_index()
     module, edge_attr = halfgnn.pyg.GINEConv(mlp()), randn(edge_index.shape[1], IN_FEATS).double()
     refuse(
-        TypeError, "^x has dtype Float and edge_attr Double; expected equal dtypes", module, x, edge_index, edge_attr
+        TypeError,
+        "^x has dtype torch.float32 and edge_attr torch.float64; expected equal dtypes",
+        module,
+        x,
+        edge_index,
+        edge_attr,
     )
     refuse(
         TypeError,
-        r"^x\[0\] has dtype Float and edge_attr Double; expected equal dtypes",
+        r"^x\[0\] has dtype torch.float32 and edge_attr torch.float64; expected equal dtypes",
         module,
         (x, None),
         edge_index,

@@ -150,7 +150,7 @@ def results_of(name, g, dtype):
     return [x for x in (*(out if isinstance(out, tuple) else (out,)), *others) if x is not None]
 
 
-@pytest.mark.parametrize("name,dtype", zip(CALLS, itertools.cycle([torch.float16, torch.float32])))
+@pytest.mark.parametrize("name,dtype", list(zip(CALLS, itertools.cycle([torch.float16, torch.float32]))))
 def test_results_do_not_depend_on_the_order_of_lanes(cut, name, dtype):
     with control.setting(seed=11):
         expected = results_of(name, cut, dtype)

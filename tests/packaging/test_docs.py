@@ -1,0 +1,187 @@
+"""The pages: their Python runs, their commands and links lead somewhere, and their tables of calls are those of the code."""
+
+from __future__ import annotations
+
+import functools
+import importlib.util
+import re
+import shutil
+import subprocess
+from pathlib import Path
+
+import pytest
+import torch
+
+from tests import api_tables
+
+ROOT = Path(__file__).resolve().parents[2]
+if not (ROOT / "README.md").exists():
+    pytest.skip("the pages are not here", allow_module_level=True)
+PAGES = [ROOT / "README.md", *sorted((ROOT / "docs").glob("*.md")), ROOT / "examples" / "mag240m" / "README.md"]
+BLOCK = re.compile(r"^```python\n(.*?)^```$", re.MULTILINE | re.DOTALL)
+
+
+def name_of(page):
+    return page.relative_to(ROOT).as_posix()
+
+
+# ---- Python ----------------------------------------------------------------------------------------------------------------------
+
+HAS_GPU = torch.cuda.is_available()
+GRAPH = """
+import torch, halfgnn
+from halfgnn import ops
+ids = torch.arange(6)
+g = halfgnn.Graph.from_edges(ids, ids.roll(1), num_src=6, num_dst=6)
+"""
+# What comes before a block: what it takes from the reader's program. Further blocks of a page go on where the one before ended.
+PRELUDES = {
+    ("README.md", 2): """
+from torch_geometric.nn import GCN
+model, x, edge_index = GCN(64, 8, 2), torch.randn(3, 64), torch.stack([src, dst])
+""",
+    ("docs/minibatches.md", 0): """
+import dgl, numpy, torch, torch.nn.functional as F
+from halfgnn.nn import SAGEConv
+numpy.save("node_feat.npy", numpy.ones((40, 8), "float16"))
+graph = dgl.rand_graph(40, 200)
+label_tensor, train_ids = torch.arange(40) % 3, torch.arange(20)
+sampler = dgl.dataloading.NeighborSampler([4])
+class Model(torch.nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.layer = SAGEConv(8, 3, "mean")
+    def forward(self, blocks, x):
+        return self.layer(blocks[0], x)
+model = Model().to(DEVICE)
+optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+""",
+    ("docs/nn.md", 0): "import dgl.nn, halfgnn.nn; dgl_conv = dgl.nn.GATConv(64, 32, 4)",
+    ("docs/operators.md", 0): GRAPH
+    + """
+position, h, forces = torch.randn(6, 3, requires_grad=True), torch.randn(6, 4), torch.randn(6, 3)
+filters, model = torch.nn.Linear(3, 4), torch.nn.Sequential(torch.nn.Linear(4, 4), torch.nn.Tanh(), torch.nn.Linear(4, 1))
+""",
+    ("docs/pyg.md", 0): """
+import torch, torch.nn.functional as F, halfgnn.dataloading, halfgnn.pyg
+from torch_geometric.data import Data
+from torch_geometric.loader import NeighborLoader
+if not HAS_SAMPLER:
+    NeighborLoader = lambda data, transform, **options: [transform(data)]  # a stand-in: the whole graph is the sample
+edge_index = torch.randint(50, (2, 200))
+data = Data(x=torch.randn(50, 8), edge_index=edge_index, y=torch.randint(3, (50,)))
+model = halfgnn.pyg.SAGEConv(8, 3).to(DEVICE)
+""",
+    ("docs/pyg.md", 1): """
+optimizer = torch.optim.AdamW(model.parameters())
+loader = [halfgnn.pyg.ToGraph()(data)]
+""",
+    ("docs/reorder.md", 0): GRAPH
+    + """
+x, labels, train_mask, train_ids = torch.randn(6, 4), torch.arange(6), torch.ones(6).bool(), ids[:2]
+model = ops.copy_u_sum
+""",
+}
+NEEDS = {
+    "README.md": "torch_geometric",
+    "docs/minibatches.md": "dgl",
+    "docs/nn.md": "dgl",
+    "docs/pyg.md": "torch_geometric",
+}
+HAS_SAMPLER = any(
+    importlib.util.find_spec(name) is not None for name in ("pyg_lib", "torch_sparse")
+)  # of NeighborLoader
+
+
+def runnable(code: str) -> str:
+    """A block for this machine. Without a GPU it is changed as the pages say."""
+    return code if HAS_GPU else code.replace('"cuda"', '"cpu"').replace("torch.float16)", "torch.bfloat16)")
+
+
+@pytest.mark.parametrize("page", [page for page in PAGES if BLOCK.search(page.read_text())], ids=name_of)
+def test_blocks_run(page, tmp_path, monkeypatch):
+    if name_of(page) in NEEDS:
+        pytest.importorskip(NEEDS[name_of(page)])
+    monkeypatch.chdir(tmp_path)
+    # Eager code of compiled functions: the pages' claims about compilers have tests of their own, which take longer.
+    monkeypatch.setattr(torch, "compile", functools.partial(torch.compile, backend="eager"))
+    namespace = {"DEVICE": "cuda" if HAS_GPU else "cpu", "HAS_SAMPLER": HAS_SAMPLER}
+    try:
+        for number, code in enumerate(BLOCK.findall(page.read_text())):
+            exec(PRELUDES.get((name_of(page), number), ""), namespace)
+            exec(compile(runnable(code), f"{page.name}, block {number}", "exec"), namespace)
+    finally:
+        if "patch()" in page.read_text() and "halfgnn" in namespace:
+            namespace["halfgnn"].pyg.unpatch()
+
+
+# ---- commands --------------------------------------------------------------------------------------------------------------------
+
+BEGIN = r"(?:^ {4}|`)(?:[A-Z_]+=(?:\"[^\"]*\"|\S+) )*"  # an indented line or code in a line, and settings
+
+
+@pytest.mark.parametrize("page", PAGES, ids=name_of)
+def test_commands_exist(page):
+    text = page.read_text()
+    makefile = (ROOT / "Makefile").read_text()
+    targets = {name for line in re.findall(r"^([a-z][\w -]*):(?!=)", makefile, re.MULTILINE) for name in line.split()}
+    assert set(re.findall(BEGIN + r"make ([a-z][\w-]*)", text, re.MULTILINE)) - targets == set()
+    programs = re.findall(
+        BEGIN + r"(?:\S*/)?(?:python3?|torchrun)(?: --?[a-z-]+ \d+)* ([\w/]+\.py)", text, re.MULTILINE
+    )
+    assert [name for name in programs if not (ROOT / name).exists()] == []
+    modules = re.findall(BEGIN + r"(?:\S*/)?python3? -m ([\w.]+)", text, re.MULTILINE)
+    paths = [ROOT / name.replace(".", "/") for name in modules]
+    assert [path for path in paths if not (path.is_dir() or path.with_suffix(".py").exists())] == []
+
+
+def test_make_alone_lists_its_targets():
+    if shutil.which("make") is None:
+        pytest.skip("make is not installed")
+    result = subprocess.run(["make"], cwd=ROOT, capture_output=True, text=True, check=True, timeout=60)
+    assert "make demo" in result.stdout and "make gpu-test" in result.stdout
+    assert "pip" not in result.stdout and result.stderr == ""
+
+
+# ---- links and names of files ----------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("page", PAGES, ids=name_of)
+def test_links_and_files_exist(page):
+    text = page.read_text()
+    wrong = []
+    for target in re.findall(r"\]\(([^)]+)\)", text):
+        file, _, anchor = target.partition("#")
+        if target.startswith("https://"):
+            continue
+        linked = page if not file else page.parent / file
+        if not linked.exists() or (anchor and anchor not in anchors(linked)):
+            wrong.append(target)
+    folders = "benchmarks|csrc|docs|examples|halfgnn|requirements|tests"
+    files = re.findall(rf"`((?:{folders})/[\w/.-]+\.\w+)`", text)
+    assert [*wrong, *(file for file in files if not (ROOT / file).exists() and "_C." not in file)] == []
+
+
+def anchors(page: Path) -> set[str]:
+    """The anchors of a page's headings, as index pages of repositories make them."""
+    headings = re.findall(r"^#+ (.+)$", page.read_text(), re.MULTILINE)
+    return {re.sub(r"[^\w -]", "", heading.lower()).replace(" ", "-") for heading in headings}
+
+
+# ---- tables ----------------------------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("page", api_tables.pages(), ids=name_of)
+def test_tables_of_calls(page):
+    text = page.read_text()
+    assert text == api_tables.with_tables(text, api_tables.pages()[page]), (
+        "write it again: python -m tests.api_tables --update"
+    )
+
+
+def test_every_operator_and_method_is_listed():
+    listed = set(re.findall(r"`(\w+)[(`]", api_tables.calls()))
+    assert set(api_tables.ops.__all__) <= listed
+    assert {"from_edges", "csc", "reverse", "to", "idtype"} <= set(
+        re.findall(r"`(\w+)", api_tables.methods(api_tables.CLASSES[0]))
+    )
