@@ -11,16 +11,28 @@ namespace halfgnn::HALFGNN_ISA {
 
 // A node's row as fp32 blocks in lane order, ready to be dotted. The lanes that a last block shares with its neighbour
 // are zero. The other side's must be cleared too (mask()): zero times an infinity there would be NaN.
+template <class B>
+class DotLanes {
+ public:
+  HALFGNN_INLINE const float* lanes() const { return lanes_; }
+  HALFGNN_INLINE const typename B::V& mask() const { return mask_; }
+
+ protected:
+  explicit DotLanes(const Blocks<B>& blocks) : lanes_(blocks.workspace()), mask_(B::tail_mask(blocks.overlap())) {}
+  Buffer<float> lanes_;
+  typename B::V mask_;
+};
+
+// The same of a row of elements of T, which may differ from those of B.
 template <class B, class T>
-class DotRow {
+class DotRow : public DotLanes<B> {
   using V = typename B::V;
+  using DotLanes<B>::lanes_;
+  using DotLanes<B>::mask_;
 
  public:
   explicit DotRow(const Blocks<B>& blocks)
-      : blocks_(blocks),
-        natural_(kSameOrder ? 0 : blocks.len()),
-        lanes_(blocks.workspace()),
-        mask_(B::tail_mask(blocks.overlap())) {}
+      : DotLanes<B>(blocks), blocks_(blocks), natural_(kSameOrder ? 0 : blocks.len()) {}
   HALFGNN_INLINE void set(const T* row) {
     if constexpr (!kSameOrder) decode_row(row, blocks_.len(), natural_.get());
     const int64_t last = blocks_.per_head - 1;
@@ -32,8 +44,6 @@ class DotRow {
   HALFGNN_INLINE void scale(float factor) {
     for (int64_t i = 0; i < blocks_.workspace(); ++i) lanes_[i] *= factor;
   }
-  HALFGNN_INLINE const float* lanes() const { return lanes_; }
-  HALFGNN_INLINE const V& mask() const { return mask_; }
 
  private:
   // Blocks of another type have another order of lanes.
@@ -44,8 +54,7 @@ class DotRow {
     return B::load_floats(natural_ + offset);
   }
   Blocks<B> blocks_;
-  Buffer<float> natural_, lanes_;
-  V mask_;
+  Buffer<float> natural_;
 };
 
 // Rows that are dotted together, and those whose turn comes kPrefetchEdges edges later: they are prefetched block by
@@ -63,7 +72,7 @@ struct DotBatch {
 // sum[k] = x row_k over a head of kBlocks blocks that do not overlap, or of any blocks if kBlocks is 0. sum[k]'s lanes
 // are then to be added.
 template <class B, int K, int kBlocks = 0>
-HALFGNN_INLINE void dot_head(const Blocks<B>& blocks, const DotRow<B, typename B::Element>& x, int64_t head,
+HALFGNN_INLINE void dot_head(const Blocks<B>& blocks, const DotLanes<B>& x, int64_t head,
                              const DotBatch<typename B::Element>& batch, typename B::V* sum) {
   using V = typename B::V;
   const bool repeats = kBlocks == 0 && blocks.overlap() > 0;
