@@ -11,50 +11,46 @@ namespace halfgnn::HALFGNN_ISA {
 
 // A node's row as fp32 blocks in lane order, ready to be dotted. The lanes that a last block shares with its neighbour
 // are zero. The other side's must be cleared too (mask()): zero times an infinity there would be NaN.
-template <class B>
-class DotLanes {
- public:
-  HALFGNN_INLINE const float* lanes() const { return lanes_; }
-  HALFGNN_INLINE const typename B::V& mask() const { return mask_; }
-
- protected:
-  explicit DotLanes(const Blocks<B>& blocks) : lanes_(blocks.workspace()), mask_(B::tail_mask(blocks.overlap())) {}
-  Buffer<float> lanes_;
-  typename B::V mask_;
-};
-
-// The same of a row of elements of T, which may differ from those of B.
 template <class B, class T>
-class DotRow : public DotLanes<B> {
+class DotRow {
   using V = typename B::V;
-  using DotLanes<B>::lanes_;
-  using DotLanes<B>::mask_;
 
  public:
   explicit DotRow(const Blocks<B>& blocks)
-      : DotLanes<B>(blocks), blocks_(blocks), natural_(kSameOrder ? 0 : blocks.len()) {}
+      : blocks_(blocks),
+        natural_(kSameOrder ? 0 : blocks.len()),
+        lanes_(blocks.workspace()),
+        mask_(B::tail_mask(blocks.overlap())) {}
   HALFGNN_INLINE void set(const T* row) {
-    if constexpr (!kSameOrder) decode_row(row, blocks_.len(), natural_.get());
-    const int64_t last = blocks_.per_head - 1;
-    for (int64_t h = 0; h < blocks_.heads; ++h) {
-      for (int64_t b = 0; b < last; ++b) B::store_acc(block(row, h, b), lanes_ + blocks_.slot(h, b));
-      B::store_acc(keep(block(row, h, last), mask_), lanes_ + blocks_.slot(h, last));
-    }
+    if constexpr (kSameOrder) return set_blocks([&](int64_t offset) { return B::load(row + offset); });
+    decode_row(row, blocks_.len(), natural_.get());
+    set_floats(natural_.get());
+  }
+  // The same of a row that is decoded already.
+  HALFGNN_INLINE void set_floats(const float* row) {
+    set_blocks([&](int64_t offset) { return B::load_floats(row + offset); });
   }
   HALFGNN_INLINE void scale(float factor) {
     for (int64_t i = 0; i < blocks_.workspace(); ++i) lanes_[i] *= factor;
   }
+  HALFGNN_INLINE const float* lanes() const { return lanes_; }
+  HALFGNN_INLINE const V& mask() const { return mask_; }
 
  private:
   // Blocks of another type have another order of lanes.
   static constexpr bool kSameOrder = std::is_same<T, typename B::Element>::value;
-  HALFGNN_INLINE V block(const T* row, int64_t head, int64_t block) const {
-    const int64_t offset = blocks_.offset(head, block);
-    if constexpr (kSameOrder) return B::load(row + offset);
-    return B::load_floats(natural_ + offset);
+  // load(where the block begins in the row)
+  template <class Load>
+  HALFGNN_INLINE void set_blocks(Load load) {
+    const int64_t last = blocks_.per_head - 1;
+    for (int64_t h = 0; h < blocks_.heads; ++h) {
+      for (int64_t b = 0; b < last; ++b) B::store_acc(load(blocks_.offset(h, b)), lanes_ + blocks_.slot(h, b));
+      B::store_acc(keep(load(blocks_.offset(h, last)), mask_), lanes_ + blocks_.slot(h, last));
+    }
   }
   Blocks<B> blocks_;
-  Buffer<float> natural_;
+  Buffer<float> natural_, lanes_;
+  V mask_;
 };
 
 // Rows that are dotted together, and those whose turn comes kPrefetchEdges edges later: they are prefetched block by
@@ -72,7 +68,7 @@ struct DotBatch {
 // sum[k] = x row_k over a head of kBlocks blocks that do not overlap, or of any blocks if kBlocks is 0. sum[k]'s lanes
 // are then to be added.
 template <class B, int K, int kBlocks = 0>
-HALFGNN_INLINE void dot_head(const Blocks<B>& blocks, const DotLanes<B>& x, int64_t head,
+HALFGNN_INLINE void dot_head(const Blocks<B>& blocks, const DotRow<B, typename B::Element>& x, int64_t head,
                              const DotBatch<typename B::Element>& batch, typename B::V* sum) {
   using V = typename B::V;
   const bool repeats = kBlocks == 0 && blocks.overlap() > 0;

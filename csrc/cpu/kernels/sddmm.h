@@ -15,8 +15,8 @@ namespace halfgnn::HALFGNN_ISA {
 
 // dots[k * heads + h] = <x, row_k> over each head, for K rows.
 template <class B, int K>
-HALFGNN_INLINE void dot_rows(const Blocks<B>& blocks, const DotLanes<B>& x, const DotBatch<typename B::Element>& batch,
-                             float* dots) {
+HALFGNN_INLINE void dot_rows(const Blocks<B>& blocks, const DotRow<B, typename B::Element>& x,
+                             const DotBatch<typename B::Element>& batch, float* dots) {
   for (int64_t h = 0; h < blocks.heads; ++h) {
     typename B::V sum[K];
     dot_head<B, K>(blocks, x, h, batch, sum);
@@ -29,7 +29,7 @@ HALFGNN_INLINE void dot_rows(const Blocks<B>& blocks, const DotLanes<B>& x, cons
 }
 // The same for four rows, and heads that come in fours.
 template <class B, int kBlocks>
-HALFGNN_INLINE void dot_four_rows(const Blocks<B>& blocks, const DotLanes<B>& x,
+HALFGNN_INLINE void dot_four_rows(const Blocks<B>& blocks, const DotRow<B, typename B::Element>& x,
                                   const DotBatch<typename B::Element>& batch, float* dots) {
   for (int64_t h = 0; h < blocks.heads; h += 4) {
     FourSums sums[4];
@@ -42,7 +42,7 @@ HALFGNN_INLINE void dot_four_rows(const Blocks<B>& blocks, const DotLanes<B>& x,
   }
 }
 template <class B>
-HALFGNN_NOINLINE void dot_fours(const Blocks<B>& blocks, const DotLanes<B>& x,
+HALFGNN_NOINLINE void dot_fours(const Blocks<B>& blocks, const DotRow<B, typename B::Element>& x,
                                 const DotBatch<typename B::Element>& batch, float* dots) {
   switch (blocks.overlap() ? 0 : blocks.per_head) {
     case 1: return dot_four_rows<B, 1>(blocks, x, batch, dots);
@@ -54,7 +54,7 @@ HALFGNN_NOINLINE void dot_fours(const Blocks<B>& blocks, const DotLanes<B>& x,
 
 // Fewer than four rows.
 template <class B>
-HALFGNN_BATCH void dot_rest(const Blocks<B>& blocks, int count, const DotLanes<B>& x,
+HALFGNN_BATCH void dot_rest(const Blocks<B>& blocks, int count, const DotRow<B, typename B::Element>& x,
                             const DotBatch<typename B::Element>& batch, float* dots) {
   switch (count) {
     case 3: return dot_rows<B, 3>(blocks, x, batch, dots);
@@ -80,7 +80,7 @@ struct FarRows {
 
 // The edges [begin, end) of a row by fours, as far as there are others to prefetch. Returns the first that is left.
 template <class B, class I>
-HALFGNN_NOINLINE int64_t dot_edges(const Blocks<B>& blocks, const DotLanes<B>& x,
+HALFGNN_NOINLINE int64_t dot_edges(const Blocks<B>& blocks, const DotRow<B, typename B::Element>& x,
                                    const FarRows<typename B::Element, I>& far, int64_t begin, int64_t end,
                                    EdgeResults<I>& results) {
   int64_t p = begin;
@@ -95,28 +95,35 @@ HALFGNN_NOINLINE int64_t dot_edges(const Blocks<B>& blocks, const DotLanes<B>& x
 }
 
 // One of lhs and rhs is at the row, the other at the column or the edge. dim = broadcast.inner, heads =
-// broadcast.outer. Blocks are cut for the type of the other one; T is that of the row's.
-template <class B, class T, class I>
+// broadcast.outer. Blocks are cut for the type of the other one. If that of the row's differs, its rows are decoded.
+template <class B, class I>
 void sddmm_dot_rows(const SddmmArgs& args, int64_t row_begin, int64_t row_end) {
-  using F = typename B::Element;
+  using T = typename B::Element;
   const Adjacency<I> adj(args.topology);
   const Blocks<B> blocks(args.broadcast.outer, args.broadcast.inner);
   const bool lhs_is_row = args.lhs.target == Target::kRow;
-  const T* own = static_cast<const T*>(lhs_is_row ? args.lhs.data : args.rhs.data);
-  const FarRows<F, I> far(adj, lhs_is_row ? args.rhs : args.lhs);
+  const Operand& own = lhs_is_row ? args.lhs : args.rhs;
+  const bool decodes = args.lhs.type != args.rhs.type;
+  const FarRows<T, I> far(adj, lhs_is_row ? args.rhs : args.lhs);
   const InverseDegrees<float, I> row_scale(args.mean_indptr);
   DotRow<B, T> x(blocks);
+  Buffer<float> decoded(decodes ? blocks.len() : 0);
   EdgeResults<I> results(adj, blocks.heads, args.out_type, args.out, adj.indptr[row_begin], kBatch);
 
   for (int64_t row = row_begin; row < row_end; ++row) {
     const int64_t begin = adj.indptr[row], end = adj.indptr[row + 1], last = adj.num_edges - kPrefetchEdges;
     if (begin == end) continue;
-    x.set(own + row * blocks.len());
+    if (decodes) {
+      decode(own, row, decoded.get());
+      x.set_floats(decoded.get());
+    } else {
+      x.set(static_cast<const T*>(own.data) + row * blocks.len());
+    }
     if (row_scale) x.scale(row_scale[row]);
     int64_t p = dot_edges(blocks, x, far, begin, end < last ? end : last, results);
     while (p < end) {
       const int count = static_cast<int>(end - p < kBatch - 1 ? end - p : kBatch - 1);
-      DotBatch<F> batch;
+      DotBatch<T> batch;
       for (int k = 0; k < count; ++k) {
         batch.rows[k] = far[p + k];
         batch.ahead[k] = far[adj.has(p + k + kPrefetchEdges) ? p + k + kPrefetchEdges : p + k];
@@ -315,16 +322,10 @@ void sddmm_rows(const SddmmArgs& args, int64_t row_begin, int64_t row_end) {
 // ---- the kernels of the table
 
 static void sddmm_dot(const SddmmArgs& args, int64_t begin, int64_t end) {
-  const bool lhs_is_row = args.lhs.target == Target::kRow;
-  const DType own_type = (lhs_is_row ? args.lhs : args.rhs).type, far_type = (lhs_is_row ? args.rhs : args.lhs).type;
-  with_vector_type(far_type, [&](auto f) {
-    using F = TypeOf<decltype(f)>;
-    with_block<F>(args.broadcast.inner, [&](auto b) {
-      with_partner_type<F>(own_type, [&](auto t) {
-        with_index(args.topology.is_int64, [&](auto i) {
-          sddmm_dot_rows<decltype(b), TypeOf<decltype(t)>, TypeOf<decltype(i)>>(args, begin, end);
-        });
-      });
+  with_vector_type((args.lhs.target == Target::kRow ? args.rhs : args.lhs).type, [&](auto t) {
+    with_block<TypeOf<decltype(t)>>(args.broadcast.inner, [&](auto b) {
+      with_index(args.topology.is_int64,
+                 [&](auto i) { sddmm_dot_rows<decltype(b), TypeOf<decltype(i)>>(args, begin, end); });
     });
   });
 }
