@@ -85,7 +85,8 @@ def copy_u_reduce(g, x, reduces, *, eps=1e-5, out_dtype=None) -> tuple[Tensor, .
 def gsddmm(g, op, lhs_data, rhs_data, lhs_target="u", rhs_target="v", *, out_dtype=None) -> Tensor:
     """``out[e] = op(lhs_data[lhs_target of e], rhs_data[rhs_target of e])`` for every edge, in edge-data order.
 
-    Targets: u (source), v (destination) or e (the edge itself). op: add, sub, mul, div, dot, copy_lhs, copy_rhs. Trailing
+    Targets: u (source), v (destination) or e (the edge itself). The result has ``out_dtype``, by default that to which PyTorch
+    promotes the operands' dtypes. op: add, sub, mul, div, dot, copy_lhs, copy_rhs. Trailing
     dimensions broadcast right-aligned; dot sums the last one, which must be equal on both sides, and keeps it as 1 (for two
     1-D operands it is the product).
     """
@@ -94,7 +95,7 @@ def gsddmm(g, op, lhs_data, rhs_data, lhs_target="u", rhs_target="v", *, out_dty
     lhs = None if op == "copy_rhs" else _take(lhs_data, rows[lhs_target])
     rhs = None if op == "copy_lhs" else _take(rhs_data, rows[rhs_target])
     message = _combine(op, lhs, rhs, out_dtype)
-    return message.to(out_dtype or (rhs_data if lhs is None else lhs_data).dtype)
+    return message if out_dtype is None else message.to(out_dtype)
 
 
 def u_add_v_add_e(g, x, y, z, *, out_dtype=None) -> Tensor:

@@ -13,6 +13,7 @@ terms. 4. Infinities and NaN are exactly where rounding the truth puts them.
 
 from __future__ import annotations
 
+import functools
 import math
 import os
 from dataclasses import dataclass
@@ -28,6 +29,8 @@ DEVICES = os.environ.get("HALFGNN_TEST_DEVICES", "cpu,cuda" if torch.cuda.is_ava
 SIMULATED = bool(os.environ.get("HALFGNN_SIMT"))
 HALVES = [torch.float16, torch.bfloat16]
 DTYPES = [*HALVES, torch.float32, torch.float64]
+# Of two operands: a half type and float32, in either order.
+MIXED = [pair for half in HALVES for pair in ((half, torch.float32), (torch.float32, half))]
 IDTYPES = [torch.int32, torch.int64]
 
 WIDTHS = [1, 3, 7, 8, 31, 32, 33, 41, 64, 100, 128, 256, 602]
@@ -375,5 +378,5 @@ def check_gsddmm(g, op, operands, lhs_target, rhs_target, *, run=None, out_dtype
         magnitude=lambda x, y: reference.gsddmm(host, bound_op, x, y, *targets),
         terms=terms or 64,
         backward=backward,
-        out_dtype=out_dtype,
+        out_dtype=out_dtype or functools.reduce(torch.promote_types, (x.dtype for x in operands if x is not None)),
     )

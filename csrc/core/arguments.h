@@ -13,7 +13,8 @@ namespace halfgnn {
 // multiplied by scale[node] = 1 / the node's number of edges there (1 for a node without edges). Null: by 1.
 
 // out[row] = factor * sum over edges of weight[e, head] * scale[col] * feat[col or edge]
-// feat and out: heads * dim elements per row. weight (num_edges, heads), of `weight_type`, may be null.
+// feat and out: heads * dim elements per row. weight (num_edges, heads), of `weight_type`, may be null. The types may
+// mix as may_mix() says.
 struct SpmmSumArgs {
   Topology topology;
   const void* feat = nullptr;
@@ -41,7 +42,7 @@ struct EdgeSumArgs {
   int64_t feat_rows = 0;
   const void* edge = nullptr;       // (num_edges, dim)
   DType type = DType::kFloat;       // of feat: half, bfloat16 or float
-  DType edge_type = DType::kFloat;  // `type`, or float
+  DType edge_type = DType::kFloat;  // may mix with `type`
   int64_t dim = 0;
   bool divide_by_degree = false;
   void* out = nullptr;
@@ -61,7 +62,7 @@ struct EdgeSumBackwardArgs {
   const void* grad = nullptr;
   int64_t grad_rows = 0;
   DType type = DType::kFloat;         // of feat and grad_feat
-  DType edge_type = DType::kFloat;    // of edge and grad_edge: `type`, or float
+  DType edge_type = DType::kFloat;    // of edge and grad_edge: may mix with `type`
   DType grad_type = DType::kFloat;    // `type`, or float
   const void* mean_indptr = nullptr;  // of the columns
   int64_t dim = 0;
@@ -169,7 +170,7 @@ struct MulBackwardArgs {
   DType type = DType::kFloat;       // of feat and grad_feat
   DType grad_type = DType::kFloat;  // of grad: `type`, or float
   const void* weight = nullptr;
-  DType weight_type = DType::kFloat;  // of weight and grad_weight
+  DType weight_type = DType::kFloat;  // of weight and grad_weight: may mix with `type`
   const void* mean_indptr = nullptr;  // of the columns
   int64_t heads = 1;
   int64_t dim = 0;

@@ -10,8 +10,10 @@ namespace halfgnn {
 // Every function works on the current device, and on its current stream where the device has streams.
 struct Backend {
   bool has_double;
-  // Whether sddmm_dot and mul_backward take this shape, and whether spmm_sum does. The general kernels take the rest.
+  // Whether mul_backward takes this shape, whether sddmm_dot takes it with these types of the two operands and the
+  // result, and whether spmm_sum takes this one. The general kernels take the rest.
   bool (*has_vector_kernel)(DType type, int64_t dim);
+  bool (*has_dot_kernel)(DType lhs, DType rhs, DType out, int64_t dim);
   bool (*has_sum_kernel)(DType type, int64_t heads, int64_t dim);
   void (*spmm_sum)(const SpmmSumArgs&);
   void (*spmm)(const SpmmArgs&);
@@ -26,7 +28,7 @@ struct Backend {
   bool reduces_one_extreme;  // copy_reduce makes max and min alone, too; otherwise spmm does
   void (*copy_reduce)(const CopyReduceArgs&);
   void (*copy_reduce_backward)(const CopyReduceBackwardArgs&);
-  void (*sddmm_dot)(const SddmmArgs&);  // plain dot of rows of one type; one operand at the row, one not
+  void (*sddmm_dot)(const SddmmArgs&);  // plain dot; one operand at the row, one not
   // No broadcasting and no mean_indptr; operands of one type, half or fp32, with at least one value per row.
   void (*sddmm_elementwise)(const SddmmArgs&);
   void (*sddmm_add)(const SddmmAddArgs&);  // at least one value per row

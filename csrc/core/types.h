@@ -15,6 +15,10 @@ enum class Side : int8_t { kLhs, kRhs };
 enum class Target : int8_t { kRow, kCol, kEdge };
 
 constexpr int64_t size_of(DType type) { return type == DType::kDouble ? 8 : type == DType::kFloat ? 4 : 2; }
+// Whether two operands of these types may come together: of one type, or a half type and fp32.
+constexpr bool may_mix(DType a, DType b) {
+  return a == b || (a == DType::kFloat && size_of(b) == 2) || (size_of(a) == 2 && b == DType::kFloat);
+}
 constexpr bool reads_lhs(Op op) { return op != Op::kCopyRhs; }
 constexpr bool reads_rhs(Op op) { return op != Op::kCopyLhs; }
 // Whether an operand's gradient is the message's, or its negative.

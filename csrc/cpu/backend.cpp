@@ -108,6 +108,9 @@ void check_offsets(const Topology& topology) {
 const Backend kBackend{
     /*has_double=*/true,
     [](DType type, int64_t dim) { return kernels().has_vector_kernel(type, dim); },
+    [](DType lhs, DType rhs, DType, int64_t dim) {
+      return kernels().has_vector_kernel(lhs, dim) && kernels().has_vector_kernel(rhs, dim);
+    },
     [](DType type, int64_t heads, int64_t dim) { return kernels().has_sum_kernel(type, heads, dim); },
     spmm_sum,
     spmm,

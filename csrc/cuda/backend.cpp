@@ -86,6 +86,9 @@ void run(const Args& args) {
 const Backend kBackend{
     /*has_double=*/false,
     [](DType type, int64_t dim) { return type != DType::kDouble && dim > 0; },
+    [](DType lhs, DType rhs, DType out, int64_t dim) {
+      return lhs == rhs && lhs != DType::kDouble && (out == lhs || out == DType::kFloat) && dim > 0;
+    },
     [](DType type, int64_t heads, int64_t dim) { return type != DType::kDouble && heads * dim > 0; },
     [](const SpmmSumArgs& args) { run<spmm_sum, spmm_sum_workspace>(args); },
     [](const SpmmArgs& args) { run<spmm, spmm_workspace>(args); },

@@ -190,14 +190,15 @@ inline void check_row_rows(const Feature& feature, const char* name, int64_t num
                     num_rows, " rows, one per node");
 }
 
-// The two operands of a message have equal types, or are half features (lhs) and fp32 edge weights (rhs).
-inline void check_operand_types(Op op, const Feature& lhs, const Feature& rhs, bool allow_float_rhs) {
-  if (!reads_lhs(op) || !reads_rhs(op)) return;
-  const DType l = lhs.operand.type, r = rhs.operand.type;
-  const bool mixed = allow_float_rhs && size_of(l) == 2 && r == DType::kFloat;
-  TORCH_CHECK_TYPE(l == r || mixed, "lhs_data has dtype ", dtype_name(lhs.tensor.scalar_type()), " and rhs_data ",
-                   dtype_name(rhs.tensor.scalar_type()), "; expected equal dtypes",
-                   allow_float_rhs ? ", or half features with torch.float32 edge data" : "");
+// The two operands of a message have equal types, or one has a half type and the other is fp32.
+inline void check_types_of_two(at::ScalarType lhs, const char* lhs_name, at::ScalarType rhs, const char* rhs_name) {
+  TORCH_CHECK_TYPE(may_mix(dtype_of(lhs, lhs_name), dtype_of(rhs, rhs_name)), lhs_name, " has dtype ", dtype_name(lhs),
+                   " and ", rhs_name, " ", dtype_name(rhs),
+                   "; expected equal dtypes, or torch.float32 with torch.float16 or torch.bfloat16");
+}
+inline void check_operand_types(Op op, const Feature& lhs, const Feature& rhs) {
+  if (reads_lhs(op) && reads_rhs(op))
+    check_types_of_two(lhs.tensor.scalar_type(), "lhs_data", rhs.tensor.scalar_type(), "rhs_data");
 }
 
 inline BroadcastPlan plan_of(Op op, const Shape& lhs, const Shape& rhs) {

@@ -12,16 +12,25 @@ namespace {
 
 Shape shape_of(const Feature& feature) { return feature.defined() ? trailing(feature.tensor.sizes()) : Shape{}; }
 
-// Whether the vector kernel takes it: a dot of whole rows of one type, of which one is at the adjacency's row.
-bool is_vector_dot(const Backend& backend, Op op, const Operand& lhs, const Operand& rhs, const BroadcastPlan& plan) {
-  return op == Op::kDot && plan.is_plain_dot() && lhs.type == rhs.type &&
-         backend.has_vector_kernel(lhs.type, plan.inner) &&
+// Whether the vector kernel takes it: a dot of whole rows, of which one is at the adjacency's row.
+bool is_vector_dot(const Backend& backend, Op op, const Operand& lhs, const Operand& rhs, DType out,
+                   const BroadcastPlan& plan) {
+  return op == Op::kDot && plan.is_plain_dot() && backend.has_dot_kernel(lhs.type, rhs.type, out, plan.inner) &&
          (lhs.target == Target::kRow) != (rhs.target == Target::kRow);
 }
 
 // Whether the elementwise kernel takes it: no broadcasting, one type, and at least one value per edge.
-bool is_elementwise(Op op, const Operand& feat, const BroadcastPlan& plan) {
-  return op != Op::kDot && plan.is_elementwise() && feat.type != DType::kDouble && plan.out_len > 0;
+bool is_elementwise(Op op, const Operand& lhs, const Operand& rhs, const BroadcastPlan& plan) {
+  const bool same_types = is_copy(op) || lhs.type == rhs.type;
+  const DType type = reads_lhs(op) ? lhs.type : rhs.type;
+  return op != Op::kDot && plan.is_elementwise() && same_types && type != DType::kDouble && plan.out_len > 0;
+}
+
+// The dtype of a result unless another is asked for: fp32 if the operands' types are mixed.
+at::ScalarType own_type_of(const Feature& lhs, const Feature& rhs) {
+  if (!lhs.defined()) return rhs.tensor.scalar_type();
+  const bool is_mixed = rhs.defined() && lhs.operand.type != rhs.operand.type;
+  return is_mixed ? at::kFloat : lhs.tensor.scalar_type();
 }
 
 Tensor gsddmm(const Tensor& indptr, const Tensor& indices, const OptionalTensor& edge_ids, c10::string_view op_name,
@@ -40,11 +49,11 @@ Tensor gsddmm(const Tensor& indptr, const Tensor& indices, const OptionalTensor&
     check_edge_rows(*operand, name, topology.num_edges);
     check_row_rows(*operand, name, topology.num_rows);
   }
-  check_operand_types(op, lhs, rhs, false);
+  check_operand_types(op, lhs, rhs);
   const BroadcastPlan plan = plan_of(op, shape_of(lhs), shape_of(rhs));
 
   const Tensor& feat = lhs.defined() ? lhs.tensor : rhs.tensor;
-  const auto type = result_type(feat.scalar_type(), out_dtype);
+  const auto type = result_type(own_type_of(lhs, rhs), out_dtype);
   Tensor out = new_result(with_rows(topology.num_edges, plan.out_shape), feat.options().dtype(type));
   SddmmArgs args;
   args.topology = topology;
@@ -55,10 +64,9 @@ Tensor gsddmm(const Tensor& indptr, const Tensor& indices, const OptionalTensor&
   args.out_len = plan.out_len;
   args.out = out.mutable_data_ptr();
   args.out_type = dtype_of(type, "out");
-  const Operand& operand = lhs.defined() ? lhs.operand : rhs.operand;
-  const auto kernel = is_vector_dot(backend, op, lhs.operand, rhs.operand, plan) ? backend.sddmm_dot
-                      : is_elementwise(op, operand, plan)                        ? backend.sddmm_elementwise
-                                                                                 : backend.sddmm;
+  const auto kernel = is_vector_dot(backend, op, lhs.operand, rhs.operand, args.out_type, plan) ? backend.sddmm_dot
+                      : is_elementwise(op, lhs.operand, rhs.operand, plan) ? backend.sddmm_elementwise
+                                                                           : backend.sddmm;
   kernel(args);
   return out;
 }
@@ -69,16 +77,14 @@ bool sum_gradient(const Backend& backend, const Topology& topology, Op op, bool 
                   const Feature& other, const BroadcastPlan& plan, Tensor& out) {
   SpmmSumArgs args;
   args.topology = topology;
-  Tensor weight;
   if (op == Op::kDot) {
     if (!plan.is_plain_dot() || other.operand.target == Target::kRow) return false;
-    weight = grad.operand.type == other.operand.type ? grad.tensor : grad.tensor.to(at::kFloat);
     args.feat = other.operand.data;
     args.feat_rows = other.operand.rows;
     args.feat_by_edge = other.operand.target == Target::kEdge;
     args.type = other.operand.type;
-    args.weight = weight.const_data_ptr();
-    args.weight_type = dtype_of(weight.scalar_type(), "grad");
+    args.weight = grad.operand.data;
+    args.weight_type = grad.operand.type;
     args.heads = plan.outer;
     args.dim = plan.inner;
   } else {
@@ -121,10 +127,16 @@ Tensor gsddmm_backward(const Tensor& indptr, const Tensor& indices, const Option
   TORCH_CHECK_VALUE(grad.operand.len == plan.out_len, "grad has shape ", grad_out.sizes(), "; expected trailing shape ",
                     at::IntArrayRef(plan.out_shape));
   check_edge_rows(grad, "grad", topology.num_edges);
-  if (reads_lhs(op))
-    check_declared(lhs, "lhs", lhs_at, gradient_reads(op, Side::kLhs, lhs_side, !lhs_side), lhs_shape, dtype, topology);
-  if (reads_rhs(op))
-    check_declared(rhs, "rhs", rhs_at, gradient_reads(op, Side::kRhs, lhs_side, !lhs_side), rhs_shape, dtype, topology);
+  // The dtype is that of the side whose gradient it is. That of the other side may mix with it.
+  const auto check_side = [&](const Feature& feature, const char* name, Side side, Target target,
+                              at::IntArrayRef shape) {
+    const bool is_own = lhs_side == (side == Side::kLhs);
+    const auto type = is_own || !feature.defined() ? dtype : feature.tensor.scalar_type();
+    check_types_of_two(dtype, lhs_side ? "lhs" : "rhs", type, name);
+    check_declared(feature, name, target, gradient_reads(op, side, lhs_side, !lhs_side), shape, type, topology);
+  };
+  if (reads_lhs(op)) check_side(lhs, "lhs", Side::kLhs, lhs_at, lhs_shape);
+  if (reads_rhs(op)) check_side(rhs, "rhs", Side::kRhs, rhs_at, rhs_shape);
   TORCH_CHECK_VALUE(lhs_side ? reads_lhs(op) : reads_rhs(op), "side is ", side_name, ", which ", op_name,
                     " does not read");
   check_gradient_type(grad_out, dtype);

@@ -95,7 +95,7 @@ std::tuple<Tensor, Tensor> gspmm(const Tensor& indptr, const Tensor& indices, co
   const Feature rhs = feature_of(reads_rhs(op) ? rhs_data : std::nullopt, "rhs_data", Target::kEdge, indptr.device());
   check_operands_present(op, lhs, rhs, op_name);
   check_edge_rows(rhs, "rhs_data", topology.num_edges);
-  check_operand_types(op, lhs, rhs, true);
+  check_operand_types(op, lhs, rhs);
   const auto shape_of = [](const Feature& f) { return f.defined() ? trailing(f.tensor.sizes()) : Shape{}; };
   const BroadcastPlan plan = plan_of(op, shape_of(lhs), shape_of(rhs));
 
@@ -150,12 +150,9 @@ void sum_grad_lhs(const Backward& b, Tensor& grad_lhs) {
   args.type = b.grad.operand.type;
   args.weight_type = b.grad.operand.type;
   args.dim = b.plan.out_len;
-  Tensor weight;
   if (b.op == Op::kMul) {
-    // The kernel takes weights of the rows' type or fp32: an fp32 gradient of half operands needs them widened.
-    weight = b.rhs.operand.type == args.type ? b.rhs.tensor : b.rhs.tensor.to(at::kFloat);
-    args.weight = weight.const_data_ptr();
-    args.weight_type = dtype_of(weight.scalar_type(), "rhs");
+    args.weight = b.rhs.operand.data;
+    args.weight_type = b.rhs.operand.type;
     args.heads = b.plan.outer;
     args.dim = b.plan.inner;
   }
@@ -270,13 +267,12 @@ void check_backward(const Backward& b, bool by_src, int64_t num_dst, const Decla
   if (reads_rhs(b.op))
     check_declared(b.rhs, "rhs", Target::kEdge, is_read(Side::kRhs), rhs.shape, rhs.dtype, b.topology);
   check_gradient_type(grad, reads_lhs(b.op) ? lhs.dtype : rhs.dtype);
-  if (reads_lhs(b.op) && reads_rhs(b.op))
-    check_gradient_type(at::empty({0}, grad.options().dtype(rhs.dtype)), lhs.dtype);
+  if (reads_lhs(b.op) && reads_rhs(b.op)) check_types_of_two(lhs.dtype, "lhs", rhs.dtype, "rhs");
 }
 
 enum class BackwardPath { kNone, kSumLhs, kMulBoth, kEdgeSum, kEdgeRhs, kGeneral };
 
-BackwardPath path_of(const Backward& b, bool by_src, bool need_lhs, bool need_rhs) {
+BackwardPath path_of(const Backward& b, DType rhs_type, bool by_src, bool need_lhs, bool need_rhs) {
   if (!need_lhs && !need_rhs) return BackwardPath::kNone;
   const DType type = b.grad.operand.type;
   const bool sums = !b.arg;
@@ -291,7 +287,7 @@ BackwardPath path_of(const Backward& b, bool by_src, bool need_lhs, bool need_rh
                              b.backend.has_sum_kernel(type, 1, b.plan.out_len);
     return sums_weighted || sums_copies ? BackwardPath::kSumLhs : otherwise;
   }
-  const bool dots = per_head && type == b.lhs.operand.type;
+  const bool dots = weights && b.backend.has_dot_kernel(b.lhs.operand.type, type, rhs_type, b.plan.inner);
   const bool copies = sums && b.op == Op::kCopyRhs;
   return !by_src && (dots || copies) ? BackwardPath::kEdgeRhs : otherwise;
 }
@@ -330,7 +326,7 @@ std::tuple<Tensor, Tensor> gspmm_backward(const Tensor& indptr, const Tensor& in
   if (in_indices) in_edges = topology_of(in_indptr, in_indices, in_edge_ids, indices.numel());
 
   Tensor grad_lhs = lhs.empty_gradient(grad_out), grad_rhs = rhs.empty_gradient(grad_out);
-  switch (path_of(b, by_src, need_lhs, need_rhs)) {
+  switch (path_of(b, dtype_of(rhs_dtype, "rhs"), by_src, need_lhs, need_rhs)) {
     case BackwardPath::kNone: break;
     case BackwardPath::kSumLhs: sum_grad_lhs(b, grad_lhs); break;
     case BackwardPath::kMulBoth: mul_grad_both(b, in_edges, grad_lhs, grad_rhs); break;

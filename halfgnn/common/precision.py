@@ -11,6 +11,11 @@ from torch import Tensor
 HALF = (torch.float16, torch.bfloat16)
 
 
+def may_mix(a: torch.dtype, b: torch.dtype) -> bool:
+    """Whether gspmm and gsddmm take operands of two floating-point dtypes together: equal ones, or a half type and fp32."""
+    return a is b or (a is torch.float32 and b in HALF) or (a in HALF and b is torch.float32)
+
+
 @overload
 def autocast(data: Tensor) -> Tensor: ...
 @overload

@@ -9,7 +9,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from .precision import HALF
+from .precision import HALF, may_mix
 
 CASTABLE_TYPES = frozenset([*HALF, torch.float32])  # by autocast
 
@@ -37,10 +37,10 @@ def types_on(device: str) -> frozenset[torch.dtype]:
     return CASTABLE_TYPES if device == "cuda" and _cuda_has("gspmm", "gsddmm", "edge_softmax") else frozenset()
 
 
-def refuse(operands: Sequence[Any], fp32_weights: bool = False) -> str | None:
+def refuse(operands: Sequence[Any], mixed: bool = False) -> str | None:
     """Why operands are not routed; None if they are.
 
-    fp32_weights: the last operand may be fp32 if the first is half.
+    mixed: one operand may be half and the other fp32.
     """
     first = operands[0]
     if not isinstance(first, Tensor):
@@ -51,12 +51,12 @@ def refuse(operands: Sequence[Any], fp32_weights: bool = False) -> str | None:
     for other in operands[1:]:
         if not isinstance(other, Tensor):
             return "missing operand"
-        if other.dtype is not dtype and not _may_mix(dtype, other.dtype, device, fp32_weights):
+        if other.dtype is not dtype and not _may_mix(dtype, other.dtype, device, mixed):
             return f"{dtype} with {other.dtype}"
     return None
 
 
-def _may_mix(dtype: torch.dtype, other: torch.dtype, device: str, fp32_weights: bool) -> bool:
+def _may_mix(dtype: torch.dtype, other: torch.dtype, device: str, mixed: bool) -> bool:
     if torch.is_autocast_enabled(device):
         return dtype in CASTABLE_TYPES and other in CASTABLE_TYPES
-    return fp32_weights and dtype in HALF and other is torch.float32
+    return mixed and may_mix(dtype, other)

@@ -19,7 +19,8 @@ on a whole heterograph are covered. User-defined message and reduce functions ar
 Results are DGL's, with these intended differences:
 
 * Half inputs are computed in fp32 and rounded once, and ``mean`` divides before it rounds.
-* fp16 and autocast work on the CPU, and half features take fp32 edge weights.
+* fp16 and autocast work on the CPU. Half and fp32 operands go together: sums have the dtype of the nodes' data, results of edges
+  are fp32.
 * Nodes without in-edges under ``max`` and ``min`` get in fp16 what they get in every other type: infinity from ``dgl.ops``, zero
   from ``update_all``. DGL gives -65504 or 65504. (The operators of ``halfgnn.ops`` give zero.)
 * Gradients of ``max`` and ``min`` go to the first of equal messages. DGL's CPU code may pick the last.

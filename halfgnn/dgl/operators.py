@@ -110,7 +110,7 @@ def _unbound(topology: Topology, reduce_op: str, out: Tensor) -> Tensor:
 def _refuse_spmm(gidx: Any, op: str, reduce_op: str, lhs: Any, rhs: Any) -> str | None:
     if (op, reduce_op) not in _SPMM_NAMES:
         return "no such operator"
-    return refuse(_read(op, lhs, rhs), fp32_weights=True) or _refuse_relations(gidx)
+    return refuse(_read(op, lhs, rhs), mixed=True) or _refuse_relations(gidx)
 
 
 def _refuse_relations(gidx: Any) -> str | None:
@@ -148,7 +148,7 @@ def gspmm_of_graph(g: Any, op: str, reduce_op: str, lhs_data: Any, rhs_data: Any
 def gsddmm(gidx: Any, op: str, lhs_data: Any, rhs_data: Any, lhs_target: str = "u", rhs_target: str = "v") -> Any:
     """``dgl.backend.gsddmm``."""
     name = _SDDMM_NAMES.get((op, lhs_target, rhs_target))
-    reason = "no such operator" if name is None else refuse(_read(op, lhs_data, rhs_data))
+    reason = "no such operator" if name is None else refuse(_read(op, lhs_data, rhs_data), mixed=True)
     name = f"gsddmm:{name or (op, lhs_target, rhs_target)}"
     topology = topology_of(gidx) if reason is None else None
     if topology is None:
@@ -200,9 +200,9 @@ def segment_reduce_of_lengths(seglen: Tensor, value: Any, reducer: str = "sum") 
 # -- all relations of a heterograph at once, by the operators for one ------------------------------
 
 
-def _first_refusal(all_operands: Sequence[Sequence[Any]], fp32_weights: bool = False) -> str | None:
+def _first_refusal(all_operands: Sequence[Sequence[Any]], mixed: bool = False) -> str | None:
     for operands in all_operands:
-        reason = refuse(operands, fp32_weights)
+        reason = refuse(operands, mixed)
         if reason is not None:
             return reason
     return None
@@ -238,7 +238,7 @@ def gspmm_hetero(gidx: Any, op: str, reduce_op: str, lhs_len: int, *lhs_and_rhs:
     lhs, rhs = joined[:lhs_len], joined[lhs_len:]
     pairs = [(lhs[source], rhs[etype]) for etype, (source, _) in enumerate(schema)]
     name = f"gspmm_hetero:{_SPMM_NAMES.get((op, reduce_op), (op, reduce_op))}"
-    reason = _first_refusal([_read(op, *pair) for pair in pairs], fp32_weights=True)
+    reason = _first_refusal([_read(op, *pair) for pair in pairs], mixed=True)
     if (op, reduce_op) not in _SPMM_NAMES or reduce_op == "mean":
         reason = "no such operator"
     if reason is not None:
@@ -296,7 +296,7 @@ def gsddmm_hetero(
             (_operand_of(lhs, lhs_target, etype, ends), _operand_of(rhs, rhs_target, etype, ends))
             for etype, ends in enumerate(schema_of(gidx))
         ]
-        reason = _first_refusal([_read(op, *pair) for pair in pairs])
+        reason = _first_refusal([_read(op, *pair) for pair in pairs], mixed=True)
     name = f"gsddmm_hetero:{name or (op, lhs_target, rhs_target)}"
     if reason is not None:
         return _fall_back("gsddmm_hetero", name, reason, gidx, op, lhs_len, lhs_target, rhs_target, *lhs_and_rhs)

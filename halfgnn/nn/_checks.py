@@ -16,7 +16,7 @@ from ..common.operands import (
     width_of,
     widths_of,
 )
-from ..common.precision import HALF, computed_type
+from ..common.precision import computed_type, may_mix
 from ..graph import Graph
 from ._hooks import is_plain
 
@@ -101,6 +101,5 @@ def _broadcasts(edge_weight: Tensor, h: Tensor) -> bool:
 
 
 def _may_meet(edge_weight: Tensor, h: Tensor) -> bool:
-    """Whether gspmm takes the two dtypes, after autocast: equal ones, or fp32 weights beside half features."""
-    weight, feat = computed_type(edge_weight), computed_type(h)
-    return edge_weight.is_floating_point() and (weight == feat or (feat in HALF and weight == torch.float32))
+    """Whether gspmm takes the two dtypes, after autocast."""
+    return edge_weight.is_floating_point() and may_mix(computed_type(edge_weight), computed_type(h))

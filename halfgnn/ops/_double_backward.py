@@ -143,7 +143,7 @@ def _of_relu(call, sides, grad, lhs, rhs, x, y, need_grad, need_lhs, need_rhs) -
         return None, None, None
     wide = torch.promote_types(grad.dtype, torch.float32)
     shape = grad.shape[1:]
-    message = _gsddmm(*sides[:3], "add", lhs.detach().to(wide), rhs.detach().to(wide), "u", "e")
+    message = _gsddmm(*sides[:3], "add", lhs.detach(), rhs.detach(), "u", "e", wide)
     mask = (~(message <= 0)).to(wide)
     product = replace(call, op="mul", shapes=((call.shapes[0][0], *shape), mask.shape), dtypes=(wide, wide))
     terms = []

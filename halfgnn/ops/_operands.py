@@ -24,6 +24,15 @@ def devices_without(name: str) -> frozenset[str]:
     return frozenset(device for device, key in keys.items() if not has_kernel(f"halfgnn::{name}", key))
 
 
+def promoted_type(lhs: Tensor | None, rhs: Tensor | None) -> torch.dtype:
+    """The dtype of a result of two operands, of which one may be missing."""
+    if lhs is None or rhs is None:
+        only = rhs if lhs is None else lhs
+        assert only is not None
+        return only.dtype
+    return torch.promote_types(lhs.dtype, rhs.dtype)
+
+
 def target_of(target, name: str) -> str:
     known = TARGETS.get(target) if isinstance(target, str) else None
     if isinstance(target, int):

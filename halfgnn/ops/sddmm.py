@@ -20,6 +20,7 @@ from ._operands import (
     check_out_dtype,
     needs_grad,
     out_edges,
+    promoted_type,
     target_of,
 )
 
@@ -32,9 +33,11 @@ _u_add_v_add_e = torch.ops.halfgnn.u_add_v_add_e.default
 
 @register_fake("gsddmm")
 def _(indptr, indices, edge_ids, op, lhs, rhs, lhs_target, rhs_target, out_dtype=None):
-    feat = rhs if op == "copy_rhs" else lhs
-    trailing = broadcast_trailing(op, None if op == "copy_rhs" else lhs.shape, None if op == "copy_lhs" else rhs.shape)
-    return feat.new_empty((indices.shape[0], *trailing), dtype=out_dtype or feat.dtype)
+    lhs, rhs = None if op == "copy_rhs" else lhs, None if op == "copy_lhs" else rhs
+    trailing = broadcast_trailing(op, None if lhs is None else lhs.shape, None if rhs is None else rhs.shape)
+    return (rhs if lhs is None else lhs).new_empty(
+        (indices.shape[0], *trailing), dtype=out_dtype or promoted_type(lhs, rhs)
+    )
 
 
 @register_fake("u_add_v_add_e")
@@ -139,14 +142,15 @@ def gsddmm(
             Trailing shapes broadcast, aligned on the right.
         out_dtype: torch.float32 for an unrounded result of half operands (a dot past 65504, say); by default the operands' dtype.
 
-    Operands are fp16, bf16 or fp32 (fp64 on the CPU), of one dtype. Results are computed in fp32 and rounded once. Derivatives of
-    every order exist. Semantics follow dgl.ops.gsddmm.
+    Operands are fp16, bf16 or fp32 (fp64 on the CPU), of one dtype or one half and one fp32. The result of a half and an fp32
+    operand is fp32, and each operand's gradient has the operand's dtype. Results are computed in fp32 and rounded once. Derivatives
+    of every order exist. Semantics follow dgl.ops.gsddmm.
 
     Returns:
         (E, *broadcast trailing shape)
 
     Raises:
-        TypeError: wrong or mixed dtypes. ValueError: wrong shapes, devices or names.
+        TypeError: wrong dtypes, or two that do not go together. ValueError: wrong shapes, devices or names.
     """
     g = as_graph(g)
     check_name(op, "op", OPS)

@@ -141,18 +141,19 @@ def gspmm(
         rhs_data: (E, *), unused for copy_lhs. Trailing shapes broadcast, aligned on the right.
         out_dtype: torch.float32 for an unrounded result of half operands; by default the dtype of lhs_data.
 
-    Operands are fp16, bf16 or fp32 (fp64 on the CPU), of one dtype, or half lhs_data with fp32 rhs_data. Messages are formed and
-    summed in fp32, and the result is rounded once. Nodes without in-edges get 0. For max and min the first edge in CSC order wins a
-    tie, NaN propagates, and only the winner gets a gradient. Results are bitwise reproducible. The backward of a sum weighted by
-    one scalar per head is one pass over out-edges that yields both gradients, or on CUDA two passes where the weights are scattered
-    over more than the cache and rows are narrow. On the CPU the backward of messages of equal shapes is one pass too. sum and mean
-    have derivatives of every order; a second one of max or min raises. Semantics follow dgl.ops.gspmm.
+    Operands are fp16, bf16 or fp32 (fp64 on the CPU), of one dtype or one half and one fp32, in either order. Each operand's
+    gradient has the operand's dtype. Messages are formed and summed in fp32, and the result is rounded once. Nodes without in-edges
+    get 0. For max and min the first edge in CSC order wins a tie, NaN propagates, and only the winner gets a gradient. Results are
+    bitwise reproducible. The backward of a sum weighted by one scalar per head is one pass over out-edges that yields both
+    gradients, or on CUDA two passes where the weights are scattered over more than the cache and rows are narrow. On the CPU the
+    backward of messages of equal shapes is one pass too. sum and mean have derivatives of every order; a second one of max or min
+    raises. Semantics follow dgl.ops.gspmm.
 
     Returns:
         (num_dst, *broadcast trailing shape)
 
     Raises:
-        TypeError: wrong or mixed dtypes. ValueError: wrong shapes, devices or names.
+        TypeError: wrong dtypes, or two that do not go together. ValueError: wrong shapes, devices or names.
     """
     g = as_graph(g)
     check_name(op, "op", OPS)

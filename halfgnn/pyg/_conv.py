@@ -23,7 +23,7 @@ from ..common.operands import (
     width_of,
     widths_of,
 )
-from ..common.precision import HALF, autocast, without_autocast
+from ..common.precision import autocast, may_mix, without_autocast
 from ..graph import Graph
 from ..graph_argument import as_graph
 from ..nn.attention import handed_out
@@ -254,12 +254,12 @@ def checked_weight(g: Graph, edge_weight: Any) -> Tensor | None:
 def reduced(g: Graph, reduction: str, x: Tensor, weight: Tensor | None = None) -> Tensor:
     """x (num_src, *) of the sources, times weight (E, 1) unless that is None, reduced into destinations.
 
-    The result has the dtype in which autocast takes x. Weights beside half x may be fp32 and are not rounded.
+    The result has the dtype in which autocast takes x. Weights keep their dtype if gspmm takes it beside that of x.
     """
     x = autocast(x)
     if weight is None:
         return ops.gspmm(g, "copy_lhs", reduction, x, None)
-    if weight.dtype != x.dtype and not (x.dtype in HALF and weight.dtype == torch.float32):
+    if not may_mix(weight.dtype, x.dtype):
         weight = weight.to(x.dtype)
     with without_autocast(x.device):
         return ops.gspmm(g, "mul", reduction, x, weight)

@@ -23,13 +23,14 @@ from tests.dgl.support_dgl import (  # noqa: E402
     node_operands,
     propagate,
 )
+from tests.support import MIXED  # noqa: E402
 
 # ---- what is left to DGL -------------------------------------------------------------------------
 
 
 def test_mixed_types_are_refused_by_dgl(patched):
     g = homogeneous()
-    x, w, y = torch.rand(30, 4), torch.rand(100, 1).double(), torch.rand(30, 4).half()
+    x, w, y = torch.rand(30, 4), torch.rand(100, 1).double(), torch.rand(30, 4).double()
     with pytest.raises(dgl.DGLError, match="data type"):
         dgl.ops.u_mul_e_sum(g, x, w)
     with pytest.raises(dgl.DGLError, match="data type"):
@@ -40,9 +41,27 @@ def test_mixed_types_are_refused_by_dgl(patched):
         dgl.ops.u_mul_e_sum(g, x, w)
     assert fell_back() == {
         "gspmm:u_mul_e_sum": {"torch.float32 with torch.float64": 3},
-        "gsddmm:u_add_v": {"torch.float32 with torch.float16": 1},
+        "gsddmm:u_add_v": {"torch.float32 with torch.float64": 1},
     }
     assert halfgnn.dgl.stats()["routed"] == {}
+
+
+@pytest.mark.parametrize("dtypes", MIXED, ids=str)
+def test_half_and_fp32_go_together(dtypes, patched):
+    """DGL refuses them. Sums have the dtype of the nodes, results of edges are fp32."""
+    g = homogeneous()
+    x, y, w = (torch.rand(rows, 4).to(dtype) for rows, dtype in zip((30, 30, 100), (dtypes[0], *2 * [dtypes[1]])))
+    for call, operands, dtype in (
+        (dgl.ops.u_mul_e_sum, (x, w), dtypes[0]),
+        (dgl.ops.u_add_e_max, (x, w), dtypes[0]),
+        (dgl.ops.u_add_v, (x, y), torch.float32),
+        (dgl.ops.u_dot_v, (x, y), torch.float32),
+    ):
+        out = call(g, *operands)
+        assert out.dtype == dtype
+        expected = call(g, *(operand.float() for operand in operands))
+        torch.testing.assert_close(out, expected.to(dtype), rtol=torch.finfo(dtype).eps, atol=1e-6)
+    assert fell_back() == {}
 
 
 def test_integers_are_left_to_dgl(patched):

@@ -63,11 +63,11 @@ REFUSED = [
     ("gspmm", (one, "copy_lhs", "sum", None, e()), "gspmm:copy_u_sum", "missing operand"),
     ("gspmm", (one, "copy_rhs", "max", n(), None), "gspmm:copy_e_max", "missing operand"),
     ("gspmm", (one, "add", "min", n(), None), "gspmm:u_add_e_min", "missing operand"),
-    ("gspmm", (one, "div", "mean", n(), e(half)), "gspmm:u_div_e_mean", "torch.float32 with torch.float16"),
+    ("gspmm", (one, "div", "mean", n(), e(double)), "gspmm:u_div_e_mean", "torch.float32 with torch.float64"),
     ("gspmm", (one, "sub", "sum", n(half), e(double)), "gspmm:u_sub_e_sum", "torch.float16 with torch.float64"),
     ("gspmm", (many, "copy_lhs", "sum", n(), None), "gspmm:copy_u_sum", "several edge types"),
     ("gsddmm", (one, "dot", n(ints), n(ints), "u", "v"), "gsddmm:u_dot_v", "torch.int64 on cpu"),
-    ("gsddmm", (one, "mul", n(half), e(), "src", "edge"), "gsddmm:u_mul_e", "torch.float16 with torch.float32"),
+    ("gsddmm", (one, "mul", n(half), e(double), "src", "edge"), "gsddmm:u_mul_e", "torch.float16 with torch.float64"),
     ("gsddmm", (one, "copy_lhs", None, n(), "v", "u"), "gsddmm:copy_v", "missing operand"),
     ("gsddmm", (one, "copy_rhs", n(), None, "u", "v"), "gsddmm:copy_v", "missing operand"),
     ("gsddmm", (one, "dot", n(), n(), "v", "dst"), "gsddmm:('dot', 'v', 'dst')", "no such operator"),
@@ -102,9 +102,9 @@ REFUSED = [
     ),
     (
         "gsddmm_hetero",
-        (many, "mul", 2, "u", "e", *(x.half() for x in nodes), *edges),
+        (many, "mul", 2, "u", "e", *(x.double() for x in nodes), *edges),
         "gsddmm_hetero:u_mul_e",
-        "torch.float16 with torch.float32",
+        "torch.float64 with torch.float32",
     ),
     (
         "edge_softmax_hetero",
@@ -175,12 +175,13 @@ def test_types_under_autocast():
             assert "with" in operators.refuse(pair)
 
 
-def test_fp32_weights_go_with_half_alone():
+def test_fp32_goes_with_half_alone():
     for dtype in (half, torch.bfloat16):
-        assert operators.refuse((n(dtype), e()), fp32_weights=True) is None
-        assert operators.refuse((n(dtype), e())) is not None
-    for pair in [(n(double), e()), (n(half), e(torch.bfloat16)), (n(), e(half))]:
-        assert operators.refuse(pair, fp32_weights=True) is not None
+        for pair in ((n(dtype), e()), (n(), e(dtype))):
+            assert operators.refuse(pair, mixed=True) is None
+            assert operators.refuse(pair) is not None
+    for pair in [(n(double), e()), (n(), e(double)), (n(half), e(torch.bfloat16)), (n(half), e(double))]:
+        assert operators.refuse(pair, mixed=True) is not None
 
 
 def test_types_by_device():

@@ -16,7 +16,7 @@ def _spmm(d: Draw):
     op, reduce = d.one(*ARITHMETIC, "copy_lhs", "copy_lhs", "copy_rhs"), d.one("sum", "sum", "mean", "max", "min")
     dtype, values = d.dtype(), d.values()
     lhs_shape, rhs_shape = d.broadcast()
-    rhs_dtype = "float32" if dtype in HALVES and op != "copy_rhs" and d.chance(0.2) else dtype
+    rhs_dtype = dtype if op == "copy_rhs" else _beside(d, dtype)
     for name, rows, shape, kind, unused in (
         ("x", "g.num_src", lhs_shape, dtype, "copy_rhs"),
         ("w", "g.num_edges", rhs_shape, rhs_dtype, "copy_lhs"),
@@ -27,6 +27,13 @@ def _spmm(d: Draw):
     # Sums of numbers of many magnitudes may be equal in float32 but not in float64. Then another edge wins.
     backward = not (reduce in ("max", "min") and values == "wide" and op in ("add", "sub", "relu_add"))
     return op, reduce, out_dtype, backward
+
+
+def _beside(d: Draw, dtype: str) -> str:
+    """The dtype of the other operand."""
+    if dtype == "float64" or not d.chance(0.2):
+        return dtype
+    return "float32" if dtype in HALVES else d.one(*HALVES)
 
 
 def gspmm(d: Draw) -> None:
@@ -60,9 +67,10 @@ def _sddmm(d: Draw, targets) -> tuple[str, str | None]:
     op = d.one("add", "sub", "mul", "div", "dot", "dot", "dot", "copy_lhs", "copy_rhs")
     dtype, values = d.dtype(), d.values()
     shapes = d.broadcast(is_dot=op == "dot")
-    for name, target, shape, unused in zip("xy", targets, shapes, ("copy_rhs", "copy_lhs")):
+    dtypes = dtype, dtype if op.startswith("copy") else _beside(d, dtype)
+    for name, target, shape, kind, unused in zip("xy", targets, shapes, dtypes, ("copy_rhs", "copy_lhs")):
         is_divisor = name == "y" and op == "div"
-        d.line(f"{name} = {None if op == unused else d.operand(ROWS[target], shape, dtype, values, is_divisor)}")
+        d.line(f"{name} = {None if op == unused else d.operand(ROWS[target], shape, kind, values, is_divisor)}")
     return op, "torch.float32" if dtype in HALVES and d.chance(0.2) else None
 
 

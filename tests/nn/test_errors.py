@@ -210,6 +210,7 @@ def test_wrong_edge_weights(name):
             module(g, x, edge_weight=wrong)
     half = make_module(name).half()
     assert half(g, x.half(), edge_weight=weight).isfinite().all()
+    torch.testing.assert_close(module(g, x, edge_weight=weight.half()), module(g, x, edge_weight=weight.half().float()))
     with torch.autocast("cpu", torch.bfloat16):
         assert module(g, x, edge_weight=weight.half()).isfinite().all()
 

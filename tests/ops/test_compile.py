@@ -11,6 +11,11 @@ from tests import support
 from tests.support import make_graph
 
 
+def two_types(g, x, w, y):
+    """fp32 features with half edges, and half with fp32."""
+    return ops.u_mul_e_sum(g, x.float().sin(), w) + ops.u_dot_v(g, x, y.float()).sum()
+
+
 def attention(g, x, w):
     return torch.relu(ops.u_mul_e_sum(g, x, ops.edge_softmax(g, w)) * 2)
 
@@ -25,6 +30,7 @@ CASES = {
     "dot": (lambda g, x, y: ops.u_dot_v(g, x, y).tanh(), [("u", (4, 8)), ("v", (4, 8))]),
     "edge_and_node": (lambda g, w, y: ops.e_sub_v(g, w, y) + ops.copy_v(g, y), [("e", (3,)), ("v", (3,))]),
     "out_dtype": (lambda g, x: ops.copy_u_sum(g, x, out_dtype=torch.float32).cos(), [("u", (4,))]),
+    "two_types": (two_types, [("u", (4, 8)), ("e", (4, 1)), ("v", (4, 8))]),
     "segment": (lambda g, w: ops.segment_reduce(g.in_degrees(), w, "mean"), [("e", (3,))]),
 }
 

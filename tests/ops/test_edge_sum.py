@@ -6,7 +6,7 @@ import torch
 import halfgnn
 from halfgnn import ops
 from tests import support
-from tests.support import DEVICES, DTYPES, HALVES, IDTYPES, check_gspmm, make_graph, randn
+from tests.support import DEVICES, DTYPES, HALVES, IDTYPES, MIXED, check_gspmm, make_graph, randn
 
 OPS = ["mul", "add", "sub", "relu_add"]
 MESSAGES = {
@@ -27,15 +27,15 @@ def test_widths(width, dtype, device):
             check_gspmm(g, op, reduce_op, support.spmm_operands(g, op, (width,), (width,), dtype, device))
 
 
-@pytest.mark.parametrize("device,dtype", support.devices_and(HALVES))
+@pytest.mark.parametrize("device", DEVICES)
+@pytest.mark.parametrize("dtypes", [*zip(HALVES, HALVES), *MIXED], ids=str)
 @pytest.mark.parametrize("out_dtype", [None, torch.float32])
 @pytest.mark.parametrize("op", OPS)
-def test_float32_edge_data_and_results(op, out_dtype, dtype, device):
+def test_types_of_nodes_edges_and_results(op, out_dtype, dtypes, device):
     g = make_graph("bipartite", torch.int32, device)
     for width in (8, 33, 100):
-        for rhs_dtype in (dtype, torch.float32):
-            operands = support.spmm_operands(g, op, (width,), (width,), dtype, device, rhs_dtype)
-            check_gspmm(g, op, "mean", operands, out_dtype=out_dtype)
+        operands = support.spmm_operands(g, op, (width,), (width,), dtypes[0], device, dtypes[1])
+        check_gspmm(g, op, "mean", operands, out_dtype=out_dtype)
 
 
 @pytest.mark.parametrize("device,dtype", support.devices_and(DTYPES[:3]))

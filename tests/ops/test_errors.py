@@ -131,8 +131,8 @@ def test_unsupported_dtype(g, dtype, device):
 
 
 @pytest.mark.parametrize("left,right", [
-    (torch.float16, torch.bfloat16), (torch.float32, torch.float16), (torch.float32, torch.float64),
-    (torch.float64, torch.float32), (torch.float16, torch.float64),
+    (torch.float16, torch.bfloat16), (torch.bfloat16, torch.float16), (torch.float32, torch.float64),
+    (torch.float64, torch.float32), (torch.float16, torch.float64), (torch.float64, torch.bfloat16),
 ])  # fmt: skip
 def test_mixed_dtypes(g, left, right, device):
     if not (support.supports(device, left) and support.supports(device, right)):
@@ -141,15 +141,21 @@ def test_mixed_dtypes(g, left, right, device):
         lambda: ops.u_mul_e_sum(g, u(4, dtype=left, device=device), e(1, dtype=right, device=device)),
         lambda: ops.u_add_v(g, u(4, dtype=left, device=device), v(4, dtype=right, device=device)),
     ):
-        with pytest.raises(TypeError, match=r"^x has dtype .* and y .*expected equal"):
+        with pytest.raises(
+            TypeError, match=r"^x has dtype \w+ and y \w+; expected equal dtypes, or float32 with float16 or"
+        ):
             call()
 
 
-def test_float32_may_meet_half_only_as_weights_of_spmm(g, device):
-    with pytest.raises(TypeError, match="expected equal"):
-        ops.u_mul_v(g, u(4, device=device), v(4, dtype=torch.float32, device=device))
-    with pytest.raises(TypeError, match="expected equal"):
-        ops.u_mul_e(g, u(4, device=device), e(4, dtype=torch.float32, device=device))
+def test_out_dtype_of_mixed_types(g, device):
+    """It is the dtype that they have by default, or float32."""
+    x, wide = u(4, device=device), u(4, dtype=torch.float32, device=device)
+    for call in (
+        lambda: ops.u_mul_e_sum(g, wide, e(4, device=device), out_dtype=torch.float16),
+        lambda: ops.u_mul_v(g, x, v(4, dtype=torch.float32, device=device), out_dtype=torch.float16),
+    ):
+        with pytest.raises(TypeError, match="out_dtype is Half; expected Float"):
+            call()
 
 
 def test_out_dtype(g, device):

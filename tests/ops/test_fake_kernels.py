@@ -14,6 +14,11 @@ from tests import support
 from tests.support import make_graph, randn
 
 TYPES = [(torch.float16, None), (torch.float16, torch.float32), (torch.float32, None)]  # type of operands, out_dtype
+TYPES_OF_TWO = [
+    *((dtype, dtype, out_dtype) for dtype, out_dtype in TYPES),
+    *((*pair, None) for pair in support.MIXED),
+    (torch.float16, torch.float32, torch.float32),
+]
 
 
 class BesideFakes(TorchDispatchMode):
@@ -55,10 +60,8 @@ def run(call, *operands):
 @pytest.mark.parametrize("op", support.SPMM_OPS)
 def test_gspmm(op):
     g = make_graph("bipartite")
-    for reduce_op, (dtype, out_dtype) in product(support.REDUCES, TYPES):
-        x, w = support.spmm_operands(g, op, (3, 4), (3, 1), dtype)
-        if op != "copy_rhs" and w is not None:
-            w = w.float()  # half features may have fp32 weights
+    for reduce_op, (dtype, rhs_dtype, out_dtype) in product(support.REDUCES, TYPES_OF_TWO):
+        x, w = support.spmm_operands(g, op, (3, 4), (3, 1), dtype, rhs_dtype=dtype if op == "copy_rhs" else rhs_dtype)
         called = run(lambda x, w: ops.gspmm(g, op, reduce_op, x, w, out_dtype=out_dtype), x, w)  # noqa: B023
         assert {"gspmm", "gspmm_backward"} <= called
 
@@ -66,8 +69,11 @@ def test_gspmm(op):
 @pytest.mark.parametrize("op", support.SDDMM_OPS)
 def test_gsddmm(op):
     g = make_graph("bipartite")
-    for targets, (dtype, out_dtype) in product(("uv", "ve", "eu"), TYPES):
-        x, y = (randn(support.rows_of(g, t), *shape, dtype=dtype) for t, shape in zip(targets, [(3, 4), (1, 4)]))
+    for targets, (*dtypes, out_dtype) in product(("uv", "ve", "eu"), TYPES_OF_TWO):
+        if op.startswith("copy"):
+            out_dtype = None
+        sides = zip(targets, [(3, 4), (1, 4)], dtypes)
+        x, y = (randn(support.rows_of(g, target), *shape, dtype=dtype) for target, shape, dtype in sides)
         called = run(lambda x, y: ops.gsddmm(g, op, x, y, *targets, out_dtype=out_dtype), x, y)  # noqa: B023
         assert {"gsddmm", "gsddmm_backward"} <= called
 

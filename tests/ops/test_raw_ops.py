@@ -42,6 +42,8 @@ def test_opcheck_gspmm(g, op, reduce, lhs, rhs, device):
     opcheck(raw.gspmm, *g.csc(), op, reduce, x, y)
     opcheck(raw.gspmm, *g.csc(), op, reduce, x, y, torch.float32)
     opcheck(raw.gspmm, *g.csc(), op, reduce, x, y, None, True)
+    if x is not None and y is not None:
+        opcheck(raw.gspmm, *g.csc(), op, reduce, x.float(), y)
 
 
 @pytest.mark.parametrize("has_edge,has_values", [(False, False), (True, False), (False, True), (True, True)])
@@ -102,6 +104,8 @@ def test_opcheck_gsddmm_and_backward(g, op, targets, device):
     x, y = (None if op == "copy_rhs" else x), (None if op == "copy_lhs" else y)
     opcheck(raw.gsddmm, *g.csc(), op, x, y, *targets)
     opcheck(raw.gsddmm, *g.csc(), op, x, y, *targets, torch.float32)
+    if x is not None and y is not None:
+        opcheck(raw.gsddmm, *g.csc(), op, x, y.float(), *targets)
     grad = torch.randn_like(raw.gsddmm(*g.csc(), op, x, y, *targets))
     like = (x if x is not None else y).shape, (y if y is not None else x).shape
     for side, target, operand in (("lhs", targets[0], x), ("rhs", targets[1], y)):
@@ -347,7 +351,7 @@ def test_gspmm_backward_checks(name, change, message, reduce):
 @pytest.mark.parametrize("name,change,message", [
     ("rhs", None, "rhs is None"),
     ("rhs", lambda t: t[..., 1:], "rhs has shape"),
-    ("rhs", lambda t: t.half(), "rhs has dtype"),
+    ("rhs", lambda t: t.double(), "lhs has dtype Float and rhs Double"),
     ("lhs_shape", lambda s: (s[0] + 1, *s[1:]), "lhs"),
     ("lhs_shape", (), "shape"),
     ("grad", lambda t: t[1:], "grad has shape"),

@@ -15,6 +15,7 @@ from tests.support import (
     HALVES,
     HEADS,
     IDTYPES,
+    MIXED,
     SDDMM_OPS,
     WIDTHS,
     check_gsddmm,
@@ -39,11 +40,11 @@ DOT_SHAPES = [
 SHAPES = [*DOT_SHAPES, ((1, 2, 1, 3, 1), (4, 1, 3, 1, 1)), ((4, 1), (4, 1)), ((4, 8), (4, 1)), ((8,), ()), ((), (2, 3))]
 
 
-def operands_for(g, op, lhs_target, rhs_target, lhs, rhs, dtype, device="cpu"):
+def operands_for(g, op, lhs_target, rhs_target, lhs, rhs, dtype, device="cpu", rhs_dtype=None):
     """lhs_data, rhs_data for gsddmm. An operand that op does not read is None."""
     divisor = support.away_from_zero if op == "div" else randn
     x = randn(rows_of(g, lhs_target), *lhs, dtype=dtype, device=device)
-    y = divisor(rows_of(g, rhs_target), *rhs, dtype=dtype, device=device)
+    y = divisor(rows_of(g, rhs_target), *rhs, dtype=rhs_dtype or dtype, device=device)
     return [None if op == "copy_rhs" else x, None if op == "copy_lhs" else y]
 
 
@@ -62,6 +63,20 @@ def test_op_targets_dtype(op, lhs_target, rhs_target, dtype, device):
     for identity in (False, True):
         g = make_graph("bipartite", IDTYPES[(turn + identity) % 2], device, identity)
         check_cell(g, op, (lhs_target, rhs_target), (3, 9), (3, 9), dtype, device)
+
+
+@pytest.mark.parametrize("dtypes", MIXED, ids=str)
+@pytest.mark.parametrize("lhs_target,rhs_target", TARGETS)
+@pytest.mark.parametrize("op", [op for op in SDDMM_OPS if not op.startswith("copy")])
+def test_mixed_types(op, lhs_target, rhs_target, dtypes, device):
+    """The result is fp32, and each gradient has the dtype of its operand."""
+    g = make_graph("bipartite", torch.int32, device)
+    for (lhs, rhs), out_dtype in zip([((3, 9), (3, 9)), ((33,), (33,)), ((2,), (1,))], [None, None, torch.float32]):
+        if op == "dot" and lhs != rhs:
+            continue
+        operands = operands_for(g, op, lhs_target, rhs_target, lhs, rhs, dtypes[0], device, dtypes[1])
+        out, grads = check_gsddmm(g, op, operands, lhs_target, rhs_target, out_dtype=out_dtype)
+        assert out.dtype == torch.float32 and [x.dtype for x in grads] == list(dtypes)
 
 
 @pytest.mark.parametrize("device,dtype", support.devices_and([*HALVES, torch.float32]))

@@ -232,21 +232,26 @@ def test_half_messages(op, shapes, dtype, device):
     check_precision(gsddmm(ops, g, op, "uv"), specification, operands, bound)
 
 
-@pytest.mark.parametrize("dtype", HALVES)
+@pytest.mark.parametrize("dtypes", support.MIXED, ids=str)
+@pytest.mark.parametrize("name", [*SPMM_OPS, "dot", "u_sub_v"])
 @pytest.mark.parametrize("out_dtype", [None, torch.float32])
-@pytest.mark.parametrize("op", SPMM_OPS)
-def test_types(op, out_dtype, dtype):
-    """Half features with fp32 edge data: each derivative has the type of what it belongs to, and its precision."""
+def test_types(name, out_dtype, dtypes):
+    """Of operands of two types each derivative has the type of what it belongs to, and its precision."""
     g = make_graph("bipartite")
-    operands = gspmm_case(g, op, ((2, 3), (2, 1)), dtype, torch.float32)
-    run = gspmm(ops, g, op, "mean", out_dtype=out_dtype)
+    if name in SPMM_OPS:
+        operands = gspmm_case(g, name, ((2, 3), (2, 1)), *dtypes)
+        run, specification = gspmm(ops, g, name, "mean", out_dtype=out_dtype), gspmm(reference, g, name, "mean")
+    else:
+        shapes, op = (((2, 3), (2, 3)), "dot") if name == "dot" else (((2, 3), (2, 1)), "sub")
+        operands = [x.to(dtype) for x, dtype in zip(gsddmm_case(g, op, shapes, "uv", torch.float32), dtypes)]
+        run, specification = gsddmm(ops, g, op, "uv"), gsddmm(reference, g, op, "uv")
     upstream, cotangents = torch.randn_like(run(*operands)), [torch.randn_like(x) for x in operands]
     for wanted in subsets(len(operands)):
         got = second(run, operands, upstream, cotangents, wanted)
         assert [x.dtype for x in got] == [upstream.dtype, *(operands[i].dtype for i in wanted)]
         exact = [x.double() for x in (upstream, *operands, *cotangents)]
         count = len(operands)
-        truth = second(gspmm(reference, g, op, "mean"), exact[1 : 1 + count], exact[0], exact[1 + count :], wanted)
+        truth = second(specification, exact[1 : 1 + count], exact[0], exact[1 + count :], wanted)
         for a, b in zip(got, truth):
             torch.testing.assert_close(
                 a.double(), b, rtol=0, atol=torch.finfo(a.dtype).eps * max(4, 4 * float(b.abs().max()))

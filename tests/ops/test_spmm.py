@@ -16,6 +16,7 @@ from tests.support import (
     HALVES,
     HEADS,
     IDTYPES,
+    MIXED,
     REDUCES,
     SPMM_OPS,
     WIDTHS,
@@ -262,14 +263,37 @@ def test_out_dtype_may_be_the_input_type(dtype, device):
     assert torch.equal(ops.copy_u_sum(g, x, out_dtype=dtype), ops.copy_u_sum(g, x))
 
 
-@pytest.mark.parametrize("device,dtype", support.devices_and(HALVES))
+@pytest.mark.parametrize("device", DEVICES)
+@pytest.mark.parametrize("dtypes", MIXED, ids=str)
 @pytest.mark.parametrize("out_dtype", [None, torch.float32])
 @pytest.mark.parametrize("op,reduce_op", [c for c in CELLS if not c[0].startswith("copy")])
-def test_half_features_with_float32_edge_weights(op, reduce_op, out_dtype, dtype, device):
+def test_mixed_types(op, reduce_op, out_dtype, dtypes, device):
+    """The result has the dtype of lhs_data, and each gradient that of its operand."""
     g = make_graph("bipartite", torch.int32, device)
-    for lhs, rhs in [((4, 8), (4, 1)), ((16,), ()), ((7,), (7,))]:
-        operands = support.spmm_operands(g, op, lhs, rhs, dtype, device, rhs_dtype=torch.float32)
-        check_gspmm(g, op, reduce_op, operands, out_dtype=out_dtype)
+    for lhs, rhs in [((4, 8), (4, 1)), ((16,), ()), ((7,), (7,)), ((33,), (33,)), ((3, 9), (1, 9)), ((2, 2), (2, 1))]:
+        operands = support.spmm_operands(g, op, lhs, rhs, dtypes[0], device, rhs_dtype=dtypes[1])
+        out, grads = check_gspmm(g, op, reduce_op, operands, out_dtype=out_dtype)
+        assert out.dtype == (out_dtype or dtypes[0]) and [x.dtype for x in grads] == list(dtypes)
+
+
+@pytest.mark.parametrize("device", DEVICES)
+@pytest.mark.parametrize("dtypes", MIXED, ids=str)
+@pytest.mark.parametrize("lhs,rhs", [((4, 8), (4, 1)), ((40,), (40,)), ((3, 2), (3, 1)), ((4, 40), (4, 1))])
+def test_mixed_types_are_not_rounded(lhs, rhs, dtypes, device):
+    """Result and gradients are those of fp32 copies, rounded once."""
+    g = make_graph("skewed", torch.int64, device)
+    operands = support.spmm_operands(g, "mul", lhs, rhs, dtypes[0], device, rhs_dtype=dtypes[1])
+    grad = randn(g.num_dst, *lhs, dtype=torch.float32, device=device)
+    results = []
+    for cast in (lambda x: x, torch.Tensor.float):
+        leaves = [cast(x).detach().requires_grad_() for x in operands]
+        out = ops.gspmm(g, "mul", "mean", *leaves, out_dtype=torch.float32)
+        results.append([out.detach(), *torch.autograd.grad(out, leaves, grad)])
+    for got, wide in zip(*results):
+        if got.dtype == torch.float32:
+            torch.testing.assert_close(got, wide, rtol=1e-5, atol=1e-5)
+        else:
+            torch.testing.assert_close(got, wide.to(got.dtype), rtol=torch.finfo(got.dtype).eps, atol=1e-6)
 
 
 @pytest.mark.parametrize("device,dtype", support.devices_and(HALVES))
@@ -300,20 +324,21 @@ def test_gradcheck(op, reduce_op, lhs, rhs):
 
 
 @pytest.mark.parametrize("device", DEVICES)
+@pytest.mark.parametrize("dtypes", [(torch.float16, torch.float16), *MIXED], ids=str)
 @pytest.mark.parametrize("op,reduce_op", [c for c in CELLS if not c[0].startswith("copy")])
 @pytest.mark.parametrize("wanted", ["lhs", "rhs"])
-def test_gradient_of_one_operand_alone(op, reduce_op, wanted, device):
+def test_gradient_of_one_operand_alone(op, reduce_op, wanted, dtypes, device):
     """One requested gradient is that with both requested, but for the order of sums: another kernel may make it."""
     g = make_graph("bipartite", torch.int32, device)
     for lhs, rhs in [((4, 8), (4, 1)), ((7,), (7,))]:
-        operands = support.spmm_operands(g, op, lhs, rhs, torch.float16, device)
+        operands = support.spmm_operands(g, op, lhs, rhs, dtypes[0], device, dtypes[1])
         i = ("lhs", "rhs").index(wanted)
-        grad = randn(g.num_dst, *lhs, dtype=torch.float16, device=device)
+        grad = randn(g.num_dst, *lhs, dtype=dtypes[0], device=device)
         _, both = support.evaluate(lambda x, y: ops.gspmm(g, op, reduce_op, x, y), operands, grad)
         alone = [x.detach() for x in operands]
         alone[i].requires_grad_()
         ops.gspmm(g, op, reduce_op, *alone).backward(grad)
-        torch.testing.assert_close(alone[i].grad, both[i], rtol=torch.finfo(torch.float16).eps, atol=1e-5)
+        torch.testing.assert_close(alone[i].grad, both[i], rtol=torch.finfo(dtypes[i]).eps, atol=1e-5)
         assert alone[1 - i].grad is None
 
 

@@ -252,7 +252,7 @@ static void mul_backward(const MulBackwardArgs& args, int64_t begin, int64_t end
     using T = TypeOf<decltype(t)>;
     with_same_or_float<T>(args.grad_type, [&](auto g) {
       with_block<TypeOf<decltype(g)>>(args.dim, [&](auto b) {
-        with_same_or_float<T>(args.weight_type, [&](auto w) {
+        with_partner_type<T>(args.weight_type, [&](auto w) {
           with_index(args.topology.is_int64, [&](auto i) {
             mul_backward_rows<decltype(b), T, TypeOf<decltype(w)>, TypeOf<decltype(i)>>(args, begin, end);
           });

@@ -165,24 +165,11 @@ HALFGNN_INLINE void store_scaled(const Blocks<B>& blocks, const float* sum, floa
       B::store(scale(B::weight(factor), B::load_acc(sum + blocks.slot(h, b))), out + blocks.offset(h, b));
 }
 
-// f(Type<S>{}) for the type S of results of rows of B: that of the elements or, where `type` says so, of floats. fp32
-// rows may be stored as either half type.
-template <class B, class F>
-HALFGNN_INLINE void with_result_type(DType type, F f) {
-  using T = typename B::Element;
-  if (type == DType::kFloat) return f(Type<float>{});
-  if constexpr (sizeof(T) == 4) {
-    with_vector_type(type, f);
-  } else {
-    return f(Type<T>{});
-  }
-}
-
 // Stores factor * sum as row `row` of a matrix of the result's type.
 template <class B>
 HALFGNN_INLINE void store_row(const Blocks<B>& blocks, const float* sum, float factor, DType type, void* out,
                               int64_t row) {
-  with_result_type<B>(type, [&](auto s) {
+  with_partner_type<typename B::Element>(type, [&](auto s) {
     store_scaled(blocks, sum, factor, static_cast<TypeOf<decltype(s)>*>(out) + row * blocks.len());
   });
 }

@@ -22,12 +22,13 @@ class DotRow {
         lanes_(blocks.workspace()),
         mask_(B::tail_mask(blocks.overlap())) {}
   HALFGNN_INLINE void set(const T* row) {
-    if constexpr (!kSameOrder) decode_row(row, blocks_.len(), natural_.get());
-    const int64_t last = blocks_.per_head - 1;
-    for (int64_t h = 0; h < blocks_.heads; ++h) {
-      for (int64_t b = 0; b < last; ++b) B::store_acc(block(row, h, b), lanes_ + blocks_.slot(h, b));
-      B::store_acc(keep(block(row, h, last), mask_), lanes_ + blocks_.slot(h, last));
-    }
+    if constexpr (kSameOrder) return set_blocks([&](int64_t offset) { return B::load(row + offset); });
+    decode_row(row, blocks_.len(), natural_.get());
+    set_floats(natural_.get());
+  }
+  // The same of a row that is decoded already.
+  HALFGNN_INLINE void set_floats(const float* row) {
+    set_blocks([&](int64_t offset) { return B::load_floats(row + offset); });
   }
   HALFGNN_INLINE void scale(float factor) {
     for (int64_t i = 0; i < blocks_.workspace(); ++i) lanes_[i] *= factor;
@@ -38,10 +39,14 @@ class DotRow {
  private:
   // Blocks of another type have another order of lanes.
   static constexpr bool kSameOrder = std::is_same<T, typename B::Element>::value;
-  HALFGNN_INLINE V block(const T* row, int64_t head, int64_t block) const {
-    const int64_t offset = blocks_.offset(head, block);
-    if constexpr (kSameOrder) return B::load(row + offset);
-    return B::load_floats(natural_ + offset);
+  // load(where the block begins in the row)
+  template <class Load>
+  HALFGNN_INLINE void set_blocks(Load load) {
+    const int64_t last = blocks_.per_head - 1;
+    for (int64_t h = 0; h < blocks_.heads; ++h) {
+      for (int64_t b = 0; b < last; ++b) B::store_acc(load(blocks_.offset(h, b)), lanes_ + blocks_.slot(h, b));
+      B::store_acc(keep(load(blocks_.offset(h, last)), mask_), lanes_ + blocks_.slot(h, last));
+    }
   }
   Blocks<B> blocks_;
   Buffer<float> natural_, lanes_;

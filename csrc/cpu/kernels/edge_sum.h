@@ -210,7 +210,7 @@ void edge_sum_backward_rows(const EdgeSumBackwardArgs& args, int64_t row_begin, 
 static void edge_sum(const EdgeSumArgs& args, int64_t begin, int64_t end) {
   with_vector_type(args.type, [&](auto t) {
     using T = TypeOf<decltype(t)>;
-    with_same_or_float<T>(args.edge_type, [&](auto e) {
+    with_partner_type<T>(args.edge_type, [&](auto e) {
       with_block<T>(args.dim, [&](auto b) {
         with_index(args.topology.is_int64, [&](auto i) {
           edge_sum_rows<decltype(b), TypeOf<decltype(e)>, TypeOf<decltype(i)>>(args, begin, end);
@@ -224,7 +224,7 @@ static void edge_sum_backward(const EdgeSumBackwardArgs& args, int64_t begin, in
     using T = TypeOf<decltype(t)>;
     with_same_or_float<T>(args.grad_type, [&](auto g) {
       with_block<TypeOf<decltype(g)>>(args.dim, [&](auto b) {
-        with_same_or_float<T>(args.edge_type, [&](auto e) {
+        with_partner_type<T>(args.edge_type, [&](auto e) {
           with_index(args.topology.is_int64, [&](auto i) {
             edge_sum_backward_rows<decltype(b), T, TypeOf<decltype(e)>, TypeOf<decltype(i)>>(args, begin, end);
           });

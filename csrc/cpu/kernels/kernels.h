@@ -35,7 +35,7 @@ struct CopyReduceKernels {  // of shapes that has_reduce_kernel() takes
   void (*gradient)(const CopyReduceBackwardArgs&, const float* records, int64_t row_begin, int64_t row_end);
 };
 struct SddmmKernels {
-  // Plain dot of rows of one type, of a shape that has_vector_kernel() takes.
+  // Plain dot of rows of types that may mix, of a shape that has_vector_kernel() takes.
   void (*dot)(const SddmmArgs&, int64_t row_begin, int64_t row_end);
   // No broadcasting, no scale, half or fp32 operands of one type, rows of at least one value.
   void (*elementwise)(const SddmmArgs&, int64_t row_begin, int64_t row_end);

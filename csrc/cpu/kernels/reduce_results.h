@@ -15,7 +15,7 @@ class ResultRows {
       : blocks_(blocks), out_(out), type_(type), stream_(out, blocks.len() * size_of(type), total) {}
   HALFGNN_NOINLINE void store(const float* values, int64_t row) const {
     if (!out_) return;
-    with_result_type<B>(type_, [&](auto s) {
+    with_partner_type<typename B::Element>(type_, [&](auto s) {
       using S = TypeOf<decltype(s)>;
       S* out = static_cast<S*>(out_) + row * blocks_.len();
       const bool streams{stream_};

@@ -95,23 +95,30 @@ HALFGNN_NOINLINE int64_t dot_edges(const Blocks<B>& blocks, const DotRow<B, type
 }
 
 // One of lhs and rhs is at the row, the other at the column or the edge. dim = broadcast.inner, heads =
-// broadcast.outer.
+// broadcast.outer. Blocks are cut for the type of the other one. If that of the row's differs, its rows are decoded.
 template <class B, class I>
 void sddmm_dot_rows(const SddmmArgs& args, int64_t row_begin, int64_t row_end) {
   using T = typename B::Element;
   const Adjacency<I> adj(args.topology);
   const Blocks<B> blocks(args.broadcast.outer, args.broadcast.inner);
   const bool lhs_is_row = args.lhs.target == Target::kRow;
-  const T* own = static_cast<const T*>(lhs_is_row ? args.lhs.data : args.rhs.data);
+  const Operand& own = lhs_is_row ? args.lhs : args.rhs;
+  const bool decodes = args.lhs.type != args.rhs.type;
   const FarRows<T, I> far(adj, lhs_is_row ? args.rhs : args.lhs);
   const InverseDegrees<float, I> row_scale(args.mean_indptr);
   DotRow<B, T> x(blocks);
+  Buffer<float> decoded(decodes ? blocks.len() : 0);
   EdgeResults<I> results(adj, blocks.heads, args.out_type, args.out, adj.indptr[row_begin], kBatch);
 
   for (int64_t row = row_begin; row < row_end; ++row) {
     const int64_t begin = adj.indptr[row], end = adj.indptr[row + 1], last = adj.num_edges - kPrefetchEdges;
     if (begin == end) continue;
-    x.set(own + row * blocks.len());
+    if (decodes) {
+      decode(own, row, decoded.get());
+      x.set_floats(decoded.get());
+    } else {
+      x.set(static_cast<const T*>(own.data) + row * blocks.len());
+    }
     if (row_scale) x.scale(row_scale[row]);
     int64_t p = dot_edges(blocks, x, far, begin, end < last ? end : last, results);
     while (p < end) {
@@ -315,7 +322,7 @@ void sddmm_rows(const SddmmArgs& args, int64_t row_begin, int64_t row_end) {
 // ---- the kernels of the table
 
 static void sddmm_dot(const SddmmArgs& args, int64_t begin, int64_t end) {
-  with_vector_type(args.lhs.type, [&](auto t) {
+  with_vector_type((args.lhs.target == Target::kRow ? args.rhs : args.lhs).type, [&](auto t) {
     with_block<TypeOf<decltype(t)>>(args.broadcast.inner, [&](auto b) {
       with_index(args.topology.is_int64,
                  [&](auto i) { sddmm_dot_rows<decltype(b), TypeOf<decltype(i)>>(args, begin, end); });

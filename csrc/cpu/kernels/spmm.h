@@ -133,7 +133,7 @@ void spmm_rows(const SpmmArgs& args, int64_t row_begin, int64_t row_end) {
 static void spmm_sum(const SpmmSumArgs& args, int64_t begin, int64_t end) {
   with_vector_type(args.type, [&](auto t) {
     using T = TypeOf<decltype(t)>;
-    with_same_or_float<T>(args.weight_type, [&](auto w) {
+    with_partner_type<T>(args.weight_type, [&](auto w) {
       using W = TypeOf<decltype(w)>;
       with_index(args.topology.is_int64, [&](auto i) {
         using I = TypeOf<decltype(i)>;

@@ -66,6 +66,15 @@ inline void with_same_or_float(DType type, F f) {
   if (sizeof(T) == 2 && type != DType::kFloat) return f(Type<T>{});
   return f(Type<float>{});
 }
+// f(Type<E>{}) for the type E of an operand beside one of T: T, fp32 beside halves, or either half type beside fp32.
+template <class T, class F>
+HALFGNN_INLINE void with_partner_type(DType type, F f) {
+  if constexpr (sizeof(T) == 4) {
+    with_vector_type(type, f);
+  } else {
+    with_same_or_float<T>(type, f);
+  }
+}
 
 // Values of a vector. An instruction set without such registers computes a vector in parts.
 constexpr int kLanes = HALFGNN_LANES;

@@ -12,7 +12,7 @@ bool is_message(Op op) { return op == Op::kMul || op == Op::kAdd || op == Op::kS
 
 bool is_valid(int64_t dim, DType type, DType edge_type, DType sum_type) {
   const auto same_or_float = [type](DType other) { return other == type || other == DType::kFloat; };
-  return type != DType::kDouble && same_or_float(edge_type) && same_or_float(sum_type) && fits_gather(dim);
+  return type != DType::kDouble && may_mix(type, edge_type) && same_or_float(sum_type) && fits_gather(dim);
 }
 
 float sign_of(Op op) { return op == Op::kSub ? -1.f : 1.f; }

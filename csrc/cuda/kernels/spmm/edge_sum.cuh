@@ -146,14 +146,15 @@ template <typename T>
 cudaError_t edge_sum_of(const EdgeSumArgs& args, const EdgeSumKernelArgs& kernel_args, const GatherShape& shape,
                         const Launch& launch) {
   return with_message(args.op, [&](auto message) {
-    return with_float_or<T>(args.edge_type, [&](auto e) {
+    return with_partner_type<T>(args.edge_type, [&](auto e) {
       using E = TypeOf<decltype(e)>;
       const auto fits = [&](int64_t count) {
         return args.dim % count == 0 && are_aligned(count * static_cast<int64_t>(sizeof(T)), args.feat) &&
                are_aligned(count * static_cast<int64_t>(sizeof(E)), args.edge) &&
                are_aligned(store_alignment(args.out_type, static_cast<int>(count)), args.out);
       };
-      return with_fitting_vector<sizeof(E), std::is_same_v<T, E>>(fits, [&](auto vector, auto repeat) {
+      constexpr int widest = sizeof(T) > sizeof(E) ? sizeof(T) : sizeof(E);
+      return with_fitting_vector<widest, std::is_same_v<T, E>>(fits, [&](auto vector, auto repeat) {
         using Config =
             EdgeSumConfig<decltype(message)::value, T, T, E, decltype(vector)::value, decltype(repeat)::value>;
         return launch_edge_sum<Config>(args, kernel_args, shape, launch);

@@ -163,7 +163,7 @@ cudaError_t edge_sum_backward_of(const EdgeSumBackwardArgs& args, const EdgeSumB
                                  const GatherShape& shape, const Launch& launch) {
   return with_message(args.op, [&](auto message) {
     return with_float_or<T>(args.grad_type, [&](auto g) {
-      return with_float_or<T>(args.edge_type, [&](auto e) {
+      return with_partner_type<T>(args.edge_type, [&](auto e) {
         using G = TypeOf<decltype(g)>;
         using E = TypeOf<decltype(e)>;
         const auto fits = [&](int64_t count) {

@@ -17,8 +17,8 @@ namespace {
 bool is_valid(const MulBackwardArgs& args) {
   constexpr int64_t most = std::numeric_limits<int32_t>::max() / static_cast<int64_t>(sizeof(float));
   return args.type != DType::kDouble && (args.grad_type == args.type || args.grad_type == DType::kFloat) &&
-         (args.weight_type == args.type || args.weight_type == DType::kFloat) && args.heads > 0 && args.heads <= most &&
-         args.dim > 0 && args.dim <= most / args.heads;
+         may_mix(args.type, args.weight_type) && args.heads > 0 && args.heads <= most && args.dim > 0 &&
+         args.dim <= most / args.heads;
 }
 
 int vector_of(const MulBackwardArgs& args) {
@@ -75,7 +75,8 @@ cudaError_t mul_backward(const MulBackwardArgs& args, const Launch& launch) {
 }
 
 bool takes_two_gathers(const MulBackwardArgs& args, const Topology& in_edges) {
-  if (args.type != args.grad_type) return false;  // dots are of rows of one type
+  // Dots are of rows of one type, and results of that type or fp32.
+  if (args.type != args.grad_type || (args.weight_type != args.type && args.weight_type != DType::kFloat)) return false;
   const WeightedBackward problem{args.topology.num_rows,
                                  args.grad_rows,
                                  args.topology.num_edges,

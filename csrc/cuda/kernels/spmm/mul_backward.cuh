@@ -36,7 +36,7 @@ struct MulKernelArgs {
   const void* feat;
   const void* grad;
   const void* weight;
-  bool weight_is_float;
+  DType weight_type;
   InverseDegrees scale;  // of the columns
   void* grad_feat;
   void* grad_weight;
@@ -178,17 +178,24 @@ class MulLane {
   // The branch is the same for all lanes, and taken once per batch.
   template <int kEdges>
   __device__ void load_weights(const uint32_t (&edge)[kEdges], float (&weights)[kEdges]) const {
-    if (args_.weight_is_float) {
+    if (args_.weight_type == DType::kFloat) {
 #pragma unroll
       for (int u = 0; u < kEdges; ++u) weights[u] = __ldg(reinterpret_cast<const float*>(weight_at(edge[u])));
     } else {
-      Fragment<T, 1> loaded[kEdges];
+      Narrow loaded[kEdges];
 #pragma unroll
-      for (int u = 0; u < kEdges; ++u) loaded[u] = Fragment<T, 1>::load(weight_at(edge[u]));
+      for (int u = 0; u < kEdges; ++u) loaded[u] = Narrow::load(weight_at(edge[u]));
 #pragma unroll
-      for (int u = 0; u < kEdges; ++u) weights[u] = loaded[u].value();
+      for (int u = 0; u < kEdges; ++u) {
+        weights[u] = loaded[u].value();
+        if (kEitherHalf && args_.weight_type == DType::kBFloat16) weights[u] = as_bfloat16(loaded[u]).value();
+      }
     }
   }
+  // Weights that are not fp32 have the type of the rows or, beside fp32 rows, either half type.
+  static constexpr bool kEitherHalf = sizeof(T) == sizeof(float);
+  using Narrow = Fragment<std::conditional_t<kEitherHalf, __half, T>, 1>;
+  static __device__ Fragment<__nv_bfloat16, 1> as_bfloat16(const Narrow& weight) { return {weight.word}; }
   __device__ const char* weight_at(uint32_t edge) const {
     return weight_ + static_cast<uint64_t>(edge) * args_.weight_bytes;
   }
@@ -216,11 +223,14 @@ class MulLane {
       // Only the stores depend on what differs from lane to lane.
       char* target = static_cast<char*>(args_.grad_weight) + (weight_at(edge) - static_cast<const char*>(args_.weight));
       value *= times;
-      const auto rounded = Fragment<T, 1>::round(&value);
-      if (args_.weight_is_float) {
+      auto rounded = Narrow::round(&value).word;
+      if (kEitherHalf && args_.weight_type == DType::kBFloat16) {
+        rounded = Fragment<__nv_bfloat16, 1>::round(&value).word;
+      }
+      if (args_.weight_type == DType::kFloat) {
         store_streaming_if(owns, target, value);
       } else {
-        store_streaming_if(owns, target, rounded.word);
+        store_streaming_if(owns, target, rounded);
       }
     });
   }
@@ -266,7 +276,7 @@ cudaError_t launch_mul_backward(const MulBackwardArgs& args, const MulPlan& plan
   kernel.feat = args.feat;
   kernel.grad = args.grad;
   kernel.weight = args.weight;
-  kernel.weight_is_float = args.weight_type == DType::kFloat;
+  kernel.weight_type = args.weight_type;
   kernel.scale = inverse_degrees_of(args.mean_indptr, args.topology);
   kernel.grad_feat = args.grad_feat;
   kernel.grad_weight = args.grad_weight;

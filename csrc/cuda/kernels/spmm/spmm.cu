@@ -41,7 +41,7 @@ namespace {
 bool is_supported(const SpmmSumArgs& args) {
   const int64_t len = args.heads * args.dim;
   return fits_gather(len) && args.type != DType::kDouble && args.out_type != DType::kDouble &&
-         (args.weight == nullptr || args.weight_type == args.type || args.weight_type == DType::kFloat);
+         (args.weight == nullptr || may_mix(args.type, args.weight_type));
 }
 
 int64_t id_bytes(const Topology& topology) { return topology.is_int64 ? 8 : 4; }

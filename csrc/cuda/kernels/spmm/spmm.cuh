@@ -142,6 +142,16 @@ cudaError_t with_float_or(DType type, const F& f) {
   return f(Type<float>{});
 }
 
+// f(Type<E>{}) for the type E of an operand beside one of T: T, fp32 beside halves, or either half type beside fp32.
+template <typename T, class F>
+cudaError_t with_partner_type(DType type, const F& f) {
+  if constexpr (std::is_same_v<T, float>) {
+    return with_type(type, f);
+  } else {
+    return with_float_or<T>(type, f);
+  }
+}
+
 // f(elements of an access as a constant, accesses per lane as a constant): the widest that fits(elements), for rows of
 // which a lane reads elements of at most kBytes. Where types differ there are two widths, otherwise three.
 template <int kBytes, bool kSameTypes, class Fits, class F>

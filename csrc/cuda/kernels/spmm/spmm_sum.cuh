@@ -256,10 +256,9 @@ cudaError_t spmm_sum_of(const SpmmSumArgs& args, const SumKernelArgs& kernel_arg
   if (args.weight == nullptr || args.heads == 1) {
     return launch_fitting_sum<T, Weighting::kEdge>(args, kernel_args, shape, launch);
   }
-  if (args.weight_type == DType::kFloat) {
-    return launch_fitting_sum<T, Weighting::kHead, float>(args, kernel_args, shape, launch);
-  }
-  return launch_fitting_sum<T, Weighting::kHead>(args, kernel_args, shape, launch);
+  return with_partner_type<T>(args.weight_type, [&](auto w) {
+    return launch_fitting_sum<T, Weighting::kHead, TypeOf<decltype(w)>>(args, kernel_args, shape, launch);
+  });
 }
 
 }  // namespace halfgnn::cuda
