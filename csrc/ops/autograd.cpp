@@ -6,14 +6,19 @@
 
 namespace {
 
-// gather_rows returns nothing through which a backward could raise that error, so it raises at once.
+// gather_rows returns nothing through which a derivative could raise that error, so it raises at once.
 void refuse_gradients(const c10::OperatorHandle& op, c10::DispatchKeySet keys, torch::jit::Stack* stack) {
   const auto& arguments = op.schema().arguments();
   const auto values = torch::jit::last(*stack, arguments.size());
   for (size_t i = 0; i < arguments.size(); ++i) {
-    const bool needs_gradient = values[i].isTensor() && values[i].toTensor().requires_grad();
-    TORCH_CHECK_VALUE(!needs_gradient || !at::GradMode::is_enabled(), arguments[i].name(), " requires grad, and ",
-                      op.schema().name(), " has no derivative: detach it, or call it under torch.no_grad()");
+    if (!values[i].isTensor()) continue;
+    const auto& value = values[i].toTensor();
+    TORCH_CHECK_VALUE(!value.requires_grad() || !at::GradMode::is_enabled(), arguments[i].name(),
+                      " requires grad, and ", op.schema().name(),
+                      " has no derivative: detach it, or call it under torch.no_grad()");
+    TORCH_CHECK_NOT_IMPLEMENTED(!value._fw_grad(/*level=*/0).defined(), "Trying to use forward AD with ",
+                                op.schema().name(), ", which has no derivative: give it the primal of ",
+                                arguments[i].name());
   }
   op.redispatchBoxed(keys & c10::after_autograd_keyset, stack);
 }
@@ -37,6 +42,9 @@ TORCH_LIBRARY_IMPL(halfgnn, Autograd, m) {
                            "copy_u_reduce_backward",
                            "gsddmm",
                            "gsddmm_backward",
+                           "u_add_v_add_e",
+                           "gated_sum",
+                           "gated_sum_backward",
                            "edge_softmax",
                            "edge_softmax_backward",
                            "segment_reduce",

@@ -35,7 +35,8 @@ def gather_rows(table: Tensor, ids: Tensor, out: Tensor | None = None, *, num_th
 
     Raises:
         IndexError: on the CPU, an id out of range; no row is copied. TypeError: wrong dtypes.
-        ValueError: wrong shapes, strides or devices; an argument that requires a gradient, since there is no derivative.
+        ValueError: wrong shapes, strides or devices; an out with the negative or conjugate bit; an argument that requires a
+            gradient, since there is no derivative.
     """
     check_tensor(table, "table")
     check_tensor(ids, "ids")
@@ -47,5 +48,8 @@ def gather_rows(table: Tensor, ids: Tensor, out: Tensor | None = None, *, num_th
         out = torch.empty((ids.numel(), *table.shape[1:]), dtype=table.dtype, device=ids.device)
     else:
         check_tensor(out, "out")
+        if out.is_neg() or out.is_conj():  # PyTorch would give the operator a copy to write to, and fail
+            what = "negative" if out.is_neg() else "conjugate"
+            raise ValueError(f"out is a view with the {what} bit, of shape {tuple(out.shape)}; expected one without it")
     _gather_rows(table, ids, out, num_threads)
     return out

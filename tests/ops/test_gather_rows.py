@@ -341,6 +341,15 @@ def test_has_no_derivative(device):
         assert torch.equal(as_bytes(given["out"].detach()), as_bytes(given["table"].detach()[given["ids"]]))
 
 
+@pytest.mark.parametrize("name,view", [("negative", torch._neg_view), ("conjugate", torch.conj)])
+def test_a_lazy_view_is_a_table_and_no_out(name, view, device):
+    table, ids = make_table(10, 4, dtype=torch.complex64).to(device), make_ids(10, 5, device=device)
+    table = torch.view_as_complex(torch.view_as_real(table).nan_to_num())
+    assert torch.equal(ops.gather_rows(view(table), ids), view(table)[ids])
+    with pytest.raises(ValueError, match=rf"out is a view with the {name} bit, of shape \(5, 4\)"):
+        ops.gather_rows(table, ids, out=view(table[:5].clone()))
+
+
 def test_autograd_knows_that_out_was_written(device):
     given = arguments(device)
     factor = torch.ones_like(given["out"]).requires_grad_()

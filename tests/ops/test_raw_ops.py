@@ -3,8 +3,9 @@ return."""
 
 import pytest
 import torch
+from torch.autograd import forward_ad
 
-from halfgnn import Graph, reference
+from halfgnn import Graph, ops, reference
 from tests import support
 from tests.support import HALVES, IDTYPES, make_graph, randn
 from tests.support_messages import gated_operands
@@ -132,6 +133,36 @@ def test_opcheck_segment_reduce(reduce, device):
     opcheck(raw.segment_reduce, offsets, value, reduce)
     out, arg = raw.segment_reduce(offsets, value, reduce)
     opcheck(raw.segment_reduce_backward, offsets, torch.randn_like(out), arg if reduce == "max" else None, reduce, 9)
+
+
+# ---- no derivative -------------------------------------------------------------------------------
+
+OF_TOPOLOGIES = {"coo_to_csr", "transpose", "reorder", "locality"}  # of integers alone
+
+
+def test_no_operator_drops_a_derivative_silently():
+    names = {name for name in map(str, torch._C._dispatch_get_all_op_names()) if name.startswith("halfgnn::")}
+    assert len(names) > len(OF_TOPOLOGIES)
+    names -= {f"halfgnn::{name}" for name in OF_TOPOLOGIES}
+    assert not [x for x in names if not torch._C._dispatch_has_kernel_for_dispatch_key(x, "Autograd")]
+
+
+@pytest.mark.parametrize("name", ["gated_sum", "u_add_v_add_e", "u_dot_v", "copy_u_sum", "gather_rows"])
+@pytest.mark.parametrize("mode", [torch.no_grad, torch.enable_grad])
+def test_forward_mode_derivatives_raise(g, name, mode, device):
+    value, gate_src, gate_dst, gate_edge = gated_operands(g, (8,), torch.float32, device)
+    with forward_ad.dual_level(), mode():
+        value = forward_ad.make_dual(value, torch.ones_like(value))
+        with pytest.raises(NotImplementedError, match="forward AD"):
+            if name == "gather_rows":
+                ops.gather_rows(value, torch.tensor([0, 1], device=device))
+            else:
+                rest = {
+                    "gated_sum": (gate_src, gate_dst),
+                    "u_add_v_add_e": (gate_dst, gate_edge),
+                    "u_dot_v": (gate_dst,),
+                }
+                getattr(ops, name)(g, value, *rest.get(name, ()))
 
 
 # ---- winners -------------------------------------------------------------------------------------
