@@ -42,6 +42,21 @@ def _each_once(args: tuple) -> list:
     return distinct
 
 
+def saved_tensors(ctx: Any, name: str) -> tuple[Any, ...]:
+    """ctx.saved_tensors. The error says what to write if an operand of the operator `name` was modified in place meanwhile."""
+    if torch.compiler.is_compiling():
+        return ctx.saved_tensors
+    try:
+        return ctx.saved_tensors
+    except RuntimeError as error:
+        if "inplace operation" not in str(error):
+            raise
+        raise RuntimeError(
+            f"the gradient of {name} reads an operand that was modified in place after the call; write x = x + y in place of "
+            f"x += y, or give {name} a clone. {error}"
+        ) from None
+
+
 def snapshot(x: Tensor, with_history: bool = True) -> Tensor:
     """x for an operator that may keep it for its backward, in which it has the values of now even if x is written to meanwhile.
 

@@ -13,7 +13,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-from ..common.autograd import apply, inputs_of, once
+from ..common.autograd import apply, inputs_of, once, saved_tensors
 from ..common.fake import register_fake
 from ..common.operands import check_operand, check_rows, check_tensor
 from ..common.precision import autocast, without_autocast
@@ -281,7 +281,7 @@ class _DotAttention(torch.autograd.Function):
         )
         found = once(
             "dot_attention", "compose it of gsddmm, exp and gspmm", _flat_gradients, ctx.shared, ctx.scale, ctx.dropout_p,
-            wanted, ctx.short, grad, *ctx.saved_tensors,
+            wanted, ctx.short, grad, *saved_tensors(ctx, "dot_attention"),
         )  # fmt: skip
         named = dict(zip(_DIFFERENTIABLE, found))
         return tuple(_DotInputs(**{name: x if getattr(needs, name) else None for name, x in named.items()}))

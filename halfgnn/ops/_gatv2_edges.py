@@ -13,7 +13,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-from ..common.autograd import apply, inputs_of, once
+from ..common.autograd import apply, inputs_of, once, saved_tensors
 from ..common.fake import register_fake
 from ..common.operands import check_operand
 from ..common.precision import autocast, without_autocast
@@ -159,7 +159,7 @@ class _GATv2Attention(torch.autograd.Function):
         wanted = (needs.edge_bias, needs.edge_rows, needs.edge_feat, needs.edge_weight)
         found = once(
             "gatv2_attention", "compose it of gsddmm, exp and gspmm", _gradients, ctx.slope, ctx.dropout_p, wanted, ctx.short, grad,
-            *ctx.saved_tensors,
+            *saved_tensors(ctx, "gatv2_attention"),
         )  # fmt: skip
         names = ("feat_src", "feat_dst", "attn", "edge_bias", "edge_rows", "edge_feat", "edge_weight")
         return tuple(_Inputs(**{name: x if getattr(needs, name) else None for name, x in zip(names, found)}))

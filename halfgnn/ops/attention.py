@@ -17,7 +17,7 @@ import torch
 from torch import Tensor
 
 from ..common.arguments import check_number, check_probability
-from ..common.autograd import apply, inputs_of, once
+from ..common.autograd import apply, inputs_of, once, saved_tensors
 from ..common.operands import check_dense, check_operand, check_tensor
 from ..common.precision import autocast, without_autocast
 from ..graph_argument import GraphLike, as_graph
@@ -68,7 +68,7 @@ class _GATAttention(torch.autograd.Function):
     def backward(ctx, grad, *_):
         if grad is None:
             return tuple(_GATInputs())
-        *csr_and_operands, seed, out, lse, out_residual, positive = ctx.saved_tensors
+        *csr_and_operands, seed, out, lse, out_residual, positive = saved_tensors(ctx, "gat_attention")
         needs = _GATInputs(*ctx.needs_input_grad)
         feat, attn_src, attn_dst, edge_logits = once(
             "gat_attention", _REMEDY, _gat_backward, *csr_and_operands, ctx.slope, ctx.dropout_p, seed, grad, out, lse,
@@ -119,9 +119,10 @@ class _PairAttention(torch.autograd.Function):
     def backward(ctx, grad, *_):
         if grad is None:
             return tuple(_PairInputs())
-        *topology_and_operands, seed, out, lse, out_residual = ctx.saved_tensors
+        name, backward = ("gatv2_attention", _gatv2_backward) if ctx.is_gatv2 else ("dot_attention", _dot_backward)
+        *topology_and_operands, seed, out, lse, out_residual = saved_tensors(ctx, name)
         first, second, third = once(
-            "gatv2_attention" if ctx.is_gatv2 else "dot_attention", _REMEDY, _gatv2_backward if ctx.is_gatv2 else _dot_backward,
+            name, _REMEDY, backward,
             *topology_and_operands, ctx.factor, ctx.dropout_p, seed, grad, out, lse, out_residual, ctx.short_rows,
             ctx.out_short_rows,
         )  # fmt: skip

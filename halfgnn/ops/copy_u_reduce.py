@@ -8,7 +8,7 @@ import torch
 from torch import Tensor
 
 from ..common.arguments import check_number
-from ..common.autograd import apply, inputs_of, once
+from ..common.autograd import apply, inputs_of, once, saved_tensors
 from ..common.fake import register_fake
 from ..common.operands import check_rows, name_operands, operand_errors
 from ..common.precision import HALF, autocast
@@ -83,7 +83,7 @@ class _CopyUReduce(torch.autograd.Function):
         sums, mean, largest, smallest, var, std = given
         if all(grad is None for grad in given):
             return tuple(_Inputs())
-        indptr, indices, edge_ids, *out, x, arg_max, arg_min, kept_mean, kept_std = ctx.saved_tensors
+        indptr, indices, edge_ids, *out, x, arg_max, arg_min, kept_mean, kept_std = saved_tensors(ctx, "copy_u_reduce")
         short_rows = ctx.out_short_rows
         if out[0] is None:
             out = out_edges((indptr, indices, edge_ids), ctx.shape[0])

@@ -12,7 +12,7 @@ import torch
 from torch import Tensor
 
 from ..common.arguments import check_number, checked_flag
-from ..common.autograd import apply, inputs_of, once
+from ..common.autograd import apply, inputs_of, once, saved_tensors
 from ..common.fake import register_fake
 from ..common.operands import check_operand
 from ..common.precision import autocast
@@ -101,7 +101,7 @@ class _GatedSum(torch.autograd.Function):
             grad_edges = None  # Code that is compiled gives a gradient of the empty result too.
         if grad is None and grad_edges is None:
             return tuple(_Inputs())
-        saved = ctx.saved_tensors  # read once: a checkpoint gives them once
+        saved = saved_tensors(ctx, "gated_sum")  # read once: a checkpoint gives them once
         csc, csr, (*operands, scale, quotient) = saved[:3], saved[3:6], saved[6:]
         value, _, gate_dst, *_ = operands
         if csr[0] is None:

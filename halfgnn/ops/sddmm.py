@@ -9,7 +9,7 @@ import torch
 from torch import Tensor
 
 from ..common.arguments import MESSAGE_OPS, check_name
-from ..common.autograd import apply, inputs_of, is_recorded
+from ..common.autograd import apply, inputs_of, is_recorded, saved_tensors
 from ..common.fake import register_fake
 from ..common.operands import check_operand, name_operands, operand_errors
 from ..common.precision import autocast, autocast_all
@@ -79,7 +79,7 @@ class _GSDDMM(torch.autograd.Function):
 
     @staticmethod
     def backward(ctx, grad):
-        *sides, lhs, rhs = ctx.saved_tensors
+        *sides, lhs, rhs = saved_tensors(ctx, "gsddmm")
         needs = _Inputs(*ctx.needs_input_grad)
         if is_recorded():
             call = _Call(ctx.op, ctx.shapes, ctx.dtypes, ctx.short_rows, ctx.targets)

@@ -8,7 +8,7 @@ import torch
 from torch import Tensor
 
 from ..common.arguments import MESSAGE_OPS, REDUCES, check_name
-from ..common.autograd import apply, inputs_of, is_recorded, once
+from ..common.autograd import apply, inputs_of, is_recorded, once, saved_tensors
 from ..common.fake import register_fake
 from ..common.operands import check_rows, name_operands, operand_errors
 from ..common.precision import autocast_all
@@ -79,11 +79,11 @@ class _GSpMM(torch.autograd.Function):
             return tuple(_Inputs())
         needs = _Inputs(*ctx.needs_input_grad)
         if is_recorded() and ctx.reduce in ("sum", "mean"):
-            *sides, lhs, rhs, _ = ctx.saved_tensors
+            *sides, lhs, rhs, _ = saved_tensors(ctx, "gspmm")
             call = _Call(ctx.op, ctx.shapes, ctx.dtypes, ctx.short_rows, ctx.reduce)
             grad_lhs, grad_rhs = gradients(call, sides, grad, lhs, rhs, needs.lhs, needs.rhs)
         else:
-            grad_lhs, grad_rhs = _gradients(ctx, needs.lhs, needs.rhs, grad, *ctx.saved_tensors)
+            grad_lhs, grad_rhs = _gradients(ctx, needs.lhs, needs.rhs, grad, *saved_tensors(ctx, "gspmm"))
         # A plain tuple: torch.compile of torch 2.11 loses gradients that a named one holds.
         return tuple(_Inputs(lhs=grad_lhs if needs.lhs else None, rhs=grad_rhs if needs.rhs else None))
 

@@ -277,7 +277,7 @@ def _combined(func: Any, args: Any, kwargs: Any) -> Tensor | None:
     message, edge = (second, first) if swapped else (first, second)
     if not _is_plain(message) or type(edge) not in (Tensor, torch.nn.Parameter):
         return None
-    if edge.layout != torch.strided or edge.device != message.device:
+    if edge.layout != torch.strided or edge.device != message.device or edge.is_neg():
         return None
     shape, dtype = _shape_of(message, edge), _dtype_of(message.dtype, edge.dtype)
     if shape is None or dtype is None:
@@ -357,4 +357,5 @@ def _dtype_of(dtype: torch.dtype, edge: torch.dtype) -> torch.dtype | None:
     """PyTorch's dtype of the two combined, if halfgnn combines them."""
     if dtype is edge:
         return dtype if dtype.is_floating_point else None
-    return torch.float32 if dtype in HALF and edge is torch.float32 else None
+    is_mixed = (dtype in HALF and edge is torch.float32) or (edge in HALF and dtype is torch.float32)
+    return torch.float32 if is_mixed else None

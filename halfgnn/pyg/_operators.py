@@ -73,6 +73,7 @@ def index_select(original: Original, self: Any, src: Tensor, index: Tensor) -> T
         fell_back["propagate", reason] += 1
         return original(self, src, index)
     assert propagation is not None
+    src = src.resolve_neg() if src.is_neg() else src  # below autograd PyTorch would not
     row = propagation.row_of(index_data)
     assert row is not None
     return lifted(src, propagation, row, index_data)

@@ -154,3 +154,22 @@ def test_checkpoint(call):
         wrap(lambda *x: call.run(g, *x), *operands).square().sum().backward()
         grads.append([x.grad for x in operands])
     assert all(torch.equal(*pair) for pair in zip(*grads))
+
+
+@pytest.mark.parametrize("call", [*CALLS, *MORE_CALLS], ids=lambda call: call.name)
+def test_operands_that_are_written_to_after_the_call(call):
+    """Either no gradient reads them, or the error says which operator's does, and what to write."""
+    g = make_graph("bipartite")
+    leaves = [x.requires_grad_() for x in call.operands(g, torch.float32)]
+    operands = [1 * x for x in leaves]
+    out = call.run(g, *operands)
+    reads = {x.data_ptr() for x in operands} & {address for address, _ in kept(lambda: call.run(g, *operands))}
+    for x in operands:
+        x += 1
+    if not reads:
+        return out.sum().backward()
+    name = call.name.split()[0] if not call.name.startswith(("u_", "copy_u_sum")) else r"gs\w+"
+    with pytest.raises(
+        RuntimeError, match=rf"^the gradient of {name} reads an operand .* write x = x \+ y in place of x \+= y"
+    ):
+        out.sum().backward()

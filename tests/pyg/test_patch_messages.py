@@ -271,6 +271,20 @@ def test_a_message_is_written_after_another_was_made_of_it(combine):
         assert_same([Pairwise(message)(x, edges())], [expected])
 
 
+@pytest.mark.parametrize(
+    "function", [lambda x, w: x.exp(), lambda x, w: (x + w).exp(), lambda x, w: x + w, lambda x, w: x * w]
+)
+def test_views_with_the_negative_bit(function):
+    """The imaginary part of a conjugate: its memory has the other sign, which operators below autograd do not see."""
+    x, w = (
+        torch.complex(randn(rows, WIDTH, seed=1), randn(rows, WIDTH, seed=2)).conj().imag for rows in (30, NUM_EDGES)
+    )
+    assert x.is_neg() and w.is_neg()
+    expected = Layer(function)(x, edges(), w)
+    with halfgnn.pyg.accelerate():
+        assert_same([Layer(function)(x, edges(), w)], [expected])
+
+
 # ---- features that are written to ---------------------------------------------------------------------------------------------
 
 

@@ -128,7 +128,7 @@ MIXED = {
 @pytest.mark.parametrize("autocast", [False, True])
 @pytest.mark.parametrize("aggr", ["sum", "mean", "max"])
 @pytest.mark.parametrize("width", [1, WIDTH])
-@pytest.mark.parametrize("half", ["features"])
+@pytest.mark.parametrize("half", ["features", "edges"])
 @pytest.mark.parametrize("name", MIXED)
 def test_messages_of_two_types_are_not_formed(name, half, width, aggr, autocast):
     x, e = randn(NUM_NODES, WIDTH, seed=1), randn(NUM_EDGES, width, seed=2).abs() + 0.5
