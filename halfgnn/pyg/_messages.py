@@ -16,7 +16,7 @@ from torch.utils._pytree import tree_map
 from .. import ops
 from ..common.autograd import snapshot
 from ..common.drop_in import is_backward
-from ..common.precision import HALF, without_autocast
+from ..common.precision import HALF, may_mix, without_autocast
 from ._accounts import fell_back, routed
 from ._propagation import Propagation
 
@@ -306,13 +306,12 @@ def _of_both_sides(op: str, first: Message, second: Message) -> Tensor | None:
     assert isinstance(lhs, Lifted) and isinstance(rhs, Lifted)
     if lhs.row == rhs.row or lhs.propagation.edge_index is not rhs.propagation.edge_index:
         return None
-    if first.dtype is not second.dtype or _shape_of(first, second) is None:
+    shape, dtype = _shape_of(first, second), _dtype_of(first.dtype, second.dtype)
+    if shape is None or dtype is None:
         return None
     if op == "mul":
-        shape = _shape_of(first, second)
-        assert shape is not None
         lhs.keep(), rhs.keep()  # both factors are read in the backward
-        return Message.of(Product(first, second), shape, first.dtype, first.device)
+        return Message.of(Product(first, second), shape, dtype, first.device)
     return _of_ends(op, lhs, rhs)
 
 
@@ -357,5 +356,4 @@ def _dtype_of(dtype: torch.dtype, edge: torch.dtype) -> torch.dtype | None:
     """PyTorch's dtype of the two combined, if halfgnn combines them."""
     if dtype is edge:
         return dtype if dtype.is_floating_point else None
-    is_mixed = (dtype in HALF and edge is torch.float32) or (edge in HALF and dtype is torch.float32)
-    return torch.float32 if is_mixed else None
+    return torch.float32 if may_mix(dtype, edge) else None

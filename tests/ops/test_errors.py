@@ -155,7 +155,7 @@ def test_out_dtype_of_mixed_types(g, device):
         lambda: ops.u_mul_e_sum(g, wide, e(4, device=device), out_dtype=torch.float16),
         lambda: ops.u_mul_v(g, x, v(4, dtype=torch.float32, device=device), out_dtype=torch.float16),
     ):
-        with pytest.raises(TypeError, match="out_dtype is torch.float16; expected torch.float32"):
+        with pytest.raises(TypeError, match=r"out_dtype is torch.float16; expected torch.float32"):
             call()
 
 

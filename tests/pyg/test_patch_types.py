@@ -10,6 +10,7 @@ from torch_geometric import EdgeIndex, utils
 import halfgnn.pyg
 from tests import support
 from tests.pyg.support_pyg import Layer
+from tests.pyg.test_patch_messages import Pairwise
 from tests.pyg.test_patch_modules import (
     MODELS,
     MODULES,
@@ -146,6 +147,27 @@ def test_messages_of_two_types_are_not_formed(name, half, width, aggr, autocast)
         actual = results()
     assert fell_back() == set()
     assert [a.dtype for a in actual] == [a.dtype for a in expected] == [torch.float32, x.dtype, e.dtype]
+    for a, b in zip(actual, expected):
+        tolerance = 1e-5 if a.dtype is torch.float32 else 2e-2
+        torch.testing.assert_close(a, b, rtol=tolerance, atol=tolerance * b.abs().max().item())
+
+
+@pytest.mark.parametrize("half", [0, 1])
+@pytest.mark.parametrize("name", ["mul", "add", "sub", "div", "dot"])
+def test_both_ends_of_two_types(name, half):
+    xs = [randn(rows, WIDTH, seed=rows).abs() + 0.5 for rows in (NUM_NODES, 40)]
+    xs = [x.to(torch.bfloat16 if i == half else torch.float32).requires_grad_() for i, x in enumerate(xs)]
+    message = (lambda a, b: (a * b).sum(-1, keepdim=True)) if name == "dot" else getattr(torch, name)
+    layer, edge_index = Pairwise(message), edges(NUM_NODES, 40)
+
+    def results():
+        out = layer(tuple(xs), edge_index)
+        return [out, *torch.autograd.grad(out.pow(2).sum(), xs)]
+
+    expected = results()
+    with halfgnn.pyg.accelerate():
+        actual = results()
+    assert f"gsddmm:u_{name}_v" in routed() or f"gsddmm:v_{name}_u" in routed()
     for a, b in zip(actual, expected):
         tolerance = 1e-5 if a.dtype is torch.float32 else 2e-2
         torch.testing.assert_close(a, b, rtol=tolerance, atol=tolerance * b.abs().max().item())
