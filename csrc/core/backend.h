@@ -29,8 +29,10 @@ struct Backend {
   void (*copy_reduce)(const CopyReduceArgs&);
   void (*copy_reduce_backward)(const CopyReduceBackwardArgs&);
   void (*sddmm_dot)(const SddmmArgs&);  // plain dot; one operand at the row, one not
-  // No broadcasting and no mean_indptr; operands of one type, half or fp32, with at least one value per row.
+  // No broadcasting and no mean_indptr; operands of one type, half or fp32, with at least one value per row. Some take
+  // one of each, and then an fp32 result.
   void (*sddmm_elementwise)(const SddmmArgs&);
+  bool mixes_elementwise;
   void (*sddmm_add)(const SddmmAddArgs&);  // at least one value per row
   void (*sddmm)(const SddmmArgs&);
   void (*mul_backward)(const MulBackwardArgs&);

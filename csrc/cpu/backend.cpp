@@ -125,6 +125,7 @@ const Backend kBackend{
     copy_reduce_backward,
     sddmm<&SddmmKernels::dot>,
     sddmm<&SddmmKernels::elementwise>,
+    /*mixes_elementwise=*/true,
     sddmm_add,
     sddmm<&SddmmKernels::general>,
     mul_backward,

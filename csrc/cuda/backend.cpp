@@ -103,6 +103,7 @@ const Backend kBackend{
     [](const CopyReduceBackwardArgs& args) { run<copy_reduce_backward, copy_reduce_backward_workspace>(args); },
     [](const SddmmArgs& args) { run<sddmm_dot>(args); },
     [](const SddmmArgs& args) { run<sddmm_elementwise>(args); },
+    /*mixes_elementwise=*/false,
     [](const SddmmAddArgs& args) { run<sddmm_add>(args); },
     [](const SddmmArgs& args) { run<sddmm>(args); },
     [](const MulBackwardArgs& args) { run<mul_backward, mul_backward_workspace>(args); },

@@ -19,11 +19,11 @@ bool is_vector_dot(const Backend& backend, Op op, const Operand& lhs, const Oper
          (lhs.target == Target::kRow) != (rhs.target == Target::kRow);
 }
 
-// Whether the elementwise kernel takes it: no broadcasting, one type, and at least one value per edge.
-bool is_elementwise(Op op, const Operand& lhs, const Operand& rhs, const BroadcastPlan& plan) {
-  const bool same_types = is_copy(op) || lhs.type == rhs.type;
+// Whether the elementwise kernel takes it: no broadcasting, and at least one value per edge.
+bool is_elementwise(const Backend& backend, Op op, const Operand& lhs, const Operand& rhs, const BroadcastPlan& plan) {
+  const bool has_types = backend.mixes_elementwise || is_copy(op) || lhs.type == rhs.type;
   const DType type = reads_lhs(op) ? lhs.type : rhs.type;
-  return op != Op::kDot && plan.is_elementwise() && same_types && type != DType::kDouble && plan.out_len > 0;
+  return op != Op::kDot && plan.is_elementwise() && has_types && type != DType::kDouble && plan.out_len > 0;
 }
 
 // The dtype of a result unless another is asked for: fp32 if the operands' types are mixed.
@@ -65,8 +65,8 @@ Tensor gsddmm(const Tensor& indptr, const Tensor& indices, const OptionalTensor&
   args.out = out.mutable_data_ptr();
   args.out_type = dtype_of(type, "out");
   const auto kernel = is_vector_dot(backend, op, lhs.operand, rhs.operand, args.out_type, plan) ? backend.sddmm_dot
-                      : is_elementwise(op, lhs.operand, rhs.operand, plan) ? backend.sddmm_elementwise
-                                                                           : backend.sddmm;
+                      : is_elementwise(backend, op, lhs.operand, rhs.operand, plan) ? backend.sddmm_elementwise
+                                                                                    : backend.sddmm;
   kernel(args);
   return out;
 }

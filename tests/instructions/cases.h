@@ -28,6 +28,12 @@ Call u_mul_e_sum(const Context& c) {
   args.weight = c.edges();
   return [=] { c.kernels.spmm.sum(args, 0, kNodes); };
 }
+Call u_mul_e_sum_of_fp32(const Context& c) {
+  SpmmSumArgs args = sum_args(with_fp32(c));
+  args.weight = c.edges();
+  args.weight_type = c.shape.type;
+  return [=] { c.kernels.spmm.sum(args, 0, kNodes); };
+}
 
 Operand operand(const Context& c, const void* data, int64_t len, Target target) {
   return {data, c.shape.type, len, target == Target::kEdge ? c.graph.num_edges : kNodes, target};
@@ -114,20 +120,23 @@ Call u_mul_e_sum_general(const Context& c) {
   return general_spmm(c, Op::kMul, Reduce::kSum, operand(c, c.edges(), c.shape.heads, Target::kEdge), plan);
 }
 
-Call u_mul_e_sum_backward(const Context& c) {
+Call mul_backward(const Context& c, const Context& nodes) {
   MulBackwardArgs args;
   args.topology = c.graph.csr;
-  args.feat = c.nodes();
-  args.grad = c.nodes();
+  args.feat = nodes.nodes();
+  args.grad = nodes.nodes();
   args.grad_rows = kNodes;
-  args.type = args.grad_type = args.weight_type = c.shape.type;
+  args.type = args.grad_type = nodes.shape.type;
+  args.weight_type = c.shape.type;
   args.weight = c.edges();
   args.heads = c.shape.heads;
   args.dim = c.shape.dim;
-  args.grad_feat = c.new_nodes();
+  args.grad_feat = nodes.new_nodes();
   args.grad_weight = c.new_edges();
   return [=] { c.kernels.backward.mul(args, 0, kNodes); };
 }
+Call u_mul_e_sum_backward(const Context& c) { return mul_backward(c, c); }
+Call u_mul_e_sum_of_fp32_backward(const Context& c) { return mul_backward(c, with_fp32(c)); }
 
 SddmmArgs sddmm_args(const Context& c, Op op, int64_t len, const BroadcastPlan& plan) {
   SddmmArgs args;
@@ -145,6 +154,14 @@ Call u_dot_v(const Context& c) {
   const Shape shape{c.shape.heads, c.shape.dim};
   const auto plan = std::make_shared<BroadcastPlan>(shape, shape, Op::kDot);
   const SddmmArgs args = sddmm_args(c, Op::kDot, c.shape.len(), *plan);
+  return [=] { c.kernels.sddmm.dot(args, 0, plan ? kNodes : 0); };
+}
+// Rows of sources in fp32.
+Call u_dot_v_of_fp32(const Context& c) {
+  const Shape shape{c.shape.heads, c.shape.dim};
+  const auto plan = std::make_shared<BroadcastPlan>(shape, shape, Op::kDot);
+  SddmmArgs args = sddmm_args(c, Op::kDot, c.shape.len(), *plan);
+  args.lhs = operand(with_fp32(c), with_fp32(c).nodes(), c.shape.len(), Target::kCol);
   return [=] { c.kernels.sddmm.dot(args, 0, plan ? kNodes : 0); };
 }
 // A value a head: what attention adds up.
@@ -343,6 +360,10 @@ bool takes_vector(const KernelTable& kernels, const Size& shape) {
   return kernels.has_vector_kernel(shape.type, shape.dim);
 }
 
+bool takes_mixed(const KernelTable& kernels, const Size& shape) {
+  return shape.type != DType::kFloat && takes_vector(kernels, shape);
+}
+
 bool takes_reduce(const KernelTable& kernels, const Size& shape) {
   return kernels.has_reduce_kernel(shape.type, shape.len(), 1);
 }
@@ -361,6 +382,8 @@ constexpr Operator kOperators[] = {
     {"copy_u_reduce backward", copy_u_reduce_backward, false, takes_reduce},
     {"u_mul_e_sum", u_mul_e_sum, true, takes_sum},
     {"u_mul_e_sum backward", u_mul_e_sum_backward, true, takes_vector},
+    {"u_mul_e_sum of fp32 rows", u_mul_e_sum_of_fp32, true, takes_mixed},
+    {"u_mul_e_sum of fp32 rows backward", u_mul_e_sum_of_fp32_backward, true, takes_mixed},
     {"u_mul_e_sum by the general kernel", u_mul_e_sum_general},
     {"u_mul_e_sum of rows", mul_rows, false, takes_vector},
     {"u_mul_e_sum of rows backward", mul_rows_backward, false, takes_vector},
@@ -368,12 +391,15 @@ constexpr Operator kOperators[] = {
     {"u_sub_e_sum of rows backward", sub_rows_backward, false, takes_vector},
     {"u_relu_add_e_sum of rows", relu_add_rows, false, takes_vector},
     {"u_relu_add_e_sum of rows backward", relu_add_rows_backward, false, takes_vector},
+    {"u_relu_add_e_sum of rows to fp32 rows", relu_add_rows_to_fp32, false, takes_mixed},
+    {"u_relu_add_e_sum of rows to fp32 rows backward", relu_add_rows_to_fp32_backward, false, takes_mixed},
     {"u_add_v_add_e", u_add_v_add_e, false},
     {"gated_sum", gated_sum, false},
     {"gated_sum backward", gated_sum_backward, false},
     {"gated_sum of values of edges", gated_sum_values, false},
     {"gated_sum of values of edges backward", gated_sum_values_backward, false},
     {"u_dot_v", u_dot_v, true, takes_vector},
+    {"u_dot_v of fp32 and half rows", u_dot_v_of_fp32, true, takes_mixed},
     {"u_add_v", u_add_v},
     {"edge_softmax", edge_softmax},
     {"edge_softmax backward", edge_softmax_backward},

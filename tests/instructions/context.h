@@ -173,6 +173,11 @@ struct Context {
   }
 };
 
+// For fp32 rows of nodes beside edges of the case's type.
+Context with_fp32(const Context& c) {
+  return {c.memory, c.graph, c.kernels, {DType::kFloat, c.shape.heads, c.shape.dim}};
+}
+
 using Call = std::function<void()>;
 using Prepare = Call (*)(const Context&);
 

@@ -51,6 +51,7 @@ int run(int64_t num_edges, const std::set<std::string>& wanted) {
         if ((variant.heads > 1 && !op.has_heads) || (!wanted.empty() && !wanted.count(name))) continue;
         Memory memory;
         const Size shape{variant.type, variant.heads, 128 / variant.heads};
+        if (!op.takes(*kernels, shape)) continue;
         count(kernels->name, name, op.prepare({memory, variant.is_int64 ? wide : narrow, *kernels, shape}));
       }
     }

@@ -6,39 +6,43 @@
 namespace halfgnn {
 namespace {
 
-// Messages of a node and an edge of the same width.
-Call edge_sum(const Context& c, Op op) {
+// Messages of a node and an edge of the same width. nodes: the context of their rows.
+Call edge_sum(const Context& c, Op op, const Context& nodes) {
   EdgeSumArgs args;
   args.topology = c.graph.csc;
   args.op = op;
-  args.feat = c.nodes();
+  args.feat = nodes.nodes();
   args.feat_rows = kNodes;
   args.edge = c.edge_rows();
-  args.type = args.edge_type = args.out_type = c.shape.type;
+  args.edge_type = c.shape.type;
+  args.type = args.out_type = nodes.shape.type;
   args.dim = c.shape.len();
-  args.out = c.new_nodes();
+  args.out = nodes.new_nodes();
   return [=] { c.kernels.edge_sum.forward(args, 0, kNodes); };
 }
-Call edge_sum_backward(const Context& c, Op op) {
+Call edge_sum_backward(const Context& c, Op op, const Context& nodes) {
   EdgeSumBackwardArgs args;
   args.topology = c.graph.csr;
   args.op = op;
-  args.feat = c.nodes();
+  args.feat = nodes.nodes();
   args.edge = c.edge_rows();
-  args.grad = c.nodes();
+  args.grad = nodes.nodes();
   args.grad_rows = kNodes;
-  args.type = args.edge_type = args.grad_type = c.shape.type;
+  args.edge_type = c.shape.type;
+  args.type = args.grad_type = nodes.shape.type;
   args.dim = c.shape.len();
-  args.grad_feat = c.new_nodes();
+  args.grad_feat = nodes.new_nodes();
   args.grad_edge = c.new_edge_rows();
   return [=] { c.kernels.edge_sum.backward(args, 0, kNodes); };
 }
-Call mul_rows(const Context& c) { return edge_sum(c, Op::kMul); }
-Call mul_rows_backward(const Context& c) { return edge_sum_backward(c, Op::kMul); }
-Call sub_rows(const Context& c) { return edge_sum(c, Op::kSub); }
-Call sub_rows_backward(const Context& c) { return edge_sum_backward(c, Op::kSub); }
-Call relu_add_rows(const Context& c) { return edge_sum(c, Op::kReluAdd); }
-Call relu_add_rows_backward(const Context& c) { return edge_sum_backward(c, Op::kReluAdd); }
+Call mul_rows(const Context& c) { return edge_sum(c, Op::kMul, c); }
+Call mul_rows_backward(const Context& c) { return edge_sum_backward(c, Op::kMul, c); }
+Call sub_rows(const Context& c) { return edge_sum(c, Op::kSub, c); }
+Call sub_rows_backward(const Context& c) { return edge_sum_backward(c, Op::kSub, c); }
+Call relu_add_rows(const Context& c) { return edge_sum(c, Op::kReluAdd, c); }
+Call relu_add_rows_backward(const Context& c) { return edge_sum_backward(c, Op::kReluAdd, c); }
+Call relu_add_rows_to_fp32(const Context& c) { return edge_sum(c, Op::kReluAdd, with_fp32(c)); }
+Call relu_add_rows_to_fp32_backward(const Context& c) { return edge_sum_backward(c, Op::kReluAdd, with_fp32(c)); }
 
 Call u_add_v_add_e(const Context& c) {
   SddmmAddArgs args;

@@ -37,7 +37,8 @@ struct CopyReduceKernels {  // of shapes that has_reduce_kernel() takes
 struct SddmmKernels {
   // Plain dot of rows of types that may mix, of a shape that has_vector_kernel() takes.
   void (*dot)(const SddmmArgs&, int64_t row_begin, int64_t row_end);
-  // No broadcasting, no scale, half or fp32 operands of one type, rows of at least one value.
+  // No broadcasting, no scale, half or fp32 operands of one type, or one of each and an fp32 result; rows of at least
+  // one value.
   void (*elementwise)(const SddmmArgs&, int64_t row_begin, int64_t row_end);
   void (*add)(const SddmmAddArgs&, int64_t row_begin, int64_t row_end);  // rows of at least one value
   void (*general)(const SddmmArgs&, int64_t row_begin, int64_t row_end);

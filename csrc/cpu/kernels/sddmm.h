@@ -135,7 +135,7 @@ void sddmm_dot_rows(const SddmmArgs& args, int64_t row_begin, int64_t row_end) {
   results.store(adj.indptr[row_end]);
 }
 
-// ---- operators without broadcasting on rows of one type
+// ---- operators without broadcasting
 
 // The first n < kLanes values of a row as a vector. The others are 0.
 template <class T>
@@ -223,6 +223,28 @@ void sddmm_wide_rows(const SddmmArgs& args, int64_t row_begin, int64_t row_end) 
       const int64_t edge = adj.edge_id(p);
       combine_values(args.op, lhs_is_row ? lhs.data + row * n : lhs[p], rhs_is_row ? rhs.data + row * n : rhs[p], n,
                      out.open(edge));
+      out.close(edge);
+    }
+  }
+}
+
+// A half operand and an fp32 one: rows are decoded before they are combined.
+template <class I>
+void sddmm_mixed_rows(const SddmmArgs& args, int64_t row_begin, int64_t row_end) {
+  const Adjacency<I> adj(args.topology);
+  const int64_t n = args.out_len;
+  DecodedRow<float> lhs(args.lhs), rhs(args.rhs);
+  RowResults<float> out(args.out, adj.num_edges, n);
+  for (int64_t row = row_begin; row < row_end; ++row) {
+    const int64_t end = adj.indptr[row + 1];
+    for (int64_t p = adj.indptr[row]; p < end; ++p) {
+      const int64_t edge = adj.edge_id(p), col = adj.column(p), ahead = p + kPrefetchEdges;
+      if (adj.has(ahead)) {
+        lhs.prefetch(adj.column(ahead), adj.edge_id(ahead));
+        rhs.prefetch(adj.column(ahead), adj.edge_id(ahead));
+        out.prefetch(adj.edge_id(ahead));
+      }
+      combine_values(args.op, lhs.at(row, col, edge), rhs.at(row, col, edge), n, out.open(edge));
       out.close(edge);
     }
   }
@@ -330,6 +352,9 @@ static void sddmm_dot(const SddmmArgs& args, int64_t begin, int64_t end) {
   });
 }
 static void sddmm_elementwise(const SddmmArgs& args, int64_t begin, int64_t end) {
+  if (reads_lhs(args.op) && reads_rhs(args.op) && args.lhs.type != args.rhs.type) {
+    return with_index(args.topology.is_int64, [&](auto i) { sddmm_mixed_rows<TypeOf<decltype(i)>>(args, begin, end); });
+  }
   with_vector_type(reads_lhs(args.op) ? args.lhs.type : args.rhs.type, [&](auto t) {
     using T = TypeOf<decltype(t)>;
     with_same_or_float<T>(args.out_type, [&](auto s) {

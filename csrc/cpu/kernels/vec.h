@@ -69,10 +69,11 @@ inline void with_same_or_float(DType type, F f) {
 // f(Type<E>{}) for the type E of an operand beside one of T: T, fp32 beside halves, or either half type beside fp32.
 template <class T, class F>
 HALFGNN_INLINE void with_partner_type(DType type, F f) {
+  if (type == DType::kFloat) return f(Type<float>{});
   if constexpr (sizeof(T) == 4) {
     with_vector_type(type, f);
   } else {
-    with_same_or_float<T>(type, f);
+    return f(Type<T>{});
   }
 }
 
