@@ -9,8 +9,9 @@ from torch import Tensor
 
 from . import _library, adjacency, dgl_index  # noqa: F401  (_library loads torch.ops.halfgnn)
 from .adjacency import Adjacency, Bound
-from .common.ids import check_alike, check_count, check_fits, check_range, num_nodes_of
+from .common.ids import check_alike, check_count, check_edge_index, check_fits, check_range, num_nodes_of
 from .common.kept import Kept, kept, may_keep, ordinary_tensors, taken
+from .common.operands import check_tensor
 
 _GRAPH = "_halfgnn_graph"  # kept on a DGL graph index: the Graph of its only relation
 
@@ -292,9 +293,7 @@ class Graph:
 
         By default both sides have one node more than the largest id in either row. Otherwise like :meth:`from_edges`.
         """
-        if not isinstance(edge_index, Tensor) or edge_index.dim() != 2 or edge_index.shape[0] != 2:
-            shape = tuple(edge_index.shape) if isinstance(edge_index, Tensor) else type(edge_index).__name__
-            raise ValueError(f"edge_index has shape {shape}; expected (2, E)")
+        check_edge_index(edge_index)
         if num_nodes is None and (num_src is None or num_dst is None):
             num_nodes = num_nodes_of(edge_index.flatten(), "edge_index")
         elif num_nodes is not None:
@@ -334,8 +333,9 @@ class Graph:
 
         Values are not kept. Edge data is in the order of the tensor's values.
         """
-        if not isinstance(tensor, Tensor) or tensor.dim() != 2:
-            raise ValueError("tensor is not a two-dimensional torch.Tensor")
+        check_tensor(tensor, "tensor")
+        if tensor.dim() != 2:
+            raise ValueError(f"tensor has shape {tuple(tensor.shape)}; expected two dimensions")
         num_dst, num_src = tensor.shape
         if tensor.layout == torch.sparse_csr:
             return cls.from_csc(tensor.crow_indices(), tensor.col_indices(), num_src=num_src)
