@@ -9,7 +9,7 @@ from torch import Tensor
 
 from . import _library, adjacency, dgl_index
 from .adjacency import Adjacency, Bound
-from .common.ids import check_alike, check_count, check_fits, check_range, num_nodes_of
+from .common.ids import check_alike, check_count, check_edge_index, check_fits, check_range, num_nodes_of
 from .common.kept import Kept, kept, may_keep, ordinary_tensors, taken
 from .common.operands import check_tensor
 
@@ -304,9 +304,7 @@ class Graph:
 
         By default both sides have one node more than the largest id in either row. Otherwise like :meth:`from_edges`.
         """
-        check_tensor(edge_index, "edge_index")
-        if edge_index.dim() != 2 or edge_index.shape[0] != 2:
-            raise ValueError(f"edge_index has shape {tuple(edge_index.shape)}; expected (2, E)")
+        check_edge_index(edge_index)
         if num_nodes is None and (num_src is None or num_dst is None):
             num_nodes = num_nodes_of(edge_index.flatten(), "edge_index")
         elif num_nodes is not None:

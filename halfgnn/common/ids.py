@@ -14,12 +14,23 @@ _MAX_COUNT = 2**48  # beyond any memory
 
 def check_ids(ids: Tensor, name: str) -> None:
     """Raises unless ids is a dense tensor (n,) of int32 or int64."""
+    _check_integers(ids, name)
+    if ids.dim() != 1:
+        raise ValueError(f"{name} has shape {tuple(ids.shape)}; expected one dimension")
+
+
+def check_edge_index(edge_index: Tensor) -> None:
+    """Raises unless edge_index is a dense tensor (2, E) of int32 or int64."""
+    _check_integers(edge_index, "edge_index")
+    if edge_index.dim() != 2 or edge_index.shape[0] != 2:
+        raise ValueError(f"edge_index has shape {tuple(edge_index.shape)}; expected (2, E)")
+
+
+def _check_integers(ids: Tensor, name: str) -> None:
     check_tensor(ids, name)
     if ids.dtype not in (torch.int32, torch.int64):
         raise TypeError(f"{name} has dtype {ids.dtype}; expected torch.int32 or torch.int64")
     check_dense(ids, name)
-    if ids.dim() != 1:
-        raise ValueError(f"{name} has shape {tuple(ids.shape)}; expected one dimension")
 
 
 def check_alike(ids: Tensor, name: str, other: Tensor, other_name: str) -> None:

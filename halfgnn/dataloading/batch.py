@@ -11,6 +11,7 @@ from typing import Any
 
 import torch
 from torch import Tensor
+from torch.nn.utils.rnn import PackedSequence
 
 from ..dgl_index import is_dgl_graph
 from ..graph import Graph
@@ -23,13 +24,16 @@ Leaf = Callable[[Any], Any]  # of a Tensor, Rows or a DGLGraph
 def mapped(batch: Any, leaf: Leaf) -> Any:
     """`batch` with leaf(x) in place of every tensor, :class:`Rows` and DGL graph in it, and of the tensors of graphs.
 
-    Containers are tuples, named tuples, lists, mappings, dataclasses, Graphs, HeteroGraphs, Blocks and torch_geometric's data.
-    Other objects stay as they are.
+    Containers are tuples, named tuples, PackedSequences, lists, mappings, dataclasses, Graphs, HeteroGraphs, Blocks and
+    torch_geometric's data. Other objects stay as they are.
     """
     if isinstance(batch, (Tensor, Rows)) or is_dgl_graph(batch):
         return leaf(batch)
     if isinstance(batch, (Graph, HeteroGraph)):
         return batch._map(leaf)
+    if isinstance(batch, PackedSequence):  # batch_sizes stays on the CPU
+        parts = {name: mapped(getattr(batch, name), leaf) for name in ("data", "sorted_indices", "unsorted_indices")}
+        return batch._replace(**parts)
     if isinstance(batch, tuple):
         return _tuple(batch, [mapped(part, leaf) for part in batch])
     if isinstance(batch, list):
@@ -44,8 +48,12 @@ def mapped(batch: Any, leaf: Leaf) -> Any:
 
 
 def _tuple(batch: tuple, parts: list) -> tuple:
-    if hasattr(batch, "_fields"):
-        return type(batch)(*parts)
+    if all(part is before for part, before in zip(parts, batch)):
+        return batch  # a torch.Size, for example, which takes integers only
+    if hasattr(batch, "_make"):
+        return type(batch)._make(parts)
+    if hasattr(batch, "n_sequence_fields"):  # a result of torch.max, for example
+        return type(batch)(parts)  # type: ignore[call-arg]
     return tuple(parts) if type(batch) is tuple else tuple.__new__(type(batch), parts)
 
 

@@ -338,7 +338,7 @@ class _CudaMover:
                 return Rows(x.store, self._staged(x.ids, slot))
             out = slot.empty((x.ids.shape[0], *x.store.shape[1:]), x.store.dtype)
             return x.gather(out) if x.store.device.type == "cpu" else out.copy_(x.gather())
-        if x.device.type != "cpu" or x.layout != torch.strided or x.is_pinned():
+        if x.device.type != "cpu" or not _is_values_alone(x) or x.is_pinned():
             slot.keep(x)
             return x
         return slot.empty(x.shape, x.dtype).copy_(x)
@@ -373,6 +373,11 @@ class _CudaMover:
         while self._timings and self._timings[0][1].query():
             first, last = self._timings.pop(0)
             self._owner.times["transfer"] += first.elapsed_time(last) / 1e3
+
+
+def _is_values_alone(x: Tensor) -> bool:
+    """Whether a buffer can hold all of a tensor. An EdgeIndex of torch_geometric, for example, also knows how it is sorted."""
+    return type(x) in (Tensor, torch.nn.Parameter) and x.layout == torch.strided and not x.is_nested
 
 
 class _Slot:

@@ -59,7 +59,7 @@ def check_input(original: Original, self: Any, edge_index: Any, size: Any) -> An
     if not torch.compiler.is_compiling():
         edges = plain(edge_index)
         is_dense = isinstance(edges, Tensor) and edges.layout == torch.strided
-        begin(Propagation(edges, mutable_size, _conv.refuse_module(self)) if is_dense else None)
+        begin(edges if is_dense else None, mutable_size, _conv.refuse_module(self))
     return mutable_size
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import threading
+import weakref
 from collections.abc import Iterator
 from typing import Any
 
@@ -55,16 +56,21 @@ def _turned(g: Graph) -> Graph:
     return g.reverse()
 
 
-# The last call in each thread. Only edge_index itself is looked at afterwards, by the tensors that are its rows.
+# The last call in each thread, whose edge_index is not kept alive: (a reference to it, size, refusal).
 _last = threading.local()
 
 
-def begin(propagation: Propagation | None) -> None:
-    _last.propagation = propagation
+def begin(edge_index: Tensor | None, size: list[int | None], refusal: str | None) -> None:
+    """Notes a call. edge_index: None if it is no dense tensor."""
+    _last.call = None if edge_index is None else (weakref.ref(edge_index), size, refusal)
 
 
 def current() -> Propagation | None:
-    return getattr(_last, "propagation", None)
+    call = getattr(_last, "call", None)
+    if call is None:
+        return None
+    edge_index = call[0]()
+    return None if edge_index is None else Propagation(edge_index, *call[1:])
 
 
 def plain(index: Any) -> Any:

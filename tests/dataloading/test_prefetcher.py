@@ -10,15 +10,18 @@ import subprocess
 import sys
 import threading
 import time
+import typing
 import weakref
 from pathlib import Path
 
 import pytest
 import torch
+from torch.nn.utils.rnn import pack_sequence
 
 from halfgnn import Graph, HeteroGraph
 from halfgnn.dataloading import Block, FeatureStore, Prefetcher
 from halfgnn.dataloading import prefetcher as module
+from halfgnn.dataloading.batch import mapped
 
 Pair = collections.namedtuple("Pair", "first second")
 
@@ -370,6 +373,32 @@ def test_mappings_and_tuples_of_their_own_kind():
 
     counter, named = next(iter(Prefetcher([(collections.Counter(a=3), Named(torch.ones(1), 2))], "cpu")))
     assert counter == collections.Counter(a=3) and type(named) is Named and named[1] == 2
+
+
+class Halved(typing.NamedTuple("Halved", [("x", torch.Tensor), ("y", torch.Tensor)])):
+    """A named tuple that is not made of its fields."""
+
+    def __new__(cls, both):
+        return super().__new__(cls, *both.chunk(2))
+
+
+@pytest.mark.parametrize("batch", [
+    torch.Size([2, 3]), torch.tensor([[1, 2], [4, 3]]).max(1), Halved(torch.arange(4)), (torch.ones(2), torch.Size([2])),
+], ids=["Size", "return type", "named tuple", "nested"])  # fmt: skip
+def test_tuples_that_are_not_made_of_their_parts(batch):
+    out = mapped(batch, lambda x: x + 1)
+    assert type(out) is type(batch)
+    for part, before in zip(out, batch):
+        assert torch.equal(part, before + 1) if isinstance(before, torch.Tensor) else part == before
+
+
+@pytest.mark.parametrize("enforce_sorted", [True, False])
+def test_lengths_of_a_packed_sequence_stay_on_the_cpu(enforce_sorted):
+    packed = pack_sequence([torch.ones(2), torch.ones(1)], enforce_sorted=enforce_sorted)
+    out = mapped(packed, lambda x: x.to("meta"))
+    assert type(out) is type(packed) and out.batch_sizes is packed.batch_sizes
+    for part, before in zip(out, packed):
+        assert (part is None) if before is None else part.is_meta == (before is not packed.batch_sizes)
 
 
 def test_fetch_runs_without_gradients():

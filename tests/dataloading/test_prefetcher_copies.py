@@ -121,6 +121,16 @@ def test_buffers_grow_to_the_largest_batch(monkeypatch):
     assert max(sizes) <= 2 * 100 * 9 // 8 and len(mover._slots[0]._buffers) == 1
 
 
+def test_a_tensor_that_is_more_than_its_values_stays_what_it_is(monkeypatch):
+    geometric = pytest.importorskip("torch_geometric")
+    edge_index = geometric.EdgeIndex([[0, 1, 1], [1, 0, 2]], sparse_size=(3, 3), sort_order="row")
+    nested = torch.nested.as_nested_tensor([torch.ones(2), torch.ones(3)])
+    mover, *_ = fake_mover(monkeypatch)
+    ((moved, lists), _) = mover.moved((edge_index, nested), timed)
+    assert type(moved) is geometric.EdgeIndex and moved.sort_order == edge_index.sort_order
+    assert [part.tolist() for part in lists.unbind()] == [[1, 1], [1, 1, 1]]
+
+
 def test_features_are_not_widened_on_the_way(monkeypatch):
     mover, _, owner, copies = fake_mover(monkeypatch)
     store = FeatureStore(torch.randn(30, 768).half())

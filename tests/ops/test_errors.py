@@ -365,6 +365,23 @@ def test_edges_of_wrong_form(device):
         (lambda: Graph(src, src), TypeError, r"num_src is a Tensor; .*Graph.from_edges\(src, dst\)"),
         (lambda: Graph.from_edge_index(src), ValueError, r"edge_index has shape \(3,\).*\(2, E\)"),
         (lambda: Graph.from_edge_index(src.expand(3, 3)), ValueError, r"edge_index has shape \(3, 3\).*\(2, E\)"),
+        (lambda: Graph.from_edge_index([[0], [1]]), TypeError, "edge_index is a list.*Tensor"),
+        (
+            lambda: Graph.from_edge_index(src.expand(2, 3).float()),
+            TypeError,
+            "edge_index has dtype torch.float32.*int64",
+        ),
+        (
+            lambda: Graph.from_edge_index(src.expand(2, 3).to_sparse()),
+            TypeError,
+            "edge_index has layout torch.sparse_coo",
+        ),
+        (lambda: Graph.from_torch_sparse([[0]]), TypeError, "tensor is a list.*Tensor"),
+        (
+            lambda: Graph.from_torch_sparse(src.expand(1, 2, 3).to_sparse()),
+            ValueError,
+            r"tensor has shape \(1, 2, 3\).*two",
+        ),
     ]:
         with pytest.raises(error, match=match):
             call()

@@ -6,6 +6,7 @@ import importlib
 import subprocess
 import sys
 import threading
+import weakref
 
 import pytest
 import torch
@@ -84,6 +85,16 @@ def test_self_loops_are_sorted_once(monkeypatch):
             for _ in range(3):
                 conv.double()(x, edge_index)
     assert len(made) == 2  # add_remaining_self_loops, and add_self_loops after remove_self_loops
+
+
+def test_edges_are_not_kept_alive():
+    edge_index, x = edges(), randn(NUM_NODES, WIDTH, seed=1)
+    reference, known = weakref.ref(edge_index), len(halfgnn.pyg._graph._known)
+    with halfgnn.pyg.accelerate():
+        out = theirs.SAGEConv(WIDTH, 4).double()(x, edge_index)
+        assert len(halfgnn.pyg._graph._known) == known + 1
+        del edge_index, out
+        assert reference() is None and len(halfgnn.pyg._graph._known) == known
 
 
 def test_max_gives_the_gradient_to_the_first_of_equal_messages():
