@@ -57,6 +57,20 @@ def ordinary(tensor: Tensor) -> Tensor:
         return tensor.clone()
 
 
+def unwrapped(tensor: Tensor, name: str) -> Tensor:
+    """The tensor of ids `name` without what torch.func.grad and its like wrap around it. Its address and version can be read.
+
+    Raises ValueError if torch.func.vmap maps over it.
+    """
+    if torch.compiler.is_compiling():
+        return tensor
+    while torch._C._functorch.is_gradtrackingtensor(tensor):
+        tensor = torch._C._functorch.get_unwrapped(tensor)
+    if torch._C._functorch.is_batchedtensor(tensor):
+        raise ValueError(f"{name} is mapped by torch.func.vmap; expected one graph for all, with in_dims None")
+    return tensor
+
+
 # ---- streams and captures ----------------------------------------------------------------------------------------------------
 
 

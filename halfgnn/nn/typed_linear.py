@@ -26,6 +26,8 @@ def typed_linear(x: Tensor, ends: Sequence[int], weight: Tensor) -> Tensor:
         return F.grouped_mm(x.to(dtype).contiguous(), weight.to(dtype), offs=offsets)
     begins = (0, *ends[:-1])
     parts = [linear(x[begin:end], matrix.t(), None) for begin, end, matrix in zip(begins, ends, weight) if end > begin]
+    if not parts and weight.shape[0] > 0:
+        return linear(x, weight[0].t(), None)  # no row; the gradient of weight is 0, not None
     return torch.cat(parts) if parts else x.new_zeros((0, weight.shape[2]), dtype=dtype)
 
 

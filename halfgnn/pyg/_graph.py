@@ -13,7 +13,7 @@ from .. import ops
 from ..common.compat import disable
 from ..common.fake import register_fake
 from ..common.ids import INT32_MAX, check_count
-from ..common.kept import Kept, kept, may_keep, ordinary_tensors, refuse_capture, taken
+from ..common.kept import Kept, kept, may_keep, ordinary_tensors, refuse_capture, taken, unwrapped
 from ..common.precision import without_autocast
 from ..graph import Graph
 from ..graph_argument import as_graph
@@ -84,6 +84,7 @@ def graph_of(edge_index: Any, num_src: int, num_dst: int) -> Graph:
 def _graph_of_tensor(edge_index: Any, num_src: int, num_dst: int) -> Graph:
     if hasattr(edge_index, "as_tensor"):  # torch_geometric.EdgeIndex
         edge_index = edge_index.as_tensor()
+    edge_index = unwrapped(edge_index, "edge_index")
     if edge_index.layout != torch.strided:
         raise TypeError(f"edge_index has layout {edge_index.layout}; pass halfgnn.Graph.from_torch_sparse(edge_index)")
     if edge_index.is_inference():

@@ -10,7 +10,7 @@ from torch_geometric import nn
 
 from .. import ops
 from ..common.fake import register_fake
-from ..common.kept import may_keep, ordinary_tensors
+from ..common.kept import may_keep, ordinary_tensors, unwrapped
 from ..common.operands import check_columns, check_operand, check_pair, check_parameter, check_tensor
 from ..common.precision import autocast
 from ..graph import Graph
@@ -102,6 +102,7 @@ class RGCNConv(Hosted, nn.RGCNConv):
 
     def _pairs(self, g: Graph, edge_type: Tensor) -> Pairs:
         """Kept with the graph, as long as the same edge_type comes."""
+        edge_type = unwrapped(edge_type, "edge_type")
         known = getattr(g, _PAIRS, None)
         key = None if edge_type.is_inference() else (*state_of(edge_type), self.num_relations)
         if known is not None and key is not None and known[0] is edge_type and known[1] == key:

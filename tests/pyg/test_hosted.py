@@ -159,3 +159,31 @@ def test_an_explainer_explains():
     explanation = explainer(randn(NUM_NODES, IN_FEATS), edge_index, index=3)
     assert explanation.edge_mask.shape == edge_index.shape[1:] and explanation.edge_mask.max() > 0
     assert "explain" in halfgnn.pyg.stats()["fell_back"]["forward:SAGEConv"]
+
+
+@pytest.mark.parametrize("kind", ["SAGEConv", "GCNConv", "GATConv", "RGCNConv"])
+def test_edges_that_are_made_inside_a_transform(kind):
+    """As a radius graph is, of positions that are differentiated."""
+    options = {"num_relations": 2} if kind == "RGCNConv" else {}
+    conv = seeded(lambda: getattr(halfgnn.pyg, kind)(IN_FEATS, 4, **options))
+
+    def value(x):
+        edge_index = (torch.cdist(x, x) < 4).nonzero().t()
+        further = [(edge_index.sum(0) % 2).clone()] if options else []
+        return conv(x, edge_index, *further).pow(2).sum()
+
+    x = randn(NUM_NODES, IN_FEATS).requires_grad_()
+    torch.testing.assert_close(torch.func.grad(value)(x), torch.autograd.grad(value(x), x)[0])
+
+
+def test_edges_that_are_mapped():
+    conv, x = halfgnn.pyg.SAGEConv(IN_FEATS, 4), randn(NUM_NODES, IN_FEATS)
+    edge_index = torch.zeros(2, 2, 5, dtype=torch.long)
+    with pytest.raises(ValueError, match=r"edge_index is mapped by torch\.func\.vmap; expected one graph"):
+        torch.func.vmap(lambda edges: conv(x, edges))(edge_index)
+
+
+def test_relations_without_edges_have_gradients_of_zero():
+    conv, x = halfgnn.pyg.RGCNConv(IN_FEATS, 4, 2), randn(NUM_NODES, IN_FEATS)
+    conv(x, torch.zeros(2, 0, dtype=torch.long), torch.zeros(0, dtype=torch.long)).sum().backward()
+    assert conv.weight.grad is not None and not conv.weight.grad.any()
