@@ -13,6 +13,7 @@ from torch import Tensor
 from torch.nn import UninitializedParameter
 from torch_geometric import nn
 
+from ..common.operands import width_of
 from ..common.refusals import cuda_has_attention, refuse
 from ._accounts import fell_back, routed
 from ._conv import refuse_module, refuse_options
@@ -116,6 +117,8 @@ def _refuse(
     reason = refuse_module(conv) or refuse_mode() or refuse_options(conv, kind)
     if reason is not None:
         return reason
+    if "parametrizations" in conv._modules:
+        return "parametrized module"
     if lin_src is None or lin_dst is None or (conv.lin_edge is None and edge_attr is not None):
         return "missing layer"
     pair = _pair(x)
@@ -136,10 +139,13 @@ def _refuse_features(x: Any, layer: Any) -> str | None:
     reason = refuse_rows(x)
     if reason is not None:
         return reason
-    weight = getattr(layer, "weight", None)
+    is_parametrized = "parametrizations" in getattr(layer, "_modules", ())
+    # Only the layer's own call may read a parametrized weight: parametrizations may count that.
+    weight = next(layer.parameters(), None) if is_parametrized else getattr(layer, "weight", None)
     if not isinstance(weight, Tensor) or isinstance(weight, UninitializedParameter) or weight.device != x.device:
         return "no weight"
-    if weight.dim() != 2 or weight.shape[1] != x.shape[1]:
+    width = width_of(layer) if is_parametrized else weight.shape[1] if weight.dim() == 2 else None
+    if width != x.shape[1]:
         return "another width"
     if weight.dtype is x.dtype:
         return None
