@@ -130,7 +130,16 @@ def _refuse(
             return reason
     if pair[0].is_cuda and not cuda_has_attention():
         return "no CUDA kernels"
+    if edge_attr is not None and _reduces_beyond_loops(conv, pair):
+        return "fill_value of a bipartite graph"
     return _refuse_edges(plain(edge_index), edge_attr, pair, conv.lin_edge)
+
+
+def _reduces_beyond_loops(conv: Any, pair: Any) -> bool:
+    """Whether self-loops get reduced edge features, and some destinations have no self-loop: PyG's scatter may raise."""
+    if not getattr(conv, "add_self_loops", False) or not isinstance(conv.fill_value, str):
+        return False
+    return pair[0].shape[0] < pair[1].shape[0]
 
 
 def _refuse_features(x: Any, layer: Any) -> str | None:
