@@ -91,7 +91,7 @@ def _edge_ids(ids: Tensor) -> Tensor | None:
         return None
     # Read on the CPU only, where it needs no synchronisation. The first and last id tell most other orders apart.
     ordered = ids.device.type == "cpu" and int(ids[0]) == 0 and int(ids[-1]) == ids.numel() - 1
-    if ordered and torch.equal(ids, torch.arange(ids.numel(), dtype=ids.dtype)):
+    if ordered and torch.equal(ids, torch.arange(ids.numel(), dtype=ids.dtype, device=ids.device)):
         return None
     return ids
 

@@ -422,13 +422,13 @@ def _compact(graph: Graph) -> tuple[Tensor, int, Tensor | None]:
         return indices, 0, None
     if graph.device.type != "cpu" or torch.compiler.is_compiling():
         return indices, num_src, None
-    is_read = torch.zeros(num_src, dtype=torch.bool)
+    is_read = torch.zeros(num_src, dtype=torch.bool, device=graph.device)
     is_read[indices] = True
     ids = is_read.nonzero().squeeze(1).to(indices.dtype)
     if len(ids) > _COMPACT * num_src:
         return indices, num_src, None
-    rows = torch.empty(num_src, dtype=indices.dtype)
-    rows[ids] = torch.arange(len(ids), dtype=indices.dtype)
+    rows = indices.new_empty(num_src)
+    rows[ids] = torch.arange(len(ids), dtype=indices.dtype, device=indices.device)
     return rows[indices], len(ids), ids
 
 

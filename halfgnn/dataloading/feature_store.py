@@ -273,7 +273,7 @@ def _truncated(path: Path, size: int, layout: _Layout) -> str:
 def _opened(path: Path, layout: _Layout, num_threads: int, window: tuple[int, int] | None = None) -> FeatureStore:
     if path.stat().st_size < layout.end:
         raise ValueError(_truncated(path, path.stat().st_size, layout))
-    data, mapped = torch.empty(layout.shape, dtype=layout.dtype), None
+    data, mapped = torch.empty(layout.shape, dtype=layout.dtype, device="cpu"), None
     if layout.count:
         with path.open("rb") as handle:
             mapped = mmap.mmap(handle.fileno(), layout.end, access=mmap.ACCESS_READ)

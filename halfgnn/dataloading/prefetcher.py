@@ -411,4 +411,4 @@ class _Slot:
         return buffer[:size].view(dtype).view(shape)
 
     def _allocated(self, size: int) -> Tensor:
-        return torch.empty(max(size, 1), dtype=torch.uint8, pin_memory=self._cuda is torch.cuda)
+        return torch.empty(max(size, 1), dtype=torch.uint8, device="cpu", pin_memory=self._cuda is torch.cuda)

@@ -14,8 +14,9 @@ from ..graph_argument import GraphLike
 from . import attention
 from ._checks import check_edge_features, check_projected
 from ._features import both_sides, cast_once, checked_graph, unrounded
+from ._hooks import is_plain
 from .gatconv import project_sides
-from .projections import node_logits, project, trimmed
+from .projections import node_logits, project, project_with_logits, trimmed
 
 
 class EdgeGATConv(attention.Attention):
@@ -104,35 +105,46 @@ class EdgeGATConv(attention.Attention):
         x_src, x_dst = cast_once(g, feat, *both_sides(graph, g, feat, self.feat_drop))
         feat_src, *logits = project_sides(self, x_src, x_dst if isinstance(feat, tuple) else None, g.num_dst)
         edge_feat = autocast(edge_feat)
-        (of_edges,) = node_logits(self.fc_edge, edge_feat, self.attn_edge)
+        rows = None  # projected edge features, if fc_edge must be called: once, as pre-hooks may count calls
+        if is_plain(self.fc_edge):
+            (of_edges,) = node_logits(self.fc_edge, edge_feat, self.attn_edge)
+        else:
+            rows, (of_edges,) = project_with_logits(
+                self.fc_edge, edge_feat, self._num_heads, self._out_feats, self.attn_edge
+            )
         with without_autocast(feat_src.device):
             scores = ops.u_add_v(g, *(x.to(of_edges.dtype) for x in logits)) + of_edges
         weight = None
         if get_attention or attention.why_unfused(self) is not None:
-            rst, weight = self._unfused(g, feat_src, edge_feat, scores)
+            rst, weight = self._unfused(g, feat_src, edge_feat, rows, scores)
         else:
-            rst = self._fused(g, feat_src, edge_feat, scores)
+            rst = self._fused(g, feat_src, edge_feat, rows, scores)
         rst = attention.finished(self, trimmed(rst, self._out_feats), x_dst, is_new=weight is not None, bias=self.bias)
         return (rst, weight) if get_attention else rst
 
     def _shape(self, feat_src: Tensor) -> tuple[int, int, int]:
         return self._num_heads, self._out_feats, feat_src.shape[-1]
 
-    def _fused(self, g, feat_src: Tensor, edge_feat: Tensor, scores: Tensor) -> Tensor:
-        """Dot attention whose logits are its bias: queries are zero."""
-        weight = attention.edge_weight(self.fc_edge, *self._shape(feat_src))
+    def _fused(self, g, feat_src: Tensor, edge_feat: Tensor, rows: Tensor | None, scores: Tensor) -> Tensor:
+        """Dot attention whose logits are its bias: queries are zero. rows: the projected edge_feat, or None if not made."""
+        weight = None if rows is not None else attention.edge_weight(self.fc_edge, *self._shape(feat_src))
         terms: dict[str, Any]
         if weight is None:
-            terms = {"edge_value": project(self.fc_edge, edge_feat, *self._shape(feat_src))}
+            terms = {"edge_value": self._rows(feat_src, edge_feat, rows)}
         else:
             terms = {"edge_feat": edge_feat, "edge_value_weight": weight}
         query = feat_src.new_zeros(g.num_dst, *feat_src.shape[1:])
         p = attention.dropout_p(self.attn_drop)
         return ops.dot_attention(g, query, feat_src, feat_src, 1.0, p, edge_bias=self.leaky_relu(scores), **terms)
 
-    def _unfused(self, g, feat_src: Tensor, edge_feat: Tensor, scores: Tensor) -> tuple[Tensor, Tensor]:
+    def _rows(self, feat_src: Tensor, edge_feat: Tensor, rows: Tensor | None) -> Tensor:
+        return project(self.fc_edge, edge_feat, *self._shape(feat_src)) if rows is None else rows
+
+    def _unfused(
+        self, g, feat_src: Tensor, edge_feat: Tensor, rows: Tensor | None, scores: Tensor
+    ) -> tuple[Tensor, Tensor]:
         """The same operator by operator, and the weights after dropout."""
-        rows = project(self.fc_edge, edge_feat, *self._shape(feat_src))
+        rows = self._rows(feat_src, edge_feat, rows)
         with without_autocast(feat_src.device):
             logits = attention.called(self.leaky_relu, scores.unsqueeze(-1))
             weight = attention.called(self.attn_drop, ops.edge_softmax(g, logits))

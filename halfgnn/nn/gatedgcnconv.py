@@ -9,9 +9,10 @@ from torch import Tensor, nn
 
 from .. import ops
 from ..common.arguments import check_probability, checked_size
-from ..common.operands import check_columns, check_operand, check_parameter
+from ..common.operands import check_columns, check_operand, width_of
 from ..common.precision import autocast
 from ..graph_argument import GraphLike, as_graph
+from ._checks import check_layer
 from .projections import applied
 
 
@@ -97,7 +98,7 @@ class GatedGCNConv(nn.Module):
         return given + out if self.residual else out
 
 
-def _check(g: Any, x: Any, name: str, target: str, layer: nn.Linear) -> None:
+def _check(g: Any, x: Any, name: str, target: str, layer: nn.Module) -> None:
     check_operand(x, name, g, target)
-    check_columns(x, name, layer.in_features)
-    check_parameter(x, name, layer.weight)
+    check_columns(x, name, width_of(layer))
+    check_layer(x, name, layer)

@@ -8,28 +8,33 @@ import torch
 from torch import Tensor, nn
 
 from ..common.arguments import check_number, check_probability, checked_size
-from ..common.operands import check_columns, check_operand, check_parameter
+from ..common.operands import check_columns, check_operand
 from ..common.precision import autocast
 from ..graph import Graph
 from ..graph_argument import GraphLike, as_graph
-from ._hooks import is_plain
+from ._checks import check_layer
 from .principal import checked_names, degrees, of_ends, of_messages, scaled, split_linear
-from .projections import applied, linear
+from .projections import applied, is_just, linear
 
 AGGREGATORS = ("mean", "sum", "max", "min", "std", "var", "moment3", "moment4", "moment5")
 SCALERS = ("identity", "amplification", "attenuation")
 
 
 class PNAConvTower(nn.Module):
-    """The parameters of a tower of PNAConv, which calls its parts."""
+    """A tower of PNAConv, which runs all of its towers together unless a call of one does more than its formula."""
 
-    def __init__(self, in_size, out_size, num_reduced, dropout, edge_feat_size):
+    def __init__(self, in_size, out_size, aggregators, scalers, delta, dropout=0.0, edge_feat_size=0):
         super().__init__()
-        self.in_size, self.edge_feat_size = in_size, edge_feat_size
+        self.in_size, self.out_size, self.edge_feat_size = in_size, out_size, edge_feat_size
+        self.aggregators, self.scalers, self.delta = aggregators, scalers, delta
         self.M = nn.Linear(2 * in_size + edge_feat_size, in_size)
-        self.U = nn.Linear((num_reduced + 1) * in_size, out_size)
+        self.U = nn.Linear((len(aggregators) * len(scalers) + 1) * in_size, out_size)
         self.dropout = nn.Dropout(dropout)
         self.batchnorm = nn.BatchNorm1d(out_size)
+
+    def forward(self, graph, node_feat, edge_feat=None):
+        """The tower on its part of the features, (N, in_size), which PNAConv has checked: (N, out_size)."""
+        return _run_towers([self], graph, as_graph(graph, "graph"), node_feat.unsqueeze(1), edge_feat)[0]
 
 
 class PNAConv(nn.Module):
@@ -75,9 +80,10 @@ class PNAConv(nn.Module):
         self.edge_feat_size = checked_size(edge_feat_size, "edge_feat_size")
         self.tower_in_size, self.tower_out_size = in_size // num_towers, out_size // num_towers
         self.residual = residual and in_size == out_size
-        num_reduced, dropout = len(self.aggregators) * len(self.scalers), check_probability(dropout, "dropout")
+        dropout = check_probability(dropout, "dropout")
+        reductions = self.aggregators, self.scalers, self.delta
         self.towers = nn.ModuleList(
-            PNAConvTower(self.tower_in_size, self.tower_out_size, num_reduced, dropout, self.edge_feat_size)
+            PNAConvTower(self.tower_in_size, self.tower_out_size, *reductions, dropout, self.edge_feat_size)
             for _ in range(num_towers)
         )
         self.mixing_layer = nn.Sequential(nn.Linear(out_size, out_size), nn.LeakyReLU())
@@ -101,49 +107,56 @@ class PNAConv(nn.Module):
             raise ValueError(f"graph has {g.num_src} sources and {g.num_dst} destinations; expected equal numbers")
         check_operand(node_feat, "node_feat", g, "u")
         check_columns(node_feat, "node_feat", self.in_size)
-        if is_plain(self.towers[0].M):
-            check_parameter(node_feat, "node_feat", self.towers[0].M.weight)
+        layer = getattr(self.towers[0], "M", None)
+        check_layer(node_feat, "node_feat", layer)
         if self.edge_feat_size > 0:
             check_operand(edge_feat, "edge_feat", g, "e")
             check_columns(edge_feat, "edge_feat", self.edge_feat_size)
-            if is_plain(self.towers[0].M):
-                check_parameter(edge_feat, "edge_feat", self.towers[0].M.weight)
+            check_layer(edge_feat, "edge_feat", layer)
         node_feat = autocast(node_feat)
+        edge_feat = autocast(edge_feat) if self.edge_feat_size > 0 else None
         h = node_feat.view(-1, len(self.towers), self.tower_in_size)
-        reduced = self._reduce(g, h, autocast(edge_feat) if self.edge_feat_size > 0 else None)
-        h = torch.cat([h, reduced], -1)
-        norm = _size_norm(graph, g, node_feat)
-        towers = [
-            tower.dropout(tower.batchnorm(applied(tower.U, h[:, i]) * norm)) for i, tower in enumerate(self.towers)
-        ]
-        out = applied(self.mixing_layer, torch.cat(towers, 1))
-        return out + node_feat if self.residual else out
-
-    def _reduce(self, g: Graph, h: Tensor, edge_feat: Tensor | None) -> Tensor:
-        """(N, towers, aggregators * scalers * tower_in_size)"""
-        split = [split_linear(tower.M, self.tower_in_size) for tower in self.towers]
-        if edge_feat is not None or None in split or not set(self.aggregators) <= set(AGGREGATORS[:6]):
-            reduced = of_messages(g, self._messages(g, h, edge_feat), self.aggregators, 0.0)
+        if all(is_just(tower, PNAConvTower) for tower in self.towers):
+            parts = _run_towers(list(self.towers), graph, g, h, edge_feat)
         else:
-            ends = [
-                (linear(h[:, i], of_src, None), linear(h[:, i], of_dst, bias))
-                for i, (of_src, of_dst, bias) in enumerate(part for part in split if part is not None)
-            ]
-            src, dst = (torch.stack(side, 1) for side in zip(*ends))
-            reduced = of_ends(g, src, dst, self.aggregators, 0.0)
-        degree = degrees(g, h)
-        return scaled(reduced, self.aggregators, self.scalers, degree, self.delta)
-
-    def _messages(self, g: Graph, h: Tensor, edge_feat: Tensor | None) -> Tensor:
-        src, dst = (end.long() for end in g.edges())
-        parts = [h[src], h[dst]]
-        if edge_feat is not None:
-            parts.append(edge_feat.unsqueeze(1).expand(-1, len(self.towers), -1))
-        ends = torch.cat(parts, -1)
-        return torch.stack([applied(tower.M, ends[:, i]) for i, tower in enumerate(self.towers)], 1)
+            parts = [tower(graph, h[:, i], edge_feat) for i, tower in enumerate(self.towers)]
+        out = applied(self.mixing_layer, torch.cat(parts, 1))
+        return out + node_feat if self.residual else out
 
     def extra_repr(self) -> str:
         return f"{', '.join(self.aggregators)}; {', '.join(self.scalers)}"
+
+
+def _run_towers(towers: list[Any], graph: Any, g: Graph, h: Tensor, edge_feat: Tensor | None) -> list[Tensor]:
+    """The results of the towers for h (N, towers, in_size), one part per tower. g: the Graph of `graph`."""
+    joined = torch.cat([h, _reduce(towers, g, h, edge_feat)], -1)
+    norm = _size_norm(graph, g, h)
+    return [tower.dropout(tower.batchnorm(applied(tower.U, joined[:, i]) * norm)) for i, tower in enumerate(towers)]
+
+
+def _reduce(towers: list[Any], g: Graph, h: Tensor, edge_feat: Tensor | None) -> Tensor:
+    """(N, towers, aggregators * scalers * in_size)"""
+    names, scalers, delta = towers[0].aggregators, towers[0].scalers, towers[0].delta
+    split = [split_linear(tower.M, h.shape[-1]) for tower in towers]
+    if edge_feat is not None or None in split or not set(names) <= set(AGGREGATORS[:6]):
+        reduced = of_messages(g, _messages(towers, g, h, edge_feat), names, 0.0)
+    else:
+        ends = [
+            (linear(h[:, i], of_src, None), linear(h[:, i], of_dst, bias))
+            for i, (of_src, of_dst, bias) in enumerate(part for part in split if part is not None)
+        ]
+        src, dst = (torch.stack(side, 1) for side in zip(*ends))
+        reduced = of_ends(g, src, dst, names, 0.0)
+    return scaled(reduced, names, scalers, degrees(g, h), delta)
+
+
+def _messages(towers: list[Any], g: Graph, h: Tensor, edge_feat: Tensor | None) -> Tensor:
+    src, dst = (end.long() for end in g.edges())
+    parts = [h[src], h[dst]]
+    if edge_feat is not None:
+        parts.append(edge_feat.unsqueeze(1).expand(-1, len(towers), -1))
+    ends = torch.cat(parts, -1)
+    return torch.stack([applied(tower.M, ends[:, i]) for i, tower in enumerate(towers)], 1)
 
 
 def _size_norm(graph: Any, g: Graph, x: Tensor) -> Tensor | float:

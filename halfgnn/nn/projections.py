@@ -323,7 +323,18 @@ def applied(layer: Any, x: Tensor) -> Tensor:
         for part in layer:
             x = applied(part, x)
         return x
-    return linear(x, layer.weight, layer.bias) if is_plain(layer) else layer(x)
+    return linear(x, layer.weight, layer.bias) if is_plain(layer) else _called(layer, x)
+
+
+def is_quantised(layer: Any) -> bool:
+    """Whether the layer is dynamically quantised (torch.ao). Such layers take fp32 only, and autocast does not cast for them."""
+    parts = getattr(layer, "_modules", ())
+    return "_packed_params" in parts or "_all_weight_values" in parts
+
+
+def _called(layer: Any, x: Tensor) -> Tensor:
+    """layer(x), in the dtype of x if the layer is quantised."""
+    return layer(x.float()).to(x.dtype) if x.dtype in HALF and is_quantised(layer) else layer(x)
 
 
 def wide_linear(h: Tensor, weight: Tensor) -> Tensor:
@@ -334,7 +345,7 @@ def wide_linear(h: Tensor, weight: Tensor) -> Tensor:
 def project(layer: nn.Module, x: Tensor, heads: int, dim: int, width: int) -> Tensor:
     """layer(x) (*, heads * dim) as (*, heads, width). Each head is followed by zeros if width > dim."""
     if not is_plain(layer):
-        return _pad(layer(x).unflatten(-1, (heads, dim)), width)
+        return _pad(_called(layer, x).unflatten(-1, (heads, dim)), width)
     return linear(x, *_padded_parameters(layer, heads, dim, width)).unflatten(-1, (heads, width))
 
 
@@ -364,7 +375,7 @@ def project_with_logits(
     """project(layer, x, ...), padded for an attention, and node_logits(layer, x, *attns)."""
     width = padded(dim, x)
     if not is_plain(layer):
-        feat = layer(x).unflatten(-1, (heads, dim))
+        feat = _called(layer, x).unflatten(-1, (heads, dim))
         return _pad(feat, width), _logits_of(feat, *attns)
     widens = _widens(x, layer.weight)
     if not widens and not _joins(x, layer.weight, *attns):
@@ -400,7 +411,7 @@ def node_logits(layer: Any, h: Tensor, *attns: Tensor) -> tuple[Tensor, ...]:
     The sum over D is folded into the weight, so layer(h) is neither formed nor read again.
     """
     if not is_plain(layer):
-        return _logits_of(layer(h).unflatten(-1, (attns[0].shape[-2], -1)), *attns)
+        return _logits_of(_called(layer, h).unflatten(-1, (attns[0].shape[-2], -1)), *attns)
     weight = torch.cat([_fold(layer.weight, attn) for attn in attns])
     with without_autocast(h.device):
         logits = wide_linear(h, weight) if h.dtype in HALF else F.linear(h, weight)

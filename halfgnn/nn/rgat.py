@@ -14,6 +14,7 @@ from ..common.operands import check_rows
 from ..graph_argument import HeteroGraphLike, as_heterograph
 from ..heterograph import EdgeType, HeteroGraph, check_etype
 from . import relation_attention
+from ._hooks import is_plain
 from .gatconv import GATConv
 from .projections import applied, linear
 
@@ -105,7 +106,7 @@ class RGAT(nn.Module):
         h = dict(feats)
         for layer, block in enumerate(blocks):
             h = self._layer(layer, as_heterograph(block, f"blocks[{layer}]"), h)
-        return self._classes(h[self.target])
+        return applied(self.mlp, h[self.target])
 
     def _layer(self, layer: int, g: HeteroGraph, h: Mapping[str, Tensor]) -> dict[str, Tensor]:
         """Features of the destinations, from those of the sources, by node type."""
@@ -131,15 +132,14 @@ class RGAT(nn.Module):
     def _with_skip(self, layer: int, x: Tensor, rsts: Tensor | None, biases: list[Tensor]) -> Tensor:
         """The projection of a type's own features x (N, in), plus the results rsts (R, N, H, D) of its relations, plus biases."""
         skip: Any = self.skips[layer]
-        out = linear(x, skip.weight, torch.stack([skip.bias, *biases]).sum(0))
+        if is_plain(skip) and skip.bias is not None:
+            out = linear(x, skip.weight, torch.stack([skip.bias, *biases]).sum(0))
+        else:
+            out = applied(skip, x)
+            out = out + torch.stack(biases).sum(0).to(out.dtype) if biases else out
         if rsts is None:
             return out
         return out + (rsts[0] if rsts.shape[0] == 1 else rsts.sum(0)).flatten(1)
-
-    def _classes(self, x: Tensor) -> Tensor:
-        for module in self.mlp:
-            x = applied(module, x)
-        return x
 
 
 def _check_block(g: HeteroGraph, name: str, etypes: Sequence[EdgeType]) -> None:

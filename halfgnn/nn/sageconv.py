@@ -15,7 +15,7 @@ from ..graph_argument import GraphLike, as_graph
 from ._checks import check_edge_weight, check_features
 from ._features import both_sides, cast_once, shown, unrounded
 from ._sums import aggregate, padded_width
-from .projections import applied, project, trimmed
+from .projections import applied, is_quantised, project, trimmed, widened
 
 _AGGREGATORS = ("mean", "gcn", "pool", "lstm")
 
@@ -158,6 +158,8 @@ class SAGEConv(nn.Module):
 
     def _last_state(self, messages: Tensor) -> Tensor:
         """The state (num_nodes, width) of the LSTM after messages (num_nodes, degree, width)."""
+        if is_quantised(self.lstm):
+            messages = widened(messages)
         with able_to_run_lstm(messages):
             _, (last, _) = self.lstm(messages)
         return last.squeeze(0)

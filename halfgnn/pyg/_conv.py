@@ -17,7 +17,6 @@ from ..common.operands import (
     check_one_width,
     check_operand,
     check_pair,
-    check_parameter,
     check_parameter_device,
     check_tensor,
     width_of,
@@ -26,6 +25,8 @@ from ..common.operands import (
 from ..common.precision import autocast, may_mix, without_autocast
 from ..graph import Graph
 from ..graph_argument import as_graph
+from ..nn._checks import check_layer
+from ..nn._hooks import is_hooked
 from ..nn.attention import handed_out
 from ..nn.projections import applied, is_just, linear, trimmed
 from . import _graph
@@ -88,9 +89,11 @@ def refuse_module(conv: Any) -> str | None:
 def reduction_of(aggregation: Any) -> str | None:
     """halfgnn's name of what a module of torch_geometric.nn.aggr computes; None if it has none."""
     name = _REDUCTIONS.get(type(aggregation))
-    if name in ("var", "std") and getattr(getattr(aggregation, "var_aggr", aggregation), "semi_grad", False):
-        return None
-    return None if aggregation._forward_hooks or aggregation._forward_pre_hooks else name
+    if name in ("var", "std"):
+        variance = getattr(aggregation, "var_aggr", aggregation)  # what StdAggregation calls
+        if variance.semi_grad or is_hooked(variance):
+            return None
+    return None if is_hooked(aggregation) else name
 
 
 def refuse_options(conv: Any, kind: type, reductions: tuple[str, ...] | None = ("sum",)) -> str | None:
@@ -172,12 +175,6 @@ def checked_pair(x: Any, lin_src: Any, lin_dst: Any, optional: bool = False) -> 
     if dst is not None:
         check_layer(dst, "x[1]", lin_src if lin_dst is None else lin_dst)
     return autocast(src), autocast(dst)
-
-
-def check_layer(x: Tensor, name: str, layer: Any) -> None:
-    """check_parameter of a projection, if it is a plain one."""
-    if width_of(layer) is not None:
-        check_parameter(x, name, layer.weight)
 
 
 def _check_features(x: Any, name: str, width: int | None) -> None:

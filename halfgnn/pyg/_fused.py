@@ -13,6 +13,7 @@ from torch import Tensor
 from torch.nn import UninitializedParameter
 from torch_geometric import nn
 
+from ..common.operands import width_of
 from ..common.precision import HALF, autocasts
 from ..common.refusals import cuda_has_attention, refuse
 from . import _operators
@@ -131,6 +132,8 @@ def _refuse(
     reason = refuse_module(conv) or refuse_mode() or refuse_options(conv, kind)
     if reason is not None:
         return reason
+    if "parametrizations" in conv._modules:
+        return "parametrized module"
     if lin_src is None or lin_dst is None or (conv.lin_edge is None and edge_attr is not None):
         return "missing layer"
     pair = _pair(x)
@@ -142,7 +145,16 @@ def _refuse(
             return reason
     if pair[0].is_cuda and not cuda_has_attention():
         return "no CUDA kernels"
+    if edge_attr is not None and _reduces_beyond_loops(conv, pair):
+        return "fill_value of a bipartite graph"
     return _refuse_edges(plain(edge_index), edge_attr, pair, conv.lin_edge)
+
+
+def _reduces_beyond_loops(conv: Any, pair: Any) -> bool:
+    """Whether self-loops get reduced edge features, and some destinations have no self-loop: PyG's scatter may raise."""
+    if not getattr(conv, "add_self_loops", False) or not isinstance(conv.fill_value, str):
+        return False
+    return pair[0].shape[0] < pair[1].shape[0]
 
 
 def _refuse_features(x: Any, layer: Any) -> str | None:
@@ -151,10 +163,13 @@ def _refuse_features(x: Any, layer: Any) -> str | None:
     reason = refuse_rows(x)
     if reason is not None:
         return reason
-    weight = getattr(layer, "weight", None)
+    is_parametrized = "parametrizations" in getattr(layer, "_modules", ())
+    # Only the layer's own call may read a parametrized weight: parametrizations may count that.
+    weight = next(layer.parameters(), None) if is_parametrized else getattr(layer, "weight", None)
     if not isinstance(weight, Tensor) or isinstance(weight, UninitializedParameter) or weight.device != x.device:
         return "no weight"
-    if weight.dim() != 2 or weight.shape[1] != x.shape[1]:
+    width = width_of(layer) if is_parametrized else weight.shape[1] if weight.dim() == 2 else None
+    if width != x.shape[1]:
         return "another width"
     if weight.dtype is x.dtype:
         return None

@@ -153,14 +153,18 @@ def is_known(edge_index: Tensor) -> bool:
 
 def holds_ids_below(edge_index: Tensor, row: int, num_nodes: int) -> bool:
     """Whether a row of edge_index, which has edges, holds ids of so many nodes only. It is read once."""
-    if edge_index.is_inference():
-        low, high = _bounds(edge_index)[row]
-    else:
-        topology = _topology_of(edge_index)
-        if topology.bounds is None:
-            topology.bounds = _bounds(edge_index)
-        low, high = topology.bounds[row]
+    low, high = _bounds_of(edge_index)[row]
     return low >= 0 and high < num_nodes
+
+
+def _bounds_of(edge_index: Tensor) -> list[tuple[int, int]]:
+    """The smallest and the largest id of each row of edge_index, which has edges. They are kept."""
+    if edge_index.is_inference():
+        return _bounds(edge_index)
+    topology = _topology_of(edge_index)
+    if topology.bounds is None:
+        topology.bounds = _bounds(edge_index)
+    return topology.bounds
 
 
 def _bounds(edge_index: Tensor) -> list[tuple[int, int]]:
@@ -169,7 +173,7 @@ def _bounds(edge_index: Tensor) -> list[tuple[int, int]]:
 
 
 def graph_with(edge_index: Tensor, row: int, num_nodes: int) -> Graph:
-    """A Graph of edge_index with so many nodes on the side of one row. How many are on the other is left open.
+    """A Graph of edge_index, which has edges, with so many nodes on the side of one row, and at least as many on the other.
 
     Raises: see graph_of.
     """
@@ -177,7 +181,9 @@ def graph_with(edge_index: Tensor, row: int, num_nodes: int) -> Graph:
         for counts, g in list(_topology_of(edge_index).graphs.items()):
             if counts[row] == num_nodes:
                 return g
-    return graph_of(edge_index, num_nodes, num_nodes)
+    _, high = _bounds_of(edge_index)[1 - row]
+    others = max(num_nodes, high + 1)
+    return graph_of(edge_index, *((num_nodes, others) if row == 0 else (others, num_nodes)))
 
 
 def share_graphs(edge_index: Tensor, how: Any, result: Tensor) -> None:

@@ -8,8 +8,9 @@ from torch_geometric import nn
 
 from .. import ops
 from ..nn import attention
+from ..nn._checks import check_layer
 from ..nn.projections import padded, project
-from ._conv import Attention, Hosted, check_layer, checked_pair, for_theirs
+from ._conv import Attention, Hosted, checked_pair, for_theirs
 from ._graph import edge_index_of
 
 

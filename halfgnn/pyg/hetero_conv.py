@@ -15,6 +15,7 @@ from ..common.kept import may_keep
 from ..common.precision import autocast, computed_type
 from ..graph import Graph
 from ..heterograph import EdgeType, HeteroGraph
+from ..nn._hooks import is_plain
 from ..nn.projections import is_just
 from ..nn.relation_attention import attend_together
 from ..nn.relation_rows import joined, taken
@@ -99,6 +100,9 @@ def _ends_of(convs: Convs, x_dict: Any) -> Ends:
 def _attend_alike(convs: Convs, x_dict: Any, edges: Any) -> bool:
     """Whether the modules are GATConvs without edge features that differ in nothing but their parameters."""
     if any(not is_just(conv, GATConv) or conv.lin_edge is not None for conv in convs.values()):
+        return False
+    # Modules that run one by one call each layer as often as torch_geometric: hooks and parametrizations may count that.
+    if not all(is_plain(layer) for conv in convs.values() for layer in conv._projections()):
         return False
     if any(refuse(conv, nn.GATConv, edges[etype], x_dict[etype[0]]) is not None for etype, conv in convs.items()):
         return False

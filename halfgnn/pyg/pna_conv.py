@@ -9,13 +9,15 @@ from torch import Tensor
 from torch_geometric import nn
 from torch_geometric.nn import aggr
 
-from ..common.operands import check_columns, check_operand, check_parameter, check_tensor
+from ..common.operands import check_columns, check_operand, check_tensor
 from ..common.precision import autocast
 from ..graph import Graph
+from ..nn._checks import check_layer
+from ..nn._hooks import is_hooked
 from ..nn.principal import degrees, of_ends, of_messages, scaled, split_linear
 from ..nn.projections import applied, linear
 from ..ops.copy_u_reduce import STD_EPS
-from ._conv import Hosted, check_layer, checked_graph, for_theirs, reduction_of
+from ._conv import Hosted, checked_graph, for_theirs, reduction_of
 
 
 class PNAConv(Hosted, nn.PNAConv):
@@ -47,7 +49,7 @@ class PNAConv(Hosted, nn.PNAConv):
             return super().forward(x, theirs, edge_attr)
         check_tensor(x, "x")
         check_columns(x, "x", self.in_channels)
-        check_parameter(x, "x", self.lin.weight)
+        check_layer(x, "x", self.lin)
         g = checked_graph(edge_index, x, x.shape[0], x.shape[0])
         if (edge_attr is None) != (self.edge_dim is None):
             wanted = "None, as edge_dim is" if self.edge_dim is None else f"(E, {self.edge_dim})"
@@ -90,6 +92,8 @@ class PNAConv(Hosted, nn.PNAConv):
 def _names_of(scaler: Any) -> list[str] | None:
     """What is reduced; None if halfgnn has no such reduction."""
     several = scaler.aggr
+    if is_hooked(scaler) or is_hooked(several):
+        return None
     if type(several) is aggr.MultiAggregation and several.mode == "cat":
         names = [reduction_of(module) for module in several.aggrs]
     else:

@@ -46,15 +46,17 @@ class ResGatedGraphConv(Hosted, nn.ResGatedGraphConv):
             raise ValueError(
                 f"edge_attr is {'not ' if edge_attr is None else ''}given, but edge_dim is {self.edge_dim}"
             )
-        x_src, x_dst = self._checked_pair(x)
+        # Weights are read once: parametrizations may count that.
+        weights = None if edge_attr is None else [layer.weight for layer in self._projections()]
+        x_src, x_dst = self._checked_pair(x, weights)
         g = checked_graph(edge_index, x_src, x_src.shape[0], x_dst.shape[0])
         if edge_attr is not None:
             check_operand(edge_attr, "edge_attr", g, "e")
             check_columns(edge_attr, "edge_attr", self.edge_dim)
-            for layer in self._projections():
-                check_parameter(edge_attr, "edge_attr", layer.weight)
+            for weight in weights or ():
+                check_parameter(edge_attr, "edge_attr", weight)
             edge_attr = autocast(edge_attr)
-        out = self._sum(g, x_src, x_dst, edge_attr)
+        out = self._sum(g, x_src, x_dst, edge_attr, weights)
         if self.lin_skip is not None:
             out = out + applied(self.lin_skip, x_dst)
         return out if self.bias is None else out + self.bias
@@ -68,20 +70,22 @@ class ResGatedGraphConv(Hosted, nn.ResGatedGraphConv):
             return None
         return "projections with hooks, or that are no linear layers"
 
-    def _checked_pair(self, x: Any) -> tuple[Tensor, Tensor]:
-        if self.edge_dim is None:
+    def _checked_pair(self, x: Any, weights: list[Tensor] | None) -> tuple[Tensor, Tensor]:
+        if weights is None:
             return checked_pair(x, self.lin_query, self.lin_key)
         x_src, x_dst = checked_pair(x, None, None)
         is_pair = isinstance(x, (tuple, list))
         for part, name, width in zip((x_src, x_dst), ("x[0]", "x[1]") if is_pair else ("x", "x"), _widths(self)):
             check_columns(part, name, width)
-            for layer in self._projections():
-                check_parameter(part, name, layer.weight)
+            for weight in weights:
+                check_parameter(part, name, weight)
         return x_src, x_dst
 
-    def _sum(self, g: Any, x_src: Tensor, x_dst: Tensor, edge_attr: Tensor | None) -> Tensor:
+    def _sum(
+        self, g: Any, x_src: Tensor, x_dst: Tensor, edge_attr: Tensor | None, weights: list[Tensor] | None
+    ) -> Tensor:
         is_fused = is_just(self.act, Sigmoid)
-        if edge_attr is None:
+        if edge_attr is None or weights is None:
             # In torch_geometric's order: layers with a width of -1 draw their parameters here.
             key = applied(self.lin_key, x_dst)
             query, value = applied(self.lin_query, x_src), applied(self.lin_value, x_src)
@@ -90,16 +94,12 @@ class ResGatedGraphConv(Hosted, nn.ResGatedGraphConv):
             return ops.u_mul_e_sum(g, value, self.act(ops.u_add_v(g, query, key)))
         # A layer's product with joined features is the sum of two products.
         src, dst = _widths(self)
-        value, query, key = (
-            linear(x, layer.weight[:, :width], layer.bias)
-            for x, layer, width in (
-                (x_src, self.lin_value, src),
-                (x_src, self.lin_query, src),
-                (x_dst, self.lin_key, dst),
-            )
-        )
-        gate_edge = linear(edge_attr, self.lin_key.weight[:, dst:] + self.lin_query.weight[:, src:], None)
-        edge_value = linear(edge_attr, self.lin_value.weight[:, src:], None)
+        of_key, of_query, of_value = weights
+        value = linear(x_src, of_value[:, :src], self.lin_value.bias)
+        query = linear(x_src, of_query[:, :src], self.lin_query.bias)
+        key = linear(x_dst, of_key[:, :dst], self.lin_key.bias)
+        gate_edge = linear(edge_attr, of_key[:, dst:] + of_query[:, src:], None)
+        edge_value = linear(edge_attr, of_value[:, src:], None)
         if is_fused:
             return ops.gated_sum(g, value, query, key, gate_edge, edge_value)
         gate = self.act(ops.u_add_v_add_e(g, query, key, gate_edge))
