@@ -356,7 +356,7 @@ def _column_logits(g, query: Tensor, terms: EdgeTerms) -> Tensor:
     """What columns add to logits (E, H, 1), without the scale."""
     assert terms.feat is not None and terms.key_weight is not None
     edge_query = _to_columns(query, terms.key_weight)
-    return gsddmm(g, "dot", terms.feat.to(edge_query.dtype).unsqueeze(1), edge_query, "e", "v")
+    return gsddmm(g, "dot", terms.feat.unsqueeze(1), edge_query, "e", "v")
 
 
 def dot_weights(g, query: Tensor, key: Tensor, terms: EdgeTerms, scale: float) -> Tensor:
