@@ -7,18 +7,17 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from ..common.layers import check_layer
 from ..common.operands import (
     check_columns,
     check_one_width,
     check_operand,
     check_pair,
-    check_parameter,
     width_of,
     widths_of,
 )
 from ..common.precision import computed_type, may_mix
 from ..graph import Graph
-from ._hooks import is_plain
 
 # ---- features ----------------------------------------------------------------------------------------------------------------
 
@@ -53,12 +52,6 @@ def check_projected(conv: Any, g: Graph, feat: Any, dim: int | None = None) -> N
         check_features(g, feat, layers["fc_src"], layers["fc_dst"], dim)
     else:
         check_features(g, feat, fc, fc, dim)
-
-
-def check_layer(x: Tensor, name: str, layer: Any) -> None:
-    """check_parameter of a projection. Only a plain one is checked, because others may change their input first."""
-    if is_plain(layer):
-        check_parameter(x, name, layer.weight)
 
 
 # ---- data of edges -----------------------------------------------------------------------------------------------------------

@@ -17,11 +17,11 @@ from torch import Tensor, nn
 
 from .. import ops
 from ..common.arguments import check_number, check_probability, checked_size, checked_widths
+from ..common.layers import is_hooked, is_plain
 from ..common.precision import autocast, without_autocast
 from ..graph import Graph
 from ..ops.attention import gat_weights, gatv2_weights
 from ._features import shown
-from ._hooks import is_hooked, is_plain
 from .projections import applied, padded_weight
 
 

@@ -9,12 +9,12 @@ from torch import Tensor, nn
 
 from .. import ops
 from ..common.arguments import checked_size
+from ..common.layers import is_plain
 from ..common.precision import autocast, without_autocast
 from ..graph_argument import GraphLike
 from . import attention
 from ._checks import check_edge_features, check_projected
 from ._features import both_sides, cast_once, checked_graph, unrounded
-from ._hooks import is_plain
 from .gatconv import project_sides
 from .projections import node_logits, project, project_with_logits, trimmed
 

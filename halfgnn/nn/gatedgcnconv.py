@@ -9,10 +9,10 @@ from torch import Tensor, nn
 
 from .. import ops
 from ..common.arguments import check_probability, checked_size
+from ..common.layers import check_layer
 from ..common.operands import check_columns, check_operand, width_of
 from ..common.precision import autocast
 from ..graph_argument import GraphLike, as_graph
-from ._checks import check_layer
 from .projections import applied
 
 

@@ -8,11 +8,11 @@ import torch
 from torch import Tensor, nn
 
 from ..common.arguments import check_number, check_probability, checked_size
+from ..common.layers import check_layer
 from ..common.operands import check_columns, check_operand
 from ..common.precision import autocast
 from ..graph import Graph
 from ..graph_argument import GraphLike, as_graph
-from ._checks import check_layer
 from .principal import checked_names, degrees, of_ends, of_messages, scaled, split_linear
 from .projections import applied, is_just, linear
 

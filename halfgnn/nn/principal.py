@@ -9,10 +9,10 @@ from torch import Tensor, nn
 
 from .. import ops
 from ..common.arguments import check_name
+from ..common.layers import is_plain, is_unhooked
 from ..common.operands import width_of
 from ..common.precision import HALF
 from ..graph import Graph
-from ._hooks import is_plain, is_unhooked
 
 Aggregates = dict[str, Tensor]
 

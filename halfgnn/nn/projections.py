@@ -11,10 +11,10 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 from ..common.autograd import apply
+from ..common.layers import is_plain, is_unhooked
 from ..common.memory import empty
 from ..common.operands import is_linear
 from ..common.precision import HALF, computed_type, without_autocast
-from ._hooks import is_plain, is_unhooked
 
 
 def _multiplied_by_cpu() -> tuple[torch.dtype, ...]:

@@ -10,12 +10,11 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 from .. import ops
+from ..common.layers import check_layer, is_hooked, is_plain, is_unhooked
 from ..common.operands import check_columns, check_rows, width_of
 from ..common.precision import autocast, without_autocast
 from ..heterograph import EdgeType, HeteroGraph, Stack
 from . import attention
-from ._checks import check_layer
-from ._hooks import is_hooked, is_plain, is_unhooked
 from .gatconv import GATConv
 from .projections import linear, node_logits, project_with_logits, trimmed
 from .relation_rows import joined, taken

@@ -10,11 +10,11 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 from ..common.arguments import check_name, check_probability, checked_size
+from ..common.layers import is_plain
 from ..common.operands import check_rows
 from ..graph_argument import HeteroGraphLike, as_heterograph
 from ..heterograph import EdgeType, HeteroGraph, check_etype
 from . import relation_attention
-from ._hooks import is_plain
 from .gatconv import GATConv
 from .projections import applied, linear
 

@@ -10,6 +10,7 @@ from torch_geometric.nn import Linear, MessagePassing, aggr
 from torch_geometric.typing import SparseTensor
 
 from .. import ops
+from ..common.layers import check_layer, is_hooked
 from ..common.operands import (
     LINEARS,
     check_columns,
@@ -25,8 +26,6 @@ from ..common.operands import (
 from ..common.precision import autocast, may_mix, without_autocast
 from ..graph import Graph
 from ..graph_argument import as_graph
-from ..nn._checks import check_layer
-from ..nn._hooks import is_hooked
 from ..nn.attention import handed_out
 from ..nn.projections import applied, is_just, linear, trimmed
 from . import _graph

@@ -7,8 +7,8 @@ from torch import Tensor
 from torch_geometric import nn
 
 from .. import ops
+from ..common.layers import check_layer
 from ..nn import attention
-from ..nn._checks import check_layer
 from ..nn.projections import padded, project
 from ._conv import Attention, Hosted, checked_pair, for_theirs
 from ._graph import edge_index_of

@@ -6,8 +6,8 @@ from torch_geometric import nn
 
 from .. import ops
 from ..common.autograd import snapshot
+from ..common.layers import check_layer
 from ..common.operands import check_columns, check_operand, name_operands, operand_errors
-from ..nn._checks import check_layer
 from ..nn.projections import applied
 from ._conv import Hosted, checked_edge_attr, checked_features, checked_graph, for_theirs, node_counts
 

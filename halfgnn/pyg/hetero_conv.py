@@ -12,10 +12,10 @@ from torch_geometric import nn
 from torch_geometric.nn.conv.hetero_conv import group
 
 from ..common.kept import may_keep
+from ..common.layers import is_plain
 from ..common.precision import autocast, computed_type
 from ..graph import Graph
 from ..heterograph import EdgeType, HeteroGraph
-from ..nn._hooks import is_plain
 from ..nn.projections import is_just
 from ..nn.relation_attention import attend_together
 from ..nn.relation_rows import joined, taken

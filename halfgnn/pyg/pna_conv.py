@@ -9,11 +9,10 @@ from torch import Tensor
 from torch_geometric import nn
 from torch_geometric.nn import aggr
 
+from ..common.layers import check_layer, is_hooked
 from ..common.operands import check_columns, check_operand, check_tensor
 from ..common.precision import autocast
 from ..graph import Graph
-from ..nn._checks import check_layer
-from ..nn._hooks import is_hooked
 from ..nn.principal import degrees, of_ends, of_messages, scaled, split_linear
 from ..nn.projections import applied, linear
 from ..ops.copy_u_reduce import STD_EPS

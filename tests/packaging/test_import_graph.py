@@ -101,10 +101,10 @@ def test_what_is_private_stays_where_it_belongs(modules):
     [
         (
             "halfgnn.pyg.gat_conv",
-            "from ..nn._hooks import is_plain",
-            "halfgnn.pyg.gat_conv -> halfgnn.nn._hooks is_plain",
+            "from ..nn._checks import check_features",
+            "halfgnn.pyg.gat_conv -> halfgnn.nn._checks check_features",
         ),
-        ("halfgnn.pyg.gat_conv", "from ..nn import _hooks", "halfgnn.pyg.gat_conv -> halfgnn.nn._hooks"),
+        ("halfgnn.pyg.gat_conv", "from ..nn import _checks", "halfgnn.pyg.gat_conv -> halfgnn.nn._checks"),
         ("halfgnn.pyg._conv", "from ..graph import _num_nodes", "halfgnn.pyg._conv -> halfgnn.graph _num_nodes"),
     ],
 )
