@@ -95,10 +95,13 @@ class Functions:
 def _exchange(functions: dict[int, tuple[Any, Any]], bind: Callable[[Any, str, Any], None]) -> None:
     """Binds all names that modules have for functions to others. functions: id -> (function, its replacement)."""
     for module in list(sys.modules.values()):
-        if isinstance(module, types.ModuleType):
-            for name, value in list(vars(module).items()):
-                if id(value) in functions and functions[id(value)][0] is value:
-                    bind(module, name, functions[id(value)][1])
+        if not isinstance(module, types.ModuleType) or functions.keys().isdisjoint(
+            map(id, list(vars(module).values()))
+        ):
+            continue
+        for name, value in list(vars(module).items()):
+            if id(value) in functions and functions[id(value)][0] is value:
+                bind(module, name, functions[id(value)][1])
 
 
 def _share_overloads(*functions: Any) -> None:
