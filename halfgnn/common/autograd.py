@@ -62,14 +62,15 @@ def snapshot(x: Tensor, with_history: bool = True) -> Tensor:
 
     Nothing is copied before x is written to: the result shares the memory of x until then (PyTorch's copy on write). x itself is
     returned where no write can come between, where autograd records nothing, and where memory cannot be shared like this (NumPy's).
-    On CUDA an input that no operator has made also stays as it is, because a captured graph may read it at its address.
+    An input that no operator has made also stays as it is on CUDA, because a captured graph may read it at its address, and if
+    something else holds its memory: a NumPy array that was made of x before would keep the old memory when x is written to.
 
     with_history: whether gradients of the result reach x.
     """
     if (
         torch.compiler.is_compiling()
         or not torch.is_grad_enabled()
-        or (x.is_leaf and (x.requires_grad or not x.is_cpu))
+        or (x.is_leaf and (x.requires_grad or not x.is_cpu or _is_held_elsewhere(x)))
     ):
         return x
     if x.is_cuda and torch.cuda.is_current_stream_capturing():
@@ -78,6 +79,12 @@ def snapshot(x: Tensor, with_history: bool = True) -> Tensor:
         return (x if with_history else x.detach())._lazy_clone()  # type: ignore[attr-defined]
     except RuntimeError:
         return x
+
+
+def _is_held_elsewhere(x: Tensor) -> bool:
+    """Whether anything but x holds its memory: a view, an array of NumPy's, what was exported by DLPack."""
+    storage = x.untyped_storage()  # which holds the memory too
+    return x._use_count() > 1 or torch._C._storage_Use_Count(storage._cdata) > 2  # type: ignore[attr-defined]
 
 
 def is_recorded() -> bool:

@@ -36,17 +36,17 @@ class Bindings:
         setattr(owner, name, stand_in)
 
     def bind_again(self) -> bool:
-        """Binds what was restored last. Returns False if nothing was, or if a name has another value by now."""
-        if any(getattr(owner, name, None) is not original for owner, name, original, _ in self._bound):
-            return False
-        for owner, name, _, stand_in in self._bound:
-            setattr(owner, name, stand_in)
+        """Binds what was restored last, but names that have another value by now. Returns False if nothing was restored."""
+        for owner, name, original, stand_in in self._bound:
+            if getattr(owner, name, None) is original:
+                setattr(owner, name, stand_in)
         self._is_on = bool(self._bound)
         return self._is_on
 
     def restore(self) -> None:
-        for owner, name, original, _ in reversed(self._bound):
-            setattr(owner, name, original)
+        for owner, name, original, stand_in in reversed(self._bound):
+            if getattr(owner, name, None) is stand_in:
+                setattr(owner, name, original)
         self._is_on = False
 
 

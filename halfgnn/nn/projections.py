@@ -360,7 +360,8 @@ def _padded_parameters(layer: Any, heads: int, dim: int, width: int) -> tuple[Te
     if width == dim:
         return weight, bias
     zeros = weight.new_zeros(heads, width - dim, weight.shape[1])  # F.pad of torch 2.4 refuses a weight without columns
-    weight = torch.cat([weight.unflatten(0, (heads, dim)), zeros], 1).flatten(0, 1)
+    with without_autocast(weight.device):  # fp16's autocast refuses to join bf16 tensors
+        weight = torch.cat([weight.unflatten(0, (heads, dim)), zeros], 1).flatten(0, 1)
     if bias is not None:
         bias = F.pad(bias.unflatten(0, (heads, dim)), (0, width - dim)).flatten()
     return weight, bias

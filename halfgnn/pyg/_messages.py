@@ -51,7 +51,7 @@ class Lifted(NamedTuple):
         if self.kept and not with_history:
             return self.kept[0]
         _check_version(self.x, self.version)
-        return self.x if with_history else self.x.detach()
+        return self.x if with_history or not self.x.requires_grad else self.x.detach()
 
     def keep(self) -> None:
         values = snapshot(self.x, with_history=False)

@@ -366,6 +366,19 @@ def test_residuals_are_added_in_place(name, is_input):
         assert_same(residual_gradients(own, is_input), expected)
 
 
+@pytest.mark.parametrize("share", [torch.Tensor.numpy, torch.from_dlpack], ids=["numpy", "dlpack"])
+@pytest.mark.parametrize("function", [lambda x, w: x * w, lambda x, w: (x + w).relu()])
+def test_what_shares_the_memory_of_features_before_a_call_shares_it_afterwards(share, function):
+    x, w = randn(NUM_NODES, WIDTH, seed=1), randn(NUM_EDGES, WIDTH, seed=2).requires_grad_()
+    alias = share(x)
+    with halfgnn.pyg.accelerate():
+        out = Layer(function)(x, edges(), w)
+    assert out.requires_grad
+    x.add_(1)
+    alias[0] = 5
+    assert (x[0] == 5).all()
+
+
 def test_a_message_looks_like_the_tensor():
     seen = []
 

@@ -72,6 +72,18 @@ def test_half(name):
         assert step(module, x)[0].dtype is expected.dtype, "half ends with its block"
 
 
+@pytest.mark.parametrize("name", ["GATConv", "GATv2Conv", "TransformerConv"])
+def test_fused_modules_whose_half_type_is_not_that_of_autocast(name):
+    """Heads of 5 columns are padded."""
+    torch.manual_seed(1)
+    module, x = MAKE[name]().eval().bfloat16(), randn(NUM_NODES, WIDTH, seed=1).bfloat16()
+    expected = step(module, x, dtype=torch.float16)
+    with halfgnn.pyg.accelerate(fuse=True):
+        actual = step(module, x, dtype=torch.float16)
+    assert f"fused:{name}" in routed()
+    torch.testing.assert_close(actual, expected, rtol=5e-2, atol=5e-2 * expected[1].abs().max().item())
+
+
 def test_propagations_without_a_layer_are_exact():
     """LabelPropagation and CorrectAndSmooth write into fp32 results, and would round at each of their iterations."""
     x, labels, mask = randn(NUM_NODES, 4, seed=1).float(), torch.arange(NUM_NODES) % 4, torch.arange(NUM_NODES) < 12
