@@ -38,10 +38,14 @@ class Kept:
     def _count(self, tensor: Tensor) -> None:
         whole = tensor if tensor._base is None else tensor._base
         storage = tensor.untyped_storage()
+        if tensor.layout != torch.strided:
+            return
+        # Tensors may share memory until one of them is written to; asking a storage for its address would count as writing.
+        address = torch._C._data_address(tensor) - tensor.storage_offset() * tensor.element_size()  # type: ignore[attr-defined]
         if whole.is_leaf and whole.requires_grad:
-            self._leaves.add(storage.data_ptr())
-        elif tensor.is_floating_point() and tensor.layout == torch.strided:
-            self._saved[storage.data_ptr()] = storage
+            self._leaves.add(address)
+        elif tensor.is_floating_point():
+            self._saved[address] = storage
 
     @property
     def mebibytes(self) -> float:
