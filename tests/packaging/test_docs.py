@@ -139,7 +139,9 @@ def test_commands_exist(page):
 def test_make_alone_lists_its_targets():
     if shutil.which("make") is None:
         pytest.skip("make is not installed")
-    outside = {name: value for name, value in os.environ.items() if not name.startswith(("MAKE", "MFLAGS"))}  # of make test
+    outside = {
+        name: value for name, value in os.environ.items() if not name.startswith(("MAKE", "MFLAGS"))
+    }  # of make test
     result = subprocess.run(["make"], cwd=ROOT, capture_output=True, text=True, check=True, timeout=60, env=outside)
     assert "make demo" in result.stdout and "make gpu-test" in result.stdout
     assert "pip" not in result.stdout and result.stderr == ""
