@@ -12,14 +12,15 @@ import torch
 from torch import Tensor, nn
 
 from .. import ops
-from ..common.autograd import snapshot
-from ..common.precision import HALF, autocasts, without_autocast
+from ..common.precision import HALF, autocasts, computed_type, without_autocast
 from ..common.refusals import refuse
 from . import _conv
 from ._accounts import fell_back, routed
 from ._graph import holds_ids_below, share_graphs
-from ._messages import Combined, Message, Product, lifted
+from ._messages import Message, lifted
 from ._propagation import Propagation, begin, current, find, plain
+from ._reductions import reduced
+from ._values import with_history
 
 Original = Callable[..., Any]
 
@@ -76,7 +77,7 @@ def index_select(original: Original, self: Any, src: Tensor, index: Tensor) -> T
     src = src.resolve_neg() if src.is_neg() else src  # below autograd PyTorch would not
     row = propagation.row_of(index_data)
     assert row is not None
-    return lifted(src, propagation, row, index_data)
+    return lifted(src, propagation, row, index_data, self.node_dim % src.dim())
 
 
 def _refuse_lift(conv: Any, src: Tensor, index: Tensor, propagation: Propagation | None) -> str | None:
@@ -85,12 +86,12 @@ def _refuse_lift(conv: Any, src: Tensor, index: Tensor, propagation: Propagation
     reason = propagation.refusal or refuse_mode() or refuse_rows(src)
     if reason is not None:
         return reason
-    if not _is_first(conv.node_dim, src):
+    if not -src.dim() <= conv.node_dim < src.dim():
         return f"node_dim {conv.node_dim} of {src.dim()} dimensions"
     row = propagation.row_of(index)
     if row is None:
         return "another index"
-    return refuse_ids(propagation, row, src.shape[0])
+    return refuse_ids(propagation, row, src.shape[conv.node_dim])
 
 
 def refuse_ids(propagation: Propagation, row: int, num_nodes: int) -> str | None:
@@ -112,13 +113,16 @@ def scatter(
         return original(src, index, dim, dim_size, reduce)
     found = _find(index)
     reduction = REDUCES.get(reduce)
+    if isinstance(src, Message) and _is_another(dim, src) and dim % src.dim() != src.edge_dim:
+        src = src.ordinary()
     if found and reduction and not isinstance(src, Message) and _is_another(dim, src):  # several features of one graph
         out = scatter(original, src.movedim(dim, 0).contiguous(), index, 0, dim_size, reduce)
         return out.movedim(0, dim).contiguous()  # as PyG's, of which callers take views
     if isinstance(src, Message):
-        if _refuse_reduction(src, reduction, found, dim, dim_size) is None and _is_reducible(src, index):
-            return _reduced(src, str(reduction), int(dim_size))  # type: ignore[arg-type]
-        src = src.view_as(src)
+        if _refuse_reduction(src, reduction, found, dim, dim_size) is None and src.is_as_made():
+            assert found is not None and dim_size is not None
+            return _reduced(src, str(reduction), found[1], dim_size)
+        src = src.ordinary()
     reason = _refuse_reduction(src, reduction, found, dim, dim_size) or refuse_rows(src)
     name = f"gspmm:copy_e_{reduction or reduce}"
     if reason is not None:
@@ -146,37 +150,18 @@ def _refuse_reduction(
     propagation, row = found
     if propagation.refusal is not None:
         return propagation.refusal
-    if not _is_first(dim, src) or src.shape[0] != propagation.edge_index.shape[1]:
+    edge_dim = src.edge_dim if isinstance(src, Message) else 0
+    if not -src.dim() <= dim < src.dim() or dim % src.dim() != edge_dim:
+        return "another dimension"
+    if src.shape[edge_dim] != propagation.edge_index.shape[1]:
         return "another dimension"
     return "no dim_size" if dim_size is None else refuse_ids(propagation, row, dim_size)
 
 
-def _is_reducible(message: Message, index: Tensor) -> bool:
-    """Whether one operator gathers, combines and reduces a message: its features are those of the other ends."""
-    if isinstance(message.recipe, Product):
-        return False
-    lift = message.recipe.lift
-    return message.is_as_made() and lift.propagation.row_of(plain(index)) == 1 - lift.row
-
-
-def _reduced(message: Message, reduction: str, num_nodes: int) -> Tensor:
-    recipe, edge, op, out_dtype = message.recipe, None, "copy_lhs", None
-    assert not isinstance(recipe, Product)
-    is_recorded = message.requires_grad
-    x = recipe.lift.current(is_recorded and (not isinstance(recipe, Combined) or recipe.message.requires_grad))
-    if isinstance(recipe, Combined):
-        op, edge = recipe.op, recipe.current(is_recorded)
-        # What the operator keeps for its backward may be written to before.
-        x = snapshot(x) if edge.requires_grad or op == "relu_add" else x
-        edge = snapshot(edge) if x.requires_grad or op == "relu_add" else edge
-    routed[f"gspmm:{recipe.name}_{reduction}"] += 1
-    g = recipe.lift.propagation.into(1 - recipe.lift.row, num_nodes, x.shape[0])
-    if IN_HALF and autocasts(x.device):
-        return ops.gspmm(g, op, reduction, x, edge)
-    if message.dtype is not x.dtype:
-        out_dtype = message.dtype  # as PyTorch promotes the product
-    with without_autocast(x.device):
-        return ops.gspmm(g, op, reduction, x, edge, out_dtype=out_dtype)
+def _reduced(message: Message, reduction: str, row: int, num_nodes: int) -> Tensor:
+    dtype = computed_type(message) if IN_HALF and autocasts(message.device) else None
+    with without_autocast(message.device):
+        return reduced(message, reduction, row, num_nodes, dtype)
 
 
 def variance(
@@ -199,7 +184,7 @@ def variance(
     is_rounded = is_half or (IN_HALF and isinstance(x, Message) and autocasts(x.device))
     if not is_rounded or _find(index) is None or "pow_sum" not in getattr(self, "reduce_ops", ["pow_sum"]):
         return original(self, x, *arguments)
-    formed = x.view_as(x)
+    formed = x.ordinary() if isinstance(x, Message) else x
     out = original(self, formed.float() if is_half else formed, *arguments)
     return [part.to(x.dtype) for part in out] if isinstance(out, list) else out.to(x.dtype)
 
@@ -216,7 +201,7 @@ def softmax(
     if torch.compiler.is_compiling() or not isinstance(src, Tensor) or not isinstance(index, Tensor):
         return original(src, index, ptr, num_nodes, dim)
     if isinstance(src, Message):
-        src = src.view_as(src)
+        src = with_history(src) if src.is_as_made() and refuse_mode() is None else src.ordinary()
     found = _find(index)
     if num_nodes is None and found is not None and index.numel() > 0:
         num_nodes = int(index.max()) + 1

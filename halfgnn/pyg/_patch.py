@@ -4,11 +4,12 @@ from __future__ import annotations
 
 import contextlib
 
+import torch
 from torch_geometric import nn
 from torch_geometric.nn.aggr.fused import FusedAggregation
 
 from ..common.drop_in import Bindings, Functions, Route, Switch, stand_in
-from . import _fused, _operators, _products
+from . import _fused, _linear, _operators, _products
 
 # Functions, which are replaced under every name that any module has for them: module, name, stand-in.
 _FUNCTIONS: list[tuple[str, str, Route]] = [
@@ -26,6 +27,8 @@ _METHODS: list[tuple[type, str, Route]] = [
     (nn.MessagePassing, "_index_select", _operators.index_select),
     (nn.aggr.VarAggregation, "forward", _operators.variance),
     (FusedAggregation, "forward", _operators.variance),
+    (torch.nn.Linear, "forward", _linear.linear),
+    (nn.Linear, "forward", _linear.linear),
 ]
 
 # Modules of torch_geometric.nn whose forwards fuse=True replaces.

@@ -17,7 +17,9 @@ from tests.pyg.test_patch_modules import NUM_EDGES, NUM_NODES, WIDTH, assert_sam
 pytestmark = pytest.mark.skipif(not support.supports("cpu", torch.float64), reason="needs float64")
 
 
-class Square(torch.autograd.Function):
+class Straight(torch.autograd.Function):
+    """A function whose gradient is not that of its formula, as a straight-through estimator's."""
+
     @staticmethod
     def forward(ctx, x):
         ctx.save_for_backward(x)
@@ -25,7 +27,19 @@ class Square(torch.autograd.Function):
 
     @staticmethod
     def backward(ctx, grad):
-        return 2 * ctx.saved_tensors[0] * grad
+        return 3 * ctx.saved_tensors[0] * grad
+
+
+class Reversed(torch.autograd.Function):
+    """Its result is its input; its gradient is the opposite."""
+
+    @staticmethod
+    def forward(ctx, x):
+        return x
+
+    @staticmethod
+    def backward(ctx, grad):
+        return -grad
 
 
 def written(x, w):
@@ -96,7 +110,7 @@ def disabled(x, w):
 
 
 # name: (message, what is routed)
-COPY_E = "gspmm:copy_e_{}"
+COPY_E, COPY_U = "gspmm:copy_e_{}", "gspmm:copy_u_{}"
 MESSAGES = {
     "copy": (lambda x, w: x, "gspmm:copy_u_{}"),
     "weighted": (lambda x, w: w * x, "gspmm:u_mul_e_{}"),
@@ -110,24 +124,26 @@ MESSAGES = {
     "quotient from the right": (lambda x, w: w / x, COPY_E),
     "sum with alpha": (lambda x, w: torch.add(x, w, alpha=2), COPY_E),
     "rounded quotient": (lambda x, w: torch.div(x, w, rounding_mode="floor"), COPY_E),
-    "number": (lambda x, w: 2 * x, COPY_E),
-    "row of all edges": (lambda x, w: x * w[:WIDTH].view(-1), COPY_E),
-    "two products": (lambda x, w: x * w * w, COPY_E),
+    "number": (lambda x, w: 2 * x, COPY_U),
+    "row of all edges": (lambda x, w: x * w[:WIDTH].view(-1), COPY_U),
+    "two products": (lambda x, w: x * w * w, None),
     "relu of a sum": (lambda x, w: (x + w - w).relu() + (w + x).relu(), COPY_E),
     "GINE": (lambda x, w: torch.relu(w + x), "gspmm:u_relu_add_e_{}"),
     "GINE, sum written after": (lambda x, w: (lambda s: (s.relu(), s.mul_(-1))[0])(x + w), None),
     "detached": (lambda x, w: x.detach(), "gspmm:copy_u_{}"),
     "detached product": (lambda x, w: x.detach() * w, "gspmm:u_mul_e_{}"),
-    "function": (lambda x, w: x.relu(), COPY_E),
-    "columns": (lambda x, w: x[:, :3], COPY_E),
+    "function": (lambda x, w: x.relu(), COPY_U),
+    "columns": (lambda x, w: x[:, :3], COPY_U),
     "concatenated": (lambda x, w: torch.cat([x, w], 1), COPY_E),
     "einsum": (lambda x, w: torch.einsum("ef,eg->ef", x, w), COPY_E),
     "rows one by one": (lambda x, w: torch.stack(list(x)), COPY_E),
     "sparse": (lambda x, w: torch.sparse.mm(torch.eye(NUM_EDGES, dtype=x.dtype).to_sparse(), x), COPY_E),
-    "autograd function": (lambda x, w: Square.apply(x), COPY_E),
+    "autograd function": (lambda x, w: Straight.apply(x), None),
+    "function of the same values": (lambda x, w: Reversed.apply(x), None),
+    "function of a detached message": (lambda x, w: Reversed.apply(x.detach().requires_grad_(x.requires_grad)), None),
     "vmap": (lambda x, w: torch.vmap(torch.mul)(x, w), None),
-    "checkpoint": (lambda x, w: torch.utils.checkpoint.checkpoint(torch.sin, x, use_reentrant=False), COPY_E),
-    "without torch functions": (disabled, COPY_E),
+    "checkpoint": (lambda x, w: torch.utils.checkpoint.checkpoint(torch.sin, x, use_reentrant=False), COPY_U),
+    "without torch functions": (disabled, COPY_U),
     "written": (written, COPY_E),
     "written with _": (lambda x, w: x.relu_(), COPY_E),
     "written as out": (lambda x, w: x if x.requires_grad else torch.mul(w, 3, out=x.new_empty(NUM_EDGES, 1)), None),
@@ -141,8 +157,8 @@ MESSAGES = {
     "differentiated": (differentiated, None),
     "numpy": (lambda x, w: x * torch.from_numpy(x.detach().numpy()), "gspmm:u_mul_e_{}"),
     "list": (lambda x, w: x * torch.tensor(x.tolist(), dtype=x.dtype), "gspmm:u_mul_e_{}"),
-    "number of it": (lambda x, w: x * x.sum().item(), COPY_E),
-    "printed": (lambda x, w: x * (len(repr(x)) > 100), COPY_E),
+    "number of it": (lambda x, w: x * x.sum().item(), COPY_U),
+    "printed": (lambda x, w: x * (len(repr(x)) > 100), COPY_U),
     "deep copy": (lambda x, w: x + copy.deepcopy(x.detach()), "gspmm:u_add_e_{}"),
     "pickled": (saved, "gspmm:u_add_e_{}"),
     "pickled whole": (saved_whole, "gspmm:u_add_e_{}"),
@@ -207,11 +223,11 @@ def product_read_before(a, b):
 PRODUCTS = {  # name: (message, what is routed beside the reduction)
     "dot": (lambda a, b: (a * b).sum(-1, keepdim=True), {"gsddmm:v_dot_u"}),
     "dot from the right": (lambda a, b: (b * a).sum(dim=1).unsqueeze(1), {"gsddmm:u_dot_v"}),
-    "product": (lambda a, b: a * b, {"gsddmm:v_mul_u"}),
+    "product": (lambda a, b: a * b, set()),  # a's nodes are those of the sum
     "sum of all edges": (lambda a, b: b + (a * b).sum(0), {"gsddmm:v_mul_u"}),
     "sum of all": (lambda a, b: b + (a * b).sum(), {"gsddmm:v_mul_u"}),
     "sums of both dimensions": (lambda a, b: b + (a * b).sum((0, 1)), {"gsddmm:v_mul_u"}),
-    "one-sided": (lambda a, b: (a * a).sum(-1, keepdim=True) + b, set()),
+    "one-sided": (lambda a, b: (a * a).sum(-1, keepdim=True) + b, {"gsddmm:v_add_u"}),
     "product written": (product_written, {"gsddmm:v_mul_u"}),
     "dot and product": (product_read_before, {"gsddmm:v_dot_u", "gsddmm:v_mul_u"}),
 }
@@ -412,7 +428,7 @@ def test_a_stored_message_is_the_tensor():
         stored = stored_by(Layer(None), x)
     expected = x[edges()[0]]
     assert torch.equal(stored, expected)
-    for function in (lambda m: (m * m).sum(), lambda m: Square.apply(m).sum()):
+    for function in (lambda m: (m * m).sum(), lambda m: Straight.apply(m).sum()):
         first, second = (torch.autograd.grad(function(m), x, retain_graph=True) for m in (stored, expected))
         assert_same(first, second)
     first, second = (torch.autograd.grad((m**3).sum(), x, create_graph=True)[0].sum() for m in (stored, expected))

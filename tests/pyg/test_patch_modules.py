@@ -57,8 +57,8 @@ MODULES = {
     "SAGEConv-several": (
         lambda: theirs.SAGEConv(WIDTH, 5, aggr=["mean", "max", "std"]),
         [],
-        {"gspmm:copy_u_sum", "gspmm:copy_u_max", "gspmm:copy_e_sum"},
-        {"message:copy_u"},
+        {"gspmm:copy_u_sum", "gspmm:copy_u_max"},
+        set(),
     ),
     "GCNConv-decomposed": (
         lambda: theirs.GCNConv(WIDTH, 6, decomposed_layers=2),
@@ -76,7 +76,7 @@ MODULES = {
     "SGConv": (lambda: theirs.SGConv(WIDTH, 5, K=2), [], {NORM, "gspmm:u_mul_e_sum"}, set()),
     "TAGConv": (lambda: theirs.TAGConv(WIDTH, 5), [], {NORM, "gspmm:u_mul_e_sum"}, {NORM}),
     "ChebConv": (lambda: theirs.ChebConv(WIDTH, 5, K=3), [WEIGHT], {NORM, "gspmm:u_mul_e_sum"}, set()),
-    "ARMAConv": (lambda: theirs.ARMAConv(WIDTH, 5), [], {NORM}, {"propagate", NORM}),
+    "ARMAConv": (lambda: theirs.ARMAConv(WIDTH, 5), [], {NORM, "gspmm:u_mul_e_sum"}, {NORM}),
     "LEConv": (lambda: theirs.LEConv(WIDTH, 5), [], {"gsddmm:u_sub_v", "gspmm:copy_e_sum"}, set()),
     "ClusterGCNConv": (lambda: theirs.ClusterGCNConv(WIDTH, 5), [], {NORM}, {"message:copy_u"}),  # float weights
     "ResGatedGraphConv": (
@@ -107,11 +107,11 @@ MODULES = {
     "PNAConv": (
         lambda: theirs.PNAConv(WIDTH, 5, **PNA),
         [],
-        {"gspmm:copy_e_mean", "gspmm:copy_e_min", "gspmm:copy_e_max"},
-        {"message:copy_u"},
+        {"linear", "gsddmm:v_add_u", "gspmm:copy_e_mean", "gspmm:copy_e_min", "gspmm:copy_e_max"},
+        set(),
     ),
-    "EdgeConv": (lambda: theirs.EdgeConv(linear(16)), [], {"gsddmm:u_sub_v", "gspmm:copy_e_max"}, {"message:copy_u"}),
-    "GENConv": (lambda: theirs.GENConv(WIDTH, 5), [], {"edge_softmax", "gspmm:copy_e_sum"}, {"message:copy_u"}),
+    "EdgeConv": (lambda: theirs.EdgeConv(linear(16)), [], {"linear", "gsddmm:v_add_u", "gspmm:copy_e_max"}, set()),
+    "GENConv": (lambda: theirs.GENConv(WIDTH, 5), [], {"edge_softmax", "gspmm:u_mul_e_sum"}, set()),
 }
 
 

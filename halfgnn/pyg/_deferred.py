@@ -1,0 +1,241 @@
+"""Which operators on messages are put off until their results are needed.
+
+What depends on the nodes of one side alone is computed for the nodes. What combines both sides or edges is left for the reduction,
+the sum over the last dimension or the linear layer that reads it, see _values.py.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import torch
+from torch import Tensor
+from torch.utils._pytree import tree_map
+
+from ..common.precision import may_mix
+from ..common.refusals import types_on
+from ._recipes import AbstractMessage, Applied, Lifted, of_shape, version_of
+
+_aten = torch.ops.aten
+# (recipe, shape, dtype, a message of the same propagation, row, num_rows): what Message.of takes
+Deferral = tuple[Applied, Any, torch.dtype, AbstractMessage, int | None, int]
+
+BINARY = {_aten.mul.Tensor: "mul", _aten.add.Tensor: "add", _aten.sub.Tensor: "sub", _aten.div.Tensor: "div"}
+# Of every value by itself, without a second tensor.
+UNARY = frozenset(
+    getattr(_aten, name).default
+    for name in (
+        "abs", "cos", "elu", "erf", "exp", "gelu", "leaky_relu", "log", "neg", "reciprocal", "relu", "rsqrt", "sigmoid", "silu",
+        "sin", "softplus", "sqrt", "square", "tanh", "_to_copy", "clone",
+    )
+)  # fmt: skip
+UNARY |= {getattr(_aten, name).Scalar for name in ("rsub", "mul", "add", "sub", "div")} | {_aten.pow.Tensor_Scalar}
+# Views of the dimensions after that of the edges. The first two take a shape.
+SHAPES = frozenset([_aten.view.default, _aten._unsafe_view.default])
+VIEWS = SHAPES | {
+    _aten.unsqueeze.default, _aten.squeeze.dim, _aten.select.int, _aten.slice.Tensor, _aten.transpose.int, _aten.expand.default,
+}  # fmt: skip
+CAT, SUM = _aten.cat.default, _aten.sum.dim_IntList
+
+
+def deferral(func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Deferral | None:
+    """What to make of an operator that is put off; None if it is not."""
+    rule = _RULES.get(func)
+    return None if rule is None else rule(func, args, kwargs)
+
+
+def _combines(func: Any, args: Any, kwargs: Any) -> Deferral | None:
+    """Messages of the same edges, tensors with one row per edge or for all edges, numbers."""
+    if kwargs or len(args) != 2:
+        return None
+    first, second = args
+    message = first if isinstance(first, AbstractMessage) else second
+    other = second if message is first else first
+    if not message.is_as_made() or not (isinstance(other, (int, float)) or _is_operand(other, message)):
+        return None
+    shape, dtype = _shape_of(message, other), _dtype_of(first, second)
+    if shape is None or dtype is None:
+        return None
+    row, num_rows = message.row, message.num_rows
+    if isinstance(other, AbstractMessage):
+        name = f"u_{BINARY[func]}_v"
+        if other.row != row or other.num_rows != num_rows:
+            row = None
+    elif isinstance(other, Tensor) and is_of_edges(other, message):
+        row, name = None, f"u_{BINARY[func]}_e"
+    else:
+        name = BINARY[func]
+    if row is not None and num_rows > message.shape[message.edge_dim]:
+        return None  # there are fewer edges than nodes
+    for x in (first, second):
+        if isinstance(x, AbstractMessage) and BINARY[func] in ("mul", "div"):
+            _keep(x)  # each factor is read in a backward
+    num_rows = message.shape[message.edge_dim] if row is None else num_rows
+    return _applied(func, args, kwargs, name), shape, dtype, message, row, num_rows
+
+
+def _keep(message: AbstractMessage) -> None:
+    """Lets autograd read it after its features were modified in place."""
+    if not torch.is_grad_enabled():
+        return
+    if isinstance(message.recipe, Lifted):
+        message.recipe.keep()
+    else:
+        for x in message.recipe.messages():
+            _keep(x)
+
+
+def _is_operand(x: Any, message: AbstractMessage) -> bool:
+    if isinstance(x, AbstractMessage):
+        return are_of_same_edges(x, message) and x.is_as_made()
+    if (
+        type(x) not in (Tensor, torch.nn.Parameter)
+        or x.layout != torch.strided
+        or x.device != message.device
+        or x.is_neg()
+    ):
+        return False
+    return x.numel() > 0
+
+
+def are_of_same_edges(x: AbstractMessage, message: AbstractMessage) -> bool:
+    same = x.propagation.edge_index is message.propagation.edge_index
+    return same and x.edge_dim == message.edge_dim and x.dim() == message.dim()
+
+
+def is_of_edges(x: Tensor, message: AbstractMessage) -> bool:
+    """Whether x has a row for each edge, not one row for all."""
+    place = x.dim() - message.dim() + message.edge_dim
+    return place >= 0 and x.shape[place] == message.shape[message.edge_dim]
+
+
+def _shape_of(message: AbstractMessage, other: Any) -> tuple[int, ...] | None:
+    if not isinstance(other, Tensor):
+        return tuple(message.shape)
+    if other.dim() > message.dim():
+        return None
+    try:
+        shape = tuple(torch.broadcast_shapes(message.shape, other.shape))
+    except RuntimeError:
+        return None  # PyTorch raises its own
+    return shape if shape[message.edge_dim] == message.shape[message.edge_dim] else None
+
+
+def _dtype_of(first: Any, second: Any) -> torch.dtype | None:
+    """PyTorch's dtype of the two combined, if halfgnn combines them."""
+    tensors = [x for x in (first, second) if isinstance(x, Tensor)]
+    if len(tensors) == 2 and all(x.dim() > 0 for x in tensors):
+        a, b = (x.dtype for x in tensors)
+        if a is b:
+            return a if a.is_floating_point else None
+        return torch.float32 if may_mix(a, b) else None
+    dtype = torch.result_type(*(of_shape(x) if isinstance(x, AbstractMessage) else x for x in (first, second)))
+    return dtype if all(x.dtype is dtype for x in tensors if isinstance(x, AbstractMessage)) else None
+
+
+def _maps(func: Any, args: Any, kwargs: Any) -> Deferral | None:
+    """A function of every value, if it belongs to a node."""
+    message = args[0]
+    if not isinstance(message, AbstractMessage) or not message.is_as_made():
+        return None
+    if message.row is None:
+        is_gine = (
+            func is _aten.relu.default and isinstance(message.recipe, Applied) and message.recipe.name == "u_add_e"
+        )
+        if not is_gine:
+            return None
+        name = "u_relu_add_e"
+    elif message.num_rows > message.shape[message.edge_dim]:
+        return None
+    else:
+        name = _name(func)
+    dtype = kwargs.get("dtype") or message.dtype
+    if dtype not in types_on(message.device.type) or kwargs.get("device", message.device) != message.device:
+        return None
+    if kwargs.get("layout") not in (None, torch.strided):
+        return None
+    if func not in (_aten._to_copy.default, _aten.clone.default, _aten.neg.default):
+        _keep(message)
+    return _applied(func, args, kwargs, name), message.shape, dtype, message, message.row, message.num_rows
+
+
+def _views(func: Any, args: Any, kwargs: Any) -> Deferral | None:
+    message = args[0]
+    if not message.is_as_made() or message.edge_dim != 0 or kwargs:
+        return None
+    if func not in SHAPES and func is not _aten.expand.default:
+        dims = args[1:3] if func is _aten.transpose.int else args[1:2]
+        rank = message.dim() + (func is _aten.unsqueeze.default)
+        if any(dim % rank == 0 for dim in dims):
+            return None
+    try:
+        shape = func(of_shape(message), *args[1:]).shape
+    except (RuntimeError, IndexError):
+        return None
+    num_edges = message.shape[0]
+    if not shape or shape[0] != num_edges or num_edges == 0 or (func in SHAPES and shape.numel() != message.numel()):
+        return None
+    return _applied(func, args, kwargs, _name(func), True), shape, message.dtype, message, message.row, message.num_rows
+
+
+def _joins(func: Any, args: Any, kwargs: Any) -> Deferral | None:
+    """Messages and rows of edges, joined along the last dimension."""
+    parts, dim = args[0], args[1] if len(args) > 1 else kwargs.get("dim", 0)
+    message = next(x for x in parts if isinstance(x, AbstractMessage))
+    rank = message.dim()
+    if message.edge_dim != 0 or rank < 2 or dim not in (-1, rank - 1):
+        return None
+    for x in parts:
+        if not (_is_operand(x, message) and x.dtype is message.dtype and x.shape[:-1] == message.shape[:-1]):
+            return None
+    if not message.is_as_made():
+        return None
+    shape = (*message.shape[:-1], sum(x.shape[-1] for x in parts))
+    return _applied(func, args, kwargs, "cat"), shape, message.dtype, message, None, message.shape[0]
+
+
+def _sums(func: Any, args: Any, kwargs: Any) -> Deferral | None:
+    """The sum over one dimension of each edge."""
+    message, dims = args[:2]
+    keepdim = args[2] if len(args) > 2 else kwargs.get("keepdim", False)
+    if not message.is_as_made() or message.edge_dim != 0 or dims is None or len(dims) != 1:
+        return None
+    rank = message.dim()
+    if not -rank <= dims[0] < rank:
+        return None  # PyTorch raises its own
+    dim = dims[0] % rank
+    if dim == 0 or message.shape[dim] == 0:
+        return None
+    dtype = kwargs.get("dtype") or message.dtype
+    if dtype is not message.dtype and not may_mix(dtype, message.dtype):
+        return None
+    if isinstance(message.recipe, Applied) and message.row is None:
+        _keep(message)
+    shape = list(message.shape)
+    shape[dim : dim + 1] = [1] if keepdim else []
+    return _applied(func, args, kwargs, "sum"), shape, dtype, message, message.row, message.num_rows
+
+
+def _applied(func: Any, args: Any, kwargs: Any, name: str, is_view: bool = False) -> Applied:
+    operands: list[tuple[Tensor, int | None]] = []
+
+    def note(x: Any) -> None:
+        if isinstance(x, Tensor) and not isinstance(x, AbstractMessage):
+            operands.append((x, version_of(x)))
+
+    tree_map(note, args)
+    return Applied(func, args, kwargs, name, tuple(operands), is_view)
+
+
+def _name(func: Any) -> str:
+    return func.name().split("::")[-1].split(".")[0]
+
+
+_RULES: dict[Any, Callable[[Any, Any, Any], Deferral | None]] = {
+    **dict.fromkeys(BINARY, _combines),
+    **dict.fromkeys(UNARY, _maps),
+    **dict.fromkeys(VIEWS, _views),
+    CAT: _joins,
+    SUM: _sums,
+}

@@ -1,0 +1,124 @@
+"""What a message is made of."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import Any, NamedTuple
+
+import torch
+from torch import Tensor
+
+from ..common.autograd import snapshot
+from ._propagation import Propagation
+
+
+class Lifted(NamedTuple):
+    """Features of one side's nodes for every edge. dim: the dimension of the nodes, and then of the edges."""
+
+    propagation: Propagation
+    row: int
+    ids: Tensor
+    x: Tensor
+    version: int | None
+    kept: list[Tensor]  # the values of x, if autograd may ask for them after x was written to
+    dim: int = 0
+
+    @property
+    def name(self) -> str:
+        return "copy_u"
+
+    def current(self, with_history: bool) -> Tensor:
+        """x. Unless its values were kept, it must not have changed."""
+        if self.kept and not with_history:
+            return self.kept[0]
+        check_version(self.x, self.version)
+        return self.x if with_history or not self.x.requires_grad else self.x.detach()
+
+    def keep(self) -> None:
+        values = snapshot(self.x, with_history=False)
+        if not self.kept and values is not self.x:
+            self.kept.append(values)
+
+
+class Applied(NamedTuple):
+    """What an operator makes of messages and other operands.
+
+    operands: of its arguments, the tensors that are no messages, and their versions. is_view: the result shares the memory of its
+    only message.
+    """
+
+    func: Any
+    args: tuple[Any, ...]
+    kwargs: dict[str, Any]
+    name: str
+    operands: tuple[tuple[Tensor, int | None], ...]
+    is_view: bool
+
+    def messages(self) -> Iterator[AbstractMessage]:
+        for x in self.args:
+            if isinstance(x, AbstractMessage):
+                yield x
+            elif isinstance(x, (list, tuple)):
+                yield from (y for y in x if isinstance(y, AbstractMessage))
+
+    def check_versions(self) -> None:
+        for x, version in self.operands:
+            check_version(x, version)
+
+
+def version_of(x: Tensor) -> int | None:
+    return None if x.is_inference() else x._version
+
+
+def check_version(x: Tensor, version: int | None) -> None:
+    if version_of(x) != version:
+        raise RuntimeError(
+            "a message is read after the features that it was made of were modified in place; clone the features, or the message "
+            "before they are modified (halfgnn.pyg.patch() forms messages when they are read)"
+        )
+
+
+Recipe = Lifted | Applied
+
+
+class AbstractMessage(Tensor):
+    """One row per edge that exists once it is read. See _messages.Message.
+
+    Attributes:
+        recipe: what it is made of.
+        propagation: the edges.
+        row: the row of edge_index to whose nodes alone its values belong; None: to nodes of both, or to edges.
+        num_rows: how many such nodes there are; the number of edges if row is None.
+        edge_dim: the dimension of the edges.
+    """
+
+    recipe: Recipe
+    propagation: Propagation
+    row: int | None
+    num_rows: int
+    edge_dim: int
+
+    def formed(self) -> Tensor:
+        """The values, without their history."""
+        raise NotImplementedError
+
+    def is_as_made(self) -> bool:
+        """Whether nothing but its recipe decides its values, and nobody waits for its gradient."""
+        raise NotImplementedError
+
+    def held(self) -> list[Tensor]:
+        """The tensors whose memory a message keeps."""
+        raise NotImplementedError
+
+    def note_write(self) -> None:
+        """Notes that the values, which may be in another message's memory, were written to."""
+        raise NotImplementedError
+
+    def ordinary(self) -> Tensor:
+        """An ordinary tensor with the same values and history. It shares the memory of the values."""
+        return torch.ops.aten.alias.default(self)
+
+
+def of_shape(message: Tensor) -> Tensor:
+    """A tensor of the same shape, in the memory of one value."""
+    return torch.empty((), dtype=message.dtype, device=message.device).expand(message.shape)
