@@ -34,6 +34,7 @@ from . import (
 )
 from .case import DEFAULTS, DIRECTIONS, DTYPES, FAMILY_DEFAULTS, LAYERS, MODELS, Case, Config
 from .optional import Unavailable, set_threads
+from .programs import command as programs
 from .table_parts import marks_table
 from .timing import QUICK
 
@@ -121,6 +122,9 @@ def _parser() -> argparse.ArgumentParser:
     for name, families in GROUPS.items():
         _add_options(commands.add_parser(name, help=", ".join(families)))
     gpu.add_options(commands.add_parser("gpu", help="all measurements on a GPU, in minutes, one process per graph"))
+    programs.add_options(
+        commands.add_parser("programs", help="steps of torch_geometric's modules and models, and the drop-in")
+    )
     facts.add_options(commands.add_parser("graphs", help="sizes, degrees and reuse of graphs"))
     _add_documents(commands)
     return parser
@@ -217,7 +221,14 @@ def _marks(options: argparse.Namespace) -> int:
     return 1 if marks.lost(found) else 0
 
 
-_COMMANDS = {"graphs": facts.run, "gpu": gpu.run, "plot": _plot, "table": _table, "marks": _marks}
+_COMMANDS = {
+    "graphs": facts.run,
+    "gpu": gpu.run,
+    "programs": programs.run,
+    "plot": _plot,
+    "table": _table,
+    "marks": _marks,
+}
 _OF_FILES = ("plot", "table", "marks")
 
 

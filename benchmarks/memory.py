@@ -36,10 +36,10 @@ class Kept:
         return tensor
 
     def _count(self, tensor: Tensor) -> None:
-        whole = tensor if tensor._base is None else tensor._base
-        storage = tensor.untyped_storage()
         if tensor.layout != torch.strided:
             return
+        whole = tensor if tensor._base is None else tensor._base
+        storage = tensor.untyped_storage()
         # Tensors may share memory until one of them is written to; asking a storage for its address would count as writing.
         address = torch._C._data_address(tensor) - tensor.storage_offset() * tensor.element_size()  # type: ignore[attr-defined]
         if whole.is_leaf and whole.requires_grad:

@@ -1,0 +1,68 @@
+"""Rows of programs, and the tables of them."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+
+from benchmarks.cells import number
+
+KEPT = "programs.csv"
+
+
+@dataclass(frozen=True)
+class ProgramRow:
+    """Times are medians in milliseconds per step. ratio: of the times with and without the drop-in."""
+
+    program: str
+    size: str
+    nodes: int
+    edges: int
+    dtype: str  # bf16: under autocast
+    ms_without: float
+    ms_with: float
+    ms_fused: float | None
+    ratio: float
+    error: float  # largest relative error of results and gradients, against float64 of torch_geometric
+    error_without: float  # that of torch_geometric in this dtype
+    right: str  # yes or no
+    kept_without: float | None  # bytes that autograd keeps after the forward
+    kept_with: float | None
+    date: str
+    commit: str
+    cpu: str
+    kernels: str
+    torch: str
+    torch_geometric: str
+    command: str
+
+    @property
+    def is_right(self) -> bool:
+        return self.right == "yes"
+
+
+def mean(ratios: Iterable[float]) -> float:
+    """The geometric mean."""
+    logs = [math.log(ratio) for ratio in ratios]
+    return math.exp(sum(logs) / len(logs))
+
+
+def line(row: ProgramRow) -> str:
+    fused = "" if row.ms_fused is None else f"  fused {number(row.ms_fused):>6}: {row.ms_fused / row.ms_without:5.2f} x"
+    kept = ""
+    if row.kept_without is not None and row.kept_with is not None:
+        kept = f"  kept {row.kept_without / 2**20:.1f} -> {row.kept_with / 2**20:.1f} MiB"
+    errors = f"  error {row.error:.1e} of {row.error_without:.1e}"
+    return (f"{row.program:<36}{'' if row.is_right else '*':1} {row.size:<8} {row.dtype} {number(row.ms_without):>7} ms"
+            f" -> {number(row.ms_with):>7} ms: {row.ratio:5.2f} x{fused}{errors}{kept}")  # fmt: skip
+
+
+def listing(found: Sequence[ProgramRow]) -> str:
+    """All rows, the worst ratio first, then means per size and dtype."""
+    lines = [line(row) for row in sorted(found, key=lambda row: -row.ratio)]
+    for group in dict.fromkeys((row.size, row.dtype) for row in found):
+        ratios = [row.ratio for row in found if (row.size, row.dtype) == group]
+        lines.append(f"{group[0]}, {group[1]}: geometric mean {mean(ratios):.3f} x, worst {max(ratios):.2f} x, "
+                     f"{sum(ratio > 1 for ratio in ratios)} of {len(ratios)} slower")  # fmt: skip
+    return "\n".join(lines)

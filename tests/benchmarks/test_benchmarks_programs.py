@@ -1,0 +1,87 @@
+"""Programs of torch_geometric: each one builds, and the drop-in computes what torch_geometric does. Nothing depends on times."""
+
+import pytest
+import torch
+
+pytest.importorskip("halfgnn.pyg", reason="needs torch_geometric", exc_type=ImportError)
+
+from benchmarks import cli, records
+from benchmarks.programs import data, measure, program, step
+from benchmarks.programs.records import KEPT, ProgramRow
+from benchmarks.programs.registry import PROGRAMS
+
+BY_NAME = {p.name: p for p in PROGRAMS}
+
+
+@pytest.fixture(scope="module")
+def tiny():
+    return data.make(data.SIZES["tiny"])
+
+
+def test_names_are_distinct_and_there_are_many():
+    assert len(BY_NAME) == len(PROGRAMS) >= 60
+
+
+@pytest.mark.parametrize("name", BY_NAME)
+def test_program_agrees(name, tiny):
+    verdict = step.Check(BY_NAME[name], tiny).verdict("fp32", measure.WITH)
+    assert verdict.is_right, verdict
+
+
+def _run(tmp_path, *arguments):
+    status = cli.main(["programs", "--size", "tiny", "--quick", "--out", str(tmp_path), *arguments])
+    return status, records.read(tmp_path / KEPT, ProgramRow)
+
+
+def test_command_keeps_a_row_per_program_and_dtype(tmp_path, capsys):
+    status, found = _run(tmp_path, "--only", "GATConv, edges", "hand: dot", "labelprop", "sparse", "--memory", "--fuse")
+    assert status == 0
+    names = ["GATConv, edges", "hand: dot attention", "LabelPropagation"]
+    pairs = {(name, dtype) for name in names for dtype in ("fp32", "bf16")} | {
+        ("GraphConv on a sparse matrix", "fp32"),
+        ("SAGEConv on a sparse matrix", "fp32"),
+    }
+    assert {(row.program, row.dtype) for row in found} == pairs
+    for row in found:
+        assert row.is_right and min(row.ms_without, row.ms_with, row.ms_fused) > 0
+        assert (row.nodes, row.edges) == (30, 90) and row.torch == torch.__version__
+        assert row.command.startswith("python -m benchmarks programs ") and row.cpu and row.date
+    assert all(row.kept_with < row.kept_without for row in found if row.program == "hand: dot attention")
+    shown = capsys.readouterr().out
+    assert "LabelPropagation" in shown and "tiny, fp32: geometric mean" in shown
+
+
+def test_wrong_program_has_an_asterisk_and_an_exit_status(tmp_path, capsys, monkeypatch):
+    right = program.tensors_in
+    calls = []
+
+    def wrong(result):  # from the third step on, which is the first one with the drop-in
+        calls.append(result)
+        return [1.001 * x if len(calls) > 2 else x for x in right(result)]
+
+    monkeypatch.setattr(step, "tensors_in", wrong)
+    status, (row,) = _run(tmp_path, "--only", "SimpleConv", "--dtypes", "fp32")
+    assert status == 1 and not row.is_right and row.error > 5e-4
+    assert "SimpleConv*" in capsys.readouterr().out.replace(" ", "")
+
+
+def test_new_sizes_have_new_indices_in_each_step():
+    for name in ("medium", "new"):
+        made = data.make(data.SIZES[name])
+        again = made.for_step()
+        assert (again.edge_index is made.edge_index) == (name == "medium")
+        assert torch.equal(again.edge_index, made.edge_index) and again.x is made.x
+
+
+def test_molecules_are_small_and_apart():
+    made = data.make(data.SIZES["new"])
+    src, dst = made.edge_index
+    assert torch.equal(made.batch[src], made.batch[dst]) and made.num_graphs == 32
+    assert 50 < made.num_edges / 32 < 60 and 22 < made.num_nodes / 32 < 28
+
+
+def test_names_are_listed_and_unknown_ones_refused(capsys):
+    assert cli.main(["programs", "--list"]) == 0
+    assert capsys.readouterr().out.splitlines() == list(BY_NAME)
+    with pytest.raises(SystemExit, match="--only nonsense"):
+        cli.main(["programs", "--only", "nonsense"])
