@@ -9,10 +9,11 @@ import re
 from collections.abc import Callable, Iterable, Sequence
 from pathlib import Path
 
-from . import facts, table_cpu, table_cuda
+from . import facts, records, table_cpu, table_cuda
 from . import rows as row_files
 from .cells import by_machine, machine
 from .marks import FEATURES
+from .programs import records as programs
 from .rows import Row
 from .table_edges import edges_tables, layers_headline
 from .table_parts import (
@@ -25,6 +26,7 @@ from .table_parts import (
     source,
     train_table,
 )
+from .table_programs import programs_tables
 
 _MARKERS = re.compile(r"<!-- benchmarks: begin (\w+) -->\n(.*?)<!-- benchmarks: end \1 -->", re.DOTALL)
 
@@ -75,6 +77,7 @@ SECTIONS: dict[str, tuple[str, Callable[[Path], str]]] = {
     "edges": ("edges.csv", _of_rows(lambda rows: _joined(edges_tables(rows)))),
     "layers": ("edges.csv", _of_rows(lambda rows: _joined([layers_headline(rows)]))),
     "pyg": ("pyg.csv", _of_rows(lambda rows: _joined(edges_tables(rows)))),
+    "programs": (programs.KEPT, lambda path: _joined(programs_tables(records.read(path, programs.ProgramRow)))),
     "graphs": (facts.KEPT, lambda path: facts.render(facts.read(path))),
 }
 

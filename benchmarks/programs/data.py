@@ -83,6 +83,14 @@ class ProgramData:
         shape = (self.num_nodes, self.num_nodes)
         return torch.sparse_coo_tensor(self.edge_index.flip(0), self.edge_weight, shape).to_sparse_csr()
 
+    @functools.cached_property
+    def sorted_index(self) -> Tensor:
+        """edge_index as torch_geometric's EdgeIndex, sorted by destination."""
+        from torch_geometric import EdgeIndex
+
+        shape = (self.num_nodes, self.num_nodes)
+        return EdgeIndex(self.edge_index, sparse_size=shape).sort_by("col").values
+
     def for_step(self) -> ProgramData:
         """The data of the next step: with new tensors of indices, if the size says so."""
         if not self.size.is_new:

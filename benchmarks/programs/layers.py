@@ -152,6 +152,7 @@ def _sparse(module: Any, d: ProgramData) -> Tensor:
 _MATRICES = (
     _program("GraphConv on a sparse matrix", _of(nn.GraphConv, F, F), _sparse, has_half=False),
     _program("SAGEConv on a sparse matrix", _of(nn.SAGEConv, F, F), _sparse, has_half=False),
+    _program("SAGEConv on an EdgeIndex", _of(nn.SAGEConv, F, F), lambda m, d: m(d.x, d.sorted_index)),
 )
 
 PROGRAMS: tuple[Program, ...] = (*_CONVOLUTIONS, *_ATTENTIONS, *_RELATIONS, *_POSITIONS, *_MATRICES)

@@ -42,8 +42,15 @@ class ProgramRow:
         return self.right == "yes"
 
 
-def mean(ratios: Iterable[float]) -> float:
-    """The geometric mean."""
+def latest(rows: Iterable[ProgramRow]) -> list[ProgramRow]:
+    """The last row of each program, size, dtype and processor, in the order of the first ones."""
+    last: dict[tuple, ProgramRow] = {}
+    for row in rows:
+        last[row.program, row.size, row.dtype, row.cpu, row.kernels] = row
+    return list(last.values())
+
+
+def geometric_mean(ratios: Iterable[float]) -> float:
     logs = [math.log(ratio) for ratio in ratios]
     return math.exp(sum(logs) / len(logs))
 
@@ -63,6 +70,6 @@ def listing(found: Sequence[ProgramRow]) -> str:
     lines = [line(row) for row in sorted(found, key=lambda row: -row.ratio)]
     for group in dict.fromkeys((row.size, row.dtype) for row in found):
         ratios = [row.ratio for row in found if (row.size, row.dtype) == group]
-        lines.append(f"{group[0]}, {group[1]}: geometric mean {mean(ratios):.3f} x, worst {max(ratios):.2f} x, "
+        lines.append(f"{group[0]}, {group[1]}: geometric mean {geometric_mean(ratios):.3f} x, worst {max(ratios):.2f} x, "
                      f"{sum(ratio > 1 for ratio in ratios)} of {len(ratios)} slower")  # fmt: skip
     return "\n".join(lines)

@@ -75,6 +75,9 @@ class Values:
     results: list[Tensor]
     gradients: list[Tensor | None]
 
+    def dtypes(self) -> list[torch.dtype]:
+        return [x.dtype for x in self.results]
+
     def errors(self, truth: Values) -> list[float]:
         """Norms of differences, relative to those of `truth`; infinite for a gradient that only one side has."""
         found = []
@@ -106,10 +109,12 @@ class Check:
 
     def verdict(self, dtype: str, context: Callable[[], Any]) -> Verdict:
         step = Step(self.program, self.data, dtype)
-        theirs = step.values().errors(self.truth)
+        plain = step.values()
         with context():
-            mine = step.values().errors(self.truth)
+            values = step.values()
+        mine, theirs = values.errors(self.truth), plain.errors(self.truth)
         # Errors of single gradients vary: those of fewer numbers are hit or missed by the same roundings.
         most = max(theirs)
         limits = [min(FACTOR * error + most / 2, FACTOR * most) + ERRORS[dtype] for error in theirs]
-        return Verdict(max(mine), most, all(error <= limit for error, limit in zip(mine, limits)))  # NaN is wrong
+        is_right = all(error <= limit for error, limit in zip(mine, limits))  # NaN is wrong
+        return Verdict(max(mine), most, is_right and values.dtypes() == plain.dtypes())

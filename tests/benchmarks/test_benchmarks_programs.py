@@ -5,10 +5,11 @@ import torch
 
 pytest.importorskip("halfgnn.pyg", reason="needs torch_geometric", exc_type=ImportError)
 
-from benchmarks import cli, records
+from benchmarks import cli, records, table
 from benchmarks.programs import data, measure, program, step
 from benchmarks.programs.records import KEPT, ProgramRow
 from benchmarks.programs.registry import PROGRAMS
+from benchmarks.table_programs import programs_tables
 
 BY_NAME = {p.name: p for p in PROGRAMS}
 
@@ -85,3 +86,29 @@ def test_names_are_listed_and_unknown_ones_refused(capsys):
     assert capsys.readouterr().out.splitlines() == list(BY_NAME)
     with pytest.raises(SystemExit, match="--only nonsense"):
         cli.main(["programs", "--only", "nonsense"])
+
+
+def _row(name, ms_with, **changes):
+    values = dict(
+        program=name, size="medium", nodes=3000, edges=45000, dtype="fp32", ms_without=2.0, ms_with=ms_with, ms_fused=None,
+        ratio=ms_with / 2, error=1e-7, error_without=1e-7, right="yes", kept_without=400, kept_with=100,
+        date="2026-01-01T00:00:00Z", commit="abc", cpu="C (family 1)", kernels="avx2", torch="2", torch_geometric="3",
+        command="python -m benchmarks programs",
+    )  # fmt: skip
+    return ProgramRow(**{**values, **changes})
+
+
+def test_table_shows_the_last_rows_and_their_mean(tmp_path):
+    found = [
+        _row("A", 9.0),
+        _row("A", 1.0),
+        _row("B", 4.0, right="no"),
+        _row("B", 0.5, dtype="bf16", kept_without=None),
+    ]
+    records.append(tmp_path / KEPT, ProgramRow, found)
+    marked = "<!-- benchmarks: begin programs -->\n<!-- benchmarks: end programs -->\n"
+    text = table.replaced(marked, tmp_path)
+    assert "| medium | 3,000 | 45,000 | fp32 | 2 | 1.00 x | **0.500 x*** | 2.00 x | 1 | 25% | 25% |" in text
+    assert "| medium | 3,000 | 45,000 | bf16 | 1 | 4.00 x | 4.00 x | 4.00 x | 0 | - | - |" in text
+    assert "| A | 2.00 x | - |\n| B | **0.500 x*** | 4.00 x |" in text and "**C, kernels avx2**" in text
+    assert programs_tables([]) == []

@@ -1,0 +1,74 @@
+"""The tables of programs of torch_geometric: means per size and dtype, and a line per program."""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from collections.abc import Sequence
+
+from .cells import faster, markdown
+from .programs.records import ProgramRow, geometric_mean, latest
+
+Group = tuple[str, str]  # size, dtype
+_LEGEND = (
+    "A training step without an optimizer, on one thread, in time of the process on the CPU: torch_geometric's own code, and "
+    "the same under `halfgnn.pyg.accelerate()`. Factors are how many times faster the drop-in is. Losses are bold; *: a result "
+    'that differs. "kept": the share of torch_geometric\'s bytes that the forward keeps for the backward.'
+)
+_SUMMARY = ["size", "nodes", "edges", "dtype", "programs", "mean", "least", "most", "slower", "kept", "most kept"]
+
+
+def _groups(found: Sequence[ProgramRow]) -> dict[Group, list[ProgramRow]]:
+    groups: dict[Group, list[ProgramRow]] = defaultdict(list)
+    for row in found:
+        groups[row.size, row.dtype].append(row)
+    return groups
+
+
+def _factor(row: ProgramRow | None) -> str:
+    return "-" if row is None else faster(row.ms_with, row.ms_without) + ("" if row.is_right else "*")
+
+
+def _kept(rows: Sequence[ProgramRow]) -> list[str]:
+    """The mean share of torch_geometric's memory that is kept for the backward, and the largest one."""
+    shares = [row.kept_with / row.kept_without for row in rows if row.kept_with and row.kept_without]
+    return [f"{x:.0%}" for x in (geometric_mean(shares), max(shares))] if shares else ["-", "-"]
+
+
+def _summary(groups: dict[Group, list[ProgramRow]]) -> str:
+    lines = []
+    for (size, dtype), rows in groups.items():
+        ranked = sorted(rows, key=lambda row: row.ratio)
+        mean = geometric_mean(row.ratio for row in rows)
+        slower = sum(row.ratio > 1 for row in rows)
+        lines.append([size, f"{rows[0].nodes:,}", f"{rows[0].edges:,}", dtype, str(len(rows)), faster(mean, 1.0),
+                      _factor(ranked[-1]), _factor(ranked[0]), str(slower), *_kept(rows)])  # fmt: skip
+    return markdown(_SUMMARY, lines, 1)
+
+
+def _programs(groups: dict[Group, list[ProgramRow]]) -> str:
+    by_name: dict[str, dict[Group, ProgramRow]] = defaultdict(dict)
+    for group, rows in groups.items():
+        for row in rows:
+            by_name[row.program][group] = row
+    header = ["program", *(f"{size}, {dtype}" for size, dtype in groups)]
+    lines = [[name, *(_factor(rows.get(group)) for group in groups)] for name, rows in by_name.items()]
+    return markdown(header, lines, 1)
+
+
+def _sources(found: Sequence[ProgramRow]) -> str:
+    texts = (f"{row.date[:10]}, commit {row.commit}, torch {row.torch}, torch_geometric {row.torch_geometric}: `{row.command}`"
+             for row in found)  # fmt: skip
+    return "\n".join(f"* {text}" for text in dict.fromkeys(texts))
+
+
+def programs_tables(rows: Sequence[ProgramRow]) -> list[str]:
+    """The last row of each program, size and dtype, per processor. Empty without rows."""
+    machines: dict[tuple[str, str], list[ProgramRow]] = defaultdict(list)
+    for row in latest(rows):
+        machines[row.cpu, row.kernels].append(row)
+    parts = [_LEGEND] if rows else []
+    for (cpu, kernels), found in machines.items():
+        groups = _groups(found)
+        name = f"**{cpu.split(' (')[0]}, kernels {kernels}**"
+        parts += [name, _summary(groups), _programs(groups), _sources(found)]
+    return parts
