@@ -45,6 +45,13 @@ def disable(reason: str) -> Callable[[Function], Function]:
     return decorate
 
 
+def forget_names() -> None:
+    """Makes torch.compile look up PyTorch's functions by name again. It does so once, and may have found stand-ins."""
+    rules = sys.modules.get("torch._dynamo.trace_rules")
+    if rules is not None:
+        rules.clear_lru_cache()
+
+
 # ---- older versions --------------------------------------------------------------------------------------------------------------
 
 

@@ -24,6 +24,7 @@ class Bindings:
 
     def __init__(self) -> None:
         self._bound: list[tuple[Any, str, Any, Any]] = []  # (owner, name, original, stand-in)
+        self._inherited: set[tuple[Any, str]] = set()  # (owner, name): of another class
         self._is_on = False
 
     def __bool__(self) -> bool:
@@ -33,6 +34,8 @@ class Bindings:
         if not self._is_on:
             self._bound, self._is_on = [], True
         self._bound.append((owner, name, getattr(owner, name), stand_in))
+        if isinstance(owner, type) and name not in vars(owner):
+            self._inherited.add((owner, name))
         setattr(owner, name, stand_in)
 
     def bind_again(self) -> bool:
@@ -45,7 +48,11 @@ class Bindings:
 
     def restore(self) -> None:
         for owner, name, original, stand_in in reversed(self._bound):
-            if getattr(owner, name, None) is stand_in:
+            if getattr(owner, name, None) is not stand_in:
+                continue
+            if (owner, name) in self._inherited:
+                delattr(owner, name)
+            else:
                 setattr(owner, name, original)
         self._is_on = False
 
@@ -54,11 +61,19 @@ class Bindings:
 
 
 def stand_in(original: Any, route: Route) -> Any:
-    """A function that calls route(original, ...), and that TorchScript reads as the original: its source and its globals."""
+    """A function that calls route(original, ...), and that TorchScript reads as the original: its source and its globals.
+
+    TorchScript knows PyTorch's functions without source by their identity.
+    """
 
     def call(*args: Any, **kwargs: Any) -> Any:
         return route(original, *args, **kwargs)
 
+    if not hasattr(original, "__globals__"):
+        operator = torch.jit._builtins._find_builtin(original)
+        if operator is not None:
+            torch.jit._builtins._register_builtin(call, operator)
+        return functools.update_wrapper(call, original)
     function = types.FunctionType(call.__code__, original.__globals__, original.__name__, None, call.__closure__)
     return functools.update_wrapper(function, original)
 
@@ -93,11 +108,14 @@ class Functions:
 
 
 def _exchange(functions: dict[int, tuple[Any, Any]], bind: Callable[[Any, str, Any], None]) -> None:
-    """Binds all names that modules have for functions to others. functions: id -> (function, its replacement)."""
-    for module in list(sys.modules.values()):
-        if not isinstance(module, types.ModuleType) or functions.keys().isdisjoint(
-            map(id, list(vars(module).values()))
-        ):
+    """Binds all names that modules have for functions to others. functions: id -> (function, its replacement).
+
+    PyTorch's modules in C++ keep theirs: C++ hands what it finds there to __torch_function__.
+    """
+    for path, module in list(sys.modules.items()):
+        if not isinstance(module, types.ModuleType) or path.startswith("torch._C"):
+            continue
+        if functions.keys().isdisjoint(map(id, list(vars(module).values()))):
             continue
         for name, value in list(vars(module).items()):
             if id(value) in functions and functions[id(value)][0] is value:
@@ -118,6 +136,40 @@ def _share_overloads(*functions: Any) -> None:
             state._set_jit_overload_cache(function, list(overloads.values()))
 
 
+class Shared:
+    """Stand-ins that several drop-ins ask for. They are bound while any of them does.
+
+    Args:
+        install: binds the stand-ins.
+        restored: called when they have been restored.
+
+    Attributes:
+        users: those who ask for them.
+    """
+
+    def __init__(self, install: Callable[[Bindings], None], restored: Callable[[], None]) -> None:
+        self._install, self._restored = install, restored
+        self._bindings = Bindings()
+        self._lock = threading.Lock()
+        self.users: list[Any] = []
+
+    def use(self, user: Any, is_again: bool) -> None:
+        """is_again: as of :meth:`Switch.accelerate`."""
+        with self._lock:
+            self.users.append(user)
+            if not self._bindings and not (is_again and self._bindings.bind_again()):
+                self._install(self._bindings)
+
+    def leave(self, user: Any, is_again: bool) -> None:
+        with self._lock:
+            if user in self.users:
+                self.users.remove(user)
+            if not self.users and self._bindings:
+                self._bindings.restore()
+                if not is_again:
+                    self._restored()
+
+
 # ---- on and off ----------------------------------------------------------------------------------------------------------------
 
 
@@ -129,6 +181,7 @@ class Switch:
         options: name of an option of patch() and accelerate() -> what binds its stand-ins. An option is on while any patch() or
             block asks for it.
         restored: called when all operators have been restored.
+        shared: name of an option -> stand-ins that it shares with other drop-ins, and their user.
     """
 
     def __init__(
@@ -136,10 +189,12 @@ class Switch:
         install: Callable[[Bindings], None],
         options: dict[str, Callable[[Bindings], None]],
         restored: Callable[[], None] = lambda: None,
+        shared: dict[str, tuple[Shared, Any]] | None = None,
     ) -> None:
         self._installers = {_OPERATORS: install, **options}
         self._bindings = {part: Bindings() for part in self._installers}
         self._restored = restored
+        self._shared = {_OPERATORS: (_checkpoints, self), **(shared or {})}
         self._lock = threading.RLock()
         self._patched: set[str] = set()  # parts that patch() has asked for
         self._open = dict.fromkeys(self._installers, 0)  # part -> blocks of accelerate() that ask for it
@@ -192,8 +247,9 @@ class Switch:
                 if not bindings:
                     if not is_again or not bindings.bind_again():
                         self._installers[part](bindings)
-                    if part == _OPERATORS:
-                        _recompute_under(self, is_again)
+                    if part in self._shared:
+                        shared, user = self._shared[part]
+                        shared.use(user, is_again)
         except BaseException:
             self._restore_unused()
             raise
@@ -204,10 +260,11 @@ class Switch:
             bindings = self._bindings[part]
             if bindings and not self._is_used(part):
                 bindings.restore()
-                if part == _OPERATORS:
-                    if not is_again:
-                        self._restored()
-                    _recompute_without(self, is_again)
+                if part == _OPERATORS and not is_again:
+                    self._restored()
+                if part in self._shared:
+                    shared, user = self._shared[part]
+                    shared.leave(user, is_again)
 
 
 # ---- checkpoints: what is recomputed in a backward runs as its forward did -------------------------------------------------------
@@ -215,7 +272,7 @@ class Switch:
 
 def _checkpoint(original: Route, function: Any, *args: Any, **kwargs: Any) -> Any:
     """``torch.utils.checkpoint.checkpoint``. The backward may come after a block of accelerate(), or after unpatch()."""
-    modes = [(switch, options) for switch in list(_on) if (options := switch.active()) is not None]
+    modes = [(switch, options) for switch in list(_checkpoints.users) if (options := switch.active()) is not None]
     if torch.compiler.is_compiling() or not modes:
         return original(function, *args, **kwargs)
 
@@ -240,24 +297,5 @@ def is_backward() -> bool:
 
 
 _recomputed = threading.local()  # task: the backward in which this thread recomputes a checkpoint
-_on: list[Switch] = []  # the drop-ins that are on
-_on_lock = threading.Lock()
-_checkpoints = Functions([("torch.utils.checkpoint", "checkpoint", _checkpoint)])
-_checkpoint_bindings = Bindings()
-
-
-def _recompute_under(switch: Switch, is_again: bool) -> None:
-    with _on_lock:
-        _on.append(switch)
-        if not _checkpoint_bindings and not (is_again and _checkpoint_bindings.bind_again()):
-            _checkpoints.bind(_checkpoint_bindings)
-
-
-def _recompute_without(switch: Switch, is_again: bool) -> None:
-    with _on_lock:
-        if switch in _on:
-            _on.remove(switch)
-        if not _on and _checkpoint_bindings:
-            _checkpoint_bindings.restore()
-            if not is_again:
-                _checkpoints.restored()
+_checkpoint_functions = Functions([("torch.utils.checkpoint", "checkpoint", _checkpoint)])
+_checkpoints = Shared(_checkpoint_functions.bind, _checkpoint_functions.restored)  # used by Switches that are on

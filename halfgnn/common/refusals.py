@@ -37,6 +37,20 @@ def types_on(device: str) -> frozenset[torch.dtype]:
     return CASTABLE_TYPES if device == "cuda" and _cuda_has("gspmm", "gsddmm", "edge_softmax") else frozenset()
 
 
+def refuse_tracing() -> str | None:
+    """Why an operator of halfgnn cannot stand in the code that runs now. A trace would have the kept graph as a constant."""
+    if torch._C._is_tracing():
+        return "torch.jit.trace"
+    return "forward-mode AD" if torch.autograd.forward_ad._current_level >= 0 else None
+
+
+def refuse_mode() -> str | None:
+    """Why the code that runs now is not an eager call on its data."""
+    if torch._C._are_functorch_transforms_active():
+        return "functorch"
+    return refuse_tracing() or ("dispatch mode" if torch._C._len_torch_dispatch_stack() else None)
+
+
 def refuse(operands: Sequence[Any], mixed: bool = False) -> str | None:
     """Why operands are not routed; None if they are.
 

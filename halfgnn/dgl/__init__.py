@@ -36,9 +36,11 @@ import importlib
 from collections.abc import Callable
 from typing import Any
 
+from ..common import drop_in_products
 from ..common.drop_in import Bindings, Switch
 from ..dgl_index import relation_index
 from . import modules, operators
+from .accounts import accounts as _accounts
 from .accounts import reset_stats, stats
 from .topology import graph_from_dgl, heterograph_from_dgl
 
@@ -98,22 +100,26 @@ def _import_dgl() -> Any:
     return dgl
 
 
-def patch(fuse: bool = False) -> None:
+def patch(fuse: bool = False, products: str | None = None) -> None:
     """Routes DGL's message passing through halfgnn, in the whole process, until :func:`unpatch`.
 
-    A second call can only add `fuse`. Modules and graphs that were made before are covered too.
+    A second call can only add options. Modules and graphs that were made before are covered too.
 
     Args:
         fuse: run GATConv, GATv2Conv and DotGatConv fused. Calls with get_attention or an edge_weight are not fused, nor are modules
             whose attn_drop or leaky_relu is exchanged or has hooks: they run DGL's forward, operator by operator. In fused calls
             the dropout of attention weights draws other numbers than DGL's under the same seed. Results are copies where those of
             DGL would be new tensors.
+        products: "fp32" makes matrix products of halves on the CPU in fp32 and rounds their results once, if products of that half
+            type are slow on this processor: those of torch.nn.functional.linear, torch.matmul and ``@``, torch.mm and torch.addmm,
+            in the whole process. Under autocast weights are not rounded. None leaves them to PyTorch.
 
     Raises:
         ImportError: DGL cannot be imported.
         RuntimeError: DGL runs on another backend than PyTorch.
+        ValueError: products is neither None nor "fp32".
     """
-    _switch.patch(fuse=fuse)
+    _switch.patch(fuse=fuse, products=drop_in_products.is_fp32(products))
 
 
 def unpatch() -> None:
@@ -121,13 +127,13 @@ def unpatch() -> None:
     _switch.unpatch()
 
 
-def accelerate(fuse: bool = False) -> contextlib.AbstractContextManager[None]:
+def accelerate(fuse: bool = False, products: str | None = None) -> contextlib.AbstractContextManager[None]:
     """:func:`patch` for a ``with`` block or a decorated function.
 
     Like patch() it acts on the whole process: other threads are routed too while a block is open. Blocks may be nested and may
     overlap.
     """
-    return _switch.accelerate(fuse=fuse)
+    return _switch.accelerate(fuse=fuse, products=drop_in_products.is_fp32(products))
 
 
 def _install_operators(bindings: Bindings) -> None:
@@ -149,4 +155,8 @@ def _install_fused(bindings: Bindings) -> None:
         bindings.bind(owner, "forward", stand_in)
 
 
-_switch = Switch(_install_operators, {"fuse": _install_fused})
+_switch = Switch(
+    _install_operators,
+    {"fuse": _install_fused, "products": drop_in_products.installer(_accounts)},
+    shared={"products": (drop_in_products.STAND_INS, _accounts)},
+)

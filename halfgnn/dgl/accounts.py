@@ -6,8 +6,8 @@ from typing import Any
 
 from ..common.accounts import Accounts
 
-_accounts = Accounts()
-routed, fell_back = _accounts.routed, _accounts.fell_back
+accounts = Accounts()
+routed, fell_back = accounts.routed, accounts.fell_back
 
 
 def stats() -> dict[str, dict[str, Any]]:
@@ -18,10 +18,13 @@ def stats() -> dict[str, dict[str, Any]]:
         ``"gspmm:u_mul_e_sum"``, ``"gsddmm:u_dot_v"``, ``"edge_softmax:dst"``, ``"segment_reduce:mean"``,
         ``"gspmm_hetero:copy_u_sum"`` or ``"udf:message"``. ``fuse=True`` adds modules: ``"fused:GATConv"``. If a module fell back,
         its operators are counted too. A backward pass is not counted.
+
+        ``"fp32:linear"`` and the like are products that ``products="fp32"`` makes. If features were half, or autocast was on, on a
+        processor that multiplies halves slowly, ``"advice"`` says so: ``{'products="fp32"': why}``.
     """
-    return _accounts.stats()
+    return accounts.stats()
 
 
 def reset_stats() -> None:
     """Sets every count of :func:`stats` to zero."""
-    _accounts.reset()
+    accounts.reset()

@@ -16,7 +16,7 @@ from .. import ops
 from ..common.arguments import MESSAGE_OPS, REDUCES, TARGETS
 from ..common.precision import HALF, computed_type
 from ..common.refusals import refuse
-from .accounts import fell_back, routed
+from .accounts import accounts, fell_back, routed
 from .topology import Topology, relation_topology, schema_of, topology_of, union_topology
 
 # DGL's own functions, filled in by patch().
@@ -110,7 +110,9 @@ def _unbound(topology: Topology, reduce_op: str, out: Tensor) -> Tensor:
 def _refuse_spmm(gidx: Any, op: str, reduce_op: str, lhs: Any, rhs: Any) -> str | None:
     if (op, reduce_op) not in _SPMM_NAMES:
         return "no such operator"
-    return refuse(_read(op, lhs, rhs), mixed=True) or _refuse_relations(gidx)
+    operands = _read(op, lhs, rhs)
+    accounts.note(operands[0])
+    return refuse(operands, mixed=True) or _refuse_relations(gidx)
 
 
 def _refuse_relations(gidx: Any) -> str | None:
@@ -202,6 +204,7 @@ def segment_reduce_of_lengths(seglen: Tensor, value: Any, reducer: str = "sum") 
 
 def _first_refusal(all_operands: Sequence[Sequence[Any]], mixed: bool = False) -> str | None:
     for operands in all_operands:
+        accounts.note(operands[0])
         reason = refuse(operands, mixed)
         if reason is not None:
             return reason

@@ -2,9 +2,7 @@
 
 from __future__ import annotations
 
-import platform
-from collections.abc import Iterator
-from typing import Any, NamedTuple
+from typing import Any
 
 import torch
 import torch.nn.functional as F
@@ -15,17 +13,7 @@ from ..common.layers import is_plain, is_unhooked
 from ..common.memory import empty
 from ..common.operands import is_linear
 from ..common.precision import HALF, computed_type, without_autocast
-
-
-def _multiplied_by_cpu() -> tuple[torch.dtype, ...]:
-    """Half types whose matrix products are fast on this processor. Those of other half types take 5 to 10 times those of fp32."""
-    if platform.machine().lower() not in ("x86_64", "amd64"):
-        return HALF
-    has = {name: getattr(torch.cpu, name, bool)() for name in ("_is_avx512_bf16_supported", "_is_amx_fp16_supported")}
-    return tuple(dtype for dtype, is_fast in zip((torch.bfloat16, torch.float16), has.values()) if is_fast)
-
-
-_MULTIPLIED_BY_CPU = _multiplied_by_cpu()
+from ..common.products import chunks, is_transformed, multiplies_slowly, widened_linear
 
 
 def _widens(x: Tensor, weight: Tensor) -> bool:
@@ -37,7 +25,7 @@ def _widens(x: Tensor, weight: Tensor) -> bool:
     if x.device.type != "cpu" or dtype not in HALF:
         return False
     is_mixed = x.dtype != weight.dtype and not torch.is_autocast_enabled(x.device.type)  # F.linear refuses them
-    if is_mixed or dtype not in _MULTIPLIED_BY_CPU:
+    if is_mixed or multiplies_slowly(dtype):
         return not is_mixed
     return not torch.compiler.is_compiling() and torch._C._are_functorch_transforms_active()
 
@@ -48,111 +36,6 @@ def widened(x: Tensor) -> Tensor:
 
 
 # ---- on the CPU --------------------------------------------------------------------------------------------------------------
-
-
-class _WidenedLinear(torch.autograd.Function):
-    """F.linear(h, weight, bias) of half h (N, in), computed in fp32.
-
-    The first `num_rounded` columns are rounded to h's dtype, and the rest stay fp32. The product is made by chunks of rows, so that
-    the widened rows stay in the cache and h is never held in fp32. The backward is made of PyTorch's operators, so it can be
-    differentiated again.
-    """
-
-    generate_vmap_rule = True
-
-    @staticmethod
-    def forward(h, weight, bias, num_rounded):
-        if _is_transformed():
-            product = F.linear(h.float(), weight, bias)
-            return product[:, :num_rounded].to(h.dtype), product[:, num_rounded:].clone()
-        rounded = empty(h, (h.shape[0], num_rounded))
-        wide = h.new_empty(h.shape[0], weight.shape[0] - num_rounded, dtype=torch.float32)
-        for rows in _chunks(h.shape[0], sum(weight.shape)):
-            product = F.linear(h[rows].float(), weight, bias)
-            rounded[rows] = product[:, :num_rounded]
-            wide[rows] = product[:, num_rounded:]
-        return rounded, wide
-
-    @staticmethod
-    def setup_context(ctx, inputs, output):
-        h, weight, bias, _ = inputs
-        ctx.save_for_backward(h, weight)
-        ctx.has_bias = bias is not None
-
-    @staticmethod
-    def backward(ctx, grad_rounded, grad_wide):
-        h, weight = ctx.saved_tensors
-        with without_autocast(h.device):  # autocast may be on when the backward runs
-            gradients = _whole_gradients if _is_transformed(grad_rounded, grad_wide) else _gradients_by_chunks
-            need_h, need_weight, _, _ = ctx.needs_input_grad
-            needs = _Needs(need_h, need_weight, ctx.has_bias)
-            return *gradients(h, weight, grad_rounded, grad_wide, needs), None
-
-
-def _is_transformed(*gradients: Tensor) -> bool:
-    """Whether chunks cannot be used, nor results written into given memory.
-
-    Compiled code would have a copy of the loop's body per chunk, and vmap cannot write into a tensor that it does not map over.
-    gradients: of a backward, which torch.autograd.grad(is_grads_batched=True) runs under a vmap that is not functorch's.
-    """
-    if torch.compiler.is_compiling() or torch._C._are_functorch_transforms_active():
-        return True
-    return any(torch._C._functorch.is_legacy_batchedtensor(grad) for grad in gradients)
-
-
-_CHUNK = 1 << 20  # fp32 elements of the operands and the product of a chunk
-
-
-def _chunks(num_rows: int, width: int) -> Iterator[slice]:
-    """Slices of rows, of which each takes `width` elements."""
-    step = max(256, _CHUNK // max(1, width))
-    for begin in range(0, num_rows, step):
-        yield slice(begin, begin + step)
-
-
-Gradients = tuple[Tensor | None, Tensor | None, Tensor | None]  # of h, weight, bias
-
-
-class _Needs(NamedTuple):
-    """Which of the Gradients are wanted."""
-
-    h: bool
-    weight: bool
-    bias: bool
-
-
-def _whole_gradients(h: Tensor, weight: Tensor, grad_rounded: Tensor, grad_wide: Tensor, needs: _Needs) -> Gradients:
-    grad = torch.cat([grad_rounded.float(), grad_wide], 1)
-    return (
-        (grad @ weight).to(h.dtype) if needs.h else None,
-        grad.t() @ h.float() if needs.weight else None,
-        grad.sum(0) if needs.bias else None,
-    )
-
-
-def _gradients_by_chunks(
-    h: Tensor, weight: Tensor, grad_rounded: Tensor, grad_wide: Tensor, needs: _Needs
-) -> Gradients:
-    grad_h = empty(h, h.shape) if needs.h else None
-    grad_weight = torch.zeros_like(weight) if needs.weight else None
-    grad_bias = weight.new_zeros(weight.shape[0]) if needs.bias else None
-    for rows in _chunks(h.shape[0], sum(weight.shape)):
-        grad = torch.cat([grad_rounded[rows].float(), grad_wide[rows]], 1)
-        if grad_h is not None:
-            grad_h[rows] = grad @ weight
-        if grad_weight is not None:
-            grad_weight += grad.t() @ h[rows].float()
-        if grad_bias is not None:
-            grad_bias += grad.sum(0)
-    return grad_h, grad_weight, grad_bias
-
-
-def _widened_linear(h: Tensor, weight: Tensor, bias: Tensor | None, num_rounded: int) -> tuple[Tensor, Tensor]:
-    """_WidenedLinear of h (*, in), with parameters of any dtype."""
-    with without_autocast(h.device):
-        bias = None if bias is None else bias.float()
-        parts = apply(_WidenedLinear, h.flatten(0, -2), weight.float(), bias, num_rounded)
-    return tuple(part.view(*h.shape[:-1], part.shape[1]) for part in parts)
 
 
 class _JoinedLinear(torch.autograd.Function):
@@ -182,7 +65,7 @@ class _JoinedLinear(torch.autograd.Function):
         with without_autocast(h.device):  # autocast may be on when the backward runs
             grad_h = None
             # The backward is to be differentiated, or maps over several gradients.
-            if needs[0] and (torch.is_grad_enabled() or _is_transformed(grad, more_grad)):
+            if needs[0] and (torch.is_grad_enabled() or is_transformed(grad, more_grad)):
                 grad_h = torch.addmm(grad @ weight, more_grad, more_weight)
             elif needs[0]:
                 grad_h = torch.mm(grad, weight, out=empty(h, h.shape)).addmm_(more_grad, more_weight)
@@ -206,10 +89,10 @@ class _HeadLogits(torch.autograd.Function):
 
     @staticmethod
     def forward(feat, attns):
-        if _is_transformed():
+        if is_transformed():
             return _head_logits(feat, attns)
         logits = attns.new_empty(attns.shape[0], *feat.shape[:2])
-        for rows in _chunks(feat.shape[0], 2 * feat.shape[1] * feat.shape[2]):
+        for rows in chunks(feat.shape[0], 2 * feat.shape[1] * feat.shape[2]):
             logits[:, rows] = _head_logits(feat[rows], attns)
         return logits
 
@@ -222,14 +105,14 @@ class _HeadLogits(torch.autograd.Function):
         feat, attns = ctx.saved_tensors
         need_feat, need_attns = ctx.needs_input_grad
         with without_autocast(feat.device):  # autocast may be on when the backward runs
-            if _is_transformed(grad):
+            if is_transformed(grad):
                 return (
                     _spread(grad, attns).to(feat.dtype) if need_feat else None,
                     _weighted_rows(grad, feat.to(attns.dtype)) if need_attns else None,
                 )
             grad_feat = empty(feat, feat.shape) if need_feat else None
             grad_attns = torch.zeros_like(attns) if need_attns else None
-            for rows in _chunks(feat.shape[0], 2 * feat.shape[1] * feat.shape[2]):
+            for rows in chunks(feat.shape[0], 2 * feat.shape[1] * feat.shape[2]):
                 if grad_feat is not None:
                     grad_feat[rows] = _spread(grad[:, rows], attns)
                 if grad_attns is not None:
@@ -304,7 +187,7 @@ def linear(x: Tensor, weight: Tensor, bias: Tensor | None) -> Tensor:
     """F.linear. On processors without half matrix units, half products are made in fp32, with the unrounded weight, and rounded."""
     if not _widens(x, weight):
         return F.linear(x, weight, bias)
-    return _widened_linear(x.to(computed_type(x)), weight, bias, weight.shape[0])[0]
+    return widened_linear(x.to(computed_type(x)), weight, bias, weight.shape[0])[0]
 
 
 def is_just(layer: Any, kind: type[nn.Module]) -> bool:
@@ -339,7 +222,7 @@ def _called(layer: Any, x: Tensor) -> Tensor:
 
 def wide_linear(h: Tensor, weight: Tensor) -> Tensor:
     """h (*, in), half, times weight (out, in), fp32: (*, out) in fp32, unrounded."""
-    return apply(_HalfLinear, h, weight) if h.is_cuda else _widened_linear(h, weight, None, 0)[1]
+    return apply(_HalfLinear, h, weight) if h.is_cuda else widened_linear(h, weight, None, 0)[1]
 
 
 def project(layer: nn.Module, x: Tensor, heads: int, dim: int, width: int) -> Tensor:
@@ -387,7 +270,7 @@ def project_with_logits(
     if widens:
         all_bias = None if bias is None or more_bias is None else torch.cat([bias.float(), more_bias])
         all_weight = torch.cat([weight.float(), more_weight])
-        feat, logits = _widened_linear(x.to(computed_type(x)), all_weight, all_bias, weight.shape[0])
+        feat, logits = widened_linear(x.to(computed_type(x)), all_weight, all_bias, weight.shape[0])
     else:
         parts = apply(_JoinedLinear, x.flatten(0, -2), weight, bias, more_weight, more_bias)
         feat, logits = (part.view(*x.shape[:-1], part.shape[1]) for part in parts)
@@ -396,7 +279,7 @@ def project_with_logits(
 
 def _joins(x: Tensor, *operands: Tensor) -> bool:
     """Whether _JoinedLinear takes x: on the CPU, in one dtype that is not half, without autocast or transforms."""
-    if x.device.type != "cpu" or computed_type(x) in HALF or _is_transformed():
+    if x.device.type != "cpu" or computed_type(x) in HALF or is_transformed():
         return False
     return all(operand.dtype == x.dtype for operand in operands)
 

@@ -6,8 +6,8 @@ from typing import Any
 
 from ..common.accounts import Accounts
 
-_accounts = Accounts()
-routed, fell_back = _accounts.routed, _accounts.fell_back
+accounts = Accounts()
+routed, fell_back = accounts.routed, accounts.fell_back
 
 
 def stats() -> dict[str, dict[str, Any]]:
@@ -21,10 +21,13 @@ def stats() -> dict[str, dict[str, Any]]:
         ``"spmm"`` products of sparse matrices, and ``"forward:SAGEConv"`` calls of halfgnn.pyg.SAGEConv that ran torch_geometric's
         forward.
         A backward pass and compiled code are not counted.
+
+        ``"fp32:linear"`` and the like are products that ``products="fp32"`` makes. If features were half, or autocast was on, on a
+        processor that multiplies halves slowly, ``"advice"`` says so: ``{'products="fp32"': why}``.
     """
-    return _accounts.stats()
+    return accounts.stats()
 
 
 def reset_stats() -> None:
     """Sets every count of :func:`stats` to zero."""
-    _accounts.reset()
+    accounts.reset()

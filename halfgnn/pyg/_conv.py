@@ -24,6 +24,7 @@ from ..common.operands import (
     widths_of,
 )
 from ..common.precision import autocast, may_mix, without_autocast
+from ..common.refusals import refuse_tracing
 from ..graph import Graph
 from ..graph_argument import as_graph
 from ..nn.attention import handed_out
@@ -68,13 +69,6 @@ class Hosted:
             cls.own_class = cls
             cls.propagate = MessagePassing.propagate  # type: ignore[attr-defined]
             cls.edge_updater = MessagePassing.edge_updater  # type: ignore[attr-defined]
-
-
-def refuse_tracing() -> str | None:
-    """Why an operator of halfgnn cannot stand in the code that runs now. A trace would have the kept graph as a constant."""
-    if torch._C._is_tracing():
-        return "torch.jit.trace"
-    return "forward-mode AD" if torch.autograd.forward_ad._current_level >= 0 else None
 
 
 def refuse_module(conv: Any) -> str | None:

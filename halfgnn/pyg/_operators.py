@@ -15,7 +15,7 @@ from .. import ops
 from ..common.precision import HALF, autocasts, computed_type, without_autocast
 from ..common.refusals import refuse
 from . import _conv
-from ._accounts import fell_back, routed
+from ._accounts import accounts, fell_back, routed
 from ._graph import holds_ids_below, share_graphs
 from ._messages import Message, lifted
 from ._propagation import Propagation, begin, current, find, plain
@@ -68,6 +68,7 @@ def index_select(original: Original, self: Any, src: Tensor, index: Tensor) -> T
     """``MessagePassing._index_select``: features of one side's nodes for every edge."""
     if torch.compiler.is_compiling():
         return original(self, src, index)
+    accounts.note(src)
     propagation, index_data = current(), plain(index)
     reason = _refuse_lift(self, src, index_data, propagation)
     if reason is not None:

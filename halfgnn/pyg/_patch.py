@@ -8,8 +8,11 @@ import torch
 from torch_geometric import nn
 from torch_geometric.nn.aggr.fused import FusedAggregation
 
+from ..common import drop_in_products
 from ..common.drop_in import Bindings, Functions, Route, Switch, stand_in
 from . import _fused, _linear, _operators, _products
+from ._accounts import accounts
+from ._messages import Message
 
 # Functions, which are replaced under every name that any module has for them: module, name, stand-in.
 _FUNCTIONS: list[tuple[str, str, Route]] = [
@@ -39,7 +42,7 @@ _FUSED: list[tuple[str, Route]] = [
 ]
 
 
-def patch(fuse: bool = False, half: bool = False) -> None:
+def patch(fuse: bool = False, half: bool = False, products: str | None = None) -> None:
     """Routes torch_geometric's message passing through halfgnn, in the whole process, until :func:`unpatch`.
 
     Results are torch_geometric's, up to what docs/pyg.md says, and have its dtypes. A second call can only add options. Modules
@@ -50,8 +53,14 @@ def patch(fuse: bool = False, half: bool = False) -> None:
         half: under autocast gather and return messages' sums in autocast's dtype, also those that torch_geometric keeps in fp32:
             features that no layer has projected, and products with fp32 weights. It halves the memory of such features, and rounds
             at each of the layers that only propagate (LightGCN, LabelPropagation, CorrectAndSmooth).
+        products: "fp32" makes matrix products of halves on the CPU in fp32 and rounds their results once, if products of that half
+            type are slow on this processor: those of torch.nn.functional.linear, torch.matmul and ``@``, torch.mm and torch.addmm,
+            in the whole process. Under autocast weights are not rounded. None leaves them to PyTorch.
+
+    Raises:
+        ValueError: products is neither None nor "fp32".
     """
-    _switch.patch(fuse=fuse, half=half)
+    _switch.patch(fuse=fuse, half=half, products=drop_in_products.is_fp32(products))
 
 
 def unpatch() -> None:
@@ -59,13 +68,15 @@ def unpatch() -> None:
     _switch.unpatch()
 
 
-def accelerate(fuse: bool = False, half: bool = False) -> contextlib.AbstractContextManager[None]:
+def accelerate(
+    fuse: bool = False, half: bool = False, products: str | None = None
+) -> contextlib.AbstractContextManager[None]:
     """:func:`patch` for a ``with`` block or a decorated function.
 
     Like patch() it acts on the whole process: other threads are routed too while a block is open. Blocks may be nested and may
     overlap.
     """
-    return _switch.accelerate(fuse=fuse, half=half)
+    return _switch.accelerate(fuse=fuse, half=half, products=drop_in_products.is_fp32(products))
 
 
 def _install(bindings: Bindings) -> None:
@@ -84,5 +95,11 @@ def _install_half(bindings: Bindings) -> None:
     bindings.bind(_operators, "IN_HALF", True)
 
 
+drop_in_products.READERS[Message] = Message.ordinary
 _functions = Functions(_FUNCTIONS)
-_switch = Switch(_install, {"fuse": _install_fused, "half": _install_half}, _functions.restored)
+_options = {
+    "fuse": _install_fused,
+    "half": _install_half,
+    "products": drop_in_products.installer(accounts),
+}
+_switch = Switch(_install, _options, _functions.restored, {"products": (drop_in_products.STAND_INS, accounts)})

@@ -204,7 +204,7 @@ def test_half_mean_over_a_hub(dtype, patched):
     g.update_all(fn.copy_u("x", "m"), fn.mean("m", "y"))
     assert torch.equal(g.ndata["y"][0], torch.full((2,), 2.0, dtype=dtype))
     assert torch.equal(g.ndata["y"][1:], torch.zeros(n - 1, 2, dtype=dtype))
-    assert halfgnn.dgl.stats() == {"routed": {"gspmm:copy_u_mean": 1}, "fell_back": {}}
+    assert halfgnn.dgl.stats()["routed"] == {"gspmm:copy_u_mean": 1} and fell_back() == {}
 
 
 @pytest.mark.parametrize("reduce_op", ["max", "min"])

@@ -8,7 +8,7 @@ import torch
 import halfgnn
 import halfgnn.nn
 from halfgnn import ops
-from halfgnn.nn import projections
+from halfgnn.common import products
 from halfgnn.nn.projections import node_logits
 from tests.nn.support_modules import (
     HALF_MODULES,
@@ -135,11 +135,11 @@ def test_backward_under_autocast(dtype, device):
 @pytest.mark.parametrize("rows", [0, 1, 255, 256, 257, 1000])
 def test_products_by_chunks(monkeypatch, rows):
     """Chunks of 256 rows give the same as one product."""
-    monkeypatch.setattr(projections, "_CHUNK", 1)
+    monkeypatch.setattr(products, "_CHUNK", 1)
     h = randn(rows, 7).bfloat16().requires_grad_()
     weight, bias = randn(9, 7, seed=1).requires_grad_(), randn(9, seed=2).requires_grad_()
     upstream = randn(rows, 4, seed=3).bfloat16(), randn(rows, 5, seed=4)
-    parts = projections._widened_linear(h, weight, bias, 4)
+    parts = products.widened_linear(h, weight, bias, 4)
     assert [part.dtype for part in parts] == [torch.bfloat16, torch.float32]
     product = h.float() @ weight.t() + bias
     assert_close(parts[0].float(), product[:, :4], tolerance=2**-8)

@@ -10,7 +10,7 @@ import halfgnn
 import halfgnn.nn
 import halfgnn.pyg
 from halfgnn import ops, reference
-from halfgnn.nn import projections
+from halfgnn.common import products
 from tests.support_attention import DOT, GAT, GAT_EDGE, GATV2, every_kind
 from tests.support_nn import HALVES, IN_FEATS, NUM_NODES, randn, random_edges, seeded
 
@@ -22,7 +22,7 @@ every_half = pytest.mark.parametrize("dtype", HALVES, ids=str)
 @pytest.fixture(params=[(), tuple(HALVES)], ids=["widened", "multiplied"], autouse=True)
 def _processor(request, monkeypatch):
     """Processors with slow and with fast matrix products of halves."""
-    monkeypatch.setattr(projections, "_MULTIPLIED_BY_CPU", request.param)
+    monkeypatch.setattr(products, "_FAST_HALVES", request.param)
 
 
 def make_graph():

@@ -11,6 +11,7 @@ import halfgnn
 import halfgnn.nn
 import halfgnn.pyg
 from halfgnn import ops
+from halfgnn.common import products
 from halfgnn.nn import projections
 from tests.support_nn import HALVES, IN_FEATS, NUM_NODES, randn, random_edges, seeded
 
@@ -38,7 +39,7 @@ def error(actual, expected):
 @every_half
 def test_weights_are_not_rounded(dtype, monkeypatch):
     """Under autocast a product uses the fp32 weight and is rounded once."""
-    monkeypatch.setattr(projections, "_MULTIPLIED_BY_CPU", ())
+    monkeypatch.setattr(products, "_FAST_HALVES", ())
     h, weight, bias = operands(200, dtype)
     with torch.autocast("cpu", dtype):
         out = projections.linear(h.float(), weight, bias)
@@ -97,18 +98,18 @@ def mlp(outputs):
 @pytest.mark.parametrize("name", [*MODULES, *MODULES_WITH_EDGES])
 def test_modules_make_no_half_products(name, dtype, autocast, monkeypatch):
     """On processors where half products are slow: projections, residuals, gates and MLPs, forward and backward."""
-    monkeypatch.setattr(projections, "_MULTIPLIED_BY_CPU", ())
+    monkeypatch.setattr(products, "_FAST_HALVES", ())
     make, width = MODULES_WITH_EDGES.get(name) or (MODULES[name], 0)
     g, x, module = make_graph(), randn(NUM_NODES, IN_FEATS), seeded(make)
     edges = [randn(g.num_edges, width, seed=3)] if width else []
     if not autocast:
         module, x, edges = module.to(dtype), x.to(dtype), [e.to(dtype) for e in edges]
     x.requires_grad_()
-    with Products() as products:
+    with Products() as seen:
         with torch.autocast("cpu", dtype, enabled=autocast):
             out = module(x, g, *edges) if name.startswith("pyg.") else module(g, x, *edges)
         out.float().square().sum().backward()
-    assert products.dtypes == {torch.float32}
+    assert seen.dtypes == {torch.float32}
 
 
 @every_half
@@ -132,6 +133,30 @@ def test_gcn_divides_before_it_rounds(width):
     assert (conv.half()(g, feats) == 1000).all()
 
 
+BF16, FP16 = torch.bfloat16, torch.float16
+PROCESSORS = {  # machine, whether oneDNN takes bf16 and fp16, whether there are instructions for bf16
+    "Arm": ("aarch64", False, False, False, (FP16, BF16)),
+    "AVX2": ("x86_64", False, False, False, ()),
+    "AVX-512": ("x86_64", True, False, False, ()),
+    "AVX512-BF16": ("x86_64", True, False, True, (BF16,)),
+    "AVX512-FP16": ("AMD64", True, True, True, (FP16, BF16)),
+}
+
+
+@pytest.mark.parametrize("processor", PROCESSORS)
+def test_processors_that_multiply_halves_fast(processor, monkeypatch):
+    machine, takes_bf16, takes_fp16, has_bf16, fast = PROCESSORS[processor]
+    monkeypatch.setattr("platform.machine", lambda: machine)
+    monkeypatch.setattr(torch.ops.mkldnn, "_is_mkldnn_bf16_supported", lambda: takes_bf16)
+    monkeypatch.setattr(torch.ops.mkldnn, "_is_mkldnn_fp16_supported", lambda: takes_fp16)
+    monkeypatch.setattr(torch.cpu, "_is_avx512_bf16_supported", lambda: has_bf16)
+    monkeypatch.setattr(products, "_FAST_HALVES", products._fast_halves())
+    assert {dtype for dtype in (*HALVES, torch.float32) if not products.multiplies_slowly(dtype)} == {
+        *fast,
+        torch.float32,
+    }
+
+
 # ---- derivatives -----------------------------------------------------------------------------------
 
 
@@ -151,10 +176,10 @@ def wide(x):
 @pytest.mark.parametrize("num_rounded", [0, 9], ids=["wide", "rounded"])
 @every_half
 def test_second_derivatives(dtype, num_rounded, rows, monkeypatch):
-    monkeypatch.setattr(projections, "_CHUNK", 1)
+    monkeypatch.setattr(products, "_CHUNK", 1)
     arguments = operands(rows, dtype)
     part = 0 if num_rounded else 1
-    actual = twice(lambda h, w, b: projections._widened_linear(h, w, b, num_rounded)[part], arguments)
+    actual = twice(lambda h, w, b: products.widened_linear(h, w, b, num_rounded)[part], arguments)
     expected = twice(F.linear, [x.double() for x in arguments])
     for x, a, b in zip(arguments, actual, expected):
         assert a.dtype == x.dtype
@@ -194,7 +219,7 @@ def test_gradients_under_functorch(dtype):
     upstream = randn(300, 9, seed=6)
 
     def loss(h, weight, bias):
-        rounded, rest = projections._widened_linear(h, weight, bias, 4)
+        rounded, rest = products.widened_linear(h, weight, bias, 4)
         return (torch.cat([rounded.float(), rest], 1) * upstream).sum()
 
     grads = torch.func.grad(loss, (0, 1, 2))(h, weight, bias)
@@ -210,7 +235,7 @@ def test_gradients_under_functorch(dtype):
 @pytest.mark.parametrize("aggregator", ["mean", "gcn", "pool"])
 def test_vmap_is_the_loop(aggregator, dtype, multiplied, monkeypatch):
     """Also if F.linear would run in half. Under vmap it rounds the product before it adds the bias."""
-    monkeypatch.setattr(projections, "_MULTIPLIED_BY_CPU", multiplied)
+    monkeypatch.setattr(products, "_FAST_HALVES", multiplied)
     g, conv = make_graph(), seeded(lambda: halfgnn.nn.SAGEConv(IN_FEATS, 5, aggregator)).to(dtype)
     parameters = {name: p.detach() for name, p in conv.named_parameters()}
     xs = torch.stack([randn(NUM_NODES, IN_FEATS, seed=i) for i in range(3)]).to(dtype)

@@ -5,6 +5,7 @@ from __future__ import annotations
 import pytest
 import torch
 
+from halfgnn.common import products
 from halfgnn.nn import projections
 from tests.support_nn import HALVES, randn, seeded
 
@@ -19,7 +20,7 @@ LAYERS = {
 
 @pytest.fixture(params=[1, 1 << 20], ids=["several-chunks", "one-chunk"], autouse=True)
 def _chunk(request, monkeypatch):
-    monkeypatch.setattr(projections, "_CHUNK", request.param)
+    monkeypatch.setattr(products, "_CHUNK", request.param)
 
 
 def error(actual, expected):
