@@ -13,6 +13,7 @@ from . import _fused, _operators, _products
 # Functions, which are replaced under every name that any module has for them: module, name, stand-in.
 _FUNCTIONS: list[tuple[str, str, Route]] = [
     ("torch_geometric.utils", "scatter", _operators.scatter),
+    ("torch_geometric.utils", "segment", _operators.segment),
     ("torch_geometric.utils", "softmax", _operators.softmax),
     ("torch_geometric.utils", "spmm", _products.spmm),
     ("torch_geometric.edge_index", "_spmm", _products.edge_index_spmm),

@@ -13,3 +13,12 @@ def _clean():
     halfgnn.pyg.reset_stats()
     yield
     halfgnn.pyg.unpatch()
+
+
+@pytest.fixture(autouse=True)
+def _routes_small_calls(monkeypatch):
+    from halfgnn.pyg import _worth
+
+    monkeypatch.setattr(_worth, "SMALLEST", {})
+    monkeypatch.setattr(_worth, "NEW_VALUES", 0)
+    monkeypatch.setattr(_worth, "SORTED_WIDTH", 0)
