@@ -27,17 +27,17 @@ _INTEGERS = (torch.int32, torch.int64)
 _PTR = "ptr"  # what is derived of a tensor of offsets
 
 
-def graph_by(index: Tensor, num_rows: int | None, num_values: int) -> Graph | str:
+def graph_by(index: Tensor, num_rows: int | None, src: Tensor, reduction: str) -> Graph | str:
     """The Graph of an index, or why it is not made.
 
-    num_rows: None for one more than the largest id. num_values: how many values are to be reduced.
+    num_rows: None for one more than the largest id. src, reduction: what it is made for.
     """
     reason = _refuse(index)
     if reason is not None:
         return reason
     topology = _topology_of_view(index)
     is_known, topology.is_seen = topology.is_seen, True
-    if not is_known and (reason := _refuse_first(topology, index, num_values)) is not None:
+    if not is_known and (reason := _refuse_first(topology, index, src, reduction)) is not None:
         return reason
     low, high = _bounds_of(topology, index)
     num_rows = high + 1 if num_rows is None else num_rows
@@ -120,13 +120,11 @@ def _topology_of_view(index: Tensor) -> Topology:
     return views[place]
 
 
-def _refuse_first(topology: Topology, index: Tensor, num_values: int) -> str | None:
+def _refuse_first(topology: Topology, index: Tensor, src: Tensor, reduction: str) -> str | None:
     """Why an index that nobody has seen before is left to PyG."""
-    if not _worth.is_worth(num_values, False):
-        return "few values"
-    if index.is_cuda:  # to read it waits for the device
+    if index.is_cuda or not _worth.is_worth(src, reduction, True):  # on CUDA reading it waits for the device
         return "first use of an index"
-    is_worth = _is_sorted(topology, index) or _worth.is_worth_sorting(num_values // index.shape[0])
+    is_worth = _is_sorted(topology, index) or _worth.is_worth(src, reduction, False)
     return None if is_worth else "first use of an unsorted index"
 
 

@@ -176,7 +176,7 @@ def _graph_over(
         return "another dimension"
     if num_rows is not None and not isinstance(num_rows, int):
         return "no dim_size"
-    return _indices.graph_by(index, num_rows, src.numel())
+    return _indices.graph_by(index, num_rows, src, reduction)
 
 
 def _graph_between(src: Tensor, reduction: str | None, ptr: Tensor, dim: int) -> Graph | str:

@@ -19,6 +19,4 @@ def _clean():
 def _routes_small_calls(monkeypatch):
     from halfgnn.pyg import _worth
 
-    monkeypatch.setattr(_worth, "SMALLEST", {})
-    monkeypatch.setattr(_worth, "NEW_VALUES", 0)
-    monkeypatch.setattr(_worth, "SORTED_WIDTH", 0)
+    monkeypatch.setattr(_worth, "LIMITS", {})

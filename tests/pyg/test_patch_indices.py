@@ -264,3 +264,29 @@ def test_median_is_pygs():
     expected = theirs.MedianAggregation()(x, BATCH)
     with halfgnn.pyg.accelerate():
         assert_same([theirs.MedianAggregation()(x, BATCH)], [expected])
+
+
+# ---- what is worth it --------------------------------------------------------------------------------------------------------
+
+
+LIMITS = {"sum": halfgnn.pyg._worth.Limits((60, 120), (120, 240), 2, 6)}
+
+
+@pytest.mark.parametrize("is_sorted", [True, False])
+@pytest.mark.parametrize(
+    "width,has_gradient,uses",
+    [(1, False, []), (2, False, [1]), (3, False, [0, 1]), (3, True, [1]), (6, True, [0, 1]), (2, True, [])],
+)
+def test_small_calls_are_left_to_pyg(monkeypatch, width, has_gradient, uses, is_sorted):
+    """uses: which of two calls are routed."""
+    monkeypatch.setattr(halfgnn.pyg._worth, "LIMITS", LIMITS)
+    if not is_sorted and width < 6:
+        uses = [use for use in uses if use > 0]
+    index, src = ids().sort()[0] if is_sorted else ids(), randn(ROWS, width, seed=1).requires_grad_(has_gradient)
+    expected = torch.zeros(SEGMENTS, width).double().index_add(0, index, src)
+    counts = []
+    with halfgnn.pyg.accelerate():
+        for _ in range(2):
+            assert_same([utils.scatter(src, index, 0, SEGMENTS)], [expected])
+            counts.append(sum(stats()["routed"].values()))
+    assert [use for use in range(2) if counts[use] > sum(counts[:use][-1:])] == uses
