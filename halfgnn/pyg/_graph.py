@@ -22,19 +22,22 @@ FILLS = ("add", "sum", "mean", "min", "max", "mul")  # how the features of in-ed
 _LOOPS = "_loops"  # kept on a Graph: number of self-loops -> WithSelfLoops, or that Kept
 
 
-class _Topology:
-    """Graphs of one content of edge_index, by numbers of nodes, and what was derived from it, by how."""
+class Topology:
+    """Graphs of one content of edge_index, or of an index (_indices.py), by numbers of nodes; what was derived from it, by how."""
 
     def __init__(self) -> None:
         self.graphs: dict[tuple[int, int], Graph] = {}
-        self.derived: dict[Any, _Topology] = {}
+        self.derived: dict[Any, Topology] = {}
+        self.views: dict[Any, Topology] = {}  # of indices that are views of the tensor, by their place in it
         self.bounds: list[tuple[int, int]] | None = None
+        self.is_sorted: bool | None = None  # of an index; None: not known yet
+        self.is_seen = False  # whether something was to be reduced by the index before
 
 
 class _Known:
     """One edge_index and its topology, which others of the same content share."""
 
-    def __init__(self, edge_index: Tensor, topology: _Topology, forget: Any) -> None:
+    def __init__(self, edge_index: Tensor, topology: Topology, forget: Any) -> None:
         self.ref = weakref.ref(edge_index, forget)
         self.state = state_of(edge_index)
         self.topology = topology
@@ -89,7 +92,7 @@ def _graph_of_tensor(edge_index: Any, num_src: int, num_dst: int) -> Graph:
         raise TypeError(f"edge_index has layout {edge_index.layout}; pass halfgnn.Graph.from_torch_sparse(edge_index)")
     if edge_index.is_inference():
         return _make(edge_index, num_src, num_dst)
-    graphs = _topology_of(edge_index).graphs
+    graphs = topology_of(edge_index).graphs
     if (num_src, num_dst) not in graphs:
         graphs[num_src, num_dst] = _make(edge_index, num_src, num_dst)._for_all_streams()
     return graphs[num_src, num_dst]
@@ -134,21 +137,21 @@ def _(edge_index, num_src, num_dst, by_src):
 # ---- what is kept ------------------------------------------------------------------------------------------------------------
 
 
-def _topology_of(edge_index: Tensor) -> _Topology:
+def topology_of(edge_index: Tensor) -> Topology:
     known = _known.get(id(edge_index))
-    return _know(edge_index, _Topology()) if known is None or not known.is_of(edge_index) else known.topology
+    return _know(edge_index, Topology()) if known is None or not known.is_of(edge_index) else known.topology
 
 
-def _know(edge_index: Tensor, topology: _Topology) -> _Topology:
+def _know(edge_index: Tensor, topology: Topology) -> Topology:
     key = id(edge_index)
     _known[key] = _Known(edge_index, topology, functools.partial(_forget, key))
     return topology
 
 
 def is_known(edge_index: Tensor) -> bool:
-    """Whether graphs of the tensor are kept, or would be shared with those of another."""
+    """Whether graphs of the tensor are kept, or would be shared with those of another; not only those of its rows by themselves."""
     known = _known.get(id(edge_index))
-    return known is not None and known.is_of(edge_index)
+    return known is not None and known.is_of(edge_index) and bool(known.topology.graphs or not known.topology.views)
 
 
 def holds_ids_below(edge_index: Tensor, row: int, num_nodes: int) -> bool:
@@ -161,7 +164,7 @@ def _bounds_of(edge_index: Tensor) -> list[tuple[int, int]]:
     """The smallest and the largest id of each row of edge_index, which has edges. They are kept."""
     if edge_index.is_inference():
         return _bounds(edge_index)
-    topology = _topology_of(edge_index)
+    topology = topology_of(edge_index)
     if topology.bounds is None:
         topology.bounds = _bounds(edge_index)
     return topology.bounds
@@ -178,7 +181,7 @@ def graph_with(edge_index: Tensor, row: int, num_nodes: int) -> Graph:
     Raises: see graph_of.
     """
     if is_known(edge_index):
-        for counts, g in list(_topology_of(edge_index).graphs.items()):
+        for counts, g in list(topology_of(edge_index).graphs.items()):
             if counts[row] == num_nodes:
                 return g
     _, high = _bounds_of(edge_index)[1 - row]
@@ -193,9 +196,9 @@ def share_graphs(edge_index: Tensor, how: Any, result: Tensor) -> None:
     """
     if result is edge_index or edge_index.is_inference() or result.is_inference():
         return
-    derived = _topology_of(edge_index).derived
+    derived = topology_of(edge_index).derived
     if how not in derived:
-        derived[how] = _Topology()
+        derived[how] = Topology()
     _know(result, derived[how])
 
 

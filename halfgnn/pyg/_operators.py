@@ -14,7 +14,8 @@ from torch import Tensor, nn
 from .. import ops
 from ..common.precision import HALF, autocasts, computed_type, without_autocast
 from ..common.refusals import refuse
-from . import _conv
+from ..graph import Graph
+from . import _conv, _indices, _worth
 from ._accounts import accounts, fell_back, routed
 from ._graph import holds_ids_below, share_graphs
 from ._messages import Message, lifted
@@ -112,38 +113,99 @@ def scatter(
     """``utils.scatter``, to which aggregations come too."""
     if torch.compiler.is_compiling() or not isinstance(src, Tensor) or not isinstance(index, Tensor):
         return original(src, index, dim, dim_size, reduce)
+    reduction, is_message = REDUCES.get(reduce), isinstance(src, Message)
+    name = f"gspmm:copy_e_{reduction or reduce}"
+    if not is_message and _worth.is_small(src, reduction):
+        fell_back[name, "few values"] += 1
+        return original(src, index, dim, dim_size, reduce)
     found = _find(index)
-    reduction = REDUCES.get(reduce)
     if isinstance(src, Message) and _is_another(dim, src) and dim % src.dim() != src.edge_dim:
-        src = src.ordinary()
-    if found and reduction and not isinstance(src, Message) and _is_another(dim, src):  # several features of one graph
-        out = scatter(original, src.movedim(dim, 0).contiguous(), index, 0, dim_size, reduce)
-        return out.movedim(0, dim).contiguous()  # as PyG's, of which callers take views
+        src, is_message = src.ordinary(), False
     if isinstance(src, Message):
         if _refuse_reduction(src, reduction, found, dim, dim_size) is None and src.is_as_made():
             assert found is not None and dim_size is not None
             return _reduced(src, str(reduction), found[1], dim_size)
         src = src.ordinary()
-    reason = _refuse_reduction(src, reduction, found, dim, dim_size) or refuse_rows(src)
-    name = f"gspmm:copy_e_{reduction or reduce}"
-    if reason is not None:
-        fell_back[name, reason] += 1
+    elif reduction and _is_another(dim, src) and (found or _refuse_another(src, index, dim) is None):
+        out = scatter(original, src.movedim(dim, 0).contiguous(), index, 0, dim_size, reduce)  # features of one graph
+        return out.movedim(0, dim).contiguous()  # as PyG's, of which callers take views
+    g = _graph_over(src, reduction, index, found, dim, dim_size)
+    if isinstance(g, str):
+        fell_back[name, g] += 1
         return original(src, index, dim, dim_size, reduce)
-    assert found is not None and dim_size is not None
-    propagation, row = found
     routed[name] += 1
-    with without_autocast(src.device):  # as PyG: neither degrees nor the sums of a norm are rounded
-        return ops.gspmm(propagation.ending_in(row, dim_size), "copy_rhs", str(reduction), None, src)
+    return _indices.reduced(g, str(reduction), src, plain(index))
+
+
+def segment(original: Original, src: Tensor, ptr: Tensor, reduce: str = "sum") -> Tensor:
+    """``utils.segment``: rows that follow one another."""
+    if torch.compiler.is_compiling() or not isinstance(src, Tensor) or not isinstance(ptr, Tensor):
+        return original(src, ptr, reduce)
+    reduction = REDUCES.get(reduce)
+    name = f"gspmm:copy_e_{reduction or reduce}"
+    if isinstance(src, Message):
+        src = src.ordinary()
+    g = "few values" if _worth.is_small(src, reduction) else _graph_between(src, reduction, ptr, 0)
+    if isinstance(g, str):
+        fell_back[name, g] += 1
+        return original(src, ptr, reduce)
+    routed[name] += 1
+    return _indices.reduced(g, str(reduction), src, None)
 
 
 def _find(index: Tensor) -> tuple[Propagation, int] | None:
     return find(index) if index.dim() == 1 and refuse_mode() is None else None
 
 
+def _graph_over(
+    src: Tensor,
+    reduction: str | None,
+    index: Tensor,
+    found: tuple[Propagation, int] | None,
+    dim: int,
+    num_rows: int | None,
+) -> Graph | str:
+    """The Graph whose edges are the rows of src and end where an index says, or why rows are left to PyG."""
+    if found is not None:
+        if num_rows is None and index.numel():
+            num_rows = int(index.max()) + 1
+        reason = _refuse_reduction(src, reduction, found, dim, num_rows) or refuse_rows(src)
+        return reason or found[0].ending_in(found[1], num_rows)  # type: ignore[arg-type]
+    if reduction is None:
+        return "no such operator"
+    reason = refuse_mode() or refuse_rows(src)
+    if reason is not None:
+        return reason
+    index = plain(index)
+    if not _is_first(dim, src) or src.shape[0] != index.shape[0] or index.device != src.device:
+        return "another dimension"
+    if num_rows is not None and not isinstance(num_rows, int):
+        return "no dim_size"
+    return _indices.graph_by(index, num_rows, src, reduction)
+
+
+def _graph_between(src: Tensor, reduction: str | None, ptr: Tensor, dim: int) -> Graph | str:
+    if reduction is None:
+        return "no such operator"
+    reason = refuse_mode() or refuse_rows(src)
+    if reason is not None:
+        return reason
+    if not _is_first(dim, src) or ptr.device != src.device:
+        return "another dimension"
+    return _indices.graph_between(ptr, src.shape[0])
+
+
+def _refuse_another(src: Tensor, index: Tensor, dim: int) -> str | None:
+    """Why a reduction over another dimension than the first is left to PyG, whose nodes are that dimension."""
+    if index.dim() != 1 or src.shape[dim] != index.shape[0]:
+        return "another dimension"
+    return refuse_mode() or refuse_rows(src)
+
+
 def _refuse_reduction(
     src: Tensor, reduction: str | None, found: tuple[Propagation, int] | None, dim: int, dim_size: int | None
 ) -> str | None:
-    """Why the reduction is PyG's, whatever is reduced."""
+    """Why what is reduced by a row of an edge_index is PyG's."""
     if reduction is None:
         return "no such operator"
     if found is None:
@@ -183,7 +245,7 @@ def variance(
         return original(self, x, *arguments)
     is_half = x.dtype in HALF
     is_rounded = is_half or (IN_HALF and isinstance(x, Message) and autocasts(x.device))
-    if not is_rounded or _find(index) is None or "pow_sum" not in getattr(self, "reduce_ops", ["pow_sum"]):
+    if not is_rounded or refuse_mode() is not None or "pow_sum" not in getattr(self, "reduce_ops", ["pow_sum"]):
         return original(self, x, *arguments)
     formed = x.ordinary() if isinstance(x, Message) else x
     out = original(self, formed.float() if is_half else formed, *arguments)
@@ -199,24 +261,26 @@ def softmax(
     dim: int = 0,
 ) -> Tensor:
     """``utils.softmax``: over the edges that share a node."""
-    if torch.compiler.is_compiling() or not isinstance(src, Tensor) or not isinstance(index, Tensor):
+    if torch.compiler.is_compiling() or not isinstance(src, Tensor):
         return original(src, index, ptr, num_nodes, dim)
     if isinstance(src, Message):
         src = with_history(src) if src.is_as_made() and refuse_mode() is None else src.ordinary()
-    found = _find(index)
-    if num_nodes is None and found is not None and index.numel() > 0:
-        num_nodes = int(index.max()) + 1
-    reason = _refuse_reduction(src, "sum", found, dim, num_nodes) or refuse_rows(src)
-    if reason is not None:
-        fell_back["edge_softmax", reason] += 1
+    if _worth.is_small(src, "softmax"):
+        g: Graph | str = "few values"
+    elif isinstance(ptr, Tensor) and ptr.dim() == 1:  # which PyG prefers to an index
+        g = _graph_between(src, "softmax", ptr, dim)
+    elif isinstance(index, Tensor):
+        g = _graph_over(src, "softmax", index, _find(index), dim, num_nodes)
+    else:
+        g = "no index"
+    if isinstance(g, str):
+        fell_back["edge_softmax", g] += 1
         return original(src, index, ptr, num_nodes, dim)
-    assert found is not None and num_nodes is not None
-    propagation, row = found
     routed["edge_softmax"] += 1
     if src.is_cuda and src.dtype in HALF and autocasts(src.device):
         src = src.float()  # as autocast takes exp on CUDA
     with without_autocast(src.device):
-        out = ops.edge_softmax(propagation.ending_in(row, num_nodes), src)
+        out = ops.edge_softmax(g, src)
     return out.clone() if out.requires_grad else out  # the caller may write into it
 
 

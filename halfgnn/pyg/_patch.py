@@ -17,6 +17,7 @@ from ._messages import Message
 # Functions, which are replaced under every name that any module has for them: module, name, stand-in.
 _FUNCTIONS: list[tuple[str, str, Route]] = [
     ("torch_geometric.utils", "scatter", _operators.scatter),
+    ("torch_geometric.utils", "segment", _operators.segment),
     ("torch_geometric.utils", "softmax", _operators.softmax),
     ("torch_geometric.utils", "spmm", _products.spmm),
     ("torch_geometric.edge_index", "_spmm", _products.edge_index_spmm),
@@ -95,7 +96,7 @@ def _install_half(bindings: Bindings) -> None:
     bindings.bind(_operators, "IN_HALF", True)
 
 
-drop_in_products.READERS[Message] = Message.ordinary
+drop_in_products.READERS[Message] = lambda message: message.ordinary()  # type: ignore[attr-defined]
 _functions = Functions(_FUNCTIONS)
 _options = {
     "fuse": _install_fused,

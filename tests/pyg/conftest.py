@@ -13,3 +13,10 @@ def _clean():
     halfgnn.pyg.reset_stats()
     yield
     halfgnn.pyg.unpatch()
+
+
+@pytest.fixture(autouse=True)
+def _routes_small_calls(monkeypatch):
+    from halfgnn.pyg import _worth
+
+    monkeypatch.setattr(_worth, "LIMITS", {})

@@ -40,7 +40,7 @@ PNA = {
     "scalers": ["identity", "amplification"],
     "deg": torch.ones(9).long(),
 }
-NORM = "gspmm:copy_e_sum"  # degrees; left to PyG where nothing was propagated along the edges yet
+NORM = "gspmm:copy_e_sum"  # degrees
 
 # name: (constructor, further arguments of forward, what is routed, names of what is left to PyG)
 MODULES = {
@@ -71,12 +71,12 @@ MODULES = {
     "GraphConv": (lambda: theirs.GraphConv(WIDTH, 5), [], {"gspmm:copy_u_sum"}, set()),
     "GraphConv-weight": (lambda: theirs.GraphConv(WIDTH, 5), [WEIGHT], {"gspmm:u_mul_e_sum"}, set()),
     "GatedGraphConv": (lambda: theirs.GatedGraphConv(WIDTH, 2), [WEIGHT], {"gspmm:u_mul_e_sum"}, set()),
-    "LGConv": (lambda: theirs.LGConv(), [], {NORM, "gspmm:u_mul_e_sum"}, {NORM}),
+    "LGConv": (lambda: theirs.LGConv(), [], {NORM, "gspmm:u_mul_e_sum"}, set()),
     "APPNP": (lambda: theirs.APPNP(3, 0.1), [], {NORM, "gspmm:u_mul_e_sum"}, set()),
     "SGConv": (lambda: theirs.SGConv(WIDTH, 5, K=2), [], {NORM, "gspmm:u_mul_e_sum"}, set()),
-    "TAGConv": (lambda: theirs.TAGConv(WIDTH, 5), [], {NORM, "gspmm:u_mul_e_sum"}, {NORM}),
+    "TAGConv": (lambda: theirs.TAGConv(WIDTH, 5), [], {NORM, "gspmm:u_mul_e_sum"}, set()),
     "ChebConv": (lambda: theirs.ChebConv(WIDTH, 5, K=3), [WEIGHT], {NORM, "gspmm:u_mul_e_sum"}, set()),
-    "ARMAConv": (lambda: theirs.ARMAConv(WIDTH, 5), [], {NORM, "gspmm:u_mul_e_sum"}, {NORM}),
+    "ARMAConv": (lambda: theirs.ARMAConv(WIDTH, 5), [], {NORM, "gspmm:u_mul_e_sum"}, set()),
     "LEConv": (lambda: theirs.LEConv(WIDTH, 5), [], {"gsddmm:u_sub_v", "gspmm:copy_e_sum"}, set()),
     "ClusterGCNConv": (lambda: theirs.ClusterGCNConv(WIDTH, 5), [], {NORM}, {"message:copy_u"}),  # float weights
     "ResGatedGraphConv": (

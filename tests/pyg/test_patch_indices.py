@@ -1,0 +1,292 @@
+"""Reductions by any index under halfgnn.pyg.patch(): batch vectors, rows of an edge_index that nobody propagated along, offsets."""
+
+from __future__ import annotations
+
+import gc
+
+import pytest
+import torch
+import torch_geometric.nn as theirs
+from torch_geometric import utils
+
+import halfgnn.pyg
+from tests import support
+from tests.pyg.test_patch_modules import assert_same, randn
+
+pytestmark = pytest.mark.skipif(not support.supports("cpu", torch.float64), reason="needs float64")
+ROWS, SEGMENTS = 40, 7
+REDUCTIONS = ("sum", "mean", "max", "min")
+
+
+def ids(dtype=torch.int64):
+    """Unsorted; no id is 3."""
+    index = torch.randint(0, SEGMENTS, (ROWS,), generator=torch.Generator().manual_seed(1))
+    return torch.where(index == 3, 4, index).to(dtype)
+
+
+INDICES = {
+    "unsorted": ids(),
+    "sorted": ids().sort()[0],
+    "one segment": torch.zeros(ROWS, dtype=torch.int64),
+    "expanded": torch.tensor([2]).expand(ROWS),
+    "int32": ids(torch.int32),
+    "sorted int32": ids(torch.int32).sort()[0],
+    "row": torch.stack([ids(), ids().flip(0)])[1],
+    "column": torch.stack([ids(), ids().flip(0)], 1)[:, 1],
+    "flattened": ids().view(ROWS, 1).view(-1),
+    "segment per row": torch.arange(ROWS),
+}
+SHAPES = {"matrix": ((ROWS, 3), 0), "vector": ((ROWS,), 0), "heads": ((ROWS, 2, 3), 0), "negative dim": ((ROWS, 3), -2)}
+SHAPES.update({"last dim": ((3, ROWS), -1), "middle dim": ((2, ROWS, 3), 1)})
+
+
+def results(index, shape, dim, num_rows):
+    src = randn(*shape, seed=2).requires_grad_()
+    outs = [utils.scatter(src, index, dim, num_rows, reduce) for reduce in REDUCTIONS]
+    outs.append(utils.softmax(src, index, num_nodes=num_rows, dim=dim))
+    loss = sum((randn(*out.shape, seed=3) * out.pow(2)).sum() for out in outs)
+    return [*outs, *torch.autograd.grad(loss, src)]
+
+
+def stats():
+    return halfgnn.pyg.stats()
+
+
+@pytest.mark.parametrize("has_size", [True, False])
+@pytest.mark.parametrize("shape", SHAPES)
+@pytest.mark.parametrize("name", INDICES)
+def test_any_index(name, shape, has_size):
+    index = INDICES[name]
+    num_rows = max(SEGMENTS, int(index.max()) + 1) + 2 if has_size else None
+    args = index, *SHAPES[shape], num_rows
+    expected = results(index.long(), *args[1:])  # PyTorch 2.11 gathers a wrong gradient by an expanded index of int32
+    with halfgnn.pyg.accelerate():
+        assert_same(results(*args), expected)
+        assert_same(results(*args), expected)  # with the graph that was kept
+    counts = stats()
+    assert counts["routed"]["gspmm:copy_e_sum"] >= 2 and counts["routed"]["gspmm:copy_e_max"] >= 2
+    assert set(counts["fell_back"]) <= {"edge_softmax"}, "which is left to PyG in another dimension"
+
+
+@pytest.mark.parametrize("wrong", [-1, SEGMENTS])
+@pytest.mark.parametrize("index", [ids(), ids().sort()[0]], ids=["unsorted", "sorted"])
+def test_ids_out_of_range_are_left_to_pyg(index, wrong):
+    index = index.clone()
+    index[0 if wrong < 0 else -1] = wrong
+    for _ in range(2):
+        with halfgnn.pyg.accelerate(), pytest.raises((RuntimeError, IndexError), match="out of bounds"):
+            utils.scatter(randn(ROWS, 3, seed=1), index, 0, SEGMENTS)
+    assert stats() == {"routed": {}, "fell_back": {"gspmm:copy_e_sum": {"ids out of range": 2}}}
+
+
+@pytest.mark.parametrize("is_view", [False, True])
+def test_an_index_that_is_written_to_is_new(is_view):
+    base, src = torch.stack([ids(), ids()]), randn(ROWS, 3, seed=1)
+    whole = base[0].clone()
+    with halfgnn.pyg.accelerate():
+        for k in range(3):
+            index = base[1] if is_view else whole
+            index.copy_(index.roll(1) if k else index.sort()[0])
+            assert_same(
+                [utils.scatter(src, index, 0, SEGMENTS)], [torch.zeros(SEGMENTS, 3).double().index_add(0, index, src)]
+            )
+
+
+def test_an_index_is_sorted_once_and_not_kept_alive(monkeypatch):
+    made = []
+    make = halfgnn.pyg._indices._make
+    monkeypatch.setattr(halfgnn.pyg._indices, "_make", lambda *args: made.append(args[1]) or make(*args))
+    edge_index, src = torch.stack([ids(), ids().flip(0)]), randn(ROWS, 3, seed=1)
+    known = len(halfgnn.pyg._graph._known)
+    with halfgnn.pyg.accelerate():
+        for _ in range(3):
+            row, col = edge_index  # other tensors at each call
+            for index in (row, col):
+                utils.scatter(src, index, 0, SEGMENTS)
+        assert made == [SEGMENTS, SEGMENTS]
+        del edge_index, row, col, index
+        made.clear()
+        gc.collect()
+        assert len(halfgnn.pyg._graph._known) == known
+
+
+def test_many_views_of_one_tensor():
+    base, src = torch.arange(3 * ROWS) % SEGMENTS, randn(ROWS, 3, seed=1)
+    with halfgnn.pyg.accelerate():
+        for begin in range(2 * ROWS):
+            index = base[begin : begin + ROWS]
+            expected = torch.zeros(SEGMENTS, 3).double().index_add(0, index, src)
+            assert_same([utils.scatter(src, index, 0, SEGMENTS)], [expected])
+    assert len(halfgnn.pyg._graph.topology_of(base).views) <= halfgnn.pyg._indices._MOST_VIEWS
+
+
+def test_rows_of_edges_before_and_after_they_are_propagated_along():
+    edge_index, x = torch.stack([ids(), ids().flip(0)]), randn(SEGMENTS, 3, seed=1).requires_grad_()
+
+    def layer():
+        src, dst = edge_index
+        return utils.scatter(x[src], dst, 0, SEGMENTS, "mean")
+
+    expected = layer()
+    with halfgnn.pyg.accelerate():
+        assert_same([layer(), layer()], [expected] * 2)
+        theirs.SimpleConv()(x, edge_index)
+        assert_same([layer()], [expected])
+    assert stats()["fell_back"] == {}
+
+
+@pytest.mark.parametrize("reduce", ["sum", "mean"])
+@pytest.mark.parametrize("dtype", [torch.float64, torch.bfloat16])
+def test_gradients_of_gradients_and_of_half(reduce, dtype):
+    index = ids()
+
+    def run(src, dtype):
+        src = src.to(dtype).requires_grad_()
+        out = utils.scatter(src, index, 0, SEGMENTS, reduce)
+        (grad,) = torch.autograd.grad((out**3).sum(), src, create_graph=True)
+        (second,) = torch.autograd.grad(grad.pow(2).sum(), src)
+        return [x.double() for x in (out, grad, second)]
+
+    src = randn(ROWS, 3, seed=1).to(dtype)
+    expected = run(src, torch.float64)
+    with halfgnn.pyg.accelerate():
+        assert_same(run(src, dtype), expected, 1e-9 if dtype is torch.float64 else 5e-2)
+    assert stats()["fell_back"] == {}
+
+
+def test_inference_mode_does_not_keep_what_may_change():
+    src = randn(ROWS, 3, seed=1)
+    with halfgnn.pyg.accelerate(), torch.inference_mode():
+        index = ids().clone()
+        for _ in range(2):
+            assert_same(
+                [utils.scatter(src, index, 0, SEGMENTS)], [torch.zeros(SEGMENTS, 3).double().index_add(0, index, src)]
+            )
+            index.copy_(index.roll(1))
+    assert stats()["routed"] == {"gspmm:copy_e_sum": 2}
+
+
+def test_a_graph_made_in_inference_mode_serves_training():
+    index, src = ids(), randn(ROWS, 3, seed=1).requires_grad_()
+    with halfgnn.pyg.accelerate():
+        with torch.inference_mode():
+            utils.scatter(src, index, 0, SEGMENTS, "max")
+        utils.scatter(src, index, 0, SEGMENTS, "max").sum().backward()
+    assert stats()["routed"] == {"gspmm:copy_e_max": 2}
+
+
+def test_what_is_left_to_pyg():
+    index, src = ids(), randn(ROWS, 3, seed=1)
+    calls = [
+        lambda: utils.scatter(src.long(), index, 0, SEGMENTS),
+        lambda: utils.scatter(src, index, 0, SEGMENTS, "mul"),
+        lambda: utils.scatter(src[:0], index[:0], 0, SEGMENTS),
+        lambda: torch.func.vmap(lambda x: utils.scatter(x, index, 0, SEGMENTS))(torch.stack([src, src])),
+        lambda: torch.compile(utils.scatter, backend="eager")(src, index, 0, SEGMENTS),
+    ]
+    expected = [call() for call in calls]
+    with halfgnn.pyg.accelerate():
+        assert_same([call() for call in calls], expected)
+    assert stats()["routed"] == {}
+
+
+# ---- offsets -----------------------------------------------------------------------------------------------------------------
+
+PTR = torch.tensor([0, 4, 4, 30, ROWS])
+
+
+def test_offsets():
+    src = randn(ROWS, 3, seed=2).requires_grad_()
+
+    def run():
+        outs = [utils.segment(src, PTR, reduce) for reduce in REDUCTIONS] + [utils.softmax(src, ptr=PTR)]
+        outs += [theirs.MeanAggregation()(src, ptr=PTR), theirs.SoftmaxAggregation(learn=True).double()(src, ptr=PTR)]
+        return [*outs, *torch.autograd.grad(sum(out.pow(2).sum() for out in outs), src)]
+
+    expected = run()
+    with halfgnn.pyg.accelerate():
+        assert_same(run(), expected)
+        assert_same(run(), expected)
+    assert stats()["fell_back"] == {} and stats()["routed"]["edge_softmax"] == 4
+
+
+@pytest.mark.parametrize("ptr", [[1, 4, ROWS], [0, 4, ROWS - 1]], ids=str)
+def test_offsets_of_some_rows_are_left_to_pyg(ptr):
+    src, ptr = randn(ROWS, 3, seed=2), torch.tensor(ptr)
+    expected = utils.segment(src, ptr)
+    with halfgnn.pyg.accelerate():
+        assert_same([utils.segment(src, ptr)], [expected])
+    assert stats()["routed"] == {}
+
+
+# ---- modules -----------------------------------------------------------------------------------------------------------------
+
+BATCH = ids().sort()[0]
+WIDTH = 4
+
+
+def modules():
+    aggr = theirs.aggr
+    return {
+        "GraphNorm": theirs.GraphNorm(WIDTH),
+        "InstanceNorm": theirs.InstanceNorm(WIDTH, affine=True),
+        "LayerNorm": theirs.LayerNorm(WIDTH, mode="graph"),
+        "add pool": theirs.global_add_pool,
+        "mean pool": theirs.global_mean_pool,
+        "max pool": theirs.global_max_pool,
+        "SoftmaxAggregation": aggr.SoftmaxAggregation(learn=True),
+        "AttentionalAggregation": aggr.AttentionalAggregation(torch.nn.Linear(WIDTH, 1)),
+        "Set2Set": aggr.Set2Set(WIDTH, 2),
+        "MultiAggregation": aggr.MultiAggregation(["mean", "max", "std"]),
+    }
+
+
+@pytest.mark.parametrize("name", modules())
+def test_modules(name):
+    torch.manual_seed(1)
+    module = modules()[name]
+    module = module.double() if isinstance(module, torch.nn.Module) else module
+    x = randn(ROWS, WIDTH, seed=4).requires_grad_()
+
+    def run():
+        out = module(x, BATCH)
+        return [out, *torch.autograd.grad((randn(*out.shape, seed=5) * out).sum(), x)]
+
+    expected = run()
+    with halfgnn.pyg.accelerate():
+        assert_same(run(), expected)
+        assert_same(run(), expected)
+    assert stats()["fell_back"] == {}
+
+
+def test_median_is_pygs():
+    x = randn(ROWS, WIDTH, seed=4)
+    expected = theirs.MedianAggregation()(x, BATCH)
+    with halfgnn.pyg.accelerate():
+        assert_same([theirs.MedianAggregation()(x, BATCH)], [expected])
+
+
+# ---- what is worth it --------------------------------------------------------------------------------------------------------
+
+
+LIMITS = {"sum": halfgnn.pyg._worth.Limits((60, 120), (120, 240), 2, 6)}
+
+
+@pytest.mark.parametrize("is_sorted", [True, False])
+@pytest.mark.parametrize(
+    "width,has_gradient,uses",
+    [(1, False, []), (2, False, [1]), (3, False, [0, 1]), (3, True, [1]), (6, True, [0, 1]), (2, True, [])],
+)
+def test_small_calls_are_left_to_pyg(monkeypatch, width, has_gradient, uses, is_sorted):
+    """uses: which of two calls are routed."""
+    monkeypatch.setattr(halfgnn.pyg._worth, "LIMITS", LIMITS)
+    if not is_sorted and width < 6:
+        uses = [use for use in uses if use > 0]
+    index, src = ids().sort()[0] if is_sorted else ids(), randn(ROWS, width, seed=1).requires_grad_(has_gradient)
+    expected = torch.zeros(SEGMENTS, width).double().index_add(0, index, src)
+    counts = []
+    with halfgnn.pyg.accelerate():
+        for _ in range(2):
+            assert_same([utils.scatter(src, index, 0, SEGMENTS)], [expected])
+            counts.append(sum(stats()["routed"].values()))
+    assert [use for use in range(2) if counts[use] > sum(counts[:use][-1:])] == uses
