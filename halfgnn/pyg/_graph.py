@@ -20,6 +20,7 @@ from ..graph_argument import as_graph
 from . import _worth
 
 FILLS = ("add", "sum", "mean", "min", "max", "mul")  # how the features of in-edges are reduced to those of a self-loop
+_SELECTED = 2  # how often each edge of an edge_index is in the selections of its columns that are kept
 _LOOPS = "_loops"  # kept on a Graph: number of self-loops -> WithSelfLoops, or that Kept
 
 
@@ -34,6 +35,10 @@ class Topology:
         self.is_sorted: bool | None = None  # of an index; None: not known yet
         self.num_values = 0  # of messages along the edges, which were left to PyG
         self.is_seen = False  # whether something was to be reduced by the index before
+        # Columns of the edge_index by which messages went before, with their state and topology.
+        self.selections: list[tuple[Tensor, Any, Topology]] = []
+        # Of such columns until their content is looked at: the edge_index's topology, and its number of edges.
+        self.selected_from: tuple[Topology, int] | None = None
 
 
 class _Known:
@@ -141,7 +146,11 @@ def _(edge_index, num_src, num_dst, by_src):
 
 def topology_of(edge_index: Tensor) -> Topology:
     known = _known.get(id(edge_index))
-    return _know(edge_index, Topology()) if known is None or not known.is_of(edge_index) else known.topology
+    if known is None or not known.is_of(edge_index):
+        return _know(edge_index, Topology())
+    if known.topology.selected_from is not None:
+        known.topology = _of_content(edge_index, *known.topology.selected_from)
+    return known.topology
 
 
 def _know(edge_index: Tensor, topology: Topology) -> Topology:
@@ -213,6 +222,29 @@ def share_graphs(edge_index: Tensor, how: Any, result: Tensor) -> None:
     if how not in derived:
         derived[how] = Topology()
     _know(result, derived[how])
+
+
+def note_selection(edge_index: Tensor, columns: Tensor) -> None:
+    """Lets some columns of edge_index share the graphs of others of the same content, in case messages will go by them.
+
+    So a module that selects the edges of a relation at every call does not sort them at every call.
+    """
+    if not edge_index.is_inference() and not columns.is_inference():
+        topology = Topology()
+        topology.selected_from = topology_of(edge_index), edge_index.shape[1]
+        _know(columns, topology)
+
+
+def _of_content(columns: Tensor, origin: Topology, num_edges: int) -> Topology:
+    """The topology of columns that were selected. The last ones are kept, as many as to hold each edge _SELECTED times."""
+    for known, state, topology in origin.selections:
+        if known.shape == columns.shape and state == state_of(known) and torch.equal(known, columns):
+            return topology
+    topology = Topology()
+    origin.selections.append((columns, state_of(columns), topology))
+    while sum(known.shape[1] for known, *_ in origin.selections) > _SELECTED * num_edges:
+        origin.selections.pop(0)
+    return topology
 
 
 def _make(edge_index: Tensor, num_src: int, num_dst: int) -> Graph:
