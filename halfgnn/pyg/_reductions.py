@@ -52,6 +52,7 @@ class _Reduction:
         self.evaluation, self.reduction, self.row, self.num_nodes = evaluation, reduction, row, num_nodes
         self.dtype, self.is_linear = dtype, reduction in ("sum", "mean")
         self._degrees: Tensor | None = None
+        self.rank = 1  # of the values that are reduced
         evaluation.num_nodes[row] = num_nodes
 
     def of_message(self, message: AbstractMessage) -> Tensor:
@@ -69,7 +70,9 @@ class _Reduction:
             if recipe.func is SUM and self.is_linear:
                 inner = self.evaluation.of(recipe.args[0])
                 if self._is_weighted(inner):
+                    self.rank = recipe.args[0].dim()
                     return recipe.func(self.of(inner), *recipe.args[1:], **recipe.kwargs)
+        self.rank = message.dim()
         return self.of(self.evaluation.of(message))
 
     def _has_history_like(self, message: AbstractMessage, recipe: Applied) -> bool:
@@ -112,11 +115,8 @@ class _Reduction:
             return self._gspmm("copy_rhs", None, weight, is_part) * x
         degrees = self._in_degrees()
         counts = degrees if self.reduction == "sum" else degrees.clamp(max=1)
-        rank = x.dim() if isinstance(x, Tensor) else 1
-        return (
-            counts.to(x.dtype if isinstance(x, Tensor) and x.dim() else self.dtype).view(-1, *[1] * (max(rank, 1) - 1))
-            * x
-        )
+        dtype = torch.promote_types(self.dtype, torch.float32)  # which holds a degree
+        return counts.to(dtype).view(-1, *[1] * (self.rank - 1)) * x
 
     def _of_combined(self, value: Combined, weight: Tensor | None, is_part: bool) -> Tensor | None:
         op, first, second = value.op, value.first, value.second

@@ -311,16 +311,17 @@ def form(message: AbstractMessage) -> Tensor:
     recipe = message.recipe
     if isinstance(recipe, Lifted):
         return recipe.current(False).index_select(recipe.dim, recipe.ids)
-    evaluation = Evaluation(message.propagation, False)
-    with torch.no_grad(), without_autocast(message.device):
-        x = evaluation.form(evaluation.of(message))
-    if message.edge_dim != 0:
-        x = x.movedim(0, message.edge_dim)
-    return x.expand(message.shape)
+    with torch.no_grad():
+        return _formed(message, False)
 
 
 def with_history(message: AbstractMessage) -> Tensor:
-    """The values (E, *), with gradients of their own to what the message is made of."""
-    evaluation = Evaluation(message.propagation, message.requires_grad)
+    """The values, with gradients of their own to what the message is made of."""
+    return _formed(message, message.requires_grad)
+
+
+def _formed(message: AbstractMessage, with_history: bool) -> Tensor:
+    evaluation = Evaluation(message.propagation, with_history)
     with without_autocast(message.device):
-        return evaluation.form(evaluation.of(message)).expand(message.shape)
+        x = evaluation.form(evaluation.of(message))
+    return (x if message.edge_dim == 0 else x.movedim(0, message.edge_dim)).expand(message.shape)
