@@ -111,6 +111,7 @@ class _Reduction:
         if not self.is_linear:
             x = self.evaluation.form(value)
             return self._gspmm("copy_rhs", None, x if value.of != ALL else self._for_edges(x), is_part)
+        x = self._factor(value)
         if weight is not None:
             return self._gspmm("copy_rhs", None, weight, is_part) * x
         degrees = self._in_degrees()
@@ -138,11 +139,11 @@ class _Reduction:
         """A factor that belongs to the node of the result, or to all edges, is applied to the result."""
         if isinstance(second, Rows) and second.of in (self.row, ALL):
             out = self.of(first, weight, True)
-            return out * second.x if op == "mul" else out / second.x
+            return out * self._factor(second) if op == "mul" else out / self._factor(second)
         if op != "mul":
             return None
         if isinstance(first, Rows) and first.of in (self.row, ALL):
-            return first.x * self.of(second, weight, True)
+            return self._factor(first) * self.of(second, weight, True)
         for x, y in ((first, second), (second, first)):
             if isinstance(x, Rows) and x.of == EDGES and is_narrow(x, 2) and not _is_narrow_value(y):
                 return self.of(y, x.x if weight is None else weight * x.x, is_part)
@@ -152,6 +153,10 @@ class _Reduction:
             if isinstance(x, Rows) and x.of == EDGES and isinstance(y, Rows) and y.of == 1 - self.row:
                 return self._gspmm("mul", y.x, x.x * weight, is_part)
         return None
+
+    def _factor(self, value: Rows) -> Any:
+        """By what results are multiplied or divided. What no edge reads may be infinite, or 0 and divide."""
+        return value.x if value.of == ALL else self.evaluation.read(value.x, self.row)
 
     # ---- operators -------------------------------------------------------------------------------------------------------------
 

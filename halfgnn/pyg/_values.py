@@ -20,8 +20,8 @@ from ..common.drop_in import is_backward
 from ..common.precision import HALF, without_autocast
 from ..graph import Graph
 from ._accounts import routed
-from ._deferred import BINARY, CAT, SHAPES, SUM, is_of_edges
-from ._graph import graph_with
+from ._deferred import BINARY, CAT, POLES, SHAPES, SUM, is_of_edges
+from ._graph import graph_with, reached
 from ._propagation import Propagation
 from ._recipes import AbstractMessage, Applied, Lifted
 
@@ -120,9 +120,10 @@ class Evaluation:
             return x if recipe.dim == 0 else x.movedim(recipe.dim, 0)
         recipe.check_versions()
         args = []
-        for x in recipe.args:
+        for place, x in enumerate(recipe.args):
             if isinstance(x, AbstractMessage):
                 rows = (self if has_history else self._without_history())._rows(x)
+                rows = self.read(rows, x.row) if has_history and _has_pole(recipe, place, rows) else rows
                 # The operator may keep it for its backward.
                 x = snapshot(rows) if isinstance(x.recipe, Lifted) and not recipe.is_view else rows
             elif isinstance(x, Tensor):
@@ -133,6 +134,15 @@ class Evaluation:
         if recipe.func is torch.ops.aten.expand.default:
             return args[0].expand(args[0].shape[0], *message.shape[1:])
         return recipe.func(*args, **recipe.kwargs)
+
+    def read(self, x: Tensor, row: int | None) -> Tensor:
+        """Rows x of the nodes of a row. A node without edges gets the values of another: what is made of its own is nobody's."""
+        assert row is not None
+        edge_index = self.propagation.edge_index
+        mask = reached(edge_index, row, x.shape[0])
+        if mask is None:
+            return x
+        return torch.where(mask.view(-1, *[1] * (x.dim() - 1)), x, x.detach().index_select(0, edge_index[row, :1]))
 
     def _operand(self, x: Any, message: AbstractMessage) -> Value:
         if isinstance(x, AbstractMessage):
@@ -242,6 +252,13 @@ class Evaluation:
         if other is not None:
             return self.propagation.into(1, *((count, other) if row == 1 else (other, count)))
         return graph_with(self.propagation.edge_index, row, count)
+
+
+def _has_pole(recipe: Applied, place: int, x: Tensor) -> bool:
+    """Whether an argument, of the nodes, may have values for which the operator turns a gradient of 0 into NaN."""
+    if recipe.func is torch.ops.aten.mul.Tensor:  # the other factor's gradient, if this one is infinite
+        return x.shape[-1:] == (1,)
+    return recipe.func in POLES or (recipe.func is torch.ops.aten.div.Tensor and place == 1)
 
 
 def combined(op: str, first: Value, second: Value) -> Value:
