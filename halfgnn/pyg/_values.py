@@ -256,9 +256,10 @@ class Evaluation:
 
 def _has_pole(recipe: Applied, place: int, x: Tensor) -> bool:
     """Whether an argument, of the nodes, may have values for which the operator turns a gradient of 0 into NaN."""
-    if recipe.func is torch.ops.aten.mul.Tensor:  # the other factor's gradient, if this one is infinite
-        return x.shape[-1:] == (1,)
-    return recipe.func in POLES or (recipe.func is torch.ops.aten.div.Tensor and place == 1)
+    if recipe.func not in (torch.ops.aten.mul.Tensor, torch.ops.aten.div.Tensor):
+        return recipe.func in POLES
+    is_divisor = recipe.func is torch.ops.aten.div.Tensor and place == 1
+    return is_divisor or x.shape[-1:] == (1,)  # a factor per node, if it is infinite: it is the other one's gradient
 
 
 def combined(op: str, first: Value, second: Value) -> Value:

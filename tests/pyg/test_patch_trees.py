@@ -95,6 +95,8 @@ UNREAD = {
     "destinations alone": lambda x_i, x_j, d_i, d_j, w: d_i.reciprocal().expand(-1, WIDTH),
     "divided by itself": lambda x_i, x_j, d_i, d_j, w: x_j / (x_j * x_j).sum(-1, keepdim=True),
     "infinite factor": lambda x_i, x_j, d_i, d_j, w: d_j.reciprocal().detach() * x_j,
+    "infinite factor times that of all": lambda x_i, x_j, d_i, d_j, w: d_j.reciprocal().detach() * w[:1] * x_j,
+    "infinite and divided": lambda x_i, x_j, d_i, d_j, w: d_j.reciprocal().detach() / w[:1] + x_j,
     "sqrt": lambda x_i, x_j, d_i, d_j, w: x_j.square().sum(-1, keepdim=True).sqrt(),
     "rsqrt": lambda x_i, x_j, d_i, d_j, w: x_j.abs().rsqrt(),
     "log": lambda x_i, x_j, d_i, d_j, w: x_j.abs().log() * w,
