@@ -30,6 +30,7 @@ class Topology:
         self.graphs: dict[tuple[int, int], Graph] = {}
         self.derived: dict[Any, Topology] = {}
         self.views: dict[Any, Topology] = {}  # of indices that are views of the tensor, by their place in it
+        self.made: dict[Any, Any] = {}  # what _relations.py makes of it
         self.bounds: list[tuple[int, int]] | None = None
         self.is_sorted: bool | None = None  # of an index; None: not known yet
         self.is_seen = False  # whether something was to be reduced by the index before
@@ -59,8 +60,10 @@ def state_of(edge_index: Tensor) -> tuple[Any, ...]:
     return edge_index._version, edge_index.data_ptr(), edge_index.shape
 
 
-def _forget(key: int, _: Any) -> None:
-    _known.pop(key, None)
+def _forget(
+    key: int, _: Any, known: dict[int, _Known] = _known
+) -> None:  # the default is there at the interpreter's end too
+    known.pop(key, None)
 
 
 def graph_of(edge_index: Any, num_src: int, num_dst: int) -> Graph:

@@ -5,12 +5,14 @@ A stand-in of Tensor.__getitem__ runs at every indexing of the process. Where it
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import Any
 
 import torch
 from torch import Tensor
 
 from ..common.drop_in import Bindings
+from . import _relations
 from ._graph import note_selection
 from ._operators import refuse_mode
 
@@ -24,6 +26,10 @@ def install(bindings: Bindings) -> None:
     def __getitem__(self: Tensor, index: Any) -> Any:
         if type(index) is tuple and len(index) == 2 and type(index[1]) is type(self) is Tensor:
             return _selected(original(self, index), self, index)
+        if type(index) is Tensor and self.dim() == 3 and index.dtype in _INTEGERS and index.dim() == 1:
+            weights = _weights(self, index)
+            if weights is not None:
+                return weights
         return original(self, index)
 
     bindings.bind(Tensor, "__getitem__", __getitem__)
@@ -36,3 +42,18 @@ def _selected(columns: Any, x: Tensor, index: tuple[Any, Tensor]) -> Any:
     if is_edge_index and is_selection and type(columns) is Tensor and columns.shape[1] and refuse_mode() is None:
         note_selection(x, columns)
     return columns
+
+
+def index_select(original: Callable[..., Any], input: Any, dim: Any, index: Any, **kwargs: Any) -> Any:
+    """``torch.index_select``."""
+    if type(index) is Tensor and not kwargs and dim == 0 and isinstance(input, Tensor) and input.dim() == 3:
+        weights = _weights(input, index)
+        if weights is not None:
+            return weights
+    return original(input, dim, index, **kwargs)
+
+
+def _weights(table: Tensor, index: Tensor) -> Tensor | None:
+    if not table.is_floating_point() or torch.compiler.is_compiling() or refuse_mode() is not None:
+        return None
+    return _relations.weights(table, index)
