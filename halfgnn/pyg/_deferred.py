@@ -11,7 +11,6 @@ from typing import Any
 
 import torch
 from torch import Tensor
-from torch.utils._pytree import tree_map
 
 from ..common.precision import may_mix
 from ..common.refusals import types_on
@@ -218,14 +217,9 @@ def _sums(func: Any, args: Any, kwargs: Any) -> Deferral | None:
 
 
 def _applied(func: Any, args: Any, kwargs: Any, name: str, is_view: bool = False) -> Applied:
-    operands: list[tuple[Tensor, int | None]] = []
-
-    def note(x: Any) -> None:
-        if isinstance(x, Tensor) and not isinstance(x, AbstractMessage):
-            operands.append((x, version_of(x)))
-
-    tree_map(note, args)
-    return Applied(func, args, kwargs, name, tuple(operands), is_view)
+    given = args[0] if func is CAT else args
+    operands = tuple((x, version_of(x)) for x in given if isinstance(x, Tensor) and not isinstance(x, AbstractMessage))
+    return Applied(func, args, kwargs, name, operands, is_view)
 
 
 def _name(func: Any) -> str:

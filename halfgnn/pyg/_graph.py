@@ -17,6 +17,7 @@ from ..common.kept import Kept, kept, may_keep, ordinary_tensors, refuse_capture
 from ..common.precision import without_autocast
 from ..graph import Graph
 from ..graph_argument import as_graph
+from . import _worth
 
 FILLS = ("add", "sum", "mean", "min", "max", "mul")  # how the features of in-edges are reduced to those of a self-loop
 _SELECTED = 2  # how often each edge of an edge_index is in the selections of its columns that are kept
@@ -33,6 +34,7 @@ class Topology:
         self.made: dict[Any, Any] = {}  # what _relations.py makes of it
         self.bounds: list[tuple[int, int]] | None = None
         self.is_sorted: bool | None = None  # of an index; None: not known yet
+        self.num_values = 0  # of messages along the edges, which were left to PyG
         self.is_seen = False  # whether something was to be reduced by the index before
         # Columns of the edge_index by which messages went before, with their state and topology.
         self.selections: list[tuple[Tensor, Any, Topology]] = []
@@ -187,6 +189,17 @@ def _bounds(edge_index: Tensor) -> list[tuple[int, int]]:
     return list(zip(low, high))
 
 
+def is_worth_a_graph(edge_index: Tensor, num_values: int, with_gradient: bool, is_extreme: bool = False) -> bool:
+    """Whether messages of so many values are worth the graph of edge_index, if that is not made yet. They are counted."""
+    if edge_index.is_inference():
+        return _worth.is_worth_a_graph(num_values, 0, with_gradient, is_extreme)
+    topology = topology_of(edge_index)
+    if topology.graphs or _worth.is_worth_a_graph(num_values, topology.num_values, with_gradient, is_extreme):
+        return True
+    topology.num_values += num_values
+    return False
+
+
 def graph_with(edge_index: Tensor, row: int, num_nodes: int) -> Graph:
     """A Graph of edge_index, which has edges, with so many nodes on the side of one row, and at least as many on the other.
 
@@ -245,8 +258,9 @@ def _make(edge_index: Tensor, num_src: int, num_dst: int) -> Graph:
     )
     with ordinary_tensors():
         _check(edge_index, num_src, num_dst)
-        g = Graph.from_edge_index(edge_index, num_src=num_src, num_dst=num_dst, check=False)
-        return g.int() if max(num_src, num_dst, g.num_edges) <= INT32_MAX else g  # half the bytes per edge
+        if max(num_src, num_dst, edge_index.shape[1]) <= INT32_MAX:
+            edge_index = edge_index.int()  # half the bytes per edge
+        return Graph.from_edge_index(edge_index, num_src=num_src, num_dst=num_dst, check=False)
 
 
 def _check(edge_index: Tensor, num_src: int, num_dst: int) -> None:
@@ -256,7 +270,7 @@ def _check(edge_index: Tensor, num_src: int, num_dst: int) -> None:
         raise ValueError(f"edge_index has shape {tuple(edge_index.shape)}; expected (2, E)")
     if edge_index.shape[1] == 0:
         return
-    sides = zip(_bounds(edge_index), (("source", num_src), ("destination", num_dst)))
+    sides = zip(_bounds_of(edge_index), (("source", num_src), ("destination", num_dst)))
     for row, ((low, high), (what, count)) in enumerate(sides):
         if low < 0 or high >= count:
             wrong = low if low < 0 else high

@@ -63,7 +63,7 @@ class Message(AbstractMessage):
             recipe = self.recipe
             with torch.no_grad(), without_autocast(self.device):
                 if isinstance(recipe, Applied) and recipe.is_view:  # what is written to either is written to both
-                    args = tree_map(lambda x: x.formed() if isinstance(x, Message) else x, recipe.args)
+                    args = [x.formed() if isinstance(x, Message) else x for x in recipe.args]
                     self.cell.formed = recipe.func(*args, **recipe.kwargs)
                 else:
                     self.cell.formed = form(self).contiguous()
@@ -116,7 +116,7 @@ class Message(AbstractMessage):
             messages[id(values)] = x
             return values
 
-        args, kwargs = tree_map(read, args), tree_map(read, kwargs)
+        args, kwargs = tuple(_mapped(read, x) for x in args), {key: _mapped(read, x) for key, x in kwargs.items()}
         result = func(*args, **kwargs)
         if not func._schema.is_mutable:
             return result
@@ -135,6 +135,11 @@ class Message(AbstractMessage):
     @property
     def data(self) -> Tensor:  # type: ignore[override]
         return self.detach()
+
+
+def _mapped(function: Callable[[Any], Any], x: Any) -> Any:
+    """function of an argument of an operator, or of what it lists."""
+    return [function(y) for y in x] if isinstance(x, (list, tuple)) else function(x)
 
 
 def _reads_memory(name: str) -> Callable[..., Any]:
