@@ -12,6 +12,7 @@ import torch
 from torch import Tensor, nn
 
 from .. import ops
+from ..common.autograd import snapshot
 from ..common.precision import HALF, autocasts, computed_type, without_autocast
 from ..common.refusals import refuse
 from ..graph import Graph
@@ -281,7 +282,10 @@ def softmax(
         src = src.float()  # as autocast takes exp on CUDA
     with without_autocast(src.device):
         out = ops.edge_softmax(g, src)
-    return out.clone() if out.requires_grad else out  # the caller may write into it
+    if not out.requires_grad:
+        return out
+    own = snapshot(out)  # the caller may write into it
+    return own.clone() if own is out else own
 
 
 # ---- edges -------------------------------------------------------------------------------------------------------------------
