@@ -32,6 +32,7 @@ class Topology:
         self.derived: dict[Any, Topology] = {}
         self.views: dict[Any, Topology] = {}  # of indices that are views of the tensor, by their place in it
         self.made: dict[Any, Any] = {}  # what _relations.py makes of it
+        self.reached: dict[tuple[int, int], Any] = {}  # what reached() keeps, by row and number of nodes
         self.bounds: list[tuple[int, int]] | None = None
         self.is_sorted: bool | None = None  # of an index; None: not known yet
         self.num_values = 0  # of messages along the edges, which were left to PyG
@@ -199,6 +200,24 @@ def is_worth_a_graph(edge_index: Tensor, num_values: int, with_gradient: bool, i
         return True
     topology.num_values += num_values
     return False
+
+
+def reached(edge_index: Tensor, row: int, num_nodes: int) -> Tensor | None:
+    """Which of the nodes (num_nodes,) of a row of edge_index have an edge; None if all have one. It is kept."""
+    if edge_index.is_inference():
+        return _reached(edge_index[row], num_nodes)
+    masks = topology_of(edge_index).reached
+    if (row, num_nodes) not in masks:
+        with ordinary_tensors():
+            if not may_keep(edge_index.device):
+                return _reached(edge_index[row], num_nodes)
+            mask = _reached(edge_index[row], num_nodes)
+            masks[row, num_nodes] = kept(None if mask.all() else mask, [mask])
+    return taken(masks[row, num_nodes])
+
+
+def _reached(ids: Tensor, num_nodes: int) -> Tensor:
+    return torch.zeros(num_nodes, dtype=torch.bool, device=ids.device).index_fill_(0, ids.long(), True)
 
 
 def graph_with(edge_index: Tensor, row: int, num_nodes: int) -> Graph:
