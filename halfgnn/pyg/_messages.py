@@ -179,10 +179,13 @@ class _Lift(torch.autograd.Function):
             return ops.gspmm(g, "copy_rhs", "sum", None, rows).movedim(0, ctx.dim), None
 
 
+OWN_NODES: dict[type, type] = {Lifted: _Lift._backward_cls}  # type: ignore[attr-defined]  # of recipes without PyTorch's
+
+
 def _is_own_node(node: Any, recipe: Recipe) -> bool:
     """Whether autograd's node is that of the recipe, not of an autograd Function that returned the message."""
-    if isinstance(recipe, Lifted):
-        return type(node) is _Lift._backward_cls  # type: ignore[attr-defined]
+    if type(recipe) in OWN_NODES:
+        return type(node) is OWN_NODES[type(recipe)]
     return not isinstance(node, torch.autograd.function.BackwardCFunction) and "CppNode" not in node.name()
 
 

@@ -19,6 +19,7 @@ from ..common.refusals import refuse
 from ..graph import Graph
 from . import _conv, _indices, _worth
 from ._accounts import accounts, fell_back, routed
+from ._attention import softmax_of
 from ._graph import holds_ids_below, is_worth_a_graph, share_graphs
 from ._messages import Message, lifted
 from ._propagation import Propagation, begin, current, find, plain
@@ -31,6 +32,7 @@ REDUCES = {"sum": "sum", "add": "sum", "mean": "mean", "max": "max", "amax": "ma
 _NAMES = {name: f"gspmm:copy_e_{reduction}" for name, reduction in REDUCES.items()}
 _EXTREMES = (nn_aggr.MaxAggregation, nn_aggr.MinAggregation)
 _TENSORS = (Tensor, nn.Parameter)
+FUSE = False  # whether patch(fuse=True) is on: attention that messages write by hand is one operator
 IN_HALF = False  # whether patch(half=True) is on: under autocast results are in its dtype, not in torch_geometric's
 
 
@@ -296,18 +298,35 @@ def variance(
     return [part.to(x.dtype) for part in out] if isinstance(out, list) else out.to(x.dtype)
 
 
-def softmax(
-    original: Original,
-    src: Tensor,
-    index: Tensor | None = None,
-    ptr: Tensor | None = None,
-    num_nodes: int | None = None,
-    dim: int = 0,
-) -> Tensor:
+@inline
+def softmax(original: Original) -> Original:
     """``utils.softmax``: over the edges that share a node."""
-    if torch.compiler.is_compiling() or not isinstance(src, Tensor):
-        return original(src, index, ptr, num_nodes, dim)
+    is_compiling, worth, counts, route = torch.compiler.is_compiling, _worth, fell_back, _softmax
+    ordinary, message = Tensor, Message
+
+    def softmax_or_few(
+        src: Tensor,
+        index: Tensor | None = None,
+        ptr: Tensor | None = None,
+        num_nodes: int | None = None,
+        dim: int = 0,
+    ) -> Tensor:
+        if is_compiling() or not isinstance(src, ordinary):
+            return original(src, index, ptr, num_nodes, dim)
+        if type(src) is not message and worth.is_small(src, "softmax"):
+            counts["edge_softmax", "few values"] += 1
+            return original(src, index, ptr, num_nodes, dim)
+        return route(original, src, index, ptr, num_nodes, dim)
+
+    return softmax_or_few
+
+
+def _softmax(
+    original: Original, src: Tensor, index: Tensor | None, ptr: Tensor | None, num_nodes: int | None, dim: int
+) -> Tensor:
     if isinstance(src, Message):
+        if FUSE and (put_off := _put_off_softmax(src, index, dim, num_nodes)) is not None:
+            return put_off
         src = with_history(src) if src.is_as_made() and refuse_mode() is None else src.ordinary()
     if _worth.is_small(src, "softmax"):
         g: Graph | str = "few values"
@@ -328,13 +347,24 @@ def softmax(
     return out.clone() if out.requires_grad else out  # the caller may write into it
 
 
+def _put_off_softmax(src: Message, index: Any, dim: int, num_nodes: int | None) -> Tensor | None:
+    """The softmax as a message, which may become a part of a fused attention."""
+    found = _find(index) if isinstance(index, Tensor) else None
+    if _refuse_reduction(src, "softmax", found, dim, num_nodes) is not None or not src.is_as_made():
+        return None
+    assert found is not None and num_nodes is not None
+    return softmax_of(src, *found, num_nodes)
+
+
 # ---- edges -------------------------------------------------------------------------------------------------------------------
 
 
 def self_loops(original: Original, edge_index: Any, *args: Any, **kwargs: Any) -> Any:
     """``remove_self_loops``, ``add_self_loops`` and ``add_remaining_self_loops``: PyG's, whose new edge_index shares its graphs."""
     result = original(edge_index, *args, **kwargs)
-    if not torch.compiler.is_compiling() and refuse_mode() is None and type(edge_index) is type(result[0]) is Tensor:
+    if torch.compiler.is_compiling() or (type(edge_index) is Tensor and edge_index.numel() < _worth.FEW_ENDS):
+        return result
+    if refuse_mode() is None and type(edge_index) is type(result[0]) is Tensor:
         num_nodes = kwargs.get("num_nodes", args[2] if len(args) > 2 else None)
         if edge_index.layout == torch.strided and (num_nodes is None or isinstance(num_nodes, int)):
             share_graphs(edge_index, (original.__name__, num_nodes), result[0])

@@ -88,6 +88,7 @@ def _install(bindings: Bindings) -> None:
 
 
 def _install_fused(bindings: Bindings) -> None:
+    bindings.bind(_operators, "FUSE", True)
     for name, route in _FUSED:
         owner = getattr(nn, name)
         bindings.bind(owner, "forward", stand_in(owner.forward, route))

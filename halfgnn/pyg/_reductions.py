@@ -13,6 +13,7 @@ from ..common.kept import may_keep
 from ..common.precision import HALF
 from ..graph import Graph
 from ._accounts import routed
+from ._attention import fused
 from ._deferred import SHAPES, SUM
 from ._recipes import AbstractMessage, Applied
 from ._values import ALL, EDGES, Combined, Evaluation, Rectified, Rows, Value, is_narrow
@@ -72,6 +73,10 @@ class _Reduction:
                 if self._is_weighted(inner):
                     self.rank = recipe.args[0].dim()
                     return recipe.func(self.of(inner), *recipe.args[1:], **recipe.kwargs)
+        if self.reduction == "sum" and self.cast is None:
+            attended = fused(message, self.evaluation, self.row, self.num_nodes)
+            if attended is not None:
+                return attended
         self.rank = message.dim()
         return self.of(self.evaluation.of(message))
 

@@ -23,7 +23,7 @@ from ._accounts import routed
 from ._deferred import BINARY, CAT, POLES, SHAPES, SUM, is_of_edges
 from ._graph import graph_with, reached
 from ._propagation import Propagation
-from ._recipes import AbstractMessage, Applied, Lifted
+from ._recipes import AbstractMessage, Applied, Lifted, Softmax
 
 EDGES, ALL = "edges", "all"
 _FUNCTIONS: dict[str, Callable[..., Any]] = {
@@ -88,6 +88,10 @@ class Evaluation:
         if message.row is not None:
             self.num_nodes[message.row] = message.num_rows
             return Rows(message.row, self._rows(message))
+        if isinstance(recipe, Softmax):
+            logits = self.form(self.of(recipe.logits)).expand(message.shape)
+            routed["edge_softmax"] += not is_backward()
+            return Rows(EDGES, ops.edge_softmax(self.propagation.ending_in(recipe.row, recipe.num_nodes), logits))
         assert isinstance(recipe, Applied)
         recipe.check_versions()
         if recipe.func in BINARY:
@@ -98,7 +102,7 @@ class Evaluation:
         if recipe.name == "u_relu_add_e" and isinstance(inner, Combined):
             return Rectified(inner)
         if recipe.func is SUM:
-            summed = self._dot(inner, message) if _is_over_last(recipe) else None
+            summed = self._dot(inner, message) if is_over_last(recipe) else None
             if summed is not None:
                 return summed
         elif isinstance(inner, Joined) and all(isinstance(x, Rows) for x in inner.parts):
@@ -118,6 +122,7 @@ class Evaluation:
         if isinstance(recipe, Lifted):
             x = recipe.current(has_history)
             return x if recipe.dim == 0 else x.movedim(recipe.dim, 0)
+        assert isinstance(recipe, Applied)  # a softmax belongs to edges
         recipe.check_versions()
         args = []
         for place, x in enumerate(recipe.args):
@@ -308,7 +313,7 @@ def _terms(value: Value) -> list[Rows] | None:
     return None if first is None or second is None else first + second
 
 
-def _is_over_last(recipe: Applied) -> bool:
+def is_over_last(recipe: Applied) -> bool:
     rank = recipe.args[0].dim()
     return recipe.args[1][0] % rank == rank - 1
 

@@ -45,11 +45,12 @@ LIMITS = {
     "mean": Limits((8_192, 65_536), (65_536, 524_288), 4, 16),
     "max": Limits((16_384, 8_192), (262_144, 16_384), 4, 4),
     "min": Limits((16_384, 8_192), (262_144, 16_384), 4, 4),
-    "softmax": Limits((128, 128), (256, 256), 1, 2),
+    "softmax": Limits((2_048, 2_048), (2_048, 2_048), 1, 2),
 }
 
 
 FEW = LIMITS["message"].known[0] // 4  # so many values of messages are left to PyG whatever becomes of them
+FEW_ENDS = 256  # ends of edges: looking a graph up takes longer than what messages of usual width gain
 _EXTREME = 4  # PyTorch's gradient of a maximum takes several times as long as its sum
 _REUSE = 8  # an edge_index that has seen so many times the values that pay at once will be seen again
 

@@ -21,3 +21,4 @@ def _routes_small_calls(monkeypatch):
 
     monkeypatch.setattr(_worth, "LIMITS", {})
     monkeypatch.setattr(_worth, "FEW", 0)
+    monkeypatch.setattr(_worth, "FEW_ENDS", 0)
