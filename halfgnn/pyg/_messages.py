@@ -6,6 +6,7 @@ ordinary tensor: it has a grad_fn, a version, hooks. PyTorch's own operators run
 
 from __future__ import annotations
 
+import time
 from collections.abc import Callable
 from typing import Any
 
@@ -16,7 +17,7 @@ from torch.utils._pytree import tree_map
 from .. import ops
 from ..common.drop_in import is_backward
 from ..common.precision import without_autocast
-from ._accounts import fell_back
+from ._accounts import accounts, fell_back
 from ._deferred import deferral
 from ._propagation import Propagation
 from ._recipes import AbstractMessage, Applied, Lifted, Recipe, of_shape, version_of
@@ -111,9 +112,13 @@ class Message(AbstractMessage):
             if not isinstance(x, Message):
                 return x
             # Neither a backward is counted nor what is one operator of both sides, even if it is formed.
-            if x.cell.formed is None and not is_backward() and not x.recipe.name.endswith("_v"):
-                fell_back[(f"message:{x.recipe.name}", f"read by {func.name().split('::')[-1].split('.')[0]}")] += 1
+            is_counted = x.cell.formed is None and not is_backward() and not x.recipe.name.endswith("_v")
+            start = time.perf_counter()
             values = x.formed()
+            if is_counted:
+                reader = func.name().split("::")[-1].split(".")[0]
+                fell_back[f"message:{x.recipe.name}", f"read by {reader}"] += 1
+                accounts.note_formed(f"{x.recipe.name} by {reader}", time.perf_counter() - start)
             messages[id(values)] = x
             return values
 
