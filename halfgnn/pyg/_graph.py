@@ -31,8 +31,8 @@ class Topology:
         self.graphs: dict[tuple[int, int], Graph] = {}
         self.derived: dict[Any, Topology] = {}
         self.views: dict[Any, Topology] = {}  # of indices that are views of the tensor, by their place in it
-        self.made: dict[Any, Any] = {}  # what _relations.py makes of it
         self.reached: dict[tuple[int, int], Any] = {}  # what reached() keeps, by row and number of nodes
+        self.made: dict[Any, Any] = {}  # what _relations.py makes of it
         self.bounds: list[tuple[int, int]] | None = None
         self.is_sorted: bool | None = None  # of an index; None: not known yet
         self.num_values = 0  # of messages along the edges, which were left to PyG

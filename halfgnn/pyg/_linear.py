@@ -53,8 +53,13 @@ def _of_one_side(message: Message, evaluation: Evaluation, weight: Tensor, bias:
     routed["linear"] += 1
     row = message.row
     assert row is not None
-    y = F.linear(snapshot(value.x), weight, bias)
+    y = F.linear(snapshot(_read(value.x, row, weight, evaluation)), weight, bias)
     return lifted(y, message.propagation, row, message.propagation.edge_index[row])
+
+
+def _read(x: Tensor, row: int, weight: Tensor, evaluation: Evaluation) -> Tensor:
+    """Rows of nodes, of which only those that an edge reads may be infinite: the weight's gradient is a product with them all."""
+    return evaluation.read(x, row, True) if weight.requires_grad and torch.is_grad_enabled() else x
 
 
 def _terms(value: Value, weight: Tensor, evaluation: Evaluation, num_edges: int, may_subtract: bool) -> Terms | None:
@@ -74,7 +79,8 @@ def _terms(value: Value, weight: Tensor, evaluation: Evaluation, num_edges: int,
             add(value.first, weight)
             add(value.second, weight if value.op == "add" else -weight)
         elif isinstance(value, Rows) and value.of != ALL and value.x.shape[0] <= num_edges:
-            terms.setdefault(value.of, []).append((value.x, weight))
+            x = _read(value.x, value.of, weight, evaluation) if isinstance(value.of, int) else value.x
+            terms.setdefault(value.of, []).append((x, weight))
         else:
             x = evaluation.form(value)
             terms.setdefault(EDGES, []).append((x.expand(num_edges, *x.shape[1:]), weight))

@@ -88,6 +88,9 @@ class Evaluation:
         if message.row is not None:
             self.num_nodes[message.row] = message.num_rows
             return Rows(message.row, self._rows(message))
+        shared = message.cell.shared
+        if shared is not None and (shared.requires_grad or not self.with_history):
+            return Rows(EDGES, shared if self.with_history else shared.detach())
         if isinstance(recipe, Softmax):
             logits = self.form(self.of(recipe.logits)).expand(message.shape)
             routed["edge_softmax"] += not is_backward()
@@ -128,7 +131,7 @@ class Evaluation:
         for place, x in enumerate(recipe.args):
             if isinstance(x, AbstractMessage):
                 rows = (self if has_history else self._without_history())._rows(x)
-                rows = self.read(rows, x.row) if has_history and _has_pole(recipe, place, rows) else rows
+                rows = self._argument(recipe, place, rows, x.row) if has_history else rows
                 # The operator may keep it for its backward.
                 x = snapshot(rows) if isinstance(x.recipe, Lifted) and not recipe.is_view else rows
             elif isinstance(x, Tensor):
@@ -140,12 +143,22 @@ class Evaluation:
             return args[0].expand(args[0].shape[0], *message.shape[1:])
         return recipe.func(*args, **recipe.kwargs)
 
-    def read(self, x: Tensor, row: int | None) -> Tensor:
-        """Rows x of the nodes of a row. A node without edges gets the values of another: what is made of its own is nobody's."""
+    def _argument(self, recipe: Applied, place: int, x: Tensor, row: int | None) -> Tensor:
+        """x, of an operator that may make NaN of a gradient of 0: at a pole, or in the gradient of the other factor."""
+        is_quotient = recipe.func is torch.ops.aten.div.Tensor
+        if recipe.func in POLES or (is_quotient and place == 1):
+            return self.read(x, row)
+        return self.read(x, row, True) if is_quotient or recipe.func is torch.ops.aten.mul.Tensor else x
+
+    def read(self, x: Tensor, row: int | None, if_infinite: bool = False) -> Tensor:
+        """Rows x of the nodes of a row. A node without edges gets the values of another: what is made of its own is nobody's.
+
+        if_infinite: finite values may stay.
+        """
         assert row is not None
         edge_index = self.propagation.edge_index
         mask = reached(edge_index, row, x.shape[0])
-        if mask is None:
+        if mask is None or (if_infinite and not x.is_cuda and bool(x.detach()[~mask].isfinite().all())):
             return x
         return torch.where(mask.view(-1, *[1] * (x.dim() - 1)), x, x.detach().index_select(0, edge_index[row, :1]))
 
@@ -259,14 +272,6 @@ class Evaluation:
         return graph_with(self.propagation.edge_index, row, count)
 
 
-def _has_pole(recipe: Applied, place: int, x: Tensor) -> bool:
-    """Whether an argument, of the nodes, may have values for which the operator turns a gradient of 0 into NaN."""
-    if recipe.func not in (torch.ops.aten.mul.Tensor, torch.ops.aten.div.Tensor):
-        return recipe.func in POLES
-    is_divisor = recipe.func is torch.ops.aten.div.Tensor and place == 1
-    return is_divisor or x.shape[-1:] == (1,)  # a factor per node, if it is infinite: it is the other one's gradient
-
-
 def combined(op: str, first: Value, second: Value) -> Value:
     """op of two values; of the rows of the same nodes, or of these and what is for all edges, computed at once."""
     if isinstance(first, Rows) and isinstance(second, Rows):
@@ -339,7 +344,18 @@ def form(message: AbstractMessage) -> Tensor:
 
 
 def with_history(message: AbstractMessage) -> Tensor:
-    """The values, with gradients of their own to what the message is made of."""
+    """The values, with gradients of their own to what the message is made of.
+
+    They are shared with what reads the message later, and so are those of the message that it scales: an aggregation by a softmax
+    weighs messages with a function of their own.
+    """
+    recipe = message.recipe
+    parts = list(recipe.messages()) if isinstance(recipe, Applied) and recipe.func in BINARY else []
+    evaluation = Evaluation(message.propagation, message.requires_grad)
+    with without_autocast(message.device):
+        for x in [*parts, message] if len(parts) == 1 else [message]:
+            if x.row is None and x.edge_dim == 0 and x.cell.shared is None:
+                x.cell.shared = evaluation.form(evaluation.of(x)).expand(x.shape)
     return _formed(message, message.requires_grad)
 
 
