@@ -18,6 +18,7 @@ from ._indices import gathered
 from ._operators import refuse_mode, refuse_rows
 
 _ALL = slice(None)
+_WIDTH = 32  # columns of an edge_index by which messages of this width would be few are not remembered
 _INTEGERS = (torch.int64, torch.int32)
 
 
@@ -40,7 +41,13 @@ def _selected(columns: Any, x: Tensor, index: tuple[Any, Tensor]) -> Any:
     """Columns of an edge_index."""
     is_edge_index = x.dim() == 2 and x.shape[0] == 2 and x.dtype in _INTEGERS and x.layout == torch.strided
     is_selection = type(index[0]) is slice and index[0] == _ALL and index[1].dim() == 1
-    if is_edge_index and is_selection and type(columns) is Tensor and columns.shape[1] and refuse_mode() is None:
+    if (
+        is_edge_index
+        and is_selection
+        and type(columns) is Tensor
+        and columns.shape[1] > _worth.FEW // _WIDTH
+        and refuse_mode() is None
+    ):
         note_selection(x, columns)
     return columns
 

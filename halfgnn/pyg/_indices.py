@@ -96,15 +96,20 @@ class _Reduce(torch.autograd.Function):
 
 
 def gathered(x: Tensor, index: Tensor) -> Tensor | None:
-    """x[index], whose gradient is summed by the index's Graph; None if it is left to PyTorch, as at the first use of an index.
+    """x[index], whose gradient is summed by the index's Graph; None if it is left to PyTorch, as the first uses of an index are.
 
     PyTorch adds up gradients of rows one by one, and on CUDA sorts the index in every backward.
     """
     if x.is_inference() or index.is_inference() or _refuse(index) is not None:
         return None
     topology = _topology_of_view(index)
-    is_known, topology.is_gathered = topology.is_gathered, True
-    if not is_known or (index.is_cuda and torch.cuda.is_current_stream_capturing() and topology.bounds is None):
+    if topology.graphs or find(index) is not None:
+        is_worth = True
+    else:
+        num_values, with_gradient = x.numel() // x.shape[0] * index.shape[0], x.requires_grad
+        is_worth = _worth.is_worth_a_graph(num_values, topology.num_values, with_gradient, False)
+        topology.num_values += num_values
+    if not is_worth or (index.is_cuda and torch.cuda.is_current_stream_capturing() and topology.bounds is None):
         return None
     low, high = _bounds_of(topology, index)
     if low < 0 or high >= x.shape[0]:

@@ -110,6 +110,16 @@ def test_an_index_is_sorted_once_and_not_kept_alive(monkeypatch):
         assert len(halfgnn.pyg._graph._known) == known
 
 
+def test_first_uses_of_an_index_are_pytorchs(monkeypatch):
+    limits = halfgnn.pyg._worth.Limits((1, 1), (100 * ROWS, 100 * ROWS), 1, 1)
+    monkeypatch.setattr(halfgnn.pyg._worth, "LIMITS", {"message": limits})
+    index, uses = ids(), [4] * 202 + [104]  # columns of the features
+    with halfgnn.pyg.accelerate():
+        seen = [is_gathered(randn(SEGMENTS, width, seed=1), index) for width in uses]
+        assert is_gathered(randn(SEGMENTS, 104, seed=1), ids())  # so many pay at once
+    assert seen == [False] * 200 + [True] * 3
+
+
 GATHERS = {"x[index]": lambda x, index: x[index], "index_select": lambda x, index: torch.index_select(x, 0, index)}
 
 
@@ -164,7 +174,6 @@ def test_ids_that_are_negative_or_out_of_range_are_pytorchs():
             with pytest.raises(IndexError):
                 x[ids() + SEGMENTS]
         index += SEGMENTS
-        assert not is_gathered(x, index)  # its first use
         assert is_gathered(x, index)
         index[0] = SEGMENTS
         with pytest.raises(IndexError):
