@@ -19,13 +19,16 @@ AUTOCAST = {"fp64": None, "fp32": None, "bf16": torch.bfloat16}
 FACTOR, ERRORS = 1.5, {"fp32": 1e-4, "bf16": 4e-3}
 # A gradient that is zero but for rounding has no relative error: its error is seen beside this share of the largest gradient.
 LEAST_SHARE = 1e-2
+# Of parameters. If the two largest messages of a node differ by less than a rounding, either of them gets a maximum's gradient:
+# what is wrong with the first parameters is checked with others.
+SEEDS = (3, 4)
 
 
 class Step:
     """Forward, scalar loss and backward of one module, without an optimizer. Called, it makes a step."""
 
-    def __init__(self, program: Program, data: ProgramData, dtype: str):
-        torch.manual_seed(3)
+    def __init__(self, program: Program, data: ProgramData, dtype: str, seed: int = SEEDS[0]):
+        torch.manual_seed(seed)
         self.program, self.data, self.module = program, data, program.build(data)
         if dtype == "fp64":
             self.data, self.module = data.double(), self.module.double()
@@ -105,14 +108,24 @@ class Check:
 
     def __init__(self, program: Program, data: ProgramData):
         self.program, self.data = program, data
-        self.truth = Step(program, data, "fp64").values()
+        self._truths: dict[int, Values] = {}
 
     def verdict(self, dtype: str, context: Callable[[], Any]) -> Verdict:
-        step = Step(self.program, self.data, dtype)
+        """Of the first parameters with which the program is right; of the last ones if it is wrong with all."""
+        for seed in SEEDS:
+            verdict = self._verdict(dtype, context, seed)
+            if verdict.is_right:
+                break
+        return verdict
+
+    def _verdict(self, dtype: str, context: Callable[[], Any], seed: int) -> Verdict:
+        if seed not in self._truths:
+            self._truths[seed] = Step(self.program, self.data, "fp64", seed).values()
+        truth, step = self._truths[seed], Step(self.program, self.data, dtype, seed)
         plain = step.values()
         with context():
             values = step.values()
-        mine, theirs = values.errors(self.truth), plain.errors(self.truth)
+        mine, theirs = values.errors(truth), plain.errors(truth)
         # Errors of single gradients vary: those of fewer numbers are hit or missed by the same roundings.
         most = max(theirs)
         limits = [min(FACTOR * error + most / 2, FACTOR * most) + ERRORS[dtype] for error in theirs]

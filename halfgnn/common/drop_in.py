@@ -74,8 +74,23 @@ def stand_in(original: Any, route: Route) -> Any:
         if operator is not None:
             torch.jit._builtins._register_builtin(call, operator)
         return functools.update_wrapper(call, original)
-    function = types.FunctionType(call.__code__, original.__globals__, original.__name__, None, call.__closure__)
-    return functools.update_wrapper(function, original)
+    return _in_place_of(original, route(original) if getattr(route, "is_inline", False) else call)
+
+
+def inline(make: Callable[[Any], Any]) -> Callable[[Any], Any]:
+    """Marks a route that makes the stand-in of an original itself, for calls of a microsecond: it has a frame less.
+
+    The stand-in must not read globals: it gets those of the original.
+    """
+    make.is_inline = True  # type: ignore[attr-defined]
+    return make
+
+
+def _in_place_of(original: Any, function: Any) -> Any:
+    same = types.FunctionType(
+        function.__code__, original.__globals__, original.__name__, function.__defaults__, function.__closure__
+    )
+    return functools.update_wrapper(same, original)
 
 
 class Functions:

@@ -21,6 +21,7 @@ from typing import Generic, TypeVar
 
 import torch
 from torch import Tensor
+from torch._ops import _len_torch_dispatch_stack_pre_dispatch
 from torch.utils._python_dispatch import _disable_current_modes
 
 T = TypeVar("T")
@@ -39,7 +40,22 @@ def ordinary_tensors(source: Tensor | None = None) -> contextlib.AbstractContext
     """
     if torch.compiler.is_dynamo_compiling():
         return contextlib.nullcontext()  # older versions of torch cannot trace a generator
+    if _is_plain():
+        return _NOTHING
     return _without_modes(is_fake=source is not None and type(source) is not Tensor)
+
+
+_NOTHING = contextlib.nullcontext()
+
+
+def _is_plain() -> bool:
+    """Whether no mode is on, as mostly: leaving them takes longer than what is made of a small graph."""
+    return not (
+        torch.is_inference_mode_enabled()
+        or torch._C._are_functorch_transforms_active()
+        or torch._C._len_torch_dispatch_stack()
+        or _len_torch_dispatch_stack_pre_dispatch()
+    )
 
 
 @contextlib.contextmanager

@@ -11,15 +11,14 @@ from typing import Any
 
 import torch
 from torch import Tensor
-from torch.utils._pytree import tree_map
 
 from ..common.precision import may_mix
 from ..common.refusals import types_on
 from ._recipes import AbstractMessage, Applied, Lifted, of_shape, version_of
 
 _aten = torch.ops.aten
-# (recipe, shape, dtype, a message of the same propagation, row, num_rows): what Message.of takes
-Deferral = tuple[Applied, Any, torch.dtype, AbstractMessage, int | None, int]
+# (recipe, shape, dtype, a message of the same propagation, row, num_rows), and for views the strides: what Message.of takes
+Deferral = tuple[Any, ...]
 
 BINARY = {_aten.mul.Tensor: "mul", _aten.add.Tensor: "add", _aten.sub.Tensor: "sub", _aten.div.Tensor: "div"}
 # Of every value by itself, without a second tensor.
@@ -31,11 +30,16 @@ UNARY = frozenset(
     )
 )  # fmt: skip
 UNARY |= {getattr(_aten, name).Scalar for name in ("rsub", "mul", "add", "sub", "div")} | {_aten.pow.Tensor_Scalar}
+# Those whose derivative is infinite for some number.
+POLES = {getattr(_aten, name).default for name in ("exp", "log", "reciprocal", "rsqrt", "sqrt")} | {
+    _aten.pow.Tensor_Scalar
+}
 # Views of the dimensions after that of the edges. The first two take a shape.
 SHAPES = frozenset([_aten.view.default, _aten._unsafe_view.default])
 VIEWS = SHAPES | {
     _aten.unsqueeze.default, _aten.squeeze.dim, _aten.select.int, _aten.slice.Tensor, _aten.transpose.int, _aten.expand.default,
 }  # fmt: skip
+_DENSE = SHAPES | {_aten.unsqueeze.default, _aten.squeeze.dim}  # views that are contiguous if the message is
 CAT, SUM = _aten.cat.default, _aten.sum.dim_IntList
 
 
@@ -169,14 +173,22 @@ def _views(func: Any, args: Any, kwargs: Any) -> Deferral | None:
         rank = message.dim() + (func is _aten.unsqueeze.default)
         if any(dim % rank == 0 for dim in dims):
             return None
+    is_dense = message.is_contiguous() and func in _DENSE
     try:
-        shape = func(of_shape(message), *args[1:]).shape
+        view = func(of_shape(message) if is_dense else _of_strides(message), *args[1:])
     except (RuntimeError, IndexError):
         return None
+    shape, strides = view.shape, None if is_dense else view.stride()
     num_edges = message.shape[0]
     if not shape or shape[0] != num_edges or num_edges == 0 or (func in SHAPES and shape.numel() != message.numel()):
         return None
-    return _applied(func, args, kwargs, _name(func), True), shape, message.dtype, message, message.row, message.num_rows
+    recipe = _applied(func, args, kwargs, _name(func), True)
+    return recipe, shape, message.dtype, message, message.row, message.num_rows, strides
+
+
+def _of_strides(message: AbstractMessage) -> Tensor:
+    """A tensor of the same shape and strides without values. PyTorch asks the strides whether to copy what is reshaped."""
+    return torch.empty_strided(message.shape, message.stride(), dtype=message.dtype, device="meta")
 
 
 def _joins(func: Any, args: Any, kwargs: Any) -> Deferral | None:
@@ -218,14 +230,9 @@ def _sums(func: Any, args: Any, kwargs: Any) -> Deferral | None:
 
 
 def _applied(func: Any, args: Any, kwargs: Any, name: str, is_view: bool = False) -> Applied:
-    operands: list[tuple[Tensor, int | None]] = []
-
-    def note(x: Any) -> None:
-        if isinstance(x, Tensor) and not isinstance(x, AbstractMessage):
-            operands.append((x, version_of(x)))
-
-    tree_map(note, args)
-    return Applied(func, args, kwargs, name, tuple(operands), is_view)
+    given = args[0] if func is CAT else args
+    operands = tuple((x, version_of(x)) for x in given if isinstance(x, Tensor) and not isinstance(x, AbstractMessage))
+    return Applied(func, args, kwargs, name, operands, is_view)
 
 
 def _name(func: Any) -> str:

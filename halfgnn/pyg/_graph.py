@@ -17,8 +17,10 @@ from ..common.kept import Kept, kept, may_keep, ordinary_tensors, refuse_capture
 from ..common.precision import without_autocast
 from ..graph import Graph
 from ..graph_argument import as_graph
+from . import _worth
 
 FILLS = ("add", "sum", "mean", "min", "max", "mul")  # how the features of in-edges are reduced to those of a self-loop
+_SELECTED = 2  # how often each edge of an edge_index is in the selections of its columns that are kept
 _LOOPS = "_loops"  # kept on a Graph: number of self-loops -> WithSelfLoops, or that Kept
 
 
@@ -29,9 +31,15 @@ class Topology:
         self.graphs: dict[tuple[int, int], Graph] = {}
         self.derived: dict[Any, Topology] = {}
         self.views: dict[Any, Topology] = {}  # of indices that are views of the tensor, by their place in it
+        self.reached: dict[tuple[int, int], Any] = {}  # what reached() keeps, by row and number of nodes
         self.bounds: list[tuple[int, int]] | None = None
         self.is_sorted: bool | None = None  # of an index; None: not known yet
+        self.num_values = 0  # of messages along the edges, which were left to PyG
         self.is_seen = False  # whether something was to be reduced by the index before
+        # Columns of the edge_index by which messages went before, with their state and topology.
+        self.selections: list[tuple[Tensor, Any, Topology]] = []
+        # Of such columns until their content is looked at: the edge_index's topology, and its number of edges.
+        self.selected_from: tuple[Topology, int] | None = None
 
 
 class _Known:
@@ -139,7 +147,11 @@ def _(edge_index, num_src, num_dst, by_src):
 
 def topology_of(edge_index: Tensor) -> Topology:
     known = _known.get(id(edge_index))
-    return _know(edge_index, Topology()) if known is None or not known.is_of(edge_index) else known.topology
+    if known is None or not known.is_of(edge_index):
+        return _know(edge_index, Topology())
+    if known.topology.selected_from is not None:
+        known.topology = _of_content(edge_index, *known.topology.selected_from)
+    return known.topology
 
 
 def _know(edge_index: Tensor, topology: Topology) -> Topology:
@@ -175,6 +187,35 @@ def _bounds(edge_index: Tensor) -> list[tuple[int, int]]:
     return list(zip(low, high))
 
 
+def is_worth_a_graph(edge_index: Tensor, num_values: int, with_gradient: bool, is_extreme: bool = False) -> bool:
+    """Whether messages of so many values are worth the graph of edge_index, if that is not made yet. They are counted."""
+    if edge_index.is_inference():
+        return _worth.is_worth_a_graph(num_values, 0, with_gradient, is_extreme)
+    topology = topology_of(edge_index)
+    if topology.graphs or _worth.is_worth_a_graph(num_values, topology.num_values, with_gradient, is_extreme):
+        return True
+    topology.num_values += num_values
+    return False
+
+
+def reached(edge_index: Tensor, row: int, num_nodes: int) -> Tensor | None:
+    """Which of the nodes (num_nodes,) of a row of edge_index have an edge; None if all have one. It is kept."""
+    if edge_index.is_inference():
+        return _reached(edge_index[row], num_nodes)
+    masks = topology_of(edge_index).reached
+    if (row, num_nodes) not in masks:
+        with ordinary_tensors():
+            if not may_keep(edge_index.device):
+                return _reached(edge_index[row], num_nodes)
+            mask = _reached(edge_index[row], num_nodes)
+            masks[row, num_nodes] = kept(None if mask.all() else mask, [mask])
+    return taken(masks[row, num_nodes])
+
+
+def _reached(ids: Tensor, num_nodes: int) -> Tensor:
+    return torch.zeros(num_nodes, dtype=torch.bool, device=ids.device).index_fill_(0, ids.long(), True)
+
+
 def graph_with(edge_index: Tensor, row: int, num_nodes: int) -> Graph:
     """A Graph of edge_index, which has edges, with so many nodes on the side of one row, and at least as many on the other.
 
@@ -202,6 +243,29 @@ def share_graphs(edge_index: Tensor, how: Any, result: Tensor) -> None:
     _know(result, derived[how])
 
 
+def note_selection(edge_index: Tensor, columns: Tensor) -> None:
+    """Lets some columns of edge_index share the graphs of others of the same content, in case messages will go by them.
+
+    So a module that selects the edges of a relation at every call does not sort them at every call.
+    """
+    if not edge_index.is_inference() and not columns.is_inference():
+        topology = Topology()
+        topology.selected_from = topology_of(edge_index), edge_index.shape[1]
+        _know(columns, topology)
+
+
+def _of_content(columns: Tensor, origin: Topology, num_edges: int) -> Topology:
+    """The topology of columns that were selected. The last ones are kept, as many as to hold each edge _SELECTED times."""
+    for known, state, topology in origin.selections:
+        if known.shape == columns.shape and state == state_of(known) and torch.equal(known, columns):
+            return topology
+    topology = Topology()
+    origin.selections.append((columns, state_of(columns), topology))
+    while sum(known.shape[1] for known, *_ in origin.selections) > _SELECTED * num_edges:
+        origin.selections.pop(0)
+    return topology
+
+
 def _make(edge_index: Tensor, num_src: int, num_dst: int) -> Graph:
     refuse_capture(
         edge_index.device,
@@ -210,8 +274,9 @@ def _make(edge_index: Tensor, num_src: int, num_dst: int) -> Graph:
     )
     with ordinary_tensors():
         _check(edge_index, num_src, num_dst)
-        g = Graph.from_edge_index(edge_index, num_src=num_src, num_dst=num_dst, check=False)
-        return g.int() if max(num_src, num_dst, g.num_edges) <= INT32_MAX else g  # half the bytes per edge
+        if max(num_src, num_dst, edge_index.shape[1]) <= INT32_MAX:
+            edge_index = edge_index.int()  # half the bytes per edge
+        return Graph.from_edge_index(edge_index, num_src=num_src, num_dst=num_dst, check=False)
 
 
 def _check(edge_index: Tensor, num_src: int, num_dst: int) -> None:
@@ -221,7 +286,7 @@ def _check(edge_index: Tensor, num_src: int, num_dst: int) -> None:
         raise ValueError(f"edge_index has shape {tuple(edge_index.shape)}; expected (2, E)")
     if edge_index.shape[1] == 0:
         return
-    sides = zip(_bounds(edge_index), (("source", num_src), ("destination", num_dst)))
+    sides = zip(_bounds_of(edge_index), (("source", num_src), ("destination", num_dst)))
     for row, ((low, high), (what, count)) in enumerate(sides):
         if low < 0 or high >= count:
             wrong = low if low < 0 else high

@@ -48,11 +48,11 @@ class Message(AbstractMessage):
     @staticmethod
     def of(
         recipe: Recipe, shape: Any, dtype: torch.dtype, like: AbstractMessage | Lifted, row: int | None, num_rows: int,
-        cell: _Values | None = None,
+        strides: Any = None, cell: _Values | None = None,
     ) -> Message:  # fmt: skip
-        """like: has the propagation, the dimension of edges and the device."""
+        """like: has the propagation, the dimension of edges and the device. strides: None for a contiguous message."""
         device = like.x.device if isinstance(like, Lifted) else like.device
-        message = torch.Tensor._make_wrapper_subclass(Message, shape, dtype=dtype, device=device)  # type: ignore[attr-defined]
+        message = torch.Tensor._make_wrapper_subclass(Message, shape, strides, dtype=dtype, device=device)  # type: ignore[attr-defined]
         message.recipe, message.cell = recipe, _Values() if cell is None else cell
         message.propagation, message.row, message.num_rows = like.propagation, row, num_rows
         message.edge_dim = like.dim if isinstance(like, Lifted) else like.edge_dim
@@ -64,7 +64,7 @@ class Message(AbstractMessage):
             recipe = self.recipe
             with torch.no_grad(), without_autocast(self.device):
                 if isinstance(recipe, Applied) and recipe.is_view:  # what is written to either is written to both
-                    args = tree_map(lambda x: x.formed() if isinstance(x, Message) else x, recipe.args)
+                    args = [x.formed() if isinstance(x, Message) else x for x in recipe.args]
                     self.cell.formed = recipe.func(*args, **recipe.kwargs)
                 else:
                     self.cell.formed = form(self).contiguous()
@@ -99,7 +99,7 @@ class Message(AbstractMessage):
         kwargs = kwargs or {}
         if func is _aten.detach.default:
             x = args[0]
-            return Message.of(x.recipe, x.shape, x.dtype, x, x.row, x.num_rows, x.cell)
+            return Message.of(x.recipe, x.shape, x.dtype, x, x.row, x.num_rows, x.stride(), x.cell)
         if func in _OF_SHAPES:
             return func(*(of_shape(x) if isinstance(x, Message) else x for x in args), **kwargs)
         deferred = None if is_backward() else deferral(func, args, kwargs)
@@ -117,7 +117,7 @@ class Message(AbstractMessage):
             messages[id(values)] = x
             return values
 
-        args, kwargs = tree_map(read, args), tree_map(read, kwargs)
+        args, kwargs = tuple(_mapped(read, x) for x in args), {key: _mapped(read, x) for key, x in kwargs.items()}
         result = func(*args, **kwargs)
         if not func._schema.is_mutable:
             return result
@@ -136,6 +136,11 @@ class Message(AbstractMessage):
     @property
     def data(self) -> Tensor:  # type: ignore[override]
         return self.detach()
+
+
+def _mapped(function: Callable[[Any], Any], x: Any) -> Any:
+    """function of an argument of an operator, or of what it lists."""
+    return [function(y) for y in x] if isinstance(x, (list, tuple)) else function(x)
 
 
 def _reads_memory(name: str) -> Callable[..., Any]:
@@ -175,10 +180,13 @@ class _Lift(torch.autograd.Function):
             return ops.gspmm(g, "copy_rhs", "sum", None, rows).movedim(0, ctx.dim), None
 
 
+OWN_NODES: dict[type, type] = {Lifted: _Lift._backward_cls}  # type: ignore[attr-defined]  # of recipes without PyTorch's
+
+
 def _is_own_node(node: Any, recipe: Recipe) -> bool:
     """Whether autograd's node is that of the recipe, not of an autograd Function that returned the message."""
-    if isinstance(recipe, Lifted):
-        return type(node) is _Lift._backward_cls  # type: ignore[attr-defined]
+    if type(recipe) in OWN_NODES:
+        return type(node) is OWN_NODES[type(recipe)]
     return not isinstance(node, torch.autograd.function.BackwardCFunction) and "CppNode" not in node.name()
 
 

@@ -10,15 +10,18 @@ from typing import Any
 
 import torch
 from torch import Tensor, nn
+from torch_geometric.nn import aggr as nn_aggr
 
 from .. import ops
 from ..common.autograd import snapshot
+from ..common.drop_in import inline
 from ..common.precision import HALF, autocasts, computed_type, without_autocast
 from ..common.refusals import refuse
 from ..graph import Graph
 from . import _conv, _indices, _worth
 from ._accounts import accounts, fell_back, routed
-from ._graph import holds_ids_below, share_graphs
+from ._attention import softmax_of
+from ._graph import holds_ids_below, is_worth_a_graph, share_graphs
 from ._messages import Message, lifted
 from ._propagation import Propagation, begin, current, find, plain
 from ._reductions import reduced
@@ -27,7 +30,10 @@ from ._values import with_history
 Original = Callable[..., Any]
 
 REDUCES = {"sum": "sum", "add": "sum", "mean": "mean", "max": "max", "amax": "max", "min": "min", "amin": "min"}
+_NAMES = {name: f"gspmm:copy_e_{reduction}" for name, reduction in REDUCES.items()}
+_EXTREMES = (nn_aggr.MaxAggregation, nn_aggr.MinAggregation)
 _TENSORS = (Tensor, nn.Parameter)
+FUSE = False  # whether patch(fuse=True) is on: attention that messages write by hand is one operator
 IN_HALF = False  # whether patch(half=True) is on: under autocast results are in its dtype, not in torch_geometric's
 
 
@@ -56,22 +62,49 @@ def _is_another(dim: int, x: Tensor) -> bool:
 # ---- messages ----------------------------------------------------------------------------------------------------------------
 
 
-def check_input(original: Original, self: Any, edge_index: Any, size: Any) -> Any:
+@inline
+def check_input(original: Original) -> Original:
     """``MessagePassing._check_input``, which is the first that a call of propagate or edge_updater does."""
-    mutable_size = original(self, edge_index, size)
-    if not torch.compiler.is_compiling():
-        edges = plain(edge_index)
-        is_dense = isinstance(edges, Tensor) and edges.layout == torch.strided
-        begin(edges if is_dense else None, mutable_size, _conv.refuse_module(self))
-    return mutable_size
+    is_compiling, of_index, note, strided, ordinary = torch.compiler.is_compiling, plain, begin, torch.strided, Tensor
+
+    def _check_input(self: Any, edge_index: Any, size: Any) -> Any:
+        mutable_size = original(self, edge_index, size)
+        if not is_compiling():
+            edges = edge_index if type(edge_index) is ordinary else of_index(edge_index)
+            is_dense = isinstance(edges, ordinary) and edges.layout is strided
+            note(edges if is_dense else None, mutable_size, self)
+        return mutable_size
+
+    return _check_input
 
 
-def index_select(original: Original, self: Any, src: Tensor, index: Tensor) -> Tensor:
+@inline
+def index_select(original: Original) -> Original:
     """``MessagePassing._index_select``: features of one side's nodes for every edge."""
-    if torch.compiler.is_compiling():
+    is_compiling, worth, counts, select = torch.compiler.is_compiling, _worth, fell_back, _index_select
+
+    def _index_select_or_few(self: Any, src: Tensor, index: Tensor) -> Tensor:
+        if is_compiling():
+            return original(self, src, index)
+        num_values, num_nodes = src.numel() * index.numel(), src.shape[self.node_dim] if src.dim() > 1 else src.numel()
+        if num_values < worth.FEW * num_nodes:  # before anything else: a call on a small graph takes 10 us
+            counts["propagate", "few values"] += 1
+            return original(self, src, index)
+        return select(original, self, src, index, num_values // (num_nodes or 1))
+
+    return _index_select_or_few
+
+
+def _index_select(original: Original, self: Any, src: Tensor, index: Tensor, num_values: int) -> Tensor:
+    with_gradient, is_extreme = src.requires_grad and torch.is_grad_enabled(), type(self.aggr_module) in _EXTREMES
+    if _worth.are_few(num_values, with_gradient, is_extreme):
+        fell_back["propagate", "few values"] += 1
         return original(self, src, index)
     accounts.note(src)
     propagation, index_data = current(), plain(index)
+    if propagation is not None and not is_worth_a_graph(propagation.edge_index, num_values, with_gradient, is_extreme):
+        fell_back["propagate", "first uses of an edge_index"] += 1
+        return original(self, src, index)
     reason = _refuse_lift(self, src, index_data, propagation)
     if reason is not None:
         fell_back["propagate", reason] += 1
@@ -108,27 +141,38 @@ def refuse_ids(propagation: Propagation, row: int, num_nodes: int) -> str | None
 # ---- reductions --------------------------------------------------------------------------------------------------------------
 
 
-def scatter(
-    original: Original, src: Tensor, index: Tensor, dim: int = 0, dim_size: int | None = None, reduce: str = "sum"
-) -> Tensor:
+@inline
+def scatter(original: Original) -> Original:
     """``utils.scatter``, to which aggregations come too."""
-    if torch.compiler.is_compiling() or not isinstance(src, Tensor) or not isinstance(index, Tensor):
-        return original(src, index, dim, dim_size, reduce)
-    reduction, is_message = REDUCES.get(reduce), isinstance(src, Message)
-    name = f"gspmm:copy_e_{reduction or reduce}"
-    if not is_message and _worth.is_small(src, reduction):
-        fell_back[name, "few values"] += 1
-        return original(src, index, dim, dim_size, reduce)
+    is_compiling, worth, counts, route, names = torch.compiler.is_compiling, _worth, fell_back, _scatter, _NAMES
+    reductions, ordinary, message = REDUCES, Tensor, Message
+
+    def scatter_or_few(
+        src: Tensor, index: Tensor, dim: int = 0, dim_size: int | None = None, reduce: str = "sum"
+    ) -> Tensor:
+        if is_compiling() or not isinstance(src, ordinary) or not isinstance(index, ordinary):
+            return original(src, index, dim, dim_size, reduce)
+        if type(src) is not message and worth.is_small(src, reductions.get(reduce)):
+            counts[names.get(reduce, reduce), "few values"] += 1
+            return original(src, index, dim, dim_size, reduce)
+        return route(original, src, index, dim, dim_size, reduce)
+
+    return scatter_or_few
+
+
+def _scatter(original: Original, src: Tensor, index: Tensor, dim: int, dim_size: int | None, reduce: str) -> Tensor:
+    reduction = REDUCES.get(reduce)
+    name = _NAMES.get(reduce, f"gspmm:copy_e_{reduce}")
     found = _find(index)
     if isinstance(src, Message) and _is_another(dim, src) and dim % src.dim() != src.edge_dim:
-        src, is_message = src.ordinary(), False
+        src = src.ordinary()
     if isinstance(src, Message):
         if _refuse_reduction(src, reduction, found, dim, dim_size) is None and src.is_as_made():
             assert found is not None and dim_size is not None
             return _reduced(src, str(reduction), found[1], dim_size)
         src = src.ordinary()
     elif reduction and _is_another(dim, src) and (found or _refuse_another(src, index, dim) is None):
-        out = scatter(original, src.movedim(dim, 0).contiguous(), index, 0, dim_size, reduce)  # features of one graph
+        out = _scatter(original, src.movedim(dim, 0).contiguous(), index, 0, dim_size, reduce)  # features of one graph
         return out.movedim(0, dim).contiguous()  # as PyG's, of which callers take views
     g = _graph_over(src, reduction, index, found, dim, dim_size)
     if isinstance(g, str):
@@ -171,6 +215,8 @@ def _graph_over(
         if num_rows is None and index.numel():
             num_rows = int(index.max()) + 1
         reason = _refuse_reduction(src, reduction, found, dim, num_rows) or refuse_rows(src)
+        if reason is None and not is_worth_a_graph(found[0].edge_index, src.numel(), src.requires_grad):
+            reason = "first uses of an edge_index"
         return reason or found[0].ending_in(found[1], num_rows)  # type: ignore[arg-type]
     if reduction is None:
         return "no such operator"
@@ -253,18 +299,35 @@ def variance(
     return [part.to(x.dtype) for part in out] if isinstance(out, list) else out.to(x.dtype)
 
 
-def softmax(
-    original: Original,
-    src: Tensor,
-    index: Tensor | None = None,
-    ptr: Tensor | None = None,
-    num_nodes: int | None = None,
-    dim: int = 0,
-) -> Tensor:
+@inline
+def softmax(original: Original) -> Original:
     """``utils.softmax``: over the edges that share a node."""
-    if torch.compiler.is_compiling() or not isinstance(src, Tensor):
-        return original(src, index, ptr, num_nodes, dim)
+    is_compiling, worth, counts, route = torch.compiler.is_compiling, _worth, fell_back, _softmax
+    ordinary, message = Tensor, Message
+
+    def softmax_or_few(
+        src: Tensor,
+        index: Tensor | None = None,
+        ptr: Tensor | None = None,
+        num_nodes: int | None = None,
+        dim: int = 0,
+    ) -> Tensor:
+        if is_compiling() or not isinstance(src, ordinary):
+            return original(src, index, ptr, num_nodes, dim)
+        if type(src) is not message and worth.is_small(src, "softmax"):
+            counts["edge_softmax", "few values"] += 1
+            return original(src, index, ptr, num_nodes, dim)
+        return route(original, src, index, ptr, num_nodes, dim)
+
+    return softmax_or_few
+
+
+def _softmax(
+    original: Original, src: Tensor, index: Tensor | None, ptr: Tensor | None, num_nodes: int | None, dim: int
+) -> Tensor:
     if isinstance(src, Message):
+        if FUSE and (put_off := _put_off_softmax(src, index, dim, num_nodes)) is not None:
+            return put_off
         src = with_history(src) if src.is_as_made() and refuse_mode() is None else src.ordinary()
     if _worth.is_small(src, "softmax"):
         g: Graph | str = "few values"
@@ -288,13 +351,24 @@ def softmax(
     return own.clone() if own is out else own
 
 
+def _put_off_softmax(src: Message, index: Any, dim: int, num_nodes: int | None) -> Tensor | None:
+    """The softmax as a message, which may become a part of a fused attention."""
+    found = _find(index) if isinstance(index, Tensor) else None
+    if _refuse_reduction(src, "softmax", found, dim, num_nodes) is not None or not src.is_as_made():
+        return None
+    assert found is not None and num_nodes is not None
+    return softmax_of(src, *found, num_nodes)
+
+
 # ---- edges -------------------------------------------------------------------------------------------------------------------
 
 
 def self_loops(original: Original, edge_index: Any, *args: Any, **kwargs: Any) -> Any:
     """``remove_self_loops``, ``add_self_loops`` and ``add_remaining_self_loops``: PyG's, whose new edge_index shares its graphs."""
     result = original(edge_index, *args, **kwargs)
-    if not torch.compiler.is_compiling() and refuse_mode() is None and type(edge_index) is type(result[0]) is Tensor:
+    if torch.compiler.is_compiling() or (type(edge_index) is Tensor and edge_index.numel() < _worth.FEW_ENDS):
+        return result
+    if refuse_mode() is None and type(edge_index) is type(result[0]) is Tensor:
         num_nodes = kwargs.get("num_nodes", args[2] if len(args) > 2 else None)
         if edge_index.layout == torch.strided and (num_nodes is None or isinstance(num_nodes, int)):
             share_graphs(edge_index, (original.__name__, num_nodes), result[0])

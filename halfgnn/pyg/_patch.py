@@ -10,7 +10,7 @@ from torch_geometric.nn.aggr.fused import FusedAggregation
 
 from ..common import drop_in_products
 from ..common.drop_in import Bindings, Functions, Route, Switch, stand_in
-from . import _fused, _linear, _operators, _products
+from . import _fused, _indexing, _linear, _operators, _products
 from ._accounts import accounts
 from ._messages import Message
 
@@ -84,9 +84,11 @@ def _install(bindings: Bindings) -> None:
     _functions.bind(bindings)
     for owner, name, route in _METHODS:
         bindings.bind(owner, name, stand_in(getattr(owner, name), route))
+    _indexing.install(bindings)
 
 
 def _install_fused(bindings: Bindings) -> None:
+    bindings.bind(_operators, "FUSE", True)
     for name, route in _FUSED:
         owner = getattr(nn, name)
         bindings.bind(owner, "forward", stand_in(owner.forward, route))

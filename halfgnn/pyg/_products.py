@@ -15,7 +15,7 @@ from ..common.kept import may_keep, ordinary_tensors
 from ..common.precision import without_autocast
 from ..common.refusals import refuse
 from ..graph import Graph
-from . import _operators
+from . import _operators, _worth
 from ._accounts import fell_back, routed
 from ._conv import reduced
 from ._operators import REDUCES, refuse_ids, refuse_mode, refuse_rows
@@ -48,6 +48,9 @@ def spmm(original: Original, src: Any, other: Any, reduce: str = "sum") -> Any:
     is_sparse = type(src) is Tensor and src.layout in (torch.sparse_csr, torch.sparse_csc, torch.sparse_coo)
     if not is_sparse or torch.compiler.is_compiling():
         return original(src, other, reduce)
+    if _is_small(src, other):
+        fell_back["spmm", "few values"] += 1
+        return original(src, other, reduce)
     reason = "gradient of the matrix" if src.requires_grad else None
     if reason is None and (src.dim() != 2 or src.dense_dim() or not src._nnz() or src.is_inference()):
         reason = "another matrix"
@@ -62,6 +65,13 @@ def spmm(original: Original, src: Any, other: Any, reduce: str = "sum") -> Any:
     # torch.sparse.mm is a product, which autocast makes in half; its reductions on the CPU are not.
     is_product = reduce in ("sum", "add") or (reduce == "mean" and (other.is_cuda or src.layout == torch.sparse_csc))
     return _product(_graph_of_matrix(src), other, values, reduce, is_product)
+
+
+def _is_small(matrix: Tensor, x: Any) -> bool:
+    """Whether a product takes less time than looking its graph up."""
+    if not isinstance(x, Tensor) or x.dim() != 2 or matrix.dim() != 2:
+        return False
+    return _worth.are_few(matrix._nnz() * x.shape[1], x.requires_grad and torch.is_grad_enabled(), False)
 
 
 def _refuse(x: Any, value: Any, reduce: str, num_edges: int) -> str | None:

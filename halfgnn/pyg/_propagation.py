@@ -10,6 +10,7 @@ from typing import Any
 from torch import Tensor
 
 from ..graph import Graph
+from ._conv import refuse_module
 from ._graph import graph_of, graph_with, is_known
 
 
@@ -56,21 +57,21 @@ def _turned(g: Graph) -> Graph:
     return g.reverse()
 
 
-# The last call in each thread, whose edge_index is not kept alive: (a reference to it, size, refusal).
+# The last call in each thread, whose edge_index and module are not kept alive: (references to both, size).
 _last = threading.local()
 
 
-def begin(edge_index: Tensor | None, size: list[int | None], refusal: str | None) -> None:
-    """Notes a call. edge_index: None if it is no dense tensor."""
-    _last.call = None if edge_index is None else (weakref.ref(edge_index), size, refusal)
+def begin(edge_index: Tensor | None, size: list[int | None], module: Any) -> None:
+    """Notes a call of a module. edge_index: None if it is no dense tensor."""
+    _last.call = None if edge_index is None else (weakref.ref(edge_index), weakref.ref(module), size)
 
 
 def current() -> Propagation | None:
     call = getattr(_last, "call", None)
     if call is None:
         return None
-    edge_index = call[0]()
-    return None if edge_index is None else Propagation(edge_index, *call[1:])
+    edge_index, module = call[0](), call[1]()
+    return None if edge_index is None or module is None else Propagation(edge_index, call[2], refuse_module(module))
 
 
 def plain(index: Any) -> Any:

@@ -66,6 +66,25 @@ class Applied(NamedTuple):
             check_version(x, version)
 
 
+class Softmax(NamedTuple):
+    """The softmax of logits over the edges of each node of a row."""
+
+    logits: AbstractMessage
+    row: int
+    num_nodes: int
+
+    @property
+    def name(self) -> str:
+        return "softmax"
+
+    @property
+    def operands(self) -> tuple[()]:
+        return ()
+
+    def messages(self) -> Iterator[AbstractMessage]:
+        yield self.logits
+
+
 def version_of(x: Tensor) -> int | None:
     return None if x.is_inference() else x._version
 
@@ -78,7 +97,7 @@ def check_version(x: Tensor, version: int | None) -> None:
         )
 
 
-Recipe = Lifted | Applied
+Recipe = Lifted | Applied | Softmax
 
 
 class AbstractMessage(Tensor):

@@ -13,6 +13,7 @@ from ..common.kept import may_keep
 from ..common.precision import HALF
 from ..graph import Graph
 from ._accounts import routed
+from ._attention import fused
 from ._deferred import SHAPES, SUM
 from ._recipes import AbstractMessage, Applied
 from ._values import ALL, EDGES, Combined, Evaluation, Rectified, Rows, Value, is_narrow
@@ -52,6 +53,7 @@ class _Reduction:
         self.evaluation, self.reduction, self.row, self.num_nodes = evaluation, reduction, row, num_nodes
         self.dtype, self.is_linear = dtype, reduction in ("sum", "mean")
         self._degrees: Tensor | None = None
+        self.rank = 1  # of the values that are reduced
         evaluation.num_nodes[row] = num_nodes
 
     def of_message(self, message: AbstractMessage) -> Tensor:
@@ -69,7 +71,13 @@ class _Reduction:
             if recipe.func is SUM and self.is_linear:
                 inner = self.evaluation.of(recipe.args[0])
                 if self._is_weighted(inner):
+                    self.rank = recipe.args[0].dim()
                     return recipe.func(self.of(inner), *recipe.args[1:], **recipe.kwargs)
+        if self.reduction == "sum" and self.cast is None:
+            attended = fused(message, self.evaluation, self.row, self.num_nodes)
+            if attended is not None:
+                return attended
+        self.rank = message.dim()
         return self.of(self.evaluation.of(message))
 
     def _has_history_like(self, message: AbstractMessage, recipe: Applied) -> bool:
@@ -108,15 +116,13 @@ class _Reduction:
         if not self.is_linear:
             x = self.evaluation.form(value)
             return self._gspmm("copy_rhs", None, x if value.of != ALL else self._for_edges(x), is_part)
+        x = self._factor(value)
         if weight is not None:
             return self._gspmm("copy_rhs", None, weight, is_part) * x
         degrees = self._in_degrees()
         counts = degrees if self.reduction == "sum" else degrees.clamp(max=1)
-        rank = x.dim() if isinstance(x, Tensor) else 1
-        return (
-            counts.to(x.dtype if isinstance(x, Tensor) and x.dim() else self.dtype).view(-1, *[1] * (max(rank, 1) - 1))
-            * x
-        )
+        dtype = torch.promote_types(self.dtype, torch.float32)  # which holds a degree
+        return counts.to(dtype).view(-1, *[1] * (self.rank - 1)) * x
 
     def _of_combined(self, value: Combined, weight: Tensor | None, is_part: bool) -> Tensor | None:
         op, first, second = value.op, value.first, value.second
@@ -140,11 +146,11 @@ class _Reduction:
         """A factor that belongs to the node of the result, or to all edges, is applied to the result."""
         if isinstance(second, Rows) and second.of in (self.row, ALL):
             out = self.of(first, weight, True)
-            return out * second.x if op == "mul" else out / second.x
+            return out * self._factor(second) if op == "mul" else out / self._factor(second)
         if op != "mul":
             return None
         if isinstance(first, Rows) and first.of in (self.row, ALL):
-            return first.x * self.of(second, weight, True)
+            return self._factor(first) * self.of(second, weight, True)
         for x, y in ((first, second), (second, first)):
             if isinstance(x, Rows) and x.of == EDGES and is_narrow(x, 2) and not _is_narrow_value(y):
                 return self.of(y, x.x if weight is None else weight * x.x, is_part)
@@ -154,6 +160,10 @@ class _Reduction:
             if isinstance(x, Rows) and x.of == EDGES and isinstance(y, Rows) and y.of == 1 - self.row:
                 return self._gspmm("mul", y.x, x.x * weight, is_part)
         return None
+
+    def _factor(self, value: Rows) -> Any:
+        """By what results are multiplied or divided. What no edge reads may be infinite, or 0 and divide."""
+        return value.x if value.of == ALL else self.evaluation.read(value.x, self.row)
 
     # ---- operators -------------------------------------------------------------------------------------------------------------
 

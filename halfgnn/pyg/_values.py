@@ -20,10 +20,10 @@ from ..common.drop_in import is_backward
 from ..common.precision import HALF, without_autocast
 from ..graph import Graph
 from ._accounts import routed
-from ._deferred import BINARY, CAT, SHAPES, SUM, is_of_edges
-from ._graph import graph_with
+from ._deferred import BINARY, CAT, POLES, SHAPES, SUM, is_of_edges
+from ._graph import graph_with, reached
 from ._propagation import Propagation
-from ._recipes import AbstractMessage, Applied, Lifted
+from ._recipes import AbstractMessage, Applied, Lifted, Softmax
 
 EDGES, ALL = "edges", "all"
 _FUNCTIONS: dict[str, Callable[..., Any]] = {
@@ -91,6 +91,10 @@ class Evaluation:
         shared = message.cell.shared
         if shared is not None and (shared.requires_grad or not self.with_history):
             return Rows(EDGES, shared if self.with_history else shared.detach())
+        if isinstance(recipe, Softmax):
+            logits = self.form(self.of(recipe.logits)).expand(message.shape)
+            routed["edge_softmax"] += not is_backward()
+            return Rows(EDGES, ops.edge_softmax(self.propagation.ending_in(recipe.row, recipe.num_nodes), logits))
         assert isinstance(recipe, Applied)
         recipe.check_versions()
         if recipe.func in BINARY:
@@ -101,7 +105,7 @@ class Evaluation:
         if recipe.name == "u_relu_add_e" and isinstance(inner, Combined):
             return Rectified(inner)
         if recipe.func is SUM:
-            summed = self._dot(inner, message) if _is_over_last(recipe) else None
+            summed = self._dot(inner, message) if is_over_last(recipe) else None
             if summed is not None:
                 return summed
         elif isinstance(inner, Joined) and all(isinstance(x, Rows) for x in inner.parts):
@@ -121,11 +125,13 @@ class Evaluation:
         if isinstance(recipe, Lifted):
             x = recipe.current(has_history)
             return x if recipe.dim == 0 else x.movedim(recipe.dim, 0)
+        assert isinstance(recipe, Applied)  # a softmax belongs to edges
         recipe.check_versions()
         args = []
-        for x in recipe.args:
+        for place, x in enumerate(recipe.args):
             if isinstance(x, AbstractMessage):
                 rows = (self if has_history else self._without_history())._rows(x)
+                rows = self.read(rows, x.row) if has_history and _has_pole(recipe, place, rows) else rows
                 # The operator may keep it for its backward.
                 x = snapshot(rows) if isinstance(x.recipe, Lifted) and not recipe.is_view else rows
             elif isinstance(x, Tensor):
@@ -136,6 +142,15 @@ class Evaluation:
         if recipe.func is torch.ops.aten.expand.default:
             return args[0].expand(args[0].shape[0], *message.shape[1:])
         return recipe.func(*args, **recipe.kwargs)
+
+    def read(self, x: Tensor, row: int | None) -> Tensor:
+        """Rows x of the nodes of a row. A node without edges gets the values of another: what is made of its own is nobody's."""
+        assert row is not None
+        edge_index = self.propagation.edge_index
+        mask = reached(edge_index, row, x.shape[0])
+        if mask is None:
+            return x
+        return torch.where(mask.view(-1, *[1] * (x.dim() - 1)), x, x.detach().index_select(0, edge_index[row, :1]))
 
     def _operand(self, x: Any, message: AbstractMessage) -> Value:
         if isinstance(x, AbstractMessage):
@@ -247,6 +262,14 @@ class Evaluation:
         return graph_with(self.propagation.edge_index, row, count)
 
 
+def _has_pole(recipe: Applied, place: int, x: Tensor) -> bool:
+    """Whether an argument, of the nodes, may have values for which the operator turns a gradient of 0 into NaN."""
+    if recipe.func not in (torch.ops.aten.mul.Tensor, torch.ops.aten.div.Tensor):
+        return recipe.func in POLES
+    is_divisor = recipe.func is torch.ops.aten.div.Tensor and place == 1
+    return is_divisor or x.shape[-1:] == (1,)  # a factor per node, if it is infinite: it is the other one's gradient
+
+
 def combined(op: str, first: Value, second: Value) -> Value:
     """op of two values; of the rows of the same nodes, or of these and what is for all edges, computed at once."""
     if isinstance(first, Rows) and isinstance(second, Rows):
@@ -291,7 +314,7 @@ def _terms(value: Value) -> list[Rows] | None:
     return None if first is None or second is None else first + second
 
 
-def _is_over_last(recipe: Applied) -> bool:
+def is_over_last(recipe: Applied) -> bool:
     rank = recipe.args[0].dim()
     return recipe.args[1][0] % rank == rank - 1
 
@@ -314,25 +337,26 @@ def form(message: AbstractMessage) -> Tensor:
     recipe = message.recipe
     if isinstance(recipe, Lifted):
         return recipe.current(False).index_select(recipe.dim, recipe.ids)
-    evaluation = Evaluation(message.propagation, False)
-    with torch.no_grad(), without_autocast(message.device):
-        x = evaluation.form(evaluation.of(message))
-    if message.edge_dim != 0:
-        x = x.movedim(0, message.edge_dim)
-    return x.expand(message.shape)
+    with torch.no_grad():
+        return _formed(message, False)
 
 
 def with_history(message: AbstractMessage) -> Tensor:
-    """The values (E, *), with gradients of their own to what the message is made of.
+    """The values, with gradients of their own to what the message is made of.
 
     They are shared with what reads the message later, and so are those of the message that it scales: an aggregation by a softmax
     weighs messages with a function of their own.
     """
-    evaluation = Evaluation(message.propagation, message.requires_grad)
     recipe = message.recipe
-    parts = list(recipe.messages()) if isinstance(recipe, Applied) and recipe.func in BINARY else []
+    scaled = list(recipe.messages()) if isinstance(recipe, Applied) and recipe.func in BINARY else []
+    for x in [*scaled, message] if len(scaled) == 1 else [message]:
+        if x.row is None and x.edge_dim == 0 and x.cell.shared is None:
+            x.cell.shared = _formed(x, message.requires_grad)
+    return _formed(message, message.requires_grad)
+
+
+def _formed(message: AbstractMessage, with_history: bool) -> Tensor:
+    evaluation = Evaluation(message.propagation, with_history)
     with without_autocast(message.device):
-        for x in [*parts, message] if len(parts) == 1 else [message]:
-            if x.row is None and x.edge_dim == 0 and x.cell.shared is None:
-                x.cell.shared = evaluation.form(evaluation.of(x)).expand(x.shape)
-        return evaluation.form(evaluation.of(message)).expand(message.shape)
+        x = evaluation.form(evaluation.of(message))
+    return (x if message.edge_dim == 0 else x.movedim(0, message.edge_dim)).expand(message.shape)

@@ -34,29 +34,51 @@ class Limits(NamedTuple):
     """The smallest calls of a reduction that are routed, in values; pairs are without and with a gradient."""
 
     known: tuple[int, int]  # if the graph is there already
-    new: tuple[int, int]  # if the index has to be read first
+    new: tuple[int, int]  # if the index or edge_index has to be read first
     width: int  # values per row
     sorted_width: int  # values per row for which an unsorted index is sorted at its first use
 
 
 LIMITS = {
+    "message": Limits((65_536, 98_304), (196_608, 294_912), 1, 1),
     "sum": Limits((16_384, 65_536), (262_144, 524_288), 4, 16),
     "mean": Limits((8_192, 65_536), (65_536, 524_288), 4, 16),
     "max": Limits((16_384, 8_192), (262_144, 16_384), 4, 4),
     "min": Limits((16_384, 8_192), (262_144, 16_384), 4, 4),
-    "softmax": Limits((128, 128), (256, 256), 1, 2),
+    "softmax": Limits((2_048, 2_048), (2_048, 2_048), 1, 2),
 }
 
 
+FEW = LIMITS["message"].known[0] // 4  # so many values of messages are left to PyG whatever becomes of them
+FEW_ENDS = 256  # ends of edges: looking a graph up takes longer than what messages of usual width gain
+_EXTREME = 4  # PyTorch's gradient of a maximum takes several times as long as its sum
+_REUSE = 8  # an edge_index that has seen so many times the values that pay at once will be seen again
+
+
 def is_small(src: Tensor, reduction: str | None) -> bool:
-    """Whether a reduction of src is PyG's even if its graph is known. It costs a microsecond."""
+    """Whether a reduction of src is PyG's even if its graph is known. It costs less than a microsecond."""
     limits = LIMITS.get(reduction)  # type: ignore[arg-type]
-    if limits is None or torch._C._is_tracing():
+    if limits is None:
         return False
     num_values = src.numel()
-    if num_values < limits.known[src.requires_grad and torch.is_grad_enabled()]:
+    if num_values >= limits.known[0] and num_values >= limits.known[src.requires_grad and torch.is_grad_enabled()]:
+        return limits.width > 1 and (src.dim() < 2 or num_values < limits.width * src.shape[0])
+    return not torch._C._is_tracing()
+
+
+def are_few(num_values: int, with_gradient: bool, is_extreme: bool) -> bool:
+    """Whether so many values of messages are PyG's even if the graph is known. is_extreme: their largest or smallest are taken."""
+    limits = LIMITS.get("message")
+    return limits is not None and num_values * (_EXTREME if is_extreme else 1) < limits.known[with_gradient]
+
+
+def is_worth_a_graph(num_values: int, seen: int, with_gradient: bool, is_extreme: bool) -> bool:
+    """Whether to make the graph of an edge_index for so many values of messages. seen: how many there were before, PyG's."""
+    limits = LIMITS.get("message")
+    if limits is None:
         return True
-    return limits.width > 1 and (src.dim() < 2 or num_values < limits.width * src.shape[0])
+    least = limits.new[with_gradient]
+    return num_values * (_EXTREME if is_extreme else 1) >= least or seen >= _REUSE * least
 
 
 def is_worth(src: Tensor, reduction: str, is_sorted: bool) -> bool:

@@ -20,3 +20,5 @@ def _routes_small_calls(monkeypatch):
     from halfgnn.pyg import _worth
 
     monkeypatch.setattr(_worth, "LIMITS", {})
+    monkeypatch.setattr(_worth, "FEW", 0)
+    monkeypatch.setattr(_worth, "FEW_ENDS", 0)

@@ -126,6 +126,8 @@ MESSAGES = {
     "rounded quotient": (lambda x, w: torch.div(x, w, rounding_mode="floor"), COPY_E),
     "number": (lambda x, w: 2 * x, COPY_U),
     "row of all edges": (lambda x, w: x * w[:WIDTH].view(-1), COPY_U),
+    "number added to a product": (lambda x, w: x * w + 0.5, None),
+    "row of all edges added to a product": (lambda x, w: x * w + w[:WIDTH].view(-1), None),
     "two products": (lambda x, w: x * w * w, None),
     "relu of a sum": (lambda x, w: (x + w - w).relu() + (w + x).relu(), COPY_E),
     "GINE": (lambda x, w: torch.relu(w + x), "gspmm:u_relu_add_e_{}"),
@@ -249,6 +251,17 @@ def test_products_of_both_ends(name):
     with halfgnn.pyg.accelerate():
         assert_same(run(), expected)
     assert {name for name in routed() if name.startswith("gsddmm")} == names
+
+
+@pytest.mark.parametrize("width", [NUM_EDGES, WIDTH])
+def test_softmax_over_edges_that_are_not_first(width):
+    def weights(x_j, w):
+        return x_j * torch_geometric.utils.softmax(x_j.tanh() * w, edges()[1], num_nodes=NUM_NODES, dim=1)
+
+    x, w = randn(width, NUM_NODES, WIDTH, seed=1), randn(NUM_EDGES, 1, seed=2)
+    expected = Layer(weights)(x, edges(), w)
+    with halfgnn.pyg.accelerate():
+        assert_same([Layer(weights)(x, edges(), w)], [expected])
 
 
 @pytest.mark.parametrize("dtype", support.HALVES, ids=str)

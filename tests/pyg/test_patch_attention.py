@@ -1,0 +1,134 @@
+"""Attention that messages write by hand, under halfgnn.pyg.patch(fuse=True): one operator where it is one, PyG's results always."""
+
+from __future__ import annotations
+
+import math
+
+import pytest
+import torch
+from torch.nn import functional as F
+from torch_geometric.nn import MessagePassing
+from torch_geometric.utils import softmax
+
+import halfgnn.pyg
+from tests import support
+from tests.pyg.test_patch_modules import NUM_EDGES, NUM_NODES, assert_same, edges, randn, routed
+
+pytestmark = pytest.mark.skipif(not support.supports("cpu", torch.float64), reason="needs float64")
+HEADS, DIM = 3, 4
+
+
+class Attention(MessagePassing):
+    def __init__(self, function, **options):
+        super().__init__(aggr="add", node_dim=0, **options)
+        self.function = function
+
+    def forward(self, q, k, v, e, b, edge_index):
+        return self.propagate(edge_index, q=q, k=k, v=v, e=e, b=b)
+
+    def message(self, q_i, k_j, v_j, e, b, index, ptr, size_i):
+        return self.function(q_i, k_j, v_j, e, b, lambda logits: softmax(logits, index, ptr, size_i))
+
+
+def transformer(q, k, v, e, b, normalise):
+    """anemoi's and TransformerConv's."""
+    alpha = F.dropout(normalise((q * (k + e)).sum(-1) / math.sqrt(DIM)), 0.5, training=False)
+    return (v + e) * alpha.view(-1, HEADS, 1)
+
+
+def read_again(q, k, v, e, b, normalise):
+    alpha = normalise((q * k).sum(-1))
+    return v * alpha.unsqueeze(-1) + alpha.exp().unsqueeze(-1)
+
+
+def written(q, k, v, e, b, normalise):
+    alpha = normalise((q * k).sum(-1))
+    alpha *= 2
+    return v * alpha.unsqueeze(-1)
+
+
+def with_a_hook(q, k, v, e, b, normalise):
+    alpha = normalise((q * k).sum(-1))
+    if alpha.requires_grad:
+        alpha.register_hook(lambda grad: 2 * grad)
+    return v * alpha.unsqueeze(-1)
+
+
+FUSED = {
+    "plain": lambda q, k, v, e, b, s: v * s((q * k).sum(-1)).unsqueeze(-1),
+    "from the left": lambda q, k, v, e, b, s: s((k * q).sum(-1, keepdim=True)) * v,
+    "transformer": transformer,
+    "terms of keys": lambda q, k, v, e, b, s: s((q * (e + k)).sum(-1) * 0.3).unsqueeze(-1) * v,
+    "terms of values": lambda q, k, v, e, b, s: s((q * k).sum(-1)).unsqueeze(-1) * (e + v),
+    "bias": lambda q, k, v, e, b, s: v * s((q * k).sum(-1) / 2 + b).unsqueeze(-1),
+    "bias before the scale": lambda q, k, v, e, b, s: v * s((b + (q * k).sum(-1)) / 2).unsqueeze(-1),
+    "features first": lambda q, k, v, e, b, s: (2 * v).relu() * s((q * k.tanh()).sum(-1)).unsqueeze(-1),
+    "heads joined": lambda q, k, v, e, b, s: (v * s((q * k).sum(-1)).unsqueeze(-1)).view(-1, HEADS * DIM),
+    "one head": lambda q, k, v, e, b, s: v[:, 0] * s((q[:, 0] * k[:, 0]).sum(-1)).view(-1, 1),
+}
+UNFUSED = {
+    "read again": read_again,
+    "written": written,
+    "hook": with_a_hook,
+    "the other ends' queries": lambda q, k, v, e, b, s: v * s((k * v).sum(-1)).unsqueeze(-1),
+    "logits of both ends' sums": lambda q, k, v, e, b, s: v * s((q + k).tanh().sum(-1)).unsqueeze(-1),
+    "values of the node": lambda q, k, v, e, b, s: q * s((q * k).sum(-1)).unsqueeze(-1),
+    "transposed": lambda q, k, v, e, b, s: v * s((q * k).sum(-1)).unsqueeze(-1).transpose(1, 2)[:, :, :1],
+    "weights twice": lambda q, k, v, e, b, s: v * (lambda a: a * a)(s((q * k).sum(-1))).unsqueeze(-1),
+    "detached keys": lambda q, k, v, e, b, s: v * s((q * k.detach()).sum(-1)).unsqueeze(-1),
+    "bias of a product": lambda q, k, v, e, b, s: v * s((q * k).sum(-1) * b).unsqueeze(-1),
+}
+
+
+def run(function, **options):
+    shapes = [(NUM_NODES, HEADS, DIM)] * 3 + [(NUM_EDGES, HEADS, DIM), (NUM_EDGES, HEADS)]
+    inputs = [randn(*shape, seed=seed).requires_grad_() for seed, shape in enumerate(shapes)]
+    layer = Attention(function, **options)
+    with torch.no_grad():
+        without = layer(*inputs, edges())
+    halfgnn.pyg.reset_stats()
+    out = layer(*inputs, edges())
+    assert_same([without], [out])
+    return out, *torch.autograd.grad(out, inputs, randn(*out.shape, seed=9), materialize_grads=True, allow_unused=True)
+
+
+@pytest.mark.parametrize("flow", ["source_to_target", "target_to_source"])
+@pytest.mark.parametrize("name", [*FUSED, *UNFUSED])
+def test_attention_by_hand(name, flow):
+    function = {**FUSED, **UNFUSED}[name]
+    expected = run(function, flow=flow)
+    with halfgnn.pyg.accelerate():
+        assert_same(run(function, flow=flow), expected)
+    assert "dot_attention" not in routed()
+    with halfgnn.pyg.accelerate(fuse=True):
+        assert_same(run(function, flow=flow), expected)
+    assert ("dot_attention" in routed()) == (name in FUSED)
+
+
+@pytest.mark.parametrize("aggr", ["mean", "max"])
+def test_other_reductions(aggr):
+    def build():
+        layer = Attention(transformer)
+        layer.aggr_module = halfgnn.pyg.SAGEConv(1, 1, aggr=aggr).aggr_module
+        return layer
+
+    inputs = [randn(NUM_NODES, HEADS, DIM, seed=seed) for seed in range(3)]
+    inputs += [randn(NUM_EDGES, HEADS, DIM, seed=3), randn(NUM_EDGES, HEADS, seed=4)]
+    expected = build()(*inputs, edges())
+    with halfgnn.pyg.accelerate(fuse=True):
+        assert_same([build()(*inputs, edges())], [expected])
+
+
+@pytest.mark.parametrize("dtype", support.HALVES, ids=str)
+def test_half(dtype):
+    """Results have PyG's dtype, and are not farther from float64."""
+    inputs = [randn(NUM_NODES, HEADS, DIM, seed=seed) for seed in range(3)]
+    inputs += [randn(NUM_EDGES, HEADS, DIM, seed=3), randn(NUM_EDGES, HEADS, seed=4)]
+    layer = Attention(transformer)
+    exact = layer(*inputs, edges())
+    halves = [x.to(dtype) for x in inputs]
+    theirs = layer(*halves, edges())
+    with halfgnn.pyg.accelerate(fuse=True):
+        ours = layer(*halves, edges())
+    assert ours.dtype is theirs.dtype and "dot_attention" in routed()
+    assert (ours - exact).abs().max() <= 1.5 * (theirs - exact).abs().max()

@@ -1,0 +1,115 @@
+"""Trees of operators on messages under halfgnn.pyg.patch(): views of them, and nodes that no edge reads."""
+
+from __future__ import annotations
+
+import pytest
+import torch
+import torch_geometric
+
+import halfgnn.pyg
+from tests import support
+from tests.pyg.test_patch_modules import NUM_EDGES, NUM_NODES, WIDTH, assert_same, edges, randn
+
+pytestmark = pytest.mark.skipif(not support.supports("cpu", torch.float64), reason="needs float64")
+
+
+class Tree(torch_geometric.nn.MessagePassing):
+    """A layer with a user's message function of x_i and x_j (E, WIDTH), a number per node d_i (E, 1), and w (E, 1)."""
+
+    def __init__(self, function, aggr):
+        super().__init__(aggr=aggr)
+        self.function = function
+
+    def forward(self, x, d, w, edge_index):
+        return self.propagate(edge_index, x=x, d=d, w=w)
+
+    def message(self, x_i, x_j, d_i, d_j, w):
+        return self.function(x_i, x_j, d_i, d_j, w)
+
+
+NUM_READ = NUM_NODES - 4  # the nodes that have edges
+
+
+def assert_tree(function, aggr, x, d):
+    w, edge_index = randn(NUM_EDGES, 1, seed=3), edges(NUM_READ, NUM_NODES)
+
+    def run():
+        leaves = [y.clone().requires_grad_() for y in (x, d, w)]
+        out = Tree(function, aggr)(*leaves, edge_index)
+        grads = torch.autograd.grad(out, leaves, randn(*out.shape, seed=4), allow_unused=True)
+        return [out.detach(), *(grad for grad in grads if grad is not None)]
+
+    expected = run()
+    with halfgnn.pyg.accelerate():
+        assert_same(run(), expected)
+
+
+def written(view, factor=2):
+    """A message of which a view is written to."""
+
+    def function(x_i, x_j, d_i, d_j, w):
+        message = x_j * w
+        view(message).mul_(factor)
+        return message
+
+    return function
+
+
+def both(first, second):
+    """What is reshaped is a copy if its dimensions are not in order: a write to either is not one to the other."""
+
+    def function(x_i, x_j, d_i, d_j, w):
+        message = x_j * w
+        copy = message.view(-1, 2, WIDTH // 2).transpose(1, 2).reshape(-1, WIDTH)
+        (copy if first else message).mul_(3)
+        return (message + copy) if second else copy
+
+    return function
+
+
+VIEWS = {
+    "transposed": lambda x_i, x_j, d_i, d_j, w: x_j.view(-1, 2, 4).transpose(1, 2).reshape(-1, WIDTH).sinh(),
+    "transposed edges": lambda x_i, x_j, d_i, d_j, w: (x_j * w).view(-1, 2, 4).transpose(1, 2).flatten(1).cumsum(1),
+    "repeated": lambda x_i, x_j, d_i, d_j, w: (x_j * w).unsqueeze(1).expand(-1, 3, -1).flatten(1),
+    "columns": lambda x_i, x_j, d_i, d_j, w: (x_j * w).view(-1, 2, 4)[..., :2].reshape(-1, 4).cumsum(1),
+    "detached": lambda x_i, x_j, d_i, d_j, w: x_j.view(-1, 2, 4).detach().transpose(1, 2).flatten(1).sinh() * x_j,
+    "column written": written(lambda x: x[:, 3]),
+    "columns written": written(lambda x: x[:, 3:6]),
+    "rows of transposed written": written(lambda x: x.view(-1, 2, 4).transpose(1, 2)[:, 1]),
+    "copy written": both(True, True),
+    "message written": both(False, True),
+    "message of a copy written": both(False, False),
+}
+
+
+@pytest.mark.parametrize("aggr", ["sum", "max"])
+@pytest.mark.parametrize("name", VIEWS)
+def test_views(name, aggr):
+    assert_tree(VIEWS[name], aggr, randn(NUM_NODES, WIDTH, seed=1), randn(NUM_NODES, 1, seed=2))
+
+
+UNREAD = {
+    "factor": lambda x_i, x_j, d_i, d_j, w: x_j / d_i.abs(),
+    "factor of a product": lambda x_i, x_j, d_i, d_j, w: d_i.reciprocal() * (w * x_j),
+    "divisor": lambda x_i, x_j, d_i, d_j, w: x_j / (x_i * x_i).sum(-1, keepdim=True),
+    "destinations alone": lambda x_i, x_j, d_i, d_j, w: d_i.reciprocal().expand(-1, WIDTH),
+    "divided by itself": lambda x_i, x_j, d_i, d_j, w: x_j / (x_j * x_j).sum(-1, keepdim=True),
+    "infinite factor": lambda x_i, x_j, d_i, d_j, w: d_j.reciprocal().detach() * x_j,
+    "infinite factor times that of all": lambda x_i, x_j, d_i, d_j, w: d_j.reciprocal().detach() * w[:1] * x_j,
+    "infinite and divided": lambda x_i, x_j, d_i, d_j, w: d_j.reciprocal().detach() / w[:1] + x_j,
+    "sqrt": lambda x_i, x_j, d_i, d_j, w: x_j.square().sum(-1, keepdim=True).sqrt(),
+    "rsqrt": lambda x_i, x_j, d_i, d_j, w: x_j.abs().rsqrt(),
+    "log": lambda x_i, x_j, d_i, d_j, w: x_j.abs().log() * w,
+    "power": lambda x_i, x_j, d_i, d_j, w: x_j.abs() ** 0.5,
+    "number divided": lambda x_i, x_j, d_i, d_j, w: 2 / x_j,
+    "exp": lambda x_i, x_j, d_i, d_j, w: (800 - 1e6 * x_j.abs()).exp(),
+}
+
+
+@pytest.mark.parametrize("aggr", ["sum", "mean", "max"])
+@pytest.mark.parametrize("name", UNREAD)
+def test_nodes_that_no_edge_reads(name, aggr):
+    """torch_geometric computes nothing of their features, from which an operator may make infinity or NaN."""
+    x, d = randn(NUM_NODES, WIDTH, seed=1), randn(NUM_NODES, 1, seed=2)
+    x[NUM_READ:] = d[NUM_READ:] = 0
+    assert_tree(UNREAD[name], aggr, x, d)
