@@ -228,7 +228,7 @@ class Evaluation:
                 return value.x.index_select(0, self.propagation.edge_index[value.of])
             return ops.gsddmm(self._graph(), "copy_lhs", value.x, None, _TARGETS[value.of], "v")
         if isinstance(value, Rectified):
-            return self.form(value.sum).relu()
+            return self.form(value.sum).relu_()  # a tensor of its own
         if isinstance(value, Joined):
             return torch.cat([self.form(x) for x in value.parts], -1)
         three = _three_terms(value)
