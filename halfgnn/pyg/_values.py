@@ -238,7 +238,10 @@ class Evaluation:
         first, second = value.first, value.second
         if isinstance(first, Rows) and isinstance(second, Rows) and _are_ends(first, second):
             return self._of_ends(value.op, first, second)
-        return _FUNCTIONS[value.op](self.form(first), self.form(second))
+        x, y = self.form(first), self.form(second)
+        if value.op in ("add", "sub") and isinstance(first, Combined) and _fits_in(x, y):
+            return x.add_(y) if value.op == "add" else x.sub_(y)  # no backward reads what a combination made
+        return _FUNCTIONS[value.op](x, y)
 
     def _of_ends(self, op: str, first: Rows, second: Rows, out_dtype: torch.dtype | None = None) -> Tensor:
         """op of the rows of nodes of both ends of each edge, or of one end and of the edge."""
@@ -284,6 +287,13 @@ def is_narrow(value: Value, width: int) -> bool:
     if not isinstance(value, Rows):
         return False
     return not isinstance(value.x, Tensor) or value.x.dim() == 0 or (value.x.shape[-1] == 1 and width > 1)
+
+
+def _fits_in(x: Tensor, y: Any) -> bool:
+    """Whether the sum of x and y has x's shape and dtype."""
+    if not isinstance(y, Tensor):
+        return isinstance(y, (int, float)) and x.is_floating_point()
+    return x.shape == y.shape and x.dtype is y.dtype
 
 
 def _are_ends(first: Rows, second: Rows) -> bool:
