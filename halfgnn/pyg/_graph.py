@@ -32,10 +32,12 @@ class Topology:
         self.derived: dict[Any, Topology] = {}
         self.views: dict[Any, Topology] = {}  # of indices that are views of the tensor, by their place in it
         self.reached: dict[tuple[int, int], Any] = {}  # what reached() keeps, by row and number of nodes
+        self.made: dict[Any, Any] = {}  # what _relations.py makes of it
         self.bounds: list[tuple[int, int]] | None = None
         self.is_sorted: bool | None = None  # of an index; None: not known yet
         self.num_values = 0  # of messages along the edges, which were left to PyG
         self.is_seen = False  # whether something was to be reduced by the index before
+        self.is_gathered = False  # whether rows were indexed by the index before
         # Columns of the edge_index by which messages went before, with their state and topology.
         self.selections: list[tuple[Tensor, Any, Topology]] = []
         # Of such columns until their content is looked at: the edge_index's topology, and its number of edges.
@@ -62,8 +64,10 @@ def state_of(edge_index: Tensor) -> tuple[Any, ...]:
     return edge_index._version, edge_index.data_ptr(), edge_index.shape
 
 
-def _forget(key: int, _: Any) -> None:
-    _known.pop(key, None)
+def _forget(
+    key: int, _: Any, known: dict[int, _Known] = _known
+) -> None:  # the default is there at the interpreter's end too
+    known.pop(key, None)
 
 
 def graph_of(edge_index: Any, num_src: int, num_dst: int) -> Graph:

@@ -5,14 +5,17 @@ A stand-in of Tensor.__getitem__ runs at every indexing of the process. Where it
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import Any
 
 import torch
 from torch import Tensor
 
 from ..common.drop_in import Bindings
+from . import _relations, _worth
 from ._graph import note_selection
-from ._operators import refuse_mode
+from ._indices import gathered
+from ._operators import refuse_mode, refuse_rows
 
 _ALL = slice(None)
 _INTEGERS = (torch.int64, torch.int32)
@@ -24,6 +27,10 @@ def install(bindings: Bindings) -> None:
     def __getitem__(self: Tensor, index: Any) -> Any:
         if type(index) is tuple and len(index) == 2 and type(index[1]) is type(self) is Tensor:
             return _selected(original(self, index), self, index)
+        if type(index) is Tensor and index.dtype is torch.int64 and index.dim() == 1 and self.dim() > 1:
+            rows = _rows(self, index)
+            if rows is not None:
+                return rows
         return original(self, index)
 
     bindings.bind(Tensor, "__getitem__", __getitem__)
@@ -36,3 +43,23 @@ def _selected(columns: Any, x: Tensor, index: tuple[Any, Tensor]) -> Any:
     if is_edge_index and is_selection and type(columns) is Tensor and columns.shape[1] and refuse_mode() is None:
         note_selection(x, columns)
     return columns
+
+
+def index_select(original: Callable[..., Any], input: Any, dim: Any, index: Any, **kwargs: Any) -> Any:
+    """``torch.index_select``."""
+    if type(index) is Tensor and not kwargs and dim == 0 and isinstance(input, Tensor) and index.dim() == 1:
+        rows = _rows(input, index) if input.dim() > 1 else None
+        if rows is not None:
+            return rows
+    return original(input, dim, index, **kwargs)
+
+
+def _rows(x: Tensor, index: Tensor) -> Tensor | None:
+    """x[index], if it is not left to PyTorch. x: of several dimensions."""
+    num_nodes = x.shape[0]
+    if num_nodes == 0 or _worth.are_few_rows(x.numel() // num_nodes * index.shape[0]) or x.device != index.device:
+        return None
+    if torch.compiler.is_compiling() or (refuse_mode() or refuse_rows(x)) is not None:
+        return None
+    rows = _relations.weights(x, index) if x.dim() == 3 else None
+    return gathered(x, index) if rows is None else rows

@@ -19,7 +19,8 @@ from ..common.kept import ordinary, ordinary_tensors
 from ..common.precision import without_autocast
 from ..graph import Graph
 from . import _worth
-from ._graph import Topology, topology_of
+from ._graph import Topology, is_known, topology_of
+from ._propagation import find
 
 _MOST_VIEWS = 16  # views of one tensor whose graphs are kept
 _HEAD = 4096  # entries of an index that are looked at first: most unsorted ones fall there
@@ -89,6 +90,47 @@ class _Reduce(torch.autograd.Function):
             degrees = ctx.indptr.diff().clamp_(min=1).to(dtype).view(-1, *[1] * (grad.dim() - 1))
             grad = (grad / degrees).to(grad.dtype)
         return grad.index_select(0, index), None, None, None
+
+
+# ---- rows by an index --------------------------------------------------------------------------------------------------------
+
+
+def gathered(x: Tensor, index: Tensor) -> Tensor | None:
+    """x[index], whose gradient is summed by the index's Graph; None if it is left to PyTorch, as at the first use of an index.
+
+    PyTorch adds up gradients of rows one by one, and on CUDA sorts the index in every backward.
+    """
+    if x.is_inference() or index.is_inference() or _refuse(index) is not None:
+        return None
+    topology = _topology_of_view(index)
+    is_known, topology.is_gathered = topology.is_gathered, True
+    if not is_known or (index.is_cuda and torch.cuda.is_current_stream_capturing() and topology.bounds is None):
+        return None
+    low, high = _bounds_of(topology, index)
+    if low < 0 or high >= x.shape[0]:
+        return None
+    if not (x.requires_grad and torch.is_grad_enabled()):
+        return x.index_select(0, index)
+    return apply(_Gather, x, index, _graph_of_rows(topology, x.shape[0], index))
+
+
+def _graph_of_rows(topology: Topology, num_rows: int, index: Tensor) -> Graph:
+    found = find(index)
+    if found is not None and found[0].refusal is None and is_known(found[0].edge_index):
+        return found[0].ending_in(found[1], num_rows)
+    return _kept_graph(topology, num_rows, lambda: _make(index, num_rows, _is_sorted(topology, index)))
+
+
+class _Gather(torch.autograd.Function):
+    @staticmethod
+    def forward(ctx: Any, x: Tensor, index: Tensor, g: Graph) -> Tensor:
+        ctx.g = g
+        return x.index_select(0, index)
+
+    @staticmethod
+    def backward(ctx: Any, grad: Tensor) -> Any:
+        with without_autocast(grad.device):
+            return ops.gspmm(ctx.g, "copy_rhs", "sum", None, grad), None, None
 
 
 # ---- what is kept ------------------------------------------------------------------------------------------------------------

@@ -14,6 +14,7 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 from ..common.autograd import snapshot
+from ..common.drop_in import is_backward
 from ..common.precision import HALF, computed_type, without_autocast
 from ._accounts import routed
 from ._messages import Message, lifted
@@ -52,8 +53,13 @@ def _of_one_side(message: Message, evaluation: Evaluation, weight: Tensor, bias:
     routed["linear"] += 1
     row = message.row
     assert row is not None
-    y = F.linear(snapshot(value.x), weight, bias)
+    y = F.linear(snapshot(_read(value.x, row, weight, evaluation)), weight, bias)
     return lifted(y, message.propagation, row, message.propagation.edge_index[row])
+
+
+def _read(x: Tensor, row: int, weight: Tensor, evaluation: Evaluation) -> Tensor:
+    """Rows of nodes, of which only those that an edge reads may be infinite: the weight's gradient is a product with them all."""
+    return evaluation.read(x, row, True) if weight.requires_grad and torch.is_grad_enabled() else x
 
 
 def _terms(value: Value, weight: Tensor, evaluation: Evaluation, num_edges: int, may_subtract: bool) -> Terms | None:
@@ -73,7 +79,8 @@ def _terms(value: Value, weight: Tensor, evaluation: Evaluation, num_edges: int,
             add(value.first, weight)
             add(value.second, weight if value.op == "add" else -weight)
         elif isinstance(value, Rows) and value.of != ALL and value.x.shape[0] <= num_edges:
-            terms.setdefault(value.of, []).append((value.x, weight))
+            x = _read(value.x, value.of, weight, evaluation) if isinstance(value.of, int) else value.x
+            terms.setdefault(value.of, []).append((x, weight))
         else:
             x = evaluation.form(value)
             terms.setdefault(EDGES, []).append((x.expand(num_edges, *x.shape[1:]), weight))
@@ -158,6 +165,28 @@ def linear(original: Callable[..., Any], self: Any, input: Any) -> Any:
         return original(self, input)
     out = project(input, self.weight, self.bias)
     return original(self, input) if out is None else out
+
+
+def _matmul(name: str) -> Callable[..., Any]:
+    """A method of Message: its product with a matrix (K, M) is that of a linear layer."""
+
+    def method(self: Message, matrix: Any) -> Any:
+        out = None
+        if (
+            type(self) is Message
+            and _is_plain(matrix)
+            and matrix.dim() == 2
+            and not is_backward()
+            and self.is_as_made()
+        ):
+            out = project(self, matrix.t(), None)
+        return getattr(Tensor, name)(self, matrix) if out is None else out
+
+    return method
+
+
+for _name in ("__matmul__", "matmul", "mm"):
+    setattr(Message, _name, _matmul(_name))
 
 
 def _is_plain(weight: Any) -> bool:

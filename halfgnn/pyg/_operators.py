@@ -167,7 +167,8 @@ def _scatter(original: Original, src: Tensor, index: Tensor, dim: int, dim_size:
     if isinstance(src, Message) and _is_another(dim, src) and dim % src.dim() != src.edge_dim:
         src = src.ordinary()
     if isinstance(src, Message):
-        if _refuse_reduction(src, reduction, found, dim, dim_size) is None and src.is_as_made():
+        is_refused = _refuse_reduction(src, reduction, found, dim, dim_size) is not None
+        if not is_refused and src.is_as_made() and src.propagation.ends_in(plain(index), *found):  # type: ignore[misc]
             assert found is not None and dim_size is not None
             return _reduced(src, str(reduction), found[1], dim_size)
         src = src.ordinary()

@@ -21,6 +21,7 @@ _FUNCTIONS: list[tuple[str, str, Route]] = [
     ("torch_geometric.utils", "softmax", _operators.softmax),
     ("torch_geometric.utils", "spmm", _products.spmm),
     ("torch_geometric.edge_index", "_spmm", _products.edge_index_spmm),
+    ("torch", "index_select", _indexing.index_select),
     ("torch_geometric.utils", "add_self_loops", _operators.self_loops),
     ("torch_geometric.utils", "remove_self_loops", _operators.self_loops),
     ("torch_geometric.utils", "add_remaining_self_loops", _operators.self_loops),

@@ -37,6 +37,10 @@ class Propagation:
         offset = index.data_ptr() - edges.data_ptr()
         return 0 if offset == 0 else 1 if offset == step else None
 
+    def ends_in(self, index: Tensor, found: Propagation, row: int) -> bool:
+        """Whether an index, which is that row of another propagation, is that row of this one."""
+        return found.edge_index is self.edge_index or self.row_of(index) == row
+
     def into(self, row: int, num_into: int, num_from: int) -> Graph:
         """The Graph whose edges end in the nodes of one row, with the numbers of nodes of that row and of the other."""
         if row == 1:
@@ -50,6 +54,20 @@ class Propagation:
             return self.into(row, num_into, num_from)
         g = graph_with(self.edge_index, row, num_into)
         return g if row == 1 else _turned(g)
+
+
+class Pairs(Propagation):
+    """The edges of another propagation, whose nodes of one row are pairs of a node and something else."""
+
+    __slots__ = ("origin", "row")
+
+    def __init__(self, edge_index: Tensor, origin: Propagation, row: int) -> None:
+        super().__init__(edge_index, [size if i != row else None for i, size in enumerate(origin.size)], origin.refusal)
+        self.origin, self.row = origin, row
+
+    def row_of(self, index: Tensor) -> int | None:
+        row = self.origin.row_of(index)
+        return None if row == self.row else row
 
 
 def _turned(g: Graph) -> Graph:

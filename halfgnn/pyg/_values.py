@@ -131,7 +131,7 @@ class Evaluation:
         for place, x in enumerate(recipe.args):
             if isinstance(x, AbstractMessage):
                 rows = (self if has_history else self._without_history())._rows(x)
-                rows = self.read(rows, x.row) if has_history and _has_pole(recipe, place, rows) else rows
+                rows = self._argument(recipe, place, rows, x.row) if has_history else rows
                 # The operator may keep it for its backward.
                 x = snapshot(rows) if isinstance(x.recipe, Lifted) and not recipe.is_view else rows
             elif isinstance(x, Tensor):
@@ -143,12 +143,22 @@ class Evaluation:
             return args[0].expand(args[0].shape[0], *message.shape[1:])
         return recipe.func(*args, **recipe.kwargs)
 
-    def read(self, x: Tensor, row: int | None) -> Tensor:
-        """Rows x of the nodes of a row. A node without edges gets the values of another: what is made of its own is nobody's."""
+    def _argument(self, recipe: Applied, place: int, x: Tensor, row: int | None) -> Tensor:
+        """x, of an operator that may make NaN of a gradient of 0: at a pole, or in the gradient of the other factor."""
+        is_quotient = recipe.func is torch.ops.aten.div.Tensor
+        if recipe.func in POLES or (is_quotient and place == 1):
+            return self.read(x, row)
+        return self.read(x, row, True) if is_quotient or recipe.func is torch.ops.aten.mul.Tensor else x
+
+    def read(self, x: Tensor, row: int | None, if_infinite: bool = False) -> Tensor:
+        """Rows x of the nodes of a row. A node without edges gets the values of another: what is made of its own is nobody's.
+
+        if_infinite: finite values may stay.
+        """
         assert row is not None
         edge_index = self.propagation.edge_index
         mask = reached(edge_index, row, x.shape[0])
-        if mask is None:
+        if mask is None or (if_infinite and not x.is_cuda and bool(x.detach()[~mask].isfinite().all())):
             return x
         return torch.where(mask.view(-1, *[1] * (x.dim() - 1)), x, x.detach().index_select(0, edge_index[row, :1]))
 
@@ -263,14 +273,6 @@ class Evaluation:
         if other is not None:
             return self.propagation.into(1, *((count, other) if row == 1 else (other, count)))
         return graph_with(self.propagation.edge_index, row, count)
-
-
-def _has_pole(recipe: Applied, place: int, x: Tensor) -> bool:
-    """Whether an argument, of the nodes, may have values for which the operator turns a gradient of 0 into NaN."""
-    if recipe.func not in (torch.ops.aten.mul.Tensor, torch.ops.aten.div.Tensor):
-        return recipe.func in POLES
-    is_divisor = recipe.func is torch.ops.aten.div.Tensor and place == 1
-    return is_divisor or x.shape[-1:] == (1,)  # a factor per node, if it is infinite: it is the other one's gradient
 
 
 def combined(op: str, first: Value, second: Value) -> Value:

@@ -17,6 +17,10 @@ graph / halfgnn with a sorted index that it has not seen before. "values" are th
 | max     | 3000 x 64, 32    | 192 k | 71 / 38 / 95    | 2031 / 330 / 432  |
 | softmax | 200 x 1, 8       | 200   | 65 / 19 / 59    | 168 / 75 / 125    |
 | softmax | 45000 x 4, 32    | 180 k | 1251 / 162 / 374 | 2311 / 466 / 737 |
+| x[index] | 500 x 16, 100   | 8 k   | 13 / 22         | 46 / 71           |
+| x[index] | 2000 x 16, 500  | 32 k  | 33 / 27         | 95 / 84           |
+| x[index] | 45000 x 4, 3000 | 180 k | 349 / 142       | 801 / 399         |
+| x[index] | 45000 x 64, 3000 | 2880 k | 1693 / 706    | 4935 / 1287       |
 
 Sums and extremes of one or two columns are PyG's: of 45000 unsorted rows in 32 segments a sum of one takes 49 forward, and 87 here.
 Up to 3000 rows an unsorted index costs another 40 microseconds at its first use. Beyond, sorting takes 5 to 13 nanoseconds per row.
@@ -41,6 +45,7 @@ class Limits(NamedTuple):
 
 LIMITS = {
     "message": Limits((65_536, 98_304), (196_608, 294_912), 1, 1),
+    "rows": Limits((32_768, 32_768), (32_768, 32_768), 1, 1),
     "sum": Limits((16_384, 65_536), (262_144, 524_288), 4, 16),
     "mean": Limits((8_192, 65_536), (65_536, 524_288), 4, 16),
     "max": Limits((16_384, 8_192), (262_144, 16_384), 4, 4),
@@ -70,6 +75,12 @@ def are_few(num_values: int, with_gradient: bool, is_extreme: bool) -> bool:
     """Whether so many values of messages are PyG's even if the graph is known. is_extreme: their largest or smallest are taken."""
     limits = LIMITS.get("message")
     return limits is not None and num_values * (_EXTREME if is_extreme else 1) < limits.known[with_gradient]
+
+
+def are_few_rows(num_values: int) -> bool:
+    """Whether rows of so many values, taken by an index, are PyTorch's."""
+    limits = LIMITS.get("rows")
+    return limits is not None and num_values < limits.known[0]
 
 
 def is_worth_a_graph(num_values: int, seen: int, with_gradient: bool, is_extreme: bool) -> bool:

@@ -74,6 +74,16 @@ def test_edges_that_are_written_to_are_new():
     assert_same([actual], [conv(x, edge_index)])
 
 
+def test_messages_of_other_edges():
+    x, several = randn(NUM_NODES, WIDTH, seed=1), (edges(), edges().roll(1, 0))
+    kept, weights = [], randn(NUM_EDGES, 1, seed=2)
+    layer = Layer(lambda x, w: kept.append(x * w) or kept[0])
+    expected = [layer(x, edge_index, weights) for edge_index in several]
+    kept.clear()
+    with halfgnn.pyg.accelerate():
+        assert_same([layer(x, edge_index, weights) for edge_index in several], expected)
+
+
 def test_self_loops_are_sorted_once(monkeypatch):
     made = []
     make = halfgnn.pyg._graph._make

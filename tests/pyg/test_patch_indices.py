@@ -110,6 +110,67 @@ def test_an_index_is_sorted_once_and_not_kept_alive(monkeypatch):
         assert len(halfgnn.pyg._graph._known) == known
 
 
+GATHERS = {"x[index]": lambda x, index: x[index], "index_select": lambda x, index: torch.index_select(x, 0, index)}
+
+
+def gathered(gather, x, index):
+    """Rows, their gradient, and the gradient of that."""
+    x = x.detach().requires_grad_()
+    rows = gather(x, index)
+    rows.mul_(2)  # may be written into
+    (grad,) = torch.autograd.grad(rows.pow(3).sum(), x, create_graph=True)
+    return [rows, grad, *torch.autograd.grad(grad.pow(2).sum(), x)]
+
+
+def is_gathered(x, index):
+    return "Gather" in type(x.requires_grad_()[index].grad_fn).__name__
+
+
+@pytest.mark.parametrize("gather", GATHERS)
+@pytest.mark.parametrize("shape", [(3,), (2, 3)], ids=str)
+@pytest.mark.parametrize("name", INDICES)
+def test_rows_by_any_index(name, shape, gather):
+    index, x = INDICES[name].clone() if name == "unsorted" else INDICES[name], randn(ROWS + 2, *shape, seed=1)
+    expected = gathered(GATHERS[gather], x, index)
+    with torch.no_grad():
+        expected.append(x[index])
+    with halfgnn.pyg.accelerate():
+        for _ in range(3):
+            actual = gathered(GATHERS[gather], x, index)
+            with torch.no_grad():
+                actual.append(GATHERS[gather](x, index))
+            assert_same(actual, expected)
+        assert is_gathered(x, index) == ("int32" not in name)
+
+
+@pytest.mark.parametrize("row", [0, 1])
+def test_rows_by_edges_use_their_graph(monkeypatch, row):
+    edge_index, x = torch.stack([ids(), ids().flip(0)]), randn(SEGMENTS, 3, seed=1).requires_grad_()
+    (expected,) = torch.autograd.grad(x[edge_index[row]].pow(2).sum(), x)
+    with halfgnn.pyg.accelerate():
+        theirs.SimpleConv()(x, edge_index).sum().backward()
+        monkeypatch.setattr(halfgnn.pyg._indices, "_make", None)
+        for _ in range(2):
+            assert_same(torch.autograd.grad(x[edge_index[row]].pow(2).sum(), x), [expected])
+        assert is_gathered(x, edge_index[row])
+
+
+def test_ids_that_are_negative_or_out_of_range_are_pytorchs():
+    x, index = randn(SEGMENTS, 3, seed=1).requires_grad_(), ids() - SEGMENTS
+    expected = gathered(GATHERS["x[index]"], x, index)
+    with halfgnn.pyg.accelerate():
+        for _ in range(3):
+            assert_same(gathered(GATHERS["x[index]"], x, index), expected)
+            with pytest.raises(IndexError):
+                x[ids() + SEGMENTS]
+        index += SEGMENTS
+        assert not is_gathered(x, index)  # its first use
+        assert is_gathered(x, index)
+        index[0] = SEGMENTS
+        with pytest.raises(IndexError):
+            x[index]
+
+
 def test_many_views_of_one_tensor():
     base, src = torch.arange(3 * ROWS) % SEGMENTS, randn(ROWS, 3, seed=1)
     with halfgnn.pyg.accelerate():

@@ -1,4 +1,4 @@
-"""Layers of several relations under halfgnn.pyg.patch(): edges of a relation that are selected at every call."""
+"""Layers of several relations under halfgnn.pyg.patch(): edges that are selected at every call, and weights per edge."""
 
 from __future__ import annotations
 
@@ -10,7 +10,17 @@ import torch_geometric.nn as theirs
 
 import halfgnn.pyg
 from tests import support
-from tests.pyg.test_patch_modules import NUM_EDGES, NUM_NODES, WIDTH, assert_same, edges, randn
+from tests.pyg.test_patch_modules import (
+    NUM_EDGES,
+    NUM_NODES,
+    WIDTH,
+    assert_same,
+    check,
+    edges,
+    made,
+    randn,
+    routed,
+)
 
 pytestmark = pytest.mark.skipif(not support.supports("cpu", torch.float64), reason="needs float64")
 NUM_RELATIONS = 3
@@ -21,7 +31,7 @@ def types():
 
 
 @pytest.fixture
-def made(monkeypatch):
+def graphs(monkeypatch):
     """The edge_index of each Graph that was made."""
     found = []
     make = halfgnn.pyg._graph._make
@@ -30,16 +40,16 @@ def made(monkeypatch):
 
 
 @pytest.mark.parametrize("layer", [theirs.RGCNConv, theirs.FiLMConv])
-def test_edges_of_a_relation_are_sorted_once(made, layer):
+def test_edges_of_a_relation_are_sorted_once(graphs, layer):
     conv = layer(WIDTH, 4, num_relations=NUM_RELATIONS).double()
     x, edge_index, known = randn(NUM_NODES, WIDTH, seed=1), edges(), len(halfgnn.pyg._graph._known)
     expected = [conv(x, edge_index, edge_type) for edge_type in (types(), types().flip(0))]
     with halfgnn.pyg.accelerate():
         for _ in range(3):
             assert_same([conv(x, edge_index, types())], expected[:1])
-        assert len(made) == NUM_RELATIONS
+        assert len(graphs) == NUM_RELATIONS
         assert_same([conv(x, edge_index, types().flip(0))], expected[1:])  # other edges, as many
-    made.clear()
+    graphs.clear()
     del edge_index
     gc.collect()
     assert len(halfgnn.pyg._graph._known) == known
@@ -67,3 +77,140 @@ def test_few_selections_are_kept():
             conv(x, edge_index[:, torch.arange(NUM_EDGES) % 20 != k])
     kept = [columns.shape[1] for columns, *_ in halfgnn.pyg._graph.topology_of(edge_index).selections]
     assert 0 < sum(kept) <= halfgnn.pyg._graph._SELECTED * NUM_EDGES
+
+
+# ---- weights per edge --------------------------------------------------------------------------------------------------------
+
+MANY = 20  # relations, for which there are fewer edges than pairs of a node and a relation
+
+
+class Relational(theirs.MessagePassing):
+    """A user's message of x_j (E, WIDTH), x_i, weights (relations, WIDTH, 4) and edge_type (E,)."""
+
+    def __init__(self, function, num_relations=NUM_RELATIONS):
+        super().__init__(aggr="add")
+        self.function, self.weight = function, torch.nn.Parameter(randn(num_relations, WIDTH, 4, seed=3))
+
+    def forward(self, x, edge_index, edge_type):
+        return self.propagate(edge_index, x=x, edge_type=edge_type)
+
+    def message(self, x_j, x_i, edge_type):
+        return self.function(x_j, x_i, self.weight, edge_type)
+
+
+def summed(x_j, x_i, weight, edge_type):
+    w = weight[edge_type]
+    return torch.bmm(x_j.unsqueeze(1), w).squeeze(1) + (x_i.unsqueeze(1) @ w).squeeze(1)
+
+
+def hooked(x_j, x_i, weight, edge_type):
+    w = weight[edge_type]
+    w.register_hook(lambda grad: 2 * grad)
+    return x_j.unsqueeze(1).bmm(w).squeeze(1)
+
+
+def written(x_j, x_i, weight, edge_type):
+    w = weight[edge_type]
+    w *= 2
+    w[0] = 1
+    return x_j.unsqueeze(1).bmm(w).squeeze(1)
+
+
+def detached(x_j, x_i, weight, edge_type):
+    return x_j.unsqueeze(1).bmm(weight[edge_type].detach()).squeeze(1)
+
+
+def without_gradient(x_j, x_i, weight, edge_type):
+    with torch.no_grad():
+        w = weight[edge_type]
+    return x_j.unsqueeze(1).bmm(w).squeeze(1)
+
+
+NODES, EDGES = {"relations:nodes"}, {"relations:edges"}
+FORMS = {  # name: (message, what is routed beside reductions)
+    "bmm": (lambda x, y, w, t: torch.bmm(x.unsqueeze(-2), w[t]).squeeze(-2), NODES),
+    "matmul of index_select": (lambda x, y, w, t: torch.matmul(y[:, None], torch.index_select(w, 0, t))[:, 0], NODES),
+    "both sides": (summed, NODES),
+    "of a function of nodes": (lambda x, y, w, t: torch.bmm(x.relu().unsqueeze(1), w[t]).squeeze(1), NODES),
+    "of edges": (lambda x, y, w, t: torch.bmm((x * y).unsqueeze(1), w[t]).squeeze(1), EDGES),
+    "max": (lambda x, y, w, t: torch.bmm(x.unsqueeze(1), w[t]).squeeze(1).clamp(max=1), NODES),
+    "of weights": (lambda x, y, w, t: torch.bmm(x.unsqueeze(1), (2 * w)[t]).squeeze(1), NODES),
+    "detached": (detached, set()),
+    "without gradient": (without_gradient, NODES),
+    "scaled": (lambda x, y, w, t: torch.bmm(x.unsqueeze(1), 2 * w[t]).squeeze(1), set()),
+    "einsum": (lambda x, y, w, t: torch.einsum("ek,ekm->em", x, w[t]), set()),
+    "hooked": (hooked, set()),
+    "written": (written, set()),
+    "a sum": (lambda x, y, w, t: x[:, :4] + w[t].sum(1), set()),
+}
+
+
+@pytest.fixture
+def any_size(monkeypatch):
+    monkeypatch.setattr(halfgnn.pyg._relations, "_SMALLEST", 1)
+
+
+def of_relations():
+    return {name for name in routed() if name.startswith("relations")}
+
+
+@pytest.mark.parametrize("num_relations", [NUM_RELATIONS, MANY])
+@pytest.mark.parametrize("name", FORMS)
+def test_weights_per_edge(any_size, name, num_relations):
+    function, expected = FORMS[name]
+    check(
+        Relational(function, num_relations),
+        [randn(NUM_NODES, WIDTH, seed=1)],
+        edges(),
+        torch.arange(NUM_EDGES) % num_relations,
+    )
+    assert of_relations() == (EDGES if num_relations == MANY and expected else expected)
+
+
+RGAT = {
+    "RGATConv": {},
+    "RGATConv, bases": {"num_bases": 2},
+    "RGATConv, products": {"attention_mode": "multiplicative-self-attention", "dim": 2},
+    "RGATConv, within relations": {"attention_mechanism": "within-relation", "mod": "scaled"},
+}
+
+
+@pytest.mark.parametrize("name", [*RGAT, "FastRGCNConv"])
+def test_layers_with_weights_per_edge(any_size, name):
+    kind, options = (theirs.RGATConv, {"heads": 2, **RGAT[name]}) if name in RGAT else (theirs.FastRGCNConv, {})
+    conv = made(lambda: kind(WIDTH, 4, num_relations=NUM_RELATIONS, **options))
+    check(conv, [randn(NUM_NODES, WIDTH, seed=1)], edges(), types())
+    assert of_relations() == NODES
+
+
+@pytest.mark.parametrize("is_inference", [False, True])
+def test_weights_per_edge_without_gradient(any_size, is_inference):
+    conv, x, edge_index = Relational(FORMS["bmm"][0]), randn(NUM_NODES, WIDTH, seed=1), edges()
+    with torch.inference_mode(is_inference), torch.no_grad():
+        expected = conv(x, edge_index, types())
+        with halfgnn.pyg.accelerate():
+            for _ in range(2):
+                assert_same([conv(x, edge_index, types())], [expected])
+    assert of_relations() == (set() if is_inference else NODES)
+
+
+def test_relations_that_are_out_of_range_raise_pytorchs_error(any_size):
+    conv, x = (
+        Relational(lambda x, y, w, t: torch.bmm(x.unsqueeze(1), w[t + 1]).squeeze(1)),
+        randn(NUM_NODES, WIDTH, seed=1),
+    )
+    with halfgnn.pyg.accelerate(), pytest.raises(IndexError):
+        conv(x, edges(), types())
+
+
+def test_pairs_of_nodes_and_relations_are_made_once(any_size, graphs):
+    conv, x, edge_index, edge_type = Relational(summed), randn(NUM_NODES, WIDTH, seed=1), edges(), types()
+    with halfgnn.pyg.accelerate():
+        counts = []
+        for _ in range(3):
+            conv(x.requires_grad_(), edge_index, edge_type).sum().backward()
+            counts.append(len(graphs))
+        assert counts[0] == counts[2] > 0
+        edge_type.copy_(edge_type.flip(0))
+        actual = conv(x, edge_index, edge_type)
+    assert_same([actual], [conv(x, edge_index, edge_type)])

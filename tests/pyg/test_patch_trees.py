@@ -96,6 +96,7 @@ UNREAD = {
     "divided by itself": lambda x_i, x_j, d_i, d_j, w: x_j / (x_j * x_j).sum(-1, keepdim=True),
     "infinite factor": lambda x_i, x_j, d_i, d_j, w: d_j.reciprocal().detach() * x_j,
     "infinite factor times that of all": lambda x_i, x_j, d_i, d_j, w: d_j.reciprocal().detach() * w[:1] * x_j,
+    "not a number": lambda x_i, x_j, d_i, d_j, w: (x_j / x_j).detach() * w[:1],
     "infinite and divided": lambda x_i, x_j, d_i, d_j, w: d_j.reciprocal().detach() / w[:1] + x_j,
     "sqrt": lambda x_i, x_j, d_i, d_j, w: x_j.square().sum(-1, keepdim=True).sqrt(),
     "rsqrt": lambda x_i, x_j, d_i, d_j, w: x_j.abs().rsqrt(),
@@ -113,3 +114,28 @@ def test_nodes_that_no_edge_reads(name, aggr):
     x, d = randn(NUM_NODES, WIDTH, seed=1), randn(NUM_NODES, 1, seed=2)
     x[NUM_READ:] = d[NUM_READ:] = 0
     assert_tree(UNREAD[name], aggr, x, d)
+
+
+@pytest.mark.parametrize("parts", [1, 2])
+def test_a_linear_layer_of_nodes_that_no_edge_reads(parts):
+    x, edge_index = randn(NUM_NODES, WIDTH, seed=1), edges(NUM_READ, NUM_NODES)
+    x[NUM_READ:] = torch.nan
+    layer = torch.nn.Linear(parts * WIDTH, 5).double()
+    tree = Tree(lambda x_i, x_j, d_i, d_j, w: layer(torch.cat([x_i, x_j], 1) if parts == 2 else x_j), "sum")
+
+    def run():
+        return torch.autograd.grad(tree(x, None, None, edge_index).sum(), list(layer.parameters()))
+
+    expected = run()
+    with halfgnn.pyg.accelerate():
+        assert_same(run(), expected)
+
+
+@pytest.mark.parametrize("dtype", support.HALVES, ids=str)
+def test_a_sum_of_differences_is_no_difference_of_sums(dtype):
+    """Differences of these features and their sums are exact in half. Their sums are not."""
+    x = 0.5 / torch.finfo(dtype).eps + torch.arange(NUM_NODES * WIDTH).remainder(13).view(NUM_NODES, WIDTH) / 2
+    tree = Tree(lambda x_i, x_j, d_i, d_j, w: (x_i - x_j).sum(-1, keepdim=True), "max")
+    expected = tree(x, None, None, edges())
+    with halfgnn.pyg.accelerate():
+        assert_same([tree(x.to(dtype), None, None, edges()).float()], [expected])
