@@ -238,7 +238,7 @@ class Evaluation:
                 return value.x.index_select(0, self.propagation.edge_index[value.of])
             return ops.gsddmm(self._graph(), "copy_lhs", value.x, None, _TARGETS[value.of], "v")
         if isinstance(value, Rectified):
-            return self.form(value.sum).relu()
+            return self.form(value.sum).relu_()  # a tensor of its own
         if isinstance(value, Joined):
             return torch.cat([self.form(x) for x in value.parts], -1)
         three = _three_terms(value)
@@ -248,7 +248,10 @@ class Evaluation:
         first, second = value.first, value.second
         if isinstance(first, Rows) and isinstance(second, Rows) and _are_ends(first, second):
             return self._of_ends(value.op, first, second)
-        return _FUNCTIONS[value.op](self.form(first), self.form(second))
+        x, y = self.form(first), self.form(second)
+        if value.op in ("add", "sub") and isinstance(first, Combined) and _fits_in(x, y):
+            return x.add_(y) if value.op == "add" else x.sub_(y)  # no backward reads what a combination made
+        return _FUNCTIONS[value.op](x, y)
 
     def _of_ends(self, op: str, first: Rows, second: Rows, out_dtype: torch.dtype | None = None) -> Tensor:
         """op of the rows of nodes of both ends of each edge, or of one end and of the edge."""
@@ -286,6 +289,13 @@ def is_narrow(value: Value, width: int) -> bool:
     if not isinstance(value, Rows):
         return False
     return not isinstance(value.x, Tensor) or value.x.dim() == 0 or (value.x.shape[-1] == 1 and width > 1)
+
+
+def _fits_in(x: Tensor, y: Any) -> bool:
+    """Whether the sum of x and y has x's shape and dtype."""
+    if not isinstance(y, Tensor):
+        return isinstance(y, (int, float)) and x.is_floating_point()
+    return x.shape == y.shape and x.dtype is y.dtype
 
 
 def _are_ends(first: Rows, second: Rows) -> bool:
@@ -350,12 +360,10 @@ def with_history(message: AbstractMessage) -> Tensor:
     weighs messages with a function of their own.
     """
     recipe = message.recipe
-    parts = list(recipe.messages()) if isinstance(recipe, Applied) and recipe.func in BINARY else []
-    evaluation = Evaluation(message.propagation, message.requires_grad)
-    with without_autocast(message.device):
-        for x in [*parts, message] if len(parts) == 1 else [message]:
-            if x.row is None and x.edge_dim == 0 and x.cell.shared is None:
-                x.cell.shared = evaluation.form(evaluation.of(x)).expand(x.shape)
+    scaled = list(recipe.messages()) if isinstance(recipe, Applied) and recipe.func in BINARY else []
+    for x in [*scaled, message] if len(scaled) == 1 else [message]:
+        if x.row is None and x.edge_dim == 0 and x.cell.shared is None:
+            x.cell.shared = _formed(x, message.requires_grad)
     return _formed(message, message.requires_grad)
 
 
