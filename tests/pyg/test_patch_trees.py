@@ -139,3 +139,17 @@ def test_a_sum_of_differences_is_no_difference_of_sums(dtype):
     expected = tree(x, None, None, edges())
     with halfgnn.pyg.accelerate():
         assert_same([tree(x.to(dtype), None, None, edges()).float()], [expected])
+
+
+@pytest.mark.parametrize("dtype", support.HALVES, ids=str)
+def test_a_dot_of_a_sum_has_the_messages_dtype(dtype):
+    """Its parts are added in fp32."""
+    dtypes = []
+
+    def message(x_i, x_j, d_i, d_j, w):
+        dtypes.append((x_i * (x_j + x_i)).sum(-1, keepdim=True).tanh().dtype)
+        return x_j
+
+    with halfgnn.pyg.accelerate():
+        Tree(message, "sum")(randn(NUM_NODES, WIDTH, seed=1).to(dtype), None, None, edges())
+    assert dtypes == [dtype]
