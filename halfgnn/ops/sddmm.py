@@ -85,22 +85,31 @@ class _GSDDMM(torch.autograd.Function):
             call = _Call(ctx.op, ctx.shapes, ctx.dtypes, ctx.short_rows, ctx.targets)
             grad_lhs, grad_rhs = gradients(call, sides, grad, lhs, rhs, needs.lhs, needs.rhs)
         else:
-            grad_lhs, grad_rhs = _gradients(ctx, sides, grad, lhs, rhs, needs.lhs, needs.rhs)
+            args = ctx, sides, grad, lhs, rhs, needs.lhs, needs.rhs
+            grad_lhs, grad_rhs = _gradients(*args, may_pass_on=not torch.compiler.is_compiling())
         return tuple(_Inputs(lhs=grad_lhs, rhs=grad_rhs))
 
 
 _Inputs = inputs_of(_GSDDMM)
 
 
-def _gradients(call, sides, grad, lhs, rhs, need_lhs: bool, need_rhs: bool) -> tuple[Tensor | None, Tensor | None]:
-    """Both gradients by the raw operator. call: a _Call, or the context of _GSDDMM, which has the same attributes."""
+def _gradients(
+    call, sides, grad, lhs, rhs, need_lhs: bool, need_rhs: bool, may_pass_on: bool = False
+) -> tuple[Tensor | None, Tensor | None]:
+    """Both gradients by the raw operator. call: a _Call, or the context of _GSDDMM, which has the same attributes.
+
+    may_pass_on: whether a gradient can be `grad` itself.
+    """
     short_rows, out_short_rows = call.short_rows
 
     def gradient(side: str, target: str, dtype: torch.dtype) -> Tensor:
+        shape = call.shapes[0 if side == "lhs" else 1]
+        if may_pass_on and _is_passed_on(call.op, side, target) and grad.shape == shape and grad.dtype is dtype:
+            return grad
         by_src = target == "u"
         rows = sides[3:] if by_src else sides[:3]
         if rows[0] is None:
-            rows = out_edges(sides[:3], call.shapes[0 if side == "lhs" else 1][0])
+            rows = out_edges(sides[:3], shape[0])
         return _gsddmm_backward(
             *rows, by_src, call.op, side, grad, lhs, rhs, *call.targets, *call.shapes, dtype,
             out_short_rows if by_src else short_rows,
@@ -110,6 +119,11 @@ def _gradients(call, sides, grad, lhs, rhs, need_lhs: bool, need_rhs: bool) -> t
         gradient("lhs", call.targets[0], call.dtypes[0]) if need_lhs else None,
         gradient("rhs", call.targets[1], call.dtypes[1]) if need_rhs else None,
     )
+
+
+def _is_passed_on(op: str, side: str, target: str) -> bool:
+    """Whether the gradient of the result is that of an operand of edges."""
+    return target == "e" and (op in ("add", f"copy_{side}") or (op == "sub" and side == "lhs"))
 
 
 @dataclass(frozen=True)

@@ -14,6 +14,7 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 from ..common.autograd import snapshot
+from ..common.drop_in import is_backward
 from ..common.precision import HALF, computed_type, without_autocast
 from ._accounts import routed
 from ._messages import Message, lifted
@@ -164,6 +165,28 @@ def linear(original: Callable[..., Any], self: Any, input: Any) -> Any:
         return original(self, input)
     out = project(input, self.weight, self.bias)
     return original(self, input) if out is None else out
+
+
+def _matmul(name: str) -> Callable[..., Any]:
+    """A method of Message: its product with a matrix (K, M) is that of a linear layer."""
+
+    def method(self: Message, matrix: Any) -> Any:
+        out = None
+        if (
+            type(self) is Message
+            and _is_plain(matrix)
+            and matrix.dim() == 2
+            and not is_backward()
+            and self.is_as_made()
+        ):
+            out = project(self, matrix.t(), None)
+        return getattr(Tensor, name)(self, matrix) if out is None else out
+
+    return method
+
+
+for _name in ("__matmul__", "matmul", "mm"):
+    setattr(Message, _name, _matmul(_name))
 
 
 def _is_plain(weight: Any) -> bool:

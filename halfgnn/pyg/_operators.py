@@ -13,6 +13,7 @@ from torch import Tensor, nn
 from torch_geometric.nn import aggr as nn_aggr
 
 from .. import ops
+from ..common.autograd import snapshot
 from ..common.drop_in import inline
 from ..common.precision import HALF, autocasts, computed_type, without_autocast
 from ..common.refusals import refuse
@@ -345,7 +346,10 @@ def _softmax(
         src = src.float()  # as autocast takes exp on CUDA
     with without_autocast(src.device):
         out = ops.edge_softmax(g, src)
-    return out.clone() if out.requires_grad else out  # the caller may write into it
+    if not out.requires_grad:
+        return out
+    own = snapshot(out)  # the caller may write into it
+    return own.clone() if own is out else own
 
 
 def _put_off_softmax(src: Message, index: Any, dim: int, num_nodes: int | None) -> Tensor | None:

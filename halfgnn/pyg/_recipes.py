@@ -109,8 +109,10 @@ class AbstractMessage(Tensor):
         row: the row of edge_index to whose nodes alone its values belong; None: to nodes of both, or to edges.
         num_rows: how many such nodes there are; the number of edges if row is None.
         edge_dim: the dimension of the edges.
+        cell: where its values are kept.
     """
 
+    cell: Any
     recipe: Recipe
     propagation: Propagation
     row: int | None

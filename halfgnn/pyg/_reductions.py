@@ -130,6 +130,8 @@ class _Reduction:
         is_direct = node is not None and node.x.dim() == edge.x.dim() and (op in ("mul", "add") or node is first)
         if weight is None and is_direct:
             return self._gspmm(op, node.x, edge.x, is_part)
+        if weight is None and op == "mul" and _are_of_edges(first, second):
+            return self._gspmm("mul", first.x, second.x, is_part, _incidence(self._graph()))  # type: ignore[union-attr]
         if not self.is_linear:
             return None
         if op == "add" and weight is not None:
@@ -200,6 +202,11 @@ def _by_side(value: Combined, row: int) -> tuple[Any, Any]:
     """The rows of nodes and those of edges of which the value is made; (None, None) if it is made of others."""
     sides = {x.of: x for x in (value.first, value.second) if isinstance(x, Rows)}
     return (sides[row], sides[EDGES]) if sides.keys() == {row, EDGES} else (None, None)
+
+
+def _are_of_edges(*values: Value) -> bool:
+    """Whether all have one row of the same shape per edge."""
+    return all(isinstance(x, Rows) and x.of == EDGES for x in values) and len({x.x.shape for x in values}) == 1  # type: ignore[union-attr]
 
 
 def _is_narrow_value(value: Value) -> bool:

@@ -88,6 +88,9 @@ class Evaluation:
         if message.row is not None:
             self.num_nodes[message.row] = message.num_rows
             return Rows(message.row, self._rows(message))
+        shared = message.cell.shared
+        if shared is not None and (shared.requires_grad or not self.with_history):
+            return Rows(EDGES, shared if self.with_history else shared.detach())
         if isinstance(recipe, Softmax):
             logits = self.form(self.of(recipe.logits)).expand(message.shape)
             routed["edge_softmax"] += not is_backward()
@@ -341,7 +344,18 @@ def form(message: AbstractMessage) -> Tensor:
 
 
 def with_history(message: AbstractMessage) -> Tensor:
-    """The values, with gradients of their own to what the message is made of."""
+    """The values, with gradients of their own to what the message is made of.
+
+    They are shared with what reads the message later, and so are those of the message that it scales: an aggregation by a softmax
+    weighs messages with a function of their own.
+    """
+    recipe = message.recipe
+    parts = list(recipe.messages()) if isinstance(recipe, Applied) and recipe.func in BINARY else []
+    evaluation = Evaluation(message.propagation, message.requires_grad)
+    with without_autocast(message.device):
+        for x in [*parts, message] if len(parts) == 1 else [message]:
+            if x.row is None and x.edge_dim == 0 and x.cell.shared is None:
+                x.cell.shared = evaluation.form(evaluation.of(x)).expand(x.shape)
     return _formed(message, message.requires_grad)
 
 

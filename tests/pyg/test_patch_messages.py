@@ -264,6 +264,34 @@ def test_softmax_over_edges_that_are_not_first(width):
         assert_same([Layer(weights)(x, edges(), w)], [expected])
 
 
+MATRIX_PRODUCTS = {  # name: (message of x_i, x_j and a matrix, how often it is computed for nodes)
+    "@": (lambda a, b, m: (a @ m) * b[:, :3], 1),
+    "matmul of both": (lambda a, b, m: a.matmul(m) + torch.cat([a, b], -1) @ torch.cat([m, m]), 2),
+    "mm of a function": (lambda a, b, m: b.relu().mm(m).tanh(), 1),
+    "heads": (lambda a, b, m: (b.view(-1, 2, WIDTH // 2) @ m[: WIDTH // 2]).flatten(1), 1),
+    "of edges": (lambda a, b, m: (a * b) @ m, 0),
+    "written before": (lambda a, b, m: b.mul_(2) @ m, 0),
+    "written after": (lambda a, b, m: (b @ m).mul_(2), 1),
+    "vector": (lambda a, b, m: (b @ m[:, 0])[:, None], 0),
+    "torch.matmul": (lambda a, b, m: torch.matmul(b, m), 0),
+}
+
+
+@pytest.mark.parametrize("name", MATRIX_PRODUCTS)
+def test_products_with_a_matrix(name):
+    function, number = MATRIX_PRODUCTS[name]
+    leaves = [randn(NUM_NODES, WIDTH, seed=1).requires_grad_(), randn(WIDTH, 3, seed=2).requires_grad_()]
+
+    def run():
+        out = Pairwise(lambda a, b: function(a, b, leaves[1]))(leaves[0], edges())
+        return out.detach(), *torch.autograd.grad(out, leaves, randn(*out.shape, seed=4))
+
+    expected = run()
+    with halfgnn.pyg.accelerate():
+        assert_same(run(), expected)
+    assert halfgnn.pyg.stats()["routed"].get("linear", 0) == number
+
+
 @pytest.mark.parametrize("dtype", support.HALVES, ids=str)
 def test_a_dot_is_rounded_once(dtype):
     x = randn(NUM_NODES, 64, seed=1).to(dtype)

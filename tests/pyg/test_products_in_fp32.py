@@ -141,7 +141,7 @@ def test_unmodified_modules(name, dtype, is_autocast):
 @every_half
 def test_messages_are_multiplied_in_fp32(dtype):
     weight, x = randn(WIDTH, 5, seed=2).to(dtype), randn(NUM_NODES, WIDTH, seed=1).to(dtype).requires_grad_()
-    layer, w = Layer(lambda x_j, w: x_j @ weight), randn(NUM_EDGES, 1, seed=3)
+    layer, w = Layer(lambda x_j, w: torch.matmul(x_j, weight)), randn(NUM_EDGES, 1, seed=3)
 
     def run(x):
         out = layer(x, edges(), w)
