@@ -96,6 +96,7 @@ UNREAD = {
     "divided by itself": lambda x_i, x_j, d_i, d_j, w: x_j / (x_j * x_j).sum(-1, keepdim=True),
     "infinite factor": lambda x_i, x_j, d_i, d_j, w: d_j.reciprocal().detach() * x_j,
     "infinite factor times that of all": lambda x_i, x_j, d_i, d_j, w: d_j.reciprocal().detach() * w[:1] * x_j,
+    "sine of infinity": lambda x_i, x_j, d_i, d_j, w: (d_j.detach().reciprocal() + w[:1]).sin() * x_j,
     "not a number": lambda x_i, x_j, d_i, d_j, w: (x_j / x_j).detach() * w[:1],
     "infinite and divided": lambda x_i, x_j, d_i, d_j, w: d_j.reciprocal().detach() / w[:1] + x_j,
     "sqrt": lambda x_i, x_j, d_i, d_j, w: x_j.square().sum(-1, keepdim=True).sqrt(),
