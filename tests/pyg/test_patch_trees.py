@@ -154,3 +154,14 @@ def test_a_dot_of_a_sum_has_the_messages_dtype(dtype):
     with halfgnn.pyg.accelerate():
         Tree(message, "sum")(randn(NUM_NODES, WIDTH, seed=1).to(dtype), None, None, edges())
     assert dtypes == [dtype]
+
+
+@pytest.mark.parametrize("dtype", support.HALVES, ids=str)
+def test_parts_of_a_sum_are_rounded_together(dtype):
+    """Sums of these messages are exact in half. Those of the products are not."""
+    base = 0.5 / torch.finfo(dtype).eps
+    x = base + torch.arange(NUM_NODES * WIDTH).remainder(13).view(NUM_NODES, WIDTH) / 2
+    tree = Tree(lambda x_i, x_j, d_i, d_j, w: x_j * w + -base, "sum")
+    expected = tree(x, None, torch.ones(NUM_EDGES, 1), edges())
+    with halfgnn.pyg.accelerate():
+        assert_same([tree(x.to(dtype), None, torch.ones(NUM_EDGES, 1, dtype=dtype), edges()).float()], [expected])
