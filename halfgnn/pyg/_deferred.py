@@ -34,6 +34,10 @@ UNARY |= {getattr(_aten, name).Scalar for name in ("rsub", "mul", "add", "sub", 
 POLES = {getattr(_aten, name).default for name in ("exp", "log", "reciprocal", "rsqrt", "sqrt")} | {
     _aten.pow.Tensor_Scalar
 }
+# Those whose derivative is NaN or infinite for infinity, and finite for numbers.
+UNBOUNDED = {getattr(_aten, name).default for name in ("cos", "gelu", "silu", "sin", "square")} | {
+    _aten.mul.Tensor, _aten.div.Tensor,
+}  # fmt: skip
 # Views of the dimensions after that of the edges. The first two take a shape.
 SHAPES = frozenset([_aten.view.default, _aten._unsafe_view.default])
 VIEWS = SHAPES | {

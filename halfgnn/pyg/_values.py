@@ -20,7 +20,7 @@ from ..common.drop_in import is_backward
 from ..common.precision import HALF, without_autocast
 from ..graph import Graph
 from ._accounts import routed
-from ._deferred import BINARY, CAT, POLES, SHAPES, SUM, is_of_edges
+from ._deferred import BINARY, CAT, POLES, SHAPES, SUM, UNBOUNDED, is_of_edges
 from ._graph import graph_with, reached
 from ._propagation import Propagation
 from ._recipes import AbstractMessage, Applied, Lifted, Softmax
@@ -145,10 +145,9 @@ class Evaluation:
 
     def _argument(self, recipe: Applied, place: int, x: Tensor, row: int | None) -> Tensor:
         """x, of an operator that may make NaN of a gradient of 0: at a pole, or in the gradient of the other factor."""
-        is_quotient = recipe.func is torch.ops.aten.div.Tensor
-        if recipe.func in POLES or (is_quotient and place == 1):
+        if recipe.func in POLES or (recipe.func is torch.ops.aten.div.Tensor and place == 1):
             return self.read(x, row)
-        return self.read(x, row, True) if is_quotient or recipe.func is torch.ops.aten.mul.Tensor else x
+        return self.read(x, row, True) if recipe.func in UNBOUNDED else x
 
     def read(self, x: Tensor, row: int | None, if_infinite: bool = False) -> Tensor:
         """Rows x of the nodes of a row. A node without edges gets the values of another: what is made of its own is nobody's.

@@ -96,6 +96,7 @@ UNREAD = {
     "divided by itself": lambda x_i, x_j, d_i, d_j, w: x_j / (x_j * x_j).sum(-1, keepdim=True),
     "infinite factor": lambda x_i, x_j, d_i, d_j, w: d_j.reciprocal().detach() * x_j,
     "infinite factor times that of all": lambda x_i, x_j, d_i, d_j, w: d_j.reciprocal().detach() * w[:1] * x_j,
+    "sine of infinity": lambda x_i, x_j, d_i, d_j, w: (d_j.detach().reciprocal() + w[:1]).sin() * x_j,
     "not a number": lambda x_i, x_j, d_i, d_j, w: (x_j / x_j).detach() * w[:1],
     "infinite and divided": lambda x_i, x_j, d_i, d_j, w: d_j.reciprocal().detach() / w[:1] + x_j,
     "sqrt": lambda x_i, x_j, d_i, d_j, w: x_j.square().sum(-1, keepdim=True).sqrt(),
@@ -139,3 +140,28 @@ def test_a_sum_of_differences_is_no_difference_of_sums(dtype):
     expected = tree(x, None, None, edges())
     with halfgnn.pyg.accelerate():
         assert_same([tree(x.to(dtype), None, None, edges()).float()], [expected])
+
+
+@pytest.mark.parametrize("dtype", support.HALVES, ids=str)
+def test_a_dot_of_a_sum_has_the_messages_dtype(dtype):
+    """Its parts are added in fp32."""
+    dtypes = []
+
+    def message(x_i, x_j, d_i, d_j, w):
+        dtypes.append((x_i * (x_j + x_i)).sum(-1, keepdim=True).tanh().dtype)
+        return x_j
+
+    with halfgnn.pyg.accelerate():
+        Tree(message, "sum")(randn(NUM_NODES, WIDTH, seed=1).to(dtype), None, None, edges())
+    assert dtypes == [dtype]
+
+
+@pytest.mark.parametrize("dtype", support.HALVES, ids=str)
+def test_parts_of_a_sum_are_rounded_together(dtype):
+    """Sums of these messages are exact in half. Those of the products are not."""
+    base = 0.5 / torch.finfo(dtype).eps
+    x = base + torch.arange(NUM_NODES * WIDTH).remainder(13).view(NUM_NODES, WIDTH) / 2
+    tree = Tree(lambda x_i, x_j, d_i, d_j, w: x_j * w + -base, "sum")
+    expected = tree(x, None, torch.ones(NUM_EDGES, 1), edges())
+    with halfgnn.pyg.accelerate():
+        assert_same([tree(x.to(dtype), None, torch.ones(NUM_EDGES, 1, dtype=dtype), edges()).float()], [expected])
