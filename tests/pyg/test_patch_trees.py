@@ -73,6 +73,7 @@ VIEWS = {
     "repeated": lambda x_i, x_j, d_i, d_j, w: (x_j * w).unsqueeze(1).expand(-1, 3, -1).flatten(1),
     "columns": lambda x_i, x_j, d_i, d_j, w: (x_j * w).view(-1, 2, 4)[..., :2].reshape(-1, 4).cumsum(1),
     "detached": lambda x_i, x_j, d_i, d_j, w: x_j.view(-1, 2, 4).detach().transpose(1, 2).flatten(1).sinh() * x_j,
+    "narrow term of a dot": lambda x_i, x_j, d_i, d_j, w: (x_i * x_j + d_i).sum(-1, keepdim=True),
     "column written": written(lambda x: x[:, 3]),
     "columns written": written(lambda x: x[:, 3:6]),
     "rows of transposed written": written(lambda x: x.view(-1, 2, 4).transpose(1, 2)[:, 1]),
