@@ -35,8 +35,7 @@ class Topology:
         self.made: dict[Any, Any] = {}  # what _relations.py makes of it
         self.bounds: list[tuple[int, int]] | None = None
         self.is_sorted: bool | None = None  # of an index; None: not known yet
-        self.num_values = 0  # of messages along the edges, which were left to PyG
-        self.is_seen = False  # whether something was to be reduced by the index before
+        self.num_values = 0  # of what was to go along the edges, or by the index, before
         # Columns of the edge_index by which messages went before, with their state and topology.
         self.selections: list[tuple[Tensor, Any, Topology]] = []
         # Of such columns until their content is looked at: the edge_index's topology, and its number of edges.

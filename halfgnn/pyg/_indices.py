@@ -37,7 +37,8 @@ def graph_by(index: Tensor, num_rows: int | None, src: Tensor, reduction: str) -
     if reason is not None:
         return reason
     topology = _topology_of_view(index)
-    is_known, topology.is_seen = topology.is_seen, True
+    is_known = bool(topology.graphs) or _worth.is_used_again(topology.num_values, src, reduction)
+    topology.num_values += src.numel()
     if not is_known and (reason := _refuse_first(topology, index, src, reduction)) is not None:
         return reason
     low, high = _bounds_of(topology, index)

@@ -57,7 +57,7 @@ LIMITS = {
 FEW = LIMITS["message"].known[0] // 4  # so many values of messages are left to PyG whatever becomes of them
 FEW_ENDS = 256  # ends of edges: looking a graph up takes longer than what messages of usual width gain
 _EXTREME = 4  # PyTorch's gradient of a maximum takes several times as long as its sum
-_REUSE = 8  # an edge_index that has seen so many times the values that pay at once will be seen again
+_REUSE = 8  # an index or edge_index that has seen so many times the values that pay at once will be seen again
 
 
 def is_small(src: Tensor, reduction: str | None) -> bool:
@@ -90,6 +90,12 @@ def is_worth_a_graph(num_values: int, seen: int, with_gradient: bool, is_extreme
         return True
     least = limits.new[with_gradient]
     return num_values * (_EXTREME if is_extreme else 1) >= least or seen >= _REUSE * least
+
+
+def is_used_again(seen: int, src: Tensor, reduction: str) -> bool:
+    """Whether so many values were reduced by an index before that it will be used on. One step may use it in each layer."""
+    limits = LIMITS.get(reduction)
+    return limits is None or (seen > 0 and seen >= _REUSE * limits.new[src.requires_grad and torch.is_grad_enabled()])
 
 
 def is_worth(src: Tensor, reduction: str, is_sorted: bool) -> bool:
