@@ -33,6 +33,7 @@ class Topology:
         self.views: dict[Any, Topology] = {}  # of indices that are views of the tensor, by their place in it
         self.reached: dict[tuple[int, int], Any] = {}  # what reached() keeps, by row and number of nodes
         self.made: dict[Any, Any] = {}  # what _relations.py makes of it
+        self.lacks_loops: bool | None = None  # None: not known yet
         self.bounds: list[tuple[int, int]] | None = None
         self.is_sorted: bool | None = None  # of an index; None: not known yet
         self.num_values = 0  # of what was to go along the edges, or by the index, before
@@ -243,6 +244,14 @@ def share_graphs(edge_index: Tensor, how: Any, result: Tensor) -> None:
     if how not in derived:
         derived[how] = Topology()
     _know(result, derived[how])
+
+
+def lacks_loops(edge_index: Tensor) -> bool:
+    """Whether no edge is a self-loop. It is read at the second question; until then the answer is False."""
+    topology = topology_of(edge_index)
+    if topology.derived and topology.lacks_loops is None:
+        topology.lacks_loops = edge_index.dim() == 2 and not bool((edge_index[0] == edge_index[1]).any())
+    return bool(topology.lacks_loops)
 
 
 def note_selection(edge_index: Tensor, columns: Tensor) -> None:

@@ -11,6 +11,7 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 from torch_geometric.nn import aggr as nn_aggr
+from torch_geometric.utils import add_self_loops
 
 from .. import ops
 from ..common.autograd import snapshot
@@ -21,7 +22,7 @@ from ..graph import Graph
 from . import _conv, _indices, _worth
 from ._accounts import accounts, fell_back, routed
 from ._attention import softmax_of
-from ._graph import holds_ids_below, is_worth_a_graph, share_graphs
+from ._graph import holds_ids_below, is_worth_a_graph, lacks_loops, share_graphs
 from ._messages import Message, lifted
 from ._propagation import Propagation, begin, current, find, plain
 from ._reductions import reduced
@@ -364,13 +365,31 @@ def _put_off_softmax(src: Message, index: Any, dim: int, num_nodes: int | None) 
 # ---- edges -------------------------------------------------------------------------------------------------------------------
 
 
+# In a dictionary, where patch() leaves it as it is.
+_WITHOUT_LOOPS: dict[str, Callable[..., Any]] = {"add_remaining_self_loops": add_self_loops}
+
+
 def self_loops(original: Original, edge_index: Any, *args: Any, **kwargs: Any) -> Any:
-    """``remove_self_loops``, ``add_self_loops`` and ``add_remaining_self_loops``: PyG's, whose new edge_index shares its graphs."""
-    result = original(edge_index, *args, **kwargs)
-    if torch.compiler.is_compiling() or (type(edge_index) is Tensor and edge_index.numel() < _worth.FEW_ENDS):
-        return result
-    if refuse_mode() is None and type(edge_index) is type(result[0]) is Tensor:
-        num_nodes = kwargs.get("num_nodes", args[2] if len(args) > 2 else None)
-        if edge_index.layout == torch.strided and (num_nodes is None or isinstance(num_nodes, int)):
-            share_graphs(edge_index, (original.__name__, num_nodes), result[0])
+    """``remove_self_loops``, ``add_self_loops`` and ``add_remaining_self_loops``: PyG's, whose new edge_index shares its graphs.
+
+    Where there are known to be no self-loops, PyG need not look for those that remain.
+    """
+    is_plain = type(edge_index) is Tensor and edge_index.layout == torch.strided and not edge_index.is_inference()
+    if (
+        torch.compiler.is_compiling()
+        or not is_plain
+        or edge_index.numel() < _worth.FEW_ENDS
+        or refuse_mode() is not None
+    ):
+        return original(edge_index, *args, **kwargs)
+    name, num_nodes = original.__name__, kwargs.get("num_nodes", args[2] if len(args) > 2 else None)
+    if not lacks_loops(edge_index):
+        result = original(edge_index, *args, **kwargs)
+    elif name == "remove_self_loops":
+        edge_attr = kwargs.get("edge_attr", args[0] if args else None)
+        result = edge_index.clone(), None if edge_attr is None else edge_attr.clone()
+    else:
+        result = _WITHOUT_LOOPS.get(name, original)(edge_index, *args, **kwargs)
+    if type(result[0]) is Tensor and (num_nodes is None or isinstance(num_nodes, int)):
+        share_graphs(edge_index, (name, num_nodes), result[0])
     return result

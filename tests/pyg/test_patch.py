@@ -343,3 +343,28 @@ def test_modules_in_a_container_are_routed():
     with halfgnn.pyg.accelerate():
         assert_same([model(x, edges())], [expected])
     assert "gspmm:u_mul_e_sum" in routed()
+
+
+@pytest.mark.parametrize("has_loops", [True, False])
+@pytest.mark.parametrize("name", ["remove_self_loops", "add_self_loops", "add_remaining_self_loops"])
+def test_self_loops_at_every_call(name, has_loops):
+    """What is learned of an edge_index at one call is right at the next, and is forgotten when it is written to."""
+    edge_index = edges()
+    edge_index = edge_index if has_loops else edge_index[:, edge_index[0] != edge_index[1]]
+    weight = randn(edge_index.shape[1], 2, seed=1).requires_grad_()
+    options = [{}] if name == "remove_self_loops" else [{}, {"fill_value": 2.5}, {"fill_value": "mean"}, {"num_nodes": 50}]
+
+    def results():
+        made = []
+        for _ in range(3):
+            for option in options:
+                made += [*getattr(utils, name)(edge_index, **option)[:1], *getattr(utils, name)(edge_index, weight, **option)]
+        return [*made, *torch.autograd.grad(sum(x.sum() for x in made if x.is_floating_point()), weight)]
+
+    for _ in range(2):
+        expected = results()
+        with halfgnn.pyg.accelerate():
+            assert_same(results(), expected)
+            looped = getattr(utils, name)(edge_index)[0]
+            assert looped is not edge_index and looped.data_ptr() != edge_index.data_ptr()
+        edge_index[:, 3] = 5  # a self-loop
