@@ -21,6 +21,14 @@ def tiny():
     return data.make(data.SIZES["tiny"])
 
 
+@pytest.fixture(autouse=True)
+def _routes_small_calls(monkeypatch):
+    from halfgnn.pyg import _worth
+
+    for name, value in (("LIMITS", {}), ("FEW", 0), ("FEW_ENDS", 0)):
+        monkeypatch.setattr(_worth, name, value)
+
+
 def test_names_are_distinct_and_there_are_many():
     assert len(BY_NAME) == len(PROGRAMS) >= 60
 

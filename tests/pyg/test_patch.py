@@ -352,13 +352,18 @@ def test_self_loops_at_every_call(name, has_loops):
     edge_index = edges()
     edge_index = edge_index if has_loops else edge_index[:, edge_index[0] != edge_index[1]]
     weight = randn(edge_index.shape[1], 2, seed=1).requires_grad_()
-    options = [{}] if name == "remove_self_loops" else [{}, {"fill_value": 2.5}, {"fill_value": "mean"}, {"num_nodes": 50}]
+    options = (
+        [{}] if name == "remove_self_loops" else [{}, {"fill_value": 2.5}, {"fill_value": "mean"}, {"num_nodes": 50}]
+    )
 
     def results():
         made = []
         for _ in range(3):
             for option in options:
-                made += [*getattr(utils, name)(edge_index, **option)[:1], *getattr(utils, name)(edge_index, weight, **option)]
+                made += [
+                    *getattr(utils, name)(edge_index, **option)[:1],
+                    *getattr(utils, name)(edge_index, weight, **option),
+                ]
         return [*made, *torch.autograd.grad(sum(x.sum() for x in made if x.is_floating_point()), weight)]
 
     for _ in range(2):
