@@ -28,6 +28,7 @@ def add_options(parser: argparse.ArgumentParser) -> None:
     add("--size", choices=SIZES, nargs="+", dest="sizes", default=["medium"], help="nodes and edges (medium)")
     add("--dtypes", choices=DTYPES, nargs="+", default=list(DTYPES), help="bf16 is autocast")
     add("--only", nargs="+", metavar="NAME", default=[], help="programs whose name has NAME in it, whatever the case")
+    add("--leave-out", nargs="+", metavar="NAME", default=[], help="programs that are not run, by their whole names")
     add("--fuse", action="store_true", help="also with accelerate(fuse=True)")
     add("--memory", action="store_true", help="also the bytes that autograd keeps after the forward")
     add("--list", action="store_true", help="print the names")
@@ -36,10 +37,11 @@ def add_options(parser: argparse.ArgumentParser) -> None:
     add("--out", type=Path, metavar="FOLDER", help="append the rows to FOLDER/programs.csv")
 
 
-def _chosen(only: list[str]) -> list:
+def _chosen(only: list[str], left_out: list[str]) -> list:
     from .registry import PROGRAMS
 
     found = [p for p in PROGRAMS if not only or any(text.lower() in p.name.lower() for text in only)]
+    found = [p for p in found if p.name not in left_out]
     if not found:
         raise SystemExit(f"--only {' '.join(only)}: no program has such a name; --list prints them")
     return found
@@ -67,7 +69,7 @@ def run(options: argparse.Namespace) -> int:
         raise SystemExit(f"programs: {error}") from error
     from . import measure, records
 
-    programs = _chosen(options.only)
+    programs = _chosen(options.only, options.leave_out)
     if options.list:
         print("\n".join(program.name for program in programs))
         return 0
