@@ -6,6 +6,7 @@ import contextlib
 import ctypes
 import gc
 import re
+import weakref
 from pathlib import Path
 
 import torch
@@ -15,12 +16,18 @@ from torch import Tensor
 class Kept:
     """Counts, inside its `with` block, the memory that autograd saves: distinct storages of floating-point tensors.
     Storages of leaves (features, parameters) are not counted, because the caller keeps them anyway. A message of
-    halfgnn.pyg's drop-in has no memory of its own: what it would be made of is counted, and its values if they are there."""
+    halfgnn.pyg's drop-in has no memory of its own: what it would be made of is counted, and its values if they are there.
 
-    def __init__(self) -> None:
+    at_end: count only what is still saved when the block ends, in which the caller has to keep the results. What autograd
+    notes of messages that are never formed is gone by then.
+    """
+
+    def __init__(self, at_end: bool = False) -> None:
+        self._at_end = at_end
+        self._notes: list[weakref.ref[_Saved]] = []
         self._saved: dict[int, torch.UntypedStorage] = {}  # by address; kept alive, so that no address is used again
         self._leaves: set[int] = set()
-        self._hooks = torch.autograd.graph.saved_tensors_hooks(self._pack, lambda tensor: tensor)
+        self._hooks = torch.autograd.graph.saved_tensors_hooks(self._pack, lambda saved: saved.tensor)
 
     def __enter__(self) -> Kept:
         self._hooks.__enter__()
@@ -28,12 +35,23 @@ class Kept:
 
     def __exit__(self, *error: object) -> None:
         self._hooks.__exit__(*error)
+        for note in self._notes:
+            saved = note()
+            if saved is not None:
+                self._count_all(saved.tensor)
 
-    def _pack(self, tensor: Tensor) -> Tensor:
+    def _pack(self, tensor: Tensor) -> _Saved:
+        saved = _Saved(tensor)
+        if self._at_end:
+            self._notes.append(weakref.ref(saved))
+        else:
+            self._count_all(tensor)
+        return saved
+
+    def _count_all(self, tensor: Tensor) -> None:
         held = getattr(tensor, "held", None)
         for part in [tensor] if held is None else held():
             self._count(part)
-        return tensor
 
     def _count(self, tensor: Tensor) -> None:
         if tensor.layout != torch.strided:
@@ -50,6 +68,13 @@ class Kept:
     @property
     def mebibytes(self) -> float:
         return sum(s.nbytes() for address, s in self._saved.items() if address not in self._leaves) / 2**20
+
+
+class _Saved:
+    """A tensor that autograd saves, as long as it does."""
+
+    def __init__(self, tensor: Tensor) -> None:
+        self.tensor = tensor
 
 
 class Peak:
