@@ -56,6 +56,9 @@ class _Known:
 
 
 _known: dict[int, _Known] = {}  # by id
+# By id: a reference to an edge_index without a graph, and how many values of messages went along it. To know it costs more.
+_seen: dict[int, list[Any]] = {}
+_MOST_SEEN = 256
 
 
 def state_of(edge_index: Tensor) -> tuple[Any, ...]:
@@ -192,13 +195,21 @@ def _bounds(edge_index: Tensor) -> list[tuple[int, int]]:
 
 def is_worth_a_graph(edge_index: Tensor, num_values: int, with_gradient: bool, is_extreme: bool = False) -> bool:
     """Whether messages of so many values are worth the graph of edge_index, if that is not made yet. They are counted."""
-    if edge_index.is_inference():
-        return _worth.is_worth_a_graph(num_values, 0, with_gradient, is_extreme)
-    topology = topology_of(edge_index)
-    if topology.graphs or _worth.is_worth_a_graph(num_values, topology.num_values, with_gradient, is_extreme):
-        return True
-    topology.num_values += num_values
-    return False
+    known = _known.get(id(edge_index))
+    if known is not None and known.is_of(
+        edge_index
+    ):  # self-loops are added at every call, to a topology that is shared
+        topology = known.topology
+        topology.num_values += num_values
+        seen = topology.num_values - num_values
+        return bool(topology.graphs) or _worth.is_worth_a_graph(num_values, seen, with_gradient, is_extreme)
+    count = _seen.get(id(edge_index))
+    if count is None or count[0]() is not edge_index:
+        if len(_seen) >= _MOST_SEEN:
+            _seen.clear()
+        count = _seen[id(edge_index)] = [weakref.ref(edge_index), 0]
+    count[1] += num_values
+    return _worth.is_worth_a_graph(num_values, count[1] - num_values, with_gradient, is_extreme)
 
 
 def reached(edge_index: Tensor, row: int, num_nodes: int) -> Tensor | None:

@@ -24,7 +24,7 @@ from ._accounts import accounts, fell_back, routed
 from ._attention import softmax_of
 from ._graph import holds_ids_below, is_worth_a_graph, lacks_loops, share_graphs
 from ._messages import Message, lifted
-from ._propagation import Propagation, begin, current, find, plain
+from ._propagation import Propagation, begin, current, current_edges, find, plain
 from ._reductions import reduced
 from ._values import with_history
 
@@ -101,16 +101,17 @@ def _index_select(original: Original, self: Any, src: Tensor, index: Tensor, num
     if _worth.are_few(num_values, with_gradient, is_extreme):
         fell_back["propagate", "few values"] += 1
         return original(self, src, index)
-    accounts.note(src)
-    propagation, index_data = current(), plain(index)
-    if propagation is not None and not is_worth_a_graph(propagation.edge_index, num_values, with_gradient, is_extreme):
+    edges = current_edges()
+    if edges is not None and not is_worth_a_graph(edges, num_values, with_gradient, is_extreme):
         fell_back["propagate", "first uses of an edge_index"] += 1
         return original(self, src, index)
+    propagation, index_data = current(), plain(index)
     reason = _refuse_lift(self, src, index_data, propagation)
     if reason is not None:
         fell_back["propagate", reason] += 1
         return original(self, src, index)
     assert propagation is not None
+    accounts.note(src)
     src = src.resolve_neg() if src.is_neg() else src  # below autograd PyTorch would not
     row = propagation.row_of(index_data)
     assert row is not None

@@ -84,6 +84,12 @@ def begin(edge_index: Tensor | None, size: list[int | None], module: Any) -> Non
     _last.call = None if edge_index is None else (weakref.ref(edge_index), weakref.ref(module), size)
 
 
+def current_edges() -> Tensor | None:
+    """The edge_index of the last call in this thread, if it is a dense tensor that is alive."""
+    call = getattr(_last, "call", None)
+    return None if call is None else call[0]()
+
+
 def current() -> Propagation | None:
     call = getattr(_last, "call", None)
     if call is None:

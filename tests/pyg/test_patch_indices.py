@@ -361,3 +361,22 @@ def test_small_calls_are_left_to_pyg(monkeypatch, width, has_gradient, uses, is_
             assert_same([utils.scatter(src, index, 0, SEGMENTS)], [expected])
             counts.append(sum(stats()["routed"].values()))
     assert [use for use in range(2) if counts[use] > sum(counts[:use][-1:])] == uses
+
+
+@pytest.mark.parametrize("with_loops", [False, True])
+def test_an_edge_index_that_is_used_on_is_routed(monkeypatch, with_loops):
+    """First uses are PyG's: batches of new graphs never pay for theirs. Self-loops that are added at each call count too."""
+    monkeypatch.setattr(
+        halfgnn.pyg._worth, "LIMITS", {"message": halfgnn.pyg._worth.Limits((1, 1), (10**4, 10**4), 1, 1)}
+    )
+    monkeypatch.setattr(halfgnn.pyg._worth, "_REUSE", 1)
+    x, edge_index = randn(ROWS, WIDTH, seed=1).float(), torch.stack([torch.arange(ROWS), torch.arange(ROWS).flip(0)])
+    conv = theirs.GCNConv(WIDTH, WIDTH, add_self_loops=with_loops)
+    with halfgnn.pyg.accelerate():
+        for _ in range(100):
+            conv(x, edge_index.clone())
+        assert "gspmm:u_mul_e_sum" not in stats()["routed"]
+        for call in range(100):
+            conv(x, edge_index)
+            assert call > 5 or "gspmm:u_mul_e_sum" not in stats()["routed"]
+        assert "gspmm:u_mul_e_sum" in stats()["routed"]
