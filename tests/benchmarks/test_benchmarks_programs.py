@@ -12,6 +12,7 @@ from benchmarks.programs import data, measure, program, step
 from benchmarks.programs.records import KEPT, ProgramRow
 from benchmarks.programs.registry import PROGRAMS
 from benchmarks.table_programs import programs_tables
+from tests import support
 
 BY_NAME = {p.name: p for p in PROGRAMS}
 
@@ -23,10 +24,7 @@ def tiny():
 
 @pytest.fixture(autouse=True)
 def _routes_small_calls(monkeypatch):
-    from halfgnn.pyg import _worth
-
-    for name, value in (("LIMITS", {}), ("FEW", 0), ("FEW_ENDS", 0)):
-        monkeypatch.setattr(_worth, name, value)
+    support.route_small_calls(monkeypatch)
 
 
 def test_names_are_distinct_and_there_are_many():

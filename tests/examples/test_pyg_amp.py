@@ -10,6 +10,7 @@ pytest.importorskip("torch_geometric")
 
 import pyg_amp
 
+from tests import support
 from tests.examples.support import random_data
 
 SMALL = ["--device", "cpu", "--epochs", "3", "--hidden", "8", "--heads", "2", "--dropout", "0"]
@@ -18,6 +19,11 @@ SMALL = ["--device", "cpu", "--epochs", "3", "--hidden", "8", "--heads", "2", "-
 @pytest.fixture(autouse=True)
 def _small_graph(monkeypatch):
     monkeypatch.setattr(datasets, "load", lambda name, folder: random_data(300, 2000, 20))
+
+
+@pytest.fixture(autouse=True)
+def _routes_small_calls(monkeypatch):
+    support.route_small_calls(monkeypatch)
 
 
 @pytest.mark.parametrize("options", ["--dtype bf16", "--dtype fp16 --clip-norm 1.0", "--dtype fp32 --fuse"])

@@ -17,8 +17,6 @@ def _clean():
 
 @pytest.fixture(autouse=True)
 def _routes_small_calls(monkeypatch):
-    from halfgnn.pyg import _worth
+    from tests import support
 
-    monkeypatch.setattr(_worth, "LIMITS", {})
-    monkeypatch.setattr(_worth, "FEW", 0)
-    monkeypatch.setattr(_worth, "FEW_ENDS", 0)
+    support.route_small_calls(monkeypatch)
