@@ -54,7 +54,7 @@ def test_command_keeps_a_row_per_program_and_dtype(tmp_path, capsys):
     for row in found:
         assert row.is_right and min(row.ms_without, row.ms_with, row.ms_fused) > 0
         assert (row.nodes, row.edges) == (30, 90) and row.torch == torch.__version__
-        assert row.command.startswith("python -m benchmarks programs ") and row.cpu and row.date
+        assert row.command.startswith("python -m benchmarks programs") and row.cpu and row.date
     assert all(row.kept_with < row.kept_without for row in found if row.program == "hand: dot attention")
     shown = capsys.readouterr().out
     assert "LabelPropagation" in shown and "tiny, fp32: geometric mean" in shown
