@@ -15,11 +15,11 @@ from torch_geometric import nn
 
 from ..common.operands import width_of
 from ..common.precision import HALF, autocasts
-from ..common.refusals import cuda_has_attention, refuse
+from ..common.refusals import cuda_has_attention, refuse, refuse_mode
 from . import _operators
 from ._accounts import fell_back, routed
 from ._conv import refuse_module, refuse_options
-from ._operators import refuse_ids, refuse_mode, refuse_rows
+from ._operators import refuse_ids, refuse_rows
 from ._propagation import Propagation, plain
 from .gat_conv import GATConv
 from .gatv2_conv import GATv2Conv

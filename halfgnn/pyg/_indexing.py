@@ -12,10 +12,11 @@ import torch
 from torch import Tensor
 
 from ..common.drop_in import Bindings
+from ..common.refusals import refuse_mode
 from . import _relations, _worth
 from ._graph import note_selection
 from ._indices import gathered
-from ._operators import refuse_mode, refuse_rows
+from ._operators import refuse_rows
 
 _ALL = slice(None)
 _WIDTH = 32  # columns of an edge_index by which messages of this width would be few are not remembered

@@ -17,9 +17,9 @@ from .. import ops
 from ..common.autograd import snapshot
 from ..common.drop_in import inline
 from ..common.precision import HALF, autocasts, computed_type, without_autocast
-from ..common.refusals import refuse
+from ..common.refusals import refuse, refuse_mode
 from ..graph import Graph
-from . import _conv, _indices, _worth
+from . import _indices, _worth
 from ._accounts import accounts, fell_back, routed
 from ._attention import softmax_of
 from ._graph import holds_ids_below, is_worth_a_graph, lacks_loops, share_graphs
@@ -36,13 +36,6 @@ _EXTREMES = (nn_aggr.MaxAggregation, nn_aggr.MinAggregation)
 _TENSORS = (Tensor, nn.Parameter)
 FUSE = False  # whether patch(fuse=True) is on: attention that messages write by hand is one operator
 IN_HALF = False  # whether patch(half=True) is on: under autocast results are in its dtype, not in torch_geometric's
-
-
-def refuse_mode() -> str | None:
-    """Why the code that runs now is not an eager call on its data."""
-    if torch._C._are_functorch_transforms_active():
-        return "functorch"
-    return _conv.refuse_tracing() or ("dispatch mode" if torch._C._len_torch_dispatch_stack() else None)
 
 
 def refuse_rows(x: Any) -> str | None:

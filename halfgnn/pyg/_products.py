@@ -13,12 +13,12 @@ from torch import Tensor
 
 from ..common.kept import may_keep, ordinary_tensors
 from ..common.precision import without_autocast
-from ..common.refusals import refuse
+from ..common.refusals import refuse, refuse_mode
 from ..graph import Graph
 from . import _operators, _worth
 from ._accounts import fell_back, routed
 from ._conv import reduced
-from ._operators import REDUCES, refuse_ids, refuse_mode, refuse_rows
+from ._operators import REDUCES, refuse_ids, refuse_rows
 from ._propagation import Propagation, plain
 
 Original = Callable[..., Any]

@@ -8,6 +8,7 @@ import torch_geometric
 
 import halfgnn.pyg
 from tests import support
+from tests.pyg.support_pyg import Layer
 from tests.pyg.test_patch_modules import NUM_EDGES, NUM_NODES, WIDTH, assert_same, edges, randn
 
 pytestmark = pytest.mark.skipif(not support.supports("cpu", torch.float64), reason="needs float64")
@@ -166,3 +167,15 @@ def test_parts_of_a_sum_are_rounded_together(dtype):
     expected = tree(x, None, torch.ones(NUM_EDGES, 1), edges())
     with halfgnn.pyg.accelerate():
         assert_same([tree(x.to(dtype), None, torch.ones(NUM_EDGES, 1, dtype=dtype), edges()).float()], [expected])
+
+
+def test_stats_names_the_line_that_read_a_message():
+    x, w = randn(NUM_NODES, WIDTH, seed=1), randn(NUM_EDGES, 1, seed=2)
+    with halfgnn.pyg.accelerate():
+        for _ in range(2):
+            Layer(lambda x_j, w: (x_j * w).cumsum(-1))(x, edges(), w)
+    ((line, entry),) = halfgnn.pyg.stats()["formed"].items()
+    assert "test_patch_trees.py:" in line and line.endswith("in <lambda>")
+    assert entry["read"] == "u_mul_e by cumsum" and entry["calls"] == 2 and entry["seconds"] > 0
+    halfgnn.pyg.reset_stats()
+    assert "formed" not in halfgnn.pyg.stats()
