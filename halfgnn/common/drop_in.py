@@ -292,17 +292,22 @@ def _checkpoint(original: Route, function: Any, *args: Any, **kwargs: Any) -> An
         return original(function, *args, **kwargs)
 
     def under_drop_ins(*args: Any, **kwargs: Any) -> Any:
-        outer = getattr(_recomputed, "task", -1)
+        outer, is_inner = getattr(_recomputed, "task", -1), is_checkpointed()
         with contextlib.ExitStack() as stack:
             for switch, options in modes:
                 stack.enter_context(switch.accelerate(is_again=True, **options))
-            _recomputed.task = torch._C._current_graph_task_id()
+            _recomputed.task, _recomputed.is_checkpointed = torch._C._current_graph_task_id(), True
             try:
                 return function(*args, **kwargs)
             finally:
-                _recomputed.task = outer
+                _recomputed.task, _recomputed.is_checkpointed = outer, is_inner
 
     return original(under_drop_ins, *args, **kwargs)
+
+
+def is_checkpointed() -> bool:
+    """Whether a checkpoint calls, in the forward or to recompute it. Both must do the same, whatever happened between them."""
+    return getattr(_recomputed, "is_checkpointed", False)
 
 
 def is_backward() -> bool:
@@ -311,6 +316,7 @@ def is_backward() -> bool:
     return task != -1 and task != getattr(_recomputed, "task", -1)
 
 
-_recomputed = threading.local()  # task: the backward in which this thread recomputes a checkpoint
+# task: the backward in which this thread recomputes a checkpoint; is_checkpointed: whether it is in one
+_recomputed = threading.local()
 _checkpoint_functions = Functions([("torch.utils.checkpoint", "checkpoint", _checkpoint)])
 _checkpoints = Shared(_checkpoint_functions.bind, _checkpoint_functions.restored)  # used by Switches that are on

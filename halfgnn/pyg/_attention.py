@@ -1,12 +1,18 @@
-"""Attention that is written by hand in messages, as one fused operator: ``patch(fuse=True)``.
+"""Attention that is written by hand in messages, as one fused operator, unless ``patch(fuse=False)``.
 
-The softmax of logits over the edges of a node is put off, as a message, until messages that it weights are summed. Then logits
-``(q_i * (k_j + e)).sum(-1)``, scaled, with a bias per edge and head, and values ``v_j + f`` make one dot_attention; anything else
-is computed step by step.
+The softmax of logits over the edges of a node is put off, as a message, until messages that it weights are summed. Then
+
+* logits ``(q_i * (k_j + e)).sum(-1)``, scaled, with a bias per edge and head, and values ``v_j + f`` make one dot_attention;
+* logits ``(leaky_relu(x_i + y_j + e) * a).sum(-1)``, of which values are ``y_j``, one gatv2_attention;
+* logits ``leaky_relu(a_i + b_j + e)``, one per head, and values ``v_j``, one gat_attention.
+
+Anything else is computed step by step. Modules whose softmax was read before, by dropout or to be returned, are left alone.
 """
 
 from __future__ import annotations
 
+import weakref
+from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import Any
 
@@ -15,36 +21,62 @@ from torch import Tensor
 
 from .. import ops
 from ..common.autograd import snapshot
-from ..common.precision import without_autocast
+from ..common.drop_in import is_checkpointed
+from ..common.precision import HALF, without_autocast
 from ._accounts import routed
 from ._deferred import BINARY, SUM
 from ._messages import OWN_NODES, Message
-from ._propagation import Propagation
-from ._recipes import AbstractMessage, Applied, Softmax
+from ._propagation import Propagation, current_module
+from ._recipes import AbstractMessage, Applied, Lifted, Softmax
 from ._values import Evaluation, Rows, form, is_over_last
 
-_SELECT = torch.ops.aten.select.int
+_SELECT, _LEAKY_RELU = torch.ops.aten.select.int, torch.ops.aten.leaky_relu.default
 
 
 @dataclass
 class _Logits:
-    """(query_i * (key_j + edge_key)).sum(-1) * scale + bias. query, key: messages (E, H, D)."""
+    """Of dot attention: (query_i * (key_j + edge)).sum(-1) * scale + bias; query, key: messages (E, H, D).
+
+    With a slope they are leaky_relu(query_i + key_j + edge) of numbers per head; with an attention (H, D) too, the sums over D of
+    its products with that.
+    """
 
     query: AbstractMessage
     key: AbstractMessage
-    edge_key: Tensor | None
+    edge: Tensor | None
     scale: float = 1.0
     bias: Tensor | None = None
+    slope: float | None = None
+    attention: Tensor | None = None
 
 
-def softmax_of(logits: Message, propagation: Propagation, row: int, num_nodes: int) -> Tensor | None:
-    """The softmax over the edges of each node of a row, put off; None if nothing can be made of it."""
-    if logits.propagation.edge_index is not propagation.edge_index or _logits(logits, row) is None:
+# Modules whose softmax was read, in evaluation and in training: what is put off is then made step by step, at a cost.
+_READ: tuple[weakref.WeakSet[Any], weakref.WeakSet[Any]] = weakref.WeakSet(), weakref.WeakSet()
+
+
+def softmax_of(logits: Message, propagation: Propagation, row: int, num_nodes: int, any_dot: bool) -> Tensor | None:
+    """The softmax over the edges of each node of a row, put off; None if nothing can be made of it.
+
+    any_dot: also that of a dot without terms of edges, which takes as long as its steps, but keeps less.
+    """
+    if logits.propagation.edge_index is not propagation.edge_index:
         return None
-    recipe = Softmax(logits, row, num_nodes)
+    module = current_module()
+    readers = _READ[bool(getattr(module, "training", False))]
+    if module in readers:
+        return None
+    parsed = _logits(logits, row)
+    if parsed is None or not (any_dot or parsed.slope is not None or parsed.edge is not None):
+        return None
+    recipe = Softmax(logits, row, num_nodes, lambda: _note_read(module, readers))
     if torch.is_grad_enabled() and logits.requires_grad:
         return _Softmax.apply(logits, recipe)
     return _of(recipe)
+
+
+def _note_read(module: Any, readers: weakref.WeakSet[Any]) -> None:
+    if module is not None and not is_checkpointed():  # which would not put off again what it recomputes
+        readers.add(module)
 
 
 def _of(recipe: Softmax) -> Message:
@@ -87,32 +119,90 @@ def fused(message: AbstractMessage, evaluation: Evaluation, row: int, num_nodes:
             break
     else:
         return None
-    logits, value = _logits(softmax.logits, row), _with_term(values, 1 - row)
-    if logits is None or value is None or not logits.query.shape == logits.key.shape == values.shape == message.shape:
+    logits = _logits(softmax.logits, row)
+    if logits is None or not all(x.requires_grad == message.requires_grad for x in (logits.query, logits.key)):
         return None
-    if not all(x.requires_grad == message.requires_grad for x in (logits.query, logits.key, value[0])):
+    if logits.slope is None:
+        return _dot_attention(logits, values, message, evaluation, row, num_nodes)
+    if values.row != 1 - row or values.shape != message.shape or values.requires_grad != message.requires_grad:
         return None
-    return _dot_attention(logits, value, evaluation, row, num_nodes)
+    attend = _gat_attention if logits.attention is None else _gatv2_attention
+    return attend(logits, values, evaluation, row, num_nodes)
 
 
 def _dot_attention(
-    logits: _Logits, value: tuple[AbstractMessage, Tensor | None], evaluation: Evaluation, row: int, num_nodes: int
+    logits: _Logits, values: AbstractMessage, message: AbstractMessage, evaluation: Evaluation, row: int, num_nodes: int
 ) -> Tensor | None:
-    nodes = [evaluation.of(x) for x in (logits.query, logits.key, value[0])]
-    query, key, values = (_with_heads(snapshot(x.x)) for x in nodes if isinstance(x, Rows))
-    terms = [None if x is None else _with_heads(snapshot(x)) for x in (logits.edge_key, value[1])]
-    if logits.edge_key is value[1]:
+    value = _with_term(values, 1 - row)
+    if value is None or not logits.query.shape == logits.key.shape == values.shape == message.shape:
+        return None
+    if value[0].requires_grad != message.requires_grad:
+        return None
+    query, key, rows = (_rows(x, evaluation) for x in (logits.query, logits.key, value[0]))
+    terms = [None if x is None else _with_heads(snapshot(x)) for x in (logits.edge, value[1])]
+    if logits.edge is value[1]:
         terms[1] = terms[0]
-    if any(x is not None and x.dtype is not key.dtype for x in (query, values, *terms)):
+    if any(x is not None and x.dtype is not key.dtype for x in (query, rows, *terms)):
         return None
-    num_others = key.shape[0]
-    if query.shape[0] != num_nodes or values.shape[0] != num_others:
+    if query.shape[0] != num_nodes or rows.shape[0] != key.shape[0]:
         return None
-    g = evaluation.propagation.into(row, num_nodes, num_others)
+    g = evaluation.propagation.into(row, num_nodes, key.shape[0])
     routed["dot_attention"] += 1
-    bias = None if logits.bias is None else logits.bias.reshape(logits.bias.shape[0], -1)
-    out = ops.dot_attention(g, query, key, values, logits.scale, edge_bias=bias, edge_key=terms[0], edge_value=terms[1])
-    return out.view(num_nodes, *value[0].shape[1:])
+    out = ops.dot_attention(
+        g, query, key, rows, logits.scale, edge_bias=_per_head(logits.bias), edge_key=terms[0], edge_value=terms[1]
+    )
+    return out.view(num_nodes, *values.shape[1:])
+
+
+def _gatv2_attention(
+    logits: _Logits, values: AbstractMessage, evaluation: Evaluation, row: int, num_nodes: int
+) -> Tensor | None:
+    attention = logits.attention
+    assert attention is not None and logits.slope is not None
+    if logits.query.shape != values.shape or not _are_same(logits.key, values):
+        return None
+    query, key = (_rows(x, evaluation) for x in (logits.query, logits.key))
+    edge = None if logits.edge is None else _with_heads(snapshot(logits.edge))
+    if query.shape[0] != num_nodes or any(x is not None and x.dtype is not key.dtype for x in (query, edge)):
+        return None
+    weight = snapshot(attention).reshape(key.shape[1:]).to(key.dtype)
+    if logits.scale != 1:
+        weight = weight * logits.scale
+    g = evaluation.propagation.into(row, num_nodes, key.shape[0])
+    routed["gatv2_attention"] += 1
+    out = ops.gatv2_attention(g, key, query, weight, logits.slope, edge_bias=_per_head(logits.bias), edge_feat=edge)
+    return out.view(num_nodes, *values.shape[1:])
+
+
+def _gat_attention(
+    logits: _Logits, values: AbstractMessage, evaluation: Evaluation, row: int, num_nodes: int
+) -> Tensor | None:
+    """Logits (E, H), or (E,) for values (E, D)."""
+    assert logits.slope is not None
+    query, key, rows = (_rows(x, evaluation) for x in (logits.query, logits.key, values))
+    heads = rows.shape[1]
+    if logits.query.shape != values.shape[:-1] or query.shape[0] != num_nodes or key.shape[0] != rows.shape[0]:
+        return None
+    wide = torch.float32 if rows.dtype in HALF else rows.dtype
+    if any(x is not None and x.dtype not in (rows.dtype, wide) for x in (query, key, logits.edge)):
+        return None
+    g = evaluation.propagation.into(row, num_nodes, key.shape[0])
+    routed["gat_attention"] += 1
+    out = ops.gat_attention(
+        g, rows, key.reshape(-1, heads), query.reshape(-1, heads), _per_head(logits.edge), logits.slope
+    )
+    return out.view(num_nodes, *values.shape[1:])
+
+
+def _rows(message: AbstractMessage, evaluation: Evaluation) -> Tensor:
+    """Of the nodes of one side: (nodes, H, D), or (nodes, H, 1) of numbers per head."""
+    value = evaluation.of(message)
+    assert isinstance(value, Rows)
+    return _with_heads(snapshot(value.x))
+
+
+def _per_head(x: Tensor | None) -> Tensor | None:
+    return None if x is None else snapshot(x).reshape(x.shape[0], -1)
 
 
 def _with_heads(x: Tensor) -> Tensor:
@@ -140,16 +230,74 @@ def _logits(message: AbstractMessage, row: int) -> _Logits | None:
     op = BINARY.get(recipe.func)
     if op is not None:
         return _scaled(op, recipe, message, row)
+    if recipe.func is _LEAKY_RELU:
+        return _rectified(recipe, row)
     if recipe.func is not SUM or not is_over_last(recipe):
         return None
     recipe = recipe.args[0].recipe
     if not isinstance(recipe, Applied) or BINARY.get(recipe.func) != "mul":
         return None
-    for query, key in (recipe.args, recipe.args[::-1]):
-        if isinstance(query, AbstractMessage) and query.row == row and isinstance(key, AbstractMessage):
-            parts = _with_term(key, 1 - row)
-            return None if parts is None else _Logits(query, *parts)
+    for first, second in (recipe.args, recipe.args[::-1]):
+        if isinstance(first, AbstractMessage) and not isinstance(second, AbstractMessage):
+            return _weighted(first, second, row)
+        if isinstance(first, AbstractMessage) and first.row == row and isinstance(second, AbstractMessage):
+            parts = _with_term(second, 1 - row)
+            return None if parts is None else _Logits(first, *parts)
     return None
+
+
+def _weighted(message: AbstractMessage, attention: Any, row: int) -> _Logits | None:
+    """Logits of GATv2: what is summed over D is leaky_relu(...) * attention, with one attention for all edges."""
+    recipe = message.recipe
+    if not isinstance(recipe, Applied) or recipe.func is not _LEAKY_RELU or not isinstance(attention, Tensor):
+        return None
+    if attention.numel() != message.shape[1:].numel() or attention.shape[-1] != message.shape[-1]:
+        return None
+    logits = _rectified(recipe, row) if message.dim() in (2, 3) else None
+    if logits is not None:
+        logits.attention = attention
+    return logits
+
+
+def _rectified(recipe: Applied, row: int) -> _Logits | None:
+    """leaky_relu of the sum of a message of each side, and of one tensor with a row per edge or none."""
+    message = recipe.args[0]
+    sides: dict[int | None, Any] = {None: None}
+    for term in _terms(message):
+        side = term.row if isinstance(term, AbstractMessage) else None
+        is_whole = isinstance(term, Tensor) and term.shape == message.shape
+        if not is_whole or sides.get(side) is not None or (side is None and isinstance(term, AbstractMessage)):
+            return None
+        sides[side] = term
+    if sides.keys() != {None, row, 1 - row}:
+        return None
+    slope = recipe.args[1] if len(recipe.args) > 1 else 0.01
+    return _Logits(sides[row], sides[1 - row], sides[None], slope=slope)
+
+
+def _terms(x: Any) -> Iterator[Any]:
+    """What is added up to a message: rows of nodes of one side, and operands that are no messages."""
+    recipe = x.recipe if isinstance(x, AbstractMessage) and x.row is None else None
+    if not isinstance(recipe, Applied) or BINARY.get(recipe.func) != "add":
+        yield x
+        return
+    recipe.check_versions()
+    for term in recipe.args:
+        yield from _terms(term)
+
+
+def _are_same(a: Any, b: Any) -> bool:
+    """Whether two messages are the same views of the same features."""
+    if a is b:
+        return True
+    if not isinstance(a, AbstractMessage) or not isinstance(b, AbstractMessage):
+        return type(a) is type(b) and not isinstance(a, Tensor) and a == b
+    first, second = a.recipe, b.recipe
+    if isinstance(first, Lifted) and isinstance(second, Lifted):
+        return first.x is second.x and a.row == b.row and first.version == second.version
+    if not isinstance(first, Applied) or not isinstance(second, Applied) or first.func is not second.func:
+        return False
+    return first.is_view and len(first.args) == len(second.args) and all(map(_are_same, first.args, second.args))
 
 
 def _scaled(op: str, recipe: Applied, message: AbstractMessage, row: int) -> _Logits | None:
@@ -158,7 +306,7 @@ def _scaled(op: str, recipe: Applied, message: AbstractMessage, row: int) -> _Lo
     if not isinstance(first, AbstractMessage) and op in ("mul", "add"):
         first, second = second, first
     logits = _logits(first, row) if isinstance(first, AbstractMessage) else None
-    if logits is None:
+    if logits is None or (logits.slope is not None and logits.attention is None):
         return None
     if isinstance(second, (int, float)) and op in ("mul", "div"):
         factor = second if op == "mul" else 1 / second

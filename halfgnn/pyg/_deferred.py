@@ -142,18 +142,20 @@ def _dtype_of(first: Any, second: Any) -> torch.dtype | None:
     return dtype if all(x.dtype is dtype for x in tensors if isinstance(x, AbstractMessage)) else None
 
 
+# relu of GINE's sums; leaky_relu of those of attentions
+_RECTIFIED: dict[tuple[Any, str | None], str] = {(_aten.relu.default, "u_add_e"): "u_relu_add_e"}
+_RECTIFIED |= {(_aten.leaky_relu.default, f"u_add_{x}"): "leaky_relu" for x in "ev"}
+
+
 def _maps(func: Any, args: Any, kwargs: Any) -> Deferral | None:
     """A function of every value, if it belongs to a node."""
     message = args[0]
     if not isinstance(message, AbstractMessage) or not message.is_as_made():
         return None
     if message.row is None:
-        is_gine = (
-            func is _aten.relu.default and isinstance(message.recipe, Applied) and message.recipe.name == "u_add_e"
-        )
-        if not is_gine:
+        name = _RECTIFIED.get((func, getattr(message.recipe, "name", None)))
+        if name is None:
             return None
-        name = "u_relu_add_e"
     elif message.num_rows > message.shape[message.edge_dim]:
         return None
     else:

@@ -16,9 +16,10 @@ from torch_geometric import nn
 from ..common.operands import width_of
 from ..common.precision import HALF, autocasts
 from ..common.refusals import cuda_has_attention, refuse, refuse_mode
-from . import _operators
+from . import _operators, _worth
 from ._accounts import fell_back, routed
 from ._conv import refuse_module, refuse_options
+from ._graph import is_worth_a_graph
 from ._operators import refuse_ids, refuse_rows
 from ._propagation import Propagation, plain
 from .gat_conv import GATConv
@@ -129,6 +130,8 @@ def _refuse(
     """Why a call is left to PyG's forward; None if it is not. Calls for which PyG would raise are left to it too."""
     if return_attention_weights is not None:
         return "return_attention_weights"
+    if conv.dropout and conv.training and not _operators.FUSE_ALL:
+        return "dropout"
     reason = refuse_module(conv) or refuse_mode() or refuse_options(conv, kind)
     if reason is not None:
         return reason
@@ -147,7 +150,20 @@ def _refuse(
         return "no CUDA kernels"
     if edge_attr is not None and _reduces_beyond_loops(conv, pair):
         return "fill_value of a bipartite graph"
-    return _refuse_edges(plain(edge_index), edge_attr, pair, conv.lin_edge)
+    if kind is nn.TransformerConv and edge_attr is None and not _operators.FUSE_ALL:
+        return "dot without edges"  # its steps are faster
+    edge_index = plain(edge_index)
+    return _refuse_edges(edge_index, edge_attr, pair, conv.lin_edge) or _refuse_size(conv, edge_index, edge_attr)
+
+
+def _refuse_size(conv: Any, edge_index: Tensor, edge_attr: Tensor | None) -> str | None:
+    num_values = edge_index.shape[1] * conv.heads * conv.out_channels
+    kind = "attention" if edge_attr is None else "attention with edges"
+    if _worth.are_few(num_values, torch.is_grad_enabled(), False, kind):
+        return "few values"
+    if not is_worth_a_graph(edge_index, num_values, torch.is_grad_enabled(), kind=kind):
+        return "first uses of an edge_index"
+    return None
 
 
 def _reduces_beyond_loops(conv: Any, pair: Any) -> bool:

@@ -193,8 +193,13 @@ def _bounds(edge_index: Tensor) -> list[tuple[int, int]]:
     return list(zip(low, high))
 
 
-def is_worth_a_graph(edge_index: Tensor, num_values: int, with_gradient: bool, is_extreme: bool = False) -> bool:
-    """Whether messages of so many values are worth the graph of edge_index, if that is not made yet. They are counted."""
+def is_worth_a_graph(
+    edge_index: Tensor, num_values: int, with_gradient: bool, is_extreme: bool = False, kind: str = "message"
+) -> bool:
+    """Whether messages of so many values are worth the graph of edge_index, if that is not made yet. They are counted.
+
+    kind: whose limits of _worth.py hold.
+    """
     known = _known.get(id(edge_index))
     if known is not None and known.is_of(
         edge_index
@@ -202,14 +207,14 @@ def is_worth_a_graph(edge_index: Tensor, num_values: int, with_gradient: bool, i
         topology = known.topology
         topology.num_values += num_values
         seen = topology.num_values - num_values
-        return bool(topology.graphs) or _worth.is_worth_a_graph(num_values, seen, with_gradient, is_extreme)
+        return bool(topology.graphs) or _worth.is_worth_a_graph(num_values, seen, with_gradient, is_extreme, kind)
     count = _seen.get(id(edge_index))
     if count is None or count[0]() is not edge_index:
         if len(_seen) >= _MOST_SEEN:
             _seen.clear()
         count = _seen[id(edge_index)] = [weakref.ref(edge_index), 0]
     count[1] += num_values
-    return _worth.is_worth_a_graph(num_values, count[1] - num_values, with_gradient, is_extreme)
+    return _worth.is_worth_a_graph(num_values, count[1] - num_values, with_gradient, is_extreme, kind)
 
 
 def reached(edge_index: Tensor, row: int, num_nodes: int) -> Tensor | None:

@@ -20,7 +20,7 @@ from ..common.precision import without_autocast
 from ._accounts import accounts, fell_back
 from ._deferred import deferral
 from ._propagation import Propagation
-from ._recipes import AbstractMessage, Applied, Lifted, Recipe, of_shape, version_of
+from ._recipes import AbstractMessage, Applied, Lifted, Recipe, Softmax, of_shape, version_of
 from ._values import form
 
 _aten = torch.ops.aten
@@ -115,6 +115,8 @@ class Message(AbstractMessage):
             is_counted = x.cell.formed is None and not is_backward() and not x.recipe.name.endswith("_v")
             start = time.perf_counter()
             values = x.formed()
+            if isinstance(x.recipe, Softmax) and not is_backward():
+                x.recipe.note_read()
             if is_counted:
                 reader = func.name().split("::")[-1].split(".")[0]
                 fell_back[f"message:{x.recipe.name}", f"read by {reader}"] += 1

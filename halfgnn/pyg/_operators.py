@@ -34,7 +34,8 @@ REDUCES = {"sum": "sum", "add": "sum", "mean": "mean", "max": "max", "amax": "ma
 _NAMES = {name: f"gspmm:copy_e_{reduction}" for name, reduction in REDUCES.items()}
 _EXTREMES = (nn_aggr.MaxAggregation, nn_aggr.MinAggregation)
 _TENSORS = (Tensor, nn.Parameter)
-FUSE = False  # whether patch(fuse=True) is on: attention that messages write by hand is one operator
+FUSE = False  # whether attention that messages write by hand is one operator
+FUSE_ALL = False  # whether patch(fuse=True) is on: also with dropout, and where it is no faster
 IN_HALF = False  # whether patch(half=True) is on: under autocast results are in its dtype, not in torch_geometric's
 
 
@@ -158,11 +159,11 @@ def scatter(original: Original) -> Original:
 def _scatter(original: Original, src: Tensor, index: Tensor, dim: int, dim_size: int | None, reduce: str) -> Tensor:
     reduction = REDUCES.get(reduce)
     name = _NAMES.get(reduce, f"gspmm:copy_e_{reduce}")
-    found = _find(index)
+    found = found_by(index)
     if isinstance(src, Message) and _is_another(dim, src) and dim % src.dim() != src.edge_dim:
         src = src.ordinary()
     if isinstance(src, Message):
-        is_refused = _refuse_reduction(src, reduction, found, dim, dim_size) is not None
+        is_refused = refuse_reduction(src, reduction, found, dim, dim_size) is not None
         if not is_refused and src.is_as_made() and src.propagation.ends_in(plain(index), *found):  # type: ignore[misc]
             assert found is not None and dim_size is not None
             return _reduced(src, str(reduction), found[1], dim_size)
@@ -194,7 +195,7 @@ def segment(original: Original, src: Tensor, ptr: Tensor, reduce: str = "sum") -
     return _indices.reduced(g, str(reduction), src, None)
 
 
-def _find(index: Tensor) -> tuple[Propagation, int] | None:
+def found_by(index: Tensor) -> tuple[Propagation, int] | None:
     return find(index) if index.dim() == 1 and refuse_mode() is None else None
 
 
@@ -210,7 +211,7 @@ def _graph_over(
     if found is not None:
         if num_rows is None and index.numel():
             num_rows = int(index.max()) + 1
-        reason = _refuse_reduction(src, reduction, found, dim, num_rows) or refuse_rows(src)
+        reason = refuse_reduction(src, reduction, found, dim, num_rows) or refuse_rows(src)
         if reason is None and not is_worth_a_graph(found[0].edge_index, src.numel(), src.requires_grad):
             reason = "first uses of an edge_index"
         return reason or found[0].ending_in(found[1], num_rows)  # type: ignore[arg-type]
@@ -245,7 +246,7 @@ def _refuse_another(src: Tensor, index: Tensor, dim: int) -> str | None:
     return refuse_mode() or refuse_rows(src)
 
 
-def _refuse_reduction(
+def refuse_reduction(
     src: Tensor, reduction: str | None, found: tuple[Propagation, int] | None, dim: int, dim_size: int | None
 ) -> str | None:
     """Why what is reduced by a row of an edge_index is PyG's."""
@@ -268,31 +269,6 @@ def _reduced(message: Message, reduction: str, row: int, num_nodes: int) -> Tens
     dtype = computed_type(message) if IN_HALF and autocasts(message.device) else None
     with without_autocast(message.device):
         return reduced(message, reduction, row, num_nodes, dtype)
-
-
-def variance(
-    original: Original,
-    self: Any,
-    x: Tensor,
-    index: Tensor | None = None,
-    ptr: Tensor | None = None,
-    dim_size: int | None = None,
-    dim: int = -2,
-) -> Any:
-    """``VarAggregation.forward``, and that of several aggregations in one: a difference of means that are not rounded to half.
-
-    The messages are formed anyway: their squares are.
-    """
-    arguments = index, ptr, dim_size, dim
-    if torch.compiler.is_compiling() or not isinstance(x, Tensor) or not isinstance(index, Tensor):
-        return original(self, x, *arguments)
-    is_half = x.dtype in HALF
-    is_rounded = is_half or (IN_HALF and isinstance(x, Message) and autocasts(x.device))
-    if not is_rounded or refuse_mode() is not None or "pow_sum" not in getattr(self, "reduce_ops", ["pow_sum"]):
-        return original(self, x, *arguments)
-    formed = x.ordinary() if isinstance(x, Message) else x
-    out = original(self, formed.float() if is_half else formed, *arguments)
-    return [part.to(x.dtype) for part in out] if isinstance(out, list) else out.to(x.dtype)
 
 
 @inline
@@ -330,7 +306,7 @@ def _softmax(
     elif isinstance(ptr, Tensor) and ptr.dim() == 1:  # which PyG prefers to an index
         g = _graph_between(src, "softmax", ptr, dim)
     elif isinstance(index, Tensor):
-        g = _graph_over(src, "softmax", index, _find(index), dim, num_nodes)
+        g = _graph_over(src, "softmax", index, found_by(index), dim, num_nodes)
     else:
         g = "no index"
     if isinstance(g, str):
@@ -349,11 +325,11 @@ def _softmax(
 
 def _put_off_softmax(src: Message, index: Any, dim: int, num_nodes: int | None) -> Tensor | None:
     """The softmax as a message, which may become a part of a fused attention."""
-    found = _find(index) if isinstance(index, Tensor) else None
-    if _refuse_reduction(src, "softmax", found, dim, num_nodes) is not None or not src.is_as_made():
+    found = found_by(index) if isinstance(index, Tensor) else None
+    if refuse_reduction(src, "softmax", found, dim, num_nodes) is not None or not src.is_as_made():
         return None
     assert found is not None and num_nodes is not None
-    return softmax_of(src, *found, num_nodes)
+    return softmax_of(src, *found, num_nodes, FUSE_ALL)
 
 
 # ---- edges -------------------------------------------------------------------------------------------------------------------

@@ -10,7 +10,7 @@ from torch_geometric.nn.aggr.fused import FusedAggregation
 
 from ..common import drop_in_products
 from ..common.drop_in import Bindings, Functions, Route, Switch, stand_in
-from . import _fused, _indexing, _linear, _operators, _products
+from . import _aggregations, _fused, _indexing, _linear, _operators, _products
 from ._accounts import accounts
 from ._messages import Message
 
@@ -30,13 +30,14 @@ _FUNCTIONS: list[tuple[str, str, Route]] = [
 _METHODS: list[tuple[type, str, Route]] = [
     (nn.MessagePassing, "_check_input", _operators.check_input),
     (nn.MessagePassing, "_index_select", _operators.index_select),
-    (nn.aggr.VarAggregation, "forward", _operators.variance),
-    (FusedAggregation, "forward", _operators.variance),
+    (nn.aggr.VarAggregation, "forward", _aggregations.variance),
+    (FusedAggregation, "forward", _aggregations.variance),
+    (nn.aggr.MultiAggregation, "forward", _aggregations.several),
     (torch.nn.Linear, "forward", _linear.linear),
     (nn.Linear, "forward", _linear.linear),
 ]
 
-# Modules of torch_geometric.nn whose forwards fuse=True replaces.
+# Modules of torch_geometric.nn whose forwards are replaced, unless fuse=False.
 _FUSED: list[tuple[str, Route]] = [
     ("GATConv", _fused.gat_conv),
     ("GATv2Conv", _fused.gatv2_conv),
@@ -44,14 +45,16 @@ _FUSED: list[tuple[str, Route]] = [
 ]
 
 
-def patch(fuse: bool = False, half: bool = False, products: str | None = None) -> None:
+def patch(fuse: bool | None = None, half: bool = False, products: str | None = None) -> None:
     """Routes torch_geometric's message passing through halfgnn, in the whole process, until :func:`unpatch`.
 
     Results are torch_geometric's, up to what docs/pyg.md says, and have its dtypes. A second call can only add options. Modules
     that were made before are covered too.
 
     Args:
-        fuse: run GATConv, GATv2Conv and TransformerConv of torch_geometric.nn fused, see :mod:`halfgnn.pyg`.
+        fuse: None runs attention as one operator wherever that computes the same numbers faster: GATConv, GATv2Conv and
+            TransformerConv of torch_geometric.nn, and what messages write by hand, in evaluation or without dropout. True does so
+            with dropout too, whose random numbers are then halfgnn's, and always. False keeps all steps, of which each can be read.
         half: under autocast gather and return messages' sums in autocast's dtype, also those that torch_geometric keeps in fp32:
             features that no layer has projected, and products with fp32 weights. It halves the memory of such features, and rounds
             at each of the layers that only propagate (LightGCN, LabelPropagation, CorrectAndSmooth).
@@ -62,7 +65,7 @@ def patch(fuse: bool = False, half: bool = False, products: str | None = None) -
     Raises:
         ValueError: products is neither None nor "fp32".
     """
-    _switch.patch(fuse=fuse, half=half, products=drop_in_products.is_fp32(products))
+    _switch.patch(**_chosen(fuse, half, products))
 
 
 def unpatch() -> None:
@@ -71,14 +74,23 @@ def unpatch() -> None:
 
 
 def accelerate(
-    fuse: bool = False, half: bool = False, products: str | None = None
+    fuse: bool | None = None, half: bool = False, products: str | None = None
 ) -> contextlib.AbstractContextManager[None]:
     """:func:`patch` for a ``with`` block or a decorated function.
 
     Like patch() it acts on the whole process: other threads are routed too while a block is open. Blocks may be nested and may
     overlap.
     """
-    return _switch.accelerate(fuse=fuse, half=half, products=drop_in_products.is_fp32(products))
+    return _switch.accelerate(**_chosen(fuse, half, products))
+
+
+def _chosen(fuse: bool | None, half: bool, products: str | None) -> dict[str, bool]:
+    return {
+        "fuse": fuse is not False,
+        "fuse_all": bool(fuse),
+        "half": half,
+        "products": drop_in_products.is_fp32(products),
+    }
 
 
 def _install(bindings: Bindings) -> None:
@@ -95,6 +107,10 @@ def _install_fused(bindings: Bindings) -> None:
         bindings.bind(owner, "forward", stand_in(owner.forward, route))
 
 
+def _install_fused_all(bindings: Bindings) -> None:
+    bindings.bind(_operators, "FUSE_ALL", True)
+
+
 def _install_half(bindings: Bindings) -> None:
     bindings.bind(_operators, "IN_HALF", True)
 
@@ -103,6 +119,7 @@ drop_in_products.READERS[Message] = lambda message: message.ordinary()  # type: 
 _functions = Functions(_FUNCTIONS)
 _options = {
     "fuse": _install_fused,
+    "fuse_all": _install_fused_all,
     "half": _install_half,
     "products": drop_in_products.installer(accounts),
 }

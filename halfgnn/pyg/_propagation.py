@@ -90,6 +90,12 @@ def current_edges() -> Tensor | None:
     return None if call is None else call[0]()
 
 
+def current_module() -> Any:
+    """The module of the last call in this thread, if it is alive."""
+    call = getattr(_last, "call", None)
+    return None if call is None else call[1]()
+
+
 def current() -> Propagation | None:
     call = getattr(_last, "call", None)
     if call is None:

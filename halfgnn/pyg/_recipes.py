@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from typing import Any, NamedTuple
 
 import torch
@@ -67,11 +67,12 @@ class Applied(NamedTuple):
 
 
 class Softmax(NamedTuple):
-    """The softmax of logits over the edges of each node of a row."""
+    """The softmax of logits over the edges of each node of a row. note_read: called when its values are read."""
 
     logits: AbstractMessage
     row: int
     num_nodes: int
+    note_read: Callable[[], None]
 
     @property
     def name(self) -> str:

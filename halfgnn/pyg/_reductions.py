@@ -112,7 +112,7 @@ class _Reduction:
         if value.of == EDGES:
             if weight is None:
                 return self._gspmm("copy_rhs", None, x, is_part)
-            return self._gspmm("mul", x, weight, is_part, _incidence(self._graph()))
+            return self._gspmm("mul", x, weight, is_part, incidence(self._graph()))
         if not self.is_linear:
             x = self.evaluation.form(value)
             return self._gspmm("copy_rhs", None, x if value.of != ALL else self._for_edges(x), is_part)
@@ -131,7 +131,7 @@ class _Reduction:
         if weight is None and is_direct:
             return self._gspmm(op, node.x, edge.x, is_part)
         if weight is None and op == "mul" and _are_of_edges(first, second):
-            return self._gspmm("mul", first.x, second.x, is_part, _incidence(self._graph()))  # type: ignore[union-attr]
+            return self._gspmm("mul", first.x, second.x, is_part, incidence(self._graph()))  # type: ignore[union-attr]
         if not self.is_linear:
             return None
         if op == "add" and weight is not None:
@@ -213,7 +213,7 @@ def _is_narrow_value(value: Value) -> bool:
     return isinstance(value, Rows) and value.of == EDGES and is_narrow(value, 2)
 
 
-def _incidence(g: Graph) -> Graph:
+def incidence(g: Graph) -> Graph:
     """The graph from each edge to the node in which it ends, with the edge's data. It is kept with the graph."""
     known = getattr(g, _INCIDENCE, None)
     if known is None:

@@ -33,6 +33,20 @@ Messages, forward and backward, PyG / known graph / new edge_index:
 | w * x_j, sum  | 1760 x 128 | 225 k | 1072 / 697 / 867 |
 | x_j, sum      | 6000 x 64  | 384 k | 959 / 491 / 732 |
 
+Attention modules, forward and backward, PyG / known graph / new edge_index (the processor was busy: read the ratios):
+
+| module, heads | edges x width | values | |
+|---|---|---|---|
+| GAT, 1             | 90 x 16    | 1 k   | 1890 / 1200 / 2655 |
+| GAT, 4             | 1000 x 64  | 64 k  | 2622 / 1779 / 2867 |
+| GAT, 4             | 4000 x 64  | 256 k | 7883 / 3107 / 4834 |
+| GATv2, 1           | 90 x 16    | 1 k   | 1638 / 967 / 1760  |
+| GATv2, 4           | 1000 x 64  | 64 k  | 4054 / 1623 / 2756 |
+| Transformer, edges, 4 | 90 x 64   | 6 k   | 1758 / 2019 / 2721 |
+| Transformer, edges, 4 | 1000 x 64 | 64 k  | 4180 / 4188 / 4397 |
+| Transformer, edges, 4 | 4000 x 64 | 256 k | 11155 / 7709 / 8791 |
+| GAT, edges, 4      | 1000 x 64  | 64 k  | 3647 / 2178 / 3489 |
+
 Sums and extremes of one or two columns are PyG's: of 45000 unsorted rows in 32 segments a sum of one takes 49 forward, and 87 here.
 Up to 3000 rows an unsorted index costs another 40 microseconds at its first use. Beyond, sorting takes 5 to 13 nanoseconds per row.
 """
@@ -43,6 +57,8 @@ from typing import NamedTuple
 
 import torch
 from torch import Tensor
+
+from ..common.drop_in import is_checkpointed
 
 
 class Limits(NamedTuple):
@@ -56,6 +72,8 @@ class Limits(NamedTuple):
 
 LIMITS = {
     "message": Limits((131_072, 98_304), (524_288, 294_912), 1, 1),
+    "attention": Limits((0, 0), (65_536, 65_536), 1, 1),
+    "attention with edges": Limits((65_536, 65_536), (131_072, 131_072), 1, 1),
     "rows": Limits((32_768, 32_768), (32_768, 32_768), 1, 1),
     "sum": Limits((16_384, 262_144), (262_144, 524_288), 4, 16),
     "mean": Limits((8_192, 262_144), (65_536, 524_288), 4, 16),
@@ -82,9 +100,9 @@ def is_small(src: Tensor, reduction: str | None) -> bool:
     return not torch._C._is_tracing()
 
 
-def are_few(num_values: int, with_gradient: bool, is_extreme: bool) -> bool:
+def are_few(num_values: int, with_gradient: bool, is_extreme: bool, kind: str = "message") -> bool:
     """Whether so many values of messages are PyG's even if the graph is known. is_extreme: their largest or smallest are taken."""
-    limits = LIMITS.get("message")
+    limits = LIMITS.get(kind)
     return limits is not None and num_values * (_EXTREME if is_extreme else 1) < limits.known[with_gradient]
 
 
@@ -94,10 +112,13 @@ def are_few_rows(num_values: int) -> bool:
     return limits is not None and num_values < limits.known[0]
 
 
-def is_worth_a_graph(num_values: int, seen: int, with_gradient: bool, is_extreme: bool) -> bool:
-    """Whether to make the graph of an edge_index for so many values of messages. seen: how many there were before, PyG's."""
-    limits = LIMITS.get("message")
-    if limits is None:
+def is_worth_a_graph(num_values: int, seen: int, with_gradient: bool, is_extreme: bool, kind: str = "message") -> bool:
+    """Whether to make the graph of an edge_index for so many values of messages. seen: how many there were before, PyG's.
+
+    In a checkpoint what was seen must not decide.
+    """
+    limits = LIMITS.get(kind)
+    if limits is None or is_checkpointed():
         return True
     least = limits.new[with_gradient]
     return num_values * (_EXTREME if is_extreme else 1) >= least or seen >= _REUSE * least
@@ -106,7 +127,9 @@ def is_worth_a_graph(num_values: int, seen: int, with_gradient: bool, is_extreme
 def is_used_again(seen: int, src: Tensor, reduction: str) -> bool:
     """Whether so many values were reduced by an index before that it will be used on. One step may use it in each layer."""
     limits = LIMITS.get(reduction)
-    return limits is None or (seen > 0 and seen >= _REUSE * limits.new[src.requires_grad and torch.is_grad_enabled()])
+    if limits is None or is_checkpointed():
+        return True
+    return seen > 0 and seen >= _REUSE * limits.new[src.requires_grad and torch.is_grad_enabled()]
 
 
 def is_worth(src: Tensor, reduction: str, is_sorted: bool) -> bool:

@@ -248,13 +248,13 @@ def changed(before):
 
 def test_unpatch_restores_everything():
     before = bound()
-    halfgnn.pyg.patch()
+    halfgnn.pyg.patch(fuse=False)
     patched = changed(before)
     assert ("torch_geometric.nn.aggr.base", "scatter") in patched
     assert ("torch_geometric.nn.conv.gcn_conv", "add_self_loops_fn") in patched
     originals = {id(before[key]) for key in patched}
     assert not [key for key, value in bound().items() if id(value) in originals], "another name for an original"
-    halfgnn.pyg.patch(fuse=True)
+    halfgnn.pyg.patch()
     assert (theirs.GATConv, "forward") in changed(before) - patched
     halfgnn.pyg.unpatch()
     halfgnn.pyg.unpatch()
@@ -274,15 +274,15 @@ def test_modules_that_are_imported_meanwhile_get_the_originals():
 
 def test_accelerate_nests_and_ends_with_an_exception():
     before = bound()
-    with pytest.raises(KeyError), halfgnn.pyg.accelerate(), halfgnn.pyg.accelerate(fuse=True):
+    with pytest.raises(KeyError), halfgnn.pyg.accelerate(fuse=False), halfgnn.pyg.accelerate():
         raise KeyError
     assert changed(before) == set()
-    with halfgnn.pyg.accelerate():
-        with halfgnn.pyg.accelerate(fuse=True):
+    with halfgnn.pyg.accelerate(fuse=False):
+        with halfgnn.pyg.accelerate():
             pass
         patched = changed(before)
         assert patched and (theirs.GATConv, "forward") not in patched
-        halfgnn.pyg.patch()
+        halfgnn.pyg.patch(fuse=False)
     assert changed(before) == patched
     halfgnn.pyg.unpatch()
     assert changed(before) == set()

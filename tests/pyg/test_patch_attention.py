@@ -1,4 +1,4 @@
-"""Attention that messages write by hand, under halfgnn.pyg.patch(fuse=True): one operator where it is one, PyG's results always."""
+"""Attention that messages write by hand, under halfgnn.pyg.patch(): one operator where it is one, PyG's results always."""
 
 from __future__ import annotations
 
@@ -47,6 +47,24 @@ def written(q, k, v, e, b, normalise):
     return v * alpha.unsqueeze(-1)
 
 
+def gatv2(q, k, v, e, b, normalise):
+    """Of which k are the values too."""
+    attention = torch.linspace(-1, 1, HEADS * DIM, dtype=k.dtype).view(1, HEADS, DIM)
+    return k * normalise((F.leaky_relu(q + k + e, 0.1) * attention).sum(-1)).unsqueeze(-1)
+
+
+def gatv2_views(q, k, v, e, b, normalise):
+    """No terms of edges but a bias, and a slope that is negative."""
+    q, k, again = (x.flatten(1).view(-1, HEADS, DIM) for x in (q, k, k))
+    logits = (F.leaky_relu(k + q, -0.3) * e[0]).sum(-1, keepdim=True) * 0.5 + b.unsqueeze(-1)
+    return normalise(logits.squeeze(-1)).view(-1, HEADS, 1) * again
+
+
+def gat(q, k, v, e, b, normalise):
+    logits = F.leaky_relu(q[..., 0] + k[..., 1] + b, 0.2)
+    return v * normalise(logits).unsqueeze(-1)
+
+
 def with_a_hook(q, k, v, e, b, normalise):
     alpha = normalise((q * k).sum(-1))
     if alpha.requires_grad:
@@ -64,9 +82,33 @@ FUSED = {
     "bias before the scale": lambda q, k, v, e, b, s: v * s((b + (q * k).sum(-1)) / 2).unsqueeze(-1),
     "features first": lambda q, k, v, e, b, s: (2 * v).relu() * s((q * k.tanh()).sum(-1)).unsqueeze(-1),
     "heads joined": lambda q, k, v, e, b, s: (v * s((q * k).sum(-1)).unsqueeze(-1)).view(-1, HEADS * DIM),
+    "GATv2": gatv2,
+    "GATv2, views": gatv2_views,
+    "GAT": gat,
+    "GAT, no edges": lambda q, k, v, e, b, s: s(F.leaky_relu((k + 1)[:, :, 0] + q[:, :, 3])).unsqueeze(-1) * v.relu(),
+    "GAT, one head": lambda q, k, v, e, b, s: s(F.leaky_relu(q[:, 0, 0] + k[:, 0, 1])).unsqueeze(-1) * v[:, 2],
     "one head": lambda q, k, v, e, b, s: v[:, 0] * s((q[:, 0] * k[:, 0]).sum(-1)).view(-1, 1),
 }
+OPERATORS = {"GATv2": "gatv2_attention", "GATv2, views": "gatv2_attention"}
+OPERATORS |= {name: "gat_attention" for name in FUSED if name.startswith("GAT") and name not in OPERATORS}
+NO_FASTER = {
+    "plain",
+    "terms of values",
+    "from the left",
+    "features first",
+    "heads joined",
+    "one head",
+    "bias",
+    "bias before the scale",
+}
 UNFUSED = {
+    "GATv2 of other values": lambda q, k, v, e, b, s: v * s((F.leaky_relu(q + k) * e[:1]).sum(-1)).unsqueeze(-1),
+    "GATv2 with an attention per edge": lambda q, k, v, e, b, s: k * s((F.leaky_relu(q + k) * e).sum(-1)).unsqueeze(-1),
+    "GATv2 of three": lambda q, k, v, e, b, s: k * s((F.leaky_relu(q + k + v) * e[:1]).sum(-1)).unsqueeze(-1),
+    "GATv2 of a difference": lambda q, k, v, e, b, s: k * s((F.leaky_relu(q - k) * e[:1]).sum(-1)).unsqueeze(-1),
+    "GAT, scaled": lambda q, k, v, e, b, s: v * s(F.leaky_relu(q[..., 0] + k[..., 0]) * 3).unsqueeze(-1),
+    "GAT of one side": lambda q, k, v, e, b, s: v * s(F.leaky_relu(k[..., 0] + k[..., 1] + b)).unsqueeze(-1),
+    "GAT of the nodes' values": lambda q, k, v, e, b, s: q * s(F.leaky_relu(q[..., 0] + k[..., 1])).unsqueeze(-1),
     "read again": read_again,
     "written": written,
     "hook": with_a_hook,
@@ -80,9 +122,11 @@ UNFUSED = {
 }
 
 
+SHAPES = [(NUM_NODES, HEADS, DIM)] * 3 + [(NUM_EDGES, HEADS, DIM), (NUM_EDGES, HEADS)]
+
+
 def run(function, **options):
-    shapes = [(NUM_NODES, HEADS, DIM)] * 3 + [(NUM_EDGES, HEADS, DIM), (NUM_EDGES, HEADS)]
-    inputs = [randn(*shape, seed=seed).requires_grad_() for seed, shape in enumerate(shapes)]
+    inputs = [randn(*shape, seed=seed).requires_grad_() for seed, shape in enumerate(SHAPES)]
     layer = Attention(function, **options)
     with torch.no_grad():
         without = layer(*inputs, edges())
@@ -97,12 +141,41 @@ def run(function, **options):
 def test_attention_by_hand(name, flow):
     function = {**FUSED, **UNFUSED}[name]
     expected = run(function, flow=flow)
+    operators = {OPERATORS.get(name, "dot_attention")} if name in FUSED else set()
+    for fuse in (None, True, False):
+        with halfgnn.pyg.accelerate(fuse=fuse):
+            assert_same(run(function, flow=flow), expected)
+        is_fused = fuse is not False and not (fuse is None and name in NO_FASTER)
+        assert {x for x in routed() if x.endswith("attention")} == (operators if is_fused else set())
+
+
+@pytest.mark.parametrize("is_training", [False, True])
+def test_a_softmax_that_is_read(is_training):
+    """Its module is not fused again in that mode: what is put off in vain costs more."""
+    layer, other = (
+        Attention(lambda q, k, v, e, b, s: transformer(q, k, v, e, b, lambda x: keep(s(x)))),
+        Attention(transformer),
+    )
+    weights = []
+
+    def keep(x):
+        if layer.training:
+            weights.append(x.sum())
+        return x
+
+    inputs = [randn(*shape, seed=seed) for seed, shape in enumerate(SHAPES)]
+    layer.train(is_training)
+    expected = layer(*inputs, edges()), other(*inputs, edges())
     with halfgnn.pyg.accelerate():
-        assert_same(run(function, flow=flow), expected)
-    assert "dot_attention" not in routed()
-    with halfgnn.pyg.accelerate(fuse=True):
-        assert_same(run(function, flow=flow), expected)
-    assert ("dot_attention" in routed()) == (name in FUSED)
+        for _ in range(2):
+            halfgnn.pyg.reset_stats()
+            assert_same([layer(*inputs, edges())], expected[:1])
+        assert ("dot_attention" in routed()) != is_training
+        assert ("edge_softmax" in routed()) == is_training
+        layer.train(not is_training)
+        halfgnn.pyg.reset_stats()
+        assert_same([other(*inputs, edges())], expected[1:])
+        assert "dot_attention" in routed()
 
 
 @pytest.mark.parametrize("aggr", ["mean", "max"])

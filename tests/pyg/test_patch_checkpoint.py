@@ -6,10 +6,13 @@ import contextlib
 
 import pytest
 import torch
+from torch.nn import functional as F
 from torch.utils.checkpoint import checkpoint
+from torch_geometric.utils import softmax
 
 import halfgnn.dgl
 import halfgnn.pyg
+from halfgnn.pyg import _worth
 from tests import support
 from tests.pyg.support_pyg import Layer
 from tests.pyg.test_patch_modules import MODULES, NUM_EDGES, NUM_NODES, WIDTH, assert_same, edges, made, randn, routed
@@ -103,3 +106,23 @@ def test_a_function_that_was_replaced_meanwhile_keeps_its_replacement(monkeypatc
     mine = utils.scatter
     out.sum().backward()
     assert utils.scatter is mine and "gspmm:u_mul_e_sum" in routed()
+
+
+@pytest.mark.parametrize("name", ["SAGEConv", "GCNConv", "GATConv", "GATv2Conv", "softmax that is read"])
+def test_first_uses_end_in_no_recomputation(name, monkeypatch):
+    """A graph is made when enough has gone along an edge_index. Neither that nor a softmax that is read changes a recomputation."""
+    if name in MODULES:
+        module = made(MODULES[name][0])
+    else:
+        module = Layer(lambda x, w: x * F.dropout(softmax(F.leaky_relu(x[:, :1] + w[:, :1]), edges()[1]), 0.5))
+    args = [randn(NUM_EDGES, WIDTH, seed=2)] if name not in MODULES else []
+    for least in range(1, 5):
+        values = least * NUM_EDGES * WIDTH
+        limits = _worth.Limits((0, 0), (values, values), 1, 1)
+        monkeypatch.setattr(_worth, "LIMITS", dict.fromkeys(["message", "attention", "softmax", "sum", "rows"], limits))
+        monkeypatch.setattr(_worth, "_REUSE", 1)
+        edge_index = edges().clone()
+        with halfgnn.pyg.accelerate():
+            for _ in range(6):
+                x = randn(NUM_NODES, WIDTH, seed=1).requires_grad_()
+                checkpoint(module, x, edge_index, *args, use_reentrant=False).sum().backward()

@@ -11,6 +11,7 @@ from torch import nn
 
 import halfgnn.pyg
 from tests import support
+from tests.pyg.support_pyg import Layer
 
 NUM_NODES, NUM_EDGES, WIDTH = 30, 200, 8
 pytestmark = pytest.mark.skipif(not support.supports("cpu", torch.float64), reason="needs float64")
@@ -57,7 +58,7 @@ MODULES = {
     "SAGEConv-several": (
         lambda: theirs.SAGEConv(WIDTH, 5, aggr=["mean", "max", "std"]),
         [],
-        {"gspmm:copy_u_sum", "gspmm:copy_u_max"},
+        {"copy_u_reduce:mean_max_std"},
         set(),
     ),
     "GCNConv-decomposed": (
@@ -107,7 +108,7 @@ MODULES = {
     "PNAConv": (
         lambda: theirs.PNAConv(WIDTH, 5, **PNA),
         [],
-        {"linear", "gsddmm:v_add_u", "gspmm:copy_e_mean", "gspmm:copy_e_min", "gspmm:copy_e_max"},
+        {"linear", "gsddmm:v_add_u", "copy_u_reduce:mean_min_max_std"},
         set(),
     ),
     "EdgeConv": (lambda: theirs.EdgeConv(linear(16)), [], {"linear", "gsddmm:v_add_u", "gspmm:copy_e_max"}, set()),
@@ -125,7 +126,7 @@ MODELS = {
     "GIN": (model("GIN"), "gspmm:copy_u_sum"),
     "GAT": (model("GAT", heads=2), "gspmm:u_mul_e_sum"),
     "GAT-v2": (model("GAT", heads=2, v2=True), "gspmm:u_mul_e_sum"),
-    "PNA": (model("PNA", **PNA), "gspmm:copy_e_max"),
+    "PNA": (model("PNA", **PNA), "copy_u_reduce:mean_min_max_std"),
     "EdgeCNN": (model("EdgeCNN"), "gspmm:copy_e_max"),
 }
 
@@ -308,6 +309,56 @@ def unfused_calls():
     yield "no edges", gat, lambda conv: conv(x, edges()[:, :0])
     yield "size", gat, lambda conv: conv(x, edges(), size=[NUM_NODES, NUM_NODES - 1])
     yield "hooks", gat, hooked(x)
+
+
+@pytest.mark.parametrize("is_training", [False, True])
+@pytest.mark.parametrize("name", ATTENTIONS)
+def test_dropout_is_torch_geometrics(name, is_training):
+    """A fused attention draws other random numbers: with dropout a module is fused if that is asked for."""
+    conv, args = made(ATTENTIONS[name]), [EDGE()] if "edge" in name else []
+    conv.dropout, kind = 0.5, f"fused:{name.split('-')[0]}"
+    conv.train(is_training)
+
+    def run():
+        torch.manual_seed(7)
+        return conv(randn(NUM_NODES, WIDTH, seed=1), edges(), *args)
+
+    expected = run()
+    with halfgnn.pyg.accelerate():
+        assert_same([run()], [expected])
+    is_dot = name == "TransformerConv"
+    assert (kind in routed()) != (is_training or is_dot)
+    halfgnn.pyg.reset_stats()
+    with halfgnn.pyg.accelerate(fuse=False):
+        assert_same([run()], [expected])
+    assert kind not in {**halfgnn.pyg.stats()["routed"], **halfgnn.pyg.stats()["fell_back"]}
+    with halfgnn.pyg.accelerate(fuse=True):
+        run()
+    assert kind in routed()
+
+
+@pytest.mark.parametrize("aggr", [["mean", "max", "std"], ["var", "sum", "min"], "var", "std"], ids=str)
+@pytest.mark.parametrize("message", ["of sources", "of edges", "formed", "with heads"])
+def test_aggregations_in_one_pass(aggr, message):
+    functions = {
+        "of sources": lambda x, w: 2 * x,
+        "of edges": lambda x, w: x * w,
+        "formed": lambda x, w: (x * w).cumsum(-1),
+        "with heads": lambda x, w: (x * w).view(-1, 2, WIDTH // 2),
+    }
+    layer = Layer(functions[message], aggr=aggr, node_dim=0)
+
+    def run():
+        x, w = (randn(rows, WIDTH, seed=rows).requires_grad_() for rows in (NUM_NODES, NUM_EDGES))
+        out = layer(x, edges(), w)
+        return out, *torch.autograd.grad(out.sin().sum(), [x, w], allow_unused=True, materialize_grads=True)
+
+    expected = run()
+    with halfgnn.pyg.accelerate():
+        assert_same(run(), expected)
+    names = ["var"] if isinstance(aggr, str) else aggr  # of which std is the root
+    if message != "with heads" or not isinstance(aggr, str):
+        assert f"copy_u_reduce:{'_'.join(names)}" in routed()
 
 
 def hooked(x):

@@ -1,0 +1,108 @@
+"""Stand-ins for aggregations of torch_geometric.nn.aggr that reduce messages in several ways: all of them in one pass."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from .. import ops
+from ..common.autograd import snapshot
+from ..common.precision import HALF, autocasts, computed_type, without_autocast
+from ..common.refusals import refuse_mode
+from ..graph import Graph
+from ..ops.copy_u_reduce import REDUCTIONS
+from . import _operators, _worth
+from ._accounts import routed
+from ._conv import reduction_of
+from ._graph import is_worth_a_graph
+from ._messages import Message
+from ._operators import found_by, refuse_reduction, refuse_rows
+from ._propagation import plain
+from ._reductions import incidence
+from ._values import Evaluation, Rows, with_history
+
+Original = Callable[..., Any]
+
+_NAMES = {f"{name.capitalize()}Aggregation": name for name in REDUCTIONS}
+
+
+def variance(
+    original: Original,
+    self: Any,
+    x: Tensor,
+    index: Tensor | None = None,
+    ptr: Tensor | None = None,
+    dim_size: int | None = None,
+    dim: int = -2,
+) -> Any:
+    """``VarAggregation.forward``, and that of FusedAggregation, which is several aggregations.
+
+    What is not reduced in one pass is torch_geometric's difference of means, which are not rounded to half.
+    """
+    arguments = index, ptr, dim_size, dim
+    if torch.compiler.is_compiling() or not isinstance(x, Tensor) or not isinstance(index, Tensor):
+        return original(self, x, *arguments)
+    is_alone = not hasattr(self, "aggr_names")
+    names = ["var"] if is_alone else [_NAMES.get(name) for name in self.aggr_names]
+    if None not in names and not self.semi_grad and (found := _rows_of(x, index, dim_size, dim, names)) is not None:
+        results = _reduced(*found, names, x)  # type: ignore[arg-type]
+        return results[0] if is_alone else results
+    is_half = x.dtype in HALF
+    is_rounded = is_half or (_operators.IN_HALF and isinstance(x, Message) and autocasts(x.device))
+    if not is_rounded or refuse_mode() is not None or "pow_sum" not in getattr(self, "reduce_ops", ["pow_sum"]):
+        return original(self, x, *arguments)
+    formed = x.ordinary() if isinstance(x, Message) else x
+    out = original(self, formed.float() if is_half else formed, *arguments)
+    return [part.to(x.dtype) for part in out] if isinstance(out, list) else out.to(x.dtype)
+
+
+def several(
+    original: Original,
+    self: Any,
+    x: Tensor,
+    index: Tensor | None = None,
+    ptr: Tensor | None = None,
+    dim_size: int | None = None,
+    dim: int = -2,
+) -> Any:
+    """``MultiAggregation.forward``, which reduces a matrix by FusedAggregation, and other tensors in one way after the other."""
+    if not torch.compiler.is_compiling() and isinstance(x, Tensor) and x.dim() != 2 and isinstance(index, Tensor):
+        names = [reduction_of(aggregation) for aggregation in self.aggrs]
+        if None not in names and (found := _rows_of(x, index, dim_size, dim, names)) is not None:
+            return self.combine(_reduced(*found, names, x))  # type: ignore[arg-type]
+    return original(self, x, index, ptr, dim_size, dim)
+
+
+def _rows_of(x: Tensor, index: Tensor, dim_size: Any, dim: int, names: Sequence[Any]) -> tuple[Graph, Tensor] | None:
+    """The rows that are reduced, of nodes or edges, and the Graph along whose edges they go; None if they are left to PyG."""
+    with_gradient = x.requires_grad and torch.is_grad_enabled()
+    if _worth.are_few(x.numel(), with_gradient, "max" in names or "min" in names):
+        return None
+    found = found_by(index)
+    if found is None or refuse_reduction(x, "sum", found, dim, dim_size) is not None:
+        return None
+    propagation, row = found
+    if not isinstance(x, Message):
+        if refuse_rows(x) is not None or not is_worth_a_graph(propagation.edge_index, x.numel(), with_gradient):
+            return None
+        return incidence(propagation.ending_in(row, dim_size)), x
+    if not x.is_as_made() or not x.propagation.ends_in(plain(index), propagation, row):
+        return None
+    if x.row != 1 - row:
+        return incidence(propagation.ending_in(row, dim_size)), with_history(x)
+    value = Evaluation(x.propagation, x.requires_grad).of(x)
+    assert isinstance(value, Rows)
+    return x.propagation.into(row, dim_size, value.x.shape[0]), snapshot(value.x)
+
+
+def _reduced(g: Graph, rows: Tensor, names: Sequence[str], x: Tensor) -> list[Tensor]:
+    routed[f"copy_u_reduce:{'_'.join(dict.fromkeys(names))}"] += 1
+    if _operators.IN_HALF and isinstance(x, Message) and autocasts(x.device):
+        rows = rows.to(computed_type(x))
+    with without_autocast(rows.device):
+        reduced = ops.copy_u_reduce(g, rows, tuple(dict.fromkeys(names)))
+    results = dict(zip(dict.fromkeys(names), reduced))
+    return [results[name] for name in names]
