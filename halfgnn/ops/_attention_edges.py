@@ -7,17 +7,18 @@ So rows of H * D elements per edge are never made.
 from __future__ import annotations
 
 import functools
+from collections.abc import Callable
 from typing import Any, NamedTuple
 
 import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-from ..common.autograd import apply, inputs_of, once, saved_tensors
+from ..common.autograd import apply, inputs_of, is_recorded, pull_back, recorded, refusal, saved_tensors
 from ..common.fake import register_fake
 from ..common.operands import check_operand, check_rows, check_tensor
 from ..common.precision import autocast, without_autocast
-from ._operands import devices_without, needs_grad
+from ._operands import devices_without, graph_of, needs_grad
 from .edge_softmax import edge_softmax
 from .sddmm import gsddmm
 from .spmm import gspmm
@@ -279,10 +280,14 @@ class _DotAttention(torch.autograd.Function):
             getattr(needs, name)
             for name in ("edge_bias", "edge_key", "edge_value", "edge_feat", "key_weight", "value_weight")
         )
-        found = once(
-            "dot_attention", "compose it of gsddmm, exp and gspmm", _flat_gradients, ctx.shared, ctx.scale, ctx.dropout_p,
-            wanted, ctx.short, grad, *saved_tensors(ctx, "dot_attention"),
-        )  # fmt: skip
+        saved = saved_tensors(ctx, "dot_attention")
+        args = *ctx.shared, ctx.scale, ctx.dropout_p, *wanted, *ctx.short, grad, *saved
+        if is_recorded():
+            needed = needs.query, needs.key, needs.value, *wanted
+            again = again_of("dot_attention", ctx.dropout_p, composed_gradients, needed, ctx.scale, shared=ctx.shared)
+            found = recorded("dot_attention", _flat_gradients, args, again, (*saved[:15], grad))
+        else:
+            found = _flat_gradients(*args)
         named = dict(zip(_DIFFERENTIABLE, found))
         return tuple(_DotInputs(**{name: x if getattr(needs, name) else None for name, x in named.items()}))
 
@@ -293,12 +298,33 @@ _DIFFERENTIABLE = (
 )  # fmt: skip
 
 
-def _flat_gradients(shared, scale, dropout_p, wanted, short, grad, *saved):
+def _flat_gradients(key_is_value, one_weight, scale, dropout_p, *wanted_and_saved):
     """_gradients of what the Function saved."""
+    wanted, short, grad, saved = wanted_and_saved[:6], wanted_and_saved[6:8], wanted_and_saved[8], wanted_and_saved[9:]
     sides, (query, key, value), terms, (seed, *results) = saved[:6], saved[6:9], saved[9:15], saved[15:]
     return _gradients(
-        sides, query, key, value, EdgeTerms(*terms, *shared), scale, dropout_p, seed, grad, *results, EdgeTerms(*wanted), short,
+        sides, query, key, value, EdgeTerms(*terms, key_is_value, one_weight), scale, dropout_p, seed, grad, *results,
+        EdgeTerms(*wanted), short,
     )  # fmt: skip
+
+
+def composed_gradients(needed, scale, *saved, shared=(False, False)):
+    """The same as functions of the operands, of terms if there are any, and of grad, which autograd differentiates."""
+    *operands, grad = saved[6:]
+    g = graph_of(saved[:3], saved[3:6], operands[1].shape[0], grad.shape[0])
+    all_terms = functools.partial(EdgeTerms, key_is_value=shared[0], one_weight=shared[1])
+
+    def composed(query, key, value, *terms):
+        return composed_dot(g, query, key, value, all_terms(*terms), scale, 0.0)[:1]
+
+    return pull_back(composed, operands, needed, (grad,))
+
+
+def again_of(name: str, dropout_p: float, gradients: Callable, *args, **options) -> Callable:
+    """The `again` of an attention, see :func:`recorded`: gradients of operands. It does not have the random numbers of dropout."""
+    if dropout_p > 0:
+        return refusal(name, "dropout", f"pass dropout_p=0, or use halfgnn.reference.{name} with a mask")
+    return functools.partial(gradients, *args, **options)
 
 
 # ---- the operator ------------------------------------------------------------------------------------------------------------
