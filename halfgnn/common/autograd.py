@@ -102,20 +102,11 @@ def recorded(name: str, backward: Callable, args: Sequence, again: Callable, inp
     """backward(*args), for a backward of the operator `name` that :func:`is_recorded`: so it has derivatives itself.
 
     again(*inputs): the results of backward(*args) by operators that autograd differentiates, None for one that nothing reads. It is
-    called only when a derivative of a result is asked for. Tensors in `inputs` are kept until then; gradients reach them alone.
-    Neither may be nested.
+    called only when a derivative of a result is asked for.
+    inputs: tensors, or None. They are kept until then, and gradients reach them alone.
     """
     values = [_unwrap_if_dead(x).detach() if isinstance(x, Tensor) else x for x in args]
     return apply(_Recorded, name, backward, again, len(values), *values, *inputs)
-
-
-def refusal(name: str, case: str, remedy: str) -> Callable:
-    """What `recorded` is given in place of `again` if there is no second derivative: it raises an error that says so."""
-
-    def refuse(*_):
-        raise RuntimeError(f"second derivatives of {name} with {case} are not implemented; {remedy}")
-
-    return refuse
 
 
 class _Recorded(torch.autograd.Function):
@@ -129,14 +120,12 @@ class _Recorded(torch.autograd.Function):
     def setup_context(ctx, inputs, output):
         ctx.name, _, ctx.again, count, *values = inputs
         ctx.count, ctx.is_tuple = count, not isinstance(output, Tensor)
-        ctx.others = [None if isinstance(x, Tensor) else x for x in values[count:]]
         ctx.set_materialize_grads(False)
-        ctx.save_for_backward(*(x if isinstance(x, Tensor) else None for x in values[count:]))
+        ctx.save_for_backward(*values[count:])
 
     @staticmethod
     def backward(ctx, *cotangents):
-        saved = saved_tensors(ctx, ctx.name)
-        inputs = [other if x is None else x for x, other in zip(saved, ctx.others)]
+        inputs = saved_tensors(ctx, ctx.name)
         unread = [None] * (4 + ctx.count)
         needed = ctx.needs_input_grad[len(unread) :]
         if all(x is None for x in cotangents):

@@ -7,17 +7,17 @@ So rows of H * D elements per edge are never made.
 from __future__ import annotations
 
 import functools
-from collections.abc import Callable
 from typing import Any, NamedTuple
 
 import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-from ..common.autograd import apply, inputs_of, is_recorded, pull_back, recorded, refusal, saved_tensors
+from ..common.autograd import apply, inputs_of, is_recorded, pull_back, recorded, saved_tensors
 from ..common.fake import register_fake
 from ..common.operands import check_operand, check_rows, check_tensor
 from ..common.precision import autocast, without_autocast
+from ..reference import dropout_mask
 from ._operands import devices_without, graph_of, needs_grad
 from .edge_softmax import edge_softmax
 from .sddmm import gsddmm
@@ -284,8 +284,8 @@ class _DotAttention(torch.autograd.Function):
         args = *ctx.shared, ctx.scale, ctx.dropout_p, *wanted, *ctx.short, grad, *saved
         if is_recorded():
             needed = needs.query, needs.key, needs.value, *wanted
-            again = again_of("dot_attention", ctx.dropout_p, composed_gradients, needed, ctx.scale, shared=ctx.shared)
-            found = recorded("dot_attention", _flat_gradients, args, again, (*saved[:15], grad))
+            again = functools.partial(composed_gradients, needed, ctx.scale, ctx.dropout_p, shared=ctx.shared)
+            found = recorded("dot_attention", _flat_gradients, args, again, (*saved[:16], grad))
         else:
             found = _flat_gradients(*args)
         named = dict(zip(_DIFFERENTIABLE, found))
@@ -308,23 +308,16 @@ def _flat_gradients(key_is_value, one_weight, scale, dropout_p, *wanted_and_save
     )  # fmt: skip
 
 
-def composed_gradients(needed, scale, *saved, shared=(False, False)):
+def composed_gradients(needed, scale, dropout_p, *saved, shared=(False, False)):
     """The same as functions of the operands, of terms if there are any, and of grad, which autograd differentiates."""
-    *operands, grad = saved[6:]
+    *operands, seed, grad = saved[6:]
     g = graph_of(saved[:3], saved[3:6], operands[1].shape[0], grad.shape[0])
     all_terms = functools.partial(EdgeTerms, key_is_value=shared[0], one_weight=shared[1])
 
     def composed(query, key, value, *terms):
-        return composed_dot(g, query, key, value, all_terms(*terms), scale, 0.0)[:1]
+        return composed_dot(g, query, key, value, all_terms(*terms), scale, dropout_p, seed)[:1]
 
     return pull_back(composed, operands, needed, (grad,))
-
-
-def again_of(name: str, dropout_p: float, gradients: Callable, *args, **options) -> Callable:
-    """The `again` of an attention, see :func:`recorded`: gradients of operands. It does not have the random numbers of dropout."""
-    if dropout_p > 0:
-        return refusal(name, "dropout", f"pass dropout_p=0, or use halfgnn.reference.{name} with a mask")
-    return functools.partial(gradients, *args, **options)
 
 
 # ---- the operator ------------------------------------------------------------------------------------------------------------
@@ -405,20 +398,35 @@ def masked_softmax(g, logits: Tensor) -> Tensor:
     return edge_softmax(g, logits.masked_fill(is_masked, 0)).masked_fill(is_masked, 0)
 
 
+def with_dropout(weights: Tensor, dropout_p: float, seed: Tensor | None) -> Tensor:
+    """Weights (E, H, 1) after dropout by the kernels' numbers, or without a seed by torch's."""
+    if seed is None:
+        return F.dropout(weights, dropout_p, dropout_p > 0)
+    num_edges, heads = weights.shape[:2]
+    return weights * dropout_mask(seed, num_edges, heads, dropout_p).to(weights.dtype).unsqueeze(-1)
+
+
 def composed_dot(
-    g, query: Tensor, key: Tensor, value: Tensor, terms: EdgeTerms, scale: float, dropout_p: float
+    g,
+    query: Tensor,
+    key: Tensor,
+    value: Tensor,
+    terms: EdgeTerms,
+    scale: float,
+    dropout_p: float,
+    seed: Tensor | None = None,
 ) -> tuple[Tensor, Tensor]:
     """The same of separate operators, which keep numbers of edges, and the softmax (E, H, 1) before dropout.
 
-    Operands are widened first, so that gradients are added up before they are rounded. Dropout is torch's own, so it draws other
-    numbers.
+    Operands are widened first, so that gradients are added up before they are rounded. Dropout is that of the kernels under `seed`;
+    without a seed it is torch's own, which draws other numbers.
     """
     dtype, wide = value.dtype, wide_type(value.dtype)
     query, key, value = query.to(wide), key.to(wide), value.to(wide)
     terms = EdgeTerms._make([*(x if x is None else x.to(wide) for x in terms.tensors()), *terms[-2:]])
     weights = dot_weights(g, query, key, terms, scale)
     with without_autocast(value.device):
-        dropped = F.dropout(weights, dropout_p, dropout_p > 0)
+        dropped = with_dropout(weights, dropout_p, seed)
         out = gspmm(g, "mul", "sum", value, dropped)
         values, value_weight = terms.key if terms.key_is_value else terms.value, terms.of_values()
         if values is not None:

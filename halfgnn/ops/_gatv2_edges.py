@@ -18,7 +18,6 @@ from ..common.fake import register_fake
 from ..common.operands import check_operand
 from ..common.precision import autocast, without_autocast
 from ._attention_edges import (
-    again_of,
     bias_like,
     check_shape,
     checked_weight,
@@ -26,6 +25,7 @@ from ._attention_edges import (
     is_limited,
     masked_softmax,
     wide_type,
+    with_dropout,
 )
 from ._operands import graph_of, needs_grad
 from .edge_softmax import edge_softmax
@@ -139,13 +139,13 @@ def _gradients(slope, dropout_p, *wanted_and_saved):
     return *(x.to(node.dtype) for x, node in zip(of_nodes, nodes)), of_bias, of_rows, of_feat, of_weight
 
 
-def composed_gradients(needed, slope, *saved):
+def composed_gradients(needed, slope, dropout_p, *saved):
     """The same as functions of the operands, of terms if there are any, and of grad, which autograd differentiates."""
-    *operands, grad = saved[6:]
+    *operands, seed, grad = saved[6:]
     g = graph_of(saved[:3], saved[3:6], operands[0].shape[0], grad.shape[0])
 
     def composed(feat_src, feat_dst, attn, *terms):
-        return composed_gatv2(g, feat_src, feat_dst, attn, EdgeTerms(*terms), slope, 0.0)[:1]
+        return composed_gatv2(g, feat_src, feat_dst, attn, EdgeTerms(*terms), slope, dropout_p, seed)[:1]
 
     return pull_back(composed, operands, needed, (grad,))
 
@@ -182,8 +182,8 @@ class _GATv2Attention(torch.autograd.Function):
         args = ctx.slope, ctx.dropout_p, *wanted, *ctx.short, grad, *saved
         if is_recorded():
             needed = needs.feat_src, needs.feat_dst, needs.attn, *wanted
-            again = again_of("gatv2_attention", ctx.dropout_p, composed_gradients, needed, ctx.slope)
-            found = recorded("gatv2_attention", _gradients, args, again, (*saved[:13], grad))
+            again = functools.partial(composed_gradients, needed, ctx.slope, ctx.dropout_p)
+            found = recorded("gatv2_attention", _gradients, args, again, (*saved[:14], grad))
         else:
             found = _gradients(*args)
         names = ("feat_src", "feat_dst", "attn", "edge_bias", "edge_rows", "edge_feat", "edge_weight")
@@ -265,7 +265,14 @@ def gatv2_weights(
 
 
 def composed_gatv2(
-    g, feat_src: Tensor, feat_dst: Tensor, attn: Tensor, terms: EdgeTerms, slope: float, dropout_p: float
+    g,
+    feat_src: Tensor,
+    feat_dst: Tensor,
+    attn: Tensor,
+    terms: EdgeTerms,
+    slope: float,
+    dropout_p: float,
+    seed: Tensor | None = None,
 ) -> tuple[Tensor, Tensor]:
     """The same of separate operators, and the softmax (E, H, 1) before dropout, as composed_dot of _attention_edges.py."""
     dtype, wide = feat_src.dtype, wide_type(feat_src.dtype)
@@ -273,5 +280,5 @@ def composed_gatv2(
     terms = EdgeTerms(*(x if x is None else x.to(wide) for x in terms))
     weights = gatv2_weights(g, feat_src, feat_dst, attn, functools.partial(F.leaky_relu, negative_slope=slope), terms)
     with without_autocast(feat_src.device):
-        dropped = F.dropout(weights, dropout_p, dropout_p > 0)
+        dropped = with_dropout(weights, dropout_p, seed)
         return gspmm(g, "mul", "sum", feat_src, dropped).to(dtype).contiguous(), weights

@@ -52,7 +52,7 @@ def gradients_of_winners(op, shapes, dtypes, need_lhs, need_rhs, *saved) -> Pair
         of_rhs = of_rhs if x is None else -of_lhs * x / y
     elif op == "relu_add":
         assert x is not None and y is not None
-        of_lhs = of_rhs = of_lhs * ~(x + y <= 0)
+        of_lhs = of_rhs = of_lhs.masked_fill(x + y <= 0, 0)
     return (
         _rows_of_operand(of_lhs, src, shapes[0], dtypes[0]) if need_lhs else None,
         _rows_of_operand(of_rhs, arg, shapes[1], dtypes[1]) if need_rhs else None,

@@ -74,8 +74,8 @@ class _GATAttention(torch.autograd.Function):
         )  # fmt: skip
         if is_recorded():
             needed = needs.feat, needs.attn_src, needs.attn_dst, needs.edge_logits
-            again = edges.again_of("gat_attention", ctx.dropout_p, _gat_gradients, needed, ctx.slope)
-            found = recorded("gat_attention", _gat_backward, args, again, (*csr_and_operands, grad))
+            again = functools.partial(_gat_gradients, needed, ctx.slope, ctx.dropout_p)
+            found = recorded("gat_attention", _gat_backward, args, again, (*csr_and_operands, seed, grad))
         else:
             found = _gat_backward(*args)
         feat, attn_src, attn_dst, edge_logits = found
@@ -92,9 +92,9 @@ class _GATAttention(torch.autograd.Function):
 _GATInputs = inputs_of(_GATAttention)
 
 
-def _gat_gradients(needed, slope, indptr, indices, edge_ids, *operands_and_grad):
+def _gat_gradients(needed, slope, dropout_p, indptr, indices, edge_ids, *saved):
     """The gradients of the operands as functions of these and of grad, which autograd differentiates. Of CSR."""
-    *operands, grad = operands_and_grad
+    *operands, seed, grad = saved
     csr, num_src, num_dst = (indptr, indices, edge_ids), operands[0].shape[0], operands[2].shape[0]
     csc = out_edges(csr, num_dst)  # of the reversed graph
     g = graph_of(csc, csr, num_src, num_dst)
@@ -103,6 +103,7 @@ def _gat_gradients(needed, slope, indptr, indices, edge_ids, *operands_and_grad)
     def composed(feat, attn_src, attn_dst, edge_logits):
         logits = _gat_logits(g, attn_src, attn_dst, edge_logits, leaky_relu)
         weights = edge_softmax(g, logits) if edge_logits is None else edges.masked_softmax(g, logits)
+        weights = edges.with_dropout(weights, dropout_p, seed)
         return (gspmm(g, "mul", "sum", feat.to(weights.dtype), weights).to(feat.dtype),)
 
     return pull_back(composed, operands, needed, (grad,))
@@ -150,8 +151,8 @@ class _PairAttention(torch.autograd.Function):
         if is_recorded():
             needed = needs.first, needs.second, needs.third
             gradients = (gatv2_edges if ctx.is_gatv2 else edges).composed_gradients
-            again = edges.again_of(name, ctx.dropout_p, gradients, needed, ctx.factor)
-            found = recorded(name, backward, args, again, (*topology_and_operands, grad))
+            again = functools.partial(gradients, needed, ctx.factor, ctx.dropout_p)
+            found = recorded(name, backward, args, again, (*topology_and_operands, seed, grad))
         else:
             found = backward(*args)
         first, second, third = found
@@ -283,8 +284,7 @@ def gat_attention(
     Logits, exponentials and sums are fp32, and the result is rounded once. Nodes without in-edges get 0. Results are bitwise
     reproducible, and dropout follows torch.manual_seed. The backward keeps the inputs, and per destination: two halves per feature
     (one if not precise), one more for the edges whose logits are positive, and one number per head. Apart from edge_logits it keeps
-    nothing per edge. Derivatives of every order exist, except that a second one raises if dropout_p is not 0; it keeps numbers of
-    edges.
+    nothing per edge. Derivatives of every order exist; a second one keeps numbers of edges.
 
     Returns:
         (num_dst, H, D), like feat. With return_weights the pair of it and (E, H), the softmax before dropout, which is made by the

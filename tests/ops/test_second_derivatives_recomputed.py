@@ -10,6 +10,7 @@ from torch.func import grad, jacrev, vmap
 from halfgnn import ops, reference
 from tests import support
 from tests.support import DTYPES, HALVES, SPMM_OPS, devices_and, make_graph, randn
+from tests.support_attention import fixed_seed, seed_on
 from tests.support_derivatives import check_like_reference, check_precision, second, small_graph
 
 HEADS, DIM, COLUMNS = 2, 3, 4
@@ -37,10 +38,14 @@ def _gates_too(module, g, *x):
     return torch.cat(module.gated_sum(g, *x, normalize=True, return_edges=True))
 
 
-def _attention(name, names, module, g, *x, same=(), scale=()):
-    terms = dict(zip(names, x[3:]))
+def _attention(name, names, module, g, *x, same=(), scale=(), **options):
+    terms = options | dict(zip(names, x[3:]))
     terms |= {other: terms[name] for name, other in same}
     return getattr(module, f"{name}_attention")(g, *x[:3], *scale, **terms)
+
+
+def _gat(module, g, *x, **options):
+    return module.gat_attention(g, *x, **options)
 
 
 def _gatv2(*terms):
@@ -70,8 +75,8 @@ CASES = {
     "gated_sum": (_gated, [("u", (DIM,)), ("u", (DIM,)), ("v", (DIM,))]),
     "gated_mean": (partial(_gated, normalize=True), [(t, ROW) for t in "uuvee"]),
     "gates": (_gates_too, [(t, ROW) for t in "uuve"]),
-    "gat": (lambda m, g, *x: m.gat_attention(g, *x), [("u", ROW), ("u", HEAD), ("v", HEAD)]),
-    "gat_logits": (lambda m, g, *x: m.gat_attention(g, *x), [("u", ROW), ("u", HEAD), ("v", HEAD), ("e", HEAD)]),
+    "gat": (_gat, [("u", ROW), ("u", HEAD), ("v", HEAD)]),
+    "gat_logits": (_gat, [("u", ROW), ("u", HEAD), ("v", HEAD), ("e", HEAD)]),
     "gatv2": _gatv2(),
     "gatv2_rows": _gatv2(BIAS, ("edge_feat", "e", ROW)),
     "gatv2_columns": _gatv2(COLUMNS_OF, ("edge_weight", None, WEIGHT)),
@@ -225,17 +230,18 @@ def test_removed_edges(name, masked):
         torch.testing.assert_close(a, b, rtol=1e-11, atol=1e-11)
 
 
-@pytest.mark.parametrize("name", ["gat_attention", "gatv2_attention", "dot_attention"])
-def test_dropout_says_that_it_has_none(name):
-    g = make_graph("bipartite")
-    kinds = {"gat_attention": "gat", "gatv2_attention": "gatv2_rows", "dot_attention": "dot_shared"}
-    for case in (name.removesuffix("_attention"), kinds[name]):
-        leaves = [x.requires_grad_() for x in operands_of(case, g)]
-        function = CASES[case][0]
-        dropping = type("Module", (), {name: staticmethod(partial(getattr(ops, name), dropout_p=0.5))})
-        first = torch.autograd.grad(function(dropping, g, *leaves).sin().sum(), leaves[0], create_graph=True)
-        with pytest.raises(RuntimeError, match=f"second derivatives of {name} with dropout are not implemented; pass"):
-            first[0].sum().backward()
+@pytest.mark.parametrize("name", ["gat_logits", "gatv2", "gatv2_rows", "dot", "dot_shared"])
+def test_dropout(name):
+    """Differences of calls that drop the same weights, and those of the reference with the kernels' mask."""
+    g, p = small_graph(), 0.4
+    operands = operands_of(name, g)
+    mask = reference.dropout_mask(seed_on("cpu"), g.num_edges, HEADS, p)
+    run, expected = (
+        partial(f, **{key: value}) for f, key, value in zip(calls_of(name, g), ("dropout_p", "mask"), (p, mask))
+    )
+    with fixed_seed():
+        check_like_reference(run, expected, operands, [range(len(operands))])
+        assert torch.autograd.gradgradcheck(run, [x.requires_grad_() for x in operands])
 
 
 def test_an_operand_modified_in_place():
