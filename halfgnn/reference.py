@@ -216,10 +216,11 @@ def dropout_mask(seed, num_edges, heads, dropout_p) -> Tensor:
     (e, h // 4, seed[1]), low words first. An entry is dropped if its word is below dropout_p 2**32.
     """
     word = 2**32 - 1
-    key, salt = (int(x) for x in seed)
-    edge = torch.arange(num_edges).unsqueeze(1).expand(num_edges, -(-heads // 4))
-    quad = torch.arange(-(-heads // 4)).expand_as(edge)
-    counter = [edge & word, edge >> 32, quad, torch.full_like(edge, salt & word)]
+    key, salt = seed
+    device = seed.device if isinstance(seed, Tensor) else None
+    edge = torch.arange(num_edges, device=device).unsqueeze(1).expand(num_edges, -(-heads // 4))
+    quad = torch.arange(-(-heads // 4), device=device).expand_as(edge)
+    counter = [edge & word, edge >> 32, quad, torch.zeros_like(edge) + (salt & word)]
     keys = [key & word, key >> 32 & word]
     for _ in range(10):
         high0, low0 = _multiply_words(0xD2511F53, counter[0])

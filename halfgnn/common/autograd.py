@@ -4,10 +4,13 @@ from __future__ import annotations
 
 import inspect
 from collections import namedtuple
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import torch
 from torch import Tensor
+
+from .precision import without_autocast
 
 _unwrap_if_dead = torch._C._functorch.unwrap_if_dead
 
@@ -95,31 +98,85 @@ def is_recorded() -> bool:
     return torch.is_grad_enabled() and not torch.compiler.is_compiling()
 
 
-def once(name: str, remedy: str, backward, *args):
-    """backward(*args), which raises an error if it is differentiated.
+def recorded(name: str, backward: Callable, args: Sequence, again: Callable, inputs: Sequence) -> Any:
+    """backward(*args), for a backward of the operator `name` that :func:`is_recorded`: so it has derivatives itself.
 
-    name: the operator whose backward it is, and in which case. remedy: what to do instead.
+    again(*inputs): the results of backward(*args) by operators that autograd differentiates, None for one that nothing reads. It is
+    called only when a derivative of a result is asked for.
+    inputs: tensors, or None. They are kept until then, and gradients reach them alone.
     """
-    return apply(_Once, name, remedy, backward, *args) if is_recorded() else backward(*args)
+    values = [_unwrap_if_dead(x).detach() if isinstance(x, Tensor) else x for x in args]
+    return apply(_Recorded, name, backward, again, len(values), *values, *inputs)
 
 
-class _Once(torch.autograd.Function):
+class _Recorded(torch.autograd.Function):
     generate_vmap_rule = True
 
     @staticmethod
-    def forward(name, remedy, backward, *args):
-        return backward(*args)
+    def forward(name, backward, again, count, *values):
+        return backward(*values[:count])
 
     @staticmethod
     def setup_context(ctx, inputs, output):
-        ctx.name, ctx.remedy = inputs[:2]
+        ctx.name, _, ctx.again, count, *values = inputs
+        ctx.count, ctx.is_tuple = count, not isinstance(output, Tensor)
+        ctx.set_materialize_grads(False)
+        ctx.save_for_backward(*values[count:])
 
     @staticmethod
-    def backward(ctx, *_):
-        raise RuntimeError(
-            f"second derivatives of {ctx.name} are not implemented; {ctx.remedy}, or use halfgnn.reference.{ctx.name.split()[0]}, "
-            "which is plain PyTorch"
-        )
+    def backward(ctx, *cotangents):
+        inputs = saved_tensors(ctx, ctx.name)
+        unread = [None] * (4 + ctx.count)
+        needed = ctx.needs_input_grad[len(unread) :]
+        if all(x is None for x in cotangents):
+            return (*unread, *(None for _ in inputs))
+        again = ctx.again if ctx.is_tuple else lambda *x: (ctx.again(*x),)
+        return (*unread, *pull_back(again, inputs, needed, cotangents))
+
+
+def pull_back(
+    function: Callable, inputs: Sequence, needed: Sequence[bool], cotangents: Sequence
+) -> list[Tensor | None]:
+    """The gradients of <cotangents, function(*inputs)>, recorded if gradients are: None for an input that is not needed.
+
+    function returns as many results as there are cotangents. A result or cotangent that is None counts as 0. Under functorch the
+    gradient of an input that is not read may be zeros.
+    """
+    places = [i for i, x in enumerate(needed) if x]
+
+    def read(*values):
+        every = list(inputs)
+        for i, value in zip(places, values):
+            every[i] = value
+        pairs = [(y, x) for y, x in zip(function(*every), cotangents) if y is not None and x is not None]
+        return tuple(y for y, _ in pairs), tuple(x for _, x in pairs)
+
+    gradients: list[Tensor | None] = [None] * len(inputs)
+    if places:
+        with without_autocast(inputs[places[0]].device):
+            found = _pull_back(read, [inputs[i] for i in places])
+        for i, gradient in zip(places, found):
+            gradients[i] = gradient
+    return gradients
+
+
+def _pull_back(read: Callable, inputs: list[Tensor]) -> Sequence[Tensor | None]:
+    """read returns results and their cotangents."""
+    if torch._C._are_functorch_transforms_active():
+        # Not vjp: that pulls back after its level has ended, and a _Recorded among the operators would reuse the level.
+
+        def inner_product(*x):
+            return sum(((y * cotangent).sum() for y, cotangent in zip(*read(*x))), inputs[0].new_zeros(()))
+
+        return torch.func.grad(inner_product, tuple(range(len(inputs))))(*inputs)
+    is_kept = torch.is_grad_enabled()
+    aliases = [x.view_as(x).requires_grad_() for x in inputs]
+    with torch.enable_grad():
+        pairs = [(y, x) for y, x in zip(*read(*aliases)) if y.requires_grad]
+    if not pairs:
+        return [None] * len(inputs)
+    results, given = zip(*pairs)
+    return torch.autograd.grad(results, aliases, given, create_graph=is_kept, allow_unused=True)
 
 
 def inputs_of(function: type[torch.autograd.Function]) -> Any:

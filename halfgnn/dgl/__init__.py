@@ -24,7 +24,6 @@ Results are DGL's, with these intended differences:
 * Nodes without in-edges under ``max`` and ``min`` get in fp16 what they get in every other type: infinity from ``dgl.ops``, zero
   from ``update_all``. DGL gives -65504 or 65504. (The operators of ``halfgnn.ops`` give zero.)
 * Gradients of ``max`` and ``min`` go to the first of equal messages. DGL's CPU code may pick the last.
-* A second derivative of max, min, edge softmax or fused attention raises an error.
 
 ``dgl`` is imported by :func:`patch`, not by this package.
 """

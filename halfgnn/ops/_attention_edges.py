@@ -13,11 +13,12 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-from ..common.autograd import apply, inputs_of, once, saved_tensors
+from ..common.autograd import apply, inputs_of, is_recorded, pull_back, recorded, saved_tensors
 from ..common.fake import register_fake
 from ..common.operands import check_operand, check_rows, check_tensor
 from ..common.precision import autocast, without_autocast
-from ._operands import devices_without, needs_grad
+from ..reference import dropout_mask
+from ._operands import devices_without, graph_of, needs_grad
 from .edge_softmax import edge_softmax
 from .sddmm import gsddmm
 from .spmm import gspmm
@@ -279,10 +280,14 @@ class _DotAttention(torch.autograd.Function):
             getattr(needs, name)
             for name in ("edge_bias", "edge_key", "edge_value", "edge_feat", "key_weight", "value_weight")
         )
-        found = once(
-            "dot_attention", "compose it of gsddmm, exp and gspmm", _flat_gradients, ctx.shared, ctx.scale, ctx.dropout_p,
-            wanted, ctx.short, grad, *saved_tensors(ctx, "dot_attention"),
-        )  # fmt: skip
+        saved = saved_tensors(ctx, "dot_attention")
+        args = *ctx.shared, ctx.scale, ctx.dropout_p, *wanted, *ctx.short, grad, *saved
+        if is_recorded():
+            needed = needs.query, needs.key, needs.value, *wanted
+            again = functools.partial(composed_gradients, needed, ctx.scale, ctx.dropout_p, shared=ctx.shared)
+            found = recorded("dot_attention", _flat_gradients, args, again, (*saved[:16], grad))
+        else:
+            found = _flat_gradients(*args)
         named = dict(zip(_DIFFERENTIABLE, found))
         return tuple(_DotInputs(**{name: x if getattr(needs, name) else None for name, x in named.items()}))
 
@@ -293,12 +298,26 @@ _DIFFERENTIABLE = (
 )  # fmt: skip
 
 
-def _flat_gradients(shared, scale, dropout_p, wanted, short, grad, *saved):
+def _flat_gradients(key_is_value, one_weight, scale, dropout_p, *wanted_and_saved):
     """_gradients of what the Function saved."""
+    wanted, short, grad, saved = wanted_and_saved[:6], wanted_and_saved[6:8], wanted_and_saved[8], wanted_and_saved[9:]
     sides, (query, key, value), terms, (seed, *results) = saved[:6], saved[6:9], saved[9:15], saved[15:]
     return _gradients(
-        sides, query, key, value, EdgeTerms(*terms, *shared), scale, dropout_p, seed, grad, *results, EdgeTerms(*wanted), short,
+        sides, query, key, value, EdgeTerms(*terms, key_is_value, one_weight), scale, dropout_p, seed, grad, *results,
+        EdgeTerms(*wanted), short,
     )  # fmt: skip
+
+
+def composed_gradients(needed, scale, dropout_p, *saved, shared=(False, False)):
+    """The same as functions of the operands, of terms if there are any, and of grad, which autograd differentiates."""
+    *operands, seed, grad = saved[6:]
+    g = graph_of(saved[:3], saved[3:6], operands[1].shape[0], grad.shape[0])
+    all_terms = functools.partial(EdgeTerms, key_is_value=shared[0], one_weight=shared[1])
+
+    def composed(query, key, value, *terms):
+        return composed_dot(g, query, key, value, all_terms(*terms), scale, dropout_p, seed)[:1]
+
+    return pull_back(composed, operands, needed, (grad,))
 
 
 # ---- the operator ------------------------------------------------------------------------------------------------------------
@@ -379,20 +398,35 @@ def masked_softmax(g, logits: Tensor) -> Tensor:
     return edge_softmax(g, logits.masked_fill(is_masked, 0)).masked_fill(is_masked, 0)
 
 
+def with_dropout(weights: Tensor, dropout_p: float, seed: Tensor | None) -> Tensor:
+    """Weights (E, H, 1) after dropout by the kernels' numbers, or without a seed by torch's."""
+    if seed is None:
+        return F.dropout(weights, dropout_p, dropout_p > 0)
+    num_edges, heads = weights.shape[:2]
+    return weights * dropout_mask(seed, num_edges, heads, dropout_p).to(weights.dtype).unsqueeze(-1)
+
+
 def composed_dot(
-    g, query: Tensor, key: Tensor, value: Tensor, terms: EdgeTerms, scale: float, dropout_p: float
+    g,
+    query: Tensor,
+    key: Tensor,
+    value: Tensor,
+    terms: EdgeTerms,
+    scale: float,
+    dropout_p: float,
+    seed: Tensor | None = None,
 ) -> tuple[Tensor, Tensor]:
     """The same of separate operators, which keep numbers of edges, and the softmax (E, H, 1) before dropout.
 
-    Operands are widened first, so that gradients are added up before they are rounded. Dropout is torch's own, so it draws other
-    numbers.
+    Operands are widened first, so that gradients are added up before they are rounded. Dropout is that of the kernels under `seed`;
+    without a seed it is torch's own, which draws other numbers.
     """
     dtype, wide = value.dtype, wide_type(value.dtype)
     query, key, value = query.to(wide), key.to(wide), value.to(wide)
     terms = EdgeTerms._make([*(x if x is None else x.to(wide) for x in terms.tensors()), *terms[-2:]])
     weights = dot_weights(g, query, key, terms, scale)
     with without_autocast(value.device):
-        dropped = F.dropout(weights, dropout_p, dropout_p > 0)
+        dropped = with_dropout(weights, dropout_p, seed)
         out = gspmm(g, "mul", "sum", value, dropped)
         values, value_weight = terms.key if terms.key_is_value else terms.value, terms.of_values()
         if values is not None:

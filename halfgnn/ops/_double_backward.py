@@ -9,7 +9,7 @@ Write f(lhs, rhs) for the operator, and grad for the gradient of its result. The
     div                 is mul by 1 / rhs, and the chain rule for 1 / rhs
     relu_add            Df[x, y] = mask (x + y) by edges, where lhs + rhs > 0, summed; it does not depend on lhs and rhs
 
-These are the same operators and gradients again, so derivatives of every order exist. max and min are not among them.
+These are the same operators and gradients again, so derivatives of every order exist. _winners.py has those of max and min.
 """
 
 from __future__ import annotations
@@ -148,14 +148,14 @@ def _of_relu(call, sides, grad, lhs, rhs, x, y, need_grad, need_lhs, need_rhs) -
     product = replace(call, op="mul", shapes=((call.shapes[0][0], *shape), mask.shape), dtypes=(wide, wide))
     terms = []
     if x is not None:
-        terms.append(product.value(sides, _aligned(x, shape).to(wide), mask, wide))
+        terms.append(product.value(sides, aligned(x, shape).to(wide), mask, wide))
     if y is not None:
-        weighted = _aligned(y, shape).to(wide) * mask
+        weighted = aligned(y, shape).to(wide) * mask
         terms.append(replace(product, op="copy_rhs").value(sides, None, weighted, wide))
     return sum(terms[1:], terms[0]).to(grad.dtype), None, None
 
 
-def _aligned(x: Tensor, shape: torch.Size) -> Tensor:
+def aligned(x: Tensor, shape: torch.Size) -> Tensor:
     """Rows of x broadcast to a trailing shape."""
     ones = (1,) * (len(shape) + 1 - x.dim())
     return x.reshape(x.shape[:1] + ones + x.shape[1:]).expand(x.shape[0], *shape)

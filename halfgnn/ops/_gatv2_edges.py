@@ -13,12 +13,21 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-from ..common.autograd import apply, inputs_of, once, saved_tensors
+from ..common.autograd import apply, inputs_of, is_recorded, pull_back, recorded, saved_tensors
 from ..common.fake import register_fake
 from ..common.operands import check_operand
 from ..common.precision import autocast, without_autocast
-from ._attention_edges import bias_like, check_shape, checked_weight, has_kernels, is_limited, masked_softmax, wide_type
-from ._operands import needs_grad
+from ._attention_edges import (
+    bias_like,
+    check_shape,
+    checked_weight,
+    has_kernels,
+    is_limited,
+    masked_softmax,
+    wide_type,
+    with_dropout,
+)
+from ._operands import graph_of, needs_grad
 from .edge_softmax import edge_softmax
 from .sddmm import gsddmm
 from .spmm import gspmm
@@ -105,8 +114,9 @@ def _attended(sides, feat_src, feat_dst, attn, terms: EdgeTerms, slope, dropout_
     return _gatv2(*sides, *operands, *terms, slope, dropout_p, seed, save, precise, short_rows)
 
 
-def _gradients(slope, dropout_p, wanted, short, grad, *saved):
+def _gradients(slope, dropout_p, *wanted_and_saved):
     """Those of the operands and of the terms. One that is not wanted is empty. saved: what the Function kept."""
+    wanted, short, grad, saved = wanted_and_saved[:4], wanted_and_saved[4:6], wanted_and_saved[6], wanted_and_saved[7:]
     sides, nodes, given, (seed, *results) = saved[:6], saved[6:9], EdgeTerms(*saved[9:13]), saved[13:]
     operands, terms = _operands(nodes, given)
     needs = EdgeTerms(*wanted)
@@ -127,6 +137,17 @@ def _gradients(slope, dropout_p, wanted, short, grad, *saved):
             of_weight = (of_rows.t() @ given.feat.to(of_rows.dtype)).view_as(given.weight).to(given.weight.dtype)
     of_bias = of_bias if given.bias is None else of_bias.to(given.bias.dtype)
     return *(x.to(node.dtype) for x, node in zip(of_nodes, nodes)), of_bias, of_rows, of_feat, of_weight
+
+
+def composed_gradients(needed, slope, dropout_p, *saved):
+    """The same as functions of the operands, of terms if there are any, and of grad, which autograd differentiates."""
+    *operands, seed, grad = saved[6:]
+    g = graph_of(saved[:3], saved[3:6], operands[0].shape[0], grad.shape[0])
+
+    def composed(feat_src, feat_dst, attn, *terms):
+        return composed_gatv2(g, feat_src, feat_dst, attn, EdgeTerms(*terms), slope, dropout_p, seed)[:1]
+
+    return pull_back(composed, operands, needed, (grad,))
 
 
 class _GATv2Attention(torch.autograd.Function):
@@ -157,10 +178,14 @@ class _GATv2Attention(torch.autograd.Function):
             return tuple(_Inputs())
         needs = _Inputs(*ctx.needs_input_grad)
         wanted = (needs.edge_bias, needs.edge_rows, needs.edge_feat, needs.edge_weight)
-        found = once(
-            "gatv2_attention", "compose it of gsddmm, exp and gspmm", _gradients, ctx.slope, ctx.dropout_p, wanted, ctx.short, grad,
-            *saved_tensors(ctx, "gatv2_attention"),
-        )  # fmt: skip
+        saved = saved_tensors(ctx, "gatv2_attention")
+        args = ctx.slope, ctx.dropout_p, *wanted, *ctx.short, grad, *saved
+        if is_recorded():
+            needed = needs.feat_src, needs.feat_dst, needs.attn, *wanted
+            again = functools.partial(composed_gradients, needed, ctx.slope, ctx.dropout_p)
+            found = recorded("gatv2_attention", _gradients, args, again, (*saved[:14], grad))
+        else:
+            found = _gradients(*args)
         names = ("feat_src", "feat_dst", "attn", "edge_bias", "edge_rows", "edge_feat", "edge_weight")
         return tuple(_Inputs(**{name: x if getattr(needs, name) else None for name, x in zip(names, found)}))
 
@@ -240,7 +265,14 @@ def gatv2_weights(
 
 
 def composed_gatv2(
-    g, feat_src: Tensor, feat_dst: Tensor, attn: Tensor, terms: EdgeTerms, slope: float, dropout_p: float
+    g,
+    feat_src: Tensor,
+    feat_dst: Tensor,
+    attn: Tensor,
+    terms: EdgeTerms,
+    slope: float,
+    dropout_p: float,
+    seed: Tensor | None = None,
 ) -> tuple[Tensor, Tensor]:
     """The same of separate operators, and the softmax (E, H, 1) before dropout, as composed_dot of _attention_edges.py."""
     dtype, wide = feat_src.dtype, wide_type(feat_src.dtype)
@@ -248,5 +280,5 @@ def composed_gatv2(
     terms = EdgeTerms(*(x if x is None else x.to(wide) for x in terms))
     weights = gatv2_weights(g, feat_src, feat_dst, attn, functools.partial(F.leaky_relu, negative_slope=slope), terms)
     with without_autocast(feat_src.device):
-        dropped = F.dropout(weights, dropout_p, dropout_p > 0)
+        dropped = with_dropout(weights, dropout_p, seed)
         return gspmm(g, "mul", "sum", feat_src, dropped).to(dtype).contiguous(), weights

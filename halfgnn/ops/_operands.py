@@ -8,6 +8,7 @@ import torch
 from torch import Tensor
 
 from ..common.arguments import TARGETS
+from ..graph import Graph
 
 _TARGETS_BY_NUMBER = {0: "u", 1: "e", 2: "v"}
 
@@ -55,6 +56,12 @@ def needs_grad(*operands: Tensor | None) -> bool:
 def out_edges(in_edges: Sequence[Tensor], num_src: int) -> Sequence[Tensor]:
     """CSR of CSC, for a gradient of sources that was not foreseen, see needs_grad."""
     return torch.ops.halfgnn.transpose.default(*in_edges, num_src)
+
+
+def graph_of(csc: Sequence | None, csr: Sequence | None, num_src: int, num_dst: int) -> Graph:
+    """The graph of the sides that a Function kept, of which one may be missing: None, or a sequence of None."""
+    in_edges, out_edges = (None if side is None or side[0] is None else side for side in (csc, csr))
+    return Graph(num_src, num_dst, in_edges, out_edges)
 
 
 def broadcast_trailing(op: str, lhs: Sequence[int] | None, rhs: Sequence[int] | None) -> tuple:

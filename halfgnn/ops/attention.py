@@ -17,16 +17,17 @@ import torch
 from torch import Tensor
 
 from ..common.arguments import check_number, check_probability
-from ..common.autograd import apply, inputs_of, once, saved_tensors
+from ..common.autograd import apply, inputs_of, is_recorded, pull_back, recorded, saved_tensors
 from ..common.operands import check_dense, check_operand, check_tensor
 from ..common.precision import autocast, without_autocast
 from ..graph_argument import GraphLike, as_graph
 from . import _attention_edges as edges
 from . import _attention_fakes  # noqa: F401  (registers fake kernels)
 from . import _gatv2_edges as gatv2_edges
-from ._operands import needs_grad
+from ._operands import graph_of, needs_grad, out_edges
 from .edge_softmax import edge_softmax
 from .sddmm import gsddmm
+from .spmm import gspmm
 
 _gat = torch.ops.halfgnn.gat_attention.default
 _gat_backward = torch.ops.halfgnn.gat_attention_backward.default
@@ -37,9 +38,6 @@ _dot_backward = torch.ops.halfgnn.dot_attention_backward.default
 
 
 # ---- autograd ----------------------------------------------------------------------------------------------------------------
-
-
-_REMEDY = "compose it of gsddmm, exp and gspmm"
 
 
 class _GATAttention(torch.autograd.Function):
@@ -70,10 +68,17 @@ class _GATAttention(torch.autograd.Function):
             return tuple(_GATInputs())
         *csr_and_operands, seed, out, lse, out_residual, positive = saved_tensors(ctx, "gat_attention")
         needs = _GATInputs(*ctx.needs_input_grad)
-        feat, attn_src, attn_dst, edge_logits = once(
-            "gat_attention", _REMEDY, _gat_backward, *csr_and_operands, ctx.slope, ctx.dropout_p, seed, grad, out, lse,
-            out_residual, positive, needs.edge_logits, ctx.short_rows,
+        args = (
+            *csr_and_operands, ctx.slope, ctx.dropout_p, seed, grad, out, lse, out_residual, positive, needs.edge_logits,
+            ctx.short_rows,
         )  # fmt: skip
+        if is_recorded():
+            needed = needs.feat, needs.attn_src, needs.attn_dst, needs.edge_logits
+            again = functools.partial(_gat_gradients, needed, ctx.slope, ctx.dropout_p)
+            found = recorded("gat_attention", _gat_backward, args, again, (*csr_and_operands, seed, grad))
+        else:
+            found = _gat_backward(*args)
+        feat, attn_src, attn_dst, edge_logits = found
         return tuple(
             _GATInputs(
                 feat=feat if needs.feat else None,
@@ -85,6 +90,23 @@ class _GATAttention(torch.autograd.Function):
 
 
 _GATInputs = inputs_of(_GATAttention)
+
+
+def _gat_gradients(needed, slope, dropout_p, indptr, indices, edge_ids, *saved):
+    """The gradients of the operands as functions of these and of grad, which autograd differentiates. Of CSR."""
+    *operands, seed, grad = saved
+    csr, num_src, num_dst = (indptr, indices, edge_ids), operands[0].shape[0], operands[2].shape[0]
+    csc = out_edges(csr, num_dst)  # of the reversed graph
+    g = graph_of(csc, csr, num_src, num_dst)
+    leaky_relu = functools.partial(torch.nn.functional.leaky_relu, negative_slope=slope)
+
+    def composed(feat, attn_src, attn_dst, edge_logits):
+        logits = _gat_logits(g, attn_src, attn_dst, edge_logits, leaky_relu)
+        weights = edge_softmax(g, logits) if edge_logits is None else edges.masked_softmax(g, logits)
+        weights = edges.with_dropout(weights, dropout_p, seed)
+        return (gspmm(g, "mul", "sum", feat.to(weights.dtype), weights).to(feat.dtype),)
+
+    return pull_back(composed, operands, needed, (grad,))
 
 
 class _PairAttention(torch.autograd.Function):
@@ -121,12 +143,19 @@ class _PairAttention(torch.autograd.Function):
             return tuple(_PairInputs())
         name, backward = ("gatv2_attention", _gatv2_backward) if ctx.is_gatv2 else ("dot_attention", _dot_backward)
         *topology_and_operands, seed, out, lse, out_residual = saved_tensors(ctx, name)
-        first, second, third = once(
-            name, _REMEDY, backward,
+        needs = _PairInputs(*ctx.needs_input_grad)
+        args = (
             *topology_and_operands, ctx.factor, ctx.dropout_p, seed, grad, out, lse, out_residual, ctx.short_rows,
             ctx.out_short_rows,
         )  # fmt: skip
-        needs = _PairInputs(*ctx.needs_input_grad)
+        if is_recorded():
+            needed = needs.first, needs.second, needs.third
+            gradients = (gatv2_edges if ctx.is_gatv2 else edges).composed_gradients
+            again = functools.partial(gradients, needed, ctx.factor, ctx.dropout_p)
+            found = recorded(name, backward, args, again, (*topology_and_operands, seed, grad))
+        else:
+            found = backward(*args)
+        first, second, third = found
         return tuple(
             _PairInputs(
                 first=first if needs.first else None,
@@ -150,13 +179,14 @@ def gat_weights(g, attn_src: Tensor, attn_dst: Tensor, edge_logits: Tensor | Non
 
     As in the fused operators, logits and softmax are fp32 (fp64 for fp64 operands), under autocast too.
     """
-    src, dst = attn_src.unsqueeze(-1), attn_dst.unsqueeze(-1)
-    with without_autocast(src.device):
-        wide = _wide(src.dtype, dst.dtype)
-        logits = gsddmm(g, "add", src.to(wide), dst.to(wide), "u", "v")
-        if edge_logits is not None:
-            logits = logits + edge_logits.unsqueeze(-1)
-        return edge_softmax(g, leaky_relu(logits))
+    with without_autocast(attn_src.device):
+        return edge_softmax(g, _gat_logits(g, attn_src, attn_dst, edge_logits, leaky_relu))
+
+
+def _gat_logits(g, attn_src: Tensor, attn_dst: Tensor, edge_logits: Tensor | None, leaky_relu: LeakyReLU) -> Tensor:
+    wide = _wide(attn_src.dtype, attn_dst.dtype)
+    logits = gsddmm(g, "add", attn_src.unsqueeze(-1).to(wide), attn_dst.unsqueeze(-1).to(wide), "u", "v")
+    return leaky_relu(logits if edge_logits is None else logits + edge_logits.unsqueeze(-1))
 
 
 def gatv2_weights(
@@ -254,7 +284,7 @@ def gat_attention(
     Logits, exponentials and sums are fp32, and the result is rounded once. Nodes without in-edges get 0. Results are bitwise
     reproducible, and dropout follows torch.manual_seed. The backward keeps the inputs, and per destination: two halves per feature
     (one if not precise), one more for the edges whose logits are positive, and one number per head. Apart from edge_logits it keeps
-    nothing per edge.
+    nothing per edge. Derivatives of every order exist; a second one keeps numbers of edges.
 
     Returns:
         (num_dst, H, D), like feat. With return_weights the pair of it and (E, H), the softmax before dropout, which is made by the

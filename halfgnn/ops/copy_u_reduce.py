@@ -2,18 +2,21 @@
 
 from __future__ import annotations
 
+import functools
 from collections.abc import Sequence
 
 import torch
 from torch import Tensor
 
 from ..common.arguments import check_number
-from ..common.autograd import apply, inputs_of, once, saved_tensors
+from ..common.autograd import apply, inputs_of, is_recorded, pull_back, recorded, saved_tensors
 from ..common.fake import register_fake
 from ..common.operands import check_rows, name_operands, operand_errors
 from ..common.precision import HALF, autocast
 from ..graph_argument import GraphLike, as_graph
-from ._operands import check_out_dtype, needs_grad, out_edges
+from ._operands import check_out_dtype, graph_of, needs_grad, out_edges
+from ._winners import elements_at, source_ids
+from .sddmm import gsddmm
 from .spmm import gspmm
 
 REDUCTIONS = ("sum", "mean", "max", "min", "var", "std")  # in the order of the raw operator's results
@@ -80,7 +83,7 @@ class _CopyUReduce(torch.autograd.Function):
     def backward(ctx, *grads):
         # Code that is compiled gives gradients of the empty results too.
         given = [grad if name in ctx.reduces else None for grad, name in zip(grads, REDUCTIONS)]
-        sums, mean, largest, smallest, var, std = given
+        _, _, largest, smallest, var, std = given
         if all(grad is None for grad in given):
             return tuple(_Inputs())
         indptr, indices, edge_ids, *out, x, arg_max, arg_min, kept_mean, kept_std = saved_tensors(ctx, "copy_u_reduce")
@@ -89,17 +92,51 @@ class _CopyUReduce(torch.autograd.Function):
             out = out_edges((indptr, indices, edge_ids), ctx.shape[0])
         if std is not None and ctx.eps < STD_EPS:
             kept_std = _above_rounding(kept_std, kept_mean)
-        grad = once(
-            f"copy_u_reduce with {', '.join(ctx.reduces)}", "use only sum and mean", _copy_u_reduce_backward,
-            *out, indptr, None if var is None and std is None else x, ctx.shape, ctx.dtype,
-            sums, mean, largest, smallest, var, std,
+        args = (
+            *out, indptr, None if var is None and std is None else x, ctx.shape, ctx.dtype, *given,
             None if largest is None else arg_max, None if smallest is None else arg_min,
             None if var is None and std is None else kept_mean, None if std is None else kept_std, short_rows,
         )  # fmt: skip
+        if is_recorded():
+            again = functools.partial(_gradient, ctx.shape, ctx.dtype)
+            inputs = indptr, indices, edge_ids, *out, x, arg_max, arg_min, kept_std, *given
+            grad = recorded("copy_u_reduce", _copy_u_reduce_backward, args, again, inputs)
+        else:
+            grad = _copy_u_reduce_backward(*args)
         return tuple(_Inputs(x=grad))
 
 
 _Inputs = inputs_of(_CopyUReduce)
+
+
+def _gradient(shape, dtype, indptr, indices, edge_ids, *saved):
+    """The gradient of x as a function of x and the gradients of the results, which autograd differentiates."""
+    csr, (x, *kept), grads = saved[:3], saved[3:7], saved[7:]
+    g = graph_of((indptr, indices, edge_ids), csr, shape[0], indptr.shape[0] - 1)
+    wide = torch.promote_types(dtype, torch.float32)
+    wanted = {name: grad for name, grad in zip(REDUCTIONS, grads) if grad is not None}
+    if x is None:  # which linear results do not read
+        x = next(iter(wanted.values())).new_zeros(shape)
+
+    def results(x):
+        return [_composed(g, name, x, *kept) for name in wanted]
+
+    (found,) = pull_back(results, [x.to(wide)], [True], [grad.to(wide) for grad in wanted.values()])
+    return None if found is None else found.to(dtype)
+
+
+def _composed(g, name: str, x: Tensor, arg_max: Tensor, arg_min: Tensor, kept_std: Tensor) -> Tensor:
+    """A result by operators that autograd differentiates twice. Those of squares keep numbers of edges."""
+    if name in ("max", "min"):
+        return elements_at(x, source_ids(g, arg_max if name == "max" else arg_min))
+    if name in ("sum", "mean"):
+        return gspmm(g, "copy_lhs", name, x, None)
+    mean = gspmm(g, "copy_lhs", "mean", x, None)
+    var = gspmm(g, "copy_rhs", "mean", None, gsddmm(g, "sub", x, mean, "u", "v").square())
+    if name == "var":
+        return var
+    is_zero = kept_std == 0
+    return torch.where(is_zero, 0.0, torch.where(is_zero, 1.0, var).sqrt())
 
 
 def _above_rounding(std: Tensor, mean: Tensor) -> Tensor:
@@ -127,8 +164,8 @@ def copy_u_reduce(
     Sums are fp32 and results are rounded once. Squares are of distances from means, so that features that lie far from 0 keep
     their digits. Nodes without in-edges get 0 everywhere, and no gradient comes from them. For max and min the first edge in
     CSC order wins a tie, NaN propagates, and only the winner gets a gradient. Results are bitwise reproducible. The backward is
-    one pass over out-edges; it keeps x, means and std in fp32 (for var and std), and winners, but nothing per edge. sum and mean
-    alone have derivatives of every order; a second one of others raises.
+    one pass over out-edges; it keeps x, means and std in fp32 (for var and std), and winners, but nothing per edge. Derivatives
+    of every order exist.
 
     Returns:
         A tuple of tensors (num_dst, *), one for each name in reduces.

@@ -5,12 +5,14 @@ from __future__ import annotations
 import torch
 from torch import Tensor
 
-from ..common.autograd import apply, once
+from ..common.autograd import apply, is_recorded, recorded
 from ..common.fake import register_fake
 from ..common.operands import check_operand
 from ..common.precision import autocast
 from ..graph_argument import GraphLike, as_graph
-from ._operands import needs_grad
+from ._operands import graph_of, needs_grad
+from .sddmm import gsddmm
+from .spmm import gspmm
 
 _edge_softmax = torch.ops.halfgnn.edge_softmax.default
 _edge_softmax_backward = torch.ops.halfgnn.edge_softmax_backward.default
@@ -24,9 +26,6 @@ def _(indptr, edge_ids, logits, short_rows=False):
 @register_fake("edge_softmax_backward")
 def _(indptr, edge_ids, out, grad, short_rows=False):
     return torch.empty_like(out, memory_format=torch.contiguous_format)
-
-
-_REMEDY = "divide exp(logits) by its sums (ops.copy_e_sum, ops.e_div_v)"
 
 
 class _EdgeSoftmax(torch.autograd.Function):
@@ -44,7 +43,20 @@ class _EdgeSoftmax(torch.autograd.Function):
     @staticmethod
     def backward(ctx, grad):
         args = *ctx.saved_tensors, grad, ctx.short_rows
-        return None, None, once("edge_softmax", _REMEDY, _edge_softmax_backward, *args), None
+        if is_recorded():
+            grad_logits = recorded("edge_softmax", _edge_softmax_backward, args, _gradient, args[:4])
+        else:
+            grad_logits = _edge_softmax_backward(*args)
+        return None, None, grad_logits, None
+
+
+def _gradient(indptr, edge_ids, out, grad):
+    """The gradient of logits as a function of the result and its gradient, which autograd differentiates."""
+    g = graph_of((indptr, indptr.new_zeros(out.shape[:1]), edge_ids), None, 1, indptr.shape[0] - 1)  # no source is read
+    dtype, wide = out.dtype, torch.promote_types(out.dtype, torch.float32)
+    out, grad = out.to(wide), grad.to(wide)
+    total = gspmm(g, "copy_rhs", "sum", None, out * grad)
+    return (out * (grad - gsddmm(g, "copy_rhs", None, total, "u", "v"))).to(dtype)
 
 
 def edge_softmax(g: GraphLike, logits: Tensor, norm_by: str = "dst") -> Tensor:
@@ -56,7 +68,7 @@ def edge_softmax(g: GraphLike, logits: Tensor, norm_by: str = "dst") -> Tensor:
         norm_by: dst; or src, to normalise over the edges that share a source.
 
     Exponentials and sums are fp32, and the result is rounded once. The backward ds = a (da - sum(a da) / sum(a)) sums to zero over
-    the edges of a node, although a was rounded. A second derivative raises. Semantics follow dgl.ops.edge_softmax.
+    the edges of a node, although a was rounded. Derivatives of every order exist. Semantics follow dgl.ops.edge_softmax.
 
     Returns:
         (E, *), like logits

@@ -6,18 +6,21 @@ the gates again. Nothing of the size of the edges is kept but gate_edge and edge
 
 from __future__ import annotations
 
+import functools
 from typing import Literal, overload
 
 import torch
 from torch import Tensor
 
 from ..common.arguments import check_number, checked_flag
-from ..common.autograd import apply, inputs_of, once, saved_tensors
+from ..common.autograd import apply, inputs_of, is_recorded, pull_back, recorded, saved_tensors
 from ..common.fake import register_fake
 from ..common.operands import check_operand
 from ..common.precision import autocast
 from ..graph_argument import GraphLike, as_graph
-from ._operands import needs_grad, out_edges
+from ._operands import graph_of, needs_grad, out_edges
+from .sddmm import gsddmm
+from .spmm import gspmm
 
 _gated_sum = torch.ops.halfgnn.gated_sum.default
 _gated_sum_backward = torch.ops.halfgnn.gated_sum_backward.default
@@ -94,6 +97,7 @@ class _GatedSum(torch.autograd.Function):
             *(x.value, x.gate_src, x.gate_dst, x.gate_edge, x.edge_value, scale, quotient),
         )
         ctx.normalize, ctx.return_edges, ctx.short_rows = x.normalize, x.return_edges, (x.short_rows, x.out_short_rows)
+        ctx.eps = x.eps
 
     @staticmethod
     def backward(ctx, grad, grad_edges, *_):
@@ -111,14 +115,41 @@ class _GatedSum(torch.autograd.Function):
         needs = _Inputs(*ctx.needs_input_grad)
         names = "value", "gate_src", "gate_dst", "gate_edge", "edge_value"
         needed = [getattr(needs, name) for name in names]
-        found = once(
-            "gated_sum", "compose it of gsddmm, sigmoid and gspmm", _gated_sum_backward, *csc, *csr, *operands, ctx.normalize,
-            grad, grad_edges, scale, quotient, *needed, *ctx.short_rows,
+        args = (
+            *csc, *csr, *operands, ctx.normalize, grad, grad_edges, scale, quotient, *needed, *ctx.short_rows,
         )  # fmt: skip
+        if is_recorded():
+            again = functools.partial(_gradients, needed, ctx.normalize, ctx.eps)
+            found = recorded("gated_sum", _gated_sum_backward, args, again, (*csc, *csr, *operands, grad, grad_edges))
+        else:
+            found = _gated_sum_backward(*args)
         return tuple(_Inputs(**{name: x for name, x, need in zip(names, found, needed) if need}))
 
 
 _Inputs = inputs_of(_GatedSum)
+
+
+def _gradients(needed, normalize, eps, *saved):
+    """The gradients of the operands as functions of these and of grad and grad_edges, which autograd differentiates."""
+    csc, csr, operands, grads = saved[:3], saved[3:6], saved[6:11], saved[11:]
+    g = graph_of(csc, csr, operands[0].shape[0], operands[2].shape[0])
+    return pull_back(functools.partial(_composed, g, normalize, eps), operands, needed, grads)
+
+
+def _composed(g, normalize, eps, value, gate_src, gate_dst, gate_edge, edge_value):
+    """(out, z) by operators that autograd differentiates twice. They keep numbers of edges."""
+    dtype, wide = value.dtype, torch.promote_types(value.dtype, torch.float32)
+    z = gsddmm(g, "add", gate_src.to(wide), gate_dst.to(wide), "u", "v")
+    if gate_edge is not None:
+        z = z + gate_edge
+    gate = z.sigmoid()
+    out = gspmm(g, "mul", "sum", value.to(wide), gate)
+    if edge_value is not None:
+        out = out + gspmm(g, "copy_rhs", "sum", None, gate * edge_value)
+    if normalize:
+        has_edges = (g.in_degrees() > 0).view(-1, *[1] * (out.dim() - 1))
+        out = out / torch.where(has_edges, gspmm(g, "copy_rhs", "sum", None, gate) + eps, 1)
+    return out.to(dtype), z.to(dtype)
 
 
 @overload
@@ -167,7 +198,7 @@ def gated_sum(
     Operands are fp16, bf16 or fp32 (fp64 on the CPU), of one dtype. z, gates and sums are made in fp32; out and z are rounded once.
     Nodes without in-edges get 0. The backward is a pass over in-edges for gate_dst, gate_edge and edge_value, and one over
     out-edges for value and gate_src. Both make the gates again: of the size of the edges nothing is kept but gate_edge and
-    edge_value. Second derivatives raise.
+    edge_value. Derivatives of every order exist.
 
     Example::
 

@@ -2,16 +2,19 @@
 
 from __future__ import annotations
 
+import functools
+
 import torch
 from torch import Tensor
 
 from .. import _library
 from ..common.arguments import REDUCES, check_name
-from ..common.autograd import apply, is_recorded, once
+from ..common.autograd import apply, is_recorded, recorded
 from ..common.fake import register_fake
 from ..common.operands import check_dense, check_tensor
 from ..common.precision import autocast
 from ._operands import needs_grad
+from ._winners import rows_of_elements
 
 _segment_reduce = torch.ops.halfgnn.segment_reduce.default
 _segment_reduce_backward = torch.ops.halfgnn.segment_reduce_backward.default
@@ -49,12 +52,13 @@ class _SegmentReduce(torch.autograd.Function):
             return None, None, None
         offsets, arg = ctx.saved_tensors
         args = offsets, grad, arg, ctx.reduce, ctx.num_rows
-        if arg is not None:
-            grad_value = once(f"segment_reduce with {ctx.reduce}", "use sum or mean", _segment_reduce_backward, *args)
-        elif is_recorded():
+        if not is_recorded():
+            grad_value = _segment_reduce_backward(*args)
+        elif arg is None:
             grad_value = apply(_SegmentReduceBackward, *args)
         else:
-            grad_value = _segment_reduce_backward(*args)
+            again = functools.partial(rows_of_elements, num_rows=ctx.num_rows)
+            grad_value = recorded("segment_reduce", _segment_reduce_backward, args, again, (grad, arg))
         return None, grad_value, None
 
 
@@ -85,8 +89,8 @@ def segment_reduce(seglen: Tensor, value: Tensor, reducer: str = "sum") -> Tenso
         value: (R, *), fp16, bf16 or fp32 (fp64 on the CPU).
         reducer: sum, mean, max or min. Sums are fp32 and rounded once. An empty segment gives 0.
 
-    sum and mean have derivatives of every order; a second one of max or min raises.
-    Semantics follow dgl.ops.segment_reduce, except that DGL gives infinities for empty segments under max and min.
+    Derivatives of every order exist. Semantics follow dgl.ops.segment_reduce, except that DGL gives infinities for empty segments
+    under max and min.
 
     Returns:
         (S, *)

@@ -2,19 +2,21 @@
 
 from __future__ import annotations
 
+import functools
 from dataclasses import dataclass
 
 import torch
 from torch import Tensor
 
 from ..common.arguments import MESSAGE_OPS, REDUCES, check_name
-from ..common.autograd import apply, inputs_of, is_recorded, once, saved_tensors
+from ..common.autograd import apply, inputs_of, is_recorded, recorded, saved_tensors
 from ..common.fake import register_fake
 from ..common.operands import check_rows, name_operands, operand_errors
 from ..common.precision import autocast_all
 from ..graph_argument import GraphLike, as_graph
 from ._double_backward import Call, gradients
 from ._operands import broadcast_trailing, check_out_dtype, needs_grad, out_edges
+from ._winners import gradients_of_winners
 
 OPS = (*MESSAGE_OPS, "relu_add", "copy_lhs", "copy_rhs")
 
@@ -96,10 +98,11 @@ def _gradients(
 ):  # fmt: skip
     """Both gradients by the raw operator. call: a _Call, or the context of _GSpMM, which has the same attributes."""
     in_short_rows, short_rows = call.short_rows
+    csc = in_indptr, in_indices, in_edge_ids
     if not need_lhs:
         indptr, indices, edge_ids, short_rows = in_indptr, in_indices, in_edge_ids, in_short_rows
     elif indptr is None:
-        indptr, indices, edge_ids = out_edges((in_indptr, in_indices, in_edge_ids), call.shapes[0][0])
+        indptr, indices, edge_ids = out_edges(csc, call.shapes[0][0])
     if call.op != "mul" or not need_lhs or not need_rhs:
         in_indices = in_edge_ids = None
     args = (
@@ -108,7 +111,8 @@ def _gradients(
     )  # fmt: skip
     if arg is None or not is_recorded():
         return _gspmm_backward(*args)
-    return once(f"gspmm with {call.reduce}", "use sum or mean", _gspmm_backward, *args)
+    again = functools.partial(gradients_of_winners, call.op, call.shapes, call.dtypes, need_lhs, need_rhs)
+    return recorded("gspmm", _gspmm_backward, args, again, (*csc, grad, lhs, rhs, arg))
 
 
 @dataclass(frozen=True)
@@ -146,8 +150,7 @@ def gspmm(
     get 0. For max and min the first edge in CSC order wins a tie, NaN propagates, and only the winner gets a gradient. Results are
     bitwise reproducible. The backward of a sum weighted by one scalar per head is one pass over out-edges that yields both
     gradients, or on CUDA two passes where the weights are scattered over more than the cache and rows are narrow. On the CPU the
-    backward of messages of equal shapes is one pass too. sum and mean have derivatives of every order; a second one of max or min
-    raises. Semantics follow dgl.ops.gspmm.
+    backward of messages of equal shapes is one pass too. Derivatives of every order exist. Semantics follow dgl.ops.gspmm.
 
     Returns:
         (num_dst, *broadcast trailing shape)

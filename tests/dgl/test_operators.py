@@ -122,6 +122,15 @@ def test_edge_softmax(make, shape, norm_by):
     assert halfgnn.dgl.stats() == {"routed": {f"edge_softmax:{norm_by}": 1}, "fell_back": {}}
 
 
+@pytest.mark.parametrize("name", ["edge_softmax", "copy_u_max", "u_mul_e_min"])
+def test_second_derivatives(name, patched):
+    g = homogeneous()
+    operands = {"edge_softmax": "e", "copy_u_max": "u"}.get(name, "ue")
+    operands = [distinct(rows(g, target), (2,), torch.float64, seed=i) for i, target in enumerate(operands)]
+    assert torch.autograd.gradgradcheck(lambda *x: getattr(dgl.ops, name)(g, *x).exp(), operands)
+    assert fell_back() == {}
+
+
 def test_edge_softmax_is_torch_softmax_on_a_clique():
     n = 6
     src, dst = (x.flatten() for x in torch.meshgrid(torch.arange(n), torch.arange(n), indexing="ij"))

@@ -282,18 +282,6 @@ def test_compiled_and_vmapped():
         torch.testing.assert_close(x, call(y, *rest), rtol=1e-5, atol=1e-5)
 
 
-@fused_only
-@pytest.mark.parametrize("terms", [BIAS, BOTH], ids=lambda terms: terms.name)
-def test_second_derivatives_raise(terms):
-    g = make_graph("bipartite")
-    tensors = {name: x.requires_grad_() for name, x in terms.operands(g, 2, 8, 3, torch.float32).items()}
-    for name, x in tensors.items():
-        (grad,) = torch.autograd.grad(terms.call(ops.dot_attention, g, tensors).square().sum(), x, create_graph=True)
-        with pytest.raises(RuntimeError, match="second derivatives of dot_attention"):
-            grad.sum().backward()
-        assert grad.shape == x.shape, name
-
-
 def test_errors(device):
     g = make_graph("bipartite", torch.int64, device)
     given = {terms.name: terms.operands(g, 2, 8, 3, torch.float32, device) for terms in TERMS}

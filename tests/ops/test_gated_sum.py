@@ -138,16 +138,6 @@ def test_keeps_nothing_of_the_size_of_the_edges_but_their_operands(has_values):
     assert [t.data_ptr() for t in large] == [x.data_ptr() for x in operands[3:]]
 
 
-def test_second_derivatives_raise():
-    g = make_graph("random")
-    operands = [x.requires_grad_() for x in operands_of(g, (8,), torch.float32)]
-    (grad,) = torch.autograd.grad(ops.gated_sum(g, *operands).sum(), operands[:1], create_graph=True)
-    with pytest.raises(
-        RuntimeError, match=r"second derivatives of gated_sum .*compose it of gsddmm, sigmoid and gspmm"
-    ):
-        grad.sum().backward()
-
-
 def test_autocast_and_transforms():
     g = make_graph("bipartite")
     operands = operands_of(g, (9,), torch.float32, has_values=True)

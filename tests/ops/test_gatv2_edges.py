@@ -201,16 +201,6 @@ def test_compiled_and_vmapped():
         torch.testing.assert_close(x, run(y, *rest), rtol=1e-5, atol=1e-5)
 
 
-@fused_only
-def test_second_derivatives_raise():
-    g = make_graph("bipartite")
-    tensors = {n: x.requires_grad_() for n, x in operands(BIAS + COLUMNS, g, 2, 8, 3, torch.float32).items()}
-    for x in tensors.values():
-        (grad,) = torch.autograd.grad(call(ops.gatv2_attention, g, tensors).square().sum(), x, create_graph=True)
-        with pytest.raises(RuntimeError, match="second derivatives of gatv2_attention"):
-            grad.sum().backward()
-
-
 def test_errors(device):
     g = make_graph("bipartite", torch.int64, device)
     x = operands(BIAS + COLUMNS, g, 2, 8, 3, torch.float32, device)

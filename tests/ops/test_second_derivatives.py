@@ -1,4 +1,4 @@
-"""Second and third derivatives of sums, means, messages and dots; the errors of the operators that have none."""
+"""Second and third derivatives of sums, means, messages and dots."""
 
 import itertools
 
@@ -9,6 +9,7 @@ from torch.func import grad, jacrev, vmap
 from halfgnn import Graph, ops, reference
 from tests import support
 from tests.support import DTYPES, HALVES, SDDMM_OPS, SPMM_OPS, away_from_zero, make_graph, randn
+from tests.support_derivatives import check_like_reference, check_precision, gradients, second, small_graph, subsets
 
 LINEAR = ("sum", "mean")
 SHAPES = [  # trailing ones, of lhs and rhs
@@ -22,13 +23,6 @@ SHAPES = [  # trailing ones, of lhs and rhs
 DOT_SHAPES = [((2, 3), (2, 3)), ((2, 3), (1, 3)), ((3,), (4, 3)), ((), ())]
 TARGETS = ["uv", "vu", "ue", "eu", "ve", "ev", "ee", "uu", "vv"]
 READS_ONE = {"copy_lhs": "l", "copy_rhs": "r"}
-
-
-def small_graph(idtype=torch.int64):
-    """A hub, rows without edges on both sides, duplicate edges, other numbers of sources and destinations."""
-    src = torch.tensor([0, 1, 1, 1, 3, 3, 0, 4, 1], dtype=idtype)
-    dst = torch.tensor([2, 2, 2, 2, 2, 0, 0, 2, 0], dtype=idtype)
-    return Graph.from_edges(src, dst, num_src=6, num_dst=4)
 
 
 def rows(g, target):
@@ -57,38 +51,6 @@ def gspmm(module, g, op, reduce, **options):
 
 def gsddmm(module, g, op, targets, **options):
     return lambda *x: module.gsddmm(g, op, *both(op, x), *targets, **options)
-
-
-def gradients(run, operands, upstream, wanted):
-    """The gradients of the wanted operands, recorded."""
-    return torch.autograd.grad(run(*operands), [operands[i] for i in wanted], upstream, create_graph=True)
-
-
-def second(run, operands, upstream, cotangents, wanted):
-    """The gradients of sum(cotangent * gradient) for upstream and operands. Zeros stand for those that are not connected."""
-    leaves = [x.detach().requires_grad_(i in wanted) for i, x in enumerate(operands)]
-    upstream = upstream.detach().requires_grad_()
-    first = gradients(run, leaves, upstream, wanted)
-    inputs = [upstream, *(leaves[i] for i in wanted)]
-    found = torch.autograd.grad(
-        first, inputs, [cotangents[i].to(x.dtype) for i, x in zip(wanted, first)], allow_unused=True
-    )
-    return [torch.zeros_like(x) if y is None else y for x, y in zip(inputs, found)]
-
-
-def subsets(count):
-    return [c for n in range(1, count + 1) for c in itertools.combinations(range(count), n)]
-
-
-def check_like_reference(run, expected, operands):
-    """In fp64, for every choice of the operands that need a gradient."""
-    upstream = torch.randn_like(run(*operands))
-    cotangents = [torch.randn_like(x) for x in operands]
-    for wanted in subsets(len(operands)):
-        got = second(run, operands, upstream, cotangents, wanted)
-        for a, b in zip(got, second(expected, operands, upstream, cotangents, wanted)):
-            assert a.shape == b.shape
-            torch.testing.assert_close(a, b, rtol=1e-11, atol=1e-11)
 
 
 # ---- against differences and against PyTorch, in fp64 -------------------------------------------------------------------------
@@ -198,18 +160,6 @@ def test_a_third_derivative(order):
 
 
 # ---- precision -----------------------------------------------------------------------------------------------------------------
-
-
-def check_precision(run, specification, operands, bound=None):
-    """The gradients as a function of upstream and operands, forward and backward, by the accuracy rule."""
-    upstream = torch.randn_like(run(*operands))
-
-    def all_gradients(call):
-        return lambda up, *x: torch.cat([y.flatten() for y in gradients(call, x, up, range(len(x)))])
-
-    magnitude = None if bound is None else all_gradients(bound)
-    both_orders = all_gradients(run), all_gradients(specification)
-    support.check(*both_orders, [upstream, *operands], magnitude=magnitude, terms=64)
 
 
 @pytest.mark.parametrize("device,dtype", support.devices_and(HALVES))
@@ -439,56 +389,6 @@ def test_training_on_forces():
 
 
 # ---- what has none ---------------------------------------------------------------------------------------------------------------
-
-
-def without(device="cpu"):
-    """Name in the error -> (call, operand)."""
-    g = make_graph("bipartite", device=device)
-    x = randn(g.num_src, 2, 8, dtype=torch.float32, device=device)
-    y = randn(g.num_dst, 2, 8, dtype=torch.float32, device=device)
-    w = randn(g.num_edges, 2, 1, dtype=torch.float32, device=device)
-    seglen = g.in_degrees()
-    return {
-        "gspmm with max": (lambda x: ops.u_mul_e_max(g, x, w), x),
-        "gspmm with min": (lambda x: ops.copy_u_min(g, x), x),
-        "segment_reduce with max": (lambda w: ops.segment_reduce(seglen, w, "max"), w),
-        "segment_reduce with min": (lambda w: ops.segment_reduce(seglen, w, "min"), w),
-        "edge_softmax": (lambda w: ops.edge_softmax(g, w), w),
-        "gat_attention": (lambda x: ops.gat_attention(g, x, x[..., 0], y[..., 0]), x),
-        "gatv2_attention": (lambda x: ops.gatv2_attention(g, x, y, y[0]), x),
-        "dot_attention": (lambda x: ops.dot_attention(g, y, x, x), x),
-    }
-
-
-@pytest.mark.parametrize("name", without())
-def test_the_others_say_so(name, device):
-    """The first derivative is what it is without create_graph, and under torch.func."""
-    call, x = without(device)[name]
-    x.requires_grad_()
-    out = call(x).sin().sum()
-    (plain,) = torch.autograd.grad(out, x, retain_graph=True)
-    (first,) = torch.autograd.grad(out, x, create_graph=True)
-    assert torch.equal(plain, first)
-    assert torch.equal(plain, grad(lambda x: call(x).sin().sum())(x.detach()))
-    function = name.split()[0]
-    message = f"second derivatives of {name} are not implemented; .*, or use halfgnn.reference.{function}"
-    assert callable(getattr(reference, function))
-    with pytest.raises(RuntimeError, match=message):
-        first.sum().backward()
-    with pytest.raises(RuntimeError, match=message):
-        grad(lambda x: grad(lambda x: call(x).sin().sum())(x).sum())(x.detach())
-
-
-def test_the_remedy_of_edge_softmax():
-    """What the error proposes is a softmax, and has a second derivative."""
-    g = make_graph("bipartite")
-    w = randn(g.num_edges, 2, dtype=torch.float64)
-
-    def softmax(w):
-        return ops.e_div_v(g, w.exp(), ops.copy_e_sum(g, w.exp()))
-
-    torch.testing.assert_close(softmax(w), ops.edge_softmax(g, w))
-    check_like_reference(softmax, lambda w: reference.edge_softmax(g, w), [w])
 
 
 def test_compiled_code_says_so():
