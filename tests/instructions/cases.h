@@ -172,25 +172,29 @@ Call u_add_v(const Context& c) {
   return [=] { c.kernels.sddmm.elementwise(args, 0, plan ? kNodes : 0); };
 }
 
-EdgeSoftmaxArgs softmax_args(const Context& c) {
+Call softmax_forward(const Context& c, int64_t columns) {
   EdgeSoftmaxArgs args;
   args.topology = c.graph.csc;
-  args.logits = c.edges();
-  args.out = c.new_edges();
+  args.logits = c.memory.values(c.shape.type, c.graph.num_edges * columns);
+  args.out = c.memory.empty(c.shape.type, c.graph.num_edges * columns);
   args.type = c.shape.type;
-  args.columns = c.shape.heads;
-  return args;
-}
-Call edge_softmax(const Context& c) {
-  const EdgeSoftmaxArgs args = softmax_args(c);
+  args.columns = columns;
   return [=] { c.kernels.edge_softmax.forward(args, 0, kNodes); };
 }
-Call edge_softmax_backward(const Context& c) {
-  EdgeSoftmaxArgs args = softmax_args(c);
-  args.logits = c.memory.magnitudes(c.shape.type, c.graph.num_edges * c.shape.heads);  // weights
-  args.grad = c.edges();
+Call softmax_backward(const Context& c, int64_t columns) {
+  EdgeSoftmaxArgs args;
+  args.topology = c.graph.csc;
+  args.logits = c.memory.magnitudes(c.shape.type, c.graph.num_edges * columns);  // weights
+  args.grad = c.memory.values(c.shape.type, c.graph.num_edges * columns);
+  args.out = c.memory.empty(c.shape.type, c.graph.num_edges * columns);
+  args.type = c.shape.type;
+  args.columns = columns;
   return [=] { c.kernels.edge_softmax.backward(args, 0, kNodes); };
 }
+Call edge_softmax(const Context& c) { return softmax_forward(c, c.shape.heads); }
+Call edge_softmax_backward(const Context& c) { return softmax_backward(c, c.shape.heads); }
+Call edge_softmax_of_rows(const Context& c) { return softmax_forward(c, c.shape.len()); }
+Call edge_softmax_of_rows_backward(const Context& c) { return softmax_backward(c, c.shape.len()); }
 
 GatArgs gat_args(const Context& c) {
   GatArgs args;
@@ -403,6 +407,8 @@ constexpr Operator kOperators[] = {
     {"u_add_v", u_add_v},
     {"edge_softmax", edge_softmax},
     {"edge_softmax backward", edge_softmax_backward},
+    {"edge_softmax of rows", edge_softmax_of_rows, false},
+    {"edge_softmax of rows backward", edge_softmax_of_rows_backward, false},
     {"gat_attention", gat_attention},
     {"gat_attention backward", gat_attention_backward},
     {"gat_attention backward of edge logits", gat_edge_logits_backward},

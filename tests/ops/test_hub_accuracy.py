@@ -48,7 +48,7 @@ def test_gradients(hub, width):
     assert_close(x.grad, DEGREE * y.detach().double())
 
 
-@pytest.mark.parametrize("heads", [1, 3, 4])
+@pytest.mark.parametrize("heads", [1, 3, 4, 20])
 def test_softmax(hub, heads):
     logits = torch.linspace(-1, 1, DEGREE).unsqueeze(1).repeat(1, heads).requires_grad_()
     out = ops.edge_softmax(hub, logits)
@@ -73,7 +73,7 @@ def test_gradients_of_gat_logits(hub, dim):
 
 
 @pytest.mark.skipif(support.SIMULATED, reason="the kernels of CUDA have other runs")
-@pytest.mark.parametrize("heads", [1, 2, 3, 4, 8])
+@pytest.mark.parametrize("heads", [1, 2, 3, 4, 8, 20])
 def test_softmax_of_small_weights_beside_large_ones(hub, heads):
     """A run of small weights is below half a unit in the last place of the sum of the large ones, or not far above."""
     logits = torch.full((DEGREE, heads), -17.0)

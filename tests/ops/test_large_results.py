@@ -57,6 +57,22 @@ def test_operators_of_edges(ends):
     assert torch.equal(*of_parts(ends, lambda g, e: ops.u_add_v_add_e(g, x, y, e), e))
 
 
+@pytest.mark.parametrize("dtype", [torch.float16, torch.bfloat16, torch.float32])
+def test_edge_softmax(dtype, ends):
+    """Columns are independent: half of them have small results."""
+    g = Graph.from_edges(*ends, num_src=500, num_dst=500)
+    logits, grad = randn(EDGES, DIM, dtype=dtype), randn(EDGES, DIM, dtype=dtype)
+
+    def call(columns):
+        leaf = logits[:, columns].contiguous().requires_grad_()
+        out = ops.edge_softmax(g, leaf)
+        return out, torch.autograd.grad(out, leaf, grad[:, columns])[0]
+
+    lower, upper = call(slice(0, DIM // 2)), call(slice(DIM // 2, DIM))
+    for whole, *parts in zip(call(slice(0, DIM)), lower, upper):
+        assert torch.equal(whole, torch.cat(parts, 1))
+
+
 @pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float32])
 def test_several_reductions(dtype):
     """Rows of nodes: 10,000 with six results, and what the backward keeps of them, are 17 MB of halves."""

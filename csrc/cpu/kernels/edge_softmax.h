@@ -1,4 +1,4 @@
-// Edge softmax and its gradient, in chunks.
+// Edge softmax and its gradient: many columns in tiles (softmax_tiles.h), few of them and fp64 in chunks.
 #pragma once
 
 #include "chunk.h"
@@ -6,6 +6,7 @@
 #include "exp.h"
 #include "kernels.h"
 #include "running_sum.h"
+#include "softmax_tiles.h"
 
 namespace halfgnn::HALFGNN_ISA {
 
@@ -190,21 +191,28 @@ void edge_softmax_backward_rows(const EdgeSoftmaxArgs& args, int64_t row_begin, 
 
 // ---- the kernels of the table
 
-// f(accumulator, type of elements, type of ids)
+// From how many columns on an edge's row is cut into blocks. Those of fewer columns would leave lanes empty.
+constexpr int64_t kLeastBlockColumns = 9;
+
+// f(accumulator, type of elements, type of ids), or the kernel that works in tiles
 template <class F>
-inline void with_softmax_types(const EdgeSoftmaxArgs& args, F f) {
+inline void with_softmax_types(const EdgeSoftmaxArgs& args, int64_t begin, int64_t end, F f) {
   with_index(args.topology.is_int64, [&](auto i) {
     if (args.type == DType::kDouble) return f(Type<double>{}, Type<double>{}, i);
-    with_vector_type(args.type, [&](auto t) { f(Type<float>{}, t, i); });
+    with_vector_type(args.type, [&](auto t) {
+      if (args.columns < kLeastBlockColumns) return f(Type<float>{}, t, i);
+      with_block<TypeOf<decltype(t)>>(
+          args.columns, [&](auto b) { softmax_of_blocks<decltype(b), TypeOf<decltype(i)>>(args, begin, end); });
+    });
   });
 }
 static void edge_softmax(const EdgeSoftmaxArgs& args, int64_t begin, int64_t end) {
-  with_softmax_types(args, [&](auto a, auto t, auto i) {
+  with_softmax_types(args, begin, end, [&](auto a, auto t, auto i) {
     edge_softmax_rows<TypeOf<decltype(a)>, TypeOf<decltype(t)>, TypeOf<decltype(i)>>(args, begin, end);
   });
 }
 static void edge_softmax_backward(const EdgeSoftmaxArgs& args, int64_t begin, int64_t end) {
-  with_softmax_types(args, [&](auto a, auto t, auto i) {
+  with_softmax_types(args, begin, end, [&](auto a, auto t, auto i) {
     edge_softmax_backward_rows<TypeOf<decltype(a)>, TypeOf<decltype(t)>, TypeOf<decltype(i)>>(args, begin, end);
   });
 }

@@ -11,13 +11,13 @@ namespace halfgnn::HALFGNN_ISA {
 // the result leaves the normal numbers. NaN stays NaN.
 template <class V>
 HALFGNN_INLINE V exp_nonpositive(V x) {
-  using W = WordsLike<V>;
   constexpr int L = kLanesOf<V>;
-  const V low = splat<L>(-87.33654f);
-  const W tiny = bit_cast<W>(x < low);
-  const V clamped = select(tiny, low, x);
-  const V magic = splat<L>(12582912.f);  // 1.5 * 2^23: adding it rounds to an integer
-  const V n = (clamped * splat<L>(1.44269504f) + magic) - magic;
+  // Of -88, n is -127, and the exponent's bits are 0.
+  const V clamped = choose_lanes(greater(splat<L>(-87.33654f), x), splat<L>(-88.f), x);
+  // 1.5 * 2^23 + 127: a sum with it is rounded to an integer, and its lowest bits are the biased exponent n + 127.
+  const V magic = splat<L>(12583039.f);
+  const V biased = clamped * splat<L>(1.44269504f) + magic;
+  const V n = biased - magic;
   const V r = (clamped - n * splat<L>(0.693359375f)) - n * splat<L>(-2.12194440e-4f);
   V y = splat<L>(1.9875691500e-4f);
   y = y * r + splat<L>(1.3981999507e-3f);
@@ -26,10 +26,7 @@ HALFGNN_INLINE V exp_nonpositive(V x) {
   y = y * r + splat<L>(1.6666665459e-1f);
   y = y * r + splat<L>(5.0000001201e-1f);
   y = y * (r * r) + r + splat<L>(1.f);
-  const W power = bit_cast<W>(__builtin_convertvector(n, typename VectorsOf<L>::Integers) + 127) << 23;
-  const V result = select(tiny, splat<L>(0.f), y * bit_cast<V>(power));
-  const W is_nan = bit_cast<W>(x != x);
-  return select(is_nan, x, result);
+  return y * bit_cast<V>(bit_cast<WordsLike<V>>(biased) << 23);
 }
 HALFGNN_INLINE void exp_values(float* x, int64_t n) {
   int64_t i = 0;
