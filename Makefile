@@ -1,7 +1,9 @@
 # make        prints this
 #
 # make demo   trains a GAT under AMP on Cora with halfgnn's kernels, and with DGL's own in the closest mode that they support
-# make test   builds, checks style and types, runs every test
+# make test   builds, checks style and types, runs every test. The CUDA half, its simulator and its machine code are compiled and
+#             checked if they have changed since that was done last (tests/cuda_checked.py), or on a machine with a GPU
+# make test-all  the same, whatever has changed, and notes that the CUDA half was checked
 # make budgets  compares registers and instructions of every CUDA kernel with the committed ones, if nvcc has their version
 # make paths  prints the instructions that warps issue per row of each fast kernel, from its machine code; UPDATE=1 rewrites the table
 # make test-architectures  makes a separate build for all of ARCHITECTURES (8.0 9.0+PTX) and reads its machine code, budgets included
@@ -51,7 +53,7 @@ BUILD ?= auto
 MINIBATCH = --data synthetic --scale 0.005 --data-dir $(OUT) --max-steps 20 --profile --rows $(OUT)/minibatch.csv
 GPU_RUN = $(PYTHON) tests/gpu/run.py --out $(OUT) --build $(BUILD) $(if $(BUDGET),--budget $(BUDGET))
 
-.PHONY: help demo test simulator simulated-kernels budgets paths test-architectures test-matrix check mutants fuzz bench bench-marked bench-ids bench-threads bench-rest clean gpu-test gpu-sanitize gpu-bench gpu-minibatch
+.PHONY: help demo test test-all simulator simulated-kernels budgets paths test-architectures test-matrix check mutants fuzz bench bench-marked bench-ids bench-threads bench-rest clean gpu-test gpu-sanitize gpu-bench gpu-minibatch
 
 help:  # the comment that this file begins with
 	@sed -n '/^#/!q; s/^# \{0,1\}//p' Makefile
@@ -59,9 +61,24 @@ help:  # the comment that this file begins with
 demo: $(VENV)/demo halfgnn/_C.so
 	$(PY) examples/gat_amp.py --dataset cora --dtype bf16 --heads 1 1 1 --backend both --epochs 50
 
-test: check halfgnn/_C.so simulator
+# 1 if the CUDA half has to be compiled and checked.
+CUDA_HALF := $(if $(ALL),1,$(shell $(PYTHON) tests/cuda_checked.py))
+# A library that was built without it is then not enough.
+ifeq ($(CUDA_HALF)$(shell grep -so HALFGNN_CUDA=0 halfgnn/_C.json),1HALFGNN_CUDA=0)
+.PHONY: halfgnn/_C.so
+endif
+
+test: check halfgnn/_C.so $(if $(filter 1,$(CUDA_HALF)),simulator)
 	$(PY) -m pytest -q -n $(JOBS) --dist worksteal tests
+ifeq ($(CUDA_HALF),1)
 	$(PY) tests/simt/run.py --jobs $(JOBS) --fail-under 98
+else
+	@echo "The CUDA half has not changed since it was compiled and checked: make test-all does it again."
+endif
+
+test-all:
+	$(MAKE) --no-print-directory test ALL=1
+	$(PY) tests/cuda_checked.py --record
 
 # What needs only g++ and CUDA's headers is compiled while PyTorch is installed, the rest beside the operators. Where it cannot be
 # built, pytest runs all the same.
@@ -167,7 +184,8 @@ gpu-minibatch:
 halfgnn/_C.so: $(SOURCES) $(VENV)/build
 	@mkdir -p build
 	@echo "compiling halfgnn (a few minutes; log: build/build.log)"
-	@TORCH_CUDA_ARCH_LIST="$(TORCH_CUDA_ARCH_LIST)" $(PY) setup.py build_ext --inplace > build/build.log 2>&1 || { tail -n 60 build/build.log; exit 1; }
+	@$(if $(filter 0,$(CUDA_HALF)),HALFGNN_CUDA=$${HALFGNN_CUDA:-0}) TORCH_CUDA_ARCH_LIST="$(TORCH_CUDA_ARCH_LIST)" $(PY) \
+	    setup.py build_ext --inplace > build/build.log 2>&1 || { tail -n 60 build/build.log; exit 1; }
 	touch $@
 
 # An environment, and a stamp for each set of requirements that is installed in it.

@@ -239,6 +239,7 @@ def metadata():
     key = "license_expression" if int(setuptools.__version__.split(".")[0]) >= 77 else "license"
     readme = Path(ROOT, "README.md").read_text(encoding="utf-8")
     # Beside the README of an index page there are no files, and its headings have no anchors.
+    readme = re.sub(r"!\[[^\]]*\]\([^)]*\)\n*", "", readme)
     readme = re.sub(r"\[([^\]]+)\]\((?!https?:)([^)#]*)[^)]*\)", without_link, readme)
     return {key: "Apache-2.0", "long_description": readme, "long_description_content_type": "text/markdown"}
 

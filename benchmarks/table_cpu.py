@@ -47,12 +47,6 @@ SHORT_LEGEND = (
     + _RIVAL + '"fp32 rival": how many times faster halfgnn in bf16 is than the fastest rival in fp32, which a user would '
     "otherwise run. Edge data is in insertion order, and graphs are synthetic. Modules are dgl.nn's under the drop-in."
 )  # fmt: skip
-# The most used operator of each kind, and the operators with the worst losses.
-HEADLINE = {
-    ("copy_u_sum", "forward"), ("u_mul_e_sum", "forward"), ("u_mul_e_sum", "forward+backward"),
-    ("u_dot_v", "forward+backward"), ("u_add_v", "forward"), ("edge_softmax", "forward+backward"),
-    ("GATConv", "forward+backward"), ("GATConv, fused", "forward+backward"),
-}  # fmt: skip
 Pair = tuple[Row | None, Row | None]  # ours, theirs
 
 
@@ -195,13 +189,6 @@ def summary_table(rows: Sequence[Row]) -> str:
     means = [f"{mean(cases, 'bf16')}, fp32 rival {mean(cases, 'bf16', 'fp32')}" for cases in graphs.values()]
     lines.append(["geometric mean of all cases", "", "", *means])
     return SHORT_LEGEND + _MEANS + _short_table(graphs, lines)
-
-
-def headline_table(rows: Sequence[Row]) -> str:
-    """The short lines of HEADLINE."""
-    graphs = _graphs_with_marks(rows)
-    lines = [line for line in _short_lines(graphs) if tuple(line[:2]) in HEADLINE]
-    return SHORT_LEGEND + _short_table(graphs, lines) if lines else ""
 
 
 # ---- a column per number of threads ----------------------------------------------------------------------------------

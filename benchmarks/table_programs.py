@@ -55,6 +55,49 @@ def _programs(groups: dict[Group, list[ProgramRow]]) -> str:
     return markdown(header, lines, 1)
 
 
+# What the README shows: the name of a program, and of the model of which it is a layer.
+_MODELS = {
+    "GATConv": "GAT",
+    "TransformerConv, edges": "TransformerConv with edge features",
+    "GINEConv": "GINE",
+    "SAGEConv, mean": "GraphSAGE",
+}
+
+
+def models_headline(rows: Sequence[ProgramRow]) -> str:
+    """A few layers, as large as they were measured in fp32 on the processor that was measured last; empty without rows."""
+    found = [row for row in latest(rows) if row.program in _MODELS and row.dtype == "fp32" and row.kept_with]
+    if not found:
+        return ""
+    newest = max(found, key=lambda row: row.date)
+    largest = max(
+        (row for row in found if (row.cpu, row.kernels) == (newest.cpu, newest.kernels)), key=lambda row: row.edges
+    )
+    shown = {
+        row.program: row
+        for row in found
+        if (row.cpu, row.kernels, row.edges) == (largest.cpu, largest.kernels, largest.edges)
+    }
+    lines = [
+        [model, *_times(shown[name]), *_mebibytes(shown[name])] for name, model in _MODELS.items() if name in shown
+    ]
+    about = (
+        f"One layer of torch_geometric, unmodified, on {largest.nodes:,} nodes and {largest.edges:,} edges, 64 features, fp32: "
+        f"a training step on one thread, and what its forward keeps for the backward. {largest.cpu.split(' (')[0]}, "
+        f"kernels {largest.kernels}."
+    )
+    header = ["your model", "a step, ms", "with halfgnn, ms", "faster", "kept, MiB", "kept with halfgnn, MiB"]
+    return about + "\n\n" + markdown(header, lines, 1)
+
+
+def _times(row: ProgramRow) -> list[str]:
+    return [f"{row.ms_without:.0f}", f"{row.ms_with:.0f}", faster(row.ms_with, row.ms_without)]
+
+
+def _mebibytes(row: ProgramRow) -> list[str]:
+    return [f"{(kept or 0) / 2**20:.0f}" for kept in (row.kept_without, row.kept_with)]
+
+
 def _sources(found: Sequence[ProgramRow]) -> str:
     texts = (f"{row.date[:10]}, commit {row.commit}, torch {row.torch}, torch_geometric {row.torch_geometric}: `{row.command}`"
              for row in found)  # fmt: skip

@@ -37,10 +37,6 @@ g = halfgnn.Graph.from_edges(ids, ids.roll(1), num_src=6, num_dst=6)
 """
 # What comes before a block: what it takes from the reader's program. Further blocks of a page go on where the one before ended.
 PRELUDES = {
-    ("README.md", 2): """
-from torch_geometric.nn import GCN
-model, x, edge_index = GCN(64, 8, 2), torch.randn(3, 64), torch.stack([src, dst])
-""",
     ("docs/minibatches.md", 0): """
 import dgl, numpy, torch, torch.nn.functional as F
 from halfgnn.nn import SAGEConv
