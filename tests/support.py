@@ -386,5 +386,5 @@ def route_small_calls(monkeypatch) -> None:
     """Has the drop-in for torch_geometric route calls of every size, so that tests on tiny graphs reach it."""
     from halfgnn.pyg import _worth
 
-    for name, value in (("LIMITS", {}), ("FEW", 0), ("FEW_ENDS", 0)):
+    for name, value in (("LIMITS", {}), ("FEW", 0), ("FEW_ENDS", 0), ("FEW_ROWS", 0)):
         monkeypatch.setattr(_worth, name, value)

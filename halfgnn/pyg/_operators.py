@@ -22,9 +22,9 @@ from ..graph import Graph
 from . import _indices, _worth
 from ._accounts import accounts, fell_back, routed
 from ._attention import softmax_of
-from ._graph import holds_ids_below, is_worth_a_graph, lacks_loops, share_graphs
+from ._graph import holds_ids_below, is_worth_a_graph, lacks_loops, may_share, share_graphs
 from ._messages import Message, lifted
-from ._propagation import Propagation, begin, current, current_edges, find, plain
+from ._propagation import Propagation, begin, current, current_edges, find, is_first_use, plain
 from ._reductions import reduced
 from ._values import with_history
 
@@ -76,14 +76,17 @@ def check_input(original: Original) -> Original:
 def index_select(original: Original) -> Original:
     """``MessagePassing._index_select``: features of one side's nodes for every edge."""
     is_compiling, worth, counts, select = torch.compiler.is_compiling, _worth, fell_back, _index_select
+    few = ("propagate", "few values")
 
     def _index_select_or_few(self: Any, src: Tensor, index: Tensor) -> Tensor:
         if is_compiling():
             return original(self, src, index)
-        num_values, num_nodes = src.numel() * index.numel(), src.shape[self.node_dim] if src.dim() > 1 else src.numel()
+        num_values, num_nodes = src.numel() * index.numel(), src.size(self.node_dim) if src.dim() > 1 else src.numel()
         if num_values < worth.FEW * num_nodes:  # before anything else: a call on a small graph takes 10 us
-            counts["propagate", "few values"] += 1
-            return original(self, src, index)
+            counts[few] += 1
+            return self._index_select_safe(
+                src, index
+            )  # what the original does, after it has asked whether this is compiled
         return select(original, self, src, index, num_values // (num_nodes or 1))
 
     return _index_select_or_few
@@ -139,8 +142,9 @@ def refuse_ids(propagation: Propagation, row: int, num_nodes: int) -> str | None
 @inline
 def scatter(original: Original) -> Original:
     """``utils.scatter``, to which aggregations come too."""
-    is_compiling, worth, counts, route, names = torch.compiler.is_compiling, _worth, fell_back, _scatter, _NAMES
+    is_compiling, worth, counts, route, add_up = torch.compiler.is_compiling, _worth, fell_back, _scatter, _added_up
     reductions, ordinary, message = REDUCES, Tensor, Message
+    keys = {reduce: (name, "few values") for reduce, name in _NAMES.items()}
 
     def scatter_or_few(
         src: Tensor, index: Tensor, dim: int = 0, dim_size: int | None = None, reduce: str = "sum"
@@ -148,16 +152,48 @@ def scatter(original: Original) -> Original:
         if is_compiling() or not isinstance(src, ordinary) or not isinstance(index, ordinary):
             return original(src, index, dim, dim_size, reduce)
         if type(src) is not message and worth.is_small(src, reductions.get(reduce)):
-            counts[names.get(reduce, reduce), "few values"] += 1
-            return original(src, index, dim, dim_size, reduce)
+            counts[keys[reduce]] += 1
+            out = add_up(src, index, dim, dim_size, reduce)
+            return original(src, index, dim, dim_size, reduce) if out is None else out
         return route(original, src, index, dim, dim_size, reduce)
 
     return scatter_or_few
 
 
+def _added_up(src: Tensor, index: Tensor, dim: int, dim_size: int | None, reduce: str) -> Tensor | None:
+    """PyG's sum or mean of a few rows, made by index_add; None if that is not the same, or raises.
+
+    PyG expands the index for scatter_add, which takes 10 us longer. Both add rows in the same order.
+    """
+    rank = src.dim()
+    if (
+        (reduce != "sum" and reduce != "mean" and reduce != "add")
+        or dim_size is None
+        or not src.is_cpu
+        or rank == 0
+        or (dim != 0 and dim != -rank)
+        or (src.dtype is not torch.float32 and src.dtype is not torch.float64)  # index_add rounds every sum of halves
+        or type(index) is not Tensor
+        or index.dtype is not torch.int64
+        or index.dim() != 1
+    ):
+        return None
+    try:
+        out = src.new_zeros((dim_size, *src.shape[1:])).index_add_(0, index, src)
+        if reduce != "mean":
+            return out
+        counts = src.new_zeros(dim_size).index_add_(0, index, src.new_ones(src.shape[0]))
+        return out / counts.clamp_(min=1).view(-1, *[1] * (rank - 1))
+    except (RuntimeError, IndexError, TypeError):
+        return None
+
+
 def _scatter(original: Original, src: Tensor, index: Tensor, dim: int, dim_size: int | None, reduce: str) -> Tensor:
     reduction = REDUCES.get(reduce)
     name = _NAMES.get(reduce, f"gspmm:copy_e_{reduce}")
+    if type(src) is not Message and reduction and is_first_use(index, src.numel(), _has_gradient(src), reduction):
+        fell_back[name, "first use of an index"] += 1
+        return original(src, index, dim, dim_size, reduce)
     found = _find(index)
     if isinstance(src, Message) and _is_another(dim, src) and dim % src.dim() != src.edge_dim:
         src = src.ordinary()
@@ -194,6 +230,10 @@ def segment(original: Original, src: Tensor, ptr: Tensor, reduce: str = "sum") -
     return _indices.reduced(g, str(reduction), src, None)
 
 
+def _has_gradient(x: Tensor) -> bool:
+    return x.requires_grad and torch.is_grad_enabled()
+
+
 def _find(index: Tensor) -> tuple[Propagation, int] | None:
     return find(index) if index.dim() == 1 and refuse_mode() is None else None
 
@@ -210,10 +250,11 @@ def _graph_over(
     if found is not None:
         if num_rows is None and index.numel():
             num_rows = int(index.max()) + 1
-        reason = _refuse_reduction(src, reduction, found, dim, num_rows) or refuse_rows(src)
-        if reason is None and not is_worth_a_graph(found[0].edge_index, src.numel(), src.requires_grad):
-            reason = "first uses of an edge_index"
-        return reason or found[0].ending_in(found[1], num_rows)  # type: ignore[arg-type]
+        if reduction is None or is_worth_a_graph(found[0].edge_index, src.numel(), src.requires_grad):
+            reason = _refuse_reduction(src, reduction, found, dim, num_rows) or refuse_rows(src)
+            return reason or found[0].ending_in(found[1], num_rows)  # type: ignore[arg-type]
+        if not _worth.is_worth(src, reduction, True):
+            return "first uses of an edge_index"
     if reduction is None:
         return "no such operator"
     reason = refuse_mode() or refuse_rows(src)
@@ -299,7 +340,7 @@ def variance(
 def softmax(original: Original) -> Original:
     """``utils.softmax``: over the edges that share a node."""
     is_compiling, worth, counts, route = torch.compiler.is_compiling, _worth, fell_back, _softmax
-    ordinary, message = Tensor, Message
+    ordinary, message, few = Tensor, Message, ("edge_softmax", "few values")
 
     def softmax_or_few(
         src: Tensor,
@@ -311,7 +352,7 @@ def softmax(original: Original) -> Original:
         if is_compiling() or not isinstance(src, ordinary):
             return original(src, index, ptr, num_nodes, dim)
         if type(src) is not message and worth.is_small(src, "softmax"):
-            counts["edge_softmax", "few values"] += 1
+            counts[few] += 1
             return original(src, index, ptr, num_nodes, dim)
         return route(original, src, index, ptr, num_nodes, dim)
 
@@ -363,18 +404,25 @@ def _put_off_softmax(src: Message, index: Any, dim: int, num_nodes: int | None) 
 _WITHOUT_LOOPS: dict[str, Callable[..., Any]] = {"add_remaining_self_loops": add_self_loops}
 
 
-def self_loops(original: Original, edge_index: Any, *args: Any, **kwargs: Any) -> Any:
-    """``remove_self_loops``, ``add_self_loops`` and ``add_remaining_self_loops``: PyG's, whose new edge_index shares its graphs.
+@inline
+def self_loops(original: Original) -> Original:
+    """``remove_self_loops``, ``add_self_loops`` and ``add_remaining_self_loops``: PyG's, whose new edge_index shares its graphs."""
+    is_compiling, ordinary, worth, route, is_worth = torch.compiler.is_compiling, Tensor, _worth, _self_loops, may_share
 
-    Where there are known to be no self-loops, PyG need not look for those that remain.
-    """
-    is_plain = type(edge_index) is Tensor and edge_index.layout == torch.strided and not edge_index.is_inference()
-    if (
-        torch.compiler.is_compiling()
-        or not is_plain
-        or edge_index.numel() < _worth.FEW_ENDS
-        or refuse_mode() is not None
-    ):
+    def self_loops_or_few(edge_index: Any, *args: Any, **kwargs: Any) -> Any:
+        if is_compiling() or type(edge_index) is not ordinary or edge_index.numel() < worth.FEW_ENDS:
+            return original(edge_index, *args, **kwargs)
+        if edge_index.layout is not strided or not is_worth(edge_index):
+            return original(edge_index, *args, **kwargs)
+        return route(original, edge_index, *args, **kwargs)
+
+    strided = torch.strided
+    return self_loops_or_few
+
+
+def _self_loops(original: Original, edge_index: Tensor, *args: Any, **kwargs: Any) -> Any:
+    """Where there are known to be no self-loops, PyG need not look for those that remain."""
+    if edge_index.is_inference() or refuse_mode() is not None:
         return original(edge_index, *args, **kwargs)
     name, num_nodes = original.__name__, kwargs.get("num_nodes", args[2] if len(args) > 2 else None)
     if not lacks_loops(edge_index):

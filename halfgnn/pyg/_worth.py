@@ -67,6 +67,8 @@ LIMITS = {
 
 FEW = min(LIMITS["message"].known) // 4  # so many values of messages are left to PyG whatever becomes of them
 FEW_ENDS = 256  # ends of edges: looking a graph up takes longer than what messages of usual width gain
+FEW_ROWS = LIMITS["rows"].known[0]  # values of rows, taken by an index, that are PyTorch's
+USUAL_WIDTH = 32  # of messages, for an edge_index that no message has gone along yet
 _EXTREME = 4  # PyTorch's gradient of a maximum takes several times as long as its sum
 _REUSE = 8  # an index or edge_index that has seen so many times the values that pay at once will be seen again
 
@@ -88,12 +90,6 @@ def are_few(num_values: int, with_gradient: bool, is_extreme: bool) -> bool:
     return limits is not None and num_values * (_EXTREME if is_extreme else 1) < limits.known[with_gradient]
 
 
-def are_few_rows(num_values: int) -> bool:
-    """Whether rows of so many values, taken by an index, are PyTorch's."""
-    limits = LIMITS.get("rows")
-    return limits is not None and num_values < limits.known[0]
-
-
 def is_worth_a_graph(num_values: int, seen: int, with_gradient: bool, is_extreme: bool) -> bool:
     """Whether to make the graph of an edge_index for so many values of messages. seen: how many there were before, PyG's."""
     limits = LIMITS.get("message")
@@ -101,6 +97,19 @@ def is_worth_a_graph(num_values: int, seen: int, with_gradient: bool, is_extreme
         return True
     least = limits.new[with_gradient]
     return num_values * (_EXTREME if is_extreme else 1) >= least or seen >= _REUSE * least
+
+
+def may_be_worth(num_values: int, reduction: str, with_gradient: bool, seen: int) -> bool:
+    """Whether so many values may be worth the graph of an index or of the edge_index that has it as a row. It costs little.
+
+    seen: how many there were before, PyG's; 0 for the first ones.
+    """
+    limits = LIMITS.get(reduction)
+    if limits is None:
+        return True
+    messages = LIMITS.get("message", limits)
+    least = min(limits.new[with_gradient], messages.new[with_gradient])
+    return num_values >= least or (seen > 0 and seen >= _REUSE * least)
 
 
 def is_used_again(seen: int, src: Tensor, reduction: str) -> bool:
