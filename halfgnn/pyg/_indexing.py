@@ -17,6 +17,7 @@ from . import _relations, _worth
 from ._graph import may_share, note_selection
 from ._indices import gathered
 from ._operators import refuse_rows
+from ._propagation import is_first_use
 
 _ALL = slice(None)
 _INTEGERS = (torch.int64, torch.int32)
@@ -70,7 +71,11 @@ def _rows(x: Tensor, index: Tensor) -> Tensor | None:
     num_nodes = x.size(0)
     if x.numel() * index.numel() < _worth.FEW_ROWS * num_nodes or num_nodes == 0 or x.device != index.device:
         return None
-    if torch.compiler.is_compiling() or (refuse_mode() or refuse_rows(x)) is not None:
+    if torch.compiler.is_compiling():
+        return None
+    if x.dim() != 3 and is_first_use(index, x.numel() // num_nodes * index.numel(), x.requires_grad, "message"):
+        return None
+    if (refuse_mode() or refuse_rows(x)) is not None:
         return None
     rows = _relations.weights(x, index) if x.dim() == 3 else None
     return gathered(x, index) if rows is None else rows

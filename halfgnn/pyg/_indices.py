@@ -20,7 +20,7 @@ from ..common.precision import without_autocast
 from ..graph import Graph
 from . import _worth
 from ._graph import Topology, has_graph, is_known, seen_by, topology_of
-from ._propagation import find, is_first_use
+from ._propagation import find
 
 _MOST_VIEWS = 16  # views of one tensor whose graphs are kept
 _HEAD = 4096  # entries of an index that are looked at first: most unsorted ones fall there
@@ -104,8 +104,6 @@ def gathered(x: Tensor, index: Tensor) -> Tensor | None:
     if x.is_inference() or index.is_inference() or _refuse(index) is not None:
         return None
     num_values, with_gradient = x.numel() // x.shape[0] * index.shape[0], x.requires_grad
-    if is_first_use(index, num_values, with_gradient, "message"):
-        return None
     topology, found = _topology_of_view(index), find(index)
     if topology.graphs or (found is not None and has_graph(found[0].edge_index)):
         is_worth = True

@@ -34,6 +34,7 @@ REDUCES = {"sum": "sum", "add": "sum", "mean": "mean", "max": "max", "amax": "ma
 _NAMES = {name: f"gspmm:copy_e_{reduction}" for name, reduction in REDUCES.items()}
 _EXTREMES = (nn_aggr.MaxAggregation, nn_aggr.MinAggregation)
 _TENSORS = (Tensor, nn.Parameter)
+_FEW_NUMBERS = 4096  # of one column, which index_add adds up as soon as scatter_add
 FUSE = False  # whether patch(fuse=True) is on: attention that messages write by hand is one operator
 IN_HALF = False  # whether patch(half=True) is on: under autocast results are in its dtype, not in torch_geometric's
 
@@ -96,11 +97,11 @@ def _index_select(original: Original, self: Any, src: Tensor, index: Tensor, num
     with_gradient, is_extreme = src.requires_grad and torch.is_grad_enabled(), type(self.aggr_module) in _EXTREMES
     if _worth.are_few(num_values, with_gradient, is_extreme):
         fell_back["propagate", "few values"] += 1
-        return original(self, src, index)
+        return self._index_select_safe(src, index)
     edges = current_edges()
     if edges is not None and not is_worth_a_graph(edges, num_values, with_gradient, is_extreme):
         fell_back["propagate", "first uses of an edge_index"] += 1
-        return original(self, src, index)
+        return self._index_select_safe(src, index)
     propagation, index_data = current(), plain(index)
     reason = _refuse_lift(self, src, index_data, propagation)
     if reason is not None:
@@ -142,7 +143,7 @@ def refuse_ids(propagation: Propagation, row: int, num_nodes: int) -> str | None
 @inline
 def scatter(original: Original) -> Original:
     """``utils.scatter``, to which aggregations come too."""
-    is_compiling, worth, counts, route, add_up = torch.compiler.is_compiling, _worth, fell_back, _scatter, _added_up
+    is_compiling, worth, counts, route, few = torch.compiler.is_compiling, _worth, fell_back, _scatter, _of_few
     reductions, ordinary, message = REDUCES, Tensor, Message
     keys = {reduce: (name, "few values") for reduce, name in _NAMES.items()}
 
@@ -153,39 +154,38 @@ def scatter(original: Original) -> Original:
             return original(src, index, dim, dim_size, reduce)
         if type(src) is not message and worth.is_small(src, reductions.get(reduce)):
             counts[keys[reduce]] += 1
-            out = add_up(src, index, dim, dim_size, reduce)
-            return original(src, index, dim, dim_size, reduce) if out is None else out
+            return few(original, src, index, dim, dim_size, reduce)
         return route(original, src, index, dim, dim_size, reduce)
 
     return scatter_or_few
 
 
-def _added_up(src: Tensor, index: Tensor, dim: int, dim_size: int | None, reduce: str) -> Tensor | None:
-    """PyG's sum or mean of a few rows, made by index_add; None if that is not the same, or raises.
+def _of_few(original: Original, src: Tensor, index: Tensor, dim: int, dim_size: int | None, reduce: str) -> Tensor:
+    """PyG's reduction of a few rows. Sums and means are made by index_add if that is the same.
 
     PyG expands the index for scatter_add, which takes 10 us longer. Both add rows in the same order.
     """
     rank = src.dim()
     if (
-        (reduce != "sum" and reduce != "mean" and reduce != "add")
-        or dim_size is None
-        or not src.is_cpu
-        or rank == 0
-        or (dim != 0 and dim != -rank)
-        or (src.dtype is not torch.float32 and src.dtype is not torch.float64)  # index_add rounds every sum of halves
-        or type(index) is not Tensor
-        or index.dtype is not torch.int64
-        or index.dim() != 1
+        (reduce == "sum" or reduce == "mean" or reduce == "add")
+        and dim_size is not None
+        and (dim == 0 or dim == -rank)
+        and (rank > 1 or (rank == 1 and src.numel() <= _FEW_NUMBERS))
+        and src.is_cpu
+        and (src.dtype is torch.float32 or src.dtype is torch.float64)  # sums of halves would be rounded at each step
+        and type(index) is Tensor
+        and index.dtype is torch.int64
+        and index.dim() == 1
     ):
-        return None
-    try:
-        out = src.new_zeros((dim_size, *src.shape[1:])).index_add_(0, index, src)
-        if reduce != "mean":
-            return out
-        counts = src.new_zeros(dim_size).index_add_(0, index, src.new_ones(src.shape[0]))
-        return out / counts.clamp_(min=1).view(-1, *[1] * (rank - 1))
-    except (RuntimeError, IndexError, TypeError):
-        return None
+        try:
+            out = src.new_zeros((dim_size, *src.shape[1:])).index_add_(0, index, src)
+            if reduce != "mean":
+                return out
+            counts = src.new_zeros(dim_size).index_add_(0, index, src.new_ones(src.shape[0]))
+            return out / counts.clamp_(min=1).view(-1, *[1] * (rank - 1))
+        except (RuntimeError, IndexError, TypeError):
+            pass  # PyG raises its own
+    return original(src, index, dim, dim_size, reduce)
 
 
 def _scatter(original: Original, src: Tensor, index: Tensor, dim: int, dim_size: int | None, reduce: str) -> Tensor:
@@ -193,7 +193,7 @@ def _scatter(original: Original, src: Tensor, index: Tensor, dim: int, dim_size:
     name = _NAMES.get(reduce, f"gspmm:copy_e_{reduce}")
     if type(src) is not Message and reduction and is_first_use(index, src.numel(), _has_gradient(src), reduction):
         fell_back[name, "first use of an index"] += 1
-        return original(src, index, dim, dim_size, reduce)
+        return _of_few(original, src, index, dim, dim_size, reduce)
     found = _find(index)
     if isinstance(src, Message) and _is_another(dim, src) and dim % src.dim() != src.edge_dim:
         src = src.ordinary()
@@ -253,7 +253,7 @@ def _graph_over(
         if reduction is None or is_worth_a_graph(found[0].edge_index, src.numel(), src.requires_grad):
             reason = _refuse_reduction(src, reduction, found, dim, num_rows) or refuse_rows(src)
             return reason or found[0].ending_in(found[1], num_rows)  # type: ignore[arg-type]
-        if not _worth.is_worth(src, reduction, True):
+        if not _worth.is_worth(src, reduction, False):
             return "first uses of an edge_index"
     if reduction is None:
         return "no such operator"

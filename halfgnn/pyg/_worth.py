@@ -68,6 +68,7 @@ LIMITS = {
 FEW = min(LIMITS["message"].known) // 4  # so many values of messages are left to PyG whatever becomes of them
 FEW_ENDS = 256  # ends of edges: looking a graph up takes longer than what messages of usual width gain
 FEW_ROWS = LIMITS["rows"].known[0]  # values of rows, taken by an index, that are PyTorch's
+FEW_UNSORTED = 16_384  # values that are not worth the sorting of an index or edge_index that is new, whatever the width
 USUAL_WIDTH = 32  # of messages, for an edge_index that no message has gone along yet
 _EXTREME = 4  # PyTorch's gradient of a maximum takes several times as long as its sum
 _REUSE = 8  # an index or edge_index that has seen so many times the values that pay at once will be seen again
@@ -126,4 +127,4 @@ def is_worth(src: Tensor, reduction: str, is_sorted: bool) -> bool:
     num_values = src.numel()
     if num_values < limits.new[src.requires_grad and torch.is_grad_enabled()]:
         return False
-    return is_sorted or num_values >= limits.sorted_width * src.shape[0]
+    return is_sorted or num_values >= max(FEW_UNSORTED, limits.sorted_width * src.shape[0])
