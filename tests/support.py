@@ -382,7 +382,13 @@ def check_gsddmm(g, op, operands, lhs_target, rhs_target, *, run=None, out_dtype
     )
 
 
-ROUTED_FROM = ("FEW", "FEW_ENDS", "FEW_ROWS", "FEW_UNSORTED")  # sizes in halfgnn.pyg._worth, beside its LIMITS
+ROUTED_FROM = (
+    "FEW",
+    "FEW_SUMMED",
+    "FEW_ENDS",
+    "FEW_ROWS",
+    "FEW_UNSORTED",
+)  # sizes in halfgnn.pyg._worth, beside its LIMITS
 
 
 def route_small_calls(monkeypatch) -> None:

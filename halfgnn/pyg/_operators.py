@@ -22,7 +22,7 @@ from ..graph import Graph
 from . import _indices, _worth
 from ._accounts import accounts, fell_back, routed
 from ._attention import softmax_of
-from ._graph import holds_ids_below, is_worth_a_graph, lacks_loops, may_share, share_graphs
+from ._graph import holds_ids_below, is_worth_a_graph, lacks_loops, may_share, seen_by, share_graphs
 from ._messages import Message, lifted
 from ._propagation import Propagation, begin, current, current_edges, find, is_first_use, plain
 from ._reductions import reduced
@@ -77,13 +77,15 @@ def check_input(original: Original) -> Original:
 def index_select(original: Original) -> Original:
     """``MessagePassing._index_select``: features of one side's nodes for every edge."""
     is_compiling, worth, counts, select = torch.compiler.is_compiling, _worth, fell_back, _index_select
-    few = ("propagate", "few values")
+    few, extremes = ("propagate", "few values"), _EXTREMES
 
     def _index_select_or_few(self: Any, src: Tensor, index: Tensor) -> Tensor:
         if is_compiling():
             return original(self, src, index)
         num_values, num_nodes = src.numel() * index.numel(), src.size(self.node_dim) if src.dim() > 1 else src.numel()
-        if num_values < worth.FEW * num_nodes:  # before anything else: a call on a small graph takes 10 us
+        if num_values < worth.FEW * num_nodes or (  # before anything else: a call on a small graph takes 10 us
+            num_values < worth.FEW_SUMMED * num_nodes and type(self._modules.get("aggr_module")) not in extremes
+        ):
             counts[few] += 1
             return self._index_select_safe(
                 src, index
@@ -94,7 +96,7 @@ def index_select(original: Original) -> Original:
 
 
 def _index_select(original: Original, self: Any, src: Tensor, index: Tensor, num_values: int) -> Tensor:
-    with_gradient, is_extreme = src.requires_grad and torch.is_grad_enabled(), type(self.aggr_module) in _EXTREMES
+    with_gradient, is_extreme = _has_gradient(src), type(self._modules.get("aggr_module")) in _EXTREMES
     if _worth.are_few(num_values, with_gradient, is_extreme):
         fell_back["propagate", "few values"] += 1
         return self._index_select_safe(src, index)
@@ -190,7 +192,7 @@ def _of_few(original: Original, src: Tensor, index: Tensor, dim: int, dim_size: 
 
 def _scatter(original: Original, src: Tensor, index: Tensor, dim: int, dim_size: int | None, reduce: str) -> Tensor:
     reduction = REDUCES.get(reduce)
-    name = _NAMES.get(reduce, f"gspmm:copy_e_{reduce}")
+    name = _NAMES.get(reduce) or f"gspmm:copy_e_{reduce}"
     if type(src) is not Message and reduction and is_first_use(index, src.numel(), _has_gradient(src), reduction):
         fell_back[name, "first use of an index"] += 1
         return _of_few(original, src, index, dim, dim_size, reduce)
@@ -253,7 +255,8 @@ def _graph_over(
         if reduction is None or is_worth_a_graph(found[0].edge_index, src.numel(), src.requires_grad):
             reason = _refuse_reduction(src, reduction, found, dim, num_rows) or refuse_rows(src)
             return reason or found[0].ending_in(found[1], num_rows)  # type: ignore[arg-type]
-        if not _worth.is_worth(src, reduction, False):
+        seen = seen_by(found[0].edge_index)
+        if not _worth.is_worth(src, reduction, False) and not _worth.is_used_again(seen, src, reduction):
             return "first uses of an edge_index"
     if reduction is None:
         return "no such operator"
@@ -368,6 +371,8 @@ def _softmax(
         src = with_history(src) if src.is_as_made() and refuse_mode() is None else src.ordinary()
     if _worth.is_small(src, "softmax"):
         g: Graph | str = "few values"
+    elif ptr is None and isinstance(index, Tensor) and is_first_use(index, src.numel(), _has_gradient(src), "softmax"):
+        g = "first use of an index"
     elif isinstance(ptr, Tensor) and ptr.dim() == 1:  # which PyG prefers to an index
         g = _graph_between(src, "softmax", ptr, dim)
     elif isinstance(index, Tensor):

@@ -134,6 +134,7 @@ def is_first_use(index: Tensor, num_values: int, with_gradient: bool, reduction:
     index = index if base is None else base
     if is_heard_of(index) or (last is not None and is_heard_of(last)):
         return False
-    if _worth.may_be_worth(num_values, reduction, with_gradient, 0):
-        return False
-    return not _worth.may_be_worth(num_values, reduction, with_gradient, count_values(index, num_values))
+    least = _worth.least_new(reduction, with_gradient)
+    if base is last is not None and least:
+        least = max(least, _worth.FEW_UNSORTED)  # edges are rarely sorted
+    return num_values < least and not _worth.is_enough(count_values(index, num_values), least)

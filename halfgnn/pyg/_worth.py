@@ -65,7 +65,8 @@ LIMITS = {
 }
 
 
-FEW = min(LIMITS["message"].known) // 4  # so many values of messages are left to PyG whatever becomes of them
+FEW_SUMMED = min(LIMITS["message"].known)  # so many values of messages are left to PyG, unless maxima are taken of them
+FEW = FEW_SUMMED // 4  # so many are left to PyG whatever becomes of them
 FEW_ENDS = 256  # ends of edges: looking a graph up takes longer than what messages of usual width gain
 FEW_ROWS = LIMITS["rows"].known[0]  # values of rows, taken by an index, that are PyTorch's
 FEW_UNSORTED = 16_384  # values that are not worth the sorting of an index or edge_index that is new, whatever the width
@@ -100,23 +101,23 @@ def is_worth_a_graph(num_values: int, seen: int, with_gradient: bool, is_extreme
     return num_values * (_EXTREME if is_extreme else 1) >= least or seen >= _REUSE * least
 
 
-def may_be_worth(num_values: int, reduction: str, with_gradient: bool, seen: int) -> bool:
-    """Whether so many values may be worth the graph of an index or of the edge_index that has it as a row. It costs little.
-
-    seen: how many there were before, PyG's; 0 for the first ones.
-    """
+def least_new(reduction: str, with_gradient: bool) -> int:
+    """So many values, at least, are worth the graph of an index, or of the edge_index that has it as a row. 0: any."""
     limits = LIMITS.get(reduction)
     if limits is None:
-        return True
-    messages = LIMITS.get("message", limits)
-    least = min(limits.new[with_gradient], messages.new[with_gradient])
-    return num_values >= least or (seen > 0 and seen >= _REUSE * least)
+        return 0
+    return min(limits.new[with_gradient], LIMITS.get("message", limits).new[with_gradient])
+
+
+def is_enough(seen: int, least: int) -> bool:
+    """Whether an index by which so many values went before will be seen again."""
+    return seen > 0 and seen >= _REUSE * least
 
 
 def is_used_again(seen: int, src: Tensor, reduction: str) -> bool:
     """Whether so many values were reduced by an index before that it will be used on. One step may use it in each layer."""
     limits = LIMITS.get(reduction)
-    return limits is None or (seen > 0 and seen >= _REUSE * limits.new[src.requires_grad and torch.is_grad_enabled()])
+    return limits is None or is_enough(seen, limits.new[src.requires_grad and torch.is_grad_enabled()])
 
 
 def is_worth(src: Tensor, reduction: str, is_sorted: bool) -> bool:
