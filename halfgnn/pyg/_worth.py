@@ -33,8 +33,10 @@ Messages, forward and backward, PyG / known graph / new edge_index:
 | w * x_j, sum  | 1760 x 128 | 225 k | 1072 / 697 / 867 |
 | x_j, sum      | 6000 x 64  | 384 k | 959 / 491 / 732 |
 
+PyG's small sums and means are made in another way here, see _operators.py: 28 k values without a gradient take 18, not 24.
 Sums and extremes of one or two columns are PyG's: of 45000 unsorted rows in 32 segments a sum of one takes 49 forward, and 87 here.
 Up to 3000 rows an unsorted index costs another 40 microseconds at its first use. Beyond, sorting takes 5 to 13 nanoseconds per row.
+A softmax over 1760 unsorted edges of a new edge_index gains nothing up to 14 k values, a tenth at 28 k, and half at 113 k.
 """
 
 from __future__ import annotations
@@ -57,8 +59,8 @@ class Limits(NamedTuple):
 LIMITS = {
     "message": Limits((131_072, 98_304), (524_288, 294_912), 1, 1),
     "rows": Limits((32_768, 32_768), (32_768, 32_768), 1, 1),
-    "sum": Limits((16_384, 262_144), (262_144, 524_288), 4, 16),
-    "mean": Limits((8_192, 262_144), (65_536, 524_288), 4, 16),
+    "sum": Limits((32_768, 262_144), (262_144, 524_288), 4, 16),
+    "mean": Limits((16_384, 262_144), (65_536, 524_288), 4, 16),
     "max": Limits((16_384, 8_192), (262_144, 16_384), 4, 4),
     "min": Limits((16_384, 8_192), (262_144, 16_384), 4, 4),
     "softmax": Limits((2_048, 2_048), (2_048, 2_048), 1, 2),

@@ -70,7 +70,7 @@ def test_errors_of_few_rows_are_pygs(index):
 @pytest.mark.parametrize(
     "use, name, reason",
     [
-        (lambda x: utils.scatter(x, edges()[1], 0, NODES), "gspmm:copy_e_sum", "first use of an index"),
+        (lambda x: utils.scatter(x.repeat(1, 2), edges()[1], 0, NODES), "gspmm:copy_e_sum", "first use of an index"),
         (lambda x: theirs.GCNConv(64, 64)(x[:NODES], edges()), "propagate", "few values"),
         (lambda x: theirs.GATConv(64, 64)(x[:NODES], edges()), "propagate", "few values"),
         (lambda x: x[:NODES][edges()[0]], None, None),
@@ -91,13 +91,13 @@ def test_nothing_is_kept_of_first_uses(monkeypatch, use, name, reason):
 
 
 def test_an_index_that_is_used_on_is_routed():
-    x, index = randn(EDGES, 64, seed=1).float(), edges()[1]
+    x, index = randn(EDGES, 128, seed=1).float(), edges()[1]
     with halfgnn.pyg.accelerate():
         for _ in range(100):
             out = utils.scatter(x, index, 0, NODES)
-    assert 70 < reasons("gspmm:copy_e_sum")["first use of an index"] < 100  # eight times 262144 values
+    assert 35 < reasons("gspmm:copy_e_sum")["first use of an index"] < 50  # eight times 262144 values
     assert halfgnn.pyg.stats()["routed"].keys() == {"gspmm:copy_e_sum"}
-    assert_same([out], [torch.zeros(NODES, 64).index_add(0, index, x)], 1e-5)
+    assert_same([out], [torch.zeros(NODES, 128).index_add(0, index, x)], 1e-5)
 
 
 @pytest.mark.parametrize("width, is_routed", [(8, False), (64, True)])
