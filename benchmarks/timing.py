@@ -117,7 +117,7 @@ class Runner:
         most MOST_SETTLING calls. 0: none.
     """
 
-    MOST_SETTLING: ClassVar[int] = 40
+    MOST_SETTLING: ClassVar[int] = 60
 
     call: Callable[[], Any]
     context: Callable[[], contextlib.AbstractContextManager] = contextlib.nullcontext

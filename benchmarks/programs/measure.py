@@ -24,7 +24,7 @@ FUSED: Callable[[], Any] = functools.partial(halfgnn.pyg.accelerate, fuse=True)
 
 # To enter or leave the drop-in changes classes, for which CPython forgets what it has specialised, and the first steps use memory
 # in another order. A program that calls patch() once has neither, so both contestants take untimed steps before each sample.
-SETTLE_S = 0.03
+SETTLE_S = 0.1
 
 MOST_CHECKED = 100_000  # edges; in float64, with a gradient
 
