@@ -172,13 +172,8 @@ def _of_few(original: Original, src: Tensor, index: Tensor, dim: int, dim_size: 
     if (
         (reduce == "sum" or reduce == "mean" or reduce == "add")
         and dim_size is not None
-        and (dim == 0 or dim == -rank)
-        and (rank > 1 or (rank == 1 and src.numel() <= _FEW_NUMBERS))
-        and src.is_cpu
-        and (src.dtype is torch.float32 or src.dtype is torch.float64)  # sums of halves would be rounded at each step
-        and type(index) is Tensor
-        and index.dtype is torch.int64
-        and index.dim() == 1
+        and (rank > 1 or src.numel() <= _FEW_NUMBERS)
+        and _are_plain_rows(src, index, dim, rank)
     ):
         try:
             out = src.new_zeros((dim_size, *src.shape[1:]))
@@ -193,6 +188,19 @@ def _of_few(original: Original, src: Tensor, index: Tensor, dim: int, dim_size: 
         except (RuntimeError, IndexError, TypeError):
             pass  # PyG raises its own
     return original(src, index, dim, dim_size, reduce)
+
+
+def _are_plain_rows(src: Tensor, index: Any, dim: int, rank: int) -> bool:
+    """Whether PyTorch's operators add up rows of src, of so many dimensions, as PyG does."""
+    return (
+        rank > 0
+        and (dim == 0 or dim == -rank)
+        and src.is_cpu
+        and (src.dtype is torch.float32 or src.dtype is torch.float64)  # sums of halves would be rounded at each step
+        and type(index) is Tensor
+        and index.dtype is torch.int64
+        and index.dim() == 1
+    )
 
 
 def _scatter(original: Original, src: Tensor, index: Tensor, dim: int, dim_size: int | None, reduce: str) -> Tensor:
@@ -348,7 +356,7 @@ def variance(
 def softmax(original: Original) -> Original:
     """``utils.softmax``: over the edges that share a node."""
     is_compiling, worth, counts, route = torch.compiler.is_compiling, _worth, fell_back, _softmax
-    ordinary, message, few = Tensor, Message, ("edge_softmax", "few values")
+    ordinary, message, few, of_few = Tensor, Message, ("edge_softmax", "few values"), _softmax_of_few
 
     def softmax_or_few(
         src: Tensor,
@@ -361,10 +369,28 @@ def softmax(original: Original) -> Original:
             return original(src, index, ptr, num_nodes, dim)
         if type(src) is not message and worth.is_small(src, "softmax"):
             counts[few] += 1
-            return original(src, index, ptr, num_nodes, dim)
+            return of_few(original, src, index, ptr, num_nodes, dim)
         return route(original, src, index, ptr, num_nodes, dim)
 
     return softmax_or_few
+
+
+def _softmax_of_few(
+    original: Original, src: Tensor, index: Tensor | None, ptr: Tensor | None, num_nodes: int | None, dim: int
+) -> Tensor:
+    """PyG's softmax of a few rows, made of the same sums and differences without its functions."""
+    rank = src.dim()
+    if ptr is None and num_nodes is not None and _are_plain_rows(src, index, dim, rank):
+        assert index is not None
+        try:
+            zeros = src.new_zeros((num_nodes, *src.shape[1:]))
+            ids = index.view(-1, *[1] * (rank - 1)).expand_as(src)
+            largest = zeros.scatter_reduce(0, ids, src.detach(), "amax", include_self=False)
+            powers = (src - largest.index_select(0, index)).exp()
+            return powers / (zeros.index_add(0, index, powers) + 1e-16).index_select(0, index)
+        except (RuntimeError, IndexError, TypeError):
+            pass  # PyG raises its own
+    return original(src, index, ptr, num_nodes, dim)
 
 
 def _softmax(
