@@ -412,6 +412,8 @@ def _softmax(
         g = "no index"
     if isinstance(g, str):
         fell_back["edge_softmax", g] += 1
+        if g == "first use of an index" and src.numel() <= _FEW_INDEXED:
+            return _softmax_of_few(original, src, index, ptr, num_nodes, dim)
         return original(src, index, ptr, num_nodes, dim)
     routed["edge_softmax"] += 1
     if src.is_cuda and src.dtype in HALF and autocasts(src.device):

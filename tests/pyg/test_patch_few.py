@@ -51,6 +51,24 @@ def test_sums_of_few_rows_are_those_of_pyg(shape, dim, reduce, dtype):
     assert all(torch.equal(a, b) for a, b in zip(found, expected, strict=True))
 
 
+@pytest.mark.parametrize("dtype", [torch.float32, torch.float64, torch.bfloat16])
+@pytest.mark.parametrize(
+    "shape, dim", [((EDGES, 4), 0), ((EDGES, 4), -2), ((EDGES,), -1), ((EDGES, 2, 2), 0), ((4, EDGES), 1)]
+)
+def test_a_softmax_of_few_rows_is_that_of_pyg(shape, dim, dtype):
+    src, index = (9 * randn(*shape, seed=2)).to(dtype).requires_grad_(), edges()[1]
+
+    def results():
+        out = utils.softmax(src, index, None, NODES + 2, dim)
+        return out, *torch.autograd.grad(out.pow(2).sum(), src)
+
+    expected = results()
+    with halfgnn.pyg.accelerate():
+        found = results()
+    assert reasons("edge_softmax") == {"few values": 1}
+    assert all(torch.equal(a, b) for a, b in zip(found, expected, strict=True))
+
+
 @pytest.mark.parametrize(
     "index", [torch.tensor([0, 9]), torch.tensor([0, -1]), torch.zeros(3, dtype=torch.int64), torch.zeros(2)]
 )
@@ -107,7 +125,9 @@ def test_a_softmax_over_new_edges_is_worth_sorting_one_side(width, is_routed):
     expected = utils.softmax(x, edge_index[1], num_nodes=NODES)
     with halfgnn.pyg.accelerate():
         conv._check_input(edge_index, None)
-        assert_same([utils.softmax(x, edge_index[1], num_nodes=NODES)], [expected], 1e-5)
+        result = utils.softmax(x, edge_index[1], num_nodes=NODES)
+        assert_same([result], [expected], 1e-5)
+        assert is_routed or torch.equal(result, expected)
         assert not _graph.has_graph(edge_index)
     assert ("edge_softmax" in halfgnn.pyg.stats()["routed"]) == is_routed
 
