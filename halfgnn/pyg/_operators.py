@@ -22,7 +22,7 @@ from ..graph import Graph
 from . import _indices, _worth
 from ._accounts import accounts, fell_back, routed
 from ._attention import softmax_of
-from ._graph import holds_ids_below, is_worth_a_graph, lacks_loops, may_share, seen_by, share_graphs
+from ._graph import holds_ids_below, is_worth_a_graph, lacks_loops, may_share, share_graphs
 from ._messages import Message, lifted
 from ._propagation import Propagation, begin, current, current_edges, find, is_first_use, plain
 from ._reductions import reduced
@@ -268,8 +268,7 @@ def _graph_over(
         if reduction is None or is_worth_a_graph(found[0].edge_index, src.numel(), src.requires_grad):
             reason = _refuse_reduction(src, reduction, found, dim, num_rows) or refuse_rows(src)
             return reason or found[0].ending_in(found[1], num_rows)  # type: ignore[arg-type]
-        seen = seen_by(found[0].edge_index)
-        if not _worth.is_worth(src, reduction, False) and not _worth.is_used_again(seen, src, reduction):
+        if not _worth.is_worth(src, reduction, False):
             return "first uses of an edge_index"
     if reduction is None:
         return "no such operator"

@@ -135,6 +135,8 @@ def is_first_use(index: Tensor, num_values: int, with_gradient: bool, reduction:
     if is_heard_of(index) or (last is not None and is_heard_of(last)):
         return False
     least = _worth.least_new(reduction, with_gradient)
+    again = least
     if base is last is not None and least:
         least = max(least, _worth.FEW_UNSORTED)  # edges are rarely sorted
-    return num_values < least and not _worth.is_enough(count_values(index, num_values), least)
+        again = max(least, _worth.least_new("message", with_gradient))  # messages of the same step were counted too
+    return num_values < least and not _worth.is_enough(count_values(index, num_values), again)
