@@ -7,7 +7,7 @@ import math
 import time
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field
-from typing import Any
+from typing import Any, ClassVar
 
 import torch
 
@@ -111,11 +111,18 @@ Clock = HostClock | GpuClock
 
 @dataclass
 class Runner:
-    """Work to be timed: `call` inside `context()`. Entering the context is not timed."""
+    """Work to be timed: `call` inside `context()`. Entering the context is not timed.
+
+    settle_s: before each sample there are untimed calls inside the context until so many seconds have passed: at least one and at
+        most MOST_SETTLING calls. 0: none.
+    """
+
+    MOST_SETTLING: ClassVar[int] = 60
 
     call: Callable[[], Any]
     context: Callable[[], contextlib.AbstractContextManager] = contextlib.nullcontext
     clock: Clock = field(default_factory=HostClock)
+    settle_s: float = 0.0
     repeat: int = 1  # calls per sample
     runs: int = 0  # planned samples
     seconds: list[float] = field(default_factory=list)  # per call, one for each sample
@@ -123,7 +130,15 @@ class Runner:
     def sample(self) -> float:
         """Takes a sample and returns seconds per call."""
         with self.context():
+            self._settle()
             return self.clock.seconds(self.call, self.repeat) / self.repeat
+
+    def _settle(self) -> None:
+        end = time.perf_counter() + self.settle_s
+        for _ in range(self.MOST_SETTLING if self.settle_s else 0):
+            self.call()
+            if time.perf_counter() > end:
+                break
 
     def first(self) -> tuple[float, Any]:
         """Seconds and result of one call."""

@@ -382,9 +382,19 @@ def check_gsddmm(g, op, operands, lhs_target, rhs_target, *, run=None, out_dtype
     )
 
 
+ROUTED_FROM = (
+    "FEW",
+    "FEW_SUMMED",
+    "FEW_ENDS",
+    "FEW_ROWS",
+    "FEW_UNSORTED",
+)  # sizes in halfgnn.pyg._worth, beside its LIMITS
+
+
 def route_small_calls(monkeypatch) -> None:
     """Has the drop-in for torch_geometric route calls of every size, so that tests on tiny graphs reach it."""
     from halfgnn.pyg import _worth
 
-    for name, value in (("LIMITS", {}), ("FEW", 0), ("FEW_ENDS", 0)):
-        monkeypatch.setattr(_worth, name, value)
+    monkeypatch.setattr(_worth, "LIMITS", {})
+    for name in ROUTED_FROM:
+        monkeypatch.setattr(_worth, name, 0)

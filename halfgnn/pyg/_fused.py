@@ -152,8 +152,7 @@ def _refuse(
         return "fill_value of a bipartite graph"
     if kind is nn.TransformerConv and edge_attr is None and not _operators.FUSE_ALL:
         return "dot without edges"  # its steps are faster
-    edge_index = plain(edge_index)
-    return _refuse_edges(edge_index, edge_attr, pair, conv.lin_edge) or _refuse_size(conv, edge_index, edge_attr)
+    return _refuse_edges(plain(edge_index), edge_attr, pair, conv)
 
 
 def _refuse_size(conv: Any, edge_index: Tensor, edge_attr: Tensor | None) -> str | None:
@@ -194,11 +193,14 @@ def _refuse_features(x: Any, layer: Any) -> str | None:
     )
 
 
-def _refuse_edges(edge_index: Any, edge_attr: Any, pair: Any, lin_edge: Any) -> str | None:
+def _refuse_edges(edge_index: Any, edge_attr: Any, pair: Any, conv: Any) -> str | None:
     if type(edge_index) is not Tensor or edge_index.layout != torch.strided:
         return "sparse edge_index"
     if edge_index.dim() != 2 or edge_index.shape[0] != 2 or edge_index.device != pair[0].device:
         return "no edge_index (2, E)"
+    reason = _refuse_size(conv, edge_index, edge_attr)
+    if reason is not None:  # before anything is read or kept of the edges
+        return reason
     edges = Propagation(edge_index, [])
     for row, x in enumerate(pair):
         reason = refuse_ids(edges, row, x.shape[0])
@@ -208,7 +210,7 @@ def _refuse_edges(edge_index: Any, edge_attr: Any, pair: Any, lin_edge: Any) -> 
         return None
     if not isinstance(edge_attr, Tensor) or edge_attr.dim() != 2 or edge_attr.shape[0] != edge_index.shape[1]:
         return "edge_attr"
-    return _refuse_features(edge_attr, lin_edge)
+    return _refuse_features(edge_attr, conv.lin_edge)
 
 
 def _as(ours: type, conv: Any) -> Any:

@@ -172,6 +172,17 @@ def is_known(edge_index: Tensor) -> bool:
     return known is not None and known.is_of(edge_index) and bool(known.topology.graphs or not known.topology.views)
 
 
+def is_heard_of(index: Tensor) -> bool:
+    """Whether anything was asked of the tensor before. It is the cheapest question."""
+    return id(index) in _known
+
+
+def has_graph(edge_index: Tensor) -> bool:
+    """Whether a graph of the tensor is kept."""
+    known = _known.get(id(edge_index))
+    return known is not None and known.is_of(edge_index) and bool(known.topology.graphs)
+
+
 def holds_ids_below(edge_index: Tensor, row: int, num_nodes: int) -> bool:
     """Whether a row of edge_index, which has edges, holds ids of so many nodes only. It is read once."""
     low, high = _bounds_of(edge_index)[row]
@@ -208,13 +219,43 @@ def is_worth_a_graph(
         topology.num_values += num_values
         seen = topology.num_values - num_values
         return bool(topology.graphs) or _worth.is_worth_a_graph(num_values, seen, with_gradient, is_extreme, kind)
-    count = _seen.get(id(edge_index))
-    if count is None or count[0]() is not edge_index:
+    seen = count_values(edge_index, num_values)
+    return _worth.is_worth_a_graph(num_values, seen, with_gradient, is_extreme, kind)
+
+
+def count_values(index: Tensor, num_values: int) -> int:
+    """Counts values that go along an edge_index, or by an index, of which nothing is known. Returns how many there were before."""
+    count = _seen.get(id(index))
+    if count is None or count[0]() is not index:
         if len(_seen) >= _MOST_SEEN:
-            _seen.clear()
-        count = _seen[id(edge_index)] = [weakref.ref(edge_index), 0]
+            _forget_seen()
+        _seen[id(index)] = [weakref.ref(index), num_values]
+        return 0
     count[1] += num_values
-    return _worth.is_worth_a_graph(num_values, count[1] - num_values, with_gradient, is_extreme, kind)
+    return count[1] - num_values
+
+
+def _forget_seen() -> None:
+    """Makes room in _seen: of tensors that are gone, or of all."""
+    for key, (ref, _) in list(_seen.items()):
+        if ref() is None:
+            del _seen[key]
+    if len(_seen) > _MOST_SEEN // 2:
+        _seen.clear()
+
+
+def seen_by(index: Tensor) -> int:
+    """How many values went by the index before anything was known of it."""
+    count = _seen.get(id(index))
+    return 0 if count is None or count[0]() is not index else count[1]
+
+
+def may_share(edge_index: Tensor) -> bool:
+    """Whether to remember what is made of edge_index, in case messages of usual width will go along it. Calls are counted."""
+    known = _known.get(id(edge_index))
+    if known is not None and known.topology.derived:
+        return True
+    return is_worth_a_graph(edge_index, edge_index.numel() * _worth.USUAL_WIDTH // 2, True)
 
 
 def reached(edge_index: Tensor, row: int, num_nodes: int) -> Tensor | None:

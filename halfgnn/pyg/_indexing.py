@@ -14,12 +14,12 @@ from torch import Tensor
 from ..common.drop_in import Bindings
 from ..common.refusals import refuse_mode
 from . import _relations, _worth
-from ._graph import note_selection
+from ._graph import may_share, note_selection
 from ._indices import gathered
 from ._operators import refuse_rows
+from ._propagation import is_first_use
 
 _ALL = slice(None)
-_WIDTH = 32  # columns of an edge_index by which messages of this width would be few are not remembered
 _INTEGERS = (torch.int64, torch.int32)
 
 
@@ -27,9 +27,11 @@ def install(bindings: Bindings) -> None:
     original = Tensor.__getitem__
 
     def __getitem__(self: Tensor, index: Any) -> Any:
-        if type(index) is tuple and len(index) == 2 and type(index[1]) is type(self) is Tensor:
-            return _selected(original(self, index), self, index)
-        if type(index) is Tensor and index.dtype is torch.int64 and index.dim() == 1 and self.dim() > 1:
+        kind = type(index)
+        if kind is tuple:
+            if len(index) == 2 and type(index[1]) is type(self) is Tensor:
+                return _selected(original(self, index), self, index)
+        elif kind is Tensor and index.dim() == 1 and self.dim() > 1 and index.dtype is torch.int64:
             rows = _rows(self, index)
             if rows is not None:
                 return rows
@@ -41,12 +43,14 @@ def install(bindings: Bindings) -> None:
 def _selected(columns: Any, x: Tensor, index: tuple[Any, Tensor]) -> Any:
     """Columns of an edge_index."""
     is_edge_index = x.dim() == 2 and x.shape[0] == 2 and x.dtype in _INTEGERS and x.layout == torch.strided
-    is_selection = type(index[0]) is slice and index[0] == _ALL and index[1].dim() == 1
     if (
         is_edge_index
-        and is_selection
+        and type(index[0]) is slice
+        and index[0] == _ALL
+        and index[1].dim() == 1
         and type(columns) is Tensor
-        and columns.shape[1] > _worth.FEW // _WIDTH
+        and columns.shape[1] > _worth.FEW // _worth.USUAL_WIDTH
+        and may_share(x)
         and refuse_mode() is None
     ):
         note_selection(x, columns)
@@ -54,9 +58,9 @@ def _selected(columns: Any, x: Tensor, index: tuple[Any, Tensor]) -> Any:
 
 
 def index_select(original: Callable[..., Any], input: Any, dim: Any, index: Any, **kwargs: Any) -> Any:
-    """``torch.index_select``."""
+    """``torch.index_select``, whose gradient may be summed by a Graph."""
     if type(index) is Tensor and not kwargs and dim == 0 and isinstance(input, Tensor) and index.dim() == 1:
-        rows = _rows(input, index) if input.dim() > 1 else None
+        rows = _rows(input, index) if input.dim() > 1 and (input.requires_grad or input.dim() == 3) else None
         if rows is not None:
             return rows
     return original(input, dim, index, **kwargs)
@@ -64,10 +68,14 @@ def index_select(original: Callable[..., Any], input: Any, dim: Any, index: Any,
 
 def _rows(x: Tensor, index: Tensor) -> Tensor | None:
     """x[index], if it is not left to PyTorch. x: of several dimensions."""
-    num_nodes = x.shape[0]
-    if num_nodes == 0 or _worth.are_few_rows(x.numel() // num_nodes * index.shape[0]) or x.device != index.device:
+    num_nodes = x.size(0)
+    if x.numel() * index.numel() < _worth.FEW_ROWS * num_nodes or num_nodes == 0 or x.device != index.device:
         return None
-    if torch.compiler.is_compiling() or (refuse_mode() or refuse_rows(x)) is not None:
+    if torch.compiler.is_compiling():
+        return None
+    if x.dim() != 3 and is_first_use(index, x.numel() // num_nodes * index.numel(), x.requires_grad, "message"):
+        return None
+    if (refuse_mode() or refuse_rows(x)) is not None:
         return None
     rows = _relations.weights(x, index) if x.dim() == 3 else None
     return gathered(x, index) if rows is None else rows

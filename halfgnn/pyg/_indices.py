@@ -19,7 +19,7 @@ from ..common.kept import ordinary, ordinary_tensors
 from ..common.precision import without_autocast
 from ..graph import Graph
 from . import _worth
-from ._graph import Topology, is_known, topology_of
+from ._graph import Topology, has_graph, is_known, seen_by, topology_of
 from ._propagation import find
 
 _MOST_VIEWS = 16  # views of one tensor whose graphs are kept
@@ -103,11 +103,11 @@ def gathered(x: Tensor, index: Tensor) -> Tensor | None:
     """
     if x.is_inference() or index.is_inference() or _refuse(index) is not None:
         return None
-    topology = _topology_of_view(index)
-    if topology.graphs or find(index) is not None:
+    num_values, with_gradient = x.numel() // x.shape[0] * index.shape[0], x.requires_grad
+    topology, found = _topology_of_view(index), find(index)
+    if topology.graphs or (found is not None and has_graph(found[0].edge_index)):
         is_worth = True
     else:
-        num_values, with_gradient = x.numel() // x.shape[0] * index.shape[0], x.requires_grad
         is_worth = _worth.is_worth_a_graph(num_values, topology.num_values, with_gradient, False)
         topology.num_values += num_values
     if not is_worth or (index.is_cuda and torch.cuda.is_current_stream_capturing() and topology.bounds is None):
@@ -158,13 +158,16 @@ def _topology_of_view(index: Tensor) -> Topology:
         return Topology()
     base = index._base
     if base is None:
-        return topology_of(index)
+        topology = topology_of(index)
+        topology.num_values = topology.num_values or seen_by(index)
+        return topology
     views = topology_of(base).views
     place = index.data_ptr() - base.data_ptr(), index.shape[0], index.stride(0), index.dtype
     if place not in views:
         if len(views) >= _MOST_VIEWS:
             views.pop(next(iter(views)))
         views[place] = Topology()
+        views[place].num_values = seen_by(base)
     return views[place]
 
 

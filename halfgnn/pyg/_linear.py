@@ -14,7 +14,7 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 from ..common.autograd import snapshot
-from ..common.drop_in import is_backward
+from ..common.drop_in import inline, is_backward
 from ..common.precision import HALF, computed_type, without_autocast
 from ._accounts import routed
 from ._messages import Message, lifted
@@ -159,12 +159,22 @@ def _layer(pairs: list[tuple[Tensor, Tensor]], bias: Tensor | None) -> Tensor:
 # ---- stand-ins -----------------------------------------------------------------------------------------------------------------
 
 
-def linear(original: Callable[..., Any], self: Any, input: Any) -> Any:
+@inline
+def linear(original: Callable[..., Any]) -> Callable[..., Any]:
     """``forward`` of torch.nn.Linear and torch_geometric.nn.Linear."""
-    if type(input) is not Message or not _is_plain(self.weight) or not input.is_as_made():
-        return original(self, input)
-    out = project(input, self.weight, self.bias)
-    return original(self, input) if out is None else out
+    message, route = Message, _linear
+
+    def forward(self: Any, input: Any) -> Any:
+        out = route(self, input) if type(input) is message else None
+        return original(self, input) if out is None else out
+
+    return forward
+
+
+def _linear(layer: Any, message: Message) -> Tensor | None:
+    if not _is_plain(layer.weight) or not message.is_as_made():
+        return None
+    return project(message, layer.weight, layer.bias)
 
 
 def _matmul(name: str) -> Callable[..., Any]:

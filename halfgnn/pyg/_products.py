@@ -18,6 +18,7 @@ from ..graph import Graph
 from . import _operators, _worth
 from ._accounts import fell_back, routed
 from ._conv import reduced
+from ._graph import is_worth_a_graph
 from ._operators import REDUCES, refuse_ids, refuse_rows
 from ._propagation import Propagation, plain
 
@@ -62,6 +63,9 @@ def spmm(original: Original, src: Any, other: Any, reduce: str = "sum") -> Any:
     if reason is not None:
         fell_back["spmm", reason] += 1
         return original(src, other, reduce)
+    if not _is_known(src) and not is_worth_a_graph(src, src._nnz() * other.shape[1], _needs_gradient(other)):
+        fell_back["spmm", "first uses of a matrix"] += 1
+        return original(src, other, reduce)
     # torch.sparse.mm is a product, which autocast makes in half; its reductions on the CPU are not.
     is_product = reduce in ("sum", "add") or (reduce == "mean" and (other.is_cuda or src.layout == torch.sparse_csc))
     return _product(_graph_of_matrix(src), other, values, reduce, is_product)
@@ -71,7 +75,11 @@ def _is_small(matrix: Tensor, x: Any) -> bool:
     """Whether a product takes less time than looking its graph up."""
     if not isinstance(x, Tensor) or x.dim() != 2 or matrix.dim() != 2:
         return False
-    return _worth.are_few(matrix._nnz() * x.shape[1], x.requires_grad and torch.is_grad_enabled(), False)
+    return _worth.are_few(matrix._nnz() * x.shape[1], _needs_gradient(x), False)
+
+
+def _needs_gradient(x: Tensor) -> bool:
+    return x.requires_grad and torch.is_grad_enabled()
 
 
 def _refuse(x: Any, value: Any, reduce: str, num_edges: int) -> str | None:
@@ -114,6 +122,11 @@ def _state_of(matrix: Tensor) -> tuple[Any, ...]:
 
 def _forget(key: int, _: Any) -> None:
     _known.pop(key, None)
+
+
+def _is_known(matrix: Tensor) -> bool:
+    known = _known.get(id(matrix))
+    return known is not None and known[0]() is matrix
 
 
 def _graph_of_matrix(matrix: Tensor) -> Graph:

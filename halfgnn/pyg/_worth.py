@@ -47,8 +47,10 @@ Attention modules, forward and backward, PyG / known graph / new edge_index (the
 | Transformer, edges, 4 | 4000 x 64 | 256 k | 11155 / 7709 / 8791 |
 | GAT, edges, 4      | 1000 x 64  | 64 k  | 3647 / 2178 / 3489 |
 
+PyG's small sums and means are made in another way here, see _operators.py: 28 k values without a gradient take 18, not 24.
 Sums and extremes of one or two columns are PyG's: of 45000 unsorted rows in 32 segments a sum of one takes 49 forward, and 87 here.
 Up to 3000 rows an unsorted index costs another 40 microseconds at its first use. Beyond, sorting takes 5 to 13 nanoseconds per row.
+A softmax over 1760 unsorted edges of a new edge_index gains nothing up to 14 k values, a tenth at 28 k, and half at 113 k.
 """
 
 from __future__ import annotations
@@ -75,16 +77,20 @@ LIMITS = {
     "attention": Limits((0, 0), (65_536, 65_536), 1, 1),
     "attention with edges": Limits((65_536, 65_536), (131_072, 131_072), 1, 1),
     "rows": Limits((32_768, 32_768), (32_768, 32_768), 1, 1),
-    "sum": Limits((16_384, 262_144), (262_144, 524_288), 4, 16),
-    "mean": Limits((8_192, 262_144), (65_536, 524_288), 4, 16),
+    "sum": Limits((32_768, 262_144), (262_144, 524_288), 4, 16),
+    "mean": Limits((16_384, 262_144), (65_536, 524_288), 4, 16),
     "max": Limits((16_384, 8_192), (262_144, 16_384), 4, 4),
     "min": Limits((16_384, 8_192), (262_144, 16_384), 4, 4),
     "softmax": Limits((2_048, 2_048), (2_048, 2_048), 1, 2),
 }
 
 
-FEW = min(LIMITS["message"].known) // 4  # so many values of messages are left to PyG whatever becomes of them
+FEW_SUMMED = min(LIMITS["message"].known)  # so many values of messages are left to PyG, unless maxima are taken of them
+FEW = FEW_SUMMED // 4  # so many are left to PyG whatever becomes of them
 FEW_ENDS = 256  # ends of edges: looking a graph up takes longer than what messages of usual width gain
+FEW_ROWS = LIMITS["rows"].known[0]  # values of rows, taken by an index, that are PyTorch's
+FEW_UNSORTED = 16_384  # values that are not worth the sorting of an index or edge_index that is new, whatever the width
+USUAL_WIDTH = 32  # of messages, for an edge_index that no message has gone along yet
 _EXTREME = 4  # PyTorch's gradient of a maximum takes several times as long as its sum
 _REUSE = 8  # an index or edge_index that has seen so many times the values that pay at once will be seen again
 
@@ -106,12 +112,6 @@ def are_few(num_values: int, with_gradient: bool, is_extreme: bool, kind: str = 
     return limits is not None and num_values * (_EXTREME if is_extreme else 1) < limits.known[with_gradient]
 
 
-def are_few_rows(num_values: int) -> bool:
-    """Whether rows of so many values, taken by an index, are PyTorch's."""
-    limits = LIMITS.get("rows")
-    return limits is not None and num_values < limits.known[0]
-
-
 def is_worth_a_graph(num_values: int, seen: int, with_gradient: bool, is_extreme: bool, kind: str = "message") -> bool:
     """Whether to make the graph of an edge_index for so many values of messages. seen: how many there were before, PyG's.
 
@@ -124,12 +124,25 @@ def is_worth_a_graph(num_values: int, seen: int, with_gradient: bool, is_extreme
     return num_values * (_EXTREME if is_extreme else 1) >= least or seen >= _REUSE * least
 
 
+def least_new(reduction: str, with_gradient: bool) -> int:
+    """So many values, at least, are worth the graph of an index, or of the edge_index that has it as a row. 0: any."""
+    limits = LIMITS.get(reduction)
+    if limits is None or is_checkpointed():
+        return 0
+    return min(limits.new[with_gradient], LIMITS.get("message", limits).new[with_gradient])
+
+
+def is_enough(seen: int, least: int) -> bool:
+    """Whether an index by which so many values went before will be seen again."""
+    return seen > 0 and seen >= _REUSE * least
+
+
 def is_used_again(seen: int, src: Tensor, reduction: str) -> bool:
     """Whether so many values were reduced by an index before that it will be used on. One step may use it in each layer."""
     limits = LIMITS.get(reduction)
     if limits is None or is_checkpointed():
         return True
-    return seen > 0 and seen >= _REUSE * limits.new[src.requires_grad and torch.is_grad_enabled()]
+    return is_enough(seen, limits.new[src.requires_grad and torch.is_grad_enabled()])
 
 
 def is_worth(src: Tensor, reduction: str, is_sorted: bool) -> bool:
@@ -140,4 +153,4 @@ def is_worth(src: Tensor, reduction: str, is_sorted: bool) -> bool:
     num_values = src.numel()
     if num_values < limits.new[src.requires_grad and torch.is_grad_enabled()]:
         return False
-    return is_sorted or num_values >= limits.sorted_width * src.shape[0]
+    return is_sorted or num_values >= max(FEW_UNSORTED, limits.sorted_width * src.shape[0])

@@ -1,5 +1,7 @@
 """Which samples of the benchmarks are taken in which turn, and how many."""
 
+import contextlib
+
 import pytest
 
 from benchmarks import timing
@@ -64,3 +66,22 @@ def test_quantile():
     assert timing.quantile([3.0, 1.0, 2.0], 0.5) == 2.0
     assert timing.quantile([0.0, 10.0], 0.2) == 2.0
     assert timing.quantile([7.0], 0.8) == 7.0
+
+
+@pytest.mark.parametrize("settle_s, untimed", [(0.0, 0), (1e-9, 1), (60.0, timing.Runner.MOST_SETTLING)])
+def test_a_sample_is_taken_after_untimed_calls_in_the_context(settle_s, untimed):
+    events = []
+
+    @contextlib.contextmanager
+    def context():
+        events.append("in")
+        yield
+        events.append("out")
+
+    class Clock(timing.HostClock):
+        def seconds(self, call, repeat):
+            events.append("timed")
+            return super().seconds(call, repeat)
+
+    timing.Runner(lambda: events.append("call"), context, Clock(), repeat=2, settle_s=settle_s).sample()
+    assert events == ["in", *["call"] * untimed, "timed", "call", "call", "out"]

@@ -1,0 +1,154 @@
+"""Small calls and first uses under halfgnn.pyg.patch(): what is left to torch_geometric, and that little is asked before."""
+
+from __future__ import annotations
+
+import pytest
+import torch
+import torch_geometric.nn as theirs
+from torch_geometric import utils
+
+import halfgnn.pyg
+from halfgnn.pyg import _graph, _products, _worth
+from tests import support
+from tests.pyg.test_patch_modules import assert_same, randn
+
+pytestmark = pytest.mark.skipif(not support.supports("cpu", torch.float64), reason="needs float64")
+NODES, EDGES = 50, 400
+SIZES = {name: getattr(_worth, name) for name in ("LIMITS", *support.ROUTED_FROM)}  # of users, not of tests
+
+
+@pytest.fixture(autouse=True)
+def _users_sizes(monkeypatch, _routes_small_calls):
+    for name, value in SIZES.items():
+        monkeypatch.setattr(_worth, name, value)
+
+
+def edges():
+    return torch.randint(0, NODES, (2, EDGES), generator=torch.Generator().manual_seed(1))
+
+
+def reasons(name):
+    return halfgnn.pyg.stats()["fell_back"].get(name, {})
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.float64, torch.bfloat16])
+@pytest.mark.parametrize("reduce", ["sum", "add", "mean"])
+@pytest.mark.parametrize(
+    "shape, dim", [((EDGES, 6), 0), ((EDGES, 6), -2), ((EDGES,), -1), ((EDGES, 2, 3), 0), ((6, EDGES), 1)]
+)
+def test_sums_of_few_rows_are_those_of_pyg(shape, dim, reduce, dtype):
+    src, index = randn(*shape, seed=2).to(dtype).requires_grad_(), edges()[1]
+
+    def results():
+        out = utils.scatter(src, index, dim, NODES + 2, reduce)
+        return out, *torch.autograd.grad(out.pow(2).sum(), src)
+
+    expected = results()
+    with halfgnn.pyg.accelerate():
+        found = results()
+    name = f"gspmm:copy_e_{'mean' if reduce == 'mean' else 'sum'}"
+    assert halfgnn.pyg.stats() == {"routed": {}, "fell_back": {name: {"few values": 1}}}
+    assert all(torch.equal(a, b) for a, b in zip(found, expected, strict=True))
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.float64, torch.bfloat16])
+@pytest.mark.parametrize(
+    "shape, dim", [((EDGES, 4), 0), ((EDGES, 4), -2), ((EDGES,), -1), ((EDGES, 2, 2), 0), ((4, EDGES), 1)]
+)
+def test_a_softmax_of_few_rows_is_that_of_pyg(shape, dim, dtype):
+    src, index = (9 * randn(*shape, seed=2)).to(dtype).requires_grad_(), edges()[1]
+
+    def results():
+        out = utils.softmax(src, index, None, NODES + 2, dim)
+        return out, *torch.autograd.grad(out.pow(2).sum(), src)
+
+    expected = results()
+    with halfgnn.pyg.accelerate():
+        found = results()
+    assert reasons("edge_softmax") == {"few values": 1}
+    assert all(torch.equal(a, b) for a, b in zip(found, expected, strict=True))
+
+
+@pytest.mark.parametrize(
+    "index", [torch.tensor([0, 9]), torch.tensor([0, -1]), torch.zeros(3, dtype=torch.int64), torch.zeros(2)]
+)
+def test_errors_of_few_rows_are_pygs(index):
+    src = torch.ones(2, 3)
+
+    def error():
+        with pytest.raises((RuntimeError, IndexError)) as caught:
+            utils.scatter(src, index, 0, 5)
+        return caught.type, str(caught.value)
+
+    expected = error()
+    with halfgnn.pyg.accelerate():
+        assert error() == expected
+
+
+@pytest.mark.parametrize(
+    "use, name, reason",
+    [
+        (lambda x: utils.scatter(x.repeat(1, 2), edges()[1], 0, NODES), "gspmm:copy_e_sum", "first use of an index"),
+        (lambda x: theirs.GCNConv(64, 64)(x[:NODES], edges()), "propagate", "few values"),
+        (lambda x: theirs.GATConv(64, 64)(x[:NODES], edges()), "propagate", "few values"),
+        (lambda x: x[:NODES][edges()[0]], None, None),
+        (lambda x: edges()[:, x[:, 0] > 0], None, None),
+    ],
+)
+def test_nothing_is_kept_of_first_uses(monkeypatch, use, name, reason):
+    noted = []
+    monkeypatch.setattr(_graph, "_know", lambda index, topology: noted.append(index) or topology)
+    x = randn(EDGES, 64, seed=1).float()
+    expected = use(x) if name is None or name.startswith("gspmm") else None
+    with halfgnn.pyg.accelerate(), torch.no_grad():
+        result = use(x)
+    assert noted == [] and halfgnn.pyg.stats()["routed"] == {}
+    assert name is None or reasons(name).keys() == {reason}
+    if expected is not None:
+        assert_same([result], [expected], 1e-5)
+
+
+def test_an_index_that_is_used_on_is_routed():
+    x, index = randn(EDGES, 128, seed=1).float(), edges()[1]
+    with halfgnn.pyg.accelerate():
+        for _ in range(100):
+            out = utils.scatter(x, index, 0, NODES)
+    assert 35 < reasons("gspmm:copy_e_sum")["first use of an index"] < 50  # eight times 262144 values
+    assert halfgnn.pyg.stats()["routed"].keys() == {"gspmm:copy_e_sum"}
+    assert_same([out], [torch.zeros(NODES, 128).index_add(0, index, x)], 1e-5)
+
+
+@pytest.mark.parametrize("width, is_routed", [(8, False), (64, True)])
+def test_a_softmax_over_new_edges_is_worth_sorting_one_side(width, is_routed):
+    """The graph of the edge_index is not made for it."""
+    conv, edge_index, x = theirs.SimpleConv(), edges(), randn(EDGES, width, seed=1).float()
+    expected = utils.softmax(x, edge_index[1], num_nodes=NODES)
+    with halfgnn.pyg.accelerate():
+        conv._check_input(edge_index, None)
+        result = utils.softmax(x, edge_index[1], num_nodes=NODES)
+        assert_same([result], [expected], 1e-5)
+        assert is_routed or torch.equal(result, expected)
+        assert not _graph.has_graph(edge_index)
+    assert ("edge_softmax" in halfgnn.pyg.stats()["routed"]) == is_routed
+
+
+def test_first_uses_of_a_matrix_are_pygs(monkeypatch):
+    made = []
+    monkeypatch.setattr(_products, "_graph_of_matrix", lambda matrix: made.append(matrix) or make(matrix))
+    make = _products.Graph.from_torch_sparse
+    matrix = torch.sparse_coo_tensor(edges(), torch.ones(EDGES), (NODES, NODES)).coalesce().to_sparse_csr()
+    x = randn(NODES, 400, seed=1).float()
+    expected = matrix @ x
+    with halfgnn.pyg.accelerate():
+        for call in range(60):
+            assert_same([utils.spmm(matrix, x)], [expected], 1e-5)
+            assert call > 20 or not made
+    assert reasons("spmm").keys() == {"first uses of a matrix"} and made
+
+
+def test_self_loops_of_an_edge_index_that_is_used_on_share_a_graph():
+    edge_index = edges()
+    with halfgnn.pyg.accelerate():
+        looped = [utils.add_self_loops(edge_index, num_nodes=NODES)[0] for _ in range(400)]
+    assert not _graph.is_heard_of(looped[0])
+    assert _graph.topology_of(looped[-1]) is _graph.topology_of(looped[-2])
