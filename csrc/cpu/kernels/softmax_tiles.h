@@ -1,4 +1,4 @@
-// Softmax over the edges of each row of an adjacency, and its gradient, for edge data of 8 columns and more. Columns
+// Softmax over the edges of each row of an adjacency, and its gradient, for edge data of 9 columns and more. Columns
 // are cut into tiles, and each tile is worked on for all edges of a run before the next one (see row_tiles.h): its
 // second pass and its third read from the first-level cache.
 #pragma once
