@@ -2,8 +2,9 @@
 #
 # make demo   trains a GAT under AMP on Cora with halfgnn's kernels, and with DGL's own in the closest mode that they support
 # make test   builds, checks style and types, runs every test. The CUDA half, its simulator and its machine code are compiled and
-#             checked if they have changed since that was done last (tests/cuda_checked.py), or on a machine with a GPU
-# make test-all  the same, whatever has changed, and notes that the CUDA half was checked
+#             checked if they have changed since that was done last (tests/checked.py), or on a machine with a GPU. So are the
+#             instructions of the CPU kernels
+# make test-all  the same, whatever has changed, and notes in tests/checked.json what was checked
 # make budgets  compares registers and instructions of every CUDA kernel with the committed ones, if nvcc has their version
 # make paths  prints the instructions that warps issue per row of each fast kernel, from its machine code; UPDATE=1 rewrites the table
 # make test-architectures  makes a separate build for all of ARCHITECTURES (8.0 9.0+PTX) and reads its machine code, budgets included
@@ -62,14 +63,14 @@ demo: $(VENV)/demo halfgnn/_C.so
 	$(PY) examples/gat_amp.py --dataset cora --dtype bf16 --heads 1 1 1 --backend both --epochs 50
 
 # 1 if the CUDA half has to be compiled and checked.
-CUDA_HALF := $(if $(ALL),1,$(shell $(PYTHON) tests/cuda_checked.py))
+CUDA_HALF := $(if $(ALL),1,$(shell $(PYTHON) tests/checked.py cuda))
 # A library that was built without it is then not enough.
 ifeq ($(CUDA_HALF)$(shell grep -so HALFGNN_CUDA=0 halfgnn/_C.json),1HALFGNN_CUDA=0)
 .PHONY: halfgnn/_C.so
 endif
 
 test: check halfgnn/_C.so $(if $(filter 1,$(CUDA_HALF)),simulator)
-	$(PY) -m pytest -q -n $(JOBS) --dist worksteal tests
+	$(if $(ALL),HALFGNN_TEST_ALL=1) $(PY) -m pytest -q -n $(JOBS) --dist worksteal tests
 ifeq ($(CUDA_HALF),1)
 	$(PY) tests/simt/run.py --jobs $(JOBS) --fail-under 98
 else
@@ -78,7 +79,7 @@ endif
 
 test-all:
 	$(MAKE) --no-print-directory test ALL=1
-	$(PY) tests/cuda_checked.py --record
+	$(PY) tests/checked.py --record
 
 # What needs only g++ and CUDA's headers is compiled while PyTorch is installed, the rest beside the operators. Where it cannot be
 # built, pytest runs all the same.

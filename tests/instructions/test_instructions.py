@@ -6,7 +6,12 @@ import re
 
 import pytest
 
+from tests import checked
 from tests.instructions import counts
+
+pytestmark = pytest.mark.skipif(
+    not checked.must_check("instructions"), reason="unchanged since make test-all checked them"
+)
 
 CI = os.environ.get("CI", "").lower() not in ("", "0", "false")
 UPDATE = "if this is meant: python -m tests.instructions --update"
