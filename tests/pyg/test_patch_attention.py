@@ -65,6 +65,21 @@ def gat(q, k, v, e, b, normalise):
     return v * normalise(logits).unsqueeze(-1)
 
 
+def frozen(make):
+    with torch.no_grad():
+        return make()
+
+
+def heads_exchanged(q, k, v, e, b, normalise):
+    q, k, v = (x.flatten(1).view(-1, 4, HEADS) for x in (q, k, v))
+    return v * normalise(F.leaky_relu(q[..., 0] + k[..., 1]).view(-1, 2, 2).transpose(1, 2)).reshape(-1, 4, 1)
+
+
+def frozen_softmax(q, k, v, e, b, normalise):
+    logits = F.leaky_relu(q[..., 0] + k[..., 1])
+    return v * frozen(lambda: normalise(logits)).unsqueeze(-1)
+
+
 def with_a_hook(q, k, v, e, b, normalise):
     alpha = normalise((q * k).sum(-1))
     if alpha.requires_grad:
@@ -118,6 +133,16 @@ UNFUSED = {
     "transposed": lambda q, k, v, e, b, s: v * s((q * k).sum(-1)).unsqueeze(-1).transpose(1, 2)[:, :, :1],
     "weights twice": lambda q, k, v, e, b, s: v * (lambda a: a * a)(s((q * k).sum(-1))).unsqueeze(-1),
     "detached keys": lambda q, k, v, e, b, s: v * s((q * k.detach()).sum(-1)).unsqueeze(-1),
+    "detached weights": lambda q, k, v, e, b, s: v * s((q * (k + e)).sum(-1)).detach().unsqueeze(-1),
+    "detached logits": lambda q, k, v, e, b, s: v * s((q * (k + e)).sum(-1).detach()).unsqueeze(-1),
+    "detached products": lambda q, k, v, e, b, s: k * s((F.leaky_relu(q + k) * e[:1]).detach().sum(-1)).unsqueeze(-1),
+    "detached values": lambda q, k, v, e, b, s: (v + e).detach() * s((q * (k + e)).sum(-1)).unsqueeze(-1),
+    "frozen softmax": frozen_softmax,
+    "frozen keys": lambda q, k, v, e, b, s: v * s((q * frozen(lambda: k + e)).sum(-1)).unsqueeze(-1),
+    "a head for all": lambda q, k, v, e, b, s: v * s((q * (k + e)).sum(-1))[:, :1].expand(-1, HEADS).unsqueeze(-1),
+    "heads exchanged": heads_exchanged,
+    "infinite scale": lambda q, k, v, e, b, s: v * s((q * (k + e)).sum(-1) * math.inf).unsqueeze(-1),
+    "divided by 0": lambda q, k, v, e, b, s: v * s((q * (k + e)).sum(-1) / 0).unsqueeze(-1),
     "bias of a product": lambda q, k, v, e, b, s: v * s((q * k).sum(-1) * b).unsqueeze(-1),
 }
 
@@ -205,3 +230,57 @@ def test_half(dtype):
         ours = layer(*halves, edges())
     assert ours.dtype is theirs.dtype and "dot_attention" in routed()
     assert (ours - exact).abs().max() <= 1.5 * (theirs - exact).abs().max()
+
+
+def test_frozen_terms():
+    """What needs no gradient in torch_geometric needs none here, whatever its terms need."""
+    inputs = [randn(*shape, seed=seed) for seed, shape in enumerate(SHAPES)]
+    inputs[3].requires_grad_()
+    with halfgnn.pyg.accelerate():
+        out = Attention(lambda *args: frozen(lambda: transformer(*args)))(*inputs, edges())
+    assert "dot_attention" in routed() and not out.requires_grad
+
+
+WRITTEN = {
+    "bias": lambda q, k, x, b, s: (s((q * (k + x)).sum(-1) + b), b),
+    "attention": lambda q, k, x, b, s: (s((F.leaky_relu(q + k) * x[:1]).sum(-1)), x),
+    "term": lambda q, k, x, b, s: (s((q * (k + x)).sum(-1)), x),
+    "term of GAT": lambda q, k, x, b, s: (s(F.leaky_relu(q[..., 0] + k[..., 0] + b)), b),
+}
+
+
+@pytest.mark.parametrize("name", WRITTEN)
+def test_operands_that_are_written_to(name):
+    """After the softmax, whose values are not formed yet."""
+
+    def function(q, k, v, e, b, normalise):
+        weights, operand = WRITTEN[name](q, k, e, b, normalise)
+        operand.mul_(2)
+        return k * weights.unsqueeze(-1)
+
+    with halfgnn.pyg.accelerate(), pytest.raises(RuntimeError, match="modified in place"):
+        Attention(function)(*(randn(*shape, seed=seed) for seed, shape in enumerate(SHAPES)), edges())
+
+
+def test_sizes_that_are_equal():
+    """An attention per edge, for as many edges as heads; batches of as many graphs as nodes."""
+    index, ids = torch.tensor([[0, 1, 2], [1, 1, 0]]), torch.arange(HEADS)
+    nodes = [randn(HEADS, HEADS, DIM, seed=seed) for seed in range(3)]
+
+    def of_edges(q, k, v, e, b, normalise):
+        return k * normalise((F.leaky_relu(q + k) * e[:, :1]).sum(-1)).unsqueeze(-1)
+
+    class OfBatches(MessagePassing):
+        def forward(self, q, k, edge_index):
+            return self.propagate(edge_index, q=q, k=k)
+
+        def message(self, q_i, k_j, index, size_i):
+            return k_j * softmax(F.leaky_relu(q_i[..., :1] + k_j[..., :1]), index, num_nodes=size_i, dim=-2)
+
+    def run():
+        by_edge = Attention(of_edges)(*nodes, nodes[0], nodes[1][..., 0], index)
+        return by_edge, OfBatches(aggr="add", node_dim=-2)(*nodes[:2], torch.stack([ids, ids.roll(1)]))
+
+    expected = run()
+    with halfgnn.pyg.accelerate():
+        assert_same(run(), expected)

@@ -149,7 +149,7 @@ def run(module, inputs, *args):
 
 def assert_same(actual, expected, tolerance=1e-9):
     for a, b in zip(actual, expected, strict=True):
-        torch.testing.assert_close(a, b, rtol=tolerance, atol=tolerance)
+        torch.testing.assert_close(a, b, rtol=tolerance, atol=tolerance, equal_nan=True)
 
 
 def check(module, inputs, *args, fuse=False):
