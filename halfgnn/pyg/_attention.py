@@ -21,14 +21,15 @@ import torch
 from torch import Tensor
 
 from .. import ops
-from ..common.autograd import snapshot
+from ..common.autograd import is_recorded, snapshot
 from ..common.drop_in import is_checkpointed
 from ..common.precision import HALF, without_autocast
+from ..graph import Graph
 from ._accounts import routed
 from ._deferred import BINARY, ORDERLY, SUM
 from ._messages import OWN_NODES, Message
 from ._propagation import Propagation, current_module
-from ._recipes import AbstractMessage, Applied, Lifted, Softmax
+from ._recipes import AbstractMessage, Applied, Lifted, Softmax, check_version, version_of
 from ._values import Evaluation, Rows, form, is_over_last
 
 _LEAKY_RELU = torch.ops.aten.leaky_relu.default
@@ -90,20 +91,29 @@ class _Softmax(torch.autograd.Function):
 
     @staticmethod
     def forward(ctx: Any, logits: Message, recipe: Softmax) -> Tensor:
-        ctx.message = _of(recipe)
+        ctx.message, ctx.logits, ctx.version = _of(recipe), logits, version_of(logits)
         ctx.graph = logits.propagation, recipe.row, recipe.num_nodes
         return ctx.message
 
     @staticmethod
     def backward(ctx: Any, grad: Tensor) -> Any:
         propagation, row, num_nodes = ctx.graph
-        message = ctx.message  # whose values may have been written to
-        weights = form(message) if message.cell.is_written else message.formed()
         g = propagation.ending_in(row, num_nodes)
         with without_autocast(grad.device):
+            weights = _differentiable(ctx, g) if is_recorded() else _weights(ctx.message)
             scaled = weights * grad
             sums = ops.gspmm(g, "copy_rhs", "sum", None, scaled)
             return scaled - weights * sums.index_select(0, propagation.edge_index[row]), None
+
+
+def _weights(message: Message) -> Tensor:
+    """The values of a softmax, which may have been written to."""
+    return form(message) if message.cell.is_written else message.formed()
+
+
+def _differentiable(ctx: Any, g: Graph) -> Tensor:
+    check_version(ctx.logits, ctx.version)
+    return ops.edge_softmax(g, ctx.logits.ordinary())
 
 
 OWN_NODES[Softmax] = _Softmax._backward_cls  # type: ignore[attr-defined]
