@@ -23,7 +23,7 @@ from torch import Tensor
 from .. import ops
 from ..common.autograd import is_recorded, snapshot
 from ..common.drop_in import is_checkpointed
-from ..common.precision import HALF, without_autocast
+from ..common.precision import HALF, autocasts, without_autocast
 from ..graph import Graph
 from ._accounts import routed
 from ._deferred import BINARY, ORDERLY, SUM
@@ -70,10 +70,16 @@ def softmax_of(logits: Message, propagation: Propagation, row: int, num_nodes: i
     parsed = _logits(logits, row)
     if parsed is None or not (any_dot or parsed.slope is not None or parsed.edge is not None):
         return None
-    recipe = Softmax(logits, row, num_nodes, lambda: _note_read(module, readers))
+    dtype = torch.float32 if is_exp_wide(logits) else logits.dtype
+    recipe = Softmax(logits, row, num_nodes, dtype, autocasts(logits.device), lambda: _note_read(module, readers))
     if torch.is_grad_enabled() and logits.requires_grad:
         return _Softmax.apply(logits, recipe)
     return _of(recipe)
+
+
+def is_exp_wide(x: Tensor) -> bool:
+    """Whether autocast takes the exp of x in fp32, as it does on CUDA."""
+    return x.is_cuda and x.dtype in HALF and autocasts(x.device)
 
 
 def _note_read(module: Any, readers: weakref.WeakSet[Any]) -> None:
@@ -83,7 +89,7 @@ def _note_read(module: Any, readers: weakref.WeakSet[Any]) -> None:
 
 def _of(recipe: Softmax) -> Message:
     logits = recipe.logits
-    return Message.of(recipe, logits.shape, logits.dtype, logits, None, logits.shape[0])
+    return Message.of(recipe, logits.shape, recipe.dtype, logits, None, logits.shape[0])
 
 
 class _Softmax(torch.autograd.Function):
@@ -113,7 +119,7 @@ def _weights(message: Message) -> Tensor:
 
 def _differentiable(ctx: Any, g: Graph) -> Tensor:
     check_version(ctx.logits, ctx.version)
-    return ops.edge_softmax(g, ctx.logits.ordinary())
+    return ops.edge_softmax(g, ctx.logits.ordinary().to(ctx.message.dtype))
 
 
 OWN_NODES[Softmax] = _Softmax._backward_cls  # type: ignore[attr-defined]
@@ -130,6 +136,8 @@ def fused(message: AbstractMessage, evaluation: Evaluation, row: int, num_nodes:
             break
     else:
         return None
+    if values.dtype is not message.dtype and not softmax.in_autocast:
+        return None  # fused sums of halves are rounded
     logits = _logits(softmax.logits, row) if _have_history_like(message, message) else None
     if logits is None:
         return None

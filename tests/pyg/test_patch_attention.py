@@ -11,6 +11,7 @@ from torch_geometric.nn import MessagePassing
 from torch_geometric.utils import softmax
 
 import halfgnn.pyg
+from halfgnn.pyg import _attention, _operators
 from tests import support
 from tests.pyg.test_patch_modules import NUM_EDGES, NUM_NODES, assert_same, edges, randn, routed
 
@@ -284,3 +285,35 @@ def test_sizes_that_are_equal():
     expected = run()
     with halfgnn.pyg.accelerate():
         assert_same(run(), expected)
+
+
+@pytest.mark.parametrize("dtype", support.HALVES, ids=str)
+def test_weights_in_fp32(dtype):
+    """Of halves: torch_geometric does not round what they weight."""
+    inputs = [randn(*shape, seed=seed).to(dtype) for seed, shape in enumerate(SHAPES)]
+    layer = Attention(lambda q, k, v, e, b, s: v * s(F.leaky_relu(q[..., 0] + k[..., 1] + b.float())).unsqueeze(-1))
+    exact, theirs = layer(*(x.double() for x in inputs), edges()), layer(*inputs, edges())
+    with halfgnn.pyg.accelerate():
+        ours = layer(*inputs, edges())
+    assert ours.dtype is theirs.dtype is torch.float32
+    assert (ours - exact).abs().max() <= 1.5 * (theirs - exact).abs().max()
+
+
+@pytest.mark.parametrize("name", ["GAT", "terms of keys", "read again"])
+def test_exp_in_fp32(name, monkeypatch):
+    """As autocast takes it on CUDA: weights of half logits are fp32, and what they weight."""
+    for module in (_attention, _operators):
+        monkeypatch.setattr(module, "is_exp_wide", lambda x: x.dtype is torch.bfloat16)
+    inputs = [randn(*shape, seed=seed).bfloat16().requires_grad_() for seed, shape in enumerate(SHAPES)]
+    exact = [x.detach().double().requires_grad_() for x in inputs]
+    layer = Attention({**FUSED, **UNFUSED}[name])
+    results = []
+    for operands in (exact, inputs):
+        with halfgnn.pyg.accelerate(), torch.autocast("cpu", torch.bfloat16):
+            out = layer(*operands, edges())
+        results.append((out, *torch.autograd.grad(out.square().sum(), operands[:3], allow_unused=True)))
+    expected, found = results
+    assert found[0].dtype is torch.float32
+    for a, b in zip(found, expected, strict=True):
+        assert (a is None) == (b is None)
+        assert a is None or (a.double() - b).norm() <= 0.02 * b.norm()
