@@ -291,7 +291,7 @@ def test_sizes_that_are_equal():
 def test_weights_in_fp32(dtype):
     """Of halves: torch_geometric does not round what they weight."""
     inputs = [randn(*shape, seed=seed).to(dtype) for seed, shape in enumerate(SHAPES)]
-    layer = Attention(lambda q, k, v, e, b, s: v * s(F.leaky_relu(q[..., 0] + k[..., 1] + b.float())).unsqueeze(-1))
+    layer = Attention(lambda q, k, v, e, b, s: v * s(F.leaky_relu(q.float()[..., 0] + k.float()[..., 0])).unsqueeze(-1))
     exact, theirs = layer(*(x.double() for x in inputs), edges()), layer(*inputs, edges())
     with halfgnn.pyg.accelerate():
         ours = layer(*inputs, edges())
