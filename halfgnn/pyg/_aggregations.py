@@ -47,7 +47,9 @@ def variance(
         return original(self, x, *arguments)
     is_alone = not hasattr(self, "aggr_names")
     names = ["var"] if is_alone else [_NAMES.get(name) for name in self.aggr_names]
-    if None not in names and not self.semi_grad and (found := _rows_of(x, index, dim_size, dim, names)) is not None:
+    has_repeated = len(set(names)) < len(names)  # which PyG takes for others
+    is_plain = None not in names and not has_repeated and not self.semi_grad
+    if is_plain and (found := _rows_of(x, index, dim_size, dim, names)) is not None:
         results = _reduced(*found, names, x)  # type: ignore[arg-type]
         return results[0] if is_alone else results
     is_half = x.dtype in HALF
@@ -78,6 +80,8 @@ def several(
 
 def _rows_of(x: Tensor, index: Tensor, dim_size: Any, dim: int, names: Sequence[Any]) -> tuple[Graph, Tensor] | None:
     """The rows that are reduced, of nodes or edges, and the Graph along whose edges they go; None if they are left to PyG."""
+    if isinstance(x, Message) and x.edge_dim != 0:
+        return None
     with_gradient = x.requires_grad and torch.is_grad_enabled()
     if _worth.are_few(x.numel(), with_gradient, "max" in names or "min" in names):
         return None

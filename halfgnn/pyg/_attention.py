@@ -11,6 +11,7 @@ Anything else is computed step by step. Modules whose softmax was read before, b
 
 from __future__ import annotations
 
+import math
 import weakref
 from collections.abc import Iterator
 from dataclasses import dataclass
@@ -20,17 +21,18 @@ import torch
 from torch import Tensor
 
 from .. import ops
-from ..common.autograd import snapshot
+from ..common.autograd import is_recorded, snapshot
 from ..common.drop_in import is_checkpointed
-from ..common.precision import HALF, without_autocast
+from ..common.precision import HALF, autocasts, without_autocast
+from ..graph import Graph
 from ._accounts import routed
-from ._deferred import BINARY, SUM
+from ._deferred import BINARY, ORDERLY, SUM
 from ._messages import OWN_NODES, Message
 from ._propagation import Propagation, current_module
-from ._recipes import AbstractMessage, Applied, Lifted, Softmax
+from ._recipes import AbstractMessage, Applied, Lifted, Softmax, check_version, version_of
 from ._values import Evaluation, Rows, form, is_over_last
 
-_SELECT, _LEAKY_RELU = torch.ops.aten.select.int, torch.ops.aten.leaky_relu.default
+_LEAKY_RELU = torch.ops.aten.leaky_relu.default
 
 
 @dataclass
@@ -59,7 +61,7 @@ def softmax_of(logits: Message, propagation: Propagation, row: int, num_nodes: i
 
     any_dot: also that of a dot without terms of edges, which takes as long as its steps, but keeps less.
     """
-    if logits.propagation.edge_index is not propagation.edge_index:
+    if logits.propagation.edge_index is not propagation.edge_index or logits.edge_dim != 0:
         return None
     module = current_module()
     readers = _READ[bool(getattr(module, "training", False))]
@@ -68,10 +70,16 @@ def softmax_of(logits: Message, propagation: Propagation, row: int, num_nodes: i
     parsed = _logits(logits, row)
     if parsed is None or not (any_dot or parsed.slope is not None or parsed.edge is not None):
         return None
-    recipe = Softmax(logits, row, num_nodes, lambda: _note_read(module, readers))
+    dtype = torch.float32 if is_exp_wide(logits) else logits.dtype
+    recipe = Softmax(logits, row, num_nodes, dtype, autocasts(logits.device), lambda: _note_read(module, readers))
     if torch.is_grad_enabled() and logits.requires_grad:
         return _Softmax.apply(logits, recipe)
     return _of(recipe)
+
+
+def is_exp_wide(x: Tensor) -> bool:
+    """Whether autocast takes the exp of x in fp32, as it does on CUDA."""
+    return x.is_cuda and x.dtype in HALF and autocasts(x.device)
 
 
 def _note_read(module: Any, readers: weakref.WeakSet[Any]) -> None:
@@ -81,7 +89,7 @@ def _note_read(module: Any, readers: weakref.WeakSet[Any]) -> None:
 
 def _of(recipe: Softmax) -> Message:
     logits = recipe.logits
-    return Message.of(recipe, logits.shape, logits.dtype, logits, None, logits.shape[0])
+    return Message.of(recipe, logits.shape, recipe.dtype, logits, None, logits.shape[0])
 
 
 class _Softmax(torch.autograd.Function):
@@ -89,20 +97,29 @@ class _Softmax(torch.autograd.Function):
 
     @staticmethod
     def forward(ctx: Any, logits: Message, recipe: Softmax) -> Tensor:
-        ctx.message = _of(recipe)
+        ctx.message, ctx.logits, ctx.version = _of(recipe), logits, version_of(logits)
         ctx.graph = logits.propagation, recipe.row, recipe.num_nodes
         return ctx.message
 
     @staticmethod
     def backward(ctx: Any, grad: Tensor) -> Any:
         propagation, row, num_nodes = ctx.graph
-        message = ctx.message  # whose values may have been written to
-        weights = form(message) if message.cell.is_written else message.formed()
         g = propagation.ending_in(row, num_nodes)
         with without_autocast(grad.device):
+            weights = _differentiable(ctx, g) if is_recorded() else _weights(ctx.message)
             scaled = weights * grad
             sums = ops.gspmm(g, "copy_rhs", "sum", None, scaled)
             return scaled - weights * sums.index_select(0, propagation.edge_index[row]), None
+
+
+def _weights(message: Message) -> Tensor:
+    """The values of a softmax, which may have been written to."""
+    return form(message) if message.cell.is_written else message.formed()
+
+
+def _differentiable(ctx: Any, g: Graph) -> Tensor:
+    check_version(ctx.logits, ctx.version)
+    return ops.edge_softmax(g, ctx.logits.ordinary().to(ctx.message.dtype))
 
 
 OWN_NODES[Softmax] = _Softmax._backward_cls  # type: ignore[attr-defined]
@@ -119,15 +136,34 @@ def fused(message: AbstractMessage, evaluation: Evaluation, row: int, num_nodes:
             break
     else:
         return None
-    logits = _logits(softmax.logits, row)
-    if logits is None or not all(x.requires_grad == message.requires_grad for x in (logits.query, logits.key)):
+    if values.dtype is not message.dtype and not softmax.in_autocast:
+        return None  # fused sums of halves are rounded
+    logits = _logits(softmax.logits, row) if _have_history_like(message, message) else None
+    if logits is None:
         return None
-    if logits.slope is None:
-        return _dot_attention(logits, values, message, evaluation, row, num_nodes)
-    if values.row != 1 - row or values.shape != message.shape or values.requires_grad != message.requires_grad:
-        return None
-    attend = _gat_attention if logits.attention is None else _gatv2_attention
-    return attend(logits, values, evaluation, row, num_nodes)
+    with_gradient = message.requires_grad and torch.is_grad_enabled()
+    with torch.set_grad_enabled(with_gradient):  # which terms of edges may need where the message does not
+        if logits.slope is None:
+            return _dot_attention(logits, values, message, evaluation, row, num_nodes)
+        if values.row != 1 - row or values.shape != message.shape:
+            return None
+        attend = _gat_attention if logits.attention is None else _gatv2_attention
+        return attend(logits, values, evaluation, row, num_nodes)
+
+
+def _have_history_like(part: AbstractMessage, whole: AbstractMessage) -> bool:
+    """Whether all messages down to rows of nodes need a gradient if the whole does. Else something was detached, or frozen.
+
+    What an operator was applied to must not have been written to.
+    """
+    if part.requires_grad != whole.requires_grad:
+        return False
+    recipe = part.recipe
+    if part.row is not None or isinstance(recipe, Lifted):
+        return True
+    if isinstance(recipe, Applied):
+        recipe.check_versions()
+    return all(_have_history_like(x, whole) for x in recipe.messages())
 
 
 def _dot_attention(
@@ -135,8 +171,6 @@ def _dot_attention(
 ) -> Tensor | None:
     value = _with_term(values, 1 - row)
     if value is None or not logits.query.shape == logits.key.shape == values.shape == message.shape:
-        return None
-    if value[0].requires_grad != message.requires_grad:
         return None
     query, key, rows = (_rows(x, evaluation) for x in (logits.query, logits.key, value[0]))
     terms = [None if x is None else _with_heads(snapshot(x)) for x in (logits.edge, value[1])]
@@ -213,7 +247,7 @@ def _softmax_behind(x: Any, message: AbstractMessage) -> Softmax | None:
     """The softmax (E, H) of which x is a view that has one number for each head of the message."""
     if not isinstance(x, AbstractMessage) or tuple(x.shape) != (*message.shape[:-1], 1):
         return None
-    while isinstance(x.recipe, Applied) and x.recipe.is_view and x.recipe.func is not _SELECT:
+    while isinstance(x.recipe, Applied) and x.recipe.func in ORDERLY:
         (x,) = x.recipe.messages()
     if not isinstance(x.recipe, Softmax) or x.numel() != message.shape[:-1].numel():
         return None
@@ -225,7 +259,7 @@ def _logits(message: AbstractMessage, row: int) -> _Logits | None:
     recipe = message.recipe
     if not isinstance(recipe, Applied) or not message.is_as_made():
         return None
-    if recipe.is_view and recipe.func is not _SELECT and message.numel() == recipe.args[0].numel():
+    if recipe.func in ORDERLY:
         return _logits(recipe.args[0], row)
     op = BINARY.get(recipe.func)
     if op is not None:
@@ -253,6 +287,8 @@ def _weighted(message: AbstractMessage, attention: Any, row: int) -> _Logits | N
         return None
     if attention.numel() != message.shape[1:].numel() or attention.shape[-1] != message.shape[-1]:
         return None
+    if attention.dim() == message.dim() and attention.shape[0] != 1:
+        return None  # of each edge
     logits = _rectified(recipe, row) if message.dim() in (2, 3) else None
     if logits is not None:
         logits.attention = attention
@@ -281,7 +317,6 @@ def _terms(x: Any) -> Iterator[Any]:
     if not isinstance(recipe, Applied) or BINARY.get(recipe.func) != "add":
         yield x
         return
-    recipe.check_versions()
     for term in recipe.args:
         yield from _terms(term)
 
@@ -309,8 +344,12 @@ def _scaled(op: str, recipe: Applied, message: AbstractMessage, row: int) -> _Lo
     if logits is None or (logits.slope is not None and logits.attention is None):
         return None
     if isinstance(second, (int, float)) and op in ("mul", "div"):
+        if op == "div" and second == 0:
+            return None
         factor = second if op == "mul" else 1 / second
         logits.scale *= factor
+        if not math.isfinite(logits.scale):
+            return None
         logits.bias = None if logits.bias is None else logits.bias * factor
         return logits
     is_bias = isinstance(second, Tensor) and not isinstance(second, AbstractMessage) and second.shape == message.shape
@@ -331,6 +370,5 @@ def _with_term(message: AbstractMessage, row: int) -> tuple[AbstractMessage, Ten
         if not isinstance(x, AbstractMessage) or isinstance(term, AbstractMessage) or not isinstance(term, Tensor):
             continue
         if x.row == row and x.shape == term.shape == message.shape:
-            recipe.check_versions()
             return x, term
     return None

@@ -43,7 +43,10 @@ SHAPES = frozenset([_aten.view.default, _aten._unsafe_view.default])
 VIEWS = SHAPES | {
     _aten.unsqueeze.default, _aten.squeeze.dim, _aten.select.int, _aten.slice.Tensor, _aten.transpose.int, _aten.expand.default,
 }  # fmt: skip
-_DENSE = SHAPES | {_aten.unsqueeze.default, _aten.squeeze.dim}  # views that are contiguous if the message is
+ORDERLY = SHAPES | {
+    _aten.unsqueeze.default,
+    _aten.squeeze.dim,
+}  # contiguous if the message is: the same values, in order
 CAT, SUM = _aten.cat.default, _aten.sum.dim_IntList
 
 
@@ -179,7 +182,7 @@ def _views(func: Any, args: Any, kwargs: Any) -> Deferral | None:
         rank = message.dim() + (func is _aten.unsqueeze.default)
         if any(dim % rank == 0 for dim in dims):
             return None
-    is_dense = message.is_contiguous() and func in _DENSE
+    is_dense = message.is_contiguous() and func in ORDERLY
     try:
         view = func(of_shape(message) if is_dense else _of_strides(message), *args[1:])
     except (RuntimeError, IndexError):

@@ -16,12 +16,12 @@ from torch_geometric.utils import add_self_loops
 from .. import ops
 from ..common.autograd import snapshot
 from ..common.drop_in import inline
-from ..common.precision import HALF, autocasts, computed_type, without_autocast
+from ..common.precision import autocasts, computed_type, without_autocast
 from ..common.refusals import refuse, refuse_mode
 from ..graph import Graph
 from . import _indices, _worth
 from ._accounts import accounts, fell_back, routed
-from ._attention import softmax_of
+from ._attention import is_exp_wide, softmax_of
 from ._graph import holds_ids_below, is_worth_a_graph, lacks_loops, may_share, share_graphs
 from ._messages import Message, lifted
 from ._propagation import Propagation, begin, current, current_edges, find, is_first_use, plain
@@ -391,8 +391,8 @@ def _softmax(
             return _softmax_of_few(original, src, index, ptr, num_nodes, dim)
         return original(src, index, ptr, num_nodes, dim)
     routed["edge_softmax"] += 1
-    if src.is_cuda and src.dtype in HALF and autocasts(src.device):
-        src = src.float()  # as autocast takes exp on CUDA
+    if is_exp_wide(src):
+        src = src.float()
     with without_autocast(src.device):
         out = ops.edge_softmax(g, src)
     if not out.requires_grad:

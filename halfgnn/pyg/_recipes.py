@@ -67,11 +67,16 @@ class Applied(NamedTuple):
 
 
 class Softmax(NamedTuple):
-    """The softmax of logits over the edges of each node of a row. note_read: called when its values are read."""
+    """The softmax of logits over the edges of each node of a row.
+
+    dtype: of the result. in_autocast: whether autocast was on. note_read: called when its values are read.
+    """
 
     logits: AbstractMessage
     row: int
     num_nodes: int
+    dtype: torch.dtype
+    in_autocast: bool
     note_read: Callable[[], None]
 
     @property

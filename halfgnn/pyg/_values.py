@@ -92,7 +92,7 @@ class Evaluation:
         if shared is not None and (shared.requires_grad or not self.with_history):
             return Rows(EDGES, shared if self.with_history else shared.detach())
         if isinstance(recipe, Softmax):
-            logits = self.form(self.of(recipe.logits)).expand(message.shape)
+            logits = self.form(self.of(recipe.logits)).to(message.dtype).expand(message.shape)
             routed["edge_softmax"] += not is_backward()
             return Rows(EDGES, ops.edge_softmax(self.propagation.ending_in(recipe.row, recipe.num_nodes), logits))
         assert isinstance(recipe, Applied)

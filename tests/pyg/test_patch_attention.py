@@ -11,6 +11,7 @@ from torch_geometric.nn import MessagePassing
 from torch_geometric.utils import softmax
 
 import halfgnn.pyg
+from halfgnn.pyg import _attention, _operators
 from tests import support
 from tests.pyg.test_patch_modules import NUM_EDGES, NUM_NODES, assert_same, edges, randn, routed
 
@@ -63,6 +64,21 @@ def gatv2_views(q, k, v, e, b, normalise):
 def gat(q, k, v, e, b, normalise):
     logits = F.leaky_relu(q[..., 0] + k[..., 1] + b, 0.2)
     return v * normalise(logits).unsqueeze(-1)
+
+
+def frozen(make):
+    with torch.no_grad():
+        return make()
+
+
+def heads_exchanged(q, k, v, e, b, normalise):
+    q, k, v = (x.flatten(1).view(-1, 4, HEADS) for x in (q, k, v))
+    return v * normalise(F.leaky_relu(q[..., 0] + k[..., 1]).view(-1, 2, 2).transpose(1, 2)).reshape(-1, 4, 1)
+
+
+def frozen_softmax(q, k, v, e, b, normalise):
+    logits = F.leaky_relu(q[..., 0] + k[..., 1])
+    return v * frozen(lambda: normalise(logits)).unsqueeze(-1)
 
 
 def with_a_hook(q, k, v, e, b, normalise):
@@ -118,6 +134,16 @@ UNFUSED = {
     "transposed": lambda q, k, v, e, b, s: v * s((q * k).sum(-1)).unsqueeze(-1).transpose(1, 2)[:, :, :1],
     "weights twice": lambda q, k, v, e, b, s: v * (lambda a: a * a)(s((q * k).sum(-1))).unsqueeze(-1),
     "detached keys": lambda q, k, v, e, b, s: v * s((q * k.detach()).sum(-1)).unsqueeze(-1),
+    "detached weights": lambda q, k, v, e, b, s: v * s((q * (k + e)).sum(-1)).detach().unsqueeze(-1),
+    "detached logits": lambda q, k, v, e, b, s: v * s((q * (k + e)).sum(-1).detach()).unsqueeze(-1),
+    "detached products": lambda q, k, v, e, b, s: k * s((F.leaky_relu(q + k) * e[:1]).detach().sum(-1)).unsqueeze(-1),
+    "detached values": lambda q, k, v, e, b, s: (v + e).detach() * s((q * (k + e)).sum(-1)).unsqueeze(-1),
+    "frozen softmax": frozen_softmax,
+    "frozen keys": lambda q, k, v, e, b, s: v * s((q * frozen(lambda: k + e)).sum(-1)).unsqueeze(-1),
+    "a head for all": lambda q, k, v, e, b, s: v * s((q * (k + e)).sum(-1))[:, :1].expand(-1, HEADS).unsqueeze(-1),
+    "heads exchanged": heads_exchanged,
+    "infinite scale": lambda q, k, v, e, b, s: v * s((q * (k + e)).sum(-1) * math.inf).unsqueeze(-1),
+    "divided by 0": lambda q, k, v, e, b, s: v * s((q * (k + e)).sum(-1) / 0).unsqueeze(-1),
     "bias of a product": lambda q, k, v, e, b, s: v * s((q * k).sum(-1) * b).unsqueeze(-1),
 }
 
@@ -205,3 +231,89 @@ def test_half(dtype):
         ours = layer(*halves, edges())
     assert ours.dtype is theirs.dtype and "dot_attention" in routed()
     assert (ours - exact).abs().max() <= 1.5 * (theirs - exact).abs().max()
+
+
+def test_frozen_terms():
+    """What needs no gradient in torch_geometric needs none here, whatever its terms need."""
+    inputs = [randn(*shape, seed=seed) for seed, shape in enumerate(SHAPES)]
+    inputs[3].requires_grad_()
+    with halfgnn.pyg.accelerate():
+        out = Attention(lambda *args: frozen(lambda: transformer(*args)))(*inputs, edges())
+    assert "dot_attention" in routed() and not out.requires_grad
+
+
+WRITTEN = {
+    "bias": lambda q, k, x, b, s: (s((q * (k + x)).sum(-1) + b), b),
+    "attention": lambda q, k, x, b, s: (s((F.leaky_relu(q + k) * x[:1]).sum(-1)), x),
+    "term": lambda q, k, x, b, s: (s((q * (k + x)).sum(-1)), x),
+    "term of GAT": lambda q, k, x, b, s: (s(F.leaky_relu(q[..., 0] + k[..., 0] + b)), b),
+}
+
+
+@pytest.mark.parametrize("name", WRITTEN)
+def test_operands_that_are_written_to(name):
+    """After the softmax, whose values are not formed yet."""
+
+    def function(q, k, v, e, b, normalise):
+        weights, operand = WRITTEN[name](q, k, e, b, normalise)
+        operand.mul_(2)
+        return k * weights.unsqueeze(-1)
+
+    with halfgnn.pyg.accelerate(), pytest.raises(RuntimeError, match="modified in place"):
+        Attention(function)(*(randn(*shape, seed=seed) for seed, shape in enumerate(SHAPES)), edges())
+
+
+def test_sizes_that_are_equal():
+    """An attention per edge, for as many edges as heads; batches of as many graphs as nodes."""
+    index, ids = torch.tensor([[0, 1, 2], [1, 1, 0]]), torch.arange(HEADS)
+    nodes = [randn(HEADS, HEADS, DIM, seed=seed) for seed in range(3)]
+
+    def of_edges(q, k, v, e, b, normalise):
+        return k * normalise((F.leaky_relu(q + k) * e[:, :1]).sum(-1)).unsqueeze(-1)
+
+    class OfBatches(MessagePassing):
+        def forward(self, q, k, edge_index):
+            return self.propagate(edge_index, q=q, k=k)
+
+        def message(self, q_i, k_j, index, size_i):
+            return k_j * softmax(F.leaky_relu(q_i[..., :1] + k_j[..., :1]), index, num_nodes=size_i, dim=-2)
+
+    def run():
+        by_edge = Attention(of_edges)(*nodes, nodes[0], nodes[1][..., 0], index)
+        return by_edge, OfBatches(aggr="add", node_dim=-2)(*nodes[:2], torch.stack([ids, ids.roll(1)]))
+
+    expected = run()
+    with halfgnn.pyg.accelerate():
+        assert_same(run(), expected)
+
+
+@pytest.mark.parametrize("dtype", support.HALVES, ids=str)
+def test_weights_in_fp32(dtype):
+    """Of halves: torch_geometric does not round what they weight."""
+    inputs = [randn(*shape, seed=seed).to(dtype) for seed, shape in enumerate(SHAPES)]
+    layer = Attention(lambda q, k, v, e, b, s: v * s(F.leaky_relu(q.float()[..., 0] + k.float()[..., 0])).unsqueeze(-1))
+    exact, theirs = layer(*(x.double() for x in inputs), edges()), layer(*inputs, edges())
+    with halfgnn.pyg.accelerate():
+        ours = layer(*inputs, edges())
+    assert ours.dtype is theirs.dtype is torch.float32
+    assert_same([ours.double(), theirs.double()], [exact, exact], tolerance=1e-6)
+
+
+@pytest.mark.parametrize("name", ["GAT", "terms of keys", "read again"])
+def test_exp_in_fp32(name, monkeypatch):
+    """As autocast takes it on CUDA: weights of half logits are fp32, and what they weight."""
+    for module in (_attention, _operators):
+        monkeypatch.setattr(module, "is_exp_wide", lambda x: x.dtype is torch.bfloat16)
+    inputs = [randn(*shape, seed=seed).bfloat16().requires_grad_() for seed, shape in enumerate(SHAPES)]
+    exact = [x.detach().double().requires_grad_() for x in inputs]
+    layer = Attention({**FUSED, **UNFUSED}[name])
+    results = []
+    for operands in (exact, inputs):
+        with halfgnn.pyg.accelerate(), torch.autocast("cpu", torch.bfloat16):
+            out = layer(*operands, edges())
+        results.append((out, *torch.autograd.grad(out.square().sum(), operands[:3], allow_unused=True)))
+    expected, found = results
+    assert found[0].dtype is torch.float32
+    for a, b in zip(found, expected, strict=True):
+        assert (a is None) == (b is None)
+        assert a is None or (a.double() - b).norm() <= 0.02 * b.norm()

@@ -149,7 +149,7 @@ def run(module, inputs, *args):
 
 def assert_same(actual, expected, tolerance=1e-9):
     for a, b in zip(actual, expected, strict=True):
-        torch.testing.assert_close(a, b, rtol=tolerance, atol=tolerance)
+        torch.testing.assert_close(a, b, rtol=tolerance, atol=tolerance, equal_nan=True)
 
 
 def check(module, inputs, *args, fuse=False):
@@ -359,6 +359,30 @@ def test_aggregations_in_one_pass(aggr, message):
     names = ["var"] if isinstance(aggr, str) else aggr  # of which std is the root
     if message != "with heads" or not isinstance(aggr, str):
         assert f"copy_u_reduce:{'_'.join(names)}" in routed()
+
+
+class DoubledStd(theirs.aggr.StdAggregation):
+    def forward(self, *args, **kwargs):
+        return 2 * super().forward(*args, **kwargs)
+
+
+@pytest.mark.parametrize("node_dim", [0, -2])
+@pytest.mark.parametrize(
+    "aggr", [["mean", "std"], ["std", "mean", "std", "sum"], "var", ["sum", DoubledStd()], ["max", "mul"]], ids=str
+)
+def test_aggregations_of_batches(aggr, node_dim):
+    """Nodes may be another dimension than the first. torch_geometric takes repeated reductions for others."""
+    layer = Layer(lambda x, w: x * w, aggr=aggr, node_dim=node_dim)
+    shape = [NUM_NODES, WIDTH] if node_dim == 0 else [3, NUM_NODES, WIDTH]
+
+    def run():
+        x, w = randn(*shape, seed=1).requires_grad_(), randn(NUM_EDGES, 1, seed=2)
+        out = layer(x, edges(), w)
+        return out, *torch.autograd.grad(out.sin().sum(), x)
+
+    expected = run()
+    with halfgnn.pyg.accelerate():
+        assert_same(run(), expected)
 
 
 def hooked(x):

@@ -27,6 +27,13 @@ class Attention(nn.MessagePassing):
         return softmax((q_i * k_j).sum(-1), index, ptr, size_i).unsqueeze(-1) * v_j
 
 
+class ReadAttention(Attention):
+    """Attention whose weights are read, step by step."""
+
+    def message(self, q_i, k_j, v_j, index, ptr, size_i):
+        return softmax((q_i * k_j).sum(-1), index, ptr, size_i).clamp(max=0.9).unsqueeze(-1) * v_j
+
+
 LAYERS = {
     "GATConv": lambda: nn.GATConv(WIDTH, 4, heads=2, dropout=0.5).eval(),
     "GATConv with edges": lambda: nn.GATConv(WIDTH, 4, heads=2, edge_dim=EDGE_DIM),
@@ -37,6 +44,7 @@ LAYERS = {
     "SAGEConv of max": lambda: nn.SAGEConv(WIDTH, 4, aggr="max"),
     "PNAConv": lambda: nn.PNAConv(WIDTH, 4, ["mean", "max", "std"], ["identity"], torch.tensor([0, 3, 2])),
     "by hand": Attention,
+    "by hand, read": ReadAttention,
 }
 
 
