@@ -263,6 +263,25 @@ def test_operands_that_are_written_to(name):
         Attention(function)(*(randn(*shape, seed=seed) for seed, shape in enumerate(SHAPES)), edges())
 
 
+@pytest.mark.parametrize("name", ["GATv2", "GAT", "terms of keys", "terms of values", "bias"])
+def test_operands_that_are_written_to_after_the_call(name):
+    """As in x += conv(x, edge_index). The backward reads what they were."""
+    leaves = [randn(*shape, seed=seed).requires_grad_() for seed, shape in enumerate(SHAPES)]
+    layer = Attention(FUSED[name])
+
+    def run(is_written):
+        operands = [2 * x for x in leaves]
+        out = layer(*operands, edges())
+        for x in operands if is_written else []:
+            x.mul_(3)
+        return torch.autograd.grad(out.sin().sum(), leaves, allow_unused=True, materialize_grads=True)
+
+    expected = run(False)
+    with halfgnn.pyg.accelerate(fuse=True):
+        assert_same(run(True), expected)
+    assert OPERATORS.get(name, "dot_attention") in routed()
+
+
 def test_sizes_that_are_equal():
     """An attention per edge, for as many edges as heads; batches of as many graphs as nodes."""
     index, ids = torch.tensor([[0, 1, 2], [1, 1, 0]]), torch.arange(HEADS)
