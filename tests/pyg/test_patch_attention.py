@@ -200,6 +200,9 @@ def test_a_softmax_that_is_read(is_training):
         assert ("edge_softmax" in routed()) == is_training
         layer.train(not is_training)
         halfgnn.pyg.reset_stats()
+        assert_same([layer(*inputs, edges())], expected[:1])
+        assert "dot_attention" in routed()  # at a first call in training too
+        halfgnn.pyg.reset_stats()
         assert_same([other(*inputs, edges())], expected[1:])
         assert "dot_attention" in routed()
 
