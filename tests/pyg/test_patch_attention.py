@@ -200,6 +200,9 @@ def test_a_softmax_that_is_read(is_training):
         assert ("edge_softmax" in routed()) == is_training
         layer.train(not is_training)
         halfgnn.pyg.reset_stats()
+        assert_same([layer(*inputs, edges())], expected[:1])
+        assert "dot_attention" in routed()  # at a first call in training too
+        halfgnn.pyg.reset_stats()
         assert_same([other(*inputs, edges())], expected[1:])
         assert "dot_attention" in routed()
 
@@ -261,6 +264,25 @@ def test_operands_that_are_written_to(name):
 
     with halfgnn.pyg.accelerate(), pytest.raises(RuntimeError, match="modified in place"):
         Attention(function)(*(randn(*shape, seed=seed) for seed, shape in enumerate(SHAPES)), edges())
+
+
+@pytest.mark.parametrize("name", ["GATv2", "GAT", "terms of keys", "terms of values", "bias"])
+def test_operands_that_are_written_to_after_the_call(name):
+    """As in x += conv(x, edge_index). The backward reads what they were."""
+    leaves = [randn(*shape, seed=seed).requires_grad_() for seed, shape in enumerate(SHAPES)]
+    layer = Attention(FUSED[name])
+
+    def run(is_written):
+        operands = [2 * x for x in leaves]
+        out = layer(*operands, edges())
+        for x in operands if is_written else []:
+            x.mul_(3)
+        return torch.autograd.grad(out.sin().sum(), leaves, allow_unused=True, materialize_grads=True)
+
+    expected = run(False)
+    with halfgnn.pyg.accelerate(fuse=True):
+        assert_same(run(True), expected)
+    assert OPERATORS.get(name, "dot_attention") in routed()
 
 
 def test_sizes_that_are_equal():
