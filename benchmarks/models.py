@@ -2,8 +2,8 @@
 
 Contestants: ``halfgnn`` is halfgnn.nn on a Graph, ``halfgnn drop-in`` is dgl.nn inside ``halfgnn.dgl.accelerate()``,
 ``halfgnn fused`` the same with ``fuse=True``, ``dgl`` is dgl.nn as it is. ``pyg`` is torch_geometric.nn, ``pyg compiled`` the same
-under torch.compile; ``halfgnn.pyg`` is halfgnn.pyg, ``halfgnn.pyg drop-in`` torch_geometric.nn inside ``halfgnn.pyg.accelerate()``,
-``halfgnn.pyg fused`` the same with ``fuse=True``.
+under torch.compile; ``halfgnn.pyg`` is halfgnn.pyg, ``halfgnn.pyg drop-in`` torch_geometric.nn inside
+``halfgnn.pyg.accelerate(fuse=False)``, ``halfgnn.pyg fused`` the same with ``fuse=True``.
 """
 
 from __future__ import annotations

@@ -37,7 +37,7 @@ _OPERATORS_LEGEND = (
 )
 _LAYERS_LEGEND = (
     'A step of a layer, forward and backward. "with edges": 16 numbers per edge, which the layer projects. "halfgnn": its '
-    'module; "drop-in": torch_geometric\'s under halfgnn.pyg.accelerate(). MiB: what the forward keeps for the backward, '
+    'module; "drop-in": torch_geometric\'s under halfgnn.pyg.accelerate(fuse=False). MiB: what the forward keeps for the backward, '
     "beyond inputs and parameters."
 )
 _STEPS_LEGEND = (

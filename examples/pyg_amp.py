@@ -71,7 +71,7 @@ def run_backend(model_name: str, backend: str, data: datasets.NodeData, args) ->
     state = (model, edge_index, data, optimizer)
     step = dict(dtype=mode.dtype, scaler=make_scaler(mode.device.type, mode.dtype), clip_norm=args.clip_norm)
     is_ours = backend == "halfgnn"
-    with halfgnn.pyg.accelerate(fuse=args.fuse) if is_ours else contextlib.nullcontext():
+    with halfgnn.pyg.accelerate(fuse=args.fuse or None) if is_ours else contextlib.nullcontext():
         halfgnn.pyg.reset_stats()
         with tqdm(total=args.epochs, desc=f"{model_name} {backend} {mode}", unit="epoch") as bar:
             history = train(*state, epochs=args.epochs, eval_every=args.eval_every, progress=bar, **step)
@@ -95,7 +95,9 @@ def parser() -> argparse.ArgumentParser:
     p.add_argument(
         "--dtype", choices=DTYPES, default="bf16", help="fp16 trains with a GradScaler; default: %(default)s"
     )
-    p.add_argument("--fuse", action="store_true", help="halfgnn runs each GATConv as one fused attention")
+    p.add_argument(
+        "--fuse", action="store_true", help="halfgnn runs each GATConv as one fused attention, with dropout too"
+    )
     p.add_argument("--device", choices=("auto", "cpu", "cuda"), default="auto", help="auto: the GPU if there is one")
     p.add_argument(
         "--hidden", type=count, default=64, help="units in hidden layers, of all heads; default: %(default)s"
