@@ -132,6 +132,16 @@ def _refuse(
         return "return_attention_weights"
     if conv.dropout and conv.training and not _operators.FUSE_ALL:
         return "dropout"
+    if kind is nn.TransformerConv and edge_attr is None and not _operators.FUSE_ALL:
+        return "dot without edges"  # its steps are faster
+    edge_index = plain(edge_index)
+    if type(edge_index) is not Tensor or edge_index.layout != torch.strided:
+        return "sparse edge_index"
+    if edge_index.dim() != 2 or edge_index.shape[0] != 2:
+        return "no edge_index (2, E)"
+    reason = _refuse_size(conv, edge_index, edge_attr)  # before anything is read or kept of the edges
+    if reason is not None:
+        return reason
     reason = refuse_module(conv) or refuse_mode() or refuse_options(conv, kind)
     if reason is not None:
         return reason
@@ -150,14 +160,16 @@ def _refuse(
         return "no CUDA kernels"
     if edge_attr is not None and _reduces_beyond_loops(conv, pair):
         return "fill_value of a bipartite graph"
-    if kind is nn.TransformerConv and edge_attr is None and not _operators.FUSE_ALL:
-        return "dot without edges"  # its steps are faster
-    return _refuse_edges(plain(edge_index), edge_attr, pair, conv)
+    return _refuse_edges(edge_index, edge_attr, pair, conv)
 
 
 def _refuse_size(conv: Any, edge_index: Tensor, edge_attr: Tensor | None) -> str | None:
     num_values = edge_index.shape[1] * conv.heads * conv.out_channels
-    kind = "attention" if edge_attr is None else "attention with edges"
+    kind = "attention with edges"
+    if edge_attr is None:
+        # PyG takes as long as halfgnn to add self-loops and to form the sums of GATv2.
+        makes_edges = isinstance(conv, nn.GATv2Conv) or conv.__dict__.get("add_self_loops")
+        kind = "attention" if makes_edges else "attention without loops"
     if _worth.are_few(num_values, torch.is_grad_enabled(), False, kind):
         return "few values"
     if not is_worth_a_graph(edge_index, num_values, torch.is_grad_enabled(), kind=kind):
@@ -193,14 +205,9 @@ def _refuse_features(x: Any, layer: Any) -> str | None:
     )
 
 
-def _refuse_edges(edge_index: Any, edge_attr: Any, pair: Any, conv: Any) -> str | None:
-    if type(edge_index) is not Tensor or edge_index.layout != torch.strided:
-        return "sparse edge_index"
-    if edge_index.dim() != 2 or edge_index.shape[0] != 2 or edge_index.device != pair[0].device:
-        return "no edge_index (2, E)"
-    reason = _refuse_size(conv, edge_index, edge_attr)
-    if reason is not None:  # before anything is read or kept of the edges
-        return reason
+def _refuse_edges(edge_index: Tensor, edge_attr: Any, pair: Any, conv: Any) -> str | None:
+    if edge_index.device != pair[0].device:
+        return "edge_index of another device"
     edges = Propagation(edge_index, [])
     for row, x in enumerate(pair):
         reason = refuse_ids(edges, row, x.shape[0])

@@ -33,13 +33,15 @@ Messages, forward and backward, PyG / known graph / new edge_index:
 | w * x_j, sum  | 1760 x 128 | 225 k | 1072 / 697 / 867 |
 | x_j, sum      | 6000 x 64  | 384 k | 959 / 491 / 732 |
 
-Attention modules, forward and backward, PyG / known graph / new edge_index (the processor was busy: read the ratios):
+Attention modules, forward and backward, PyG / known graph / new edge_index (of a busy processor: read ratios):
 
 | module, heads | edges x width | values | |
 |---|---|---|---|
 | GAT, 1             | 90 x 16    | 1 k   | 1890 / 1200 / 2655 |
 | GAT, 4             | 1000 x 64  | 64 k  | 2622 / 1779 / 2867 |
 | GAT, 4             | 4000 x 64  | 256 k | 7883 / 3107 / 4834 |
+| GAT, 1, no loops added | 90 x 16 | 1 k  | 550 / 681 / 887 |
+| GAT, 4, no loops added | 400 x 64 | 26 k | 819 / 811 / 970 |
 | GATv2, 1           | 90 x 16    | 1 k   | 1638 / 967 / 1760  |
 | GATv2, 4           | 1000 x 64  | 64 k  | 4054 / 1623 / 2756 |
 | Transformer, edges, 4 | 90 x 64   | 6 k   | 1758 / 2019 / 2721 |
@@ -75,6 +77,7 @@ class Limits(NamedTuple):
 LIMITS = {
     "message": Limits((131_072, 98_304), (524_288, 294_912), 1, 1),
     "attention": Limits((0, 0), (65_536, 65_536), 1, 1),
+    "attention without loops": Limits((24_576, 24_576), (65_536, 65_536), 1, 1),
     "attention with edges": Limits((65_536, 65_536), (131_072, 131_072), 1, 1),
     "rows": Limits((32_768, 32_768), (32_768, 32_768), 1, 1),
     "sum": Limits((32_768, 262_144), (262_144, 524_288), 4, 16),
