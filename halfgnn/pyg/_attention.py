@@ -30,7 +30,7 @@ from ._deferred import BINARY, ORDERLY, SUM
 from ._messages import OWN_NODES, Message
 from ._propagation import Propagation, current_module
 from ._recipes import AbstractMessage, Applied, Lifted, Softmax, check_version, version_of
-from ._values import Evaluation, Rows, form, is_over_last
+from ._values import Evaluation, Rows, is_over_last
 
 _LEAKY_RELU = torch.ops.aten.leaky_relu.default
 
@@ -87,9 +87,10 @@ def _note_read(module: Any, readers: weakref.WeakSet[Any]) -> None:
         readers.add(module)
 
 
-def _of(recipe: Softmax) -> Message:
+def _of(recipe: Softmax, cell: Any = None) -> Message:
+    """cell: where its values are; None for a new one."""
     logits = recipe.logits
-    return Message.of(recipe, logits.shape, recipe.dtype, logits, None, logits.shape[0])
+    return Message.of(recipe, logits.shape, recipe.dtype, logits, None, logits.shape[0], cell=cell)
 
 
 class _Softmax(torch.autograd.Function):
@@ -97,29 +98,33 @@ class _Softmax(torch.autograd.Function):
 
     @staticmethod
     def forward(ctx: Any, logits: Message, recipe: Softmax) -> Tensor:
-        ctx.message, ctx.logits, ctx.version = _of(recipe), logits, version_of(logits)
-        ctx.graph = logits.propagation, recipe.row, recipe.num_nodes
-        return ctx.message
+        message = _of(recipe)
+        # Not the message: its node would keep itself alive, and all features with it.
+        ctx.recipe, ctx.cell, ctx.version = recipe, message.cell, version_of(logits)
+        return message
 
     @staticmethod
     def backward(ctx: Any, grad: Tensor) -> Any:
-        propagation, row, num_nodes = ctx.graph
-        g = propagation.ending_in(row, num_nodes)
+        recipe = ctx.recipe
+        propagation, row = recipe.logits.propagation, recipe.row
+        g = propagation.ending_in(row, recipe.num_nodes)
         with without_autocast(grad.device):
-            weights = _differentiable(ctx, g) if is_recorded() else _weights(ctx.message)
+            weights = _differentiable(ctx, g) if is_recorded() else _weights(recipe, ctx.cell)
             scaled = weights * grad
             sums = ops.gspmm(g, "copy_rhs", "sum", None, scaled)
             return scaled - weights * sums.index_select(0, propagation.edge_index[row]), None
 
 
-def _weights(message: Message) -> Tensor:
-    """The values of a softmax, which may have been written to."""
-    return form(message) if message.cell.is_written else message.formed()
+def _weights(recipe: Softmax, cell: Any) -> Tensor:
+    """The values of a softmax. Those of the cell may have been written to."""
+    message = _of(recipe, None if cell.is_written else cell)
+    return message.formed()
 
 
 def _differentiable(ctx: Any, g: Graph) -> Tensor:
-    check_version(ctx.logits, ctx.version)
-    return ops.edge_softmax(g, ctx.logits.ordinary().to(ctx.message.dtype))
+    logits = ctx.recipe.logits
+    check_version(logits, ctx.version)
+    return ops.edge_softmax(g, logits.ordinary().to(ctx.recipe.dtype))
 
 
 OWN_NODES[Softmax] = _Softmax._backward_cls  # type: ignore[attr-defined]

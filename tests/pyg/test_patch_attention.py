@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import gc
 import math
+import weakref
 
 import pytest
 import torch
@@ -205,6 +207,25 @@ def test_a_softmax_that_is_read(is_training):
         halfgnn.pyg.reset_stats()
         assert_same([other(*inputs, edges())], expected[1:])
         assert "dot_attention" in routed()
+
+
+@pytest.mark.parametrize("fuse", [None, True, False])
+@pytest.mark.parametrize("name", [*FUSED, *UNFUSED])
+def test_nothing_outlives_a_step(name, fuse):
+    layer = Attention({**FUSED, **UNFUSED}[name])
+
+    def step():
+        inputs = [randn(*shape, seed=seed).requires_grad_() for seed, shape in enumerate(SHAPES)]
+        out = layer(*inputs, edge_index)
+        if out.requires_grad:
+            out.sum().backward()
+        return [weakref.ref(x) for x in inputs]
+
+    edge_index = edges()
+    with halfgnn.pyg.accelerate(fuse=fuse):
+        references = step()
+    gc.collect()
+    assert [x() is None for x in references] == [True] * len(SHAPES)
 
 
 @pytest.mark.parametrize("aggr", ["mean", "max"])
