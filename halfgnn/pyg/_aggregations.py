@@ -103,10 +103,11 @@ def _rows_of(x: Tensor, index: Tensor, dim_size: Any, dim: int, names: Sequence[
 
 
 def _reduced(g: Graph, rows: Tensor, names: Sequence[str], x: Tensor) -> list[Tensor]:
-    routed[f"copy_u_reduce:{'_'.join(dict.fromkeys(names))}"] += 1
+    """The reductions (num_nodes, *) of rows (num_src, *), one for each name. x: what they are torch_geometric's reductions of."""
+    unique = tuple(dict.fromkeys(names))
+    routed[f"copy_u_reduce:{'_'.join(unique)}"] += 1
     if _operators.IN_HALF and isinstance(x, Message) and autocasts(x.device):
         rows = rows.to(computed_type(x))
     with without_autocast(rows.device):
-        reduced = ops.copy_u_reduce(g, rows, tuple(dict.fromkeys(names)))
-    results = dict(zip(dict.fromkeys(names), reduced))
+        results = dict(zip(unique, ops.copy_u_reduce(g, rows, unique)))
     return [results[name] for name in names]
