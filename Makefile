@@ -70,9 +70,9 @@ ifeq ($(CUDA_HALF)$(shell grep -so HALFGNN_CUDA=0 halfgnn/_C.json),1HALFGNN_CUDA
 endif
 
 test: check halfgnn/_C.so $(if $(filter 1,$(CUDA_HALF)),simulator)
-	$(if $(ALL),HALFGNN_TEST_ALL=1) $(PY) -m pytest -q -n $(JOBS) --dist worksteal tests
+	$(if $(ALL),HALFGNN_TEST_ALL=1) $(PY) -m pytest -q -n $(JOBS) --dist worksteal tests laboratory
 ifeq ($(CUDA_HALF),1)
-	$(PY) tests/simt/run.py --jobs $(JOBS) --fail-under 98
+	$(PY) laboratory/simt/run.py --jobs $(JOBS) --fail-under 98
 else
 	@echo "The CUDA half has not changed since it was compiled and checked: make test-all does it again."
 endif
@@ -84,24 +84,24 @@ test-all:
 # What needs only g++ and CUDA's headers is compiled while PyTorch is installed, the rest beside the operators. Where it cannot be
 # built, pytest runs all the same.
 simulator: simulated-kernels $(VENV)/build
-	-@$(PY) tests/simt/build.py --jobs 1 > /dev/null
+	-@$(PY) laboratory/simt/build.py --jobs 1 > /dev/null
 
 simulated-kernels: $(VENV)/ninja
-	@$(PY) tests/simt/build.py --kernels --jobs 1
+	@$(PY) laboratory/simt/build.py --kernels --jobs 1
 
 budgets: $(VENV)/test halfgnn/_C.so
-	$(PY) -m tests.machine_code --check
+	$(PY) -m laboratory.machine_code --check
 
 paths: $(VENV)/test halfgnn/_C.so
-	$(PY) -m tests.machine_code.paths $(if $(UPDATE),--update)
+	$(PY) -m laboratory.machine_code.paths $(if $(UPDATE),--update)
 
 test-architectures: $(VENV)/test
 	@mkdir -p build/architectures
 	TORCH_CUDA_ARCH_LIST="$(ARCHITECTURES)" $(PY) setup.py -q build --build-base build/architectures --build-lib build/architectures \
 	    > build/architectures/build.log 2>&1 || { tail -n 60 build/architectures/build.log; exit 1; }
 	HALFGNN_LIBRARY=build/architectures/halfgnn/_C.so HALFGNN_TEST_ARCHS="sm_80 sm_90" \
-	    $(PY) -m pytest -q tests/machine_code/test_machine_code.py
-	$(PY) -m tests.machine_code --check build/architectures/halfgnn/_C.so
+	    $(PY) -m pytest -q laboratory/machine_code/test_machine_code.py
+	$(PY) -m laboratory.machine_code --check build/architectures/halfgnn/_C.so
 
 # A version may name its interpreter: 2.15.0@python3.13.
 VERSIONS ?= 2.4.1 2.15.0
@@ -116,11 +116,11 @@ check: $(VENV)/test
 	$(PY) -m mypy
 
 mutants: $(VENV)/test halfgnn/_C.so
-	$(PY) -m tests.mutants $(FILES) --jobs $(JOBS) $(if $(SAMPLE),--sample $(SAMPLE)) $(if $(SEED),--seed $(SEED)) \
+	$(PY) -m laboratory.mutants $(FILES) --jobs $(JOBS) $(if $(SAMPLE),--sample $(SAMPLE)) $(if $(SEED),--seed $(SEED)) \
 	    $(if $(BUDGET),--budget $(BUDGET)) $(if $(AGAIN),--again)
 
 fuzz: $(VENV)/test build/fuzz/halfgnn/_C.so
-	$(PY) -m tests.fuzz --sanitized build/fuzz/halfgnn/_C.so --cases $(or $(CASES),10000) --seed $(or $(SEED),1) --jobs $(JOBS)
+	$(PY) -m laboratory.fuzz --sanitized build/fuzz/halfgnn/_C.so --cases $(or $(CASES),10000) --seed $(or $(SEED),1) --jobs $(JOBS)
 
 build/fuzz/halfgnn/_C.so: $(SOURCES) $(VENV)/build
 	@mkdir -p build/fuzz

@@ -12,7 +12,7 @@ from typing import Any
 import torch
 
 _FOLDER = os.path.dirname(os.path.abspath(__file__))
-# HALFGNN_LIBRARY names another build of the same operators: the simulator of tests/simt, a sanitizer build.
+# HALFGNN_LIBRARY names another build of the same operators: the simulator of laboratory/simt, a sanitizer build.
 _NAMED = os.environ.get("HALFGNN_LIBRARY")
 _PATH = _NAMED or os.path.join(_FOLDER, "_C.so")
 

@@ -54,17 +54,17 @@ PARTS = {
             ("csrc/ops/", ""),
             ("benchmarks/yardsticks/", ""),
             ("halfgnn/ops/", ".py"),
-            ("tests/machine_code/", ""),
-            ("tests/simt/", ""),
+            ("laboratory/machine_code/", ""),
+            ("laboratory/simt/", ""),
         ),
         (
             *("csrc/library.cpp", "csrc/cpu/backend.h", "csrc/cpu/graph.h", "csrc/cpu/reorder.h"),
             *("build_sources.py", "cuda_toolkit.py"),
         ),
     ),
-    # The tables of CPU kernels, of which tests/instructions counts instructions and compares results.
+    # The tables of CPU kernels, of which laboratory/instructions counts instructions and compares results.
     "instructions": Part(
-        (("csrc/core/", ""), ("csrc/cpu/", ""), ("tests/instructions/", "")),
+        (("csrc/core/", ""), ("csrc/cpu/", ""), ("laboratory/instructions/", "")),
         ("build_sources.py",),
     ),
 }

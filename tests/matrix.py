@@ -4,7 +4,7 @@
 
 Each version has its own environment and its own build beside that of the checkout. `--environments "/some/where/t{}"`
 names existing environments, with the version in place of {}; nothing is installed in them. The suite runs without
-tests/simt and tests/gpu, which need CUDA.
+laboratory/simt and tests/gpu, which need CUDA.
 """
 
 import argparse
@@ -113,9 +113,9 @@ def measure(name, options):
     library, results = build(folder, python), folder / "results.xml"
     results.unlink(missing_ok=True)
     parallel = ["-n", options.jobs, "--dist", "worksteal", "-p", "no:cacheprovider"]
-    apart = ["--ignore=tests/simt", "--ignore=tests/gpu", f"--junitxml={results}"]
+    apart = ["--ignore=laboratory/simt", "--ignore=tests/gpu", f"--junitxml={results}"]
     begin = time.monotonic()
-    tests = options.tests or ["tests"]
+    tests = options.tests or ["tests", "laboratory"]
     run(
         folder / "test.log",
         python,

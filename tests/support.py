@@ -25,7 +25,7 @@ from halfgnn import reference
 
 # HALFGNN_TEST_DEVICES=cuda runs every test that takes a device only on these devices.
 DEVICES = os.environ.get("HALFGNN_TEST_DEVICES", "cpu,cuda" if torch.cuda.is_available() else "cpu").split(",")
-# CUDA's kernels replace the CPU's (tests/simt).
+# CUDA's kernels replace the CPU's (laboratory/simt).
 SIMULATED = bool(os.environ.get("HALFGNN_SIMT"))
 HALVES = [torch.float16, torch.bfloat16]
 DTYPES = [*HALVES, torch.float32, torch.float64]

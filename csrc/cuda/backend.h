@@ -1,4 +1,4 @@
-// The CUDA back end, and the device that it serves. The simulator of tests/simt compiles it for another.
+// The CUDA back end, and the device that it serves. The simulator of laboratory/simt compiles it for another.
 #pragma once
 
 #include <c10/core/DeviceType.h>

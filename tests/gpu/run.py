@@ -237,7 +237,7 @@ def run_pytest(name: str, arguments: list[str], workers: int, out: Path, limit: 
 
 
 def suite(options, limit: float) -> Outcome:
-    paths = ["tests", "--ignore=tests/gpu", "--ignore=tests/simt", "-k", "cuda"]
+    paths = ["tests", "--ignore=tests/gpu", "-k", "cuda"]
     return run_pytest("suite", paths, options.workers, options.out, limit)
 
 

@@ -1,5 +1,5 @@
 """The CPU kernels exist once per instruction set. Other tests run the table of kernels that this process uses, and these a
-sample of their cases on every other table that the processor supports. tests/instructions compares the tables' results."""
+sample of their cases on every other table that the processor supports. laboratory/instructions compares the tables' results."""
 
 import functools
 import os

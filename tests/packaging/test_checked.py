@@ -17,7 +17,7 @@ pytestmark = pytest.mark.skipif(not (ROOT / "csrc").exists(), reason="the source
 def included(file):
     """Files of this project that a C++ file includes."""
     for name in re.findall(r'^\s*#\s*include\s*[<"]([^>"]+)[>"]', file.read_text(), re.MULTILINE):
-        for folder in (file.parent, ROOT / "csrc", ROOT, ROOT / "tests" / "simt" / "include"):
+        for folder in (file.parent, ROOT / "csrc", ROOT, ROOT / "laboratory" / "simt" / "include"):
             if (folder / name).is_file():
                 yield (folder / name).resolve()
 
@@ -25,10 +25,15 @@ def included(file):
 def compiled(part):
     """What a part compiles first, with what the build writes of headers."""
     if part == "instructions":
-        return [*build_sources.cpu_kernels(), *(ROOT / "tests" / "instructions").glob("*.cpp")]
+        return [*build_sources.cpu_kernels(), *(ROOT / "laboratory" / "instructions").glob("*.cpp")]
     sources = [*build_sources.operators(), *build_sources.cuda_bindings(), *build_sources.yardsticks()]
     kernels = [*build_sources.cuda_kernels(), *build_sources.cuda_yardsticks()[1]]
-    return [*sources, *kernels, *(ROOT / "tests/simt").glob("*.c*"), *(ROOT / "tests/machine_code").glob("*.cu")]
+    return [
+        *sources,
+        *kernels,
+        *(ROOT / "laboratory/simt").glob("*.c*"),
+        *(ROOT / "laboratory/machine_code").glob("*.cu"),
+    ]
 
 
 @pytest.mark.parametrize("part", PARTS)
@@ -50,7 +55,7 @@ def root(tmp_path, monkeypatch):
     monkeypatch.delenv("HALFGNN_TEST_ALL", raising=False)
     for path in (
         "csrc/core/types.h",
-        "tests/simt/run.py",
+        "laboratory/simt/run.py",
         "halfgnn/ops/spmm.py",
         "build_sources.py",
         "csrc/cpu/threads.h",

@@ -2,7 +2,7 @@
 //
 // The numbers are of sm_90, for fp16, int32 ids and accesses of 16 bytes; those of other types and architectures differ
 // by less than a fifth. They follow from what an emulator executes of rows of 7 and of 1,024 edges with 1 x 128
-// (tests/machine_code/paths.csv; tests/plan/test_paths.py holds them to it): a batch is 8 edges at "per edge", and
+// (laboratory/machine_code/paths.csv; laboratory/plan/test_paths.py holds them to it): a batch is 8 edges at "per edge", and
 // `row` is what then is left of the rows of 7 edges that a warp walks together.
 #pragma once
 

@@ -1,0 +1,210 @@
+"""The simulator itself: what its collectives return, what it finds wrong, what its negative controls break.
+
+Runs on the simulator (laboratory/simt/run.py). Where a sanitizer ends the process, the kernel runs in another one.
+"""
+
+import ctypes
+import functools
+
+import numpy as np
+import pytest
+import torch
+
+from laboratory.simt import build, control
+
+if not control.SIMULATED:
+    pytest.skip("runs on the simulator: laboratory/simt/run.py", allow_module_level=True)
+
+GARBAGE = -0x32323233  # 0xcdcdcdcd
+VALUES = np.arange(64, dtype=np.int32)
+
+
+@functools.cache
+def library():
+    loaded = ctypes.CDLL(str(build.SELFTEST))
+    loaded.simt_selftest.restype = ctypes.c_char_p
+    loaded.simt_selftest.argtypes = [ctypes.c_char_p, *[ctypes.c_int] * 3, *[ctypes.c_void_p] * 2, ctypes.c_int]
+    return loaded
+
+
+library()  # before a failure is described: libraries that come later are not known by name then
+
+
+def launch(name, *, blocks=1, threads=32, shared=0, given=VALUES, results=128, n=0, **settings):
+    """What a kernel of selftest.cu wrote, and the message it ended with."""
+    out = np.zeros(results, dtype=np.int32)
+    for setting, value in settings.items():
+        assert library().simt_set(setting.encode(), value)
+    data = given.ctypes.data if isinstance(given, np.ndarray) else given.data_ptr()
+    message = library().simt_selftest(name.encode(), blocks, threads, shared, data, out.ctypes.data, n)
+    for setting in settings:
+        library().simt_set(setting.encode(), 1)
+    return out, message.decode()
+
+
+def run(name, **arguments):
+    out, message = launch(name, **arguments)
+    assert message == ""
+    return out
+
+
+def launch_in_fork(name, **arguments):
+    """Whether the kernel ran to its end in a process of its own (None: the process did not), and what that wrote."""
+    return control.forked(lambda: launch(name, **arguments)[1] == "")
+
+
+# ---- what collectives return ---------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("seed", range(5))
+def test_collectives(seed):
+    out = run("collectives", threads=64, results=512, seed=seed).reshape(2, 32, 8)
+    lane = np.arange(32)
+    for warp in range(2):
+        value = lane + 32 * warp
+        expected = [
+            value[(lane + 5) % 32],
+            np.where(lane < 3, value, value - 3),
+            np.where(lane > 28, value, value + 3),
+            value[lane ^ 7],
+            value[lane // 8 * 8 + (lane + 9) % 8],
+            np.full(32, sum(1 << int(i) for i in lane if value[i] % 3 == 0), dtype=np.uint32).view(np.int32),
+            np.full(32, warp * 3),
+            np.full(32, value[31]),
+        ]
+        for got, wanted in zip(out[warp].T, expected):
+            assert got.tolist() == wanted.tolist()
+
+
+def test_halves_of_a_warp_at_their_own_pace():
+    lane = np.arange(32)
+    pair = lane + (lane ^ 1)
+    expected = np.where(lane < 16, pair * 4, pair * 16)
+    assert run("partial_masks")[:32].tolist() == expected.tolist()
+
+
+@pytest.mark.parametrize("seed", range(5))
+def test_shared_memory_and_barriers(seed):
+    out = run("block_sum", threads=64, n=2, seed=seed)
+    assert (out[:64] == 2016).all() and (out[64:] == 2016 + 64).all()
+    assert (run("neighbour", threads=64, shared=256, seed=seed)[:64] == VALUES ^ 1).all()
+
+
+def test_partial_warps_and_three_dimensions():
+    out = run("order_of_lanes", threads=21)
+    assert out[0] == 21 and sorted(out[1:22]) == list(range(21))
+
+
+# ---- order ---------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    "kernel,shape", [("order_of_lanes", {"threads": 64}), ("order_of_blocks", {"blocks": 64, "threads": 1})]
+)
+def test_order_is_random_and_drawn_from_the_seed(kernel, shape):
+    def order(seed):
+        library().simt_set(b"launches", 0)
+        return run(kernel, seed=seed, **shape)[1:65].tolist()
+
+    orders = [order(seed) for seed in (1, 2, 1)]
+    assert sorted(orders[0]) == sorted(orders[1]) == list(range(64))
+    assert orders[0] == orders[2] != orders[1]
+    assert orders[0] != list(range(64)) != orders[1]
+
+
+def test_order_differs_from_launch_to_launch():
+    assert run("order_of_lanes").tolist() != run("order_of_lanes").tolist()
+
+
+# ---- what is wrong -------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("kernel,threads,parts", [
+    ("missing_lanes", 32, ["wait for others", "lanes 0-15 at __shfl_sync of 0xffffffff in selftest.cu:", "lanes 16-31 exited"]),
+    ("different_collectives", 32, ["different collectives", "lanes 0-15 at __shfl_sync", "lanes 16-31 at __any_sync"]),
+    ("different_masks", 32, ["lane 0 at __syncwarp of 0xffffffff"]),
+    ("divergent_barrier", 64, ["warp 0: lanes 0-31 at __syncthreads", "warp 1: lanes 0-31 exited"]),
+    ("different_barriers", 64, ["different barriers"]),
+    ("not_in_mask", 32, ["0x0000ffff does not name"]),
+    ("source_not_in_mask", 32, ["from lane 20, which the mask 0x0000ffff does not name"]),
+])  # fmt: skip
+@pytest.mark.parametrize("seed", range(3))
+def test_misused_collectives(kernel, threads, parts, seed):
+    _, message = launch(kernel, threads=threads, seed=seed)
+    for part in [*parts, "block (0, 0, 0) of (1, 1, 1)", kernel]:
+        assert part in message
+    assert (run("neighbour", threads=64, shared=256)[:64] == VALUES ^ 1).all()  # and the next kernel is none the worse
+
+
+@pytest.mark.parametrize("kernel,part", [("assertion", "assertion args.in[threadIdx.x] >= 0"), ("trap", "__trap()")])
+def test_assertions_and_traps(kernel, part):
+    assert launch(kernel)[1] == ""
+    message = launch(kernel, given=np.where(VALUES == 17, -1, VALUES).astype(np.int32))[1]
+    assert part in message and "thread (17, 0, 0)" in message
+
+
+@pytest.mark.parametrize("kernel,parts", [
+    ("race_in_a_warp", ["warp 0 reads at selftest.cu:", "warp 0 writes at selftest.cu:"]),
+    ("race_between_warps", ["reads at selftest.cu:", "writes at selftest.cu:"]),
+    ("race_of_a_sum", ["warp 1 reads at selftest.cu:", "warp 0 writes at selftest.cu:"]),
+    ("race_with_the_next_round", ["warp 0 writes at selftest.cu:", "warp 1 reads at selftest.cu:"]),
+])  # fmt: skip
+@pytest.mark.parametrize("seed", range(5))
+def test_races_over_shared_memory(kernel, parts, seed):
+    """Whatever the order of lanes is, and whatever they happen to read."""
+    threads = 32 if "in_a_warp" in kernel else 64
+    _, message = launch(kernel, threads=threads, shared=256, seed=seed)
+    for part in ["a race over shared memory", *parts, kernel]:
+        assert part in message
+    assert launch(kernel, threads=threads, shared=256, seed=seed, n=1)[1] == ""  # with the barrier
+    assert launch(kernel, threads=threads, shared=256, seed=seed, races=0)[1] == ""
+
+
+def test_shared_memory_starts_as_garbage():
+    assert (run("uninitialised", blocks=5, shared=128)[:10] == GARBAGE).all()
+
+
+def test_launches_that_cuda_refuses():
+    for refused in ({"threads": 1025}, {"threads": 0}, {"blocks": 0}):
+        assert launch("neighbour", **refused)[1] == "invalid configuration argument"
+    assert launch("neighbour", shared=48 * 1024 + 1)[1] == "invalid argument"
+
+
+# ---- negative controls ---------------------------------------------------------------------------
+
+
+def test_shuffles_off():
+    assert (run("block_sum", threads=64, n=2, shuffles=0)[:64] != 2016).all()
+
+
+@pytest.mark.parametrize("seed", range(3))
+def test_barriers_dropped(seed):
+    """Without its barrier a kernel sees garbage, or values of another round."""
+    assert (run("neighbour", threads=64, shared=256, warp_barriers=0, races=0, seed=seed)[:64] != VALUES ^ 1).any()
+    out = run("block_sum", threads=64, n=2, block_barriers=0, races=0, seed=seed)
+    assert (out != np.repeat([2016, 2016 + 64], 64)).any()
+
+
+# ---- sanitizers ----------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("size", [33, 1024])
+def test_read_past_a_tensor(size):
+    """PyTorch's allocations have red zones: one element past the end is seen."""
+    tensor = torch.arange(size, dtype=torch.int32)
+    assert (run("read", given=tensor, n=size - 32)[:32] == tensor[-32:].numpy()).all()
+    ran, output = launch_in_fork("read", given=tensor, n=size - 31)
+    assert ran is None and "AddressSanitizer: heap-buffer-overflow" in output
+    assert "READ of size 4" in output and "selftest.cu" in output
+
+
+@pytest.mark.parametrize("kernel,arguments,report", [
+    ("misaligned", {"n": 1}, "misaligned address"),
+    ("dynamic_overrun", {"shared": 128, "n": 1}, "AddressSanitizer: use-after-poison"),
+    ("static_overrun", {"n": 1}, "index 32 out of bounds for type 'int [32]'"),
+    ("local_overrun", {"n": 4}, "AddressSanitizer: stack-buffer-overflow"),
+])  # fmt: skip
+def test_accesses_out_of_bounds(kernel, arguments, report):
+    assert launch_in_fork(kernel, **{**arguments, "n": 0})[0]
+    ran, output = launch_in_fork(kernel, races=0, **arguments)  # of lanes that read past their own places too
+    assert ran is None and report in output and "selftest.cu" in output
