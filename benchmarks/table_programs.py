@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import textwrap
 from collections import defaultdict
 from collections.abc import Sequence
 
@@ -87,7 +88,7 @@ def models_headline(rows: Sequence[ProgramRow]) -> str:
         f"kernels {largest.kernels}."
     )
     header = ["your model", "a step, ms", "with halfgnn, ms", "faster", "kept, MiB", "kept with halfgnn, MiB"]
-    return about + "\n\n" + markdown(header, lines, 1)
+    return textwrap.fill(about, 130) + "\n\n" + markdown(header, lines, 1)
 
 
 def _times(row: ProgramRow) -> list[str]:
