@@ -9,10 +9,10 @@
 #include <limits>
 
 #include "gather_rows.h"
-#include "kernels/attention/dot_attention.h"
-#include "kernels/attention/gat_attention.h"
-#include "kernels/attention/gatv2_attention.h"
-#include "kernels/attention/pair_attention.h"
+#include "kernels/attention/gat/gat_attention.h"
+#include "kernels/attention/pair/dot_attention.h"
+#include "kernels/attention/pair/gatv2_attention.h"
+#include "kernels/attention/pair/pair_attention.h"
 #include "kernels/general/backward.h"
 #include "kernels/graph/graph.h"
 #include "kernels/sddmm/sddmm.h"
