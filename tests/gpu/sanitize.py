@@ -26,7 +26,7 @@ from tests.gpu import gpu_cases
 from tests.gpu.gpu_cases import Case, with_gradients
 from tests.support_attention import KINDS
 
-WIDTHS = (1, 3, 7, 8, 12, 31, 33, 64, 100, 130, 256, 520)
+WIDTHS = (1, 3, 7, 8, 12, 31, 33, 64, 72, 100, 128, 130, 256, 520)
 
 
 def _width_cases(width: int) -> list[Case]:

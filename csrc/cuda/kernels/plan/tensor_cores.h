@@ -6,6 +6,7 @@
 #include <cstdint>
 
 #include "../core/warp.h"
+#include "slices.h"
 #include "work.h"
 
 namespace halfgnn::cuda {
@@ -82,16 +83,49 @@ inline bool takes_tensor_cores(TensorCores wanted, int compute_major, const DotP
   return tensor_instructions(problem) < pair_instructions(problem);
 }
 
-// Whether GATv2's backward executes fewer instructions with records of edges than without, where each pass takes the
+// ---- Records of edges, of GATv2's backward.
+
+struct Choice {
+  TensorCores wanted;
+  int compute_major;
+  Device device;
+};
+
+// The time of a pass over `num_columns` rows, with records of so many bytes per edge or without (0). What a pass reads
+// and writes once per row is the same with both, and is left out.
+inline double gatv2_backward_seconds(const Choice& choice, const DotProblem& problem, int64_t num_columns,
+                                     int64_t record_bytes) {
+  constexpr int64_t kIdBytes = 4;
+  const bool is_to_sources = problem.pass == kDotsToSources;
+  const int64_t row_bytes = problem.heads * problem.dim * problem.element_bytes;
+  const int64_t read_bytes = is_to_sources && record_bytes == 0 ? 2 * row_bytes : row_bytes;
+  const bool on_tensor_cores = record_bytes == 0 && takes_tensor_cores(choice.wanted, choice.compute_major, problem);
+  const double instructions = record_bytes > 0  ? recorded_instructions(problem)
+                              : on_tensor_cores ? tensor_instructions(problem)
+                                                : pair_instructions(problem);
+  // Records of an edge, or those of its destination.
+  const int64_t cached = !is_to_sources ? 0 : record_bytes > 0 ? record_bytes : kSectorBytes;
+  const auto edges = static_cast<double>(problem.num_edges);
+  const Slices whole{1,
+                     read_bytes,
+                     false,
+                     static_cast<double>(cached),
+                     edges * static_cast<double>(record_bytes > 0 ? 2 * kIdBytes + record_bytes : kIdBytes),
+                     instructions};
+  return times_of(choice.device, {num_columns, read_bytes, problem.num_edges}, whole, 0).total();
+}
+
+// Whether the backward takes less time with records of so many bytes per edge, where each pass without them takes the
 // cheaper kernel.
-inline bool takes_edge_records(TensorCores wanted, int compute_major, const DotProblem& destinations,
-                               const DotProblem& sources) {
+inline bool takes_edge_records(const Choice& choice, const DotProblem& destinations, const DotProblem& sources,
+                               int64_t record_bytes) {
   double without = 0, recorded = 0;
   for (const DotProblem* problem : {&destinations, &sources}) {
-    const bool on_tensor_cores = takes_tensor_cores(wanted, compute_major, *problem);
-    if (on_tensor_cores && wanted == TensorCores::kWherePossible) return false;
-    without += on_tensor_cores ? tensor_instructions(*problem) : pair_instructions(*problem);
-    recorded += recorded_instructions(*problem);
+    const bool on_tensor_cores = takes_tensor_cores(choice.wanted, choice.compute_major, *problem);
+    if (on_tensor_cores && choice.wanted == TensorCores::kWherePossible) return false;
+    const int64_t num_columns = (problem == &destinations ? sources : destinations).num_rows;
+    without += gatv2_backward_seconds(choice, *problem, num_columns, 0);
+    recorded += gatv2_backward_seconds(choice, *problem, num_columns, record_bytes);
   }
   return recorded < without;
 }

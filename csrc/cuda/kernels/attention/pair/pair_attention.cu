@@ -173,8 +173,9 @@ EdgeRecords take_edge_records(const PairCall& call, const PairShape& shape, Work
   EdgeRecordLayout layout{};
   if (call.edge.any()) {
     layout = plan_term_records(shape.heads, vectors, is_gatv2);
-  } else if (is_gatv2 && shape.repeat == 1 && takes_edge_records(shape, call.topology, call.by_src)) {
+  } else if (is_gatv2 && shape.repeat == 1) {
     layout = plan_edge_records(current_device(), num_edges, shape.heads, vectors);
+    if (layout.bytes > 0 && !takes_edge_records(shape, call.topology, call.by_src, layout.bytes)) layout = {};
   }
   return {workspace.take<char>(num_edges * layout.bytes), static_cast<uint32_t>(layout.bytes),
           static_cast<uint32_t>(layout.signs_at)};

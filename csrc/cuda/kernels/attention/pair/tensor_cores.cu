@@ -7,6 +7,7 @@
 #include <cstdlib>
 #include <cstring>
 
+#include "../../plan/device.h"
 #include "../../plan/tensor_cores.h"
 
 namespace halfgnn::cuda {
@@ -58,12 +59,13 @@ bool takes_tensor_cores(PairKind kind, PairPass pass, const PairArgs& args, cons
   return takes_tensor_cores(wanted_tensor_cores(), compute_major(), problem);
 }
 
-bool takes_edge_records(const PairShape& shape, const Topology& destinations, const Topology& sources) {
+bool takes_edge_records(const PairShape& shape, const Topology& destinations, const Topology& sources,
+                        int64_t record_bytes) {
   const auto of = [&](PairPass pass, const Topology& topology) {
     return problem_of(PairKind::kGatv2, pass, shape, topology.num_rows, topology.num_edges);
   };
-  return takes_edge_records(wanted_tensor_cores(), compute_major(), of(PairPass::kDestinations, destinations),
-                            of(PairPass::kSources, sources));
+  return takes_edge_records({wanted_tensor_cores(), compute_major(), current_device()},
+                            of(PairPass::kDestinations, destinations), of(PairPass::kSources, sources), record_bytes);
 }
 
 }  // namespace halfgnn::cuda

@@ -22,6 +22,7 @@ bool has_tensor_cores();
 bool takes_tensor_cores(PairKind kind, PairPass pass, const PairArgs& args, const PairShape& shape);
 
 // Whether GATv2's backward is to keep records of edges, if there is memory for them.
-bool takes_edge_records(const PairShape& shape, const Topology& destinations, const Topology& sources);
+bool takes_edge_records(const PairShape& shape, const Topology& destinations, const Topology& sources,
+                        int64_t record_bytes);
 
 }  // namespace halfgnn::cuda
