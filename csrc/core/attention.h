@@ -4,10 +4,12 @@
 //   a_e = exp(l_e - lse[v]), lse[v] = log of the sum of exp(l_e) over v's in-edges
 //   m_e = 0 with probability p, else 1 / (1 - p)
 //   out[v] = sum over v's in-edges of a_e m_e value[u]
-// A row whose logits are all -inf has lse 0 and out 0, as a row without edges has.
-// The forward walks CSC (rows are destinations), the backward CSR or both. Nothing of size E x H is stored.
-// lse is fp32 (fp64 for fp64 data).
+// A row whose logits are all -inf has lse 0 and out 0, as a row without edges has. GAT on CUDA gives NaN there, for
+// now. The forward walks CSC (rows are destinations), the backward CSR or both. Nothing of size E x H is stored. lse is
+// fp32 (fp64 for fp64 data).
 #pragma once
+
+#include <cstdint>
 
 #include "arguments.h"
 
@@ -25,7 +27,7 @@ struct Dropout {
 // `type`.
 struct Precise {
   void* value = nullptr;
-  void* residual = nullptr;  // null: not wanted
+  void* residual = nullptr;  // null: not needed
 };
 
 // l_e = LeakyReLU(s_e), s_e = attn_src[u] + attn_dst[v] + edge_logits[e]; value = feat.
@@ -57,14 +59,20 @@ struct GatArgs {
   void* grad_feat = nullptr;
   void* grad_attn_src = nullptr;
   void* grad_attn_dst = nullptr;
-  void* grad_edge_logits = nullptr;  // null: not wanted
+  void* grad_edge_logits = nullptr;  // null: not needed
 };
 
-// What edges add to dot attention and GATv2, with f_e the row of `feat` (all heads share it) and a_e, m_e as above. A
-// null pointer is a term that there is not. Acc is float, or double for double data.
-//   dot    l_e = scale (<query[v], key[u] + edge.key[e]> + <edge.query[v], f_e>) + bias[e]
-//          out[v] = sum of a_e m_e (value[u] + edge.value[e]),  edge.out[v] = sum of a_e m_e f_e
-//   GATv2  l_e = <attn, LeakyReLU(feat_src[u] + feat_dst[v] + edge.key[e] + edge.weight f_e)> + bias[e]
+// How the logit of an edge comes from a pair of rows, the query of its destination and the key of its source.
+enum class PairScore {
+  kDot,   // dot attention: factor <query, key>
+  kLeaky  // GATv2: <attn, LeakyReLU(query + key)>, whose slope below 0 is factor
+};
+
+// What edges add to a pair attention, with f_e the row of `feat` (all heads share it) and a_e, m_e as above. A null
+// pointer means that the term is absent. Acc is float, or double for double data.
+//   kDot    l_e = factor (<query[v], key[u] + edge.key[e]> + <edge.query[v], f_e>) + bias[e]
+//           out[v] = sum of a_e m_e (value[u] + edge.value[e]),  edge.out[v] = sum of a_e m_e f_e
+//   kLeaky  l_e = <attn, LeakyReLU(query[v] + key[u] + edge.key[e] + edge.weight f_e)> + bias[e]
 // A caller of dot attention that projects f_e by W_k and W_v sets edge.query = W_k^T query, and adds W_v edge.out to
 // out: rows of `heads * dim` elements per edge are never made (docs/attention.md).
 struct EdgeTerms {
@@ -74,11 +82,10 @@ struct EdgeTerms {
   const void* value = nullptr;      // (E, heads, dim), of `type`
   int64_t feat_dim = 0;             // elements of f_e
   const void* feat = nullptr;       // (E, feat_dim), of `type`
-  const void* weight =
-      nullptr;  // (heads, dim, feat_dim), of `type`; GATv2, without `key`. The others are dot attention's
-  const void* query = nullptr;  // (num_dst, heads, feat_dim) of Acc
-  void* out = nullptr;          // (num_dst, heads, feat_dim) of Acc; the attention's `out` is then wide_out
-  void* wide_out = nullptr;     // (num_dst, heads, dim) of Acc
+  const void* weight = nullptr;     // (heads, dim, feat_dim), of `type`; kLeaky alone, without `key`
+  const void* query = nullptr;      // (num_dst, heads, feat_dim) of Acc; kDot alone, as are out and wide_out
+  void* out = nullptr;              // (num_dst, heads, feat_dim) of Acc; the attention's `out` is then wide_out
+  void* wide_out = nullptr;         // (num_dst, heads, dim) of Acc
 
   // Backward only. grad_query of the attention is of Acc if `query` is not null.
   const void* grad_out = nullptr;  // gradient of `out`, of Acc
@@ -92,32 +99,22 @@ struct EdgeTerms {
   bool any() const { return bias || key || value || feat; }
 };
 
-// l_e = sum over d of attn[h, d] LeakyReLU(feat_src[u] + feat_dst[v])[h, d], and what EdgeTerms adds;
-// value = feat_src.
-struct Gatv2Args {
-  Topology topology;    // CSC
-  Topology by_src;      // CSR, backward only
-  int64_t num_src = 0;  // rows of feat_src; a hint
-  int64_t heads = 1, dim = 0;
-  DType type = DType::kFloat;
-  const void* feat_src = nullptr;  // (num_src, heads, dim)
-  const void* feat_dst = nullptr;  // (num_dst, heads, dim)
-  const void* attn = nullptr;      // (heads, dim)
-  double negative_slope = 0.2;
-  Dropout dropout;
-  EdgeTerms edge;
-
-  Precise out;  // (num_dst, heads, dim)
-  void* lse = nullptr;
-
-  const void* grad = nullptr;
-  void* grad_feat_src = nullptr;
-  void* grad_feat_dst = nullptr;
-  void* grad_attn = nullptr;
+// Which terms of edges the kernels of a back end take. Without terms they take heads of any size.
+struct EdgeTermLimits {
+  int64_t head_bytes = INT64_MAX;       // of a head
+  int64_t dot_columns = INT64_MAX;      // feat_dim of kDot
+  int64_t leaky_columns = INT64_MAX;    // feat_dim of kLeaky
+  bool columns_beside_rows = true;      // whether `feat` may come with `key` or `value`
+  int64_t half_columns_capability = 0;  // CUDA's major compute capability from which kLeaky takes `feat` of halves
+  // Heads have multiples of so many bytes, and lie at such addresses. Rows of columns have multiples of so many
+  // columns, and lie at multiples of them.
+  int64_t row_bytes = 1, row_columns = 1;
 };
 
-// l_e = scale <query[v], key[u]>, and what EdgeTerms adds.
-struct DotAttentionArgs {
+// GATv2 (kLeaky) and dot attention (kDot), and what EdgeTerms adds. The features of GATv2's sources are its keys and
+// its values, and those of its destinations are the queries.
+struct PairAttentionArgs {
+  PairScore score = PairScore::kDot;
   Topology topology;    // CSC
   Topology by_src;      // CSR, backward only
   int64_t num_src = 0;  // rows of key and value; a hint
@@ -125,18 +122,22 @@ struct DotAttentionArgs {
   DType type = DType::kFloat;
   const void* query = nullptr;  // (num_dst, heads, dim)
   const void* key = nullptr;    // (num_src, heads, dim)
-  const void* value = nullptr;  // (num_src, heads, dim)
-  double scale = 1;
+  const void* value = nullptr;  // (num_src, heads, dim); kLeaky: `key`
+  const void* attn = nullptr;   // (heads, dim); kLeaky alone
+  double factor = 1;            // see PairScore
   Dropout dropout;
   EdgeTerms edge;
 
-  Precise out;  // (num_dst, heads, dim)
-  void* lse = nullptr;
+  // Forward: results. Backward: the results of the forward, read only.
+  Precise out;          // (num_dst, heads, dim)
+  void* lse = nullptr;  // (num_dst, heads). Null in a forward without a backward.
 
-  const void* grad = nullptr;
+  // Backward only.
+  const void* grad = nullptr;  // of out
   void* grad_query = nullptr;
-  void* grad_key = nullptr;
-  void* grad_value = nullptr;
+  void* grad_key = nullptr;    // kLeaky: of both uses of a key
+  void* grad_value = nullptr;  // kDot alone
+  void* grad_attn = nullptr;   // kLeaky alone
 };
 
 }  // namespace halfgnn

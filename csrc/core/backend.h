@@ -43,15 +43,11 @@ struct Backend {
   void (*edge_softmax_backward)(const EdgeSoftmaxArgs&);
   void (*gat_attention)(const GatArgs&);
   void (*gat_attention_backward)(const GatArgs&);
-  void (*gatv2_attention)(const Gatv2Args&);
-  void (*gatv2_attention_backward)(const Gatv2Args&);
-  void (*dot_attention)(const DotAttentionArgs&);
-  void (*dot_attention_backward)(const DotAttentionArgs&);
-  // Whether gatv2_attention and dot_attention take these terms of edges, of heads of `dim` elements. Heads must then
-  // have multiples of so many bytes, and lie at such addresses; rows of columns must have multiples of so many columns,
-  // and lie at multiples of them.
+  void (*pair_attention)(const PairAttentionArgs&);
+  void (*pair_attention_backward)(const PairAttentionArgs&);
+  // Whether pair_attention takes these terms of edges, of heads of `dim` elements, on the current device.
   bool (*has_edge_terms)(const EdgeTerms&, DType type, int64_t dim);
-  int64_t edge_terms_bytes, edge_terms_columns;
+  const EdgeTermLimits& edge_term_limits;
   void (*gather_rows)(const GatherRowsArgs&);
   // Raises unless indptr rises from 0 to num_edges. Fails asynchronously if an error would need a synchronisation.
   void (*check_offsets)(const Topology&);

@@ -8,9 +8,7 @@ namespace halfgnn::cpu {
 
 void gat_attention(const GatArgs& args);
 void gat_attention_backward(const GatArgs& args);
-void gatv2_attention(const Gatv2Args& args);
-void gatv2_attention_backward(const Gatv2Args& args);
-void dot_attention(const DotAttentionArgs& args);
-void dot_attention_backward(const DotAttentionArgs& args);
+void pair_attention(const PairAttentionArgs& args);
+void pair_attention_backward(const PairAttentionArgs& args);
 
 }  // namespace halfgnn::cpu

@@ -103,6 +103,8 @@ void check_offsets(const Topology& topology) {
   }
 }
 
+constexpr EdgeTermLimits kNoLimits{};
+
 }  // namespace
 
 const Backend kBackend{
@@ -135,13 +137,10 @@ const Backend kBackend{
     edge_softmax<&EdgeSoftmaxKernels::backward>,
     gat_attention,
     gat_attention_backward,
-    gatv2_attention,
-    gatv2_attention_backward,
-    dot_attention,
-    dot_attention_backward,
+    pair_attention,
+    pair_attention_backward,
     [](const EdgeTerms&, DType, int64_t) { return true; },
-    1,
-    1,
+    kNoLimits,
     gather_rows,
     check_offsets,
 };

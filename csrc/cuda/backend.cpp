@@ -10,8 +10,6 @@
 
 #include "gather_rows.h"
 #include "kernels/attention/gat/gat_attention.h"
-#include "kernels/attention/pair/dot_attention.h"
-#include "kernels/attention/pair/gatv2_attention.h"
 #include "kernels/attention/pair/pair_attention.h"
 #include "kernels/general/backward.h"
 #include "kernels/graph/graph.h"
@@ -51,11 +49,7 @@ void check(const SddmmArgs& args) {
   check_sizes(args.topology);
   check_broadcast(args.broadcast);
 }
-void check(const Gatv2Args& args) {
-  check_sizes(args.topology);
-  check_sizes(args.by_src);
-}
-void check(const DotAttentionArgs& args) {
+void check(const PairAttentionArgs& args) {
   check_sizes(args.topology);
   check_sizes(args.by_src);
 }
@@ -113,13 +107,10 @@ const Backend kBackend{
     [](const EdgeSoftmaxArgs& args) { run<edge_softmax_backward, edge_softmax_workspace>(args); },
     [](const GatArgs& args) { run<gat_attention, gat_attention_workspace>(args); },
     [](const GatArgs& args) { run<gat_attention_backward, gat_attention_backward_workspace>(args); },
-    [](const Gatv2Args& args) { run<gatv2_attention, gatv2_attention_workspace>(args); },
-    [](const Gatv2Args& args) { run<gatv2_attention_backward, gatv2_attention_backward_workspace>(args); },
-    [](const DotAttentionArgs& args) { run<dot_attention, dot_attention_workspace>(args); },
-    [](const DotAttentionArgs& args) { run<dot_attention_backward, dot_attention_backward_workspace>(args); },
+    [](const PairAttentionArgs& args) { run<pair_attention, pair_attention_workspace>(args); },
+    [](const PairAttentionArgs& args) { run<pair_attention_backward, pair_attention_backward_workspace>(args); },
     has_edge_terms,
-    kEdgeTermsBytes,
-    kEdgeTermsColumns,
+    kEdgeTermLimits,
     gather_rows,
     [](const Topology& topology) { C10_CUDA_CHECK(check_offsets(topology, Launch{current_stream()})); },
 };

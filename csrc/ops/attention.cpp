@@ -125,7 +125,7 @@ std::tuple<Tensor, Tensor, Tensor> gatv2_attention(const Tensor& indptr, const T
   const c10::DeviceGuard guard(indptr.device());
   const Topology topology = topology_of(indptr, indices, edge_ids, indices.numel(), short_rows);
   Gatv2Inputs in(topology, indptr.device(), feat_src, feat_dst, attn, negative_slope, dropout_p, seed);
-  return run_forward(backend_of(indptr.device()).gatv2_attention, in.args, in.src, save, precise);
+  return run_forward(backend_of(indptr.device()).pair_attention, in.args, in.src, save, precise);
 }
 
 std::tuple<Tensor, Tensor, Tensor> gatv2_attention_backward(
@@ -137,9 +137,9 @@ std::tuple<Tensor, Tensor, Tensor> gatv2_attention_backward(
   const Topology topology = topology_of(indptr, indices, edge_ids, indices.numel(), short_rows);
   Gatv2Inputs in(topology, indptr.device(), feat_src, feat_dst, attn, negative_slope, dropout_p, seed);
   in.args.by_src = other_side(out_indptr, out_indices, out_edge_ids, out_short_rows, topology, in.src.tensor.size(0));
-  return run_backward(backend_of(indptr.device()).gatv2_attention_backward, in.args, in.src, grad, out, lse,
+  return run_backward(backend_of(indptr.device()).pair_attention_backward, in.args, in.src, grad, out, lse,
                       out_residual, {in.src, in.dst, in.attn},
-                      {&Gatv2Args::grad_feat_src, &Gatv2Args::grad_feat_dst, &Gatv2Args::grad_attn});
+                      {&PairAttentionArgs::grad_key, &PairAttentionArgs::grad_query, &PairAttentionArgs::grad_attn});
 }
 
 // ---- dot ---------------------------------------------------------------------------------------------------------
@@ -151,7 +151,7 @@ std::tuple<Tensor, Tensor, Tensor> dot_attention(const Tensor& indptr, const Ten
   const c10::DeviceGuard guard(indptr.device());
   const Topology topology = topology_of(indptr, indices, edge_ids, indices.numel(), short_rows);
   DotInputs in(topology, indptr.device(), query, key, value, scale, dropout_p, seed);
-  return run_forward(backend_of(indptr.device()).dot_attention, in.args, in.key, save, precise);
+  return run_forward(backend_of(indptr.device()).pair_attention, in.args, in.key, save, precise);
 }
 
 std::tuple<Tensor, Tensor, Tensor> dot_attention_backward(
@@ -163,9 +163,9 @@ std::tuple<Tensor, Tensor, Tensor> dot_attention_backward(
   const Topology topology = topology_of(indptr, indices, edge_ids, indices.numel(), short_rows);
   DotInputs in(topology, indptr.device(), query, key, value, scale, dropout_p, seed);
   in.args.by_src = other_side(out_indptr, out_indices, out_edge_ids, out_short_rows, topology, in.key.tensor.size(0));
-  return run_backward(backend_of(indptr.device()).dot_attention_backward, in.args, in.key, grad, out, lse, out_residual,
-                      {in.query, in.key, in.value},
-                      {&DotAttentionArgs::grad_query, &DotAttentionArgs::grad_key, &DotAttentionArgs::grad_value});
+  return run_backward(backend_of(indptr.device()).pair_attention_backward, in.args, in.key, grad, out, lse,
+                      out_residual, {in.query, in.key, in.value},
+                      {&PairAttentionArgs::grad_query, &PairAttentionArgs::grad_key, &PairAttentionArgs::grad_value});
 }
 
 }  // namespace

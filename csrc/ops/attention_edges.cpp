@@ -15,12 +15,12 @@ class Fitted {
  public:
   // Rows of heads, as those of `feat`, and rows of columns, as those of `edge_feat`.
   static Fitted heads(const Tensor& feat) {
-    const int64_t bytes = backend_of(feat.device()).edge_terms_bytes;
+    const int64_t bytes = backend_of(feat.device()).edge_term_limits.row_bytes;
     return {feat.dim() == 3 ? feat.size(2) : 0, std::max<int64_t>(bytes / feat.element_size(), 1)};
   }
   static Fitted columns(const OptionalTensor& edge_feat) {
     if (!edge_feat || edge_feat->dim() != 2) return {0, 1};
-    return {edge_feat->size(1), backend_of(edge_feat->device()).edge_terms_columns};
+    return {edge_feat->size(1), backend_of(edge_feat->device()).edge_term_limits.row_columns};
   }
 
   Tensor operator()(const Tensor& rows) const {
@@ -165,7 +165,7 @@ std::tuple<Tensor, Tensor, Tensor, Tensor> dot_attention_edges(
     in.args.out = {data_of(out), data_of(residual)};
   }
   in.args.lse = data_of(lse);
-  backend_of(indptr.device()).dot_attention(in.args);
+  backend_of(indptr.device()).pair_attention(in.args);
   return {fit.cut(out), lse, fit.cut(residual), columns.cut(edge_out)};
 }
 
@@ -220,7 +220,7 @@ std::tuple<Tensor, Tensor, Tensor, Tensor, Tensor, Tensor, Tensor, Tensor> dot_a
     in.args.grad_query = grad_query.mutable_data_ptr();
     in.args.grad_key = grad_key.mutable_data_ptr();
     in.args.grad_value = grad_value.mutable_data_ptr();
-    backend_of(indptr.device()).dot_attention_backward(in.args);
+    backend_of(indptr.device()).pair_attention_backward(in.args);
   }
   return {fit.cut(grad_query), fit.cut(grad_key), fit.cut(grad_value),  of_bias,
           fit.cut(of_key),     fit.cut(of_value), columns.cut(of_feat), columns.cut(of_query)};
@@ -257,7 +257,7 @@ std::tuple<Tensor, Tensor, Tensor> gatv2_attention_edges(
   edges.check_kernels(in.src);
   in.args.edge = edges.terms;
   const auto [out, lse, residual] =
-      run_forward(backend_of(indptr.device()).gatv2_attention, in.args, in.src, save, precise);
+      run_forward(backend_of(indptr.device()).pair_attention, in.args, in.src, save, precise);
   return {fit.cut(out), lse, fit.cut(residual)};
 }
 
@@ -290,9 +290,9 @@ std::tuple<Tensor, Tensor, Tensor, Tensor, Tensor, Tensor, Tensor> gatv2_attenti
   terms.grad_feat = data_of(of_feat);
   terms.grad_weight = data_of(of_weight);
   const auto [src, dst, of_attn] =
-      run_backward(backend_of(indptr.device()).gatv2_attention_backward, in.args, in.src, fit(grad), fit(out), lse,
+      run_backward(backend_of(indptr.device()).pair_attention_backward, in.args, in.src, fit(grad), fit(out), lse,
                    fit(out_residual), {in.src, in.dst, in.attn},
-                   {&Gatv2Args::grad_feat_src, &Gatv2Args::grad_feat_dst, &Gatv2Args::grad_attn});
+                   {&PairAttentionArgs::grad_key, &PairAttentionArgs::grad_query, &PairAttentionArgs::grad_attn});
   return {fit.cut(src),
           fit.cut(dst),
           fit.cut(of_attn),

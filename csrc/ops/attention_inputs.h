@@ -113,7 +113,7 @@ inline Topology other_side(const Tensor& indptr, const Tensor& indices, const Op
 
 struct DotInputs {
   Feature key, query, value;
-  DotAttentionArgs args;
+  PairAttentionArgs args;
 
   DotInputs(const Topology& topology, const at::Device& device, const Tensor& query_data, const Tensor& key_data,
             const Tensor& value_data, double scale, double dropout_p, const OptionalTensor& seed)
@@ -127,14 +127,14 @@ struct DotInputs {
     args.query = query.operand.data;
     args.key = key.operand.data;
     args.value = value.operand.data;
-    args.scale = scale;
+    args.factor = scale;
     args.dropout = dropout_of(dropout_p, seed, device);
   }
 };
 
 struct Gatv2Inputs {
   Feature src, dst, attn;
-  Gatv2Args args;
+  PairAttentionArgs args;
 
   Gatv2Inputs(const Topology& topology, const at::Device& device, const Tensor& src_data, const Tensor& dst_data,
               const Tensor& attn_data, double negative_slope, double dropout_p, const OptionalTensor& seed)
@@ -147,10 +147,11 @@ struct Gatv2Inputs {
     args.heads = src.tensor.size(1);
     args.dim = src.tensor.size(2);
     args.type = src.operand.type;
-    args.feat_src = src.operand.data;
-    args.feat_dst = dst.operand.data;
+    args.score = PairScore::kLeaky;
+    args.query = dst.operand.data;
+    args.key = args.value = src.operand.data;
     args.attn = attn.operand.data;
-    args.negative_slope = negative_slope;
+    args.factor = negative_slope;
     args.dropout = dropout_of(dropout_p, seed, device);
   }
 };

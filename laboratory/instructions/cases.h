@@ -244,116 +244,106 @@ Call gat_edge_logits_backward(const Context& c) {
   return gat_backward(c, args);
 }
 
-PairPass pair_pass(const Context& c) {
-  PairPass pass;
-  pass.topology = c.graph.csc;
-  pass.heads = c.shape.heads;
-  pass.dim = c.shape.dim;
-  pass.type = c.shape.type;
-  pass.row_score = c.nodes();
-  pass.col_score = pass.col_value = c.nodes();
-  pass.out = c.precise();
-  pass.lse = c.accumulators(kNodes * c.shape.heads);
-  return pass;
+PairAttentionArgs pair_args(const Context& c) {
+  PairAttentionArgs args;
+  args.topology = c.graph.csc;
+  args.by_src = c.graph.csr;
+  args.heads = c.shape.heads;
+  args.dim = c.shape.dim;
+  args.type = c.shape.type;
+  args.query = c.nodes();
+  args.key = args.value = c.nodes();
+  args.out = c.precise();
+  args.lse = c.accumulators(kNodes * c.shape.heads);
+  return args;
 }
-PairPass gatv2_pass(const Context& c) {
-  PairPass pass = pair_pass(c);
-  pass.attn = c.memory.values(c.shape.type, c.shape.len());
-  pass.slope = 0.2;
-  return pass;
+PairAttentionArgs gatv2_args(const Context& c) {
+  PairAttentionArgs args = pair_args(c);
+  args.score = PairScore::kLeaky;
+  args.attn = c.memory.values(c.shape.type, c.shape.len());
+  args.factor = 0.2;
+  return args;
 }
-PairPass dot_pass(const Context& c) {
-  PairPass pass = pair_pass(c);
-  pass.col_value = c.nodes();
-  pass.scale = 0.125;
-  return pass;
+PairAttentionArgs dot_args(const Context& c) {
+  PairAttentionArgs args = pair_args(c);
+  args.value = c.nodes();
+  args.factor = 0.125;
+  return args;
 }
-Call pair_forward(const Context& c, const PairPass& pass) {
-  return [=] { c.kernels.pair.forward(pass, 0, kNodes); };
+Call pair_forward(const Context& c, const PairAttentionArgs& args) {
+  return [=] { c.kernels.pair.forward({args}, 0, kNodes); };
 }
-Call gatv2_attention(const Context& c) { return pair_forward(c, gatv2_pass(c)); }
-Call dot_attention(const Context& c) { return pair_forward(c, dot_pass(c)); }
+Call gatv2_attention(const Context& c) { return pair_forward(c, gatv2_args(c)); }
+Call dot_attention(const Context& c) { return pair_forward(c, dot_args(c)); }
 Call dot_attention_dropout(const Context& c) {
   static constexpr int64_t kSeed[2] = {20, 0};
-  PairPass pass = dot_pass(c);
-  pass.dropout = {kSeed, 1u << 31, 2.};
-  return pair_forward(c, pass);
+  PairAttentionArgs args = dot_args(c);
+  args.dropout = {kSeed, 1u << 31, 2.};
+  return pair_forward(c, args);
 }
 // One pass over destinations and one over sources.
-Call pair_backward(const Context& c, const PairPass& forward) {
-  pair_forward(c, forward)();
-  PairPass by_dst = forward;
-  by_dst.row_value = c.nodes();
-  by_dst.records = c.accumulators(kNodes * kPairRecord * c.shape.heads);
-  by_dst.grad_score = forward.edge.grad_query ? c.accumulators(kNodes * c.shape.len()) : c.new_nodes();
-  by_dst.partial_attn = c.accumulators(c.shape.len());
-  PairPass by_src = by_dst;
-  by_src.topology = c.graph.csr;
-  by_src.by_src = true;
-  std::swap(by_src.row_score, by_src.col_score);
-  std::swap(by_src.row_value, by_src.col_value);
-  by_src.grad_score = c.new_nodes();
-  by_src.grad_value = c.new_nodes();
-  const PairNodes nodes{c.shape.heads,    c.shape.dim, c.shape.type,  forward.out,
-                        by_dst.row_value, forward.lse, by_dst.records};
+Call pair_backward(const Context& c, PairAttentionArgs args, void* edge_records = nullptr,
+                   void* partial_weight = nullptr) {
+  pair_forward(c, args)();
+  args.grad = c.nodes();
+  void* records = c.accumulators(kNodes * kPairRecord * c.shape.heads);
+  args.grad_query = args.edge.grad_query ? c.accumulators(kNodes * c.shape.len()) : c.new_nodes();
+  void* partial_attn = c.accumulators(c.shape.len());
+  args.grad_key = c.new_nodes();
+  args.grad_value = c.new_nodes();
   return [=] {
-    c.kernels.pair.nodes(nodes, 0, kNodes);
-    c.kernels.pair.backward(by_dst, 0, kNodes);
-    c.kernels.pair.backward(by_src, 0, kNodes);
+    c.kernels.pair.nodes({args.heads, args.dim, args.type, args.out, args.grad, args.lse, records}, 0, kNodes);
+    for (const bool by_src : {false, true})
+      c.kernels.pair.backward({args, by_src, records, partial_attn, partial_weight, edge_records}, 0, kNodes);
   };
 }
-Call gatv2_attention_backward(const Context& c) { return pair_backward(c, gatv2_pass(c)); }
-Call dot_attention_backward(const Context& c) { return pair_backward(c, dot_pass(c)); }
+Call gatv2_attention_backward(const Context& c) { return pair_backward(c, gatv2_args(c)); }
+Call dot_attention_backward(const Context& c) { return pair_backward(c, dot_args(c)); }
 // A bias, and features of 16 columns in keys and values.
 constexpr int64_t kColumns = 16;
-PairPass dot_edges_pass(const Context& c) {
-  PairPass pass = dot_pass(c);
-  EdgeTerms& edge = pass.edge;
-  edge.bias = c.edges();
-  edge.bias_type = c.shape.type;
-  edge.feat_dim = kColumns;
-  edge.feat = c.memory.values(c.shape.type, c.graph.num_edges * kColumns);
-  edge.query = c.memory.values(DType::kFloat, kNodes * c.shape.heads * kColumns);
-  return pass;
+PairAttentionArgs dot_edges_args(const Context& c) {
+  PairAttentionArgs args = dot_args(c);
+  args.edge.bias = c.edges();
+  args.edge.bias_type = c.shape.type;
+  args.edge.feat_dim = kColumns;
+  args.edge.feat = c.memory.values(c.shape.type, c.graph.num_edges * kColumns);
+  args.edge.query = c.memory.values(DType::kFloat, kNodes * c.shape.heads * kColumns);
+  return args;
 }
 Call dot_attention_edges(const Context& c) {
-  PairPass pass = dot_edges_pass(c);
-  pass.edge.out = c.accumulators(kNodes * c.shape.heads * kColumns);
-  pass.edge.wide_out = c.accumulators(kNodes * c.shape.len());
-  return pair_forward(c, pass);
+  PairAttentionArgs args = dot_edges_args(c);
+  args.edge.out = c.accumulators(kNodes * c.shape.heads * kColumns);
+  args.edge.wide_out = c.accumulators(kNodes * c.shape.len());
+  return pair_forward(c, args);
 }
 Call dot_attention_edges_backward(const Context& c) {
-  PairPass pass = dot_edges_pass(c);
-  EdgeTerms& edge = pass.edge;
-  edge.grad_out = c.memory.values(DType::kFloat, kNodes * c.shape.heads * kColumns);
-  edge.grad_query = c.accumulators(kNodes * c.shape.heads * kColumns);
-  edge.grad_bias = c.new_edges();
-  edge.grad_feat = c.memory.empty(c.shape.type, c.graph.num_edges * kColumns);
-  pass.edge_records = c.accumulators(2 * c.graph.num_edges * c.shape.heads);
-  return pair_backward(c, pass);
+  PairAttentionArgs args = dot_edges_args(c);
+  args.edge.grad_out = c.memory.values(DType::kFloat, kNodes * c.shape.heads * kColumns);
+  args.edge.grad_query = c.accumulators(kNodes * c.shape.heads * kColumns);
+  args.edge.grad_bias = c.new_edges();
+  args.edge.grad_feat = c.memory.empty(c.shape.type, c.graph.num_edges * kColumns);
+  return pair_backward(c, args, c.accumulators(2 * c.graph.num_edges * c.shape.heads));
 }
 // Features of 16 columns, projected to rows inside the LeakyReLU.
-PairPass gatv2_edges_pass(const Context& c) {
-  PairPass pass = gatv2_pass(c);
-  pass.edge.feat_dim = kColumns;
-  pass.edge.feat = c.memory.values(c.shape.type, c.graph.num_edges * kColumns);
-  pass.edge.weight = c.memory.values(c.shape.type, c.shape.len() * kColumns, -4);  // logits like those without edges
-  return pass;
+PairAttentionArgs gatv2_edges_args(const Context& c) {
+  PairAttentionArgs args = gatv2_args(c);
+  args.edge.feat_dim = kColumns;
+  args.edge.feat = c.memory.values(c.shape.type, c.graph.num_edges * kColumns);
+  args.edge.weight = c.memory.values(c.shape.type, c.shape.len() * kColumns, -4);  // logits like those without edges
+  return args;
 }
-Call gatv2_attention_edges(const Context& c) { return pair_forward(c, gatv2_edges_pass(c)); }
+Call gatv2_attention_edges(const Context& c) { return pair_forward(c, gatv2_edges_args(c)); }
 Call gatv2_attention_edges_backward(const Context& c) {
-  PairPass pass = gatv2_edges_pass(c);
-  pass.edge.grad_feat = c.memory.empty(c.shape.type, c.graph.num_edges * kColumns);
-  pass.partial_weight = c.accumulators(c.shape.len() * kColumns);
-  pass.edge_records = c.memory.bytes(c.graph.num_edges * edge_record_len(c.shape.heads, c.shape.dim, true) * 4);
-  return pair_backward(c, pass);
+  PairAttentionArgs args = gatv2_edges_args(c);
+  args.edge.grad_feat = c.memory.empty(c.shape.type, c.graph.num_edges * kColumns);
+  void* partial_weight = c.accumulators(c.shape.len() * kColumns);
+  return pair_backward(c, args, c.memory.bytes(c.graph.num_edges * edge_record_len(args) * 4), partial_weight);
 }
 Call dot_attention_edge_rows_backward(const Context& c) {
-  PairPass pass = dot_pass(c);
-  pass.edge.key = pass.edge.value = c.memory.values(c.shape.type, c.graph.num_edges * c.shape.len());
-  pass.edge.grad_key = c.memory.empty(c.shape.type, c.graph.num_edges * c.shape.len());
-  pass.edge_records = c.accumulators(2 * c.graph.num_edges * c.shape.heads);
-  return pair_backward(c, pass);
+  PairAttentionArgs args = dot_args(c);
+  args.edge.key = args.edge.value = c.memory.values(c.shape.type, c.graph.num_edges * c.shape.len());
+  args.edge.grad_key = c.memory.empty(c.shape.type, c.graph.num_edges * c.shape.len());
+  return pair_backward(c, args, c.accumulators(2 * c.graph.num_edges * c.shape.heads));
 }
 
 bool takes_all(const KernelTable&, const Size&) { return true; }

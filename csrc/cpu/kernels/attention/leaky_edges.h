@@ -3,6 +3,7 @@
 #pragma once
 
 #include "../row_tiles.h"
+#include "edge_features.h"
 #include "pair_edges.h"
 
 namespace halfgnn::HALFGNN_ISA {
@@ -235,7 +236,7 @@ class LeakyEdges : public EdgeEntries<B> {
         partial_weight_(pass.by_src ? nullptr : static_cast<Acc*>(pass.partial_weight)),
         stride_((blocks.workspace() + E::kWidth - 1) / E::kWidth * E::kWidth),
         columns_(has_rows_ && terms_.weight ? terms_.feat_dim : 0),
-        feat_(columns_ ? terms_.feat : nullptr, pass.type, columns_, tile),
+        feat_(columns_ ? terms_.feat : nullptr, pass.args.type, columns_, tile),
         inside_(has_rows_ ? tile.max_rows() * stride_ : 0),
         weight_(columns_ * stride_),
         products_(blocks, terms_.grad_feat ? columns_ : 0),
@@ -246,7 +247,7 @@ class LeakyEdges : public EdgeEntries<B> {
     if (partial_weight_) weight_sum_.start();
   }
   static int64_t row_bytes(const PairPass& pass) {
-    return has_rows(pass) ? pass.heads * pass.dim * static_cast<int64_t>(sizeof(Acc)) : 0;
+    return has_rows(pass) ? pass.args.heads * pass.args.dim * static_cast<int64_t>(sizeof(Acc)) : 0;
   }
   // Whether anything is added inside the LeakyReLU.
   HALFGNN_INLINE bool has_rows() const { return has_rows_; }
@@ -346,7 +347,7 @@ class LeakyEdges : public EdgeEntries<B> {
       });
     products_.fill(columns_, factors.get(), stride_, score_.slope);
   }
-  static bool has_rows(const PairPass& pass) { return !pass.by_src && (pass.edge.key || pass.edge.weight); }
+  static bool has_rows(const PairPass& pass) { return !pass.by_src && (pass.args.edge.key || pass.args.edge.weight); }
 
   const LeakyScore<B> score_;
   bool has_rows_;

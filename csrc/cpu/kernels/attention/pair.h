@@ -1,4 +1,4 @@
-// GATv2's attention and dot attention: the kernels of the table.
+// Pair attentions, GATv2 and dot: the kernels of the table.
 #pragma once
 
 #include "../kernels.h"
@@ -7,30 +7,36 @@
 
 namespace halfgnn::HALFGNN_ISA {
 
+// f(score, edges), of the types that a pass is made for.
+template <class B, class F>
+inline void with_policies(const PairAttentionArgs& args, F f) {
+  const bool has_edges = args.edge.any();
+  if (args.score == PairScore::kLeaky && has_edges) return f(Type<LeakyScore<B>>{}, Type<LeakyEdges<B>>{});
+  if (args.score == PairScore::kLeaky) return f(Type<LeakyScore<B>>{}, Type<NoEdges<B>>{});
+  if (has_edges) return f(Type<DotScore<B>>{}, Type<DotEdges<B>>{});
+  return f(Type<DotScore<B>>{}, Type<NoEdges<B>>{});
+}
+
 static void pair_forward(const PairPass& pass, int64_t begin, int64_t end) {
-  with_attention_block(pass.type, pass.dim, [&](auto b) {
+  with_attention_block(pass.args.type, pass.args.dim, [&](auto b) {
     using B = decltype(b);
-    if (pass.attn && pass.edge.any()) return PairForward<B, LeakyScore<B>, LeakyEdges<B>>(pass, begin, end).run();
-    if (pass.attn) return PairForward<B, LeakyScore<B>, NoEdges<B>>(pass, begin, end).run();
-    if (pass.edge.any()) return PairForward<B, DotScore<B>, DotEdges<B>>(pass, begin, end).run();
-    return PairForward<B, DotScore<B>, NoEdges<B>>(pass, begin, end).run();
+    with_policies<B>(pass.args, [&](auto score, auto edges) {
+      PairForward<B, TypeOf<decltype(score)>, TypeOf<decltype(edges)>>(pass, begin, end).run();
+    });
   });
 }
 static void pair_nodes(const PairNodes& nodes, int64_t begin, int64_t end) {
   with_attention_block(nodes.type, nodes.dim, [&](auto b) { pair_node_rows<decltype(b)>(nodes, begin, end); });
 }
-template <class B, class Score, class Edges>
-inline void pair_backward_as(const PairPass& pass, int64_t begin, int64_t end) {
-  if (pass.by_src) return PairBackward<B, Score, true, Edges>(pass, begin, end).run();
-  return PairBackward<B, Score, false, Edges>(pass, begin, end).run();
-}
 static void pair_backward(const PairPass& pass, int64_t begin, int64_t end) {
-  with_attention_block(pass.type, pass.dim, [&](auto b) {
+  with_attention_block(pass.args.type, pass.args.dim, [&](auto b) {
     using B = decltype(b);
-    if (pass.attn && pass.edge.any()) return pair_backward_as<B, LeakyScore<B>, LeakyEdges<B>>(pass, begin, end);
-    if (pass.attn) return pair_backward_as<B, LeakyScore<B>, NoEdges<B>>(pass, begin, end);
-    if (pass.edge.any()) return pair_backward_as<B, DotScore<B>, DotEdges<B>>(pass, begin, end);
-    return pair_backward_as<B, DotScore<B>, NoEdges<B>>(pass, begin, end);
+    with_policies<B>(pass.args, [&](auto score, auto edges) {
+      using Score = TypeOf<decltype(score)>;
+      using Edges = TypeOf<decltype(edges)>;
+      if (pass.by_src) return PairBackward<B, Score, true, Edges>(pass, begin, end).run();
+      PairBackward<B, Score, false, Edges>(pass, begin, end).run();
+    });
   });
 }
 

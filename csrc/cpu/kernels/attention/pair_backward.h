@@ -1,8 +1,9 @@
-// The backward of GATv2 and dot attention: one pass over destinations and one over sources, and the records of the
+// The backward of pair attentions: one pass over destinations and one over sources, and the records of the
 // destinations that both read. A tile is swept twice: once for logits and <g, value>, and once, while the gathered rows
 // are still in the first-level cache, for the gradients.
 #pragma once
 
+#include "dot_edges.h"
 #include "dropout.h"
 #include "leaky_edges.h"
 #include "pair_score.h"
@@ -73,10 +74,11 @@ class PairBackward {
  public:
   PairBackward(const PairPass& pass, int64_t row_begin, int64_t row_end)
       : pass_(pass),
-        blocks_(pass.heads, pass.dim),
+        blocks_(pass.args.heads, pass.args.dim),
         rows_(pass),
         score_(blocks_, pass),
-        tile_(pass.topology, pass.heads, rows_.tile_edges(pass.heads, Edges::row_bytes(pass)), row_begin, row_end),
+        tile_(pass.topology(), pass.args.heads, rows_.tile_edges(pass.args.heads, Edges::row_bytes(pass)), row_begin,
+              row_end),
         scratch_(tile_, blocks_),
         edges_(blocks_, pass, tile_) {}
 
@@ -112,7 +114,7 @@ class PairBackward {
     Buffer<Acc> score{row}, value{row};               // the row's own
     RunningSum<Acc> score_sum{row};                   // of the gradient of its score
     RunningSum<Acc> value_sum{kBySrc ? row : 0};      // if kBySrc: of the weighted gradients
-    RunningSum<Acc> attn_sum{Score::kDot ? 0 : row};  // GATv2: over all rows
+    RunningSum<Acc> attn_sum{Score::kDot ? 0 : row};  // kLeaky: over all rows
   };
 
   // Logits and <g, value> of the tile's edges.
@@ -154,8 +156,8 @@ class PairBackward {
     const int64_t n = tile_.padded();
     if constexpr (Score::kDot) scale_entries(n, score_.scale, s.weights.get());
     if constexpr (Edges::kAny) edges_.add_bias(tile_, s.weights.get());
-    if (pass_.dropout.seed) dropout_factors(pass_.dropout, tile_, s.factors.get());
-    pair_gradients(n, s.lse.get(), s.delta.get(), pass_.dropout.seed ? s.factors.get() : nullptr, s.weights.get(),
+    if (pass_.args.dropout.seed) dropout_factors(pass_.args.dropout, tile_, s.factors.get());
+    pair_gradients(n, s.lse.get(), s.delta.get(), pass_.args.dropout.seed ? s.factors.get() : nullptr, s.weights.get(),
                    s.dots.get());
     if constexpr (Edges::kAny) edges_.store_entries(tile_, s.weights.get(), s.dots.get());
   }
@@ -205,14 +207,14 @@ class PairBackward {
     };
     if constexpr (kDotEdges && !kBySrc) {
       edges_.store_row(row);
-      if (edges_.is_wide()) return store_score(static_cast<Acc*>(pass_.grad_score));
+      if (edges_.is_wide()) return store_score(static_cast<Acc*>(pass_.args.grad_query));
     }
-    store_score(static_cast<T*>(pass_.grad_score));
+    store_score(static_cast<T*>(kBySrc ? pass_.args.grad_key : pass_.args.grad_query));
     if constexpr (!Score::kDot) {
       if (!tile_.is_empty(row)) add_to_attn(sums);
       s.attn_sum.added(1);
     } else if constexpr (kBySrc) {
-      store_sums(blocks_, values, static_cast<T*>(pass_.grad_value) + row * rows_.len);
+      store_sums(blocks_, values, static_cast<T*>(pass_.args.grad_value) + row * rows_.len);
     }
   }
   // The gradient of attn is the sum of own * sums over all rows of both passes, as LeakyReLU(z) = LeakyReLU'(z) z.

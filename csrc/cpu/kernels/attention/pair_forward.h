@@ -1,7 +1,8 @@
-// The forward of GATv2 and dot attention. A tile is swept twice: once for logits, and once, while the gathered rows are
+// The forward of pair attentions. A tile is swept twice: once for logits, and once, while the gathered rows are
 // still in the first-level cache, for the sums of rows weighted by their softmax.
 #pragma once
 
+#include "dot_edges.h"
 #include "dropout.h"
 #include "leaky_edges.h"
 #include "pair_score.h"
@@ -17,10 +18,11 @@ class PairForward {
  public:
   PairForward(const PairPass& pass, int64_t row_begin, int64_t row_end)
       : pass_(pass),
-        blocks_(pass.heads, pass.dim),
+        blocks_(pass.args.heads, pass.args.dim),
         rows_(pass),
         score_(blocks_, pass),
-        tile_(pass.topology, pass.heads, rows_.tile_edges(pass.heads, Edges::row_bytes(pass)), row_begin, row_end),
+        tile_(pass.topology(), pass.args.heads, rows_.tile_edges(pass.args.heads, Edges::row_bytes(pass)), row_begin,
+              row_end),
         softmax_(tile_),
         scratch_(tile_, blocks_),
         edges_(blocks_, pass, tile_) {}
@@ -76,19 +78,19 @@ class PairForward {
     if constexpr (Score::kDot) scale_entries(tile_.padded(), score_.scale, s.weights.get());
     if constexpr (Edges::kAny) edges_.add_bias(tile_, s.weights.get());
     if (const Acc* factor = softmax_.subtract_maximum(s.weights)) {
-      s.sum.rescale(pass_.heads, factor);
+      s.sum.rescale(pass_.args.heads, factor);
       if constexpr (kDotEdges) edges_.rescale(factor);
     }
     exp_entries(s.weights.get(), tile_.padded());
-    return after_dropout(pass_.dropout, tile_, s.weights.get(), s.kept.get());
+    return after_dropout(pass_.args.dropout, tile_, s.weights.get(), s.kept.get());
   }
   HALFGNN_INLINE void store_row(int64_t row) {
-    const Acc* factor = softmax_.finish(row, pass_.lse);
+    const Acc* factor = softmax_.finish(row, pass_.args.lse);
     const Acc* sums = scratch_.sum.finish();
     if constexpr (kDotEdges) {
       if (edges_.store(row, sums, factor)) return;
     }
-    store_precise(blocks_, sums, factor, pass_.out, row);
+    store_precise(blocks_, sums, factor, pass_.args.out, row);
   }
 
   const PairPass& pass_;

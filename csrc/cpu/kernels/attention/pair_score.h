@@ -1,4 +1,4 @@
-// The logits of GATv2 and dot attention, as functions of two rows of features, and their derivatives.
+// The logits of pair attentions, as functions of two rows of features, and their derivatives.
 #pragma once
 
 #include "features.h"
@@ -16,7 +16,7 @@ struct DotScore {
   using V = typename B::V;
   static constexpr bool kDot = true;
   Acc scale;
-  DotScore(const HeadBlocks<B>&, const PairPass& pass) : scale(static_cast<Acc>(pass.scale)) {}
+  DotScore(const HeadBlocks<B>&, const PairPass& pass) : scale(static_cast<Acc>(pass.args.factor)) {}
   HALFGNN_INLINE V add_term(const HeadBlocks<B>& blocks, int64_t, int64_t b, V own, V row, V sum) const {
     return blocks.dot(b, own, row, sum);
   }
@@ -34,8 +34,8 @@ struct LeakyScore {
   typename B::Weight slopes;
   Buffer<Acc> attn;  // laid out like a row of sums
   LeakyScore(const HeadBlocks<B>& blocks, const PairPass& pass)
-      : slope(static_cast<Acc>(pass.slope)), slopes(B::weight(slope)), attn(blocks.workspace()) {
-    load_own(blocks, static_cast<const typename B::Element*>(pass.attn), attn.get());
+      : slope(static_cast<Acc>(pass.args.factor)), slopes(B::weight(slope)), attn(blocks.workspace()) {
+    load_own(blocks, static_cast<const typename B::Element*>(pass.args.attn), attn.get());
   }
   HALFGNN_INLINE V add_term(const HeadBlocks<B>& blocks, int64_t slot, int64_t b, V own, V row, V sum) const {
     return add_leaky(blocks, slot, b, add(own, row), sum);
@@ -160,11 +160,11 @@ struct PairRows {
   const T *row_score, *row_value, *col_score, *col_value;
   int64_t len;
   explicit PairRows(const PairPass& pass)
-      : row_score(static_cast<const T*>(pass.row_score)),
-        row_value(static_cast<const T*>(pass.row_value)),
-        col_score(static_cast<const T*>(pass.col_score)),
-        col_value(static_cast<const T*>(pass.col_value)),
-        len(pass.heads * pass.dim) {}
+      : row_score(static_cast<const T*>(pass.by_src ? pass.args.key : pass.args.query)),
+        row_value(static_cast<const T*>(pass.by_src ? pass.args.value : pass.args.grad)),
+        col_score(static_cast<const T*>(pass.by_src ? pass.args.query : pass.args.key)),
+        col_value(static_cast<const T*>(pass.by_src ? pass.args.grad : pass.args.value)),
+        len(pass.args.heads * pass.args.dim) {}
   // What is read after col_score; null if it is the same.
   HALFGNN_INLINE const T* next() const { return col_score == col_value ? nullptr : col_value; }
   // more_bytes: of other rows per edge

@@ -21,6 +21,8 @@ enum DotPass { kForwardDots, kDotsToDestinations, kDotsToSources };  // as in wo
 enum class DotTerms { kNone, kBias, kColumns, kOther };
 constexpr uint32_t kMaxTensorColumns = 16;
 
+constexpr int kTensorCoresMajor = 8;  // compute capability from which there are such tensor cores
+
 // One pass over an adjacency.
 struct DotProblem {
   int64_t heads, dim;
@@ -78,7 +80,7 @@ inline double tensor_instructions(const DotProblem& problem) {
 }
 
 inline bool takes_tensor_cores(TensorCores wanted, int compute_major, const DotProblem& problem) {
-  if (wanted == TensorCores::kNever || compute_major < 8 || !serve_tensor_cores(problem)) return false;
+  if (wanted == TensorCores::kNever || compute_major < kTensorCoresMajor || !serve_tensor_cores(problem)) return false;
   if (wanted == TensorCores::kWherePossible) return true;
   return tensor_instructions(problem) < pair_instructions(problem);
 }

@@ -11,22 +11,33 @@
 #include "../../plan/device.h"
 #include "../../plan/edge_records.h"
 #include "../../plan/heads.h"
+#include "../../plan/tensor_cores.h"
 #include "pass.h"
 #include "tensor/dot_tensor.h"
 
 namespace halfgnn::cuda {
 namespace {
 
+PairKind kind_of(const PairAttentionArgs& call) {
+  return call.score == PairScore::kDot ? PairKind::kDot : PairKind::kGatv2;
+}
+
+PairLogit logit_of(const PairAttentionArgs& call) {
+  if (call.score == PairScore::kDot) return {nullptr, static_cast<float>(call.factor), 0.f, 0.f};
+  return {call.attn, static_cast<float>(.5 + .5 * call.factor), static_cast<float>(.5 - .5 * call.factor),
+          static_cast<float>(call.factor)};
+}
+
 // ---- How rows are read.
 
 uintptr_t bits_of(const void* data) { return reinterpret_cast<uintptr_t>(data); }
 
 // The addresses of all that is accessed by vectors, or-ed.
-uintptr_t address_bits(const PairCall& call) {
-  return bits_of(call.query) | bits_of(call.key) | bits_of(call.value) | bits_of(call.logit.attn) |
-         bits_of(call.out.value) | bits_of(call.out.residual) | bits_of(call.grad) | bits_of(call.grad_query) |
-         bits_of(call.grad_key) | bits_of(call.grad_value) | bits_of(call.edge.key) | bits_of(call.edge.value) |
-         bits_of(call.edge.grad_key) | bits_of(call.edge.grad_value) | bits_of(call.edge.wide_out);
+uintptr_t address_bits(const PairAttentionArgs& call) {
+  return bits_of(call.query) | bits_of(call.key) | bits_of(call.value) | bits_of(call.attn) | bits_of(call.out.value) |
+         bits_of(call.out.residual) | bits_of(call.grad) | bits_of(call.grad_query) | bits_of(call.grad_key) |
+         bits_of(call.grad_value) | bits_of(call.edge.key) | bits_of(call.edge.value) | bits_of(call.edge.grad_key) |
+         bits_of(call.edge.grad_value) | bits_of(call.edge.wide_out);
 }
 
 // Whether rows of columns are as kernels read them, if there are any. Other rows of columns are fp32.
@@ -39,7 +50,7 @@ bool fits_columns(const EdgeTerms& terms, DType type) {
 }
 
 // None for sizes that kernels do not take.
-std::optional<PairShape> shape_of(const PairCall& call) {
+std::optional<PairShape> shape_of(const PairAttentionArgs& call) {
   constexpr int64_t most = std::numeric_limits<int32_t>::max() / static_cast<int64_t>(sizeof(float));
   if (call.type == DType::kDouble || call.heads <= 0 || call.heads > most || call.dim <= 0 ||
       call.dim > most / call.heads) {
@@ -62,8 +73,8 @@ std::optional<PairShape> shape_of(const PairCall& call) {
 
 // ---- What a pass is given.
 
-RowWork work_of(const PairCall& call, PairPass pass) {
-  const bool is_dot = call.kind == PairKind::kDot;
+RowWork work_of(const PairAttentionArgs& call, PairPass pass) {
+  const bool is_dot = kind_of(call) == PairKind::kDot;
   if (!call.edge.any()) return is_dot ? kDotAttentionWork[0] : kGatv2Work[0];
   const int of = pass == PairPass::kForward ? 0 : pass == PairPass::kRecordingDestinations ? 1 : 2;
   if (call.edge.feat != nullptr && is_dot) return kDotColumnsWork[of];
@@ -72,9 +83,9 @@ RowWork work_of(const PairCall& call, PairPass pass) {
 
 // All that does not depend on the pass, and how it is divided among warps. `num_columns`: nodes that rows are gathered
 // of.
-PairArgs pass_of(const PairCall& call, PairPass pass, const PairShape& shape, const Topology& topology,
+PairArgs pass_of(const PairAttentionArgs& call, PairPass pass, const PairShape& shape, const Topology& topology,
                  int64_t num_columns) {
-  const int gathered_rows = rows_per_edge(call.kind, pass);
+  const int gathered_rows = rows_per_edge(kind_of(call), pass);
   const int log2_unroll = log2_ceil(pair_unroll(shape.lane_bytes(), gathered_rows));
   const Gathered gathered{num_columns, shape.row_elements() * size_of(shape.type) * gathered_rows, topology.num_edges};
   PairArgs args{};
@@ -89,7 +100,7 @@ PairArgs pass_of(const PairCall& call, PairPass pass, const PairShape& shape, co
   args.row_elements = static_cast<uint32_t>(shape.row_elements());
   args.blocks_per_slice = static_cast<uint32_t>(ceil_div(args.units.num_units, pair_warps(shape.lane_bytes())));
   args.dropout = mask_of(call.dropout);
-  args.logit = call.logit;
+  args.logit = logit_of(call);
   return args;
 }
 
@@ -121,7 +132,7 @@ void set_column_results(PairArgs& pass, const PairShape& shape, void* sums, void
 }
 
 // Elements of PairArgs::dots, `per_head` for each edge and head; 0 without tiles.
-int64_t num_dots(const PairCall& call, const PairShape& shape, int per_head) {
+int64_t num_dots(const PairAttentionArgs& call, const PairShape& shape, int per_head) {
   return shape.tiled ? call.topology.num_edges * shape.heads * per_head : 0;
 }
 
@@ -140,7 +151,7 @@ void limit_blocks(PairArgs& pass) {
 struct Forward {
   PairArgs pass;
 
-  Forward(const PairCall& call, const PairShape& shape, Workspace& workspace)
+  Forward(const PairAttentionArgs& call, const PairShape& shape, Workspace& workspace)
       : pass(pass_of(call, PairPass::kForward, shape, call.topology, call.num_src)) {
     pass.partials = take_partials(workspace, pass.units.rows, shape.heads, shape.dim, 1);
     pass.dots = workspace.take<float>(num_dots(call, shape, 1));
@@ -148,7 +159,7 @@ struct Forward {
     pass.key = call.key;
     pass.value = call.value;
     pass.out = call.out;
-    pass.lse = call.lse;
+    pass.lse = static_cast<float*>(call.lse);
     pass.edge = edge_args_of(call.edge);
     set_column_results(pass, shape, call.edge.out, call.edge.wide_out, workspace);
     if (call.edge.weight != nullptr) limit_blocks(pass);
@@ -167,9 +178,9 @@ int64_t limit_products(const PairShape& shape, PairArgs& pass) {
 }
 
 // In the memory that `workspace` has for them, if there are to be any.
-EdgeRecords take_edge_records(const PairCall& call, const PairShape& shape, Workspace& workspace) {
+EdgeRecords take_edge_records(const PairAttentionArgs& call, const PairShape& shape, Workspace& workspace) {
   const int64_t num_edges = call.topology.num_edges, vectors = shape.dim / shape.vector;
-  const bool is_gatv2 = call.kind == PairKind::kGatv2;
+  const bool is_gatv2 = kind_of(call) == PairKind::kGatv2;
   EdgeRecordLayout layout{};
   if (call.edge.any()) {
     layout = plan_term_records(shape.heads, vectors, is_gatv2);
@@ -190,7 +201,7 @@ struct Backward {
   int64_t product_rows;
   ProjectionGradientArgs projection;  // of columns
 
-  Backward(const PairCall& call, const PairShape& shape, Workspace& workspace)
+  Backward(const PairAttentionArgs& call, const PairShape& shape, Workspace& workspace)
       : edge_records(take_edge_records(call, shape, workspace)),
         is_recorded(edge_records.bytes > 0),
         records(workspace.take<DestinationRecord>(call.topology.num_rows * shape.heads)),
@@ -199,7 +210,7 @@ struct Backward {
         products(nullptr),
         product_rows(0),
         projection{} {
-    if (call.kind == PairKind::kGatv2) take_products(call, shape, workspace);
+    if (kind_of(call) == PairKind::kGatv2) take_products(call, shape, workspace);
     if (call.edge.weight != nullptr) take_projection(call, shape, workspace);
     float* dots = workspace.take<float>(num_dots(call, shape, 2));
     for (PairArgs* pass : {&destinations, &sources}) {
@@ -209,10 +220,10 @@ struct Backward {
       pass->edge_records = edge_records;
     }
     destinations.out = call.out;
-    destinations.lse = call.lse;
+    destinations.lse = static_cast<float*>(call.lse);
     destinations.own_key = call.query;
     destinations.own_value = sources.value = call.grad;
-    sources.key = is_recorded && call.kind == PairKind::kGatv2 ? call.grad : call.query;  // the one row of an edge
+    sources.key = is_recorded && kind_of(call) == PairKind::kGatv2 ? call.grad : call.query;  // the one row of an edge
     destinations.key = sources.own_key = call.key;
     destinations.value = sources.own_value = call.value;
     destinations.grad_key = call.grad_query;
@@ -228,7 +239,7 @@ struct Backward {
   PairPass source_pass() const { return is_recorded ? PairPass::kRecordedSources : PairPass::kSources; }
 
  private:
-  void take_products(const PairCall& call, const PairShape& shape, Workspace& workspace) {
+  void take_products(const PairAttentionArgs& call, const PairShape& shape, Workspace& workspace) {
     const int64_t of_destinations = limit_products(shape, destinations);
     product_rows = of_destinations + limit_products(shape, sources) + (call.edge.weight != nullptr ? 1 : 0);
     products = workspace.take<float>(product_rows * shape.row_elements());
@@ -236,7 +247,7 @@ struct Backward {
     destinations.products = products;
     sources.products = products + of_destinations * shape.row_elements();
   }
-  void take_projection(const PairCall& call, const PairShape& shape, Workspace& workspace) {
+  void take_projection(const PairAttentionArgs& call, const PairShape& shape, Workspace& workspace) {
     constexpr int64_t kMaxElements = 1 << 20, kMaxPartials = 1 << 10, kLeastEdges = 1 << 8;
     const EdgeTerms& terms = call.edge;
     const int64_t num_edges = call.topology.num_edges, elements = shape.row_elements() * terms.feat_dim;
@@ -246,9 +257,9 @@ struct Backward {
     projection.heads = static_cast<int32_t>(shape.heads);
     projection.vectors = static_cast<int32_t>(shape.dim / shape.vector);
     projection.columns = static_cast<int32_t>(terms.feat_dim);
-    projection.slope = call.logit.slope;
+    projection.slope = static_cast<float>(call.factor);
     projection.feat = terms.feat;
-    projection.attn = call.logit.attn;
+    projection.attn = call.attn;
     projection.weight = terms.weight;
     projection.grad_feat = terms.grad_feat;
     projection.grad_weight = terms.grad_weight;
@@ -320,45 +331,53 @@ cudaError_t run_backward_pass(PairKind kind, PairPass pass, const PairArgs& args
 
 }  // namespace
 
+// Columns: no more than a warp takes for a head, or than a product has.
+const EdgeTermLimits kEdgeTermLimits{/*head_bytes=*/kWarpSize * kMaxAccessBytes,
+                                     /*dot_columns=*/kWarpSize * kPairColumns,
+                                     /*leaky_columns=*/kMaxProjected,
+                                     /*columns_beside_rows=*/false,
+                                     /*half_columns_capability=*/kTensorCoresMajor,
+                                     /*row_bytes=*/kMaxAccessBytes,
+                                     /*row_columns=*/kPairColumns};
+
 bool has_edge_terms(const EdgeTerms& terms, DType type, int64_t dim) {
-  // Columns: without rows, and no more than a warp takes for a head, or than a product has.
-  const bool is_projected = terms.weight != nullptr;
-  const int64_t most = is_projected ? kMaxProjected : kWarpSize * kPairColumns;
-  const bool has_columns =
-      terms.feat == nullptr || (terms.key == nullptr && terms.value == nullptr && terms.feat_dim <= most &&
-                                (!is_projected || size_of(type) != 2 || has_tensor_cores()));
-  return has_columns && type != DType::kDouble && dim * size_of(type) <= kWarpSize * kEdgeTermsBytes;
+  if (type == DType::kDouble || dim * size_of(type) > kEdgeTermLimits.head_bytes) return false;
+  if (terms.feat == nullptr) return true;
+  if (terms.key != nullptr || terms.value != nullptr) return false;
+  if (terms.weight == nullptr) return terms.feat_dim <= kEdgeTermLimits.dot_columns;
+  return terms.feat_dim <= kEdgeTermLimits.leaky_columns && (size_of(type) != 2 || has_tensor_cores());
 }
 
-size_t pair_attention_workspace(const PairCall& call) {
+size_t pair_attention_workspace(const PairAttentionArgs& call) {
   Workspace workspace(nullptr);
   if (const auto shape = shape_of(call)) Forward(call, *shape, workspace);
   return workspace.bytes();
 }
 
-cudaError_t pair_attention(const PairCall& call, const Launch& launch) {
+cudaError_t pair_attention(const PairAttentionArgs& call, const Launch& launch) {
   const auto shape = shape_of(call);
   if (!shape) return cudaErrorInvalidValue;
   Workspace workspace(launch.workspace);
   const Forward forward(call, *shape, workspace);
-  const cudaError_t status = run_pass(call.kind, PairPass::kForward, forward.pass, *shape, launch);
+  const cudaError_t status = run_pass(kind_of(call), PairPass::kForward, forward.pass, *shape, launch);
   return status == cudaSuccess ? combine_results(forward.pass, *shape, launch) : status;
 }
 
-size_t pair_attention_backward_workspace(const PairCall& call) {
+size_t pair_attention_backward_workspace(const PairAttentionArgs& call) {
   Workspace workspace(nullptr);
   if (const auto shape = shape_of(call)) Backward(call, *shape, workspace);
   return workspace.bytes();
 }
 
-cudaError_t pair_attention_backward(const PairCall& call, const Launch& launch) {
+cudaError_t pair_attention_backward(const PairAttentionArgs& call, const Launch& launch) {
   const auto shape = shape_of(call);
   if (!shape) return cudaErrorInvalidValue;
   Workspace workspace(launch.workspace);
   const Backward backward(call, *shape, workspace);
-  cudaError_t status = run_backward_pass(call.kind, backward.destination_pass(), backward.destinations, *shape, launch);
+  cudaError_t status =
+      run_backward_pass(kind_of(call), backward.destination_pass(), backward.destinations, *shape, launch);
   if (status == cudaSuccess) {
-    status = run_backward_pass(call.kind, backward.source_pass(), backward.sources, *shape, launch);
+    status = run_backward_pass(kind_of(call), backward.source_pass(), backward.sources, *shape, launch);
   }
   if (status == cudaSuccess && (call.edge.grad_feat != nullptr || call.edge.weight != nullptr)) {
     status = with_type(shape->type, [&](auto t) {
@@ -367,7 +386,7 @@ cudaError_t pair_attention_backward(const PairCall& call, const Launch& launch) 
                                          : column_gradients_of<T>(backward.destinations, call.edge.grad_feat, launch);
     });
   }
-  if (status != cudaSuccess || call.kind != PairKind::kGatv2) return status;
+  if (status != cudaSuccess || kind_of(call) != PairKind::kGatv2) return status;
   return sum_products({backward.products, backward.product_rows, shape->row_elements(), call.grad_attn, shape->type},
                       launch);
 }

@@ -50,7 +50,7 @@ DotTerms terms_of(PairPass pass, const PairEdgeArgs& edge) {
 
 }  // namespace
 
-bool has_tensor_cores() { return compute_major() >= 8; }
+bool has_tensor_cores() { return compute_major() >= kTensorCoresMajor; }
 
 bool takes_tensor_cores(PairKind kind, PairPass pass, const PairArgs& args, const PairShape& shape) {
   const Rows& rows = args.units.rows;
