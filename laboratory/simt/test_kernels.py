@@ -254,7 +254,16 @@ MANY_EDGES, SHORT_PIECE = 1 << 17, 128  # edges from which pieces are shorter, a
 
 def test_pieces_are_shorter_where_there_are_many_edges():
     """Rows of 128 edges are cut, and combined; with a few edges less they are not."""
-    ends = [SHORT_PIECE - 1, SHORT_PIECE, SHORT_PIECE + 1, 0, 2 * SHORT_PIECE, 5 * SHORT_PIECE + 3, PIECE, 3 * PIECE + 1]
+    ends = [
+        SHORT_PIECE - 1,
+        SHORT_PIECE,
+        SHORT_PIECE + 1,
+        0,
+        2 * SHORT_PIECE,
+        5 * SHORT_PIECE + 3,
+        PIECE,
+        3 * PIECE + 1,
+    ]
     launches = []
     for total in (MANY_EDGES, MANY_EDGES - 1):
         left = total - sum(ends)
