@@ -7,6 +7,7 @@ Prints the table; --update also rewrites paths.csv and the table of docs/tuning.
 of arxiv's size; warps of them, evenly chosen, execute the compiled machine code (emulator).
 
 "per edge" is that of rows of 1,024 edges, which are two pieces. "beside" is what a row of 7 edges takes beside 7 times that.
+"ALU" is the share of the instructions of rows of 1,024 edges that a multiprocessor executes at half the rate at which it issues.
 """
 
 from __future__ import annotations
@@ -33,7 +34,19 @@ BLOCKS = 96  # of a launch that are executed, at most; a quarter of them if rows
 # 48.6 in fp32. The latter is above every logit, as a log of a sum of exponentials is.
 FILLED = ":malloc_fill_byte=66:max_malloc_fill_size=2147483647"
 COMMITTED = Path(__file__).with_name("paths.csv")
-COLUMNS = ("operator", "heads x elements", "pass", *(f"degree {degree}" for degree in DEGREES), "per edge", "beside")
+COLUMNS = (
+    "operator",
+    "heads x elements",
+    "pass",
+    *(f"degree {degree}" for degree in DEGREES),
+    "per edge",
+    "beside",
+    "ALU",
+)
+# Integer additions, comparisons, logic, shifts, selections and minima, which compute capability 8.0 to 9.0 executes for 64 lanes
+# per clock and multiprocessor, of 128 that it issues ("Arithmetic Instructions" of the CUDA programming guide).
+HALF_RATE = ("IADD3", "LOP3", "SHF", "LEA", "PRMT", "SEL", "FSEL", "ISETP", "FSETP", "HSETP2", "HSET2", "IMNMX", "VIMNMX",
+             "FMNMX", "HMNMX2", "PLOP3", "BMSK", "SGXT", "IABS", "VABSDIFF")  # fmt: skip
 BEGIN, END = "<!-- paths: begin, nvcc {} -->", "<!-- paths: end -->"
 
 
@@ -200,8 +213,8 @@ def _calls(path: Pass, g) -> tuple[Callable, Callable]:
     return forward, backward
 
 
-def measure(path: Pass, degree: int, library) -> float:
-    """Instructions of all warps, divided by the rows."""
+def measure(path: Pass, degree: int, library) -> tuple[float, float]:
+    """Instructions of all warps, divided by the rows, and those of them that are executed at half the rate."""
     from .emulator import run
 
     g = _graph(path, degree)
@@ -217,7 +230,8 @@ def measure(path: Pass, degree: int, library) -> float:
         if path.kernel in launch.kernel if path.kernel else neighbours in made.parameters:
             count = min(blocks, made.blocks)
             counts = run(made, [(2 * k + 1) * made.blocks // (2 * count) for k in range(count)])
-            found.append(counts.total / counts.blocks * made.blocks)
+            half = sum(n for opcode, n in counts.by_opcode().items() if opcode.split(".")[0] in HALF_RATE)
+            found.append([n / counts.blocks * made.blocks for n in (counts.total, half)])
         return True  # nothing else is executed: a counted kernel reads FILLED in its place
 
     if path.is_backward:
@@ -230,7 +244,8 @@ def measure(path: Pass, degree: int, library) -> float:
             forward()
     if not found:
         raise RuntimeError(f"no kernel of {path.label} walks {path.rows}")
-    return sum(found) / (len(side.indptr) - 1)
+    total, half = (sum(numbers) / (len(side.indptr) - 1) for numbers in zip(*found))
+    return total, half
 
 
 def rows_of(library_path, operators: list[str]) -> list[list[str]]:
@@ -240,10 +255,13 @@ def rows_of(library_path, operators: list[str]) -> list[list[str]]:
     for path in PATHS:
         if operators and path.operator not in operators:
             continue
-        per_row = [measure(path, degree, library) for degree in DEGREES]
+        measured = [measure(path, degree, library) for degree in DEGREES]
+        per_row, share = [total for total, _ in measured], measured[-1][1] / measured[-1][0]
         per_edge = per_row[-1] / DEGREES[-1]
         beside = per_row[DEGREES.index(7)] - 7 * per_edge
-        rows.append([*path.label, *(f"{value:.0f}" for value in per_row), f"{per_edge:.1f}", f"{beside:.0f}"])
+        rows.append(
+            [*path.label, *(f"{value:.0f}" for value in per_row), f"{per_edge:.1f}", f"{beside:.0f}", f"{share:.0%}"]
+        )
         print(*rows[-1], sep=" | ", flush=True)
     return rows
 
