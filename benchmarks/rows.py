@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import ctypes
 import datetime
 import os
 import platform
@@ -198,15 +197,6 @@ def cpu_flags() -> str:
     return " ".join(flag for flag in VECTOR_FLAGS if flag in present)
 
 
-def cpu_kernels() -> str:
-    """The table that the loaded library uses. Empty if it does not say: the simulator has none."""
-    name = getattr(ctypes.CDLL(_library._PATH), "halfgnn_cpu_kernels", None)
-    if name is None:
-        return ""
-    name.restype = ctypes.c_char_p
-    return name().decode()
-
-
 def gpu_facts(device: str) -> dict[str, str]:
     """Name and driver of the GPU that a run on `device` uses."""
     if device != "cuda":
@@ -228,7 +218,7 @@ def provenance(argv: Sequence[str], device: str = "cpu") -> dict[str, str]:
         "commit": commit(),
         "cpu": cpu_name(),
         "cpu_flags": cpu_flags(),
-        "kernels": cpu_kernels(),
+        "kernels": _library.cpu_kernels(),
         "torch": torch.__version__,
         "dgl": getattr(dgl, "__version__", "absent"),
         "command": f"python -m benchmarks {shlex.join(argv)}",

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import ctypes
 import json
 import os
 import re
@@ -113,6 +114,25 @@ def _load() -> dict[str, Any]:
 _FACTS = _load()
 
 
+def path() -> str:
+    """Of the library that was loaded."""
+    return _PATH
+
+
+def facts() -> dict[str, Any]:
+    """What setup.py wrote beside the library; {} if something else built it."""
+    return dict(_FACTS)
+
+
+def cpu_kernels() -> str:
+    """The table of CPU kernels that the library uses, as HALFGNN_CPU names it. Empty if it does not say: the simulator has none."""
+    name = getattr(ctypes.CDLL(_PATH), "halfgnn_cpu_kernels", None)
+    if name is None:
+        return ""
+    name.restype = ctypes.c_char_p
+    return str(name().decode())
+
+
 def has_cuda() -> bool:
     """Whether the CUDA half was compiled in (a GPU need not be present)."""
     return torch._C._dispatch_has_kernel_for_dispatch_key("halfgnn::gspmm", "CUDA")
@@ -142,13 +162,14 @@ def check_device(device: torch.device) -> None:
     """Raises RuntimeError if the library has no kernels for a GPU. Looks at each GPU once."""
     if torch.compiler.is_dynamo_compiling() or device in _served:
         return
-    reason = _why_unserved(device) if torch.cuda.is_available() else None  # without a GPU the tensor is a fake one
+    reason = why_unserved(device) if torch.cuda.is_available() else None  # without a GPU the tensor is a fake one
     if reason:
         raise RuntimeError(reason)
     _served.add(device)
 
 
-def _why_unserved(device: torch.device) -> str | None:
+def why_unserved(device: torch.device) -> str | None:
+    """Why the library has no kernels for a GPU; None if it has."""
     if not has_cuda():
         return _no_cuda()
     archs = _FACTS.get("archs")
