@@ -8,12 +8,13 @@ a :class:`halfgnn.Graph`; `halfgnn.nn` and `halfgnn.pyg` have modules with the c
 
 from . import ops, reference
 from ._library import has_cuda
+from .advice import advise
 from .graph import Graph
 from .heterograph import HeteroGraph
 from .node_order import Reordering, locality, reorder
 
 __version__ = "0.1.0"
-__all__ = ["Graph", "HeteroGraph", "Reordering", "has_cuda", "locality", "ops", "reference", "reorder"]
+__all__ = ["Graph", "HeteroGraph", "Reordering", "advise", "has_cuda", "locality", "ops", "reference", "reorder"]
 
 
 def __getattr__(name):

@@ -1,9 +1,11 @@
 """``python -m halfgnn``: what is installed, what this machine runs, and whether operators are right here.
 
-    python -m halfgnn          facts for a bug report, and a self-test of a second
-    python -m halfgnn --bench  the same, and how fast some operators are here beside PyTorch's, in half a minute
+    python -m halfgnn                         facts for a bug report, and a self-test of a second
+    python -m halfgnn --bench                 the same, and how fast some operators are here, in half a minute
+    python -m halfgnn advise script.py [...]  runs a program twice, as it is and under the drop-in, and says what that changed
 
-The exit status is 1 if an operator is wrong, or if there is a GPU that the library has no kernels for.
+The exit status is 1 if an operator is wrong, or if there is a GPU that the library has no kernels for; of `advise` that of the
+program. `halfgnn.advise(model, *inputs)` measures a model in more detail.
 """
 
 from __future__ import annotations
@@ -11,10 +13,13 @@ from __future__ import annotations
 import argparse
 import functools
 import importlib
+import json
 import os
 import platform
 import statistics
+import subprocess
 import sys
+import tempfile
 import time
 from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
@@ -23,7 +28,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from . import Graph, __version__, _library, ops, reference
+from . import Graph, __version__, _library, advice, ops, reference
 
 # ---- facts ---------------------------------------------------------------------------------------------------------------------
 
@@ -238,7 +243,58 @@ def _bench(device: str) -> None:
                 print(f"{name:16} {kind:9} {fused:8.3g} {formed:8.3g} {formed / fused:6.1f} x", flush=True)
 
 
+# ---- a program -----------------------------------------------------------------------------------------------------------------
+
+# Runs a program as `python script.py` does. Under a drop-in it leaves the drop-in's counts in a file.
+_PROGRAM = """
+import atexit, importlib, json, os, runpy, sys
+root, drop_in, counts, *sys.argv = sys.argv[1:]
+sys.path[0] = os.path.dirname(os.path.abspath(sys.argv[0]))
+sys.path.append(root)
+if drop_in:
+    module = importlib.import_module(drop_in)
+    module.patch()
+    atexit.register(lambda: json.dump(module.stats(), open(counts, "w")))
+runpy.run_path(sys.argv[0], run_name="__main__")
+"""
+
+
+def _advise(script: list[str], library: str) -> int:
+    """The program's own status, of the first run that fails."""
+    seconds, root = [], str(Path(__file__).parents[1])
+    with tempfile.TemporaryDirectory() as folder:
+        counts = Path(folder, "counts.json")
+        for drop_in in ("", f"halfgnn.{library}"):
+            print(f"--- {' '.join(script)}{f', under {drop_in}.patch()' if drop_in else ''}", flush=True)
+            start = time.perf_counter()
+            status = subprocess.run(
+                [sys.executable, "-c", _PROGRAM, root, drop_in, str(counts), *script], check=False
+            ).returncode
+            seconds.append(time.perf_counter() - start)
+            if status:
+                print(f"--- ended with {status}")
+                return status
+        plain, routed = seconds
+        print(
+            f"--- {plain:.1f} s as it is, {routed:.1f} s under the drop-in: {plain / routed:.2f} x, start and end included"
+        )
+        for line in advice.reasons(json.loads(counts.read_text()), "the program's library"):
+            print(line)
+    return 0
+
+
 def main(argv: list[str] | None = None) -> int:
+    argv = sys.argv[1:] if argv is None else argv
+    if argv[:1] == ["advise"]:
+        parser = argparse.ArgumentParser(
+            prog="python -m halfgnn advise", description="Runs a program with and without halfgnn."
+        )
+        parser.add_argument("--library", choices=("pyg", "dgl"), default="pyg", help="the drop-in (pyg)")
+        parser.add_argument("script", nargs=argparse.REMAINDER, help="the program and its arguments")
+        chosen = parser.parse_args(argv[1:])
+        if not chosen.script or not Path(chosen.script[0]).is_file():
+            parser.error(f"script is {' '.join(chosen.script) or 'missing'}; expected a file, and its arguments")
+        return _advise(chosen.script, chosen.library)
     parser = argparse.ArgumentParser(
         prog="python -m halfgnn", description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
     )

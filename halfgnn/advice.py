@@ -1,0 +1,292 @@
+"""Whether halfgnn pays for a model: its training step as it is, under the drop-in, and with attention fused, side by side."""
+
+from __future__ import annotations
+
+import contextlib
+import copy
+import importlib
+import statistics
+import time
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass, field
+from types import ModuleType
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+
+from .common.saved import Kept
+
+SEED = 0  # of each step's random numbers
+
+
+@dataclass(frozen=True)
+class Setting:
+    """A way to run a step. dtype: of autocast; None: as the model is."""
+
+    name: str
+    dtype: torch.dtype | None
+    options: dict[str, Any] | None  # of accelerate(); None: without the drop-in
+
+    @property
+    def type_name(self) -> str:
+        return "as it is" if self.dtype is None else str(self.dtype).removeprefix("torch.")
+
+
+@dataclass
+class Measured:
+    """A setting's step: the median of its milliseconds, what its forward keeps for its backward in MiB, its loss, and the calls
+    that the drop-in took and left, as stats() of halfgnn.pyg and halfgnn.dgl says them. error: why it did not run."""
+
+    setting: Setting
+    ms: float | None = None
+    kept_mib: float | None = None
+    loss: float | None = None
+    stats: dict[str, Any] = field(default_factory=dict)
+    error: str = ""
+
+
+@dataclass
+class Advice:
+    """What :func:`advise` measured. Printed, it is a table and the reasons behind it."""
+
+    library: str
+    measured: list[Measured]
+
+    def baseline(self, setting: Setting) -> Measured:
+        """The same type without the drop-in."""
+        return next(m for m in self.measured if m.setting.options is None and m.setting.dtype == setting.dtype)
+
+    @property
+    def best(self) -> Measured:
+        """The fastest setting."""
+        return min((m for m in self.measured if m.ms is not None), key=lambda m: m.ms or 0.0)
+
+    def __str__(self) -> str:
+        lines = [f"{'setting':30} {'ms':>9} {'faster':>8} {'kept, MiB':>10} {'loss':>12} {'its change':>11}"]
+        lines += [self._line(m) for m in self.measured]
+        return "\n".join([*lines, "", *self._reasons(), "", self._verdict()])
+
+    def _line(self, m: Measured) -> str:
+        name = f"{m.setting.name}, {m.setting.type_name}"
+        if m.ms is None or m.loss is None:
+            return f"{name:30} {m.error}"
+        plain = self.baseline(m.setting)
+        if m is plain or plain.ms is None or plain.loss is None:
+            return f"{name:30} {m.ms:9.3g} {'':8} {m.kept_mib:10.1f} {m.loss:12.6g}"
+        change = abs(m.loss - plain.loss) / max(abs(plain.loss), 1e-30)
+        return f"{name:30} {m.ms:9.3g} {plain.ms / m.ms:6.2f} x {m.kept_mib:10.1f} {m.loss:12.6g} {change:11.1e}"
+
+    def _reasons(self) -> Iterator[str]:
+        stats = next((m.stats for m in self.measured if m.setting.options is not None and m.stats), {})
+        return reasons(stats, self.library)
+
+    def _verdict(self) -> str:
+        best, plain = self.best, self.baseline(self.best.setting)
+        if best.setting.options is None or plain.ms is None or best.ms is None:
+            return "halfgnn does not make this model faster here."
+        options = ", ".join(f"{name}={value!r}" for name, value in best.setting.options.items())
+        return f"Fastest: halfgnn.{_MODULES[self.library]}.patch({options}), {best.setting.type_name}: {plain.ms / best.ms:.2f} x."
+
+    def plot(self, path: str) -> None:
+        """A picture of the times and of what is kept. Needs matplotlib."""
+        from matplotlib.figure import Figure
+
+        found = [m for m in self.measured if m.ms is not None]
+        names = [f"{m.setting.name}\n{m.setting.type_name}" for m in found]
+        figure = Figure(figsize=(9, 0.5 * len(found) + 1.5), layout="constrained")
+        for axes, label, values in zip(
+            figure.subplots(1, 2, sharey=True),
+            ("ms per step", "MiB kept"),
+            ([m.ms for m in found], [m.kept_mib for m in found]),
+        ):
+            axes.barh(names, values, color=["#4c72b0" if m.setting.options is None else "#55a868" for m in found])
+            axes.set_xlabel(label)
+            axes.invert_yaxis()
+        figure.savefig(path)
+
+
+# ---- why -----------------------------------------------------------------------------------------------------------------------
+
+
+def reasons(stats: dict[str, Any], library: str) -> Iterator[str]:
+    """What stats() of a drop-in says, in lines: what ran on halfgnn, what did not and why, and what to try."""
+    routed = ", ".join(f"{name} {calls}" for name, calls in stats.get("routed", {}).items())
+    yield f"computed by halfgnn: {routed or 'nothing'}"
+    for name, counts in stats.get("fell_back", {}).items():
+        for reason, calls in counts.items():
+            yield f"left to {library}: {name} {calls}: {reason}"
+    for line, formed in stats.get("formed", {}).items():
+        yield f"messages formed at {line}, by {formed['read']}: {formed['calls']} times, {1e3 * formed['seconds']:.1f} ms"
+    for option, why in stats.get("advice", {}).items():
+        yield f"try {option}: {why}"
+
+
+# ---- the library of a model ----------------------------------------------------------------------------------------------------
+
+_MODULES = {"torch_geometric": "pyg", "DGL": "dgl"}
+
+
+def _library_of(model: nn.Module, inputs: Sequence[Any]) -> str:
+    """DGL if its graphs or layers are there and torch_geometric's are not, else torch_geometric."""
+    names = {base.__module__.partition(".")[0] for x in inputs for base in type(x).__mro__}
+    names |= {base.__module__.partition(".")[0] for layer in model.modules() for base in type(layer).__mro__}
+    return "DGL" if "dgl" in names and "torch_geometric" not in names else "torch_geometric"
+
+
+def _settings(library: str, dtypes: Sequence[torch.dtype | None]) -> Iterator[Setting]:
+    drop_ins = {"halfgnn": {}, "halfgnn, fuse=True": {"fuse": True}}
+    for dtype in dtypes:
+        yield Setting(library, dtype, None)
+        for name, options in drop_ins.items():
+            yield Setting(name, dtype, options)
+
+
+# ---- measuring -----------------------------------------------------------------------------------------------------------------
+
+
+class _Step:
+    """Forward and backward of a model in a setting."""
+
+    def __init__(
+        self,
+        model: nn.Module,
+        inputs: Sequence[Any],
+        named: dict[str, Any],
+        loss: Callable[[Any], Tensor],
+        drop_in: ModuleType,
+    ) -> None:
+        self.model, self.inputs, self.named, self.loss, self.drop_in = model, inputs, named, loss, drop_in
+        self.device = next((p.device for p in model.parameters()), torch.device("cpu"))
+
+    @contextlib.contextmanager
+    def setting(self, setting: Setting) -> Iterator[None]:
+        with contextlib.ExitStack() as stack:
+            if setting.options is not None:
+                stack.enter_context(self.drop_in.accelerate(**setting.options))
+            if setting.dtype is not None:
+                stack.enter_context(torch.autocast(self.device.type, setting.dtype))
+            yield
+
+    def forward(self) -> Tensor:
+        torch.manual_seed(SEED)
+        return self.loss(self.model(*self.inputs, **self.named))
+
+    def __call__(self, setting: Setting) -> float:
+        with self.setting(setting):
+            loss = self.forward()
+        loss.backward()
+        self.model.zero_grad(set_to_none=True)
+        return loss.item()  # which waits for a GPU
+
+    def seconds(self, setting: Setting) -> float:
+        start = time.perf_counter()
+        self(setting)
+        return time.perf_counter() - start
+
+    def kept_mib(self, setting: Setting) -> float:
+        with Kept(at_end=True) as kept, self.setting(setting):
+            loss = self.forward()
+        del loss
+        return kept.mebibytes
+
+
+def _enter(step: _Step, setting: Setting) -> Measured:
+    """Runs a setting twice: first uses build graphs that later steps find."""
+    measured = Measured(setting)
+    try:
+        step(setting)
+        step.drop_in.reset_stats()
+        measured.loss = step(setting)
+        if setting.options is not None:
+            measured.stats = step.drop_in.stats()
+        measured.kept_mib = step.kept_mib(setting)
+    except Exception as error:  # of the model: no fp16 on the CPU, for example
+        measured.error = f"does not run: {type(error).__name__}: {str(error).splitlines()[0][:80]}"
+    return measured
+
+
+def _square(output: Any) -> Tensor:
+    """A loss of any output: the mean of the squares of its floating-point tensors."""
+    parts = (
+        list(output.values()) if isinstance(output, dict) else output if isinstance(output, (tuple, list)) else [output]
+    )
+    found = [part.float().square().mean() for part in parts if isinstance(part, Tensor) and part.is_floating_point()]
+    if not found:
+        raise ValueError(
+            f"the model returned {type(output).__name__}; expected floating-point tensors, or a loss(output)"
+        )
+    return torch.stack(found).sum()
+
+
+def advise(
+    model: nn.Module,
+    *inputs: Any,
+    loss: Callable[[Any], Tensor] | None = None,
+    dtypes: Sequence[torch.dtype | None] = (None, torch.bfloat16),
+    seconds: float = 1.0,
+    progress: bool = True,
+    **named: Any,
+) -> Advice:
+    """Measures a training step of a model of torch_geometric or DGL, as it is and under the drop-in.
+
+    Args:
+        model: in training mode or not. Its parameters and buffers are as before afterwards, and its gradients are None.
+        inputs, named: what model() takes.
+        loss: of the model's output; by default the mean of its squares.
+        dtypes: of autocast, one after the other; None: without autocast.
+        seconds: of steps per setting, at least three steps.
+        progress: show a bar, if tqdm is installed.
+
+    Returns:
+        Advice: print it. ``.measured`` has the numbers, ``.best`` the fastest setting, ``.plot(path)`` draws them.
+
+    Raises:
+        TypeError: model is not a module. ValueError: it returns no floating-point tensor and loss is None; seconds is not positive.
+    """
+    if not isinstance(model, nn.Module):
+        raise TypeError(f"model is {type(model).__name__}; expected a torch.nn.Module")
+    if not seconds > 0:
+        raise ValueError(f"seconds is {seconds}; expected a positive number")
+    library = _library_of(model, [*inputs, *named.values()])
+    step = _Step(model, inputs, named, loss or _square, importlib.import_module(f"halfgnn.{_MODULES[library]}"))
+    before = {name: copy.deepcopy(buffer) for name, buffer in model.named_buffers()}
+    settings = list(_settings(library, dtypes))
+    rng = torch.random.fork_rng(devices=[step.device] if step.device.type == "cuda" else [])
+    with rng, _bar(progress, 2 * len(settings)) as advance:
+        measured = []
+        for setting in settings:
+            measured.append(_enter(step, setting))
+            advance()
+        if all(m.error for m in measured):
+            raise ValueError(f"the model {measured[0].error}")
+        _time([m for m in measured if not m.error], step, seconds, advance)
+    for name, buffer in model.named_buffers():
+        buffer.copy_(before[name])
+    return Advice(library, measured)
+
+
+def _time(measured: list[Measured], step: _Step, seconds: float, advance: Callable[[], None]) -> None:
+    """Settings take turns, so that other work on the machine slows all of them."""
+    taken: list[list[float]] = [[] for _ in measured]
+    turn = 0
+    while turn < 3 or (sum(map(sum, taken)) < seconds * len(measured) and turn < 1000):
+        for m, times in zip(measured, taken):
+            times.append(step.seconds(m.setting))
+        turn += 1
+    for m, times in zip(measured, taken):
+        m.ms = 1e3 * statistics.median(times)
+        advance()
+
+
+@contextlib.contextmanager
+def _bar(progress: bool, total: int) -> Iterator[Callable[[], None]]:
+    try:
+        from tqdm import tqdm
+    except ImportError:
+        progress = False
+    if not progress:
+        yield lambda: None
+        return
+    with tqdm(total=total, desc="advise", leave=False) as bar:
+        yield lambda: bar.update() and None

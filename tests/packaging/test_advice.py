@@ -1,0 +1,138 @@
+"""halfgnn.advise, and python -m halfgnn advise."""
+
+import copy
+
+import pytest
+import torch
+
+import halfgnn
+from halfgnn import __main__ as command
+from halfgnn import advice
+from tests.support import SIMULATED
+
+QUICK = dict(seconds=0.01, progress=False)
+pytestmark = pytest.mark.skipif(SIMULATED, reason="about Python")
+
+
+def graph():
+    generator = torch.Generator().manual_seed(3)
+    return torch.randn(600, 8, generator=generator), torch.randint(600, (2, 9000), generator=generator)
+
+
+@pytest.fixture
+def model():
+    models = pytest.importorskip("torch_geometric.nn.models")
+    torch.manual_seed(0)
+    return models.GAT(8, 8, 2, 3, heads=2, norm="BatchNorm")
+
+
+def test_a_model_of_pyg(model, tmp_path):
+    x, edge_index = graph()
+    before = copy.deepcopy(model.state_dict())
+    state = torch.get_rng_state()
+    found = halfgnn.advise(model, x, edge_index, **QUICK)
+    assert [(m.setting.name, m.setting.dtype) for m in found.measured] == [
+        (name, dtype)
+        for dtype in (None, torch.bfloat16)
+        for name in ("torch_geometric", "halfgnn", "halfgnn, fuse=True")
+    ]
+    assert all(m.ms > 0 and m.kept_mib > 0 and not m.error for m in found.measured)
+    plain, routed, fused = found.measured[:3]
+    assert routed.loss == pytest.approx(plain.loss, rel=1e-5) and fused.loss == pytest.approx(plain.loss, rel=1e-5)
+    assert fused.kept_mib < plain.kept_mib and fused.stats["routed"]["fused:GATConv"] == 2
+    assert found.best.ms == min(m.ms for m in found.measured)
+    text = str(found)
+    assert text.count("\n") > 8 and "computed by halfgnn" in text
+    assert ("Fastest: halfgnn.pyg.patch(" in text) != ("does not make this model faster" in text)
+    # Nothing of the model or of the random numbers has changed.
+    assert all(torch.equal(x, before[name]) for name, x in model.state_dict().items())
+    assert all(p.grad is None for p in model.parameters()) and torch.equal(state, torch.get_rng_state())
+    pytest.importorskip("matplotlib")
+    found.plot(str(tmp_path / "advice.png"))
+    assert (tmp_path / "advice.png").read_bytes().startswith(b"\x89PNG")
+
+
+def test_a_model_of_dgl():
+    dgl = pytest.importorskip("dgl")
+    import dgl.nn as dglnn
+
+    x, (src, dst) = graph()
+
+    class Model(torch.nn.Module):
+        def __init__(self):
+            super().__init__()
+            self.conv = dglnn.GATConv(8, 4, 2, allow_zero_in_degree=True)
+
+        def forward(self, g, x):
+            return {"out": self.conv(g, x)}
+
+    found = halfgnn.advise(Model(), dgl.graph((src, dst), num_nodes=600), x, **QUICK)
+    assert found.library == "DGL" and found.measured[1].stats["routed"]
+    # DGL refuses mixed types under autocast: a line says so, and the others are measured.
+    bf16 = found.measured[3]
+    assert bf16.ms is None and "does not run: DGLError" in bf16.error and bf16.error in str(found)
+    assert found.measured[4].ms > 0
+
+
+def test_what_is_left_to_the_library_has_its_reason(model):
+    x, edge_index = graph()
+    found = halfgnn.advise(model, x[:20], edge_index % 20, dtypes=(None,), **QUICK)
+    stats = {"routed": {}, "fell_back": {"scatter": {"too small": 3}}, "advice": {"products": "slow"}}
+    stats["formed"] = {"a.py:3 in f": {"read": "relu", "calls": 2, "seconds": 0.01}}
+    lines = list(advice.reasons(stats, found.library))
+    assert lines == [
+        "computed by halfgnn: nothing",
+        "left to torch_geometric: scatter 3: too small",
+        "messages formed at a.py:3 in f, by relu: 2 times, 10.0 ms",
+        "try products: slow",
+    ]
+
+
+def test_a_loss_and_named_arguments(model):
+    x, edge_index = graph()
+    calls = []
+
+    def loss(output):
+        calls.append(output.shape)
+        return output.sum() * 0 + 2.5
+
+    found = halfgnn.advise(model, x, edge_index=edge_index, loss=loss, dtypes=(None,), **QUICK)
+    assert {m.loss for m in found.measured} == {2.5} and set(calls) == {(600, 3)}
+
+
+def test_wrong_arguments(model):
+    x, edge_index = graph()
+    with pytest.raises(TypeError, match=r"model is function; expected a torch\.nn\.Module"):
+        halfgnn.advise(test_wrong_arguments, x)
+    with pytest.raises(ValueError, match="seconds is 0; expected a positive number"):
+        halfgnn.advise(model, x, edge_index, seconds=0)
+    with pytest.raises(ValueError, match="the model does not run: TypeError"):
+        halfgnn.advise(model, x, **QUICK)
+    with pytest.raises(ValueError, match="expected floating-point tensors, or a loss"):
+        halfgnn.advise(torch.nn.Identity(), edge_index, **QUICK)
+
+
+PROGRAM = """
+import sys
+import torch
+from torch_geometric.nn import SAGEConv
+assert __name__ == "__main__" and sys.argv[1:] == ["--size", "3000"]
+x, edge_index = torch.randn(3000, 64), torch.randint(3000, (2, 60_000))
+SAGEConv(64, 8)(x, edge_index).sum().backward()
+print("trained")
+"""
+
+
+def test_a_program(tmp_path, capfd):
+    pytest.importorskip("torch_geometric")
+    script = tmp_path / "train.py"
+    script.write_text(PROGRAM)
+    assert command.main(["advise", str(script), "--size", "3000"]) == 0
+    text = capfd.readouterr().out
+    assert text.count("trained") == 2 and "s under the drop-in" in text
+    assert "computed by halfgnn: gspmm:copy_u_mean 1" in text
+    script.write_text("import sys; sys.exit(3)")
+    assert command.main(["advise", str(script)]) == 3
+    with pytest.raises(SystemExit):
+        command.main(["advise", str(tmp_path / "none.py")])
+    assert "expected a file" in capfd.readouterr().err
