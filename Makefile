@@ -22,6 +22,7 @@
 #
 # make gpu-test      builds for this GPU if needed, runs every test and compute-sanitizer on it, and prints a summary
 # make gpu-sanitize  runs only compute-sanitizer
+# make gpu-rehearsal runs a sample of both on the CPU of .venv, with the packages hidden that such a machine may lack
 # make gpu-minibatch measures a step of mini-batch training by phase (needs DGL for its samplers)
 # make gpu-bench     measures the operators beside the pure gather and the competitors, and prints tables. QUICK=1 runs a part
 #
@@ -54,7 +55,7 @@ BUILD ?= auto
 MINIBATCH = --data synthetic --scale 0.005 --data-dir $(OUT) --max-steps 20 --profile --rows $(OUT)/minibatch.csv
 GPU_RUN = $(PYTHON) tests/gpu/run.py --out $(OUT) --build $(BUILD) $(if $(BUDGET),--budget $(BUDGET))
 
-.PHONY: help demo test test-all simulator simulated-kernels budgets paths test-architectures test-matrix check mutants fuzz bench bench-marked bench-ids bench-threads bench-rest clean gpu-test gpu-sanitize gpu-bench gpu-minibatch
+.PHONY: help demo test test-all simulator simulated-kernels budgets paths test-architectures test-matrix check mutants fuzz bench bench-marked bench-ids bench-threads bench-rest clean gpu-test gpu-rehearsal gpu-sanitize gpu-bench gpu-minibatch
 
 help:  # the comment that this file begins with
 	@sed -n '/^#/!q; s/^# \{0,1\}//p' Makefile
@@ -165,6 +166,10 @@ bench-rest:
 
 gpu-test:
 	$(GPU_RUN)
+
+gpu-rehearsal: halfgnn/_C.so $(VENV)/test
+	$(PY) tests/gpu/run.py --rehearse --out out/rehearsal --workers $(JOBS)
+	HALFGNN_HIDDEN=dgl,matplotlib,scipy,torch_geometric PYTHONPATH=tests/gpu/hidden $(PY) -m benchmarks gpu --device cpu --out out/rehearsal
 
 gpu-sanitize:
 	$(GPU_RUN) --groups sanitize

@@ -14,6 +14,7 @@ from torch import Tensor
 
 from .baselines import BY_DEFAULT
 from .graphs import ORDERS, BenchGraph, named
+from .operators import Problem
 from .timing import GPU, Effort
 
 DTYPES = {"bf16": torch.bfloat16, "fp16": torch.float16, "fp32": torch.float32}
@@ -130,6 +131,8 @@ class Contestant:
     note: str = ""
     input_bytes: int = 0  # of training: graph, data and parameters, which are added to the peak
     losses: list[Tensor] = field(default_factory=list)  # of training steps, one per call
+    problem: Problem | None = None  # of an operator
+    messages: int = 0  # rows of features per edge that exist at the same time
 
     @property
     def trusted(self) -> bool:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+import textwrap
 from collections import defaultdict
 from collections.abc import Iterable, Sequence
 
@@ -83,6 +84,17 @@ def markdown(header: Sequence[str], lines: Iterable[Sequence[str]], words: int) 
     """A markdown table whose first `words` columns are text, the others numbers."""
     rule = ["---"] * words + ["---:"] * (len(header) - words)
     return "\n".join("| " + " | ".join(line) + " |" for line in (header, rule, *lines))
+
+
+def wrapped(text: str, width: int = 130) -> str:
+    """Its prose in lines of that length. Lines of tables stay whole."""
+    lines = []
+    for line in text.split("\n"):
+        indent = "  " if line.startswith("* ") else ""
+        is_prose = bool(line) and not line.startswith("|")
+        whole = dict(break_long_words=False, break_on_hyphens=False)
+        lines += textwrap.wrap(line, width, subsequent_indent=indent, **whole) if is_prose else [line]
+    return "\n".join(lines)
 
 
 class MarksBeside:

@@ -33,32 +33,12 @@ from . import (
     train,
 )
 from .case import DEFAULTS, DIRECTIONS, DTYPES, FAMILY_DEFAULTS, LAYERS, MODELS, Case, Config
+from .families import FAMILIES, GROUPS, families_of
 from .optional import Unavailable, set_threads
 from .programs import command as programs
 from .table_parts import marks_table
 from .timing import QUICK
 
-FAMILIES = {
-    "spmm": "copy_u and u_mul_e sums and maxima",
-    "sddmm": "u_dot_v and u_add_v",
-    "softmax": "edge_softmax",
-    "messages": "rows of nodes with rows of edges: u_add_e_sum, u_relu_add_e_sum, u_mul_e_sum, u_add_v_add_e, gated_sum",
-    "edges": "copy_e_sum, e_sub_v and e_div_v, one number per edge and head",
-    "attention": "gat_attention, gatv2_attention and dot_attention, fused and unfused",
-    "layer": "a step of dgl.nn modules, as they are, under the drop-in, and fused",
-    "edge_layer": "a step of modules with features of edges: torch_geometric's, dgl.nn's and halfgnn's",
-    "train": "training steps of GAT, GCN and SAGE: time, memory, losses",
-    "overhead": "microseconds per call and per training step, from 30 nodes to 4 M edges",
-    "limits": "copy_u_sum beside other gathers and copies",
-    "several": "copy_u_reduce: mean, max, min and std at once",
-    "reorder": "copy_u_sum under the node ids of halfgnn.reorder and of others, and the time of reordering",
-}
-GROUPS = {
-    "operators": ("spmm", "sddmm", "softmax", "messages", "edges", "attention", "limits"),
-    "marked": ("spmm", "sddmm", "softmax", "layer", "limits"),
-    "edge_features": marks.EDGE_FAMILIES,
-    "all": tuple(FAMILIES),
-}
 # The others are families of operators.
 _CASES = {"layer": layer.cases, "edge_layer": edge_layer.cases, "train": train.cases, "overhead": overhead.cases,
           "limits": limits.cases, "reorder": reorder.cases, "several": several.cases}  # fmt: skip
@@ -239,7 +219,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     try:
         if options.command in _COMMANDS:
             return _COMMANDS[options.command](options)
-        families = GROUPS.get(options.command, (options.command,))
+        families = families_of(options.command)
         for threads in options.threads or [None]:
             _run({family: _config(options, family, threads) for family in families}, argv, options.out)
         return 0

@@ -2,26 +2,56 @@
 
 from __future__ import annotations
 
-import functools
-from collections.abc import Callable
+import contextlib
+from collections.abc import Callable, Iterator
 from typing import Any
 
 import torch
 from torch import Tensor
 
+_CHUNK = 1 << 26  # numbers that exist in fp32 beside those in the dtype that is asked for
+_drawn: dict[tuple[Any, ...], Tensor] = {}  # what the contestants of a case share
+_only_shapes = False
 
-@functools.lru_cache(maxsize=8)
+
 def normal(shape: tuple[int, ...], dtype: torch.dtype, seed: int, device: str = "cpu") -> Tensor:
     """Standard normal numbers, the same for every dtype except for rounding. Shared: do not write to them."""
-    generator = torch.Generator(device).manual_seed(seed)
-    return torch.randn(shape, generator=generator, device=device).to(dtype)
+    return _draw(torch.randn, shape, dtype, seed, device)
 
 
-@functools.lru_cache(maxsize=4)
 def uniform(shape: tuple[int, ...], dtype: torch.dtype, seed: int, device: str = "cpu") -> Tensor:
     """Numbers from [0, 1), the same for every dtype except for rounding. Shared: do not write to them."""
-    generator = torch.Generator(device).manual_seed(seed)
-    return torch.rand(shape, generator=generator, device=device).to(dtype)
+    return _draw(torch.rand, shape, dtype, seed, device)
+
+
+def _draw(kind: Callable[..., Tensor], shape: tuple[int, ...], dtype: torch.dtype, seed: int, device: str) -> Tensor:
+    if _only_shapes:
+        return torch.empty(shape, dtype=dtype, device="meta")
+    key = kind, shape, dtype, seed, device
+    if key not in _drawn:
+        generator = torch.Generator(device).manual_seed(seed)
+        numbers = torch.empty(shape, dtype=dtype, device=device)
+        for part in numbers.view(-1).split(_CHUNK):
+            part.copy_(kind(part.shape, generator=generator, device=device))
+        _drawn[key] = numbers
+    return _drawn[key]
+
+
+def forget(above: int = 0) -> None:
+    """Frees the inputs of earlier cases if they have more bytes than that."""
+    if sum(numbers.nbytes for numbers in _drawn.values()) > above:
+        _drawn.clear()
+
+
+@contextlib.contextmanager
+def only_shapes() -> Iterator[None]:
+    """Inside, inputs have shapes and dtypes, and no memory."""
+    global _only_shapes
+    _only_shapes = True
+    try:
+        yield
+    finally:
+        _only_shapes = False
 
 
 def _gradient(out: Tensor) -> Tensor:

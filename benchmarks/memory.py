@@ -12,6 +12,37 @@ from pathlib import Path
 import torch
 from torch import Tensor
 
+from .case import Case
+
+
+def needed_bytes(case: Case) -> int:
+    """The memory that an operator's case takes beside its graph, from shapes alone. All contestants are prepared before the
+    first is timed; in a backward each has leaves and a result of its own. Contestants that keep rows of features per edge are not
+    counted: they are prepared last, and take part if they leave room."""
+    shared: dict[torch.dtype, int] = {}
+    resident = working = 0
+    for contestant in case.contestants:
+        problem = contestant.problem
+        if problem is None or contestant.messages:
+            continue
+        operands, result = problem.operand_bytes, problem.result_bytes
+        shared[problem.dtype] = operands + (0 if problem.is_forward else result)
+        resident += 0 if problem.is_forward else operands + result
+        working = max(working, result if problem.is_forward else operands)
+    return sum(shared.values()) + resident + working
+
+
+def is_lacking(error: BaseException) -> bool:
+    """Whether an allocation of a GPU's or the host's memory failed."""
+    return isinstance(error, (torch.OutOfMemoryError, MemoryError)) or "can't allocate memory" in str(error)
+
+
+def release() -> None:
+    """Gives what PyTorch's allocator keeps of a GPU's memory to the next contestant."""
+    gc.collect()
+    if torch.cuda.is_available():
+        torch.cuda.empty_cache()
+
 
 class Kept:
     """Counts, inside its `with` block, the memory that autograd saves: distinct storages of floating-point tensors.

@@ -13,7 +13,7 @@ from torch import Tensor
 from halfgnn import reference
 
 from .graphs import BenchGraph
-from .inputs import normal, uniform
+from .inputs import normal, only_shapes, uniform
 
 
 @dataclass(frozen=True)
@@ -50,6 +50,18 @@ class Problem:
         ids = self.graph.src.element_size() if "u" in operator.reads else 0
         elements = operator.gathers * self.width + operator.numbers * self.heads
         return self.graph.num_edges * (ids + elements * self.dtype.itemsize)
+
+    @property
+    def operand_bytes(self) -> int:
+        with only_shapes():
+            return sum(x.nbytes for x in self.operands())
+
+    @property
+    def result_bytes(self) -> int:
+        operator = OPERATORS[self.op]
+        rows = self.graph.num_edges if operator.gives == "e" else self.graph.num_nodes
+        has_numbers = not operator.is_wide or (operator.gives == "e" and operator.numbers > 0)
+        return rows * (self.heads if has_numbers else self.width) * self.dtype.itemsize
 
     def operands(self) -> tuple[Tensor, ...]:
         return OPERATORS[self.op].draw(self)

@@ -10,10 +10,9 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
-import torch
 from tqdm import tqdm
 
-from . import memory
+from . import inputs, memory
 from .case import Case, Config, Contestant, name_of
 from .gather import LIMIT, RESIDENT
 from .optional import Unavailable, first_line
@@ -21,6 +20,7 @@ from .rows import Row
 from .timing import Clock, GpuClock, HostClock, Runner, measure, plan, quantile
 
 SMALL_EDGES = 10_000_000
+_KEPT_INPUTS = 1 << 30  # bytes of inputs that the next case may share
 
 
 @dataclass
@@ -136,26 +136,36 @@ def run_case(case: Case, config: Config, source: dict[str, str]) -> list[Row]:
         WrongResult: a result of halfgnn is off by more than rounding.
     """
     measurement = _Measurement(case, config, source)
+    inputs.forget(_KEPT_INPUTS)
     if case.before is not None:
         case.before()
     entered: list[_Entrant] = []
     absent: list[Row] = []
-    for contestant in tqdm(case.contestants, "check, warm up", leave=False, disable=None):
+    # halfgnn first: others may fill the memory.
+    contestants = sorted(case.contestants, key=lambda contestant: contestant.name != "halfgnn")
+    for contestant in tqdm(contestants, "check, warm up", leave=False, disable=None):
         try:
             with warnings.catch_warnings():
                 warnings.simplefilter("ignore")  # for example, sparse tensors warn that they are in beta
                 entered.append(measurement.enter(contestant))
         except Exception as error:
-            lacks_memory = contestant.name != "halfgnn" and isinstance(error, torch.OutOfMemoryError)
-            if contestant.trusted and not lacks_memory and not isinstance(error, Unavailable):
+            if contestant.trusted and not memory.is_lacking(error) and not isinstance(error, Unavailable):
                 raise
             absent += [measurement.row(contestant, mode, _reason(error)) for mode in measurement.modes]
+            error.__traceback__ = None  # whose frames hold tensors
+            memory.release()
     timed = []
     for mode in measurement.modes:
         entrants = measurement.again_cold(entered) if mode == "cold" else entered
         runners = [entrant.runner for entrant in entrants]
-        with tqdm(total=sum(r.runs for r in runners), desc="time", leave=False, disable=None) as bar:
-            measure(runners, config.effort, bar.update)
+        try:
+            with tqdm(total=sum(r.runs for r in runners), desc="time", leave=False, disable=None) as bar:
+                measure(runners, config.effort, bar.update)
+        except Exception as error:
+            if not memory.is_lacking(error):
+                raise
+            absent += [measurement.row(entrant.contestant, mode, _reason(error)) for entrant in entrants]
+            continue
         timed += _with_shares([measurement.timed(entrant, mode) for entrant in entrants])
     return timed + absent
 

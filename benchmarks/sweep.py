@@ -98,7 +98,7 @@ def _rival(competitor: Competitor, problem: Problem) -> Contestant:
         made.note = getattr(function, "note", "")
         return directed(problem.direction, function, operands)
 
-    made = Contestant(competitor.name, problem.dtype, make)
+    made = Contestant(competitor.name, problem.dtype, make, problem=problem)
     if competitor.name != FASTEST_COPY:
         made.bytes_moved = problem.moved_bytes
 
@@ -119,20 +119,22 @@ def _ours(problem: Problem) -> Contestant:
         return directed(problem.direction, function, problem.operands())
 
     checked = functools.partial(check, problem) if problem.is_forward else None
-    return Contestant("halfgnn", problem.dtype, make, checked, bytes_moved=problem.moved_bytes)
+    return Contestant("halfgnn", problem.dtype, make, checked, bytes_moved=problem.moved_bytes, problem=problem)
 
 
 def _unfused(problem: Problem) -> Contestant:
     """An attention, or sum over messages, made of halfgnn's separate operators."""
 
     def make() -> Callable[[], Any]:
-        messages = MESSAGES[problem.op] + (0 if problem.is_forward else 2)  # with their gradients
-        check_messages(messages * problem.message_bytes, problem.graph.device)
+        check_messages(made.messages * problem.message_bytes, problem.graph.device)
         function = functools.partial(COMPOSED[problem.op], operators_of(ops, problem.graph.halfgnn))
         return directed(problem.direction, function, problem.operands())
 
     checked = functools.partial(error_of, problem) if problem.is_forward else None
-    return Contestant("halfgnn unfused", problem.dtype, make, checked, bytes_moved=problem.moved_bytes)
+    made = Contestant("halfgnn unfused", problem.dtype, make, checked, bytes_moved=problem.moved_bytes, problem=problem)
+    formed = MESSAGES[problem.op]
+    made.messages = formed + 2 if formed and not problem.is_forward else formed  # with their gradients
+    return made
 
 
 # ---- cases -----------------------------------------------------------------------------------------------------------

@@ -11,7 +11,7 @@ from pathlib import Path
 
 from . import facts, records, table_cpu, table_cuda
 from . import rows as row_files
-from .cells import by_machine, machine
+from .cells import by_machine, machine, wrapped
 from .marks import FEATURES
 from .programs import records as programs
 from .rows import Row
@@ -32,7 +32,7 @@ _MARKERS = re.compile(r"<!-- benchmarks: begin (\w+) -->\n(.*?)<!-- benchmarks: 
 
 
 def _joined(parts: Iterable[str]) -> str:
-    present = [part for part in parts if part]
+    present = [wrapped(part) for part in parts if part]
     return "\n\n".join(present) + "\n" if present else ""
 
 

@@ -1,5 +1,4 @@
-"""Tables of rows that were measured on CPUs: a full table per processor and graph, a short table with a column per
-processor and graph, and one of numbers of threads."""
+"""Tables of rows that were measured on CPUs: a full and a short table per processor and graph, and one of numbers of threads."""
 
 from __future__ import annotations
 
@@ -12,7 +11,6 @@ from .cells import (
     MarksBeside,
     by_machine,
     faster,
-    graph_name,
     machine,
     markdown,
     mean_speedup,
@@ -43,9 +41,9 @@ LEGEND = (
     "sorted by destination. " + WRONG_LEGEND + _MEANS
 )
 SHORT_LEGEND = (
-    "Each cell has the milliseconds of halfgnn / its fastest rival in bf16, and how many times faster halfgnn is. "
-    + _RIVAL + '"fp32 rival": how many times faster halfgnn in bf16 is than the fastest rival in fp32, which a user would '
-    "otherwise run. Edge data is in insertion order, and graphs are synthetic. Modules are dgl.nn's under the drop-in."
+    "Times in bf16, and how many times faster halfgnn is. " + _RIVAL + '"than fp32": how many times faster halfgnn in bf16 is '
+    "than the fastest rival in fp32, which a user would otherwise run. Edge data is in insertion order, and graphs are "
+    "synthetic. Modules are dgl.nn's under the drop-in."
 )  # fmt: skip
 Pair = tuple[Row | None, Row | None]  # ours, theirs
 
@@ -135,70 +133,64 @@ def graph_tables(rows: Sequence[Row]) -> Iterator[str]:
         yield f"{title(first)} {machine(first)}. Milliseconds.\n\n" + markdown(_HEADER, lines, 5)
 
 
-# ---- a column per processor and graph --------------------------------------------------------------------------------
+# ---- a short table per processor and graph --------------------------------------------------------------------------------
 
 
 def _graphs_with_marks(rows: Sequence[Row]) -> dict[tuple, list[Measured]]:
     return {key: cases for key, cases in _by_graph(rows).items() if key[-1] in marks.GRAPHS}
 
 
-def _cell(case: Measured | None, ours: Sequence[str]) -> str:
-    if case is None:
-        return ""
-    pair = _pair(case, ours, "bf16")
-    text = f"{time(pair[0])} / {_rival(pair[1])}: {_faster(pair)}"
-    fp32 = _faster(_pair(case, ours, "bf16", "fp32"))
-    return text if fp32 == "-" else f"{text}, fp32 rival {fp32}"
-
-
-def _short_lines(graphs: dict[tuple, list[Measured]]) -> Iterator[list[str]]:
-    """A line per operator, direction and shape of FEATURES features. Shapes of one head are left out if there are
+def _short_cases(cases: list[Measured]) -> Iterator[Measured]:
+    """A case per operator, direction and shape of FEATURES features. Shapes of one head are left out if there are
     others, and int64 ids if there are int32."""
-    found: dict[tuple, dict[tuple, Measured]] = {}
-    for graph, cases in graphs.items():
-        for case in sorted(cases, key=lambda case: case.first.idtype, reverse=True):  # int32 replaces int64
-            row = case.first
-            if row.order == "insertion" and (row.dim == 1 or row.heads * row.dim == marks.FEATURES):
-                found.setdefault((row.family, row.op, row.direction, row.heads, row.dim), {})[graph] = case
+    found: dict[tuple, Measured] = {}
+    for case in sorted(cases, key=lambda case: case.first.idtype, reverse=True):  # int32 replaces int64
+        row = case.first
+        if row.order == "insertion" and (row.dim == 1 or row.heads * row.dim == marks.FEATURES):
+            found[row.family, row.op, row.direction, row.heads, row.dim] = case
     several = {key[:3] for key in found if key[3] > 1}
-    kept = [(key, of_graph) for key, of_graph in found.items() if key[3] > 1 or key[:3] not in several]
-    for (_, op, direction, *_), of_graph in sorted(kept, key=lambda item: FAMILIES.index(item[0][0])):
-        for suffix, ours in LINES:
-            if any(case.has(ours) for case in of_graph.values()):
-                cells = [_cell(of_graph.get(graph), ours) for graph in graphs]
-                yield [op + suffix, direction, shape(next(iter(of_graph.values())).first), *cells]
+    kept = [(key, case) for key, case in found.items() if key[3] > 1 or key[:3] not in several]
+    for _, case in sorted(kept, key=lambda item: FAMILIES.index(item[0][0])):
+        yield case
 
 
-def _short_table(graphs: dict[tuple, list[Measured]], lines: list[list[str]]) -> str:
-    """The heading of a column names graph and processor; what a processor is follows once."""
-    firsts = [cases[0].first for cases in graphs.values()]
-    columns = [f"{row.cpu.split(' (')[0]} {row.kernels}: {graph_name(row)}, {row.num_edges:,} edges" for row in firsts]
-    machines = "; ".join(dict.fromkeys(machine(row) for row in firsts))
-    wrong = f" {WRONG_LEGEND}" if any("*" in cell.replace("**", "") for line in lines for cell in line) else ""
-    return f"{wrong} Measured on: {machines}.\n\n" + markdown(
-        ["operator", "direction", "heads x dim", *columns], lines, 3
-    )
+def _short_line(case: Measured, suffix: str, ours: Sequence[str]) -> list[str]:
+    row, (mine, rival) = case.first, _pair(case, ours, "bf16")
+    return [
+        row.op + suffix, row.direction, shape(row), rival.contestant if rival else "-", time(mine), time(rival),
+        _faster((mine, rival)), _faster(_pair(case, ours, "bf16", "fp32")),
+    ]  # fmt: skip
+
+
+_SHORT_HEADER = ["operator", "direction", "heads x dim", "rival", "halfgnn, ms", "rival, ms", "faster", "than fp32"]
+
+
+def _short_table(cases: list[Measured]) -> str:
+    lines = [
+        _short_line(case, suffix, ours)
+        for case in _short_cases(cases)
+        for suffix, ours in LINES
+        if case.row(ours, "bf16")
+    ]
+    if not lines:
+        return ""
+    lines.append(["geometric mean of all cases", *[""] * 5, mean(cases, "bf16"), mean(cases, "bf16", "fp32")])
+    first = cases[0].first
+    return f"{title(first)} {machine(first)}.\n\n" + markdown(_SHORT_HEADER, lines, 4)
 
 
 def summary_table(rows: Sequence[Row]) -> str:
-    """All short lines of the graphs that have marks, and their means."""
+    """A table per graph that has marks and processor: a line per operator, and their means."""
     graphs = _graphs_with_marks(rows)
-    lines = list(_short_lines(graphs))
-    if not lines:
+    order = sorted(graphs, key=lambda key: (*map(str, key[:-1]), str(key[-1])))
+    tables = list(filter(None, (_short_table(graphs[key]) for key in order)))
+    if not tables:
         return ""
-    means = [f"{mean(cases, 'bf16')}, fp32 rival {mean(cases, 'bf16', 'fp32')}" for cases in graphs.values()]
-    lines.append(["geometric mean of all cases", "", "", *means])
-    return SHORT_LEGEND + _MEANS + _short_table(graphs, lines)
+    wrong = WRONG_LEGEND if any("*" in table.replace("**", "") for table in tables) else ""
+    return "\n\n".join([" ".join(filter(None, [SHORT_LEGEND + _MEANS, wrong])), *tables])
 
 
-# ---- a column per number of threads ----------------------------------------------------------------------------------
-
-
-def _threads_cell(case: Measured | None, dtype: str) -> str:
-    if case is None:
-        return "-"
-    ours = case.row(OURS, dtype)
-    return f"{time(ours)}: {_faster((ours, case.row(DGL, dtype)))} / {_faster(_pair(case, OURS, dtype))}"
+# ---- a line per number of threads ------------------------------------------------------------------------------------
 
 
 def threads_table(rows: Sequence[Row]) -> str:
@@ -209,15 +201,13 @@ def threads_table(rows: Sequence[Row]) -> str:
         if row.direction == "forward" and row.family in FAMILIES:
             key = (processor(row), row.graph, row.op, row.order, row.idtype, shape(row))
             found.setdefault(key, {})[row.threads] = case
-    found = {key: cases for key, cases in found.items() if len(cases) > 1}
-    counts = sorted({threads for cases in found.values() for threads in cases})
     lines = [
-        [cpu, graph.replace(SYNTHETIC, ""), op, order, ids, size, dtype,
-         *(_threads_cell(cases.get(threads), dtype) for threads in counts)]
-        for (cpu, graph, op, order, ids, size), cases in found.items()
+        [cpu, graph.replace(SYNTHETIC, ""), op, order, ids, size, dtype, str(threads), time(case.row(OURS, dtype)),
+         _faster((case.row(OURS, dtype), case.row(DGL, dtype))), _faster(_pair(case, OURS, dtype))]
+        for (cpu, graph, op, order, ids, size), cases in found.items() if len(cases) > 1
         for dtype in DTYPES
-        if any(case.row(OURS, dtype) for case in cases.values())
+        for threads, case in sorted(cases.items())
+        if case.row(OURS, dtype)
     ]  # fmt: skip
-    header = ["processor", "graph", "operator", "edge data", "ids", "heads x dim", "dtype"]
-    legend = "By threads: milliseconds of halfgnn, how many times faster than DGL, and than the fastest rival.\n\n"
-    return legend + markdown([*header, *(f"{n} thread{'s' * (n > 1)}" for n in counts)], lines, 7) if lines else ""
+    header = ["processor", "graph", "operator", "edge data", "ids", "heads x dim", "dtype", "threads", "halfgnn, ms"]
+    return "By threads.\n\n" + markdown([*header, "than DGL", "than the fastest rival"], lines, 7) if lines else ""

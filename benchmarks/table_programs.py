@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections import defaultdict
 from collections.abc import Sequence
 
-from .cells import faster, markdown
+from .cells import faster, markdown, wrapped
 from .programs.records import ProgramRow, geometric_mean, latest
 
 Group = tuple[str, str]  # size, dtype
@@ -87,7 +87,7 @@ def models_headline(rows: Sequence[ProgramRow]) -> str:
         f"kernels {largest.kernels}."
     )
     header = ["your model", "a step, ms", "with halfgnn, ms", "faster", "kept, MiB", "kept with halfgnn, MiB"]
-    return about + "\n\n" + markdown(header, lines, 1)
+    return wrapped(about) + "\n\n" + markdown(header, lines, 1)
 
 
 def _times(row: ProgramRow) -> list[str]:

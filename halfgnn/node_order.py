@@ -89,7 +89,7 @@ class Reordering:
     @overload
     def restore(self, y: Tensor, /, *more: Tensor) -> tuple[Tensor, ...]: ...
     def restore(self, y: Tensor, /, *more: Tensor) -> Tensor | tuple[Tensor, ...]:
-        """Rows of nodes (N, *) in the order of the new ids, back in that of the old ids. Several likewise. Differentiable."""
+        """Rows of nodes (N, *) in the order of the new ids, back in that of the old ids. Of several tensors too. Differentiable."""
         return self._taken((y, *more), "y", self.new_ids)
 
     @staticmethod
@@ -174,8 +174,8 @@ def _check_readable(graph: Graph, num_nodes: int) -> None:
 
 def _locality(sources: Tensor, num_src: int, window: int) -> float:
     with ordinary_tensors():
-        found, gathers = torch.ops.halfgnn.locality.default(sources.cpu(), num_src, window).tolist()
-    return found / gathers if gathers else 1.0
+        hits, gathers = torch.ops.halfgnn.locality.default(sources.cpu(), num_src, window).tolist()
+    return hits / gathers if gathers else 1.0
 
 
 def _inverse(permutation: Tensor) -> Tensor:

@@ -93,12 +93,15 @@ def competitor(name: str, option: str = "", everywhere: tuple[str, ...] = (), ch
 
 
 MESSAGE_BYTES = 2 << 30  # limit on a CPU for one row of features per edge
+_WORKING_BYTES = 8 << 30  # that stay free on a GPU, for the results of all contestants
 
 
 def check_messages(needed: int, device: str) -> None:
     """Raises Unavailable if messages of `needed` bytes do not fit."""
     room = MESSAGE_BYTES
     if device == "cuda":
-        room = torch.cuda.mem_get_info()[0] + torch.cuda.memory_reserved() - torch.cuda.memory_allocated() - (2 << 30)
+        room = (
+            torch.cuda.mem_get_info()[0] + torch.cuda.memory_reserved() - torch.cuda.memory_allocated() - _WORKING_BYTES
+        )
     if needed > room:
         raise Unavailable(f"its messages would take {needed / 2**30:.1f} GiB")

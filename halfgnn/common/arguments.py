@@ -59,23 +59,23 @@ def check_probability(value: Any, name: str) -> float:
     return value
 
 
-def checked_integer(value: Any, name: str, wanted: str) -> int:
+def checked_integer(value: Any, name: str, expected: str) -> int:
     """value as an int. A bool is refused. wanted: what the error says is expected."""
     try:
         count = operator.index(value)
     except TypeError:
-        raise TypeError(f"{name} is {value!r}; expected {wanted}") from None
+        raise TypeError(f"{name} is {value!r}; expected {expected}") from None
     if isinstance(value, bool):
-        raise TypeError(f"{name} is {value!r}; expected {wanted}")
+        raise TypeError(f"{name} is {value!r}; expected {expected}")
     return count
 
 
 def checked_size(value: Any, name: str, least: int = 0) -> int:
     """A number of features or heads, at least `least`."""
-    wanted = "a positive integer" if least else "an integer of at least 0"
-    count = checked_integer(value, name, wanted)
+    expected = "a positive integer" if least else "an integer of at least 0"
+    count = checked_integer(value, name, expected)
     if count < least:
-        raise ValueError(f"{name} is {count}; expected {wanted}")
+        raise ValueError(f"{name} is {count}; expected {expected}")
     return count
 
 

@@ -154,8 +154,8 @@ def pull_back(
     gradients: list[Tensor | None] = [None] * len(inputs)
     if places:
         with without_autocast(inputs[places[0]].device):
-            found = _pull_back(read, [inputs[i] for i in places])
-        for i, gradient in zip(places, found):
+            of_places = _pull_back(read, [inputs[i] for i in places])
+        for i, gradient in zip(places, of_places):
             gradients[i] = gradient
     return gradients
 
@@ -175,8 +175,8 @@ def _pull_back(read: Callable, inputs: list[Tensor]) -> Sequence[Tensor | None]:
         pairs = [(y, x) for y, x in zip(*read(*aliases)) if y.requires_grad]
     if not pairs:
         return [None] * len(inputs)
-    results, given = zip(*pairs)
-    return torch.autograd.grad(results, aliases, given, create_graph=is_kept, allow_unused=True)
+    results, cotangents = zip(*pairs)
+    return torch.autograd.grad(results, aliases, cotangents, create_graph=is_kept, allow_unused=True)
 
 
 def inputs_of(function: type[torch.autograd.Function]) -> Any:

@@ -56,8 +56,8 @@ def check_columns(x: Tensor, name: str, width: int | None, dim: int | None = 2) 
         return
     fits = x.dim() == dim if dim is not None else x.dim() > 1
     if not fits or (width is not None and x.shape[-1] != width):
-        wanted = ", ".join([str(x.shape[0]), *["*"] * (dim is None), "columns" if width is None else str(width)])
-        raise ValueError(f"{name} has shape {tuple(x.shape)}; expected ({wanted})")
+        shape = ", ".join([str(x.shape[0]), *["*"] * (dim is None), "columns" if width is None else str(width)])
+        raise ValueError(f"{name} has shape {tuple(x.shape)}; expected ({shape})")
     if width is not None and not x.is_floating_point():
         raise TypeError(f"{name} has dtype {x.dtype}; expected a floating-point type")
 

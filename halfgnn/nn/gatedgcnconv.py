@@ -89,13 +89,13 @@ class GatedGCNConv(nn.Module):
             self._finish(z, edge_feat, self.bn_edge),
         )
 
-    def _finish(self, out: Tensor, given: Tensor, norm: nn.Module) -> Tensor:
+    def _finish(self, out: Tensor, feat: Tensor, norm: nn.Module) -> Tensor:
         if self.batch_norm:
             out = norm(out)
         if self.activation is not None:
             out = self.activation(out)
         out = self.dropout(out)
-        return given + out if self.residual else out
+        return feat + out if self.residual else out
 
 
 def _check(g: Any, x: Any, name: str, target: str, layer: nn.Module) -> None:

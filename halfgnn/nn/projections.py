@@ -201,7 +201,7 @@ def is_product(layer: Any) -> bool:
 
 
 def applied(layer: Any, x: Tensor) -> Tensor:
-    """layer(x), by :func:`linear` if the layer is a plain one, and likewise each part of an nn.Sequential."""
+    """layer(x), by :func:`linear` if the layer is a plain one, or so for each part of an nn.Sequential."""
     if is_just(layer, nn.Sequential):
         for part in layer:
             x = applied(part, x)

@@ -36,9 +36,9 @@ class DotAttention:
 
     def _check_edges(self, g: Graph, edge_feat: Any, name: str) -> None:
         if (edge_feat is None) is not (self.lin_edge is None):
-            wanted = "no edge features" if self.lin_edge is None else f"edge features of {self.edge_dim} columns"
+            expected = "no edge features" if self.lin_edge is None else f"edge features of {self.edge_dim} columns"
             raise ValueError(
-                f"{name} is {'None' if edge_feat is None else 'given'}; expected {wanted}, as edge_dim says"
+                f"{name} is {'None' if edge_feat is None else 'given'}; expected {expected}, as edge_dim says"
             )
         if edge_feat is not None:
             check_edge_features(g, edge_feat, name, self.lin_edge)

@@ -68,8 +68,8 @@ class _Gradients(torch.autograd.Function):
         call, need_lhs, need_rhs, grad, lhs, rhs, indptr, indices, edge_ids, out_indptr, out_indices, out_edge_ids
     ):
         sides = indptr, indices, edge_ids, out_indptr, out_indices, out_edge_ids
-        found = call.gradients(sides, grad, lhs, rhs, need_lhs, need_rhs)
-        return tuple(grad.new_empty((0,)) if x is None else x for x in found)
+        gradients = call.gradients(sides, grad, lhs, rhs, need_lhs, need_rhs)
+        return tuple(grad.new_empty((0,)) if x is None else x for x in gradients)
 
     @staticmethod
     def setup_context(ctx, inputs, output):

@@ -32,8 +32,8 @@ def _(indptr, indices, edge_ids, feat, reduces, eps, out_dtype=None, save=False,
     kept = torch.float64 if feat.dtype == torch.float64 else torch.float32
     ids = torch.int64 if indptr.dtype == torch.int64 and indices.shape[0] > 2**31 - 1 else torch.int32
 
-    def result(wanted, dtype):
-        return feat.new_empty(shape if wanted else (0,), dtype=dtype)
+    def result(is_needed, dtype):
+        return feat.new_empty(shape if is_needed else (0,), dtype=dtype)
 
     squares = "var" in reduces or "std" in reduces
     return (
@@ -82,9 +82,9 @@ class _CopyUReduce(torch.autograd.Function):
     @staticmethod
     def backward(ctx, *grads):
         # Code that is compiled gives gradients of the empty results too.
-        given = [grad if name in ctx.reduces else None for grad, name in zip(grads, REDUCTIONS)]
-        _, _, largest, smallest, var, std = given
-        if all(grad is None for grad in given):
+        cotangents = [grad if name in ctx.reduces else None for grad, name in zip(grads, REDUCTIONS)]
+        _, _, largest, smallest, var, std = cotangents
+        if all(grad is None for grad in cotangents):
             return tuple(_Inputs())
         indptr, indices, edge_ids, *out, x, arg_max, arg_min, kept_mean, kept_std = saved_tensors(ctx, "copy_u_reduce")
         short_rows = ctx.out_short_rows
@@ -93,13 +93,13 @@ class _CopyUReduce(torch.autograd.Function):
         if std is not None and ctx.eps < STD_EPS:
             kept_std = _above_rounding(kept_std, kept_mean)
         args = (
-            *out, indptr, None if var is None and std is None else x, ctx.shape, ctx.dtype, *given,
+            *out, indptr, None if var is None and std is None else x, ctx.shape, ctx.dtype, *cotangents,
             None if largest is None else arg_max, None if smallest is None else arg_min,
             None if var is None and std is None else kept_mean, None if std is None else kept_std, short_rows,
         )  # fmt: skip
         if is_recorded():
             again = functools.partial(_gradient, ctx.shape, ctx.dtype)
-            inputs = indptr, indices, edge_ids, *out, x, arg_max, arg_min, kept_std, *given
+            inputs = indptr, indices, edge_ids, *out, x, arg_max, arg_min, kept_std, *cotangents
             grad = recorded("copy_u_reduce", _copy_u_reduce_backward, args, again, inputs)
         else:
             grad = _copy_u_reduce_backward(*args)
@@ -114,15 +114,15 @@ def _gradient(shape, dtype, indptr, indices, edge_ids, *saved):
     csr, (x, *kept), grads = saved[:3], saved[3:7], saved[7:]
     g = graph_of((indptr, indices, edge_ids), csr, shape[0], indptr.shape[0] - 1)
     wide = torch.promote_types(dtype, torch.float32)
-    wanted = {name: grad for name, grad in zip(REDUCTIONS, grads) if grad is not None}
+    cotangents = {name: grad for name, grad in zip(REDUCTIONS, grads) if grad is not None}
     if x is None:  # which linear results do not read
-        x = next(iter(wanted.values())).new_zeros(shape)
+        x = next(iter(cotangents.values())).new_zeros(shape)
 
     def results(x):
-        return [_composed(g, name, x, *kept) for name in wanted]
+        return [_composed(g, name, x, *kept) for name in cotangents]
 
-    (found,) = pull_back(results, [x.to(wide)], [True], [grad.to(wide) for grad in wanted.values()])
-    return None if found is None else found.to(dtype)
+    (gradient,) = pull_back(results, [x.to(wide)], [True], [grad.to(wide) for grad in cotangents.values()])
+    return None if gradient is None else gradient.to(dtype)
 
 
 def _composed(g, name: str, x: Tensor, arg_max: Tensor, arg_min: Tensor, kept_std: Tensor) -> Tensor:
@@ -206,24 +206,24 @@ def _reduced(g, x: Tensor, reduces: tuple[str, ...], eps: float, out_dtype: torc
 
 
 def checked_reductions(reduces) -> tuple[str, ...]:
-    wanted = f"expected some of {', '.join(REDUCTIONS)}"
+    expected = f"expected some of {', '.join(REDUCTIONS)}"
     if isinstance(reduces, str) or not isinstance(reduces, Sequence):
         raise TypeError(f"reduces is {reduces!r}; expected a tuple or list of names, some of {', '.join(REDUCTIONS)}")
     if not reduces:
-        raise ValueError(f"reduces is empty; {wanted}")
+        raise ValueError(f"reduces is empty; {expected}")
     for i, name in enumerate(reduces):
         if name not in REDUCTIONS:
-            raise ValueError(f"reduces has {name!r}; {wanted}")
+            raise ValueError(f"reduces has {name!r}; {expected}")
         if name in reduces[:i]:
-            raise ValueError(f"reduces has {name!r} twice; {wanted}, each at most once")
+            raise ValueError(f"reduces has {name!r} twice; {expected}, each at most once")
     return tuple(reduces)
 
 
 def _sum_and_mean(g, x: Tensor, reduces: tuple[str, ...], out_dtype: torch.dtype | None) -> tuple[Tensor, ...]:
     """By one sum."""
     if out_dtype not in (None, x.dtype) and not (x.dtype in HALF and out_dtype == torch.float32):
-        wanted = f"{x.dtype} or torch.float32" if x.dtype in HALF else x.dtype
-        raise TypeError(f"out_dtype is {out_dtype}; expected {wanted}")
+        expected = f"{x.dtype} or torch.float32" if x.dtype in HALF else x.dtype
+        raise TypeError(f"out_dtype is {out_dtype}; expected {expected}")
     wide = torch.float32 if x.dtype in HALF else None
     total = gspmm(g, "copy_lhs", "sum", x, None, out_dtype=wide)
     degree = g.csc().indptr.diff().clamp(min=1).to(total.dtype)

@@ -120,10 +120,12 @@ class _GatedSum(torch.autograd.Function):
         )  # fmt: skip
         if is_recorded():
             again = functools.partial(_gradients, needed, ctx.normalize, ctx.eps)
-            found = recorded("gated_sum", _gated_sum_backward, args, again, (*csc, *csr, *operands, grad, grad_edges))
+            gradients = recorded(
+                "gated_sum", _gated_sum_backward, args, again, (*csc, *csr, *operands, grad, grad_edges)
+            )
         else:
-            found = _gated_sum_backward(*args)
-        return tuple(_Inputs(**{name: x for name, x, need in zip(names, found, needed) if need}))
+            gradients = _gated_sum_backward(*args)
+        return tuple(_Inputs(**{name: x for name, x, need in zip(names, gradients, needed) if need}))
 
 
 _Inputs = inputs_of(_GatedSum)

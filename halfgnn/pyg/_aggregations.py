@@ -19,7 +19,7 @@ from ._accounts import routed
 from ._conv import reduction_of
 from ._graph import is_worth_a_graph
 from ._messages import Message
-from ._operators import found_by, refuse_reduction, refuse_rows
+from ._operators import refuse_reduction, refuse_rows, usable_owner_of
 from ._propagation import plain
 from ._reductions import incidence
 from ._values import Evaluation, Rows, with_history
@@ -49,8 +49,8 @@ def variance(
     names = ["var"] if is_alone else [_NAMES.get(name) for name in self.aggr_names]
     has_repeated = len(set(names)) < len(names)  # which PyG takes for others
     is_plain = None not in names and not has_repeated and not self.semi_grad
-    if is_plain and (found := _rows_of(x, index, dim_size, dim, names)) is not None:
-        results = _reduced(*found, names, x)  # type: ignore[arg-type]
+    if is_plain and (rows := _rows_of(x, index, dim_size, dim, names)) is not None:
+        results = _reduced(*rows, names, x)  # type: ignore[arg-type]
         return results[0] if is_alone else results
     is_half = x.dtype in HALF
     is_rounded = is_half or (_operators.IN_HALF and isinstance(x, Message) and autocasts(x.device))
@@ -73,8 +73,8 @@ def several(
     """``MultiAggregation.forward``, which reduces a matrix by FusedAggregation, and other tensors in one way after the other."""
     if not torch.compiler.is_compiling() and isinstance(x, Tensor) and x.dim() != 2 and isinstance(index, Tensor):
         names = [reduction_of(aggregation) for aggregation in self.aggrs]
-        if None not in names and (found := _rows_of(x, index, dim_size, dim, names)) is not None:
-            return self.combine(_reduced(*found, names, x))  # type: ignore[arg-type]
+        if None not in names and (rows := _rows_of(x, index, dim_size, dim, names)) is not None:
+            return self.combine(_reduced(*rows, names, x))  # type: ignore[arg-type]
     return original(self, x, index, ptr, dim_size, dim)
 
 
@@ -85,10 +85,10 @@ def _rows_of(x: Tensor, index: Tensor, dim_size: Any, dim: int, names: Sequence[
     with_gradient = x.requires_grad and torch.is_grad_enabled()
     if _worth.are_few(x.numel(), with_gradient, "max" in names or "min" in names):
         return None
-    found = found_by(index)
-    if found is None or refuse_reduction(x, "sum", found, dim, dim_size) is not None:
+    owner = usable_owner_of(index)
+    if owner is None or refuse_reduction(x, "sum", owner, dim, dim_size) is not None:
         return None
-    propagation, row = found
+    propagation, row = owner
     if not isinstance(x, Message):
         if refuse_rows(x) is not None or not is_worth_a_graph(propagation.edge_index, x.numel(), with_gradient):
             return None

@@ -120,7 +120,7 @@ def refuse(conv: Any, kind: type, edge_index: Any, x: Any, reductions: tuple[str
     return "features of more dimensions" if is_static else None
 
 
-def for_theirs(
+def edge_index_if_unsupported(
     conv: Any,
     kind: type,
     edge_index: Any,
@@ -174,8 +174,8 @@ def _check_features(x: Any, name: str, width: int | None) -> None:
     check_tensor(x, name)
     check_dense(x, name)
     if x.dim() != 2:
-        wanted = "columns" if width is None else width
-        raise ValueError(f"{name} has shape {tuple(x.shape)}; expected (nodes, {wanted})")
+        columns = "columns" if width is None else width
+        raise ValueError(f"{name} has shape {tuple(x.shape)}; expected (nodes, {columns})")
     check_columns(x, name, width)
 
 

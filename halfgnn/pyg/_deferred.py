@@ -239,8 +239,10 @@ def _sums(func: Any, args: Any, kwargs: Any) -> Deferral | None:
 
 
 def _applied(func: Any, args: Any, kwargs: Any, name: str, is_view: bool = False) -> Applied:
-    given = args[0] if func is CAT else args
-    operands = tuple((x, version_of(x)) for x in given if isinstance(x, Tensor) and not isinstance(x, AbstractMessage))
+    tensors = args[0] if func is CAT else args
+    operands = tuple(
+        (x, version_of(x)) for x in tensors if isinstance(x, Tensor) and not isinstance(x, AbstractMessage)
+    )
     return Applied(func, args, kwargs, name, operands, is_view)
 
 

@@ -20,7 +20,7 @@ from ..common.precision import without_autocast
 from ..graph import Graph
 from . import _worth
 from ._graph import Topology, has_graph, is_known, seen_by, topology_of
-from ._propagation import find
+from ._propagation import owner_of
 
 _MOST_VIEWS = 16  # views of one tensor whose graphs are kept
 _HEAD = 4096  # entries of an index that are looked at first: most unsorted ones fall there
@@ -104,8 +104,8 @@ def gathered(x: Tensor, index: Tensor) -> Tensor | None:
     if x.is_inference() or index.is_inference() or _refuse(index) is not None:
         return None
     num_values, with_gradient = x.numel() // x.shape[0] * index.shape[0], x.requires_grad
-    topology, found = _topology_of_view(index), find(index)
-    if topology.graphs or (found is not None and has_graph(found[0].edge_index)):
+    topology, owner = _topology_of_view(index), owner_of(index)
+    if topology.graphs or (owner is not None and has_graph(owner[0].edge_index)):
         is_worth = True
     else:
         is_worth = _worth.is_worth_a_graph(num_values, topology.num_values, with_gradient, False)
@@ -121,9 +121,9 @@ def gathered(x: Tensor, index: Tensor) -> Tensor | None:
 
 
 def _graph_of_rows(topology: Topology, num_rows: int, index: Tensor) -> Graph:
-    found = find(index)
-    if found is not None and found[0].refusal is None and is_known(found[0].edge_index):
-        return found[0].ending_in(found[1], num_rows)
+    owner = owner_of(index)
+    if owner is not None and owner[0].refusal is None and is_known(owner[0].edge_index):
+        return owner[0].ending_in(owner[1], num_rows)
     return _kept_graph(topology, num_rows, lambda: _make(index, num_rows, _is_sorted(topology, index)))
 
 

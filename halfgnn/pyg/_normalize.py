@@ -38,10 +38,10 @@ def normalized(
     if dtype in known:
         return g, taken(known[dtype])
     with ordinary_tensors(), torch.no_grad():
-        made = _divided(g, torch.ones(g.num_edges, 1, dtype=dtype, device=g.device))
+        weights = _divided(g, torch.ones(g.num_edges, 1, dtype=dtype, device=g.device))
     if may_keep(g.device) and not torch.compiler.is_compiling():
-        object.__setattr__(g, _WEIGHTS, {**known, dtype: kept(made, [made])})
-    return g, made
+        object.__setattr__(g, _WEIGHTS, {**known, dtype: kept(weights, [weights])})
+    return g, weights
 
 
 def _divided(g: Graph, weight: Tensor) -> Tensor:

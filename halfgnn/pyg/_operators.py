@@ -24,7 +24,7 @@ from ._accounts import accounts, fell_back, routed
 from ._attention import is_exp_wide, softmax_of
 from ._graph import holds_ids_below, is_worth_a_graph, lacks_loops, may_share, share_graphs
 from ._messages import Message, lifted
-from ._propagation import Propagation, begin, current, current_edges, find, is_first_use, plain
+from ._propagation import Propagation, begin, current, current_edges, is_first_use, owner_of, plain
 from ._reductions import reduced
 from ._values import with_history
 
@@ -210,19 +210,19 @@ def _scatter(original: Original, src: Tensor, index: Tensor, dim: int, dim_size:
     if type(src) is not Message and reduction and is_first_use(index, src.numel(), _has_gradient(src), reduction):
         fell_back[name, "first use of an index"] += 1
         return _of_few(original, src, index, dim, dim_size, reduce)
-    found = found_by(index)
+    owner = usable_owner_of(index)
     if isinstance(src, Message) and _is_another(dim, src) and dim % src.dim() != src.edge_dim:
         src = src.ordinary()
     if isinstance(src, Message):
-        is_refused = refuse_reduction(src, reduction, found, dim, dim_size) is not None
-        if not is_refused and src.is_as_made() and src.propagation.ends_in(plain(index), *found):  # type: ignore[misc]
-            assert found is not None and dim_size is not None
-            return _reduced(src, str(reduction), found[1], dim_size)
+        is_refused = refuse_reduction(src, reduction, owner, dim, dim_size) is not None
+        if not is_refused and src.is_as_made() and src.propagation.ends_in(plain(index), *owner):  # type: ignore[misc]
+            assert owner is not None and dim_size is not None
+            return _reduced(src, str(reduction), owner[1], dim_size)
         src = src.ordinary()
-    elif reduction and _is_another(dim, src) and (found or _refuse_another(src, index, dim) is None):
+    elif reduction and _is_another(dim, src) and (owner or _refuse_another(src, index, dim) is None):
         out = _scatter(original, src.movedim(dim, 0).contiguous(), index, 0, dim_size, reduce)  # features of one graph
         return out.movedim(0, dim).contiguous()  # as PyG's, of which callers take views
-    g = _graph_over(src, reduction, index, found, dim, dim_size)
+    g = _graph_over(src, reduction, index, owner, dim, dim_size)
     if isinstance(g, str):
         fell_back[name, g] += 1
         return original(src, index, dim, dim_size, reduce)
@@ -250,25 +250,25 @@ def _has_gradient(x: Tensor) -> bool:
     return x.requires_grad and torch.is_grad_enabled()
 
 
-def found_by(index: Tensor) -> tuple[Propagation, int] | None:
-    return find(index) if index.dim() == 1 and refuse_mode() is None else None
+def usable_owner_of(index: Tensor) -> tuple[Propagation, int] | None:
+    return owner_of(index) if index.dim() == 1 and refuse_mode() is None else None
 
 
 def _graph_over(
     src: Tensor,
     reduction: str | None,
     index: Tensor,
-    found: tuple[Propagation, int] | None,
+    owner: tuple[Propagation, int] | None,
     dim: int,
     num_rows: int | None,
 ) -> Graph | str:
     """The Graph whose edges are the rows of src and end where an index says, or why rows are left to PyG."""
-    if found is not None:
+    if owner is not None:
         if num_rows is None and index.numel():
             num_rows = int(index.max()) + 1
-        if reduction is None or is_worth_a_graph(found[0].edge_index, src.numel(), src.requires_grad):
-            reason = refuse_reduction(src, reduction, found, dim, num_rows) or refuse_rows(src)
-            return reason or found[0].ending_in(found[1], num_rows)  # type: ignore[arg-type]
+        if reduction is None or is_worth_a_graph(owner[0].edge_index, src.numel(), src.requires_grad):
+            reason = refuse_reduction(src, reduction, owner, dim, num_rows) or refuse_rows(src)
+            return reason or owner[0].ending_in(owner[1], num_rows)  # type: ignore[arg-type]
         if not _worth.is_worth(src, reduction, False):
             return "first uses of an edge_index"
     if reduction is None:
@@ -303,14 +303,14 @@ def _refuse_another(src: Tensor, index: Tensor, dim: int) -> str | None:
 
 
 def refuse_reduction(
-    src: Tensor, reduction: str | None, found: tuple[Propagation, int] | None, dim: int, dim_size: int | None
+    src: Tensor, reduction: str | None, owner: tuple[Propagation, int] | None, dim: int, dim_size: int | None
 ) -> str | None:
     """Why what is reduced by a row of an edge_index is PyG's."""
     if reduction is None:
         return "no such operator"
-    if found is None:
+    if owner is None:
         return refuse_mode() or "index of no known edge_index"
-    propagation, row = found
+    propagation, row = owner
     if propagation.refusal is not None:
         return propagation.refusal
     edge_dim = src.edge_dim if isinstance(src, Message) else 0
@@ -382,7 +382,7 @@ def _softmax(
     elif isinstance(ptr, Tensor) and ptr.dim() == 1:  # which PyG prefers to an index
         g = _graph_between(src, "softmax", ptr, dim)
     elif isinstance(index, Tensor):
-        g = _graph_over(src, "softmax", index, found_by(index), dim, num_nodes)
+        g = _graph_over(src, "softmax", index, usable_owner_of(index), dim, num_nodes)
     else:
         g = "no index"
     if isinstance(g, str):
@@ -403,11 +403,11 @@ def _softmax(
 
 def _put_off_softmax(src: Message, index: Any, dim: int, num_nodes: int | None) -> Tensor | None:
     """The softmax as a message, which may become a part of a fused attention."""
-    found = found_by(index) if isinstance(index, Tensor) else None
-    if refuse_reduction(src, "softmax", found, dim, num_nodes) is not None or not src.is_as_made():
+    owner = usable_owner_of(index) if isinstance(index, Tensor) else None
+    if refuse_reduction(src, "softmax", owner, dim, num_nodes) is not None or not src.is_as_made():
         return None
-    assert found is not None and num_nodes is not None
-    return softmax_of(src, *found, num_nodes, FUSE_ALL)
+    assert owner is not None and num_nodes is not None
+    return softmax_of(src, *owner, num_nodes, FUSE_ALL)
 
 
 # ---- edges -------------------------------------------------------------------------------------------------------------------

@@ -38,9 +38,9 @@ class Propagation:
         offset = index.data_ptr() - edges.data_ptr()
         return 0 if offset == 0 else 1 if offset == step else None
 
-    def ends_in(self, index: Tensor, found: Propagation, row: int) -> bool:
+    def ends_in(self, index: Tensor, owner: Propagation, row: int) -> bool:
         """Whether an index, which is that row of another propagation, is that row of this one."""
-        return found.edge_index is self.edge_index or self.row_of(index) == row
+        return owner.edge_index is self.edge_index or self.row_of(index) == row
 
     def into(self, row: int, num_into: int, num_from: int) -> Graph:
         """The Graph whose edges end in the nodes of one row, with the numbers of nodes of that row and of the other."""
@@ -110,7 +110,7 @@ def plain(index: Any) -> Any:
     return index.as_tensor() if hasattr(index, "as_tensor") else index
 
 
-def find(index: Any) -> tuple[Propagation, int] | None:
+def owner_of(index: Any) -> tuple[Propagation, int] | None:
     """(propagation, row) of an index that is a row of the last call's edge_index, or of another whose graph is kept."""
     index = plain(index)
     for propagation in _candidates(index):

@@ -10,7 +10,7 @@ from torch_geometric import nn
 from .. import ops
 from ..nn import attention
 from ..nn.projections import node_logits, project_with_logits
-from ._conv import Attention, Hosted, checked_pair, for_theirs, node_counts
+from ._conv import Attention, Hosted, checked_pair, edge_index_if_unsupported, node_counts
 from ._graph import edge_index_of
 
 
@@ -37,11 +37,11 @@ class GATConv(Attention, Hosted, nn.GATConv):
         Raises:
             ValueError: wrong shapes, devices or ids. TypeError: wrong dtypes.
         """
-        theirs = for_theirs(self, nn.GATConv, edge_index, x)
-        if theirs is not None:
+        unsupported = edge_index_if_unsupported(self, nn.GATConv, edge_index, x)
+        if unsupported is not None:
             # propagate_type: (x: OptPairTensor, alpha: Tensor)
             # edge_updater_type: (alpha: OptPairTensor, edge_attr: OptTensor)
-            return super().forward(x, theirs, edge_attr, size, return_attention_weights)
+            return super().forward(x, unsupported, edge_attr, size, return_attention_weights)
         x_src, x_dst = self._ends(x)
         g, edge_attr = self._graph(edge_index, x_src, node_counts(size, x_src, x_dst), edge_attr)
         self._initialize(x_dst)

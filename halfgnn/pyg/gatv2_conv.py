@@ -10,7 +10,7 @@ from .. import ops
 from ..common.layers import check_layer
 from ..nn import attention
 from ..nn.projections import padded, project
-from ._conv import Attention, Hosted, checked_pair, for_theirs
+from ._conv import Attention, Hosted, checked_pair, edge_index_if_unsupported
 from ._graph import edge_index_of
 
 
@@ -31,11 +31,11 @@ class GATv2Conv(Attention, Hosted, nn.GATv2Conv):
         Raises:
             ValueError: edge_attr without edge_dim; wrong shapes, devices or ids. TypeError: wrong dtypes.
         """
-        theirs = for_theirs(self, nn.GATv2Conv, edge_index, x)
-        if theirs is not None:
+        unsupported = edge_index_if_unsupported(self, nn.GATv2Conv, edge_index, x)
+        if unsupported is not None:
             # propagate_type: (x: PairTensor, alpha: Tensor)
             # edge_updater_type: (x: PairTensor, edge_attr: OptTensor)
-            return super().forward(x, theirs, edge_attr, return_attention_weights)
+            return super().forward(x, unsupported, edge_attr, return_attention_weights)
         if edge_attr is not None and self.lin_edge is None:
             raise ValueError("edge_attr is given, but the module was made without edge_dim")
         x_l, x_r = checked_pair(x, self.lin_l, self.lin_r)

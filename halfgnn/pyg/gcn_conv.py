@@ -11,7 +11,7 @@ from torch_geometric.nn import Linear
 
 from ..graph import Graph
 from ..nn.projections import applied, is_just
-from ._conv import ONE_PASS, Hosted, Sums, checked_graph, checked_pair, checked_weight, for_theirs
+from ._conv import ONE_PASS, Hosted, Sums, checked_graph, checked_pair, checked_weight, edge_index_if_unsupported
 from ._normalize import normalized
 
 
@@ -35,10 +35,10 @@ class GCNConv(Sums, Hosted, nn.GCNConv):
         Raises:
             ValueError: wrong shapes, devices or ids. TypeError: wrong dtypes.
         """
-        theirs = for_theirs(self, nn.GCNConv, edge_index, x, ONE_PASS)
-        if theirs is not None or isinstance(x, (tuple, list)):
+        unsupported = edge_index_if_unsupported(self, nn.GCNConv, edge_index, x, ONE_PASS)
+        if unsupported is not None or isinstance(x, (tuple, list)):
             # propagate_type: (x: Tensor, edge_weight: OptTensor)
-            return super().forward(x, theirs, edge_weight)
+            return super().forward(x, unsupported, edge_weight)
         x, _ = self._ends(x)
         g = checked_graph(edge_index, x, x.shape[0], x.shape[0])
         g, weight = self._weighted(g, checked_weight(g, edge_weight), x.dtype)

@@ -8,7 +8,7 @@ from torch import Tensor
 from torch_geometric import nn
 
 from ..nn.projections import applied
-from ._conv import ONE_PASS, Hosted, Sums, checked_features, checked_graph, for_theirs, node_counts
+from ._conv import ONE_PASS, Hosted, Sums, checked_features, checked_graph, edge_index_if_unsupported, node_counts
 
 
 class GINConv(Sums, Hosted, nn.GINConv):
@@ -31,10 +31,10 @@ class GINConv(Sums, Hosted, nn.GINConv):
         Raises:
             ValueError: wrong shapes, devices or ids. TypeError: wrong dtypes.
         """
-        theirs = for_theirs(self, nn.GINConv, edge_index, x, ONE_PASS)
-        if theirs is not None:
+        unsupported = edge_index_if_unsupported(self, nn.GINConv, edge_index, x, ONE_PASS)
+        if unsupported is not None:
             # propagate_type: (x: OptPairTensor)
-            return super().forward(x, theirs, size)
+            return super().forward(x, unsupported, size)
         x_src, x_dst = self._ends(x)
         return self._sum(checked_graph(edge_index, x_src, *node_counts(size, x_src, x_dst)), x_src, x_dst)
 

@@ -9,7 +9,7 @@ from ..common.autograd import snapshot
 from ..common.layers import check_layer
 from ..common.operands import check_columns, check_operand, name_operands, operand_errors
 from ..nn.projections import applied
-from ._conv import Hosted, checked_edge_attr, checked_features, checked_graph, for_theirs, node_counts
+from ._conv import Hosted, checked_edge_attr, checked_features, checked_graph, edge_index_if_unsupported, node_counts
 
 
 class GINEConv(Hosted, nn.GINEConv):
@@ -30,10 +30,10 @@ class GINEConv(Hosted, nn.GINEConv):
         Raises:
             ValueError: wrong shapes, devices or ids. TypeError: wrong dtypes.
         """
-        theirs = for_theirs(self, nn.GINEConv, edge_index, x)
-        if theirs is not None:
+        unsupported = edge_index_if_unsupported(self, nn.GINEConv, edge_index, x)
+        if unsupported is not None:
             # propagate_type: (x: OptPairTensor, edge_attr: OptTensor)
-            return super().forward(x, theirs, edge_attr, size)
+            return super().forward(x, unsupported, edge_attr, size)
         x_src, x_dst = checked_features(x, self.eps)
         g = checked_graph(edge_index, x_src, *node_counts(size, x_src, x_dst))
         if self.lin is not None:

@@ -8,7 +8,16 @@ from torch import Tensor
 from torch_geometric import nn
 
 from ..nn.projections import applied
-from ._conv import ONE_PASS, Hosted, Sums, checked_graph, checked_pair, checked_weight, for_theirs, node_counts
+from ._conv import (
+    ONE_PASS,
+    Hosted,
+    Sums,
+    checked_graph,
+    checked_pair,
+    checked_weight,
+    edge_index_if_unsupported,
+    node_counts,
+)
 
 
 class GraphConv(Sums, Hosted, nn.GraphConv):
@@ -32,10 +41,10 @@ class GraphConv(Sums, Hosted, nn.GraphConv):
         Raises:
             ValueError: wrong shapes, devices or ids. TypeError: wrong dtypes.
         """
-        theirs = for_theirs(self, nn.GraphConv, edge_index, x, ONE_PASS)
-        if theirs is not None:
+        unsupported = edge_index_if_unsupported(self, nn.GraphConv, edge_index, x, ONE_PASS)
+        if unsupported is not None:
             # propagate_type: (x: OptPairTensor, edge_weight: OptTensor)
-            return super().forward(x, theirs, edge_weight, size)
+            return super().forward(x, unsupported, edge_weight, size)
         x_src, x_dst = self._ends(x)
         g = checked_graph(edge_index, x_src, *node_counts(size, x_src, x_dst))
         return self._sum(g, x_src, x_dst, checked_weight(g, edge_weight))

@@ -212,7 +212,7 @@ def _stacked(relations: dict[EdgeType, Graph]) -> HeteroGraph:
     if known is not None and known[0].items() == relations.items():  # a Graph equals itself only
         return known[1]
     is_mixed = len({graph.idtype for graph in relations.values()}) > 1
-    made = HeteroGraph({etype: graph.long() if is_mixed else graph for etype, graph in relations.items()})
+    stacked = HeteroGraph({etype: graph.long() if is_mixed else graph for etype, graph in relations.items()})
     if may_keep(first.device):
-        object.__setattr__(first, _STACKED, (relations, made))
-    return made
+        object.__setattr__(first, _STACKED, (relations, stacked))
+    return stacked

@@ -5,7 +5,7 @@ from __future__ import annotations
 from torch_geometric import nn
 
 from ..common.operands import check_dense, check_tensor
-from ._conv import ONE_PASS, Hosted, checked_graph, checked_weight, for_theirs, reduced, reduction_of
+from ._conv import ONE_PASS, Hosted, checked_graph, checked_weight, edge_index_if_unsupported, reduced, reduction_of
 from ._normalize import normalized
 
 
@@ -29,10 +29,10 @@ class LGConv(Hosted, nn.LGConv):
         Raises:
             ValueError: wrong shapes, devices or ids. TypeError: wrong dtypes.
         """
-        theirs = for_theirs(self, nn.LGConv, edge_index, x, ONE_PASS)
-        if theirs is not None:
+        unsupported = edge_index_if_unsupported(self, nn.LGConv, edge_index, x, ONE_PASS)
+        if unsupported is not None:
             # propagate_type: (x: Tensor, edge_weight: OptTensor)
-            return super().forward(x, theirs, edge_weight)
+            return super().forward(x, unsupported, edge_weight)
         check_tensor(x, "x")
         check_dense(x, "x")
         g = checked_graph(edge_index, x, x.shape[0], x.shape[0])

@@ -16,7 +16,7 @@ from ..graph import Graph
 from ..nn.principal import degrees, of_ends, of_messages, scaled, split_linear
 from ..nn.projections import applied, linear
 from ..ops.copy_u_reduce import STD_EPS
-from ._conv import Hosted, checked_graph, for_theirs, reduction_of
+from ._conv import Hosted, checked_graph, edge_index_if_unsupported, reduction_of
 
 
 class PNAConv(Hosted, nn.PNAConv):
@@ -42,17 +42,17 @@ class PNAConv(Hosted, nn.PNAConv):
             ValueError: wrong shapes or devices. TypeError: wrong dtypes.
         """
         names = _names_of(self.aggr_module)
-        theirs = for_theirs(self, nn.PNAConv, edge_index, x, () if names is None else None)
-        if theirs is not None:
+        unsupported = edge_index_if_unsupported(self, nn.PNAConv, edge_index, x, () if names is None else None)
+        if unsupported is not None:
             # propagate_type: (x: Tensor, edge_attr: OptTensor)
-            return super().forward(x, theirs, edge_attr)
+            return super().forward(x, unsupported, edge_attr)
         check_tensor(x, "x")
         check_columns(x, "x", self.in_channels)
         check_layer(x, "x", self.lin)
         g = checked_graph(edge_index, x, x.shape[0], x.shape[0])
         if (edge_attr is None) != (self.edge_dim is None):
-            wanted = "None, as edge_dim is" if self.edge_dim is None else f"(E, {self.edge_dim})"
-            raise ValueError(f"edge_attr is {'None' if edge_attr is None else 'given'}; expected {wanted}")
+            expected = "None, as edge_dim is" if self.edge_dim is None else f"(E, {self.edge_dim})"
+            raise ValueError(f"edge_attr is {'None' if edge_attr is None else 'given'}; expected {expected}")
         if edge_attr is not None:
             check_operand(edge_attr, "edge_attr", g, "e")
             check_columns(edge_attr, "edge_attr", self.edge_dim)

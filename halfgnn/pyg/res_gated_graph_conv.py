@@ -13,7 +13,7 @@ from ..common.arguments import checked_widths
 from ..common.operands import check_columns, check_operand, check_parameter
 from ..common.precision import autocast
 from ..nn.projections import applied, is_just, is_product, linear
-from ._conv import Hosted, checked_graph, checked_pair, for_theirs
+from ._conv import Hosted, checked_graph, checked_pair, edge_index_if_unsupported
 
 
 class ResGatedGraphConv(Hosted, nn.ResGatedGraphConv):
@@ -38,10 +38,12 @@ class ResGatedGraphConv(Hosted, nn.ResGatedGraphConv):
         Raises:
             ValueError: edge_attr without edge_dim or the other way round; wrong shapes, devices or ids. TypeError: wrong dtypes.
         """
-        theirs = for_theirs(self, nn.ResGatedGraphConv, edge_index, x, reason=self._refuse_projections())
-        if theirs is not None:
+        unsupported = edge_index_if_unsupported(
+            self, nn.ResGatedGraphConv, edge_index, x, reason=self._refuse_projections()
+        )
+        if unsupported is not None:
             # propagate_type: (k: Tensor, q: Tensor, v: Tensor, edge_attr: OptTensor)
-            return super().forward(x, theirs, edge_attr)
+            return super().forward(x, unsupported, edge_attr)
         if (edge_attr is None) != (self.edge_dim is None):
             raise ValueError(
                 f"edge_attr is {'not ' if edge_attr is None else ''}given, but edge_dim is {self.edge_dim}"

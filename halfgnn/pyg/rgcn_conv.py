@@ -16,7 +16,7 @@ from ..common.precision import autocast
 from ..graph import Graph
 from ..nn.projections import linear
 from ..nn.typed_linear import typed_linear
-from ._conv import ONE_PASS, Hosted, checked_graph, for_theirs, reduced, reduction_of
+from ._conv import ONE_PASS, Hosted, checked_graph, edge_index_if_unsupported, reduced, reduction_of
 from ._graph import library, state_of
 
 _PAIRS = "_pairs"  # kept on a Graph: the Pairs of the last edge_type, and what is compared to recognise it
@@ -53,15 +53,17 @@ class RGCNConv(Hosted, nn.RGCNConv):
         Raises:
             ValueError: wrong shapes, devices, ids or relations. TypeError: wrong dtypes.
         """
-        theirs = for_theirs(self, nn.RGCNConv, edge_index, x, ONE_PASS)
-        if theirs is None:
+        unsupported = edge_index_if_unsupported(self, nn.RGCNConv, edge_index, x, ONE_PASS)
+        if unsupported is None:
             _check(x)
         x_src, x_dst = x if isinstance(x, (tuple, list)) and len(x) == 2 else (x, x)
-        if theirs is None and not all(isinstance(part, Tensor) and part.is_floating_point() for part in (x_src, x_dst)):
-            theirs = edge_index
-        if theirs is not None:
+        if unsupported is None and not all(
+            isinstance(part, Tensor) and part.is_floating_point() for part in (x_src, x_dst)
+        ):
+            unsupported = edge_index
+        if unsupported is not None:
             # propagate_type: (x: Tensor, edge_type_ptr: OptTensor)
-            return super().forward(x, theirs, edge_type)
+            return super().forward(x, unsupported, edge_type)
         widths = self.in_channels_l, x_dst.shape[-1] if self.root is None else self.root.shape[0]
         for part, name, width in zip((x_src, x_dst), ("x[0]", "x[1]") if x_dst is not x_src else ("x", "x"), widths):
             check_columns(part, name, width)

@@ -9,7 +9,7 @@ from torch import Tensor
 from torch_geometric import nn
 
 from ..nn.projections import applied
-from ._conv import ONE_PASS, Hosted, Sums, checked_graph, checked_pair, for_theirs, node_counts
+from ._conv import ONE_PASS, Hosted, Sums, checked_graph, checked_pair, edge_index_if_unsupported, node_counts
 
 
 class SAGEConv(Sums, Hosted, nn.SAGEConv):
@@ -32,10 +32,10 @@ class SAGEConv(Sums, Hosted, nn.SAGEConv):
         Raises:
             ValueError: wrong shapes, devices or ids. TypeError: wrong dtypes.
         """
-        theirs = for_theirs(self, nn.SAGEConv, edge_index, x, ONE_PASS)
-        if theirs is not None:
+        unsupported = edge_index_if_unsupported(self, nn.SAGEConv, edge_index, x, ONE_PASS)
+        if unsupported is not None:
             # propagate_type: (x: OptPairTensor)
-            return super().forward(x, theirs, size)
+            return super().forward(x, unsupported, size)
         x_src, x_dst = self._ends(x)
         return self._sum(checked_graph(edge_index, x_src, *node_counts(size, x_src, x_dst)), x_src, x_dst)
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 from torch_geometric import nn
 
 from ..nn.transformerconv import DotAttention
-from ._conv import Hosted, checked_graph, checked_pair, for_theirs
+from ._conv import Hosted, checked_graph, checked_pair, edge_index_if_unsupported
 from ._graph import edge_index_of
 
 
@@ -27,10 +27,10 @@ class TransformerConv(DotAttention, Hosted, nn.TransformerConv):
         Raises:
             See :class:`halfgnn.nn.TransformerConv`.
         """
-        theirs = for_theirs(self, nn.TransformerConv, edge_index, x)
-        if theirs is not None:
+        unsupported = edge_index_if_unsupported(self, nn.TransformerConv, edge_index, x)
+        if unsupported is not None:
             # propagate_type: (query: Tensor, key: Tensor, value: Tensor, edge_attr: OptTensor)
-            return super().forward(x, theirs, edge_attr, return_attention_weights)
+            return super().forward(x, unsupported, edge_attr, return_attention_weights)
         x_src, x_dst = checked_pair(x, self.lin_key, self.lin_query)
         g = checked_graph(edge_index, x_src, x_src.shape[0], x_dst.shape[0])
         self._check_edges(g, edge_attr, "edge_attr")

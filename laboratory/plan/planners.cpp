@@ -63,7 +63,6 @@ const RowWork* works() {
                                 kDotColumnsWork[1],
                                 kDotTensorBiasWork[1][0],
                                 kDotTensorBiasWork[1][1],
-                                kDotTensorBiasWork[1][2],
                                 kDotTensorColumnsWork[1][0],
                                 kDotTensorColumnsWork[1][1],
                                 kGatv2BiasWork[0],
@@ -93,10 +92,10 @@ void device_from_facts(const char* name, int major, int minor, int64_t l2_bytes,
 
 // ---- The model.
 
-double miss_rate(int64_t l2_bytes, double share, bool skewed, double bytes) {
+double miss_rate(int64_t l2_bytes, double share, double skew, double bytes) {
   Device device;
   device.l2_bytes = l2_bytes;
-  return RowCache(device, {share, skewed ? Popularity::kSkewed : Popularity::kEqual}).miss_rate(bytes);
+  return RowCache(device, {share, skew}).miss_rate(bytes);
 }
 
 void work_of(int64_t kernel, RowWork* out) { *out = works()[kernel]; }
@@ -106,10 +105,10 @@ double instructions(double row, double batch, int64_t num_rows, int64_t num_edge
   return instructions_of({row, batch}, {num_rows, num_edges, batch_edges, rows_at_once, batch_accesses, across_rows});
 }
 
-void times(const Device* device, int64_t columns, int64_t row_bytes, int64_t num_edges, bool read_once, int64_t count,
-           int64_t bytes, bool one_by_one, double cached_per_edge, double streamed, double instructions, double once,
-           Times* out) {
-  *out = times_of(*device, {columns, row_bytes, num_edges, read_once},
+void times(const Device* device, int64_t columns, int64_t row_bytes, int64_t num_edges, bool read_once, double skew,
+           int64_t count, int64_t bytes, bool one_by_one, double cached_per_edge, double streamed, double instructions,
+           double once, Times* out) {
+  *out = times_of(*device, {columns, row_bytes, num_edges, read_once, skew},
                   {count, bytes, one_by_one, cached_per_edge, streamed, instructions}, once);
 }
 
@@ -203,12 +202,13 @@ bool tensor_cores(int wanted, int compute_major, int64_t heads, int64_t dim, int
                            static_cast<DotTerms>(terms)};
   return takes_tensor_cores(static_cast<TensorCores>(wanted), compute_major, problem);
 }
-bool edge_records(int wanted, int compute_major, int64_t heads, int64_t dim, int64_t element_bytes, int64_t num_rows,
-                  int64_t num_edges) {
+bool edge_records(const Device* device, int wanted, int compute_major, int64_t heads, int64_t dim,
+                  int64_t element_bytes, int64_t num_rows, int64_t num_edges) {
   const auto problem = [&](DotPass pass) {
     return DotProblem{heads, dim, element_bytes, true, pass, num_rows, num_edges, true};
   };
-  return takes_edge_records(static_cast<TensorCores>(wanted), compute_major, problem(kDotsToDestinations),
-                            problem(kDotsToSources));
+  const int64_t bytes = edge_record_layout(heads, dim * element_bytes / kAccessBytes).bytes;
+  return takes_edge_records({static_cast<TensorCores>(wanted), compute_major, *device}, problem(kDotsToDestinations),
+                            problem(kDotsToSources), bytes);
 }
 }

@@ -12,6 +12,7 @@ from pathlib import Path
 CXX = os.environ.get("CXX", "g++")
 FLAGS = ["-std=c++17", "-O1", "-Wall", "-Wextra", "-Werror", "-shared", "-fPIC"]
 MB = 1 << 20
+SKEW = 0.36  # that planners take
 # Of a kernel of sums: bytes of an access, accesses per slice, edges in flight.
 ACCESSES = [(16, 1, 4), (8, 2, 4), (4, 1, 4), (4, 4, 2), (2, 4, 2)]
 PASSES = ("forward", "destinations", "sources")
@@ -39,7 +40,7 @@ KERNELS = [
     # With terms of edges.
     *(f"dot_bias_{which}" for which in PASSES),
     *(f"dot_columns_{which}" for which in PASSES[:2]),
-    *(f"dot_bias_tensor_{which}" for which in PASSES),
+    *(f"dot_bias_tensor_{which}" for which in PASSES[:2]),
     *(f"dot_columns_tensor_{which}" for which in PASSES[:2]),
     *(f"gatv2_bias_{which}" for which in PASSES[:2]),
 ]
@@ -131,8 +132,8 @@ class Planners:
 
     # ---- the model
 
-    def miss_rate(self, l2, size, share=0.75, skewed=True):
-        return self._call("miss_rate", l2, share, skewed, float(size), result=c_double)
+    def miss_rate(self, l2, size, share=0.75, skew=SKEW):
+        return self._call("miss_rate", l2, share, float(skew), float(size), result=c_double)
 
     def work(self, kernel) -> Work:
         work = Work()
@@ -143,10 +144,12 @@ class Planners:
         walk = (num_rows, num_edges, batch_edges, rows_at_once, batch_accesses, across_rows)
         return self._call("instructions", float(work[0]), float(work[1]), *walk, result=c_double)
 
-    def times(self, device, nodes, row_bytes, edges, slices: Slices, once=0.0, read_once=False) -> Times:
+    def times(self, device, nodes, row_bytes, edges, slices: Slices, once=0.0, read_once=False, skew=SKEW) -> Times:
         times = Times()
         values = [getattr(slices, name) for name, _ in Slices._fields_]
-        self._call("times", self.device(device), nodes, row_bytes, edges, read_once, *values, float(once), times)
+        self._call(
+            "times", self.device(device), nodes, row_bytes, edges, read_once, float(skew), *values, float(once), times
+        )
         return times
 
     # ---- planners; what they chose, and its slices
@@ -162,11 +165,13 @@ class Planners:
         sizes = (heads, dim, size, aligned, direction, 1000, 1000 * degree)
         return function(wanted, major, *sizes, gatv2, TERMS.index(terms))
 
-    def takes_edge_records(self, heads, dim, degree, *, wanted=2, major=9, size=2):
+    def takes_edge_records(self, heads, dim, degree, *, wanted=2, major=9, size=2, nodes=200_000, device=None):
+        """As attention's backward asks on a device (an H100)."""
+        device = device or self.gpus()["NVIDIA H100 80GB HBM3"]
         function = self.library.edge_records
         function.restype = c_bool
-        function.argtypes = [c_int, c_int, *[c_int64] * 5]
-        return function(wanted, major, heads, dim, size, 1000, 1000 * degree)
+        function.argtypes = [ctypes.POINTER(Device), c_int, c_int, *[c_int64] * 5]
+        return function(ctypes.byref(device), wanted, major, heads, dim, size, nodes, nodes * degree)
 
     def attention_instructions(self, heads, dim, which, nodes, edges, tensor, gatv2=False):
         """Of a pass of dot attention or GATv2 in halves."""

@@ -93,12 +93,12 @@ def _names_of_kernels():
     }
 
 
-def _kernels() -> dict[str, bool]:
-    """Every instantiation in the library, and whether it was launched."""
+def kernels(notes: Path = build.LAUNCHED) -> dict[str, bool]:
+    """Every instantiation in the library, and whether it was launched. notes: a folder of files that say where it is."""
     kernel = re.compile(
         rf"(?:void )?(?:[\w(): ]+::)?((?:{'|'.join(sorted(_names_of_kernels()))})(?:<.*>)?)\([^()]*(?:\([^()]*\)[^()]*)*\)$"
     )
-    launched = {int(place) for file in build.LAUNCHED.iterdir() for place in file.read_text().split()}
+    launched = {int(place) for file in notes.iterdir() for place in file.read_text().split()}
     command = ["nm", "--demangle", "--defined-only", build.LIBRARY]
     symbols = subprocess.run(command, capture_output=True, text=True, check=True).stdout
     found: dict[str, bool] = defaultdict(bool)
@@ -137,7 +137,7 @@ def measure() -> Coverage:
             for name, ran_by_line in lines.items():
                 for line, ran in ran_by_line.items():
                     files[name][line] |= ran
-    return Coverage({name: dict(lines) for name, lines in files.items()}, _kernels())
+    return Coverage({name: dict(lines) for name, lines in files.items()}, kernels())
 
 
 def reset() -> None:

@@ -249,6 +249,34 @@ def test_warps_of_many_short_rows():
     check_gspmm(g, "mul", "sum", support.spmm_operands(g, "mul", (2, 4), (2, 1), torch.float16), terms=1024)
 
 
+MANY_EDGES, SHORT_PIECE = 1 << 17, 128  # edges from which pieces are shorter, and their edges (rows.cuh)
+
+
+def test_pieces_are_shorter_where_there_are_many_edges():
+    """Rows of 128 edges are cut, and combined; with a few edges less they are not."""
+    ends = [
+        SHORT_PIECE - 1,
+        SHORT_PIECE,
+        SHORT_PIECE + 1,
+        0,
+        2 * SHORT_PIECE,
+        5 * SHORT_PIECE + 3,
+        PIECE,
+        3 * PIECE + 1,
+    ]
+    launches = []
+    for total in (MANY_EDGES, MANY_EDGES - 1):
+        left = total - sum(ends)
+        g = graph_of([*ends[:4], *[5] * (left // 5), left % 5, *ends[4:]], 100, torch.int32, True)
+        assert g.num_edges == total
+        operands = support.spmm_operands(g, "mul", (8,), (1,), torch.float16)
+        before = control.get("blocks")
+        ops.gspmm(g, "mul", "sum", *operands)
+        launches.append(control.get("blocks") - before)
+        check_gspmm(g, "mul", "sum", operands, terms=2 * SHORT_PIECE if total == MANY_EDGES else 2 * PIECE)
+    assert launches[0] > launches[1]
+
+
 # Lanes of a group and of a team, as powers of 2, and from how many edges on rows wait.
 TEAMS = [
     (0, 1, 8),

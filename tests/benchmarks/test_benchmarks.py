@@ -3,16 +3,13 @@
 No test here depends on measured times.
 """
 
-import argparse
 import contextlib
 import dataclasses
 import functools
 import importlib.util
 import math
-import sys
 import tempfile
 from pathlib import Path
-from types import SimpleNamespace
 
 import pytest
 import torch
@@ -21,7 +18,6 @@ from benchmarks import (
     cli,
     edge_layer,
     gather,
-    gpu,
     graphs,
     marks,
     memory,
@@ -285,59 +281,6 @@ def test_all_ways_to_run_a_model_of_pyg_compute_the_same(model):
             train.check(Config(dtypes=("fp32",)), model, heads, name)
     for out in outputs[1:]:
         torch.testing.assert_close(out, outputs[0], rtol=1e-4, atol=1e-4)
-
-
-@pytest.mark.skipif(torch.cuda.is_available(), reason="there is a GPU")
-@pytest.mark.parametrize("arguments", [["spmm", "--device", "cuda"], ["gpu", "--out", "nowhere"]])
-def test_without_a_gpu_it_says_so(arguments):
-    with pytest.raises(SystemExit, match="needs an NVIDIA GPU"):
-        cli.main(arguments)
-
-
-@pytest.fixture
-def in_this_process(monkeypatch):
-    """Runs the steps of a GPU run here. Each process would load all libraries anew."""
-
-    def call(command, stdout, **options):
-        assert command[:3] == [sys.executable, "-m", "benchmarks"] and options["timeout"] > 0
-        with contextlib.redirect_stdout(stdout):
-            return SimpleNamespace(returncode=cli.main(command[3:]))
-
-    monkeypatch.setattr(gpu, "subprocess", SimpleNamespace(run=call, STDOUT=None, TimeoutExpired=TimeoutError))
-
-
-@needs_dgl
-def test_rehearsal_of_what_runs_on_a_gpu(tmp_path, capsys, in_this_process):
-    assert cli.main(["gpu", "--device", "cpu", "--out", str(tmp_path), "--budget", "36000"]) == 0
-    found = rows.read(tmp_path / "cpu.csv")
-    assert {row.graph for row in found} >= {"tiny-communities (synthetic)", "tiny-hub (synthetic)", marks.SMALLEST}
-    assert {row.family for row in found} >= set(gpu.FAMILIES)
-    assert (tmp_path / "cpu.md").read_text() and (tmp_path / "bench.log").read_text()
-    assert capsys.readouterr().out.count(": done in") == len(gpu.REHEARSAL)
-
-
-def test_a_step_is_a_process_that_may_fail(tmp_path):
-    step = gpu.Step("spmm", "", ("--heads", "3", "--quick"))
-    assert gpu._measure(step, "cpu", tmp_path, seconds=600).startswith("spmm: FAILED with 1, see bench.log")
-    assert "--dims 128 does not divide into --heads 3" in (tmp_path / "bench.log").read_text()
-
-
-def test_steps_that_outlast_their_time_are_cut_off(tmp_path):
-    ending = gpu._measure(gpu.REHEARSAL[0], "cpu", tmp_path, seconds=0.5)
-    assert "cut off" in ending
-
-
-def test_steps_fit_into_the_time_that_there_is():
-    parser = argparse.ArgumentParser()
-    gpu.add_options(parser)
-    for steps in (gpu.STEPS, gpu.QUICK):
-        assert sum(step.seconds for step in steps) <= parser.get_default("budget")
-
-
-def test_every_step_parses():
-    for step in (*gpu.STEPS, *gpu.QUICK, *gpu.REHEARSAL):
-        options = cli._parser().parse_args(step.argv("cpu", Path("nowhere")))
-        assert options.command == step.family and (options.graphs or [""]) == [step.graph]
 
 
 @pytest.mark.parametrize(

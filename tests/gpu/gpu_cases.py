@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+import contextlib
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 
 import pytest
@@ -23,12 +24,21 @@ needs_gpu = pytest.mark.skipif(
 @dataclass(frozen=True)
 class Case:
     """call(g, *operands) is differentiable in all operands. shapes: target (None: a parameter) and trailing shape of
-    each operand."""
+    each operand. tensor_cores: whether attentions must take them, where they can; None: as the planner chooses."""
 
     name: str
     call: Callable[..., Tensor]
     shapes: tuple[tuple[str | None, tuple[int, ...]], ...]
     float_rhs: bool = False  # the second operand is always fp32
+    tensor_cores: bool | None = None
+
+    @contextlib.contextmanager
+    def environment(self) -> Iterator[None]:
+        """Of the forward and the backward."""
+        with pytest.MonkeyPatch.context() as patch:
+            if self.tensor_cores is not None:
+                patch.setenv("HALFGNN_TENSOR_CORES", str(int(self.tensor_cores)))
+            yield
 
     def operands(self, g: halfgnn.Graph, dtype: torch.dtype, device: str = "cpu") -> list[Tensor]:
         # Away from zero, because some operators divide.
@@ -89,17 +99,25 @@ def _segments(reduce: str) -> Case:
     return Case(f"segment_{reduce}", lambda g, x: ops.segment_reduce(g.in_degrees(), x, reduce), (("e", (5,)),))
 
 
-def attention(kind: support_attention.Kind, heads: int, dim: int, dropout_p: float = 0.0) -> Case:
+def attention(
+    kind: support_attention.Kind, heads: int, dim: int, dropout_p: float = 0.0, tensor_cores: bool | None = None
+) -> Case:
     def call(g, *operands):
         with support_attention.fixed_seed():
             return kind.call(g, *operands, dropout_p=dropout_p)
 
-    note = "_dropout" if dropout_p else ""
-    return Case(f"{kind.name}_attention_{heads}x{dim}{note}", call, tuple(kind.shapes(heads, dim)))
+    note = ("_dropout" if dropout_p else "") + _UNIT[tensor_cores]
+    name = f"{kind.name}_attention_{heads}x{dim}{note}"
+    return Case(name, call, tuple(kind.shapes(heads, dim)), tensor_cores=tensor_cores)
 
 
-def attention_edges(heads: int, dim: int, dropout_p: float = 0.0) -> list[Case]:
-    """Both attentions with a bias of edges, and with rows beside it."""
+_UNIT = {None: "", True: "_tensor_cores", False: "_lanes"}
+
+
+def attention_edges(
+    heads: int, dim: int, dropout_p: float = 0.0, columns: int = 0, tensor_cores: bool | None = None
+) -> list[Case]:
+    """Both attentions with a bias of edges, and with rows beside it, or with columns that each edge has."""
 
     def case(operator, kind, **terms):
         def call(g, *operands):
@@ -108,10 +126,19 @@ def attention_edges(heads: int, dim: int, dropout_p: float = 0.0) -> list[Case]:
                 return operator(g, *operands[len(terms) :], dropout_p=dropout_p, **named)
 
         shapes = (*terms.values(), *kind.shapes(heads, dim))
-        return Case(f"{kind.name}_attention_{'_'.join(terms)}_{heads}x{dim}", call, shapes)
+        name = f"{kind.name}_attention_{'_'.join(terms)}_{heads}x{dim}{_UNIT[tensor_cores]}"
+        return Case(name, call, shapes, tensor_cores=tensor_cores)
 
     dot, gatv2 = (ops.dot_attention, support_attention.DOT), (ops.gatv2_attention, support_attention.GATV2)
     bias, row = {"edge_bias": ("e", (heads,))}, ("e", (heads, dim))
+    if columns:
+        feat, weight = {"edge_feat": ("e", (columns,))}, (None, (heads * dim, columns))
+        return [
+            case(*dot, **feat, edge_key_weight=weight, edge_value_weight=weight),
+            case(*dot, **bias, **feat, edge_value_weight=weight),
+            case(*gatv2, **feat, edge_weight=weight),
+            case(*gatv2, **bias, **feat, edge_weight=weight),
+        ]
     return [
         *(case(*kind, **bias) for kind in (dot, gatv2)),
         case(*dot, **bias, edge_key=row, edge_value=row),
@@ -151,6 +178,18 @@ CASES = [
     # One head; odd width; too wide for a warp's registers, in whole vectors and in single elements.
     *(attention(kind, *shape) for kind in support_attention.KINDS for shape in ((1, 64), (3, 5), (1, 1032), (1, 133))),
     *(attention_edges(4, 32, 0.4) + attention_edges(3, 5)),
+    *(attention_edges(4, 32, columns=8) + attention_edges(3, 5, columns=3)),
+    # One and two blocks of 64 elements on tensor cores, whole and not, and the same on lanes.
+    *(
+        case
+        for unit in (True, False)
+        for dim in (40, 128)
+        for case in (
+            *(attention(kind, 1, dim, 0.4, unit) for kind in (support_attention.GATV2, support_attention.DOT)),
+            *attention_edges(1, dim, tensor_cores=unit),
+            *attention_edges(1, dim, columns=16, tensor_cores=unit),
+        )
+    ),
 ]
 CASES = list({case.name + str(case.shapes): case for case in CASES}.values())
 every_case = pytest.mark.parametrize("case", CASES, ids=lambda case: case.name)
@@ -175,10 +214,11 @@ def hub_graph(idtype: torch.dtype = torch.int32, device: str = "cpu", **sizes: i
 
 def with_gradients(case: Case, g: halfgnn.Graph, leaves: list[Tensor], upstream: list[Tensor]) -> list[Tensor]:
     """Result and gradients. upstream: the gradient of the result, which is made at the first call."""
-    out = case.call(g, *leaves)
-    if not upstream:
-        upstream.append(torch.randn(out.shape, dtype=torch.float32).to(out.device, out.dtype))
-    return [out.detach(), *torch.autograd.grad(out, leaves, upstream[0])]
+    with case.environment():
+        out = case.call(g, *leaves)
+        if not upstream:
+            upstream.append(torch.randn(out.shape, dtype=torch.float32).to(out.device, out.dtype))
+        return [out.detach(), *torch.autograd.grad(out, leaves, upstream[0])]
 
 
 def setup(case: Case, dtype: torch.dtype, idtype: torch.dtype = torch.int32, **sizes: int):

@@ -10,7 +10,9 @@ gpu       tests/gpu: CUDA graphs, streams, determinism, memory, training, dgl.nn
 large     sizes past 2^31, if there is enough memory
 sanitize  compute-sanitizer's memcheck, racecheck, initcheck and synccheck on sanitize.py, all four at the same time
 
-Each group writes a log to the folder --out. The exit status is 0 only if everything passed.
+Each group writes a log to the folder --out, and the summary is written anew after each. The exit status is 0 only if everything
+passed. --groups runs some of them, in calls of their own if one call may not last long enough for all. --rehearse runs a sample of
+all groups on the CPU, without the packages that a machine with a GPU may lack (make gpu-rehearsal).
 """
 
 from __future__ import annotations
@@ -36,6 +38,10 @@ GROUPS = ("suite", "gpu", "large", "sanitize")
 TOOLS = ("memcheck", "racecheck", "initcheck", "synccheck")
 # Seconds per group, if --budget allows them.
 LIMITS = {"suite": 240, "gpu": 150, "large": 90, "sanitize": 200}
+LEAST = 30  # seconds that are kept for each group that follows
+GRACE = 8  # seconds in which a group that is ended early writes what it knows
+# What a rehearsal does without.
+HIDDEN = ("dgl", "matplotlib", "pyarrow", "scipy", "torch_geometric")
 
 
 @dataclass
@@ -63,6 +69,12 @@ def environment(**more: str) -> dict[str, str]:
     return {**os.environ, "PYTHONPATH": os.pathsep.join(paths), "PYTHONUNBUFFERED": "1", **more}
 
 
+def hide_packages() -> None:
+    """From all processes that follow."""
+    os.environ["HALFGNN_HIDDEN"] = ",".join(HIDDEN)
+    os.environ["PYTHONPATH"] = os.pathsep.join([str(HERE / "hidden"), *filter(None, [os.environ.get("PYTHONPATH")])])
+
+
 class Job:
     """A command whose output goes to a file."""
 
@@ -80,20 +92,21 @@ class Job:
             )
 
     def wait(self, deadline: float) -> tuple[int | None, str]:
-        """(status, output). If the command runs until `deadline`, a value of time.monotonic(), it is ended and status
-        is None."""
+        """(status, output). A command that runs until shortly before `deadline`, a value of time.monotonic(), is ended
+        by then, and status is None."""
         try:
-            status = self.process.wait(max(0.0, deadline - time.monotonic()))
+            left = deadline - time.monotonic()
+            status = self.process.wait(max(0.0, left / 2, left - GRACE))
         except subprocess.TimeoutExpired:
             status = None
             self._end()
         return status, self.log.read_text(errors="replace")
 
     def _end(self) -> None:
-        for stop in (signal.SIGINT, signal.SIGKILL):
+        for stop, seconds in ((signal.SIGINT, GRACE - 2), (signal.SIGKILL, 2)):
             try:
                 os.killpg(self.process.pid, stop)
-                self.process.wait(10)
+                self.process.wait(seconds)
                 return
             except (subprocess.TimeoutExpired, ProcessLookupError):
                 continue
@@ -222,32 +235,54 @@ def pytest_command(workers: int) -> list[str]:
     return command
 
 
-def run_pytest(name: str, arguments: list[str], workers: int, out: Path, limit: float) -> Outcome:
-    job = Job([*pytest_command(workers), *arguments], out / f"{name}.log", environment(HALFGNN_TEST_DEVICES="cuda"))
+def run_pytest(name: str, arguments: list[str], options, limit: float) -> Outcome:
+    device, workers, out = ("cpu" if options.rehearse else "cuda"), options.workers, options.out
+    if options.rehearse:
+        arguments = [*arguments, "-p", "tests.sample"]
+    workers = 1 if name == "large" else workers
+    job = Job([*pytest_command(workers), *arguments], out / f"{name}.log", environment(HALFGNN_TEST_DEVICES=device))
     status, text = job.wait(time.monotonic() + limit)
     counts, failures = read_results(text)
     outcome = Outcome(name, counts["passed"], counts["failed"], counts["skipped"], job.seconds, failures=failures)
+    planned = planned_tests(text)
     if status is None:
-        outcome.note = f"! ended after {limit:.0f} s"
+        outcome.note = f"! ended after {job.seconds:.0f} s: {counts.total()} of {planned or 'all'} tests ran"
     elif status not in (0, 1):
         outcome.note = f"! pytest ended with {status}"
     elif status == 1 and not outcome.failed:
-        outcome.note = "! pytest failed"
+        outcome.note = "! pytest failed: " + (errors_of_collection(text) or "see its log")
+    elif not counts.total():
+        outcome.note = "! no test ran"
     return outcome
 
 
+def planned_tests(text: str) -> int | None:
+    """The number of tests that pytest collected, less those that it left out."""
+    found = re.search(r"\[(\d+) items\]", text)  # by xdist
+    if found is None:
+        found = re.search(r"^collected \d+ items?.* / (\d+) selected", text, re.MULTILINE)
+    if found is None:
+        found = re.search(r"^collected (\d+) items?", text, re.MULTILINE)
+    return int(found[1]) if found else None
+
+
+def errors_of_collection(text: str) -> str:
+    """The files that pytest could not read, by either of its ways to say so."""
+    return ", ".join(dict.fromkeys(re.findall(r"(?:ERROR collecting|^ERROR) (\S+\.py)", text, re.MULTILINE)))
+
+
 def suite(options, limit: float) -> Outcome:
-    paths = ["tests", "--ignore=tests/gpu", "-k", "cuda"]
-    return run_pytest("suite", paths, options.workers, options.out, limit)
+    paths = ["tests", "--ignore=tests/gpu", "-k", "cpu" if options.rehearse else "cuda"]
+    return run_pytest("suite", paths, options, limit)
 
 
 def gpu(options, limit: float) -> Outcome:
     paths = ["tests/gpu", "--ignore=tests/gpu/test_gpu_large.py"]
-    return run_pytest("gpu", paths, options.workers, options.out, limit)
+    return run_pytest("gpu", paths, options, limit)
 
 
 def large(options, limit: float) -> Outcome:
-    return run_pytest("large", ["tests/gpu/test_gpu_large.py"], 1, options.out, limit)
+    return run_pytest("large", ["tests/gpu/test_gpu_large.py"], options, limit)
 
 
 # ---- compute-sanitizer ---------------------------------------------------------------------------
@@ -275,7 +310,8 @@ def count_errors(tool: str, text: str) -> int | None:
 
 
 def sanitizer_command(sanitizer: str, tool: str, seconds: float) -> list[str]:
-    command = [sanitizer, "--tool", tool, "--print-limit", "30" if tool != "initcheck" else "1000"]
+    # initcheck must watch all kernels, and PyTorch's have reports too, which must not crowd out halfgnn's: 0 prints all.
+    command = [sanitizer, "--tool", tool, "--print-limit", "30" if tool != "initcheck" else "0"]
     if tool != "initcheck":
         command += ["--kernel-name", "kns=halfgnn"]
     # Slower tools get fewer cases.
@@ -285,6 +321,8 @@ def sanitizer_command(sanitizer: str, tool: str, seconds: float) -> list[str]:
 
 
 def sanitize(options, limit: float) -> list[Outcome]:
+    if options.rehearse:
+        return [rehearsed_sanitize(options.out, limit)]
     sanitizer = find_sanitizer()
     if sanitizer is None:
         return [Outcome("sanitize", skipped=len(TOOLS), note="no compute-sanitizer was found")]
@@ -297,6 +335,23 @@ def sanitize(options, limit: float) -> list[Outcome]:
         status, text = job.wait(deadline)
         outcomes.append(sanitizer_outcome(tool, status, text, job.seconds))
     return outcomes
+
+
+def rehearsed_sanitize(out: Path, limit: float) -> Outcome:
+    """Its cases on the CPU, without a sanitizer."""
+    command = [
+        sys.executable,
+        str(HERE / "sanitize.py"),
+        "--device",
+        "cpu",
+        "--seconds",
+        f"{limit - 20:.0f}",
+        "--stride",
+        "4",
+    ]
+    job = Job(command, out / "sanitize.log")
+    status, text = job.wait(time.monotonic() + limit)
+    return sanitizer_outcome("sanitize", status, text + "\n========= ERROR SUMMARY: 0 errors\n", job.seconds)
 
 
 def sanitizer_outcome(tool: str, status: int | None, text: str, seconds: float) -> Outcome:
@@ -340,34 +395,49 @@ def parse(argv=None):
     parser.add_argument("--groups", nargs="*", choices=GROUPS, default=list(GROUPS), help="none: build only")
     parser.add_argument("--workers", type=int, default=8, help="test processes that share the GPU (8)")
     parser.add_argument("--budget", type=float, default=540, help="seconds for the whole run (540)")
+    parser.add_argument("--rehearse", action="store_true", help="a sample on the CPU: needs no GPU")
     options = parser.parse_args(argv)
     options.out = options.out.resolve()
     return options
 
 
-def main() -> int:
-    options = parse()
-    end = time.monotonic() + options.budget
+def built(options) -> list[Outcome]:
+    """What building the library gave; nothing in a rehearsal, which takes it as it is."""
+    if options.rehearse:
+        hide_packages()
+        return []
     found = ask_about_gpu()
-    options.out.mkdir(parents=True, exist_ok=True)
     print(
         f"{found['gpu']}, {found['memory'] / 2**30:.0f} GiB, torch {found['torch']}, CUDA {found['cuda']}", flush=True
     )
-    outcomes = [build(options.build, found["arch"], options.out, limit=options.budget)]
-    left = [group for group in GROUPS if group in options.groups] if outcomes[0].is_good else []
+    return [build(options.build, found["arch"], options.out, limit=options.budget)]
+
+
+def write_summary(outcomes: list[Outcome], out: Path) -> str:
+    """Written after each group, so that a run that is killed has one."""
+    summary = "\n".join([*shown_failures(outcomes), "", render(outcomes)])
+    (out / "summary.txt").write_text(summary + "\n")
+    return summary
+
+
+def main() -> int:
+    options = parse()
+    end = time.monotonic() + options.budget
+    options.out.mkdir(parents=True, exist_ok=True)
+    outcomes = built(options)
+    left = [group for group in GROUPS if group in options.groups] if all(o.is_good for o in outcomes) else []
     while left:
         group = left.pop(0)
-        reserved = sum(30 for _ in left)
-        limit = min(LIMITS[group], end - time.monotonic() - reserved)
-        if limit < 20:
+        limit = min(LIMITS[group], end - time.monotonic() - LEAST * len(left))
+        if limit < LEAST:
             outcomes.append(Outcome(group, note="! no time was left"))
             continue
-        print(f"{group}: up to {limit:.0f} s", flush=True)
+        cut = f", of {LIMITS[group]} s that it may take" if limit < LIMITS[group] else ""
+        print(f"{group}: up to {limit:.0f} s{cut}", flush=True)
         done = {"suite": suite, "gpu": gpu, "large": large, "sanitize": sanitize}[group](options, limit)
         outcomes += done if isinstance(done, list) else [done]
-    summary = "\n".join([*shown_failures(outcomes), "", render(outcomes)])
-    (options.out / "summary.txt").write_text(summary + "\n")
-    print(summary)
+        write_summary(outcomes, options.out)
+    print(write_summary(outcomes, options.out))
     return 0 if all(outcome.is_good for outcome in outcomes) else 1
 
 

@@ -22,11 +22,11 @@ import halfgnn
 from benchmarks import yardsticks
 from halfgnn import ops
 from tests import support
-from tests.gpu import gpu_cases
+from tests.gpu import cover, gpu_cases
 from tests.gpu.gpu_cases import Case, with_gradients
 from tests.support_attention import KINDS
 
-WIDTHS = (1, 3, 7, 8, 12, 31, 33, 64, 100, 130, 256, 520)
+WIDTHS = (1, 3, 7, 8, 12, 31, 33, 64, 72, 100, 128, 130, 256, 520)
 
 
 def _width_cases(width: int) -> list[Case]:
@@ -85,21 +85,15 @@ def _graphs():
         yield name, support.make_graph(name, torch.int64)
 
 
-def _place(x: torch.Tensor, misaligned: bool, device: str) -> torch.Tensor:
-    """A leaf on the GPU. It is copied there from the host, so that every tool sees it as initialised."""
-    if not misaligned:
-        return x.to(device).requires_grad_()
-    storage = torch.cat([x.new_zeros(1), x.reshape(-1)]).to(device)
-    return storage[1:].view(x.shape).requires_grad_()
-
-
 def check(case: Case, graph, on_gpu, dtype: torch.dtype, misaligned: bool, device: str) -> None:
     """Raises AssertionError unless results and gradients are close to the CPU's."""
     operands = case.operands(graph, dtype)
     upstream: list[torch.Tensor] = []
     expected = with_gradients(case, graph, [x.clone().requires_grad_() for x in operands], upstream)
-    leaves = [_place(x, misaligned, device) for x in operands]
+    leaves = [cover.place(x, misaligned, device) for x in operands]
     results = with_gradients(case, on_gpu, leaves, [upstream[0].to(device)])
+    results.append(cover.forward_alone(case, on_gpu, leaves))
+    expected.append(expected[0])
     tolerance = {torch.float16: 2e-2, torch.bfloat16: 1e-1, torch.float32: 1e-3}[dtype]
     for got, right in zip(results, expected):
         scale = right.float().abs().max().item() if right.numel() else 0.0
@@ -143,8 +137,10 @@ def scalar_baseline(graph, device: str) -> None:
 
 
 def plan(stride: int):
-    """(graph name, graph, case, dtype, misaligned). Each graph has every stride-th of the cases by width, starting at
-    another."""
+    """(graph name, graph, case, dtype, misaligned). First those of cover.py, which launch every kernel. Then each graph has every
+    stride-th of the cases by width, starting at another."""
+    for job in cover.cover():
+        yield f"hubs of {job.idtype}", job.graph(), job.case, job.dtype, job.misaligned
     dtypes = itertools.cycle(gpu_cases.DTYPES)
     shifted = itertools.cycle([False, True, False])
     block_hubs = gpu_cases.hub_graph(torch.int32, hub_edges=BLOCK_HUB_EDGES, num_edges=300)

@@ -16,7 +16,7 @@ if not KERNELS.is_dir():
 def constant(file, name):
     """The value of a constant of the kernels. It may be defined as a product with another constant."""
     text = (KERNELS / file).read_text()
-    value = re.search(rf"constexpr \w+ {name} = ([^;]+);", text)
+    value = re.search(rf"constexpr \w+ (?:\w+ = [^;,]+, )*{name} = ([^;,]+)[;,]", text)
     assert value, f"{file} has no {name}"
     factors = (int(f) if f.isdigit() else constant(file, f) for f in re.split(r" \* ", value[1]))
     return torch.tensor(list(factors)).prod().item()
@@ -24,7 +24,7 @@ def constant(file, name):
 
 def slots_of_rows(indptr):
     """The number of slots of each row, as in core/rows.cuh. 0 for rows that are not cut."""
-    piece, num_edges = 1 << constant("core/rows.cuh", "kMinLog2Piece"), int(indptr[-1])
+    piece, num_edges = 1 << constant("core/rows.cuh", "kLog2Piece"), int(indptr[-1])
     assert num_edges < piece * 1000  # far from kMaxSlots
     begin, end = indptr[:-1].long(), indptr[1:].long()
     slots = (end + piece - 1) // piece - (begin + piece - 1) // piece

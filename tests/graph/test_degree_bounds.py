@@ -95,7 +95,7 @@ def test_wrong_hints(name, value, error):
 
 def test_the_kernels_mean_the_same_rows():
     text = (Path(halfgnn.__file__).parents[1] / "csrc/cuda/kernels/core/rows.cuh").read_text()
-    assert int(re.search(r"kMinLog2Piece = (\d+);", text)[1]) == LONG_ROW_EDGES.bit_length() - 1
+    assert int(re.search(r"kLog2Piece = (\d+),", text)[1]) == LONG_ROW_EDGES.bit_length() - 1
     assert LONG_ROW_EDGES & (LONG_ROW_EDGES - 1) == 0
 
 

@@ -21,7 +21,7 @@ try:
     import dgl
     import dgl.nn as dglnn
 except ImportError:
-    dgl = None
+    dgl = dglnn = None
 
 needs_dgl = pytest.mark.skipif(dgl is None, reason="dgl is not installed")
 WIDE_DTYPES = [dtype for dtype in (torch.float32, torch.float64) if support.supports("cpu", dtype)]

@@ -112,7 +112,9 @@ def test_large_gates(dtype, device):
         grads = torch.autograd.grad(out, leaves, torch.ones_like(out))
         exact = torch.tensor(z, dtype=torch.float64)
         slope = (exact.sigmoid() * (-exact).sigmoid()).expand(1, 8)
-        tolerance = max(torch.finfo(dtype).eps, 1e-12)
+        # A GPU's exp and its reciprocal may each be off by an ulp or two in fp32 (CUDA's tables say 2 for expf).
+        ulps = 4 if dtype == torch.float32 and support.has_cuda_kernels(device) else 1
+        tolerance = ulps * max(torch.finfo(dtype).eps, 1e-12)
         tiny = max(torch.finfo(dtype).smallest_normal * torch.finfo(dtype).eps, 1e-38) if dtype != torch.float64 else 0
         for a, b in [(out, exact.sigmoid().expand(1, 8)), *((x, slope) for x in grads[1:])]:
             torch.testing.assert_close(a.detach().cpu().double(), b, rtol=tolerance, atol=tiny)

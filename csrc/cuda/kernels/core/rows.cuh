@@ -34,9 +34,12 @@
 
 namespace halfgnn::cuda {
 
-// Few slots on large graphs, so that the workspace is small beside the features; short pieces on small ones.
-constexpr int kMinLog2Piece = 9;
-constexpr int64_t kMaxSlots = 1 << 17;
+// Rows of so many edges are long. On large graphs pieces are longer, for few slots: the workspace is small then beside
+// the features. On graphs of fewer edges than fill a GPU for a while pieces are shorter, for many: the warp of the
+// longest one would end long after all others. Small graphs have no use for that, and launch less.
+constexpr int kLog2Piece = 9, kMinLog2Piece = 7;
+constexpr int64_t kMaxSlots = 1 << 17, kManySlots = 1 << 14;
+constexpr int64_t kManyEdges = 1 << 17;
 // If the caller says that all rows are short, no row is cut, however many edges it has: then there are no partial
 // results to combine. Past so many edges that is not worth the risk, since a piece must have fewer than 2^31.
 constexpr int kUncutLog2Piece = 31;
@@ -54,12 +57,14 @@ struct Rows {
 };
 
 inline Rows rows_of(const Topology& topology) {
-  Rows rows{{topology.indptr, topology.is_int64}, topology.num_rows, topology.num_edges, 0, kMinLog2Piece};
+  Rows rows{{topology.indptr, topology.is_int64}, topology.num_rows, topology.num_edges, 0, kLog2Piece};
   if (topology.short_rows && topology.num_edges < kMaxUncutEdges) {
     rows.log2_piece = kUncutLog2Piece;
     return rows;
   }
-  while ((topology.num_edges >> rows.log2_piece) > kMaxSlots) ++rows.log2_piece;
+  const auto slots = [&] { return topology.num_edges >> rows.log2_piece; };
+  while (slots() > kMaxSlots) ++rows.log2_piece;
+  while (topology.num_edges >= kManyEdges && slots() < kManySlots && rows.log2_piece > kMinLog2Piece) --rows.log2_piece;
   const int64_t piece = int64_t{1} << rows.log2_piece;
   if (topology.num_edges >= piece) rows.num_slots = ceil_div(topology.num_edges, piece);
   return rows;

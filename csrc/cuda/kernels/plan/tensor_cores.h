@@ -6,6 +6,7 @@
 #include <cstdint>
 
 #include "../core/warp.h"
+#include "slices.h"
 #include "work.h"
 
 namespace halfgnn::cuda {
@@ -15,7 +16,8 @@ enum class TensorCores { kNever, kWherePossible, kWhereCheaper };
 
 enum DotPass { kForwardDots, kDotsToDestinations, kDotsToSources };  // as in work.h
 
-// What edges add to dot attention. Tensor cores take a bias, and at most kMaxTensorColumns columns.
+// What edges add to dot attention. Tensor cores take a bias, and at most kMaxTensorColumns columns, but not records of
+// edges to sources.
 enum class DotTerms { kNone, kBias, kColumns, kOther };
 constexpr uint32_t kMaxTensorColumns = 16;
 
@@ -33,14 +35,15 @@ struct DotProblem {
 };
 
 // Elements of a head, at most.
-constexpr int64_t kMaxTensorDim = 256, kMaxGatv2TensorDim = 128;
+constexpr int64_t kMaxTensorDim = 128;
 constexpr int64_t kTensorAccess = 16;  // bytes
 // Elements that a warp sums up in one access per lane.
 constexpr int64_t kTensorBlock = 64;
 
 constexpr bool serve_tensor_cores(const DotProblem& problem) {
   return problem.element_bytes == 2 && problem.is_aligned && problem.dim * problem.element_bytes % kTensorAccess == 0 &&
-         problem.dim <= (problem.is_gatv2 ? kMaxGatv2TensorDim : kMaxTensorDim) && problem.terms != DotTerms::kOther;
+         problem.dim <= kMaxTensorDim && problem.terms != DotTerms::kOther &&
+         (problem.terms == DotTerms::kNone || problem.pass != kDotsToSources);
 }
 
 // ---- Instructions of all warps.
@@ -66,12 +69,12 @@ inline double recorded_instructions(const DotProblem& problem) {
 
 // Of those on tensor cores. A warp takes batches of 16 edges, of one head.
 inline double tensor_instructions(const DotProblem& problem) {
-  const auto* works = problem.is_gatv2                      ? kGatv2TensorWork
-                      : problem.terms == DotTerms::kNone    ? kDotTensorWork
-                      : problem.terms == DotTerms::kColumns ? kDotTensorColumnsWork
-                                                            : kDotTensorBiasWork;
   const int log2_blocks = log2_ceil(ceil_div(problem.dim, kTensorBlock));
-  RowWork work = works[log2_blocks][problem.pass];
+  const RowWork* works = problem.is_gatv2                      ? kGatv2TensorWork[log2_blocks]
+                         : problem.terms == DotTerms::kNone    ? kDotTensorWork[log2_blocks]
+                         : problem.terms == DotTerms::kColumns ? kDotTensorColumnsWork[log2_blocks]
+                                                               : kDotTensorBiasWork[log2_blocks];
+  RowWork work = works[problem.pass];
   if (problem.dim != kTensorBlock << log2_blocks) work.batch *= kConditionalTensorLoads;
   return static_cast<double>(problem.heads) * instructions_of(work, {problem.num_rows, problem.num_edges, 16});
 }
@@ -82,16 +85,49 @@ inline bool takes_tensor_cores(TensorCores wanted, int compute_major, const DotP
   return tensor_instructions(problem) < pair_instructions(problem);
 }
 
-// Whether GATv2's backward executes fewer instructions with records of edges than without, where each pass takes the
+// ---- Records of edges, of GATv2's backward.
+
+struct Choice {
+  TensorCores wanted;
+  int compute_major;
+  Device device;
+};
+
+// The time of a pass over `num_columns` rows, with records of so many bytes per edge or without (0). What a pass reads
+// and writes once per row is the same with both, and is left out.
+inline double gatv2_backward_seconds(const Choice& choice, const DotProblem& problem, int64_t num_columns,
+                                     int64_t record_bytes) {
+  constexpr int64_t kIdBytes = 4;
+  const bool is_to_sources = problem.pass == kDotsToSources;
+  const int64_t row_bytes = problem.heads * problem.dim * problem.element_bytes;
+  const int64_t read_bytes = is_to_sources && record_bytes == 0 ? 2 * row_bytes : row_bytes;
+  const bool on_tensor_cores = record_bytes == 0 && takes_tensor_cores(choice.wanted, choice.compute_major, problem);
+  const double instructions = record_bytes > 0  ? recorded_instructions(problem)
+                              : on_tensor_cores ? tensor_instructions(problem)
+                                                : pair_instructions(problem);
+  // Records of an edge, or those of its destination.
+  const int64_t cached = !is_to_sources ? 0 : record_bytes > 0 ? record_bytes : kSectorBytes;
+  const auto edges = static_cast<double>(problem.num_edges);
+  const Slices whole{1,
+                     read_bytes,
+                     false,
+                     static_cast<double>(cached),
+                     edges * static_cast<double>(record_bytes > 0 ? 2 * kIdBytes + record_bytes : kIdBytes),
+                     instructions};
+  return times_of(choice.device, {num_columns, read_bytes, problem.num_edges}, whole, 0).total();
+}
+
+// Whether the backward takes less time with records of so many bytes per edge, where each pass without them takes the
 // cheaper kernel.
-inline bool takes_edge_records(TensorCores wanted, int compute_major, const DotProblem& destinations,
-                               const DotProblem& sources) {
+inline bool takes_edge_records(const Choice& choice, const DotProblem& destinations, const DotProblem& sources,
+                               int64_t record_bytes) {
   double without = 0, recorded = 0;
   for (const DotProblem* problem : {&destinations, &sources}) {
-    const bool on_tensor_cores = takes_tensor_cores(wanted, compute_major, *problem);
-    if (on_tensor_cores && wanted == TensorCores::kWherePossible) return false;
-    without += on_tensor_cores ? tensor_instructions(*problem) : pair_instructions(*problem);
-    recorded += recorded_instructions(*problem);
+    const bool on_tensor_cores = takes_tensor_cores(choice.wanted, choice.compute_major, *problem);
+    if (on_tensor_cores && choice.wanted == TensorCores::kWherePossible) return false;
+    const int64_t num_columns = (problem == &destinations ? sources : destinations).num_rows;
+    without += gatv2_backward_seconds(choice, *problem, num_columns, 0);
+    recorded += gatv2_backward_seconds(choice, *problem, num_columns, record_bytes);
   }
   return recorded < without;
 }

@@ -54,7 +54,7 @@ Rows softmax_rows_of(const Topology& topology, int64_t edges_per_piece) {
   int log2_piece = log2_ceil(edges_per_piece);
   while ((topology.num_edges >> log2_piece) > kMaxPieces) ++log2_piece;
   // Pieces may be shorter than those of rows_of, and then rows that it does not cut are cut here.
-  if (rows.num_slots == 0 && log2_piece >= kMinLog2Piece) return rows;
+  if (rows.num_slots == 0 && log2_piece >= kLog2Piece) return rows;
   rows.log2_piece = log2_piece;
   const int64_t piece = int64_t{1} << log2_piece;
   rows.num_slots = topology.num_edges < piece ? 0 : ceil_div(topology.num_edges, piece);
