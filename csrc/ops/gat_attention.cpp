@@ -20,12 +20,12 @@ struct GatInputs {
   Feature feat, attn_src, attn_dst, edge_logits;
   GatArgs args;
 
-  GatInputs(const Topology& topology, int64_t num_src, int64_t num_dst, const GatTensors& given,
+  GatInputs(const Topology& topology, int64_t num_src, int64_t num_dst, const GatTensors& tensors,
             const at::Device& device)
-      : feat(head_feature(given.feat, "feat", device)),
-        attn_src(feature_of(given.attn_src, "attn_src", Target::kCol, device)),
-        attn_dst(feature_of(given.attn_dst, "attn_dst", Target::kRow, device)),
-        edge_logits(feature_of(given.edge_logits, "edge_logits", Target::kEdge, device)) {
+      : feat(head_feature(tensors.feat, "feat", device)),
+        attn_src(feature_of(tensors.attn_src, "attn_src", Target::kCol, device)),
+        attn_dst(feature_of(tensors.attn_dst, "attn_dst", Target::kRow, device)),
+        edge_logits(feature_of(tensors.edge_logits, "edge_logits", Target::kEdge, device)) {
     const int64_t heads = feat.tensor.size(1);
     if (num_src < 0) num_src = feat.tensor.size(0);
     TORCH_CHECK_VALUE(feat.tensor.size(0) == num_src, "feat has shape ", feat.tensor.sizes(), "; expected ", num_src,
@@ -51,8 +51,8 @@ struct GatInputs {
     args.attn_src = attn_src.operand.data;
     args.attn_dst = attn_dst.operand.data;
     args.edge_logits = edge_logits.operand.data;
-    args.negative_slope = given.negative_slope;
-    args.dropout = dropout_of(given.dropout, device);
+    args.negative_slope = tensors.negative_slope;
+    args.dropout = dropout_of(tensors.dropout, device);
   }
 };
 

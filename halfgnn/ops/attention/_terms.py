@@ -92,11 +92,11 @@ def _checked_columns(g, like: Tensor, terms: EdgeTerms, names: TermNames) -> tup
     feat, weights = terms.feat, {names.key_weight: terms.key_weight, names.value_weight: terms.value_weight}
     assert feat is not None
     check_operand(feat, names.feat, g, "e")
-    given = [name for name, weight in weights.items() if weight is not None]
+    weight_names = [name for name, weight in weights.items() if weight is not None]
     if feat.dim() != 2:
-        beside = f", beside {given[0]}" if given else ""
+        beside = f", beside {weight_names[0]}" if weight_names else ""
         raise ValueError(f"{names.feat} has shape {tuple(feat.shape)}; expected (edges, columns){beside}")
-    if not given:
+    if not weight_names:
         raise ValueError(f"{names.feat} is given; expected also {names.key_weight}, {names.value_weight} or both")
     if terms.key_weight is terms.value_weight:
         weights[names.value_weight] = None

@@ -107,30 +107,30 @@ def _attended(csc, operands: _Operands, slope, dropout_p, seed, save, precise, s
 
 def _gradients(options: _Options, needs, grad, *saved):
     """Those of the operands. One that is not needed is empty. saved: what the Function kept."""
-    given, (seed, out, lse, residual) = _Operands(*saved[6:13]), saved[13:]
-    taken = _taken(given)
-    is_projected = taken is not given
+    operands, (seed, out, lse, residual) = _Operands(*saved[6:13]), saved[13:]
+    taken = _taken(operands)
+    is_projected = taken is not operands
     needs_rows = (needs.edge_feat or needs.edge_weight) if is_projected else needs.edge_key
     gradients = _gatv2_backward(
         *saved[:6], *taken[:3], options.slope, options.dropout_p, seed, grad, out, lse, residual, options.short_rows,
         options.out_short_rows, *taken[3:], needs.edge_bias, needs_rows, needs.edge_feat and not is_projected,
         needs.edge_weight and not is_projected,
     )  # fmt: skip
-    return _unprojected(given, gradients, needs_rows) if is_projected else gradients
+    return _unprojected(operands, gradients, needs_rows) if is_projected else gradients
 
 
-def _unprojected(given: _Operands, gradients, needs_rows: bool) -> tuple[Tensor, ...]:
+def _unprojected(operands: _Operands, gradients, needs_rows: bool) -> tuple[Tensor, ...]:
     """The gradients of the operands from those of what _taken made of them."""
     *of_nodes, of_bias, of_rows, of_feat, of_weight = gradients
-    feat, weight = given.edge_feat, given.edge_weight
+    feat, weight = operands.edge_feat, operands.edge_weight
     assert feat is not None and weight is not None
     if needs_rows:
         of_rows = of_rows.flatten(1)
         with without_autocast(of_rows.device):
             of_feat = (of_rows @ weight.to(of_rows.dtype).flatten(0, 1)).to(feat.dtype)
             of_weight = (of_rows.t() @ feat.to(of_rows.dtype)).view_as(weight).to(weight.dtype)
-    of_bias = of_bias if given.edge_bias is None else of_bias.to(given.edge_bias.dtype)
-    return *(x.to(node.dtype) for x, node in zip(of_nodes, given[:3])), of_bias, of_rows, of_feat, of_weight
+    of_bias = of_bias if operands.edge_bias is None else of_bias.to(operands.edge_bias.dtype)
+    return *(x.to(node.dtype) for x, node in zip(of_nodes, operands[:3])), of_bias, of_rows, of_feat, of_weight
 
 
 def _composed_gradients(options: _Options, needed, *saved):
