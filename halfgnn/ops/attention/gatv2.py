@@ -70,8 +70,8 @@ class _GATv2Attention(torch.autograd.Function):
         indptr, indices, edge_ids, out_indptr, out_indices, out_edge_ids, feat_src, feat_dst, attn, edge_bias, edge_key,
         edge_feat, edge_weight, slope, dropout_p, seed, precise, short_rows, out_short_rows,
     ):  # fmt: skip
-        operands = _Operands(feat_src, feat_dst, attn, edge_bias, edge_key, edge_feat, edge_weight)
-        return _attended((indptr, indices, edge_ids), operands, slope, dropout_p, seed, True, precise, short_rows)
+        x = _taken(_Operands(feat_src, feat_dst, attn, edge_bias, edge_key, edge_feat, edge_weight))
+        return _gatv2(indptr, indices, edge_ids, *x[:3], slope, dropout_p, seed, True, precise, short_rows, *x[3:])
 
     @staticmethod
     def setup_context(ctx, inputs, output):
@@ -97,12 +97,6 @@ class _GATv2Attention(torch.autograd.Function):
 
 
 _Inputs = inputs_of(_GATv2Attention)
-
-
-def _attended(csc, operands: _Operands, slope, dropout_p, seed, save, precise, short_rows):
-    """(out, lse, out_residual)"""
-    x = _taken(operands)
-    return _gatv2(*csc, *x[:3], slope, dropout_p, seed, save, precise, short_rows, *x[3:])
 
 
 def _gradients(options: _Options, needs, grad, *saved):
@@ -310,8 +304,8 @@ def gatv2_attention(
             dropout_p, seed, precise, *short,
         )[0]  # fmt: skip
     elif has_terms:
-        operands = _Operands(feat_src, feat_dst, attn, terms.bias, terms.key, terms.feat, terms.key_weight)
-        out = _attended(g.csc(), operands, slope, dropout_p, seed, False, False, g.short_csc)[0]
+        x = _taken(_Operands(feat_src, feat_dst, attn, terms.bias, terms.key, terms.feat, terms.key_weight))
+        out = _gatv2(*g.csc(), *x[:3], slope, dropout_p, seed, False, False, g.short_csc, *x[3:])[0]
     else:
         out = _gatv2(*g.csc(), feat_src, feat_dst, attn, slope, dropout_p, seed, False, False, g.short_csc)[0]
     if has_terms and out.dtype != feat_src.dtype:  # columns were projected
