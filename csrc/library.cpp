@@ -108,45 +108,42 @@ TORCH_LIBRARY(halfgnn, m) {
       "Tensor attn_dst, Tensor? edge_logits, float negative_slope, float dropout_p, Tensor? seed, Tensor grad, "
       "Tensor out, Tensor lse, Tensor out_residual, Tensor positive, bool need_edge_logits, bool short_rows=False) "
       "-> (Tensor grad_feat, Tensor grad_attn_src, Tensor grad_attn_dst, Tensor grad_edge_logits)");
+  // GATv2, and what edges add (EdgeTerms in csrc/core/attention.h): edge_bias (E, H), and inside the LeakyReLU edge_key
+  // (E, H, D), or edge_feat (E, C) times edge_weight (H, D, C).
   m.def(
       "gatv2_attention(Tensor indptr, Tensor indices, Tensor? edge_ids, Tensor feat_src, Tensor feat_dst, Tensor attn, "
-      "float negative_slope, float dropout_p, Tensor? seed, bool save, bool precise, bool short_rows=False) "
+      "float negative_slope, float dropout_p, Tensor? seed, bool save, bool precise, bool short_rows=False, "
+      "Tensor? edge_bias=None, Tensor? edge_key=None, Tensor? edge_feat=None, Tensor? edge_weight=None) "
       "-> (Tensor out, Tensor lse, Tensor out_residual)");
   m.def(
       "gatv2_attention_backward(Tensor indptr, Tensor indices, Tensor? edge_ids, Tensor out_indptr, "
       "Tensor out_indices, Tensor? out_edge_ids, Tensor feat_src, Tensor feat_dst, Tensor attn, float negative_slope, "
       "float dropout_p, Tensor? seed, Tensor grad, Tensor out, Tensor lse, Tensor out_residual, bool short_rows=False, "
-      "bool out_short_rows=False) -> (Tensor grad_feat_src, Tensor grad_feat_dst, Tensor grad_attn)");
+      "bool out_short_rows=False, Tensor? edge_bias=None, Tensor? edge_key=None, Tensor? edge_feat=None, "
+      "Tensor? edge_weight=None, bool need_edge_bias=False, bool need_edge_key=False, bool need_edge_feat=False, "
+      "bool need_edge_weight=False) -> (Tensor grad_feat_src, Tensor grad_feat_dst, Tensor grad_attn, "
+      "Tensor grad_edge_bias, Tensor grad_edge_key, Tensor grad_edge_feat, Tensor grad_edge_weight)");
+  // Dot attention, and what edges add: edge_bias (E, H), edge_key and edge_value (E, H, D), edge_feat (E, C) with
+  // edge_query (num_dst, H, C) of fp32 (fp64 with fp64 features). edge_key_is_value: edge_key is edge_value too, for
+  // which None is given; its gradient is the sum. need_edge_out: also return edge_out (num_dst, H, C), the weighted sum
+  // of edge_feat; out is then fp32 (fp64), as the caller adds to it before rounding. The backward takes the rounded
+  // total for out, its gradient for grad, and that of edge_out for grad_edge_out. grad_query is fp32 (fp64) if
+  // edge_query is given.
   m.def(
       "dot_attention(Tensor indptr, Tensor indices, Tensor? edge_ids, Tensor query, Tensor key, Tensor value, "
-      "float scale, float dropout_p, Tensor? seed, bool save, bool precise, bool short_rows=False) "
-      "-> (Tensor out, Tensor lse, Tensor out_residual)");
+      "float scale, float dropout_p, Tensor? seed, bool save, bool precise, bool short_rows=False, "
+      "Tensor? edge_bias=None, Tensor? edge_key=None, Tensor? edge_value=None, bool edge_key_is_value=False, "
+      "Tensor? edge_feat=None, Tensor? edge_query=None, bool need_edge_out=False) "
+      "-> (Tensor out, Tensor lse, Tensor out_residual, Tensor edge_out)");
   m.def(
       "dot_attention_backward(Tensor indptr, Tensor indices, Tensor? edge_ids, Tensor out_indptr, Tensor out_indices, "
       "Tensor? out_edge_ids, Tensor query, Tensor key, Tensor value, float scale, float dropout_p, Tensor? seed, "
-      "Tensor grad, Tensor out, Tensor lse, Tensor out_residual, bool short_rows=False, "
-      "bool out_short_rows=False) -> (Tensor grad_query, Tensor grad_key, Tensor grad_value)");
-
-  // dot_attention with what edges add (EdgeTerms in csrc/core/attention.h; on CUDA all but edge_feat): edge_bias (E,
-  // H), edge_key and edge_value (E, H, D), edge_feat (E, C) with edge_query (num_dst, H, C) of fp32 (fp64 with fp64
-  // features). edge_key_is_value: edge_key is edge_value too, for which None is given; its gradient is the sum.
-  // need_edge_out: also return edge_out (num_dst, H, C), the weighted sum of edge_feat; out is then fp32 (fp64), as the
-  // caller adds to it before rounding. The backward takes the rounded total for out, its gradient for grad, and that of
-  // edge_out for grad_edge_out. grad_query is fp32 (fp64) if edge_query is given.
-  m.def(
-      "dot_attention_edges(Tensor indptr, Tensor indices, Tensor? edge_ids, Tensor query, Tensor key, Tensor value, "
-      "Tensor? edge_bias, Tensor? edge_key, Tensor? edge_value, bool edge_key_is_value, Tensor? edge_feat, "
-      "Tensor? edge_query, float scale, float dropout_p, Tensor? seed, bool need_edge_out, bool save, bool precise, "
-      "bool short_rows=False) -> (Tensor out, Tensor lse, Tensor out_residual, Tensor edge_out)");
-  m.def(
-      "dot_attention_edges_backward(Tensor indptr, Tensor indices, Tensor? edge_ids, Tensor out_indptr, "
-      "Tensor out_indices, Tensor? out_edge_ids, Tensor query, Tensor key, Tensor value, Tensor? edge_bias, "
-      "Tensor? edge_key, Tensor? edge_value, bool edge_key_is_value, Tensor? edge_feat, Tensor? edge_query, "
-      "float scale, float dropout_p, Tensor? seed, Tensor grad, Tensor? grad_edge_out, Tensor out, Tensor lse, "
-      "Tensor out_residual, bool need_edge_bias, bool need_edge_key, bool need_edge_value, bool need_edge_feat, "
-      "bool short_rows=False, bool out_short_rows=False) -> (Tensor grad_query, Tensor grad_key, Tensor grad_value, "
-      "Tensor grad_edge_bias, Tensor grad_edge_key, Tensor grad_edge_value, Tensor grad_edge_feat, "
-      "Tensor grad_edge_query)");
+      "Tensor grad, Tensor out, Tensor lse, Tensor out_residual, bool short_rows=False, bool out_short_rows=False, "
+      "Tensor? edge_bias=None, Tensor? edge_key=None, Tensor? edge_value=None, bool edge_key_is_value=False, "
+      "Tensor? edge_feat=None, Tensor? edge_query=None, Tensor? grad_edge_out=None, bool need_edge_bias=False, "
+      "bool need_edge_key=False, bool need_edge_value=False, bool need_edge_feat=False) "
+      "-> (Tensor grad_query, Tensor grad_key, Tensor grad_value, Tensor grad_edge_bias, Tensor grad_edge_key, "
+      "Tensor grad_edge_value, Tensor grad_edge_feat, Tensor grad_edge_query)");
 
   // The gated sum (csrc/core/gated_sum.h): sums of value weighted by sigmoids of gate_src[u] + gate_dst[v] +
   // gate_edge[e]; edge_value[e] is added to value[u] first. value, gate_src (num_src, *), gate_dst (num_dst, *),
@@ -164,22 +161,6 @@ TORCH_LIBRARY(halfgnn, m) {
       "bool out_short_rows=False) -> (Tensor grad_value, Tensor grad_gate_src, Tensor grad_gate_dst, "
       "Tensor grad_gate_edge, Tensor grad_edge_value)");
 
-  // gatv2_attention with what edges add: edge_bias (E, H), and inside the LeakyReLU edge_key (E, H, D), or edge_feat
-  // (E, C) times edge_weight (H, D, C).
-  m.def(
-      "gatv2_attention_edges(Tensor indptr, Tensor indices, Tensor? edge_ids, Tensor feat_src, Tensor feat_dst, "
-      "Tensor attn, Tensor? edge_bias, Tensor? edge_key, Tensor? edge_feat, Tensor? edge_weight, float negative_slope, "
-      "float dropout_p, Tensor? seed, bool save, bool precise, bool short_rows=False) "
-      "-> (Tensor out, Tensor lse, Tensor out_residual)");
-  m.def(
-      "gatv2_attention_edges_backward(Tensor indptr, Tensor indices, Tensor? edge_ids, Tensor out_indptr, "
-      "Tensor out_indices, Tensor? out_edge_ids, Tensor feat_src, Tensor feat_dst, Tensor attn, Tensor? edge_bias, "
-      "Tensor? edge_key, Tensor? edge_feat, Tensor? edge_weight, float negative_slope, float dropout_p, Tensor? seed, "
-      "Tensor grad, Tensor out, Tensor lse, Tensor out_residual, bool need_edge_bias, bool need_edge_key, "
-      "bool need_edge_feat, bool need_edge_weight, bool short_rows=False, bool out_short_rows=False) "
-      "-> (Tensor grad_feat_src, Tensor grad_feat_dst, Tensor grad_attn, Tensor grad_edge_bias, Tensor grad_edge_key, "
-      "Tensor grad_edge_feat, Tensor grad_edge_weight)");
-
   // out[i] = table[ids[i]], copied as bytes, for any dtype. table (N, ...): each row is contiguous, and rows may lie
   // apart. ids (n,): int32 or int64, at any stride. out (n, ...): of table's dtype, contiguous, in memory of its own.
   // All are on one device, or table is page-locked memory of the CPU and the others are on CUDA. The GPU then reads the
@@ -194,13 +175,13 @@ namespace halfgnn {
 namespace {
 
 void register_operators(torch::Library& m) {
-  register_attention(m);
-  register_attention_edges(m);
   register_copy_u_reduce(m);
   register_edge_softmax(m);
+  register_gat_attention(m);
   register_gated_sum(m);
   register_gather_rows(m);
   register_graph(m);
+  register_pair_attention(m);
   register_sddmm(m);
   register_segment_reduce(m);
   register_spmm(m);

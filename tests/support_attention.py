@@ -10,7 +10,7 @@ import pytest
 import torch
 
 from halfgnn import ops, reference
-from halfgnn.ops import attention
+from halfgnn.ops.attention import dot, gat, gatv2
 from tests import support
 from tests.support import randn
 
@@ -91,11 +91,15 @@ def fixed_seed():
     def draw(dropout_p, device):
         return seed_on(device) if dropout_p else None
 
-    before, attention._draw_seed = attention._draw_seed, draw
+    modules = dot, gat, gatv2
+    before = gat.draw_seed
+    for module in modules:
+        module.draw_seed = draw
     try:
         yield
     finally:
-        attention._draw_seed = before
+        for module in modules:
+            module.draw_seed = before
 
 
 def magnitudes(kind, g, mask, operands, grad, stored=0.0):

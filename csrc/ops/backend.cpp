@@ -2,6 +2,9 @@
 
 #include <c10/util/Exception.h>
 
+#include <algorithm>
+#include <iterator>
+
 #ifdef HALFGNN_CPU_KEY
 #include "../cpu/backend.h"
 #include "../cpu/graph.h"
@@ -41,3 +44,16 @@ const Backend& backend_of(const c10::Device& device) { return find(device).kerne
 const GraphBackend& graph_backend_of(const c10::Device& device) { return find(device).graph; }
 
 }  // namespace halfgnn
+
+// For halfgnn.ops.attention: writes the first four numbers of EdgeTermLimits of a device type's back end, and
+// half_columns_capability. False if this build has no back end for it.
+extern "C" __attribute__((visibility("default"))) bool halfgnn_edge_term_limits(const char* device,
+                                                                                int64_t (&limits)[5]) try {
+  const halfgnn::EdgeTermLimits& of = halfgnn::backend_of(c10::Device(device)).edge_term_limits;
+  const int64_t values[] = {of.head_bytes, of.dot_columns, of.leaky_columns, of.columns_beside_rows,
+                            of.half_columns_capability};
+  std::copy(std::begin(values), std::end(values), limits);
+  return true;
+} catch (const std::exception&) {
+  return false;
+}

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import functools
+from collections import namedtuple
 from collections.abc import Callable, Sequence
 from typing import Any
 
@@ -30,6 +31,16 @@ def register_fake(
         return torch.library.register_fake(f"{namespace}::{name}")(checked)
 
     return register
+
+
+def arguments_of(operator: Any) -> Any:
+    """The class of a named tuple with one field per argument of an operator's schema, and the schema's defaults.
+
+    With it a fake kernel of many arguments names those that it reads.
+    """
+    arguments = operator._schema.arguments
+    defaults = [argument.default_value for argument in arguments if argument.has_default_value()]
+    return namedtuple("Arguments", [argument.name for argument in arguments], defaults=defaults)  # type: ignore[misc]
 
 
 def _check_device(names: Sequence[str], args: Sequence[Any], on_cpu: Sequence[str]) -> None:

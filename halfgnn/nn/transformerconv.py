@@ -43,7 +43,9 @@ class DotAttention:
         if edge_feat is not None:
             check_edge_features(g, edge_feat, name, self.lin_edge)
 
-    def _forward(self, g: Graph, h_src: Tensor, h_dst: Tensor, edge_feat: Tensor | None, get_attention: bool) -> Any:
+    def _forward(
+        self, g: Graph, h_src: Tensor, h_dst: Tensor, edge_feat: Tensor | None, get_attention: bool
+    ) -> Tensor | tuple[Tensor, Tensor | None]:
         """The result of forward, from checked features as autocast casts them."""
         shape = (self.heads, self.out_channels, padded(self.out_channels, h_src))
         query = project(self.lin_query, h_dst, *shape)

@@ -18,13 +18,6 @@ def check_out_dtype(out_dtype) -> None:
         raise TypeError(f"out_dtype is {out_dtype!r}; expected a torch.dtype or None")
 
 
-def devices_without(name: str) -> frozenset[str]:
-    """The types of devices for which the library has no kernel of an operator: there it is composed of others."""
-    keys = {"cpu": "CPU", "cuda": "CUDA"}
-    has_kernel = torch._C._dispatch_has_kernel_for_dispatch_key
-    return frozenset(device for device, key in keys.items() if not has_kernel(f"halfgnn::{name}", key))
-
-
 def promoted_type(lhs: Tensor | None, rhs: Tensor | None) -> torch.dtype:
     """The dtype of a result of two operands, of which one may be missing."""
     if lhs is None or rhs is None:

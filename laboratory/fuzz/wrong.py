@@ -20,6 +20,7 @@ _SHORT = {
     "LSE": f"randn(g.num_dst, 2, dtype={_ACC})",
     "EDGES": "randn(g.num_edges, 2, dtype=t), randn(g.num_edges, 2, 8, dtype=t), None, True, randn(g.num_edges, 3, dtype=t), "
     + _WIDE,
+    "GATV2_EDGES": "randn(g.num_edges, 2, dtype=t), None, randn(g.num_edges, 3, dtype=t), randn(2, 8, 3, dtype=t)",
     "SEED": "torch.tensor([3, 4])",
     "IDS": "torch.tensor([0, 2, 1, 2])",
     "TENSORS": " ".join(_TENSORS.split()),
@@ -185,16 +186,13 @@ segment_reduce: torch.tensor([0, 3, 5]), randn(5, 4, dtype=t), 'max'
 segment_reduce_backward: torch.tensor([0, 3, 5]), randn(2, 4, dtype=t), torch.zeros(2, 4, dtype=torch.int64), 'max', 5
 gat_attention: *csc, $X, $LOGITS, 0.2, 0.3, $SEED, True, True
 gat_attention_backward: *csr, $X, $LOGITS, 0.2, 0.3, $SEED, $Y, $Y, $LSE, $Y, $Y, True
-gatv2_attention: *csc, $X, $Y, randn(2, 8, dtype=t), 0.2, 0.3, $SEED, True, True
-gatv2_attention_backward: *csc, *csr, $X, $Y, randn(2, 8, dtype=t), 0.2, 0.3, $SEED, $Y, $Y, $LSE, $Y
-dot_attention: *csc, $Y, $X, $X, 0.2, 0.3, $SEED, True, True
-dot_attention_backward: *csc, *csr, $Y, $X, $X, 0.2, 0.3, $SEED, $Y, $Y, $LSE, $Y
-dot_attention_edges: *csc, $Y, $X, $X, $EDGES, 0.2, 0.3, $SEED, True, True, True
-dot_attention_edges_backward: *csc, *csr, $Y, $X, $X, $EDGES, 0.2, 0.3, $SEED, $Y, $WIDE, $Y, $LSE, $Y, True, True, True, True
-gatv2_attention_edges: *csc, $X, $Y, randn(2, 8, dtype=t), randn(g.num_edges, 2, dtype=t), None,
-    randn(g.num_edges, 3, dtype=t), randn(2, 8, 3, dtype=t), 0.2, 0.3, $SEED, True, True
-gatv2_attention_edges_backward: *csc, *csr, $X, $Y, randn(2, 8, dtype=t), randn(g.num_edges, 2, dtype=t), None,
-    randn(g.num_edges, 3, dtype=t), randn(2, 8, 3, dtype=t), 0.2, 0.3, $SEED, $Y, $Y, $LSE, $Y, True, False, True, True
+gatv2_attention: *csc, $X, $Y, randn(2, 8, dtype=t), 0.2, 0.3, $SEED, True, True | *csc, $X, $Y, randn(2, 8, dtype=t), 0.2, 0.3,
+    $SEED, True, True, False, $GATV2_EDGES
+gatv2_attention_backward: *csc, *csr, $X, $Y, randn(2, 8, dtype=t), 0.2, 0.3, $SEED, $Y, $Y, $LSE, $Y | *csc, *csr, $X, $Y,
+    randn(2, 8, dtype=t), 0.2, 0.3, $SEED, $Y, $Y, $LSE, $Y, False, False, $GATV2_EDGES, True, False, True, True
+dot_attention: *csc, $Y, $X, $X, 0.2, 0.3, $SEED, True, True | *csc, $Y, $X, $X, 0.2, 0.3, $SEED, True, True, False, $EDGES, True
+dot_attention_backward: *csc, *csr, $Y, $X, $X, 0.2, 0.3, $SEED, $Y, $Y, $LSE, $Y | *csc, *csr, $Y, $X, $X, 0.2, 0.3, $SEED, $Y, $Y,
+    $LSE, $Y, False, False, $EDGES, $WIDE, True, True, False, True
 gather_rows: randn(9, 4, dtype=t), torch.tensor([0, 8, 3]), torch.empty(3, 4, dtype=t), 1
 coo_to_csr: $IDS, $IDS, 3
 transpose: *csc, g.num_src
@@ -207,7 +205,7 @@ def raw(d: Draw) -> None:
     name = d.one(*RAW)
     d.line(f"g = support.make_graph({d.one('bipartite', 'random', 'star')!r}, torch.{d.one('int32', 'int64')})")
     d.line(f"csc, csr, t = g.csc(), g.csr(), torch.{d.dtype()}")
-    d.line(f"arguments = [{RAW[name][0]}]")
+    d.line(f"arguments = [{d.one(*RAW[name])}]")
     for _ in range(d.one(1, 1, 2)):
         which, how = d.random.randrange(100), d.random.randrange(100)
         d.line(f"arguments = distorted(arguments, {which}, {how}, (g.num_src, g.num_dst))")

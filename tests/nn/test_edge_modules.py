@@ -6,7 +6,7 @@ import torch
 import halfgnn
 import halfgnn.nn
 from tests.nn.support_modules import WIDE_DTYPES, make_dgl_graph, make_graph, needs_dgl
-from tests.ops.test_saved_for_backward import kept
+from tests.support_dispatch import kept
 from tests.support_nn import IN_FEATS, NUM_NODES, assert_close, randn, seeded, tolerance_of
 
 try:

@@ -2,17 +2,15 @@
 
 import pytest
 import torch
-from torch.utils._python_dispatch import TorchDispatchMode
 
 import halfgnn
 from halfgnn import ops, reference
-from halfgnn.ops import _attention_edges as edges
+from halfgnn.ops.attention import _terms
 from tests import support
-from tests.ops.test_fake_kernels import run as beside_fakes
-from tests.ops.test_saved_for_backward import kept
 from tests.support import DTYPES, GRAPHS, HALVES, IDTYPES, make_graph, randn
 from tests.support_attention import fixed_seed
 from tests.support_attention_edges import ALL, BIAS, BOTH, KEYS, ONE_ROW, ONE_WEIGHT, ROWS, SCALE, TERMS, VALUES, check
+from tests.support_dispatch import Made, beside_fakes, kept
 
 every_kind = pytest.mark.parametrize("terms", TERMS, ids=lambda terms: terms.name)
 fused_only = pytest.mark.skipif(support.SIMULATED, reason="CUDA's back end has no kernels for columns beside rows")
@@ -151,7 +149,7 @@ def test_the_composition(device):
             return terms.call(ops.dot_attention, g, dict(zip(names, given)))
 
         with pytest.MonkeyPatch.context() as patch:
-            patch.setattr(edges, "_DEVICES", set())
+            patch.setattr(_terms, "LIMITS", {})
             composed = support.evaluate(run, list(tensors.values()), grad)
         fused = support.evaluate(run, list(tensors.values()), grad)
         for x, y in zip((composed[0], *composed[1]), (fused[0], *fused[1])):
@@ -169,20 +167,6 @@ def test_return_weights(terms, device):
     if terms is BIAS:
         torch.testing.assert_close(ops.u_mul_e_sum(g, tensors["value"], weights.unsqueeze(-1)), out)
     torch.autograd.grad(weights.square().sum(), tensors["query"])
-
-
-class Made(TorchDispatchMode):
-    """Shapes of all that operators return."""
-
-    def __init__(self):
-        super().__init__()
-        self.shapes = []
-
-    def __torch_dispatch__(self, function, types, args=(), kwargs=None):
-        results = function(*args, **(kwargs or {}))
-        for x in results if isinstance(results, (tuple, list)) else (results,):
-            self.shapes += [tuple(x.shape)] if isinstance(x, torch.Tensor) else []
-        return results
 
 
 @pytest.mark.parametrize("terms", [BOTH, ONE_WEIGHT, KEYS, VALUES], ids=lambda terms: terms.name)
@@ -210,7 +194,7 @@ def test_fake_kernels(terms):
             lambda *x, names=tuple(tensors): terms.call(ops.dot_attention, g, dict(zip(names, x)), 0.5),
             *tensors.values(),
         )
-        assert {"dot_attention_edges", "dot_attention_edges_backward"} <= called
+        assert {"dot_attention", "dot_attention_backward"} <= called
 
 
 @fused_only

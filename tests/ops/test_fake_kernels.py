@@ -5,13 +5,11 @@ from itertools import product
 
 import pytest
 import torch
-from torch._subclasses import FakeTensorMode
-from torch.utils._python_dispatch import TorchDispatchMode
-from torch.utils._pytree import tree_flatten, tree_map
 
 from halfgnn import ops
 from tests import support
 from tests.support import make_graph, randn
+from tests.support_dispatch import beside_fakes
 
 TYPES = [(torch.float16, None), (torch.float16, torch.float32), (torch.float32, None)]  # type of operands, out_dtype
 TYPES_OF_TWO = [
@@ -21,48 +19,12 @@ TYPES_OF_TWO = [
 ]
 
 
-class BesideFakes(TorchDispatchMode):
-    """Calls the fake kernel of every operator of halfgnn after the operator itself, and compares their results."""
-
-    def __init__(self):
-        super().__init__()
-        self.calls = set()
-        self.fake = FakeTensorMode()
-
-    def __torch_dispatch__(self, func, types, args=(), kwargs=None):
-        out = func(*args, **(kwargs or {}))
-        if func.namespace == "halfgnn":
-            with self.fake:
-                fakes = tree_map(lambda x: self.fake.from_tensor(x) if isinstance(x, torch.Tensor) else x, args)
-                promised = func(*fakes, **(kwargs or {}))
-            assert described(promised) == described(out), f"{func}{[described(x) for x in args]}"
-            self.calls.add(str(func).split(".")[1])
-        return out
-
-
-def described(out):
-    return [(x.shape, x.dtype, x.stride()) if isinstance(x, torch.Tensor) else x for x in tree_flatten(out)[0]]
-
-
-def run(call, *operands):
-    """Compares call() and its backward with their fakes, with gradients for all operands, for each alone, and for none.
-    Returns the names of the operators that were called."""
-    count = len(operands)
-    with BesideFakes() as mode:
-        for wanted in {(True,) * count, (False,) * count, *(tuple(i == j for i in range(count)) for j in range(count))}:
-            leaves = [x if x is None else x.clone().requires_grad_(want) for x, want in zip(operands, wanted)]
-            out = call(*leaves)
-            if out.requires_grad:
-                out.backward(torch.ones_like(out))
-    return mode.calls
-
-
 @pytest.mark.parametrize("op", support.SPMM_OPS)
 def test_gspmm(op):
     g = make_graph("bipartite")
     for reduce_op, (dtype, rhs_dtype, out_dtype) in product(support.REDUCES, TYPES_OF_TWO):
         x, w = support.spmm_operands(g, op, (3, 4), (3, 1), dtype, rhs_dtype=dtype if op == "copy_rhs" else rhs_dtype)
-        called = run(lambda x, w: ops.gspmm(g, op, reduce_op, x, w, out_dtype=out_dtype), x, w)  # noqa: B023
+        called = beside_fakes(lambda x, w: ops.gspmm(g, op, reduce_op, x, w, out_dtype=out_dtype), x, w)  # noqa: B023
         assert {"gspmm", "gspmm_backward"} <= called
 
 
@@ -74,7 +36,7 @@ def test_gsddmm(op):
             out_dtype = None
         sides = zip(targets, [(3, 4), (1, 4)], dtypes)
         x, y = (randn(support.rows_of(g, target), *shape, dtype=dtype) for target, shape, dtype in sides)
-        called = run(lambda x, y: ops.gsddmm(g, op, x, y, *targets, out_dtype=out_dtype), x, y)  # noqa: B023
+        called = beside_fakes(lambda x, y: ops.gsddmm(g, op, x, y, *targets, out_dtype=out_dtype), x, y)  # noqa: B023
         is_passed_on = {"copy_lhs": targets[0], "copy_rhs": targets[1]}.get(
             op
         ) == "e"  # a gradient that is the result's own
@@ -84,10 +46,10 @@ def test_gsddmm(op):
 def test_softmax_and_segments():
     g = make_graph("bipartite")
     logits = randn(4, g.num_edges, dtype=torch.float16).T  # results are contiguous anyway
-    assert {"edge_softmax", "edge_softmax_backward"} <= run(lambda x: ops.edge_softmax(g, x), logits)
+    assert {"edge_softmax", "edge_softmax_backward"} <= beside_fakes(lambda x: ops.edge_softmax(g, x), logits)
     lengths = torch.tensor([2, 0, g.num_edges - 2])
     for reducer in support.REDUCES:
-        called = run(lambda x: ops.segment_reduce(lengths, x, reducer), logits)  # noqa: B023
+        called = beside_fakes(lambda x: ops.segment_reduce(lengths, x, reducer), logits)  # noqa: B023
         assert {"segment_reduce", "segment_reduce_backward"} <= called
 
 
@@ -95,7 +57,7 @@ def test_several_reductions():
     g = make_graph("bipartite")
     for dtype, out_dtype in TYPES:
         x = randn(g.num_src, 12, dtype=dtype)
-        called = run(lambda x: ops.copy_u_reduce(g, x, ("std", "max"), out_dtype=out_dtype)[0], x)  # noqa: B023
+        called = beside_fakes(lambda x: ops.copy_u_reduce(g, x, ("std", "max"), out_dtype=out_dtype)[0], x)  # noqa: B023
         assert {"copy_u_reduce", "copy_u_reduce_backward"} <= called
 
 
@@ -108,8 +70,8 @@ def test_attentions(dtype, return_weights):
     edge, attn = randn(g.num_edges, 3, dtype=torch.float32), randn(3, 4, dtype=dtype)
     options = {"dropout_p": 0.5, "return_weights": return_weights}
     first = (lambda out: out[0]) if return_weights else (lambda out: out)
-    called = run(lambda *of: first(ops.gat_attention(g, *of, **options)), x, src, dst, edge)
-    called |= run(lambda *of: first(ops.gatv2_attention(g, *of, **options)), x, y, attn)
-    called |= run(lambda *of: first(ops.dot_attention(g, *of, **options)), x, y, z)
+    called = beside_fakes(lambda *of: first(ops.gat_attention(g, *of, **options)), x, src, dst, edge)
+    called |= beside_fakes(lambda *of: first(ops.gatv2_attention(g, *of, **options)), x, y, attn)
+    called |= beside_fakes(lambda *of: first(ops.dot_attention(g, *of, **options)), x, y, z)
     names = {f"{name}_attention" for name in ("gat", "gatv2", "dot")}
     assert return_weights or names | {f"{name}_backward" for name in names} <= called

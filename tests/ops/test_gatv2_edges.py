@@ -5,13 +5,11 @@ import torch
 
 import halfgnn
 from halfgnn import ops, reference
-from halfgnn.ops import _attention_edges as edges
+from halfgnn.ops.attention import _terms
 from tests import support
-from tests.ops.test_attention_edges import Made
-from tests.ops.test_fake_kernels import run as beside_fakes
-from tests.ops.test_saved_for_backward import kept
 from tests.support import DTYPES, GRAPHS, HALVES, IDTYPES, make_graph, randn
 from tests.support_attention import fixed_seed
+from tests.support_dispatch import Made, beside_fakes, kept
 from tests.support_gatv2_edges import BIAS, COLUMNS, KINDS, NODES, ROWS, call, check, operands
 
 every_kind = pytest.mark.parametrize("terms", KINDS.values(), ids=KINDS)
@@ -107,7 +105,7 @@ def test_the_composition(device):
             return call(ops.gatv2_attention, g, dict(zip(names, given)))
 
         with pytest.MonkeyPatch.context() as patch:
-            patch.setattr(edges, "_DEVICES", set())
+            patch.setattr(_terms, "LIMITS", {})
             composed = support.evaluate(run, list(tensors.values()), grad)
         fused = support.evaluate(run, list(tensors.values()), grad)
         for x, y in zip((composed[0], *composed[1]), (fused[0], *fused[1])):
@@ -146,7 +144,7 @@ def test_fake_kernels(terms):
         called = beside_fakes(
             lambda *x, names=tuple(tensors): call(ops.gatv2_attention, g, dict(zip(names, x)), 0.5), *tensors.values()
         )
-        assert {"gatv2_attention_edges", "gatv2_attention_edges_backward"} <= called
+        assert {"gatv2_attention", "gatv2_attention_backward"} <= called
 
 
 @fused_only

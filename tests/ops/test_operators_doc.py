@@ -44,20 +44,6 @@ def calls(device):
     ids = torch.tensor([0, 2, 1], device=device)
     offsets = torch.tensor([0, 1, 3], device=device)
 
-    edges = (
-        None,
-        None,
-        False,
-        None,
-        None,
-        1.0,
-        0.0,
-        None,
-        False,
-        False,
-        False,
-    )  # of dot_attention_edges, after edge_bias
-
     def ones(rows, dtype):
         return torch.ones(rows, 8, dtype=dtype, device=device)
 
@@ -96,30 +82,6 @@ def calls(device):
         "dot_attention": lambda t: halfgnn.ops.dot_attention(g, features(t), features(t), features(t)),
         "dot_attention_backward": lambda t: backward(
             halfgnn.ops.dot_attention(g, features(t).requires_grad_(), features(t), features(t))
-        ),
-        "gatv2_attention_edges": lambda t: raw.gatv2_attention_edges(
-            *csc,
-            features(t),
-            features(t),
-            features(t)[0],
-            ones(3, t)[:, :1],
-            None,
-            None,
-            None,
-            0.2,
-            0.0,
-            None,
-            False,
-            False,
-        ),
-        "gatv2_attention_edges_backward": lambda t: backward(
-            halfgnn.ops.gatv2_attention(
-                g, features(t).requires_grad_(), features(t), features(t)[0], edge_bias=ones(3, t)[:, :1]
-            )
-        ),
-        "dot_attention_edges": lambda t: raw.dot_attention_edges(*csc, *[features(t)] * 3, ones(3, t)[:, :1], *edges),
-        "dot_attention_edges_backward": lambda t: backward(
-            halfgnn.ops.dot_attention(g, *[features(t).requires_grad_()] * 3, edge_bias=ones(3, t)[:, :1])
         ),
         "coo_to_csr": lambda t: raw.coo_to_csr(ids.to(t), ids.to(t), 3),
         "transpose": lambda t: raw.transpose(*(x.to(t) for x in (csr[0], csr[1])), None, 2),

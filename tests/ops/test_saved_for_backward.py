@@ -11,6 +11,7 @@ from halfgnn import ops
 from tests import support
 from tests.support import make_graph, randn
 from tests.support_calls import CALLS, Call
+from tests.support_dispatch import kept
 
 # Operator -> operands that the gradient of the left operand reads, and those of the right operand.
 READS = {
@@ -24,20 +25,6 @@ READS = {
     "copy_rhs": ("", ""),
 }
 WANTED = {"copy_lhs": ["l"], "copy_rhs": ["r"]}
-
-
-def kept(run):
-    """Data pointers and shapes of all tensors that run() keeps for its backward."""
-    found = []
-
-    def pack(tensor):
-        found.append((tensor.data_ptr(), tuple(tensor.shape)))
-        return tensor
-
-    with torch.autograd.graph.saved_tensors_hooks(pack, lambda tensor: tensor):
-        out = run()
-    assert out.requires_grad
-    return found
 
 
 def check_operands(run, op, lhs_rows, rhs_rows, wanted):

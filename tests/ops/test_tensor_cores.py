@@ -100,7 +100,7 @@ def test_hub(dim, dtype, device):
     ends = torch.zeros(degree, dtype=torch.int32, device=device)
     g = Graph.from_edges(ends, ends, num_src=1, num_dst=1, sort=True)[0]
     query, key, value = (torch.full((1, 1, dim), x, dtype=dtype, device=device) for x in (0.1, 0.2, 0.7))
-    out, _, residual = raw.dot_attention(*g.csc(), query, key, value, 0.3, 0.0, None, True, True)
+    out, _, residual, _ = raw.dot_attention(*g.csc(), query, key, value, 0.3, 0.0, None, True, True)
     error = (out.double() + residual.double()) / value.double() - 1
     assert error.abs().max() < (2e-6 if dtype == torch.float16 else torch.finfo(dtype).eps ** 2)
     leaf, upstream = value.requires_grad_(), torch.full_like(value, 0.9)
@@ -119,7 +119,7 @@ def test_small_terms_beside_a_large_one(heads, dim, device):
     g = Graph(2, 2, csc=(indptr, indices, None))
     query, key, value = (torch.zeros(2, heads, dim, dtype=torch.float16, device=device) for _ in range(3))
     value[:] = torch.tensor([small, large]).view(2, 1, 1)
-    out, _, residual = raw.dot_attention(*g.csc(), query, key, value, 0.3, 0.0, None, True, True)
+    out, _, residual, _ = raw.dot_attention(*g.csc(), query, key, value, 0.3, 0.0, None, True, True)
     found = (out[1].double() + residual[1].double()) * degree - large
     assert (found > 0.6 * small * degree).all() and (found < 1.1 * small * degree).all()
 

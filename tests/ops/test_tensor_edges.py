@@ -95,8 +95,8 @@ def test_long_rows(reverse, dtype, heads, dim, device, terms):
 def of_columns(g, query, columns, dtype, device, dim=16):
     """(lse, sums of columns) of edges that have columns alone, and what they are in fp64. query: (N, 1, C)."""
     zeros = [torch.zeros(n, 1, dim, dtype=dtype, device=device) for n in (g.num_dst, g.num_src, g.num_src)]
-    _, lse, _, sums = raw.dot_attention_edges(
-        *g.csc(), *zeros, None, None, None, False, columns, query, SCALE, 0.0, None, True, True, False, False
+    _, lse, _, sums = raw.dot_attention(
+        *g.csc(), *zeros, SCALE, 0.0, None, True, False, edge_feat=columns, edge_query=query, need_edge_out=True
     )
     dst = g.edges()[1].cpu().long()
     logits = SCALE * (query.cpu().double()[dst, 0] * columns.cpu().double()).sum(1)
@@ -150,9 +150,9 @@ def test_infinite_columns_of_values(degree, dtype, device):
     finite = of_columns(g, query, columns, dtype, device)[1]
     columns[::3, 3], columns[2, 6], columns[degree - 1, 14] = torch.inf, -torch.inf, torch.nan
     zeros = [torch.zeros(n, 1, 16, dtype=dtype, device=device) for n in (1, 40, 40)]
-    sums = raw.dot_attention_edges(
-        *g.csc(), *zeros, None, None, None, False, columns, None, SCALE, 0.0, None, True, True, False, False
-    )[3][0, 0].cpu()
+    sums = raw.dot_attention(*g.csc(), *zeros, SCALE, 0.0, None, True, False, edge_feat=columns, need_edge_out=True)[3][
+        0, 0
+    ].cpu()
     others = [column for column in range(16) if column not in (3, 6, 14)]
     assert sums[3] == torch.inf and sums[6] == -torch.inf and sums[14].isnan()
     torch.testing.assert_close(sums[others].double(), finite[0, others], rtol=1e-5, atol=1e-6)

@@ -7,8 +7,8 @@ from torch.nn.utils import prune
 
 import halfgnn
 import halfgnn.pyg
-from tests.ops.test_saved_for_backward import kept
 from tests.pyg.support_pyg import EDGE_DIM, WIDE_DTYPES, make_edge_index, network, theirs
+from tests.support_dispatch import kept
 from tests.support_nn import (
     HALVES,
     IN_FEATS,
