@@ -5,6 +5,8 @@
 #             checked if they have changed since that was done last (tests/checked.py), or on a machine with a GPU. So are the
 #             instructions of the CPU kernels
 # make test-all  the same, whatever has changed, and notes in tests/checked.json what was checked
+# make quick OP=gatv2_attention  builds and tests an operator (or several: OP="gspmm edge_softmax") in about a minute after an edit, for
+#             this processor; see tests/quick.py
 # make budgets  compares registers and instructions of every CUDA kernel with the committed ones, if nvcc has their version
 # make paths  prints the instructions that warps issue per row of each fast kernel, from its machine code; UPDATE=1 rewrites the table
 # make test-architectures  makes a separate build for all of ARCHITECTURES (8.0 9.0+PTX) and reads its machine code, budgets included
@@ -55,7 +57,7 @@ BUILD ?= auto
 MINIBATCH = --data synthetic --scale 0.005 --data-dir $(OUT) --max-steps 20 --profile --rows $(OUT)/minibatch.csv
 GPU_RUN = $(PYTHON) tests/gpu/run.py --out $(OUT) --build $(BUILD) $(if $(BUDGET),--budget $(BUDGET))
 
-.PHONY: help demo test test-all simulator simulated-kernels budgets paths test-architectures test-matrix check mutants fuzz bench bench-marked bench-ids bench-threads bench-rest clean gpu-test gpu-rehearsal gpu-sanitize gpu-bench gpu-minibatch
+.PHONY: help demo test test-all quick simulator simulated-kernels budgets paths test-architectures test-matrix check mutants fuzz bench bench-marked bench-ids bench-threads bench-rest clean gpu-test gpu-rehearsal gpu-sanitize gpu-bench gpu-minibatch
 
 help:  # the comment that this file begins with
 	@sed -n '/^#/!q; s/^# \{0,1\}//p' Makefile
@@ -81,6 +83,9 @@ endif
 test-all:
 	$(MAKE) --no-print-directory test ALL=1
 	$(PY) tests/checked.py --record
+
+quick: $(VENV)/test
+	@$(PY) tests/quick.py $(OP)
 
 # What needs only g++ and CUDA's headers is compiled while PyTorch is installed, the rest beside the operators. Where it cannot be
 # built, pytest runs all the same.

@@ -11,6 +11,8 @@ Environment variables:
 * HALFGNN_CUDA=0 builds only the CPU half. HALFGNN_CUDA=1 fails if the CUDA half cannot be built.
 * TORCH_CUDA_ARCH_LIST and MAX_JOBS: as for any PyTorch extension.
 * DEBUG=1 makes warnings errors.
+* HALFGNN_TABLE=avx2, for `make quick`, builds the CPU half for one instruction set of build_sources.py, and compiles it
+  as fast as can be.
 * HALFGNN_SANITIZE=1, for `make fuzz`, builds the CPU half with AddressSanitizer and UBSan. Their libraries must be
   preloaded.
 """
@@ -47,6 +49,7 @@ By default pip builds in a separate environment without it. Install torch if you
     pip install setuptools wheel ninja && pip install --no-build-isolation ."""
 DEBUG = os.environ.get("DEBUG") == "1"
 SANITIZE = os.environ.get("HALFGNN_SANITIZE") == "1"
+TABLE = os.environ.get("HALFGNN_TABLE")
 # AddressSanitizer checks accesses, so UndefinedBehaviorSanitizer need not. vptr would need PyTorch's type information.
 SANITIZERS = [
     "-fsanitize=address,undefined",
@@ -84,7 +87,7 @@ def written(version):
 def cuda_home():
     """(root of the toolkit for the CUDA half, None), or (None, why only the CPU half is built)."""
     wish = os.environ.get("HALFGNN_CUDA")
-    if wish == "0" or SANITIZE:
+    if wish == "0" or SANITIZE or TABLE:
         return None, "HALFGNN_CUDA=0" if wish == "0" else None
     home = cuda_toolkit.find_cuda_home()
     reason = cuda_toolkit.why_no_cuda(torch, home)
@@ -103,7 +106,9 @@ def together(name, files):
     Each torch has its own file, because ninja does not see that headers of PyTorch have changed.
     """
     keys = "#define HALFGNN_CPU_KEY CPU\n" + ("#define HALFGNN_CUDA_KEY CUDA\n" if CUDA_HOME else "")
-    path = os.path.join("build", "fuzz" if SANITIZE else "", f"torch-{torch.__version__}", f"{name}.cpp")
+    path = os.path.join(
+        "build", "fuzz" if SANITIZE else "quick" if TABLE else "", f"torch-{torch.__version__}", f"{name}.cpp"
+    )
     build_sources.write(Path(path), keys + build_sources.include_all(files))
     return path
 
@@ -129,6 +134,8 @@ def cxx_flags():
     flags += prefix_maps()
     if SANITIZE:
         flags += ["-O1", "-g1", "-fno-omit-frame-pointer", *SANITIZERS]
+    if TABLE:
+        flags += ["-O1", f"-DHALFGNN_TABLE={build_sources.INSTRUCTION_SETS[TABLE][0]}"]
     if CUDA_HOME:
         flags.append(f"-isystem{os.path.join(CUDA_HOME, 'include')}")
     return flags
@@ -157,7 +164,10 @@ def extension(name, sources) -> Extension:
 
 
 def operators() -> Extension:
-    bindings, kernels = build_sources.cpu_bindings(), build_sources.cpu_kernels()
+    bindings, kernels = (
+        build_sources.cpu_bindings(),
+        build_sources.cpu_kernels([TABLE] if TABLE else build_sources.INSTRUCTION_SETS),
+    )
     if CUDA_HOME:
         bindings += build_sources.cuda_bindings()
         kernels += build_sources.cuda_kernels()
@@ -167,7 +177,7 @@ def operators() -> Extension:
 
 def yardsticks() -> list[Extension]:
     """For the benchmarks and their tests: built by setup.py's own commands, and no part of a wheel or an installation."""
-    if SANITIZE or not {"build", "build_ext"} & set(sys.argv) or SHIPPING & set(sys.argv):
+    if SANITIZE or TABLE or not {"build", "build_ext"} & set(sys.argv) or SHIPPING & set(sys.argv):
         return []
     bindings, kernels = build_sources.yardsticks(), []
     if CUDA_HOME:

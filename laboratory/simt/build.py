@@ -27,7 +27,9 @@ sys.path.insert(0, str(ROOT))
 import build_sources  # noqa: E402
 import cuda_toolkit  # noqa: E402
 
-BUILD = ROOT / "build" / "simt"
+# For `make quick`: without sanitizers and line counts, and in a folder of its own.
+QUICK = bool(os.environ.get("HALFGNN_SIMT_QUICK"))
+BUILD = ROOT / "build" / ("quick/simt" if QUICK else "simt")
 LIBRARY = BUILD / "libhalfgnn_simt.so"
 SELFTEST = BUILD / "libsimt_selftest.so"
 LAUNCHED = BUILD / "launched"  # a file of each process: where in the library the kernels are that it ran
@@ -40,10 +42,13 @@ SANITIZERS = [
     "-fno-sanitize-recover=all",
 ]
 # Kernels for bfloat16 are those for fp16, element for element at the same addresses and in nearly the same lines: of the two,
-# sanitizers watch fp16's alone and lines are counted in fp16's alone, which takes most of their compilation. Results are checked of
-# both. This variable of the environment, not empty, has bfloat16's watched and counted too: `run.py --full` sets it.
+# sanitizers watch fp16's alone and lines are counted in fp16's alone, which takes most of their compilation. Of fp32's kernels only
+# AddressSanitizer watches the accesses, with the race check: UndefinedBehaviorSanitizer would double their compilation, and sees
+# the same lines in fp16's. Results are checked of all. This variable of the environment, not empty, has every type
+# watched and counted in full: `run.py --full` sets it.
 WATCH_EVERY_TYPE = "HALFGNN_WATCH_EVERY_TYPE"
 AS_FP16 = ("bfloat16",)
+ACCESSES_ALONE = ("float",)
 # Checks of accesses pass by races.cpp.
 WRAPPED = [f"-Wl,--wrap=__asan_{access}{size}" for access in ("load", "store") for size in (1, 2, 4, 8, 16, "N")]
 COMMON = [
@@ -138,8 +143,11 @@ def kernel_sources(types=tuple(build_sources.TYPES)) -> list[Path]:
 
 def counted_types() -> tuple[str, ...]:
     """Types of elements whose kernels have sanitizers and count lines."""
-    every = bool(os.environ.get(WATCH_EVERY_TYPE))
-    return tuple(name for name in build_sources.TYPES if every or name not in AS_FP16)
+    return tuple(name for name in build_sources.TYPES if _watches_every_type() or name not in AS_FP16)
+
+
+def _watches_every_type() -> bool:
+    return bool(os.environ.get(WATCH_EVERY_TYPE))
 
 
 def object_name(source: Path) -> str:
@@ -225,10 +233,14 @@ def _ninja_file(with_torch: bool) -> tuple[str, list[Path]]:
     runtime = ninja.compile("runtime", sources("laboratory/simt/*.cpp"), machine)
     selftest = ninja.compile("selftest", [HERE / "selftest.cu"], kernel("-O1", *SANITIZERS))
     ninja.library(SELFTEST, "selftest", selftest, runtime, [])
-    counted = kernel_sources(counted_types())
+    counted = [] if QUICK else kernel_sources(counted_types())
     as_fp16 = [source for source in kernel_sources() if source not in counted]
     # Only kernels count lines: they are what coverage.py reports.
-    kernels = ninja.compile("kernels", counted, [*kernel("-O1", *SANITIZERS), "--coverage"])
+    others = [name for name in build_sources.TYPES if name not in ACCESSES_ALONE]
+    full = [source for source in counted if _watches_every_type() or source in kernel_sources(others)]
+    accesses = [source for source in counted if source not in full]
+    kernels = ninja.compile("kernels", full, [*kernel("-O1", *SANITIZERS), "--coverage"])
+    kernels += ninja.compile("kernels", accesses, [*kernel("-O1", "-fsanitize=address"), "--coverage"])
     kernels += ninja.compile("kernels", [HERE / "row_teams.cu"], kernel("-O1", *SANITIZERS))
     kernels += ninja.compile("kernels", as_fp16, kernel("-O0"))
     dump = ninja.compile("kernels", [HERE / "coverage_dump.cc"], [*COMMON, "--coverage"])
@@ -274,7 +286,7 @@ def build(jobs=None, kernels_only=False) -> None:
     with open(BUILD / "lock", "w") as lock:
         fcntl.flock(lock, fcntl.LOCK_EX)
         text, objects = _ninja_file(with_torch=not kernels_only)
-        targets = objects if kernels_only else [LIBRARY, SELFTEST]
+        targets = objects if kernels_only else [LIBRARY] if QUICK else [LIBRARY, SELFTEST]
         build_sources.write(BUILD / "build.ninja", text)
         jobs = jobs or os.environ.get("JOBS", "2")
         command = [_ninja(), "-C", str(BUILD), "-j", str(jobs), *map(str, targets)]

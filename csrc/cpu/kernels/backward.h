@@ -63,28 +63,38 @@ HALFGNN_NOINLINE void add_and_dot_run(const Blocks<B>& shape, const float* x, co
   }
 }
 
+// Prefetches what store_edges() writes, if it is scattered.
+HALFGNN_NOINLINE inline void prefetch_edges_for_write(const Adjacency& adj, int64_t begin, int64_t count, int64_t bytes,
+                                                      void* out) {
+  if (!adj.edge_ids) return;
+  adj.edge_ids.resolve([&](const auto* ids) {
+    for (int64_t k = 0; k < count; ++k) prefetch_edge_for_write(out, ids[begin + k], bytes);
+  });
+}
 // Stores the gradients of the weights of the edges [begin, begin + count), rounded to W.
-template <class W, class I>
-HALFGNN_NOINLINE void store_edges(const Adjacency<I>& adj, int64_t begin, int64_t count, int64_t heads,
+template <class W>
+HALFGNN_NOINLINE void store_edges(const Adjacency& adj, int64_t begin, int64_t count, int64_t heads,
                                   const float* values, W* rounded, W* out) {
   if (!adj.edge_ids) return encode_row(values, count * heads, out + begin * heads);
   encode_row(values, count * heads, rounded);
-  for (int64_t k = 0; k < count; ++k)
-    for (int64_t h = 0; h < heads; ++h) out[adj.edge_id(begin + k) * heads + h] = rounded[k * heads + h];
+  adj.edge_ids.resolve([&](const auto* ids) {
+    for (int64_t k = 0; k < count; ++k)
+      for (int64_t h = 0; h < heads; ++h) out[ids[begin + k] * heads + h] = rounded[k * heads + h];
+  });
 }
 
 // Blocks are cut for the type of grad. T is the type of feat, which is decoded once per row, and of grad_feat.
-template <class B, class T, class W, class I>
+template <class B, class T, class W>
 void mul_backward_rows(const MulBackwardArgs& args, int64_t row_begin, int64_t row_end) {
   using G = typename B::Element;
-  const Adjacency<I> adj(args.topology);
+  const Adjacency adj(args.topology);
   const Blocks<B> blocks(args.heads, args.dim);
   const int64_t len = blocks.len(), heads = args.heads;
   const T* feat = static_cast<const T*>(args.feat);
   W* grad_weight = static_cast<W*>(args.grad_weight);
-  const InverseDegrees<float, I> scale(args.mean_indptr);
-  EdgeWindow<G, W, I> edges(adj, static_cast<const G*>(args.grad), len, false, static_cast<const W*>(args.weight),
-                            scale, heads);
+  const InverseDegrees<float> scale(args.mean_indptr, args.topology);
+  EdgeWindow<G, W> edges(adj, static_cast<const G*>(args.grad), len, false, static_cast<const W*>(args.weight), scale,
+                         heads);
   DotRow<B, T> x(blocks);
   const typename B::V mask = B::tail_mask(blocks.overlap());
   RunningSum<float> sums(blocks.workspace());
@@ -98,9 +108,7 @@ void mul_backward_rows(const MulBackwardArgs& args, int64_t row_begin, int64_t r
     for (int64_t p = begin; p < end; p += kRun) {
       const int64_t count = end - p < kRun ? end - p : kRun;
       edges.hold(p, count);
-      if (adj.edge_ids)
-        for (int64_t k = 0; k < count; ++k)
-          prefetch_edge_for_write(grad_weight, adj.edge_id(p + k), heads * static_cast<int64_t>(sizeof(W)));
+      prefetch_edges_for_write(adj, p, count, heads * static_cast<int64_t>(sizeof(W)), grad_weight);
       add_and_dot_run(blocks, x.lanes(), mask, edges.rows(p), count, edges.weights(p), sum, dots);
       sums.added(count);
       if (scale)
@@ -202,31 +210,41 @@ class GradientSink {
   Acc* total_;
 };
 
-template <class Acc, class I>
+// Clears those of n values whose winner, arg[first] and on, is another edge.
+template <class Acc>
+HALFGNN_NOINLINE void keep_winners(const Ids& arg, int64_t first, int64_t n, int64_t edge, Acc* g) {
+  arg.resolve([&](const auto* winner) {
+    const auto id = static_cast<std::decay_t<decltype(*winner)>>(edge);
+    for (int64_t i = 0; i < n; ++i) g[i] = winner[first + i] == id ? g[i] : Acc(0);
+  });
+}
+
+template <class Acc>
 void backward_rows(const BackwardArgs& args, int64_t row_begin, int64_t row_end) {
-  const Adjacency<I> adj(args.topology);
+  const Adjacency adj(args.topology);
   DecodedRow<Acc> grad_row(args.grad), lhs_row(args.lhs), rhs_row(args.rhs);
   GradientSink<Acc> lhs_sink(args.grad_lhs, args.lhs.len), rhs_sink(args.grad_rhs, args.rhs.len);
   Buffer<Acc> message(args.message_len);
-  const I* arg = static_cast<const I*>(args.arg);
-  const InverseDegrees<Acc, I> scale(args.mean_indptr);
+  const Ids arg(args.arg, args.topology.is_int64);
+  const InverseDegrees<Acc> scale(args.mean_indptr, args.topology);
   const int64_t grad_len = args.grad.len;
+  EdgeIds ids(adj);
 
   for (int64_t row = row_begin; row < row_end; ++row) {
-    for (int64_t p = adj.indptr[row]; p < static_cast<int64_t>(adj.indptr[row + 1]); ++p) {
-      const int64_t edge = adj.edge_id(p), col = adj.column(p), ahead = p + kPrefetchEdges;
-      if (adj.has(ahead)) {
-        grad_row.prefetch(adj.column(ahead), adj.edge_id(ahead));
-        lhs_row.prefetch(adj.column(ahead), adj.edge_id(ahead));
-        rhs_row.prefetch(adj.column(ahead), adj.edge_id(ahead));
+    for (int64_t p = adj.indptr[row]; p < adj.indptr[row + 1]; ++p) {
+      ids.hold(p);
+      const int64_t edge = ids.edge_id(p), col = ids.column(p), ahead = p + kPrefetchEdges;
+      if (ids.has_ahead(p)) {
+        grad_row.prefetch(ids.column(ahead), ids.edge_id(ahead));
+        lhs_row.prefetch(ids.column(ahead), ids.edge_id(ahead));
+        rhs_row.prefetch(ids.column(ahead), ids.edge_id(ahead));
       }
       Acc* g = grad_row.at(row, col, edge);
       const int64_t node = grad_row.locate(row, col, edge);
       if (scale || arg) {
         const Acc factor = scale ? scale[node] : Acc{1};
         for (int64_t i = 0; scale && i < grad_len; ++i) g[i] *= factor;
-        for (int64_t i = 0; arg && i < grad_len; ++i)
-          g[i] = arg[node * grad_len + i] == static_cast<I>(edge) ? g[i] : Acc(0);
+        if (arg) keep_winners(arg, node * grad_len, grad_len, edge, g);
         grad_row.spoil();
       }
       const Acc* l = lhs_row.at(row, col, edge);
@@ -252,19 +270,14 @@ static void mul_backward(const MulBackwardArgs& args, int64_t begin, int64_t end
     using T = TypeOf<decltype(t)>;
     with_same_or_float<T>(args.grad_type, [&](auto g) {
       with_block<TypeOf<decltype(g)>>(args.dim, [&](auto b) {
-        with_partner_type<T>(args.weight_type, [&](auto w) {
-          with_index(args.topology.is_int64, [&](auto i) {
-            mul_backward_rows<decltype(b), T, TypeOf<decltype(w)>, TypeOf<decltype(i)>>(args, begin, end);
-          });
-        });
+        with_partner_type<T>(args.weight_type,
+                             [&](auto w) { mul_backward_rows<decltype(b), T, TypeOf<decltype(w)>>(args, begin, end); });
       });
     });
   });
 }
 static void backward(const BackwardArgs& args, int64_t begin, int64_t end) {
-  with_general_types(args.grad.type, args.topology, [&](auto a, auto i) {
-    backward_rows<TypeOf<decltype(a)>, TypeOf<decltype(i)>>(args, begin, end);
-  });
+  with_accumulator(args.grad.type, [&](auto a) { backward_rows<TypeOf<decltype(a)>>(args, begin, end); });
 }
 
 extern const BackwardKernels kBackward;

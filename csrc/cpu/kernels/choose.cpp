@@ -6,6 +6,12 @@
 
 namespace halfgnn {
 
+#if defined(HALFGNN_TABLE)  // of a build for this processor alone
+namespace HALFGNN_TABLE {
+extern const KernelTable kKernels;
+}
+std::vector<const KernelTable*> supported_tables() { return {&HALFGNN_TABLE::kKernels}; }
+#else
 // Of each row of INSTRUCTION_SETS in build_sources.py.
 namespace baseline {
 extern const KernelTable kKernels;
@@ -32,6 +38,7 @@ std::vector<const KernelTable*> supported_tables() {
   tables.push_back(&baseline::kKernels);
   return tables;
 }
+#endif
 
 namespace {
 

@@ -163,12 +163,10 @@ class Moments {
 };
 
 // The ids of the `count` edges from `begin` on in 32 bits: in place, or copied to `ids`.
-template <class I>
-HALFGNN_INLINE const uint32_t* short_ids(const Adjacency<I>& adj, int64_t begin, int64_t count, uint32_t* ids) {
-  if constexpr (sizeof(I) == 4) {
-    if (adj.edge_ids) return reinterpret_cast<const uint32_t*>(adj.edge_ids + begin);
-  }
-  for (int64_t k = 0; k < count; ++k) ids[k] = static_cast<uint32_t>(adj.edge_id(begin + k));
+HALFGNN_INLINE const uint32_t* short_ids(const Adjacency& adj, int64_t begin, int64_t count, uint32_t* ids) {
+  if (adj.edge_ids && !adj.is_int64) return reinterpret_cast<const uint32_t*>(adj.edge_ids.as<int32_t>() + begin);
+  const int64_t* edge_ids = adj.edge_ids.as<int64_t>();
+  for (int64_t k = 0; k < count; ++k) ids[k] = static_cast<uint32_t>(edge_ids ? edge_ids[begin + k] : begin + k);
   return ids;
 }
 
@@ -180,13 +178,12 @@ HALFGNN_NOINLINE inline void take_roots(float* x, int64_t n, float eps) {
   }
 }
 
-template <class B, class I>
+template <class B>
 void copy_reduce_rows(const CopyReduceArgs& args, int64_t row_begin, int64_t row_end) {
   using T = typename B::Element;
-  const Adjacency<I> adj(args.topology);
+  const Adjacency adj(args.topology);
   const Blocks<B> blocks(1, args.dim);
-  EdgeWindow<T, float, I> edges(adj, static_cast<const T*>(args.feat), args.dim, args.feat_by_edge, nullptr,
-                                InverseDegrees<float, I>(nullptr), 1);
+  RowWindow<T> edges(adj, static_cast<const T*>(args.feat), args.dim, args.feat_by_edge);
   const bool has_squares = args.var || args.std || args.kept_std;
   const bool has_sums = args.sum || args.mean || args.kept_mean || has_squares;
   const bool has_extremes = args.max || args.min, has_ids = args.arg_max || args.arg_min;
@@ -240,10 +237,10 @@ void copy_reduce_rows(const CopyReduceArgs& args, int64_t row_begin, int64_t row
 
 // What an edge into a node adds to its source's gradient but for winners: level + slope * x, where x is the source's
 // feature. level comes first, then slope, if there is one.
-template <class G, class I>
+template <class G>
 void copy_reduce_node_records(const CopyReduceBackwardArgs& args, float* records, int64_t begin, int64_t end) {
   const int64_t n = args.dim, width = n * (args.has_squares() ? 2 : 1);
-  const I* indptr = static_cast<const I*>(args.indptr);
+  const Ids indptr(args.indptr, args.topology.is_int64);
   Buffer<float> grad(n);
   for (int64_t v = begin; v < end; ++v) {
     const int64_t degree = indptr[v + 1] - indptr[v];
@@ -286,10 +283,10 @@ HALFGNN_INLINE void with_plain_block(int64_t dim, F f) {
 
 // sum += the gradients of those elements whose winner is one of `count` edges. Gradients lie in `rows` of `grad`, and
 // winners in the same places of `arg`.
-template <class B, int N, class I>
+template <class B, int N>
 HALFGNN_NOINLINE void add_winners(const int64_t* offsets, const typename B::Element* grad,
                                   const typename B::Element* const* rows, const int32_t* arg, int64_t count,
-                                  const I* edge_ids, int64_t first_edge, float* sum) {
+                                  const uint32_t* edge_ids, float* sum) {
   constexpr int L = B::L;
   int64_t offset[N];
   FloatsOf<L> total[N];
@@ -304,7 +301,7 @@ HALFGNN_NOINLINE void add_winners(const int64_t* offsets, const typename B::Elem
     __builtin_prefetch(rows[k + kRowsAhead] + offset[0]);
     __builtin_prefetch(arg + (rows[k + kRowsAhead] - grad) + offset[0]);
     if (sizeof(*arg) * N * L > 64) __builtin_prefetch(arg + (rows[k + kRowsAhead] - grad) + offset[N - 1]);
-    const WordsOf<L> edge = splat_bits<L>(static_cast<uint32_t>(edge_ids ? edge_ids[k] : first_edge + k));
+    const WordsOf<L> edge = splat_bits<L>(edge_ids[k]);
     HALFGNN_UNROLL_BLOCKS
     for (int b = 0; b < N; ++b) {
       const auto mine = equal(load_unaligned<WordsOf<L>>(winner + offset[b]), edge);
@@ -317,16 +314,16 @@ HALFGNN_NOINLINE void add_winners(const int64_t* offsets, const typename B::Elem
 }
 
 // The gradients of max or of min, as terms of the rows' gradients.
-template <class B, class I>
+template <class B>
 class Winners {
  public:
   using G = typename B::Element;
-  Winners(const Adjacency<I>& adj, const void* grad, const int32_t* arg, int64_t dim)
+  Winners(const Adjacency& adj, const void* grad, const int32_t* arg, int64_t dim)
       : adj_(adj),
         grad_(static_cast<const G*>(grad)),
         arg_(arg),
         blocks_(1, dim),
-        edges_(adj, grad_, dim, false, nullptr, InverseDegrees<float, I>(nullptr), 1),
+        edges_(adj, grad_, dim, false),
         last_(B::kWidth) {}
 
   // Adds those of `count` edges from `begin` on.
@@ -334,45 +331,46 @@ class Winners {
     constexpr int N = 4;
     edges_.hold(begin, count);
     const G* const* rows = edges_.rows(begin);
-    const I* ids = adj_.edge_ids ? adj_.edge_ids + begin : nullptr;
+    uint32_t buffer[kRun];
+    const uint32_t* ids = short_ids(adj_, begin, count, buffer);
     int64_t b = 0, offset[N];
     const int64_t whole = blocks_.overlap() ? blocks_.per_head - 1 : blocks_.per_head;
     for (; b + N <= whole; b += N) {
       for (int i = 0; i < N; ++i) offset[i] = blocks_.offset(0, b + i);
-      add_winners<B, N>(offset, grad_, rows, arg_, count, ids, begin, sum);
+      add_winners<B, N>(offset, grad_, rows, arg_, count, ids, sum);
     }
     for (; b < whole; ++b) {
       offset[0] = blocks_.offset(0, b);
-      add_winners<B, 1>(offset, grad_, rows, arg_, count, ids, begin, sum);
+      add_winners<B, 1>(offset, grad_, rows, arg_, count, ids, sum);
     }
     if (b == blocks_.per_head) return;
     // What the last block shares with its neighbour is added once.
     offset[0] = blocks_.offset(0, b);
     const size_t shared = static_cast<size_t>(blocks_.overlap()) * sizeof(float);
     memcpy(last_.get(), sum + offset[0], shared);
-    add_winners<B, 1>(offset, grad_, rows, arg_, count, ids, begin, sum);
+    add_winners<B, 1>(offset, grad_, rows, arg_, count, ids, sum);
     memcpy(sum + offset[0], last_.get(), shared);
   }
 
  private:
-  const Adjacency<I> adj_;
+  const Adjacency adj_;
   const G* const grad_;
   const int32_t* const arg_;
   const Blocks<B> blocks_;
-  EdgeWindow<G, float, I> edges_;
+  RowWindow<G> edges_;
   Buffer<float> last_;
 };
 
 // R: a block of records. B: a block of gradients.
-template <class R, class B, class I>
+template <class R, class B>
 void copy_reduce_gradient_rows(const CopyReduceBackwardArgs& args, const float* records, int64_t row_begin,
                                int64_t row_end) {
-  const Adjacency<I> adj(args.topology);
+  const Adjacency adj(args.topology);
   const int64_t n = args.dim, parts = args.has_squares() ? 2 : 1;
   const Blocks<R> blocks(parts, n);
   const RowTiles<R> tiles(blocks);
-  EdgeWindow<float, float, I> edges(adj, records, parts * n, false, nullptr, InverseDegrees<float, I>(nullptr), 1);
-  Winners<B, I> max(adj, args.max, args.arg_max, n), min(adj, args.min, args.arg_min, n);
+  RowWindow<float> edges(adj, records, parts * n, false);
+  Winners<B> max(adj, args.max, args.arg_max, n), min(adj, args.min, args.arg_min, n);
   RunningSum<float> sums(blocks.workspace()), winners(n);
   const bool has_sums = args.has_sums(), has_winners = args.max || args.min;
   Buffer<float> level(parts * n), feat(n);
@@ -411,27 +409,18 @@ void copy_reduce_gradient_rows(const CopyReduceBackwardArgs& args, const float* 
 
 static void copy_reduce(const CopyReduceArgs& args, int64_t begin, int64_t end) {
   with_vector_type(args.type, [&](auto t) {
-    with_index(args.topology.is_int64, [&](auto i) {
-      with_block<TypeOf<decltype(t)>>(
-          args.dim, [&](auto b) { copy_reduce_rows<decltype(b), TypeOf<decltype(i)>>(args, begin, end); });
-    });
+    with_block<TypeOf<decltype(t)>>(args.dim, [&](auto b) { copy_reduce_rows<decltype(b)>(args, begin, end); });
   });
 }
 static void copy_reduce_records(const CopyReduceBackwardArgs& args, float* records, int64_t begin, int64_t end) {
-  with_vector_type(args.grad_type, [&](auto g) {
-    with_index(args.topology.is_int64, [&](auto i) {
-      copy_reduce_node_records<TypeOf<decltype(g)>, TypeOf<decltype(i)>>(args, records, begin, end);
-    });
-  });
+  with_vector_type(args.grad_type,
+                   [&](auto g) { copy_reduce_node_records<TypeOf<decltype(g)>>(args, records, begin, end); });
 }
 static void copy_reduce_gradient(const CopyReduceBackwardArgs& args, const float* records, int64_t begin, int64_t end) {
   with_vector_type(args.grad_type, [&](auto g) {
     with_plain_block<TypeOf<decltype(g)>>(args.dim, [&](auto b) {
-      with_index(args.topology.is_int64, [&](auto i) {
-        with_block<float>(args.dim, [&](auto r) {
-          copy_reduce_gradient_rows<decltype(r), decltype(b), TypeOf<decltype(i)>>(args, records, begin, end);
-        });
-      });
+      with_block<float>(
+          args.dim, [&](auto r) { copy_reduce_gradient_rows<decltype(r), decltype(b)>(args, records, begin, end); });
     });
   });
 }

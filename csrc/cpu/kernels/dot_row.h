@@ -55,26 +55,31 @@ class DotRow {
 
 // Rows that are dotted together, and those whose turn comes kPrefetchEdges edges later: they are prefetched block by
 // block, as the others are read.
-template <class T>
+template <class T, int K>
 struct DotBatch {
-  const T* rows[kBatch];
-  const T* ahead[kBatch];
-  template <int K>
+  const T* rows[K];
+  const T* ahead[K];
+  // edges: where the rows of consecutive edges begin
+  HALFGNN_INLINE explicit DotBatch(const T* const* edges) {
+    for (int k = 0; k < K; ++k) rows[k] = edges[k];
+    for (int k = 0; k < K; ++k) ahead[k] = edges[k + kPrefetchEdges];
+  }
   HALFGNN_INLINE void prefetch(int64_t at) const {
     for (int k = 0; k < K; ++k) __builtin_prefetch(ahead[k] + at);
   }
 };
 
 // sum[k] = x row_k over a head of kBlocks blocks that do not overlap, or of any blocks if kBlocks is 0. sum[k]'s lanes
-// are then to be added.
+// are then to be added. edges: where K rows begin, and kPrefetchEdges more.
 template <class B, int K, int kBlocks = 0>
 HALFGNN_INLINE void dot_head(const Blocks<B>& blocks, const DotRow<B, typename B::Element>& x, int64_t head,
-                             const DotBatch<typename B::Element>& batch, typename B::V* sum) {
+                             const typename B::Element* const* edges, typename B::V* sum) {
   using V = typename B::V;
   const bool repeats = kBlocks == 0 && blocks.overlap() > 0;
   const int64_t whole = kBlocks ? kBlocks : blocks.per_head - (repeats ? 1 : 0);
   const float* own = x.lanes() + (kBlocks ? head * kBlocks * B::kWidth : blocks.slot(head, 0));
   int64_t at = head * (kBlocks ? kBlocks * B::kWidth : blocks.dim);
+  const DotBatch<typename B::Element, K> batch(edges);
   for (int k = 0; k < K; ++k) sum[k] = V{};
   const auto add_block = [&] {
     const V mine = B::load_acc(own);
@@ -86,13 +91,13 @@ HALFGNN_INLINE void dot_head(const Blocks<B>& blocks, const DotRow<B, typename B
   int64_t b = 0;
   if constexpr (kLine == 2) {
     for (; b + 2 <= whole; b += 2) {
-      batch.template prefetch<K>(at);
+      batch.prefetch(at);
       add_block();
       add_block();
     }
   }
   for (; b < whole; ++b) {
-    batch.template prefetch<K>(at);
+    batch.prefetch(at);
     add_block();
   }
   if (!repeats) return;

@@ -108,8 +108,8 @@ HALFGNN_INLINE void softmax_gradient_row(int64_t columns, const Acc* weight, con
 // ---- chunks of rows
 
 // f(first value, values) for the rows of a chunk that have edges.
-template <class I, class F>
-HALFGNN_INLINE void each_row(const Adjacency<I>& adj, const RowChunk<I>& chunk, int64_t columns, F f) {
+template <class F>
+HALFGNN_INLINE void each_row(const Adjacency& adj, const RowChunk& chunk, int64_t columns, F f) {
   const int64_t begin = chunk.begin();
   for (int64_t row = chunk.first_row; row < chunk.last_row; ++row) {
     const int64_t first = adj.indptr[row], degree = adj.indptr[row + 1] - first;
@@ -127,8 +127,8 @@ HALFGNN_INLINE void with_flat_columns(int64_t columns, F f) {
   }
 }
 
-template <class Acc, class I>
-HALFGNN_NOINLINE void softmax_chunk(const Adjacency<I>& adj, const RowChunk<I>& chunk, int64_t columns, const Acc* x,
+template <class Acc>
+HALFGNN_NOINLINE void softmax_chunk(const Adjacency& adj, const RowChunk& chunk, int64_t columns, const Acc* x,
                                     Acc* out, Acc* best, double* sum) {
   if constexpr (sizeof(Acc) == 4) {
     return with_flat_columns(columns, [&](auto c) {
@@ -140,8 +140,8 @@ HALFGNN_NOINLINE void softmax_chunk(const Adjacency<I>& adj, const RowChunk<I>& 
   }
   each_row(adj, chunk, columns, [&](int64_t i, int64_t n) { softmax_row(columns, x + i, n, out + i, best, sum); });
 }
-template <class Acc, class I>
-HALFGNN_NOINLINE void softmax_gradient_chunk(const Adjacency<I>& adj, const RowChunk<I>& chunk, int64_t columns,
+template <class Acc>
+HALFGNN_NOINLINE void softmax_gradient_chunk(const Adjacency& adj, const RowChunk& chunk, int64_t columns,
                                              const Acc* weight, const Acc* grad, Acc* out, double* mean,
                                              double* total) {
   if constexpr (sizeof(Acc) == 4) {
@@ -157,14 +157,14 @@ HALFGNN_NOINLINE void softmax_gradient_chunk(const Adjacency<I>& adj, const RowC
            [&](int64_t i, int64_t n) { softmax_gradient_row(columns, weight + i, grad + i, n, out + i, mean, total); });
 }
 
-template <class Acc, class T, class I>
+template <class Acc, class T>
 void edge_softmax_rows(const EdgeSoftmaxArgs& args, int64_t row_begin, int64_t row_end) {
-  const Adjacency<I> adj(args.topology);
-  EdgeChunk<Acc, T, I> logits(adj, args.columns);
-  EdgeResultChunk<Acc, T, I> out(adj, args.columns, args.out);
+  const Adjacency adj(args.topology);
+  EdgeChunk<Acc, T> logits(adj, args.columns);
+  EdgeResultChunk<Acc, T> out(adj, args.columns, args.out);
   Buffer<Acc> best(args.columns);
   Buffer<double> sum(args.columns);
-  for (RowChunk<I> chunk(adj, row_begin, row_end, args.columns); chunk.next();) {
+  for (RowChunk chunk(adj, row_begin, row_end, args.columns); chunk.next();) {
     const int64_t begin = chunk.begin(), end = chunk.end();
     if (begin == end) continue;
     const Acc* x = logits.load(static_cast<const T*>(args.logits), begin, end);
@@ -173,13 +173,13 @@ void edge_softmax_rows(const EdgeSoftmaxArgs& args, int64_t row_begin, int64_t r
   }
 }
 
-template <class Acc, class T, class I>
+template <class Acc, class T>
 void edge_softmax_backward_rows(const EdgeSoftmaxArgs& args, int64_t row_begin, int64_t row_end) {
-  const Adjacency<I> adj(args.topology);
-  EdgeChunk<Acc, T, I> weights(adj, args.columns), grads(adj, args.columns);
-  EdgeResultChunk<Acc, T, I> out(adj, args.columns, args.out);
+  const Adjacency adj(args.topology);
+  EdgeChunk<Acc, T> weights(adj, args.columns), grads(adj, args.columns);
+  EdgeResultChunk<Acc, T> out(adj, args.columns, args.out);
   Buffer<double> mean(args.columns), total(args.columns);
-  for (RowChunk<I> chunk(adj, row_begin, row_end, args.columns); chunk.next();) {
+  for (RowChunk chunk(adj, row_begin, row_end, args.columns); chunk.next();) {
     const int64_t begin = chunk.begin(), end = chunk.end();
     if (begin == end) continue;
     const Acc* weight = weights.load(static_cast<const T*>(args.logits), begin, end);
@@ -194,26 +194,23 @@ void edge_softmax_backward_rows(const EdgeSoftmaxArgs& args, int64_t row_begin, 
 // From how many columns on an edge's row is cut into blocks. Those of fewer columns would leave lanes empty.
 constexpr int64_t kLeastBlockColumns = 9;
 
-// f(accumulator, type of elements, type of ids), or the kernel that works in tiles
+// f(accumulator, type of elements), or the kernel that works in tiles
 template <class F>
 inline void with_softmax_types(const EdgeSoftmaxArgs& args, int64_t begin, int64_t end, F f) {
-  with_index(args.topology.is_int64, [&](auto i) {
-    if (args.type == DType::kDouble) return f(Type<double>{}, Type<double>{}, i);
-    with_vector_type(args.type, [&](auto t) {
-      if (args.columns < kLeastBlockColumns) return f(Type<float>{}, t, i);
-      with_block<TypeOf<decltype(t)>>(
-          args.columns, [&](auto b) { softmax_of_blocks<decltype(b), TypeOf<decltype(i)>>(args, begin, end); });
-    });
+  if (args.type == DType::kDouble) return f(Type<double>{}, Type<double>{});
+  with_vector_type(args.type, [&](auto t) {
+    if (args.columns < kLeastBlockColumns) return f(Type<float>{}, t);
+    with_block<TypeOf<decltype(t)>>(args.columns, [&](auto b) { softmax_of_blocks<decltype(b)>(args, begin, end); });
   });
 }
 static void edge_softmax(const EdgeSoftmaxArgs& args, int64_t begin, int64_t end) {
-  with_softmax_types(args, begin, end, [&](auto a, auto t, auto i) {
-    edge_softmax_rows<TypeOf<decltype(a)>, TypeOf<decltype(t)>, TypeOf<decltype(i)>>(args, begin, end);
+  with_softmax_types(args, begin, end, [&](auto a, auto t) {
+    edge_softmax_rows<TypeOf<decltype(a)>, TypeOf<decltype(t)>>(args, begin, end);
   });
 }
 static void edge_softmax_backward(const EdgeSoftmaxArgs& args, int64_t begin, int64_t end) {
-  with_softmax_types(args, begin, end, [&](auto a, auto t, auto i) {
-    edge_softmax_backward_rows<TypeOf<decltype(a)>, TypeOf<decltype(t)>, TypeOf<decltype(i)>>(args, begin, end);
+  with_softmax_types(args, begin, end, [&](auto a, auto t) {
+    edge_softmax_backward_rows<TypeOf<decltype(a)>, TypeOf<decltype(t)>>(args, begin, end);
   });
 }
 

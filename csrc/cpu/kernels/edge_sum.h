@@ -71,14 +71,13 @@ HALFGNN_NOINLINE void sum_messages(const Blocks<B>& blocks, Op op, const typenam
   });
 }
 
-template <class B, class E, class I>
+template <class B, class E>
 void edge_sum_rows(const EdgeSumArgs& args, int64_t row_begin, int64_t row_end) {
   using T = typename B::Element;
-  const Adjacency<I> adj(args.topology);
+  const Adjacency adj(args.topology);
   const Blocks<B> blocks(1, args.dim);
-  const InverseDegrees<float, I> unscaled(nullptr);
-  EdgeWindow<T, float, I> nodes(adj, static_cast<const T*>(args.feat), args.dim, false, nullptr, unscaled, 1);
-  EdgeWindow<E, float, I> edges(adj, static_cast<const E*>(args.edge), args.dim, true, nullptr, unscaled, 1);
+  RowWindow<T> nodes(adj, static_cast<const T*>(args.feat), args.dim, false);
+  RowWindow<E> edges(adj, static_cast<const E*>(args.edge), args.dim, true);
   RunningSum<float> sums(blocks.workspace());
 
   for (int64_t row = row_begin; row < row_end; ++row) {
@@ -161,16 +160,16 @@ HALFGNN_NOINLINE void sum_gradients(const Blocks<B>& blocks, Op op, const float*
 }
 
 // Blocks are cut for the type of grad. T is the type of feat and of its gradient, E that of edge data.
-template <class B, class T, class E, class I>
+template <class B, class T, class E>
 void edge_sum_backward_rows(const EdgeSumBackwardArgs& args, int64_t row_begin, int64_t row_end) {
   using G = typename B::Element;
-  const Adjacency<I> adj(args.topology);
+  const Adjacency adj(args.topology);
   const Blocks<B> blocks(1, args.dim);
-  const InverseDegrees<float, I> unscaled(nullptr), scales(args.mean_indptr);
   const T* feat = static_cast<const T*>(args.feat);
-  EdgeWindow<G, float, I> grads(adj, static_cast<const G*>(args.grad), args.dim, false, nullptr, scales, 1);
-  EdgeWindow<E, float, I> edges(adj, static_cast<const E*>(args.edge), args.dim, true, nullptr, unscaled, 1);
-  EdgeWindow<E, float, I> grad_edges(adj, static_cast<const E*>(args.grad_edge), args.dim, true, nullptr, unscaled, 1);
+  EdgeWindow<G, float> grads(adj, static_cast<const G*>(args.grad), args.dim, false, nullptr,
+                             {args.mean_indptr, args.topology}, 1);
+  RowWindow<E> edges(adj, static_cast<const E*>(args.edge), args.dim, true);
+  RowWindow<E> grad_edges(adj, static_cast<const E*>(args.grad_edge), args.dim, true);
   const RowStream stream(args.grad_edge, adj.num_edges, args.dim * static_cast<int64_t>(sizeof(E)));
   RunningSum<float> sums(blocks.workspace());
   Buffer<float> own(blocks.workspace());
@@ -211,11 +210,7 @@ static void edge_sum(const EdgeSumArgs& args, int64_t begin, int64_t end) {
   with_vector_type(args.type, [&](auto t) {
     using T = TypeOf<decltype(t)>;
     with_partner_type<T>(args.edge_type, [&](auto e) {
-      with_block<T>(args.dim, [&](auto b) {
-        with_index(args.topology.is_int64, [&](auto i) {
-          edge_sum_rows<decltype(b), TypeOf<decltype(e)>, TypeOf<decltype(i)>>(args, begin, end);
-        });
-      });
+      with_block<T>(args.dim, [&](auto b) { edge_sum_rows<decltype(b), TypeOf<decltype(e)>>(args, begin, end); });
     });
   });
 }
@@ -225,9 +220,7 @@ static void edge_sum_backward(const EdgeSumBackwardArgs& args, int64_t begin, in
     with_same_or_float<T>(args.grad_type, [&](auto g) {
       with_block<TypeOf<decltype(g)>>(args.dim, [&](auto b) {
         with_partner_type<T>(args.edge_type, [&](auto e) {
-          with_index(args.topology.is_int64, [&](auto i) {
-            edge_sum_backward_rows<decltype(b), T, TypeOf<decltype(e)>, TypeOf<decltype(i)>>(args, begin, end);
-          });
+          edge_sum_backward_rows<decltype(b), T, TypeOf<decltype(e)>>(args, begin, end);
         });
       });
     });

@@ -64,13 +64,12 @@ class OwnRow {
   Buffer<typename B::Acc> lanes_;
 };
 
-// Where the rows of consecutive edges begin, or null. See EdgeWindow.
-template <class E, class I>
+// Where the rows of consecutive edges begin, or null. See RowWindow.
+template <class E>
 class Rows {
  public:
-  Rows(const Adjacency<I>& adj, const void* data, int64_t dim, bool by_edge)
-      : window_(adj, static_cast<const E*>(data), dim, by_edge, nullptr, InverseDegrees<float, I>(nullptr), 1),
-        exists_(data != nullptr) {}
+  Rows(const Adjacency& adj, const void* data, int64_t dim, bool by_edge)
+      : window_(adj, static_cast<const E*>(data), dim, by_edge), exists_(data != nullptr) {}
   const E* const* hold(int64_t begin, int64_t count) {
     if (!exists_) return nullptr;
     window_.hold(begin, count);
@@ -79,7 +78,7 @@ class Rows {
   E* const* hold_for_write(int64_t begin, int64_t count) { return const_cast<E* const*>(hold(begin, count)); }
 
  private:
-  EdgeWindow<E, float, I> window_;
+  RowWindow<E> window_;
   bool exists_;
 };
 
@@ -170,15 +169,15 @@ HALFGNN_NOINLINE void store_gated(const GatedSumArgs& args, const Blocks<B>& blo
   });
 }
 
-template <class B, class I>
+template <class B>
 void gated_sum_rows(const GatedSumArgs& args, int64_t row_begin, int64_t row_end) {
   using T = typename B::Element;
   using Acc = typename B::Acc;
-  const Adjacency<I> adj(args.topology);
+  const Adjacency adj(args.topology);
   const Blocks<B> blocks(1, args.dim);
-  Rows<T, I> values(adj, args.value, args.dim, false), gates(adj, args.gate_src, args.dim, false);
-  Rows<T, I> gate_edges(adj, args.gate_edge, args.dim, true), edge_values(adj, args.edge_value, args.dim, true);
-  Rows<T, I> edges(adj, args.edges, args.dim, true);
+  Rows<T> values(adj, args.value, args.dim, false), gates(adj, args.gate_src, args.dim, false);
+  Rows<T> gate_edges(adj, args.gate_edge, args.dim, true), edge_values(adj, args.edge_value, args.dim, true);
+  Rows<T> edges(adj, args.edges, args.dim, true);
   const RowStream stream(args.edges, adj.num_edges, args.dim * static_cast<int64_t>(sizeof(T)));
   OwnRow<B> own(blocks);
   RunningSum<Acc> sums(blocks.workspace()), weights(blocks.workspace());
@@ -303,21 +302,21 @@ HALFGNN_INLINE void store_sums(const Blocks<B>& blocks, const Acc* sum, void* ou
   blocks.each([&](int64_t, int64_t slot, int64_t offset) { B::store(B::load_acc(sum + slot), first + offset); });
 }
 
-template <class B, class G, bool kBySrc, class I>
+template <class B, class G, bool kBySrc>
 void gated_sum_backward_rows(const GatedSumBackwardArgs& args, int64_t row_begin, int64_t row_end) {
   using T = typename B::Element;
   using Acc = typename B::Acc;
-  const Adjacency<I> adj(args.topology);
+  const Adjacency adj(args.topology);
   const Blocks<B> blocks(1, args.dim);
   const int64_t dim = args.dim;
   const void *own_gates = kBySrc ? args.gate_src : args.gate_dst, *far_gates = kBySrc ? args.gate_dst : args.gate_src;
-  Rows<T, I> gates(adj, far_gates, dim, false), gate_edges(adj, args.gate_edge, dim, true);
-  Rows<T, I> grad_edges(adj, args.grad_edges, dim, true), grad_gate_edges(adj, args.grad_gate_edge, dim, true);
-  Rows<T, I> edge_values(adj, args.edge_value, dim, true);
-  Rows<T, I> grad_edge_values(adj, kBySrc ? nullptr : args.grad_edge_value, dim, true);
-  Rows<T, I> values(adj, kBySrc ? nullptr : args.value, dim, false);
-  Rows<G, I> grads(adj, kBySrc ? args.grad : nullptr, dim, false);
-  Rows<Acc, I> shifts(adj, kBySrc ? args.shift : nullptr, dim, false);
+  Rows<T> gates(adj, far_gates, dim, false), gate_edges(adj, args.gate_edge, dim, true);
+  Rows<T> grad_edges(adj, args.grad_edges, dim, true), grad_gate_edges(adj, args.grad_gate_edge, dim, true);
+  Rows<T> edge_values(adj, args.edge_value, dim, true);
+  Rows<T> grad_edge_values(adj, kBySrc ? nullptr : args.grad_edge_value, dim, true);
+  Rows<T> values(adj, kBySrc ? nullptr : args.value, dim, false);
+  Rows<G> grads(adj, kBySrc ? args.grad : nullptr, dim, false);
+  Rows<Acc> shifts(adj, kBySrc ? args.shift : nullptr, dim, false);
   const int64_t row_bytes = dim * static_cast<int64_t>(sizeof(T));
   const RowStream stream(args.grad_gate_edge, adj.num_edges, row_bytes);
   const RowStream value_stream(args.grad_edge_value, adj.num_edges, row_bytes);
@@ -371,10 +370,7 @@ void gated_sum_backward_rows(const GatedSumBackwardArgs& args, int64_t row_begin
 // ---- the kernels of the table
 
 static void gated_sum(const GatedSumArgs& args, int64_t begin, int64_t end) {
-  with_gate_block(args.type, args.dim, [&](auto b) {
-    with_index(args.topology.is_int64,
-               [&](auto i) { gated_sum_rows<decltype(b), TypeOf<decltype(i)>>(args, begin, end); });
-  });
+  with_gate_block(args.type, args.dim, [&](auto b) { gated_sum_rows<decltype(b)>(args, begin, end); });
 }
 static void gated_sum_backward(const GatedSumBackwardArgs& args, int64_t begin, int64_t end) {
   with_gate_block(args.type, args.dim, [&](auto b) {
@@ -382,11 +378,8 @@ static void gated_sum_backward(const GatedSumBackwardArgs& args, int64_t begin, 
     using T = typename B::Element;
     const auto run = [&](auto g) {
       using G = TypeOf<decltype(g)>;
-      with_index(args.topology.is_int64, [&](auto i) {
-        using I = TypeOf<decltype(i)>;
-        if (args.by_src) return gated_sum_backward_rows<B, G, true, I>(args, begin, end);
-        gated_sum_backward_rows<B, G, false, I>(args, begin, end);
-      });
+      if (args.by_src) return gated_sum_backward_rows<B, G, true>(args, begin, end);
+      gated_sum_backward_rows<B, G, false>(args, begin, end);
     };
     if constexpr (sizeof(T) == 8) {
       run(Type<double>{});

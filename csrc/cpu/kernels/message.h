@@ -9,13 +9,11 @@
 
 namespace halfgnn::HALFGNN_ISA {
 
-// f(Type<Acc>{}, Type<I>{}): the general kernels depend on the accumulator and the type of ids alone.
+// f(Type<Acc>{}): the general kernels depend on the accumulator alone.
 template <class F>
-inline void with_general_types(DType type, const Topology& topology, F f) {
-  with_index(topology.is_int64, [&](auto i) {
-    if (type == DType::kDouble) return f(Type<double>{}, i);
-    return f(Type<float>{}, i);
-  });
+inline void with_accumulator(DType type, F f) {
+  if (type == DType::kDouble) return f(Type<double>{});
+  return f(Type<float>{});
 }
 
 // Calls loop(steps as constants) so that the loops over a broadcast's inner dimension have strides known to the

@@ -235,10 +235,9 @@ class SoftmaxHub {
 };
 
 // Where the rows of consecutive edges begin in edge data of `len` elements per edge.
-template <class I>
 class EdgeOffsets {
  public:
-  EdgeOffsets(const Adjacency<I>& adj, int64_t len) : adj_(adj), len_(len) {}
+  EdgeOffsets(const Adjacency& adj, int64_t len) : adj_(adj), len_(len) {}
   // Of the edges [begin, begin + count), count <= kRun, and of kRowsAhead more.
   HALFGNN_INLINE const int64_t* from(int64_t begin, int64_t count) {
     if (begin < begin_ || begin + count > end_) fill(begin);
@@ -248,27 +247,33 @@ class EdgeOffsets {
  private:
   HALFGNN_NOINLINE void fill(int64_t begin) {
     const int64_t left = adj_.num_edges - begin, wanted = kEdges + kRowsAhead, n = left < wanted ? left : wanted;
-    for (int64_t k = 0; k < n; ++k) offsets_[k] = adj_.edge_id(begin + k) * len_;
+    if (adj_.edge_ids) {
+      adj_.edge_ids.resolve([&](const auto* ids) {
+        for (int64_t k = 0; k < n; ++k) offsets_[k] = int64_t{ids[begin + k]} * len_;
+      });
+    } else {
+      for (int64_t k = 0; k < n; ++k) offsets_[k] = (begin + k) * len_;
+    }
     for (int64_t k = n; k < wanted; ++k) offsets_[k] = 0;
     begin_ = begin;
     end_ = begin + kEdges;
   }
 
   static constexpr int64_t kEdges = 2 * kRun;
-  const Adjacency<I> adj_;
+  const Adjacency adj_;
   const int64_t len_;
   int64_t begin_ = 0, end_ = 0;
   int64_t offsets_[kEdges + kRowsAhead];
 };
 
 // The softmax or, if there is a gradient, its gradient.
-template <class B, class I>
+template <class B>
 void softmax_of_blocks(const EdgeSoftmaxArgs& args, int64_t row_begin, int64_t row_end) {
   using T = typename B::Element;
-  const Adjacency<I> adj(args.topology);
+  const Adjacency adj(args.topology);
   const Blocks<B> blocks(1, args.columns);
   const RowStream stream(args.out, adj.num_edges, args.columns * static_cast<int64_t>(sizeof(T)));
-  EdgeOffsets<I> offsets(adj, args.columns);
+  EdgeOffsets offsets(adj, args.columns);
   SoftmaxHub<B> hub(blocks);
   SoftmaxRun<T> run{
       static_cast<const T*>(args.logits), static_cast<const T*>(args.grad), static_cast<T*>(args.out), nullptr, 0,

@@ -70,21 +70,17 @@ template <class E>
 class RowResults {
  public:
   RowResults(void* rows, int64_t count, int64_t len)
-      : rows_(static_cast<E*>(rows)),
-        len_(len),
-        stream_(rows, count, len * static_cast<int64_t>(sizeof(E))),
-        buffer_(stream_ ? len : 0) {}
-  HALFGNN_INLINE void prefetch(int64_t edge) const {
-    if (!stream_) prefetch_edge_for_write(rows_, edge, len_ * static_cast<int64_t>(sizeof(E)));
+      : len_(len), stream_(rows, count, len * static_cast<int64_t>(sizeof(E))), buffer_(stream_ ? len : 0) {}
+  HALFGNN_INLINE void prefetch(const E* row) const {
+    if (!stream_) __builtin_prefetch(row, 1);
   }
   // Where a row is to be written, and that it was.
-  HALFGNN_INLINE E* open(int64_t edge) { return stream_ ? buffer_.get() : rows_ + edge * len_; }
-  HALFGNN_INLINE void close(int64_t edge) {
-    if (stream_) stream_row(buffer_.get(), len_, rows_ + edge * len_);
+  HALFGNN_INLINE E* open(E* row) { return stream_ ? buffer_.get() : row; }
+  HALFGNN_INLINE void close(E* row) {
+    if (stream_) stream_row(buffer_.get(), len_, row);
   }
 
  private:
-  E* rows_;
   int64_t len_;
   RowStream stream_;
   Buffer<E> buffer_;
