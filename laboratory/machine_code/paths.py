@@ -102,7 +102,6 @@ PATHS = [
     Pass("gat_attention", (1, 128), "backward", "sources", True),
     *_passes("gatv2_attention", 128),
     *_passes("dot_attention", 128),
-    *_passes("dot_attention", 256),
     *_passes("gatv2_attention", 128, "bias")[:2],
     *_passes("dot_attention", 128, "bias"),
     *_passes("dot_attention", 128, "columns")[:2],  # to sources as with a bias

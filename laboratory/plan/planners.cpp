@@ -63,7 +63,6 @@ const RowWork* works() {
                                 kDotColumnsWork[1],
                                 kDotTensorBiasWork[1][0],
                                 kDotTensorBiasWork[1][1],
-                                kDotTensorBiasWork[1][2],
                                 kDotTensorColumnsWork[1][0],
                                 kDotTensorColumnsWork[1][1],
                                 kGatv2BiasWork[0],

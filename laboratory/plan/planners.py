@@ -39,7 +39,7 @@ KERNELS = [
     # With terms of edges.
     *(f"dot_bias_{which}" for which in PASSES),
     *(f"dot_columns_{which}" for which in PASSES[:2]),
-    *(f"dot_bias_tensor_{which}" for which in PASSES),
+    *(f"dot_bias_tensor_{which}" for which in PASSES[:2]),
     *(f"dot_columns_tensor_{which}" for which in PASSES[:2]),
     *(f"gatv2_bias_{which}" for which in PASSES[:2]),
 ]

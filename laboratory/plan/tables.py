@@ -275,7 +275,6 @@ def work(planners: Planners) -> str:
         ("dot_columns_destinations", "the same, to destinations", 1),
         ("dot_bias_tensor_forward", "`dot_tensor_edges_kernel`, D = 128, with a bias of edges, forward", 1),
         ("dot_bias_tensor_destinations", "the same, to destinations", 1),
-        ("dot_bias_tensor_sources", "the same, to sources", 1),
         ("dot_columns_tensor_forward", "`dot_tensor_edges_kernel`, D = 128, with 16 columns of edges, forward", 1),
         ("dot_columns_tensor_destinations", "the same, to destinations", 1),
         ("gatv2_bias_forward", "`pair_attention_kernel`, GATv2 with a bias of edges, forward", 1),

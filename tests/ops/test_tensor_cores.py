@@ -19,7 +19,7 @@ raw = torch.ops.halfgnn
 DEGREES = [0, 1, 7, 8, 9, 15, 16, 17, 33, 0]
 RUNS = [255, 256, 257, 300, 2]
 # The last one is served by other kernels, whatever the variable says.
-DIMS = [8, 16, 24, 40, 64, 72, 96, 128, 136, 200, 256, 264]
+DIMS = [8, 16, 24, 40, 64, 72, 96, 128, 136]
 
 
 either_kind = pytest.mark.parametrize("kind", [DOT, GATV2], ids=lambda kind: kind.name)
@@ -46,7 +46,7 @@ def graph_of(degrees, num_src=37, idtype=torch.int32, device="cpu", identity=Fal
 
 
 # One parameter, so that a sample of the cases has every kernel.
-@pytest.mark.parametrize("kernel", [*itertools.product((DOT, GATV2), HALVES, (64, 128, 256))],
+@pytest.mark.parametrize("kernel", [*itertools.product((DOT, GATV2), HALVES, (64, 128))],
                          ids=lambda kernel: f"{kernel[0].name}-{kernel[1]}-{kernel[2]}")  # fmt: skip
 def test_every_kernel(kernel, device):
     kind, dtype, dim = kernel
@@ -74,7 +74,7 @@ def test_one_edge_of_a_row_has_all_the_weight(kind, dim, dtype, device):
 
 @either_kind
 @pytest.mark.parametrize("device,dtype", support.devices_and(HALVES))
-@pytest.mark.parametrize("heads,dim", [(1, 128), (2, 64), (3, 40), (8, 8), (2, 256)])
+@pytest.mark.parametrize("heads,dim", [(1, 128), (2, 64), (3, 40), (8, 8), (2, 128)])
 def test_dropout(kind, heads, dim, dtype, device):
     g = graph_of([*DEGREES, 40], device=device)
     check(kind, g, kind.operands(g, heads, dim, dtype, device), dropout_p=0.4)
@@ -83,7 +83,7 @@ def test_dropout(kind, heads, dim, dtype, device):
 
 
 @either_kind
-@pytest.mark.parametrize("dtype,heads,dim", [(torch.float16, 1, 72), (torch.bfloat16, 2, 16), (torch.bfloat16, 1, 256)])
+@pytest.mark.parametrize("dtype,heads,dim", [(torch.float16, 1, 72), (torch.bfloat16, 2, 16), (torch.bfloat16, 1, 128)])
 @pytest.mark.parametrize("reverse", [False, True], ids=["rows", "columns"])
 def test_long_rows(kind, reverse, dtype, heads, dim, device):
     """Rows of several runs, and rows that are cut into pieces."""
@@ -108,7 +108,7 @@ def test_hub(dim, dtype, device):
     assert torch.equal(torch.autograd.grad(out, leaf, upstream)[0], upstream)
 
 
-@pytest.mark.parametrize("heads,dim", [(1, 16), (1, 128), (1, 256)])
+@pytest.mark.parametrize("heads,dim", [(1, 16), (1, 128), (2, 128)])
 def test_small_terms_beside_a_large_one(heads, dim, device):
     """An fp32 sum takes nothing of 16 small terms beside the large one, so only runs do. The row is one piece on CUDA: there is
     one edge before it."""
@@ -171,7 +171,7 @@ def test_infinite_logits(dtype, device):
 
 
 @pytest.mark.parametrize("device,dtype", support.devices_and(HALVES))
-@pytest.mark.parametrize("dim", [16, 64, 128, 200, 256])
+@pytest.mark.parametrize("dim", [16, 64, 104, 128])
 @pytest.mark.parametrize("degree", [5, 8, 40, 300])
 def test_infinite_values(degree, dim, dtype, device):
     """They stay in their columns, and keep their sign, whatever rounding a weight loses."""
@@ -196,7 +196,7 @@ def test_infinite_elements(device):
 
 
 @pytest.mark.parametrize("device,dtype", support.devices_and(HALVES))
-@pytest.mark.parametrize("dim", [64, 128, 256])
+@pytest.mark.parametrize("dim", [64, 128])
 @pytest.mark.parametrize("degree", [6, 43])
 def test_infinite_keys_and_queries(degree, dim, dtype, device):
     """Gradients of queries and keys are nan in columns where an edge has an infinite one that its weight of 0 meets. Others are as
@@ -308,7 +308,7 @@ def results(kind, g, operands, monkeypatch, wanted):
 
 @either_kind
 @pytest.mark.parametrize("device,dtype", support.devices_and(HALVES))
-@pytest.mark.parametrize("heads,dim", [(1, 128), (1, 64), (4, 24), (1, 256)])
+@pytest.mark.parametrize("heads,dim", [(1, 128), (1, 64), (4, 24), (2, 128)])
 def test_both_kinds_agree(kind, heads, dim, dtype, device, monkeypatch):
     g = graph_of([*DEGREES, 530], device=device)
     operands = kind.operands(g, heads, dim, dtype, device)
@@ -318,7 +318,7 @@ def test_both_kinds_agree(kind, heads, dim, dtype, device, monkeypatch):
         # GATv2's gradients of logits are summed up as they are, not times elements of which many are small.
         atol = (1e-5 if kind is DOT else 4e-5) * max(1, size)
         torch.testing.assert_close(got, other, rtol=torch.finfo(dtype).eps, atol=atol)
-    if support.has_cuda_kernels(device) and (kind is DOT or dim <= 128):  # they are two
+    if support.has_cuda_kernels(device):  # they are two
         assert any(not torch.equal(a, b) for a, b in zip(on_tensor_cores, others))
         assert all(torch.equal(a, b) for a, b in zip(on_tensor_cores, results(kind, g, operands, monkeypatch, "1")))
 

@@ -22,8 +22,7 @@ class DotTensorScore {
   __device__ void load(const char* own_row, int chunks, const TensorLane& lane) { own_.load(own_row, chunks, lane); }
 
   template <class Batch>
-  __device__ void add_dots(const Batch& batch, const typename OwnRow::Rows& rows, const TensorBlock& block,
-                           Dots& dots) const {
+  __device__ void add_dots(const Batch& batch, const typename OwnRow::Rows& rows, int block, Dots& dots) const {
     own_.add_dots(batch, rows, block, dots);
   }
   __device__ static float logit(const PairArgs& args, const Dots& dots, int i) {
@@ -76,8 +75,7 @@ cudaError_t launch_dot_tensor(const PairArgs& args, const Launch& launch) {
 template <typename T, PairPass kPairPass>
 cudaError_t dot_tensor_pass(const PairArgs& args, int64_t dim, const Launch& launch) {
   if (dim <= kTensorBlock) return launch_dot_tensor<T, kPairPass, 1>(args, launch);
-  if (dim <= 2 * kTensorBlock) return launch_dot_tensor<T, kPairPass, 2>(args, launch);
-  return launch_dot_tensor<T, kPairPass, 4>(args, launch);
+  return launch_dot_tensor<T, kPairPass, 2>(args, launch);
 }
 
 template <typename T>

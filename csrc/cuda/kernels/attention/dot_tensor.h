@@ -10,7 +10,8 @@ namespace halfgnn::cuda {
 template <typename T>
 cudaError_t dot_tensor_of(PairPass pass, const PairArgs& args, const PairShape& shape, const Launch& launch);
 
-// The same of dot_edges_of's passes, where edges add a bias or at most kMaxTensorColumns columns.
+// The same of dot_edges_of's kForward and kRecordingDestinations, where edges add a bias or at most kMaxTensorColumns
+// columns.
 template <typename T>
 cudaError_t dot_tensor_edges_of(PairPass pass, const PairArgs& args, const PairShape& shape, const Launch& launch);
 

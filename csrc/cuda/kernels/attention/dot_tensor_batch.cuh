@@ -71,52 +71,29 @@ class TensorBatch {
   }
 };
 
-// A block of rows: the compiler knows how far it is from the first one that is loaded with it.
-struct TensorBlock {
-  int first;
-  int offset;
-  __device__ int index() const { return first + offset; }
-  // Of 8 chunks. From a pointer into block 0 to the same place in the first block: one sum for all that are loaded with
-  // it.
-  __device__ const char* in_first(const char* data) const { return as_computed(data + first * 8 * kMaxAccessBytes); }
-};
-
-// The blocks of a batch's rows, as `load` makes them of a TensorBlock. Registers hold kTogether of them. If these
-// are all, they are loaded at once, before something else is done. Otherwise they are loaded as they are used.
-template <int kBlocks, class Rows, class Batch, class Load>
+// The blocks of a batch's rows, as `load` makes them of a block. All are loaded before something else is done.
+template <int kBlocks, class Rows, class Load>
 class TensorBlocks {
-  static constexpr int kMost = 4 / Batch::kHalves;
-  static constexpr int kTogether = kBlocks < kMost ? kBlocks : kMost;
-  static constexpr bool kAtOnce = kBlocks == kTogether;
-
  public:
   __device__ explicit TensorBlocks(const Load& load) : load_(load) {
-    if constexpr (kAtOnce) load_from(0);
+#pragma unroll
+    for (int block = 0; block < kBlocks; ++block) rows_[block] = load_(block);
   }
   // Calls use(rows, block).
   template <class Use>
   __device__ void for_each(const Use& use) {
-#pragma unroll 1  // otherwise ptxas would load all of them at once
-    for (int first = 0; first < kBlocks; first += kTogether) {
-      if constexpr (!kAtOnce) load_from(first);
 #pragma unroll
-      for (int i = 0; i < kTogether; ++i) use(rows_[i], TensorBlock{first, i});
-    }
+    for (int block = 0; block < kBlocks; ++block) use(rows_[block], block);
   }
 
  private:
-  __device__ void load_from(int first) {
-#pragma unroll
-    for (int i = 0; i < kTogether; ++i) rows_[i] = load_(TensorBlock{first, i});
-  }
-
-  const Load load_;
-  Rows rows_[kTogether];
+  const Load load_;  // a copy: where it is a reference, kernels take up to 20 registers more
+  Rows rows_[kBlocks];
 };
 
-template <int kBlocks, class Rows, class Batch, class Load>
-__device__ TensorBlocks<kBlocks, Rows, Batch, Load> blocks_of(const Batch&, const Load& load) {
-  return TensorBlocks<kBlocks, Rows, Batch, Load>(load);
+template <int kBlocks, class Rows, class Load>
+__device__ TensorBlocks<kBlocks, Rows, Load> blocks_of(const Load& load) {
+  return TensorBlocks<kBlocks, Rows, Load>(load);
 }
 
 }  // namespace halfgnn::cuda

@@ -7,17 +7,16 @@
 
 namespace halfgnn::cuda {
 
-// Gradients with columns of heads of at most so many blocks need more registers than they would have: on sm_120.
+// Gradients with columns need more registers than they would have: on sm_120.
 #if defined(__CUDA_ARCH__) && __CUDA_ARCH__ >= 1200
-constexpr int kMaxLargeBlocks = 2;
+constexpr bool kColumnsAreLarge = true;
 #else
-constexpr int kMaxLargeBlocks = 0;
+constexpr bool kColumnsAreLarge = false;
 #endif
 
 // At most 128 registers for narrow heads, 168 for wide ones; a step more where that is not enough.
 constexpr int tensor_edges_min_blocks(PairPass pass, int blocks, TensorTerms terms) {
-  const bool is_large =
-      pass == PairPass::kRecordingDestinations && terms == TensorTerms::kColumns && blocks <= kMaxLargeBlocks;
+  const bool is_large = kColumnsAreLarge && pass == PairPass::kRecordingDestinations && terms == TensorTerms::kColumns;
   return (blocks > 1 ? 3 : 4) - (is_large ? 1 : 0);
 }
 
@@ -37,8 +36,7 @@ cudaError_t dot_tensor_edges_pass(const PairArgs& args, int64_t dim, const Launc
     return cuda::launch(kernel, blocks, kTensorThreads, launch.stream, of_heads);
   };
   if (dim <= kTensorBlock) return start(dot_tensor_edges_kernel<T, kPairPass, 1, kTerms>);
-  if (dim <= 2 * kTensorBlock) return start(dot_tensor_edges_kernel<T, kPairPass, 2, kTerms>);
-  return start(dot_tensor_edges_kernel<T, kPairPass, 4, kTerms>);
+  return start(dot_tensor_edges_kernel<T, kPairPass, 2, kTerms>);
 }
 
 template <typename T>
@@ -53,8 +51,6 @@ cudaError_t dot_tensor_edges_of(PairPass pass, const PairArgs& args, const PairS
     case kDestinations:
       return has_columns ? dot_tensor_edges_pass<T, kDestinations, kColumns>(args, shape.dim, launch)
                          : dot_tensor_edges_pass<T, kDestinations, kBias>(args, shape.dim, launch);
-    case PairPass::kRecordedSources:
-      return dot_tensor_edges_pass<T, PairPass::kRecordedSources, kBias>(args, shape.dim, launch);
     default: return cudaErrorInvalidValue;
   }
 }

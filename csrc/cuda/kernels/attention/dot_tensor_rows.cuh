@@ -36,8 +36,6 @@ constexpr float kTensorFactor = 16384.f;
 // The row's own key or value, and dots with it.
 template <typename T, int kBlocks>
 class TensorOwnRow {
-  static constexpr bool kIsHeld = kBlocks <= 2;  // in registers. Otherwise each batch reads it again, from the L1 cache
-
   // Of one block: the words of chunks t and t + 4 that meet the lane's column.
   struct Block {
     unsigned int words[2][2];
@@ -46,10 +44,9 @@ class TensorOwnRow {
  public:
   // row: of one head.
   __device__ void load(const char* row, int chunks, const TensorLane& lane) {
-    words_ = row + lane.t * kMaxAccessBytes + lane.group % 2 * sizeof(unsigned int);
-    chunks_ = chunks - lane.t;
+    const char* const words = row + lane.t * kMaxAccessBytes + lane.group % 2 * sizeof(unsigned int);
 #pragma unroll
-    for (int block = 0; kIsHeld && block < kBlocks; ++block) held_[block] = load_block<true>({0, block});
+    for (int block = 0; block < kBlocks; ++block) blocks_[block] = load_block(words, block, chunks - lane.t);
   }
 
   // Of one block of the rows.
@@ -59,16 +56,15 @@ class TensorOwnRow {
   // first: the lane's first chunk in the first row. Loads only: the first use waits.
   template <class Batch>
   __device__ static Rows load_rows(const Batch& batch, const char* first, uint32_t row_bytes,
-                                   const uint32_t (&columns)[2], const TensorLane& lane, const TensorBlock& block) {
+                                   const uint32_t (&columns)[2], const TensorLane& lane, int block) {
     Rows rows;
 #pragma unroll
     for (int i = 0; i < Batch::kHalves; ++i) {
-      const char* row = block.in_first(first) + static_cast<uint64_t>(columns[i]) * row_bytes;
+      const char* row = as_computed(first) + static_cast<uint64_t>(columns[i]) * row_bytes;
 #pragma unroll
       for (int j = 0; j < 2; ++j) {
-        const int chunk = 8 * block.offset + 4 * j;  // after the first block, of lanes with t = 0
-        rows.words[i][j] =
-            batch.load(row + chunk * kMaxAccessBytes, lane.group + 8 * i, 8 * block.first + chunk + lane.t);
+        const int chunk = 8 * block + 4 * j;  // of lanes with t = 0
+        rows.words[i][j] = batch.load(row + chunk * kMaxAccessBytes, lane.group + 8 * i, chunk + lane.t);
       }
     }
     return rows;
@@ -80,37 +76,33 @@ class TensorOwnRow {
     __device__ float of_edge(int i) const { return part[i][0] + part[i][3]; }
   };
   template <class Batch>
-  __device__ void add_dots(const Batch&, const Rows& rows, const TensorBlock& block, Dots& dots) const {
-    const Block own = kIsHeld ? held_[block.offset % kHeld] : load_block<Batch::kIsCareful>(block);
+  __device__ void add_dots(const Batch&, const Rows& rows, int block, Dots& dots) const {
 #pragma unroll
     for (int j = 0; j < 2; ++j) {
 #pragma unroll
       for (int i = 0; i < Batch::kHalves; ++i) {
         const uint4& words = rows.words[i][j];
-        multiply_add<T>({words.x, words.y, words.z, words.w}, own.words[j], dots.part[i]);
+        multiply_add<T>({words.x, words.y, words.z, words.w}, blocks_[block].words[j], dots.part[i]);
       }
     }
   }
 
  private:
-  template <bool kIsCareful>
-  __device__ Block load_block(const TensorBlock& block) const {
+  // words: of the lane's first chunk. chunks: of the row, after that.
+  static __device__ Block load_block(const char* words, int block, int chunks) {
     Block own{};
 #pragma unroll
     for (int j = 0; j < 2; ++j) {
-      const int chunk = 8 * block.offset + 4 * j;  // after the first block, of lanes with t = 0
-      if (kIsCareful && 8 * block.first + chunk >= chunks_) continue;
-      const auto* words = reinterpret_cast<const unsigned int*>(block.in_first(words_) + chunk * kMaxAccessBytes);
-      own.words[j][0] = __ldg(words);
-      own.words[j][1] = __ldg(words + 2);
+      const int chunk = 8 * block + 4 * j;
+      if (chunk >= chunks) continue;
+      const auto* both = reinterpret_cast<const unsigned int*>(as_computed(words) + chunk * kMaxAccessBytes);
+      own.words[j][0] = __ldg(both);
+      own.words[j][1] = __ldg(both + 2);
     }
     return own;
   }
 
-  static constexpr int kHeld = kIsHeld ? kBlocks : 1;
-  const char* words_;  // of the lane's first chunk
-  int chunks_;         // of the row, after that
-  Block held_[kHeld];
+  Block blocks_[kBlocks];
 };
 
 // From lanes' values of different edges.
@@ -139,12 +131,6 @@ struct TensorFactors {
   __device__ TensorFactors(const Batch&, const float (&factors)[2]) : b{0, 0} {
 #pragma unroll
     for (int i = 0; i < Batch::kHalves; ++i) b[i] = transpose_8x8(pair_of(factors[i]));
-  }
-  // pairs: of these edges, as pair_of makes them.
-  template <class Batch>
-  __device__ TensorFactors(const Batch&, const unsigned int (&pairs)[2]) : b{0, 0} {
-#pragma unroll
-    for (int i = 0; i < Batch::kHalves; ++i) b[i] = transpose_8x8(pairs[i]);
   }
 
   // The rounded value, and what rounding it lost.
@@ -243,22 +229,21 @@ class TensorSums : public TensorFragmentSums<kTensorChunk / 2> {
   // first: the lane's first chunk in the first row. Loads only: the first use waits.
   template <class Batch>
   __device__ static Rows load_rows(const Batch& batch, const char* first, uint32_t row_bytes,
-                                   const uint32_t (&columns)[4], const TensorLane& lane, const TensorBlock& block) {
+                                   const uint32_t (&columns)[4], const TensorLane& lane, int block) {
     Rows rows{};
-    if (!batch.sums(block.index())) return rows;
+    if (!batch.sums(block)) return rows;
 #pragma unroll
     for (int i = 0; i < 2 * Batch::kHalves; ++i) {
-      const char* row = block.in_first(first) + static_cast<uint64_t>(columns[i]) * row_bytes;
-      const int place = 2 * lane.t + i % 2 + 8 * (i / 2), chunk = 8 * block.index() + lane.group;
-      rows.words[i] = batch.load(row + 8 * block.offset * kMaxAccessBytes, place, chunk);
+      const char* row = as_computed(first) + static_cast<uint64_t>(columns[i]) * row_bytes;
+      const int place = 2 * lane.t + i % 2 + 8 * (i / 2), chunk = 8 * block + lane.group;
+      rows.words[i] = batch.load(row + 8 * block * kMaxAccessBytes, place, chunk);
     }
     return rows;
   }
 
   // sums += factors * rows
-  __device__ void add(const Rows& rows, const TensorFactors<T>& factors, const TensorLane& lane,
-                      const TensorBlock& block) {
-    const bool is_own = lane.group / 2 % kBlocks == block.index();  // of the lanes that have this column
+  __device__ void add(const Rows& rows, const TensorFactors<T>& factors, const TensorLane& lane, int block) {
+    const bool is_own = lane.group / 2 % kBlocks == block;  // of the lanes that have this column
     const unsigned int b[2] = {is_own ? factors.b[0] : 0, is_own ? factors.b[1] : 0};
     add_pair(rows.words, &uint4::x, b, sum_[0]);
     add_pair(rows.words, &uint4::y, b, sum_[1]);

@@ -66,22 +66,20 @@ class Gatv2TensorScore {
         rows.words[0][j] = words;
         by_row_[block][j] = negated(words);
       }
-      attn_.add_dots(one, rows, TensorBlock{0, block}, dots);
+      attn_.add_dots(one, rows, block, dots);
       if constexpr (!kForward) by_pair_[block] = negated(load_chunk(own_row, 8 * block + lane.group, chunks));
     }
     constant_ = dots.of_edge(0);
   }
 
   template <class Batch>
-  __device__ void add_dots(const Batch& batch, const typename OwnRow::Rows& rows, const TensorBlock& block,
-                           Dots& dots) const {
+  __device__ void add_dots(const Batch& batch, const typename OwnRow::Rows& rows, int block, Dots& dots) const {
     attn_.add_dots(batch, rows, block, dots.linear);
     typename OwnRow::Rows maxima;
 #pragma unroll
     for (int i = 0; i < Batch::kHalves; ++i) {
 #pragma unroll
-      for (int j = 0; j < 2; ++j)
-        maxima.words[i][j] = of_words(rows.words[i][j], by_row_[block.offset][j], max_of_pairs<T>);
+      for (int j = 0; j < 2; ++j) maxima.words[i][j] = of_words(rows.words[i][j], by_row_[block][j], max_of_pairs<T>);
     }
     attn_.add_dots(batch, maxima, block, dots.maxima);
   }
@@ -93,11 +91,11 @@ class Gatv2TensorScore {
 
   // Ones where z is positive, as the terms of a sum.
   template <class Batch>
-  __device__ Rows positive(const Batch&, const Rows& rows, const TensorBlock& block) const {
+  __device__ Rows positive(const Batch&, const Rows& rows, int block) const {
     Rows ones{};
 #pragma unroll
     for (int i = 0; i < 2 * Batch::kHalves; ++i)
-      ones.words[i] = of_words(rows.words[i], by_pair_[block.offset], is_greater<T>);
+      ones.words[i] = of_words(rows.words[i], by_pair_[block], is_greater<T>);
     return ones;
   }
 

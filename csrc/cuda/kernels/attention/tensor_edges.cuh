@@ -56,17 +56,6 @@ class TensorEdges : TensorFrame<T> {
     bias_ = terms.bias_is_float ? __ldg(static_cast<const float*>(terms.bias) + at)
                                 : Fragment<T, 1>::load(static_cast<const T*>(terms.bias) + at).value();
   }
-  // The lane's record: a_e m_e and dl_e. There is none past the first `count` edges.
-  __device__ float2 load_record(uint32_t edge, int count) const {
-    const char* const at = args_.edge_records.data + static_cast<uint64_t>(edge) * args_.edge_records.bytes;
-    const float2 record = __ldg(reinterpret_cast<const float2*>(at) + head_);
-    return lane_.lane < count ? record : make_float2(0.f, 0.f);
-  }
-  // Its factors, once per edge, so that the conversion to halves is.
-  __device__ void set_factors(float of_values, float of_keys) {
-    value_pair_ = TensorFactors<T>::pair_of(of_values);
-    key_pair_ = TensorFactors<T>::pair_of(of_keys);
-  }
 
   // ---- Batches. The whole warp takes part.
 
@@ -92,15 +81,6 @@ class TensorEdges : TensorFrame<T> {
     if (args_.edge.columns.grad != nullptr) grad_.add_dots(batch, columns, dots);
   }
 
-  // Factors of edges from their records, as TensorFactors takes them.
-  template <class Batch>
-  __device__ void load_factors(const Batch& batch, unsigned int (&of_values)[2], unsigned int (&of_keys)[2]) const {
-#pragma unroll
-    for (int i = 0; i < Batch::kHalves; ++i) {
-      of_values[i] = batch.at_place(value_pair_, lane_.group + 8 * i);
-      of_keys[i] = batch.at_place(key_pair_, lane_.group + 8 * i);
-    }
-  }
   // Lanes with t of 0 and 1 write records, the others gradients of biases.
   template <class Batch>
   __device__ void store_records(const Batch& batch, const float (&weights)[2], const float (&gradients)[2]) const {
@@ -158,7 +138,6 @@ class TensorEdges : TensorFrame<T> {
   // The lane's, of the chunk.
   uint32_t edge_;
   float bias_;
-  unsigned int value_pair_, key_pair_;
   // Of the row.
   TensorOwnColumns<T> query_, grad_;
   std::conditional_t<kHasColumns, ColumnSums, NoSums> sums_;

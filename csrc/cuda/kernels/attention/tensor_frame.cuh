@@ -78,13 +78,13 @@ class TensorGather : public TensorFrame<T> {
   };
   template <class Batch>
   __device__ auto rows_for_dots(const Batch& batch, const char* first, const uint32_t (&columns)[2]) const {
-    return blocks_of<kBlocks, typename OwnRow::Rows>(batch, [&batch, first, &columns, this](const TensorBlock& block) {
+    return blocks_of<kBlocks, typename OwnRow::Rows>([&batch, first, &columns, this](int block) {
       return OwnRow::load_rows(batch, first, row_bytes(), columns, lane_, block);
     });
   }
   template <class Batch>
   __device__ auto rows_for_sums(const Batch& batch, const char* first, const uint32_t (&columns)[4]) const {
-    return blocks_of<kBlocks, typename Sums::Rows>(batch, [&batch, first, &columns, this](const TensorBlock& block) {
+    return blocks_of<kBlocks, typename Sums::Rows>([&batch, first, &columns, this](int block) {
       return Sums::load_rows(batch, first, row_bytes(), columns, lane_, block);
     });
   }

@@ -33,11 +33,11 @@ class PairTensorLane : TensorGather<T, kBlocks, keys_are_values(ScoreOf<T, kPair
   static constexpr bool kIsGatv2 = Score::kKind == PairKind::kGatv2;
   static constexpr bool kForward = kPairPass == PairPass::kForward;
   static constexpr bool kWritesRecords = kPairPass == PairPass::kRecordingDestinations;
-  static constexpr bool kReadsRecords = kPairPass == PairPass::kRecordedSources;
   static constexpr bool kToDestinations = kPairPass == PairPass::kDestinations || kWritesRecords;
   static constexpr bool kSumsValues = !kToDestinations;
   static constexpr bool kSumsKeys = !kForward;
   static constexpr bool kHasTerms = kTerms != TensorTerms::kNone;
+  static constexpr float kValueUnit = 1 / kTensorFactor;
   using Products = TensorProducts<kIsGatv2 && kSumsKeys, kBlocks>;
   using Edges = TensorEdges<T, kPairPass, kTerms>;
   using ColumnValues = typename Edges::ColumnValues;
@@ -96,13 +96,12 @@ class PairTensorLane : TensorGather<T, kBlocks, keys_are_values(ScoreOf<T, kPair
   // ---- Edges.
 
   __device__ void start_row(const Piece& piece) {
-    if constexpr (!kReadsRecords) score_.load(head_of(args_.own_key, piece.row), chunks(), lane_);
-    if constexpr (!kForward && !kReadsRecords) own_value_.load(head_of(args_.own_value, piece.row), chunks(), lane_);
+    score_.load(head_of(args_.own_key, piece.row), chunks(), lane_);
+    if constexpr (!kForward) own_value_.load(head_of(args_.own_value, piece.row), chunks(), lane_);
     has_total_ = false;
     maximum_ = kLowestLogit;
     weight_sum_ = 0.f;
     if constexpr (kSumsValues) values_.clear();
-    if constexpr (kReadsRecords) value_unit_.clear_for_weights();
     if constexpr (kSumsKeys) {
       keys_.clear();
       unit_.clear();
@@ -119,8 +118,8 @@ class PairTensorLane : TensorGather<T, kBlocks, keys_are_values(ScoreOf<T, kPair
       const uint32_t column = ids_.column, edge = ids_.edge, left = piece.end - begin;
       const int count = left < kWarpSize ? static_cast<int>(left) : kWarpSize;
       load_ids(begin + count);  // a chunk ahead: the next row starts where this one ends
-      if constexpr (!kReadsRecords) draw(begin, count, edge);
-      if constexpr (kHasTerms) start_chunk(edge, count);
+      draw(begin, count, edge);
+      if constexpr (kHasTerms) edges_.start_chunk(edge);
       for (int start = 0; start < count; start += kTensorEdges) add_edges(start, count - start, column);
       if (left <= kWarpSize) break;
       if ((left - 1) % kTensorRun < kWarpSize) end_run();  // counted from the row's end: its first run is the shorter
@@ -130,17 +129,6 @@ class PairTensorLane : TensorGather<T, kBlocks, keys_are_values(ScoreOf<T, kPair
   }
   __device__ void load_ids(uint32_t begin) {
     ids_.load(args_.units.rows, args_.columns, args_.edge_ids, kHasTerms, begin, lane_.lane);
-  }
-  __device__ void start_chunk(uint32_t edge, int count) {
-    if constexpr (kReadsRecords) {
-      const float2 record = edges_.load_record(edge, count);
-      const float rescale = value_unit_.fit(record.x);
-      if (rescale != 1.f) values_.multiply(rescale);
-      rescale_keys(unit_.fit(record.y));
-      edges_.set_factors(value_unit_.scaled(record.x), unit_.scaled(record.y));
-    } else {
-      edges_.start_chunk(edge);
-    }
   }
   // A bit for each edge of a chunk. of_terms: the lane's, where edges add something.
   __device__ void draw(uint32_t begin, int count, uint32_t of_terms) {
@@ -168,13 +156,10 @@ class PairTensorLane : TensorGather<T, kBlocks, keys_are_values(ScoreOf<T, kPair
   template <class Batch>
   __device__ void add_batch(const Batch& batch, uint32_t column) {
     uint32_t by_row[2], by_pair[4];
-    if constexpr (!kReadsRecords) batch.columns_by_row(column, lane_, by_row);
+    batch.columns_by_row(column, lane_, by_row);
     if constexpr (kForward) {
       batch.columns_by_pair(column, lane_, by_pair);
       add_results(batch, by_row, by_pair);
-    } else if constexpr (kReadsRecords) {
-      batch.columns_by_pair(column, lane_, by_pair);
-      add_recorded(batch, by_pair);
     } else if constexpr (Edges::kHasColumns) {
       const TensorColumns<T> columns = edges_.load_columns(batch);
       Factors of_keys, of_values;
@@ -204,25 +189,9 @@ class PairTensorLane : TensorGather<T, kBlocks, keys_are_values(ScoreOf<T, kPair
       add(values, factors, values_);
     }
   }
-  template <class Batch>
-  __device__ void add_recorded(const Batch& batch, const uint32_t (&by_pair)[4]) {
-    // Read anew: otherwise the compiler shares the offsets of rows, and adds both first chunks to each of them.
-    uint32_t columns_of_values[4], columns_of_keys[4];
-#pragma unroll
-    for (int i = 0; i < 2 * Batch::kHalves; ++i) {
-      columns_of_values[i] = as_computed(by_pair[i]);
-      columns_of_keys[i] = as_computed(by_pair[i]);
-    }
-    auto values = rows_for_sums(batch, by_pair_.value, columns_of_values);
-    auto keys = rows_for_sums(batch, by_pair_.key, columns_of_keys);
-    unsigned int of_values[2], of_keys[2];
-    edges_.load_factors(batch, of_values, of_keys);
-    add(values, TensorFactors<T>(batch, of_values), values_);
-    add(keys, TensorFactors<T>(batch, of_keys), keys_);
-  }
   template <class Blocks>
   __device__ void add(Blocks& blocks, const TensorFactors<T>& factors, Sums& sums) const {
-    blocks.for_each([&](const auto& rows, const TensorBlock& block) { sums.add(rows, factors, lane_, block); });
+    blocks.for_each([&](const auto& rows, int block) { sums.add(rows, factors, lane_, block); });
   }
   // kPositive: of rows of GATv2, ones where LeakyReLU is applied to a positive z. Returns the factors as they enter.
   template <bool kPositive = false, class Batch>
@@ -230,7 +199,7 @@ class PairTensorLane : TensorGather<T, kBlocks, keys_are_values(ScoreOf<T, kPair
                                        const float (&factors)[2], Sums& sums) {
     auto rows = rows_for_sums(batch, first, columns);
     const TensorFactors<T> split(batch, factors);
-    rows.for_each([&](const auto& some, const TensorBlock& block) {
+    rows.for_each([&](const auto& some, int block) {
       if constexpr (kPositive) {
         sums.add(score_.positive(batch, some, block), split, lane_, block);
       } else {
@@ -244,7 +213,7 @@ class PairTensorLane : TensorGather<T, kBlocks, keys_are_values(ScoreOf<T, kPair
   template <class Batch, class Own, class Blocks>
   __device__ typename Own::Dots dots_of(const Batch& batch, const Own& own, Blocks& blocks) const {
     typename Own::Dots dots;
-    blocks.for_each([&](const auto& rows, const TensorBlock& block) { own.add_dots(batch, rows, block, dots); });
+    blocks.for_each([&](const auto& rows, int block) { own.add_dots(batch, rows, block, dots); });
     return dots;
   }
 
@@ -351,17 +320,15 @@ class PairTensorLane : TensorGather<T, kBlocks, keys_are_values(ScoreOf<T, kPair
 
   // ---- Runs, and the end of a row.
 
-  __device__ float value_unit() const { return kReadsRecords ? value_unit_.unit() : 1 / kTensorFactor; }
-
   __device__ void end_run() {
     if constexpr (kForward) {
       const float rescale = has_total_ ? exp_of_difference<T>(total_maximum_ - maximum_) : 1.f;
       cuda::end_run(has_total_, rescale, total_weight_, weight_sum_);
-      values_.end_run(has_total_, rescale, value_unit());
-      edges_.end_run(has_total_, rescale, value_unit());
+      values_.end_run(has_total_, rescale, kValueUnit);
+      edges_.end_run(has_total_, rescale, kValueUnit);
       total_maximum_ = maximum_;
     } else {
-      if constexpr (kSumsValues) values_.end_run(has_total_, 1.f, value_unit());
+      if constexpr (kSumsValues) values_.end_run(has_total_, 1.f, kValueUnit);
       keys_.end_run(has_total_, 1.f, unit_.unit());
       edges_.end_run(has_total_, 1.f, unit_.unit());
       if constexpr (kIsGatv2) cuda::end_run(has_total_, total_weight_, weight_sum_);
@@ -399,8 +366,8 @@ class PairTensorLane : TensorGather<T, kBlocks, keys_are_values(ScoreOf<T, kPair
     float values[kTensorChunk];
     ColumnValues columns = {};
     const float rescale = has_total_ ? exp_of_difference<T>(total_maximum_ - maximum_) : 1.f;
-    values_.finish(has_total_, rescale, value_unit(), values);
-    edges_.finish(has_total_, rescale, value_unit(), columns);
+    values_.finish(has_total_, rescale, kValueUnit, values);
+    edges_.finish(has_total_, rescale, kValueUnit, columns);
     if (!accepts(values) || (Edges::kHasColumns && !accepts(columns))) return false;
     const float sum = sum_of_weights(rescale);
     const float factor = dropout_scale() * (piece.is_whole_row ? reciprocal_of_sum(sum, has_edges(piece, sum)) : 1.f);
@@ -439,7 +406,7 @@ class PairTensorLane : TensorGather<T, kBlocks, keys_are_values(ScoreOf<T, kPair
     float values[kTensorChunk], keys[kTensorChunk];
     ColumnValues columns = {};
     if constexpr (kSumsValues) {
-      values_.finish(has_total_, 1.f, value_unit(), values);
+      values_.finish(has_total_, 1.f, kValueUnit, values);
       if (!accepts(values)) return false;
     }
     keys_.finish(has_total_, 1.f, unit_.unit(), keys);
@@ -451,8 +418,7 @@ class PairTensorLane : TensorGather<T, kBlocks, keys_are_values(ScoreOf<T, kPair
       for (int i = 0; kSumsValues && i < kTensorChunk; ++i) keys[i] = fmaf(dropout_scale(), values[i], keys[i]);
       store_gradient(piece, args_.grad_key, args_.partial_key, 1.f, keys);
     } else {
-      const float value_scale = kReadsRecords ? 1.f : dropout_scale();  // records have it
-      if constexpr (kSumsValues) store_gradient(piece, args_.grad_value, args_.partial_value, value_scale, values);
+      if constexpr (kSumsValues) store_gradient(piece, args_.grad_value, args_.partial_value, dropout_scale(), values);
       store_gradient(piece, is_wide() ? args_.edge.columns.wide : args_.grad_key, args_.partial_key, args_.logit.linear,
                      keys);
       edges_.store_sums(piece, columns, args_.logit.linear);
@@ -488,7 +454,7 @@ class PairTensorLane : TensorGather<T, kBlocks, keys_are_values(ScoreOf<T, kPair
   Sums values_, keys_;
   Score score_;
   Edges edges_;
-  TensorUnit unit_, value_unit_;  // of the factors of keys; of those of values in records
+  TensorUnit unit_;  // of the factors of keys
   float maximum_;
   float weight_sum_;  // forward: of weights; backward, of GATv2: of the gradients of logits
   bool has_total_;

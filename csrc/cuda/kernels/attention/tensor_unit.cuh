@@ -8,20 +8,12 @@ namespace halfgnn::cuda {
 // Brings factors of any size to about kTensorFactor, by a power of two: two elements of fp16 hold them then.
 class TensorUnit {
  public:
-  __device__ void clear() { scale_ = 1.2676506e30f; }              // 2^100: any factor but the smallest lowers it
-  __device__ void clear_for_weights() { scale_ = kTensorFactor; }  // at most 1, but for what dropout multiplies them by
-  // Before factors are scaled: of edges group and group + 8, or of one edge per lane. Returns what the sums so far are
+  __device__ void clear() { scale_ = 1.2676506e30f; }  // 2^100: any factor but the smallest lowers it
+  // Before factors are scaled: of edges group and group + 8. Returns what the sums so far are
   // multiplied by, mostly 1.
   __device__ float fit(const float (&factors)[2]) {
     const float largest = fmaxf(fabsf(factors[0]), fabsf(factors[1]));
     return is_larger(largest) ? lower_for(max_over_groups(largest)) : 1.f;
-  }
-  __device__ float fit(float factor) {
-    float largest = fabsf(factor);
-    if (!is_larger(largest)) return 1.f;
-#pragma unroll
-    for (int bit = 1; bit < 4; bit *= 2) largest = fmaxf(largest, __shfl_xor_sync(kFullMask, largest, bit));
-    return lower_for(max_over_groups(largest));
   }
   __device__ float scaled(float factor) const { return factor * scale_; }
   // What sums of scaled factors are multiplied by.

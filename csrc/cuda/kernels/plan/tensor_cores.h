@@ -15,7 +15,8 @@ enum class TensorCores { kNever, kWherePossible, kWhereCheaper };
 
 enum DotPass { kForwardDots, kDotsToDestinations, kDotsToSources };  // as in work.h
 
-// What edges add to dot attention. Tensor cores take a bias, and at most kMaxTensorColumns columns.
+// What edges add to dot attention. Tensor cores take a bias, and at most kMaxTensorColumns columns, but not records of
+// edges to sources.
 enum class DotTerms { kNone, kBias, kColumns, kOther };
 constexpr uint32_t kMaxTensorColumns = 16;
 
@@ -33,14 +34,15 @@ struct DotProblem {
 };
 
 // Elements of a head, at most.
-constexpr int64_t kMaxTensorDim = 256, kMaxGatv2TensorDim = 128;
+constexpr int64_t kMaxTensorDim = 128;
 constexpr int64_t kTensorAccess = 16;  // bytes
 // Elements that a warp sums up in one access per lane.
 constexpr int64_t kTensorBlock = 64;
 
 constexpr bool serve_tensor_cores(const DotProblem& problem) {
   return problem.element_bytes == 2 && problem.is_aligned && problem.dim * problem.element_bytes % kTensorAccess == 0 &&
-         problem.dim <= (problem.is_gatv2 ? kMaxGatv2TensorDim : kMaxTensorDim) && problem.terms != DotTerms::kOther;
+         problem.dim <= kMaxTensorDim && problem.terms != DotTerms::kOther &&
+         (problem.terms == DotTerms::kNone || problem.pass != kDotsToSources);
 }
 
 // ---- Instructions of all warps.
@@ -66,12 +68,12 @@ inline double recorded_instructions(const DotProblem& problem) {
 
 // Of those on tensor cores. A warp takes batches of 16 edges, of one head.
 inline double tensor_instructions(const DotProblem& problem) {
-  const auto* works = problem.is_gatv2                      ? kGatv2TensorWork
-                      : problem.terms == DotTerms::kNone    ? kDotTensorWork
-                      : problem.terms == DotTerms::kColumns ? kDotTensorColumnsWork
-                                                            : kDotTensorBiasWork;
   const int log2_blocks = log2_ceil(ceil_div(problem.dim, kTensorBlock));
-  RowWork work = works[log2_blocks][problem.pass];
+  const RowWork* works = problem.is_gatv2                      ? kGatv2TensorWork[log2_blocks]
+                         : problem.terms == DotTerms::kNone    ? kDotTensorWork[log2_blocks]
+                         : problem.terms == DotTerms::kColumns ? kDotTensorColumnsWork[log2_blocks]
+                                                               : kDotTensorBiasWork[log2_blocks];
+  RowWork work = works[problem.pass];
   if (problem.dim != kTensorBlock << log2_blocks) work.batch *= kConditionalTensorLoads;
   return static_cast<double>(problem.heads) * instructions_of(work, {problem.num_rows, problem.num_edges, 16});
 }

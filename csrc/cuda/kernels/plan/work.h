@@ -2,8 +2,8 @@
 //
 // The numbers are of sm_90, for fp16, int32 ids and accesses of 16 bytes; those of other types and architectures differ
 // by less than a fifth. They follow from what an emulator executes of rows of 7 and of 1,024 edges with 1 x 128
-// (laboratory/machine_code/paths.csv; laboratory/plan/test_paths.py holds them to it): a batch is 8 edges at "per edge", and
-// `row` is what then is left of the rows of 7 edges that a warp walks together.
+// (laboratory/machine_code/paths.csv; laboratory/plan/test_paths.py holds them to it): a batch is 8 edges at "per
+// edge", and `row` is what then is left of the rows of 7 edges that a warp walks together.
 #pragma once
 
 #include <algorithm>
@@ -49,14 +49,11 @@ constexpr RowWork kGatWork{191, 113, RowSharing::kGroups}, kGatTrainingWork{314,
     kGatBackwardWork{276, 143, RowSharing::kGroups};
 // Forward, to destinations, to sources.
 constexpr RowWork kDotAttentionWork[] = {{368, 169}, {381, 225}, {275, 272}};
-// Dot attention on tensor cores, of heads of at most 64, 128 and 256 elements: a batch is 16 edges of one head.
-constexpr RowWork kDotTensorWork[][3] = {
-    {{284, 146}, {368, 175}, {340, 235}}, {{280, 192}, {350, 247}, {310, 359}}, {{147, 361}, {212, 466}, {160, 651}}};
-// The same where edges add a bias, or 16 columns in keys and values.
-constexpr RowWork kDotTensorBiasWork[][3] = {
-    {{281, 171}, {365, 241}, {389, 177}}, {{291, 213}, {344, 308}, {395, 225}}, {{173, 377}, {222, 521}, {290, 417}}};
-constexpr RowWork kDotTensorColumnsWork[][3] = {
-    {{431, 210}, {589, 286}, {389, 177}}, {{440, 252}, {568, 354}, {395, 225}}, {{318, 417}, {430, 566}, {290, 417}}};
+// Dot attention on tensor cores, of heads of at most 64 and 128 elements: a batch is 16 edges of one head.
+constexpr RowWork kDotTensorWork[][3] = {{{284, 146}, {368, 175}, {340, 235}}, {{280, 192}, {350, 247}, {310, 359}}};
+// The same where edges add a bias, or 16 columns in keys and values: forward and to destinations.
+constexpr RowWork kDotTensorBiasWork[][2] = {{{281, 171}, {365, 241}}, {{291, 213}, {344, 308}}};
+constexpr RowWork kDotTensorColumnsWork[][2] = {{{431, 210}, {589, 286}}, {{440, 252}, {568, 354}}};
 // Times as many per batch if a head ends within a block, since loads are conditional then.
 constexpr double kConditionalTensorLoads = 2;
 // Where edges add to logits or values: with a bias (rows of edges take more), or with 16 columns in keys and values.
