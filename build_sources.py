@@ -18,24 +18,24 @@ TYPES = {"half": "__half", "bfloat16": "__nv_bfloat16", "float": "float"}
 FAMILIES = {
     "copy_reduce": ("spmm/copy_reduce.cuh", ["copy_reduce_of<T>"]),
     "copy_reduce_backward": ("spmm/copy_reduce_backward.cuh", ["copy_reduce_backward_of<T>"]),
-    "dot_attention": ("attention/dot_attention.cuh", ["dot_attention_of<T>"]),
-    "dot_edges": ("attention/dot_edges.cuh", ["dot_edges_of<T>", "column_gradients_of<T>"]),
-    "dot_tensor": ("attention/dot_tensor.cuh", ["dot_tensor_of<T>"]),
-    "dot_tensor_edges": ("attention/dot_tensor_edges.cuh", ["dot_tensor_edges_of<T>"]),
+    "dot_attention": ("attention/pair/lanes/dot_attention.cuh", ["dot_attention_of<T>"]),
+    "dot_edges": ("attention/pair/lanes/dot_edges.cuh", ["dot_edges_of<T>", "column_gradients_of<T>"]),
+    "dot_tensor": ("attention/pair/tensor/dot_attention.cuh", ["dot_tensor_of<T>"]),
+    "dot_tensor_edges": ("attention/pair/tensor/dot_edges.cuh", ["dot_tensor_edges_of<T>"]),
     "edge_sum": ("spmm/edge_sum.cuh", ["edge_sum_of<T>"]),
     "edge_sum_backward": ("spmm/edge_sum_backward.cuh", ["edge_sum_backward_of<T>"]),
     "edge_softmax": ("softmax/edge_softmax.cuh", ["launch_softmax<T, false>", "launch_softmax<T, true>"]),
-    "gat_attention": ("attention/gat_attention.cuh", ["gat_attention_of<T>"]),
+    "gat_attention": ("attention/gat/kernel.cuh", ["gat_attention_of<T>"]),
     "gat_attention_backward": (
-        "attention/gat_attention_backward.cuh",
+        "attention/gat/backward_kernel.cuh",
         ["gat_prepare_backward_of<T>", "gat_attention_backward_of<T>", "gat_edge_gradient_of<T>"],
     ),
     "gated_sum": ("spmm/gated_sum.cuh", ["gated_sum_of<T>"]),
     "gated_sum_backward": ("spmm/gated_sum_backward.cuh", ["gated_sum_backward_of<T>"]),
-    "gatv2_attention": ("attention/gatv2_attention.cuh", ["gatv2_attention_of<T>"]),
-    "gatv2_columns": ("attention/gatv2_columns.cuh", ["gatv2_columns_of<T>", "projected_gradients_of<T>"]),
-    "gatv2_edges": ("attention/gatv2_edges.cuh", ["gatv2_edges_of<T>"]),
-    "gatv2_tensor": ("attention/gatv2_tensor.cuh", ["gatv2_tensor_of<T>"]),
+    "gatv2_attention": ("attention/pair/lanes/gatv2_attention.cuh", ["gatv2_attention_of<T>"]),
+    "gatv2_columns": ("attention/pair/lanes/gatv2_columns.cuh", ["gatv2_columns_of<T>", "projected_gradients_of<T>"]),
+    "gatv2_edges": ("attention/pair/lanes/gatv2_edges.cuh", ["gatv2_edges_of<T>"]),
+    "gatv2_tensor": ("attention/pair/tensor/gatv2_attention.cuh", ["gatv2_tensor_of<T>"]),
     "mul_backward": ("spmm/mul_backward.cuh", ["mul_backward_of<T>"]),
     "sddmm_dot": ("sddmm/sddmm_dot.cuh", ["sddmm_dot_of<T>"]),
     "sddmm_elementwise": ("sddmm/sddmm_elementwise.cuh", ["sddmm_elementwise_of<T>"]),
@@ -158,7 +158,7 @@ def cuda_kernels(types=tuple(TYPES)) -> list[Path]:
         for name in types
         if name in TYPES_OF.get(family, TYPES)
     }
-    return _sources("csrc/cuda/kernels/*/*.cu") + [write(WRITTEN / name, text) for name, text in sorted(texts.items())]
+    return _sources("csrc/cuda/kernels/**/*.cu") + [write(WRITTEN / name, text) for name, text in sorted(texts.items())]
 
 
 def yardsticks() -> list[Path]:

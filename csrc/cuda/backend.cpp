@@ -9,8 +9,8 @@
 #include <limits>
 
 #include "gather_rows.h"
-#include "kernels/attention/gat_attention.h"
-#include "kernels/attention/pair_attention.h"
+#include "kernels/attention/gat/gat_attention.h"
+#include "kernels/attention/pair/pair_attention.h"
 #include "kernels/general/backward.h"
 #include "kernels/graph/graph.h"
 #include "kernels/sddmm/sddmm.h"

@@ -1,0 +1,210 @@
+// Logits of GATv2: sum of attn * LeakyReLU(z), z = own key + key. Include only where kernels are instantiated.
+//
+// LeakyReLU(z) = linear * z + absolute * |z| with linear = (1 + slope) / 2 and absolute = (1 - slope) / 2: both sums
+// take one multiply-add per element. Its derivative takes two values, so that a sum over edges of factor *
+// LeakyReLU'(z) is slope * sum of factors + (1 - slope) * sum of the factors of edges with a positive z.
+#pragma once
+
+#include "../tensor/dot_tensor.h"
+#include "../tensor/gatv2_tensor.h"
+#include "kernel.cuh"
+
+namespace halfgnn::cuda {
+
+// x + y > 0, exactly.
+inline __device__ bool is_sum_positive(float x, float y) { return x > -y; }
+inline __device__ bool is_sum_positive(__half x, __half y) { return __hgt(x, __hneg(y)); }
+inline __device__ bool is_sum_positive(__nv_bfloat16 x, __nv_bfloat16 y) { return __hgt(x, __hneg(y)); }
+
+// The same of pairs, as masks: bits of both halves of a word. The sign of a rounded sum is that of the exact one, and
+// it is 0 only if that is: before sm_90, which compares no bfloat16, the sum is made. It takes nan for positive: their
+// gradients are nan either way.
+inline __device__ uint32_t positive_mask(__half2 x, __half2 y) { return __hgt2_mask(x, __hneg2(y)); }
+inline __device__ uint32_t positive_mask(__nv_bfloat162 x, __nv_bfloat162 y) {
+#if defined(__CUDA_ARCH__) && __CUDA_ARCH__ >= 900
+  return __hgt2_mask(x, __hneg2(y));
+#else
+  const auto z = bits_as<uint32_t>(__hadd2(x, y));
+  constexpr uint32_t kMagnitude = 0x7fff7fffu;
+  const uint32_t positive = ((z & kMagnitude) + kMagnitude) & ~z & ~kMagnitude;  // not 0, and without a sign
+  return positive | (positive - (positive >> 15));
+#endif
+}
+
+// Which bit of its signs belongs to element i of a vector: those at even places come first, so that the masks of pairs
+// are joined as they are.
+template <int kVector>
+constexpr HALFGNN_HOST_DEVICE int sign_bit(int i) {
+  return kVector < 2 ? 0 : i / 2 + i % 2 * (kVector / 2);
+}
+
+// Signs of a vector: the bits of the elements with x + y > 0. What other bits are does not matter.
+template <typename T, int kVector>
+__device__ uint32_t signs_of_sum(const Fragment<T, kVector>& x, const Fragment<T, kVector>& y) {
+  static_assert(kVector > 1, "pairs");
+  using Pairs = typename Fragment<T, kVector>::Pairs;
+  const auto left = bits_as<Pairs>(x.word), right = bits_as<Pairs>(y.word);
+  uint32_t signs = 0;
+#pragma unroll
+  for (int i = 0; i < kVector / 2; ++i) {
+    if constexpr (sizeof(T) == 2) {
+      signs |= positive_mask(left.value[i], right.value[i]) & (0x10001u << i);
+    } else {
+      signs |= is_sum_positive(left.value[i].x, right.value[i].x) ? 1u << sign_bit<kVector>(2 * i) : 0u;
+      signs |= is_sum_positive(left.value[i].y, right.value[i].y) ? 1u << sign_bit<kVector>(2 * i + 1) : 0u;
+    }
+  }
+  if (sizeof(T) == 2) signs = signs | signs >> (16 - kVector / 2);
+#ifdef __CUDA_ARCH__
+  asm volatile("" : "+r"(signs));  // one register, not the comparisons that it was made of
+#endif
+  return signs;
+}
+
+template <typename T, int kVector, int kRepeat>
+class Gatv2Score {
+ public:
+  using Row = Fragment<T, kVector>;
+  static constexpr PairKind kKind = PairKind::kGatv2;
+  static constexpr bool kNeedsFactorSum = true;
+
+  // own_row: the row's own key.
+  __device__ void load(const PairArgs& args, const char* own_row, const HeadVectors<kRepeat>& vectors) {
+#pragma unroll
+    for (int r = 0; r < kRepeat; ++r) {
+      own_[r] = Row::load(own_row + vectors.index[r] * Row::kBytes);
+      attn_[r] = Row::load(static_cast<const char*>(args.logit.attn) + vectors.index[r] * Row::kBytes);
+    }
+  }
+
+  static constexpr int kWidth = kPairWidth<kVector>;
+  struct Own {
+    float key[kWidth];
+    float linear[kWidth];
+    float absolute[kWidth];
+  };
+  struct OwnRow {
+    Row key;
+    Row attn;
+    __device__ Own widen(const PairArgs& args, int j) const {
+      Own own;
+      float weight[kWidth];
+      widen_some(key, j, own.key);
+      widen_some(attn, j, weight);
+#pragma unroll
+      for (int i = 0; i < kWidth; ++i) {
+        own.linear[i] = args.logit.linear * weight[i];
+        own.absolute[i] = args.logit.absolute * weight[i];
+      }
+      return own;
+    }
+  };
+  __device__ OwnRow own(int r) const { return {as_new(own_[r]), as_new(attn_[r])}; }
+
+  // sum: over the elements of a key, what logit takes.
+  __device__ static void add(const Own& own, const float (&key)[kWidth], float& sum) {
+#pragma unroll
+    for (int i = 0; i < kWidth; ++i) {
+      const float z = own.key[i] + key[i];
+      sum = fmaf(own.linear[i], z, sum);
+      sum = fmaf(own.absolute[i], fabsf(z), sum);
+    }
+  }
+  __device__ static float logit(const PairArgs&, float sum) { return sum; }
+
+  // Adds to the sum over edges that finish takes; factor: the gradient of the logit.
+  __device__ void add_gradient(bool is_first, float factor, const Row& key, int r, float (&sum)[kVector]) const {
+    const auto keys = bits_as<Elements>(key.word), own = bits_as<Elements>(own_[r].word);
+#pragma unroll
+    for (int i = 0; i < kVector; ++i) {
+      if (is_first) sum[i] = 0.f;
+      if (is_sum_positive(keys.value[i], own.value[i])) sum[i] += factor;
+    }
+  }
+  // The same by the signs of z: from a record.
+  __device__ static void add_gradient(bool is_first, float factor, uint32_t signs, float (&sum)[kVector]) {
+#pragma unroll
+    for (int i = 0; i < kVector; ++i) {
+      if (is_first) sum[i] = 0.f;
+      if ((signs >> sign_bit<kVector>(i) & 1) != 0) sum[i] += factor;
+    }
+  }
+  __device__ uint32_t signs(const Row& key, int r) const { return signs_of_sum(key, own_[r]); }
+  // With a row of the edge.
+  __device__ uint32_t signs(const Row& key, const Row& edge_key, int r) const {
+    float z[kVector];
+    key.widen(z);
+    edge_key.add_to(z);
+    return signs(z, r);
+  }
+  // With what columns of edge u add.
+  template <class Projected>
+  __device__ uint32_t signs(const Row& key, const Projected& projected, int u) const {
+    float z[kVector];
+    key.widen(z);
+#pragma unroll
+    for (int j = 0; j < kVector / 2; ++j) {
+      const float2 more = projected.pair(u, j);
+      z[2 * j] += more.x;
+      z[2 * j + 1] += more.y;
+    }
+    return signs(z, 0);
+  }
+  // Of the edge's part z of the sum. The sum is that of `add`, so that both agree.
+  __device__ uint32_t signs(const float (&z)[kVector], int r) const {
+    float own[kVector];
+    own_[r].widen(own);
+    uint32_t signs = 0;
+#pragma unroll
+    for (int i = 0; i < kVector; ++i) signs |= own[i] + z[i] > 0.f ? 1u << sign_bit<kVector>(i) : 0u;
+    return signs;
+  }
+  // The gradient of an edge's key; adds its product with that key, edge_key, to those that finish makes of rows.
+  __device__ void edge_gradient(const PairArgs& args, float factor, uint32_t signs, const Row& edge_key,
+                                float (&gradient)[kVector], float (&products)[kVector]) const {
+    float key[kVector];
+    edge_key.widen(key);
+    as_new(attn_[0]).widen(gradient);
+#pragma unroll
+    for (int i = 0; i < kVector; ++i) {
+      const float of_z = (signs >> sign_bit<kVector>(i) & 1) != 0 ? factor : factor * args.logit.slope;
+      products[i] = fmaf(of_z, key[i], products[i]);
+      gradient[i] *= of_z;
+    }
+  }
+
+  // Turns the sum into the gradient of the own key, and what the row adds to that of attn.
+  __device__ void finish(const PairArgs& args, float factor_sum, int r, float (&sum)[kVector],
+                         float (&product)[kVector]) const {
+    float own[kVector], attn[kVector];
+    own_[r].widen(own);
+    attn_[r].widen(attn);
+#pragma unroll
+    for (int i = 0; i < kVector; ++i) {
+      const float gradient = fmaf(1.f - args.logit.slope, sum[i], args.logit.slope * factor_sum);
+      product[i] = own[i] * gradient;
+      sum[i] = attn[i] * gradient;
+    }
+  }
+
+ private:
+  struct Elements {
+    T value[kVector];
+  };
+
+  Row own_[kRepeat];
+  Row attn_[kRepeat];
+};
+
+template <typename T>
+cudaError_t gatv2_attention_of(PairPass pass, const PairArgs& args, const PairShape& shape, const Launch& launch) {
+  if constexpr (sizeof(T) == 2) {
+    const bool has_records = pass == PairPass::kRecordingDestinations || pass == PairPass::kRecordedSources;
+    if (!has_records && takes_tensor_cores(PairKind::kGatv2, pass, args, shape)) {
+      return gatv2_tensor_of<T>(pass, args, shape, launch);
+    }
+  }
+  return pair_attention<Gatv2Score, T>(pass, args, shape, launch);
+}
+
+}  // namespace halfgnn::cuda

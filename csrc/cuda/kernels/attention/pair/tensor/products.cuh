@@ -1,0 +1,44 @@
+// Of GATv2's backward on tensor cores: what pair/lanes/products.cuh says of the other kernels. A lane adds up the chunk
+// of its head that it is responsible for, in shared memory; then a block leaves one row of products.
+#pragma once
+
+#include "rows.cuh"
+
+namespace halfgnn::cuda {
+
+template <bool kExist, int kBlocks>
+class TensorProducts {
+ public:
+  using Shared = float[kExist ? kTensorChunk : 1][kExist ? kTensorThreads : 1];
+
+  __device__ explicit TensorProducts(Shared& shared) : shared_(shared) {
+    if constexpr (kExist) {
+#pragma unroll
+      for (int i = 0; i < kTensorChunk; ++i) shared_[i][threadIdx.x] = 0.f;
+    }
+  }
+
+  __device__ void add(const float (&product)[kTensorChunk]) {
+#pragma unroll
+    for (int i = 0; i < kTensorChunk; ++i) shared_[i][threadIdx.x] += product[i];
+  }
+
+  // Adds up the products of the block's warps. target: of the head. The whole block takes part, once all rows are done.
+  __device__ void write(float* target, int chunks) const {
+    __syncthreads();
+    const auto element = static_cast<int>(threadIdx.x);
+    static_assert(kBlocks * kTensorBlock <= kTensorThreads, "one element per thread");
+    if (element >= chunks * kTensorChunk) return;
+    const int chunk = element / kTensorChunk;
+    const int lane = 4 * (chunk % 8) + chunk / 8;  // TensorSums::own_chunk
+    float sum = 0.f;
+#pragma unroll
+    for (int warp = 0; warp < kTensorWarps; ++warp) sum += shared_[element % kTensorChunk][warp * kWarpSize + lane];
+    target[element] = sum;
+  }
+
+ private:
+  Shared& shared_;
+};
+
+}  // namespace halfgnn::cuda
