@@ -12,8 +12,7 @@
 #include "../../plan/edge_records.h"
 #include "../../plan/heads.h"
 #include "../../plan/tensor_cores.h"
-#include "pass.h"
-#include "tensor/dot_tensor.h"
+#include "dispatch.h"
 
 namespace halfgnn::cuda {
 namespace {
@@ -270,18 +269,6 @@ struct Backward {
 };
 
 // ---- The passes.
-
-cudaError_t run_pass(PairKind kind, PairPass pass, const PairArgs& args, const PairShape& shape, const Launch& launch) {
-  return with_type(shape.type, [&](auto t) {
-    using T = TypeOf<decltype(t)>;
-    if (args.edge.any() || (kind == PairKind::kDot && pass == PairPass::kRecordedSources)) {
-      if (kind == PairKind::kDot) return dot_edges_of<T>(pass, args, shape, launch);
-      return args.edge.has_columns() ? gatv2_columns_of<T>(pass, args, launch) : gatv2_edges_of<T>(pass, args, launch);
-    }
-    return kind == PairKind::kDot ? dot_attention_of<T>(pass, args, shape, launch)
-                                  : gatv2_attention_of<T>(pass, args, shape, launch);
-  });
-}
 
 // Results of long rows, from those of their pieces.
 cudaError_t combine_results(const PairArgs& args, const PairShape& shape, const Launch& launch) {

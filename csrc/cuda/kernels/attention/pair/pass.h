@@ -133,23 +133,9 @@ constexpr int pair_unroll(int64_t lane_bytes, int rows_per_edge) {
 // Warps of a block: what they keep in shared memory must fit.
 constexpr int pair_warps(int64_t lane_bytes) { return is_wide_pair(lane_bytes) ? 2 : 4; }
 
-// One pass over elements of type T. The build instantiates them: build_sources.py.
-template <typename T>
-cudaError_t gatv2_attention_of(PairPass pass, const PairArgs& args, const PairShape& shape, const Launch& launch);
-template <typename T>
-cudaError_t dot_attention_of(PairPass pass, const PairArgs& args, const PairShape& shape, const Launch& launch);
+// ---- What comes of the records of passes to destinations, where edges add columns.
 
-// The same with terms of edges, of rows whose vectors are whole, one per lane: kForward, kRecordingDestinations and
-// kRecordedSources. The last of GATv2 is gatv2_attention_of's.
-template <typename T>
-cudaError_t gatv2_edges_of(PairPass pass, const PairArgs& args, const Launch& launch);
-template <typename T>
-cudaError_t dot_edges_of(PairPass pass, const PairArgs& args, const PairShape& shape, const Launch& launch);
-
-// GATv2 with columns of edges, of the same rows: kForward and kRecordingDestinations.
-template <typename T>
-cudaError_t gatv2_columns_of(PairPass pass, const PairArgs& args, const Launch& launch);
-// What comes of the records of its pass to destinations: see projected_gradients.cuh.
+// Of GATv2: see projected_gradients.cuh.
 struct ProjectionGradientArgs {
   EdgeRecords records;
   int64_t num_edges;

@@ -1,13 +1,16 @@
-// The choice of pair/tensor/dot_tensor.h.
+// The choice of dispatch.h.
 
-#include "tensor/dot_tensor.h"
+#include "dispatch.h"
 
 #include <cuda_runtime_api.h>
 
 #include <cstdlib>
 #include <cstring>
 
+#include "../../core/types.cuh"
 #include "../../plan/tensor_cores.h"
+#include "edges.cuh"
+#include "score.cuh"
 
 namespace halfgnn::cuda {
 namespace {
@@ -47,16 +50,38 @@ DotTerms terms_of(PairPass pass, const PairEdgeArgs& edge) {
   return edge.any() || pass == PairPass::kRecordedSources ? DotTerms::kBias : DotTerms::kNone;
 }
 
+bool takes_tensor_cores(PairKind kind, PairPass pass, const PairArgs& args, const PairShape& shape) {
+  const bool has_records = pass == PairPass::kRecordingDestinations || pass == PairPass::kRecordedSources;
+  if (kind == PairKind::kGatv2 && (has_records || args.edge.any())) return false;
+  const Rows& rows = args.units.rows;
+  DotProblem problem = problem_of(kind, pass, shape, rows.num_rows, rows.num_edges);
+  problem.terms = terms_of(pass, args.edge);
+  return takes_tensor_cores(wanted_tensor_cores(), compute_major(), problem);
+}
+
+template <class Score, class Edges, typename T>
+cudaError_t run_pass_of(PairPass pass, const PairArgs& args, const PairShape& shape, const Launch& launch) {
+  if constexpr (sizeof(T) == 2 && Edges::has_tensor_kernels(Score::kKind)) {
+    if (takes_tensor_cores(Score::kKind, pass, args, shape)) {
+      return pair_on_tensor<Score, Edges, T>(pass, args, shape, launch);
+    }
+  }
+  return pair_on_lanes<Score, Edges, T>(pass, args, shape, launch);
+}
+
+// ColumnsOf: the policy of columns.
+template <class Score, class ColumnsOf, typename T>
+cudaError_t run_pass_with(PairPass pass, const PairArgs& args, const PairShape& shape, const Launch& launch) {
+  const PairEdgeArgs& edge = args.edge;
+  if (edge.has_columns()) return run_pass_of<Score, ColumnsOf, T>(pass, args, shape, launch);
+  if (edge.has_rows()) return run_pass_of<Score, RowEdges, T>(pass, args, shape, launch);
+  if (edge.any()) return run_pass_of<Score, BiasEdges, T>(pass, args, shape, launch);
+  return run_pass_of<Score, NoEdges, T>(pass, args, shape, launch);
+}
+
 }  // namespace
 
 bool has_tensor_cores() { return compute_major() >= kTensorCoresMajor; }
-
-bool takes_tensor_cores(PairKind kind, PairPass pass, const PairArgs& args, const PairShape& shape) {
-  const Rows& rows = args.units.rows;
-  DotProblem problem = problem_of(kind, pass, shape, rows.num_rows, rows.num_edges);
-  if (kind == PairKind::kDot) problem.terms = terms_of(pass, args.edge);
-  return takes_tensor_cores(wanted_tensor_cores(), compute_major(), problem);
-}
 
 bool takes_edge_records(const PairShape& shape, const Topology& destinations, const Topology& sources) {
   const auto of = [&](PairPass pass, const Topology& topology) {
@@ -64,6 +89,14 @@ bool takes_edge_records(const PairShape& shape, const Topology& destinations, co
   };
   return takes_edge_records(wanted_tensor_cores(), compute_major(), of(PairPass::kDestinations, destinations),
                             of(PairPass::kSources, sources));
+}
+
+cudaError_t run_pass(PairKind kind, PairPass pass, const PairArgs& args, const PairShape& shape, const Launch& launch) {
+  return with_type(shape.type, [&](auto t) {
+    using T = TypeOf<decltype(t)>;
+    return kind == PairKind::kDot ? run_pass_with<Dot, ColumnEdges, T>(pass, args, shape, launch)
+                                  : run_pass_with<Leaky, ProjectedEdges, T>(pass, args, shape, launch);
+  });
 }
 
 }  // namespace halfgnn::cuda
