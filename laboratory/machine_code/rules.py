@@ -43,7 +43,7 @@ THREADS = {
 # about 700 ns a multiprocessor of 132 needs 18 KB, for 7 TB/s of L2 at about 400 ns 21 KB; twice as much leaves room for
 # warps that wait for something else. H200: 4.8 TB/s, 25 KB.
 MIN_BYTES_IN_FLIGHT = 40 << 10
-# Heads of 257 to 1,024 halves, of which a lane holds 64 bytes an edge, and in fp32 two sums of 16: enough for HBM alone.
+# Heads of 257 to 1,024 halves, of which a lane holds 64 bytes per edge, and in fp32 two sums of 16: enough for HBM alone.
 # GATv2 on tensor cores, to destinations: batches of one row per edge, 32 KiB. So much for terms of edges, too, which take the
 # registers of a block.
 _EDGE_TERMS = r"pair_attention_kernel<PairConfig<\w+, (Bias|Row|Column)Edges, "
@@ -100,7 +100,7 @@ MIN_LOADS = {
 }
 # A loop of fewer loads that a warp enters once, for what is left over, or if there may be a nan.
 REMAINDER = {"gather_limit_kernel": 2, "copy_reduce_kernel": 1}
-# Of these the loop with most counts: the others read what edges have beside their rows, or run once a row.
+# Of these the loop with most counts: the others read what edges have beside their rows, or run once per row.
 ONE_LOOP = ("gat_attention_kernel", "gat_attention_backward_kernel", "pair_attention_kernel")
 
 
@@ -121,7 +121,7 @@ def min_loads(name: str) -> int:
 
 
 def warps(kernel: Kernel) -> int:
-    """Warps of a multiprocessor that its registers and its static shared memory allow. Registers are handed out 8 a lane."""
+    """Warps of a multiprocessor that its registers and its static shared memory allow. Registers are handed out 8 per lane."""
     of_block = lookup(THREADS, kernel.name, 128) // WARP
     by_registers = REGISTERS // (-(-kernel.registers // 8) * 8 * WARP * of_block)
     by_shared_memory = SHARED_MEMORY[kernel.arch] // (kernel.shared + 1024)
