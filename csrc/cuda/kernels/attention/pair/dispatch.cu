@@ -28,41 +28,42 @@ int compute_major() {
   return cudaDeviceGetAttribute(&major, cudaDevAttrComputeCapabilityMajor, device) == cudaSuccess ? major : 0;
 }
 
-DotPass of_dot(PairPass pass) {
+AttentionPass of_plan(PairPass pass) {
   switch (pass) {
-    case PairPass::kForward: return kForwardDots;
+    case PairPass::kForward: return kForwardPass;
     case PairPass::kDestinations:
-    case PairPass::kRecordingDestinations: return kDotsToDestinations;
-    default: return kDotsToSources;
+    case PairPass::kRecordingDestinations: return kDestinationPass;
+    default: return kSourcePass;
   }
 }
 
-DotProblem problem_of(PairKind kind, PairPass pass, const PairShape& shape, int64_t num_rows, int64_t num_edges) {
+AttentionProblem problem_of(PairScore score, PairPass pass, const PairShape& shape, int64_t num_rows,
+                            int64_t num_edges) {
   const bool is_aligned = shape.vector * size_of(shape.type) == kMaxAccessBytes;
-  return {shape.heads,  shape.dim, size_of(shape.type), is_aligned,
-          of_dot(pass), num_rows,  num_edges,           kind == PairKind::kGatv2};
+  return {shape.heads,   shape.dim, size_of(shape.type), is_aligned,
+          of_plan(pass), num_rows,  num_edges,           score == PairScore::kLeaky};
 }
 
 // What edges add to a pass, or have left to it.
-DotTerms terms_of(PairPass pass, const PairEdgeArgs& edge) {
-  if (edge.has_rows() || edge.columns.count > kMaxTensorColumns) return DotTerms::kOther;
-  if (edge.has_columns()) return DotTerms::kColumns;
-  return edge.any() || pass == PairPass::kRecordedSources ? DotTerms::kBias : DotTerms::kNone;
+AttentionTerms terms_of(PairPass pass, const PairEdgeArgs& edge) {
+  if (edge.has_rows() || edge.columns.count > kMaxTensorColumns) return AttentionTerms::kOther;
+  if (edge.has_columns()) return AttentionTerms::kColumns;
+  return edge.any() || pass == PairPass::kRecordedSources ? AttentionTerms::kBias : AttentionTerms::kNone;
 }
 
-bool takes_tensor_cores(PairKind kind, PairPass pass, const PairArgs& args, const PairShape& shape) {
+bool takes_tensor_cores(PairScore score, PairPass pass, const PairArgs& args, const PairShape& shape) {
   const bool has_records = pass == PairPass::kRecordingDestinations || pass == PairPass::kRecordedSources;
-  if (kind == PairKind::kGatv2 && (has_records || args.edge.any())) return false;
+  if (score == PairScore::kLeaky && (has_records || args.edge.any())) return false;
   const Rows& rows = args.units.rows;
-  DotProblem problem = problem_of(kind, pass, shape, rows.num_rows, rows.num_edges);
+  AttentionProblem problem = problem_of(score, pass, shape, rows.num_rows, rows.num_edges);
   problem.terms = terms_of(pass, args.edge);
   return takes_tensor_cores(wanted_tensor_cores(), compute_major(), problem);
 }
 
 template <class Score, class Edges, typename T>
 cudaError_t run_pass_of(PairPass pass, const PairArgs& args, const PairShape& shape, const Launch& launch) {
-  if constexpr (sizeof(T) == 2 && Edges::has_tensor_kernels(Score::kKind)) {
-    if (takes_tensor_cores(Score::kKind, pass, args, shape)) {
+  if constexpr (sizeof(T) == 2 && Edges::has_tensor_kernels(Score::kScore)) {
+    if (takes_tensor_cores(Score::kScore, pass, args, shape)) {
       return pair_on_tensor<Score, Edges, T>(pass, args, shape, launch);
     }
   }
@@ -85,17 +86,18 @@ bool has_tensor_cores() { return compute_major() >= kTensorCoresMajor; }
 
 bool takes_edge_records(const PairShape& shape, const Topology& destinations, const Topology& sources) {
   const auto of = [&](PairPass pass, const Topology& topology) {
-    return problem_of(PairKind::kGatv2, pass, shape, topology.num_rows, topology.num_edges);
+    return problem_of(PairScore::kLeaky, pass, shape, topology.num_rows, topology.num_edges);
   };
   return takes_edge_records(wanted_tensor_cores(), compute_major(), of(PairPass::kDestinations, destinations),
                             of(PairPass::kSources, sources));
 }
 
-cudaError_t run_pass(PairKind kind, PairPass pass, const PairArgs& args, const PairShape& shape, const Launch& launch) {
+cudaError_t run_pass(PairScore score, PairPass pass, const PairArgs& args, const PairShape& shape,
+                     const Launch& launch) {
   return with_type(shape.type, [&](auto t) {
     using T = TypeOf<decltype(t)>;
-    return kind == PairKind::kDot ? run_pass_with<Dot, ColumnEdges, T>(pass, args, shape, launch)
-                                  : run_pass_with<Leaky, ProjectedEdges, T>(pass, args, shape, launch);
+    return score == PairScore::kDot ? run_pass_with<Dot, ColumnEdges, T>(pass, args, shape, launch)
+                                    : run_pass_with<Leaky, ProjectedEdges, T>(pass, args, shape, launch);
   });
 }
 

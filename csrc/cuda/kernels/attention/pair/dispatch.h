@@ -6,7 +6,8 @@
 namespace halfgnn::cuda {
 
 // The one place that chooses, by what edges add, what records there are, the shape, and the device.
-cudaError_t run_pass(PairKind kind, PairPass pass, const PairArgs& args, const PairShape& shape, const Launch& launch);
+cudaError_t run_pass(PairScore score, PairPass pass, const PairArgs& args, const PairShape& shape,
+                     const Launch& launch);
 
 // Whether the current device has tensor cores that multiply halves as core/mma.cuh says.
 bool has_tensor_cores();
@@ -25,9 +26,9 @@ template <class Score, class Edges, typename T>
 cudaError_t pair_on_tensor(PairPass pass, const PairArgs& args, const PairShape& shape, const Launch& launch);
 
 // Passes that both have. Where edges add terms, a backward leaves records of edges; those of GATv2 may without terms.
-constexpr bool has_pass(PairKind kind, bool has_terms, PairPass pass) {
+constexpr bool has_pass(PairScore score, bool has_terms, PairPass pass) {
   if (pass == PairPass::kForward) return true;
-  if (pass == PairPass::kRecordingDestinations) return has_terms || kind == PairKind::kGatv2;
+  if (pass == PairPass::kRecordingDestinations) return has_terms || score == PairScore::kLeaky;
   return !has_terms;
 }
 

@@ -37,7 +37,7 @@ struct NoEdges {
   static constexpr bool kMayBeWide = false;    // results may be fp32, for projections of columns to be added
   static constexpr bool kTakesTurns = false;   // a warp takes several units, for what its block keeps in shared memory
 
-  static constexpr bool has_tensor_kernels(PairKind) { return true; }
+  static constexpr bool has_tensor_kernels(PairScore) { return true; }
 };
 
 struct BiasEdges : NoEdges {
@@ -46,7 +46,7 @@ struct BiasEdges : NoEdges {
   template <typename T, PairPass kPass>
   using OnTensorCores = TensorBias<T, kPass>;
   static constexpr bool kHasTerms = true, kHasBias = true;
-  static constexpr bool has_tensor_kernels(PairKind kind) { return kind == PairKind::kDot; }
+  static constexpr bool has_tensor_kernels(PairScore score) { return score == PairScore::kDot; }
 
   // Blocks of a multiprocessor: kernels may have 128 registers.
   static constexpr int min_blocks(bool /*forward*/, bool /*writes_products*/, int /*element_bytes*/) { return 4; }
@@ -57,7 +57,7 @@ struct RowEdges : BiasEdges {
   template <class Config>
   using OnLanes = LaneEdgeRows<Config>;
   static constexpr bool kHasBias = false, kHasProducts = true;
-  static constexpr bool has_tensor_kernels(PairKind) { return false; }
+  static constexpr bool has_tensor_kernels(PairScore) { return false; }
   static constexpr int min_blocks(bool, bool writes_products, int) { return writes_products ? 2 : 4; }
 };
 
@@ -75,7 +75,7 @@ struct ProjectedEdges : BiasEdges {
   template <class Config>
   using OnLanes = LaneProjection<Config>;
   static constexpr bool kHasBias = false, kTakesTurns = true;
-  static constexpr bool has_tensor_kernels(PairKind) { return false; }
+  static constexpr bool has_tensor_kernels(PairScore) { return false; }
   static constexpr int min_blocks(bool forward, bool, int element_bytes) {
     return forward && element_bytes == 2 ? 3 : 2;
   }

@@ -55,11 +55,11 @@ struct PairColumnArgs {
   uint32_t count;
 };
 
-// What edges add: EdgeTerms in csrc/core/attention.h. Null: there is no such term.
+// What edges add: EdgeTerms in csrc/core/attention.h. Null: the term is absent.
 struct PairEdgeArgs {
   const void* bias;
   const void* key;    // rows, added to those of columns: of GATv2 inside the LeakyReLU alone
-  const void* value;  // likewise; may be `key`
+  const void* value;  // rows, added to those of columns; may be `key`
   // Of the pass to destinations.
   void* grad_bias;
   void* grad_key;
@@ -82,15 +82,15 @@ struct PairArgs {
   DropoutMask dropout;
 
   const void* own_key;    // of the row
-  const void* own_value;  // likewise; backward only
+  const void* own_value;  // of the row; backward only
   const void* key;        // of the columns
-  const void* value;      // likewise
+  const void* value;      // of the columns
   PairLogit logit;
 
   Precise out;                 // (destinations, heads, dim)
   float* lse;                  // (destinations, heads)
   DestinationRecord* records;  // backward: (destinations, heads), from the pass to destinations to that to sources
-  EdgeRecords edge_records;    // likewise
+  EdgeRecords edge_records;    // backward
 
   // Sums of gradients, and of those that belong to pieces of long rows: a row for each slot.
   void* grad_key;
@@ -119,10 +119,10 @@ struct PairShape {
 };
 
 // Rows that a pass gathers for an edge: the column's key, and its value if that is another row.
-constexpr HALFGNN_HOST_DEVICE bool keys_are_values(PairKind kind, PairPass pass) {
-  return kind == PairKind::kGatv2 && pass != PairPass::kSources;
+constexpr HALFGNN_HOST_DEVICE bool keys_are_values(PairScore score, PairPass pass) {
+  return score == PairScore::kLeaky && pass != PairPass::kSources;
 }
-constexpr int rows_per_edge(PairKind kind, PairPass pass) { return keys_are_values(kind, pass) ? 1 : 2; }
+constexpr int rows_per_edge(PairScore score, PairPass pass) { return keys_are_values(score, pass) ? 1 : 2; }
 
 // Edges of a group in flight, by the bytes of a row that a lane takes.
 constexpr bool is_wide_pair(int64_t lane_bytes) { return lane_bytes > 2 * kMaxAccessBytes; }
@@ -146,7 +146,7 @@ struct ProjectionGradientArgs {
   const void* attn;     // (heads, dim)
   const void* weight;   // (heads, dim, columns)
   void* grad_feat;      // null: not wanted
-  void* grad_weight;    // likewise
+  void* grad_weight;    // null: not wanted
   float* partial_sums;  // (num_partials, heads, dim, columns)
   int64_t num_partials;
   float* sums;      // (heads, dim, columns): of all partial sums

@@ -38,14 +38,14 @@ template <typename T, PairPass kPass, int kBlocks>
 class LeakyTensorScore;
 
 struct Dot {
-  static constexpr PairKind kKind = PairKind::kDot;
+  static constexpr PairScore kScore = PairScore::kDot;
   template <typename T, int kVector, int kRepeat>
   using OnLanes = DotLaneScore<T, kVector, kRepeat>;
   template <typename T, PairPass kPass, int kBlocks>
   using OnTensorCores = DotTensorScore<T, kPass, kBlocks>;
 };
 struct Leaky {
-  static constexpr PairKind kKind = PairKind::kGatv2;
+  static constexpr PairScore kScore = PairScore::kLeaky;
   template <typename T, int kVector, int kRepeat>
   using OnLanes = LeakyLaneScore<T, kVector, kRepeat>;
   template <typename T, PairPass kPass, int kBlocks>

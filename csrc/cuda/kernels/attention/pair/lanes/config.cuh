@@ -15,7 +15,7 @@ struct PairConfig {
   static constexpr int kVector = kVectorElements;
   static constexpr int kRepeat = kVectorsPerLane;
   static constexpr bool kTiled = kIsTiled;
-  static constexpr PairKind kKind = ScoreOf::kKind;
+  static constexpr PairScore kScore = ScoreOf::kScore;
   using Score = typename ScoreOf::template OnLanes<T, kVector, kRepeat>;
   using Terms = EdgesOf;
   using Edges = typename EdgesOf::template OnLanes<PairConfig>;
@@ -25,17 +25,17 @@ struct PairConfig {
   static constexpr bool kToDestinations = kPass == PairPass::kDestinations || kPass == PairPass::kRecordingDestinations;
   static constexpr bool kSumsValues = !kToDestinations;
   static constexpr bool kSumsKeys = !kForward;
-  static constexpr bool kWritesProducts = kSumsKeys && kKind == PairKind::kGatv2;
+  static constexpr bool kWritesProducts = kSumsKeys && kScore == PairScore::kLeaky;
   static constexpr bool kTakesTurns = kWritesProducts || Terms::kTakesTurns;  // a warp takes several units
-  static constexpr bool kOwnKeyIsValue = kKind == PairKind::kGatv2 && kSumsValues && kSumsKeys;
+  static constexpr bool kOwnKeyIsValue = kScore == PairScore::kLeaky && kSumsValues && kSumsKeys;
   static constexpr bool kReadsOwnValue = !kForward && !kOwnKeyIsValue;
   // Records of edges (records.cuh), which rows of one vector per lane can have.
   static constexpr bool kWritesRecords = kPass == PairPass::kRecordingDestinations;
   static constexpr bool kReadsRecords = kPass == PairPass::kRecordedSources;
   static constexpr bool kHasRecords = kWritesRecords || kReadsRecords;
-  static constexpr bool kHasSigns = kHasRecords && kKind == PairKind::kGatv2;
+  static constexpr bool kHasSigns = kHasRecords && kScore == PairScore::kLeaky;
   static constexpr bool kHasEdgeProducts = Terms::kHasProducts && kWritesProducts;
-  static constexpr bool kTwoRows = rows_per_edge(kKind, kPass) == 2;
+  static constexpr bool kTwoRows = rows_per_edge(kScore, kPass) == 2;
 
   static constexpr int kElements = kRepeat * kVector;
   static constexpr int kLaneBytes = kElements * static_cast<int>(sizeof(T));

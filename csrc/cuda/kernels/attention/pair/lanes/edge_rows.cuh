@@ -16,7 +16,7 @@ class LaneEdgeRows : public LaneBias<Config> {
   using typename Base::T;
   using Row = typename Config::Row;
   static constexpr int kVector = Config::kVector;
-  static constexpr bool kIsDot = Config::kKind == PairKind::kDot;  // edges add to values, too
+  static constexpr bool kIsDot = Config::kScore == PairScore::kDot;  // edges add to values, too
 
  public:
   __device__ LaneEdgeRows(const Frame& frame, typename Base::Shared&)

@@ -50,7 +50,7 @@ template <class Score, class Edges, typename T, PairPass kPass>
 cudaError_t launch_lanes_of(const PairArgs& args, const PairShape& shape, const Launch& launch) {
   constexpr int widest = kMaxAccessBytes / static_cast<int>(sizeof(T));
   constexpr bool has_records = kPass == PairPass::kRecordingDestinations || kPass == PairPass::kRecordedSources;
-  if constexpr (!has_pass(Score::kKind, Edges::kHasTerms, kPass)) {
+  if constexpr (!has_pass(Score::kScore, Edges::kHasTerms, kPass)) {
     return cudaErrorInvalidValue;
   } else if constexpr (Edges::kHasTerms || has_records) {
     return launch_lanes<PairConfig<Score, Edges, T, kPass, widest, 1, false>>(args, launch);

@@ -104,7 +104,7 @@ class PairLane {
   __device__ void load_ids(uint32_t begin) {
     ids_begin_ = begin;
     const Rows& rows = args().units.rows;
-    if constexpr (Config::kKind == PairKind::kDot) {
+    if constexpr (Config::kScore == PairScore::kDot) {
       ids_.load(rows, args().columns, args().edge_ids, reads_edges(), begin, frame_.lane());
     } else {
       const auto num_edges = static_cast<uint32_t>(rows.num_edges);

@@ -16,7 +16,7 @@ class TensorBackward : public TensorWalk<Config, TensorBackward<Config>> {
   using Base::edges_, Base::score_, Base::weight_sum_, Base::total_weight_, Base::has_total_, Base::sum_block_;
   using typename Base::Edges, typename Base::Epilogue, typename Base::Factors, typename Base::Score,
       typename Base::Sums, typename Base::T;
-  static constexpr bool kIsGatv2 = Config::kKind == PairKind::kGatv2;
+  static constexpr bool kIsGatv2 = Config::kScore == PairScore::kLeaky;
   static constexpr bool kSumsValues = Config::kSumsValues;
   static constexpr float kValueUnit = 1 / kTensorFactor;
   using OwnRow = TensorOwnRow<T, Config::kBlocks>;

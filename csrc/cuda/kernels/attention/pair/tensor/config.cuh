@@ -19,7 +19,7 @@ struct TensorConfig {
   using Element = T;
   static constexpr PairPass kPass = kPairPass;
   static constexpr int kBlocks = kBlocksOfHead;
-  static constexpr PairKind kKind = ScoreOf::kKind;
+  static constexpr PairScore kScore = ScoreOf::kScore;
   using Score = typename ScoreOf::template OnTensorCores<T, kPass, kBlocks>;
   using Terms = EdgesOf;
   using Edges = typename EdgesOf::template OnTensorCores<T, kPass>;
@@ -27,14 +27,14 @@ struct TensorConfig {
   static constexpr bool kForward = kPass == PairPass::kForward;
   static constexpr bool kToDestinations = kPass == PairPass::kDestinations || kPass == PairPass::kRecordingDestinations;
   static constexpr bool kSumsValues = !kToDestinations;
-  static constexpr bool kOneRow = keys_are_values(kKind, kPass);
-  static constexpr bool kWritesProducts = kKind == PairKind::kGatv2 && !kForward;
+  static constexpr bool kOneRow = keys_are_values(kScore, kPass);
+  static constexpr bool kWritesProducts = kScore == PairScore::kLeaky && !kForward;
 
   // Blocks of a multiprocessor: for 128 registers, or 168 with wide heads. 96 for the results of narrow ones of dot
   // attention. GATv2's gradients of sources need a step more.
   static constexpr int min_blocks() {
     constexpr int blocks = kBlocks > 1 ? 3 : 4;
-    if (kKind == PairKind::kGatv2) return blocks - (kPass == PairPass::kSources ? 1 : 0);
+    if (kScore == PairScore::kLeaky) return blocks - (kPass == PairPass::kSources ? 1 : 0);
     if (Terms::kHasTerms) return blocks - (kColumnsAreLarge && Terms::kMayBeWide && !kForward ? 1 : 0);
     return blocks + (kForward && kBlocks == 1 ? 1 : 0);
   }

@@ -38,7 +38,7 @@ cudaError_t launch_tensor(const PairArgs& args, const Launch& launch) {
 template <class Score, class Edges, typename T, PairPass kPass>
 cudaError_t launch_tensor_of(const PairArgs& args, const PairShape& shape, const Launch& launch) {
   // Records without terms are those of lanes.
-  if constexpr (has_pass(Score::kKind, Edges::kHasTerms, kPass) &&
+  if constexpr (has_pass(Score::kScore, Edges::kHasTerms, kPass) &&
                 (Edges::kHasTerms || kPass != PairPass::kRecordingDestinations)) {
     if (shape.dim <= kTensorBlock) return launch_tensor<TensorConfig<Score, Edges, T, kPass, 1>>(args, launch);
     return launch_tensor<TensorConfig<Score, Edges, T, kPass, 2>>(args, launch);

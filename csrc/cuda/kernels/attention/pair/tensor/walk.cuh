@@ -15,8 +15,8 @@
 
 namespace halfgnn::cuda {
 
-template <TensorBatchKind kKind>
-using KindOfBatch = std::integral_constant<TensorBatchKind, kKind>;
+template <TensorBatchKind kScore>
+using KindOfBatch = std::integral_constant<TensorBatchKind, kScore>;
 
 // Pass: the class that derives from this one. It has start_row(piece), add_batch(batch, column), end_run(), and
 // store(piece), which returns false if the row is to be walked again, for one block of sums after the other; then all
