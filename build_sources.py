@@ -6,6 +6,7 @@ Imports neither PyTorch nor setuptools: setup.py, the simulator and tests share 
 
 from __future__ import annotations
 
+import re
 from pathlib import Path
 
 ROOT = Path(__file__).resolve().parent
@@ -18,10 +19,7 @@ TYPES = {"half": "__half", "bfloat16": "__nv_bfloat16", "float": "float"}
 FAMILIES = {
     "copy_reduce": ("spmm/copy_reduce.cuh", ["copy_reduce_of<T>"]),
     "copy_reduce_backward": ("spmm/copy_reduce_backward.cuh", ["copy_reduce_backward_of<T>"]),
-    "dot_attention": ("attention/pair/lanes/dot_attention.cuh", ["dot_attention_of<T>"]),
-    "dot_edges": ("attention/pair/lanes/dot_edges.cuh", ["dot_edges_of<T>", "column_gradients_of<T>"]),
-    "dot_tensor": ("attention/pair/tensor/dot_attention.cuh", ["dot_tensor_of<T>"]),
-    "dot_tensor_edges": ("attention/pair/tensor/dot_edges.cuh", ["dot_tensor_edges_of<T>"]),
+    "column_gradients": ("attention/pair/column_gradients.cuh", ["column_gradients_of<T>"]),
     "edge_sum": ("spmm/edge_sum.cuh", ["edge_sum_of<T>"]),
     "edge_sum_backward": ("spmm/edge_sum_backward.cuh", ["edge_sum_backward_of<T>"]),
     "edge_softmax": ("softmax/edge_softmax.cuh", ["launch_softmax<T, false>", "launch_softmax<T, true>"]),
@@ -32,19 +30,28 @@ FAMILIES = {
     ),
     "gated_sum": ("spmm/gated_sum.cuh", ["gated_sum_of<T>"]),
     "gated_sum_backward": ("spmm/gated_sum_backward.cuh", ["gated_sum_backward_of<T>"]),
-    "gatv2_attention": ("attention/pair/lanes/gatv2_attention.cuh", ["gatv2_attention_of<T>"]),
-    "gatv2_columns": ("attention/pair/lanes/gatv2_columns.cuh", ["gatv2_columns_of<T>", "projected_gradients_of<T>"]),
-    "gatv2_edges": ("attention/pair/lanes/gatv2_edges.cuh", ["gatv2_edges_of<T>"]),
-    "gatv2_tensor": ("attention/pair/tensor/gatv2_attention.cuh", ["gatv2_tensor_of<T>"]),
     "mul_backward": ("spmm/mul_backward.cuh", ["mul_backward_of<T>"]),
+    "projected_gradients": ("attention/pair/projected_gradients.cuh", ["projected_gradients_of<T>"]),
     "sddmm_dot": ("sddmm/sddmm_dot.cuh", ["sddmm_dot_of<T>"]),
     "sddmm_elementwise": ("sddmm/sddmm_elementwise.cuh", ["sddmm_elementwise_of<T>"]),
     "spmm_extremum": ("spmm/spmm_extremum.cuh", ["spmm_extremum_of<T>"]),
     "spmm_sum": ("spmm/spmm_sum.cuh", ["spmm_sum_of<T>"]),
 }
 
+# Dot attention and GATv2: of a score and of what edges add (policies of attention/pair), by lanes or on tensor cores.
+PAIR_EDGES = {
+    ("Dot", "lanes"): {"": ["NoEdges"], "_edges": ["BiasEdges", "RowEdges", "ColumnEdges"]},
+    ("Dot", "tensor"): {"": ["NoEdges"], "_edges": ["BiasEdges", "ColumnEdges"]},
+    ("Leaky", "lanes"): {"": ["NoEdges"], "_edges": ["BiasEdges", "RowEdges"], "_projected": ["ProjectedEdges"]},
+    ("Leaky", "tensor"): {"": ["NoEdges"]},
+}
+for (score, unit), files in PAIR_EDGES.items():
+    for suffix, policies in files.items():
+        launchers = [f"pair_on_{unit}<{score}, {edges}, T>" for edges in policies]
+        FAMILIES[f"{score.lower()}_{unit}{suffix}"] = (f"attention/pair/{unit}/kernel.cuh", launchers)
+
 # Families of some types alone.
-TYPES_OF = {name: ("half", "bfloat16") for name in ("dot_tensor", "dot_tensor_edges", "gatv2_tensor")}
+TYPES_OF = {name: ("half", "bfloat16") for name in FAMILIES if "_tensor" in name}
 
 # ---- CPU: all kernels once per instruction set, in several files that compile at once and fill one table.
 
@@ -82,7 +89,7 @@ TITLE = "// Written by build_sources.py.\n"
 def cuda_instance(family: str, name: str) -> str:
     header, launchers = FAMILIES[family]
     path = ROOT / "csrc" / "cuda" / "kernels" / header
-    instances = [launcher.replace("<T", f"<{TYPES[name]}") for launcher in launchers]
+    instances = [re.sub(r"\bT\b", TYPES[name], launcher) for launcher in launchers]
     lines = [f"template decltype({instance}) {instance};" for instance in instances]
     return "\n".join(
         [f'{TITLE}#include "{path}"\n', "namespace halfgnn::cuda {", *lines, "}  // namespace halfgnn::cuda\n"]

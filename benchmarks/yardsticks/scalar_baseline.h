@@ -1,8 +1,8 @@
 // A competitor for the benchmarks, no operator: the algorithm of DGL's kernels for half precision, written anew from a
-// description of it, so that a GPU without DGL has that comparison. Sums: a thread a row and feature walks the row's
-// edges in loads of one element. Dots: a warp an edge and head, or a thread where a head has fewer than 32 elements.
-// Messages and dots are rounded to the operands' type at every step; only sums over edges are fp32. See launch.h for
-// what holds for all launchers, but for accuracy.
+// description of it, so that a GPU without DGL has that comparison. Sums: one thread per row and feature walks the
+// row's edges in loads of one element. Dots: one warp per edge and head, or one thread where a head has fewer than 32
+// elements. Messages and dots are rounded to the operands' type at every step; only sums over edges are fp32. See
+// launch.h for what holds for all launchers, but for accuracy.
 #pragma once
 
 #include "../../csrc/cuda/kernels/core/launch.h"
@@ -22,7 +22,7 @@ struct ScalarSpmmArgs {
 cudaError_t scalar_spmm(const ScalarSpmmArgs& args, const Launch& launch);
 
 // out[edge] = op(lhs, rhs) of a list of edges. Targets: kCol is the edge's source, kRow its destination. Operands and
-// out are of one type; operands have out_len elements a row, for kDot reduce_len times as many.
+// out are of one type; operands have out_len elements per row, for kDot reduce_len times as many.
 struct ScalarSddmmArgs {
   const void* src = nullptr;  // int32 or int64
   const void* dst = nullptr;

@@ -16,7 +16,7 @@ struct SortLimits {
   int64_t whole;
   int64_t chunk;
 };
-// PyTorch sorts no more elements than an int counts. A sort needs about 32 bytes an element beside its operand, so
+// PyTorch sorts no more elements than an int counts. A sort needs about 32 bytes per element beside its operand, so
 // chunks are shorter than they could be.
 constexpr SortLimits kSortLimits{std::numeric_limits<int32_t>::max(), int64_t{1} << 29};
 

@@ -15,7 +15,7 @@ WARP = 32
 
 # Keys of the tables below are names of kernels or, with the beginning of template arguments, patterns. Patterns come first.
 _TYPE = r"(__half|__nv_bfloat16|float)"
-_PAIR = rf"pair_attention_kernel<PairConfig<\w+, {_TYPE}, \d, "  # of a score, a type and a pass
+_PAIR = rf"pair_attention_kernel<PairConfig<\w+, NoEdges, {_TYPE}, \d, "  # of a score, a type and a pass
 
 # Threads of a block, by kernel; 128 where not named.
 THREADS = {
@@ -43,11 +43,11 @@ THREADS = {
 # about 700 ns a multiprocessor of 132 needs 18 KB, for 7 TB/s of L2 at about 400 ns 21 KB; twice as much leaves room for
 # warps that wait for something else. H200: 4.8 TB/s, 25 KB.
 MIN_BYTES_IN_FLIGHT = 40 << 10
-# Heads of 257 to 1,024 halves, of which a lane holds 64 bytes an edge, and in fp32 two sums of 16: enough for HBM alone.
+# Heads of 257 to 1,024 halves, of which a lane holds 64 bytes per edge, and in fp32 two sums of 16: enough for HBM alone.
 # GATv2 on tensor cores, to destinations: batches of one row per edge, 32 KiB. So much for terms of edges, too, which take the
 # registers of a block.
-_EDGE_TERMS = r"pair_attention_kernel<Pair(Edge|Columns)Config<"
-_TENSOR_DESTINATIONS = r"gatv2_tensor_kernel<\w+, 1, "
+_EDGE_TERMS = r"pair_attention_kernel<PairConfig<\w+, (Bias|Row|Column)Edges, "
+_TENSOR_DESTINATIONS = r"pair_tensor_kernel<TensorConfig<Leaky, NoEdges, \w+, 1, "
 # Gated sums of halves whose gradients are fp32: beside six loads of 8 bytes, which are not counted.
 _NORMALIZED_TO_SOURCES = r"gated_sum_backward_kernel<GateGradientConfig<true, (__half|__nv_bfloat16), float, 4, 1, "
 FEWER_BYTES_IN_FLIGHT = {
@@ -89,20 +89,18 @@ MIN_LOADS = {
     rf"gat_attention(_backward)?_kernel<GatConfig<{_WIDEST}, ": 4,
     rf"gat_edge_gradient_kernel<{_WIDEST}>": 8,
     rf"gat_prepare_backward_kernel<{_WIDEST}>": 3,
-    r"pair_attention_kernel<PairConfig<\w+, (__half, \d, 8|__nv_bfloat16, \d, 8|float, \d, 4), 1": 3,
-    r"pair_attention_kernel<PairConfig<\w+, (__half, \d, 8|__nv_bfloat16, \d, 8|float, \d, 4), 4": 5,
-    _EDGE_TERMS + r"\w+, \w+, \d, true": 7,  # rows of two edges, and of their nodes, or of four of GATv2
+    r"pair_attention_kernel<PairConfig<\w+, NoEdges, (__half, \d, 8|__nv_bfloat16, \d, 8|float, \d, 4), 1": 3,
+    r"pair_attention_kernel<PairConfig<\w+, NoEdges, (__half, \d, 8|__nv_bfloat16, \d, 8|float, \d, 4), 4": 5,
+    _EDGE_TERMS.replace("Bias|Row|Column", "Row"): 7,  # rows of two edges, and of their nodes, or of four of GATv2
     _EDGE_TERMS: 3,
     _TENSOR_DESTINATIONS + "1>": 4,  # keys of 16 edges, which are their values
-    "gatv2_tensor_kernel": 8,
-    "dot_tensor_kernel": 8,  # of 16 edges: keys, or keys and values of narrow heads
-    "dot_tensor_edges_kernel": 8,
+    "pair_tensor_kernel": 8,  # of 16 edges: keys, or keys and values of narrow heads
     "gather_limit_kernel": 8,
     "gather_rows_kernel<uint4>": 4,
 }
 # A loop of fewer loads that a warp enters once, for what is left over, or if there may be a nan.
 REMAINDER = {"gather_limit_kernel": 2, "copy_reduce_kernel": 1}
-# Of these the loop with most counts: the others read what edges have beside their rows, or run once a row.
+# Of these the loop with most counts: the others read what edges have beside their rows, or run once per row.
 ONE_LOOP = ("gat_attention_kernel", "gat_attention_backward_kernel", "pair_attention_kernel")
 
 
@@ -123,7 +121,7 @@ def min_loads(name: str) -> int:
 
 
 def warps(kernel: Kernel) -> int:
-    """Warps of a multiprocessor that its registers and its static shared memory allow. Registers are handed out 8 a lane."""
+    """Warps of a multiprocessor that its registers and its static shared memory allow. Registers are handed out 8 per lane."""
     of_block = lookup(THREADS, kernel.name, 128) // WARP
     by_registers = REGISTERS // (-(-kernel.registers // 8) * 8 * WARP * of_block)
     by_shared_memory = SHARED_MEMORY[kernel.arch] // (kernel.shared + 1024)

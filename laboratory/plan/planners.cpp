@@ -185,30 +185,30 @@ int64_t batches_of_copies(int64_t num_batches) { return copy_batches(num_batches
 // Of a pass of dot attention or GATv2 over rows of halves, without tensor cores or on them.
 double attention_instructions(int64_t heads, int64_t dim, int64_t pass, int64_t num_rows, int64_t num_edges,
                               bool tensor, bool is_gatv2) {
-  const DotProblem problem{heads, dim, 2, true, static_cast<DotPass>(pass), num_rows, num_edges, is_gatv2};
+  const AttentionProblem problem{heads, dim, 2, true, static_cast<AttentionPass>(pass), num_rows, num_edges, is_gatv2};
   return tensor ? tensor_instructions(problem) : pair_instructions(problem);
 }
 
 bool tensor_cores(int wanted, int compute_major, int64_t heads, int64_t dim, int64_t element_bytes, bool is_aligned,
                   int pass, int64_t num_rows, int64_t num_edges, bool is_gatv2, int terms) {
-  const DotProblem problem{heads,
-                           dim,
-                           element_bytes,
-                           is_aligned,
-                           static_cast<DotPass>(pass),
-                           num_rows,
-                           num_edges,
-                           is_gatv2,
-                           static_cast<DotTerms>(terms)};
+  const AttentionProblem problem{heads,
+                                 dim,
+                                 element_bytes,
+                                 is_aligned,
+                                 static_cast<AttentionPass>(pass),
+                                 num_rows,
+                                 num_edges,
+                                 is_gatv2,
+                                 static_cast<AttentionTerms>(terms)};
   return takes_tensor_cores(static_cast<TensorCores>(wanted), compute_major, problem);
 }
 bool edge_records(const Device* device, int wanted, int compute_major, int64_t heads, int64_t dim,
                   int64_t element_bytes, int64_t num_rows, int64_t num_edges) {
-  const auto problem = [&](DotPass pass) {
-    return DotProblem{heads, dim, element_bytes, true, pass, num_rows, num_edges, true};
+  const auto problem = [&](AttentionPass pass) {
+    return AttentionProblem{heads, dim, element_bytes, true, pass, num_rows, num_edges, true};
   };
   const int64_t bytes = edge_record_layout(heads, dim * element_bytes / kAccessBytes).bytes;
-  return takes_edge_records({static_cast<TensorCores>(wanted), compute_major, *device}, problem(kDotsToDestinations),
-                            problem(kDotsToSources), bytes);
+  return takes_edge_records({static_cast<TensorCores>(wanted), compute_major, *device}, problem(kDestinationPass),
+                            problem(kSourcePass), bytes);
 }
 }

@@ -83,7 +83,7 @@ def test_terms_of_edges(dtype, dim, columns):
 @pytest.mark.parametrize("dtype", HALVES)
 def test_kernels_that_terms_of_edges_take(dtype):
     """Tensor cores where laboratory/plan/test_tensor_cores.py says so: all passes but that to sources."""
-    on_lanes = {"0": "PairEdgeConfig", "3": "PairEdgeConfig", "4": "PairConfig"}
+    policies = {"0": "BiasEdges", "3": "BiasEdges", "4": "NoEdges"}
     for degree in (7, 50):
         g = graph_of([degree] * 37, 37, torch.int32)
         tensors = dot_edges.BIAS.operands(g, 1, 128, 0, dtype)
@@ -91,11 +91,12 @@ def test_kernels_that_terms_of_edges_take(dtype):
         with launches.recorded() as found:
             dot_edges.BIAS.call(ops.dot_attention, g, tensors).sum().backward()
         assert all(leaf.grad is not None for leaf in leaves)
-        names = [launch.kernel for launch in found if "dot_tensor" in launch.kernel or "pair_" in launch.kernel]
-        assert len(names) == len(on_lanes)
-        for name, kernel in zip(names, on_lanes):
-            expected = f"dot_tensor_edges_kernel<{TYPE_NAMES[dtype]}, {kernel}, 2, 1>"
-            assert (name == expected) == (kernel in "03") == (on_lanes[kernel] not in name), (degree, name)
+        names = [launch.kernel for launch in found if launch.kernel.startswith("pair_")]
+        assert len(names) == len(policies)
+        for name, (kernel, edges) in zip(names, policies.items()):
+            of_kernel = f"Config<Dot, {edges}, {TYPE_NAMES[dtype]}, {kernel}, "
+            on = "pair_tensor_kernel<Tensor" if kernel in "03" else "pair_attention_kernel<Pair"
+            assert name.startswith(on + of_kernel), (degree, name)
 
 
 @pytest.mark.parametrize("dtype", [*HALVES, torch.float32])

@@ -111,7 +111,7 @@ def test_attentions(kind, dtype, shape):
 def test_edges_on_tensor_cores(terms, dtype, monkeypatch):
     monkeypatch.setenv("HALFGNN_TENSOR_CORES", "1")
     g = graph([3, 0, 9, 20, 40], identity=terms is dot_edges.BIAS)
-    with on_machine_code("dot_tensor_edges_kernel"):
+    with on_machine_code("pair_tensor_kernel"):
         dot_edges.check(terms, g, terms.operands(g, 2, 72, 13, dtype), 0.2)
 
 

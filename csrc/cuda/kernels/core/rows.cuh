@@ -25,9 +25,8 @@
 //   team       lanes or warps that share one row or piece: a group or several, a warp, or a block
 //   step       rows that the teams of a warp work on at once, one per team (row_teams.cuh)
 //   slice      columns or heads that one warp or block covers; other warps take the other slices
-//   tile       part of a slice that fits in registers; its warp takes one tile after the other. In GAT each tile of a
-//   wide
-//              head is a slice
+//   tile       part of a slice that fits in registers; its warp takes one tile after the other. In GAT each tile of
+//              a wide head is a slice
 #pragma once
 
 #include "ids.cuh"

@@ -29,7 +29,7 @@ __device__ float exp_of_difference(float x) {
   }
 }
 
-// Of a sum of exponentials. For half results the hardware's, likewise: relative errors of 1e-7.
+// Of a sum of exponentials. For half results the hardware's, too: relative errors of 1e-7.
 template <typename T>
 __device__ float log_of_sum(float x) {
   return sizeof(T) == 4 ? logf(x) : __logf(x);

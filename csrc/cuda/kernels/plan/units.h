@@ -1,5 +1,5 @@
 // How edge-wise kernels divide the edge array: the unit, positions that a warp takes and, without broadcasting, the
-// slices of columns that are swept one after the other. Likewise copies of rows by id.
+// slices of columns that are swept one after the other. And how copies of rows by id divide theirs.
 #pragma once
 
 #include <algorithm>

@@ -1,28 +1,26 @@
 // The kernel behind copy_reduce. Include only where it is instantiated (copy_reduce_<type>.cu).
 #pragma once
 
-#include "../core/running_sum.cuh"
 #include "copy_reduce_launch.h"
 #include "reductions.cuh"
+#include "row_lane.cuh"
 
 namespace halfgnn::cuda {
 
 // What a lane does (TeamWalk).
 template <class Config>
-struct ReduceLane {
-  static constexpr int kVector = Config::kVector;
-  static constexpr int kRepeat = Config::kRepeat;
+struct ReduceLane : RowLane<Config, 3> {  // sums of values, of distances from the shift, and of their squares
+  using Base = RowLane<Config, 3>;
+  using Base::kVector, Base::kRepeat, Base::slice, Base::feat, Base::sum;
   using T = typename Config::Element;
   using Row = Fragment<T, kVector>;
 
   const CopyReduceKernelArgs& args;
-  const LaneSlice<Config> slice;
-  const LaneSource<kRepeat> feat;
-  RunningSum<3 * kRepeat, kVector, kGatherThreads> sum;  // of values, of distances from the shift, and of their squares
   Row shift[kRepeat];
   Extrema<T, kVector> extrema[kRepeat];
 
-  __device__ static constexpr int passes() { return 1; }
+  explicit __device__ ReduceLane(const CopyReduceKernelArgs& args) : Base(args.gather), args(args) {}
+
   __device__ uint32_t load(uint32_t position) const { return args.gather.feat_rows.id(position); }
 
   __device__ void start(const Team& team, const TeamRow& row, uint32_t, int) {
@@ -293,19 +291,7 @@ constexpr int kReduceMinBlocks = Config::kVector == 4 && Config::kRepeat == 2 ? 
 template <class Config>
 __global__ void __launch_bounds__(kGatherThreads, kReduceMinBlocks<Config>)
     copy_reduce_kernel(const CopyReduceKernelArgs args) {
-  const auto lane = static_cast<int>(threadIdx.x & (kWarpSize - 1));
-  const LaneSlice<Config> slice(args.gather, lane);
-  ReduceLane<Config> work{args, slice, feat_source(args.gather, slice), {}, {}, {}};
-  TeamWalk(args.gather.units, lane, work).walk(args.gather.unit());
-}
-
-template <class Config>
-cudaError_t launch_copy_reduce(const CopyReduceArgs& args, CopyReduceKernelArgs kernel_args, const GatherShape& shape,
-                               const Launch& launch) {
-  const GatherPlan plan = plan_gather<Config>(args.topology, shape);
-  kernel_args.gather = plan.gather;
-  kernel_args.gather.feat_rows = indices_of(args.topology);
-  return cuda::launch(copy_reduce_kernel<Config>, plan.blocks, plan.threads, launch.stream, kernel_args);
+  walk_unit<ReduceLane<Config>>(args);
 }
 
 template <typename T>
@@ -320,8 +306,8 @@ cudaError_t copy_reduce_of(const CopyReduceArgs& args, const CopyReduceKernelArg
                        args.kept_std);
   };
   return with_fitting_vector<sizeof(T), true>(fits, [&](auto vector, auto repeat) {
-    return launch_copy_reduce<GatherConfig<T, decltype(vector)::value, decltype(repeat)::value>>(args, kernel_args,
-                                                                                                 shape, launch);
+    using Config = GatherConfig<T, decltype(vector)::value, decltype(repeat)::value>;
+    return launch_rows<Config>(copy_reduce_kernel<Config>, args.topology, shape, kernel_args, launch);
   });
 }
 

@@ -3,8 +3,8 @@
 
 #include <type_traits>
 
-#include "../core/running_sum.cuh"
 #include "edge_sum_launch.h"
+#include "row_lane.cuh"
 
 namespace halfgnn::cuda {
 

@@ -7,19 +7,21 @@ namespace halfgnn::cuda {
 
 // What a lane does (TeamWalk).
 template <class Config>
-struct EdgeSumLane {
-  static constexpr int kVector = Config::kVector;
-  static constexpr int kRepeat = Config::kRepeat;
+struct EdgeSumLane : RowLane<Config, 1> {
+  using Base = RowLane<Config, 1>;
+  using Base::kVector, Base::kRepeat, Base::slice, Base::feat, Base::sum;
   using T = typename Config::Element;
   using Row = Fragment<T, kVector>;
   using EdgeRow = Fragment<typename Config::Edge, kVector>;
 
   const EdgeSumKernelArgs& args;
-  const LaneSlice<Config> slice;
-  const LaneSource<kRepeat> feat, edge;
-  RunningSum<kRepeat, kVector, kGatherThreads> sum;
+  const LaneSource<kRepeat> edge;
 
-  __device__ static constexpr int passes() { return 1; }
+  explicit __device__ EdgeSumLane(const EdgeSumKernelArgs& args)
+      : Base(args.gather),
+        args(args),
+        edge(source_of<Config>(args.edge, Config::kEdgeVectorBytes, args.gather, slice)) {}
+
   __device__ ChunkIds load(uint32_t position) const {
     return {args.gather.feat_rows.id(position), args.edge_ids.id(position)};
   }
@@ -27,16 +29,13 @@ struct EdgeSumLane {
 
   __device__ void add(const Team& team, const TeamRow& row, const Lengths& lengths, const ChunkIds& ids, int chunk) {
     const int left = row.num_edges - chunk;
-    for_each_batch<Config::kUnroll>(team, lengths, chunk, [&](auto edges, auto full, int start) {
+    Base::add_chunk(team, lengths, chunk, [&](auto edges, auto full, int start) {
       add_batch<decltype(edges)::value, decltype(full)::value>(team, ids, start, left);
     });
-    if (((chunk + team.size) & (kRun * team.num_groups - 1)) == 0) sum.end_run();
   }
 
   __device__ void finish(const Team& team, const TeamRow& row, bool is_piece) {
-    sum.finish();
-    sum.sum_over_lanes(slice.stride, team.size);  // over the groups
-    const bool writes = row.exists() && team.group == 0;
+    const bool writes = Base::finish_sums(team, row);
     if (is_piece) return store(args.partial, row.line, writes);
     if (args.divide_by_degree) divide_by(row.num_edges);
     if (args.out_is_float) return store(static_cast<float*>(args.out), row.line, writes);
@@ -123,23 +122,7 @@ struct EdgeSumLane {
 // Registers of four edges in flight, of two rows each: 80, so 24 warps.
 template <class Config>
 __global__ void __launch_bounds__(kGatherThreads, 6) edge_sum_kernel(const EdgeSumKernelArgs args) {
-  const auto lane = static_cast<int>(threadIdx.x & (kWarpSize - 1));
-  const LaneSlice<Config> slice(args.gather, lane);
-  EdgeSumLane<Config> work{args,
-                           slice,
-                           feat_source(args.gather, slice),
-                           source_of<Config>(args.edge, Config::kEdgeVectorBytes, args.gather, slice),
-                           {}};
-  TeamWalk(args.gather.units, lane, work).walk(args.gather.unit());
-}
-
-template <class Config>
-cudaError_t launch_edge_sum(const EdgeSumArgs& args, EdgeSumKernelArgs kernel_args, const GatherShape& shape,
-                            const Launch& launch) {
-  const GatherPlan plan = plan_gather<Config>(args.topology, shape);
-  kernel_args.gather = plan.gather;
-  kernel_args.gather.feat_rows = indices_of(args.topology);
-  return cuda::launch(edge_sum_kernel<Config>, plan.blocks, plan.threads, launch.stream, kernel_args);
+  walk_unit<EdgeSumLane<Config>>(args);
 }
 
 template <typename T>
@@ -157,7 +140,7 @@ cudaError_t edge_sum_of(const EdgeSumArgs& args, const EdgeSumKernelArgs& kernel
       return with_fitting_vector<widest, std::is_same_v<T, E>>(fits, [&](auto vector, auto repeat) {
         using Config =
             EdgeSumConfig<decltype(message)::value, T, T, E, decltype(vector)::value, decltype(repeat)::value>;
-        return launch_edge_sum<Config>(args, kernel_args, shape, launch);
+        return launch_rows<Config>(edge_sum_kernel<Config>, args.topology, shape, kernel_args, launch);
       });
     });
   });

@@ -3,9 +3,9 @@
 //
 // Method         As in spmm.h: a warp takes some rows or a piece of one, groups of lanes work on several edges at once.
 //                A lane has the same elements of both rows of a message, so that nothing passes between lanes but ids
-//                and, once a row, sums. An edge's row is read once. The backward gathers the gradients of the sums over
-//                out-edges: each of them gives the gradient of the edge's row, which is written once, and is added to
-//                that of the source.
+//                and, once per row, sums. An edge's row is read once. The backward gathers the gradients of the sums
+//                over out-edges: each of them gives the gradient of the edge's row, which is written once, and is added
+//                to that of the source.
 #pragma once
 
 #include "../core/launch.h"

@@ -7,9 +7,9 @@ namespace halfgnn::cuda {
 
 // What a lane does (TeamWalk).
 template <class Config>
-struct EdgeGradientLane {
-  static constexpr int kVector = Config::kVector;
-  static constexpr int kRepeat = Config::kRepeat;
+struct EdgeGradientLane : RowLane<Config, 1> {
+  using Base = RowLane<Config, 1>;
+  using Base::kVector, Base::kRepeat, Base::slice, Base::sum;
   static constexpr bool kAdds = Config::kMessage == Message::kAdd;  // reads neither feat nor edge
   using N = typename Config::Node;
   using Own = Fragment<N, kVector>;
@@ -17,12 +17,14 @@ struct EdgeGradientLane {
   using EdgeRow = Fragment<typename Config::Edge, kVector>;
 
   const EdgeSumBackwardKernelArgs& args;
-  const LaneSlice<Config> slice;
-  const LaneSource<kRepeat> grad, edge;
-  RunningSum<kRepeat, kVector, kGatherThreads> sum;
+  const LaneSource<kRepeat> edge;
   Own own[kRepeat];
 
-  __device__ static constexpr int passes() { return 1; }
+  explicit __device__ EdgeGradientLane(const EdgeSumBackwardKernelArgs& args)
+      : Base(args.gather),
+        args(args),
+        edge(source_of<Config>(args.edge, Config::kEdgeVectorBytes, args.gather, slice)) {}
+
   __device__ ChunkIds load(uint32_t position) const {
     return {args.gather.feat_rows.id(position), args.edge_ids.id(position)};
   }
@@ -41,21 +43,20 @@ struct EdgeGradientLane {
   __device__ void add(const Team& team, const TeamRow& row, const Lengths& lengths, const ChunkIds& ids, int chunk) {
     const float scale = args.scale.exists() ? args.scale.of(ids.column) : 1.f;
     const int left = row.num_edges - chunk;
-    for_each_batch<Config::kUnroll>(team, lengths, chunk, [&](auto edges, auto full, int start) {
+    Base::add_chunk(team, lengths, chunk, [&](auto edges, auto full, int start) {
       add_batch<decltype(edges)::value, decltype(full)::value>(team, ids, scale, start, left);
     });
-    if (((chunk + team.size) & (kRun * team.num_groups - 1)) == 0) sum.end_run();
   }
 
   __device__ void finish(const Team& team, const TeamRow& row, bool is_piece) {
-    sum.finish();
-    sum.sum_over_lanes(slice.stride, team.size);  // over the groups
-    const bool writes = row.exists() && team.group == 0 && args.grad_feat != nullptr;
+    const bool writes = Base::finish_sums(team, row) && args.grad_feat != nullptr;
     if (is_piece) return store_sums<Config>(args.partial, row.line, writes, args.gather, slice, sum.run);
     store_sums<Config>(static_cast<N*>(args.grad_feat), row.line, writes, args.gather, slice, sum.run);
   }
 
  private:
+  __device__ const LaneSource<kRepeat>& grad() const { return Base::feat; }  // the rows that are gathered
+
   // Adds the gradients of kEdges edges of every group, those at `start` and after of a chunk of which the team has
   // `left` edges, and writes those of the edges. All loads are issued before the first sum. If the batch is not kFull,
   // a place past the last edge reads rows that are there, adds 0 and writes nothing.
@@ -67,12 +68,12 @@ struct EdgeGradientLane {
 #pragma unroll
     for (int u = 0; u < kEdges; ++u) {
       const int source = team.source + start + u * team.num_groups;
-      const char* row = grad.of_row(__shfl_sync(kFullMask, ids.column, source), args.gather.row_bytes);
+      const char* row = grad().of_row(__shfl_sync(kFullMask, ids.column, source), args.gather.row_bytes);
       id[u] = __shfl_sync(kFullMask, ids.edge, source);
       const char* of_edge = edge.of_row(id[u], args.edge_row_bytes);
 #pragma unroll
       for (int r = 0; r < kRepeat; ++r) {
-        rows[u][r] = Row::load(grad.at(row, r));
+        rows[u][r] = Row::load(grad().at(row, r));
         if constexpr (!kAdds) {
           edges[u][r] = args.reads_edge ? EdgeRow::load_streaming(edge.at(of_edge, r)) : EdgeRow{};
         }
@@ -138,24 +139,7 @@ constexpr int kEdgeGradientMinBlocks = Config::kMessage == Message::kAdd        
 template <class Config>
 __global__ void __launch_bounds__(kGatherThreads, kEdgeGradientMinBlocks<Config>)
     edge_sum_backward_kernel(const EdgeSumBackwardKernelArgs args) {
-  const auto lane = static_cast<int>(threadIdx.x & (kWarpSize - 1));
-  const LaneSlice<Config> slice(args.gather, lane);
-  EdgeGradientLane<Config> work{args,
-                                slice,
-                                feat_source(args.gather, slice),
-                                source_of<Config>(args.edge, Config::kEdgeVectorBytes, args.gather, slice),
-                                {},
-                                {}};
-  TeamWalk(args.gather.units, lane, work).walk(args.gather.unit());
-}
-
-template <class Config>
-cudaError_t launch_edge_sum_backward(const EdgeSumBackwardArgs& args, EdgeSumBackwardKernelArgs kernel_args,
-                                     const GatherShape& shape, const Launch& launch) {
-  const GatherPlan plan = plan_gather<Config>(args.topology, shape);
-  kernel_args.gather = plan.gather;
-  kernel_args.gather.feat_rows = indices_of(args.topology);
-  return cuda::launch(edge_sum_backward_kernel<Config>, plan.blocks, plan.threads, launch.stream, kernel_args);
+  walk_unit<EdgeGradientLane<Config>>(args);
 }
 
 template <typename T>
@@ -177,7 +161,7 @@ cudaError_t edge_sum_backward_of(const EdgeSumBackwardArgs& args, const EdgeSumB
         return with_fitting_vector<widest, same>(fits, [&](auto vector, auto repeat) {
           using Config =
               EdgeSumConfig<decltype(message)::value, T, G, E, decltype(vector)::value, decltype(repeat)::value>;
-          return launch_edge_sum_backward<Config>(args, kernel_args, shape, launch);
+          return launch_rows<Config>(edge_sum_backward_kernel<Config>, args.topology, shape, kernel_args, launch);
         });
       });
     });

@@ -3,9 +3,9 @@
 
 #include <type_traits>
 
-#include "../core/running_sum.cuh"
 #include "../core/softmax.cuh"
 #include "gated_sum_launch.h"
+#include "row_lane.cuh"
 
 namespace halfgnn::cuda {
 

@@ -13,19 +13,22 @@ struct GatedConfig : GatherConfig<T, kVectorElements, kVectorsPerLane> {
 
 // What a lane does (TeamWalk).
 template <class Config>
-struct GatedSumLane {
-  static constexpr int kVector = Config::kVector;
-  static constexpr int kRepeat = Config::kRepeat;
+struct GatedSumLane : RowLane<Config, 2> {  // sums of gate value, and of gates
+  using Base = RowLane<Config, 2>;
+  using Base::kVector, Base::kRepeat, Base::slice, Base::sum;
   using T = typename Config::Element;
   using Row = Fragment<T, kVector>;
 
   const GatedSumKernelArgs& args;
-  const LaneSlice<Config> slice;
-  const LaneSource<kRepeat> gate, value, edge;
-  RunningSum<2 * kRepeat, kVector, kGatherThreads> sum;  // of gate value, and of gates
+  const LaneSource<kRepeat> value, edge;
   Row own[kRepeat];
 
-  __device__ static constexpr int passes() { return 1; }
+  explicit __device__ GatedSumLane(const GatedSumKernelArgs& args)
+      : Base(args.gather),
+        args(args),
+        value(source_of<Config>(args.value, Config::kVectorBytes, args.gather, slice)),
+        edge(source_of<Config>(args.edges.first, Config::kVectorBytes, args.gather, slice)) {}
+
   __device__ ChunkIds load(uint32_t position) const {
     return {args.gather.feat_rows.id(position), args.edge_ids.id(position)};
   }
@@ -39,16 +42,13 @@ struct GatedSumLane {
 
   __device__ void add(const Team& team, const TeamRow& row, const Lengths& lengths, const ChunkIds& ids, int chunk) {
     const int left = row.num_edges - chunk;
-    for_each_batch<Config::kUnroll>(team, lengths, chunk, [&](auto edges, auto full, int start) {
+    Base::add_chunk(team, lengths, chunk, [&](auto edges, auto full, int start) {
       add_batch<decltype(edges)::value, decltype(full)::value>(team, ids, start, left);
     });
-    if (((chunk + team.size) & (kRun * team.num_groups - 1)) == 0) sum.end_run();
   }
 
   __device__ void finish(const Team& team, const TeamRow& row, bool is_piece) {
-    sum.finish();
-    sum.sum_over_lanes(slice.stride, team.size);  // over the groups
-    const bool writes = row.exists() && team.group == 0;
+    const bool writes = Base::finish_sums(team, row);
     float values[kRepeat][kVector], gates[kRepeat][kVector];
 #pragma unroll
     for (int r = 0; r < kRepeat; ++r) {
@@ -71,6 +71,8 @@ struct GatedSumLane {
   }
 
  private:
+  __device__ const LaneSource<kRepeat>& gate() const { return Base::feat; }  // the rows that are gathered
+
   // Adds kEdges edges of every group, those at `start` and after of a chunk of which the team has `left` edges, and
   // writes their z. All loads are issued before the first sum. If the batch is not kFull, a place past the last edge
   // reads rows that are there, adds 0 and writes nothing.
@@ -84,12 +86,12 @@ struct GatedSumLane {
       const int source = team.source + start + u * team.num_groups;
       const uint32_t column = __shfl_sync(kFullMask, ids.column, source);
       id[u] = __shfl_sync(kFullMask, ids.edge, source);
-      const char* gate_row = gate.of_row(column, args.gather.row_bytes);
+      const char* gate_row = gate().of_row(column, args.gather.row_bytes);
       const char* value_row = value.of_row(column, args.gather.row_bytes);
       const char* of_edge = edge.of_row(id[u], args.gather.row_bytes);
 #pragma unroll
       for (int r = 0; r < kRepeat; ++r) {
-        gates[u][r] = Row::load(gate.at(gate_row, r));
+        gates[u][r] = Row::load(gate().at(gate_row, r));
         values[u][r] = Row::load(value.at(value_row, r));
         gate_edges[u][r] = load_edge_row<Row>(args.edges, 0, edge, of_edge, r);
         if constexpr (Config::kEdgeValues) {
@@ -141,23 +143,7 @@ struct GatedSumLane {
 template <class Config>
 __global__ void __launch_bounds__(kGatherThreads, (Config::kRepeat == 1 ? 4 : 5) - Config::kEdgeValues)
     gated_sum_kernel(const GatedSumKernelArgs args) {
-  const auto lane = static_cast<int>(threadIdx.x & (kWarpSize - 1));
-  const LaneSlice<Config> slice(args.gather, lane);
-  const auto source = [&](const void* data) {
-    return source_of<Config>(data, Config::kVectorBytes, args.gather, slice);
-  };
-  GatedSumLane<Config> work{args, slice, source(args.gather.feat), source(args.value), source(args.edges.first),
-                            {},   {}};
-  TeamWalk(args.gather.units, lane, work).walk(args.gather.unit());
-}
-
-template <class Config>
-cudaError_t launch_gated(const GatedSumArgs& args, GatedSumKernelArgs kernel_args, const GatherShape& shape,
-                         const Launch& launch) {
-  const GatherPlan plan = plan_gather<Config>(args.topology, shape);
-  kernel_args.gather = plan.gather;
-  kernel_args.gather.feat_rows = indices_of(args.topology);
-  return cuda::launch(gated_sum_kernel<Config>, plan.blocks, plan.threads, launch.stream, kernel_args);
+  walk_unit<GatedSumLane<Config>>(args);
 }
 
 template <typename T>
@@ -171,10 +157,11 @@ cudaError_t gated_sum_of(const GatedSumArgs& args, const GatedSumKernelArgs& ker
   };
   return with_gated_vector<sizeof(T)>(fits, [&](auto vector, auto repeat) {
     constexpr int kVector = decltype(vector)::value, kRepeat = decltype(repeat)::value;
-    if (args.edge_value != nullptr) {
-      return launch_gated<GatedConfig<T, kVector, kRepeat, true>>(args, kernel_args, shape, launch);
-    }
-    return launch_gated<GatedConfig<T, kVector, kRepeat, false>>(args, kernel_args, shape, launch);
+    const auto start = [&](auto has_values) {
+      using Config = GatedConfig<T, kVector, kRepeat, decltype(has_values)::value>;
+      return launch_rows<Config>(gated_sum_kernel<Config>, args.topology, shape, kernel_args, launch);
+    };
+    return args.edge_value != nullptr ? start(std::true_type{}) : start(std::false_type{});
   });
 }
 

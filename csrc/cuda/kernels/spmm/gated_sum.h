@@ -1,6 +1,6 @@
 // The gated sum of core/gated_sum.h and its gradients, on CUDA. See launch.h for what holds for all launchers, and
 // edge_sum.h for the method: gates are functions of a node's rows and an edge's row, element by element, so that
-// nothing passes between lanes but ids and, once a row, sums.
+// nothing passes between lanes but ids and, once per row, sums.
 #pragma once
 
 #include "../../../core/gated_sum.h"

@@ -21,11 +21,10 @@ struct GateGradientConfig : GatherConfig<T, kVectorElements, kVectorsPerLane> {
 
 // What a lane does (TeamWalk).
 template <class Config>
-struct GateGradientLane {
-  static constexpr int kVector = Config::kVector;
-  static constexpr int kRepeat = Config::kRepeat;
+struct GateGradientLane : RowLane<Config, Config::kBySrc ? 2 : 1> {  // sums of dz, and of gate grad
+  using Base = RowLane<Config, Config::kBySrc ? 2 : 1>;
+  using Base::kVector, Base::kRepeat, Base::slice, Base::sum;
   static constexpr bool kBySrc = Config::kBySrc;
-  static constexpr int kSums = kBySrc ? 2 : 1;  // of dz, and of gate grad
   using T = typename Config::Element;
   using Row = Fragment<T, kVector>;
   using Grad = Fragment<typename Config::Grad, kVector>;
@@ -36,14 +35,18 @@ struct GateGradientLane {
   using Far = std::conditional_t<kBySrc, Grad, Row>;
 
   const GatedBackwardKernelArgs& args;
-  const LaneSlice<Config> slice;
-  const LaneSource<kRepeat> gate, far, shift, edge;
-  RunningSum<kSums * kRepeat, kVector, kGatherThreads> sum;
+  const LaneSource<kRepeat> far, shift, edge;
   Row own_gate[kRepeat];
   Own own[kRepeat];
   Shift own_shift[kRepeat];
 
-  __device__ static constexpr int passes() { return 1; }
+  explicit __device__ GateGradientLane(const GatedBackwardKernelArgs& args)
+      : Base(args.gather),
+        args(args),
+        far(source_of<Config>(kBySrc ? args.grad : args.value, Far::kBytes, args.gather, slice)),
+        shift(source_of<Config>(args.shift, Shift::kBytes, args.gather, slice)),
+        edge(source_of<Config>(args.edges.first, Config::kVectorBytes, args.gather, slice)) {}
+
   __device__ ChunkIds load(uint32_t position) const {
     return {args.gather.feat_rows.id(position), args.edge_ids.id(position)};
   }
@@ -66,21 +69,20 @@ struct GateGradientLane {
 
   __device__ void add(const Team& team, const TeamRow& row, const Lengths& lengths, const ChunkIds& ids, int chunk) {
     const int left = row.num_edges - chunk;
-    for_each_batch<Config::kUnroll>(team, lengths, chunk, [&](auto edges, auto full, int start) {
+    Base::add_chunk(team, lengths, chunk, [&](auto edges, auto full, int start) {
       add_batch<decltype(edges)::value, decltype(full)::value>(team, ids, start, left);
     });
-    if (((chunk + team.size) & (kRun * team.num_groups - 1)) == 0) sum.end_run();
   }
 
   __device__ void finish(const Team& team, const TeamRow& row, bool is_piece) {
-    sum.finish();
-    sum.sum_over_lanes(slice.stride, team.size);  // over the groups
-    const bool writes = row.exists() && team.group == 0;
+    const bool writes = Base::finish_sums(team, row);
     store(args.grad_gate, args.partial_gate, 0, row.line, writes, is_piece);
     if constexpr (kBySrc) store(args.grad_value, args.partial_value, kRepeat, row.line, writes, is_piece);
   }
 
  private:
+  __device__ const LaneSource<kRepeat>& gate() const { return Base::feat; }  // the rows that are gathered
+
   // What an edge reads.
   struct Edge {
     Row gate[kRepeat], gate_edge[kRepeat], grad_edge[kRepeat];
@@ -124,13 +126,13 @@ struct GateGradientLane {
 
   __device__ void load_edge(uint32_t column, uint32_t id, Edge& to) const {
     const auto vectors = static_cast<uint32_t>(args.gather.num_vectors);
-    const char* gate_row = gate.of_row(column, args.gather.row_bytes);
+    const char* gate_row = gate().of_row(column, args.gather.row_bytes);
     const char* far_row = far.of_row(column, vectors * Far::kBytes);
     const char* shift_row = shift.of_row(column, vectors * Shift::kBytes);
     const char* of_edge = edge.of_row(id, args.gather.row_bytes);
 #pragma unroll
     for (int r = 0; r < kRepeat; ++r) {
-      to.gate[r] = Row::load(gate.at(gate_row, r));
+      to.gate[r] = Row::load(gate().at(gate_row, r));
       to.far[r] = Far::load(far.at(far_row, r));
       if constexpr (Config::kShifts && kBySrc) {
         to.shift[r] = args.shift != nullptr ? Shift::load(shift.at(shift_row, r)) : Shift{};
@@ -179,42 +181,18 @@ struct GateGradientLane {
 template <class Config>
 __global__ void __launch_bounds__(kGatherThreads, Config::kMinBlocks)
     gated_sum_backward_kernel(const GatedBackwardKernelArgs args) {
-  using Lane = GateGradientLane<Config>;
-  const auto lane = static_cast<int>(threadIdx.x & (kWarpSize - 1));
-  const LaneSlice<Config> slice(args.gather, lane);
-  const auto source = [&](const void* data, int bytes) { return source_of<Config>(data, bytes, args.gather, slice); };
-  Lane work{args,
-            slice,
-            source(args.gather.feat, Config::kVectorBytes),
-            source(Config::kBySrc ? args.grad : args.value, Lane::Far::kBytes),
-            source(args.shift, Lane::Shift::kBytes),
-            source(args.edges.first, Config::kVectorBytes),
-            {},
-            {},
-            {},
-            {}};
-  TeamWalk(args.gather.units, lane, work).walk(args.gather.unit());
-}
-
-template <class Config>
-cudaError_t launch_gated_backward(const GatedSumBackwardArgs& args, GatedBackwardKernelArgs kernel_args,
-                                  const GatherShape& shape, const Launch& launch) {
-  const GatherPlan plan = plan_gather<Config>(args.topology, shape);
-  kernel_args.gather = plan.gather;
-  kernel_args.gather.feat_rows = indices_of(args.topology);
-  return cuda::launch(gated_sum_backward_kernel<Config>, plan.blocks, plan.threads, launch.stream, kernel_args);
+  walk_unit<GateGradientLane<Config>>(args);
 }
 
 // Of vectors of kVector elements, kRepeat per lane.
 template <bool kEdgeValues, typename T, typename G, int kVector, int kRepeat>
 cudaError_t gated_backward_of_vectors(const GatedSumBackwardArgs& args, const GatedBackwardKernelArgs& kernel_args,
                                       const GatherShape& shape, const Launch& launch) {
-  if (args.by_src) {
-    using Config = GateGradientConfig<true, T, G, kVector, kRepeat, kEdgeValues>;
-    return launch_gated_backward<Config>(args, kernel_args, shape, launch);
-  }
-  using Config = GateGradientConfig<false, T, G, kVector, kRepeat, kEdgeValues>;
-  return launch_gated_backward<Config>(args, kernel_args, shape, launch);
+  const auto start = [&](auto by_src) {
+    using Config = GateGradientConfig<decltype(by_src)::value, T, G, kVector, kRepeat, kEdgeValues>;
+    return launch_rows<Config>(gated_sum_backward_kernel<Config>, args.topology, shape, kernel_args, launch);
+  };
+  return args.by_src ? start(std::true_type{}) : start(std::false_type{});
 }
 
 template <typename T, typename G>

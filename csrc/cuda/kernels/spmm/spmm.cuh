@@ -17,8 +17,8 @@ namespace halfgnn::cuda {
 
 // Blocks are small because a block keeps its place until its longest piece is done.
 constexpr int kGatherThreads = 128;
-// At most 64 registers a lane: 32 warps on a multiprocessor. Before sm_80 some of what a warp shares takes registers of
-// every lane (see warp_max).
+// At most 64 registers per lane: 32 warps on a multiprocessor. Before sm_80 some of what a warp shares takes registers
+// of every lane (see warp_max).
 #if defined(__CUDA_ARCH__) && __CUDA_ARCH__ < 800
 constexpr int kGatherMinBlocks = 7;
 #else

@@ -178,7 +178,7 @@ struct SumLane {
 };
 
 // What weights need takes registers: 24 or 28 warps with four rows in flight per lane hide more latency than 28 or 32
-// with two. From sm_90 on more of what a warp shares is kept once a warp.
+// with two. From sm_90 on more of what a warp shares is kept once per warp.
 #if defined(__CUDA_ARCH__) && __CUDA_ARCH__ < 900
 constexpr int kFewerBlocks = 1;
 #else

@@ -239,7 +239,7 @@ class GatWindow {
   float own_words_[Config::kOneHead ? kGatBackwardWords : 1];
   uint32_t base_, end_;
   uint32_t column_, edge_;            // at the lane's place
-  uint32_t next_column_, next_edge_;  // likewise, of the next window
+  uint32_t next_column_, next_edge_;  // of the next window
   uint32_t dropped_;                  // bit i: the lane's entry of step i is
 };
 

@@ -19,7 +19,7 @@ struct ColumnGradientArgs {
   Ids edge_ids;
   const char* records;  // (E, heads) of float2: a_e m_e and dl_e
   const float* query;   // (rows, heads, columns)
-  const float* grad;    // likewise
+  const float* grad;    // (rows, heads, columns)
   float scale;
   int32_t heads, columns;
   int32_t log2_lanes;  // that share an edge: at least 2, so that a chunk has no fewer edges than are in flight

@@ -12,15 +12,10 @@
 #include "../../plan/edge_records.h"
 #include "../../plan/heads.h"
 #include "../../plan/tensor_cores.h"
-#include "pass.h"
-#include "tensor/dot_tensor.h"
+#include "dispatch.h"
 
 namespace halfgnn::cuda {
 namespace {
-
-PairKind kind_of(const PairAttentionArgs& call) {
-  return call.score == PairScore::kDot ? PairKind::kDot : PairKind::kGatv2;
-}
 
 PairLogit logit_of(const PairAttentionArgs& call) {
   if (call.score == PairScore::kDot) return {nullptr, static_cast<float>(call.factor), 0.f, 0.f};
@@ -74,7 +69,7 @@ std::optional<PairShape> shape_of(const PairAttentionArgs& call) {
 // ---- What a pass is given.
 
 RowWork work_of(const PairAttentionArgs& call, PairPass pass) {
-  const bool is_dot = kind_of(call) == PairKind::kDot;
+  const bool is_dot = call.score == PairScore::kDot;
   if (!call.edge.any()) return is_dot ? kDotAttentionWork[0] : kGatv2Work[0];
   const int of = pass == PairPass::kForward ? 0 : pass == PairPass::kRecordingDestinations ? 1 : 2;
   if (call.edge.feat != nullptr && is_dot) return kDotColumnsWork[of];
@@ -85,7 +80,7 @@ RowWork work_of(const PairAttentionArgs& call, PairPass pass) {
 // of.
 PairArgs pass_of(const PairAttentionArgs& call, PairPass pass, const PairShape& shape, const Topology& topology,
                  int64_t num_columns) {
-  const int gathered_rows = rows_per_edge(kind_of(call), pass);
+  const int gathered_rows = rows_per_edge(call.score, pass);
   const int log2_unroll = log2_ceil(pair_unroll(shape.lane_bytes(), gathered_rows));
   const Gathered gathered{num_columns, shape.row_elements() * size_of(shape.type) * gathered_rows, topology.num_edges};
   PairArgs args{};
@@ -180,7 +175,7 @@ int64_t limit_products(const PairShape& shape, PairArgs& pass) {
 // In the memory that `workspace` has for them, if there are to be any.
 EdgeRecords take_edge_records(const PairAttentionArgs& call, const PairShape& shape, Workspace& workspace) {
   const int64_t num_edges = call.topology.num_edges, vectors = shape.dim / shape.vector;
-  const bool is_gatv2 = kind_of(call) == PairKind::kGatv2;
+  const bool is_gatv2 = call.score == PairScore::kLeaky;
   EdgeRecordLayout layout{};
   if (call.edge.any()) {
     layout = plan_term_records(shape.heads, vectors, is_gatv2);
@@ -210,7 +205,7 @@ struct Backward {
         products(nullptr),
         product_rows(0),
         projection{} {
-    if (kind_of(call) == PairKind::kGatv2) take_products(call, shape, workspace);
+    if (call.score == PairScore::kLeaky) take_products(call, shape, workspace);
     if (call.edge.weight != nullptr) take_projection(call, shape, workspace);
     float* dots = workspace.take<float>(num_dots(call, shape, 2));
     for (PairArgs* pass : {&destinations, &sources}) {
@@ -223,7 +218,7 @@ struct Backward {
     destinations.lse = static_cast<float*>(call.lse);
     destinations.own_key = call.query;
     destinations.own_value = sources.value = call.grad;
-    sources.key = is_recorded && kind_of(call) == PairKind::kGatv2 ? call.grad : call.query;  // the one row of an edge
+    sources.key = is_recorded && call.score == PairScore::kLeaky ? call.grad : call.query;  // the one row of an edge
     destinations.key = sources.own_key = call.key;
     destinations.value = sources.own_value = call.value;
     destinations.grad_key = call.grad_query;
@@ -272,18 +267,6 @@ struct Backward {
 
 // ---- The passes.
 
-cudaError_t run_pass(PairKind kind, PairPass pass, const PairArgs& args, const PairShape& shape, const Launch& launch) {
-  return with_type(shape.type, [&](auto t) {
-    using T = TypeOf<decltype(t)>;
-    if (args.edge.any() || (kind == PairKind::kDot && pass == PairPass::kRecordedSources)) {
-      if (kind == PairKind::kDot) return dot_edges_of<T>(pass, args, shape, launch);
-      return args.edge.has_columns() ? gatv2_columns_of<T>(pass, args, launch) : gatv2_edges_of<T>(pass, args, launch);
-    }
-    return kind == PairKind::kDot ? dot_attention_of<T>(pass, args, shape, launch)
-                                  : gatv2_attention_of<T>(pass, args, shape, launch);
-  });
-}
-
 // Results of long rows, from those of their pieces.
 cudaError_t combine_results(const PairArgs& args, const PairShape& shape, const Launch& launch) {
   AttentionCombineArgs combined{};
@@ -305,7 +288,7 @@ cudaError_t combine_results(const PairArgs& args, const PairShape& shape, const 
   return combine_attention(combined, launch);
 }
 
-// Gradients of long rows, likewise.
+// Gradients of long rows, from those of their pieces.
 cudaError_t combine_gradients(const PairArgs& args, const PairShape& shape, const Launch& launch) {
   const auto combine_rows = [&](const float* partial, int64_t len, void* gradient, DType type) {
     return combine({args.units.rows, partial, len, 1.f, false, gradient, type}, launch);
@@ -323,9 +306,9 @@ cudaError_t combine_gradients(const PairArgs& args, const PairShape& shape, cons
   return status;
 }
 
-cudaError_t run_backward_pass(PairKind kind, PairPass pass, const PairArgs& args, const PairShape& shape,
+cudaError_t run_backward_pass(PairScore score, PairPass pass, const PairArgs& args, const PairShape& shape,
                               const Launch& launch) {
-  const cudaError_t status = run_pass(kind, pass, args, shape, launch);
+  const cudaError_t status = run_pass(score, pass, args, shape, launch);
   return status == cudaSuccess ? combine_gradients(args, shape, launch) : status;
 }
 
@@ -359,7 +342,7 @@ cudaError_t pair_attention(const PairAttentionArgs& call, const Launch& launch) 
   if (!shape) return cudaErrorInvalidValue;
   Workspace workspace(launch.workspace);
   const Forward forward(call, *shape, workspace);
-  const cudaError_t status = run_pass(kind_of(call), PairPass::kForward, forward.pass, *shape, launch);
+  const cudaError_t status = run_pass(call.score, PairPass::kForward, forward.pass, *shape, launch);
   return status == cudaSuccess ? combine_results(forward.pass, *shape, launch) : status;
 }
 
@@ -375,9 +358,9 @@ cudaError_t pair_attention_backward(const PairAttentionArgs& call, const Launch&
   Workspace workspace(launch.workspace);
   const Backward backward(call, *shape, workspace);
   cudaError_t status =
-      run_backward_pass(kind_of(call), backward.destination_pass(), backward.destinations, *shape, launch);
+      run_backward_pass(call.score, backward.destination_pass(), backward.destinations, *shape, launch);
   if (status == cudaSuccess) {
-    status = run_backward_pass(kind_of(call), backward.source_pass(), backward.sources, *shape, launch);
+    status = run_backward_pass(call.score, backward.source_pass(), backward.sources, *shape, launch);
   }
   if (status == cudaSuccess && (call.edge.grad_feat != nullptr || call.edge.weight != nullptr)) {
     status = with_type(shape->type, [&](auto t) {
@@ -386,7 +369,7 @@ cudaError_t pair_attention_backward(const PairAttentionArgs& call, const Launch&
                                          : column_gradients_of<T>(backward.destinations, call.edge.grad_feat, launch);
     });
   }
-  if (status != cudaSuccess || kind_of(call) != PairKind::kGatv2) return status;
+  if (status != cudaSuccess || call.score != PairScore::kLeaky) return status;
   return sum_products({backward.products, backward.product_rows, shape->row_elements(), call.grad_attn, shape->type},
                       launch);
 }

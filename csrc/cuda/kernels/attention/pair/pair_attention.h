@@ -7,12 +7,6 @@
 
 namespace halfgnn::cuda {
 
-// PairScore in the words of the kernels.
-enum class PairKind {
-  kDot,   // logit = linear <query, key>
-  kGatv2  // logit = sum of attn (linear z + absolute |z|), z = query + key
-};
-
 // The constants of a logit.
 struct PairLogit {
   const void* attn;  // of GATv2: (heads, dim)

@@ -55,11 +55,11 @@ struct PairColumnArgs {
   uint32_t count;
 };
 
-// What edges add: EdgeTerms in csrc/core/attention.h. Null: there is no such term.
+// What edges add: EdgeTerms in csrc/core/attention.h. Null: the term is absent.
 struct PairEdgeArgs {
   const void* bias;
   const void* key;    // rows, added to those of columns: of GATv2 inside the LeakyReLU alone
-  const void* value;  // likewise; may be `key`
+  const void* value;  // rows, added to those of columns; may be `key`
   // Of the pass to destinations.
   void* grad_bias;
   void* grad_key;
@@ -82,15 +82,15 @@ struct PairArgs {
   DropoutMask dropout;
 
   const void* own_key;    // of the row
-  const void* own_value;  // likewise; backward only
+  const void* own_value;  // of the row; backward only
   const void* key;        // of the columns
-  const void* value;      // likewise
+  const void* value;      // of the columns
   PairLogit logit;
 
   Precise out;                 // (destinations, heads, dim)
   float* lse;                  // (destinations, heads)
   DestinationRecord* records;  // backward: (destinations, heads), from the pass to destinations to that to sources
-  EdgeRecords edge_records;    // likewise
+  EdgeRecords edge_records;    // backward
 
   // Sums of gradients, and of those that belong to pieces of long rows: a row for each slot.
   void* grad_key;
@@ -119,10 +119,10 @@ struct PairShape {
 };
 
 // Rows that a pass gathers for an edge: the column's key, and its value if that is another row.
-constexpr HALFGNN_HOST_DEVICE bool keys_are_values(PairKind kind, PairPass pass) {
-  return kind == PairKind::kGatv2 && pass != PairPass::kSources;
+constexpr HALFGNN_HOST_DEVICE bool keys_are_values(PairScore score, PairPass pass) {
+  return score == PairScore::kLeaky && pass != PairPass::kSources;
 }
-constexpr int rows_per_edge(PairKind kind, PairPass pass) { return keys_are_values(kind, pass) ? 1 : 2; }
+constexpr int rows_per_edge(PairScore score, PairPass pass) { return keys_are_values(score, pass) ? 1 : 2; }
 
 // Edges of a group in flight, by the bytes of a row that a lane takes.
 constexpr bool is_wide_pair(int64_t lane_bytes) { return lane_bytes > 2 * kMaxAccessBytes; }
@@ -133,23 +133,9 @@ constexpr int pair_unroll(int64_t lane_bytes, int rows_per_edge) {
 // Warps of a block: what they keep in shared memory must fit.
 constexpr int pair_warps(int64_t lane_bytes) { return is_wide_pair(lane_bytes) ? 2 : 4; }
 
-// One pass over elements of type T. The build instantiates them: build_sources.py.
-template <typename T>
-cudaError_t gatv2_attention_of(PairPass pass, const PairArgs& args, const PairShape& shape, const Launch& launch);
-template <typename T>
-cudaError_t dot_attention_of(PairPass pass, const PairArgs& args, const PairShape& shape, const Launch& launch);
+// ---- What comes of the records of passes to destinations, where edges add columns.
 
-// The same with terms of edges, of rows whose vectors are whole, one per lane: kForward, kRecordingDestinations and
-// kRecordedSources. The last of GATv2 is gatv2_attention_of's.
-template <typename T>
-cudaError_t gatv2_edges_of(PairPass pass, const PairArgs& args, const Launch& launch);
-template <typename T>
-cudaError_t dot_edges_of(PairPass pass, const PairArgs& args, const PairShape& shape, const Launch& launch);
-
-// GATv2 with columns of edges, of the same rows: kForward and kRecordingDestinations.
-template <typename T>
-cudaError_t gatv2_columns_of(PairPass pass, const PairArgs& args, const Launch& launch);
-// What comes of the records of its pass to destinations: see projected_gradients.cuh.
+// Of GATv2: see projected_gradients.cuh.
 struct ProjectionGradientArgs {
   EdgeRecords records;
   int64_t num_edges;
@@ -160,7 +146,7 @@ struct ProjectionGradientArgs {
   const void* attn;     // (heads, dim)
   const void* weight;   // (heads, dim, columns)
   void* grad_feat;      // null: not wanted
-  void* grad_weight;    // likewise
+  void* grad_weight;    // null: not wanted
   float* partial_sums;  // (num_partials, heads, dim, columns)
   int64_t num_partials;
   float* sums;      // (heads, dim, columns): of all partial sums

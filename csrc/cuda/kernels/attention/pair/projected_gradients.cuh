@@ -8,7 +8,7 @@
 #include <algorithm>
 
 #include "../../core/running_sum.cuh"
-#include "lanes/gatv2_attention.cuh"
+#include "lanes/score_leaky.cuh"
 
 namespace halfgnn::cuda {
 

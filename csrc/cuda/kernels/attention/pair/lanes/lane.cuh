@@ -2,23 +2,27 @@
 // and what is left at its end.
 #pragma once
 
-#include "edge_columns.cuh"
-#include "edge_rows.cuh"
+#include "../epilogue.cuh"
+#include "gradient_weights.cuh"
+#include "own_row.cuh"
 #include "products.cuh"
-#include "projection.cuh"
 #include "sums.cuh"
-#include "weights.cuh"
 
 namespace halfgnn::cuda {
+
+template <class Config>
+using WeightsOf =
+    std::conditional_t<Config::kForward, ForwardWeights<Config>,
+                       std::conditional_t<Config::kReadsRecords, RecordedWeights<Config>, GradientWeights<Config>>>;
 
 template <class Config>
 class PairLane {
   using T = typename Config::Element;
   using Row = typename Config::Row;
+  using Edges = typename Config::Edges;
   using Sums = PairSums<Config>;
-  using Weights = PairWeights<Config>;
+  using Weights = WeightsOf<Config>;
   using Products = PairProducts<Config>;
-  using Projection = PairProjection<Config>;
   static constexpr int kVector = Config::kVector;
   static constexpr int kRepeat = Config::kRepeat;
   static constexpr int kUnroll = Config::kUnroll;
@@ -32,17 +36,15 @@ class PairLane {
   };
   using SharedRuns = typename Sums::SharedRuns;
   using SharedProducts = typename Products::Shared;
-  using SharedProjection = typename Projection::Shared;
+  using SharedEdges = typename Edges::Shared;
 
   __device__ PairLane(const PairArgs& args, SharedRuns& runs, Shared& shared, SharedProducts& products,
-                      SharedProjection& projection)
+                      SharedEdges& edges)
       : frame_(args),
         ids_{0, 0},
         ids_begin_(~0u),
         records_(frame_),
-        edge_rows_(frame_),
-        columns_(frame_),
-        projection_(frame_, projection),
+        edges_(frame_, edges),
         weights_(frame_, shared.weights),
         sums_(runs, shared.totals),
         products_(frame_, products) {}
@@ -54,7 +56,7 @@ class PairLane {
       const int tiles = args().layout.tiles;
       for (int tile = 0; tile < tiles; ++tile) walk<PairStep::kDots>(piece, tile);
       __syncwarp();  // those who share a head read what one of them wrote
-      if constexpr (kForward) weights_.maximum = frame_.max_over_edges(weights_.maximum);
+      weights_.end_dots();
       for (int tile = 0; tile < tiles; ++tile) {
         walk<PairStep::kSums>(piece, tile);
         finish(piece, tile);
@@ -83,7 +85,7 @@ class PairLane {
       const uint32_t column = ids_.column, edge = ids_.edge;
       const int count = piece.end - begin < kWarpSize ? static_cast<int>(piece.end - begin) : kWarpSize;
       load_ids(begin + count);  // a chunk ahead: the next row starts where this one ends
-      if constexpr (!Config::kReadsRecords) weights_.draw(edge);
+      weights_.draw(edge);
       const PairChunk chunk{column, begin, count, edge};
       int start = 0;
       for (; start + (kUnroll << log2_group) <= chunk.count; start += kUnroll << log2_group) {
@@ -95,14 +97,14 @@ class PairLane {
         add_batch<kStep, 1, false>(chunk, start);
       }
       if (kStep != PairStep::kDots && Sums::is_run(piece.end - begin, log2_group)) {
-        sums_.end_run(false, weights_.maximum, weights_.factor_sum);
+        sums_.end_run(false, weights_.maximum, weights_.factor_sum, edges_);
       }
     }
   }
   __device__ void load_ids(uint32_t begin) {
     ids_begin_ = begin;
     const Rows& rows = args().units.rows;
-    if constexpr (Config::Score::kKind == PairKind::kDot) {
+    if constexpr (Config::kScore == PairScore::kDot) {
       ids_.load(rows, args().columns, args().edge_ids, reads_edges(), begin, frame_.lane());
     } else {
       const auto num_edges = static_cast<uint32_t>(rows.num_edges);
@@ -119,7 +121,9 @@ class PairLane {
     if (ids.is_int64) return static_cast<uint32_t>(__ldcs(static_cast<const long long*>(ids.data) + position));
     return static_cast<uint32_t>(__ldcs(static_cast<const int*>(ids.data) + position));
   }
-  __device__ bool reads_edges() const { return Config::kHasRecords || Config::kHasTerms || args().dropout.is_on(); }
+  __device__ bool reads_edges() const {
+    return Config::kHasRecords || Config::Terms::kHasTerms || args().dropout.is_on();
+  }
 
   __device__ void start_tile(const Piece& piece, int tile) {
     const HeadVectors<kRepeat> vectors(args().layout, frame_.work, tile);
@@ -130,65 +134,59 @@ class PairLane {
       key_[r] = as_computed(static_cast<const char*>(args().key) + at);
       if constexpr (Config::kTwoRows) value_[r] = as_computed(static_cast<const char*>(args().value) + at);
     }
-    if constexpr (Config::kHasColumns) columns_.start_row(piece.row);
+    edges_.start_row(piece.row);
     sums_.clear();
+    edges_.clear_sums();
     weights_.start_tile(tile);
   }
 
   // All loads are issued before the first use.
   template <PairStep kStep, int kEdges, bool kFull>
   __device__ void add_batch(const PairChunk& chunk, int start) {
-    if constexpr (Config::kReadsRecords) return add_recorded_batch<kEdges, kFull>(chunk, start);
-    constexpr bool kNeedsDots = kStep != PairStep::kSums, kNeedsSums = kStep != PairStep::kDots;
     const PairBatch<kEdges, kEdges, kFull> batch{chunk, start};
     const PairBatch<kEdges, 1, kFull> shared_batch{chunk, start};
     // Heads of GATv2 that have records have enough lanes, unless edges add terms.
-    const bool shares = kEdges > 1 && ((Config::kWritesRecords && !Config::kHasTerms) || frame_.log2_owners() > 0);
+    constexpr bool kAlwaysShares = Config::kWritesRecords && !Config::Terms::kHasTerms;
+    const bool shares = kEdges > 1 && (kAlwaysShares || frame_.log2_owners() > 0);
+    // Calls use(batch) with the edges that a lane owns.
+    const auto of_owned = [&](const auto& use) { return shares ? use(shared_batch) : use(batch); };
+
     PairRows<Config, kEdges> rows;
+    PairFactors<kEdges> factors;
     load_rows<kStep>(batch, rows);
-    if constexpr (Config::kHasEdgeRows) edge_rows_.load(batch, rows);
-    if constexpr (Config::kHasColumns) columns_.load(batch, rows);
-    typename Projection::template Fetched<kEdges> fetched;
-    if constexpr (Config::kIsProjected) projection_.load(batch, fetched);
-    PairFactors<kEdges> factors;
-    if constexpr (Config::kPass == PairPass::kSources && kNeedsDots) {
-      shares ? weights_.load_records(shared_batch, factors) : weights_.load_records(batch, factors);
+    if constexpr (Config::kReadsRecords) {
+      records_.load(batch, factors, rows.signs);
+      clear_missing<kStep>(batch, rows);
+      weights_.take(batch, factors);
+      sums_.add(rows, factors, 1.f, own_.score());
+    } else if constexpr (kStep == PairStep::kDots) {
+      of_owned([&](const auto& owned) { weights_.load(owned, factors); });
+      clear_missing<kStep>(batch, rows);
+      own_.find_dots(args(), rows, factors);
+      of_owned([&](const auto& owned) { weights_.keep_dots(owned, factors); });
+    } else if constexpr (kStep == PairStep::kSums) {
+      clear_missing<kStep>(batch, rows);
+      of_owned([&](const auto& owned) { weights_.weigh_kept(owned, factors); });
+      sums_.add(rows, factors, 1.f, own_.score());
+    } else {
+      edges_.load(batch, rows);
+      of_owned([&](const auto& owned) { weights_.load(owned, factors); });
+      of_owned([&](const auto& owned) { edges_.load_owned(owned, factors); });
+      edges_.prepare(batch, rows);
+      if constexpr (Config::kHasSigns) records_.store_signs(batch, own_.score(), rows);
+      clear_missing<kStep>(batch, rows);
+      own_.find_dots(args(), rows, factors);
+      edges_.add_dots(batch, rows, factors);
+      const float rescale = of_owned([&](const auto& owned) { return weights_.weigh(owned, edges_, factors); });
+      sums_.add(rows, factors, rescale, own_.score());
+      edges_.add_sums(rows, factors, rescale);
+      if constexpr (Config::kWritesRecords) {
+        of_owned([&](const auto& owned) { records_.store_factors(owned, factors); });
+        of_owned([&](const auto& owned) { edges_.store_owned_gradients(owned, factors); });
+        of_owned([&](const auto& owned) { edges_.hand_out(owned, factors); });
+        edges_.store_gradients(batch, own_, rows, factors, products_);
+      }
     }
-    if constexpr (Config::kHasTerms) {
-      shares ? weights_.load_biases(shared_batch, factors) : weights_.load_biases(batch, factors);
-    }
-    if constexpr (Config::kIsProjected) projection_.project(batch, fetched, rows.projected);
-    if constexpr (Config::kHasSigns) records_.store_signs(batch, own_.score(), rows);
-    clear_missing<kStep>(batch, rows);
-    if constexpr (kNeedsDots) own_.find_dots(args(), rows, factors);
-    if constexpr (Config::kHasColumns) {
-      columns_.clear_missing(batch, rows);
-      columns_.add_dots(rows, factors);
-    }
-    const float rescale =
-        shares ? weights_.template weigh<kStep>(shared_batch, factors) : weights_.template weigh<kStep>(batch, factors);
-    if constexpr (kNeedsSums) sums_.add(rows, factors, rescale, own_.score());
-    if constexpr (Config::kWritesRecords) {
-      shares ? records_.store_factors(shared_batch, factors) : records_.store_factors(batch, factors);
-    }
-    if constexpr (Config::kWritesRecords && Config::kHasTerms) {
-      shares ? weights_.store_bias_gradients(shared_batch, factors) : weights_.store_bias_gradients(batch, factors);
-    }
-    if constexpr (Config::kWritesRecords && Config::kHasEdgeRows) {
-      if (shares) frame_.hand_out(shared_batch, factors.value);
-      edge_rows_.store_gradients(batch, own_, rows, factors, products_);
-    }
-  }
-  template <int kEdges, bool kFull>
-  __device__ void add_recorded_batch(const PairChunk& chunk, int start) {
-    const PairBatch<kEdges, kEdges, kFull> batch{chunk, start};
-    PairRows<Config, kEdges> rows;
-    PairFactors<kEdges> factors;
-    load_rows<PairStep::kAll>(batch, rows);
-    records_.load(batch, factors, rows.signs);
-    clear_missing<PairStep::kAll>(batch, rows);
-    weights_.take(batch, factors);
-    sums_.add(rows, factors, 1.f, own_.score());
   }
 
   // Rows that a step reads.
@@ -218,15 +216,13 @@ class PairLane {
   // Rows of places past the last edge, which were read as that edge, become 0.
   template <PairStep kStep, class Batch>
   __device__ void clear_missing(const Batch& batch, PairRows<Config, Batch::kEdges>& rows) const {
-    if constexpr (!Batch::kFull) {
 #pragma unroll
-      for (int u = 0; u < Batch::kEdges; ++u) {
-        const bool keep = batch.has(frame_.place(batch, u));
+    for (int u = 0; u < (Batch::kFull ? 0 : Batch::kEdges); ++u) {
+      const bool keep = batch.has(frame_.place(batch, u));
 #pragma unroll
-        for (int r = 0; r < kRepeat; ++r) {
-          if constexpr (kReadsKeys<kStep>) rows.keys[u][r].keep_if(keep);
-          if constexpr (kReadsValues<kStep>) rows.values[u][r].keep_if(keep);
-        }
+      for (int r = 0; r < kRepeat; ++r) {
+        if constexpr (kReadsKeys<kStep>) rows.keys[u][r].keep_if(keep);
+        if constexpr (kReadsValues<kStep>) rows.values[u][r].keep_if(keep);
       }
     }
   }
@@ -234,7 +230,7 @@ class PairLane {
   // ---- The end of a row.
 
   __device__ void finish(const Piece& piece, int tile) {
-    sums_.end_row(weights_.maximum, weights_.factor_sum);
+    sums_.end_row(weights_.maximum, weights_.factor_sum, edges_);
     if constexpr (kForward) {
       store_results(piece, tile);
     } else {
@@ -242,15 +238,12 @@ class PairLane {
     }
   }
 
-  // sum: of exponentials. Terms of edges may remove all edges.
-  static __device__ bool has_edges(const Piece& piece, float sum) {
-    return Config::kHasTerms ? !(sum == 0.f) : !piece.is_empty();
-  }
   __device__ void store_results(const Piece& piece, int tile) {
+    const PairEpilogue<T, typename Config::Terms> epilogue(args());
     const float maximum = frame_.max_over_edges(weights_.maximum);
     const float rescale = exp_of_difference<T>(weights_.maximum - maximum);
     const float sum = frame_.sum_over_owners(weights_.factor_sum * rescale);
-    const float factor = piece.is_whole_row ? reciprocal_of_sum(sum, has_edges(piece, sum)) : 1.f;
+    const float factor = epilogue.result_factor(piece, sum);
     const HeadVectors<kRepeat> vectors(args().layout, frame_.work, tile);
 #pragma unroll
     for (int r = 0; r < kRepeat; ++r) {
@@ -261,36 +254,19 @@ class PairLane {
       frame_.sum_over_groups(values);
 #pragma unroll
       for (int i = 0; i < kVector; ++i) values[i] *= factor;
-      if (!frame_.writes_rows() || r >= vectors.count) continue;
-      const int64_t at = vectors.index[r] * kVector;
-      if (!piece.is_whole_row) {
-        store_rounded(args().partials.vector(piece.line, args().row_elements, 0) + at, values);
-      } else if (is_wide()) {
-        store_rounded(args().edge.columns.wide + static_cast<int64_t>(piece.line) * args().row_elements + at, values);
-      } else {
-        store_precise<T>(args().out, static_cast<int64_t>(piece.line) * args().row_elements + at, values);
-      }
+      if (frame_.writes_rows() && r < vectors.count) epilogue.store_result(piece, vectors.index[r] * kVector, values);
     }
-    if constexpr (Config::kHasColumns) store_columns(piece, rescale * factor);
-    if (tile > 0 || !frame_.writes_statistics()) return;
-    if (!piece.is_whole_row) {
-      // A piece of which nothing is left adds nothing, at the lowest maximum. Its sum keeps that of the row from being
-      // 0.
-      const float kept = Config::kHasTerms && !has_edges(piece, sum) ? 1.f : sum;
-      args().partials.store_sums(piece.line, args().layout.heads, frame_.work.head, {maximum, kept, 0.f, 0.f});
-    } else if (args().lse != nullptr) {
-      args().lse[frame_.statistic_at(piece.row)] = lse_of(maximum, sum, has_edges(piece, sum));
-    }
+    edges_.store_sums(piece, rescale * factor);
+    if (tile == 0 && frame_.writes_statistics()) epilogue.store_statistics(piece, frame_.work.head, maximum, sum);
   }
 
   __device__ void store_gradients(const Piece& piece, int tile) {
-    const auto& score = own_.score();
-    const float factor_sum = Config::Score::kNeedsFactorSum ? weights_.total_factor() : 0.f;
+    const PairEpilogue<T, typename Config::Terms> epilogue(args());
+    const float factor_sum = Config::kWritesProducts ? weights_.total_factor() : 0.f;
     const HeadVectors<kRepeat> vectors(args().layout, frame_.work, tile);
-    const int64_t first = static_cast<int64_t>(piece.line) * args().row_elements;
 #pragma unroll
     for (int r = 0; r < kRepeat; ++r) {
-      float keys[kVector], values[kVector];
+      float keys[kVector], values[kVector], product[kVector];
       sums_.load(Config::kKeySum, r, keys);
       frame_.sum_over_groups(keys);
       if constexpr (Config::kSumsValues) {
@@ -299,37 +275,17 @@ class PairLane {
       }
       if (!frame_.writes_rows() || r >= vectors.count) continue;
       const uint32_t at = vectors.index[r] * kVector;
-      float product[kVector];
-      score.finish(args(), factor_sum, r, keys, product);
-      if constexpr (Config::kWritesProducts) products_.add(r, at, product);
+      own_.score().finish(args(), factor_sum, r, keys, product);
+      products_.add(r, at, product);
       if constexpr (Config::kOwnKeyIsValue) {
 #pragma unroll
         for (int i = 0; i < kVector; ++i) keys[i] += values[i];
       } else if constexpr (Config::kSumsValues) {
-        store_gradient(piece, args().grad_value, args().partial_value, first + at, values);
+        epilogue.store_value_gradient(piece, at, values);
       }
-      if (piece.is_whole_row && is_wide()) {
-        store_rounded(args().edge.columns.wide + first + at, keys);
-      } else {
-        store_gradient(piece, args().grad_key, args().partial_key, first + at, keys);
-      }
+      epilogue.store_key_gradient(piece, at, keys);
     }
-    if constexpr (Config::kHasColumns) store_columns(piece, args().logit.linear);
-  }
-  __device__ bool is_wide() const { return Config::kHasColumns && args().edge.columns.wide != nullptr; }
-  // factor: of the sums of columns.
-  __device__ void store_columns(const Piece& piece, float factor) const {
-    float sums[kPairColumns];
-    sums_.load_columns(sums);
-    columns_.store_sums(piece, factor, sums);
-  }
-  __device__ static void store_gradient(const Piece& piece, void* gradient, float* partial, int64_t at,
-                                        const float (&values)[kVector]) {
-    if (piece.is_whole_row) {
-      store_rounded(static_cast<T*>(gradient) + at, values);
-    } else {
-      store_rounded(partial + at, values);
-    }
+    edges_.store_sums(piece, args().logit.linear);
   }
 
   const PairFrame<Config> frame_;
@@ -342,9 +298,7 @@ class PairLane {
   const char* value_[Config::kTwoRows ? kRepeat : 1];
 
   const PairEdgeRecords<Config> records_;
-  const PairEdgeRows<Config> edge_rows_;
-  PairEdgeColumns<Config> columns_;
-  const Projection projection_;
+  Edges edges_;
   Weights weights_;
   Sums sums_;
   Products products_;

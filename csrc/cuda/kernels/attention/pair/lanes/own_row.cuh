@@ -6,17 +6,6 @@
 
 namespace halfgnn::cuda {
 
-// What a lane holds of the edges of a batch: its parts of dots; of the edges that it owns, dots, then what values and
-// keys are multiplied by; at last those of all edges.
-template <int kEdges>
-struct PairFactors {
-  float value[kEdges];
-  float key[kEdges];
-  float owned_key[kEdges];           // that of those that it owns, for their records
-  float bias[kEdges];                // what those that it owns add to their logits
-  DestinationRecord record[kEdges];  // of the destinations of those that it owns
-};
-
 template <class Config>
 class PairOwnRow {
   using Score = typename Config::Score;

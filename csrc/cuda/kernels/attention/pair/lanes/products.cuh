@@ -1,43 +1,46 @@
 // Of GATv2's backward: products of a row's own key and the gradient of the sum of keys, added up over the rows of a
-// warp. What all warps leave is the gradient of attn (pair/sum_products.cu). A lane adds up its elements in shared
+// warp. What all warps leave is the gradient of attn (../sum_products.cu). A lane adds up its elements in shared
 // memory; then a block leaves one row of products. With tiles every warp adds up a row in the workspace, and leaves
 // that.
 #pragma once
+
+#include <type_traits>
 
 #include "frame.cuh"
 
 namespace halfgnn::cuda {
 
+// Of passes that have none.
 template <class Config>
-class PairProducts {
+class NoProducts {
+ public:
+  struct Shared {};
+  __device__ NoProducts(const PairFrame<Config>&, Shared&) {}
+  // Of element `at` of the row, the r-th vector of the lane.
+  __device__ void add(int /*r*/, uint32_t /*at*/, const float (& /*product*/)[Config::kVector]) {}
+  // Once all rows are done. The whole block takes part.
+  __device__ void write() const {}
+};
+
+template <class Config>
+class BlockProducts {
   static constexpr int kVector = Config::kVector;
 
  public:
-  using Shared = float[Config::kWritesProducts && !Config::kTiled ? Config::kElements : 1][Config::kThreads];
+  using Shared = float[Config::kElements][Config::kThreads];
 
-  __device__ PairProducts(const PairFrame<Config>& frame, Shared& shared) : frame_(frame), shared_(shared) {
-    if constexpr (Config::kWritesProducts) clear();
-  }
-
-  // Of element `at` of the row, the r-th vector of the lane.
-  __device__ void add(int r, uint32_t at, const float (&product)[kVector]) {
+  __device__ BlockProducts(const PairFrame<Config>& frame, Shared& shared) : frame_(frame), shared_(shared) {
 #pragma unroll
-    for (int i = 0; i < kVector; ++i) {
-      if constexpr (Config::kTiled) {
-        of_warp()[at + i] += product[i];
-      } else {
-        shared_[r * kVector + i][threadIdx.x] += product[i];
-      }
-    }
+    for (int i = 0; i < Config::kElements; ++i) shared_[i][threadIdx.x] = 0.f;
   }
-
+  __device__ void add(int r, uint32_t, const float (&product)[kVector]) {
+#pragma unroll
+    for (int i = 0; i < kVector; ++i) shared_[r * kVector + i][threadIdx.x] += product[i];
+  }
   // What the lane's edges of a batch add, of any group.
-  __device__ void add_edges(const float (&product)[kVector]) {
-#pragma unroll
-    for (int i = 0; i < kVector; ++i) shared_[i][threadIdx.x] += product[i];
-  }
+  __device__ void add_edges(const float (&product)[kVector]) { add(0, 0, product); }
 
-  // Adds up the products of the block's warps. The whole block takes part, once all rows are done.
+  // Adds up the products of the block's warps.
   __device__ void write() const {
     __syncthreads();
     const PairArgs& args = frame_.args;
@@ -62,23 +65,38 @@ class PairProducts {
     }
     return sum;
   }
-  __device__ float* of_warp() const {
-    const PairArgs& args = frame_.args;
-    return args.products + static_cast<int64_t>(frame_.first_unit(args)) * args.row_elements;
-  }
-  __device__ void clear() {
-    if constexpr (Config::kTiled) {
-      for (int tile = 0; tile < frame_.args.layout.tiles; ++tile) {
-        frame_.for_each_element(tile, [&](int, int, uint32_t at) { of_warp()[at] = 0.f; });
-      }
-    } else {
-#pragma unroll
-      for (int i = 0; i < Config::kElements; ++i) shared_[i][threadIdx.x] = 0.f;
-    }
-  }
 
   const PairFrame<Config> frame_;
   Shared& shared_;
 };
+
+template <class Config>
+class TiledProducts {
+ public:
+  struct Shared {};
+  __device__ TiledProducts(const PairFrame<Config>& frame, Shared&) : frame_(frame) {
+    for (int tile = 0; tile < frame_.args.layout.tiles; ++tile) {
+      frame_.for_each_element(tile, [&](int, int, uint32_t at) { of_warp()[at] = 0.f; });
+    }
+  }
+  __device__ void add(int, uint32_t at, const float (&product)[Config::kVector]) {
+#pragma unroll
+    for (int i = 0; i < Config::kVector; ++i) of_warp()[at + i] += product[i];
+  }
+  __device__ void write() const {}
+
+ private:
+  __device__ float* of_warp() const {
+    const PairArgs& args = frame_.args;
+    return args.products + static_cast<int64_t>(frame_.first_unit(args)) * args.row_elements;
+  }
+
+  const PairFrame<Config> frame_;
+};
+
+template <class Config>
+using PairProducts =
+    std::conditional_t<!Config::kWritesProducts, NoProducts<Config>,
+                       std::conditional_t<Config::kTiled, TiledProducts<Config>, BlockProducts<Config>>>;
 
 }  // namespace halfgnn::cuda

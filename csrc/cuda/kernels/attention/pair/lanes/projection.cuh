@@ -9,23 +9,44 @@
 #pragma once
 
 #include "../../../core/mma.cuh"
-#include "frame.cuh"
+#include "edges.cuh"
+#include "rows.cuh"
 
 namespace halfgnn::cuda {
 
+// What columns of edges add to keys: of halves where the warp left it in shared memory.
+template <typename T, int kVector, int kEdges>
+struct ProjectedKeys {
+  static constexpr int kPart = 4;  // elements that lie together
+  static constexpr int kPartStride = 4 * kWarpSize * kPart;
+  const float* at[kEdges];
+  // Elements 2 j and the next of edge u.
+  __device__ float2 pair(int u, int j) const {
+    return *reinterpret_cast<const float2*>(at[u] + 2 * j / kPart * kPartStride + 2 * j % kPart);
+  }
+};
+template <int kVector, int kEdges>
+struct ProjectedKeys<float, kVector, kEdges> {
+  float value[kEdges][kVector];
+  __device__ float2 pair(int u, int j) const { return make_float2(value[u][2 * j], value[u][2 * j + 1]); }
+};
+
 template <class Config>
-class PairProjection {
-  using Frame = PairFrame<Config>;
-  using T = typename Config::Element;
+class LaneProjection : public LaneBias<Config> {
+  using Base = LaneBias<Config>;
+  using Base::edge_at;
+  using Base::frame_;
+  using typename Base::Frame;
+  using typename Base::T;
   using Row = typename Config::Row;
   static constexpr int kVector = Config::kVector;
-  static constexpr bool kExists = Config::kIsProjected, kOnTensorCores = sizeof(T) == 2;
+  static constexpr bool kOnTensorCores = sizeof(T) == 2;
   static constexpr int kQuads = kMaxProjected / kPairColumns;
   static constexpr int kEdgesOfRound = kWarpSize / kQuads;
   static constexpr int kEdgesOfWarp = kWarpSize;  // of a batch, at most
   using Columns = Fragment<T, kPairColumns>;
   template <int kEdges>
-  using Projected = ProjectedKeys<T, kVector, kExists ? kEdges : 1>;
+  using Projected = ProjectedKeys<T, kVector, kEdges>;
 
   struct alignas(kPairColumns * sizeof(float)) Quad {
     float value[kPairColumns];
@@ -36,50 +57,69 @@ class PairProjection {
  public:
   struct Shared {
     // Of halves: for each tile of 16 elements, a lane's fragment. In fp32: of each column, a lane's elements.
-    Row weight[kExists ? kMaxProjected : 1][kWarpSize];
-    Quad of_warp[Config::kWarps][kExists ? kOnTensorCores ? 2 * kQuadsOfHalf : kEdgesOfWarp * kQuads : 1];
+    Row weight[kMaxProjected][kWarpSize];
+    Quad of_warp[Config::kWarps][kOnTensorCores ? 2 * kQuadsOfHalf : kEdgesOfWarp * kQuads];
   };
   template <int kEdges>
-  struct Fetched {
-    Columns columns[kEdges];
+  struct Held : Base::template Held<kEdges> {
+    Columns columns[kEdges];  // that the lane loads for the warp
+    Projected<kEdges> projected;
+
+    template <int kWidth>
+    __device__ void add_to_key(int u, int j, float (&key)[kWidth]) const {
+      static_assert(kWidth == 2, "pairs");
+      const float2 more = projected.pair(u, j);
+      key[0] += more.x;
+      key[1] += more.y;
+    }
+    template <class Score>
+    __device__ uint32_t signs(const Score& score, const Row& key, int u) const {
+      float z[kVector];
+      as_new(key).widen(z);
+#pragma unroll
+      for (int j = 0; j < kVector / 2; ++j) {
+        const float2 more = projected.pair(u, j);
+        z[2 * j] += more.x;
+        z[2 * j + 1] += more.y;
+      }
+      return score.signs(z);
+    }
   };
 
-  // The whole block takes part.
-  __device__ PairProjection(const Frame& frame, Shared& shared) : frame_(frame), shared_(shared) {
-    if constexpr (kExists) {
-      for (uint32_t i = threadIdx.x; i < kMaxProjected * kWarpSize; i += Config::kThreads) {
-        const uint32_t row = i / kWarpSize, lane = i % kWarpSize;
-        if constexpr (kOnTensorCores) {
-          shared_.weight[row][lane] = load_fragment(row, lane);
-        } else {
-          shared_.weight[row][lane] = load_column(row, lane);
-        }
+  __device__ LaneProjection(const Frame& frame, Shared& shared) : Base(frame), shared_(shared) {
+    for (uint32_t i = threadIdx.x; i < kMaxProjected * kWarpSize; i += Config::kThreads) {
+      const uint32_t row = i / kWarpSize, lane = i % kWarpSize;
+      if constexpr (kOnTensorCores) {
+        shared_.weight[row][lane] = load_fragment(row, lane);
+      } else {
+        shared_.weight[row][lane] = load_column(row, lane);
       }
-      __syncthreads();
     }
+    __syncthreads();
   }
 
-  // Columns past the last one are 0. Of a place past the last edge, those of that edge. The whole warp takes part.
-  template <class Batch>
-  __device__ void load(const Batch& batch, Fetched<Batch::kEdges>& fetched) const {
+  // Columns past the last one are 0.
+  template <class Batch, class Rows>
+  __device__ void load(const Batch& batch, Rows& rows) const {
 #pragma unroll
     for (int r = 0; r < Batch::kEdges; ++r) {
       if (r * kEdgesOfRound >= num_edges(batch)) break;
       const int place = batch.start + min(edge_of(r), num_edges(batch) - 1);
-      const uint32_t edge = __shfl_sync(kFullMask, batch.chunk.edge, batch.read(place));
+      const uint32_t edge = edge_at(batch, place);
       const uint32_t first = quad_of_lane() * kPairColumns;
-      fetched.columns[r] = Columns{};
+      rows.edges.columns[r] = Columns{};
       if (first >= args().count) continue;
       const uint64_t at = static_cast<uint64_t>(edge) * args().count + first;
-      fetched.columns[r] = Columns::load_streaming(static_cast<const T*>(args().feat) + at);
+      rows.edges.columns[r] = Columns::load_streaming(static_cast<const T*>(args().feat) + at);
     }
   }
 
-  template <class Batch>
-  __device__ void project(const Batch& batch, const Fetched<Batch::kEdges>& fetched,
-                          Projected<Batch::kEdges>& projected) const {
+  template <class Batch, class Rows>
+  __device__ void prepare(const Batch& batch, Rows& rows) const {
+    const Columns(&columns)[Batch::kEdges] = rows.edges.columns;
+    Projected<Batch::kEdges>& projected = rows.edges.projected;
     if constexpr (kOnTensorCores) {
-      multiply(batch, fetched);
+      multiply(batch, columns);
 #pragma unroll
       for (int u = 0; u < Batch::kEdges; ++u) {
         projected.at[u] = of_warp()[quad_at(0, (u << frame_.log2_groups()) + group(), lane_of_group())].value;
@@ -90,7 +130,7 @@ class PairProjection {
 #pragma unroll
         for (int i = 0; i < kVector; ++i) projected.value[u][i] = 0.f;
       }
-      share(batch, fetched);
+      share(batch, columns);
 #pragma unroll 1
       for (uint32_t column = 0; column < args().count; column += kPairColumns) {
         add_columns<Batch::kEdges>(column, projected);
@@ -150,7 +190,7 @@ class PairProjection {
     return half * kQuadsOfHalf + ((edge * lanes() + lane) ^ ((edge >> 1 & 3) << 1));
   }
   template <class Batch>
-  __device__ void multiply(const Batch& batch, const Fetched<Batch::kEdges>& fetched) const {
+  __device__ void multiply(const Batch& batch, const Columns (&fetched)[Batch::kEdges]) const {
     __syncwarp();  // what was there has been read
 #pragma unroll
     for (int r = 0; r < Batch::kEdges; ++r) {
@@ -158,7 +198,7 @@ class PairProjection {
 #pragma unroll 1
       for (int pair = 0; pair < lanes() / 4; ++pair) {
         float sums[2][4] = {};
-        const auto columns = bits_as<Words<2>>(fetched.columns[r].word);
+        const auto columns = bits_as<Words<2>>(fetched[r].word);
 #pragma unroll
         for (int k = 0; k < 2; ++k) {
           const Row fragment = shared_.weight[2 * pair + k][lane()];
@@ -193,12 +233,12 @@ class PairProjection {
     return Row::round(values);
   }
   template <class Batch>
-  __device__ void share(const Batch& batch, const Fetched<Batch::kEdges>& fetched) const {
+  __device__ void share(const Batch& batch, const Columns (&fetched)[Batch::kEdges]) const {
     __syncwarp();  // what was there has been read
 #pragma unroll
     for (int r = 0; r < Batch::kEdges; ++r) {
       if (edge_of(r) >= num_edges(batch)) continue;
-      fetched.columns[r].widen(of_warp()[edge_of(r) * kQuads + quad_of_lane()].value);
+      fetched[r].widen(of_warp()[edge_of(r) * kQuads + quad_of_lane()].value);
     }
     __syncwarp();
   }
@@ -218,7 +258,6 @@ class PairProjection {
     }
   }
 
-  const Frame frame_;
   Shared& shared_;
 };
 

@@ -2,7 +2,7 @@
 // the edge's id, which both passes know.
 #pragma once
 
-#include "own_row.cuh"
+#include "rows.cuh"
 
 namespace halfgnn::cuda {
 
@@ -35,13 +35,7 @@ class PairEdgeRecords {
 #pragma unroll
     for (int u = 0; u < Batch::kEdges; ++u) {
       const char* const at = signs_ + offset_of(batch, frame_.place(batch, u));
-      if constexpr (Config::kHasEdgeRows) {
-        rows.signs[u] = score.signs(rows.keys[u][0], rows.edge_keys[u][0], 0);
-      } else if constexpr (Config::kIsProjected) {
-        rows.signs[u] = score.signs(as_new(rows.keys[u][0]), rows.projected, u);
-      } else {
-        rows.signs[u] = score.signs(rows.keys[u][0], 0);
-      }
+      rows.signs[u] = rows.edges.signs(score, rows.keys[u][0], u);
       __stcs(reinterpret_cast<unsigned char*>(const_cast<char*>(at)), static_cast<unsigned char>(rows.signs[u]));
     }
   }

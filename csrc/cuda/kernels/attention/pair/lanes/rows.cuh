@@ -1,7 +1,7 @@
 // The rows of keys and values that a lane holds: of a batch of edges in flight, and as they are widened.
 #pragma once
 
-#include "config.cuh"
+#include "edges.cuh"
 
 namespace halfgnn::cuda {
 
@@ -50,39 +50,15 @@ __device__ void add_some(const Fragment<T, kVector>& row, int j, float (&values)
   for (int i = 0; i < kPairWidth<kVector>; ++i) values[i] += more[i];
 }
 
-// What columns of edges add to their keys (projection.cuh): of halves where the warp left it in shared memory.
-template <typename T, int kVector, int kEdges>
-struct ProjectedKeys {
-  static constexpr int kPart = 4;  // elements that lie together
-  static constexpr int kPartStride = 4 * kWarpSize * kPart;
-  const float* at[kEdges];
-  // Elements 2 j and the next of edge u.
-  __device__ float2 pair(int u, int j) const {
-    return *reinterpret_cast<const float2*>(at[u] + 2 * j / kPart * kPartStride + 2 * j % kPart);
-  }
-};
-template <int kVector, int kEdges>
-struct ProjectedKeys<float, kVector, kEdges> {
-  float value[kEdges][kVector];
-  __device__ float2 pair(int u, int j) const { return make_float2(value[u][2 * j], value[u][2 * j + 1]); }
-};
-
 // Keys and values of kEdges edges. If there is but one row per edge, it is among the keys.
 template <class Config, int kEdges>
 struct PairRows {
   static constexpr int kRepeat = Config::kRepeat;
+  static constexpr bool kHasSigns = Config::kHasSigns;
   typename Config::Row keys[kEdges][kRepeat];
   typename Config::Row values[Config::kTwoRows ? kEdges : 1][kRepeat];
   uint32_t signs[kEdges];  // with records of edges
-  // What edges add to keys and, of dot attention, to values.
-  static constexpr bool kHasEdgeRows = Config::kHasEdgeRows;
-  static constexpr bool kHasEdgeValues = kHasEdgeRows && Config::kTwoRows;
-  typename Config::Row edge_keys[kHasEdgeRows ? kEdges : 1][kRepeat];
-  typename Config::Row edge_values[kHasEdgeValues ? kEdges : 1][kRepeat];
-  // What columns of edges add to keys: projection.cuh.
-  ProjectedKeys<typename Config::Element, Config::kVector, Config::kIsProjected ? kEdges : 1> projected;
-  // The lane's columns that an edge adds: edge_columns.cuh.
-  Fragment<typename Config::Element, kPairColumns> columns[Config::kHasColumns ? kEdges : 1];
+  typename Config::Edges::template Held<kEdges> edges;
 
   // The values of edge u, which are its key if there is but one row.
   __device__ const typename Config::Row& value(int u, int r) const {
@@ -93,28 +69,26 @@ struct PairRows {
     }
   }
 
-  // Elements j * kPairWidth ... of the key and the value of edge u, with what the edge adds.
+  // Elements j * kPairWidth ... of the key and the value of edge u, with what the edge adds; or all elements.
   template <int kWidth>
   __device__ void widen_key(int u, int r, int j, float (&key)[kWidth]) const {
     widen_some(keys[u][r], j, key);
-    if constexpr (kHasEdgeRows) add_some(edge_keys[u][r], j, key);
-    if constexpr (Config::kIsProjected) {
-      static_assert(kWidth == 2, "pairs");
-      const float2 more = projected.pair(u, j);
-      key[0] += more.x;
-      key[1] += more.y;
-    }
+    edges.add_to_key(u, j, key);
   }
   template <int kWidth>
   __device__ void widen_value(int u, int r, int j, float (&value)[kWidth]) const {
     widen_some(this->value(u, r), j, value);
-    if constexpr (kHasEdgeValues) add_some(edge_values[u][r], j, value);
+    edges.add_to_value(u, j, value);
   }
-  // All of the value.
+  template <int kVector>
+  __device__ void widen_key(int u, int r, float (&key)[kVector]) const {
+    keys[u][r].widen(key);
+    edges.add_to_key(u, key);
+  }
   template <int kVector>
   __device__ void widen_value(int u, int r, float (&values)[kVector]) const {
     value(u, r).widen(values);
-    if constexpr (kHasEdgeValues) edge_values[u][r].add_to(values);
+    edges.add_to_value(u, values);
   }
 };
 

@@ -72,18 +72,17 @@ template <class Config>
 class PairSums {
   using T = typename Config::Element;
   using Score = typename Config::Score;
+  using Edges = typename Config::Edges;
   using Runs = PairRuns<Config>;
   static constexpr int kVector = Config::kVector;
   static constexpr int kRepeat = Config::kRepeat;
   static constexpr bool kForward = Config::kForward;
-  static constexpr int kColumns = Config::kHasColumns ? kPairColumns : 1;
-  static constexpr int kRowSums = Config::kSums * Config::kElements;
 
  public:
   using SharedRuns = typename Runs::Shared;
   // The totals of the runs before the one that the lane is in, forward relative to `maximum`.
   struct Totals {
-    float sums[kRowSums + (Config::kHasColumns ? kColumns : 0)][Config::kThreads];  // of columns last
+    float sums[Config::kSums * Config::kElements][Config::kThreads];
     float factors[Config::kThreads];
     float maximum[kForward ? Config::kThreads : 1];
   };
@@ -97,8 +96,6 @@ class PairSums {
 #pragma unroll
       for (int r = 0; r < kRepeat; ++r) runs_.store(s, r, zeros);
     }
-#pragma unroll
-    for (int i = 0; i < kColumns; ++i) columns_[i] = 0.f;
     has_total_ = false;
   }
 
@@ -109,7 +106,7 @@ class PairSums {
     return left > kWarpSize && ((left - 1) & run_mask) < kWarpSize;
   }
 
-  // sums = rescale * sums + factors * rows, and likewise of columns
+  // sums = rescale * sums + factors * rows
   template <int kEdges>
   __device__ void add(const PairRows<Config, kEdges>& rows, const PairFactors<kEdges>& factors, float rescale,
                       const Score& score) {
@@ -130,27 +127,15 @@ class PairSums {
       }
       if constexpr (Config::kSumsKeys) {
 #pragma unroll
-        for (int u = 0; u < kEdges; ++u) {
-          if constexpr (Config::kHasSigns) {
-            Score::add_gradient(u == 0, factors.key[u], rows.signs[u], batch);
-          } else if constexpr (Config::kHasEdgeRows) {
-            float key[kVector];
-            rows.keys[u][r].widen(key);
-            rows.edge_keys[u][r].add_to(key);
-            Score::add_gradient(u == 0, factors.key[u], key, batch);
-          } else {
-            score.add_gradient(u == 0, factors.key[u], rows.keys[u][r], r, batch);
-          }
-        }
+        for (int u = 0; u < kEdges; ++u) score.add_gradient(u == 0, factors.key[u], rows, u, r, batch);
         join_run(Config::kKeySum, r, 1.f, batch);
       }
     }
-    if constexpr (Config::kHasColumns) add_columns(rows, factors, rescale);
   }
 
   // The run joins the total, and what rounding that addition lost starts the next run. At the row's end the run takes
-  // the total instead.
-  __device__ void end_run(bool is_last, float maximum, float& factor_sum) {
+  // the total instead. Sums of edges do the same.
+  __device__ void end_run(bool is_last, float maximum, float& factor_sum, Edges& edges) {
     float rescale = 1.f;
     if constexpr (kForward) {
       if (has_total_) rescale = exp_of_difference<T>(totals_.maximum[threadIdx.x] - maximum);
@@ -170,39 +155,17 @@ class PairSums {
         runs_.store(s, r, sum);
       }
     }
-    if constexpr (Config::kHasColumns) {
-#pragma unroll
-      for (int i = 0; i < kColumns; ++i) {
-        join_total(is_last, rescale, totals_.sums[kRowSums + i][threadIdx.x], columns_[i]);
-      }
-    }
+    edges.end_run(has_total_, is_last, rescale);
     has_total_ = true;
   }
-  __device__ void end_row(float maximum, float& factor_sum) {
-    if (has_total_) end_run(true, maximum, factor_sum);
+  __device__ void end_row(float maximum, float& factor_sum, Edges& edges) {
+    if (has_total_) end_run(true, maximum, factor_sum, edges);
   }
 
   // After end_row: the lane's sum.
   __device__ void load(int s, int r, float (&sum)[kVector]) const { runs_.load(s, r, sum); }
-  __device__ void load_columns(float (&sum)[kColumns]) const {
-#pragma unroll
-    for (int i = 0; i < kColumns; ++i) sum[i] = columns_[i];
-  }
 
  private:
-  // Sums of columns are of values forward, of keys backward.
-  template <int kEdges>
-  __device__ void add_columns(const PairRows<Config, kEdges>& rows, const PairFactors<kEdges>& factors, float rescale) {
-    float batch[kColumns] = {};
-#pragma unroll
-    for (int u = 0; u < kEdges; ++u) {
-      rows.columns[u].multiply_add_to(kForward ? factors.value[u] : factors.key[u], batch);
-    }
-#pragma unroll
-    for (int i = 0; i < kColumns; ++i) {
-      columns_[i] = kForward ? fmaf(columns_[i], rescale, batch[i]) : columns_[i] + batch[i];
-    }
-  }
   __device__ void join_run(int s, int r, float rescale, const float (&batch)[kVector]) {
     float sum[kVector];
     runs_.load(s, r, sum);
@@ -217,7 +180,6 @@ class PairSums {
 
   Runs runs_;
   Totals& totals_;
-  float columns_[kColumns];  // the run of columns
   bool has_total_;
 };
 

@@ -1,48 +1,27 @@
 // From the dots of edges to what their rows are multiplied by, the factors, for GATv2 and dot attention.
 //
-// Forward: softmax with a running maximum (see shared/attention.cuh); each group of lanes has its own until the row
-// ends. The factor of values is exp(l_e - maximum) m_e. Backward: with weights a_e = exp(l_e - lse), the factor of
-// values is a_e m_e, that of keys the gradient of the logit.
+// Forward: softmax with a running maximum (../../shared/attention.cuh); each group of lanes has its own until the row
+// ends. The factor of values is exp(l_e - maximum) m_e. Backward: gradient_weights.cuh.
 //
 // With tiles, dots are summed up in the workspace, over all tiles of a head, before the first row is added.
 #pragma once
 
 #include "../../../core/softmax.cuh"
-#include "records.cuh"
+#include "edges.cuh"
 
 namespace halfgnn::cuda {
 
+// What both have.
 template <class Config>
 class PairWeights {
+ protected:
   using T = typename Config::Element;
   using Frame = PairFrame<Config>;
-  static constexpr int kUnroll = Config::kUnroll;
-  static constexpr bool kForward = Config::kForward;
-  template <class Batch>
-  using Factors = PairFactors<Batch::kEdges>;
+  using Edges = typename Config::Edges;
 
  public:
-  // What a lane rarely needs, in shared memory, beside that of its neighbours.
-  struct Shared {
-    DestinationRecord record[Config::kToDestinations ? Config::kThreads : 1];
-    uint32_t dropped[Config::kReadsRecords ? 1 : Config::kThreads];  // by the edge in the lane's place of a chunk: a
-                                                                     // bit for each head of the warp
-  };
+  __device__ PairWeights(const Frame& frame, uint32_t* dropped) : frame_(frame), dropped_(dropped) {}
 
-  __device__ PairWeights(const Frame& frame, Shared& shared) : frame_(frame), shared_(shared) {}
-
-  // To destinations, the record of the row is left to the pass to sources. Of the pieces of a row, which all have the
-  // same, the first one writes it.
-  __device__ void start_row(const Piece& piece) {
-    maximum = kLowestLogit;
-    if constexpr (Config::kToDestinations) {
-      shared_.record[threadIdx.x] = {__ldg(args().lse + frame_.statistic_at(piece.row)), delta_of(piece.row)};
-      const bool is_first = piece.is_whole_row || args().units.rows.indptr.offset(piece.row) == piece.begin;
-      if (frame_.writes_statistics() && is_first) {
-        args().records[frame_.statistic_at(piece.row)] = shared_.record[threadIdx.x];
-      }
-    }
-  }
   __device__ void start_tile(int tile) {
     tile_ = tile;
     factor_sum = 0.f;
@@ -60,129 +39,24 @@ class PairWeights {
       dropped |= 4 * quad >= first ? bits << (4 * quad - first) : bits >> (first - 4 * quad);
     }
     __syncwarp();
-    shared_.dropped[threadIdx.x] = dropped;
+    dropped_[threadIdx.x] = dropped;
     __syncwarp();
   }
 
-  // The records of the edges that a lane owns: of the destinations, if those are the columns.
-  template <class Batch>
-  __device__ void load_records(const Batch& batch, Factors<Batch>& factors) const {
-#pragma unroll
-    for (int i = 0; i < Batch::kOwned; ++i) {
-      const int place = read_owned(batch, i);
-      factors.record[i] = load_record(__shfl_sync(kFullMask, batch.chunk.column, place));
-    }
-  }
+  float maximum = kLowestLogit;  // forward: sums are relative to it
+  float factor_sum;              // over owned edges: of weights; backward, of the factors of keys
 
-  // What edges that a lane owns add to their logits.
-  template <class Batch>
-  __device__ void load_biases(const Batch& batch, Factors<Batch>& factors) const {
-    const PairEdgeArgs& edge = args().edge;
-#pragma unroll
-    for (int i = 0; i < Batch::kOwned; ++i) {
-      const uint64_t at = entry_of(batch, frame_.owned_place(batch, i));
-      factors.bias[i] = 0.f;
-      if (Config::kHasOtherTerms && edge.bias == nullptr) continue;
-      factors.bias[i] = edge.bias_is_float ? __ldg(static_cast<const float*>(edge.bias) + at)
-                                           : Fragment<T, 1>::load(static_cast<const T*>(edge.bias) + at).value();
-    }
-  }
-  // Their gradients: those of logits, of the edges that a lane owns.
-  template <class Batch>
-  __device__ void store_bias_gradients(const Batch& batch, const Factors<Batch>& factors) const {
-    const PairEdgeArgs& edge = args().edge;
-    if (edge.grad_bias == nullptr) return;
-    const bool writes = frame_.writes_owned(batch);
-#pragma unroll
-    for (int i = 0; i < Batch::kOwned; ++i) {
-      const int place = frame_.owned_place(batch, i);
-      const uint64_t at = entry_of(batch, place);
-      if (!writes || !batch.has(place)) continue;
-      store_result<T>(edge.grad_bias, edge.bias_is_float, at, factors.owned_key[i]);
-    }
-  }
-
-  // From records of edges instead of dots: the factors of all edges, which are the same in all lanes of a head.
-  template <class Batch>
-  __device__ void take(const Batch& batch, Factors<Batch>& factors) {
-#pragma unroll
-    for (int u = 0; u < Batch::kEdges; ++u) {
-      const bool keep = batch.has(frame_.place(batch, u));
-      factors.key[u] = keep ? factors.key[u] : 0.f;
-      factors.value[u] = keep ? factors.value[u] : 0.f;
-      factor_sum += factors.key[u];
-    }
-  }
-  // After the last edge: the sum over all edges of the row.
-  __device__ float total_factor() const {
-    return Config::kReadsRecords ? frame_.sum_over_groups(factor_sum) : frame_.sum_over_owners(factor_sum);
-  }
-
-  // From a lane's parts of dots to the factors of all edges. Returns what the sums so far are multiplied by.
-  template <PairStep kStep, class Batch>
-  __device__ float weigh(const Batch& batch, Factors<Batch>& factors) {
-    if constexpr (kStep == PairStep::kSums) {
-      read_dots(batch, factors);
-    } else {
-      frame_.sum_up(batch, factors.key);
-      if constexpr (!kForward) frame_.sum_up(batch, factors.value);
-      if constexpr (kStep == PairStep::kDots) {
-        keep_dots(batch, factors);
-        return 1.f;
-      }
-    }
-    if constexpr (Config::kHasTerms) {
-#pragma unroll
-      for (int i = 0; i < Batch::kOwned; ++i) factors.key[i] += factors.bias[i];
-    }
-    float rescale = 1.f;
-    if constexpr (kForward && kStep == PairStep::kAll) rescale = raise_maximum(batch, factors);
-    find_factors<kStep>(batch, factors);
-    if constexpr (Config::kWritesRecords) {
-#pragma unroll
-      for (int i = 0; i < Batch::kOwned; ++i) factors.owned_key[i] = factors.key[i];
-    }
-    if constexpr (Config::kSumsValues) frame_.hand_out(batch, factors.value);
-    if constexpr (Config::kSumsKeys) frame_.hand_out(batch, factors.key);
-    return rescale;
-  }
-
-  float maximum;     // forward: sums are relative to it
-  float factor_sum;  // over owned edges: of weights; backward, of the factors of keys; of a group's, with records
-
- private:
+ protected:
   __device__ const PairArgs& args() const { return frame_.args; }
   // Where in the chunk edge i is of those that the lane owns; of one past the last, the last.
   template <class Batch>
   __device__ int read_owned(const Batch& batch, int i) const {
     return batch.read(frame_.owned_place(batch, i));
   }
-  // Where the lane's head is in the data of the edge at `place`; of a place past the last, of the last. The whole warp
-  // takes part.
+  // Of a single edge all lanes have the dot.
   template <class Batch>
-  __device__ uint64_t entry_of(const Batch& batch, int place) const {
-    const uint32_t edge = __shfl_sync(kFullMask, batch.chunk.edge, batch.read(place));
-    return static_cast<uint64_t>(edge) * args().layout.heads + frame_.work.read(args().layout);
-  }
-  // The dot of a row's gradient and its result. A loop even where it runs once: few registers, for the moment.
-  __device__ float delta_of(uint32_t row) const {
-    constexpr int kVector = Config::kVector;
-    const HeadLayout& layout = args().layout;
-    float part = 0.f;
-#pragma unroll 1
-    for (int vector = frame_.work.own; vector < layout.vectors; vector += 1 << layout.log2_lanes) {
-      const int64_t at = (frame_.statistic_at(row) * layout.vectors + vector) * kVector;
-      float grad[kVector], out[kVector];
-      Config::Row::load(static_cast<const T*>(args().own_value) + at).widen(grad);
-      load_precise<T>(args().out, at, out);
-#pragma unroll
-      for (int i = 0; i < kVector; ++i) part = fmaf(grad[i], out[i], part);
-    }
-    return frame_.sum_over_lanes(part);
-  }
-  __device__ DestinationRecord load_record(uint32_t row) const {
-    const float2 record = __ldg(reinterpret_cast<const float2*>(args().records + frame_.statistic_at(row)));
-    return {record.x, record.y};
+  __device__ bool counts(const Batch&) const {
+    return Batch::kEdges == Config::kUnroll || frame_.owner() == 0;
   }
 
   // ---- Dropout.
@@ -193,42 +67,111 @@ class PairWeights {
   __device__ float multiplier(const Batch& batch, int i) const {
     if (!args().dropout.is_on()) return 1.f;
     const uint32_t first_of_warp = threadIdx.x & ~(kWarpSize - 1u);
-    const uint32_t dropped = shared_.dropped[first_of_warp + read_owned(batch, i)];
+    const uint32_t dropped = dropped_[first_of_warp + read_owned(batch, i)];
     return (dropped >> (frame_.work.head & in_warp_mask()) & 1) != 0 ? 0.f : args().dropout.scale;
   }
 
-  // ---- Factors of the edges that a lane owns.
+  // ---- Dots in the workspace, with tiles. One of the lanes that own an edge writes its dots, the same in every tile;
+  // after the last tile, in the backward, its factors.
 
-  template <PairStep kStep, class Batch>
-  __device__ void find_factors(const Batch& batch, Factors<Batch>& factors) {
-    const bool counts = Batch::kEdges == kUnroll || frame_.owner() == 0;  // of a single edge all lanes have the dot
-#pragma unroll
-    for (int i = 0; i < Batch::kOwned; ++i) {
-      const bool keep = batch.has(frame_.owned_place(batch, i));
-      if constexpr (kForward) {
-        const float weight = keep ? exp_of_difference<T>(factors.key[i] - maximum) : 0.f;
-        factor_sum += counts ? weight : 0.f;
-        factors.value[i] = weight * multiplier(batch, i);
-      } else {
-        if constexpr (kStep == PairStep::kAll) find_gradient(i, multiplier(batch, i), factors);
-        factors.key[i] = keep ? factors.key[i] : 0.f;
-        factors.value[i] = keep ? factors.value[i] : 0.f;
-        factor_sum += counts ? factors.key[i] : 0.f;
-      }
-    }
+  template <int kDots>
+  __device__ float* dots_at(const PairChunk& chunk, int place) const {
+    const uint64_t edge = static_cast<uint64_t>(chunk.begin) + place;
+    return args().dots + (edge * args().layout.heads + frame_.work.read(args().layout)) * kDots;
+  }
+  __device__ bool is_first_tile() const { return tile_ == 0; }
+  __device__ bool is_last_tile() const { return tile_ + 1 == args().layout.tiles; }
+
+  const Frame frame_;
+  uint32_t* const
+      dropped_;  // of the block, by the edge in the lane's place of a chunk: a bit for each head of the warp
+  int tile_;
+};
+
+template <class Config>
+class ForwardWeights : public PairWeights<Config> {
+  using Base = PairWeights<Config>;
+  using Base::args;
+  using Base::counts;
+  using Base::frame_;
+  using Base::multiplier;
+  using Base::read_owned;
+  using typename Base::Edges;
+  using typename Base::Frame;
+  using typename Base::T;
+
+ public:
+  using Base::factor_sum;
+  using Base::maximum;
+  // What a lane rarely needs, in shared memory, beside that of its neighbours.
+  struct Shared {
+    uint32_t dropped[Config::kThreads];
+  };
+  __device__ ForwardWeights(const Frame& frame, Shared& shared) : Base(frame, shared.dropped) {}
+
+  __device__ void start_row(const Piece&) { maximum = kLowestLogit; }
+  template <class Owned, class Factors>
+  __device__ void load(const Owned&, Factors&) const {}
+
+  // From a lane's parts of dots to the factors of all edges. Returns what the sums so far are multiplied by.
+  template <class Owned, class Factors>
+  __device__ float weigh(const Owned& owned, const Edges& edges, Factors& factors) {
+    frame_.sum_up(owned, factors.key);
+    edges.add_to_logits(owned, factors);
+    const float rescale = raise_maximum(owned, factors);
+    find_factors(owned, factors);
+    frame_.hand_out(owned, factors.value);
+    return rescale;
   }
 
-  template <class Batch>
-  __device__ float raise_maximum(const Batch& batch, const Factors<Batch>& factors) {
+  // With tiles, in two walks.
+  template <class Owned, class Factors>
+  __device__ void keep_dots(const Owned& owned, Factors& factors) {
+    frame_.sum_up(owned, factors.key);
+    const bool writes = frame_.writes_owned(owned);
+#pragma unroll
+    for (int i = 0; i < Owned::kOwned; ++i) {
+      const int place = frame_.owned_place(owned, i);
+      if (!writes || place >= owned.chunk.count) continue;
+      float* const dot = Base::template dots_at<1>(owned.chunk, place);
+      if (!Base::is_first_tile()) factors.key[i] += dot[0];
+      if (Base::is_last_tile()) maximum = fmaxf(maximum, factors.key[i]);
+      dot[0] = factors.key[i];
+    }
+  }
+  __device__ void end_dots() { maximum = frame_.max_over_edges(maximum); }
+  template <class Owned, class Factors>
+  __device__ void weigh_kept(const Owned& owned, Factors& factors) {
+#pragma unroll
+    for (int i = 0; i < Owned::kOwned; ++i) {
+      factors.key[i] = Base::template dots_at<1>(owned.chunk, read_owned(owned, i))[0];
+    }
+    find_factors(owned, factors);
+    frame_.hand_out(owned, factors.value);
+  }
+
+ private:
+  template <class Owned, class Factors>
+  __device__ void find_factors(const Owned& owned, Factors& factors) {
+#pragma unroll
+    for (int i = 0; i < Owned::kOwned; ++i) {
+      const bool keep = owned.has(frame_.owned_place(owned, i));
+      const float weight = keep ? exp_of_difference<T>(factors.key[i] - maximum) : 0.f;
+      factor_sum += counts(owned) ? weight : 0.f;
+      factors.value[i] = weight * multiplier(owned, i);
+    }
+  }
+  template <class Owned, class Factors>
+  __device__ float raise_maximum(const Owned& owned, const Factors& factors) {
     float raised = maximum;
 #pragma unroll
-    for (int i = 0; i < Batch::kOwned; ++i) {
-      const bool keep = batch.has(frame_.owned_place(batch, i));
+    for (int i = 0; i < Owned::kOwned; ++i) {
+      const bool keep = owned.has(frame_.owned_place(owned, i));
       raised = fmaxf(raised, keep ? factors.key[i] : kLowestLogit);
     }
-    if constexpr (Batch::kOwned < Batch::kEdges) {
+    if constexpr (Owned::kOwned < Owned::kEdges) {
 #pragma unroll
-      for (int step = 0; step < log2_ceil(Batch::kEdges); ++step) {
+      for (int step = 0; step < log2_ceil(Owned::kEdges); ++step) {
         raised = fmaxf(raised, __shfl_xor_sync(kFullMask, raised, 1 << step));
       }
     }
@@ -237,64 +180,6 @@ class PairWeights {
     maximum = raised;
     return rescale;
   }
-
-  // Turns the dots of an edge into its factors.
-  template <int kEdges>
-  __device__ void find_gradient(int i, float multiplier, PairFactors<kEdges>& factors) const {
-    const DestinationRecord record =
-        Config::kPass == PairPass::kSources ? factors.record[i] : shared_.record[own_record()];
-    const float weight = exp_of_difference<T>(factors.key[i] - record.lse);
-    factors.key[i] = weight * fmaf(multiplier, factors.value[i], -record.delta);
-    factors.value[i] = weight * multiplier;
-  }
-  static __device__ uint32_t own_record() { return Config::kToDestinations ? threadIdx.x : 0; }
-
-  // ---- Dots in the workspace, with tiles. One of the lanes that own an edge writes its dots, the same in every tile;
-  // after the last tile, in the backward, its factors.
-
-  __device__ float* dots_at(const PairChunk& chunk, int place) const {
-    constexpr int kDots = kForward ? 1 : 2;
-    const uint64_t edge = static_cast<uint64_t>(chunk.begin) + place;
-    return args().dots + (edge * args().layout.heads + frame_.work.read(args().layout)) * kDots;
-  }
-  template <class Batch>
-  __device__ void keep_dots(const Batch& batch, Factors<Batch>& factors) {
-    const bool is_first = tile_ == 0, is_last = tile_ + 1 == args().layout.tiles;
-    const bool writes = frame_.writes_owned(batch);
-#pragma unroll
-    for (int i = 0; i < Batch::kOwned; ++i) {
-      const int place = frame_.owned_place(batch, i);
-      const float times = !kForward && is_last ? multiplier(batch, i) : 1.f;
-      if (!writes || place >= batch.chunk.count) continue;
-      float* dots = dots_at(batch.chunk, place);
-      if (!is_first) {
-        factors.key[i] += dots[0];
-        if constexpr (!kForward) factors.value[i] += dots[1];
-      }
-      if (is_last) {
-        if constexpr (kForward) {
-          maximum = fmaxf(maximum, factors.key[i]);
-        } else {
-          find_gradient(i, times, factors);
-        }
-      }
-      dots[0] = factors.key[i];
-      if constexpr (!kForward) dots[1] = factors.value[i];
-    }
-  }
-  template <class Batch>
-  __device__ void read_dots(const Batch& batch, Factors<Batch>& factors) const {
-#pragma unroll
-    for (int i = 0; i < Batch::kOwned; ++i) {
-      const float* dots = dots_at(batch.chunk, read_owned(batch, i));
-      factors.key[i] = dots[0];
-      if constexpr (!kForward) factors.value[i] = dots[1];
-    }
-  }
-
-  const Frame frame_;
-  Shared& shared_;
-  int tile_;
 };
 
 }  // namespace halfgnn::cuda

@@ -30,18 +30,18 @@ enum class TensorBatchKind {
 
 constexpr int kAllBlocks = -1;
 
-template <TensorBatchKind kKind>
+template <TensorBatchKind kScore>
 class TensorBatch {
  public:
-  static constexpr int kHalves = kKind == TensorBatchKind::kHalf ? 1 : 2;  // of 8 edges
-  static constexpr bool kIsCareful = kKind == TensorBatchKind::kCareful;
+  static constexpr int kHalves = kScore == TensorBatchKind::kHalf ? 1 : 2;  // of 8 edges
+  static constexpr bool kIsCareful = kScore == TensorBatchKind::kCareful;
 
   // start: in the chunk of ids. chunks: of a row. sum_block: that sums take, or all of them.
   __device__ TensorBatch(int start, int count, int chunks, int sum_block)
       : start_(start), count_(count), chunks_(chunks), sum_block_(sum_block) {}
 
   __device__ int start() const { return start_; }
-  __device__ bool has(int place) const { return kKind == TensorBatchKind::kFull || place < count_; }
+  __device__ bool has(int place) const { return kScore == TensorBatchKind::kFull || place < count_; }
   // The columns of the edges that a lane loads.
   __device__ void columns_by_row(uint32_t column, const TensorLane& lane, uint32_t (&columns)[2]) const {
 #pragma unroll

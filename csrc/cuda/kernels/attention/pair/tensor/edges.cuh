@@ -1,86 +1,83 @@
-// What edges add to dot attention on tensor cores (PairEdgeArgs): a bias, columns (columns.cuh), and records of
-// edges between the passes of a backward. Numbers of edges are read for a chunk of 32, one edge per lane, and handed
-// out to the lanes 4 g + t that work out the factors of edges g and g + 8 of a batch.
+// What edges add to the kernels on tensor cores: the interface of the policies in ../edges.cuh, as TensorEdges, which
+// adds nothing; biases and columns of dot attention.
+//
+// Numbers of edges are read for a chunk of 32, one edge per lane, and handed out to the lanes 4 g + t that work out the
+// factors of edges g and g + 8 of a batch. The whole warp takes part in each of these.
 #pragma once
-
-#include <type_traits>
 
 #include "columns.cuh"
 #include "frame.cuh"
 
 namespace halfgnn::cuda {
 
-enum class TensorTerms {
-  kNone,
-  kBias,    // and records in a backward
-  kColumns  // the same with columns, and perhaps without a bias
-};
-
-template <typename T, PairPass kPass, TensorTerms kTerms>
-class TensorEdges : TensorFrame<T> {
+template <typename T, PairPass kPass>
+class TensorEdges : protected TensorFrame<T> {
+ protected:
   using Frame = TensorFrame<T>;
-  using Frame::args_, Frame::head_, Frame::lane_, Frame::statistic_at;
-  static constexpr bool kForward = kPass == PairPass::kForward;
 
  public:
-  static constexpr bool kHasColumns = kTerms == TensorTerms::kColumns;
-  using Sums = TensorColumnSums<T>;
-  using ColumnValues = float[Sums::kElements];
-  struct NoTotals {};
-  struct ColumnTotals {
-    typename Sums::Totals columns;
-  };
-  // Of a block.
-  using Shared = std::conditional_t<kHasColumns, ColumnTotals, NoTotals>;
+  struct Shared {};  // of a block
+  struct Held {};    // of the edges of a batch
+  struct Values {};  // sums of a row
+  __device__ TensorEdges(const PairArgs& args, int head, Shared&) : Frame(args, head) {}
 
-  __device__ TensorEdges(const PairArgs& args, int head, Shared& shared) : Frame(args, head), sums_(shared) {}
+  // ---- Rows and chunks. edge: the lane's.
+  __device__ void start_row(uint32_t /*row*/) {}
+  __device__ void start_chunk(uint32_t /*edge*/) {}
 
-  // ---- Rows and chunks.
-
-  __device__ void start_row(uint32_t row) {
-    if constexpr (kHasColumns) {
-      const PairColumnArgs& columns = args_.edge.columns;
-      query_.load(row_of(columns.query, row), columns.count, args_.logit.linear, lane_);
-      if constexpr (!kForward) grad_.load(row_of(columns.grad, row), columns.count, 1.f, lane_);
-      sums_.value.clear();
-    }
+  // ---- Batches.
+  template <class Batch>
+  __device__ Held load(const Batch&) const {
+    return {};
   }
+  // What edges add to logits and, backward, to dots of values.
+  template <class Batch, class Held>
+  __device__ void add_to_logits(const Batch&, const Held&, float (& /*logits*/)[2]) const {}
+  template <class Batch, class Held>
+  __device__ void add_to_values(const Batch&, const Held&, float (& /*dots*/)[2]) const {}
+  // Backward: records of edges, and gradients.
+  template <class Batch>
+  __device__ void store_records(const Batch&, const float (& /*weights*/)[2], const float (& /*gradients*/)[2]) const {}
 
-  // edge: the lane's.
+  // ---- Sums over the edges of a row, as TensorFragmentSums has them.
+  template <class Batch, class Held>
+  __device__ void add_sums(const Batch&, const Held&, const TensorFactors<T>&) {}
+  __device__ void multiply_sums(float /*factor*/) {}
+  __device__ void end_run(bool /*has_total*/, float /*rescale*/, float /*unit*/) {}
+  template <class Values>
+  __device__ void finish(bool /*has_total*/, float /*rescale*/, float /*unit*/, Values&) const {}
+  // Into the row, or the slot of a piece.
+  template <class Values>
+  __device__ void store_sums(const Piece&, const Values&, float /*factor*/) const {}
+
+ protected:
+  __device__ TensorEdges(const PairArgs& args, int head) : Frame(args, head) {}
+};
+
+template <typename T, PairPass kPass>
+class TensorBias : public TensorEdges<T, kPass> {
+  using Base = TensorEdges<T, kPass>;
+
+ protected:
+  using Base::args_, Base::head_, Base::lane_, Base::statistic_at;
+
+ public:
+  using Base::Base;
+
   __device__ void start_chunk(uint32_t edge) {
     edge_ = edge;
     bias_ = 0.f;
     const PairEdgeArgs& terms = args_.edge;
-    if (kHasColumns && terms.bias == nullptr) return;
+    if (terms.bias == nullptr) return;
     const int64_t at = statistic_at(edge);
     bias_ = terms.bias_is_float ? __ldg(static_cast<const float*>(terms.bias) + at)
                                 : Fragment<T, 1>::load(static_cast<const T*>(terms.bias) + at).value();
   }
-
-  // ---- Batches. The whole warp takes part.
-
-  template <class Batch>
-  __device__ TensorColumns<T> load_columns(const Batch& batch) const {
-    uint32_t edges[2];
-    batch.columns_by_row(edge_, lane_, edges);
-    return {batch, args_.edge.columns, edges, lane_};
-  }
-  // What edges add to logits and, backward, to dots of values.
-  template <class Batch>
-  __device__ void add_to_logits(const Batch& batch, const TensorColumns<T>& columns, float (&logits)[2]) const {
-    if (args_.edge.columns.query != nullptr) query_.add_dots(batch, columns, logits);
-    add_to_logits(batch, logits);
-  }
-  template <class Batch>
-  __device__ void add_to_logits(const Batch& batch, float (&logits)[2]) const {
+  template <class Batch, class Held>
+  __device__ void add_to_logits(const Batch& batch, const Held&, float (&logits)[2]) const {
 #pragma unroll
     for (int i = 0; i < Batch::kHalves; ++i) logits[i] += batch.at_place(bias_, lane_.group + 8 * i);
   }
-  template <class Batch>
-  __device__ void add_to_values(const Batch& batch, const TensorColumns<T>& columns, float (&dots)[2]) const {
-    if (args_.edge.columns.grad != nullptr) grad_.add_dots(batch, columns, dots);
-  }
-
   // Lanes with t of 0 and 1 write records, the others gradients of biases.
   template <class Batch>
   __device__ void store_records(const Batch& batch, const float (&weights)[2], const float (&gradients)[2]) const {
@@ -96,25 +93,60 @@ class TensorEdges : TensorFrame<T> {
     }
   }
 
-  // ---- Sums of columns, if there are any.
+ protected:
+  // The lane's, of the chunk.
+  uint32_t edge_;
+  float bias_;
+};
+
+// Columns (columns.cuh), and perhaps a bias.
+template <typename T, PairPass kPass>
+class TensorEdgeColumns : public TensorBias<T, kPass> {
+  using Base = TensorBias<T, kPass>;
+  using Base::args_, Base::lane_, Base::statistic_at, Base::edge_;
+  using Sums = TensorColumnSums<T>;
+
+ public:
+  using Shared = typename Sums::Totals;
+  using Held = TensorColumns<T>;
+  using Values = float[Sums::kElements];
+  __device__ TensorEdgeColumns(const PairArgs& args, int head, Shared& shared) : Base(args, head), sums_(shared) {}
+
+  __device__ void start_row(uint32_t row) {
+    const PairColumnArgs& columns = args_.edge.columns;
+    query_.load(row_of(columns.query, row), columns.count, args_.logit.linear, lane_);
+    if constexpr (kPass != PairPass::kForward) grad_.load(row_of(columns.grad, row), columns.count, 1.f, lane_);
+    sums_.clear();
+  }
 
   template <class Batch>
-  __device__ void add_columns(const Batch& batch, const TensorColumns<T>& columns, const TensorFactors<T>& factors) {
-    sums_.value.add(batch, columns, factors);
+  __device__ Held load(const Batch& batch) const {
+    uint32_t edges[2];
+    batch.columns_by_row(edge_, lane_, edges);
+    return {batch, args_.edge.columns, edges, lane_};
   }
-  __device__ void multiply_sums(float factor) {
-    if constexpr (kHasColumns) sums_.value.multiply(factor);
+  template <class Batch>
+  __device__ void add_to_logits(const Batch& batch, const Held& columns, float (&logits)[2]) const {
+    if (args_.edge.columns.query != nullptr) query_.add_dots(batch, columns, logits);
+    Base::add_to_logits(batch, columns, logits);
   }
-  __device__ void end_run(bool has_total, float rescale, float unit) {
-    if constexpr (kHasColumns) sums_.value.end_run(has_total, rescale, unit);
+  template <class Batch>
+  __device__ void add_to_values(const Batch& batch, const Held& columns, float (&dots)[2]) const {
+    if (args_.edge.columns.grad != nullptr) grad_.add_dots(batch, columns, dots);
   }
-  __device__ void finish(bool has_total, float rescale, float unit, ColumnValues& values) const {
-    if constexpr (kHasColumns) sums_.value.finish(has_total, rescale, unit, values);
+
+  template <class Batch>
+  __device__ void add_sums(const Batch& batch, const Held& columns, const TensorFactors<T>& factors) {
+    sums_.add(batch, columns, factors);
   }
-  // Into the row, or the slot of a piece.
-  __device__ void store_sums(const Piece& piece, const ColumnValues& values, float factor) const {
+  __device__ void multiply_sums(float factor) { sums_.multiply(factor); }
+  __device__ void end_run(bool has_total, float rescale, float unit) { sums_.end_run(has_total, rescale, unit); }
+  __device__ void finish(bool has_total, float rescale, float unit, Values& values) const {
+    sums_.finish(has_total, rescale, unit, values);
+  }
+  __device__ void store_sums(const Piece& piece, const Values& values, float factor) const {
     const PairColumnArgs& columns = args_.edge.columns;
-    if (!kHasColumns || columns.sums == nullptr) return;
+    if (columns.sums == nullptr) return;
     float* const rows = piece.is_whole_row ? columns.sums : columns.partial_sums;
     Sums::store(values, factor, rows + at_row(piece.line), columns.count, lane_);
   }
@@ -127,20 +159,8 @@ class TensorEdges : TensorFrame<T> {
     return rows == nullptr ? nullptr : rows + at_row(row);
   }
 
-  struct NoSums {
-    __device__ explicit NoSums(NoTotals&) {}
-  };
-  struct ColumnSums {
-    Sums value;
-    __device__ explicit ColumnSums(ColumnTotals& shared) : value(shared.columns) {}
-  };
-
-  // The lane's, of the chunk.
-  uint32_t edge_;
-  float bias_;
-  // Of the row.
   TensorOwnColumns<T> query_, grad_;
-  std::conditional_t<kHasColumns, ColumnSums, NoSums> sums_;
+  Sums sums_;
 };
 
 }  // namespace halfgnn::cuda

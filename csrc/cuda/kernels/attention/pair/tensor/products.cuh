@@ -1,4 +1,4 @@
-// Of GATv2's backward on tensor cores: what pair/lanes/products.cuh says of the other kernels. A lane adds up the chunk
+// Of GATv2's backward on tensor cores: what ../lanes/products.cuh says of the other kernels. A lane adds up the chunk
 // of its head that it is responsible for, in shared memory; then a block leaves one row of products.
 #pragma once
 
@@ -6,24 +6,29 @@
 
 namespace halfgnn::cuda {
 
-template <bool kExist, int kBlocks>
+// Of passes that have none.
+class NoTensorProducts {
+ public:
+  struct Shared {};
+  explicit __device__ NoTensorProducts(Shared&) {}
+  __device__ void add(const float (& /*product*/)[kTensorChunk]) {}
+  // Adds up the products of the block's warps. target: of the head. The whole block takes part, once all rows are done.
+  __device__ void write(float* /*target*/, int /*chunks*/) const {}
+};
+
+template <int kBlocks>
 class TensorProducts {
  public:
-  using Shared = float[kExist ? kTensorChunk : 1][kExist ? kTensorThreads : 1];
+  using Shared = float[kTensorChunk][kTensorThreads];
 
-  __device__ explicit TensorProducts(Shared& shared) : shared_(shared) {
-    if constexpr (kExist) {
+  explicit __device__ TensorProducts(Shared& shared) : shared_(shared) {
 #pragma unroll
-      for (int i = 0; i < kTensorChunk; ++i) shared_[i][threadIdx.x] = 0.f;
-    }
+    for (int i = 0; i < kTensorChunk; ++i) shared_[i][threadIdx.x] = 0.f;
   }
-
   __device__ void add(const float (&product)[kTensorChunk]) {
 #pragma unroll
     for (int i = 0; i < kTensorChunk; ++i) shared_[i][threadIdx.x] += product[i];
   }
-
-  // Adds up the products of the block's warps. target: of the head. The whole block takes part, once all rows are done.
   __device__ void write(float* target, int chunks) const {
     __syncthreads();
     const auto element = static_cast<int>(threadIdx.x);

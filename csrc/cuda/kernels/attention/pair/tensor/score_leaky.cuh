@@ -1,6 +1,4 @@
-// The kernel of GATv2 on tensor cores (sm_80 and later), for heads of whole chunks of 16 bytes. Include only where it
-// is instantiated (gatv2_tensor_<type>.cu). It stands beside pair/lanes/gatv2_attention.cuh: the same passes, arguments
-// and results, but no records of edges.
+// Logits of GATv2 on tensor cores. The interface: ../score.cuh.
 //
 // LeakyReLU(z) = slope z + (1 - slope) relu(z), and relu(own + key) = own + max(key, -own), which rounds nothing. So
 // with dots of attn alone, whose products are exact,
@@ -14,8 +12,8 @@
 // infinite keys make no nan. If the slope is below 0 or above 1, they do.
 #pragma once
 
-#include "gatv2_tensor.h"
-#include "lane.cuh"
+#include "../pass.h"
+#include "rows.cuh"
 
 namespace halfgnn::cuda {
 
@@ -37,23 +35,20 @@ __device__ uint4 of_words(const uint4& x, const uint4& y, const Function& f) {
   return {f(x.x, y.x), f(x.y, y.y), f(x.z, y.z), f(x.w, y.w)};
 }
 
-template <typename T, PairPass kPairPass, int kBlocks>
-class Gatv2TensorScore {
+template <typename T, PairPass kPass, int kBlocks>
+class LeakyTensorScore {
   using OwnRow = TensorOwnRow<T, kBlocks>;
   using Rows = typename TensorSums<T, kBlocks>::Rows;
-  static constexpr bool kForward = kPairPass == PairPass::kForward;
+  static constexpr bool kForward = kPass == PairPass::kForward;
 
  public:
-  static constexpr PairKind kKind = PairKind::kGatv2;
   struct Dots {
     typename OwnRow::Dots linear, maxima;
   };
 
-  // attn_row: of one head.
-  __device__ Gatv2TensorScore(const char* attn_row, int chunks, const TensorLane& lane) {
+  __device__ LeakyTensorScore(const char* attn_row, int chunks, const TensorLane& lane) {
     attn_.load(attn_row, chunks, lane);
   }
-  // own_row: of one head, the row's own key.
   __device__ void load(const char* own_row, int chunks, const TensorLane& lane) {
     typename OwnRow::Dots dots;
     const TensorBatch<TensorBatchKind::kHalf> one(0, 1, chunks, kAllBlocks);
@@ -89,9 +84,9 @@ class Gatv2TensorScore {
     return fmaf(slope, linear, fmaf(2 * args.logit.absolute, dots.maxima.of_edge(i), constant_));
   }
 
-  // Ones where z is positive, as the terms of a sum.
+  // Ones where z is positive.
   template <class Batch>
-  __device__ Rows positive(const Batch&, const Rows& rows, int block) const {
+  __device__ Rows terms(const Batch&, const Rows& rows, int block) const {
     Rows ones{};
 #pragma unroll
     for (int i = 0; i < 2 * Batch::kHalves; ++i)
@@ -99,10 +94,9 @@ class Gatv2TensorScore {
     return ones;
   }
 
-  // Of one chunk: turns the sum over edges with a positive z into the gradient of the own key, and what the row adds to
-  // that of attn.
-  __device__ static void finish(float slope, const char* own_chunk, const char* attn_chunk, float factor_sum,
+  __device__ static void finish(const PairArgs& args, const char* own_chunk, const char* attn_chunk, float factor_sum,
                                 float (&sum)[kTensorChunk], float (&product)[kTensorChunk]) {
+    const float slope = args.logit.slope;
     float own[kTensorChunk], attn[kTensorChunk];
     Fragment<T, kTensorChunk>::load(own_chunk).widen(own);
     Fragment<T, kTensorChunk>::load(attn_chunk).widen(attn);
@@ -130,52 +124,5 @@ class Gatv2TensorScore {
   uint4 by_row_[kBlocks][2], by_pair_[kForward ? 1 : kBlocks];
   float constant_;
 };
-
-// At most 128 registers for narrow heads, 168 for their gradients of sources and for wide heads, 255 for those of wide
-// ones.
-constexpr int gatv2_tensor_min_blocks(PairPass pass, int blocks) {
-  return (blocks > 1 ? 3 : 4) - (pass == PairPass::kSources ? 1 : 0);
-}
-
-template <typename T, PairPass kPairPass, int kBlocks>
-__global__ void __launch_bounds__(kTensorThreads, gatv2_tensor_min_blocks(kPairPass, kBlocks))
-    gatv2_tensor_kernel(const PairArgs args) {
-  using Lane = PairTensorLane<Gatv2TensorScore, T, kPairPass, kBlocks>;
-  __shared__ typename Lane::Shared shared;
-  const auto heads = static_cast<uint32_t>(args.layout.heads);
-  const uint32_t block = args.layout.by_slice ? blockIdx.x % args.blocks_per_slice : blockIdx.x / heads;
-  const uint32_t head = args.layout.by_slice ? blockIdx.x / args.blocks_per_slice : blockIdx.x % heads;
-  const int lane = static_cast<int>(threadIdx.x & (kWarpSize - 1));
-  Lane work(args, static_cast<int>(head), shared);
-  uint32_t unit = block * kTensorWarps + threadIdx.x / kWarpSize;
-  while (unit < args.units.num_units) {
-    for_each_piece(args.units, unit, lane, [&](const Piece& piece) { work.run(piece); });
-    if constexpr (kPairPass == PairPass::kForward) break;
-    unit += args.blocks_per_slice * kTensorWarps;
-  }
-  if constexpr (kPairPass != PairPass::kForward) work.write_products(block);
-}
-
-template <typename T, PairPass kPairPass, int kBlocks>
-cudaError_t launch_gatv2_tensor(const PairArgs& args, const Launch& launch) {
-  const int64_t blocks = static_cast<int64_t>(args.blocks_per_slice) * args.layout.heads;
-  return cuda::launch(gatv2_tensor_kernel<T, kPairPass, kBlocks>, blocks, kTensorThreads, launch.stream, args);
-}
-
-template <typename T, PairPass kPairPass>
-cudaError_t gatv2_tensor_pass(const PairArgs& args, int64_t dim, const Launch& launch) {
-  if (dim <= kTensorBlock) return launch_gatv2_tensor<T, kPairPass, 1>(args, launch);
-  return launch_gatv2_tensor<T, kPairPass, 2>(args, launch);
-}
-
-// A warp takes one head of a unit. Blocks of a backward take units by turns, as many as leave products.
-template <typename T>
-cudaError_t gatv2_tensor_of(PairPass pass, const PairArgs& args, const PairShape& shape, const Launch& launch) {
-  switch (pass) {
-    case PairPass::kForward: return gatv2_tensor_pass<T, PairPass::kForward>(args, shape.dim, launch);
-    case PairPass::kDestinations: return gatv2_tensor_pass<T, PairPass::kDestinations>(args, shape.dim, launch);
-    default: return gatv2_tensor_pass<T, PairPass::kSources>(args, shape.dim, launch);
-  }
-}
 
 }  // namespace halfgnn::cuda

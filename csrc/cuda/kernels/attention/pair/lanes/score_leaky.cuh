@@ -1,13 +1,11 @@
-// Logits of GATv2: sum of attn * LeakyReLU(z), z = own key + key. Include only where kernels are instantiated.
+// Logits of GATv2: sum of attn * LeakyReLU(z), z = own key + key. The interface: ../score.cuh.
 //
 // LeakyReLU(z) = linear * z + absolute * |z| with linear = (1 + slope) / 2 and absolute = (1 - slope) / 2: both sums
 // take one multiply-add per element. Its derivative takes two values, so that a sum over edges of factor *
 // LeakyReLU'(z) is slope * sum of factors + (1 - slope) * sum of the factors of edges with a positive z.
 #pragma once
 
-#include "../tensor/dot_tensor.h"
-#include "../tensor/gatv2_tensor.h"
-#include "kernel.cuh"
+#include "rows.cuh"
 
 namespace halfgnn::cuda {
 
@@ -62,13 +60,11 @@ __device__ uint32_t signs_of_sum(const Fragment<T, kVector>& x, const Fragment<T
 }
 
 template <typename T, int kVector, int kRepeat>
-class Gatv2Score {
+class LeakyLaneScore {
  public:
   using Row = Fragment<T, kVector>;
-  static constexpr PairKind kKind = PairKind::kGatv2;
   static constexpr bool kNeedsFactorSum = true;
 
-  // own_row: the row's own key.
   __device__ void load(const PairArgs& args, const char* own_row, const HeadVectors<kRepeat>& vectors) {
 #pragma unroll
     for (int r = 0; r < kRepeat; ++r) {
@@ -101,7 +97,6 @@ class Gatv2Score {
   };
   __device__ OwnRow own(int r) const { return {as_new(own_[r]), as_new(attn_[r])}; }
 
-  // sum: over the elements of a key, what logit takes.
   __device__ static void add(const Own& own, const float (&key)[kWidth], float& sum) {
 #pragma unroll
     for (int i = 0; i < kWidth; ++i) {
@@ -112,68 +107,50 @@ class Gatv2Score {
   }
   __device__ static float logit(const PairArgs&, float sum) { return sum; }
 
-  // Adds to the sum over edges that finish takes; factor: the gradient of the logit.
-  __device__ void add_gradient(bool is_first, float factor, const Row& key, int r, float (&sum)[kVector]) const {
-    const auto keys = bits_as<Elements>(key.word), own = bits_as<Elements>(own_[r].word);
+  // By the keys or, with a record of the edge, by the signs of z.
+  template <class Rows>
+  __device__ void add_gradient(bool is_first, float factor, const Rows& rows, int u, int r,
+                               float (&sum)[kVector]) const {
+    if constexpr (Rows::kHasSigns) {
 #pragma unroll
-    for (int i = 0; i < kVector; ++i) {
-      if (is_first) sum[i] = 0.f;
-      if (is_sum_positive(keys.value[i], own.value[i])) sum[i] += factor;
+      for (int i = 0; i < kVector; ++i) {
+        if (is_first) sum[i] = 0.f;
+        if (is_positive(rows.signs[u], i)) sum[i] += factor;
+      }
+    } else {
+      const auto keys = bits_as<Elements>(rows.keys[u][r].word), own = bits_as<Elements>(own_[r].word);
+#pragma unroll
+      for (int i = 0; i < kVector; ++i) {
+        if (is_first) sum[i] = 0.f;
+        if (is_sum_positive(keys.value[i], own.value[i])) sum[i] += factor;
+      }
     }
   }
-  // The same by the signs of z: from a record.
-  __device__ static void add_gradient(bool is_first, float factor, uint32_t signs, float (&sum)[kVector]) {
-#pragma unroll
-    for (int i = 0; i < kVector; ++i) {
-      if (is_first) sum[i] = 0.f;
-      if ((signs >> sign_bit<kVector>(i) & 1) != 0) sum[i] += factor;
-    }
-  }
-  __device__ uint32_t signs(const Row& key, int r) const { return signs_of_sum(key, own_[r]); }
-  // With a row of the edge.
-  __device__ uint32_t signs(const Row& key, const Row& edge_key, int r) const {
-    float z[kVector];
-    key.widen(z);
-    edge_key.add_to(z);
-    return signs(z, r);
-  }
-  // With what columns of edge u add.
-  template <class Projected>
-  __device__ uint32_t signs(const Row& key, const Projected& projected, int u) const {
-    float z[kVector];
-    key.widen(z);
-#pragma unroll
-    for (int j = 0; j < kVector / 2; ++j) {
-      const float2 more = projected.pair(u, j);
-      z[2 * j] += more.x;
-      z[2 * j + 1] += more.y;
-    }
-    return signs(z, 0);
-  }
+  // Of rows of one vector per lane.
+  __device__ uint32_t signs(const Row& key) const { return signs_of_sum(key, own_[0]); }
   // Of the edge's part z of the sum. The sum is that of `add`, so that both agree.
-  __device__ uint32_t signs(const float (&z)[kVector], int r) const {
+  __device__ uint32_t signs(const float (&z)[kVector]) const {
     float own[kVector];
-    own_[r].widen(own);
+    own_[0].widen(own);
     uint32_t signs = 0;
 #pragma unroll
     for (int i = 0; i < kVector; ++i) signs |= own[i] + z[i] > 0.f ? 1u << sign_bit<kVector>(i) : 0u;
     return signs;
   }
-  // The gradient of an edge's key; adds its product with that key, edge_key, to those that finish makes of rows.
-  __device__ void edge_gradient(const PairArgs& args, float factor, uint32_t signs, const Row& edge_key,
-                                float (&gradient)[kVector], float (&products)[kVector]) const {
+  template <class Rows>
+  __device__ void edge_gradient(const PairArgs& args, float factor, const Rows& rows, int u, float (&gradient)[kVector],
+                                float (&products)[kVector]) const {
     float key[kVector];
-    edge_key.widen(key);
+    rows.edges.widen_key(u, key);
     as_new(attn_[0]).widen(gradient);
 #pragma unroll
     for (int i = 0; i < kVector; ++i) {
-      const float of_z = (signs >> sign_bit<kVector>(i) & 1) != 0 ? factor : factor * args.logit.slope;
+      const float of_z = is_positive(rows.signs[u], i) ? factor : factor * args.logit.slope;
       products[i] = fmaf(of_z, key[i], products[i]);
       gradient[i] *= of_z;
     }
   }
 
-  // Turns the sum into the gradient of the own key, and what the row adds to that of attn.
   __device__ void finish(const PairArgs& args, float factor_sum, int r, float (&sum)[kVector],
                          float (&product)[kVector]) const {
     float own[kVector], attn[kVector];
@@ -191,20 +168,10 @@ class Gatv2Score {
   struct Elements {
     T value[kVector];
   };
+  static __device__ bool is_positive(uint32_t signs, int i) { return (signs >> sign_bit<kVector>(i) & 1) != 0; }
 
   Row own_[kRepeat];
   Row attn_[kRepeat];
 };
-
-template <typename T>
-cudaError_t gatv2_attention_of(PairPass pass, const PairArgs& args, const PairShape& shape, const Launch& launch) {
-  if constexpr (sizeof(T) == 2) {
-    const bool has_records = pass == PairPass::kRecordingDestinations || pass == PairPass::kRecordedSources;
-    if (!has_records && takes_tensor_cores(PairKind::kGatv2, pass, args, shape)) {
-      return gatv2_tensor_of<T>(pass, args, shape, launch);
-    }
-  }
-  return pair_attention<Gatv2Score, T>(pass, args, shape, launch);
-}
 
 }  // namespace halfgnn::cuda

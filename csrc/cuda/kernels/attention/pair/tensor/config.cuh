@@ -1,0 +1,43 @@
+// What one instantiation of the kernel on tensor cores is made for.
+#pragma once
+
+#include "../edges.cuh"
+#include "../score.cuh"
+
+namespace halfgnn::cuda {
+
+// Gradients with columns need more registers than they would have: on sm_120.
+#if defined(__CUDA_ARCH__) && __CUDA_ARCH__ >= 1200
+constexpr bool kColumnsAreLarge = true;
+#else
+constexpr bool kColumnsAreLarge = false;
+#endif
+
+// Of a score and of edges: the policies of score.cuh and edges.cuh. kBlocksOfHead: of 64 elements.
+template <class ScoreOf, class EdgesOf, typename T, PairPass kPairPass, int kBlocksOfHead>
+struct TensorConfig {
+  using Element = T;
+  static constexpr PairPass kPass = kPairPass;
+  static constexpr int kBlocks = kBlocksOfHead;
+  static constexpr PairScore kScore = ScoreOf::kScore;
+  using Score = typename ScoreOf::template OnTensorCores<T, kPass, kBlocks>;
+  using Terms = EdgesOf;
+  using Edges = typename EdgesOf::template OnTensorCores<T, kPass>;
+
+  static constexpr bool kForward = kPass == PairPass::kForward;
+  static constexpr bool kToDestinations = kPass == PairPass::kDestinations || kPass == PairPass::kRecordingDestinations;
+  static constexpr bool kSumsValues = !kToDestinations;
+  static constexpr bool kOneRow = keys_are_values(kScore, kPass);
+  static constexpr bool kWritesProducts = kScore == PairScore::kLeaky && !kForward;
+
+  // Blocks of a multiprocessor: for 128 registers, or 168 with wide heads. 96 for the results of narrow ones of dot
+  // attention. GATv2's gradients of sources need a step more.
+  static constexpr int min_blocks() {
+    constexpr int blocks = kBlocks > 1 ? 3 : 4;
+    if (kScore == PairScore::kLeaky) return blocks - (kPass == PairPass::kSources ? 1 : 0);
+    if (Terms::kHasTerms) return blocks - (kColumnsAreLarge && Terms::kMayBeWide && !kForward ? 1 : 0);
+    return blocks + (kForward && kBlocks == 1 ? 1 : 0);
+  }
+};
+
+}  // namespace halfgnn::cuda
