@@ -22,7 +22,7 @@ void check_equal_types(const Feature& lhs, const Feature& rhs) {
                    " and rhs_data ", dtype_name(rhs.tensor.scalar_type()), "; expected equal dtypes");
 }
 
-// Weights: one an element of lhs, or one a head, which is one for all of its last dimension.
+// Weights: one per element of lhs, or one per head, for all of its last dimension.
 void check_weights(const Feature& lhs, const Feature& rhs) {
   const Shape features = trailing(lhs.tensor.sizes()), weights = trailing(rhs.tensor.sizes());
   Shape one_a_head = features;

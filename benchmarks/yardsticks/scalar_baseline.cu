@@ -110,7 +110,7 @@ struct SddmmKernelArgs {
   }
 };
 
-// A warp an edge and head.
+// One warp per edge and head.
 template <typename T, typename Id>
 __global__ void __launch_bounds__(kThreads) scalar_dot_kernel(const SddmmKernelArgs<T, Id> args) {
   const int lane = static_cast<int>(threadIdx.x) % kWarpSize;
@@ -134,7 +134,7 @@ __global__ void __launch_bounds__(kThreads) scalar_dot_kernel(const SddmmKernelA
   if (lane == 0) args.out[edge * args.tiles.columns + head] = sum;
 }
 
-// A thread an edge and result.
+// One thread per edge and result.
 template <typename T, typename Id>
 __global__ void __launch_bounds__(kThreads) scalar_sddmm_kernel(const SddmmKernelArgs<T, Id> args) {
   const int64_t edge = args.tiles.row(), column = args.tiles.column();

@@ -53,7 +53,7 @@ struct Operand {
 };
 
 // How the trailing shapes of lhs and rhs broadcast, where dimensions that all operands traverse alike are merged
-// into one. Message element (o, i), o < outer, i < inner, reads lhs[lhs_offset[o] + i * lhs_step], rhs likewise,
+// into one. Message element (o, i), o < outer, i < inner, reads lhs[lhs_offset[o] + i * lhs_step], and rhs by its own,
 // and belongs to output element out_offset[o] + i * out_step. Steps are 0 or 1; out_step is 0 only for dot, whose inner
 // dimension is summed. `dims` says the same in closed form, innermost first, for back ends that read no host table:
 // along dimension d an operand moves by its stride, 0 where it is broadcast or, for out, summed.

@@ -30,7 +30,7 @@ struct GatedSumKernels {
 };
 struct CopyReduceKernels {  // of shapes that has_reduce_kernel() takes
   void (*forward)(const CopyReduceArgs&, int64_t row_begin, int64_t row_end);
-  // What the gradient reads of nodes: 2 * dim values a node, or dim if it is not of var or std.
+  // What the gradient reads of nodes: 2 * dim values per node, or dim if it is not of var or std.
   void (*records)(const CopyReduceBackwardArgs&, float* records, int64_t node_begin, int64_t node_end);
   void (*gradient)(const CopyReduceBackwardArgs&, const float* records, int64_t row_begin, int64_t row_end);
 };

@@ -32,7 +32,7 @@ class ResultRows {
   const RowStream stream_;
 };
 
-// The ids of winners, likewise.
+// The same for the ids of winners.
 template <class B>
 class WinnerRows {
  public:

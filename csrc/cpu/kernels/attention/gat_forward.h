@@ -32,7 +32,7 @@ HALFGNN_NOINLINE void forward_scores(const GatArgs& args, const EdgeTile& tile, 
   leaky_entries(tile.padded(), static_cast<Acc>(args.negative_slope), scores, logits);
 }
 
-// positive = used where s_e > 0, else 0; then scores = weights likewise
+// positive = used where s_e > 0, else 0; then scores = weights there
 template <class Acc>
 HALFGNN_NOINLINE void positive_weights(int64_t n, const Acc* __restrict used, const Acc* __restrict weights,
                                        Acc* __restrict scores, Acc* __restrict positive) {
