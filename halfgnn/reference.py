@@ -166,8 +166,8 @@ def dot_attention(
 ) -> Tensor:
     """gat_attention with logits ``scale <query[v], key of e> + edge_bias[e]`` and values ``value of e``.
 
-    ``key of e`` is ``key[u] + edge_key[e] + edge_key_weight edge_feat[e]``, and ``value of e`` is made the same way. Shapes: edge_bias
-    (num_edges, H), edge_key and edge_value (num_edges, H, D), edge_feat (num_edges, C), weights (H * D, C) or (H, D, C).
+    ``key of e`` is ``key[u] + edge_key[e] + edge_key_weight edge_feat[e]``, and ``value of e`` is made the same way. Shapes:
+    edge_bias (num_edges, H), edge_key and edge_value (num_edges, H, D), edge_feat (num_edges, C), weights (H * D, C) or (H, D, C).
     """
     key, value = (
         _of_edges(g, x, rows, edge_feat, weight)
