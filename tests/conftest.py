@@ -20,3 +20,17 @@ def _seed():
 @pytest.fixture(params=support.DEVICES)
 def device(request):
     return request.param
+
+
+# What takes longest begins first: at the end one worker would run it while the others have nothing left to do.
+LONG = (
+    "laboratory/instructions/",
+    "tests/examples/test_training.py::test_half_training",
+    "tests/benchmarks/test_benchmarks.py",
+    "tests/ops/test_compile.py",
+    "tests/ops/test_attention_autograd.py::test_compiled",
+)
+
+
+def pytest_collection_modifyitems(items):
+    items.sort(key=lambda item: next((i for i, start in enumerate(LONG) if item.nodeid.startswith(start)), len(LONG)))
