@@ -144,6 +144,7 @@ class PairCall {
       check_type(operands_[kAttn], "attn", operands_[kKey], key_name);
     }
     args_.score = nodes.score;
+    args_.num_src = operands_[kKey].tensor.size(0);
     args_.heads = operands_[kKey].tensor.size(1);
     args_.dim = operands_[kKey].tensor.size(2);
     args_.type = operands_[kKey].operand.type;
