@@ -38,7 +38,8 @@ class Job(NamedTuple):
         return " | ".join([*parts, "misaligned"] if self.misaligned else parts)
 
     def graph(self) -> Graph:
-        return gpu_cases.hub_graph(self.idtype, hub_edges=1_500, num_edges=300)
+        """Its hubs have pieces."""
+        return gpu_cases.hub_graph(self.idtype, hub_edges=600, num_edges=300)
 
 
 def _cases(width: int) -> list[Case]:
@@ -81,7 +82,11 @@ def _cases(width: int) -> list[Case]:
         case("gated_sum, normalized", gated(normalize=True), u, u, v, e),
         case("gated_sum of values of edges", gated(), u, u, v, e, e),
         case("gated_sum of values of edges, normalized", gated(normalize=True), u, u, v, e, e),
-        *(gpu_cases.attention(kind, heads, width, 0.3) for kind in KINDS for heads in (1, 3)),
+        *(
+            gpu_cases.attention(kind, heads, width, 0.3)
+            for kind in KINDS
+            for heads in ((1, 3) if width < 200 else (1,))
+        ),
     ]
     if width <= 256:
         found += [*gpu_cases.attention_edges(1, width), *gpu_cases.attention_edges(1, width, columns=16)]
