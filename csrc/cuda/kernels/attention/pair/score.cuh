@@ -20,7 +20,7 @@
 //     add_dots(batch, rows, block, dots)         adds a block of the keys of a batch
 //     logit(args, dots, i)                       of edge group + 8 i
 //     terms(batch, rows, block)                  rows of what the gradient of the own key sums up, times factors
-//     finish(args, own_row, chunk, factor_sum, sum, product)  as above, of one chunk
+//     finish(args, own_chunk, attn_chunk, factor_sum, sum, product)  as above, of one chunk of 16 bytes
 #pragma once
 
 #include "pair_attention.h"

@@ -9,7 +9,6 @@ template <typename T, int kVector, int kRepeat>
 class DotLaneScore {
  public:
   using Row = Fragment<T, kVector>;
-  static constexpr bool kNeedsFactorSum = false;
 
   __device__ void load(const PairArgs&, const char* own_row, const HeadVectors<kRepeat>& vectors) {
 #pragma unroll

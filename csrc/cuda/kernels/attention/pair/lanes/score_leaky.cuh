@@ -63,7 +63,6 @@ template <typename T, int kVector, int kRepeat>
 class LeakyLaneScore {
  public:
   using Row = Fragment<T, kVector>;
-  static constexpr bool kNeedsFactorSum = true;
 
   __device__ void load(const PairArgs& args, const char* own_row, const HeadVectors<kRepeat>& vectors) {
 #pragma unroll
