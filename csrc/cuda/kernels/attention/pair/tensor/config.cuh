@@ -1,6 +1,8 @@
 // What one instantiation of the kernel on tensor cores is made for.
 #pragma once
 
+#include <type_traits>
+
 #include "../edges.cuh"
 #include "../score.cuh"
 
@@ -11,6 +13,13 @@ namespace halfgnn::cuda {
 constexpr bool kColumnsAreLarge = true;
 #else
 constexpr bool kColumnsAreLarge = false;
+#endif
+
+// So do GATv2's of destinations with wide heads in bf16 before sm_90, which compares no pairs of bfloat16.
+#if defined(__CUDA_ARCH__) && __CUDA_ARCH__ < 900
+constexpr bool kBFloat16IsLarge = true;
+#else
+constexpr bool kBFloat16IsLarge = false;
 #endif
 
 // Of a score and of edges: the policies of score.cuh and edges.cuh. kBlocksOfHead: of 64 elements.
@@ -34,7 +43,10 @@ struct TensorConfig {
   // attention. GATv2's gradients of sources need a step more.
   static constexpr int min_blocks() {
     constexpr int blocks = kBlocks > 1 ? 3 : 4;
-    if (kScore == PairScore::kLeaky) return blocks - (kPass == PairPass::kSources ? 1 : 0);
+    if (kScore == PairScore::kLeaky) {
+      const bool is_large = kBFloat16IsLarge && std::is_same_v<T, __nv_bfloat16> && kBlocks > 1 && !kForward;
+      return blocks - (is_large || kPass == PairPass::kSources ? 1 : 0);
+    }
     if (Terms::kHasTerms) return blocks - (kColumnsAreLarge && Terms::kMayBeWide && !kForward ? 1 : 0);
     return blocks + (kForward && kBlocks == 1 ? 1 : 0);
   }
