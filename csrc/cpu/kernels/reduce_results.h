@@ -1,8 +1,9 @@
 // What several reductions of rows store: a row of each result for each node, past the caches if the results together
-// are large.
+// are large; and the ids of edges that they compare.
 #pragma once
 
 #include "../../core/arguments.h"
+#include "rows.h"
 #include "stream.h"
 
 namespace halfgnn::HALFGNN_ISA {
@@ -88,5 +89,13 @@ struct ReduceResults {
     return {row * args.dim * args.topology.num_rows};
   }
 };
+
+// The ids of the `count` edges from `begin` on in 32 bits: in place, or copied to `ids`.
+HALFGNN_INLINE const uint32_t* short_ids(const Adjacency& adj, int64_t begin, int64_t count, uint32_t* ids) {
+  if (adj.edge_ids && !adj.is_int64) return reinterpret_cast<const uint32_t*>(adj.edge_ids.as<int32_t>() + begin);
+  const int64_t* edge_ids = adj.edge_ids.as<int64_t>();
+  for (int64_t k = 0; k < count; ++k) ids[k] = static_cast<uint32_t>(edge_ids ? edge_ids[begin + k] : begin + k);
+  return ids;
+}
 
 }  // namespace halfgnn::HALFGNN_ISA
