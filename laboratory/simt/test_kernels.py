@@ -20,6 +20,7 @@ if not control.SIMULATED:
     pytest.skip("runs on the simulator: laboratory/simt/run.py", allow_module_level=True)
 
 raw = torch.ops.halfgnn
+MANY_EDGES, SHORT_PIECE = 1 << 17, 128  # edges from which pieces are shorter, and their edges (rows.cuh)
 DTYPES = [*HALVES, torch.float32]
 VARIANTS = [(idtype, identity) for idtype in IDTYPES for identity in (False, True)]
 
@@ -79,9 +80,9 @@ def test_wide_cut_row():
 
 def test_many_columns_of_rows_of_many_pieces():
     """Of so many pieces that the blocks that combine them sweep over the columns of a row."""
-    degrees = torch.tensor([17 * PIECE, *[PIECE - 1] * 1000])
+    degrees = torch.tensor([17 * SHORT_PIECE, *[SHORT_PIECE - 1] * 4000])  # of more than MANY_EDGES
     indptr = torch.cat([torch.zeros(1, dtype=torch.int64), degrees.cumsum(0)])
-    partial = torch.randint(-9, 9, (-(-degrees.sum().item() // PIECE), 600)).float()
+    partial = torch.randint(-9, 9, (-(-degrees.sum().item() // SHORT_PIECE), 600)).float()
     out = torch.ops.halfgnn_simt.combine(indptr, partial, degrees.sum())
     assert torch.equal(out[0], partial[:17].sum(0)) and not out[1:].any()
 
@@ -247,9 +248,6 @@ def test_warps_of_many_short_rows():
     check_gspmm(g, "copy_lhs", "mean", support.spmm_operands(g, "copy_lhs", (8,), (), torch.float16), terms=1024)
     g = g.reverse()  # the backward's rows
     check_gspmm(g, "mul", "sum", support.spmm_operands(g, "mul", (2, 4), (2, 1), torch.float16), terms=1024)
-
-
-MANY_EDGES, SHORT_PIECE = 1 << 17, 128  # edges from which pieces are shorter, and their edges (rows.cuh)
 
 
 def test_pieces_are_shorter_where_there_are_many_edges():
