@@ -173,7 +173,7 @@ gpu-test:
 	$(GPU_RUN)
 
 gpu-rehearsal: halfgnn/_C.so $(VENV)/test
-	$(PY) tests/gpu/run.py --rehearse --out out/rehearsal --workers $(JOBS)
+	$(PY) tests/gpu/run.py --rehearse --out out/rehearsal --workers $(JOBS) --budget 3600
 	HALFGNN_HIDDEN=dgl,matplotlib,scipy,torch_geometric PYTHONPATH=tests/gpu/hidden $(PY) -m benchmarks gpu --device cpu --out out/rehearsal
 
 gpu-sanitize:

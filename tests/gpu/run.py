@@ -39,6 +39,7 @@ TOOLS = ("memcheck", "racecheck", "initcheck", "synccheck")
 # Seconds per group, if --budget allows them.
 LIMITS = {"suite": 240, "gpu": 150, "large": 90, "sanitize": 200}
 LEAST = 30  # seconds that are kept for each group that follows
+REHEARSAL = 6  # times as long on the CPU
 GRACE = 8  # seconds in which a group that is ended early writes what it knows
 # What a rehearsal does without.
 HIDDEN = ("dgl", "matplotlib", "pyarrow", "scipy", "torch_geometric")
@@ -428,11 +429,12 @@ def main() -> int:
     left = [group for group in GROUPS if group in options.groups] if all(o.is_good for o in outcomes) else []
     while left:
         group = left.pop(0)
-        limit = min(LIMITS[group], end - time.monotonic() - LEAST * len(left))
+        most = LIMITS[group] * (REHEARSAL if options.rehearse else 1)
+        limit = min(most, end - time.monotonic() - LEAST * len(left))
         if limit < LEAST:
             outcomes.append(Outcome(group, note="! no time was left"))
             continue
-        cut = f", of {LIMITS[group]} s that it may take" if limit < LIMITS[group] else ""
+        cut = f", of {most} s that it may take" if limit < most else ""
         print(f"{group}: up to {limit:.0f} s{cut}", flush=True)
         done = {"suite": suite, "gpu": gpu, "large": large, "sanitize": sanitize}[group](options, limit)
         outcomes += done if isinstance(done, list) else [done]
