@@ -49,6 +49,7 @@ def in_this_process(monkeypatch):
 
 
 def test_rehearsal_of_what_runs_on_a_gpu(tmp_path, capsys, in_this_process):
+    pytest.importorskip("dgl")  # without it, overhead is left out
     assert cli.main(["gpu", "--device", "cpu", "--out", str(tmp_path), "--budget", "36000"]) == 0
     found = rows.read(tmp_path / "cpu.csv")
     assert {row.graph for row in found} >= {"tiny-communities (synthetic)", "tiny-hub (synthetic)", marks.SMALLEST}
