@@ -2,7 +2,7 @@
 
     python laboratory/simt/reached.py            a table: kernels, and how many instantiations of each a group launches
     python laboratory/simt/reached.py --missing  the instantiations that a group does not launch
-    python laboratory/simt/reached.py --update   finds tests/gpu/cover.txt anew, in ten minutes
+    python laboratory/simt/reached.py --update   finds tests/gpu/cover.txt anew, in minutes
 
 cover     tests/gpu/cover.py: sanitizers (memcheck, racecheck, initcheck, synccheck), determinism
 cases     gpu_cases.CASES in each dtype: capture, streams, memory
@@ -28,6 +28,13 @@ GROUPS = ("cover", "cases")
 COVER = build.ROOT / "tests" / "gpu" / "cover.txt"
 # Kernels that cases do not launch: sanitize.py launches these once per graph, and tests/gpu/test_gpu_large.py the last.
 ELSEWHERE = ("gather_limit_kernel", "gather_rows_kernel", "scalar_", "place_chunk_kernel")
+# Four instantiations of the general path that no job of the pool launches yet; tests/ops does.
+NOT_YET = (
+    "edge_terms_kernel<TermConfig<2, 1, true, false> >",
+    "edge_terms_kernel<TermConfig<2, 4, true, false> >",
+    "row_terms_kernel<TermConfig<1, 1, false, false> >",
+    "row_terms_kernel<TermConfig<2, 1, true, false> >",
+)
 
 
 def _jobs(group: str) -> Iterable:
@@ -53,7 +60,7 @@ def _run(group: str, into: Path) -> None:
     needed, graphs = [], {}
     for job in _jobs(group):
         before = len(control.launched())
-        graph = graphs.setdefault(job.idtype, job.graph())
+        graph = graphs.setdefault((job.idtype, job.has_pieces, job.in_order), job.graph())
         leaves = [cover.place(x, job.misaligned, "cpu") for x in job.case.operands(graph, job.dtype)]
         with_gradients(job.case, graph, leaves, [])
         cover.forward_alone(job.case, graph, leaves)
@@ -75,7 +82,11 @@ def launched(group: str) -> tuple[dict[str, bool], list[str]]:
 
 
 def missing(kernels: dict[str, bool]) -> list[str]:
-    return [name for name, ran in sorted(kernels.items()) if not ran and not name.startswith(ELSEWHERE)]
+    return [
+        name
+        for name, ran in sorted(kernels.items())
+        if not ran and not name.startswith(ELSEWHERE) and name not in NOT_YET
+    ]
 
 
 def table(reached: dict[str, dict[str, bool]]) -> str:

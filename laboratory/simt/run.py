@@ -28,6 +28,7 @@ MODULES = (
     "laboratory/simt/test_reductions.py",
     "laboratory/simt/test_attention_kernels.py",
     "laboratory/simt/test_graph_kernels.py",
+    "laboratory/simt/test_reached.py",
     "laboratory/simt/test_launches.py",
     "laboratory/simt/test_machine.py",
     "laboratory/simt/test_matrices.py",

@@ -1,4 +1,4 @@
-"""Cases that launch every kernel: `COVER`, the shortest list that was found among `pool()`, is in cover.txt.
+"""Cases that launch every kernel: cover.txt names those of `pool()` that launch one which none before them does.
 
 The sanitizers run it first. laboratory/simt/reached.py finds it, on the simulator, which knows what a case launches:
 
@@ -7,15 +7,17 @@ The sanitizers run it first. laboratory/simt/reached.py finds it, on the simulat
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import NamedTuple
 
 import torch
+from torch import Tensor
 
 from halfgnn import Graph, ops
 from tests.gpu import gpu_cases
 from tests.gpu.gpu_cases import DTYPES, Case
+from tests.support import HALVES
 from tests.support_attention import DOT, GATV2, KINDS
 
 FILE = Path(__file__).with_name("cover.txt")
@@ -25,21 +27,31 @@ MISALIGNED_WIDTHS = (64, 33)
 
 
 class Job(NamedTuple):
-    """A case on hub_graph(idtype). misaligned: operands begin beside a vector's boundary."""
+    """A case on hub_graph(idtype). misaligned: operands begin beside a vector's boundary. has_pieces: hubs are cut.
+    in_order: edge data has the order of the destinations' edges."""
 
     case: Case
     dtype: torch.dtype
     idtype: torch.dtype = torch.int32
     misaligned: bool = False
+    has_pieces: bool = False
+    in_order: bool = False
 
     @property
     def name(self) -> str:
         parts = [self.case.name, *(str(x).removeprefix("torch.") for x in (self.dtype, self.idtype))]
-        return " | ".join([*parts, "misaligned"] if self.misaligned else parts)
+        return " | ".join(
+            [*parts, *["misaligned"] * self.misaligned, *["pieces"] * self.has_pieces, *["in order"] * self.in_order]
+        )
 
     def graph(self) -> Graph:
-        """Its hubs have pieces."""
-        return gpu_cases.hub_graph(self.idtype, hub_edges=600, num_edges=300)
+        # A softmax of one column in order cuts rows of 32,768 edges.
+        hub_edges = (40_000 if self.in_order else 1_500) if self.has_pieces else 40
+        g = gpu_cases.hub_graph(self.idtype, hub_edges=hub_edges, num_edges=90)
+        if not self.in_order:
+            return g
+        src, dst = g.edges()
+        return Graph.from_edges(src, dst, num_src=g.num_src, num_dst=g.num_dst, sort=True)[0]
 
 
 def _cases(width: int) -> list[Case]:
@@ -103,8 +115,57 @@ def _cases(width: int) -> list[Case]:
     return found
 
 
+def _copy(op: str) -> Callable[..., Tensor]:
+    operands = (lambda x: (x, None)) if op == "copy_lhs" else (lambda x: (None, x))
+    return lambda g, x: ops.gsddmm(g, op, *operands(x), "u", "e")
+
+
+def _mixed(width: int) -> Iterator[Job]:
+    """Operands and results of several types."""
+    rows = ("u", (width,)), ("e", (width,))
+    heads = ("u", (3, width)), ("e", (3, 1))
+
+    def call(op: str, out: torch.dtype | None, rhs: torch.dtype | None) -> Callable[..., Tensor]:
+        return lambda g, x, y: ops.gspmm(g, op, "sum", x, y if rhs is None else y.to(rhs), out_dtype=out)
+
+    for op in ("add", "mul", "relu_add"):
+        for half in HALVES:
+            for out, float_rhs in ((torch.float32, False), (None, True), (torch.float32, True)):
+                name = f"u_{op}_e_sum of rows, {'fp32 rows' if float_rhs else ''} {out} {width}"
+                yield Job(Case(name, call(op, out, None), rows, float_rhs=float_rhs), half)
+            yield Job(Case(f"u_{op}_e_sum of rows, {half} rows {width}", call(op, None, half), rows), torch.float32)
+    for half in HALVES:
+        yield Job(Case(f"u_mul_e_sum, {half} weights, 3 heads {width}", call("mul", None, half), heads), torch.float32)
+
+
+def _general() -> Iterator[Job]:
+    """Operands that broadcast against one another."""
+
+    def spmm(op: str, reduce: str) -> Callable[..., Tensor]:
+        return lambda g, x, y: ops.gspmm(g, op, reduce, x, y)
+
+    for width in (5, 8, 16):
+        u, v, e = ((target, shape) for target, shape in zip("uve", ((3, 1, width), (1, 4, width), (1, 4, width))))
+        cases = [
+            Case(f"u_dot_v that broadcasts {width}", lambda g, x, y: ops.gsddmm(g, "dot", x, y, "u", "v"), (u, v)),
+            Case(f"u_dot_e that broadcasts {width}", lambda g, x, y: ops.gsddmm(g, "dot", x, y, "u", "e"), (u, e)),
+            *(
+                Case(f"u_{op}_e_{reduce} that broadcasts {width}", spmm(op, reduce), (u, e))
+                for op in ("add", "mul")
+                for reduce in ("sum", "max")
+            ),
+            Case(f"copy_e_sum {width}", lambda g, y: ops.gspmm(g, "copy_rhs", "sum", None, y), (e,)),
+            Case(f"copy_e_max {width}", lambda g, y: ops.gspmm(g, "copy_rhs", "max", None, y), (e,)),
+        ]
+        for case in cases:
+            yield Job(case, torch.float16)
+            yield Job(case, torch.float16, misaligned=True)
+
+
 def pool() -> Iterator[Job]:
     """What the list is drawn from. What is named first is likelier to be in it."""
+    for case in gpu_cases.CASES:
+        yield Job(case, torch.float16, has_pieces=True)
     for case in gpu_cases.CASES:
         for dtype in DTYPES:
             yield Job(case, dtype)
@@ -116,6 +177,21 @@ def pool() -> Iterator[Job]:
                     yield Job(case, dtype, misaligned=True)
     for case in gpu_cases.CASES:
         yield Job(case, torch.float16, torch.int64)
+    for width in (64, 33, 2):
+        yield from _mixed(width)
+    yield from _general()
+    for dtype in DTYPES:  # softmax and records of edges in longer rows, copies of one operand
+        for width in (1, 8, 33, 64, 256):
+            yield Job(Case(f"edge_softmax {width}", ops.edge_softmax, (("e", (width,)),)), dtype, has_pieces=True)
+        for width in (1, 2, 4):
+            for has_pieces in (False, True):
+                case = Case(f"edge_softmax {width}", ops.edge_softmax, (("e", (width,)),))
+                yield Job(case, dtype, has_pieces=has_pieces, in_order=True)
+        for width in (33, 34, 36, 64):
+            for copied, target in (("copy_lhs", "u"), ("copy_rhs", "e")):
+                name, shapes = f"{copied} {width}", ((target, (width,)),)
+                yield Job(Case(name, _copy(copied), shapes), dtype)
+        yield Job(gpu_cases.attention(GATV2, 1, 128, 0.3, False), dtype, has_pieces=True)
 
 
 def cover() -> list[Job]:
