@@ -4,8 +4,8 @@
     python laboratory/simt/reached.py --missing  the instantiations that a group does not launch
     python laboratory/simt/reached.py --update   finds tests/gpu/cover.txt anew, in minutes
 
-cover     tests/gpu/cover.py: sanitizers (memcheck, racecheck, initcheck, synccheck), determinism
-cases     gpu_cases.CASES in each dtype: capture, streams, memory
+cover     tests/gpu/cover.py: sanitizers (memcheck, racecheck, initcheck, synccheck)
+cases     gpu_cases.CASES in each dtype: capture, streams, determinism, memory
 
 The tests of tests/ops launch every kernel (coverage.py --fail-under), so that their results are checked on a GPU.
 """
@@ -82,6 +82,7 @@ def launched(group: str) -> tuple[dict[str, bool], list[str]]:
 
 
 def missing(kernels: dict[str, bool]) -> list[str]:
+    """Names of instantiations that a group should launch and does not, of what launched() returns."""
     return [
         name
         for name, ran in sorted(kernels.items())
