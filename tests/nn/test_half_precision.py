@@ -37,7 +37,7 @@ def test_half(name, dtype, device):
     actual = results_of(name, dtype, device)
     assert all(result.dtype == dtype for result in actual)
     with by_formulas():
-        formula = results_of(name, dtype)
+        formula = results_of(name, dtype, device)
     assert_near(actual, results_of(name, torch.float32), formula, dtype)
 
 
@@ -47,7 +47,7 @@ def test_autocast(name, dtype, device):
     actual = mixed_results_of(name, dtype, device)
     assert all(gradient.dtype == torch.float32 for gradient in actual[1:])
     with by_formulas():
-        formula = mixed_results_of(name, dtype)
+        formula = mixed_results_of(name, dtype, device)
     assert_near(actual, results_of(name, torch.float32), formula, dtype)
 
 
