@@ -198,7 +198,8 @@ def other_width(planners: Planners) -> str:
         gather = model.gather(graph, 128)
         backward = model.backward(graph, 128)
         row = [graph, milliseconds(gather.bound()), cell(model.sums(graph, 128)[0], gather)]
-        rows.append([*row, cell(model.dots(graph, 128), gather), cell(backward, gather)])
+        two = ", two kernels" * (len(backward) > 1)
+        rows.append([*row, cell(model.dots(graph, 128), gather), cell(backward, gather) + two])
     return markdown(["H200, F = 128", "pure gather", "u_mul_e_sum", "u_dot_v", "u_mul_e_sum, backward"], rows)
 
 

@@ -1,5 +1,5 @@
-// An operator that adds up given partial rows as csrc/cuda/kernels do: rows of many columns, which blocks sweep, without the
-// kernel that would have made the partial rows. Compiled with the bindings.
+// An operator that adds up given partial rows as csrc/cuda/kernels do: rows of many columns, which blocks sweep,
+// without the kernel that would have made the partial rows. Compiled with the bindings.
 
 #include "../../csrc/cuda/kernels/core/combine.h"
 
@@ -18,9 +18,9 @@ at::Tensor combine_partial_rows(const at::Tensor& indptr, const at::Tensor& part
   const Rows rows = rows_of(topology);
   TORCH_CHECK_VALUE(partial.size(0) == rows.num_slots, "partial has ", partial.size(0), " rows; expected ",
                     rows.num_slots);
-  at::Tensor out = at::zeros({topology.num_rows, partial.size(1)}, partial.options());
-  const CombineArgs args{rows,  partial.const_data_ptr<float>(), partial.size(1), 1.f,
-                         false, out.mutable_data_ptr(),          DType::kFloat};
+  at::Tensor out = at::zeros({topology.num_rows, partial.size(1)}, partial.options()), folded = partial.clone();
+  const CombineArgs args{rows,  folded.mutable_data_ptr<float>(), partial.size(1), 1.f,
+                         false, out.mutable_data_ptr(),           DType::kFloat};
   C10_CUDA_CHECK(combine(args, Launch{}));
   return out;
 }

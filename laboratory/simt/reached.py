@@ -60,7 +60,9 @@ def _run(group: str, into: Path) -> None:
     needed, graphs = [], {}
     for job in _jobs(group):
         before = len(control.launched())
-        graph = graphs.setdefault((job.idtype, job.has_pieces, job.in_order), job.graph())
+        if job.graph_name not in graphs:
+            graphs[job.graph_name] = job.graph()
+        graph = graphs[job.graph_name]
         leaves = [cover.place(x, job.misaligned, "cpu") for x in job.case.operands(graph, job.dtype)]
         with_gradients(job.case, graph, leaves, [])
         cover.forward_alone(job.case, graph, leaves)

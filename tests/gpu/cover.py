@@ -28,7 +28,7 @@ MISALIGNED_WIDTHS = (64, 33)
 
 class Job(NamedTuple):
     """A case on hub_graph(idtype). misaligned: operands begin beside a vector's boundary. has_pieces: hubs are cut.
-    in_order: edge data has the order of the destinations' edges."""
+    in_order: edge data has the order of the destinations' edges. has_folds: hubs have so many pieces that these are folded."""
 
     case: Case
     dtype: torch.dtype
@@ -36,17 +36,22 @@ class Job(NamedTuple):
     misaligned: bool = False
     has_pieces: bool = False
     in_order: bool = False
+    has_folds: bool = False
 
     @property
     def name(self) -> str:
-        parts = [self.case.name, *(str(x).removeprefix("torch.") for x in (self.dtype, self.idtype))]
-        return " | ".join(
-            [*parts, *["misaligned"] * self.misaligned, *["pieces"] * self.has_pieces, *["in order"] * self.in_order]
-        )
+        types = [str(x).removeprefix("torch.") for x in (self.dtype, self.idtype)]
+        return " | ".join([self.case.name, *types, *["misaligned"] * self.misaligned, *self.graph_name.split(", ")[1:]])
+
+    @property
+    def graph_name(self) -> str:
+        """Jobs with the same name have the same graph."""
+        parts = ["pieces"] * self.has_pieces + ["in order"] * self.in_order + ["folds"] * self.has_folds
+        return ", ".join([f"hubs of {self.idtype}", *parts])
 
     def graph(self) -> Graph:
         # A softmax of one column in order cuts rows of 32,768 edges.
-        hub_edges = (40_000 if self.in_order else 1_500) if self.has_pieces else 40
+        hub_edges = (40_000 if self.in_order else 1_500) if self.has_pieces else 140_000 if self.has_folds else 40
         g = gpu_cases.hub_graph(self.idtype, hub_edges=hub_edges, num_edges=90)
         if not self.in_order:
             return g
@@ -192,6 +197,10 @@ def pool() -> Iterator[Job]:
                 name, shapes = f"{copied} {width}", ((target, (width,)),)
                 yield Job(Case(name, _copy(copied), shapes), dtype)
         yield Job(gpu_cases.attention(GATV2, 1, 128, 0.3, False), dtype, has_pieces=True)
+    folded = ("copy_u_sum 2", "copy_u_max 2", "several, std 2", "gated_sum, normalized 2", "gat_attention_1x2_dropout")
+    for case in _cases(2):
+        if case.name in folded:
+            yield Job(case, torch.float16, has_folds=True)
 
 
 def cover() -> list[Job]:

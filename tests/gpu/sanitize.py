@@ -140,13 +140,7 @@ def plan(stride: int):
     """(graph name, graph, case, dtype, misaligned). First those of cover.py, which launch every kernel. Then each graph has every
     stride-th of the cases by width, starting at another."""
     for job in cover.cover():
-        yield (
-            f"hubs of {job.idtype}{', pieces' * job.has_pieces}{', in order' * job.in_order}",
-            job.graph(),
-            job.case,
-            job.dtype,
-            job.misaligned,
-        )
+        yield job.graph_name, job.graph(), job.case, job.dtype, job.misaligned
     dtypes = itertools.cycle(gpu_cases.DTYPES)
     shifted = itertools.cycle([False, True, False])
     block_hubs = gpu_cases.hub_graph(torch.int32, hub_edges=BLOCK_HUB_EDGES, num_edges=300)

@@ -10,7 +10,7 @@ namespace halfgnn::cuda {
 // rows are left alone.
 struct CombineArgs {
   Rows rows;
-  const float* partial;
+  float* partial;  // overwritten
   int64_t len;
   float factor;
   bool divide_by_degree;

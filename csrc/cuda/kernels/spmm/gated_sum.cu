@@ -15,30 +15,39 @@ namespace {
 struct CombineGatedArgs {
   Rows rows;
   CombineGrid grid;
-  const float* partial;
-  const float* partial_gates;
+  float* partial;
+  float* partial_gates;
   int64_t dim;
   GatedResult result;
   DType type;  // of out
 };
 
+__device__ void store_quotient(const CombineGatedArgs& args, int64_t place, double sum, double gates) {
+  const double scale = 1. / (gates + static_cast<double>(args.result.eps));
+  const auto quotient = static_cast<float>(sum * scale);
+  store_scalar(args.result.out, args.type, place, quotient);
+  if (args.result.scale != nullptr) args.result.scale[place] = static_cast<float>(scale);
+  if (args.result.quotient != nullptr) args.result.quotient[place] = quotient;
+}
+
+template <bool kFolds>
 __global__ void __launch_bounds__(kCombineThreads, 2) combine_gated_kernel(const CombineGatedArgs args) {
-  for_each_long_row(args.rows, args.grid,
-                    [&](const LongRow& row, const CombineTeam& team, int64_t first, int64_t step) {
-                      for (int64_t begin = first * kWarpSize; begin < args.dim; begin += step * kWarpSize) {
-                        const int64_t column = begin + team.lane;
-                        const bool exists = column < args.dim;
-                        const double sum = sum_column({args.partial, args.dim}, row, team, column, exists);
-                        const double gates = sum_column({args.partial_gates, args.dim}, row, team, column, exists);
-                        if (team.warp != 0 || !exists) continue;
-                        const double scale = 1. / (gates + static_cast<double>(args.result.eps));
-                        const auto quotient = static_cast<float>(sum * scale);
-                        const int64_t place = int64_t{row.row} * args.dim + column;
-                        store_scalar(args.result.out, args.type, place, quotient);
-                        if (args.result.scale != nullptr) args.result.scale[place] = static_cast<float>(scale);
-                        if (args.result.quotient != nullptr) args.result.quotient[place] = quotient;
-                      }
-                    });
+  for_each_long_row<kFolds>(
+      args.rows, args.grid, [&](const LongRow& row, const CombineTeam& team, int64_t first, int64_t step) {
+        for (int64_t begin = first * kWarpSize; begin < args.dim; begin += step * kWarpSize) {
+          const int64_t column = begin + team.lane, slot = row.slot(0) * args.dim + column;
+          const bool exists = column < args.dim;
+          const double sum = sum_column({args.partial, args.dim}, row, team, column, exists);
+          const double gates = sum_column({args.partial_gates, args.dim}, row, team, column, exists);
+          if (team.warp != 0 || !exists) continue;
+          if (kFolds) {
+            args.partial[slot] = static_cast<float>(sum);
+            args.partial_gates[slot] = static_cast<float>(gates);
+          } else {
+            store_quotient(args, int64_t{row.row} * args.dim + column, sum, gates);
+          }
+        }
+      });
 }
 
 cudaError_t combine_gated(const GatedSumArgs& args, const GatedSumKernelArgs& kernel_args, const Launch& launch) {
@@ -47,14 +56,10 @@ cudaError_t combine_gated(const GatedSumArgs& args, const GatedSumKernelArgs& ke
     return combine({rows, kernel_args.partial, args.dim, 1.f, false, args.out, args.type}, launch);
   }
   if (rows.num_slots == 0) return cudaSuccess;
-  const CombineGatedArgs combine_args{rows,
-                                      CombineGrid::make(rows, ceil_div(args.dim, kWarpSize)),
-                                      kernel_args.partial,
-                                      kernel_args.partial_gates,
-                                      args.dim,
-                                      kernel_args.result,
-                                      args.type};
-  return cuda::launch(combine_gated_kernel, combine_args.grid.blocks(), kCombineThreads, launch.stream, combine_args);
+  const CombineGatedArgs combine_args{
+      rows, {}, kernel_args.partial, kernel_args.partial_gates, args.dim, kernel_args.result, args.type};
+  return launch_combine(combine_gated_kernel<true>, combine_gated_kernel<false>, combine_args, rows,
+                        ceil_div(args.dim, kWarpSize), launch.stream);
 }
 
 }  // namespace
@@ -128,7 +133,7 @@ cudaError_t gated_sum_backward(const GatedSumBackwardArgs& args, const Launch& l
                           others + kernel_args.edges.count() * row_bytes};
   cudaError_t status = with_type(
       args.type, [&](auto t) { return gated_sum_backward_of<TypeOf<decltype(t)>>(args, kernel_args, shape, launch); });
-  const auto add_pieces = [&](void* out, const float* partial) {
+  const auto add_pieces = [&](void* out, float* partial) {
     if (status != cudaSuccess || out == nullptr) return;
     status = combine({rows, partial, args.dim, 1.f, false, out, args.type}, launch);
   };

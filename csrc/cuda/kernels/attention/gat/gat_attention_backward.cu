@@ -46,6 +46,32 @@ __device__ void sum_slots(const FinishArgs& args, const LongRow& row, const Comb
   if (has_second) second = team.sum(second);
 }
 
+// What the pieces left of the gradients of a head's logits; for the lanes of one warp.
+__device__ double share_of_head(const FinishArgs& args, const LongRow& row, int64_t head, int lane) {
+  double share = 0;
+  for (int i = lane; i < row.num_slots; i += kWarpSize) {
+    share += static_cast<double>(args.partials.load_sums(row.slot(i), args.heads, head).sum);
+  }
+  return sum_of_warp(share);
+}
+
+__device__ void fold_head(const FinishArgs& args, const LongRow& part, const CombineTeam& team, int64_t head) {
+  const int64_t len = args.heads * args.dim;
+  for (int64_t begin = 0; begin < args.dim; begin += kWarpSize) {
+    const bool exists = begin + team.lane < args.dim;
+    const int64_t column = head * args.dim + (exists ? begin + team.lane : args.dim - 1);
+    double first, second;
+    sum_slots(args, part, team, column, first, second);
+    if (team.warp != 0 || !exists) continue;
+    args.partials.vector(part.slot(0), len, 0)[column] = static_cast<float>(first);
+    if (args.partials.num_vectors > 1) args.partials.vector(part.slot(0), len, 1)[column] = static_cast<float>(second);
+  }
+  if (team.warp != 0) return;
+  const double share = share_of_head(args, part, head, team.lane);
+  if (team.lane == 0)
+    args.partials.store_sums(part.slot(0), args.heads, head, {0.f, static_cast<float>(share), 0.f, 0.f});
+}
+
 __device__ void finish_head(const FinishArgs& args, const LongRow& row, const CombineTeam& team, int64_t head) {
   const bool has_dots = args.partials.num_vectors == 1;
   const double slope = args.slope;
@@ -63,34 +89,38 @@ __device__ void finish_head(const FinishArgs& args, const LongRow& row, const Co
     }
   }
   if (team.warp != 0) return;
-  double share = 0;
-  for (int64_t slot = team.lane; slot < row.num_slots; slot += kWarpSize) {
-    share += static_cast<double>(args.partials.load_sums(row.first_slot + slot, args.heads, head).sum);
-  }
-  gradient += has_dots ? share : -share;
-  gradient = sum_of_warp(gradient);
+  const double share = share_of_head(args, row, head, team.lane);
+  gradient = sum_of_warp(gradient) + (has_dots ? share : -share);
   if (team.lane == 0) {
     store_scalar(args.grad_attn_src, args.logit_type, row.row * args.heads + head, static_cast<float>(gradient));
   }
 }
 
+template <bool kFolds>
 __global__ void __launch_bounds__(kCombineThreads, 1) finish_long_rows_kernel(const FinishArgs args) {
-  for_each_long_row(args.rows, args.grid,
-                    [&](const LongRow& row, const CombineTeam& team, int64_t first, int64_t step) {
-                      for (int64_t head = first; head < args.heads; head += step) finish_head(args, row, team, head);
-                    });
+  for_each_long_row<kFolds>(args.rows, args.grid,
+                            [&](const LongRow& row, const CombineTeam& team, int64_t first, int64_t step) {
+                              for (int64_t head = first; head < args.heads; head += step) {
+                                if constexpr (kFolds) {
+                                  fold_head(args, row, team, head);
+                                } else {
+                                  finish_head(args, row, team, head);
+                                }
+                              }
+                            });
 }
 
 cudaError_t finish_long_rows(const GatArgs& args, const GatPlan& plan, const AttentionPartials& partials,
                              const Launch& launch) {
   if (plan.units.rows.num_slots == 0) return cudaSuccess;
-  const FinishArgs kernel{plan.units.rows,   CombineGrid::make(plan.units.rows, args.heads),
+  const FinishArgs kernel{plan.units.rows,   {},
                           partials,          args.heads,
                           args.dim,          args.type,
                           args.logit_type,   static_cast<float>(args.negative_slope),
                           args.feat,         args.grad_feat,
                           args.grad_attn_src};
-  return cuda::launch(finish_long_rows_kernel, kernel.grid.blocks(), kCombineThreads, launch.stream, kernel);
+  return launch_combine(finish_long_rows_kernel<true>, finish_long_rows_kernel<false>, kernel, plan.units.rows,
+                        args.heads, launch.stream);
 }
 
 // ---- Several tiles: grad_attn_src is the sum of what they left.

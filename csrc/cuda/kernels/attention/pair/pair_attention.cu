@@ -290,7 +290,7 @@ cudaError_t combine_results(const PairArgs& args, const PairShape& shape, const 
 
 // Gradients of long rows, from those of their pieces.
 cudaError_t combine_gradients(const PairArgs& args, const PairShape& shape, const Launch& launch) {
-  const auto combine_rows = [&](const float* partial, int64_t len, void* gradient, DType type) {
+  const auto combine_rows = [&](float* partial, int64_t len, void* gradient, DType type) {
     return combine({args.units.rows, partial, len, 1.f, false, gradient, type}, launch);
   };
   const PairColumnArgs& columns = args.edge.columns;

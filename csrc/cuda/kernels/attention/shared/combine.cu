@@ -20,49 +20,56 @@ __device__ void store_element(const Precise& target, DType type, int64_t i, floa
   with_type(type, [&](auto t) { store_precise<TypeOf<decltype(t)>, 1>(target, i, value); });
 }
 
-// What the pieces of a row leave of one head.
-struct HeadSums {
-  const AttentionCombineArgs& args;
-  const LongRow& row;
-  int64_t head;
+// What the pieces of a row leave of one head, brought to one maximum.
+struct HeadTotal {
+  float maximum;
+  double sum, positive;
+};
 
-  __device__ PieceSums of(int64_t slot) const { return args.partials.load_sums(slot, args.heads, head); }
+class HeadSums {
+ public:
+  __device__ HeadSums(const AttentionCombineArgs& args, const LongRow& row, int64_t head)
+      : args_(args), row_(row), head_(head) {}
+
+  __device__ PieceSums of(int64_t slot) const { return args_.partials.load_sums(slot, args_.heads, head_); }
+  __device__ HeadTotal total(int lane) const {
+    HeadTotal total{maximum(lane), 0, 0};
+    for (int i = lane; i < row_.num_slots; i += kWarpSize) {
+      const PieceSums piece = of(row_.slot(i));
+      const double factor = static_cast<double>(expf(piece.maximum - total.maximum));
+      total.sum += factor * static_cast<double>(piece.sum);
+      total.positive += factor * static_cast<double>(piece.positive);
+    }
+    total.sum = sum_of_warp(total.sum);
+    total.positive = sum_of_warp(total.positive);
+    return total;
+  }
+
+ private:
   __device__ float maximum(int lane) const {
     float most = kLowestLogit;
-    for (int64_t slot = lane; slot < row.num_slots; slot += kWarpSize) {
-      most = fmaxf(most, of(row.first_slot + slot).maximum);
-    }
+    for (int i = lane; i < row_.num_slots; i += kWarpSize) most = fmaxf(most, of(row_.slot(i)).maximum);
     for (int distance = 1; distance < kWarpSize; distance *= 2) {
       most = fmaxf(most, __shfl_xor_sync(kFullMask, most, distance));
     }
     return most;
   }
-  // The pieces' sums, brought to one maximum.
-  __device__ void total(int lane, float most, double& sum, double& positive) const {
-    sum = positive = 0;
-    for (int64_t slot = lane; slot < row.num_slots; slot += kWarpSize) {
-      const PieceSums piece = of(row.first_slot + slot);
-      const double factor = static_cast<double>(expf(piece.maximum - most));
-      sum += factor * static_cast<double>(piece.sum);
-      positive += factor * static_cast<double>(piece.positive);
-    }
-    sum = sum_of_warp(sum);
-    positive = sum_of_warp(positive);
-  }
+
+  const AttentionCombineArgs& args_;
+  const LongRow& row_;
+  int64_t head_;
 };
 
-__device__ void combine_head(const AttentionCombineArgs& args, const LongRow& row, const CombineTeam& team,
-                             int64_t head, int tile) {
-  const HeadSums sums{args, row, head};
-  const float most = sums.maximum(team.lane);
-  double total, positive_total;
-  sums.total(team.lane, most, total, positive_total);
+// The sums of one column over the slots of a row, relative to the head's maximum; for the team's first warp.
+struct ColumnSums {
+  double all, positive;
+};
 
-  const int64_t in_head = int64_t{tile} * kWarpSize + team.lane, len = args.heads * args.dim;
-  const bool exists = in_head < args.dim;
-  const int64_t column = head * args.dim + (exists ? in_head : args.dim - 1);
+__device__ ColumnSums sums_of_column(const AttentionCombineArgs& args, const LongRow& row, const CombineTeam& team,
+                                     const HeadSums& sums, float most, int64_t column) {
+  const int64_t len = args.heads * args.dim;
   const bool has_positive = args.partials.num_vectors > 1;
-  double sum = 0, positive = 0;
+  ColumnSums total{0, 0};
   float maximum[kUnroll], value[kUnroll], positive_value[kUnroll];
   for_each_slot<kUnroll>(
       row, team,
@@ -73,33 +80,72 @@ __device__ void combine_head(const AttentionCombineArgs& args, const LongRow& ro
       },
       [&](int u) {
         const double factor = static_cast<double>(expf(maximum[u] - most));
-        sum += factor * static_cast<double>(value[u]);
-        positive += factor * static_cast<double>(positive_value[u]);
+        total.all += factor * static_cast<double>(value[u]);
+        total.positive += factor * static_cast<double>(positive_value[u]);
       });
-  sum = team.sum(sum);
-  if (has_positive) positive = team.sum(positive);
+  total.all = team.sum(total.all);
+  if (has_positive) total.positive = team.sum(total.positive);
+  return total;
+}
+
+__device__ void store_column(const AttentionCombineArgs& args, int64_t element, const HeadTotal& total,
+                             const ColumnSums& sums) {
+  store_element(args.out, args.type, element, static_cast<float>(sums.all / total.sum));
+  if (args.partials.num_vectors == 1) return;
+  const double centred = (sums.positive - total.positive / total.sum * sums.all) / total.sum;
+  store_element({args.positive, nullptr}, args.type, element, static_cast<float>(centred));
+}
+
+// A warp's columns of a head.
+__device__ void combine_tile(const AttentionCombineArgs& args, const LongRow& row, const CombineTeam& team,
+                             int64_t head, int64_t tile) {
+  const HeadSums sums(args, row, head);
+  const HeadTotal total = sums.total(team.lane);
+  const int64_t in_head = tile * kWarpSize + team.lane;
+  const bool exists = in_head < args.dim;
+  const int64_t column = head * args.dim + (exists ? in_head : args.dim - 1);
+  const ColumnSums of_column = sums_of_column(args, row, team, sums, total.maximum, column);
   if (team.warp != 0) return;
-  const int64_t element = row.row * len + column;
-  if (exists) {
-    store_element(args.out, args.type, element, static_cast<float>(sum / total));
-    if (has_positive) {
-      const double centred = (positive - positive_total / total * sum) / total;
-      store_element({args.positive, nullptr}, args.type, element, static_cast<float>(centred));
-    }
-  }
+  if (exists) store_column(args, row.row * args.heads * args.dim + column, total, of_column);
   if (in_head == 0 && args.lse != nullptr) {
-    args.lse[row.row * args.heads + head] = static_cast<float>(static_cast<double>(most) + log(total));
+    args.lse[row.row * args.heads + head] = static_cast<float>(static_cast<double>(total.maximum) + log(total.sum));
   }
 }
 
+// All columns of a head: what the slots left of it must be there until the last of them is done.
+__device__ void fold_head(const AttentionCombineArgs& args, const LongRow& part, const CombineTeam& team,
+                          int64_t head) {
+  const HeadSums sums(args, part, head);
+  const HeadTotal total = sums.total(team.lane);
+  const int64_t len = args.heads * args.dim;
+  for (int64_t begin = 0; begin < args.dim; begin += kWarpSize) {
+    const bool exists = begin + team.lane < args.dim;
+    const int64_t column = head * args.dim + (exists ? begin + team.lane : args.dim - 1);
+    const ColumnSums of_column = sums_of_column(args, part, team, sums, total.maximum, column);
+    if (team.warp != 0 || !exists) continue;
+    args.partials.vector(part.slot(0), len, 0)[column] = static_cast<float>(of_column.all);
+    if (args.partials.num_vectors == 1) continue;
+    args.partials.vector(part.slot(0), len, 1)[column] = static_cast<float>(of_column.positive);
+  }
+  if (team.warp != 0 || team.lane != 0) return;
+  args.partials.store_sums(part.slot(0), args.heads, head,
+                           {total.maximum, static_cast<float>(total.sum), static_cast<float>(total.positive), 0.f});
+}
+
+template <bool kFolds>
 __global__ void __launch_bounds__(kCombineThreads, 1) combine_attention_kernel(const KernelArgs kernel) {
   const AttentionCombineArgs& args = kernel.args;
-  for_each_long_row(args.rows, kernel.grid,
-                    [&](const LongRow& row, const CombineTeam& team, int64_t first, int64_t step) {
-                      for (int64_t item = first; item < args.heads * kernel.tiles; item += step) {
-                        combine_head(args, row, team, item / kernel.tiles, static_cast<int>(item % kernel.tiles));
-                      }
-                    });
+  for_each_long_row<kFolds>(args.rows, kernel.grid,
+                            [&](const LongRow& row, const CombineTeam& team, int64_t first, int64_t step) {
+                              if constexpr (kFolds) {
+                                for (int64_t head = first; head < args.heads; head += step)
+                                  fold_head(args, row, team, head);
+                              } else {
+                                for (int64_t item = first; item < args.heads * kernel.tiles; item += step) {
+                                  combine_tile(args, row, team, item / kernel.tiles, item % kernel.tiles);
+                                }
+                              }
+                            });
 }
 
 }  // namespace
@@ -107,8 +153,9 @@ __global__ void __launch_bounds__(kCombineThreads, 1) combine_attention_kernel(c
 cudaError_t combine_attention(const AttentionCombineArgs& args, const Launch& launch) {
   if (args.rows.num_slots == 0 || args.heads * args.dim == 0) return cudaSuccess;
   const int64_t tiles = ceil_div(args.dim, kWarpSize);
-  const KernelArgs kernel{args, CombineGrid::make(args.rows, args.heads * tiles), static_cast<int32_t>(tiles)};
-  return cuda::launch(combine_attention_kernel, kernel.grid.blocks(), kCombineThreads, launch.stream, kernel);
+  return launch_combine(combine_attention_kernel<true>, combine_attention_kernel<false>,
+                        KernelArgs{args, {}, static_cast<int32_t>(tiles)}, args.rows, args.heads * tiles,
+                        launch.stream);
 }
 
 }  // namespace halfgnn::cuda
