@@ -23,6 +23,7 @@ from . import (
     limits,
     marks,
     overhead,
+    profiling,
     reorder,
     rows,
     runner,
@@ -49,6 +50,7 @@ def _add_options(parser: argparse.ArgumentParser) -> None:
     """Options that are not given are None: what is measured then depends on device and family, see case.py."""
     add, some = parser.add_argument, functools.partial(parser.add_argument, nargs="+")
     add("--quick", action="store_true", help="a smoke test: a tiny graph, almost no repetition")
+    add("--profile", action="store_true", help="one call of halfgnn per case for ncu --profile-from-start off; no rows")
     add("--device", choices=tuple(DEFAULTS), default="cpu")
     some("--dtype", choices=DTYPES, dest="dtypes", help="on a GPU the first at all --dims, the others at one")
     some("--graphs", choices=graphs.NAMES, metavar="NAME", help=", ".join(graphs.NAMES))
@@ -145,8 +147,8 @@ def cases_of(family: str, config: Config) -> list[Case]:
     return list(_CASES[family](config) if family in _CASES else sweep.cases(config, family))
 
 
-def _run(configs: dict[str, Config], argv: Sequence[str], out: Path | None) -> None:
-    """configs: one per family to be run; they have the same device and threads."""
+def _run(configs: dict[str, Config], argv: Sequence[str], out: Path | None, profiles: bool = False) -> None:
+    """configs: one per family to be run; they have the same device and threads. profiles: for a profiler; without rows."""
     config = next(iter(configs.values()))
     if config.threads > (os.cpu_count() or 1):
         print(f"warning: {config.threads} threads on {os.cpu_count()} cores", file=sys.stderr)
@@ -167,6 +169,10 @@ def _run(configs: dict[str, Config], argv: Sequence[str], out: Path | None) -> N
             print(f"{family}: skipped, {error}")
             continue
         for case in tqdm(cases, family, disable=None):
+            if profiles:
+                print(case.title, flush=True)
+                profiling.run_case(case, config.device)
+                continue
             measured = runner.run_case(case, config, source)
             tqdm.write(f"{case.title}\n{runner.summary(measured)}", file=sys.stdout)
             sys.stdout.flush()
@@ -221,7 +227,8 @@ def main(argv: Sequence[str] | None = None) -> int:
             return _COMMANDS[options.command](options)
         families = families_of(options.command)
         for threads in options.threads or [None]:
-            _run({family: _config(options, family, threads) for family in families}, argv, options.out)
+            configs = {family: _config(options, family, threads) for family in families}
+            _run(configs, argv, options.out, options.profile)
         return 0
     except (graphs.NoData, OSError, ValueError) as error:
         if isinstance(error, graphs.NoData) or options.command in _OF_FILES:

@@ -33,4 +33,9 @@ LONG = (
 
 
 def pytest_collection_modifyitems(items):
-    items.sort(key=lambda item: next((i for i, start in enumerate(LONG) if item.nodeid.startswith(start)), len(LONG)))
+    if "cpu" in support.DEVICES:
+        items.sort(
+            key=lambda item: next((i for i, start in enumerate(LONG) if item.nodeid.startswith(start)), len(LONG))
+        )
+    else:  # on a GPU, whose time is short
+        items.sort(key=lambda item: "compile" in item.nodeid or item.nodeid.startswith(LONG))

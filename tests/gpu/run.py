@@ -11,8 +11,9 @@ large     sizes past 2^31, if there is enough memory
 sanitize  compute-sanitizer's memcheck, racecheck, initcheck and synccheck on sanitize.py, all four at the same time
 
 Each group writes a log to the folder --out, and the summary is written anew after each. The exit status is 0 only if everything
-passed. --groups runs some of them, in calls of their own if one call may not last long enough for all. --rehearse runs a sample of
-all groups on the CPU, without the packages that a machine with a GPU may lack (make gpu-rehearsal).
+passed. --groups runs some of them, in calls of their own if one call may not last long enough for all. --sample runs a sample of
+each group of tests. --rehearse runs a sample of all groups on the CPU, without the packages that a machine with a GPU may lack (make
+gpu-rehearsal).
 """
 
 from __future__ import annotations
@@ -230,7 +231,7 @@ def read_results(text: str) -> tuple[Counter, list[str]]:
 
 def pytest_command(workers: int) -> list[str]:
     command = [sys.executable, "-m", "pytest", "-v", "--tb=short", "-p", "no:cacheprovider", "-p", "tests.gpu.gpu_plugin",
-               "-o", "faulthandler_timeout=100"]  # fmt: skip
+               "-o", "faulthandler_timeout=100", "--durations=20"]  # fmt: skip
     if importlib.util.find_spec("xdist"):
         command += ["-n", str(workers), "--max-worker-restart=20"]
     return command
@@ -238,7 +239,7 @@ def pytest_command(workers: int) -> list[str]:
 
 def run_pytest(name: str, arguments: list[str], options, limit: float) -> Outcome:
     device, workers, out = ("cpu" if options.rehearse else "cuda"), options.workers, options.out
-    if options.rehearse:
+    if options.rehearse or options.sample:
         arguments = [*arguments, "-p", "tests.sample"]
     workers = 1 if name == "large" else workers
     job = Job([*pytest_command(workers), *arguments], out / f"{name}.log", environment(HALFGNN_TEST_DEVICES=device))
@@ -396,6 +397,7 @@ def parse(argv=None):
     parser.add_argument("--groups", nargs="*", choices=GROUPS, default=list(GROUPS), help="none: build only")
     parser.add_argument("--workers", type=int, default=8, help="test processes that share the GPU (8)")
     parser.add_argument("--budget", type=float, default=540, help="seconds for the whole run (540)")
+    parser.add_argument("--sample", action="store_true", help="of each test the fewest cases that have every parameter")
     parser.add_argument("--rehearse", action="store_true", help="a sample on the CPU: needs no GPU")
     options = parser.parse_args(argv)
     options.out = options.out.resolve()
