@@ -11,7 +11,7 @@ from types import SimpleNamespace
 import pytest
 import torch
 
-from benchmarks import cli, gpu, inputs, marks, memory, rows, runner
+from benchmarks import cli, gpu, inputs, marks, memory, profiling, rows, runner
 from benchmarks.case import DEFAULTS, Case, Config, Contestant
 from benchmarks.families import families_of
 from benchmarks.graphs import RECIPES, BenchGraph
@@ -56,6 +56,17 @@ def test_rehearsal_of_what_runs_on_a_gpu(tmp_path, capsys, in_this_process):
     assert {row.family for row in found} >= set(gpu.FAMILIES)
     assert (tmp_path / "cpu.md").read_text() and (tmp_path / "bench.log").read_text()
     assert capsys.readouterr().out.count(": done in") == len(gpu.REHEARSAL)
+
+
+def test_a_profiler_sees_one_call_of_halfgnn(tmp_path, monkeypatch, capsys):
+    windows, calls = [], []
+    monkeypatch.setattr(profiling, "_profiled", lambda device: windows.append(device) or contextlib.nullcontext())
+    monkeypatch.setattr(ops, "copy_u_sum", lambda *x, f=ops.copy_u_sum: calls.append(len(windows)) or f(*x))
+    options = ["--quick", "--profile", "--dims", "16", "--heads", "1", "--orders", "sorted", "--directions", "forward"]
+    assert cli.main(["spmm", *options, "--dtype", "fp16", "--threads", "1", "--out", str(tmp_path)]) == 0
+    assert set(calls) == {0, 1} and calls == sorted(calls) and windows == ["cpu"] * len(windows)
+    assert capsys.readouterr().out.count("forward on tiny") == len(windows) > 2
+    assert not list(tmp_path.iterdir())
 
 
 def test_a_step_is_a_process_that_may_fail(tmp_path):

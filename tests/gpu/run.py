@@ -12,8 +12,8 @@ sanitize  compute-sanitizer's memcheck, racecheck, initcheck and synccheck on sa
 
 Each group writes a log to the folder --out, and the summary is written anew after each. The exit status is 0 only if everything
 passed. --groups runs some of them, in calls of their own if one call may not last long enough for all. --sample runs a sample of
-each group of tests. --rehearse runs a sample of all groups on the CPU, without the packages that a machine with a GPU may lack (make
-gpu-rehearsal).
+each group of tests. --rehearse runs a sample of all groups on the CPU, without the packages that a machine with a GPU may lack
+(make gpu-rehearsal).
 """
 
 from __future__ import annotations
