@@ -151,6 +151,7 @@ def _general() -> Iterator[Job]:
 
     for width in (5, 8, 16):
         u, v, e = ((target, shape) for target, shape in zip("uve", ((3, 1, width), (1, 4, width), (1, 4, width))))
+        whole, row = (3, width), (1, width)  # gradients of the first are summed over nothing
         cases = [
             Case(f"u_dot_v that broadcasts {width}", lambda g, x, y: ops.gsddmm(g, "dot", x, y, "u", "v"), (u, v)),
             Case(f"u_dot_e that broadcasts {width}", lambda g, x, y: ops.gsddmm(g, "dot", x, y, "u", "e"), (u, e)),
@@ -158,6 +159,11 @@ def _general() -> Iterator[Job]:
                 Case(f"u_{op}_e_{reduce} that broadcasts {width}", spmm(op, reduce), (u, e))
                 for op in ("add", "mul")
                 for reduce in ("sum", "max")
+            ),
+            *(
+                Case(f"u_{op}_e_{reduce}, {target} whole {width}", spmm(op, reduce), operands)
+                for op, reduce in (("add", "sum"), ("mul", "max"))
+                for target, operands in (("u", (("u", whole), ("e", row))), ("e", (("u", row), ("e", whole))))
             ),
             Case(f"copy_e_sum {width}", lambda g, y: ops.gspmm(g, "copy_rhs", "sum", None, y), (e,)),
             Case(f"copy_e_max {width}", lambda g, y: ops.gspmm(g, "copy_rhs", "max", None, y), (e,)),
