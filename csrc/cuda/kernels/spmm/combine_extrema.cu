@@ -8,12 +8,7 @@ namespace halfgnn::cuda {
 namespace {
 
 constexpr int kUnroll = 4;  // slots that a lane has in flight
-// At most 40 registers per lane: 48 warps on a multiprocessor. Those of sm_75 hold 32.
-#if defined(__CUDA_ARCH__) && __CUDA_ARCH__ < 800
-constexpr int kMinBlocks = 2;
-#else
-constexpr int kMinBlocks = 3;
-#endif
+constexpr int kMinBlocks = 2;  // 32 warps on a multiprocessor. For 48, sm_80 has too few registers by two
 
 struct KernelArgs {
   CombineExtremaArgs args;
