@@ -7,7 +7,7 @@
 namespace halfgnn::cuda {
 namespace {
 
-constexpr int kUnroll = 4;  // slots that a lane has in flight
+constexpr int kUnroll = 4;     // slots that a lane has in flight
 constexpr int kMinBlocks = 2;  // 32 warps on a multiprocessor. For 48, sm_80 has too few registers by two
 
 struct KernelArgs {

@@ -22,7 +22,8 @@ struct ReductionsOut {
   float eps;
 };
 
-// Of each slot and element; overwritten when they are combined. `shift` is the value from which distances are summed, and their squares.
+// Of each slot and element; overwritten when they are combined. `shift` is the value from which distances are summed,
+// and their squares.
 struct PartialReductions {
   float* sum;
   float* shift;
