@@ -94,6 +94,7 @@ FAMILY_DEFAULTS: dict[tuple[str, str], dict[str, Any]] = {
         graphs=("batch-size",), dims=(128,), heads=(4,), dtypes=("bf16", "fp32"),
         baselines=("dgl", "pyg", "torch.compile"),
     ),
+    ("edge_network", "cpu"): dict(graphs=("batch-size",), dims=(128,), heads=(1,), dtypes=("bf16", "fp32")),
     ("several", "cpu"): dict(graphs=("arxiv-size",), dims=(128,)),
     ("attention", "cpu"): dict(heads=(4, 8), dims=(128,)),
     ("layer", "cpu"): dict(dims=(128,), baselines=("dgl",)),

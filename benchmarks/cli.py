@@ -16,6 +16,7 @@ from tqdm import tqdm
 from . import (
     baselines,
     edge_layer,
+    edge_network,
     facts,
     gpu,
     graphs,
@@ -41,8 +42,8 @@ from .table_parts import marks_table
 from .timing import QUICK
 
 # The others are families of operators.
-_CASES = {"layer": layer.cases, "edge_layer": edge_layer.cases, "train": train.cases, "overhead": overhead.cases,
-          "limits": limits.cases, "reorder": reorder.cases, "several": several.cases}  # fmt: skip
+_CASES = {"layer": layer.cases, "edge_layer": edge_layer.cases, "edge_network": edge_network.cases, "train": train.cases,
+          "overhead": overhead.cases, "limits": limits.cases, "reorder": reorder.cases, "several": several.cases}  # fmt: skip
 IDTYPES = {"int32": torch.int32, "int64": torch.int64}
 
 

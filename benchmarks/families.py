@@ -13,6 +13,7 @@ FAMILIES = {
     "attention": "gat_attention, gatv2_attention and dot_attention, fused and unfused",
     "layer": "a step of dgl.nn modules, as they are, under the drop-in, and fused",
     "edge_layer": "a step of modules with features of edges: torch_geometric's, dgl.nn's and halfgnn's",
+    "edge_network": "a step of a network on every edge: halfgnn's, plain, compiled, and under torch.utils.checkpoint",
     "train": "training steps of GAT, GCN and SAGE: time, memory, losses",
     "overhead": "microseconds per call and per training step, from 30 nodes to 4 M edges",
     "limits": "copy_u_sum beside other gathers and copies",

@@ -138,7 +138,7 @@ MARKS = (
 
 # ---- features of edges, on a CPU -------------------------------------------------------------------------------------
 
-EDGE_FAMILIES = ("messages", "several", "edge_layer")
+EDGE_FAMILIES = ("messages", "several", "edge_layer", "edge_network")
 
 
 def _beside(text: str, ours: Entry, op: str, direction: str, at_most: float, changed: dict[str, str]) -> Mark:

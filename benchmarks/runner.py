@@ -58,7 +58,7 @@ class _Measurement:
     @property
     def has_peak(self) -> bool:
         """Resident memory says little about operators on a CPU, because the C library keeps freed memory."""
-        return self.config.on_gpu or self.case.family == "train"
+        return self.config.on_gpu or self.case.family in ("train", "edge_network")
 
     @property
     def modes(self) -> tuple[str, ...]:

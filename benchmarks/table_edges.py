@@ -40,6 +40,14 @@ _LAYERS_LEGEND = (
     'module; "drop-in": torch_geometric\'s under halfgnn.pyg.accelerate(fuse=False). MiB: what the forward keeps for the backward, '
     "beyond inputs and parameters."
 )
+_NETWORKS_LEGEND = (
+    'A step of a network on every edge, forward and backward, with the edges\' next features. "plain": rows of all edges in each '
+    "layer; compiled and under torch.utils.checkpoint beside it. Kept: by the forward for the backward; peak: of a step, beyond "
+    "what was there before; both in MiB."
+)
+_NETWORKS = ("halfgnn", "plain", "plain compiled", "checkpoint")
+_NETWORKS_HEADER = ["network", "graph", "features", "dtype", *_NETWORKS, "than plain", "than compiled", "than checkpoint",
+                    "kept", "plain keeps", "peak", "plain's peak", "checkpoint's peak"]  # fmt: skip
 _STEPS_LEGEND = (
     "A training step of a model of these layers, from forward to optimizer. MiB: at the peak, with graph and data."
 )
@@ -77,17 +85,34 @@ def _layer_lines(cases: Sequence[Measured]) -> Iterator[list[str]]:
                        *map(number, memory)]  # fmt: skip
 
 
+def _network_lines(cases: Sequence[Measured]) -> Iterator[list[str]]:
+    for case in cases:
+        for dtype in _DTYPES:
+            ours, *others = (case.row([name], dtype) for name in _NETWORKS)
+            if ours is None:
+                continue
+            plain, _, again = others
+            kept, peaks = (
+                [row.kept_mb if row else None for row in (ours, plain)],
+                [row.peak_mb if row else None for row in (ours, plain, again)],
+            )
+            factors = [faster(ours.ms, row.ms if row else None) for row in others]
+            yield [ours.op, graph_name(ours), str(ours.dim), dtype, *map(time, (ours, *others)), *factors,
+                   *map(number, (*kept, *peaks))]  # fmt: skip
+
+
 def _of_machine(rows: Sequence[Row]) -> Iterator[str]:
     cases: dict[str, list[Measured]] = {}
     for case in by_case(rows).values():
         family = case.first.family
-        cases.setdefault(
-            "layers" if family.endswith("layer") else "steps" if family == "train" else "operators", []
-        ).append(case)
+        kinds = {"edge_network": "networks", "train": "steps"}
+        kind = "layers" if family.endswith("layer") else kinds.get(family, "operators")
+        cases.setdefault(kind, []).append(case)
     yield f"**{machine(rows[0])}**"
     for kind, legend, header, lines in (
         ("operators", _OPERATORS_LEGEND, _OPERATORS, _operator_lines),
         ("layers", _LAYERS_LEGEND, _LAYERS_HEADER, _layer_lines),
+        ("networks", _NETWORKS_LEGEND, _NETWORKS_HEADER, _network_lines),
         ("steps", _STEPS_LEGEND, _LAYERS_HEADER, _layer_lines),
     ):
         made = list(lines(cases.get(kind, [])))

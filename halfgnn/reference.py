@@ -14,12 +14,14 @@ from __future__ import annotations
 from collections.abc import Callable
 
 import torch
+import torch.nn.functional as F
 from torch import Tensor
 
 __all__ = [
     "copy_u_reduce",
     "dot_attention",
     "dropout_mask",
+    "edge_network",
     "edge_softmax",
     "gat_attention",
     "gated_sum",
@@ -258,6 +260,53 @@ def gated_sum(
         has_edges = (g.in_degrees() > 0).view(-1, *[1] * (value.dim() - 1))
         out = out / torch.where(has_edges, _scatter_sum(gate, dst, g.num_dst) + eps, 1)
     return (out, z) if return_edges else out
+
+
+_ACTIVATIONS: dict[str, Callable[..., Tensor]] = {
+    "relu": torch.relu,
+    "silu": F.silu,
+    "gelu": F.gelu,
+    "tanh": torch.tanh,
+    "softplus": F.softplus,
+    "leaky_relu": F.leaky_relu,
+}
+
+
+def edge_network(
+    g, src=None, dst=None, layers=(), *, edge_feat=None, edge_weight=None, positions=None, distance_weight=None, squared=True,
+    activation="silu", negative_slope=0.01, norm=None, eps=1e-5, factor=None, edge_factor=None, reduce="sum", return_edges=False,
+    residual=False,
+) -> Tensor | tuple[Tensor, Tensor]:  # fmt: skip
+    """``out[v] = reduce over in-edges e = (u, v) of factor[u] edge_factor[e] m[e]``, where a network makes ``m[e]`` of
+    ``src[u] + dst[v] + edge_weight edge_feat[e] + distance[e] distance_weight``: `layers`, each behind the activation, and a norm.
+
+    Shapes: src (num_src, F), dst (num_dst, F), edge_feat (num_edges, C), edge_weight (F, C), positions (num_src, P) and
+    (num_dst, P), distance_weight (F,), factor (num_src, *), edge_factor (num_edges,). Terms and factors that are None are left out.
+    squared: a distance is not its root. residual: edges return edge_feat + m. reduce none: edges alone. Empty nodes get 0.
+    """
+    ends = [x.long() for x in g.edges()]
+    terms = [_take(x, at) for x, at in zip((src, dst), ends) if x is not None]
+    if edge_feat is not None:
+        terms.append(F.linear(edge_feat, edge_weight))
+    if positions is not None:
+        offsets = _take(positions[0], ends[0]) - _take(positions[1], ends[1])
+        square = offsets.square().sum(1, keepdim=True)
+        terms.append((square if squared else torch.linalg.vector_norm(offsets, dim=1, keepdim=True)) * distance_weight)
+    message = sum(terms[1:], terms[0])
+    slope = (negative_slope,) if activation == "leaky_relu" else ()
+    for weight, bias in layers:
+        message = F.linear(_ACTIVATIONS[activation](message, *slope), weight, bias)
+    if norm is not None:
+        message = F.layer_norm(message, message.shape[1:], norm[0], norm[1], eps)
+    edges = message + edge_feat if residual else message
+    if reduce == "none":
+        return edges
+    if factor is not None:
+        message = message * _take(factor, ends[0])
+    if edge_factor is not None:
+        message = message * edge_factor.unsqueeze(1)
+    out = gspmm(g, "copy_rhs", reduce, None, message)
+    return (out, edges) if return_edges else out
 
 
 def segment_reduce(seglen, value, reducer="sum") -> Tensor:

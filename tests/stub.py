@@ -20,6 +20,7 @@ MODULES = {
     "attention": ("dot_attention", "gat_attention", "gatv2_attention"),
     "copy_u_reduce": ("copy_u_reduce",),
     "edge_softmax": ("edge_softmax",),
+    "edge_network": ("edge_network",),
     "gated_sum": ("gated_sum",),
     "gather_rows": ("gather_rows",),
     "sddmm": ("gsddmm", "u_add_v_add_e"),

@@ -9,6 +9,7 @@ TransformerConv has no counterpart in DGL: its arguments and parameters are torc
 """
 
 from .dotgatconv import DotGatConv
+from .edge_network import EdgeNetwork
 from .edgegatconv import EdgeGATConv
 from .egatconv import EGATConv
 from .gatconv import GATConv
@@ -28,6 +29,7 @@ __all__ = [
     "DotGatConv",
     "EGATConv",
     "EdgeGATConv",
+    "EdgeNetwork",
     "EdgeWeightNorm",
     "GATConv",
     "GATv2Conv",

@@ -11,6 +11,7 @@ from . import spmm as _spmm
 from . import topology  # noqa: F401  (registers fake kernels)
 from .attention import dot_attention, gat_attention, gatv2_attention
 from .copy_u_reduce import copy_u_reduce
+from .edge_network import edge_network
 from .edge_softmax import edge_softmax
 from .gated_sum import gated_sum
 from .gather_rows import gather_rows
@@ -26,6 +27,7 @@ for _name, _function in {**_spmm.FUNCTIONS, **_sddmm.FUNCTIONS}.items():
 __all__ = [
     "copy_u_reduce",
     "dot_attention",
+    "edge_network",
     "edge_softmax",
     "gat_attention",
     "gated_sum",

@@ -8,6 +8,7 @@ from .attention import dot_attention as dot_attention
 from .attention import gat_attention as gat_attention
 from .attention import gatv2_attention as gatv2_attention
 from .copy_u_reduce import copy_u_reduce as copy_u_reduce
+from .edge_network import edge_network as edge_network
 from .edge_softmax import edge_softmax as edge_softmax
 from .gated_sum import gated_sum as gated_sum
 from .gather_rows import gather_rows as gather_rows
@@ -40,6 +41,7 @@ __all__ = [
     "e_mul_v",
     "e_sub_u",
     "e_sub_v",
+    "edge_network",
     "edge_softmax",
     "gat_attention",
     "gated_sum",

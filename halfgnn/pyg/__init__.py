@@ -33,6 +33,8 @@ except ImportError as error:
 from ._accounts import reset_stats, stats
 from ._graph import graph_of
 from ._patch import accelerate, patch, unpatch
+from .cf_conv import CFConv
+from .edge_conv import EdgeConv
 from .gat_conv import GATConv
 from .gatv2_conv import GATv2Conv
 from .gcn_conv import GCNConv
@@ -50,6 +52,8 @@ from .to_graph import ToGraph
 from .transformer_conv import TransformerConv
 
 __all__ = [
+    "CFConv",
+    "EdgeConv",
     "GATConv",
     "GATv2Conv",
     "GCNConv",

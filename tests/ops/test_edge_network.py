@@ -1,0 +1,278 @@
+"""edge_network: a network on every edge, in tiles. Held to the same formula in PyTorch, which keeps rows of all edges."""
+
+from __future__ import annotations
+
+import itertools
+
+import pytest
+import torch
+from torch.utils.checkpoint import checkpoint
+
+from halfgnn import Graph, ops, reference
+from halfgnn.ops.edge_network import operator
+from tests import support
+from tests.support import HALVES, IDTYPES, randn
+from tests.support_nn import assert_near
+
+TILE = 64
+EDGES, WIDTH, HIDDEN = 5, 16, 8
+GRAPHS = ("bipartite", "skewed", "empty", "edgeless", "one_edge")
+
+
+@pytest.fixture(autouse=True)
+def _small_tiles(monkeypatch):
+    """Rows begin and end anywhere in a tile, and some fill several."""
+    monkeypatch.setattr(operator, "tile_edges", lambda num_edges, is_cpu: TILE)
+
+
+def arguments(g, dtype, *, norm=True, factors=False, distances=False, dst=True, feat=True, **options):
+    """Leaves, by the names of the operator."""
+    wide = dict(dtype=dtype, device=g.device)
+    found = {
+        "src": randn(g.num_src, WIDTH, **wide),
+        "layers": [(randn(HIDDEN, WIDTH, **wide) / 4, randn(HIDDEN, **wide)), (randn(EDGES, HIDDEN, **wide) / 3, None)],
+    }
+    if dst:
+        found["dst"] = randn(g.num_dst, WIDTH, **wide)
+    if feat:
+        found |= {"edge_feat": randn(g.num_edges, EDGES, **wide), "edge_weight": randn(WIDTH, EDGES, **wide) / 2}
+    if norm:
+        found["norm"] = randn(EDGES, **wide), randn(EDGES, **wide)
+    if factors:
+        found |= {"factor": randn(g.num_src, EDGES, **wide), "edge_factor": randn(g.num_edges, **wide)}
+    if distances:
+        found["positions"] = randn(g.num_src, 3, **wide), randn(g.num_dst, 3, **wide)
+        found["distance_weight"] = randn(WIDTH, **wide) / 3
+    return found | options
+
+
+def mapped(value, function):
+    """With function(x) in place of every tensor, which may be in tuples and lists."""
+    if isinstance(value, dict):
+        return {name: mapped(x, function) for name, x in value.items()}
+    if isinstance(value, (tuple, list)):
+        return type(value)(mapped(x, function) for x in value)
+    return function(value) if isinstance(value, torch.Tensor) else value
+
+
+def leaves_of(given) -> list[torch.Tensor]:
+    found: list[torch.Tensor] = []
+    mapped(given, lambda x: found.append(x) or x)
+    return found
+
+
+def results(function, g, given, upstream=None):
+    """(results, gradients of all leaves). upstream: a list of the results' gradients, or an empty one to be filled."""
+    given = mapped(given, lambda x: x.detach().clone().requires_grad_())
+    out = function(g, **given)
+    outs = list(out) if isinstance(out, tuple) else [out]
+    if upstream is not None and not upstream:
+        upstream += [randn(*x.shape, dtype=x.dtype, device=x.device) for x in outs]
+    grads = [u.to(x) for u, x in zip(upstream, outs)]
+    gradients = torch.autograd.grad(outs, leaves_of(given), grads, allow_unused=True)
+    return [x.detach() for x in outs], list(gradients)
+
+
+def every_result(*args):
+    outs, gradients = results(*args)
+    return [*outs, *gradients]
+
+
+def compare(g, given, tolerance=None):
+    """fp64 and fp32 with the reference, halves by the rule of modules: no worse than PyTorch's layers in that type."""
+    upstream: list[torch.Tensor] = []
+    actual = every_result(ops.edge_network, g, given, upstream)
+    host = g.to("cpu")
+    upstream = [x.cpu() for x in upstream]
+    on_host = mapped(given, lambda x: x.cpu())
+    truth = every_result(reference.edge_network, host, mapped(on_host, lambda x: x.double()), upstream)
+    dtype = actual[0].dtype
+    if dtype in HALVES:
+        formula = every_result(reference.edge_network, host, on_host, upstream)
+        assert_near(actual, truth, formula, dtype, most=None)
+        return
+    bound = tolerance or (1e-9 if dtype == torch.float64 else 2e-4)
+    for got, right in zip(actual, truth):
+        size = right.abs().max().item() if right.numel() else 0
+        torch.testing.assert_close(got.cpu().double(), right, rtol=bound, atol=bound * max(size, 1e-3))
+
+
+CASES = [
+    dict(reduce=reduce, norm=norm, factors=factors, distances=distances, return_edges=edges, residual=edges)
+    for reduce, (norm, factors, distances, edges) in itertools.product(
+        ("sum", "mean", "max"), [(True, False, False, True), (False, True, True, False), (True, True, False, False)]
+    )
+]
+
+
+@pytest.mark.parametrize("case", CASES, ids=lambda case: "-".join(str(x) for x in case.values()))
+@pytest.mark.parametrize("activation", tuple(operator.ACTIVATIONS))
+def test_formula(case, activation):
+    g = support.make_graph("skewed", torch.int64)
+    compare(g, arguments(g, torch.float64, activation=activation, negative_slope=0.2, **case))
+
+
+@pytest.mark.parametrize("dtype", [*HALVES, torch.float32], ids=str)
+@pytest.mark.parametrize("name", GRAPHS)
+@pytest.mark.parametrize("reduce", ["sum", "max"])
+def test_types_and_graphs(name, reduce, dtype, device):
+    for idtype, identity in zip(IDTYPES, (True, False)):
+        g = support.make_graph(name, idtype, identity=identity).to(device)
+        compare(g, arguments(g, dtype, reduce=reduce, return_edges=True, factors=reduce == "sum"))
+
+
+@pytest.mark.parametrize(
+    "case", [dict(dst=False), dict(feat=False), dict(dst=False, feat=False), dict(squared=False, distances=True)]
+)
+def test_terms(case, device):
+    g = support.make_graph("bipartite", torch.int32).to(device)
+    compare(g, arguments(g, torch.float32, **case))
+
+
+def test_only_edges(device):
+    g = support.make_graph("bipartite", torch.int32).to(device)
+    given = arguments(g, torch.float32, reduce="none", return_edges=True, residual=True)
+    del given["src"], given["dst"]
+    compare(g, given)
+
+
+def test_one_layer(device):
+    """The sums are the messages."""
+    g = support.make_graph("skewed", torch.int32).to(device)
+    compare(g, dict(arguments(g, torch.float32, norm=False, feat=False), layers=()))
+
+
+def test_equal_bits_with_any_number_of_threads():
+    g = support.hub_graph(num_edges=5_000)
+    given = arguments(g, torch.float16, return_edges=True, factors=True)
+    before, found = torch.get_num_threads(), []
+    try:
+        for threads in (1, 2, 3):
+            torch.set_num_threads(threads)
+            torch.manual_seed(3)
+            found.append(every_result(ops.edge_network, g, given, []))
+    finally:
+        torch.set_num_threads(before)
+    assert all(torch.equal(a, b) for other in found[1:] for a, b in zip(found[0], other))
+
+
+@pytest.mark.parametrize(
+    "options", [dict(reduce="sum", distances=True, factors=True), dict(reduce="mean", return_edges=True)], ids=str
+)
+def test_second_derivatives(options):
+    g = support.make_graph("one_edge", torch.int64)
+    given = arguments(g, torch.float64, activation="tanh", **options)
+    leaves = [x.requires_grad_() for x in leaves_of(given)]
+
+    def call(*x):
+        found = iter(x)
+        return ops.edge_network(g, **mapped(given, lambda _: next(found)))
+
+    assert torch.autograd.gradgradcheck(call, leaves, atol=1e-6)
+
+
+def test_forces():
+    """The gradient of an energy by positions is differentiated by weights."""
+    g = support.make_graph("skewed", torch.int64)
+    given = arguments(g, torch.float64, distances=True, norm=False)
+    weights = [w.requires_grad_() for w, _ in given["layers"]]
+    gradients = []
+    for function in (ops.edge_network, reference.edge_network):
+        positions = [x.detach().requires_grad_() for x in given["positions"]]
+        energy = function(g, **dict(given, positions=tuple(positions))).square().sum()
+        forces = torch.autograd.grad(energy, positions, create_graph=True)
+        gradients.append(torch.autograd.grad(sum(f.square().sum() for f in forces), weights))
+    for ours, expected in zip(*gradients):
+        torch.testing.assert_close(ours, expected, rtol=1e-9, atol=1e-9)
+
+
+def test_autocast_checkpoint_and_compile(device):
+    g = support.make_graph("bipartite", torch.int32).to(device)
+    given = arguments(g, torch.float32, return_edges=True, residual=True)
+    call = lambda **x: ops.edge_network(g, **x)  # noqa: E731
+    expected = every_result(ops.edge_network, g, given, up := [])
+    again = every_result(lambda g, **x: checkpoint(call, use_reentrant=False, **x), g, given, up)
+    compiled = torch.compile(call, fullgraph=True, backend="aot_eager")
+    traced = every_result(lambda g, **x: compiled(**x), g, given, up)
+    assert all(torch.equal(a, b) for a, b in zip(expected, again))
+    assert all(torch.equal(a, b) for a, b in zip(expected, traced))
+    with torch.autocast(g.device.type, torch.bfloat16):
+        out, edges = ops.edge_network(g, **given)
+    assert out.dtype == edges.dtype == torch.bfloat16
+    torch.testing.assert_close(out.float(), expected[0], rtol=0.1, atol=0.2 * expected[0].abs().max().item())
+
+
+def test_only_wanted_gradients():
+    g = support.make_graph("skewed", torch.int32)
+    given = arguments(g, torch.float32, distances=True, factors=True)
+    expected = results(ops.edge_network, g, given, up := [])[1]
+    leaves = leaves_of(given)
+    for i in range(len(leaves)):
+        wanted = iter([place == i for place in range(len(leaves))])
+        chosen = mapped(given, lambda x, w=wanted: x.detach().clone().requires_grad_(next(w)))
+        out = ops.edge_network(g, **chosen)
+        assert torch.equal(torch.autograd.grad(out, leaves_of(chosen)[i], up)[0], expected[i])
+
+
+def test_kept_for_the_backward():
+    """No rows of edges but edge_feat."""
+    g = support.hub_graph(num_edges=5_000)
+    given = mapped(arguments(g, torch.float32, return_edges=True, residual=True), lambda x: x.requires_grad_())
+    kept: list[torch.Tensor] = []
+    with torch.autograd.graph.saved_tensors_hooks(lambda x: kept.append(x) or x, lambda x: x):
+        ops.edge_network(g, **given)
+    of_edges = [x for x in kept if x.is_floating_point() and x.shape[:1] == (g.num_edges,)]
+    assert len(of_edges) == 1 and of_edges[0].data_ptr() == given["edge_feat"].data_ptr()
+
+
+def test_tiles_of_large_graphs(monkeypatch):
+    monkeypatch.undo()
+    assert operator.tile_edges(10, True) == operator.tile_edges(10**7, True) == 8192
+    assert operator.tile_edges(10, False) == 8192 and operator.tile_edges(10**6, False) == 31_250
+    assert operator.tile_edges(10**9, False) == 1 << 18
+
+
+WRONG = [
+    (dict(activation="swish"), ValueError, "activation is 'swish'; expected one of relu, silu"),
+    (dict(reduce="prod"), ValueError, "reduce is 'prod'"),
+    (dict(reduce="none"), ValueError, "reduce is 'none'; expected return_edges=True"),
+    (dict(src=None, dst=None, edge_feat=None, edge_weight=None), ValueError, "src, dst and edge_feat are None"),
+    (dict(edge_weight=None), ValueError, "edge_weight is None; expected both edge_feat and edge_weight"),
+    (dict(edge_feat=None), ValueError, "edge_feat is None; expected both"),
+    (dict(dst=torch.ones(3, 16)), ValueError, r"dst has shape \(3, 16\); expected \d+ rows"),
+    (dict(edge_weight=torch.ones(4, 5)), ValueError, r"edge_weight has shape \(4, 5\); expected \(16, 5\)"),
+    (dict(layers=[torch.ones(8, 16)]), TypeError, r"layers\[0\] is Tensor; expected a pair of weight and bias"),
+    (dict(layers=[(torch.ones(8, 3), None)]), ValueError, r"weight of layers\[0\] has shape \(8, 3\); expected \(outputs, 16\)"),
+    (dict(layers=[(torch.ones(8, 16), torch.ones(3))]), ValueError, r"the bias of layers\[0\] has shape \(3,\); expected \(8,\)"),
+    (dict(norm=(torch.ones(3), None)), ValueError, r"the weight of norm has shape \(3,\); expected \(5,\)"),
+    (dict(residual=True), ValueError, "residual is True; expected return_edges=True and edge_feat with 5 columns"),
+    (dict(distance_weight=torch.ones(16)), ValueError, "positions is None; expected them with distance_weight"),
+    (dict(positions=torch.ones(3)), TypeError, "positions is a Tensor and no pair; expected those of sources"),
+    (dict(factor=torch.ones(2, 5)), ValueError, "factor has shape"),
+    (dict(edge_factor=torch.ones(2)), ValueError, r"edge_factor has shape \(2,\)"),
+    (dict(edge_feat="e"), TypeError, "edge_feat is a str"),
+    (dict(eps="small"), TypeError, "eps is 'small'; expected a number"),
+]  # fmt: skip
+
+
+@pytest.mark.parametrize("wrong,error,message", WRONG, ids=lambda x: ",".join(x) if isinstance(x, dict) else "")
+def test_errors(wrong, error, message):
+    g = support.make_graph("bipartite", torch.int32)
+    with pytest.raises(error, match=message):
+        ops.edge_network(g, **dict(arguments(g, torch.float32, norm=False), **wrong))
+
+
+def test_mixed_types_are_refused():
+    g = support.make_graph("bipartite", torch.int32)
+    given = arguments(g, torch.float32)
+    with pytest.raises(TypeError, match=r"edge_feat has dtype torch.float16; expected that of src, torch.float32"):
+        ops.edge_network(g, **dict(given, edge_feat=given["edge_feat"].half()))
+
+
+def test_a_graph_in_another_order():
+    """Edge data stays in the order in which edges were given."""
+    src, dst = torch.tensor([2, 0, 1, 0]), torch.tensor([1, 1, 0, 2])
+    g = Graph.from_edges(src, dst, num_src=3, num_dst=3)
+    feat = torch.eye(4)
+    edges = ops.edge_network(g, edge_feat=feat, edge_weight=torch.eye(4), reduce="none", return_edges=True)
+    assert torch.equal(edges, feat)

@@ -1,0 +1,98 @@
+"""EdgeConv and CFConv: torch_geometric's modules on edge_network, beside the originals."""
+
+from __future__ import annotations
+
+import pytest
+import torch
+from torch import nn
+
+pytest.importorskip("torch_geometric")
+
+import torch_geometric.nn as pyg
+from torch_geometric.nn.models import schnet
+
+import halfgnn.pyg
+from tests.support_nn import assert_near
+
+NODES, EDGES, WIDTH = 60, 400, 8
+
+
+def network(inputs, outputs=6, activation=nn.ReLU):
+    return nn.Sequential(nn.Linear(inputs, 12), activation(), nn.Linear(12, outputs))
+
+
+@pytest.fixture
+def edge_index():
+    return torch.randint(0, NODES, (2, EDGES), generator=torch.Generator().manual_seed(2))
+
+
+def results_of(module, inputs, edge_index, dtype):
+    """The output and the gradients of inputs and parameters."""
+    module = module.to(dtype)
+    leaves = [x.detach().to(dtype).requires_grad_() for x in inputs]
+    out = module(leaves[0], edge_index, *leaves[1:])
+    torch.manual_seed(3)
+    upstream = torch.randn(out.shape).to(out)
+    return [out.detach(), *torch.autograd.grad(out, [*leaves, *module.parameters()], upstream)]
+
+
+def compare(make, inputs, edge_index, dtype):
+    """make(classes): the module, of torch_geometric or of halfgnn.pyg."""
+    original, ours = make(False), make(True)
+    ours.load_state_dict(original.state_dict())
+    halfgnn.pyg.reset_stats()
+    actual = results_of(ours, inputs, edge_index, dtype)
+    assert not halfgnn.pyg.stats()["fell_back"]
+    formula = results_of(make_copy(make, original), inputs, edge_index, dtype)
+    truth = results_of(make_copy(make, original), inputs, edge_index, torch.float64)
+    if dtype == torch.float32:
+        for a, b in zip(actual, truth):
+            torch.testing.assert_close(a.double(), b, rtol=1e-4, atol=1e-4 * max(1, b.abs().max().item()))
+    else:
+        assert_near(actual, truth, formula, dtype, most=None)
+
+
+def make_copy(make, original):
+    copy = make(False)
+    copy.load_state_dict(original.state_dict())
+    return copy
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16], ids=str)
+@pytest.mark.parametrize("aggr", ["max", "add", "mean"])
+def test_edge_conv(aggr, dtype, edge_index):
+    make = lambda ours: (halfgnn.pyg.EdgeConv if ours else pyg.EdgeConv)(network(2 * WIDTH), aggr=aggr)  # noqa: E731
+    compare(make, [torch.randn(NODES, WIDTH)], edge_index, dtype)
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16], ids=str)
+@pytest.mark.parametrize("activation", [schnet.ShiftedSoftplus, nn.SiLU])
+def test_cf_conv(activation, dtype, edge_index):
+    kinds = {False: schnet.CFConv, True: halfgnn.pyg.CFConv}
+    make = lambda ours: kinds[ours](WIDTH, 5, 10, network(7, 10, activation), cutoff=4.0)  # noqa: E731
+    inputs = [torch.randn(NODES, WIDTH), 4 * torch.rand(EDGES), torch.randn(EDGES, 7)]
+    compare(make, inputs, edge_index, dtype)
+
+
+def test_other_networks_are_torch_geometrics(edge_index):
+    net = nn.Sequential(nn.Linear(2 * WIDTH, 12), nn.BatchNorm1d(12), nn.ReLU(), nn.Linear(12, 6))
+    conv, x = halfgnn.pyg.EdgeConv(net), torch.randn(NODES, WIDTH)
+    halfgnn.pyg.reset_stats()
+    conv(x, edge_index)
+    assert halfgnn.pyg.stats()["fell_back"] == {"forward:EdgeConv": {"network": 1}}
+
+
+def test_other_filters_are_torch_geometrics(edge_index):
+    conv = halfgnn.pyg.CFConv(WIDTH, 5, 10, nn.Sequential(nn.Linear(7, 10), nn.Sigmoid()), cutoff=4.0)
+    halfgnn.pyg.reset_stats()
+    conv(torch.randn(NODES, WIDTH), edge_index, torch.rand(EDGES), torch.randn(EDGES, 7))
+    assert halfgnn.pyg.stats()["fell_back"] == {"forward:CFConv": {"network": 1}}
+
+
+def test_pairs_and_graphs(edge_index):
+    conv = halfgnn.pyg.EdgeConv(network(2 * WIDTH))
+    original = make_copy(lambda _: pyg.EdgeConv(network(2 * WIDTH)), conv)
+    pair = torch.randn(NODES, WIDTH), torch.randn(NODES, WIDTH)
+    g = halfgnn.pyg.graph_of(edge_index, NODES, NODES)
+    for given in (edge_index, g):
+        torch.testing.assert_close(conv(pair, given), original(pair, edge_index))
