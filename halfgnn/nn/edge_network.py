@@ -15,6 +15,7 @@ from ..ops import edge_network
 from ..ops.edge_network.operator import REDUCES
 from .projections import linear
 
+Ends = tuple[Tensor | None, Tensor | None]  # of sources and of destinations
 PARTS = ("src", "dst", "edge")
 # Of an activation's module: its name in the operator, and whether it has the parameters that the operator has.
 _ACTIVATIONS: dict[type[nn.Module], tuple[str, Callable[[Any], bool]]] = {
@@ -180,7 +181,8 @@ class EdgeNetwork(nn.Sequential):
         }
         if "edge" in rows:
             options |= {"edge_feat": edge_feat, "edge_weight": weights["edge"]}
-        return edge_network(g, *first_sums(g, reading.first.bias, rows, weights), **options)
+        of_src, of_dst = first_sums(g, reading.first.bias, rows, weights)
+        return edge_network(g, of_src, of_dst, **options)
 
     @staticmethod
     def _checked(g, part: str, x: Any, target: str) -> Tensor:
@@ -193,9 +195,7 @@ class EdgeNetwork(nn.Sequential):
         return f"order={self.order}, reduce={self.reduce!r}, return_edges={self.return_edges}, residual={self.residual}"
 
 
-def first_sums(
-    g, bias: Tensor | None, rows: dict[str, Tensor], weights: dict[str, Tensor]
-) -> tuple[Tensor | None, ...]:
+def first_sums(g, bias: Tensor | None, rows: dict[str, Tensor], weights: dict[str, Tensor]) -> Ends:
     """What the first layer makes of sources and of destinations, which take the bias."""
     src = linear(rows["src"], weights["src"], None) if "src" in rows else None
     if "dst" in rows:
