@@ -1,5 +1,5 @@
 // Every operator schema of halfgnn, and the dispatch keys for which csrc/ops has kernels: those of the back ends of
-// this build. Fake kernels, autograd and autocast are in halfgnn/ops.
+// this build. Fake kernels, autograd and autocast are in halfgnn/ops, and so are the kernels of edge_network.
 //
 // Topology arguments. `indptr` (rows + 1), `indices` (E) and `edge_ids` (E, absent when edge data is already stored in
 // this order) are a compressed adjacency, int32 or int64. CSC: rows are destinations, indices are sources. CSR: rows
@@ -82,6 +82,24 @@ TORCH_LIBRARY(halfgnn, m) {
   m.def(
       "u_add_v_add_e(Tensor indptr, Tensor indices, Tensor? edge_ids, Tensor x, Tensor y, Tensor z, "
       "ScalarType? out_dtype=None) -> Tensor");
+
+  // A network on every edge, by tiles of tile_edges edges (halfgnn/ops/edge_network, which has the kernels: they are
+  // made of other operators). The sums src[u] + dst[v] + edge_weight edge_feat[e] + distance[e] position_weight go
+  // through `weights`, each behind the activation, and a norm. position: where maxima are in CSC. The backward returns
+  // gradients in the order of the tensors; needs: of src ... position_weight. What is not asked for is empty.
+  m.def(
+      "edge_network(Tensor indptr, Tensor indices, Tensor? edge_ids, Tensor? src, Tensor? dst, Tensor? edge_feat, "
+      "Tensor? edge_weight, Tensor? factor, Tensor? edge_factor, Tensor? src_position, Tensor? dst_position, "
+      "Tensor? position_weight, Tensor? norm_weight, Tensor? norm_bias, Tensor[] weights, Tensor?[] biases, "
+      "str activation, float slope, float eps, str reduce, bool residual, bool return_edges, bool euclidean, "
+      "int tile_edges) -> (Tensor out, Tensor edges, Tensor position)");
+  m.def(
+      "edge_network_backward(Tensor indptr, Tensor indices, Tensor? edge_ids, Tensor? src, Tensor? dst, "
+      "Tensor? edge_feat, Tensor? edge_weight, Tensor? factor, Tensor? edge_factor, Tensor? src_position, "
+      "Tensor? dst_position, Tensor? position_weight, Tensor? norm_weight, Tensor? norm_bias, Tensor[] weights, "
+      "Tensor?[] biases, Tensor? position, Tensor? grad, Tensor? grad_edges, bool[] needs, str activation, "
+      "float slope, float eps, str reduce, bool residual, bool return_edges, bool euclidean, int tile_edges) "
+      "-> Tensor[]");
 
   // Softmax of logits (E, *) over the edges of each row, column by column.
   m.def("edge_softmax(Tensor indptr, Tensor? edge_ids, Tensor logits, bool short_rows=False) -> Tensor");

@@ -34,6 +34,7 @@ ATTENTION = ("attention", "attention_[!e]*", "ends_of_heads")
 TESTS = {
     "copy_u_reduce": ("copy_u_reduce",),
     "dot_attention": (*ATTENTION, "attention_edges", "tensor_*"),
+    "edge_network": ("edge_network",),
     "edge_softmax": ("edge_softmax", "short_rows"),
     "gat_attention": ATTENTION,
     "gated_sum": ("gated_sum",),

@@ -36,11 +36,27 @@ void count_writes(const c10::OperatorHandle& op, c10::DispatchKeySet keys, torch
 }  // namespace
 
 TORCH_LIBRARY_IMPL(halfgnn, Autograd, m) {
-  for (const char* name :
-       {"gspmm", "gspmm_backward", "copy_u_reduce", "copy_u_reduce_backward", "gsddmm", "gsddmm_backward",
-        "u_add_v_add_e", "gated_sum", "gated_sum_backward", "edge_softmax", "edge_softmax_backward", "segment_reduce",
-        "segment_reduce_backward", "gat_attention", "gat_attention_backward", "gatv2_attention",
-        "gatv2_attention_backward", "dot_attention", "dot_attention_backward"}) {
+  for (const char* name : {"gspmm",
+                           "gspmm_backward",
+                           "copy_u_reduce",
+                           "copy_u_reduce_backward",
+                           "gsddmm",
+                           "gsddmm_backward",
+                           "u_add_v_add_e",
+                           "gated_sum",
+                           "gated_sum_backward",
+                           "edge_network",
+                           "edge_network_backward",
+                           "edge_softmax",
+                           "edge_softmax_backward",
+                           "segment_reduce",
+                           "segment_reduce_backward",
+                           "gat_attention",
+                           "gat_attention_backward",
+                           "gatv2_attention",
+                           "gatv2_attention_backward",
+                           "dot_attention",
+                           "dot_attention_backward"}) {
     m.impl(name, torch::autograd::autogradNotImplementedFallback());
   }
   m.impl("gather_rows", torch::CppFunction::makeFromBoxedFunction<&refuse_gradients>());

@@ -12,6 +12,7 @@ from tests import (
     support,
     support_attention,  # noqa: F401
     support_attention_edges,  # noqa: F401
+    support_edge_network,  # noqa: F401
     support_gatv2_edges,  # noqa: F401
     support_messages,  # noqa: F401
 )

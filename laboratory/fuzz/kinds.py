@@ -15,6 +15,7 @@ WEIGHTS: dict[str, tuple[int, Callable[[Draw], None]]] = {
     "named gsddmm": (4, operators.named_gsddmm),
     "u_add_v_add_e": (3, operators.u_add_v_add_e),
     "gated_sum": (4, operators.gated_sum),
+    "edge_network": (2, operators.edge_network),
     "edge_softmax": (5, operators.edge_softmax),
     "segment_reduce": (4, operators.segment_reduce),
     "attention": (11, operators.attention),

@@ -122,6 +122,18 @@ def gated_sum(d: Draw) -> None:
     d.line(f"support_messages.check_gated_sum(g, [{operands}], {options})")
 
 
+def edge_network(d: Draw) -> None:
+    """Maxima of equal messages may be of another edge than PyTorch's, whose products round otherwise: sums and means alone."""
+    d.graph()
+    names = ("norm", "factors", "distances", "dst", "feat", "return_edges")
+    options = ", ".join(f"{name}={d.chance(0.6)}" for name in names)
+    options += f", reduce={d.one('sum', 'mean')!r}, activation={d.one('silu', 'tanh', 'gelu')!r}"
+    d.line("from halfgnn.ops.edge_network import operator")
+    d.line(f"operator.tile_edges = lambda *_: {d.one(1, 7, 64)}")
+    d.line(f"given = support_edge_network.arguments(g, torch.{d.dtype()}, {options})")
+    d.line("support_edge_network.compare(g, given)")
+
+
 def edge_softmax(d: Draw) -> None:
     d.graph()
     # Equal weights have the same rounding error, so half gradients lean to one side. Large logits differ by float32

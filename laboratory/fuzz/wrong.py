@@ -43,6 +43,8 @@ ops.u_add_v: g graph g | x data $X | y data $Y | out_dtype out_dtype None
 ops.u_add_v_add_e: g graph g | x data $X | y data $Y | z data randn(g.num_edges, 2, 8, dtype=t) | out_dtype out_dtype None
 ops.gated_sum: g graph g | value data $X | gate_src data $X | gate_dst data $Y | gate_edge logit randn(g.num_edges, 2, 8, dtype=t) |
     edge_value logit randn(g.num_edges, 2, 8, dtype=t) | eps number 0.1
+ops.edge_network: g graph g | src data randn(g.num_src, 8, dtype=t) | dst data randn(g.num_dst, 8, dtype=t) | reduce name 'sum' |
+    activation name 'silu' | eps number 0.1
 ops.u_mul_e_max: g graph g | x data $X | y data $W | out_dtype out_dtype None
 ops.copy_u_mean: g graph g | x only $X | out_dtype out_dtype None
 ops.copy_u_reduce: g graph g | x only $X | reduces names ('max', 'std') | out_dtype out_dtype None

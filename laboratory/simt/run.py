@@ -41,6 +41,7 @@ MODULES = (
     "tests/ops/test_sddmm.py",
     "tests/ops/test_u_add_v_add_e.py",
     "tests/ops/test_gated_sum.py",
+    "tests/ops/test_edge_network.py",
     "tests/ops/test_edge_softmax.py",
     "tests/ops/test_attention.py",
     "tests/ops/test_attention_edges.py",

@@ -67,6 +67,8 @@ def calls(device):
         "gated_sum_backward": lambda t: backward(
             halfgnn.ops.gated_sum(g, ones(2, t).requires_grad_(), *[ones(2, t)] * 2)
         ),
+        "edge_network": lambda t: halfgnn.ops.edge_network(g, ones(2, t)),
+        "edge_network_backward": lambda t: backward(halfgnn.ops.edge_network(g, ones(2, t).requires_grad_())),
         "edge_softmax": lambda t: raw.edge_softmax(csc[0], csc[2], ones(3, t)),
         "edge_softmax_backward": lambda t: backward(halfgnn.ops.edge_softmax(g, ones(3, t).requires_grad_())),
         "segment_reduce": lambda t: raw.segment_reduce(offsets, ones(3, t), "max"),

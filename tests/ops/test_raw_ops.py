@@ -147,6 +147,19 @@ def test_no_operator_drops_a_derivative_silently():
     assert not [x for x in names if not torch._C._dispatch_has_kernel_for_dispatch_key(x, "Autograd")]
 
 
+def test_opcheck_edge_network(g, device):
+    """Its two operators, which are defined in Python."""
+    src, dst, feat, weight, layer = (
+        randn(n, 8, dtype=torch.float32, device=device) for n in (g.num_src, g.num_dst, g.num_edges, 8, 4)
+    )
+    operands = src, dst, feat, weight, *[None] * 7
+    options = "silu", 0.01, 1e-5, "max", False, True, False, 16
+    opcheck(raw.edge_network, *g.csc(), *operands, [layer], [None], *options)
+    out, edges, position = raw.edge_network(*g.csc(), *operands, [layer], [None], *options)
+    needs = [True, False, True, True, *[False] * 5]
+    opcheck(raw.edge_network_backward, *g.csc(), *operands, [layer], [None], position, out, edges, needs, *options)
+
+
 @pytest.mark.parametrize("name", ["gated_sum", "u_add_v_add_e", "u_dot_v", "copy_u_sum", "gather_rows"])
 @pytest.mark.parametrize("mode", [torch.no_grad, torch.enable_grad])
 def test_forward_mode_derivatives_raise(g, name, mode, device):

@@ -114,6 +114,7 @@ MORE_CALLS = [
     Call("u_relu_add_e_sum", ops.u_relu_add_e_sum, [*_ROW, _EDGE]),
     Call("u_add_v_add_e", ops.u_add_v_add_e, [*_ROW, ("v", (4,)), _EDGE]),
     Call("gated_sum", ops.gated_sum, [*_ROW, *_ROW, ("v", (4,))]),
+    Call("edge_network", lambda g, x, y, w: ops.edge_network(g, x, y, [(w, None)]), [*_ROW, ("v", (4,)), (None, (3, 4))]),
     Call(
         "gated_sum of edges", lambda g, *x: ops.gated_sum(g, *x, normalize=True),
         [*_ROW, *_ROW, ("v", (4,)), _EDGE, _EDGE],

@@ -1,4 +1,4 @@
-"""The raw operators torch.ops.halfgnn.edge_network and edge_network_backward, and their fake kernels.
+"""The kernels and the fake kernels of torch.ops.halfgnn.edge_network and edge_network_backward.
 
 The backward returns the gradients of the tensors in the order of the arguments: those of operands, norm_weight and norm_bias,
 weights, biases. One that is not needed or whose tensor is missing is empty.
@@ -9,21 +9,9 @@ from __future__ import annotations
 import torch
 
 from ...common.fake import register_fake
+from ...common.precision import without_autocast
 from ._kernels import Operands, Options, backward, forward
 from ._layers import Layers
-
-_TENSORS = (
-    "Tensor indptr, Tensor indices, Tensor? edge_ids, Tensor? src, Tensor? dst, Tensor? edge_feat, Tensor? edge_weight, "
-    "Tensor? factor, Tensor? edge_factor, Tensor? src_position, Tensor? dst_position, Tensor? position_weight, "
-    "Tensor? norm_weight, Tensor? norm_bias, Tensor[] weights, Tensor?[] biases, "
-)
-_OPTIONS = "str activation, float slope, float eps, str reduce, bool residual, bool return_edges, bool euclidean, int tile_edges"
-
-_library = torch.library.Library("halfgnn", "FRAGMENT")
-_library.define(f"edge_network({_TENSORS}{_OPTIONS}) -> (Tensor out, Tensor edges, Tensor position)")
-_library.define(
-    f"edge_network_backward({_TENSORS}Tensor? position, Tensor? grad, Tensor? grad_edges, bool[] needs, {_OPTIONS}) -> Tensor[]"
-)
 
 
 def width_of(x: Operands, weights) -> int:
@@ -42,22 +30,34 @@ def _parts(operands, norm, weights, biases, activation, slope, eps, *options):
 def _edge_network(*args):
     csc, operands, norm, (weights, biases), options = args[:3], args[3:12], args[12:14], args[14:16], args[16:]
     x, layers, options = _parts(operands, norm, weights, biases, *options)
-    return forward(csc, x, layers, options, width_of(x, weights))
+    with without_autocast(args[0].device):  # operands are cast already
+        return forward(csc, x, layers, options, width_of(x, weights))
 
 
 def _edge_network_backward(*args):
     csc, operands, norm, (weights, biases), options = args[:3], args[3:12], args[12:14], args[14:16], args[20:]
     position, grad, grad_edges, needs = args[16:20]
     x, layers, options = _parts(operands, norm, weights, biases, *options)
-    total, of_layers = backward(csc, x, layers, options, position, grad, grad_edges, needs)
+    with without_autocast(args[0].device):
+        total, of_layers = backward(csc, x, layers, options, position, grad, grad_edges, needs)
     found = [*total, of_layers.norm_weight, of_layers.norm_bias, *of_layers.weights, *of_layers.biases]
     given = [*operands, *norm, *weights, *biases]
     empty = args[0].new_empty((0,), dtype=x.dtype)
     return [empty.clone() if y is None or t is None else y.to(t.dtype) for y, t in zip(found, given)]
 
 
-_library.impl("edge_network", _edge_network, "CompositeExplicitAutograd")
-_library.impl("edge_network_backward", _edge_network_backward, "CompositeExplicitAutograd")
+def _register() -> list[torch.library.Library]:
+    """For the devices that the library has the other operators for. The registrations live as long as what is returned."""
+    has_kernel = torch._C._dispatch_has_kernel_for_dispatch_key
+    keys = [key for key in ("CPU", "CUDA") if has_kernel("halfgnn::gspmm", key)]
+    libraries = [torch.library.Library("halfgnn", "IMPL", key) for key in keys]
+    for library in libraries:
+        library.impl("edge_network", _edge_network)
+        library.impl("edge_network_backward", _edge_network_backward)
+    return libraries
+
+
+_libraries = _register()
 
 
 @register_fake("edge_network")

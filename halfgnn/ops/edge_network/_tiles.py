@@ -12,6 +12,11 @@ from torch import Tensor
 _gspmm = torch.ops.halfgnn.gspmm.default
 
 
+def reads_back(x: Tensor) -> bool:
+    """Whether sizes may be read from x: on CUDA that would be a synchronisation."""
+    return x.is_cpu
+
+
 class Tile(NamedTuple):
     """begin, end: of its positions in the adjacency by destination.
     first, last: of the destinations. On CUDA all of them, because nothing is read back from there.
@@ -68,14 +73,14 @@ class Tile(NamedTuple):
     def add_to_sources(self, values: Tensor, total: Tensor) -> None:
         """In a fixed order, without atomics: sums over edges with one source, of which each is then added once."""
         sources, order = torch.sort(self.sources, stable=True)
-        if values.is_cpu:
+        if reads_back(values):
             rows, counts = torch.unique_consecutive(sources, return_counts=True)
             offsets = F.pad(counts.cumsum(0), (1, 0))
         else:  # all rows: how many have edges is not known here
             offsets = torch.searchsorted(sources, torch.arange(total.shape[0] + 1, device=sources.device))
         ids = self.indptr.dtype
         sums = _gspmm(offsets.to(ids), self.sources, order.to(ids), "copy_rhs", "sum", None, values, total.dtype)[0]
-        if values.is_cpu:
+        if reads_back(values):
             total.index_add_(0, rows, sums)
         else:
             total += sums
@@ -88,7 +93,7 @@ def tiles(csc: Sequence[Tensor | None], size: int) -> Iterator[Tile]:
     num_rows, num_edges = indptr.shape[0] - 1, indices.shape[0]
     for begin in range(0, num_edges, size):
         end, first, last = min(begin + size, num_edges), 0, num_rows
-        if indptr.is_cpu:
+        if reads_back(indptr):
             ends = torch.tensor([begin, end - 1], dtype=indptr.dtype)
             first, last = torch.searchsorted(indptr, ends, right=True).tolist()
             first -= 1
