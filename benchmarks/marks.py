@@ -167,13 +167,35 @@ def _one_pass(dtype: str) -> Mark:
     return Mark(text, ("halfgnn", dtype), 1.6, covers, ratio)
 
 
+def _of_networks(text: str, dtype: str, value: str, rivals: tuple[str, ...], most: float) -> Mark:
+    """`value`, a field of halfgnn's row, is at most `most` of the least that `rivals` have."""
+
+    def covers(row: Row) -> bool:
+        return row.family == "edge_network" and row.device == "cpu"
+
+    def ratio(case: Measured, cases: Cases) -> float | None:
+        rows = [case.row([name], dtype) for name in ("halfgnn", *rivals)]
+        found = [None if row is None else getattr(row, value) for row in rows]
+        others = [x for x in found[1:] if x is not None]
+        return None if found[0] is None or not others else found[0] / (most * min(others))
+
+    return Mark(f"a network on every edge, {dtype}: {text}", ("halfgnn", dtype), 1.0, covers, ratio)
+
+
 _BOTH = "forward+backward"
+_NETWORKS = tuple(
+    mark for dtype in (_BF16, _FP32) for mark in (
+        _of_networks("at most the time of the plain one, compiled or not", dtype, "ms", ("plain", "plain compiled"), 1.0),
+        _of_networks("1.3 x faster than under checkpoint", dtype, "ms", ("checkpoint",), 1 / 1.3),
+        _of_networks("its peak at most a tenth of the plain one's", dtype, "peak_mb", ("plain",), 0.1),
+    )
+)  # fmt: skip
 _OF_LAYERS = tuple(
     _beside(f"{layer} step with 16 numbers per edge: at most 1.5 x the time without", ("halfgnn.pyg", dtype),
             f"{layer} with edges", _BOTH, 1.5, {"op": layer})
     for dtype in (_BF16, _FP32) for layer in ("TransformerConv", "GATv2Conv")
 )  # fmt: skip
-EDGE_MARKS = (*_OF_LAYERS, *(mark for dtype in _DTYPES for mark in (
+EDGE_MARKS = (*_OF_LAYERS, *_NETWORKS, *(mark for dtype in _DTYPES for mark in (
     *(_beside(f"{op}, with its backward: at most 4 x its forward", ("halfgnn", dtype), op, _BOTH, 4.0, {"direction": "forward"})
       for op in ("u_mul_e_sum_of_rows", "u_add_e_sum")),
     _beside("u_relu_add_e_sum: at most 1.3 x the time of u_add_e_sum", ("halfgnn", dtype), "u_relu_add_e_sum", "forward",

@@ -121,14 +121,15 @@ def _of_machine(rows: Sequence[Row]) -> Iterator[str]:
 
 
 def layers_headline(rows: Sequence[Row]) -> str:
-    """A line per layer in bf16, of the processor that was measured last."""
-    if not rows:
+    """A line per layer in bf16, of the processor on which layers were measured last."""
+    of_layers = [row for row in rows if row.family == "edge_layer"]
+    if not of_layers:
         return ""
-    found = list(by_machine(rows).values())[-1]
+    found = list(by_machine(of_layers).values())[-1]
     lines = []
     for case in by_case(found).values():
         ours = case.row(_LAYERS["halfgnn"], "bf16")
-        if case.first.family == "edge_layer" and ours is not None:
+        if ours is not None:
             rival, factors = _rivals(case, ours, "bf16")
             cells = [f"{time(rival)} {rival.contestant}" if rival else "-", *factors]
             lines.append([ours.op, time(ours), *cells, number(ours.kept_mb), number(rival.kept_mb if rival else None)])
