@@ -65,6 +65,7 @@ OPERATORS = {
     "reorder": {"copy_u_sum"},
     "several": {"copy_u_reduce"},
     "edge_layer": {layer.name for layer in edge_layer.EDGE_LAYERS},
+    "edge_network": {"MeshGraphNet's edges"},
     "layer": {"GATConv", "GATConv without fc", "GraphConv"},
     "train": {"GAT", "GCN", "SAGE"},
     "overhead": {"u_mul_e_sum", "GAT"},
