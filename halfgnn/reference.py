@@ -291,7 +291,8 @@ def edge_network(
     if positions is not None:
         offsets = _take(positions[0], ends[0]) - _take(positions[1], ends[1])
         square = offsets.square().sum(1, keepdim=True)
-        terms.append((square if squared else torch.linalg.vector_norm(offsets, dim=1, keepdim=True)) * distance_weight)
+        distance = square if squared else torch.linalg.vector_norm(offsets, dim=1, keepdim=True)
+        terms.append(distance.to(distance_weight.dtype) * distance_weight)
     message = sum(terms[1:], terms[0])
     slope = (negative_slope,) if activation == "leaky_relu" else ()
     for weight, bias in layers:

@@ -19,8 +19,8 @@ FILE = Path(ops.__file__).with_name("__init__.pyi")
 MODULES = {
     "attention": ("dot_attention", "gat_attention", "gatv2_attention"),
     "copy_u_reduce": ("copy_u_reduce",),
-    "edge_softmax": ("edge_softmax",),
     "edge_network": ("edge_network",),
+    "edge_softmax": ("edge_softmax",),
     "gated_sum": ("gated_sum",),
     "gather_rows": ("gather_rows",),
     "sddmm": ("gsddmm", "u_add_v_add_e"),

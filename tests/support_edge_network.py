@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import pytest
 import torch
 
 from halfgnn import ops, reference
+from halfgnn.ops.edge_network import operator
 from tests.support import HALVES, randn
 from tests.support_nn import assert_near
 
@@ -64,10 +66,13 @@ def every_result(*args):
     return [*outs, *gradients]
 
 
-def compare(g, given, tolerance=None):
-    """fp64 and fp32 with the reference, halves by the rule of modules: no worse than PyTorch's layers in that type."""
+def compare(g, given, tile_edges=64):
+    """In tiles of so many edges, with the formula: fp64 and fp32 with the reference, halves by the rule of modules, no worse than
+    PyTorch's layers in that type."""
     upstream: list[torch.Tensor] = []
-    actual = every_result(ops.edge_network, g, given, upstream)
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(operator, "tile_edges", lambda num_edges, is_cpu: tile_edges)
+        actual = every_result(ops.edge_network, g, given, upstream)
     host = g.to("cpu")
     upstream = [x.cpu() for x in upstream]
     on_host = mapped(given, lambda x: x.cpu())
@@ -77,7 +82,7 @@ def compare(g, given, tolerance=None):
         formula = every_result(reference.edge_network, host, on_host, upstream)
         assert_near(actual, truth, formula, dtype, most=None)
         return
-    bound = tolerance or (1e-9 if dtype == torch.float64 else 2e-4)
+    bound = 1e-9 if dtype == torch.float64 else 2e-4
     for got, right in zip(actual, truth):
         size = right.abs().max().item() if right.numel() else 0
         torch.testing.assert_close(got.cpu().double(), right, rtol=bound, atol=bound * max(size, 1e-3))

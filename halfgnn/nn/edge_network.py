@@ -5,11 +5,14 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from typing import Any, NamedTuple
 
+import torch
 from torch import Tensor, nn
+from torch.nn import UninitializedParameter
 
 from ..common.arguments import check_name, checked_flag
-from ..common.layers import is_plain, is_unhooked
-from ..common.operands import check_operand, is_linear
+from ..common.layers import is_hooked
+from ..common.operands import check_operand, check_pair, check_parameter, is_linear
+from ..common.precision import computed_type
 from ..graph_argument import GraphLike, as_graph
 from ..ops import edge_network
 from ..ops.edge_network.operator import REDUCES
@@ -36,16 +39,21 @@ class Reading(NamedTuple):
     activation: nn.Module | None
     norm: nn.LayerNorm | None
 
-    def options(self, shift: float = 0.0) -> dict[str, Any]:
-        """Arguments of the operator. shift: what is subtracted from each result of the activation, which biases take over."""
-        layers = [(layer.weight, _shifted(layer, shift)) for layer in self.others]
+    def options(self, shift: float = 0.0, dtype: torch.dtype | None = None) -> dict[str, Any]:
+        """Arguments of the operator, parameters in that dtype if there is one. shift: what is subtracted from each result of the
+        activation, which biases take over."""
+
+        def cast(x: Tensor | None) -> Tensor | None:
+            return x if x is None or dtype is None else x.to(dtype)
+
+        layers = [(cast(layer.weight), cast(_shifted(layer, shift))) for layer in self.others]
         found: dict[str, Any] = {"layers": layers}
         if is_activation(self.activation):
             found["activation"] = _ACTIVATIONS[type(self.activation)][0]  # type: ignore[index]
         if isinstance(self.activation, nn.LeakyReLU):
             found["negative_slope"] = self.activation.negative_slope
         if self.norm is not None:
-            found |= {"norm": (self.norm.weight, self.norm.bias), "eps": self.norm.eps}
+            found |= {"norm": (cast(self.norm.weight), cast(self.norm.bias)), "eps": self.norm.eps}
         return found
 
     def split(self, widths: Sequence[int]) -> tuple[Tensor, ...]:
@@ -78,9 +86,11 @@ def read(
             None,
             "expected linear layers with an activation between each two, and behind the last a LayerNorm or none",
         )
-    for layer in linears:
-        if not is_linear(layer):
-            return None, f"{type(layer).__name__} is no linear layer"
+    for i, layer in enumerate(linears):
+        if not is_linear(layer) or isinstance(layer.weight, UninitializedParameter):
+            return None, f"{type(layer).__name__} is no linear layer, or has no weight yet"
+        if i > 0 and layer.weight.shape[1] != linears[i - 1].weight.shape[0]:
+            return None, f"linear layer {i} takes {layer.weight.shape[1]} features of {linears[i - 1].weight.shape[0]}"
     for activation in activations:
         if not is_activation(activation):
             return None, f"{type(activation).__name__} is no activation that the operator has"
@@ -88,8 +98,8 @@ def read(
             return None, "there are two different activations"
     if norm is not None and (norm.weight is None or norm.normalized_shape != (linears[-1].out_features,)):
         return None, "the LayerNorm is not one of rows with a weight"
-    called = activations if norm is None else [*activations, norm]
-    if not all(is_plain(x) for x in linears) or not all(is_unhooked(x) for x in called):
+    called = [*linears, *activations, *([] if norm is None else [norm])]
+    if any(is_hooked(x) or "parametrizations" in x._modules for x in called):
         return None, "a layer has hooks or a parametrization"
     return Reading(linears[0], linears[1:], activations[0] if activations else None, norm), ""
 
@@ -132,11 +142,15 @@ class EdgeNetwork(nn.Sequential):
         _, problem = read(list(self))
         if problem:
             raise TypeError(f"layers: {problem}")
+        if isinstance(order, str) or not isinstance(order, Sequence):
+            raise TypeError(f"order is {order!r}; expected some of {', '.join(PARTS)}")
         for part in order:
             check_name(part, "an element of order", PARTS)
         if len(set(order)) != len(order) or not order:
             raise ValueError(f"order is {tuple(order)}; expected some of {', '.join(PARTS)}, each once")
         check_name(reduce, "reduce", REDUCES)
+        if not return_edges and (residual or reduce == "none"):
+            raise ValueError(f"return_edges is False; expected True with residual={residual} and reduce={reduce!r}")
         self.order, self.reduce = tuple(order), reduce
         self.return_edges, self.residual = (
             checked_flag(return_edges, "return_edges"),
@@ -165,8 +179,14 @@ class EdgeNetwork(nn.Sequential):
         reading, problem = read(list(self))
         if reading is None:
             raise TypeError(f"layers: {problem}")
-        src, dst = feat if isinstance(feat, tuple) else (feat, feat)
+        if isinstance(feat, (tuple, list)):
+            check_pair(feat, "feat")
+        src, dst = feat if isinstance(feat, (tuple, list)) else (feat, feat)
         given = {"src": (src, "u"), "dst": (dst, "v"), "edge": (edge_feat, "e")}
+        if "edge" not in self.order and edge_feat is not None:
+            raise ValueError(f"edge_feat is given, and order is {self.order}; expected None")
+        if self.order == ("edge",) and feat is not None:
+            raise ValueError(f"feat is given, and order is {self.order}; expected None")
         rows = {part: self._checked(g, part, *given[part]) for part in self.order}
         widths = [x.shape[1] for x in rows.values()]
         if sum(widths) != reading.first.in_features:
@@ -181,14 +201,21 @@ class EdgeNetwork(nn.Sequential):
         }
         if "edge" in rows:
             options |= {"edge_feat": edge_feat, "edge_weight": weights["edge"]}
+        # Under autocast the sum with edge_feat keeps its type, as in a plain residual.
+        adds = self.residual and edge_feat is not None and computed_type(edge_feat) != edge_feat.dtype
+        options["residual"] = self.residual and not adds
         of_src, of_dst = first_sums(g, reading.first.bias, rows, weights)
-        return edge_network(g, of_src, of_dst, **options)
+        results: Any = edge_network(g, of_src, of_dst, **options)
+        if not adds or edge_feat is None:
+            return results
+        return edge_feat + results if self.reduce == "none" else (results[0], edge_feat + results[1])
 
-    @staticmethod
-    def _checked(g, part: str, x: Any, target: str) -> Tensor:
-        check_operand(x, "edge_feat" if part == "edge" else f"feat of {part}", g, target)
+    def _checked(self, g, part: str, x: Any, target: str) -> Tensor:
+        name = "edge_feat" if part == "edge" else f"feat of {part}"
+        check_operand(x, name, g, target)
         if x.dim() != 2:
-            raise ValueError(f"{part} has features of shape {tuple(x.shape)}; expected (rows, width)")
+            raise ValueError(f"{name} has shape {tuple(x.shape)}; expected (rows, width)")
+        check_parameter(x, name, self[0].weight)
         return x
 
     def extra_repr(self) -> str:

@@ -5,13 +5,15 @@ from __future__ import annotations
 import math
 
 import torch
+from torch import Tensor
 from torch import nn as torch_nn
 from torch_geometric.nn.models import schnet
 
+from ..common.operands import check_columns, check_operand, check_parameter
 from ..nn.edge_network import is_activation, read
-from ..nn.projections import applied
+from ..nn.projections import applied, is_just
 from ..ops import edge_network
-from ._conv import Hosted, checked_features, checked_graph, edge_index_if_unsupported
+from ._conv import Hosted, checked_graph, edge_index_if_unsupported
 
 
 class CFConv(Hosted, schnet.CFConv):
@@ -35,14 +37,20 @@ class CFConv(Hosted, schnet.CFConv):
         Raises:
             ValueError: wrong shapes, devices or ids. TypeError: wrong dtypes.
         """
-        reading = read(list(self.nn), _is_activation)[0] if type(self.nn) is torch_nn.Sequential else None
-        reason = "network" if reading is None else None
+        reading = read(list(self.nn), _is_activation)[0] if is_just(self.nn, torch_nn.Sequential) else None
+        outputs = None if reading is None else [reading.first, *reading.others][-1].weight.shape[0]
+        reason = "network" if outputs != self.lin1.out_features else _reason(x, edge_weight, edge_attr)
         unsupported = edge_index_if_unsupported(self, schnet.CFConv, edge_index, x, reason=reason)
         if unsupported is not None:
             # propagate_type: (x: Tensor, W: Tensor)
             return super().forward(x, unsupported, edge_weight, edge_attr)
-        x, _ = checked_features(x, self.lin1.weight)
+        check_columns(x, "x", self.lin1.in_features)
+        check_parameter(x, "x", self.lin1.weight)
         g = checked_graph(edge_index, x, x.shape[0], x.shape[0])
+        check_operand(edge_weight, "edge_weight", g, "e")
+        check_operand(edge_attr, "edge_attr", g, "e")
+        check_columns(edge_attr, "edge_attr", reading.first.in_features)
+        check_parameter(edge_attr, "edge_attr", reading.first.weight)
         cutoff = 0.5 * (torch.cos(edge_weight * math.pi / self.cutoff) + 1.0)
         is_shifted = isinstance(reading.activation, schnet.ShiftedSoftplus)
         options = reading.options(reading.activation.shift if is_shifted else 0.0)
@@ -56,6 +64,13 @@ class CFConv(Hosted, schnet.CFConv):
             **options,
         )  # fmt: skip
         return applied(self.lin2, out)
+
+
+def _reason(x, edge_weight, edge_attr) -> str | None:
+    """Why torch_geometric's forward takes the call: it raises, or broadcasts."""
+    if not all(isinstance(given, Tensor) for given in (x, edge_weight, edge_attr)):
+        return "arguments that are no tensors"
+    return None if edge_weight.dim() == 1 and edge_attr.dim() == 2 and x.dim() == 2 else "shapes"
 
 
 def _is_activation(layer) -> bool:

@@ -2,13 +2,17 @@
 
 from __future__ import annotations
 
+import torch
+import torch.nn.functional as F
 from torch import nn as torch_nn
 from torch_geometric import nn
 
+from ..common.operands import check_columns, check_pair, check_parameter, check_tensor
+from ..common.precision import computed_type, without_autocast
 from ..nn.edge_network import read
-from ..nn.projections import linear
+from ..nn.projections import is_just
 from ..ops import edge_network
-from ._conv import Hosted, checked_graph, checked_pair, edge_index_if_unsupported, reduction_of
+from ._conv import Hosted, checked_graph, edge_index_if_unsupported, reduction_of
 
 _TAKEN = ("sum", "mean", "max")
 
@@ -32,14 +36,33 @@ class EdgeConv(Hosted, nn.EdgeConv):
         Raises:
             ValueError: wrong shapes, devices or ids. TypeError: wrong dtypes.
         """
-        reading = read(list(self.nn))[0] if type(self.nn) is torch_nn.Sequential else None
-        reason = "network" if reading is None else None
+        reading = read(list(self.nn))[0] if is_just(self.nn, torch_nn.Sequential) else None
+        reason = "network" if reading is None or reading.first.in_features % 2 else None
         unsupported = edge_index_if_unsupported(self, nn.EdgeConv, edge_index, x, _TAKEN, reason)
         if unsupported is not None:
             # propagate_type: (x: PairTensor)
             return super().forward(x, unsupported)
-        x_src, x_dst = checked_pair(x, None, None)
+        x_src, x_dst = self._ends(x, reading)
         g = checked_graph(edge_index, x_src, x_src.shape[0], x_dst.shape[0])
-        own, difference = reading.split([reading.first.in_features // 2] * 2)
-        src, dst = linear(x_src, difference, None), linear(x_dst, own - difference, reading.first.bias)
-        return edge_network(g, src, dst, reduce=reduction_of(self.aggr_module), **reading.options())
+        dtype = computed_type(x_src)
+        # In fp32: a difference of two projections cancels, where neighbours are near one another, more digits than a half has.
+        with without_autocast(x_src.device):
+            wide = torch.promote_types(dtype, torch.float32)
+            own, difference = (weight.to(wide) for weight in reading.split([x_src.shape[1]] * 2))
+            bias = reading.first.bias
+            src = F.linear(x_src.to(wide), difference)
+            dst = F.linear(x_dst.to(wide), own - difference, None if bias is None else bias.to(wide))
+            options = reading.options(dtype=wide)
+            return edge_network(g, src, dst, reduce=reduction_of(self.aggr_module), **options).to(dtype)
+
+    @staticmethod
+    def _ends(x, reading):
+        """x of sources and of destinations, of the width that the network takes twice."""
+        pair = x if isinstance(x, (tuple, list)) else (x, x)
+        check_pair(pair, "x")
+        names = ("x", "x") if pair is not x else ("x[0]", "x[1]")
+        for part, name in zip(pair, names):
+            check_tensor(part, name)
+            check_columns(part, name, reading.first.in_features // 2)
+            check_parameter(part, name, reading.first.weight)
+        return pair

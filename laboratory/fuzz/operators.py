@@ -128,10 +128,8 @@ def edge_network(d: Draw) -> None:
     names = ("norm", "factors", "distances", "dst", "feat", "return_edges")
     options = ", ".join(f"{name}={d.chance(0.6)}" for name in names)
     options += f", reduce={d.one('sum', 'mean')!r}, activation={d.one('silu', 'tanh', 'gelu')!r}"
-    d.line("from halfgnn.ops.edge_network import operator")
-    d.line(f"operator.tile_edges = lambda *_: {d.one(1, 7, 64)}")
     d.line(f"given = support_edge_network.arguments(g, torch.{d.dtype()}, {options})")
-    d.line("support_edge_network.compare(g, given)")
+    d.line(f"support_edge_network.compare(g, given, tile_edges={d.one(1, 7, 64)})")
 
 
 def edge_softmax(d: Draw) -> None:

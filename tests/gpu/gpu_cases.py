@@ -172,6 +172,13 @@ CASES = [
     _gated("", 24),
     _gated("_normalized", 41, normalize=True),
     _gated("_of_edge_values", 24, "uuvee"),
+    Case(
+        "edge_network",
+        lambda g, u, v, e, of_edges, weight: ops.edge_network(
+            g, u, v, [(weight, None)], edge_feat=e, edge_weight=of_edges, activation="tanh"
+        ),
+        (("u", (24,)), ("v", (24,)), ("e", (8,)), (None, (24, 8)), (None, (5, 24))),
+    ),
     *(_softmax(norm_by, shape) for norm_by in ("dst", "src") for shape in ((1,), (8, 1), (37,))),
     *(_segments(reduce) for reduce in support.REDUCES),
     *(attention(kind, 4, 32, dropout_p) for kind in support_attention.KINDS for dropout_p in (0.0, 0.4)),

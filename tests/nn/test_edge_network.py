@@ -120,6 +120,61 @@ def test_errors():
         module(g, (randn(g.num_src, WIDTH, dtype=torch.float32), randn(g.num_dst, WIDTH, dtype=torch.float32)))
 
 
+def test_residual_under_autocast_keeps_the_edges_type():
+    """As in edges + mlp(...) of a plain model."""
+    g = support.make_graph("skewed", torch.int64)
+    net, x = mlp(3 * WIDTH), randn(g.num_src, WIDTH, dtype=torch.float32)
+    feat, edges = (
+        (x, randn(g.num_dst, WIDTH, dtype=torch.float32)),
+        1000 * randn(g.num_edges, WIDTH, dtype=torch.float32),
+    )
+    for reduce in ("sum", "none"):
+        module = halfgnn.nn.EdgeNetwork(*net, reduce=reduce, return_edges=True, residual=True)
+        with torch.autocast("cpu", torch.bfloat16):
+            results = module(g, feat, edges)
+            message = plain(g, net, ("src", "dst", "edge"), feat, edges)[1]
+        new = results if reduce == "none" else results[1]
+        assert new.dtype == torch.float32
+        assert (new - edges - message.float()).abs().max() < 0.2 and not torch.equal(new, edges)
+
+
+def test_profilers_may_look_on():
+    """Hooks of all modules are not those of a layer."""
+    g = support.make_graph("skewed", torch.int64)
+    module = halfgnn.nn.EdgeNetwork(nn.Linear(2 * WIDTH, 4), order=("src", "dst"))
+    handle = nn.modules.module.register_module_forward_hook(lambda *_: None)
+    try:
+        module(g, (randn(g.num_src, WIDTH, dtype=torch.float32), randn(g.num_dst, WIDTH, dtype=torch.float32)))
+    finally:
+        handle.remove()
+
+
+WRONG = [
+    (lambda g, m, x: m(g, (x, x, x)), ValueError, "feat is a tuple of 3"),
+    (lambda g, m, x: m(g, x, x), ValueError, "edge_feat is given, and order is"),
+    (lambda g, m, x: m(g, x.half()), TypeError, "feat of src has dtype torch.float16"),
+    (lambda g, m, x: m(g, "x"), TypeError, "feat of src is a str"),
+    (lambda g, m, x: halfgnn.nn.EdgeNetwork(*m, reduce="none"), ValueError, "return_edges is False"),
+    (lambda g, m, x: halfgnn.nn.EdgeNetwork(*m, residual=True), ValueError, "return_edges is False"),
+    (lambda g, m, x: halfgnn.nn.EdgeNetwork(*m, order=None), TypeError, "order is None; expected some of"),
+    (
+        lambda g, m, x: halfgnn.nn.EdgeNetwork(nn.Linear(3, 4), nn.ReLU(), nn.Linear(5, 2)),
+        TypeError,
+        "linear layer 1 takes 5",
+    ),
+    (lambda g, m, x: halfgnn.nn.EdgeNetwork(nn.LazyLinear(4)), TypeError, "has no weight yet"),
+]
+
+
+@pytest.mark.parametrize("call,error,message", WRONG)
+def test_wrong_arguments(call, error, message):
+    g = support.hub_graph(num_edges=100, num_src=30)
+    g = halfgnn.Graph.from_edges(*(x % 9 for x in g.edges()), num_src=9, num_dst=9)
+    module = halfgnn.nn.EdgeNetwork(nn.Linear(2 * WIDTH, 4), order=("src", "dst"))
+    with pytest.raises(error, match=message):
+        call(g, module, randn(9, WIDTH, dtype=torch.float32))
+
+
 # ---- the blocks of docs/edge_networks.md -----------------------------------------------------------------------------------------
 
 

@@ -62,7 +62,7 @@ OWN = {
     "RGAT": (lambda lib: lib.RGAT(IN_FEATS, 6, 3, ETYPES, "a", num_heads=2, dropout=0.0), None),
     "HeteroGraphConv": (lambda lib: lib.HeteroGraphConv({e: lib.GATConv(IN_FEATS, 5, 2) for e in ETYPES}), None),
 }
-WITHOUT_LAYERS = {"EdgeWeightNorm", "TransformerConv"}
+WITHOUT_LAYERS = {"EdgeNetwork", "EdgeWeightNorm", "TransformerConv"}
 FUSED = ["GATConv", "GATConv-pair", "GATv2Conv", "GATv2Conv-shared", "DotGatConv"]
 
 

@@ -11,8 +11,8 @@ from torch.utils.checkpoint import checkpoint
 from halfgnn import Graph, ops, reference
 from halfgnn.ops.edge_network import operator
 from tests import support
-from tests.support import HALVES, IDTYPES
-from tests.support_edge_network import arguments, compare, every_result, leaves_of, mapped, results
+from tests.support import HALVES, IDTYPES, randn
+from tests.support_edge_network import EDGES, WIDTH, arguments, compare, every_result, leaves_of, mapped, results
 
 TILE = 64
 EXACT = torch.float32 if support.SIMULATED else torch.float64  # CUDA has no kernels of fp64
@@ -70,18 +70,38 @@ def test_one_layer(device):
     compare(g, dict(arguments(g, torch.float32, norm=False, feat=False), layers=()))
 
 
-def test_equal_bits_with_any_number_of_threads():
-    g = support.hub_graph(num_edges=5_000)
+def test_equal_calls_give_equal_bits(device):
+    g = support.hub_graph(num_edges=5_000).to(device)
     given = arguments(g, torch.float16, return_edges=True, factors=True)
-    before, found = torch.get_num_threads(), []
-    try:
-        for threads in (1, 2, 3):
-            torch.set_num_threads(threads)
-            torch.manual_seed(3)
-            found.append(every_result(ops.edge_network, g, given, []))
-    finally:
-        torch.set_num_threads(before)
-    assert all(torch.equal(a, b) for other in found[1:] for a, b in zip(found[0], other))
+    first = every_result(ops.edge_network, g, given, up := [])
+    assert all(torch.equal(a, b) for a, b in zip(first, every_result(ops.edge_network, g, given, up)))
+
+
+@pytest.mark.parametrize("dtype", [*HALVES, torch.float32], ids=str)
+def test_gradients_of_the_norm_are_sums_in_fp32(dtype, device):
+    """Not as in PyTorch's backward on a CPU, which adds up bf16 in bf16."""
+    g = support.hub_graph(num_edges=5_000).to(device)
+    wide = dict(dtype=dtype, device=device)
+    norm = torch.ones(16, **wide).requires_grad_(), torch.zeros(16, **wide).requires_grad_()
+    out = ops.edge_network(g, randn(g.num_src, 16, **wide), norm=norm)
+    of_bias = torch.autograd.grad(out, norm, torch.ones_like(out))[1]
+    assert torch.equal(of_bias.cpu(), torch.full((16,), g.num_edges, dtype=dtype))
+
+
+def test_near_positions_in_halves(device):
+    """Distances are made in fp32, and positions may be."""
+    g = Graph.from_edges(*torch.tensor([[0, 1, 2, 3], [0, 0, 0, 0]], device=device), num_src=4, num_dst=1)
+    positions = torch.tensor([[100.0], [100.001], [400.0], [100.0]], device=device).requires_grad_()
+    call = lambda squared: ops.edge_network(  # noqa: E731
+        g, torch.zeros(4, 1, dtype=torch.float16, device=device), positions=(positions, positions[:1]),
+        distance_weight=torch.ones(1, dtype=torch.float16, device=device), squared=squared, reduce="none", return_edges=True,
+    )  # fmt: skip
+    distances = call(False)
+    torch.testing.assert_close(distances[:, 0].cpu(), torch.tensor([0, 0.001, 300, 0]).half(), rtol=1e-2, atol=1e-6)
+    gradient = torch.autograd.grad(distances.float().sum(), positions)[0]
+    torch.testing.assert_close(gradient[:, 0].cpu(), torch.tensor([-2.0, 1.0, 1.0, 0.0]))
+    with torch.autocast(torch.device(device).type, torch.bfloat16):
+        assert torch.isfinite(call(False)).all()
 
 
 @pytest.mark.skipif(support.SIMULATED, reason="takes fp64")
@@ -144,6 +164,50 @@ def test_autocast(dtype, device):
     assert all(torch.equal(a, b.float()) for a, b in zip(gradients, of_leaves))
 
 
+def test_torch_func():
+    """By separate operators: batches of gradients, and Hessians."""
+    g = support.make_graph("skewed", torch.int64)
+    given = arguments(g, EXACT, norm=False)
+    weight, bias = given["layers"][1][0], given["layers"][0][1]
+
+    def loss(function, bias, weight):
+        layers = [(given["layers"][0][0], bias), (weight, None)]
+        return function(g, **dict(given, layers=layers, activation="tanh")).square().mean()
+
+    for derive in (torch.func.grad, lambda f: torch.func.jacrev(torch.func.jacrev(f))):
+        ours, expected = (
+            derive(lambda b, f=f: loss(f, b, weight))(bias) for f in (ops.edge_network, reference.edge_network)
+        )
+        torch.testing.assert_close(ours, expected, rtol=1e-4, atol=1e-5)
+    weights = torch.stack([weight, 2 * weight])
+    batch = torch.vmap(torch.func.grad(lambda w: loss(ops.edge_network, bias, w)))(weights)
+    torch.testing.assert_close(batch[1], torch.func.grad(lambda w: loss(ops.edge_network, bias, w))(weights[1]))
+
+
+def test_fake_gradients_have_the_strides_of_real_ones():
+    """Operands that are transposed."""
+    g = support.make_graph("skewed", torch.int32)
+    x, weight = randn(WIDTH, g.num_src, dtype=torch.float32), randn(WIDTH, 4, dtype=torch.float32)
+    feat, edge_weight = randn(EDGES, g.num_edges, dtype=torch.float32), randn(EDGES, WIDTH, dtype=torch.float32)
+    leaves = [t.requires_grad_() for t in (x, weight, feat, edge_weight)]
+
+    def call(x, weight, feat, edge_weight):
+        return ops.edge_network(g, x.t(), None, [(weight.t(), None)], edge_feat=feat.t(), edge_weight=edge_weight.t())
+
+    outs = call(*leaves), torch.compile(call, fullgraph=True)(*leaves)
+    upstream = torch.randn_like(outs[0])
+    for a, b in zip(*(torch.autograd.grad(out, leaves, upstream) for out in outs)):
+        torch.testing.assert_close(a, b)
+
+
+def test_second_derivatives_without_nodes():
+    g = Graph.from_edges(*torch.zeros(2, 0, dtype=torch.int64), num_src=0, num_dst=5)
+    leaves = [torch.randn(n, 6, requires_grad=True) for n in (0, 5)]
+    first = torch.autograd.grad(ops.edge_network(g, *leaves, activation="tanh").sum(), leaves, create_graph=True)
+    second = torch.autograd.grad(sum(x.square().sum() for x in first), leaves, allow_unused=True)
+    assert not any(x.any() for x in second if x is not None)
+
+
 def test_only_wanted_gradients():
     g = support.make_graph("skewed", torch.int32)
     given = arguments(g, torch.float32, distances=True, factors=True)
@@ -170,7 +234,7 @@ def test_kept_for_the_backward():
 def test_tiles_of_large_graphs(monkeypatch):
     monkeypatch.undo()
     assert operator.tile_edges(10, True) == operator.tile_edges(10**7, True) == 8192
-    assert operator.tile_edges(10, False) == 8192 and operator.tile_edges(10**6, False) == 31_250
+    assert operator.tile_edges(10, False) == 1 << 16 and operator.tile_edges(4 * 10**6, False) == 125_000
     assert operator.tile_edges(10**9, False) == 1 << 18
 
 
@@ -190,6 +254,11 @@ WRONG = [
     (dict(residual=True), ValueError, "residual is True; expected return_edges=True and edge_feat with 5 columns"),
     (dict(distance_weight=torch.ones(16)), ValueError, "positions is None; expected them with distance_weight"),
     (dict(positions=torch.ones(3)), TypeError, "positions is a Tensor and no pair; expected those of sources"),
+    (dict(positions=(None, torch.ones(3, 1)), distance_weight=torch.ones(16)), TypeError, r"positions\[0\] is None"),
+    (dict(norm=(None, None)), TypeError, r"norm\[0\] is None"),
+    (dict(layers=5), TypeError, "layers is a int; expected a list of pairs"),
+    (dict(edge_weight=torch.ones(16, 5).to_sparse()), TypeError, "edge_weight has layout torch.sparse_coo"),
+    (dict(edge_factor=torch.ones(2, dtype=torch.int64)), ValueError, "edge_factor has shape"),
     (dict(factor=torch.ones(2, 5)), ValueError, "factor has shape"),
     (dict(edge_factor=torch.ones(2)), ValueError, r"edge_factor has shape \(2,\)"),
     (dict(edge_feat="e"), TypeError, "edge_feat is a str"),

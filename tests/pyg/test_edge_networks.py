@@ -65,6 +65,34 @@ def test_edge_conv(aggr, dtype, edge_index):
     compare(make, [torch.randn(NODES, WIDTH)], edge_index, dtype)
 
 
+@pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float16], ids=str)
+def test_neighbours_that_are_near(dtype, edge_index):
+    """Projections of both ends cancel: they are made in fp32."""
+    make = lambda ours: (halfgnn.pyg.EdgeConv if ours else pyg.EdgeConv)(network(2 * WIDTH), aggr="max")  # noqa: E731
+    compare(make, [50 + torch.randn(NODES, WIDTH)], edge_index, dtype)
+
+
+def test_wrong_arguments(edge_index):
+    conv = halfgnn.pyg.EdgeConv(network(2 * WIDTH))
+    with pytest.raises(ValueError, match=r"x has shape \(60, 3\); expected \(60, 8\)"):
+        conv(torch.randn(NODES, 3), edge_index)
+    with pytest.raises(TypeError, match=r"x has dtype torch\.float16"):
+        conv(torch.randn(NODES, WIDTH).half(), edge_index)
+    filters = halfgnn.pyg.CFConv(WIDTH, 5, 10, network(7, 10), cutoff=4.0)
+    x, distances, attr = torch.randn(NODES, WIDTH), torch.rand(EDGES), torch.randn(EDGES, 7)
+    with pytest.raises(ValueError, match="edge_weight has shape"):
+        filters(x, edge_index, distances[:3], attr)
+    with pytest.raises(ValueError, match=r"edge_attr has shape \(400, 3\); expected \(400, 7\)"):
+        filters(x, edge_index, distances, attr[:, :3])
+
+
+def test_filters_that_broadcast_are_torch_geometrics(edge_index):
+    conv = halfgnn.pyg.CFConv(WIDTH, 5, 10, network(7, 1), cutoff=4.0)
+    halfgnn.pyg.reset_stats()
+    conv(torch.randn(NODES, WIDTH), edge_index, torch.rand(EDGES, 1), torch.randn(EDGES, 7))
+    assert halfgnn.pyg.stats()["fell_back"] == {"forward:CFConv": {"network": 1}}
+
+
 @pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16], ids=str)
 @pytest.mark.parametrize("activation", [schnet.ShiftedSoftplus, nn.SiLU])
 def test_cf_conv(activation, dtype, edge_index):
@@ -80,6 +108,15 @@ def test_other_networks_are_torch_geometrics(edge_index):
     halfgnn.pyg.reset_stats()
     conv(x, edge_index)
     assert halfgnn.pyg.stats()["fell_back"] == {"forward:EdgeConv": {"network": 1}}
+
+
+def test_hooks_run(edge_index):
+    """Of the network and of its layers, in torch_geometric's forward."""
+    for pick in (lambda net: net, lambda net: net[0]):
+        conv, calls = halfgnn.pyg.EdgeConv(network(2 * WIDTH)), []
+        pick(conv.nn).register_forward_hook(lambda *_, c=calls: c.append(1))
+        conv(torch.randn(NODES, WIDTH), edge_index)
+        assert calls
 
 
 def test_other_filters_are_torch_geometrics(edge_index):

@@ -40,14 +40,16 @@ class Operands(NamedTuple):
 
     @property
     def dtype(self) -> torch.dtype:
-        return next(x.dtype for x in self if x is not None)
+        return next(x.dtype for x in (self.src, self.dst, self.edge_weight) if x is not None)
 
     def of_nodes_in(self, dtype: torch.dtype) -> Operands:
-        """All but those of edges, which are cast tile by tile."""
-        return Operands(*(x if name in _OF_EDGES else cast(x, dtype) for name, x in zip(self._fields, self)))
+        """All but those of edges, which are cast tile by tile, and positions."""
+        kept = _OF_EDGES + _POSITIONS
+        return Operands(*(x if name in kept else cast(x, dtype) for name, x in zip(self._fields, self)))
 
 
 _OF_EDGES = "edge_feat", "edge_factor"
+_POSITIONS = "src_position", "dst_position"  # of their own dtype: distances are made in fp32 or wider
 
 
 class Options(NamedTuple):
@@ -68,14 +70,17 @@ class Sums:
         self.tile, self.x, self.options = tile, x, options
         self.edge_rows: Optional = None if x.edge_feat is None else tile.take(x.edge_feat).to(x.edge_weight.dtype)
         if x.src_position is not None:
-            self.offsets = tile.of_sources(x.src_position) - tile.of_destinations(x.dst_position)
+            wide = wide_type(x.src_position.dtype)
+            self.offsets = tile.of_sources(x.src_position).to(wide) - tile.of_destinations(x.dst_position).to(wide)
             square = self.offsets.square().sum(1, keepdim=True)
             self.distance = square.sqrt() if options.euclidean else square
 
     def make(self) -> Tensor:
         """(T, F)"""
         z = self._of_rows()
-        return z if self.x.src_position is None else z.addmm_(self.distance, self.x.position_weight.unsqueeze(0))
+        if self.x.src_position is None:
+            return z
+        return z.addmm_(self.distance.to(z.dtype), self.x.position_weight.unsqueeze(0))
 
     def _of_rows(self) -> Any:
         side, src = self.tile.side, self.x.src
@@ -106,12 +111,12 @@ class Sums:
                 total.edge_feat, (of_rows if of_edges is None else of_rows.add_(of_edges)).to(total.edge_feat.dtype)
             )
         if total.position_weight is not None:
-            total.position_weight.add_((grad.t() @ self.distance).squeeze(1))
+            total.position_weight.add_((grad.t() @ self.distance.to(grad.dtype)).squeeze(1))
         if total.src_position is not None or total.dst_position is not None:
             self._offsets_backward(grad, total)
 
     def _offsets_backward(self, grad: Tensor, total: Operands) -> None:
-        of_distance = grad @ self.x.position_weight.unsqueeze(1)
+        of_distance = (grad @ self.x.position_weight.unsqueeze(1)).to(self.distance.dtype)
         if self.options.euclidean:  # 0 where two positions are one, as torch.linalg.vector_norm has it
             of_offset = torch.where(self.distance > 0, of_distance / self.distance, 0) * self.offsets
         else:
@@ -190,7 +195,7 @@ def forward(csc: Sequence[Optional], x: Operands, layers: Layers, options: Optio
         (0 if options.reduce == "none" else num_dst, width), dtype=inner if is_max else wide_type(inner)
     )
     edges = rows.new_empty((indices.shape[0] if options.return_edges else 0, width))
-    maximum = Maximum(out)
+    maximum = Maximum(out) if is_max else None
     x, layers = x.of_nodes_in(inner), layers.to(inner)
     for tile in tiles(csc, options.tile_edges):
         sums = Sums(tile, x, options)
@@ -200,10 +205,14 @@ def forward(csc: Sequence[Optional], x: Operands, layers: Layers, options: Optio
         if options.reduce == "none":
             continue
         message = Factors(tile, x).multiply(message)
-        maximum.take(tile, message) if is_max else tile.add_to_destinations(message, out)
+        if maximum is not None:
+            maximum.take(tile, message)
+        else:
+            tile.add_to_destinations(message, out)
     if options.reduce == "mean":
         out /= _degrees(indptr)
-    return out.to(dtype), edges, maximum.position if is_max else rows.new_empty((0,), dtype=torch.int64)
+    position = rows.new_empty((0,), dtype=torch.int64) if maximum is None else maximum.position
+    return out.to(dtype), edges, position
 
 
 # ---- backward ----------------------------------------------------------------------------------------------------------------
@@ -230,7 +239,9 @@ def _total(name: str, x: Tensor | None, is_needed: bool) -> Tensor | None:
     """Where an operand's gradient goes: a sum over tiles, or rows that each tile writes."""
     if x is None or not is_needed:
         return None
-    return torch.zeros_like(x) if name in _OF_EDGES else zeros_like(x)
+    if name in _OF_EDGES:
+        return torch.zeros_like(x, memory_format=torch.contiguous_format)
+    return zeros_like(x)
 
 
 def backward(csc, x: Operands, layers: Layers, options: Options, position, grad, grad_edges, needs: Sequence[bool]):

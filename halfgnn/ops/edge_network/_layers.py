@@ -39,7 +39,9 @@ def wide_type(dtype: torch.dtype) -> torch.dtype:
 
 def zeros_like(x: Tensor | None) -> Any:
     """What a sum over tiles begins with."""
-    return None if x is None else torch.zeros_like(x, dtype=wide_type(x.dtype))
+    if x is None:
+        return None
+    return torch.zeros_like(x, dtype=wide_type(x.dtype), memory_format=torch.contiguous_format)
 
 
 def cast(x: Tensor | None, dtype: torch.dtype) -> Any:
@@ -103,11 +105,12 @@ class LayerGradients:
         if self.norm_weight is None:
             return pull_message(z)
         message, mean, rstd = self.layers.normalize(z)
-        norm = self.layers.norm_weight, self.layers.norm_bias
-        grad, of_weight, of_bias = _aten.native_layer_norm_backward(
-            pull_message(message), z, z.shape[1:], mean, rstd, *norm, [True, True, self.norm_bias is not None]
-        )
-        self.norm_weight.add_(of_weight)
+        grad, norm = pull_message(message), (self.layers.norm_weight, self.layers.norm_bias)
+        of_rows = _aten.native_layer_norm_backward(grad, z, z.shape[1:], mean, rstd, *norm, [True, False, False])[0]
+        # Not native_layer_norm_backward's: on a CPU those of bf16 are summed in bf16, and by each thread for itself.
+        wide = self.norm_weight.dtype
+        grad = grad.to(wide)
+        self.norm_weight.add_((grad * ((z.to(wide) - mean.to(wide)) * rstd.to(wide))).sum(0))
         if self.norm_bias is not None:
-            self.norm_bias.add_(of_bias)
-        return grad
+            self.norm_bias.add_(grad.sum(0))
+        return of_rows

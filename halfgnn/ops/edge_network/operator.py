@@ -12,8 +12,8 @@ from torch import Tensor
 
 from ...common.arguments import check_name, check_number, checked_flag
 from ...common.autograd import apply, is_recorded, pull_back, recorded, saved_tensors
-from ...common.operands import check_operand, check_tensor
-from ...common.precision import autocast_all, without_autocast
+from ...common.operands import check_dense, check_operand, check_tensor
+from ...common.precision import HALF, autocast_all, without_autocast
 from ...graph_argument import GraphLike, as_graph
 from .._operands import graph_of, needs_grad
 from ..sddmm import gsddmm
@@ -28,14 +28,15 @@ _backward = torch.ops.halfgnn.edge_network_backward.default
 REDUCES = ("sum", "mean", "max", "none")
 _OPERANDS = len(Operands._fields)
 # Edges of a tile on a CPU, whose rows then stay in its caches; and on CUDA, of so many parts of all edges.
-_CPU_TILE, _CUDA_TILES, _CUDA_TILE = 8192, 32, 1 << 18
+_CPU_TILE, _CUDA_TILES, _CUDA_TILE = 8192, 32, (1 << 16, 1 << 18)
 
 
 def tile_edges(num_edges: int, is_cpu: bool) -> int:
     """Edges of a tile, from the number of edges alone."""
     if is_cpu:
         return _CPU_TILE
-    return min(_CUDA_TILE, max(_CPU_TILE, -(-num_edges // _CUDA_TILES)))
+    least, most = _CUDA_TILE
+    return min(most, max(least, -(-num_edges // _CUDA_TILES)))
 
 
 # ---- autograd ----------------------------------------------------------------------------------------------------------------
@@ -112,17 +113,22 @@ def _composed_gradients(given: _Given, needs, *saved):
     *given_tensors, grad, grad_edges = saved
     csc, inputs = given_tensors[:3], given_tensors[3:]
     x = Operands(*inputs[:_OPERANDS])
-    num_src = next((t.shape[0] for t in (x.src, x.factor, x.src_position) if t is not None), 0)
-    g = graph_of(csc, None, max(num_src, 1), csc[0].shape[0] - 1)
+    num_src = next((t.shape[0] for t in (x.src, x.factor, x.src_position) if t is not None), 1)  # else it is not read
+    g = graph_of(csc, None, num_src, csc[0].shape[0] - 1)
 
     def results(*tensors):
-        weights, biases = _split(tensors[_OPERANDS + 2 :])
-        norm = tensors[_OPERANDS : _OPERANDS + 2]
-        layers = Layers(weights, biases, *norm, given.activation, given.slope, given.eps)
-        return composed(g, Operands(*tensors[:_OPERANDS]), layers, given)
+        return composed(g, *_parts(tensors, given), given)
 
     cotangents = None if given.reduce == "none" else grad, grad_edges if given.return_edges else None
     return pull_back(results, inputs, needs, cotangents)
+
+
+def _parts(tensors: Sequence[Any], given: _Given) -> tuple[Operands, Layers]:
+    """Of operands, norm, weights and biases."""
+    weights, biases = _split(tensors[_OPERANDS + 2 :])
+    norm_weight, norm_bias = tensors[_OPERANDS : _OPERANDS + 2]
+    layers = Layers(weights, biases, norm_weight, norm_bias, given.activation, given.slope, given.eps)
+    return Operands(*tensors[:_OPERANDS]), layers
 
 
 def composed(g, x: Operands, layers: Layers, given: _Given) -> tuple[Tensor | None, Tensor | None]:
@@ -160,6 +166,7 @@ def _check_vector(x: Tensor | None, name: str, size: int) -> None:
     if x is None:
         return
     check_tensor(x, name)
+    check_dense(x, name)
     if tuple(x.shape) != (size,):
         raise ValueError(f"{name} has shape {tuple(x.shape)}; expected ({size},)")
 
@@ -178,6 +185,7 @@ def _check_rows_of(x: Any, name: str, g, target: str, width: int | None) -> Any:
 
 def _check_weight(x: Any, name: str, rows: int | None, columns: int) -> int:
     check_tensor(x, name)
+    check_dense(x, name)
     if x.dim() != 2 or x.shape[1] != columns or (rows is not None and x.shape[0] != rows):
         raise ValueError(
             f"{name} has shape {tuple(x.shape)}; expected ({'outputs' if rows is None else rows}, {columns})"
@@ -188,6 +196,8 @@ def _check_weight(x: Any, name: str, rows: int | None, columns: int) -> int:
 def _checked_layers(layers, width: int) -> tuple[list[Tensor], list[Tensor | None], int]:
     """weights, biases, and the width of what comes out."""
     weights, biases = [], []
+    if not isinstance(layers, (tuple, list)):
+        raise TypeError(f"layers is a {type(layers).__name__}; expected a list of pairs of weight and bias")
     for i, layer in enumerate(layers):
         if not isinstance(layer, (tuple, list)) or len(layer) != 2:
             raise TypeError(f"layers[{i}] is {type(layer).__name__}; expected a pair of weight and bias")
@@ -212,29 +222,42 @@ def _checked_operands(g, x: Operands) -> int:
     if x.src_position is not None:
         dim = _check_rows_of(x.src_position, "positions[0]", g, "u", None)
         _check_rows_of(x.dst_position, "positions[1]", g, "v", dim)
+        check_tensor(x.position_weight, "distance_weight")
         _check_vector(x.position_weight, "distance_weight", width)
     return width
 
 
 def _pair(value: Any, name: str, expected: str) -> tuple[Any, Any]:
+    """The pair, whose first element is a tensor; two times None for None."""
     if value is None:
         return None, None
     if not isinstance(value, (tuple, list)) or len(value) != 2:
         raise TypeError(f"{name} is a {type(value).__name__} and no pair; expected {expected}")
+    check_tensor(value[0], f"{name}[0]")
     return value[0], value[1]
 
 
+_FLOATS = (torch.float16, torch.bfloat16, torch.float32, torch.float64)
+
+
 def _cast(tensors: Sequence[Tensor | None], names: Sequence[str], device: torch.device) -> list[Tensor | None]:
-    """The tensors in autocast's dtype. Raises unless they have one dtype, and are on the device."""
+    """The tensors in autocast's dtype. Raises unless they have one dtype, and are on the device. Positions may be fp32 beside
+    halves, and autocast leaves them as they are."""
     for x, name in zip(tensors, names):
         if x is not None and x.device != device:
             raise ValueError(f"{name} is on {x.device}; expected the graph's device, {device}")
-    found = autocast_all(device, *tensors)
+        if x is not None and x.dtype not in _FLOATS:
+            raise TypeError(f"{name} has dtype {x.dtype}; expected a floating-point type of 16, 32 or 64 bits")
+    found = list(autocast_all(device, *tensors))
     first = next((x, name) for x, name in zip(found, names) if x is not None)
-    for x, name in zip(found, names):
-        if x is not None and (x.dtype != first[0].dtype or not x.is_floating_point()):
+    for i, (x, name) in enumerate(zip(found, names)):
+        if name.startswith("positions"):
+            x = found[i] = tensors[i]
+            if x is not None and x.dtype == torch.float32 and first[0].dtype in HALF:
+                continue
+        if x is not None and x.dtype != first[0].dtype:
             raise TypeError(f"{name} has dtype {x.dtype}; expected that of {first[1]}, {first[0].dtype}")
-    return list(found)
+    return found
 
 
 def edge_network(
@@ -281,11 +304,12 @@ def edge_network(
         reduce: sum, mean, max, or none (with return_edges). Nodes without in-edges get 0.
         return_edges: also return m (E, outputs); with residual edge_feat + m, the next features of the edges (MeshGraphNet).
 
-    All tensors are fp16, bf16 or fp32 (fp64 on the CPU), of one dtype; autocast casts them. Sums over edges are made in fp32 and
-    rounded once, the rows of a tile are rounded as PyTorch's layers round them; on CPUs with slow products of halves tiles are
-    computed in fp32. Results are bitwise reproducible, with any number of threads. A tile has 8,192 edges on a CPU, and on CUDA a
-    32nd of all edges, 8,192 to 2^18; its rows take about ten times that times F elements. Derivatives of every order exist; a
-    second one keeps rows of all edges.
+    All tensors are fp16, bf16 or fp32 (fp64 on the CPU), of one dtype; autocast casts them. Positions may be fp32 beside halves,
+    and autocast leaves them. Sums over edges are made in fp32 and rounded once; the rows of a tile, and the products that make a
+    weight's gradient of a tile, are rounded as PyTorch rounds them. On CPUs with slow products of halves tiles are computed in
+    fp32. Equal calls give equal bits, with one number of threads: PyTorch's products depend on it. A tile has 8,192 edges on a
+    CPU, and on CUDA a 32nd of all edges, 2^16 to 2^18; its rows take about ten times that times F elements. Derivatives of every
+    order exist; a second one, and a call under torch.func, keep rows of all edges.
 
     Returns:
         (num_dst, outputs), with return_edges the pair of it and (E, outputs), or the latter alone if reduce is none.
@@ -335,11 +359,13 @@ def edge_network(
         tile_edges(g.num_edges, g.device.type != "cuda"),
     )
     parts = *g.csc(), *cast[: _OPERANDS + 2], *options, *cast[_OPERANDS + 2 :]
-    if needs_grad(*cast):
+    if torch._C._are_functorch_transforms_active() and not torch.compiler.is_compiling():
+        out, edges = composed(g, *_parts(cast, options), options)
+    elif needs_grad(*cast):
         out, edges, _ = apply(_EdgeNetwork, *parts)
     else:
         out, edges, _ = _EdgeNetwork.forward(*parts)
-    return edges if reduce == "none" else (out, edges) if return_edges else out
+    return edges if reduce == "none" else (out, edges) if return_edges else out  # type: ignore[return-value]
 
 
 _NAMES = ("src", "dst", "edge_feat", "edge_weight", "factor", "edge_factor", "positions[0]", "positions[1]", "distance_weight",
