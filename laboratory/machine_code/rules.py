@@ -19,7 +19,10 @@ _PAIR = rf"pair_attention_kernel<PairConfig<\w+, NoEdges, {_TYPE}, \d, "  # of a
 
 # Threads of a block, by kernel; 128 where not named.
 THREADS = {
-    _PAIR + "(8|4), 4": 64,
+    r"pair_attention_kernel<PairConfig<Leaky, ProjectedEdges": 128,
+    "pair_attention_kernel": 32,
+    "pair_tensor_kernel": 32,
+    r"gat_.*_kernel": 64,
     "check_offsets_kernel": 256,
     "combine_attention_kernel": 512,
     "combine_extrema_kernel": 512,
@@ -99,7 +102,7 @@ MIN_LOADS = {
     "gather_rows_kernel<uint4>": 4,
 }
 # A loop of fewer loads that a warp enters once, for what is left over, or if there may be a nan.
-REMAINDER = {"gather_limit_kernel": 2, "copy_reduce_kernel": 1}
+REMAINDER = {"gather_limit_kernel": 2, "copy_reduce_kernel": 1, "spmm_extremum_kernel": 1}
 # Of these the loop with most counts: the others read what edges have beside their rows, or run once per row.
 ONE_LOOP = ("gat_attention_kernel", "gat_attention_backward_kernel", "pair_attention_kernel")
 

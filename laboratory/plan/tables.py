@@ -89,34 +89,23 @@ class Model:
 
     def _pair(self, graph, heads, dim, kernel, rows_per_edge) -> tuple[Layout, Slices]:
         """Of a pass of GATv2 or dot attention."""
-        edges_in_flight = 4 // rows_per_edge
         return self.planners.whole_heads_and_slices(
             self.device, *GRAPHS[graph], heads, HALF * dim // 16,
-            max_log2_groups=6 - edges_in_flight.bit_length(), kernel=kernel, rows_per_edge=rows_per_edge,
+            max_log2_groups=3, kernel=kernel, rows_per_edge=rows_per_edge,
         )  # fmt: skip
 
-    def _on_tensor_cores(self, graph, heads, dim, which, row_bytes, plan, gatv2) -> tuple[Layout, Slices]:
-        """What a pass takes in place of the plan of the other kernels: each head is a slice."""
-        count = self.planners.attention_instructions(heads, dim, which, *GRAPHS[graph], True, gatv2)
-        return plan._replace(log2_heads=0), Slices(heads, row_bytes // heads, plan.by_slice, 0.0, 0.0, count / heads)
-
-    def gatv2(self, graph, heads, dim, tensor=True, with_records=True) -> tuple[Times, list[Times]]:
-        """Forward, and the two passes of the backward. Tensor cores are taken where they are cheaper; the backward keeps records of
-        edges where they fit and take less time."""
+    def gatv2(self, graph, heads, dim, with_records=True) -> tuple[Times, list[Times]]:
+        """Forward, and the two passes of the backward, which keeps records of edges where they fit and take less time."""
         (nodes, edges), row_bytes = GRAPHS[graph], HALF * heads * dim
-        ask = dict(wanted=2 if tensor else 0, nodes=nodes, device=self.device)
+        ask = dict(nodes=nodes, device=self.device)
         has_records = with_records and self.planners.takes_edge_records(heads, dim, edges // nodes, **ask)
         record = self.edge_record_bytes(graph, heads, dim) if has_records else 0
-        tensor = [tensor and self.planners.tensor_cores(heads, dim, edges // nodes, direction=direction, gatv2=True)
-                  and not (record and direction) for direction in range(3)]  # fmt: skip
         found = []
         # Rows that an edge reads, and rows that a node reads or writes.
         rows = (("forward", 1, 3), ("destinations", 1, 6), ("sources", 1 if record else 2, 3))
-        for (which, per_edge, once), is_tensor in zip(rows, tensor):
+        for which, per_edge, once in rows:
             recorded = "recorded_" if record and which != "forward" else ""
             plan, slices = self._pair(graph, heads, dim, f"{recorded}gatv2_{which}", per_edge)
-            if is_tensor:
-                plan, slices = self._on_tensor_cores(graph, heads, dim, which, per_edge * row_bytes, plan, True)
             slices.streamed = edges * (2 * ID + record if recorded else ID)
             if which == "sources":
                 slices.cached_per_edge = record or sectors(8 << plan.log2_heads)
@@ -126,14 +115,12 @@ class Model:
     def edge_record_bytes(self, graph, heads, dim) -> int:
         return self.planners.edge_record_bytes(self.device.memory_bytes, GRAPHS[graph][1], heads, HALF * dim // 16)
 
-    def dot(self, graph, heads, dim, tensor=True) -> tuple[Times, list[Times]]:
-        """Forward, and the two passes of the backward. Tensor cores are taken where they are cheaper."""
-        (nodes, edges), row_bytes = GRAPHS[graph], 2 * HALF * heads * dim
+    def dot(self, graph, heads, dim) -> tuple[Times, list[Times]]:
+        """Forward, and the two passes of the backward."""
+        (_, edges), row_bytes = GRAPHS[graph], 2 * HALF * heads * dim
         found = []
-        for direction, (which, once) in enumerate((("forward", 3), ("destinations", 6), ("sources", 4))):
+        for which, once in (("forward", 3), ("destinations", 6), ("sources", 4)):
             plan, slices = self._pair(graph, heads, dim, f"dot_attention_{which}", 2)
-            if tensor and self.planners.tensor_cores(heads, dim, edges // nodes, direction=direction):
-                plan, slices = self._on_tensor_cores(graph, heads, dim, which, row_bytes, plan, False)
             slices.streamed = edges * ID
             if which == "sources":
                 slices.cached_per_edge = sectors(8 << plan.log2_heads)
@@ -226,11 +213,9 @@ def attention(planners: Planners) -> str:
         gather = milliseconds(model.gather(graph, shape[0] * shape[1]).bound())
         label = f"{shape[0]} x {shape[1]}, {gather}"
         operators = {"gat": (gat_forward, [gat_backward]), "gatv2": model.gatv2(graph, *shape)}
-        operators["gatv2, without tensor cores"] = model.gatv2(graph, *shape, tensor=False)
         if model.edge_record_bytes(graph, *shape):
-            operators["gatv2, without both and records"] = model.gatv2(graph, *shape, tensor=False, with_records=False)
+            operators["gatv2, without records"] = model.gatv2(graph, *shape, with_records=False)
         operators["dot"] = model.dot(graph, *shape)
-        operators["dot, without tensor cores"] = model.dot(graph, *shape, tensor=False)
         for name, (forward, backward) in operators.items():
             passes = [cell(times) for times in backward] if len(backward) == 2 else ["-", cell(backward)]
             rows.append([label, name, cell(forward), *passes, milliseconds(sum(t.bound() for t in backward))])

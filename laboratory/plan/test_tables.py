@@ -49,26 +49,15 @@ def test_no_operator_is_faster_than_its_bytes(planners):
                 assert sum(t.bound() for t in model.backward(graph, width)) >= gather
 
 
-def test_records_of_edges_and_tensor_cores_save_time(planners):
+def test_records_of_edges_save_time(planners):
     model, graph = tables.Model(planners, planners.gpus()[tables.H100]), "reddit-size"
 
     def backward(passes):
         return sum(times.bound() for times in passes[1])
 
-    on_lanes = model.gatv2(graph, 1, 128, tensor=False)
-    assert backward(on_lanes) < 0.8 * backward(model.gatv2(graph, 1, 128, tensor=False, with_records=False))
-    on = model.gatv2(graph, 1, 128)
-    assert on[0].issue < 0.6 * on_lanes[0].issue and backward(on) < 13e-3
+    assert backward(model.gatv2(graph, 1, 128)) < 0.8 * backward(model.gatv2(graph, 1, 128, with_records=False))
     # Records of 8 x 32 do not fit.
     assert model.gatv2(graph, 8, 32)[1][1].issue == model.gatv2(graph, 8, 32, with_records=False)[1][1].issue
-    for graph in ("reddit-size", "arxiv-size"):  # whose keys and values do not fit in L2, and do
-        on, off = model.dot(graph, 1, 128), model.dot(graph, 1, 128, tensor=False)
-        assert (backward(on) < backward(off)) == (graph == "arxiv-size")
-    on, off = (model.dot("reddit-size", 1, 128, tensor=tensor) for tensor in (True, False))
-    assert all(x.issue < 0.5 * y.issue for x, y in zip([on[0], *on[1]], [off[0], *off[1]]))
-    assert on[0].cache == pytest.approx(off[0].cache)
-    # Narrow heads share a warp without tensor cores.
-    assert backward(model.dot(graph, 8, 32)) == backward(model.dot(graph, 8, 32, tensor=False))
 
 
 def test_every_cell_of_a_table_is_filled(planners):

@@ -227,6 +227,12 @@ def test_rows_keep_infinite_values_to_themselves(heads, dim):
         assert x[touched].isnan().all() and torch.equal(x[~touched], before[~touched])
 
 
+def test_products_of_many_rows():
+    """So many that blocks share those of a column, and another adds up what they found."""
+    g = graph_of([2, 0, 1] * 400, 37, torch.int32)
+    check(GATV2, g, GATV2.operands(g, 1, 8, torch.float16))
+
+
 @pytest.mark.parametrize("backward", [False, True], ids=["forward", "backward"])
 def test_many_rows_of_few_edges(backward):
     """Units of four rows, so that a group takes several, one after the other. Nothing is left of those before."""

@@ -121,7 +121,8 @@ def test_messages_and_dots_are_rounded_in_between(device):
         left = torch.zeros(g.num_src, width, dtype=torch.float16, device=device)
         right = torch.zeros(g.num_dst, width, dtype=torch.float16, device=device)
         left[:, :2], right[:, 0], right[:, 1] = 256, 256, -256
-        assert scalar_sddmm(*g.edges(), "dot", left, right, "u", "v").isnan().all()
+        # inf - inf, or inf where the compiler has made one instruction of the second product and the sum.
+        assert not scalar_sddmm(*g.edges(), "dot", left, right, "u", "v").isfinite().any()
 
 
 @pytest.mark.parametrize("device", DEVICES)

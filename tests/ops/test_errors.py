@@ -259,6 +259,7 @@ def test_a_meta_tensor_among_others_of_a_raw_operator(g, device):
     """A meta tensor would take the call to the fake kernel, whose result is never computed."""
     raw, (indptr, indices, edge_ids) = torch.ops.halfgnn, g.csc()
     x, w, meta = u(2, 4, device=device), e(2, 1, device=device), {"device": "meta"}
+    query, logits = v(2, 4, device=device), v(2, device=device)
     seglen = torch.tensor([0, E], device=device)
     for call, name in [
         (lambda: raw.coo_to_csr(indices, indices.to("meta"), N_SRC), "col"),
@@ -268,9 +269,9 @@ def test_a_meta_tensor_among_others_of_a_raw_operator(g, device):
         (lambda: raw.gsddmm(*g.csc(), "dot", x, v(2, 4, **meta), "u", "v"), "rhs"),
         (lambda: raw.edge_softmax(indptr, edge_ids, e(2, **meta)), "logits"),
         (lambda: raw.segment_reduce(seglen.to("meta"), w, "sum"), "value"),
-        (lambda: raw.gat_attention(*g.csc(), x, u(2, **meta), v(2), None, 0.2, 0.0, None, False, False), "attn_src"),
+        (lambda: raw.gat_attention(*g.csc(), x, u(2, **meta), logits, None, 0.2, 0.0, None, False, False), "attn_src"),
         (lambda: raw.gatv2_attention(*g.csc(), x, v(2, 4, **meta), x[0], 0.2, 0.0, None, False, False), "feat_dst"),
-        (lambda: raw.dot_attention(*g.csc(), v(2, 4), u(2, 4, **meta), x, 0.2, 0.0, None, False, False), "key"),
+        (lambda: raw.dot_attention(*g.csc(), query, u(2, 4, **meta), x, 0.2, 0.0, None, False, False), "key"),
     ]:
         with pytest.raises(ValueError, match=rf"{name} is on (meta|{device}).*; expected the device of"):
             call()

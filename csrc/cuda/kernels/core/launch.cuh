@@ -13,6 +13,22 @@ namespace halfgnn::cuda {
 
 constexpr unsigned int kFullMask = 0xffffffffu;
 
+// Blocks that a multiprocessor runs at the same time, at most.
+#if !defined(__CUDA_ARCH__)
+constexpr int kMaxBlocksAtOnce = 32;
+#elif __CUDA_ARCH__ == 750 || __CUDA_ARCH__ == 860 || __CUDA_ARCH__ == 870
+constexpr int kMaxBlocksAtOnce = 16;
+#elif __CUDA_ARCH__ == 890 || __CUDA_ARCH__ >= 1200
+constexpr int kMaxBlocksAtOnce = 24;
+#else
+constexpr int kMaxBlocksAtOnce = 32;
+#endif
+// Of blocks of so many warps: those that make `warps` of a multiprocessor's.
+constexpr int blocks_for(int warps, int warps_of_block) {
+  const int blocks = warps / warps_of_block;
+  return blocks < kMaxBlocksAtOnce ? blocks : kMaxBlocksAtOnce;
+}
+
 // Runs `blocks` x `threads` of `kernel(args)` on `stream` without waiting for it. The status is
 // that of this launch: unlike <<<>>> followed by cudaGetLastError, it does not take a launch error
 // that somebody else left behind for its own. More blocks than a grid can have are refused; none

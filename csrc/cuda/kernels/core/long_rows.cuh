@@ -1,8 +1,8 @@
 // The walk of kernels that combine what the pieces of long rows left in the workspace.
 //
-// A warp per slot looks for a long row that starts there, and works on it alone if its pieces are few. The rest are
-// left to the whole block, one after the other: a long row has kFewSlots slots at least to itself then, so that there
-// are few of them in a block.
+// A warp looks for the long rows that start at some consecutive slots, one for each lane at most, and works on those of
+// few pieces alone. The rest are left to the whole block, one after the other: a long row has kFewSlots slots at least
+// to itself then, so that there are few of them in a block.
 //
 // A node of a million edges has thousands of slots, which one block would take long to read. So if there are many slots
 // a first launch folds them: of a row with more than kFoldedSlots, blocks join each kFoldedSlots slots in the place of
@@ -17,8 +17,9 @@ namespace halfgnn::cuda {
 constexpr int kCombineWarps = 16;
 constexpr int kCombineThreads = kCombineWarps * kWarpSize;
 constexpr int kFewSlots = 16;
-// Blocks that one launch aims at: more would search for the same rows again.
-constexpr int64_t kWantedCombineBlocks = 1024;
+// Blocks that one launch aims at: about what a device runs at the same time. To find rows takes longer than to join
+// what most of them have, so that more blocks, each with fewer slots, would take longer.
+constexpr int64_t kWantedCombineBlocks = 256;
 // Slots that are folded into one: each warp of a block has four, which are in flight together.
 constexpr int kFoldedSlots = 64;
 // Slots from which there is a launch that folds. With fewer, the longest row keeps several blocks busy for about as
@@ -28,13 +29,16 @@ constexpr int64_t kManyCombinedSlots = 2048;
 struct CombineGrid {
   uint32_t slot_blocks;  // blocks that cover all slots
   uint32_t shares;       // blocks that share the work on a row
+  int32_t units;         // of a block or warp: kFoldedSlots slots, or one
   bool is_folded;        // rows of more than kFoldedSlots slots are folded
 
-  // `slots`: of a block. `items`: independent parts of the work on a row.
-  static CombineGrid make(const Rows& rows, int64_t slots, int64_t items) {
-    const int64_t slot_blocks = ceil_div(rows.num_slots, slots);
+  // A block has `slots` slots, or up to `most` times as many. `items`: independent parts of the work on a row.
+  static CombineGrid make(const Rows& rows, int64_t slots, int32_t most, int64_t items) {
+    int32_t units = 1;
+    while (units < most && slots * units * kWantedCombineBlocks < rows.num_slots) units *= 2;
+    const int64_t slot_blocks = ceil_div(rows.num_slots, slots * units);
     const int64_t wanted = ceil_div(kWantedCombineBlocks, slot_blocks);
-    return {static_cast<uint32_t>(slot_blocks), static_cast<uint32_t>(items < wanted ? items : wanted),
+    return {static_cast<uint32_t>(slot_blocks), static_cast<uint32_t>(items < wanted ? items : wanted), units,
             rows.num_slots >= kManyCombinedSlots};
   }
   int64_t blocks() const { return int64_t{slot_blocks} * shares; }
@@ -68,23 +72,30 @@ struct CombineTeam {
 // Calls work(row, team, first, step) for all long rows of this block: for items first, first + step, ... of them.
 template <class Work>
 __device__ void for_each_whole_row(const Rows& rows, const CombineGrid& grid, const Work& work) {
-  __shared__ LongRow found[kCombineWarps];
+  // Rows for the block, of each warp: there are two at most that start at 32 slots.
+  constexpr int kMost = 2;
+  static_assert(kWarpSize <= kMost * (kFewSlots + 1), "rows of more than kFewSlots slots");
+  __shared__ LongRow found[kCombineWarps * kMost];
   const int lane = static_cast<int>(threadIdx.x) % kWarpSize, warp = static_cast<int>(threadIdx.x) / kWarpSize;
-  const int64_t slot = static_cast<int64_t>(blockIdx.x % grid.slot_blocks) * kCombineWarps + warp;
+  const int64_t warp_of_slots = static_cast<int64_t>(blockIdx.x % grid.slot_blocks) * kCombineWarps + warp;
   const int64_t first = blockIdx.x / grid.slot_blocks, step = grid.shares;
-  LongRow row{};
-  if (slot >= rows.num_slots || !find_long_row(rows, slot, lane, row)) row.num_slots = 0;
-  if (grid.is_folded && row.num_slots > kFoldedSlots) {
-    row.num_slots = static_cast<int32_t>(ceil_div(row.num_slots, kFoldedSlots));
-    row.stride = kFoldedSlots;
+  LongRow own = find_long_rows(rows, warp_of_slots * grid.units, grid.units, lane);
+  if (grid.is_folded && own.num_slots > kFoldedSlots) {
+    own.num_slots = static_cast<int32_t>(ceil_div(own.num_slots, kFoldedSlots));
+    own.stride = kFoldedSlots;
   }
-  const bool is_for_block = row.num_slots > kFewSlots;
-  if (row.num_slots > 0 && !is_for_block) work(row, CombineTeam{0, 1, lane}, first, step);
-  if (!is_for_block) row.num_slots = 0;
-  if (lane == 0) found[warp] = row;
+  const uint32_t for_warp = __ballot_sync(kFullMask, own.num_slots > 0 && own.num_slots <= kFewSlots);
+  const uint32_t for_block = __ballot_sync(kFullMask, own.num_slots > kFewSlots);
+  for (uint32_t left = for_warp; left != 0; left &= left - 1) {
+    work(own.of_lane(__ffs(static_cast<int>(left)) - 1), CombineTeam{0, 1, lane}, first, step);
+  }
+  if (lane < kMost) found[warp * kMost + lane] = LongRow{};
+  __syncwarp();
+  const uint32_t before = for_block & ((1u << lane) - 1);
+  if ((for_block >> lane & 1) != 0) found[warp * kMost + __popc(before)] = own;
   __syncthreads();
-  for (int w = 0; w < kCombineWarps; ++w) {
-    if (found[w].num_slots > 0) work(found[w], CombineTeam{warp, kCombineWarps, lane}, first, step);
+  for (const LongRow& row : found) {
+    if (row.num_slots > 0) work(row, CombineTeam{warp, kCombineWarps, lane}, first, step);
   }
 }
 
@@ -108,19 +119,22 @@ inline __device__ LongRow folded_part(const Rows& rows, int64_t first, int64_t l
 // Calls work(part, team, first, step) for the parts that this block folds, with the whole block as the team.
 template <class Work>
 __device__ void for_each_folded_part(const Rows& rows, const CombineGrid& grid, const Work& work) {
-  __shared__ LongRow found[2];
+  // Two of each unit, and as many warps look for them.
+  __shared__ LongRow found[kCombineWarps];
   const int lane = static_cast<int>(threadIdx.x) % kWarpSize, warp = static_cast<int>(threadIdx.x) / kWarpSize;
-  const int64_t first = static_cast<int64_t>(blockIdx.x % grid.slot_blocks) * kFoldedSlots;
-  const int64_t last = first + kFoldedSlots < rows.num_slots ? first + kFoldedSlots - 1 : rows.num_slots - 1;
-  if (warp < 2) {
-    const LongRow part = folded_part(rows, first, last, warp == 1, lane);
-    if (lane == 0) found[warp] = part;
+  const int64_t unit = static_cast<int64_t>(blockIdx.x % grid.slot_blocks) * grid.units + warp / 2;
+  const int64_t first = unit * kFoldedSlots, behind = first + kFoldedSlots;
+  LongRow part{};
+  if (warp < 2 * grid.units && first < rows.num_slots) {
+    part = folded_part(rows, first, (behind < rows.num_slots ? behind : rows.num_slots) - 1, warp % 2 == 1, lane);
   }
+  if (lane == 0) found[warp] = part;
   __syncthreads();
-  for (const LongRow& part : found) {
+  for (int w = 0; w < 2 * grid.units; ++w) {
     // One slot is folded as it is.
-    if (part.num_slots < 2) continue;
-    work(part, CombineTeam{warp, kCombineWarps, lane}, int64_t{blockIdx.x / grid.slot_blocks}, int64_t{grid.shares});
+    if (found[w].num_slots < 2) continue;
+    const int64_t share = blockIdx.x / grid.slot_blocks;
+    work(found[w], CombineTeam{warp, kCombineWarps, lane}, share, int64_t{grid.shares});
   }
 }
 
@@ -134,17 +148,17 @@ __device__ void for_each_long_row(const Rows& rows, const CombineGrid& grid, con
   }
 }
 
-// Launches kernel<true> if there are many slots, then kernel<false>, with args.grid set. `items`: independent parts of
-// the work on a row.
+// Launches `fold` if there are many slots, then `combine`, with args.grid set. `items`: independent parts of the work
+// on a row.
 template <class Args>
 cudaError_t launch_combine(void (*fold)(Args), void (*combine)(Args), Args args, const Rows& rows, int64_t items,
                            cudaStream_t stream) {
   if (rows.num_slots >= kManyCombinedSlots) {
-    args.grid = CombineGrid::make(rows, kFoldedSlots, items);
+    args.grid = CombineGrid::make(rows, kFoldedSlots, kCombineWarps / 2, items);
     const cudaError_t status = cuda::launch(fold, args.grid.blocks(), kCombineThreads, stream, args);
     if (status != cudaSuccess) return status;
   }
-  args.grid = CombineGrid::make(rows, kCombineWarps, items);
+  args.grid = CombineGrid::make(rows, kCombineWarps, kWarpSize, items);
   return cuda::launch(combine, args.grid.blocks(), kCombineThreads, stream, args);
 }
 

@@ -53,6 +53,14 @@ struct Rows {
 
   __host__ __device__ int64_t num_units() const { return num_slots + num_rows; }
   __device__ bool is_long(int64_t degree) const { return degree >> log2_piece != 0; }
+  // The last row, among low ... high - 1, that starts at or before a position. A lane by itself.
+  __device__ int64_t row_of(int64_t position, int64_t low, int64_t high) const {
+    while (high - low > 1) {
+      const int64_t middle = low + (high - low) / 2;
+      (indptr.offset(middle) <= position ? low : high) = middle;
+    }
+    return low;
+  }
 };
 
 inline Rows rows_of(const Topology& topology) {
@@ -124,6 +132,12 @@ struct LongRow {
   int32_t stride = 1;
 
   __device__ int64_t slot(int i) const { return first_slot + int64_t{i} * stride; }
+  // What another lane has.
+  __device__ LongRow of_lane(int lane) const {
+    return {__shfl_sync(kFullMask, row, lane), __shfl_sync(kFullMask, degree, lane),
+            __shfl_sync(kFullMask, first_slot, lane), __shfl_sync(kFullMask, num_slots, lane),
+            __shfl_sync(kFullMask, stride, lane)};
+  }
 };
 
 inline __device__ LongRow long_row_of(const Rows& rows, int64_t row, int64_t begin, int64_t end) {
@@ -133,13 +147,18 @@ inline __device__ LongRow long_row_of(const Rows& rows, int64_t row, int64_t beg
           static_cast<int32_t>(last_slot - first_slot + 1)};
 }
 
-// The long row whose first slot is `slot`; false if there is none. The whole warp takes part.
-inline __device__ bool find_long_row(const Rows& rows, int64_t slot, int lane, LongRow& found) {
-  const int64_t position = slot << rows.log2_piece;
-  const int64_t row = row_of_position(rows, position, lane, 0, rows.num_rows);
+// Of slot first + lane, for lanes below `count`: the long row whose first slot that is; no slots if there is none. The
+// whole warp takes part.
+inline __device__ LongRow find_long_rows(const Rows& rows, int64_t first, int count, int lane) {
+  if (first >= rows.num_slots) return {};
+  const int64_t behind = first + count < rows.num_slots ? first + count : rows.num_slots;
+  const int64_t slot = first + lane < behind ? first + lane : behind - 1, position = slot << rows.log2_piece;
+  const int64_t low = row_of_position(rows, first << rows.log2_piece, lane, 0, rows.num_rows);
+  const int64_t high = row_of_position(rows, (behind - 1) << rows.log2_piece, lane, low, rows.num_rows);
+  const int64_t row = rows.row_of(position, low, high + 1);
   const int64_t begin = rows.indptr.offset(row), end = rows.indptr.offset(row + 1);
-  found = long_row_of(rows, row, begin, end);
-  return rows.is_long(end - begin) && found.first_slot == slot;
+  const LongRow found = long_row_of(rows, row, begin, end);
+  return lane < behind - first && rows.is_long(end - begin) && found.first_slot == slot ? found : LongRow{};
 }
 
 // The rows of the positions that a warp walks in order, 32 at a time.
@@ -165,20 +184,12 @@ class RowsOfEdges {
     }
     int64_t row = row_ + passed;
     // 31 rows passed without reaching it, so many are empty: every lane searches for itself.
-    if (passed == kWarpSize - 1) row = search(wanted, row);
+    if (passed == kWarpSize - 1) row = rows_.row_of(wanted, row, rows_.num_rows);
     row_ = shuffle(row, kWarpSize - 1);
     return row;
   }
 
  private:
-  __device__ int64_t search(int64_t position, int64_t low) const {
-    int64_t high = rows_.num_rows;
-    while (high - low > 1) {
-      const int64_t middle = low + (high - low) / 2;
-      (rows_.indptr.offset(middle) <= position ? low : high) = middle;
-    }
-    return low;
-  }
   static __device__ int64_t shuffle(int64_t value, int lane) {
     return static_cast<int64_t>(__shfl_sync(kFullMask, static_cast<unsigned long long>(value), lane));
   }

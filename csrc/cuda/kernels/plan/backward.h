@@ -47,9 +47,7 @@ class WeightedBackwardPlanner {
 
  private:
   bool weights_fit() const { return RowCache(device_, kCacheOfRows).holds(problem_.num_edges * problem_.weight_bytes); }
-  int64_t scattered_read() const {
-    return weights_fit() ? problem_.weight_bytes : ceil_div(problem_.weight_bytes, kMemoryBytes) * kMemoryBytes;
-  }
+  int64_t scattered_read() const { return scattered_bytes(device_, problem_.num_edges, problem_.weight_bytes); }
   int64_t scattered_write() const {
     const bool is_part = !weights_fit() && problem_.weight_bytes % kSectorBytes != 0;
     return is_part ? kPartialWriteBytes : scattered_read();

@@ -48,6 +48,13 @@ class RowCache {
   double skew_;
 };
 
+// Bytes that an edge reads from memory of edge data in an order that is not that of the walk: a whole access, unless
+// the data stays in the L2 cache. bytes: of an edge.
+inline int64_t scattered_bytes(const Device& device, int64_t num_edges, int64_t bytes) {
+  if (RowCache(device, kCacheOfRows).holds(num_edges * bytes)) return bytes;
+  return ceil_div(bytes, kMemoryBytes) * kMemoryBytes;
+}
+
 // A way to divide the rows of a matrix.
 struct Slices {
   int64_t count;
@@ -75,7 +82,7 @@ struct Times {
   // If the parts overlap perfectly. Predictions in docs/tuning.md are such bounds.
   double bound() const { return std::max({cache, memory, issue}); }
   // If nothing overlaps. Planners compare this, so that they save in each part.
-  double total() const { return cache + memory + issue; }
+  double total() const { return cache + memory + kIssueDelay * issue; }
 };
 
 // `streamed_once`: bytes that are read from and written to memory once, whatever the slices.

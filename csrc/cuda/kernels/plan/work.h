@@ -48,7 +48,7 @@ constexpr double kPairWork = 100. / 32;
 constexpr RowWork kGatWork{191, 113, RowSharing::kGroups}, kGatTrainingWork{314, 148, RowSharing::kGroups},
     kGatBackwardWork{276, 143, RowSharing::kGroups};
 // Forward, to destinations, to sources.
-constexpr RowWork kDotAttentionWork[] = {{368, 169}, {381, 225}, {275, 272}};
+constexpr RowWork kDotAttentionWork[] = {{355, 141}, {410, 170}, {345, 211}};
 // Dot attention on tensor cores, of heads of at most 64 and 128 elements: a batch is 16 edges of one head.
 constexpr RowWork kDotTensorWork[][3] = {{{284, 146}, {368, 175}, {340, 235}}, {{280, 192}, {350, 247}, {310, 359}}};
 // The same where edges add a bias, or 16 columns in keys and values: forward and to destinations.
@@ -57,12 +57,12 @@ constexpr RowWork kDotTensorColumnsWork[][2] = {{{431, 210}, {589, 286}}, {{440,
 // Times as many per batch if a head ends within a block, since loads are conditional then.
 constexpr double kConditionalTensorLoads = 2;
 // Where edges add to logits or values: with a bias (rows of edges take more), or with 16 columns in keys and values.
-constexpr RowWork kDotBiasWork[] = {{353, 200}, {300, 305}, {241, 146}};
-constexpr RowWork kDotColumnsWork[] = {{411, 248}, {495, 335}, {241, 146}};
-constexpr RowWork kGatv2Work[] = {{295, 337}, {350, 424}, {355, 330}};
+constexpr RowWork kDotBiasWork[] = {{353, 200}, {300, 305}, {240, 121}};
+constexpr RowWork kDotColumnsWork[] = {{411, 248}, {495, 335}, {240, 121}};
+constexpr RowWork kGatv2Work[] = {{352, 316}, {350, 424}, {425, 256}};
 // The same to destinations and to sources, with records of edges.
-constexpr RowWork kRecordedGatv2Work[] = {{387, 501}, {751, 239}};
-constexpr RowWork kGatv2BiasWork[] = {{249, 362}, {361, 556}, kRecordedGatv2Work[1]};
+constexpr RowWork kRecordedGatv2Work[] = {{503, 472}, {375, 238}};
+constexpr RowWork kGatv2BiasWork[] = {{335, 334}, {497, 526}, kRecordedGatv2Work[1]};
 // GATv2 on tensor cores, of heads of at most 64 and 128 elements.
 constexpr RowWork kGatv2TensorWork[][3] = {{{243, 206}, {429, 257}, {381, 333}}, {{264, 283}, {473, 346}, {376, 511}}};
 

@@ -233,7 +233,7 @@ struct ReduceLane : RowLane<Config, 3> {  // sums of values, of distances from t
 #pragma unroll
     for (int r = 0; r < kRepeat; ++r) {
       typename Extrema<T, kVector>::Winners winners = extrema[r].winners();
-      if (__any_sync(kFullMask, may_have_nan(r))) find_nan(team, row, r, winners);
+      if (__any_sync(kFullMask, may_have_nan(r))) find_nans<Row, kVector>(args.gather, feat, team, row, r, winners);
       for (int distance = slice.stride; distance < team.size; distance *= 2) winners.join(distance);
       if (writes && slice.has(r, args.gather)) store_extrema(row, element(row.line, r), is_piece, winners);
     }
@@ -245,20 +245,6 @@ struct ReduceLane : RowLane<Config, 3> {  // sums of values, of distances from t
 #pragma unroll
     for (int i = 0; i < kVector; ++i) found = found || sum.run[r][i] != sum.run[r][i];
     return found && Extrema<T, kVector>::kSeeksNan;
-  }
-
-  // Reads the edges of a group again.
-  template <class Winners>
-  __device__ void find_nan(const Team& team, const TeamRow& row, int r, Winners& winners) const {
-    for (int place = team.group; place < row.num_edges; place += team.num_groups) {
-      const uint32_t column = args.gather.feat_rows.id(row.begin + static_cast<uint32_t>(place));
-      float x[kVector];
-      Row::load(feat.at(feat.of_row(column, args.gather.row_bytes), r)).widen(x);
-#pragma unroll
-      for (int i = 0; i < kVector; ++i) {
-        if (x[i] != x[i]) winners.take_nan(i, static_cast<uint32_t>(place));
-      }
-    }
   }
 
   template <class Winners>

@@ -79,6 +79,20 @@ __device__ uint32_t where_greater(Pair a, Pair b) {
   return __hgt2_mask(a, b);
 }
 
+// The elements of a fragment by pairs.
+template <typename T, int kVector>
+struct PairWords {
+  uint32_t word[(kVector + 1) / 2];
+
+  static __device__ PairWords of(const Fragment<T, kVector>& row) {
+    if constexpr (kVector == 1) {
+      return {{row.word}};
+    } else {
+      return bits_as<PairWords>(row.word);
+    }
+  }
+};
+
 // In pairs of two bytes: values, and places of edges. A nan is not seen: it is sought when the row is done, if the sum
 // is nan.
 template <typename T, int kVector>
@@ -103,7 +117,7 @@ struct HalfExtrema {
 
   // Edges come in ascending order, so that a later one wins only if it is better.
   __device__ void take(const Fragment<T, kVector>& row, uint32_t offset) {
-    const Words words = words_of(row);
+    const auto words = PairWords<T, kVector>::of(row);
     const uint32_t place = twice(offset);
 #pragma unroll
     for (int p = 0; p < kPairs; ++p) {
@@ -130,16 +144,6 @@ struct HalfExtrema {
   }
 
  private:
-  struct Words {
-    uint32_t word[kPairs];
-  };
-  __device__ static Words words_of(const Fragment<T, kVector>& row) {
-    if constexpr (kVector == 1) {
-      return {{row.word}};
-    } else {
-      return bits_as<Words>(row.word);
-    }
-  }
   __device__ static uint32_t twice(uint32_t half) { return (half & 0xffff) * 0x10001; }
   __device__ static void take_where(uint32_t mask, uint32_t value, uint32_t place, uint32_t& best, uint32_t& best_at) {
     best = (value & mask) | (best & ~mask);
@@ -206,6 +210,54 @@ struct Extrema<float, kVector> {
     return {__shfl_xor_sync(kFullMask, own.value, distance), __shfl_xor_sync(kFullMask, own.offset, distance)};
   }
 };
+
+// ---- nan, which halves do not see.
+
+// Whether there may have been one among what a lane took: what their sum is. inf of both signs, or one of them and a
+// sum that grew too large, look the same.
+template <typename T, int kVector>
+struct NanTrace {
+  static constexpr int kPairs = (kVector + 1) / 2;
+  using Pair = typename Convert<T>::Pair;
+  Pair sum[kPairs];
+
+  __device__ void clear() {
+#pragma unroll
+    for (int p = 0; p < kPairs; ++p) sum[p] = Convert<T>::round(0.f, 0.f);
+  }
+  __device__ void take(const Fragment<T, kVector>& row) {
+    const auto words = PairWords<T, kVector>::of(row);
+#pragma unroll
+    for (int p = 0; p < kPairs; ++p) sum[p] = __hadd2(sum[p], bits_as<Pair>(words.word[p]));
+  }
+  __device__ bool may_have_nan() const {
+    bool found = false;
+#pragma unroll
+    for (int p = 0; p < kPairs; ++p) found = found || !__hbeq2(sum[p], sum[p]);
+    return found;
+  }
+};
+template <int kVector>
+struct NanTrace<float, kVector> {
+  __device__ void clear() {}
+  __device__ void take(const Fragment<float, kVector>&) {}
+  __device__ bool may_have_nan() const { return false; }
+};
+
+// Reads the edges of a group again, the lane's r-th vector, and hands their nan to its winners.
+template <class Row, int kVector, class Gather, class Source, class Team, class TeamRow, class Winners>
+__device__ void find_nans(const Gather& gather, const Source& feat, const Team& team, const TeamRow& row, int r,
+                          Winners& winners) {
+  for (int place = team.group; place < row.num_edges; place += team.num_groups) {
+    const uint32_t column = gather.feat_rows.id(row.begin + static_cast<uint32_t>(place));
+    float x[kVector];
+    Row::load(feat.at(feat.of_row(column, gather.row_bytes), r)).widen(x);
+#pragma unroll
+    for (int i = 0; i < kVector; ++i) {
+      if (x[i] != x[i]) winners.take_nan(i, static_cast<uint32_t>(place));
+    }
+  }
+}
 
 // ---- Winners of pieces, by the position of their edge.
 

@@ -49,8 +49,10 @@ int64_t id_bytes(const Topology& topology) { return topology.is_int64 ? 8 : 4; }
 GatherShape shape_of(const SpmmSumArgs& args) {
   int64_t stream = args.feat_by_edge && args.topology.edge_ids == nullptr ? 0 : id_bytes(args.topology);
   if (args.weight != nullptr) {
-    stream += args.heads * size_of(args.weight_type);
-    if (args.topology.edge_ids != nullptr) stream += id_bytes(args.topology);
+    const bool is_scattered = args.topology.edge_ids != nullptr;
+    const int64_t bytes = args.heads * size_of(args.weight_type);
+    stream += is_scattered ? id_bytes(args.topology) + scattered_bytes(current_device(), args.topology.num_edges, bytes)
+                           : bytes;
   }
   const RowWork& work = args.weight != nullptr ? kWeightedSumWork : kSumWork;
   return {args.feat, args.feat_rows, args.heads * args.dim * size_of(args.type), args.feat_by_edge, stream, work};

@@ -1,38 +1,34 @@
 // The kernel behind spmm for the maximum or minimum of copies.
 #pragma once
 
-#include <cmath>
-
+#include "extrema.cuh"
 #include "spmm_launch.h"
 
 namespace halfgnn::cuda {
 
-// What a lane does (TeamWalk).
+// What a lane does (TeamWalk). Of its extrema only the largest are used: the others cost nothing.
 template <class Config>
 struct ExtremumLane {
   static constexpr int kRepeat = Config::kRepeat;
   static constexpr int kVector = Config::kVector;
-  using Row = Fragment<typename Config::Element, kVector>;
+  using T = typename Config::Element;
+  using Row = Fragment<T, kVector>;
 
   const ExtremumKernelArgs& args;
   const LaneSlice<Config> slice;
   const LaneSource<kRepeat> feat;
-  float best[kRepeat][kVector];
-  uint32_t position[kRepeat][kVector];
+  Extrema<T, kVector> extrema[kRepeat];
+  NanTrace<T, kVector> nans[kRepeat];
 
   __device__ static constexpr int passes() { return 1; }
   __device__ uint32_t load(uint32_t position) const { return args.gather.feat_rows.id(position); }
 
   // Every group starts with its first edge: an element that is -inf on all of them has that winner.
   __device__ void start(const Team& team, const TeamRow& row, uint32_t, int) {
-    const uint32_t first = team.group < row.num_edges ? row.begin + static_cast<uint32_t>(team.group) : kNoPosition;
 #pragma unroll
     for (int r = 0; r < kRepeat; ++r) {
-#pragma unroll
-      for (int i = 0; i < kVector; ++i) {
-        best[r][i] = -INFINITY;
-        position[r][i] = first;
-      }
+      extrema[r].clear(team.group < row.num_edges ? static_cast<uint32_t>(team.group) : kNoPosition);
+      nans[r].clear();
     }
   }
 
@@ -43,14 +39,20 @@ struct ExtremumLane {
   }
 
   __device__ void finish(const Team& team, const TeamRow& row, bool is_piece) {
-    best_of_groups(team);
-    store(row, row.exists() && team.group == 0, is_piece);
+    const bool writes = row.exists() && team.group == 0;
+#pragma unroll
+    for (int r = 0; r < kRepeat; ++r) {
+      typename Extrema<T, kVector>::Winners winners = extrema[r].winners();
+      if (__any_sync(kFullMask, nans[r].may_have_nan()))
+        find_nans<Row, kVector>(args.gather, feat, team, row, r, winners);
+      for (int distance = slice.stride; distance < team.size; distance *= 2) winners.join(distance);
+      if (writes && slice.has(r, args.gather)) store(row, r, is_piece, winners);
+    }
   }
 
  private:
   // Looks at kEdges edges of every group, in ascending order, so that a later one wins only if it is greater. If the
-  // batch is not kFull, places past the last edge look at that edge again, which changes nothing for the team. Without
-  // edges they find kNoPosition.
+  // batch is not kFull, places past the last edge look at that edge again, which changes nothing for the team.
   template <int kEdges, bool kFull>
   __device__ void look_at_batch(const Team& team, const TeamRow& row, uint32_t ids, int start, int chunk) {
     const uint32_t flip = args.result.negate ? kSignBits<typename Config::Element> : 0;
@@ -63,53 +65,34 @@ struct ExtremumLane {
       for (int r = 0; r < kRepeat; ++r) rows[u][r] = Row::load(feat.at(row, r));
     }
     const int first = chunk + start + team.group, last = row.num_edges - 1;
-    const uint32_t begin = (kFull || last >= 0 ? row.begin : 0) + static_cast<uint32_t>(first);
 #pragma unroll
     for (int u = 0; u < kEdges; ++u) {
-      const int next = u * team.num_groups;
-      const uint32_t at = begin + static_cast<uint32_t>(kFull ? next : min(next, last - first));
+      const int place = first + u * team.num_groups;
 #pragma unroll
       for (int r = 0; r < kRepeat; ++r) {
         flip_bits(flip, rows[u][r].word);
-        float values[kVector];
-        rows[u][r].widen(values);
-#pragma unroll
-        for (int i = 0; i < kVector; ++i) {
-          const bool wins = !(values[i] <= best[r][i]) && best[r][i] == best[r][i];
-          best[r][i] = wins ? values[i] : best[r][i];
-          position[r][i] = wins ? at : position[r][i];
-        }
+        extrema[r].take(rows[u][r], static_cast<uint32_t>(kFull ? place : min(place, last)));
+        nans[r].take(rows[u][r]);
       }
     }
   }
 
-  // Every group ends up with the best of the team.
-  __device__ void best_of_groups(const Team& team) {
-    for (int distance = slice.stride; distance < team.size; distance *= 2) {
+  template <class Winners>
+  __device__ void store(const TeamRow& row, int r, bool is_piece, const Winners& winners) const {
+    const int64_t at = (int64_t{row.line} * args.gather.num_vectors + slice.first + r * slice.stride) * kVector;
+    float best[kVector];
+    uint32_t position[kVector];
 #pragma unroll
-      for (int r = 0; r < kRepeat; ++r) {
-#pragma unroll
-        for (int i = 0; i < kVector; ++i) {
-          const float value = __shfl_xor_sync(kFullMask, best[r][i], distance);
-          const uint32_t other = __shfl_xor_sync(kFullMask, position[r][i], distance);
-          take_better(value, other, best[r][i], position[r][i]);
-        }
-      }
+    for (int i = 0; i < kVector; ++i) {
+      const Winner winner = winners.largest(i);
+      best[i] = winner.value;
+      position[i] = row.num_edges > 0 ? row.begin + winner.offset : kNoPosition;
     }
-  }
-
-  __device__ void store(const TeamRow& row, bool writes, bool is_piece) {
-    const int64_t first = (int64_t{row.line} * args.gather.num_vectors + slice.first) * kVector;
-#pragma unroll
-    for (int r = 0; r < kRepeat; ++r) {
-      if (!writes || !slice.has(r, args.gather)) continue;
-      const int64_t i = first + r * slice.stride * kVector;
-      if (is_piece) {
-        store_rounded(args.partial + i, best[r]);
-        store_words(args.partial_position + i, position[r]);
-      } else {
-        store_extrema(args.result, i, row.num_edges > 0, best[r], position[r]);
-      }
+    if (is_piece) {
+      store_rounded(args.partial + at, best);
+      store_words(args.partial_position + at, position);
+    } else {
+      store_extrema(args.result, at, row.num_edges > 0, best, position);
     }
   }
 };

@@ -14,7 +14,7 @@ constexpr int kGatForwardWords = 2, kGatBackwardWords = 4;
 // Entries of a window, at most.
 constexpr int kLog2GatEntries = 8;
 constexpr int kGatEntries = 1 << kLog2GatEntries;
-constexpr int kGatWarps = 4;
+constexpr int kGatWarps = 2;
 constexpr int kGatThreads = kGatWarps * kWarpSize;
 
 // From sm_90 on more of what a warp shares is kept once per warp.
@@ -41,7 +41,8 @@ struct GatConfig {
   // dots; 8 to 32 more with narrow accesses, and before sm_90; from sm_90 on 72 with two sums of one head.
   static constexpr int kNarrow = kRepeat == 1 ? 0 : kRepeat == 4 && (kDots || (kGatOlder && !kPositive)) ? 2 : 1;
   static constexpr int kBlocksOfTwoSums = 6 - kGatOlder + (kOneHead && !kGatOlder ? 1 : 0);
-  static constexpr int kMinBlocks = (kPositive || kDots ? kBlocksOfTwoSums : 8 - 2 * kGatOlder) - kNarrow;
+  static constexpr int kFourWarps = (kPositive || kDots ? kBlocksOfTwoSums : 8 - 2 * kGatOlder) - kNarrow;
+  static constexpr int kMinBlocks = kFourWarps * 4 / kGatWarps;
 };
 
 // Rows are gathered and added up with a weight that depends on the edge and the head.

@@ -54,7 +54,7 @@ __device__ float gat_edge_gradient(const GatEdgeArgs& args, uint64_t at_row, uin
 }
 
 template <typename T, int kVector>
-__global__ void __launch_bounds__(kGatThreads, 7) gat_edge_gradient_kernel(const GatEdgeArgs args) {
+__global__ void __launch_bounds__(kGatThreads, 14) gat_edge_gradient_kernel(const GatEdgeArgs args) {
   const GatGather& gather = args.gather;
   const Rows& rows = gather.units.rows;
   const auto lane = static_cast<int>(threadIdx.x & (kWarpSize - 1));

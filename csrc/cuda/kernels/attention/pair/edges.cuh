@@ -48,8 +48,8 @@ struct BiasEdges : NoEdges {
   static constexpr bool kHasTerms = true, kHasBias = true;
   static constexpr bool has_tensor_kernels(PairScore score) { return score == PairScore::kDot; }
 
-  // Blocks of a multiprocessor: kernels may have 128 registers.
-  static constexpr int min_blocks(bool /*forward*/, bool /*writes_products*/, int /*element_bytes*/) { return 4; }
+  // Warps of a multiprocessor: kernels may have 128 registers.
+  static constexpr int min_warps(bool /*forward*/, bool /*writes_products*/, int /*element_bytes*/) { return 16; }
 };
 
 // Rows, and perhaps a bias.
@@ -58,7 +58,7 @@ struct RowEdges : BiasEdges {
   using OnLanes = LaneEdgeRows<Config>;
   static constexpr bool kHasBias = false, kHasProducts = true;
   static constexpr bool has_tensor_kernels(PairScore) { return false; }
-  static constexpr int min_blocks(bool, bool writes_products, int) { return writes_products ? 2 : 4; }
+  static constexpr int min_warps(bool, bool writes_products, int) { return writes_products ? 8 : 16; }
 };
 
 // Columns (PairColumnArgs), and perhaps a bias: of dot attention.
@@ -76,8 +76,8 @@ struct ProjectedEdges : BiasEdges {
   using OnLanes = LaneProjection<Config>;
   static constexpr bool kHasBias = false, kTakesTurns = true;
   static constexpr bool has_tensor_kernels(PairScore) { return false; }
-  static constexpr int min_blocks(bool forward, bool, int element_bytes) {
-    return forward && element_bytes == 2 ? 3 : 2;
+  static constexpr int min_warps(bool forward, bool, int element_bytes) {
+    return forward && element_bytes == 2 ? 12 : 8;
   }
 };
 

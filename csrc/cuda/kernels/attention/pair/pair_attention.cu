@@ -81,11 +81,13 @@ RowWork work_of(const PairAttentionArgs& call, PairPass pass) {
 PairArgs pass_of(const PairAttentionArgs& call, PairPass pass, const PairShape& shape, const Topology& topology,
                  int64_t num_columns) {
   const int gathered_rows = rows_per_edge(call.score, pass);
-  const int log2_unroll = log2_ceil(pair_unroll(shape.lane_bytes(), gathered_rows));
+  const bool has_terms = call.edge.any() && pass != PairPass::kRecordedSources;
+  const int log2_unroll = log2_ceil(pair_unroll(shape.lane_bytes(), shape.repeat, gathered_rows, has_terms));
   const Gathered gathered{num_columns, shape.row_elements() * size_of(shape.type) * gathered_rows, topology.num_edges};
   PairArgs args{};
   HeadShape heads{shape.heads, shape.dim / shape.vector, shape.repeat, kLog2Warp - log2_unroll};
-  if (call.edge.feat != nullptr && call.edge.weight == nullptr && pass != PairPass::kRecordedSources) {
+  const bool has_weight = has_terms && call.edge.weight != nullptr;
+  if (has_terms && call.edge.feat != nullptr && !has_weight) {
     heads.least_log2_lanes = log2_ceil(call.edge.feat_dim / kPairColumns);
   }
   args.layout = layout_of_whole_heads(current_device(), heads, gathered, topology.num_rows, work_of(call, pass));
@@ -93,7 +95,7 @@ PairArgs pass_of(const PairAttentionArgs& call, PairPass pass, const PairShape& 
   args.columns = indices_of(topology);
   args.edge_ids = edge_ids_of(topology);
   args.row_elements = static_cast<uint32_t>(shape.row_elements());
-  args.blocks_per_slice = static_cast<uint32_t>(ceil_div(args.units.num_units, pair_warps(shape.lane_bytes())));
+  args.blocks_per_slice = static_cast<uint32_t>(ceil_div(args.units.num_units, pair_warps(has_weight)));
   args.dropout = mask_of(call.dropout);
   args.logit = logit_of(call);
   return args;
@@ -164,12 +166,11 @@ struct Forward {
 // Limits the blocks of a pass that leaves products, and says how many rows of products they leave. Blocks take rows by
 // turns then: there are few enough for a small workspace, and enough for an even load.
 int64_t limit_products(const PairShape& shape, PairArgs& pass) {
-  constexpr int64_t kMaxElements = 1 << 20, kMaxBlocks = 1 << 12, kMinBlocks = 1 << 10;
-  const int64_t rows_per_block = shape.tiled ? pair_warps(shape.lane_bytes()) : 1, slices = pass.layout.slices;
-  const int64_t most = std::min(kMaxElements / (shape.row_elements() * rows_per_block), kMaxBlocks / slices);
+  constexpr int64_t kMaxElements = 1 << 21, kMaxBlocks = 1 << 14, kMinBlocks = 1 << 12;
+  const int64_t slices = pass.layout.slices, most = std::min(kMaxElements / shape.row_elements(), kMaxBlocks / slices);
   const int64_t blocks = std::max(most, ceil_div(kMinBlocks, slices));
   pass.blocks_per_slice = static_cast<uint32_t>(std::min<int64_t>(pass.blocks_per_slice, blocks));
-  return pass.blocks_per_slice * rows_per_block;
+  return pass.blocks_per_slice;
 }
 
 // In the memory that `workspace` has for them, if there are to be any.
@@ -192,6 +193,7 @@ struct Backward {
   bool is_recorded;
   DestinationRecord* records;
   PairArgs destinations, sources;
+  double* partial_products;
   float* products;
   int64_t product_rows;
   ProjectionGradientArgs projection;  // of columns
@@ -202,6 +204,7 @@ struct Backward {
         records(workspace.take<DestinationRecord>(call.topology.num_rows * shape.heads)),
         destinations(pass_of(call, destination_pass(), shape, call.topology, call.by_src.num_rows)),
         sources(pass_of(call, source_pass(), shape, call.by_src, call.topology.num_rows)),
+        partial_products(nullptr),
         products(nullptr),
         product_rows(0),
         projection{} {
@@ -237,6 +240,7 @@ struct Backward {
   void take_products(const PairAttentionArgs& call, const PairShape& shape, Workspace& workspace) {
     const int64_t of_destinations = limit_products(shape, destinations);
     product_rows = of_destinations + limit_products(shape, sources) + (call.edge.weight != nullptr ? 1 : 0);
+    partial_products = workspace.take<double>(kProductShares * shape.row_elements());
     products = workspace.take<float>(product_rows * shape.row_elements());
     if (products == nullptr) return;
     destinations.products = products;
@@ -370,7 +374,8 @@ cudaError_t pair_attention_backward(const PairAttentionArgs& call, const Launch&
     });
   }
   if (status != cudaSuccess || call.score != PairScore::kLeaky) return status;
-  return sum_products({backward.products, backward.product_rows, shape->row_elements(), call.grad_attn, shape->type},
+  return sum_products({backward.products, backward.product_rows, shape->row_elements(), call.grad_attn, shape->type,
+                       backward.partial_products},
                       launch);
 }
 

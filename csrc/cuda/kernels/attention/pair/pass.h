@@ -124,14 +124,16 @@ constexpr HALFGNN_HOST_DEVICE bool keys_are_values(PairScore score, PairPass pas
 }
 constexpr int rows_per_edge(PairScore score, PairPass pass) { return keys_are_values(score, pass) ? 1 : 2; }
 
-// Edges of a group in flight, by the bytes of a row that a lane takes.
+// Edges of a group in flight, by the bytes of a row that a lane takes and the accesses that they are. Several accesses,
+// and terms of edges, take the registers of more.
 constexpr bool is_wide_pair(int64_t lane_bytes) { return lane_bytes > 2 * kMaxAccessBytes; }
-constexpr int pair_unroll(int64_t lane_bytes, int rows_per_edge) {
-  return (is_wide_pair(lane_bytes) ? 2 : 4) / rows_per_edge;
+constexpr int pair_unroll(int64_t lane_bytes, int accesses, int rows_per_edge, bool has_terms) {
+  if (is_wide_pair(lane_bytes)) return 2 / rows_per_edge;
+  return accesses > 1 || has_terms ? 4 / rows_per_edge : 4;
 }
 
-// Warps of a block: what they keep in shared memory must fit.
-constexpr int pair_warps(int64_t lane_bytes) { return is_wide_pair(lane_bytes) ? 2 : 4; }
+// Warps of a block. Each leaves its place to another as soon as its rows are done, unless the block shares something.
+constexpr int pair_warps(bool shares_memory) { return shares_memory ? 4 : 1; }
 
 // ---- What comes of the records of passes to destinations, where edges add columns.
 
@@ -162,11 +164,13 @@ cudaError_t column_gradients_of(const PairArgs& pass, void* grad_feat, const Lau
 // ---- What comes after the passes of a backward.
 
 // sums[column] = the sum of all rows of products, each of `len` elements, added in fp64 in a fixed order.
+constexpr int64_t kProductShares = 64;
 struct ProductSumArgs {
   const float* products;
   int64_t rows, len;
   void* sums;
   DType type;
+  double* partial = nullptr;  // kProductShares rows, by which many rows are shared among more blocks
 };
 cudaError_t sum_products(const ProductSumArgs& args, const Launch& launch);
 

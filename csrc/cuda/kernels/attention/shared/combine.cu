@@ -96,19 +96,24 @@ __device__ void store_column(const AttentionCombineArgs& args, int64_t element, 
   store_element({args.positive, nullptr}, args.type, element, static_cast<float>(centred));
 }
 
-// A warp's columns of a head.
-__device__ void combine_tile(const AttentionCombineArgs& args, const LongRow& row, const CombineTeam& team,
-                             int64_t head, int64_t tile) {
-  const HeadSums sums(args, row, head);
-  const HeadTotal total = sums.total(team.lane);
-  const int64_t in_head = tile * kWarpSize + team.lane;
-  const bool exists = in_head < args.dim;
-  const int64_t column = head * args.dim + (exists ? in_head : args.dim - 1);
-  const ColumnSums of_column = sums_of_column(args, row, team, sums, total.maximum, column);
-  if (team.warp != 0) return;
-  if (exists) store_column(args, row.row * args.heads * args.dim + column, total, of_column);
-  if (in_head == 0 && args.lse != nullptr) {
-    args.lse[row.row * args.heads + head] = static_cast<float>(static_cast<double>(total.maximum) + log(total.sum));
+// Columns of a head, 32 at a time: tiles first, first + step, ... of all heads.
+__device__ void combine_tiles(const AttentionCombineArgs& args, const LongRow& row, const CombineTeam& team,
+                              int32_t tiles, int64_t first, int64_t step) {
+  int64_t head = -1;
+  HeadTotal total{};
+  for (int64_t item = first; item < args.heads * tiles; item += step) {
+    const HeadSums sums(args, row, item / tiles);
+    if (item / tiles != head) total = sums.total(team.lane);
+    head = item / tiles;
+    const int64_t in_head = item % tiles * kWarpSize + team.lane;
+    const bool exists = in_head < args.dim;
+    const int64_t column = head * args.dim + (exists ? in_head : args.dim - 1);
+    const ColumnSums of_column = sums_of_column(args, row, team, sums, total.maximum, column);
+    if (team.warp != 0) continue;
+    if (exists) store_column(args, row.row * args.heads * args.dim + column, total, of_column);
+    if (in_head == 0 && args.lse != nullptr) {
+      args.lse[row.row * args.heads + head] = static_cast<float>(static_cast<double>(total.maximum) + log(total.sum));
+    }
   }
 }
 
@@ -141,9 +146,7 @@ __global__ void __launch_bounds__(kCombineThreads, 1) combine_attention_kernel(c
                                 for (int64_t head = first; head < args.heads; head += step)
                                   fold_head(args, row, team, head);
                               } else {
-                                for (int64_t item = first; item < args.heads * kernel.tiles; item += step) {
-                                  combine_tile(args, row, team, item / kernel.tiles, item % kernel.tiles);
-                                }
+                                combine_tiles(args, row, team, kernel.tiles, first, step);
                               }
                             });
 }

@@ -1,6 +1,8 @@
 // What one instantiation of the kernel behind GATv2 and dot attention is made for.
 #pragma once
 
+#include <type_traits>
+
 #include "../edges.cuh"
 #include "../score.cuh"
 
@@ -40,20 +42,26 @@ struct PairConfig {
   static constexpr int kElements = kRepeat * kVector;
   static constexpr int kLaneBytes = kElements * static_cast<int>(sizeof(T));
   static constexpr bool kIsWide = is_wide_pair(kLaneBytes);
-  static constexpr int kUnroll = pair_unroll(kLaneBytes, kTwoRows ? 2 : 1);
+  static constexpr int kUnroll = pair_unroll(kLaneBytes, kRepeat, kTwoRows ? 2 : 1, Terms::kHasTerms);
   // Sums of a row: of values first, if there are any, and of keys last.
   static constexpr int kSums = (kSumsValues ? 1 : 0) + (kSumsKeys ? 1 : 0);
   static constexpr int kKeySum = kSums - 1;
   static constexpr bool kRunsAreShared = !kIsWide;
-  static constexpr int kWarps = pair_warps(kLaneBytes);
+  static constexpr int kWarps = pair_warps(Terms::kTakesTurns);
   static constexpr int kThreads = kWarps * kWarpSize;
 
-  // Blocks of a multiprocessor. Registers without terms of edges: 96 with one access per lane and row, 128 with several
-  // narrow ones, 255 with wide rows.
-  static constexpr int min_blocks() {
-    if constexpr (Terms::kHasTerms) return Terms::min_blocks(kForward, kWritesProducts, static_cast<int>(sizeof(T)));
-    return kIsWide || kRepeat > 1 ? 4 : 5;
+  // Warps of a multiprocessor. Registers without terms of edges: 96 with one row per edge and one access per lane and
+  // row, 128 with two rows or several narrow accesses, 255 with wide rows. bfloat16's gradients of dot attention's
+  // sources need some more than that.
+  static constexpr bool kIsLarge =
+      kScore == PairScore::kDot && kPass == PairPass::kSources && kRepeat == 1 && std::is_same_v<T, __nv_bfloat16>;
+  static constexpr int min_warps() {
+    if constexpr (Terms::kHasTerms) return Terms::min_warps(kForward, kWritesProducts, static_cast<int>(sizeof(T)));
+    if (kIsWide) return 8;
+    if (kIsLarge) return 12;
+    return kRepeat > 1 || kTwoRows ? 16 : 20;
   }
+  static constexpr int min_blocks() { return blocks_for(min_warps(), kWarps); }
 };
 
 // What a walk over a row does with its edges.

@@ -2,6 +2,7 @@
 // edges of a chunk; and sums over the lanes that share one of these.
 #pragma once
 
+#include "../../../core/uniform.cuh"
 #include "config.cuh"
 
 namespace halfgnn::cuda {
@@ -52,7 +53,8 @@ class PairFrame {
   __device__ static int lane() { return static_cast<int>(threadIdx.x & (kWarpSize - 1)); }
   // The first unit of a warp; its next is num_warps further.
   __device__ static uint32_t first_unit(const PairArgs& args) {
-    return block(args) * Config::kWarps + threadIdx.x / kWarpSize;
+    // Of one warp, the compiler knows that it is the same for all lanes.
+    return Config::kWarps == 1 ? block(args) : block(args) * Config::kWarps + threadIdx.x / kWarpSize;
   }
   __device__ static uint32_t num_warps(const PairArgs& args) { return args.blocks_per_slice * Config::kWarps; }
 
@@ -60,8 +62,11 @@ class PairFrame {
   __device__ int64_t statistic_at(uint32_t row) const {
     return static_cast<int64_t>(row) * args.layout.heads + work.read(args.layout);
   }
-  // Of the lanes that have the same, the one that writes it.
-  __device__ bool writes_rows() const { return work.group == 0 && work.exists(args.layout); }
+  // Of the lanes that have the same, the one that writes it. With two rows per edge it is worked out anew for each
+  // result: otherwise it takes a register.
+  __device__ bool writes_rows() const {
+    return (Config::kTwoRows ? as_computed(work.group) : work.group) == 0 && work.exists(args.layout);
+  }
   __device__ bool writes_statistics() const { return writes_rows() && work.own == 0; }
 
   // Calls use(r, i, element of the row) for the elements of a row that the lane writes.

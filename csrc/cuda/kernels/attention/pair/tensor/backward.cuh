@@ -101,7 +101,7 @@ class TensorBackward : public TensorWalk<Config, TensorBackward<Config>> {
     float logits[2], derivatives[2];
     Base::find_logits(batch, dots_of_keys, held, logits);
 #pragma unroll
-    for (int i = 0; i < Batch::kHalves; ++i) derivatives[i] = dots_of_values.of_edge(i);
+    for (int i = 0; i < Batch::kHalves; ++i) derivatives[i] = lane_.of_own_group(dots_of_values.of_edge(i));
     edges_.add_to_values(batch, held, derivatives);
     float weights[2], gradients[2];  // of records
 #pragma unroll

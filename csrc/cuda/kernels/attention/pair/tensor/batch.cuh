@@ -9,9 +9,31 @@ namespace halfgnn::cuda {
 
 constexpr int kTensorEdges = 16;  // of a batch
 
+// Where a lane stands, and which chunks of rows it loads (rows.cuh). A cache line has 8 chunks, in as many banks: lanes
+// that the L1 cache serves at the same time, eight neighbours, take as many banks as they can.
 struct TensorLane {
   int lane, group, t;
   __device__ TensorLane() : lane(static_cast<int>(threadIdx.x & (kWarpSize - 1))), group(lane / 4), t(lane % 4) {}
+
+  // By rows: the lane's j-th chunk of a block, of two. Odd groups start with the second one.
+  __device__ int row_chunk(int block, int j) const { return 8 * block + 4 * (j ^ (group & 1)) + t; }
+  // Dots of the lane's group, from those that it has of even groups, if t is even, or of odd ones.
+  __device__ float of_own_group(float value) const {
+    const float other = __shfl_xor_sync(kFullMask, value, 1);
+    return ((group ^ t) & 1) != 0 ? other : value;
+  }
+
+  // By pairs: the block that a lane loads `slot`-th, and its chunk. With two blocks, odd t start with the second one,
+  // in which groups have chunks that are in other banks.
+  template <int kBlocks>
+  __device__ int pair_block(int slot) const {
+    return kBlocks > 1 ? slot ^ (t & 1) : slot;
+  }
+  __device__ static int pair_chunk(int block, int group) { return 8 * block + (group ^ 4 * block); }
+  template <int kBlocks>
+  __device__ int pair_chunk(int slot) const {
+    return pair_chunk(pair_block<kBlocks>(slot), group);
+  }
 };
 
 // The same value, of which the compiler knows nothing.

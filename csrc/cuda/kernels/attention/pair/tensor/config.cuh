@@ -39,17 +39,18 @@ struct TensorConfig {
   static constexpr bool kOneRow = keys_are_values(kScore, kPass);
   static constexpr bool kWritesProducts = kScore == PairScore::kLeaky && !kForward;
 
-  // Blocks of a multiprocessor: for 128 registers, or 168 with wide heads. 96 for the results of narrow ones of dot
+  // Warps of a multiprocessor: for 128 registers, or 168 with wide heads. 96 for the results of narrow ones of dot
   // attention. GATv2's gradients of sources need a step more.
-  static constexpr int min_blocks() {
-    constexpr int blocks = kBlocks > 1 ? 3 : 4;
+  static constexpr int min_warps() {
+    constexpr int warps = kBlocks > 1 ? 12 : 16, step = 4;
     if (kScore == PairScore::kLeaky) {
       const bool is_large = kBFloat16IsLarge && std::is_same_v<T, __nv_bfloat16> && kBlocks > 1 && !kForward;
-      return blocks - (is_large || kPass == PairPass::kSources ? 1 : 0);
+      return warps - (is_large || kPass == PairPass::kSources ? step : 0);
     }
-    if (Terms::kHasTerms) return blocks - (kColumnsAreLarge && Terms::kMayBeWide && !kForward ? 1 : 0);
-    return blocks + (kForward && kBlocks == 1 ? 1 : 0);
+    if (Terms::kHasTerms) return warps - (kColumnsAreLarge && Terms::kMayBeWide && !kForward ? step : 0);
+    return warps + (kForward && kBlocks == 1 ? step : 0);
   }
+  static constexpr int min_blocks() { return blocks_for(min_warps(), kTensorWarps); }
 };
 
 }  // namespace halfgnn::cuda

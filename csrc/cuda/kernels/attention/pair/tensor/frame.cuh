@@ -66,7 +66,9 @@ class TensorGather : public TensorFrame<T> {
   static constexpr bool kKeysAreValues = kOneRow;
 
   __device__ TensorGather(const PairArgs& args, int head)
-      : Frame(args, head), by_row_(first_chunks(this->lane_.t)), by_pair_(first_chunks(this->lane_.group)) {}
+      : Frame(args, head),
+        by_row_(first_chunks(this->lane_.row_chunk(0, 0))),
+        by_pair_(first_chunks(this->lane_.template pair_chunk<kBlocks>(0))) {}
 
  protected:
   using Frame::args_, Frame::lane_, Frame::own_chunk_of, Frame::row_bytes;
@@ -84,8 +86,8 @@ class TensorGather : public TensorFrame<T> {
   }
   template <class Batch>
   __device__ auto rows_for_sums(const Batch& batch, const char* first, const uint32_t (&columns)[4]) const {
-    return blocks_of<kBlocks, typename Sums::Rows>([&batch, first, &columns, this](int block) {
-      return Sums::load_rows(batch, first, row_bytes(), columns, lane_, block);
+    return blocks_of<kBlocks, typename Sums::Rows>([&batch, first, &columns, this](int slot) {
+      return Sums::load_rows(batch, first, row_bytes(), columns, lane_, slot);
     });
   }
 

@@ -30,7 +30,7 @@ __global__ void __launch_bounds__(kTensorThreads, Config::min_blocks()) pair_ten
 
 template <class Config>
 cudaError_t launch_tensor(const PairArgs& args, const Launch& launch) {
-  static_assert(kTensorWarps == pair_warps(kMaxAccessBytes), "blocks_per_slice is of so many warps");
+  static_assert(kTensorWarps == pair_warps(false), "blocks_per_slice is of so many warps");
   const int64_t blocks = static_cast<int64_t>(args.blocks_per_slice) * args.layout.heads;
   return cuda::launch(pair_tensor_kernel<Config>, blocks, kTensorThreads, launch.stream, args);
 }

@@ -31,15 +31,14 @@ class TensorProducts {
   }
   __device__ void write(float* target, int chunks) const {
     __syncthreads();
-    const auto element = static_cast<int>(threadIdx.x);
-    static_assert(kBlocks * kTensorBlock <= kTensorThreads, "one element per thread");
-    if (element >= chunks * kTensorChunk) return;
-    const int chunk = element / kTensorChunk;
-    const int lane = 4 * (chunk % 8) + chunk / 8;  // TensorSums::own_chunk
-    float sum = 0.f;
+    for (int element = static_cast<int>(threadIdx.x); element < chunks * kTensorChunk; element += kTensorThreads) {
+      const int chunk = element / kTensorChunk;
+      const int block = chunk / 8, lane = 4 * (chunk % 8 ^ 4 * block) + block;  // TensorSums::own_chunk
+      float sum = 0.f;
 #pragma unroll
-    for (int warp = 0; warp < kTensorWarps; ++warp) sum += shared_[element % kTensorChunk][warp * kWarpSize + lane];
-    target[element] = sum;
+      for (int warp = 0; warp < kTensorWarps; ++warp) sum += shared_[element % kTensorChunk][warp * kWarpSize + lane];
+      target[element] = sum;
+    }
   }
 
  private:

@@ -6,12 +6,14 @@
 //   by rows   edges g and g + 8, chunks t, t + 4, ...   dots with the row's own key: the four words of a chunk are a
 //             fragment of a as they are. Rows g and g + 8 of that are the same edge: its words 0 and 2, which belong to
 //             words 0 and 2 of the own key in the even columns of b, and its words 1 and 3, which belong to those in
-//             the odd columns. Lanes 4 g + t have both sums. That elements come in another order does not matter.
-//   by pairs  edges 2 t, 2 t + 1, 2 t + 8, 2 t + 9, chunks g, g + 8, ...   sums of factor * row: words of two edges at
+//             the odd columns. Odd g load the other of two chunks, so that these belong to other words: four columns
+//             are different, and lanes 4 g + t have both sums if g and t are both even or both odd. That elements come
+//             in another order does not matter.
+//   by pairs  edges 2 t, 2 t + 1, 2 t + 8, 2 t + 9, chunks g, 8 + (g ^ 4)   sums of factor * row: words of two edges at
 //             the same place are interleaved, which makes fragments of the transpose. A block is 8 chunks. Factors
 //             enter as two elements, value and what rounding it lost, in the two columns that lanes t of block t have
-//             of each sum; its other columns are zero. So lanes 4 g + t add up chunk 8 t + g, and all blocks share
-//             registers.
+//             of each sum; its other columns are zero. So lanes 4 g + t add up the chunk of g in block t, and all
+//             blocks share registers. Odd t load the other of two blocks, and their factors are in its columns.
 //
 // Zeros times a row that is not finite are nan. A sum that is not finite is therefore made again, with careful batches.
 #pragma once
@@ -26,7 +28,7 @@
 namespace halfgnn::cuda {
 
 constexpr int kTensorChunk = 8;  // elements
-constexpr int kTensorWarps = 4;
+constexpr int kTensorWarps = 1;
 constexpr int kTensorThreads = kTensorWarps * kWarpSize;
 // Edges that are summed up on tensor cores before they join the total: these cut off what they cannot hold.
 constexpr uint32_t kTensorRun = 256;
@@ -45,8 +47,9 @@ class TensorOwnRow {
   // row: of one head.
   __device__ void load(const char* row, int chunks, const TensorLane& lane) {
     const char* const words = row + lane.t * kMaxAccessBytes + lane.group % 2 * sizeof(unsigned int);
+    const int first = lane.group / 2 % 2;  // of odd groups' chunks
 #pragma unroll
-    for (int block = 0; block < kBlocks; ++block) blocks_[block] = load_block(words, block, chunks - lane.t);
+    for (int block = 0; block < kBlocks; ++block) blocks_[block] = load_block(words, block, first, chunks - lane.t);
   }
 
   // Of one block of the rows.
@@ -58,19 +61,20 @@ class TensorOwnRow {
   __device__ static Rows load_rows(const Batch& batch, const char* first, uint32_t row_bytes,
                                    const uint32_t (&columns)[2], const TensorLane& lane, int block) {
     Rows rows;
+    const int second = (lane.row_chunk(0, 1) - lane.row_chunk(0, 0)) * kMaxAccessBytes;
 #pragma unroll
     for (int i = 0; i < Batch::kHalves; ++i) {
       const char* row = as_computed(first) + static_cast<uint64_t>(columns[i]) * row_bytes;
 #pragma unroll
       for (int j = 0; j < 2; ++j) {
-        const int chunk = 8 * block + 4 * j;  // of lanes with t = 0
-        rows.words[i][j] = batch.load(row + chunk * kMaxAccessBytes, lane.group + 8 * i, chunk + lane.t);
+        rows.words[i][j] =
+            batch.load(row + j * second + 8 * block * kMaxAccessBytes, lane.group + 8 * i, lane.row_chunk(block, j));
       }
     }
     return rows;
   }
 
-  // Parts of the dots of edges group and group + 8.
+  // Parts of the dots of edges group and group + 8: see TensorLane::of_own_group().
   struct Dots {
     float part[2][4] = {};
     __device__ float of_edge(int i) const { return part[i][0] + part[i][3]; }
@@ -88,12 +92,12 @@ class TensorOwnRow {
   }
 
  private:
-  // words: of the lane's first chunk. chunks: of the row, after that.
-  static __device__ Block load_block(const char* words, int block, int chunks) {
+  // words: of the lane's chunk with j = 0. first: the j that comes first. chunks: of the row, after that.
+  static __device__ Block load_block(const char* words, int block, int first, int chunks) {
     Block own{};
 #pragma unroll
     for (int j = 0; j < 2; ++j) {
-      const int chunk = 8 * block + 4 * j;
+      const int chunk = 8 * block + 4 * (j ^ first);
       if (chunk >= chunks) continue;
       const auto* both = reinterpret_cast<const unsigned int*>(as_computed(words) + chunk * kMaxAccessBytes);
       own.words[j][0] = __ldg(both);
@@ -217,33 +221,37 @@ class TensorSums : public TensorFragmentSums<kTensorChunk / 2> {
 
   // Of the row: the chunk that the lane adds up.
   __device__ static int own_block(const TensorLane& lane) { return lane.t % kBlocks; }
-  __device__ static int own_chunk(const TensorLane& lane) { return 8 * own_block(lane) + lane.group; }
+  __device__ static int own_chunk(const TensorLane& lane) {
+    return TensorLane::pair_chunk(own_block(lane), lane.group);
+  }
   __device__ static bool writes(const TensorLane& lane, int chunks) {
     return lane.t < kBlocks && own_chunk(lane) < chunks;
   }
 
-  // Of one block of the rows.
+  // Of one block of the rows, by the slot in which the lane loads it.
   struct Rows {
     uint4 words[4];
   };
   // first: the lane's first chunk in the first row. Loads only: the first use waits.
   template <class Batch>
   __device__ static Rows load_rows(const Batch& batch, const char* first, uint32_t row_bytes,
-                                   const uint32_t (&columns)[4], const TensorLane& lane, int block) {
+                                   const uint32_t (&columns)[4], const TensorLane& lane, int slot) {
     Rows rows{};
-    if (!batch.sums(block)) return rows;
+    if (!batch.sums(lane.pair_block<kBlocks>(slot))) return rows;
+    const int chunk = lane.pair_chunk<kBlocks>(slot), further = chunk - lane.pair_chunk<kBlocks>(0);
 #pragma unroll
     for (int i = 0; i < 2 * Batch::kHalves; ++i) {
       const char* row = as_computed(first) + static_cast<uint64_t>(columns[i]) * row_bytes;
-      const int place = 2 * lane.t + i % 2 + 8 * (i / 2), chunk = 8 * block + lane.group;
-      rows.words[i] = batch.load(row + 8 * block * kMaxAccessBytes, place, chunk);
+      const int place = 2 * lane.t + i % 2 + 8 * (i / 2);
+      rows.words[i] = batch.load(row + further * kMaxAccessBytes, place, chunk);
     }
     return rows;
   }
 
   // sums += factors * rows
-  __device__ void add(const Rows& rows, const TensorFactors<T>& factors, const TensorLane& lane, int block) {
-    const bool is_own = lane.group / 2 % kBlocks == block;  // of the lanes that have this column
+  __device__ void add(const Rows& rows, const TensorFactors<T>& factors, const TensorLane& lane, int slot) {
+    // Of the lanes that have this column, and of the edges of these factors.
+    const bool is_own = lane.group / 2 % kBlocks == lane.pair_block<kBlocks>(slot);
     const unsigned int b[2] = {is_own ? factors.b[0] : 0, is_own ? factors.b[1] : 0};
     add_pair(rows.words, &uint4::x, b, sum_[0]);
     add_pair(rows.words, &uint4::y, b, sum_[1]);

@@ -57,14 +57,16 @@ class LeakyTensorScore {
       typename OwnRow::Rows rows;
 #pragma unroll
       for (int j = 0; j < 2; ++j) {
-        const uint4 words = load_chunk(own_row, 8 * block + 4 * j + lane.t, chunks);
+        const uint4 words = load_chunk(own_row, lane.row_chunk(block, j), chunks);
         rows.words[0][j] = words;
         by_row_[block][j] = negated(words);
       }
       attn_.add_dots(one, rows, block, dots);
-      if constexpr (!kForward) by_pair_[block] = negated(load_chunk(own_row, 8 * block + lane.group, chunks));
+      if constexpr (!kForward) {
+        by_pair_[block] = negated(load_chunk(own_row, lane.pair_chunk<kBlocks>(block), chunks));
+      }
     }
-    constant_ = dots.of_edge(0);
+    constant_ = lane.of_own_group(dots.of_edge(0));
   }
 
   template <class Batch>

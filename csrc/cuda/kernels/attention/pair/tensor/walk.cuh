@@ -89,7 +89,7 @@ class TensorWalk : TensorGather<typename Config::Element, Config::kBlocks, Confi
   __device__ void find_logits(const Batch& batch, const typename Score::Dots& dots, const Held& held,
                               float (&logits)[2]) const {
 #pragma unroll
-    for (int i = 0; i < Batch::kHalves; ++i) logits[i] = score_.logit(args_, dots, i);
+    for (int i = 0; i < Batch::kHalves; ++i) logits[i] = lane_.of_own_group(score_.logit(args_, dots, i));
     edges_.add_to_logits(batch, held, logits);
   }
   template <class Batch>
