@@ -5,7 +5,7 @@ import torch
 
 import halfgnn
 from halfgnn import ops, reference
-from halfgnn.ops.attention import _terms
+from halfgnn.ops.attention import _terms, dot
 from tests import support
 from tests.support import DTYPES, GRAPHS, HALVES, IDTYPES, make_graph, randn
 from tests.support_attention import fixed_seed
@@ -299,3 +299,13 @@ def test_one_tensor_for_key_and_value_has_one_gradient(device):
     g = make_graph("bipartite", torch.int64, device)
     for terms in (ONE_ROW, ONE_WEIGHT, KEYS):
         check(terms, g, terms.operands(g, 2, 8, 4, torch.float32, device))
+
+
+@pytest.mark.parametrize("heads", [1, 3, 8, 11])
+def test_gradients_of_weights_by_products_of_several_heads(heads):
+    """As GPUs make them."""
+    rows, columns = randn(50, heads, 6, dtype=torch.float64), randn(50, heads, 4, dtype=torch.float64)
+    expected = torch.einsum("nhd,nhc->hdc", rows, columns)
+    for found in (dot._of_weight(rows, columns), dot._diagonal_products(rows, columns)):
+        assert found.shape == expected.shape
+        torch.testing.assert_close(found, expected)

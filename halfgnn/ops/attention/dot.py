@@ -165,7 +165,22 @@ def _from_columns(columns: Tensor, weight: Tensor) -> Tensor:
 def _of_weight(rows: Tensor, columns: Tensor) -> Tensor:
     """The sum over N of rows (N, H, D) times columns (N, H, C): (H, D, C)."""
     with without_autocast(rows.device):
-        return torch.bmm(rows.to(columns.dtype).permute(1, 2, 0), columns.transpose(0, 1))
+        rows = rows.to(columns.dtype)
+        if rows.device.type == "cpu":
+            return torch.bmm(rows.permute(1, 2, 0), columns.transpose(0, 1))
+        return _diagonal_products(rows, columns)
+
+
+def _diagonal_products(rows: Tensor, columns: Tensor, heads_at_once: int = 8) -> Tensor:
+    """The same by one product for several heads, of whose blocks those on the diagonal are wanted. cuBLAS makes each small result of
+    a batch in a few blocks, however long its sums are: measured on an H200, 6 ms for 4 heads of 64 x 16 and 170,000 rows."""
+    products = []
+    for some_rows, some_columns in zip(rows.split(heads_at_once, 1), columns.split(heads_at_once, 1)):
+        product = some_rows.flatten(1).t() @ some_columns.flatten(1)
+        heads = some_rows.shape[1]
+        blocks = product.view(heads, rows.shape[2], heads, columns.shape[2])
+        products.append(blocks.diagonal(dim1=0, dim2=2).permute(2, 0, 1))
+    return torch.cat(products)
 
 
 # ---- by the separate operators -------------------------------------------------------------------------------------------------
