@@ -38,20 +38,22 @@ FAMILIES = {
     "spmm_sum": ("spmm/spmm_sum.cuh", ["spmm_sum_of<T>"]),
 }
 
-# Dot attention and GATv2: of a score and of what edges add (policies of attention/pair), by lanes or on tensor cores.
+# Dot attention and GATv2: of a score and of what edges add (policies of attention/pair).
 PAIR_EDGES = {
-    ("Dot", "lanes"): {"": ["NoEdges"], "_edges": ["BiasEdges", "RowEdges", "ColumnEdges"]},
-    ("Dot", "tensor"): {"": ["NoEdges"], "_edges": ["BiasEdges", "ColumnEdges"]},
-    ("Leaky", "lanes"): {"": ["NoEdges"], "_edges": ["BiasEdges", "RowEdges"], "_projected": ["ProjectedEdges"]},
-    ("Leaky", "tensor"): {"": ["NoEdges"]},
+    "Dot": {"": ["NoEdges"], "_edges": ["BiasEdges", "RowEdges", "ColumnEdges"]},
+    "Leaky": {"": ["NoEdges"], "_edges": ["BiasEdges", "RowEdges"], "_projected": ["ProjectedEdges"]},
 }
-for (score, unit), files in PAIR_EDGES.items():
+for score, files in PAIR_EDGES.items():
     for suffix, policies in files.items():
-        launchers = [f"pair_on_{unit}<{score}, {edges}, T>" for edges in policies]
-        FAMILIES[f"{score.lower()}_{unit}{suffix}"] = (f"attention/pair/{unit}/kernel.cuh", launchers)
+        launchers = [f"pair_on_lanes<{score}, {edges}, T>" for edges in policies]
+        FAMILIES[f"{score.lower()}_lanes{suffix}"] = ("attention/pair/lanes/kernel.cuh", launchers)
+FAMILIES["dot_tensor"] = (
+    "attention/pair/tensor/kernel.cuh",
+    [f"dot_on_tensor_cores<{edges}, T>" for edges in ("BiasEdges", "ColumnEdges")],
+)
 
 # Families of some types alone.
-TYPES_OF = {name: ("half", "bfloat16") for name in FAMILIES if "_tensor" in name}
+TYPES_OF = {"dot_tensor": ("half", "bfloat16")}
 
 # ---- CPU: all kernels once per instruction set, in several files that compile at once and fill one table.
 

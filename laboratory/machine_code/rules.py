@@ -47,15 +47,12 @@ THREADS = {
 # warps that wait for something else. H200: 4.8 TB/s, 25 KB.
 MIN_BYTES_IN_FLIGHT = 40 << 10
 # Heads of 257 to 1,024 halves, of which a lane holds 64 bytes per edge, and in fp32 two sums of 16: enough for HBM alone.
-# GATv2 on tensor cores, to destinations: batches of one row per edge, 32 KiB. So much for terms of edges, too, which take the
-# registers of a block.
+# Terms of edges, which take the registers of a block: 32 KiB.
 _EDGE_TERMS = r"pair_attention_kernel<PairConfig<\w+, (Bias|Row|Column)Edges, "
-_TENSOR_DESTINATIONS = r"pair_tensor_kernel<TensorConfig<Leaky, NoEdges, \w+, 1, "
 # Gated sums of halves whose gradients are fp32: beside six loads of 8 bytes, which are not counted.
 _NORMALIZED_TO_SOURCES = r"gated_sum_backward_kernel<GateGradientConfig<true, (__half|__nv_bfloat16), float, 4, 1, "
 FEWER_BYTES_IN_FLIGHT = {
     _PAIR + "(8|4), 4": 20 << 10,
-    _TENSOR_DESTINATIONS: 32 << 10,
     _EDGE_TERMS: 32 << 10,
     _NORMALIZED_TO_SOURCES: 32 << 10,
 }
@@ -96,7 +93,6 @@ MIN_LOADS = {
     r"pair_attention_kernel<PairConfig<\w+, NoEdges, (__half, \d, 8|__nv_bfloat16, \d, 8|float, \d, 4), 4": 5,
     _EDGE_TERMS.replace("Bias|Row|Column", "Row"): 7,  # rows of two edges, and of their nodes, or of four of GATv2
     _EDGE_TERMS: 3,
-    _TENSOR_DESTINATIONS + "1>": 4,  # keys of 16 edges, which are their values
     "pair_tensor_kernel": 8,  # of 16 edges: keys, or keys and values of narrow heads
     "gather_limit_kernel": 8,
     "gather_rows_kernel<uint4>": 4,

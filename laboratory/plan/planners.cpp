@@ -50,12 +50,6 @@ const RowWork* works() {
                                 kGatv2Work[2],
                                 kRecordedGatv2Work[0],
                                 kRecordedGatv2Work[1],
-                                kDotTensorWork[1][0],
-                                kDotTensorWork[1][1],
-                                kDotTensorWork[1][2],
-                                kGatv2TensorWork[1][0],
-                                kGatv2TensorWork[1][1],
-                                kGatv2TensorWork[1][2],
                                 kDotBiasWork[0],
                                 kDotBiasWork[1],
                                 kDotBiasWork[2],
@@ -182,15 +176,8 @@ int64_t unit_of_elementwise(const Device* device, int64_t num_edges, int64_t vec
 int64_t chunks_of_terms(int64_t num_edges) { return term_chunks(num_edges); }
 int64_t batches_of_copies(int64_t num_batches) { return copy_batches(num_batches); }
 
-// Of a pass of dot attention or GATv2 over rows of halves, without tensor cores or on them.
-double attention_instructions(int64_t heads, int64_t dim, int64_t pass, int64_t num_rows, int64_t num_edges,
-                              bool tensor, bool is_gatv2) {
-  const AttentionProblem problem{heads, dim, 2, true, static_cast<AttentionPass>(pass), num_rows, num_edges, is_gatv2};
-  return tensor ? tensor_instructions(problem) : pair_instructions(problem);
-}
-
 bool tensor_cores(int wanted, int compute_major, int64_t heads, int64_t dim, int64_t element_bytes, bool is_aligned,
-                  int pass, int64_t num_rows, int64_t num_edges, bool is_gatv2, int terms) {
+                  int pass, int64_t num_rows, int64_t num_edges, int terms) {
   const AttentionProblem problem{heads,
                                  dim,
                                  element_bytes,
@@ -198,17 +185,15 @@ bool tensor_cores(int wanted, int compute_major, int64_t heads, int64_t dim, int
                                  static_cast<AttentionPass>(pass),
                                  num_rows,
                                  num_edges,
-                                 is_gatv2,
                                  static_cast<AttentionTerms>(terms)};
   return takes_tensor_cores(static_cast<TensorCores>(wanted), compute_major, problem);
 }
-bool edge_records(const Device* device, int wanted, int compute_major, int64_t heads, int64_t dim,
-                  int64_t element_bytes, int64_t num_rows, int64_t num_edges) {
+bool edge_records(const Device* device, int64_t heads, int64_t dim, int64_t element_bytes, int64_t num_rows,
+                  int64_t num_edges) {
   const auto problem = [&](AttentionPass pass) {
-    return AttentionProblem{heads, dim, element_bytes, true, pass, num_rows, num_edges, true};
+    return AttentionProblem{heads, dim, element_bytes, true, pass, num_rows, num_edges};
   };
   const int64_t bytes = edge_record_layout(heads, dim * element_bytes / kAccessBytes).bytes;
-  return takes_edge_records({static_cast<TensorCores>(wanted), compute_major, *device}, problem(kDestinationPass),
-                            problem(kSourcePass), bytes);
+  return takes_edge_records(*device, problem(kDestinationPass), problem(kSourcePass), bytes);
 }
 }

@@ -16,7 +16,7 @@ SKEW = 0.36  # that planners take
 # Of a kernel of sums: bytes of an access, accesses per slice, edges in flight.
 ACCESSES = [(16, 1, 4), (8, 2, 4), (4, 1, 4), (4, 4, 2), (2, 4, 2)]
 PASSES = ("forward", "destinations", "sources")
-TERMS = ("none", "bias", "columns", "other")
+TERMS = ("bias", "columns", "other")
 # Kernels whose instructions work.h has, in the order of planners.cpp. "gather" has none.
 KERNELS = [
     "gather",
@@ -35,9 +35,7 @@ KERNELS = [
     "gat_backward",
     *(f"{kind}_{which}" for kind in ("dot_attention", "gatv2") for which in PASSES),
     *(f"recorded_gatv2_{which}" for which in PASSES[1:]),
-    # Of heads of 65 to 128 elements: a batch is 16 edges.
-    *(f"{kind}_tensor_{which}" for kind in ("dot", "gatv2") for which in PASSES),
-    # With terms of edges.
+    # With terms of edges. On tensor cores, of heads of 65 to 128 elements: a batch is 16 edges.
     *(f"dot_bias_{which}" for which in PASSES),
     *(f"dot_columns_{which}" for which in PASSES[:2]),
     *(f"dot_bias_tensor_{which}" for which in PASSES[:2]),
@@ -154,29 +152,20 @@ class Planners:
 
     # ---- planners; what they chose, and its slices
 
-    def tensor_cores(
-        self, heads, dim, degree, *, wanted=2, major=9, size=2, aligned=True, direction=0, gatv2=False, terms="none"
-    ):
+    def tensor_cores(self, heads, dim, degree, *, wanted=2, major=9, size=2, aligned=True, direction=0, terms="bias"):
         """wanted: 0 never, 1 where possible, 2 where cheaper; direction: 0 forward, 1 to destinations, 2 to sources; terms:
         what edges add to dot attention, of TERMS."""
         function = self.library.tensor_cores
         function.restype = c_bool
-        function.argtypes = [c_int, c_int, *[c_int64] * 3, c_bool, c_int, *[c_int64] * 2, c_bool, c_int]
+        function.argtypes = [c_int, c_int, *[c_int64] * 3, c_bool, c_int, *[c_int64] * 2, c_int]
         sizes = (heads, dim, size, aligned, direction, 1000, 1000 * degree)
-        return function(wanted, major, *sizes, gatv2, TERMS.index(terms))
+        return function(wanted, major, *sizes, TERMS.index(terms))
 
-    def takes_edge_records(self, heads, dim, degree, *, wanted=2, major=9, size=2, nodes=200_000, device=None):
+    def takes_edge_records(self, heads, dim, degree, *, size=2, nodes=200_000, device=None):
         """As attention's backward asks on a device (an H100)."""
         device = device or self.gpus()["NVIDIA H100 80GB HBM3"]
-        function = self.library.edge_records
-        function.restype = c_bool
-        function.argtypes = [ctypes.POINTER(Device), c_int, c_int, *[c_int64] * 5]
-        return function(ctypes.byref(device), wanted, major, heads, dim, size, nodes, nodes * degree)
-
-    def attention_instructions(self, heads, dim, which, nodes, edges, tensor, gatv2=False):
-        """Of a pass of dot attention or GATv2 in halves."""
-        sizes = (heads, dim, PASSES.index(which), nodes, edges, tensor, gatv2)
-        return self._call("attention_instructions", *sizes, result=c_double)
+        sizes = (heads, dim, size, nodes, nodes * degree)
+        return self._call("edge_records", device, *sizes, result=c_bool)
 
     def lanes(self, device, nodes, edges, row_bytes, access=ACCESSES[0], stream=6, read_once=False,
               kernel="weighted_sum") -> Lanes:  # fmt: skip

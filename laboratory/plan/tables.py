@@ -243,18 +243,12 @@ def work(planners: Planners) -> str:
         ("gat", "`gat_attention_kernel`, without a backward", 2),
         ("gat_training", "`gat_attention_kernel`, with one", 2),
         ("gat_backward", "`gat_attention_backward_kernel`", 2),
-        ("dot_tensor_forward", "`pair_tensor_kernel`, dot, D = 128, forward", 1),
-        ("dot_tensor_destinations", "the same, to destinations", 1),
-        ("dot_tensor_sources", "the same, to sources", 1),
         ("dot_attention_forward", "`pair_attention_kernel`, dot, forward", 1),
         ("dot_attention_destinations", "the same, to destinations", 1),
         ("dot_attention_sources", "the same, to sources", 1),
         ("gatv2_forward", "`pair_attention_kernel`, GATv2, forward", 1),
         ("gatv2_destinations", "the same, to destinations", 1),
         ("gatv2_sources", "the same, to sources", 1),
-        ("gatv2_tensor_forward", "`pair_tensor_kernel`, GATv2, D = 128, forward", 1),
-        ("gatv2_tensor_destinations", "the same, to destinations", 1),
-        ("gatv2_tensor_sources", "the same, to sources", 1),
         ("recorded_gatv2_destinations", "`pair_attention_kernel`, GATv2, with records of edges, to destinations", 1),
         ("recorded_gatv2_sources", "the same, to sources", 1),
         ("dot_bias_forward", "`pair_attention_kernel`, dot with a bias of edges, forward", 1),
@@ -270,8 +264,8 @@ def work(planners: Planners) -> str:
         ("gatv2_bias_destinations", "the same, to destinations", 1),
     ):
         found = planners.work(kernel)
-        # Of 16 edges with one row or two: 4 or 8 KiB.
-        batch = found.batch / (1 if "tensor" not in kernel else 4 if "dot" in kernel or "sources" in kernel else 2)
+        # On tensor cores, of 16 edges with two rows: 8 KiB.
+        batch = found.batch / (4 if "tensor" in kernel else 1)
         rows.append([label, str(rows_at_once), f"{found.row / rows_at_once:.0f}", f"{batch:.0f}"])
     return markdown(["kernel", "rows of 7 edges at once", "per row, beside batches", "per batch of 2 KiB"], rows)
 

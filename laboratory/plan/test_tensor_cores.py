@@ -1,31 +1,23 @@
-"""When dot attention and GATv2 take tensor cores: shapes that they serve, and where they execute fewer instructions."""
+"""When dot attention with terms of edges takes tensor cores: shapes that they serve, and where they execute fewer instructions.
+When GATv2's backward keeps records of edges."""
 
 import functools
-import itertools
 
 import pytest
 
 NEVER, WHERE_POSSIBLE, WHERE_CHEAPER = range(3)
-either_attention = pytest.mark.parametrize("gatv2", [False, True], ids=["dot", "gatv2"])
 
 
-@either_attention
-@pytest.mark.parametrize("direction", range(3))
-def test_tensor_cores_serve_whole_chunks_of_halves(planners, direction, gatv2):
-    ask = functools.partial(planners.tensor_cores, wanted=WHERE_POSSIBLE, direction=direction, gatv2=gatv2)
-    assert ask(1, 128, 50) and ask(1, 128, 50, major=8) and ask(1, 64, 500) and ask(1, 72, 500)
-    assert not ask(1, 128, 50, major=7)
-    assert not ask(1, 128, 50, size=4)
-    assert not ask(1, 128, 50, aligned=False)
-    assert not ask(1, 136, 50) and not ask(1, 256, 50) and not ask(1, 100, 50)
-
-
-@either_attention
-@pytest.mark.parametrize("direction", range(3))
-def test_without_terms_lanes_are_as_fast(planners, direction, gatv2):
-    for heads, dim, degree in itertools.product((1, 8), (8, 64, 128), (1, 50, 1000)):
-        for wanted in (NEVER, WHERE_CHEAPER):
-            assert not planners.tensor_cores(heads, dim, degree, wanted=wanted, direction=direction, gatv2=gatv2)
+@pytest.mark.parametrize("direction", range(2))
+def test_tensor_cores_serve_whole_chunks_of_halves(planners, direction):
+    for wanted in (WHERE_POSSIBLE, WHERE_CHEAPER):
+        ask = functools.partial(planners.tensor_cores, wanted=wanted, direction=direction)
+        assert ask(1, 128, 50) and ask(1, 128, 50, major=8) and ask(1, 64, 500) and ask(1, 72, 500)
+        assert not ask(1, 128, 50, major=7)
+        assert not ask(1, 128, 50, size=4)
+        assert not ask(1, 128, 50, aligned=False)
+        assert not ask(1, 136, 50) and not ask(1, 256, 50) and not ask(1, 100, 50)
+    assert not planners.tensor_cores(1, 128, 50, wanted=NEVER, direction=direction)
 
 
 # Where edges add a bias, or 16 columns: forward, to destinations.
@@ -61,14 +53,10 @@ def test_which_terms_of_edges_tensor_cores_take(planners, direction):
         assert not ask(1, 128, 50, terms="other")
 
 
-@pytest.mark.parametrize("major", [7, 9])
-def test_records_of_edges_where_they_are_cheaper(planners, major):
+def test_records_of_edges_where_they_are_cheaper(planners):
     """Of rows that lie in the L2 cache the instructions decide: records save them in rows of many edges. Of rows that do not,
     records save the gather of a second row."""
-    ask = functools.partial(planners.takes_edge_records, major=major)
-    in_cache = functools.partial(ask, nodes=1000)
-    for size, wanted in ((4, WHERE_CHEAPER), (4, WHERE_POSSIBLE), (2, NEVER), (2, WHERE_CHEAPER)):
-        assert all(in_cache(1, 128, degree, size=size, wanted=wanted) for degree in (50, 1000))
-    assert ask(1, 128, 7, wanted=NEVER)
-    assert ask(1, 128, 50, wanted=WHERE_POSSIBLE) == in_cache(1, 128, 50, wanted=WHERE_POSSIBLE) == (major < 8)
-    assert in_cache(1, 512, 50) and ask(1, 512, 50, wanted=WHERE_POSSIBLE)
+    for size in (2, 4):
+        assert all(planners.takes_edge_records(1, 128, degree, size=size, nodes=1000) for degree in (50, 1000))
+    assert all(planners.takes_edge_records(1, 128, degree) for degree in (7, 50, 500))
+    assert planners.takes_edge_records(1, 512, 50)

@@ -46,7 +46,7 @@ MODULES = (
     "tests/ops/test_attention.py",
     "tests/ops/test_attention_edges.py",
     "tests/ops/test_gatv2_edges.py",
-    "tests/ops/test_tensor_cores.py",
+    "tests/ops/test_attention_numbers.py",
     "tests/ops/test_tensor_edges.py",
     "tests/ops/test_attention_autograd.py",
     "tests/ops/test_attention_arguments.py",

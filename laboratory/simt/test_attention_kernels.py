@@ -94,9 +94,8 @@ def test_kernels_that_terms_of_edges_take(dtype):
         names = [launch.kernel for launch in found if launch.kernel.startswith("pair_")]
         assert len(names) == len(policies)
         for name, (kernel, edges) in zip(names, policies.items()):
-            of_kernel = f"Config<Dot, {edges}, {TYPE_NAMES[dtype]}, {kernel}, "
-            on = "pair_tensor_kernel<Tensor" if kernel in "03" else "pair_attention_kernel<Pair"
-            assert name.startswith(on + of_kernel), (degree, name)
+            on = "pair_tensor_kernel<TensorConfig<" if kernel in "03" else "pair_attention_kernel<PairConfig<Dot, "
+            assert name.startswith(f"{on}{edges}, {TYPE_NAMES[dtype]}, {kernel}, "), (degree, name)
 
 
 @pytest.mark.parametrize("dtype", [*HALVES, torch.float32])
@@ -122,9 +121,8 @@ RECORDED = [(1, 128), (4, 32), (2, 64), (3, 40), (1, 24), (8, 32)]
 @pytest.mark.parametrize("idtype", IDTYPES, ids=str)
 @pytest.mark.parametrize("heads,dim", RECORDED)
 @pytest.mark.parametrize("dtype", [*HALVES, torch.float32])
-def test_records_of_edges(dtype, heads, dim, idtype, monkeypatch):
+def test_records_of_edges(dtype, heads, dim, idtype):
     """In a device's memory that has just room for them, and in one with a byte less."""
-    monkeypatch.setenv("HALFGNN_TENSOR_CORES", "0")
     g = graph_of([3, 0, 1, PIECE + 9, 5, 33], 5, idtype, identity=idtype == torch.int32)  # long rows are worth records
     operands = GATV2.operands(g, heads, dim, dtype)
     record = math.ceil(heads * (8 + dim * dtype.itemsize / 16) / 32) * 32

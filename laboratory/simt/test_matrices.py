@@ -8,6 +8,7 @@ import numpy as np
 import pytest
 import torch
 
+from halfgnn import ops
 from laboratory.simt import control
 from laboratory.simt.graphs import graph_of
 from tests.support import HALVES
@@ -175,8 +176,12 @@ def test_kernels_need_this_layout(dim, monkeypatch):
     """Negative control: with another one, results of dot attention are others."""
     monkeypatch.setenv("HALFGNN_TENSOR_CORES", "1")
     g = graph_of([5, 0, 40], 37)
-    operands = DOT.operands(g, 2, dim, torch.float16)
-    expected = DOT.call(g, *operands)
+    operands = [*DOT.operands(g, 2, dim, torch.float16)]
+
+    def attend():
+        return ops.dot_attention(g, *operands, edge_bias=operands[0].new_zeros(g.num_edges, 2))
+
+    expected = attend()
     with control.setting(matrices=0):
-        assert not torch.equal(DOT.call(g, *operands), expected)
-    assert torch.equal(DOT.call(g, *operands), expected)
+        assert not torch.equal(attend(), expected)
+    assert torch.equal(attend(), expected)

@@ -18,7 +18,7 @@ from halfgnn import Graph, ops
 from tests.gpu import gpu_cases
 from tests.gpu.gpu_cases import DTYPES, Case
 from tests.support import HALVES
-from tests.support_attention import DOT, GATV2, KINDS
+from tests.support_attention import GATV2, KINDS
 
 FILE = Path(__file__).with_name("cover.txt")
 # Whole vectors of halves and of floats, halves of them, pairs and single elements; several accesses per lane; wider than registers.
@@ -112,7 +112,6 @@ def _cases(width: int) -> list[Case]:
             case
             for unit in (True, False)
             for case in (
-                *(gpu_cases.attention(kind, 1, width, 0.3, unit) for kind in (GATV2, DOT)),
                 *gpu_cases.attention_edges(1, width, tensor_cores=unit),
                 *gpu_cases.attention_edges(1, width, columns=16, tensor_cores=unit),
             )
@@ -202,8 +201,9 @@ def pool() -> Iterator[Job]:
             for copied, target in (("copy_lhs", "u"), ("copy_rhs", "e")):
                 name, shapes = f"{copied} {width}", ((target, (width,)),)
                 yield Job(Case(name, _copy(copied), shapes), dtype)
-        yield Job(gpu_cases.attention(GATV2, 1, 128, 0.3, False), dtype, has_pieces=True)
-    folded = ("copy_u_sum 2", "copy_u_max 2", "several, std 2", "gated_sum, normalized 2", "gat_attention_1x2_dropout")
+        yield Job(gpu_cases.attention(GATV2, 1, 128, 0.3), dtype, has_pieces=True)
+    attentions = ("gat_attention_1x2_dropout", "gatv2_attention_1x2_dropout")
+    folded = ("copy_u_sum 2", "copy_u_max 2", "several, std 2", "gated_sum, normalized 2", *attentions)
     for case in _cases(2):
         if case.name in folded:
             yield Job(case, torch.float16, has_folds=True)

@@ -99,16 +99,14 @@ def _segments(reduce: str) -> Case:
     return Case(f"segment_{reduce}", lambda g, x: ops.segment_reduce(g.in_degrees(), x, reduce), (("e", (5,)),))
 
 
-def attention(
-    kind: support_attention.Kind, heads: int, dim: int, dropout_p: float = 0.0, tensor_cores: bool | None = None
-) -> Case:
+def attention(kind: support_attention.Kind, heads: int, dim: int, dropout_p: float = 0.0) -> Case:
     def call(g, *operands):
         with support_attention.fixed_seed():
             return kind.call(g, *operands, dropout_p=dropout_p)
 
-    note = ("_dropout" if dropout_p else "") + _UNIT[tensor_cores]
+    note = "_dropout" if dropout_p else ""
     name = f"{kind.name}_attention_{heads}x{dim}{note}"
-    return Case(name, call, tuple(kind.shapes(heads, dim)), tensor_cores=tensor_cores)
+    return Case(name, call, tuple(kind.shapes(heads, dim)))
 
 
 _UNIT = {None: "", True: "_tensor_cores", False: "_lanes"}
@@ -192,8 +190,7 @@ CASES = [
         for unit in (True, False)
         for dim in (40, 128)
         for case in (
-            *(attention(kind, 1, dim, 0.4, unit) for kind in (support_attention.GATV2, support_attention.DOT)),
-            *attention_edges(1, dim, tensor_cores=unit),
+            *attention_edges(1, dim, 0.4, tensor_cores=unit),
             *attention_edges(1, dim, columns=16, tensor_cores=unit),
         )
     ),

@@ -1,5 +1,5 @@
-"""Dot attention whose edges add a bias or columns, on tensor cores: forced with HALFGNN_TENSOR_CORES=1, as in
-test_tensor_cores.py, under the accuracy rule of support.py."""
+"""Dot attention whose edges add a bias or columns, on tensor cores: forced with HALFGNN_TENSOR_CORES=1, under the accuracy rule of
+support.py. CUDA's kernels read the variable at every call. On the CPU the tests see that it changes nothing."""
 
 import itertools
 
@@ -8,7 +8,7 @@ import torch
 
 from halfgnn import Graph, ops
 from tests import support
-from tests.ops.test_tensor_cores import DEGREES, RUNS, graph_of
+from tests.ops.test_attention_numbers import DEGREES, RUNS, graph_of
 from tests.support import HALVES, IDTYPES
 from tests.support_attention import fixed_seed
 from tests.support_attention_edges import BIAS, BOTH, FEAT, KEYS, SCALE, VALUES, Terms, check

@@ -143,17 +143,17 @@ class Factors:
 
     def backward(self, grad: Tensor, message: Tensor, total: Operands) -> Tensor:
         """The gradient of messages. grad: of the products."""
-        if total.factor is not None:
-            products = grad * message
-            self.tile.add_to_sources(
-                products if self.x.edge_factor is None else products * self._of_edges(grad), total.factor
-            )
-        if total.edge_factor is not None:
-            products = grad * message
-            if self.x.factor is not None:
-                products = products * self.tile.of_sources(self.x.factor)
-            self.tile.put(total.edge_factor, products.sum(1, dtype=wide_type(grad.dtype)).to(total.edge_factor.dtype))
+        if total.factor is not None or total.edge_factor is not None:
+            self._backward_of_factors(grad * message, total)
         return self.multiply(grad)
+
+    def _backward_of_factors(self, products: Tensor, total: Operands) -> None:
+        if total.factor is not None:
+            rows = products if self.x.edge_factor is None else products * self._of_edges(products)
+            self.tile.add_to_sources(rows, total.factor)
+        if total.edge_factor is not None:
+            rows = products if self.x.factor is None else products * self.tile.of_sources(self.x.factor)
+            self.tile.put(total.edge_factor, rows.sum(1, dtype=wide_type(rows.dtype)).to(total.edge_factor.dtype))
 
 
 # ---- forward -----------------------------------------------------------------------------------------------------------------

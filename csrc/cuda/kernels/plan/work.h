@@ -49,9 +49,8 @@ constexpr RowWork kGatWork{191, 113, RowSharing::kGroups}, kGatTrainingWork{314,
     kGatBackwardWork{276, 143, RowSharing::kGroups};
 // Forward, to destinations, to sources.
 constexpr RowWork kDotAttentionWork[] = {{355, 141}, {410, 170}, {345, 211}};
-// Dot attention on tensor cores, of heads of at most 64 and 128 elements: a batch is 16 edges of one head.
-constexpr RowWork kDotTensorWork[][3] = {{{284, 146}, {368, 175}, {340, 235}}, {{280, 192}, {350, 247}, {310, 359}}};
-// The same where edges add a bias, or 16 columns in keys and values: forward and to destinations.
+// Dot attention on tensor cores where edges add a bias, or 16 columns in keys and values: forward and to destinations,
+// of heads of at most 64 and 128 elements. A batch is 16 edges of one head.
 constexpr RowWork kDotTensorBiasWork[][2] = {{{281, 171}, {365, 241}}, {{291, 213}, {344, 308}}};
 constexpr RowWork kDotTensorColumnsWork[][2] = {{{431, 210}, {589, 286}}, {{440, 252}, {568, 354}}};
 // Times as many per batch if a head ends within a block, since loads are conditional then.
@@ -63,8 +62,6 @@ constexpr RowWork kGatv2Work[] = {{352, 316}, {350, 424}, {425, 256}};
 // The same to destinations and to sources, with records of edges.
 constexpr RowWork kRecordedGatv2Work[] = {{503, 472}, {375, 238}};
 constexpr RowWork kGatv2BiasWork[] = {{335, 334}, {497, 526}, kRecordedGatv2Work[1]};
-// GATv2 on tensor cores, of heads of at most 64 and 128 elements.
-constexpr RowWork kGatv2TensorWork[][3] = {{{243, 206}, {429, 257}, {381, 333}}, {{264, 283}, {473, 346}, {376, 511}}};
 
 // How warps walk rows.
 struct RowWalk {

@@ -38,35 +38,28 @@ AttentionPass of_plan(PairPass pass) {
   }
 }
 
-AttentionProblem problem_of(PairScore score, PairPass pass, const PairShape& shape, int64_t num_rows,
-                            int64_t num_edges) {
+AttentionProblem problem_of(PairPass pass, const PairShape& shape, int64_t num_rows, int64_t num_edges) {
   const bool is_aligned = shape.vector * size_of(shape.type) == kMaxAccessBytes;
-  return {shape.heads,   shape.dim, size_of(shape.type), is_aligned,
-          of_plan(pass), num_rows,  num_edges,           score == PairScore::kLeaky};
+  return {shape.heads, shape.dim, size_of(shape.type), is_aligned, of_plan(pass), num_rows, num_edges};
 }
 
-// What edges add to a pass, or have left to it.
-AttentionTerms terms_of(PairPass pass, const PairEdgeArgs& edge) {
+AttentionTerms terms_of(const PairEdgeArgs& edge) {
   if (edge.has_rows() || edge.columns.count > kMaxTensorColumns) return AttentionTerms::kOther;
-  if (edge.has_columns()) return AttentionTerms::kColumns;
-  return edge.any() || pass == PairPass::kRecordedSources ? AttentionTerms::kBias : AttentionTerms::kNone;
+  return edge.has_columns() ? AttentionTerms::kColumns : AttentionTerms::kBias;
 }
 
-bool takes_tensor_cores(PairScore score, PairPass pass, const PairArgs& args, const PairShape& shape) {
-  const bool has_records = pass == PairPass::kRecordingDestinations || pass == PairPass::kRecordedSources;
-  if (score == PairScore::kLeaky && (has_records || args.edge.any())) return false;
+// Of dot attention with terms of edges.
+bool takes_tensor_cores(PairPass pass, const PairArgs& args, const PairShape& shape) {
   const Rows& rows = args.units.rows;
-  AttentionProblem problem = problem_of(score, pass, shape, rows.num_rows, rows.num_edges);
-  problem.terms = terms_of(pass, args.edge);
+  AttentionProblem problem = problem_of(pass, shape, rows.num_rows, rows.num_edges);
+  problem.terms = terms_of(args.edge);
   return takes_tensor_cores(wanted_tensor_cores(), compute_major(), problem);
 }
 
 template <class Score, class Edges, typename T>
 cudaError_t run_pass_of(PairPass pass, const PairArgs& args, const PairShape& shape, const Launch& launch) {
   if constexpr (sizeof(T) == 2 && Edges::has_tensor_kernels(Score::kScore)) {
-    if (takes_tensor_cores(Score::kScore, pass, args, shape)) {
-      return pair_on_tensor<Score, Edges, T>(pass, args, shape, launch);
-    }
+    if (takes_tensor_cores(pass, args, shape)) return dot_on_tensor_cores<Edges, T>(pass, args, shape, launch);
   }
   return pair_on_lanes<Score, Edges, T>(pass, args, shape, launch);
 }
@@ -88,10 +81,10 @@ bool has_tensor_cores() { return compute_major() >= kTensorCoresMajor; }
 bool takes_edge_records(const PairShape& shape, const Topology& destinations, const Topology& sources,
                         int64_t record_bytes) {
   const auto of = [&](PairPass pass, const Topology& topology) {
-    return problem_of(PairScore::kLeaky, pass, shape, topology.num_rows, topology.num_edges);
+    return problem_of(pass, shape, topology.num_rows, topology.num_edges);
   };
-  return takes_edge_records({wanted_tensor_cores(), compute_major(), current_device()},
-                            of(PairPass::kDestinations, destinations), of(PairPass::kSources, sources), record_bytes);
+  return takes_edge_records(current_device(), of(PairPass::kDestinations, destinations),
+                            of(PairPass::kSources, sources), record_bytes);
 }
 
 cudaError_t run_pass(PairScore score, PairPass pass, const PairArgs& args, const PairShape& shape,

@@ -22,11 +22,11 @@ bool takes_edge_records(const PairShape& shape, const Topology& destinations, co
 template <class Score, class Edges, typename T>
 cudaError_t pair_on_lanes(PairPass pass, const PairArgs& args, const PairShape& shape, const Launch& launch);
 
-// Of a half type, without rows of edges, in the shapes that plan/tensor_cores.h names: with the same results.
-template <class Score, class Edges, typename T>
-cudaError_t pair_on_tensor(PairPass pass, const PairArgs& args, const PairShape& shape, const Launch& launch);
+// Dot attention of a half type with a bias or columns, in the shapes that plan/tensor_cores.h names: the same results.
+template <class Edges, typename T>
+cudaError_t dot_on_tensor_cores(PairPass pass, const PairArgs& args, const PairShape& shape, const Launch& launch);
 
-// Passes that both have. Where edges add terms, a backward leaves records of edges; those of GATv2 may without terms.
+// Passes that there are. Where edges add terms, a backward leaves records of edges; those of GATv2 may without terms.
 constexpr bool has_pass(PairScore score, bool has_terms, PairPass pass) {
   if (pass == PairPass::kForward) return true;
   if (pass == PairPass::kRecordingDestinations) return has_terms || score == PairScore::kLeaky;

@@ -1,7 +1,7 @@
 // What edges add to GATv2 and dot attention (PairEdgeArgs), as policies of their kernels.
 //
-// Each of them names two classes, one for each kind of kernel. What such a class may have, and what it does where it
-// has nothing, is written at the head of lanes/edges.cuh and tensor/edges.cuh: those of NoEdges.
+// Each of them names a class of the kernels of lanes, and one of those on tensor cores if it has such. What such a
+// class may have, and what it does where it has nothing, is written in lanes/edges.cuh and tensor/edges.cuh.
 #pragma once
 
 #include "pass.h"
@@ -19,8 +19,6 @@ class LaneEdgeColumns;
 template <class Config>
 class LaneProjection;
 template <typename T, PairPass kPass>
-class TensorEdges;
-template <typename T, PairPass kPass>
 class TensorBias;
 template <typename T, PairPass kPass>
 class TensorEdgeColumns;
@@ -28,8 +26,6 @@ class TensorEdgeColumns;
 struct NoEdges {
   template <class Config>
   using OnLanes = LaneEdges<Config>;
-  template <typename T, PairPass kPass>
-  using OnTensorCores = TensorEdges<T, kPass>;
 
   static constexpr bool kHasTerms = false;     // there may be a bias, which may be -inf and remove an edge
   static constexpr bool kHasBias = false;      // there is one
@@ -37,7 +33,7 @@ struct NoEdges {
   static constexpr bool kMayBeWide = false;    // results may be fp32, for projections of columns to be added
   static constexpr bool kTakesTurns = false;   // a warp takes several units, for what its block keeps in shared memory
 
-  static constexpr bool has_tensor_kernels(PairScore) { return true; }
+  static constexpr bool has_tensor_kernels(PairScore) { return false; }
 };
 
 struct BiasEdges : NoEdges {

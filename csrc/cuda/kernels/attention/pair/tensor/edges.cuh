@@ -1,5 +1,4 @@
-// What edges add to the kernels on tensor cores: the interface of the policies in ../edges.cuh, as TensorEdges, which
-// adds nothing; biases and columns of dot attention.
+// What edges add to the kernels on tensor cores: policies of ../edges.cuh for biases and columns of dot attention.
 //
 // Numbers of edges are read for a chunk of 32, one edge per lane, and handed out to the lanes 4 g + t that work out the
 // factors of edges g and g + 8 of a batch. The whole warp takes part in each of these.
@@ -10,60 +9,23 @@
 
 namespace halfgnn::cuda {
 
+struct NoTensorValues {};
+
+// A bias, and the interface: what others do beside it where this has nothing.
 template <typename T, PairPass kPass>
-class TensorEdges : protected TensorFrame<T> {
+class TensorBias : protected TensorFrame<T> {
  protected:
   using Frame = TensorFrame<T>;
+  using Frame::args_, Frame::head_, Frame::lane_, Frame::statistic_at;
 
  public:
-  struct Shared {};  // of a block
-  struct Held {};    // of the edges of a batch
-  struct Values {};  // sums of a row
-  __device__ TensorEdges(const PairArgs& args, int head, Shared&) : Frame(args, head) {}
+  struct Shared {};               // of a block
+  struct Held {};                 // of the edges of a batch
+  using Values = NoTensorValues;  // sums of a row
+  __device__ TensorBias(const PairArgs& args, int head, Shared&) : TensorBias(args, head) {}
 
   // ---- Rows and chunks. edge: the lane's.
   __device__ void start_row(uint32_t /*row*/) {}
-  __device__ void start_chunk(uint32_t /*edge*/) {}
-
-  // ---- Batches.
-  template <class Batch>
-  __device__ Held load(const Batch&) const {
-    return {};
-  }
-  // What edges add to logits and, backward, to dots of values.
-  template <class Batch, class Held>
-  __device__ void add_to_logits(const Batch&, const Held&, float (& /*logits*/)[2]) const {}
-  template <class Batch, class Held>
-  __device__ void add_to_values(const Batch&, const Held&, float (& /*dots*/)[2]) const {}
-  // Backward: records of edges, and gradients.
-  template <class Batch>
-  __device__ void store_records(const Batch&, const float (& /*weights*/)[2], const float (& /*gradients*/)[2]) const {}
-
-  // ---- Sums over the edges of a row, as TensorFragmentSums has them.
-  template <class Batch, class Held>
-  __device__ void add_sums(const Batch&, const Held&, const TensorFactors<T>&) {}
-  __device__ void multiply_sums(float /*factor*/) {}
-  __device__ void end_run(bool /*has_total*/, float /*rescale*/, float /*unit*/) {}
-  template <class Values>
-  __device__ void finish(bool /*has_total*/, float /*rescale*/, float /*unit*/, Values&) const {}
-  // Into the row, or the slot of a piece.
-  template <class Values>
-  __device__ void store_sums(const Piece&, const Values&, float /*factor*/) const {}
-
- protected:
-  __device__ TensorEdges(const PairArgs& args, int head) : Frame(args, head) {}
-};
-
-template <typename T, PairPass kPass>
-class TensorBias : public TensorEdges<T, kPass> {
-  using Base = TensorEdges<T, kPass>;
-
- protected:
-  using Base::args_, Base::head_, Base::lane_, Base::statistic_at;
-
- public:
-  using Base::Base;
-
   __device__ void start_chunk(uint32_t edge) {
     edge_ = edge;
     bias_ = 0.f;
@@ -73,12 +35,20 @@ class TensorBias : public TensorEdges<T, kPass> {
     bias_ = terms.bias_is_float ? __ldg(static_cast<const float*>(terms.bias) + at)
                                 : Fragment<T, 1>::load(static_cast<const T*>(terms.bias) + at).value();
   }
+  // ---- Batches.
+  template <class Batch>
+  __device__ Held load(const Batch&) const {
+    return {};
+  }
+  // What edges add to logits and, backward, to dots of values.
   template <class Batch, class Held>
   __device__ void add_to_logits(const Batch& batch, const Held&, float (&logits)[2]) const {
 #pragma unroll
     for (int i = 0; i < Batch::kHalves; ++i) logits[i] += batch.at_place(bias_, lane_.group + 8 * i);
   }
-  // Lanes with t of 0 and 1 write records, the others gradients of biases.
+  template <class Batch, class Held>
+  __device__ void add_to_values(const Batch&, const Held&, float (& /*dots*/)[2]) const {}
+  // Backward. Lanes with t of 0 and 1 write records, the others gradients of biases.
   template <class Batch>
   __device__ void store_records(const Batch& batch, const float (&weights)[2], const float (&gradients)[2]) const {
     const int i = lane_.t % 2, place = lane_.group + 8 * i;
@@ -93,7 +63,18 @@ class TensorBias : public TensorEdges<T, kPass> {
     }
   }
 
+  // ---- Sums over the edges of a row, as TensorFragmentSums has them.
+  template <class Batch, class Held>
+  __device__ void add_sums(const Batch&, const Held&, const TensorFactors<T>&) {}
+  __device__ void multiply_sums(float /*factor*/) {}
+  __device__ void end_run(bool /*has_total*/, float /*rescale*/, float /*unit*/) {}
+  __device__ void finish(bool /*has_total*/, float /*rescale*/, float /*unit*/, Values&) const {}
+  // Into the row, or the slot of a piece.
+  __device__ void store_sums(const Piece&, const Values&, float /*factor*/) const {}
+
  protected:
+  __device__ TensorBias(const PairArgs& args, int head) : Frame(args, head) {}
+
   // The lane's, of the chunk.
   uint32_t edge_;
   float bias_;

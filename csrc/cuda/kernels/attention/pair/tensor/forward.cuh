@@ -11,24 +11,26 @@ class TensorForward : public TensorWalk<Config, TensorForward<Config>> {
   using Base = TensorWalk<Config, TensorForward<Config>>;
   friend Base;
   using Base::args_, Base::head_, Base::lane_, Base::by_row_, Base::by_pair_, Base::dropout_scale;
-  using Base::edges_, Base::score_, Base::weight_sum_, Base::total_weight_, Base::has_total_, Base::sum_block_;
-  using typename Base::Edges, typename Base::Epilogue, typename Base::Factors, typename Base::Score,
+  using Base::edges_, Base::own_key_, Base::has_total_, Base::sum_block_;
+  using typename Base::Edges, typename Base::Epilogue, typename Base::Factors, typename Base::OwnRow,
       typename Base::Sums, typename Base::T;
   static constexpr float kUnit = 1 / kTensorFactor;
 
  public:
   struct Shared : Base::Shared {
     typename Sums::Totals values;
-    float total_maximum[kTensorThreads];
+    float total_maximum[kTensorThreads], total_weight[kTensorThreads];
   };
   __device__ TensorForward(const PairArgs& args, int head, Shared& shared)
-      : Base(args, head, shared), values_(shared.values), total_maximum_(shared.total_maximum[threadIdx.x]) {}
-
-  __device__ void write_products(uint32_t) const {}
+      : Base(args, head, shared),
+        values_(shared.values),
+        total_maximum_(shared.total_maximum[threadIdx.x]),
+        total_weight_(shared.total_weight[threadIdx.x]) {}
 
  private:
   __device__ void start_row(const Piece&) {
     maximum_ = kLowestLogit;
+    weight_sum_ = 0.f;
     values_.clear();
   }
 
@@ -40,14 +42,14 @@ class TensorForward : public TensorWalk<Config, TensorForward<Config>> {
     auto keys = Base::rows_for_dots(batch, by_row_.key, by_row);
     auto values = Base::rows_for_sums(batch, by_pair_.value, by_pair);
     const auto held = edges_.load(batch);
-    const TensorFactors<T> factors(batch, weigh(batch, Base::dots_of(batch, score_, keys), held).value);
+    const TensorFactors<T> factors(batch, weigh(batch, Base::dots_of(batch, own_key_, keys), held).value);
     values.for_each([&](const auto& rows, int block) { values_.add(rows, factors, lane_, block); });
     edges_.add_sums(batch, held, factors);
   }
 
   // Of edges group and group + 8.
   template <class Batch, class Held>
-  __device__ Factors weigh(const Batch& batch, const typename Score::Dots& dots, const Held& held) {
+  __device__ Factors weigh(const Batch& batch, const typename OwnRow::Dots& dots, const Held& held) {
     float logits[2], raised = maximum_;
     Base::find_logits(batch, dots, held, logits);
 #pragma unroll
@@ -73,6 +75,13 @@ class TensorForward : public TensorWalk<Config, TensorForward<Config>> {
     maximum_ = raised;
   }
 
+  // Of the row. rescale: of the total.
+  __device__ float sum_of_weights(float rescale) const {
+    float sum = has_total_ ? fmaf(total_weight_, rescale, weight_sum_) : weight_sum_;
+#pragma unroll
+    for (int bit = 4; bit < kWarpSize; bit *= 2) sum += __shfl_xor_sync(kFullMask, sum, bit);
+    return sum;
+  }
   __device__ float rescale_of_total() const {
     return has_total_ ? exp_of_difference<T>(total_maximum_ - maximum_) : 1.f;
   }
@@ -92,7 +101,7 @@ class TensorForward : public TensorWalk<Config, TensorForward<Config>> {
     values_.finish(has_total_, rescale, kUnit, values);
     edges_.finish(has_total_, rescale, kUnit, of_edges);
     if (!Base::accepts(values) || !Base::accepts(of_edges)) return false;
-    const float sum = Base::sum_of_weights(rescale);
+    const float sum = sum_of_weights(rescale);
     const float factor = dropout_scale() * epilogue.result_factor(piece, sum);
 #pragma unroll
     for (int i = 0; i < kTensorChunk; ++i) values[i] *= factor;
@@ -102,9 +111,10 @@ class TensorForward : public TensorWalk<Config, TensorForward<Config>> {
     return sum_block_ == kAllBlocks;
   }
 
+  // Of the row.
   Sums values_;
-  float maximum_;
-  float& total_maximum_;
+  float maximum_, weight_sum_;
+  float &total_maximum_, &total_weight_;
 };
 
 }  // namespace halfgnn::cuda

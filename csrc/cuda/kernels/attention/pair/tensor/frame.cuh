@@ -32,10 +32,6 @@ class TensorFrame {
   __device__ int64_t statistic_at(uint32_t row) const { return static_cast<int64_t>(row) * args_.layout.heads + head_; }
 
   __device__ float dropout_scale() const { return args_.dropout.is_on() ? args_.dropout.scale : 1.f; }
-  __device__ DestinationRecord load_record(uint32_t row) const {
-    const float2 record = __ldg(reinterpret_cast<const float2*>(args_.records + statistic_at(row)));
-    return {record.x, record.y};
-  }
 
   // Of a piece: to its row of `gradient`, whose elements are fp32 if it is wide, or its slot of `partial`.
   __device__ void store_chunk(const Piece& piece, int chunk, void* gradient, bool is_wide, float* partial,
@@ -56,15 +52,13 @@ class TensorFrame {
 };
 
 // The same, and where the lane gathers rows from.
-template <typename T, int kBlocks, bool kOneRow>
+template <typename T, int kBlocks>
 class TensorGather : public TensorFrame<T> {
   using Frame = TensorFrame<T>;
   using OwnRow = TensorOwnRow<T, kBlocks>;
   using Sums = TensorSums<T, kBlocks>;
 
  public:
-  static constexpr bool kKeysAreValues = kOneRow;
-
   __device__ TensorGather(const PairArgs& args, int head)
       : Frame(args, head),
         by_row_(first_chunks(this->lane_.row_chunk(0, 0))),
@@ -95,8 +89,7 @@ class TensorGather : public TensorFrame<T> {
 
  private:
   __device__ FirstChunks first_chunks(int chunk) const {
-    const char* const key = own_chunk_of(args_.key, chunk);
-    return {key, kKeysAreValues ? key : own_chunk_of(args_.value, chunk)};
+    return {own_chunk_of(args_.key, chunk), own_chunk_of(args_.value, chunk)};
   }
 };
 

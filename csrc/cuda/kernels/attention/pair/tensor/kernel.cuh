@@ -1,15 +1,13 @@
-// The kernel of dot attention and GATv2 on tensor cores. Include only where it is instantiated.
+// The kernel of dot attention with terms of edges on tensor cores. Include only where it is instantiated.
 #pragma once
 
 #include "../dispatch.h"
 #include "backward.cuh"
 #include "forward.cuh"
-#include "score_dot.cuh"
-#include "score_leaky.cuh"
 
 namespace halfgnn::cuda {
 
-// A warp takes one head of a unit. Blocks that leave products take units by turns.
+// A warp takes one head of a unit.
 template <class Config>
 __global__ void __launch_bounds__(kTensorThreads, Config::min_blocks()) pair_tensor_kernel(const PairArgs args) {
   using Lane = std::conditional_t<Config::kForward, TensorForward<Config>, TensorBackward<Config>>;
@@ -18,14 +16,10 @@ __global__ void __launch_bounds__(kTensorThreads, Config::min_blocks()) pair_ten
   const uint32_t block = args.layout.by_slice ? blockIdx.x % args.blocks_per_slice : blockIdx.x / heads;
   const uint32_t head = args.layout.by_slice ? blockIdx.x / args.blocks_per_slice : blockIdx.x % heads;
   const int lane = static_cast<int>(threadIdx.x & (kWarpSize - 1));
-  uint32_t unit = block * kTensorWarps + threadIdx.x / kWarpSize;
+  const uint32_t unit = block * kTensorWarps + threadIdx.x / kWarpSize;
   Lane work(args, static_cast<int>(head), shared);
-  while (unit < args.units.num_units) {
-    for_each_piece(args.units, unit, lane, [&](const Piece& piece) { work.run(piece); });
-    if constexpr (!Config::kWritesProducts) break;
-    unit += args.blocks_per_slice * kTensorWarps;
-  }
-  work.write_products(block);
+  if (unit >= args.units.num_units) return;
+  for_each_piece(args.units, unit, lane, [&](const Piece& piece) { work.run(piece); });
 }
 
 template <class Config>
@@ -35,27 +29,18 @@ cudaError_t launch_tensor(const PairArgs& args, const Launch& launch) {
   return cuda::launch(pair_tensor_kernel<Config>, blocks, kTensorThreads, launch.stream, args);
 }
 
-template <class Score, class Edges, typename T, PairPass kPass>
+template <class Edges, typename T, PairPass kPass>
 cudaError_t launch_tensor_of(const PairArgs& args, const PairShape& shape, const Launch& launch) {
-  // Records without terms are those of lanes.
-  if constexpr (has_pass(Score::kScore, Edges::kHasTerms, kPass) &&
-                (Edges::kHasTerms || kPass != PairPass::kRecordingDestinations)) {
-    if (shape.dim <= kTensorBlock) return launch_tensor<TensorConfig<Score, Edges, T, kPass, 1>>(args, launch);
-    return launch_tensor<TensorConfig<Score, Edges, T, kPass, 2>>(args, launch);
-  } else {
-    return cudaErrorInvalidValue;
-  }
+  if (shape.dim <= kTensorBlock) return launch_tensor<TensorConfig<Edges, T, kPass, 1>>(args, launch);
+  return launch_tensor<TensorConfig<Edges, T, kPass, 2>>(args, launch);
 }
 
-template <class Score, class Edges, typename T>
-cudaError_t pair_on_tensor(PairPass pass, const PairArgs& args, const PairShape& shape, const Launch& launch) {
+template <class Edges, typename T>
+cudaError_t dot_on_tensor_cores(PairPass pass, const PairArgs& args, const PairShape& shape, const Launch& launch) {
   switch (pass) {
-    case PairPass::kForward: return launch_tensor_of<Score, Edges, T, PairPass::kForward>(args, shape, launch);
-    case PairPass::kDestinations:
-      return launch_tensor_of<Score, Edges, T, PairPass::kDestinations>(args, shape, launch);
-    case PairPass::kSources: return launch_tensor_of<Score, Edges, T, PairPass::kSources>(args, shape, launch);
+    case PairPass::kForward: return launch_tensor_of<Edges, T, PairPass::kForward>(args, shape, launch);
     case PairPass::kRecordingDestinations:
-      return launch_tensor_of<Score, Edges, T, PairPass::kRecordingDestinations>(args, shape, launch);
+      return launch_tensor_of<Edges, T, PairPass::kRecordingDestinations>(args, shape, launch);
     default: return cudaErrorInvalidValue;
   }
 }

@@ -22,17 +22,17 @@ using KindOfBatch = std::integral_constant<TensorBatchKind, kScore>;
 // store(piece), which returns false if the row is to be walked again, for one block of sums after the other; then all
 // but the last call return false.
 template <class Config, class Pass>
-class TensorWalk : TensorGather<typename Config::Element, Config::kBlocks, Config::kOneRow> {
+class TensorWalk : TensorGather<typename Config::Element, Config::kBlocks> {
  protected:
   using T = typename Config::Element;
-  using Frame = TensorGather<T, Config::kBlocks, Config::kOneRow>;
-  using Score = typename Config::Score;
+  using Frame = TensorGather<T, Config::kBlocks>;
+  using OwnRow = TensorOwnRow<T, Config::kBlocks>;
   using Edges = typename Config::Edges;
   using Sums = TensorSums<T, Config::kBlocks>;
   using Epilogue = PairEpilogue<T, typename Config::Terms>;
   using Frame::args_, Frame::head_, Frame::lane_, Frame::by_row_, Frame::by_pair_;
   using Frame::chunks, Frame::head_elements, Frame::head_of, Frame::statistic_at, Frame::dropout_scale;
-  using Frame::rows_for_dots, Frame::rows_for_sums, Frame::load_record;
+  using Frame::rows_for_dots, Frame::rows_for_sums;
 
   // Of edges group and group + 8: dots, then factors.
   struct Factors {
@@ -43,7 +43,6 @@ class TensorWalk : TensorGather<typename Config::Element, Config::kBlocks, Confi
   // Of a block.
   struct Shared {
     typename Edges::Shared edges;
-    float total_weight[kTensorThreads];
   };
 
   // The whole warp takes part, with one piece.
@@ -53,9 +52,8 @@ class TensorWalk : TensorGather<typename Config::Element, Config::kBlocks, Confi
       // Read anew: otherwise the compiler keeps what follows from the piece in registers, for when it is walked again.
       const Piece again{as_computed(piece.row), as_computed(piece.begin), as_computed(piece.end),
                         as_computed(piece.line), piece.is_whole_row};
-      score_.load(head_of(args_.own_key, again.row), chunks(), lane_);
+      own_key_.load(head_of(args_.own_key, again.row), chunks(), lane_);
       has_total_ = false;
-      weight_sum_ = 0.f;
       pass().start_row(again);
       edges_.start_row(again.row);
       walk(again);
@@ -65,12 +63,7 @@ class TensorWalk : TensorGather<typename Config::Element, Config::kBlocks, Confi
 
  protected:
   __device__ TensorWalk(const PairArgs& args, int head, Shared& shared)
-      : Frame(args, head),
-        score_(head_of(args.logit.attn), chunks(), lane_),
-        edges_(args, head, shared.edges),
-        total_weight_(shared.total_weight[threadIdx.x]),
-        ids_{0, 0},
-        ids_begin_(~0u) {}
+      : Frame(args, head), edges_(args, head, shared.edges), ids_{0, 0}, ids_begin_(~0u) {}
 
   // Element of the lane's own chunk, in a row.
   __device__ uint32_t own_element() const { return head_elements() + Sums::own_chunk(lane_) * kTensorChunk; }
@@ -78,18 +71,18 @@ class TensorWalk : TensorGather<typename Config::Element, Config::kBlocks, Confi
     return Sums::writes(lane_, chunks()) && (sum_block_ == kAllBlocks || sum_block_ == Sums::own_block(lane_));
   }
 
-  // own: a score, or the own value.
-  template <class Batch, class Own, class Blocks>
-  __device__ typename Own::Dots dots_of(const Batch& batch, const Own& own, Blocks& blocks) const {
-    typename Own::Dots dots;
+  // own: the key or the value.
+  template <class Batch, class Blocks>
+  __device__ typename OwnRow::Dots dots_of(const Batch& batch, const OwnRow& own, Blocks& blocks) const {
+    typename OwnRow::Dots dots;
     blocks.for_each([&](const auto& rows, int block) { own.add_dots(batch, rows, block, dots); });
     return dots;
   }
   template <class Batch, class Held>
-  __device__ void find_logits(const Batch& batch, const typename Score::Dots& dots, const Held& held,
+  __device__ void find_logits(const Batch& batch, const typename OwnRow::Dots& dots, const Held& held,
                               float (&logits)[2]) const {
 #pragma unroll
-    for (int i = 0; i < Batch::kHalves; ++i) logits[i] = lane_.of_own_group(score_.logit(args_, dots, i));
+    for (int i = 0; i < Batch::kHalves; ++i) logits[i] = lane_.of_own_group(args_.logit.linear * dots.of_edge(i));
     edges_.add_to_logits(batch, held, logits);
   }
   template <class Batch>
@@ -108,22 +101,12 @@ class TensorWalk : TensorGather<typename Config::Element, Config::kBlocks, Confi
     for (int i = 1; i < kCount; ++i) sum += values[i];
     return __all_sync(kFullMask, fabsf(sum) <= FLT_MAX);
   }
-  static __device__ bool accepts(const typename TensorEdges<T, Config::kPass>::Values&) { return true; }
-
-  // Of the row. rescale: of the total.
-  __device__ float sum_of_weights(float rescale) const {
-    float sum = has_total_ ? fmaf(total_weight_, rescale, weight_sum_) : weight_sum_;
-#pragma unroll
-    for (int bit = 4; bit < kWarpSize; bit *= 2) sum += __shfl_xor_sync(kFullMask, sum, bit);
-    return sum;
-  }
+  static __device__ bool accepts(const NoTensorValues&) { return true; }
 
   int sum_block_;  // that sums take, or all of them
   // Of the row.
-  Score score_;
+  OwnRow own_key_;
   Edges edges_;
-  float weight_sum_;  // forward: of weights; backward, of GATv2: of the gradients of logits
-  float& total_weight_;
   bool has_total_;
 
  private:
@@ -138,7 +121,7 @@ class TensorWalk : TensorGather<typename Config::Element, Config::kBlocks, Confi
       const uint32_t column = ids_.column, edge = ids_.edge, left = piece.end - begin;
       const int count = left < kWarpSize ? static_cast<int>(left) : kWarpSize;
       load_ids(begin + count);  // a chunk ahead: the next row starts where this one ends
-      draw(begin, count, edge);
+      draw(edge);
       edges_.start_chunk(edge);
       for (int start = 0; start < count; start += kTensorEdges) add_edges(start, count - start, column);
       if (left <= kWarpSize) break;
@@ -151,15 +134,13 @@ class TensorWalk : TensorGather<typename Config::Element, Config::kBlocks, Confi
     ids_begin_ = piece.end;
   }
   __device__ void load_ids(uint32_t begin) {
-    ids_.load(args_.units.rows, args_.columns, args_.edge_ids, Config::Terms::kHasTerms, begin, lane_.lane);
+    ids_.load(args_.units.rows, args_.columns, args_.edge_ids, true, begin, lane_.lane);
   }
-  // A bit for each edge of a chunk. of_terms: the lane's, where edges add something.
-  __device__ void draw(uint32_t begin, int count, uint32_t of_terms) {
+  // A bit for each edge of a chunk. edge: the lane's.
+  __device__ void draw(uint32_t edge) {
     dropped_ = 0;
     if (!args_.dropout.is_on()) return;
     const auto quad = static_cast<uint32_t>(head_) >> 2;
-    const uint32_t edge =
-        Config::Terms::kHasTerms ? of_terms : args_.edge_ids.id(begin + (lane_.lane < count ? lane_.lane : 0));
     dropped_ = __ballot_sync(kFullMask, (args_.dropout.dropped(edge, quad) >> (head_ & 3) & 1) != 0);
   }
 
