@@ -283,8 +283,8 @@ def test_sums_of_neighbours_that_cancel(dim, dtype, device):
 @pytest.mark.parametrize("slope", [0.0, 0.2])
 @pytest.mark.parametrize("dim", [16, 128])
 def test_infinite_keys(dim, slope, dtype, device):
-    """A key of inf or -inf makes its logit infinite, of the sign of attn, and one of -inf with slope 0 none at all. By CUDA's kernels
-    the logit of -inf is nan with other slopes: they add up the linear and the absolute part of LeakyReLU."""
+    """A key of inf or -inf makes its logit infinite, of the sign of attn, and one of -inf with slope 0 none at all. By CUDA's
+    kernels the logit of -inf is nan with other slopes: they add up the linear and the absolute part of LeakyReLU."""
     g = graph_of([40], num_src=40, device=device)
     src, dst, attn = GATV2.operands(g, 1, dim, dtype, device)
     attn[0, dim - 1], attn[0, 3] = 0.5, -0.5
