@@ -10,6 +10,7 @@
 # make budgets  compares registers and instructions of every CUDA kernel with the committed ones, if nvcc has their version
 # make paths  prints the instructions that warps issue per row of each fast kernel, from its machine code; UPDATE=1 rewrites the table
 # make test-architectures  makes a separate build for all of ARCHITECTURES (8.0 9.0+PTX) and reads its machine code, budgets included
+# make test-other-architectures  the same for 8.6, 8.9 and 12.0, of which no kernel may spill
 # make test-matrix VERSIONS="2.4.1 2.15.0"  runs the tests of the CPU half on these versions of torch and prints a table. Each has
 #             its own environment in build/matrix. MATRIX_ENVS="/some/where/t{}" names existing ones, with the version in place of {}
 # make mutants FILES="halfgnn/ops halfgnn/graph.py"  changes one expression at a time and prints the changes that no test notices.
@@ -57,7 +58,7 @@ BUILD ?= auto
 MINIBATCH = --data synthetic --scale 0.005 --data-dir $(OUT) --max-steps 20 --profile --rows $(OUT)/minibatch.csv
 GPU_RUN = $(PYTHON) tests/gpu/run.py --out $(OUT) --build $(BUILD) $(if $(BUDGET),--budget $(BUDGET))
 
-.PHONY: help demo test test-all quick simulator simulated-kernels budgets paths test-architectures test-matrix check mutants fuzz bench bench-marked bench-ids bench-threads bench-rest clean gpu-test gpu-rehearsal gpu-sanitize gpu-bench gpu-minibatch
+.PHONY: help demo test test-all quick simulator simulated-kernels budgets paths test-architectures test-other-architectures test-matrix check mutants fuzz bench bench-marked bench-ids bench-threads bench-rest clean gpu-test gpu-rehearsal gpu-sanitize gpu-bench gpu-minibatch
 
 help:  # the comment that this file begins with
 	@sed -n '/^#/!q; s/^# \{0,1\}//p' Makefile
@@ -108,6 +109,15 @@ test-architectures: $(VENV)/test
 	HALFGNN_LIBRARY=build/architectures/halfgnn/_C.so HALFGNN_TEST_ARCHS="sm_80 sm_90" \
 	    $(PY) -m pytest -q laboratory/machine_code/test_machine_code.py
 	$(PY) -m laboratory.machine_code --check build/architectures/halfgnn/_C.so
+
+# Spills alone: rules.OTHER_ARCHS.
+OTHER_ARCHITECTURES ?= 8.6 8.9 12.0
+test-other-architectures: $(VENV)/test
+	@mkdir -p build/other
+	TORCH_CUDA_ARCH_LIST="$(OTHER_ARCHITECTURES)" $(PY) setup.py -q build --build-base build/other --build-lib build/other \
+	    > build/other/build.log 2>&1 || { tail -n 60 build/other/build.log; exit 1; }
+	HALFGNN_LIBRARY=build/other/halfgnn/_C.so HALFGNN_TEST_ARCHS="sm_86 sm_89 sm_120" \
+	    $(PY) -m pytest -q laboratory/machine_code/test_machine_code.py -k test_kernels
 
 # A version may name its interpreter: 2.15.0@python3.13.
 VERSIONS ?= 2.4.1 2.15.0

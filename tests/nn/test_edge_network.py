@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import socket
+
 import pytest
 import torch
 from torch import nn
@@ -236,3 +238,41 @@ def test_egnn_layer():
         positions=positions, distance_weight=distance[:, 0],
     )  # fmt: skip
     close(out, reference.gspmm(g, "copy_rhs", "sum", None, message))
+
+
+# ---- several processes -------------------------------------------------------------------------------------------------------
+
+
+def part_of(rank):
+    """A graph and features of this rank, and a module that is the same in all."""
+    torch.manual_seed(rank)
+    g = support.make_graph(("bipartite", "skewed")[rank], torch.int64)
+    torch.manual_seed(9)
+    module = halfgnn.nn.EdgeNetwork(*mlp(2 * WIDTH), order=("src", "dst"))
+    return module, g, tuple(randn(n, WIDTH, dtype=torch.float32) + rank for n in (g.num_src, g.num_dst))
+
+
+def gradients_of_rank(rank, port, folder):
+    torch.distributed.init_process_group("gloo", f"tcp://127.0.0.1:{port}", rank=rank, world_size=2)
+    module, g, feat = part_of(rank)
+    parallel = nn.parallel.DistributedDataParallel(module)
+    parallel(g, feat).square().sum().backward()
+    torch.save([x.grad for x in module.parameters()], folder / f"{rank}.pt")
+    torch.distributed.destroy_process_group()
+
+
+@pytest.mark.skipif(not torch.distributed.is_available(), reason="torch was built without torch.distributed")
+def test_two_processes_average_gradients(tmp_path):
+    with socket.socket() as free:
+        free.bind(("127.0.0.1", 0))
+        port = free.getsockname()[1]
+    torch.multiprocessing.spawn(gradients_of_rank, (port, tmp_path), nprocs=2)
+    first, second = (torch.load(tmp_path / f"{rank}.pt") for rank in (0, 1))
+    alone = []
+    for rank in (0, 1):
+        module, g, feat = part_of(rank)
+        module(g, feat).square().sum().backward()
+        alone.append([x.grad for x in module.parameters()])
+    for got, other, *wanted in zip(first, second, *alone):
+        assert torch.equal(got, other)
+        torch.testing.assert_close(got, sum(wanted) / 2)
