@@ -23,6 +23,13 @@ constexpr int kMaxBlocksAtOnce = 24;
 #else
 constexpr int kMaxBlocksAtOnce = 32;
 #endif
+// ptxas takes a few registers more for 8.6, 8.9 and 12.x. Kernels that would spill there have a block less.
+#if defined(__CUDA_ARCH__) && \
+    (__CUDA_ARCH__ == 860 || __CUDA_ARCH__ == 870 || __CUDA_ARCH__ == 890 || __CUDA_ARCH__ >= 1200)
+constexpr int kBlockLess = 1;
+#else
+constexpr int kBlockLess = 0;
+#endif
 // Of blocks of so many warps: those that make `warps` of a multiprocessor's.
 constexpr int blocks_for(int warps, int warps_of_block) {
   const int blocks = warps / warps_of_block;

@@ -72,10 +72,8 @@ struct CombineTeam {
 // Calls work(row, team, first, step) for all long rows of this block: for items first, first + step, ... of them.
 template <class Work>
 __device__ void for_each_whole_row(const Rows& rows, const CombineGrid& grid, const Work& work) {
-  // Rows for the block, of each warp: there are two at most that start at 32 slots.
-  constexpr int kMost = 2;
-  static_assert(kWarpSize <= kMost * (kFewSlots + 1), "rows of more than kFewSlots slots");
-  __shared__ LongRow found[kCombineWarps * kMost];
+  __shared__ LongRow found[kCombineWarps][kWarpSize];
+  __shared__ uint32_t for_block[kCombineWarps];
   const int lane = static_cast<int>(threadIdx.x) % kWarpSize, warp = static_cast<int>(threadIdx.x) / kWarpSize;
   const int64_t warp_of_slots = static_cast<int64_t>(blockIdx.x % grid.slot_blocks) * kCombineWarps + warp;
   const int64_t first = blockIdx.x / grid.slot_blocks, step = grid.shares;
@@ -84,18 +82,19 @@ __device__ void for_each_whole_row(const Rows& rows, const CombineGrid& grid, co
     own.num_slots = static_cast<int32_t>(ceil_div(own.num_slots, kFoldedSlots));
     own.stride = kFoldedSlots;
   }
-  const uint32_t for_warp = __ballot_sync(kFullMask, own.num_slots > 0 && own.num_slots <= kFewSlots);
-  const uint32_t for_block = __ballot_sync(kFullMask, own.num_slots > kFewSlots);
-  for (uint32_t left = for_warp; left != 0; left &= left - 1) {
-    work(own.of_lane(__ffs(static_cast<int>(left)) - 1), CombineTeam{0, 1, lane}, first, step);
-  }
-  if (lane < kMost) found[warp * kMost + lane] = LongRow{};
+  found[warp][lane] = own;
+  uint32_t left = __ballot_sync(kFullMask, own.num_slots > 0 && own.num_slots <= kFewSlots);
+  const uint32_t many = __ballot_sync(kFullMask, own.num_slots > kFewSlots);
+  if (lane == 0) for_block[warp] = many;
   __syncwarp();
-  const uint32_t before = for_block & ((1u << lane) - 1);
-  if ((for_block >> lane & 1) != 0) found[warp * kMost + __popc(before)] = own;
+  for (; left != 0; left &= left - 1) {
+    work(found[warp][__ffs(static_cast<int>(left)) - 1], CombineTeam{0, 1, lane}, first, step);
+  }
   __syncthreads();
-  for (const LongRow& row : found) {
-    if (row.num_slots > 0) work(row, CombineTeam{warp, kCombineWarps, lane}, first, step);
+  for (int w = 0; w < kCombineWarps; ++w) {
+    for (left = for_block[w]; left != 0; left &= left - 1) {
+      work(found[w][__ffs(static_cast<int>(left)) - 1], CombineTeam{warp, kCombineWarps, lane}, first, step);
+    }
   }
 }
 

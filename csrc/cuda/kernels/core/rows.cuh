@@ -132,12 +132,6 @@ struct LongRow {
   int32_t stride = 1;
 
   __device__ int64_t slot(int i) const { return first_slot + int64_t{i} * stride; }
-  // What another lane has.
-  __device__ LongRow of_lane(int lane) const {
-    return {__shfl_sync(kFullMask, row, lane), __shfl_sync(kFullMask, degree, lane),
-            __shfl_sync(kFullMask, first_slot, lane), __shfl_sync(kFullMask, num_slots, lane),
-            __shfl_sync(kFullMask, stride, lane)};
-  }
 };
 
 inline __device__ LongRow long_row_of(const Rows& rows, int64_t row, int64_t begin, int64_t end) {

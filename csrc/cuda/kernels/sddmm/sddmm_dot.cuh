@@ -28,7 +28,7 @@ struct DotConfig {
   static constexpr int kWarps = 4;
   static constexpr int kThreads = kWarps * kWarpSize;
   // 8 edges take 32 registers of rows, 8 of widened row, 8 of dots and the addresses: 80.
-  static constexpr int kMinBlocks = kVectorBytes == 2 ? 5 : kUnroll == 8 || kRepeat == 4 ? 6 : 8;
+  static constexpr int kMinBlocks = kVectorBytes == 2 ? 5 : (kUnroll == 8 || kRepeat == 4 ? 6 : 8) - kBlockLess;
 };
 
 struct DotKernelArgs {

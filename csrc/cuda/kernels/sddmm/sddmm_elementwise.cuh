@@ -158,7 +158,7 @@ struct ElementwiseBatch {
 
 // At most 64 registers per lane, 72 on sm_100.
 #if defined(__CUDA_ARCH__) && __CUDA_ARCH__ >= 1000
-constexpr int kElementwiseMinBlocks = 7;
+constexpr int kElementwiseMinBlocks = 7 - kBlockLess;
 #else
 constexpr int kElementwiseMinBlocks = 8;
 #endif

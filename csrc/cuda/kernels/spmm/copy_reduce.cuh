@@ -272,7 +272,7 @@ struct ReduceLane : RowLane<Config, 3> {  // sums of values, of distances from t
 // Registers of four edges in flight, of three sums and two winners of each column: 96, so 20 warps. Two vectors of four
 // halves have more addresses.
 template <class Config>
-constexpr int kReduceMinBlocks = Config::kVector == 4 && Config::kRepeat == 2 ? 4 : 5;
+constexpr int kReduceMinBlocks = (Config::kVector == 4 && Config::kRepeat == 2 ? 4 : 5) - kBlockLess;
 
 template <class Config>
 __global__ void __launch_bounds__(kGatherThreads, kReduceMinBlocks<Config>)

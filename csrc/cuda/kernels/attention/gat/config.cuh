@@ -39,7 +39,9 @@ struct GatConfig {
   static constexpr int kUnroll = 4;  // edges of a group in flight
   // Registers hold those edges, the sums, and what the lane knows of the window: 64 with one sum, 80 with two or with
   // dots; 8 to 32 more with narrow accesses, and before sm_90; from sm_90 on 72 with two sums of one head.
-  static constexpr int kNarrow = kRepeat == 1 ? 0 : kRepeat == 4 && (kDots || (kGatOlder && !kPositive)) ? 2 : 1;
+  static constexpr int kLarger = kRepeat == 2 ? 2 * kBlockLess : kBlockLess;
+  static constexpr int kNarrow =
+      kRepeat == 1 ? 0 : (kRepeat == 4 && (kDots || (kGatOlder && !kPositive)) ? 2 : 1) + kLarger;
   static constexpr int kBlocksOfTwoSums = 6 - kGatOlder + (kOneHead && !kGatOlder ? 1 : 0);
   static constexpr int kFourWarps = (kPositive || kDots ? kBlocksOfTwoSums : 8 - 2 * kGatOlder) - kNarrow;
   static constexpr int kMinBlocks = kFourWarps * 4 / kGatWarps;

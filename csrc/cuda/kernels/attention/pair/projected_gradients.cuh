@@ -308,7 +308,7 @@ class ProjectionWeightGradient {
 };
 
 template <typename T>
-__global__ void __launch_bounds__(kProjectionThreads, 4)
+__global__ void __launch_bounds__(kProjectionThreads, 4 - kBlockLess)
     projection_weight_gradient_kernel(const ProjectionGradientArgs args) {
   __shared__ typename ProjectionWeightGradient<T>::Shared shared;
   ProjectionWeightGradient<T>(args, shared).run();

@@ -10,7 +10,7 @@ namespace {
 
 constexpr int kSumWarps = 32;
 constexpr int kSumThreads = kSumWarps * kWarpSize;
-constexpr int kUnroll = 16;  // rows that a lane has in flight
+constexpr int kUnroll = 8;  // rows that a lane has in flight
 
 // rows: of a share, of which there are `shares`. Value: of products, or of what shares of them came to.
 template <typename Value>
