@@ -172,8 +172,12 @@ def _of_weight(rows: Tensor, columns: Tensor) -> Tensor:
 
 
 def _diagonal_products(rows: Tensor, columns: Tensor, heads_at_once: int = 8) -> Tensor:
-    """The same by one product for several heads, of whose blocks those on the diagonal are wanted. cuBLAS makes each small result
-    of a batch in a few blocks, however long its sums are: measured on an H200, 6 ms for 4 heads of 64 x 16 and 170,000 rows."""
+    """The same by one product for several heads, of whose blocks those on the diagonal are wanted.
+
+    rows: (N, H, D). columns: (N, H, C), of the same dtype. Returns (H, D, C). A batch of small results presumably gives cuBLAS few
+    blocks, however long its sums are: on an H200, the backward with 16 columns and 170,000 rows took 15.0 ms with 4 heads of 64
+    elements, and 1.5 with one of 128.
+    """
     products = []
     for some_rows, some_columns in zip(rows.split(heads_at_once, 1), columns.split(heads_at_once, 1)):
         product = some_rows.flatten(1).t() @ some_columns.flatten(1)

@@ -52,8 +52,8 @@ constexpr CacheUse kCacheOfElementwise{0.6, 0};
 // Slices must take less than this share of the widest slice's time. A guess of the model's error: a tenth.
 constexpr double kSlicingGain = 0.9;
 // How many times as long as they should instructions take, since no multiprocessor issues one in every cycle. Measured
-// on an H200: 1.25 and more where they are the bound. Without it four slices of dot attention's 8 x 16, which took 1.15
-// times as long as one, would take 0.88.
+// on an H200: 1.25 and more where they are the bound. With 1, four slices of dot attention's 8 x 16 were chosen on
+// reddit-size, which took 1.15 times as long as one.
 constexpr double kIssueDelay = 1.25;
 // What an access of device memory or of the L2 cache moves at least. Arithmetic.
 constexpr int64_t kSectorBytes = 32;

@@ -59,7 +59,7 @@ struct PairConfig {
     if constexpr (Terms::kHasTerms) return Terms::min_warps(kForward, kWritesProducts, static_cast<int>(sizeof(T)));
     if (kIsWide) return 8;
     if (kIsLarge) return 12;
-    return kRepeat > 1 || kTwoRows ? 16 : 20;
+    return kRepeat > 1 || kTwoRows ? 16 : 20 - 4 * kBlockLess;
   }
   static constexpr int min_blocks() { return blocks_for(min_warps(), kWarps); }
 };
