@@ -23,7 +23,7 @@ either_kind = pytest.mark.parametrize("kind", [DOT, GATV2], ids=lambda kind: kin
 
 @pytest.fixture(params=["lanes", "tensor cores"])
 def bias(request, monkeypatch):
-    """Of an edge-less call: None, or bias(g, query), which calls of ops.dot_attention have."""
+    """bias(g, query): zeros (E, H), which every call of ops.dot_attention then has, on tensor cores; or None, on lanes."""
     if request.param == "lanes":
         return lambda g, query: None
     plain = ops.dot_attention
