@@ -19,7 +19,7 @@ __all__ = ["Graph", "HeteroGraph", "Reordering", "advise", "has_cuda", "locality
 
 def __getattr__(name):
     # Imported when first used: not every program needs them, and the import of a few is slow.
-    if name in ("dataloading", "dgl", "nn", "pyg"):
+    if name in ("compat", "dataloading", "dgl", "nn", "pyg"):
         import importlib
 
         return importlib.import_module(f"halfgnn.{name}")

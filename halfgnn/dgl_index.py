@@ -30,9 +30,9 @@ class Adjacencies(NamedTuple):
 
 
 def is_dgl_graph(value: Any) -> bool:
-    """Whether value is a DGLGraph. A program that has one has imported DGL."""
-    dgl = sys.modules.get("dgl")
-    return dgl is not None and isinstance(value, dgl.DGLGraph)
+    """Whether value is a DGLGraph of DGL's own. A program that has one has imported DGL."""
+    dgl = sys.modules.get("dgl")  # it may be halfgnn.compat.dgl, whose graphs have no graph index
+    return dgl is not None and isinstance(value, dgl.DGLGraph) and not hasattr(value, "__halfgnn_graph__")
 
 
 def index_of(g: Any) -> Any:

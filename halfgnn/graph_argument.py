@@ -1,4 +1,7 @@
-"""The graph argument of operators and modules: a Graph or HeteroGraph, or what stands for one."""
+"""The graph argument of operators and modules: a Graph or HeteroGraph, or what stands for one.
+
+An object with a method ``__halfgnn_graph__()`` stands for the Graph or HeteroGraph that it returns, as a Block does.
+"""
 
 from __future__ import annotations
 
@@ -30,8 +33,8 @@ def as_graph(g, name: str = "g", expected: str = "a halfgnn.Graph or a DGLGraph"
     """The Graph itself, or that of a DGLGraph (made once and kept with it), of a Block, or of a HeteroGraph's only relation."""
     if isinstance(g, Graph):
         return g
-    if isinstance(g, Block):
-        return as_graph(g.graph, name, expected)
+    if hasattr(g, "__halfgnn_graph__"):
+        return as_graph(g.__halfgnn_graph__(), name, expected)
     if isinstance(g, HeteroGraph):
         if len(g) > 1:
             raise ValueError(f"{name} has {len(g)} edge types; expected one: pass {name}[edge type]")
@@ -60,7 +63,7 @@ def _remedy(g, name: str) -> str:
 
 def as_heterograph(g, name: str = "g") -> HeteroGraph:
     """The HeteroGraph itself, or that of a DGLGraph (kept with it) or Block."""
-    g = g.topology if isinstance(g, Block) else g
+    g = g.__halfgnn_graph__() if hasattr(g, "__halfgnn_graph__") else g
     if isinstance(g, HeteroGraph):
         return g
     if is_dgl_graph(g):

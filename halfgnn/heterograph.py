@@ -313,6 +313,9 @@ class Block:
             return self.topology[self.topology.canonical_etypes[0]]
         return self.topology
 
+    def __halfgnn_graph__(self) -> Graph | HeteroGraph:
+        return self.topology
+
     def num_src_nodes(self, ntype: str | None = None) -> int:
         """Number of source nodes of one type, or of all types together."""
         return _count(self.topology.num_src, ntype)

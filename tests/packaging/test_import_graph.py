@@ -24,6 +24,7 @@ LAYERS = (
     ("halfgnn.ops",),
     ("halfgnn.nn",),
     ("halfgnn.dataloading", "halfgnn.dgl", "halfgnn.pyg"),
+    ("halfgnn.compat",),
     ("halfgnn",),
 )
 
