@@ -43,13 +43,13 @@ def gat_conv(
         return original(self, x, edge_index, edge_attr, size, return_attention_weights)
     lin_src, lin_dst = (self.lin_src, self.lin_dst) if self.lin is None else (self.lin, self.lin)
     reason = _refuse(nn.GATConv, self, x, edge_index, edge_attr, return_attention_weights, lin_src, lin_dst)
-    if reason is None and size is not None and tuple(size) != tuple(feat.shape[0] for feat in _pair(x)):
+    if reason is None and size is not None and tuple(size) != tuple(feat.shape[0] for feat in pair_of(x)):
         reason = "size"
     if reason is not None:
         fell_back["fused:GATConv", reason] += 1
         return original(self, x, edge_index, edge_attr, size, return_attention_weights)
     routed["fused:GATConv"] += 1
-    return _in_hosts_type(_as(GATConv, self).forward(x, edge_index, edge_attr, size), self.att_src)
+    return _in_hosts_type(as_module(GATConv, self).forward(x, edge_index, edge_attr, size), self.att_src)
 
 
 def gatv2_conv(
@@ -97,7 +97,7 @@ def _without_size(
         fell_back[f"fused:{name}", reason] += 1
         return original(conv, x, edge_index, edge_attr, return_attention_weights)
     routed[f"fused:{name}"] += 1
-    return _in_hosts_type(_as(ours, conv).forward(x, edge_index, edge_attr), getattr(conv, "att", None))
+    return _in_hosts_type(as_module(ours, conv).forward(x, edge_index, edge_attr), getattr(conv, "att", None))
 
 
 def _in_hosts_type(out: Tensor, att: Tensor | None) -> Tensor:
@@ -113,7 +113,7 @@ def _in_hosts_type(out: Tensor, att: Tensor | None) -> Tensor:
     return out.to(torch.promote_types(out.dtype, att.dtype))
 
 
-def _pair(x: Any) -> Any:
+def pair_of(x: Any) -> Any:
     return x if isinstance(x, (tuple, list)) else (x, x)
 
 
@@ -135,11 +135,8 @@ def _refuse(
     if kind is nn.TransformerConv and edge_attr is None and not _operators.FUSE_ALL:
         return "dot without edges"  # its steps are faster
     edge_index = plain(edge_index)
-    if type(edge_index) is not Tensor or edge_index.layout != torch.strided:
-        return "sparse edge_index"
-    if edge_index.dim() != 2 or edge_index.shape[0] != 2:
-        return "no edge_index (2, E)"
-    reason = _refuse_size(conv, edge_index, edge_attr)  # before anything is read or kept of the edges
+    # The size is asked before anything is read or kept of the edges.
+    reason = refuse_topology(edge_index) or _refuse_size(conv, edge_index, edge_attr)
     if reason is not None:
         return reason
     reason = refuse_module(conv) or refuse_mode() or refuse_options(conv, kind)
@@ -149,11 +146,11 @@ def _refuse(
         return "parametrized module"
     if lin_src is None or lin_dst is None or (conv.lin_edge is None and edge_attr is not None):
         return "missing layer"
-    pair = _pair(x)
+    pair = pair_of(x)
     if len(pair) != 2:
         return "tuple that is no pair"
     for feat, layer in zip(pair, (lin_src, lin_dst)):
-        reason = _refuse_features(feat, layer)
+        reason = refuse_features(feat, layer)
         if reason is not None:
             return reason
     if pair[0].is_cuda and not cuda_has_attention():
@@ -161,6 +158,13 @@ def _refuse(
     if edge_attr is not None and _reduces_beyond_loops(conv, pair):
         return "fill_value of a bipartite graph"
     return _refuse_edges(edge_index, edge_attr, pair, conv)
+
+
+def refuse_topology(edge_index: Any) -> str | None:
+    """Why an edge_index, made plain, has no Graph."""
+    if type(edge_index) is not Tensor or edge_index.layout != torch.strided:
+        return "sparse edge_index"
+    return "no edge_index (2, E)" if edge_index.dim() != 2 or edge_index.shape[0] != 2 else None
 
 
 def _refuse_size(conv: Any, edge_index: Tensor, edge_attr: Tensor | None) -> str | None:
@@ -185,7 +189,8 @@ def _reduces_beyond_loops(conv: Any, pair: Any) -> bool:
     return pair[0].shape[0] < pair[1].shape[0]
 
 
-def _refuse_features(x: Any, layer: Any) -> str | None:
+def refuse_features(x: Any, layer: Any, columns: int | None = None) -> str | None:
+    """Why a layer's features are not routed. columns: how many x has, if the layer takes others beside them."""
     if not isinstance(x, Tensor) or x.dim() != 2:
         return "no matrix of features"
     reason = refuse_rows(x)
@@ -197,7 +202,7 @@ def _refuse_features(x: Any, layer: Any) -> str | None:
     if not isinstance(weight, Tensor) or isinstance(weight, UninitializedParameter) or weight.device != x.device:
         return "no weight"
     width = width_of(layer) if is_parametrized else weight.shape[1] if weight.dim() == 2 else None
-    if width != x.shape[1]:
+    if (width if columns is None else columns) != x.shape[1]:
         return "another width"
     if weight.dtype is x.dtype:
         return None
@@ -218,10 +223,10 @@ def _refuse_edges(edge_index: Tensor, edge_attr: Any, pair: Any, conv: Any) -> s
         return None
     if not isinstance(edge_attr, Tensor) or edge_attr.dim() != 2 or edge_attr.shape[0] != edge_index.shape[1]:
         return "edge_attr"
-    return _refuse_features(edge_attr, conv.lin_edge)
+    return refuse_features(edge_attr, conv.lin_edge)
 
 
-def _as(ours: type, conv: Any) -> Any:
+def as_module(ours: type, conv: Any) -> Any:
     """PyG's module as one of halfgnn.pyg, which is a subclass: both have the same attributes."""
     module: Any = object.__new__(ours)
     module.__dict__ = conv.__dict__

@@ -7,10 +7,11 @@ import contextlib
 import torch
 from torch_geometric import nn
 from torch_geometric.nn.aggr.fused import FusedAggregation
+from torch_geometric.nn.models import schnet
 
 from ..common import drop_in_products
 from ..common.drop_in import Bindings, Functions, Route, Switch, stand_in
-from . import _aggregations, _fused, _indexing, _linear, _operators, _products
+from . import _aggregations, _fused, _fused_networks, _indexing, _linear, _operators, _products
 from ._accounts import accounts
 from ._messages import Message
 
@@ -37,11 +38,13 @@ _METHODS: list[tuple[type, str, Route]] = [
     (nn.Linear, "forward", _linear.linear),
 ]
 
-# Modules of torch_geometric.nn whose forwards are replaced, unless fuse=False.
-_FUSED: list[tuple[str, Route]] = [
-    ("GATConv", _fused.gat_conv),
-    ("GATv2Conv", _fused.gatv2_conv),
-    ("TransformerConv", _fused.transformer_conv),
+# Modules whose forwards are replaced, unless fuse=False.
+_FUSED: list[tuple[type[torch.nn.Module], Route]] = [
+    (nn.GATConv, _fused.gat_conv),
+    (nn.GATv2Conv, _fused.gatv2_conv),
+    (nn.TransformerConv, _fused.transformer_conv),
+    (nn.EdgeConv, _fused_networks.edge_conv),
+    (schnet.CFConv, _fused_networks.cf_conv),
 ]
 
 
@@ -54,7 +57,8 @@ def patch(fuse: bool | None = None, half: bool = False, products: str | None = N
     Args:
         fuse: None runs attention as one operator wherever that computes the same numbers faster: GATConv, GATv2Conv and
             TransformerConv of torch_geometric.nn, and what messages write by hand, in evaluation or without dropout. True does so
-            with dropout too, whose random numbers are then halfgnn's, and always. False keeps all steps, of which each can be read.
+            with dropout too, whose random numbers are then halfgnn's, and always; and it runs large EdgeConvs and SchNet's CFConvs
+            on ops.edge_network, which keeps nothing per edge. False keeps all steps, of which each can be read.
         half: under autocast gather and return messages' sums in autocast's dtype, also those that torch_geometric keeps in fp32:
             features that no layer has projected, and products with fp32 weights. It halves the memory of such features, and rounds
             at each of the layers that only propagate (LightGCN, LabelPropagation, CorrectAndSmooth).
@@ -102,8 +106,7 @@ def _install(bindings: Bindings) -> None:
 
 def _install_fused(bindings: Bindings) -> None:
     bindings.bind(_operators, "FUSE", True)
-    for name, route in _FUSED:
-        owner = getattr(nn, name)
+    for owner, route in _FUSED:
         bindings.bind(owner, "forward", stand_in(owner.forward, route))
 
 

@@ -10,7 +10,7 @@ from torch import nn as torch_nn
 from torch_geometric.nn.models import schnet
 
 from ..common.operands import check_columns, check_operand, check_parameter
-from ..nn.edge_network import is_activation, read
+from ..nn.edge_network import Reading, is_activation, read
 from ..nn.projections import applied, is_just
 from ..ops import edge_network
 from ._conv import Hosted, checked_graph, edge_index_if_unsupported
@@ -37,9 +37,8 @@ class CFConv(Hosted, schnet.CFConv):
         Raises:
             ValueError: wrong shapes, devices or ids. TypeError: wrong dtypes.
         """
-        reading = read(list(self.nn), _is_activation)[0] if is_just(self.nn, torch_nn.Sequential) else None
-        outputs = None if reading is None else [reading.first, *reading.others][-1].weight.shape[0]
-        reason = "network" if outputs != self.lin1.out_features else _reason(x, edge_weight, edge_attr)
+        reading = self.reading_of(self)
+        reason = "network" if reading is None else _reason(x, edge_weight, edge_attr)
         unsupported = edge_index_if_unsupported(self, schnet.CFConv, edge_index, x, reason=reason)
         if unsupported is not None:
             # propagate_type: (x: Tensor, W: Tensor)
@@ -64,6 +63,13 @@ class CFConv(Hosted, schnet.CFConv):
             **options,
         )  # fmt: skip
         return applied(self.lin2, out)
+
+    @staticmethod
+    def reading_of(conv: schnet.CFConv) -> Reading | None:
+        """What the filter network of a module computes, if ops.edge_network computes it."""
+        reading = read(list(conv.nn), _is_activation)[0] if is_just(conv.nn, torch_nn.Sequential) else None
+        outputs = None if reading is None else [reading.first, *reading.others][-1].weight.shape[0]
+        return reading if outputs == conv.lin1.out_features else None
 
 
 def _reason(x, edge_weight, edge_attr) -> str | None:

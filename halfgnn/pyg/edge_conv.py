@@ -9,12 +9,10 @@ from torch_geometric import nn
 
 from ..common.operands import check_columns, check_pair, check_parameter, check_tensor
 from ..common.precision import computed_type, without_autocast
-from ..nn.edge_network import read
+from ..nn.edge_network import Reading, read
 from ..nn.projections import is_just
 from ..ops import edge_network
 from ._conv import Hosted, checked_graph, edge_index_if_unsupported, reduction_of
-
-_TAKEN = ("sum", "mean", "max")
 
 
 class EdgeConv(Hosted, nn.EdgeConv):
@@ -22,6 +20,8 @@ class EdgeConv(Hosted, nn.EdgeConv):
 
     A network that is no Sequential of linear layers with one activation is torch_geometric's.
     """
+
+    REDUCTIONS = ("sum", "mean", "max")
 
     def forward(self, x, edge_index):
         """The reduction of nn(x[v], x[u] - x[v]) over in-edges (u, v).
@@ -36,9 +36,9 @@ class EdgeConv(Hosted, nn.EdgeConv):
         Raises:
             ValueError: wrong shapes, devices or ids. TypeError: wrong dtypes.
         """
-        reading = read(list(self.nn))[0] if is_just(self.nn, torch_nn.Sequential) else None
-        reason = "network" if reading is None or reading.first.in_features % 2 else None
-        unsupported = edge_index_if_unsupported(self, nn.EdgeConv, edge_index, x, _TAKEN, reason)
+        reading = self.reading_of(self)
+        reason = "network" if reading is None else None
+        unsupported = edge_index_if_unsupported(self, nn.EdgeConv, edge_index, x, self.REDUCTIONS, reason)
         if unsupported is not None:
             # propagate_type: (x: PairTensor)
             return super().forward(x, unsupported)
@@ -54,6 +54,12 @@ class EdgeConv(Hosted, nn.EdgeConv):
             dst = F.linear(x_dst.to(wide), own - difference, None if bias is None else bias.to(wide))
             options = reading.options(dtype=wide)
             return edge_network(g, src, dst, reduce=reduction_of(self.aggr_module), **options).to(dtype)
+
+    @staticmethod
+    def reading_of(conv: nn.EdgeConv) -> Reading | None:
+        """What the network of a module computes, if ops.edge_network computes it."""
+        reading = read(list(conv.nn))[0] if is_just(conv.nn, torch_nn.Sequential) else None
+        return None if reading is None or reading.first.in_features % 2 else reading
 
     @staticmethod
     def _ends(x, reading):

@@ -133,3 +133,40 @@ def test_pairs_and_graphs(edge_index):
     g = halfgnn.pyg.graph_of(edge_index, NODES, NODES)
     for given in (edge_index, g):
         torch.testing.assert_close(conv(pair, given), original(pair, edge_index))
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
+def test_drop_in_fuses_if_asked(dtype, edge_index):
+    """The modules of torch_geometric compute under fuse=True what they compute without, and keep nothing per edge."""
+    torch.manual_seed(0)
+    edge_conv, x = pyg.EdgeConv(network(2 * WIDTH), aggr="mean"), torch.randn(NODES, WIDTH)
+    filters, distance = schnet.CFConv(WIDTH, 5, 10, network(7, 10), cutoff=4.0), torch.rand(EDGES)
+    calls = [(edge_conv, [x]), (filters, [x, distance, torch.randn(EDGES, 7)])]
+    for module, inputs in calls:
+        formula = results_of(module, inputs, edge_index, dtype)
+        truth = results_of(module, inputs, edge_index, torch.float64)
+        with halfgnn.pyg.accelerate(fuse=True):
+            actual = results_of(module, inputs, edge_index, dtype)
+        assert_near(actual, truth, formula, dtype, most=None)
+    assert halfgnn.pyg.stats()["routed"] == {"fused:EdgeConv": 1, "fused:CFConv": 1}
+    assert not halfgnn.pyg.stats()["fell_back"]
+
+
+def test_drop_in_fuses_nothing_else(edge_index):
+    conv, x = pyg.EdgeConv(network(2 * WIDTH)), torch.randn(NODES, WIDTH)
+    with halfgnn.pyg.accelerate():
+        conv(x, edge_index)
+    assert "fused:EdgeConv" not in halfgnn.pyg.stats()["routed"]
+    refused = {
+        "network": (pyg.EdgeConv(nn.Sequential(nn.Linear(2 * WIDTH, 6), nn.Dropout(0.0))), edge_index),
+        "aggregation": (pyg.EdgeConv(network(2 * WIDTH), aggr="min"), edge_index),
+        "no edges": (conv, edge_index[:, :0]),
+    }
+    for reason, (module, edges) in refused.items():
+        expected = module(x, edges)
+        halfgnn.pyg.reset_stats()
+        with halfgnn.pyg.accelerate(fuse=True):
+            torch.testing.assert_close(module(x, edges), expected)
+        assert halfgnn.pyg.stats()["fell_back"]["fused:EdgeConv"] == {reason: 1}
+    with halfgnn.pyg.accelerate(fuse=True), pytest.raises(RuntimeError, match="mat1 and mat2"):
+        conv(x[:, 1:], edge_index)  # torch_geometric's error
