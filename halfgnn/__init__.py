@@ -13,7 +13,7 @@ from .graph import Graph
 from .heterograph import HeteroGraph
 from .node_order import Reordering, locality, reorder
 
-__version__ = "0.1.0"
+__version__ = "0.2.0"
 __all__ = ["Graph", "HeteroGraph", "Reordering", "advise", "has_cuda", "locality", "ops", "reference", "reorder"]
 
 

@@ -18,7 +18,7 @@ from tests import api_tables
 ROOT = Path(__file__).resolve().parents[2]
 if not (ROOT / "README.md").exists():
     pytest.skip("the pages are not here", allow_module_level=True)
-PAGES = [ROOT / "README.md", *sorted((ROOT / "docs").glob("*.md")), ROOT / "examples" / "mag240m" / "README.md"]
+PAGES = [*sorted(ROOT.glob("*.md")), *sorted((ROOT / "docs").glob("*.md")), ROOT / "examples" / "mag240m" / "README.md"]
 BLOCK = re.compile(r"^```python\n(.*?)^```$", re.MULTILINE | re.DOTALL)
 
 
