@@ -45,6 +45,10 @@ def disable(reason: str) -> Callable[[Function], Function]:
     return decorate
 
 
+# Whether torch.export traces the code that runs now. Before torch 2.7, which has it, compiled code is taken for exported.
+is_exporting: Callable[[], bool] = getattr(torch.compiler, "is_exporting", torch.compiler.is_compiling)
+
+
 def forget_names() -> None:
     """Makes torch.compile look up PyTorch's functions by name again. It does so once, and may have found stand-ins."""
     rules = sys.modules.get("torch._dynamo.trace_rules")

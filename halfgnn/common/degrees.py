@@ -7,7 +7,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from .compat import assume_constant_result
+from .compat import assume_constant_result, is_exporting
 from .kept import ordinary_tensors, refuse_capture
 
 _HAS_ISOLATED = "_has_isolated"  # kept on a Graph: whether a node has no in-edge
@@ -28,8 +28,12 @@ def check_in_degrees(g: Any, error: type[Exception] = ValueError, has_option: bo
     """Raises `error` if a node of the Graph has no in-edge. has_option: whether the module has allow_zero_in_degree.
 
     The answer is kept with the graph, so the device is asked once. Compiled code asks while it is traced. Raises RuntimeError if
-    the device has to be asked while a CUDA graph is captured.
+    the device has to be asked while a CUDA graph is captured. An exported program asks each time, and raises RuntimeError.
     """
+    if is_exporting():
+        indptr = g.csc().indptr
+        torch.ops.aten._assert_async.msg((indptr[1:] != indptr[:-1]).all(), f"{_ZERO_IN_DEGREE}.")
+        return
     isolated = getattr(g, _HAS_ISOLATED, None)
     if isolated is None:
         refuse_capture(

@@ -66,6 +66,8 @@ def num_nodes_of(ids: Tensor, name: str) -> int:
 def check_count(count, name: str) -> int:
     if isinstance(count, bool) or not isinstance(count, (int, torch.SymInt)):
         count = checked_integer(count, name, "an integer")
+    if isinstance(count, torch.SymInt):
+        return count  # type: ignore[return-value]  # of a shape: a comparison would limit the sizes of compiled code
     if count < 0 or count >= _MAX_COUNT:
         raise ValueError(f"{name} is {count}; expected a number in [0, 2**48)")
     return count

@@ -163,5 +163,5 @@ def _size_norm(graph: Any, g: Graph, x: Tensor) -> Tensor | float:
     """One over the root of the number of nodes of each node's graph."""
     sizes = graph.batch_num_nodes() if hasattr(graph, "batch_num_nodes") else None
     if sizes is None or sizes.numel() == 1:
-        return float(max(g.num_dst, 1)) ** -0.5
+        return max(g.num_dst, 1) ** -0.5
     return sizes.to(x).rsqrt().repeat_interleave(sizes.to(x.device)).unsqueeze(1)

@@ -70,6 +70,16 @@ class Hosted:
             cls.propagate = MessagePassing.propagate  # type: ignore[attr-defined]
             cls.edge_updater = MessagePassing.edge_updater  # type: ignore[attr-defined]
 
+    def __prepare_scriptable__(self) -> Any:
+        """What torch.jit.script compiles: torch_geometric's module of the same parameters, which it can read."""
+        cls = type(self)
+        if cls is not self.own_class:
+            return self
+        host = next(base for base in cls.__mro__ if base.__module__.startswith("torch_geometric."))
+        module: Any = object.__new__(host)
+        module.__setstate__(self.__dict__.copy())  # which also replaces that class's propagate
+        return module
+
 
 def refuse_module(conv: Any) -> str | None:
     """Why the messages of a module must be formed."""

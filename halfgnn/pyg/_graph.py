@@ -10,9 +10,9 @@ import torch
 from torch import Tensor
 
 from .. import ops
-from ..common.compat import disable
+from ..common.compat import disable, is_exporting
 from ..common.fake import register_fake
-from ..common.ids import INT32_MAX, check_count
+from ..common.ids import INT32_MAX, check_count, check_edge_index
 from ..common.kept import Kept, kept, may_keep, ordinary_tensors, refuse_capture, taken, unwrapped
 from ..common.precision import without_autocast
 from ..graph import Graph
@@ -122,10 +122,24 @@ library.define(
 
 
 def _traced(edge_index: Any, num_src: int, num_dst: int) -> Graph:
-    """The Graph of an input of compiled code, whose sides are asked for when the code runs."""
+    """The Graph of an input of compiled code, whose sides are asked for when the code runs.
+
+    An exported program makes them itself, by operators that need no Python.
+    """
     edge_index = edge_index.as_tensor() if hasattr(edge_index, "as_tensor") else edge_index
+    if is_exporting():
+        check_edge_index(edge_index)
+        src, dst = (_in_range(row, count) for row, count in zip(edge_index, (num_src, num_dst)))
+        return Graph.from_edges(src, dst, num_src=num_src, num_dst=num_dst, check=False)
     csc, csr = (torch.ops.halfgnn_pyg.graph_side(edge_index, num_src, num_dst, by_src) for by_src in (False, True))
     return Graph(num_src, num_dst, csc, csr)
+
+
+def _in_range(ids: Tensor, num_nodes: int) -> Tensor:
+    """Ids of an exported program, which raises RuntimeError if one is out of range."""
+    is_good = ((ids >= 0) & (ids < num_nodes)).all()
+    torch.ops.aten._assert_async.msg(is_good, "edge_index holds an id that is no row of x")
+    return ids.clamp(0, num_nodes - 1)  # the program may run the check after what reads x by these ids
 
 
 def _graph_side(edge_index: Tensor, num_src: int, num_dst: int, by_src: bool) -> tuple[Tensor, Tensor, Tensor]:
@@ -370,10 +384,11 @@ class WithSelfLoops:
     """A graph whose self-loops (node i to node i) are replaced by one at each of the first `num_loops` nodes, in PyG's order."""
 
     def __init__(self, g: Graph, num_loops: int) -> None:
-        with ordinary_tensors():
+        with ordinary_tensors(g.csc().indices):
             src, dst = g.edges()
             rows = (src != dst).nonzero().squeeze(1)
-            self.kept_rows = None if rows.numel() == g.num_edges else rows  # rows of edge data; None: all
+            # Rows of edge data; None: all. The sizes of an exported program may not be compared.
+            self.kept_rows = None if not is_exporting() and rows.numel() == g.num_edges else rows
             self._loop_rows = (src == dst).nonzero().squeeze(1)  # the other ones, and their nodes
             self._loop_nodes = dst[self._loop_rows].long()
             self.num_loops = num_loops
@@ -435,6 +450,8 @@ class WithSelfLoops:
 
 def with_self_loops(g: Graph, num_loops: int) -> WithSelfLoops:
     """Made once and kept with the graph. Raises RuntimeError if it has to be made while a CUDA graph is captured."""
+    if is_exporting():
+        return WithSelfLoops(g, num_loops)
     by_count = getattr(g, _LOOPS, None)
     if by_count is None or num_loops not in by_count:
         return _make_self_loops(g, num_loops)

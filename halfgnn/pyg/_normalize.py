@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
+import contextlib
+
 import torch
 from torch import Tensor
 
 from .. import ops
+from ..common.compat import is_exporting
 from ..common.kept import kept, may_keep, ordinary_tensors, taken
 from ..common.precision import HALF, without_autocast
 from ..graph import Graph
@@ -37,7 +40,9 @@ def normalized(
     known = getattr(g, _WEIGHTS, {})
     if dtype in known:
         return g, taken(known[dtype])
-    with ordinary_tensors(), torch.no_grad():
+    # Compiling ahead of time fails on a program that switches gradients off inside.
+    without_gradient = contextlib.nullcontext() if is_exporting() else torch.no_grad()
+    with ordinary_tensors(g.csc().indices), without_gradient:
         weights = _divided(g, torch.ones(g.num_edges, 1, dtype=dtype, device=g.device))
     if may_keep(g.device) and not torch.compiler.is_compiling():
         object.__setattr__(g, _WEIGHTS, {**known, dtype: kept(weights, [weights])})
