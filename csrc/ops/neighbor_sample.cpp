@@ -89,9 +89,7 @@ Tensor counts_of(const std::vector<int64_t>& counts, size_t num_types) {
 
 std::vector<cpu::SampledRelation> relations_of(const Tensors& indptr, const Tensors& indices,
                                                const OptionalTensors& edge_ids, at::IntArrayRef src_types,
-                                               at::IntArrayRef dst_types, size_t num_types) {
-  TORCH_CHECK_VALUE(!indptr.empty() && num_types > 0, "indptr has ", indptr.size(), " entries and seeds ", num_types,
-                    "; expected at least one relation and one type of nodes");
+                                               at::IntArrayRef dst_types, size_t num_types, at::ScalarType idtype) {
   check_length(indices, "indices", indptr.size(), "one per relation");
   check_length(edge_ids, "edge_ids", indptr.size(), "one per relation");
   check_length(src_types, "src_types", indptr.size(), "one per relation");
@@ -99,8 +97,8 @@ std::vector<cpu::SampledRelation> relations_of(const Tensors& indptr, const Tens
   std::vector<cpu::SampledRelation> relations(indptr.size());
   for (size_t r = 0; r < relations.size(); ++r) {
     relations[r].in_edges = topology_of(indptr[r], indices[r], edge_ids.get(r), indices[r].numel());
-    TORCH_CHECK_TYPE(relations[r].in_edges.is_int64 == relations[0].in_edges.is_int64, numbered("indptr", r),
-                     " has dtype ", dtype_name(indptr[r].scalar_type()), "; expected that of indptr[0]");
+    TORCH_CHECK_TYPE(indptr[r].scalar_type() == idtype, numbered("indptr", r), " has dtype ",
+                     dtype_name(indptr[r].scalar_type()), "; expected that of seeds[0], ", dtype_name(idtype));
     relations[r].src_type = type_at(src_types, "src_types", r, num_types);
     relations[r].dst_type = type_at(dst_types, "dst_types", r, num_types);
   }
@@ -113,10 +111,11 @@ std::tuple<Tensors, Tensors, Tensors, Tensors, Tensors, Tensor> neighbor_sample(
     bool disjoint, const OptionalTensors& edge_weight, const OptionalTensors& node_time,
     const OptionalTensors& edge_time, const OptionalTensor& seed_time, bool latest) {
   cpu::NeighborSampleArgs args;
-  args.relations = relations_of(indptr, indices, edge_ids, src_types, dst_types, seeds.size());
-  args.is_int64 = args.relations[0].in_edges.is_int64;
-  TORCH_CHECK_VALUE(fanouts.size() % indptr.size() == 0, "fanouts has ", fanouts.size(),
-                    " entries; expected one per hop and relation, of which there are ", indptr.size());
+  TORCH_CHECK_VALUE(!seeds.empty(), "seeds is empty; expected at least one type of nodes");
+  args.relations = relations_of(indptr, indices, edge_ids, src_types, dst_types, seeds.size(), seeds[0].scalar_type());
+  args.is_int64 = seeds[0].scalar_type() == at::kLong;
+  TORCH_CHECK_VALUE(indptr.empty() ? fanouts.empty() : fanouts.size() % indptr.size() == 0, "fanouts has ",
+                    fanouts.size(), " entries; expected one per hop and relation, of which there are ", indptr.size());
   args.fanouts.assign(fanouts.begin(), fanouts.end());
   check_length(edge_weight, "edge_weight", indptr.size(), "one per relation");
   check_length(edge_time, "edge_time", indptr.size(), "one per relation");
@@ -133,7 +132,7 @@ std::tuple<Tensors, Tensors, Tensors, Tensors, Tensors, Tensor> neighbor_sample(
   int64_t num_trees = 0;
   for (size_t type = 0; type < seeds.size(); ++type) {
     const std::string name = numbered("seeds", type);
-    check_vector(seeds[type], name, indptr[0].scalar_type());
+    check_vector(seeds[type], name, args.is_int64 ? at::kLong : at::kInt);
     const int64_t num_nodes = num_nodes_of(args.relations, type);
     args.is_int64 ? check_seeds<int64_t>(seeds[type], name, num_nodes)
                   : check_seeds<int32_t>(seeds[type], name, num_nodes);

@@ -85,16 +85,15 @@ def sampled_hops(
 ) -> Hops:
     """seed_time: of all seeds, in the order of `seeds`, in which trees are numbered."""
     etypes = list(edge_types)
-    if not etypes:
-        raise ValueError("rowptr has no edge types; expected at least one")
     types = list(dict.fromkeys([*seeds, *node_types]))
     row_types = [etype[2] if csc else etype[0] for etype in etypes]
     col_types = [etype[0] if csc else etype[2] for etype in etypes]
-    idtype = rowptr[etypes[0]].dtype
     for ntype, ids in seeds.items():
         name = f"seed[{ntype!r}]" if ntype else "seed"
         check_ids(ids, name)
-        check_alike(ids, name, rowptr[etypes[0]], "rowptr")
+        for etype in etypes[:1]:
+            check_alike(ids, name, rowptr[etype], "rowptr")
+    idtype = next((ids.dtype for ids in seeds.values()), torch.int64)
     none = torch.empty(0, dtype=idtype)
     found, trees, offsets, sources, sampled, counts = torch.ops.halfgnn.neighbor_sample.default(
         [rowptr[etype].contiguous() for etype in etypes],
@@ -124,7 +123,7 @@ def _fanouts(etypes: Sequence[EdgeType], num_neighbors: Mapping[EdgeType, Sequen
         raise ValueError(
             f"num_neighbors has {sorted(lengths)} hops for different edge types; expected the same number for all"
         )
-    return [num_neighbors[etype][hop] for hop in range(lengths.pop()) for etype in etypes]
+    return [num_neighbors[etype][hop] for hop in range(max(lengths, default=0)) for etype in etypes]
 
 
 def _weights(weight: Tensor | None) -> Tensor | None:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from itertools import pairwise
 
 import torch
 from torch import Tensor
@@ -29,9 +28,11 @@ def segment_matmul(inputs: Tensor, ptr: Tensor, other: Tensor, bias: Tensor | No
     Returns:
         (N, M). ptr is read on the host, which waits for a GPU.
     """
-    bounds = ptr.tolist()
+    bounds: list[int] = ptr.tolist()
     if len(bounds) != len(other) + 1 or bounds[0] != 0 or bounds[-1] != len(inputs):
-        raise ValueError(f"ptr is {bounds[:8]}; expected {len(other) + 1} numbers from 0 to {len(inputs)}")
-    sizes = [end - begin for begin, end in pairwise(bounds)]
-    outs = grouped_matmul(inputs.split(sizes), other.unbind(), None if bias is None else bias.unbind())
-    return torch.cat(outs)
+        raise ValueError(f"ptr is {bounds}; expected {len(other) + 1} numbers from 0 to {len(inputs)}")
+    outs: list[Tensor] = []
+    for i in range(len(other)):  # as TorchScript takes it
+        out = inputs[bounds[i] : bounds[i + 1]] @ other[i]
+        outs.append(out if bias is None else out + bias[i])
+    return torch.cat(outs) if len(outs) > 0 else inputs.new_empty(0, other.size(2))
