@@ -5,6 +5,7 @@
 #include "neighbor_sample.h"
 
 #include <ATen/ops/empty.h>
+#include <ATen/ops/empty_like.h>
 #include <c10/util/Exception.h>
 
 #include <algorithm>
@@ -43,7 +44,7 @@ template <class I>
 class Sampler {
  public:
   explicit Sampler(const NeighborSampleArgs& args) : args_(args), num_relations_(args.relations.size()) {
-    for (size_t type = 0; type < args.types.size(); ++type) tables_.emplace_back(args.disjoint);
+    for (const SampledNodes& nodes : args.types) tables_.emplace_back(nodes.num_nodes, args.disjoint);
   }
 
   NeighborSample sampled() {
@@ -97,11 +98,12 @@ class Sampler {
     const std::vector<EdgeRange> rows = rows_of(relation, frontier, fanout, offsets.mutable_data_ptr<int32_t>());
     const int64_t total = offsets.const_data_ptr<int32_t>()[frontier.count];
     at::Tensor edges = at::empty({total}, args_.is_int64 ? at::kLong : at::kInt);
-    std::vector<I> columns(static_cast<size_t>(total));
+    const at::Tensor columns = at::empty_like(edges);
     const RandomWords key = philox(args_.seed, static_cast<uint64_t>(hop * num_relations_ + r), 0);
     pick_edges(relation, frontier, fanout, uint64_t{key.word[1]} << 32 | key.word[0], rows,
-               offsets.const_data_ptr<int32_t>(), columns.data(), edges.mutable_data_ptr<I>());
-    result_.sources.push_back(local_ids_of(relation, frontier, offsets.const_data_ptr<int32_t>(), columns));
+               offsets.const_data_ptr<int32_t>(), columns.mutable_data_ptr<I>(), edges.mutable_data_ptr<I>());
+    result_.sources.push_back(
+        local_ids_of(relation, frontier, offsets.const_data_ptr<int32_t>(), columns.const_data_ptr<I>(), total));
     result_.offsets.push_back(std::move(offsets));
     result_.edges.push_back(std::move(edges));
   }
@@ -131,12 +133,11 @@ class Sampler {
     return rows;
   }
 
-  // Whether the node has a row. Of a node without a row nothing is read.
+  // Whether the node's row can be read.
   bool range_of(const SampledRelation& relation, int64_t local, int64_t fanout, EdgeRange* range) const {
     const NodeTable<I>& table = tables_[relation.dst_type];
     const auto node = static_cast<int64_t>(table.nodes()[static_cast<size_t>(local)]);
     if (fanout == 0) return true;
-    if (node < 0 || node >= relation.in_edges.num_rows) return false;
     const InEdges<I> in(relation.in_edges);
     const auto begin = static_cast<int64_t>(in.indptr[node]);
     const auto end = static_cast<int64_t>(in.indptr[node + 1]);
@@ -167,8 +168,6 @@ class Sampler {
   void check_row(const SampledRelation& relation, int64_t invalid) const {
     if (invalid < 0) return;
     const auto node = static_cast<int64_t>(tables_[relation.dst_type].nodes()[static_cast<size_t>(invalid)]);
-    TORCH_CHECK_INDEX(node >= 0 && node < relation.in_edges.num_rows, "a sampled node is ", node,
-                      "; expected ids in [0, ", relation.in_edges.num_rows, "), the rows of indptr");
     TORCH_CHECK_INDEX(false, "row ", node, " of indptr falls, leaves indices or has a source without a time");
   }
 
@@ -193,11 +192,10 @@ class Sampler {
     });
   }
 
-  at::Tensor local_ids_of(const SampledRelation& relation, Frontier frontier, const int32_t* offsets,
-                          const std::vector<I>& columns) {
+  at::Tensor local_ids_of(const SampledRelation& relation, Frontier frontier, const int32_t* offsets, const I* columns,
+                          int64_t total) {
     NodeTable<I>& table = tables_[relation.src_type];
     const NodeTable<I>& rows = tables_[relation.dst_type];
-    const auto total = static_cast<int64_t>(columns.size());
     TORCH_CHECK_VALUE(table.size() + total <= kMostEdges, "a sample may have more than ", kMostEdges,
                       " nodes; expected fewer seeds or smaller fanouts");
     table.reserve(total);
@@ -205,17 +203,23 @@ class Sampler {
     auto* out = sources.mutable_data_ptr<int32_t>();
     if (!args_.disjoint) {
       for (int64_t e = 0; e < total; ++e) {
-        if (e + kAhead < total) table.prefetch(columns[static_cast<size_t>(e + kAhead)], 0);
-        out[e] = table.local_id(columns[static_cast<size_t>(e)], 0);
+        if (e + kAhead < total) table.prefetch(columns[e + kAhead], 0);
+        out[e] = table.local_id(checked(columns[e], table.num_nodes()), 0);
       }
       return sources;
     }
     for (int64_t i = 0; i < frontier.count; ++i) {
       const int32_t tree = rows.tree(frontier.first + i);
       for (int32_t e = offsets[i]; e < offsets[i + 1]; ++e)
-        out[e] = table.local_id(columns[static_cast<size_t>(e)], tree);
+        out[e] = table.local_id(checked(columns[e], table.num_nodes()), tree);
     }
     return sources;
+  }
+
+  static I checked(I node, int64_t num_nodes) {
+    TORCH_CHECK_INDEX(node >= 0 && static_cast<int64_t>(node) < num_nodes, "indices holds ", node,
+                      "; expected ids in [0, ", num_nodes, ")");
+    return node;
   }
 
   template <class T>

@@ -21,6 +21,7 @@ struct SampledRelation {
 struct SampledNodes {
   const void* seeds = nullptr;
   int64_t num_seeds = 0;
+  int64_t num_nodes = 0;          // ids are below
   const int64_t* time = nullptr;  // by node; edges of a row are in the order of their sources' times
   int64_t num_times = 0;
 };

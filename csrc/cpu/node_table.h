@@ -1,6 +1,7 @@
 // Local ids of the nodes of a sample, in the order in which they were found.
 #pragma once
 
+#include <algorithm>
 #include <cstddef>
 #include <cstdint>
 #include <vector>
@@ -8,11 +9,15 @@
 namespace halfgnn::cpu {
 
 // A hash table with open addressing. A node of one tree is another node than that of another tree; without trees all
-// nodes are of tree 0. A slot has part of the node's key and its local id, so that most look-ups read one line.
+// nodes are of tree 0. A slot has the low word of the node's id and its local id, so that most look-ups read one line.
 template <class I>
 class NodeTable {
  public:
-  explicit NodeTable(bool has_trees) : has_trees_(has_trees) {}
+  // Ids must be below num_nodes.
+  NodeTable(int64_t num_nodes, bool has_trees)
+      : num_nodes_(num_nodes), has_trees_(has_trees), is_exact_(!has_trees && num_nodes <= int64_t{1} << 32) {}
+
+  int64_t num_nodes() const { return num_nodes_; }
 
   int64_t size() const { return static_cast<int64_t>(nodes_.size()); }
   const std::vector<I>& nodes() const { return nodes_; }
@@ -21,7 +26,8 @@ class NodeTable {
 
   // Room for so many more nodes.
   void reserve(int64_t more) {
-    const size_t wanted = nodes_.size() + static_cast<size_t>(more);
+    size_t wanted = nodes_.size() + static_cast<size_t>(more);
+    if (!has_trees_) wanted = std::min(wanted, static_cast<size_t>(num_nodes_));
     if (wanted * 2 <= slots_.size()) return;
     size_t size = 1024;
     while (size < wanted * 2) size *= 2;
@@ -59,7 +65,6 @@ class NodeTable {
   static constexpr uint64_t kFree = ~uint64_t{0};
   static constexpr uint64_t kLocal = 0x7fffffff;
 
-  // Low words of ids tell most nodes apart.
   static uint64_t slot_of(I node, size_t local) {
     return static_cast<uint64_t>(node) << 32 | static_cast<uint64_t>(local);
   }
@@ -69,7 +74,7 @@ class NodeTable {
   }
   bool is_at(uint64_t slot, I node, int32_t tree) const {
     if (slot >> 32 != (static_cast<uint64_t>(node) & 0xffffffffu)) return false;
-    if (sizeof(I) == 4 && !has_trees_) return true;
+    if (is_exact_) return true;
     const auto local = static_cast<size_t>(slot & kLocal);
     return nodes_[local] == node && (!has_trees_ || trees_[local] == tree);
   }
@@ -83,7 +88,9 @@ class NodeTable {
     if (has_trees_) trees_.push_back(tree);
   }
 
+  int64_t num_nodes_;
   bool has_trees_;
+  bool is_exact_;  // low words tell all nodes apart
   int shift_ = 64;
   std::vector<uint64_t> slots_;
   std::vector<I> nodes_;

@@ -138,7 +138,8 @@ std::tuple<Tensors, Tensors, Tensors, Tensors, Tensors, Tensor> neighbor_sample(
                   : check_seeds<int32_t>(seeds[type], name, num_nodes);
     const OptionalTensor times = node_time.get(type);
     const int64_t* data = times ? times_of(&*times, numbered("node_time", type)) : nullptr;
-    args.types.push_back({seeds[type].const_data_ptr(), seeds[type].numel(), data, data ? times->numel() : 0});
+    args.types.push_back(
+        {seeds[type].const_data_ptr(), seeds[type].numel(), num_nodes, data, data ? times->numel() : 0});
     has_times |= data != nullptr;
     num_trees += seeds[type].numel();
   }
