@@ -150,17 +150,16 @@ def render(found: Sequence[SamplingRow]) -> str:
     header = ["graph", "nodes", "edges", "threads", "halfgnn, int32", "halfgnn, int64", "dgl, int64",
               "faster, both int64", "nodes: halfgnn", "dgl"]  # fmt: skip
     lines = []
-    for case, by_name in cases.items():
+    for by_name in cases.values():
         narrow, ours, theirs = (
             by_name.get(key) for key in (("halfgnn", "int32"), ("halfgnn", "int64"), ("dgl", "int64"))
         )
         assert narrow is not None and ours is not None
         times = [number(row.ms) if row else "-" for row in (narrow, ours, theirs)]
         nodes = [f"{row.input_nodes:,.0f}" if row else "-" for row in (ours, theirs)]
-        lines.append(
-            [case[0], f"{ours.num_nodes:,}", f"{ours.num_edges:,}", str(case[1]) + (", CPU time" if case[4] == "cpu" else ""), *times,
-             faster(ours.ms, theirs.ms if theirs else None), *nodes]
-        )  # fmt: skip
+        clock = ", CPU time" if ours.clock == "cpu" else ""
+        sizes = [f"{ours.num_nodes:,}", f"{ours.num_edges:,}", f"{ours.threads}{clock}"]
+        lines.append([ours.graph, *sizes, *times, faster(ours.ms, theirs.ms if theirs else None), *nodes])
     return markdown(header, lines, 1) + "\n"
 
 
