@@ -54,7 +54,7 @@ class EdgePicks {
     if (weights_) {
       replace_ ? weighted_with_replacement(row, count, random, out) : weighted(row, count, random, out);
     } else if (replace_) {
-      for (int64_t i = 0; i < count; ++i) out[i] = position(row, random.below(degree_of(row)));
+      for (int64_t i = 0; i < count; ++i) out[i] = position<I>(row, random.below(degree_of(row)));
     } else if (count == row.degree) {
       for (int64_t i = 0; i < count; ++i) out[i] = static_cast<I>(row.begin + i);
     } else if (count <= kFewPicks) {
@@ -69,22 +69,18 @@ class EdgePicks {
   static constexpr int64_t kFewPicks = 32;  // more are looked up in a bitmap
 
   static uint64_t degree_of(EdgeRange row) { return static_cast<uint64_t>(row.degree); }
-  struct Position {
-    int64_t value;
-    template <class I>
-    operator I() const {
-      return static_cast<I>(value);
-    }
-  };
-  static Position position(EdgeRange row, uint64_t i) { return {row.begin + static_cast<int64_t>(i)}; }
+  template <class I>
+  static I position(EdgeRange row, uint64_t i) {
+    return static_cast<I>(row.begin + static_cast<int64_t>(i));
+  }
 
   // Every set of `count` edges is equally likely (Floyd; Bentley, "Programming pearls: a sample of brilliance", 1987).
   template <class I, class IsTaken>
   static void distinct(EdgeRange row, int64_t count, RandomStream& random, I* out, const IsTaken& is_taken) {
     for (int64_t known = 0; known < count; ++known) {
       const uint64_t last = degree_of(row) - static_cast<uint64_t>(count - known);
-      const I edge = position(row, random.below(last + 1));
-      out[known] = is_taken(known, edge) ? static_cast<I>(position(row, last)) : edge;
+      const I edge = position<I>(row, random.below(last + 1));
+      out[known] = is_taken(known, edge) ? position<I>(row, last) : edge;
     }
   }
 
@@ -142,7 +138,7 @@ class EdgePicks {
     }
     for (int64_t i = 0; i < count; ++i) {
       const auto found = std::upper_bound(sums_.begin(), sums_.end(), random.uniform() * sum);
-      out[i] = position(row, std::min(static_cast<size_t>(found - sums_.begin()), last));
+      out[i] = position<I>(row, std::min(static_cast<size_t>(found - sums_.begin()), last));
     }
   }
 

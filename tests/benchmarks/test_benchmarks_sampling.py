@@ -9,7 +9,19 @@ from benchmarks import cli, records, sampling
 
 def test_rows_and_their_table(tmp_path, capsys):
     pytest.importorskip("dgl")
-    options = ["--batches", "12", "--batch-size", "400", "--fanouts", "3", "2", "--threads", "1", "--out", str(tmp_path)]
+    options = [
+        "--batches",
+        "12",
+        "--batch-size",
+        "400",
+        "--fanouts",
+        "3",
+        "2",
+        "--threads",
+        "1",
+        "--out",
+        str(tmp_path),
+    ]
     assert cli.main(["sampling", "tiny", *options]) == 0
     found = records.read(tmp_path / sampling.KEPT, sampling.SamplingRow)
     assert [(row.contestant, row.idtype) for row in found] == [
