@@ -84,6 +84,8 @@ def test_any_number_of_threads_samples_the_same(weighted, replace):
             assert block.edata["_ID"].equal(first.edata["_ID"])
             assert block.topology.csc().indices.equal(first.topology.csc().indices)
     assert not sampler.sample(torch.arange(0, 3000, 2), seed=10).input_nodes.equal(results[0].input_nodes)
+    narrow = NeighborSampler(g.int(), [20, 15], replace=replace, edge_weight=weight)
+    assert narrow.sample(torch.arange(0, 3000, 2), seed=9).input_nodes.equal(results[0].input_nodes.int())
 
 
 def test_seeds_and_pytorchs_generator_repeat_samples():

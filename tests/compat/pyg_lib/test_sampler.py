@@ -125,6 +125,13 @@ def test_several_types():
     assert named[3]["paper__cites__paper"].equal(edge[CITES]) and named[5]["paper__cites__paper"] == num_edges[CITES]
 
 
+def test_ids_of_equal_low_words_are_different_nodes():
+    writers = torch.tensor([5, 5 + 2**32, 5, 5 + 2**33])
+    rows = {WRITES: torch.tensor([0, 4])}, {WRITES: writers}
+    row, _, node, *_ = sampler.hetero_neighbor_sample(*rows, {"paper": torch.tensor([0])}, {WRITES: [-1]}, csc=True)
+    assert row[WRITES].tolist() == [0, 1, 0, 2] and node["author"].tolist() == writers[[0, 1, 3]].tolist()
+
+
 def test_subgraph_and_random_walk():
     rowptr, col = random_csr()
     nodes = torch.tensor([7, 30, 2, 11, 25, 6])
