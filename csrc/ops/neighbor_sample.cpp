@@ -105,60 +105,80 @@ std::vector<cpu::SampledRelation> relations_of(const Tensors& indptr, const Tens
   return relations;
 }
 
+void add_edge_data(std::vector<cpu::SampledRelation>& relations, const OptionalTensors& edge_weight,
+                   const OptionalTensors& edge_time) {
+  check_length(edge_weight, "edge_weight", relations.size(), "one per relation");
+  check_length(edge_time, "edge_time", relations.size(), "one per relation");
+  for (size_t r = 0; r < relations.size(); ++r) {
+    const int64_t num_edges = relations[r].in_edges.num_edges;
+    const std::string weight_name = numbered("edge_weight", r), time_name = numbered("edge_time", r);
+    const OptionalTensor weights = edge_weight.get(r), times = edge_time.get(r);
+    relations[r].weights = weights_of(of_edges(weights, weight_name, num_edges), weight_name);
+    relations[r].edge_time = times_of(of_edges(times, time_name, num_edges), time_name);
+  }
+}
+
+std::vector<cpu::SampledNodes> types_of(const std::vector<cpu::SampledRelation>& relations, const Tensors& seeds,
+                                        const OptionalTensors& node_time) {
+  check_length(node_time, "node_time", seeds.size(), "one per type of nodes");
+  std::vector<cpu::SampledNodes> types;
+  for (size_t type = 0; type < seeds.size(); ++type) {
+    const std::string name = numbered("seeds", type);
+    const int64_t num_nodes = num_nodes_of(relations, type);
+    check_vector(seeds[type], name, seeds[0].scalar_type());
+    seeds[0].scalar_type() == at::kLong ? check_seeds<int64_t>(seeds[type], name, num_nodes)
+                                        : check_seeds<int32_t>(seeds[type], name, num_nodes);
+    const OptionalTensor times = node_time.get(type);
+    const int64_t* data = times ? times_of(&*times, numbered("node_time", type)) : nullptr;
+    types.push_back({seeds[type].const_data_ptr(), seeds[type].numel(), num_nodes, data, data ? times->numel() : 0});
+  }
+  return types;
+}
+
+bool has_times(const cpu::NeighborSampleArgs& args) {
+  return std::any_of(args.types.begin(), args.types.end(), [](const auto& type) { return type.time != nullptr; }) ||
+         std::any_of(args.relations.begin(), args.relations.end(),
+                     [](const auto& r) { return r.edge_time != nullptr; });
+}
+
+// The times of the trees, one per seed.
+const int64_t* seed_times_of(const cpu::NeighborSampleArgs& args, const OptionalTensor& seed_time) {
+  int64_t num_trees = 0;
+  for (const cpu::SampledNodes& nodes : args.types) num_trees += nodes.num_seeds;
+  TORCH_CHECK_VALUE(num_trees <= std::numeric_limits<int32_t>::max(), "seeds has ", num_trees,
+                    " nodes; expected fewer than 2**31");
+  if (!has_times(args)) return nullptr;
+  TORCH_CHECK_VALUE(args.disjoint && seed_time, "disjoint is ", args.disjoint ? "True" : "False", " and seed_time is ",
+                    seed_time ? "given" : "None", "; times of nodes or edges need disjoint trees and a time per seed");
+  check_vector(*seed_time, "seed_time", at::kLong);
+  TORCH_CHECK_VALUE(seed_time->size(0) == num_trees, "seed_time has shape ", seed_time->sizes(), "; expected (",
+                    num_trees, ",), one per seed");
+  return seed_time->const_data_ptr<int64_t>();
+}
+
 std::tuple<Tensors, Tensors, Tensors, Tensors, Tensors, Tensor> neighbor_sample(
     const Tensors& indptr, const Tensors& indices, const OptionalTensors& edge_ids, at::IntArrayRef src_types,
     at::IntArrayRef dst_types, const Tensors& seeds, at::IntArrayRef fanouts, int64_t seed, bool replace, bool blocks,
     bool disjoint, const OptionalTensors& edge_weight, const OptionalTensors& node_time,
     const OptionalTensors& edge_time, const OptionalTensor& seed_time, bool latest) {
-  cpu::NeighborSampleArgs args;
   TORCH_CHECK_VALUE(!seeds.empty(), "seeds is empty; expected at least one type of nodes");
-  args.relations = relations_of(indptr, indices, edge_ids, src_types, dst_types, seeds.size(), seeds[0].scalar_type());
-  args.is_int64 = seeds[0].scalar_type() == at::kLong;
   TORCH_CHECK_VALUE(indptr.empty() ? fanouts.empty() : fanouts.size() % indptr.size() == 0, "fanouts has ",
                     fanouts.size(), " entries; expected one per hop and relation, of which there are ", indptr.size());
+  const at::ScalarType idtype = seeds[0].scalar_type();
+  TORCH_CHECK_TYPE(idtype == at::kInt || idtype == at::kLong, "seeds[0] has dtype ", dtype_name(idtype),
+                   "; expected torch.int32 or torch.int64");
+  cpu::NeighborSampleArgs args;
+  args.relations = relations_of(indptr, indices, edge_ids, src_types, dst_types, seeds.size(), idtype);
+  add_edge_data(args.relations, edge_weight, edge_time);
+  args.types = types_of(args.relations, seeds, node_time);
   args.fanouts.assign(fanouts.begin(), fanouts.end());
-  check_length(edge_weight, "edge_weight", indptr.size(), "one per relation");
-  check_length(edge_time, "edge_time", indptr.size(), "one per relation");
-  check_length(node_time, "node_time", seeds.size(), "one per type of nodes");
-  bool has_times = false;
-  for (size_t r = 0; r < indptr.size(); ++r) {
-    cpu::SampledRelation& relation = args.relations[r];
-    const int64_t num_edges = relation.in_edges.num_edges;
-    const OptionalTensor weights = edge_weight.get(r), times = edge_time.get(r);
-    relation.weights = weights_of(of_edges(weights, numbered("edge_weight", r), num_edges), numbered("edge_weight", r));
-    relation.edge_time = times_of(of_edges(times, numbered("edge_time", r), num_edges), numbered("edge_time", r));
-    has_times |= relation.edge_time != nullptr;
-  }
-  int64_t num_trees = 0;
-  for (size_t type = 0; type < seeds.size(); ++type) {
-    const std::string name = numbered("seeds", type);
-    check_vector(seeds[type], name, args.is_int64 ? at::kLong : at::kInt);
-    const int64_t num_nodes = num_nodes_of(args.relations, type);
-    args.is_int64 ? check_seeds<int64_t>(seeds[type], name, num_nodes)
-                  : check_seeds<int32_t>(seeds[type], name, num_nodes);
-    const OptionalTensor times = node_time.get(type);
-    const int64_t* data = times ? times_of(&*times, numbered("node_time", type)) : nullptr;
-    args.types.push_back(
-        {seeds[type].const_data_ptr(), seeds[type].numel(), num_nodes, data, data ? times->numel() : 0});
-    has_times |= data != nullptr;
-    num_trees += seeds[type].numel();
-  }
-  TORCH_CHECK_VALUE(num_trees <= std::numeric_limits<int32_t>::max(), "seeds has ", num_trees,
-                    " nodes; expected fewer than 2**31");
-  TORCH_CHECK_VALUE(!has_times || (disjoint && seed_time), "disjoint is ", disjoint ? "True" : "False",
-                    " and seed_time is ", seed_time ? "given" : "None",
-                    "; times of nodes or edges need disjoint trees and a time per seed");
-  if (has_times) {
-    check_vector(*seed_time, "seed_time", at::kLong);
-    TORCH_CHECK_VALUE(seed_time->size(0) == num_trees, "seed_time has shape ", seed_time->sizes(), "; expected (",
-                      num_trees, ",), one per seed");
-    args.seed_time = seed_time->const_data_ptr<int64_t>();
-  }
   args.seed = static_cast<uint64_t>(seed);
+  args.is_int64 = idtype == at::kLong;
   args.replace = replace;
   args.blocks = blocks;
   args.disjoint = disjoint;
   args.latest = latest;
+  args.seed_time = seed_times_of(args, seed_time);
   cpu::NeighborSample sample = cpu::neighbor_sample(args);
   TORCH_CHECK_VALUE(!blocks || sample.repeated_seeds == 0, "seeds holds ", sample.repeated_seeds,
                     " nodes more than once; the destinations of a block are different nodes");
