@@ -28,6 +28,7 @@ from . import (
     reorder,
     rows,
     runner,
+    sampling,
     several,
     sweep,
     table,
@@ -108,6 +109,7 @@ def _parser() -> argparse.ArgumentParser:
     programs.add_options(
         commands.add_parser("programs", help="steps of torch_geometric's modules and models, and the drop-in")
     )
+    sampling.add_options(commands.add_parser("sampling", help="neighbour sampling beside DGL's"))
     facts.add_options(commands.add_parser("graphs", help="sizes, degrees and reuse of graphs"))
     _add_documents(commands)
     return parser
@@ -212,6 +214,7 @@ _COMMANDS = {
     "graphs": facts.run,
     "gpu": gpu.run,
     "programs": programs.run,
+    "sampling": sampling.run,
     "plot": _plot,
     "table": _table,
     "marks": _marks,

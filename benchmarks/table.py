@@ -9,7 +9,7 @@ import re
 from collections.abc import Callable, Iterable, Sequence
 from pathlib import Path
 
-from . import facts, records, table_cpu, table_cuda
+from . import facts, records, sampling, table_cpu, table_cuda
 from . import rows as row_files
 from .cells import by_machine, machine, wrapped
 from .marks import FEATURES
@@ -78,6 +78,7 @@ SECTIONS: dict[str, tuple[str, Callable[[Path], str]]] = {
     "pyg": ("pyg.csv", _of_rows(lambda rows: _joined(edges_tables(rows)))),
     "programs": (programs.KEPT, lambda path: _joined(programs_tables(records.read(path, programs.ProgramRow)))),
     "models": (programs.KEPT, lambda path: _joined([models_headline(records.read(path, programs.ProgramRow))])),
+    "sampling": (sampling.KEPT, lambda path: sampling.render(records.read(path, sampling.SamplingRow))),
     "graphs": (facts.KEPT, lambda path: facts.render(facts.read(path))),
 }
 

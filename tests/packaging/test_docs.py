@@ -38,18 +38,18 @@ g = halfgnn.Graph.from_edges(ids, ids.roll(1), num_src=6, num_dst=6)
 # What comes before a block: what it takes from the reader's program. Further blocks of a page go on where the one before ended.
 PRELUDES = {
     ("docs/minibatches.md", 0): """
-import dgl, numpy, torch, torch.nn.functional as F
+import numpy, torch, torch.nn.functional as F
+from halfgnn import Graph
 from halfgnn.nn import SAGEConv
 numpy.save("node_feat.npy", numpy.ones((40, 8), "float16"))
-graph = dgl.rand_graph(40, 200)
+graph = Graph.from_edges(*torch.randint(40, (2, 200)), num_src=40, num_dst=40)
 label_tensor, train_ids = torch.arange(40) % 3, torch.arange(20)
-sampler = dgl.dataloading.NeighborSampler([4])
 class Model(torch.nn.Module):
     def __init__(self):
         super().__init__()
-        self.layer = SAGEConv(8, 3, "mean")
+        self.layers = torch.nn.ModuleList([SAGEConv(8, 3, "mean"), SAGEConv(3, 3, "mean")])
     def forward(self, blocks, x):
-        return self.layer(blocks[0], x)
+        return self.layers[1](blocks[1], self.layers[0](blocks[0], x))
 model = Model().to(DEVICE)
 optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
 """,
@@ -81,7 +81,6 @@ model = ops.copy_u_sum
 }
 NEEDS = {
     "README.md": "torch_geometric",
-    "docs/minibatches.md": "dgl",
     "docs/nn.md": "dgl",
     "docs/pyg.md": "torch_geometric",
 }
