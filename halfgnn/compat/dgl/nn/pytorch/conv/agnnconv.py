@@ -59,6 +59,6 @@ class AGNNConv(nn.Module):
             query = (self.beta * F.normalize(widened(h_dst), dim=-1)).to(h_src.dtype)
             key = F.normalize(widened(h_src), dim=-1).to(h_src.dtype)
             # The dimensions between nodes and features are heads.
-            heads = (h.view(h.shape[0], -1, h.shape[-1]) for h in (query, key, h_src))
-            out = ops.dot_attention(g, *heads, 1.0)
+            query, key, value = (h.view(h.shape[0], -1, h.shape[-1]) for h in (query, key, h_src))
+            out = ops.dot_attention(g, query, key, value, 1.0)
         return handed_out(out.view(g.num_dst, *h_src.shape[1:]))

@@ -74,7 +74,9 @@ class EGNNConv(nn.Module):
             radial = difference.square().sum(1, keepdim=True)
             # Nodes in one place have no direction; the root of zero would have no gradient.
             direction = difference / torch.where(radial > 0, radial, 1.0).sqrt()
-        parts = [radial.to(h.dtype)] if self.edge_feat_size == 0 else [radial.to(h.dtype), autocast(edge_feat)]
+        parts = [radial.to(h.dtype)]
+        if self.edge_feat_size > 0 and edge_feat is not None:
+            parts.append(autocast(edge_feat))
         message = applied(self.edge_mlp[1:], self._first_layer(g, h, torch.cat(parts, 1)))
         moves = applied(self.coord_mlp, message) * direction
         with without_autocast(h.device):

@@ -69,7 +69,7 @@ class GatedGraphConv(nn.Module):
 
     def _summed(self, g: Graph, feat: Tensor, etypes: Tensor | None) -> Tensor:
         """The sum of the sources, each projected by the layer of its edge's type."""
-        if self._n_etypes == 1:
+        if self._n_etypes == 1 or etypes is None:
             return ops.copy_u_sum(g, applied(self.linears[0], feat))
         # One row per pair of a type and a source that has an edge of it, projected once for all of these edges.
         pairs = pairs_of(g, etypes, self._n_etypes, of_sources=True)
