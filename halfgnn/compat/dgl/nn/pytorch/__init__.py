@@ -4,10 +4,11 @@ from __future__ import annotations
 
 from typing import Any
 
-from . import conv, glob, hetero, linear, link
+from . import conv, glob, gt, hetero, linear, link
 from .conv import *  # noqa: F403
 from .factory import KNNGraph, RadiusGraph, SegmentedKNNGraph
 from .glob import *  # noqa: F403
+from .gt import *  # noqa: F403
 from .hetero import *  # noqa: F403
 from .linear import *  # noqa: F403
 from .link import *  # noqa: F403
@@ -17,6 +18,7 @@ from .utils import JumpingKnowledge, LabelPropagation, Sequential, WeightBasis
 __all__ = [
     *conv.__all__,
     *glob.__all__,
+    *gt.__all__,
     *hetero.__all__,
     *linear.__all__,
     *link.__all__,
@@ -30,22 +32,15 @@ __all__ = [
     "edge_softmax",
 ]
 
-_TRANSFORMERS = "torch.nn has transformer layers for dense batches"
 _LACKING = {
     **dict.fromkeys(("CuGraphGATConv", "CuGraphRelGraphConv", "CuGraphSAGEConv"), "take the module without CuGraph"),
     **dict.fromkeys(("TWIRLSConv", "TWIRLSUnfoldingAndAttention"), "APPNPConv propagates step after step"),
-    "DGNConv": "PNAConv has the aggregators that need no eigenvectors",
     "NodeEmbedding": "torch.nn.Embedding(sparse=True), with torch.optim.SparseAdam",
     **dict.fromkeys(("DeepWalk", "MetaPath2Vec"), "torch_geometric.nn has Node2Vec and MetaPath2Vec"),
     **dict.fromkeys(
         ("GNNExplainer", "HeteroGNNExplainer", "PGExplainer", "HeteroPGExplainer", "SubgraphX", "HeteroSubgraphX"),
         "torch_geometric.explain has explainers",
     ),
-    **dict.fromkeys(
-        ("BiasedMHA", "DegreeEncoder", "EGTLayer", "GraphormerLayer", "LapPosEncoder", "PathEncoder", "SpatialEncoder"),
-        _TRANSFORMERS,
-    ),
-    "SpatialEncoder3d": _TRANSFORMERS,
 }
 
 

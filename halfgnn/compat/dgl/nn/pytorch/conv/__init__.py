@@ -8,6 +8,7 @@ from .atomicconv import AtomicConv
 from .cfconv import CFConv
 from .chebconv import ChebConv
 from .dense import DenseChebConv, DenseGraphConv, DenseSAGEConv
+from .dgnconv import DGNConv
 from .edgeconv import EdgeConv
 from .egnnconv import EGNNConv
 from .gatedgraphconv import GatedGraphConv
@@ -40,6 +41,7 @@ __all__ = [
     "AtomicConv",
     "CFConv",
     "ChebConv",
+    "DGNConv",
     "DenseChebConv",
     "DenseGraphConv",
     "DenseSAGEConv",

@@ -60,7 +60,7 @@ class GatedGraphConv(nn.Module):
         g = checked_homograph(graph, feat)
         check_columns(feat, "feat", self._in_feats)
         check_parameter(feat, "feat", self.gru.weight_ih)
-        if etypes is not None or self._n_etypes > 1:
+        if self._n_etypes > 1:
             check_edge_types(g, etypes, "etypes")
         feat = F.pad(feat, (0, self._out_feats - self._in_feats))
         for _ in range(self._n_steps):
