@@ -5,6 +5,7 @@
 
 from typing import Any
 
+from . import function, ops
 from .base import ALL, EID, ETYPE, NID, NTYPE, DGLError, DGLWarning
 from .convert import (
     bipartite_from_scipy,
@@ -38,8 +39,10 @@ __all__ = [
     "create_block",
     "from_networkx",
     "from_scipy",
+    "function",
     "graph",
     "heterograph",
+    "ops",
     "to_heterogeneous",
     "to_homogeneous",
     "to_networkx",
