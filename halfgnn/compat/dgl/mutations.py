@@ -47,8 +47,8 @@ class Mutations(Queries):
             self._add_up_to(ntid, int(ids.max()) + 1)
         relation = self._graph.relations[etid]
         old_src, old_dst = relation.edges()
-        src, dst = torch.cat([old_src, src]), torch.cat([old_dst, dst])
-        self._replace(etid, Relation.from_edges(src, dst, relation.num_src, relation.num_dst, check=False))
+        ends = torch.cat([old_src, src]), torch.cat([old_dst, dst])
+        self._replace(etid, Relation.from_edges(*ends, relation.num_src, relation.num_dst, check=False))
         self._edge_frames[etid].append_rows(src.numel(), data, self.device)
         self._batch_num_nodes = self._batch_num_edges = None
 
