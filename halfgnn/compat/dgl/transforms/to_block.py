@@ -19,8 +19,8 @@ def to_block(g: DGLGraph, dst_nodes: Any = None, include_dst_in_src: bool = True
     """The edges of a graph as a block.
 
     Args:
-        dst_nodes: ids of the output nodes, in this order, or a dict of ids per node type. They must include every destination of an
-            edge; by default they are those, by rising id.
+        dst_nodes: ids of the output nodes, in this order, or a dict of ids per node type. They must include the destinations of all
+            edges; of types without any, edges are left out. By default they are the destinations, by rising id.
         include_dst_in_src: input nodes begin with the output nodes. Otherwise they are the sources of edges alone.
         src_nodes: ids of the input nodes, in this order, likewise; by default sources follow in the order in which edges name them.
 
@@ -31,14 +31,17 @@ def to_block(g: DGLGraph, dst_nodes: Any = None, include_dst_in_src: bool = True
         DGLError: edges that lead to or from other nodes than those given.
     """
     edges = [relation.edges() for relation in g._graph.relations]
-    ends = ends_by_type(g, edges)
     if dst_nodes is None:
-        outputs = _distinct(g, ends[1::2])
+        outputs = _distinct(g, ends_by_type(g, edges)[1::2])
     else:
         outputs = by_type(g, dst_nodes, "dst_nodes")
+        edges = [
+            ends if outputs[dst_type].numel() else (ends[0][:0], ends[1][:0])
+            for ends, (_, dst_type) in zip(edges, g._graph.metagraph.ends)
+        ]
     dst_numbers = [_without_repetitions(nodes, "dst_nodes") for nodes in outputs]
     if src_nodes is None:
-        src_numbers = numberings(outputs if include_dst_in_src else no_nodes(g), ends[::2])
+        src_numbers = numberings(outputs if include_dst_in_src else no_nodes(g), ends_by_type(g, edges)[::2])
     else:
         src_numbers = [_without_repetitions(nodes, "src_nodes") for nodes in by_type(g, src_nodes, "src_nodes")]
     num_types = len(g.ntypes)
