@@ -32,13 +32,13 @@ class Queries(GraphData):
 
     def predecessors(self, v: int, etype: Any = None) -> Tensor:
         """Sources of the in-edges of one node."""
-        etid, _, dst = self._ends_of(etype)
-        return _row(self._graph.relations[etid].graph().csc(), self._nodes(v, dst, "v"))
+        _, _, dst = self._ends_of(etype)
+        return self.in_edges(_one(self._nodes(v, dst, "v")), etype=etype)[0]
 
     def successors(self, v: int, etype: Any = None) -> Tensor:
         """Destinations of the out-edges of one node."""
-        etid, src, _ = self._ends_of(etype)
-        return _row(self._graph.relations[etid].graph().csr(), self._nodes(v, src, "v"))
+        _, src, _ = self._ends_of(etype)
+        return self.out_edges(_one(self._nodes(v, src, "v")), etype=etype)[1]
 
     # ---- edges by their ends -----------------------------------------------------------------------------------------------------
 
@@ -87,7 +87,7 @@ class Queries(GraphData):
         return src[ids.long()], dst[ids.long()]
 
     def in_edges(self, v: Any, form: str = "uv", etype: Any = None) -> Any:
-        """In-edges of nodes: (sources, destinations) for form "uv", with ids for "all", ids for "eid"."""
+        """In-edges of nodes: (sources, destinations) for form "uv", with ids for "all", ids for "eid". By node, then by id."""
         etid, _, dst = self._ends_of(etype)
         nodes = self._nodes(v, dst, "v")
         rows, cols, ids = _edges_of_rows(self._graph.relations[etid].graph().csc(), nodes)
@@ -97,7 +97,13 @@ class Queries(GraphData):
         """Out-edges of nodes, like :meth:`in_edges`."""
         etid, src, _ = self._ends_of(etype)
         nodes = self._nodes(u, src, "u")
-        rows, cols, ids = _edges_of_rows(self._graph.relations[etid].graph().csr(), nodes)
+        side = self._graph.relations[etid].graph().csr()
+        rows, cols, ids = _edges_of_rows(side, nodes)
+        if side.edge_ids is not None:  # a row is in the order of destinations if csr has been made of csc
+            order = ids.argsort(stable=True)
+            place = torch.arange(nodes.numel(), device=self.device).repeat_interleave(side.indptr.diff()[nodes.long()])
+            order = order[place[order].argsort(stable=True)]
+            cols, ids = cols[order], ids[order]
         return _in_form(form, rows, cols, ids)
 
     def all_edges(self, form: str = "uv", order: str | None = "eid", etype: Any = None) -> Any:
@@ -225,10 +231,10 @@ def _in_form(form: str, src: Tensor, dst: Tensor, ids: Tensor) -> Any:
     return forms[form]
 
 
-def _row(side: Adjacency, node: Tensor) -> Tensor:
+def _one(node: Tensor) -> Tensor:
     if node.numel() != 1:
         raise DGLError(f"v has {node.numel()} ids; expected one")
-    return _edges_of_rows(side, node)[1]
+    return node
 
 
 def _ranges(first: Tensor, last: Tensor) -> tuple[Tensor, Tensor]:
