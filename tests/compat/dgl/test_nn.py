@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import subprocess
+import sys
 import warnings
 from collections.abc import Callable
 from typing import Any, NamedTuple
@@ -454,3 +456,42 @@ def test_what_is_lacking_says_what_there_is():
         _ = ours.TWIRLSConv
     with pytest.raises(AttributeError, match=r"has no attribute 'Gat'; it has .*GATConv"):
         _ = ours.Gat
+
+
+PROGRAM = """
+import sys
+from halfgnn import compat
+compat.install("dgl", replace=True)
+import dgl, torch
+import dgl.nn.pytorch as dglnn
+import dgl.nn.functional as F
+from dgl.nn import GATConv, RelGraphConv
+from dgl.nn.pytorch.conv import GraphConv
+from dgl.nn.pytorch.glob import SumPooling
+from dgl.nn.pytorch.softmax import edge_softmax
+from dgl.nn.pytorch.utils import Identity, JumpingKnowledge, matmul_maybe_select
+from dgl.nn.pytorch.hetero import HeteroGraphConv
+assert dglnn.GATConv is GATConv and F.edge_softmax is edge_softmax and sys.modules["dgl"].__file__.count("halfgnn")
+g = dgl.batch([dgl.graph(([0, 1, 1], [1, 1, 0])), dgl.graph(([0, 1], [1, 0]))])
+x = torch.randn(4, 6)
+h = dglnn.Sequential(GraphConv(6, 5), GATConv(5, 3, 1))(g, x).squeeze(1)
+assert SumPooling()(g, h).shape == (2, 3)
+assert torch.allclose(edge_softmax(g, torch.zeros(5)), torch.tensor([0.5, 0.5, 1, 1, 1]))
+hetero = dgl.heterograph({("a", "r", "b"): ([0, 1], [1, 0]), ("b", "s", "b"): ([0], [1])})
+seen = []
+
+class Convolution(torch.nn.Module):
+    def forward(self, graph, feats):
+        seen.append(type(graph))
+        graph.srcdata["h"] = feats[0]
+        graph.update_all(dgl.function.copy_u("h", "m"), dgl.function.sum("m", "h"))
+        return graph.dstdata["h"]
+
+feats = {"a": torch.ones(2, 3), "b": torch.ones(2, 3)}
+out = HeteroGraphConv({"r": Convolution(), "s": Convolution()})(hetero, feats)
+assert out["b"][:, 0].tolist() == [1, 2] and seen == [dgl.DGLGraph] * 2
+"""
+
+
+def test_installed_under_its_name():
+    subprocess.run([sys.executable, "-c", PROGRAM], check=True)

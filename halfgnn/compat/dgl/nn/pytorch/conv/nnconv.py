@@ -70,5 +70,9 @@ class NNConv(nn.Module):
         check_operand(efeat, "efeat", g, "e")
         h_src, h_dst = cast_once(g, feat, *both_sides(graph, g, feat))
         matrices = self.edge_func(efeat).view(-1, self._in_src_feats, self._out_feats)
-        rst = ops.gspmm(g, "mul", self._aggre_type, h_src.unsqueeze(-1), matrices).sum(1)
+        if self._aggre_type == "max":
+            rst = ops.u_mul_e_max(g, h_src.unsqueeze(-1), matrices).sum(1)
+        else:
+            messages = torch.bmm(ops.copy_u(g, h_src).unsqueeze(1), matrices).squeeze(1)
+            rst = ops.gspmm(g, "copy_rhs", self._aggre_type, None, messages)
         return finished(self, rst, h_dst)
