@@ -5,7 +5,7 @@
 
 from typing import Any
 
-from . import function, methods, ops, transform, transforms  # noqa: F401 (methods adds to DGLGraph)
+from . import function, methods, nn, ops, transform, transforms  # noqa: F401 (methods adds to DGLGraph)
 from .base import ALL, EID, ETYPE, NID, NTYPE, DGLError, DGLWarning
 from .batch import batch, slice_batch, unbatch
 from .convert import (
@@ -138,6 +138,7 @@ __all__ = [
     "node_subgraph",
     "node_type_subgraph",
     "norm_by_dst",
+    "nn",
     "ops",
     "out_subgraph",
     "radius_graph",
