@@ -435,22 +435,6 @@ class _Squeezed(torch_nn.Module):
         return self.conv(*args).squeeze(1)
 
 
-@pytest.mark.parametrize("norm_by", ["dst", "src"])
-def test_edge_softmax(norm_by):
-    graph, ids = make_graph(), torch.arange(5, 60, 2)
-    logits = randn(len(ids), 3)
-    expected = theirs.functional.edge_softmax(graph, logits, ids, norm_by=norm_by)
-    assert_close([ours.functional.edge_softmax(graph, logits, ids, norm_by=norm_by)], [expected])
-    src, dst = random_edges(20, 30)
-    graph = dgl.heterograph(
-        {("a", "into", "b"): (src, dst), ("b", "back", "a"): (dst, src), ("a", "x", "b"): (src, dst)}
-    )
-    given = {etype: randn(graph.num_edges(etype), 2, seed=i) for i, etype in enumerate(graph.canonical_etypes)}
-    expected = theirs.functional.edge_softmax(graph, given, norm_by=norm_by)
-    actual = ours.functional.edge_softmax(graph, given, norm_by=norm_by)
-    assert_close([actual[etype] for etype in expected], list(expected.values()))
-
-
 def test_what_is_lacking_says_what_there_is():
     with pytest.raises(AttributeError, match="APPNPConv propagates"):
         _ = ours.TWIRLSConv
