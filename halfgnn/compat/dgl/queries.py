@@ -10,6 +10,7 @@ from torch import Tensor
 from ...adjacency import Adjacency
 from .base import ALL, DGLError, check_ids, id_tensor, is_all, is_number
 from .graph_data import GraphData
+from .sparse import SparseMatrix, spmatrix
 from .topology import Relation
 
 
@@ -165,16 +166,14 @@ class Queries(GraphData):
 
     # ---- matrices ----------------------------------------------------------------------------------------------------------------
 
-    def adj(self, etype: Any = None, eweight_name: str | None = None) -> Any:
+    def adj(self, etype: Any = None, eweight_name: str | None = None) -> SparseMatrix:
         """The adjacency matrix, whose rows are sources, as a ``dgl.sparse.SparseMatrix`` of ones or of an edge feature."""
-        from .sparse import spmatrix
-
         etid = self.get_etype_id(etype)
         relation = self._graph.relations[etid]
         val = None if eweight_name is None else self._edge_frames[etid][eweight_name]
         return spmatrix(relation.edges(), val, (relation.num_src, relation.num_dst))
 
-    def adjacency_matrix(self, etype: Any = None) -> Any:
+    def adjacency_matrix(self, etype: Any = None) -> SparseMatrix:
         """:meth:`adj` of ones."""
         return self.adj(etype)
 

@@ -116,7 +116,8 @@ class SparseMatrix:
         return spmm(self, X)
 
     def __repr__(self) -> str:
-        return f"SparseMatrix(indices={self.indices()},\n             values={self.val},\n             shape={self.shape}, nnz={self.nnz})"
+        entries = f"indices={self.indices()},\n             values={self.val}"
+        return f"SparseMatrix({entries},\n             shape={self.shape}, nnz={self.nnz})"
 
 
 def spmatrix(indices: Any, val: Tensor | None = None, shape: tuple[int, int] | None = None) -> SparseMatrix:
