@@ -206,7 +206,7 @@ class Queries(GraphData):
         if scipy_fmt is None:
             ends = torch.stack([rows, cols]).long()
             ones = torch.ones(rows.numel(), device=self.device)
-            return torch.sparse_coo_tensor(ends, ones, shape, check_invariants=False).to(ctx or "cpu")
+            return torch.sparse_coo_tensor(ends, ones, shape).to(ctx or "cpu")
         if scipy_fmt not in ("coo", "csr"):
             raise DGLError(f"scipy_fmt is {scipy_fmt!r}; expected 'coo' or 'csr'")
         import scipy.sparse
@@ -239,9 +239,7 @@ class Queries(GraphData):
             rows, values = dst if typestr == "in" else src, torch.ones(relation.num_edges, device=self.device)
         num_rows = relation.num_src if typestr == "out" else relation.num_dst
         ends = torch.stack([rows, ids]).long()
-        return torch.sparse_coo_tensor(ends, values, (num_rows, relation.num_edges), check_invariants=False).to(
-            ctx or "cpu"
-        )
+        return torch.sparse_coo_tensor(ends, values, (num_rows, relation.num_edges)).to(ctx or "cpu")
 
 
 def _in_form(form: str, src: Tensor, dst: Tensor, ids: Tensor) -> Any:
