@@ -5,7 +5,7 @@
 
 from typing import Any
 
-from . import function, methods, nn, ops, transform, transforms  # noqa: F401 (methods adds to DGLGraph)
+from . import backend, function, init, methods, nn, ops, sparse, transform, transforms  # noqa: F401 (methods adds to DGLGraph)
 from .base import ALL, EID, ETYPE, NID, NTYPE, DGLError, DGLWarning
 from .batch import batch, slice_batch, unbatch
 from .convert import (
@@ -19,8 +19,10 @@ from .convert import (
     to_homogeneous,
 )
 from .frame import LazyFeature
+from .global_config import is_libxsmm_enabled, use_libxsmm
 from .heterograph import DGLBlock, DGLGraph, DGLHeteroGraph
 from .networkx_graphs import bipartite_from_networkx, from_networkx, to_networkx
+from .propagate import prop_edges, prop_edges_dfs, prop_nodes, prop_nodes_bfs, prop_nodes_topo
 from .random import rand_bipartite, rand_graph, seed
 from .readout import (
     broadcast_edges,
@@ -85,6 +87,13 @@ from .transforms import (
     to_simple,
     to_simple_graph,
 )
+from .traversal import (
+    bfs_edges_generator,
+    bfs_nodes_generator,
+    dfs_edges_generator,
+    dfs_labeled_edges_generator,
+    topological_nodes_generator,
+)
 
 __all__ = [
     "ALL",
@@ -105,6 +114,8 @@ __all__ = [
     "adj_product_graph",
     "adj_sum_graph",
     "batch",
+    "bfs_edges_generator",
+    "bfs_nodes_generator",
     "bipartite_from_networkx",
     "bipartite_from_scipy",
     "block_to_graph",
@@ -112,6 +123,8 @@ __all__ = [
     "broadcast_nodes",
     "compact_graphs",
     "create_block",
+    "dfs_edges_generator",
+    "dfs_labeled_edges_generator",
     "double_radius_node_labeling",
     "edge_subgraph",
     "edge_type_subgraph",
@@ -121,6 +134,7 @@ __all__ = [
     "graph",
     "heterograph",
     "in_subgraph",
+    "is_libxsmm_enabled",
     "khop_adj",
     "khop_graph",
     "khop_in_subgraph",
@@ -141,6 +155,11 @@ __all__ = [
     "norm_by_dst",
     "ops",
     "out_subgraph",
+    "prop_edges",
+    "prop_edges_dfs",
+    "prop_nodes",
+    "prop_nodes_bfs",
+    "prop_nodes_topo",
     "radius_graph",
     "rand_bipartite",
     "rand_graph",
@@ -174,9 +193,11 @@ __all__ = [
     "to_simple_graph",
     "topk_edges",
     "topk_nodes",
+    "topological_nodes_generator",
     "transform",
     "transforms",
     "unbatch",
+    "use_libxsmm",
 ]
 
 __version__ = "2.4.0"  # of DGL's interface

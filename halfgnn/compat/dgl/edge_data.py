@@ -48,7 +48,7 @@ class EdgeData(NamedTuple):
 
 
 def edge_data(data: Any, idtype: Any = None, device: Any = None) -> EdgeData:
-    """Of (src, dst), ("coo", (src, dst)), ("csr" or "csc", (indptr, indices, edge ids)), pairs, or a scipy matrix.
+    """Of (src, dst), ("coo", (src, dst)), ("csr" or "csc", (indptr, indices, edge ids)), pairs, a scipy matrix or a networkx graph.
 
     idtype: by default that of tensors, or int64.
     """
@@ -70,6 +70,8 @@ def _form_of(data: Any) -> tuple[str, tuple, tuple[int, int] | None]:
     """The form, the arrays, and numbers of nodes if the data has them."""
     if hasattr(data, "format") and hasattr(data, "tocoo"):
         return _of_scipy(data)
+    if hasattr(data, "nodes") and hasattr(data, "is_directed"):
+        return _of_networkx(data)
     if isinstance(data, Tensor) and data.dim() == 2 and data.shape[0] == 2:
         data = data[0], data[1]
     if isinstance(data, list):
@@ -77,8 +79,8 @@ def _form_of(data: Any) -> tuple[str, tuple, tuple[int, int] | None]:
         return "coo", (pairs[:, 0], pairs[:, 1]), None
     if not isinstance(data, tuple) or not data:
         raise DGLError(
-            f"data is a {type(data).__name__}; expected a pair of source and destination ids, ('coo', 'csr' or 'csc', tensors), a list"
-            " of pairs, or a scipy matrix"
+            f"data is a {type(data).__name__}; expected a pair of source and destination ids, ('coo', 'csr' or 'csc', tensors),"
+            " a list of pairs, or a scipy matrix"
         )
     form, arrays = (data[0], tuple(data[1])) if isinstance(data[0], str) else ("coo", data)
     if form not in ("coo", "csr", "csc") or len(arrays) != (2 if form == "coo" else 3):
@@ -93,6 +95,13 @@ def _of_scipy(matrix: Any) -> tuple[str, tuple, tuple[int, int]]:
         return matrix.format, (matrix.indptr, matrix.indices, np.zeros(0, dtype=np.int64)), matrix.shape
     matrix = matrix.tocoo()
     return "coo", (matrix.row, matrix.col), matrix.shape
+
+
+def _of_networkx(graph: Any) -> tuple[str, tuple, tuple[int, int]]:
+    """Nodes are sorted. Each edge of an undirected graph becomes two."""
+    ids = {node: i for i, node in enumerate(sorted(graph.nodes()))}
+    edges = list((graph if graph.is_directed() else graph.to_directed()).edges())
+    return "coo", ([ids[u] for u, _ in edges], [ids[v] for _, v in edges]), (len(ids), len(ids))
 
 
 def _ids(array: Any) -> Tensor:

@@ -179,6 +179,14 @@ class GraphData:
         etid = self._types.etype_id(etype)
         return etid, *self._graph.metagraph.ends[etid]
 
+    @property
+    def _etype2canonical(self) -> dict[str, Any]:
+        """{edge type: its triple, or () if several have this name}, which programs read."""
+        return {
+            etype: self.canonical_etypes[i] if self.etypes.count(etype) == 1 else ()
+            for i, etype in enumerate(self.etypes)
+        }
+
     def _relation(self, etype: Any) -> Relation:
         return self._graph.relations[self._types.etype_id(etype)]
 
@@ -282,7 +290,7 @@ class GraphData:
     def _edge_id_tensor(self, etid: int, edges: Any) -> Tensor:
         """Ids (E,) of edges, given by ids, by a mask or by the pair of their ends."""
         if isinstance(edges, tuple) and len(edges) == 2:
-            return self.edge_ids(*edges, etype=self.canonical_etypes[etid]).reshape(-1)
+            edges = self.edge_ids(*edges, etype=self.canonical_etypes[etid])
         ids = id_tensor(edges, self.idtype, self.device, "edges", masks=True)
         check_ids(ids, self._graph.num_edges(etid), "edges", "an edge")
         return ids

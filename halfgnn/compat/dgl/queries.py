@@ -10,6 +10,7 @@ from torch import Tensor
 from ...adjacency import Adjacency
 from .base import ALL, DGLError, check_ids, id_tensor, is_all, is_number
 from .graph_data import GraphData
+from .sparse import SparseMatrix, spmatrix
 from .topology import Relation
 
 
@@ -128,11 +129,13 @@ class Queries(GraphData):
     def in_degrees(self, v: Any = ALL, etype: Any = None) -> Any:
         """Number of in-edges of nodes, by default all."""
         etid, _, dst = self._ends_of(etype)
+        self._graph.check_allowed("csc", "in_degrees")
         return self._degrees(self._graph.relations[etid].graph().csc(), v, dst, "v")
 
     def out_degrees(self, u: Any = ALL, etype: Any = None) -> Any:
         """Number of out-edges of nodes, by default all."""
         etid, src, _ = self._ends_of(etype)
+        self._graph.check_allowed("csr", "out_degrees")
         return self._degrees(self._graph.relations[etid].graph().csr(), u, src, "u")
 
     def _degrees(self, side: Adjacency, nodes: Any, ntid: int, name: str) -> Any:
@@ -163,6 +166,17 @@ class Queries(GraphData):
 
     # ---- matrices ----------------------------------------------------------------------------------------------------------------
 
+    def adj(self, etype: Any = None, eweight_name: str | None = None) -> SparseMatrix:
+        """The adjacency matrix, whose rows are sources, as a ``dgl.sparse.SparseMatrix`` of ones or of an edge feature."""
+        etid = self.get_etype_id(etype)
+        relation = self._graph.relations[etid]
+        val = None if eweight_name is None else self._edge_frames[etid][eweight_name]
+        return spmatrix(relation.edges(), val, (relation.num_src, relation.num_dst))
+
+    def adjacency_matrix(self, etype: Any = None) -> SparseMatrix:
+        """:meth:`adj` of ones."""
+        return self.adj(etype)
+
     def adj_tensors(self, fmt: str, etype: Any = None) -> tuple[Tensor, ...]:
         """The adjacency matrix, whose rows are sources: (rows, columns) for "coo", (indptr, indices, edge ids) for "csr" and "csc".
 
@@ -192,7 +206,7 @@ class Queries(GraphData):
         if scipy_fmt is None:
             ends = torch.stack([rows, cols]).long()
             ones = torch.ones(rows.numel(), device=self.device)
-            return torch.sparse_coo_tensor(ends, ones, shape, device=self.device).to(ctx or "cpu")
+            return torch.sparse_coo_tensor(ends, ones, shape).to(ctx or "cpu")
         if scipy_fmt not in ("coo", "csr"):
             raise DGLError(f"scipy_fmt is {scipy_fmt!r}; expected 'coo' or 'csr'")
         import scipy.sparse
@@ -200,6 +214,10 @@ class Queries(GraphData):
         values = torch.ones(rows.numel(), dtype=self.idtype).numpy()
         matrix = scipy.sparse.coo_matrix((values, (rows.cpu().numpy(), cols.cpu().numpy())), shape=shape)
         return matrix if scipy_fmt == "coo" else matrix.tocsr()
+
+    def incidence_matrix(self, typestr: str, ctx: Any = None, etype: Any = None) -> Tensor:
+        """:meth:`inc` by its older name."""
+        return self.inc(typestr, ctx, etype)
 
     def inc(self, typestr: str, ctx: Any = None, etype: Any = None) -> Tensor:
         """The incidence matrix (N, E) as a torch sparse tensor of fp32 on the device ctx (by default the CPU).

@@ -15,6 +15,7 @@ from torch import nn as torch_nn
 import halfgnn
 from halfgnn.compat.dgl import nn as ours
 from halfgnn.compat.dgl.base import DGLError
+from halfgnn.nn.relation_attention import may_attend_together
 from tests.support_nn import IN_FEATS, NUM_NODES, assert_close, randn, random_edges, seeded
 
 dgl = pytest.importorskip("dgl")
@@ -424,6 +425,7 @@ def test_hetero_graph_conv():
     expected, actual = (seeded(lambda lib=lib: run(lib)) for lib in (theirs, ours))
     assert expected.keys() == actual.keys() and seen == [dgl.DGLGraph] * 2
     assert_close([actual[ntype] for ntype in expected], list(expected.values()), 1e-4)
+    assert may_attend_together([ours.GATConv(F, 5, 2) for _ in range(2)])  # in one fused attention
 
 
 class _Squeezed(torch_nn.Module):
