@@ -1,0 +1,98 @@
+"""Names and checks that every module of the interface uses."""
+
+from __future__ import annotations
+
+import warnings
+from typing import Any
+
+import numpy as np
+import torch
+from torch import Tensor
+
+ALL = "__ALL__"  # all nodes or edges
+SLICE_FULL = slice(None, None, None)
+
+# Columns in which graphs made of other graphs keep where their nodes and edges come from.
+NTYPE = ETYPE = "_TYPE"
+NID = EID = "_ID"
+
+EdgeType = tuple[str, str, str]  # (type of the sources, relation, type of the destinations)
+
+
+class DGLError(ValueError):
+    """What the interface raises for arguments that do not fit the graph."""
+
+
+class DGLWarning(UserWarning):
+    """What the interface warns of."""
+
+
+def dgl_warning(message: str, category: type[Warning] = DGLWarning, stacklevel: int = 2) -> None:
+    """Warn as the interface does."""
+    warnings.warn(message, category=category, stacklevel=stacklevel + 1)
+
+
+def is_all(ids: Any) -> bool:
+    """Whether ids stands for all nodes or edges."""
+    return isinstance(ids, str) and ids == ALL
+
+
+def is_internal_column(name: str) -> bool:
+    """Whether a column has ids or types of the graph that this one was made of."""
+    return name in (NTYPE, NID)
+
+
+def id_tensor(ids: Any, dtype: torch.dtype, device: torch.device, name: str, *, masks: bool = False) -> Tensor:
+    """Ids (n,) as a tensor: of a number, a sequence, an array, or a tensor of integers.
+
+    masks: a tensor of booleans is a mask, and gives the ids at which it is true. Otherwise it is refused.
+
+    Raises:
+        DGLError: other dtypes, more than one dimension, another device than the graph's.
+    """
+    if not isinstance(ids, Tensor):
+        ids = _tensor_of(ids, name).to(device)
+    elif ids.device != device:
+        raise DGLError(f"{name} is on {ids.device}; expected the graph's device, {device}")
+    if ids.dtype == torch.bool and masks:
+        ids = ids.nonzero().squeeze(1)
+    is_integer = not (ids.dtype.is_floating_point or ids.dtype.is_complex or ids.dtype == torch.bool)
+    if ids.numel() and not is_integer:
+        raise DGLError(f"{name} has dtype {ids.dtype}; expected integers")
+    if ids.dim() > 1:
+        raise DGLError(f"{name} has shape {tuple(ids.shape)}; expected one dimension")
+    return ids.reshape(-1).to(dtype)
+
+
+def _tensor_of(ids: Any, name: str) -> Tensor:
+    if isinstance(ids, range):
+        return torch.arange(ids.start, ids.stop, ids.step)
+    if not isinstance(ids, (int, np.generic, np.ndarray)) and any(isinstance(i, Tensor) for i in ids):
+        ids = [int(i) for i in ids]
+    array = np.asarray(ids)
+    if array.size == 0:
+        array = array.astype(np.int64)
+    if array.dtype.kind not in "iub":
+        raise DGLError(f"{name} has dtype {array.dtype}; expected integers")
+    return torch.from_numpy(array.copy() if array.dtype.kind != "u" else array.astype(np.int64))
+
+
+def is_number(ids: Any) -> bool:
+    """Whether ids is one id, for which a query gives a number in place of a tensor."""
+    return isinstance(ids, (int, np.integer)) or (isinstance(ids, Tensor) and ids.dim() == 0)
+
+
+def check_ids(ids: Tensor, count: int, name: str, what: str) -> None:
+    """Raises DGLError unless ids are in [0, count). It reads the ids, and so waits for a GPU."""
+    if ids.numel():
+        low, high = (int(bound) for bound in torch.aminmax(ids))
+        if low < 0 or high >= count:
+            raise DGLError(f"{name} has {what} {low if low < 0 else high}; expected ids in [0, {count})")
+
+
+def check_idtype(idtype: Any) -> torch.dtype:
+    """The dtype of ids that idtype names. Raises DGLError for others than int32 and int64."""
+    dtype = {"int32": torch.int32, "int64": torch.int64}.get(idtype, idtype) if isinstance(idtype, str) else idtype
+    if dtype not in (torch.int32, torch.int64):
+        raise DGLError(f"idtype is {idtype!r}; expected torch.int32 or torch.int64")
+    return dtype

@@ -1,0 +1,219 @@
+"""Batches: several graphs as one graph of their disjoint union, and back."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from itertools import accumulate
+from typing import Any, TypeVar
+
+import torch
+from torch import Tensor
+
+from .base import ALL, EID, NID, DGLError, EdgeType, is_all
+from .frame import Column, Frame
+from .heterograph import DGLGraph
+from .topology import Relation, Topology
+
+__all__ = ["batch", "slice_batch", "unbatch"]
+
+Counts = dict[Any, list[int]]  # per type the number of nodes or edges in each graph
+T = TypeVar("T")
+
+
+def batch(
+    graphs: Sequence[DGLGraph], ndata: str | Sequence[str] | None = ALL, edata: str | Sequence[str] | None = ALL
+) -> DGLGraph:
+    """The disjoint union of graphs, which remembers how many nodes and edges each of them has.
+
+    Args:
+        graphs: of the same types, dtype of ids and device. Batched graphs count as the graphs that they are made of.
+        ndata, edata: features to keep: ``dgl.ALL``, which all graphs must have then, a list of names, or None.
+
+    Raises:
+        DGLError: no graphs, blocks, or graphs that differ in types, devices, dtypes or features.
+    """
+    graphs = list(graphs)
+    _check(graphs, {"ndata": ndata, "edata": edata})
+    first = graphs[0]
+    whole = DGLGraph(_union([graph._graph for graph in graphs]), first.ntypes, first.etypes)
+    whole.set_batch_num_nodes({t: torch.cat([graph.batch_num_nodes(t) for graph in graphs]) for t in first.ntypes})
+    whole.set_batch_num_edges(
+        {etype: torch.cat([graph.batch_num_edges(etype) for graph in graphs]) for etype in first.canonical_etypes}
+    )
+    for i, ntype in enumerate(first.ntypes):
+        _join(whole._node_frames[i], [graph._node_frames[i] for graph in graphs], ndata, f"nodes of type {ntype!r}")
+    for i, etype in enumerate(first.canonical_etypes):
+        _join(whole._edge_frames[i], [graph._edge_frames[i] for graph in graphs], edata, f"edges of type {etype}")
+    return whole
+
+
+def _check(graphs: Sequence[DGLGraph], features: Mapping[str, Any]) -> None:
+    if not graphs:
+        raise DGLError("graphs is empty; expected at least one graph")
+    for name, wanted in features.items():
+        if not (wanted is None or is_all(wanted) or isinstance(wanted, (list, tuple))):
+            raise DGLError(f"{name} is {wanted!r}; expected dgl.ALL, a list of names, or None")
+    if any(graph.is_block for graph in graphs):
+        raise DGLError("graphs has a block; expected graphs: blocks cannot be batched")
+    first = graphs[0]
+    for i, graph in enumerate(graphs):
+        for attribute in ("ntypes", "canonical_etypes", "idtype", "device"):
+            expected, found = getattr(first, attribute), getattr(graph, attribute)
+            if found != expected:
+                raise DGLError(f"graphs[{i}].{attribute} is {found}; expected that of graphs[0], {expected}")
+
+
+def _union(parts: Sequence[Topology]) -> Topology:
+    first = parts[0]
+    node_counts = [[part.node_counts[i] for part in parts] for i in range(len(first.node_counts))]
+    relations = []
+    for i, (src_type, dst_type) in enumerate(first.metagraph.ends):
+        ends = [part.relations[i].edges() for part in parts]
+        num_edges = [src.numel() for src, _ in ends]
+        src, dst = (
+            torch.cat([end[side] for end in ends]) + _starts_per_row(node_counts[ntype], num_edges, first)
+            for side, ntype in ((0, src_type), (1, dst_type))
+        )
+        num_src, num_dst = sum(node_counts[src_type]), sum(node_counts[dst_type])
+        relations.append(Relation.from_edges(src, dst, num_src, num_dst, check=False))
+    allowed = [form for form in first.allowed if all(form in part.allowed for part in parts)]
+    return Topology(first.metagraph, [sum(counts) for counts in node_counts], relations, allowed or first.allowed)
+
+
+def _starts_per_row(counts: Sequence[int], repeats: Sequence[int], like: Topology) -> Tensor:
+    """What precedes each graph in `counts`, once per edge: repeats[i] times for graph i."""
+    starts = torch.tensor([0, *accumulate(counts)][:-1], dtype=like.idtype)
+    return starts.repeat_interleave(torch.tensor(repeats)).to(like.device)
+
+
+def _join(whole: Frame, frames: Sequence[Frame], names: Any, what: str) -> None:
+    """Put features of all frames into `whole`. Frames without rows need not have them."""
+    if names is None:
+        return
+    filled = [frame for frame in frames if frame.num_rows] or list(frames)
+    schemes = [frame.schemes for frame in filled]
+    if is_all(names):
+        names = list(schemes[0])
+        different = [scheme for scheme in schemes if scheme != schemes[0]]
+    else:
+        different = [scheme for scheme in schemes for name in names if scheme.get(name) != schemes[0].get(name)]
+        different += [schemes[0]] if any(name not in schemes[0] for name in names) else []
+    if different:
+        raise DGLError(
+            f"graphs have different features of {what}: {schemes[0]} and {different[0]}; expected the same names, shapes and dtypes, or"
+            " that ndata and edata name those that all have"
+        )
+    for name in names:
+        whole[name] = torch.cat([frame[name] for frame in filled])
+
+
+# ---- and back --------------------------------------------------------------------------------------------------------------------
+
+
+def unbatch(
+    g: DGLGraph,
+    node_split: Tensor | Mapping[str, Tensor] | None = None,
+    edge_split: Tensor | Mapping[EdgeType, Tensor] | None = None,
+) -> list[DGLGraph]:
+    """The graphs that a batch is made of. Features are views of the batch's features.
+
+    Args:
+        node_split, edge_split: number of nodes or edges in each graph, one tensor or one per type; by default those of the batch.
+
+    Raises:
+        DGLError: types without numbers, numbers of graphs that differ, or numbers that do not add up.
+    """
+    num_nodes = _split_of(node_split, g.ntypes, g.ntypes, g.batch_num_nodes, g.num_nodes, "node_split")
+    etypes = g.canonical_etypes
+    num_edges = _split_of(edge_split, etypes, g.etypes, g.batch_num_edges, g.num_edges, "edge_split")
+    lengths = {len(counts) for counts in (*num_nodes.values(), *num_edges.values())}
+    if len(lengths) != 1:
+        raise DGLError(f"node_split and edge_split are for {sorted(lengths)} graphs; expected one number of graphs")
+    relations = []
+    for (src_type, _, dst_type), relation in zip(etypes, g._graph.relations):
+        counts = num_edges[src_type, _, dst_type]
+        relations.append(_parts_of(relation, num_nodes[src_type], num_nodes[dst_type], counts, g._graph))
+    node_frames = [_frame_parts(frame, num_nodes[t]) for t, frame in zip(g.ntypes, g._node_frames)]
+    edge_frames = [_frame_parts(frame, num_edges[etype]) for etype, frame in zip(etypes, g._edge_frames)]
+    return [
+        g._with(
+            g._graph.with_relations([parts[i] for parts in relations], [num_nodes[t][i] for t in g.ntypes]),
+            [parts[i] for parts in node_frames],
+            [parts[i] for parts in edge_frames],
+        )
+        for i in range(lengths.pop())
+    ]
+
+
+def _split_of(
+    split: Any, types: Sequence[T], names: Sequence[str], counts: Callable, total: Callable, argument: str
+) -> Counts:
+    """Number of nodes or edges of each type in each graph. Reads tensors, and so waits for a GPU."""
+    if split is None:
+        split = {t: counts(t) for t in types}
+    elif not isinstance(split, Mapping):
+        if len(types) != 1:
+            raise DGLError(f"{argument} is a {type(split).__name__}; expected a dict with numbers for each of {types}")
+        split = {types[0]: split}
+    of_type = {t: split.get(t, split.get(name)) for t, name in zip(types, names)}
+    missing = [t for t, values in of_type.items() if values is None]
+    if missing:
+        raise DGLError(f"{argument} has no numbers for {missing}; expected them for each of {types}")
+    lists = {t: [int(n) for n in torch.as_tensor(values).tolist()] for t, values in of_type.items()}
+    for t, values in lists.items():
+        if sum(values) != total(t) or any(n < 0 for n in values):
+            raise DGLError(
+                f"{argument} of {t} adds up to {sum(values)}; expected {total(t)}, the number that there are"
+            )
+    return lists
+
+
+def _parts_of(
+    relation: Relation, num_src: Sequence[int], num_dst: Sequence[int], num_edges: Sequence[int], like: Topology
+) -> list[Relation]:
+    src, dst = (
+        (end - _starts_per_row(counts, num_edges, like)).split(list(num_edges))
+        for end, counts in zip(relation.edges(), (num_src, num_dst))
+    )
+    return [Relation.from_edges(u, v, rows, cols, check=False) for u, v, rows, cols in zip(src, dst, num_src, num_dst)]
+
+
+def _frame_parts(frame: Frame, counts: Sequence[int]) -> list[Frame]:
+    columns = {name: frame[name].split(list(counts)) for name in frame.schemes}
+    return [Frame({name: parts[i] for name, parts in columns.items()}, count) for i, count in enumerate(counts)]
+
+
+def slice_batch(g: DGLGraph, gid: int, store_ids: bool = False) -> DGLGraph:
+    """One graph of a batch. Features are views of the batch's features.
+
+    gid: its place. store_ids: keep the ids that nodes and edges have in the batch, in ``dgl.NID`` and ``dgl.EID``.
+    """
+    if not 0 <= gid < g.batch_size:
+        raise DGLError(f"gid is {gid}; expected a place in [0, {g.batch_size})")
+    nodes = {t: _range_of(g.batch_num_nodes(t), gid) for t in g.ntypes}
+    edges = {etype: _range_of(g.batch_num_edges(etype), gid) for etype in g.canonical_etypes}
+    relations = []
+    for etype, relation in zip(g.canonical_etypes, g._graph.relations):
+        (src_start, src_end), (dst_start, dst_end) = nodes[etype[0]], nodes[etype[2]]
+        u, v = (end[slice(*edges[etype])] for end in relation.edges())
+        counts = src_end - src_start, dst_end - dst_start
+        relations.append(Relation.from_edges(u - src_start, v - dst_start, *counts, check=False))
+    part = g._with(
+        g._graph.with_relations(relations, [end - start for start, end in nodes.values()]),
+        [_rows(frame, *nodes[t]) for t, frame in zip(g.ntypes, g._node_frames)],
+        [_rows(frame, *edges[etype]) for etype, frame in zip(g.canonical_etypes, g._edge_frames)],
+    )
+    if store_ids:
+        for frames, ranges, name in ((part._node_frames, nodes, NID), (part._edge_frames, edges, EID)):
+            for frame, (start, end) in zip(frames, ranges.values()):
+                frame[name] = torch.arange(start, end, dtype=g.idtype, device=g.device)
+    return part
+
+
+def _range_of(counts: Tensor, gid: int) -> tuple[int, int]:
+    start, count = torch.stack([counts[:gid].sum(), counts[gid].long()]).tolist()
+    return start, start + count
+
+
+def _rows(frame: Frame, start: int, end: int) -> Frame:
+    return Frame({name: Column(frame[name][start:end]) for name in frame.schemes}, end - start)

@@ -1,0 +1,3 @@
+"""The former name of :mod:`dgl.transforms`."""
+
+from .transforms import *  # noqa: F403
