@@ -286,3 +286,24 @@ def test_errors_name_what_is_wrong():
     for call, match in wrong:
         with pytest.raises(DGLError, match=match):
             call()
+    g.ndata["n"] = torch.arange(NUM_NODES)
+    for call in (fn.copy_u("n", "m"), fn.u_mul_e("n", "w", "m")):
+        with pytest.raises(TypeError, match=r"the feature .n. has dtype torch\.int64"):
+            g.update_all(call, fn.sum("m", "y"))
+    with pytest.raises(TypeError, match=r"the feature .n. has dtype torch\.int64"):
+        g.apply_edges(fn.u_add_v("x", "n", "y"))
+
+
+def test_what_evaluation_kept_serves_training():
+    g = ours.graph(("csc", ([0, 1, 3], [0, 0, 1], [2, 0, 1])))
+    g.ndata["x"] = torch.ones(2, 3)
+    part = ours.node_subgraph(g, [1, 0])
+    with torch.inference_mode():
+        part.update_all(fn.u_add_v("x", "x", "m"), fn.sum("m", "y"))
+        part.update_all(lambda edges: {"m": edges.src["x"]}, in_order)
+        part.has_edges_between(0, 1)
+    weight = torch.ones(3, requires_grad=True)
+    part.ndata["h"] = part.ndata["x"] * weight
+    part.update_all(lambda edges: {"m": edges.src["h"]}, fn.sum("m", "y"))
+    part.ndata["y"].sum().backward()
+    assert weight.grad.tolist() == [3, 3, 3]
