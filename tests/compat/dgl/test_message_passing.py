@@ -231,18 +231,6 @@ def test_segments_and_products():
     assert lacking <= {"reshape_lhs_rhs"}, lacking
 
 
-def test_sparse_matrices():
-    g, other = one_type()
-    x = torch.randn(NUM_NODES, 3)
-    dense = other.adj_external().to_dense()
-    torch.testing.assert_close(g.adj() @ x, dense @ x)
-    torch.testing.assert_close(g.adj().T @ x, dense.t() @ x)
-    g.edata["s"] = torch.rand(NUM_EDGES)
-    weighted = g.adj(eweight_name="s")
-    torch.testing.assert_close((weighted * 2).sum(1), weighted.to_dense().sum(1) * 2)
-    torch.testing.assert_close(ours.sparse.softmax(weighted, 1).sum(1), (dense.sum(1) > 0).float())
-
-
 def test_traversals():
     tree = torch.randint(10**6, (11,)) % torch.arange(1, 12)
     edges = torch.cat([tree, torch.arange(3)]), torch.cat([torch.arange(1, 12), torch.arange(3) + 5])
