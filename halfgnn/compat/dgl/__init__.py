@@ -5,7 +5,7 @@
 
 from typing import Any
 
-from . import backend, function, init, methods, ops, sparse, transform, transforms  # noqa: F401 (methods adds to DGLGraph)
+from . import backend, function, init, methods, multiprocessing, ops, sparse, transform, transforms  # noqa: F401 (methods adds to DGLGraph)
 from .base import ALL, EID, ETYPE, NID, NTYPE, DGLError, DGLWarning
 from .batch import batch, slice_batch, unbatch
 from .convert import (
@@ -21,6 +21,15 @@ from .convert import (
 from .frame import LazyFeature
 from .global_config import is_libxsmm_enabled, use_libxsmm
 from .heterograph import DGLBlock, DGLGraph, DGLHeteroGraph
+from .homophily import (
+    adjusted_homophily,
+    edge_homophily,
+    edge_label_informativeness,
+    linkx_homophily,
+    node_homophily,
+    node_label_informativeness,
+)
+from .mpops import copy_u, copy_v, u_add_v, u_div_v, u_dot_v, u_mul_v, u_sub_v
 from .networkx_graphs import bipartite_from_networkx, from_networkx, to_networkx
 from .propagate import prop_edges, prop_edges_dfs, prop_nodes, prop_nodes_bfs, prop_nodes_topo
 from .random import rand_bipartite, rand_graph, seed
@@ -94,6 +103,7 @@ from .traversal import (
     dfs_labeled_edges_generator,
     topological_nodes_generator,
 )
+from .utils import apply_each
 
 __all__ = [
     "ALL",
@@ -113,6 +123,8 @@ __all__ = [
     "add_self_loop",
     "adj_product_graph",
     "adj_sum_graph",
+    "adjusted_homophily",
+    "apply_each",
     "batch",
     "bfs_edges_generator",
     "bfs_nodes_generator",
@@ -122,10 +134,14 @@ __all__ = [
     "broadcast_edges",
     "broadcast_nodes",
     "compact_graphs",
+    "copy_u",
+    "copy_v",
     "create_block",
     "dfs_edges_generator",
     "dfs_labeled_edges_generator",
     "double_radius_node_labeling",
+    "edge_homophily",
+    "edge_label_informativeness",
     "edge_subgraph",
     "edge_type_subgraph",
     "from_networkx",
@@ -144,11 +160,14 @@ __all__ = [
     "laplacian_lambda_max",
     "laplacian_pe",
     "line_graph",
+    "linkx_homophily",
     "max_edges",
     "max_nodes",
     "mean_edges",
     "mean_nodes",
     "metapath_reachable_graph",
+    "node_homophily",
+    "node_label_informativeness",
     "node_subgraph",
     "node_type_subgraph",
     "norm_by_dst",
@@ -195,6 +214,11 @@ __all__ = [
     "topological_nodes_generator",
     "transform",
     "transforms",
+    "u_add_v",
+    "u_div_v",
+    "u_dot_v",
+    "u_mul_v",
+    "u_sub_v",
     "unbatch",
     "use_libxsmm",
 ]
