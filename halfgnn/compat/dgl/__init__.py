@@ -5,7 +5,7 @@
 
 from typing import Any
 
-from . import methods, transform, transforms  # noqa: F401 (methods adds to DGLGraph)
+from . import data, dataloading, methods, transform, transforms  # noqa: F401 (methods adds to DGLGraph)
 from .base import ALL, EID, ETYPE, NID, NTYPE, DGLError, DGLWarning
 from .batch import batch, slice_batch, unbatch
 from .convert import (
@@ -18,8 +18,10 @@ from .convert import (
     to_heterogeneous,
     to_homogeneous,
 )
+from .data import load_graphs, save_graphs
 from .frame import LazyFeature
 from .heterograph import DGLBlock, DGLGraph, DGLHeteroGraph
+from .merge import merge
 from .networkx_graphs import bipartite_from_networkx, from_networkx, to_networkx
 from .random import rand_bipartite, rand_graph, seed
 from .readout import (
@@ -112,6 +114,8 @@ __all__ = [
     "broadcast_nodes",
     "compact_graphs",
     "create_block",
+    "data",
+    "dataloading",
     "double_radius_node_labeling",
     "edge_subgraph",
     "edge_type_subgraph",
@@ -129,10 +133,12 @@ __all__ = [
     "laplacian_lambda_max",
     "laplacian_pe",
     "line_graph",
+    "load_graphs",
     "max_edges",
     "max_nodes",
     "mean_edges",
     "mean_nodes",
+    "merge",
     "metapath_reachable_graph",
     "node_subgraph",
     "node_type_subgraph",
@@ -149,6 +155,7 @@ __all__ = [
     "remove_self_loop",
     "reorder_graph",
     "reverse",
+    "save_graphs",
     "seed",
     "segmented_knn_graph",
     "shortest_dist",
