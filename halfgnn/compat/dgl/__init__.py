@@ -5,7 +5,7 @@
 
 from typing import Any
 
-from . import data, dataloading, methods, transform, transforms  # noqa: F401 (methods adds to DGLGraph)
+from . import data, dataloading, function, methods, ops, transform, transforms  # noqa: F401 (methods adds to DGLGraph)
 from .base import ALL, EID, ETYPE, NID, NTYPE, DGLError, DGLWarning
 from .batch import batch, slice_batch, unbatch
 from .convert import (
@@ -121,6 +121,7 @@ __all__ = [
     "edge_type_subgraph",
     "from_networkx",
     "from_scipy",
+    "function",
     "graph",
     "heterograph",
     "in_subgraph",
@@ -143,6 +144,7 @@ __all__ = [
     "node_subgraph",
     "node_type_subgraph",
     "norm_by_dst",
+    "ops",
     "out_subgraph",
     "radius_graph",
     "rand_bipartite",

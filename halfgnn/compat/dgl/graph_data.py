@@ -291,6 +291,11 @@ class GraphData:
         """Ids of the edges between u and v."""
         raise NotImplementedError
 
+    def _ids(self, kept: Tensor | None, count: int) -> Tensor:
+        if kept is None:
+            return torch.arange(count, dtype=self.idtype, device=self.device)
+        return kept.to(self.idtype)
+
     def _node_id_tensor(self, ntid: int, nodes: Any) -> Tensor:
         ids = id_tensor(nodes, self.idtype, self.device, "nodes", masks=True)
         check_ids(ids, self._graph.num_nodes(ntid), "nodes", "a node")

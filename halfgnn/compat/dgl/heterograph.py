@@ -12,13 +12,14 @@ from torch import Tensor
 from . import slicing
 from .base import DGLError, check_idtype
 from .frame import Column
+from .message_passing import MessagePassing
 from .mutations import Mutations
 from .topology import Topology
 
 Self = TypeVar("Self", bound="DGLGraph")
 
 
-class DGLGraph(Mutations):
+class DGLGraph(Mutations, MessagePassing):
     """A graph of typed nodes and edges with features. ``dgl.graph``, ``dgl.heterograph`` and others make it.
 
     Its structure is shared among all graphs made of it and never copied, and so are features: slices ``g[etype]``, clones and local

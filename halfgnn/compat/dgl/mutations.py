@@ -47,8 +47,8 @@ class Mutations(Queries):
             self._add_up_to(ntid, int(ids.max()) + 1)
         relation = self._graph.relations[etid]
         old_src, old_dst = relation.edges()
-        ends = torch.cat([old_src, src]), torch.cat([old_dst, dst])
-        self._replace(etid, Relation.from_edges(*ends, relation.num_src, relation.num_dst, check=False))
+        all_src, all_dst = torch.cat([old_src, src]), torch.cat([old_dst, dst])
+        self._replace(etid, Relation.from_edges(all_src, all_dst, relation.num_src, relation.num_dst, check=False))
         self._edge_frames[etid].append_rows(src.numel(), data, self.device)
         self._batch_num_nodes = self._batch_num_edges = None
 
@@ -123,11 +123,6 @@ class Mutations(Queries):
             self._node_frames[ntid][NID] = self._ids(kept, self._graph.num_nodes(ntid))
         for etid in range(len(self._edge_frames)):
             self._edge_frames[etid][EID] = self._ids(edges.get(etid), self._graph.num_edges(etid))
-
-    def _ids(self, kept: Tensor | None, count: int) -> Tensor:
-        if kept is None:
-            return torch.arange(count, dtype=self.idtype, device=self.device)
-        return kept.to(self.idtype)
 
     def _count_nodes(self, ntid: int, stays: Tensor) -> None:
         if self._batch_num_nodes is not None:

@@ -184,8 +184,11 @@ def _fetch(url: str, target: str, context: Any) -> None:
 
 def check_sha1(filename: str, sha1_hash: str) -> bool:
     """Whether the file has this SHA-1 hash."""
+    digest = hashlib.sha1()
     with open(filename, "rb") as file:
-        return hashlib.file_digest(file, "sha1").hexdigest() == sha1_hash
+        for part in iter(lambda: file.read(1 << 20), b""):
+            digest.update(part)
+    return digest.hexdigest() == sha1_hash
 
 
 def extract_archive(file: str, target_dir: str, overwrite: bool = True) -> None:
