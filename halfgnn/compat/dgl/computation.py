@@ -46,7 +46,9 @@ class Part:
         src, dst = graph._graph.metagraph.ends[etid]
         nodes = graph._node_frames
         relation = graph._graph.relations[etid]
-        return cls(graph, graph._types.canonical_etypes[etid], relation, nodes[src], nodes[dst], graph._edge_frames[etid])
+        return cls(
+            graph, graph._types.canonical_etypes[etid], relation, nodes[src], nodes[dst], graph._edge_frames[etid]
+        )
 
     def of_edges(self, edge_ids: Tensor) -> Part:
         """Some of the edges, among all nodes."""
@@ -99,9 +101,7 @@ def edge_batch(part: Part) -> EdgeBatch:
     src, dst = part.relation.edges()
     ids = part.ids(part.edge_ids, part.relation.num_edges)
     ends = src, dst if part.dst_ids is None else part.dst_ids[dst.long()]
-    return EdgeBatch(
-        part.graph, ids, part.etype, part.src.subframe(src), part.edges, part.dst.subframe(dst), ends
-    )
+    return EdgeBatch(part.graph, ids, part.etype, part.src.subframe(src), part.edges, part.dst.subframe(dst), ends)
 
 
 # ---- nodes -----------------------------------------------------------------------------------------------------------------------
@@ -139,7 +139,9 @@ def _reduced(part: Part, message_func: Any, reduce_func: Any) -> Tensor:
     if call is None:
         made = messages(part, message_func)
         if reduce_func.msg_field not in made:
-            raise DGLError(f"the messages are {list(made)}; expected {reduce_func.msg_field!r}, which {reduce_func} reads")
+            raise DGLError(
+                f"the messages are {list(made)}; expected {reduce_func.msg_field!r}, which {reduce_func} reads"
+            )
         return ops.gspmm(graph, "copy_rhs", reduce_func.name, None, made[reduce_func.msg_field])
     op, lhs, rhs = call
     x = None if lhs is None else part.operand("u", lhs)
@@ -151,7 +153,9 @@ def fused_call(message_func: Any, reduce_func: fn.ReduceFunction) -> tuple[str, 
     """gspmm's op and the names of its operands, if one gspmm does both functions."""
     if isinstance(message_func, fn.BuiltinFunction):
         if not isinstance(message_func, fn.MessageFunction):
-            raise DGLError(f"the message function is {message_func!r}; expected copy_u, copy_e, a binary one, or a function")
+            raise DGLError(
+                f"the message function is {message_func!r}; expected copy_u, copy_e, a binary one, or a function"
+            )
         if message_func.out_field != reduce_func.msg_field:
             raise DGLError(
                 f"{message_func} writes the message {message_func.out_field!r}, but {reduce_func} reads {reduce_func.msg_field!r};"

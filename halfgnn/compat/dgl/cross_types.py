@@ -51,7 +51,9 @@ def merged(
 ) -> Mapping[str, Tensor]:
     """The features of several edge types as one, by a reducer of ``multi_update_all``, in the order of the types' ids."""
     if not callable(reducer) and reducer not in _MERGES:
-        raise DGLError(f"cross_reducer is {reducer!r}; expected one of {list(_MERGES)}, or a function of a list of tensors")
+        raise DGLError(
+            f"cross_reducer is {reducer!r}; expected one of {list(_MERGES)}, or a function of a list of tensors"
+        )
     if len(results) == 1 and reducer != "stack":
         return results[0]
     if reducer == "stack":

@@ -41,7 +41,9 @@ class MessagePassing(Queries):
         """Set features of edges to messages: of one type, or with a built-in function of all types."""
         if etype is None and len(self._graph.relations) > 1:
             if not isinstance(func, fn.BuiltinFunction):
-                raise DGLError("func is a function, and the graph has several edge types; expected etype, or a built-in function")
+                raise DGLError(
+                    "func is a function, and the graph has several edge types; expected etype, or a built-in function"
+                )
             etids = range(len(self._graph.relations))
         else:
             etids = range(self.get_etype_id(etype), self.get_etype_id(etype) + 1)

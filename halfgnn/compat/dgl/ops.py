@@ -41,9 +41,7 @@ def gspmm(g: GraphData, op: str, reduce_op: str, lhs_data: Any, rhs_data: Any) -
     )
 
 
-def gsddmm(
-    g: GraphData, op: str, lhs_data: Any, rhs_data: Any, lhs_target: str = "u", rhs_target: str = "v"
-) -> Any:
+def gsddmm(g: GraphData, op: str, lhs_data: Any, rhs_data: Any, lhs_target: str = "u", rhs_target: str = "v") -> Any:
     """:func:`halfgnn.ops.gsddmm`. On a graph of several edge types operands are as for :func:`gspmm`, the result one per edge type."""
     if len(g._graph.relations) == 1:
         lhs, rhs = _only(g, lhs_data, lhs_target), _only(g, rhs_data, rhs_target)
@@ -134,7 +132,9 @@ def edge_softmax(graph: GraphData, logits: Any, eids: Any = ALL, norm_by: str = 
     relations = graph._graph.relations
     if not isinstance(logits, Mapping):
         if len(relations) != 1:
-            raise DGLError(f"logits is a {type(logits).__name__}; expected {{edge type: tensor}}, as the graph has several")
+            raise DGLError(
+                f"logits is a {type(logits).__name__}; expected {{edge type: tensor}}, as the graph has several"
+            )
         relation = relations[0]
         if not is_all(eids):
             ids = id_tensor(eids, relation.idtype, relation.device, "eids", masks=True).long()

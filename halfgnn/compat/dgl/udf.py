@@ -22,7 +22,14 @@ class EdgeBatch:
     """
 
     def __init__(
-        self, graph: Any, eid: Tensor, etype: EdgeType, src_data: Frame, edge_data: Frame, dst_data: Frame, ends: Any = None
+        self,
+        graph: Any,
+        eid: Tensor,
+        etype: EdgeType,
+        src_data: Frame,
+        edge_data: Frame,
+        dst_data: Frame,
+        ends: Any = None,
     ):
         self._graph, self._eid, self._etype = graph, eid, etype
         self.src, self.data, self.dst = src_data, edge_data, dst_data
@@ -54,9 +61,7 @@ class NodeBatch:
         mailbox: in a reduce function their messages, {name: (N, degree, *)}, by edge id.
     """
 
-    def __init__(
-        self, graph: Any, nodes: Tensor, ntype: str, data: Any, msgs: Mapping[str, Tensor] | None = None
-    ):
+    def __init__(self, graph: Any, nodes: Tensor, ntype: str, data: Any, msgs: Mapping[str, Tensor] | None = None):
         self._graph, self._nodes, self._ntype = graph, nodes, ntype
         self.data = data
         self.mailbox = msgs

@@ -3,6 +3,7 @@
 from typing import Any
 
 from . import utils
+from .absent import absent_dataset
 from .dataset import DGLBuiltinDataset, DGLDataset
 from .serialize import load_graphs, load_labels, load_tensors, save_graphs, save_tensors
 from .utils import Subset, split_dataset
@@ -22,9 +23,6 @@ __all__ = [
 
 
 def __getattr__(name: str) -> Any:
-    if name.endswith(("Dataset", "Data")):
-        raise AttributeError(
-            f"dgl.data.{name} is not available in halfgnn.compat.dgl, which has no data sets: load the graphs that DGL's dgl.save_graphs has"
-            " written with dgl.load_graphs, or derive a class from dgl.data.DGLDataset"
-        )
+    if name.endswith("Dataset"):
+        return absent_dataset(name)
     raise AttributeError(f"module {__name__!r} has no attribute {name!r}")

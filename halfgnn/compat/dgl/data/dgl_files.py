@@ -60,8 +60,8 @@ def read_dgl_file(path: str) -> tuple[list[DGLGraph], dict[str, Tensor]]:
         _, version, kind, count = (reader.number() for _ in range(4))
         if (version, kind) != (2, 2):
             raise DGLError(
-                f"{path} has version {version} and graphs of kind {kind}; expected 2 and 2: load_graphs and save_graphs of DGL 0.5 or later"
-                " convert it"
+                f"{path} has version {version} and graphs of kind {kind}; expected 2 and 2: load_graphs and save_graphs of DGL"
+                " 0.5 or later convert it"
             )
         reader.at = _FIRST_PART
         start = reader.number()

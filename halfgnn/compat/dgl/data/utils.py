@@ -50,7 +50,7 @@ __all__ = [
 class Subset:
     """Some items of a data set. indices: their places in it."""
 
-    def __init__(self, dataset: Any, indices: Sequence[int]):
+    def __init__(self, dataset: Any, indices: Any):
         self.dataset = dataset
         self.indices = indices
 

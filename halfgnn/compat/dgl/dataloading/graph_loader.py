@@ -20,7 +20,7 @@ __all__ = ["GraphCollator", "GraphDataLoader"]
 
 
 class GraphCollator:
-    """Joins the items of a mini-batch: graphs to a batch, tensors, arrays and numbers to a tensor, and what is in sequences and dicts."""
+    """Joins the items of a mini-batch: graphs to a batch, tensors, arrays and numbers to a tensor; in sequences and dicts too."""
 
     def collate(self, items: Sequence[Any]) -> Any:
         """The joined items.
@@ -49,7 +49,7 @@ class GraphCollator:
             joined = [self.collate(parts) for parts in zip(*items)]
             return type(first)(*joined) if hasattr(first, "_fields") else joined
         raise TypeError(
-            f"an item is a {type(first).__name__}; expected graphs, tensors, arrays, numbers, strings, or sequences or dicts of them"
+            f"an item is a {type(first).__name__}; expected a graph, tensor, array, number or string, or a sequence or dict of them"
         )
 
 

@@ -1,4 +1,4 @@
-"""Graphs derived from the structure of others: line graphs, paths of k edges, metapaths, nodes that have edges, sums and products."""
+"""Graphs derived from the structure of others: line graphs, paths, metapaths, nodes that have edges, sums and products."""
 
 from __future__ import annotations
 
