@@ -5,7 +5,18 @@
 
 from typing import Any
 
-from . import data, dataloading, function, methods, ops, transform, transforms  # noqa: F401 (methods adds to DGLGraph)
+from . import (  # noqa: F401 (methods adds to DGLGraph)
+    backend,
+    data,
+    dataloading,
+    function,
+    init,
+    methods,
+    ops,
+    sparse,
+    transform,
+    transforms,
+)
 from .base import ALL, EID, ETYPE, NID, NTYPE, DGLError, DGLWarning
 from .batch import batch, slice_batch, unbatch
 from .convert import (
@@ -20,9 +31,11 @@ from .convert import (
 )
 from .data import load_graphs, save_graphs
 from .frame import LazyFeature
+from .global_config import is_libxsmm_enabled, use_libxsmm
 from .heterograph import DGLBlock, DGLGraph, DGLHeteroGraph
 from .merge import merge
 from .networkx_graphs import bipartite_from_networkx, from_networkx, to_networkx
+from .propagate import prop_edges, prop_edges_dfs, prop_nodes, prop_nodes_bfs, prop_nodes_topo
 from .random import rand_bipartite, rand_graph, seed
 from .readout import (
     broadcast_edges,
@@ -51,6 +64,13 @@ from .subgraph import (
     out_subgraph,
 )
 from .transforms import *  # noqa: F403
+from .traversal import (
+    bfs_edges_generator,
+    bfs_nodes_generator,
+    dfs_edges_generator,
+    dfs_labeled_edges_generator,
+    topological_nodes_generator,
+)
 
 __all__ = [
     "ALL",
@@ -65,6 +85,8 @@ __all__ = [
     "DGLWarning",
     "LazyFeature",
     "batch",
+    "bfs_edges_generator",
+    "bfs_nodes_generator",
     "bipartite_from_networkx",
     "bipartite_from_scipy",
     "block_to_graph",
@@ -73,6 +95,8 @@ __all__ = [
     "create_block",
     "data",
     "dataloading",
+    "dfs_edges_generator",
+    "dfs_labeled_edges_generator",
     "edge_subgraph",
     "edge_type_subgraph",
     "from_networkx",
@@ -81,6 +105,7 @@ __all__ = [
     "graph",
     "heterograph",
     "in_subgraph",
+    "is_libxsmm_enabled",
     "khop_in_subgraph",
     "khop_out_subgraph",
     "load_graphs",
@@ -93,6 +118,11 @@ __all__ = [
     "node_type_subgraph",
     "ops",
     "out_subgraph",
+    "prop_edges",
+    "prop_edges_dfs",
+    "prop_nodes",
+    "prop_nodes_bfs",
+    "prop_nodes_topo",
     "rand_bipartite",
     "rand_graph",
     "readout_edges",
@@ -109,9 +139,11 @@ __all__ = [
     "to_networkx",
     "topk_edges",
     "topk_nodes",
+    "topological_nodes_generator",
     "transform",
     "transforms",
     "unbatch",
+    "use_libxsmm",
 ]
 __all__ += transforms.__all__
 

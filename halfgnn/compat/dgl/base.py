@@ -56,9 +56,9 @@ def id_tensor(ids: Any, dtype: torch.dtype, device: torch.device, name: str, *, 
         raise DGLError(f"{name} is on {ids.device}; expected the graph's device, {device}")
     if ids.dtype == torch.bool and masks:
         ids = ids.nonzero().squeeze(1)
-    if ids.dtype.is_floating_point or ids.dtype.is_complex or ids.dtype == torch.bool:
-        if ids.numel():
-            raise DGLError(f"{name} has dtype {ids.dtype}; expected integers")
+    is_integer = not (ids.dtype.is_floating_point or ids.dtype.is_complex or ids.dtype == torch.bool)
+    if ids.numel() and not is_integer:
+        raise DGLError(f"{name} has dtype {ids.dtype}; expected integers")
     if ids.dim() > 1:
         raise DGLError(f"{name} has shape {tuple(ids.shape)}; expected one dimension")
     return ids.reshape(-1).to(dtype)

@@ -109,8 +109,11 @@ def edge_batch(part: Part) -> EdgeBatch:
 
 def passed(part: Part, message_func: Any, reduce_func: Any, apply_node_func: Callable | None = None) -> Features:
     """{name: (N, *)} of the destinations: messages, reduced, then changed by apply_node_func."""
-    if isinstance(reduce_func, fn.BuiltinFunction):
+    results: Features
+    if isinstance(reduce_func, fn.ReduceFunction):
         results = {reduce_func.out_field: _reduced(part, message_func, reduce_func)}
+    elif isinstance(reduce_func, fn.BuiltinFunction):
+        raise DGLError(f"the reduce function is {reduce_func!r}; expected sum, mean, max, min, or a function")
     else:
         made = messages(part, message_func)
         ids = part.ids(part.dst_ids, part.relation.num_dst)
@@ -131,9 +134,7 @@ def applied(part: Part, features: Frame, func: Callable) -> Features:
     return func(NodeBatch(part.graph, ids, part.etype[2], features))
 
 
-def _reduced(part: Part, message_func: Any, reduce_func: Any) -> Tensor:
-    if not isinstance(reduce_func, fn.ReduceFunction):
-        raise DGLError(f"the reduce function is {reduce_func!r}; expected sum, mean, max, min, or a function")
+def _reduced(part: Part, message_func: Any, reduce_func: fn.ReduceFunction) -> Tensor:
     call = fused_call(message_func, reduce_func)
     graph = part.relation.graph()
     if call is None:

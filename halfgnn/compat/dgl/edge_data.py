@@ -77,8 +77,8 @@ def _form_of(data: Any) -> tuple[str, tuple, tuple[int, int] | None]:
         return "coo", (pairs[:, 0], pairs[:, 1]), None
     if not isinstance(data, tuple) or not data:
         raise DGLError(
-            f"data is a {type(data).__name__}; expected a pair of source and destination ids, ('coo', 'csr' or 'csc', tensors), a list"
-            " of pairs, or a scipy matrix"
+            f"data is a {type(data).__name__}; expected a pair of source and destination ids, ('coo', 'csr' or 'csc', tensors),"
+            " a list of pairs, or a scipy matrix"
         )
     form, arrays = (data[0], tuple(data[1])) if isinstance(data[0], str) else ("coo", data)
     if form not in ("coo", "csr", "csc") or len(arrays) != (2 if form == "coo" else 3):

@@ -278,8 +278,8 @@ class Frame(MutableMapping):
                 old = self.new_rows(name, scheme, values.device, slice(0, self.num_rows))
             if old.shape[1:] != values.shape[1:] or old.dtype != values.dtype:
                 raise DGLError(
-                    f"rows of {name!r} have shape {tuple(values.shape[1:])} and dtype {values.dtype}; expected those of the feature,"
-                    f" {tuple(old.shape[1:])} and {old.dtype}"
+                    f"rows of {name!r} have shape {tuple(values.shape[1:])} and dtype {values.dtype}; expected those of the"
+                    f" feature, {tuple(old.shape[1:])} and {old.dtype}"
                 )
             self._columns[name] = Column(old.index_copy(0, rows.long(), values))
 

@@ -1,8 +1,8 @@
 """Built-in message and reduce functions, which say what to compute and name the features.
 
-``copy_u`` and ``copy_e`` copy the feature of an edge's source or of the edge; ``{u,v,e}_{add,sub,mul,div,dot}_{u,v,e}`` combine two,
-of the source (u), destination (v) or edge (e): ``u_mul_e(lhs_field, rhs_field, out)``. ``sum``, ``mean``, ``max`` and ``min`` reduce
-messages: ``sum(msg, out)``.
+``copy_u`` and ``copy_e`` copy the feature of an edge's source or of the edge. ``{u,v,e}_{add,sub,mul,div,dot}_{u,v,e}`` combine
+two features, of the source (u), destination (v) or edge (e): ``u_mul_e(lhs_field, rhs_field, out)``. ``sum``, ``mean``, ``max``
+and ``min`` reduce messages: ``sum(msg, out)``.
 """
 
 from __future__ import annotations

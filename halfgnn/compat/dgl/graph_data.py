@@ -282,7 +282,7 @@ class GraphData:
     def _edge_id_tensor(self, etid: int, edges: Any) -> Tensor:
         """Ids (E,) of edges, given by ids, by a mask or by the pair of their ends."""
         if isinstance(edges, tuple) and len(edges) == 2:
-            return self.edge_ids(*edges, etype=self.canonical_etypes[etid]).reshape(-1)
+            edges = self.edge_ids(*edges, etype=self.canonical_etypes[etid])
         ids = id_tensor(edges, self.idtype, self.device, "edges", masks=True)
         check_ids(ids, self._graph.num_edges(etid), "edges", "an edge")
         return ids

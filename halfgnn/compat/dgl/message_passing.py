@@ -84,10 +84,10 @@ class MessagePassing(Queries):
         self._set_n_repr(self._graph.metagraph.ends[etid][1], ALL, results)
 
     def _update_all_types(self, message_func: Any, reduce_func: Any, apply_node_func: Any) -> None:
-        if not isinstance(message_func, fn.BuiltinFunction) or not isinstance(reduce_func, fn.BuiltinFunction):
+        if not isinstance(message_func, fn.MessageFunction) or not isinstance(reduce_func, fn.ReduceFunction):
             raise DGLError(
-                "message_func or reduce_func is a function, and the graph has several edge types; expected etype, or built-in functions:"
-                " multi_update_all takes functions per edge type"
+                "message_func or reduce_func is a function, and the graph has several edge types; expected etype, or built-in"
+                " functions: multi_update_all takes functions per edge type"
             )
         by_type: dict[int, list] = {}
         for etid, (_, dst) in enumerate(self._graph.metagraph.ends):

@@ -1,6 +1,6 @@
 """Methods of DGLGraph that are functions of other modules with the graph as first argument."""
 
-from . import subgraph, transforms
+from . import networkx_graphs, subgraph, transforms
 from .heterograph import DGLGraph
 
 METHODS = {
@@ -11,6 +11,7 @@ METHODS = {
     "remove_self_loop": transforms.remove_self_loop,
     "reorder_graph": transforms.reorder_graph,
     "reverse": transforms.reverse,
+    "to_networkx": networkx_graphs.to_networkx,
     "to_simple": transforms.to_simple,
 }
 

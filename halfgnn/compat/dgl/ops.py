@@ -11,6 +11,7 @@ from torch import Tensor
 
 from ... import ops
 from ...common.arguments import MESSAGE_OPS, REDUCES
+from ...graph import Graph
 from .base import ALL, DGLError, id_tensor, is_all
 from .cross_types import reduced
 from .graph_data import GraphData
@@ -42,11 +43,11 @@ def gspmm(g: GraphData, op: str, reduce_op: str, lhs_data: Any, rhs_data: Any) -
 
 
 def gsddmm(g: GraphData, op: str, lhs_data: Any, rhs_data: Any, lhs_target: str = "u", rhs_target: str = "v") -> Any:
-    """:func:`halfgnn.ops.gsddmm`. On a graph of several edge types operands are as for :func:`gspmm`, the result one per edge type."""
+    """:func:`halfgnn.ops.gsddmm`. With several edge types operands are as for :func:`gspmm`, and the result is a tuple."""
     if len(g._graph.relations) == 1:
         lhs, rhs = _only(g, lhs_data, lhs_target), _only(g, rhs_data, rhs_target)
         return ops.gsddmm(g._graph.relations[0].graph(), op, lhs, rhs, lhs_target, rhs_target)
-    results = []
+    results: list[Tensor | None] = []
     for etid, relation in enumerate(g._graph.relations):
         lhs, rhs = _operand(g, lhs_data, lhs_target, etid), _operand(g, rhs_data, rhs_target, etid)
         if (lhs if op != "copy_rhs" else rhs) is None:
@@ -70,9 +71,9 @@ def _operand(g: GraphData, data: Any, target: str, etid: int) -> Tensor | None:
         name: Any = g.canonical_etypes[etid] if target == "e" else g.ntypes[place]
         return data.get(name, data.get(name[1]) if target == "e" else None)
     if isinstance(data, Tensor) or len(data) <= place:
+        what = "edge" if target == "e" else "node"
         raise DGLError(
-            f"an operand is a {type(data).__name__}; expected a sequence of a tensor per {'edge' if target == 'e' else 'node'} type,"
-            " as the graph has several edge types"
+            f"an operand is a {type(data).__name__}; expected one tensor per {what} type, as the graph has several edge types"
         )
     return data[place]
 
@@ -160,15 +161,14 @@ def _joined(graph: GraphData, etids: list[int], side: int) -> Relation:
     return Relation.from_edges(torch.zeros_like(into), into, 1, sum(counts), check=False)
 
 
-# ---- segments and products ---------------------------------------------------------------------------------------------------------
+# ---- segments and products -------------------------------------------------------------------------------------------------------
 
 
 def segment_softmax(seglen: Tensor, value: Tensor) -> Tensor:
     """softmax of the values (R, *) of each segment, of which seglen (S,) has the lengths."""
-    edges = torch.arange(value.shape[0], dtype=seglen.dtype, device=value.device)
-    segments = torch.arange(seglen.shape[0], dtype=seglen.dtype, device=value.device).repeat_interleave(seglen)
-    relation = Relation.from_edges(edges, segments, value.shape[0], seglen.shape[0], check=False)
-    return ops.edge_softmax(relation.graph(), value)
+    offsets = torch.nn.functional.pad(seglen.cumsum(0, dtype=seglen.dtype), (1, 0))
+    rows = torch.arange(value.shape[0], dtype=seglen.dtype, device=value.device)
+    return ops.edge_softmax(Graph.from_csc(offsets, rows, num_src=value.shape[0]), value)
 
 
 def segment_mm(a: Tensor, b: Tensor, seglen_a: Tensor) -> Tensor:
@@ -176,8 +176,8 @@ def segment_mm(a: Tensor, b: Tensor, seglen_a: Tensor) -> Tensor:
     lengths = seglen_a.tolist()
     if a.dim() != 2 or b.dim() != 3 or len(lengths) != b.shape[0] or sum(lengths) != a.shape[0]:
         raise DGLError(
-            f"a has shape {tuple(a.shape)}, b {tuple(b.shape)} and seglen_a {tuple(seglen_a.shape)}, which adds up to {sum(lengths)};"
-            " expected (R, in), (S, in, out) and (S,) adding up to R"
+            f"a has shape {tuple(a.shape)}, b {tuple(b.shape)} and seglen_a {tuple(seglen_a.shape)}, which adds up to"
+            f" {sum(lengths)}; expected (R, in), (S, in, out) and (S,) adding up to R"
         )
     if not lengths:
         return a.new_zeros(0, b.shape[2])

@@ -128,11 +128,13 @@ class Queries(GraphData):
     def in_degrees(self, v: Any = ALL, etype: Any = None) -> Any:
         """Number of in-edges of nodes, by default all."""
         etid, _, dst = self._ends_of(etype)
+        self._graph.check_allowed("csc", "in_degrees")
         return self._degrees(self._graph.relations[etid].graph().csc(), v, dst, "v")
 
     def out_degrees(self, u: Any = ALL, etype: Any = None) -> Any:
         """Number of out-edges of nodes, by default all."""
         etid, src, _ = self._ends_of(etype)
+        self._graph.check_allowed("csr", "out_degrees")
         return self._degrees(self._graph.relations[etid].graph().csr(), u, src, "u")
 
     def _degrees(self, side: Adjacency, nodes: Any, ntid: int, name: str) -> Any:
@@ -163,6 +165,19 @@ class Queries(GraphData):
 
     # ---- matrices ----------------------------------------------------------------------------------------------------------------
 
+    def adj(self, etype: Any = None, eweight_name: str | None = None) -> Any:
+        """The adjacency matrix, whose rows are sources, as a ``dgl.sparse.SparseMatrix`` of ones or of an edge feature."""
+        from .sparse import spmatrix
+
+        etid = self.get_etype_id(etype)
+        relation = self._graph.relations[etid]
+        val = None if eweight_name is None else self._edge_frames[etid][eweight_name]
+        return spmatrix(relation.edges(), val, (relation.num_src, relation.num_dst))
+
+    def adjacency_matrix(self, etype: Any = None) -> Any:
+        """:meth:`adj` of ones."""
+        return self.adj(etype)
+
     def adj_tensors(self, fmt: str, etype: Any = None) -> tuple[Tensor, ...]:
         """The adjacency matrix, whose rows are sources: (rows, columns) for "coo", (indptr, indices, edge ids) for "csr" and "csc".
 
@@ -192,7 +207,7 @@ class Queries(GraphData):
         if scipy_fmt is None:
             ends = torch.stack([rows, cols]).long()
             ones = torch.ones(rows.numel(), device=self.device)
-            return torch.sparse_coo_tensor(ends, ones, shape, device=self.device).to(ctx or "cpu")
+            return torch.sparse_coo_tensor(ends, ones, shape, check_invariants=False).to(ctx or "cpu")
         if scipy_fmt not in ("coo", "csr"):
             raise DGLError(f"scipy_fmt is {scipy_fmt!r}; expected 'coo' or 'csr'")
         import scipy.sparse
@@ -200,6 +215,10 @@ class Queries(GraphData):
         values = torch.ones(rows.numel(), dtype=self.idtype).numpy()
         matrix = scipy.sparse.coo_matrix((values, (rows.cpu().numpy(), cols.cpu().numpy())), shape=shape)
         return matrix if scipy_fmt == "coo" else matrix.tocsr()
+
+    def incidence_matrix(self, typestr: str, ctx: Any = None, etype: Any = None) -> Tensor:
+        """:meth:`inc` by its older name."""
+        return self.inc(typestr, ctx, etype)
 
     def inc(self, typestr: str, ctx: Any = None, etype: Any = None) -> Tensor:
         """The incidence matrix (N, E) as a torch sparse tensor of fp32 on the device ctx (by default the CPU).
@@ -221,7 +240,9 @@ class Queries(GraphData):
             rows, values = dst if typestr == "in" else src, torch.ones(relation.num_edges, device=self.device)
         num_rows = relation.num_src if typestr == "out" else relation.num_dst
         ends = torch.stack([rows, ids]).long()
-        return torch.sparse_coo_tensor(ends, values, (num_rows, relation.num_edges)).to(ctx or "cpu")
+        return torch.sparse_coo_tensor(ends, values, (num_rows, relation.num_edges), check_invariants=False).to(
+            ctx or "cpu"
+        )
 
 
 def _in_form(form: str, src: Tensor, dst: Tensor, ids: Tensor) -> Any:

@@ -352,6 +352,11 @@ class Topology:
         relations = [relation.limited(forms) for relation in self.relations]
         return Topology(self.metagraph, self.node_counts, relations, forms)
 
+    def check_allowed(self, form: str, what: str) -> None:
+        """Raises DGLError if the graph is restricted to the format that `what` does not read."""
+        if form not in self.allowed and "coo" not in self.allowed:
+            raise DGLError(f"the graph is restricted to {list(self.allowed)}; expected {form!r} or 'coo' for {what}")
+
     def create_formats(self) -> None:
         """Make all that is allowed."""
         for relation in self.relations:

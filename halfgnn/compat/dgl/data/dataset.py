@@ -16,8 +16,8 @@ __all__ = ["DGLBuiltinDataset", "DGLDataset"]
 class DGLDataset:
     """A data set that is loaded from its cache, or downloaded, processed and saved there when it is constructed.
 
-    Subclasses define :meth:`process`, ``__getitem__`` and ``__len__``, and as they need :meth:`has_cache`, :meth:`load`, :meth:`save`
-    and :meth:`download`.
+    Subclasses define :meth:`process`, ``__getitem__`` and ``__len__``, and as they need :meth:`has_cache`, :meth:`load`,
+    :meth:`save` and :meth:`download`.
 
     Args:
         name: of the data set and its folder.

@@ -3,12 +3,12 @@
 A file of graphs is written by torch.save, holds tensors, numbers and names alone, and is read with ``weights_only=True``, so that
 reading one runs no code of it. It is a dict:
 
-* ``"format"``: "halfgnn.compat.dgl", ``"version"``: 1, ``"num_graphs"``, ``"labels"``: {name: tensor}, ``"formats"``: those to make.
+* ``"format"``: "halfgnn.compat.dgl", ``"version"``: 1, ``"num_graphs"``, ``"labels"``: {name: tensor}, ``"formats"``: to make.
 * ``"groups"``: a list of dicts. Graphs of a group have the same types and features, and are stored as one graph of their union:
   ``"places"`` (G,) in the list of graphs; ``"ntypes"``: names; ``"etypes"``: triples (id of source type, name, id of destination
-  type); ``"num_nodes"`` and ``"num_edges"``: per type the numbers (G,) in each graph; ``"edges"``: per type sources and destinations;
-  ``"ndata"`` and ``"edata"``: per type {feature: tensor}; ``"allowed"``: formats the graphs are restricted to; ``"batches"``:
-  {place: numbers of nodes and of edges, per type, in each graph that is batched in this one}.
+  type); ``"num_nodes"`` and ``"num_edges"``: per type the numbers (G,) in each graph; ``"edges"``: per type sources and
+  destinations; ``"ndata"`` and ``"edata"``: per type {feature: tensor}; ``"allowed"``: formats the graphs are restricted to;
+  ``"batches"``: {place: numbers of nodes and of edges, per type, in each graph that is batched in this one}.
 """
 
 from __future__ import annotations
