@@ -13,6 +13,7 @@ from . import (  # noqa: F401 (methods adds to DGLGraph)
     init,
     methods,
     ops,
+    sampling,
     sparse,
     transform,
     transforms,
@@ -53,6 +54,7 @@ from .readout import (
     topk_edges,
     topk_nodes,
 )
+from .sampling import sample_neighbors
 from .subgraph import (
     edge_subgraph,
     edge_type_subgraph,
@@ -127,6 +129,8 @@ __all__ = [
     "rand_graph",
     "readout_edges",
     "readout_nodes",
+    "sample_neighbors",
+    "sampling",
     "save_graphs",
     "seed",
     "slice_batch",
