@@ -32,6 +32,22 @@ TORCH_LIBRARY(halfgnn, m) {
   // rows, and how many were counted. Ids are checked. CPU only.
   m.def("locality(Tensor indices, SymInt num_cols, int window) -> Tensor");
 
+  // Neighbours of seeds, sampled hop by hop over the in-edges (CSC) of every relation. One entry per relation: indptr,
+  // indices, edge_ids, src_types, dst_types, edge_weight, edge_time; per type of nodes: seeds, node_time; per hop and
+  // relation: fanouts, below 0 for all edges. A row's random numbers depend on seed, hop, relation, node and tree
+  // alone, so the sample is the same for any number of threads. Edges of weight 0 are never sampled. blocks: a hop
+  // starts at all nodes so far, otherwise at the new nodes of the last hop. disjoint: each seed has a tree and nodes of
+  // its own. With times, edges later than the tree's seed_time are left out, and of latest the others but the last
+  // ones; edges of a row are in the order of times. nodes, and their trees if disjoint: per type, in the order of their
+  // first appearance, seeds first. offsets, sources (both int32, local ids) and edges: per hop and relation, in CSC
+  // order, of the rows that the hop starts at. num_nodes (hops + 1, types): nodes known before each hop, and in the
+  // end. Ids of seeds and the rows that are read are checked. CPU only.
+  m.def(
+      "neighbor_sample(Tensor[] indptr, Tensor[] indices, Tensor?[] edge_ids, int[] src_types, int[] dst_types, "
+      "Tensor[] seeds, int[] fanouts, int seed, bool replace, bool blocks, bool disjoint, Tensor?[] edge_weight, "
+      "Tensor?[] node_time, Tensor?[] edge_time, Tensor? seed_time=None, bool latest=False) "
+      "-> (Tensor[] nodes, Tensor[] trees, Tensor[] offsets, Tensor[] sources, Tensor[] edges, Tensor num_nodes)");
+
   // out[v] = reduce over in-edges e = (u, v) of op(lhs[u], rhs[e]), CSC. arg: the winning edge id of each element for
   // max and min (-1 if there is no edge), otherwise an empty tensor.
   m.def(
@@ -211,6 +227,7 @@ void register_operators(torch::Library& m) {
 #ifdef HALFGNN_CPU_KEY
 TORCH_LIBRARY_IMPL(halfgnn, HALFGNN_CPU_KEY, m) {
   halfgnn::register_operators(m);
+  halfgnn::register_neighbor_sample(m);
   halfgnn::register_reorder(m);
 }
 #endif

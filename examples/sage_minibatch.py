@@ -23,12 +23,12 @@ from packages import explained
 from torch import nn
 
 try:
-    import dgl
     from tqdm import tqdm
 except ImportError as error:
     sys.exit(f"sage_minibatch: {explained(error)}")
 
-from halfgnn.dataloading import FeatureStore, Prefetcher
+from halfgnn import Graph
+from halfgnn.dataloading import FeatureStore, NeighborDataLoader, NeighborSampler, Prefetcher
 from halfgnn.nn import SAGEConv
 
 DTYPES = {"fp16": torch.float16, "bf16": torch.bfloat16, "fp32": torch.float32}
@@ -44,15 +44,6 @@ class SAGE(nn.Module):
         for i, (layer, block) in enumerate(zip(self.layers, blocks)):
             x = layer(block, x if i == 0 else F.dropout(F.relu(x), 0.5, self.training))
         return x
-
-
-def batches(graph, ids, args, rank, world, order=None):
-    """This process's part of each batch: (ids of input nodes, seeds, blocks), sampled on the CPU."""
-    sampler = dgl.dataloading.NeighborSampler(args.fanouts)
-    ids = ids if order is None else ids[torch.randperm(len(ids), generator=order)]
-    for whole in ids.split(args.batch_size):
-        seeds = whole[rank::world] if len(whole) >= world else whole[:1]
-        yield sampler.sample_blocks(graph, seeds)
 
 
 def main(argv=None):
@@ -78,9 +69,13 @@ def main(argv=None):
         dist.init_process_group("nccl" if has_gpu else "gloo")
     rank, world = (dist.get_rank(), dist.get_world_size()) if dist.is_initialized() else (0, 1)
 
-    # Features are kept, gathered and moved in half precision. int64 ids: dgl 1.1.3 samples wrong blocks of int32 graphs.
+    # Features are kept, gathered and moved in half precision.
     data, dtype = datasets.load(args.dataset), DTYPES[args.dtype]
-    graph = dgl.graph((data.src.long(), data.dst.long()), num_nodes=data.num_nodes).formats("csc")
+    graph = Graph.from_edges(data.src, data.dst, num_src=data.num_nodes, num_dst=data.num_nodes)
+    sampler = NeighborSampler(graph, args.fanouts, csr=True)  # csr: what the backward reads is made in the background
+    shares = dict(batch_size=args.batch_size, shuffle=True, rank=rank, world_size=world)
+    train = NeighborDataLoader(sampler, data.train, **shares)  # each process takes its part of every batch
+    val = NeighborDataLoader(sampler, data.val, batch_size=args.batch_size)
     features, labels = FeatureStore(data.features.to(dtype)), FeatureStore(data.labels)
 
     def fetch(batch):
@@ -99,12 +94,12 @@ def main(argv=None):
         for name, part in (("model", model), ("optimizer", optimizer), ("scaler", scaler)):
             part.load_state_dict(state[name])
 
+    train.set_epoch(first)  # order and neighbours depend on the number of the epoch
+    train, val = (Prefetcher(loader, device, fetch=fetch) for loader in (train, val))
     accuracy = float("nan")
     for epoch in range(first, args.epochs):
-        order = torch.Generator().manual_seed(epoch)  # the same in all processes
-        loader = Prefetcher(batches(graph, data.train, args, rank, world, order), device, fetch=fetch, convert=True)
         model.train()
-        bar = tqdm(loader, desc=f"epoch {epoch + 1}", total=-(-len(data.train) // args.batch_size), disable=rank > 0)
+        bar = tqdm(train, desc=f"epoch {epoch + 1}", disable=rank > 0)
         for blocks, x, y in bar:
             with torch.autocast(device.type, dtype, enabled=dtype != torch.float32):
                 loss = F.cross_entropy(network(blocks, x).float(), y)
@@ -116,7 +111,7 @@ def main(argv=None):
         model.eval()
         right = torch.zeros(2, dtype=torch.long, device=device)
         with torch.no_grad(), torch.autocast(device.type, dtype, enabled=dtype != torch.float32):
-            for blocks, x, y in Prefetcher(batches(graph, data.val, args, 0, 1), device, fetch=fetch, convert=True):
+            for blocks, x, y in val:
                 right += torch.stack([(model(blocks, x).argmax(1) == y).sum(), torch.tensor(len(y), device=device)])
         accuracy = (right[0] / right[1]).item()
         tqdm.write(f"epoch {epoch + 1}: validation accuracy {accuracy:.4f}") if rank == 0 else None

@@ -11,6 +11,7 @@ void register_gat_attention(torch::Library& m);
 void register_gather_rows(torch::Library& m);
 void register_gated_sum(torch::Library& m);
 void register_graph(torch::Library& m);
+void register_neighbor_sample(torch::Library& m);  // of the CPU's key only
 void register_pair_attention(torch::Library& m);
 void register_reorder(torch::Library& m);  // of the CPU's key only
 void register_sddmm(torch::Library& m);

@@ -9,7 +9,8 @@ from datetime import timedelta
 import torch
 import torch.distributed as dist
 
-from halfgnn.dataloading import FeatureStore
+from halfgnn import HeteroGraph
+from halfgnn.dataloading import FeatureStore, NeighborSampler
 
 from .data import HeteroData
 
@@ -44,24 +45,23 @@ class SampledBatches(torch.utils.data.Dataset):
     """One epoch: item i is this process's part of batch i.
 
     Args:
-        graph: DGLGraph with CSC.
+        graph: HeteroGraph on the CPU.
         target: the type of the seeds.
         ids: (n,) seeds.
         fanouts: neighbours sampled per relation, one number per layer, input layer first; -1 for all.
         batch_size: seeds of all processes together.
-        order: torch.Generator that shuffles, the same in all processes; None keeps the order.
+        order: torch.Generator that shuffles, the same in all processes; None keeps the order. Neighbours depend on its seed too.
         least: the number of seeds that every process must have. A last batch with fewer is left out.
 
     Items: (blocks, {node type: ids of input nodes}, seeds, weight). weight is the seeds' share of the batch times the number of
     processes. So the mean over processes of weight * (mean loss of the seeds) is the mean loss of the batch.
     """
 
-    def __init__(self, graph, target, ids, fanouts, batch_size, workers=None, order=None, least=1):
-        import dgl
-
-        self._graph, self._target, self._batch_size = graph, target, batch_size
+    def __init__(self, graph: HeteroGraph, target, ids, fanouts, batch_size, workers=None, order=None, least=1):
+        self._target, self._batch_size = target, batch_size
+        self._seed = 0 if order is None else order.initial_seed()
         self._ids = ids if order is None else ids[torch.randperm(len(ids), generator=order)]
-        self._sampler = dgl.dataloading.NeighborSampler(list(fanouts))
+        self._sampler = NeighborSampler(graph, fanouts, csr=True)  # csr: for the backward, made here in the background
         self._workers, self._least = workers or Workers(), least
 
     def __len__(self) -> int:
@@ -75,7 +75,7 @@ class SampledBatches(torch.utils.data.Dataset):
         weight = len(seeds) * self._workers.count / len(whole)
         if not len(seeds):  # fewer seeds than processes, but every process must take part in the sum of gradients
             seeds = whole[:1]
-        nodes, _, blocks = self._sampler.sample_blocks(self._graph, {self._target: seeds})
+        nodes, _, blocks = self._sampler.sample({self._target: seeds}, seed=hash((self._seed, index)))
         return blocks, nodes, seeds, weight
 
 

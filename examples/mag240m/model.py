@@ -18,7 +18,7 @@ def make_model(data: HeteroData, width: int, args) -> RGAT:
 
 
 class DglRGAT(RGAT):
-    """The same network on DGL's kernels, relation by relation, for comparison. It takes DGL's blocks."""
+    """The same network on DGL's kernels, relation by relation, for comparison. Blocks become DGL's."""
 
     def __init__(self, *args, num_heads: int = 4, **options):
         import dgl.nn
@@ -31,7 +31,7 @@ class DglRGAT(RGAT):
 
     def forward(self, blocks, feats):
         h = dict(feats)
-        for block, convs, norm, skip in zip(blocks, self.convs, self.norms, self.skips):
+        for block, convs, norm, skip in zip(map(dgl_block, blocks), self.convs, self.norms, self.skips):
             out = {}
             for ntype in h:
                 x = h[ntype][: block.num_dst_nodes(ntype)]
@@ -42,3 +42,17 @@ class DglRGAT(RGAT):
             x = self.dropout(F.elu(norm(torch.cat(list(out.values())))))
             h = dict(zip(out, x.split([len(part) for part in out.values()])))
         return self.mlp(h[self.target])
+
+
+def dgl_block(block):
+    """DGL's block of the same edges, on the block's device."""
+    import dgl
+
+    formats = {}
+    for etype in block.topology:
+        indptr, indices, _ = block.topology[etype].csc()
+        edge_ids = torch.arange(
+            len(indices), dtype=indices.dtype, device=indices.device
+        )  # some of DGL's kernels need them
+        formats[etype] = ("csc", (indptr, indices, edge_ids))
+    return dgl.create_block(formats, block.topology.num_src, block.topology.num_dst)

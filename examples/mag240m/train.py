@@ -27,8 +27,7 @@ import torch
 import torch.distributed as dist
 from packages import explained
 
-try:  # what mag240m's modules need, some of which import it late
-    import dgl  # noqa: F401
+try:
     import tqdm  # noqa: F401
 except ImportError as error:
     sys.exit(f"mag240m: {explained(error)}")

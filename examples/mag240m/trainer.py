@@ -81,7 +81,6 @@ class Trainer:
             fetch=self._fetch,
             depth=max(self.args.prefetch, 1),
             background=self.args.prefetch > 0 and (self.device.type == "cuda" or self.args.prefetch_on_cpu),
-            convert=True if self.args.kernels == "halfgnn" else None,
         )
 
     def _fetch(self, batch):

@@ -1,11 +1,24 @@
-"""Mini-batches: features gathered in half precision, and batches moved to the GPU while it computes.
+"""Mini-batches: neighbours sampled, features gathered in half precision, and batches moved to the GPU while it computes.
 
+:class:`NeighborSampler` samples blocks around seeds, and :class:`NeighborDataLoader` makes epochs of them.
 :class:`FeatureStore` gathers rows of a tensor or a memory-mapped file by id, without widening them. :class:`Prefetcher` wraps any
 iterable of mini-batches (DGL's DataLoader, PyG's loaders, plain tuples) and moves several of them ahead, on a stream of its own.
 """
 
 from ..heterograph import Block
+from .edge_batch import EdgeBatch
 from .feature_store import FeatureStore, Rows
+from .neighbor_loader import NeighborDataLoader
+from .neighbor_sampler import NeighborSampler, SampledBatch
 from .prefetcher import Prefetcher
 
-__all__ = ["Block", "FeatureStore", "Prefetcher", "Rows"]
+__all__ = [
+    "Block",
+    "EdgeBatch",
+    "FeatureStore",
+    "NeighborDataLoader",
+    "NeighborSampler",
+    "Prefetcher",
+    "Rows",
+    "SampledBatch",
+]

@@ -200,6 +200,7 @@ coo_to_csr: $IDS, $IDS, 3
 transpose: *csc, g.num_src
 reorder: csc[0], csc[1], csr[0], csr[1]
 locality: csc[1], g.num_src, 4
+neighbor_sample: [csc[0]], [csc[1]], [csc[2]], [0], [0], [csc[0][:0]], [2], 5, False, True, False, [None], [None], [None]
 """)
 
 

@@ -8,25 +8,22 @@ from pathlib import Path
 
 import pytest
 import torch
-
-pytest.importorskip("dgl")
-
 from mag240m import train
 from mag240m.checkpoints import Saver
 from mag240m.data import load
 
-from tests.examples.mag240m_support import EXACT, SMALL, check_close
+from tests.examples.mag240m_support import SMALL, check_close
 
 PROGRAM = Path(train.__file__)
 
 
 def weights(folder, checkpoint, *options):
-    train.main(["--data", str(folder), *SMALL, *EXACT, "--checkpoint", str(checkpoint), *options])
+    train.main(["--data", str(folder), *SMALL, "--dtype", "fp32", "--checkpoint", str(checkpoint), *options])
     return torch.load(checkpoint / "checkpoint.pt")
 
 
 def test_a_resumed_run_is_the_uninterrupted_one(graph_folder, tmp_path):
-    """Also in the middle of an epoch."""
+    """Also in the middle of an epoch, with the same neighbours and the same dropout."""
     options = ["--average", "0.9", "--epochs", "3", "--checkpoint-every", "1"]
     expected = weights(graph_folder, tmp_path / "whole", *options)
     steps = -(-len(load(graph_folder).train) // 20)

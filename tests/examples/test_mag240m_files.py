@@ -9,6 +9,7 @@ import torch
 from datasets import DataError
 from mag240m.data import load
 
+from halfgnn.dataloading import NeighborSampler
 from tests.examples.mag240m_directory import (
     AFFILIATED,
     AFFILIATES,
@@ -270,24 +271,22 @@ def test_no_citations_at_all(folder):
 
 def check_graph(data):
     graph = data.graph()
-    assert graph.formats()["created"] == ["csc"]
     assert set(graph.canonical_etypes) == set(data.edges)
-    assert {kind: graph.num_nodes(kind) for kind in graph.ntypes} == data.num_nodes
+    assert graph.num_src == graph.num_dst == data.num_nodes
     for edge_type, edges in data.edges.items():
-        src, dst = graph.edges(etype=edge_type)
+        src, dst = graph[edge_type].edges()
         assert src.dtype == graph.idtype
         assert sorted(pairs((src, dst))) == sorted(pairs(edges))
-        indptr, _, _ = graph.adj_tensors("csc", etype=edge_type)
-        assert len(indptr) == data.num_nodes[edge_type[2]] + 1
+        indptr, _, edge_ids = graph[edge_type].csc()
+        assert len(indptr) == data.num_nodes[edge_type[2]] + 1 and edge_ids is None
     return graph
 
 
-def test_graph_of_dgl(folder):
-    dgl = pytest.importorskip("dgl")
+def test_graph_and_its_samples(folder):
     data = load(folder)
     graph = check_graph(data)
-    assert graph.idtype == torch.int64
-    sampler = dgl.dataloading.NeighborSampler([{edge_type: 2 for edge_type in data.edges}] * 2)
-    _, seeds, blocks = sampler.sample(data.graph(), {"paper": data.train})
+    assert graph.idtype == torch.int32
+    sampler = NeighborSampler(graph, [{edge_type: 2 for edge_type in data.edges}] * 2)
+    _, seeds, blocks = sampler.sample({"paper": data.train})
     assert seeds["paper"].tolist() == [0]
-    assert blocks[-1].num_edges(CITES) == 1
+    assert blocks[-1].topology[CITES].num_edges == 1

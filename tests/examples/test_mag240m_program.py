@@ -3,12 +3,9 @@
 import csv
 import os
 
+import datasets
 import pytest
 import torch
-
-pytest.importorskip("dgl")
-
-import datasets
 from mag240m import train
 from mag240m.batches import SampledBatches, Workers
 from mag240m.data import load, make_synthetic
@@ -76,6 +73,7 @@ def test_imdb_is_the_default():
 
 
 def test_dgl_kernels_give_the_same_gradients(graph_folder):
+    pytest.importorskip("dgl")
     ours = trainer(graph_folder, *EXACT)
     theirs = trainer(graph_folder, *EXACT, "--kernels", "dgl")
     theirs.model.load_state_dict(ours.model.state_dict())

@@ -27,9 +27,9 @@ runpy.run_path({program!r}, run_name="__main__")
     [
         ("dgl_half_precision", "dgl"),
         ("gat_amp", "dgl"),
-        ("mag240m/train", "dgl"),
+        ("mag240m/train", "tqdm"),
         ("planetoid_accuracy", "dgl"),
-        ("sage_minibatch", "dgl"),
+        ("sage_minibatch", "tqdm"),
         ("pyg_amp", "torch_geometric"),
     ],
 )

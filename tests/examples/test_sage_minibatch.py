@@ -2,11 +2,8 @@
 
 import datasets
 import pytest
-import torch
-
-pytest.importorskip("dgl")
-
 import sage_minibatch
+import torch
 
 
 @pytest.mark.parametrize("dtype", ["bf16", "fp16"])

@@ -89,6 +89,22 @@ def calls(device):
         "transpose": lambda t: raw.transpose(*(x.to(t) for x in (csr[0], csr[1])), None, 2),
         "reorder": lambda t: raw.reorder(*(x.to(t) for x in (*csc[:2], *csr[:2]))),
         "locality": lambda t: raw.locality(csc[1].to(t), 2, 1),
+        "neighbor_sample": lambda t: raw.neighbor_sample(
+            [csc[0].to(t)],
+            [csc[1].to(t)],
+            [None],
+            [0],
+            [0],
+            [csc[1][:1].to(t)],
+            [1],
+            0,
+            False,
+            True,
+            False,
+            [None],
+            [None],
+            [None],
+        ),
         "gather_rows": lambda t: raw.gather_rows(ones(2, t), csc[1], ones(3, t)),
         "gather_limit": lambda t: yardsticks.gather_limit(csc[1], ones(2, t)),
         "scalar_spmm": lambda t: yardsticks.scalar_spmm(*csc, "copy_lhs", "sum", ones(2, t), None),
@@ -116,7 +132,7 @@ def test_every_operator_has_its_row():
 @pytest.mark.parametrize("name", sorted(SCHEMAS))
 def test_dtypes(name, device):
     call = calls(device)[name]
-    is_topology = name in ("coo_to_csr", "transpose", "reorder", "locality")
+    is_topology = name in ("coo_to_csr", "transpose", "reorder", "locality", "neighbor_sample")
     tried = [word for word, dtype in DTYPES.items() if is_topology or dtype.is_floating_point]
     assert {word for word in tried if takes(call, DTYPES[word])} == table()[name][device]
 

@@ -137,7 +137,7 @@ def test_opcheck_segment_reduce(reduce, device):
 
 # ---- no derivative -------------------------------------------------------------------------------
 
-OF_TOPOLOGIES = {"coo_to_csr", "transpose", "reorder", "locality"}  # of integers alone
+OF_TOPOLOGIES = {"coo_to_csr", "transpose", "reorder", "locality", "neighbor_sample"}  # of integers alone
 
 
 def test_no_operator_drops_a_derivative_silently():

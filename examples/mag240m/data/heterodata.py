@@ -7,7 +7,7 @@ from pathlib import Path
 
 import torch
 
-from halfgnn import Graph
+from halfgnn import Graph, HeteroGraph
 
 EdgeType = tuple[str, str, str]  # source type, relation, destination type
 
@@ -36,23 +36,23 @@ class HeteroData:
     test: torch.Tensor
     num_classes: int
 
-    def graph(self):
-        """A new DGLGraph on the CPU. It has its edges only in CSC, the format that neighbour sampling reads.
+    def graph(self) -> HeteroGraph:
+        """A new HeteroGraph on the CPU, with int32 ids if they fit.
 
-        Ids are int64, because from a graph with int32 ids the samplers of dgl 1.1.3 make blocks on the CPU whose ids
-        are out of range. Edges are stored in CSC order, so edge ids are not positions in `edges`. While an edge type is
-        converted, its edges are in memory twice.
+        Edges are stored in CSC order, so edge ids are not positions in `edges`. While an edge type is converted, its edges are in
+        memory twice.
 
         Raises ValueError for ids that are not nodes.
         """
-        import dgl
-
-        formats = {}
-        for edge_type, (src, dst) in self.edges.items():
-            num_src, num_dst = self.num_nodes[edge_type[0]], self.num_nodes[edge_type[2]]
-            csc = csc_graph(src, dst, num_src, num_dst, torch.int64).csc()
-            formats[edge_type] = ("csc", (csc.indptr, csc.indices, torch.empty(0, dtype=torch.int64)))
-        return dgl.heterograph(formats, num_nodes_dict=self.num_nodes)
+        most = max(*self.num_nodes.values(), *(len(src) for src, _ in self.edges.values()))
+        idtype = torch.int32 if most < 2**31 else torch.int64
+        relations = {
+            (src_type, relation, dst_type): csc_graph(
+                src, dst, self.num_nodes[src_type], self.num_nodes[dst_type], idtype
+            )
+            for (src_type, relation, dst_type), (src, dst) in self.edges.items()
+        }
+        return HeteroGraph(relations, num_src=self.num_nodes, num_dst=self.num_nodes)
 
 
 def csc_graph(src, dst, num_src: int, num_dst: int, idtype: torch.dtype):

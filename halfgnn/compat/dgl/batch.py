@@ -100,8 +100,8 @@ def _join(whole: Frame, frames: Sequence[Frame], names: Any, what: str) -> None:
         different += [schemes[0]] if any(name not in schemes[0] for name in names) else []
     if different:
         raise DGLError(
-            f"graphs have different features of {what}: {schemes[0]} and {different[0]}; expected the same names, shapes and dtypes, or"
-            " that ndata and edata name those that all have"
+            f"graphs have different features of {what}: {schemes[0]} and {different[0]}; expected the same names, shapes, dtypes,"
+            " or that ndata and edata name those that all have"
         )
     for name in names:
         whole[name] = torch.cat([frame[name] for frame in filled])
