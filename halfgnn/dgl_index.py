@@ -43,6 +43,13 @@ def index_of(g: Any) -> Any:
     return gidx
 
 
+def stood_for(g: Any, etype: Any = None) -> Any:
+    """The Graph or HeteroGraph that g, or one of its edge types, stands for (graph_argument.py); None for DGL's own graphs."""
+    if not hasattr(g, "__halfgnn_graph__"):
+        return None
+    return (g if etype is None else g[etype]).__halfgnn_graph__()
+
+
 def relation_index(gidx: Any, etype: int) -> Any:
     """``HeteroGraphIndex.get_relation_graph``, but the same object at every call.
 

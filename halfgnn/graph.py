@@ -238,6 +238,9 @@ class Graph:
 
     @classmethod
     def _of_dgl(cls, g, etype) -> Graph:
+        stood_for = dgl_index.stood_for(g, etype)
+        if stood_for is not None:
+            return stood_for if isinstance(stood_for, cls) else stood_for.only_relation()
         gidx = dgl_index.index_of(g)
         if etype is not None:
             return cls._from_dgl_index(gidx, g.get_etype_id(etype))

@@ -36,9 +36,7 @@ def as_graph(g, name: str = "g", expected: str = "a halfgnn.Graph or a DGLGraph"
     if hasattr(g, "__halfgnn_graph__"):
         return as_graph(g.__halfgnn_graph__(), name, expected)
     if isinstance(g, HeteroGraph):
-        if len(g) > 1:
-            raise ValueError(f"{name} has {len(g)} edge types; expected one: pass {name}[edge type]")
-        return g[g.canonical_etypes[0]]
+        return g.only_relation(name)
     if is_dgl_graph(g):
         return Graph.from_dgl(g)
     raise TypeError(f"{name} is a {type(g).__name__}; expected {expected}{_remedy(g, name)}")

@@ -102,6 +102,9 @@ class HeteroGraph:
     @classmethod
     def from_dgl(cls, g) -> HeteroGraph:
         """From a DGLGraph or block of any number of edge types. CSC and CSR are not copied. Edge data keeps its order."""
+        stood_for = dgl_index.stood_for(g)
+        if stood_for is not None:
+            return stood_for if isinstance(stood_for, cls) else cls({("_N", "_E", "_N"): stood_for})
         gidx = dgl_index.index_of(g)
         known = gidx.__dict__.setdefault(_HETEROGRAPHS, {})
         etypes = tuple(g.canonical_etypes)  # the graph has the names, not the index
@@ -139,6 +142,12 @@ class HeteroGraph:
     def __getitem__(self, etype: EdgeType | str) -> Graph:
         """The Graph of an edge type, named by its triple, or by its relation if only one edge type has that relation."""
         return self._relation(self.to_canonical_etype(etype))
+
+    def only_relation(self, name: str = "g") -> Graph:
+        """The Graph of the only edge type. Raises ValueError, which calls this graph `name`, if there are several."""
+        if len(self) > 1:
+            raise ValueError(f"{name} has {len(self)} edge types; expected one: pass {name}[edge type]")
+        return self._relation(self.canonical_etypes[0])
 
     def to_canonical_etype(self, etype: EdgeType | str) -> EdgeType:
         """The triple of an edge type. Raises KeyError unless exactly one edge type has that name."""

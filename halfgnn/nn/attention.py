@@ -21,7 +21,7 @@ from ..common.layers import is_hooked, is_plain
 from ..common.precision import autocast, without_autocast
 from ..graph import Graph
 from ..ops.attention import gat_weights, gatv2_weights
-from ._features import shown
+from .features import shown
 from .projections import applied, padded_weight
 
 
@@ -29,6 +29,7 @@ class Attention(nn.Module):
     """Base of the modules with DGL's constructor."""
 
     res_fc: Any
+    zero_in_degree_error: type[Exception] = ValueError  # what nodes without in-edges raise
 
     def __init__(self, in_feats: Any, out_feats: int, num_heads: int, allow_zero_in_degree: bool):
         super().__init__()

@@ -6,8 +6,8 @@ from torch import Tensor
 
 from ..graph_argument import GraphLike
 from . import attention
-from ._checks import check_projected
-from ._features import both_sides, checked_graph
+from .checks import check_projected
+from .features import both_sides, checked_graph
 from .projections import padded, project, trimmed
 
 
@@ -41,7 +41,7 @@ class DotGatConv(attention.Attention):
         Raises:
             See :class:`GATConv`.
         """
-        g = checked_graph(graph, self._allow_zero_in_degree)
+        g = checked_graph(graph, self._allow_zero_in_degree, self.zero_in_degree_error)
         check_projected(self, g, feat, dim=2)
         return forward(self, graph, g, feat, get_attention)
 

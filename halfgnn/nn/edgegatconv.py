@@ -13,8 +13,8 @@ from ..common.layers import is_plain
 from ..common.precision import autocast, without_autocast
 from ..graph_argument import GraphLike
 from . import attention
-from ._checks import check_edge_features, check_projected
-from ._features import both_sides, cast_once, checked_graph, unrounded
+from .checks import check_edge_features, check_projected
+from .features import both_sides, cast_once, checked_graph, unrounded
 from .gatconv import project_sides
 from .projections import node_logits, project, project_with_logits, trimmed
 
@@ -99,7 +99,7 @@ class EdgeGATConv(attention.Attention):
         Raises:
             See :class:`GATConv`.
         """
-        g = checked_graph(graph, self._allow_zero_in_degree)
+        g = checked_graph(graph, self._allow_zero_in_degree, self.zero_in_degree_error)
         check_projected(self, g, feat, dim=2)
         check_edge_features(g, edge_feat, "edge_feat", self.fc_edge)
         x_src, x_dst = cast_once(g, feat, *both_sides(graph, g, feat, self.feat_drop))

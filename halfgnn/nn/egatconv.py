@@ -10,8 +10,8 @@ from .. import ops
 from ..common.arguments import checked_size, checked_widths
 from ..common.precision import autocast, without_autocast
 from ..graph_argument import GraphLike
-from ._checks import check_edge_features, check_edge_numbers, check_features
-from ._features import both_sides, cast_once, checked_graph, unrounded
+from .checks import check_edge_features, check_edge_numbers, check_features
+from .features import both_sides, cast_once, checked_graph, unrounded
 from .projections import project
 
 
@@ -28,6 +28,8 @@ class EGATConv(nn.Module):
         num_heads: number of heads.
         bias: add a bias to the new features of edges.
     """
+
+    zero_in_degree_error: type[Exception] = ValueError
 
     def __init__(self, in_node_feats, in_edge_feats, out_node_feats, out_edge_feats, num_heads, bias=True):
         super().__init__()
@@ -75,7 +77,7 @@ class EGATConv(nn.Module):
         Raises:
             ValueError: the graph has nodes without in-edges; wrong shapes or devices. TypeError: wrong dtypes.
         """
-        g = checked_graph(graph, None)
+        g = checked_graph(graph, None, self.zero_in_degree_error)
         check_features(g, nfeats, self.fc_ni, self.fc_nj, dim=2, name="nfeats")
         check_edge_features(g, efeats, "efeats", self.fc_fij)
         if edge_weight is not None:

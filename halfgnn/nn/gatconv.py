@@ -7,8 +7,8 @@ from torch import Tensor, nn
 
 from ..graph_argument import GraphLike
 from . import attention
-from ._checks import check_edge_numbers, check_projected
-from ._features import both_sides, cast_once, checked_graph
+from .checks import check_edge_numbers, check_projected
+from .features import both_sides, cast_once, checked_graph
 from .projections import node_logits, project_with_logits, trimmed
 
 
@@ -87,7 +87,7 @@ class GATConv(attention.Attention):
         Raises:
             ValueError: the graph has nodes without in-edges; wrong shapes or devices. TypeError: wrong dtypes.
         """
-        g = checked_graph(graph, self._allow_zero_in_degree)
+        g = checked_graph(graph, self._allow_zero_in_degree, self.zero_in_degree_error)
         check_projected(self, g, feat)
         if edge_weight is not None:
             check_edge_numbers(g, edge_weight, feat)

@@ -9,8 +9,8 @@ from torch import Tensor, nn
 from .. import ops
 from ..graph_argument import GraphLike
 from . import attention
-from ._checks import check_projected
-from ._features import both_sides, cast_once, checked_graph
+from .checks import check_projected
+from .features import both_sides, cast_once, checked_graph
 from .projections import padded, project, trimmed
 
 
@@ -84,7 +84,7 @@ class GATv2Conv(attention.Attention):
         Raises:
             See :class:`GATConv`.
         """
-        g = checked_graph(graph, self._allow_zero_in_degree)
+        g = checked_graph(graph, self._allow_zero_in_degree, self.zero_in_degree_error)
         check_projected(self, g, feat, dim=2)
         return forward(self, graph, g, feat, get_attention)
 

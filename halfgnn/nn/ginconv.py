@@ -8,10 +8,10 @@ from torch import nn
 from ..common.arguments import check_number
 from ..common.operands import check_operand, check_parameter_device
 from ..graph_argument import GraphLike, as_graph
-from ._checks import check_features
-from ._features import both_sides
-from ._sums import aggregate
+from .checks import check_features
+from .features import both_sides
 from .projections import applied
+from .sums import aggregate
 
 
 class GINConv(nn.Module):

@@ -9,8 +9,8 @@ from .. import ops
 from ..common.arguments import check_number
 from ..common.operands import check_operand, check_parameter_device, name_operands, operand_errors
 from ..graph_argument import GraphLike, as_graph
-from ._checks import check_features
-from ._features import both_sides
+from .checks import check_features
+from .features import both_sides
 from .projections import applied
 
 

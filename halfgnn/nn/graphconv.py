@@ -14,10 +14,10 @@ from ..common.operands import check_columns, check_operand, check_pair, check_pa
 from ..common.precision import without_autocast
 from ..graph import Graph
 from ..graph_argument import GraphLike, as_graph
-from ._checks import check_edge_numbers
-from ._features import checked_graph, unrounded
-from ._sums import aggregate, padded_width
+from .checks import check_edge_numbers
+from .features import checked_graph, unrounded
 from .projections import linear, trimmed, widened
+from .sums import aggregate, padded_width, scaled
 
 
 class EdgeWeightNorm(nn.Module):
@@ -80,6 +80,7 @@ class GraphConv(nn.Module):
 
     weight: nn.Parameter | None
     bias: nn.Parameter | None
+    zero_in_degree_error: type[Exception] = ValueError
 
     def __init__(
         self,
@@ -132,7 +133,7 @@ class GraphConv(nn.Module):
             ValueError: the graph has nodes without in-edges, or weight is given to a module that has one; wrong shapes or devices.
             TypeError: wrong dtypes.
         """
-        g = checked_graph(graph, self._allow_zero_in_degree)
+        g = checked_graph(graph, self._allow_zero_in_degree, self.zero_in_degree_error)
         if weight is not None and self.weight is not None:
             raise ValueError(
                 "weight is given, but the module has its own; expected None, or a module made with weight=False"
@@ -142,7 +143,7 @@ class GraphConv(nn.Module):
         if edge_weight is not None:
             check_operand(edge_weight, "edge_weight", g, "e")
         if self._norm in ("left", "both"):
-            h = _scaled(h, g.out_degrees(), -0.5 if self._norm == "both" else -1.0)
+            h = scaled(h, g.out_degrees(), -0.5 if self._norm == "both" else -1.0)
         # The projection comes first if it makes the rows of the sum shorter.
         if weight is None:
             rst = self._sum(g, h, edge_weight)
@@ -163,7 +164,7 @@ class GraphConv(nn.Module):
         if self._norm != "both":
             return aggregate(g, "sum", h, edge_weight)
         rst = aggregate(g, "sum", h, edge_weight, unrounded(h))
-        return _scaled(rst, g.in_degrees(), -0.5).to(h.dtype)
+        return scaled(rst, g.in_degrees(), -0.5).to(h.dtype)
 
     def extra_repr(self) -> str:
         activation = "" if self._activation is None else f", activation={self._activation}"
@@ -190,10 +191,3 @@ def _widened(weight: Tensor, h: Tensor, edge_weight: Tensor | None) -> Tensor:
     """weight (in, out), with columns of zeros if the rows of its product with h are padded."""
     extra = padded_width(weight.shape[1], h, edge_weight) - weight.shape[1]
     return F.pad(weight, (0, extra)) if extra else weight
-
-
-def _scaled(x: Tensor, degrees: Tensor, power: float) -> Tensor:
-    """Row v of x times max(degrees[v], 1) ** power, rounded once."""
-    dtype = torch.promote_types(x.dtype, torch.float32)
-    factor = degrees.clamp(min=1).to(dtype).pow(power)
-    return (x * factor.view(-1, *[1] * (x.dim() - 1))).to(x.dtype)

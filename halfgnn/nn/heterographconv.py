@@ -82,9 +82,15 @@ class HeteroGraphConv(nn.Module):
         outputs: dict[str, list[Tensor]] = {}
         for etype, conv in convs.items():
             feats = (src[etype[0]], dst[etype[2]])
-            rst = conv(graph[etype], feats, *mod_args.get(etype[1], ()), **mod_kwargs.get(etype[1], {}))
+            rst = conv(
+                self.relation(g, graph, etype), feats, *mod_args.get(etype[1], ()), **mod_kwargs.get(etype[1], {})
+            )
             outputs.setdefault(etype[2], []).append(rst)
         return {ntype: _aggregate(self.aggregate, parts, ntype) for ntype, parts in _in_order(graph, outputs)}
+
+    def relation(self, g: Any, graph: HeteroGraph, etype: EdgeType) -> Any:
+        """What a module gets as its graph: the relation `etype` of g, the user's graph, and of `graph`, its HeteroGraph."""
+        return graph[etype]
 
     def _module_of(self, etype: EdgeType) -> Any:
         for key in (etype, etype[1], str(etype)):

@@ -12,10 +12,10 @@ from ..common.compat import able_to_run_lstm
 from ..common.operands import check_operand
 from ..graph import Graph
 from ..graph_argument import GraphLike, as_graph
-from ._checks import check_edge_weight, check_features
-from ._features import both_sides, cast_once, shown, unrounded
-from ._sums import aggregate, padded_width
+from .checks import check_edge_weight, check_features
+from .features import both_sides, cast_once, shown, unrounded
 from .projections import applied, is_quantised, project, trimmed, widened
+from .sums import aggregate, padded_width
 
 _AGGREGATORS = ("mean", "gcn", "pool", "lstm")
 

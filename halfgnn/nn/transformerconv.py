@@ -12,8 +12,8 @@ from ..common.arguments import check_probability, checked_size, checked_widths
 from ..graph import Graph
 from ..graph_argument import GraphLike, as_graph
 from . import attention
-from ._checks import check_edge_features, check_features
-from ._features import both_sides, cast_once
+from .checks import check_edge_features, check_features
+from .features import both_sides, cast_once
 from .projections import applied, padded, project, trimmed
 
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Any, NamedTuple
+from typing import Any
 
 import torch
 from torch import Tensor
@@ -10,24 +10,14 @@ from torch_geometric import nn
 
 from .. import ops
 from ..common.fake import register_fake
-from ..common.kept import may_keep, ordinary_tensors, unwrapped
 from ..common.operands import check_columns, check_operand, check_pair, check_parameter, check_tensor
 from ..common.precision import autocast
 from ..graph import Graph
 from ..nn.projections import linear
+from ..nn.relation_pairs import pair_of_edge, pairs_of
 from ..nn.typed_linear import typed_linear
 from ._conv import ONE_PASS, Hosted, checked_graph, edge_index_if_unsupported, reduced, reduction_of
-from ._graph import library, state_of
-
-_PAIRS = "_pairs"  # kept on a Graph: the Pairs of the last edge_type, and what is compared to recognise it
-
-
-class Pairs(NamedTuple):
-    """The pairs of a relation and a destination that have an edge, by relation."""
-
-    into: Graph  # from the sources to the pairs
-    out_of: Graph  # from the pairs to the destinations
-    ends: list[int]  # for every relation the number of pairs of it and of those before it
+from ._graph import library
 
 
 class RGCNConv(Hosted, nn.RGCNConv):
@@ -77,7 +67,7 @@ class RGCNConv(Hosted, nn.RGCNConv):
 
     def _sum(self, g: Graph, x_src: Tensor, edge_type: Tensor) -> Tensor:
         """The sum over relations of their projected aggregates."""
-        pairs = self._pairs(g, edge_type)
+        pairs = pairs_of(g, edge_type, self.num_relations)
         rows = reduced(pairs.into, str(reduction_of(self.aggr_module)), x_src)
         parts = [typed_linear(part, pairs.ends, weight) for part, weight in self._blocks(rows)]
         return ops.copy_u_sum(pairs.out_of, torch.cat(parts, 1) if len(parts) > 1 else parts[0])
@@ -85,9 +75,9 @@ class RGCNConv(Hosted, nn.RGCNConv):
     def _traced(self, g: Graph, x_src: Tensor, edge_type: Tensor) -> Tensor:
         """The same in compiled code, which cannot know how many pairs have an edge: all have a row, for one matrix product."""
         src, dst = g.edges()
-        pair_of_edge = torch.ops.halfgnn_pyg.pair_of_edge(edge_type, dst, g.num_dst, self.num_relations)
+        pair_ids = torch.ops.halfgnn_pyg.pair_of_edge(edge_type, dst, g.num_dst, self.num_relations)
         num_pairs = self.num_relations * g.num_dst
-        into = Graph.from_edges(src, pair_of_edge, num_src=g.num_src, num_dst=num_pairs, check=False)
+        into = Graph.from_edges(src, pair_ids, num_src=g.num_src, num_dst=num_pairs, check=False)
         rows = reduced(into, str(reduction_of(self.aggr_module)), x_src)
         rows = rows.view(self.num_relations, g.num_dst, -1).transpose(0, 1)
         parts = [linear(part.flatten(1), weight.flatten(0, 1).t(), None) for part, weight in self._blocks(rows)]
@@ -101,20 +91,6 @@ class RGCNConv(Hosted, nn.RGCNConv):
         if self.num_bases is not None:
             weight = (self.comp @ weight.flatten(1)).view(self.num_relations, self.in_channels_l, self.out_channels)
         return [(rows, weight)]
-
-    def _pairs(self, g: Graph, edge_type: Tensor) -> Pairs:
-        """Kept with the graph, as long as the same edge_type comes."""
-        edge_type = unwrapped(edge_type, "edge_type")
-        known = getattr(g, _PAIRS, None)
-        key = None if edge_type.is_inference() else (*state_of(edge_type), self.num_relations)
-        if known is not None and key is not None and known[0] is edge_type and known[1] == key:
-            return known[2]
-        with ordinary_tensors():
-            pairs = _make(g, edge_type.long(), self.num_relations)
-        if may_keep(g.device) and key is not None:
-            pairs.into._for_all_streams(), pairs.out_of._for_all_streams()
-            object.__setattr__(g, _PAIRS, (edge_type, key, pairs))
-        return pairs
 
 
 def _check(x: Any) -> None:
@@ -145,31 +121,9 @@ def _check_types(g: Graph, edge_type: Any) -> None:
 library.define("pair_of_edge(Tensor edge_type, Tensor dst, SymInt num_dst, SymInt num_relations) -> Tensor")
 
 
-def _pair_of_edge(edge_type: Tensor, dst: Tensor, num_dst: int, num_relations: int) -> Tensor:
-    """The number of every edge's pair among all pairs of a relation and a destination."""
-    low, high = (int(x) for x in torch.aminmax(edge_type)) if edge_type.numel() else (0, 0)
-    if low < 0 or high >= num_relations:
-        wrong = low if low < 0 else high
-        raise ValueError(f"edge_type holds {wrong}; expected relations in [0, {num_relations})")
-    return edge_type.to(dst.dtype) * num_dst + dst
-
-
-library.impl("pair_of_edge", _pair_of_edge, "CompositeExplicitAutograd")
+library.impl("pair_of_edge", pair_of_edge, "CompositeExplicitAutograd")
 
 
 @register_fake("pair_of_edge", namespace="halfgnn_pyg")
 def _(edge_type, dst, num_dst, num_relations):
     return torch.empty_like(dst)
-
-
-def _make(g: Graph, edge_type: Tensor, num_relations: int) -> Pairs:
-    src, dst = g.edges()
-    keys, pair_of_edge = torch.unique(
-        _pair_of_edge(edge_type, dst.long(), g.num_dst, num_relations), return_inverse=True
-    )
-    ids = torch.arange(keys.numel(), device=g.device).to(src.dtype)
-    last = torch.arange(1, num_relations + 1, device=g.device) * g.num_dst
-    into = Graph.from_edges(src, pair_of_edge.to(src.dtype), num_src=g.num_src, num_dst=keys.numel(), check=False)
-    nodes = (keys % max(g.num_dst, 1)).to(src.dtype)
-    out_of = Graph.from_edges(ids, nodes, num_src=keys.numel(), num_dst=g.num_dst, check=False)
-    return Pairs(into, out_of, torch.searchsorted(keys, last).tolist())

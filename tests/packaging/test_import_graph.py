@@ -102,10 +102,10 @@ def test_what_is_private_stays_where_it_belongs(modules):
     [
         (
             "halfgnn.pyg.gat_conv",
-            "from ..nn._checks import check_features",
-            "halfgnn.pyg.gat_conv -> halfgnn.nn._checks check_features",
+            "from ..ops._operands import graph_of",
+            "halfgnn.pyg.gat_conv -> halfgnn.ops._operands graph_of",
         ),
-        ("halfgnn.pyg.gat_conv", "from ..nn import _checks", "halfgnn.pyg.gat_conv -> halfgnn.nn._checks"),
+        ("halfgnn.pyg.gat_conv", "from ..ops import _operands", "halfgnn.pyg.gat_conv -> halfgnn.ops._operands"),
         ("halfgnn.pyg._conv", "from ..graph import _num_nodes", "halfgnn.pyg._conv -> halfgnn.graph _num_nodes"),
     ],
 )

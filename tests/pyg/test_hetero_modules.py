@@ -5,6 +5,7 @@ import torch
 
 import halfgnn
 import halfgnn.pyg
+from halfgnn.nn import relation_pairs
 from halfgnn.pyg import hetero_conv
 from tests.pyg.support_pyg import WIDE_DTYPES, make_edge_index, network, theirs
 from tests.support_nn import (
@@ -86,8 +87,8 @@ def test_rgcn_in_half_precision(name, dtype):
 
 def test_relations_are_sorted_once_and_anew_when_they_change(monkeypatch):
     made = []
-    make = halfgnn.pyg.rgcn_conv._make
-    monkeypatch.setattr(halfgnn.pyg.rgcn_conv, "_make", lambda *args: made.append(1) or make(*args))
+    make = relation_pairs._made
+    monkeypatch.setattr(relation_pairs, "_made", lambda *args: made.append(1) or make(*args))
     conv, x, edge_index = rgcn(halfgnn.pyg, "plain"), randn(NUM_NODES, IN_FEATS), make_edge_index()
     types = types_of(edge_index)
     first = conv(x, edge_index, types)

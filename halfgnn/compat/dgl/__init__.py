@@ -12,6 +12,8 @@ from . import (  # noqa: F401 (methods adds to DGLGraph)
     function,
     init,
     methods,
+    multiprocessing,
+    nn,
     ops,
     sampling,
     sparse,
@@ -34,7 +36,16 @@ from .data import load_graphs, save_graphs
 from .frame import LazyFeature
 from .global_config import is_libxsmm_enabled, use_libxsmm
 from .heterograph import DGLBlock, DGLGraph, DGLHeteroGraph
+from .homophily import (
+    adjusted_homophily,
+    edge_homophily,
+    edge_label_informativeness,
+    linkx_homophily,
+    node_homophily,
+    node_label_informativeness,
+)
 from .merge import merge
+from .mpops import copy_u, copy_v, u_add_v, u_div_v, u_dot_v, u_mul_v, u_sub_v
 from .networkx_graphs import bipartite_from_networkx, from_networkx, to_networkx
 from .propagate import prop_edges, prop_edges_dfs, prop_nodes, prop_nodes_bfs, prop_nodes_topo
 from .random import rand_bipartite, rand_graph, seed
@@ -73,6 +84,7 @@ from .traversal import (
     dfs_labeled_edges_generator,
     topological_nodes_generator,
 )
+from .utils import apply_each
 
 __all__ = [
     "ALL",
@@ -86,6 +98,8 @@ __all__ = [
     "DGLHeteroGraph",
     "DGLWarning",
     "LazyFeature",
+    "adjusted_homophily",
+    "apply_each",
     "batch",
     "bfs_edges_generator",
     "bfs_nodes_generator",
@@ -94,11 +108,15 @@ __all__ = [
     "block_to_graph",
     "broadcast_edges",
     "broadcast_nodes",
+    "copy_u",
+    "copy_v",
     "create_block",
     "data",
     "dataloading",
     "dfs_edges_generator",
     "dfs_labeled_edges_generator",
+    "edge_homophily",
+    "edge_label_informativeness",
     "edge_subgraph",
     "edge_type_subgraph",
     "from_networkx",
@@ -110,12 +128,16 @@ __all__ = [
     "is_libxsmm_enabled",
     "khop_in_subgraph",
     "khop_out_subgraph",
+    "linkx_homophily",
     "load_graphs",
     "max_edges",
     "max_nodes",
     "mean_edges",
     "mean_nodes",
     "merge",
+    "nn",
+    "node_homophily",
+    "node_label_informativeness",
     "node_subgraph",
     "node_type_subgraph",
     "ops",
@@ -146,6 +168,11 @@ __all__ = [
     "topological_nodes_generator",
     "transform",
     "transforms",
+    "u_add_v",
+    "u_div_v",
+    "u_dot_v",
+    "u_mul_v",
+    "u_sub_v",
     "unbatch",
     "use_libxsmm",
 ]

@@ -50,10 +50,6 @@ def graph(
     Raises:
         DGLError: data of other forms or dtypes, ids out of range.
     """
-    if _is_networkx(data):
-        from .networkx_graphs import from_networkx
-
-        return from_networkx(data, idtype=idtype, device=device)
     edges = edge_data(data, idtype, device)
     count = max(edges.least) if num_nodes is None else num_nodes
     relation = edges.relation(count, count)
@@ -61,10 +57,6 @@ def graph(
 
 
 _HOMOGENEOUS = MetaGraph([(0, 0)], 1)
-
-
-def _is_networkx(data: Any) -> bool:
-    return hasattr(data, "nodes") and hasattr(data, "is_directed")
 
 
 def heterograph(

@@ -48,7 +48,7 @@ class EdgeData(NamedTuple):
 
 
 def edge_data(data: Any, idtype: Any = None, device: Any = None) -> EdgeData:
-    """Of (src, dst), ("coo", (src, dst)), ("csr" or "csc", (indptr, indices, edge ids)), pairs, or a scipy matrix.
+    """Of (src, dst), ("coo", (src, dst)), ("csr" or "csc", (indptr, indices, edge ids)), pairs, a scipy matrix or a networkx graph.
 
     idtype: by default that of tensors, or int64.
     """
@@ -70,6 +70,8 @@ def _form_of(data: Any) -> tuple[str, tuple, tuple[int, int] | None]:
     """The form, the arrays, and numbers of nodes if the data has them."""
     if hasattr(data, "format") and hasattr(data, "tocoo"):
         return _of_scipy(data)
+    if hasattr(data, "nodes") and hasattr(data, "is_directed"):
+        return _of_networkx(data)
     if isinstance(data, Tensor) and data.dim() == 2 and data.shape[0] == 2:
         data = data[0], data[1]
     if isinstance(data, list):
@@ -93,6 +95,13 @@ def _of_scipy(matrix: Any) -> tuple[str, tuple, tuple[int, int]]:
         return matrix.format, (matrix.indptr, matrix.indices, np.zeros(0, dtype=np.int64)), matrix.shape
     matrix = matrix.tocoo()
     return "coo", (matrix.row, matrix.col), matrix.shape
+
+
+def _of_networkx(graph: Any) -> tuple[str, tuple, tuple[int, int]]:
+    """Nodes are sorted. Each edge of an undirected graph becomes two."""
+    ids = {node: i for i, node in enumerate(sorted(graph.nodes()))}
+    edges = list((graph if graph.is_directed() else graph.to_directed()).edges())
+    return "coo", ([ids[u] for u, _ in edges], [ids[v] for _, v in edges]), (len(ids), len(ids))
 
 
 def _ids(array: Any) -> Tensor:

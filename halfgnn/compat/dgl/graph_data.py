@@ -179,6 +179,14 @@ class GraphData:
         etid = self._types.etype_id(etype)
         return etid, *self._graph.metagraph.ends[etid]
 
+    @property
+    def _etype2canonical(self) -> dict[str, Any]:
+        """{edge type: its triple, or () if several have this name}, which programs read."""
+        return {
+            etype: self.canonical_etypes[i] if self.etypes.count(etype) == 1 else ()
+            for i, etype in enumerate(self.etypes)
+        }
+
     def _relation(self, etype: Any) -> Relation:
         return self._graph.relations[self._types.etype_id(etype)]
 

@@ -8,8 +8,9 @@ import torch
 from torch import Tensor
 
 from ...adjacency import Adjacency
-from .base import ALL, DGLError, check_ids, id_tensor, is_all, is_number
+from .base import ALL, DGLError, check_ids, id_tensor, is_all, is_number, ranges
 from .graph_data import GraphData
+from .sparse import SparseMatrix, spmatrix
 from .topology import Relation
 
 
@@ -58,7 +59,7 @@ class Queries(GraphData):
         first, last = _places(relation, src, dst)
         order = relation.pairs()[1]
         if return_uv:
-            places, counts = _ranges(first, last)
+            places, counts = ranges(first, last)
             return src.repeat_interleave(counts), dst.repeat_interleave(counts), order[places].to(self.idtype)
         missing = last == first
         if bool(missing.any()):
@@ -164,16 +165,14 @@ class Queries(GraphData):
 
     # ---- matrices ----------------------------------------------------------------------------------------------------------------
 
-    def adj(self, etype: Any = None, eweight_name: str | None = None) -> Any:
+    def adj(self, etype: Any = None, eweight_name: str | None = None) -> SparseMatrix:
         """The adjacency matrix, whose rows are sources, as a ``dgl.sparse.SparseMatrix`` of ones or of an edge feature."""
-        from .sparse import spmatrix
-
         etid = self.get_etype_id(etype)
         relation = self._graph.relations[etid]
         val = None if eweight_name is None else self._edge_frames[etid][eweight_name]
         return spmatrix(relation.edges(), val, (relation.num_src, relation.num_dst))
 
-    def adjacency_matrix(self, etype: Any = None) -> Any:
+    def adjacency_matrix(self, etype: Any = None) -> SparseMatrix:
         """:meth:`adj` of ones."""
         return self.adj(etype)
 
@@ -206,7 +205,7 @@ class Queries(GraphData):
         if scipy_fmt is None:
             ends = torch.stack([rows, cols]).long()
             ones = torch.ones(rows.numel(), device=self.device)
-            return torch.sparse_coo_tensor(ends, ones, shape, check_invariants=False).to(ctx or "cpu")
+            return torch.sparse_coo_tensor(ends, ones, shape).to(ctx or "cpu")
         if scipy_fmt not in ("coo", "csr"):
             raise DGLError(f"scipy_fmt is {scipy_fmt!r}; expected 'coo' or 'csr'")
         import scipy.sparse
@@ -239,9 +238,7 @@ class Queries(GraphData):
             rows, values = dst if typestr == "in" else src, torch.ones(relation.num_edges, device=self.device)
         num_rows = relation.num_src if typestr == "out" else relation.num_dst
         ends = torch.stack([rows, ids]).long()
-        return torch.sparse_coo_tensor(ends, values, (num_rows, relation.num_edges), check_invariants=False).to(
-            ctx or "cpu"
-        )
+        return torch.sparse_coo_tensor(ends, values, (num_rows, relation.num_edges)).to(ctx or "cpu")
 
 
 def _in_form(form: str, src: Tensor, dst: Tensor, ids: Tensor) -> Any:
@@ -257,18 +254,10 @@ def _one(node: Tensor) -> Tensor:
     return node
 
 
-def _ranges(first: Tensor, last: Tensor) -> tuple[Tensor, Tensor]:
-    """first[0], ..., last[0] - 1, first[1], ..., and the length of each range."""
-    counts = (last - first).long()
-    shift = first.long() - counts.cumsum(0) + counts
-    total = torch.arange(int(counts.sum()), device=first.device)
-    return shift.repeat_interleave(counts) + total, counts
-
-
 def _edges_of_rows(side: Adjacency, nodes: Tensor) -> tuple[Tensor, Tensor, Tensor]:
     """Rows, columns and ids of the edges in these rows of an adjacency, row after row."""
     at = nodes.long()
-    places, counts = _ranges(side.indptr[at], side.indptr[at + 1])
+    places, counts = ranges(side.indptr[at], side.indptr[at + 1])
     ids = places.to(nodes.dtype) if side.edge_ids is None else side.edge_ids[places]
     return nodes.repeat_interleave(counts), side.indices[places], ids
 

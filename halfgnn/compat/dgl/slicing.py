@@ -3,18 +3,16 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import torch
 from torch import Tensor
 
 from .base import EID, ETYPE, NID, NTYPE, SLICE_FULL, DGLError
 from .frame import Frame
+from .graph_data import GraphData
 from .topology import Relation, Topology
 from .types import joined
-
-if TYPE_CHECKING:
-    from .graph_data import GraphData
 
 
 def etypes_matching(graph: GraphData, key: Any) -> list[int]:

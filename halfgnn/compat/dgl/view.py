@@ -3,15 +3,36 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, MutableMapping
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import Any, NamedTuple, Protocol
 
 import torch
 from torch import Tensor
 
 from .base import ALL, DGLError, EdgeType
+from .frame import Frame
+from .topology import Topology
 
-if TYPE_CHECKING:
-    from .graph_data import GraphData
+
+class Viewed(Protocol):
+    """What views read and call of a graph."""
+
+    _graph: Topology
+    _node_frames: list[Frame]
+    _edge_frames: list[Frame]
+
+    @property
+    def idtype(self) -> torch.dtype: ...
+    @property
+    def device(self) -> torch.device: ...
+    def get_ntype_id(self, ntype: str | None) -> int: ...
+    def get_ntype_id_from_src(self, ntype: str | None) -> int: ...
+    def get_ntype_id_from_dst(self, ntype: str | None) -> int: ...
+    def get_etype_id(self, etype: Any) -> int: ...
+    def all_edges(self, form: str = ..., order: str | None = ..., etype: Any = ...) -> Any: ...
+    def _get_node_rows(self, ntid: int, nodes: Any, name: str) -> Any: ...
+    def _get_edge_rows(self, etid: int, edges: Any, name: str) -> Any: ...
+    def _set_n_repr(self, ntid: int, nodes: Any, data: dict[str, Any]) -> None: ...
+    def _set_e_repr(self, etid: int, edges: Any, data: dict[str, Any]) -> None: ...
 
 
 class NodeSpace(NamedTuple):
@@ -34,7 +55,7 @@ class DataView(MutableMapping):
 
     kind = ""  # of what has the features
 
-    def __init__(self, graph: GraphData, types: Any, ids: Any, rows: Any = ALL):
+    def __init__(self, graph: Viewed, types: Any, ids: Any, rows: Any = ALL):
         self._graph = graph
         self._types = types
         self._ids = ids
@@ -139,7 +160,7 @@ class HeteroEdgeDataView(DataView):
 class HeteroNodeView:
     """``g.nodes``, ``g.srcnodes`` or ``g.dstnodes``: called, it gives ids; indexed, the features of a type or of some nodes."""
 
-    def __init__(self, graph: GraphData, side: str):
+    def __init__(self, graph: Viewed, side: str):
         self._graph = graph
         self._id_of = {
             "all": graph.get_ntype_id,
@@ -169,7 +190,7 @@ class HeteroNodeView:
 class HeteroEdgeView:
     """``g.edges``: called, it gives edges as ``g.all_edges`` does; indexed, the features of a type or of some edges."""
 
-    def __init__(self, graph: GraphData):
+    def __init__(self, graph: Viewed):
         self._graph = graph
 
     def __getitem__(self, key: Any) -> EdgeSpace:

@@ -2,6 +2,7 @@
 
 from typing import Any
 
+from . import functional  # noqa: F401  (programs read dgl.transforms.functional)
 from .derived import (
     adj_product_graph,
     adj_sum_graph,

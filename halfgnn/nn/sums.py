@@ -1,4 +1,4 @@
-"""Sums, means and maxima over in-edges, with or without edge weights, for GraphConv, SAGEConv and GINConv."""
+"""Sums, means and maxima over in-edges, with or without edge weights, and rows scaled by degrees."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from torch import Tensor
 
 from .. import ops
 from ..graph import Graph
-from ._checks import check_edge_weight
+from .checks import check_edge_weight
 from .projections import padded
 
 
@@ -26,3 +26,10 @@ def padded_width(dim: int, x: Tensor, edge_weight: Tensor | None) -> int:
     if edge_weight is not None and edge_weight.dim() > 1 and edge_weight.shape[-1] != 1:
         return dim
     return padded(dim, x, edge_weight is not None)
+
+
+def scaled(x: Tensor, degrees: Tensor, power: float) -> Tensor:
+    """Row v of x times max(degrees[v], 1) ** power, rounded once."""
+    dtype = torch.promote_types(x.dtype, torch.float32)
+    factor = degrees.clamp(min=1).to(dtype).pow(power)
+    return (x * factor.view(-1, *[1] * (x.dim() - 1))).to(x.dtype)

@@ -1,4 +1,4 @@
-"""What all modules share: the graph and the features of its two sides."""
+"""What all modules share, here and in halfgnn.compat: the graph and the features of its two sides."""
 
 from __future__ import annotations
 
@@ -16,11 +16,14 @@ from ..graph_argument import as_graph
 # ---- graphs ------------------------------------------------------------------------------------------------------------------
 
 
-def checked_graph(graph: Any, allow_zero_in_degree: bool | None) -> Graph:
-    """The Graph of `graph`, a Graph or DGLGraph. allow_zero_in_degree: None if the module has no such option."""
+def checked_graph(graph: Any, allow_zero_in_degree: bool | None, error: type[Exception] = ValueError) -> Graph:
+    """The Graph of `graph`, a Graph or DGLGraph.
+
+    allow_zero_in_degree: None if the module has no such option. Unless it is true, nodes without in-edges raise `error`.
+    """
     g = as_graph(graph, "graph")
     if not allow_zero_in_degree:
-        check_in_degrees(g, has_option=allow_zero_in_degree is not None)
+        check_in_degrees(g, error, has_option=allow_zero_in_degree is not None)
     return g
 
 

@@ -1,0 +1,66 @@
+"""Edges of several types, by pairs of a type and a destination: one row per pair, so one matrix product per type."""
+
+from __future__ import annotations
+
+from typing import NamedTuple
+
+import torch
+from torch import Tensor
+
+from ..common.kept import may_keep, ordinary_tensors, unwrapped
+from ..graph import Graph
+
+# Kept on a Graph: the Pairs of the last edge_type, and what is compared to recognise it.
+_OF_DESTINATIONS, _OF_SOURCES = "_pairs", "_pairs_of_sources"
+
+
+class Pairs(NamedTuple):
+    """The pairs of a relation and a destination that have an edge, by relation."""
+
+    into: Graph  # from the sources to the pairs
+    out_of: Graph  # from the pairs to the destinations
+    ends: list[int]  # for every relation the number of pairs of it and of those before it
+
+
+def pair_of_edge(edge_type: Tensor, dst: Tensor, num_dst: int, num_relations: int) -> Tensor:
+    """The number of every edge's pair among all pairs of a relation and a destination."""
+    low, high = (int(x) for x in torch.aminmax(edge_type)) if edge_type.numel() else (0, 0)
+    if low < 0 or high >= num_relations:
+        wrong = low if low < 0 else high
+        raise ValueError(f"edge_type holds {wrong}; expected relations in [0, {num_relations})")
+    return edge_type.to(dst.dtype) * num_dst + dst
+
+
+def pairs_of(g: Graph, edge_type: Tensor, num_relations: int, of_sources: bool = False) -> Pairs:
+    """The pairs of g for edge_type (E,), kept with g as long as the same edge_type comes.
+
+    of_sources: pairs of a type and a source, which are those of g's reverse: `into` comes from the destinations.
+
+    Raises:
+        ValueError: types out of range.
+    """
+    edge_type = unwrapped(edge_type, "edge_type")
+    name = _OF_SOURCES if of_sources else _OF_DESTINATIONS
+    key = None
+    if not edge_type.is_inference():
+        key = edge_type._version, edge_type.data_ptr(), edge_type.shape, num_relations
+    known = getattr(g, name, None)
+    if known is not None and key is not None and known[0] is edge_type and known[1] == key:
+        return known[2]
+    with ordinary_tensors():
+        pairs = _made(g.reverse() if of_sources else g, edge_type.long(), num_relations)
+    if may_keep(g.device) and key is not None:
+        pairs.into._for_all_streams(), pairs.out_of._for_all_streams()
+        object.__setattr__(g, name, (edge_type, key, pairs))
+    return pairs
+
+
+def _made(g: Graph, edge_type: Tensor, num_relations: int) -> Pairs:
+    src, dst = g.edges()
+    keys, pair_ids = torch.unique(pair_of_edge(edge_type, dst.long(), g.num_dst, num_relations), return_inverse=True)
+    ids = torch.arange(keys.numel(), device=g.device).to(src.dtype)
+    last = torch.arange(1, num_relations + 1, device=g.device) * g.num_dst
+    into = Graph.from_edges(src, pair_ids.to(src.dtype), num_src=g.num_src, num_dst=keys.numel(), check=False)
+    nodes = (keys % max(g.num_dst, 1)).to(src.dtype)
+    out_of = Graph.from_edges(ids, nodes, num_src=keys.numel(), num_dst=g.num_dst, check=False)
+    return Pairs(into, out_of, torch.searchsorted(keys, last).tolist())
