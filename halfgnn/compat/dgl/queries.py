@@ -101,9 +101,8 @@ class Queries(GraphData):
         side = self._graph.relations[etid].graph().csr()
         rows, cols, ids = _edges_of_rows(side, nodes)
         if side.edge_ids is not None:  # a row is in the order of destinations if csr has been made of csc
-            order = ids.argsort(stable=True)
             place = torch.arange(nodes.numel(), device=self.device).repeat_interleave(side.indptr.diff()[nodes.long()])
-            order = order[place[order].argsort(stable=True)]
+            order = (place * side.indices.numel() + ids).argsort()
             cols, ids = cols[order], ids[order]
         return _in_form(form, rows, cols, ids)
 

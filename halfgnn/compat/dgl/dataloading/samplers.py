@@ -8,15 +8,15 @@ from typing import Any
 from torch import Tensor
 
 from ....dataloading import NeighborSampler as Neighbors
+from ....dataloading.edge_batch import without_edges
 from ....heterograph import Block
 from ..base import EID, NID, DGLError
 from ..frame import LazyFeature
 from ..heterograph import DGLBlock, DGLGraph
 from ..parts import by_type, rows_of_frames
-from ..sampling.neighbors import excluded_per_type, new_seed, sample_neighbors, sampler_of
+from ..sampling.neighbors import excluded_per_type, new_seed, sampler_of
 from ..subgraph import node_subgraph
 from ..topology import MetaGraph, Relation, Topology
-from ..transforms.to_block import to_block
 
 __all__ = [
     "BlockSampler",
@@ -115,12 +115,12 @@ class NeighborSampler(BlockSampler):
 
     Args:
         fanouts: numbers, -1 for all, or {edge type: number} with every edge type.
-        edge_dir: "in", or "out" for out-edges.
+        edge_dir: "in".
         prob, mask: an edge feature with weights, or with booleans that say which edges may be drawn.
         replace: draw with replacement.
         prefetch_node_feats, prefetch_labels, prefetch_edge_feats: see :class:`BlockSampler`.
         output_device: of the blocks; by default the graph's.
-        fused: has no effect; all layers are sampled at once unless edges are excluded.
+        fused: has no effect; all layers are sampled at once.
     """
 
     def __init__(
@@ -139,6 +139,10 @@ class NeighborSampler(BlockSampler):
         super().__init__(prefetch_node_feats, prefetch_labels, prefetch_edge_feats, output_device)
         if prob is not None and mask is not None:
             raise DGLError("prob and mask are given; expected one of them: multiply the weights by the mask")
+        if edge_dir != "in":
+            raise DGLError(
+                f"edge_dir is {edge_dir!r}; expected 'in': blocks lead to their seeds. dgl.reverse(g) has the edges reversed"
+            )
         self.fanouts = list(fanouts)
         self.edge_dir = edge_dir
         self.prob = prob or mask
@@ -148,12 +152,11 @@ class NeighborSampler(BlockSampler):
 
     def sample_blocks(self, g: DGLGraph, seed_nodes: Any, exclude_eids: Any = None) -> tuple[Any, Any, list[DGLBlock]]:
         """See :class:`BlockSampler`. Excluded edges are left out of the sample, so a node may have fewer than its share."""
-        if exclude_eids is not None or self.edge_dir != "in":
-            return self._layer_by_layer(g, seed_nodes, exclude_eids)
         seeds = {ntype: ids.cpu() for ntype, ids in zip(g.ntypes, by_type(g, seed_nodes, "seed_nodes"))}
         batch = self._sampler(g).sample(seeds, seed=new_seed())
         device = g.device if self.output_device is None else self.output_device
-        blocks = [_block(g, sampled).to(device) for sampled in batch.blocks]
+        excluded = None if exclude_eids is None else excluded_per_type(g, exclude_eids)
+        blocks = [_block(g, sampled, excluded).to(device) for sampled in batch.blocks]
         return blocks[0].srcdata[NID], seed_nodes, blocks
 
     def _sampler(self, g: DGLGraph) -> Neighbors:
@@ -167,27 +170,6 @@ class NeighborSampler(BlockSampler):
     def __getstate__(self) -> dict:
         return {**self.__dict__, "_made": None}
 
-    def _layer_by_layer(self, g: DGLGraph, seed_nodes: Any, exclude_eids: Any) -> tuple[Any, Any, list[DGLBlock]]:
-        nodes: Any = seed_nodes
-        blocks: list[DGLBlock] = []
-        for fanout in reversed(self.fanouts):
-            frontier = sample_neighbors(
-                g,
-                nodes,
-                fanout,
-                self.edge_dir,
-                self.prob,
-                self.replace,
-                exclude_edges=exclude_eids,
-                output_device=self.output_device,
-            )
-            block = to_block(frontier, nodes)
-            for i, frame in enumerate(frontier._edge_frames):
-                block._edge_frames[i][EID] = frame[EID]
-            nodes = block.srcdata[NID]
-            blocks.insert(0, block)
-        return nodes, seed_nodes, blocks
-
 
 def _same(one: tuple[Any, list[Tensor] | None], other: tuple[Any, list[Tensor] | None]) -> bool:
     if one[0] is not other[0] or (one[1] is None) != (other[1] is None):
@@ -195,15 +177,20 @@ def _same(one: tuple[Any, list[Tensor] | None], other: tuple[Any, list[Tensor] |
     return one[1] is None or all(a is b for a, b in zip(one[1], other[1] or ()))
 
 
-def _block(g: DGLGraph, sampled: Block) -> DGLBlock:
-    """A sampled block as a DGLBlock with ids of g's dtype, and g's features."""
+def _block(g: DGLGraph, sampled: Block, excluded: Sequence[Tensor] | None) -> DGLBlock:
+    """A sampled block as a DGLBlock with ids of g's dtype, and g's features. excluded: edges to leave out, per edge type."""
     topology: Any = sampled.topology
-    relations = []
-    for etype in g.canonical_etypes:
+    relations, edges = [], []
+    for i, etype in enumerate(g.canonical_etypes):
         graph = topology[etype]
-        relations.append(Relation.from_graph(graph if graph.idtype == g.idtype else graph.long(), "csc"))
+        side, ids = graph.csc(), sampled.edata[EID][etype]
+        indptr, indices = side.indptr, side.indices
+        if excluded is not None:
+            indptr, indices, ids = without_edges(indptr, indices, ids, excluded[i])
+        indptr, indices = indptr.to(g.idtype), indices.to(g.idtype)
+        relations.append(Relation.from_compressed("csc", indptr, indices, None, graph.num_src, check=False))
+        edges.append(ids.to(g.idtype))
     nodes = [data[NID][ntype] for data in (sampled.srcdata, sampled.dstdata) for ntype in g.ntypes]
-    edges = [sampled.edata[EID][etype].to(g.idtype) for etype in g.canonical_etypes]
     metagraph = MetaGraph([(src, dst + len(g.ntypes)) for src, dst in g._graph.metagraph.ends], len(nodes))
     return DGLBlock(
         Topology(metagraph, [ids.numel() for ids in nodes], relations),

@@ -77,6 +77,11 @@ def _without_repetitions(nodes: Tensor, name: str) -> Numbering:
 
 
 def _new_ids(numbers: Numbering, nodes: Tensor, name: str, etype: Any) -> Tensor:
-    if not numbers.has(nodes):
+    if not numbers.nodes.numel():
+        new_ids, is_known = nodes, nodes != nodes
+    else:
+        new_ids = numbers.new_ids(nodes)
+        is_known = numbers.nodes[new_ids.long()] == nodes
+    if not bool(is_known.all()):
         raise DGLError(f"{name} lacks a node at the end of an edge of type {etype}; expected it to have all of them")
-    return numbers.new_ids(nodes)
+    return new_ids
