@@ -13,6 +13,7 @@ import torch
 from halfgnn import Graph, HeteroGraph, ops
 from halfgnn.compat import dgl as ours
 from halfgnn.compat.dgl import DGLError
+from halfgnn.dataloading.batch import mapped
 
 theirs = pytest.importorskip("dgl")
 
@@ -240,6 +241,17 @@ def test_operators_take_graphs():
     assert ops.copy_u_sum(hetero["plays"], hetero.nodes["user"].data["x"]).shape == (7, 4)
     assert Graph.from_dgl(g) is g.__halfgnn_graph__() and Graph.from_dgl(hetero, "plays").num_src == 9
     assert HeteroGraph.from_dgl(hetero) is hetero.__halfgnn_graph__()
+
+
+def test_moved_graphs():
+    """As a Prefetcher moves batches. Features move when they are read."""
+    block = ours.create_block(([0, 1, 2], [0, 0, 1]), 3, 2)
+    block.srcdata["x"], block.edata["w"] = torch.ones(3, 2), torch.ones(3)
+    moved = mapped({"blocks": [block]}, lambda x: x.to("meta"))["blocks"][0]
+    assert isinstance(moved, ours.DGLBlock) and moved.device == moved.srcdata["x"].device == moved.edata["w"].device
+    assert moved.device.type == "meta" and block.srcdata["x"].device.type == "cpu"
+    with pytest.raises(DGLError, match="expected the graph's device, meta"):
+        moved.dstdata["y"] = torch.ones(2)
 
 
 def test_install():
