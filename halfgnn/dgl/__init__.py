@@ -94,6 +94,8 @@ def _import_dgl() -> Any:
         raise ImportError(
             f"halfgnn.dgl.patch() needs DGL (from PyPI: pip install dgl==1.1.3), which cannot be imported: {error}"
         ) from error
+    if dgl.__name__ != "dgl":  # halfgnn.compat.install("dgl") was called
+        raise RuntimeError(f"dgl is {dgl.__name__}, which runs on halfgnn already; expected DGL itself, to be patched")
     if dgl.backend.backend_name != "pytorch":
         raise RuntimeError(f"DGL's backend is {dgl.backend.backend_name}; expected pytorch")
     return dgl
@@ -115,7 +117,7 @@ def patch(fuse: bool = False, products: str | None = None) -> None:
 
     Raises:
         ImportError: DGL cannot be imported.
-        RuntimeError: DGL runs on another backend than PyTorch.
+        RuntimeError: DGL runs on another backend than PyTorch, or dgl is halfgnn's own, of halfgnn.compat.
         ValueError: products is neither None nor "fp32".
     """
     _switch.patch(fuse=fuse, products=drop_in_products.is_fp32(products))

@@ -5,7 +5,21 @@
 
 from typing import Any
 
-from . import backend, function, init, methods, nn, ops, sparse, transform, transforms  # noqa: F401 (methods adds to DGLGraph)
+from . import (  # noqa: F401 (methods adds to DGLGraph)
+    backend,
+    data,
+    dataloading,
+    function,
+    init,
+    methods,
+    multiprocessing,
+    nn,
+    ops,
+    sampling,
+    sparse,
+    transform,
+    transforms,
+)
 from .base import ALL, EID, ETYPE, NID, NTYPE, DGLError, DGLWarning
 from .batch import batch, slice_batch, unbatch
 from .convert import (
@@ -18,9 +32,21 @@ from .convert import (
     to_heterogeneous,
     to_homogeneous,
 )
+from .data import load_graphs, save_graphs
+from .dataloading import set_dst_lazy_features, set_edge_lazy_features, set_node_lazy_features, set_src_lazy_features
 from .frame import LazyFeature
 from .global_config import is_libxsmm_enabled, use_libxsmm
 from .heterograph import DGLBlock, DGLGraph, DGLHeteroGraph
+from .homophily import (
+    adjusted_homophily,
+    edge_homophily,
+    edge_label_informativeness,
+    linkx_homophily,
+    node_homophily,
+    node_label_informativeness,
+)
+from .merge import merge
+from .mpops import copy_u, copy_v, u_add_v, u_div_v, u_dot_v, u_mul_v, u_sub_v
 from .networkx_graphs import bipartite_from_networkx, from_networkx, to_networkx
 from .propagate import prop_edges, prop_edges_dfs, prop_nodes, prop_nodes_bfs, prop_nodes_topo
 from .random import rand_bipartite, rand_graph, seed
@@ -40,6 +66,7 @@ from .readout import (
     topk_edges,
     topk_nodes,
 )
+from .sampling import sample_neighbors
 from .subgraph import (
     edge_subgraph,
     edge_type_subgraph,
@@ -50,43 +77,7 @@ from .subgraph import (
     node_type_subgraph,
     out_subgraph,
 )
-from .transforms import (
-    add_edges,
-    add_nodes,
-    add_reverse_edges,
-    add_self_loop,
-    adj_product_graph,
-    adj_sum_graph,
-    compact_graphs,
-    double_radius_node_labeling,
-    khop_adj,
-    khop_graph,
-    knn_graph,
-    lap_pe,
-    laplacian_lambda_max,
-    laplacian_pe,
-    line_graph,
-    metapath_reachable_graph,
-    norm_by_dst,
-    radius_graph,
-    random_walk_pe,
-    remove_edges,
-    remove_nodes,
-    remove_self_loop,
-    reorder_graph,
-    reverse,
-    segmented_knn_graph,
-    shortest_dist,
-    svd_pe,
-    to_bfloat16,
-    to_bidirected,
-    to_block,
-    to_double,
-    to_float,
-    to_half,
-    to_simple,
-    to_simple_graph,
-)
+from .transforms import *  # noqa: F403
 from .traversal import (
     bfs_edges_generator,
     bfs_nodes_generator,
@@ -94,6 +85,7 @@ from .traversal import (
     dfs_labeled_edges_generator,
     topological_nodes_generator,
 )
+from .utils import apply_each
 
 __all__ = [
     "ALL",
@@ -107,12 +99,8 @@ __all__ = [
     "DGLHeteroGraph",
     "DGLWarning",
     "LazyFeature",
-    "add_edges",
-    "add_nodes",
-    "add_reverse_edges",
-    "add_self_loop",
-    "adj_product_graph",
-    "adj_sum_graph",
+    "adjusted_homophily",
+    "apply_each",
     "batch",
     "bfs_edges_generator",
     "bfs_nodes_generator",
@@ -121,11 +109,15 @@ __all__ = [
     "block_to_graph",
     "broadcast_edges",
     "broadcast_nodes",
-    "compact_graphs",
+    "copy_u",
+    "copy_v",
     "create_block",
+    "data",
+    "dataloading",
     "dfs_edges_generator",
     "dfs_labeled_edges_generator",
-    "double_radius_node_labeling",
+    "edge_homophily",
+    "edge_label_informativeness",
     "edge_subgraph",
     "edge_type_subgraph",
     "from_networkx",
@@ -135,24 +127,20 @@ __all__ = [
     "heterograph",
     "in_subgraph",
     "is_libxsmm_enabled",
-    "khop_adj",
-    "khop_graph",
     "khop_in_subgraph",
     "khop_out_subgraph",
-    "knn_graph",
-    "lap_pe",
-    "laplacian_lambda_max",
-    "laplacian_pe",
-    "line_graph",
+    "linkx_homophily",
+    "load_graphs",
     "max_edges",
     "max_nodes",
     "mean_edges",
     "mean_nodes",
-    "metapath_reachable_graph",
+    "merge",
     "nn",
+    "node_homophily",
+    "node_label_informativeness",
     "node_subgraph",
     "node_type_subgraph",
-    "norm_by_dst",
     "ops",
     "out_subgraph",
     "prop_edges",
@@ -160,45 +148,40 @@ __all__ = [
     "prop_nodes",
     "prop_nodes_bfs",
     "prop_nodes_topo",
-    "radius_graph",
     "rand_bipartite",
     "rand_graph",
-    "random_walk_pe",
     "readout_edges",
     "readout_nodes",
-    "remove_edges",
-    "remove_nodes",
-    "remove_self_loop",
-    "reorder_graph",
-    "reverse",
+    "sample_neighbors",
+    "sampling",
+    "save_graphs",
     "seed",
-    "segmented_knn_graph",
-    "shortest_dist",
+    "set_dst_lazy_features",
+    "set_edge_lazy_features",
+    "set_node_lazy_features",
+    "set_src_lazy_features",
     "slice_batch",
     "softmax_edges",
     "softmax_nodes",
     "sum_edges",
     "sum_nodes",
-    "svd_pe",
-    "to_bfloat16",
-    "to_bidirected",
-    "to_block",
-    "to_double",
-    "to_float",
-    "to_half",
     "to_heterogeneous",
     "to_homogeneous",
     "to_networkx",
-    "to_simple",
-    "to_simple_graph",
     "topk_edges",
     "topk_nodes",
     "topological_nodes_generator",
     "transform",
     "transforms",
+    "u_add_v",
+    "u_div_v",
+    "u_dot_v",
+    "u_mul_v",
+    "u_sub_v",
     "unbatch",
     "use_libxsmm",
 ]
+__all__ += transforms.__all__
 
 __version__ = "2.4.0"  # of DGL's interface
 
@@ -208,6 +191,10 @@ _LACKING = {
     "hetero_from_shared_memory": "pickle the graph to a worker: torch.multiprocessing shares its tensors",
     "distributed": "halfgnn has no distributed graph store",
     "DistGraph": "halfgnn has no distributed graph store",
+    "graphbolt": "dgl.dataloading has samplers and data loaders",
+    "optim": "torch.nn.Embedding(sparse=True) with torch.optim.SparseAdam trains embeddings of nodes",
+    "storages": "halfgnn.dataloading.FeatureStore keeps features on disk or in memory, g.get_node_storage in a graph",
+    **transforms.LACKING,
 }
 
 

@@ -96,3 +96,11 @@ def check_idtype(idtype: Any) -> torch.dtype:
     if dtype not in (torch.int32, torch.int64):
         raise DGLError(f"idtype is {idtype!r}; expected torch.int32 or torch.int64")
     return dtype
+
+
+def ranges(first: Tensor, last: Tensor) -> tuple[Tensor, Tensor]:
+    """first[0], ..., last[0] - 1, first[1], ..., and the length of each range."""
+    counts = (last - first).long()
+    shift = first.long() - counts.cumsum(0) + counts
+    total = torch.arange(int(counts.sum()), device=first.device)
+    return shift.repeat_interleave(counts) + total, counts

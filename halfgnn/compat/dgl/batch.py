@@ -36,15 +36,25 @@ def batch(
     _check(graphs, {"ndata": ndata, "edata": edata})
     first = graphs[0]
     whole = DGLGraph(_union([graph._graph for graph in graphs]), first.ntypes, first.etypes)
-    whole.set_batch_num_nodes({t: torch.cat([graph.batch_num_nodes(t) for graph in graphs]) for t in first.ntypes})
-    whole.set_batch_num_edges(
-        {etype: torch.cat([graph.batch_num_edges(etype) for graph in graphs]) for etype in first.canonical_etypes}
-    )
+    _put_counts(whole, graphs)
     for i, ntype in enumerate(first.ntypes):
         _join(whole._node_frames[i], [graph._node_frames[i] for graph in graphs], ndata, f"nodes of type {ntype!r}")
     for i, etype in enumerate(first.canonical_etypes):
         _join(whole._edge_frames[i], [graph._edge_frames[i] for graph in graphs], edata, f"edges of type {etype}")
     return whole
+
+
+def _put_counts(whole: DGLGraph, graphs: Sequence[DGLGraph]) -> None:
+    if all(graph._batch_num_nodes is None and graph._batch_num_edges is None for graph in graphs):
+        num_nodes = torch.tensor([graph._graph.node_counts for graph in graphs]).to(whole.idtype).T
+        num_edges = torch.tensor([[r.num_edges for r in graph._graph.relations] for graph in graphs]).to(whole.idtype).T
+        whole.set_batch_num_nodes(dict(zip(whole.ntypes, num_nodes.contiguous())))
+        whole.set_batch_num_edges(dict(zip(whole.canonical_etypes, num_edges.contiguous())))
+        return
+    whole.set_batch_num_nodes({t: torch.cat([graph.batch_num_nodes(t) for graph in graphs]) for t in whole.ntypes})
+    whole.set_batch_num_edges(
+        {etype: torch.cat([graph.batch_num_edges(etype) for graph in graphs]) for etype in whole.canonical_etypes}
+    )
 
 
 def _check(graphs: Sequence[DGLGraph], features: Mapping[str, Any]) -> None:
@@ -57,6 +67,8 @@ def _check(graphs: Sequence[DGLGraph], features: Mapping[str, Any]) -> None:
         raise DGLError("graphs has a block; expected graphs: blocks cannot be batched")
     first = graphs[0]
     for i, graph in enumerate(graphs):
+        if graph._types is first._types and graph.idtype == first.idtype and graph.device == first.device:
+            continue
         for attribute in ("ntypes", "canonical_etypes", "idtype", "device"):
             expected, found = getattr(first, attribute), getattr(graph, attribute)
             if found != expected:
@@ -91,20 +103,25 @@ def _join(whole: Frame, frames: Sequence[Frame], names: Any, what: str) -> None:
     if names is None:
         return
     filled = [frame for frame in frames if frame.num_rows] or list(frames)
-    schemes = [frame.schemes for frame in filled]
-    if is_all(names):
-        names = list(schemes[0])
-        different = [scheme for scheme in schemes if scheme != schemes[0]]
-    else:
-        different = [scheme for scheme in schemes for name in names if scheme.get(name) != schemes[0].get(name)]
-        different += [schemes[0]] if any(name not in schemes[0] for name in names) else []
-    if different:
-        raise DGLError(
-            f"graphs have different features of {what}: {schemes[0]} and {different[0]}; expected the same names, shapes and dtypes, or"
-            " that ndata and edata name those that all have"
-        )
-    for name in names:
-        whole[name] = torch.cat([frame[name] for frame in filled])
+    wanted = list(filled[0]) if is_all(names) else list(names)
+    for frame in filled:
+        lacking = [name for name in wanted if name not in frame]
+        if lacking or (is_all(names) and len(frame) != len(wanted)):
+            raise _different(what, filled[0], frame)
+    for name in wanted:
+        parts = [frame[name] for frame in filled]
+        first = parts[0]
+        for part, frame in zip(parts, filled):
+            if part.shape[1:] != first.shape[1:] or part.dtype != first.dtype:
+                raise _different(what, filled[0], frame)
+        whole[name] = torch.cat(parts)
+
+
+def _different(what: str, one: Frame, other: Frame) -> DGLError:
+    return DGLError(
+        f"graphs have different features of {what}: {one.schemes} and {other.schemes}; expected the same names, shapes, dtypes,"
+        " or that ndata and edata name those that all have"
+    )
 
 
 # ---- and back --------------------------------------------------------------------------------------------------------------------

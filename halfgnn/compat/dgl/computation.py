@@ -10,6 +10,7 @@ import torch
 from torch import Tensor
 
 from ... import ops
+from ...common.operands import name_operands, operand_errors
 from . import function as fn
 from .base import DGLError, EdgeType
 from .frame import Frame
@@ -86,14 +87,33 @@ def messages(part: Part, func: Any) -> Features:
     """{name: (E, *)} that a message function gives."""
     if not isinstance(func, fn.BuiltinFunction):
         return func(edge_batch(part))
+    if not isinstance(func, fn.MessageFunction):
+        raise DGLError(
+            f"the message function is {func!r}; expected copy_u, copy_e, a binary one as u_mul_e, or a function"
+        )
+    try:
+        return {func.out_field: _message(part, func)}
+    except operand_errors() as error:
+        _name_features(error, func)
+        raise
+
+
+def _message(part: Part, func: fn.MessageFunction) -> Tensor:
     graph = part.relation.graph()
     if isinstance(func, fn.CopyMessageFunction):
         x = part.operand(func.target_name, func.in_field)
-        return {func.out_field: x if func.target_name == "e" else ops.gsddmm(graph, "copy_lhs", x, None, "u", "v")}
-    if isinstance(func, fn.BinaryMessageFunction):
-        x, y = part.operand(func.lhs_target, func.lhs_field), part.operand(func.rhs_target, func.rhs_field)
-        return {func.out_field: ops.gsddmm(graph, func.binary_op, x, y, func.lhs_target, func.rhs_target)}
-    raise DGLError(f"the message function is {func!r}; expected copy_u, copy_e, a binary one as u_mul_e, or a function")
+        return x if func.target_name == "e" else ops.gsddmm(graph, "copy_lhs", x, None, "u", "v")
+    assert isinstance(func, fn.BinaryMessageFunction)
+    x, y = part.operand(func.lhs_target, func.lhs_field), part.operand(func.rhs_target, func.rhs_field)
+    return ops.gsddmm(graph, func.binary_op, x, y, func.lhs_target, func.rhs_target)
+
+
+def _name_features(error: Exception, func: Any) -> None:
+    """Replaces the operators' names of operands in an error by those of features."""
+    if isinstance(func, fn.CopyMessageFunction):
+        name_operands(error, lhs_data=f"the feature {func.in_field!r}", rhs_data=f"the feature {func.in_field!r}")
+    elif isinstance(func, fn.BinaryMessageFunction):
+        name_operands(error, lhs_data=f"the feature {func.lhs_field!r}", rhs_data=f"the feature {func.rhs_field!r}")
 
 
 def edge_batch(part: Part) -> EdgeBatch:
@@ -147,7 +167,11 @@ def _reduced(part: Part, message_func: Any, reduce_func: fn.ReduceFunction) -> T
     op, lhs, rhs = call
     x = None if lhs is None else part.operand("u", lhs)
     y = None if rhs is None else part.operand("e", rhs)
-    return ops.gspmm(graph, op, reduce_func.name, x, y)
+    try:
+        return ops.gspmm(graph, op, reduce_func.name, x, y)
+    except operand_errors() as error:
+        name_operands(error, lhs_data=f"the feature {lhs!r}", rhs_data=f"the feature {rhs!r}")
+        raise
 
 
 def fused_call(message_func: Any, reduce_func: fn.ReduceFunction) -> tuple[str, str | None, str | None] | None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 from collections import namedtuple
 from collections.abc import Callable, Iterator, Mapping, MutableMapping
 from typing import Any, NamedTuple
@@ -9,9 +10,12 @@ from typing import Any, NamedTuple
 import torch
 from torch import Tensor
 
+from ...common.kept import ordinary_tensors
 from .base import DGLError
 
 Initializer = Callable[..., Tensor]  # (shape, dtype, device, range of the rows' ids) -> tensor
+
+_NOTHING = contextlib.nullcontext()
 
 Scheme = namedtuple("Scheme", ["shape", "dtype"])  # of one row of a column
 
@@ -92,13 +96,19 @@ class Column:
     @property
     def data(self) -> Tensor:
         """All rows. What was put off is done now."""
+        if self.index is not None or self._device is not None or self._dtype is not None:
+            # Kept, so it must also serve who trains on the graph after it was evaluated.
+            with _NOTHING if self.storage.requires_grad else ordinary_tensors(self.storage):
+                self._materialize()
+        return self.storage
+
+    def _materialize(self) -> None:
         if self.index is not None:
             self.storage = rows_of(self.storage, self.index)
             self.index = None
         if self._device is not None or self._dtype is not None:
             self.storage = self.storage.to(device=self._device, dtype=self._dtype)
             self._device = self._dtype = None
-        return self.storage
 
     def subcolumn(self, rows: Tensor) -> Column:
         """Of these rows, which are taken when it is read."""

@@ -411,7 +411,7 @@ class GraphData:
                     f"val is a {type(val).__name__}; expected a dict of node types, of which there are several"
                 )
             val = {self.ntypes[0]: val}
-        self._batch_num_nodes = dict(val)
+        self._batch_num_nodes = {ntype: torch.as_tensor(counts, device=self.device) for ntype, counts in val.items()}
 
     def set_batch_num_edges(self, val: Tensor | Mapping[Any, Tensor]) -> None:
         """Set the numbers of edges in each batched graph: one tensor, or one per edge type."""
@@ -421,7 +421,9 @@ class GraphData:
                     f"val is a {type(val).__name__}; expected a dict of edge types, of which there are several"
                 )
             val = {self.canonical_etypes[0]: val}
-        self._batch_num_edges = {self.to_canonical_etype(etype): counts for etype, counts in val.items()}
+        self._batch_num_edges = {
+            self.to_canonical_etype(etype): torch.as_tensor(counts, device=self.device) for etype, counts in val.items()
+        }
 
     # ---- copies ------------------------------------------------------------------------------------------------------------------
 

@@ -75,7 +75,10 @@ class Mutations(Queries):
         self._keep_edges({etid: _complement(removed, relation.num_edges)}, store_ids)
 
     def remove_nodes(self, nids: Any, ntype: str | None = None, store_ids: bool = False) -> None:
-        """Remove nodes and their edges. The others move up. store_ids: keep ids, in the features ``dgl.NID`` and ``dgl.EID``."""
+        """Remove nodes and their edges. The others move up, and all edges are sorted by source.
+
+        store_ids: keep the ids that they had, in the features ``dgl.NID`` and ``dgl.EID``.
+        """
         ntid = self.get_ntype_id(ntype)
         count = self._graph.num_nodes(ntid)
         removed = id_tensor(nids, self.idtype, self.device, "nids")
@@ -88,14 +91,14 @@ class Mutations(Queries):
         for etid, relation in enumerate(self._graph.relations):
             ends, counts = list(relation.edges()), [relation.num_src, relation.num_dst]
             at_type = [side for side in (0, 1) if self._graph.metagraph.ends[etid][side] == ntid]
-            if at_type:
-                edges = torch.stack([stays[ends[side].long()] for side in at_type]).all(0).nonzero().squeeze(1)
-                kept_edges[etid] = edges
-                ends = [end[edges] for end in ends]
-                for side in at_type:
-                    ends[side], counts[side] = new_ids[ends[side].long()], kept.numel()
-                relation = Relation.from_edges(ends[0], ends[1], counts[0], counts[1], check=False)
-            relations.append(relation)
+            edges = ends[0].argsort(stable=True)
+            for side in at_type:
+                edges = edges[stays[ends[side][edges].long()]]
+            kept_edges[etid] = edges
+            ends = [end[edges] for end in ends]
+            for side in at_type:
+                ends[side], counts[side] = new_ids[ends[side].long()], kept.numel()
+            relations.append(Relation.from_edges(ends[0], ends[1], counts[0], counts[1], check=False))
         node_counts = list(self._graph.node_counts)
         node_counts[ntid] = kept.numel()
         self._count_nodes(ntid, stays)

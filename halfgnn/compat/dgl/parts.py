@@ -80,13 +80,9 @@ class Numbering:
         self._new = torch.empty_like(unique)
         self._new[order] = torch.arange(unique.numel(), dtype=ids.dtype, device=ids.device)
 
-    def has(self, nodes: Tensor) -> bool:
-        """Whether all of these nodes have been named. It reads them, and so waits for a GPU."""
-        return bool(torch.isin(nodes, self._sorted).all())
-
     def new_ids(self, nodes: Tensor) -> Tensor:
-        """New ids of nodes, all of which have been named."""
-        return self._new[torch.searchsorted(self._sorted, nodes)]
+        """New ids of nodes, all of which have been named; any ids for others, if there are any ids."""
+        return self._new[torch.searchsorted(self._sorted, nodes).clamp(max=max(self._new.numel() - 1, 0))]
 
 
 def numberings(first: Sequence[Tensor], named: Iterable[tuple[int, Tensor]]) -> list[Numbering]:

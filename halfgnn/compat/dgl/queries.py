@@ -8,7 +8,7 @@ import torch
 from torch import Tensor
 
 from ...adjacency import Adjacency
-from .base import ALL, DGLError, check_ids, id_tensor, is_all, is_number
+from .base import ALL, DGLError, check_ids, id_tensor, is_all, is_number, ranges
 from .graph_data import GraphData
 from .sparse import SparseMatrix, spmatrix
 from .topology import Relation
@@ -59,7 +59,7 @@ class Queries(GraphData):
         first, last = _places(relation, src, dst)
         order = relation.pairs()[1]
         if return_uv:
-            places, counts = _ranges(first, last)
+            places, counts = ranges(first, last)
             return src.repeat_interleave(counts), dst.repeat_interleave(counts), order[places].to(self.idtype)
         missing = last == first
         if bool(missing.any()):
@@ -101,9 +101,8 @@ class Queries(GraphData):
         side = self._graph.relations[etid].graph().csr()
         rows, cols, ids = _edges_of_rows(side, nodes)
         if side.edge_ids is not None:  # a row is in the order of destinations if csr has been made of csc
-            order = ids.argsort(stable=True)
             place = torch.arange(nodes.numel(), device=self.device).repeat_interleave(side.indptr.diff()[nodes.long()])
-            order = order[place[order].argsort(stable=True)]
+            order = (place * side.indices.numel() + ids).argsort()
             cols, ids = cols[order], ids[order]
         return _in_form(form, rows, cols, ids)
 
@@ -255,18 +254,10 @@ def _one(node: Tensor) -> Tensor:
     return node
 
 
-def _ranges(first: Tensor, last: Tensor) -> tuple[Tensor, Tensor]:
-    """first[0], ..., last[0] - 1, first[1], ..., and the length of each range."""
-    counts = (last - first).long()
-    shift = first.long() - counts.cumsum(0) + counts
-    total = torch.arange(int(counts.sum()), device=first.device)
-    return shift.repeat_interleave(counts) + total, counts
-
-
 def _edges_of_rows(side: Adjacency, nodes: Tensor) -> tuple[Tensor, Tensor, Tensor]:
     """Rows, columns and ids of the edges in these rows of an adjacency, row after row."""
     at = nodes.long()
-    places, counts = _ranges(side.indptr[at], side.indptr[at + 1])
+    places, counts = ranges(side.indptr[at], side.indptr[at + 1])
     ids = places.to(nodes.dtype) if side.edge_ids is None else side.edge_ids[places]
     return nodes.repeat_interleave(counts), side.indices[places], ids
 

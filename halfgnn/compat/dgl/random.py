@@ -7,6 +7,7 @@ from typing import Any
 
 import torch
 from torch import Tensor
+from torch.utils.data import get_worker_info
 
 from .base import DGLError, check_idtype
 from .convert import graph, heterograph
@@ -24,8 +25,8 @@ def seed(val: int) -> None:
 
 
 def generator() -> torch.Generator | None:
-    """The generator on the CPU that is to be drawn from; None for PyTorch's."""
-    return _own
+    """The generator on the CPU that is to be drawn from; None for PyTorch's, which each worker of a DataLoader has its own of."""
+    return _own if get_worker_info() is None else None
 
 
 def choice(a: Any, size: int | tuple[int, ...], replace: bool = True, prob: Tensor | None = None) -> Tensor:
@@ -52,13 +53,13 @@ def choice(a: Any, size: int | tuple[int, ...], replace: bool = True, prob: Tens
 
 def _uniform(population: int, count: int, replace: bool) -> Tensor:
     if replace:
-        return torch.randint(population, (count,), generator=_own)
+        return torch.randint(population, (count,), generator=generator())
     if 4 * count >= population:
-        return torch.randperm(population, generator=_own)[:count]
+        return torch.randperm(population, generator=generator())[:count]
     chosen = torch.empty(0, dtype=torch.int64)
     while chosen.numel() < count:  # the part that repeats is at most a quarter
-        chosen = torch.cat([chosen, torch.randint(population, (2 * count,), generator=_own)]).unique()
-    return chosen[torch.randperm(chosen.numel(), generator=_own)[:count]]
+        chosen = torch.cat([chosen, torch.randint(population, (2 * count,), generator=generator())]).unique()
+    return chosen[torch.randperm(chosen.numel(), generator=generator())[:count]]
 
 
 def _weighted(prob: Tensor, population: int, count: int, replace: bool) -> Tensor:
@@ -69,14 +70,14 @@ def _weighted(prob: Tensor, population: int, count: int, replace: bool) -> Tenso
         )
     if replace:
         bounds = weights.cumsum(0)
-        draws = torch.rand(count, dtype=torch.float64, generator=_own) * bounds[-1]
+        draws = torch.rand(count, dtype=torch.float64, generator=generator()) * bounds[-1]
         return torch.searchsorted(bounds, draws, right=True).clamp(max=population - 1)
     if int((weights > 0).sum()) < count:
         raise DGLError(
             f"prob has {int((weights > 0).sum())} weights above 0; expected at least {count} without replacement"
         )
     # The first arrivals of independent exponential clocks are a weighted choice without replacement.
-    arrivals = torch.empty_like(weights).exponential_(generator=_own) / weights
+    arrivals = torch.empty_like(weights).exponential_(generator=generator()) / weights
     return arrivals.nan_to_num(torch.inf).topk(count, largest=False).indices
 
 

@@ -7,10 +7,9 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from ...graph import Graph
-from ...ops import edge_softmax, segment_reduce
 from .base import DGLError, dgl_warning
 from .heterograph import DGLGraph
+from .ops import segment_reduce, segment_softmax
 
 __all__ = [
     "broadcast_edges",
@@ -93,21 +92,12 @@ def max_edges(graph: DGLGraph, feat: str, weight: str | None = None, *, etype: A
 
 def softmax_nodes(graph: DGLGraph, feat: str, *, ntype: str | None = None) -> Tensor:
     """Softmax of a feature (N, *) over the nodes of each batched graph, of the same shape. It is computed in fp32."""
-    return _softmax(graph.batch_num_nodes(ntype), graph.nodes[ntype].data[feat])
+    return segment_softmax(graph.batch_num_nodes(ntype), graph.nodes[ntype].data[feat])
 
 
 def softmax_edges(graph: DGLGraph, feat: str, *, etype: Any = None) -> Tensor:
     """Softmax of a feature (E, *) over the edges of each batched graph, of the same shape. It is computed in fp32."""
-    return _softmax(graph.batch_num_edges(etype), graph.edges[etype].data[feat])
-
-
-def _softmax(counts: Tensor, values: Tensor) -> Tensor:
-    """Softmax over segments of these lengths: over the in-edges of nodes, one node per segment."""
-    indptr = torch.nn.functional.pad(counts.cumsum(0, dtype=counts.dtype), (1, 0))
-    segments = Graph.from_csc(
-        indptr, torch.zeros_like(counts[:1]).expand(len(values)).contiguous(), num_src=1, check=False
-    )
-    return edge_softmax(segments, values)
+    return segment_softmax(graph.batch_num_edges(etype), graph.edges[etype].data[feat])
 
 
 # ---- broadcast -------------------------------------------------------------------------------------------------------------------
@@ -153,8 +143,8 @@ def topk_nodes(
         sortby: the column by which whole rows are ordered; by default every column is ordered by itself.
 
     Returns:
-        Values (batch_size, k, D), 0 beyond the number of nodes, and the places of the nodes within their graph: (batch_size, k, D), or
-        (batch_size, k) with sortby.
+        Values (batch_size, k, D), 0 beyond the number of nodes, and the places of the nodes within their graph: (batch_size, k, D),
+        or (batch_size, k) with sortby.
     """
     return _topk(graph.nodes[ntype].data[feat], graph.batch_num_nodes(ntype), k, descending, sortby, feat)
 

@@ -43,11 +43,13 @@ def node_subgraph(
     new_ids = [_new_ids(ids, count, name) for ids, count, name in zip(chosen, graph._graph.node_counts, graph.ntypes)]
     kept, renumbered = [], []
     for (src_type, dst_type), etype in zip(graph._graph.metagraph.ends, graph.canonical_etypes):
-        src, dst, ids = graph.out_edges(chosen[src_type], form="all", etype=etype)
-        new_dst = new_ids[dst_type][dst.long()]
-        inside = new_dst >= 0
+        src, dst, ids = graph.in_edges(chosen[dst_type], form="all", etype=etype)
+        new_src = new_ids[src_type][src.long()]
+        inside = (new_src >= 0).nonzero().squeeze(1)
+        inside = inside[ids[inside].argsort()]
+        inside = inside[new_src[inside].argsort(stable=True)]
         kept.append((src[inside], dst[inside], ids[inside]))
-        renumbered.append((new_ids[src_type][src[inside].long()], new_dst[inside]))
+        renumbered.append((new_src[inside], new_ids[dst_type][dst[inside].long()]))
     if not relabel_nodes:
         return _of_edges(graph, kept, store_ids, output_device)
     counts = [ids.numel() for ids in chosen]

@@ -8,7 +8,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from ...common.kept import Kept, kept, may_keep, ordinary, taken
+from ...common.kept import Kept, kept, may_keep, ordinary, ordinary_tensors, taken
 from ...graph import Graph
 from ...heterograph import EdgeType, HeteroGraph
 from .base import DGLError, check_ids
@@ -34,7 +34,7 @@ class Relation:
         created: Iterable[str] = (),
     ):
         self.num_src, self.num_dst = num_src, num_dst
-        self._edges = None if edges is None else (ordinary(edges[0]), ordinary(edges[1]))
+        self._edges: Edges | Kept[Edges] | None = None if edges is None else (ordinary(edges[0]), ordinary(edges[1]))
         self._graph: Graph | Kept[Graph] | None = graph
         self._pairs: tuple[Tensor, Tensor] | Kept | None = None
         if edges is not None:
@@ -80,10 +80,13 @@ class Relation:
     def edges(self) -> Edges:
         """Sources and destinations (E,), by edge id."""
         if self._edges is None:
-            src, dst = self.graph().edges()
-            self._edges = src, dst
+            with ordinary_tensors():
+                src, dst = self.graph().edges()
+            if not may_keep(self.device):
+                return src, dst
+            self._edges = kept((src, dst), (src, dst))
             self.created.add("coo")
-        return self._edges
+        return taken(self._edges)
 
     def graph(self) -> Graph:
         """The Graph. Its csc is made at the first call, and its csr when an operator needs it."""
@@ -113,7 +116,8 @@ class Relation:
     def pairs(self) -> tuple[Tensor, Tensor]:
         """Keys of all edges in rising order, and the ids of those edges, which rise among equal keys. Made once."""
         if self._pairs is None:
-            keys, order = torch.sort(self.key(*self.edges()), stable=True)
+            with ordinary_tensors():
+                keys, order = torch.sort(self.key(*self.edges()), stable=True)
             if not may_keep(self.device):
                 return keys, order
             self._pairs = kept((keys, order), (keys, order))
@@ -134,13 +138,14 @@ class Relation:
 
     def map(self, edges: Callable[[Tensor], Tensor], graph: Callable[[Graph], Graph]) -> Relation:
         """With edges(tensor) and graph(graph) in place of what exists."""
-        ends = None if self._edges is None else (edges(self._edges[0]), edges(self._edges[1]))
+        src_and_dst = None if self._edges is None else self.edges()
+        ends = None if src_and_dst is None else (edges(src_and_dst[0]), edges(src_and_dst[1]))
         made = None if self._graph is None else graph(taken(self._graph))
         return self._with(ends, made, self.created)
 
     def reverse(self) -> Relation:
         """With every edge reversed. Shares all tensors."""
-        edges = None if self._edges is None else self._edges[::-1]
+        edges = None if self._edges is None else self.edges()[::-1]
         graph = None if self._graph is None else taken(self._graph).reverse()
         turned = {"csc": "csr", "csr": "csc"}
         return Relation(self.num_dst, self.num_src, edges, graph, [turned.get(form, form) for form in self.created])
@@ -163,7 +168,7 @@ class Relation:
 
     def tensors(self) -> list[Tensor]:
         """All tensors that exist."""
-        found = list(self._edges or ())
+        found = [] if self._edges is None else list(self.edges())
         graph = self.graph() if self._graph is not None else None
         for form in ("csc", "csr"):
             if graph is not None and form in self.created:
@@ -171,8 +176,8 @@ class Relation:
         return found
 
     def __getstate__(self) -> tuple:
-        graph = None if self._graph is None else taken(self._graph)
-        return self.num_src, self.num_dst, self._edges, graph, sorted(self.created)
+        edges, graph = (None if part is None else taken(part) for part in (self._edges, self._graph))
+        return self.num_src, self.num_dst, edges, graph, sorted(self.created)
 
     def __setstate__(self, state: tuple) -> None:
         self.__init__(*state)  # type: ignore[misc]
@@ -282,8 +287,9 @@ class Topology:
         """The HeteroGraph of all relations under these names. Made once."""
         key = tuple(etypes)
         whole = self._heterographs.get(key)
-        if whole is None:
+        if whole is None or self.device.type == "cuda":  # there a stream waits for each relation that another has made
             graphs = {etype: relation.graph() for etype, relation in zip(etypes, self.relations)}
+        if whole is None:
             whole = HeteroGraph(graphs, num_src=num_src, num_dst=num_dst)
             if may_keep(self.device):
                 self._heterographs[key] = whole

@@ -139,6 +139,10 @@ def test_some_edges_and_nodes():
 
     graphs = one_type()
     check(compute, graphs)
+    mine = graphs[0]
+    of_one = mine.out_edges(2, "all")
+    mine.push(2, lambda edges: {"m": torch.stack(edges.edges(), 1)}, lambda nodes: {"seen": nodes.mailbox["m"].sum(1)})
+    assert mine.ndata["seen"].sum(0).tolist() == [int(ends.sum()) for ends in of_one]
     for nodes in (ours.ALL, [1, 4, 5, 8]):
         found = [g.filter_nodes(lambda nodes: nodes.data["x"][:, 0] > 0, nodes) for g in graphs]
         assert torch.equal(*found)
@@ -231,18 +235,6 @@ def test_segments_and_products():
     assert lacking <= {"reshape_lhs_rhs"}, lacking
 
 
-def test_sparse_matrices():
-    g, other = one_type()
-    x = torch.randn(NUM_NODES, 3)
-    dense = other.adj_external().to_dense()
-    torch.testing.assert_close(g.adj() @ x, dense @ x)
-    torch.testing.assert_close(g.adj().T @ x, dense.t() @ x)
-    g.edata["s"] = torch.rand(NUM_EDGES)
-    weighted = g.adj(eweight_name="s")
-    torch.testing.assert_close((weighted * 2).sum(1), weighted.to_dense().sum(1) * 2)
-    torch.testing.assert_close(ours.sparse.softmax(weighted, 1).sum(1), (dense.sum(1) > 0).float())
-
-
 def test_traversals():
     tree = torch.randint(10**6, (11,)) % torch.arange(1, 12)
     edges = torch.cat([tree, torch.arange(3)]), torch.cat([torch.arange(1, 12), torch.arange(3) + 5])
@@ -286,3 +278,24 @@ def test_errors_name_what_is_wrong():
     for call, match in wrong:
         with pytest.raises(DGLError, match=match):
             call()
+    g.ndata["n"] = torch.arange(NUM_NODES)
+    for call in (fn.copy_u("n", "m"), fn.u_mul_e("n", "w", "m")):
+        with pytest.raises(TypeError, match=r"the feature .n. has dtype torch\.int64"):
+            g.update_all(call, fn.sum("m", "y"))
+    with pytest.raises(TypeError, match=r"the feature .n. has dtype torch\.int64"):
+        g.apply_edges(fn.u_add_v("x", "n", "y"))
+
+
+def test_what_evaluation_kept_serves_training():
+    g = ours.graph(("csc", ([0, 1, 3], [0, 0, 1], [2, 0, 1])))
+    g.ndata["x"] = torch.ones(2, 3)
+    part = ours.node_subgraph(g, [1, 0])
+    with torch.inference_mode():
+        part.update_all(fn.u_add_v("x", "x", "m"), fn.sum("m", "y"))
+        part.update_all(lambda edges: {"m": edges.src["x"]}, in_order)
+        part.has_edges_between(0, 1)
+    weight = torch.ones(3, requires_grad=True)
+    part.ndata["h"] = part.ndata["x"] * weight
+    part.update_all(lambda edges: {"m": edges.src["h"]}, fn.sum("m", "y"))
+    part.ndata["y"].sum().backward()
+    assert weight.grad.tolist() == [3, 3, 3]

@@ -1,5 +1,8 @@
 """Transforms: graphs made of graphs, as functions and as objects."""
 
+from typing import Any
+
+from . import functional  # noqa: F401  (programs read dgl.transforms.functional)
 from .derived import (
     adj_product_graph,
     adj_sum_graph,
@@ -123,3 +126,18 @@ __all__ = [
     "to_simple",
     "to_simple_graph",
 ]
+
+_METIS = "halfgnn has no METIS; halfgnn.node_order and dgl.reorder_graph(g, 'rcmk') put neighbours side by side"
+LACKING = {
+    "metis_partition": _METIS,
+    "metis_partition_assignment": _METIS,
+    "partition_graph_with_halo": "dgl.in_subgraph and dgl.khop_in_subgraph give parts with their neighbours",
+    "sort_csc_by_tag": "biased sampling by tags is not available",
+    "sort_csr_by_tag": "biased sampling by tags is not available",
+}
+
+
+def __getattr__(name: str) -> Any:
+    if name in LACKING:
+        raise AttributeError(f"dgl.{name} is not available in halfgnn.compat.dgl: {LACKING[name]}")
+    raise AttributeError(f"module {__name__!r} has no attribute {name!r}")

@@ -1,4 +1,4 @@
-"""Graphs derived from the structure of others: line graphs, paths of k edges, metapaths, nodes that have edges, sums and products."""
+"""Graphs derived from the structure of others: line graphs, paths, metapaths, nodes that have edges, sums and products."""
 
 from __future__ import annotations
 
@@ -50,7 +50,8 @@ def _successions(a: DGLGraph, b: DGLGraph) -> tuple[Tensor, Tensor]:
     """Ids of all pairs of an edge of a and an edge of b that begins where it ends, by the first, then by the second."""
     _, middle = a.all_edges()
     first = torch.arange(a.num_edges(), dtype=a.idtype, device=a.device)
-    return first.repeat_interleave(b.out_degrees()[middle.long()]), b.out_edges(middle, form="eid")
+    degrees = b._graph.relations[0].graph().out_degrees()
+    return first.repeat_interleave(degrees[middle.long()]), b.out_edges(middle, form="eid")
 
 
 def khop_adj(g: DGLGraph, k: int) -> Tensor:

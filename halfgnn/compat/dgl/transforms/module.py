@@ -199,7 +199,7 @@ class NodeShuffle(BaseTransform):
 
 
 class GCNNorm(BaseTransform):
-    """Multiply weights of edges by the roots of the inverse weighted in-degrees of both ends, for types with the same nodes at both.
+    """Multiply weights of edges by the roots of the inverse weighted in-degrees of both ends, for types with one node type.
 
     eweight_name: the edge feature; where it is lacking, weights are 1.
     """
@@ -231,7 +231,7 @@ def _inverse_root(degrees: Tensor) -> Tensor:
 
 
 def _with_edges(g: DGLGraph, data: Mapping[EdgeType, Any], copy_edata: bool = True) -> DGLGraph:
-    """The nodes of a graph, with edges (sources, destinations) by type. copy_edata: types that the graph has keep their features."""
+    """The nodes of a graph, with edges (sources, destinations) by type. copy_edata: types that it has keep their features."""
     counts = {ntype: g.num_nodes(ntype) for ntype in g.ntypes}
     made = heterograph(data, counts, idtype=g.idtype, device=g.device)
     for i, ntype in enumerate(made.ntypes):
@@ -422,7 +422,7 @@ class AddEdge(BaseTransform):
 
 
 class ToLevi(BaseTransform):
-    """The Levi graph: types "node" and "edge", with an edge "n2e" from each node to its edges and "e2n" from each edge to its end."""
+    """The Levi graph: types "node" and "edge", with edges "n2e" from nodes to out-edges and "e2n" from edges to their ends."""
 
     def __call__(self, g: DGLGraph) -> DGLGraph:
         src, dst = g.all_edges()

@@ -25,7 +25,7 @@ def reorder_graph(
     """The graph with nodes and edges in another order.
 
     Args:
-        node_permute_algo: "rcmk" (reverse Cuthill-McKee), "custom" for permute_config["nodes_perm"], or None for the order as it is.
+        node_permute_algo: "rcmk" (reverse Cuthill-McKee), "custom" for permute_config["nodes_perm"], or None to keep the order.
         edge_permute_algo: "src" or "dst" by these ends, or "custom" for permute_config["edges_perm"].
         store_ids: keep former ids in ``dgl.NID`` and ``dgl.EID``.
     """

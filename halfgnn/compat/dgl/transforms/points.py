@@ -47,7 +47,7 @@ def segmented_knn_graph(
     sizes = segs.tolist() if isinstance(segs, Tensor) else [int(size) for size in segs]
     if x.dim() != 2 or x.shape[0] == 0 or sum(sizes) != x.shape[0] or min(sizes) <= 0:
         raise DGLError(
-            f"x has shape {tuple(x.shape)} and segs is {sizes}; expected points (N, D) and positive sizes adding up to N"
+            f"x has shape {tuple(x.shape)} and segs is {sizes}; expected points (N, D) and positive sizes that add up to N"
         )
     return _knn(list(x.split(sizes)), k, algorithm, dist, exclude_self)
 
@@ -62,7 +62,7 @@ def _knn(sets: list[Tensor], k: int, algorithm: str, dist: str, exclude_self: bo
         raise DGLError(f"dist is {dist!r}; expected 'euclidean' or 'cosine'")
     if k > most:
         dgl_warning(
-            f"k is {k}; expected at most {most}, the number of neighbours in the smallest set of points, which is taken",
+            f"k is {k}; expected at most {most}, the neighbours in the smallest set of points, which is taken",
             stacklevel=3,
         )
         k = most

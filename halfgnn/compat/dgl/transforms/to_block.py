@@ -25,16 +25,14 @@ def to_block(g: DGLGraph, dst_nodes: Any = None, include_dst_in_src: bool = True
         src_nodes: ids of the input nodes, in this order, likewise; by default sources follow in the order in which edges name them.
 
     Returns:
-        The block. Former ids are in ``dgl.NID`` of input and output nodes and in ``dgl.EID``; features are taken when they are read.
+        The block. Former ids are in ``dgl.NID`` of input and output nodes and in ``dgl.EID``; features are taken when read.
 
     Raises:
         DGLError: edges that lead to or from other nodes than those given.
     """
     edges = [relation.edges() for relation in g._graph.relations]
-    if dst_nodes is None:
-        outputs = _distinct(g, ends_by_type(g, edges)[1::2])
-    else:
-        outputs = by_type(g, dst_nodes, "dst_nodes")
+    outputs = _distinct(g, ends_by_type(g, edges)[1::2]) if dst_nodes is None else by_type(g, dst_nodes, "dst_nodes")
+    if dst_nodes is not None:
         edges = [
             ends if outputs[dst_type].numel() else (ends[0][:0], ends[1][:0])
             for ends, (_, dst_type) in zip(edges, g._graph.metagraph.ends)
@@ -79,6 +77,11 @@ def _without_repetitions(nodes: Tensor, name: str) -> Numbering:
 
 
 def _new_ids(numbers: Numbering, nodes: Tensor, name: str, etype: Any) -> Tensor:
-    if not numbers.has(nodes):
+    if not numbers.nodes.numel():
+        new_ids, is_known = nodes, nodes != nodes
+    else:
+        new_ids = numbers.new_ids(nodes)
+        is_known = numbers.nodes[new_ids.long()] == nodes
+    if not bool(is_known.all()):
         raise DGLError(f"{name} lacks a node at the end of an edge of type {etype}; expected it to have all of them")
-    return numbers.new_ids(nodes)
+    return new_ids
