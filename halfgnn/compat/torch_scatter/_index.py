@@ -14,7 +14,7 @@ from ...common.kept import ordinary, ordinary_tensors, refuse_capture, unwrapped
 from ...graph import Graph
 from .utils import broadcast
 
-_HEAD = 4096  # entries of an index that are looked at first: most unsorted ones fall there
+_HEAD = 4096  # entries of an index that are looked at first: most unsorted ones fall there. So many are sorted soon
 _graphs: ByTensor[Graph] = ByTensor()
 _ends: ByTensor[tuple[int, int]] = ByTensor()
 
@@ -145,7 +145,7 @@ def _rises(index: Tensor) -> bool:
 
 
 def _sorted_graph(index: Tensor, num_groups: int) -> Graph:
-    is_sorted = _rises(index[:_HEAD]) and (index.shape[0] <= _HEAD or _rises(index))
+    is_sorted = index.shape[0] > _HEAD and _rises(index[:_HEAD]) and _rises(index)
     with ordinary_tensors(index):
         dtype = torch.int32 if max(num_groups, index.shape[0]) <= INT32_MAX else torch.int64
         ids = ordinary(index).to(dtype, copy=is_sorted).contiguous()  # what is sorted is kept as it is

@@ -9,7 +9,7 @@ from ... import ops
 from ...common.precision import without_autocast
 from ._gather import gathered
 from ._index import check_index, checked_out, graph_of_vector, vector_of
-from ._reductions import counts, extreme, has_operator, total, wide
+from ._reductions import counts, extreme, from_front, has_operator, total, wide
 from ._scripting import in_python
 
 
@@ -68,7 +68,7 @@ def _softmax(src: Tensor, index: Tensor, dim: int, dim_size: int | None) -> Tens
     if vector is not None and src.numel() and has_operator(src):
         with without_autocast(src.device):
             out = ops.edge_softmax(graph_of_vector(vector, dim_size), src.movedim(dim, 0))
-        return out if dim == 0 else out.movedim(0, dim).contiguous()
+        return from_front(out, dim)
     exponentials = (src.to(wide(src.dtype)) - _largest_of_groups(src, index, dim, dim_size)).exp()
     sums = total(exponentials, index, dim, dim_size, "sum")
     return (exponentials / gathered(sums, index, dim)).to(src.dtype)

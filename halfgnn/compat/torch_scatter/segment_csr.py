@@ -5,9 +5,19 @@ from __future__ import annotations
 import torch
 from torch import Tensor
 
+from ...graph import Graph
 from ._gather import gathered
 from ._index import check_index, graph_of_offsets, vector_of
-from ._reductions import extreme, has_operator, over_rows, total, winners_over_rows, with_gradient
+from ._reductions import (
+    LEAST_SUMMED,
+    extreme,
+    from_front,
+    has_operator,
+    over_rows,
+    total,
+    winners_over_rows,
+    with_gradient,
+)
 from ._scripting import in_python
 
 
@@ -82,7 +92,9 @@ def gather_csr(src: Tensor, indptr: Tensor, out: Tensor | None = None) -> Tensor
 @in_python
 def _segment(src: Tensor, indptr: Tensor, out: Tensor | None, reduce: str) -> Tensor:
     segments = _Segments(src, indptr)
-    if segments.graph is not None:
+    if segments.offsets is not None:
+        result = over_offsets(segments.offsets, src, segments.dim, reduce)
+    elif segments.graph is not None:
         result = over_rows(segments.graph, src, segments.dim, reduce, src.dtype)
     else:
         result = segments.without_rest(total(src, segments.ids(), segments.dim, segments.count + 1, reduce))
@@ -92,8 +104,10 @@ def _segment(src: Tensor, indptr: Tensor, out: Tensor | None, reduce: str) -> Te
 @in_python
 def _segment_extreme(src: Tensor, indptr: Tensor, out: Tensor | None, reduce: str) -> tuple[Tensor, Tensor]:
     segments = _Segments(src, indptr)
-    if segments.graph is not None:
-        value, arg = winners_over_rows(segments.graph, src, segments.dim, reduce)
+    if segments.offsets is not None or segments.graph is not None:
+        value, arg = winners_over_rows(
+            segments.offsets if segments.graph is None else segments.graph, src, segments.dim, reduce
+        )
         value = with_gradient(src, value, arg, segments.dim)
     else:
         pair = extreme(src, segments.ids(), segments.dim, segments.count + 1, reduce)
@@ -142,18 +156,24 @@ def _check_offsets(indptr: Tensor, length: int) -> None:
 class _Segments:
     """Segments of src along the last dimension of indptr.
 
-    graph: of them, if they are alike in all leading dimensions, cover src, and halfgnn's operators take src. Otherwise they are
-    groups by ids(), and one more has the positions outside of all segments.
+    If they are alike in all leading dimensions, cover src, and halfgnn's operators take src, they are `offsets` (S + 1,) or, of
+    more values, a `graph`, which is kept. Otherwise they are groups by ids(), and one more has the positions outside of all.
     """
+
+    offsets: Tensor | None = None
+    graph: Graph | None = None
 
     def __init__(self, src: Tensor, indptr: Tensor) -> None:
         self.dim = check_index(src, indptr, indptr.dim() - 1, "indptr", tuple(indptr.shape[-1:]))
         self.count = max(indptr.shape[-1] - 1, 0)
         self.indptr, self.length = indptr, src.shape[self.dim]
-        self.graph = None
         vector = vector_of(indptr, self.dim, indptr.shape[-1])
-        if vector is not None and src.numel() and self.count and has_operator(src):
+        if vector is None or not src.numel() or not self.count or not has_operator(src):
+            return
+        if src.is_cuda or src.numel() >= LEAST_SUMMED:
             self.graph = graph_of_offsets(vector, self.length)
+        elif int(vector[0]) == 0 and int(vector[-1]) == self.length:
+            self.offsets = vector
 
     def ids(self) -> Tensor:
         _check_offsets(self.indptr, self.length)
