@@ -11,8 +11,8 @@ from ._index import check_index, graph_of_offsets, vector_of
 from ._reductions import (
     LEAST_SUMMED,
     extreme,
-    from_front,
     has_operator,
+    over_offsets,
     over_rows,
     total,
     winners_over_rows,
