@@ -5,6 +5,8 @@ The Graph has an edge per entry of the index, from the group that the entry name
 
 from __future__ import annotations
 
+import operator
+
 import torch
 from torch import Tensor
 
@@ -79,7 +81,7 @@ def vector_of(index: Tensor, dim: int, length: int) -> Tensor | None:
 def num_groups_of(index: Tensor, dim_size: int | None) -> int:
     """dim_size, or one more than the largest id."""
     if dim_size is not None:
-        return dim_size
+        return operator.index(dim_size)  # programs also pass a tensor
     return int(index.max()) + 1 if index.numel() else 0
 
 
@@ -90,7 +92,7 @@ def graph_of_vector(index: Tensor, dim_size: int | None) -> Graph:
     """
     index = unwrapped(index, "index")
     low, high = _ends.of(index, "ends", lambda: _ends_of(index))
-    num_groups = high + 1 if dim_size is None else dim_size
+    num_groups = high + 1 if dim_size is None else operator.index(dim_size)
     if low < 0 or high >= num_groups:
         raise IndexError(f"index holds {low if low < 0 else high}; expected ids in [0, {num_groups}), dim_size of them")
     return _graphs.of(index, num_groups, lambda: _sorted_graph(index, num_groups))

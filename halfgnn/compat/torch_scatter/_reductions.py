@@ -187,11 +187,12 @@ class _Winners(torch.autograd.Function):
 
     @staticmethod
     def forward(src: Tensor, out: Tensor, arg: Tensor, dim: int) -> Tensor:
-        return out.view_as(out)
+        return out
 
     @staticmethod
     def setup_context(ctx: Any, inputs: Any, output: Any) -> None:
-        src, _, arg, ctx.dim = inputs
+        src, out, arg, ctx.dim = inputs
+        ctx.mark_dirty(out)  # so that the result is no view, which callers could not write to
         ctx.save_for_backward(arg)
         ctx.length = src.shape[ctx.dim]
 

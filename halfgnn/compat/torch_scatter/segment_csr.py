@@ -104,10 +104,9 @@ def _segment(src: Tensor, indptr: Tensor, out: Tensor | None, reduce: str) -> Te
 @in_python
 def _segment_extreme(src: Tensor, indptr: Tensor, out: Tensor | None, reduce: str) -> tuple[Tensor, Tensor]:
     segments = _Segments(src, indptr)
-    if segments.offsets is not None or segments.graph is not None:
-        value, arg = winners_over_rows(
-            segments.offsets if segments.graph is None else segments.graph, src, segments.dim, reduce
-        )
+    groups = segments.offsets if segments.graph is None else segments.graph
+    if groups is not None:
+        value, arg = winners_over_rows(groups, src, segments.dim, reduce)
         value = with_gradient(src, value, arg, segments.dim)
     else:
         pair = extreme(src, segments.ids(), segments.dim, segments.count + 1, reduce)
