@@ -31,6 +31,7 @@ _OF_PYG_LIB = {
     "hetero_neighbor_sample": "hetero_neighbor_sample",
     "hgt_sample": "hgt_sample",
     "partition": "metis",
+    "ego_k_hop_sample_adj": "neighbor_sample, in NeighborLoader",
 }
 
 
