@@ -10,15 +10,15 @@ import operator
 import torch
 from torch import Tensor
 
-from ...common.by_tensor import ByTensor
+from ...common.by_tensor import ByPlace
 from ...common.ids import INT32_MAX
 from ...common.kept import ordinary, ordinary_tensors, refuse_capture, unwrapped
 from ...graph import Graph
 from .utils import broadcast
 
 _HEAD = 4096  # entries of an index that are looked at first: most unsorted ones fall there. So many are sorted soon
-_graphs: ByTensor[Graph] = ByTensor()
-_ends: ByTensor[tuple[int, int]] = ByTensor()
+_graphs: ByPlace[Graph] = ByPlace()
+_ends: ByPlace[tuple[int, int]] = ByPlace()
 
 
 def check_index(src: Tensor, index: Tensor, dim: int, name: str = "index", lengths: tuple[int, ...] = ()) -> int:

@@ -7,7 +7,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from ...common.by_tensor import ByTensor
+from ...common.by_tensor import ByPlace
 from ...common.ids import INT32_MAX
 from ...common.kept import ordinary, ordinary_tensors, unwrapped
 from ...graph import Graph
@@ -17,7 +17,7 @@ from .matmul import matmul as _matmul
 from .storage import SparseStorage
 from .tensor import SparseTensor
 
-_graphs: ByTensor[Graph] = ByTensor()
+_graphs: ByPlace[Graph] = ByPlace()
 
 
 def coalesce(index: Tensor, value: Tensor | None, m: int, n: int, op: str = "add") -> tuple[Tensor, Tensor | None]:
