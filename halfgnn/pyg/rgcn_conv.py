@@ -9,6 +9,7 @@ from torch import Tensor
 from torch_geometric import nn
 
 from .. import ops
+from ..common.by_tensor import state_of
 from ..common.fake import register_fake
 from ..common.kept import may_keep, ordinary_tensors, unwrapped
 from ..common.operands import check_columns, check_operand, check_pair, check_parameter, check_tensor
@@ -17,7 +18,7 @@ from ..graph import Graph
 from ..nn.projections import linear
 from ..nn.typed_linear import typed_linear
 from ._conv import ONE_PASS, Hosted, checked_graph, edge_index_if_unsupported, reduced, reduction_of
-from ._graph import library, state_of
+from ._graph import library
 
 _PAIRS = "_pairs"  # kept on a Graph: the Pairs of the last edge_type, and what is compared to recognise it
 
