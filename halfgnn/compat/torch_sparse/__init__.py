@@ -19,7 +19,6 @@ from .coo import (
     transpose,
 )
 from .functions import (
-    __narrow_diag__,
     add,
     add_,
     add_nnz,
@@ -38,6 +37,7 @@ from .functions import (
     mul_nnz,
     mul_nnz_,
     narrow,
+    narrow_diag,
     partition,
     permute,
     random_walk,
@@ -56,6 +56,8 @@ from .storage import SparseStorage
 from .tensor import SparseTensor
 
 __version__ = "0.6.18"  # of the interface
+
+__narrow_diag__ = narrow_diag  # its name there
 
 _library = register()
 
@@ -87,6 +89,7 @@ __all__ = [
     "mul_nnz",
     "mul_nnz_",
     "narrow",
+    "narrow_diag",
     "partition",
     "permute",
     "random_walk",

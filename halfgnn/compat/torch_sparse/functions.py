@@ -19,7 +19,7 @@ def narrow(src: SparseTensor, dim: int, start: int, length: int) -> SparseTensor
     return src.narrow(dim, start, length)
 
 
-def __narrow_diag__(src: SparseTensor, start: tuple[int, int], length: tuple[int, int]) -> SparseTensor:
+def narrow_diag(src: SparseTensor, start: tuple[int, int], length: tuple[int, int]) -> SparseTensor:
     return src.__narrow_diag__(start, length)
 
 
