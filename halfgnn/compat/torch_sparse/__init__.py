@@ -1,10 +1,12 @@
 """torch_sparse's interface: sparse matrices in row-major order, on halfgnn's operators.
 
 Products with dense matrices are deterministic. Sums of fp16 and bf16 are fp32 and rounded once. METIS and the samplers of
-torch_geometric's NeighborLoader are not here: pyg_lib has them. torch.jit.script takes no SparseTensor.
+torch_geometric's NeighborLoader are not here: pyg_lib has them. torch.jit.script compiles code that names a SparseTensor, but no
+script takes one.
 """
 
-from ._operators import register
+from ._operators import register as _register_operators
+from ._scripts import register as _register_scripts
 from .cat import cat
 from .coo import (
     coalesce,
@@ -59,7 +61,8 @@ __version__ = "0.6.18"  # of the interface
 
 __narrow_diag__ = narrow_diag  # its name there
 
-_library = register()
+_library = _register_operators()
+_register_scripts()
 
 __all__ = [
     "SparseStorage",

@@ -9,6 +9,7 @@ import pytest
 pytest.importorskip("torch_geometric")
 
 PROGRAM = """
+    import sys
     import torch
     import halfgnn.compat
     assert halfgnn.compat.install("torch_scatter", "torch_sparse", replace=True) == ["torch_scatter", "torch_sparse"]
@@ -40,6 +41,9 @@ PROGRAM = """
             assert torch.allclose(*outs, atol=1e-4) and torch.allclose(leaves[0].grad, leaves[1].grad, atol=1e-2), conv
 
     check()
+    if sys.version_info < (3, 14):
+        conv = nn.SAGEConv(16, 8)
+        assert torch.allclose(torch.jit.script(conv)(x, edge_index), conv(x, edge_index), atol=1e-5)
     halfgnn.pyg.patch()
     check()
     halfgnn.pyg.unpatch()
