@@ -78,7 +78,7 @@ def scatter(
         reduce: sum, add, mul, mean, min or max.
 
     Sums of fp16 and bf16 are fp32 and rounded once. Results are deterministic. Groups without entries are 0. Gradients of every
-    order exist. torch.func.vmap does not.
+    order exist.
 
     Returns:
         The shape of src with dim_size at `dim`.
