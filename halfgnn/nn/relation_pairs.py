@@ -7,6 +7,7 @@ from typing import NamedTuple
 import torch
 from torch import Tensor
 
+from ..common.by_tensor import state_of
 from ..common.kept import may_keep, ordinary_tensors, unwrapped
 from ..graph import Graph
 
@@ -43,7 +44,7 @@ def pairs_of(g: Graph, edge_type: Tensor, num_relations: int, of_sources: bool =
     name = _OF_SOURCES if of_sources else _OF_DESTINATIONS
     key = None
     if not edge_type.is_inference():
-        key = edge_type._version, edge_type.data_ptr(), edge_type.shape, num_relations
+        key = *state_of(edge_type), num_relations
     known = getattr(g, name, None)
     if known is not None and key is not None and known[0] is edge_type and known[1] == key:
         return known[2]

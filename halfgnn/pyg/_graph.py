@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import functools
 import weakref
 from typing import Any
 
@@ -10,6 +9,7 @@ import torch
 from torch import Tensor
 
 from .. import ops
+from ..common.by_tensor import ByTensor, state_of
 from ..common.compat import disable, is_exporting
 from ..common.fake import register_fake
 from ..common.ids import INT32_MAX, check_count, check_edge_index
@@ -43,33 +43,11 @@ class Topology:
         self.selected_from: tuple[Topology, int] | None = None
 
 
-class _Known:
-    """One edge_index and its topology, which others of the same content share."""
-
-    def __init__(self, edge_index: Tensor, topology: Topology, forget: Any) -> None:
-        self.ref = weakref.ref(edge_index, forget)
-        self.state = state_of(edge_index)
-        self.topology = topology
-
-    def is_of(self, edge_index: Tensor) -> bool:
-        return self.ref() is edge_index and self.state == state_of(edge_index)
-
-
-_known: dict[int, _Known] = {}  # by id
+# By edge_index or index: its topology, which others of the same content share.
+_known: ByTensor[Topology] = ByTensor()
 # By id: a reference to an edge_index without a graph, and how many values of messages went along it. To know it costs more.
 _seen: dict[int, list[Any]] = {}
 _MOST_SEEN = 256
-
-
-def state_of(edge_index: Tensor) -> tuple[Any, ...]:
-    """What changes when the tensor is written to, resized or pointed elsewhere."""
-    return edge_index._version, edge_index.data_ptr(), edge_index.shape
-
-
-def _forget(
-    key: int, _: Any, known: dict[int, _Known] = _known
-) -> None:  # the default is there at the interpreter's end too
-    known.pop(key, None)
 
 
 def graph_of(edge_index: Any, num_src: int, num_dst: int) -> Graph:
@@ -166,35 +144,29 @@ def _(edge_index, num_src, num_dst, by_src):
 
 
 def topology_of(edge_index: Tensor) -> Topology:
-    known = _known.get(id(edge_index))
-    if known is None or not known.is_of(edge_index):
-        return _know(edge_index, Topology())
-    if known.topology.selected_from is not None:
-        known.topology = _of_content(edge_index, *known.topology.selected_from)
-    return known.topology
-
-
-def _know(edge_index: Tensor, topology: Topology) -> Topology:
-    key = id(edge_index)
-    _known[key] = _Known(edge_index, topology, functools.partial(_forget, key))
+    topology = _known.get(edge_index)
+    if topology is None:
+        return _known.put(edge_index, Topology())
+    if topology.selected_from is not None:
+        return _known.put(edge_index, _of_content(edge_index, *topology.selected_from))
     return topology
 
 
 def is_known(edge_index: Tensor) -> bool:
     """Whether graphs of the tensor are kept, or would be shared with those of another; not only those of its rows by themselves."""
-    known = _known.get(id(edge_index))
-    return known is not None and known.is_of(edge_index) and bool(known.topology.graphs or not known.topology.views)
+    topology = _known.get(edge_index)
+    return topology is not None and bool(topology.graphs or not topology.views)
 
 
 def is_heard_of(index: Tensor) -> bool:
     """Whether anything was asked of the tensor before. It is the cheapest question."""
-    return id(index) in _known
+    return _known.has_heard_of(index)
 
 
 def has_graph(edge_index: Tensor) -> bool:
     """Whether a graph of the tensor is kept."""
-    known = _known.get(id(edge_index))
-    return known is not None and known.is_of(edge_index) and bool(known.topology.graphs)
+    topology = _known.get(edge_index)
+    return topology is not None and bool(topology.graphs)
 
 
 def holds_ids_below(edge_index: Tensor, row: int, num_nodes: int) -> bool:
@@ -225,11 +197,8 @@ def is_worth_a_graph(
 
     kind: whose limits of _worth.py hold.
     """
-    known = _known.get(id(edge_index))
-    if known is not None and known.is_of(
-        edge_index
-    ):  # self-loops are added at every call, to a topology that is shared
-        topology = known.topology
+    topology = _known.get(edge_index)
+    if topology is not None:  # self-loops are added at every call, to a topology that is shared
         topology.num_values += num_values
         seen = topology.num_values - num_values
         return bool(topology.graphs) or _worth.is_worth_a_graph(num_values, seen, with_gradient, is_extreme, kind)
@@ -266,8 +235,8 @@ def seen_by(index: Tensor) -> int:
 
 def may_share(edge_index: Tensor) -> bool:
     """Whether to remember what is made of edge_index, in case messages of usual width will go along it. Calls are counted."""
-    known = _known.get(id(edge_index))
-    if known is not None and known.topology.derived:
+    topology = _known.get(edge_index)
+    if topology is not None and topology.derived:
         return True
     return is_worth_a_graph(edge_index, edge_index.numel() * _worth.USUAL_WIDTH // 2, True)
 
@@ -314,7 +283,7 @@ def share_graphs(edge_index: Tensor, how: Any, result: Tensor) -> None:
     derived = topology_of(edge_index).derived
     if how not in derived:
         derived[how] = Topology()
-    _know(result, derived[how])
+    _known.put(result, derived[how])
 
 
 def lacks_loops(edge_index: Tensor) -> bool:
@@ -333,7 +302,7 @@ def note_selection(edge_index: Tensor, columns: Tensor) -> None:
     if not edge_index.is_inference() and not columns.is_inference():
         topology = Topology()
         topology.selected_from = topology_of(edge_index), edge_index.shape[1]
-        _know(columns, topology)
+        _known.put(columns, topology)
 
 
 def _of_content(columns: Tensor, origin: Topology, num_edges: int) -> Topology:

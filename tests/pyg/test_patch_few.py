@@ -97,7 +97,7 @@ def test_errors_of_few_rows_are_pygs(index):
 )
 def test_nothing_is_kept_of_first_uses(monkeypatch, use, name, reason):
     noted = []
-    monkeypatch.setattr(_graph, "_know", lambda index, topology: noted.append(index) or topology)
+    monkeypatch.setattr(_graph._known, "put", lambda index, topology: noted.append(index) or topology)
     x = randn(EDGES, 64, seed=1).float()
     expected = use(x) if name is None or name.startswith("gspmm") else None
     with halfgnn.pyg.accelerate(), torch.no_grad():

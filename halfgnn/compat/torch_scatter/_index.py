@@ -1,0 +1,165 @@
+"""Groups of an index: halfgnn's Graph of it, which is made once.
+
+The Graph has an edge per entry of the index, from the group that the entry names to itself. Operators read its in-edges only.
+"""
+
+from __future__ import annotations
+
+import operator
+
+import torch
+from torch import Tensor
+
+from ...common.by_tensor import ByPlace
+from ...common.ids import INT32_MAX
+from ...common.kept import ordinary, ordinary_tensors, refuse_capture, unwrapped
+from ...graph import Graph
+from .utils import broadcast
+
+_HEAD = 4096  # entries of an index that are looked at first: most unsorted ones fall there. So many are sorted soon
+_graphs: ByPlace[Graph] = ByPlace()
+_ends: ByPlace[tuple[int, int]] = ByPlace()
+
+
+def check_index(src: Tensor, index: Tensor, dim: int, name: str = "index", lengths: tuple[int, ...] = ()) -> int:
+    """dim, counted from the front.
+
+    lengths: that index may have at dim; by default those that broadcast against src.
+
+    Raises:
+        IndexError: src does not have the dimension.
+        TypeError, ValueError: index is no tensor of ids on the device of src that broadcasts against it.
+    """
+    if not -src.dim() <= dim < src.dim():
+        raise IndexError(
+            f"dim is {dim}; expected one of the {src.dim()} dimensions of src, of shape {tuple(src.shape)}"
+        )
+    dim = dim if dim >= 0 else dim + src.dim()
+    if index.dtype is not torch.int64 and index.dtype is not torch.int32:
+        raise TypeError(f"{name} has dtype {index.dtype}; expected torch.int64 or torch.int32")
+    if index.device != src.device:
+        raise ValueError(f"{name} is on {index.device}; expected the device of src, {src.device}")
+    lengths = lengths or (1, src.shape[dim])
+    if index.dim() == 1 and index.shape[0] in lengths:
+        return dim
+    fits = 0 < index.dim() <= src.dim() and all(
+        n in (lengths if place == dim else (1, src.shape[place])) for place, n in enumerate(index.shape)
+    )
+    if not fits or index.dim() == 1:
+        raise ValueError(
+            f"{name} has shape {tuple(index.shape)} and src {tuple(src.shape)}; expected {' or '.join(map(str, lengths))} "
+            f"at dim {dim}, and other dimensions that broadcast against those of src"
+        )
+    return dim
+
+
+def checked_out(out: Tensor, src: Tensor, dim: int) -> int:
+    """The number of groups of `out`. Raises unless it has the shape of src but at dim, and its dtype and device."""
+    if out.shape[:dim] != src.shape[:dim] or out.shape[dim + 1 :] != src.shape[dim + 1 :]:
+        raise ValueError(
+            f"out has shape {tuple(out.shape)}; expected that of src, {tuple(src.shape)}, but at dim {dim}"
+        )
+    if out.dtype != src.dtype or out.device != src.device:
+        raise TypeError(f"out is {out.dtype} on {out.device}; expected {src.dtype} on {src.device}, as src is")
+    return out.shape[dim]
+
+
+def vector_of(index: Tensor, dim: int, length: int) -> Tensor | None:
+    """The one id per position along `dim` that an index holds, or None if it holds more. dim is not negative."""
+    if index.dim() == 1:
+        return index if index.shape[0] == length else None
+    if dim >= index.dim() or index.shape[dim] != length:
+        return None
+    for other in range(index.dim()):
+        if other != dim and index.shape[other] != 1 and index.stride(other) != 0:
+            return None
+    if 0 in index.shape:
+        return index.new_empty(length)
+    return index.as_strided((length,), (index.stride(dim),))
+
+
+def num_groups_of(index: Tensor, dim_size: int | None) -> int:
+    """dim_size, or one more than the largest id."""
+    if dim_size is not None:
+        return operator.index(dim_size)  # programs also pass a tensor
+    return int(index.max()) + 1 if index.numel() else 0
+
+
+def graph_of_vector(index: Tensor, dim_size: int | None) -> Graph:
+    """The Graph of an index (E,) and so many groups; by default one more than the largest id.
+
+    Raises IndexError for ids out of range, which are read once.
+    """
+    index = unwrapped(index, "index")
+    low, high = _ends.of(index, "ends", lambda: _ends_of(index))
+    num_groups = high + 1 if dim_size is None else operator.index(dim_size)
+    if low < 0 or high >= num_groups:
+        raise IndexError(f"index holds {low if low < 0 else high}; expected ids in [0, {num_groups}), dim_size of them")
+    return _graphs.of(index, num_groups, lambda: _sorted_graph(index, num_groups))
+
+
+def graph_of_elements(index: Tensor, shape: torch.Size, dim: int, num_groups: int) -> Graph:
+    """The Graph of an index of one id per element of `shape`: element (p, i, q) goes to (p, index[p, i, q], q)."""
+    index = unwrapped(index, "index")
+
+    def make() -> Graph:
+        ids = broadcast(index, index.new_empty(1).expand(shape), dim)
+        before, after = shape[:dim].numel(), shape[dim + 1 :].numel()
+        first = torch.arange(before, device=ids.device).view(-1, 1, 1) * num_groups
+        ids = (first + ids.reshape(before, shape[dim], after)) * after + torch.arange(after, device=ids.device)
+        return _sorted_graph(ids.flatten(), before * num_groups * after)
+
+    return _graphs.of(index, (shape, dim, num_groups), make)
+
+
+def graph_of_offsets(indptr: Tensor, num_rows: int | None = None) -> Graph | None:
+    """The Graph of segments that follow one another, from indptr (S + 1,); None unless it rises from 0 to num_rows.
+
+    num_rows: None for what indptr ends with.
+    """
+    indptr = unwrapped(indptr, "indptr")
+    first, last = _ends.of(indptr, "offsets", lambda: _ends_of_offsets(indptr))
+    if first != 0 or (num_rows is not None and last != num_rows):
+        return None
+    return _graphs.of(indptr, "offsets", lambda: _graph_between(indptr, last))
+
+
+# ---- how they are made -------------------------------------------------------------------------------------------------------
+
+
+def _ends_of(index: Tensor) -> tuple[int, int]:
+    """The smallest and the largest id, (0, -1) of none."""
+    refuse_capture(index.device, "index is not known yet, so its ids have to be read", "call the function once")
+    if index.numel() == 0:
+        return 0, -1
+    low, high = torch.aminmax(index)
+    return int(low), int(high)
+
+
+def _ends_of_offsets(indptr: Tensor) -> tuple[int, int]:
+    """The first and the last offset, (-1, -1) if they fall."""
+    refuse_capture(indptr.device, "indptr is not known yet, so its offsets have to be read", "call the function once")
+    return (int(indptr[0]), int(indptr[-1])) if _rises(indptr) else (-1, -1)
+
+
+def _rises(index: Tensor) -> bool:
+    return bool((index[1:] >= index[:-1]).all())
+
+
+def _sorted_graph(index: Tensor, num_groups: int) -> Graph:
+    is_sorted = index.shape[0] > _HEAD and _rises(index[:_HEAD]) and _rises(index)
+    with ordinary_tensors(index):
+        dtype = torch.int32 if max(num_groups, index.shape[0]) <= INT32_MAX else torch.int64
+        ids = ordinary(index).to(dtype, copy=is_sorted).contiguous()  # what is sorted is kept as it is
+        g = Graph.from_edges(ids, ids, num_src=num_groups, num_dst=num_groups, is_sorted=is_sorted, check=False)
+        return g._for_all_streams()
+
+
+def _graph_between(indptr: Tensor, num_rows: int) -> Graph:
+    num_groups = indptr.shape[0] - 1
+    with ordinary_tensors(indptr):
+        dtype = torch.int32 if max(num_groups, num_rows) <= INT32_MAX else torch.int64
+        offsets = ordinary(indptr).to(dtype, copy=True)
+        groups = torch.arange(num_groups, dtype=dtype, device=indptr.device)
+        ids = groups.repeat_interleave(offsets.diff(), output_size=num_rows)
+        return Graph(num_groups, num_groups, (offsets, ids, None))._for_all_streams()

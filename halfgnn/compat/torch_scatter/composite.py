@@ -1,0 +1,122 @@
+"""Functions of groups that are made of reductions. Halves are computed in fp32 and rounded once."""
+
+from __future__ import annotations
+
+import torch
+from torch import Tensor
+
+from ... import ops
+from ...common.precision import without_autocast
+from ._gather import gathered
+from ._index import check_index, checked_out, graph_of_vector, vector_of
+from ._reductions import counts, extreme, from_front, has_operator, total, wide
+from ._scripting import in_python
+
+
+def scatter_softmax(src: Tensor, index: Tensor, dim: int = -1, dim_size: int | None = None) -> Tensor:
+    """The softmax of src over the entries of each group along dim. index, dim, dim_size: see :func:`scatter`.
+
+    Raises ValueError if src is not floating point.
+    """
+    return _softmax(src, index, dim, dim_size)
+
+
+def scatter_log_softmax(
+    src: Tensor, index: Tensor, dim: int = -1, eps: float = 1e-12, dim_size: int | None = None
+) -> Tensor:
+    """The logarithm of :func:`scatter_softmax`. eps is added to sums of exponentials."""
+    return _log_softmax(src, index, dim, eps, dim_size)
+
+
+def scatter_logsumexp(
+    src: Tensor,
+    index: Tensor,
+    dim: int = -1,
+    out: Tensor | None = None,
+    dim_size: int | None = None,
+    eps: float = 1e-12,
+) -> Tensor:
+    """log(sum(exp(src)) + eps) over the entries of each group along dim, 0 for groups without entries.
+
+    out: the exponentials of its elements are added to the sums; elements without a finite result stay.
+    """
+    return _logsumexp(src, index, dim, out, dim_size, eps)
+
+
+def scatter_std(
+    src: Tensor,
+    index: Tensor,
+    dim: int = -1,
+    out: Tensor | None = None,
+    dim_size: int | None = None,
+    unbiased: bool = True,
+) -> Tensor:
+    """The standard deviation of the entries of each group along dim; 1e-6 is added to the divisor of squares.
+
+    out: is added to the sums of squares. unbiased: divide by one less than the number of entries.
+    """
+    return _std(src, index, dim, out, dim_size, unbiased)
+
+
+# ---- what compiled scripts call ----------------------------------------------------------------------------------------------
+
+
+@in_python
+def _softmax(src: Tensor, index: Tensor, dim: int, dim_size: int | None) -> Tensor:
+    dim = _check(src, index, dim, "scatter_softmax")
+    vector = vector_of(index, dim, src.shape[dim])
+    if vector is not None and src.numel() and has_operator(src):
+        with without_autocast(src.device):
+            out = ops.edge_softmax(graph_of_vector(vector, dim_size), src.movedim(dim, 0))
+        return from_front(out, dim)
+    exponentials = (src.to(wide(src.dtype)) - _largest_of_groups(src, index, dim, dim_size)).exp()
+    sums = total(exponentials, index, dim, dim_size, "sum")
+    return (exponentials / gathered(sums, index, dim)).to(src.dtype)
+
+
+@in_python
+def _log_softmax(src: Tensor, index: Tensor, dim: int, eps: float, dim_size: int | None) -> Tensor:
+    dim = _check(src, index, dim, "scatter_log_softmax")
+    centred = src.to(wide(src.dtype)) - _largest_of_groups(src, index, dim, dim_size)
+    sums = total(centred.exp(), index, dim, dim_size, "sum")
+    return (centred - gathered((sums + eps).log(), index, dim)).to(src.dtype)
+
+
+@in_python
+def _logsumexp(src: Tensor, index: Tensor, dim: int, out: Tensor | None, dim_size: int | None, eps: float) -> Tensor:
+    dim = _check(src, index, dim, "scatter_logsumexp")
+    dim_size = dim_size if out is None else checked_out(out, src, dim)
+    x = src.to(wide(src.dtype))
+    largest, arg = extreme(x.detach(), index, dim, dim_size, "max")
+    largest = largest.masked_fill(arg == src.shape[dim], -torch.inf)
+    centred = x - gathered(largest, index, dim)
+    sums = total(centred.masked_fill(centred.isnan(), -torch.inf).exp(), index, dim, largest.shape[dim], "sum")
+    if out is None:
+        return ((sums + eps).log() + largest).nan_to_num(neginf=0.0).to(src.dtype)
+    result = (sums + (out - largest).exp() + eps).log() + largest
+    return out.copy_(torch.where(result.isfinite(), result, out))
+
+
+@in_python
+def _std(src: Tensor, index: Tensor, dim: int, out: Tensor | None, dim_size: int | None, unbiased: bool) -> Tensor:
+    dim = check_index(src, index, dim)
+    dim_size = dim_size if out is None else checked_out(out, src, dim)
+    x = src.to(wide(src.dtype))
+    mean = total(x, index, dim, dim_size, "mean")
+    squares = total((x - gathered(mean, index, dim)).square(), index, dim, mean.shape[dim], "sum")
+    if out is not None:
+        squares = out.add_(squares)
+    count = counts(index, src, dim, mean.shape[dim])
+    count = (count - 1).clamp_(min=1) if unbiased else count
+    return (squares / (count + 1e-6)).sqrt().to(src.dtype)
+
+
+def _check(src: Tensor, index: Tensor, dim: int, name: str) -> int:
+    if not src.is_floating_point():
+        raise ValueError(f"src has dtype {src.dtype}; {name} takes floating point only")
+    return check_index(src, index, dim)
+
+
+def _largest_of_groups(src: Tensor, index: Tensor, dim: int, dim_size: int | None) -> Tensor:
+    """The maximum of each entry's group, through which no gradient goes: it cancels."""
+    return gathered(extreme(src.detach(), index, dim, dim_size, "max")[0], index, dim)

@@ -1,0 +1,95 @@
+"""Segments and what is gathered by them, beside a loop over segments."""
+
+import sys
+
+import pytest
+import torch
+
+from halfgnn.compat import torch_scatter
+
+OFFSETS = {
+    "rows": ((12, 3), [0, 4, 4, 9, 12]),
+    "part": ((12, 3), [2, 4, 4, 9]),
+    "alike": ((2, 12, 3), [[0, 4, 4, 9, 12]]),
+    "batches": ((2, 12, 3), [[0, 4, 4, 9, 12], [1, 1, 2, 3, 11]]),
+}
+
+
+def looped(src, indptr, reduce):
+    """Values and positions, segment by segment."""
+    dim, count = indptr.dim() - 1, indptr.shape[-1] - 1
+    if dim:
+        rows = indptr.expand(src.shape[0], -1)
+        pairs = [looped(x, ptr, reduce) for x, ptr in zip(src, rows)]
+        return tuple(torch.stack(parts) for parts in zip(*pairs))
+    out, arg = src.new_zeros(count, *src.shape[1:]), torch.full((count, *src.shape[1:]), src.shape[0])
+    for s in range(count):
+        part = src[indptr[s] : indptr[s + 1]]
+        if len(part) and reduce in ("min", "max"):
+            out[s], where = getattr(part, reduce)(0)
+            arg[s] = where + indptr[s]
+        elif len(part):
+            out[s] = part.sum(0) if reduce == "sum" else part.sum(0) / len(part)
+    return out, arg
+
+
+@pytest.mark.parametrize("dtype", [torch.float64, torch.int64], ids=str)
+@pytest.mark.parametrize("name", OFFSETS)
+def test_segment_csr(name, dtype, device, monkeypatch):
+    shape, indptr = OFFSETS[name]
+    src = (torch.randperm(torch.Size(shape).numel()).view(shape) * 12).to(
+        device, dtype
+    )  # without ties; means are exact
+    indptr = torch.tensor(indptr, device=device)
+    for least in (0, 1_000_000):
+        monkeypatch.setattr(sys.modules["halfgnn.compat.torch_scatter.segment_csr"], "LEAST_SUMMED", least)
+        for reduce in ("sum", "mean", "min", "max"):
+            expected, expected_arg = looped(src.cpu(), indptr.cpu(), reduce)
+            out = getattr(torch_scatter, f"segment_{reduce}_csr")(src, indptr)
+            if isinstance(out, tuple):
+                assert torch.equal(out[1].cpu(), expected_arg)
+            values = out[0] if isinstance(out, tuple) else out
+            if dtype is torch.int64 and reduce == "mean":
+                expected = expected.floor()
+            assert torch.allclose(values.cpu(), expected)
+            taken = torch.full_like(values, -7)
+            assert torch_scatter.segment_csr(src, indptr, taken, reduce) is taken and torch.equal(taken, values)
+            if dtype.is_floating_point:
+
+                def call(x, reduce=reduce):
+                    return torch_scatter.segment_csr(x, indptr, reduce=reduce)
+
+                assert torch.autograd.gradcheck(call, src.clone().requires_grad_(), fast_mode=True)
+                assert torch.autograd.gradgradcheck(call, src.clone().requires_grad_(), fast_mode=True)
+
+
+def test_gather_is_the_inverse(device):
+    x = torch.randn(2, 4, 3, dtype=torch.float64, device=device, requires_grad=True)
+    for rows in ([[0, 4, 4, 9, 12]], [[0, 4, 4, 9, 12], [0, 1, 2, 3, 12]]):
+        indptr = torch.tensor(rows, device=device)
+        index = torch.searchsorted(indptr, torch.arange(12, device=device).repeat(len(rows), 1), right=True) - 1
+        by_ptr, by_index = torch_scatter.gather_csr(x, indptr), torch_scatter.gather_coo(x, index)
+        assert torch.equal(by_ptr, by_index)
+        assert torch.equal(by_index, torch.stack([y[ids] for y, ids in zip(x, index.expand(2, -1))]))
+        for call in (
+            lambda y, i=indptr: torch_scatter.gather_csr(y, i),
+            lambda y, i=index: torch_scatter.gather_coo(y, i),
+        ):
+            assert torch.autograd.gradcheck(call, x, fast_mode=True) and torch.autograd.gradgradcheck(
+                call, x, fast_mode=True
+            )
+        means = torch_scatter.segment_coo(by_index.detach(), index, reduce="mean", dim_size=4)
+        present = torch_scatter.segment_coo(torch.ones_like(by_index), index, dim_size=4) > 0
+        assert torch.allclose(means, x.detach() * present)
+
+
+def test_errors():
+    src = torch.randn(5, 2)
+    with pytest.raises(
+        ValueError, match=r"indptr, of shape \(3,\), falls or leaves src; expected it to rise in \[0, 5\]"
+    ):
+        torch_scatter.segment_csr(src, torch.tensor([0, 4, 3]))
+    with pytest.raises(ValueError, match="falls or leaves src"):
+        torch_scatter.segment_csr(src, torch.tensor([0, 4, 6]))
+    with pytest.raises(ValueError, match=r"src has shape \(5, 2\); expected 2 at dim 0, one per segment"):
+        torch_scatter.gather_csr(src, torch.tensor([0, 4, 6]))
