@@ -29,7 +29,7 @@ def _built_for(library: str) -> dict[str, Any] | None:
             built = json.load(file)
         kinds: dict[str, Any] = {"torch": str, "cuda": (str, type(None)), "cxx11_abi": bool}
         if all(isinstance(built[fact], kind) for fact, kind in kinds.items()):
-            return {"abi": "aten", **built}
+            return built
     except FileNotFoundError:
         return None
     except (ValueError, KeyError, TypeError):
@@ -43,16 +43,21 @@ def _why_unfit(built: dict[str, Any], version: str, cuda: str | None, cxx11_abi:
 
     A library of the CPU half alone, whose "cuda" is None, fits a torch for any CUDA.
     """
-    if built["abi"] == "stable":
+    if _is_stable(built):
         if _numbers(version) < _numbers(_OLDEST_STABLE):
             return f"was built for torch {_OLDEST_STABLE} and later, and torch {version} is installed"
     elif _minor(version) != _minor(built["torch"]):
         return f"was built for torch {built['torch']}, and torch {version} is installed"
     if built["cuda"] is not None and (cuda or "none").split(".")[0] != built["cuda"].split(".")[0]:
         return f"was built for CUDA {built['cuda']}, and torch {version} is for CUDA {cuda}"
-    if built["abi"] != "stable" and built["cxx11_abi"] != cxx11_abi:
+    if not _is_stable(built) and built["cxx11_abi"] != cxx11_abi:
         return f"was built with _GLIBCXX_USE_CXX11_ABI={built['cxx11_abi']:d}, and torch {version} has {cxx11_abi:d}"
     return None
+
+
+def _is_stable(built: dict[str, Any]) -> bool:
+    """Whether a library calls PyTorch by its stable ABI."""
+    return built.get("abi") == "stable"
 
 
 def _minor(version: str) -> str:
@@ -78,7 +83,7 @@ def _cure(built: dict[str, Any] | None, setting: str = "") -> str:
     else:
         install = "pip install --no-build-isolation --no-deps --no-cache-dir --force-reinstall ."
         cure = f"Install it again, in its sources: `{setting}{install}`"
-    if built is not None and built["abi"] == "stable":
+    if built is not None and _is_stable(built):
         if _numbers(torch.__version__) < _numbers(_OLDEST_STABLE):
             cure += f" Or install a torch that fits it: `pip install 'torch>={_OLDEST_STABLE}'`."
     elif built is not None and _minor(built["torch"]) != _minor(torch.__version__):
@@ -123,7 +128,7 @@ def _load() -> dict[str, Any]:
         torch.ops.load_library(_PATH)
     except OSError as error:
         raise ImportError(f"{_PATH} does not load with torch {torch.__version__}. {_cure(built)} ({error})") from error
-    if built and built["abi"] == "stable":
+    if built and _is_stable(built):
         _stable_abi.complete("halfgnn")
     return built or {}
 

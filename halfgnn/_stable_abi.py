@@ -8,7 +8,7 @@ halfgnn's own calls, those of other Python code, and those of compiled code alik
 from __future__ import annotations
 
 import re
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from typing import Any
 
 import torch
@@ -38,52 +38,47 @@ def _typed(error: RuntimeError) -> Exception:
 
 def _returning(call: Callable[..., Any], operator: Any) -> Callable[..., Any]:
     name = operator._schema.name
+    returns_one = len(operator._schema.returns) == 1 and isinstance(operator._schema.returns[0].type, torch.TensorType)
 
     def complete_call(*args: Any, **kwargs: Any) -> Any:
         if forward_ad._current_level >= 0:
             _refuse_forward_ad(operator, args, kwargs)
         try:
-            results = call(*args, **kwargs)
+            results = call(*args, **kwargs) if kwargs else call(*args)
         except RuntimeError as error:
-            typed = _typed(error)
-            if typed is error:
-                raise
-            raise typed from None
-        # Without a kernel for autograd PyTorch makes results require gradients where operands do, and warns in the backward.
-        for result in (results,) if isinstance(results, Tensor) else results:
-            if not result.requires_grad:
-                break
-            result.register_hook(lambda _: _refuse_gradient(name))
+            raise _typed(error) from None
+        # Without a kernel for autograd PyTorch lets results require gradients where operands do, and warns in the backward.
+        if returns_one:
+            if results.requires_grad:
+                _refuse_gradients(name, (results,))
+        elif results and results[0].requires_grad:
+            _refuse_gradients(name, results)
         return results
 
     return complete_call
 
 
 def _writing(call: Callable[..., Any], operator: Any) -> Callable[..., Any]:
-    """Of an operator that writes to an argument and returns nothing through which a derivative could be refused later."""
-    arguments = operator._schema.arguments
-    written = [i for i, x in enumerate(arguments) if x.alias_info is not None and x.alias_info.is_write]
+    """Of an operator that writes to arguments and returns nothing by which a derivative could be refused later."""
+    name, arguments = operator._schema.name, operator._schema.arguments
+    written = {x.name for x in arguments if x.alias_info is not None and x.alias_info.is_write}
 
-    def complete_call(*args: Any, **kwargs: Any) -> Any:
+    def complete_call(*args: Any, **kwargs: Any) -> None:
+        tensors = _tensors(operator, args, kwargs)
         if forward_ad._current_level >= 0:
             _refuse_forward_ad(operator, args, kwargs)
         if torch.is_grad_enabled():
-            for argument, value in _tensors(operator, args, kwargs):
+            for argument, value in tensors:
                 if value.requires_grad:
                     raise ValueError(
-                        f"{argument} requires grad, and {operator._schema.name} has no derivative: detach it, or call it under"
-                        " torch.no_grad()"
+                        f"{argument} requires grad, and {name} has no derivative: detach it, or call it under torch.no_grad()"
                     )
         try:
             call(*args, **kwargs)
         except RuntimeError as error:
-            typed = _typed(error)
-            if typed is error:
-                raise
-            raise typed from None
-        for i in written:
-            value = args[i] if i < len(args) else kwargs[arguments[i].name]
-            if not value.is_inference():
+            raise _typed(error) from None
+        for argument, value in tensors:
+            if argument in written and not value.is_inference():
                 torch.autograd.graph.increment_version(value)
 
     return complete_call
@@ -95,8 +90,13 @@ def _tensors(operator: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> li
     return [(name, value) for name, value in named if isinstance(value, Tensor)]
 
 
-def _refuse_gradient(name: str) -> None:
-    raise RuntimeError(f"derivative for {name} is not implemented")
+def _refuse_gradients(name: str, results: Iterable[Tensor]) -> None:
+    def refuse(gradient: Tensor) -> None:
+        raise RuntimeError(f"derivative for {name} is not implemented")
+
+    for result in results:
+        if result.requires_grad:
+            result.register_hook(refuse)
 
 
 def _refuse_forward_ad(operator: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:

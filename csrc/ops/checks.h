@@ -14,6 +14,21 @@
 
 namespace halfgnn {
 
+// A tensor that may be missing, and is not copied: a copy takes longer than all checks.
+class OptionalRef {
+ public:
+  OptionalRef() = default;
+  OptionalRef(std::nullopt_t) {}
+  OptionalRef(const Tensor& tensor) : tensor_(tensor.defined() ? &tensor : nullptr) {}
+  OptionalRef(const OptionalTensor& tensor) : tensor_(tensor && tensor->defined() ? &*tensor : nullptr) {}
+  explicit operator bool() const { return tensor_ != nullptr; }
+  const Tensor& operator*() const { return *tensor_; }
+  const Tensor* operator->() const { return tensor_; }
+
+ private:
+  const Tensor* tensor_ = nullptr;
+};
+
 // A dtype as Python writes it, for messages.
 inline std::string dtype_name(ScalarType type) {
   switch (type) {
@@ -82,10 +97,11 @@ inline std::vector<int64_t> with_rows(int64_t rows, const Shape& trailing) {
 }
 
 // The adjacency of the three tensors, which must outlive it. indices may be absent if only edge data is read.
-inline Topology topology_of(const Tensor& indptr, const OptionalTensor& indices, const OptionalTensor& edge_ids,
-                            int64_t num_edges, bool short_rows = false) {
+inline Topology topology_of(const Tensor& indptr, OptionalRef indices, OptionalRef edge_ids, int64_t num_edges,
+                            bool short_rows = false) {
   CHECK_VALUE(indptr.dim() == 1 && indptr.size(0) >= 1, "indptr has shape ", indptr.sizes(), "; expected (rows + 1,)");
   const auto type = indptr.scalar_type();
+  const Device device = indptr.device();
   CHECK_TYPE(type == ScalarType::Int || type == ScalarType::Long, "indptr has dtype ", dtype_name(type),
              "; expected torch.int32 or torch.int64");
   auto check = [&](const Tensor& t, const char* name) {
@@ -94,8 +110,7 @@ inline Topology topology_of(const Tensor& indptr, const OptionalTensor& indices,
     CHECK_TYPE(t.scalar_type() == type, name, " has dtype ", dtype_name(t.scalar_type()), "; expected that of indptr, ",
                dtype_name(type));
     CHECK_VALUE(t.is_contiguous(), name, " is not contiguous");
-    CHECK_VALUE(t.device() == indptr.device(), name, " is on ", t.device(), "; expected the device of indptr, ",
-                indptr.device());
+    CHECK_VALUE(t.device() == device, name, " is on ", t.device(), "; expected the device of indptr, ", device);
   };
   CHECK_VALUE(indptr.is_contiguous(), "indptr is not contiguous");
   Topology topology;
@@ -143,11 +158,10 @@ struct Feature {
   Operand operand;
   bool defined() const { return tensor.defined(); }
 };
-inline Feature feature_of(const OptionalTensor& tensor, const char* name, Target target, const Device& device,
-                          bool has_double) {
+inline Feature feature_of(OptionalRef tensor, const char* name, Target target, const Device& device, bool has_double) {
   Feature feature;
   feature.operand.target = target;
-  if (!tensor || !tensor->defined()) return feature;
+  if (!tensor) return feature;
   CHECK_VALUE(tensor->dim() >= 1, name, " has no dimensions; expected one row per node or edge");
   CHECK_VALUE(tensor->device() == device, name, " is on ", tensor->device(), "; expected the graph's device, ", device);
   feature.operand.type = dtype_of(tensor->scalar_type(), name);
@@ -155,14 +169,15 @@ inline Feature feature_of(const OptionalTensor& tensor, const char* name, Target
              " has dtype torch.float64; expected torch.float16, torch.bfloat16 or torch.float32 on CUDA");
   feature.tensor = tensor->contiguous();
   feature.operand.data = feature.tensor.const_data_ptr();
-  feature.operand.rows = tensor->size(0);
+  const IntArrayRef sizes = feature.tensor.sizes();
+  feature.operand.rows = sizes[0];
   feature.operand.len = 1;
-  for (int64_t d = 1; d < tensor->dim(); ++d) feature.operand.len *= tensor->size(d);
+  for (size_t d = 1; d < sizes.size(); ++d) feature.operand.len *= sizes[d];
   return feature;
 }
 
 // The same, with the types that the device's back end has.
-inline Feature feature_of(const OptionalTensor& tensor, const char* name, Target target, const Device& device) {
+inline Feature feature_of(OptionalRef tensor, const char* name, Target target, const Device& device) {
   return feature_of(tensor, name, target, device, backend_of(device).has_double);
 }
 

@@ -39,8 +39,10 @@ Tensor gsddmm(const Tensor& indptr, const Tensor& indices, const OptionalTensor&
   const Op op = parse_op(op_name, true);
   const Topology topology = topology_of(indptr, indices, edge_ids, indices.numel());
   const Target lhs_at = parse_target(lhs_target, false), rhs_at = parse_target(rhs_target, false);  // CSC: v is the row
-  const Feature lhs = feature_of(reads_lhs(op) ? lhs_data : std::nullopt, "lhs_data", lhs_at, indptr.device());
-  const Feature rhs = feature_of(reads_rhs(op) ? rhs_data : std::nullopt, "rhs_data", rhs_at, indptr.device());
+  const Feature lhs =
+      feature_of(reads_lhs(op) ? OptionalRef(lhs_data) : OptionalRef(), "lhs_data", lhs_at, indptr.device());
+  const Feature rhs =
+      feature_of(reads_rhs(op) ? OptionalRef(rhs_data) : OptionalRef(), "rhs_data", rhs_at, indptr.device());
   check_operands_present(op, lhs, rhs, op_name);
   for (const auto* operand : {&lhs, &rhs}) {
     const char* name = operand == &lhs ? "lhs_data" : "rhs_data";

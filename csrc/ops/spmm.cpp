@@ -88,8 +88,10 @@ std::tuple<Tensor, Tensor> gspmm(const Tensor& indptr, const Tensor& indices, co
   const Op op = parse_op(op_name, false);
   const Reduce reduce = parse_reduce(reduce_name);
   const Topology topology = topology_of(indptr, indices, edge_ids, indices.numel(), short_rows);
-  const Feature lhs = feature_of(reads_lhs(op) ? lhs_data : std::nullopt, "lhs_data", Target::kCol, indptr.device());
-  const Feature rhs = feature_of(reads_rhs(op) ? rhs_data : std::nullopt, "rhs_data", Target::kEdge, indptr.device());
+  const Feature lhs =
+      feature_of(reads_lhs(op) ? OptionalRef(lhs_data) : OptionalRef(), "lhs_data", Target::kCol, indptr.device());
+  const Feature rhs =
+      feature_of(reads_rhs(op) ? OptionalRef(rhs_data) : OptionalRef(), "rhs_data", Target::kEdge, indptr.device());
   check_operands_present(op, lhs, rhs, op_name);
   check_edge_rows(rhs, "rhs_data", topology.num_edges);
   check_operand_types(op, lhs, rhs);
