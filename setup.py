@@ -173,7 +173,8 @@ def cxx_flags(abi):
 
 def extension(name, sources, abi) -> Extension:
     # No torch_python, and no OpenMP runtime: symbols resolve to the runtime of torch, so threads are shared.
-    libraries = ["torch_cpu", "torch"] if abi == "stable" else ["c10", "torch_cpu", "torch"]
+    # torch_cpu exports parts of the C++ runtime, on which a library for every torch must not rely: that runtime comes first.
+    libraries = ["stdc++", "torch_cpu", "torch"] if abi == "stable" else ["c10", "torch_cpu", "torch"]
     compile_args, link_args = {"cxx": cxx_flags(abi)}, []
     if SANITIZE:
         link_args += SANITIZERS

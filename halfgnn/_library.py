@@ -38,9 +38,9 @@ def _built_for(library: str) -> dict[str, Any] | None:
 
 
 def _why_unfit(built: dict[str, Any], version: str, cuda: str | None, cxx11_abi: bool) -> str | None:
-    """Why a library does not fit this torch, or None. ATen, PyTorch's C++ interface, changes from one minor version to the next; the
-    stable ABI only grows.
+    """Why a library does not fit this torch, or None.
 
+    ATen, PyTorch's C++ interface, changes from one minor version to the next, and the stable ABI only grows.
     A library of the CPU half alone, whose "cuda" is None, fits a torch for any CUDA.
     """
     if _is_stable(built):

@@ -1,8 +1,9 @@
 """What PyTorch's stable ABI leaves out of the operators of a library, added where Python calls them.
 
-Such a library can raise ValueError and IndexError, but no TypeError or NotImplementedError, and it can neither refuse derivatives nor
-tell autograd that an operator has written to a tensor. An operator of PyTorch calls its attribute `_op`, which is replaced here: for
-halfgnn's own calls, those of other Python code, and those of compiled code alike. In a library by ATen csrc/torch/aten does all this.
+Such a library can raise ValueError and IndexError, but no TypeError or NotImplementedError. It can neither refuse derivatives nor
+tell autograd that an operator has written to a tensor. torch.ops calls an operator by its attribute `_op`, which is replaced here,
+for halfgnn's own calls, those of other Python code, and those of compiled code alike. In a library by ATen csrc/torch/aten does all
+of this.
 """
 
 from __future__ import annotations
