@@ -12,7 +12,7 @@ namespace halfgnn {
 class DeviceGuard {
  public:
   explicit DeviceGuard(const Device& device) {
-    if (!device.is_cpu()) HALFGNN_ABI(aoti_torch_create_device_guard, device.index(), &guard_);
+    if (device.is_cuda()) HALFGNN_ABI(aoti_torch_create_device_guard, device.index(), &guard_);
   }
   ~DeviceGuard() {
     if (guard_ != nullptr) aoti_torch_delete_device_guard(guard_);
