@@ -13,6 +13,8 @@
 # make test-other-architectures  the same for 8.6, 8.9 and 12.0, of which no kernel may spill
 # make test-matrix VERSIONS="2.4.1 2.15.0"  runs the tests of the CPU half on these versions of torch and prints a table. Each has
 #             its own environment in build/matrix. MATRIX_ENVS="/some/where/t{}" names existing ones, with the version in place of {}
+# make wheels VERSIONS="2.10.0 2.14.1"  builds the wheel of the CPU half for torch 2.10 and newer, installs it beside each of these
+#             versions in an environment of build/wheels, tests it there and prints a table. WHEEL names one that was built before
 # make mutants FILES="halfgnn/ops halfgnn/graph.py"  changes one expression at a time and prints the changes that no test notices.
 #             SAMPLE=60 SEED=1 draws that many changes, BUDGET is CPU seconds of tests per change, JOBS the changes at a time. Not in CI
 # make fuzz   CASES=10000 SEED=1: random calls of the CPU half, in a separate build with AddressSanitizer and UBSan
@@ -58,7 +60,7 @@ BUILD ?= auto
 MINIBATCH = --data synthetic --scale 0.005 --data-dir $(OUT) --max-steps 20 --profile --rows $(OUT)/minibatch.csv
 GPU_RUN = $(PYTHON) tests/gpu/run.py --out $(OUT) --build $(BUILD) $(if $(BUDGET),--budget $(BUDGET))
 
-.PHONY: help demo test test-all quick simulator simulated-kernels budgets paths test-architectures test-other-architectures test-matrix check mutants fuzz bench bench-marked bench-ids bench-threads bench-rest clean gpu-test gpu-rehearsal gpu-sanitize gpu-bench gpu-minibatch
+.PHONY: help demo test test-all quick simulator simulated-kernels budgets paths test-architectures test-other-architectures test-matrix wheels check mutants fuzz bench bench-marked bench-ids bench-threads bench-rest clean gpu-test gpu-rehearsal gpu-sanitize gpu-bench gpu-minibatch
 
 help:  # the comment that this file begins with
 	@sed -n '/^#/!q; s/^# \{0,1\}//p' Makefile
@@ -120,9 +122,13 @@ test-other-architectures: $(VENV)/test
 	    $(PY) -m pytest -q laboratory/machine_code/test_machine_code.py -k test_kernels
 
 # A version may name its interpreter: 2.15.0@python3.13.
-VERSIONS ?= 2.4.1 2.15.0
+test-matrix: VERSIONS ?= 2.4.1 2.15.0
 test-matrix:
 	$(PYTHON) tests/matrix.py $(VERSIONS) --jobs $(JOBS) $(if $(MATRIX_ENVS),--environments "$(MATRIX_ENVS)")
+
+wheels: VERSIONS ?= 2.10.0 2.11.0 2.13.0 2.15.0
+wheels: $(VENV)/build
+	$(PY) tests/wheels.py $(VERSIONS) --jobs $(JOBS) $(if $(WHEEL),--wheel $(WHEEL))
 
 # Style, formatting and types.
 check: $(VENV)/test

@@ -138,8 +138,9 @@ def include_all(files: list[Path]) -> str:
 # ---- What to compile.
 
 
-def operators() -> list[Path]:
-    return [ROOT / "csrc" / "library.cpp", *_sources("csrc/ops/*.cpp")]
+def operators(abi: str) -> list[Path]:
+    """abi: the implementation of csrc/torch, aten or stable."""
+    return [ROOT / "csrc" / "library.cpp", *_sources("csrc/ops/*.cpp"), *_sources(f"csrc/torch/{abi}/*.cpp")]
 
 
 def cpu_bindings() -> list[Path]:

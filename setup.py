@@ -1,14 +1,18 @@
 """Builds halfgnn/_C.so: operators, CPU kernels and, if a CUDA toolkit is found, CUDA kernels. In a checkout also the
 benchmarks' yardsticks (benchmarks/yardsticks/_yardsticks.so), which are not shipped.
 
-The library has no Python symbols (torch.ops.load_library loads it), so one build and one wheel serve every Python. It
-fits only the torch for which it was built. halfgnn/_C.json beside it records this torch (halfgnn/_library.py compares
-it with the installed one), and so does the wheel's Requires-Dist. _C.json also has the architectures of the CUDA half,
-or why there is none.
+The library has no Python symbols (torch.ops.load_library loads it), so one build and one wheel serve every Python. By
+PyTorch's stable ABI it also serves torch 2.10 and every later one. By ATen it fits only the minor version of torch for
+which it was built. halfgnn/_C.json beside it records which torch it fits (halfgnn/_library.py compares it with the
+installed one), and so does the wheel's Requires-Dist. _C.json also has the architectures of the CUDA half, or why there
+is none.
 
 Environment variables:
 
 * HALFGNN_CUDA=0 builds only the CPU half. HALFGNN_CUDA=1 fails if the CUDA half cannot be built.
+* HALFGNN_ABI=stable or aten chooses the implementation of csrc/torch. By default a CPU half alone is built by the stable
+  ABI where torch has it, and a library with the CUDA half by ATen: its errors keep their class (torch.OutOfMemoryError),
+  and it waits for no stream.
 * TORCH_CUDA_ARCH_LIST and MAX_JOBS: as for any PyTorch extension.
 * DEBUG=1 makes warnings errors.
 * HALFGNN_TABLE=avx2, for `make quick`, builds the CPU half for one instruction set of build_sources.py, and compiles it
@@ -40,6 +44,7 @@ import cuda_toolkit  # noqa: E402
 
 OLDEST_PYTHON = (3, 10)
 OLDEST_TORCH = (2, 4)
+OLDEST_STABLE_TORCH = (2, 10)
 WITHOUT_TORCH = {"sdist", "egg_info"}
 SHIPPING = {"bdist_wheel", "develop", "editable_wheel", "install"}
 WITH_TORCH = {"bdist_wheel", "build", "build_ext", "develop", "dist_info", "editable_wheel", "install"}
@@ -99,15 +104,38 @@ def cuda_home():
     return None, reason
 
 
-def together(name, files):
+def chosen_abi():
+    """stable or aten."""
+    wish = os.environ.get("HALFGNN_ABI") or None
+    has_stable = release_of(torch) >= OLDEST_STABLE_TORCH
+    if wish is None:
+        return "stable" if has_stable and CUDA_HOME is None else "aten"
+    if wish not in ("stable", "aten"):
+        raise SystemExit(f"HALFGNN_ABI is {wish}; expected stable or aten")
+    if wish == "stable" and not has_stable:
+        raise SystemExit(
+            f"HALFGNN_ABI=stable needs torch {written(OLDEST_STABLE_TORCH)} or later; {torch.__version__} is installed"
+        )
+    return wish
+
+
+def stable_flags():
+    """No function that is newer than the oldest torch can be called. USE_CUDA: PyTorch's functions for CUDA."""
+    major, minor = OLDEST_STABLE_TORCH
+    flags = ["-DHALFGNN_STABLE_ABI", f"-DTORCH_TARGET_VERSION=0x{major:02x}{minor:02x}000000000000"]
+    return [*flags, "-DUSE_CUDA"] if CUDA_HOME else flags
+
+
+def together(name, files, abi):
     """Writes a file that includes `files`, and returns its path. Reading PyTorch's headers takes most of the
     compilation time, and one file reads them once. The file also says which dispatch keys have kernels.
 
     Each torch has its own file, because ninja does not see that headers of PyTorch have changed.
+    abi: the implementation of csrc/torch.
     """
     keys = "#define HALFGNN_CPU_KEY CPU\n" + ("#define HALFGNN_CUDA_KEY CUDA\n" if CUDA_HOME else "")
     path = os.path.join(
-        "build", "fuzz" if SANITIZE else "quick" if TABLE else "", f"torch-{torch.__version__}", f"{name}.cpp"
+        "build", "fuzz" if SANITIZE else "quick" if TABLE else "", f"torch-{torch.__version__}", abi, f"{name}.cpp"
     )
     build_sources.write(Path(path), keys + build_sources.include_all(files))
     return path
@@ -125,13 +153,15 @@ def prefix_maps():
     return [f"-ffile-prefix-map={ROOT}/=", *(f"-ffile-prefix-map={path}=torch" for path in of_torch)]
 
 
-def cxx_flags():
+def cxx_flags(abi):
     # BuildExtension adds the C++ standard of this torch. PyTorch's headers are system headers, so their warnings are
     # not shown.
     # Nobody reads errno, and a square root that sets it is not taken of vectors.
     flags = ["-O3", "-g0", "-fno-math-errno", "-fopenmp", "-fvisibility=hidden", "-Wall", "-Wextra", "-Wno-psabi"]
     flags += [f"-isystem{path}" for path in include_paths()] + (["-Werror"] if DEBUG else [])
     flags += prefix_maps()
+    if abi == "stable":
+        flags += stable_flags()
     if SANITIZE:
         flags += ["-O1", "-g1", "-fno-omit-frame-pointer", *SANITIZERS]
     if TABLE:
@@ -141,14 +171,15 @@ def cxx_flags():
     return flags
 
 
-def extension(name, sources) -> Extension:
+def extension(name, sources, abi) -> Extension:
     # No torch_python, and no OpenMP runtime: symbols resolve to the runtime of torch, so threads are shared.
-    libraries = ["c10", "torch_cpu", "torch"]
-    compile_args, link_args = {"cxx": cxx_flags()}, []
+    # torch_cpu exports parts of the C++ runtime, on which a library for every torch must not rely: that runtime comes first.
+    libraries = ["stdc++", "torch_cpu", "torch"] if abi == "stable" else ["c10", "torch_cpu", "torch"]
+    compile_args, link_args = {"cxx": cxx_flags(abi)}, []
     if SANITIZE:
         link_args += SANITIZERS
     if CUDA_HOME:
-        libraries.append("c10_cuda")
+        libraries.append("torch_cuda" if abi == "stable" else "c10_cuda")
         maps = [f"-Xcompiler={flag}" for flag in prefix_maps()]
         compile_args["nvcc"] = [*cuda_toolkit.nvcc_flags(CUDA_HOME, debug=DEBUG), *maps]
         link_args += cuda_toolkit.cudart_link_args(CUDA_HOME)
@@ -171,19 +202,21 @@ def operators() -> Extension:
     if CUDA_HOME:
         bindings += build_sources.cuda_bindings()
         kernels += build_sources.cuda_kernels()
-    files = [together("operators", build_sources.operators()), together("bindings", bindings), *relative(kernels)]
-    return extension("halfgnn._C", files)
+    written_files = [together("operators", build_sources.operators(ABI), ABI), together("bindings", bindings, ABI)]
+    return extension("halfgnn._C", [*written_files, *relative(kernels)], ABI)
 
 
 def yardsticks() -> list[Extension]:
-    """For the benchmarks and their tests: built by setup.py's own commands, and no part of a wheel or an installation."""
+    """For the benchmarks and their tests: built by setup.py's own commands, and no part of a wheel or an installation.
+    Always by ATen."""
     if SANITIZE or TABLE or not {"build", "build_ext"} & set(sys.argv) or SHIPPING & set(sys.argv):
         return []
     bindings, kernels = build_sources.yardsticks(), []
     if CUDA_HOME:
         cuda_bindings, kernels = build_sources.cuda_yardsticks()
         bindings += cuda_bindings
-    return [extension("benchmarks.yardsticks._yardsticks", [together("yardsticks", bindings), *relative(kernels)])]
+    files = [together("yardsticks", bindings, "aten"), *relative(kernels)]
+    return [extension("benchmarks.yardsticks._yardsticks", files, "aten")]
 
 
 def build_command():
@@ -201,7 +234,8 @@ def build_command():
             check_compiler()
             super().run()
             for ext in self.extensions:  # with --inplace also in the checkout
-                Path(self._facts(self.get_ext_fullpath(ext.name))).write_text(json.dumps(built_for(), indent=1) + "\n")
+                facts = built_for(ABI if ext.name == "halfgnn._C" else "aten")
+                Path(self._facts(self.get_ext_fullpath(ext.name))).write_text(json.dumps(facts, indent=1) + "\n")
 
         def build_extension(self, ext):
             """In a folder of its own: ninja has one file in each."""
@@ -228,9 +262,10 @@ def check_compiler():
         )
 
 
-def built_for():
+def built_for(abi):
     facts = {
         "torch": torch.__version__,
+        "abi": abi,
         "cuda": torch.version.cuda if CUDA_HOME else None,
         "cxx11_abi": torch.compiled_with_cxx11_abi(),
     }
@@ -267,11 +302,14 @@ else:
     CUDA_HOME, WITHOUT_CUDA = cuda_home()
     if CUDA_HOME:  # before the import of cpp_extension, which looks once and cannot see through wrappers
         os.environ["CUDA_HOME"] = CUDA_HOME
+    ABI = chosen_abi()
     from torch.utils.cpp_extension import BuildExtension, _get_cuda_arch_flags, include_paths, library_paths
 
     setup(
         ext_modules=[operators(), *yardsticks()],
-        install_requires=[f"torch=={written(release_of(torch))}.*"],
+        install_requires=[
+            f"torch>={written(OLDEST_STABLE_TORCH)}" if ABI == "stable" else f"torch=={written(release_of(torch))}.*"
+        ],
         cmdclass={"build_ext": build_command(), "bdist_wheel": Wheel},
         **metadata(),
     )

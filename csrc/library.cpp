@@ -12,11 +12,9 @@
 // broadcast, aligned on the right. Types: fp16, bf16, fp32 (fp64 on the CPU); everything between load and store is
 // fp32 (fp64 for fp64).
 
-#include <torch/library.h>
-
 #include "ops/register.h"
 
-TORCH_LIBRARY(halfgnn, m) {
+HALFGNN_SCHEMAS(m) {
   // Stable counting sort of an edge list by `row`: edge_ids is the permutation, indices = col[edge_ids].
   m.def("coo_to_csr(Tensor row, Tensor col, SymInt num_rows) -> (Tensor indptr, Tensor indices, Tensor edge_ids)");
   // CSC to CSR and back: the same edges, sorted by the other end. Edges of equal ends keep their order.
@@ -208,7 +206,7 @@ TORCH_LIBRARY(halfgnn, m) {
 namespace halfgnn {
 namespace {
 
-void register_operators(torch::Library& m) {
+void register_operators(Library& m) {
   register_copy_u_reduce(m);
   register_edge_softmax(m);
   register_gat_attention(m);
@@ -225,12 +223,12 @@ void register_operators(torch::Library& m) {
 }  // namespace halfgnn
 
 #ifdef HALFGNN_CPU_KEY
-TORCH_LIBRARY_IMPL(halfgnn, HALFGNN_CPU_KEY, m) {
+HALFGNN_KERNELS(HALFGNN_CPU_KEY, m) {
   halfgnn::register_operators(m);
   halfgnn::register_neighbor_sample(m);
   halfgnn::register_reorder(m);
 }
 #endif
 #ifdef HALFGNN_CUDA_KEY
-TORCH_LIBRARY_IMPL(halfgnn, HALFGNN_CUDA_KEY, m) { halfgnn::register_operators(m); }
+HALFGNN_KERNELS(HALFGNN_CUDA_KEY, m) { halfgnn::register_operators(m); }
 #endif

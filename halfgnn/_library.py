@@ -12,10 +12,13 @@ from typing import Any
 
 import torch
 
+from . import _stable_abi
+
 _FOLDER = os.path.dirname(os.path.abspath(__file__))
 # HALFGNN_LIBRARY names another build of the same operators: the simulator of laboratory/simt, a sanitizer build.
 _NAMED = os.environ.get("HALFGNN_LIBRARY")
 _PATH = _NAMED or os.path.join(_FOLDER, "_C.so")
+_OLDEST_STABLE = "2.10"  # the first torch that a library by the stable ABI fits
 
 
 def _built_for(library: str) -> dict[str, Any] | None:
@@ -35,21 +38,35 @@ def _built_for(library: str) -> dict[str, Any] | None:
 
 
 def _why_unfit(built: dict[str, Any], version: str, cuda: str | None, cxx11_abi: bool) -> str | None:
-    """Why a library does not fit this torch, or None. PyTorch's C++ interface changes from one minor version to the next.
+    """Why a library does not fit this torch, or None.
 
+    ATen, PyTorch's C++ interface, changes from one minor version to the next, and the stable ABI only grows.
     A library of the CPU half alone, whose "cuda" is None, fits a torch for any CUDA.
     """
-    if _minor(version) != _minor(built["torch"]):
+    if _is_stable(built):
+        if _numbers(version) < _numbers(_OLDEST_STABLE):
+            return f"was built for torch {_OLDEST_STABLE} and later, and torch {version} is installed"
+    elif _minor(version) != _minor(built["torch"]):
         return f"was built for torch {built['torch']}, and torch {version} is installed"
     if built["cuda"] is not None and (cuda or "none").split(".")[0] != built["cuda"].split(".")[0]:
         return f"was built for CUDA {built['cuda']}, and torch {version} is for CUDA {cuda}"
-    if built["cxx11_abi"] != cxx11_abi:
+    if not _is_stable(built) and built["cxx11_abi"] != cxx11_abi:
         return f"was built with _GLIBCXX_USE_CXX11_ABI={built['cxx11_abi']:d}, and torch {version} has {cxx11_abi:d}"
     return None
 
 
+def _is_stable(built: dict[str, Any]) -> bool:
+    """Whether a library calls PyTorch by its stable ABI."""
+    return built.get("abi") == "stable"
+
+
 def _minor(version: str) -> str:
     return ".".join(version.split(".")[:2])
+
+
+def _numbers(version: str) -> list[int]:
+    """Of a minor version, to be compared."""
+    return [int(part) for part in _minor(version).split(".")]
 
 
 def _cure(built: dict[str, Any] | None, setting: str = "") -> str:
@@ -66,7 +83,10 @@ def _cure(built: dict[str, Any] | None, setting: str = "") -> str:
     else:
         install = "pip install --no-build-isolation --no-deps --no-cache-dir --force-reinstall ."
         cure = f"Install it again, in its sources: `{setting}{install}`"
-    if built is not None and _minor(built["torch"]) != _minor(torch.__version__):
+    if built is not None and _is_stable(built):
+        if _numbers(torch.__version__) < _numbers(_OLDEST_STABLE):
+            cure += f" Or install a torch that fits it: `pip install 'torch>={_OLDEST_STABLE}'`."
+    elif built is not None and _minor(built["torch"]) != _minor(torch.__version__):
         cure += f" Or install a torch that fits it: `pip install 'torch=={_minor(built['torch'])}.*'`."
     return cure
 
@@ -108,6 +128,8 @@ def _load() -> dict[str, Any]:
         torch.ops.load_library(_PATH)
     except OSError as error:
         raise ImportError(f"{_PATH} does not load with torch {torch.__version__}. {_cure(built)} ({error})") from error
+    if built and _is_stable(built):
+        _stable_abi.complete("halfgnn")
     return built or {}
 
 

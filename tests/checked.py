@@ -52,6 +52,7 @@ PARTS = {
             ("csrc/core/", ""),
             ("csrc/cuda/", ""),
             ("csrc/ops/", ""),
+            ("csrc/torch/", ""),
             ("benchmarks/yardsticks/", ""),
             ("halfgnn/ops/", ".py"),
             ("laboratory/machine_code/", ""),

@@ -28,12 +28,13 @@ class Failed(Exception):
     pass
 
 
-def run(log, *command, accept=(0,), **environment):
-    """Runs the command with its output in the file `log`; raises Failed if it ends with a status not in `accept`."""
+def run(log, *command, accept=(0,), cwd=ROOT, **environment):
+    """Runs the command in the folder `cwd`, with its output in the file `log`. Raises Failed if it ends with a status not
+    in `accept`."""
     with open(log, "w") as file:
         result = subprocess.run(
             [str(part) for part in command],
-            cwd=ROOT,
+            cwd=cwd,
             env={**os.environ, **environment},
             stdout=file,
             stderr=subprocess.STDOUT,
@@ -63,16 +64,17 @@ def requirements(name):
     return [line for line in lines if line and not line.startswith(("#", *NOT_NEEDED))]
 
 
-def make_environment(folder, version, wish):
-    """The Python of an environment with that torch and the tests' requirements. The environment is kept for later
-    runs."""
+def make_environment(folder, version, wish, wanted=None):
+    """The Python of an environment with that torch and the packages `wanted`, by default the tests' requirements. The
+    environment is kept for later runs."""
     python = folder / "env" / "bin" / "python"
     if not (folder / "installed").exists():
         run(folder / "venv.log", find_python(wish), "-m", "venv", "--clear", folder / "env")
         pip = [python, "-m", "pip", "install", "-q", "--disable-pip-version-check", "--no-compile"]
-        wanted = [*requirements("build"), *requirements("demo"), *requirements("test")]
-        run(folder / "pip.log", *pip, f"torch=={version}", *wanted)
-        run(folder / "pip-data.log", *pip, "--no-deps", *requirements("data"))
+        every = [*requirements("build"), *requirements("demo"), *requirements("test")]
+        run(folder / "pip.log", *pip, f"torch=={version}", *(every if wanted is None else wanted))
+        if wanted is None:
+            run(folder / "pip-data.log", *pip, "--no-deps", *requirements("data"))
         (folder / "installed").touch()
     return python
 
@@ -81,6 +83,12 @@ def build(folder, python):
     """The library of the CPU half for the torch of that Python."""
     run(folder / "build.log", python, "setup.py", "-q", "build", "-b", folder, "--build-lib", folder, HALFGNN_CUDA="0")
     return folder / "halfgnn" / "_C.so"
+
+
+def versions(python):
+    """Of that Python and its torch."""
+    code = "import platform, torch; print(platform.python_version(), torch.__version__)"
+    return subprocess.run([python, "-c", code], capture_output=True, text=True, check=True).stdout.split()
 
 
 def count(results):
@@ -129,10 +137,25 @@ def measure(name, options):
         HALFGNN_LIBRARY=str(library),
     )
     minutes = (time.monotonic() - begin) / 60
-    code = "import platform, torch; print(platform.python_version(), torch.__version__)"
-    versions = subprocess.run([python, "-c", code], capture_output=True, text=True, check=True).stdout.split()
     counts, unhappy = count(results)
-    return [*versions, *counts, f"{minutes:.0f}", processor(), datetime.date.today().isoformat()], unhappy
+    return [*versions(python), *counts, f"{minutes:.0f}", processor(), datetime.date.today().isoformat()], unhappy
+
+
+def table(names, header, measure):
+    """Prints a row of each version, whose Python and torch come first, and what did not pass. measure(name): the row and
+    the names of what did not pass. Returns the exit status."""
+    rows, bad = [], []
+    for name in names:
+        try:
+            row, unhappy = measure(name)
+        except (Failed, OSError) as error:
+            row, unhappy = ["", name, *["-"] * (len(header) - 2)], [str(error)]
+        rows.append(row)
+        bad += [f"torch {name}: {line}" for line in unhappy]
+    for line in (header, ["---"] * len(header), *rows):
+        print("| " + " | ".join(map(str, line)) + " |")
+    print(*bad, sep="\n")
+    return 1 if bad else 0
 
 
 def main():
@@ -149,18 +172,7 @@ def main():
     options = parser.parse_args()
     if options.environments and "{}" not in options.environments:
         parser.error(f"--environments is {options.environments!r}; expected a path with {{}} for the version")
-    rows, bad = [], []
-    for name in options.versions:
-        try:
-            row, unhappy = measure(name, options)
-        except (Failed, OSError) as error:
-            row, unhappy = ["", name, *["-"] * (len(HEADER) - 2)], [str(error)]
-        rows.append(row)
-        bad += [f"torch {name}: {line}" for line in unhappy]
-    for line in (HEADER, ["---"] * len(HEADER), *rows):
-        print("| " + " | ".join(map(str, line)) + " |")
-    print(*bad, sep="\n")
-    sys.exit(1 if bad else 0)
+    sys.exit(table(options.versions, HEADER, lambda name: measure(name, options)))
 
 
 if __name__ == "__main__":

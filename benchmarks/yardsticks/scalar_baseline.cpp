@@ -2,14 +2,11 @@
 
 #include "scalar_baseline.h"
 
-#include <ATen/ops/empty.h>
-#include <ATen/ops/zeros.h>
-#include <c10/core/DeviceGuard.h>
-#include <c10/cuda/CUDAException.h>
 #include <torch/library.h>
 
-#include "../../csrc/cuda/stream.h"
 #include "../../csrc/ops/checks.h"
+#include "../../csrc/torch/cuda.h"
+#include "../../csrc/torch/device.h"
 
 namespace halfgnn::cuda {
 namespace {
@@ -18,8 +15,8 @@ using Pair = std::tuple<Tensor, Tensor>;
 constexpr bool kHasDouble = false;
 
 void check_equal_types(const Feature& lhs, const Feature& rhs) {
-  TORCH_CHECK_TYPE(lhs.operand.type == rhs.operand.type, "lhs_data has dtype ", dtype_name(lhs.tensor.scalar_type()),
-                   " and rhs_data ", dtype_name(rhs.tensor.scalar_type()), "; expected equal dtypes");
+  CHECK_TYPE(lhs.operand.type == rhs.operand.type, "lhs_data has dtype ", dtype_name(lhs.tensor.scalar_type()),
+             " and rhs_data ", dtype_name(rhs.tensor.scalar_type()), "; expected equal dtypes");
 }
 
 // Weights: one per element of lhs, or one per head, for all of its last dimension.
@@ -27,23 +24,21 @@ void check_weights(const Feature& lhs, const Feature& rhs) {
   const Shape features = trailing(lhs.tensor.sizes()), weights = trailing(rhs.tensor.sizes());
   Shape one_a_head = features;
   if (!one_a_head.empty()) one_a_head.back() = 1;
-  TORCH_CHECK_VALUE(weights == features || weights == one_a_head, "rhs_data has trailing shape ",
-                    at::IntArrayRef(weights), "; expected ", at::IntArrayRef(features), " or ",
-                    at::IntArrayRef(one_a_head));
+  CHECK_VALUE(weights == features || weights == one_a_head, "rhs_data has trailing shape ", IntArrayRef(weights),
+              "; expected ", IntArrayRef(features), " or ", IntArrayRef(one_a_head));
 }
 
-Pair scalar_spmm_op(const Tensor& indptr, const Tensor& indices, const OptionalTensor& edge_ids,
-                    c10::string_view op_name, c10::string_view reduce_name, const OptionalTensor& lhs_data,
-                    const OptionalTensor& rhs_data) {
-  const c10::DeviceGuard guard(indptr.device());
+Pair scalar_spmm_op(const Tensor& indptr, const Tensor& indices, const OptionalTensor& edge_ids, string_view op_name,
+                    string_view reduce_name, const OptionalTensor& lhs_data, const OptionalTensor& rhs_data) {
+  const DeviceGuard guard(indptr.device());
   ScalarSpmmArgs args;
   args.op = parse_op(op_name, false);
   args.reduce = parse_reduce(reduce_name);
-  TORCH_CHECK_VALUE(args.op == Op::kCopyLhs || args.op == Op::kCopyRhs || args.op == Op::kMul, "op is '", op_name,
-                    "'; expected copy_lhs, copy_rhs or mul");
+  CHECK_VALUE(args.op == Op::kCopyLhs || args.op == Op::kCopyRhs || args.op == Op::kMul, "op is '", op_name,
+              "'; expected copy_lhs, copy_rhs or mul");
   const bool max = args.reduce == Reduce::kMax;
-  TORCH_CHECK_VALUE(args.reduce == Reduce::kSum || (max && args.op != Op::kMul), "reduce is '", reduce_name,
-                    "'; expected sum, or max of a copy");
+  CHECK_VALUE(args.reduce == Reduce::kSum || (max && args.op != Op::kMul), "reduce is '", reduce_name,
+              "'; expected sum, or max of a copy");
   args.topology = topology_of(indptr, indices, edge_ids, indices.numel());
   const auto operand = [&](bool is_read, const OptionalTensor& data, const char* name, Target target) {
     return feature_of(is_read ? data : std::nullopt, name, target, indptr.device(), kHasDouble);
@@ -60,31 +55,31 @@ Pair scalar_spmm_op(const Tensor& indptr, const Tensor& indices, const OptionalT
   args.lhs = lhs.operand;
   args.rhs = rhs.operand;
   args.out_len = feat.operand.len;
-  Tensor out = at::zeros(with_rows(args.topology.num_rows, trailing(feat.tensor.sizes())), feat.tensor.options());
-  Tensor arg = max ? at::zeros(out.sizes(), indptr.options()) : at::empty({0}, indptr.options());
+  Tensor out = zeros(with_rows(args.topology.num_rows, trailing(feat.tensor.sizes())), feat.tensor.options());
+  Tensor arg = max ? zeros(out.sizes(), indptr.options()) : empty({0}, indptr.options());
   args.out = out.mutable_data_ptr();
   args.arg = max ? arg.mutable_data_ptr() : nullptr;
-  C10_CUDA_CHECK(scalar_spmm(args, Launch{current_stream()}));
+  CHECK_CUDA(scalar_spmm(args, Launch{current_stream()}));
   return {out, arg};
 }
 
-Tensor scalar_sddmm_op(const Tensor& src, const Tensor& dst, c10::string_view op_name, const Tensor& lhs_data,
-                       const Tensor& rhs_data, c10::string_view lhs_target, c10::string_view rhs_target) {
-  const c10::DeviceGuard guard(src.device());
+Tensor scalar_sddmm_op(const Tensor& src, const Tensor& dst, string_view op_name, const Tensor& lhs_data,
+                       const Tensor& rhs_data, string_view lhs_target, string_view rhs_target) {
+  const DeviceGuard guard(src.device());
   check_coo(src, dst);
-  TORCH_CHECK_VALUE(src.is_contiguous() && dst.is_contiguous(), "src or dst is not contiguous");
+  CHECK_VALUE(src.is_contiguous() && dst.is_contiguous(), "src or dst is not contiguous");
   ScalarSddmmArgs args;
   args.op = parse_op(op_name, true);
-  TORCH_CHECK_VALUE(reads_lhs(args.op) && reads_rhs(args.op), "op is '", op_name,
-                    "'; expected one of add, sub, mul, div, dot");
+  CHECK_VALUE(reads_lhs(args.op) && reads_rhs(args.op), "op is '", op_name,
+              "'; expected one of add, sub, mul, div, dot");
   const Feature lhs = feature_of(lhs_data, "lhs_data", parse_target(lhs_target, false), src.device(), kHasDouble);
   const Feature rhs = feature_of(rhs_data, "rhs_data", parse_target(rhs_target, false), src.device(), kHasDouble);
   check_equal_types(lhs, rhs);
   check_edge_rows(lhs, "lhs_data", src.numel());
   check_edge_rows(rhs, "rhs_data", src.numel());
   Shape shape = trailing(lhs.tensor.sizes());
-  TORCH_CHECK_VALUE(shape == trailing(rhs.tensor.sizes()), "lhs_data has trailing shape ", at::IntArrayRef(shape),
-                    " and rhs_data ", at::IntArrayRef(trailing(rhs.tensor.sizes())), "; expected equal shapes");
+  CHECK_VALUE(shape == trailing(rhs.tensor.sizes()), "lhs_data has trailing shape ", IntArrayRef(shape),
+              " and rhs_data ", IntArrayRef(trailing(rhs.tensor.sizes())), "; expected equal shapes");
   if (args.op == Op::kDot && !shape.empty()) {
     args.reduce_len = shape.back();
     shape.back() = 1;
@@ -94,12 +89,12 @@ Tensor scalar_sddmm_op(const Tensor& src, const Tensor& dst, c10::string_view op
   args.src = src.const_data_ptr();
   args.dst = dst.const_data_ptr();
   args.num_edges = src.numel();
-  args.is_int64 = src.scalar_type() == at::kLong;
+  args.is_int64 = src.scalar_type() == ScalarType::Long;
   args.lhs = lhs.operand;
   args.rhs = rhs.operand;
-  Tensor out = at::empty(with_rows(args.num_edges, shape), lhs.tensor.options());
+  Tensor out = empty(with_rows(args.num_edges, shape), lhs.tensor.options());
   args.out = out.mutable_data_ptr();
-  C10_CUDA_CHECK(scalar_sddmm(args, Launch{current_stream()}));
+  CHECK_CUDA(scalar_sddmm(args, Launch{current_stream()}));
   return out;
 }
 

@@ -2,9 +2,8 @@
 
 #include "backend.h"
 
-#include <c10/util/Exception.h>
-
 #include "../core/huge_pages.h"
+#include "../torch/errors.h"
 #include "attention.h"
 #include "gather_rows.h"
 #include "kernels/choose.h"
@@ -89,11 +88,11 @@ void edge_softmax(const EdgeSoftmaxArgs& args) {
 // The kernels trust offsets: lengths that are negative or do not add up must not reach them.
 template <class I>
 void check_rising(const I* offsets, int64_t segments, int64_t num_rows) {
-  TORCH_CHECK_VALUE(offsets[0] == 0 && offsets[segments] == num_rows, "seglen adds up to ",
-                    offsets[segments] - offsets[0], "; expected ", num_rows, ", the number of rows of value");
+  CHECK_VALUE(offsets[0] == 0 && offsets[segments] == num_rows, "seglen adds up to ", offsets[segments] - offsets[0],
+              "; expected ", num_rows, ", the number of rows of value");
   for (int64_t i = 0; i < segments; ++i)
-    TORCH_CHECK_VALUE(offsets[i] <= offsets[i + 1], "the sum of seglen falls from ", offsets[i], " to ", offsets[i + 1],
-                      " at segment ", i, "; expected lengths that are not negative and whose sum does not overflow");
+    CHECK_VALUE(offsets[i] <= offsets[i + 1], "the sum of seglen falls from ", offsets[i], " to ", offsets[i + 1],
+                " at segment ", i, "; expected lengths that are not negative and whose sum does not overflow");
 }
 void check_offsets(const Topology& topology) {
   if (topology.is_int64) {

@@ -1,11 +1,11 @@
 #include "communities.h"
 
-#include <ATen/Parallel.h>
-
 #include <algorithm>
 #include <atomic>
 #include <numeric>
 #include <utility>
+
+#include "../torch/threads.h"
 
 namespace halfgnn::cpu {
 namespace {
@@ -20,7 +20,7 @@ constexpr int64_t kMostPieces = 256;
 template <class State, class Work>
 void take_pieces(int64_t pieces, const Work& work) {
   std::atomic<int64_t> next{0};
-  at::parallel_for(0, std::min<int64_t>(at::get_num_threads(), pieces), 1, [&](int64_t, int64_t) {
+  parallel_for(0, std::min<int64_t>(num_threads(), pieces), 1, [&](int64_t, int64_t) {
     State state;
     for (int64_t piece = next++; piece < pieces; piece = next++) work(state, piece);
   });

@@ -3,15 +3,15 @@
 
 #include "gather_rows.h"
 
-#include <ATen/Parallel.h>
-#include <c10/util/Exception.h>
-
 #include <algorithm>
 #include <atomic>
 #include <cstring>
 #include <exception>
 #include <thread>
 #include <vector>
+
+#include "../torch/errors.h"
+#include "../torch/threads.h"
 
 namespace halfgnn::cpu {
 namespace {
@@ -32,7 +32,7 @@ bool is_valid(const GatherRowsArgs& args, int64_t i) {
 template <class Id>
 void check_range(const GatherRowsArgs& args) {
   std::atomic<int64_t> first{args.num_ids};
-  at::parallel_for(0, args.num_ids, kSerialIds, [&](int64_t begin, int64_t end) {
+  parallel_for(0, args.num_ids, kSerialIds, [&](int64_t begin, int64_t end) {
     bool all_valid = true;
     for (int64_t i = begin; i < end; ++i) all_valid &= is_valid<Id>(args, i);
     if (all_valid) return;
@@ -40,8 +40,8 @@ void check_range(const GatherRowsArgs& args) {
     for (int64_t known = first; begin < known && !first.compare_exchange_weak(known, begin);) continue;
   });
   const int64_t i = first;
-  TORCH_CHECK_INDEX(i == args.num_ids, "ids[", i, "] is ", static_cast<const Id*>(args.ids)[i * args.ids_stride],
-                    "; expected ids in [0, ", args.table_rows, "), the rows of table");
+  CHECK_INDEX(i == args.num_ids, "ids[", i, "] is ", static_cast<const Id*>(args.ids)[i * args.ids_stride],
+              "; expected ids in [0, ", args.table_rows, "), the rows of table");
 }
 
 // ---- rows --------------------------------------------------------------------------------------
@@ -124,8 +124,8 @@ void gather(const GatherRowsArgs& args) {
   if (args.row_bytes == 0 || args.num_ids == 0) return;
   const CopyRows copy = copy_of<Id>(args.row_bytes);
   if (args.num_threads > 0) return copy_by_threads(args, copy);
-  at::parallel_for(0, args.num_ids, std::max<int64_t>(kSerialBytes / args.row_bytes, 1),
-                   [&](int64_t begin, int64_t end) { copy(args, begin, end); });
+  parallel_for(0, args.num_ids, std::max<int64_t>(kSerialBytes / args.row_bytes, 1),
+               [&](int64_t begin, int64_t end) { copy(args, begin, end); });
 }
 
 }  // namespace

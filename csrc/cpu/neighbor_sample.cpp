@@ -4,16 +4,13 @@
 
 #include "neighbor_sample.h"
 
-#include <ATen/ops/empty.h>
-#include <ATen/ops/empty_like.h>
-#include <c10/util/Exception.h>
-
 #include <algorithm>
 #include <atomic>
 #include <cstddef>
 #include <limits>
 #include <utility>
 
+#include "../torch/errors.h"
 #include "node_table.h"
 #include "threads.h"
 
@@ -94,11 +91,11 @@ class Sampler {
   void sample_relation(size_t hop, size_t r, Frontier frontier) {
     const SampledRelation& relation = args_.relations[r];
     const int64_t fanout = args_.fanouts[hop * num_relations_ + r];
-    at::Tensor offsets = at::empty({frontier.count + 1}, at::kInt);
+    Tensor offsets = empty({frontier.count + 1}, options_of(ScalarType::Int, DeviceType::CPU));
     const std::vector<EdgeRange> rows = rows_of(relation, frontier, fanout, offsets.mutable_data_ptr<int32_t>());
     const int64_t total = offsets.const_data_ptr<int32_t>()[frontier.count];
-    at::Tensor edges = at::empty({total}, args_.is_int64 ? at::kLong : at::kInt);
-    const at::Tensor columns = at::empty_like(edges);
+    Tensor edges = empty({total}, options_of(args_.is_int64 ? ScalarType::Long : ScalarType::Int, DeviceType::CPU));
+    const Tensor columns = empty_like(edges);
     const RandomWords key = philox(args_.seed, static_cast<uint64_t>(hop * num_relations_ + r), 0);
     pick_edges(relation, frontier, fanout, uint64_t{key.word[1]} << 32 | key.word[0], rows,
                offsets.const_data_ptr<int32_t>(), columns.mutable_data_ptr<I>(), edges.mutable_data_ptr<I>());
@@ -126,8 +123,8 @@ class Sampler {
     offsets[0] = 0;
     for (size_t i = 0; i < counts.size(); ++i) {
       total += counts[i];
-      TORCH_CHECK_VALUE(total <= kMostEdges, "fanouts would sample more than ", kMostEdges,
-                        " edges of one relation in one hop; expected fewer seeds or smaller fanouts");
+      CHECK_VALUE(total <= kMostEdges, "fanouts would sample more than ", kMostEdges,
+                  " edges of one relation in one hop; expected fewer seeds or smaller fanouts");
       offsets[i + 1] = static_cast<int32_t>(total);
     }
     return rows;
@@ -168,7 +165,7 @@ class Sampler {
   void check_row(const SampledRelation& relation, int64_t invalid) const {
     if (invalid < 0) return;
     const auto node = static_cast<int64_t>(tables_[relation.dst_type].nodes()[static_cast<size_t>(invalid)]);
-    TORCH_CHECK_INDEX(false, "row ", node, " of indptr falls, leaves indices or has a source without a time");
+    CHECK_INDEX(false, "row ", node, " of indptr falls, leaves indices or has a source without a time");
   }
 
   void pick_edges(const SampledRelation& relation, Frontier frontier, int64_t fanout, uint64_t key,
@@ -192,14 +189,14 @@ class Sampler {
     });
   }
 
-  at::Tensor local_ids_of(const SampledRelation& relation, Frontier frontier, const int32_t* offsets, const I* columns,
-                          int64_t total) {
+  Tensor local_ids_of(const SampledRelation& relation, Frontier frontier, const int32_t* offsets, const I* columns,
+                      int64_t total) {
     NodeTable<I>& table = tables_[relation.src_type];
     const NodeTable<I>& rows = tables_[relation.dst_type];
-    TORCH_CHECK_VALUE(table.size() + total <= kMostEdges, "a sample may have more than ", kMostEdges,
-                      " nodes; expected fewer seeds or smaller fanouts");
+    CHECK_VALUE(table.size() + total <= kMostEdges, "a sample may have more than ", kMostEdges,
+                " nodes; expected fewer seeds or smaller fanouts");
     table.reserve(total);
-    at::Tensor sources = at::empty({total}, at::kInt);
+    Tensor sources = empty({total}, options_of(ScalarType::Int, DeviceType::CPU));
     auto* out = sources.mutable_data_ptr<int32_t>();
     if (!args_.disjoint) {
       for (int64_t e = 0; e < total; ++e) {
@@ -217,14 +214,15 @@ class Sampler {
   }
 
   static I checked(I node, int64_t num_nodes) {
-    TORCH_CHECK_INDEX(node >= 0 && static_cast<int64_t>(node) < num_nodes, "indices holds ", node,
-                      "; expected ids in [0, ", num_nodes, ")");
+    CHECK_INDEX(node >= 0 && static_cast<int64_t>(node) < num_nodes, "indices holds ", node, "; expected ids in [0, ",
+                num_nodes, ")");
     return node;
   }
 
   template <class T>
-  static at::Tensor tensor_of(const std::vector<T>& values) {
-    at::Tensor tensor = at::empty({static_cast<int64_t>(values.size())}, sizeof(T) == 8 ? at::kLong : at::kInt);
+  static Tensor tensor_of(const std::vector<T>& values) {
+    Tensor tensor = empty({static_cast<int64_t>(values.size())},
+                          options_of(sizeof(T) == 8 ? ScalarType::Long : ScalarType::Int, DeviceType::CPU));
     std::copy(values.begin(), values.end(), tensor.mutable_data_ptr<T>());
     return tensor;
   }

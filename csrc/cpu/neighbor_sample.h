@@ -1,12 +1,11 @@
 // Neighbours of seed nodes, sampled hop by hop. CPU only. Results do not depend on the number of threads.
 #pragma once
 
-#include <ATen/core/Tensor.h>
-
 #include <cstdint>
 #include <vector>
 
 #include "../core/types.h"
+#include "../torch/tensor.h"
 #include "edge_picks.h"
 
 namespace halfgnn::cpu {
@@ -40,10 +39,10 @@ struct NeighborSampleArgs {
 };
 
 struct NeighborSample {
-  std::vector<at::Tensor> nodes, trees;             // of every type
-  std::vector<at::Tensor> offsets, sources, edges;  // of every hop and relation
-  std::vector<int64_t> num_nodes;                   // (hops + 1) x types: nodes known before each hop, and in the end
-  int64_t repeated_seeds = 0;                       // seeds that came twice
+  std::vector<Tensor> nodes, trees;             // of every type
+  std::vector<Tensor> offsets, sources, edges;  // of every hop and relation
+  std::vector<int64_t> num_nodes;               // (hops + 1) x types: nodes known before each hop, and in the end
+  int64_t repeated_seeds = 0;                   // seeds that came twice
 };
 
 NeighborSample neighbor_sample(const NeighborSampleArgs& args);

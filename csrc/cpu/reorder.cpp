@@ -8,15 +8,13 @@
 
 #include "reorder.h"
 
-#include <ATen/Parallel.h>
-#include <c10/util/Exception.h>
-
 #include <algorithm>
 #include <cstddef>
 #include <numeric>
 #include <utility>
 #include <vector>
 
+#include "../torch/errors.h"
 #include "communities.h"
 #include "threads.h"
 
@@ -36,8 +34,8 @@ void check_columns(const I* columns, int64_t count, int64_t bound) {
     low = std::min(low, columns[i]);
     high = std::max(high, columns[i]);
   }
-  TORCH_CHECK_VALUE(low >= 0 && static_cast<int64_t>(high) < bound, "indices holds ", low < 0 ? low : high,
-                    "; expected ids in [0, ", bound, ")");
+  CHECK_VALUE(low >= 0 && static_cast<int64_t>(high) < bound, "indices holds ", low < 0 ? low : high,
+              "; expected ids in [0, ", bound, ")");
 }
 
 template <class I>
@@ -50,10 +48,10 @@ struct Side {
       : indptr(static_cast<const I*>(topology.indptr)),
         columns(static_cast<const I*>(topology.indices)),
         num_rows(topology.num_rows) {
-    TORCH_CHECK_VALUE(indptr[0] == 0 && static_cast<int64_t>(indptr[num_rows]) == topology.num_edges, name,
-                      " runs from ", indptr[0], " to ", indptr[num_rows], "; expected 0 to ", topology.num_edges);
+    CHECK_VALUE(indptr[0] == 0 && static_cast<int64_t>(indptr[num_rows]) == topology.num_edges, name, " runs from ",
+                indptr[0], " to ", indptr[num_rows], "; expected 0 to ", topology.num_edges);
     for (int64_t row = 0; row < num_rows; ++row)
-      TORCH_CHECK_VALUE(indptr[row] <= indptr[row + 1], name, " falls after row ", row);
+      CHECK_VALUE(indptr[row] <= indptr[row + 1], name, " falls after row ", row);
     check_columns(columns, topology.num_edges, num_rows);
   }
 

@@ -1,12 +1,11 @@
 // Rows of an adjacency divided among threads in pieces of equal work.
 #pragma once
 
-#include <ATen/Parallel.h>
-
 #include <algorithm>
 #include <atomic>
 
 #include "../core/types.h"
+#include "../torch/threads.h"
 
 namespace halfgnn {
 
@@ -36,10 +35,10 @@ void for_pieces(const Topology& topology, int64_t pieces, const Kernel& kernel) 
     return topology.is_int64 ? row_at_work(static_cast<const int64_t*>(topology.indptr), topology.num_rows, target)
                              : row_at_work(static_cast<const int32_t*>(topology.indptr), topology.num_rows, target);
   };
-  // at::parallel_for gives each thread one range. Threads take pieces as they come, which evens out rows of unlike
+  // parallel_for gives each thread one range. Threads take pieces as they come, which evens out rows of unlike
   // cost.
   std::atomic<int64_t> next{0};
-  at::parallel_for(0, std::min<int64_t>(at::get_num_threads(), pieces), 1, [&](int64_t, int64_t) {
+  parallel_for(0, std::min<int64_t>(num_threads(), pieces), 1, [&](int64_t, int64_t) {
     for (int64_t piece = next++; piece < pieces; piece = next++) kernel(piece, boundary(piece), boundary(piece + 1));
   });
 }
@@ -56,7 +55,7 @@ template <class Kernel>
 void for_rows(const Topology& topology, int64_t elements_per_edge, const Kernel& kernel) {
   constexpr int64_t kSerialElements = 1 << 15;
   const int64_t work = topology.num_rows + topology.num_edges;
-  const int64_t threads = at::get_num_threads();
+  const int64_t threads = num_threads();
   if (topology.num_rows == 0) return;
   if (threads == 1 || work * std::max<int64_t>(elements_per_edge, 1) <= kSerialElements)
     return kernel(0, topology.num_rows);
@@ -70,7 +69,7 @@ template <class Kernel>
 void for_items(int64_t n, int64_t elements, const Kernel& kernel) {
   constexpr int64_t kGrainElements = 1 << 15;
   const int64_t grain = std::max<int64_t>(1, kGrainElements / std::max<int64_t>(elements, 1));
-  at::parallel_for(0, n, grain, [&](int64_t begin, int64_t end) { kernel(begin, end); });
+  parallel_for(0, n, grain, [&](int64_t begin, int64_t end) { kernel(begin, end); });
 }
 
 }  // namespace halfgnn

@@ -2,12 +2,11 @@
 
 #include "backend.h"
 
-#include <ATen/ops/empty.h>
-#include <c10/cuda/CUDAException.h>
-#include <c10/cuda/CUDAStream.h>
-
 #include <limits>
 
+#include "../torch/cuda.h"
+#include "../torch/errors.h"
+#include "../torch/tensor.h"
 #include "gather_rows.h"
 #include "kernels/attention/gat/gat_attention.h"
 #include "kernels/attention/pair/pair_attention.h"
@@ -20,7 +19,6 @@
 #include "kernels/spmm/gated_sum.h"
 #include "kernels/spmm/mul_backward.h"
 #include "kernels/spmm/spmm.h"
-#include "stream.h"
 
 namespace halfgnn::cuda {
 namespace {
@@ -28,13 +26,12 @@ namespace {
 // Kernels hold ids in 32 bits.
 void check_sizes(const Topology& topology) {
   constexpr int64_t most = std::numeric_limits<uint32_t>::max() - 1;
-  TORCH_CHECK_VALUE(topology.num_edges <= most && topology.num_rows <= most, "the graph has ", topology.num_edges,
-                    " edges and ", topology.num_rows, " rows; expected at most ", most, " of each on CUDA");
+  CHECK_VALUE(topology.num_edges <= most && topology.num_rows <= most, "the graph has ", topology.num_edges,
+              " edges and ", topology.num_rows, " rows; expected at most ", most, " of each on CUDA");
 }
 void check_broadcast(const Broadcast& broadcast) {
-  TORCH_CHECK_VALUE(broadcast.num_dims <= kMaxBroadcastDims, "lhs_data and rhs_data broadcast over ",
-                    broadcast.num_dims, " dimensions that cannot be merged; expected at most ", kMaxBroadcastDims,
-                    " on CUDA");
+  CHECK_VALUE(broadcast.num_dims <= kMaxBroadcastDims, "lhs_data and rhs_data broadcast over ", broadcast.num_dims,
+              " dimensions that cannot be merged; expected at most ", kMaxBroadcastDims, " on CUDA");
 }
 
 template <class Args>
@@ -63,16 +60,16 @@ void check(const BackwardArgs& args) {
 template <auto kLaunch, auto kWorkspace = nullptr, class Args>
 void run(const Args& args) {
   check(args);
-  at::Tensor workspace;
+  Tensor workspace;
   Launch launch{current_stream()};
   if constexpr (kWorkspace != nullptr) {
     const auto bytes = static_cast<int64_t>(kWorkspace(args));
     if (bytes > 0) {
-      workspace = at::empty({bytes}, at::TensorOptions().dtype(at::kByte).device(kDevice));
+      workspace = empty({bytes}, options_of(ScalarType::Byte, kDevice));
       launch.workspace = workspace.mutable_data_ptr();
     }
   }
-  C10_CUDA_CHECK(kLaunch(args, launch));
+  CHECK_CUDA(kLaunch(args, launch));
 }
 
 }  // namespace
@@ -112,7 +109,7 @@ const Backend kBackend{
     has_edge_terms,
     kEdgeTermLimits,
     gather_rows,
-    [](const Topology& topology) { C10_CUDA_CHECK(check_offsets(topology, Launch{current_stream()})); },
+    [](const Topology& topology) { CHECK_CUDA(check_offsets(topology, Launch{current_stream()})); },
 };
 
 }  // namespace halfgnn::cuda

@@ -2,11 +2,11 @@
 
 #include "gather_rows.h"
 
-#include <c10/cuda/CUDAException.h>
 #include <cuda_runtime_api.h>
 
+#include "../torch/cuda.h"
+#include "../torch/errors.h"
 #include "kernels/graph/gather_rows.h"
-#include "stream.h"
 
 namespace halfgnn::cuda {
 namespace {
@@ -14,7 +14,7 @@ namespace {
 // The address by which the GPU knows page-locked memory of the CPU; null where it knows none.
 const char* device_address(const char* host) {
   cudaPointerAttributes attributes{};
-  C10_CUDA_CHECK(cudaPointerGetAttributes(&attributes, host));
+  CHECK_CUDA(cudaPointerGetAttributes(&attributes, host));
   const bool is_known = attributes.type == cudaMemoryTypeHost || attributes.type == cudaMemoryTypeManaged;
   return is_known ? static_cast<const char*>(attributes.devicePointer) : nullptr;
 }
@@ -25,20 +25,20 @@ const char* device_address_of_table(const GatherRowsArgs& args) {
   const int64_t bytes = (args.table_rows - 1) * args.table_stride + args.row_bytes;
   if (args.table_rows == 0 || args.row_bytes == 0) return table;  // nothing is read
   const char *first = device_address(table), *last = device_address(table + bytes - 1);
-  TORCH_CHECK_VALUE(first != nullptr && last == first + bytes - 1,
-                    "table is in pageable memory of the CPU, which a GPU cannot read; expected page-locked memory "
-                    "(table.pin_memory()), or a table on the device of ids and out");
+  CHECK_VALUE(first != nullptr && last == first + bytes - 1,
+              "table is in pageable memory of the CPU, which a GPU cannot read; expected page-locked memory "
+              "(table.pin_memory()), or a table on the device of ids and out");
   return first;
 }
 
 }  // namespace
 
 void gather_rows(const GatherRowsArgs& args) {
-  TORCH_CHECK_VALUE(args.row_bytes <= kMostRowBytes, "table has rows of ", args.row_bytes, " bytes; expected at most ",
-                    kMostRowBytes, " on CUDA");
+  CHECK_VALUE(args.row_bytes <= kMostRowBytes, "table has rows of ", args.row_bytes, " bytes; expected at most ",
+              kMostRowBytes, " on CUDA");
   GatherRowsArgs device_args = args;
   if (args.table_on_host) device_args.table = device_address_of_table(args);
-  C10_CUDA_CHECK(gather_rows(device_args, Launch{current_stream()}));
+  CHECK_CUDA(gather_rows(device_args, Launch{current_stream()}));
 }
 
 }  // namespace halfgnn::cuda

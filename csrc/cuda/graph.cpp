@@ -2,23 +2,15 @@
 
 #include "graph.h"
 
-#include <ATen/ops/empty.h>
-#include <ATen/ops/empty_like.h>
-#include <ATen/ops/sort.h>
-#include <ATen/ops/sum.h>
-#include <c10/cuda/CUDAException.h>
-#include <c10/util/Exception.h>
-
 #include <algorithm>
 #include <vector>
 
+#include "../torch/cuda.h"
+#include "../torch/errors.h"
 #include "kernels/graph/graph.h"
-#include "stream.h"
 
 namespace halfgnn::cuda {
 namespace {
-
-using at::Tensor;
 
 // The edges (row, col), numbered by `ids` or by their order, as an adjacency whose rows are `row`.
 struct Edges {
@@ -28,23 +20,22 @@ struct Edges {
   int64_t num_rows;
 
   int64_t count() const { return row.numel(); }
-  bool is_int64() const { return row.scalar_type() == at::kLong; }
+  bool is_int64() const { return row.scalar_type() == ScalarType::Long; }
 };
 
 // Sorts edges begin ... begin + count - 1 by their rows, writes the indptr of these alone, and returns their order.
 Tensor sort_chunk(const Edges& edges, int64_t begin, int64_t count, const Tensor& indptr, const Launch& launch) {
-  const auto [sorted, order] =
-      at::sort(edges.row.narrow(0, begin, count), /*stable=*/true, /*dim=*/0, /*descending=*/false);
-  C10_CUDA_CHECK(compress_rows(sorted.const_data_ptr(), count, edges.num_rows, edges.is_int64(),
-                               indptr.mutable_data_ptr(), launch));
+  const auto [sorted, order] = stable_sort(edges.row.narrow(0, begin, count));
+  CHECK_CUDA(compress_rows(sorted.const_data_ptr(), count, edges.num_rows, edges.is_int64(), indptr.mutable_data_ptr(),
+                           launch));
   return order;
 }
 
 void compress_at_once(const Edges& edges, const Csr& out, const Launch& launch) {
   const auto& [indptr, indices, edge_ids] = out;
   const Tensor order = sort_chunk(edges, 0, edges.count(), indptr, launch);
-  C10_CUDA_CHECK(permute_edges(order.const_data_ptr<int64_t>(), edges.count(), edges.col.const_data_ptr(), edges.ids,
-                               edges.is_int64(), indices.mutable_data_ptr(), edge_ids.mutable_data_ptr(), launch));
+  CHECK_CUDA(permute_edges(order.const_data_ptr<int64_t>(), edges.count(), edges.col.const_data_ptr(), edges.ids,
+                           edges.is_int64(), indices.mutable_data_ptr(), edge_ids.mutable_data_ptr(), launch));
 }
 
 // As if all were sorted at once. The entries below a row are those of every chunk below it, and among those of one row
@@ -52,13 +43,13 @@ void compress_at_once(const Edges& edges, const Csr& out, const Launch& launch) 
 void compress_chunks(const Edges& edges, int64_t chunk, const Csr& out, const Launch& launch) {
   const auto& [indptr, indices, edge_ids] = out;
   const int64_t num_chunks = (edges.count() + chunk - 1) / chunk;
-  const Tensor offsets = at::empty({num_chunks, edges.num_rows + 1}, indptr.options());  // an indptr of each chunk
+  const Tensor offsets = empty({num_chunks, edges.num_rows + 1}, indptr.options());  // an indptr of each chunk
   const auto size_of_chunk = [&](int64_t c) { return std::min(chunk, edges.count() - c * chunk); };
   std::vector<Tensor> orders;
   for (int64_t c = 0; c < num_chunks; ++c) {
-    orders.push_back(sort_chunk(edges, c * chunk, size_of_chunk(c), offsets.select(0, c), launch).to(at::kInt));
+    orders.push_back(sort_chunk(edges, c * chunk, size_of_chunk(c), offsets.select(0, c), launch).to(ScalarType::Int));
   }
-  indptr.copy_(at::sum(offsets, {0}, /*keepdim=*/false, indptr.scalar_type()));
+  indptr.copy_(sum(offsets, {0}, /*keepdim=*/false, indptr.scalar_type()));
   Tensor next = indptr.narrow(0, 0, edges.num_rows).clone();
   for (int64_t c = 0; c < num_chunks; ++c) {
     const Tensor own = offsets.select(0, c);
@@ -68,16 +59,15 @@ void compress_chunks(const Edges& edges, int64_t chunk, const Csr& out, const La
                              edges.num_rows,
                              c * chunk,
                              size_of_chunk(c)};
-    C10_CUDA_CHECK(place_chunk(sorted, edges.col.const_data_ptr(), edges.ids, edges.is_int64(),
-                               indices.mutable_data_ptr(), edge_ids.mutable_data_ptr(), launch));
-    next.add_(own.diff());
+    CHECK_CUDA(place_chunk(sorted, edges.col.const_data_ptr(), edges.ids, edges.is_int64(), indices.mutable_data_ptr(),
+                           edge_ids.mutable_data_ptr(), launch));
+    next.copy_(sum(stack({next, own.diff()}, 0), {0}, /*keepdim=*/false, indptr.scalar_type()));
   }
 }
 
 Csr compress(const Edges& edges, const SortLimits& limits) {
   const Launch launch{current_stream()};
-  const Csr out{at::empty({edges.num_rows + 1}, edges.row.options()), at::empty_like(edges.row),
-                at::empty_like(edges.row)};
+  const Csr out{empty({edges.num_rows + 1}, edges.row.options()), empty_like(edges.row), empty_like(edges.row)};
   if (edges.count() <= limits.whole) {
     compress_at_once(edges, out, launch);
   } else {
@@ -88,10 +78,10 @@ Csr compress(const Edges& edges, const SortLimits& limits) {
 
 // Kernels hold positions in 32 bits, and the offsets of an int32 adjacency are int32.
 void check_num_edges(const Tensor& ids) {
-  const bool is_int64 = ids.scalar_type() == at::kLong;
+  const bool is_int64 = ids.scalar_type() == ScalarType::Long;
   const int64_t most = is_int64 ? (int64_t{1} << 32) - 2 : std::numeric_limits<int32_t>::max();
-  TORCH_CHECK_VALUE(ids.numel() <= most, "the graph has ", ids.numel(), " edges; expected at most ", most, " on CUDA",
-                    is_int64 ? "" : " with int32 ids");
+  CHECK_VALUE(ids.numel() <= most, "the graph has ", ids.numel(), " edges; expected at most ", most, " on CUDA",
+              is_int64 ? "" : " with int32 ids");
 }
 
 }  // namespace
@@ -102,8 +92,8 @@ Csr coo_to_csr(const Tensor& row, const Tensor& col, int64_t num_rows, const Sor
 }
 Csr transpose(const Topology& topology, const Tensor& indices, int64_t num_cols, const SortLimits& limits) {
   check_num_edges(indices);
-  Tensor row = at::empty_like(indices);
-  C10_CUDA_CHECK(expand_rows(topology, row.mutable_data_ptr(), Launch{current_stream()}));
+  Tensor row = empty_like(indices);
+  CHECK_CUDA(expand_rows(topology, row.mutable_data_ptr(), Launch{current_stream()}));
   return compress({indices, row, topology.edge_ids, num_cols}, limits);
 }
 

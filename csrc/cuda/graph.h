@@ -1,13 +1,12 @@
 // Building adjacencies on CUDA, of arguments that have been checked. Tests of chunks bring smaller limits.
 #pragma once
 
-#include <ATen/core/Tensor.h>
-
 #include <cstdint>
 #include <limits>
 #include <tuple>
 
 #include "../core/types.h"
+#include "../torch/tensor.h"
 
 namespace halfgnn::cuda {
 
@@ -20,13 +19,13 @@ struct SortLimits {
 // chunks are shorter than they could be.
 constexpr SortLimits kSortLimits{std::numeric_limits<int32_t>::max(), int64_t{1} << 29};
 
-using Csr = std::tuple<at::Tensor, at::Tensor, at::Tensor>;  // indptr, indices, edge_ids
+using Csr = std::tuple<Tensor, Tensor, Tensor>;  // indptr, indices, edge_ids
 
-Csr coo_to_csr(const at::Tensor& row, const at::Tensor& col, int64_t num_rows, const SortLimits& limits);
-Csr transpose(const Topology& topology, const at::Tensor& indices, int64_t num_cols, const SortLimits& limits);
+Csr coo_to_csr(const Tensor& row, const Tensor& col, int64_t num_rows, const SortLimits& limits);
+Csr transpose(const Topology& topology, const Tensor& indices, int64_t num_cols, const SortLimits& limits);
 
 // With kSortLimits.
-Csr coo_to_csr(const at::Tensor& row, const at::Tensor& col, int64_t num_rows);
-Csr transpose(const Topology& topology, const at::Tensor& indices, int64_t num_cols);
+Csr coo_to_csr(const Tensor& row, const Tensor& col, int64_t num_rows);
+Csr transpose(const Topology& topology, const Tensor& indices, int64_t num_cols);
 
 }  // namespace halfgnn::cuda

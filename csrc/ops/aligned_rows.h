@@ -1,8 +1,6 @@
 // Rows of the operands and the results of a pair attention with terms of edges, as its kernels read and write them.
 #pragma once
 
-#include <ATen/ops/constant_pad_nd.h>
-
 #include <algorithm>
 
 #include "checks.h"
@@ -26,7 +24,7 @@ class AlignedRows {
 
   Tensor align(const Tensor& rows) const {
     if (elements_ == 1 || rows.dim() < 2 || rows.size(-1) != dim_) return rows;
-    if (padding_ > 0) return at::constant_pad_nd(rows, {0, padding_});
+    if (padding_ > 0) return constant_pad_nd(rows, {0, padding_});
     const Tensor contiguous = rows.contiguous();
     const auto bytes = static_cast<uintptr_t>(elements_ * rows.element_size());
     return reinterpret_cast<uintptr_t>(contiguous.const_data_ptr()) % bytes == 0 ? contiguous : contiguous.clone();
@@ -35,7 +33,7 @@ class AlignedRows {
   // The weight (heads, dim, columns) of columns: rows of heads, of which each element has a row of columns.
   OptionalTensor align_with(const AlignedRows& columns, const OptionalTensor& weight) const {
     if (!weight || weight->dim() != 3 || weight->size(1) != dim_ || padding_ == 0) return columns.align(weight);
-    return columns.align(OptionalTensor(at::constant_pad_nd(*weight, {0, 0, 0, padding_})));
+    return columns.align(OptionalTensor(constant_pad_nd(*weight, {0, 0, 0, padding_})));
   }
   // Of a result in aligned rows; empty if it was not needed.
   Tensor cut(const Tensor& result) const {

@@ -1,8 +1,6 @@
 // What the operators of the fused attentions share: their arguments by name, checks of those, and results.
 #pragma once
 
-#include <ATen/ops/empty.h>
-
 #include <algorithm>
 #include <cmath>
 
@@ -27,19 +25,18 @@ struct DropoutArguments {
 
 inline void check_shape(const Feature& feature, const char* name, std::initializer_list<int64_t> expected,
                         const char* what) {
-  TORCH_CHECK_VALUE(feature.tensor.sizes() == at::IntArrayRef(expected), name, " has shape ", feature.tensor.sizes(),
-                    "; expected ", at::IntArrayRef(expected), ", ", what);
+  CHECK_VALUE(feature.tensor.sizes() == IntArrayRef(expected), name, " has shape ", feature.tensor.sizes(),
+              "; expected ", IntArrayRef(expected), ", ", what);
 }
 inline void check_type(const Feature& feature, const char* name, const Feature& like, const char* like_name) {
-  TORCH_CHECK_TYPE(feature.operand.type == like.operand.type, name, " has dtype ",
-                   dtype_name(feature.tensor.scalar_type()), "; expected that of ", like_name, ", ",
-                   dtype_name(like.tensor.scalar_type()));
+  CHECK_TYPE(feature.operand.type == like.operand.type, name, " has dtype ", dtype_name(feature.tensor.scalar_type()),
+             "; expected that of ", like_name, ", ", dtype_name(like.tensor.scalar_type()));
 }
 
 // A feature (rows, heads, dim).
-inline Feature head_feature(const Tensor& tensor, const char* name, const at::Device& device) {
+inline Feature head_feature(const Tensor& tensor, const char* name, const Device& device) {
   const Feature feature = feature_of(tensor, name, Target::kCol, device);
-  TORCH_CHECK_VALUE(tensor.dim() == 3, name, " has shape ", tensor.sizes(), "; expected (rows, heads, dim)");
+  CHECK_VALUE(tensor.dim() == 3, name, " has shape ", tensor.sizes(), "; expected (rows, heads, dim)");
   return feature;
 }
 inline Feature like(const Tensor& tensor, const char* name, int64_t rows, const Feature& other, const char* other_name,
@@ -50,18 +47,17 @@ inline Feature like(const Tensor& tensor, const char* name, int64_t rows, const 
   return feature;
 }
 
-inline Dropout dropout_of(const DropoutArguments& arguments, const at::Device& device) {
+inline Dropout dropout_of(const DropoutArguments& arguments, const Device& device) {
   const auto& [probability, seed] = arguments;
-  TORCH_CHECK_VALUE(probability >= 0 && probability <= 1, "dropout_p is ", probability,
-                    "; expected a probability in [0, 1]");
+  CHECK_VALUE(probability >= 0 && probability <= 1, "dropout_p is ", probability, "; expected a probability in [0, 1]");
   Dropout dropout;
   if (probability == 0) return dropout;
-  TORCH_CHECK_VALUE(seed.has_value(), "seed is None; expected (2,) int64, because dropout_p is not 0");
-  TORCH_CHECK_TYPE(seed->scalar_type() == at::kLong, "seed has dtype ", dtype_name(seed->scalar_type()),
-                   "; expected torch.int64");
-  TORCH_CHECK_VALUE(seed->dim() == 1 && seed->numel() == 2 && seed->is_contiguous(), "seed has shape ", seed->sizes(),
-                    "; expected (2,), contiguous");
-  TORCH_CHECK_VALUE(seed->device() == device, "seed is on ", seed->device(), "; expected the graph's device, ", device);
+  CHECK_VALUE(seed.has_value(), "seed is None; expected (2,) int64, because dropout_p is not 0");
+  CHECK_TYPE(seed->scalar_type() == ScalarType::Long, "seed has dtype ", dtype_name(seed->scalar_type()),
+             "; expected torch.int64");
+  CHECK_VALUE(seed->dim() == 1 && seed->numel() == 2 && seed->is_contiguous(), "seed has shape ", seed->sizes(),
+              "; expected (2,), contiguous");
+  CHECK_VALUE(seed->device() == device, "seed is on ", seed->device(), "; expected the graph's device, ", device);
   dropout.seed = seed->const_data_ptr<int64_t>();
   dropout.threshold = static_cast<uint32_t>(std::min(std::round(probability * 0x1p32), 0x1p32 - 1));
   dropout.scale = probability == 1 ? 0 : 1 / (1 - probability);
@@ -69,8 +65,11 @@ inline Dropout dropout_of(const DropoutArguments& arguments, const at::Device& d
 }
 
 // Of lse, and of what is summed before it is rounded.
-inline at::TensorOptions statistics_options(const Feature& feat) {
-  return feat.tensor.options().dtype(feat.operand.type == DType::kDouble ? at::kDouble : at::kFloat);
+inline ScalarType statistics_type(const Feature& feat) {
+  return feat.operand.type == DType::kDouble ? ScalarType::Double : ScalarType::Float;
+}
+inline TensorOptions statistics_options(const Feature& feat) {
+  return feat.tensor.options().dtype(statistics_type(feat));
 }
 
 inline Tensor result_like(const Feature& feature) {
@@ -85,7 +84,7 @@ struct ForwardResults {
   ForwardResults(const Topology& topology, const Feature& feat, bool is_wide, bool save, bool precise) {
     const auto options = feat.tensor.options(), wide = statistics_options(feat);
     const int64_t sizes[] = {topology.num_rows, feat.tensor.size(1), feat.tensor.size(2)}, none[] = {0};
-    const at::IntArrayRef empty(none), rows(sizes), per_head(sizes, 2);
+    const IntArrayRef empty(none), rows(sizes), per_head(sizes, 2);
     const bool has_residual = save && precise && !is_wide && size_of(feat.operand.type) == 2;
     out = new_result(rows, is_wide ? wide : options);
     lse = new_result(save ? per_head : empty, wide);
@@ -108,9 +107,8 @@ struct Saved {
 inline Feature statistic_of(const Tensor& tensor, const char* name, int64_t rows, const Feature& feat) {
   const Feature statistic = feature_of(tensor, name, Target::kRow, feat.tensor.device());
   check_shape(statistic, name, {rows, feat.tensor.size(1)}, "one number per destination node and head");
-  TORCH_CHECK_TYPE(tensor.scalar_type() == c10::typeMetaToScalarType(statistics_options(feat).dtype()), name,
-                   " has dtype ", dtype_name(tensor.scalar_type()), "; expected ",
-                   dtype_name(c10::typeMetaToScalarType(statistics_options(feat).dtype())));
+  CHECK_TYPE(tensor.scalar_type() == statistics_type(feat), name, " has dtype ", dtype_name(tensor.scalar_type()),
+             "; expected ", dtype_name(statistics_type(feat)));
   return statistic;
 }
 inline void* writable(const Feature& feature) { return const_cast<void*>(feature.operand.data); }

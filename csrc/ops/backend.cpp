@@ -1,6 +1,6 @@
 #include "backend.h"
 
-#include <c10/util/Exception.h>
+#include "../torch/errors.h"
 
 #include <algorithm>
 #include <iterator>
@@ -18,30 +18,30 @@ namespace halfgnn {
 namespace {
 
 struct DeviceBackend {
-  c10::DeviceType device;
+  DeviceType device;
   const Backend& kernels;
   GraphBackend graph;
 };
 const DeviceBackend kBackends[] = {
 #ifdef HALFGNN_CPU_KEY
-    {c10::kCPU, cpu::kBackend, {cpu::coo_to_csr, cpu::transpose}},
+    {DeviceType::CPU, cpu::kBackend, {cpu::coo_to_csr, cpu::transpose}},
 #endif
 #ifdef HALFGNN_CUDA_KEY
     {cuda::kDevice, cuda::kBackend, {cuda::coo_to_csr, cuda::transpose}},
 #endif
 };
 
-const DeviceBackend& find(const c10::Device& device) {
+const DeviceBackend& find(const Device& device) {
   for (const DeviceBackend& backend : kBackends) {
     if (backend.device == device.type()) return backend;
   }
-  TORCH_CHECK_NOT_IMPLEMENTED(false, "indptr is on ", device, ", for which halfgnn has no kernels in this build");
+  CHECK_IMPLEMENTED(false, "indptr is on ", device, ", for which halfgnn has no kernels in this build");
 }
 
 }  // namespace
 
-const Backend& backend_of(const c10::Device& device) { return find(device).kernels; }
-const GraphBackend& graph_backend_of(const c10::Device& device) { return find(device).graph; }
+const Backend& backend_of(const Device& device) { return find(device).kernels; }
+const GraphBackend& graph_backend_of(const Device& device) { return find(device).graph; }
 
 }  // namespace halfgnn
 
@@ -49,7 +49,7 @@ const GraphBackend& graph_backend_of(const c10::Device& device) { return find(de
 // half_columns_capability. False if this build has no back end for it.
 extern "C" __attribute__((visibility("default"))) bool halfgnn_edge_term_limits(const char* device,
                                                                                 int64_t (&limits)[5]) try {
-  const halfgnn::EdgeTermLimits& of = halfgnn::backend_of(c10::Device(device)).edge_term_limits;
+  const halfgnn::EdgeTermLimits& of = halfgnn::backend_of(halfgnn::Device(device)).edge_term_limits;
   const int64_t values[] = {of.head_bytes, of.dot_columns, of.leaky_columns, of.columns_beside_rows,
                             of.half_columns_capability};
   std::copy(std::begin(values), std::end(values), limits);

@@ -1,13 +1,11 @@
 // copy_u_reduce and copy_u_reduce_backward: checks, allocation, choice between the kernel of several reductions and
 // one gspmm after the other.
 
-#include <ATen/ATen.h>
-#include <c10/core/DeviceGuard.h>
-
 #include <algorithm>
 #include <array>
 #include <limits>
 
+#include "../torch/device.h"
 #include "register.h"
 #include "results.h"
 #include "spmm.h"
@@ -19,25 +17,28 @@ enum Slot { kSum, kMean, kMax, kMin, kVar, kStd, kReductions };
 constexpr std::array<const char*, kReductions> kNames = {"sum", "mean", "max", "min", "var", "std"};
 using ReduceResults = std::tuple<Tensor, Tensor, Tensor, Tensor, Tensor, Tensor, Tensor, Tensor, Tensor, Tensor>;
 
-std::array<bool, kReductions> parse_reductions(const c10::List<std::string>& names) {
+std::array<bool, kReductions> parse_reductions(const StringList& names) {
   std::array<bool, kReductions> wanted{};
-  TORCH_CHECK_VALUE(!names.empty(), "reduces is empty; expected some of sum, mean, max, min, var, std");
+  CHECK_VALUE(!names.empty(), "reduces is empty; expected some of sum, mean, max, min, var, std");
   for (const std::string& name : names) {
     const auto* slot = std::find(kNames.begin(), kNames.end(), name);
-    TORCH_CHECK_VALUE(slot != kNames.end(), "reduces has '", name, "'; expected some of sum, mean, max, min, var, std");
+    CHECK_VALUE(slot != kNames.end(), "reduces has '", name, "'; expected some of sum, mean, max, min, var, std");
     bool& is_wanted = wanted[static_cast<size_t>(slot - kNames.begin())];
-    TORCH_CHECK_VALUE(!is_wanted, "reduces has '", name, "' twice");
+    CHECK_VALUE(!is_wanted, "reduces has '", name, "' twice");
     is_wanted = true;
   }
   return wanted;
 }
 
 // What is summed is also kept in it.
-at::ScalarType accumulator_of(at::ScalarType type) { return type == at::kDouble ? at::kDouble : at::kFloat; }
+ScalarType accumulator_of(ScalarType type) {
+  return type == ScalarType::Double ? ScalarType::Double : ScalarType::Float;
+}
 
 // Winners are held in 32 bits where all ids fit.
-at::ScalarType winner_type(const Topology& topology) {
-  return topology.is_int64 && topology.num_edges > std::numeric_limits<int32_t>::max() ? at::kLong : at::kInt;
+ScalarType winner_type(const Topology& topology) {
+  return topology.is_int64 && topology.num_edges > std::numeric_limits<int32_t>::max() ? ScalarType::Long
+                                                                                       : ScalarType::Int;
 }
 
 struct ReduceCall {
@@ -52,11 +53,11 @@ struct ReduceCall {
   Tensor arg_max, arg_min, kept_mean, kept_std;
 
   bool has_squares() const { return wanted[kVar] || wanted[kStd]; }
-  void allocate(at::ScalarType out_type) {
+  void allocate(ScalarType out_type) {
     const auto shape = with_rows(topology.num_rows, trailing(feat.tensor.sizes()));
-    const auto result = [&](bool is_wanted, at::ScalarType type) {
+    const auto result = [&](bool is_wanted, ScalarType type) {
       const auto options = feat.tensor.options().dtype(type);
-      return is_wanted ? new_result(shape, options) : at::empty({0}, options);
+      return is_wanted ? new_result(shape, options) : empty({0}, options);
     };
     for (size_t i = 0; i < kReductions; ++i) out[i] = result(wanted[i], out_type);
     const auto ids = winner_type(topology), kept = accumulator_of(feat.tensor.scalar_type());
@@ -91,11 +92,11 @@ void run_reduce_kernel(const Backend& backend, ReduceCall& f) {
 }
 
 // The number of edges of each row, at least 1, as a column.
-Tensor degrees(const Tensor& indptr, at::ScalarType type) { return indptr.diff().clamp_min(1).to(type).unsqueeze(1); }
+Tensor degrees(const Tensor& indptr, ScalarType type) { return indptr.diff().clamp_min(1).to(type).unsqueeze(1); }
 
 // Means and variances in `wide`. Squares are of distances from a common origin, the mean of each feature over all
 // sources, because the squares of values that lie far from 0 lose the digits of their differences.
-std::pair<Tensor, Tensor> moments(const ReduceCall& f, at::ScalarType wide) {
+std::pair<Tensor, Tensor> moments(const ReduceCall& f, ScalarType wide) {
   const Tensor x = f.feat.tensor.reshape({f.feat.operand.rows, f.feat.operand.len}).to(wide);
   const Tensor origin = x.nan_to_num(0., 0., 0.).mean(0);
   const Tensor distance = x - origin;
@@ -105,14 +106,14 @@ std::pair<Tensor, Tensor> moments(const ReduceCall& f, at::ScalarType wide) {
   };
   const Tensor mean = mean_of(distance), squares = mean_of(distance * distance);
   const Tensor has_edges = f.indptr.diff().gt(0).unsqueeze(1);
-  return {at::where(has_edges, mean + origin, 0.), (squares - mean * mean).clamp_min(0.)};
+  return {where(has_edges, mean + origin, 0.), (squares - mean * mean).clamp_min(0.)};
 }
 
 void copy_to(Tensor& result, const Tensor& values) { result.view(values.sizes()).copy_(values); }
 
 // One gspmm for each reduction. On the CPU moments are computed in fp64.
 void reduce_by_gspmm(const Backend& backend, ReduceCall& f) {
-  const std::optional<at::ScalarType> out_type = f.out[0].scalar_type();
+  const std::optional<ScalarType> out_type = f.out[0].scalar_type();
   for (size_t i = kSum; i <= kMin; ++i) {
     if (!f.wanted[i]) continue;
     const auto [value, arg] = gspmm(f.indptr, f.indices, f.edge_ids, "copy_lhs", kNames[i], f.feat.tensor, std::nullopt,
@@ -121,8 +122,8 @@ void reduce_by_gspmm(const Backend& backend, ReduceCall& f) {
     if (f.save && (i == kMax || i == kMin)) (i == kMax ? f.arg_max : f.arg_min).copy_(arg);
   }
   if (!f.has_squares()) return;
-  const auto [mean, var] = moments(f, backend.has_double ? at::kDouble : at::kFloat);
-  const Tensor std = at::where(var.le(f.eps), 0., var.sqrt());
+  const auto [mean, var] = moments(f, backend.has_double ? ScalarType::Double : ScalarType::Float);
+  const Tensor std = where(var.le(f.eps), 0., var.sqrt());
   if (f.wanted[kVar]) copy_to(f.out[kVar], var);
   if (f.wanted[kStd]) copy_to(f.out[kStd], std);
   if (f.save) copy_to(f.kept_mean, mean);
@@ -130,9 +131,9 @@ void reduce_by_gspmm(const Backend& backend, ReduceCall& f) {
 }
 
 ReduceResults copy_u_reduce(const Tensor& indptr, const Tensor& indices, const OptionalTensor& edge_ids,
-                            const Tensor& feat_data, const c10::List<std::string>& reduces, double eps,
-                            std::optional<at::ScalarType> out_dtype, bool save, bool short_rows) {
-  const c10::DeviceGuard guard(indptr.device());
+                            const Tensor& feat_data, const StringList& reduces, double eps,
+                            std::optional<ScalarType> out_dtype, bool save, bool short_rows) {
+  const DeviceGuard guard(indptr.device());
   const Backend& backend = backend_of(indptr.device());
   ReduceCall f{indptr,
                indices,
@@ -147,7 +148,7 @@ ReduceResults copy_u_reduce(const Tensor& indptr, const Tensor& indices, const O
                {},
                {},
                {}};
-  TORCH_CHECK_VALUE(eps >= 0, "eps is ", eps, "; expected a number that is not negative");
+  CHECK_VALUE(eps >= 0, "eps is ", eps, "; expected a number that is not negative");
   f.allocate(result_type(f.feat.tensor.scalar_type(), out_dtype));
   const Operand& feat = f.feat.operand;
   if (backend.has_reduce_kernel(feat.type, feat.len, f.topology.num_edges)) {
@@ -167,7 +168,7 @@ struct ReduceGradient {
   Topology topology;
   Feature feat;  // of declared shape and type; null unless it is read
   std::vector<int64_t> shape;
-  at::ScalarType type;
+  ScalarType type;
   std::array<Tensor, kReductions> grad;  // contiguous, or undefined
   Tensor arg_max, arg_min, kept_mean, kept_std;
   int64_t num_nodes, len;
@@ -175,28 +176,27 @@ struct ReduceGradient {
   bool has_squares() const { return grad[kVar].defined() || grad[kStd].defined(); }
 };
 
-void check_gradient(const ReduceGradient& b, at::ScalarType grad_type) {
+void check_gradient(const ReduceGradient& b, ScalarType grad_type) {
   auto shape = b.shape;
   shape[0] = b.num_nodes;
   const auto check_shape = [&](const Tensor& tensor, const char* name) {
-    TORCH_CHECK_VALUE(tensor.sizes() == at::IntArrayRef(shape), name, " has shape ", tensor.sizes(), "; expected ",
-                      at::IntArrayRef(shape));
-    TORCH_CHECK_VALUE(tensor.device() == b.indptr.device(), name, " is on ", tensor.device(),
-                      "; expected the graph's device, ", b.indptr.device());
+    CHECK_VALUE(tensor.sizes() == IntArrayRef(shape), name, " has shape ", tensor.sizes(), "; expected ",
+                IntArrayRef(shape));
+    CHECK_VALUE(tensor.device() == b.indptr.device(), name, " is on ", tensor.device(),
+                "; expected the graph's device, ", b.indptr.device());
   };
-  const auto check_kept = [&](const Tensor& tensor, const char* name, at::ScalarType type, bool is_read) {
-    TORCH_CHECK_VALUE(!is_read || tensor.defined(), name, " is None; the gradient reads it");
+  const auto check_kept = [&](const Tensor& tensor, const char* name, ScalarType type, bool is_read) {
+    CHECK_VALUE(!is_read || tensor.defined(), name, " is None; the gradient reads it");
     if (!is_read) return;
     check_shape(tensor, name);
-    TORCH_CHECK_TYPE(tensor.scalar_type() == type, name, " has dtype ", dtype_name(tensor.scalar_type()), "; expected ",
-                     dtype_name(type));
+    CHECK_TYPE(tensor.scalar_type() == type, name, " has dtype ", dtype_name(tensor.scalar_type()), "; expected ",
+               dtype_name(type));
   };
   for (size_t i = 0; i < kReductions; ++i) {
     if (!b.grad[i].defined()) continue;
     check_shape(b.grad[i], kNames[i]);
-    TORCH_CHECK_TYPE(b.grad[i].scalar_type() == grad_type, kNames[i], " has dtype ",
-                     dtype_name(b.grad[i].scalar_type()), "; expected that of the other gradients, ",
-                     dtype_name(grad_type));
+    CHECK_TYPE(b.grad[i].scalar_type() == grad_type, kNames[i], " has dtype ", dtype_name(b.grad[i].scalar_type()),
+               "; expected that of the other gradients, ", dtype_name(grad_type));
   }
   check_kept(b.arg_max, "arg_max", winner_type(b.topology), b.grad[kMax].defined());
   check_kept(b.arg_min, "arg_min", winner_type(b.topology), b.grad[kMin].defined());
@@ -206,7 +206,7 @@ void check_gradient(const ReduceGradient& b, at::ScalarType grad_type) {
 
 const void* data_or_null(const Tensor& tensor) { return tensor.defined() ? tensor.const_data_ptr() : nullptr; }
 
-Tensor run_reduce_kernel(const Backend& backend, const ReduceGradient& b, at::ScalarType grad_type) {
+Tensor run_reduce_kernel(const Backend& backend, const ReduceGradient& b, ScalarType grad_type) {
   Tensor result = new_result(b.shape, b.in_indptr.options().dtype(b.type));
   CopyReduceBackwardArgs args;
   args.topology = b.topology;
@@ -228,26 +228,27 @@ Tensor run_reduce_kernel(const Backend& backend, const ReduceGradient& b, at::Sc
 }
 
 // See CopyReduceKernels::records.
-Tensor reduce_records(const ReduceGradient& b, at::ScalarType wide) {
+Tensor reduce_records(const ReduceGradient& b, ScalarType wide) {
   const auto rows = [&](const Tensor& x) { return x.reshape({b.num_nodes, b.len}).to(wide); };
   const Tensor degree = degrees(b.in_indptr, wide);
-  Tensor level = at::zeros({b.num_nodes, b.len}, b.in_indptr.options().dtype(wide));
+  Tensor level = zeros({b.num_nodes, b.len}, b.in_indptr.options().dtype(wide));
   if (b.grad[kSum].defined()) level = level + rows(b.grad[kSum]);
   if (b.grad[kMean].defined()) level = level + rows(b.grad[kMean]) / degree;
   if (!b.has_squares()) return level;
-  Tensor slope = at::zeros_like(level);
+  Tensor slope = zeros_like(level);
   if (b.grad[kVar].defined()) slope = slope + 2. * rows(b.grad[kVar]) / degree;
   if (b.grad[kStd].defined()) {
     // A std that the mean may be rounded by is none: distances from the mean would be divided by it.
-    const Tensor std = rows(b.kept_std), rounding = rows(b.kept_mean).abs() * (wide == at::kDouble ? 0x1p-53 : 0x1p-24);
-    slope = slope + at::where(std.le(rounding), 0., rows(b.grad[kStd]) / (degree * std));
+    const Tensor std = rows(b.kept_std),
+                 rounding = rows(b.kept_mean).abs() * (wide == ScalarType::Double ? 0x1p-53 : 0x1p-24);
+    slope = slope + where(std.le(rounding), 0., rows(b.grad[kStd]) / (degree * std));
   }
-  return at::stack({level - slope * rows(b.kept_mean), slope}, 1);
+  return stack({level - slope * rows(b.kept_mean), slope}, 1);
 }
 
 Tensor reduce_by_gspmm(const ReduceGradient& b) {
-  const at::ScalarType wide = accumulator_of(b.type);
-  Tensor result = at::zeros({b.shape[0], b.len}, b.in_indptr.options().dtype(wide));
+  const ScalarType wide = accumulator_of(b.type);
+  Tensor result = zeros({b.shape[0], b.len}, b.in_indptr.options().dtype(wide));
   if (b.has_squares() || b.grad[kSum].defined() || b.grad[kMean].defined()) {
     const Tensor sums = std::get<0>(gspmm(b.indptr, b.indices, b.edge_ids, "copy_lhs", "sum", reduce_records(b, wide),
                                           std::nullopt, std::nullopt, b.topology.short_rows));
@@ -267,13 +268,13 @@ Tensor reduce_by_gspmm(const ReduceGradient& b) {
 }
 
 Tensor copy_u_reduce_backward(const Tensor& indptr, const Tensor& indices, const OptionalTensor& edge_ids,
-                              const Tensor& in_indptr, const OptionalTensor& feat, at::IntArrayRef feat_shape,
-                              at::ScalarType feat_dtype, const OptionalTensor& sum, const OptionalTensor& mean,
+                              const Tensor& in_indptr, const OptionalTensor& feat, IntArrayRef feat_shape,
+                              ScalarType feat_dtype, const OptionalTensor& sum, const OptionalTensor& mean,
                               const OptionalTensor& max, const OptionalTensor& min, const OptionalTensor& var,
                               const OptionalTensor& std, const OptionalTensor& arg_max, const OptionalTensor& arg_min,
                               const OptionalTensor& kept_mean, const OptionalTensor& kept_std, bool short_rows) {
-  const at::Device device = indptr.device();
-  const c10::DeviceGuard guard(device);
+  const Device device = indptr.device();
+  const DeviceGuard guard(device);
   const Backend& backend = backend_of(device);
   mean_indptr_of(Reduce::kSum, in_indptr, indptr);
   const auto contiguous = [](const OptionalTensor& x) { return x && x->defined() ? x->contiguous() : Tensor(); };
@@ -298,20 +299,20 @@ Tensor copy_u_reduce_backward(const Tensor& indptr, const Tensor& indices, const
   const Tensor* first = nullptr;
   for (const Tensor& grad : b.grad)
     if (first == nullptr && grad.defined()) first = &grad;
-  TORCH_CHECK_VALUE(first != nullptr, "all gradients are None; expected one at least");
-  const at::ScalarType grad_type = first->scalar_type();
+  CHECK_VALUE(first != nullptr, "all gradients are None; expected one at least");
+  const ScalarType grad_type = first->scalar_type();
   check_gradient_type(*first, feat_dtype);
   check_gradient(b, grad_type);
-  const bool has_kernel =
-      backend.has_reduce_kernel(dtype_of(feat_dtype, "feat"), b.len, b.topology.num_edges) && grad_type != at::kDouble;
+  const bool has_kernel = backend.has_reduce_kernel(dtype_of(feat_dtype, "feat"), b.len, b.topology.num_edges) &&
+                          grad_type != ScalarType::Double;
   return has_kernel ? run_reduce_kernel(backend, b, grad_type) : reduce_by_gspmm(b);
 }
 
 }  // namespace
 
-void register_copy_u_reduce(torch::Library& m) {
-  m.impl("copy_u_reduce", &copy_u_reduce);
-  m.impl("copy_u_reduce_backward", &copy_u_reduce_backward);
+void register_copy_u_reduce(Library& m) {
+  m.impl<&copy_u_reduce>("copy_u_reduce");
+  m.impl<&copy_u_reduce_backward>("copy_u_reduce_backward");
 }
 
 }  // namespace halfgnn

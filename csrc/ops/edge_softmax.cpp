@@ -1,8 +1,6 @@
 // edge_softmax and its backward: checks, allocation.
 
-#include <ATen/ops/empty.h>
-#include <c10/core/DeviceGuard.h>
-
+#include "../torch/device.h"
 #include "checks.h"
 #include "register.h"
 #include "results.h"
@@ -13,16 +11,16 @@ namespace {
 // grad is undefined in the forward.
 Tensor run(const Tensor& indptr, const OptionalTensor& edge_ids, const Tensor& values, const OptionalTensor& grad_out,
            bool short_rows) {
-  const c10::DeviceGuard guard(indptr.device());
+  const DeviceGuard guard(indptr.device());
   const Backend& backend = backend_of(indptr.device());
   const Feature logits = feature_of(values, grad_out ? "out" : "logits", Target::kEdge, indptr.device());
   const Topology topology = topology_of(indptr, std::nullopt, edge_ids, logits.tensor.size(0), short_rows);
   const Feature grad = feature_of(grad_out, "grad", Target::kEdge, indptr.device());
   if (grad.defined()) {
-    TORCH_CHECK_VALUE(grad.tensor.sizes() == logits.tensor.sizes(), "grad has shape ", grad.tensor.sizes(),
-                      "; expected ", logits.tensor.sizes());
-    TORCH_CHECK_TYPE(grad.operand.type == logits.operand.type, "grad has dtype ", dtype_name(grad.tensor.scalar_type()),
-                     "; expected ", dtype_name(logits.tensor.scalar_type()));
+    CHECK_VALUE(grad.tensor.sizes() == logits.tensor.sizes(), "grad has shape ", grad.tensor.sizes(), "; expected ",
+                logits.tensor.sizes());
+    CHECK_TYPE(grad.operand.type == logits.operand.type, "grad has dtype ", dtype_name(grad.tensor.scalar_type()),
+               "; expected ", dtype_name(logits.tensor.scalar_type()));
   }
   Tensor out = new_result(logits.tensor.sizes(), logits.tensor.options());
   if (out.numel() == 0) return out;
@@ -48,9 +46,9 @@ Tensor edge_softmax_backward(const Tensor& indptr, const OptionalTensor& edge_id
 
 }  // namespace
 
-void register_edge_softmax(torch::Library& m) {
-  m.impl("edge_softmax", &edge_softmax);
-  m.impl("edge_softmax_backward", &edge_softmax_backward);
+void register_edge_softmax(Library& m) {
+  m.impl<&edge_softmax>("edge_softmax");
+  m.impl<&edge_softmax_backward>("edge_softmax_backward");
 }
 
 }  // namespace halfgnn

@@ -1,7 +1,6 @@
 // gat_attention and its backward: checks, allocation.
 
-#include <c10/core/DeviceGuard.h>
-
+#include "../torch/device.h"
 #include "attention_checks.h"
 #include "register.h"
 
@@ -20,24 +19,22 @@ struct GatInputs {
   Feature feat, attn_src, attn_dst, edge_logits;
   GatArgs args;
 
-  GatInputs(const Topology& topology, int64_t num_src, int64_t num_dst, const GatTensors& tensors,
-            const at::Device& device)
+  GatInputs(const Topology& topology, int64_t num_src, int64_t num_dst, const GatTensors& tensors, const Device& device)
       : feat(head_feature(tensors.feat, "feat", device)),
         attn_src(feature_of(tensors.attn_src, "attn_src", Target::kCol, device)),
         attn_dst(feature_of(tensors.attn_dst, "attn_dst", Target::kRow, device)),
         edge_logits(feature_of(tensors.edge_logits, "edge_logits", Target::kEdge, device)) {
     const int64_t heads = feat.tensor.size(1);
     if (num_src < 0) num_src = feat.tensor.size(0);
-    TORCH_CHECK_VALUE(feat.tensor.size(0) == num_src, "feat has shape ", feat.tensor.sizes(), "; expected ", num_src,
-                      " rows, one per source node");
+    CHECK_VALUE(feat.tensor.size(0) == num_src, "feat has shape ", feat.tensor.sizes(), "; expected ", num_src,
+                " rows, one per source node");
     check_shape(attn_src, "attn_src", {num_src, heads}, "one number per source node and head");
     check_shape(attn_dst, "attn_dst", {num_dst, heads}, "one number per destination node and head");
     check_type(attn_dst, "attn_dst", attn_src, "attn_src");
     const DType logit_type = attn_src.operand.type;
-    TORCH_CHECK_TYPE(
-        logit_type == feat.operand.type || (logit_type == DType::kFloat && size_of(feat.operand.type) == 2),
-        "attn_src has dtype ", dtype_name(attn_src.tensor.scalar_type()), "; expected that of feat, ",
-        dtype_name(feat.tensor.scalar_type()), ", or torch.float32 with half features");
+    CHECK_TYPE(logit_type == feat.operand.type || (logit_type == DType::kFloat && size_of(feat.operand.type) == 2),
+               "attn_src has dtype ", dtype_name(attn_src.tensor.scalar_type()), "; expected that of feat, ",
+               dtype_name(feat.tensor.scalar_type()), ", or torch.float32 with half features");
     if (edge_logits.defined()) {
       check_shape(edge_logits, "edge_logits", {topology.num_edges, heads}, "one number per edge and head");
       check_type(edge_logits, "edge_logits", attn_src, "attn_src");
@@ -62,8 +59,8 @@ std::tuple<Tensor, Tensor, Tensor, Tensor> gat_attention(const Tensor& indptr, c
                                                          const OptionalTensor& edge_logits, double negative_slope,
                                                          double dropout_p, const OptionalTensor& seed, bool save,
                                                          bool precise, bool short_rows) {
-  const at::Device device = indptr.device();
-  const c10::DeviceGuard guard(device);
+  const Device device = indptr.device();
+  const DeviceGuard guard(device);
   const Topology topology = AdjacencyTensors{indptr, indices, edge_ids, short_rows}.topology();
   GatInputs in(topology, -1, topology.num_rows,
                {feat, attn_src, attn_dst, edge_logits, negative_slope, {dropout_p, seed}}, device);
@@ -87,19 +84,19 @@ std::tuple<Tensor, Tensor, Tensor, Tensor> gat_attention_backward(
     const Tensor& attn_src, const Tensor& attn_dst, const OptionalTensor& edge_logits, double negative_slope,
     double dropout_p, const OptionalTensor& seed, const Tensor& grad, const Tensor& out, const Tensor& lse,
     const Tensor& out_residual, const Tensor& positive, bool need_edge_logits, bool short_rows) {
-  const at::Device device = indptr.device();
-  const c10::DeviceGuard guard(device);
+  const Device device = indptr.device();
+  const DeviceGuard guard(device);
   const Topology topology = AdjacencyTensors{indptr, indices, edge_ids, short_rows}.topology();
   const int64_t num_dst = out.dim() > 0 ? out.size(0) : 0;
   GatInputs in(topology, topology.num_rows, num_dst,
                {feat, attn_src, attn_dst, edge_logits, negative_slope, {dropout_p, seed}}, device);
-  TORCH_CHECK_VALUE(!need_edge_logits || in.edge_logits.defined(), "need_edge_logits is set, but edge_logits is None");
+  CHECK_VALUE(!need_edge_logits || in.edge_logits.defined(), "need_edge_logits is set, but edge_logits is None");
   const Feature upstream = like(grad, "grad", num_dst, in.feat, "feat", "one row per destination node");
   const Saved saved_out(out, out_residual, "out", "out_residual", num_dst, in.feat, "feat");
   const Feature saved_positive = like(positive, "positive", num_dst, in.feat, "feat", "one row per destination node");
   const Feature saved_lse = statistic_of(lse, "lse", num_dst, in.feat);
   Tensor grad_feat = result_like(in.feat), grad_src = result_like(in.attn_src), grad_dst = result_like(in.attn_dst);
-  Tensor grad_edge = need_edge_logits ? result_like(in.edge_logits) : at::empty({0}, in.attn_src.tensor.options());
+  Tensor grad_edge = need_edge_logits ? result_like(in.edge_logits) : empty({0}, in.attn_src.tensor.options());
   if (is_empty(topology, in.feat)) {
     for (Tensor* tensor : {&grad_feat, &grad_src, &grad_dst, &grad_edge}) tensor->zero_();
     return {grad_feat, grad_src, grad_dst, grad_edge};
@@ -119,9 +116,9 @@ std::tuple<Tensor, Tensor, Tensor, Tensor> gat_attention_backward(
 
 }  // namespace
 
-void register_gat_attention(torch::Library& m) {
-  m.impl("gat_attention", &gat_attention);
-  m.impl("gat_attention_backward", &gat_attention_backward);
+void register_gat_attention(Library& m) {
+  m.impl<&gat_attention>("gat_attention");
+  m.impl<&gat_attention_backward>("gat_attention_backward");
 }
 
 }  // namespace halfgnn

@@ -1,9 +1,6 @@
 // gated_sum and gated_sum_backward: checks, allocation, what the backward's passes read of destinations.
 
-#include <ATen/ops/empty.h>
-#include <ATen/ops/mul.h>
-#include <c10/core/DeviceGuard.h>
-
+#include "../torch/device.h"
 #include "checks.h"
 #include "register.h"
 #include "results.h"
@@ -17,11 +14,10 @@ struct GateOperands {
 };
 
 void check_like(const Feature& feature, const char* name, const Feature& value) {
-  TORCH_CHECK_VALUE(feature.tensor.sizes().slice(1) == value.tensor.sizes().slice(1), name, " has shape ",
-                    feature.tensor.sizes(), " and value ", value.tensor.sizes(), "; expected equal trailing shapes");
-  TORCH_CHECK_TYPE(feature.operand.type == value.operand.type, name, " has dtype ",
-                   dtype_name(feature.tensor.scalar_type()), " and value ", dtype_name(value.tensor.scalar_type()),
-                   "; expected equal dtypes");
+  CHECK_VALUE(feature.tensor.sizes().slice(1) == value.tensor.sizes().slice(1), name, " has shape ",
+              feature.tensor.sizes(), " and value ", value.tensor.sizes(), "; expected equal trailing shapes");
+  CHECK_TYPE(feature.operand.type == value.operand.type, name, " has dtype ", dtype_name(feature.tensor.scalar_type()),
+             " and value ", dtype_name(value.tensor.scalar_type()), "; expected equal dtypes");
 }
 
 // Rows of edges, or none.
@@ -31,7 +27,7 @@ void check_edges_like(const Feature& feature, const char* name, const Feature& v
   check_edge_rows(feature, name, csc.num_edges);
 }
 
-GateOperands gate_operands(const Topology& csc, const at::Device& device, const Tensor& value, const Tensor& gate_src,
+GateOperands gate_operands(const Topology& csc, const Device& device, const Tensor& value, const Tensor& gate_src,
                            const Tensor& gate_dst, const OptionalTensor& gate_edge, const OptionalTensor& edge_value) {
   GateOperands x{
       feature_of(value, "value", Target::kCol, device), feature_of(gate_src, "gate_src", Target::kCol, device),
@@ -39,15 +35,17 @@ GateOperands gate_operands(const Topology& csc, const at::Device& device, const 
       feature_of(edge_value, "edge_value", Target::kEdge, device)};
   check_like(x.gate_src, "gate_src", x.value);
   check_like(x.gate_dst, "gate_dst", x.value);
-  TORCH_CHECK_VALUE(gate_src.size(0) == value.size(0), "gate_src has shape ", gate_src.sizes(), " and value ",
-                    value.sizes(), "; expected equal shapes");
+  CHECK_VALUE(gate_src.size(0) == value.size(0), "gate_src has shape ", gate_src.sizes(), " and value ", value.sizes(),
+              "; expected equal shapes");
   check_row_rows(x.gate_dst, "gate_dst", csc.num_rows);
   check_edges_like(x.gate_edge, "gate_edge", x.value, csc);
   check_edges_like(x.edge_value, "edge_value", x.value, csc);
   return x;
 }
 
-at::ScalarType accumulator(const Tensor& x) { return x.scalar_type() == at::kDouble ? at::kDouble : at::kFloat; }
+ScalarType accumulator(const Tensor& x) {
+  return x.scalar_type() == ScalarType::Double ? ScalarType::Double : ScalarType::Float;
+}
 void* data_or_null(Tensor& x, bool wanted) { return wanted ? x.mutable_data_ptr() : nullptr; }
 
 std::tuple<Tensor, Tensor, Tensor, Tensor> gated_sum(const Tensor& indptr, const Tensor& indices,
@@ -56,8 +54,8 @@ std::tuple<Tensor, Tensor, Tensor, Tensor> gated_sum(const Tensor& indptr, const
                                                      const OptionalTensor& gate_edge, const OptionalTensor& edge_value,
                                                      bool normalize, double eps, bool return_edges, bool save,
                                                      bool short_rows) {
-  const at::Device device = indptr.device();
-  const c10::DeviceGuard guard(device);
+  const Device device = indptr.device();
+  const DeviceGuard guard(device);
   const Topology topology = topology_of(indptr, indices, edge_ids, indices.numel(), short_rows);
   const GateOperands x = gate_operands(topology, device, value, gate_src, gate_dst, gate_edge, edge_value);
   const Shape columns = trailing(value.sizes());
@@ -65,10 +63,10 @@ std::tuple<Tensor, Tensor, Tensor, Tensor> gated_sum(const Tensor& indptr, const
   const auto rows = with_rows(topology.num_rows, columns);
   const auto wide = value.options().dtype(accumulator(value));
   Tensor out = new_result(rows, value.options());
-  Tensor edges = return_edges ? new_result(with_rows(topology.num_edges, columns), value.options())
-                              : at::empty({0}, value.options());
-  Tensor scale = keeps ? new_result(rows, wide) : at::empty({0}, wide);
-  Tensor quotient = keeps ? new_result(rows, wide) : at::empty({0}, wide);
+  Tensor edges =
+      return_edges ? new_result(with_rows(topology.num_edges, columns), value.options()) : empty({0}, value.options());
+  Tensor scale = keeps ? new_result(rows, wide) : empty({0}, wide);
+  Tensor quotient = keeps ? new_result(rows, wide) : empty({0}, wide);
   GatedSumArgs args;
   args.topology = topology;
   args.num_cols = x.value.operand.rows;
@@ -90,8 +88,8 @@ std::tuple<Tensor, Tensor, Tensor, Tensor> gated_sum(const Tensor& indptr, const
 }
 
 // Rows of a gradient or of what the forward kept: one per destination.
-Feature of_destinations(const Tensor& x, const char* name, const Tensor& gate_dst, const at::Device& device) {
-  TORCH_CHECK_VALUE(x.sizes() == gate_dst.sizes(), name, " has shape ", x.sizes(), "; expected ", gate_dst.sizes());
+Feature of_destinations(const Tensor& x, const char* name, const Tensor& gate_dst, const Device& device) {
+  CHECK_VALUE(x.sizes() == gate_dst.sizes(), name, " has shape ", x.sizes(), "; expected ", gate_dst.sizes());
   return feature_of(x, name, Target::kRow, device);
 }
 
@@ -102,17 +100,17 @@ std::tuple<Tensor, Tensor, Tensor, Tensor, Tensor> gated_sum_backward(
     const Tensor& grad, const OptionalTensor& grad_edges, const Tensor& scale, const Tensor& quotient, bool need_value,
     bool need_gate_src, bool need_gate_dst, bool need_gate_edge, bool need_edge_value, bool short_rows,
     bool out_short_rows) {
-  const at::Device device = indptr.device();
-  const c10::DeviceGuard guard(device);
+  const Device device = indptr.device();
+  const DeviceGuard guard(device);
   const Backend& backend = backend_of(device);
   const Topology csc = topology_of(indptr, indices, edge_ids, indices.numel(), short_rows);
   const Topology csr = topology_of(out_indptr, out_indices, out_edge_ids, indices.numel(), out_short_rows);
   const GateOperands x = gate_operands(csc, device, value, gate_src, gate_dst, gate_edge, edge_value);
-  TORCH_CHECK_VALUE(csr.num_rows == value.size(0), "out_indptr has ", csr.num_rows, " rows; expected ", value.size(0));
-  TORCH_CHECK_VALUE(!need_gate_edge || x.gate_edge.defined(), "gate_edge is None; it has no gradient");
-  TORCH_CHECK_VALUE(!need_edge_value || x.edge_value.defined(), "edge_value is None; it has no gradient");
-  TORCH_CHECK_TYPE(grad.scalar_type() == value.scalar_type(), "grad has dtype ", dtype_name(grad.scalar_type()),
-                   "; expected ", dtype_name(value.scalar_type()));
+  CHECK_VALUE(csr.num_rows == value.size(0), "out_indptr has ", csr.num_rows, " rows; expected ", value.size(0));
+  CHECK_VALUE(!need_gate_edge || x.gate_edge.defined(), "gate_edge is None; it has no gradient");
+  CHECK_VALUE(!need_edge_value || x.edge_value.defined(), "edge_value is None; it has no gradient");
+  CHECK_TYPE(grad.scalar_type() == value.scalar_type(), "grad has dtype ", dtype_name(grad.scalar_type()),
+             "; expected ", dtype_name(value.scalar_type()));
   Feature grad_rows = of_destinations(grad, "grad", gate_dst, device), shift;
   const Feature edges = feature_of(grad_edges, "grad_edges", Target::kEdge, device);
   check_edges_like(edges, "grad_edges", x.value, csc);
@@ -120,14 +118,14 @@ std::tuple<Tensor, Tensor, Tensor, Tensor, Tensor> gated_sum_backward(
     const Feature factor = of_destinations(scale, "scale", gate_dst, device);
     const Feature kept = of_destinations(quotient, "quotient", gate_dst, device);
     for (const Feature* wide : {&factor, &kept})
-      TORCH_CHECK_TYPE(wide->tensor.scalar_type() == accumulator(value), "scale and quotient have dtypes ",
-                       dtype_name(scale.scalar_type()), " and ", dtype_name(quotient.scalar_type()), "; expected ",
-                       dtype_name(accumulator(value)));
-    grad_rows = of_destinations(at::mul(grad, factor.tensor), "grad", gate_dst, device);
-    shift = of_destinations(at::mul(grad_rows.tensor, kept.tensor), "shift", gate_dst, device);
+      CHECK_TYPE(wide->tensor.scalar_type() == accumulator(value), "scale and quotient have dtypes ",
+                 dtype_name(scale.scalar_type()), " and ", dtype_name(quotient.scalar_type()), "; expected ",
+                 dtype_name(accumulator(value)));
+    grad_rows = of_destinations(mul(grad, factor.tensor), "grad", gate_dst, device);
+    shift = of_destinations(mul(grad_rows.tensor, kept.tensor), "shift", gate_dst, device);
   }
   const auto gradient_of = [](const Tensor& operand, bool wanted) {
-    return wanted ? new_result(operand.sizes(), operand.options()) : at::empty({0}, operand.options());
+    return wanted ? new_result(operand.sizes(), operand.options()) : empty({0}, operand.options());
   };
   Tensor grad_value = gradient_of(value, need_value), grad_gate_src = gradient_of(gate_src, need_gate_src);
   Tensor grad_gate_dst = gradient_of(gate_dst, need_gate_dst);
@@ -169,9 +167,9 @@ std::tuple<Tensor, Tensor, Tensor, Tensor, Tensor> gated_sum_backward(
 
 }  // namespace
 
-void register_gated_sum(torch::Library& m) {
-  m.impl("gated_sum", &gated_sum);
-  m.impl("gated_sum_backward", &gated_sum_backward);
+void register_gated_sum(Library& m) {
+  m.impl<&gated_sum>("gated_sum");
+  m.impl<&gated_sum_backward>("gated_sum_backward");
 }
 
 }  // namespace halfgnn

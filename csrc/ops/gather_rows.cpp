@@ -1,10 +1,6 @@
 // gather_rows: rows of a table copied by id, whatever their dtype.
 
-#include <ATen/core/CachingHostAllocator.h>
-#include <c10/core/DeviceGuard.h>
-#include <c10/core/impl/VirtualGuardImpl.h>
-#include <torch/version.h>
-
+#include "../torch/device.h"
 #include "checks.h"
 #include "register.h"
 
@@ -15,31 +11,30 @@ constexpr int64_t kMostThreads = 1024;
 
 // Each row must be contiguous. Rows may lie apart, as in a slice of columns.
 void check_table(const Tensor& table) {
-  TORCH_CHECK_VALUE(table.dim() >= 1, "table has no dimensions; expected one row per id");
+  CHECK_VALUE(table.dim() >= 1, "table has no dimensions; expected one row per id");
   int64_t expected = 1;
   for (int64_t d = table.dim() - 1; d >= 1; --d) {
-    TORCH_CHECK_VALUE(table.numel() == 0 || table.size(d) == 1 || table.stride(d) == expected, "table has shape ",
-                      table.sizes(), " and strides ", table.strides(),
-                      "; expected rows that are contiguous, at any distance from one another");
+    CHECK_VALUE(table.numel() == 0 || table.size(d) == 1 || table.stride(d) == expected, "table has shape ",
+                table.sizes(), " and strides ", table.strides(),
+                "; expected rows that are contiguous, at any distance from one another");
     expected *= table.size(d);
   }
 }
 
 void check_ids(const Tensor& ids, const Tensor& out) {
-  TORCH_CHECK_TYPE(ids.scalar_type() == at::kInt || ids.scalar_type() == at::kLong, "ids has dtype ",
-                   dtype_name(ids.scalar_type()), "; expected torch.int32 or torch.int64");
-  TORCH_CHECK_VALUE(ids.dim() == 1, "ids has shape ", ids.sizes(), "; expected one dimension");
-  TORCH_CHECK_VALUE(ids.device() == out.device(), "ids is on ", ids.device(), "; expected the device of out, ",
-                    out.device());
+  CHECK_TYPE(ids.scalar_type() == ScalarType::Int || ids.scalar_type() == ScalarType::Long, "ids has dtype ",
+             dtype_name(ids.scalar_type()), "; expected torch.int32 or torch.int64");
+  CHECK_VALUE(ids.dim() == 1, "ids has shape ", ids.sizes(), "; expected one dimension");
+  CHECK_VALUE(ids.device() == out.device(), "ids is on ", ids.device(), "; expected the device of out, ", out.device());
 }
 
 void check_out(const Tensor& out, const Tensor& table, const Tensor& ids) {
-  TORCH_CHECK_TYPE(out.scalar_type() == table.scalar_type(), "out has dtype ", dtype_name(out.scalar_type()),
-                   "; expected that of table, ", dtype_name(table.scalar_type()));
+  CHECK_TYPE(out.scalar_type() == table.scalar_type(), "out has dtype ", dtype_name(out.scalar_type()),
+             "; expected that of table, ", dtype_name(table.scalar_type()));
   const std::vector<int64_t> shape = with_rows(ids.size(0), trailing(table.sizes()));
-  TORCH_CHECK_VALUE(out.sizes() == at::IntArrayRef(shape), "out has shape ", out.sizes(), "; expected ",
-                    at::IntArrayRef(shape), ", one row of table per id");
-  TORCH_CHECK_VALUE(out.is_contiguous(), "out has strides ", out.strides(), "; expected it to be contiguous");
+  CHECK_VALUE(out.sizes() == IntArrayRef(shape), "out has shape ", out.sizes(), "; expected ", IntArrayRef(shape),
+              ", one row of table per id");
+  CHECK_VALUE(out.is_contiguous(), "out has strides ", out.strides(), "; expected it to be contiguous");
 }
 
 // The memory from the tensor's first element to its last.
@@ -56,35 +51,22 @@ struct Span {
 
 // Ids are checked before rows are copied, so writing to out must change neither ids nor rows.
 void check_no_overlap(const Tensor& out, const Tensor& other, const char* name) {
-  TORCH_CHECK_VALUE(!Span(out).overlaps(Span(other)), "out lies in the memory of ", name,
-                    "; expected memory of its own");
+  CHECK_VALUE(!Span(out).overlaps(Span(other)), "out lies in the memory of ", name, "; expected memory of its own");
 }
 
-// Page-locked memory must not go to another tensor before the GPU has read it.
-void keep_until_read(const Tensor& table, const c10::Device& device) {
-  const c10::impl::VirtualGuardImpl guard(device.type());
-  const c10::Stream stream = guard.getStream(device);
-#if TORCH_VERSION_MAJOR > 2 || TORCH_VERSION_MINOR >= 8
-  const at::DataPtr& memory = table.storage().data_ptr();
-  at::getHostAllocator(device.type())->record_event(memory.get(), memory.get_context(), stream);
-#else
-  guard.synchronizeStream(stream);  // no interface of the allocator here is in all builds
-#endif
-}
-
-void gather_rows(const Tensor& table, const Tensor& ids, Tensor& out, int64_t num_threads) {
+void gather_rows(const Tensor& table, const Tensor& ids, const Tensor& out, int64_t num_threads) {
   check_table(table);
   check_ids(ids, out);
   check_out(out, table, ids);
   check_no_overlap(out, table, "table");
   check_no_overlap(out, ids, "ids");
-  TORCH_CHECK_VALUE(num_threads >= 0 && num_threads <= kMostThreads, "num_threads is ", num_threads,
-                    "; expected a number in [0, ", kMostThreads, "], 0 for those of PyTorch");
+  CHECK_VALUE(num_threads >= 0 && num_threads <= kMostThreads, "num_threads is ", num_threads,
+              "; expected a number in [0, ", kMostThreads, "], 0 for those of PyTorch");
   const bool is_elsewhere = table.device() != out.device();
-  TORCH_CHECK_VALUE(!is_elsewhere || (table.is_cpu() && out.is_cuda()), "table is on ", table.device(),
-                    "; expected the device of out, ", out.device(),
-                    out.is_cuda() ? ", or page-locked memory of the CPU" : "");
-  const c10::DeviceGuard guard(out.device());
+  CHECK_VALUE(!is_elsewhere || (table.is_cpu() && out.is_cuda()), "table is on ", table.device(),
+              "; expected the device of out, ", out.device(),
+              out.is_cuda() ? ", or page-locked memory of the CPU" : "");
+  const DeviceGuard guard(out.device());
   GatherRowsArgs args;
   args.table = table.const_data_ptr();
   args.table_rows = table.size(0);
@@ -95,7 +77,7 @@ void gather_rows(const Tensor& table, const Tensor& ids, Tensor& out, int64_t nu
   args.ids = ids.const_data_ptr();
   args.num_ids = ids.size(0);
   args.ids_stride = ids.stride(0);
-  args.is_int64 = ids.scalar_type() == at::kLong;
+  args.is_int64 = ids.scalar_type() == ScalarType::Long;
   args.out = out.mutable_data_ptr();
   args.num_threads = num_threads;
   backend_of(out.device()).gather_rows(args);
@@ -104,6 +86,6 @@ void gather_rows(const Tensor& table, const Tensor& ids, Tensor& out, int64_t nu
 
 }  // namespace
 
-void register_gather_rows(torch::Library& m) { m.impl("gather_rows", &gather_rows); }
+void register_gather_rows(Library& m) { m.impl<&gather_rows>("gather_rows"); }
 
 }  // namespace halfgnn

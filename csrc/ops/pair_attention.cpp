@@ -1,10 +1,9 @@
 // gatv2_attention, dot_attention and their backwards: checks, allocation. Both are pair attentions (core/attention.h):
 // the features of GATv2's sources are its keys and values, and those of its destinations are its queries.
 
-#include <c10/core/DeviceGuard.h>
-
 #include <array>
 
+#include "../torch/device.h"
 #include "aligned_rows.h"
 #include "attention_checks.h"
 #include "register.h"
@@ -70,7 +69,7 @@ class PairCall {
 
   // edge_out is undefined unless it is needed.
   std::tuple<Tensor, Tensor, Tensor, Tensor> forward(bool need_edge_out, bool save, bool precise) {
-    TORCH_CHECK_VALUE(!need_edge_out || operands_[kEdgeFeat].defined(), "need_edge_out is set, but edge_feat is None");
+    CHECK_VALUE(!need_edge_out || operands_[kEdgeFeat].defined(), "need_edge_out is set, but edge_feat is None");
     auto [out, lse, out_residual] = ForwardResults(args_.topology, operands_[kKey], need_edge_out, save, precise);
     Tensor edge_out;
     if (need_edge_out)
@@ -124,7 +123,7 @@ class PairCall {
     return gradients;
   }
 
-  at::TensorOptions wide_options() const { return statistics_options(operands_[kKey]); }
+  TensorOptions wide_options() const { return statistics_options(operands_[kKey]); }
 
  private:
   void set_nodes(const PairTensors& nodes) {
@@ -167,11 +166,11 @@ class PairCall {
     if (operands_[kEdgeBias].defined()) check_bias();
     if (operands_[kEdgeFeat].defined()) check_columns();
     if (operands_[kEdgeQuery].defined()) {
-      TORCH_CHECK_VALUE(operands_[kEdgeFeat].defined(), "edge_query is given, but edge_feat is None");
+      CHECK_VALUE(operands_[kEdgeFeat].defined(), "edge_query is given, but edge_feat is None");
       check_of_destinations(operands_[kEdgeQuery], "edge_query");
     }
-    TORCH_CHECK_VALUE(!edges.key_is_value || (operands_[kEdgeKey].defined() && !operands_[kEdgeValue].defined()),
-                      "edge_key_is_value is set; expected edge_key, and None for edge_value");
+    CHECK_VALUE(!edges.key_is_value || (operands_[kEdgeKey].defined() && !operands_[kEdgeValue].defined()),
+                "edge_key_is_value is set; expected edge_key, and None for edge_value");
     if (args_.score == PairScore::kLeaky) check_weight();
     EdgeTerms& terms = args_.edge;
     terms.bias = operands_[kEdgeBias].operand.data;
@@ -181,9 +180,9 @@ class PairCall {
     terms.feat = operands_[kEdgeFeat].operand.data;
     terms.query = operands_[kEdgeQuery].operand.data;
     terms.weight = operands_[kEdgeWeight].operand.data;
-    TORCH_CHECK_NOT_IMPLEMENTED(backend_of(device_).has_edge_terms(terms, args_.type, args_.dim),
-                                "there are no kernels for these terms of edges and heads of ", args_.dim,
-                                " elements on ", device_);
+    CHECK_IMPLEMENTED(backend_of(device_).has_edge_terms(terms, args_.type, args_.dim),
+                      "there are no kernels for these terms of edges and heads of ", args_.dim, " elements on ",
+                      device_);
   }
   Feature rows_of_edges(const OptionalTensor& rows, const char* name) const {
     if (!rows) return {};
@@ -195,24 +194,24 @@ class PairCall {
     check_shape(operands_[kEdgeBias], "edge_bias", {args_.topology.num_edges, args_.heads},
                 "one number per edge and head");
     const DType type = operands_[kEdgeBias].operand.type;
-    TORCH_CHECK_TYPE(type == args_.type || (type == DType::kFloat && size_of(args_.type) == 2), "edge_bias has dtype ",
-                     dtype_name(operands_[kEdgeBias].tensor.scalar_type()), "; expected that of the features, ",
-                     dtype_name(operands_[kKey].tensor.scalar_type()), ", or torch.float32 with half features");
+    CHECK_TYPE(type == args_.type || (type == DType::kFloat && size_of(args_.type) == 2), "edge_bias has dtype ",
+               dtype_name(operands_[kEdgeBias].tensor.scalar_type()), "; expected that of the features, ",
+               dtype_name(operands_[kKey].tensor.scalar_type()), ", or torch.float32 with half features");
   }
   void check_columns() {
     const Tensor& feat = operands_[kEdgeFeat].tensor;
-    TORCH_CHECK_VALUE(feat.dim() == 2 && feat.size(0) == args_.topology.num_edges, "edge_feat has shape ", feat.sizes(),
-                      "; expected (", args_.topology.num_edges, ", columns), one row per edge");
-    TORCH_CHECK_VALUE(feat.size(1) > 0, "edge_feat has shape ", feat.sizes(), "; expected at least one column");
+    CHECK_VALUE(feat.dim() == 2 && feat.size(0) == args_.topology.num_edges, "edge_feat has shape ", feat.sizes(),
+                "; expected (", args_.topology.num_edges, ", columns), one row per edge");
+    CHECK_VALUE(feat.size(1) > 0, "edge_feat has shape ", feat.sizes(), "; expected at least one column");
     check_type(operands_[kEdgeFeat], "edge_feat", operands_[kKey], "the features");
     args_.edge.feat_dim = feat.size(1);
   }
   void check_weight() const {
     const auto state = [](const Feature& feature) { return feature.defined() ? "given" : "None"; };
-    TORCH_CHECK_VALUE(operands_[kEdgeWeight].defined() == operands_[kEdgeFeat].defined(), "edge_weight is ",
-                      state(operands_[kEdgeWeight]), ", but edge_feat is ", state(operands_[kEdgeFeat]));
+    CHECK_VALUE(operands_[kEdgeWeight].defined() == operands_[kEdgeFeat].defined(), "edge_weight is ",
+                state(operands_[kEdgeWeight]), ", but edge_feat is ", state(operands_[kEdgeFeat]));
     if (!operands_[kEdgeWeight].defined()) return;
-    TORCH_CHECK_VALUE(!operands_[kEdgeKey].defined(), "edge_key and edge_feat are given; expected one of them");
+    CHECK_VALUE(!operands_[kEdgeKey].defined(), "edge_key and edge_feat are given; expected one of them");
     check_shape(operands_[kEdgeWeight], "edge_weight", {args_.heads, args_.dim, args_.edge.feat_dim},
                 "(heads, dim, columns of edge_feat)");
     check_type(operands_[kEdgeWeight], "edge_weight", operands_[kKey], "the features");
@@ -221,18 +220,18 @@ class PairCall {
   void check_of_destinations(const Feature& numbers, const char* name) const {
     check_shape(numbers, name, {args_.topology.num_rows, args_.heads, args_.edge.feat_dim},
                 "(destination nodes, heads, columns of edge_feat)");
-    const auto type = c10::typeMetaToScalarType(statistics_options(operands_[kKey]).dtype());
-    TORCH_CHECK_TYPE(numbers.tensor.scalar_type() == type, name, " has dtype ",
-                     dtype_name(numbers.tensor.scalar_type()), "; expected ", dtype_name(type));
+    const auto type = statistics_type(operands_[kKey]);
+    CHECK_TYPE(numbers.tensor.scalar_type() == type, name, " has dtype ", dtype_name(numbers.tensor.scalar_type()),
+               "; expected ", dtype_name(type));
   }
   Topology checked_csr(const AdjacencyTensors& csr) const {
     const Tensor& indptr = csr.indptr;
     const Topology topology = topology_of(indptr, csr.indices, csr.edge_ids, args_.topology.num_edges, csr.short_rows);
-    TORCH_CHECK_TYPE(topology.is_int64 == args_.topology.is_int64, "out_indptr has dtype ",
-                     dtype_name(indptr.scalar_type()), "; expected that of indptr");
+    CHECK_TYPE(topology.is_int64 == args_.topology.is_int64, "out_indptr has dtype ", dtype_name(indptr.scalar_type()),
+               "; expected that of indptr");
     const int64_t num_src = operands_[kKey].tensor.size(0);
-    TORCH_CHECK_VALUE(topology.num_rows == num_src, "out_indptr has shape ", indptr.sizes(), "; expected (",
-                      num_src + 1, ",), one more than there are source nodes");
+    CHECK_VALUE(topology.num_rows == num_src, "out_indptr has shape ", indptr.sizes(), "; expected (", num_src + 1,
+                ",), one more than there are source nodes");
     return topology;
   }
 
@@ -255,9 +254,9 @@ class PairCall {
     if (is_dot ? place == kAttn || place == kEdgeWeight : place == kValue || place == kEdgeValue || place == kEdgeQuery)
       return {};
     const auto options = operands_[kKey].tensor.options(), wide = statistics_options(operands_[kKey]);
-    TORCH_CHECK_VALUE(!is_needed || operands_[place].defined(), "need_", kNames[place], " is set, but ", kNames[place],
-                      " is None");
-    if (!is_needed) return at::empty({0}, place == kEdgeQuery ? wide : options);
+    CHECK_VALUE(!is_needed || operands_[place].defined(), "need_", kNames[place], " is set, but ", kNames[place],
+                " is None");
+    if (!is_needed) return empty({0}, place == kEdgeQuery ? wide : options);
     if (place == kQuery && is_wide) return new_result(operands_[kQuery].tensor.sizes(), wide);
     return result_like(operands_[place]);
   }
@@ -274,7 +273,7 @@ class PairCall {
     return place == kEdgeFeat || place == kEdgeQuery ? columns_.cut(gradient) : heads_.cut(gradient);
   }
 
-  const at::Device device_;
+  const Device device_;
   const bool has_edges_;
   const AlignedRows heads_, columns_;
   std::array<Feature, kNumPlaces> operands_;
@@ -290,7 +289,7 @@ std::tuple<Tensor, Tensor, Tensor> gatv2_attention(const Tensor& indptr, const T
                                                    bool precise, bool short_rows, const OptionalTensor& edge_bias,
                                                    const OptionalTensor& edge_key, const OptionalTensor& edge_feat,
                                                    const OptionalTensor& edge_weight) {
-  const c10::DeviceGuard guard(indptr.device());
+  const DeviceGuard guard(indptr.device());
   PairCall call({indptr, indices, edge_ids, short_rows},
                 {PairScore::kLeaky, feat_dst, feat_src, feat_src, attn, negative_slope, {dropout_p, seed}},
                 {edge_bias, edge_key, {}, edge_feat, {}, edge_weight, false});
@@ -306,7 +305,7 @@ std::tuple<Tensor, Tensor, Tensor, Tensor, Tensor, Tensor, Tensor> gatv2_attenti
     const OptionalTensor& edge_bias, const OptionalTensor& edge_key, const OptionalTensor& edge_feat,
     const OptionalTensor& edge_weight, bool need_edge_bias, bool need_edge_key, bool need_edge_feat,
     bool need_edge_weight) {
-  const c10::DeviceGuard guard(indptr.device());
+  const DeviceGuard guard(indptr.device());
   PairCall call({indptr, indices, edge_ids, short_rows},
                 {PairScore::kLeaky, feat_dst, feat_src, feat_src, attn, negative_slope, {dropout_p, seed}},
                 {edge_bias, edge_key, {}, edge_feat, {}, edge_weight, false});
@@ -321,12 +320,12 @@ std::tuple<Tensor, Tensor, Tensor, Tensor> dot_attention(
     const Tensor& value, double scale, double dropout_p, const OptionalTensor& seed, bool save, bool precise,
     bool short_rows, const OptionalTensor& edge_bias, const OptionalTensor& edge_key, const OptionalTensor& edge_value,
     bool edge_key_is_value, const OptionalTensor& edge_feat, const OptionalTensor& edge_query, bool need_edge_out) {
-  const c10::DeviceGuard guard(indptr.device());
+  const DeviceGuard guard(indptr.device());
   PairCall call({indptr, indices, edge_ids, short_rows},
                 {PairScore::kDot, query, key, value, {}, scale, {dropout_p, seed}},
                 {edge_bias, edge_key, edge_value, edge_feat, edge_query, {}, edge_key_is_value});
   auto [out, lse, out_residual, edge_out] = call.forward(need_edge_out, save, precise);
-  if (!need_edge_out) edge_out = at::empty({0}, call.wide_options());
+  if (!need_edge_out) edge_out = empty({0}, call.wide_options());
   return {out, lse, out_residual, edge_out};
 }
 
@@ -339,7 +338,7 @@ std::tuple<Tensor, Tensor, Tensor, Tensor, Tensor, Tensor, Tensor, Tensor> dot_a
     bool edge_key_is_value, const OptionalTensor& edge_feat, const OptionalTensor& edge_query,
     const OptionalTensor& grad_edge_out, bool need_edge_bias, bool need_edge_key, bool need_edge_value,
     bool need_edge_feat) {
-  const c10::DeviceGuard guard(indptr.device());
+  const DeviceGuard guard(indptr.device());
   PairCall call({indptr, indices, edge_ids, short_rows},
                 {PairScore::kDot, query, key, value, {}, scale, {dropout_p, seed}},
                 {edge_bias, edge_key, edge_value, edge_feat, edge_query, {}, edge_key_is_value});
@@ -351,11 +350,11 @@ std::tuple<Tensor, Tensor, Tensor, Tensor, Tensor, Tensor, Tensor, Tensor> dot_a
 
 }  // namespace
 
-void register_pair_attention(torch::Library& m) {
-  m.impl("gatv2_attention", &gatv2_attention);
-  m.impl("gatv2_attention_backward", &gatv2_attention_backward);
-  m.impl("dot_attention", &dot_attention);
-  m.impl("dot_attention_backward", &dot_attention_backward);
+void register_pair_attention(Library& m) {
+  m.impl<&gatv2_attention>("gatv2_attention");
+  m.impl<&gatv2_attention_backward>("gatv2_attention_backward");
+  m.impl<&dot_attention>("dot_attention");
+  m.impl<&dot_attention_backward>("dot_attention_backward");
 }
 
 }  // namespace halfgnn

@@ -1,8 +1,6 @@
 // gsddmm, gsddmm_backward and u_add_v_add_e: checks, allocation, choice of kernel.
 
-#include <ATen/ops/empty.h>
-#include <c10/core/DeviceGuard.h>
-
+#include "../torch/device.h"
 #include "checks.h"
 #include "register.h"
 #include "results.h"
@@ -27,22 +25,24 @@ bool is_elementwise(const Backend& backend, Op op, const Operand& lhs, const Ope
 }
 
 // The dtype of a result unless another is asked for: fp32 if the operands' types are mixed.
-at::ScalarType own_type_of(const Feature& lhs, const Feature& rhs) {
+ScalarType own_type_of(const Feature& lhs, const Feature& rhs) {
   if (!lhs.defined()) return rhs.tensor.scalar_type();
   const bool is_mixed = rhs.defined() && lhs.operand.type != rhs.operand.type;
-  return is_mixed ? at::kFloat : lhs.tensor.scalar_type();
+  return is_mixed ? ScalarType::Float : lhs.tensor.scalar_type();
 }
 
-Tensor gsddmm(const Tensor& indptr, const Tensor& indices, const OptionalTensor& edge_ids, c10::string_view op_name,
-              const OptionalTensor& lhs_data, const OptionalTensor& rhs_data, c10::string_view lhs_target,
-              c10::string_view rhs_target, std::optional<at::ScalarType> out_dtype) {
-  const c10::DeviceGuard guard(indptr.device());
+Tensor gsddmm(const Tensor& indptr, const Tensor& indices, const OptionalTensor& edge_ids, string_view op_name,
+              const OptionalTensor& lhs_data, const OptionalTensor& rhs_data, string_view lhs_target,
+              string_view rhs_target, std::optional<ScalarType> out_dtype) {
+  const DeviceGuard guard(indptr.device());
   const Backend& backend = backend_of(indptr.device());
   const Op op = parse_op(op_name, true);
   const Topology topology = topology_of(indptr, indices, edge_ids, indices.numel());
   const Target lhs_at = parse_target(lhs_target, false), rhs_at = parse_target(rhs_target, false);  // CSC: v is the row
-  const Feature lhs = feature_of(reads_lhs(op) ? lhs_data : std::nullopt, "lhs_data", lhs_at, indptr.device());
-  const Feature rhs = feature_of(reads_rhs(op) ? rhs_data : std::nullopt, "rhs_data", rhs_at, indptr.device());
+  const Feature lhs =
+      feature_of(reads_lhs(op) ? OptionalRef(lhs_data) : OptionalRef(), "lhs_data", lhs_at, indptr.device());
+  const Feature rhs =
+      feature_of(reads_rhs(op) ? OptionalRef(rhs_data) : OptionalRef(), "rhs_data", rhs_at, indptr.device());
   check_operands_present(op, lhs, rhs, op_name);
   for (const auto* operand : {&lhs, &rhs}) {
     const char* name = operand == &lhs ? "lhs_data" : "rhs_data";
@@ -106,30 +106,28 @@ bool sum_gradient(const Backend& backend, const Topology& topology, Op op, bool 
 }
 
 Tensor gsddmm_backward(const Tensor& indptr, const Tensor& indices, const OptionalTensor& edge_ids, bool by_src,
-                       c10::string_view op_name, c10::string_view side_name, const Tensor& grad_out,
-                       const OptionalTensor& lhs_data, const OptionalTensor& rhs_data, c10::string_view lhs_target,
-                       c10::string_view rhs_target, at::IntArrayRef lhs_shape, at::IntArrayRef rhs_shape,
-                       at::ScalarType dtype, bool short_rows) {
+                       string_view op_name, string_view side_name, const Tensor& grad_out,
+                       const OptionalTensor& lhs_data, const OptionalTensor& rhs_data, string_view lhs_target,
+                       string_view rhs_target, IntArrayRef lhs_shape, IntArrayRef rhs_shape, ScalarType dtype,
+                       bool short_rows) {
   const Op op = parse_op(op_name, true);
-  TORCH_CHECK_VALUE(side_name == "lhs" || side_name == "rhs", "side is '", side_name, "'; expected lhs or rhs");
+  CHECK_VALUE(side_name == "lhs" || side_name == "rhs", "side is '", side_name, "'; expected lhs or rhs");
   const bool lhs_side = side_name == "lhs";
-  const at::Device device = indptr.device();
-  const c10::DeviceGuard guard(device);
+  const Device device = indptr.device();
+  const DeviceGuard guard(device);
   const Backend& backend = backend_of(device);
   const Topology topology = topology_of(indptr, indices, edge_ids, indices.numel(), short_rows);
   const Target lhs_at = parse_target(lhs_target, by_src), rhs_at = parse_target(rhs_target, by_src);
   const Feature grad = feature_of(grad_out, "grad", Target::kEdge, device);
   const Feature lhs = feature_of(lhs_data, "lhs", lhs_at, device), rhs = feature_of(rhs_data, "rhs", rhs_at, device);
   const Target own = lhs_side ? lhs_at : rhs_at;
-  TORCH_CHECK_VALUE(own != Target::kCol, "by_src is ", by_src,
-                    "; the gradient needs rows that are the operand's nodes");
+  CHECK_VALUE(own != Target::kCol, "by_src is ", by_src, "; the gradient needs rows that are the operand's nodes");
   const BroadcastPlan plan = plan_of(op, trailing(lhs_shape), trailing(rhs_shape));
-  TORCH_CHECK_VALUE(grad.operand.len == plan.out_len, "grad has shape ", grad_out.sizes(), "; expected trailing shape ",
-                    at::IntArrayRef(plan.out_shape));
+  CHECK_VALUE(grad.operand.len == plan.out_len, "grad has shape ", grad_out.sizes(), "; expected trailing shape ",
+              IntArrayRef(plan.out_shape));
   check_edge_rows(grad, "grad", topology.num_edges);
   // The dtype is that of the side whose gradient it is. That of the other side may mix with it.
-  const auto check_side = [&](const Feature& feature, const char* name, Side side, Target target,
-                              at::IntArrayRef shape) {
+  const auto check_side = [&](const Feature& feature, const char* name, Side side, Target target, IntArrayRef shape) {
     const bool is_own = lhs_side == (side == Side::kLhs);
     const auto type = is_own || !feature.defined() ? dtype : feature.tensor.scalar_type();
     check_types_of_two(dtype, lhs_side ? "lhs" : "rhs", type, name);
@@ -137,8 +135,7 @@ Tensor gsddmm_backward(const Tensor& indptr, const Tensor& indices, const Option
   };
   if (reads_lhs(op)) check_side(lhs, "lhs", Side::kLhs, lhs_at, lhs_shape);
   if (reads_rhs(op)) check_side(rhs, "rhs", Side::kRhs, rhs_at, rhs_shape);
-  TORCH_CHECK_VALUE(lhs_side ? reads_lhs(op) : reads_rhs(op), "side is ", side_name, ", which ", op_name,
-                    " does not read");
+  CHECK_VALUE(lhs_side ? reads_lhs(op) : reads_rhs(op), "side is ", side_name, ", which ", op_name, " does not read");
   check_gradient_type(grad_out, dtype);
   const auto shape = lhs_side ? lhs_shape : rhs_shape;
 
@@ -163,20 +160,19 @@ Tensor gsddmm_backward(const Tensor& indptr, const Tensor& indices, const Option
 }
 
 Tensor u_add_v_add_e(const Tensor& indptr, const Tensor& indices, const OptionalTensor& edge_ids, const Tensor& x_data,
-                     const Tensor& y_data, const Tensor& z_data, std::optional<at::ScalarType> out_dtype) {
-  const at::Device device = indptr.device();
-  const c10::DeviceGuard guard(device);
+                     const Tensor& y_data, const Tensor& z_data, std::optional<ScalarType> out_dtype) {
+  const Device device = indptr.device();
+  const DeviceGuard guard(device);
   const Topology topology = topology_of(indptr, indices, edge_ids, indices.numel());
   const Feature x = feature_of(x_data, "x", Target::kCol, device), y = feature_of(y_data, "y", Target::kRow, device),
                 z = feature_of(z_data, "z", Target::kEdge, device);
   check_row_rows(y, "y", topology.num_rows);
   check_edge_rows(z, "z", topology.num_edges);
   for (const auto& [name, operand] : {std::pair{"y", &y}, std::pair{"z", &z}}) {
-    TORCH_CHECK_VALUE(operand->tensor.sizes().slice(1) == x.tensor.sizes().slice(1), name, " has shape ",
-                      operand->tensor.sizes(), " and x ", x.tensor.sizes(), "; expected equal trailing shapes");
-    TORCH_CHECK_TYPE(operand->operand.type == x.operand.type, name, " has dtype ",
-                     dtype_name(operand->tensor.scalar_type()), " and x ", dtype_name(x.tensor.scalar_type()),
-                     "; expected equal dtypes");
+    CHECK_VALUE(operand->tensor.sizes().slice(1) == x.tensor.sizes().slice(1), name, " has shape ",
+                operand->tensor.sizes(), " and x ", x.tensor.sizes(), "; expected equal trailing shapes");
+    CHECK_TYPE(operand->operand.type == x.operand.type, name, " has dtype ", dtype_name(operand->tensor.scalar_type()),
+               " and x ", dtype_name(x.tensor.scalar_type()), "; expected equal dtypes");
   }
   const auto type = result_type(x.tensor.scalar_type(), out_dtype);
   Tensor out = new_result(z.tensor.sizes(), z.tensor.options().dtype(type));
@@ -197,10 +193,10 @@ Tensor u_add_v_add_e(const Tensor& indptr, const Tensor& indices, const Optional
 
 }  // namespace
 
-void register_sddmm(torch::Library& m) {
-  m.impl("gsddmm", &gsddmm);
-  m.impl("gsddmm_backward", &gsddmm_backward);
-  m.impl("u_add_v_add_e", &u_add_v_add_e);
+void register_sddmm(Library& m) {
+  m.impl<&gsddmm>("gsddmm");
+  m.impl<&gsddmm_backward>("gsddmm_backward");
+  m.impl<&u_add_v_add_e>("u_add_v_add_e");
 }
 
 }  // namespace halfgnn

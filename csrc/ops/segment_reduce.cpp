@@ -1,9 +1,6 @@
 // segment_reduce and its backward: gspmm of edge data over an adjacency that has no columns.
 
-#include <ATen/ops/empty.h>
-#include <ATen/ops/zeros.h>
-#include <c10/core/DeviceGuard.h>
-
+#include "../torch/device.h"
 #include "register.h"
 #include "results.h"
 #include "spmm.h"
@@ -11,9 +8,8 @@
 namespace halfgnn {
 namespace {
 
-std::tuple<Tensor, Tensor> segment_reduce(const Tensor& offsets, const Tensor& value_data,
-                                          c10::string_view reduce_name) {
-  const c10::DeviceGuard guard(offsets.device());
+std::tuple<Tensor, Tensor> segment_reduce(const Tensor& offsets, const Tensor& value_data, string_view reduce_name) {
+  const DeviceGuard guard(offsets.device());
   const Backend& backend = backend_of(offsets.device());
   const Reduce reduce = parse_reduce(reduce_name);
   const Feature value = feature_of(value_data, "value", Target::kEdge, offsets.device());
@@ -22,7 +18,7 @@ std::tuple<Tensor, Tensor> segment_reduce(const Tensor& offsets, const Tensor& v
   const BroadcastPlan plan = plan_of(Op::kCopyRhs, {}, trailing(value.tensor.sizes()));
   Tensor out = new_result(with_rows(topology.num_rows, plan.out_shape), value.tensor.options());
   const bool has_arg = is_argument_reduce(reduce);
-  Tensor arg = has_arg ? new_result(out.sizes(), offsets.options()) : at::empty({0}, offsets.options());
+  Tensor arg = has_arg ? new_result(out.sizes(), offsets.options()) : empty({0}, offsets.options());
   if (!has_arg && backend.has_sum_kernel(value.operand.type, 1, plan.out_len)) {
     SpmmSumArgs args;
     args.topology = topology;
@@ -51,17 +47,17 @@ std::tuple<Tensor, Tensor> segment_reduce(const Tensor& offsets, const Tensor& v
 }
 
 Tensor segment_reduce_backward(const Tensor& offsets, const Tensor& grad_out, const OptionalTensor& arg_data,
-                               c10::string_view reduce_name, int64_t num_rows) {
-  const c10::DeviceGuard guard(offsets.device());
+                               string_view reduce_name, int64_t num_rows) {
+  const DeviceGuard guard(offsets.device());
   const Backend& backend = backend_of(offsets.device());
   const Reduce reduce = parse_reduce(reduce_name);
-  TORCH_CHECK_VALUE(!is_argument_reduce(reduce) || arg_data, "arg is None; ", reduce_name, " needs it");
+  CHECK_VALUE(!is_argument_reduce(reduce) || arg_data, "arg is None; ", reduce_name, " needs it");
   const Feature grad = feature_of(grad_out, "grad", Target::kRow, offsets.device());
   const Topology topology = topology_of(offsets, std::nullopt, std::nullopt, num_rows);
   check_row_rows(grad, "grad", topology.num_rows);
   backend.check_offsets(topology);
   const BroadcastPlan plan = plan_of(Op::kCopyRhs, {}, trailing(grad.tensor.sizes()));
-  Tensor out = at::zeros(with_rows(num_rows, plan.out_shape), grad.tensor.options());
+  Tensor out = zeros(with_rows(num_rows, plan.out_shape), grad.tensor.options());
   if (out.numel() == 0) return out;
   const Tensor arg = is_argument_reduce(reduce) ? arg_data->contiguous() : Tensor();
   if (arg.defined()) check_arg(arg, grad_out, offsets);
@@ -82,9 +78,9 @@ Tensor segment_reduce_backward(const Tensor& offsets, const Tensor& grad_out, co
 
 }  // namespace
 
-void register_segment_reduce(torch::Library& m) {
-  m.impl("segment_reduce", &segment_reduce);
-  m.impl("segment_reduce_backward", &segment_reduce_backward);
+void register_segment_reduce(Library& m) {
+  m.impl<&segment_reduce>("segment_reduce");
+  m.impl<&segment_reduce_backward>("segment_reduce_backward");
 }
 
 }  // namespace halfgnn

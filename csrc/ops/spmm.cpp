@@ -2,9 +2,7 @@
 
 #include "spmm.h"
 
-#include <ATen/ops/empty.h>
-#include <c10/core/DeviceGuard.h>
-
+#include "../torch/device.h"
 #include "register.h"
 #include "results.h"
 
@@ -83,16 +81,17 @@ void run_general(const Backend& backend, const Topology& topology, Op op, Reduce
 }  // namespace
 
 std::tuple<Tensor, Tensor> gspmm(const Tensor& indptr, const Tensor& indices, const OptionalTensor& edge_ids,
-                                 c10::string_view op_name, c10::string_view reduce_name, const OptionalTensor& lhs_data,
-                                 const OptionalTensor& rhs_data, std::optional<at::ScalarType> out_dtype,
-                                 bool short_rows) {
-  const c10::DeviceGuard guard(indptr.device());
+                                 string_view op_name, string_view reduce_name, const OptionalTensor& lhs_data,
+                                 const OptionalTensor& rhs_data, std::optional<ScalarType> out_dtype, bool short_rows) {
+  const DeviceGuard guard(indptr.device());
   const Backend& backend = backend_of(indptr.device());
   const Op op = parse_op(op_name, false);
   const Reduce reduce = parse_reduce(reduce_name);
   const Topology topology = topology_of(indptr, indices, edge_ids, indices.numel(), short_rows);
-  const Feature lhs = feature_of(reads_lhs(op) ? lhs_data : std::nullopt, "lhs_data", Target::kCol, indptr.device());
-  const Feature rhs = feature_of(reads_rhs(op) ? rhs_data : std::nullopt, "rhs_data", Target::kEdge, indptr.device());
+  const Feature lhs =
+      feature_of(reads_lhs(op) ? OptionalRef(lhs_data) : OptionalRef(), "lhs_data", Target::kCol, indptr.device());
+  const Feature rhs =
+      feature_of(reads_rhs(op) ? OptionalRef(rhs_data) : OptionalRef(), "rhs_data", Target::kEdge, indptr.device());
   check_operands_present(op, lhs, rhs, op_name);
   check_edge_rows(rhs, "rhs_data", topology.num_edges);
   check_operand_types(op, lhs, rhs);
@@ -103,8 +102,7 @@ std::tuple<Tensor, Tensor> gspmm(const Tensor& indptr, const Tensor& indices, co
   const DType feat_type = dtype_of(feat.scalar_type(), "feat");
   const auto type = result_type(feat.scalar_type(), out_dtype);
   Tensor out = new_result(with_rows(topology.num_rows, plan.out_shape), feat.options().dtype(type));
-  Tensor arg =
-      is_argument_reduce(reduce) ? new_result(out.sizes(), indptr.options()) : at::empty({0}, indptr.options());
+  Tensor arg = is_argument_reduce(reduce) ? new_result(out.sizes(), indptr.options()) : empty({0}, indptr.options());
   if (!is_argument_reduce(reduce) && is_vector_sum(backend, op, lhs, rhs, plan)) {
     run_vector_sum(backend, topology, op, reduce, lhs, rhs, plan, out);
   } else if (!is_argument_reduce(reduce) && is_edge_sum(backend, op, feat_type, plan)) {
@@ -120,13 +118,13 @@ namespace {
 // What is known of an operand whose gradient may be asked for. The operand itself is given only where the gradient
 // reads it.
 struct Declared {
-  at::IntArrayRef shape;
-  at::ScalarType dtype;
+  IntArrayRef shape;
+  ScalarType dtype;
   bool needs_gradient;
 
   Tensor empty_gradient(const Tensor& grad_out) const {
     const auto options = grad_out.options().dtype(dtype);
-    return needs_gradient ? new_result(shape, options) : at::empty({0}, options);
+    return needs_gradient ? new_result(shape, options) : empty({0}, options);
   }
 };
 
@@ -257,10 +255,10 @@ void general_backward(const Backward& b, bool by_src, Tensor& grad_lhs, Tensor& 
 
 void check_backward(const Backward& b, bool by_src, int64_t num_dst, const Declared& lhs, const Declared& rhs) {
   const Tensor& grad = b.grad.tensor;
-  TORCH_CHECK_VALUE(b.grad.operand.len == b.plan.out_len && grad.size(0) == num_dst &&
-                        (by_src || grad.size(0) == b.topology.num_rows),
-                    "grad has shape ", grad.sizes(), "; expected ", num_dst, " rows of trailing shape ",
-                    at::IntArrayRef(b.plan.out_shape));
+  CHECK_VALUE(b.grad.operand.len == b.plan.out_len && grad.size(0) == num_dst &&
+                  (by_src || grad.size(0) == b.topology.num_rows),
+              "grad has shape ", grad.sizes(), "; expected ", num_dst, " rows of trailing shape ",
+              IntArrayRef(b.plan.out_shape));
   const auto is_read = [&](Side side) { return gradient_reads(b.op, side, lhs.needs_gradient, rhs.needs_gradient); };
   if (reads_lhs(b.op))
     check_declared(b.lhs, "lhs", b.lhs.operand.target, is_read(Side::kLhs), lhs.shape, lhs.dtype, b.topology);
@@ -295,19 +293,19 @@ BackwardPath path_of(const Backward& b, DType rhs_type, bool by_src, bool need_l
 }  // namespace
 
 std::tuple<Tensor, Tensor> gspmm_backward(const Tensor& indptr, const Tensor& indices, const OptionalTensor& edge_ids,
-                                          const Tensor& in_indptr, bool by_src, c10::string_view op_name,
-                                          c10::string_view reduce_name, const Tensor& grad_out,
+                                          const Tensor& in_indptr, bool by_src, string_view op_name,
+                                          string_view reduce_name, const Tensor& grad_out,
                                           const OptionalTensor& lhs_data, const OptionalTensor& rhs_data,
-                                          const OptionalTensor& arg_data, at::IntArrayRef lhs_shape,
-                                          at::IntArrayRef rhs_shape, at::ScalarType lhs_dtype, at::ScalarType rhs_dtype,
-                                          bool need_lhs, bool need_rhs, bool short_rows,
-                                          const OptionalTensor& in_indices, const OptionalTensor& in_edge_ids) {
+                                          const OptionalTensor& arg_data, IntArrayRef lhs_shape, IntArrayRef rhs_shape,
+                                          ScalarType lhs_dtype, ScalarType rhs_dtype, bool need_lhs, bool need_rhs,
+                                          bool short_rows, const OptionalTensor& in_indices,
+                                          const OptionalTensor& in_edge_ids) {
   const Op op = parse_op(op_name, false);
   const Reduce reduce = parse_reduce(reduce_name);
-  const at::Device device = indptr.device();
-  const c10::DeviceGuard guard(device);
-  TORCH_CHECK_VALUE(by_src || !need_lhs, "by_src is false; the gradient of lhs needs out-edges (CSR)");
-  TORCH_CHECK_VALUE(!is_argument_reduce(reduce) || arg_data, "arg is None; ", reduce_name, " needs it");
+  const Device device = indptr.device();
+  const DeviceGuard guard(device);
+  CHECK_VALUE(by_src || !need_lhs, "by_src is false; the gradient of lhs needs out-edges (CSR)");
+  CHECK_VALUE(!is_argument_reduce(reduce) || arg_data, "arg is None; ", reduce_name, " needs it");
   const BroadcastPlan plan = plan_of(op, trailing(lhs_shape), trailing(rhs_shape));
   const Tensor arg = arg_data && is_argument_reduce(reduce) ? arg_data->contiguous() : Tensor();
   const Backward b{backend_of(device),
@@ -337,9 +335,9 @@ std::tuple<Tensor, Tensor> gspmm_backward(const Tensor& indptr, const Tensor& in
   return {grad_lhs, grad_rhs};
 }
 
-void register_spmm(torch::Library& m) {
-  m.impl("gspmm", &gspmm);
-  m.impl("gspmm_backward", &gspmm_backward);
+void register_spmm(Library& m) {
+  m.impl<&gspmm>("gspmm");
+  m.impl<&gspmm_backward>("gspmm_backward");
 }
 
 }  // namespace halfgnn

@@ -6,18 +6,17 @@
 namespace halfgnn {
 
 std::tuple<Tensor, Tensor> gspmm(const Tensor& indptr, const Tensor& indices, const OptionalTensor& edge_ids,
-                                 c10::string_view op_name, c10::string_view reduce_name, const OptionalTensor& lhs_data,
-                                 const OptionalTensor& rhs_data, std::optional<at::ScalarType> out_dtype,
-                                 bool short_rows);
+                                 string_view op_name, string_view reduce_name, const OptionalTensor& lhs_data,
+                                 const OptionalTensor& rhs_data, std::optional<ScalarType> out_dtype, bool short_rows);
 
 std::tuple<Tensor, Tensor> gspmm_backward(const Tensor& indptr, const Tensor& indices, const OptionalTensor& edge_ids,
-                                          const Tensor& in_indptr, bool by_src, c10::string_view op_name,
-                                          c10::string_view reduce_name, const Tensor& grad_out,
+                                          const Tensor& in_indptr, bool by_src, string_view op_name,
+                                          string_view reduce_name, const Tensor& grad_out,
                                           const OptionalTensor& lhs_data, const OptionalTensor& rhs_data,
-                                          const OptionalTensor& arg_data, at::IntArrayRef lhs_shape,
-                                          at::IntArrayRef rhs_shape, at::ScalarType lhs_dtype, at::ScalarType rhs_dtype,
-                                          bool need_lhs, bool need_rhs, bool short_rows,
-                                          const OptionalTensor& in_indices, const OptionalTensor& in_edge_ids);
+                                          const OptionalTensor& arg_data, IntArrayRef lhs_shape, IntArrayRef rhs_shape,
+                                          ScalarType lhs_dtype, ScalarType rhs_dtype, bool need_lhs, bool need_rhs,
+                                          bool short_rows, const OptionalTensor& in_indices,
+                                          const OptionalTensor& in_edge_ids);
 
 // The maximum or minimum of copies of a whole operand. Returns false if the back end has no kernel for it.
 inline bool copy_extremum(const Backend& backend, const Topology& topology, Reduce reduce, const Operand& feat,

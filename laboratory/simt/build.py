@@ -198,7 +198,7 @@ class Ninja:
 
 
 def _all_bindings():
-    sources = [*build_sources.operators(), *build_sources.cuda_bindings()]
+    sources = [*build_sources.operators("aten"), *build_sources.cuda_bindings()]
     sources += [HERE / "chunks.cc", HERE / "combine.cc", HERE / "row_teams.cc"]
     sources += [*build_sources.yardsticks(), *build_sources.cuda_yardsticks()[0]]
     return build_sources.write(BUILD / "bindings" / "all.cpp", build_sources.include_all(sources))

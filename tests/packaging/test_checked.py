@@ -27,7 +27,7 @@ def compiled(part):
     """What a part compiles first, with what the build writes of headers."""
     if part == "instructions":
         return [*build_sources.cpu_kernels(), *(ROOT / "laboratory" / "instructions").glob("*.cpp")]
-    sources = [*build_sources.operators(), *build_sources.cuda_bindings(), *build_sources.yardsticks()]
+    sources = [*build_sources.operators("aten"), *build_sources.cuda_bindings(), *build_sources.yardsticks()]
     kernels = [*build_sources.cuda_kernels(), *build_sources.cuda_yardsticks()[1]]
     return [
         *sources,

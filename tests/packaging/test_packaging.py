@@ -22,6 +22,7 @@ from halfgnn import _library
 
 ROOT = Path(__file__).resolve().parents[2]
 MINOR = ".".join(torch.__version__.split(".")[:2])
+IS_STABLE = tuple(map(int, MINOR.split("."))) >= (2, 10)  # what a build of the CPU half chooses
 STAND_IN = "import types; sys.modules['torch'] = types.SimpleNamespace(__version__='{}')"
 PYTHON_39 = "import collections; sys.version_info = collections.namedtuple('V', 'major minor')(3, 9)"
 COMPILER = """#!/bin/sh
@@ -79,10 +80,12 @@ def test_one_wheel_serves_every_python(wheel):
     assert wheel.name.split("-")[4] != "any.whl"
 
 
-def test_metadata_of_the_wheel_name_the_torch_it_was_built_for(installed):
+def test_metadata_of_the_wheel_name_the_torch_it_fits(installed):
     (path,) = installed.glob("*.dist-info/METADATA")
     metadata = email.message_from_string(path.read_text())
-    assert [r for r in metadata.get_all("Requires-Dist") if r.startswith("torch=")] == [f"torch=={MINOR}.*"]
+    assert [r for r in metadata.get_all("Requires-Dist") if re.match(r"torch\b[=>]", r)] == [
+        "torch>=2.10" if IS_STABLE else f"torch=={MINOR}.*"
+    ]
     assert metadata["Requires-Python"] == ">=3.10"
     assert (metadata["License-Expression"] or metadata["License"]) == "Apache-2.0"
     assert metadata["Author"] == "halfgnn contributors" and metadata["License-File"] == "LICENSE"
@@ -112,6 +115,7 @@ def test_library_of_the_wheel_says_what_it_was_built_for(installed):
     built = json.loads((installed / "halfgnn" / "_C.json").read_text())
     assert built == {
         "torch": torch.__version__,
+        "abi": "stable" if IS_STABLE else "aten",
         "cuda": None,
         "cxx11_abi": torch.compiled_with_cxx11_abi(),
         "without_cuda": "HALFGNN_CUDA=0",
@@ -138,7 +142,7 @@ def test_library_that_was_built_here_says_what_for():
     built = _library._built_for(_library._PATH)
     if built is None:
         pytest.skip("setup.py did not build the library under test, or an earlier one did")
-    assert built["torch"] == torch.__version__
+    assert built["torch"] == torch.__version__ or built["abi"] == "stable"
     assert built["cuda"] in (None, torch.version.cuda)
     assert f"{ROOT}/csrc".encode() not in Path(_library._PATH).read_bytes(), "paths of this machine"
 
@@ -168,6 +172,24 @@ def test_library_does_not_fit_another_torch(version, cuda, abi, words):
     built = {"torch": "2.11.0+cu130", "cuda": "13.0", "cxx11_abi": True}
     reason = _library._why_unfit(built, version, cuda, abi)
     assert [word for word in words if word not in reason] == []
+
+
+@pytest.mark.parametrize("version", ["2.10.0", "2.11.0+cu130", "2.15.0", "3.0.0"])
+def test_library_by_the_stable_abi_fits_every_later_torch(version):
+    built = {"torch": "2.11.0+cu130", "abi": "stable", "cuda": None, "cxx11_abi": True}
+    assert _library._why_unfit(built, version, None, True) is None
+
+
+def test_library_by_the_stable_abi_does_not_fit_an_older_torch(monkeypatch):
+    built = {"torch": "2.11.0+cu130", "abi": "stable", "cuda": None, "cxx11_abi": True}
+    assert (
+        _library._why_unfit(built, "2.9.1", None, True)
+        == "was built for torch 2.10 and later, and torch 2.9.1 is installed"
+    )
+    monkeypatch.setattr(torch, "__version__", "2.9.1")
+    assert "pip install 'torch>=2.10'" in _library._cure(built)
+    monkeypatch.setattr(torch, "__version__", "2.10.0")
+    assert "torch>=" not in _library._cure(built)
 
 
 @pytest.fixture(params=["checkout", "pip"])

@@ -12,20 +12,31 @@ MAY_INCLUDE = {
     "csrc/core": (),
     "csrc/cpu/kernels": ("csrc/core",),
     "csrc/cuda/kernels": ("csrc/core",),
-    "csrc/cpu": ("csrc/core", "csrc/cpu/kernels"),
-    "csrc/cuda": ("csrc/core", "csrc/cuda/kernels"),
-    "csrc/ops": ("csrc/core", "csrc/cpu", "csrc/cuda"),
-    "csrc": ("csrc/ops",),
-    "benchmarks/yardsticks": ("csrc/core", "csrc/cuda", "csrc/cuda/kernels", "csrc/ops"),
+    "csrc/torch/aten": ("csrc/torch",),
+    "csrc/torch/stable": ("csrc/torch",),
+    "csrc/torch": ("csrc/torch/aten", "csrc/torch/stable"),
+    "csrc/cpu": ("csrc/core", "csrc/cpu/kernels", "csrc/torch"),
+    "csrc/cuda": ("csrc/core", "csrc/cuda/kernels", "csrc/torch"),
+    "csrc/ops": ("csrc/core", "csrc/cpu", "csrc/cuda", "csrc/torch"),
+    "csrc": ("csrc/ops", "csrc/torch"),
+    "benchmarks/yardsticks": ("csrc/core", "csrc/cuda", "csrc/cuda/kernels", "csrc/ops", "csrc/torch"),
 }
 PYTORCH = re.compile(r"(ATen|c10|torch|caffe2)/")
+# Of the stable ABI: C functions of shims, and headers that compile to nothing of PyTorch.
+UNSTABLE = re.compile(
+    r"(ATen|c10|caffe2)/|torch/(?!csrc/stable/c/|csrc/inductor/aoti_torch/(c|generated)/|headeronly/)"
+)
 CUDA = re.compile(r"(cuda|cuda_\w+\.h|crt|cub|thrust)\b")
 FORBIDDEN = {
     "csrc/core": (PYTORCH, CUDA),
     "csrc/cpu/kernels": (PYTORCH, CUDA),
     "csrc/cuda/kernels": (PYTORCH,),
-    "csrc/cpu": (CUDA,),
-    "csrc/ops": (CUDA,),
+    "csrc/torch/stable": (UNSTABLE,),
+    "csrc/torch": (PYTORCH, CUDA),
+    "csrc/cpu": (PYTORCH, CUDA),
+    "csrc/cuda": (PYTORCH,),
+    "csrc/ops": (PYTORCH, CUDA),
+    "csrc": (PYTORCH, CUDA),
 }
 
 
@@ -75,6 +86,11 @@ def test_sources_include_only_what_is_below_them():
         ("csrc/cpu/kernels/vec.h", "#include <c10/util/Half.h>"),
         ("csrc/cpu/kernels/vec.h", '#include "../threads.h"'),
         ("csrc/cpu/threads.h", '#include "../cuda/stream.h"'),
+        ("csrc/cpu/threads.h", "#include <ATen/Parallel.h>"),
+        ("csrc/ops/checks.h", "#include <c10/util/Exception.h>"),
+        ("csrc/ops/checks.h", '#include "../torch/stable/tensor.h"'),
+        ("csrc/torch/stable/tensor.h", "#include <torch/library.h>"),
+        ("csrc/torch/stable/tensor.h", '#include "../../core/types.h"'),
         ("csrc/cuda/kernels/core/launch.h", "#include <torch/library.h>"),
         ("csrc/cuda/kernels/core/launch.h", '#include "../../stream.h"'),
         ("csrc/cuda/kernels/core/launch.h", '#include "../../../ops/checks.h"'),
@@ -91,7 +107,10 @@ def test_sources_include_only_what_is_below_them():
 def test_what_is_not_below_is_found(tmp_path, file, line):
     names = [
         f"csrc/{name}"
-        for name in ("core/types.h", "cpu/threads.h", "cpu/kernels/vec.h", "cuda/stream.h", "ops/checks.h")
+        for name in (
+            *("core/types.h", "cpu/threads.h", "cpu/kernels/vec.h", "cuda/stream.h", "ops/checks.h"),
+            "torch/stable/tensor.h",
+        )
     ]
     for name in (*names, "benchmarks/yardsticks/scalar.h"):
         path = tmp_path / name

@@ -1,11 +1,14 @@
-// The stream that kernels run on.
+// Streams and errors of CUDA.
 #pragma once
 
+#include <c10/cuda/CUDAException.h>
 #include <c10/cuda/CUDAStream.h>
 
-namespace halfgnn::cuda {
+namespace halfgnn {
 
 // Of the current device.
 inline cudaStream_t current_stream() { return c10::cuda::getCurrentCUDAStream(); }
 
-}  // namespace halfgnn::cuda
+}  // namespace halfgnn
+
+#define CHECK_CUDA C10_CUDA_CHECK
