@@ -117,7 +117,7 @@ def _step(g: DGLGraph, etid: int, nodes: Tensor, prob: str | None, stop: float) 
 
 
 def pack_traces(traces: Tensor, types: Tensor) -> tuple[Tensor, Tensor, Tensor, Tensor]:
-    """Walks without the places after their ends: their nodes one after the other, the types of these, and lengths and starts of walks.
+    """Walks without the places after their ends: their nodes one after the other, the nodes' types, and walks' lengths and starts.
 
     traces, types: see :func:`random_walk`.
     """
