@@ -27,7 +27,7 @@ def mapped(batch: Any, leaf: Leaf) -> Any:
     Containers are tuples, named tuples, PackedSequences, lists, mappings, dataclasses, Graphs, HeteroGraphs, Blocks and
     torch_geometric's data. Other objects stay as they are.
     """
-    if isinstance(batch, (Tensor, Rows)) or is_dgl_graph(batch):
+    if isinstance(batch, (Tensor, Rows)) or moves_with_features(batch):
         return leaf(batch)
     if isinstance(batch, (Graph, HeteroGraph)):
         return batch._map(leaf)
@@ -45,6 +45,11 @@ def mapped(batch: Any, leaf: Leaf) -> Any:
     if is_pyg(batch):
         return copy.copy(batch).apply(lambda part: mapped(part, leaf))
     return batch
+
+
+def moves_with_features(x: Any) -> bool:
+    """Whether it is a DGLGraph, of DGL's own or of halfgnn.compat: its method `to` moves structure and features."""
+    return is_dgl_graph(x) or (hasattr(x, "__halfgnn_graph__") and hasattr(x, "record_stream"))
 
 
 def _tuple(batch: tuple, parts: list) -> tuple:

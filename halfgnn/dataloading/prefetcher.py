@@ -331,7 +331,7 @@ class _CudaMover:
 
     def _staged(self, x: Any, slot: _Slot) -> Any:
         """The source of the copy: page-locked memory with the content of x, or rows that the GPU gathers. DGL copies its graphs."""
-        if batches.is_dgl_graph(x):
+        if batches.moves_with_features(x):
             return x
         if isinstance(x, Rows):
             if x.store.can_be_read_by(self._device):
@@ -348,7 +348,7 @@ class _CudaMover:
             return x.gather(device=self._device)
         if x.device == self._device:
             return x
-        if batches.is_dgl_graph(x):
+        if batches.moves_with_features(x):
             return x.to(self._device, non_blocking=True)
         self._owner.num_bytes += x.numel() * x.element_size()
         return x.to(self._device, non_blocking=True)

@@ -33,6 +33,7 @@ from .convert import (
     to_homogeneous,
 )
 from .data import load_graphs, save_graphs
+from .dataloading import set_dst_lazy_features, set_edge_lazy_features, set_node_lazy_features, set_src_lazy_features
 from .frame import LazyFeature
 from .global_config import is_libxsmm_enabled, use_libxsmm
 from .heterograph import DGLBlock, DGLGraph, DGLHeteroGraph
@@ -155,6 +156,10 @@ __all__ = [
     "sampling",
     "save_graphs",
     "seed",
+    "set_dst_lazy_features",
+    "set_edge_lazy_features",
+    "set_node_lazy_features",
+    "set_src_lazy_features",
     "slice_batch",
     "softmax_edges",
     "softmax_nodes",
@@ -186,6 +191,9 @@ _LACKING = {
     "hetero_from_shared_memory": "pickle the graph to a worker: torch.multiprocessing shares its tensors",
     "distributed": "halfgnn has no distributed graph store",
     "DistGraph": "halfgnn has no distributed graph store",
+    "graphbolt": "dgl.dataloading has samplers and data loaders",
+    "optim": "torch.nn.Embedding(sparse=True) with torch.optim.SparseAdam trains embeddings of nodes",
+    "storages": "halfgnn.dataloading.FeatureStore keeps features on disk or in memory, g.get_node_storage in a graph",
     **transforms.LACKING,
 }
 

@@ -139,6 +139,10 @@ def test_some_edges_and_nodes():
 
     graphs = one_type()
     check(compute, graphs)
+    mine = graphs[0]
+    of_one = mine.out_edges(2, "all")
+    mine.push(2, lambda edges: {"m": torch.stack(edges.edges(), 1)}, lambda nodes: {"seen": nodes.mailbox["m"].sum(1)})
+    assert mine.ndata["seen"].sum(0).tolist() == [int(ends.sum()) for ends in of_one]
     for nodes in (ours.ALL, [1, 4, 5, 8]):
         found = [g.filter_nodes(lambda nodes: nodes.data["x"][:, 0] > 0, nodes) for g in graphs]
         assert torch.equal(*found)
