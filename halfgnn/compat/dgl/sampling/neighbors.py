@@ -30,7 +30,6 @@ def sample_neighbors(
     copy_edata: bool = True,
     _dist_training: bool = False,
     exclude_edges: Any = None,
-    fused: bool = False,
     output_device: Any = None,
 ) -> DGLGraph:
     """The subgraph of up to `fanout` in-edges of each node and edge type, drawn at random. All nodes remain.
