@@ -78,6 +78,8 @@ def _check(graphs: Sequence[DGLGraph], features: Mapping[str, Any]) -> None:
 def _union(parts: Sequence[Topology]) -> Topology:
     first = parts[0]
     node_counts = [[part.node_counts[i] for part in parts] for i in range(len(first.node_counts))]
+    if first.idtype == torch.int32 and any(sum(counts) > 2**31 - 1 for counts in node_counts):
+        raise DGLError("graphs have more than 2**31 - 1 nodes of one type together; expected int64 ids: g.long()")
     relations = []
     for i, (src_type, dst_type) in enumerate(first.metagraph.ends):
         ends = [part.relations[i].edges() for part in parts]
@@ -94,8 +96,8 @@ def _union(parts: Sequence[Topology]) -> Topology:
 
 def _starts_per_row(counts: Sequence[int], repeats: Sequence[int], like: Topology) -> Tensor:
     """What precedes each graph in `counts`, once per edge: repeats[i] times for graph i."""
-    starts = torch.tensor([0, *accumulate(counts)][:-1], dtype=like.idtype)
-    return starts.repeat_interleave(torch.tensor(repeats)).to(like.device)
+    starts = torch.tensor([0, *accumulate(counts)][:-1], dtype=like.idtype, device=like.device)
+    return starts.repeat_interleave(torch.tensor(repeats, device=like.device), output_size=sum(repeats))
 
 
 def _join(whole: Frame, frames: Sequence[Frame], names: Any, what: str) -> None:

@@ -42,12 +42,14 @@ def merge(graphs: Sequence[DGLGraph]) -> DGLGraph:
         edge_frames.append(
             Frame({name: torch.cat([frame[name] for frame in frames]) for name in frames[0]}, src.numel())
         )
-    node_frames = [_overlaid([graph._node_frames[i] for graph in graphs], count) for i, count in enumerate(counts)]
+    node_frames = [
+        _overlaid([graph._node_frames[i] for graph in graphs], count, first.device) for i, count in enumerate(counts)
+    ]
     return first._with(first._graph.with_relations(relations, counts), node_frames, edge_frames)
 
 
-def _overlaid(frames: Sequence[Frame], count: int) -> Frame:
+def _overlaid(frames: Sequence[Frame], count: int, device: torch.device) -> Frame:
     whole = Frame(num_rows=count)
     for frame in frames:
-        whole.update_rows(torch.arange(frame.num_rows), frame)
+        whole.update_rows(torch.arange(frame.num_rows, device=device), frame)
     return whole

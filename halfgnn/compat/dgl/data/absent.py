@@ -10,11 +10,13 @@ from .dataset import DGLDataset
 
 
 class AbsentDataset(DGLDataset):
-    """Raises DGLError when it is constructed."""
+    """Raises DGLError when it, or a class derived of it, is constructed."""
+
+    absent = ""  # the name of the data set
 
     def __init__(self, *args: Any, **kwargs: Any):
         raise DGLError(
-            f"dgl.data.{type(self).__name__} is not available in halfgnn.compat.dgl, which downloads no data sets: save the graphs"
+            f"dgl.data.{self.absent} is not available in halfgnn.compat.dgl, which downloads no data sets: save the graphs"
             " with DGL's dgl.save_graphs and read them with dgl.load_graphs, or derive a class from dgl.data.DGLDataset"
         )
 
@@ -22,4 +24,4 @@ class AbsentDataset(DGLDataset):
 @functools.cache
 def absent_dataset(name: str) -> type[AbsentDataset]:
     """The class that stands for the data set of this name."""
-    return type(name, (AbsentDataset,), {"__module__": __name__})
+    return type(name, (AbsentDataset,), {"__module__": __name__, "absent": name})

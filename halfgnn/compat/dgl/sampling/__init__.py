@@ -4,9 +4,9 @@ from typing import Any
 
 from .negatives import global_uniform_negative_sampling
 from .neighbors import sample_neighbors, select_topk
-from .walks import random_walk
+from .walks import pack_traces, random_walk
 
-__all__ = ["global_uniform_negative_sampling", "random_walk", "sample_neighbors", "select_topk"]
+__all__ = ["global_uniform_negative_sampling", "pack_traces", "random_walk", "sample_neighbors", "select_topk"]
 
 _AVAILABLE = ", ".join(__all__)
 

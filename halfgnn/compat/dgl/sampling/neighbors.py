@@ -30,13 +30,12 @@ def sample_neighbors(
     copy_edata: bool = True,
     _dist_training: bool = False,
     exclude_edges: Any = None,
-    fused: bool = False,
     output_device: Any = None,
 ) -> DGLGraph:
     """The subgraph of up to `fanout` in-edges of each node and edge type, drawn at random. All nodes remain.
 
     Args:
-        nodes: ids, or {node type: ids}, each once.
+        nodes: ids, or {node type: ids}. A node that is repeated counts once.
         fanout: a number, or {edge type: number}; -1 for all edges.
         edge_dir: "in", or "out" for out-edges.
         prob: the edge feature with weights, or booleans that say which edges may be drawn; types without it are sampled uniformly.
@@ -49,7 +48,7 @@ def sample_neighbors(
     decide them.
     """
     sampler = sampler_of(g, [fanout], edge_dir, prob, replace)
-    seeds = {ntype: ids.cpu() for ntype, ids in zip(g.ntypes, by_type(g, nodes, "nodes"))}
+    seeds = {ntype: _once(ids.cpu()) for ntype, ids in zip(g.ntypes, by_type(g, nodes, "nodes"))}
     found = sampler.sample(seeds, seed=new_seed()).blocks[0].edata[EID]
     edges = [found[etype].to(g.idtype) for etype in _directed(g.canonical_etypes, edge_dir)]
     if exclude_edges is not None:
@@ -61,6 +60,11 @@ def sample_neighbors(
     if copy_edata:
         part._edge_frames = rows_of_frames(g._edge_frames, kept, EID)
     return part if output_device is None else part.to(output_device)
+
+
+def _once(ids: Tensor) -> Tensor:
+    different = ids.unique()
+    return ids if different.numel() == ids.numel() else different
 
 
 def _with_edges(g: DGLGraph, edges: Sequence[Tensor]) -> DGLGraph:
@@ -108,9 +112,7 @@ def sampler_of(g: DGLGraph, fanouts: Sequence[Any], edge_dir: str, prob: str | N
     weights = None
     if prob is not None:
         weights = {
-            etype: frame[prob].reshape(-1).cpu()
-            for etype, frame in zip(etypes, g._edge_frames)
-            if prob in frame and frame.num_rows
+            etype: frame[prob].cpu() for etype, frame in zip(etypes, g._edge_frames) if prob in frame and frame.num_rows
         }
         weights = {etype: w if w.is_floating_point() else w.float() for etype, w in weights.items()}
     per_layer = [_fanout(g, fanout, etypes) for fanout in fanouts]

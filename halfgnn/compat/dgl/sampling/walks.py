@@ -12,7 +12,7 @@ from ..base import DGLError, check_ids, id_tensor
 from ..heterograph import DGLGraph
 from ..random import generator
 
-__all__ = ["random_walk"]
+__all__ = ["pack_traces", "random_walk"]
 
 
 def random_walk(
@@ -31,7 +31,7 @@ def random_walk(
         nodes: ids (n,), with repetitions for several walks from a node.
         metapath: the edge type of each step.
         length: the number of steps, in place of that on a graph of one edge type.
-        prob: the edge feature with weights; by default all out-edges of a node are as likely.
+        prob: the edge feature (E,) with weights; by default all out-edges of a node are as likely.
         restart_prob: the probability that a walk ends before a step, or one probability per step.
         return_eids: also return the edges.
 
@@ -54,6 +54,8 @@ def random_walk(
             raise DGLError(
                 f"metapath[{i}] is {g.canonical_etypes[step]}; expected a type of edges from {g.ntypes[types[i]]!r}"
             )
+    for etid in set(steps):
+        _check_weights(g, etid, prob)
     start = id_tensor(nodes, g.idtype, g.device, "nodes")
     check_ids(start, g._graph.num_nodes(types[0]), "nodes", "a node")
     traces, edges = [start], []
@@ -67,6 +69,16 @@ def random_walk(
     if not return_eids:
         return walks, of_type
     return walks, torch.stack(edges, 1) if edges else start.new_empty(start.numel(), 0), of_type
+
+
+def _check_weights(g: DGLGraph, etid: int, prob: str | None) -> None:
+    if prob is None or prob not in g._edge_frames[etid]:
+        return
+    weights = g._edge_frames[etid][prob]
+    if weights.dim() != 1 or bool((weights < 0).any()):
+        raise DGLError(
+            f"the feature {prob!r} has shape {tuple(weights.shape)}; expected one weight per edge, (E,), not negative"
+        )
 
 
 def _per_step(restart_prob: float | Tensor | None, count: int) -> list[float]:
@@ -85,7 +97,7 @@ def _step(g: DGLGraph, etid: int, nodes: Tensor, prob: str | None, stop: float) 
     draw = torch.rand(nodes.numel(), dtype=torch.float64, generator=generator()).to(g.device)
     goes = (nodes >= 0) & (last > first)
     if prob is not None and prob in g._edge_frames[etid]:
-        weights = g._edge_frames[etid][prob].reshape(-1).double()
+        weights = g._edge_frames[etid][prob].double()
         bounds = torch.nn.functional.pad(
             (weights if side.edge_ids is None else weights[side.edge_ids.long()]).cumsum(0), (1, 0)
         )
@@ -102,3 +114,13 @@ def _step(g: DGLGraph, etid: int, nodes: Tensor, prob: str | None, stop: float) 
         return torch.full_like(nodes, -1), torch.full_like(nodes, -1)
     edge = place.to(g.idtype) if side.edge_ids is None else side.edge_ids[place]
     return side.indices[place].masked_fill(~goes, -1), edge.masked_fill(~goes, -1)
+
+
+def pack_traces(traces: Tensor, types: Tensor) -> tuple[Tensor, Tensor, Tensor, Tensor]:
+    """Walks without the places after their ends: their nodes one after the other, the nodes' types, and walks' lengths and starts.
+
+    traces, types: see :func:`random_walk`.
+    """
+    is_node = traces >= 0
+    lengths = is_node.sum(1).to(traces.dtype)
+    return traces[is_node], types.expand_as(traces)[is_node], lengths, lengths.cumsum(0, dtype=traces.dtype) - lengths
