@@ -119,6 +119,25 @@ def compressed(
     return Adjacency(indptr, indices, edge_ids), num_cols
 
 
+def read_scipy(matrix: Any) -> tuple[str, list[Tensor], dict[str, int]]:
+    """Of a scipy sparse matrix of destinations x sources: the constructor of Graph that takes it, and its arguments."""
+    if not hasattr(matrix, "format"):
+        raise TypeError(f"matrix is a {type(matrix).__name__}; expected a scipy sparse matrix")
+    if matrix.ndim != 2:
+        raise ValueError(f"matrix has {matrix.ndim} dimensions; expected 2")
+    num_dst, num_src = matrix.shape
+    if matrix.format == "coo":
+        return "from_edges", _copied(matrix.col, matrix.row), {"num_src": num_src, "num_dst": num_dst}
+    if matrix.format == "csc":
+        return "from_csr", _copied(matrix.indptr, matrix.indices), {"num_dst": num_dst}
+    matrix = matrix.tocsr()
+    return "from_csc", _copied(matrix.indptr, matrix.indices), {"num_src": num_src}
+
+
+def _copied(*arrays: Any) -> list[Tensor]:
+    return [torch.from_numpy(array.copy()) for array in arrays]
+
+
 def edges_of(side: Adjacency) -> tuple[Tensor, Tensor]:
     """Rows and columns of all edges, (E,) each, in the order of edge data."""
     indptr, cols, edge_ids = side

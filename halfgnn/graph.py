@@ -326,20 +326,8 @@ class Graph:
 
         Stored zeros are edges. Values are not kept. Edge data is in the order of the CSR form, or of the COO form.
         """
-        if not hasattr(matrix, "format"):
-            raise TypeError(f"matrix is a {type(matrix).__name__}; expected a scipy sparse matrix")
-        if matrix.ndim != 2:
-            raise ValueError(f"matrix has {matrix.ndim} dimensions; expected 2")
-        num_dst, num_src = matrix.shape
-        if matrix.format == "coo":
-            src, dst = (torch.from_numpy(x.copy()) for x in (matrix.col, matrix.row))
-            return cls.from_edges(src, dst, num_src=num_src, num_dst=num_dst)
-        if matrix.format == "csc":
-            indptr, indices = (torch.from_numpy(x.copy()) for x in (matrix.indptr, matrix.indices))
-            return cls.from_csr(indptr, indices, num_dst=num_dst)
-        matrix = matrix.tocsr()
-        indptr, indices = (torch.from_numpy(x.copy()) for x in (matrix.indptr, matrix.indices))
-        return cls.from_csc(indptr, indices, num_src=num_src)
+        constructor, tensors, counts = adjacency.read_scipy(matrix)
+        return getattr(cls, constructor)(*tensors, **counts)
 
     @classmethod
     def from_torch_sparse(cls, tensor: Tensor) -> Graph:
