@@ -43,11 +43,8 @@ def _why_unfit(built: dict[str, Any], version: str, cuda: str | None, cxx11_abi:
     ATen, PyTorch's C++ interface, changes from one minor version to the next, and the stable ABI only grows.
     A library of the CPU half alone, whose "cuda" is None, fits a torch for any CUDA.
     """
-    if _is_stable(built):
-        fits = _numbers(version) >= _numbers(_OLDEST_STABLE)
-    else:
-        fits = _minor(version) == _minor(built["torch"])
-    if not fits:
+    is_later, is_same = _numbers(version) >= _numbers(_OLDEST_STABLE), _minor(version) == _minor(built["torch"])
+    if not (is_later if _is_stable(built) else is_same):
         return f"was built for torch {_fitting(built)}, and torch {version} is installed"
     if built["cuda"] is not None and (cuda or "none").split(".")[0] != built["cuda"].split(".")[0]:
         return f"was built for CUDA {built['cuda']}, and torch {version} is for CUDA {cuda}"
