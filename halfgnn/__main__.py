@@ -72,8 +72,7 @@ def _gpus() -> Iterator[tuple[str, str | None]]:
 
 def _facts() -> Iterator[tuple[str, str]]:
     yield "halfgnn", f"{__version__}, {Path(__file__).parent}"
-    built = _library.facts()
-    yield "library", f"{_library.path()}, built for torch {built.get('torch', 'that it does not name')}"
+    yield "library", f"{_library.path()}, built for torch {_library.built_for()}"
     yield "torch", f"{torch.__version__}, Python {platform.python_version()}, {platform.platform()}"
     yield "processor", f"{_processor()}, {torch.get_num_threads()} threads"
     yield "CPU kernels", _library.cpu_kernels() or "unknown"

@@ -43,11 +43,9 @@ def _why_unfit(built: dict[str, Any], version: str, cuda: str | None, cxx11_abi:
     ATen, PyTorch's C++ interface, changes from one minor version to the next, and the stable ABI only grows.
     A library of the CPU half alone, whose "cuda" is None, fits a torch for any CUDA.
     """
-    if _is_stable(built):
-        if _numbers(version) < _numbers(_OLDEST_STABLE):
-            return f"was built for torch {_OLDEST_STABLE} and later, and torch {version} is installed"
-    elif _minor(version) != _minor(built["torch"]):
-        return f"was built for torch {built['torch']}, and torch {version} is installed"
+    is_later, is_same = _numbers(version) >= _numbers(_OLDEST_STABLE), _minor(version) == _minor(built["torch"])
+    if not (is_later if _is_stable(built) else is_same):
+        return f"was built for torch {_fitting(built)}, and torch {version} is installed"
     if built["cuda"] is not None and (cuda or "none").split(".")[0] != built["cuda"].split(".")[0]:
         return f"was built for CUDA {built['cuda']}, and torch {version} is for CUDA {cuda}"
     if not _is_stable(built) and built["cxx11_abi"] != cxx11_abi:
@@ -58,6 +56,11 @@ def _why_unfit(built: dict[str, Any], version: str, cuda: str | None, cxx11_abi:
 def _is_stable(built: dict[str, Any]) -> bool:
     """Whether a library calls PyTorch by its stable ABI."""
     return built.get("abi") == "stable"
+
+
+def _fitting(built: dict[str, Any]) -> str:
+    """The versions of torch that a library fits."""
+    return f"{_OLDEST_STABLE} and later" if _is_stable(built) else str(built["torch"])
 
 
 def _minor(version: str) -> str:
@@ -144,6 +147,11 @@ def path() -> str:
 def facts() -> dict[str, Any]:
     """What setup.py wrote beside the library; {} if something else built it."""
     return dict(_FACTS)
+
+
+def built_for() -> str:
+    """The versions of torch that the library fits."""
+    return _fitting(_FACTS) if _FACTS else "that it does not name"
 
 
 def cpu_kernels() -> str:
