@@ -18,6 +18,7 @@
 # make mutants FILES="halfgnn/ops halfgnn/graph.py"  changes one expression at a time and prints the changes that no test notices.
 #             SAMPLE=60 SEED=1 draws that many changes, BUDGET is CPU seconds of tests per change, JOBS the changes at a time. Not in CI
 # make fuzz   CASES=10000 SEED=1: random calls of the CPU half, in a separate build with AddressSanitizer and UBSan
+# make docs   builds docs/ and the API's reference as a site, in build/docs/site
 # make bench  measures the CPU's figures, for hours on an otherwise idle machine; rows go to BENCH/cpu.csv (out/cpu).
 #             QUICK=1 measures one graph at one width, in minutes. ROWS=marked measures what the marks and the README show
 #
@@ -28,7 +29,7 @@
 # make gpu-test      builds for this GPU if needed, runs every test and compute-sanitizer on it, and prints a summary
 # make gpu-sanitize  runs only compute-sanitizer
 # make gpu-rehearsal runs a sample of both on the CPU of .venv, with the packages hidden that such a machine may lack
-# make gpu-minibatch measures a step of mini-batch training by phase (needs DGL for its samplers)
+# make gpu-minibatch measures a step of mini-batch training by phase
 # make gpu-bench     measures the operators beside the pure gather and the competitors, and prints tables. QUICK=1 runs a part
 #
 # PYTHON names that interpreter, OUT the folder for logs and rows (out/gpu). BUILD=0 uses halfgnn/_C.so as it is, BUILD=1 always
@@ -60,7 +61,7 @@ BUILD ?= auto
 MINIBATCH = --data synthetic --scale 0.005 --data-dir $(OUT) --max-steps 20 --profile --rows $(OUT)/minibatch.csv
 GPU_RUN = $(PYTHON) tests/gpu/run.py --out $(OUT) --build $(BUILD) $(if $(BUDGET),--budget $(BUDGET))
 
-.PHONY: help demo test test-all quick simulator simulated-kernels budgets paths test-architectures test-other-architectures test-matrix wheels check mutants fuzz bench bench-marked bench-ids bench-threads bench-rest clean gpu-test gpu-rehearsal gpu-sanitize gpu-bench gpu-minibatch
+.PHONY: help demo test test-all quick simulator simulated-kernels budgets paths test-architectures test-other-architectures test-matrix wheels check mutants fuzz docs bench bench-marked bench-ids bench-threads bench-rest clean gpu-test gpu-rehearsal gpu-sanitize gpu-bench gpu-minibatch
 
 help:  # the comment that this file begins with
 	@sed -n '/^#/!q; s/^# \{0,1\}//p' Makefile
@@ -199,14 +200,13 @@ gpu-bench:
 	$(GPU_RUN) --groups
 	$(PYTHON) -m benchmarks gpu --out $(OUT) $(if $(QUICK),--quick) $(if $(BUDGET),--budget $(BUDGET))
 
-# A step of MAG240M's baseline by phase, with and without prefetching, with features in a file, page-locked and on the GPU. Sampling
-# needs DGL.
+# A step of MAG240M's baseline by phase, with and without prefetching, with features in a file, page-locked and on the GPU.
 gpu-minibatch:
-	@if $(PYTHON) -c "import dgl, tqdm" > /dev/null 2>&1; then \
+	@if $(PYTHON) -c "import tqdm" > /dev/null 2>&1; then \
 	  for options in "" "--prefetch 0" "--features pinned" "--features device" "--dtype bf16" "--dtype fp32"; do \
 	    $(PYTHON) examples/mag240m/train.py $(MINIBATCH) --dtype fp16 $$options || exit 1; \
 	  done; \
-	else echo "mini-batches are not measured: sampling them needs DGL and tqdm"; fi
+	else echo "mini-batches are not measured: the program needs tqdm"; fi
 
 halfgnn/_C.so: $(SOURCES) $(VENV)/build
 	@mkdir -p build
@@ -234,6 +234,14 @@ $(VENV)/demo: requirements/demo.txt $(VENV)/build
 
 $(VENV)/test: requirements/test.txt $(VENV)/demo
 	$(PIP) -r requirements/test.txt
+	touch $@
+
+docs: build/docs/env
+	NO_MKDOCS_2_WARNING=1 build/docs/env/bin/mkdocs build --quiet --site-dir build/docs/site
+
+build/docs/env: requirements/docs.txt
+	$(PYTHON) -m venv $@
+	$@/bin/pip install -q --disable-pip-version-check -r requirements/docs.txt
 	touch $@
 
 clean:
