@@ -14,6 +14,7 @@ ROOT = Path(__file__).resolve().parents[2]
 PACKAGES = ("halfgnn", "benchmarks")
 # Each may import those before it and itself. halfgnn itself, which imports them for the user, is above all.
 LAYERS = (
+    ("halfgnn._stable_abi",),
     ("halfgnn._library",),
     ("halfgnn.common", "halfgnn.dgl_index", "halfgnn.reference"),
     ("halfgnn.adjacency",),
