@@ -13,7 +13,7 @@ namespace halfgnn {
 using c10::DeviceGuard;
 
 // Page-locked memory of a tensor must not go to another tensor before the current stream of a GPU has read it.
-inline void keep_until_read(const Tensor& tensor, const Device& device) {
+inline void keep_until_read([[maybe_unused]] const Tensor& tensor, const Device& device) {
   const c10::impl::VirtualGuardImpl guard(device.type());
   const c10::Stream stream = guard.getStream(device);
 #if TORCH_VERSION_MAJOR > 2 || TORCH_VERSION_MINOR >= 8
