@@ -221,3 +221,27 @@ def test_errors(change, error, match, monkeypatch):
     src, index, dim = case("rows", torch.float32)
     with pytest.raises(error, match=match):
         torch_scatter.scatter(**{"src": src, "index": index, "dim": dim, "dim_size": GROUPS, **change})
+
+
+def test_entries_without_ids():
+    """An index of which another dimension is 0 holds no ids, and none are read from memory that nobody wrote."""
+    src, index = torch.zeros(3, 0, 5, requires_grad=True), torch.zeros(3, 0, 5, dtype=torch.int64)
+    assert torch_scatter.scatter_sum(src, index, 2).shape == (3, 0, 0)
+    assert torch_scatter.scatter_softmax(src, index, 2).shape == src.shape
+    torch_scatter.scatter_mean(src, index, 2, dim_size=4).sum().backward()
+    assert src.grad.shape == src.shape
+
+
+def test_maxima_of_one_row_have_gradients():
+    """They are a view of what the operator returned if moving dimensions of 1 leaves it contiguous."""
+    src = torch.tensor([[[1.0], [3.0]], [[5.0], [2.0]]], requires_grad=True)
+    out, arg = torch_scatter.scatter_max(src, torch.tensor([0, 0]), 1)
+    out.mul_(2).sum().backward()
+    assert out.flatten().tolist() == [6.0, 10.0] and arg.flatten().tolist() == [1, 0]
+    assert src.grad.flatten().tolist() == [0.0, 2.0, 2.0, 0.0]
+
+
+def test_std_of_fp64_is_fp64():
+    src = torch.randn(30, 4, dtype=torch.float64)
+    out = torch_scatter.scatter_std(src, torch.zeros(30, dtype=torch.int64), 0)[0]
+    torch.testing.assert_close(out, src.std(0) * (29 / (29 + 1e-6)) ** 0.5, rtol=1e-14, atol=0)
