@@ -272,6 +272,8 @@ def test_wrong_seeds_are_refused():
             sampler.sample(seeds)
     with pytest.raises(ValueError, match="edges holds 500"):
         sampler.sample_edges(torch.tensor([500]))
+    with pytest.raises(ValueError, match="exclude holds 4294967296"):  # as int32 it is 0, an edge
+        sampler.sample_edges(torch.tensor([3]), exclude=torch.tensor([2**32]))
     with pytest.raises(ValueError, match="10 sources and 4 destinations"):
         NeighborSampler(Graph.from_edges(torch.tensor([9]), torch.tensor([3])), [2])
     hetero = NeighborSampler(heterograph(), [2])
