@@ -96,8 +96,9 @@ class Relation:
         if graph is not None:
             return taken(graph)
         src, dst = self.edges()
+        check = self.device.type == "cpu"  # programs may have written to the ids since; on a GPU it would have to wait
         try:
-            made = Graph.from_edges(src, dst, num_src=self.num_src, num_dst=self.num_dst, check=False)
+            made = Graph.from_edges(src, dst, num_src=self.num_src, num_dst=self.num_dst, check=check)
         except (ValueError, TypeError) as error:
             raise DGLError(str(error)) from error
         if may_keep(self.device):
