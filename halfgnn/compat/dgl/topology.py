@@ -96,7 +96,8 @@ class Relation:
         if graph is not None:
             return taken(graph)
         src, dst = self.edges()
-        check = self.device.type == "cpu"  # programs may have written to the ids since; on a GPU it would have to wait
+        # Programs may have written to the ids since. On a GPU the check would wait.
+        check = self.device.type == "cpu" and not torch.compiler.is_compiling()
         try:
             made = Graph.from_edges(src, dst, num_src=self.num_src, num_dst=self.num_dst, check=check)
         except (ValueError, TypeError) as error:
