@@ -278,3 +278,14 @@ def test_writes_to_ids_do_not_reach_the_kernels():
     g.ndata["x"] = torch.ones(3, 1)
     with pytest.raises(DGLError, match="1099511627776"):
         g.update_all(ours.function.copy_u("x", "m"), ours.function.sum("m", "y"))
+
+
+def test_numbers_of_a_batch_are_checked():
+    """Kernels read and write as many rows as they say."""
+    g = ours.graph(([0, 1, 2], [1, 2, 0]))
+    for counts in ([3000, 3000], [4, -1], [1, 1], [1.5, 1.5]):
+        for setter in (g.set_batch_num_nodes, g.set_batch_num_edges):
+            with pytest.raises(DGLError, match="val"):
+                setter(torch.tensor(counts))
+    g.set_batch_num_nodes(torch.tensor([1, 2]))
+    assert g.batch_size == 2
