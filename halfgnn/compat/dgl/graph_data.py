@@ -472,7 +472,9 @@ def _counts_of(counts: Any, total: int, name: Any, device: torch.device) -> Tens
     """Numbers of nodes or edges of batched graphs. Those on the CPU are checked; of others that would wait for the GPU."""
     counts = torch.as_tensor(counts)
     if counts.dim() != 1 or counts.dtype not in (torch.int64, torch.int32):
-        raise DGLError(f"val[{name!r}] is {counts.dtype} of shape {tuple(counts.shape)}; expected integers (batch_size,)")
+        raise DGLError(
+            f"val[{name!r}] is {counts.dtype} of shape {tuple(counts.shape)}; expected integers (batch_size,)"
+        )
     if counts.is_cpu and not torch.compiler.is_compiling():
         if int(counts.sum()) != total or bool((counts < 0).any()):
             raise DGLError(f"val[{name!r}] has a negative number or adds up to {int(counts.sum())}; expected {total}")
