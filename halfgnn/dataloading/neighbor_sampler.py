@@ -247,9 +247,14 @@ class NeighborSampler:
                 raise ValueError(f"exclude is {exclude!r}; expected 'self', a tensor of edge ids or None")
             return {etype: edges}
         given = exclude if isinstance(exclude, Mapping) else {etype: exclude}
+        excluded = {}
         for key, ids in given.items():
-            check_ids(ids, "exclude" if given is not exclude else f"exclude[{key!r}]")
-        return {self._etype(key): ids for key, ids in given.items()}
+            name = "exclude" if given is not exclude else f"exclude[{key!r}]"
+            check_ids(ids, name)
+            key = self._etype(key)
+            check_range(ids, name, self._relations[key].num_edges)  # others could be cut to ids of edges
+            excluded[key] = ids
+        return excluded
 
     def _checked_seed(self, seed: int | None) -> int:
         seed = self.seed if seed is None else checked_integer(seed, "seed", "an integer or None")

@@ -73,3 +73,11 @@ def test_wrong_arguments_are_refused(sampler):
     for options, message in ((dict(batch_size=0), "batch_size"), (dict(batch_size=2, rank=1), "rank is 1")):
         with pytest.raises(ValueError, match=message):
             NeighborDataLoader(sampler, torch.arange(3), **options)
+
+
+def test_batches_of_an_epoch_draw_differently():
+    """Even of the same seeds."""
+    ids = torch.arange(100)
+    g = Graph.from_edges(ids, torch.zeros_like(ids), num_src=100, num_dst=100)
+    loader = NeighborDataLoader(NeighborSampler(g, [5]), torch.zeros(4, dtype=torch.int64), batch_size=1)
+    assert len({tuple(batch.input_nodes.tolist()) for batch in loader}) == 4

@@ -272,6 +272,8 @@ def test_wrong_seeds_are_refused():
             sampler.sample(seeds)
     with pytest.raises(ValueError, match="edges holds 500"):
         sampler.sample_edges(torch.tensor([500]))
+    with pytest.raises(ValueError, match="exclude holds 4294967296"):  # as int32 it is 0, an edge
+        sampler.sample_edges(torch.tensor([3]), exclude=torch.tensor([2**32]))
     with pytest.raises(ValueError, match="10 sources and 4 destinations"):
         NeighborSampler(Graph.from_edges(torch.tensor([9]), torch.tensor([3])), [2])
     hetero = NeighborSampler(heterograph(), [2])
@@ -281,3 +283,17 @@ def test_wrong_seeds_are_refused():
         hetero.sample({"venue": torch.tensor([0])})
     with pytest.raises(ValueError, match=r"fanouts\[0\] has no \('paper', 'rev', 'author'\)"):
         NeighborSampler(heterograph(), [{"cites": 1, "writes": 1}])
+
+
+def test_weights_are_in_the_order_of_edge_data():
+    src, dst = torch.arange(8), torch.tensor([7, 3, 5, 1, 7, 3, 5, 1])  # not by destination
+    weight = torch.tensor([1.0, 0.0, 0.0, 1.0, 0.0, 1.0, 1.0, 0.0])
+    g = Graph.from_edges(src, dst, num_src=8, num_dst=8)
+    block = NeighborSampler(g, [2], edge_weight=weight).sample(torch.tensor([1, 3, 5, 7])).blocks[0]
+    assert block.edata["_ID"].tolist() == [3, 5, 6, 0]
+
+
+def test_layers_have_the_bounds_of_their_fanouts():
+    blocks = NeighborSampler(random_graph(), [2, 5]).sample(torch.arange(20)).blocks
+    assert [int(block.topology.csc().indptr.diff().max()) for block in blocks] == [2, 5]
+    assert all(int(block.topology.csc().indptr.diff().max()) <= block.topology.max_in_degree for block in blocks)

@@ -411,7 +411,9 @@ class GraphData:
                     f"val is a {type(val).__name__}; expected a dict of node types, of which there are several"
                 )
             val = {self.ntypes[0]: val}
-        self._batch_num_nodes = {ntype: torch.as_tensor(counts, device=self.device) for ntype, counts in val.items()}
+        self._batch_num_nodes = {
+            ntype: _counts_of(counts, self.num_nodes(ntype), ntype, self.device) for ntype, counts in val.items()
+        }
 
     def set_batch_num_edges(self, val: Tensor | Mapping[Any, Tensor]) -> None:
         """Set the numbers of edges in each batched graph: one tensor, or one per edge type."""
@@ -422,7 +424,8 @@ class GraphData:
                 )
             val = {self.canonical_etypes[0]: val}
         self._batch_num_edges = {
-            self.to_canonical_etype(etype): torch.as_tensor(counts, device=self.device) for etype, counts in val.items()
+            self.to_canonical_etype(etype): _counts_of(counts, self.num_edges(etype), etype, self.device)
+            for etype, counts in val.items()
         }
 
     # ---- copies ------------------------------------------------------------------------------------------------------------------
@@ -463,3 +466,16 @@ def _topology_of_edges(edges: Any) -> Topology:
     src, dst = (id_tensor(ids, torch.int64, torch.device("cpu"), name) for ids, name in ((src, "u"), (dst, "v")))
     count = int(torch.cat([src, dst]).max()) + 1 if src.numel() else 0
     return Topology(MetaGraph([(0, 0)], 1), [count], [Relation.from_edges(src, dst, count, count)])
+
+
+def _counts_of(counts: Any, total: int, name: Any, device: torch.device) -> Tensor:
+    """Numbers of nodes or edges of batched graphs. Those on the CPU are checked; of others that would wait for the GPU."""
+    counts = torch.as_tensor(counts)
+    if counts.dim() != 1 or counts.dtype not in (torch.int64, torch.int32):
+        raise DGLError(
+            f"val[{name!r}] is {counts.dtype} of shape {tuple(counts.shape)}; expected integers (batch_size,)"
+        )
+    if counts.is_cpu and not torch.compiler.is_compiling():
+        if int(counts.sum()) != total or bool((counts < 0).any()):
+            raise DGLError(f"val[{name!r}] has a negative number or adds up to {int(counts.sum())}; expected {total}")
+    return counts.to(device)

@@ -120,8 +120,8 @@ class Queries(GraphData):
         src, dst = relation.edges()
         if order == "srcdst":
             by_pair = relation.pairs()[1]
-            src, dst, ids = src[by_pair], dst[by_pair], ids[by_pair]
-        return _in_form(form, src, dst, ids)
+            return _in_form(form, src[by_pair], dst[by_pair], ids[by_pair])
+        return _in_form(form, src.clone(), dst.clone(), ids)  # programs write to them, for example to shift ids
 
     # ---- degrees -----------------------------------------------------------------------------------------------------------------
 
@@ -183,12 +183,13 @@ class Queries(GraphData):
         """
         relation = self._relation(etype)
         if fmt == "coo":
-            return relation.edges()
+            return tuple(end.clone() for end in relation.edges())
         if fmt not in ("csr", "csc"):
             raise DGLError(f"fmt is {fmt!r}; expected 'coo', 'csr' or 'csc'")
         relation.create(fmt)
         side = relation.graph().csr() if fmt == "csr" else relation.graph().csc()
-        return side.indptr, side.indices, side.indices.new_empty(0) if side.edge_ids is None else side.edge_ids
+        edge_ids = side.indices.new_empty(0) if side.edge_ids is None else side.edge_ids
+        return side.indptr.clone(), side.indices.clone(), edge_ids.clone()
 
     def adj_external(
         self, transpose: bool = False, ctx: Any = None, scipy_fmt: str | None = None, etype: Any = None

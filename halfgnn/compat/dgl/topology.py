@@ -96,8 +96,10 @@ class Relation:
         if graph is not None:
             return taken(graph)
         src, dst = self.edges()
+        # Programs may have written to the ids since. On a GPU the check would wait.
+        check = self.device.type == "cpu" and not torch.compiler.is_compiling()
         try:
-            made = Graph.from_edges(src, dst, num_src=self.num_src, num_dst=self.num_dst, check=False)
+            made = Graph.from_edges(src, dst, num_src=self.num_src, num_dst=self.num_dst, check=check)
         except (ValueError, TypeError) as error:
             raise DGLError(str(error)) from error
         if may_keep(self.device):

@@ -74,7 +74,7 @@ def vector_of(index: Tensor, dim: int, length: int) -> Tensor | None:
         if other != dim and index.shape[other] != 1 and index.stride(other) != 0:
             return None
     if 0 in index.shape:
-        return index.new_empty(length)
+        return index.new_empty(0) if length == 0 else None  # None: it holds no ids
     return index.as_strided((length,), (index.stride(dim),))
 
 

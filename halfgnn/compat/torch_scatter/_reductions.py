@@ -179,6 +179,7 @@ def with_gradient(src: Tensor, out: Tensor, arg: Tensor, dim: int) -> Tensor:
     """out, the elements of src at the positions arg along dim, with their gradient."""
     if not (src.requires_grad and torch.is_grad_enabled()):
         return out
+    out = out.clone() if out._is_view() else out  # a view of no_grad mode cannot be written to
     return apply(_Winners, src, out, arg, dim)
 
 

@@ -108,7 +108,7 @@ def _std(src: Tensor, index: Tensor, dim: int, out: Tensor | None, dim_size: int
         squares = out.add_(squares)
     count = counts(index, src, dim, mean.shape[dim])
     count = (count - 1).clamp_(min=1) if unbiased else count
-    return (squares / (count + 1e-6)).sqrt().to(src.dtype)
+    return (squares / (count.to(squares.dtype) + 1e-6)).sqrt().to(src.dtype)
 
 
 def _check(src: Tensor, index: Tensor, dim: int, name: str) -> int:

@@ -81,6 +81,8 @@ class SparseStorage:
             setattr(self, f"_{name}", None if tensor is None else tensor.contiguous())
         self._sparse_sizes = self._checked_sizes(sparse_sizes, trust_data)
         self._check_tensors()
+        if not trust_data:
+            self._check_places()
         self._trusted, self._structure = trust_data, Structure()
         if not is_sorted:
             self._sort()
@@ -89,6 +91,8 @@ class SparseStorage:
 
     def _checked_sizes(self, sizes: tuple[int | None, int | None] | None, trust_data: bool) -> tuple[int, int]:
         M, N = sizes or (None, None)
+        if self._rowptr is not None and self._rowptr.numel() == 0:
+            raise ValueError("rowptr has shape (0,); expected (M + 1,)")
         if M is None:
             M = self._rowptr.numel() - 1 if self._rowptr is not None else _num_ids(self._row)
         elif self._rowptr is None and not trust_data:
@@ -114,6 +118,19 @@ class SparseStorage:
             if tensor.device != self._col.device:
                 raise ValueError(f"{name} is on {tensor.device}; expected the device of col, {self._col.device}")
         self._check_value(self._value)
+
+    def _check_places(self) -> None:
+        """Of tensors that lead to places in others."""
+        nnz = self._col.numel()
+        for name, offsets in (("rowptr", self._rowptr), ("colptr", self._colptr)):
+            if offsets is not None:
+                is_whole = (offsets[0] == 0) & (offsets[-1] == nnz) & (offsets[1:] >= offsets[:-1]).all()
+                if not bool(is_whole):
+                    raise ValueError(f"{name} falls, or does not run from 0 to {nnz}, the number of entries")
+        _check_ids(self._csr2csc, "csr2csc", nnz)
+        _check_ids(self._csc2csr, "csc2csr", nnz)
+        if self._rowptr is not None:
+            _check_ids(self._row, "row", self._sparse_sizes[0])
 
     def _check_value(self, value: Tensor | None) -> None:
         if value is None:

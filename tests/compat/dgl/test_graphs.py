@@ -263,3 +263,29 @@ def test_install():
         "assert dgl.__name__ == 'halfgnn.compat.dgl'"
     )
     subprocess.run([sys.executable, "-c", code], check=True)
+
+
+def test_writes_to_ids_do_not_reach_the_kernels():
+    """Results are copies. Ids given by the program are looked at again when the graph is sorted."""
+    g = ours.graph(([0, 1], [1, 2]))
+    for ends in (g.edges(), g.adj_tensors("coo"), g.adj_tensors("csc"), g.adj_tensors("csr")):
+        for ids in ends:
+            ids.fill_(2**40)
+    assert [end.tolist() for end in g.edges()] == [[0, 1], [1, 2]] and g.in_degrees().tolist() == [0, 1, 1]
+    src = torch.tensor([0, 1])
+    g = ours.graph((src, torch.tensor([1, 2])))
+    src.fill_(2**40)
+    g.ndata["x"] = torch.ones(3, 1)
+    with pytest.raises(DGLError, match="1099511627776"):
+        g.update_all(ours.function.copy_u("x", "m"), ours.function.sum("m", "y"))
+
+
+def test_numbers_of_a_batch_are_checked():
+    """Kernels read and write as many rows as they say."""
+    g = ours.graph(([0, 1, 2], [1, 2, 0]))
+    for counts in ([3000, 3000], [4, -1], [1, 1], [1.5, 1.5]):
+        for setter in (g.set_batch_num_nodes, g.set_batch_num_edges):
+            with pytest.raises(DGLError, match="val"):
+                setter(torch.tensor(counts))
+    g.set_batch_num_nodes(torch.tensor([1, 2]))
+    assert g.batch_size == 2

@@ -151,3 +151,14 @@ def test_blocks_of_all_neighbors_are_dgls():
         assert_same(one.srcdata["_ID"].sort()[0], other.srcdata["_ID"].sort()[0])
         assert one.num_dst_nodes() == other.num_dst_nodes()
     assert_same(expected[2][1].dstdata["_ID"], sampled[2][1].dstdata["_ID"])
+
+
+def test_masks_may_be_written_to_between_batches():
+    g = ours.graph((torch.arange(1, 9), torch.zeros(8, dtype=torch.int64)))
+    g.edata["mask"] = torch.ones(8, dtype=torch.bool)
+    sampler = dataloading.NeighborSampler([-1], mask="mask")
+    for wanted in (range(8), range(4, 8), ()):
+        g.edata["mask"][: 8 - len(wanted)] = False
+        block = sampler.sample_blocks(g, torch.tensor([0]))[2][0]
+        assert sorted(block.edata[ours.EID].tolist()) == list(wanted)
+    assert sampler._made is not None and sampler._sampler(g) is sampler._sampler(g)

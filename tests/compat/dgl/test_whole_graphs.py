@@ -186,3 +186,9 @@ def test_errors_name_what_is_wrong():
         ours.batch([blocks])
     with pytest.raises(AttributeError, match="METIS"):
         _ = ours.metis_partition
+
+
+def test_one_edge_finds_each_node():
+    g = ours.graph(([0, 0, 0, 1, 2], [1, 1, 2, 3, 3]))  # with parallel edges, and two ways to 3
+    assert [nodes.tolist() for nodes in ours.bfs_nodes_generator(g, 0)] == [[0], [1, 2], [3]]
+    assert [edges.numel() for edges in ours.bfs_edges_generator(g, 0)] == [2, 1]

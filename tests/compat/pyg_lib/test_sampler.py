@@ -184,3 +184,14 @@ def test_wrong_arguments_are_refused():
         sampler.neighbor_sample(rowptr, torch.full_like(col, 77), seeds, [2, 2])
     with pytest.raises(NotImplementedError, match=r"p is 2\.0"):
         sampler.random_walk(rowptr, col, seeds, 3, p=2.0)
+
+
+def test_walks_and_subgraphs_of_no_node():
+    rowptr, col = torch.tensor([0, 1, 2]), torch.tensor([1, 0])
+    for ids in (torch.tensor([-1]), torch.tensor([2])):
+        for call in (
+            lambda ids: sampler.random_walk(rowptr, col, ids, 2),
+            lambda ids: sampler.subgraph(rowptr, col, ids),
+        ):
+            with pytest.raises((ValueError, IndexError), match="holds"):
+                call(ids)

@@ -221,3 +221,62 @@ def test_errors(change, error, match, monkeypatch):
     src, index, dim = case("rows", torch.float32)
     with pytest.raises(error, match=match):
         torch_scatter.scatter(**{"src": src, "index": index, "dim": dim, "dim_size": GROUPS, **change})
+
+
+def test_entries_without_ids():
+    """An index of which another dimension is 0 holds no ids, and none are read from memory that nobody wrote."""
+    src, index = torch.zeros(3, 0, 5, requires_grad=True), torch.zeros(3, 0, 5, dtype=torch.int64)
+    assert torch_scatter.scatter_sum(src, index, 2).shape == (3, 0, 0)
+    assert torch_scatter.scatter_softmax(src, index, 2).shape == src.shape
+    torch_scatter.scatter_mean(src, index, 2, dim_size=4).sum().backward()
+    assert src.grad.shape == src.shape
+
+
+def test_maxima_of_one_row_have_gradients():
+    """They are a view of what the operator returned if moving dimensions of 1 leaves it contiguous."""
+    src = torch.tensor([[[1.0], [3.0]], [[5.0], [2.0]]], requires_grad=True)
+    out, arg = torch_scatter.scatter_max(src, torch.tensor([0, 0]), 1)
+    out.mul_(2).sum().backward()
+    assert out.flatten().tolist() == [6.0, 10.0] and arg.flatten().tolist() == [1, 0]
+    assert src.grad.flatten().tolist() == [0.0, 2.0, 2.0, 0.0]
+
+
+def test_std_of_fp64_is_fp64():
+    src = torch.randn(30, 4, dtype=torch.float64)
+    out = torch_scatter.scatter_std(src, torch.zeros(30, dtype=torch.int64), 0)[0]
+    torch.testing.assert_close(out, src.std(0) * (29 / (29 + 1e-6)) ** 0.5, rtol=1e-14, atol=0)
+
+
+def test_the_first_id_out_of_range_is_refused():
+    """The kernel does not look: its Graph says how many groups there are."""
+    src, index = torch.ones(5000, 8), torch.arange(5000) % 7
+    with pytest.raises(IndexError, match="index holds 6; expected ids in \\[0, 6\\)"):
+        torch_scatter.scatter_sum(src, index, 0, dim_size=6)
+
+
+def test_the_graph_of_sorted_ids_is_a_copy():
+    """A write to the index between forward and backward does not reach what the backward reads."""
+    src, index = torch.randn(6000, 8, requires_grad=True), torch.arange(6000, dtype=torch.int32) // 600
+    out = torch_scatter.scatter_sum(src, index, 0)
+    index.fill_(2**30)
+    out[3].sum().backward()
+    assert src.grad.sum(1).nonzero().flatten().tolist() == list(range(1800, 2400))
+
+
+@pytest.mark.parametrize("dtype", [torch.float16, torch.bfloat16], ids=str)
+def test_gradients_of_maxima_of_halves(dtype):
+    src = torch.tensor([[1.0], [3.0], [2.0]], dtype=dtype, requires_grad=True)
+    torch_scatter.scatter_max(src, torch.tensor([0, 0, 1]), 0)[0].backward(torch.tensor([[0.5], [-3.0]], dtype=dtype))
+    assert src.grad.flatten().tolist() == [0.0, 0.5, -3.0]
+
+
+def test_out_of_halves_is_added_before_rounding():
+    src, index = torch.full((40, 1), 2000.0, dtype=torch.float16), torch.zeros(40, dtype=torch.int64)
+    out = torch.full((1, 1), -60000.0, dtype=torch.float16)
+    assert torch_scatter.scatter_mean(src, index, 0, out=out).item() == 500  # the sum alone is beyond fp16
+
+
+def test_nan_wins_over_out():
+    src, out = torch.tensor([[float("nan")], [1.0]]), torch.tensor([[5.0], [0.0]])
+    value, arg = torch_scatter.scatter_max(src, torch.tensor([0, 1]), 0, out=out)
+    assert value[0].isnan() and value[1] == 1 and arg.flatten().tolist() == [0, 1]

@@ -93,3 +93,8 @@ def test_errors():
         torch_scatter.segment_csr(src, torch.tensor([0, 4, 6]))
     with pytest.raises(ValueError, match=r"src has shape \(5, 2\); expected 2 at dim 0, one per segment"):
         torch_scatter.gather_csr(src, torch.tensor([0, 4, 6]))
+
+
+def test_positions_before_the_first_segment_are_in_none():
+    src = torch.ones(5000, 8)
+    assert torch_scatter.segment_csr(src, torch.tensor([1000, 3000, 5000]))[:, 0].tolist() == [2000.0, 2000.0]

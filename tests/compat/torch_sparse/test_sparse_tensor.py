@@ -8,7 +8,7 @@ import torch
 
 from halfgnn import Graph, ops
 from halfgnn.compat import torch_sparse
-from halfgnn.compat.torch_sparse import SparseTensor
+from halfgnn.compat.torch_sparse import SparseStorage, SparseTensor
 
 M, N = 9, 7
 
@@ -236,3 +236,13 @@ def test_files_and_what_is_not_here(tmp_path):
         SparseTensor(row=torch.tensor([0]), col=torch.tensor([7]), sparse_sizes=(M, N))
     with pytest.raises(TypeError, match="other is a list"):
         operator.matmul(a, [1])
+
+
+@pytest.mark.parametrize("rowptr", [[0, 5, 2], [0, 1, 3], [1, 1, 2], [0, -1, 2], [0, 1, 2**40]])
+def test_offsets_that_leave_the_entries_are_refused(rowptr):
+    """torch.repeat_interleave would write as many rows as they name into the memory of nnz."""
+    col = torch.tensor([0, 1])
+    with pytest.raises(ValueError, match="rowptr falls, or does not run from 0 to 2"):
+        SparseTensor(rowptr=torch.tensor(rowptr), col=col)
+    with pytest.raises(ValueError, match="colptr falls"):
+        SparseStorage(row=col, col=col, sparse_sizes=(2, 2), colptr=torch.tensor(rowptr))

@@ -7,6 +7,7 @@ from typing import Any
 
 from torch import Tensor
 
+from ....common.by_tensor import state_of
 from ....dataloading import NeighborSampler as Neighbors
 from ....dataloading.edge_batch import without_edges
 from ....heterograph import Block
@@ -30,6 +31,8 @@ __all__ = [
     "set_node_lazy_features",
     "set_src_lazy_features",
 ]
+
+_Key = tuple[Any, list[Tensor], list[Any]]  # of a sampler that is kept: the graph, weights, and the state of these
 
 # ---- features that a DataLoader fetches ------------------------------------------------------------------------------------------
 
@@ -161,8 +164,10 @@ class NeighborSampler(BlockSampler):
 
     def _sampler(self, g: DGLGraph) -> Neighbors:
         """halfgnn's sampler, made once per graph and weights."""
-        weights = None if self.prob is None else [frame[self.prob] for frame in g._edge_frames if self.prob in frame]
-        key = g._graph, weights
+        weights = [frame[self.prob] for frame in g._edge_frames if self.prob in frame] if self.prob else []
+        if any(weight.is_inference() for weight in weights):  # whose writes are not counted
+            return sampler_of(g, self.fanouts, "in", self.prob, self.replace)
+        key = g._graph, weights, [state_of(weight) for weight in weights]
         if self._made is None or not _same(self._made[0], key):
             self._made = key, sampler_of(g, self.fanouts, "in", self.prob, self.replace)
         return self._made[1]
@@ -171,10 +176,11 @@ class NeighborSampler(BlockSampler):
         return {**self.__dict__, "_made": None}
 
 
-def _same(one: tuple[Any, list[Tensor] | None], other: tuple[Any, list[Tensor] | None]) -> bool:
-    if one[0] is not other[0] or (one[1] is None) != (other[1] is None):
+def _same(one: _Key, other: _Key) -> bool:
+    """Whether the graph is the same object, and the weights are the same tensors and have not been written to."""
+    if one[0] is not other[0] or one[2] != other[2]:
         return False
-    return one[1] is None or all(a is b for a, b in zip(one[1], other[1] or ()))
+    return all(a is b for a, b in zip(one[1], other[1]))
 
 
 def _block(g: DGLGraph, sampled: Block, excluded: Sequence[Tensor] | None) -> DGLBlock:
