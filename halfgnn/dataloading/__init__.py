@@ -3,11 +3,13 @@
 :class:`NeighborSampler` samples blocks around seeds, and :class:`NeighborDataLoader` makes epochs of them.
 :class:`FeatureStore` gathers rows of a tensor or a memory-mapped file by id, without widening them. :class:`Prefetcher` wraps any
 iterable of mini-batches (DGL's DataLoader, PyG's loaders, plain tuples) and moves several of them ahead, on a stream of its own.
+:func:`infer_by_layers` computes a trained model's rows for all nodes of a graph.
 """
 
 from ..heterograph import Block
 from .edge_batch import EdgeBatch
 from .feature_store import FeatureStore, Rows
+from .inference import infer_by_layers
 from .neighbor_loader import NeighborDataLoader
 from .neighbor_sampler import NeighborSampler, SampledBatch
 from .prefetcher import Prefetcher
@@ -21,4 +23,5 @@ __all__ = [
     "Prefetcher",
     "Rows",
     "SampledBatch",
+    "infer_by_layers",
 ]
