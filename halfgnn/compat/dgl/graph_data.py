@@ -475,7 +475,7 @@ def _counts_of(counts: Any, total: int, name: Any, device: torch.device) -> Tens
         raise DGLError(
             f"val[{name!r}] is {counts.dtype} of shape {tuple(counts.shape)}; expected integers (batch_size,)"
         )
-    if counts.is_cpu and not torch.compiler.is_compiling():
-        if int(counts.sum()) != total or bool((counts < 0).any()):
-            raise DGLError(f"val[{name!r}] has a negative number or adds up to {int(counts.sum())}; expected {total}")
+    is_read = counts.is_cpu and not torch.compiler.is_compiling()
+    if is_read and (int(counts.sum()) != total or bool((counts < 0).any())):
+        raise DGLError(f"val[{name!r}] has a negative number or adds up to {int(counts.sum())}; expected {total}")
     return counts.to(device)
