@@ -287,10 +287,10 @@ def test_wrong_seeds_are_refused():
 
 def test_weights_are_in_the_order_of_edge_data():
     src, dst = torch.arange(8), torch.tensor([7, 3, 5, 1, 7, 3, 5, 1])  # not by destination
-    weight = torch.tensor([1.0, 0.0, 0.0, 1.0, 0.0, 1.0, 1.0, 0.0])
+    weight = torch.tensor([1.0, 1.0, 0.0, 1.0, 0.0, 0.0, 1.0, 0.0])
     g = Graph.from_edges(src, dst, num_src=8, num_dst=8)
     block = NeighborSampler(g, [2], edge_weight=weight).sample(torch.tensor([1, 3, 5, 7])).blocks[0]
-    assert block.edata["_ID"].tolist() == [3, 5, 6, 0]
+    assert block.edata["_ID"].tolist() == [3, 1, 6, 0]
 
 
 def test_layers_have_the_bounds_of_their_fanouts():
