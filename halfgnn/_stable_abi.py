@@ -39,7 +39,9 @@ def _typed(error: RuntimeError) -> Exception:
 
 def _returning(call: Callable[..., Any], operator: Any) -> Callable[..., Any]:
     name = operator._schema.name
-    returns_one = len(operator._schema.returns) == 1 and isinstance(operator._schema.returns[0].type, torch.TensorType)
+    # Lists of tensors are ids, which have no derivative.
+    returns_tensors = all(isinstance(result.type, torch.TensorType) for result in operator._schema.returns)
+    returns_one = returns_tensors and len(operator._schema.returns) == 1
 
     def complete_call(*args: Any, **kwargs: Any) -> Any:
         if forward_ad._current_level >= 0:
@@ -52,7 +54,7 @@ def _returning(call: Callable[..., Any], operator: Any) -> Callable[..., Any]:
         if returns_one:
             if results.requires_grad:
                 _refuse_gradients(name, (results,))
-        elif results and results[0].requires_grad:
+        elif returns_tensors and results and results[0].requires_grad:
             _refuse_gradients(name, results)
         return results
 
