@@ -333,6 +333,13 @@ class Block:
         """Number of destination nodes of one type, or of all types together."""
         return _count(self.topology.num_dst, ntype)
 
+    def num_edges(self, etype: EdgeType | str | None = None) -> int:
+        """Number of edges of one type, or of all types together."""
+        if isinstance(self.topology, Graph):
+            return self.topology.num_edges
+        etypes = self.topology.canonical_etypes if etype is None else [etype]
+        return sum(self.topology.num_edges(name) for name in etypes)
+
     @property
     def device(self) -> torch.device:
         return self.topology.device

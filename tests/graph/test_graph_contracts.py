@@ -46,7 +46,7 @@ def test_sizes_of_an_edge_index(sizes, expected):
     assert (g.out_degrees().numel(), g.in_degrees().numel()) == expected
 
 
-def test_a_block_has_the_nodes_of_all_types():
+def test_a_block_counts_all_types():
     relations = {
         WRITES: Graph.from_edges(SRC, DST, num_src=3, num_dst=7),
         CITES: Graph.from_edges(DST, DST, num_src=8, num_dst=7),
@@ -55,8 +55,9 @@ def test_a_block_has_the_nodes_of_all_types():
     assert block.num_src_nodes() == 3 + 8 and block.num_dst_nodes() == 7 + 2
     assert (block.num_src_nodes("author"), block.num_src_nodes("paper")) == (3, 8)
     assert (block.num_dst_nodes("author"), block.num_dst_nodes("paper")) == (2, 7)
+    assert (block.num_edges(), block.num_edges(CITES)) == (2 * len(SRC), len(SRC))
     of_one = Block(relations[WRITES])
-    assert (of_one.num_src_nodes(), of_one.num_dst_nodes()) == (3, 7)
+    assert (of_one.num_src_nodes(), of_one.num_dst_nodes(), of_one.num_edges()) == (3, 7, len(SRC))
 
 
 # ---- what is saved -------------------------------------------------------------------------------------------------------------
