@@ -45,8 +45,12 @@ def disable(reason: str) -> Callable[[Function], Function]:
     return decorate
 
 
-# Whether torch.export traces the code that runs now. Before torch 2.7, which has it, compiled code is taken for exported.
-is_exporting: Callable[[], bool] = getattr(torch.compiler, "is_exporting", torch.compiler.is_compiling)
+def is_exporting() -> bool:
+    """Whether torch.export traces the code that runs now; False before torch 2.7.
+
+    torch.compiler.is_exporting() answers True inside torch.compile.
+    """
+    return bool(getattr(torch.compiler, "_is_exporting_flag", False))
 
 
 def forget_names() -> None:

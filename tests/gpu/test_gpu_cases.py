@@ -7,7 +7,14 @@ from torch.utils._python_dispatch import TorchDispatchMode
 from tests.gpu import gpu_cases
 
 # Operators for graphs or loading, which have their own tests.
-ELSEWHERE = {"coo_to_csr", "transpose", "gather_rows"} | {"locality", "reorder"}  # those two run on the CPU alone
+ELSEWHERE = {
+    "coo_to_csr",
+    "transpose",
+    "gather_rows",
+    "locality",
+    "reorder",
+    "neighbor_sample",
+}  # the last three: CPU alone
 
 
 class Recorder(TorchDispatchMode):
