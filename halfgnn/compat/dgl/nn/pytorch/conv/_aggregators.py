@@ -1,9 +1,10 @@
-"""Aggregators of GMMConv and NNConv, and the projection of destinations that both may add."""
+"""Aggregators of GMMConv and NNConv, the projection of destinations that both may add, and biases."""
 
 from __future__ import annotations
 
 from typing import Any
 
+import torch
 from torch import Tensor, nn
 
 from halfgnn.nn.projections import applied
@@ -27,6 +28,14 @@ def add_residual(conv: Any, residual: bool, in_feats: int, out_feats: int) -> No
         conv.res_fc = nn.Linear(in_feats, out_feats, bias=False)
     else:
         conv.res_fc = Identity()
+
+
+def add_bias(conv: Any, bias: bool, out_feats: int) -> None:
+    """conv.bias: (out_feats,), which reset_parameters fills, or None."""
+    if bias:
+        conv.bias = nn.Parameter(torch.empty(out_feats))
+    else:
+        conv.register_buffer("bias", None)
 
 
 def finished(conv: Any, rst: Tensor, h_dst: Tensor) -> Tensor:

@@ -9,6 +9,8 @@ from torch import Tensor, nn
 
 from halfgnn.common.arguments import check_name, checked_size
 
+from ._aggregators import add_bias
+
 
 class DenseGraphConv(nn.Module):
     """Graph convolution (Kipf and Welling, 2017) on a dense adjacency matrix. Arguments: see :class:`GraphConv`."""
@@ -22,10 +24,7 @@ class DenseGraphConv(nn.Module):
         self._out_feats = checked_size(out_feats, "out_feats")
         self._norm = norm
         self.weight = nn.Parameter(torch.empty(in_feats, out_feats))
-        if bias:
-            self.bias = nn.Parameter(torch.empty(out_feats))
-        else:
-            self.register_buffer("bias", None)
+        add_bias(self, bias, out_feats)
         self.reset_parameters()
         self._activation = activation
 
@@ -90,10 +89,7 @@ class DenseChebConv(nn.Module):
         self._out_feats = checked_size(out_feats, "out_feats")
         self._k = checked_size(k, "k", least=1)
         self.W = nn.Parameter(torch.empty(k, in_feats, out_feats))
-        if bias:
-            self.bias = nn.Parameter(torch.empty(out_feats))
-        else:
-            self.register_buffer("bias", None)
+        add_bias(self, bias, out_feats)
         self.reset_parameters()
 
     def reset_parameters(self) -> None:

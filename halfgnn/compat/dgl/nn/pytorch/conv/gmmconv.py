@@ -18,7 +18,7 @@ from halfgnn.nn.checks import check_features
 from halfgnn.nn.features import both_sides, cast_once, checked_graph
 from halfgnn.nn.projections import applied, linear, widened
 
-from ._aggregators import add_residual, check_aggregator, finished
+from ._aggregators import add_bias, add_residual, check_aggregator, finished
 
 
 class GMMConv(nn.Module):
@@ -59,10 +59,7 @@ class GMMConv(nn.Module):
         self.inv_sigma = nn.Parameter(torch.empty(n_kernels, dim))
         self.fc = nn.Linear(self._in_src_feats, n_kernels * out_feats, bias=False)
         add_residual(self, residual, self._in_dst_feats, out_feats)
-        if bias:
-            self.bias = nn.Parameter(torch.empty(out_feats))
-        else:
-            self.register_buffer("bias", None)
+        add_bias(self, bias, out_feats)
         self.reset_parameters()
 
     def reset_parameters(self) -> None:

@@ -14,7 +14,7 @@ from halfgnn.graph_argument import GraphLike, as_graph
 from halfgnn.nn.checks import check_features
 from halfgnn.nn.features import both_sides, cast_once
 
-from ._aggregators import add_residual, check_aggregator, finished
+from ._aggregators import add_bias, add_residual, check_aggregator, finished
 
 
 class NNConv(nn.Module):
@@ -39,10 +39,7 @@ class NNConv(nn.Module):
         self.edge_func = edge_func
         self._aggre_type = aggregator_type
         add_residual(self, residual, self._in_dst_feats, out_feats)
-        if bias:
-            self.bias = nn.Parameter(torch.empty(out_feats))
-        else:
-            self.register_buffer("bias", None)
+        add_bias(self, bias, out_feats)
         self.reset_parameters()
 
     def reset_parameters(self) -> None:
