@@ -8,6 +8,7 @@ import torch
 import halfgnn
 from halfgnn import __main__ as command
 from halfgnn import advice
+from halfgnn.common.products import multiplies_slowly
 from tests.support import SIMULATED
 
 QUICK = dict(seconds=0.01, progress=False)
@@ -31,16 +32,18 @@ def test_a_model_of_pyg(model, tmp_path):
     before = copy.deepcopy(model.state_dict())
     state = torch.get_rng_state()
     found = halfgnn.advise(model, x, edge_index, **QUICK)
+    names = ["torch_geometric", "halfgnn", "halfgnn, fuse=True"]
+    half_names = [*names, *["the same, products='fp32'"] * multiplies_slowly(torch.bfloat16)]
     assert [(m.setting.name, m.setting.dtype) for m in found.measured] == [
-        (name, dtype)
-        for dtype in (None, torch.bfloat16)
-        for name in ("torch_geometric", "halfgnn", "halfgnn, fuse=True")
+        *((name, None) for name in names),
+        *((name, torch.bfloat16) for name in half_names),
     ]
     assert all(m.ms > 0 and m.kept_mib > 0 and not m.error for m in found.measured)
     plain, routed, fused = found.measured[:3]
     assert routed.loss == pytest.approx(plain.loss, rel=1e-5) and fused.loss == pytest.approx(plain.loss, rel=1e-5)
     assert fused.kept_mib < plain.kept_mib and fused.stats["routed"]["fused:GATConv"] == 2
     assert found.best.ms == min(m.ms for m in found.measured)
+    assert all(0 <= m.fresh_ms < 1e3 for m in found.measured)
     text = str(found)
     assert text.count("\n") > 8 and "computed by halfgnn" in text
     assert ("Fastest: halfgnn.pyg.patch(" in text) != ("does not make this model faster" in text)
@@ -136,3 +139,12 @@ def test_a_program(tmp_path, capfd):
     with pytest.raises(SystemExit):
         command.main(["advise", str(tmp_path / "none.py")])
     assert "expected a file" in capfd.readouterr().err
+
+
+@pytest.mark.parametrize("fresh_ms, said", [(0.5, False), (2.0, True), (None, False)])
+def test_fresh_pages_get_a_word(fresh_ms, said):
+    setting = advice.Setting("torch_geometric", None, None)
+    found = advice.Advice(
+        "torch_geometric", [advice.Measured(setting, ms=10.0, fresh_ms=fresh_ms, kept_mib=1.0, loss=1.0)]
+    )
+    assert ("try halfgnn.keep_memory(): about 2 of the 10 ms" in str(found)) == said
