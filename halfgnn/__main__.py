@@ -58,6 +58,9 @@ def _package(name: str) -> str:
 
 
 def _cuda_half() -> str:
+    idle = _library.why_cuda_is_idle()
+    if idle:
+        return f"of no use here: {idle}"
     if _library.has_cuda():
         return f"built for {', '.join(_library.facts().get('archs') or ['an unknown GPU'])}"
     return f"not built ({_library.facts().get('without_cuda') or 'the build does not say why'})"
@@ -80,7 +83,7 @@ def _facts() -> Iterator[tuple[str, str]]:
     for name, reason in _gpus():
         yield "GPU", f"{name}: {reason or 'served'}"
     if not torch.cuda.is_available():
-        yield "GPU", "torch sees none"
+        yield "GPU", "torch sees none" if torch.version.cuda else "torch sees none: it was built without CUDA"
     yield "DGL", _package("dgl")
     yield "torch_geometric", _package("torch_geometric")
     yield "huge pages", HUGE_PAGES.read_text().strip() if HUGE_PAGES.exists() else "unknown"

@@ -175,9 +175,11 @@ def test_library_does_not_fit_another_torch(version, cuda, abi, words):
 
 
 @pytest.mark.parametrize("version", ["2.10.0", "2.11.0+cu130", "2.15.0", "3.0.0"])
-def test_library_by_the_stable_abi_fits_every_later_torch(version):
-    built = {"torch": "2.11.0+cu130", "abi": "stable", "cuda": None, "cxx11_abi": True}
-    assert _library._why_unfit(built, version, None, True) is None
+@pytest.mark.parametrize("built_for", [None, "13.0"])
+@pytest.mark.parametrize("cuda", [None, "12.8", "13.2"])
+def test_library_by_the_stable_abi_fits_every_later_torch(version, built_for, cuda):
+    built = {"torch": "2.11.0+cu130", "abi": "stable", "cuda": built_for, "cxx11_abi": True}
+    assert _library._why_unfit(built, version, cuda, True) is None
 
 
 def test_library_by_the_stable_abi_does_not_fit_an_older_torch(monkeypatch):
