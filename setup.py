@@ -23,6 +23,7 @@ Environment variables:
   preloaded.
 """
 
+import email
 import json
 import os
 import re
@@ -53,7 +54,7 @@ WITH_TORCH = {"bdist_wheel", "build", "build_ext", "develop", "dist_info", "edit
 NO_TORCH = """halfgnn is compiled against the installed torch, but this build sees no torch.
 By default pip builds in a separate environment without it. Install torch if you have not, and then type
 
-    pip install setuptools wheel ninja && pip install --no-build-isolation ."""
+    pip install setuptools wheel ninja && pip install --no-build-isolation {sources}"""
 DEBUG = os.environ.get("DEBUG") == "1"
 SANITIZE = os.environ.get("HALFGNN_SANITIZE") == "1"
 TABLE = os.environ.get("HALFGNN_TABLE")
@@ -80,10 +81,19 @@ def import_torch():
     try:
         import torch
     except ImportError:
-        raise SystemExit(NO_TORCH) from None
+        raise SystemExit(NO_TORCH.format(sources=sources())) from None
     if release_of(torch) < OLDEST_TORCH:
         raise SystemExit(f"halfgnn needs torch {written(OLDEST_TORCH)} or later; {torch.__version__} is installed")
     return torch
+
+
+def sources():
+    """What pip was given: this folder, or a source distribution, which pip unpacks where it deletes it afterwards."""
+    info = Path(ROOT, "PKG-INFO")
+    if not info.is_file():
+        return "."
+    facts = email.message_from_string(info.read_text(encoding="utf-8"))
+    return f"{facts['Name']}-{facts['Version']}.tar.gz"
 
 
 def release_of(torch):

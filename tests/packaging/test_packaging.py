@@ -304,6 +304,29 @@ def test_without_torch_the_build_says_what_to_type(command):
     assert "Traceback" not in result.stderr
 
 
+def test_source_distribution_without_torch_says_what_to_type(tmp_path):
+    """pip unpacks it in a folder that is gone afterwards: no `pip install .`."""
+    for name in ("setup.py", "build_sources.py", "cuda_toolkit.py"):
+        shutil.copy(ROOT / name, tmp_path)
+    (tmp_path / "PKG-INFO").write_text("Metadata-Version: 2.4\nName: halfgnn\nVersion: 1.2.3\n\nName: of the README\n")
+    code = "import runpy, setuptools, sys; sys.modules['torch'] = None; sys.argv[1:] = ['dist_info']"
+    result = python("-c", f"{code}; runpy.run_path({str(tmp_path / 'setup.py')!r})")
+    assert result.returncode == 1
+    assert result.stderr.endswith("ninja && pip install --no-build-isolation halfgnn-1.2.3.tar.gz\n")
+
+
+@pytest.mark.parametrize(
+    ("name", "settings", "words"),
+    [
+        ("halfgnn-cu12", {}, "expected halfgnn or one of halfgnn-cu13"),
+        ("halfgnn-cu13", {"HALFGNN_CUDA": "0"}, "needs HALFGNN_CUDA=1, HALFGNN_ABI=stable and torch 2.11"),
+    ],
+)
+def test_wrong_distribution(name, settings, words):
+    result = python("setup.py", "-q", "build_ext", HALFGNN_DISTRIBUTION=name, **settings)
+    assert result.returncode == 1 and words in result.stderr and "Traceback" not in result.stderr
+
+
 def test_isolated_build_fetches_no_torch():
     tomllib = pytest.importorskip("tomllib")  # of Python 3.11
     requires = tomllib.loads((ROOT / "pyproject.toml").read_text())["build-system"]["requires"]
