@@ -21,8 +21,8 @@ def keep_memory(keep: bool = True) -> str:
     By default glibc gives a freed block of more than 32 MiB back to the system, and the next tensor of that size has fresh pages,
     which the system has to clear one by one. A training step frees and makes its large tensors each time, and in a virtual machine
     its page faults can take longer than its kernels (docs/cpu_kernels.md has figures). The process then stays as large as it was at
-    its peak, which may be up to twice of what it is otherwise. This covers all tensors on the CPU that PyTorch makes in the main thread, not only those of halfgnn, and blocks of up
-    to 64 MiB of other threads.
+    its peak, which may be up to twice of what it is otherwise. This covers all tensors on the CPU that PyTorch makes in the main
+    thread, not only those of halfgnn, and blocks of up to 64 MiB of other threads.
 
     Call it once, before the first step. It sets M_MMAP_THRESHOLD and M_TRIM_THRESHOLD by glibc's mallopt, as the environment
     variables MALLOC_MMAP_THRESHOLD_ and MALLOC_TRIM_THRESHOLD_ do for a whole process. jemalloc and tcmalloc have settings of their
