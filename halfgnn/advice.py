@@ -108,7 +108,7 @@ class Advice:
         draw(path, names, [m.setting.options is not None for m in found], panels)
 
 
-STYLE = {
+STYLE: dict[Any, Any] = {
     "font.size": 9, "axes.spines.top": False, "axes.spines.right": False, "axes.axisbelow": True, "svg.hashsalt": "halfgnn",
 }  # fmt: skip
 OURS, THEIRS, GRID = "#0072B2", "#D55E00", "#dddddd"  # of Okabe and Ito, whom colour-blind readers can tell apart
