@@ -14,7 +14,9 @@
 # make test-matrix VERSIONS="2.4.1 2.15.0"  runs the tests of the CPU half on these versions of torch and prints a table. Each has
 #             its own environment in build/matrix. MATRIX_ENVS="/some/where/t{}" names existing ones, with the version in place of {}
 # make wheels VERSIONS="2.10.0 2.14.1"  builds the wheel of the CPU half for torch 2.10 and newer, installs it beside each of these
-#             versions in an environment of build/wheels, tests it there and prints a table. WHEEL names one that was built before
+#             versions in an environment of build/wheels, tests it there and prints a table. WHEEL names one that was built before.
+#             CUDA=1: the wheel halfgnn-cu13, for torch 2.11 and newer, with kernels for GPUs, which takes an hour or more.
+#             MACHINE=aarch64: builds the CPU half by a cross compiler, and tests nothing
 # make mutants FILES="halfgnn/ops halfgnn/graph.py"  changes one expression at a time and prints the changes that no test notices.
 #             SAMPLE=60 SEED=1 draws that many changes, BUDGET is CPU seconds of tests per change, JOBS the changes at a time. Not in CI
 # make fuzz   CASES=10000 SEED=1: random calls of the CPU half, in a separate build with AddressSanitizer and UBSan
@@ -127,9 +129,10 @@ test-matrix: VERSIONS ?= 2.4.1 2.15.0
 test-matrix:
 	$(PYTHON) tests/matrix.py $(VERSIONS) --jobs $(JOBS) $(if $(MATRIX_ENVS),--environments "$(MATRIX_ENVS)")
 
-wheels: VERSIONS ?= 2.10.0 2.11.0 2.13.0 2.15.0
+wheels: VERSIONS ?= $(if $(MACHINE),,$(if $(CUDA),,2.10.0) 2.11.0 2.13.0 2.15.0)
 wheels: $(VENV)/build
-	$(PY) tests/wheels.py $(VERSIONS) --jobs $(JOBS) $(if $(WHEEL),--wheel $(WHEEL))
+	$(PY) tests/wheels.py $(VERSIONS) --jobs $(JOBS) $(if $(CUDA),--cuda) $(if $(MACHINE),--machine $(MACHINE)) \
+	    $(if $(WHEEL),--wheel $(WHEEL))
 
 # Style, formatting and types.
 check: $(VENV)/test

@@ -13,6 +13,8 @@ Environment variables:
 * HALFGNN_ABI=stable or aten chooses the implementation of csrc/torch. By default a CPU half alone is built by the stable
   ABI where torch has it, and a library with the CUDA half by ATen: its errors keep their class (torch.OutOfMemoryError),
   and it waits for no stream.
+* HALFGNN_DISTRIBUTION=halfgnn-cu13 gives the wheel of a library by the stable ABI with its CUDA half a name of its own, kernels
+  for the GPUs of cuda_toolkit.WHEEL_ARCHS, and the first torch that PyPI has for CUDA 13.
 * TORCH_CUDA_ARCH_LIST and MAX_JOBS: as for any PyTorch extension.
 * DEBUG=1 makes warnings errors.
 * HALFGNN_TABLE=avx2, for `make quick`, builds the CPU half for one instruction set of build_sources.py, and compiles it
@@ -21,6 +23,7 @@ Environment variables:
   preloaded.
 """
 
+import email
 import json
 import os
 import re
@@ -51,10 +54,14 @@ WITH_TORCH = {"bdist_wheel", "build", "build_ext", "develop", "dist_info", "edit
 NO_TORCH = """halfgnn is compiled against the installed torch, but this build sees no torch.
 By default pip builds in a separate environment without it. Install torch if you have not, and then type
 
-    pip install setuptools wheel ninja && pip install --no-build-isolation ."""
+    pip install setuptools wheel ninja && pip install --no-build-isolation {sources}"""
 DEBUG = os.environ.get("DEBUG") == "1"
 SANITIZE = os.environ.get("HALFGNN_SANITIZE") == "1"
 TABLE = os.environ.get("HALFGNN_TABLE")
+DISTRIBUTION = os.environ.get("HALFGNN_DISTRIBUTION") or "halfgnn"
+# Of each: major version of CUDA, and the first torch whose wheels on PyPI are for it.
+FOR_GPUS = {"halfgnn-cu13": ("13", (2, 11))}
+IS_FOR_GPUS = DISTRIBUTION in FOR_GPUS
 # AddressSanitizer checks accesses, so UndefinedBehaviorSanitizer need not. vptr would need PyTorch's type information.
 SANITIZERS = [
     "-fsanitize=address,undefined",
@@ -74,10 +81,19 @@ def import_torch():
     try:
         import torch
     except ImportError:
-        raise SystemExit(NO_TORCH) from None
+        raise SystemExit(NO_TORCH.format(sources=sources())) from None
     if release_of(torch) < OLDEST_TORCH:
         raise SystemExit(f"halfgnn needs torch {written(OLDEST_TORCH)} or later; {torch.__version__} is installed")
     return torch
+
+
+def sources():
+    """What pip was given: this folder, or a source distribution, which pip unpacks where it deletes it afterwards."""
+    info = Path(ROOT, "PKG-INFO")
+    if not info.is_file():
+        return "."
+    facts = email.message_from_string(info.read_text(encoding="utf-8"))
+    return f"{facts['Name']}-{facts['Version']}.tar.gz"
 
 
 def release_of(torch):
@@ -130,13 +146,14 @@ def together(name, files, abi):
     """Writes a file that includes `files`, and returns its path. Reading PyTorch's headers takes most of the
     compilation time, and one file reads them once. The file also says which dispatch keys have kernels.
 
-    Each torch has its own file, because ninja does not see that headers of PyTorch have changed.
+    Each torch has its own file, because ninja does not see that headers of PyTorch have changed. So have a CPU half alone and
+    a library with both halves, which may be built at once.
     abi: the implementation of csrc/torch.
     """
     keys = "#define HALFGNN_CPU_KEY CPU\n" + ("#define HALFGNN_CUDA_KEY CUDA\n" if CUDA_HOME else "")
-    path = os.path.join(
-        "build", "fuzz" if SANITIZE else "quick" if TABLE else "", f"torch-{torch.__version__}", abi, f"{name}.cpp"
-    )
+    kind = "fuzz" if SANITIZE else "quick" if TABLE else ""
+    halves = f"{abi}-cuda" if CUDA_HOME else abi
+    path = os.path.join("build", kind, f"torch-{torch.__version__}", halves, f"{name}.cpp")
     build_sources.write(Path(path), keys + build_sources.include_all(files))
     return path
 
@@ -179,10 +196,13 @@ def extension(name, sources, abi) -> Extension:
     if SANITIZE:
         link_args += SANITIZERS
     if CUDA_HOME:
-        libraries.append("torch_cuda" if abi == "stable" else "c10_cuda")
         maps = [f"-Xcompiler={flag}" for flag in prefix_maps()]
-        compile_args["nvcc"] = [*cuda_toolkit.nvcc_flags(CUDA_HOME, debug=DEBUG), *maps]
-        link_args += cuda_toolkit.cudart_link_args(CUDA_HOME)
+        compile_args["nvcc"] = [*cuda_toolkit.nvcc_flags(CUDA_HOME, DEBUG, IS_FOR_GPUS), *maps]
+        link_args += cuda_toolkit.cudart_link_args(CUDA_HOME, static=abi == "stable")
+        if abi == "stable":  # libtorch.so brings libtorch_cuda.so, if there is one: csrc/torch/stable/cuda.h
+            link_args.append("-Wl,--no-as-needed")
+        else:
+            libraries.append("c10_cuda")
     return Extension(
         name,
         sources,
@@ -271,7 +291,9 @@ def built_for(abi):
     }
     if CUDA_HOME is None:
         return facts | {"without_cuda": WITHOUT_CUDA}
-    return facts | {"archs": cuda_toolkit.archs_of(cuda_toolkit.arch_flags(CUDA_HOME) or _get_cuda_arch_flags())}
+    return facts | {
+        "archs": cuda_toolkit.archs_of(cuda_toolkit.arch_flags(CUDA_HOME, IS_FOR_GPUS) or _get_cuda_arch_flags())
+    }
 
 
 def without_link(link):
@@ -295,6 +317,38 @@ class Wheel(bdist_wheel):
         return "py3", "none", super().get_tag()[2]
 
 
+class Distribution(setuptools.Distribution):
+    """Of the name that is asked for: pyproject.toml must name one, and it comes before setup()'s."""
+
+    def parse_config_files(self, *args, **kwargs):
+        super().parse_config_files(*args, **kwargs)
+        self.metadata.name = DISTRIBUTION
+        for name, wanted in self.extras_require.items():
+            own = re.compile(r"^halfgnn\[")
+            self.extras_require[name] = [own.sub(f"{DISTRIBUTION}[", line) for line in wanted]
+
+
+def required_torch():
+    """Of the library that is built."""
+    if IS_FOR_GPUS:
+        return f"torch>={written(FOR_GPUS[DISTRIBUTION][1])}"
+    return f"torch>={written(OLDEST_STABLE_TORCH)}" if ABI == "stable" else f"torch=={written(release_of(torch))}.*"
+
+
+def check_distribution():
+    """A name of its own says what is in the wheel."""
+    if DISTRIBUTION != "halfgnn" and not IS_FOR_GPUS:
+        raise SystemExit(f"HALFGNN_DISTRIBUTION is {DISTRIBUTION}; expected halfgnn or one of {', '.join(FOR_GPUS)}")
+    if not IS_FOR_GPUS:
+        return
+    major, oldest = FOR_GPUS[DISTRIBUTION]
+    if CUDA_HOME is None or ABI != "stable" or (torch.version.cuda or "").split(".")[0] != major:
+        raise SystemExit(
+            f"HALFGNN_DISTRIBUTION={DISTRIBUTION} is a library by the stable ABI with kernels for CUDA {major}: it needs"
+            f" HALFGNN_CUDA=1, HALFGNN_ABI=stable and torch {written(oldest)} or later for CUDA {major}"
+        )
+
+
 torch = import_torch()
 if torch is None:
     setup(install_requires=[f"torch>={written(OLDEST_TORCH)}"], **metadata())
@@ -303,13 +357,13 @@ else:
     if CUDA_HOME:  # before the import of cpp_extension, which looks once and cannot see through wrappers
         os.environ["CUDA_HOME"] = CUDA_HOME
     ABI = chosen_abi()
+    check_distribution()
     from torch.utils.cpp_extension import BuildExtension, _get_cuda_arch_flags, include_paths, library_paths
 
     setup(
         ext_modules=[operators(), *yardsticks()],
-        install_requires=[
-            f"torch>={written(OLDEST_STABLE_TORCH)}" if ABI == "stable" else f"torch=={written(release_of(torch))}.*"
-        ],
+        install_requires=[required_torch()],
+        distclass=Distribution,
         cmdclass={"build_ext": build_command(), "bdist_wheel": Wheel},
         **metadata(),
     )

@@ -65,14 +65,19 @@ def processor(row: Row) -> str:
 def machine(row: Row) -> str:
     if row.gpu:
         return f"{row.gpu}, driver {row.driver}"
-    return f"{processor(row)}, {row.threads} thread{'s' if row.threads > 1 else ''}"
+    return f"{processor(row)}, {row.threads} thread{'s' if row.threads > 1 else ''}{memory(row)}"
+
+
+def memory(row: Row) -> str:
+    """To be put after a machine's name."""
+    return ", kept memory" if row.memory == "kept" else ""
 
 
 def by_machine(rows: Iterable[Row]) -> dict[tuple, list[Row]]:
-    """By GPU, or by processor, kernels and threads."""
+    """By GPU, or by processor, kernels, threads and memory."""
     found: dict[tuple, list[Row]] = defaultdict(list)
     for row in rows:
-        found[(row.gpu,) if row.gpu else (row.cpu, row.kernels, row.threads)].append(row)
+        found[(row.gpu,) if row.gpu else (row.cpu, row.kernels, row.threads, row.memory)].append(row)
     return found
 
 

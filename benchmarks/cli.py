@@ -13,6 +13,8 @@ from pathlib import Path
 import torch
 from tqdm import tqdm
 
+import halfgnn
+
 from . import (
     baselines,
     edge_layer,
@@ -71,6 +73,11 @@ def _add_options(parser: argparse.ArgumentParser) -> None:
         action="store_true",
         default=None,
         help="seconds of the process on the CPU, not those that pass: for a machine that others use, with --threads 1",
+    )
+    add(
+        "--keep-memory",
+        action="store_true",
+        help="the C library keeps freed memory, for all contestants (halfgnn.keep_memory)",
     )
     add("--idtype", choices=IDTYPES, help="dtype of node ids (int32)")
     some(
@@ -154,8 +161,11 @@ def cases_of(family: str, config: Config) -> list[Case]:
     return list(_CASES[family](config) if family in _CASES else sweep.cases(config, family))
 
 
-def _run(configs: dict[str, Config], argv: Sequence[str], out: Path | None, profiles: bool = False) -> None:
-    """configs: one per family to be run; they have the same device and threads. profiles: for a profiler; without rows."""
+def _run(
+    configs: dict[str, Config], argv: Sequence[str], out: Path | None, profiles: bool = False, keeps: bool = False
+) -> None:
+    """configs: one per family to be run; they have the same device and threads. profiles: for a profiler; without rows.
+    keeps: --keep-memory."""
     config = next(iter(configs.values()))
     if config.threads > (os.cpu_count() or 1):
         print(f"warning: {config.threads} threads on {os.cpu_count()} cores", file=sys.stderr)
@@ -166,6 +176,9 @@ def _run(configs: dict[str, Config], argv: Sequence[str], out: Path | None, prof
             raise SystemExit(f"--out {out}: {error.strerror}; expected a folder") from error
     set_threads(config.threads)
     source = rows.provenance(argv, config.device)
+    if keeps:
+        print(f"# {halfgnn.keep_memory()}")
+        source["memory"] = "kept"
     machine = source["gpu"] or f"{source['cpu']}, {config.threads} threads"
     print(f"# {source['command']}")
     print(f"# {machine}, torch {source['torch']}, dgl {source['dgl']}, commit {source['commit']}")
@@ -237,7 +250,7 @@ def main(argv: Sequence[str] | None = None) -> int:
         families = families_of(options.command)
         for threads in options.threads or [None]:
             configs = {family: _config(options, family, threads) for family in families}
-            _run(configs, argv, options.out, options.profile)
+            _run(configs, argv, options.out, options.profile, options.keep_memory)
         return 0
     except (graphs.NoData, OSError, ValueError) as error:
         if isinstance(error, graphs.NoData) or options.command in _OF_FILES:

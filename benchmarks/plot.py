@@ -220,7 +220,9 @@ def _overhead_rows(rows: Sequence[Row]) -> list[Row]:
 def pictures(rows: Sequence[Row]) -> Iterator[Picture]:
     """All pictures of the rows of one device."""
     for i, found in enumerate(cells.by_machine(published(rows)).values()):
-        yield from _pictures_of(found, f"{found[0].cpu.split(' (')[0]} {found[0].kernels} " if i else "")
+        yield from _pictures_of(
+            found, f"{found[0].cpu.split(' (')[0]} {found[0].kernels} {found[0].memory} " if i else ""
+        )
 
 
 def _pictures_of(rows: Sequence[Row], prefix: str) -> Iterator[Picture]:

@@ -77,13 +77,14 @@ class Row:
     torch: str = ""
     dgl: str = ""
     command: str = ""
+    memory: str = ""  # "kept" if the C library keeps freed memory (halfgnn.keep_memory)
 
     @property
     def case(self) -> tuple:
         """Rows of one case are compared with one another; they were timed in turns."""
         return (
             self.family, self.op, self.direction, self.graph, self.order, self.heads, self.dim,
-            self.idtype, self.device, self.threads, self.cpu, self.kernels, self.cache,
+            self.idtype, self.device, self.threads, self.cpu, self.kernels, self.memory, self.cache,
         )  # fmt: skip
 
     @property

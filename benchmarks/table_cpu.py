@@ -14,6 +14,7 @@ from .cells import (
     machine,
     markdown,
     mean_speedup,
+    memory,
     number,
     processor,
     shape,
@@ -199,7 +200,7 @@ def threads_table(rows: Sequence[Row]) -> str:
     for case in by_case(rows).values():
         row = case.first
         if row.direction == "forward" and row.family in FAMILIES:
-            key = (processor(row), row.graph, row.op, row.order, row.idtype, shape(row))
+            key = (processor(row) + memory(row), row.graph, row.op, row.order, row.idtype, shape(row))
             found.setdefault(key, {})[row.threads] = case
     lines = [
         [cpu, graph.replace(SYNTHETIC, ""), op, order, ids, size, dtype, str(threads), time(case.row(OURS, dtype)),

@@ -46,11 +46,11 @@ HALFGNN_SCHEMAS(m) {
       "Tensor?[] node_time, Tensor?[] edge_time, Tensor? seed_time=None, bool latest=False) "
       "-> (Tensor[] nodes, Tensor[] trees, Tensor[] offsets, Tensor[] sources, Tensor[] edges, Tensor num_nodes)");
 
-  // out[v] = reduce over in-edges e = (u, v) of op(lhs[u], rhs[e]), CSC. arg: the winning edge id of each element for
-  // max and min (-1 if there is no edge), otherwise an empty tensor.
+  // out[v] = reduce over in-edges e = (u, v) of op(lhs[u], rhs[e]), CSC. arg: with `save` the winning edge id of each
+  // element for max and min (-1 if there is no edge), otherwise an empty tensor.
   m.def(
       "gspmm(Tensor indptr, Tensor indices, Tensor? edge_ids, str op, str reduce, Tensor? lhs, Tensor? rhs, "
-      "ScalarType? out_dtype=None, bool short_rows=False) -> (Tensor out, Tensor arg)");
+      "ScalarType? out_dtype=None, bool short_rows=False, bool save=True) -> (Tensor out, Tensor arg)");
   // Gradients of gspmm. CSR (by_src) gives either gradient in one pass over out-edges; CSC gives only the gradient of
   // rhs. `in_indptr` is the CSC indptr, which mean reads. lhs and rhs are needed where the formula reads them (mul,
   // div, and max/min of them); lhs_shape and rhs_shape, lhs_dtype and rhs_dtype describe the operands themselves. A

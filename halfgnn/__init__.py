@@ -9,12 +9,24 @@ a :class:`halfgnn.Graph`; `halfgnn.nn` and `halfgnn.pyg` have modules with the c
 from . import ops, reference
 from ._library import has_cuda
 from .advice import advise
+from .common.malloc import keep_memory
 from .graph import Graph
 from .heterograph import HeteroGraph
 from .node_order import Reordering, locality, reorder
 
 __version__ = "0.2.0"
-__all__ = ["Graph", "HeteroGraph", "Reordering", "advise", "has_cuda", "locality", "ops", "reference", "reorder"]
+__all__ = [
+    "Graph",
+    "HeteroGraph",
+    "Reordering",
+    "advise",
+    "has_cuda",
+    "keep_memory",
+    "locality",
+    "ops",
+    "reference",
+    "reorder",
+]
 
 
 def __getattr__(name):

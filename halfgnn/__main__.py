@@ -2,7 +2,8 @@
 
     python -m halfgnn                         facts for a bug report, and a self-test of a second
     python -m halfgnn --bench                 the same, and how fast some operators are here, in half a minute
-    python -m halfgnn advise script.py [...]  runs a program twice, as it is and under the drop-in, and says what that changed
+    python -m halfgnn advise script.py [...]  runs a program twice, as it is and under the drop-in, and says what that changed;
+                                              `advise --plot picture.svg script.py` also draws it
 
 The exit status is 1 if an operator is wrong, or if there is a GPU that the library has no kernels for; of `advise` that of the
 program. `halfgnn.advise(model, *inputs)` measures a model in more detail.
@@ -58,6 +59,9 @@ def _package(name: str) -> str:
 
 
 def _cuda_half() -> str:
+    idle = _library.why_cuda_is_idle()
+    if idle:
+        return f"of no use here: {idle}"
     if _library.has_cuda():
         return f"built for {', '.join(_library.facts().get('archs') or ['an unknown GPU'])}"
     return f"not built ({_library.facts().get('without_cuda') or 'the build does not say why'})"
@@ -80,7 +84,7 @@ def _facts() -> Iterator[tuple[str, str]]:
     for name, reason in _gpus():
         yield "GPU", f"{name}: {reason or 'served'}"
     if not torch.cuda.is_available():
-        yield "GPU", "torch sees none"
+        yield "GPU", "torch sees none" if torch.version.cuda else "torch sees none: it was built without CUDA"
     yield "DGL", _package("dgl")
     yield "torch_geometric", _package("torch_geometric")
     yield "huge pages", HUGE_PAGES.read_text().strip() if HUGE_PAGES.exists() else "unknown"
@@ -244,23 +248,28 @@ def _bench(device: str) -> None:
 
 # ---- a program -----------------------------------------------------------------------------------------------------------------
 
-# Runs a program as `python script.py` does. Under a drop-in it leaves the drop-in's counts in a file.
+# Runs a program as `python script.py` does. In a file it leaves the most memory that it had, in MiB, and the drop-in's counts.
 _PROGRAM = """
-import atexit, importlib, json, os, runpy, sys
-root, drop_in, counts, *sys.argv = sys.argv[1:]
+import atexit, importlib, json, os, re, runpy, sys
+root, drop_in, facts, *sys.argv = sys.argv[1:]
 sys.path[0] = os.path.dirname(os.path.abspath(sys.argv[0]))
 sys.path.append(root)
+stats = dict
 if drop_in:
     module = importlib.import_module(drop_in)
     module.patch()
-    atexit.register(lambda: json.dump(module.stats(), open(counts, "w")))
+    stats = module.stats
+def leave():
+    most = re.search("VmHWM:[^0-9]*([0-9]+)", open("/proc/self/status").read())
+    json.dump({"mib": int(most[1]) / 1024, "stats": stats()}, open(facts, "w"))
+atexit.register(leave)
 runpy.run_path(sys.argv[0], run_name="__main__")
 """
 
 
-def _advise(script: list[str], library: str) -> int:
-    """The program's own status, of the first run that fails."""
-    seconds, root = [], str(Path(__file__).parents[1])
+def _advise(script: list[str], library: str, plot: str | None) -> int:
+    """The program's own status, of the first run that fails. plot: a file for the picture."""
+    seconds, memory, root = [], [], str(Path(__file__).parents[1])
     with tempfile.TemporaryDirectory() as folder:
         counts = Path(folder, "counts.json")
         for drop_in in ("", f"halfgnn.{library}"):
@@ -273,12 +282,18 @@ def _advise(script: list[str], library: str) -> int:
             if status:
                 print(f"--- ended with {status}")
                 return status
+            left = json.loads(counts.read_text())
+            memory.append(left["mib"])
         plain, routed = seconds
         print(
-            f"--- {plain:.1f} s as it is, {routed:.1f} s under the drop-in: {plain / routed:.2f} x, start and end included"
+            f"--- {plain:.1f} s as it is, {routed:.1f} s under the drop-in: {plain / routed:.2f} x, start and end included;"
+            f" at most {memory[0]:.0f} and {memory[1]:.0f} MiB of memory"
         )
-        for line in advice.reasons(json.loads(counts.read_text()), "the program's library"):
+        for line in advice.reasons(left["stats"], "the program's library"):
             print(line)
+    if plot:
+        panels = {"seconds": seconds, "MiB of memory at most": memory}
+        advice.draw(plot, ["as it is", f"halfgnn.{library}.patch()"], [False, True], panels)
     return 0
 
 
@@ -289,11 +304,14 @@ def main(argv: list[str] | None = None) -> int:
             prog="python -m halfgnn advise", description="Runs a program with and without halfgnn."
         )
         parser.add_argument("--library", choices=("pyg", "dgl"), default="pyg", help="the drop-in (pyg)")
+        parser.add_argument(
+            "--plot", metavar="FILE", help="a picture of time and memory (.svg, .png). Needs matplotlib"
+        )
         parser.add_argument("script", nargs=argparse.REMAINDER, help="the program and its arguments")
         chosen = parser.parse_args(argv[1:])
         if not chosen.script or not Path(chosen.script[0]).is_file():
             parser.error(f"script is {' '.join(chosen.script) or 'missing'}; expected a file, and its arguments")
-        return _advise(chosen.script, chosen.library)
+        return _advise(chosen.script, chosen.library, chosen.plot)
     parser = argparse.ArgumentParser(
         prog="python -m halfgnn", description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
     )

@@ -41,16 +41,24 @@ def _why_unfit(built: dict[str, Any], version: str, cuda: str | None, cxx11_abi:
     """Why a library does not fit this torch, or None.
 
     ATen, PyTorch's C++ interface, changes from one minor version to the next, and the stable ABI only grows.
-    A library of the CPU half alone, whose "cuda" is None, fits a torch for any CUDA.
+    A library of the CPU half alone, whose "cuda" is None, fits a torch for any CUDA. One by the stable ABI loads beside any
+    torch, and _why_cuda_is_idle says what its CUDA half lacks there.
     """
     is_later, is_same = _numbers(version) >= _numbers(_OLDEST_STABLE), _minor(version) == _minor(built["torch"])
     if not (is_later if _is_stable(built) else is_same):
         return f"was built for torch {_fitting(built)}, and torch {version} is installed"
-    if built["cuda"] is not None and (cuda or "none").split(".")[0] != built["cuda"].split(".")[0]:
+    if _is_stable(built):
+        return None
+    if not _is_same_cuda(built, cuda):
         return f"was built for CUDA {built['cuda']}, and torch {version} is for CUDA {cuda}"
-    if not _is_stable(built) and built["cxx11_abi"] != cxx11_abi:
+    if built["cxx11_abi"] != cxx11_abi:
         return f"was built with _GLIBCXX_USE_CXX11_ABI={built['cxx11_abi']:d}, and torch {version} has {cxx11_abi:d}"
     return None
+
+
+def _is_same_cuda(built: dict[str, Any], cuda: str | None) -> bool:
+    """Whether the library has no CUDA half, or one of the major version of this torch."""
+    return built.get("cuda") is None or (cuda or "none").split(".")[0] == built["cuda"].split(".")[0]
 
 
 def _is_stable(built: dict[str, Any]) -> bool:
@@ -198,10 +206,24 @@ def check_device(device: torch.device) -> None:
     _served.add(device)
 
 
+def why_cuda_is_idle() -> str | None:
+    """Why the CUDA half that the library has is of no use beside this torch; None if it is of use, or there is none."""
+    if _is_same_cuda(_FACTS, torch.version.cuda):
+        return None
+    here = f"is for CUDA {torch.version.cuda}" if torch.version.cuda else "was built without CUDA"
+    major = _FACTS["cuda"].split(".")[0]
+    return (
+        f"halfgnn was built for CUDA {major}, and torch {torch.__version__} {here}: install a torch for CUDA {major}"
+        f" (https://download.pytorch.org/whl/cu{major}0), or use halfgnn on the CPU"
+    )
+
+
 def why_unserved(device: torch.device) -> str | None:
     """Why the library has no kernels for a GPU; None if it has."""
     if not has_cuda():
         return _no_cuda()
+    if idle := why_cuda_is_idle():
+        return idle
     archs = _FACTS.get("archs")
     capability = torch.cuda.get_device_capability(device)
     if not archs or _runs_on(capability, archs):

@@ -1,9 +1,9 @@
 """What PyTorch's stable ABI leaves out of the operators of a library, added where Python calls them.
 
 Such a library can raise ValueError and IndexError, but no TypeError or NotImplementedError. It can neither refuse derivatives nor
-tell autograd that an operator has written to a tensor. torch.ops calls an operator by its attribute `_op`, which is replaced here,
-for halfgnn's own calls, those of other Python code, and those of compiled code alike. In a library by ATen csrc/torch/aten does all
-of this.
+tell autograd that an operator has written to a tensor. Each operator of torch.ops becomes an object of a subclass here, whose
+__call__ does this for halfgnn's own calls, those of other Python code, and those of compiled code alike. It takes the place of
+PyTorch's __call__, so that a call has no function more. In a library by ATen csrc/torch/aten does all of this.
 """
 
 from __future__ import annotations
@@ -28,7 +28,11 @@ def complete(namespace: str) -> None:
         packet = getattr(packets, name)
         complete_one = _writing if packet.default._schema.is_mutable else _returning
         for operator in (packet, packet.default):
-            operator._op = complete_one(operator._op, packet.default)
+            kind = type(operator)
+            complete_call = complete_one(operator._op, packet.default)
+            operator.__class__ = type(
+                kind.__name__, (kind,), {"__call__": complete_call, "__module__": kind.__module__}
+            )
 
 
 def _typed(error: RuntimeError) -> Exception:
@@ -43,7 +47,7 @@ def _returning(call: Callable[..., Any], operator: Any) -> Callable[..., Any]:
     returns_tensors = all(isinstance(result.type, torch.TensorType) for result in operator._schema.returns)
     returns_one = returns_tensors and len(operator._schema.returns) == 1
 
-    def complete_call(*args: Any, **kwargs: Any) -> Any:
+    def complete_call(self: Any, /, *args: Any, **kwargs: Any) -> Any:
         if forward_ad._current_level >= 0:
             _refuse_forward_ad(operator, args, kwargs)
         try:
@@ -66,7 +70,7 @@ def _writing(call: Callable[..., Any], operator: Any) -> Callable[..., Any]:
     name, arguments = operator._schema.name, operator._schema.arguments
     written = {x.name for x in arguments if x.alias_info is not None and x.alias_info.is_write}
 
-    def complete_call(*args: Any, **kwargs: Any) -> None:
+    def complete_call(self: Any, /, *args: Any, **kwargs: Any) -> None:
         tensors = _tensors(operator, args, kwargs)
         if forward_ad._current_level >= 0:
             _refuse_forward_ad(operator, args, kwargs)

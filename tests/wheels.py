@@ -2,6 +2,8 @@
 there and prints a table (`make wheels`).
 
     python tests/wheels.py 2.10.0 2.15.0@python3.13 --folder build/wheels
+    python tests/wheels.py 2.11.0 2.14.1 --cuda             the wheel halfgnn-cu13, with kernels for GPUs. None is run
+    python tests/wheels.py --machine aarch64                builds alone, by a cross compiler
 
 Each version has its own environment. The wheel's tag is that of the oldest C and C++ runtimes with which it can be loaded, and
 depends on this machine's: .github/workflows/wheels.yml builds in an image whose runtimes give manylinux_2_28. Tests run in a
@@ -32,6 +34,8 @@ HEADER = (
 )
 TOOLS = ("auditwheel", "patchelf")
 OF_TORCH = ("libc10.so", "libtorch.so", "libtorch_cpu.so")
+FOR_CUDA = "halfgnn-cu13"
+MOST_MEGABYTES = 100  # PyPI takes no larger file unless it is asked
 # What may differ from one torch to the next: boxing of every type of argument, errors, autograd, functorch, compilation.
 SAMPLE = [
     *(
@@ -50,14 +54,40 @@ assert "site-packages" in halfgnn.__file__, halfgnn.__file__
 """
 
 
-def build(folder):
-    """The wheel, with the tag that auditwheel finds for it."""
+def build(folder, cuda, machine):
+    """The wheel, with the tag that auditwheel finds for it. machine: of another kind than this, or None."""
     made, repaired = folder / "made", folder / "repaired"
     for old in (made, repaired):
         shutil.rmtree(old, ignore_errors=True)
-    command = ("setup.py", "-q", "build", "-b", folder / "build", "bdist_wheel", "-d", made)
-    matrix.run(folder / "build.log", sys.executable, *command, HALFGNN_CUDA="0", HALFGNN_ABI="stable")
-    return repair(next(made.glob("*.whl")), folder, repaired)
+    settings = {"HALFGNN_CUDA": "01"[cuda], "HALFGNN_ABI": "stable"}
+    settings |= {"HALFGNN_DISTRIBUTION": FOR_CUDA} if cuda else {}
+    tag = ()
+    if machine:
+        settings |= cross_compiler(folder, machine)
+        tag = ("--plat-name", f"linux_{machine}")
+    command = ("setup.py", "-q", "build", "-b", folder / "build", "bdist_wheel", "-d", made, *tag)
+    matrix.run(folder / "build.log", sys.executable, *command, **settings)
+    wheel = repair(next(made.glob("*.whl")), folder, repaired)
+    if wheel.stat().st_size > 1e6 * MOST_MEGABYTES:
+        raise matrix.Failed(f"{wheel} has {wheel.stat().st_size / 1e6:.0f} MB; expected at most {MOST_MEGABYTES}")
+    return wheel
+
+
+def cross_compiler(folder, machine):
+    """Settings by which setup.py compiles for another machine. Headers are the same, and PyTorch's libraries are linked as empty
+    ones of their names: their symbols are found when the library is loaded."""
+    compiler = f"{machine}-linux-gnu-g++"
+    if shutil.which(compiler) is None:
+        raise matrix.Failed(
+            f"there is no {compiler} (on Debian: apt install g++-{machine.replace('_', '-')}-linux-gnu)"
+        )
+    stubs = folder / "stubs"
+    stubs.mkdir(parents=True, exist_ok=True)
+    for name in OF_TORCH:
+        stub = ("-shared", "-nostdlib", f"-Wl,-soname,{name}", "-x", "c++", "/dev/null", "-o", stubs / name)
+        matrix.run(folder / "stubs.log", compiler, *stub)
+    link = f"{compiler} -shared -Wl,--no-as-needed -L{stubs}"
+    return {"CXX": compiler, "CC": compiler.replace("g++", "gcc"), "LDSHARED": link, "LDCXXSHARED": link}
 
 
 def repair(wheel, folder, repaired):
@@ -95,6 +125,8 @@ def measure(name, wheel, options):
     runners = [line for line in matrix.requirements("test") if line.startswith("pytest")]
     python = matrix.make_environment(folder, version, wish, ["numpy", *runners])
     place = sources(folder)
+    # Both distributions hold the same package.
+    matrix.run(folder / "uninstall.log", python, "-m", "pip", "uninstall", "-q", "-y", "halfgnn", FOR_CUDA)
     pip = (python, "-m", "pip", "install", "-q", "--disable-pip-version-check", "--force-reinstall", "--no-deps", wheel)
     installation = seconds(folder / "install.log", *pip)
     first = seconds(folder / "first.log", python, "-c", FIRST_RESULT, cwd=place)
@@ -111,19 +143,31 @@ def measure(name, wheel, options):
 def main():
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument(
-        "versions", nargs="+", metavar="VERSION[@PYTHON]", help="version of torch, and an interpreter for it"
+        "versions", nargs="*", metavar="VERSION[@PYTHON]", help="version of torch, and an interpreter for it"
     )
     parser.add_argument(
         "--folder", type=Path, default=ROOT / "build" / "wheels", help="folder for environments, the wheel and logs"
     )
     parser.add_argument("--wheel", type=Path, help="a wheel that was built before")
+    parser.add_argument("--cuda", action="store_true", help=f"build {FOR_CUDA}, with the CUDA half")
+    parser.add_argument("--machine", help="build the CPU half for this kind of machine (aarch64) and test nothing")
     parser.add_argument("--jobs", default="2", help="processes that run tests")
     parser.add_argument("--tests", nargs="*", help="files or other arguments of pytest in place of the sample")
     options = parser.parse_args()
+    if options.machine and (options.cuda or options.versions):
+        parser.error("--machine builds the wheel of the CPU half alone; nothing of it runs here")
+    if not options.machine and not options.versions:
+        parser.error("expected versions of torch")
     options.folder = options.folder.resolve()
-    options.folder.mkdir(parents=True, exist_ok=True)
-    wheel = (options.wheel or build(options.folder)).resolve()
+    own = options.folder / (FOR_CUDA if options.cuda else options.machine or "")
+    own.mkdir(parents=True, exist_ok=True)
+    try:
+        wheel = (options.wheel or build(own, options.cuda, options.machine)).resolve()
+    except matrix.Failed as error:
+        sys.exit(str(error))
     print(f"{wheel}: {wheel.stat().st_size / 2**20:.1f} MiB\n")
+    if options.machine:
+        return
     sys.exit(matrix.table(options.versions, HEADER, lambda name: measure(name, wheel, options)))
 
 

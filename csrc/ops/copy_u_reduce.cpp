@@ -102,7 +102,7 @@ std::pair<Tensor, Tensor> moments(const ReduceCall& f, ScalarType wide) {
   const Tensor distance = x - origin;
   const auto mean_of = [&](const Tensor& values) {
     return std::get<0>(gspmm(f.indptr, f.indices, f.edge_ids, "copy_lhs", "mean", values, std::nullopt, std::nullopt,
-                             f.topology.short_rows));
+                             f.topology.short_rows, /*save=*/false));
   };
   const Tensor mean = mean_of(distance), squares = mean_of(distance * distance);
   const Tensor has_edges = f.indptr.diff().gt(0).unsqueeze(1);
@@ -117,7 +117,7 @@ void reduce_by_gspmm(const Backend& backend, ReduceCall& f) {
   for (size_t i = kSum; i <= kMin; ++i) {
     if (!f.wanted[i]) continue;
     const auto [value, arg] = gspmm(f.indptr, f.indices, f.edge_ids, "copy_lhs", kNames[i], f.feat.tensor, std::nullopt,
-                                    out_type, f.topology.short_rows);
+                                    out_type, f.topology.short_rows, f.save);
     f.out[i] = value;
     if (f.save && (i == kMax || i == kMin)) (i == kMax ? f.arg_max : f.arg_min).copy_(arg);
   }
@@ -251,7 +251,7 @@ Tensor reduce_by_gspmm(const ReduceGradient& b) {
   Tensor result = zeros({b.shape[0], b.len}, b.in_indptr.options().dtype(wide));
   if (b.has_squares() || b.grad[kSum].defined() || b.grad[kMean].defined()) {
     const Tensor sums = std::get<0>(gspmm(b.indptr, b.indices, b.edge_ids, "copy_lhs", "sum", reduce_records(b, wide),
-                                          std::nullopt, std::nullopt, b.topology.short_rows));
+                                          std::nullopt, std::nullopt, b.topology.short_rows, /*save=*/false));
     result =
         b.has_squares() ? sums.select(1, 0) + sums.select(1, 1) * b.feat.tensor.reshape(result.sizes()).to(wide) : sums;
   }

@@ -82,7 +82,8 @@ void run_general(const Backend& backend, const Topology& topology, Op op, Reduce
 
 std::tuple<Tensor, Tensor> gspmm(const Tensor& indptr, const Tensor& indices, const OptionalTensor& edge_ids,
                                  string_view op_name, string_view reduce_name, const OptionalTensor& lhs_data,
-                                 const OptionalTensor& rhs_data, std::optional<ScalarType> out_dtype, bool short_rows) {
+                                 const OptionalTensor& rhs_data, std::optional<ScalarType> out_dtype, bool short_rows,
+                                 bool save) {
   const DeviceGuard guard(indptr.device());
   const Backend& backend = backend_of(indptr.device());
   const Op op = parse_op(op_name, false);
@@ -102,13 +103,18 @@ std::tuple<Tensor, Tensor> gspmm(const Tensor& indptr, const Tensor& indices, co
   const DType feat_type = dtype_of(feat.scalar_type(), "feat");
   const auto type = result_type(feat.scalar_type(), out_dtype);
   Tensor out = new_result(with_rows(topology.num_rows, plan.out_shape), feat.options().dtype(type));
-  Tensor arg = is_argument_reduce(reduce) ? new_result(out.sizes(), indptr.options()) : empty({0}, indptr.options());
+  const auto new_arg = [&](bool full) {
+    return full ? new_result(out.sizes(), indptr.options()) : empty({0}, indptr.options());
+  };
+  Tensor arg = new_arg(is_argument_reduce(reduce) && save);
   if (!is_argument_reduce(reduce) && is_vector_sum(backend, op, lhs, rhs, plan)) {
     run_vector_sum(backend, topology, op, reduce, lhs, rhs, plan, out);
   } else if (!is_argument_reduce(reduce) && is_edge_sum(backend, op, feat_type, plan)) {
     run_edge_sum(backend, topology, op, reduce, lhs, rhs, plan, out);
   } else if (!is_copy(op) || !copy_extremum(backend, topology, reduce, (lhs.defined() ? lhs : rhs).operand, out, arg)) {
-    run_general(backend, topology, op, reduce, lhs, rhs, plan, out, arg);
+    // General kernels always write the ids.
+    Tensor winners = is_argument_reduce(reduce) && !save ? new_arg(true) : arg;
+    run_general(backend, topology, op, reduce, lhs, rhs, plan, out, winners);
   }
   return {out, arg};
 }

@@ -7,7 +7,8 @@ namespace halfgnn {
 
 std::tuple<Tensor, Tensor> gspmm(const Tensor& indptr, const Tensor& indices, const OptionalTensor& edge_ids,
                                  string_view op_name, string_view reduce_name, const OptionalTensor& lhs_data,
-                                 const OptionalTensor& rhs_data, std::optional<ScalarType> out_dtype, bool short_rows);
+                                 const OptionalTensor& rhs_data, std::optional<ScalarType> out_dtype, bool short_rows,
+                                 bool save);
 
 std::tuple<Tensor, Tensor> gspmm_backward(const Tensor& indptr, const Tensor& indices, const OptionalTensor& edge_ids,
                                           const Tensor& in_indptr, bool by_src, string_view op_name,
@@ -18,7 +19,8 @@ std::tuple<Tensor, Tensor> gspmm_backward(const Tensor& indptr, const Tensor& in
                                           bool short_rows, const OptionalTensor& in_indices,
                                           const OptionalTensor& in_edge_ids);
 
-// The maximum or minimum of copies of a whole operand. Returns false if the back end has no kernel for it.
+// The maximum or minimum of copies of a whole operand, and the ids of the winners unless arg is empty. Returns false if
+// the back end has no kernel for it.
 inline bool copy_extremum(const Backend& backend, const Topology& topology, Reduce reduce, const Operand& feat,
                           Tensor& out, Tensor& arg) {
   if (!backend.reduces_one_extreme || !is_argument_reduce(reduce) ||
@@ -33,7 +35,7 @@ inline bool copy_extremum(const Backend& backend, const Topology& topology, Redu
   args.type = feat.type;
   args.dim = feat.len;
   (reduce == Reduce::kMax ? args.max : args.min) = out.mutable_data_ptr();
-  (reduce == Reduce::kMax ? args.arg_max : args.arg_min) = arg.mutable_data_ptr();
+  if (arg.numel() > 0) (reduce == Reduce::kMax ? args.arg_max : args.arg_min) = arg.mutable_data_ptr();
   args.out_type = dtype_of(out.scalar_type(), "out");
   args.arg_is_int64 = topology.is_int64;
   backend.copy_reduce(args);

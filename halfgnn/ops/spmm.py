@@ -25,11 +25,11 @@ _gspmm_backward = torch.ops.halfgnn.gspmm_backward.default
 
 
 @register_fake("gspmm")
-def _(indptr, indices, edge_ids, op, reduce, lhs, rhs, out_dtype=None, short_rows=False):
+def _(indptr, indices, edge_ids, op, reduce, lhs, rhs, out_dtype=None, short_rows=False, save=True):
     feat = rhs if op == "copy_rhs" else lhs
     trailing = broadcast_trailing(op, None if op == "copy_rhs" else lhs.shape, None if op == "copy_lhs" else rhs.shape)
     out = feat.new_empty((indptr.shape[0] - 1, *trailing), dtype=out_dtype or feat.dtype)
-    return out, indptr.new_empty(out.shape if reduce in ("max", "min") else (0,))
+    return out, indptr.new_empty(out.shape if save and reduce in ("max", "min") else (0,))
 
 
 @register_fake("gspmm_backward")
@@ -173,7 +173,7 @@ def gspmm(
     lhs_data, rhs_data = autocast_all(g.device, lhs_data, rhs_data)
     csc = g.csc()
     if not needs_grad(lhs_data, rhs_data):
-        return _gspmm(*csc, op, reduce_op, lhs_data, rhs_data, out_dtype, g.short_csc)[0]
+        return _gspmm(*csc, op, reduce_op, lhs_data, rhs_data, out_dtype, g.short_csc, False)[0]
     csr = g.csr() if lhs_data is not None and lhs_data.requires_grad else (None, None, None)
     return apply(_GSpMM, *csc, *csr, op, reduce_op, lhs_data, rhs_data, out_dtype, g.short_csc, g.short_csr)[0]
 

@@ -43,6 +43,7 @@ def test_opcheck_gspmm(g, op, reduce, lhs, rhs, device):
     opcheck(raw.gspmm, *g.csc(), op, reduce, x, y)
     opcheck(raw.gspmm, *g.csc(), op, reduce, x, y, torch.float32)
     opcheck(raw.gspmm, *g.csc(), op, reduce, x, y, None, True)
+    opcheck(raw.gspmm, *g.csc(), op, reduce, x, y, None, False, False)
     if x is not None and y is not None:
         opcheck(raw.gspmm, *g.csc(), op, reduce, x.float(), y)
 

@@ -65,6 +65,26 @@ def test_first_nan_wins(reduce_op, dtype, device):
     assert y.grad.nonzero()[:, 0].tolist() == [40]
 
 
+@pytest.mark.parametrize("device,dtype", support.devices_and([torch.float16, torch.bfloat16, torch.float32]))
+@pytest.mark.parametrize("reduce_op", ["max", "min"])
+@pytest.mark.parametrize("dim", [8, 17, 40, 64, 130, 300])
+def test_extremes_without_their_winners(dim, reduce_op, dtype, device):
+    """A kernel of its own on the CPU: the same values, with rows of several runs, ties, infinities and NaN."""
+    generator = torch.Generator().manual_seed(dim)
+    src, dst = torch.randint(50, (900,), generator=generator), torch.randint(9, (900,), generator=generator) ** 2 // 7
+    g = halfgnn.Graph.from_edges(src, dst, num_src=50, num_dst=10).to(device)
+    x = torch.randn(50, dim, generator=generator).to(device, dtype)
+    x[::3] = x[::3].round()
+    for value, rows in ((torch.inf, 5), (-torch.inf, 7), (torch.nan, 11)):
+        for columns in (slice(0, 1), slice(dim // 2, dim // 2 + 2), slice(dim - 1, dim)):
+            out = ops.gspmm(g, "copy_lhs", reduce_op, x, None)
+            with_winners = ops.gspmm(g, "copy_lhs", reduce_op, x.clone().requires_grad_(), None).detach()
+            assert torch.equal(out.nan_to_num(7e4), with_winners.nan_to_num(7e4))
+            truth = reference.gspmm(g, "copy_lhs", reduce_op, x.double(), None)
+            torch.testing.assert_close(out.double(), truth, rtol=0, atol=0, equal_nan=True)
+            x[::rows, columns] = value
+
+
 @pytest.mark.parametrize("device", DEVICES)
 def test_mean_of_values_whose_half_sum_overflows(device):
     g = make_graph("star", torch.int32, device)

@@ -1,6 +1,8 @@
 """halfgnn.advise, and python -m halfgnn advise."""
 
 import copy
+import importlib.util
+import re
 
 import pytest
 import torch
@@ -8,6 +10,7 @@ import torch
 import halfgnn
 from halfgnn import __main__ as command
 from halfgnn import advice
+from halfgnn.common.products import multiplies_slowly
 from tests.support import SIMULATED
 
 QUICK = dict(seconds=0.01, progress=False)
@@ -31,16 +34,18 @@ def test_a_model_of_pyg(model, tmp_path):
     before = copy.deepcopy(model.state_dict())
     state = torch.get_rng_state()
     found = halfgnn.advise(model, x, edge_index, **QUICK)
+    names = ["torch_geometric", "halfgnn", "halfgnn, fuse=True"]
+    half_names = [*names, *["the same, products='fp32'"] * multiplies_slowly(torch.bfloat16)]
     assert [(m.setting.name, m.setting.dtype) for m in found.measured] == [
-        (name, dtype)
-        for dtype in (None, torch.bfloat16)
-        for name in ("torch_geometric", "halfgnn", "halfgnn, fuse=True")
+        *((name, None) for name in names),
+        *((name, torch.bfloat16) for name in half_names),
     ]
     assert all(m.ms > 0 and m.kept_mib > 0 and not m.error for m in found.measured)
     plain, routed, fused = found.measured[:3]
     assert routed.loss == pytest.approx(plain.loss, rel=1e-5) and fused.loss == pytest.approx(plain.loss, rel=1e-5)
     assert fused.kept_mib < plain.kept_mib and fused.stats["routed"]["fused:GATConv"] == 2
     assert found.best.ms == min(m.ms for m in found.measured)
+    assert all(0 <= m.fresh_ms < 1e3 for m in found.measured)
     text = str(found)
     assert text.count("\n") > 8 and "computed by halfgnn" in text
     assert ("Fastest: halfgnn.pyg.patch(" in text) != ("does not make this model faster" in text)
@@ -50,6 +55,30 @@ def test_a_model_of_pyg(model, tmp_path):
     pytest.importorskip("matplotlib")
     found.plot(str(tmp_path / "advice.png"))
     assert (tmp_path / "advice.png").read_bytes().startswith(b"\x89PNG")
+
+
+def test_a_picture_shows_the_ways_from_top_to_bottom(monkeypatch):
+    figures = pytest.importorskip("matplotlib.figure")
+    drawn = []
+    monkeypatch.setattr(figures.Figure, "savefig", lambda figure, path: drawn.append((path, figure)))
+    settings = [
+        advice.Setting("DGL", None, None),
+        advice.Setting("halfgnn", None, {}),
+        advice.Setting("halfgnn", torch.half, {}),
+    ]
+    values = [(4.0, 10.0), (2.0, 5.0), (None, None)]
+    measured = [advice.Measured(setting, ms, mib, 1.0) for setting, (ms, mib) in zip(settings, values)]
+    advice.Advice("DGL", measured).plot("a.svg")
+    ((path, figure),) = drawn
+    time, memory = figure.axes
+    assert path == "a.svg" and time.yaxis_inverted() and memory.yaxis_inverted()
+    assert [label.get_text() for label in time.get_yticklabels()] == ["DGL, as it is", "halfgnn, as it is"]
+    assert [bar.get_width() for bar in time.patches] == [4, 2] and [bar.get_width() for bar in memory.patches] == [
+        10,
+        5,
+    ]
+    theirs, ours = (bar.get_facecolor() for bar in time.patches)
+    assert theirs != ours and time.get_xlabel() == "ms per step" and "MiB" in memory.get_xlabel()
 
 
 def test_a_model_of_dgl():
@@ -127,12 +156,26 @@ def test_a_program(tmp_path, capfd):
     pytest.importorskip("torch_geometric")
     script = tmp_path / "train.py"
     script.write_text(PROGRAM)
-    assert command.main(["advise", str(script), "--size", "3000"]) == 0
+    picture = tmp_path / "a.svg"
+    plot = ["--plot", str(picture)] if importlib.util.find_spec("matplotlib") else []
+    assert command.main(["advise", *plot, str(script), "--size", "3000"]) == 0
     text = capfd.readouterr().out
     assert text.count("trained") == 2 and "s under the drop-in" in text
+    plain, routed = map(int, re.search(r"at most (\d+) and (\d+) MiB", text).groups())
+    assert 50 < plain < 8192 and 50 < routed < 8192  # with PyTorch in it
+    assert picture.exists() == bool(plot) and (not plot or "<svg" in picture.read_text())
     assert "computed by halfgnn: gspmm:copy_u_mean 1" in text
     script.write_text("import sys; sys.exit(3)")
     assert command.main(["advise", str(script)]) == 3
     with pytest.raises(SystemExit):
         command.main(["advise", str(tmp_path / "none.py")])
     assert "expected a file" in capfd.readouterr().err
+
+
+@pytest.mark.parametrize("fresh_ms, said", [(0.5, False), (2.0, True), (None, False)])
+def test_fresh_pages_get_a_word(fresh_ms, said):
+    setting = advice.Setting("torch_geometric", None, None)
+    found = advice.Advice(
+        "torch_geometric", [advice.Measured(setting, ms=10.0, fresh_ms=fresh_ms, kept_mib=1.0, loss=1.0)]
+    )
+    assert ("try halfgnn.keep_memory(): about 2 of the 10 ms" in str(found)) == said

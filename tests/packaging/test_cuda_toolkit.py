@@ -27,10 +27,14 @@ def codes(request, monkeypatch):
     monkeypatch.delenv("TORCH_CUDA_ARCH_LIST", raising=False)
     known = "\n".join(f"sm_{arch}" for arch in TOOLKITS[request.param])
     monkeypatch.setattr(cuda_toolkit, "_nvcc", lambda home, *args: known)
-    flags = cuda_toolkit.arch_flags("/nowhere")
+    return request.param, *codes_of(cuda_toolkit.arch_flags("/nowhere"))
+
+
+def codes_of(flags):
     wanted = [re.fullmatch(r"-gencode=arch=compute_(\d+),code=(sm|compute)_(\d+)", flag) for flag in flags]
-    assert all(match and match[1] == match[3] for match in wanted)
-    return request.param, *({int(m[1]) for m in wanted if m[2] == kind} for kind in ("sm", "compute"))
+    # Machine code of the GPU's own PTX, or of that of another GPU of its major version.
+    assert all(match[1] == match[3] or (match[1], match[3]) in {("80", "86"), ("80", "89")} for match in wanted)
+    return ({int(match[3]) for match in wanted if match[2] == kind} for kind in ("sm", "compute"))
 
 
 def test_every_gpu_has_code(codes):
@@ -43,6 +47,34 @@ def test_every_gpu_has_code(codes):
             assert gpu in machine_code  # its own, not that of an older GPU
     # 8.9 (L40S, RTX 4090) takes that of 8.6: a file more would make the library larger for no other instruction.
     assert 89 not in machine_code
+
+
+def test_architectures_of_a_wheel(monkeypatch):
+    monkeypatch.delenv("TORCH_CUDA_ARCH_LIST", raising=False)
+    monkeypatch.setattr(cuda_toolkit, "_nvcc", lambda home, *args: "\n".join(f"sm_{x}" for x in TOOLKITS["13.0"]))
+    machine_code, ptx = codes_of(cuda_toolkit.arch_flags("/nowhere", for_wheel=True))
+    assert machine_code == {80, 86, 89, 90, 100, 120} and ptx == {120}
+
+
+@pytest.mark.parametrize(("toolkit", "is_small"), [("12.8", False), ("13.0", True), ("14.1", True)])
+def test_form_of_fat_binaries(monkeypatch, toolkit, is_small):
+    """Drivers of CUDA 12 need not know the smallest."""
+    monkeypatch.setenv("TORCH_CUDA_ARCH_LIST", "9.0")
+    monkeypatch.setattr(cuda_toolkit, "_nvcc", lambda home, *args: f"release {toolkit}, V{toolkit}.1")
+    assert ("--compress-mode=size" in cuda_toolkit.nvcc_flags("/nowhere")) == is_small
+
+
+def test_runtime_that_is_linked(tmp_path):
+    """The folders of a toolkit from PyPI, whose shared runtime has its versioned name alone."""
+    (tmp_path / "lib").mkdir()
+    with pytest.raises(FileNotFoundError, match=r"no libcudart_static.a"):
+        cuda_toolkit.cudart_link_args(str(tmp_path), static=True)
+    for name in ("libcudart.so.13", "libcudart_static.a"):
+        (tmp_path / "lib" / name).touch()
+    assert "-l:libcudart.so.13" in cuda_toolkit.cudart_link_args(str(tmp_path))
+    static = cuda_toolkit.cudart_link_args(str(tmp_path), static=True)
+    assert static[0] == str(tmp_path / "lib" / "libcudart_static.a")
+    assert "-Wl,--exclude-libs,libcudart_static.a" in static  # its names must not meet those of torch's runtime
 
 
 def test_only_what_the_toolkit_knows(codes):

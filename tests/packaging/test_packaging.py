@@ -175,9 +175,11 @@ def test_library_does_not_fit_another_torch(version, cuda, abi, words):
 
 
 @pytest.mark.parametrize("version", ["2.10.0", "2.11.0+cu130", "2.15.0", "3.0.0"])
-def test_library_by_the_stable_abi_fits_every_later_torch(version):
-    built = {"torch": "2.11.0+cu130", "abi": "stable", "cuda": None, "cxx11_abi": True}
-    assert _library._why_unfit(built, version, None, True) is None
+@pytest.mark.parametrize("built_for", [None, "13.0"])
+@pytest.mark.parametrize("cuda", [None, "12.8", "13.2"])
+def test_library_by_the_stable_abi_fits_every_later_torch(version, built_for, cuda):
+    built = {"torch": "2.11.0+cu130", "abi": "stable", "cuda": built_for, "cxx11_abi": True}
+    assert _library._why_unfit(built, version, cuda, True) is None
 
 
 def test_library_by_the_stable_abi_does_not_fit_an_older_torch(monkeypatch):
@@ -300,6 +302,29 @@ def test_without_torch_the_build_says_what_to_type(command):
     assert result.returncode == 1
     assert "pip install setuptools wheel ninja && pip install --no-build-isolation ." in result.stderr
     assert "Traceback" not in result.stderr
+
+
+def test_source_distribution_without_torch_says_what_to_type(tmp_path):
+    """pip unpacks it in a folder that is gone afterwards: no `pip install .`."""
+    for name in ("setup.py", "build_sources.py", "cuda_toolkit.py"):
+        shutil.copy(ROOT / name, tmp_path)
+    (tmp_path / "PKG-INFO").write_text("Metadata-Version: 2.4\nName: halfgnn\nVersion: 1.2.3\n\nName: of the README\n")
+    code = "import runpy, setuptools, sys; sys.modules['torch'] = None; sys.argv[1:] = ['dist_info']"
+    result = python("-c", f"{code}; runpy.run_path({str(tmp_path / 'setup.py')!r})")
+    assert result.returncode == 1
+    assert result.stderr.endswith("ninja && pip install --no-build-isolation halfgnn-1.2.3.tar.gz\n")
+
+
+@pytest.mark.parametrize(
+    ("name", "settings", "words"),
+    [
+        ("halfgnn-cu12", {}, "expected halfgnn or one of halfgnn-cu13"),
+        ("halfgnn-cu13", {"HALFGNN_CUDA": "0"}, "needs HALFGNN_CUDA=1, HALFGNN_ABI=stable and torch 2.11"),
+    ],
+)
+def test_wrong_distribution(name, settings, words):
+    result = python("setup.py", "-q", "build_ext", HALFGNN_DISTRIBUTION=name, **settings)
+    assert result.returncode == 1 and words in result.stderr and "Traceback" not in result.stderr
 
 
 def test_isolated_build_fetches_no_torch():

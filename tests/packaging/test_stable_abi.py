@@ -19,7 +19,7 @@ pytestmark = pytest.mark.skipif(
 ALLOWED = re.compile(
     r"(aoti_torch|torch)_\w+"
     r"|\w+@(GLIBC|GLIBCXX|CXXABI|GCC)_[\d.]+"
-    r"|cuda\w+(@[\w.]+)?|_ITM_\w+TMCloneTable|__gmon_start__|__cxa_finalize"
+    r"|_ITM_\w+TMCloneTable|__gmon_start__|__cxa_finalize"
 )
 
 
@@ -35,6 +35,17 @@ def test_library_calls_no_unstable_function_of_pytorch():
     assert [name for name in names if not ALLOWED.fullmatch(name)] == []
 
 
+@pytest.mark.skipif(shutil.which("readelf") is None, reason="there is no readelf")
+def test_library_loads_without_cuda():
+    """It links nothing of CUDA, and what it calls of PyTorch's library for CUDA may be missing."""
+    text = subprocess.run(
+        ["readelf", "-dW", "--dyn-syms", _library.path()], capture_output=True, text=True, check=True
+    ).stdout
+    assert re.findall(r"NEEDED.*\[(.*cuda.*)\]", text) == []
+    names = re.findall(r" GLOBAL +DEFAULT +UND (\S*cuda\S*)", text)
+    assert names == ["aoti_torch_device_type_cuda"]  # a number, which every torch has
+
+
 def test_what_is_no_stable_function_is_found():
     for name in (
         "_ZN2at10TensorBase5sizesEv",
@@ -43,6 +54,7 @@ def test_what_is_no_stable_function_is_found():
         "_ZSt28__throw_bad_array_new_lengthv",
         "GOMP_parallel",
         "PyErr_Occurred",
+        "cudaMalloc@libcudart.so.13",
     ):
         assert not ALLOWED.fullmatch(name)
 

@@ -7,6 +7,7 @@ import torch
 from torch._subclasses import FakeTensorMode
 
 from halfgnn import Graph, _library, ops
+from halfgnn import __main__ as command
 
 GPU = torch.device("cuda", 0)
 HERE = "python setup.py build_ext --inplace"
@@ -65,6 +66,20 @@ def test_gpu_and_no_cuda_half(gpu, reason):
         with pytest.raises(RuntimeError, match="without its CUDA half") as raised:
             _library.check_device(GPU)
         assert (reason or "") in str(raised.value) and f"HALFGNN_CUDA=1 {HERE}" in str(raised.value)
+
+
+@pytest.mark.parametrize(("cuda", "words"), [("12.8", "is for CUDA 12.8"), (None, "was built without CUDA")])
+def test_torch_for_another_cuda(gpu, monkeypatch, cuda, words):
+    """A library by the stable ABI loads beside it, and its CUDA half is of no use."""
+    gpu(cuda="13.0", archs=["sm_80"])
+    monkeypatch.setattr(torch, "__version__", "2.13.0")
+    monkeypatch.setattr(torch.version, "cuda", cuda)
+    with pytest.raises(RuntimeError, match=f"built for CUDA 13, and torch 2.13.0 {words}: install a torch for CUDA 13"):
+        _library.check_device(GPU)
+    assert words in command._cuda_half()
+    monkeypatch.setattr(torch.version, "cuda", "13.2")
+    _library.check_device(GPU)
+    assert command._cuda_half() == "built for sm_80"
 
 
 def test_fake_tensors_need_no_gpu(gpu):

@@ -11,9 +11,11 @@ namespace halfgnn::HALFGNN_ISA {
 enum class Extremes { kMax, kMin, kBoth };
 
 // Blocks of a tile. Every vector of a block takes a register for each value that is looked for, another for its id, and
-// one for the sum.
-template <Extremes kWhich, bool kIds>
-constexpr int kExtremeBlocks = kIds && kWhich == Extremes::kBoth ? 1 : kTileBlocks / 2;
+// one for the sum, or half of one if there are no ids and the sum is not wanted.
+template <Extremes kWhich, bool kIds, bool kSum>
+constexpr int kExtremeBlocks = kWhich == Extremes::kBoth ? (kIds ? 1 : kTileBlocks / 2)
+                               : kIds || kSum            ? kTileBlocks / 2
+                                                         : kTileBlocks;
 
 // The best values of one row so far, as workspace, and the ids of their edges, in the same order.
 struct Best {
@@ -66,9 +68,9 @@ struct EdgeRun {
   bool is_first;  // of its row: there is no best yet
 };
 
-// Looks at the edges of a run, and adds them up in `sum` if it is not null. Of equal values the first wins. Returns
-// false, and stores nothing, if the sum is not finite, unless kCareful: then the first NaN wins.
-template <class B, Extremes kWhich, bool kIds, bool kCareful, int N>
+// Looks at the edges of a run, and with kSum adds them up in `sum`. Of equal values the first wins. Returns false, and
+// stores nothing, if the sum is not finite, unless kCareful: then the first NaN wins.
+template <class B, Extremes kWhich, bool kIds, bool kSum, bool kCareful, int N>
 HALFGNN_NOINLINE bool look_at_tile(const RowTile& tile, const EdgeRun<typename B::Element>& run, const Best& max,
                                    const Best& min, float* sum) {
   constexpr int L = B::L, kVectors = B::kWidth / L;
@@ -78,7 +80,11 @@ HALFGNN_NOINLINE bool look_at_tile(const RowTile& tile, const EdgeRun<typename B
   const uint32_t* const ids = run.ids;
   const int64_t count = run.count;
   BestLanes<N * kVectors, L, kIds> greatest, least;
-  FloatsOf<L> total[N * kVectors];
+  // Without kSum a sum is there only to be finite or not: two vectors may share one, which leaves registers. (With ids,
+  // GCC would then keep a sum in memory, and each edge would wait for it.)
+  constexpr int kTotals = kSum || kIds ? N * kVectors : (N * kVectors + 1) / 2;
+  FloatsOf<L> total[kTotals];
+  for (int j = 0; j < kTotals; ++j) total[j] = FloatsOf<L>{};
   int64_t offset[N];
   HALFGNN_UNROLL_BLOCKS
   for (int b = 0; b < N; ++b) {
@@ -88,7 +94,7 @@ HALFGNN_NOINLINE bool look_at_tile(const RowTile& tile, const EdgeRun<typename B
     for (int i = 0; i < kVectors; ++i) {
       const int j = b * kVectors + i;
       const WordsOf<L> edge = splat_bits<L>(kIds ? ids[0] : 0);
-      total[j] = run.is_first ? block.v[i] + FloatsOf<L>{} : FloatsOf<L>{};
+      if (run.is_first) total[j % kTotals] += block.v[i];
       if (kMax) greatest.set(j, block.v[i], edge);
       if (kMin) least.set(j, block.v[i], edge);
     }
@@ -121,26 +127,27 @@ HALFGNN_NOINLINE bool look_at_tile(const RowTile& tile, const EdgeRun<typename B
           if (kMax) greatest.take_larger(j, x, edge);
           if (kMin) least.take_smaller(j, x, edge);
         }
-        total[j] += x;
+        total[j % kTotals] += x;
       }
     }
   }
   if constexpr (!kCareful) {
     FloatsOf<L> zero = {};
-    for (int j = 0; j < N * kVectors; ++j) zero += total[j] * splat<L>(0.f);
+    for (int j = 0; j < kTotals; ++j) zero += total[j] * splat<L>(0.f);
     if (sum_lanes(zero) != 0.f) return false;
   }
   if (kMax) greatest.store(max);
   if (kMin) least.store(min);
-  for (int j = 0; sum && j < N * kVectors; ++j) memcpy(sum + L * j, &total[j], sizeof(total[j]));
+  if constexpr (kSum)
+    for (int j = 0; j < kTotals; ++j) memcpy(sum + L * j, &total[j], sizeof(total[j]));
   return true;
 }
 
-template <class B, Extremes kWhich, bool kIds, int N>
+template <class B, Extremes kWhich, bool kIds, bool kSum, int N>
 HALFGNN_INLINE void look_at_blocks(const RowTile& tile, const EdgeRun<typename B::Element>& run, const Best& max,
                                    const Best& min, float* sum) {
-  if (look_at_tile<B, kWhich, kIds, false, N>(tile, run, max, min, sum)) return;
-  look_at_tile<B, kWhich, kIds, true, N>(tile, run, max, min, sum);
+  if (look_at_tile<B, kWhich, kIds, kSum, false, N>(tile, run, max, min, sum)) return;
+  look_at_tile<B, kWhich, kIds, kSum, true, N>(tile, run, max, min, sum);
 }
 
 template <class B>
@@ -178,15 +185,15 @@ class ExtremeTiles {
   }
   template <Extremes kWhich>
   HALFGNN_INLINE void look(const EdgeRun<typename B::Element>& run, float* sum) {
-    if (run.ids) return look<kWhich, true>(run, sum);
-    look<kWhich, false>(run, sum);
+    if (run.ids) return sum ? look<kWhich, true, true>(run, sum) : look<kWhich, true, false>(run, sum);
+    return sum ? look<kWhich, false, true>(run, sum) : look<kWhich, false, false>(run, sum);
   }
-  template <Extremes kWhich, bool kIds>
+  template <Extremes kWhich, bool kIds, bool kSum>
   HALFGNN_INLINE void look(const EdgeRun<typename B::Element>& run, float* sum) {
-    each_tile<kExtremeBlocks<kWhich, kIds>>(blocks_, [&](auto n, const RowTile& tile, int64_t slot) {
+    each_tile<kExtremeBlocks<kWhich, kIds, kSum>>(blocks_, [&](auto n, const RowTile& tile, int64_t slot) {
       const Best max{max_ + (has_max_ ? slot : 0), max_id_ + (has_max_ ? slot : 0)};
       const Best min{min_ + (has_min_ ? slot : 0), min_id_ + (has_min_ ? slot : 0)};
-      look_at_blocks<B, kWhich, kIds, decltype(n)::kBlocks>(tile, run, max, min, sum ? sum + slot : nullptr);
+      look_at_blocks<B, kWhich, kIds, kSum, decltype(n)::kBlocks>(tile, run, max, min, kSum ? sum + slot : nullptr);
     });
   }
 

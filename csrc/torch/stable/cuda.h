@@ -5,6 +5,13 @@
 
 #include "abi.h"
 
+// Functions of libtorch_cuda.so, which a torch without CUDA lacks. The library loads without them too; its kernels for
+// CUDA, which alone call them, are then never called, because nothing can make a tensor for them.
+#pragma weak aoti_torch_get_current_cuda_stream
+#pragma weak torch_c10_cuda_check_msg
+#pragma weak torch_c10_cuda_free_error_msg
+#pragma weak torch_cuda_stream_synchronize
+
 namespace halfgnn {
 
 // Of the current device.

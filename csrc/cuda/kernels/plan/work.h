@@ -27,20 +27,20 @@ struct RowWork {
 constexpr double kBatchAccesses = 4;
 constexpr int64_t kAccessBytes = 16;
 
-constexpr RowWork kSumWork{110, 111, RowSharing::kTeams};  // without weights
-constexpr RowWork kWeightedSumWork{124, 132, RowSharing::kTeams};
-constexpr RowWork kEdgeSumWork{125, 229, RowSharing::kTeams};  // of relu_add, which takes most; so its gradients
-constexpr RowWork kEdgeSumBackwardWork{127, 360, RowSharing::kTeams};
+constexpr RowWork kSumWork{126, 111, RowSharing::kTeams};  // without weights
+constexpr RowWork kWeightedSumWork{136, 132, RowSharing::kTeams};
+constexpr RowWork kEdgeSumWork{125, 242, RowSharing::kTeams};  // of relu_add, which takes most; so its gradients
+constexpr RowWork kEdgeSumBackwardWork{127, 376, RowSharing::kTeams};
 // Without normalization: forward, to destinations, to sources.
 constexpr RowWork kGatedSumWork[] = {
     {188, 580, RowSharing::kTeams}, {127, 690, RowSharing::kTeams}, {196, 811, RowSharing::kTeams}};
 // The same with values of edges.
 constexpr RowWork kGatedValuesWork[] = {
     {200, 654, RowSharing::kTeams}, {183, 926, RowSharing::kTeams}, {225, 863, RowSharing::kTeams}};
-constexpr RowWork kExtremumWork{131, 228, RowSharing::kTeams};
+constexpr RowWork kExtremumWork{258, 136, RowSharing::kTeams};
 constexpr RowWork kCopyReduceWork{880, 343, RowSharing::kTeams};  // of sums, squares and both extremes
 constexpr RowWork kCopyReduceBackwardWork{538, 604, RowSharing::kTeams};
-constexpr RowWork kMulBackwardWork{162, 284, RowSharing::kTeams};
+constexpr RowWork kMulBackwardWork{163, 272, RowSharing::kTeams};
 constexpr RowWork kDotWork{65, 221, RowSharing::kNone};
 // The weight of a GAT edge in one head: 100 for 32 of them, less what a short row's window costs in `row`.
 constexpr double kPairWork = 100. / 32;
