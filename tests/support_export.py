@@ -12,7 +12,7 @@ import subprocess
 import sys
 import tempfile
 import warnings
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -33,10 +33,24 @@ PAGE = Path(__file__).resolve().parents[1] / "docs" / "serving.md"
 WIDTH, EDGE_WIDTH, TYPES = 8, 5, 3
 DRAWN_FOR, OTHER = (30, 120), (33, 127)  # nodes and edges of the graph of the export, and of another one
 TOLERANCE = {torch.float32: 1e-4, torch.float16: 1e-2, torch.bfloat16: 8e-2}
-# fp32, fp16, bf16, and fp32 parameters under autocast in bf16
 WITHOUT_OPERATORS = ("HeteroLinear", "SAGEConv-lstm")  # made of operators of PyTorch
+# The last: fp32 parameters under autocast in bf16.
 PRECISIONS = ("fp32", "fp16", "bf16", "autocast")
+COLUMNS = ("torch.export", "AOTInductor", "torch.jit.script", "torch.jit.trace")
 DTYPES = {"fp32": torch.float32, "fp16": torch.float16, "bf16": torch.bfloat16, "autocast": torch.float32}
+ALL = bool(os.environ.get("HALFGNN_TEST_ALL"))
+# Tried in all precisions by `make test`, and compiled by `make test-all`.
+SAMPLE = ("GATConv", "SAGEConv-lstm", "SAGEConv", "TransformerConv")
+
+
+def of_precisions(cases: Iterable[str]) -> list[tuple[str, str]]:
+    """Which case in which precision `make test` exports: make test-all exports all of them."""
+    return [(name, kind) for name in cases for kind in PRECISIONS if ALL or kind == "fp32" or name in SAMPLE]
+
+
+def of_columns(cases: Iterable[str]) -> list[tuple[str, str]]:
+    """Which cells of the table make test-all tries again. The others would compile for half an hour."""
+    return [(name, column) for name in cases for column in COLUMNS[1:] if column != "AOTInductor" or name in SAMPLE]
 
 
 # ---- inputs ----------------------------------------------------------------------------------------------------------------------
@@ -319,8 +333,6 @@ def traced(case: Case, model: nn.Module) -> Callable[..., Any]:
 
 
 # ---- the table -------------------------------------------------------------------------------------------------------------------
-
-COLUMNS = ("torch.export", "AOTInductor", "torch.jit.script", "torch.jit.trace")
 
 
 def works(case: Case, column: str) -> str:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 import warnings
 
 import pytest
@@ -12,11 +11,10 @@ from torch import nn
 import halfgnn
 import halfgnn.nn
 from tests import support_export
-from tests.support_export import DRAWN_FOR, OTHER, PRECISIONS, WIDTH, Case, OnGraph
+from tests.support_export import ALL, DRAWN_FOR, OTHER, WIDTH, Case, OnGraph
 
 CASES = {str(case): case for case in support_export.nn_cases()}
 SHOWN = support_export.shown()
-ALL = bool(os.environ.get("HALFGNN_TEST_ALL"))
 
 
 def test_every_module_is_tried_and_shown():
@@ -26,8 +24,7 @@ def test_every_module_is_tried_and_shown():
         assert {name for name in SHOWN if name.startswith("`halfgnn.nn.")} == titles
 
 
-@pytest.mark.parametrize("precision", PRECISIONS)
-@pytest.mark.parametrize("name", CASES)
+@pytest.mark.parametrize("name,precision", support_export.of_precisions(CASES))
 def test_modules_export(name, precision):
     support_export.check_export(CASES[name], precision)
 
@@ -39,10 +36,9 @@ def test_modules_export_strictly(name):
 
 
 @pytest.mark.skipif(
-    not ALL, reason="it compiles each module for half a minute; HALFGNN_TEST_ALL=1 (make test-all) runs it"
+    not ALL, reason="it compiles modules for half a minute each; HALFGNN_TEST_ALL=1 (make test-all) runs it"
 )
-@pytest.mark.parametrize("column", support_export.COLUMNS[1:])
-@pytest.mark.parametrize("name", CASES)
+@pytest.mark.parametrize("name,column", support_export.of_columns(CASES))
 def test_the_table_says_what_works(name, column):
     assert support_export.works(CASES[name], column) == SHOWN[support_export.title("halfgnn.nn", CASES[name])][column]
 

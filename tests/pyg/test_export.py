@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import os
-
 import pytest
 import torch
 
@@ -14,12 +12,11 @@ import torch_geometric.nn as theirs
 import halfgnn.pyg
 from halfgnn.pyg import _worth
 from tests import support_export
-from tests.support_export import DRAWN_FOR, PRECISIONS
+from tests.support_export import ALL, DRAWN_FOR
 
 CASES = {str(case): case for case in support_export.pyg_cases(halfgnn.pyg)}
 THEIRS = {str(case): case for case in support_export.pyg_cases(theirs)}
 SHOWN = support_export.shown()
-ALL = bool(os.environ.get("HALFGNN_TEST_ALL"))
 NO_MODULES = {"ToGraph", "accelerate", "graph_of", "patch", "reset_stats", "stats", "unpatch"}
 SCRIPTED = ["GCNConv", "SAGEConv", "GINEConv", "LGConv", "EdgeConv"]  # a few of those of torch_geometric that compile
 
@@ -31,8 +28,7 @@ def test_every_module_is_tried_and_shown():
         assert {name for name in SHOWN if name.startswith("`halfgnn.pyg.")} == titles
 
 
-@pytest.mark.parametrize("precision", PRECISIONS)
-@pytest.mark.parametrize("name", CASES)
+@pytest.mark.parametrize("name,precision", support_export.of_precisions(CASES))
 def test_modules_export(name, precision):
     support_export.check_export(CASES[name], precision)
 
@@ -55,10 +51,9 @@ def test_unmodified_modules_export_under_the_drop_in(name, monkeypatch):
 
 
 @pytest.mark.skipif(
-    not ALL, reason="it compiles each module for half a minute; HALFGNN_TEST_ALL=1 (make test-all) runs it"
+    not ALL, reason="it compiles modules for half a minute each; HALFGNN_TEST_ALL=1 (make test-all) runs it"
 )
-@pytest.mark.parametrize("column", support_export.COLUMNS[1:])
-@pytest.mark.parametrize("name", CASES)
+@pytest.mark.parametrize("name,column", support_export.of_columns(CASES))
 def test_the_table_says_what_works(name, column):
     assert support_export.works(CASES[name], column) == SHOWN[support_export.title("halfgnn.pyg", CASES[name])][column]
 
