@@ -7,6 +7,7 @@ from torch_geometric import nn
 
 from ..common.compat import is_exporting
 from ..common.operands import check_columns, check_parameter, check_rows
+from ..common.precision import computed_type
 from ..nn.typed_linear import typed_linear
 
 
@@ -42,10 +43,19 @@ class HeteroLinear(nn.HeteroLinear):
         out = out if order is None else torch.empty_like(out).index_copy(0, order, out)
         return out if self.bias is None else out + self.bias[type_vec].to(out.dtype)
 
+    def __prepare_scriptable__(self):
+        """What torch.jit.script compiles: torch_geometric's module of the same parameters."""
+        if type(self) is not HeteroLinear:
+            return self
+        module = object.__new__(nn.HeteroLinear)
+        module.__dict__.update(self.__dict__)
+        return module
+
     def _exported(self, x, type_vec):
         """The same in an exported program, which cannot know how many rows a type has: it multiplies each row by all matrices."""
         is_good = ((type_vec >= 0) & (type_vec < self.num_types)).all()
         torch.ops.aten._assert_async.msg(is_good, f"type_vec holds other types than those in [0, {self.num_types})")
         kind = type_vec.long().clamp(0, self.num_types - 1)
-        out = torch.matmul(x, self.weight)[kind, torch.arange(x.shape[0], device=x.device)]
+        dtype = computed_type(x)
+        out = torch.matmul(x.to(dtype), self.weight.to(dtype))[kind, torch.arange(x.shape[0], device=x.device)]
         return out if self.bias is None else out + self.bias[kind].to(out.dtype)
