@@ -173,7 +173,7 @@ class GraphConv(nn.Module):
 
 
 def _check_positive(edge_weight: Tensor) -> None:
-    """An exported program raises RuntimeError. Its message has no double quotes: AOTInductor would write them as they are in C++."""
+    """An exported program raises RuntimeError. AOTInductor cannot write double quotes of a message."""
     message = "edge_weight has values that are not positive; expected positive values for norm='both'"
     if is_exporting():
         torch.ops.aten._assert_async.msg((edge_weight > 0).all(), message)
