@@ -31,6 +31,7 @@ from . import (
     rows,
     runner,
     sampling,
+    serving,
     several,
     sweep,
     table,
@@ -117,6 +118,9 @@ def _parser() -> argparse.ArgumentParser:
         commands.add_parser("programs", help="steps of torch_geometric's modules and models, and the drop-in")
     )
     sampling.add_options(commands.add_parser("sampling", help="neighbour sampling beside DGL's"))
+    serving.add_options(
+        commands.add_parser("serving", help="inference beside torch_geometric, eager and ahead of time")
+    )
     facts.add_options(commands.add_parser("graphs", help="sizes, degrees and reuse of graphs"))
     _add_documents(commands)
     return parser
@@ -228,6 +232,7 @@ _COMMANDS = {
     "gpu": gpu.run,
     "programs": programs.run,
     "sampling": sampling.run,
+    "serving": serving.run,
     "plot": _plot,
     "table": _table,
     "marks": _marks,

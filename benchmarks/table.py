@@ -9,7 +9,7 @@ import re
 from collections.abc import Callable, Iterable, Sequence
 from pathlib import Path
 
-from . import facts, records, sampling, table_cpu, table_cuda
+from . import facts, records, sampling, serving, table_cpu, table_cuda
 from . import rows as row_files
 from .cells import by_machine, machine, wrapped
 from .marks import FEATURES
@@ -79,6 +79,7 @@ SECTIONS: dict[str, tuple[str, Callable[[Path], str]]] = {
     "programs": (programs.KEPT, lambda path: _joined(programs_tables(records.read(path, programs.ProgramRow)))),
     "models": (programs.KEPT, lambda path: _joined([models_headline(records.read(path, programs.ProgramRow))])),
     "sampling": (sampling.KEPT, lambda path: sampling.render(records.read(path, sampling.SamplingRow))),
+    "serving": (serving.KEPT, lambda path: serving.render(records.read(path, serving.ServingRow))),
     "graphs": (facts.KEPT, lambda path: facts.render(facts.read(path))),
 }
 

@@ -215,8 +215,9 @@ class HeteroGraph:
             if stack is not None:
                 self._stacks[key] = stack
         if stack is None:
-            with ordinary_tensors():
-                stack = _stacked(key, [self._relation(etype) for etype in key])
+            graphs = [self._relation(etype) for etype in key]
+            with ordinary_tensors(graphs[0].csc().indices):
+                stack = _stacked(key, graphs)
             if may_keep(self.device):
                 if len(key) > 1:  # otherwise it is the relation's own graph
                     stack.graph._for_all_streams()

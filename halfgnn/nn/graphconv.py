@@ -10,6 +10,7 @@ from torch import Tensor, nn
 
 from .. import ops
 from ..common.arguments import check_number, checked_size
+from ..common.compat import is_exporting
 from ..common.operands import check_columns, check_operand, check_pair, check_parameter, check_tensor
 from ..common.precision import without_autocast
 from ..graph import Graph
@@ -47,8 +48,8 @@ class EdgeWeightNorm(nn.Module):
         check_edge_numbers(g, edge_weight)
         if not edge_weight.is_floating_point():
             raise TypeError(f"edge_weight has dtype {edge_weight.dtype}; expected a floating-point type")
-        if self._norm == "both" and bool((edge_weight <= 0).any()):
-            raise ValueError('edge_weight has values that are not positive; expected positive values for norm="both"')
+        if self._norm == "both":
+            _check_positive(edge_weight)
         if self._norm == "none":
             return edge_weight
         weight = widened(edge_weight)
@@ -169,6 +170,15 @@ class GraphConv(nn.Module):
     def extra_repr(self) -> str:
         activation = "" if self._activation is None else f", activation={self._activation}"
         return f"in={self._in_feats}, out={self._out_feats}, normalization={self._norm}{activation}"
+
+
+def _check_positive(edge_weight: Tensor) -> None:
+    """An exported program raises RuntimeError. AOTInductor cannot write double quotes of a message."""
+    message = "edge_weight has values that are not positive; expected positive values for norm='both'"
+    if is_exporting():
+        torch.ops.aten._assert_async.msg((edge_weight > 0).all(), message)
+    elif bool((edge_weight <= 0).any()):
+        raise ValueError(message)
 
 
 def _sources(g: Graph, feat: Any, weight: Any) -> Tensor:

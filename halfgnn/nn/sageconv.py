@@ -8,11 +8,12 @@ import torch
 from torch import Tensor, nn
 
 from ..common.arguments import check_probability, checked_size, checked_widths
-from ..common.compat import able_to_run_lstm
+from ..common.compat import able_to_run_lstm, is_exporting
 from ..common.operands import check_operand
 from ..graph import Graph
 from ..graph_argument import GraphLike, as_graph
 from .checks import check_edge_weight, check_features
+from .exported_lstm import exported_lstm
 from .features import both_sides, cast_once, shown, unrounded
 from .projections import applied, is_quantised, project, trimmed, widened
 from .sums import aggregate, padded_width
@@ -137,6 +138,8 @@ class SAGEConv(nn.Module):
 
     def _lstm(self, g: Graph, h_src: Tensor, h_dst: Tensor | None, edge_weight: Tensor | None) -> Tensor:
         """Nodes of one in-degree are one batch. A node's edges are read in the order of the graph's in-edges."""
+        if is_exporting():
+            return applied(self.fc_neigh, exported_lstm(self.lstm, g, h_src, edge_weight))
         indptr, indices, edge_ids = g.csc()
         degrees = g.in_degrees()
         if edge_weight is not None:

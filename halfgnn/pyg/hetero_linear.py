@@ -5,7 +5,9 @@ from __future__ import annotations
 import torch
 from torch_geometric import nn
 
+from ..common.compat import is_exporting
 from ..common.operands import check_columns, check_parameter, check_rows
+from ..common.precision import computed_type
 from ..nn.typed_linear import typed_linear
 
 
@@ -31,6 +33,8 @@ class HeteroLinear(nn.HeteroLinear):
             raise TypeError(
                 f"type_vec has shape {tuple(type_vec.shape)} and dtype {type_vec.dtype}; expected (N,) of integers"
             )
+        if is_exporting():
+            return self._exported(x, type_vec)
         if type_vec.numel() and not 0 <= int(type_vec.min()) <= int(type_vec.max()) < self.num_types:
             raise ValueError(f"type_vec holds other types than those in [0, {self.num_types})")
         ends = torch.bincount(type_vec, minlength=self.num_types).cumsum(0).tolist()
@@ -38,3 +42,20 @@ class HeteroLinear(nn.HeteroLinear):
         out = typed_linear(x if order is None else x.index_select(0, order), ends, self.weight)
         out = out if order is None else torch.empty_like(out).index_copy(0, order, out)
         return out if self.bias is None else out + self.bias[type_vec].to(out.dtype)
+
+    def __prepare_scriptable__(self):
+        """What torch.jit.script compiles: torch_geometric's module of the same parameters."""
+        if type(self) is not HeteroLinear:
+            return self
+        module = object.__new__(nn.HeteroLinear)
+        module.__dict__.update(self.__dict__)
+        return module
+
+    def _exported(self, x, type_vec):
+        """The same in an exported program, which cannot know how many rows a type has: it multiplies each row by all matrices."""
+        is_good = ((type_vec >= 0) & (type_vec < self.num_types)).all()
+        torch.ops.aten._assert_async.msg(is_good, f"type_vec holds other types than those in [0, {self.num_types})")
+        kind = type_vec.long().clamp(0, self.num_types - 1)
+        dtype = computed_type(x)
+        out = torch.matmul(x.to(dtype), self.weight.to(dtype))[kind, torch.arange(x.shape[0], device=x.device)]
+        return out if self.bias is None else out + self.bias[kind].to(out.dtype)

@@ -361,7 +361,9 @@ def test_no_rows_make_no_table():
     assert table.render([]) == ""
 
 
-@pytest.mark.parametrize("document", ["README.md", "docs/benchmarks.md", "docs/minibatches.md", "docs/reorder.md"])
+@pytest.mark.parametrize(
+    "document", ["README.md", "docs/benchmarks.md", "docs/minibatches.md", "docs/reorder.md", "docs/serving.md"]
+)
 def test_documents_show_the_committed_rows(document):
     path = ROOT / document
     if not path.exists():

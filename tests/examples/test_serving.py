@@ -34,12 +34,16 @@ def test_a_program_without_python_serves_a_model(tmp_path):
     outside = {name: value for name, value in os.environ.items() if not name.startswith(("MAKE", "MFLAGS"))}
     outside["PYTHONPATH"] = os.pathsep.join(filter(None, [root, outside.get("PYTHONPATH")]))
     subprocess.run(["make", "-s", f"PYTHON={sys.executable}"], cwd=tmp_path, env=outside, check=True, timeout=600)
-    run = lambda inputs: subprocess.run(  # noqa: E731
-        ["./serve", package, inputs, "out.pt"], cwd=tmp_path, capture_output=True, text=True, timeout=300
+    run = lambda inputs, *more: subprocess.run(  # noqa: E731
+        ["./serve", package, inputs, "out.pt", *more], cwd=tmp_path, capture_output=True, text=True, timeout=300
     )
     assert run("inputs.pt").returncode == 0
     load = lambda name: torch.load(tmp_path / name, weights_only=True)  # noqa: E731
     torch.testing.assert_close(load("out.pt"), load("expected.pt"))
+
+    together = run("inputs.pt", "8", "1")  # callers at once
+    assert together.returncode == 0 and "8 callers at once" in together.stdout
+    assert "all results the same" in together.stdout
 
     x, edge_index = load("inputs.pt")
     torch.save([x, edge_index + len(x)], tmp_path / "wrong.pt")

@@ -1,11 +1,9 @@
-"""torch.export and torch.jit.script of the modules, and of torch_geometric's own under the drop-in."""
+"""torch.export and TorchScript of the modules, and of torch_geometric's own under the drop-in."""
 
 from __future__ import annotations
 
 import pytest
 import torch
-from torch import nn
-from torch.export import Dim
 
 pytest.importorskip("torch_geometric")
 
@@ -13,82 +11,62 @@ import torch_geometric.nn as theirs
 
 import halfgnn.pyg
 from halfgnn.pyg import _worth
+from tests import support_export
+from tests.support_export import ALL, DRAWN_FOR
 
-NODES, EDGES, WIDTH = 30, 120, 8
-MLP = lambda inputs: nn.Sequential(nn.Linear(inputs, 6), nn.ReLU(), nn.Linear(6, 6))  # noqa: E731
-DEGREES = torch.ones(5, dtype=torch.long)
-
-# (the module of a package, its arguments behind x and edge_index)
-MODULES = {
-    "GCNConv": (lambda k: k.GCNConv(WIDTH, 6), ["weight"]),
-    "GATConv": (lambda k: k.GATConv(WIDTH, 6, heads=2, edge_dim=5), ["features"]),
-    "GATv2Conv": (lambda k: k.GATv2Conv(WIDTH, 6, heads=2), []),
-    "TransformerConv": (lambda k: k.TransformerConv(WIDTH, 6, heads=2, edge_dim=5), ["features"]),
-    "SAGEConv": (lambda k: k.SAGEConv(WIDTH, 6), []),
-    "GINEConv": (lambda k: k.GINEConv(nn.Linear(WIDTH, 6), edge_dim=5), ["features"]),
-    "LGConv": (lambda k: k.LGConv(), []),
-    "PNAConv": (lambda k: k.PNAConv(WIDTH, 6, ["mean", "max"], ["identity"], DEGREES), []),
-    "EdgeConv": (lambda k: k.EdgeConv(MLP(2 * WIDTH)), []),
-}
-SCRIPTED = ["GCNConv", "SAGEConv", "GINEConv", "LGConv", "EdgeConv"]  # those of torch_geometric that compile
+CASES = {str(case): case for case in support_export.pyg_cases(halfgnn.pyg)}
+THEIRS = {str(case): case for case in support_export.pyg_cases(theirs)}
+SHOWN = support_export.shown()
+NO_MODULES = {"ToGraph", "accelerate", "graph_of", "patch", "reset_stats", "stats", "unpatch"}
+SCRIPTED = ["GCNConv", "SAGEConv", "GINEConv", "LGConv", "EdgeConv"]  # a few of those of torch_geometric that compile
 
 
-def inputs(names, num_nodes, num_edges):
-    draw = torch.Generator().manual_seed(num_nodes)
-    edges = {"weight": (num_edges,), "features": (num_edges, 5)}
-    return (
-        torch.randn(num_nodes, WIDTH, generator=draw),
-        torch.randint(num_nodes, (2, num_edges), generator=draw),
-        *(torch.rand(edges[name], generator=draw) for name in names),
-    )
+def test_every_module_is_tried_and_shown():
+    assert {case.module for case in CASES.values()} == set(halfgnn.pyg.__all__) - NO_MODULES
+    if SHOWN:
+        titles = {support_export.title("halfgnn.pyg", case) for case in CASES.values()}
+        assert {name for name in SHOWN if name.startswith("`halfgnn.pyg.")} == titles
 
 
-def exported(module, names, strict=False):
-    """The program of a module, for any numbers of nodes and edges."""
-    shapes = {0: Dim("nodes", min=2, max=2**20)}, {1: Dim("edges", min=2, max=2**20)}
-    shapes = (*shapes, *[{0: shapes[1][1]}] * len(names))
-    with torch.no_grad():
-        program = torch.export.export(module, inputs(names, NODES, EDGES), dynamic_shapes=tuple(shapes), strict=strict)
-    return program
+@pytest.mark.parametrize("name,precision", support_export.of_precisions(CASES))
+def test_modules_export(name, precision):
+    support_export.check_export(CASES[name], precision)
 
 
-def check(program, module, names):
-    for size in ((NODES, EDGES), (NODES + 3, EDGES + 7)):
-        args = inputs(names, *size)
-        torch.testing.assert_close(program.module()(*args), module(*args))
-
-
-@pytest.mark.parametrize("name", MODULES)
-def test_modules_export(name):
-    make, names = MODULES[name]
-    module = make(halfgnn.pyg).eval()
-    program = exported(module, names)
-    assert "halfgnn." in program.graph_module.code and "halfgnn_pyg" not in program.graph_module.code  # without Python
-    check(program, module, names)
-
-
-@pytest.mark.parametrize("name", ["GCNConv", "GATConv"])
+@pytest.mark.parametrize("name", ["GCNConv", "GATConv-edges"])
 def test_modules_export_strictly(name):
-    make, names = MODULES[name]
-    module = make(halfgnn.pyg).eval()
-    check(exported(module, names, strict=True), module, names)
+    model = support_export.model_of(CASES[name])
+    support_export.check_same(CASES[name], model, support_export.exported(CASES[name], model, strict=True).module())
 
 
-@pytest.mark.parametrize("name", ["GCNConv", "GATv2Conv", "TransformerConv"])
+@pytest.mark.parametrize("name", THEIRS if ALL else ["GCNConv", "GATv2Conv", "TransformerConv"])
 def test_unmodified_modules_export_under_the_drop_in(name, monkeypatch):
+    """The program holds halfgnn's operators, or torch_geometric's."""
     monkeypatch.setattr(_worth, "LIMITS", {})
-    make, names = MODULES[name]
-    module = make(theirs).eval()
+    model = support_export.model_of(THEIRS[name])
     with halfgnn.pyg.accelerate(fuse=True):
-        program = exported(module, names)
-    check(program, module, names)
+        program = support_export.exported(THEIRS[name], model)
+    assert "halfgnn_pyg" not in support_export.code_of(program)
+    support_export.check_same(THEIRS[name], model, program.module())
+
+
+@pytest.mark.skipif(
+    not ALL, reason="it compiles modules for half a minute each; HALFGNN_TEST_ALL=1 (make test-all) runs it"
+)
+@pytest.mark.parametrize("name,column", support_export.of_columns(CASES))
+def test_the_table_says_what_works(name, column):
+    assert support_export.works(CASES[name], column) == SHOWN[support_export.title("halfgnn.pyg", CASES[name])][column]
+
+
+def test_a_loaded_program_needs_halfgnn_alone(tmp_path):
+    support_export.check_loads({name: CASES[name] for name in ("GCNConv", "EdgeConv", "RGCNConv")}, tmp_path)
 
 
 def test_an_exported_program_refuses_ids_out_of_range():
-    module = halfgnn.pyg.SAGEConv(WIDTH, 6).eval()
-    program = exported(module, []).module()
-    x, edge_index = inputs([], NODES, EDGES)
-    for row, wrong in ((0, NODES), (1, NODES), (0, -1), (1, -1)):
+    case = CASES["SAGEConv"]
+    program = support_export.exported(case, support_export.model_of(case)).module()
+    x, edge_index = support_export.inputs_of(case)
+    for row, wrong in ((0, DRAWN_FOR[0]), (1, DRAWN_FOR[0]), (0, -1), (1, -1)):
         bad = edge_index.clone()
         bad[row, 3] = wrong
         with pytest.raises(RuntimeError, match="edge_index holds an id that is no row of x"):
@@ -98,13 +76,13 @@ def test_an_exported_program_refuses_ids_out_of_range():
 @pytest.mark.parametrize("patched", [False, True])
 @pytest.mark.parametrize("name", SCRIPTED)
 def test_modules_script_where_torch_geometrics_do(name, patched):
-    make, names = MODULES[name]
-    module, args = make(theirs if patched else halfgnn.pyg).eval(), inputs(names, NODES, EDGES)
-    expected = module(*args)
+    case = (THEIRS if patched else CASES)[name]
+    model, args = support_export.model_of(case), support_export.inputs_of(case)
+    expected = model(*args)
     if patched:
         with halfgnn.pyg.accelerate(fuse=True):
-            script = torch.jit.script(module)
+            script = torch.jit.script(model)
     else:
-        script = torch.jit.script(module)
+        script = torch.jit.script(model)
     torch.testing.assert_close(script(*args), expected)
-    torch.testing.assert_close(module(*args), expected)  # the module itself is what it was
+    torch.testing.assert_close(model(*args), expected)  # the module itself is what it was
