@@ -1,7 +1,7 @@
 // Runs a model that export.py has compiled, without Python: serve MODEL INPUTS OUTPUT [CALLERS [SECONDS]].
 //
-// It links libtorch and halfgnn's library, whose operators the model calls by name. With CALLERS, so many threads call the model at
-// once; each result must be that of one caller, bit by bit.
+// It links libtorch and halfgnn's library, whose operators the model calls by name. With CALLERS, so many threads call
+// the model at once; each result must be that of one caller, bit by bit.
 
 #include <torch/csrc/inductor/aoti_package/model_package_loader.h>
 #include <torch/torch.h>

@@ -22,7 +22,14 @@ def exported_lstm(lstm: nn.Module, g: Graph, h_src: Tensor, edge_weight: Tensor 
     """
     from torch._higher_order_ops.while_loop import while_loop  # its import takes seconds
 
-    if type(lstm) is not nn.LSTM or lstm.num_layers != 1 or lstm.bidirectional or lstm.proj_size or not lstm.bias:
+    if (
+        not isinstance(lstm, nn.LSTM)
+        or type(lstm) is not nn.LSTM
+        or lstm.num_layers != 1
+        or lstm.bidirectional
+        or lstm.proj_size
+        or not lstm.bias
+    ):
         raise TypeError(f"lstm is {lstm}; torch.export of SAGEConv expects a plain nn.LSTM of one layer")
     indptr, indices, edge_ids = g.csc()
     if edge_weight is not None:
@@ -30,8 +37,8 @@ def exported_lstm(lstm: nn.Module, g: Graph, h_src: Tensor, edge_weight: Tensor 
     dtype = computed_type(h_src)
     wide = torch.promote_types(dtype, torch.float32)  # of the cell and the gates
     with without_autocast(h_src.device):
-        of_input, of_state = lstm.weight_ih_l0.to(dtype), lstm.weight_hh_l0.to(dtype)
-        bias = (lstm.bias_ih_l0 + lstm.bias_hh_l0).to(dtype)
+        of_input, of_state, *biases = lstm.all_weights[0]
+        of_input, of_state, bias = of_input.to(dtype), of_state.to(dtype), (biases[0] + biases[1]).to(dtype)
         # One edge more than there are: what a node without in-edges reads, and does not use.
         sources = F.pad(indices.long(), (0, 1))
         rows = F.pad(h_src.to(dtype), (0, 0, 0, 1))
