@@ -37,8 +37,8 @@ def exported_lstm(lstm: nn.Module, g: Graph, h_src: Tensor, edge_weight: Tensor 
     dtype = computed_type(h_src)
     wide = torch.promote_types(dtype, torch.float32)  # of the cell and the gates
     with without_autocast(h_src.device):
-        of_input, of_state, *biases = lstm.all_weights[0]
-        of_input, of_state, bias = of_input.to(dtype), of_state.to(dtype), (biases[0] + biases[1]).to(dtype)
+        of_input, of_state, *biases = (parameter.to(dtype) for parameter in lstm.all_weights[0])
+        bias = biases[0] + biases[1]
         # One edge more than there are: what a node without in-edges reads, and does not use.
         sources = F.pad(indices.long(), (0, 1))
         rows = F.pad(h_src.to(dtype), (0, 0, 0, 1))
