@@ -67,7 +67,7 @@ def test_a_picture_shows_the_ways_from_top_to_bottom(monkeypatch):
         advice.Setting("halfgnn", torch.half, {}),
     ]
     values = [(4.0, 10.0), (2.0, 5.0), (None, None)]
-    measured = [advice.Measured(setting, ms, mib, 1.0) for setting, (ms, mib) in zip(settings, values)]
+    measured = [advice.Measured(setting, ms, kept_mib=mib, loss=1.0) for setting, (ms, mib) in zip(settings, values)]
     advice.Advice("DGL", measured).plot("a.svg")
     ((path, figure),) = drawn
     time, memory = figure.axes
