@@ -49,7 +49,8 @@ class Picture:
 
     @property
     def digest(self) -> str:
-        lines = sorted(repr(astuple(row)) for row in self.rows)
+        # Rows without `memory`, the last field, count as those from before there was one.
+        lines = sorted(repr(astuple(row) if row.memory else astuple(row)[:-1]) for row in self.rows)
         return hashlib.sha256("\n".join(lines).encode()).hexdigest()
 
     def save(self, folder: Path) -> Path:

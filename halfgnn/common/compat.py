@@ -76,10 +76,17 @@ def has_any_global_hook() -> bool:
 def able_to_run_lstm(x: torch.Tensor) -> contextlib.AbstractContextManager[None]:
     """A context in which nn.LSTM runs on x.
 
-    torch 2.4 leaves every LSTM in bfloat16 on the CPU to oneDNN, whose LSTM needs a processor with instructions for bfloat16.
-    PyTorch's own LSTM runs on all processors. torch 2.6 chooses by itself. 2.5 was not tried and is treated like 2.4.
+    torch 2.4 leaves every LSTM in bfloat16 on the CPU to oneDNN, whose LSTM needs a processor with AVX-512. PyTorch's own LSTM runs
+    on all processors. torch 2.6 chooses by itself. 2.5 was not tried and is treated like 2.4. Under autocast 2.11 still leaves it
+    to oneDNN, because it chooses by the dtype from before the cast.
     """
+    if x.device.type != "cpu":
+        return contextlib.nullcontext()
     is_old = tuple(map(int, torch.__version__.split(".")[:2])) < (2, 6)
-    if is_old and x.device.type == "cpu" and (x.dtype == torch.bfloat16 or torch.is_autocast_enabled("cpu")):
+    is_autocast = torch.is_autocast_enabled("cpu")
+    if is_old and (x.dtype == torch.bfloat16 or is_autocast):
+        return torch.backends.mkldnn.flags(enabled=False)
+    has_lstm = getattr(torch.ops.mkldnn, "_is_mkldnn_bf16_supported", lambda: True)
+    if is_autocast and not has_lstm():
         return torch.backends.mkldnn.flags(enabled=False)
     return contextlib.nullcontext()
