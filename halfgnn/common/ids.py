@@ -19,6 +19,16 @@ def check_ids(ids: Tensor, name: str) -> None:
         raise ValueError(f"{name} has shape {tuple(ids.shape)}; expected one dimension")
 
 
+def exported_ids(ids: Tensor, count: int, message: str) -> Tensor:
+    """Ids of any shape in an exported program, which raises RuntimeError(message) unless all are in [0, count).
+
+    Returns:
+        The ids, clamped: the program may run the check after what reads rows by them.
+    """
+    torch.ops.aten._assert_async.msg(((ids >= 0) & (ids < count)).all(), message)
+    return ids.clamp(0, count - 1)
+
+
 def check_edge_index(edge_index: Tensor) -> None:
     """Raises unless edge_index is a dense tensor (2, E) of int32 or int64."""
     _check_integers(edge_index, "edge_index")

@@ -10,9 +10,8 @@ import time
 # Parameters of glibc's mallopt, from malloc.h.
 _TRIM_THRESHOLD, _MMAP_THRESHOLD = -1, -3
 _UNLIMITED = -1  # glibc takes it for the largest size
-_LIMIT = (
-    32 << 20
-)  # up to which glibc itself keeps blocks, once a program has freed such a block; it trims at twice that
+# Up to which glibc itself keeps blocks, once a program has freed such a block. It trims at twice that.
+_LIMIT = 32 << 20
 
 
 def keep_memory(keep: bool = True) -> str:

@@ -12,7 +12,7 @@ from .. import ops
 from ..common.by_tensor import ByTensor, state_of
 from ..common.compat import disable, is_exporting
 from ..common.fake import register_fake
-from ..common.ids import INT32_MAX, check_count, check_edge_index
+from ..common.ids import INT32_MAX, check_count, check_edge_index, exported_ids
 from ..common.kept import Kept, kept, may_keep, ordinary_tensors, refuse_capture, taken, unwrapped
 from ..common.precision import without_autocast
 from ..graph import Graph
@@ -107,17 +107,11 @@ def _traced(edge_index: Any, num_src: int, num_dst: int) -> Graph:
     edge_index = edge_index.as_tensor() if hasattr(edge_index, "as_tensor") else edge_index
     if is_exporting():
         check_edge_index(edge_index)
-        src, dst = (_in_range(row, count) for row, count in zip(edge_index, (num_src, num_dst)))
+        message = "edge_index holds an id that is no row of x"
+        src, dst = (exported_ids(row, count, message) for row, count in zip(edge_index, (num_src, num_dst)))
         return Graph.from_edges(src, dst, num_src=num_src, num_dst=num_dst, check=False)
     csc, csr = (torch.ops.halfgnn_pyg.graph_side(edge_index, num_src, num_dst, by_src) for by_src in (False, True))
     return Graph(num_src, num_dst, csc, csr)
-
-
-def _in_range(ids: Tensor, num_nodes: int) -> Tensor:
-    """Ids of an exported program, which raises RuntimeError if one is out of range."""
-    is_good = ((ids >= 0) & (ids < num_nodes)).all()
-    torch.ops.aten._assert_async.msg(is_good, "edge_index holds an id that is no row of x")
-    return ids.clamp(0, num_nodes - 1)  # the program may run the check after what reads x by these ids
 
 
 def _graph_side(edge_index: Tensor, num_src: int, num_dst: int, by_src: bool) -> tuple[Tensor, Tensor, Tensor]:

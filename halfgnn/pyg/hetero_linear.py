@@ -6,6 +6,7 @@ import torch
 from torch_geometric import nn
 
 from ..common.compat import is_exporting
+from ..common.ids import exported_ids
 from ..common.operands import check_columns, check_parameter, check_rows
 from ..common.precision import computed_type
 from ..nn.typed_linear import typed_linear
@@ -53,9 +54,8 @@ class HeteroLinear(nn.HeteroLinear):
 
     def _exported(self, x, type_vec):
         """The same in an exported program, which cannot know how many rows a type has: it multiplies each row by all matrices."""
-        is_good = ((type_vec >= 0) & (type_vec < self.num_types)).all()
-        torch.ops.aten._assert_async.msg(is_good, f"type_vec holds other types than those in [0, {self.num_types})")
-        kind = type_vec.long().clamp(0, self.num_types - 1)
+        message = f"type_vec holds other types than those in [0, {self.num_types})"
+        kind = exported_ids(type_vec.long(), self.num_types, message)
         dtype = computed_type(x)
         out = torch.matmul(x.to(dtype), self.weight.to(dtype))[kind, torch.arange(x.shape[0], device=x.device)]
         return out if self.bias is None else out + self.bias[kind].to(out.dtype)

@@ -11,6 +11,7 @@ from torch_geometric import nn
 from .. import ops
 from ..common.compat import is_exporting
 from ..common.fake import register_fake
+from ..common.ids import exported_ids
 from ..common.operands import check_columns, check_operand, check_pair, check_parameter, check_tensor
 from ..common.precision import autocast
 from ..graph import Graph
@@ -77,9 +78,8 @@ class RGCNConv(Hosted, nn.RGCNConv):
         """The same in compiled code, which cannot know how many pairs have an edge: all have a row, for one matrix product."""
         src, dst = g.edges()
         if is_exporting():  # by operators that need no Python
-            is_good = ((edge_type >= 0) & (edge_type < self.num_relations)).all()
-            torch.ops.aten._assert_async.msg(is_good, f"edge_type holds others than [0, {self.num_relations})")
-            pair_ids = edge_type.clamp(0, self.num_relations - 1).to(dst.dtype) * g.num_dst + dst
+            message = f"edge_type holds others than [0, {self.num_relations})"
+            pair_ids = exported_ids(edge_type, self.num_relations, message).to(dst.dtype) * g.num_dst + dst
         else:
             pair_ids = torch.ops.halfgnn_pyg.pair_of_edge(edge_type, dst, g.num_dst, self.num_relations)
         num_pairs = self.num_relations * g.num_dst
