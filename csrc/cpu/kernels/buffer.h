@@ -1,4 +1,4 @@
-// Uninitialised workspace of one kernel call.
+// Uninitialised workspace of one kernel call, whose vectors lie in one line of the cache each.
 #pragma once
 
 #include <stdint.h>
@@ -11,7 +11,7 @@ namespace halfgnn::HALFGNN_ISA {
 template <class E>
 class Buffer {
  public:
-  explicit Buffer(int64_t n) : data_(static_cast<E*>(malloc(static_cast<size_t>(n > 0 ? n : 1) * sizeof(E)))) {
+  explicit Buffer(int64_t n) : data_(static_cast<E*>(aligned_alloc(kLine, bytes(n)))) {
     if (!data_) throw std::bad_alloc();
   }
   ~Buffer() { free(data_); }
@@ -21,6 +21,11 @@ class Buffer {
   E* get() const { return data_; }
 
  private:
+  static constexpr size_t kLine = 64;
+  // A whole number of lines, and never none.
+  static size_t bytes(int64_t n) {
+    return (static_cast<size_t>(n > 0 ? n : 1) * sizeof(E) + kLine - 1) / kLine * kLine;
+  }
   E* data_;
 };
 

@@ -84,7 +84,7 @@ void edge_sum_rows(const EdgeSumArgs& args, int64_t row_begin, int64_t row_end) 
     const int64_t begin = adj.indptr[row], end = adj.indptr[row + 1];
     float* run = begin < end ? sums.start_runs() : sums.start();
     for (int64_t p = begin; p < end; p += kRun) {
-      if (p > begin) sums.fold();
+      if (p > begin) sums.next_run();
       const int64_t count = end - p < kRun ? end - p : kRun;
       nodes.hold(p, count);
       edges.hold(p, count);
@@ -182,7 +182,7 @@ void edge_sum_backward_rows(const EdgeSumBackwardArgs& args, int64_t row_begin, 
         B::store_acc(load_as<B>(feat + row * args.dim + offset), own + slot);
       });
     for (int64_t p = begin; p < end; p += kRun) {
-      if (p > begin) sums.fold();
+      if (p > begin) sums.next_run();
       GradientRun<G, E> run{};
       run.count = end - p < kRun ? end - p : kRun;
       run.sign = sign_of(args.op);

@@ -15,7 +15,7 @@ namespace halfgnn::HALFGNN_ISA {
 // How many edges ahead of the sums a row is prefetched.
 constexpr int64_t kRowsAhead = 16;
 // The edges of a window.
-constexpr int64_t kWindowEdges = 2 * kRun;
+constexpr int64_t kWindowEdges = kHalfRun;
 
 // Where the rows of consecutive edges begin.
 template <class T>
@@ -25,7 +25,8 @@ class RowWindow {
   RowWindow(const Adjacency& adj, const T* feat, int64_t len, bool by_edge)
       : ids_(by_edge ? adj.edge_ids : adj.indices), num_edges_(adj.num_edges), feat_(feat), len_(len) {}
 
-  // To be called before the edges [begin, begin + count) are read, count <= kRun. Calls go on from edge to edge.
+  // To be called before the edges [begin, begin + count) are read, count <= kWindowEdges. Calls go on from edge to
+  // edge.
   HALFGNN_INLINE void hold(int64_t begin, int64_t count) {
     if (begin + count > end_) fill(begin);
   }

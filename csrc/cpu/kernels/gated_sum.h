@@ -190,8 +190,8 @@ void gated_sum_rows(const GatedSumArgs& args, int64_t row_begin, int64_t row_end
     if (!is_empty) own.set(static_cast<const T*>(args.gate_dst) + row * args.dim);
     for (int64_t p = begin; p < end; p += kRun) {
       if (p > begin) {
-        sums.fold();
-        weights.fold();
+        sums.next_run();
+        weights.next_run();
       }
       const int64_t n = end - p < kRun ? end - p : kRun;
       const GatedRun<T> run{n,
@@ -338,8 +338,8 @@ void gated_sum_backward_rows(const GatedSumBackwardArgs& args, int64_t row_begin
     }
     for (int64_t p = begin; p < end; p += kRun) {
       if (p > begin) {
-        sums.fold();
-        value_sums.fold();
+        sums.next_run();
+        value_sums.next_run();
       }
       const int64_t n = end - p < kRun ? end - p : kRun;
       const GateGradientRun<B, G> run{n,

@@ -8,6 +8,8 @@
 namespace halfgnn::HALFGNN_ISA {
 
 constexpr int64_t kRun = 64;
+// For results that are halves: their own rounding is at least 16 times that of so many terms.
+constexpr int64_t kHalfRun = 4 * kRun;
 
 template <class Acc>
 class RunningSum {
@@ -18,7 +20,7 @@ class RunningSum {
     for (int64_t i = 0; i < n_; ++i) run_[i] = 0;
     return start_runs();
   }
-  // The same for whole runs, each written over the last one, which is reported with fold().
+  // The same for whole runs, each written over the last one, which is reported with next_run().
   HALFGNN_INLINE Acc* start_runs() {
     count_ = 0;
     folded_ = false;
@@ -47,9 +49,14 @@ class RunningSum {
   }
   // Begins a new run.
   HALFGNN_NOINLINE void fold() {
-    for (int64_t i = 0; i < n_; ++i) {
-      total_[i] = (folded_ ? total_[i] : 0.) + run_[i];
-      run_[i] = 0;
+    next_run();
+    for (int64_t i = 0; i < n_; ++i) run_[i] = 0;
+  }
+  HALFGNN_NOINLINE void next_run() {
+    if (folded_) {
+      for (int64_t i = 0; i < n_; ++i) total_[i] += run_[i];
+    } else {
+      for (int64_t i = 0; i < n_; ++i) total_[i] = run_[i];
     }
     folded_ = true;
     count_ = 0;

@@ -23,14 +23,15 @@ void spmm_sum_rows(const SpmmSumArgs& args, int64_t row_begin, int64_t row_end) 
   EdgeWindow<T, W> edges(adj, static_cast<const T*>(args.feat), blocks.len(), args.feat_by_edge,
                          static_cast<const W*>(args.weight), {args.mean_indptr, args.topology}, args.heads);
   RunningSum<float> sums(blocks.workspace());
+  const int64_t run_edges = args.out_type == DType::kFloat ? kRun : kHalfRun;
 
   for (int64_t row = row_begin, begin = 0, end = adj.indptr[row_begin]; row < row_end; ++row) {
     begin = end;
     end = adj.indptr[row + 1];
     float* run = begin < end ? sums.start_runs() : sums.start();
-    for (int64_t p = begin; p < end; p += kRun) {
-      if (p > begin) sums.fold();
-      const int64_t count = end - p < kRun ? end - p : kRun;
+    for (int64_t p = begin; p < end; p += run_edges) {
+      if (p > begin) sums.next_run();
+      const int64_t count = end - p < run_edges ? end - p : run_edges;
       edges.hold(p, count);
       tiles.sum(edges.rows(p), count, edges.weights(p), run);
     }
