@@ -43,15 +43,17 @@ HALFGNN_INLINE void each_vector(int64_t begin, int64_t end, F f) {
   for (; begin + kLanes <= end; begin += kLanes) f(begin, all);
   if (begin < end) f(begin, first_lanes(end - begin));
 }
-// Every lane becomes f of all lanes of its column, for C columns that divide a vector.
-template <int C, class F>
+// Every lane becomes f of all lanes of its column, for C columns that divide a vector. (A recursion: a loop of four steps
+// is not unrolled by GCC, which then moves lane by lane through memory.)
+template <int C, int kBy = kLanes / 2, class F>
 HALFGNN_INLINE Floats fold_columns(Floats v, F f) {
-  for (int by = kLanes / 2; by >= C; by /= 2) {
+  if constexpr (kBy < C) {
+    return v;
+  } else {
     Floats turned;
-    for (int l = 0; l < kLanes; ++l) turned[l] = v[l ^ by];
-    v = f(v, turned);
+    for (int l = 0; l < kLanes; ++l) turned[l] = v[l ^ kBy];
+    return fold_columns<C, kBy / 2>(f(v, turned), f);
   }
-  return v;
 }
 
 }  // namespace halfgnn::HALFGNN_ISA
