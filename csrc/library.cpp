@@ -63,12 +63,12 @@ HALFGNN_SCHEMAS(m) {
       "Tensor? in_indices=None, Tensor? in_edge_ids=None) -> (Tensor grad_lhs, Tensor grad_rhs)");
 
   // Several reductions of feat[u] over in-edges e = (u, v), CSC, in one pass where there is a kernel for it. reduces:
-  // some of sum, mean, max, min, var, std. var is biased, and std is its root where it is greater than eps, 0
-  // elsewhere. A result that was not asked for is empty. save: also return what the backward reads: the winning edge
-  // ids of max and min (-1 if there is no edge, int32 where all ids fit), and for var and std means and std in fp32
-  // (fp64 for fp64).
+  // some of sum, mean, max, min, var, std with commas between them (torch.jit.trace takes no list of strings). var is
+  // biased, and std is its root where it is greater than eps, 0 elsewhere. A result that was not asked for is empty.
+  // save: also return what the backward reads: the winning edge ids of max and min (-1 if there is no edge, int32 where
+  // all ids fit), and for var and std means and std in fp32 (fp64 for fp64).
   m.def(
-      "copy_u_reduce(Tensor indptr, Tensor indices, Tensor? edge_ids, Tensor feat, str[] reduces, float eps, "
+      "copy_u_reduce(Tensor indptr, Tensor indices, Tensor? edge_ids, Tensor feat, str reduces, float eps, "
       "ScalarType? out_dtype=None, bool save=False, bool short_rows=False) -> (Tensor sum, Tensor mean, Tensor max, "
       "Tensor min, Tensor var, Tensor std, Tensor arg_max, Tensor arg_min, Tensor kept_mean, Tensor kept_std)");
   // Its gradient, CSR, from the gradients of the results, each of which may be absent. feat is needed for var and std;

@@ -65,7 +65,10 @@ def build(folder, cuda, machine):
     if machine:
         settings |= cross_compiler(folder, machine)
         tag = ("--plat-name", f"linux_{machine}")
-    command = ("setup.py", "-q", "build", "-b", folder / "build", "bdist_wheel", "-d", made, *tag)
+    # As an option of a file: with build among the commands, bdist_wheel would compile everything again.
+    (folder / "options.cfg").write_text(f"[build]\nbuild_base = {folder / 'build'}\n")
+    settings["DIST_EXTRA_CONFIG"] = str(folder / "options.cfg")
+    command = ("setup.py", "-q", "bdist_wheel", "-d", made, *tag)
     matrix.run(folder / "build.log", sys.executable, *command, **settings)
     wheel = repair(next(made.glob("*.whl")), folder, repaired)
     if wheel.stat().st_size > 1e6 * MOST_MEGABYTES:

@@ -17,10 +17,12 @@ enum Slot { kSum, kMean, kMax, kMin, kVar, kStd, kReductions };
 constexpr std::array<const char*, kReductions> kNames = {"sum", "mean", "max", "min", "var", "std"};
 using ReduceResults = std::tuple<Tensor, Tensor, Tensor, Tensor, Tensor, Tensor, Tensor, Tensor, Tensor, Tensor>;
 
-std::array<bool, kReductions> parse_reductions(const StringList& names) {
+std::array<bool, kReductions> parse_reductions(string_view names) {
   std::array<bool, kReductions> wanted{};
   CHECK_VALUE(!names.empty(), "reduces is empty; expected some of sum, mean, max, min, var, std");
-  for (const std::string& name : names) {
+  for (size_t begin = 0, end; begin <= names.size(); begin = end + 1) {
+    end = std::min(names.find(',', begin), names.size());
+    const auto name = names.substr(begin, end - begin);
     const auto* slot = std::find(kNames.begin(), kNames.end(), name);
     CHECK_VALUE(slot != kNames.end(), "reduces has '", name, "'; expected some of sum, mean, max, min, var, std");
     bool& is_wanted = wanted[static_cast<size_t>(slot - kNames.begin())];
@@ -131,7 +133,7 @@ void reduce_by_gspmm(const Backend& backend, ReduceCall& f) {
 }
 
 ReduceResults copy_u_reduce(const Tensor& indptr, const Tensor& indices, const OptionalTensor& edge_ids,
-                            const Tensor& feat_data, const StringList& reduces, double eps,
+                            const Tensor& feat_data, string_view reduces, double eps,
                             std::optional<ScalarType> out_dtype, bool save, bool short_rows) {
   const DeviceGuard guard(indptr.device());
   const Backend& backend = backend_of(indptr.device());

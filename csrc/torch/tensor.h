@@ -8,7 +8,7 @@
 // The build chooses one by HALFGNN_STABLE_ABI (setup.py: HALFGNN_ABI). Names and meanings are those of ATen:
 //
 //   tensor.h   Tensor, OptionalTensor, ScalarType, Device, DeviceType, TensorOptions, IntArrayRef, string_view,
-//              StringList, TensorList, OptionalTensorList; empty, zeros, ... A function or method that an operator
+//              TensorList, OptionalTensorList; empty, zeros, ... A function or method that an operator
 //              needs and stable/ lacks is one line of stable/tensor.h: a call of the dispatcher.
 //   errors.h   CHECK_VALUE(condition, message...), CHECK_TYPE, CHECK_INDEX, CHECK_IMPLEMENTED: Python's ValueError,
 //              TypeError, IndexError and NotImplementedError
@@ -18,7 +18,7 @@
 //   library.h  Library: m.def(schema), m.impl<&function>(name); HALFGNN_SCHEMAS(m), HALFGNN_KERNELS(key, m)
 //
 // An operator is a function of const Tensor&, const OptionalTensor&, int64_t (also for SymInt), double, bool,
-// string_view, ScalarType, std::optional<ScalarType>, IntArrayRef and const StringList&, const TensorList& and const
+// string_view, ScalarType, std::optional<ScalarType>, IntArrayRef and const TensorList& and const
 // OptionalTensorList&, and returns a Tensor, a std::tuple of Tensors and TensorLists, or nothing.
 //
 // The stable ABI has neither derivatives nor Python's types of errors: halfgnn/_stable_abi.py adds them to operators of

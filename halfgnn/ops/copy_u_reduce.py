@@ -35,6 +35,7 @@ def _(indptr, indices, edge_ids, feat, reduces, eps, out_dtype=None, save=False,
     def result(is_needed, dtype):
         return feat.new_empty(shape if is_needed else (0,), dtype=dtype)
 
+    reduces = reduces.split(",")
     squares = "var" in reduces or "std" in reduces
     return (
         *(result(name in reduces, out_dtype or feat.dtype) for name in REDUCTIONS),
@@ -62,7 +63,7 @@ class _CopyUReduce(torch.autograd.Function):
         indptr, indices, edge_ids, out_indptr, out_indices, out_edge_ids, x, reduces, eps, out_dtype, short_rows,
         out_short_rows,
     ):  # fmt: skip
-        return _copy_u_reduce(indptr, indices, edge_ids, x, reduces, eps, out_dtype, True, short_rows)
+        return _copy_u_reduce(indptr, indices, edge_ids, x, ",".join(reduces), eps, out_dtype, True, short_rows)
 
     @staticmethod
     def setup_context(ctx, inputs, output):
@@ -196,12 +197,12 @@ def _reduced(g, x: Tensor, reduces: tuple[str, ...], eps: float, out_dtype: torc
         return (gspmm(g, "copy_lhs", reduces[0], x, None, out_dtype=out_dtype),)
     if set(reduces) == {"sum", "mean"}:
         return _sum_and_mean(g, x, reduces, out_dtype)
-    csc, names = g.csc(), list(reduces)
+    csc = g.csc()
     if needs_grad(x):
         csr = g.csr() if x.requires_grad else (None, None, None)
-        results = apply(_CopyUReduce, *csc, *csr, x, names, eps, out_dtype, g.short_csc, g.short_csr)
+        results = apply(_CopyUReduce, *csc, *csr, x, reduces, eps, out_dtype, g.short_csc, g.short_csr)
     else:
-        results = _copy_u_reduce(*csc, x, names, eps, out_dtype, False, g.short_csc)
+        results = _copy_u_reduce(*csc, x, ",".join(reduces), eps, out_dtype, False, g.short_csc)
     return tuple(results[REDUCTIONS.index(name)] for name in reduces)
 
 

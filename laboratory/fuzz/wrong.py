@@ -176,7 +176,7 @@ RAW = _table("""
 gspmm: *csc, 'mul', 'max', $X, $W, None
 gspmm_backward: *csr, csc[0], True, 'mul', 'max', $Y, $X, $W, torch.zeros(g.num_dst, 2, 8, dtype=csc[0].dtype),
     [g.num_src, 2, 8], [g.num_edges, 2, 1], t, t, True, True
-copy_u_reduce: *csc, $X, ['max', 'std'], 0.0, None, True
+copy_u_reduce: *csc, $X, 'max,std', 0.0, None, True
 copy_u_reduce_backward: *csr, csc[0], $X, [g.num_src, 2, 8], t, None, $Y, $Y, None, None, $Y,
     torch.zeros(g.num_dst, 2, 8, dtype=torch.int32), None, $Y.to(torch.float64 if t == torch.float64 else torch.float32),
     $Y.to(torch.float64 if t == torch.float64 else torch.float32)

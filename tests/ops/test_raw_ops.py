@@ -87,7 +87,7 @@ def test_opcheck_gspmm_backward(g, op, reduce, lhs, rhs, device):
 
 
 @pytest.mark.parametrize("width", [3, 16])
-@pytest.mark.parametrize("reduces", [["max", "std"], ["sum", "mean", "max", "min", "var", "std"]])
+@pytest.mark.parametrize("reduces", ["max,std", "sum,mean,max,min,var,std"])
 def test_opcheck_copy_u_reduce_and_backward(g, reduces, width, device):
     x = randn(g.num_src, width, dtype=torch.float16, device=device)
     opcheck(raw.copy_u_reduce, *g.csc(), x, reduces, 1e-5)
@@ -434,3 +434,9 @@ def test_segment_reduce_backward_checks(offsets, arg_rows, num_rows):
         raw.segment_reduce_backward(
             torch.tensor(offsets), torch.ones(2, 3), torch.zeros(arg_rows, 3, dtype=torch.int64), "max", num_rows
         )
+
+
+@pytest.mark.parametrize("reduces", ["", "max,", ",max", "max,mean,max", "max, mean", "maximum"])
+def test_copy_u_reduce_refuses_names(g, reduces):
+    with pytest.raises(ValueError, match="reduces"):
+        raw.copy_u_reduce(*g.csc(), torch.randn(g.num_src, 3), reduces, 1e-5)

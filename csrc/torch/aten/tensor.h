@@ -17,7 +17,6 @@ using at::ScalarType;
 using at::Tensor;
 using at::TensorOptions;
 using c10::string_view;
-using StringList = c10::List<std::string>;
 using TensorList = std::vector<Tensor>;
 using OptionalTensorList = c10::List<std::optional<Tensor>>;
 

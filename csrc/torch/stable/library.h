@@ -57,15 +57,6 @@ struct Argument<IntArrayRef> {
   }
 };
 template <>
-struct Argument<StringList> {
-  StringList get;
-  explicit Argument(StableIValue value) {
-    const List list(take<StableListHandle>(value));
-    for (size_t i = 0; i < list.size(); ++i) get.emplace_back(String(list[i]).view());
-  }
-};
-
-template <>
 struct Argument<TensorList> {
   TensorList get;
   explicit Argument(StableIValue value) {

@@ -15,7 +15,6 @@
 namespace halfgnn {
 
 using std::string_view;
-using StringList = std::vector<std::string>;
 
 inline const char* name_of(ScalarType type) { return c10::toString(type); }
 
