@@ -15,6 +15,7 @@ from torch.export import Dim
 
 import halfgnn.pyg
 from halfgnn.dataloading import NeighborSampler
+from halfgnn.serving import merge_repeats
 
 from . import graphs
 from .optional import Unavailable, first_line, import_pyg
@@ -169,6 +170,7 @@ def _package(name: str, module: nn.Module, model_name: str, dtype: str, folder: 
         with torch.no_grad(), warnings.catch_warnings():
             warnings.simplefilter("ignore")
             program = torch.export.export(module, example, dynamic_shapes=(*shapes, more) if more else tuple(shapes))
+            program = merge_repeats(program) if name == OURS_AOTI else program
             torch._inductor.aoti_compile_and_package(program, package_path=str(path))
     except Exception as error:  # of torch.export, AOTInductor or the compiler
         raise Unavailable(f"does not compile: {first_line(error)}") from error

@@ -13,6 +13,7 @@ from torch import Tensor, nn
 from torch.export import Dim
 
 from halfgnn.pyg import GATConv, SAGEConv
+from halfgnn.serving import merge_repeats
 
 WIDTH, CLASSES = 16, 4
 
@@ -35,7 +36,7 @@ def export(model: nn.Module, folder: Path, num_nodes: int = 1_000, num_edges: in
     shapes = ({0: Dim("nodes", min=2)}, {1: Dim("edges", min=2)})
     with torch.no_grad():
         program = torch.export.export(model.eval(), (x, edge_index), dynamic_shapes=shapes)
-        path = torch._inductor.aoti_compile_and_package(program, package_path=str(folder / "model.pt2"))
+        path = torch._inductor.aoti_compile_and_package(merge_repeats(program), package_path=str(folder / "model.pt2"))
         # Another size than that of the export.
         inputs = [x[: num_nodes // 2].clone(), edge_index[:, : num_edges // 3] % (num_nodes // 2)]
         torch.save(inputs, folder / "inputs.pt")
