@@ -87,5 +87,5 @@ def test_what_is_written_to_is_read_again():
 
 
 def test_another_object_is_refused():
-    with pytest.raises(TypeError, match="program is a Linear; expected a torch.export.ExportedProgram"):
+    with pytest.raises(TypeError, match=r"program is a Linear; expected a torch\.export\.ExportedProgram"):
         merge_repeats(nn.Linear(2, 2))
