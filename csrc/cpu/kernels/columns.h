@@ -43,8 +43,8 @@ HALFGNN_INLINE void each_vector(int64_t begin, int64_t end, F f) {
   for (; begin + kLanes <= end; begin += kLanes) f(begin, all);
   if (begin < end) f(begin, first_lanes(end - begin));
 }
-// Every lane becomes f of all lanes of its column, for C columns that divide a vector. (A recursion: a loop of four steps
-// is not unrolled by GCC, which then moves lane by lane through memory.)
+// Every lane becomes f of all lanes of its column, for C columns that divide a vector. (A recursion: a loop of four
+// steps is not unrolled by GCC, which then moves lane by lane through memory.)
 template <int C, int kBy = kLanes / 2, class F>
 HALFGNN_INLINE Floats fold_columns(Floats v, F f) {
   if constexpr (kBy < C) {
