@@ -2,13 +2,16 @@
 
 from __future__ import annotations
 
-from collections.abc import Hashable
+import operator
+from collections.abc import Hashable, Iterable
 from typing import Any
 
 import torch
 from torch import fx
 from torch.export import ExportedProgram
 from torch.utils._pytree import tree_flatten
+
+_NAMESPACES = ("aten", "halfgnn")  # whose operators say whether they write, or draw random numbers
 
 
 def merge_repeats(program: ExportedProgram) -> ExportedProgram:
@@ -18,35 +21,58 @@ def merge_repeats(program: ExportedProgram) -> ExportedProgram:
     repeats. Call it between `torch.export.export` and `torch._inductor.aoti_compile_and_package` or `torch.export.save`.
 
     Args:
-        program: of `torch.export.export`. It is not changed.
+        program: of `torch.export.export`. Its graph is not changed; parameters and buffers are shared.
 
     Returns:
-        An ExportedProgram with the same inputs, outputs and results. Operators that draw random numbers, or that write to their
-        inputs, are left alone.
+        An ExportedProgram with the same inputs, outputs and results, which share memory as before. Left alone are operators that
+        draw random numbers, that write to their inputs, or that neither PyTorch nor halfgnn has. `program.run_decompositions({})`
+        comes first, by which PyTorch drops operators that return nothing.
 
     Raises:
         TypeError: program is no ExportedProgram.
+        ValueError: it keeps the signatures of modules (`preserve_module_call_signature`).
 
     Source: common subexpressions are eliminated by value numbering, as in Cocke, "Global common subexpression elimination" (1970).
     """
     if not isinstance(program, ExportedProgram):
         raise TypeError(f"program is a {type(program).__name__}; expected a torch.export.ExportedProgram")
+    modules = [entry.fqn for entry in program.module_call_graph if entry.fqn and entry.signature]
+    if modules:
+        raise ValueError(
+            f"program keeps the signatures of {', '.join(modules)}; expected one that was exported without"
+            " preserve_module_call_signature"
+        )
     program = program.run_decompositions({})  # a copy without operators that write
     graph = program.graph_module.graph
     (output,) = (node for node in graph.nodes if node.op == "output")
-    results = set(output.all_input_nodes)  # the program's signature has their names
+    kept = _memory_of(output.all_input_nodes)
     first: dict[Hashable, fx.Node] = {}
     for node in list(graph.nodes):
         key = _value_of(node)
         if key is None:
             continue
         same = first.setdefault(key, node)
-        if same is not node and node not in results:
+        if same is not node and node not in kept:
             node.replace_all_uses_with(same)
             graph.erase_node(node)
     graph.lint()
     program.graph_module.recompile()
-    return program
+    return program.run_decompositions({})  # which names the sizes that depend on values anew
+
+
+def _memory_of(results: Iterable[fx.Node]) -> set[fx.Node]:
+    """The results, and what they may be views of."""
+    found: set[fx.Node] = set()
+    open_nodes = list(results)
+    while open_nodes:
+        node = open_nodes.pop()
+        if node in found:
+            continue
+        found.add(node)
+        returns = node.target._schema.returns if isinstance(node.target, torch._ops.OpOverload) else ()
+        if node.target is operator.getitem or any(one.alias_info for one in returns):
+            open_nodes += node.all_input_nodes
+    return found
 
 
 def _value_of(node: fx.Node) -> Hashable | None:
@@ -55,9 +81,9 @@ def _value_of(node: fx.Node) -> Hashable | None:
         return None
     arguments, form = tree_flatten((node.args, node.kwargs))
     # 1, 1.0 and True are equal, and so are 0.0 and -0.0.
-    values = tuple((type(value), repr(value) if isinstance(value, float) else value) for value in arguments)
+    values = tuple((type(value), repr(value) if isinstance(value, float | complex) else value) for value in arguments)
+    key = (node.target, values, str(form))
     try:
-        key = (node.target, values, str(form))
         hash(key)
     except TypeError:
         return None
@@ -66,7 +92,7 @@ def _value_of(node: fx.Node) -> Hashable | None:
 
 def _is_function_of_inputs(target: Any) -> bool:
     if isinstance(target, torch._ops.OpOverload):
-        is_check = "_assert" in target._schema.name  # which need not be made twice
-        is_random = torch.Tag.nondeterministic_seeded in target.tags
-        return not target._schema.is_mutable and not is_random and bool(target._schema.returns or is_check)
-    return getattr(target, "__module__", None) in ("_operator", "math")
+        is_check = target in (torch.ops.aten._assert_async.msg, torch.ops.aten._assert_async.default)
+        is_known = target.namespace in _NAMESPACES and torch.Tag.nondeterministic_seeded not in target.tags
+        return is_known and not target._schema.is_mutable and bool(target._schema.returns or is_check)
+    return getattr(target, "__module__", None) in (operator.getitem.__module__, "math")

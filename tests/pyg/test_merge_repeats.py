@@ -86,6 +86,54 @@ def test_what_is_written_to_is_read_again():
     assert torch.allclose(after, x.sum() + 5)
 
 
+def test_results_share_memory_as_before():
+    x = torch.randn(3, 3)
+    first, second = merge_repeats(exported(lambda x: (x.exp(), x.exp().t()), x)).module()(x)
+    first.zero_()
+    assert torch.equal(second, x.exp().t())
+
+
+def test_sizes_that_depend_on_values(tmp_path):
+    def function(x):
+        a, b = x[x > 0], x[x > 0]
+        torch._check(a.shape[0] == b.shape[0])
+        return a * b
+
+    x = torch.randn(6, 4)
+    torch.export.save(merge_repeats(exported(function, x)), tmp_path / "program.pt2")
+    assert torch.equal(torch.export.load(tmp_path / "program.pt2").module()(x), x[x > 0] ** 2)
+
+
+def test_operators_of_others_stay():
+    with torch.library._scoped_library("halfgnn_test_repeats", "DEF") as library:
+        library.define("tick(Tensor x) -> Tensor")
+        ticks = []
+
+        def tick(x):
+            ticks.append(1)
+            return x + len(ticks)
+
+        library.impl("tick", tick, "CPU")
+        library.impl("tick", torch.empty_like, "Meta")
+        op = torch.ops.halfgnn_test_repeats.tick
+        program = merge_repeats(exported(lambda x: op(x) - op(x), torch.zeros(1)))
+        assert program.module()(torch.zeros(1)).item() == -1
+
+
+def test_preserved_modules_are_refused():
+    class Model(nn.Module):
+        def __init__(self):
+            super().__init__()
+            self.part = nn.Linear(2, 2)
+
+        def forward(self, x):
+            return self.part(x) + self.part(x)
+
+    program = export(Model(), (torch.randn(2, 2),), preserve_module_call_signature=("part",))
+    with pytest.raises(ValueError, match="program keeps the signatures of part"):
+        merge_repeats(program)
+
+
 def test_another_object_is_refused():
     with pytest.raises(TypeError, match=r"program is a Linear; expected a torch\.export\.ExportedProgram"):
         merge_repeats(nn.Linear(2, 2))
