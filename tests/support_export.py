@@ -242,14 +242,27 @@ def precision_context(precision: str) -> contextlib.AbstractContextManager:
     return torch.autocast("cpu", torch.bfloat16, enabled=precision == "autocast")
 
 
+class UnderAutocast(nn.Module):
+    """Export writes down an autocast that is entered in the model's forward, and no casts of one that is entered around export."""
+
+    def __init__(self, model: nn.Module):
+        super().__init__()
+        self.model = model
+
+    def forward(self, *inputs: Tensor) -> Any:
+        with precision_context("autocast"):
+            return self.model(*inputs)
+
+
 def exported(
     case: Case, model: nn.Module, precision: str = "fp32", strict: bool = False
 ) -> torch.export.ExportedProgram:
     """The program of a model, for any numbers of nodes and edges."""
-    with torch.no_grad(), precision_context(precision):
-        return torch.export.export(
-            model, inputs_of(case, precision=precision), dynamic_shapes=_shapes(case, model), strict=strict
-        )
+    shapes = _shapes(case, model)
+    if precision == "autocast":
+        model, shapes = UnderAutocast(model), (tuple(sizes(case.inputs)),)
+    with torch.no_grad():
+        return torch.export.export(model, inputs_of(case, precision=precision), dynamic_shapes=shapes, strict=strict)
 
 
 def _shapes(case: Case, model: nn.Module) -> Any:

@@ -56,7 +56,7 @@ def calls(device):
     return {
         "gspmm": lambda t: raw.gspmm(*csc, "copy_lhs", "sum", ones(2, t), None),
         "gspmm_backward": lambda t: backward(halfgnn.ops.copy_u_sum(g, ones(2, t).requires_grad_())),
-        "copy_u_reduce": lambda t: raw.copy_u_reduce(*csc, ones(2, t), ["std", "max"], 0.0),
+        "copy_u_reduce": lambda t: raw.copy_u_reduce(*csc, ones(2, t), "std,max", 0.0),
         "copy_u_reduce_backward": lambda t: backward(
             halfgnn.ops.copy_u_reduce(g, ones(2, t).requires_grad_(), ("max", "min"))[0]
         ),

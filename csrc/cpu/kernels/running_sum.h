@@ -8,7 +8,7 @@
 namespace halfgnn::HALFGNN_ISA {
 
 constexpr int64_t kRun = 64;
-// For results that are halves: their own rounding is at least 16 times that of so many terms.
+// For results that are halves: unless terms cancel, their own rounding is at least 16 times that of so many terms.
 constexpr int64_t kHalfRun = 4 * kRun;
 
 template <class Acc>
@@ -49,8 +49,11 @@ class RunningSum {
   }
   // Begins a new run.
   HALFGNN_NOINLINE void fold() {
-    next_run();
-    for (int64_t i = 0; i < n_; ++i) run_[i] = 0;
+    for (int64_t i = 0; i < n_; ++i) {
+      total_[i] = (folded_ ? total_[i] : 0.) + run_[i];
+      run_[i] = 0;
+    }
+    begin_run();
   }
   HALFGNN_NOINLINE void next_run() {
     if (folded_) {
@@ -58,11 +61,15 @@ class RunningSum {
     } else {
       for (int64_t i = 0; i < n_; ++i) total_[i] = run_[i];
     }
+    begin_run();
+  }
+
+ private:
+  HALFGNN_INLINE void begin_run() {
     folded_ = true;
     count_ = 0;
   }
 
- private:
   int64_t n_, count_ = 0;
   bool folded_ = false;
   Buffer<Acc> run_;
