@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import copy
 import importlib
+import math
 import resource
 import statistics
 import time
@@ -92,10 +93,15 @@ class Advice:
 
     def _verdict(self) -> str:
         best, plain = self.best, self.baseline(self.best.setting)
+        if plain.ms is None:  # it does not run in this type
+            plain = min((m for m in self.measured if m.setting.options is None), key=lambda m: m.ms or math.inf)
         if best.setting.options is None or plain.ms is None or best.ms is None:
             return "halfgnn does not make this model faster here."
         options = ", ".join(f"{name}={value!r}" for name, value in best.setting.options.items())
-        return f"Fastest: halfgnn.{_MODULES[self.library]}.patch({options}), {best.setting.type_name}: {plain.ms / best.ms:.2f} x."
+        call = f"halfgnn.{_MODULES[self.library]}.patch({options})"
+        gain = f"{plain.ms / best.ms:.2f} x"
+        beside = "" if plain.setting.dtype == best.setting.dtype else f" of {self.library}, {plain.setting.type_name}"
+        return f"Fastest: {call}, {best.setting.type_name}: {gain}{beside}."
 
     def plot(self, path: str) -> None:
         """A picture of the times and of what is kept, in the format that the name of the file ends with. Needs matplotlib."""

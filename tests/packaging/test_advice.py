@@ -57,6 +57,18 @@ def test_a_model_of_pyg(model, tmp_path):
     assert (tmp_path / "advice.png").read_bytes().startswith(b"\x89PNG")
 
 
+def test_a_type_that_the_library_does_not_run_in():
+    settings = [advice.Setting("DGL", None, None), advice.Setting("halfgnn", None, {})]
+    settings += [advice.Setting("DGL", torch.bfloat16, None), advice.Setting("halfgnn", torch.bfloat16, {})]
+    for times, ending in (
+        ((8.0, 4.0, None, 2.0), "Fastest: halfgnn.dgl.patch(), bfloat16: 4.00 x of DGL, as it is."),
+        ((8.0, 2.0, None, 4.0), "Fastest: halfgnn.dgl.patch(), as it is: 4.00 x."),
+        ((None, 2.0, None, 4.0), "halfgnn does not make this model faster here."),
+    ):
+        measured = [advice.Measured(setting, ms, kept_mib=1.0, loss=1.0) for setting, ms in zip(settings, times)]
+        assert str(advice.Advice("DGL", measured)).endswith(ending)
+
+
 def test_a_picture_shows_the_ways_from_top_to_bottom(monkeypatch):
     figures = pytest.importorskip("matplotlib.figure")
     drawn = []
