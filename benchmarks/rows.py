@@ -210,6 +210,15 @@ def gpu_facts(device: str) -> dict[str, str]:
     return {"gpu": torch.cuda.get_device_name(), "driver": driver}
 
 
+def _measuring(argv: Sequence[str]) -> list[str]:
+    """Arguments without --out: a folder for rows is of one machine, and not of what is measured."""
+    return [
+        text
+        for before, text in zip(["", *argv], argv)
+        if "--out" not in (before, text) and not text.startswith("--out=")
+    ]
+
+
 def provenance(argv: Sequence[str], device: str = "cpu") -> dict[str, str]:
     """The fields of Row for the source of a run. argv: the arguments of the command line."""
     dgl = sys.modules.get("dgl")
@@ -222,5 +231,5 @@ def provenance(argv: Sequence[str], device: str = "cpu") -> dict[str, str]:
         "kernels": _library.cpu_kernels(),
         "torch": torch.__version__,
         "dgl": getattr(dgl, "__version__", "absent"),
-        "command": f"python -m benchmarks {shlex.join(argv)}",
+        "command": f"python -m benchmarks {shlex.join(_measuring(argv))}",
     }

@@ -1,5 +1,6 @@
 """Rows of results, the marks that are judged on them, and the tables made of them."""
 
+import csv
 import dataclasses
 from pathlib import Path
 
@@ -355,6 +356,19 @@ def test_table_of_rows(tmp_path, capsys):
     rows.append(tmp_path / "cpu.csv", [row_of("halfgnn", 1.0)])
     assert cli.main(["table", "--rows", str(tmp_path / "cpu.csv")]) == 0
     assert capsys.readouterr().out == table.render(rows.read(tmp_path / "cpu.csv"))
+
+
+def test_a_row_names_what_was_measured_and_no_folder():
+    argv = ["spmm", "--dims", "128", "--out", "/somewhere/rows", "--budget", "0.1"]
+    assert rows.provenance(argv)["command"] == "python -m benchmarks spmm --dims 128 --budget 0.1"
+    assert rows.provenance(["spmm", "--out=/somewhere"])["command"] == "python -m benchmarks spmm"
+
+
+@pytest.mark.parametrize("path", sorted(rows.RESULTS.glob("*.csv")), ids=lambda path: path.name)
+def test_committed_rows_name_no_path_of_a_machine(path):
+    with open(path, newline="") as file:
+        commands = {line.get("command") or "" for line in csv.DictReader(file)}
+    assert not [text for text in commands if " /" in text or "=/" in text]
 
 
 def test_no_rows_make_no_table():
