@@ -28,6 +28,12 @@ def _format(value: Any) -> str:
     return f"{value:.5g}" if isinstance(value, float) else str(value)
 
 
+def as_kept(record: Record) -> Record:
+    """The record as a file has it, whose floats have five digits: what is printed of it is what rows say later."""
+    values = asdict(record)  # type: ignore[call-overload]
+    return type(record)(**{name: _parse(kind, _format(values[name])) for name, kind in _types(type(record)).items()})
+
+
 def _check_columns(path: Path, found: Sequence[str] | None, expected: Sequence[str]) -> None:
     if found != list(expected):
         raise ValueError(f"{path} has columns {found}; expected {list(expected)}")

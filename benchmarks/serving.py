@@ -12,6 +12,7 @@ from __future__ import annotations
 
 import argparse
 import contextlib
+import itertools
 import statistics
 import tempfile
 import threading
@@ -352,7 +353,8 @@ def run(options: argparse.Namespace) -> int:
         if options.soak:
             return serving_soak.run(options, folder)
         for case in _cases(options, folder, source):
-            found = [*_latency_rows(case, options), *_throughput_rows(case, options)]
+            measured = itertools.chain(_latency_rows(case, options), _throughput_rows(case, options))
+            found = [records.as_kept(row) for row in measured]
             print(render(found), flush=True)
             if options.out is not None:
                 records.append(options.out / KEPT, ServingRow, found)

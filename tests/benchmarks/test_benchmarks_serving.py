@@ -1,5 +1,6 @@
 """python -m benchmarks serving: rows and their tables, wrong results, callers at once, and memory that grows."""
 
+import dataclasses
 import os
 
 import pytest
@@ -44,6 +45,15 @@ def test_rows_and_their_tables(tmp_path, capsys):
     assert all("--models SAGE" in row.command and row.torch_geometric and row.commit for row in found)
     shown = capsys.readouterr().out
     assert shown.strip() == serving.render(found).strip() and shown.count("| SAGE | bf16 |") == 3
+
+
+def test_a_row_is_shown_as_the_file_has_it(tmp_path):
+    values = {f.name: "x" if f.type == "str" else 1 for f in dataclasses.fields(serving.ServingRow)}
+    row = serving.ServingRow(**{**values, "ms": 1270.4961, "error": None, "per_second": 1270.5})
+    kept = records.as_kept(row)
+    records.append(tmp_path / "rows.csv", serving.ServingRow, [row])
+    assert records.read(tmp_path / "rows.csv", serving.ServingRow) == [kept]
+    assert kept.ms == 1270.5 and kept.error is None and kept.calls == 1
 
 
 @pytest.mark.skipif(not COMPILES, reason="it compiles; HALFGNN_TEST_ALL=1 (make test-all) runs it")
