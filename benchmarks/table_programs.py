@@ -10,9 +10,10 @@ from .programs.records import ProgramRow, geometric_mean, latest
 
 Group = tuple[str, str]  # size, dtype
 _LEGEND = (
-    "A training step without an optimizer, on one thread, in time of the process on the CPU: torch_geometric's own code, and "
-    "the same under `halfgnn.pyg.accelerate()`. Factors are how many times faster the drop-in is. Losses are bold; *: a result "
-    'that differs. "kept": the share of torch_geometric\'s bytes that the forward keeps for the backward.'
+    "A training step without an optimizer: torch_geometric's own code, and the same under `halfgnn.pyg.accelerate()`. On a CPU it "
+    "is the process's time there, on one thread; on a GPU the time that passes in a loop of steps. Factors are how many times "
+    'faster the drop-in is. Losses are bold; *: a result that differs. "kept": the share of torch_geometric\'s bytes that the '
+    "forward keeps for the backward."
 )
 _SUMMARY = ["size", "nodes", "edges", "dtype", "programs", "mean", "least", "most", "slower", "kept", "most kept"]
 
@@ -66,18 +67,14 @@ _MODELS = {
 
 def models_headline(rows: Sequence[ProgramRow]) -> str:
     """A few layers, as large as they were measured in fp32 on the processor that was measured last; empty without rows."""
-    found = [row for row in latest(rows) if row.program in _MODELS and row.dtype == "fp32" and row.kept_with]
+    found = [
+        row for row in latest(rows) if row.program in _MODELS and row.dtype == "fp32" and row.kept_with and not row.gpu
+    ]
     if not found:
         return ""
     newest = max(found, key=lambda row: row.date)
-    largest = max(
-        (row for row in found if (row.cpu, row.kernels) == (newest.cpu, newest.kernels)), key=lambda row: row.edges
-    )
-    shown = {
-        row.program: row
-        for row in found
-        if (row.cpu, row.kernels, row.edges) == (largest.cpu, largest.kernels, largest.edges)
-    }
+    largest = max((row for row in found if row.machine == newest.machine), key=lambda row: row.edges)
+    shown = {row.program: row for row in found if (row.machine, row.edges) == (largest.machine, largest.edges)}
     lines = [
         [model, *_times(shown[name]), *_mebibytes(shown[name])] for name, model in _MODELS.items() if name in shown
     ]
@@ -106,12 +103,12 @@ def _sources(found: Sequence[ProgramRow]) -> str:
 
 def programs_tables(rows: Sequence[ProgramRow]) -> list[str]:
     """The last row of each program, size and dtype, per processor. Empty without rows."""
-    machines: dict[tuple[str, str], list[ProgramRow]] = defaultdict(list)
+    machines: dict[tuple[str, str, str], list[ProgramRow]] = defaultdict(list)
     for row in latest(rows):
-        machines[row.cpu, row.kernels].append(row)
+        machines[row.machine].append(row)
     parts = [_LEGEND] if rows else []
-    for (cpu, kernels), found in machines.items():
+    for (cpu, kernels, gpu), found in machines.items():
         groups = _groups(found)
-        name = f"**{cpu.split(' (')[0]}, kernels {kernels}**"
+        name = f"**{gpu}**" if gpu else f"**{cpu.split(' (')[0]}, kernels {kernels}**"
         parts += [name, _summary(groups), _programs(groups), _sources(found)]
     return parts

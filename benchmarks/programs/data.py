@@ -5,6 +5,7 @@ from __future__ import annotations
 import dataclasses
 import functools
 import random
+from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
 
@@ -37,6 +38,7 @@ SIZES = {
         Size("tiny", 30, 90),
         Size("medium", 3_000, 45_000),
         Size("large", 20_000, 400_000),
+        Size("huge", 170_000, 2_400_000),  # for a GPU
         Size("new", 800, 1_760, is_new=True, graphs=32),
         Size("new_tiny", 30, 90, is_new=True),
     )
@@ -104,13 +106,19 @@ class ProgramData:
 
     def double(self) -> ProgramData:
         """The same in float64, with leaves of its own."""
+        return self._changed(lambda tensor: tensor.double() if tensor.is_floating_point() else tensor)
 
+    def to(self, device: str) -> ProgramData:
+        """The same on another device, with leaves of its own."""
+        return self._changed(lambda tensor: tensor.to(device))
+
+    def _changed(self, change: Callable[[Tensor], Tensor]) -> ProgramData:
         def of(value: Any) -> Any:
             if isinstance(value, dict):
                 return {name: of(part) for name, part in value.items()}
-            if not isinstance(value, Tensor) or not value.is_floating_point():
+            if not isinstance(value, Tensor):
                 return value
-            return value.detach().double().requires_grad_(value.requires_grad)
+            return change(value.detach()).requires_grad_(value.requires_grad)
 
         return ProgramData(**{field.name: of(getattr(self, field.name)) for field in dataclasses.fields(self)})
 

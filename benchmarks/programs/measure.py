@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import contextlib
 import functools
 import time
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any
 
+import torch
 import torch_geometric
 
 import halfgnn.pyg
@@ -24,7 +26,7 @@ FUSED: Callable[[], Any] = functools.partial(halfgnn.pyg.accelerate, fuse=True)
 
 # To enter or leave the drop-in changes classes, for which CPython forgets what it has specialised, and the first steps use memory
 # in another order. A program that calls patch() once has neither, so both contestants take untimed steps before each sample.
-SETTLE_S = 0.1
+SETTLE_S = {"cpu": 0.1, "cuda": 0.02}
 
 MOST_CHECKED = 100_000  # edges; in float64, with a gradient
 
@@ -36,10 +38,14 @@ class Options:
     memory: bool = False
 
 
+def _clock(device: str) -> HostClock:
+    """On a GPU steps follow one another as in training: what takes longer counts, the host's part or the GPU's."""
+    return HostClock("cuda") if device == "cuda" else HostClock(now=time.process_time)
+
+
 def _runner(step: Step, effort: Effort, **context: Any) -> Runner:
-    runner = Runner(
-        step, clock=HostClock(now=time.process_time), settle_s=0.0 if effort.is_quick else SETTLE_S, **context
-    )
+    device = step.data.x.device.type
+    runner = Runner(step, clock=_clock(device), settle_s=0.0 if effort.is_quick else SETTLE_S[device], **context)
     plan(runner, effort, runner.first()[0])
     return runner
 
@@ -52,29 +58,80 @@ def _kept(step: Step, **context: Any) -> int:
     return round(kept.mebibytes * 2**20)
 
 
+def _peak(step: Step, **context: Any) -> int | None:
+    """The most bytes that a step has on the GPU beside what was there before; None on a CPU."""
+    if step.data.x.device.type != "cuda":
+        return None
+    runner = Runner(step, **context)
+    runner.first()
+    torch.cuda.synchronize()
+    before = torch.cuda.memory_allocated()
+    torch.cuda.reset_peak_memory_stats()
+    runner.first()
+    return torch.cuda.max_memory_allocated() - before
+
+
+@functools.cache
+def _checked_on_medium(program: Program, device: str) -> Check:
+    return Check(program, make(SIZES["medium"]).to(device))
+
+
+def _check(program: Program, data: ProgramData) -> Check:
+    """What is right on a graph of SIZES["medium"] is not checked again on a larger one."""
+    if data.size.name == "medium" or data.num_edges > MOST_CHECKED:
+        return _checked_on_medium(program, data.x.device.type)
+    return Check(program, data)
+
+
+@dataclass(frozen=True)
+class _Measured:
+    ms: float
+    kept: int | None
+    peak: int | None
+
+
+def _measured(step: Step, runner: Runner, options: Options, **context: Any) -> _Measured:
+    kept, peak = (of(step, **context) if options.memory else None for of in (_kept, _peak))
+    return _Measured(1e3 * quantile(runner.seconds, 0.5), kept, peak)
+
+
+def _in_turns(step: Step, contexts: Sequence[dict[str, Any]], options: Options) -> list[_Measured]:
+    runners = [_runner(step, options.effort, **context) for context in contexts]
+    measure(runners, options.effort, lambda: None)
+    return [_measured(step, runner, options, **context) for runner, context in zip(runners, contexts)]
+
+
+def _one_by_one(step: Step, contexts: Sequence[dict[str, Any]], options: Options) -> list[_Measured]:
+    """On a GPU nothing else runs, and its time is short: each context is entered once."""
+    found = []
+    for context in contexts:
+        with context.get("context", contextlib.nullcontext)():
+            runner = _runner(step, options.effort)
+            measure([runner], options.effort, lambda: None)
+            found.append(_measured(step, runner, options))
+    return found
+
+
 def run(
     program: Program, data: ProgramData, dtypes: Sequence[str], options: Options, source: dict[str, str]
 ) -> Iterator[ProgramRow]:
-    """One row per dtype. What is right on a graph of SIZES["medium"] is not checked again on a larger one."""
-    check = Check(program, data if data.num_edges <= MOST_CHECKED else make(SIZES["medium"]))
+    """One row per dtype."""
+    check = _check(program, data)
     contexts = [{"context": WITH}, *([{"context": FUSED}] if options.fuse else [])]
+    of_all = _one_by_one if data.x.device.type == "cuda" else _in_turns
     for dtype in program.dtypes(dtypes):
         verdicts = [check.verdict(dtype, **context) for context in contexts]
-        step = Step(program, data, dtype)
-        runners = [_runner(step, options.effort, **context) for context in ({}, *contexts)]
-        measure(runners, options.effort, lambda: None)
-        times = [1e3 * quantile(runner.seconds, 0.5) for runner in runners]
-        kept = [_kept(step, **context) if options.memory else None for context in ({}, contexts[0])]
+        without, with_it, *fused = of_all(Step(program, data, dtype), [{}, *contexts], options)
         yield ProgramRow(
             program=program.name, size=data.size.name, nodes=data.num_nodes, edges=data.num_edges, dtype=dtype,
-            ms_without=times[0], ms_with=times[1], ms_fused=times[2] if options.fuse else None, ratio=times[1] / times[0],
+            ms_without=without.ms, ms_with=with_it.ms, ms_fused=fused[0].ms if fused else None, ratio=with_it.ms / without.ms,
             error=verdicts[0].error, error_without=verdicts[0].error_without,
             right="yes" if all(verdict.is_right for verdict in verdicts) else "no",
-            kept_without=kept[0], kept_with=kept[1], **source,
+            kept_without=without.kept, kept_with=with_it.kept, peak_without=without.peak, peak_with=with_it.peak, **source,
         )  # fmt: skip
 
 
-def source_of(argv: list[str]) -> dict[str, str]:
-    known = rows.provenance(argv)
-    names = ("date", "commit", "cpu", "kernels", "torch", "command")
+def source_of(argv: list[str], device: str) -> dict[str, str]:
+    known = rows.provenance(argv, device)
+    names = ("date", "commit", "cpu", "kernels", "gpu", "torch", "command")
     return {**{name: known[name] for name in names}, "torch_geometric": torch_geometric.__version__}

@@ -87,7 +87,7 @@ def _link_scores(module: Any, d: ProgramData) -> Tensor:
 
 
 def _labels(d: ProgramData) -> tuple[Tensor, Tensor]:
-    nodes = torch.arange(d.num_nodes)
+    nodes = torch.arange(d.num_nodes, device=d.x.device)
     return nodes % CLASSES, nodes % 3 == 0
 
 

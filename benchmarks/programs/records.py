@@ -36,6 +36,13 @@ class ProgramRow:
     torch: str
     torch_geometric: str
     command: str
+    gpu: str = ""
+    peak_without: float | None = None  # the most bytes of a step on the GPU, beside what is there between steps
+    peak_with: float | None = None
+
+    @property
+    def machine(self) -> tuple[str, str, str]:
+        return self.cpu, self.kernels, self.gpu
 
     @property
     def is_right(self) -> bool:
@@ -46,7 +53,7 @@ def latest(rows: Iterable[ProgramRow]) -> list[ProgramRow]:
     """The last row of each program, size, dtype and processor, in the order of the first ones."""
     last: dict[tuple, ProgramRow] = {}
     for row in rows:
-        last[row.program, row.size, row.dtype, row.cpu, row.kernels] = row
+        last[row.program, row.size, row.dtype, row.machine] = row
     return list(last.values())
 
 
@@ -60,6 +67,8 @@ def line(row: ProgramRow) -> str:
     kept = ""
     if row.kept_without is not None and row.kept_with is not None:
         kept = f"  kept {row.kept_without / 2**20:.1f} -> {row.kept_with / 2**20:.1f} MiB"
+    if row.peak_without is not None and row.peak_with is not None:
+        kept += f"  peak {row.peak_without / 2**20:.1f} -> {row.peak_with / 2**20:.1f} MiB"
     errors = f"  error {row.error:.1e} of {row.error_without:.1e}"
     return (f"{row.program:<36}{'' if row.is_right else '*':1} {row.size:<8} {row.dtype} {number(row.ms_without):>7} ms"
             f" -> {number(row.ms_with):>7} ms: {row.ratio:5.2f} x{fused}{errors}{kept}")  # fmt: skip

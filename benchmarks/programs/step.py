@@ -29,7 +29,8 @@ class Step:
 
     def __init__(self, program: Program, data: ProgramData, dtype: str, seed: int = SEEDS[0]):
         torch.manual_seed(seed)
-        self.program, self.data, self.module = program, data, program.build(data)
+        self.program, self.data = program, data
+        self.module = program.build(data).to(data.x.device)
         if dtype == "fp64":
             self.data, self.module = data.double(), self.module.double()
         self.half = AUTOCAST[dtype]
@@ -51,13 +52,11 @@ class Step:
             results = tensors_in(self.program.call(self.module, self.data.for_step()))
             if not self.weights:
                 generator = torch.Generator().manual_seed(5)
-                self.weights = [
-                    torch.randn(x.shape, generator=generator).to(self.data.x.dtype) / x.size(0) for x in results
-                ]
+                self.weights = [torch.randn(x.shape, generator=generator).to(self.data.x) / x.size(0) for x in results]
             return results, torch.stack([(x * w).sum() for x, w in zip(results, self.weights)]).sum()
 
     def _autocast(self) -> contextlib.AbstractContextManager:
-        return contextlib.nullcontext() if self.half is None else torch.autocast("cpu", self.half)
+        return contextlib.nullcontext() if self.half is None else torch.autocast(self.data.x.device.type, self.half)
 
     def values(self) -> Values:
         torch.manual_seed(11)  # of modules that draw, for example edges that are not there
@@ -109,14 +108,16 @@ class Check:
     def __init__(self, program: Program, data: ProgramData):
         self.program, self.data = program, data
         self._truths: dict[int, Values] = {}
+        self._verdicts: dict[tuple, Verdict] = {}
 
     def verdict(self, dtype: str, context: Callable[[], Any]) -> Verdict:
         """Of the first parameters with which the program is right; of the last ones if it is wrong with all."""
-        for seed in SEEDS:
-            verdict = self._verdict(dtype, context, seed)
-            if verdict.is_right:
-                break
-        return verdict
+        if (dtype, context) not in self._verdicts:
+            for seed in SEEDS:
+                verdict = self._verdicts[dtype, context] = self._verdict(dtype, context, seed)
+                if verdict.is_right:
+                    break
+        return self._verdicts[dtype, context]
 
     def _verdict(self, dtype: str, context: Callable[[], Any], seed: int) -> Verdict:
         if seed not in self._truths:

@@ -32,8 +32,8 @@ def test_names_are_distinct_and_there_are_many():
 
 
 @pytest.mark.parametrize("name", BY_NAME)
-def test_program_agrees(name, tiny):
-    verdict = step.Check(BY_NAME[name], tiny).verdict("fp32", measure.WITH)
+def test_program_agrees(name, tiny, device):
+    verdict = step.Check(BY_NAME[name], tiny.to(device)).verdict("fp32", measure.WITH)
     assert verdict.is_right, verdict
 
 
