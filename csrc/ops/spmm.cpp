@@ -259,6 +259,22 @@ void general_backward(const Backward& b, bool by_src, Tensor& grad_lhs, Tensor& 
   b.backend.backward(args);
 }
 
+// Gradient of lhs alone, of copies of which the largest or smallest were taken.
+void extremum_grad_lhs(const Backward& b, Reduce reduce, const Tensor& in_indptr, Tensor& grad_lhs) {
+  const Tensor winners = b.arg->to(ScalarType::Int);
+  CopyReduceBackwardArgs args;
+  args.topology = b.topology;
+  args.indptr = in_indptr.const_data_ptr();
+  args.type = dtype_of(grad_lhs.scalar_type(), "grad_lhs");
+  (reduce == Reduce::kMax ? args.max : args.min) = b.grad.operand.data;
+  (reduce == Reduce::kMax ? args.arg_max : args.arg_min) = static_cast<const int32_t*>(winners.const_data_ptr());
+  args.grad_type = b.grad.operand.type;
+  args.num_nodes = b.grad.operand.rows;
+  args.dim = b.plan.out_len;
+  args.grad_feat = grad_lhs.mutable_data_ptr();
+  b.backend.copy_reduce_backward(args);
+}
+
 void check_backward(const Backward& b, bool by_src, int64_t num_dst, const Declared& lhs, const Declared& rhs) {
   const Tensor& grad = b.grad.tensor;
   CHECK_VALUE(b.grad.operand.len == b.plan.out_len && grad.size(0) == num_dst &&
@@ -274,7 +290,7 @@ void check_backward(const Backward& b, bool by_src, int64_t num_dst, const Decla
   if (reads_lhs(b.op) && reads_rhs(b.op)) check_types_of_two(lhs.dtype, "lhs", rhs.dtype, "rhs");
 }
 
-enum class BackwardPath { kNone, kSumLhs, kMulBoth, kEdgeSum, kEdgeRhs, kGeneral };
+enum class BackwardPath { kNone, kSumLhs, kMulBoth, kEdgeSum, kEdgeRhs, kExtremumLhs, kGeneral };
 
 BackwardPath path_of(const Backward& b, DType rhs_type, bool by_src, bool need_lhs, bool need_rhs) {
   if (!need_lhs && !need_rhs) return BackwardPath::kNone;
@@ -286,6 +302,9 @@ BackwardPath path_of(const Backward& b, DType rhs_type, bool by_src, bool need_l
   const BackwardPath otherwise = edge_sum ? BackwardPath::kEdgeSum : BackwardPath::kGeneral;
   if (need_lhs && need_rhs) return per_head ? BackwardPath::kMulBoth : otherwise;
   if (need_lhs) {
+    const bool extremum = b.arg && b.op == Op::kCopyLhs && type != DType::kDouble &&
+                          b.backend.has_reduce_kernel(type, b.plan.out_len, b.topology.num_edges);
+    if (extremum) return BackwardPath::kExtremumLhs;
     const bool sums_weighted = weights && b.backend.has_sum_kernel(type, b.plan.outer, b.plan.inner);
     const bool sums_copies = sums && copies_gradient(b.op) && b.plan.lhs_len == b.plan.out_len &&
                              b.backend.has_sum_kernel(type, 1, b.plan.out_len);
@@ -336,6 +355,7 @@ std::tuple<Tensor, Tensor> gspmm_backward(const Tensor& indptr, const Tensor& in
     case BackwardPath::kMulBoth: mul_grad_both(b, in_edges, grad_lhs, grad_rhs); break;
     case BackwardPath::kEdgeSum: edge_sum_gradients(b, lhs, rhs, grad_lhs, grad_rhs); break;
     case BackwardPath::kEdgeRhs: edge_grad_rhs(b, grad_rhs); break;
+    case BackwardPath::kExtremumLhs: extremum_grad_lhs(b, reduce, in_indptr, grad_lhs); break;
     case BackwardPath::kGeneral: general_backward(b, by_src, grad_lhs, grad_rhs); break;
   }
   return {grad_lhs, grad_rhs};

@@ -125,6 +125,23 @@ def test_ties_go_to_the_first_edge(width, dtype, device):
 
 
 @pytest.mark.parametrize("device,dtype", support.devices_and([*HALVES, torch.float32]))
+@pytest.mark.parametrize("width", [1, 8, 12, 33, 64, 130])
+def test_winners_in_rows_of_many_edges(width, dtype, device):
+    """Most edges win nothing, or few columns: CUDA kernels mark which, and read no more."""
+    src, dst = torch.randint(40, (2500,)), torch.randint(12, (2500,))
+    src[:900], dst[800:1500] = 7, 3  # an out-hub and an in-hub
+    g = halfgnn.Graph.from_edges(src, dst, num_src=41, num_dst=13).to(device)
+    x = randn(g.num_src, width, dtype=dtype, device=device)
+    for reduces in (("max",), ("max", "min"), PNA):
+        check(g, x, reduces)
+    leaf, raw = x.clone().requires_grad_(), x.cpu().double().requires_grad_()
+    upstream = randn(g.num_dst, width, dtype=dtype, device=device)
+    ops.copy_u_max(g, leaf).backward(upstream)
+    reference.copy_u_reduce(g.to("cpu"), raw, ("max",))[0].backward(upstream.cpu().double())
+    torch.testing.assert_close(leaf.grad.cpu().double(), raw.grad, rtol=torch.finfo(dtype).eps, atol=1e-6)
+
+
+@pytest.mark.parametrize("device,dtype", support.devices_and([*HALVES, torch.float32]))
 @pytest.mark.parametrize("name", ["skewed", "star", "duplicates"])
 @pytest.mark.parametrize("width", [5, 32])
 def test_nan_and_infinity(width, name, dtype, device):

@@ -1,6 +1,11 @@
 // The launchers of copy_reduce.h.
 
+#include <algorithm>
+#include <cmath>
+
 #include "../core/combine.h"
+#include "../plan/device.h"
+#include "../plan/slices.h"
 #include "copy_reduce_launch.h"
 
 namespace halfgnn::cuda {
@@ -60,18 +65,43 @@ cudaError_t copy_reduce(const CopyReduceArgs& args, const Launch& launch) {
 
 namespace {
 
+// Edges that win in a larger share of their columns are read whole.
+constexpr double kMostMarked = 0.6;
+
+size_t aligned_bytes(size_t bytes) { return (bytes + kMaxAccessBytes - 1) / kMaxAccessBytes * kMaxAccessBytes; }
+
 int64_t record_len(const CopyReduceBackwardArgs& args) {
   return args.has_sums() ? args.dim * (args.has_squares() ? 2 : 1) : 0;
 }
 size_t record_bytes(const CopyReduceBackwardArgs& args) {
-  const auto bytes = static_cast<size_t>(args.num_nodes * record_len(args)) * sizeof(float);
-  return (bytes + kMaxAccessBytes - 1) / kMaxAccessBytes * kMaxAccessBytes;
+  return aligned_bytes(static_cast<size_t>(args.num_nodes * record_len(args)) * sizeof(float));
+}
+
+size_t slot_bytes(const CopyReduceBackwardArgs& args) {
+  return aligned_bytes(partial_bytes(rows_of(args.topology), args.dim));
+}
+
+// The share of an edge's marks that are set: of a row of d edges each wins a column with probability 1 / d.
+double share_won(const CopyReduceBackwardArgs& args, int32_t columns) {
+  const int extremes = (args.max != nullptr) + (args.min != nullptr);
+  const double degree = static_cast<double>(args.topology.num_edges) / static_cast<double>(args.num_nodes);
+  return std::min(1., extremes * columns / std::max(1., degree));
+}
+
+// Columns per mark; 0: marks save too little.
+int32_t columns_per_mark(const CopyReduceBackwardArgs& args) {
+  if (args.topology.num_edges == 0 || (args.max == nullptr && args.min == nullptr)) return 0;
+  constexpr int64_t kAccess = kMaxAccessBytes / static_cast<int64_t>(sizeof(float));
+  const auto columns =
+      static_cast<int32_t>(ceil_div(ceil_div(args.dim, int64_t{WinnerMarks::kBits}), kAccess) * kAccess);
+  return share_won(args, columns) <= kMostMarked ? columns : 0;
 }
 
 }  // namespace
 
 size_t copy_reduce_backward_workspace(const CopyReduceBackwardArgs& args) {
-  return record_bytes(args) + partial_bytes(rows_of(args.topology), args.dim);
+  const int64_t marks = columns_per_mark(args) > 0 ? args.topology.num_edges : 0;
+  return record_bytes(args) + slot_bytes(args) + aligned_bytes(static_cast<size_t>(marks));
 }
 
 cudaError_t copy_reduce_backward(const CopyReduceBackwardArgs& args, const Launch& launch) {
@@ -98,12 +128,23 @@ cudaError_t copy_reduce_backward(const CopyReduceBackwardArgs& args, const Launc
   kernel_args.feat = args.has_squares() ? args.feat : nullptr;
   kernel_args.type = args.type;
   kernel_args.grad_feat = args.grad_feat;
-  kernel_args.partial = reinterpret_cast<float*>(static_cast<char*>(launch.workspace) + record_bytes(args));
-  // What an edge reads: its node's record, and the gradients and winners of both extremes.
+  auto* partial = static_cast<char*>(launch.workspace) + record_bytes(args);
+  kernel_args.partial = reinterpret_cast<float*>(partial);
+  const int32_t columns = columns_per_mark(args);
+  if (columns > 0) {
+    kernel_args.marks = {reinterpret_cast<uint8_t*>(partial + slot_bytes(args)), columns};
+    if (const cudaError_t status = mark_winners(args, kernel_args.marks, launch); status != cudaSuccess) return status;
+  }
+  // What an edge reads: its node's record, and the gradients and winners of both extremes, or of marked columns.
   const int64_t of_extreme = kernel_args.grad_bytes + kernel_args.arg_bytes;
-  int64_t row_bytes = kernel_args.record_bytes + ((args.max != nullptr) + (args.min != nullptr)) * of_extreme;
+  int64_t of_extremes = ((args.max != nullptr) + (args.min != nullptr)) * of_extreme, ids = ids_bytes(args.topology);
+  if (columns > 0) {
+    const double marked = share_won(args, columns) * static_cast<double>(of_extremes / args.dim);
+    of_extremes = std::max(int64_t{1}, std::lround(marked)) * args.dim;
+    ids += scattered_bytes(current_device(), args.topology.num_edges, sizeof(uint8_t));
+  }
+  int64_t row_bytes = kernel_args.record_bytes + of_extremes;
   if (row_bytes == 0) row_bytes = of_extreme;  // without nodes there are no gradients
-  const int64_t ids = id_bytes(args.topology) * (args.topology.edge_ids != nullptr ? 2 : 1);
   const GatherShape shape{nullptr, args.num_nodes, row_bytes, false, ids, kCopyReduceBackwardWork, 0};
   const cudaError_t status = with_type(args.grad_type, [&](auto t) {
     return copy_reduce_backward_of<TypeOf<decltype(t)>>(args, kernel_args, shape, launch);

@@ -20,12 +20,39 @@ struct GatheredRows {
   __device__ GatheredRows(const void* data, const Gather& gather, const LaneSlice<Config>& slice)
       : source(source_of<Config>(data, Row::kBytes, gather, slice)), exists(data != nullptr) {}
 
-  __device__ void load(uint32_t row, uint32_t row_bytes, Row (&to)[Config::kRepeat]) const {
+  // is_read(r): whether the lane reads its r-th vector. It is zeros otherwise.
+  template <class IsRead>
+  __device__ void load(uint32_t row, uint32_t row_bytes, Row (&to)[Config::kRepeat], const IsRead& is_read) const {
     const char* of_row = source.of_row(row, row_bytes);
 #pragma unroll
-    for (int r = 0; r < Config::kRepeat; ++r) to[r] = exists ? Row::load(source.at(of_row, r)) : Row{};
+    for (int r = 0; r < Config::kRepeat; ++r) to[r] = exists && is_read(r) ? Row::load(source.at(of_row, r)) : Row{};
   }
 };
+
+// What a lane holds of an edge.
+struct WinnerIds {
+  uint32_t column;
+  uint32_t edge;
+  uint32_t marks;  // 1 where there are none
+
+  __device__ WinnerIds from(int lane) const {
+    return {__shfl_sync(kFullMask, column, lane), __shfl_sync(kFullMask, edge, lane),
+            __shfl_sync(kFullMask, marks, lane)};
+  }
+};
+
+// The n-th bit that is set, from 0; the last bit of the mask if there are not so many.
+inline __device__ int set_bit(unsigned int mask, int n) {
+  int at = 0;
+#pragma unroll
+  for (int width = kWarpSize / 2; width > 0; width /= 2) {
+    const int below = __popc(mask >> at & ((1u << width) - 1));
+    const bool is_above = n >= below;
+    n -= is_above ? below : 0;
+    at += is_above ? width : 0;
+  }
+  return at;
+}
 
 // What a lane does (TeamWalk).
 template <class Config>
@@ -41,6 +68,7 @@ struct ReduceGradientLane {
   const GatheredRows<Config, typename Config::Element> max, min;
   RunningSum<2 * kRepeat, kVector, kGatherThreads> sum;  // of levels and winners, then of slopes
   uint32_t own_row;
+  uint32_t own_marks = 0;  // of the lane's columns: a byte for each of its vectors
 
   __device__ ReduceGradientLane(const CopyReduceBackwardKernelArgs& kernel_args, int lane)
       : args(kernel_args),
@@ -50,21 +78,30 @@ struct ReduceGradientLane {
         arg_max(args.arg_max, args.gather, slice),
         arg_min(args.arg_min, args.gather, slice),
         max(args.max, args.gather, slice),
-        min(args.min, args.gather, slice) {}
+        min(args.min, args.gather, slice) {
+#pragma unroll
+    for (int r = 0; r < kRepeat; ++r) {
+      const int64_t column = int64_t{slice.vector(r, args.gather)} * kVector;
+      own_marks |= (args.marks.of_edge ? args.marks.bit(column) : 1) << (r * WinnerMarks::kBits);
+    }
+  }
 
   __device__ static constexpr int passes() { return 1; }
-  __device__ ChunkIds load(uint32_t position) const {
-    return {args.gather.feat_rows.id(position), args.edge_ids.id(position)};
+  __device__ WinnerIds load(uint32_t position) const {
+    const uint32_t edge = args.edge_ids.id(position);
+    const uint32_t marks = args.marks.of_edge ? __ldg(args.marks.of_edge + edge) : 1;
+    return {args.gather.feat_rows.id(position), edge, marks};
   }
   __device__ void start(const Team&, const TeamRow&, uint32_t row, int) {
     sum.clear();
     own_row = row;
   }
 
-  __device__ void add(const Team& team, const TeamRow& row, const Lengths& lengths, const ChunkIds& ids, int chunk) {
-    const int left = row.num_edges - chunk;
-    for_each_batch<kReduceGradientUnroll>(team, lengths, chunk, [&](auto edges, auto full, int start) {
-      add_batch<decltype(edges)::value, decltype(full)::value>(team, ids, start, left);
+  __device__ void add(const Team& team, const TeamRow& row, const Lengths& lengths, const WinnerIds& ids, int chunk) {
+    Chunk held{lengths, ids, chunk, row.num_edges - chunk};
+    if (args.marks.of_edge != nullptr && args.level == nullptr) held = winners_of(team, held);
+    for_each_batch<kReduceGradientUnroll>(team, held.lengths, held.chunk, [&](auto edges, auto full, int start) {
+      add_batch<decltype(edges)::value, decltype(full)::value>(team, held.ids, start, held.left);
     });
     if (((chunk + team.size) & (kRun * team.num_groups - 1)) == 0) sum.end_run();
   }
@@ -89,25 +126,44 @@ struct ReduceGradientLane {
   }
 
  private:
+  struct Chunk {
+    Lengths lengths;
+    WinnerIds ids;
+    int chunk;
+    int left;  // edges that the team has from `chunk` on
+  };
+
+  // Those edges of a chunk that won something, in the first lanes of their team.
+  __device__ static Chunk winners_of(const Team& team, const Chunk& of) {
+    const int first = team.number * team.size;
+    const unsigned int won = __ballot_sync(kFullMask, team.lane < of.left && of.ids.marks != 0) >> first;
+    const unsigned int of_team = won & (kFullMask >> (kWarpSize - team.size));
+    const int count = __popc(of_team);
+    return {Lengths(count), of.ids.from((first + set_bit(of_team, team.lane)) & (kWarpSize - 1)), 0, count};
+  }
+
   // Adds what kEdges edges of every group pass on, those at `start` and after of a chunk of which the team has `left`
   // edges. All loads are issued before the first sum. If the batch is not kFull, a place past the last edge reads rows
   // that are there, and adds 0.
   template <int kEdges, bool kFull>
-  __device__ void add_batch(const Team& team, const ChunkIds& ids, int start, int left) {
+  __device__ void add_batch(const Team& team, const WinnerIds& ids, int start, int left) {
     Words levels[kEdges][kRepeat], slopes[kEdges][kRepeat], largest[kEdges][kRepeat], smallest[kEdges][kRepeat];
     Grad of_max[kEdges][kRepeat], of_min[kEdges][kRepeat];
     uint32_t edge[kEdges];
 #pragma unroll
     for (int u = 0; u < kEdges; ++u) {
       const int source = team.source + start + u * team.num_groups;
-      const uint32_t node = __shfl_sync(kFullMask, ids.column, source);
-      edge[u] = __shfl_sync(kFullMask, ids.edge, source);
-      level.load(node, args.record_bytes, levels[u]);
-      slope.load(node, args.record_bytes, slopes[u]);
-      max.load(node, args.grad_bytes, of_max[u]);
-      arg_max.load(node, args.arg_bytes, largest[u]);
-      min.load(node, args.grad_bytes, of_min[u]);
-      arg_min.load(node, args.arg_bytes, smallest[u]);
+      const WinnerIds of_edge = ids.from(source);
+      const uint32_t node = of_edge.column;
+      edge[u] = of_edge.edge;
+      const auto always = [](int) { return true; };
+      const auto has_won = [&](int r) { return (of_edge.marks & own_marks >> (r * WinnerMarks::kBits)) != 0; };
+      level.load(node, args.record_bytes, levels[u], always);
+      slope.load(node, args.record_bytes, slopes[u], always);
+      max.load(node, args.grad_bytes, of_max[u], has_won);
+      arg_max.load(node, args.arg_bytes, largest[u], has_won);
+      min.load(node, args.grad_bytes, of_min[u], has_won);
+      arg_min.load(node, args.arg_bytes, smallest[u], has_won);
     }
 #pragma unroll
     for (int u = 0; u < kEdges; ++u) {
@@ -153,7 +209,7 @@ struct ReduceGradientLane {
 
 // Registers of up to six rows of two edges in flight: 96, so 20 warps. Narrow accesses have more addresses.
 template <class Config>
-constexpr int kReduceGradientMinBlocks = Config::kRepeat > 1 ? 4 : 5;
+constexpr int kReduceGradientMinBlocks = Config::kRepeat == 1 ? 5 : Config::kVectorBytes < 4 ? 4 : 3;
 
 template <class Config>
 __global__ void __launch_bounds__(kGatherThreads, kReduceGradientMinBlocks<Config>)

@@ -16,6 +16,17 @@ struct CopyReduceKernelArgs {
   bool has_extrema;
 };
 
+// Where edges won: a byte per edge, of which bit i says that the edge won one of the columns [i, i + 1) * columns. In
+// rows of many edges most edges win nothing, or in few columns, and only what they won is read.
+struct WinnerMarks {
+  static constexpr int kBits = 8;
+
+  uint8_t* of_edge;  // null: none, everything is read
+  int32_t columns;   // a multiple of every access
+
+  __host__ __device__ uint32_t bit(int64_t column) const { return 1u << (column / columns); }
+};
+
 struct CopyReduceBackwardKernelArgs {
   Gather gather;  // only its units and number of vectors: there are several arrays
   Ids edge_ids;
@@ -28,6 +39,7 @@ struct CopyReduceBackwardKernelArgs {
   uint32_t record_bytes;  // from a node's level to the next one's
   uint32_t grad_bytes;    // of a row of gradients, and of winners
   uint32_t arg_bytes;
+  WinnerMarks marks;
   const void* feat;
   DType type;  // of feat and grad_feat
   void* grad_feat;
@@ -37,6 +49,9 @@ struct CopyReduceBackwardKernelArgs {
 // What an edge into a node adds to its source's gradient but for winners: level + slope * x, where x is the source's
 // feature. A row of levels for each node, and then one of slopes, if var or std has a gradient.
 cudaError_t reduce_records(const CopyReduceBackwardArgs& args, float* records, const Launch& launch);
+
+// Writes the marks of the winners of both extremes.
+cudaError_t mark_winners(const CopyReduceBackwardArgs& args, const WinnerMarks& marks, const Launch& launch);
 
 // For features, in the backward gradients, of type T. The build instantiates them: build_sources.py.
 template <typename T>

@@ -52,6 +52,10 @@ inline T atomicAdd(T* address, T value) {
   return atomicExch(address, static_cast<T>(*address + value));
 }
 template <typename T>
+inline T atomicOr(T* address, T value) {
+  return atomicExch(address, static_cast<T>(*address | value));
+}
+template <typename T>
 inline T atomicMax(T* address, T value) {
   return atomicExch(address, *address < value ? value : *address);
 }
