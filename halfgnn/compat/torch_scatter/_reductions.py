@@ -137,8 +137,30 @@ def _by_segments(g: Graph, x: Tensor, reduce: str, dtype: torch.dtype) -> Tensor
     """A sum, mean or product of the rows of x in a fixed order, for types that halfgnn's operators do not take."""
     indptr, _, edge_ids = g.csc()
     rows = (x if edge_ids is None else x.index_select(0, edge_ids)).to(wide(x.dtype))
-    initial = 1 if reduce == "prod" else 0
-    return torch.segment_reduce(rows, reduce, offsets=indptr.long(), initial=initial, unsafe=True).to(dtype)
+    if reduce == "prod":
+        return torch.segment_reduce(rows, "prod", offsets=indptr.long(), initial=1, unsafe=True).to(dtype)
+    return apply(_Segments, rows, indptr.long(), reduce).to(dtype)
+
+
+class _Segments(torch.autograd.Function):
+    """PyTorch's sum or mean of segments, whose gradient PyTorch cannot differentiate."""
+
+    @staticmethod
+    def forward(rows: Tensor, indptr: Tensor, reduce: str) -> Tensor:
+        return torch.segment_reduce(rows, reduce, offsets=indptr, initial=0, unsafe=True)
+
+    @staticmethod
+    def setup_context(ctx: Any, inputs: Any, output: Any) -> None:
+        rows, indptr, ctx.reduce = inputs
+        ctx.length = rows.shape[0]
+        ctx.save_for_backward(indptr)
+
+    @staticmethod
+    def backward(ctx: Any, grad: Tensor) -> Any:
+        sizes = ctx.saved_tensors[0].diff()
+        if ctx.reduce == "mean":
+            grad = grad / sizes.clamp(min=1).to(grad.dtype).view(-1, *[1] * (grad.dim() - 1))
+        return grad.repeat_interleave(sizes, 0, output_size=ctx.length), None, None
 
 
 # ---- by PyTorch --------------------------------------------------------------------------------------------------------------

@@ -63,6 +63,27 @@ def test_segment_csr(name, dtype, device, monkeypatch):
                 assert torch.autograd.gradgradcheck(call, src.clone().requires_grad_(), fast_mode=True)
 
 
+@pytest.mark.parametrize("reduce", ["sum", "mean"])
+def test_segments_of_types_without_an_operator(reduce, monkeypatch):
+    """As fp64 on CUDA: PyTorch reduces them, and the gradient can be differentiated."""
+    src = torch.randn(12, 5, dtype=torch.float64, requires_grad=True)
+    for indptr in ([0, 4, 4, 9, 12], [2, 4, 4, 9]):
+        indptr = torch.tensor(indptr)
+        expected = torch_scatter.segment_csr(src, indptr, reduce=reduce)
+        with monkeypatch.context() as patch:
+            for module in ("segment_csr", "_reductions"):
+                name = f"halfgnn.compat.torch_scatter.{module}"
+                patch.setattr(sys.modules[name], "has_operator", lambda src: False)
+                patch.setattr(sys.modules[name], "LEAST_SUMMED", 0)
+
+            def call(x, indptr=indptr):
+                return torch_scatter.segment_csr(x, indptr, reduce=reduce)
+
+            assert torch.allclose(call(src), expected)
+            assert torch.autograd.gradcheck(call, src, fast_mode=True)
+            assert torch.autograd.gradgradcheck(call, src, fast_mode=True)
+
+
 def test_gather_is_the_inverse(device):
     x = torch.randn(2, 4, 3, dtype=torch.float64, device=device, requires_grad=True)
     for rows in ([[0, 4, 4, 9, 12]], [[0, 4, 4, 9, 12], [0, 1, 2, 3, 12]]):
