@@ -31,7 +31,7 @@ def install(bindings: Bindings) -> None:
         if kind is tuple:
             if len(index) == 2 and type(index[1]) is type(self) is Tensor:
                 return _selected(original(self, index), self, index)
-        elif kind is Tensor and index.dim() == 1 and self.dim() > 1 and index.dtype is torch.int64:
+        elif kind is Tensor and index.dim() == 1 and index.dtype is torch.int64 and _has_rows(self):
             rows = _rows(self, index)
             if rows is not None:
                 return rows
@@ -66,8 +66,13 @@ def index_select(original: Callable[..., Any], input: Any, dim: Any, index: Any,
     return original(input, dim, index, **kwargs)
 
 
+def _has_rows(x: Tensor) -> bool:
+    """Whether x[index] may be routed. PyTorch adds up single numbers quickly, but on CUDA it sorts the index to do so."""
+    return x.dim() > 1 or (x.dim() == 1 and x.is_cuda and x.requires_grad)
+
+
 def _rows(x: Tensor, index: Tensor) -> Tensor | None:
-    """x[index], if it is not left to PyTorch. x: of several dimensions."""
+    """x[index], if it is not left to PyTorch."""
     num_nodes = x.size(0)
     if x.numel() * index.numel() < _worth.FEW_ROWS * num_nodes or num_nodes == 0 or x.device != index.device:
         return None

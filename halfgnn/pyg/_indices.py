@@ -21,6 +21,7 @@ from ..graph import Graph
 from . import _worth
 from ._graph import Topology, has_graph, is_known, seen_by, topology_of
 from ._propagation import owner_of
+from ._rows import rows_at
 
 _MOST_VIEWS = 16  # views of one tensor whose graphs are kept
 _HEAD = 4096  # entries of an index that are looked at first: most unsorted ones fall there
@@ -80,7 +81,7 @@ class _Reduce(torch.autograd.Function):
     @staticmethod
     def forward(ctx: Any, src: Tensor, index: Tensor, g: Graph, reduction: str) -> Tensor:
         ctx.save_for_backward(index)
-        ctx.indptr = g.csc().indptr if reduction == "mean" else None
+        ctx.g, ctx.indptr = g, g.csc().indptr if reduction == "mean" else None
         return ops.gspmm(g, "copy_rhs", reduction, None, src)
 
     @staticmethod
@@ -90,7 +91,7 @@ class _Reduce(torch.autograd.Function):
             dtype = torch.promote_types(grad.dtype, torch.float32)
             degrees = ctx.indptr.diff().clamp_(min=1).to(dtype).view(-1, *[1] * (grad.dim() - 1))
             grad = (grad / degrees).to(grad.dtype)
-        return grad.index_select(0, index), None, None, None
+        return rows_at(grad, index, lambda: ctx.g), None, None, None
 
 
 # ---- rows by an index --------------------------------------------------------------------------------------------------------
@@ -131,7 +132,7 @@ class _Gather(torch.autograd.Function):
     @staticmethod
     def forward(ctx: Any, x: Tensor, index: Tensor, g: Graph) -> Tensor:
         ctx.g = g
-        return x.index_select(0, index)
+        return rows_at(x, index, lambda: g)
 
     @staticmethod
     def backward(ctx: Any, grad: Tensor) -> Any:

@@ -24,6 +24,7 @@ from ._deferred import BINARY, CAT, POLES, SHAPES, SUM, UNBOUNDED, is_of_edges
 from ._graph import graph_with, reached
 from ._propagation import Propagation
 from ._recipes import AbstractMessage, Applied, Lifted, Softmax
+from ._rows import rows_at
 
 EDGES, ALL = "edges", "all"
 _FUNCTIONS: dict[str, Callable[..., Any]] = {
@@ -202,8 +203,8 @@ class Evaluation:
         if not isinstance(value, Combined):
             return None
         first, second = value.first, value.second
-        if value.op == "sub" and dtype in HALF:
-            return None  # two sums may be nearly equal where each is rounded
+        if value.op == "sub":
+            return None  # two sums may be nearly equal, or equal along a self-loop, and each is rounded in its own way
         if value.op in ("add", "sub"):
             parts = self._summed(first, width, dtype, True), self._summed(second, width, dtype, True)
             return None if None in parts else combined(value.op, *parts)  # type: ignore[arg-type]
@@ -234,7 +235,8 @@ class Evaluation:
             if isinstance(value.of, str):
                 return value.x
             if not self.with_history:
-                return value.x.index_select(0, self.propagation.edge_index[value.of])
+                x, row = value.x, value.of
+                return rows_at(x, self.propagation.edge_index[row], lambda: self.propagation.ending_in(row, x.shape[0]))
             return ops.gsddmm(self._graph(), "copy_lhs", value.x, None, _TARGETS[value.of], "v")
         if isinstance(value, Rectified):
             return self.form(value.sum).relu_()  # a tensor of its own
@@ -347,7 +349,10 @@ def form(message: AbstractMessage) -> Tensor:
     """The values, without their history."""
     recipe = message.recipe
     if isinstance(recipe, Lifted):
-        return recipe.current(False).index_select(recipe.dim, recipe.ids)
+        x = recipe.current(False)
+        if recipe.dim != 0:
+            return x.index_select(recipe.dim, recipe.ids)
+        return rows_at(x, recipe.ids, lambda: recipe.propagation.ending_in(recipe.row, x.shape[0]))
     with torch.no_grad():
         return _formed(message, False)
 
