@@ -100,6 +100,11 @@ def _is_captured(device: torch.device) -> bool:
         return torch.cuda.is_current_stream_capturing()
 
 
+def is_captured(device: torch.device) -> bool:
+    """Whether work on `device` goes into a CUDA graph now."""
+    return _has_streams(device) and _is_captured(device)
+
+
 def _raw_stream(device: torch.device) -> int:
     """The handle of the current stream, in a tenth of the time of torch.cuda.current_stream."""
     return torch._C._cuda_getCurrentRawStream(device.index)
@@ -143,7 +148,7 @@ class Kept(Generic[T]):
 
 def may_keep(device: torch.device) -> bool:
     """Whether a value just made on `device` may be kept. Warns and returns False if the current stream is captured."""
-    if not _has_streams(device) or not _is_captured(device):
+    if not is_captured(device):
         return True
     warnings.warn(
         "part of a graph's topology is made while a CUDA graph is captured, so it is not kept: every replay makes it again. "
@@ -169,5 +174,5 @@ def taken(value: T | Kept[T]) -> T:
 
 def refuse_capture(device: torch.device, what: str, cure: str) -> None:
     """Raises RuntimeError if the current stream of `device` is captured, because `what` would wait for the device."""
-    if _has_streams(device) and _is_captured(device):
+    if is_captured(device):
         raise RuntimeError(f"{what}, which cannot be done while a CUDA graph is captured; before the capture, {cure}")

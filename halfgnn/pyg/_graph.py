@@ -32,7 +32,7 @@ class Topology:
         self.derived: dict[Any, Topology] = {}
         self.views: dict[Any, Topology] = {}  # of indices that are views of the tensor, by their place in it
         self.reached: dict[tuple[int, int], Any] = {}  # what reached() keeps, by row and number of nodes
-        self.made: dict[Any, Any] = {}  # what _relations.py makes of it
+        self.made: dict[Any, Any] = {}  # what made_once() of _remembered.py keeps
         self.lacks_loops: bool | None = None  # None: not known yet
         self.bounds: list[tuple[int, int]] | None = None
         self.is_sorted: bool | None = None  # of an index; None: not known yet
@@ -144,6 +144,18 @@ def topology_of(edge_index: Tensor) -> Topology:
     if topology.selected_from is not None:
         return _known.put(edge_index, _of_content(edge_index, *topology.selected_from))
     return topology
+
+
+def known_topology(edge_index: Tensor) -> Topology | None:
+    """That of the tensor, if anything is known of it."""
+    return None if _known.get(edge_index) is None else topology_of(edge_index)
+
+
+def share_topology(edge_index: Tensor, copy: Tensor) -> None:
+    """Lets a copy of edge_index share its topology, if there is one."""
+    topology = known_topology(edge_index)
+    if topology is not None:
+        _known.put(copy, topology)
 
 
 def is_known(edge_index: Tensor) -> bool:

@@ -11,7 +11,6 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 from torch_geometric.nn import aggr as nn_aggr
-from torch_geometric.utils import add_self_loops
 
 from .. import ops
 from ..common.autograd import snapshot
@@ -22,7 +21,7 @@ from ..graph import Graph
 from . import _indices, _worth
 from ._accounts import accounts, fell_back, routed
 from ._attention import is_exp_wide, softmax_of
-from ._graph import holds_ids_below, is_worth_a_graph, lacks_loops, may_share, share_graphs
+from ._graph import holds_ids_below, is_worth_a_graph
 from ._messages import Message, lifted
 from ._propagation import Propagation, begin, current, current_edges, is_first_use, owner_of, plain
 from ._reductions import reduced
@@ -408,43 +407,3 @@ def _put_off_softmax(src: Message, index: Any, dim: int, num_nodes: int | None) 
         return None
     assert owner is not None and num_nodes is not None
     return softmax_of(src, *owner, num_nodes, FUSE_ALL)
-
-
-# ---- edges -------------------------------------------------------------------------------------------------------------------
-
-
-# In a dictionary, where patch() leaves it as it is.
-_WITHOUT_LOOPS: dict[str, Callable[..., Any]] = {"add_remaining_self_loops": add_self_loops}
-
-
-@inline
-def self_loops(original: Original) -> Original:
-    """``remove_self_loops``, ``add_self_loops`` and ``add_remaining_self_loops``: PyG's, whose new edge_index shares its graphs."""
-    is_compiling, ordinary, worth, route, is_worth = torch.compiler.is_compiling, Tensor, _worth, _self_loops, may_share
-
-    def self_loops_or_few(edge_index: Any, *args: Any, **kwargs: Any) -> Any:
-        if is_compiling() or type(edge_index) is not ordinary or edge_index.numel() < worth.FEW_ENDS:
-            return original(edge_index, *args, **kwargs)
-        if edge_index.layout is not strided or not is_worth(edge_index):
-            return original(edge_index, *args, **kwargs)
-        return route(original, edge_index, *args, **kwargs)
-
-    strided = torch.strided
-    return self_loops_or_few
-
-
-def _self_loops(original: Original, edge_index: Tensor, *args: Any, **kwargs: Any) -> Any:
-    """Where there are known to be no self-loops, PyG need not look for those that remain."""
-    if edge_index.is_inference() or refuse_mode() is not None:
-        return original(edge_index, *args, **kwargs)
-    name, num_nodes = original.__name__, kwargs.get("num_nodes", args[2] if len(args) > 2 else None)
-    if not lacks_loops(edge_index):
-        result = original(edge_index, *args, **kwargs)
-    elif name == "remove_self_loops":
-        edge_attr = kwargs.get("edge_attr", args[0] if args else None)
-        result = edge_index.clone(), None if edge_attr is None else edge_attr.clone()
-    else:
-        result = _WITHOUT_LOOPS.get(name, original)(edge_index, *args, **kwargs)
-    if type(result[0]) is Tensor and (num_nodes is None or isinstance(num_nodes, int)):
-        share_graphs(edge_index, (name, num_nodes), result[0])
-    return result

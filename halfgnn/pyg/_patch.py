@@ -11,7 +11,7 @@ from torch_geometric.nn.models import schnet
 
 from ..common import drop_in_products
 from ..common.drop_in import Bindings, Functions, Route, Switch, stand_in
-from . import _aggregations, _fused, _fused_networks, _indexing, _linear, _operators, _products
+from . import _aggregations, _fused, _fused_networks, _indexing, _linear, _operators, _products, _remembered
 from ._accounts import accounts
 from ._messages import Message
 
@@ -23,9 +23,10 @@ _FUNCTIONS: list[tuple[str, str, Route]] = [
     ("torch_geometric.utils", "spmm", _products.spmm),
     ("torch_geometric.edge_index", "_spmm", _products.edge_index_spmm),
     ("torch", "index_select", _indexing.index_select),
-    ("torch_geometric.utils", "add_self_loops", _operators.self_loops),
-    ("torch_geometric.utils", "remove_self_loops", _operators.self_loops),
-    ("torch_geometric.utils", "add_remaining_self_loops", _operators.self_loops),
+    ("torch_geometric.utils", "add_self_loops", _remembered.self_loops),
+    ("torch_geometric.utils", "remove_self_loops", _remembered.self_loops),
+    ("torch_geometric.utils", "add_remaining_self_loops", _remembered.self_loops),
+    ("torch_geometric.nn.conv.gcn_conv", "gcn_norm", _remembered.gcn_norm),
 ]
 
 _METHODS: list[tuple[type, str, Route]] = [

@@ -6,25 +6,23 @@ the edges of a relation at a time.
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from typing import Any
 
 import torch
 from torch import Tensor, nn
 
-from ..common.kept import kept, may_keep, taken
 from ..common.precision import without_autocast
 from ..common.refusals import types_on
 from ._accounts import routed
-from ._graph import Topology, holds_ids_below, topology_of
+from ._graph import holds_ids_below, topology_of
 from ._messages import Message, lifted
 from ._propagation import Pairs, Propagation, current
 from ._recipes import Lifted
+from ._remembered import made_once
 from ._values import Evaluation, Rows
 
 _SMALLEST = 65_536  # values of weights per edge that are formed without more ado
 _MOST_RELATIONS = 512
-_MOST_MADE = 8  # results of `_kept` per content
 
 
 class Weights(Message):
@@ -65,21 +63,8 @@ def weights(table: Tensor, edge_type: Tensor) -> Tensor | None:
 
 def _edges_of(edge_type: Tensor) -> Tensor:
     """An edge_index from relations to themselves. It is kept with edge_type."""
-    (edges,) = _kept(topology_of(edge_type), None, lambda: (torch.stack([edge_type, edge_type]),))
+    (edges,) = made_once(topology_of(edge_type), None, lambda: (torch.stack([edge_type, edge_type]),))
     return edges
-
-
-def _kept(topology: Topology, key: Any, make: Callable[[], tuple[Any, ...]]) -> tuple[Any, ...]:
-    """Tensors and other values that are made once per content."""
-    if key in topology.made:
-        return taken(topology.made[key])
-    with torch.inference_mode(False):
-        values = make()
-    if may_keep(values[0].device):
-        if len(topology.made) >= _MOST_MADE:
-            topology.made.pop(next(iter(topology.made)))
-        topology.made[key] = kept(values, [x for x in values if isinstance(x, Tensor)])
-    return values
 
 
 def _product(x: Any, weights: Weights) -> Tensor | None:
@@ -123,7 +108,7 @@ def _pairs(propagation: Propagation, row: int, recipe: Lifted, num_relations: in
         return (pairs,)
 
     key = topology_of(recipe.propagation.edge_index), row, num_relations
-    (pairs,) = _kept(topology_of(propagation.edge_index), key, make)
+    (pairs,) = made_once(topology_of(propagation.edge_index), key, make)
     return Pairs(pairs, propagation, row)
 
 
@@ -136,7 +121,7 @@ def _of_edges(x: Tensor, weights: Weights, recipe: Lifted) -> Tensor:
         order = torch.argsort(recipe.ids, stable=True)
         return order, torch.argsort(order), torch.bincount(recipe.ids, minlength=len(table)).tolist()
 
-    order, places, counts = _kept(topology_of(recipe.propagation.edge_index), len(table), make)
+    order, places, counts = made_once(topology_of(recipe.propagation.edge_index), len(table), make)
     parts = x[:, 0].index_select(0, order).split(counts)
     out = torch.cat([part @ matrix for part, matrix in zip(parts, table.unbind())])
     return out.index_select(0, places).unsqueeze(1)

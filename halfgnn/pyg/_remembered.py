@@ -1,0 +1,192 @@
+"""What torch_geometric makes of an edge_index at every call, and of nothing else: self-loops, GCN's normalisation.
+
+It is made once per content. Layers of torch_geometric, which only read it, get the tensors that are kept. Other callers get copies:
+one may write into what it was given, while another relies on it. Kept tensors that somebody has written to all the same, or has
+made to require a gradient, are made anew.
+"""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Callable
+from typing import Any
+
+import torch
+from torch import Tensor
+from torch_geometric.utils import add_self_loops
+
+from ..common.by_tensor import state_of
+from ..common.drop_in import inline
+from ..common.kept import is_captured, kept, may_keep, ordinary_tensors, taken
+from ..common.refusals import refuse_mode
+from . import _worth
+from ._graph import (
+    Topology,
+    known_topology,
+    lacks_loops,
+    may_share,
+    share_graphs,
+    share_topology,
+    topology_of,
+)
+
+Original = Callable[..., Any]
+
+_MOST_MADE = 8  # results of made_once() per content; the oldest goes first
+_LAYERS = "torch_geometric.nn."  # modules of torch_geometric whose functions only read what they are given
+# In a dictionary, where patch() leaves it as it is.
+_WITHOUT_LOOPS: dict[str, Callable[..., Any]] = {"add_remaining_self_loops": add_self_loops}
+
+
+def made_once(topology: Topology, key: Any, make: Callable[[], tuple[Any, ...]]) -> tuple[Any, ...]:
+    """Values, the first of them a tensor, that are made once per content."""
+    values = topology.made.get(key)
+    if values is not None:
+        return taken(values)
+    with ordinary_tensors():
+        new = make()
+    if may_keep(new[0].device):
+        others = list(topology.made.items())[1 - _MOST_MADE :]  # another thread may do the same
+        topology.made = {**dict(others), key: kept(new, [x for x in new if isinstance(x, Tensor)])}
+    return new
+
+
+def _remembered(
+    topology: Topology, key: Any, make: Callable[[], tuple[Tensor, ...]], is_layer: bool
+) -> tuple[Tensor, ...]:
+    """Tensors that callers get: as they are made, and in copies for a caller that may write into them."""
+
+    def make_with_states() -> tuple[Any, ...]:
+        tensors = make()
+        return *tensors, [state_of(x) for x in tensors]
+
+    *tensors, states = made_once(topology, key, make_with_states)
+    if any(x.requires_grad or state_of(x) != state for x, state in zip(tensors, states)):
+        topology.made.pop(key, None)
+        *tensors, _ = made_once(topology, key, make_with_states)
+    return tuple(tensors if is_layer else map(_copy, tensors))
+
+
+def _copy(tensor: Tensor) -> Tensor:
+    with ordinary_tensors():
+        copy = tensor.clone()
+    share_topology(tensor, copy)
+    return copy
+
+
+def _is_layer(frame: Any) -> bool:
+    """Whether the code of a frame is that of a layer of torch_geometric."""
+    return str(frame.f_globals.get("__name__")).startswith(_LAYERS)
+
+
+def _is_plain(edge_index: Tensor) -> bool:
+    """Whether an eager call has an edge_index whose writes are counted."""
+    return not edge_index.is_inference() and refuse_mode() is None
+
+
+def _may_remember(edge_index: Tensor, num_nodes: Any) -> bool:
+    """A CUDA graph has to make its own: what it reads when it is replayed must not be forgotten before."""
+    return (num_nodes is None or isinstance(num_nodes, int)) and not is_captured(edge_index.device)
+
+
+# ---- self-loops --------------------------------------------------------------------------------------------------------------
+
+
+@inline
+def self_loops(original: Original) -> Original:
+    """``remove_self_loops``, ``add_self_loops`` and ``add_remaining_self_loops``: PyG's, whose new edge_index shares its graphs."""
+    is_compiling, ordinary, worth, route, is_worth = torch.compiler.is_compiling, Tensor, _worth, _self_loops, may_share
+    frame, is_layer = sys._getframe, _is_layer
+
+    def self_loops_or_few(edge_index: Any, *args: Any, **kwargs: Any) -> Any:
+        if is_compiling() or type(edge_index) is not ordinary or edge_index.numel() < worth.FEW_ENDS:
+            return original(edge_index, *args, **kwargs)
+        if edge_index.layout is not strided or not is_worth(edge_index):
+            return original(edge_index, *args, **kwargs)
+        return route(original, is_layer(frame(1)), edge_index, *args, **kwargs)
+
+    strided = torch.strided
+    return self_loops_or_few
+
+
+def _self_loops(original: Original, is_layer: bool, edge_index: Tensor, *args: Any, **kwargs: Any) -> Any:
+    """From the second call on without data of edges they are remembered. Batches of new edges do not pay for it."""
+    if not _is_plain(edge_index):
+        return original(edge_index, *args, **kwargs)
+    edge_attr = kwargs.get("edge_attr", args[0] if args else None)
+    num_nodes = kwargs.get("num_nodes", args[2] if len(args) > 2 else None)
+    how = original.__name__, num_nodes
+    if edge_attr is not None or not _may_remember(edge_index, num_nodes):
+        return _with_shared_graphs(original, how, edge_index, *args, **kwargs)
+    topology = topology_of(edge_index)
+    if how not in topology.derived:
+        with ordinary_tensors():  # those of inference mode could not share a graph
+            return _with_shared_graphs(original, how, edge_index, *args, **kwargs)
+
+    def make() -> tuple[Tensor]:
+        return _with_shared_graphs(original, how, edge_index, *args, **kwargs)[:1]
+
+    return *_remembered(topology, how, make, is_layer), None
+
+
+def _with_shared_graphs(
+    original: Original, how: tuple[str, Any], edge_index: Tensor, *args: Any, **kwargs: Any
+) -> tuple[Tensor, Tensor | None]:
+    """Where there are known to be no self-loops, PyG need not look for those that remain."""
+    name, num_nodes = how
+    if not lacks_loops(edge_index):
+        result = original(edge_index, *args, **kwargs)
+    elif name == "remove_self_loops":
+        edge_attr = kwargs.get("edge_attr", args[0] if args else None)
+        result = edge_index.clone(), None if edge_attr is None else edge_attr.clone()
+    else:
+        result = _WITHOUT_LOOPS.get(name, original)(edge_index, *args, **kwargs)
+    if type(result[0]) is Tensor and (num_nodes is None or isinstance(num_nodes, int)):
+        share_graphs(edge_index, how, result[0])
+    return result
+
+
+# ---- normalisation -----------------------------------------------------------------------------------------------------------
+
+
+@inline
+def gcn_norm(original: Original) -> Original:
+    """``gcn_norm``: an edge_index with self-loops, and the weight of each edge by the degrees of its ends."""
+    is_compiling, ordinary, of_tensor, route = torch.compiler.is_compiling, Tensor, known_topology, _gcn_norm
+    frame, is_layer = sys._getframe, _is_layer
+
+    def gcn_norm_or_kept(
+        edge_index: Any,
+        edge_weight: Any = None,
+        num_nodes: Any = None,
+        improved: bool = False,
+        add_self_loops: bool = True,
+        flow: str = "source_to_target",
+        dtype: Any = None,
+    ) -> Any:
+        options = num_nodes, improved, add_self_loops, flow, dtype
+        if edge_weight is not None or is_compiling() or type(edge_index) is not ordinary:
+            return original(edge_index, edge_weight, *options)
+        topology = of_tensor(edge_index)
+        if topology is None or not (topology.graphs or topology.derived):  # hardly used before
+            return original(edge_index, edge_weight, *options)
+        return route(original, topology, edge_index, options, is_layer(frame(1)))
+
+    return gcn_norm_or_kept
+
+
+def _gcn_norm(
+    original: Original, topology: Topology, edge_index: Tensor, options: tuple[Any, ...], is_layer: bool
+) -> tuple[Tensor, Tensor]:
+    num_nodes, improved, add_self_loops, flow, dtype = options
+    if not _is_plain(edge_index) or not _may_remember(edge_index, num_nodes):
+        return original(edge_index, None, *options)
+
+    def make() -> tuple[Tensor, ...]:
+        edges, weights = original(edge_index, None, *options)
+        # What is kept must not keep the edge_index, with which it is forgotten.
+        return (weights,) if edges is edge_index else (edges, weights)
+
+    key = "gcn_norm", num_nodes, bool(improved), bool(add_self_loops), flow, dtype or torch.get_default_dtype()
+    *edges, weights = _remembered(topology, key, make, is_layer)
+    return edges[0] if edges else edge_index, weights

@@ -1,0 +1,294 @@
+"""Self-loops and GCN's normalisation under halfgnn.pyg.patch(), which are made once for an edge_index that is used again."""
+
+from __future__ import annotations
+
+import functools
+import gc
+import weakref
+
+import pytest
+import torch
+import torch_geometric.nn as theirs
+from torch.utils.checkpoint import checkpoint
+from torch_geometric import utils
+from torch_geometric.nn.conv import gcn_conv
+
+import halfgnn.pyg
+from halfgnn.pyg import _graph, _remembered
+from tests import support
+from tests.pyg.test_patch_modules import assert_same, randn
+
+pytestmark = pytest.mark.skipif(not support.supports("cpu", torch.float64), reason="needs float64")
+NODES, EDGES, WIDTH = 50, 400, 8
+LOOPS = ["remove_self_loops", "add_self_loops", "add_remaining_self_loops"]
+LAYERS = {
+    "GCN": lambda: theirs.GCNConv(WIDTH, WIDTH),
+    "GCN-improved": lambda: theirs.GCNConv(WIDTH, WIDTH, improved=True),
+    "GCN-no-loops": lambda: theirs.GCNConv(WIDTH, WIDTH, add_self_loops=False),
+    "GCN-reversed": lambda: theirs.GCNConv(WIDTH, WIDTH, flow="target_to_source"),
+    "SG": lambda: theirs.SGConv(WIDTH, WIDTH, K=2),
+    "LG": lambda: theirs.LGConv(),
+    "GAT": lambda: theirs.GATConv(WIDTH, WIDTH, dropout=0.5).eval(),
+    "AGNN": lambda: theirs.AGNNConv(),
+    "ClusterGCN": lambda: theirs.ClusterGCNConv(WIDTH, WIDTH),
+}
+
+
+def edges(seed=1):
+    return torch.randint(0, NODES, (2, EDGES), generator=torch.Generator().manual_seed(seed))
+
+
+def noting(kind, *args, **options):
+    """A layer of torch_geometric, and a list of what it propagates along: edge_index, and the weights if there are any."""
+    layer = _noting(kind)(*args, **options).double()
+    layer.noted = []
+    return layer, layer.noted
+
+
+@functools.cache  # a class is a cycle, and would keep what was noted
+def _noting(kind):
+    class Noting(kind):
+        def propagate(self, edge_index, **kwargs):
+            self.noted.append((edge_index, kwargs.get("edge_weight")))
+            return super().propagate(edge_index, **kwargs)
+
+    return Noting
+
+
+def made(edge_index):
+    topology = _graph._known.get(edge_index)
+    return {} if topology is None else topology.made
+
+
+def forget(monkeypatch):
+    monkeypatch.setattr(_remembered, "_is_plain", lambda edge_index: False)
+
+
+@pytest.mark.parametrize("autocasts", [False, True])
+@pytest.mark.parametrize("name", LAYERS)
+def test_layers_compute_what_they_did(monkeypatch, name, autocasts):
+    layer, edge_index, x = LAYERS[name](), edges(), randn(NODES, WIDTH, seed=1).float().requires_grad_()
+
+    def results():
+        found = []
+        for _ in range(4):
+            with torch.autocast("cpu", torch.bfloat16, enabled=autocasts):
+                out = layer(layer(x, edge_index), edge_index)
+            found += [out, *torch.autograd.grad(out.float().pow(2).sum(), x)]
+        edge_index[:, 3] = 5
+        return [*found, layer(x, edge_index)]
+
+    with halfgnn.pyg.accelerate():
+        found = results()
+        edge_index = edges()
+        forget(monkeypatch)
+        expected = results()
+    assert all(torch.equal(a, b) for a, b in zip(found, expected, strict=True))
+
+
+@pytest.mark.parametrize(
+    "kind, args",
+    [(theirs.GCNConv, (WIDTH, 4)), (theirs.AGNNConv, ()), (theirs.LGConv, ()), (theirs.SGConv, (WIDTH, 4))],
+)
+def test_layers_get_the_same_tensors(kind, args):
+    layer, noted = noting(kind, *args)
+    edge_index, x = edges(), randn(NODES, WIDTH, seed=1)
+    with halfgnn.pyg.accelerate():
+        for _ in range(4):
+            layer(x, edge_index)
+    assert noted[-1][0] is noted[-2][0] and noted[-1][1] is noted[-2][1]
+
+
+@pytest.mark.parametrize("what", [0, 1])
+def test_written_tensors_are_made_anew(what):
+    """Also those that require a gradient."""
+    layer, noted = noting(theirs.GCNConv, WIDTH, 4)
+    edge_index, x = edges(), randn(NODES, WIDTH, seed=1)
+    expected = layer(x, edge_index)
+    changes = [lambda t: t.zero_(), lambda t: t.resize_(0), *[lambda t: t.requires_grad_()] * what]
+    with halfgnn.pyg.accelerate():
+        for change in changes:
+            for _ in range(3):
+                assert_same([layer(x, edge_index)], [expected])
+            changed = noted[-1]
+            change(changed[what])
+            assert_same([layer(x, edge_index)], [expected])
+            assert noted[-1][what] is not changed[what]
+
+
+@pytest.mark.parametrize("name", [*LOOPS, "gcn_norm"])
+def test_other_callers_may_write_into_what_they_get(name):
+    function = gcn_conv.gcn_norm if name == "gcn_norm" else getattr(utils, name)
+    edge_index, layers = edges(), [noting(theirs.GCNConv, WIDTH, 4), noting(theirs.AGNNConv)]
+    expected, x = [t for t in function(edge_index) if t is not None], randn(NODES, WIDTH, seed=1)
+    with halfgnn.pyg.accelerate():
+        function = gcn_conv.gcn_norm if name == "gcn_norm" else getattr(utils, name)
+        for call in range(4):
+            found = [t for t in function(edge_index) if t is not None]
+            assert_same(found, expected)
+            if call == 3:
+                assert _graph.topology_of(found[0]) is _graph.topology_of(function(edge_index)[0])
+            for layer, _ in layers:
+                layer(x, edge_index)
+            held = [t for _, noted in layers for pair in noted for t in pair if t is not None]
+            before = [t.clone() for t in held]
+            for t in found:
+                assert not any(t.data_ptr() == other.data_ptr() for other in held)
+                t.zero_()
+            assert_same(held, before)
+    assert edge_index.equal(edges())
+
+
+def test_every_argument_counts():
+    edge_index = edges()
+    calls = [
+        {},
+        {"num_nodes": NODES + 5},
+        {"num_nodes": NODES, "improved": True},
+        {"add_self_loops": False},
+        {"flow": "target_to_source", "add_self_loops": False},
+        {"dtype": torch.float64},
+        {"dtype": torch.bfloat16},
+    ]
+
+    def results():
+        found = [t for call in calls for _ in range(3) for t in gcn_conv.gcn_norm(edge_index, **call)]
+        torch.set_default_dtype(torch.float64)
+        try:
+            return [*found, *gcn_conv.gcn_norm(edge_index)]
+        finally:
+            torch.set_default_dtype(torch.float32)
+
+    expected = results()
+    with halfgnn.pyg.accelerate():
+        gcn_conv.gcn_norm(edge_index)
+        found = results()
+    assert [t.dtype for t in found] == [t.dtype for t in expected]
+    assert_same(found, expected, 1e-2)
+    assert 4 <= len(made(edge_index)) <= _remembered._MOST_MADE
+
+
+def test_errors_are_pygs():
+    edge_index = edges()
+    with halfgnn.pyg.accelerate():
+        for _ in range(3):
+            gcn_conv.gcn_norm(edge_index)
+            with pytest.raises(AssertionError):
+                gcn_conv.gcn_norm(edge_index, flow="sideways")
+
+
+def test_calls_with_data_of_edges_are_not_remembered():
+    edge_index, weight = edges(), torch.rand(EDGES, dtype=torch.float64)
+    layer, noted = noting(theirs.GCNConv, WIDTH, 4)
+    with halfgnn.pyg.accelerate():
+        for _ in range(4):
+            layer(randn(NODES, WIDTH, seed=1), edge_index, weight)
+            utils.remove_self_loops(edge_index, weight)
+    assert not made(edge_index) and noted[-1][0] is not noted[-2][0]
+
+
+@pytest.mark.parametrize("kind, args", [(theirs.GCNConv, (WIDTH, 4)), (theirs.AGNNConv, ()), (theirs.LGConv, ())])
+def test_what_is_kept_dies_with_the_edge_index(kind, args):
+    layer, noted = noting(kind, *args)
+    edge_index, x = edges(), randn(NODES, WIDTH, seed=1)
+    gc.collect()
+    gc.disable()  # there is no cycle
+    known = len(_graph._known)
+    try:
+        with halfgnn.pyg.accelerate():
+            for _ in range(4):
+                layer(x, edge_index)
+        references = [weakref.ref(t) for pair in noted for t in pair if t is not None]
+        noted.clear()
+        del edge_index
+        assert not any(reference() is not None for reference in references)
+        assert len(_graph._known) == known
+    finally:
+        gc.enable()
+
+
+def test_first_uses_keep_nothing():
+    layer, x = theirs.GCNConv(WIDTH, 4).double(), randn(NODES, WIDTH, seed=1)
+    with halfgnn.pyg.accelerate():
+        for seed in range(3):
+            edge_index = edges(seed)
+            layer(x, edge_index)
+            utils.add_self_loops(edge_index)
+            assert not made(edge_index)
+
+
+def test_modes_leave_calls_to_pyg():
+    layer, noted = noting(theirs.GCNConv, WIDTH, 4)
+    edge_index, x = edges(), randn(NODES, WIDTH, seed=1)
+    expected = layer(x, edge_index)
+    with halfgnn.pyg.accelerate():
+        for _ in range(3):
+            compiled = torch.compile(theirs.GCNConv.forward, backend="eager")(layer, x, edge_index)
+        assert not made(edge_index)
+        for _ in range(3):
+            layer(x, edge_index)
+        kept = noted[-1][1]
+        assert noted[-2][1] is kept
+        gradient = torch.func.grad(lambda x: layer(x, edge_index).sum())(x)
+        assert noted[-1][1] is not kept
+        _, tangent = torch.func.jvp(lambda x: layer(x, edge_index), (x,), (x,))
+        assert noted[-1][1] is not kept
+        layer(x, edge_index)
+        assert noted[-1][1] is kept
+        scripted = torch.jit.script(theirs.GCNConv(WIDTH, 4).double())
+        scripted.load_state_dict(layer.state_dict())
+        assert_same([compiled, scripted(x, edge_index)], [expected] * 2)
+    assert_same([tangent], [expected - layer.bias])
+    assert gradient.shape == x.shape
+
+
+def test_a_captured_graph_makes_its_own(monkeypatch):
+    layer, noted = noting(theirs.GCNConv, WIDTH, 4)
+    edge_index, x = edges(), randn(NODES, WIDTH, seed=1)
+    with halfgnn.pyg.accelerate():
+        for _ in range(3):
+            layer(x, edge_index)
+        monkeypatch.setattr(_remembered, "is_captured", lambda device: True)
+        layer(x, edge_index)
+    assert not {id(t) for t in noted[-1]} & {id(t) for t in noted[-2]}
+
+
+def test_inference_mode_shares_with_training():
+    layer, noted = noting(theirs.GCNConv, WIDTH, 4)
+    edge_index, x = edges(), randn(NODES, WIDTH, seed=1).requires_grad_()
+    expected = layer(x, edge_index)
+    with halfgnn.pyg.accelerate():
+        with torch.inference_mode():
+            for _ in range(3):
+                assert_same([layer(x, edge_index)], [expected])
+        out = layer(x, edge_index)
+        out.sum().backward()
+        assert noted[-1][1] is noted[-2][1]
+        with torch.inference_mode():
+            noted[-1][1].zero_()
+        assert_same([layer(x, edge_index)], [expected])
+
+
+def test_checkpoints_recompute_the_same():
+    layers = torch.nn.ModuleList([theirs.GCNConv(WIDTH, WIDTH), theirs.AGNNConv(), theirs.LGConv()]).double()
+    edge_index, x = edges(), randn(NODES, WIDTH, seed=1).requires_grad_()
+
+    def gradient(use_reentrant):
+        h = x
+        for layer in layers:
+            h = (
+                layer(h, edge_index)
+                if use_reentrant is None
+                else checkpoint(layer, h, edge_index, use_reentrant=use_reentrant)
+            )
+        return torch.autograd.grad(h.pow(2).sum(), x)[0] if not use_reentrant else _backward(h, x)
+
+    expected = gradient(None)
+    with halfgnn.pyg.accelerate():
+        assert_same([gradient(use_reentrant) for _ in range(3) for use_reentrant in (False, True)], [expected] * 6)
+
+
+def _backward(h, x):
+    x.grad = None
+    h.pow(2).sum().backward()
+    return x.grad
