@@ -83,14 +83,15 @@ def _rows_of(x: Tensor, index: Tensor, dim_size: Any, dim: int, names: Sequence[
     if isinstance(x, Message) and x.edge_dim != 0:
         return None
     with_gradient = x.requires_grad and torch.is_grad_enabled()
-    if _worth.are_few(x.numel(), with_gradient, "max" in names or "min" in names):
+    num_values = _worth.weighed(x.numel(), x)
+    if _worth.are_few(num_values, with_gradient, "max" in names or "min" in names):
         return None
     owner = usable_owner_of(index)
     if owner is None or refuse_reduction(x, "sum", owner, dim, dim_size) is not None:
         return None
     propagation, row = owner
     if not isinstance(x, Message):
-        if refuse_rows(x) is not None or not is_worth_a_graph(propagation.edge_index, x.numel(), with_gradient):
+        if refuse_rows(x) is not None or not is_worth_a_graph(propagation.edge_index, num_values, with_gradient):
             return None
         return incidence(propagation.ending_in(row, dim_size)), x
     if not x.is_as_made() or not x.propagation.ends_in(plain(index), propagation, row):

@@ -76,9 +76,10 @@ def _rows(x: Tensor, index: Tensor) -> Tensor | None:
     num_nodes = x.size(0)
     if x.numel() * index.numel() < _worth.FEW_ROWS * num_nodes or num_nodes == 0 or x.device != index.device:
         return None
-    if torch.compiler.is_compiling():
+    num_values = _worth.weighed(x.numel() // num_nodes * index.numel(), x)
+    if num_values < _worth.FEW_ROWS or torch.compiler.is_compiling():
         return None
-    if x.dim() != 3 and is_first_use(index, x.numel() // num_nodes * index.numel(), x.requires_grad, "message"):
+    if x.dim() != 3 and is_first_use(index, num_values, x.requires_grad, "message"):
         return None
     if (refuse_mode() or refuse_rows(x)) is not None:
         return None

@@ -39,7 +39,7 @@ def graph_by(index: Tensor, num_rows: int | None, src: Tensor, reduction: str) -
         return reason
     topology = _topology_of_view(index)
     is_known = bool(topology.graphs) or _worth.is_used_again(topology.num_values, src, reduction)
-    topology.num_values += src.numel()
+    topology.num_values += _worth.weighed(src.numel(), src)
     if not is_known and (reason := _refuse_first(topology, index, src, reduction)) is not None:
         return reason
     low, high = _bounds_of(topology, index)
@@ -104,7 +104,7 @@ def gathered(x: Tensor, index: Tensor) -> Tensor | None:
     """
     if x.is_inference() or index.is_inference() or _refuse(index) is not None:
         return None
-    num_values, with_gradient = x.numel() // x.shape[0] * index.shape[0], x.requires_grad
+    num_values, with_gradient = _worth.weighed(x.numel() // x.shape[0] * index.shape[0], x), x.requires_grad
     topology, owner = _topology_of_view(index), owner_of(index)
     if topology.graphs or (owner is not None and has_graph(owner[0].edge_index)):
         is_worth = True

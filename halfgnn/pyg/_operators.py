@@ -84,6 +84,7 @@ def index_select(original: Original) -> Original:
         if is_compiling():
             return original(self, src, index)
         num_values, num_nodes = src.numel() * index.numel(), src.size(self.node_dim) if src.dim() > 1 else src.numel()
+        num_values = num_values // worth.GPU_SPEED if src.is_cuda else num_values
         if num_values < worth.FEW * num_nodes or (  # before anything else: a call on a small graph takes 10 us
             num_values < worth.FEW_SUMMED * num_nodes and type(self._modules.get("aggr_module")) not in extremes
         ):
@@ -206,7 +207,11 @@ def _are_plain_rows(src: Tensor, index: Any, dim: int, rank: int) -> bool:
 def _scatter(original: Original, src: Tensor, index: Tensor, dim: int, dim_size: int | None, reduce: str) -> Tensor:
     reduction = REDUCES.get(reduce)
     name = _NAMES.get(reduce) or f"gspmm:copy_e_{reduce}"
-    if type(src) is not Message and reduction and is_first_use(index, src.numel(), _has_gradient(src), reduction):
+    if (
+        type(src) is not Message
+        and reduction
+        and is_first_use(index, _worth.weighed(src.numel(), src), _has_gradient(src), reduction)
+    ):
         fell_back[name, "first use of an index"] += 1
         return _of_few(original, src, index, dim, dim_size, reduce)
     owner = usable_owner_of(index)
@@ -265,7 +270,9 @@ def _graph_over(
     if owner is not None:
         if num_rows is None and index.numel():
             num_rows = int(index.max()) + 1
-        if reduction is None or is_worth_a_graph(owner[0].edge_index, src.numel(), src.requires_grad):
+        if reduction is None or is_worth_a_graph(
+            owner[0].edge_index, _worth.weighed(src.numel(), src), src.requires_grad
+        ):
             reason = refuse_reduction(src, reduction, owner, dim, num_rows) or refuse_rows(src)
             return reason or owner[0].ending_in(owner[1], num_rows)  # type: ignore[arg-type]
         if not _worth.is_worth(src, reduction, False):
@@ -376,7 +383,11 @@ def _softmax(
         src = with_history(src) if src.is_as_made() and refuse_mode() is None else src.ordinary()
     if _worth.is_small(src, "softmax"):
         g: Graph | str = "few values"
-    elif ptr is None and isinstance(index, Tensor) and is_first_use(index, src.numel(), _has_gradient(src), "softmax"):
+    elif (
+        ptr is None
+        and isinstance(index, Tensor)
+        and is_first_use(index, _worth.weighed(src.numel(), src), _has_gradient(src), "softmax")
+    ):
         g = "first use of an index"
     elif isinstance(ptr, Tensor) and ptr.dim() == 1:  # which PyG prefers to an index
         g = _graph_between(src, "softmax", ptr, dim)

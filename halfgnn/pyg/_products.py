@@ -75,7 +75,7 @@ def _is_small(matrix: Tensor, x: Any) -> bool:
     """Whether a product takes less time than looking its graph up."""
     if not isinstance(x, Tensor) or x.dim() != 2 or matrix.dim() != 2:
         return False
-    return _worth.are_few(matrix._nnz() * x.shape[1], _needs_gradient(x), False)
+    return _worth.are_few(_worth.weighed(matrix._nnz() * x.shape[1], x), _needs_gradient(x), False)
 
 
 def _needs_gradient(x: Tensor) -> bool:

@@ -51,6 +51,8 @@ Attention modules, forward and backward, PyG / known graph / new edge_index (of 
 
 PyG's small sums and means are made in another way here, see _operators.py: 28 k values without a gradient take 18, not 24.
 Sums and extremes of one or two columns are PyG's: of 45000 unsorted rows in 32 segments a sum of one takes 49 forward, and 87 here.
+On a GPU values take a GPU_SPEED-th of the time, while calls start as late: limits are as many times as large there. On an H200
+beside a slow host (docs/benchmarks.md, "Programs of torch_geometric") a step of GraphConv has 3 M values of messages in MEDIUM.
 Up to 3000 rows an unsorted index costs another 40 microseconds at its first use. Beyond, sorting takes 5 to 13 nanoseconds per row.
 A softmax over 1760 unsorted edges of a new edge_index gains nothing up to 14 k values, a tenth at 28 k, and half at 113 k.
 """
@@ -95,8 +97,14 @@ FEW_ENDS = 256  # ends of edges: looking a graph up takes longer than what messa
 FEW_ROWS = LIMITS["rows"].known[0]  # values of rows, taken by an index, that are PyTorch's
 FEW_UNSORTED = 16_384  # values that are not worth the sorting of an index or edge_index that is new, whatever the width
 USUAL_WIDTH = 32  # of messages, for an edge_index that no message has gone along yet
+GPU_SPEED = 32  # see above
 _EXTREME = 4  # PyTorch's gradient of a maximum takes several times as long as its sum
 _REUSE = 8  # an index or edge_index that has seen so many times the values that pay at once will be seen again
+
+
+def weighed(num_values: int, device_of: Tensor) -> int:
+    """So many values, or on a GPU those that take as long on a core: what limits are compared with."""
+    return num_values // GPU_SPEED if device_of.is_cuda else num_values
 
 
 def is_small(src: Tensor, reduction: str | None) -> bool:
@@ -104,9 +112,9 @@ def is_small(src: Tensor, reduction: str | None) -> bool:
     limits = LIMITS.get(reduction)  # type: ignore[arg-type]
     if limits is None:
         return False
-    num_values = src.numel()
+    num_values = weighed(src.numel(), src)
     if num_values >= limits.known[0] and num_values >= limits.known[src.requires_grad and torch.is_grad_enabled()]:
-        return limits.width > 1 and (src.dim() < 2 or num_values < limits.width * src.shape[0])
+        return limits.width > 1 and not src.is_cuda and (src.dim() < 2 or num_values < limits.width * src.shape[0])
     return not torch._C._is_tracing()
 
 
@@ -154,7 +162,7 @@ def is_worth(src: Tensor, reduction: str, is_sorted: bool) -> bool:
     limits = LIMITS.get(reduction)
     if limits is None:
         return True
-    num_values = src.numel()
+    num_values = weighed(src.numel(), src)
     if num_values < limits.new[src.requires_grad and torch.is_grad_enabled()]:
         return False
     return is_sorted or num_values >= max(FEW_UNSORTED, limits.sorted_width * src.shape[0])

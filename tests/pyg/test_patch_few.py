@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import types
+
 import pytest
 import torch
 import torch_geometric.nn as theirs
@@ -152,3 +154,20 @@ def test_self_loops_of_an_edge_index_that_is_used_on_share_a_graph():
         looped = [utils.add_self_loops(edge_index, num_nodes=NODES)[0] for _ in range(400)]
     assert not _graph.is_heard_of(looped[0])
     assert _graph.topology_of(looped[-1]) is _graph.topology_of(looped[-2])
+
+
+def test_a_gpu_has_larger_limits():
+    def sizes(is_cuda):
+        for num_values in (10_000, 100_000, 1_000_000, 10_000_000):
+            src = types.SimpleNamespace(
+                numel=lambda n=num_values: n,
+                is_cuda=is_cuda,
+                requires_grad=False,
+                dim=lambda: 2,
+                shape=(num_values // 64, 64),
+            )
+            yield num_values, _worth.is_small(src, "sum")
+
+    assert [small for _, small in sizes(False)] == [True, False, False, False]
+    assert [small for _, small in sizes(True)] == [True, True, True, False]
+    assert _worth.weighed(64, types.SimpleNamespace(is_cuda=True)) == 64 // _worth.GPU_SPEED
