@@ -22,7 +22,7 @@ DTYPES = ("fp32", "bf16")
 # To enter and leave the drop-in takes tens of milliseconds, untimed: few samples, and long ones.
 EFFORT = {
     "cpu": Effort(budget_s=0.4, min_runs=5, max_runs=11, sample_s=0.01),
-    "cuda": Effort(budget_s=0.06, min_runs=3, max_runs=7, sample_s=0.01, pause_s=0.0),
+    "cuda": Effort(budget_s=0.06, min_runs=3, max_runs=7, warm_s=0.0, sample_s=0.01, pause_s=0.0),
 }
 
 

@@ -26,7 +26,7 @@ FUSED: Callable[[], Any] = functools.partial(halfgnn.pyg.accelerate, fuse=True)
 
 # To enter or leave the drop-in changes classes, for which CPython forgets what it has specialised, and the first steps use memory
 # in another order. A program that calls patch() once has neither, so both contestants take untimed steps before each sample.
-SETTLE_S = {"cpu": 0.1, "cuda": 0.02}
+SETTLE_S = 0.1
 
 MOST_CHECKED = 100_000  # edges; in float64, with a gradient
 
@@ -45,7 +45,7 @@ def _clock(device: str) -> HostClock:
 
 def _runner(step: Step, effort: Effort, **context: Any) -> Runner:
     device = step.data.x.device.type
-    runner = Runner(step, clock=_clock(device), settle_s=0.0 if effort.is_quick else SETTLE_S[device], **context)
+    runner = Runner(step, clock=_clock(device), settle_s=0.0 if effort.is_quick else SETTLE_S, **context)
     plan(runner, effort, runner.first()[0])
     return runner
 
@@ -107,6 +107,7 @@ def _one_by_one(step: Step, contexts: Sequence[dict[str, Any]], options: Options
     for context in contexts:
         with context.get("context", contextlib.nullcontext)():
             runner = _runner(step, options.effort)
+            runner.settle_s = 0.0  # from here on
             measure([runner], options.effort, lambda: None)
             found.append(_measured(step, runner, options))
     return found
