@@ -98,8 +98,9 @@ class Evaluation:
             return Rows(EDGES, ops.edge_softmax(self.propagation.ending_in(recipe.row, recipe.num_nodes), logits))
         assert isinstance(recipe, Applied)
         recipe.check_versions()
-        if recipe.func in BINARY:
-            return combined(BINARY[recipe.func], *(self._operand(x, message) for x in recipe.args))
+        op = BINARY.get(recipe.func)
+        if op is not None:
+            return combined(op, *(self._operand(x, message) for x in recipe.args))
         if recipe.func is CAT:
             return Joined(tuple(self._operand(x, message) for x in recipe.args[0]))
         inner = self.of(recipe.args[0])
@@ -346,15 +347,14 @@ def _applied(recipe: Applied, message: AbstractMessage, x: Tensor) -> Tensor:
 
 
 def form(message: AbstractMessage) -> Tensor:
-    """The values, without their history."""
+    """The values, without their history. The caller has turned gradients and autocast off."""
     recipe = message.recipe
     if isinstance(recipe, Lifted):
         x = recipe.current(False)
         if recipe.dim != 0:
             return x.index_select(recipe.dim, recipe.ids)
         return rows_at(x, recipe.ids, lambda: recipe.propagation.ending_in(recipe.row, x.shape[0]))
-    with torch.no_grad():
-        return _formed(message, False)
+    return _formed(message, False)
 
 
 def with_history(message: AbstractMessage) -> Tensor:
@@ -365,14 +365,14 @@ def with_history(message: AbstractMessage) -> Tensor:
     """
     recipe = message.recipe
     scaled = list(recipe.messages()) if isinstance(recipe, Applied) and recipe.func in BINARY else []
-    for x in [*scaled, message] if len(scaled) == 1 else [message]:
-        if x.row is None and x.edge_dim == 0 and x.cell.shared is None:
-            x.cell.shared = _formed(x, message.requires_grad)
-    return _formed(message, message.requires_grad)
+    with without_autocast(message.device):
+        for x in [*scaled, message] if len(scaled) == 1 else [message]:
+            if x.row is None and x.edge_dim == 0 and x.cell.shared is None:
+                x.cell.shared = _formed(x, message.requires_grad)
+        return _formed(message, message.requires_grad)
 
 
 def _formed(message: AbstractMessage, with_history: bool) -> Tensor:
     evaluation = Evaluation(message.propagation, with_history)
-    with without_autocast(message.device):
-        x = evaluation.form(evaluation.of(message))
+    x = evaluation.form(evaluation.of(message))
     return (x if message.edge_dim == 0 else x.movedim(0, message.edge_dim)).expand(message.shape)
