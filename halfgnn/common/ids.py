@@ -74,6 +74,8 @@ def num_nodes_of(ids: Tensor, name: str) -> int:
 
 
 def check_count(count, name: str) -> int:
+    if type(count) is int and 0 <= count < _MAX_COUNT:  # mostly
+        return count
     if isinstance(count, bool) or not isinstance(count, (int, torch.SymInt)):
         count = checked_integer(count, name, "an integer")
     if isinstance(count, torch.SymInt):

@@ -51,7 +51,8 @@ def autocast_all(device: torch.device, *operands: Tensor | None) -> tuple[Tensor
 
 def autocasts(device: torch.device) -> bool:
     """Whether autocast is on for the device."""
-    return device.type in ("cpu", "cuda") and torch.is_autocast_enabled(device.type)
+    device_type = device.type
+    return device_type in ("cpu", "cuda") and torch.is_autocast_enabled(device_type)
 
 
 def without_autocast(device: torch.device) -> contextlib.AbstractContextManager:

@@ -53,14 +53,16 @@ class _GSpMM(torch.autograd.Function):
         indptr, indices, edge_ids, out_indptr, out_indices, out_edge_ids, op, reduce, lhs, rhs, out_dtype, short_rows,
         out_short_rows,
     ):  # fmt: skip
-        return _gspmm(indptr, indices, edge_ids, op, reduce, lhs, rhs, out_dtype, short_rows)
+        results = _gspmm(indptr, indices, edge_ids, op, reduce, lhs, rhs, out_dtype, short_rows)
+        return results if reduce in ("max", "min") else results[:1]  # sums have no winners
 
     @staticmethod
     def setup_context(ctx, inputs, output):
         x, needs = _Inputs(*inputs), _Inputs(*ctx.needs_input_grad)
-        arg = output[1]
-        ctx.mark_non_differentiable(arg)
         ctx.set_materialize_grads(False)
+        arg = output[1] if x.reduce in ("max", "min") else None
+        if arg is not None:
+            ctx.mark_non_differentiable(arg)
         keep_lhs = (x.op in ("mul", "div") and needs.rhs) or x.op == "relu_add"
         keep_rhs = (x.op in ("mul", "div") and needs.lhs) or (x.op == "div" and needs.rhs) or x.op == "relu_add"
         ctx.save_for_backward(
@@ -68,7 +70,7 @@ class _GSpMM(torch.autograd.Function):
             *((x.out_indptr, x.out_indices, x.out_edge_ids) if needs.lhs else (None, None, None)),
             x.lhs if keep_lhs else None,
             x.rhs if keep_rhs else None,
-            arg if x.reduce in ("max", "min") else None,
+            arg,
         )
         ctx.op, ctx.reduce = x.op, x.reduce
         ctx.short_rows = x.short_rows, x.out_short_rows
@@ -76,7 +78,7 @@ class _GSpMM(torch.autograd.Function):
         ctx.shapes, ctx.dtypes = (lhs.shape, rhs.shape), (lhs.dtype, rhs.dtype)
 
     @staticmethod
-    def backward(ctx, grad, _):
+    def backward(ctx, grad, *_):
         if grad is None:
             return tuple(_Inputs())
         needs = _Inputs(*ctx.needs_input_grad)
