@@ -64,8 +64,14 @@ def graph_of(edge_index: Any, num_src: int, num_dst: int) -> Graph:
     """
     num_src, num_dst = check_count(num_src, "num_src"), check_count(num_dst, "num_dst")
     if isinstance(edge_index, Tensor):
-        is_traced = torch.compiler.is_compiling() and edge_index.layout == torch.strided
-        return (_traced if is_traced else _graph_of_tensor)(edge_index, num_src, num_dst)
+        if torch.compiler.is_compiling():
+            is_dense = edge_index.layout == torch.strided
+            return (_traced if is_dense else _graph_of_tensor)(edge_index, num_src, num_dst)
+        topology = _known.get(
+            edge_index
+        )  # mostly: what torch.compile must not trace is a function that takes longer to call
+        g = None if topology is None else topology.graphs.get((num_src, num_dst))
+        return _graph_of_tensor(edge_index, num_src, num_dst) if g is None else g
     g = as_graph(edge_index, "edge_index", "a tensor (2, E) of integers, a halfgnn.Graph or a DGLGraph")
     if g.num_src != num_src or g.num_dst != num_dst:
         raise ValueError(

@@ -15,6 +15,7 @@ from torch import Tensor
 from torch.utils._pytree import tree_map
 
 from .. import ops
+from ..common.autograd import apply
 from ..common.drop_in import is_backward
 from ..common.precision import without_autocast
 from ._accounts import accounts, fell_back
@@ -52,11 +53,10 @@ class Message(AbstractMessage):
         strides: Any = None, cell: _Values | None = None,
     ) -> Message:  # fmt: skip
         """like: has the propagation, the dimension of edges and the device. strides: None for a contiguous message."""
-        device = like.x.device if isinstance(like, Lifted) else like.device
+        device, edge_dim = (like.x.device, like.dim) if isinstance(like, Lifted) else (like.device, like.edge_dim)
         message = torch.Tensor._make_wrapper_subclass(Message, shape, strides, dtype=dtype, device=device)  # type: ignore[attr-defined]
         message.recipe, message.cell = recipe, _Values() if cell is None else cell
-        message.propagation, message.row, message.num_rows = like.propagation, row, num_rows
-        message.edge_dim = like.dim if isinstance(like, Lifted) else like.edge_dim
+        message.propagation, message.row, message.num_rows, message.edge_dim = like.propagation, row, num_rows, edge_dim
         return message
 
     def formed(self) -> Tensor:
@@ -87,10 +87,10 @@ class Message(AbstractMessage):
             return False
         if formed is not None and version_of(formed) != 0:  # in inference mode writes through a view are not counted
             return False
-        if self._backward_hooks or self.retains_grad or (self.is_leaf and self.requires_grad):
-            return False
-        if self.requires_grad and not _is_own_node(self.grad_fn, recipe):
-            return False
+        if self.requires_grad:  # else it has no hooks
+            node = self.grad_fn
+            if node is None or self._backward_hooks or self.retains_grad or not _is_own_node(node, recipe):
+                return False
         if isinstance(recipe, Lifted):
             return version_of(recipe.x) == recipe.version
         return all(x.is_as_made() for x in recipe.messages())
@@ -169,22 +169,18 @@ class _Lift(torch.autograd.Function):
 
     @staticmethod
     def forward(ctx: Any, x: Tensor, recipe: Lifted) -> Tensor:
-        ctx.propagation, ctx.row, ctx.dim, ctx.num_nodes = (
-            recipe.propagation,
-            recipe.row,
-            recipe.dim,
-            x.shape[recipe.dim],
-        )
+        ctx.lift = recipe.propagation, recipe.row, recipe.dim, x.shape[recipe.dim]  # not the recipe, which holds x
         return _of_lifted(x, recipe)
 
     @staticmethod
     def backward(ctx: Any, grad: Tensor) -> Any:
-        g = ctx.propagation.ending_in(ctx.row, ctx.num_nodes)
+        propagation, row, dim, num_nodes = ctx.lift
+        g = propagation.ending_in(row, num_nodes)
         with without_autocast(grad.device):
-            if ctx.dim == 0:
+            if dim == 0:
                 return ops.gspmm(g, "copy_rhs", "sum", None, grad), None
-            rows = grad.movedim(ctx.dim, 0).contiguous()
-            return ops.gspmm(g, "copy_rhs", "sum", None, rows).movedim(0, ctx.dim), None
+            rows = grad.movedim(dim, 0).contiguous()
+            return ops.gspmm(g, "copy_rhs", "sum", None, rows).movedim(0, dim), None
 
 
 OWN_NODES: dict[type, type] = {Lifted: _Lift._backward_cls}  # type: ignore[attr-defined]  # of recipes without PyTorch's
@@ -198,13 +194,13 @@ def _is_own_node(node: Any, recipe: Recipe) -> bool:
 
 
 def _of_lifted(x: Tensor, recipe: Lifted) -> Message:
-    dim = recipe.dim
-    shape = (*x.shape[:dim], recipe.ids.shape[0], *x.shape[dim + 1 :])
-    return Message.of(recipe, shape, x.dtype, recipe, recipe.row, x.shape[dim])
+    dim, shape = recipe.dim, [*x.shape]
+    num_rows, shape[dim] = shape[dim], recipe.ids.shape[0]
+    return Message.of(recipe, shape, x.dtype, recipe, recipe.row, num_rows)
 
 
 def lifted(x: Tensor, propagation: Propagation, row: int, index: Tensor, dim: int = 0) -> Tensor:
     recipe = Lifted(propagation, row, index, x, version_of(x), [], dim)
     if torch.is_grad_enabled() and x.requires_grad:
-        return _Lift.apply(x, recipe)
+        return apply(_Lift, x, recipe)
     return _of_lifted(x, recipe)

@@ -33,6 +33,7 @@ REDUCES = {"sum": "sum", "add": "sum", "mean": "mean", "max": "max", "amax": "ma
 _NAMES = {name: f"gspmm:copy_e_{reduction}" for name, reduction in REDUCES.items()}
 _EXTREMES = (nn_aggr.MaxAggregation, nn_aggr.MinAggregation)
 _TENSORS = (Tensor, nn.Parameter)
+_IDS = (torch.int32, torch.int64)
 _FEW_INDEXED = 16_384  # values of which index_add and its gradient take less time than scatter_add
 _FEW_NUMBERS = 4096  # of one column, which index_add adds up as soon as scatter_add
 FUSE = False  # whether attention that messages write by hand is one operator
@@ -107,38 +108,37 @@ def _index_select(original: Original, self: Any, src: Tensor, index: Tensor, num
         fell_back["propagate", "first uses of an edge_index"] += 1
         return self._index_select_safe(src, index)
     propagation, index_data = current(), plain(index)
-    reason = _refuse_lift(self, src, index_data, propagation)
-    if reason is not None:
-        fell_back["propagate", reason] += 1
+    row = "sparse edge_index" if propagation is None else _row_to_lift(self, src, index_data, propagation)
+    if isinstance(row, str):
+        fell_back["propagate", row] += 1
         return original(self, src, index)
     assert propagation is not None
     accounts.note(src)
     src = src.resolve_neg() if src.is_neg() else src  # below autograd PyTorch would not
-    row = propagation.row_of(index_data)
-    assert row is not None
     return lifted(src, propagation, row, index_data, self.node_dim % src.dim())
 
 
-def _refuse_lift(conv: Any, src: Tensor, index: Tensor, propagation: Propagation | None) -> str | None:
-    if propagation is None:
-        return "sparse edge_index"
+def _row_to_lift(conv: Any, src: Tensor, index: Tensor, propagation: Propagation) -> int | str:
+    """The row of edge_index by which features are taken, or why they are left to PyG."""
     reason = propagation.refusal or refuse_mode() or refuse_rows(src)
     if reason is not None:
         return reason
-    if not -src.dim() <= conv.node_dim < src.dim():
-        return f"node_dim {conv.node_dim} of {src.dim()} dimensions"
+    dim, rank = conv.node_dim, src.dim()
+    if not -rank <= dim < rank:
+        return f"node_dim {dim} of {rank} dimensions"
     row = propagation.row_of(index)
     if row is None:
         return "another index"
-    return refuse_ids(propagation, row, src.shape[conv.node_dim])
+    return refuse_ids(propagation, row, src.shape[dim]) or row
 
 
 def refuse_ids(propagation: Propagation, row: int, num_nodes: int) -> str | None:
-    if propagation.edge_index.shape[1] == 0:
+    edges = propagation.edge_index
+    if edges.shape[1] == 0:
         return "no edges"
-    if propagation.edge_index.dtype not in (torch.int32, torch.int64):
-        return f"ids of {propagation.edge_index.dtype}"
-    return None if holds_ids_below(propagation.edge_index, row, num_nodes) else "ids out of range"
+    if edges.dtype not in _IDS:
+        return f"ids of {edges.dtype}"
+    return None if holds_ids_below(edges, row, num_nodes) else "ids out of range"
 
 
 # ---- reductions --------------------------------------------------------------------------------------------------------------
@@ -215,7 +215,7 @@ def _scatter(original: Original, src: Tensor, index: Tensor, dim: int, dim_size:
         fell_back[name, "first use of an index"] += 1
         return _of_few(original, src, index, dim, dim_size, reduce)
     owner = usable_owner_of(index)
-    if isinstance(src, Message) and _is_another(dim, src) and dim % src.dim() != src.edge_dim:
+    if isinstance(src, Message) and dim != src.edge_dim and _is_another(dim, src) and dim % src.dim() != src.edge_dim:
         src = src.ordinary()
     if isinstance(src, Message):
         is_refused = refuse_reduction(src, reduction, owner, dim, dim_size) is not None
@@ -319,8 +319,8 @@ def refuse_reduction(
     propagation, row = owner
     if propagation.refusal is not None:
         return propagation.refusal
-    edge_dim = src.edge_dim if isinstance(src, Message) else 0
-    if not -src.dim() <= dim < src.dim() or dim % src.dim() != edge_dim:
+    edge_dim, rank = src.edge_dim if isinstance(src, Message) else 0, src.dim()
+    if not -rank <= dim < rank or dim % rank != edge_dim:
         return "another dimension"
     if src.shape[edge_dim] != propagation.edge_index.shape[1]:
         return "another dimension"
@@ -328,7 +328,9 @@ def refuse_reduction(
 
 
 def _reduced(message: Message, reduction: str, row: int, num_nodes: int) -> Tensor:
-    dtype = computed_type(message) if IN_HALF and autocasts(message.device) else None
+    if not autocasts(message.device):  # mostly: a context takes longer than to ask
+        return reduced(message, reduction, row, num_nodes)
+    dtype = computed_type(message) if IN_HALF else None
     with without_autocast(message.device):
         return reduced(message, reduction, row, num_nodes, dtype)
 

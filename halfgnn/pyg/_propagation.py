@@ -14,6 +14,8 @@ from . import _worth
 from ._conv import refuse_module
 from ._graph import count_values, graph_of, graph_with, is_heard_of, is_known
 
+_REVERSED = "_reversed"  # kept on a Graph
+
 
 class Propagation:
     """Edges, by the rows of an edge_index (2, E).
@@ -22,7 +24,7 @@ class Propagation:
     refusal: why messages are left to PyG; None if they are not.
     """
 
-    __slots__ = ("edge_index", "refusal", "size")
+    __slots__ = ("__weakref__", "edge_index", "refusal", "size")
 
     def __init__(self, edge_index: Tensor, size: list[int | None], refusal: str | None = None) -> None:
         self.edge_index, self.size, self.refusal = edge_index, size, refusal
@@ -30,13 +32,12 @@ class Propagation:
     def row_of(self, index: Tensor) -> int | None:
         """Which row of edge_index the tensor is, in the same memory; None if it is neither."""
         edges = self.edge_index
-        if index.dtype is not edges.dtype or index.shape != edges.shape[1:] or index.device != edges.device:
+        strides = edges.stride()
+        if index.dtype is not edges.dtype or index.stride() != strides[1:] or index.shape != edges.shape[1:]:
             return None
-        if index.stride() != edges.stride()[1:]:
-            return None
-        step = edges.stride(0) * edges.element_size()
         offset = index.data_ptr() - edges.data_ptr()
-        return 0 if offset == 0 else 1 if offset == step else None
+        row = 0 if offset == 0 else 1 if offset == strides[0] * edges.element_size() else None
+        return row if row is None or index.device == edges.device else None
 
     def ends_in(self, index: Tensor, owner: Propagation, row: int) -> bool:
         """Whether an index, which is that row of another propagation, is that row of this one."""
@@ -72,17 +73,28 @@ class Pairs(Propagation):
 
 
 def _turned(g: Graph) -> Graph:
-    g.csc(), g.csr()  # made once for all reversed graphs
-    return g.reverse()
+    """The reversed graph. It is kept with the graph, because to make it takes longer than a small reduction."""
+    known = getattr(g, _REVERSED, None)
+    if known is None:
+        g.csc(), g.csr()  # made once for all reversed graphs
+        known = g.reverse()
+        if g._csc is not None and g._csr is not None:  # else a CUDA graph is captured, which keeps nothing
+            object.__setattr__(g, _REVERSED, known)
+    return known
 
 
-# The last call in each thread, whose edge_index and module are not kept alive: (references to both, size).
+# The last call in each thread, whose edge_index and module are not kept alive: [references to both, size, reference to the
+# Propagation that messages of the call hold].
 _last = threading.local()
 
 
 def begin(edge_index: Tensor | None, size: list[int | None], module: Any) -> None:
     """Notes a call of a module. edge_index: None if it is no dense tensor."""
-    _last.call = None if edge_index is None else (weakref.ref(edge_index), weakref.ref(module), size)
+    _last.call = None if edge_index is None else [weakref.ref(edge_index), weakref.ref(module), size, _nothing]
+
+
+def _nothing() -> None:
+    """What a reference to a Propagation is while there is none."""
 
 
 def current_edges() -> Tensor | None:
@@ -101,13 +113,19 @@ def current() -> Propagation | None:
     call = getattr(_last, "call", None)
     if call is None:
         return None
-    edge_index, module = call[0](), call[1]()
-    return None if edge_index is None or module is None else Propagation(edge_index, call[2], refuse_module(module))
+    propagation = call[3]()
+    if propagation is None:
+        edge_index, module = call[0](), call[1]()
+        if edge_index is None or module is None:
+            return None
+        propagation = Propagation(edge_index, call[2], refuse_module(module))
+        call[3] = weakref.ref(propagation)
+    return propagation
 
 
 def plain(index: Any) -> Any:
     """The tensor that holds an index or edge_index, which may be a torch_geometric.Index or EdgeIndex."""
-    return index.as_tensor() if hasattr(index, "as_tensor") else index
+    return index.as_tensor() if type(index) is not Tensor and hasattr(index, "as_tensor") else index
 
 
 def owner_of(index: Any) -> tuple[Propagation, int] | None:

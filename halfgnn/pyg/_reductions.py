@@ -19,6 +19,7 @@ from ._recipes import AbstractMessage, Applied
 from ._values import ALL, EDGES, Combined, Evaluation, Rectified, Rows, Value, is_narrow
 
 _INCIDENCE = "_incidence"  # kept on a Graph: the one whose sources are its edges
+_NAMES = {"copy_lhs": "copy_u", "copy_rhs": "copy_e"}  # of operators that read one side, as counted
 
 
 def reduced(
@@ -28,11 +29,11 @@ def reduced(
 
     reduction: sum, mean, max or min. dtype: a half type in which operands are gathered and which the result has.
     """
-    evaluation = Evaluation(message.propagation, message.requires_grad)
-    out = _Reduction(evaluation, reduction, row, num_nodes, dtype or message.dtype, dtype).of_message(message)
-    out = out if out.dtype is (dtype or message.dtype) else out.to(dtype or message.dtype)
-    dim = message.edge_dim
-    shape = (num_nodes, *message.shape[:dim], *message.shape[dim + 1 :])
+    evaluation, out_dtype = Evaluation(message.propagation, message.requires_grad), dtype or message.dtype
+    out = _Reduction(evaluation, reduction, row, num_nodes, out_dtype, dtype).of_message(message)
+    out = out if out.dtype is out_dtype else out.to(out_dtype)
+    dim, sizes = message.edge_dim, [*message.shape]
+    shape = (num_nodes, *sizes[:dim], *sizes[dim + 1 :])
     out = out if out.shape == shape else out.expand(shape).contiguous()
     return out if dim == 0 else out.movedim(0, dim).contiguous()  # as PyG's, of which callers take views
 
@@ -168,7 +169,7 @@ class _Reduction:
     # ---- operators -------------------------------------------------------------------------------------------------------------
 
     def _gspmm(self, op: str, x: Tensor | None, edge: Tensor | None, is_part: bool, g: Graph | None = None) -> Tensor:
-        name = {"copy_lhs": "copy_u", "copy_rhs": "copy_e"}.get(op, f"u_{op}_e")
+        name = _NAMES.get(op) or f"u_{op}_e"
         routed[f"gspmm:{name}_{self.reduction}"] += 1
         if self.cast is not None:
             x, edge = (None if y is None else y.to(self.cast) for y in (x, edge))
