@@ -83,7 +83,8 @@ def _rows_of(x: Tensor, index: Tensor, dim_size: Any, dim: int, names: Sequence[
     if isinstance(x, Message) and x.edge_dim != 0:
         return None
     with_gradient = x.requires_grad and torch.is_grad_enabled()
-    num_values = _worth.weighed(x.numel(), x)
+    # PyG makes one reduction after the other of what one pass reads.
+    num_values = _worth.weighed(x.numel(), x) * (len(names) if x.is_cuda else 1)
     if _worth.are_few(num_values, with_gradient, "max" in names or "min" in names):
         return None
     owner = usable_owner_of(index)

@@ -169,7 +169,8 @@ def refuse_topology(edge_index: Any) -> str | None:
 
 def _refuse_size(conv: Any, edge_index: Tensor, edge_attr: Tensor | None) -> str | None:
     """Why PyG's forward is faster, by the values of all edges, heads and channels. edge_index: (2, E)."""
-    num_values = _worth.weighed(edge_index.shape[1] * conv.heads * conv.out_channels, edge_index)
+    num_values = edge_index.shape[1] * conv.heads * conv.out_channels
+    num_values = _worth.weighed(num_values, edge_index, _worth.GPU_ATTENTION_SPEED)
     kind = "attention with edges"
     if edge_attr is None:
         # PyG takes as long as halfgnn to add self-loops and to form the sums of GATv2.

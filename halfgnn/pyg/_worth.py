@@ -51,8 +51,19 @@ Attention modules, forward and backward, PyG / known graph / new edge_index (of 
 
 PyG's small sums and means are made in another way here, see _operators.py: 28 k values without a gradient take 18, not 24.
 Sums and extremes of one or two columns are PyG's: of 45000 unsorted rows in 32 segments a sum of one takes 49 forward, and 87 here.
-On a GPU values take a GPU_SPEED-th of the time, while calls start as late: limits are as many times as large there. On an H200
-beside a slow host (docs/benchmarks.md, "Programs of torch_geometric") a step of GraphConv has 3 M values of messages in MEDIUM.
+On a GPU values take a GPU_SPEED-th of the time, while calls start as late: limits are as many times as large there, those of
+attention modules GPU_ATTENTION_SPEED times. Milliseconds of a step, PyG / known graph, on an H200 beside a slow host:
+
+| program | edges x width | values | |
+|---|---|---|---|
+| GraphConv, max  | 45000 x 64   | 3 M   | 1.51 / 1.64 |
+| EdgeConv        | 45000 x 64   | 3 M   | 2.00 / 3.19 |
+| ARMAConv        | 45000 x 2 x 64 | 6 M | 3.23 / 4.70 |
+| VariancePreservingAggregation | 170000 x 64 | 11 M | 1.11 / 1.46 |
+| SAGEConv, three aggregations | 45000 x 64 | 3 M | 2.38 / 1.82 |
+| GATv2Conv, edges | 45000 x 64  | 3 M   | 4.76 / 2.79 |
+| GraphConv       | 2400000 x 64 | 154 M | 5.36 / 1.32 |
+
 Up to 3000 rows an unsorted index costs another 40 microseconds at its first use. Beyond, sorting takes 5 to 13 nanoseconds per row.
 A softmax over 1760 unsorted edges of a new edge_index gains nothing up to 14 k values, a tenth at 28 k, and half at 113 k.
 """
@@ -97,14 +108,14 @@ FEW_ENDS = 256  # ends of edges: looking a graph up takes longer than what messa
 FEW_ROWS = LIMITS["rows"].known[0]  # values of rows, taken by an index, that are PyTorch's
 FEW_UNSORTED = 16_384  # values that are not worth the sorting of an index or edge_index that is new, whatever the width
 USUAL_WIDTH = 32  # of messages, for an edge_index that no message has gone along yet
-GPU_SPEED = 32  # see above
+GPU_SPEED, GPU_ATTENTION_SPEED = 128, 32  # see above
 _EXTREME = 4  # PyTorch's gradient of a maximum takes several times as long as its sum
 _REUSE = 8  # an index or edge_index that has seen so many times the values that pay at once will be seen again
 
 
-def weighed(num_values: int, device_of: Tensor) -> int:
+def weighed(num_values: int, device_of: Tensor, speed: int = GPU_SPEED) -> int:
     """So many values, or on a GPU those that take as long on a core: what limits are compared with."""
-    return num_values // GPU_SPEED if device_of.is_cuda else num_values
+    return num_values // speed if device_of.is_cuda else num_values
 
 
 def is_small(src: Tensor, reduction: str | None) -> bool:
