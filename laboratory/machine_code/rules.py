@@ -35,6 +35,7 @@ THREADS = {
     "compress_rows_kernel": 256,
     "expand_rows_kernel": 256,
     "finish_long_rows_kernel": 512,
+    "mark_winners_kernel": 256,
     "permute_edges_kernel": 256,
     "place_chunk_kernel": 256,
     "reduce_records_kernel": 256,
@@ -82,7 +83,7 @@ MIN_LOADS = {
     _NORMALIZED_TO_SOURCES: 4,  # gradients and shifts of two edges
     r"spmm_extremum_kernel<GatherConfig" + _FULL_VECTOR: 4,
     r"copy_reduce_kernel<GatherConfig" + _FULL_VECTOR: 4,
-    r"copy_reduce_backward_kernel<GatherConfig<(__half|__nv_bfloat16|float), 4, ": 8,  # levels, slopes and winners of two edges
+    r"copy_reduce_backward_kernel<GatherConfig<(__half|__nv_bfloat16|float), 4, ": 7,  # all of two edges; winners of eight
     r"sddmm_dot_kernel<DotConfig" + _FULL_VECTOR + "2>": 3,  # the row, and two edges' columns
     r"sddmm_dot_kernel<DotConfig" + _FULL_VECTOR + "8>": 8,
     r"sddmm_elementwise_kernel<ElementwiseConfig" + _FULL_VECTOR: 3,

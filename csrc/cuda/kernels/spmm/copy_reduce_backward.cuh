@@ -6,7 +6,10 @@
 
 namespace halfgnn::cuda {
 
-constexpr int kReduceGradientUnroll = 2;   // edges that a lane has in flight: up to six rows of each
+// Edges that a lane has in flight, of up to six rows each; of one extreme alone, of whose two rows few are read where
+// there are marks.
+template <class Config, bool kAlone>
+constexpr int kReduceGradientUnroll = kAlone && Config::kRepeat == 1 ? 8 : 2;
 constexpr uint32_t kNoEdge = 0x80000000u;  // the winner of nothing: ids have 31 bits, and -1 is no edge's
 
 // The rows of an array that are gathered, if it is there.
@@ -54,8 +57,8 @@ inline __device__ int set_bit(unsigned int mask, int n) {
   return at;
 }
 
-// What a lane does (TeamWalk).
-template <class Config>
+// What a lane does (TeamWalk). kAlone: there are a maximum's gradient and winners, and nothing else.
+template <class Config, bool kAlone>
 struct ReduceGradientLane {
   static constexpr int kVector = Config::kVector;
   static constexpr int kRepeat = Config::kRepeat;
@@ -66,7 +69,7 @@ struct ReduceGradientLane {
   const LaneSlice<Config> slice;
   const GatheredRows<Config, float> level, slope, arg_max, arg_min;
   const GatheredRows<Config, typename Config::Element> max, min;
-  RunningSum<2 * kRepeat, kVector, kGatherThreads> sum;  // of levels and winners, then of slopes
+  RunningSum<(kAlone ? 1 : 2) * kRepeat, kVector, kGatherThreads> sum;  // of levels and winners, then of slopes
   uint32_t own_row;
   uint32_t own_marks = 0;  // of the lane's columns: a byte for each of its vectors
 
@@ -88,9 +91,7 @@ struct ReduceGradientLane {
 
   __device__ static constexpr int passes() { return 1; }
   __device__ WinnerIds load(uint32_t position) const {
-    const uint32_t edge = args.edge_ids.id(position);
-    const uint32_t marks = args.marks.of_edge ? __ldg(args.marks.of_edge + edge) : 1;
-    return {args.gather.feat_rows.id(position), edge, marks};
+    return {args.gather.feat_rows.id(position), args.edge_ids.id(position), 1};
   }
   __device__ void start(const Team&, const TeamRow&, uint32_t row, int) {
     sum.clear();
@@ -99,10 +100,14 @@ struct ReduceGradientLane {
 
   __device__ void add(const Team& team, const TeamRow& row, const Lengths& lengths, const WinnerIds& ids, int chunk) {
     Chunk held{lengths, ids, chunk, row.num_edges - chunk};
-    if (args.marks.of_edge != nullptr && args.level == nullptr) held = winners_of(team, held);
-    for_each_batch<kReduceGradientUnroll>(team, held.lengths, held.chunk, [&](auto edges, auto full, int start) {
-      add_batch<decltype(edges)::value, decltype(full)::value>(team, held.ids, start, held.left);
-    });
+    if (args.marks.of_edge != nullptr) {
+      held.ids.marks = __ldg(args.marks.of_edge + ids.edge);
+      if (kAlone || args.level == nullptr) held = winners_of(team, held);
+    }
+    for_each_batch<kReduceGradientUnroll<Config, kAlone>>(
+        team, held.lengths, held.chunk, [&](auto edges, auto full, int start) {
+          add_batch<decltype(edges)::value, decltype(full)::value>(team, held.ids, start, held.left);
+        });
     if (((chunk + team.size) & (kRun * team.num_groups - 1)) == 0) sum.end_run();
   }
 
@@ -115,7 +120,7 @@ struct ReduceGradientLane {
       if (!writes || !slice.has(r, args.gather)) continue;
       const int64_t column = int64_t{slice.first + r * slice.stride} * kVector;
       const int64_t len = int64_t{args.gather.num_vectors} * kVector;
-      if (args.feat != nullptr) add_slopes(r, int64_t{own_row} * len + column);
+      if (!kAlone && args.feat != nullptr) add_slopes(r, int64_t{own_row} * len + column);
       const int64_t at = int64_t{row.line} * len + column;
       if (is_piece) {
         store_rounded(args.partial + at, sum.run[r]);
@@ -147,8 +152,9 @@ struct ReduceGradientLane {
   // that are there, and adds 0.
   template <int kEdges, bool kFull>
   __device__ void add_batch(const Team& team, const WinnerIds& ids, int start, int left) {
-    Words levels[kEdges][kRepeat], slopes[kEdges][kRepeat], largest[kEdges][kRepeat], smallest[kEdges][kRepeat];
-    Grad of_max[kEdges][kRepeat], of_min[kEdges][kRepeat];
+    constexpr int kOthers = kAlone ? 1 : kEdges;
+    Words levels[kOthers][kRepeat], slopes[kOthers][kRepeat], largest[kEdges][kRepeat], smallest[kOthers][kRepeat];
+    Grad of_max[kEdges][kRepeat], of_min[kOthers][kRepeat];
     uint32_t edge[kEdges];
 #pragma unroll
     for (int u = 0; u < kEdges; ++u) {
@@ -156,14 +162,16 @@ struct ReduceGradientLane {
       const WinnerIds of_edge = ids.from(source);
       const uint32_t node = of_edge.column;
       edge[u] = of_edge.edge;
-      const auto always = [](int) { return true; };
       const auto has_won = [&](int r) { return (of_edge.marks & own_marks >> (r * WinnerMarks::kBits)) != 0; };
-      level.load(node, args.record_bytes, levels[u], always);
-      slope.load(node, args.record_bytes, slopes[u], always);
       max.load(node, args.grad_bytes, of_max[u], has_won);
       arg_max.load(node, args.arg_bytes, largest[u], has_won);
-      min.load(node, args.grad_bytes, of_min[u], has_won);
-      arg_min.load(node, args.arg_bytes, smallest[u], has_won);
+      if constexpr (!kAlone) {
+        const auto always = [](int) { return true; };
+        level.load(node, args.record_bytes, levels[u], always);
+        slope.load(node, args.record_bytes, slopes[u], always);
+        min.load(node, args.grad_bytes, of_min[u], has_won);
+        arg_min.load(node, args.arg_bytes, smallest[u], has_won);
+      }
     }
 #pragma unroll
     for (int u = 0; u < kEdges; ++u) {
@@ -171,15 +179,17 @@ struct ReduceGradientLane {
       if (!kFull && !keep) edge[u] = kNoEdge;
 #pragma unroll
       for (int r = 0; r < kRepeat; ++r) {
-        if constexpr (!kFull) {
-          levels[u][r].keep_if(keep);
-          slopes[u][r].keep_if(keep);
+        float total[kVector] = {};
+        if constexpr (!kAlone) {
+          if constexpr (!kFull) {
+            levels[u][r].keep_if(keep);
+            slopes[u][r].keep_if(keep);
+          }
+          slopes[u][r].add_to(sum.run[kRepeat + r]);
+          levels[u][r].widen(total);
+          add_won(edge[u], smallest[u][r], of_min[u][r], total);
         }
-        slopes[u][r].add_to(sum.run[kRepeat + r]);
-        float total[kVector];
-        levels[u][r].widen(total);
         add_won(edge[u], largest[u][r], of_max[u][r], total);
-        add_won(edge[u], smallest[u][r], of_min[u][r], total);
 #pragma unroll
         for (int i = 0; i < kVector; ++i) sum.run[r][i] += total[i];
       }
@@ -208,25 +218,43 @@ struct ReduceGradientLane {
 };
 
 // Registers of up to six rows of two edges in flight: 96, so 20 warps. Narrow accesses have more addresses.
-template <class Config>
-constexpr int kReduceGradientMinBlocks = Config::kRepeat == 1 ? 5 : Config::kVectorBytes < 4 ? 4 : 3;
+template <class Config, bool kAlone>
+constexpr int kReduceGradientMinBlocks = Config::kRepeat == 1 ? 5
+                                         : kAlone             ? 4
+                                                              : 3;
 
-template <class Config>
-__global__ void __launch_bounds__(kGatherThreads, kReduceGradientMinBlocks<Config>)
+template <class Config, bool kAlone>
+__global__ void __launch_bounds__(kGatherThreads, kReduceGradientMinBlocks<Config, kAlone>)
     copy_reduce_backward_kernel(const CopyReduceBackwardKernelArgs args) {
   const auto lane = static_cast<int>(threadIdx.x & (kWarpSize - 1));
-  ReduceGradientLane<Config> work(args, lane);
+  ReduceGradientLane<Config, kAlone> work(args, lane);
   TeamWalk(args.gather.units, lane, work).walk(args.gather.unit());
 }
 
-template <class Config>
+template <class Config, bool kAlone>
 cudaError_t launch_copy_reduce_backward(const CopyReduceBackwardArgs& args, CopyReduceBackwardKernelArgs kernel_args,
                                         const GatherShape& shape, const Launch& launch) {
   const auto vector_bytes = static_cast<int>(shape.row_bytes / args.dim * Config::kVector);  // of all arrays
-  const GatherPlan plan = plan_gather(args.topology, shape, vector_bytes, Config::kRepeat, kReduceGradientUnroll);
+  const GatherPlan plan =
+      plan_gather(args.topology, shape, vector_bytes, Config::kRepeat, kReduceGradientUnroll<Config, kAlone>);
   kernel_args.gather = plan.gather;
   kernel_args.gather.feat_rows = indices_of(args.topology);
-  return cuda::launch(copy_reduce_backward_kernel<Config>, plan.blocks, plan.threads, launch.stream, kernel_args);
+  return cuda::launch(copy_reduce_backward_kernel<Config, kAlone>, plan.blocks, plan.threads, launch.stream,
+                      kernel_args);
+}
+
+// A minimum alone is a maximum: only its winners count.
+template <class Config>
+cudaError_t launch_copy_reduce_backward(const CopyReduceBackwardArgs& args, CopyReduceBackwardKernelArgs kernel_args,
+                                        const GatherShape& shape, const Launch& launch) {
+  if (kernel_args.level != nullptr || (args.max != nullptr && args.min != nullptr)) {
+    return launch_copy_reduce_backward<Config, false>(args, kernel_args, shape, launch);
+  }
+  if (args.max == nullptr) {
+    kernel_args.max = args.min;
+    kernel_args.arg_max = args.arg_min;
+  }
+  return launch_copy_reduce_backward<Config, true>(args, kernel_args, shape, launch);
 }
 
 template <typename G>
