@@ -261,7 +261,7 @@ void general_backward(const Backward& b, bool by_src, Tensor& grad_lhs, Tensor& 
 
 // Gradient of lhs alone, of copies of which the largest or smallest were taken.
 void extremum_grad_lhs(const Backward& b, Reduce reduce, const Tensor& in_indptr, Tensor& grad_lhs) {
-  const Tensor winners = b.arg->to(ScalarType::Int);
+  const Tensor winners = b.arg->scalar_type() == ScalarType::Int ? *b.arg : b.arg->to(ScalarType::Int);
   CopyReduceBackwardArgs args;
   args.topology = b.topology;
   args.indptr = in_indptr.const_data_ptr();

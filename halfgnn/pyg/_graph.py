@@ -67,9 +67,8 @@ def graph_of(edge_index: Any, num_src: int, num_dst: int) -> Graph:
         if torch.compiler.is_compiling():
             is_dense = edge_index.layout == torch.strided
             return (_traced if is_dense else _graph_of_tensor)(edge_index, num_src, num_dst)
-        topology = _known.get(
-            edge_index
-        )  # mostly: what torch.compile must not trace is a function that takes longer to call
+        # Mostly it is known: what torch.compile must not trace takes longer to call.
+        topology = _known.get(edge_index)
         g = None if topology is None else topology.graphs.get((num_src, num_dst))
         return _graph_of_tensor(edge_index, num_src, num_dst) if g is None else g
     g = as_graph(edge_index, "edge_index", "a tensor (2, E) of integers, a halfgnn.Graph or a DGLGraph")

@@ -1,8 +1,8 @@
 """What torch_geometric makes of an edge_index at every call, and of nothing else: self-loops, GCN's normalisation.
 
-It is made once per content. Layers of torch_geometric, which only read it, get the tensors that are kept. Other callers get copies:
-one may write into what it was given, while another relies on it. Kept tensors that somebody has written to all the same, or has
-made to require a gradient, are made anew.
+It is made once per content. Layers of torch_geometric, which only read it, get the tensors that are kept. Other callers get copies,
+and so do layers that hand them to code of others: one may write into what it was given, while another relies on it. Kept tensors
+that somebody has written to all the same, or has made to require a gradient, are made anew.
 """
 
 from __future__ import annotations
@@ -13,6 +13,7 @@ from typing import Any
 
 import torch
 from torch import Tensor
+from torch_geometric.nn import MessagePassing
 from torch_geometric.utils import add_self_loops
 
 from ..common.by_tensor import state_of
@@ -20,6 +21,7 @@ from ..common.drop_in import inline
 from ..common.kept import is_captured, kept, may_keep, ordinary_tensors, taken
 from ..common.refusals import refuse_mode
 from . import _worth
+from ._conv import refuse_module
 from ._graph import (
     Topology,
     known_topology,
@@ -75,8 +77,19 @@ def _copy(tensor: Tensor) -> Tensor:
 
 
 def _is_layer(frame: Any) -> bool:
-    """Whether the code of a frame is that of a layer of torch_geometric."""
-    return str(frame.f_globals.get("__name__")).startswith(_LAYERS)
+    """Whether the code of a frame is that of a layer of torch_geometric that only reads what it is given: no subclass, and without
+    hooks on messages. One that is cached keeps it, and one that returns attention weights returns the edge_index."""
+    if not str(frame.f_globals.get("__name__")).startswith(_LAYERS):
+        return False
+    variables = frame.f_locals
+    layer = variables.get("self")
+    return (
+        isinstance(layer, MessagePassing)
+        and type(layer).__module__.startswith(_LAYERS)
+        and not getattr(layer, "cached", False)
+        and variables.get("return_attention_weights") is None
+        and refuse_module(layer) is None
+    )
 
 
 def _is_plain(edge_index: Tensor) -> bool:

@@ -142,6 +142,18 @@ def test_winners_in_rows_of_many_edges(width, dtype, device):
 
 
 @pytest.mark.parametrize("device,dtype", support.devices_and([*HALVES, torch.float32]))
+@pytest.mark.parametrize("width", [4, 8, 12, 16, 20, 64, 264])
+def test_one_extreme_of_rows_of_few_edges(width, dtype, device):
+    """Their gradients go to sources of few edges and of many, of which CUDA kernels have eight in flight."""
+    for out_degree in (8, 33, 200):
+        src = torch.cat([torch.zeros(out_degree, dtype=torch.int64), torch.randint(1, 40, (200,))])
+        dst = torch.cat([torch.randperm(300)[:out_degree], torch.randint(300, (200,))])
+        g = halfgnn.Graph.from_edges(src, dst, num_src=40, num_dst=300).to(device)
+        for reduces in (("max",), ("min",)):
+            check(g, randn(40, width, dtype=dtype, device=device), reduces)
+
+
+@pytest.mark.parametrize("device,dtype", support.devices_and([*HALVES, torch.float32]))
 @pytest.mark.parametrize("name", ["skewed", "star", "duplicates"])
 @pytest.mark.parametrize("width", [5, 32])
 def test_nan_and_infinity(width, name, dtype, device):

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import functools
 import gc
 import weakref
 
@@ -40,19 +39,15 @@ def edges(seed=1):
 
 def noting(kind, *args, **options):
     """A layer of torch_geometric, and a list of what it propagates along: edge_index, and the weights if there are any."""
-    layer = _noting(kind)(*args, **options).double()
-    layer.noted = []
-    return layer, layer.noted
+    layer, noted = kind(*args, **options).double(), []
+    ref = weakref.ref(layer)  # not the layer, which would be a cycle and keep what was noted
 
+    def propagate(edge_index, **kwargs):
+        noted.append((edge_index, kwargs.get("edge_weight")))
+        return kind.propagate(ref(), edge_index, **kwargs)
 
-@functools.cache  # a class is a cycle, and would keep what was noted
-def _noting(kind):
-    class Noting(kind):
-        def propagate(self, edge_index, **kwargs):
-            self.noted.append((edge_index, kwargs.get("edge_weight")))
-            return super().propagate(edge_index, **kwargs)
-
-    return Noting
+    layer.propagate = propagate
+    return layer, noted
 
 
 def made(edge_index):
@@ -292,3 +287,53 @@ def _backward(h, x):
     x.grad = None
     h.pow(2).sum().backward()
     return x.grad
+
+
+class Halving(theirs.GCNConv):
+    """Writes into the weights that it was given."""
+
+    def message(self, x_j, edge_weight):
+        edge_weight *= 0.5
+        return edge_weight.view(-1, 1) * x_j
+
+
+def halving_by_a_hook():
+    def halve(module, inputs):
+        inputs[-1]["edge_weight"].mul_(0.5)
+
+    layer = theirs.GCNConv(WIDTH, WIDTH)
+    layer.register_propagate_forward_pre_hook(halve)
+    return layer
+
+
+@pytest.mark.parametrize("writes", [lambda: Halving(WIDTH, WIDTH), halving_by_a_hook], ids=["message", "hook"])
+@pytest.mark.parametrize("cached", [False, True])
+def test_a_layer_that_writes_into_its_weights_has_its_own(writes, cached):
+    torch.manual_seed(0)
+    first, second = theirs.GCNConv(WIDTH, WIDTH, cached=cached).double(), writes().double()
+    edge_index, x = edges(), randn(NODES, WIDTH, seed=1)
+
+    def run():
+        first._cached_adj_t = first._cached_edge_index = None
+        out = []
+        for _ in range(4):
+            out += [second(first(x, edge_index), edge_index), first(x, edge_index)]
+            out[-1].sum().backward()
+            out[-2].sum().backward()
+        return [y.detach() for y in out]
+
+    expected = run()
+    with halfgnn.pyg.accelerate():
+        assert_same(run(), expected)
+
+
+@pytest.mark.parametrize("kind", [theirs.GATConv, theirs.GATv2Conv])
+def test_a_returned_edge_index_is_the_callers(kind):
+    layer, edge_index, x = kind(WIDTH, WIDTH).double(), edges(), randn(NODES, WIDTH, seed=1)
+    with halfgnn.pyg.accelerate():
+        for _ in range(3):
+            layer(x, edge_index)
+        (_, (first, _)), (_, (second, _)) = (layer(x, edge_index, return_attention_weights=True) for _ in range(2))
+    before = first.clone()
+    second += NODES
+    assert torch.equal(first, before)

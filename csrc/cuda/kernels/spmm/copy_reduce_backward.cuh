@@ -99,7 +99,9 @@ struct ReduceGradientLane {
   }
 
   __device__ void add(const Team& team, const TeamRow& row, const Lengths& lengths, const WinnerIds& ids, int chunk) {
-    Chunk held{lengths, ids, chunk, row.num_edges - chunk};
+    // A batch may be longer than what a team of groups of four lanes holds: past that, places are other teams'.
+    const int left = row.num_edges - chunk;
+    Chunk held{lengths, ids, chunk, left < team.size ? left : team.size};
     if (args.marks.of_edge != nullptr) {
       held.ids.marks = __ldg(args.marks.of_edge + ids.edge);
       if (kAlone || args.level == nullptr) held = winners_of(team, held);
@@ -135,7 +137,7 @@ struct ReduceGradientLane {
     Lengths lengths;
     WinnerIds ids;
     int chunk;
-    int left;  // edges that the team has from `chunk` on
+    int left;  // edges that the team holds ids of
   };
 
   // Those edges of a chunk that won something, in the first lanes of their team.
