@@ -81,6 +81,7 @@ def _cases(width: int) -> list[Case]:
     found = [
         case("copy_u_sum", spmm("copy_lhs", "sum"), u),
         case("copy_u_max", spmm("copy_lhs", "max"), u),
+        case("u_add_e_max", spmm("add", "max"), u, e),
         case("u_mul_e_sum", spmm("mul", "sum"), u, ("e", (1,))),
         case("u_mul_e_sum 3 heads", spmm("mul", "sum"), three, ("e", (3, 1))),
         case("u_mul_e_sum, fp32 weights", spmm("mul", "sum"), u, ("e", (1,)), float_rhs=True),
