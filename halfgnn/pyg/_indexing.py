@@ -74,10 +74,10 @@ def _has_rows(x: Tensor) -> bool:
 def _rows(x: Tensor, index: Tensor) -> Tensor | None:
     """x[index], if it is not left to PyTorch."""
     num_nodes = x.size(0)
-    if x.numel() * index.numel() < _worth.FEW_ROWS * num_nodes or num_nodes == 0 or x.device != index.device:
+    if num_nodes == 0:
         return None
     num_values = _worth.weighed(x.numel() // num_nodes * index.numel(), x)
-    if num_values < _worth.FEW_ROWS or torch.compiler.is_compiling():
+    if num_values < _worth.FEW_ROWS or x.device != index.device or torch.compiler.is_compiling():
         return None
     if x.dim() != 3 and is_first_use(index, num_values, x.requires_grad, "message"):
         return None

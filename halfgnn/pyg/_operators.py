@@ -85,7 +85,7 @@ def index_select(original: Original) -> Original:
         if is_compiling():
             return original(self, src, index)
         num_values, num_nodes = src.numel() * index.numel(), src.size(self.node_dim) if src.dim() > 1 else src.numel()
-        num_values = num_values // worth.GPU_SPEED if src.is_cuda else num_values
+        num_values = worth.weighed(num_values, src)
         if num_values < worth.FEW * num_nodes or (  # before anything else: a call on a small graph takes 10 us
             num_values < worth.FEW_SUMMED * num_nodes and type(self._modules.get("aggr_module")) not in extremes
         ):
