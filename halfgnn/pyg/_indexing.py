@@ -73,10 +73,9 @@ def _has_rows(x: Tensor) -> bool:
 
 def _rows(x: Tensor, index: Tensor) -> Tensor | None:
     """x[index], if it is not left to PyTorch."""
-    num_nodes = x.size(0)
-    if num_nodes == 0:
+    if x.size(0) == 0:
         return None
-    num_values = _worth.weighed(x.numel() // num_nodes * index.numel(), x)
+    num_values = _worth.weighed_rows(x, index.numel())
     if num_values < _worth.FEW_ROWS or x.device != index.device or torch.compiler.is_compiling():
         return None
     if x.dim() != 3 and is_first_use(index, num_values, x.requires_grad, "message"):

@@ -104,7 +104,7 @@ def gathered(x: Tensor, index: Tensor) -> Tensor | None:
     """
     if x.is_inference() or index.is_inference() or _refuse(index) is not None:
         return None
-    num_values, with_gradient = _worth.weighed(x.numel() // x.shape[0] * index.shape[0], x), x.requires_grad
+    num_values, with_gradient = _worth.weighed_rows(x, index.shape[0]), x.requires_grad
     topology, owner = _topology_of_view(index), owner_of(index)
     if topology.graphs or (owner is not None and has_graph(owner[0].edge_index)):
         is_worth = True

@@ -34,10 +34,13 @@ _OF_SHAPES = {  # these read no value
 class _Values:
     """The values of a message and of what is detached from it, once they are formed."""
 
-    __slots__ = ("formed", "is_written", "shared")
+    __slots__ = ("formed", "is_written", "shared", "unbound")
 
     def __init__(self) -> None:
         self.formed: Tensor | None = None
+        self.unbound: list[
+            tuple[Tensor, int, tuple[Tensor, ...]]
+        ] = []  # a tensor that is joined in it, a dimension, x.unbind
         self.shared: Tensor | None = None  # the values with the history of an evaluation, which later ones take
         self.is_written = False
 

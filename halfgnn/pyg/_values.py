@@ -179,7 +179,22 @@ class Evaluation:
         if recipe.args[1] % rank == rank - 1:
             return None
         parts = [x for x in joined.parts if isinstance(x, Rows)]
+        if func is torch.ops.aten.select.int:
+            dim, place = recipe.args[1] % rank, recipe.args[2]
+            return Joined(tuple(Rows(x.of, self._selected(recipe.args[0], x.x, dim, place)) for x in parts))
         return Joined(tuple(Rows(x.of, func(x.x, *recipe.args[1:], **recipe.kwargs)) for x in parts))
+
+    def _selected(self, joined: AbstractMessage, x: Tensor, dim: int, place: int) -> Tensor:
+        """x.select(dim, place). The layers of PNA select one tower after another: one gradient of all fills x's, where each
+        select would fill it with zeros and add it to those of the others."""
+        if not (self.with_history and x.requires_grad):
+            return x.select(dim, place)
+        for known, known_dim, parts in joined.cell.unbound:
+            if known is x and known_dim == dim:
+                return parts[place]
+        parts = x.unbind(dim)
+        joined.cell.unbound.append((x, dim, parts))
+        return parts[place]
 
     # ---- sums over the last dimension ------------------------------------------------------------------------------------------
 

@@ -110,6 +110,9 @@ FEW_ROWS = LIMITS["rows"].known[0]  # values of rows, taken by an index, that ar
 FEW_UNSORTED = 16_384  # values that are not worth the sorting of an index or edge_index that is new, whatever the width
 USUAL_WIDTH = 32  # of messages, for an edge_index that no message has gone along yet
 GPU_SPEED, GPU_ATTENTION_SPEED = 128, 32  # see above
+SORTED_WIDTH = (
+    32  # values of a row that take as long as the sort, on CUDA, of its entry of an index in PyTorch's gradient
+)
 _EXTREME = 4  # PyTorch's gradient of a maximum takes several times as long as its sum
 _REUSE = 8  # an index or edge_index that has seen so many times the values that pay at once will be seen again
 
@@ -117,6 +120,12 @@ _REUSE = 8  # an index or edge_index that has seen so many times the values that
 def weighed(num_values: int, device_of: Tensor, speed: int = GPU_SPEED) -> int:
     """So many values, or on a GPU those that take as long on a core: what limits are compared with."""
     return num_values // speed if device_of.is_cuda else num_values
+
+
+def weighed_rows(x: Tensor, num_entries: int) -> int:
+    """The values of x[index], of an index with so many entries."""
+    width = x.numel() // x.shape[0]
+    return weighed(num_entries * (max(width, SORTED_WIDTH) if x.is_cuda else width), x)
 
 
 def is_small(src: Tensor, reduction: str | None) -> bool:

@@ -171,3 +171,7 @@ def test_a_gpu_has_larger_limits():
     assert [small for _, small in sizes(False)] == [True, False, False, False]
     assert [small for _, small in sizes(True)] == [True, True, True, False]
     assert _worth.weighed(64, types.SimpleNamespace(is_cuda=True)) == 64 // _worth.GPU_SPEED
+    numbers = types.SimpleNamespace(is_cuda=True, shape=(10,), numel=lambda: 10)
+    assert _worth.weighed_rows(numbers, 12_800) == 12_800 * _worth.SORTED_WIDTH // _worth.GPU_SPEED
+    numbers.is_cuda = False
+    assert _worth.weighed_rows(numbers, 12_800) == 12_800

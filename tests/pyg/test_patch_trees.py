@@ -134,6 +134,35 @@ def test_a_linear_layer_of_nodes_that_no_edge_reads(parts):
         assert_same(run(), expected)
 
 
+def nodes_of(node):
+    """The names of autograd's nodes below one."""
+    found, left = set(), [node]
+    while left:
+        node = left.pop()
+        if node is not None and node not in found:
+            found.add(node)
+            left += [below for below, _ in node.next_functions]
+    return {node.name() for node in found}
+
+
+@pytest.mark.parametrize("towers", [[0, 1], [1, 0], [1, 1]])
+def test_layers_of_towers(towers):
+    """Layers of PNA, one per tower of features: their gradients are put side by side, not added to zeros one by one."""
+    x, d = randn(NUM_NODES, WIDTH, seed=1), randn(NUM_NODES, 1, seed=2)
+    layers = [torch.nn.Linear(9, 5).double() for _ in towers]
+    seen = []
+
+    def function(x_i, x_j, d_i, d_j, w):
+        joined = torch.cat([x_i.view(-1, 2, 4), x_j.view(-1, 2, 4), w.view(-1, 1, 1).repeat(1, 2, 1)], -1)
+        out = torch.stack([layer(joined[:, tower]) for layer, tower in zip(layers, towers)], 1).flatten(1)
+        seen.append(nodes_of(out.grad_fn))
+        return out
+
+    assert_tree(function, "sum", x, d)
+    plain, routed = seen
+    assert "SelectBackward0" in plain and "SelectBackward0" not in routed and "UnbindBackward0" in routed
+
+
 @pytest.mark.parametrize("dtype", [*support.HALVES, torch.float32], ids=str)
 def test_a_sum_of_differences_is_no_difference_of_sums(dtype):
     """Differences of these features and their sums are exact. Sums of the features are not."""
