@@ -14,7 +14,7 @@ from halfgnn.common.saved import Kept
 
 from .case import Case
 
-__all__ = ["Kept", "Peak", "is_lacking", "needed_bytes", "release"]
+__all__ = ["Kept", "Peak", "allocated_bytes", "give_back", "is_lacking", "needed_bytes", "release", "resident_bytes"]
 
 
 def needed_bytes(case: Case) -> int:
@@ -70,9 +70,7 @@ class Peak:
 
 
 def _reset_high_water() -> bool:
-    gc.collect()
-    with contextlib.suppress(OSError, AttributeError):
-        ctypes.CDLL(None).malloc_trim(0)  # otherwise the C library reuses freed memory, and no growth is seen
+    give_back()  # otherwise the C library reuses freed memory, and no growth is seen
     try:
         Path("/proc/self/clear_refs").write_text("5")
     except OSError:
@@ -86,3 +84,46 @@ def _resident(field: str) -> int | None:
     except OSError:
         return None
     return int(found.group(1)) * 1024 if found else None
+
+
+def resident_bytes() -> int:
+    """What the process has in memory; 0 if the system does not say."""
+    return _resident("VmRSS") or 0
+
+
+def give_back() -> None:
+    """Gives what is freed back to the system."""
+    gc.collect()
+    with contextlib.suppress(OSError, AttributeError):
+        ctypes.CDLL(None).malloc_trim(0)
+
+
+class _MallInfo(ctypes.Structure):
+    """glibc's struct mallinfo2."""
+
+    _fields_ = [
+        (name, ctypes.c_size_t)
+        for name in (
+            "arena",
+            "ordblks",
+            "smblks",
+            "hblks",
+            "hblkhd",
+            "usmblks",
+            "fsmblks",
+            "uordblks",
+            "fordblks",
+            "keepcost",
+        )
+    ]
+
+
+def allocated_bytes() -> int | None:
+    """What the C library's malloc has given out, in all of its arenas; None if the library does not say."""
+    try:
+        info = ctypes.CDLL(None).mallinfo2
+    except (OSError, AttributeError):
+        return None
+    info.restype = _MallInfo
+    found = info()
+    return found.uordblks + found.hblkhd

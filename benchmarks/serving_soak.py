@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import argparse
-import os
 import random
 import statistics
 import threading
@@ -15,86 +14,148 @@ from typing import Any
 
 import torch
 
-from . import serving_models
+from . import memory, serving_models
 from .serving_models import DTYPES, Contestant, Request
 
 CALLERS = 8
-PERIOD_S = 1.0  # between two readings of memory
+PERIOD_S = 5.0  # between two readings of memory, for which callers rest
 WARM_UP = 0.2  # of the time, in which allocators reach their size
-MOST_GROWTH_MIB = 16.0  # between the first and the last quarter of what follows the warm-up
+MOST_ALLOCATED_MIB = (
+    1.0  # growth of what malloc has given out, between the first and the last quarter of what follows the warm-up
+)
+MOST_LEFT_MIB = 16.0  # growth of what stays in memory when malloc has given back all that is free
 MIB = 2**20
 
 Job = tuple[Callable[..., Any], Request]
 
 
 @dataclass(frozen=True)
-class Readings:
-    """Resident memory after the warm-up: seconds since the start, and MiB."""
+class Reading:
+    """Memory of the process while no call runs, in MiB. allocated: what malloc has given out; None: its C library does not say."""
 
-    seconds: Sequence[float]
-    mebibytes: Sequence[float]
+    seconds: float
+    resident: float
+    allocated: float | None
 
-    @property
-    def growth(self) -> float:
+    @classmethod
+    def now(cls, seconds: float) -> Reading:
+        allocated = memory.allocated_bytes()
+        return cls(seconds, memory.resident_bytes() / MIB, None if allocated is None else allocated / MIB)
+
+
+@dataclass(frozen=True)
+class Soak:
+    """Readings after the warm-up; left: MiB in memory at the warm-up's end and at the end, after malloc gave back what was free."""
+
+    calls: int
+    readings: Sequence[Reading]
+    left: tuple[float, float]
+
+    def growth(self, field: str) -> float | None:
         """MiB between the medians of the first and of the last quarter."""
-        quarter = max(1, len(self.mebibytes) // 4)
-        return statistics.median(self.mebibytes[-quarter:]) - statistics.median(self.mebibytes[:quarter])
+        values = [getattr(reading, field) for reading in self.readings]
+        if not values or None in values:
+            return None
+        quarter = max(1, len(values) // 4)
+        return statistics.median(values[-quarter:]) - statistics.median(values[:quarter])
 
-    @property
-    def slope(self) -> float:
+    def slope(self, field: str) -> float:
         """MiB per minute, by least squares."""
-        if len(set(self.seconds)) < 2:
+        points = [(reading.seconds, getattr(reading, field)) for reading in self.readings]
+        if len({seconds for seconds, _ in points}) < 2:
             return 0.0
-        return 60 * statistics.linear_regression(self.seconds, self.mebibytes).slope
+        return 60 * statistics.linear_regression(*zip(*points)).slope
+
+    def complaint(self) -> str | None:
+        """Why memory is not flat, if it is not. What is free in malloc's arenas, but not at their ends, is nobody's leak."""
+        allocated, left = self.growth("allocated"), self.left[1] - self.left[0]
+        if allocated is not None and allocated > MOST_ALLOCATED_MIB:
+            return f"what is allocated grew by {allocated:.1f} MiB, more than {MOST_ALLOCATED_MIB:g} MiB"
+        if left > MOST_LEFT_MIB:
+            return f"what stays in memory grew by {left:.1f} MiB, more than {MOST_LEFT_MIB:g} MiB"
+        return None
 
     def __str__(self) -> str:
-        first, last = self.mebibytes[0], self.mebibytes[-1]
-        return (
-            f"{len(self.seconds)} readings after the warm-up: first {first:.1f} MiB, last {last:.1f} MiB, largest "
-            f"{max(self.mebibytes):.1f} MiB, slope {self.slope:+.2f} MiB per minute, growth {self.growth:+.1f} MiB"
+        parts = [f"{len(self.readings)} readings after the warm-up"]
+        for field in ("allocated", "resident"):
+            growth = self.growth(field)
+            if growth is not None:
+                first, last = (getattr(self.readings[place], field) for place in (0, -1))
+                parts.append(
+                    f"{field} {first:.1f} to {last:.1f} MiB, growth {growth:+.2f} MiB, "
+                    f"slope {self.slope(field):+.3f} MiB per minute"
+                )
+        return "; ".join(
+            [*parts, f"left when malloc gave back what was free: {self.left[0]:.1f} and {self.left[1]:.1f} MiB"]
         )
 
 
-def resident() -> float:
-    """MiB of this process in memory."""
-    with open("/proc/self/statm") as file:
-        return int(file.read().split()[1]) * os.sysconf("SC_PAGE_SIZE") / MIB
+class _Callers:
+    """Threads that call random jobs, and rest while memory is read."""
 
+    def __init__(self, jobs: Sequence[Job], count: int) -> None:
+        self.jobs, self.counts, self.failed = jobs, [0] * count, []  # type: ignore[var-annotated]
+        self.stop, self.is_rest, self.barrier = threading.Event(), threading.Event(), threading.Barrier(count + 1)
+        self.threads = [threading.Thread(target=self._serve, args=(caller,)) for caller in range(count)]
 
-def soak(jobs: Sequence[Job], callers: int, seconds: float, period: float = PERIOD_S) -> tuple[int, Readings]:
-    """Threads call random jobs until the time has passed: the number of calls, and memory after the warm-up."""
-    begin, counts, failed = time.perf_counter(), [0] * callers, []
-    stop = threading.Event()
-
-    def serve(caller: int) -> None:
+    def _serve(self, caller: int) -> None:
         draw = random.Random(caller)
         try:
             with torch.inference_mode():
-                while not stop.is_set():
-                    call, request = draw.choice(jobs)
+                while not self.stop.is_set():
+                    if self.is_rest.is_set():
+                        self.barrier.wait()
+                        self.barrier.wait()
+                        continue
+                    call, request = draw.choice(self.jobs)
                     call(*(part.clone() for part in request))
-                    counts[caller] += 1
+                    self.counts[caller] += 1
+        except threading.BrokenBarrierError:
+            pass  # another has failed
         except BaseException as error:
-            failed.append(error)
-            stop.set()
+            self.failed.append(error)
+            self.stop.set()
+            self.barrier.abort()
 
-    threads = [threading.Thread(target=serve, args=(caller,)) for caller in range(callers)]
-    for thread in threads:
+    def at_rest(self, work: Callable[[], Any]) -> Any:
+        """What `work` returns, between calls; None if a call has failed."""
+        self.is_rest.set()
+        try:
+            self.barrier.wait()
+            self.is_rest.clear()
+            result = work()
+            self.barrier.wait()
+            return result
+        except threading.BrokenBarrierError:
+            return None
+
+
+def soak(jobs: Sequence[Job], count: int, seconds: float, period: float = PERIOD_S) -> Soak:
+    """Threads call random jobs until the time has passed."""
+    callers, begin = _Callers(jobs, count), time.perf_counter()
+    for thread in callers.threads:
         thread.start()
-    times: list[float] = []
-    sizes: list[float] = []
-    while not stop.wait(period):
+    readings: list[Reading] = []
+    left: list[float] = []
+
+    def read() -> None:
         now = time.perf_counter() - begin
+        is_last = now >= seconds
         if now >= WARM_UP * seconds:
-            times.append(now)
-            sizes.append(resident())
-        if now >= seconds:
-            stop.set()
-    for thread in threads:
+            readings.append(Reading.now(now))
+            if not left or is_last:
+                memory.give_back()
+                left.append(memory.resident_bytes() / MIB)
+        if is_last:
+            callers.stop.set()
+
+    while not callers.stop.wait(period):
+        callers.at_rest(read)
+    for thread in callers.threads:
         thread.join()
-    if failed:
-        raise failed[0]
-    return sum(counts), Readings(times, sizes)
+    if callers.failed:
+        raise callers.failed[0]
+    return Soak(sum(callers.counts), readings, (left[0], left[-1]))
 
 
 def run(options: argparse.Namespace, folder: Path) -> int:
@@ -115,9 +176,9 @@ def run(options: argparse.Namespace, folder: Path) -> int:
                 if not isinstance(made, Contestant):
                     raise SystemExit(f"{made[0]}, {name} in {dtype}: {made[1]}")
                 jobs += [(made.call, request) for request in requests]
-    calls, readings = soak(jobs, CALLERS, options.soak)
-    print(f"{', '.join(names)}: {calls:,} calls of {CALLERS} threads in {options.soak:g} s. {readings}")
-    if readings.growth > MOST_GROWTH_MIB:
-        print(f"memory grew by more than {MOST_GROWTH_MIB:g} MiB")
-        return 1
-    return 0
+    found = soak(jobs, CALLERS, options.soak)
+    print(f"{', '.join(names)}: {found.calls:,} calls of {CALLERS} threads in {options.soak:g} s. {found}")
+    complaint = found.complaint()
+    if complaint:
+        print(complaint)
+    return 1 if complaint else 0

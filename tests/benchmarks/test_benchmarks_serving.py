@@ -117,13 +117,26 @@ def test_a_soak_sees_memory_that_grows():
         return x
 
     request = (torch.ones(1),)
-    calls, readings = serving_soak.soak([(leaks, request)], 2, 0.5, period=0.02)
-    assert calls == len(kept) and readings.growth > 0 and readings.slope > 0
-    even = serving_soak.Readings([1.0, 2.0, 3.0, 4.0], [50.0, 52.0, 52.0, 50.0])
-    assert even.growth == 0 and abs(even.slope) < 1e-9
-    assert "first 50.0 MiB, last 50.0 MiB, largest 52.0 MiB" in str(even)
+    found = serving_soak.soak([(leaks, request)], 2, 0.5, period=0.02)
+    assert found.calls == len(kept) and found.growth("allocated") > 1 and found.slope("allocated") > 0
+    assert "what is allocated grew by" in found.complaint() and "allocated " in str(found)
+    even = serving_soak.soak([(lambda x: x + 1, request)], 2, 0.5, period=0.02)
+    assert even.calls and abs(even.growth("allocated")) < 1 and even.complaint() is None
     with pytest.raises(RuntimeError, match="refused"):
         serving_soak.soak([(refuses, request)], 2, 5.0, period=0.02)
+
+
+def test_a_soak_tells_what_is_left_from_what_is_free():
+    def of(allocated, left):
+        readings = [serving_soak.Reading(float(at), 90.0 + at, value) for at, value in enumerate(allocated)]
+        return serving_soak.Soak(9, readings, left)
+
+    assert of([50.0, 50.5, 50.5, 50.2], (80.0, 90.0)).complaint() is None
+    assert "what stays in memory grew by 20.0 MiB" in of([None] * 4, (80.0, 100.0)).complaint()
+    assert "what is allocated grew by 4.0 MiB" in of([50.0, 51.0, 53.0, 54.0], (80.0, 80.0)).complaint()
+    assert "resident 90.0 to 93.0 MiB, growth +3.00 MiB, slope +60.000 MiB per minute" in str(
+        of([None] * 4, (80.0, 81.0))
+    )
 
 
 def refuses(x):
