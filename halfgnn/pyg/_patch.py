@@ -27,6 +27,7 @@ _FUNCTIONS: list[tuple[str, str, Route]] = [
     ("torch_geometric.utils", "remove_self_loops", _remembered.self_loops),
     ("torch_geometric.utils", "add_remaining_self_loops", _remembered.self_loops),
     ("torch_geometric.nn.conv.gcn_conv", "gcn_norm", _remembered.gcn_norm),
+    ("torch_geometric.utils", "get_laplacian", _remembered.laplacian),
 ]
 
 _METHODS: list[tuple[type, str, Route]] = [

@@ -1,4 +1,4 @@
-"""What torch_geometric makes of an edge_index at every call, and of nothing else: self-loops, GCN's normalisation.
+"""What torch_geometric makes of an edge_index at every call, and of nothing else: self-loops, GCN's normalisation, a Laplacian.
 
 It is made once per content. Layers of torch_geometric, which only read it, get the tensors that are kept. Other callers get copies,
 and so do layers that hand them to code of others: one may write into what it was given, while another relies on it. Kept tensors
@@ -159,14 +159,14 @@ def _with_shared_graphs(
     return result
 
 
-# ---- normalisation -----------------------------------------------------------------------------------------------------------
+# ---- weights -----------------------------------------------------------------------------------------------------------------
 
 
 @inline
 def gcn_norm(original: Original) -> Original:
     """``gcn_norm``: an edge_index with self-loops, and the weight of each edge by the degrees of its ends."""
-    is_compiling, ordinary, of_tensor, route = torch.compiler.is_compiling, Tensor, known_topology, _gcn_norm
-    frame, is_layer = sys._getframe, _is_layer
+    is_compiling, ordinary, of_tensor, route = torch.compiler.is_compiling, Tensor, known_topology, _weights
+    frame, is_layer, default = sys._getframe, _is_layer, torch.get_default_dtype
 
     def gcn_norm_or_kept(
         edge_index: Any,
@@ -183,16 +183,43 @@ def gcn_norm(original: Original) -> Original:
         topology = of_tensor(edge_index)
         if topology is None or not (topology.graphs or topology.derived):  # hardly used before
             return original(edge_index, edge_weight, *options)
-        return route(original, topology, edge_index, options, is_layer(frame(1)))
+        key = "gcn_norm", num_nodes, bool(improved), bool(add_self_loops), flow, dtype or default()
+        return route(original, topology, edge_index, options, key, is_layer(frame(1)))
 
     return gcn_norm_or_kept
 
 
-def _gcn_norm(
-    original: Original, topology: Topology, edge_index: Tensor, options: tuple[Any, ...], is_layer: bool
+@inline
+def laplacian(original: Original) -> Original:
+    """``get_laplacian``: an edge_index with self-loops, and the Laplacian's values."""
+    is_compiling, ordinary, of_tensor, route = torch.compiler.is_compiling, Tensor, known_topology, _weights
+    frame, is_layer, default = sys._getframe, _is_layer, torch.get_default_dtype
+
+    def laplacian_or_kept(
+        edge_index: Any, edge_weight: Any = None, normalization: Any = None, dtype: Any = None, num_nodes: Any = None
+    ) -> Any:
+        options = normalization, dtype, num_nodes
+        if edge_weight is not None or is_compiling() or type(edge_index) is not ordinary:
+            return original(edge_index, edge_weight, *options)
+        topology = of_tensor(edge_index)
+        if topology is None or not (topology.graphs or topology.derived):  # hardly used before
+            return original(edge_index, edge_weight, *options)
+        key = "laplacian", num_nodes, normalization, dtype or default()
+        return route(original, topology, edge_index, options, key, is_layer(frame(1)))
+
+    return laplacian_or_kept
+
+
+def _weights(
+    original: Original,
+    topology: Topology,
+    edge_index: Tensor,
+    options: tuple[Any, ...],
+    key: tuple[Any, ...],
+    is_layer: bool,
 ) -> tuple[Tensor, Tensor]:
-    num_nodes, improved, add_self_loops, flow, dtype = options
-    if not _is_plain(edge_index) or not _may_remember(edge_index, num_nodes):
+    """original(edge_index, None, *options). key: of which its result is made; the second entry is the number of nodes."""
+    if not _is_plain(edge_index) or not _may_remember(edge_index, key[1]):
         return original(edge_index, None, *options)
 
     def make() -> tuple[Tensor, ...]:
@@ -200,6 +227,5 @@ def _gcn_norm(
         # What is kept must not keep the edge_index, with which it is forgotten.
         return (weights,) if edges is edge_index else (edges, weights)
 
-    key = "gcn_norm", num_nodes, bool(improved), bool(add_self_loops), flow, dtype or torch.get_default_dtype()
     *edges, weights = _remembered(topology, key, make, is_layer)
     return edges[0] if edges else edge_index, weights

@@ -1,4 +1,5 @@
-"""Self-loops and GCN's normalisation under halfgnn.pyg.patch(), which are made once for an edge_index that is used again."""
+"""Self-loops, GCN's normalisation and Laplacians under halfgnn.pyg.patch(): they are made once for an edge_index that is used
+again."""
 
 from __future__ import annotations
 
@@ -30,6 +31,9 @@ LAYERS = {
     "GAT": lambda: theirs.GATConv(WIDTH, WIDTH, dropout=0.5).eval(),
     "AGNN": lambda: theirs.AGNNConv(),
     "ClusterGCN": lambda: theirs.ClusterGCNConv(WIDTH, WIDTH),
+    "Cheb": lambda: theirs.ChebConv(WIDTH, WIDTH, 3),
+    "Cheb-rw": lambda: theirs.ChebConv(WIDTH, WIDTH, 2, normalization="rw"),
+    "Cheb-no-normalization": lambda: theirs.ChebConv(WIDTH, WIDTH, 2, normalization=None),
 }
 
 
@@ -83,7 +87,13 @@ def test_layers_compute_what_they_did(monkeypatch, name, autocasts):
 
 @pytest.mark.parametrize(
     "kind, args",
-    [(theirs.GCNConv, (WIDTH, 4)), (theirs.AGNNConv, ()), (theirs.LGConv, ()), (theirs.SGConv, (WIDTH, 4))],
+    [
+        (theirs.GCNConv, (WIDTH, 4)),
+        (theirs.AGNNConv, ()),
+        (theirs.LGConv, ()),
+        (theirs.SGConv, (WIDTH, 4)),
+        (theirs.ChebConv, (WIDTH, 4, 2)),
+    ],
 )
 def test_layers_get_the_same_tensors(kind, args):
     layer, noted = noting(kind, *args)
@@ -111,10 +121,11 @@ def test_written_tensors_are_made_anew(what):
             assert noted[-1][what] is not changed[what]
 
 
-@pytest.mark.parametrize("name", [*LOOPS, "gcn_norm"])
+@pytest.mark.parametrize("name", [*LOOPS, "get_laplacian", "gcn_norm"])
 def test_other_callers_may_write_into_what_they_get(name):
     function = gcn_conv.gcn_norm if name == "gcn_norm" else getattr(utils, name)
-    edge_index, layers = edges(), [noting(theirs.GCNConv, WIDTH, 4), noting(theirs.AGNNConv)]
+    kinds = [(theirs.GCNConv, WIDTH, 4), (theirs.AGNNConv,), (theirs.ChebConv, WIDTH, 4, 2)]
+    edge_index, layers = edges(), [noting(*kind) for kind in kinds]
     expected, x = [t for t in function(edge_index) if t is not None], randn(NODES, WIDTH, seed=1)
     with halfgnn.pyg.accelerate():
         function = gcn_conv.gcn_norm if name == "gcn_norm" else getattr(utils, name)
@@ -161,6 +172,33 @@ def test_every_argument_counts():
     assert [t.dtype for t in found] == [t.dtype for t in expected]
     assert_same(found, expected, 1e-2)
     assert 4 <= len(made(edge_index)) <= _remembered._MOST_MADE
+
+
+def test_every_argument_of_a_laplacian_counts():
+    edge_index = edges()
+    calls = [
+        (None, None, None),
+        (None, torch.float64, None),
+        ("sym", None, NODES),
+        ("sym", None, NODES + 5),
+        ("rw", None, None),
+    ]
+
+    def results():
+        function = utils.get_laplacian
+        return [t for call in calls for _ in range(3) for t in function(edge_index, None, *call)]
+
+    expected = results()
+    with halfgnn.pyg.accelerate():
+        found = results()
+        for _ in range(2):
+            with pytest.raises(AssertionError):
+                utils.get_laplacian(edge_index, normalization="sideways")
+    assert [t.dtype for t in found] == [t.dtype for t in expected]
+    assert_same(found, expected, 1e-6)
+    assert {key for key in made(edge_index) if key[0] == "laplacian"} == {
+        ("laplacian", num_nodes, normalization, dtype or torch.float32) for normalization, dtype, num_nodes in calls
+    }
 
 
 def test_errors_are_pygs():
