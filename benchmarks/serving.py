@@ -303,7 +303,7 @@ def render(found: Sequence[ServingRow]) -> str:
             )
         if lines:
             header = ["model", "dtype", "nodes", "edges", "threads" if what == "latency" else "callers", *CONTESTANTS,
-                      f"{OURS_AOTI} / {PYG}", "/ its AOTInductor"]  # fmt: skip
+                      f"{OURS_AOTI}: faster than {PYG}", "than its AOTInductor"]  # fmt: skip
             parts.append(f"{title}\n\n{markdown(header, lines, 2)}")
     return "\n\n".join(parts) + "\n" if parts else ""
 

@@ -1,4 +1,5 @@
-"""``python -m benchmarks serving --soak SECONDS``: threads call exported packages, and memory must not grow."""
+"""``python -m benchmarks serving --soak SECONDS``: threads call modules and packages of halfgnn.pyg, and memory must not
+grow."""
 
 from __future__ import annotations
 

@@ -9,7 +9,7 @@ import torch
 from torch import Tensor
 
 from .. import ops
-from ..common.by_tensor import ByTensor, state_of
+from ..common.by_tensor import ByContent, ByTensor, state_of
 from ..common.compat import disable, is_exporting
 from ..common.fake import register_fake
 from ..common.ids import INT32_MAX, check_count, check_edge_index, exported_ids
@@ -45,6 +45,7 @@ class Topology:
 
 # By edge_index or index: its topology, which others of the same content share.
 _known: ByTensor[Topology] = ByTensor()
+_known_in_inference: ByContent[Topology] = ByContent()
 # By id: a reference to an edge_index without a graph, and how many values of messages went along it. To know it costs more.
 _seen: dict[int, list[Any]] = {}
 _MOST_SEEN = 256
@@ -53,8 +54,8 @@ _MOST_SEEN = 256
 def graph_of(edge_index: Any, num_src: int, num_dst: int) -> Graph:
     """The Graph of edge_index: a tensor (2, E), or a Graph or DGLGraph in its place.
 
-    The Graph is kept while the tensor lives and is not written to. A tensor of inference mode is converted at every call, because
-    its writes are not counted.
+    The Graph is kept while the tensor lives and is not written to. Writes to a tensor of inference mode are not counted: on the CPU
+    it is compared with a copy at every call, and on a GPU, which such a question would wait for, it is converted at every call.
 
     Raises:
         ValueError: edge_index is not (2, E), or holds ids out of range (checked at the first call, with a device synchronisation);
@@ -87,9 +88,13 @@ def _graph_of_tensor(edge_index: Any, num_src: int, num_dst: int) -> Graph:
     edge_index = unwrapped(edge_index, "edge_index")
     if edge_index.layout != torch.strided:
         raise TypeError(f"edge_index has layout {edge_index.layout}; pass halfgnn.Graph.from_torch_sparse(edge_index)")
-    if edge_index.is_inference():
+    if not edge_index.is_inference():
+        graphs = topology_of(edge_index).graphs
+    elif edge_index.is_cpu:
+        topology = _known_in_inference.get(edge_index)
+        graphs = (topology or _known_in_inference.put(edge_index, Topology())).graphs
+    else:
         return _make(edge_index, num_src, num_dst)
-    graphs = topology_of(edge_index).graphs
     if (num_src, num_dst) not in graphs:
         graphs[num_src, num_dst] = _make(edge_index, num_src, num_dst)._for_all_streams()
     return graphs[num_src, num_dst]

@@ -1,8 +1,8 @@
-"""What torch_geometric makes of an edge_index at every call, and of nothing else: self-loops, GCN's normalisation, a Laplacian.
+"""Keeps what torch_geometric makes of an edge_index alone at every call: self-loops, GCN's normalisation, Laplacians.
 
 It is made once per content. Layers of torch_geometric, which only read it, get the tensors that are kept. Other callers get copies,
-and so do layers that hand them to code of others: one may write into what it was given, while another relies on it. Kept tensors
-that somebody has written to all the same, or has made to require a gradient, are made anew.
+because they may write into them, and so do layers that pass them on to code of users. Kept tensors that somebody has written to
+all the same, or has made to require a gradient, are made anew.
 """
 
 from __future__ import annotations

@@ -50,11 +50,11 @@ Attention modules, forward and backward, PyG / known graph / new edge_index (of 
 | GAT, edges, 4      | 1000 x 64  | 64 k  | 3647 / 2178 / 3489 |
 
 PyG's small sums and means are made in another way here, see _operators.py: 28 k values without a gradient take 18, not 24.
-Sums and extremes of one or two columns are PyG's: of 45000 unsorted rows in 32 segments a sum of one takes 49 forward, and 87 here.
-On a GPU values take a GPU_SPEED-th of the time, while calls start as late: limits are as many times as large there, those of
-attention modules GPU_ATTENTION_SPEED times. They were chosen from these steps; with them 49 programs on 45000 edges took 0.54 to
-1.33 times PyG's time, 0.94 on average, while the host's noise was up to a third. Milliseconds, PyG / known graph, on an H200
-beside a slow host, by `benchmarks programs`; those of GATv2Conv by hand, with few warm-up steps:
+Sums and extremes of one or two columns are PyG's: of 45000 unsorted rows in 32 segments a sum of one takes 49 forward, and 87 by
+halfgnn. On a GPU values take 1 / GPU_SPEED of the time, but a call starts as late. So limits are GPU_SPEED times as large there,
+and those of attention modules GPU_ATTENTION_SPEED times. They were chosen from the steps below; with them 49 programs on 45000
+edges took 0.54 to 1.33 times PyG's time, 0.94 on average, while the host's noise was up to a third. Milliseconds, PyG / known
+graph, on an H200 beside a slow host, by `benchmarks programs`; those of GATv2Conv by hand, with few warm-up steps:
 
 | program | edges x width | values | |
 |---|---|---|---|

@@ -206,14 +206,20 @@ def test_tensors_of_inference_mode(conversions):
     with torch.inference_mode():
         edge_index = make_edge_index()
         first = conv(x, edge_index)
+        assert torch.equal(conv(x, edge_index), first) and len(conversions) == 1  # layers of a request share a graph
         edge_index[0] = edge_index[0].flip(0)
-        assert not torch.equal(conv(x, edge_index), first)
+        assert not torch.equal(conv(x, edge_index), first) and len(conversions) == 2
+        edge_index.resize_(2, 3)
+        assert torch.equal(conv(x, edge_index), conv(x, edge_index.clone())) and len(conversions) == 4
+        known = len(_graph._known_in_inference)
+        del edge_index
+        assert len(_graph._known_in_inference) == known - 1  # with its copy
     # A graph that is made there is used after it.
     ordinary = make_edge_index()
     with torch.inference_mode():
         conv(x, ordinary)
     conv(x, ordinary).sum().backward()
-    assert len(conversions) == 3
+    assert len(conversions) == 5
 
 
 @pytest.mark.parametrize("name", MODULES)
