@@ -19,7 +19,8 @@ from . import memory, serving_models
 from .serving_models import DTYPES, Contestant, Request
 
 CALLERS = 8
-PERIOD_S = 5.0  # between two readings of memory, for which callers rest
+PERIOD_S = 5.0  # between two readings of memory, for which callers rest; less in a short soak
+LEAST_READINGS = 4
 WARM_UP = 0.2  # of the time, in which allocators reach their size
 MOST_ALLOCATED_MIB = (
     1.0  # growth of what malloc has given out, between the first and the last quarter of what follows the warm-up
@@ -69,6 +70,8 @@ class Soak:
 
     def complaint(self) -> str | None:
         """Why memory is not flat, if it is not. What is free in malloc's arenas, but not at their ends, is nobody's leak."""
+        if len(self.readings) < LEAST_READINGS:
+            return f"memory was read {len(self.readings)} times after the warm-up, which is too few to tell"
         allocated, left = self.growth("allocated"), self.left[1] - self.left[0]
         if allocated is not None and allocated > MOST_ALLOCATED_MIB:
             return f"what is allocated grew by {allocated:.1f} MiB, more than {MOST_ALLOCATED_MIB:g} MiB"
@@ -131,8 +134,9 @@ class _Callers:
             return None
 
 
-def soak(jobs: Sequence[Job], count: int, seconds: float, period: float = PERIOD_S) -> Soak:
+def soak(jobs: Sequence[Job], count: int, seconds: float) -> Soak:
     """Threads call random jobs until the time has passed."""
+    period = min(PERIOD_S, seconds / (5 * LEAST_READINGS))
     callers, begin = _Callers(jobs, count), time.perf_counter()
     for thread in callers.threads:
         thread.start()
@@ -150,10 +154,14 @@ def soak(jobs: Sequence[Job], count: int, seconds: float, period: float = PERIOD
         if is_last:
             callers.stop.set()
 
-    while not callers.stop.wait(period):
-        callers.at_rest(read)
-    for thread in callers.threads:
-        thread.join()
+    try:
+        while not callers.stop.wait(period):
+            callers.at_rest(read)
+    finally:  # also at Ctrl-C
+        callers.stop.set()
+        callers.barrier.abort()
+        for thread in callers.threads:
+            thread.join()
     if callers.failed:
         raise callers.failed[0]
     return Soak(sum(callers.counts), readings, (left[0], left[-1]))

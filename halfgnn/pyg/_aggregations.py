@@ -80,7 +80,7 @@ def several(
 
 def _rows_of(x: Tensor, index: Tensor, dim_size: Any, dim: int, names: Sequence[Any]) -> tuple[Graph, Tensor] | None:
     """The rows that are reduced, of nodes or edges, and the Graph along whose edges they go; None if they are left to PyG."""
-    if isinstance(x, Message) and x.edge_dim != 0:
+    if torch._C._is_tracing() or (isinstance(x, Message) and x.edge_dim != 0):
         return None
     with_gradient = x.requires_grad and torch.is_grad_enabled()
     # PyG makes one reduction after the other of what one pass reads.

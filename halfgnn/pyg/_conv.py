@@ -117,6 +117,14 @@ def refuse_options(conv: Any, kind: type, reductions: tuple[str, ...] | None = (
     return None
 
 
+def has_own_steps(conv: Any) -> bool:
+    """Whether messages of a module of torch_geometric are made and reduced by its own code: nobody has replaced a method."""
+    attributes, cls = conv.__dict__, type(conv)
+    return not any(
+        step in attributes or not getattr(cls, step).__module__.startswith("torch_geometric.") for step in _STEPS
+    )
+
+
 def refuse(conv: Any, kind: type, edge_index: Any, x: Any, reductions: tuple[str, ...] | None = ("sum",)) -> str | None:
     """Why a call is left to the forward of `kind`, torch_geometric's class. reductions: see refuse_options."""
     reason = refuse_module(conv) or refuse_options(conv, kind, reductions)

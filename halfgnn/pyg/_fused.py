@@ -15,7 +15,7 @@ from torch_geometric import nn
 
 from ..common.operands import width_of
 from ..common.precision import HALF, autocasts
-from ..common.refusals import cuda_has_attention, refuse, refuse_mode
+from ..common.refusals import cuda_has_attention, refuse, refuse_mode, refuse_tracing
 from . import _operators, _worth
 from ._accounts import fell_back, routed
 from ._conv import refuse_module, refuse_options
@@ -136,7 +136,7 @@ def _refuse(
         return "dot without edges"  # its steps are faster
     edge_index = plain(edge_index)
     # The size is asked before anything is read or kept of the edges.
-    reason = refuse_topology(edge_index) or _refuse_size(conv, edge_index, edge_attr)
+    reason = refuse_tracing() or refuse_topology(edge_index) or _refuse_size(conv, edge_index, edge_attr)
     if reason is not None:
         return reason
     reason = refuse_module(conv) or refuse_mode() or refuse_options(conv, kind)

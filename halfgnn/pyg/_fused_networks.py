@@ -13,7 +13,7 @@ from torch import Tensor
 from torch_geometric import nn
 from torch_geometric.nn.models import schnet
 
-from ..common.refusals import refuse_mode
+from ..common.refusals import refuse_mode, refuse_tracing
 from . import _operators, _worth
 from ._accounts import fell_back, routed
 from ._conv import refuse_module, refuse_options
@@ -87,7 +87,7 @@ def _refuse_cf_conv(conv: Any, x: Any, edge_index: Any, edge_weight: Any, edge_a
 
 
 def _refuse_call(kind: type, conv: Any, edge_index: Any, reading: Any, reductions: tuple[str, ...]) -> str | None:
-    reason = refuse_topology(edge_index)
+    reason = refuse_tracing() or refuse_topology(edge_index)
     if reason is not None:
         return reason
     num_values, has_gradient = edge_index.shape[1] * reading.first.out_features, torch.is_grad_enabled()

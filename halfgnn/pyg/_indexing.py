@@ -42,6 +42,8 @@ def install(bindings: Bindings) -> None:
 
 def _selected(columns: Any, x: Tensor, index: tuple[Any, Tensor]) -> Any:
     """Columns of an edge_index."""
+    if torch._C._is_tracing():
+        return columns
     is_edge_index = x.dim() == 2 and x.shape[0] == 2 and x.dtype in _INTEGERS and x.layout == torch.strided
     if (
         is_edge_index
@@ -73,7 +75,7 @@ def _has_rows(x: Tensor) -> bool:
 
 def _rows(x: Tensor, index: Tensor) -> Tensor | None:
     """x[index], if it is not left to PyTorch."""
-    if x.size(0) == 0:
+    if torch._C._is_tracing() or x.size(0) == 0:
         return None
     num_values = _worth.weighed_rows(x, index.numel())
     if num_values < _worth.FEW_ROWS or x.device != index.device or torch.compiler.is_compiling():

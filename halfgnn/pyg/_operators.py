@@ -79,10 +79,13 @@ def check_input(original: Original) -> Original:
 def index_select(original: Original) -> Original:
     """``MessagePassing._index_select``: features of one side's nodes for every edge."""
     is_compiling, worth, counts, select = torch.compiler.is_compiling, _worth, fell_back, _index_select
-    few, extremes = ("propagate", "few values"), _EXTREMES
+    few, extremes, is_tracing, traced = ("propagate", "few values"), _EXTREMES, torch._C._is_tracing, "torch.jit.trace"
 
     def _index_select_or_few(self: Any, src: Tensor, index: Tensor) -> Tensor:
         if is_compiling():
+            return original(self, src, index)
+        if is_tracing():  # sizes are tensors then, which must not be counted
+            counts["propagate", traced] += 1
             return original(self, src, index)
         num_values, num_nodes = src.numel() * index.numel(), src.size(self.node_dim) if src.dim() > 1 else src.numel()
         num_values = worth.weighed(num_values, src)
@@ -148,13 +151,22 @@ def refuse_ids(propagation: Propagation, row: int, num_nodes: int) -> str | None
 def scatter(original: Original) -> Original:
     """``utils.scatter``, to which aggregations come too."""
     is_compiling, worth, counts, route, few = torch.compiler.is_compiling, _worth, fell_back, _scatter, _of_few
-    reductions, ordinary, message = REDUCES, Tensor, Message
+    reductions, ordinary, message, is_tracing, traced = (
+        REDUCES,
+        Tensor,
+        Message,
+        torch._C._is_tracing,
+        "torch.jit.trace",
+    )
     keys = {reduce: (name, "few values") for reduce, name in _NAMES.items()}
 
     def scatter_or_few(
         src: Tensor, index: Tensor, dim: int = 0, dim_size: int | None = None, reduce: str = "sum"
     ) -> Tensor:
         if is_compiling() or not isinstance(src, ordinary) or not isinstance(index, ordinary):
+            return original(src, index, dim, dim_size, reduce)
+        if is_tracing():
+            counts[keys[reduce][0] if reduce in keys else reduce, traced] += 1
             return original(src, index, dim, dim_size, reduce)
         if type(src) is not message and worth.is_small(src, reductions.get(reduce)):
             counts[keys[reduce]] += 1
@@ -340,6 +352,7 @@ def softmax(original: Original) -> Original:
     """``utils.softmax``: over the edges that share a node."""
     is_compiling, worth, counts, route = torch.compiler.is_compiling, _worth, fell_back, _softmax
     ordinary, message, few, of_few = Tensor, Message, ("edge_softmax", "few values"), _softmax_of_few
+    is_tracing, traced = torch._C._is_tracing, ("edge_softmax", "torch.jit.trace")
 
     def softmax_or_few(
         src: Tensor,
@@ -349,6 +362,9 @@ def softmax(original: Original) -> Original:
         dim: int = 0,
     ) -> Tensor:
         if is_compiling() or not isinstance(src, ordinary):
+            return original(src, index, ptr, num_nodes, dim)
+        if is_tracing():
+            counts[traced] += 1
             return original(src, index, ptr, num_nodes, dim)
         if type(src) is not message and worth.is_small(src, "softmax"):
             counts[few] += 1

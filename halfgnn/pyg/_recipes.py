@@ -91,6 +91,30 @@ class Softmax(NamedTuple):
         yield self.logits
 
 
+_aten = torch.ops.aten
+_NEGATIONS = frozenset([_aten.neg.default, _aten.rsub.Scalar])
+_SCALES = frozenset([_aten.mul.Tensor, _aten.mul.Scalar, _aten.div.Tensor, _aten.div.Scalar])
+_COPIES = frozenset([_aten._to_copy.default, _aten.clone.default])
+
+
+def is_negated(x: Any) -> bool:
+    """Whether a message is written as the negative of something, so that to add it is to subtract."""
+    if not isinstance(x, AbstractMessage) or not isinstance(x.recipe, Applied):
+        return False
+    recipe = x.recipe
+    if recipe.func in _NEGATIONS:
+        return True
+    if recipe.func in _SCALES:
+        return any(is_negated(y) or _is_below_zero(y) for y in recipe.args)
+    return (recipe.is_view or recipe.func in _COPIES) and is_negated(recipe.args[0])
+
+
+def _is_below_zero(x: Any) -> bool:
+    """Whether x is a negative number. A number in a program is a tensor without dimensions to PyTorch's operators."""
+    is_number = isinstance(x, (int, float)) or (type(x) is Tensor and x.dim() == 0 and x.is_cpu)
+    return is_number and bool(x < 0)
+
+
 def version_of(x: Tensor) -> int | None:
     return None if x.is_inference() else x._version
 

@@ -135,7 +135,7 @@ class _Reduction:
             return self._gspmm("mul", first.x, second.x, is_part, incidence(self._graph()))  # type: ignore[union-attr]
         if not self.is_linear:
             return None
-        if op == "add" and weight is not None:
+        if op == "add" and weight is not None and not value.is_difference:
             return self.of(first, weight, True) + self.of(second, weight, True)
         if op == "add" and any(isinstance(x, Rows) and x.of == ALL for x in (first, second)):
             return self.of(first, weight, True) + self.of(second, weight, True)

@@ -8,6 +8,7 @@ all the same, or has made to require a gradient, are made anew.
 from __future__ import annotations
 
 import sys
+import threading
 from collections.abc import Callable
 from typing import Any
 
@@ -21,7 +22,7 @@ from ..common.drop_in import inline
 from ..common.kept import is_captured, kept, may_keep, ordinary_tensors, taken
 from ..common.refusals import refuse_mode
 from . import _worth
-from ._conv import refuse_module
+from ._conv import has_own_steps, refuse_module
 from ._graph import (
     Topology,
     known_topology,
@@ -36,8 +37,13 @@ Original = Callable[..., Any]
 
 _MOST_MADE = 8  # results of made_once() per content; the oldest goes first
 _LAYERS = "torch_geometric.nn."  # modules of torch_geometric whose functions only read what they are given
-# In a dictionary, where patch() leaves it as it is.
-_WITHOUT_LOOPS: dict[str, Callable[..., Any]] = {"add_remaining_self_loops": add_self_loops}
+
+
+class _Inner(threading.local):
+    is_part = False  # whether self-loops are made for weights, with which they are kept
+
+
+_inner = _Inner()
 
 
 def made_once(topology: Topology, key: Any, make: Callable[[], tuple[Any, ...]]) -> tuple[Any, ...]:
@@ -86,6 +92,7 @@ def _is_layer(frame: Any) -> bool:
     return (
         isinstance(layer, MessagePassing)
         and type(layer).__module__.startswith(_LAYERS)
+        and has_own_steps(layer)
         and not getattr(layer, "cached", False)
         and variables.get("return_attention_weights") is None
         and refuse_module(layer) is None
@@ -109,10 +116,10 @@ def _may_remember(edge_index: Tensor, num_nodes: Any) -> bool:
 def self_loops(original: Original) -> Original:
     """``remove_self_loops``, ``add_self_loops`` and ``add_remaining_self_loops``: PyG's, whose new edge_index shares its graphs."""
     is_compiling, ordinary, worth, route, is_worth = torch.compiler.is_compiling, Tensor, _worth, _self_loops, may_share
-    frame, is_layer = sys._getframe, _is_layer
+    frame, is_layer, is_tracing = sys._getframe, _is_layer, torch._C._is_tracing
 
     def self_loops_or_few(edge_index: Any, *args: Any, **kwargs: Any) -> Any:
-        if is_compiling() or type(edge_index) is not ordinary or edge_index.numel() < worth.FEW_ENDS:
+        if is_compiling() or is_tracing() or type(edge_index) is not ordinary or edge_index.numel() < worth.FEW_ENDS:
             return original(edge_index, *args, **kwargs)
         if edge_index.layout is not strided or not is_worth(edge_index):
             return original(edge_index, *args, **kwargs)
@@ -129,7 +136,7 @@ def _self_loops(original: Original, is_layer: bool, edge_index: Tensor, *args: A
     edge_attr = kwargs.get("edge_attr", args[0] if args else None)
     num_nodes = kwargs.get("num_nodes", args[2] if len(args) > 2 else None)
     how = original.__name__, num_nodes
-    if edge_attr is not None or not _may_remember(edge_index, num_nodes):
+    if edge_attr is not None or _inner.is_part or not _may_remember(edge_index, num_nodes):
         return _with_shared_graphs(original, how, edge_index, *args, **kwargs)
     topology = topology_of(edge_index)
     if how not in topology.derived:
@@ -147,16 +154,27 @@ def _with_shared_graphs(
 ) -> tuple[Tensor, Tensor | None]:
     """Where there are known to be no self-loops, PyG need not look for those that remain."""
     name, num_nodes = how
-    if not lacks_loops(edge_index):
+    edge_attr = kwargs.get("edge_attr", args[0] if args else None)
+    if name == "add_self_loops" or not _has_rows(edge_attr, edge_index) or not _lacks_loops(edge_index):
         result = original(edge_index, *args, **kwargs)
     elif name == "remove_self_loops":
-        edge_attr = kwargs.get("edge_attr", args[0] if args else None)
-        result = edge_index.clone(), None if edge_attr is None else edge_attr.clone()
+        copies = [x if x is None else x.clone(memory_format=torch.contiguous_format) for x in (edge_index, edge_attr)]
+        result = copies[0], copies[1]
     else:
-        result = _WITHOUT_LOOPS.get(name, original)(edge_index, *args, **kwargs)
+        result = add_self_loops(edge_index, *args, **kwargs)
     if type(result[0]) is Tensor and (num_nodes is None or isinstance(num_nodes, int)):
         share_graphs(edge_index, how, result[0])
     return result
+
+
+def _has_rows(edge_attr: Any, edge_index: Tensor) -> bool:
+    """Whether edge_attr, if there is one, has a row for each edge."""
+    return edge_attr is None or (isinstance(edge_attr, Tensor) and edge_attr.shape[:1] == edge_index.shape[1:])
+
+
+def _lacks_loops(edge_index: Tensor) -> bool:
+    """Whether no edge is known to be a self-loop. It may be asked where nothing may wait for the device."""
+    return not edge_index.is_meta and not is_captured(edge_index.device) and lacks_loops(edge_index)
 
 
 # ---- weights -----------------------------------------------------------------------------------------------------------------
@@ -166,7 +184,7 @@ def _with_shared_graphs(
 def gcn_norm(original: Original) -> Original:
     """``gcn_norm``: an edge_index with self-loops, and the weight of each edge by the degrees of its ends."""
     is_compiling, ordinary, of_tensor, route = torch.compiler.is_compiling, Tensor, known_topology, _weights
-    frame, is_layer, default = sys._getframe, _is_layer, torch.get_default_dtype
+    frame, is_layer, default, is_tracing = sys._getframe, _is_layer, torch.get_default_dtype, torch._C._is_tracing
 
     def gcn_norm_or_kept(
         edge_index: Any,
@@ -178,7 +196,7 @@ def gcn_norm(original: Original) -> Original:
         dtype: Any = None,
     ) -> Any:
         options = num_nodes, improved, add_self_loops, flow, dtype
-        if edge_weight is not None or is_compiling() or type(edge_index) is not ordinary:
+        if edge_weight is not None or is_compiling() or is_tracing() or type(edge_index) is not ordinary:
             return original(edge_index, edge_weight, *options)
         topology = of_tensor(edge_index)
         if topology is None or not (topology.graphs or topology.derived):  # hardly used before
@@ -193,18 +211,19 @@ def gcn_norm(original: Original) -> Original:
 def laplacian(original: Original) -> Original:
     """``get_laplacian``: an edge_index with self-loops, and the Laplacian's values."""
     is_compiling, ordinary, of_tensor, route = torch.compiler.is_compiling, Tensor, known_topology, _weights
-    frame, is_layer, default = sys._getframe, _is_layer, torch.get_default_dtype
+    frame, is_layer, default, is_tracing = sys._getframe, _is_layer, torch.get_default_dtype, torch._C._is_tracing
 
     def laplacian_or_kept(
         edge_index: Any, edge_weight: Any = None, normalization: Any = None, dtype: Any = None, num_nodes: Any = None
     ) -> Any:
         options = normalization, dtype, num_nodes
-        if edge_weight is not None or is_compiling() or type(edge_index) is not ordinary:
+        if edge_weight is not None or is_compiling() or is_tracing() or type(edge_index) is not ordinary:
             return original(edge_index, edge_weight, *options)
         topology = of_tensor(edge_index)
         if topology is None or not (topology.graphs or topology.derived):  # hardly used before
             return original(edge_index, edge_weight, *options)
-        key = "laplacian", num_nodes, normalization, dtype or default()
+        device = edge_index.device.type  # autocast widens a reciprocal
+        key = "laplacian", num_nodes, normalization, dtype or default(), torch.is_autocast_enabled(device)
         return route(original, topology, edge_index, options, key, is_layer(frame(1)))
 
     return laplacian_or_kept
@@ -223,7 +242,11 @@ def _weights(
         return original(edge_index, None, *options)
 
     def make() -> tuple[Tensor, ...]:
-        edges, weights = original(edge_index, None, *options)
+        _inner.is_part = True
+        try:
+            edges, weights = original(edge_index, None, *options)
+        finally:
+            _inner.is_part = False
         # What is kept must not keep the edge_index, with which it is forgotten.
         return (weights,) if edges is edge_index else (edges, weights)
 

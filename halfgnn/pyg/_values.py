@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import operator
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 import torch
@@ -23,7 +23,7 @@ from ._accounts import routed
 from ._deferred import BINARY, CAT, POLES, SHAPES, SUM, UNBOUNDED, is_of_edges
 from ._graph import graph_with, reached
 from ._propagation import Propagation
-from ._recipes import AbstractMessage, Applied, Lifted, Softmax
+from ._recipes import AbstractMessage, Applied, Lifted, Softmax, is_negated
 from ._rows import rows_at
 
 EDGES, ALL = "edges", "all"
@@ -46,11 +46,12 @@ class Rows:
 
 @dataclass(frozen=True, slots=True)
 class Combined:
-    """op (mul, add, sub, div) of two values."""
+    """op (mul, add, sub, div) of two values. is_difference: of a sum, whether it is written as one of x and -y."""
 
     op: str
     first: Value
     second: Value
+    is_difference: bool = False
 
 
 @dataclass(frozen=True, slots=True)
@@ -100,7 +101,10 @@ class Evaluation:
         recipe.check_versions()
         op = BINARY.get(recipe.func)
         if op is not None:
-            return combined(op, *(self._operand(x, message) for x in recipe.args))
+            value = combined(op, *(self._operand(x, message) for x in recipe.args))
+            if op == "add" and isinstance(value, Combined) and any(map(is_negated, recipe.args)):
+                return replace(value, is_difference=True)
+            return value
         if recipe.func is CAT:
             return Joined(tuple(self._operand(x, message) for x in recipe.args[0]))
         inner = self.of(recipe.args[0])
@@ -187,7 +191,9 @@ class Evaluation:
     def _selected(self, joined: AbstractMessage, x: Tensor, dim: int, place: int) -> Tensor:
         """x.select(dim, place). The layers of PNA select one tower after another: one gradient of all fills x's, where each
         select would fill it with zeros and add it to those of the others."""
-        if not (self.with_history and x.requires_grad):
+        if not (
+            self.with_history and x.requires_grad and torch.is_grad_enabled()
+        ):  # parts that are kept have a history
             return x.select(dim, place)
         for known, known_dim, parts in joined.cell.unbound:
             if known is x and known_dim == dim:
@@ -214,14 +220,15 @@ class Evaluation:
         """The sum over the last dimension, kept as 1; None if it has to be formed first. is_part: it is added to others."""
         if isinstance(value, Rows):
             if isinstance(value.x, Tensor) and value.x.dim() and value.x.shape[-1] == width and value.of != ALL:
-                return Rows(value.of, value.x.sum(-1, keepdim=True))
+                is_wide = is_part and value.x.dtype in HALF  # what is added up is rounded once
+                return Rows(value.of, value.x.sum(-1, keepdim=True, dtype=torch.float32 if is_wide else None))
             return None
         if not isinstance(value, Combined):
             return None
         first, second = value.first, value.second
-        if value.op == "sub":
+        if value.op == "sub" or value.is_difference:
             return None  # two sums may be nearly equal, or equal along a self-loop, and each is rounded in its own way
-        if value.op in ("add", "sub"):
+        if value.op == "add":
             parts = self._summed(first, width, dtype, True), self._summed(second, width, dtype, True)
             return None if None in parts else combined(value.op, *parts)  # type: ignore[arg-type]
         if is_narrow(second, width):

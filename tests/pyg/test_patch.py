@@ -6,6 +6,7 @@ import importlib
 import subprocess
 import sys
 import threading
+import warnings
 import weakref
 
 import pytest
@@ -213,6 +214,36 @@ for is_on in map(int, sys.argv[1]):
         torch.testing.assert_close(torch.jit.script(conv)(x, edge_index), conv(x, edge_index))
     convs.reverse()
 """
+
+
+@pytest.mark.parametrize(
+    "make",
+    [
+        lambda: theirs.LGConv(),
+        lambda: theirs.GCNConv(32, 32),
+        lambda: theirs.GATConv(32, 32),
+        lambda: theirs.GraphConv(32, 32, aggr="max"),
+        lambda: theirs.ChebConv(32, 32, 2),
+        lambda: theirs.PNAConv(32, 32, ["mean", "max"], ["identity"], deg=torch.ones(9).long()),
+    ],
+    ids=["LG", "GCN", "GAT", "Graph", "Cheb", "PNA"],
+)
+def test_a_trace_leaves_nothing_behind(make):
+    """Sizes are tensors while PyTorch traces. What is counted of an edge_index must be numbers."""
+    layer, edge_index = make(), torch.randint(300, (2, 20_000), generator=torch.Generator().manual_seed(0))
+    x = torch.randn(300, 32, generator=torch.Generator().manual_seed(1))
+    with halfgnn.pyg.accelerate():
+        layer(x, edge_index)
+        with warnings.catch_warnings(record=True) as caught:
+            warnings.simplefilter("always")
+            with torch.inference_mode():
+                torch.jit.trace(layer, (x, edge_index), check_trace=False)
+            torch.jit.trace(layer, (x, edge_index), check_trace=False)
+        y = x.requires_grad_()
+        for _ in range(12):
+            layer(y, edge_index).sum().backward()
+        torch.func.grad(lambda x: layer(x, edge_index).sum())(x.detach())
+    assert not [warning for warning in caught if "halfgnn" in warning.filename]
 
 
 @pytest.mark.parametrize("order", ["101", "010"])

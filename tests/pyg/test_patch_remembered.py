@@ -4,6 +4,7 @@ again."""
 from __future__ import annotations
 
 import gc
+import types
 import weakref
 
 import pytest
@@ -197,7 +198,8 @@ def test_every_argument_of_a_laplacian_counts():
     assert [t.dtype for t in found] == [t.dtype for t in expected]
     assert_same(found, expected, 1e-6)
     assert {key for key in made(edge_index) if key[0] == "laplacian"} == {
-        ("laplacian", num_nodes, normalization, dtype or torch.float32) for normalization, dtype, num_nodes in calls
+        ("laplacian", num_nodes, normalization, dtype or torch.float32, False)
+        for normalization, dtype, num_nodes in calls
     }
 
 
@@ -375,3 +377,66 @@ def test_a_returned_edge_index_is_the_callers(kind):
     before = first.clone()
     second += NODES
     assert torch.equal(first, before)
+
+
+def replaced_on_the_module(monkeypatch):
+    layer = theirs.GCNConv(WIDTH, WIDTH)
+    layer.message = types.MethodType(Halving.message, layer)
+    return layer
+
+
+def replaced_on_the_class(monkeypatch):
+    monkeypatch.setattr(theirs.SGConv, "message", Halving.message)
+    return theirs.SGConv(WIDTH, WIDTH, add_self_loops=True)
+
+
+@pytest.mark.parametrize("replaced", [replaced_on_the_module, replaced_on_the_class])
+def test_a_layer_whose_message_was_replaced_has_its_own(monkeypatch, replaced):
+    torch.manual_seed(0)
+    first, second = theirs.GCNConv(WIDTH, WIDTH).double(), replaced(monkeypatch).double()
+    edge_index, x = edges(), randn(NODES, WIDTH, seed=1)
+
+    def run():
+        out = [second(first(x, edge_index), edge_index) for _ in range(4)]
+        for y in out:
+            y.sum().backward()
+        return [y.detach() for y in out]
+
+    expected = run()
+    with halfgnn.pyg.accelerate():
+        assert_same(run(), expected)
+
+
+def test_add_self_loops_reads_no_ids():
+    with halfgnn.pyg.accelerate():
+        for _ in range(4):
+            found, _ = utils.add_self_loops(edges().to("meta"), num_nodes=NODES)
+        meta = edges().to("meta")
+        for _ in range(4):
+            found, _ = utils.add_self_loops(meta, num_nodes=NODES)
+    assert found.shape == (2, EDGES + NODES)
+
+
+@pytest.mark.parametrize("name", ["remove_self_loops", "add_remaining_self_loops"])
+def test_an_edge_index_without_loops(name):
+    ends = torch.arange(EDGES) % NODES
+    edge_index = torch.stack([ends, (ends + 1) % NODES], 1).t()  # not contiguous
+    function = getattr(utils, name)
+    expected, weight = function(edge_index)[0], torch.rand(EDGES, 2)
+    with halfgnn.pyg.accelerate():
+        for _ in range(4):
+            found, _ = getattr(utils, name)(edge_index)
+            assert torch.equal(found, expected) and found.stride() == expected.stride()
+            assert getattr(utils, name)(edge_index, weight)[1].is_contiguous()
+            with pytest.raises(IndexError):
+                getattr(utils, name)(edge_index, weight[1:])
+
+
+@pytest.mark.parametrize("kind, args", [(theirs.GCNConv, (WIDTH, 4)), (theirs.ChebConv, (WIDTH, 4, 2))])
+def test_edges_are_kept_once(kind, args):
+    layer, edge_index, x = kind(*args).double(), edges(), randn(NODES, WIDTH, seed=1)
+    with halfgnn.pyg.accelerate():
+        for _ in range(4):
+            layer(x, edge_index)
+        (kept,) = made(edge_index).values()
+    assert len([t for t in kept if isinstance(t, torch.Tensor)]) == 2

@@ -5,6 +5,7 @@ from __future__ import annotations
 import pytest
 import torch
 import torch_geometric
+from torch.utils.checkpoint import checkpoint
 
 import halfgnn.pyg
 from tests import support
@@ -161,6 +162,82 @@ def test_layers_of_towers(towers):
     assert_tree(function, "sum", x, d)
     plain, routed = seen
     assert "SelectBackward0" in plain and "SelectBackward0" not in routed and "UnbindBackward0" in routed
+
+
+class Towers(torch_geometric.nn.MessagePassing):
+    """The first tower of features is read by `read` before a layer takes it, and so is the second by another layer."""
+
+    def __init__(self, read):
+        super().__init__(node_dim=0)
+        self.read, self.layers = read, torch.nn.ModuleList([torch.nn.Linear(8, 5) for _ in range(2)]).double()
+
+    def forward(self, x, edge_index):
+        x = x.view(-1, 2, 4)
+        return self.propagate(edge_index, x=x)
+
+    def message(self, x_i, x_j):
+        h = torch.cat([x_i, x_j], -1)
+        return self.read(self.layers[0], h[:, 0]) + self.layers[1](h[:, 1])
+
+
+def gated_without_gradient(layer, tower):
+    with torch.no_grad():
+        gate = layer(tower).sigmoid()
+    return gate * layer(tower)
+
+
+READS = {
+    "no_grad": gated_without_gradient,
+    "checkpoint": lambda layer, tower: checkpoint(layer, tower, use_reentrant=True),
+}
+
+
+@pytest.mark.parametrize("name", READS)
+def test_a_tower_that_was_read_without_gradients_has_its_own(name):
+    torch.manual_seed(0)
+    layer, edge_index = Towers(READS[name]), edges(NUM_NODES, NUM_NODES)
+    x = randn(NUM_NODES, WIDTH, seed=1).requires_grad_()
+
+    def run():
+        layer.zero_grad()
+        x.grad = None
+        layer(x, edge_index).pow(2).sum().backward()
+        return [x.grad, *(p.grad for p in layer.parameters())]
+
+    expected = run()
+    with halfgnn.pyg.accelerate():
+        assert_same(run(), expected)
+
+
+DIFFERENCES = {
+    "negated": lambda x_i, x_j: x_i + -x_j,
+    "negated first": lambda x_i, x_j: -x_j + x_i,
+    "times a number": lambda x_i, x_j: x_i + -1 * x_j,
+    "over a number": lambda x_i, x_j: x_i + x_j.view(-1, WIDTH) / -1.0,
+    "from a number": lambda x_i, x_j: (x_i - 3) + (3 - x_j),
+}
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
+@pytest.mark.parametrize("weighted", [False, True])
+@pytest.mark.parametrize("name", DIFFERENCES)
+def test_a_difference_that_is_written_as_a_sum(name, weighted, dtype):
+    """It is formed as the difference is: taken apart it is the difference of two large sums, which are rounded first."""
+    x = (randn(NUM_NODES, WIDTH, seed=1) + (4096 if dtype is torch.float32 else 64)).to(dtype)
+    w, edge_index = randn(NUM_EDGES, 1, seed=3).to(dtype), edges(NUM_NODES, NUM_NODES)
+    difference = DIFFERENCES[name]
+
+    def function(x_i, x_j, d_i, d_j, w):
+        out = difference(x_i, x_j)
+        return w * out if weighted else out.sum(-1, keepdim=True)
+
+    layer = Tree(function, "sum" if weighted else "max")
+    exact = layer(x.double(), None, w.double(), edge_index)
+    expected = layer(x, None, w, edge_index)
+    with halfgnn.pyg.accelerate():
+        found = layer(x, None, w, edge_index)
+    limit = (expected.double() - exact).abs().max() + 1e-5 * exact.abs().max()
+    assert (found.double() - exact).abs().max() <= limit
 
 
 @pytest.mark.parametrize("dtype", [*support.HALVES, torch.float32], ids=str)
