@@ -277,35 +277,40 @@ def latest(found: Sequence[ServingRow]) -> list[ServingRow]:
 
 
 def render(found: Sequence[ServingRow]) -> str:
-    """The markdown tables of the last runs: latencies, then calls per second."""
+    """The markdown tables of the last runs on each processor: latencies, then calls per second."""
+    rows = latest(found)
+    parts = []
+    for cpu in dict.fromkeys(row.cpu for row in rows):
+        tables = _tables([row for row in rows if row.cpu == cpu])
+        parts += [f"**{cpu}**", *tables] if cpu and tables else tables
+    return "\n\n".join(parts) + "\n" if parts else ""
+
+
+def _tables(found: Sequence[ServingRow]) -> list[str]:
     cases: dict[tuple, dict[str, ServingRow]] = {}
-    for row in latest(found):
+    for row in found:
         cases.setdefault(row.case, {})[row.contestant] = row
     parts = []
     for what, title, value in (
-        ("latency", "**Milliseconds per call**, one caller, median:", lambda row: row.ms),
-        ("throughput", "**Calls per second** of callers at once, one thread per call:", lambda row: row.per_second),
+        ("latency", "Milliseconds per call, one caller, median:", lambda row: row.ms),
+        ("throughput", "Calls per second of callers at once, one thread per call:", lambda row: row.per_second),
     ):
-        lines = []
-        for case, by_name in cases.items():
-            if case[0] != what:
-                continue
-            row = next(iter(by_name.values()))
-            values = {name: value(by_name[name]) if name in by_name else None for name in CONTESTANTS}
-            ours, theirs, compiled = values[OURS_AOTI], values[PYG], values[PYG_AOTI]
-            pairs = [(ours, theirs), (ours, compiled)]
-            gains = [faster(*(pair if what == "latency" else pair[::-1])) for pair in pairs]
-            count = row.threads if what == "latency" else row.callers
-            lines.append(
-                [row.model, row.dtype, f"{row.num_nodes:,}", f"{row.num_edges:,}", str(count)]
-                + [number(values[name]) for name in CONTESTANTS]
-                + gains
-            )
+        lines = [_line(what, by_name, value) for case, by_name in cases.items() if case[0] == what]
         if lines:
             header = ["model", "dtype", "nodes", "edges", "threads" if what == "latency" else "callers", *CONTESTANTS,
                       f"{OURS_AOTI}: faster than {PYG}", "than its AOTInductor"]  # fmt: skip
             parts.append(f"{title}\n\n{markdown(header, lines, 2)}")
-    return "\n\n".join(parts) + "\n" if parts else ""
+    return parts
+
+
+def _line(what: str, by_name: dict[str, ServingRow], value: Callable[[ServingRow], float | None]) -> list[str]:
+    row = next(iter(by_name.values()))
+    values = {name: value(by_name[name]) if name in by_name else None for name in CONTESTANTS}
+    ours, theirs, compiled = values[OURS_AOTI], values[PYG], values[PYG_AOTI]
+    gains = [faster(*(pair if what == "latency" else pair[::-1])) for pair in ((ours, theirs), (ours, compiled))]
+    count = row.threads if what == "latency" else row.callers
+    shown = [number(values[name]) for name in CONTESTANTS]
+    return [row.model, row.dtype, f"{row.num_nodes:,}", f"{row.num_edges:,}", str(count), *shown, *gains]
 
 
 # ---- the command -----------------------------------------------------------------------------------------------------------------
