@@ -13,6 +13,8 @@ from typing import Any
 
 import torch
 
+from .sequence_slot import clear_below
+
 Route = Callable[..., Any]
 
 
@@ -36,13 +38,13 @@ class Bindings:
         self._bound.append((owner, name, getattr(owner, name), stand_in))
         if isinstance(owner, type) and name not in vars(owner):
             self._inherited.add((owner, name))
-        setattr(owner, name, stand_in)
+        _set(owner, name, stand_in)
 
     def bind_again(self) -> bool:
         """Binds what was restored last, but names that have another value by now. Returns False if nothing was restored."""
         for owner, name, original, stand_in in self._bound:
             if getattr(owner, name, None) is original:
-                setattr(owner, name, stand_in)
+                _set(owner, name, stand_in)
         self._is_on = bool(self._bound)
         return self._is_on
 
@@ -52,9 +54,21 @@ class Bindings:
                 continue
             if (owner, name) in self._inherited:
                 delattr(owner, name)
+                _keep_slots(owner, name)
             else:
-                setattr(owner, name, original)
+                _set(owner, name, original)
         self._is_on = False
+
+
+def _set(owner: Any, name: str, value: Any) -> None:
+    setattr(owner, name, value)
+    _keep_slots(owner, name)
+
+
+def _keep_slots(owner: Any, name: str) -> None:
+    """Lets C see in a class what it saw before."""
+    if name == "__getitem__":
+        clear_below(owner)
 
 
 # ---- functions under all their names -------------------------------------------------------------------------------------------

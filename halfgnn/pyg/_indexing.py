@@ -13,6 +13,7 @@ from torch import Tensor
 
 from ..common.drop_in import Bindings
 from ..common.refusals import refuse_mode
+from ..common.sequence_slot import can_clear
 from . import _relations, _worth
 from ._graph import may_share, note_selection
 from ._indices import gathered
@@ -24,6 +25,8 @@ _INTEGERS = (torch.int64, torch.int32)
 
 
 def install(bindings: Bindings) -> None:
+    if not can_clear():
+        return
     original = Tensor.__getitem__
 
     def __getitem__(self: Tensor, index: Any) -> Any:

@@ -16,6 +16,8 @@ from torch import nn
 from torch_geometric import utils
 
 import halfgnn.pyg
+from halfgnn.common import sequence_slot
+from halfgnn.pyg import _indexing
 from tests import support
 from tests.pyg.support_pyg import Layer
 from tests.pyg.test_patch_modules import NUM_EDGES, NUM_NODES, WIDTH, assert_same, edges, fell_back, randn, routed
@@ -214,6 +216,44 @@ for is_on in map(int, sys.argv[1]):
         torch.testing.assert_close(torch.jit.script(conv)(x, edge_index), conv(x, edge_index))
     convs.reverse()
 """
+
+
+class Plain(torch.Tensor):
+    pass
+
+
+class Indexed(torch.Tensor):
+    def __getitem__(self, index):
+        return index
+
+
+def test_tensors_do_not_look_like_sequences():
+    """torch.tensor(losses) asks a sequence for its length, which a tensor without dimensions does not have."""
+    number, ids = torch.tensor(3.0), torch.tensor([2, 0])
+
+    def check():
+        for x in (number, torch.nn.Parameter(number, requires_grad=False), number.as_subclass(Plain)):
+            assert torch.tensor([x, x]).tolist() == [3.0, 3.0] and torch.full((2,), x).tolist() == [3.0, 3.0]
+        assert number.as_subclass(Indexed)[7] == 7
+        assert torch.arange(5)[ids].tolist() == [2, 0] and [int(x) for x in torch.arange(3)] == [0, 1, 2]
+
+    check()
+    for _ in range(2):
+        with halfgnn.pyg.accelerate():
+            assert torch.Tensor.__getitem__ is not torch._C.TensorBase.__getitem__
+            check()
+        check()
+    halfgnn.pyg.patch()
+    check()
+    halfgnn.pyg.unpatch()
+    check()
+    assert sequence_slot.can_clear()
+
+
+def test_an_unknown_interpreter_leaves_indexing_alone(monkeypatch):
+    monkeypatch.setattr(_indexing, "can_clear", lambda: False)
+    with halfgnn.pyg.accelerate():
+        assert torch.Tensor.__getitem__ is torch._C.TensorBase.__getitem__
 
 
 @pytest.mark.parametrize(
