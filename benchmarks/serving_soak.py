@@ -1,5 +1,4 @@
-"""``python -m benchmarks serving --soak SECONDS``: threads call modules and packages of halfgnn.pyg, and memory must not
-grow."""
+"""``python -m benchmarks serving --soak SECONDS``: threads call modules and packages of halfgnn.pyg; memory must not grow."""
 
 from __future__ import annotations
 
@@ -22,9 +21,7 @@ CALLERS = 8
 PERIOD_S = 5.0  # between two readings of memory, for which callers rest; less in a short soak
 LEAST_READINGS = 4
 WARM_UP = 0.2  # of the time, in which allocators reach their size
-MOST_ALLOCATED_MIB = (
-    1.0  # growth of what malloc has given out, between the first and the last quarter of what follows the warm-up
-)
+MOST_ALLOCATED_MIB = 1.0  # growth of what malloc has given out, from the first quarter after the warm-up to the last
 MOST_LEFT_MIB = 16.0  # growth of what stays in memory when malloc has given back all that is free
 MIB = 2**20
 

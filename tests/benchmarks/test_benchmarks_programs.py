@@ -1,5 +1,8 @@
 """Programs of torch_geometric: each one builds, and the drop-in computes what torch_geometric does. Nothing depends on times."""
 
+import contextlib
+import dataclasses
+
 import pytest
 import torch
 
@@ -7,7 +10,7 @@ pytest.importorskip("halfgnn.pyg", reason="needs torch_geometric", exc_type=Impo
 
 from torch_geometric.nn import MessagePassing
 
-from benchmarks import cli, records, table
+from benchmarks import cli, records, table, timing
 from benchmarks.programs import data, measure, program, step
 from benchmarks.programs.records import KEPT, ProgramRow
 from benchmarks.programs.registry import PROGRAMS
@@ -118,3 +121,17 @@ def test_table_shows_the_last_rows_and_their_mean(tmp_path):
     assert "| medium | 3,000 | 45,000 | bf16 | 1 | 4.00 x | 4.00 x | 4.00 x | 0 | - | - |" in text
     assert "| A | 2.00 x | - |\n| B | **0.500 x*** | 4.00 x |" in text and "**C, kernels avx2**" in text
     assert programs_tables([]) == []
+
+
+def test_on_a_gpu_contestants_take_turns_twice():
+    made, entered = step.Step(BY_NAME["GCNConv"], data.make(data.SIZES["tiny"]), "fp32"), []
+
+    @contextlib.contextmanager
+    def noting():
+        entered.append(len(entered))
+        with measure.WITH():
+            yield
+
+    effort = dataclasses.replace(timing.QUICK, is_quick=False)
+    found = measure._in_rounds(made, [{}, {"context": noting}], measure.Options(effort))
+    assert len(entered) == measure.ROUNDS and all(each.ms > 0 for each in found)
