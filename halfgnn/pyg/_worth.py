@@ -111,9 +111,7 @@ FEW_ROWS = LIMITS["rows"].known[0]  # values of rows, taken by an index, that ar
 FEW_UNSORTED = 16_384  # values that are not worth the sorting of an index or edge_index that is new, whatever the width
 USUAL_WIDTH = 32  # of messages, for an edge_index that no message has gone along yet
 GPU_SPEED, GPU_ATTENTION_SPEED = 128, 32  # see above
-SORTED_WIDTH = (
-    32  # values of a row that take as long as the sort, on CUDA, of its entry of an index in PyTorch's gradient
-)
+SORTED_WIDTH = 32  # values for a row by an index on CUDA, where PyTorch's gradient sorts it (chosen, not timed)
 _EXTREME = 4  # PyTorch's gradient of a maximum takes several times as long as its sum
 _REUSE = 8  # an index or edge_index that has seen so many times the values that pay at once will be seen again
 
