@@ -36,15 +36,50 @@ HALFGNN_NOINLINE void encode_heads(const Acc* values, int64_t heads, DType type,
   encode(values, heads, type, out, row);
 }
 
-// values += those of the tile's edges, one per head; row: workspace for one edge
+// values += those of the tile's edges, one per head, from edge data of `type`
 template <class Acc>
-HALFGNN_NOINLINE void add_edge_values(const Operand& edge_values, const EdgeTile& tile, Acc* row, Acc* values) {
-  const int64_t heads = edge_values.len, bytes = heads * size_of(edge_values.type);
-  for (int64_t e = 0; e < tile.num_edges(); ++e) {
-    if (tile.has(e + kPrefetchEdges)) prefetch_edge(edge_values.data, tile.edge_id(e + kPrefetchEdges), bytes);
-    decode(edge_values, tile.edge_id(e), row);
-    for (int64_t h = 0; h < heads; ++h) values[e * heads + h] += row[h];
-  }
+HALFGNN_NOINLINE void add_edge_values(const void* edge_values, DType type, const EdgeTile& tile, Acc* values) {
+  with_type(type, [&](auto t) {
+    using T = TypeOf<decltype(t)>;
+    const T* data = static_cast<const T*>(edge_values);
+    with_columns(tile.heads, [&](auto columns) {
+      const int64_t n = columns.count();
+      for (int64_t e = 0; e < tile.num_edges(); ++e) {
+        prefetch_edge(data, tile.edge_id(e + kNextTile), n * static_cast<int64_t>(sizeof(T)));
+        const T* own = data + tile.edge_id(e) * n;
+        for (int64_t h = 0; h < n; ++h) values[e * n + h] += static_cast<Acc>(to_float(own[h]));
+      }
+    });
+  });
+}
+// Stores values of the tile's edges, one per head and rounded, in edge data of `type`.
+template <class Acc>
+HALFGNN_NOINLINE void store_edge_values(const EdgeTile& tile, const Acc* values, DType type, void* out) {
+  const auto store = [&](auto t, auto columns) {
+    using T = TypeOf<decltype(t)>;
+    constexpr int kColumns = decltype(columns)::kCount;
+    constexpr bool kFlat = sizeof(Acc) == 4 && kColumns > 0 && kLanes % (kColumns ? kColumns : 1) == 0;
+    constexpr int64_t kEdges = kFlat ? kLanes / (kColumns ? kColumns : 1) : 1;  // that are rounded together
+    const int64_t n = columns.count(), bytes = n * static_cast<int64_t>(sizeof(T));
+    T* data = static_cast<T*>(out);
+    for (int64_t e = 0; e < tile.num_edges(); e += kEdges) {
+      [[maybe_unused]] T rounded[kLanes];
+      if constexpr (kFlat) store_vector(load_vector(values + e * n), rounded);
+      for (int64_t k = 0; k < kEdges && e + k < tile.num_edges(); ++k) {
+        prefetch_edge_for_write(data, tile.edge_id(e + k + kNextTile), bytes);
+        T* own = data + tile.edge_id(e + k) * n;
+        if constexpr (kFlat) {
+          memcpy(own, rounded + k * n, static_cast<size_t>(bytes));
+        } else {
+          encode_row(values + e * n, n, own);
+        }
+      }
+    }
+  };
+  with_type(type, [&](auto t) {
+    if constexpr ((sizeof(TypeOf<decltype(t)>) == 8) == (sizeof(Acc) == 8))
+      with_columns(tile.heads, [&](auto columns) { store(t, columns); });
+  });
 }
 
 // sum[head] += values of the edges [first, last), which are all or some of a row's. The sum begins where the row

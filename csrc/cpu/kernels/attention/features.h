@@ -8,6 +8,13 @@
 
 namespace halfgnn::HALFGNN_ISA {
 
+// A row per edge of a tile, made for the tile alone.
+template <class Acc>
+struct TileRows {
+  Acc* data;
+  int64_t stride;
+};
+
 // rows = those of `feat` at the columns of K edges. The rows of kPrefetchEdges later are prefetched if `prefetch` is
 // true: it is false for rows that the tile has read before.
 template <int K, class T>

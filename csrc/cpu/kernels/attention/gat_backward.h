@@ -97,8 +97,7 @@ HALFGNN_NOINLINE void backward_weights(const GatArgs& args, const EdgeTile& tile
   clear_padding(tile, scores);
   clear_padding(tile, lse);
   clear_padding(tile, delta);
-  if (args.edge_logits)
-    add_edge_values({args.edge_logits, args.logit_type, args.heads, 0, Target::kEdge}, tile, own, scores);
+  if (args.edge_logits) add_edge_values(args.edge_logits, args.logit_type, tile, scores);
   const int64_t n = tile.padded();
   leaky_entries(n, static_cast<Acc>(args.negative_slope), scores, weights);
   for (int64_t i = 0; i < n; ++i) weights[i] -= lse[i];
@@ -130,10 +129,7 @@ HALFGNN_NOINLINE void store_edge_gradients(const GatArgs& args, const EdgeTile& 
     const Acc term = weights[i] * (dot - delta[i]);
     scores[i] = scores[i] > 0 ? term : slope * term;
   }
-  const int64_t bytes = args.heads * size_of(args.logit_type);
-  for (int64_t e = 0; e < tile.num_edges(); ++e) prefetch_edge_for_write(args.grad_edge_logits, tile.edge_id(e), bytes);
-  for (int64_t e = 0; e < tile.num_edges(); ++e)
-    encode_heads(scores + e * args.heads, args.heads, args.logit_type, args.grad_edge_logits, tile.edge_id(e));
+  store_edge_values(tile, scores, args.logit_type, args.grad_edge_logits);
 }
 
 // kEdges: also the gradient of edge_logits, for which every edge needs a dot product. Otherwise the gradient of

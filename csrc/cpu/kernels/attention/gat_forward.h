@@ -27,8 +27,7 @@ HALFGNN_NOINLINE void forward_scores(const GatArgs& args, const EdgeTile& tile, 
     });
   });
   clear_padding(tile, scores);
-  if (args.edge_logits)
-    add_edge_values({args.edge_logits, args.logit_type, args.heads, 0, Target::kEdge}, tile, own, scores);
+  if (args.edge_logits) add_edge_values(args.edge_logits, args.logit_type, tile, scores);
   leaky_entries(tile.padded(), static_cast<Acc>(args.negative_slope), scores, logits);
 }
 

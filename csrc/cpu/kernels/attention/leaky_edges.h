@@ -46,46 +46,6 @@ HALFGNN_NOINLINE void project_columns(int64_t edges, int64_t columns, const Acc*
   in_batches<E::kEdges>(e, edges, project);
 }
 
-// sum (columns, stride) += columns times rows, added over the edges [first, last), for M columns and N vectors
-template <class E, int M, int N>
-HALFGNN_INLINE void outer_block(int64_t first, int64_t last, const typename E::Acc* columns, int64_t width,
-                                TileRows<typename E::Acc> rows, typename E::Acc* sum) {
-  typename E::V total[M][N];
-  for (int m = 0; m < M; ++m)
-    for (int n = 0; n < N; ++n) total[m][n] = E::load_acc(sum + m * rows.stride + n * E::kWidth);
-  for (int64_t e = first; e < last; ++e) {
-    typename E::V x[N];
-    for (int n = 0; n < N; ++n) x[n] = E::load_acc(rows.data + e * rows.stride + n * E::kWidth);
-    for (int m = 0; m < M; ++m) {
-      const auto f = E::weight(columns[e * width + m]);
-      for (int n = 0; n < N; ++n) total[m][n] = multiply_add(f, x[n], total[m][n]);
-    }
-  }
-  for (int m = 0; m < M; ++m)
-    for (int n = 0; n < N; ++n) E::store_acc(total[m][n], sum + m * rows.stride + n * E::kWidth);
-}
-template <class E, int M>
-HALFGNN_INLINE void outer_columns(int64_t first, int64_t last, const typename E::Acc* columns, int64_t width,
-                                  TileRows<typename E::Acc> rows, typename E::Acc* sum) {
-  int64_t i = 0;
-  for (; i + 2 * E::kWidth <= rows.stride; i += 2 * E::kWidth)
-    outer_block<E, M, 2>(first, last, columns, width, {rows.data + i, rows.stride}, sum + i);
-  if (i < rows.stride) outer_block<E, M, 1>(first, last, columns, width, {rows.data + i, rows.stride}, sum + i);
-}
-template <class Acc>
-HALFGNN_NOINLINE void add_outer(int64_t edges, int64_t columns, const Acc* feat, int64_t width, TileRows<Acc> rows,
-                                RunningSum<Acc>* sum) {
-  using E = EntryBlock<Acc>;
-  for (int64_t e = 0; e < edges;) {
-    const int64_t left = sum->left_in_run(), end = edges - e < left ? edges : e + left;
-    int64_t c = 0;
-    for (; c + 4 <= columns; c += 4) outer_columns<E, 4>(e, end, feat + c, width, rows, sum->sum() + c * rows.stride);
-    for (; c < columns; ++c) outer_columns<E, 1>(e, end, feat + c, width, rows, sum->sum() + c * rows.stride);
-    sum->added(end - e);
-    e = end;
-  }
-}
-
 // The products of a weight (columns, stride) and derivatives of LeakyReLU, 1 or slope by the signs of an edge, summed
 // for every four signs: a head's product takes an addition for each of them, not a multiplication for each element.
 template <class B>
@@ -277,7 +237,7 @@ class LeakyEdges : public EdgeEntries<B> {
   HALFGNN_INLINE void store_tile(const EdgeTile& tile) {
     const int64_t n = tile.num_edges();
     if (terms_.grad_key) store_rows(tile);
-    if (partial_weight_) add_outer(n, columns_, feat_.row(0), feat_.width(), rows(), &weight_sum_);
+    if (partial_weight_) add_outer(0, n, columns_, feat_.row(0), feat_.width(), rows(), &weight_sum_);
     if (terms_.grad_feat) store_columns(tile);
   }
   // The share of the gradient of weight, and of that of attn: sum over e of a term times W f_e.

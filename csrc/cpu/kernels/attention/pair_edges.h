@@ -35,13 +35,11 @@ class EdgeEntries {
   static constexpr bool kAny = true;
 
   HALFGNN_INLINE void add_bias(const EdgeTile& tile, Acc* logits) {
-    if (terms_.bias)
-      add_edge_values({terms_.bias, terms_.bias_type, blocks_.heads, 0, Target::kEdge}, tile, factor_.get(), logits);
+    if (terms_.bias) add_edge_values(terms_.bias, terms_.bias_type, tile, logits);
   }
   HALFGNN_INLINE TileSigns signs() const { return {signs_.get(), blocks_.heads, sign_words(blocks_.dim)}; }
   // Of a tile: a_e m_e, dl_e and signs.
   HALFGNN_NOINLINE void store_entries(const EdgeTile& tile, const Acc* weights, const Acc* dl) {
-    const int64_t bytes = blocks_.heads * size_of(terms_.bias_type);
     each_record(tile, [&](int64_t e, int64_t heads, Acc* record) {
       for (int64_t h = 0; h < heads; ++h) {
         record[h] = weights[e * heads + h];
@@ -50,11 +48,7 @@ class EdgeEntries {
       uint32_t* words = reinterpret_cast<uint32_t*>(record + 2 * heads);
       for (int64_t i = 0; i < sign_words_; ++i) words[i] = signs_[e * sign_words_ + i];
     });
-    if (!terms_.grad_bias) return;
-    for (int64_t e = 0; e < tile.num_edges(); ++e) {
-      prefetch_edge_for_write(terms_.grad_bias, tile.edge_id(e + kTileAhead), bytes);
-      encode_heads(dl + e * blocks_.heads, blocks_.heads, terms_.bias_type, terms_.grad_bias, tile.edge_id(e));
-    }
+    if (terms_.grad_bias) store_edge_values(tile, dl, terms_.bias_type, terms_.grad_bias);
   }
   HALFGNN_NOINLINE void load_entries(const EdgeTile& tile, Acc* weights, Acc* dl) {
     each_record(tile, [&](int64_t e, int64_t heads, const Acc* record) {

@@ -56,12 +56,6 @@ struct LeakyScore {
 
 // ---- the edges of a tile
 
-// A row per edge of a tile, laid out like rows of sums: what GATv2 adds to the features of both ends.
-template <class Acc>
-struct TileRows {
-  Acc* data;
-  int64_t stride;
-};
 // The vector at `offset` of a row. kMore: with that of `edge` at `slot`.
 template <class B, bool kMore>
 HALFGNN_INLINE typename B::V load_with(const typename B::Element* row, int64_t offset,
