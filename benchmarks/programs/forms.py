@@ -7,7 +7,7 @@ from collections.abc import Callable
 from typing import Any
 
 import torch
-from torch import Tensor
+from torch import Tensor, nn
 from torch.nn import BatchNorm1d, LayerNorm, Linear, Module, ModuleList, Parameter, ReLU, Sequential
 from torch.nn import functional as nnf
 from torch_geometric import utils
@@ -185,6 +185,38 @@ class Functional(Module):
         return x
 
 
+class Interactions(Module):
+    """A network on the features of both ends of an edge, and sums by PyTorch's operators, as in EGNN and SchNetPack."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.edges = ModuleList(Sequential(Linear(2 * F, F), nn.SiLU(), Linear(F, F), nn.SiLU()) for _ in range(DEPTH))
+        self.nodes = ModuleList(Linear(2 * F, F) for _ in range(DEPTH))
+
+    def forward(self, x: Tensor, edge_index: Tensor) -> Tensor:
+        src, dst = edge_index
+        for edges, nodes in zip(self.edges, self.nodes):
+            messages = edges(torch.cat([x[dst], x[src]], dim=-1))
+            total = messages.new_zeros(x.shape).scatter_add_(0, dst.unsqueeze(-1).expand_as(messages), messages)
+            x = x + nodes(torch.cat([x, total], dim=-1))
+        return x
+
+
+class Added(Module):
+    """Features by index_select and sums by index_add."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.layers, self.roots = (ModuleList(Linear(F, F) for _ in range(DEPTH)) for _ in range(2))
+
+    def forward(self, x: Tensor, edge_index: Tensor, edge_weight: Tensor) -> Tensor:
+        src, dst = edge_index
+        for layer, root in zip(self.layers, self.roots):
+            messages = layer(x).index_select(0, src) * edge_weight.view(-1, 1)
+            x = torch.relu(messages.new_zeros(x.shape).index_add_(0, dst, messages) + root(x))
+        return x
+
+
 class Temporal(MessagePassing):
     """Features (batch, nodes, F): a batch of times over one graph."""
 
@@ -353,6 +385,8 @@ PROGRAMS: tuple[Program, ...] = (
     Program("hand: differences", lambda data: Differences(), weighted),
     Program("hand: gated sum", lambda data: Gated(), plain),
     Program("hand: gather and scatter", lambda data: Functional(), plain),
+    Program("hand: gather and index_add", lambda data: Added(), weighted),
+    Program("hand: gather and scatter_add", lambda data: Interactions(), plain),
     Program("hand: times and nodes", lambda data: Temporal(), _temporal),
     Program("hand: updates of edges", lambda data: MeshNetwork(), with_edges),
     Program("hand: molecules, GCN", lambda data: MoleculeModel(MoleculeGcn), _molecules),

@@ -60,7 +60,7 @@ def saved_tensors(ctx: Any, name: str) -> tuple[Any, ...]:
         ) from None
 
 
-def snapshot(x: Tensor, with_history: bool = True) -> Tensor:
+def snapshot(x: Tensor, with_history: bool = True, without_autograd: bool = False) -> Tensor:
     """x for an operator that may keep it for its backward, in which it has the values of now even if x is written to meanwhile.
 
     Nothing is copied before x is written to: the result shares the memory of x until then (PyTorch's copy on write). x itself is
@@ -68,11 +68,11 @@ def snapshot(x: Tensor, with_history: bool = True) -> Tensor:
     An input that no operator has made also stays as it is on CUDA, because a captured graph may read it at its address, and if
     something else holds its memory: a NumPy array that was made of x before would keep the old memory when x is written to.
 
-    with_history: whether gradients of the result reach x.
+    with_history: whether gradients of the result reach x. without_autograd: also where autograd records nothing.
     """
     if (
         torch.compiler.is_compiling()
-        or not torch.is_grad_enabled()
+        or not (torch.is_grad_enabled() or without_autograd)
         or (x.is_leaf and (x.requires_grad or not x.is_cpu or _is_held_elsewhere(x)))
     ):
         return x

@@ -158,6 +158,8 @@ def _topology_of_view(index: Tensor) -> Topology:
     if index.is_inference():
         return Topology()
     base = index._base
+    if base is not None and _is_same(index, base):
+        index, base = base, None
     if base is None:
         topology = topology_of(index)
         topology.num_values = topology.num_values or seen_by(index)
@@ -170,6 +172,16 @@ def _topology_of_view(index: Tensor) -> Topology:
         views[place] = Topology()
         views[place].num_values = seen_by(base)
     return views[place]
+
+
+def _is_same(index: Tensor, base: Tensor) -> bool:
+    """Whether a view has all of its base, as it is."""
+    return (
+        index.shape == base.shape
+        and index.stride() == base.stride()
+        and index.data_ptr() == base.data_ptr()
+        and index.dtype is base.dtype
+    )
 
 
 def _refuse_first(topology: Topology, index: Tensor, src: Tensor, reduction: str) -> str | None:

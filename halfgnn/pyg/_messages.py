@@ -202,8 +202,23 @@ def _of_lifted(x: Tensor, recipe: Lifted) -> Message:
     return Message.of(recipe, shape, x.dtype, recipe, recipe.row, num_rows)
 
 
-def lifted(x: Tensor, propagation: Propagation, row: int, index: Tensor, dim: int = 0) -> Tensor:
-    recipe = Lifted(propagation, row, index, x, version_of(x), [], dim)
+def lifted(
+    x: Tensor, propagation: Propagation, row: int, index: Tensor, dim: int = 0, values: Tensor | None = None
+) -> Tensor:
+    """x at the row of edges as a message. values: those of x, which no write to x changes."""
+    recipe = Lifted(propagation, row, index, x, version_of(x), [] if values is None else [values], dim)
     if torch.is_grad_enabled() and x.requires_grad:
         return apply(_Lift, x, recipe)
     return _of_lifted(x, recipe)
+
+
+def refuse_passed(original: Callable[..., Any], *args: Any, **kwargs: Any) -> Any:
+    """``torch.autograd.grad``, which must not give a part of a message's gradient, or none, for the whole."""
+    inputs = args[1] if len(args) > 1 else kwargs.get("inputs")
+    for x in inputs if isinstance(inputs, (list, tuple)) else [inputs]:
+        if isinstance(x, Message) and x.is_passed:
+            raise RuntimeError(
+                f"inputs has a message {tuple(x.shape)} that was reduced without being formed, so that its gradient is not known; "
+                "call its retain_grad() before it is used, or leave out fuse=True of halfgnn.pyg.patch()"
+            )
+    return original(*args, **kwargs)

@@ -230,20 +230,36 @@ def _scatter(original: Original, src: Tensor, index: Tensor, dim: int, dim_size:
     if isinstance(src, Message) and dim != src.edge_dim and _is_another(dim, src) and dim % src.dim() != src.edge_dim:
         src = src.ordinary()
     if isinstance(src, Message):
-        is_refused = refuse_reduction(src, reduction, owner, dim, dim_size) is not None
-        if not is_refused and src.is_as_made() and src.propagation.ends_in(plain(index), *owner):  # type: ignore[misc]
-            assert owner is not None and dim_size is not None
-            return _reduced(src, str(reduction), owner[1], dim_size)
+        rows = reduced_message(src, reduction, index, owner, dim, dim_size)
+        if rows is not None:
+            return rows
         src = src.ordinary()
     elif reduction and _is_another(dim, src) and (owner or _refuse_another(src, index, dim) is None):
         out = _scatter(original, src.movedim(dim, 0).contiguous(), index, 0, dim_size, reduce)  # features of one graph
         return out.movedim(0, dim).contiguous()  # as PyG's, of which callers take views
-    g = _graph_over(src, reduction, index, owner, dim, dim_size)
+    g = graph_over(src, reduction, index, owner, dim, dim_size)
     if isinstance(g, str):
         fell_back[name, g] += 1
         return original(src, index, dim, dim_size, reduce)
     routed[name] += 1
     return _indices.reduced(g, str(reduction), src, plain(index))
+
+
+def reduced_message(
+    src: Message,
+    reduction: str | None,
+    index: Any,
+    owner: tuple[Propagation, int] | None,
+    dim: int,
+    num_rows: int | None,
+) -> Tensor | None:
+    """The rows of a message reduced without forming it; None if they have to be formed."""
+    if refuse_reduction(src, reduction, owner, dim, num_rows) is not None or not src.is_as_made():
+        return None
+    assert owner is not None and num_rows is not None
+    if not src.propagation.ends_in(plain(index), *owner):
+        return None
+    return _reduced(src, str(reduction), owner[1], num_rows)
 
 
 def segment(original: Original, src: Tensor, ptr: Tensor, reduce: str = "sum") -> Tensor:
@@ -270,7 +286,7 @@ def usable_owner_of(index: Tensor) -> tuple[Propagation, int] | None:
     return owner_of(index) if index.dim() == 1 and refuse_mode() is None else None
 
 
-def _graph_over(
+def graph_over(
     src: Tensor,
     reduction: str | None,
     index: Tensor,
@@ -410,7 +426,7 @@ def _softmax(
     elif isinstance(ptr, Tensor) and ptr.dim() == 1:  # which PyG prefers to an index
         g = _graph_between(src, "softmax", ptr, dim)
     elif isinstance(index, Tensor):
-        g = _graph_over(src, "softmax", index, usable_owner_of(index), dim, num_nodes)
+        g = graph_over(src, "softmax", index, usable_owner_of(index), dim, num_nodes)
     else:
         g = "no index"
     if isinstance(g, str):

@@ -11,9 +11,9 @@ from torch_geometric.nn.models import schnet
 
 from ..common import drop_in_products
 from ..common.drop_in import Bindings, Functions, Route, Switch, stand_in
-from . import _aggregations, _fused, _fused_networks, _indexing, _linear, _operators, _products, _remembered
+from . import _added, _aggregations, _fused, _fused_networks, _indexing, _linear, _operators, _products, _remembered
 from ._accounts import accounts
-from ._messages import Message
+from ._messages import Message, refuse_passed
 
 # Functions, which are replaced under every name that any module has for them: module, name, stand-in.
 _FUNCTIONS: list[tuple[str, str, Route]] = [
@@ -22,7 +22,11 @@ _FUNCTIONS: list[tuple[str, str, Route]] = [
     ("torch_geometric.utils", "softmax", _operators.softmax),
     ("torch_geometric.utils", "spmm", _products.spmm),
     ("torch_geometric.edge_index", "_spmm", _products.edge_index_spmm),
+    ("torch.autograd", "grad", refuse_passed),
     ("torch", "index_select", _indexing.index_select),
+    ("torch", "index_add", _added.index_add),
+    ("torch", "scatter_add", _added.scatter_add),
+    ("torch", "scatter_reduce", _added.scatter_reduce),
     ("torch_geometric.utils", "add_self_loops", _remembered.self_loops),
     ("torch_geometric.utils", "remove_self_loops", _remembered.self_loops),
     ("torch_geometric.utils", "add_remaining_self_loops", _remembered.self_loops),
@@ -59,8 +63,9 @@ def patch(fuse: bool | None = None, half: bool = False, products: str | None = N
     Args:
         fuse: None runs attention as one operator wherever that computes the same numbers faster: GATConv, GATv2Conv and
             TransformerConv of torch_geometric.nn, and what messages write by hand, in evaluation or without dropout. True does so
-            with dropout too, whose random numbers are then halfgnn's, and always; and it runs large EdgeConvs and SchNet's CFConvs
-            on ops.edge_network, which keeps nothing per edge. False keeps all steps, of which each can be read.
+            with dropout too, whose random numbers are then halfgnn's, and always; it runs large EdgeConvs and SchNet's CFConvs on
+            ops.edge_network, which keeps nothing per edge; and rows that a program takes itself, by a row of an edge_index, are not
+            formed if they are only combined and summed. False keeps all steps, of which each can be read.
         half: under autocast gather and return messages' sums in autocast's dtype, also those that torch_geometric keeps in fp32:
             features that no layer has projected, and products with fp32 weights. It halves the memory of such features, and rounds
             at each of the layers that only propagate (LightGCN, LabelPropagation, CorrectAndSmooth).
@@ -104,6 +109,7 @@ def _install(bindings: Bindings) -> None:
     for owner, name, route in _METHODS:
         bindings.bind(owner, name, stand_in(getattr(owner, name), route))
     _indexing.install(bindings)
+    _added.install(bindings)
 
 
 def _install_fused(bindings: Bindings) -> None:

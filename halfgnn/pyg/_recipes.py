@@ -140,9 +140,11 @@ class AbstractMessage(Tensor):
         num_rows: how many such nodes there are; the number of edges if row is None.
         edge_dim: the dimension of the edges.
         cell: where its values are kept.
+        is_passed: whether gradients of something reach its features without passing it.
     """
 
     cell: Any
+    is_passed: bool = False
     recipe: Recipe
     propagation: Propagation
     row: int | None

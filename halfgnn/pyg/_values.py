@@ -86,6 +86,7 @@ class Evaluation:
     def of(self, message: AbstractMessage) -> Value:
         if self.with_history and not message.requires_grad:
             return self._without_history().of(message)
+        message.is_passed |= self.with_history
         recipe = message.recipe
         if message.row is not None:
             self.num_nodes[message.row] = message.num_rows
@@ -128,6 +129,7 @@ class Evaluation:
     def _rows(self, message: AbstractMessage) -> Tensor:
         """What belongs to the nodes of message.row, computed for each node once."""
         recipe, has_history = message.recipe, self.with_history and message.requires_grad
+        message.is_passed |= has_history
         if isinstance(recipe, Lifted):
             x = recipe.current(has_history)
             return x if recipe.dim == 0 else x.movedim(recipe.dim, 0)

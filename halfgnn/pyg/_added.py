@@ -1,0 +1,126 @@
+"""Rows that programs add up by PyTorch's own operators: ``index_add``, ``scatter_add``, and ``scatter_reduce`` of sums and means.
+
+PyTorch's index_add on the CPU adds one row after the other, and scatter_add sorts the index at every call. Programs that do
+without torch_geometric's scatter call them, mostly in place on zeros. Calls that torch_geometric and PyTorch make are left alone:
+the stand-ins of torch_geometric's functions were asked before.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from ..common.drop_in import Bindings, Route, calling_package, stand_in
+from ..graph import Graph
+from . import _indices, _operators, _worth
+from ._accounts import fell_back, routed
+from ._indexing import LEFT_ALONE
+from ._messages import Message
+from ._propagation import is_first_use
+
+Original = Callable[..., Any]
+
+_CALLER = 3  # frames above _reduced: a route, its stand-in, and then the program
+
+
+def install(bindings: Bindings) -> None:
+    routes: dict[str, Route] = {"index_add": index_add, "scatter_add": scatter_add, "scatter_reduce": scatter_reduce}
+    for name, route in routes.items():
+        for method in (name, f"{name}_"):
+            bindings.bind(Tensor, method, stand_in(getattr(Tensor, method), route))
+
+
+def index_add(original: Original, input: Any, dim: Any, index: Any, source: Any, **options: Any) -> Any:
+    """``torch.index_add``, ``Tensor.index_add`` and ``index_add_``."""
+    rows = None if options else _reduced("index_add", "sum", input, dim, index, source)
+    if rows is None:
+        return original(input, dim, index, source, **options)
+    return _added(original, input, rows)
+
+
+def scatter_add(original: Original, input: Any, dim: Any, index: Any, src: Any, **options: Any) -> Any:
+    """``torch.scatter_add``, ``Tensor.scatter_add`` and ``scatter_add_``."""
+    rows = None if options else _reduced("scatter_add", "sum", input, dim, index, src)
+    if rows is None:
+        return original(input, dim, index, src, **options)
+    return _added(original, input, rows)
+
+
+def scatter_reduce(original: Original, input: Any, dim: Any, index: Any, src: Any, reduce: Any, **options: Any) -> Any:
+    """``torch.scatter_reduce``, ``Tensor.scatter_reduce`` and ``scatter_reduce_``.
+
+    Extremes are PyTorch's, which divides their gradients among equal rows, and so are means that count the row that is there.
+    """
+    include_self = options.pop("include_self", True)
+    is_routed = not options and (reduce == "sum" if include_self else reduce in ("sum", "mean") and _is_constant(input))
+    rows = _reduced("scatter_reduce", reduce, input, dim, index, src) if is_routed else None
+    if rows is None:
+        return original(input, dim, index, src, reduce, include_self=include_self, **options)
+    if include_self:
+        return _added(original, input, rows)
+    shape = input.shape[0], *[1] * (rows.dim() - 1)
+    has_rows = torch.zeros(shape, dtype=torch.bool, device=input.device).index_fill_(0, _of_rows(index), True)
+    out = torch.where(has_rows, rows, input)
+    return input.copy_(out) if _is_in_place(original) else out
+
+
+def _is_constant(input: Any) -> bool:
+    return isinstance(input, Tensor) and not input.requires_grad
+
+
+def _is_in_place(original: Original) -> bool:
+    return original.__name__.endswith("_")
+
+
+def _added(original: Original, input: Tensor, rows: Tensor) -> Tensor:
+    return input.add_(rows) if _is_in_place(original) else input + rows
+
+
+def _of_rows(index: Tensor) -> Tensor:
+    """The index (E,) of which scatter's (E, *) is an expanded view."""
+    return index.as_strided(index.shape[:1], index.stride()[:1])
+
+
+def _reduced(name: str, reduction: str, input: Any, dim: Any, index: Any, src: Any) -> Tensor | None:
+    """The rows of src (E, *) reduced to those of input (N, *) by the index; None if they are left to PyTorch."""
+    if (
+        torch.compiler.is_compiling()
+        or torch._C._is_tracing()
+        or not isinstance(src, Tensor)
+        or type(index) is not Tensor
+        or type(input) is not Tensor
+        or (type(src) is not Message and _worth.is_small(src, reduction))
+        or (dim != 0 and dim != -src.dim())
+        or calling_package(_CALLER) in LEFT_ALONE
+    ):
+        return None
+    if input.shape[1:] != src.shape[1:] or input.dtype is not src.dtype or input.device != src.device:
+        return None
+    if name != "index_add":
+        if index.shape != src.shape or any(index.stride()[1:]):
+            return None
+        index = _of_rows(index)
+    if index.shape != src.shape[:1]:
+        return None
+    if isinstance(src, Message):
+        owner = _operators.usable_owner_of(index)
+        rows = _operators.reduced_message(src, reduction, index, owner, 0, input.shape[0])
+        if rows is not None:
+            return rows if rows.dtype is input.dtype else None
+        src = src.ordinary()
+    g = _graph(src, reduction, index, input.shape[0])
+    if isinstance(g, str):
+        fell_back[name, g] += 1
+        return None
+    routed[name] += 1
+    return _indices.reduced(g, reduction, src, index)
+
+
+def _graph(src: Tensor, reduction: str, index: Tensor, num_rows: int) -> Graph | str:
+    with_gradient = src.requires_grad and torch.is_grad_enabled()
+    if is_first_use(index, _worth.weighed(src.numel(), src), with_gradient, reduction):
+        return "first use of an index"
+    return _operators.graph_over(src, reduction, index, _operators.usable_owner_of(index), 0, num_rows)
