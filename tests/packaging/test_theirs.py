@@ -19,6 +19,8 @@ def is_routed():
     assert scatter(x, index).shape == (2, 8)
     return sum(pyg.stats()["routed"].values()) > before
 
+import packaging.requirements  # which a folder beside theirs.py is named after
+
 def test_both(): assert scatter(torch.ones(2, 1), torch.zeros(2, dtype=torch.long)).item() == 2
 def test_without_alone(): assert not is_routed()
 def test_with_alone(): assert is_routed()
