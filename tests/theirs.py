@@ -19,18 +19,18 @@ from pathlib import Path
 
 DROP_INS = ("pyg", "dgl")
 PLUGIN = "halfgnn_theirs"  # the name of this file there
-TURNED_ON = "HALFGNN_THEIRS"  # what the plugin turns on, and "all-sizes"
+TURNED_ON = "HALFGNN_THEIRS"  # what the plugin turns on: --with, and "all-sizes" or "fuse"
 
 
 def pytest_configure():
-    name, _, sizes = os.environ.get(TURNED_ON, "").partition(" ")
+    name, *options = os.environ.get(TURNED_ON, "").split() or [""]
     if not name:
         return
     if name not in DROP_INS:
         importlib.import_module("halfgnn.compat").install(name, replace=True)
         return
-    importlib.import_module(f"halfgnn.{name}").patch()
-    if name == "pyg" and sizes:
+    importlib.import_module(f"halfgnn.{name}").patch(**({"fuse": True} if "fuse" in options else {}))
+    if name == "pyg" and "all-sizes" in options:
         _route_all_sizes()
 
 
@@ -98,6 +98,7 @@ def main(arguments):
     parser.add_argument("folder", type=Path, help="the folder of the other project's tests")
     parser.add_argument("--with", dest="name", required=True, help="pyg, dgl, or a package of halfgnn.compat")
     parser.add_argument("--all-sizes", action="store_true", help="pyg: route calls of every size")
+    parser.add_argument("--fuse", action="store_true", help="pyg, dgl: patch(fuse=True)")
     parser.add_argument("--jobs", default="2", help="processes of pytest-xdist (2)")
     parser.add_argument("--out", type=Path, default=Path("out/theirs"), help="for logs and results (out/theirs)")
     split = arguments.index("--") if "--" in arguments else len(arguments)
@@ -105,8 +106,8 @@ def main(arguments):
     options.arguments = arguments[split + 1 :]
     options.out = options.out.resolve()
     options.out.mkdir(parents=True, exist_ok=True)
-    sizes = " all-sizes" if options.all_sizes else ""
-    return report(run(options, ""), run(options, options.name + sizes))
+    turned_on = [options.name, *(name for name in ("all-sizes", "fuse") if getattr(options, name.replace("-", "_")))]
+    return report(run(options, ""), run(options, " ".join(turned_on)))
 
 
 if __name__ == "__main__":

@@ -62,7 +62,7 @@ def scatter_reduce(original: Original, input: Any, dim: Any, index: Any, src: An
     if include_self:
         return _added(original, input, rows)
     shape = input.shape[0], *[1] * (rows.dim() - 1)
-    has_rows = torch.zeros(shape, dtype=torch.bool, device=input.device).index_fill_(0, _of_rows(index), True)
+    has_rows = torch.zeros(shape, dtype=torch.bool, device=input.device).index_fill_(0, _of_rows(index).long(), True)
     out = torch.where(has_rows, rows, input)
     return input.copy_(out) if _is_in_place(original) else out
 

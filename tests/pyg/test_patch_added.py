@@ -143,6 +143,17 @@ def test_wrong_calls_raise_pytorchs_errors(call):
     assert routed() == 0
 
 
+@pytest.mark.parametrize("call", EXCLUSIVE)
+def test_scatters_index_may_be_int32(call):
+    src, out, index = randn(ROWS, 5, seed=1), randn(SEGMENTS, 5, seed=2), INDICES["int32"].clone()
+    ids = index[:, None].expand(-1, 5)
+    reduce, method = call.split()[1], call.split()[0]
+    expected = getattr(out.clone(), method)(0, ids.long(), src, reduce, include_self=False)
+    with halfgnn.pyg.accelerate():
+        assert_same([getattr(out.clone(), method)(0, ids, src, reduce, include_self=False)], [expected])
+    assert routed() == 1
+
+
 def test_half_sums_are_rounded_once():
     src, index = torch.full((4096, 8), 0.125, dtype=torch.bfloat16), torch.zeros(4096, dtype=torch.int64)
     with halfgnn.pyg.accelerate():
