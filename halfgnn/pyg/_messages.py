@@ -147,6 +147,12 @@ class Message(AbstractMessage):
     def data(self) -> Tensor:  # type: ignore[override]
         return self.detach()
 
+    @data.setter
+    def data(self, values: Tensor) -> None:
+        with torch.no_grad():
+            self.formed().copy_(values)
+        self.note_write()
+
 
 def _mapped(function: Callable[[Any], Any], x: Any) -> Any:
     """function of an argument of an operator, or of what it lists."""

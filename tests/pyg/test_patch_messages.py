@@ -64,6 +64,11 @@ def written_detached(x, w):
     return x
 
 
+def given_data(x, w):
+    x.data = x.detach() * 2
+    return x
+
+
 def with_a_hook(x, w):
     if x.requires_grad:
         x.register_hook(lambda grad: 2 * grad)
@@ -152,6 +157,7 @@ MESSAGES = {
     "written through a view": (written_through_a_view, COPY_E),
     "written after a product": (written_after_a_product, COPY_E),
     "written detached": (written_detached, None),  # see below
+    "given data": (given_data, COPY_E),
     "hook": (with_a_hook, None),
     "partly without gradient": (partly_without_gradient, COPY_E),
     "without gradient": (without_gradient, "gspmm:u_mul_e_{}"),
