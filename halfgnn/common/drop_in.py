@@ -84,11 +84,13 @@ def stand_in(original: Any, route: Route) -> Any:
         return route(original, *args, **kwargs)
 
     if not hasattr(original, "__globals__"):
-        operator = torch.jit._builtins._find_builtin(original)
-        if operator is not None:
-            torch.jit._builtins._register_builtin(call, operator)
-        return functools.update_wrapper(call, original)
-    return _in_place_of(original, route(original) if getattr(route, "is_inline", False) else call)
+        function: Any = functools.update_wrapper(call, original)
+    else:
+        function = _in_place_of(original, route(original) if getattr(route, "is_inline", False) else call)
+    operator = torch.jit._builtins._find_builtin(original)
+    if operator is not None:
+        torch.jit._builtins._register_builtin(function, operator)
+    return function
 
 
 def inline(make: Callable[[Any], Any]) -> Callable[[Any], Any]:

@@ -63,7 +63,7 @@ def scatter_reduce(original: Original, input: Any, dim: Any, index: Any, src: An
         return _added(original, input, rows)
     shape = input.shape[0], *[1] * (rows.dim() - 1)
     has_rows = torch.zeros(shape, dtype=torch.bool, device=input.device).index_fill_(0, _of_rows(index).long(), True)
-    out = torch.where(has_rows, rows, input)
+    out = torch.where(has_rows, rows, input).contiguous()
     return input.copy_(out) if _is_in_place(original) else out
 
 
@@ -76,7 +76,7 @@ def _is_in_place(original: Original) -> bool:
 
 
 def _added(original: Original, input: Tensor, rows: Tensor) -> Tensor:
-    return input.add_(rows) if _is_in_place(original) else input + rows
+    return input.add_(rows) if _is_in_place(original) else (input + rows).contiguous()  # as PyTorch's
 
 
 def _of_rows(index: Tensor) -> Tensor:
@@ -90,6 +90,8 @@ def _reduced(name: str, reduction: str, input: Any, dim: Any, index: Any, src: A
         torch.compiler.is_compiling()
         or torch._C._is_tracing()
         or not isinstance(src, Tensor)
+        or src.numel() < _worth.FEW_ROWS
+        or src.dim() == 0
         or type(index) is not Tensor
         or type(input) is not Tensor
         or (type(src) is not Message and _worth.is_small(src, reduction))

@@ -90,10 +90,10 @@ def _has_rows(x: Tensor) -> bool:
 
 def _rows(x: Tensor, index: Tensor) -> Tensor | None:
     """x[index], if it is not left to PyTorch."""
-    if torch._C._is_tracing() or x.size(0) == 0:
+    if torch.compiler.is_compiling() or torch._C._is_tracing() or x.size(0) == 0:
         return None
     num_values = _worth.weighed_rows(x, index.numel())
-    if num_values < _worth.FEW_ROWS or x.device != index.device or torch.compiler.is_compiling():
+    if num_values < _worth.FEW_ROWS or x.device != index.device:
         return None
     if x.dim() != 3 and is_first_use(index, num_values, x.requires_grad, "message"):
         return None

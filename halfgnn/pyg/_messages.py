@@ -21,7 +21,7 @@ from ..common.precision import without_autocast
 from ._accounts import accounts, fell_back
 from ._deferred import deferral
 from ._propagation import Propagation
-from ._recipes import AbstractMessage, Applied, Lifted, Recipe, Softmax, of_shape, version_of
+from ._recipes import AbstractMessage, Applied, Lifted, Recipe, Softmax, check_edges, of_shape, version_of
 from ._values import form
 
 _aten = torch.ops.aten
@@ -141,6 +141,14 @@ class Message(AbstractMessage):
             for x in self.recipe.messages():
                 x.note_write()
 
+    def retain_grad(self) -> None:
+        _refuse_if_passed([self])
+        super().retain_grad()
+
+    def register_hook(self, hook: Callable[..., Any]) -> Any:
+        _refuse_if_passed([self])
+        return super().register_hook(hook)
+
     # What reads memory without an operator reads the formed values.
 
     @property
@@ -179,11 +187,13 @@ class _Lift(torch.autograd.Function):
     @staticmethod
     def forward(ctx: Any, x: Tensor, recipe: Lifted) -> Tensor:
         ctx.lift = recipe.propagation, recipe.row, recipe.dim, x.shape[recipe.dim]  # not the recipe, which holds x
+        ctx.edges_version = recipe.edges_version
         return _of_lifted(x, recipe)
 
     @staticmethod
     def backward(ctx: Any, grad: Tensor) -> Any:
         propagation, row, dim, num_nodes = ctx.lift
+        check_edges(propagation, ctx.edges_version)
         g = propagation.ending_in(row, num_nodes)
         with without_autocast(grad.device):
             if dim == 0:
@@ -212,19 +222,32 @@ def lifted(
     x: Tensor, propagation: Propagation, row: int, index: Tensor, dim: int = 0, values: Tensor | None = None
 ) -> Tensor:
     """x at the row of edges as a message. values: those of x, which no write to x changes."""
-    recipe = Lifted(propagation, row, index, x, version_of(x), [] if values is None else [values], dim)
+    kept = [] if values is None else [values]
+    recipe = Lifted(propagation, row, index, x, version_of(x), kept, dim, version_of(propagation.edge_index))
     if torch.is_grad_enabled() and x.requires_grad:
         return apply(_Lift, x, recipe)
     return _of_lifted(x, recipe)
 
 
-def refuse_passed(original: Callable[..., Any], *args: Any, **kwargs: Any) -> Any:
-    """``torch.autograd.grad``, which must not give a part of a message's gradient, or none, for the whole."""
-    inputs = args[1] if len(args) > 1 else kwargs.get("inputs")
-    for x in inputs if isinstance(inputs, (list, tuple)) else [inputs]:
+def _refuse_if_passed(inputs: Any) -> None:
+    for x in inputs:
         if isinstance(x, Message) and x.is_passed:
             raise RuntimeError(
-                f"inputs has a message {tuple(x.shape)} that was reduced without being formed, so that its gradient is not known; "
-                "call its retain_grad() before it is used, or leave out fuse=True of halfgnn.pyg.patch()"
+                f"a message {tuple(x.shape)} was reduced without being formed, so that its gradient is not known; call its "
+                "retain_grad() before it is used, or leave out fuse=True of halfgnn.pyg.patch()"
             )
+
+
+def grad(original: Callable[..., Any], outputs: Any, inputs: Any, *args: Any, **kwargs: Any) -> Any:
+    """``torch.autograd.grad``, which must not give a part of a message's gradient, or none, for the whole."""
+    inputs = inputs if isinstance(inputs, Tensor) else tuple(inputs)
+    _refuse_if_passed([inputs] if isinstance(inputs, Tensor) else inputs)
+    return original(outputs, inputs, *args, **kwargs)
+
+
+def backward(original: Callable[..., Any], *args: Any, **kwargs: Any) -> Any:
+    """``torch.autograd.backward``, which ``Tensor.backward`` calls. inputs: its last argument."""
+    inputs = args[5] if len(args) > 5 else kwargs.get("inputs")
+    if inputs is not None:
+        _refuse_if_passed([inputs] if isinstance(inputs, Tensor) else inputs)
     return original(*args, **kwargs)

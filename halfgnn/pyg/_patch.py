@@ -11,9 +11,20 @@ from torch_geometric.nn.models import schnet
 
 from ..common import drop_in_products
 from ..common.drop_in import Bindings, Functions, Route, Switch, stand_in
-from . import _added, _aggregations, _fused, _fused_networks, _indexing, _linear, _operators, _products, _remembered
+from . import (
+    _added,
+    _aggregations,
+    _fused,
+    _fused_networks,
+    _indexing,
+    _linear,
+    _messages,
+    _operators,
+    _products,
+    _remembered,
+)
 from ._accounts import accounts
-from ._messages import Message, refuse_passed
+from ._messages import Message
 
 # Functions, which are replaced under every name that any module has for them: module, name, stand-in.
 _FUNCTIONS: list[tuple[str, str, Route]] = [
@@ -22,7 +33,8 @@ _FUNCTIONS: list[tuple[str, str, Route]] = [
     ("torch_geometric.utils", "softmax", _operators.softmax),
     ("torch_geometric.utils", "spmm", _products.spmm),
     ("torch_geometric.edge_index", "_spmm", _products.edge_index_spmm),
-    ("torch.autograd", "grad", refuse_passed),
+    ("torch.autograd", "grad", _messages.grad),
+    ("torch.autograd", "backward", _messages.backward),
     ("torch", "index_select", _indexing.index_select),
     ("torch", "index_add", _added.index_add),
     ("torch", "scatter_add", _added.scatter_add),

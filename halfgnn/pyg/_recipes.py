@@ -13,7 +13,10 @@ from ._propagation import Propagation
 
 
 class Lifted(NamedTuple):
-    """Features of one side's nodes for every edge. dim: the dimension of the nodes, and then of the edges."""
+    """Features of one side's nodes for every edge.
+
+    dim: the dimension of the nodes, and then of the edges. edges_version: of edge_index, whose graph is made when it is needed.
+    """
 
     propagation: Propagation
     row: int
@@ -22,6 +25,7 @@ class Lifted(NamedTuple):
     version: int | None
     kept: list[Tensor]  # the values of x, if autograd may ask for them after x was written to
     dim: int = 0
+    edges_version: int | None = None
 
     @property
     def name(self) -> str:
@@ -29,6 +33,7 @@ class Lifted(NamedTuple):
 
     def current(self, with_history: bool) -> Tensor:
         """x. Unless its values were kept, it must not have changed."""
+        check_edges(self.propagation, self.edges_version)
         if self.kept and not with_history:
             return self.kept[0]
         check_version(self.x, self.version)
@@ -124,6 +129,14 @@ def check_version(x: Tensor, version: int | None) -> None:
         raise RuntimeError(
             "a message is read after the features that it was made of were modified in place; clone the features, or the message "
             "before they are modified (halfgnn.pyg.patch() forms messages when they are read)"
+        )
+
+
+def check_edges(propagation: Propagation, version: int | None) -> None:
+    if version_of(propagation.edge_index) != version:
+        raise RuntimeError(
+            "a message, or its gradient, is read after the edge_index by which it was made was modified in place; clone the "
+            "edge_index before it is modified (halfgnn.pyg.patch() forms messages when they are read)"
         )
 
 

@@ -190,3 +190,41 @@ def test_a_program_without_torch_geometrics_functions_gains_them(tmp_path):
     environment = {**os.environ, "PYTHONPATH": str(Path(halfgnn.__file__).parents[1])}
     done = subprocess.run([sys.executable, program], env=environment, capture_output=True, text=True, check=False)
     assert done.returncode == 0, done.stderr
+
+
+@pytest.mark.parametrize("call", ["index_add", "scatter_add", "scatter_reduce", "scatter_reduce mean"])
+def test_results_are_contiguous(call):
+    src, out = randn(ROWS, 5, seed=1), randn(5, SEGMENTS, seed=2).t()
+    with halfgnn.pyg.accelerate():
+        assert {**CALLS, **EXCLUSIVE}[call](out, INDICES["unsorted"], src).is_contiguous()
+    assert routed() == 1
+
+
+def test_gradients_inside_scripted_code(tmp_path):
+    """TorchScript knows torch.autograd.grad by its identity."""
+    (tmp_path / "forces_of_a_test.py").write_text(
+        textwrap.dedent("""
+        import torch
+
+        def force(x: torch.Tensor):
+            gradient = torch.autograd.grad([(x * x).sum()], [x], create_graph=True)[0]
+            assert gradient is not None
+            return gradient
+        """)
+    )
+    sys.path.insert(0, str(tmp_path))
+    try:
+        with halfgnn.pyg.accelerate():
+            import forces_of_a_test
+
+            x = torch.ones(3, requires_grad=True)
+            assert torch.equal(torch.jit.script(forces_of_a_test.force)(x), 2 * x)
+    finally:
+        sys.path.remove(str(tmp_path))
+
+
+def test_compiled_index_select_is_one_graph():
+    index, x = INDICES["unsorted"].clone(), randn(SEGMENTS, 5, seed=1).requires_grad_()
+    with halfgnn.pyg.accelerate():
+        rows = torch.compile(lambda x: torch.index_select(x, 0, index) * 2, backend="eager", fullgraph=True)(x)
+    assert torch.equal(rows, x[index] * 2)

@@ -189,8 +189,40 @@ def gradient_of_rows(before):
 def test_a_gradient_of_rows_is_whole_or_refused():
     expected = gradient_of_rows(lambda rows: None)
     with halfgnn.pyg.accelerate(fuse=True):
-        with pytest.raises(RuntimeError, match=r"inputs has a message \(.*retain_grad\(\)"):
+        with pytest.raises(RuntimeError, match=r"reduced without being formed.*retain_grad\(\)"):
             gradient_of_rows(lambda rows: None)
         assert_same(gradient_of_rows(lambda rows: rows.retain_grad()), expected)
     with halfgnn.pyg.accelerate():
         assert_same(gradient_of_rows(lambda rows: None), expected)
+
+
+WAYS_TO_A_GRADIENT = {
+    "a list": lambda total, rows: torch.autograd.grad(total, [rows]),
+    "a generator": lambda total, rows: torch.autograd.grad(total, (x for x in [rows])),
+    "backward(inputs)": lambda total, rows: total.backward(inputs=[rows]),
+    "torch.autograd.backward": lambda total, rows: torch.autograd.backward(total, inputs=rows),
+    "retain_grad afterwards": lambda total, rows: (rows.retain_grad(), total.backward()),
+    "a hook afterwards": lambda total, rows: (rows.register_hook(print), total.backward()),
+}
+
+
+@pytest.mark.parametrize("way", WAYS_TO_A_GRADIENT)
+def test_a_part_of_a_gradient_is_refused(way):
+    src, dst = edges()
+    with halfgnn.pyg.accelerate(fuse=True):
+        rows = (randn(NUM_NODES, WIDTH, seed=1).requires_grad_() * 1)[src]
+        total = SUMS["index_add_"](rows * 2, dst).pow(2).sum() + rows.sum()
+        with pytest.raises(RuntimeError, match=r"reduced without being formed.*retain_grad\(\)"):
+            WAYS_TO_A_GRADIENT[way](total, rows)
+
+
+@pytest.mark.parametrize("is_formed", [False, True])
+def test_edges_that_change_after_rows_were_taken(is_formed):
+    """PyTorch's rows are a copy, and its backward raises. A message has only the edges themselves."""
+    edge_index = edges().clone()
+    with halfgnn.pyg.accelerate(fuse=True):
+        rows = (randn(NUM_NODES, WIDTH, seed=1).requires_grad_() * 1)[edge_index[0]]
+        total = rows.sum(0).exp().sum() if is_formed else None
+        edge_index[0] = 0
+        with pytest.raises(RuntimeError, match="edge_index by which it was made was modified"):
+            total.backward() if is_formed else rows.sum(0)
