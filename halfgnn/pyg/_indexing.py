@@ -123,10 +123,11 @@ def _message(x: Tensor, index: Tensor, num_values: int) -> Tensor | None:
     row = propagation.row_of(index)
     if row is None or refuse_ids(propagation, row, x.shape[0]) is not None:
         return None
+    x = x.resolve_neg() if x.is_neg() else x  # below autograd PyTorch would not
     values = snapshot(x, with_history=False, without_autograd=True)
     if values is x:
         return None
     propagation.size[row] = x.shape[0]
     if not is_known(edges):
         propagation.ending_in(row, x.shape[0])
-    return lifted(x.resolve_neg() if x.is_neg() else x, propagation, row, index, values=values)
+    return lifted(x, propagation, row, index, values=values)

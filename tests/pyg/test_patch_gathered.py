@@ -118,6 +118,23 @@ def test_features_may_change_before_rows_are_read(requires_grad, is_read_before)
         assert_alike(run(), expected)
 
 
+@pytest.mark.parametrize("requires_grad", [True, False])
+def test_views_with_the_negative_bit(requires_grad):
+    src, dst = edges()
+
+    def run():
+        parts = [randn(NUM_NODES, WIDTH, seed=seed).requires_grad_(requires_grad) for seed in (1, 2)]
+        x = torch.complex(*parts).conj().imag
+        assert x.is_neg()
+        rows = x[src]
+        out = SUMS["index_add_"](rows.exp() * 2, dst) + rows.sum()
+        return [out.requires_grad, out.detach(), *(torch.autograd.grad(out.sum(), parts[1]) if requires_grad else [])]
+
+    expected = run()
+    with halfgnn.pyg.accelerate(fuse=True):
+        assert_alike(run(), expected)
+
+
 FEATURES = {
     "a parameter": lambda: torch.nn.Parameter(randn(NUM_NODES, WIDTH, seed=1)),
     "of NumPy": lambda: torch.from_numpy(randn(NUM_NODES, WIDTH, seed=1).numpy()),

@@ -35,6 +35,7 @@ HALFGNN_INLINE void outer_columns(int64_t first, int64_t last, const typename E:
     outer_block<E, M, 2>(first, last, columns, width, {rows.data + i, rows.stride}, sum + i);
   if (i < rows.stride) outer_block<E, M, 1>(first, last, columns, width, {rows.data + i, rows.stride}, sum + i);
 }
+// ... for all columns and vectors, in the runs of `sum`
 template <class Acc>
 HALFGNN_NOINLINE void add_outer(int64_t first, int64_t last, int64_t columns, const Acc* feat, int64_t width,
                                 TileRows<Acc> rows, RunningSum<Acc>* sum) {
@@ -136,7 +137,7 @@ class EdgeFeatures {
   }
 
  private:
-  // Edges that are dotted together. The rows of a last batch that are none are not used.
+  // Edges that are dotted together. A last batch may pass the row's end: those dots are dropped.
   static constexpr int kEdges = E::kEdges;
 
   // sum[k] = own times the features of edge e + k, whose lanes are then to be added
@@ -162,7 +163,7 @@ class EdgeFeatures {
                                         const Acc* own_x, const Acc* y_weights, const Acc* own_y, T* out) {
     const int64_t len = feat_.len, heads = heads_, width = width_;
     Acc* line = line_;
-    // A vector, or two: what an edge's weights are multiplied by is read from the first-level cache.
+    // A vector of the result, or two, whose weights are then loaded once.
     const auto add_heads = [&](int64_t e, int64_t i, auto vectors) {
       constexpr int N = decltype(vectors)::value;
       V sum[N] = {};
