@@ -329,15 +329,22 @@ def _checkpoint(original: Route, function: Any, *args: Any, **kwargs: Any) -> An
 
 def is_checkpointed() -> bool:
     """Whether a checkpoint calls, in the forward or to recompute it. Both must do the same, whatever happened between them."""
-    return getattr(_recomputed, "is_checkpointed", False)
+    return getattr(_recomputed, "is_checkpointed", False) or _has_hooks_of_a_checkpoint()
+
+
+def _has_hooks_of_a_checkpoint() -> bool:
+    """Whether PyTorch packs tensors for a checkpoint: one that a program held before it got its stand-in, in a partial say."""
+    hooks = _top_hooks(True)
+    return hooks is not None and getattr(hooks[0], "__module__", None) == "torch.utils.checkpoint"
 
 
 def is_backward() -> bool:
     """Whether autograd calls, or what it calls. A checkpoint that is recomputed in a backward is a forward."""
     task = torch._C._current_graph_task_id()
-    return task != -1 and task != getattr(_recomputed, "task", -1)
+    return task != -1 and task != getattr(_recomputed, "task", -1) and not _has_hooks_of_a_checkpoint()
 
 
+_top_hooks: Callable[[bool], Any] = getattr(torch._C._autograd, "_top_saved_tensors_default_hooks", lambda _: None)
 # task: the backward in which this thread recomputes a checkpoint; is_checkpointed: whether it is in one
 _recomputed = threading.local()
 _checkpoint_functions = Functions([("torch.utils.checkpoint", "checkpoint", _checkpoint)])
