@@ -314,7 +314,7 @@ def _checkpoint(original: Route, function: Any, *args: Any, **kwargs: Any) -> An
         return original(function, *args, **kwargs)
 
     def under_drop_ins(*args: Any, **kwargs: Any) -> Any:
-        outer, is_inner = getattr(_recomputed, "task", -1), is_checkpointed()
+        outer, is_inner = getattr(_recomputed, "task", -1), getattr(_recomputed, "is_checkpointed", False)
         with contextlib.ExitStack() as stack:
             for switch, options in modes:
                 stack.enter_context(switch.accelerate(is_again=True, **options))

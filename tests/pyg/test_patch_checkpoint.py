@@ -14,6 +14,7 @@ from torch_geometric.utils import softmax
 
 import halfgnn.dgl
 import halfgnn.pyg
+from halfgnn.common.drop_in import is_checkpointed
 from halfgnn.pyg import _worth
 from tests import support
 from tests.pyg.support_pyg import Layer
@@ -139,3 +140,11 @@ def test_first_uses_end_in_no_recomputation(name, way, monkeypatch):
             for _ in range(6):
                 x = randn(NUM_NODES, WIDTH, seed=1).requires_grad_()
                 CHECKPOINTS[way](module, x, edge_index, *args).sum().backward()
+
+
+@pytest.mark.parametrize("way", CHECKPOINTS)
+def test_nothing_is_checkpointed_afterwards(way):
+    x = randn(NUM_NODES, WIDTH, seed=1).requires_grad_()
+    with halfgnn.pyg.accelerate():
+        CHECKPOINTS[way](lambda x: x.sin() if is_checkpointed() else None, x).sum().backward()
+        assert not is_checkpointed()
