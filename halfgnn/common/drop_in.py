@@ -334,7 +334,7 @@ def is_checkpointed() -> bool:
 
 def _has_hooks_of_a_checkpoint() -> bool:
     """Whether PyTorch packs tensors for a checkpoint: one that a program held before it got its stand-in, in a partial say."""
-    hooks = _top_hooks(True)
+    hooks = _top_hooks() if _top_hooks is not None else None
     return hooks is not None and getattr(hooks[0], "__module__", None) == "torch.utils.checkpoint"
 
 
@@ -344,7 +344,17 @@ def is_backward() -> bool:
     return task != -1 and task != getattr(_recomputed, "task", -1) and not _has_hooks_of_a_checkpoint()
 
 
-_top_hooks: Callable[[bool], Any] = getattr(torch._C._autograd, "_top_saved_tensors_default_hooks", lambda _: None)
+def _find_top_hooks() -> Callable[[], Any] | None:
+    """PyTorch's function for the hooks by which tensors are packed now. It is private: None if a version lacks it."""
+    try:
+        top = functools.partial(torch._C._autograd._top_saved_tensors_default_hooks, True)  # type: ignore[attr-defined]
+        top()
+    except (AttributeError, TypeError):
+        return None
+    return top
+
+
+_top_hooks = _find_top_hooks()
 # task: the backward in which this thread recomputes a checkpoint; is_checkpointed: whether it is in one
 _recomputed = threading.local()
 _checkpoint_functions = Functions([("torch.utils.checkpoint", "checkpoint", _checkpoint)])

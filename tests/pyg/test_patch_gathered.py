@@ -138,11 +138,10 @@ def test_views_with_the_negative_bit(requires_grad):
 FEATURES = {
     "a parameter": lambda: torch.nn.Parameter(randn(NUM_NODES, WIDTH, seed=1)),
     "of NumPy": lambda: torch.from_numpy(randn(NUM_NODES, WIDTH, seed=1).numpy()),
-    "with a view": lambda: (x := randn(NUM_NODES, WIDTH, seed=1), x.view(-1))[0],
 }
 
 
-@pytest.mark.parametrize("name", ["of NumPy", "a parameter"])
+@pytest.mark.parametrize("name", FEATURES)
 def test_features_whose_memory_cannot_be_shared_are_gathered(name):
     src, _ = edges()
     x = FEATURES[name]()
