@@ -26,7 +26,7 @@ from ..common.drop_in import is_checkpointed
 from ..common.precision import HALF, autocasts, without_autocast
 from ..graph import Graph
 from ._accounts import routed
-from ._deferred import BINARY, ORDERLY, SUM
+from ._deferred import BINARY, ORDERLY, SUM, strides_like
 from ._messages import OWN_NODES, Message
 from ._propagation import Propagation, current_module
 from ._recipes import AbstractMessage, Applied, Lifted, Softmax, check_version, version_of
@@ -90,7 +90,8 @@ def _note_read(module: Any, readers: weakref.WeakSet[Any]) -> None:
 def _of(recipe: Softmax, cell: Any = None) -> Message:
     """cell: where its values are; None for a new one."""
     logits = recipe.logits
-    return Message.of(recipe, logits.shape, recipe.dtype, logits, None, logits.shape[0], cell=cell)
+    strides = strides_like(logits)
+    return Message.of(recipe, logits.shape, recipe.dtype, logits, None, logits.shape[0], strides, cell)
 
 
 class _Softmax(torch.autograd.Function):

@@ -17,7 +17,8 @@ from ..common.refusals import types_on
 from ._recipes import AbstractMessage, Applied, Lifted, of_shape, version_of
 
 _aten = torch.ops.aten
-# (recipe, shape, dtype, a message of the same propagation, row, num_rows), and for views the strides: what Message.of takes
+# What Message.of takes: (recipe, shape, dtype, a message of the same propagation, row, num_rows), and strides unless the result is
+# contiguous.
 Deferral = tuple[Any, ...]
 
 BINARY = {_aten.mul.Tensor: "mul", _aten.add.Tensor: "add", _aten.sub.Tensor: "sub", _aten.div.Tensor: "div"}
@@ -84,7 +85,8 @@ def _combines(func: Any, args: Any, kwargs: Any) -> Deferral | None:
             if isinstance(x, AbstractMessage):
                 _keep(x)  # each factor is read in a backward
     num_rows = message.shape[message.edge_dim] if row is None else num_rows
-    return _applied(func, args, kwargs, name), shape, dtype, message, row, num_rows
+    strides = _strides_of_result(func, first, second)
+    return _applied(func, args, kwargs, name), shape, dtype, message, row, num_rows, strides
 
 
 def _keep(message: AbstractMessage) -> None:
@@ -176,17 +178,21 @@ def _maps(func: Any, args: Any, kwargs: Any) -> Deferral | None:
         return None
     if func not in (_aten._to_copy.default, _aten.clone.default, _aten.neg.default):
         _keep(message)
-    return _applied(func, args, kwargs, name), message.shape, dtype, message, message.row, message.num_rows
+    strides = strides_like(message, kwargs.get("memory_format"))
+    return _applied(func, args, kwargs, name), message.shape, dtype, message, message.row, message.num_rows, strides
 
 
 def _views(func: Any, args: Any, kwargs: Any) -> Deferral | None:
     message = args[0]
     if not message.is_as_made() or message.edge_dim != 0 or kwargs:
         return None
-    if func not in SHAPES and func is not _aten.expand.default:
+    if func is _aten.expand.default:
+        if len(args[1]) != message.dim():
+            return None  # it adds dimensions in front of that of the edges, which may be as long
+    elif func not in SHAPES:
         dims = args[1:3] if func is _aten.transpose.int else args[1:2]
         rank = message.dim() + (func is _aten.unsqueeze.default)
-        if any(dim % rank == 0 for dim in dims):
+        if not dims or any(dim % rank == 0 for dim in dims):
             return None
     is_dense = message.is_contiguous() and func in ORDERLY
     try:
@@ -201,9 +207,23 @@ def _views(func: Any, args: Any, kwargs: Any) -> Deferral | None:
     return recipe, shape, message.dtype, message, message.row, message.num_rows, strides
 
 
-def _of_strides(message: AbstractMessage) -> Tensor:
+def _of_strides(x: Tensor) -> Tensor:
     """A tensor of the same shape and strides without values. PyTorch asks the strides whether to copy what is reshaped."""
-    return torch.empty_strided(message.shape, message.stride(), dtype=message.dtype, device="meta")
+    return torch.empty_strided(x.shape, x.stride(), dtype=x.dtype, device="meta")
+
+
+def strides_like(x: Tensor, memory_format: torch.memory_format | None = None) -> tuple[int, ...] | None:
+    """The strides of what an operator makes of every value of x by itself; None if it is contiguous."""
+    if x.is_contiguous():
+        return None
+    return torch.empty_like(_of_strides(x), memory_format=memory_format or torch.preserve_format).stride()
+
+
+def _strides_of_result(func: Any, *args: Any) -> tuple[int, ...] | None:
+    """The strides of an operator's result, which are permuted if those of an operand are; None if it is contiguous."""
+    if all(x.is_contiguous() for x in args if isinstance(x, Tensor)):
+        return None
+    return func(*(_of_strides(x) if isinstance(x, Tensor) else x for x in args)).stride()
 
 
 def _joins(func: Any, args: Any, kwargs: Any) -> Deferral | None:

@@ -71,8 +71,16 @@ class Message(AbstractMessage):
                     args = [x.formed() if isinstance(x, Message) else x for x in recipe.args]
                     self.cell.formed = recipe.func(*args, **recipe.kwargs)
                 else:
-                    self.cell.formed = form(self).contiguous()
+                    self.cell.formed = self._of_own_strides(form(self))
         return self.cell.formed
+
+    def _of_own_strides(self, values: Tensor) -> Tensor:
+        """values, laid out as PyTorch's operators lay them out."""
+        if self.is_contiguous():
+            return values.contiguous()
+        if values.stride() == self.stride():
+            return values
+        return torch.empty_strided(self.shape, self.stride(), dtype=self.dtype, device=self.device).copy_(values)
 
     def held(self) -> list[Tensor]:
         """The tensors whose memory a message keeps: what it is made of, and its values if they are formed."""

@@ -34,8 +34,8 @@ def reduced(
     out = out if out.dtype is out_dtype else out.to(out_dtype)
     dim, sizes = message.edge_dim, [*message.shape]
     shape = (num_nodes, *sizes[:dim], *sizes[dim + 1 :])
-    out = out if out.shape == shape else out.expand(shape).contiguous()
-    return out if dim == 0 else out.movedim(0, dim).contiguous()  # as PyG's, of which callers take views
+    out = out if out.shape == shape else out.expand(shape)
+    return out.movedim(0, dim).contiguous()  # as PyG's, of which callers take views and which they modify in place
 
 
 class _Reduction:
