@@ -7,7 +7,8 @@ Write f(lhs, rhs) for the operator, and grad for the gradient of its result. The
     mul, dot            Df[x, y] = f(x, rhs) + f(lhs, y); of lhs and rhs: the gradients of f's operands at (x, y)
     add, sub, copies    Df[x, y] = f(x, y); it does not depend on lhs and rhs
     div                 is mul by 1 / rhs, and the chain rule for 1 / rhs
-    relu_add            Df[x, y] = mask (x + y) by edges, where lhs + rhs > 0, summed; it does not depend on lhs and rhs
+    relu_add            Df[x, y] = mask (x + y) by edges, where lhs + rhs > 0, summed; its derivatives by lhs and rhs are 0, which
+                        are zeros and not None, as those of PyTorch's relu
 
 These are the same operators and gradients again, so derivatives of every order exist. _winners.py has those of max and min.
 """
@@ -139,8 +140,9 @@ def _of_quotient(call, sides, grad, lhs, rhs, x, y, need_grad, need_lhs, need_rh
 
 def _of_relu(call, sides, grad, lhs, rhs, x, y, need_grad, need_lhs, need_rhs) -> Three:
     """The mask of the edges is made, which a first derivative does without."""
+    of_lhs, of_rhs = (torch.zeros_like(z) if need else None for z, need in ((lhs, need_lhs), (rhs, need_rhs)))
     if not need_grad:
-        return None, None, None
+        return None, of_lhs, of_rhs
     wide = torch.promote_types(grad.dtype, torch.float32)
     shape = grad.shape[1:]
     message = _gsddmm(*sides[:3], "add", lhs.detach(), rhs.detach(), "u", "e", wide)
@@ -152,7 +154,7 @@ def _of_relu(call, sides, grad, lhs, rhs, x, y, need_grad, need_lhs, need_rhs) -
     if y is not None:
         weighted = aligned(y, shape).to(wide) * mask
         terms.append(replace(product, op="copy_rhs").value(sides, None, weighted, wide))
-    return sum(terms[1:], terms[0]).to(grad.dtype), None, None
+    return sum(terms[1:], terms[0]).to(grad.dtype), of_lhs, of_rhs
 
 
 def aligned(x: Tensor, shape: torch.Size) -> Tensor:

@@ -52,7 +52,8 @@ def gradients_of_winners(op, shapes, dtypes, need_lhs, need_rhs, *saved) -> Pair
         of_rhs = of_rhs if x is None else -of_lhs * x / y
     elif op == "relu_add":
         assert x is not None and y is not None
-        of_lhs = of_rhs = of_lhs.masked_fill(x + y <= 0, 0)
+        # PyTorch's gradient of relu: its derivative by x + y is 0, and not None.
+        of_lhs = of_rhs = torch.ops.aten.threshold_backward(of_lhs, x + y, 0)
     return (
         _rows_of_operand(of_lhs, src, shapes[0], dtypes[0]) if need_lhs else None,
         _rows_of_operand(of_rhs, arg, shapes[1], dtypes[1]) if need_rhs else None,

@@ -134,6 +134,18 @@ def test_a_gradient_that_nothing_asks_for(op):
     assert torch.equal(torch.autograd.grad(loss, x)[0], 2 * x)
 
 
+@pytest.mark.parametrize("reduce", (*LINEAR, "max", "min"))
+def test_a_gradient_that_is_constant_where_relu_is(reduce):
+    """Its derivatives by both operands are zeros, as those of PyTorch's relu are, and not None."""
+    g = small_graph()
+    operands = [t.requires_grad_() for t in gspmm_case(g, "relu_add", ((2, 3), (2, 1)), torch.float64)]
+    for module in (ops, reference):
+        out = gspmm(module, g, "relu_add", reduce)(*operands)
+        for first in torch.autograd.grad(out.sum(), operands, create_graph=True):
+            for zeros in torch.autograd.grad(first.square().sum(), operands, retain_graph=True):
+                assert torch.equal(zeros, torch.zeros_like(zeros))
+
+
 def test_one_tensor_on_both_sides():
     g = make_graph("skewed")
     x = randn(g.num_src, 3, dtype=torch.float64)

@@ -69,3 +69,33 @@ def test_a_gradient_penalty(name, fuse):
     assert sum(halfgnn.pyg.stats()["routed"].values())
     for a, b in zip(found, expected, strict=True):
         torch.testing.assert_close(a, b, rtol=1e-10, atol=1e-10)
+
+
+class Rectified(nn.MessagePassing):
+    def forward(self, x, edge_index, edge_attr):
+        return self.propagate(edge_index, x=x, edge_attr=edge_attr)
+
+    def message(self, x_j, edge_attr):
+        return (x_j + edge_attr).relu()
+
+
+@pytest.mark.parametrize("width", [WIDTH, 1])
+@pytest.mark.parametrize(
+    "layer", [*map(Rectified, ("sum", "mean", "max", "min")), nn.GINEConv(torch.nn.Identity())], ids=str
+)
+def test_forces_of_rectified_messages_are_constant(layer, width):
+    """PyTorch's second derivative of relu is zeros. It is not None, which autograd.grad takes for an unused input."""
+
+    def run():
+        x, e = randn(NUM_NODES, width, seed=1).requires_grad_(), randn(NUM_EDGES, width, seed=2).requires_grad_()
+        force, stress = torch.autograd.grad(layer(x, edges(), e).sum(), (x, e), create_graph=True)
+        found = torch.autograd.grad(force.square().sum() + stress.sum(), (x, e), retain_graph=True)
+        force.square().sum().backward()
+        return [force, *found, x.grad, e.grad]
+
+    expected = run()
+    with halfgnn.pyg.accelerate():
+        found = run()
+    assert any("relu_add" in name for name in halfgnn.pyg.stats()["routed"])
+    for a, b in zip(found, expected, strict=True):
+        torch.testing.assert_close(a, b)
