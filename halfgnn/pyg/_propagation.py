@@ -118,7 +118,9 @@ def current() -> Propagation | None:
         edge_index, module = call[0](), call[1]()
         if edge_index is None or module is None:
             return None
-        propagation = Propagation(edge_index, call[2], refuse_module(module))
+        # Under this flow torch_geometric notes the number of rows of x[0] for row 0 of edge_index, by whose row 1 it gathers x[0].
+        size = [None, None] if module.flow == "target_to_source" else call[2]
+        propagation = Propagation(edge_index, size, refuse_module(module))
         call[3] = weakref.ref(propagation)
     return propagation
 
