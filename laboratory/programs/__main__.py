@@ -1,0 +1,36 @@
+"""python -m laboratory.programs --cases 2000 --seed 1: random programs, with every call routed; prints those that differ."""
+
+from __future__ import annotations
+
+import argparse
+import time
+
+from halfgnn.pyg import _worth
+from tests.support import ROUTED_FROM
+
+from .compare import fault
+from .draw import Draw
+
+
+def main() -> int:
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("--cases", type=int, default=2000)
+    parser.add_argument("--first", type=int, default=0)
+    parser.add_argument("--seed", type=int, default=1)
+    arguments = parser.parse_args()
+    _worth.LIMITS = {}
+    for name in ROUTED_FROM:
+        setattr(_worth, name, 0)
+    start, faults = time.perf_counter(), 0
+    for case in range(arguments.first, arguments.first + arguments.cases):
+        program = Draw(arguments.seed, case).draw()
+        found = fault(program, case)
+        if found is not None:
+            faults += 1
+            print(f"# case {case} of seed {arguments.seed}: {found}\n{program}", flush=True)
+    print(f"{arguments.cases} programs, {faults} faults, {time.perf_counter() - start:.0f} s")
+    return min(faults, 1)
+
+
+if __name__ == "__main__":
+    raise SystemExit(main())
