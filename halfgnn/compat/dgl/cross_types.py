@@ -31,19 +31,23 @@ def reduced(results: Sequence[tuple[Tensor, Relation]], reduce: str) -> Tensor:
         raise NotImplementedError(
             f"{reduce} over several edge types is not available; use sum, max or min, or multi_update_all with a cross reducer"
         )
-    return without_infinities(_MERGES[reduce]([without_edges(*result, reduce) for result in results]))
+    merged = _MERGES[reduce]([without_edges(*result, reduce) for result in results])
+    return without_isolated(merged, [relation for _, relation in results])
 
 
 def without_edges(result: Tensor, relation: Relation, reduce: str) -> Tensor:
     """With infinities that max or min leaves out, for nodes that have no edge of this type."""
-    isolated = relation.graph().csc().indptr.diff() == 0
-    isolated = isolated.reshape(-1, *[1] * (result.dim() - 1))
-    return result.masked_fill(isolated, _IDENTITY[reduce])
+    return result.masked_fill(_isolated([relation], result), _IDENTITY[reduce])
 
 
-def without_infinities(result: Tensor) -> Tensor:
-    """With 0 in place of infinities."""
-    return result.masked_fill(result.isinf(), 0)
+def without_isolated(result: Tensor, relations: Sequence[Relation]) -> Tensor:
+    """With 0 for nodes that have no edge of any of these types. Infinities of other nodes stay."""
+    return result.masked_fill(_isolated(relations, result), 0)
+
+
+def _isolated(relations: Sequence[Relation], like: Tensor) -> Tensor:
+    masks = [relation.graph().csc().indptr.diff() == 0 for relation in relations]
+    return functools.reduce(torch.logical_and, masks).reshape(-1, *[1] * (like.dim() - 1))
 
 
 def merged(

@@ -10,7 +10,7 @@ from torch import Tensor
 from . import function as fn
 from .base import ALL, DGLError, is_all
 from .computation import Part, applied, edge_batch, messages, passed
-from .cross_types import merged, reduced, without_edges, without_infinities
+from .cross_types import merged, reduced, without_edges, without_isolated
 from .queries import Queries
 from .udf import NodeBatch
 
@@ -121,15 +121,18 @@ class MessagePassing(Queries):
             etid = self.get_etype_id(etype)
             part = Part.whole(self, etid)
             results = dict(passed(part, *functions))
+            left_out = {}  # the features of which nodes without edges of this type are left out
             if cross_reducer in ("max", "min") and _is_extreme(functions[1]) and len(functions) == 2:
                 name = functions[1].out_field
                 results[name] = without_edges(results[name], part.relation, cross_reducer)
-            by_type.setdefault(self._graph.metagraph.ends[etid][1], []).append((etid, results, functions[1]))
+                left_out[name] = part.relation
+            by_type.setdefault(self._graph.metagraph.ends[etid][1], []).append((etid, results, left_out))
         for dst, parts in by_type.items():
             features = dict(merged([part[1] for part in parts], cross_reducer, [part[0] for part in parts]))
-            if cross_reducer in ("max", "min"):
-                for name in {function.out_field for _, _, function in parts if _is_extreme(function)} & set(features):
-                    features[name] = without_infinities(features[name])
+            for name in features:
+                relations = [left_out.get(name) for _, results, left_out in parts if name in results]
+                if None not in relations:
+                    features[name] = without_isolated(features[name], relations)
             self._set_n_repr(dst, ALL, features)
             if apply_node_func is not None:
                 self.apply_nodes(apply_node_func, ALL, self._ntype_key(dst))

@@ -7,6 +7,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from ...common.arguments import checked_size
 from .base import DGLError, dgl_warning
 from .heterograph import DGLGraph
 from .ops import segment_reduce, segment_softmax
@@ -167,15 +168,20 @@ def _topk(
 ) -> tuple[Tensor, Tensor]:
     if values.dim() > 2:
         raise DGLError(f"the feature {name!r} has shape {tuple(values.shape)}; expected at most two dimensions")
-    values = values.reshape(len(values), -1)
-    padded = _padded(values, counts, k, -torch.inf if descending else torch.inf)
+    values, k = values.reshape(len(values), -1), checked_size(k, "k")
+    if sortby is not None and not -values.shape[1] <= sortby < values.shape[1]:
+        raise DGLError(
+            f"sortby is {sortby}; expected a column of the feature {name!r}, of which there are {values.shape[1]}"
+        )
+    padded = _padded(values, counts, k, -torch.inf if descending else torch.nan)  # each is sorted to the end
     if sortby is None:
         order = padded.argsort(dim=1, descending=descending, stable=True)[:, :k]
         chosen = padded.gather(1, order)
     else:
         order = padded[:, :, sortby].argsort(dim=1, descending=descending, stable=True)[:, :k]
         chosen = padded.gather(1, order.unsqueeze(2).expand(-1, -1, padded.shape[2]))
-    return chosen.masked_fill(chosen.isinf(), 0), order
+    is_padding = order >= counts.view(-1, *[1] * (order.dim() - 1))
+    return chosen.masked_fill(is_padding if sortby is None else is_padding.unsqueeze(2), 0), order
 
 
 def _padded(values: Tensor, counts: Tensor, least: int, fill: float) -> Tensor:

@@ -299,3 +299,16 @@ def test_what_evaluation_kept_serves_training():
     part.update_all(lambda edges: {"m": edges.src["h"]}, fn.sum("m", "y"))
     part.ndata["y"].sum().backward()
     assert weight.grad.tolist() == [3, 3, 3]
+
+
+@pytest.mark.parametrize("reduce, infinity", [("max", -torch.inf), ("min", torch.inf)])
+def test_infinities_over_several_edge_types_stay(reduce, infinity):
+    """DGL makes 0 of them, because it marks nodes without edges by infinities; only these nodes get 0 here."""
+    g = ours.heterograph({("a", "r", "a"): ([0, 1], [0, 1]), ("a", "s", "a"): ([0, 2], [0, 2])}, {"a": 4})
+    g.ndata["x"] = torch.tensor([infinity, -infinity, torch.nan, 5.0])
+    copy, extreme = fn.copy_u("x", "m"), getattr(fn, reduce)("m", "y")
+    expected = [str(x) for x in [infinity, -infinity, torch.nan, 0.0]]
+    g.update_all(copy, extreme)
+    assert [str(x) for x in g.ndata["y"].tolist()] == expected
+    g.multi_update_all({"r": (copy, extreme), "s": (copy, extreme)}, reduce)
+    assert [str(x) for x in g.ndata["y"].tolist()] == expected

@@ -192,3 +192,19 @@ def test_one_edge_finds_each_node():
     g = ours.graph(([0, 0, 0, 1, 2], [1, 1, 2, 3, 3]))  # with parallel edges, and two ways to 3
     assert [nodes.tolist() for nodes in ours.bfs_nodes_generator(g, 0)] == [[0], [1, 2], [3]]
     assert [edges.numel() for edges in ours.bfs_edges_generator(g, 0)] == [2, 1]
+
+
+@pytest.mark.parametrize("descending", [True, False])
+@pytest.mark.parametrize("sortby", [None, 0])
+def test_topk_of_nan_and_infinities(descending, sortby):
+    """Only places beyond the number of nodes are 0. Beside torch.sort of each graph."""
+    sizes, k = (4, 2, 0, 3), 4
+    g = ours.batch([ours.graph(([], []), num_nodes=n) for n in sizes])
+    x = torch.tensor([1.0, torch.nan, -torch.inf, torch.inf, torch.inf, 2.0, torch.nan, -torch.inf, 0.0]).view(-1, 1)
+    g.ndata["x"] = x
+    values, places = ours.topk_nodes(g, "x", k, descending=descending, sortby=sortby)
+    for part, rows, order in zip(x.split(sizes), values, places):
+        expected, expected_order = part.sort(dim=0, descending=descending, stable=True)
+        assert torch.equal(order.view(-1)[: len(part)], expected_order.view(-1))
+        torch.testing.assert_close(rows[: len(part)], expected, equal_nan=True)
+        assert not rows[len(part) :].any()
