@@ -32,6 +32,20 @@ struct InEdges {
         edge_ids(static_cast<const I*>(topology.edge_ids)) {}
 };
 
+// Whether no weight of a row's edges is negative, infinite or nan.
+template <class T>
+bool are_weights(const T* weights, EdgeRange row) {
+  bool valid = true;
+  for (int64_t i = row.begin; i < row.begin + row.degree; ++i)
+    valid &= weights[i] >= 0 && weights[i] <= std::numeric_limits<T>::max();
+  return valid;
+}
+
+bool are_valid(const EdgeWeights& weights, EdgeRange row) {
+  return !weights || (weights.is_double ? are_weights(static_cast<const double*>(weights.data), row)
+                                        : are_weights(static_cast<const float*>(weights.data), row));
+}
+
 // The nodes at which a hop over a relation starts: first ... first + count - 1 of their type.
 struct Frontier {
   int64_t first, count;
@@ -110,15 +124,17 @@ class Sampler {
     std::vector<EdgeRange> rows(static_cast<size_t>(frontier.count));
     const EdgePicks picks(relation.weights, fanout, args_.replace);
     std::vector<int64_t> counts(rows.size());
-    std::atomic<int64_t> invalid{-1};
+    std::atomic<int64_t> invalid{-1}, unweighable{-1};
     for_items(frontier.count, relation.weights ? 256 : 16, [&](int64_t begin, int64_t end) {
       for (int64_t i = begin; i < end; ++i) {
         const auto at = static_cast<size_t>(i);
         if (!range_of(relation, frontier.first + i, fanout, &rows[at])) invalid = frontier.first + i;
+        if (!are_valid(relation.weights, rows[at])) unweighable = i;
         counts[at] = picks.count(rows[at]);
       }
     });
     check_row(relation, invalid);
+    if (unweighable >= 0) refuse_weights(relation, rows[static_cast<size_t>(unweighable)]);
     int64_t total = 0;
     offsets[0] = 0;
     for (size_t i = 0; i < counts.size(); ++i) {
@@ -166,6 +182,15 @@ class Sampler {
     if (invalid < 0) return;
     const auto node = static_cast<int64_t>(tables_[relation.dst_type].nodes()[static_cast<size_t>(invalid)]);
     CHECK_INDEX(false, "row ", node, " of indptr falls, leaves indices or has a source without a time");
+  }
+
+  // Only the weights of rows that are sampled are read, so the row that holds the wrong one is known here.
+  void refuse_weights(const SampledRelation& relation, EdgeRange row) const {
+    for (int64_t i = row.begin; i < row.begin + row.degree; ++i)
+      CHECK_VALUE(are_valid(relation.weights, {i, 1}), "edge_weight[", &relation - args_.relations.data(), "] holds ",
+                  relation.weights.is_double ? static_cast<const double*>(relation.weights.data)[i]
+                                             : static_cast<double>(static_cast<const float*>(relation.weights.data)[i]),
+                  " at position ", i, "; expected finite weights of at least 0");
   }
 
   void pick_edges(const SampledRelation& relation, Frontier frontier, int64_t fanout, uint64_t key,
@@ -236,6 +261,8 @@ class Sampler {
 }  // namespace
 
 NeighborSample neighbor_sample(const NeighborSampleArgs& args) {
+  for (const int64_t fanout : args.fanouts)
+    CHECK_VALUE(fanout >= -1, "fanouts holds ", fanout, "; expected numbers of neighbours, or -1 for all");
   return args.is_int64 ? Sampler<int64_t>(args).sampled() : Sampler<int32_t>(args).sampled();
 }
 

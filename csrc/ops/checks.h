@@ -54,9 +54,12 @@ inline DType dtype_of(ScalarType type, const char* name) {
     case ScalarType::BFloat16: return DType::kBFloat16;
     case ScalarType::Float: return DType::kFloat;
     case ScalarType::Double: return DType::kDouble;
-    default:
+    default: {
+      const bool is_complex = type == ScalarType::ComplexFloat || type == ScalarType::ComplexDouble;
       CHECK_TYPE(false, name, " has dtype ", dtype_name(type),
-                 "; expected torch.float16, torch.bfloat16, torch.float32 or torch.float64");
+                 "; expected torch.float16, torch.bfloat16, torch.float32 or torch.float64",
+                 is_complex ? "" : std::string(": ") + name + ".float()");
+    }
   }
 }
 

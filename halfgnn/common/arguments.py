@@ -64,7 +64,8 @@ def checked_integer(value: Any, name: str, expected: str) -> int:
     try:
         count = operator.index(value)
     except TypeError:
-        raise TypeError(f"{name} is {value!r}; expected {expected}") from None
+        what = f"a tensor of shape {tuple(value.shape)}" if isinstance(value, Tensor) else repr(value)
+        raise TypeError(f"{name} is {what}; expected {expected}") from None
     if isinstance(value, bool):
         raise TypeError(f"{name} is {value!r}; expected {expected}")
     return count
@@ -75,6 +76,15 @@ def checked_size(value: Any, name: str, least: int = 0) -> int:
     expected = "a positive integer" if least else "an integer of at least 0"
     count = checked_integer(value, name, expected)
     if count < least:
+        raise ValueError(f"{name} is {count}; expected {expected}")
+    return count
+
+
+def checked_fanout(value: Any, name: str) -> int:
+    """A number of neighbours, -1 for all."""
+    expected = "a number of neighbours, or -1 for all"
+    count = checked_integer(value, name, expected)
+    if count < -1:
         raise ValueError(f"{name} is {count}; expected {expected}")
     return count
 

@@ -22,7 +22,22 @@ class Rows(Protocol):
 def check_tensor(x: Any, name: str) -> None:
     """Raises unless x is a tensor."""
     if not isinstance(x, Tensor):
-        raise TypeError(f"{name} is {'None' if x is None else f'a {type(x).__name__}'}; expected a torch.Tensor")
+        what = "None" if x is None else f"a {type(x).__name__}"
+        raise TypeError(f"{name} is {what}; expected a torch.Tensor{as_tensor(x, name)}")
+
+
+def as_tensor(x: Any, name: str) -> str:
+    """How to make a tensor of what was given in place of one, if that is clear."""
+    if type(x).__module__.partition(".")[0] == "numpy":
+        return f": torch.from_numpy({name})" if type(x).__name__ == "ndarray" else f": torch.as_tensor({name})"
+    if isinstance(x, (list, tuple)) and x and all(isinstance(part, (bool, int, float, list, tuple)) for part in x):
+        return f": torch.tensor({name})"
+    return ""
+
+
+def as_floats(x: Tensor, name: str) -> str:
+    """How to make floating-point numbers of other ones, for an error."""
+    return "" if x.is_complex() else f": {name}.float()"
 
 
 def check_dense(x: Tensor, name: str) -> None:
@@ -59,7 +74,7 @@ def check_columns(x: Tensor, name: str, width: int | None, dim: int | None = 2) 
         shape = ", ".join([str(x.shape[0]), *["*"] * (dim is None), "columns" if width is None else str(width)])
         raise ValueError(f"{name} has shape {tuple(x.shape)}; expected ({shape})")
     if width is not None and not x.is_floating_point():
-        raise TypeError(f"{name} has dtype {x.dtype}; expected a floating-point type")
+        raise TypeError(f"{name} has dtype {x.dtype}; expected a floating-point type{as_floats(x, name)}")
 
 
 def check_parameter_device(x: Tensor, name: str, parameter: Tensor) -> None:
@@ -85,7 +100,7 @@ def check_pair(feat: Any, name: str) -> None:
     if len(feat) != 2:
         raise ValueError(
             f"{name} is a {type(feat).__name__} of {len(feat)}; expected a tensor or the pair "
-            "(of the sources, of the destinations)"
+            f"(of the sources, of the destinations){as_tensor(feat, name)}"
         )
 
 

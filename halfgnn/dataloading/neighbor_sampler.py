@@ -8,7 +8,7 @@ from typing import Any, NamedTuple
 import torch
 from torch import Tensor
 
-from ..common.arguments import checked_flag, checked_integer
+from ..common.arguments import checked_fanout, checked_flag, checked_integer
 from ..common.ids import check_ids, check_range
 from ..dgl_index import is_dgl_graph
 from ..graph import Graph
@@ -193,8 +193,8 @@ class NeighborSampler:
         """Of one layer, of every relation."""
         name = f"fanouts[{layer}]"
         if not isinstance(fanout, Mapping):
-            return [_checked_fanout(fanout, name)] * len(self._relations)
-        given = {self._etype(etype): _checked_fanout(number, f"{name}[{etype!r}]") for etype, number in fanout.items()}
+            return [checked_fanout(fanout, name)] * len(self._relations)
+        given = {self._etype(etype): checked_fanout(number, f"{name}[{etype!r}]") for etype, number in fanout.items()}
         missing = [etype for etype in self._relations if etype not in given]
         if missing:
             raise ValueError(f"{name} has no {missing[0]}; expected a number for every edge type")
@@ -297,13 +297,6 @@ def _sequence(fanouts: Any) -> Sequence[Any]:
     if isinstance(fanouts, (str, Mapping)) or not isinstance(fanouts, Sequence) or not fanouts:
         raise TypeError(f"fanouts is {fanouts!r}; expected a number of neighbours per layer, as in [15, 10]")
     return fanouts
-
-
-def _checked_fanout(fanout: Any, name: str) -> int:
-    fanout = checked_integer(fanout, name, "a number of neighbours, or -1 for all")
-    if fanout < -1:
-        raise ValueError(f"{name} is {fanout}; expected a number of neighbours, or -1 for all")
-    return fanout
 
 
 def _in_csc_order(weight: Any, name: str, graph: Graph) -> Tensor:

@@ -2,14 +2,17 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from itertools import pairwise
+from typing import Any
 
 import torch
 from torch import Tensor
 
+from ...common.arguments import checked_fanout
 from ...common.ids import check_alike, check_ids
+from ...common.operands import check_tensor
 
 EdgeType = tuple[str, str, str]
 
@@ -88,11 +91,13 @@ def sampled_hops(
     types = list(dict.fromkeys([*seeds, *node_types]))
     row_types = [etype[2] if csc else etype[0] for etype in etypes]
     col_types = [etype[0] if csc else etype[2] for etype in etypes]
+    for etype in etypes:
+        check_ids(rowptr[etype], _named("rowptr", etype))
+        check_ids(col[etype], _named("col", etype))
     for ntype, ids in seeds.items():
-        name = f"seed[{ntype!r}]" if ntype else "seed"
-        check_ids(ids, name)
+        check_ids(ids, _named("seed", ntype))
         for etype in etypes[:1]:
-            check_alike(ids, name, rowptr[etype], "rowptr")
+            check_alike(ids, _named("seed", ntype), rowptr[etype], "rowptr")
     idtype = next((ids.dtype for ids in seeds.values()), torch.int64)
     none = torch.empty(0, dtype=idtype)
     found, trees, offsets, sources, sampled, counts = torch.ops.halfgnn.neighbor_sample.default(
@@ -107,7 +112,7 @@ def sampled_hops(
         replace,
         False,
         disjoint,
-        [_weights(edge_weight.get(etype)) for etype in etypes],
+        [_weights(edge_weight.get(etype), _named("edge_weight", etype)) for etype in etypes],
         [_contiguous(node_time.get(ntype)) for ntype in types],
         [_contiguous(edge_time.get(etype)) for etype in etypes],
         seed_time,
@@ -118,18 +123,34 @@ def sampled_hops(
 
 def _fanouts(etypes: Sequence[EdgeType], num_neighbors: Mapping[EdgeType, Sequence[int]]) -> list[int]:
     """Hop by hop, of every edge type."""
-    lengths = {len(num_neighbors[etype]) for etype in etypes}
+    numbers = {etype: _checked(num_neighbors[etype], _named("num_neighbors", etype)) for etype in etypes}
+    lengths = {len(of_type) for of_type in numbers.values()}
     if len(lengths) > 1:
         raise ValueError(
             f"num_neighbors has {sorted(lengths)} hops for different edge types; expected the same number for all"
         )
-    return [num_neighbors[etype][hop] for hop in range(max(lengths, default=0)) for etype in etypes]
+    return [numbers[etype][hop] for hop in range(max(lengths, default=0)) for etype in etypes]
 
 
-def _weights(weight: Tensor | None) -> Tensor | None:
-    if weight is not None and weight.dtype != torch.float64:
-        weight = weight.float()
-    return _contiguous(weight)
+def _checked(numbers: Any, name: str) -> list[int]:
+    if isinstance(numbers, str) or not isinstance(numbers, Iterable):
+        raise TypeError(f"{name} is {numbers!r}; expected a number of neighbours per hop, as in [15, 10], -1 for all")
+    return [checked_fanout(number, f"{name}[{hop}]") for hop, number in enumerate(numbers)]
+
+
+def _weights(weight: Tensor | None, name: str) -> Tensor | None:
+    """Weights as the sampler takes them. It refuses those that are negative or not finite, of the rows that it reads."""
+    if weight is None:
+        return None
+    check_tensor(weight, name)
+    if not weight.is_floating_point():
+        raise TypeError(f"{name} has dtype {weight.dtype}; expected a floating-point type: {name}.float()")
+    return _contiguous(weight if weight.dtype == torch.float64 else weight.float())
+
+
+def _named(name: str, key: Any) -> str:
+    """Of a graph of several types, which have names, the key is part of the name."""
+    return f"{name}[{key!r}]" if any(key) else name
 
 
 def _contiguous(tensor: Tensor | None) -> Tensor | None:

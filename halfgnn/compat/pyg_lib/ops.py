@@ -31,8 +31,12 @@ def segment_matmul(inputs: Tensor, ptr: Tensor, other: Tensor, bias: Tensor | No
     bounds: list[int] = ptr.tolist()
     if len(bounds) != len(other) + 1 or bounds[0] != 0 or bounds[-1] != len(inputs):
         raise ValueError(f"ptr is {bounds}; expected {len(other) + 1} numbers from 0 to {len(inputs)}")
+    if bias is not None and len(bias) != len(other):
+        raise ValueError(f"bias has {len(bias)} rows; expected {len(other)}, one per matrix of other")
     outs: list[Tensor] = []
     for i in range(len(other)):  # as TorchScript takes it
+        if bounds[i] > bounds[i + 1]:
+            raise ValueError(f"ptr is {bounds}; expected numbers that do not fall")
         out = inputs[bounds[i] : bounds[i + 1]] @ other[i]
         outs.append(out if bias is None else out + bias[i])
     return torch.cat(outs) if len(outs) > 0 else inputs.new_empty(0, other.size(2))

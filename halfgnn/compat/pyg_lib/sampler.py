@@ -1,7 +1,7 @@
 """Samples of neighbours, walks and subgraphs of a graph given by ``(rowptr, col)``, on the CPU.
 
 Random numbers come from PyTorch's default generator. A sample does not depend on the number of threads. Ids are int32 or int64, one
-dtype per call. `rowptr` and `col` are trusted where a sample does not read them.
+dtype per call. `rowptr`, `col` and weights are trusted where a sample does not read them.
 """
 
 from __future__ import annotations
@@ -13,8 +13,8 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from ...common.arguments import check_name
-from ...common.ids import check_ids, check_range
+from ...common.arguments import check_name, checked_flag, checked_size
+from ...common.ids import check_alike, check_ids, check_range
 from . import _operators
 from ._hops import EdgeType, Hops, sampled_hops
 
@@ -46,7 +46,7 @@ def neighbor_sample(
         node_time, edge_time: (N,) or (E,) int64. Only neighbours or edges that are not later than the seed are sampled. The edges
             of a node must be in the order of these times. Either needs disjoint=True.
         seed_time: (n,) int64, by default the times of the seeds in node_time.
-        edge_weight: (E,) floating-point weights. Edges of weight 0 are never sampled.
+        edge_weight: (E,) floating-point weights, finite and at least 0. Edges of weight 0 are never sampled.
         csc: the graph is given as (colptr, row): results row and col change places.
         replace: sample with replacement.
         directed: must be True, as in pyg-lib.
@@ -59,8 +59,8 @@ def neighbor_sample(
         in node (m,), which is (m, 2) of [number of the seed, node] if disjoint. edge (e,) is None without return_edge_id.
 
     Raises:
-        TypeError, ValueError, IndexError: other dtypes or shapes, ids out of range, times without disjoint. NotImplementedError:
-        directed=False.
+        TypeError, ValueError, IndexError: other dtypes or shapes, ids out of range, weights that are negative or not finite,
+        numbers below -1, times without disjoint. NotImplementedError: directed=False.
     """
     alone = ("", "", "")
     hops = _sampled(
@@ -136,6 +136,9 @@ def _sampled(
     temporal_strategy: str,
 ) -> Hops:
     check_name(temporal_strategy, "temporal_strategy", _STRATEGIES)
+    csc, replace, disjoint = (
+        checked_flag(flag, name) for flag, name in ((csc, "csc"), (replace, "replace"), (disjoint, "disjoint"))
+    )
     if not directed:
         raise NotImplementedError(
             "directed=False is not supported; subgraph(rowptr, col, nodes) has all edges between nodes"
@@ -174,18 +177,25 @@ def _only(key: Any, value: Tensor | None) -> dict[Any, Tensor] | None:
 def subgraph(
     rowptr: Tensor, col: Tensor, nodes: Tensor, return_edge_id: bool = True
 ) -> tuple[Tensor, Tensor, Tensor | None]:
-    """All edges between `nodes` (n,): (rowptr (n + 1,), col (e,), edge (e,) or None), where col has places in nodes."""
-    for ids, name in ((rowptr, "rowptr"), (col, "col"), (nodes, "nodes")):
-        check_ids(ids, name)
-    num_nodes = len(rowptr) - 1
-    check_range(nodes, "nodes", num_nodes)
+    """All edges between `nodes` (n,): (rowptr (n + 1,), col (e,), edge (e,) or None), where col has places in nodes.
+
+    Raises TypeError, ValueError or IndexError for other dtypes or shapes, ids out of range, and nodes that repeat.
+    """
+    num_nodes = _checked_nodes(rowptr, col, nodes, "nodes")
     places = rowptr.new_full((num_nodes,), -1)
-    places[nodes.long()] = torch.arange(len(nodes), dtype=rowptr.dtype)
-    begin, degree = rowptr[:-1][nodes.long()], rowptr.diff()[nodes.long()]
+    order = torch.arange(len(nodes), dtype=rowptr.dtype)
+    places[nodes.long()] = order
+    repeated = (places[nodes.long()] != order).nonzero()
+    if len(repeated):
+        raise ValueError(f"nodes holds {int(nodes[repeated[0]])} more than once; expected different nodes")
+    begin, end = _rows(rowptr, col, nodes)
+    degree = end - begin
     row = torch.repeat_interleave(torch.arange(len(nodes)), degree)
     before = torch.cumsum(degree, 0) - degree
     edge = torch.arange(len(row), dtype=rowptr.dtype) + (begin - before)[row]
-    other = places[col[edge.long()].long()]
+    columns = col[edge.long()].long()
+    check_range(columns, "col", num_nodes)
+    other = places[columns]
     is_inside = other >= 0
     out_rowptr = rowptr.new_zeros(len(nodes) + 1)
     out_rowptr[1:] = row[is_inside].bincount(minlength=len(nodes)).cumsum(0)
@@ -195,23 +205,43 @@ def subgraph(
 def random_walk(rowptr: Tensor, col: Tensor, seed: Tensor, walk_length: int, p: float = 1.0, q: float = 1.0) -> Tensor:
     """Walks (n, walk_length + 1) from `seed` (n,). Each step is to a neighbour drawn uniformly. A node without neighbours is kept.
 
-    Raises NotImplementedError for p or q other than 1.
+    Raises NotImplementedError for p or q other than 1; TypeError, ValueError or IndexError for other dtypes or shapes, ids out of
+    range and negative lengths.
     """
     if p != 1 or q != 1:
         raise NotImplementedError(f"p is {p} and q is {q}; random_walk is uniform only, with p = q = 1")
-    for ids, name in ((rowptr, "rowptr"), (col, "col"), (seed, "seed")):
-        check_ids(ids, name)
-    check_range(seed, "seed", len(rowptr) - 1)
-    walk = [seed.to(col.dtype)]
-    for _ in range(walk_length):
-        here = walk[-1].long()
-        begin, end = rowptr[here], rowptr[here + 1]
+    num_nodes = _checked_nodes(rowptr, col, seed, "seed")
+    walk = [seed]
+    for _ in range(checked_size(walk_length, "walk_length")):
+        begin, end = _rows(rowptr, col, walk[-1])
+        here = walk[-1]
         step = (torch.rand(len(here), dtype=torch.float64) * (end - begin)).long()
         can_move = end > begin
-        there = walk[-1].clone()
+        there = here.clone()
         there[can_move] = col[(begin + step)[can_move].long()]
+        check_range(there, "col", num_nodes)
         walk.append(there)
     return torch.stack(walk, 1)
+
+
+def _checked_nodes(rowptr: Tensor, col: Tensor, nodes: Tensor, name: str) -> int:
+    """The number of nodes. Raises unless rowptr, col and nodes are ids of one dtype, and nodes are in range."""
+    for ids, ids_name in ((rowptr, "rowptr"), (col, "col"), (nodes, name)):
+        check_ids(ids, ids_name)
+        check_alike(ids, ids_name, rowptr, "rowptr")
+    if len(rowptr) == 0:
+        raise ValueError("rowptr has shape (0,); expected (N + 1,)")
+    check_range(nodes, name, len(rowptr) - 1)
+    return len(rowptr) - 1
+
+
+def _rows(rowptr: Tensor, col: Tensor, nodes: Tensor) -> tuple[Tensor, Tensor]:
+    """Where the neighbours of nodes begin and end in col. Only these rows are looked at."""
+    begin, end = rowptr[nodes.long()], rowptr[nodes.long() + 1]
+    wrong = ((begin < 0) | (end < begin) | (end > len(col))).nonzero()
+    if len(wrong):
+        raise IndexError(f"row {int(nodes[wrong[0]])} of rowptr falls or leaves col, of shape {tuple(col.shape)}")
+    return begin, end
 
 
 _HETERO = inspect.signature(hetero_neighbor_sample)
