@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import Any, NamedTuple
 
 import torch
@@ -40,6 +41,34 @@ def contiguous_ids(tensor: Tensor, name: str) -> Tensor:
     if tensor.is_cuda:
         _library.check_device(tensor.device)
     return tensor.contiguous()
+
+
+def checked_edges(
+    src: Tensor,
+    dst: Tensor,
+    num_src: Any,
+    num_dst: Any,
+    check: bool,
+    names: Sequence[str] = ("src", "dst"),
+    origins: Sequence[str] = ("num_src", "num_dst"),
+) -> tuple[Tensor, Tensor, int, int]:
+    """The ends of edges as kernels take them, and the numbers of nodes, by default one more than the largest id.
+
+    check: that ids are in range. names, origins: the caller's for the ids and for the numbers.
+    """
+    src, dst = contiguous_ids(src, names[0]), contiguous_ids(dst, names[1])
+    check_alike(dst, names[1], src, names[0])
+    if src.shape != dst.shape:
+        raise ValueError(
+            f"{names[0]} has shape {tuple(src.shape)} and {names[1]} {tuple(dst.shape)}; expected equal shapes"
+        )
+    num_src = check_count(num_nodes_of(src, names[0]) if num_src is None else num_src, "num_src")
+    num_dst = check_count(num_nodes_of(dst, names[1]) if num_dst is None else num_dst, "num_dst")
+    check_fits(src.dtype, num_src=num_src, num_dst=num_dst, num_edges=src.numel())
+    if check:
+        for ids, name, count, origin in zip((src, dst), names, (num_src, num_dst), origins):
+            check_range(ids, name, count, f"{origin} of them")
+    return src, dst, num_src, num_dst
 
 
 def checked_bounds(max_in_degree: Any, max_out_degree: Any) -> tuple[Bound, Bound]:

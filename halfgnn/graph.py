@@ -9,7 +9,7 @@ from torch import Tensor
 
 from . import _library, adjacency, dgl_index
 from .adjacency import Adjacency, Bound
-from .common.ids import check_alike, check_count, check_edge_index, check_fits, check_range, num_nodes_of
+from .common.ids import check_count, check_edge_index, check_fits, num_nodes_of
 from .common.kept import Kept, kept, may_keep, ordinary_tensors, taken
 from .common.operands import check_tensor
 
@@ -155,17 +155,13 @@ class Graph:
             TypeError, ValueError: other dtypes, unequal shapes, ids out of range, counts too large for int32 ids, or more than
                 2**32 - 2 edges on CUDA.
         """
-        src, dst = adjacency.contiguous_ids(src, "src"), adjacency.contiguous_ids(dst, "dst")
-        check_alike(dst, "dst", src, "src")
-        if src.shape != dst.shape:
-            raise ValueError(f"src has shape {tuple(src.shape)} and dst {tuple(dst.shape)}; expected equal shapes")
-        num_src = check_count(num_nodes_of(src, "src") if num_src is None else num_src, "num_src")
-        num_dst = check_count(num_nodes_of(dst, "dst") if num_dst is None else num_dst, "num_dst")
-        check_fits(src.dtype, num_src=num_src, num_dst=num_dst, num_edges=src.numel())
+        edges = adjacency.checked_edges(src, dst, num_src, num_dst, check)
         bounds = adjacency.checked_bounds(max_in_degree, max_out_degree)
-        if check:
-            check_range(src, "src", num_src)
-            check_range(dst, "dst", num_dst)
+        return cls._of_edges(*edges, sort, is_sorted, bounds, check)
+
+    @classmethod
+    def _of_edges(cls, src, dst, num_src, num_dst, sort, is_sorted, bounds, check) -> Graph | tuple[Graph, Tensor]:
+        """See :meth:`from_edges`. check: that edges are sorted, if they are said to be."""
         if is_sorted:
             if sort:
                 raise ValueError("sort and is_sorted are both True; expected one of them")
@@ -308,17 +304,20 @@ class Graph:
         By default both sides have one node more than the largest id in either row. Otherwise like :meth:`from_edges`.
         """
         check_edge_index(edge_index)
-        if num_nodes is None and (num_src is None or num_dst is None):
+        origins = [
+            "num_nodes" if count is None else name for count, name in ((num_src, "num_src"), (num_dst, "num_dst"))
+        ]
+        if num_nodes is None and "num_nodes" in origins:
             num_nodes = num_nodes_of(edge_index.flatten(), "edge_index")
         elif num_nodes is not None:
             num_nodes = check_count(num_nodes, "num_nodes")
         num_src = num_nodes if num_src is None else num_src
         num_dst = num_nodes if num_dst is None else num_dst
-        sizes = {"num_src": num_src, "num_dst": num_dst}
-        bounds = {"max_in_degree": max_in_degree, "max_out_degree": max_out_degree}
-        return cls.from_edges(
-            edge_index[0], edge_index[1], **sizes, sort=sort, is_sorted=is_sorted, **bounds, check=check
-        )
+        names = "edge_index[0]", "edge_index[1]"
+        src, dst = edge_index[0], edge_index[1]
+        edges = adjacency.checked_edges(src, dst, num_src, num_dst, check, names, origins)
+        bounds = adjacency.checked_bounds(max_in_degree, max_out_degree)
+        return cls._of_edges(*edges, sort, is_sorted, bounds, check)
 
     @classmethod
     def from_scipy(cls, matrix) -> Graph:

@@ -9,6 +9,7 @@ from typing import Any, Protocol
 
 import torch
 
+from .common.operands import as_tensor
 from .dgl_index import is_dgl_graph
 from .graph import Graph
 from .heterograph import Block, HeteroGraph
@@ -52,6 +53,15 @@ def _remedy(g, name: str) -> str:
         return f": halfgnn.Graph.from_torch_sparse({name}) makes one"
     if isinstance(g, torch.Tensor) and g.dim() == 2 and g.shape[0] == 2:
         return f": halfgnn.Graph.from_edge_index({name}, num_nodes=N) makes one"
+    if isinstance(g, torch.Tensor) and g.dim() == 2 and g.shape[1] == 2 and not g.is_floating_point():
+        return f": halfgnn.Graph.from_edge_index({name}.t(), num_nodes=N) makes one"
+    if isinstance(g, torch.Tensor) and g.dim() > 0:
+        return f": the order of arguments is ({name}, features)"
+    made = as_tensor(g, name).removeprefix(": ")
+    if made:  # halfgnn.pyg takes the tensor itself
+        return (
+            f": {made}" if name == "edge_index" else f": halfgnn.Graph.from_edge_index({made}, num_nodes=N) makes one"
+        )
     if isinstance(g, (tuple, list)) and len(g) == 2:
         return f": halfgnn.Graph.from_edges(*{name}, num_src=N, num_dst=N) makes one"
     if hasattr(g, "tocsr"):
@@ -66,4 +76,12 @@ def as_heterograph(g, name: str = "g") -> HeteroGraph:
         return g
     if is_dgl_graph(g):
         return HeteroGraph.from_dgl(g)
-    raise TypeError(f"{name} is a {type(g).__name__}; expected a halfgnn.HeteroGraph or a DGLGraph")
+    remedy = (
+        f": halfgnn.HeteroGraph({{(source type, edge type, destination type): {name}}})" if isinstance(g, Graph) else ""
+    )
+    raise TypeError(f"{name} is a {type(g).__name__}; expected a halfgnn.HeteroGraph or a DGLGraph{remedy}")
+
+
+def is_graph(x: Any) -> bool:
+    """Whether what was given, for example in place of features, is a graph."""
+    return isinstance(x, (Graph, HeteroGraph)) or hasattr(x, "__halfgnn_graph__") or is_dgl_graph(x)

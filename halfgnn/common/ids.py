@@ -10,6 +10,7 @@ from .operands import check_dense, check_tensor
 
 INT32_MAX = 2**31 - 1
 _MAX_COUNT = 2**48  # beyond any memory
+_NARROW = (torch.int8, torch.int16, torch.uint8)
 
 
 def check_ids(ids: Tensor, name: str) -> None:
@@ -29,17 +30,19 @@ def exported_ids(ids: Tensor, count: int, message: str) -> Tensor:
     return ids.clamp(0, count - 1)
 
 
-def check_edge_index(edge_index: Tensor) -> None:
+def check_edge_index(edge_index: Tensor, name: str = "edge_index") -> None:
     """Raises unless edge_index is a dense tensor (2, E) of int32 or int64."""
-    _check_integers(edge_index, "edge_index")
+    _check_integers(edge_index, name)
     if edge_index.dim() != 2 or edge_index.shape[0] != 2:
-        raise ValueError(f"edge_index has shape {tuple(edge_index.shape)}; expected (2, E)")
+        remedy = f": pass {name}.t()" if edge_index.dim() == 2 and edge_index.shape[1] == 2 else ""
+        raise ValueError(f"{name} has shape {tuple(edge_index.shape)}; expected (2, E){remedy}")
 
 
 def _check_integers(ids: Tensor, name: str) -> None:
     check_tensor(ids, name)
     if ids.dtype not in (torch.int32, torch.int64):
-        raise TypeError(f"{name} has dtype {ids.dtype}; expected torch.int32 or torch.int64")
+        remedy = f": {name}.long()" if ids.is_floating_point() or ids.dtype in _NARROW else ""
+        raise TypeError(f"{name} has dtype {ids.dtype}; expected torch.int32 or torch.int64{remedy}")
     check_dense(ids, name)
 
 
@@ -58,13 +61,20 @@ def check_readable(ids: Tensor, name: str) -> None:
         )
 
 
-def check_range(ids: Tensor, name: str, bound: int) -> None:
+def check_range(ids: Tensor, name: str, bound: int, what: str = "") -> None:
+    """Raises unless ids are in [0, bound). what: the numbers below bound are, for the error."""
     if ids.numel() == 0:
         return
     check_readable(ids, name)
     low, high = (int(x) for x in torch.aminmax(ids))
+    check_ends(low, high, name, bound, what)
+
+
+def check_ends(low: int, high: int, name: str, bound: int, what: str = "") -> None:
+    """check_range of ids of which the smallest and the largest are known."""
     if low < 0 or high >= bound:
-        raise ValueError(f"{name} holds {low if low < 0 else high}; expected indices in [0, {bound})")
+        tail = f", {what}" if what else ""
+        raise ValueError(f"{name} holds {low if low < 0 else high}; expected indices in [0, {bound}){tail}")
 
 
 def num_nodes_of(ids: Tensor, name: str) -> int:

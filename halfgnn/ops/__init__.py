@@ -6,6 +6,9 @@ Generated from the generic operators: u_{add,sub,mul,div,relu_add}_e_{sum,mean,m
 {u,v,e}_{add,sub,mul,div,dot}_{u,v,e} and copy_{u,v,e}. __init__.pyi names them for editors and type checkers.
 """
 
+import difflib as _difflib
+from typing import Any as _Any
+
 from . import sddmm as _sddmm
 from . import spmm as _spmm
 from . import topology  # noqa: F401  (registers fake kernels)
@@ -40,3 +43,17 @@ __all__ = [
     *_spmm.FUNCTIONS,
     *_sddmm.FUNCTIONS,
 ]
+
+
+def __getattr__(name: str) -> _Any:
+    """The error for a name that is not here: which operators have similar ones."""
+    similar = [] if name.startswith("_") else _difflib.get_close_matches(_usual(name), __all__)
+    remedy = f"; did you mean {' or '.join(similar)}?" if similar else ""
+    raise AttributeError(f"module {__name__!r} has no attribute {name!r}{remedy}")
+
+
+def _usual(name: str) -> str:
+    """A name with the usual word for a reduction."""
+    stem, _, last = name.rpartition("_")
+    reduce = {"add": "sum", "avg": "mean", "amax": "max", "amin": "min"}.get(last)
+    return name if reduce is None or stem.count("_") < 1 else f"{stem}_{reduce}"

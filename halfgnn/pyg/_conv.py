@@ -13,6 +13,7 @@ from .. import ops
 from ..common.layers import check_layer, is_hooked
 from ..common.operands import (
     LINEARS,
+    as_floats,
     check_columns,
     check_dense,
     check_one_width,
@@ -26,7 +27,7 @@ from ..common.operands import (
 from ..common.precision import autocast, may_mix, without_autocast
 from ..common.refusals import refuse_tracing
 from ..graph import Graph
-from ..graph_argument import as_graph
+from ..graph_argument import as_graph, is_graph
 from ..nn.attention import handed_out
 from ..nn.projections import applied, is_just, linear, trimmed
 from . import _graph
@@ -150,6 +151,7 @@ def edge_index_if_unsupported(
 
     reason: why it takes the call, if the module knows one.
     """
+    _check_order(x, edge_index)
     reason = reason or refuse(conv, kind, edge_index, x, reductions)
     if reason is None:
         return None
@@ -158,6 +160,25 @@ def edge_index_if_unsupported(
     if isinstance(edge_index, (Tensor, SparseTensor)):
         return edge_index
     return _graph.edge_index_of(as_graph(edge_index, "edge_index"))
+
+
+def _check_order(x: Any, edge_index: Any) -> None:
+    """Raises if x is no features: what torch_geometric's forward would take for a pair, or edge_index in the place of x."""
+    if isinstance(x, Tensor):
+        if isinstance(edge_index, Tensor) and edge_index.is_floating_point() and not x.is_floating_point():
+            raise TypeError(
+                f"x has dtype {x.dtype} and edge_index {edge_index.dtype}; expected features and integers: the order of "
+                "arguments is (x, edge_index)"
+            )
+    elif isinstance(x, (tuple, list)):  # a pair, mostly
+        if x and isinstance(x[0], (int, float, list)):
+            check_tensor(x, "x")
+    elif is_graph(x):
+        raise TypeError(
+            f"x is a {type(x).__name__}; expected a torch.Tensor: the order of arguments is (x, edge_index)"
+        )
+    elif x is not None:
+        check_tensor(x, "x")
 
 
 # ---- arguments ---------------------------------------------------------------------------------------------------------------
@@ -209,7 +230,7 @@ def checked_features(x: Any, eps: Tensor) -> tuple[Tensor, Tensor | None]:
             check_tensor(part, name)
             check_dense(part, name)
             if not part.is_floating_point():
-                raise TypeError(f"{name} has dtype {part.dtype}; expected a floating-point type")
+                raise TypeError(f"{name} has dtype {part.dtype}; expected a floating-point type{as_floats(part, name)}")
     check_parameter_device(x_src, src_name, eps)
     return x_src, x_dst
 

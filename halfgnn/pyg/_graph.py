@@ -12,7 +12,7 @@ from .. import ops
 from ..common.by_tensor import ByContent, ByTensor, state_of
 from ..common.compat import disable, is_exporting
 from ..common.fake import register_fake
-from ..common.ids import INT32_MAX, check_count, check_edge_index, exported_ids
+from ..common.ids import INT32_MAX, check_count, check_edge_index, check_ends, check_readable, exported_ids
 from ..common.kept import Kept, kept, may_keep, ordinary_tensors, refuse_capture, taken, unwrapped
 from ..common.precision import without_autocast
 from ..graph import Graph
@@ -347,17 +347,13 @@ def _make(edge_index: Tensor, num_src: int, num_dst: int) -> Graph:
 
 
 def _check(edge_index: Tensor, num_src: int, num_dst: int) -> None:
-    if edge_index.dtype not in (torch.int32, torch.int64):
-        raise TypeError(f"edge_index has dtype {edge_index.dtype}; expected torch.int64 or torch.int32")
-    if edge_index.dim() != 2 or edge_index.shape[0] != 2:
-        raise ValueError(f"edge_index has shape {tuple(edge_index.shape)}; expected (2, E)")
+    check_edge_index(edge_index)
     if edge_index.shape[1] == 0:
         return
+    check_readable(edge_index, "edge_index")
     sides = zip(_bounds_of(edge_index), (("source", num_src), ("destination", num_dst)))
     for row, ((low, high), (what, count)) in enumerate(sides):
-        if low < 0 or high >= count:
-            wrong = low if low < 0 else high
-            raise ValueError(f"edge_index[{row}] holds {wrong}; expected indices in [0, {count}), of {what} nodes")
+        check_ends(low, high, f"edge_index[{row}]", count, f"the {what} nodes: x has a row per node")
 
 
 def edge_index_of(g: Graph) -> Tensor:

@@ -238,3 +238,22 @@ def test_wrong_external_weight():
         conv(g, x, x[0])
     with pytest.raises(ValueError, match=r"feat has shape \(40, 12\); expected \(40, \*, 11\)"):
         conv(g, x, randn(11, 5))
+
+
+@pytest.mark.parametrize("name", ["GraphConv", "SAGEConv", "GATv2Conv", "TransformerConv"])
+def test_arguments_in_another_order(name):
+    own = {"GraphConv": (IN_FEATS, 5), "SAGEConv": (IN_FEATS, 5, "mean")}
+    module = getattr(halfgnn.nn, name)(*own[name]) if name in own else make_module(name)
+    g, x = make_graph(), randn(NUM_NODES, IN_FEATS)
+    order = r"the order of arguments is \(graph, features\)"
+    for second in (g, torch.stack(g.edges())):
+        with pytest.raises(TypeError, match=f"graph is a Tensor; expected a halfgnn.Graph or a DGLGraph: {order}"):
+            module(x, second)
+    with pytest.raises(TypeError, match=r"has dtype torch.int64; expected .*\.float\(\)"):
+        module(g, x.long())
+
+
+def test_a_graph_of_one_type_for_several():
+    conv = halfgnn.nn.HeteroGraphConv({"r": halfgnn.nn.GraphConv(IN_FEATS, 5)})
+    with pytest.raises(TypeError, match=r"is a Graph; expected a halfgnn.HeteroGraph .*: halfgnn.HeteroGraph\(\{"):
+        conv(make_graph(), {"a": randn(NUM_NODES, IN_FEATS)})

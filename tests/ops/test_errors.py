@@ -39,7 +39,10 @@ def test_what_stands_for_no_graph():
         ((src, dst), "g is a tuple; .*: halfgnn.Graph.from_edges"),
         (Graph.from_edges(src, dst, sort=True), r"g is a tuple; .*, which is g\[0\]: a constructor with sort=True"),
         (sparse, "g is a Tensor; .*: halfgnn.Graph.from_torch_sparse"),
-        (torch.ones(3, 2), "g is a Tensor; expected a halfgnn.Graph or a DGLGraph$"),
+        (torch.ones(3, 2), r"g is a Tensor; .*: the order of arguments is \(g, features\)$"),
+        (torch.zeros(3, 2, dtype=torch.int64), r"g is a Tensor; .*: halfgnn.Graph.from_edge_index\(g.t\(\), num"),
+        (torch.stack([src, dst]).numpy(), r"g is a ndarray; .*from_edge_index\(torch.from_numpy\(g\), num_nodes=N\)"),
+        ([[0, 1], [1, 2]], r"g is a list; .*: halfgnn.Graph.from_edge_index\(torch.tensor\(g\), num_nodes=N\)"),
     ]
     for wrong, match in cases:
         with pytest.raises(TypeError, match=match):
@@ -343,8 +346,16 @@ def test_edges_out_of_range(device):
         Graph.from_edges(src - 1, dst)
     with pytest.raises(ValueError, match="dst holds -1"):
         Graph.from_edges(src, dst - 1)
-    with pytest.raises(ValueError, match="dst holds 5"):
-        Graph.from_edge_index(torch.stack([src, dst]), num_nodes=4)
+    edge_index = torch.stack([src, dst])
+    for kwargs, match in [
+        ({"num_nodes": 4}, r"edge_index\[1\] holds 5; expected indices in \[0, 4\), num_nodes of them"),
+        ({"num_src": 2, "num_nodes": 9}, r"edge_index\[0\] holds 2; expected indices in \[0, 2\), num_src of them"),
+        ({"num_src": 9, "num_dst": 4}, r"edge_index\[1\] holds 5; expected indices in \[0, 4\), num_dst of them"),
+    ]:
+        with pytest.raises(ValueError, match=match):
+            Graph.from_edge_index(edge_index, **kwargs)
+    with pytest.raises(ValueError, match=r"edge_index has shape \(3, 2\); expected \(2, E\): pass edge_index.t\(\)"):
+        Graph.from_edge_index(edge_index.t())
 
 
 def test_edges_of_wrong_form(device):

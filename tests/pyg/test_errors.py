@@ -7,6 +7,7 @@ import torch
 
 import halfgnn
 import halfgnn.pyg
+from halfgnn.pyg._refused_graphs import refuse_graph
 from tests.pyg.support_pyg import (
     KINDS,
     inputs_of,
@@ -56,14 +57,15 @@ def test_wrong_features(name):
     module, x, edge_index = make(halfgnn.pyg, name), randn(NUM_NODES, IN_FEATS), make_edge_index()
     refuse(TypeError, "x is None; expected a torch.Tensor", module, None, edge_index)
     refuse(TypeError, "x is a str; expected a torch.Tensor", module, "x", edge_index)
-    refuse(ValueError, "x is a list of 40; expected a tensor or the pair", module, x.tolist(), edge_index)
+    refuse(TypeError, r"x is a list; expected a torch.Tensor: torch.tensor\(x\)", module, x.tolist(), edge_index)
+    refuse(TypeError, r"x is a ndarray; expected a torch.Tensor: torch.from_numpy\(x\)", module, x.numpy(), edge_index)
     refuse(ValueError, "x is a tuple of 3; expected a tensor or the pair", module, (x, x, x), edge_index)
     refuse(TypeError, r"x\[0\] is None; expected a torch.Tensor", module, (None, x), edge_index)
     refuse(ValueError, r"x has shape \(\); expected \(nodes, 12\)", module, torch.tensor(1.0), edge_index)
     refuse(ValueError, r"x has shape \(40, 1, 12\); expected \(nodes, 12\)", module, x.unsqueeze(1), edge_index)
     refuse(ValueError, r"x has shape \(40, 11\); expected \(40, 12\)", module, x[:, 1:], edge_index)
     refuse(ValueError, r"x\[1\] has shape \(40, 11\); expected \(40, 12\)", module, (x, x[:, 1:]), edge_index)
-    refuse(TypeError, "x has dtype torch.int64; expected a floating-point type", module, x.long(), edge_index)
+    refuse(TypeError, r"x has dtype torch.int64; expected .*: x.float\(\)", module, x.long(), edge_index)
     refuse(TypeError, "x has layout torch.sparse_coo", module, x.to_sparse(), edge_index)
     on_meta = make(halfgnn.pyg, name).to("meta")
     refuse(ValueError, "edge_index is on cpu; expected the device of x, meta", on_meta, x.to("meta"), edge_index)
@@ -81,20 +83,33 @@ def test_wrong_edge_index(name):
     count = edge_index.shape[1]
     for wrong, error, match in [
         (None, TypeError, "edge_index is a NoneType; expected a tensor"),
-        (edge_index.tolist(), TypeError, "edge_index is a list; expected a tensor"),
-        (edge_index.t(), ValueError, rf"edge_index has shape \({count}, 2\); expected \(2, E\)"),
+        (edge_index.tolist(), TypeError, r"edge_index is a list; expected a tensor .*: torch.tensor\(edge_index\)"),
+        (
+            edge_index.numpy(),
+            TypeError,
+            r"edge_index is a ndarray; expected a tensor .*: torch.from_numpy\(edge_index\)",
+        ),
+        (edge_index.t(), ValueError, rf"edge_index has shape \({count}, 2\); expected \(2, E\): pass edge_index.t\(\)"),
         (edge_index[0], ValueError, rf"edge_index has shape \({count},\); expected \(2, E\)"),
-        (edge_index.float(), TypeError, "edge_index has dtype torch.float32; expected torch.int64"),
-        (edge_index.short(), TypeError, "edge_index has dtype torch.int16; expected torch.int64"),
-        (edge_index == 0, TypeError, "edge_index has dtype torch.bool; expected torch.int64"),
-        (edge_index - 1, ValueError, r"edge_index\[0\] holds -1; expected indices in \[0, 40\), of source nodes"),
+        (edge_index.float(), TypeError, "edge_index has dtype torch.float32; expected torch.int32 or torch.int64"),
+        (edge_index.short(), TypeError, "edge_index has dtype torch.int16; expected torch.int32 or torch.int64"),
+        (edge_index == 0, TypeError, "edge_index has dtype torch.bool; expected torch.int32 or torch.int64"),
+        (
+            edge_index - 1,
+            ValueError,
+            r"edge_index\[0\] holds -1; expected indices in \[0, 40\), the source nodes: x has",
+        ),
     ]:
         for _ in range(2):  # nothing is kept from the first time
             refuse(error, match, module, x, wrong)
     beyond = edge_index.clone()
     beyond[1, 7] = NUM_NODES
     refuse(
-        ValueError, r"edge_index\[1\] holds 40; expected indices in \[0, 40\), of destination nodes", module, x, beyond
+        ValueError,
+        r"edge_index\[1\] holds 40; expected indices in \[0, 40\), the destination nodes: x",
+        module,
+        x,
+        beyond,
     )
     g = halfgnn.Graph.from_edge_index(edge_index, num_nodes=NUM_NODES + 1)
     refuse(ValueError, "edge_index is a graph of 41 source and 41 destination nodes; expected 40 and 40", module, x, g)
@@ -253,3 +268,29 @@ def test_features_of_relations():
         ((x, x, x), ValueError, "x is a tuple of 3; expected a tensor or the pair"),
     ]:
         refuse(error, "^" + match, module, wrong, edge_index, edge_type)
+
+
+@pytest.mark.parametrize("name", KINDS)
+def test_arguments_in_another_order(name):
+    module, x, edge_index = make(halfgnn.pyg, name), randn(NUM_NODES, IN_FEATS), make_edge_index()
+    g = halfgnn.Graph.from_edge_index(edge_index, num_nodes=NUM_NODES)
+    order = r"the order of arguments is \(x, edge_index\)"
+    refuse(TypeError, f"x is a Graph; expected a torch.Tensor: {order}", module, g, x)
+    refuse(TypeError, f"x has dtype torch.int64 and edge_index torch.float32; .*: {order}", module, edge_index, x)
+    module.explain = True  # what torch_geometric's forward takes is checked too
+    refuse(TypeError, f"x is a Graph; expected a torch.Tensor: {order}", module, g, x)
+
+
+@pytest.mark.parametrize("name", ["GCNConv", "SAGEConv", "GATConv", "ChebConv"])
+def test_graphs_in_modules_of_torch_geometric(name):
+    """What MessagePassing._check_input is given under patch()."""
+    sizes = (IN_FEATS, 5, 2) if name == "ChebConv" else (IN_FEATS, 5)
+    kind = getattr(theirs, name)
+    module, g = kind(*sizes), halfgnn.Graph.from_edge_index(make_edge_index(), num_nodes=NUM_NODES)
+    takes = f"halfgnn.pyg.{name} takes a Graph" if name != "ChebConv" else "halfgnn.pyg has no module of that name"
+    for cls in (kind, type("Mine", (kind,), {})):
+        with pytest.raises(
+            TypeError, match=rf"edge_index of {cls.__name__}, .* is a Graph; expected .*: {takes}, .*stack"
+        ):
+            refuse_graph(cls(*sizes), g)
+    refuse_graph(module, make_edge_index())

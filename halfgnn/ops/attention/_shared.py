@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import functools
+import math
 from collections.abc import Callable, Sequence
 
 import torch
@@ -24,14 +25,17 @@ def wide_type(*dtypes: torch.dtype) -> torch.dtype:
 
 def check_heads(data: Tensor, name: str, shape: tuple[int, ...], what: str) -> None:
     if data.shape[1:] != shape:
+        expected = (data.shape[0], *shape)
+        remedy = f": {name}.view{expected}" if data.dim() == 2 and data.numel() == math.prod(expected) else ""
         raise ValueError(
-            f"{name} has shape {tuple(data.shape)}; expected ({data.shape[0]}, {what}) = {(data.shape[0], *shape)}"
+            f"{name} has shape {tuple(data.shape)}; expected ({data.shape[0]}, {what}) = {expected}{remedy}"
         )
 
 
 def check_feature(data: Tensor, name: str) -> None:
     if data.dim() != 3:
-        raise ValueError(f"{name} has shape {tuple(data.shape)}; expected (rows, heads, dim)")
+        remedy = f": {name}.view({data.shape[0]}, heads, dim)" if data.dim() == 2 else ""
+        raise ValueError(f"{name} has shape {tuple(data.shape)}; expected (rows, heads, dim){remedy}")
 
 
 def draw_seed(dropout_p: float, device: torch.device) -> Tensor | None:
