@@ -90,6 +90,17 @@ def check_ids(ids: Tensor, count: int, name: str, what: str) -> None:
             raise DGLError(f"{name} has {what} {low if low < 0 else high}; expected ids in [0, {count})")
 
 
+def check_weights(weights: Tensor, count: int, name: str) -> None:
+    """Raises DGLError unless weights are (count,), finite and at least 0. It reads them, and so waits for a GPU."""
+    expected = f"expected ({count},), finite numbers of at least 0"
+    if weights.shape != (count,):
+        raise DGLError(f"{name} has shape {tuple(weights.shape)}; {expected}")
+    wrong = ~((weights >= 0) & (weights < float("inf")))
+    if bool(wrong.any()):
+        at = int(wrong.int().argmax())
+        raise DGLError(f"{name} holds {weights[at].item()} at place {at}; {expected}")
+
+
 def check_idtype(idtype: Any) -> torch.dtype:
     """The dtype of ids that idtype names. Raises DGLError for others than int32 and int64."""
     dtype = {"int32": torch.int32, "int64": torch.int64}.get(idtype, idtype) if isinstance(idtype, str) else idtype

@@ -8,6 +8,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from ...common.arguments import checked_integer
 from .base import EID, ETYPE, NID, NTYPE, DGLError, EdgeType, check_idtype
 from .edge_data import EdgeData, edge_data
 from .frame import Frame
@@ -51,12 +52,16 @@ def graph(
         DGLError: data of other forms or dtypes, ids out of range.
     """
     edges = edge_data(data, idtype, device)
-    count = max(edges.least) if num_nodes is None else num_nodes
+    count = max(edges.least) if num_nodes is None else _count(num_nodes, "num_nodes")
     relation = edges.relation(count, count)
     return DGLGraph(Topology(_HOMOGENEOUS, (count,), (relation,)))
 
 
 _HOMOGENEOUS = MetaGraph([(0, 0)], 1)
+
+
+def _count(count: Any, name: str) -> int:
+    return checked_integer(count, name, "a number of nodes")
 
 
 def heterograph(
@@ -80,7 +85,7 @@ def heterograph(
         missing = [ntype for ntype in counts if ntype not in num_nodes_dict]
         if missing:
             raise DGLError(f"num_nodes_dict has no {missing}; expected a number for every node type")
-        counts = {ntype: int(count) for ntype, count in num_nodes_dict.items()}
+        counts = {ntype: _count(count, f"num_nodes_dict[{ntype!r}]") for ntype, count in num_nodes_dict.items()}
     ntypes = sorted(counts)
     ids = {ntype: i for i, ntype in enumerate(ntypes)}
     topology = _topology(edges, ids, ids, [counts[ntype] for ntype in ntypes])
@@ -145,7 +150,8 @@ def create_block(
     src_types, dst_types = sorted(sources), sorted(destinations)
     src_ids = {ntype: i for i, ntype in enumerate(src_types)}
     dst_ids = {ntype: i + len(src_types) for i, ntype in enumerate(dst_types)}
-    counts = [int(sources[ntype]) for ntype in src_types] + [int(destinations[ntype]) for ntype in dst_types]
+    counts = [_count(sources[ntype], "num_src_nodes") for ntype in src_types]
+    counts += [_count(destinations[ntype], "num_dst_nodes") for ntype in dst_types]
     topology = _topology(edges, src_ids, dst_ids, counts)
     return DGLBlock(topology, (src_types, dst_types), [etype for _, etype, _ in sorted(edges)])
 

@@ -8,6 +8,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from ...common.arguments import checked_integer
 from .base import EID, NID, DGLError, check_ids, id_tensor
 from .queries import Queries
 from .topology import Relation
@@ -19,7 +20,7 @@ class Mutations(Queries):
     def add_nodes(self, num: int, data: Mapping[str, Tensor] | None = None, ntype: str | None = None) -> None:
         """Add `num` nodes of one type. data: their features; others are initial ones, by default zeros."""
         ntid = self.get_ntype_id(ntype)
-        if num < 0:
+        if checked_integer(num, "num", "a number of nodes") < 0:
             raise DGLError(f"num is {num}; expected a number of nodes")
         if num == 0:
             return

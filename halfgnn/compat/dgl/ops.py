@@ -12,7 +12,7 @@ from torch import Tensor
 from ... import ops
 from ...common.arguments import MESSAGE_OPS, REDUCES
 from ...graph import Graph
-from .base import ALL, DGLError, id_tensor, is_all
+from .base import ALL, DGLError, check_ids, id_tensor, is_all
 from .cross_types import reduced
 from .graph_data import GraphData
 from .topology import Relation
@@ -139,6 +139,7 @@ def edge_softmax(graph: GraphData, logits: Any, eids: Any = ALL, norm_by: str = 
         relation = relations[0]
         if not is_all(eids):
             ids = id_tensor(eids, relation.idtype, relation.device, "eids", masks=True).long()
+            check_ids(ids, relation.num_edges, "eids", "an edge")
             src, dst = (ends[ids] for ends in relation.edges())
             relation = Relation.from_edges(src, dst, relation.num_src, relation.num_dst, check=False)
         return ops.edge_softmax(relation.graph(), logits, norm_by)
@@ -174,10 +175,11 @@ def segment_softmax(seglen: Tensor, value: Tensor) -> Tensor:
 def segment_mm(a: Tensor, b: Tensor, seglen_a: Tensor) -> Tensor:
     """Rows of each segment of a (R, in) times that segment's matrix of b (S, in, out): (R, out). seglen_a (S,): lengths."""
     lengths = seglen_a.tolist()
-    if a.dim() != 2 or b.dim() != 3 or len(lengths) != b.shape[0] or sum(lengths) != a.shape[0]:
+    fits = a.dim() == 2 and b.dim() == 3 and len(lengths) == b.shape[0] and sum(lengths) == a.shape[0]
+    if not fits or min(lengths, default=0) < 0:
         raise DGLError(
             f"a has shape {tuple(a.shape)}, b {tuple(b.shape)} and seglen_a {tuple(seglen_a.shape)}, which adds up to"
-            f" {sum(lengths)}; expected (R, in), (S, in, out) and (S,) adding up to R"
+            f" {sum(lengths)}; expected (R, in), (S, in, out) and (S,) of lengths that add up to R"
         )
     if not lengths:
         return a.new_zeros(0, b.shape[2])
@@ -186,6 +188,9 @@ def segment_mm(a: Tensor, b: Tensor, seglen_a: Tensor) -> Tensor:
 
 def gather_mm(a: Tensor, b: Tensor, *, idx_b: Tensor) -> Tensor:
     """Each row of a (R, in) times the matrix of b (S, in, out) that idx_b (R,) names: (R, out)."""
+    if idx_b.shape != a.shape[:1]:
+        raise DGLError(f"idx_b has shape {tuple(idx_b.shape)}; expected ({a.shape[0]},), one id per row of a")
+    check_ids(idx_b, b.shape[0], "idx_b", "a matrix")
     order = idx_b.argsort(stable=True)
     lengths = torch.bincount(idx_b, minlength=b.shape[0])
     products = segment_mm(a[order], b, lengths.cpu())

@@ -9,7 +9,8 @@ import torch
 from torch import Tensor
 from torch.utils.data import get_worker_info
 
-from .base import DGLError, check_idtype
+from ...common.arguments import checked_size
+from .base import DGLError, check_idtype, check_weights
 from .convert import graph, heterograph
 from .heterograph import DGLGraph
 
@@ -41,8 +42,8 @@ def choice(a: Any, size: int | tuple[int, ...], replace: bool = True, prob: Tens
     Raises:
         DGLError: more elements than there are, or than have a weight, without replacement.
     """
-    population = a.shape[0] if isinstance(a, Tensor) else int(a)
-    count = math.prod(size) if isinstance(size, tuple) else int(size)
+    population = a.shape[0] if isinstance(a, Tensor) else checked_size(a, "a")
+    count = math.prod(checked_size(n, "size") for n in (size if isinstance(size, tuple) else (size,)))
     if (not replace and count > population) or (count and not population):
         raise DGLError(f"size is {size}; expected at most {population}, the number of elements, without replacement")
     chosen = _uniform(population, count, replace) if prob is None else _weighted(prob, population, count, replace)
@@ -64,12 +65,11 @@ def _uniform(population: int, count: int, replace: bool) -> Tensor:
 
 def _weighted(prob: Tensor, population: int, count: int, replace: bool) -> Tensor:
     weights = prob.detach().double().cpu()
-    if weights.shape != (population,) or bool((weights < 0).any()):
-        raise DGLError(
-            f"prob has shape {tuple(prob.shape)}; expected ({population},), one weight that is not negative per element"
-        )
+    check_weights(weights, population, "prob")
     if replace:
         bounds = weights.cumsum(0)
+        if count and not bounds[-1] > 0:
+            raise DGLError(f"prob, of shape {tuple(prob.shape)}, holds zeros only; expected a weight above 0")
         draws = torch.rand(count, dtype=torch.float64, generator=generator()) * bounds[-1]
         return torch.searchsorted(bounds, draws, right=True).clamp(max=population - 1)
     if int((weights > 0).sum()) < count:
@@ -83,7 +83,8 @@ def _weighted(prob: Tensor, population: int, count: int, replace: bool) -> Tenso
 
 def rand_graph(num_nodes: int, num_edges: int, idtype: Any = torch.int64, device: Any = "cpu") -> DGLGraph:
     """A graph of random edges, all different, among which self-loops may be."""
-    edges = choice(num_nodes * num_nodes, num_edges, replace=False)
+    num_nodes = checked_size(num_nodes, "num_nodes")
+    edges = choice(num_nodes * num_nodes, checked_size(num_edges, "num_edges"), replace=False)
     ends = edges // num_nodes, edges % num_nodes
     return graph(ends, num_nodes=num_nodes, idtype=check_idtype(idtype), device=device)
 
@@ -99,7 +100,9 @@ def rand_bipartite(
     device: Any = "cpu",
 ) -> DGLGraph:
     """A bipartite graph of random edges, all different."""
-    edges = choice(num_src_nodes * num_dst_nodes, num_edges, replace=False)
+    num_src_nodes = checked_size(num_src_nodes, "num_src_nodes")
+    num_dst_nodes = checked_size(num_dst_nodes, "num_dst_nodes")
+    edges = choice(num_src_nodes * num_dst_nodes, checked_size(num_edges, "num_edges"), replace=False)
     ends = edges // num_dst_nodes, edges % num_dst_nodes
     counts = {utype: num_src_nodes, vtype: num_dst_nodes}
     return heterograph({(utype, etype, vtype): ends}, counts, check_idtype(idtype), device)

@@ -12,6 +12,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from ...common.arguments import checked_size
 from .base import DGLError, check_ids, id_tensor
 from .heterograph import DGLGraph
 from .parts import by_type, ends_by_type, no_nodes, numberings, put_rows
@@ -161,6 +162,7 @@ def _khop_subgraph(
     graph: DGLGraph, nodes: Any, k: int, direction: str, relabel_nodes: bool, store_ids: bool, device: Any
 ) -> Any:
     _refuse_block(graph)
+    k = checked_size(k, "k")
     seeds = by_type(graph, nodes, "nodes")
     reached = [torch.unique(ids) for ids in seeds]
     frontier = reached

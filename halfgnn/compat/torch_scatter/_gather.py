@@ -8,9 +8,11 @@ import torch
 from torch import Tensor
 
 from ...common.autograd import apply
-from ._index import vector_of
+from ._index import vector_of, with_named_ids
 from ._reductions import total
 from .utils import aligned
+
+_ROWS = "the places of src"
 
 
 def gathered(x: Tensor, index: Tensor, dim: int) -> Tensor:
@@ -19,8 +21,8 @@ def gathered(x: Tensor, index: Tensor, dim: int) -> Tensor:
     index: one id per position along dim, or of dimensions that are 1 or those of x. Others follow x.
     """
     if x.requires_grad and torch.is_grad_enabled():
-        return apply(_Gather, x, index, dim)
-    return _gather(x, index, dim)
+        return with_named_ids(apply, index, x.shape[dim], _Gather, x, index, dim, what=_ROWS)
+    return with_named_ids(_gather, index, x.shape[dim], x, index, dim, what=_ROWS)
 
 
 def _gather(x: Tensor, index: Tensor, dim: int) -> Tensor:

@@ -5,14 +5,17 @@ The Graph has an edge per entry of the index, from the group that the entry name
 
 from __future__ import annotations
 
-import operator
+from collections.abc import Callable
+from typing import Any
 
 import torch
 from torch import Tensor
 
+from ...common.arguments import checked_integer
 from ...common.by_tensor import ByPlace
-from ...common.ids import INT32_MAX
+from ...common.ids import INT32_MAX, check_count
 from ...common.kept import ordinary, ordinary_tensors, refuse_capture, unwrapped
+from ...common.operands import check_tensor
 from ...graph import Graph
 from .utils import broadcast
 
@@ -30,6 +33,9 @@ def check_index(src: Tensor, index: Tensor, dim: int, name: str = "index", lengt
         IndexError: src does not have the dimension.
         TypeError, ValueError: index is no tensor of ids on the device of src that broadcasts against it.
     """
+    check_tensor(src, "src")
+    check_tensor(index, name)
+    dim = dim if type(dim) is int else checked_integer(dim, "dim", "a dimension of src")
     if not -src.dim() <= dim < src.dim():
         raise IndexError(
             f"dim is {dim}; expected one of the {src.dim()} dimensions of src, of shape {tuple(src.shape)}"
@@ -53,15 +59,35 @@ def check_index(src: Tensor, index: Tensor, dim: int, name: str = "index", lengt
     return dim
 
 
-def checked_out(out: Tensor, src: Tensor, dim: int) -> int:
-    """The number of groups of `out`. Raises unless it has the shape of src but at dim, and its dtype and device."""
+def checked_out(out: Tensor, src: Tensor, dim: int, dim_size: int | None = None) -> int:
+    """The number of groups of `out`. Raises unless it has the shape of src but at dim, and its dtype and device.
+
+    dim_size: as the caller gives it beside `out`.
+    """
+    check_tensor(out, "out")
     if out.shape[:dim] != src.shape[:dim] or out.shape[dim + 1 :] != src.shape[dim + 1 :]:
         raise ValueError(
             f"out has shape {tuple(out.shape)}; expected that of src, {tuple(src.shape)}, but at dim {dim}"
         )
     if out.dtype != src.dtype or out.device != src.device:
         raise TypeError(f"out is {out.dtype} on {out.device}; expected {src.dtype} on {src.device}, as src is")
+    if dim_size is not None and check_count(dim_size, "dim_size") != out.shape[dim]:
+        raise ValueError(
+            f"dim_size is {dim_size} and out has {out.shape[dim]} groups; expected one number, or out alone"
+        )
     return out.shape[dim]
+
+
+def copied_to(out: Tensor | None, result: Tensor) -> Tensor:
+    """The result, written to `out` unless that is None. Raises unless that has its shape, dtype and device."""
+    if out is None:
+        return result
+    check_tensor(out, "out")
+    if out.shape != result.shape:
+        raise ValueError(f"out has shape {tuple(out.shape)}; expected that of the result, {tuple(result.shape)}")
+    if out.dtype != result.dtype or out.device != result.device:
+        raise TypeError(f"out is {out.dtype} on {out.device}; expected {result.dtype} on {result.device}, as src is")
+    return out.copy_(result)
 
 
 def vector_of(index: Tensor, dim: int, length: int) -> Tensor | None:
@@ -81,7 +107,7 @@ def vector_of(index: Tensor, dim: int, length: int) -> Tensor | None:
 def num_groups_of(index: Tensor, dim_size: int | None) -> int:
     """dim_size, or one more than the largest id."""
     if dim_size is not None:
-        return operator.index(dim_size)  # programs also pass a tensor
+        return check_count(dim_size, "dim_size")  # programs also pass a tensor
     return int(index.max()) + 1 if index.numel() else 0
 
 
@@ -92,10 +118,32 @@ def graph_of_vector(index: Tensor, dim_size: int | None) -> Graph:
     """
     index = unwrapped(index, "index")
     low, high = _ends.of(index, "ends", lambda: _ends_of(index))
-    num_groups = high + 1 if dim_size is None else operator.index(dim_size)
-    if low < 0 or high >= num_groups:
-        raise IndexError(f"index holds {low if low < 0 else high}; expected ids in [0, {num_groups}), dim_size of them")
+    num_groups = high + 1 if dim_size is None else check_count(dim_size, "dim_size")
+    _check_ends(low, high, num_groups)
     return _graphs.of(index, num_groups, lambda: _sorted_graph(index, num_groups))
+
+
+def with_named_ids(
+    function: Callable[..., Any], index: Tensor, dim_size: int | None, *arguments: Any, what: str = "dim_size of them"
+) -> Any:
+    """function(*arguments), which calls PyTorch's scatters. They refuse ids out of range by an error that names no argument.
+
+    what: the ids below dim_size are, for the error.
+    """
+    if torch.compiler.is_compiling():
+        return function(*arguments)
+    try:
+        return function(*arguments)
+    except (RuntimeError, IndexError):
+        if index.is_cpu:
+            low, high = _ends_of(index)
+            _check_ends(low, high, high + 1 if dim_size is None else dim_size, what)
+        raise
+
+
+def _check_ends(low: int, high: int, num_groups: int, what: str = "dim_size of them") -> None:
+    if low < 0 or high >= num_groups:
+        raise IndexError(f"index holds {low if low < 0 else high}; expected ids in [0, {num_groups}), {what}")
 
 
 def graph_of_elements(index: Tensor, shape: torch.Size, dim: int, num_groups: int) -> Graph:

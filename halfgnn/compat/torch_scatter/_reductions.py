@@ -22,7 +22,7 @@ from ...common.autograd import apply, is_recorded
 from ...common.memory import empty
 from ...common.precision import HALF, without_autocast
 from ...graph import Graph
-from ._index import graph_of_elements, graph_of_vector, num_groups_of, vector_of
+from ._index import graph_of_elements, graph_of_vector, num_groups_of, vector_of, with_named_ids
 from .utils import aligned, broadcast
 
 LEAST_SUMMED = 16_384  # values on the CPU whose sums are faster by the Graph, even if it is made for them
@@ -38,7 +38,8 @@ def total(src: Tensor, index: Tensor, dim: int, dim_size: int | None, reduce: st
     vector = vector_of(index, dim, src.shape[dim])
     dtype = wide(src.dtype) if is_wide else src.dtype
     if not _is_routed(src, vector, dim):
-        return _plain_total(src, index if vector is None else vector, dim, dim_size, reduce, dtype)
+        ids = index if vector is None else vector
+        return with_named_ids(_plain_total, ids, dim_size, src, ids, dim, dim_size, reduce, dtype)
     with without_autocast(src.device):
         if vector is not None:
             return over_rows(graph_of_vector(vector, dim_size), src, dim, reduce, dtype)
@@ -62,7 +63,7 @@ def product(src: Tensor, index: Tensor, dim: int, dim_size: int | None, is_wide:
         g = graph_of_elements(index, src.shape, dim, size[dim])
         return _by_segments(g, src.reshape(-1), "prod", dtype).view(size)
     ids, x = broadcast(index, src, dim).long(), src.to(wide(src.dtype))
-    return x.new_ones(size).scatter_reduce(dim, ids, x, "prod").to(dtype)
+    return with_named_ids(x.new_ones(size).scatter_reduce, index, size[dim], dim, ids, x, "prod").to(dtype)
 
 
 def extreme(src: Tensor, index: Tensor, dim: int, dim_size: int | None, reduce: str) -> tuple[Tensor, Tensor]:
@@ -73,7 +74,7 @@ def extreme(src: Tensor, index: Tensor, dim: int, dim_size: int | None, reduce: 
     vector = vector_of(index, dim, src.shape[dim])
     with torch.no_grad():
         if vector is None or not has_operator(src) or 0 in src.shape:
-            out, arg = _plain_extreme(src, index, dim, dim_size, reduce)
+            out, arg = with_named_ids(_plain_extreme, index, dim_size, src, index, dim, dim_size, reduce)
         else:
             out, arg = winners_over_rows(graph_of_vector(vector, dim_size), src, dim, reduce)
     return with_gradient(src, out, arg, dim), arg

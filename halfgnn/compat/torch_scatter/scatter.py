@@ -107,7 +107,8 @@ def _sum(src: Tensor, index: Tensor, dim: int, out: Tensor | None, dim_size: int
     dim = check_index(src, index, dim)
     if out is None:
         return total(src, index, dim, dim_size, "sum")
-    return out.add_(total(src, index, dim, checked_out(out, src, dim), "sum", is_wide=True))
+    num_groups = checked_out(out, src, dim, dim_size)
+    return out.add_(total(src, index, dim, num_groups, "sum", is_wide=True))
 
 
 @in_python
@@ -115,7 +116,7 @@ def _mean(src: Tensor, index: Tensor, dim: int, out: Tensor | None, dim_size: in
     dim = check_index(src, index, dim)
     if out is None:
         return total(src, index, dim, dim_size, "mean")
-    num_groups = checked_out(out, src, dim)
+    num_groups = checked_out(out, src, dim, dim_size)
     sums = total(src, index, dim, num_groups, "sum", is_wide=True) + out
     return out.copy_(divided(sums, counts(index, src, dim, num_groups)))
 
@@ -125,7 +126,8 @@ def _mul(src: Tensor, index: Tensor, dim: int, out: Tensor | None, dim_size: int
     dim = check_index(src, index, dim)
     if out is None:
         return product(src, index, dim, dim_size)
-    return out.mul_(product(src, index, dim, checked_out(out, src, dim), is_wide=True))
+    num_groups = checked_out(out, src, dim, dim_size)
+    return out.mul_(product(src, index, dim, num_groups, is_wide=True))
 
 
 @in_python
@@ -144,7 +146,7 @@ def _extreme(
     dim = check_index(src, index, dim)
     if out is None:
         return extreme(src, index, dim, dim_size, reduce)
-    value, arg = extreme(src, index, dim, checked_out(out, src, dim), reduce)
+    value, arg = extreme(src, index, dim, checked_out(out, src, dim, dim_size), reduce)
     is_better = (value < out) if reduce == "min" else (value > out)
     is_better = (is_better | (value != value)) & (arg < src.shape[dim])
     return out.copy_(torch.where(is_better, value, out)), torch.where(is_better, arg, src.shape[dim])

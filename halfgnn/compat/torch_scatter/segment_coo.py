@@ -4,39 +4,40 @@ from __future__ import annotations
 
 from torch import Tensor
 
+from ...common.operands import check_tensor
 from ._gather import gathered
-from ._index import check_index
+from ._index import check_index, copied_to
 from ._scripting import in_python
 from .scatter import scatter_max, scatter_mean, scatter_min, scatter_sum
 
 
 def segment_sum_coo(src: Tensor, index: Tensor, out: Tensor | None = None, dim_size: int | None = None) -> Tensor:
     """Sums of src by index. See :func:`segment_coo`."""
-    return scatter_sum(src, index, index.dim() - 1, out, dim_size)
+    return scatter_sum(src, index, _last_dim(index), out, dim_size)
 
 
 def segment_add_coo(src: Tensor, index: Tensor, out: Tensor | None = None, dim_size: int | None = None) -> Tensor:
     """:func:`segment_sum_coo`."""
-    return scatter_sum(src, index, index.dim() - 1, out, dim_size)
+    return scatter_sum(src, index, _last_dim(index), out, dim_size)
 
 
 def segment_mean_coo(src: Tensor, index: Tensor, out: Tensor | None = None, dim_size: int | None = None) -> Tensor:
     """Means of src by index. See :func:`segment_coo`."""
-    return scatter_mean(src, index, index.dim() - 1, out, dim_size)
+    return scatter_mean(src, index, _last_dim(index), out, dim_size)
 
 
 def segment_min_coo(
     src: Tensor, index: Tensor, out: Tensor | None = None, dim_size: int | None = None
 ) -> tuple[Tensor, Tensor]:
     """Minima of src by index, and their positions. See :func:`segment_coo` and :func:`scatter_max`."""
-    return scatter_min(src, index, index.dim() - 1, out, dim_size)
+    return scatter_min(src, index, _last_dim(index), out, dim_size)
 
 
 def segment_max_coo(
     src: Tensor, index: Tensor, out: Tensor | None = None, dim_size: int | None = None
 ) -> tuple[Tensor, Tensor]:
     """Maxima of src by index, and their positions. See :func:`segment_coo` and :func:`scatter_max`."""
-    return scatter_max(src, index, index.dim() - 1, out, dim_size)
+    return scatter_max(src, index, _last_dim(index), out, dim_size)
 
 
 def segment_coo(
@@ -71,7 +72,13 @@ def gather_coo(src: Tensor, index: Tensor, out: Tensor | None = None) -> Tensor:
 
 
 @in_python
+def _last_dim(index: Tensor) -> int:
+    check_tensor(index, "index")
+    return index.dim() - 1
+
+
+@in_python
 def _gather_coo(src: Tensor, index: Tensor, out: Tensor | None) -> Tensor:
-    dim = check_index(src, index, index.dim() - 1, lengths=tuple(index.shape[-1:]))
+    dim = check_index(src, index, _last_dim(index), lengths=tuple(index.shape[-1:]))
     result = gathered(src, index, dim)
-    return result if out is None else out.copy_(result)
+    return copied_to(out, result)

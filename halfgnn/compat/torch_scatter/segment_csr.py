@@ -2,12 +2,16 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
+from typing import Any
+
 import torch
 from torch import Tensor
 
+from ...common.operands import check_tensor
 from ...graph import Graph
 from ._gather import gathered
-from ._index import check_index, graph_of_offsets, vector_of
+from ._index import check_index, copied_to, graph_of_offsets, vector_of
 from ._reductions import (
     LEAST_SUMMED,
     extreme,
@@ -93,12 +97,12 @@ def gather_csr(src: Tensor, indptr: Tensor, out: Tensor | None = None) -> Tensor
 def _segment(src: Tensor, indptr: Tensor, out: Tensor | None, reduce: str) -> Tensor:
     segments = _Segments(src, indptr)
     if segments.offsets is not None:
-        result = over_offsets(segments.offsets, src, segments.dim, reduce)
+        result = segments.checked(over_offsets, segments.offsets, src, segments.dim, reduce)
     elif segments.graph is not None:
         result = over_rows(segments.graph, src, segments.dim, reduce, src.dtype)
     else:
         result = segments.without_rest(total(src, segments.ids(), segments.dim, segments.count + 1, reduce))
-    return result if out is None else out.copy_(result)
+    return copied_to(out, result)
 
 
 @in_python
@@ -106,22 +110,23 @@ def _segment_extreme(src: Tensor, indptr: Tensor, out: Tensor | None, reduce: st
     segments = _Segments(src, indptr)
     groups = segments.offsets if segments.graph is None else segments.graph
     if groups is not None:
-        value, arg = winners_over_rows(groups, src, segments.dim, reduce)
+        value, arg = segments.checked(winners_over_rows, groups, src, segments.dim, reduce)
         value = with_gradient(src, value, arg, segments.dim)
     else:
         pair = extreme(src, segments.ids(), segments.dim, segments.count + 1, reduce)
         value, arg = segments.without_rest(pair[0]), segments.without_rest(pair[1])
-    return (value if out is None else out.copy_(value)), arg
+    return copied_to(out, value), arg
 
 
 @in_python
 def _gather_csr(src: Tensor, indptr: Tensor, out: Tensor | None) -> Tensor:
+    check_tensor(indptr, "indptr")
     dim = check_index(src, indptr, indptr.dim() - 1, "indptr", tuple(indptr.shape[-1:]))
     count = max(indptr.shape[-1] - 1, 0)
     if src.shape[dim] != count:
         raise ValueError(f"src has shape {tuple(src.shape)}; expected {count} at dim {dim}, one per segment of indptr")
     result = src.narrow(dim, 0, 0) if src.numel() == 0 else gathered(src, _groups_of_positions(indptr, dim), dim)
-    return result if out is None else out.copy_(result)
+    return copied_to(out, result)
 
 
 def _groups_of_positions(indptr: Tensor, dim: int) -> Tensor:
@@ -163,6 +168,7 @@ class _Segments:
     graph: Graph | None = None
 
     def __init__(self, src: Tensor, indptr: Tensor) -> None:
+        check_tensor(indptr, "indptr")
         self.dim = check_index(src, indptr, indptr.dim() - 1, "indptr", tuple(indptr.shape[-1:]))
         self.count = max(indptr.shape[-1] - 1, 0)
         self.indptr, self.length = indptr, src.shape[self.dim]
@@ -173,6 +179,14 @@ class _Segments:
             self.graph = graph_of_offsets(vector, self.length)
         elif int(vector[0]) == 0 and int(vector[-1]) == self.length:
             self.offsets = vector
+
+    def checked(self, function: Callable[..., Any], *arguments: Any) -> Any:
+        """function(*arguments) of offsets, which kernels check. Their error has names of their own."""
+        try:
+            return function(*arguments)
+        except ValueError:
+            _check_offsets(self.indptr, self.length)
+            raise
 
     def ids(self) -> Tensor:
         _check_offsets(self.indptr, self.length)

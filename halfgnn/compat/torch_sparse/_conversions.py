@@ -8,6 +8,7 @@ import torch
 from torch import Tensor
 from typing_extensions import Self
 
+from ...common.ids import check_count, check_edge_index
 from .storage import SparseStorage, get_layout
 
 
@@ -107,6 +108,7 @@ class Conversions(Dtypes):
         trust_data: bool = False,
     ) -> Self:
         """From edge_index (2, nnz): row 0 has the rows, row 1 the columns."""
+        check_edge_index(edge_index)
         return cls(edge_index[0], None, edge_index[1], edge_attr, sparse_sizes, is_sorted, trust_data)
 
     @classmethod
@@ -140,7 +142,7 @@ class Conversions(Dtypes):
         fill_cache: bool = False,
     ) -> Self:
         """Ones on the diagonal of (M, N). fill_cache: make all tensors of the storage."""
-        N = M if N is None else N
+        M, N = check_count(M, "M"), check_count(M if N is None else N, "N")
         row = torch.arange(min(M, N), device=device)
         rowptr = torch.arange(M + 1, device=device).clamp_(max=min(M, N))
         value = torch.ones(row.numel(), dtype=dtype, device=device) if has_value else None

@@ -43,7 +43,11 @@ def with_diagonal(storage: SparseStorage, values: Tensor | None, k: int) -> Spar
         if values is not None:
             values = torch.as_tensor(values, dtype=value.dtype, device=value.device)
             values = values.view(values.shape + (1,) * (value.dim() - values.dim())) if values.dim() else values
-            own = values.expand_as(own)
+            try:
+                own = values.expand_as(own)
+            except RuntimeError:
+                shape, expected = tuple(values.shape), tuple(own.shape)
+                raise ValueError(f"values has shape {shape}; expected {expected}, or what expands to it") from None
         value = torch.cat([value, own])[order]
     return SparseStorage(
         row=row[order],

@@ -8,6 +8,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from ...common.ids import check_ids, check_range
 from ..torch_scatter import scatter_max, scatter_min
 from ._sampling import random_walk, sample_adj
 from .matmul import matmul, weighted
@@ -47,6 +48,7 @@ def _spmm_mean(
 
 def _extreme(reduce: Callable[..., tuple[Tensor, Tensor]]) -> Callable[..., tuple[Tensor, Tensor]]:
     def spmm_extreme(rowptr: Tensor, col: Tensor, value: Any, mat: Tensor) -> tuple[Tensor, Tensor]:
+        _matrix(rowptr, col, value, mat)  # checks them
         messages = weighted(mat.movedim(-2, 0).index_select(0, col), value)
         out, arg = reduce(messages, rows_of(rowptr, col.numel()), 0, dim_size=rowptr.numel() - 1)
         return out.movedim(0, -2).contiguous(), arg.movedim(0, -2).contiguous()
@@ -59,6 +61,22 @@ def _matrix(rowptr: Tensor, col: Tensor, value: Any, mat: Tensor) -> SparseTenso
     return SparseTensor.from_storage(
         SparseStorage(rowptr=rowptr.long(), col=col.long(), value=value, sparse_sizes=sizes, is_sorted=True)
     )
+
+
+def _ind2ptr(ind: Tensor, M: int) -> Tensor:
+    """The offsets of sorted rows. Ids that fall or are out of range would be written beyond the result."""
+    check_ids(ind, "ind")
+    check_range(ind, "ind", M)
+    if bool((ind[1:] < ind[:-1]).any()):
+        raise ValueError("ind falls; expected the rows of entries in order")
+    return offsets_of(ind, M)
+
+
+def _ptr2ind(ptr: Tensor, E: int) -> Tensor:
+    check_ids(ptr, "ptr")
+    if ptr.numel() == 0 or not bool((ptr[0] == 0) & (ptr[-1] == E) & (ptr[1:] >= ptr[:-1]).all()):
+        raise ValueError(f"ptr, of shape {tuple(ptr.shape)}, falls or does not run from 0 to E, which is {E}")
+    return rows_of(ptr, E)
 
 
 def _saint_subgraph(idx: Tensor, rowptr: Tensor, row: Tensor, col: Tensor) -> tuple[Tensor, Tensor, Tensor]:
@@ -75,8 +93,8 @@ def _refuse(name: str, other: str) -> Callable[..., Any]:
 
 
 _FUNCTIONS: dict[str, Callable[..., Any]] = {
-    "ind2ptr": offsets_of,
-    "ptr2ind": rows_of,
+    "ind2ptr": _ind2ptr,
+    "ptr2ind": _ptr2ind,
     "random_walk": random_walk,
     "sample_adj": sample_adj,
     "saint_subgraph": _saint_subgraph,

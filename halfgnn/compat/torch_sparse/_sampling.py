@@ -6,6 +6,8 @@ import torch
 from torch import Tensor
 from typing_extensions import Self
 
+from ...common.arguments import checked_fanout, checked_size
+from ...common.ids import check_ids, check_range
 from ._select import selected
 from .storage import SparseStorage, offsets_of_counts, rows_of
 
@@ -24,10 +26,16 @@ class Sampling:
         nodes = (
             torch.arange(self.storage.sparse_size(0), device=self.storage.col().device) if subset is None else subset
         )
-        return _neighbors(self.storage.rowptr(), self.storage.col(), nodes, num_neighbors)
+        check_ids(nodes, "subset")
+        check_range(nodes, "subset", self.storage.sparse_size(0))
+        return _neighbors(
+            self.storage.rowptr(), self.storage.col(), nodes.long(), checked_size(num_neighbors, "num_neighbors")
+        )
 
     def sample_adj(self, subset: Tensor, num_neighbors: int, replace: bool = False) -> tuple[Self, Tensor]:
         """Up to num_neighbors neighbours of each node of a subset (n,), -1 for all, as a matrix of new ids.
+
+        The nodes of the subset are different ones.
 
         Returns:
             The matrix (n, m), and the old ids (m,) of its columns: the subset, then the other neighbours in order of appearance.
@@ -46,8 +54,10 @@ class Sampling:
 
     def saint_subgraph(self, node_idx: Tensor) -> tuple[Self, Tensor]:
         """The matrix (n, n) of nodes node_idx (n,), and the positions of its entries in this one."""
-        numbered = self.storage.set_value(torch.arange(self.storage.col().numel(), device=node_idx.device), "coo")
-        part = selected(selected(numbered, 0, node_idx), 1, node_idx)
+        numbered = self.storage.set_value(
+            torch.arange(self.storage.col().numel(), device=self.storage.col().device), "coo"
+        )
+        part = selected(selected(numbered, 0, node_idx, "node_idx"), 1, node_idx, "node_idx")
         edge_index = part.value()
         assert edge_index is not None
         value = self.storage.value()
@@ -57,8 +67,10 @@ class Sampling:
 
 def random_walk(rowptr: Tensor, col: Tensor, start: Tensor, walk_length: int) -> Tensor:
     """Nodes (n, walk_length + 1) of walks along the entries of rows."""
-    nodes = [start]
-    for _ in range(walk_length):
+    check_ids(start, "start")
+    check_range(start, "start", rowptr.numel() - 1)
+    nodes = [start.long()]
+    for _ in range(checked_size(walk_length, "walk_length")):
         nodes.append(_neighbors(rowptr, col, nodes[-1], 1).squeeze(1))
     return torch.stack(nodes, dim=1)
 
@@ -77,6 +89,10 @@ def sample_adj(
     rowptr: Tensor, col: Tensor, subset: Tensor, num_neighbors: int, replace: bool = False
 ) -> tuple[Tensor, Tensor, Tensor, Tensor]:
     """Offsets, new columns, the old ids of the columns, and positions of the entries drawn. See Sampling.sample_adj."""
+    num_neighbors = checked_fanout(num_neighbors, "num_neighbors")
+    check_ids(subset, "subset")
+    check_range(subset, "subset", rowptr.numel() - 1)
+    subset = subset.long()
     counts, starts = rowptr.diff()[subset], rowptr[subset]
     if replace and num_neighbors >= 0:
         has_any = counts > 0
@@ -109,4 +125,7 @@ def _renumbered(subset: Tensor, nodes: Tensor) -> tuple[Tensor, Tensor]:
     first = torch.full_like(ids, inverse.numel()).scatter_reduce_(0, inverse, places, "amin")
     order = first.argsort()
     rank = torch.empty_like(order).scatter_(0, order, torch.arange(ids.numel(), device=nodes.device))
+    repeated = (rank[inverse[: subset.numel()]] != places[: subset.numel()]).nonzero()
+    if repeated.numel():
+        raise ValueError(f"subset holds {int(subset[repeated[0]])} more than once; expected different nodes")
     return ids[order], rank[inverse[subset.numel() :]]

@@ -5,6 +5,8 @@ from __future__ import annotations
 import torch
 from torch import Tensor
 
+from ...common.ids import check_ids, check_range
+from ...common.operands import check_tensor
 from ._sorting import order_of
 from .storage import SparseStorage, get_layout, offsets_of_counts, rows_of
 
@@ -58,12 +60,10 @@ def narrowed_diagonally(storage: SparseStorage, start: tuple[int, int], length: 
     )
 
 
-def selected(storage: SparseStorage, dim: int, ids: Tensor) -> SparseStorage:
-    """Rows (dim 0) or columns (dim 1) by id, in the order of ids, which may repeat."""
-    if ids.dim() != 1 or ids.dtype not in (torch.int64, torch.int32):
-        raise ValueError(
-            f"idx has shape {tuple(ids.shape)} and dtype {ids.dtype}; expected one dimension of torch.int64"
-        )
+def selected(storage: SparseStorage, dim: int, ids: Tensor, name: str = "idx") -> SparseStorage:
+    """Rows (dim 0) or columns (dim 1) by id, in the order of ids, which may repeat. name: the caller's for ids."""
+    check_ids(ids, name)
+    check_range(ids, name, storage.sparse_size(dim))
     ids = ids.long()
     sizes = storage.sparse_sizes()
     counts, starts = (storage.rowcount(), storage.rowptr()) if dim == 0 else (storage.colcount(), storage.colptr())
@@ -101,8 +101,7 @@ def selected(storage: SparseStorage, dim: int, ids: Tensor) -> SparseStorage:
 
 def masked(storage: SparseStorage, dim: int, mask: Tensor) -> SparseStorage:
     """Rows (dim 0) or columns (dim 1) where the mask is True."""
-    if mask.dim() != 1 or mask.shape[0] != storage.sparse_size(dim):
-        raise ValueError(f"mask has shape {tuple(mask.shape)}; expected ({storage.sparse_size(dim)},)")
+    _check_mask(mask, storage.sparse_size(dim))
     row, col, value = storage.row(), storage.col(), storage.value()
     keeps = mask[row if dim == 0 else col]
     places = mask.cumsum(0) - 1
@@ -121,8 +120,13 @@ def masked(storage: SparseStorage, dim: int, mask: Tensor) -> SparseStorage:
 
 def entries_of(storage: SparseStorage, which: Tensor, layout: str | None) -> SparseStorage:
     """Some entries: by position, in the same order, or where a mask (nnz,) is True. layout: csc counts in column-major order."""
-    if which.dim() != 1:
-        raise ValueError(f"idx or mask has shape {tuple(which.shape)}; expected one dimension")
+    check_tensor(which, "idx or mask")
+    if which.dtype is torch.bool:
+        _check_mask(which, storage.col().numel())
+    else:
+        check_ids(which, "idx")
+        check_range(which, "idx", storage.col().numel())
+        which = which.long()
     if get_layout(layout) == "csc":
         which = which[storage.csc2csr()] if which.dtype is torch.bool else storage.csr2csc()[which]
     value = storage.value()
@@ -134,3 +138,11 @@ def entries_of(storage: SparseStorage, which: Tensor, layout: str | None) -> Spa
         is_sorted=which.dtype is torch.bool,
         trust_data=True,
     )
+
+
+def _check_mask(mask: Tensor, length: int) -> None:
+    check_tensor(mask, "mask")
+    if mask.dtype is not torch.bool:
+        raise TypeError(f"mask has dtype {mask.dtype}; expected torch.bool: mask.bool()")
+    if mask.dim() != 1 or mask.shape[0] != length:
+        raise ValueError(f"mask has shape {tuple(mask.shape)}; expected ({length},)")

@@ -8,8 +8,9 @@ import torch
 from torch import Tensor
 
 from ...common.by_tensor import ByPlace
-from ...common.ids import INT32_MAX
+from ...common.ids import INT32_MAX, check_edge_index, check_range
 from ...common.kept import ordinary, ordinary_tensors, unwrapped
+from ...common.operands import check_tensor
 from ...graph import Graph
 from ..torch_scatter import scatter_sum
 from .matmul import has_operator, product, weighted
@@ -22,6 +23,7 @@ _graphs: ByPlace[Graph] = ByPlace()
 
 def coalesce(index: Tensor, value: Tensor | None, m: int, n: int, op: str = "add") -> tuple[Tensor, Tensor | None]:
     """Entries of (m, n) in row-major order, with those of one place as one, whose values are reduced by op."""
+    check_edge_index(index, "index")
     storage = SparseStorage(row=index[0], col=index[1], value=value, sparse_sizes=(m, n)).coalesce(op)
     return torch.stack([storage.row(), storage.col()]), storage.value()
 
@@ -45,6 +47,10 @@ def spmm(index: Tensor, value: Tensor, m: int, n: int, matrix: Tensor) -> Tensor
 
     Sums of fp16 and bf16 are fp32 and rounded once. index is sorted once, and what is made of it is kept with it.
     """
+    check_edge_index(index, "index")
+    check_tensor(matrix, "matrix")
+    if value is not None and value.shape != index.shape[1:]:
+        raise ValueError(f"value has shape {tuple(value.shape)}; expected ({index.shape[1]},), one number per entry")
     matrix = matrix.unsqueeze(-1) if matrix.dim() == 1 else matrix
     if matrix.shape[-2] != n:
         raise ValueError(f"matrix has shape {tuple(matrix.shape)}; expected (*, {n}, K)")
@@ -61,7 +67,9 @@ def _graph_of(index: Tensor, m: int, n: int) -> Graph:
     with ordinary_tensors(index):
         ids = ordinary(index)
         ids = ids.int() if max(m, n, index.shape[1]) <= INT32_MAX else ids.clone()
-        return Graph.from_edges(ids[1], ids[0], num_src=n, num_dst=m)._for_all_streams()
+        for row, size in enumerate((m, n)):
+            check_range(ids[row], f"index[{row}]", size)
+        return Graph.from_edges(ids[1], ids[0], num_src=n, num_dst=m, check=False)._for_all_streams()
 
 
 def spspmm(

@@ -9,6 +9,9 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from ...common.arguments import check_name
+from ...common.ids import check_count, check_range
+from ...common.operands import check_tensor
 from ...graph import Graph
 from ..torch_scatter import segment_csr
 from ._sorting import order_of, row_major_order
@@ -72,12 +75,15 @@ class SparseStorage:
     ) -> None:
         """From entries in any order, which are sorted unless is_sorted says that they are. trust_data: ids are not checked.
 
-        Raises TypeError or ValueError for tensors of other dtypes, shapes or devices, and for ids out of range.
+        Raises TypeError or ValueError for tensors of other dtypes, shapes or devices, for ids out of range, and if is_sorted is
+        said of rows that fall.
         """
         if col is None or (row is None and rowptr is None):
             raise ValueError("row and rowptr, or col, are None; expected col (nnz,), and row (nnz,) or rowptr (M + 1,)")
         given = (row, rowptr, col, value, rowcount, colptr, colcount, csr2csc, csc2csr)
         for name, tensor in zip(_TENSORS, given):
+            if tensor is not None:
+                check_tensor(tensor, name)
             setattr(self, f"_{name}", None if tensor is None else tensor.contiguous())
         self._sparse_sizes = self._checked_sizes(sparse_sizes, trust_data)
         self._check_tensors()
@@ -86,6 +92,8 @@ class SparseStorage:
         self._trusted, self._structure = trust_data, Structure()
         if not is_sorted:
             self._sort()
+        elif not trust_data and self._row is not None and bool((self._row[1:] < self._row[:-1]).any()):
+            raise ValueError("is_sorted is True, but row falls; expected rows in order, or is_sorted=False")
 
     # ---- what the constructor does -----------------------------------------------------------------------------------------------
 
@@ -95,11 +103,12 @@ class SparseStorage:
             raise ValueError("rowptr has shape (0,); expected (M + 1,)")
         if M is None:
             M = self._rowptr.numel() - 1 if self._rowptr is not None else _num_ids(self._row)
-        elif self._rowptr is None and not trust_data:
-            _check_ids(self._row, "row", M)
         if N is None:
             N = _num_ids(self._col)
-        elif not trust_data:
+        M, N = check_count(M, "sparse_sizes[0]"), check_count(N, "sparse_sizes[1]")
+        if not trust_data:
+            if self._rowptr is None:
+                _check_ids(self._row, "row", M)
             _check_ids(self._col, "col", N)
         return int(M), int(N)
 
@@ -293,7 +302,7 @@ class SparseStorage:
 
         Raises ValueError if they do not.
         """
-        M, N = sparse_sizes
+        M, N = (check_count(size, f"sparse_sizes[{i}]") for i, size in enumerate(sparse_sizes))
         for ids, name, size, old in ((self.row(), "row", M, 0), (self._col, "col", N, 1)):
             if size < self._sparse_sizes[old]:
                 _check_ids(ids, name, size)
@@ -335,6 +344,7 @@ class SparseStorage:
 
     def coalesce(self, reduce: str = "add") -> SparseStorage:
         """A storage in which entries of one place are one, with their values reduced: add, sum, mean, min or max."""
+        check_name(reduce, "reduce", ("add", "sum", "mean", "min", "max"))
         is_first = self._is_first()
         if bool(is_first.all()):
             return self
@@ -436,11 +446,8 @@ def _num_ids(ids: Tensor | None) -> int:
 
 
 def _check_ids(ids: Tensor | None, name: str, size: int) -> None:
-    if ids is None or ids.numel() == 0:
-        return
-    low, high = (int(end) for end in torch.aminmax(ids))
-    if low < 0 or high >= size:
-        raise ValueError(f"{name} holds {low if low < 0 else high}; expected ids in [0, {size})")
+    if ids is not None:
+        check_range(ids, name, size)
 
 
 def _resized(tensor: Tensor | None, length: int, fill: int) -> Tensor | None:

@@ -9,6 +9,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from ...common.ids import check_ids
 from ...graph import Graph
 from . import matmul as products
 from ._arithmetic import added, multiplied, plus, reduction, spread, times
@@ -184,6 +185,10 @@ class SparseTensor(Conversions, Sampling):
         """The quadratic matrix with rows and columns in the order of perm."""
         if not self.is_quadratic():
             raise ValueError(f"the sizes are {self.sizes()}; expected as many rows as columns")
+        check_ids(perm, "perm")
+        size = self.sparse_size(0)
+        if perm.numel() != size or not torch.equal(perm.sort()[0], torch.arange(size, device=perm.device)):
+            raise ValueError(f"perm, of shape {tuple(perm.shape)}, is no order of the {size} rows; expected each once")
         return self.index_select(0, perm).index_select(1, perm)
 
     def remove_diag(self, k: int = 0) -> SparseTensor:

@@ -232,7 +232,7 @@ def test_files_and_what_is_not_here(tmp_path):
         torch_sparse.partition(a, 2)
     with pytest.raises(NotImplementedError, match="pyg_lib's neighbor_sample"):
         torch.ops.torch_sparse.neighbor_sample(None)
-    with pytest.raises(ValueError, match=r"col holds 7; expected ids in \[0, 7\)"):
+    with pytest.raises(ValueError, match=r"col holds 7; expected indices in \[0, 7\)"):
         SparseTensor(row=torch.tensor([0]), col=torch.tensor([7]), sparse_sizes=(M, N))
     with pytest.raises(TypeError, match="other is a list"):
         operator.matmul(a, [1])

@@ -101,6 +101,9 @@ class _Seeds(data.Dataset):
         self.sampler = sampler
         self.types = list(indices) if isinstance(indices, Mapping) else None
         parts = [torch.as_tensor(ids) for ids in (indices.values() if isinstance(indices, Mapping) else [indices])]
+        for ids in parts:
+            if ids.numel() and (ids.is_floating_point() or ids.is_complex()):
+                raise DGLError(f"indices has dtype {ids.dtype}; expected integers or a mask")
         parts = [ids.nonzero().squeeze(1) if ids.dtype == torch.bool else ids for ids in parts]
         self.ids = torch.cat(parts).to(graph.device, graph.idtype) if parts else torch.empty(0, dtype=graph.idtype)
         self.ends = torch.tensor([ids.numel() for ids in parts]).cumsum(0)

@@ -8,6 +8,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from ....common.arguments import checked_size
 from ..heterograph import DGLGraph
 from ..random import generator
 from ..sampling import global_uniform_negative_sampling
@@ -32,7 +33,7 @@ class PerSourceUniform(_NegativeSampler):
     """For each edge k pairs of its source and destinations drawn uniformly from all nodes of their type."""
 
     def __init__(self, k: int):
-        self.k = k
+        self.k = checked_size(k, "k")
 
     def _generate(self, g: DGLGraph, eids: Tensor, canonical_etype: Any) -> tuple[Tensor, Tensor]:
         src, _ = g.find_edges(eids, etype=canonical_etype)
@@ -48,7 +49,7 @@ class GlobalUniform(_NegativeSampler):
     """For each edge k pairs that no edge connects, drawn uniformly. See :func:`dgl.sampling.global_uniform_negative_sampling`."""
 
     def __init__(self, k: int, exclude_self_loops: bool = True, replace: bool = False):
-        self.k = k
+        self.k = checked_size(k, "k")
         self.exclude_self_loops = exclude_self_loops
         self.replace = replace
 

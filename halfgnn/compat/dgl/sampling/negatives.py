@@ -7,6 +7,8 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from ....common.arguments import check_number, checked_size
+from ..base import DGLError
 from ..heterograph import DGLGraph
 from ..random import generator
 
@@ -36,7 +38,11 @@ def global_uniform_negative_sampling(
     etid, src_type, dst_type = g._ends_of(etype)
     relation = g._graph.relations[etid]
     taken = relation.pairs()[0]
-    count = int(num_samples * (1 + (1.0 if redundancy is None else redundancy))) + 1
+    num_samples = checked_size(num_samples, "num_samples")
+    more = 1.0 if redundancy is None else check_number(redundancy, "redundancy")
+    if more < 0:
+        raise DGLError(f"redundancy is {redundancy}; expected a number of at least 0")
+    count = int(num_samples * (1 + more)) + 1
     keys = torch.empty(0, dtype=torch.int64, device=g.device)
     if relation.num_src and relation.num_dst:
         for _ in range(_ROUNDS):

@@ -8,8 +8,9 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from ....common.arguments import checked_fanout
 from ....dataloading import NeighborSampler
-from ..base import EID, DGLError, id_tensor
+from ..base import EID, DGLError, check_ids, id_tensor
 from ..heterograph import DGLGraph
 from ..parts import by_type, rows_of_frames
 from ..random import generator
@@ -85,10 +86,13 @@ def excluded_per_type(g: DGLGraph, edges: Any) -> list[Tensor]:
         edges = {g.canonical_etypes[g.get_etype_id(None)]: edges}
     of_type = {g.get_etype_id(etype): ids for etype, ids in edges.items()}
     cpu = torch.device("cpu")
-    return [
-        id_tensor(ids.cpu() if isinstance(ids, Tensor) else ids, g.idtype, cpu, "exclude_edges")
-        for ids in (of_type.get(i, []) for i in range(len(g.etypes)))
-    ]
+    excluded = []
+    for etid, relation in enumerate(g._graph.relations):
+        ids = of_type.get(etid, [])
+        ids = id_tensor(ids.cpu() if isinstance(ids, Tensor) else ids, g.idtype, cpu, "exclude_edges")
+        check_ids(ids, relation.num_edges, "exclude_edges", "an edge")
+        excluded.append(ids)
+    return excluded
 
 
 def new_seed() -> int:
@@ -124,7 +128,7 @@ def _fanout(g: DGLGraph, fanout: Any, etypes: Sequence[Any]) -> Any:
         fanout = fanout.tolist()
     if not isinstance(fanout, Mapping):
         return fanout
-    of_type = {g.get_etype_id(etype): int(number) for etype, number in fanout.items()}
+    of_type = {g.get_etype_id(etype): number for etype, number in fanout.items()}
     missing = [etype for i, etype in enumerate(g.canonical_etypes) if i not in of_type]
     if missing:
         raise DGLError(f"fanout has no number for {missing}; expected one for every edge type, 0 for none of its edges")
@@ -146,7 +150,7 @@ def select_topk(
 
     Args:
         k: a number, or {edge type: number}; -1 for all edges.
-        weight: the edge feature with weights.
+        weight: the edge feature (E,) with numbers, none of them nan.
         nodes: ids, or {node type: ids}; by default all.
         edge_dir: "in", or "out" for out-edges.
         ascending: the smallest in place of the largest.
@@ -161,9 +165,13 @@ def select_topk(
     for i, etype in enumerate(g.canonical_etypes):
         ends = around.all_edges(etype=etype)[edge_dir == "in"].long()
         weights = around._edge_frames[i][weight]
+        if weights.dim() != 1 or bool(weights.isnan().any()):
+            raise DGLError(
+                f"the feature {weight!r} has shape {tuple(weights.shape)}; expected one number per edge, (E,), not nan"
+            )
         order = weights.argsort(descending=not ascending, stable=True)
         order = order[ends[order].argsort(stable=True)]
-        number = numbers[etype] if isinstance(numbers, Mapping) else numbers
+        number = checked_fanout(numbers[etype] if isinstance(numbers, Mapping) else numbers, "k")
         kept.append(around._edge_frames[i][EID][order if number < 0 else order[_places_in_runs(ends[order]) < number]])
     part = _with_edges(g, kept)
     part._node_frames = [frame.clone() for frame in g._node_frames] if copy_ndata else part._node_frames

@@ -8,7 +8,8 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from ..base import DGLError, check_ids, id_tensor
+from ....common.arguments import check_probability, checked_size
+from ..base import DGLError, check_ids, check_weights, id_tensor
 from ..heterograph import DGLGraph
 from ..random import generator
 
@@ -44,7 +45,7 @@ def random_walk(
             raise DGLError(f"metapath is None; expected edge types, as the graph has {g.canonical_etypes}")
         if length is None:
             raise DGLError("metapath and length are None; expected one of them")
-        steps = [0] * length
+        steps = [0] * checked_size(length, "length")
     else:
         steps = [g.get_etype_id(etype) for etype in metapath]
     ends = g._graph.metagraph.ends
@@ -74,19 +75,16 @@ def random_walk(
 def _check_weights(g: DGLGraph, etid: int, prob: str | None) -> None:
     if prob is None or prob not in g._edge_frames[etid]:
         return
-    weights = g._edge_frames[etid][prob]
-    if weights.dim() != 1 or bool((weights < 0).any()):
-        raise DGLError(
-            f"the feature {prob!r} has shape {tuple(weights.shape)}; expected one weight per edge, (E,), not negative"
-        )
+    frame = g._edge_frames[etid]
+    check_weights(frame[prob], frame.num_rows, f"the feature {prob!r}")
 
 
 def _per_step(restart_prob: float | Tensor | None, count: int) -> list[float]:
     if not isinstance(restart_prob, Tensor):
-        return [restart_prob or 0.0] * count
+        return [0.0 if restart_prob is None else check_probability(restart_prob, "restart_prob")] * count
     if restart_prob.shape != (count,):
         raise DGLError(f"restart_prob has shape {tuple(restart_prob.shape)}; expected ({count},), one per step")
-    return restart_prob.tolist()
+    return [check_probability(stop, f"restart_prob[{step}]") for step, stop in enumerate(restart_prob.tolist())]
 
 
 def _step(g: DGLGraph, etid: int, nodes: Tensor, prob: str | None, stop: float) -> tuple[Tensor, Tensor]:

@@ -7,6 +7,8 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from ....common.arguments import checked_size
+from ....common.ids import check_edge_index
 from ..base import DGLError
 from ..edge_data import EdgeData, edge_data
 from . import elementwise, reduction
@@ -59,6 +61,8 @@ def _matrix(
 
 def spmatrix(indices: Any, val: Tensor | None = None, shape: tuple[int, int] | None = None) -> SparseMatrix:
     """Of entries at indices (2, nnz) or (rows, columns), by default ones, and by default as small as these allow."""
+    if isinstance(indices, Tensor):
+        check_edge_index(indices, "indices")
     row, col = indices
     return _matrix(edge_data((col, row)), val, shape, indices if isinstance(indices, Tensor) else None)
 
@@ -97,6 +101,7 @@ def identity(
     shape: tuple[int, int], d: int | None = None, dtype: torch.dtype | None = None, device: Any = None
 ) -> SparseMatrix:
     """With ones on the diagonal: (n,), or (n, d)."""
+    shape = checked_size(shape[0], "shape[0]"), checked_size(shape[1], "shape[1]")
     size = (min(shape),) if d is None else (min(shape), d)
     return diag(torch.ones(size, dtype=dtype, device=device), shape)
 

@@ -9,6 +9,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
+from ....common.arguments import checked_size
 from ..base import NID, DGLError, EdgeType
 from ..convert import graph, heterograph
 from ..heterograph import DGLGraph
@@ -64,7 +65,7 @@ def khop_adj(g: DGLGraph, k: int) -> Tensor:
 def khop_graph(g: DGLGraph, k: int, copy_ndata: bool = True) -> DGLGraph:
     """A graph with an edge from u to v per path of k edges. copy_ndata: keep features of nodes."""
     _check_homogeneous(g)
-    power = (g.adj_external(scipy_fmt="csr") ** k).tocoo()
+    power = (g.adj_external(scipy_fmt="csr") ** checked_size(k, "k")).tocoo()
     ends = np.repeat(power.row, power.data), np.repeat(power.col, power.data)
     made = graph(ends, num_nodes=g.num_nodes(), idtype=g.idtype, device=g.device)
     return copy_features(made, g, copy_ndata, edata=False)

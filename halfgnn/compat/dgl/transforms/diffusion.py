@@ -8,7 +8,8 @@ import torch
 from torch import Tensor
 
 from .... import ops
-from ..base import DGLError
+from ....common.arguments import check_number, check_probability, checked_size
+from ..base import DGLError, check_weights
 from ..convert import graph
 from ..heterograph import DGLGraph
 from .module import BaseTransform, GCNNorm
@@ -24,8 +25,8 @@ class _Diffusion(BaseTransform):
 
     def __init__(self, eweight_name: str = "w", eps: float | None = None, avg_degree: int = 5):
         self.eweight_name = eweight_name
-        self.eps = eps
-        self.avg_degree = avg_degree
+        self.eps = None if eps is None else check_number(eps, "eps")
+        self.avg_degree = checked_size(avg_degree, "avg_degree", least=1)
 
     def _matrix(self, adjacency: Tensor) -> Tensor:
         """The diffusion matrix of a weighted adjacency matrix, whose rows are destinations."""
@@ -34,6 +35,8 @@ class _Diffusion(BaseTransform):
     def __call__(self, g: DGLGraph) -> DGLGraph:
         src, dst = (ends.long() for ends in g.all_edges())
         adjacency = torch.zeros(g.num_nodes(), g.num_nodes(), device=g.device)
+        if self.eweight_name in g.edata:
+            check_weights(g.edata[self.eweight_name], g.num_edges(), f"the feature {self.eweight_name!r}")
         adjacency[dst, src] = g.edata[self.eweight_name].float() if self.eweight_name in g.edata else 1.0
         matrix = self._matrix(adjacency)
         dst, src = (matrix >= self._least(matrix)).nonzero(as_tuple=True)
@@ -55,7 +58,7 @@ class PPR(_Diffusion):
 
     def __init__(self, alpha: float = 0.15, eweight_name: str = "w", eps: float | None = None, avg_degree: int = 5):
         super().__init__(eweight_name, eps, avg_degree)
-        self.alpha = alpha
+        self.alpha = check_probability(alpha, "alpha")
 
     def _matrix(self, adjacency: Tensor) -> Tensor:
         return self.alpha * torch.linalg.inv(torch.eye(len(adjacency)).to(adjacency) - (1 - self.alpha) * adjacency)
@@ -66,7 +69,7 @@ class HeatKernel(_Diffusion):
 
     def __init__(self, t: float = 2.0, eweight_name: str = "w", eps: float | None = None, avg_degree: int = 5):
         super().__init__(eweight_name, eps, avg_degree)
-        self.t = t
+        self.t = check_number(t, "t")
 
     def _matrix(self, adjacency: Tensor) -> Tensor:
         return torch.linalg.matrix_exp(self.t * (adjacency - torch.eye(len(adjacency)).to(adjacency)))
@@ -77,7 +80,7 @@ class GDC(_Diffusion):
 
     def __init__(self, coefs: Sequence[float], eweight_name: str = "w", eps: float | None = None, avg_degree: int = 5):
         super().__init__(eweight_name, eps, avg_degree)
-        self.coefs = coefs
+        self.coefs = [check_number(coef, f"coefs[{i}]") for i, coef in enumerate(coefs)]
 
     def _matrix(self, adjacency: Tensor) -> Tensor:
         power = torch.eye(len(adjacency)).to(adjacency)
@@ -110,12 +113,12 @@ class SIGNDiffusion(BaseTransform):
     ):
         if diffuse_op not in ("raw", "rw", "gcn", "ppr"):
             raise DGLError(f"diffuse_op is {diffuse_op!r}; expected 'raw', 'rw', 'gcn' or 'ppr'")
-        self.k = k
+        self.k = checked_size(k, "k", least=1)
         self.in_feat_name = in_feat_name
         self.out_feat_name = out_feat_name
         self.eweight_name = eweight_name
         self.diffuse_op = diffuse_op
-        self.alpha = alpha
+        self.alpha = check_probability(alpha, "alpha")
 
     def __call__(self, g: DGLGraph) -> DGLGraph:
         for i, values in enumerate(self._steps(g), 1):
@@ -138,6 +141,8 @@ class SIGNDiffusion(BaseTransform):
     def _weights(self, g: DGLGraph) -> Tensor | None:
         """Weights (E,) of edges; None for those of copies."""
         weights = g.edata.get(self.eweight_name) if self.eweight_name else None
+        if weights is not None:
+            check_weights(weights.reshape(-1), g.num_edges(), f"the feature {self.eweight_name!r}")
         if self.diffuse_op in ("gcn", "ppr"):
             with g.local_scope():
                 if weights is None:

@@ -8,7 +8,8 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from ..base import DGLError, dgl_warning
+from ....common.arguments import checked_size
+from ..base import DGLError, check_ids, check_weights, dgl_warning
 from ..batch import unbatch
 from ..heterograph import DGLGraph
 
@@ -59,7 +60,7 @@ def lap_pe(g: DGLGraph, k: int, padding: bool = False, return_eigval: bool = Fal
     """
     import scipy.sparse.linalg
 
-    num_nodes = g.num_nodes()
+    num_nodes, k = g.num_nodes(), checked_size(k, "k", least=1)
     if num_nodes <= k and not padding:
         raise DGLError(f"k is {k}; expected less than {num_nodes}, the number of nodes, or padding=True")
     laplacian = _laplacian(g)
@@ -93,12 +94,14 @@ def random_walk_pe(g: DGLGraph, k: int, eweight_name: str | None = None) -> Tens
     adjacency = g.adj_external(scipy_fmt="csr").astype(float)
     if eweight_name is not None:
         src, dst = (ids.cpu().numpy() for ids in g.all_edges())
-        weights = g.edata[eweight_name].detach().double().reshape(-1).cpu().numpy()
-        adjacency = adjacency.multiply(scipy.sparse.csr_matrix((weights, (src, dst)), shape=adjacency.shape))
+        weights = g.edata[eweight_name].detach().double().reshape(-1).cpu()
+        check_weights(weights, g.num_edges(), f"the feature {eweight_name!r}")
+        steps = scipy.sparse.csr_matrix((weights.numpy(), (src, dst)), shape=adjacency.shape)
+        adjacency = adjacency.multiply(steps)
     step = np.asarray(adjacency.todense())
     step = step / (step.sum(1, keepdims=True) + 1e-30)
     walk, returns = np.eye(len(step)), []
-    for _ in range(k):
+    for _ in range(checked_size(k, "k", least=1)):
         walk = walk @ step
         returns.append(walk.diagonal())
     return torch.from_numpy(np.stack(returns, -1)).float()
@@ -109,7 +112,7 @@ def svd_pe(g: DGLGraph, k: int, padding: bool = False, random_flip: bool = True)
 
     padding: with k > N, fill up with zeros; otherwise that is refused. random_flip: random signs, one per node.
     """
-    num_nodes = g.num_nodes()
+    num_nodes, k = g.num_nodes(), checked_size(k, "k")
     if num_nodes < k and not padding:
         raise DGLError(f"k is {k}; expected at most {num_nodes}, the number of nodes, or padding=True")
     left, values, right = np.linalg.svd(g.adj_external(scipy_fmt="coo").toarray().astype(float))
@@ -136,6 +139,8 @@ def shortest_dist(g: DGLGraph, root: int | None = None, return_paths: bool = Fal
     """
     from scipy.sparse import csgraph
 
+    if root is not None:
+        check_ids(torch.tensor([root]), g.num_nodes(), "root", "a node")
     roots = range(g.num_nodes()) if root is None else [root]
     distances, previous = csgraph.dijkstra(
         g.adj_external(scipy_fmt="csr"), indices=list(roots), unweighted=True, return_predecessors=True
@@ -168,6 +173,7 @@ def double_radius_node_labeling(g: DGLGraph, src: int, dst: int) -> Tensor:
     """
     from scipy.sparse import csgraph
 
+    check_ids(torch.tensor([src, dst]), g.num_nodes(), "src or dst", "a node")
     adjacency = g.adj_external(scipy_fmt="csr")
 
     def distances(of: int, without: int) -> np.ndarray:

@@ -9,7 +9,8 @@ import torch
 from torch import Tensor
 
 from .... import ops
-from ..base import EdgeType, dgl_warning
+from ....common.arguments import check_number, check_probability
+from ..base import DGLError, EdgeType, check_weights, dgl_warning
 from ..convert import heterograph
 from ..frame import Column, Frame
 from ..heterograph import DGLGraph
@@ -122,7 +123,7 @@ class FeatMask(_OfFeatures):
         edge_feat_names: Sequence[str] | None = None,
     ):
         super().__init__(node_feat_names, edge_feat_names)
-        self.p = p
+        self.p = check_probability(p, "p")
 
     def __call__(self, g: DGLGraph) -> DGLGraph:
         for frame, name in self._columns(g):
@@ -219,6 +220,7 @@ class GCNNorm(BaseTransform):
         if weights is None:
             roots = _inverse_root(g.in_degrees().float())
             return roots[src] * roots[dst]
+        check_weights(weights.reshape(-1), g.num_edges(), f"the feature {self.eweight_name!r}")
         roots = _inverse_root(ops.copy_e_sum(g, weights))
         return roots[src] * weights * roots[dst]
 
@@ -380,7 +382,7 @@ class DropNode(BaseTransform):
     """Remove nodes at random, each with probability p."""
 
     def __init__(self, p: float = 0.5):
-        self.p = p
+        self.p = check_probability(p, "p")
 
     def __call__(self, g: DGLGraph) -> DGLGraph:
         g = g.clone()
@@ -393,7 +395,7 @@ class DropEdge(BaseTransform):
     """Remove edges at random, each with probability p."""
 
     def __init__(self, p: float = 0.5):
-        self.p = p
+        self.p = check_probability(p, "p")
 
     def __call__(self, g: DGLGraph) -> DGLGraph:
         g = g.clone()
@@ -407,7 +409,9 @@ class AddEdge(BaseTransform):
     """Add random edges, `ratio` times the number of edges of each type."""
 
     def __init__(self, ratio: float = 0.2):
-        self.ratio = ratio
+        self.ratio = check_number(ratio, "ratio")
+        if ratio < 0:
+            raise DGLError(f"ratio is {ratio}; expected a number of at least 0")
 
     def __call__(self, g: DGLGraph) -> DGLGraph:
         g = g.clone()

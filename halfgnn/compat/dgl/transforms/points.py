@@ -8,6 +8,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from ....common.arguments import check_number, checked_integer
 from ..base import DGLError, dgl_warning
 from ..convert import graph
 from ..heterograph import DGLGraph
@@ -54,7 +55,7 @@ def segmented_knn_graph(
 
 def _knn(sets: list[Tensor], k: int, algorithm: str, dist: str, exclude_self: bool, is_batch: bool = True) -> DGLGraph:
     most = min(len(points) for points in sets) - exclude_self
-    if k <= 0:
+    if checked_integer(k, "k", "a positive number of neighbours") <= 0:
         raise DGLError(f"k is {k}; expected a positive number of neighbours")
     if algorithm not in _ALGORITHMS:
         raise DGLError(f"algorithm is {algorithm!r}; expected one of {_ALGORITHMS}")
@@ -106,7 +107,7 @@ def radius_graph(
         compute_mode: see torch.cdist.
         get_distances: return (graph, distances (E, 1)), through which gradients flow.
     """
-    if r <= 0:
+    if check_number(r, "r") <= 0:
         raise DGLError(f"r is {r}; expected a positive radius")
     if x.dim() != 2 or x.shape[0] == 0:
         raise DGLError(f"x has shape {tuple(x.shape)}; expected points (N, D), at least one")

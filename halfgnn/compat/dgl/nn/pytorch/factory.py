@@ -7,6 +7,8 @@ from typing import Any
 
 from torch import Tensor, nn
 
+from halfgnn.common.arguments import check_number, checked_size
+
 
 def pairwise_squared_distance(x: Tensor) -> Tensor:
     """x (*, N, D): the squared distances (*, N, N)."""
@@ -19,7 +21,7 @@ class KNNGraph(nn.Module):
 
     def __init__(self, k):
         super().__init__()
-        self.k = k
+        self.k = checked_size(k, "k", least=1)
 
     def forward(self, x: Tensor, algorithm="bruteforce-blas", dist="euclidean", exclude_self=False) -> Any:
         """x (N, D), or (B, N, D) for a batch of point sets."""
@@ -31,7 +33,7 @@ class SegmentedKNNGraph(nn.Module):
 
     def __init__(self, k):
         super().__init__()
-        self.k = k
+        self.k = checked_size(k, "k", least=1)
 
     def forward(self, x: Tensor, segs: Any, algorithm="bruteforce-blas", dist="euclidean", exclude_self=False) -> Any:
         """x (N, D), segs: the number of points of each set."""
@@ -44,7 +46,7 @@ class RadiusGraph(nn.Module):
 
     def __init__(self, r, p=2, self_loop=False, compute_mode="donot_use_mm_for_euclid_dist"):
         super().__init__()
-        self.r, self.p, self.self_loop, self.compute_mode = r, p, self_loop, compute_mode
+        self.r, self.p, self.self_loop, self.compute_mode = check_number(r, "r"), p, self_loop, compute_mode
 
     def forward(self, x: Tensor, get_distances: bool = False) -> Any:
         """x (N, D). With get_distances the pair of the graph and the distances (E, 1)."""

@@ -9,7 +9,7 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 from halfgnn import ops
-from halfgnn.common.arguments import checked_size
+from halfgnn.common.arguments import check_probability, checked_size
 from halfgnn.compat.dgl.base import dgl_warning
 from halfgnn.graph import Graph
 
@@ -31,9 +31,14 @@ class MultiHeadAttention(nn.Module):
         self.proj_k = nn.Linear(d_model, num_heads * d_head, bias=False)
         self.proj_v = nn.Linear(d_model, num_heads * d_head, bias=False)
         self.proj_o = nn.Linear(num_heads * d_head, d_model, bias=False)
-        self.ffn = nn.Sequential(nn.Linear(d_model, d_ff), nn.ReLU(), nn.Dropout(dropouth), nn.Linear(d_ff, d_model))
-        self.droph = nn.Dropout(dropouth)
-        self.dropa = nn.Dropout(dropouta)
+        self.ffn = nn.Sequential(
+            nn.Linear(d_model, d_ff),
+            nn.ReLU(),
+            nn.Dropout(check_probability(dropouth, "dropouth")),
+            nn.Linear(d_ff, d_model),
+        )
+        self.droph = nn.Dropout(check_probability(dropouth, "dropouth"))
+        self.dropa = nn.Dropout(check_probability(dropouta, "dropouta"))
         self.norm_in = nn.LayerNorm(d_model)
         self.norm_inter = nn.LayerNorm(d_model)
         self.reset_parameters()
@@ -105,7 +110,12 @@ class PMALayer(nn.Module):
         self.k, self.d_model = k, d_model
         self.seed_vectors = nn.Parameter(torch.empty(k, d_model))
         self.mha = MultiHeadAttention(d_model, num_heads, d_head, d_ff, dropouth, dropouta)
-        self.ffn = nn.Sequential(nn.Linear(d_model, d_ff), nn.ReLU(), nn.Dropout(dropouth), nn.Linear(d_ff, d_model))
+        self.ffn = nn.Sequential(
+            nn.Linear(d_model, d_ff),
+            nn.ReLU(),
+            nn.Dropout(check_probability(dropouth, "dropouth")),
+            nn.Linear(d_ff, d_model),
+        )
         self.reset_parameters()
 
     def reset_parameters(self) -> None:

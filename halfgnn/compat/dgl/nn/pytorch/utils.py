@@ -9,7 +9,7 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 from halfgnn import ops
-from halfgnn.common.arguments import check_name, checked_size
+from halfgnn.common.arguments import check_name, check_number, checked_size
 from halfgnn.common.compat import able_to_run_lstm
 from halfgnn.compat.dgl.base import dgl_warning
 from halfgnn.graph_argument import GraphLike, as_graph
@@ -142,7 +142,7 @@ class LabelPropagation(nn.Module):
     def __init__(self, k, alpha, norm_type="sym", clamp=True, normalize=False, reset=False):
         super().__init__()
         check_name(norm_type, "norm_type", ("sym", "row"))
-        self.k, self.alpha, self.norm_type = checked_size(k, "k"), alpha, norm_type
+        self.k, self.alpha, self.norm_type = checked_size(k, "k"), check_number(alpha, "alpha"), norm_type
         self.clamp, self.normalize, self.reset = clamp, normalize, reset
 
     def forward(self, g: GraphLike, labels: Tensor, mask: Tensor | None = None) -> Tensor:

@@ -9,6 +9,7 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 from halfgnn import ops
+from halfgnn.common.arguments import check_number
 from halfgnn.common.precision import autocast, without_autocast
 from halfgnn.compat.dgl.base import DGLError
 from halfgnn.graph_argument import GraphLike
@@ -30,7 +31,7 @@ class AGNNConv(nn.Module):
     def __init__(self, init_beta=1.0, learn_beta=True, allow_zero_in_degree=False):
         super().__init__()
         self._allow_zero_in_degree = allow_zero_in_degree
-        beta = torch.tensor([float(init_beta)])
+        beta = torch.tensor([check_number(init_beta, "init_beta")])
         if learn_beta:
             self.beta = nn.Parameter(beta)
         else:

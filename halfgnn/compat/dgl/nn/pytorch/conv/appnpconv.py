@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from torch import Tensor, nn
 
-from halfgnn.common.arguments import checked_size
+from halfgnn.common.arguments import check_number, check_probability, checked_size
 from halfgnn.graph_argument import GraphLike
 
 from ._propagation import Propagation, checked_homograph
@@ -22,8 +22,8 @@ class APPNPConv(nn.Module):
     def __init__(self, k, alpha, edge_drop=0.0):
         super().__init__()
         self._k = checked_size(k, "k")
-        self._alpha = alpha
-        self.edge_drop = nn.Dropout(edge_drop)
+        self._alpha = check_number(alpha, "alpha")
+        self.edge_drop = nn.Dropout(check_probability(edge_drop, "edge_drop"))
 
     def forward(self, graph: GraphLike, feat: Tensor, edge_weight: Tensor | None = None) -> Tensor:
         """feat (N, *), edge_weight (E,) positive or None: (N, *).

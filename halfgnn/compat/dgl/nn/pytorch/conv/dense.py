@@ -7,7 +7,7 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from halfgnn.common.arguments import check_name, checked_size
+from halfgnn.common.arguments import check_name, check_probability, checked_size
 
 from ._aggregators import add_bias
 
@@ -57,7 +57,7 @@ class DenseSAGEConv(nn.Module):
         self._in_feats = checked_size(in_feats, "in_feats")
         self._out_feats = checked_size(out_feats, "out_feats")
         self._norm = norm
-        self.feat_drop = nn.Dropout(feat_drop)
+        self.feat_drop = nn.Dropout(check_probability(feat_drop, "feat_drop"))
         self.activation = activation
         self.fc = nn.Linear(in_feats, out_feats, bias=bias)
         self.reset_parameters()

@@ -7,7 +7,7 @@ import math
 import torch
 from torch import Tensor, nn
 
-from halfgnn.common.arguments import checked_size
+from halfgnn.common.arguments import check_number, checked_size
 from halfgnn.common.operands import check_columns, check_parameter, check_tensor
 from halfgnn.graph_argument import GraphLike
 from halfgnn.nn.projections import linear
@@ -46,7 +46,9 @@ class GCN2Conv(nn.Module):
         super().__init__()
         self._in_feats = checked_size(in_feats, "in_feats")
         self._project_initial_features = project_initial_features
-        self.alpha = alpha
+        self.alpha = check_number(alpha, "alpha")
+        if check_number(lambda_, "lambda_") < 0:
+            raise ValueError(f"lambda_ is {lambda_}; expected a number of at least 0")
         self.beta = math.log(lambda_ / checked_size(layer, "layer", least=1) + 1)
         self._bias = bias
         self._activation = activation

@@ -8,7 +8,7 @@ import torch
 from torch import Tensor, nn
 
 from halfgnn import ops
-from halfgnn.common.arguments import checked_size
+from halfgnn.common.arguments import check_probability, checked_size
 from halfgnn.common.operands import check_columns, check_operand
 from halfgnn.common.precision import autocast
 from halfgnn.graph_argument import GraphLike, as_graph
@@ -50,7 +50,7 @@ class HGTConv(nn.Module):
         self.relation_att = nn.ModuleList(TypedLinear(head_size, head_size, num_etypes) for _ in range(num_heads))
         self.relation_msg = nn.ModuleList(TypedLinear(head_size, head_size, num_etypes) for _ in range(num_heads))
         self.skip = nn.Parameter(torch.ones(num_ntypes))
-        self.drop = nn.Dropout(dropout)
+        self.drop = nn.Dropout(check_probability(dropout, "dropout"))
         if use_norm:
             self.norm = nn.LayerNorm(width)
         if in_size != width:

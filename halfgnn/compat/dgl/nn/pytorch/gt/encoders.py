@@ -97,7 +97,9 @@ class SpatialEncoder3d(nn.Module):
 
     def __init__(self, num_kernels, num_heads=1, max_node_type=100):
         super().__init__()
-        self.num_kernels, self.num_heads, self.max_node_type = num_kernels, num_heads, max_node_type
+        self.num_kernels = num_kernels = checked_size(num_kernels, "num_kernels", least=1)
+        self.num_heads = num_heads = checked_size(num_heads, "num_heads", least=1)
+        self.max_node_type = max_node_type = checked_size(max_node_type, "max_node_type")
         self.means = nn.Parameter(torch.empty(num_kernels))
         self.stds = nn.Parameter(torch.empty(num_kernels))
         self.linear_layer_1 = nn.Linear(num_kernels, num_kernels)
@@ -141,6 +143,9 @@ class LapPosEncoder(nn.Module):
     def __init__(self, model_type, num_layer, k, dim, n_head=1, batch_norm=False, num_post_layer=0):
         super().__init__()
         check_name(model_type, "model_type", ("Transformer", "DeepSet"))
+        num_layer, dim = checked_size(num_layer, "num_layer", least=1), checked_size(dim, "dim", least=1)
+        k, n_head = checked_size(k, "k", least=1), checked_size(n_head, "n_head", least=1)
+        num_post_layer = checked_size(num_post_layer, "num_post_layer")
         self.model_type = model_type
         self.linear = nn.Linear(2, dim)
         self.pe_encoder: nn.Module

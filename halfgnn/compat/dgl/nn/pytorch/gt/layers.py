@@ -8,7 +8,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from halfgnn.common.arguments import check_name, checked_size
+from halfgnn.common.arguments import check_name, check_probability, checked_size
 
 
 def _checked_head_size(feat_size: Any, num_heads: Any) -> int:
@@ -41,7 +41,7 @@ class BiasedMHA(nn.Module):
         self.k_proj = nn.Linear(feat_size, feat_size, bias=bias)
         self.v_proj = nn.Linear(feat_size, feat_size, bias=bias)
         self.out_proj = nn.Linear(feat_size, feat_size, bias=bias)
-        self.dropout = nn.Dropout(p=attn_drop)
+        self.dropout = nn.Dropout(check_probability(attn_drop, "attn_drop"))
         self.reset_parameters()
 
     def reset_parameters(self) -> None:
@@ -101,11 +101,11 @@ class GraphormerLayer(nn.Module):
         self.ffn = nn.Sequential(
             nn.Linear(feat_size, hidden_size),
             nn.ReLU() if activation is None else activation,
-            nn.Dropout(p=dropout),
+            nn.Dropout(check_probability(dropout, "dropout")),
             nn.Linear(hidden_size, feat_size),
-            nn.Dropout(p=dropout),
+            nn.Dropout(check_probability(dropout, "dropout")),
         )
-        self.dropout = nn.Dropout(p=dropout)
+        self.dropout = nn.Dropout(check_probability(dropout, "dropout"))
         self.attn_layer_norm = nn.LayerNorm(feat_size)
         self.ffn_layer_norm = nn.LayerNorm(feat_size)
 
@@ -150,13 +150,13 @@ class EGTLayer(nn.Module):
         self.edge_input = nn.Linear(edge_feat_size, num_heads)
         self.qkv_proj = nn.Linear(feat_size, feat_size * 3)
         self.gate = nn.Linear(edge_feat_size, num_heads)
-        self.attn_dropout = nn.Dropout(attn_dropout)
+        self.attn_dropout = nn.Dropout(check_probability(attn_dropout, "attn_dropout"))
         self.node_output = nn.Linear(feat_size, feat_size)
-        self.mha_dropout_h = nn.Dropout(dropout)
+        self.mha_dropout_h = nn.Dropout(check_probability(dropout, "dropout"))
         self.node_ffn = _network(feat_size, activation, dropout)
         if edge_update:
             self.edge_output = nn.Linear(num_heads, edge_feat_size)
-            self.mha_dropout_e = nn.Dropout(dropout)
+            self.mha_dropout_e = nn.Dropout(check_probability(dropout, "dropout"))
             self.edge_ffn = _network(edge_feat_size, activation, dropout)
 
     def forward(self, nfeat: Tensor, efeat: Tensor, mask: Tensor | None = None) -> Any:
@@ -182,5 +182,9 @@ class EGTLayer(nn.Module):
 
 def _network(width: int, activation: nn.Module, dropout: float) -> nn.Sequential:
     return nn.Sequential(
-        nn.LayerNorm(width), nn.Linear(width, width), activation, nn.Linear(width, width), nn.Dropout(dropout)
+        nn.LayerNorm(width),
+        nn.Linear(width, width),
+        activation,
+        nn.Linear(width, width),
+        nn.Dropout(check_probability(dropout, "dropout")),
     )
