@@ -24,6 +24,7 @@ Environment variables:
 """
 
 import email
+import itertools
 import json
 import os
 import re
@@ -90,10 +91,26 @@ def import_torch():
 def sources():
     """What pip was given: this folder, or a source distribution, which pip unpacks where it deletes it afterwards."""
     info = Path(ROOT, "PKG-INFO")
+    options, extras = asked()
     if not info.is_file():
-        return "."
+        return options + (f"'.{extras}'" if extras else ".")
     facts = email.message_from_string(info.read_text(encoding="utf-8"))
-    return f"{facts['Name']}-{facts['Version']}.tar.gz"
+    file = f"{facts['Name']}-{facts['Version']}.tar.gz"
+    return f"'{file}{extras}'" if extras else file
+
+
+def asked():
+    """("-e " or "", the extras in brackets or "") of the command that runs this build. pip does not tell them to a build."""
+    try:
+        words = Path(f"/proc/{os.getppid()}/cmdline").read_text(encoding="utf-8", errors="replace").split("\0")
+    except OSError:  # not Linux
+        return "", ""
+    for before, word in itertools.pairwise(words):
+        path, extras = re.fullmatch(r"(.*?)(\[[\w,. -]+\])?", word, re.DOTALL).groups()
+        is_here = path == "." or "halfgnn" in path or (os.path.isdir(path) and os.path.samefile(path, ROOT))
+        if is_here and (extras or before in ("-e", "--editable")):
+            return "-e " if before in ("-e", "--editable") else "", extras or ""
+    return "", ""
 
 
 def release_of(torch):
@@ -103,6 +120,19 @@ def release_of(torch):
 
 def written(version):
     return ".".join(str(part) for part in version)
+
+
+def check_settings():
+    """A setting that is misspelt would start another build than the one that is wanted, which takes many minutes."""
+    known = {
+        "HALFGNN_CUDA": ("0", "1"),
+        "HALFGNN_SANITIZE": ("0", "1"),
+        "HALFGNN_TABLE": tuple(build_sources.INSTRUCTION_SETS),
+    }
+    for name, values in known.items():
+        value = os.environ.get(name)
+        if value and value not in values:
+            raise SystemExit(f"{name} is {value}; expected {' or '.join(values)}, or no value")
 
 
 def cuda_home():
@@ -349,6 +379,7 @@ def check_distribution():
         )
 
 
+check_settings()
 torch = import_torch()
 if torch is None:
     setup(install_requires=[f"torch>={written(OLDEST_TORCH)}"], **metadata())

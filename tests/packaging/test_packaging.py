@@ -304,6 +304,35 @@ def test_without_torch_the_build_says_what_to_type(command):
     assert "Traceback" not in result.stderr
 
 
+@pytest.mark.parametrize(
+    ("words", "what"),
+    [
+        ([".[pyg]"], "'.[pyg]'"),
+        (["other[x]", "-e", ".[dgl,pyg]"], "-e '.[dgl,pyg]'"),
+        ([f"{ROOT}[test]"], "'.[test]'"),
+        (["--editable", "."], "-e ."),
+        (["other[x]", "."], "."),
+    ],
+)
+def test_what_to_type_has_the_extras_of_the_command(words, what):
+    """pip runs the build, which finds them in pip's command."""
+    code = "import runpy, setuptools, sys; sys.modules['torch'] = None; sys.argv[1:] = ['dist_info']; "
+    build = [sys.executable, "-c", f"{code}runpy.run_path('setup.py')"]
+    result = python("-c", f"import subprocess, sys; sys.exit(subprocess.run({build}).returncode)", "install", *words)
+    assert result.returncode == 1
+    assert result.stderr.endswith(f"ninja && pip install --no-build-isolation {what}\n")
+
+
+@pytest.mark.parametrize(
+    ("name", "value", "expected"),
+    [("HALFGNN_CUDA", "yes", "0 or 1"), ("HALFGNN_SANITIZE", "true", "0 or 1"), ("HALFGNN_TABLE", "avx3", ".*avx2")],
+)
+def test_misspelt_settings_start_no_build(name, value, expected):
+    result = python("setup.py", "-q", "build_ext", **{name: value})
+    assert result.returncode == 1 and "Traceback" not in result.stderr
+    assert re.search(f"^{name} is {value}; expected {expected}", result.stderr, re.MULTILINE)
+
+
 def test_source_distribution_without_torch_says_what_to_type(tmp_path):
     """pip unpacks it in a folder that is gone afterwards: no `pip install .`."""
     for name in ("setup.py", "build_sources.py", "cuda_toolkit.py"):
