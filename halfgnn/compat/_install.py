@@ -5,6 +5,7 @@ from __future__ import annotations
 import importlib
 import importlib.util
 import sys
+import warnings
 from collections.abc import Sequence
 from importlib.abc import Loader, MetaPathFinder
 from importlib.machinery import ModuleSpec
@@ -17,7 +18,8 @@ NAMES = ("dgl", "pyg_lib", "torch_scatter", "torch_sparse")
 def install(*names: str, replace: bool = False) -> list[str]:
     """Make ``import name`` and ``import name.submodule`` give ``halfgnn.compat.name`` and its submodules in this process.
 
-    Call it before the program imports the library, or anything that looks for it, as torch_geometric does.
+    Call it before the program imports the library, or anything that looks for it, as torch_geometric does. If torch_geometric has
+    looked and not found it, a UserWarning says so.
 
     Args:
         names: of ``halfgnn.compat.NAMES``; by default all of them.
@@ -39,7 +41,20 @@ def install(*names: str, replace: bool = False) -> list[str]:
     _finder.names.update(taken)
     if taken and _finder not in sys.meta_path:
         sys.meta_path.insert(0, _finder)
+    missed = _missed_by_torch_geometric(taken)
+    if missed:
+        warnings.warn(
+            f"torch_geometric is imported already, and did not find {', '.join(missed)}: it will not use halfgnn's. Call "
+            f"halfgnn.compat.install({', '.join(map(repr, missed))}) before anything imports torch_geometric, as halfgnn.pyg does",
+            stacklevel=2,
+        )
     return taken
+
+
+def _missed_by_torch_geometric(names: Sequence[str]) -> list[str]:
+    """Those that torch_geometric looked for when it was imported, without finding them. It does not look again."""
+    found = sys.modules.get("torch_geometric.typing")
+    return [name for name in names if getattr(found, f"WITH_{name.upper()}", True) is False]
 
 
 def uninstall(*names: str) -> None:

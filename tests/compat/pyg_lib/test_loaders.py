@@ -9,6 +9,9 @@ import pytest
 pytest.importorskip("torch_geometric")
 
 PROGRAM = """
+import pathlib
+import re
+
 import halfgnn.compat
 
 assert halfgnn.compat.install("pyg_lib") == ["pyg_lib"]
@@ -43,6 +46,17 @@ for batch in NeighborLoader(hetero, [3, 2], batch_size=20, input_nodes="a"):
         store = batch[source, "to", target]
         ids = torch.stack([batch[source].n_id[store.edge_index[0]], batch[target].n_id[store.edge_index[1]]])
         assert ids.equal(hetero[source, "to", target].edge_index[:, store.e_id])
+
+# The loader of docs/pyg.md, after the call that the page names for it.
+import halfgnn.dataloading
+import halfgnn.pyg
+
+page = pathlib.Path("docs/pyg.md").read_text()
+block = next(block for block in re.findall("```python\\n(.*?)```", page, re.DOTALL) if "NeighborLoader(" in block)
+assert 'halfgnn.compat.install("pyg_lib")' in page[page.index(block) :][:1000]
+device, model, outs = "cpu", halfgnn.pyg.SAGEConv(2, 3), []
+exec(block.replace(chr(34) + "cuda" + chr(34), "device").replace("num_workers=2", "batch_size=30") + "    outs.append(out)")
+assert sum(map(len, outs)) >= 100
 print("sampled")
 """
 
