@@ -1,4 +1,7 @@
-"""python -m laboratory.programs --cases 2000 --seed 1: random programs, with every call routed; prints those that differ."""
+"""Random programs with and without the drop-in: python -m laboratory.programs --cases 2000 --seed 1. Prints those that differ.
+
+Programs are tiny and every call is routed. --large: the sizes of calls decide, as in training.
+"""
 
 from __future__ import annotations
 
@@ -9,7 +12,7 @@ from halfgnn.pyg import _worth
 from tests.support import ROUTED_FROM
 
 from .compare import fault
-from .draw import Draw
+from .draw import LARGE, SIZES, Draw
 
 
 def main() -> int:
@@ -17,13 +20,15 @@ def main() -> int:
     parser.add_argument("--cases", type=int, default=2000)
     parser.add_argument("--first", type=int, default=0)
     parser.add_argument("--seed", type=int, default=1)
+    parser.add_argument("--large", action="store_true")
     arguments = parser.parse_args()
-    _worth.LIMITS = {}
-    for name in ROUTED_FROM:
-        setattr(_worth, name, 0)
+    if not arguments.large:
+        _worth.LIMITS = {}
+        for name in ROUTED_FROM:
+            setattr(_worth, name, 0)
     start, faults = time.perf_counter(), 0
     for case in range(arguments.first, arguments.first + arguments.cases):
-        program = Draw(arguments.seed, case).draw()
+        program = Draw(arguments.seed, case, LARGE if arguments.large else SIZES).draw()
         found = fault(program, case)
         if found is not None:
             faults += 1

@@ -10,6 +10,7 @@ import random
 from dataclasses import dataclass, field
 
 SIZES = (1, 2, 3, 4, 6, 8, 12)
+LARGE = (48, 320, 700, 6000)  # of which the drop-in routes some calls and leaves others, as their sizes decide
 # Functions of every value by itself. Those in TIES map many numbers to one, so that extremes have several winners.
 TIES = ("relu()", "abs().clamp(min=0.5)", "heaviside(x_j.new_zeros(()))")
 UNARY = (
@@ -54,14 +55,14 @@ class Program:
 
 
 class Draw:
-    def __init__(self, seed: int, case: int) -> None:
+    def __init__(self, seed: int, case: int, sizes: tuple[int, ...] = SIZES) -> None:
         self.random = random.Random(f"{seed} {case}")
         pick = self.random.choice
-        num_edges = pick(SIZES)
-        num_src = pick((num_edges, pick(SIZES)))
+        num_edges = pick(sizes)
+        num_src = pick((num_edges, pick(sizes)))
         is_bipartite = pick((False, False, True))
-        num_dst = pick((num_edges, pick(SIZES))) if is_bipartite else num_src
-        width = pick((4, 6, 8, num_edges, num_src))
+        num_dst = pick((num_edges, pick(sizes))) if is_bipartite else num_src
+        width = pick((4, 6, 8, min(num_edges, 48), min(num_src, 48)))
         style = pick(("propagate", "propagate", "propagate", "scatter", "index_add"))
         aggr = "sum" if style == "index_add" else pick(AGGREGATIONS if style == "propagate" else AGGREGATIONS[:5])
         self.program = Program((num_src, num_dst), num_edges, width, aggr, style, is_bipartite)
@@ -189,7 +190,7 @@ def _pairs(d: Draw) -> None:
     """All pairs of edges: an expand that adds a dimension in front of the edges."""
     name = d.recent(lambda shape: len(shape) == 2)
     shape = d.shapes[name]
-    if len(shape) == 2:
+    if len(shape) == 2 and shape[0] <= max(SIZES):
         pairs = f"({name}.unsqueeze(1) * {name}.expand(len({name}), -1, -1))"
         d.add(f"{pairs}.{d.random.choice(('mean(1)', 'sum(0)', 'sum(1)', 'amax(1)'))}", shape)
 
