@@ -8,11 +8,14 @@ import importlib
 import sys
 import threading
 import types
+import warnings
 from collections.abc import Callable, Iterator
-from typing import Any
+from typing import Any, ClassVar
 
 import torch
 
+from .compiled import is_compiled, skip_frames
+from .names import NAMES
 from .sequence_slot import clear_below
 
 Route = Callable[..., Any]
@@ -74,19 +77,35 @@ def _keep_slots(owner: Any, name: str) -> None:
 # ---- functions under all their names -------------------------------------------------------------------------------------------
 
 
+_stand_ins: dict[tuple[Any, Route], Any] = {}
+
+
 def stand_in(original: Any, route: Route) -> Any:
     """A function that calls route(original, ...), and that TorchScript reads as the original: its source and its globals.
 
-    TorchScript knows PyTorch's functions without source by their identity.
+    There is one for the life of the process. torch.compile guards code by the functions that it calls, and a drop-in that is turned
+    on and off would else compile it again each time. The original is called alone in what torch.compile makes.
     """
+    key = original, route
+    if key not in _stand_ins:
+        _stand_ins[key] = _new_stand_in(original, route)
+    return _stand_ins[key]
+
+
+def _new_stand_in(original: Any, route: Route) -> Any:
+    left_alone = is_compiled
 
     def call(*args: Any, **kwargs: Any) -> Any:
+        if left_alone():
+            return original(*args, **kwargs)
         return route(original, *args, **kwargs)
 
-    if not hasattr(original, "__globals__"):
-        function: Any = functools.update_wrapper(call, original)
-    else:
-        function = _in_place_of(original, route(original) if getattr(route, "is_inline", False) else call)
+    function: Any = route(original) if getattr(route, "is_inline", False) else call
+    skip_frames(function)
+    if hasattr(original, "__globals__"):
+        function = _in_place_of(original, function)
+    else:  # TorchScript knows PyTorch's functions without source by their identity
+        function = functools.update_wrapper(function, original)
     operator = torch.jit._builtins._find_builtin(original)
     if operator is not None:
         torch.jit._builtins._register_builtin(function, operator)
@@ -96,7 +115,8 @@ def stand_in(original: Any, route: Route) -> Any:
 def inline(make: Callable[[Any], Any]) -> Callable[[Any], Any]:
     """Marks a route that makes the stand-in of an original itself, for calls of a microsecond: it has a frame less.
 
-    The stand-in must not read globals: it gets those of the original.
+    The stand-in must not read globals: it gets those of the original. It asks is_compiled() of .compiled before it does anything
+    else.
     """
     make.is_inline = True  # type: ignore[attr-defined]
     return make
@@ -124,39 +144,38 @@ class Functions:
         routes: module, name, and what the stand-in calls.
     """
 
+    _all: ClassVar[list[Functions]] = []
+
     def __init__(self, routes: list[tuple[str, str, Route]]) -> None:
         self._routes = routes
         self._pairs: dict[int, tuple[Any, Any]] = {}  # id of an original -> (it, its stand-in)
+        self._all.append(self)
 
     def bind(self, bindings: Bindings) -> None:
-        bound = {}
-        for module, name, route in self._routes:
-            original = getattr(importlib.import_module(module), name)
-            bound[id(original)] = self._pairs.setdefault(id(original), (original, stand_in(original, route)))
+        bound = self._pairs_now()
+        for functions in self._all:  # modules are searched once for all
+            if not functions._pairs:
+                functions._pairs_now()
         for original, replacement in bound.values():
             _share_overloads(original, replacement)
-        _exchange(bound, bindings.bind)
+        for place, name, original in NAMES.of({key: original for key, (original, _) in bound.items()}):
+            bindings.bind(place, name, bound[id(original)][1])
+
+    def _pairs_now(self) -> dict[int, tuple[Any, Any]]:
+        pairs = {}
+        for module, name, route in self._routes:
+            original = getattr(importlib.import_module(module), name)
+            pairs[id(original)] = self._pairs.setdefault(id(original), (original, stand_in(original, route)))
+        NAMES.want({id(function): function for pair in pairs.values() for function in pair})
+        return pairs
 
     def restored(self) -> None:
         """To be called when the bindings have been restored. Modules that were imported meanwhile get the originals."""
-        _exchange({id(new): (new, old) for old, new in self._pairs.values()}, setattr)
+        originals = {id(replacement): original for original, replacement in self._pairs.values()}
+        for place, name, replacement in NAMES.of({id(new): new for _, new in self._pairs.values()}):
+            setattr(place, name, originals[id(replacement)])
         for original, replacement in self._pairs.values():
             _share_overloads(original, replacement)
-
-
-def _exchange(functions: dict[int, tuple[Any, Any]], bind: Callable[[Any, str, Any], None]) -> None:
-    """Binds all names that modules have for functions to others. functions: id -> (function, its replacement).
-
-    PyTorch's modules in C++ keep theirs: C++ hands what it finds there to __torch_function__.
-    """
-    for path, module in list(sys.modules.items()):
-        if not isinstance(module, types.ModuleType) or path.startswith("torch._C"):
-            continue
-        if functions.keys().isdisjoint(map(id, list(vars(module).values()))):
-            continue
-        for name, value in list(vars(module).items()):
-            if id(value) in functions and functions[id(value)][0] is value:
-                bind(module, name, functions[id(value)][1])
 
 
 def _share_overloads(*functions: Any) -> None:
@@ -210,6 +229,25 @@ class Shared:
 # ---- on and off ----------------------------------------------------------------------------------------------------------------
 
 
+def as_option(name: str, value: Any, *values: bool | None) -> Any:
+    """An argument of patch() and accelerate() that takes some values.
+
+    Raises:
+        ValueError: it is another one.
+    """
+    if not any(value is each for each in values):
+        first = ", ".join(map(repr, values[:-1]))
+        raise ValueError(f"{name} is {value!r}; expected {first} or {values[-1]!r}")
+    return value
+
+
+class _Block:
+    """A block of accelerate(), and the parts of the drop-in that it asks for."""
+
+    def __init__(self, parts: list[str]) -> None:
+        self.parts, self.is_open = parts, True
+
+
 class Switch:
     """Turns a drop-in on and off. It is on after patch(), and while a block of accelerate() is open in any thread.
 
@@ -220,6 +258,8 @@ class Switch:
         restored: called when all operators have been restored.
         shared: name of an option -> stand-ins that it shares with other drop-ins, and their user.
     """
+
+    _all: ClassVar[list[Switch]] = []
 
     def __init__(
         self,
@@ -234,34 +274,64 @@ class Switch:
         self._shared = {_OPERATORS: (_checkpoints, self), **(shared or {})}
         self._lock = threading.RLock()
         self._patched: set[str] = set()  # parts that patch() has asked for
-        self._open = dict.fromkeys(self._installers, 0)  # part -> blocks of accelerate() that ask for it
+        self._open: list[_Block] = []  # blocks of accelerate()
+        self._all.append(self)
 
-    def patch(self, **options: bool) -> None:
+    def patch(self, **options: bool | None) -> None:
+        """options: False asks for one to be off, which it cannot be if it is on; None asks for nothing."""
         with self._lock:
+            self._warn(options)
+            NAMES.forget()
             parts = self._parts(options)
             self._install(parts)
             self._patched.update(parts)
 
     def unpatch(self) -> None:
         with self._lock:
+            NAMES.forget()
             self._patched.clear()
             self._restore_unused()
 
     @contextlib.contextmanager
-    def accelerate(self, *, is_again: bool = False, **options: bool) -> Iterator[None]:
+    def accelerate(self, *, is_again: bool = False, **options: bool | None) -> Iterator[None]:
         """is_again: the drop-in was on with these options before. Modules that were imported since are not searched for names."""
+        block = _Block(self._parts(options))
         with self._lock:
-            parts = self._parts(options)
-            self._install(parts, is_again)
-            for part in parts:
-                self._open[part] += 1
+            if not is_again:
+                self._warn(options)
+            self._install(block.parts, is_again)
+            self._open.append(block)
         try:
             yield
         finally:
             with self._lock:
-                for part in parts:
-                    self._open[part] -= 1
+                block.is_open = False
+                self._open = [other for other in self._open if other.is_open]
                 self._restore_unused(is_again)
+
+    @contextlib.contextmanager
+    def suspended(self) -> Iterator[None]:
+        """A block in which the drop-in is off in the whole process, and can be turned on anew. Then it is on as it was before."""
+        with self._lock:
+            patched, blocks = self._patched, self._open
+            self._patched, self._open = set(), []
+            self._restore_unused()
+        try:
+            yield
+        finally:
+            with self._lock:
+                self._patched |= patched
+                self._open += [block for block in blocks if block.is_open]
+                self._install([part for part in self._installers if self._is_used(part)])
+
+    @classmethod
+    @contextlib.contextmanager
+    def all_suspended(cls) -> Iterator[None]:
+        """:meth:`suspended` of each drop-in of the process."""
+        with contextlib.ExitStack() as stack:
+            for switch in list(cls._all):
+                stack.enter_context(switch.suspended())
+            yield
 
     def active(self) -> dict[str, bool] | None:
         """The options that are on, as accelerate() takes them; None if the drop-in is off."""
@@ -270,12 +340,21 @@ class Switch:
                 return None
             return {part: self._is_used(part) for part in self._installers if part != _OPERATORS}
 
+    def _warn(self, options: dict[str, bool | None]) -> None:
+        for name, is_wanted in options.items():
+            if is_wanted is False and self._is_used(name):
+                warnings.warn(
+                    f"{name}=False changes nothing: an earlier patch(), or an accelerate() that is open, has turned {name} on, and "
+                    "patch() and accelerate() only add options. Call unpatch() first.",
+                    stacklevel=4,  # who called patch() of the drop-in, or entered accelerate()
+                )
+
     @staticmethod
-    def _parts(options: dict[str, bool]) -> list[str]:
+    def _parts(options: dict[str, bool | None]) -> list[str]:
         return [_OPERATORS, *(name for name, is_wanted in options.items() if is_wanted)]
 
     def _is_used(self, part: str) -> bool:
-        return part in self._patched or self._open[part] > 0
+        return part in self._patched or any(part in block.parts for block in self._open)
 
     def _install(self, parts: list[str], is_again: bool = False) -> None:
         try:
@@ -310,7 +389,7 @@ class Switch:
 def _checkpoint(original: Route, function: Any, *args: Any, **kwargs: Any) -> Any:
     """``torch.utils.checkpoint.checkpoint``. The backward may come after a block of accelerate(), or after unpatch()."""
     modes = [(switch, options) for switch in list(_checkpoints.users) if (options := switch.active()) is not None]
-    if torch.compiler.is_compiling() or not modes:
+    if not modes:
         return original(function, *args, **kwargs)
 
     def under_drop_ins(*args: Any, **kwargs: Any) -> Any:

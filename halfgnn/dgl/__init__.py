@@ -25,6 +25,9 @@ Results are DGL's, with these intended differences:
   from ``update_all``. DGL gives -65504 or 65504. (The operators of ``halfgnn.ops`` give zero.)
 * Gradients of ``max`` and ``min`` go to the first of equal messages. DGL's CPU code may pick the last.
 
+Under torch.compile, which cannot trace DGL's graphs, the operators run on halfgnn between the compiled parts of a model. With
+``fuse=True`` compiled modules run DGL's own forward on these operators.
+
 ``dgl`` is imported by :func:`patch`, not by this package.
 """
 
@@ -36,7 +39,8 @@ from collections.abc import Callable
 from typing import Any
 
 from ..common import drop_in_products
-from ..common.drop_in import Bindings, Switch
+from ..common.compiled import leave_out
+from ..common.drop_in import Bindings, Route, Switch, as_option, stand_in
 from ..dgl_index import relation_index
 from . import modules, operators
 from .accounts import accounts as _accounts
@@ -45,13 +49,16 @@ from .topology import graph_from_dgl, heterograph_from_dgl
 
 __all__ = ["accelerate", "graph_from_dgl", "heterograph_from_dgl", "patch", "reset_stats", "stats", "unpatch"]
 
+_UNTRACED = (
+    "DGL's graphs are handles of C++ objects, which cannot be traced. Call the layer outside the compiled function."
+)
 _Replacement = tuple[str, Callable[..., Any], list[tuple[str, str]]]
 
 
-def _backend(api: str, stand_in: Callable[..., Any], *bound: tuple[str, str]) -> _Replacement:
+def _backend(api: str, operator: Callable[..., Any], *bound: tuple[str, str]) -> _Replacement:
     """The replacement of an operator of DGL's backend, under its three names there and wherever else it is `bound`."""
     modules = ("dgl.backend.pytorch.sparse", "dgl.backend.pytorch", "dgl.backend")
-    return (api, stand_in, [*((module, api) for module in modules), *bound])
+    return (api, operator, [*((module, api) for module in modules), *bound])
 
 
 # What is replaced: the key of the original in `operators.ORIGINALS`, its stand-in, and all (module, name) bound to it.
@@ -79,11 +86,17 @@ _REPLACEMENTS: list[_Replacement] = [
     ("invoke_udf_reduce", operators.invoke_udf_reduce, [("dgl.core", "invoke_udf_reduce")]),
 ]
 
-# Forwards of modules, which fuse=True replaces: module, class, stand-in.
-_FUSED: list[tuple[str, str, Callable[..., Any]]] = [
-    ("dgl.nn.pytorch.conv.gatconv", "GATConv", modules.gat_conv),
-    ("dgl.nn.pytorch.conv.gatv2conv", "GATv2Conv", modules.gatv2_conv),
-    ("dgl.nn.pytorch.conv.dotgatconv", "DotGatConv", modules.dot_gat_conv),
+
+def _instead(forward: Callable[..., Any]) -> Route:
+    """The route to a forward that finds the original by itself. Code that is compiled runs the original: see `stand_in`."""
+    return lambda original, *args, **kwargs: forward(*args, **kwargs)
+
+
+# Forwards of modules, which fuse=True replaces: module, class, route.
+_FUSED: list[tuple[str, str, Route]] = [
+    ("dgl.nn.pytorch.conv.gatconv", "GATConv", _instead(modules.gat_conv)),
+    ("dgl.nn.pytorch.conv.gatv2conv", "GATv2Conv", _instead(modules.gatv2_conv)),
+    ("dgl.nn.pytorch.conv.dotgatconv", "DotGatConv", _instead(modules.dot_gat_conv)),
 ]
 
 
@@ -101,16 +114,17 @@ def _import_dgl() -> Any:
     return dgl
 
 
-def patch(fuse: bool = False, products: str | None = None) -> None:
+def patch(fuse: bool | None = None, products: str | None = None) -> None:
     """Routes DGL's message passing through halfgnn, in the whole process, until :func:`unpatch`.
 
-    A second call can only add options. Modules and graphs that were made before are covered too.
+    A second call can only add options: fuse=False after fuse=True warns and changes nothing. Modules and graphs that were made
+    before are covered too.
 
     Args:
-        fuse: run GATConv, GATv2Conv and DotGatConv fused. Calls with get_attention or an edge_weight are not fused, nor are modules
-            whose attn_drop or leaky_relu is exchanged or has hooks: they run DGL's forward, operator by operator. In fused calls
-            the dropout of attention weights draws other numbers than DGL's under the same seed. Results are copies where those of
-            DGL would be new tensors.
+        fuse: True runs GATConv, GATv2Conv and DotGatConv fused; None and False do not. Calls with get_attention or an edge_weight
+            are not fused, nor are modules whose attn_drop or leaky_relu is exchanged or has hooks: they run DGL's forward, operator
+            by operator. In fused calls the dropout of attention weights draws other numbers than DGL's under the same seed. Results
+            are copies where those of DGL would be new tensors.
         products: "fp32" makes matrix products of halves on the CPU in fp32 and rounds their results once, if products of that half
             type are slow on this processor: those of torch.nn.functional.linear, torch.matmul and ``@``, torch.mm and torch.addmm,
             in the whole process. Under autocast weights are not rounded. None leaves them to PyTorch.
@@ -118,9 +132,9 @@ def patch(fuse: bool = False, products: str | None = None) -> None:
     Raises:
         ImportError: DGL cannot be imported.
         RuntimeError: DGL runs on another backend than PyTorch, or dgl is halfgnn's own, of halfgnn.compat.
-        ValueError: products is neither None nor "fp32".
+        ValueError: fuse is not None, True or False; products is neither None nor "fp32".
     """
-    _switch.patch(fuse=fuse, products=drop_in_products.is_fp32(products))
+    _switch.patch(**_chosen(fuse, products))
 
 
 def unpatch() -> None:
@@ -128,32 +142,38 @@ def unpatch() -> None:
     _switch.unpatch()
 
 
-def accelerate(fuse: bool = False, products: str | None = None) -> contextlib.AbstractContextManager[None]:
+def accelerate(fuse: bool | None = None, products: str | None = None) -> contextlib.AbstractContextManager[None]:
     """:func:`patch` for a ``with`` block or a decorated function.
 
     Like patch() it acts on the whole process: other threads are routed too while a block is open. Blocks may be nested and may
-    overlap.
+    overlap. To enter and leave one takes milliseconds: it belongs around a loop, not into it.
     """
-    return _switch.accelerate(fuse=fuse, products=drop_in_products.is_fp32(products))
+    return _switch.accelerate(**_chosen(fuse, products))
+
+
+def _chosen(fuse: Any, products: Any) -> dict[str, Any]:
+    """The options as a Switch takes them."""
+    return {"fuse": as_option("fuse", fuse, None, True, False), "products": drop_in_products.is_fp32(products) or None}
 
 
 def _install_operators(bindings: Bindings) -> None:
     dgl = _import_dgl()
-    for key, stand_in, places in _REPLACEMENTS:
+    for key, operator, places in _REPLACEMENTS:
         # By import, because dgl.ops.edge_softmax as an attribute is a function and not the module.
         owners = [(importlib.import_module(module), name) for module, name in places]
         operators.ORIGINALS[key] = getattr(*owners[0])
         for owner, name in owners:
-            bindings.bind(owner, name, stand_in)
+            bindings.bind(owner, name, leave_out(operator, _UNTRACED))
     # update_all slices the graph at every call. Without this replacement every slice would be converted again.
-    bindings.bind(dgl.heterograph_index.HeteroGraphIndex, "get_relation_graph", relation_index)
+    relation = leave_out(relation_index, _UNTRACED)
+    bindings.bind(dgl.heterograph_index.HeteroGraphIndex, "get_relation_graph", relation)
 
 
 def _install_fused(bindings: Bindings) -> None:
-    for module, name, stand_in in _FUSED:
+    for module, name, route in _FUSED:
         owner = getattr(importlib.import_module(module), name)
         operators.ORIGINALS[f"nn.{name}"] = owner.forward
-        bindings.bind(owner, "forward", stand_in)
+        bindings.bind(owner, "forward", stand_in(owner.forward, route))
 
 
 _switch = Switch(

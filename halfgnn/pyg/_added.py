@@ -2,7 +2,7 @@
 
 PyTorch's index_add on the CPU adds one row after the other, and scatter_add sorts the index at every call. Programs that do
 without torch_geometric's scatter call them, mostly in place on zeros. Calls that torch_geometric and PyTorch make are left alone:
-the stand-ins of torch_geometric's functions were asked before.
+the stand-ins of torch_geometric's functions were asked before. But no index_add of halves on the CPU rounds at every step.
 """
 
 from __future__ import annotations
@@ -14,6 +14,9 @@ import torch
 from torch import Tensor
 
 from ..common.drop_in import Bindings, Route, calling_package, stand_in
+from ..common.kept import ordinary_tensors
+from ..common.precision import HALF
+from ..common.refusals import refuse_index, refuse_mode
 from ..graph import Graph
 from . import _indices, _operators, _worth
 from ._accounts import fell_back, routed
@@ -35,17 +38,50 @@ def install(bindings: Bindings) -> None:
 
 def index_add(original: Original, input: Any, dim: Any, index: Any, source: Any, **options: Any) -> Any:
     """``torch.index_add``, ``Tensor.index_add`` and ``index_add_``."""
-    rows = None if options else _reduced("index_add", "sum", input, dim, index, source)
-    if rows is None:
-        return original(input, dim, index, source, **options)
-    return _added(original, input, rows)
+    rows = _reduced("index_add", "sum", input, dim, index, source, "alpha" if options else None)
+    if rows is not None:
+        return _added(original, input, rows)
+    if isinstance(source, Tensor) and source.dtype in HALF and _may_repeat(input, dim, index, source):
+        return _added_in_half(original, input, dim, index, source, options)
+    return original(input, dim, index, source, **options)
+
+
+def _may_repeat(input: Any, dim: Any, index: Any, source: Tensor) -> bool:
+    """Whether an index_add of halves may add several rows to one, on a CPU. Calls that PyTorch refuses are left to it."""
+    return (
+        not torch.compiler.is_compiling()
+        and type(input) is Tensor
+        and type(source) in (Tensor, Message)
+        and type(index) is Tensor
+        and isinstance(dim, int)
+        and source.is_cpu
+        and input.dtype is source.dtype
+        and input.dim() == source.dim() > 0
+        and -source.dim() <= dim < source.dim()
+        and index.shape == source.shape[dim : dim + 1 or None]
+        and index.numel() > 1
+        and (refuse_mode(may_be_watched=True) or refuse_index(index, source)) is None
+    )
+
+
+def _added_in_half(
+    original: Original, input: Tensor, dim: int, index: Tensor, source: Tensor, options: dict[str, Any]
+) -> Any:
+    """index_add of halves. Rows that go to the same one are added up in fp32; their sum is rounded and added to what is there."""
+    routed["fp32:index_add"] += 1
+    with ordinary_tensors():
+        ids, places = index.unique(return_inverse=True)
+    shape = [*source.shape]
+    shape[dim] = ids.shape[0]
+    rows = torch.zeros(shape, dtype=torch.float32).index_add(dim, places, source.float())
+    return original(input, dim, ids, rows.to(source.dtype), **options)
 
 
 def scatter_add(original: Original, input: Any, dim: Any, index: Any, src: Any, **options: Any) -> Any:
     """``torch.scatter_add``, ``Tensor.scatter_add`` and ``scatter_add_``."""
     rows = None if options else _reduced("scatter_add", "sum", input, dim, index, src)
     if rows is None:
-        return original(input, dim, index, src, **options)
+        return original(input, dim, scattered_by(index), src, **options)
     return _added(original, input, rows)
 
 
@@ -55,10 +91,11 @@ def scatter_reduce(original: Original, input: Any, dim: Any, index: Any, src: An
     Extremes are PyTorch's, which divides their gradients among equal rows, and so are means that count the row that is there.
     """
     include_self = options.pop("include_self", True)
-    is_routed = not options and (reduce == "sum" if include_self else reduce in ("sum", "mean") and _is_constant(input))
-    rows = _reduced("scatter_reduce", reduce, input, dim, index, src) if is_routed else None
+    is_routed = reduce == "sum" if include_self else reduce in ("sum", "mean") and _is_constant(input)
+    reason = None if is_routed else "no such operator"
+    rows = None if options else _reduced("scatter_reduce", reduce, input, dim, index, src, reason)
     if rows is None:
-        return original(input, dim, index, src, reduce, include_self=include_self, **options)
+        return original(input, dim, scattered_by(index), src, reduce, include_self=include_self, **options)
     if include_self:
         return _added(original, input, rows)
     shape = input.shape[0], *[1] * (rows.dim() - 1)
@@ -84,29 +121,38 @@ def _of_rows(index: Tensor) -> Tensor:
     return index.as_strided(index.shape[:1], index.stride()[:1])
 
 
-def _reduced(name: str, reduction: str, input: Any, dim: Any, index: Any, src: Any) -> Tensor | None:
-    """The rows of src (E, *) reduced to those of input (N, *) by the index; None if they are left to PyTorch."""
+def scattered_by(index: Any) -> Any:
+    """The index in int64, expanded as it was. PyTorch's scatter raises for some of int32, and its gradient gathers wrong rows."""
+    if type(index) is not Tensor or index.dtype is not torch.int32 or torch.compiler.is_compiling():
+        return index
+    if index.layout != torch.strided or index.dim() < 2 or index.numel() == 0 or any(index.stride()[1:]):
+        return index.to(torch.int64)
+    return _of_rows(index).to(torch.int64).view(-1, *[1] * (index.dim() - 1)).expand(index.shape)
+
+
+def _reduced(
+    name: str, reduction: str, input: Any, dim: Any, index: Any, src: Any, reason: str | None = None
+) -> Tensor | None:
+    """The rows of src (E, *) reduced to those of input (N, *) by the index; None if they are left to PyTorch.
+
+    reason: why they are, if the caller knows.
+    """
     if (
         torch.compiler.is_compiling()
         or torch._C._is_tracing()
         or not isinstance(src, Tensor)
         or src.numel() < _worth.FEW_ROWS
         or src.dim() == 0
-        or type(index) is not Tensor
-        or type(input) is not Tensor
-        or (type(src) is not Message and _worth.is_small(src, reduction))
-        or (dim != 0 and dim != -src.dim())
+        or not isinstance(index, Tensor)
+        or not isinstance(input, Tensor)
         or calling_package(_CALLER) in LEFT_ALONE
     ):
         return None
-    if input.shape[1:] != src.shape[1:] or input.dtype is not src.dtype or input.device != src.device:
+    reason = reason or _refuse(name, reduction, input, dim, index, src)
+    if reason is not None:
+        fell_back[name, reason] += 1
         return None
-    if name != "index_add":
-        if index.shape != src.shape or any(index.stride()[1:]):
-            return None
-        index = _of_rows(index)
-    if index.shape != src.shape[:1]:
-        return None
+    index = index if name == "index_add" else _of_rows(index)
     if isinstance(src, Message):
         owner = _operators.usable_owner_of(index)
         rows = _operators.reduced_message(src, reduction, index, owner, 0, input.shape[0])
@@ -119,6 +165,23 @@ def _reduced(name: str, reduction: str, input: Any, dim: Any, index: Any, src: A
         return None
     routed[name] += 1
     return _indices.reduced(g, reduction, src, index)
+
+
+def _refuse(name: str, reduction: str, input: Tensor, dim: Any, index: Tensor, src: Tensor) -> str | None:
+    if type(input) is not Tensor:
+        return "tensor subclass"
+    reason = refuse_mode(may_be_watched=True) or refuse_index(index, src)
+    if reason is not None:
+        return reason
+    if type(src) is not Message and _worth.is_small(src, reduction):
+        return "few values"
+    if dim != 0 and dim != -src.dim():
+        return "another dimension"
+    if input.shape[1:] != src.shape[1:] or input.dtype is not src.dtype or input.device != src.device:
+        return "another shape, dtype or device"
+    if name == "index_add":
+        return None if index.shape == src.shape[:1] else "another shape, dtype or device"
+    return None if index.shape == src.shape and not any(index.stride()[1:]) else "an index per value"
 
 
 def _graph(src: Tensor, reduction: str, index: Tensor, num_rows: int) -> Graph | str:

@@ -11,7 +11,7 @@ from torch import Tensor
 from .. import ops
 from ..common.autograd import snapshot
 from ..common.precision import HALF, autocasts, computed_type, without_autocast
-from ..common.refusals import refuse_mode
+from ..common.refusals import refuse_index, refuse_mode
 from ..graph import Graph
 from ..ops.copy_u_reduce import REDUCTIONS
 from . import _operators, _worth
@@ -22,6 +22,7 @@ from ._messages import Message
 from ._operators import refuse_reduction, refuse_rows, usable_owner_of
 from ._propagation import plain
 from ._reductions import incidence
+from ._rows import as_int64
 from ._values import Evaluation, Rows, with_history
 
 Original = Callable[..., Any]
@@ -40,21 +41,23 @@ def variance(
 ) -> Any:
     """``VarAggregation.forward``, and that of FusedAggregation, which is several aggregations.
 
-    What is not reduced in one pass is torch_geometric's difference of means, which are not rounded to half.
+    What is not reduced in one pass is torch_geometric's difference of means, which are not rounded to half. No mean is divided in
+    half: its sum and its count may overflow.
     """
-    arguments = index, ptr, dim_size, dim
-    if torch.compiler.is_compiling() or not isinstance(x, Tensor) or not isinstance(index, Tensor):
-        return original(self, x, *arguments)
+    if torch.compiler.is_compiling() or not isinstance(x, Tensor):
+        return original(self, x, index, ptr, dim_size, dim)
+    arguments = as_int64(index), ptr, dim_size, dim
     is_alone = not hasattr(self, "aggr_names")
     names = ["var"] if is_alone else [_NAMES.get(name) for name in self.aggr_names]
     has_repeated = len(set(names)) < len(names)  # which PyG takes for others
     is_plain = None not in names and not has_repeated and not self.semi_grad
-    if is_plain and (rows := _rows_of(x, index, dim_size, dim, names)) is not None:
+    has_index = isinstance(index, Tensor)
+    if is_plain and has_index and (rows := _rows_of(x, index, dim_size, dim, names)) is not None:  # type: ignore[arg-type]
         results = _reduced(*rows, names, x)  # type: ignore[arg-type]
         return results[0] if is_alone else results
     is_half = x.dtype in HALF
     is_rounded = is_half or (_operators.IN_HALF and isinstance(x, Message) and autocasts(x.device))
-    if not is_rounded or refuse_mode() is not None or "pow_sum" not in getattr(self, "reduce_ops", ["pow_sum"]):
+    if not is_rounded or refuse_mode(may_be_watched=True) is not None or not getattr(self, "need_degree", True):
         return original(self, x, *arguments)
     formed = x.ordinary() if isinstance(x, Message) else x
     out = original(self, formed.float() if is_half else formed, *arguments)
@@ -80,7 +83,7 @@ def several(
 
 def _rows_of(x: Tensor, index: Tensor, dim_size: Any, dim: int, names: Sequence[Any]) -> tuple[Graph, Tensor] | None:
     """The rows that are reduced, of nodes or edges, and the Graph along whose edges they go; None if they are left to PyG."""
-    if torch._C._is_tracing() or (isinstance(x, Message) and x.edge_dim != 0):
+    if torch._C._is_tracing() or (isinstance(x, Message) and x.edge_dim != 0) or refuse_index(plain(index)) is not None:
         return None
     with_gradient = x.requires_grad and torch.is_grad_enabled()
     # PyG makes one reduction after the other of what one pass reads.
@@ -91,6 +94,8 @@ def _rows_of(x: Tensor, index: Tensor, dim_size: Any, dim: int, names: Sequence[
     if owner is None or refuse_reduction(x, "sum", owner, dim, dim_size) is not None:
         return None
     propagation, row = owner
+    if isinstance(x, Message) and refuse_mode() is not None:
+        return None
     if not isinstance(x, Message):
         if refuse_rows(x) is not None or not is_worth_a_graph(propagation.edge_index, num_values, with_gradient):
             return None

@@ -139,7 +139,7 @@ def _refuse(
     reason = refuse_tracing() or refuse_topology(edge_index) or _refuse_size(conv, edge_index, edge_attr)
     if reason is not None:
         return reason
-    reason = refuse_module(conv) or refuse_mode() or refuse_options(conv, kind)
+    reason = refuse_module(conv) or refuse_mode(may_be_watched=True) or refuse_options(conv, kind)
     if reason is not None:
         return reason
     if "parametrizations" in conv._modules:

@@ -93,7 +93,7 @@ def _refuse_call(kind: type, conv: Any, edge_index: Any, reading: Any, reduction
     num_values, has_gradient = edge_index.shape[1] * reading.first.out_features, torch.is_grad_enabled()
     if _worth.are_few(num_values, has_gradient, False, _KIND):
         return "few values"
-    reason = refuse_module(conv) or refuse_mode() or refuse_options(conv, kind, reductions)
+    reason = refuse_module(conv) or refuse_mode(may_be_watched=True) or refuse_options(conv, kind, reductions)
     if reason is None and not is_worth_a_graph(edge_index, num_values, has_gradient, kind=_KIND):
         return "first uses of an edge_index"
     return reason

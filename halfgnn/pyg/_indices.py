@@ -17,15 +17,16 @@ from ..common.autograd import apply
 from ..common.ids import INT32_MAX
 from ..common.kept import ordinary, ordinary_tensors
 from ..common.precision import without_autocast
+from ..common.refusals import refuse_index
 from ..graph import Graph
 from . import _worth
+from ._accounts import routed
 from ._graph import Topology, has_graph, is_known, seen_by, topology_of
 from ._propagation import owner_of
-from ._rows import rows_at
+from ._rows import has_gradient_in_half, rows_at
 
 _MOST_VIEWS = 16  # views of one tensor whose graphs are kept
 _HEAD = 4096  # entries of an index that are looked at first: most unsorted ones fall there
-_INTEGERS = (torch.int32, torch.int64)
 _PTR = "ptr"  # what is derived of a tensor of offsets
 
 
@@ -57,8 +58,8 @@ def graph_between(ptr: Tensor, num_edges: int) -> Graph | str:
     of_tensor = _topology_of_view(ptr)
     topology = of_tensor.derived.setdefault(_PTR, Topology())
     if topology.bounds is None:
-        is_rising = _is_sorted(of_tensor, ptr)
-        topology.bounds = [(int(ptr[0]), int(ptr[-1]) if is_rising else -1)]
+        with ordinary_tensors():
+            topology.bounds = [(int(ptr[0]), int(ptr[-1]) if _is_sorted(of_tensor, ptr) else -1)]
     if topology.bounds != [(0, num_edges)]:
         return "ptr that does not delimit the rows"
     return _kept_graph(topology, ptr.numel() - 1, lambda: _make_between(ptr, num_edges))
@@ -97,28 +98,42 @@ class _Reduce(torch.autograd.Function):
 # ---- rows by an index --------------------------------------------------------------------------------------------------------
 
 
-def gathered(x: Tensor, index: Tensor) -> Tensor | None:
-    """x[index], whose gradient is summed by the index's Graph; None if it is left to PyTorch, as the first uses of an index are.
+def gathered(x: Tensor, index: Tensor) -> Tensor | str:
+    """x[index], whose gradient is summed by the index's Graph, or why it is left to PyTorch, as the first uses of an index are.
 
-    PyTorch adds up gradients of rows one by one, and on CUDA sorts the index in every backward.
+    PyTorch adds up gradients of rows one by one, those of halves in half, and on CUDA it sorts the index in every backward.
     """
-    if x.is_inference() or index.is_inference() or _refuse(index) is not None:
-        return None
+    if x.is_inference() or index.is_inference():
+        return "inference mode"
+    reason = _refuse(index)
+    if reason is not None:
+        return reason
     num_values, with_gradient = _worth.weighed_rows(x, index.shape[0]), x.requires_grad
     topology, owner = _topology_of_view(index), owner_of(index)
-    if topology.graphs or (owner is not None and has_graph(owner[0].edge_index)):
+    if topology.graphs or has_gradient_in_half(x) or (owner is not None and has_graph(owner[0].edge_index)):
         is_worth = True
     else:
         is_worth = _worth.is_worth_a_graph(num_values, topology.num_values, with_gradient, False)
         topology.num_values += num_values
-    if not is_worth or (index.is_cuda and torch.cuda.is_current_stream_capturing() and topology.bounds is None):
-        return None
+    if not is_worth:
+        return "first uses of an index"
+    if index.is_cuda and torch.cuda.is_current_stream_capturing() and topology.bounds is None:
+        return "capture of a CUDA graph"
     low, high = _bounds_of(topology, index)
     if low < 0 or high >= x.shape[0]:
-        return None
+        return "ids out of range"
     if not (x.requires_grad and torch.is_grad_enabled()):
         return x.index_select(0, index)
+    routed["x[index]"] += 1
     return apply(_Gather, x, index, _graph_of_rows(topology, x.shape[0], index))
+
+
+def selected(x: Tensor, index: Tensor, g: Graph, dim: int) -> Tensor:
+    """x.index_select(dim, index), whose gradient is summed by a Graph with an edge per entry, into the nodes that it names."""
+    if not (x.requires_grad and torch.is_grad_enabled()):
+        return x.index_select(dim, index)
+    rows = apply(_Gather, x if dim == 0 else x.movedim(dim, 0).contiguous(), index, g)
+    return rows if dim == 0 else rows.movedim(0, dim).contiguous()
 
 
 def _graph_of_rows(topology: Topology, num_rows: int, index: Tensor) -> Graph:
@@ -144,10 +159,9 @@ class _Gather(torch.autograd.Function):
 
 
 def _refuse(index: Tensor) -> str | None:
-    if type(index) is not Tensor or index.layout != torch.strided:
-        return "tensor subclass"
-    if index.dtype not in _INTEGERS:
-        return f"ids of {index.dtype}"
+    reason = refuse_index(index)
+    if reason is not None:
+        return reason
     if index.dim() != 1:
         return "index of several dimensions"
     return None if index.shape[0] else "no edges"
@@ -194,8 +208,8 @@ def _refuse_first(topology: Topology, index: Tensor, src: Tensor, reduction: str
 
 def _is_sorted(topology: Topology, index: Tensor) -> bool:
     if topology.is_sorted is None:
-        head = index[:_HEAD]
-        topology.is_sorted = _rises(head) and (index.shape[0] <= _HEAD or _rises(index))
+        with ordinary_tensors():
+            topology.is_sorted = _rises(index[:_HEAD]) and (index.shape[0] <= _HEAD or _rises(index))
     return topology.is_sorted
 
 
@@ -206,15 +220,17 @@ def _rises(index: Tensor) -> bool:
 def _bounds_of(topology: Topology, index: Tensor) -> tuple[int, int]:
     """The smallest and the largest id."""
     if topology.bounds is None:
-        ends = (index[0], index[-1]) if topology.is_sorted else torch.aminmax(index)
-        topology.bounds = [(int(ends[0]), int(ends[1]))]
+        with ordinary_tensors():
+            ends = (index[0], index[-1]) if topology.is_sorted else torch.aminmax(index)
+            topology.bounds = [(int(ends[0]), int(ends[1]))]
     return topology.bounds[0]
 
 
 def _kept_graph(topology: Topology, num_rows: int, make: Any) -> Graph:
     g = topology.graphs.get((num_rows, num_rows))
     if g is None:
-        g = topology.graphs[num_rows, num_rows] = make()._for_all_streams()
+        with ordinary_tensors():
+            g = topology.graphs[num_rows, num_rows] = make()._for_all_streams()
     return g
 
 

@@ -12,20 +12,20 @@ import torch
 from torch import Tensor, nn
 from torch_geometric.nn import aggr as nn_aggr
 
-from .. import ops
-from ..common.autograd import snapshot
+from ..common.compiled import is_compiled
 from ..common.drop_in import inline
+from ..common.kept import ordinary_tensors
 from ..common.precision import autocasts, computed_type, without_autocast
-from ..common.refusals import refuse, refuse_mode
+from ..common.refusals import refuse, refuse_index, refuse_mode
 from ..graph import Graph
 from . import _indices, _worth
 from ._accounts import accounts, fell_back, routed
-from ._attention import is_exp_wide, softmax_of
 from ._graph import holds_ids_below, is_worth_a_graph
 from ._messages import Message, lifted
 from ._propagation import Propagation, begin, current, current_edges, is_first_use, owner_of, plain
-from ._reductions import reduced
-from ._values import with_history
+from ._reductions import has_rows_of, reduced
+from ._refused_graphs import refuse_graph
+from ._rows import adds_in_half, as_int64, in_fp32
 
 Original = Callable[..., Any]
 
@@ -34,7 +34,7 @@ _NAMES = {name: f"gspmm:copy_e_{reduction}" for name, reduction in REDUCES.items
 _EXTREMES = (nn_aggr.MaxAggregation, nn_aggr.MinAggregation)
 _TENSORS = (Tensor, nn.Parameter)
 _IDS = (torch.int32, torch.int64)
-_FEW_INDEXED = 16_384  # values of which index_add and its gradient take less time than scatter_add
+FEW_INDEXED = 16_384  # values of which index_add and its gradient take less time than scatter_add
 _FEW_NUMBERS = 4096  # of one column, which index_add adds up as soon as scatter_add
 FUSE = False  # whether attention that messages write by hand is one operator
 FUSE_ALL = False  # whether patch(fuse=True) is on: also with dropout, and where it is no faster
@@ -62,11 +62,14 @@ def _is_another(dim: int, x: Tensor) -> bool:
 @inline
 def check_input(original: Original) -> Original:
     """``MessagePassing._check_input``, which is the first that a call of propagate or edge_updater does."""
-    is_compiling, of_index, note, strided, ordinary = torch.compiler.is_compiling, plain, begin, torch.strided, Tensor
+    left_alone, of_index, note, strided, ordinary = is_compiled, plain, begin, torch.strided, Tensor
+    refuse_if_graph = refuse_graph
 
     def _check_input(self: Any, edge_index: Any, size: Any) -> Any:
+        if type(edge_index) is not ordinary and not left_alone():
+            refuse_if_graph(self, edge_index)
         mutable_size = original(self, edge_index, size)
-        if not is_compiling():
+        if not left_alone():
             edges = edge_index if type(edge_index) is ordinary else of_index(edge_index)
             is_dense = isinstance(edges, ordinary) and edges.layout is strided
             note(edges if is_dense else None, mutable_size, self)
@@ -78,11 +81,11 @@ def check_input(original: Original) -> Original:
 @inline
 def index_select(original: Original) -> Original:
     """``MessagePassing._index_select``: features of one side's nodes for every edge."""
-    is_compiling, worth, counts, select = torch.compiler.is_compiling, _worth, fell_back, _index_select
+    left_alone, worth, counts, select = is_compiled, _worth, fell_back, _index_select
     few, extremes, is_tracing, traced = ("propagate", "few values"), _EXTREMES, torch._C._is_tracing, "torch.jit.trace"
 
     def _index_select_or_few(self: Any, src: Tensor, index: Tensor) -> Tensor:
-        if is_compiling():
+        if left_alone():
             return original(self, src, index)
         if is_tracing():  # sizes are tensors then, which must not be counted
             counts["propagate", traced] += 1
@@ -102,7 +105,12 @@ def index_select(original: Original) -> Original:
 
 
 def _index_select(original: Original, self: Any, src: Tensor, index: Tensor, num_values: int) -> Tensor:
-    with_gradient, is_extreme = _has_gradient(src), type(self._modules.get("aggr_module")) in _EXTREMES
+    with_gradient, is_extreme = has_gradient(src), type(self._modules.get("aggr_module")) in _EXTREMES
+    index_data = plain(index)
+    reason = refuse_mode(may_be_watched=True) or refuse_rows(src) or refuse_index(index_data, src)
+    if reason is not None:
+        fell_back["propagate", reason] += 1
+        return original(self, src, index)
     if _worth.are_few(num_values, with_gradient, is_extreme):
         fell_back["propagate", "few values"] += 1
         return self._index_select_safe(src, index)
@@ -110,22 +118,25 @@ def _index_select(original: Original, self: Any, src: Tensor, index: Tensor, num
     if edges is not None and not is_worth_a_graph(edges, num_values, with_gradient, is_extreme):
         fell_back["propagate", "first uses of an edge_index"] += 1
         return self._index_select_safe(src, index)
-    propagation, index_data = current(), plain(index)
+    propagation = current()
     row = "sparse edge_index" if propagation is None else _row_to_lift(self, src, index_data, propagation)
     if isinstance(row, str):
         fell_back["propagate", row] += 1
         return original(self, src, index)
     assert propagation is not None
     accounts.note(src)
+    if (mode := refuse_mode()) is not None:  # which would see messages
+        fell_back["propagate", mode] += 1
+        g = propagation.ending_in(row, src.shape[self.node_dim])
+        return _indices.selected(src, index_data, g, self.node_dim % src.dim())
     src = src.resolve_neg() if src.is_neg() else src  # below autograd PyTorch would not
     return lifted(src, propagation, row, index_data, self.node_dim % src.dim())
 
 
 def _row_to_lift(conv: Any, src: Tensor, index: Tensor, propagation: Propagation) -> int | str:
     """The row of edge_index by which features are taken, or why they are left to PyG."""
-    reason = propagation.refusal or refuse_mode() or refuse_rows(src)
-    if reason is not None:
-        return reason
+    if propagation.refusal is not None:
+        return propagation.refusal
     dim, rank = conv.node_dim, src.dim()
     if not -rank <= dim < rank:
         return f"node_dim {dim} of {rank} dimensions"
@@ -141,7 +152,8 @@ def refuse_ids(propagation: Propagation, row: int, num_nodes: int) -> str | None
         return "no edges"
     if edges.dtype not in _IDS:
         return f"ids of {edges.dtype}"
-    return None if holds_ids_below(edges, row, num_nodes) else "ids out of range"
+    with ordinary_tensors():
+        return None if holds_ids_below(edges, row, num_nodes) else "ids out of range"
 
 
 # ---- reductions --------------------------------------------------------------------------------------------------------------
@@ -150,7 +162,7 @@ def refuse_ids(propagation: Propagation, row: int, num_nodes: int) -> str | None
 @inline
 def scatter(original: Original) -> Original:
     """``utils.scatter``, to which aggregations come too."""
-    is_compiling, worth, counts, route, few = torch.compiler.is_compiling, _worth, fell_back, _scatter, _of_few
+    left_alone, worth, counts, route, few = is_compiled, _worth, fell_back, _scatter, _of_few
     reductions, ordinary, message, is_tracing, traced = (
         REDUCES,
         Tensor,
@@ -163,7 +175,7 @@ def scatter(original: Original) -> Original:
     def scatter_or_few(
         src: Tensor, index: Tensor, dim: int = 0, dim_size: int | None = None, reduce: str = "sum"
     ) -> Tensor:
-        if is_compiling() or not isinstance(src, ordinary) or not isinstance(index, ordinary):
+        if left_alone() or not isinstance(src, ordinary) or not isinstance(index, ordinary):
             return original(src, index, dim, dim_size, reduce)
         if is_tracing():
             counts[keys[reduce][0] if reduce in keys else reduce, traced] += 1
@@ -186,11 +198,11 @@ def _of_few(original: Original, src: Tensor, index: Tensor, dim: int, dim_size: 
         (reduce == "sum" or reduce == "mean" or reduce == "add")
         and dim_size is not None
         and (rank > 1 or src.numel() <= _FEW_NUMBERS)
-        and _are_plain_rows(src, index, dim, rank)
+        and are_plain_rows(src, index, dim, rank)
     ):
         try:
             out = src.new_zeros((dim_size, *src.shape[1:]))
-            if rank > 1 and src.requires_grad and src.numel() > _FEW_INDEXED:
+            if rank > 1 and src.requires_grad and src.numel() > FEW_INDEXED:
                 out.scatter_add_(0, index.view(-1, *[1] * (rank - 1)).expand_as(src), src)
             else:
                 out.index_add_(0, index, src)
@@ -200,10 +212,18 @@ def _of_few(original: Original, src: Tensor, index: Tensor, dim: int, dim_size: 
             return out / counts.clamp_(min=1).view(-1, *[1] * (rank - 1))
         except (RuntimeError, IndexError, TypeError):
             pass  # PyG raises its own
+    return _left(original, src, index, dim, dim_size, reduce)
+
+
+def _left(original: Original, src: Tensor, index: Tensor, dim: int, dim_size: int | None, reduce: str) -> Tensor:
+    """PyG's own reduction. Its sum and its count of halves are halves, of which a mean may overflow."""
+    index = as_int64(index)
+    if reduce == "mean" and adds_in_half(src):
+        return in_fp32("scatter", lambda x: original(x, index, dim, dim_size, reduce), src)
     return original(src, index, dim, dim_size, reduce)
 
 
-def _are_plain_rows(src: Tensor, index: Any, dim: int, rank: int) -> bool:
+def are_plain_rows(src: Tensor, index: Any, dim: int, rank: int) -> bool:
     """Whether PyTorch's operators add up rows of src, of so many dimensions, as PyG does."""
     return (
         rank > 0
@@ -219,10 +239,14 @@ def _are_plain_rows(src: Tensor, index: Any, dim: int, rank: int) -> bool:
 def _scatter(original: Original, src: Tensor, index: Tensor, dim: int, dim_size: int | None, reduce: str) -> Tensor:
     reduction = REDUCES.get(reduce)
     name = _NAMES.get(reduce) or f"gspmm:copy_e_{reduce}"
+    reason = refuse_index(plain(index), src)
+    if reason is not None:
+        fell_back[name, reason] += 1
+        return _left(original, src.ordinary() if isinstance(src, Message) else src, index, dim, dim_size, reduce)
     if (
         type(src) is not Message
         and reduction
-        and is_first_use(index, _worth.weighed(src.numel(), src), _has_gradient(src), reduction)
+        and is_first_use(index, _worth.weighed(src.numel(), src), has_gradient(src), reduction)
     ):
         fell_back[name, "first use of an index"] += 1
         return _of_few(original, src, index, dim, dim_size, reduce)
@@ -240,7 +264,7 @@ def _scatter(original: Original, src: Tensor, index: Tensor, dim: int, dim_size:
     g = graph_over(src, reduction, index, owner, dim, dim_size)
     if isinstance(g, str):
         fell_back[name, g] += 1
-        return original(src, index, dim, dim_size, reduce)
+        return _left(original, src, index, dim, dim_size, reduce)
     routed[name] += 1
     return _indices.reduced(g, str(reduction), src, plain(index))
 
@@ -256,34 +280,38 @@ def reduced_message(
     """The rows of a message reduced without forming it; None if they have to be formed."""
     if refuse_reduction(src, reduction, owner, dim, num_rows) is not None or not src.is_as_made():
         return None
+    if refuse_mode() is not None:  # which would see messages
+        return None
     assert owner is not None and num_rows is not None
-    if not src.propagation.ends_in(plain(index), *owner):
+    if not src.propagation.ends_in(plain(index), *owner) or not has_rows_of(src, owner[1], num_rows):
         return None
     return _reduced(src, str(reduction), owner[1], num_rows)
 
 
 def segment(original: Original, src: Tensor, ptr: Tensor, reduce: str = "sum") -> Tensor:
     """``utils.segment``: rows that follow one another."""
-    if torch.compiler.is_compiling() or not isinstance(src, Tensor) or not isinstance(ptr, Tensor):
+    if is_compiled() or not isinstance(src, Tensor) or not isinstance(ptr, Tensor):
         return original(src, ptr, reduce)
     reduction = REDUCES.get(reduce)
     name = f"gspmm:copy_e_{reduction or reduce}"
     if isinstance(src, Message):
         src = src.ordinary()
-    g = "few values" if _worth.is_small(src, reduction) else _graph_between(src, reduction, ptr, 0)
+    g = "few values" if _worth.is_small(src, reduction) else graph_between(src, reduction, ptr, 0)
     if isinstance(g, str):
         fell_back[name, g] += 1
+        if reduction in ("sum", "mean") and adds_in_half(src):
+            return in_fp32("segment", lambda x: original(x, ptr, reduce), src)
         return original(src, ptr, reduce)
     routed[name] += 1
     return _indices.reduced(g, str(reduction), src, None)
 
 
-def _has_gradient(x: Tensor) -> bool:
+def has_gradient(x: Tensor) -> bool:
     return x.requires_grad and torch.is_grad_enabled()
 
 
 def usable_owner_of(index: Tensor) -> tuple[Propagation, int] | None:
-    return owner_of(index) if index.dim() == 1 and refuse_mode() is None else None
+    return owner_of(index) if index.dim() == 1 and refuse_mode(may_be_watched=True) is None else None
 
 
 def graph_over(
@@ -296,6 +324,8 @@ def graph_over(
 ) -> Graph | str:
     """The Graph whose edges are the rows of src and end where an index says, or why rows are left to PyG."""
     if owner is not None:
+        if owner[0].refusal is not None:
+            return owner[0].refusal
         if num_rows is None and index.numel():
             num_rows = int(index.max()) + 1
         if reduction is None or is_worth_a_graph(
@@ -307,24 +337,24 @@ def graph_over(
             return "first uses of an edge_index"
     if reduction is None:
         return "no such operator"
-    reason = refuse_mode() or refuse_rows(src)
+    reason = refuse_mode(may_be_watched=True) or refuse_rows(src)
     if reason is not None:
         return reason
     index = plain(index)
-    if not _is_first(dim, src) or src.shape[0] != index.shape[0] or index.device != src.device:
+    if not _is_first(dim, src) or src.shape[0] != index.shape[0]:
         return "another dimension"
     if num_rows is not None and not isinstance(num_rows, int):
         return "no dim_size"
     return _indices.graph_by(index, num_rows, src, reduction)
 
 
-def _graph_between(src: Tensor, reduction: str | None, ptr: Tensor, dim: int) -> Graph | str:
+def graph_between(src: Tensor, reduction: str | None, ptr: Tensor, dim: int) -> Graph | str:
     if reduction is None:
         return "no such operator"
-    reason = refuse_mode() or refuse_rows(src)
+    reason = refuse_mode(may_be_watched=True) or refuse_rows(src) or refuse_index(ptr, src)
     if reason is not None:
         return reason
-    if not _is_first(dim, src) or ptr.device != src.device:
+    if not _is_first(dim, src):
         return "another dimension"
     return _indices.graph_between(ptr, src.shape[0])
 
@@ -333,7 +363,7 @@ def _refuse_another(src: Tensor, index: Tensor, dim: int) -> str | None:
     """Why a reduction over another dimension than the first is left to PyG, whose nodes are that dimension."""
     if index.dim() != 1 or src.shape[dim] != index.shape[0]:
         return "another dimension"
-    return refuse_mode() or refuse_rows(src)
+    return refuse_mode(may_be_watched=True) or refuse_rows(src)
 
 
 def refuse_reduction(
@@ -343,7 +373,7 @@ def refuse_reduction(
     if reduction is None:
         return "no such operator"
     if owner is None:
-        return refuse_mode() or "index of no known edge_index"
+        return refuse_mode(may_be_watched=True) or "index of no known edge_index"
     propagation, row = owner
     if propagation.refusal is not None:
         return propagation.refusal
@@ -361,94 +391,3 @@ def _reduced(message: Message, reduction: str, row: int, num_nodes: int) -> Tens
     dtype = computed_type(message) if IN_HALF else None
     with without_autocast(message.device):
         return reduced(message, reduction, row, num_nodes, dtype)
-
-
-@inline
-def softmax(original: Original) -> Original:
-    """``utils.softmax``: over the edges that share a node."""
-    is_compiling, worth, counts, route = torch.compiler.is_compiling, _worth, fell_back, _softmax
-    ordinary, message, few, of_few = Tensor, Message, ("edge_softmax", "few values"), _softmax_of_few
-    is_tracing, traced = torch._C._is_tracing, ("edge_softmax", "torch.jit.trace")
-
-    def softmax_or_few(
-        src: Tensor,
-        index: Tensor | None = None,
-        ptr: Tensor | None = None,
-        num_nodes: int | None = None,
-        dim: int = 0,
-    ) -> Tensor:
-        if is_compiling() or not isinstance(src, ordinary):
-            return original(src, index, ptr, num_nodes, dim)
-        if is_tracing():
-            counts[traced] += 1
-            return original(src, index, ptr, num_nodes, dim)
-        if type(src) is not message and worth.is_small(src, "softmax"):
-            counts[few] += 1
-            return of_few(original, src, index, ptr, num_nodes, dim)
-        return route(original, src, index, ptr, num_nodes, dim)
-
-    return softmax_or_few
-
-
-def _softmax_of_few(
-    original: Original, src: Tensor, index: Tensor | None, ptr: Tensor | None, num_nodes: int | None, dim: int
-) -> Tensor:
-    """PyG's softmax of a few rows, made of the same sums and differences without its functions."""
-    rank = src.dim()
-    if ptr is None and num_nodes is not None and _are_plain_rows(src, index, dim, rank):
-        assert index is not None
-        try:
-            zeros = src.new_zeros((num_nodes, *src.shape[1:]))
-            ids = index.view(-1, *[1] * (rank - 1)).expand_as(src)
-            largest = zeros.scatter_reduce(0, ids, src.detach(), "amax", include_self=False)
-            powers = (src - largest.index_select(0, index)).exp()
-            return powers / (zeros.index_add(0, index, powers) + 1e-16).index_select(0, index)
-        except (RuntimeError, IndexError, TypeError):
-            pass  # PyG raises its own
-    return original(src, index, ptr, num_nodes, dim)
-
-
-def _softmax(
-    original: Original, src: Tensor, index: Tensor | None, ptr: Tensor | None, num_nodes: int | None, dim: int
-) -> Tensor:
-    if isinstance(src, Message):
-        if FUSE and (put_off := _put_off_softmax(src, index, dim, num_nodes)) is not None:
-            return put_off
-        src = with_history(src) if src.is_as_made() and refuse_mode() is None else src.ordinary()
-    if _worth.is_small(src, "softmax"):
-        g: Graph | str = "few values"
-    elif (
-        ptr is None
-        and isinstance(index, Tensor)
-        and is_first_use(index, _worth.weighed(src.numel(), src), _has_gradient(src), "softmax")
-    ):
-        g = "first use of an index"
-    elif isinstance(ptr, Tensor) and ptr.dim() == 1:  # which PyG prefers to an index
-        g = _graph_between(src, "softmax", ptr, dim)
-    elif isinstance(index, Tensor):
-        g = graph_over(src, "softmax", index, usable_owner_of(index), dim, num_nodes)
-    else:
-        g = "no index"
-    if isinstance(g, str):
-        fell_back["edge_softmax", g] += 1
-        if g == "first use of an index" and src.numel() <= _FEW_INDEXED:
-            return _softmax_of_few(original, src, index, ptr, num_nodes, dim)
-        return original(src, index, ptr, num_nodes, dim)
-    routed["edge_softmax"] += 1
-    if is_exp_wide(src):
-        src = src.float()
-    with without_autocast(src.device):
-        out = ops.edge_softmax(g, src)
-    if not out.requires_grad:
-        return out
-    own = snapshot(out)  # the caller may write into it
-    return own.clone() if own is out else own
-
-
-def _put_off_softmax(src: Message, index: Any, dim: int, num_nodes: int | None) -> Tensor | None:
-    """The softmax as a message, which may become a part of a fused attention."""
-    owner = usable_owner_of(index) if isinstance(index, Tensor) else None
-    if refuse_reduction(src, "softmax", owner, dim, num_nodes) is not None or not src.is_as_made():
-        return None
-    assert owner is not None and num_nodes is not None
-    return softmax_of(src, *owner, num_nodes, FUSE_ALL)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+from typing import Any
 
 import torch
 from torch_geometric import nn
@@ -10,7 +11,7 @@ from torch_geometric.nn.aggr.fused import FusedAggregation
 from torch_geometric.nn.models import schnet
 
 from ..common import drop_in_products
-from ..common.drop_in import Bindings, Functions, Route, Switch, stand_in
+from ..common.drop_in import Bindings, Functions, Route, Switch, as_option, stand_in
 from . import (
     _added,
     _aggregations,
@@ -22,6 +23,7 @@ from . import (
     _operators,
     _products,
     _remembered,
+    _softmax,
 )
 from ._accounts import accounts
 from ._messages import Message
@@ -30,7 +32,7 @@ from ._messages import Message
 _FUNCTIONS: list[tuple[str, str, Route]] = [
     ("torch_geometric.utils", "scatter", _operators.scatter),
     ("torch_geometric.utils", "segment", _operators.segment),
-    ("torch_geometric.utils", "softmax", _operators.softmax),
+    ("torch_geometric.utils", "softmax", _softmax.softmax),
     ("torch_geometric.utils", "spmm", _products.spmm),
     ("torch_geometric.edge_index", "_spmm", _products.edge_index_spmm),
     ("torch.autograd", "grad", _messages.grad),
@@ -69,8 +71,8 @@ _FUSED: list[tuple[type[torch.nn.Module], Route]] = [
 def patch(fuse: bool | None = None, half: bool = False, products: str | None = None) -> None:
     """Routes torch_geometric's message passing through halfgnn, in the whole process, until :func:`unpatch`.
 
-    Results are torch_geometric's, up to what docs/pyg.md says, and have its dtypes. A second call can only add options. Modules
-    that were made before are covered too.
+    Results are torch_geometric's, up to what docs/pyg.md says, and have its dtypes. A second call can only add options: fuse=False
+    after fuse=True or None warns and changes nothing. Modules that were made before are covered too.
 
     Args:
         fuse: None runs attention as one operator wherever that computes the same numbers faster: GATConv, GATv2Conv and
@@ -86,7 +88,7 @@ def patch(fuse: bool | None = None, half: bool = False, products: str | None = N
             in the whole process. Under autocast weights are not rounded. None leaves them to PyTorch.
 
     Raises:
-        ValueError: products is neither None nor "fp32".
+        ValueError: fuse is not None, True or False; half is not True or False; products is neither None nor "fp32".
     """
     _switch.patch(**_chosen(fuse, half, products))
 
@@ -102,17 +104,18 @@ def accelerate(
     """:func:`patch` for a ``with`` block or a decorated function.
 
     Like patch() it acts on the whole process: other threads are routed too while a block is open. Blocks may be nested and may
-    overlap.
+    overlap. To enter and leave one takes milliseconds: it belongs around a loop, not into it.
     """
     return _switch.accelerate(**_chosen(fuse, half, products))
 
 
-def _chosen(fuse: bool | None, half: bool, products: str | None) -> dict[str, bool]:
+def _chosen(fuse: Any, half: Any, products: Any) -> dict[str, Any]:
+    """The options as a Switch takes them."""
     return {
-        "fuse": fuse is not False,
-        "fuse_all": bool(fuse),
-        "half": half,
-        "products": drop_in_products.is_fp32(products),
+        "fuse": as_option("fuse", fuse, None, True, False) is not False,
+        "fuse_all": fuse or None,
+        "half": as_option("half", half, True, False) or None,
+        "products": drop_in_products.is_fp32(products) or None,
     }
 
 

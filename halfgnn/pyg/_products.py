@@ -13,7 +13,7 @@ from torch import Tensor
 
 from ..common.kept import may_keep, ordinary_tensors
 from ..common.precision import without_autocast
-from ..common.refusals import refuse, refuse_mode
+from ..common.refusals import refuse, refuse_index, refuse_mode
 from ..graph import Graph
 from . import _operators, _worth
 from ._accounts import fell_back, routed
@@ -21,6 +21,7 @@ from ._conv import reduced
 from ._graph import is_worth_a_graph
 from ._operators import REDUCES, refuse_ids, refuse_rows
 from ._propagation import Propagation, plain
+from ._rows import adds_in_half, in_fp32
 
 Original = Callable[..., Any]
 
@@ -34,6 +35,7 @@ def edge_index_spmm(
     is_sorted = input.is_sorted_by_col if transpose else input.is_sorted_by_row
     row = 1 if transpose else 0  # which row of edge_index has the ends
     reason = _refuse(other, value, reduce, input.shape[1]) if is_sorted else "not sorted"
+    reason = reason or refuse_index(plain(input), other)
     edges = Propagation(plain(input), [None, None])
     if reason is None:
         num_nodes = input.get_sparse_size(row)
@@ -49,7 +51,8 @@ def spmm(original: Original, src: Any, other: Any, reduce: str = "sum") -> Any:
     is_sparse = type(src) is Tensor and src.layout in (torch.sparse_csr, torch.sparse_csc, torch.sparse_coo)
     if not is_sparse or torch.compiler.is_compiling():
         return original(src, other, reduce)
-    if _is_small(src, other):
+    in_half = _is_in_half(src, other)
+    if not in_half and _is_small(src, other):
         fell_back["spmm", "few values"] += 1
         return original(src, other, reduce)
     reason = "gradient of the matrix" if src.requires_grad else None
@@ -62,13 +65,21 @@ def spmm(original: Original, src: Any, other: Any, reduce: str = "sum") -> Any:
             reason = "another matrix"
     if reason is not None:
         fell_back["spmm", reason] += 1
+        if in_half and src.layout == torch.sparse_coo and refuse_mode(may_be_watched=True) is None:
+            return in_fp32("spmm", lambda x: original(src.to(torch.float32), x, reduce), other)
         return original(src, other, reduce)
-    if not _is_known(src) and not is_worth_a_graph(src, src._nnz() * other.shape[1], _needs_gradient(other)):
+    is_known = in_half or _is_known(src)
+    if not is_known and not is_worth_a_graph(src, src._nnz() * other.shape[1], _needs_gradient(other)):
         fell_back["spmm", "first uses of a matrix"] += 1
         return original(src, other, reduce)
     # torch.sparse.mm is a product, which autocast makes in half; its reductions on the CPU are not.
     is_product = reduce in ("sum", "add") or (reduce == "mean" and (other.is_cuda or src.layout == torch.sparse_csc))
     return _product(_graph_of_matrix(src), other, values, reduce, is_product)
+
+
+def _is_in_half(matrix: Tensor, x: Any) -> bool:
+    """Whether PyTorch would add the product up in half, as it does of a matrix in COO layout, or has no operator for it."""
+    return isinstance(x, Tensor) and adds_in_half(x) and matrix.dtype is x.dtype
 
 
 def _is_small(matrix: Tensor, x: Any) -> bool:
@@ -83,7 +94,7 @@ def _needs_gradient(x: Tensor) -> bool:
 
 
 def _refuse(x: Any, value: Any, reduce: str, num_edges: int) -> str | None:
-    reason = refuse_mode() or refuse_rows(x)
+    reason = refuse_mode(may_be_watched=True) or refuse_rows(x)
     if reason is not None:
         return reason
     if reduce not in REDUCES:

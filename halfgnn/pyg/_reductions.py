@@ -9,13 +9,13 @@ from torch import Tensor
 
 from .. import ops
 from ..common.autograd import snapshot
-from ..common.kept import may_keep
+from ..common.kept import may_keep, ordinary_tensors
 from ..common.precision import HALF
 from ..graph import Graph
 from ._accounts import routed
 from ._attention import fused
 from ._deferred import SHAPES, SUM
-from ._recipes import AbstractMessage, Applied
+from ._recipes import AbstractMessage, Applied, Lifted
 from ._values import ALL, EDGES, Combined, Evaluation, Rectified, Rows, Value, is_narrow
 
 _INCIDENCE = "_incidence"  # kept on a Graph: the one whose sources are its edges
@@ -36,6 +36,17 @@ def reduced(
     shape = (num_nodes, *sizes[:dim], *sizes[dim + 1 :])
     out = out if out.shape == shape else out.expand(shape)
     return out.movedim(0, dim).contiguous()  # as PyG's, of which callers take views and which they modify in place
+
+
+def has_rows_of(message: AbstractMessage, row: int, num_nodes: int) -> bool:
+    """Whether all features of the nodes of a row that a message is made of have so many rows.
+
+    torch_geometric notes the rows of x[0] as the nodes of row 0 under either flow, and a program may give another dim_size.
+    """
+    if message.row is not None:
+        return message.row != row or message.num_rows == num_nodes
+    recipe = message.recipe
+    return isinstance(recipe, Lifted) or all(has_rows_of(x, row, num_nodes) for x in recipe.messages())
 
 
 class _Reduction:
@@ -219,7 +230,8 @@ def incidence(g: Graph) -> Graph:
     known = getattr(g, _INCIDENCE, None)
     if known is None:
         indptr, indices, edge_ids = g.csc()
-        ids = torch.arange(g.num_edges, dtype=indices.dtype, device=g.device) if edge_ids is None else edge_ids
+        with ordinary_tensors():  # it is kept
+            ids = torch.arange(g.num_edges, dtype=indices.dtype, device=g.device) if edge_ids is None else edge_ids
         known = Graph(g.num_edges, g.num_dst, csc=(indptr, ids, edge_ids))
         if may_keep(g.device):
             object.__setattr__(g, _INCIDENCE, known._for_all_streams())

@@ -18,8 +18,10 @@ from torch_geometric.nn import MessagePassing
 from torch_geometric.utils import add_self_loops
 
 from ..common.by_tensor import state_of
+from ..common.compiled import is_compiled
 from ..common.drop_in import inline
 from ..common.kept import is_captured, kept, may_keep, ordinary_tensors, taken
+from ..common.precision import autocasts
 from ..common.refusals import refuse_mode
 from . import _worth
 from ._conv import has_own_steps, refuse_module
@@ -115,11 +117,11 @@ def _may_remember(edge_index: Tensor, num_nodes: Any) -> bool:
 @inline
 def self_loops(original: Original) -> Original:
     """``remove_self_loops``, ``add_self_loops`` and ``add_remaining_self_loops``: PyG's, whose new edge_index shares its graphs."""
-    is_compiling, ordinary, worth, route, is_worth = torch.compiler.is_compiling, Tensor, _worth, _self_loops, may_share
+    left_alone, ordinary, worth, route, is_worth = is_compiled, Tensor, _worth, _self_loops, may_share
     frame, is_layer, is_tracing = sys._getframe, _is_layer, torch._C._is_tracing
 
     def self_loops_or_few(edge_index: Any, *args: Any, **kwargs: Any) -> Any:
-        if is_compiling() or is_tracing() or type(edge_index) is not ordinary or edge_index.numel() < worth.FEW_ENDS:
+        if left_alone() or is_tracing() or type(edge_index) is not ordinary or edge_index.numel() < worth.FEW_ENDS:
             return original(edge_index, *args, **kwargs)
         if edge_index.layout is not strided or not is_worth(edge_index):
             return original(edge_index, *args, **kwargs)
@@ -131,11 +133,14 @@ def self_loops(original: Original) -> Original:
 
 def _self_loops(original: Original, is_layer: bool, edge_index: Tensor, *args: Any, **kwargs: Any) -> Any:
     """From the second call on without data of edges they are remembered. Batches of new edges do not pay for it."""
-    if not _is_plain(edge_index):
-        return original(edge_index, *args, **kwargs)
     edge_attr = kwargs.get("edge_attr", args[0] if args else None)
     num_nodes = kwargs.get("num_nodes", args[2] if len(args) > 2 else None)
     how = original.__name__, num_nodes
+    if not _is_plain(edge_index):
+        result = original(edge_index, *args, **kwargs)
+        if refuse_mode(may_be_watched=True) is None and (num_nodes is None or isinstance(num_nodes, int)):
+            share_graphs(edge_index, how, result[0])
+        return result
     if edge_attr is not None or _inner.is_part or not _may_remember(edge_index, num_nodes):
         return _with_shared_graphs(original, how, edge_index, *args, **kwargs)
     topology = topology_of(edge_index)
@@ -183,7 +188,7 @@ def _lacks_loops(edge_index: Tensor) -> bool:
 @inline
 def gcn_norm(original: Original) -> Original:
     """``gcn_norm``: an edge_index with self-loops, and the weight of each edge by the degrees of its ends."""
-    is_compiling, ordinary, of_tensor, route = torch.compiler.is_compiling, Tensor, known_topology, _weights
+    left_alone, ordinary, of_tensor, route = is_compiled, Tensor, known_topology, _weights
     frame, is_layer, default, is_tracing = sys._getframe, _is_layer, torch.get_default_dtype, torch._C._is_tracing
 
     def gcn_norm_or_kept(
@@ -196,7 +201,7 @@ def gcn_norm(original: Original) -> Original:
         dtype: Any = None,
     ) -> Any:
         options = num_nodes, improved, add_self_loops, flow, dtype
-        if edge_weight is not None or is_compiling() or is_tracing() or type(edge_index) is not ordinary:
+        if edge_weight is not None or left_alone() or is_tracing() or type(edge_index) is not ordinary:
             return original(edge_index, edge_weight, *options)
         topology = of_tensor(edge_index)
         if topology is None or not (topology.graphs or topology.derived):  # hardly used before
@@ -210,20 +215,21 @@ def gcn_norm(original: Original) -> Original:
 @inline
 def laplacian(original: Original) -> Original:
     """``get_laplacian``: an edge_index with self-loops, and the Laplacian's values."""
-    is_compiling, ordinary, of_tensor, route = torch.compiler.is_compiling, Tensor, known_topology, _weights
+    left_alone, ordinary, of_tensor, route = is_compiled, Tensor, known_topology, _weights
     frame, is_layer, default, is_tracing = sys._getframe, _is_layer, torch.get_default_dtype, torch._C._is_tracing
+    has_autocast = autocasts
 
     def laplacian_or_kept(
         edge_index: Any, edge_weight: Any = None, normalization: Any = None, dtype: Any = None, num_nodes: Any = None
     ) -> Any:
         options = normalization, dtype, num_nodes
-        if edge_weight is not None or is_compiling() or is_tracing() or type(edge_index) is not ordinary:
+        if edge_weight is not None or left_alone() or is_tracing() or type(edge_index) is not ordinary:
             return original(edge_index, edge_weight, *options)
         topology = of_tensor(edge_index)
         if topology is None or not (topology.graphs or topology.derived):  # hardly used before
             return original(edge_index, edge_weight, *options)
-        device = edge_index.device.type  # autocast widens a reciprocal
-        key = "laplacian", num_nodes, normalization, dtype or default(), torch.is_autocast_enabled(device)
+        is_widened = has_autocast(edge_index.device)  # which autocast does to a reciprocal
+        key = "laplacian", num_nodes, normalization, dtype or default(), is_widened
         return route(original, topology, edge_index, options, key, is_layer(frame(1)))
 
     return laplacian_or_kept

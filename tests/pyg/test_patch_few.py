@@ -10,6 +10,7 @@ import torch_geometric.nn as theirs
 from torch_geometric import utils
 
 import halfgnn.pyg
+from halfgnn.common.precision import HALF
 from halfgnn.pyg import _graph, _products, _worth
 from tests import support
 from tests.pyg.test_patch_modules import assert_same, randn
@@ -33,6 +34,16 @@ def reasons(name):
     return halfgnn.pyg.stats()["fell_back"].get(name, {})
 
 
+def assert_equal_or_near(found, expected, is_in_fp32):
+    """Halves that are computed in fp32 are rounded once, and those of PyG at every step."""
+    for a, b in zip(found, expected, strict=True):
+        assert a.dtype is b.dtype
+        if is_in_fp32:
+            torch.testing.assert_close(a, b, rtol=5e-2, atol=5e-2 * b.abs().max().item())
+        else:
+            assert torch.equal(a, b)
+
+
 @pytest.mark.parametrize("dtype", [torch.float32, torch.float64, torch.bfloat16])
 @pytest.mark.parametrize("reduce", ["sum", "add", "mean"])
 @pytest.mark.parametrize(
@@ -48,9 +59,10 @@ def test_sums_of_few_rows_are_those_of_pyg(shape, dim, reduce, dtype):
     expected = results()
     with halfgnn.pyg.accelerate():
         found = results()
-    name = f"gspmm:copy_e_{'mean' if reduce == 'mean' else 'sum'}"
-    assert halfgnn.pyg.stats() == {"routed": {}, "fell_back": {name: {"few values": 1}}}
-    assert all(torch.equal(a, b) for a, b in zip(found, expected, strict=True))
+    name, is_in_fp32 = f"gspmm:copy_e_{'mean' if reduce == 'mean' else 'sum'}", reduce == "mean" and dtype in HALF
+    routed = {"fp32:scatter": 1} if is_in_fp32 else {}
+    assert halfgnn.pyg.stats() == {"routed": routed, "fell_back": {name: {"few values": 1}}}
+    assert_equal_or_near(found, expected, is_in_fp32)
 
 
 @pytest.mark.parametrize("dtype", [torch.float32, torch.float64, torch.bfloat16])
@@ -68,7 +80,7 @@ def test_a_softmax_of_few_rows_is_that_of_pyg(shape, dim, dtype):
     with halfgnn.pyg.accelerate():
         found = results()
     assert reasons("edge_softmax") == {"few values": 1}
-    assert all(torch.equal(a, b) for a, b in zip(found, expected, strict=True))
+    assert_equal_or_near(found, expected, dtype in HALF)
 
 
 @pytest.mark.parametrize(

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 import torch
 from torch_geometric.nn import MessagePassing
-from torch_geometric.utils import scatter
+from torch_geometric.utils import scatter, softmax
 
 import halfgnn.pyg
 from tests import support
@@ -137,3 +137,49 @@ def test_features_by_a_flow_that_torch_geometric_counts_the_other_way_round():
     expected = layer(x, edge_index, torch.ones(4, 1).double())
     with halfgnn.pyg.accelerate():
         torch.testing.assert_close(layer(x, edge_index, torch.ones(4, 1).double()), expected)
+
+
+class Padded(Layer):
+    """It reduces to more rows than there are nodes."""
+
+    def aggregate(self, inputs, index, dim_size):
+        return super().aggregate(inputs, index, dim_size=dim_size + 3)
+
+
+@pytest.mark.parametrize("aggr", ["sum", "mean", "max"])
+@pytest.mark.parametrize("name", ["of the destination", "destination, weighted", "selected"])
+def test_more_results_than_nodes(name, aggr):
+    args = inputs(24, 60)
+    layer = Padded(MESSAGES[name], aggr)
+    expected = layer(*args)
+    assert len(expected) == 27
+    with halfgnn.pyg.accelerate():
+        torch.testing.assert_close(layer(*args), expected)
+
+
+PERMUTED = {
+    "columns": lambda n: torch.randn(WIDTH, n).t(),
+    "heads": lambda n: torch.randn(n, WIDTH, 2).transpose(1, 2),
+    "all": lambda n: torch.randn(WIDTH, 2, n).permute(2, 1, 0),
+    "every other": lambda n: torch.randn(n, 2 * WIDTH)[:, ::2],
+    "expanded": lambda n: torch.randn(n, 1).expand(n, WIDTH),
+}
+FUNCTIONS = {
+    "softmax": lambda x, index: softmax(x, index, num_nodes=9),
+    "softmax by ptr": lambda x, index: softmax(x, ptr=torch.tensor([0, 10, 10, len(x)])),
+    "scatter": lambda x, index: scatter(x, index, dim=0, dim_size=9),
+    "mean": lambda x, index: scatter(x, index, dim=0, dim_size=9, reduce="mean"),
+    "x[index]": lambda x, index: x[index],
+    "index_select": lambda x, index: x.index_select(0, index),
+}
+
+
+@pytest.mark.parametrize("requires_grad", [False, True])
+@pytest.mark.parametrize("function", FUNCTIONS)
+@pytest.mark.parametrize("layout", PERMUTED)
+def test_functions_of_permuted_rows(layout, function, requires_grad):
+    x, index = PERMUTED[layout](60).requires_grad_(requires_grad), torch.randint(9, (60,))
+    expected = FUNCTIONS[function](x, index)
+    for fuse in (False, True):
+        with halfgnn.pyg.accelerate(fuse=fuse):
+            torch.testing.assert_close(FUNCTIONS[function](x, index), expected, check_stride=True)

@@ -1,0 +1,193 @@
+"""torch.compile under halfgnn.pyg.patch(): the graphs are those of torch_geometric alone, and so is the number of compilations."""
+
+from __future__ import annotations
+
+import pytest
+import torch
+import torch_geometric.nn as theirs
+from torch import nn
+from torch._dynamo.testing import CompileCounter
+from torch._dynamo.utils import counters
+from torch_geometric import utils
+
+import halfgnn.pyg
+from halfgnn.common.compiled import is_compiled, skip_frames
+from tests import support
+
+pytestmark = pytest.mark.skipif(support.SIMULATED, reason="about Python")
+
+NUM_NODES, NUM_EDGES, WIDTH = 300, 9000, 64  # an eager call is routed
+
+
+def inputs(num_edges=NUM_EDGES):
+    generator = torch.Generator().manual_seed(num_edges)
+    x = torch.randn(NUM_NODES, WIDTH, generator=generator)
+    return x, torch.randint(NUM_NODES, (2, num_edges), generator=generator)
+
+
+class Concatenated(theirs.MessagePassing):
+    def __init__(self):
+        super().__init__(aggr="sum")
+        self.lin = nn.Linear(2 * WIDTH, WIDTH)
+
+    def forward(self, x, edge_index):
+        return self.propagate(edge_index, x=x)
+
+    def message(self, x_i, x_j):
+        return self.lin(torch.cat([x_i, x_j], -1)).relu()
+
+
+class Program(nn.Module):
+    def __init__(self, function):
+        super().__init__()
+        self.lin, self.function = nn.Linear(WIDTH, WIDTH), function
+
+    def forward(self, x, edge_index):
+        return self.function(self.lin(x), *edge_index)
+
+
+def added(x, src, dst):
+    out = torch.zeros_like(x).index_add_(0, dst, torch.index_select(x, 0, src))
+    return torch.index_add(out, 0, src, x.index_select(0, dst))
+
+
+def scattered(x, src, dst):
+    rows, index = x[src], dst[:, None].expand(-1, WIDTH)
+    out = torch.zeros_like(x).scatter_add(0, index, rows)
+    return out + torch.scatter_reduce(torch.zeros_like(x), 0, index, rows, "mean", include_self=False)
+
+
+def broken(x, src, dst):
+    """Between the graphs rows are taken and summed eagerly."""
+    torch._dynamo.graph_break()
+    rows = x[src]
+    torch._dynamo.graph_break()
+    return utils.scatter(rows, dst, 0, x.shape[0]) + x[dst[dst > 7]].sum()
+
+
+MAKE = {
+    "GCN": lambda: theirs.GCNConv(WIDTH, WIDTH),
+    "GAT": lambda: theirs.GATConv(WIDTH, 16, 4),
+    "SAGE": lambda: theirs.SAGEConv(WIDTH, WIDTH),
+    "Transformer": lambda: theirs.TransformerConv(WIDTH, 16, 4),
+    "message": Concatenated,
+    "index_add": lambda: Program(added),
+    "x[index]": lambda: Program(scattered),
+    "breaks": lambda: Program(broken),
+}
+
+
+def compiled_counts(model, dynamic, calls=2):
+    """Graphs, their operators and breaks after calls with edges of two sizes; the results."""
+    torch.compiler.reset()
+    counters.clear()
+    counter = CompileCounter()
+    compiled = torch.compile(model, backend=counter, dynamic=dynamic)
+    outs = []
+    for num_edges in (NUM_EDGES, NUM_EDGES - 100):
+        for _ in range(calls):
+            outs.append(compiled(*inputs(num_edges)))
+            outs[-1].sum().backward()
+    return (counter.frame_count, counter.op_count, sum(counters["graph_break"].values())), outs
+
+
+ALL = {"fuse": True, "products": "fp32"}
+CASES = [*((name, True, {}) for name in MAKE), ("GCN", None, {}), ("x[index]", None, {}), ("breaks", True, ALL)]
+
+
+@pytest.mark.parametrize("name, dynamic, options", CASES)
+def test_graphs_are_those_without_the_drop_in(name, dynamic, options):
+    model = MAKE[name]()
+    counts, expected = compiled_counts(model, dynamic)
+    with halfgnn.pyg.accelerate(**options):
+        halfgnn.pyg.reset_stats()
+        actual_counts, actual = compiled_counts(model, dynamic)
+    assert actual_counts == counts
+    for out, plain in zip(actual, expected):
+        assert type(out) is torch.Tensor
+        torch.testing.assert_close(out, plain)
+
+
+@pytest.mark.parametrize("name", ["GCN", "index_add"])
+def test_blocks_around_calls_compile_once_for_each_state(name):
+    """Dynamo guards graphs by the functions that they call."""
+    model, data = MAKE[name](), inputs()
+    (num_graphs, *_), _ = compiled_counts(model, True, calls=1)
+    torch.compiler.reset()
+    counter = CompileCounter()
+    compiled = torch.compile(model, backend=counter, dynamic=True)
+    expected = compiled(*data)
+    for _ in range(10):  # more often than Dynamo compiles a frame again
+        with halfgnn.pyg.accelerate():
+            torch.testing.assert_close(compiled(*data), expected)
+        torch.testing.assert_close(compiled(*data), expected)
+    assert counter.frame_count <= 2 * num_graphs
+
+
+def test_a_function_has_one_stand_in():
+    def bound():
+        owners = [(torch.Tensor, name) for name in ("__getitem__", "index_select", "index_add_", "scatter_add")]
+        owners += [(theirs.MessagePassing, "_index_select"), (nn.Linear, "forward"), (theirs.GATConv, "forward")]
+        return [getattr(owner, name) for owner, name in [*owners, (utils, "scatter"), (torch, "index_add")]]
+
+    plain = bound()
+    with halfgnn.pyg.accelerate():
+        first = bound()
+    assert bound() == plain
+    with halfgnn.pyg.accelerate():
+        second = bound()
+    assert all(a is b and a is not c for a, b, c in zip(first, second, plain))
+
+
+WHOLE = {
+    "GCN": lambda: theirs.GCNConv(WIDTH, 8),
+    "GAT": lambda: theirs.GATConv(WIDTH, 8, 2),
+    "GATv2": lambda: theirs.GATv2Conv(WIDTH, 8, 2),
+    "Cheb": lambda: theirs.ChebConv(WIDTH, 8, 3),
+    "SG": lambda: theirs.SGConv(WIDTH, 8, 2),
+    "APPNP": lambda: theirs.APPNP(2, 0.1),
+}
+
+
+@pytest.mark.parametrize("name, num_edges", [*((name, 2500) for name in WHOLE), ("GCN", NUM_EDGES)])
+def test_a_layer_is_one_graph_where_it_is_alone(name, num_edges):
+    """Of layers that add self-loops the number of edges is not known while they are traced, and must not be asked for."""
+    layer, data = WHOLE[name](), inputs(num_edges)
+    expected = layer(*data)
+
+    def whole():
+        torch.compiler.reset()
+        return torch.compile(layer, backend="eager", fullgraph=True)(*data)
+
+    try:
+        whole()
+    except Exception as error:
+        pytest.skip(f"this torch_geometric does not compile alone: {type(error).__name__}")
+    with halfgnn.pyg.accelerate():
+        torch.testing.assert_close(whole(), expected)
+
+
+def test_what_counts_as_compiled():
+    seen: list = []
+
+    @skip_frames
+    def between():
+        torch._dynamo.graph_break()  # so that it is not traced, but called between two graphs
+        seen.append((torch.compiler.is_compiling(), is_compiled()))
+
+    @torch._dynamo.disable
+    def outside():
+        seen.append((torch.compiler.is_compiling(), is_compiled()))
+
+    def function(x):
+        y = x + (1 if is_compiled() else 0)  # traced
+        between()
+        outside()
+        return y
+
+    outside()
+    with torch._subclasses.FakeTensorMode():
+        outside()
+    torch.compiler.reset()
+    assert torch.compile(function, backend="eager")(torch.zeros(1)).item() == 1
+    assert seen == [(False, False), (False, True), (False, True), (False, False)]
