@@ -17,6 +17,7 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
+from .common.drop_in import Switch
 from .common.malloc import seconds_per_fresh_page
 from .common.products import multiplies_slowly
 from .common.saved import Kept
@@ -39,12 +40,14 @@ class Setting:
 
 @dataclass
 class Measured:
-    """A setting's step: the median of its milliseconds, and of those the milliseconds in which the system cleared fresh pages (on a
-    CPU, estimated from their number), what its forward keeps for its backward in MiB, its loss, and the calls that the drop-in took
-    and left, as stats() of halfgnn.pyg and halfgnn.dgl says them. error: why it did not run."""
+    """A setting's step: the median of its milliseconds, their spread (the distance between their quartiles), and of the median the
+    milliseconds in which the system cleared fresh pages (on a CPU, estimated from their number), what its forward keeps for its
+    backward in MiB, its loss, and the calls that the drop-in took and left, as stats() of halfgnn.pyg and halfgnn.dgl says them.
+    error: why it did not run."""
 
     setting: Setting
     ms: float | None = None
+    spread_ms: float = 0.0
     fresh_ms: float | None = None
     kept_mib: float | None = None
     loss: float | None = None
@@ -58,6 +61,7 @@ class Advice:
 
     library: str
     measured: list[Measured]
+    device: str = "cpu"  # type of the model's
 
     def baseline(self, setting: Setting) -> Measured:
         """The same type without the drop-in."""
@@ -69,42 +73,68 @@ class Advice:
         return min((m for m in self.measured if m.ms is not None), key=lambda m: m.ms or 0.0)
 
     def __str__(self) -> str:
-        lines = [f"{'setting':30} {'ms':>9} {'faster':>8} {'kept, MiB':>10} {'loss':>12} {'its change':>11}"]
+        lines = [
+            f"{'setting':{_WIDTH}} {'ms':>9} {'spread':>7} {'faster':>8} {'kept, MiB':>10} {'loss':>12} {'its change':>11}"
+        ]
         lines += [self._line(m) for m in self.measured]
         return "\n".join([*lines, "", *self._reasons(), "", self._verdict()])
 
     def _line(self, m: Measured) -> str:
         name = f"{m.setting.name}, {m.setting.type_name}"
         if m.ms is None or m.loss is None:
-            return f"{name:30} {m.error}"
-        plain = self.baseline(m.setting)
+            return f"{name:{_WIDTH}} {m.error}"
+        plain, spread = self.baseline(m.setting), f"{100 * m.spread_ms / m.ms:.0f} %"
         if m is plain or plain.ms is None or plain.loss is None:
-            return f"{name:30} {m.ms:9.3g} {'':8} {m.kept_mib:10.1f} {m.loss:12.6g}"
+            return f"{name:{_WIDTH}} {m.ms:9.3g} {spread:>7} {'':8} {m.kept_mib:10.1f} {m.loss:12.6g}"
         change = abs(m.loss - plain.loss) / max(abs(plain.loss), 1e-30)
-        return f"{name:30} {m.ms:9.3g} {plain.ms / m.ms:6.2f} x {m.kept_mib:10.1f} {m.loss:12.6g} {change:11.1e}"
+        faster = f"{plain.ms / m.ms:.2f} x"
+        return f"{name:{_WIDTH}} {m.ms:9.3g} {spread:>7} {faster:>8} {m.kept_mib:10.1f} {m.loss:12.6g} {change:11.1e}"
 
     def _reasons(self) -> Iterator[str]:
         stats = next((m.stats for m in self.measured if m.setting.options is not None and m.stats), {})
         yield from reasons(stats, self.library)
         best = self.best
-        if best.ms is not None and best.fresh_ms is not None and best.fresh_ms > _MUCH * best.ms:
+        if best.setting.options is None or best.ms is None or best.fresh_ms is None:
+            return
+        if best.fresh_ms > _MUCH * best.ms:
             times = f"{best.fresh_ms:.3g} of the {best.ms:.3g} ms"
             yield f"try halfgnn.keep_memory(): about {times} of the fastest setting are fresh pages"
 
     def _verdict(self) -> str:
+        """The fastest way, by how much, and the lines that turn it on."""
         best, plain = self.best, self.baseline(self.best.setting)
         if plain.ms is None:  # it does not run in this type
             plain = min((m for m in self.measured if m.setting.options is None), key=lambda m: m.ms or math.inf)
         if best.setting.options is None or plain.ms is None or best.ms is None:
             return "halfgnn does not make this model faster here."
-        options = ", ".join(f"{name}={value!r}" for name, value in best.setting.options.items())
-        call = f"halfgnn.{_MODULES[self.library]}.patch({options})"
-        gain = f"{plain.ms / best.ms:.2f} x"
-        beside = "" if plain.setting.dtype == best.setting.dtype else f" of {self.library}, {plain.setting.type_name}"
-        return f"Fastest: {call}, {best.setting.type_name}: {gain}{beside}."
+        gains = [self._gain(best, plain)]
+        first = self.measured[0]
+        if first not in (plain, best) and first.setting.options is None and first.ms is not None:
+            gains.append(self._gain(best, first))
+        text = f"Fastest: patch({_arguments(best.setting)}), {best.setting.type_name}: {', '.join(gains)}."
+        if plain.ms - best.ms < max(plain.spread_ms, best.spread_ms):
+            text += " The difference is within the spread of the steps: other runs may differ."
+        return "\n".join([text, "", *self._program(best.setting)])
+
+    def _gain(self, best: Measured, plain: Measured) -> str:
+        assert best.ms is not None and plain.ms is not None
+        return f"{plain.ms / best.ms:.2f} x of {plain.setting.name}, {plain.setting.type_name}"
+
+    def _program(self, setting: Setting) -> Iterator[str]:
+        """The lines that turn a setting on."""
+        module = f"halfgnn.{_MODULES[self.library]}"
+        yield f"    import {module}"
+        yield f"    {module}.patch({_arguments(setting)})"
+        if setting.dtype is not None:
+            yield f'    with torch.autocast("{self.device}", dtype={setting.dtype}):  # around the forward and the loss'
+            yield "        ..."
 
     def plot(self, path: str) -> None:
-        """A picture of the times and of what is kept, in the format that the name of the file ends with. Needs matplotlib."""
+        """A picture of the times and of what is kept, in the format that the name of the file ends with.
+
+        Raises:
+            ImportError: matplotlib is not installed.
+        """
         found = [m for m in self.measured if m.ms is not None]
         names = [f"{m.setting.name}, {m.setting.type_name}" for m in found]
         panels = {
@@ -112,6 +142,10 @@ class Advice:
             "MiB kept for the backward": [m.kept_mib or 0.0 for m in found],
         }
         draw(path, names, [m.setting.options is not None for m in found], panels)
+
+
+def _arguments(setting: Setting) -> str:
+    return ", ".join(f"{name}={value!r}" for name, value in (setting.options or {}).items())
 
 
 STYLE: dict[Any, Any] = {
@@ -122,8 +156,11 @@ OURS, THEIRS, GRID = "#0072B2", "#D55E00", "#dddddd"  # of Okabe and Ito, whom c
 
 def draw(path: str, names: Sequence[str], ours: Sequence[bool], panels: dict[str, list[float]]) -> None:
     """A bar for each way to run, from top to bottom, in a panel for each quantity. ours: which of them use halfgnn."""
-    import matplotlib
-    from matplotlib.figure import Figure
+    try:
+        import matplotlib
+        from matplotlib.figure import Figure
+    except ImportError as error:
+        raise ImportError(f"the picture {path} needs matplotlib (pip install matplotlib): {error}") from error
 
     with matplotlib.rc_context(STYLE):
         figure = Figure(figsize=(9, 0.35 * len(names) + 0.9), layout="constrained")
@@ -146,18 +183,30 @@ def reasons(stats: dict[str, Any], library: str) -> Iterator[str]:
     routed = ", ".join(f"{name} {calls}" for name, calls in stats.get("routed", {}).items())
     yield f"computed by halfgnn: {routed or 'nothing'}"
     for name, counts in stats.get("fell_back", {}).items():
+        kind, _, what = name.rpartition(":")
+        outcome = _OUTCOMES.get(kind)
         for reason, calls in counts.items():
-            yield f"left to {library}: {name} {calls}: {reason}"
+            yield f"{outcome}: {what} {calls}: {reason}" if outcome else f"left to {library}: {name} {calls}: {reason}"
     for line, formed in stats.get("formed", {}).items():
         yield f"messages formed at {line}, by {formed['read']}: {formed['calls']} times, {1e3 * formed['seconds']:.1f} ms"
     for option, why in stats.get("advice", {}).items():
         yield f"try {option}: {why}"
 
 
+# What fell_back counts under such names was not left to the library as a whole: its parts are routed or counted one by one.
+_OUTCOMES = {
+    "fused": "not one fused operator, but step by step (steps are counted under their own names)",
+    "forward": "not halfgnn's forward, but the module's own steps (steps are counted under their own names)",
+    "message": "formed in memory, then reduced",
+}
+
+
 # ---- the library of a model ----------------------------------------------------------------------------------------------------
 
 _MODULES = {"torch_geometric": "pyg", "DGL": "dgl"}
+_WIDTH = 36  # of the names of settings
 _MUCH = 0.1  # of a step: fresh pages that are worth a word
+_TURN = 0.1  # seconds of steps of a setting, at least, before the next one takes its turn
 
 
 def _library_of(model: nn.Module, inputs: Sequence[Any]) -> str:
@@ -193,48 +242,57 @@ class _Step:
         self.model, self.inputs, self.named, self.loss, self.drop_in = model, inputs, named, loss, drop_in
         self.device = next((p.device for p in model.parameters()), torch.device("cpu"))
 
-    @contextlib.contextmanager
-    def setting(self, setting: Setting) -> Iterator[None]:
-        with contextlib.ExitStack() as stack:
-            if setting.options is not None:
-                stack.enter_context(self.drop_in.accelerate(**setting.options))
-            if setting.dtype is not None:
-                stack.enter_context(torch.autocast(self.device.type, setting.dtype))
-            yield
+    def drop_in_of(self, setting: Setting) -> contextlib.AbstractContextManager[None]:
+        """A block with the drop-in of a setting. To enter it takes longer than a step of a small model."""
+        return contextlib.nullcontext() if setting.options is None else self.drop_in.accelerate(**setting.options)
 
-    def forward(self) -> Tensor:
+    def forward(self, setting: Setting) -> Tensor:
         torch.manual_seed(SEED)
-        return self.loss(self.model(*self.inputs, **self.named))
+        is_cast = setting.dtype is not None
+        with torch.autocast(self.device.type, setting.dtype) if is_cast else contextlib.nullcontext():
+            return self.loss(self.model(*self.inputs, **self.named))
 
     def __call__(self, setting: Setting) -> float:
-        with self.setting(setting):
-            loss = self.forward()
+        """The loss of a step, under the drop-in that is on."""
+        loss = self.forward(setting)
         loss.backward()
         self.model.zero_grad(set_to_none=True)
         return loss.item()  # which waits for a GPU
 
-    def seconds(self, setting: Setting) -> float:
-        start = time.perf_counter()
-        self(setting)
-        return time.perf_counter() - start
+    def turn(self, setting: Setting, at_least: float) -> Iterator[tuple[float, int]]:
+        """Seconds and fresh pages of steps in a row. One step before them is not timed: it finds what other settings left."""
+        with self.drop_in_of(setting):
+            self(setting)
+            total = 0.0
+            while total < at_least:
+                pages, start = _fresh_pages(), time.perf_counter()
+                self(setting)
+                seconds = time.perf_counter() - start
+                total += seconds
+                yield seconds, _fresh_pages() - pages
 
     def kept_mib(self, setting: Setting) -> float:
-        with Kept(at_end=True) as kept, self.setting(setting):
-            loss = self.forward()
+        with Kept(at_end=True) as kept:
+            loss = self.forward(setting)
         del loss
         return kept.mebibytes
+
+
+def _fresh_pages() -> int:
+    return resource.getrusage(resource.RUSAGE_SELF).ru_minflt
 
 
 def _enter(step: _Step, setting: Setting) -> Measured:
     """Runs a setting twice: first uses build graphs that later steps find."""
     measured = Measured(setting)
     try:
-        step(setting)
-        step.drop_in.reset_stats()
-        measured.loss = step(setting)
-        if setting.options is not None:
-            measured.stats = step.drop_in.stats()
-        measured.kept_mib = step.kept_mib(setting)
+        with step.drop_in_of(setting):
+            step(setting)
+            step.drop_in.reset_stats()
+            measured.loss = step(setting)
+            if setting.options is not None:
+                measured.stats = step.drop_in.stats()
+            measured.kept_mib = step.kept_mib(setting)
     except Exception as error:  # of the model: no fp16 on the CPU, for example
         measured.error = f"does not run: {type(error).__name__}: {str(error).splitlines()[0][:80]}"
     return measured
@@ -264,12 +322,14 @@ def advise(
 ) -> Advice:
     """Measures a training step of a model of torch_geometric or DGL, as it is and under the drop-in.
 
+    What patch() and accelerate() have turned on, in halfgnn.pyg and halfgnn.dgl, is off meanwhile and then on again.
+
     Args:
         model: in training mode or not. Its parameters and buffers are as before afterwards, and its gradients are None.
         inputs, named: what model() takes.
         loss: of the model's output; by default the mean of its squares.
         dtypes: of autocast, one after the other; None: without autocast.
-        seconds: of steps per setting, at least three steps.
+        seconds: of timed steps per setting, in at least three turns of at most a tenth of a second, or of one step.
         progress: show a bar, if tqdm is installed.
 
     Returns:
@@ -287,7 +347,7 @@ def advise(
     before = {name: copy.deepcopy(buffer) for name, buffer in model.named_buffers()}
     settings = list(_settings(library, dtypes, step.device))
     rng = torch.random.fork_rng(devices=[step.device] if step.device.type == "cuda" else [])
-    with rng, _bar(progress, 2 * len(settings)) as advance:
+    with Switch.all_suspended(), rng, _bar(progress, 2 * len(settings)) as advance:
         measured = []
         for setting in settings:
             measured.append(_enter(step, setting))
@@ -297,23 +357,22 @@ def advise(
         _time([m for m in measured if not m.error], step, seconds, advance)
     for name, buffer in model.named_buffers():
         buffer.copy_(before[name])
-    return Advice(library, measured)
+    return Advice(library, measured, step.device.type)
 
 
 def _time(measured: list[Measured], step: _Step, seconds: float, advance: Callable[[], None]) -> None:
     """Settings take turns, so that other work on the machine slows all of them."""
-    taken: list[list[float]] = [[] for _ in measured]
-    fresh: list[list[int]] = [[] for _ in measured]
+    taken: list[list[tuple[float, int]]] = [[] for _ in measured]  # seconds and fresh pages of each step
     turn = 0
-    while turn < 3 or (sum(map(sum, taken)) < seconds * len(measured) and turn < 1000):
-        for m, times, pages in zip(measured, taken, fresh):
-            before = resource.getrusage(resource.RUSAGE_SELF).ru_minflt
-            times.append(step.seconds(m.setting))
-            pages.append(resource.getrusage(resource.RUSAGE_SELF).ru_minflt - before)
+    while turn < 3 or (sum(s for steps in taken for s, _ in steps) < seconds * len(measured) and turn < 1000):
+        for m, steps in zip(measured, taken):
+            steps.extend(step.turn(m.setting, min(_TURN, seconds / 3)))
         turn += 1
     per_page = seconds_per_fresh_page()
-    for m, times, pages in zip(measured, taken, fresh):
-        m.ms = 1e3 * statistics.median(times)
+    for m, steps in zip(measured, taken):
+        times, pages = zip(*steps)
+        low, median, high = statistics.quantiles(times, n=4)
+        m.ms, m.spread_ms = 1e3 * median, 1e3 * (high - low)
         m.fresh_ms = 1e3 * per_page * statistics.median(pages) if step.device.type == "cpu" else None
         advance()
 
