@@ -41,8 +41,9 @@ def index_add(original: Original, input: Any, dim: Any, index: Any, source: Any,
     rows = _reduced("index_add", "sum", input, dim, index, source, "alpha" if options else None)
     if rows is not None:
         return _added(original, input, rows)
-    if isinstance(source, Tensor) and source.dtype in HALF and _may_repeat(input, dim, index, source):
-        return _added_in_half(original, input, dim, index, source, options)
+    is_half = isinstance(source, Tensor) and source.dtype in HALF and options.keys() <= {"alpha"}
+    if is_half and _may_repeat(input, dim, index, source) and not (_is_in_place(original) and _share(input, source)):
+        return _added_in_half(original, input, dim, index, source, **options)
     return original(input, dim, index, source, **options)
 
 
@@ -59,22 +60,32 @@ def _may_repeat(input: Any, dim: Any, index: Any, source: Tensor) -> bool:
         and input.dim() == source.dim() > 0
         and -source.dim() <= dim < source.dim()
         and index.shape == source.shape[dim : dim + 1 or None]
+        and all(a == b for i, (a, b) in enumerate(zip(input.shape, source.shape)) if i != dim % source.dim())
         and index.numel() > 1
         and (refuse_mode(may_be_watched=True) or refuse_index(index, source)) is None
     )
 
 
+def _share(input: Tensor, source: Tensor) -> bool:
+    """Whether both may be in the same memory, which PyTorch refuses if one is written to."""
+    return type(source) is Tensor and input.untyped_storage().data_ptr() == source.untyped_storage().data_ptr()
+
+
 def _added_in_half(
-    original: Original, input: Tensor, dim: int, index: Tensor, source: Tensor, options: dict[str, Any]
-) -> Any:
-    """index_add of halves. Rows that go to the same one are added up in fp32; their sum is rounded and added to what is there."""
-    routed["fp32:index_add"] += 1
+    original: Original, input: Tensor, dim: int, index: Tensor, source: Tensor, alpha: float = 1
+) -> Tensor:
+    """index_add of halves in fp32: of the rows that the index names. Each is rounded once."""
     with ordinary_tensors():
-        ids, places = index.unique(return_inverse=True)
-    shape = [*source.shape]
-    shape[dim] = ids.shape[0]
-    rows = torch.zeros(shape, dtype=torch.float32).index_add(dim, places, source.float())
-    return original(input, dim, ids, rows.to(source.dtype), **options)
+        ids, places = index.long().unique(return_inverse=True)
+    try:
+        there = input.index_select(dim, ids)
+    except IndexError:  # PyTorch's index_add has its own
+        return original(input, dim, index, source, alpha=alpha)
+    routed["fp32:index_add"] += 1
+    rows = there.float().index_add(dim, places, source.float(), alpha=alpha).to(input.dtype)
+    return (
+        input.index_copy_(dim, ids, rows) if _is_in_place(original) else input.index_copy(dim, ids, rows).contiguous()
+    )
 
 
 def scatter_add(original: Original, input: Any, dim: Any, index: Any, src: Any, **options: Any) -> Any:

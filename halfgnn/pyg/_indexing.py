@@ -5,6 +5,7 @@ A stand-in of Tensor.__getitem__ runs at every indexing of the process. Where it
 
 from __future__ import annotations
 
+import operator
 from collections.abc import Callable
 from typing import Any
 
@@ -69,6 +70,8 @@ def _taken_in_half(original: Callable[..., Any], x: Tensor, index: Any) -> Any:
     """x[index] of halves with a gradient, which PyTorch adds up in half on a CPU if rows may be taken twice."""
     if torch._C._is_tracing() or not has_gradient_in_half(x) or not _has_ids(index):
         return original(x, index)
+    if type(index) is list and all(type(i) is int for i in index):
+        index = torch.tensor(index, dtype=torch.int64, device=x.device)
     if type(index) is Tensor and index.dim() > 0:
         shape = x.shape
 
@@ -83,12 +86,21 @@ def _taken_in_half(original: Callable[..., Any], x: Tensor, index: Any) -> Any:
 
 
 def _has_ids(index: Any) -> bool:
-    """Whether an index may name an entry twice: it has lists of ids. PyTorch takes sequences and arrays for such lists."""
+    """Whether an index may name an entry twice: it has lists of ids. PyTorch takes sequences and arrays for such lists.
+
+    By slices and single integers of any kind the result is a view of x, which a program may write to.
+    """
     if isinstance(index, Tensor):
-        return index.dtype not in (torch.bool, torch.uint8)
+        return index.dim() > 0 and index.dtype not in (torch.bool, torch.uint8)
     if isinstance(index, tuple):
         return any(_has_ids(part) for part in index)
-    return not (index is None or index is Ellipsis or isinstance(index, (slice, int)))
+    if index is None or index is Ellipsis or isinstance(index, slice):
+        return False
+    try:
+        operator.index(index)
+    except TypeError:
+        return True
+    return False
 
 
 @inline

@@ -5,6 +5,7 @@ Each case has sizes on both sides of the limits below which calls stay PyTorch's
 
 from __future__ import annotations
 
+import numpy as np
 import pytest
 import torch
 import torch_geometric.nn as theirs
@@ -180,6 +181,18 @@ def test_options_of_embeddings(name, num):
     assert halfgnn.pyg.stats()["routed"] == {"fp32:embedding": 1}
 
 
+def test_a_negative_padding_idx():
+    """nn.Embedding counts it from the front, the function does not."""
+
+    def gradient(dtype):
+        weight = values(NODES, 4, seed=1).to(dtype).requires_grad_()
+        out = functional.embedding(ids(600), weight, padding_idx=-2)
+        return torch.autograd.grad(out.sum(), weight)[0]
+
+    with halfgnn.pyg.accelerate():
+        assert_rounded_once([gradient(torch.bfloat16)], [gradient(torch.float64)], 0.02)
+
+
 def test_sparse_gradients_and_scripted_embeddings_are_pytorchs():
     table = torch.nn.Embedding(NODES, 4, sparse=True, dtype=torch.bfloat16)
     with halfgnn.pyg.accelerate():
@@ -217,6 +230,72 @@ def test_an_index_may_not_be_written_to_before_the_backward():
         index += 1
         with pytest.raises(RuntimeError, match="inplace operation"):
             rows.sum().backward()
+
+
+class Third:
+    def __index__(self):
+        return 2
+
+
+SINGLE = {
+    "tensor": torch.tensor(2), "numpy": np.int64(2), "__index__": Third(), "column": (slice(None), np.int64(1)),
+    "tensor and number": (torch.tensor(2), 1), "slice and numpy": (slice(1, None), np.int64(1)), "number": 2, "slice": slice(1, 3),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("name", SINGLE)
+def test_a_view_can_be_written_to(name):
+    """Rows by single integers of any kind share the memory of x."""
+    expected, found = (values(4, 3, seed=1).bfloat16().requires_grad_() * 1 for _ in range(2))
+    expected[SINGLE[name]].add_(1)
+    with halfgnn.pyg.accelerate():
+        found[SINGLE[name]].add_(1)
+        assert found[SINGLE[name]]._is_view()
+    assert torch.equal(found, expected)
+
+
+SCALED = {  # input, alpha, what each row holds
+    "alpha": (0.0, 0.01, 1000.0),
+    "large and negative": (-60000.0, 1, 1000.0),
+    "alpha of 0": (1.0, 0, 60000.0),
+    "a quarter": (0.0, 0.25, 2000.0),
+}
+
+
+@pytest.mark.parametrize("in_place", [False, True])
+@pytest.mark.parametrize("name", SCALED)
+def test_index_add_overflows_where_its_result_does(name, in_place):
+    there, alpha, value = SCALED[name]
+
+    def run(dtype):
+        input, source = torch.full((2, 4), there, dtype=dtype), torch.full((20, 4), value, dtype=dtype).requires_grad_()
+        out = getattr(input, "index_add_" if in_place else "index_add")(0, torch.zeros(20).long(), source, alpha=alpha)
+        assert out is input or not in_place
+        return [out.detach(), *torch.autograd.grad(out.sum(), source)]
+
+    expected = run(torch.float64)
+    with halfgnn.pyg.accelerate():
+        assert_rounded_once(run(torch.float16), expected, 1e-3)
+
+
+def test_index_add_of_other_calls():
+    index = torch.zeros(600).long()
+    with halfgnn.pyg.accelerate():
+        with torch.device("meta"):
+            out = (
+                torch.zeros(2, 4, device="cpu")
+                .bfloat16()
+                .index_add(0, index, torch.ones(600, 4, device="cpu").bfloat16())
+            )
+        assert out.tolist() == [[600.0] * 4, [0.0] * 4]
+        x = torch.ones(8, 2).bfloat16()
+        with pytest.raises(RuntimeError):  # source and result share memory
+            x.index_add_(0, torch.tensor([0, 0]), x[2:4])
+        with pytest.raises(RuntimeError, match=r"2, 1"):
+            torch.zeros(3, 2).bfloat16().index_add(0, torch.tensor([0, 0]), torch.ones(2, 1).bfloat16())
+        leaf = torch.zeros(3, 2).bfloat16().requires_grad_()
+        with pytest.raises(RuntimeError, match="leaf"):
+            leaf.index_add_(0, torch.tensor([0, 0]), torch.ones(2, 2).bfloat16())
 
 
 def test_few_rows_into_many():

@@ -205,6 +205,13 @@ def test_ids_of_int32_work_at_every_size(rows, width, users_sizes):
                 torch.testing.assert_close(a, b, rtol=1e-4, atol=1e-4, msg=lambda text, name=name: f"{name}: {text}")
 
 
+def test_ids_of_int32_that_differ_between_columns():
+    index = torch.tensor([[0, 1], [2, 0], [1, 1]])
+    expected = torch.zeros(3, 2).scatter_add(0, index, torch.arange(6.0).view(3, 2))
+    with halfgnn.pyg.accelerate():
+        assert torch.equal(torch.zeros(3, 2).scatter_add(0, index.int(), torch.arange(6.0).view(3, 2)), expected)
+
+
 @pytest.mark.parametrize("dtype", [torch.int32, torch.int64])
 def test_classes_of_torch_geometric(dtype):
     index = (torch.arange(600) % NODES).to(dtype)
