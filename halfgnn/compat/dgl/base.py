@@ -90,12 +90,12 @@ def check_ids(ids: Tensor, count: int, name: str, what: str) -> None:
             raise DGLError(f"{name} has {what} {low if low < 0 else high}; expected ids in [0, {count})")
 
 
-def check_weights(weights: Tensor, count: int, name: str) -> None:
+def check_weights(weights: Tensor, count: int, name: str, may_be_negative: bool = False) -> None:
     """Raises DGLError unless weights are (count,), finite and at least 0. It reads them, and so waits for a GPU."""
-    expected = f"expected ({count},), finite numbers of at least 0"
+    expected = f"expected ({count},), finite numbers{'' if may_be_negative else ' of at least 0'}"
     if weights.shape != (count,):
         raise DGLError(f"{name} has shape {tuple(weights.shape)}; {expected}")
-    wrong = ~((weights >= 0) & (weights < float("inf")))
+    wrong = ~weights.isfinite() if may_be_negative else ~((weights >= 0) & (weights < float("inf")))
     if bool(wrong.any()):
         at = int(wrong.int().argmax())
         raise DGLError(f"{name} holds {weights[at].item()} at place {at}; {expected}")

@@ -62,7 +62,7 @@ def check_index(src: Tensor, index: Tensor, dim: int, name: str = "index", lengt
 def checked_out(out: Tensor, src: Tensor, dim: int, dim_size: int | None = None) -> int:
     """The number of groups of `out`. Raises unless it has the shape of src but at dim, and its dtype and device.
 
-    dim_size: as the caller gives it beside `out`.
+    dim_size: as the caller gives it beside `out`, which decides, as in torch_scatter.
     """
     check_tensor(out, "out")
     if out.shape[:dim] != src.shape[:dim] or out.shape[dim + 1 :] != src.shape[dim + 1 :]:
@@ -71,10 +71,8 @@ def checked_out(out: Tensor, src: Tensor, dim: int, dim_size: int | None = None)
         )
     if out.dtype != src.dtype or out.device != src.device:
         raise TypeError(f"out is {out.dtype} on {out.device}; expected {src.dtype} on {src.device}, as src is")
-    if dim_size is not None and check_count(dim_size, "dim_size") != out.shape[dim]:
-        raise ValueError(
-            f"dim_size is {dim_size} and out has {out.shape[dim]} groups; expected one number, or out alone"
-        )
+    if dim_size is not None:
+        check_count(dim_size, "dim_size")
     return out.shape[dim]
 
 

@@ -23,6 +23,9 @@ _graphs: ByPlace[Graph] = ByPlace()
 
 def coalesce(index: Tensor, value: Tensor | None, m: int, n: int, op: str = "add") -> tuple[Tensor, Tensor | None]:
     """Entries of (m, n) in row-major order, with those of one place as one, whose values are reduced by op."""
+    index = (
+        torch.stack(index) if isinstance(index, tuple) else index
+    )  # of rows and columns, which torch_sparse takes too
     check_edge_index(index, "index")
     storage = SparseStorage(row=index[0], col=index[1], value=value, sparse_sizes=(m, n)).coalesce(op)
     return torch.stack([storage.row(), storage.col()]), storage.value()

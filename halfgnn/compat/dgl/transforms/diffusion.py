@@ -142,7 +142,7 @@ class SIGNDiffusion(BaseTransform):
         """Weights (E,) of edges; None for those of copies."""
         weights = g.edata.get(self.eweight_name) if self.eweight_name else None
         if weights is not None:
-            check_weights(weights.reshape(-1), g.num_edges(), f"the feature {self.eweight_name!r}")
+            check_weights(weights.reshape(-1), g.num_edges(), f"the feature {self.eweight_name!r}", True)
         if self.diffuse_op in ("gcn", "ppr"):
             with g.local_scope():
                 if weights is None:

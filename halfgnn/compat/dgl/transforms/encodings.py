@@ -95,7 +95,7 @@ def random_walk_pe(g: DGLGraph, k: int, eweight_name: str | None = None) -> Tens
     if eweight_name is not None:
         src, dst = (ids.cpu().numpy() for ids in g.all_edges())
         weights = g.edata[eweight_name].detach().double().reshape(-1).cpu()
-        check_weights(weights, g.num_edges(), f"the feature {eweight_name!r}")
+        check_weights(weights, g.num_edges(), f"the feature {eweight_name!r}", True)
         steps = scipy.sparse.csr_matrix((weights.numpy(), (src, dst)), shape=adjacency.shape)
         adjacency = adjacency.multiply(steps)
     step = np.asarray(adjacency.todense())

@@ -220,8 +220,10 @@ class GCNNorm(BaseTransform):
         if weights is None:
             roots = _inverse_root(g.in_degrees().float())
             return roots[src] * roots[dst]
-        check_weights(weights.reshape(-1), g.num_edges(), f"the feature {self.eweight_name!r}")
-        roots = _inverse_root(ops.copy_e_sum(g, weights))
+        check_weights(weights.reshape(-1), g.num_edges(), f"the feature {self.eweight_name!r}", True)
+        sums = ops.copy_e_sum(g, weights)
+        check_weights(sums.reshape(-1), g.num_dst_nodes(), f"the sums of the feature {self.eweight_name!r} per node")
+        roots = _inverse_root(sums)
         return roots[src] * weights * roots[dst]
 
 
