@@ -1,26 +1,24 @@
 """The names that loaded modules have for functions, which are found once and then kept up to date.
 
 A search of all names of all modules takes tens of milliseconds. After that only those modules are searched whose names may have
-changed: modules that were loaded since, modules that have more or fewer names than before, and modules of the program itself, which
-may be reloaded or edited.
+changed: modules that were loaded since, modules that have more or fewer names than before, and all modules but those of some large
+packages: a program's may be reloaded or edited, and a library may bind a name at its first call.
 """
 
 from __future__ import annotations
 
-import os
 import sys
-import sysconfig
 import threading
 import types
-from pathlib import Path
 from typing import Any
 
-import torch
-
-_LIBRARIES = (
-    *(sysconfig.get_path(name) + os.sep for name in ("stdlib", "platstdlib", "purelib", "platlib")),
-    *(f"{directory}{os.sep}" for directory in (Path(torch.__file__).parents[1], Path(__file__).parents[1])),
-)
+# Packages of many modules, which bind no functions of others later.
+_SETTLED = frozenset(
+    (
+        "torch", "torch_geometric", "halfgnn", "dgl", "numpy", "scipy", "sympy", "mpmath", "networkx", "pandas", "pyarrow",
+        "sklearn", "matplotlib", "IPython", *sys.stdlib_module_names,
+    )
+) - {"__main__"}  # fmt: skip
 
 Space = dict[str, Any]  # the names of a module
 
@@ -37,7 +35,7 @@ class Names:
         self._modules: list[types.ModuleType] = []
         self._spaces: list[Space] = []  # of the modules
         self._sizes: list[int] = []  # of the spaces
-        self._of_program: list[types.ModuleType] = []
+        self._unsettled: list[types.ModuleType] = []
 
     def want(self, functions: dict[int, Any]) -> None:
         """Functions whose names will be asked for, by id."""
@@ -67,7 +65,7 @@ class Names:
         self._sizes = list(map(len, self._spaces))
         if self._sizes != sizes:
             self._search([module for module, old, new in zip(self._modules, sizes, self._sizes) if old != new])
-        self._search(self._of_program)
+        self._search(self._unsettled)
 
     def _note_loaded(self) -> None:
         """Notes which modules are loaded. Names in others are forgotten."""
@@ -79,7 +77,7 @@ class Names:
         }
         self._loaded, self._modules = [id(module) for _, module in loaded], list(by_id.values())
         self._spaces = list(map(vars, self._modules))
-        self._of_program = list(filter(_is_of_program, self._modules))
+        self._unsettled = list(filter(_is_unsettled, self._modules))
         self._places = {place: module for place, module in self._places.items() if place[0] in by_id}
 
     def _search(self, modules: list[types.ModuleType]) -> None:
@@ -93,12 +91,9 @@ class Names:
                     self._places[id(module), name] = module
 
 
-def _is_of_program(module: types.ModuleType) -> bool:
-    """Whether a module is not below the directories of installed packages and of Python."""
-    path = vars(module).get("__file__")
-    if not isinstance(path, str):  # in a notebook, for example
-        return vars(module).get("__name__") == "__main__"
-    return not path.startswith(_LIBRARIES)
+def _is_unsettled(module: types.ModuleType) -> bool:
+    name = vars(module).get("__name__")
+    return not isinstance(name, str) or name.partition(".")[0] not in _SETTLED
 
 
 NAMES = Names()  # of all functions that drop-ins replace
