@@ -17,8 +17,10 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
+from .common.arguments import check_number
 from .common.drop_in import Switch
 from .common.malloc import seconds_per_fresh_page
+from .common.precision import HALF
 from .common.products import multiplies_slowly
 from .common.saved import Kept
 
@@ -53,6 +55,7 @@ class Measured:
     loss: float | None = None
     stats: dict[str, Any] = field(default_factory=dict)
     error: str = ""
+    cause: Exception | None = field(default=None, repr=False)
 
 
 @dataclass
@@ -62,6 +65,7 @@ class Advice:
     library: str
     measured: list[Measured]
     device: str = "cpu"  # type of the model's
+    own: tuple[str, ...] = ()  # modules of halfgnn in the model, which run on it in every setting
 
     def baseline(self, setting: Setting) -> Measured:
         """The same type without the drop-in."""
@@ -69,8 +73,11 @@ class Advice:
 
     @property
     def best(self) -> Measured:
-        """The fastest setting."""
-        return min((m for m in self.measured if m.ms is not None), key=lambda m: m.ms or 0.0)
+        """The fastest setting. Of settings of halfgnn that are as fast within the spread, the one with the fewest options."""
+        found = [m for m in self.measured if m.ms is not None]
+        fastest = min(found, key=lambda m: m.ms or 0.0)
+        near = [m for m in found if _is_near(m, fastest)]
+        return min(near, key=lambda m: len(m.setting.options or {})) if near else fastest
 
     def __str__(self) -> str:
         lines = [
@@ -91,9 +98,9 @@ class Advice:
         return f"{name:{_WIDTH}} {m.ms:9.3g} {spread:>7} {faster:>8} {m.kept_mib:10.1f} {m.loss:12.6g} {change:11.1e}"
 
     def _reasons(self) -> Iterator[str]:
-        stats = next((m.stats for m in self.measured if m.setting.options is not None and m.stats), {})
-        yield from reasons(stats, self.library)
         best = self.best
+        stats = best.stats or next((m.stats for m in self.measured if m.setting.options is not None and m.stats), {})
+        yield from reasons(stats, self.library)
         if best.setting.options is None or best.ms is None or best.fresh_ms is None:
             return
         if best.fresh_ms > _MUCH * best.ms:
@@ -106,6 +113,8 @@ class Advice:
         if plain.ms is None:  # it does not run in this type
             plain = min((m for m in self.measured if m.setting.options is None), key=lambda m: m.ms or math.inf)
         if best.setting.options is None or plain.ms is None or best.ms is None:
+            if self.own:
+                return f"patch() does not make this model faster here: {', '.join(self.own)} run on halfgnn already."
             return "halfgnn does not make this model faster here."
         gains = [self._gain(best, plain)]
         first = self.measured[0]
@@ -123,6 +132,8 @@ class Advice:
     def _program(self, setting: Setting) -> Iterator[str]:
         """The lines that turn a setting on."""
         module = f"halfgnn.{_MODULES[self.library]}"
+        if setting.dtype is not None:
+            yield "    import torch"
         yield f"    import {module}"
         yield f"    {module}.patch({_arguments(setting)})"
         if setting.dtype is not None:
@@ -146,6 +157,13 @@ class Advice:
 
 def _arguments(setting: Setting) -> str:
     return ", ".join(f"{name}={value!r}" for name, value in (setting.options or {}).items())
+
+
+def _is_near(m: Measured, fastest: Measured) -> bool:
+    """Whether both are settings of halfgnn in one type, of which steps take as long within their spread."""
+    if m.setting.options is None or fastest.setting.options is None or m.setting.dtype != fastest.setting.dtype:
+        return False
+    return (m.ms or 0.0) - (fastest.ms or 0.0) <= max(m.spread_ms, fastest.spread_ms)
 
 
 STYLE: dict[Any, Any] = {
@@ -294,7 +312,8 @@ def _enter(step: _Step, setting: Setting) -> Measured:
                 measured.stats = step.drop_in.stats()
             measured.kept_mib = step.kept_mib(setting)
     except Exception as error:  # of the model: no fp16 on the CPU, for example
-        measured.error = f"does not run: {type(error).__name__}: {str(error).splitlines()[0][:80]}"
+        text = str(error).partition("\n")[0]
+        measured.error, measured.cause = f"does not run: {type(error).__name__}: {text[:80]}", error
     return measured
 
 
@@ -328,7 +347,7 @@ def advise(
         model: in training mode or not. Its parameters and buffers are as before afterwards, and its gradients are None.
         inputs, named: what model() takes.
         loss: of the model's output; by default the mean of its squares.
-        dtypes: of autocast, one after the other; None: without autocast.
+        dtypes: of autocast, one after the other: torch.bfloat16, torch.float16; None: without autocast.
         seconds: of timed steps per setting, in at least three turns of at most a tenth of a second, or of one step.
         progress: show a bar, if tqdm is installed.
 
@@ -336,12 +355,10 @@ def advise(
         Advice: print it. ``.measured`` has the numbers, ``.best`` the fastest setting, ``.plot(path)`` draws them.
 
     Raises:
-        TypeError: model is not a module. ValueError: it returns no floating-point tensor and loss is None; seconds is not positive.
+        TypeError: model is not a module, loss not a function, dtypes not a list. ValueError: the model runs in no setting, or
+            returns no floating-point tensor and loss is None; a dtype that autocast does not have; seconds is not positive.
     """
-    if not isinstance(model, nn.Module):
-        raise TypeError(f"model is {type(model).__name__}; expected a torch.nn.Module")
-    if not seconds > 0:
-        raise ValueError(f"seconds is {seconds}; expected a positive number")
+    _check_arguments(model, loss, dtypes, seconds)
     library = _library_of(model, [*inputs, *named.values()])
     step = _Step(model, inputs, named, loss or _square, importlib.import_module(f"halfgnn.{_MODULES[library]}"))
     before = {name: copy.deepcopy(buffer) for name, buffer in model.named_buffers()}
@@ -353,11 +370,26 @@ def advise(
             measured.append(_enter(step, setting))
             advance()
         if all(m.error for m in measured):
-            raise ValueError(f"the model {measured[0].error}")
+            cause = measured[0].cause
+            raise ValueError(f"the model does not run: {type(cause).__name__}: {cause}") from cause
         _time([m for m in measured if not m.error], step, seconds, advance)
     for name, buffer in model.named_buffers():
         buffer.copy_(before[name])
-    return Advice(library, measured, step.device.type)
+    own = {type(layer).__name__: None for layer in model.modules() if type(layer).__module__.startswith("halfgnn.")}
+    return Advice(library, measured, step.device.type, tuple(own))
+
+
+def _check_arguments(model: Any, loss: Any, dtypes: Any, seconds: Any) -> None:
+    if not isinstance(model, nn.Module):
+        raise TypeError(f"model is {type(model).__name__}; expected a torch.nn.Module")
+    if loss is not None and not callable(loss):
+        raise TypeError(f"loss is a {type(loss).__name__}; expected a function of the model's output")
+    if not isinstance(dtypes, (tuple, list)):
+        raise TypeError(f"dtypes is {dtypes!r}; expected a tuple such as (None, torch.bfloat16)")
+    if not dtypes or any(dtype not in (None, *HALF) for dtype in dtypes):
+        raise ValueError(f"dtypes is {dtypes!r}; expected some of None, torch.bfloat16 and torch.float16")
+    if not check_number(seconds, "seconds") > 0:
+        raise ValueError(f"seconds is {seconds}; expected a positive number")
 
 
 def _time(measured: list[Measured], step: _Step, seconds: float, advance: Callable[[], None]) -> None:

@@ -48,7 +48,8 @@ def test_a_model_of_pyg(model, tmp_path):
     plain, routed, fused = found.measured[:3]
     assert routed.loss == pytest.approx(plain.loss, rel=1e-5) and fused.loss == pytest.approx(plain.loss, rel=1e-5)
     assert fused.kept_mib < plain.kept_mib and fused.stats["routed"]["fused:GATConv"] == 2
-    assert found.best.ms == min(m.ms for m in found.measured)
+    fastest = min(found.measured, key=lambda m: m.ms)
+    assert found.best.ms - fastest.ms <= max(found.best.spread_ms, fastest.spread_ms)
     assert all(0 <= m.fresh_ms < 1e3 for m in found.measured)
     text = str(found)
     assert text.count("\n") > 8 and "computed by halfgnn" in text
@@ -79,14 +80,35 @@ def test_the_fastest_way_can_be_pasted():
     settings.append(advice.Setting("halfgnn", torch.half, {"fuse": True}))
     measured = [advice.Measured(setting, ms, kept_mib=1.0, loss=1.0) for setting, ms in zip(settings, (8.0, 9.0, 4.0))]
     text = str(advice.Advice("torch_geometric", measured, "cuda"))
-    lines = text.splitlines()[-4:]
+    lines = text.splitlines()[-5:]
     compile(textwrap.dedent("\n".join(lines)), "pasted", "exec")
     assert [line.strip() for line in lines] == [
+        "import torch",
         "import halfgnn.pyg",
         "halfgnn.pyg.patch(fuse=True)",
         'with torch.autocast("cuda", dtype=torch.float16):  # around the forward and the loss',
         "...",
     ]
+
+
+@pytest.mark.parametrize("spread_ms, named", [(0.1, "patch(fuse=True)"), (1.0, "patch()")])
+def test_ways_that_are_as_fast_within_the_spread(spread_ms, named):
+    settings = [advice.Setting("torch_geometric", None, None)]
+    settings += [advice.Setting("halfgnn", None, options) for options in ({}, {"fuse": True})]
+    measured = [
+        advice.Measured(setting, ms, spread_ms, kept_mib=1.0, loss=1.0)
+        for setting, ms in zip(settings, (10.0, 4.5, 4.0))
+    ]
+    assert f"Fastest: {named}" in str(advice.Advice("torch_geometric", measured))
+
+
+def test_modules_of_halfgnn_are_not_a_baseline():
+    measured = [
+        advice.Measured(advice.Setting(name, None, options), 4.0, kept_mib=1.0, loss=1.0)
+        for name, options in (("torch_geometric", None), ("halfgnn", {}))
+    ]
+    text = str(advice.Advice("torch_geometric", measured, own=("SAGEConv",)))
+    assert text.endswith("patch() does not make this model faster here: SAGEConv run on halfgnn already.")
 
 
 @pytest.mark.parametrize("spread_ms, said", [(0.5, False), (3.0, True)])
@@ -269,6 +291,15 @@ def test_wrong_arguments(model):
         halfgnn.advise(test_wrong_arguments, x)
     with pytest.raises(ValueError, match="seconds is 0; expected a positive number"):
         halfgnn.advise(model, x, edge_index, seconds=0)
+    with pytest.raises(TypeError, match="seconds is 'a'"):
+        halfgnn.advise(model, x, edge_index, seconds="a")
+    for dtypes in ((), (None, torch.int64), ("bf16",)):
+        with pytest.raises(ValueError, match=r"dtypes is .*; expected some of None, torch.bfloat16"):
+            halfgnn.advise(model, x, edge_index, dtypes=dtypes)
+    with pytest.raises(TypeError, match=r"dtypes is torch\.bfloat16; expected a tuple"):
+        halfgnn.advise(model, x, edge_index, dtypes=torch.bfloat16)
+    with pytest.raises(TypeError, match="loss is a Tensor; expected a function"):
+        halfgnn.advise(model, x, edge_index, loss=x)
     with pytest.raises(ValueError, match="the model does not run: TypeError"):
         halfgnn.advise(model, x, **QUICK)
     with pytest.raises(ValueError, match="expected floating-point tensors, or a loss"):
