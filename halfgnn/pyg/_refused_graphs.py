@@ -5,12 +5,17 @@ from __future__ import annotations
 import sys
 from typing import Any
 
+from torch_geometric import typing
+
 from ..graph_argument import is_graph
 
 
 def refuse_graph(module: Any, edge_index: Any) -> None:
-    """Raises TypeError if edge_index is a Graph or stands for one. The error says which module takes it."""
-    if not is_graph(edge_index):
+    """Raises TypeError if edge_index is a Graph or stands for one. The error says which module takes it.
+
+    torch_geometric takes a SparseTensor, which stands for a Graph too.
+    """
+    if not is_graph(edge_index) or isinstance(edge_index, typing.SparseTensor):
         return
     name, kind = type(module).__name__, type(edge_index).__name__
     own = _own_module(module)

@@ -13,7 +13,7 @@ from torch_geometric.nn import MessagePassing
 from torch_geometric.utils import softmax
 
 import halfgnn.pyg
-from halfgnn.pyg import _attention, _operators
+from halfgnn.pyg import _attention, _softmax
 from tests import support
 from tests.pyg.test_patch_modules import NUM_EDGES, NUM_NODES, assert_same, edges, randn, routed
 
@@ -348,7 +348,7 @@ def test_weights_in_fp32(dtype):
 @pytest.mark.parametrize("name", ["GAT", "terms of keys", "read again"])
 def test_exp_in_fp32(name, monkeypatch):
     """As autocast takes it on CUDA: weights of half logits are fp32, and what they weight."""
-    for module in (_attention, _operators):
+    for module in (_attention, _softmax):
         monkeypatch.setattr(module, "is_exp_wide", lambda x: x.dtype is torch.bfloat16)
     inputs = [randn(*shape, seed=seed).bfloat16().requires_grad_() for seed, shape in enumerate(SHAPES)]
     exact = [x.detach().double().requires_grad_() for x in inputs]
