@@ -34,11 +34,14 @@ def test_both_models_train_with_and_without_halfgnn(options, tmp_path, capsys):
     for theirs, ours in (runs[:2], runs[2:]):
         assert ours.history.losses == pytest.approx(theirs.history.losses, rel=0.05)
         assert ours.history.losses[-1] < ours.history.losses[0] and ours.peak_bytes > 0
-        assert theirs.stats is None and not ours.stats["fell_back"]
+        # Under fuse=True the rows that the loss takes are counted, which are by no row of an edge_index.
+        assert theirs.stats is None and ours.stats["fell_back"].keys() <= (
+            {"fused:x[index]"} if "--fuse" in options else set()
+        )
     calls = 2 * (3 + 3)  # attention without dropout is fused by default too
     assert runs[1].stats["routed"]["gspmm:copy_u_mean"] == runs[3].stats["routed"]["fused:GATConv"] == calls
     text = capsys.readouterr().out
-    assert "calls left to PyG: none" in text and len(re.findall(r" -> ", text)) == 4
+    assert ("calls left to PyG: none" in text or "--fuse" in options) and len(re.findall(r" -> ", text)) == 4
     assert picture.read_bytes().startswith(b"\x89PNG")
 
 
