@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import dgl
-import dgl.nn as theirs
+import dgl.nn as upstream
 import pytest
 import torch
 from torch._dynamo.testing import CompileCounter
@@ -19,7 +19,7 @@ def test_nothing_is_compiled_again(fuse):
     generator = torch.Generator().manual_seed(0)
     g = dgl.graph(tuple(torch.randint(50, (2, 400), generator=generator)), num_nodes=50)
     x = torch.randn(50, 16, generator=generator)
-    layer = theirs.GATConv(16, 8, 2, allow_zero_in_degree=True)
+    layer = upstream.GATConv(16, 8, 2, allow_zero_in_degree=True)
     expected = layer(g, x)
     torch.compiler.reset()
     counter = CompileCounter()

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 import torch
-import torch_geometric.nn as theirs
+import torch_geometric.nn as upstream
 from torch import nn
 from torch._dynamo.testing import CompileCounter
 from torch._dynamo.utils import counters
@@ -25,7 +25,7 @@ def inputs(num_edges=NUM_EDGES):
     return x, torch.randint(NUM_NODES, (2, num_edges), generator=generator)
 
 
-class Concatenated(theirs.MessagePassing):
+class Concatenated(upstream.MessagePassing):
     def __init__(self):
         super().__init__(aggr="sum")
         self.lin = nn.Linear(2 * WIDTH, WIDTH)
@@ -66,10 +66,10 @@ def broken(x, src, dst):
 
 
 MAKE = {
-    "GCN": lambda: theirs.GCNConv(WIDTH, WIDTH),
-    "GAT": lambda: theirs.GATConv(WIDTH, 16, 4),
-    "SAGE": lambda: theirs.SAGEConv(WIDTH, WIDTH),
-    "Transformer": lambda: theirs.TransformerConv(WIDTH, 16, 4),
+    "GCN": lambda: upstream.GCNConv(WIDTH, WIDTH),
+    "GAT": lambda: upstream.GATConv(WIDTH, 16, 4),
+    "SAGE": lambda: upstream.SAGEConv(WIDTH, WIDTH),
+    "Transformer": lambda: upstream.TransformerConv(WIDTH, 16, 4),
     "message": Concatenated,
     "index_add": lambda: Program(added),
     "x[index]": lambda: Program(scattered),
@@ -127,7 +127,7 @@ def test_blocks_around_calls_compile_once_for_each_state(name):
 def test_a_function_has_one_stand_in():
     def bound():
         owners = [(torch.Tensor, name) for name in ("__getitem__", "index_select", "index_add_", "scatter_add")]
-        owners += [(theirs.MessagePassing, "_index_select"), (nn.Linear, "forward"), (theirs.GATConv, "forward")]
+        owners += [(upstream.MessagePassing, "_index_select"), (nn.Linear, "forward"), (upstream.GATConv, "forward")]
         return [getattr(owner, name) for owner, name in [*owners, (utils, "scatter"), (torch, "index_add")]]
 
     plain = bound()
@@ -140,12 +140,12 @@ def test_a_function_has_one_stand_in():
 
 
 WHOLE = {
-    "GCN": lambda: theirs.GCNConv(WIDTH, 8),
-    "GAT": lambda: theirs.GATConv(WIDTH, 8, 2),
-    "GATv2": lambda: theirs.GATv2Conv(WIDTH, 8, 2),
-    "Cheb": lambda: theirs.ChebConv(WIDTH, 8, 3),
-    "SG": lambda: theirs.SGConv(WIDTH, 8, 2),
-    "APPNP": lambda: theirs.APPNP(2, 0.1),
+    "GCN": lambda: upstream.GCNConv(WIDTH, 8),
+    "GAT": lambda: upstream.GATConv(WIDTH, 8, 2),
+    "GATv2": lambda: upstream.GATv2Conv(WIDTH, 8, 2),
+    "Cheb": lambda: upstream.ChebConv(WIDTH, 8, 3),
+    "SG": lambda: upstream.SGConv(WIDTH, 8, 2),
+    "APPNP": lambda: upstream.APPNP(2, 0.1),
 }
 
 

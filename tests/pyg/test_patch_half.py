@@ -8,7 +8,7 @@ from __future__ import annotations
 import numpy as np
 import pytest
 import torch
-import torch_geometric.nn as theirs
+import torch_geometric.nn as upstream
 from torch.nn import functional
 from torch_geometric import utils
 
@@ -57,11 +57,11 @@ SUMS = {
     "softmax by index": lambda x, n: n * utils.softmax(x, ids(n), num_nodes=NODES),
     "softmax of vectors": lambda x, n: n * utils.softmax(x[:, 0], ids(n), num_nodes=NODES),
     "softmax of another dimension": lambda x, n: n * utils.softmax(x.t(), ids(n), num_nodes=NODES, dim=1),
-    "SoftmaxAggregation": lambda x, n: theirs.SoftmaxAggregation()(x, ptr=offsets(n)),
-    "SoftmaxAggregation by index": lambda x, n: theirs.SoftmaxAggregation()(x, ids(n), dim_size=NODES),
-    "PowerMeanAggregation": lambda x, n: theirs.PowerMeanAggregation()(x, ptr=offsets(n)),
-    "MeanAggregation": lambda x, n: theirs.MeanAggregation()(x, ptr=offsets(n)),
-    "MultiAggregation": lambda x, n: theirs.MultiAggregation(["mean", "std"])(x, ids(n), dim_size=NODES),
+    "SoftmaxAggregation": lambda x, n: upstream.SoftmaxAggregation()(x, ptr=offsets(n)),
+    "SoftmaxAggregation by index": lambda x, n: upstream.SoftmaxAggregation()(x, ids(n), dim_size=NODES),
+    "PowerMeanAggregation": lambda x, n: upstream.PowerMeanAggregation()(x, ptr=offsets(n)),
+    "MeanAggregation": lambda x, n: upstream.MeanAggregation()(x, ptr=offsets(n)),
+    "MultiAggregation": lambda x, n: upstream.MultiAggregation(["mean", "std"])(x, ids(n), dim_size=NODES),
     "index_add": lambda x, n: x.new_zeros(NODES, x.shape[1]).index_add(0, ids(n), x),
     "index_add_ of vectors": lambda x, n: x.new_zeros(NODES).index_add_(0, ids(n), x[:, 0]),
     "index_add of int32": lambda x, n: x.new_zeros(NODES, x.shape[1]).index_add(0, ids(n, torch.int32), x),
@@ -90,8 +90,8 @@ TAKES = {
     "embedding of a matrix of ids": lambda x, n: functional.embedding(ids(n).view(-1, 4), x),
     "spmm of a matrix": lambda x, n: utils.spmm(matrix(n, x.dtype), x),
     "spmm of a matrix in CSR": lambda x, n: utils.spmm(matrix(n, x.dtype).to_sparse_csr(), x),
-    "SimpleConv": lambda x, n: theirs.SimpleConv("mean")(x, edges(n), size=(NODES, NODES)),
-    "SimpleConv of int32": lambda x, n: theirs.SimpleConv()(x, short(edges(n), x), size=(NODES, NODES)),
+    "SimpleConv": lambda x, n: upstream.SimpleConv("mean")(x, edges(n), size=(NODES, NODES)),
+    "SimpleConv of int32": lambda x, n: upstream.SimpleConv()(x, short(edges(n), x), size=(NODES, NODES)),
     "GATConv": lambda x, n: attention(x)(x, edges(n)),
 }
 
@@ -115,7 +115,7 @@ def matrix(num, dtype):
 
 def attention(x):
     torch.manual_seed(1)
-    return theirs.GATConv(x.shape[1], 4).to(x.dtype)
+    return upstream.GATConv(x.shape[1], 4).to(x.dtype)
 
 
 def assert_rounded_once(actual, expected, tolerance):
@@ -149,9 +149,9 @@ def test_values_and_gradients(name):
 def test_numbers_of_the_report():
     ones = torch.ones(512, 8, dtype=torch.bfloat16)
     with halfgnn.pyg.accelerate():
-        assert (theirs.SoftmaxAggregation()(ones, ptr=torch.tensor([0, 512])) == 1).all()
-        assert (theirs.SoftmaxAggregation()(torch.ones(4000, 2).bfloat16(), ptr=torch.tensor([0, 4000])) == 1).all()
-        assert (theirs.MeanAggregation()(torch.ones(5000, 1).bfloat16(), ptr=torch.tensor([0, 5000])) == 1).all()
+        assert (upstream.SoftmaxAggregation()(ones, ptr=torch.tensor([0, 512])) == 1).all()
+        assert (upstream.SoftmaxAggregation()(torch.ones(4000, 2).bfloat16(), ptr=torch.tensor([0, 4000])) == 1).all()
+        assert (upstream.MeanAggregation()(torch.ones(5000, 1).bfloat16(), ptr=torch.tensor([0, 5000])) == 1).all()
         many = torch.full((70_000, 1), 2.0, dtype=torch.float16)
         assert (utils.scatter(many, torch.zeros(70_000).long(), 0, 1, "mean") == 2).all(), "its sum overflows"
     assert halfgnn.pyg.stats()["routed"]["fp32:segment"] >= 2
