@@ -18,11 +18,11 @@ import torch
 from torch import Tensor, nn
 
 from .common.arguments import check_number
-from .common.drop_in import Switch
 from .common.malloc import seconds_per_fresh_page
 from .common.precision import HALF
 from .common.products import multiplies_slowly
 from .common.saved import Kept
+from .drop_in.switch import Switch
 
 SEED = 0  # of each step's random numbers
 

@@ -388,12 +388,12 @@ ROUTED_FROM = (
     "FEW_ENDS",
     "FEW_ROWS",
     "FEW_UNSORTED",
-)  # sizes in halfgnn.pyg._worth, beside its LIMITS
+)  # sizes in halfgnn.pyg.drop_in.thresholds, beside its LIMITS
 
 
 def route_small_calls(monkeypatch) -> None:
     """Has the drop-in for torch_geometric route calls of every size, so that tests on tiny graphs reach it."""
-    from halfgnn.pyg import _worth
+    from halfgnn.pyg.drop_in import thresholds as _worth
 
     monkeypatch.setattr(_worth, "LIMITS", {})
     for name in ROUTED_FROM:

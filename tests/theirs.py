@@ -36,7 +36,7 @@ def pytest_configure():
 
 def _route_all_sizes():
     """Tests have tiny graphs, whose calls are left to torch_geometric otherwise."""
-    worth = importlib.import_module("halfgnn.pyg._worth")
+    worth = importlib.import_module("halfgnn.pyg.drop_in.thresholds")
     worth.LIMITS = {}
     for few in [name for name in vars(worth) if name.startswith("FEW")]:
         setattr(worth, few, 0)

@@ -38,10 +38,10 @@ import importlib
 from collections.abc import Callable
 from typing import Any
 
-from ..common import drop_in_products
-from ..common.compiled import leave_out
-from ..common.drop_in import Bindings, Route, Switch, as_option, stand_in
 from ..dgl_index import relation_index
+from ..drop_in import products as drop_in_products
+from ..drop_in.compiled import leave_out
+from ..drop_in.switch import Bindings, Route, Switch, as_option, stand_in
 from . import modules, operators
 from .accounts import accounts as _accounts
 from .accounts import reset_stats, stats

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from ..common.accounts import Accounts
+from ..drop_in.accounts import Accounts
 
 accounts = Accounts()
 routed, fell_back = accounts.routed, accounts.fell_back

@@ -10,7 +10,7 @@ import math
 from typing import Any
 
 from ..common.degrees import check_in_degrees
-from ..common.refusals import cuda_has_attention, refuse
+from ..drop_in.refusals import cuda_has_attention, refuse
 from ..graph import Graph
 from ..nn import dotgatconv, gatconv, gatv2conv
 from ..nn.attention import why_unfused

@@ -15,7 +15,7 @@ from torch import Tensor
 from .. import ops
 from ..common.arguments import MESSAGE_OPS, REDUCES, TARGETS
 from ..common.precision import HALF, computed_type
-from ..common.refusals import refuse
+from ..drop_in.refusals import refuse
 from .accounts import accounts, fell_back, routed
 from .topology import Topology, relation_topology, schema_of, topology_of, union_topology
 

@@ -30,26 +30,26 @@ try:
 except ImportError as error:
     raise ImportError(f"halfgnn.pyg needs torch_geometric, which cannot be imported: {error}") from error
 
-from ._accounts import reset_stats, stats
-from ._graph import graph_of
-from ._patch import accelerate, patch, unpatch
-from .cf_conv import CFConv
-from .edge_conv import EdgeConv
-from .gat_conv import GATConv
-from .gatv2_conv import GATv2Conv
-from .gcn_conv import GCNConv
-from .gin_conv import GINConv
-from .gine_conv import GINEConv
-from .graph_conv import GraphConv
-from .hetero_conv import HeteroConv
-from .hetero_linear import HeteroLinear
-from .lg_conv import LGConv
-from .pna_conv import PNAConv
-from .res_gated_graph_conv import ResGatedGraphConv
-from .rgcn_conv import RGCNConv
-from .sage_conv import SAGEConv
-from .to_graph import ToGraph
-from .transformer_conv import TransformerConv
+from .drop_in.accounts import reset_stats, stats
+from .drop_in.table import accelerate, patch, unpatch
+from .graphs import graph_of
+from .modules.cf_conv import CFConv
+from .modules.edge_conv import EdgeConv
+from .modules.gat_conv import GATConv
+from .modules.gatv2_conv import GATv2Conv
+from .modules.gcn_conv import GCNConv
+from .modules.gin_conv import GINConv
+from .modules.gine_conv import GINEConv
+from .modules.graph_conv import GraphConv
+from .modules.hetero_conv import HeteroConv
+from .modules.hetero_linear import HeteroLinear
+from .modules.lg_conv import LGConv
+from .modules.pna_conv import PNAConv
+from .modules.res_gated_graph_conv import ResGatedGraphConv
+from .modules.rgcn_conv import RGCNConv
+from .modules.sage_conv import SAGEConv
+from .modules.to_graph import ToGraph
+from .modules.transformer_conv import TransformerConv
 
 __all__ = [
     "CFConv",

@@ -8,7 +8,7 @@ from __future__ import annotations
 import argparse
 import time
 
-from halfgnn.pyg import _worth
+from halfgnn.pyg.drop_in import thresholds as _worth
 from tests.support import ROUTED_FROM
 
 from .compare import fault

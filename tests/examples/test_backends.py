@@ -8,7 +8,7 @@ import report
 import torch
 from training import DTYPES
 
-from halfgnn.common import refusals
+from halfgnn.drop_in import refusals
 
 dgl = pytest.importorskip("dgl")
 

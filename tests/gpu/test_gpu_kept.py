@@ -50,7 +50,7 @@ def relation():
 
 
 def pyg_graphs():
-    return pytest.importorskip("halfgnn.pyg._graph", exc_type=ImportError)
+    return pytest.importorskip("halfgnn.pyg.graphs", exc_type=ImportError)
 
 
 def edge_index():

@@ -192,7 +192,7 @@ def test_what_is_patched_is_suspended(model, is_failing):
     import halfgnn.pyg
 
     x, edge_index = graph()
-    switches = halfgnn.pyg._patch._switch, halfgnn.dgl._switch
+    switches = halfgnn.pyg.drop_in.table._switch, halfgnn.dgl._switch
     seen = []
 
     def loss(output):
@@ -208,7 +208,7 @@ def test_what_is_patched_is_suspended(model, is_failing):
             with pytest.raises(KeyboardInterrupt) if is_failing else contextlib.nullcontext():
                 found = halfgnn.advise(model, x, edge_index, loss=loss, dtypes=(None,), **QUICK)
             assert [switch.active() for switch in switches] == before
-        assert halfgnn.pyg._patch._switch.active() == {**before[0], "products": False}
+        assert halfgnn.pyg.drop_in.table._switch.active() == {**before[0], "products": False}
     finally:
         halfgnn.pyg.unpatch()
     assert switches[0].active() is None and seen[0] == [None, None]

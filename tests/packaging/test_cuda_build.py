@@ -13,7 +13,7 @@ import torch
 import halfgnn
 from benchmarks import yardsticks  # noqa: F401  (loads halfgnn_yardsticks)
 from halfgnn import _library
-from halfgnn.common import refusals
+from halfgnn.drop_in import refusals
 from tests import support
 
 GSPMM = torch.ops.halfgnn.gspmm.default

@@ -23,7 +23,7 @@ LAYERS = (
     ("halfgnn.graph_argument",),
     ("halfgnn.node_order",),
     ("halfgnn.ops",),
-    ("halfgnn.nn",),
+    ("halfgnn.nn", "halfgnn.drop_in"),
     ("halfgnn.dataloading", "halfgnn.dgl", "halfgnn.pyg"),
     ("halfgnn.compat",),
     ("halfgnn",),
@@ -102,12 +102,20 @@ def test_what_is_private_stays_where_it_belongs(modules):
     "name, line, arrow",
     [
         (
-            "halfgnn.pyg.gat_conv",
-            "from ..ops._operands import graph_of",
-            "halfgnn.pyg.gat_conv -> halfgnn.ops._operands graph_of",
+            "halfgnn.pyg.modules.gat_conv",
+            "from ...ops._operands import graph_of",
+            "halfgnn.pyg.modules.gat_conv -> halfgnn.ops._operands graph_of",
         ),
-        ("halfgnn.pyg.gat_conv", "from ..ops import _operands", "halfgnn.pyg.gat_conv -> halfgnn.ops._operands"),
-        ("halfgnn.pyg._conv", "from ..graph import _num_nodes", "halfgnn.pyg._conv -> halfgnn.graph _num_nodes"),
+        (
+            "halfgnn.pyg.modules.gat_conv",
+            "from ...ops import _operands",
+            "halfgnn.pyg.modules.gat_conv -> halfgnn.ops._operands",
+        ),
+        (
+            "halfgnn.pyg.modules.base",
+            "from ...graph import _num_nodes",
+            "halfgnn.pyg.modules.base -> halfgnn.graph _num_nodes",
+        ),
     ],
 )
 def test_a_private_import_is_seen(modules, name, line, arrow):
@@ -139,7 +147,7 @@ def test_a_circle_is_seen(modules, name, line, code):
     [
         ("halfgnn.ops.spmm", "from ..nn import rgat", "halfgnn.ops.spmm -> halfgnn.nn.rgat"),
         ("halfgnn.nn.rgat", "from ..pyg import GATConv", "halfgnn.nn.rgat -> halfgnn.pyg"),
-        ("halfgnn.pyg.gat_conv", "from ..dgl import patch", "halfgnn.pyg.gat_conv -> halfgnn.dgl"),
+        ("halfgnn.pyg.modules.gat_conv", "from ...dgl import patch", "halfgnn.pyg.modules.gat_conv -> halfgnn.dgl"),
         ("halfgnn.graph", "from . import reference, heterograph", "halfgnn.graph -> halfgnn.heterograph"),
         ("halfgnn.reference", "import halfgnn", "halfgnn.reference -> halfgnn"),
     ],

@@ -7,7 +7,7 @@ import torch
 
 import halfgnn
 import halfgnn.pyg
-from halfgnn.pyg._refused_graphs import refuse_graph
+from halfgnn.pyg.drop_in.adapters.refused_graphs import refuse_graph
 from tests.pyg.support_pyg import (
     KINDS,
     inputs_of,

@@ -10,7 +10,7 @@ pytest.importorskip("torch_geometric")
 import torch_geometric.nn as theirs
 
 import halfgnn.pyg
-from halfgnn.pyg import _worth
+from halfgnn.pyg.drop_in import thresholds as _worth
 from tests import support_export
 from tests.support_export import ALL, DRAWN_FOR
 

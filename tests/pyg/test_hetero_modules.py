@@ -6,7 +6,7 @@ import torch
 import halfgnn
 import halfgnn.pyg
 from halfgnn.nn import relation_pairs
-from halfgnn.pyg import hetero_conv
+from halfgnn.pyg.modules import hetero_conv
 from tests.pyg.support_pyg import WIDE_DTYPES, make_edge_index, network, theirs
 from tests.support_nn import (
     HALVES,

@@ -13,7 +13,7 @@ import torch_geometric
 
 import halfgnn
 import halfgnn.pyg
-from halfgnn.pyg import _graph
+from halfgnn.pyg import graphs as _graph
 from tests.pyg.support_pyg import (
     KINDS,
     MODULES,

@@ -16,8 +16,8 @@ from torch import nn
 from torch_geometric import utils
 
 import halfgnn.pyg
-from halfgnn.common import sequence_slot
-from halfgnn.pyg import _indexing
+from halfgnn.drop_in import sequence_slot
+from halfgnn.pyg.drop_in.adapters import indexing as _indexing
 from tests import support
 from tests.pyg.support_pyg import Layer
 from tests.pyg.test_patch_modules import NUM_EDGES, NUM_NODES, WIDTH, assert_same, edges, fell_back, randn, routed
@@ -89,8 +89,8 @@ def test_messages_of_other_edges():
 
 def test_self_loops_are_sorted_once(monkeypatch):
     made = []
-    make = halfgnn.pyg._graph._make
-    monkeypatch.setattr(halfgnn.pyg._graph, "_make", lambda *args: made.append(args) or make(*args))
+    make = halfgnn.pyg.graphs._make
+    monkeypatch.setattr(halfgnn.pyg.graphs, "_make", lambda *args: made.append(args) or make(*args))
     edge_index, x = edges(), randn(NUM_NODES, WIDTH, seed=1)
     with halfgnn.pyg.accelerate():
         for conv in [theirs.GCNConv(WIDTH, 4), theirs.GCNConv(WIDTH, 4), theirs.GATConv(WIDTH, 4)]:
@@ -101,12 +101,12 @@ def test_self_loops_are_sorted_once(monkeypatch):
 
 def test_edges_are_not_kept_alive():
     edge_index, x = edges(), randn(NUM_NODES, WIDTH, seed=1)
-    reference, known = weakref.ref(edge_index), len(halfgnn.pyg._graph._known)
+    reference, known = weakref.ref(edge_index), len(halfgnn.pyg.graphs._known)
     with halfgnn.pyg.accelerate():
         out = theirs.SAGEConv(WIDTH, 4).double()(x, edge_index)
-        assert len(halfgnn.pyg._graph._known) == known + 1
+        assert len(halfgnn.pyg.graphs._known) == known + 1
         del edge_index, out
-        assert reference() is None and len(halfgnn.pyg._graph._known) == known
+        assert reference() is None and len(halfgnn.pyg.graphs._known) == known
 
 
 def test_max_gives_the_gradient_to_the_first_of_equal_messages():

@@ -77,7 +77,7 @@ def test_sums_and_gradients(call, name, row):
 
 
 def test_an_index_is_sorted_once_whatever_reads_it(monkeypatch):
-    from halfgnn.pyg import _indices
+    from halfgnn.pyg.drop_in import indices as _indices
 
     made, make = [], _indices._make
     monkeypatch.setattr(_indices, "_make", lambda *args: made.append(1) or make(*args))

@@ -14,9 +14,9 @@ from torch_geometric.utils import softmax
 
 import halfgnn.dgl
 import halfgnn.pyg
-from halfgnn.common import drop_in
-from halfgnn.common.drop_in import is_checkpointed
-from halfgnn.pyg import _worth
+from halfgnn.drop_in import switch as drop_in
+from halfgnn.drop_in.switch import is_checkpointed
+from halfgnn.pyg.drop_in import thresholds as _worth
 from tests import support
 from tests.pyg.support_pyg import Layer
 from tests.pyg.test_patch_modules import MODULES, NUM_EDGES, NUM_NODES, WIDTH, assert_same, edges, made, randn, routed

@@ -11,7 +11,7 @@ from torch._dynamo.utils import counters
 from torch_geometric import utils
 
 import halfgnn.pyg
-from halfgnn.common.compiled import is_compiled, skip_frames
+from halfgnn.drop_in.compiled import is_compiled, skip_frames
 from tests import support
 
 pytestmark = pytest.mark.skipif(support.SIMULATED, reason="about Python")

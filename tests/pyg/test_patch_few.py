@@ -11,7 +11,9 @@ from torch_geometric import utils
 
 import halfgnn.pyg
 from halfgnn.common.precision import HALF
-from halfgnn.pyg import _graph, _products, _worth
+from halfgnn.pyg import graphs as _graph
+from halfgnn.pyg.drop_in import thresholds as _worth
+from halfgnn.pyg.drop_in.adapters import spmm as _products
 from tests import support
 from tests.pyg.test_patch_modules import assert_same, randn
 

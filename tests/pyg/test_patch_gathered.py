@@ -7,7 +7,7 @@ import torch
 from torch_geometric import utils
 
 import halfgnn.pyg
-from halfgnn.pyg._messages import Message
+from halfgnn.pyg.drop_in.message import Message
 from tests import support
 from tests.pyg.test_patch_messages import MESSAGES, PRODUCTS
 from tests.pyg.test_patch_modules import NUM_EDGES, NUM_NODES, WIDTH, assert_same, edges, randn, routed

@@ -13,7 +13,7 @@ from torch.nn import functional
 from torch_geometric import utils
 
 import halfgnn.pyg
-from halfgnn.pyg import _worth
+from halfgnn.pyg.drop_in import thresholds as _worth
 from tests import support
 
 pytestmark = pytest.mark.skipif(not support.supports("cpu", torch.bfloat16), reason="needs bfloat16")

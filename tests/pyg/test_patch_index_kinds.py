@@ -13,7 +13,7 @@ from torch._subclasses.fake_tensor import FakeTensorMode
 from torch_geometric import EdgeIndex, Index, utils
 
 import halfgnn.pyg
-from halfgnn.pyg import _worth
+from halfgnn.pyg.drop_in import thresholds as _worth
 from tests import support
 
 pytestmark = pytest.mark.skipif(not support.supports("cpu", torch.float32), reason="needs float32")

@@ -94,10 +94,10 @@ def test_an_index_that_is_written_to_is_new(is_view):
 
 def test_an_index_is_sorted_once_and_not_kept_alive(monkeypatch):
     made = []
-    make = halfgnn.pyg._indices._make
-    monkeypatch.setattr(halfgnn.pyg._indices, "_make", lambda *args: made.append(args[1]) or make(*args))
+    make = halfgnn.pyg.drop_in.indices._make
+    monkeypatch.setattr(halfgnn.pyg.drop_in.indices, "_make", lambda *args: made.append(args[1]) or make(*args))
     edge_index, src = torch.stack([ids(), ids().flip(0)]), randn(ROWS, 3, seed=1)
-    known = len(halfgnn.pyg._graph._known)
+    known = len(halfgnn.pyg.graphs._known)
     with halfgnn.pyg.accelerate():
         for _ in range(3):
             row, col = edge_index  # other tensors at each call
@@ -107,12 +107,12 @@ def test_an_index_is_sorted_once_and_not_kept_alive(monkeypatch):
         del edge_index, row, col, index
         made.clear()
         gc.collect()
-        assert len(halfgnn.pyg._graph._known) == known
+        assert len(halfgnn.pyg.graphs._known) == known
 
 
 def test_first_uses_of_an_index_are_pytorchs(monkeypatch):
-    limits = halfgnn.pyg._worth.Limits((1, 1), (100 * ROWS, 100 * ROWS), 1, 1)
-    monkeypatch.setattr(halfgnn.pyg._worth, "LIMITS", {"message": limits})
+    limits = halfgnn.pyg.drop_in.thresholds.Limits((1, 1), (100 * ROWS, 100 * ROWS), 1, 1)
+    monkeypatch.setattr(halfgnn.pyg.drop_in.thresholds, "LIMITS", {"message": limits})
     index, uses = ids(), [4] * 202 + [104]  # columns of the features
     with halfgnn.pyg.accelerate():
         seen = [is_gathered(randn(SEGMENTS, width, seed=1), index) for width in uses]
@@ -159,7 +159,7 @@ def test_rows_by_edges_use_their_graph(monkeypatch, row):
     (expected,) = torch.autograd.grad(x[edge_index[row]].pow(2).sum(), x)
     with halfgnn.pyg.accelerate():
         theirs.SimpleConv()(x, edge_index).sum().backward()
-        monkeypatch.setattr(halfgnn.pyg._indices, "_make", None)
+        monkeypatch.setattr(halfgnn.pyg.drop_in.indices, "_make", None)
         for _ in range(2):
             assert_same(torch.autograd.grad(x[edge_index[row]].pow(2).sum(), x), [expected])
         assert is_gathered(x, edge_index[row])
@@ -187,7 +187,7 @@ def test_many_views_of_one_tensor():
             index = base[begin : begin + ROWS]
             expected = torch.zeros(SEGMENTS, 3).double().index_add(0, index, src)
             assert_same([utils.scatter(src, index, 0, SEGMENTS)], [expected])
-    assert len(halfgnn.pyg._graph.topology_of(base).views) <= halfgnn.pyg._indices._MOST_VIEWS
+    assert len(halfgnn.pyg.graphs.topology_of(base).views) <= halfgnn.pyg.drop_in.indices._MOST_VIEWS
 
 
 def test_rows_of_edges_before_and_after_they_are_propagated_along():
@@ -339,7 +339,7 @@ def test_median_is_pygs():
 # ---- what is worth it --------------------------------------------------------------------------------------------------------
 
 
-LIMITS = {"sum": halfgnn.pyg._worth.Limits((60, 120), (120, 240), 2, 6)}
+LIMITS = {"sum": halfgnn.pyg.drop_in.thresholds.Limits((60, 120), (120, 240), 2, 6)}
 
 
 @pytest.mark.parametrize("is_sorted", [True, False])
@@ -349,8 +349,8 @@ LIMITS = {"sum": halfgnn.pyg._worth.Limits((60, 120), (120, 240), 2, 6)}
 )
 def test_small_calls_are_left_to_pyg(monkeypatch, width, has_gradient, uses, is_sorted):
     """uses: which of two calls are routed."""
-    monkeypatch.setattr(halfgnn.pyg._worth, "LIMITS", LIMITS)
-    monkeypatch.setattr(halfgnn.pyg._worth, "_REUSE", 0)
+    monkeypatch.setattr(halfgnn.pyg.drop_in.thresholds, "LIMITS", LIMITS)
+    monkeypatch.setattr(halfgnn.pyg.drop_in.thresholds, "_REUSE", 0)
     if not is_sorted and width < 6:
         uses = [use for use in uses if use > 0]
     index, src = ids().sort()[0] if is_sorted else ids(), randn(ROWS, width, seed=1).requires_grad_(has_gradient)
@@ -367,9 +367,11 @@ def test_small_calls_are_left_to_pyg(monkeypatch, width, has_gradient, uses, is_
 def test_an_edge_index_that_is_used_on_is_routed(monkeypatch, with_loops):
     """First uses are PyG's: batches of new graphs never pay for theirs. Self-loops that are added at each call count too."""
     monkeypatch.setattr(
-        halfgnn.pyg._worth, "LIMITS", {"message": halfgnn.pyg._worth.Limits((1, 1), (10**4, 10**4), 1, 1)}
+        halfgnn.pyg.drop_in.thresholds,
+        "LIMITS",
+        {"message": halfgnn.pyg.drop_in.thresholds.Limits((1, 1), (10**4, 10**4), 1, 1)},
     )
-    monkeypatch.setattr(halfgnn.pyg._worth, "_REUSE", 1)
+    monkeypatch.setattr(halfgnn.pyg.drop_in.thresholds, "_REUSE", 1)
     x, edge_index = randn(ROWS, WIDTH, seed=1).float(), torch.stack([torch.arange(ROWS), torch.arange(ROWS).flip(0)])
     conv = theirs.GCNConv(WIDTH, WIDTH, add_self_loops=with_loops)
     with halfgnn.pyg.accelerate():

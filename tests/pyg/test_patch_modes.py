@@ -16,8 +16,8 @@ from torch_geometric.explain.algorithm.captum import CaptumModel, MaskLevelType
 from torch_geometric.explain.config import ModelConfig
 
 import halfgnn.pyg
-from halfgnn.common import refusals
-from halfgnn.pyg import _worth
+from halfgnn.drop_in import refusals
+from halfgnn.pyg.drop_in import thresholds as _worth
 from tests import support
 from tests.pyg.support_pyg import Layer
 from tests.pyg.test_patch_modules import NUM_EDGES, NUM_NODES, WIDTH, assert_same, edges, randn

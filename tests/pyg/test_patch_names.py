@@ -11,7 +11,7 @@ from torch_geometric import utils
 
 import halfgnn.dgl
 import halfgnn.pyg
-from halfgnn.common import names
+from halfgnn.drop_in import names
 from tests import support
 
 pytestmark = pytest.mark.skipif(support.SIMULATED, reason="about Python")

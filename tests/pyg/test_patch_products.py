@@ -9,7 +9,7 @@ import torch_geometric.nn as theirs
 from torch_geometric import utils
 
 import halfgnn.pyg
-from halfgnn.pyg import _products
+from halfgnn.pyg.drop_in.adapters import spmm as _products
 from tests import support
 from tests.pyg.test_patch_modules import (
     NUM_EDGES,

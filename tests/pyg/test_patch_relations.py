@@ -34,15 +34,15 @@ def types():
 def graphs(monkeypatch):
     """The edge_index of each Graph that was made."""
     found = []
-    make = halfgnn.pyg._graph._make
-    monkeypatch.setattr(halfgnn.pyg._graph, "_make", lambda *args: found.append(args[0]) or make(*args))
+    make = halfgnn.pyg.graphs._make
+    monkeypatch.setattr(halfgnn.pyg.graphs, "_make", lambda *args: found.append(args[0]) or make(*args))
     return found
 
 
 @pytest.mark.parametrize("layer", [theirs.RGCNConv, theirs.FiLMConv])
 def test_edges_of_a_relation_are_sorted_once(graphs, layer):
     conv = layer(WIDTH, 4, num_relations=NUM_RELATIONS).double()
-    x, edge_index, known = randn(NUM_NODES, WIDTH, seed=1), edges(), len(halfgnn.pyg._graph._known)
+    x, edge_index, known = randn(NUM_NODES, WIDTH, seed=1), edges(), len(halfgnn.pyg.graphs._known)
     expected = [conv(x, edge_index, edge_type) for edge_type in (types(), types().flip(0))]
     with halfgnn.pyg.accelerate():
         for _ in range(3):
@@ -52,7 +52,7 @@ def test_edges_of_a_relation_are_sorted_once(graphs, layer):
     graphs.clear()
     del edge_index
     gc.collect()
-    assert len(halfgnn.pyg._graph._known) == known
+    assert len(halfgnn.pyg.graphs._known) == known
 
 
 def test_selected_edges_that_are_written_to_are_new():
@@ -75,8 +75,8 @@ def test_few_selections_are_kept():
     with halfgnn.pyg.accelerate():
         for k in range(20):
             conv(x, edge_index[:, torch.arange(NUM_EDGES) % 20 != k])
-    kept = [columns.shape[1] for columns, *_ in halfgnn.pyg._graph.topology_of(edge_index).selections]
-    assert 0 < sum(kept) <= halfgnn.pyg._graph._SELECTED * NUM_EDGES
+    kept = [columns.shape[1] for columns, *_ in halfgnn.pyg.graphs.topology_of(edge_index).selections]
+    assert 0 < sum(kept) <= halfgnn.pyg.graphs._SELECTED * NUM_EDGES
 
 
 # ---- weights per edge --------------------------------------------------------------------------------------------------------
@@ -147,7 +147,7 @@ FORMS = {  # name: (message, what is routed beside reductions)
 
 @pytest.fixture
 def any_size(monkeypatch):
-    monkeypatch.setattr(halfgnn.pyg._relations, "_SMALLEST", 1)
+    monkeypatch.setattr(halfgnn.pyg.drop_in.lower.relations, "_SMALLEST", 1)
 
 
 def of_relations():

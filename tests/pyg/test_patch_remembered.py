@@ -15,7 +15,8 @@ from torch_geometric import utils
 from torch_geometric.nn.conv import gcn_conv
 
 import halfgnn.pyg
-from halfgnn.pyg import _graph, _remembered
+from halfgnn.pyg import graphs as _graph
+from halfgnn.pyg.drop_in.adapters import edge_index as _remembered
 from tests import support
 from tests.pyg.test_patch_modules import assert_same, randn
 

@@ -7,7 +7,7 @@ import torch
 from torch_geometric import utils
 
 import halfgnn.pyg
-from halfgnn.pyg import _worth
+from halfgnn.pyg.drop_in import thresholds as _worth
 from tests import support
 from tests.pyg.test_patch_modules import randn
 

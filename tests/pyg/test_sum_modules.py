@@ -5,7 +5,7 @@ import torch
 
 import halfgnn
 import halfgnn.pyg
-from halfgnn.pyg import _graph
+from halfgnn.pyg import graphs as _graph
 from tests.pyg.support_pyg import WIDE_DTYPES, make_edge_index, network, theirs
 from tests.support_nn import (
     HALVES,
@@ -98,8 +98,10 @@ def test_half_precision_and_autocast(name, dtype):
 
 def test_the_normalisation_is_kept_with_the_graph(monkeypatch):
     made_weights = []
-    divided = halfgnn.pyg._normalize._divided
-    monkeypatch.setattr(halfgnn.pyg._normalize, "_divided", lambda *args: made_weights.append(1) or divided(*args))
+    divided = halfgnn.pyg.modules.gcn_norm._divided
+    monkeypatch.setattr(
+        halfgnn.pyg.modules.gcn_norm, "_divided", lambda *args: made_weights.append(1) or divided(*args)
+    )
     edge_index, x = make_edge_index(), randn(NUM_NODES, IN_FEATS)
     for name in ("GCN", "GCN", "LG", "LG"):
         for _ in range(2):

@@ -84,7 +84,7 @@ def caller(name, edge_index):
 
 def routed(call):
     def run(*args):
-        with halfgnn.pyg._patch._switch.accelerate(
+        with halfgnn.pyg.drop_in.table._switch.accelerate(
             is_again=True, fuse=True
         ):  # quickly: it is on and off four times per test
             return call(*args)

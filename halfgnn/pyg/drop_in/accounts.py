@@ -1,0 +1,37 @@
+"""Counts of the calls that the drop-in routed, and of those that it left to torch_geometric."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from ...drop_in.accounts import Accounts
+
+accounts = Accounts()
+routed, fell_back = accounts.routed, accounts.fell_back
+
+
+def stats() -> dict[str, dict[str, Any]]:
+    """Calls since the last :func:`reset_stats`.
+
+    Returns:
+        ``{"routed": {operator: calls}, "fell_back": {name: {reason: calls}}}``. Names of operators are, for example,
+        ``"gspmm:copy_u_mean"``, ``"gspmm:u_mul_e_sum"``, ``"gspmm:copy_e_max"`` (of messages that were formed) and
+        ``"edge_softmax"``. ``fuse=True`` adds modules: ``"fused:GATConv"``. Under ``"fell_back"``, ``"propagate"`` has calls whose
+        messages are PyG's, ``"message:copy_u": {"read by cat": 1}`` a message that was formed because ``torch.cat`` read it,
+        ``"spmm"`` products of sparse matrices, and ``"forward:SAGEConv"`` calls of halfgnn.pyg.SAGEConv that ran torch_geometric's
+        forward. ``"x[index]"`` has rows of which a program takes the gradient, ``"index_add"`` and the like its own sums.
+        A backward pass, compiled and scripted code are not counted.
+
+        ``"formed"`` has the lines of the program that read messages, those first that cost most: ``{"model.py:12 in message":
+        {"read": "u_mul_e by dropout", "calls": 3, "seconds": 0.002}}``. On a GPU these are the host's seconds.
+
+        ``"fp32:segment"``, ``"fp32:x[index]"`` and the like are calls on a CPU that PyTorch would add up in half, and makes in fp32
+        instead. ``"fp32:linear"`` and the like are products that ``products="fp32"`` makes. If features were half, or autocast was
+        on, on a processor that multiplies halves slowly, ``"advice"`` says so: ``{'products="fp32"': why}``.
+    """
+    return accounts.stats()
+
+
+def reset_stats() -> None:
+    """Sets every count of :func:`stats` to zero."""
+    accounts.reset()

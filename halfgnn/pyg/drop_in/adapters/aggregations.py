@@ -1,0 +1,121 @@
+"""Stand-ins for aggregations of torch_geometric.nn.aggr that reduce messages in several ways: all of them in one pass."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from .... import ops
+from ....common.autograd import snapshot
+from ....common.precision import HALF, autocasts, computed_type, without_autocast
+from ....drop_in.refusals import refuse_index, refuse_mode
+from ....graph import Graph
+from ....ops.copy_u_reduce import REDUCTIONS
+from ...graphs import is_worth_a_graph
+from ...modules.base import reduction_of
+from .. import thresholds as _worth
+from ..accounts import routed
+from ..call import plain
+from ..lower.reduce import incidence
+from ..lower.values import Evaluation, Rows, with_history
+from ..message import Message
+from ..rows import as_int64
+from . import scatter as _operators
+from .scatter import refuse_reduction, refuse_rows, usable_owner_of
+
+Original = Callable[..., Any]
+
+_NAMES = {f"{name.capitalize()}Aggregation": name for name in REDUCTIONS}
+
+
+def variance(
+    original: Original,
+    self: Any,
+    x: Tensor,
+    index: Tensor | None = None,
+    ptr: Tensor | None = None,
+    dim_size: int | None = None,
+    dim: int = -2,
+) -> Any:
+    """``VarAggregation.forward``, and that of FusedAggregation, which is several aggregations.
+
+    What is not reduced in one pass is torch_geometric's difference of means, which are not rounded to half. No mean is divided in
+    half: its sum and its count may overflow.
+    """
+    if torch.compiler.is_compiling() or not isinstance(x, Tensor):
+        return original(self, x, index, ptr, dim_size, dim)
+    arguments = as_int64(index), ptr, dim_size, dim
+    is_alone = not hasattr(self, "aggr_names")
+    names = ["var"] if is_alone else [_NAMES.get(name) for name in self.aggr_names]
+    has_repeated = len(set(names)) < len(names)  # which PyG takes for others
+    is_plain = None not in names and not has_repeated and not self.semi_grad
+    has_index = isinstance(index, Tensor)
+    if is_plain and has_index and (rows := _rows_of(x, index, dim_size, dim, names)) is not None:  # type: ignore[arg-type]
+        results = _reduced(*rows, names, x)  # type: ignore[arg-type]
+        return results[0] if is_alone else results
+    is_half = x.dtype in HALF
+    is_rounded = is_half or (_operators.IN_HALF and isinstance(x, Message) and autocasts(x.device))
+    if not is_rounded or refuse_mode(may_be_watched=True) is not None or not getattr(self, "need_degree", True):
+        return original(self, x, *arguments)
+    formed = x.ordinary() if isinstance(x, Message) else x
+    out = original(self, formed.float() if is_half else formed, *arguments)
+    return [part.to(x.dtype) for part in out] if isinstance(out, list) else out.to(x.dtype)
+
+
+def several(
+    original: Original,
+    self: Any,
+    x: Tensor,
+    index: Tensor | None = None,
+    ptr: Tensor | None = None,
+    dim_size: int | None = None,
+    dim: int = -2,
+) -> Any:
+    """``MultiAggregation.forward``, which reduces a matrix by FusedAggregation, and other tensors in one way after the other."""
+    if not torch.compiler.is_compiling() and isinstance(x, Tensor) and x.dim() != 2 and isinstance(index, Tensor):
+        names = [reduction_of(aggregation) for aggregation in self.aggrs]
+        if None not in names and (rows := _rows_of(x, index, dim_size, dim, names)) is not None:
+            return self.combine(_reduced(*rows, names, x))  # type: ignore[arg-type]
+    return original(self, x, index, ptr, dim_size, dim)
+
+
+def _rows_of(x: Tensor, index: Tensor, dim_size: Any, dim: int, names: Sequence[Any]) -> tuple[Graph, Tensor] | None:
+    """The rows that are reduced, of nodes or edges, and the Graph along whose edges they go; None if they are left to PyG."""
+    if torch._C._is_tracing() or (isinstance(x, Message) and x.edge_dim != 0) or refuse_index(plain(index)) is not None:
+        return None
+    with_gradient = x.requires_grad and torch.is_grad_enabled()
+    # PyG makes one reduction after the other of what one pass reads.
+    num_values = _worth.weighed(x.numel(), x) * (len(names) if x.is_cuda else 1)
+    if _worth.are_few(num_values, with_gradient, "max" in names or "min" in names):
+        return None
+    owner = usable_owner_of(index)
+    if owner is None or refuse_reduction(x, "sum", owner, dim, dim_size) is not None:
+        return None
+    propagation, row = owner
+    if isinstance(x, Message) and refuse_mode() is not None:
+        return None
+    if not isinstance(x, Message):
+        if refuse_rows(x) is not None or not is_worth_a_graph(propagation.edge_index, num_values, with_gradient):
+            return None
+        return incidence(propagation.ending_in(row, dim_size)), x
+    if not x.is_as_made() or not x.propagation.ends_in(plain(index), propagation, row):
+        return None
+    if x.row != 1 - row:
+        return incidence(propagation.ending_in(row, dim_size)), with_history(x)
+    value = Evaluation(x.propagation, x.requires_grad).of(x)
+    assert isinstance(value, Rows)
+    return x.propagation.into(row, dim_size, value.x.shape[0]), snapshot(value.x)
+
+
+def _reduced(g: Graph, rows: Tensor, names: Sequence[str], x: Tensor) -> list[Tensor]:
+    """The reductions (num_nodes, *) of rows (num_src, *), one for each name. x: what they are torch_geometric's reductions of."""
+    unique = tuple(dict.fromkeys(names))
+    routed[f"copy_u_reduce:{'_'.join(unique)}"] += 1
+    if _operators.IN_HALF and isinstance(x, Message) and autocasts(x.device):
+        rows = rows.to(computed_type(x))
+    with without_autocast(rows.device):
+        results = dict(zip(unique, ops.copy_u_reduce(g, rows, unique)))
+    return [results[name] for name in names]

@@ -1,0 +1,252 @@
+"""Keeps what torch_geometric makes of an edge_index alone at every call: self-loops, GCN's normalisation, Laplacians.
+
+It is made once per content. Layers of torch_geometric, which only read it, get the tensors that are kept. Other callers get copies,
+because they may write into them, and so do layers that pass them on to code of users. Kept tensors that somebody has written to
+all the same, or has made to require a gradient, are made anew.
+"""
+
+from __future__ import annotations
+
+import sys
+import threading
+from collections.abc import Callable
+from typing import Any
+
+import torch
+from torch import Tensor
+from torch_geometric.nn import MessagePassing
+from torch_geometric.utils import add_self_loops
+
+from ....common.by_tensor import state_of
+from ....common.kept import is_captured, kept, may_keep, ordinary_tensors, taken
+from ....common.precision import autocasts
+from ....drop_in.compiled import is_compiled
+from ....drop_in.refusals import refuse_mode
+from ....drop_in.switch import inline
+from ...graphs import Topology, known_topology, lacks_loops, may_share, share_graphs, share_topology, topology_of
+from ...modules.base import has_own_steps, refuse_module
+from .. import thresholds as _worth
+
+Original = Callable[..., Any]
+
+_MOST_MADE = 8  # results of made_once() per content; the oldest goes first
+_LAYERS = "torch_geometric.nn."  # modules of torch_geometric whose functions only read what they are given
+
+
+class _Inner(threading.local):
+    is_part = False  # whether self-loops are made for weights, with which they are kept
+
+
+_inner = _Inner()
+
+
+def made_once(topology: Topology, key: Any, make: Callable[[], tuple[Any, ...]]) -> tuple[Any, ...]:
+    """Values, the first of them a tensor, that are made once per content."""
+    values = topology.made.get(key)
+    if values is not None:
+        return taken(values)
+    with ordinary_tensors():
+        new = make()
+    if may_keep(new[0].device):
+        others = list(topology.made.items())[1 - _MOST_MADE :]  # another thread may do the same
+        topology.made = {**dict(others), key: kept(new, [x for x in new if isinstance(x, Tensor)])}
+    return new
+
+
+def _remembered(
+    topology: Topology, key: Any, make: Callable[[], tuple[Tensor, ...]], is_layer: bool
+) -> tuple[Tensor, ...]:
+    """Tensors that callers get: as they are made, and in copies for a caller that may write into them."""
+
+    def make_with_states() -> tuple[Any, ...]:
+        tensors = make()
+        return *tensors, [state_of(x) for x in tensors]
+
+    *tensors, states = made_once(topology, key, make_with_states)
+    if any(x.requires_grad or state_of(x) != state for x, state in zip(tensors, states)):
+        topology.made.pop(key, None)
+        *tensors, _ = made_once(topology, key, make_with_states)
+    return tuple(tensors if is_layer else map(_copy, tensors))
+
+
+def _copy(tensor: Tensor) -> Tensor:
+    with ordinary_tensors():
+        copy = tensor.clone()
+    share_topology(tensor, copy)
+    return copy
+
+
+def _is_layer(frame: Any) -> bool:
+    """Whether the code of a frame is that of a layer of torch_geometric that only reads what it is given: no subclass, and without
+    hooks on messages. One that is cached keeps it, and one that returns attention weights returns the edge_index."""
+    if not str(frame.f_globals.get("__name__")).startswith(_LAYERS):
+        return False
+    variables = frame.f_locals
+    layer = variables.get("self")
+    return (
+        isinstance(layer, MessagePassing)
+        and type(layer).__module__.startswith(_LAYERS)
+        and has_own_steps(layer)
+        and not getattr(layer, "cached", False)
+        and variables.get("return_attention_weights") is None
+        and refuse_module(layer) is None
+    )
+
+
+def _is_plain(edge_index: Tensor) -> bool:
+    """Whether an eager call has an edge_index whose writes are counted."""
+    return not edge_index.is_inference() and refuse_mode() is None
+
+
+def _may_remember(edge_index: Tensor, num_nodes: Any) -> bool:
+    """A CUDA graph has to make its own: what it reads when it is replayed must not be forgotten before."""
+    return (num_nodes is None or isinstance(num_nodes, int)) and not is_captured(edge_index.device)
+
+
+# ---- self-loops --------------------------------------------------------------------------------------------------------------
+
+
+@inline
+def self_loops(original: Original) -> Original:
+    """``remove_self_loops``, ``add_self_loops`` and ``add_remaining_self_loops``: PyG's, whose new edge_index shares its graphs."""
+    left_alone, ordinary, worth, route, is_worth = is_compiled, Tensor, _worth, _self_loops, may_share
+    frame, is_layer, is_tracing = sys._getframe, _is_layer, torch._C._is_tracing
+
+    def self_loops_or_few(edge_index: Any, *args: Any, **kwargs: Any) -> Any:
+        if left_alone() or is_tracing() or type(edge_index) is not ordinary or edge_index.numel() < worth.FEW_ENDS:
+            return original(edge_index, *args, **kwargs)
+        if edge_index.layout is not strided or not is_worth(edge_index):
+            return original(edge_index, *args, **kwargs)
+        return route(original, is_layer(frame(1)), edge_index, *args, **kwargs)
+
+    strided = torch.strided
+    return self_loops_or_few
+
+
+def _self_loops(original: Original, is_layer: bool, edge_index: Tensor, *args: Any, **kwargs: Any) -> Any:
+    """From the second call on without data of edges they are remembered. Batches of new edges do not pay for it."""
+    edge_attr = kwargs.get("edge_attr", args[0] if args else None)
+    num_nodes = kwargs.get("num_nodes", args[2] if len(args) > 2 else None)
+    how = original.__name__, num_nodes
+    if not _is_plain(edge_index):
+        result = original(edge_index, *args, **kwargs)
+        if refuse_mode(may_be_watched=True) is None and (num_nodes is None or isinstance(num_nodes, int)):
+            share_graphs(edge_index, how, result[0])
+        return result
+    if edge_attr is not None or _inner.is_part or not _may_remember(edge_index, num_nodes):
+        return _with_shared_graphs(original, how, edge_index, *args, **kwargs)
+    topology = topology_of(edge_index)
+    if how not in topology.derived:
+        with ordinary_tensors():  # those of inference mode could not share a graph
+            return _with_shared_graphs(original, how, edge_index, *args, **kwargs)
+
+    def make() -> tuple[Tensor]:
+        return _with_shared_graphs(original, how, edge_index, *args, **kwargs)[:1]
+
+    return *_remembered(topology, how, make, is_layer), None
+
+
+def _with_shared_graphs(
+    original: Original, how: tuple[str, Any], edge_index: Tensor, *args: Any, **kwargs: Any
+) -> tuple[Tensor, Tensor | None]:
+    """Where there are known to be no self-loops, PyG need not look for those that remain."""
+    name, num_nodes = how
+    edge_attr = kwargs.get("edge_attr", args[0] if args else None)
+    if name == "add_self_loops" or not _has_rows(edge_attr, edge_index) or not _lacks_loops(edge_index):
+        result = original(edge_index, *args, **kwargs)
+    elif name == "remove_self_loops":
+        copies = [x if x is None else x.clone(memory_format=torch.contiguous_format) for x in (edge_index, edge_attr)]
+        result = copies[0], copies[1]
+    else:
+        result = add_self_loops(edge_index, *args, **kwargs)
+    if type(result[0]) is Tensor and (num_nodes is None or isinstance(num_nodes, int)):
+        share_graphs(edge_index, how, result[0])
+    return result
+
+
+def _has_rows(edge_attr: Any, edge_index: Tensor) -> bool:
+    """Whether edge_attr, if there is one, has a row for each edge."""
+    return edge_attr is None or (isinstance(edge_attr, Tensor) and edge_attr.shape[:1] == edge_index.shape[1:])
+
+
+def _lacks_loops(edge_index: Tensor) -> bool:
+    """Whether no edge is known to be a self-loop. It may be asked where nothing may wait for the device."""
+    return not edge_index.is_meta and not is_captured(edge_index.device) and lacks_loops(edge_index)
+
+
+# ---- weights -----------------------------------------------------------------------------------------------------------------
+
+
+@inline
+def gcn_norm(original: Original) -> Original:
+    """``gcn_norm``: an edge_index with self-loops, and the weight of each edge by the degrees of its ends."""
+    left_alone, ordinary, of_tensor, route = is_compiled, Tensor, known_topology, _weights
+    frame, is_layer, default, is_tracing = sys._getframe, _is_layer, torch.get_default_dtype, torch._C._is_tracing
+
+    def gcn_norm_or_kept(
+        edge_index: Any,
+        edge_weight: Any = None,
+        num_nodes: Any = None,
+        improved: bool = False,
+        add_self_loops: bool = True,
+        flow: str = "source_to_target",
+        dtype: Any = None,
+    ) -> Any:
+        options = num_nodes, improved, add_self_loops, flow, dtype
+        if edge_weight is not None or left_alone() or is_tracing() or type(edge_index) is not ordinary:
+            return original(edge_index, edge_weight, *options)
+        topology = of_tensor(edge_index)
+        if topology is None or not (topology.graphs or topology.derived):  # hardly used before
+            return original(edge_index, edge_weight, *options)
+        key = "gcn_norm", num_nodes, bool(improved), bool(add_self_loops), flow, dtype or default()
+        return route(original, topology, edge_index, options, key, is_layer(frame(1)))
+
+    return gcn_norm_or_kept
+
+
+@inline
+def laplacian(original: Original) -> Original:
+    """``get_laplacian``: an edge_index with self-loops, and the Laplacian's values."""
+    left_alone, ordinary, of_tensor, route = is_compiled, Tensor, known_topology, _weights
+    frame, is_layer, default, is_tracing = sys._getframe, _is_layer, torch.get_default_dtype, torch._C._is_tracing
+    has_autocast = autocasts
+
+    def laplacian_or_kept(
+        edge_index: Any, edge_weight: Any = None, normalization: Any = None, dtype: Any = None, num_nodes: Any = None
+    ) -> Any:
+        options = normalization, dtype, num_nodes
+        if edge_weight is not None or left_alone() or is_tracing() or type(edge_index) is not ordinary:
+            return original(edge_index, edge_weight, *options)
+        topology = of_tensor(edge_index)
+        if topology is None or not (topology.graphs or topology.derived):  # hardly used before
+            return original(edge_index, edge_weight, *options)
+        is_widened = has_autocast(edge_index.device)  # which autocast does to a reciprocal
+        key = "laplacian", num_nodes, normalization, dtype or default(), is_widened
+        return route(original, topology, edge_index, options, key, is_layer(frame(1)))
+
+    return laplacian_or_kept
+
+
+def _weights(
+    original: Original,
+    topology: Topology,
+    edge_index: Tensor,
+    options: tuple[Any, ...],
+    key: tuple[Any, ...],
+    is_layer: bool,
+) -> tuple[Tensor, Tensor]:
+    """original(edge_index, None, *options). key: of which its result is made; the second entry is the number of nodes."""
+    if not _is_plain(edge_index) or not _may_remember(edge_index, key[1]):
+        return original(edge_index, None, *options)
+
+    def make() -> tuple[Tensor, ...]:
+        _inner.is_part = True
+        try:
+            edges, weights = original(edge_index, None, *options)
+        finally:
+            _inner.is_part = False
+        # What is kept must not keep the edge_index, with which it is forgotten.
+        return (weights,) if edges is edge_index else (edges, weights)
+
+    *edges, weights = _remembered(topology, key, make, is_layer)
+    return edges[0] if edges else edge_index, weights

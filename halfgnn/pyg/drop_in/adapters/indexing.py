@@ -1,0 +1,283 @@
+"""``x[index]`` and ``index_select``: what the drop-in learns from them.
+
+A stand-in of Tensor.__getitem__ runs at every indexing of the process. Where it finds nothing it costs 0.2 microseconds.
+"""
+
+from __future__ import annotations
+
+import operator
+from collections.abc import Callable
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+from torch.nn import functional
+
+from ....common.autograd import snapshot
+from ....common.precision import HALF
+from ....drop_in.compiled import is_compiled
+from ....drop_in.refusals import refuse_index, refuse_mode
+from ....drop_in.sequence_slot import can_clear
+from ....drop_in.switch import Bindings, calling_package, inline, is_checkpointed, stand_in
+from ...graphs import is_known, is_worth_a_graph, may_share, note_selection
+from .. import thresholds as _worth
+from ..accounts import fell_back
+from ..call import Propagation, is_first_use
+from ..indices import gathered
+from ..lower import relations as _relations
+from ..message import lifted
+from ..rows import has_gradient_in_half, in_fp32, rows_in_fp32
+from . import scatter as _operators
+from .scatter import refuse_ids, refuse_rows
+
+# Packages whose own calls of methods are not routed, and the code without a name that torch.compile makes.
+LEFT_ALONE = frozenset(("torch", "torch_geometric", "halfgnn", ""))
+_ALL = slice(None)
+_INTEGERS = (torch.int64, torch.int32)
+
+
+def install(bindings: Bindings) -> None:
+    if not can_clear():
+        return
+    bindings.bind(Tensor, "__getitem__", stand_in(Tensor.__getitem__, _getitem))
+    bindings.bind(Tensor, "index_select", stand_in(Tensor.index_select, _index_select))
+    bindings.bind(functional, "embedding", stand_in(functional.embedding, embedding))
+
+
+@inline
+def _getitem(original: Callable[..., Any]) -> Callable[..., Any]:
+    """``Tensor.__getitem__``, which asks whether code is compiled where it may route a call only."""
+    left_alone, half = is_compiled, HALF
+
+    def __getitem__(self: Tensor, index: Any) -> Any:
+        kind = type(index)
+        if kind is tuple:
+            if len(index) == 2 and type(index[1]) is type(self) is Tensor and not self.requires_grad:
+                columns = original(self, index)
+                return columns if left_alone() else _selected(columns, self, index)
+        elif kind is Tensor and index.dim() == 1 and index.dtype is torch.int64 and (self.dim() > 1 or self.is_cuda):
+            if left_alone():
+                return original(self, index)
+            rows = _rows(self, index, 2) if _has_rows(self) else None
+            if rows is not None:
+                return rows
+        if self.requires_grad and self.dtype in half and not left_alone():
+            return _taken_in_half(original, self, index)
+        return original(self, index)
+
+    return __getitem__
+
+
+def _taken_in_half(original: Callable[..., Any], x: Tensor, index: Any) -> Any:
+    """x[index] of halves with a gradient, which PyTorch adds up in half on a CPU if rows may be taken twice."""
+    if torch._C._is_tracing() or not has_gradient_in_half(x) or not _has_ids(index):
+        return original(x, index)
+    if type(index) is list and all(type(i) is int for i in index):
+        index = torch.tensor(index, dtype=torch.int64, device=x.device)
+    if type(index) is Tensor and index.dim() > 0:
+        shape = x.shape
+
+        def add(grad: Tensor, ids: Tensor) -> Tensor:
+            return grad.new_zeros(shape).index_put((ids,), grad, accumulate=True)
+
+        rows = rows_in_fp32("x[index]", lambda y: original(y, index), add, x, index)
+        return original(x, index) if rows is None else rows
+    if type(x) not in (Tensor, nn.Parameter) or refuse_mode(may_be_watched=True) is not None:
+        return original(x, index)
+    return in_fp32("x[index]", lambda y: original(y, index), x)
+
+
+def _has_ids(index: Any) -> bool:
+    """Whether an index may name an entry twice: it has lists of ids. PyTorch takes sequences and arrays for such lists.
+
+    By slices and single integers of any kind the result is a view of x, which a program may write to.
+    """
+    if isinstance(index, Tensor):
+        return index.dim() > 0 and index.dtype not in (torch.bool, torch.uint8)
+    if isinstance(index, tuple):
+        return any(_has_ids(part) for part in index)
+    if index is None or index is Ellipsis or isinstance(index, slice):
+        return False
+    try:
+        operator.index(index)
+    except TypeError:
+        return True
+    return False
+
+
+@inline
+def embedding(original: Callable[..., Any]) -> Callable[..., Any]:
+    """``torch.nn.functional.embedding``, whose gradient PyTorch adds up in half on a CPU."""
+    left_alone, ordinary, half, route = is_compiled, Tensor, HALF, _embedding
+
+    def embedding_or_in_half(
+        input: Any,
+        weight: Any,
+        padding_idx: Any = None,
+        max_norm: Any = None,
+        norm_type: Any = 2.0,
+        scale_grad_by_freq: Any = False,
+        sparse: Any = False,
+    ) -> Any:
+        if left_alone() or not isinstance(weight, ordinary) or weight.dtype not in half:
+            return original(input, weight, padding_idx, max_norm, norm_type, scale_grad_by_freq, sparse)
+        return route(original, input, weight, padding_idx, max_norm, norm_type, scale_grad_by_freq, sparse)
+
+    return embedding_or_in_half
+
+
+def _embedding(
+    original: Callable[..., Any],
+    input: Any,
+    weight: Tensor,
+    padding_idx: Any,
+    max_norm: Any,
+    norm_type: Any,
+    scale_grad_by_freq: Any,
+    sparse: Any,
+) -> Any:
+    """Of halves. A sparse gradient is not added up."""
+    options = padding_idx, max_norm, norm_type, scale_grad_by_freq, sparse
+    if sparse or torch._C._is_tracing() or type(input) is not Tensor or not has_gradient_in_half(weight):
+        return original(input, weight, *options)
+    num_rows = weight.shape[0]
+    padding = -1 if padding_idx is None else padding_idx + num_rows if padding_idx < 0 else padding_idx
+
+    def add(grad: Tensor, ids: Tensor) -> Tensor:
+        return torch.ops.aten.embedding_dense_backward(grad, ids, num_rows, padding, scale_grad_by_freq)
+
+    rows = rows_in_fp32("embedding", lambda y: original(input, y, *options), add, weight, input)
+    return original(input, weight, *options) if rows is None else rows
+
+
+def _selected(columns: Any, x: Tensor, index: tuple[Any, Tensor]) -> Any:
+    """Columns of an edge_index."""
+    if torch._C._is_tracing():
+        return columns
+    is_edge_index = x.dim() == 2 and x.shape[0] == 2 and x.dtype in _INTEGERS and x.layout == torch.strided
+    if (
+        is_edge_index
+        and type(index[0]) is slice
+        and index[0] == _ALL
+        and index[1].dim() == 1
+        and type(columns) is Tensor
+        and columns.shape[1] > _worth.FEW // _worth.USUAL_WIDTH
+        and may_share(x)
+        and refuse_mode() is None
+    ):
+        note_selection(x, columns)
+    return columns
+
+
+def index_select(original: Callable[..., Any], input: Any, dim: Any, index: Any, frames: int = 3, **kwargs: Any) -> Any:
+    """``torch.index_select``, whose gradient may be summed by a Graph. frames: between _rows and the program."""
+    if type(index) is Tensor and not kwargs and dim == 0 and isinstance(input, Tensor) and index.dim() == 1:
+        rows = _rows(input, index, frames) if input.dim() > 1 and (input.requires_grad or input.dim() == 3) else None
+        if rows is not None:
+            return rows
+    if isinstance(input, Tensor) and input.requires_grad and input.dtype in HALF and not kwargs:
+        return _selected_in_half(original, input, dim, index)
+    return original(input, dim, index, **kwargs)
+
+
+def _selected_in_half(original: Callable[..., Any], input: Tensor, dim: Any, index: Any) -> Any:
+    """PyTorch's index_select of halves with a gradient, which it may add up in half."""
+    has_rows = type(index) is Tensor and isinstance(dim, int) and -input.dim() <= dim < input.dim()
+    if torch._C._is_tracing() or not has_rows or not has_gradient_in_half(input):
+        return original(input, dim, index)
+    shape = input.shape
+
+    def add(grad: Tensor, ids: Tensor) -> Tensor:
+        return grad.new_zeros(shape).index_add(dim, ids.view(-1), grad)
+
+    rows = rows_in_fp32("index_select", lambda y: original(y, dim, index), add, input, index)
+    return original(input, dim, index) if rows is None else rows
+
+
+def _index_select(original: Callable[..., Any], input: Any, dim: Any, index: Any) -> Any:
+    """``Tensor.index_select``, which torch_geometric calls for what it does not lift."""
+    if calling_package(2) in LEFT_ALONE:
+        if input.requires_grad and input.dtype in HALF:
+            return _selected_in_half(original, input, dim, index)
+        return original(input, dim, index)
+    return index_select(original, input, dim, index, 4)
+
+
+def _has_rows(x: Tensor) -> bool:
+    """Whether x[index] may be routed. PyTorch adds up single numbers quickly, but on CUDA it sorts the index to do so.
+
+    Rows of a permuted x of several dimensions are permuted too, but not those that index_select makes.
+    """
+    if x.dim() > 2 and not x.is_contiguous():
+        return False
+    return x.dim() > 1 or (x.dim() == 1 and x.is_cuda and x.requires_grad)
+
+
+def _rows(x: Tensor, index: Tensor, frames: int) -> Tensor | None:
+    """x[index], if it is not left to PyTorch. frames: those between this one and the program's."""
+    if torch._C._is_tracing() or x.size(0) == 0:
+        return None
+    num_values = _worth.weighed_rows(x, index.numel())
+    if num_values < _worth.FEW_ROWS or x.device != index.device:
+        return None
+    rows = _routed_rows(x, index, num_values, frames + 1)
+    if not isinstance(rows, str):
+        return rows
+    if x.requires_grad and torch.is_grad_enabled() and calling_package(frames) not in LEFT_ALONE:
+        fell_back["x[index]", rows] += 1
+    return None
+
+
+def _routed_rows(x: Tensor, index: Tensor, num_values: int, frames: int) -> Tensor | str:
+    """x[index], or why it is left to PyTorch."""
+    # PyTorch adds up gradients of halves in half: their first uses are routed too.
+    if x.dim() != 3 and not has_gradient_in_half(x) and is_first_use(index, num_values, x.requires_grad, "message"):
+        return "first use of an index"
+    reason = refuse_mode(may_be_watched=True) or refuse_rows(x) or refuse_index(index, x)
+    if reason is not None:
+        return reason
+    rows: Any = _relations.weights(x, index) if x.dim() == 3 and refuse_mode() is None else None
+    # A graph of torch.compile, whose code is in no package, returns tensors as they were when it was traced.
+    if rows is None and _operators.FUSE_ALL and calling_package(frames):
+        rows = _message(x, index, num_values)
+        if isinstance(rows, str):
+            if calling_package(frames) not in LEFT_ALONE:
+                fell_back["fused:x[index]", rows] += 1
+            rows = None
+    return gathered(x, index) if rows is None else rows
+
+
+def _message(x: Tensor, index: Tensor, num_values: int) -> Tensor | str:
+    """x[index] as a message, which may be reduced without being formed: if the index is a row of an edge_index.
+
+    Otherwise, or if a write to x could reach the message, why it is none.
+    """
+    if index.is_inference() or x.is_inference():
+        return "inference mode"
+    reason = refuse_mode() or ("checkpoint" if is_checkpointed() else None)
+    if reason is not None:
+        return reason
+    edges, with_gradient = index._base, x.requires_grad and torch.is_grad_enabled()
+    if type(edges) is not Tensor or edges.dim() != 2 or edges.shape[0] != 2:
+        return "no row of an edge_index"
+    if _worth.are_few(num_values, with_gradient, False):
+        return "few values"
+    if not is_worth_a_graph(edges, num_values, with_gradient):
+        return "first uses of an edge_index"
+    if index.is_cuda and torch.cuda.is_current_stream_capturing():
+        return "capture of a CUDA graph"
+    propagation = Propagation(edges, [None, None])
+    row = propagation.row_of(index)
+    if row is None:
+        return "no row of an edge_index"
+    reason = refuse_ids(propagation, row, x.shape[0])
+    if reason is not None:
+        return reason
+    x = x.resolve_neg() if x.is_neg() else x  # below autograd PyTorch would not
+    values = snapshot(x, with_history=False, without_autograd=True)
+    if values is x:
+        return "memory that cannot be shared"
+    propagation.size[row] = x.shape[0]
+    if not is_known(edges):
+        propagation.ending_in(row, x.shape[0])
+    return lifted(x, propagation, row, index, values=values)

@@ -1,0 +1,203 @@
+"""Linear layers of messages, computed for nodes where they can be.
+
+A layer of features that are joined is the sum of the layers of the parts, and that of x_j - x_i a difference of two of nodes. This
+is the first layer of EdgeConv, CGConv, PNA and of networks of meshes.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor, nn
+
+from ....common.autograd import snapshot
+from ....common.precision import HALF, computed_type, without_autocast
+from ....drop_in.switch import inline, is_backward
+from ..accounts import routed
+from ..message import Message, lifted
+from .values import ALL, EDGES, Combined, Evaluation, Joined, Rows, Value
+
+Terms = dict[int | str, list[tuple[Tensor, Tensor]]]  # by whose rows they are: rows, and their part of the weight
+
+
+def project(message: Message, weight: Tensor, bias: Tensor | None) -> Tensor | None:
+    """torch.nn.functional.linear of a message; None if it has to be formed."""
+    if message.edge_dim != 0 or message.dim() < 2 or message.shape[-1] != weight.shape[1]:
+        return None
+    evaluation = Evaluation(message.propagation, message.requires_grad)
+    num_edges = message.shape[0]
+    if message.row is not None and message.num_rows <= num_edges:
+        return _of_one_side(message, evaluation, weight, bias)
+    with without_autocast(message.device):
+        value = evaluation.of(message)
+        dtype = computed_type(message)
+        is_wide = dtype in HALF and not _reads_edges(value)
+        terms = _terms(value, weight, evaluation, num_edges, is_wide or dtype not in HALF)
+    if terms is None:
+        return None
+    if not is_wide:
+        return _sum(terms, bias, evaluation, message)
+    with without_autocast(message.device):  # rounded once: nodes are fewer than edges
+        terms = {of: [(x.float(), w.float()) for x, w in pairs] for of, pairs in terms.items()}
+        return _sum(terms, None if bias is None else bias.float(), evaluation, message).to(dtype)
+
+
+def _of_one_side(message: Message, evaluation: Evaluation, weight: Tensor, bias: Tensor | None) -> Tensor:
+    """A message again, of the nodes' projected features."""
+    with without_autocast(message.device):
+        value = evaluation.of(message)
+    assert isinstance(value, Rows)
+    routed["linear"] += 1
+    row = message.row
+    assert row is not None
+    y = F.linear(snapshot(_read(value.x, row, weight, evaluation)), weight, bias)
+    return lifted(y, message.propagation, row, message.propagation.edge_index[row])
+
+
+def _read(x: Tensor, row: int, weight: Tensor, evaluation: Evaluation) -> Tensor:
+    """Rows of nodes, of which only those that an edge reads may be infinite: the weight's gradient is a product with them all."""
+    return evaluation.read(x, row, True) if weight.requires_grad and torch.is_grad_enabled() else x
+
+
+def _terms(value: Value, weight: Tensor, evaluation: Evaluation, num_edges: int, may_subtract: bool) -> Terms | None:
+    """What the layer is the sum of, if there is anything that nodes can compute.
+
+    may_subtract: whether a difference of layers is as good as the layer of a difference. In half it is not, if the two are near.
+    """
+    terms: Terms = {}
+
+    def add(value: Value, weight: Tensor) -> None:
+        if (
+            isinstance(value, Combined)
+            and value.op in ("add", "sub")
+            and may_subtract
+            and _are_nodes(value, weight.shape[1])
+        ):
+            add(value.first, weight)
+            add(value.second, weight if value.op == "add" else -weight)
+        elif isinstance(value, Rows) and value.of != ALL and value.x.shape[0] <= num_edges:
+            x = _read(value.x, value.of, weight, evaluation) if isinstance(value.of, int) else value.x
+            terms.setdefault(value.of, []).append((x, weight))
+        else:
+            x = evaluation.form(value)
+            terms.setdefault(EDGES, []).append((x.expand(num_edges, *x.shape[1:]), weight))
+
+    if isinstance(value, Joined):
+        widths = [_width(part) for part in value.parts]
+        for part, columns in zip(value.parts, weight.split(widths, 1)):
+            add(part, columns)
+    elif (
+        isinstance(value, Combined)
+        and may_subtract
+        and value.op in ("add", "sub")
+        and _are_nodes(value, weight.shape[1])
+    ):
+        add(value, weight)
+    return terms if terms.keys() - {EDGES} else None
+
+
+def _are_nodes(value: Combined, width: int) -> bool:
+    """Whether both are rows of nodes of the same width."""
+    parts = value.first, value.second
+    return all(isinstance(x, Rows) and isinstance(x.of, int) and x.x.shape[-1] == width for x in parts)
+
+
+def _reads_edges(value: Value) -> bool:
+    """Whether a part has to be projected for each edge."""
+    parts = value.parts if isinstance(value, Joined) else (value,)
+    return not all(
+        isinstance(x.of, int) if isinstance(x, Rows) else isinstance(x, Combined) and _is_difference(x) for x in parts
+    )
+
+
+def _is_difference(value: Combined) -> bool:
+    return value.op in ("add", "sub") and _are_nodes(value, _width(value))
+
+
+def _width(value: Value) -> int:
+    if isinstance(value, Rows):
+        return value.x.shape[-1] if isinstance(value.x, Tensor) and value.x.dim() else 1
+    if isinstance(value, Joined):
+        return sum(map(_width, value.parts))
+    parts = (value.first, value.second) if isinstance(value, Combined) else (value.sum,)
+    return max(map(_width, parts))
+
+
+def _sum(terms: Terms, bias: Tensor | None, evaluation: Evaluation, message: Message) -> Tensor:
+    layers: list[Value] = []
+    for of, pairs in terms.items():
+        if of != EDGES and bias is not None:
+            out, bias = _layer(pairs, bias), None
+        else:
+            out = _layer(pairs, None)
+        layers.append(Rows(of, out))
+    routed["linear"] += 1
+    value = layers[0]
+    for layer in layers[1:]:
+        value = Combined("add", value, layer)
+    with without_autocast(message.device):
+        evaluation.with_history = torch.is_grad_enabled()
+        return evaluation.form(value)
+
+
+def _layer(pairs: list[tuple[Tensor, Tensor]], bias: Tensor | None) -> Tensor:
+    """The sum of the layers of rows of the same nodes. Weights of the same rows are added up first."""
+    by_rows: dict[int, tuple[Tensor, Tensor]] = {}
+    for x, weight in pairs:
+        known = by_rows.get(id(x))
+        by_rows[id(x)] = (x, weight if known is None else known[1] + weight)
+    first, *others = by_rows.values()
+    out = F.linear(snapshot(first[0]), first[1], bias)
+    for x, weight in others:
+        out = out + F.linear(snapshot(x), weight)
+    return out
+
+
+# ---- stand-ins -----------------------------------------------------------------------------------------------------------------
+
+
+@inline
+def linear(original: Callable[..., Any]) -> Callable[..., Any]:
+    """``forward`` of torch.nn.Linear and torch_geometric.nn.Linear."""
+    message, route = Message, _linear
+
+    def forward(self: Any, input: Any) -> Any:
+        out = route(self, input) if type(input) is message else None
+        return original(self, input) if out is None else out
+
+    return forward
+
+
+def _linear(layer: Any, message: Message) -> Tensor | None:
+    if not _is_plain(layer.weight) or not message.is_as_made():
+        return None
+    return project(message, layer.weight, layer.bias)
+
+
+def _matmul(name: str) -> Callable[..., Any]:
+    """A method of Message: its product with a matrix (K, M) is that of a linear layer."""
+
+    def method(self: Message, matrix: Any) -> Any:
+        out = None
+        if (
+            type(self) is Message
+            and _is_plain(matrix)
+            and matrix.dim() == 2
+            and not is_backward()
+            and self.is_as_made()
+        ):
+            out = project(self, matrix.t(), None)
+        return getattr(Tensor, name)(self, matrix) if out is None else out
+
+    return method
+
+
+for _name in ("__matmul__", "matmul", "mm"):
+    setattr(Message, _name, _matmul(_name))
+
+
+def _is_plain(weight: Any) -> bool:
+    return type(weight) in (Tensor, nn.Parameter) and weight.layout == torch.strided and weight.is_floating_point()

@@ -1,0 +1,238 @@
+"""Messages reduced into the nodes of a row of edge_index, with as little formed of them as possible."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from .... import ops
+from ....common.autograd import snapshot
+from ....common.kept import may_keep, ordinary_tensors
+from ....common.precision import HALF
+from ....graph import Graph
+from ..accounts import routed
+from ..expression import AbstractMessage, Applied, Lifted
+from ..rules import SHAPES, SUM
+from .attention import fused
+from .values import ALL, EDGES, Combined, Evaluation, Rectified, Rows, Value, is_narrow
+
+_INCIDENCE = "_incidence"  # kept on a Graph: the one whose sources are its edges
+_NAMES = {"copy_lhs": "copy_u", "copy_rhs": "copy_e"}  # of operators that read one side, as counted
+
+
+def reduced(
+    message: AbstractMessage, reduction: str, row: int, num_nodes: int, dtype: torch.dtype | None = None
+) -> Tensor:
+    """The reduction (num_nodes, *) over the edges of each node of the row.
+
+    reduction: sum, mean, max or min. dtype: a half type in which operands are gathered and which the result has.
+    """
+    evaluation, out_dtype = Evaluation(message.propagation, message.requires_grad), dtype or message.dtype
+    out = _Reduction(evaluation, reduction, row, num_nodes, out_dtype, dtype).of_message(message)
+    out = out if out.dtype is out_dtype else out.to(out_dtype)
+    dim, sizes = message.edge_dim, [*message.shape]
+    shape = (num_nodes, *sizes[:dim], *sizes[dim + 1 :])
+    out = out if out.shape == shape else out.expand(shape)
+    return out.movedim(0, dim).contiguous()  # as PyG's, of which callers take views and which they modify in place
+
+
+def has_rows_of(message: AbstractMessage, row: int, num_nodes: int) -> bool:
+    """Whether all features of the nodes of a row that a message is made of have so many rows.
+
+    torch_geometric notes the rows of x[0] as the nodes of row 0 under either flow, and a program may give another dim_size.
+    """
+    if message.row is not None:
+        return message.row != row or message.num_rows == num_nodes
+    recipe = message.recipe
+    return isinstance(recipe, Lifted) or all(has_rows_of(x, row, num_nodes) for x in recipe.messages())
+
+
+class _Reduction:
+    """dtype: of the result. cast: of operands; None: theirs."""
+
+    def __init__(
+        self,
+        evaluation: Evaluation,
+        reduction: str,
+        row: int,
+        num_nodes: int,
+        dtype: torch.dtype,
+        cast: torch.dtype | None,
+    ) -> None:
+        self.cast = cast
+        self.evaluation, self.reduction, self.row, self.num_nodes = evaluation, reduction, row, num_nodes
+        self.dtype, self.is_linear = dtype, reduction in ("sum", "mean")
+        self._degrees: Tensor | None = None
+        self.rank = 1  # of the values that are reduced
+        evaluation.num_nodes[row] = num_nodes
+
+    def of_message(self, message: AbstractMessage) -> Tensor:
+        """What views and sums do after the dimension of edges, they do to the result too."""
+        recipe = message.recipe
+        if isinstance(recipe, Applied) and message.row is None and self._has_history_like(message, recipe):
+            if recipe.is_view:
+                recipe.check_versions()
+                out = self.of_message(recipe.args[0])
+                if recipe.func in SHAPES:
+                    return out.reshape(out.shape[0], *message.shape[1:])
+                if recipe.func is torch.ops.aten.expand.default:
+                    return out.expand(out.shape[0], *message.shape[1:])
+                return recipe.func(out, *recipe.args[1:], **recipe.kwargs)
+            if recipe.func is SUM and self.is_linear:
+                inner = self.evaluation.of(recipe.args[0])
+                if self._is_weighted(inner):
+                    self.rank = recipe.args[0].dim()
+                    return recipe.func(self.of(inner), *recipe.args[1:], **recipe.kwargs)
+        if self.reduction == "sum" and self.cast is None:
+            attended = fused(message, self.evaluation, self.row, self.num_nodes)
+            if attended is not None:
+                return attended
+        self.rank = message.dim()
+        return self.of(self.evaluation.of(message))
+
+    def _has_history_like(self, message: AbstractMessage, recipe: Applied) -> bool:
+        return all(x.requires_grad == message.requires_grad for x in recipe.messages())
+
+    def _is_weighted(self, value: Value) -> bool:
+        """Whether it is a product of sources and edges, which one operator reduces."""
+        if not isinstance(value, Combined) or value.op != "mul":
+            return False
+        return all(isinstance(x, Rows) for x in (value.first, value.second)) and {
+            value.first.of, value.second.of  # type: ignore[union-attr]
+        } == {1 - self.row, EDGES}  # fmt: skip
+
+    def of(self, value: Value, weight: Tensor | None = None, is_part: bool = False) -> Tensor:
+        """weight (E, *, 1): what the value is multiplied with. is_part: the result is added to others."""
+        if isinstance(value, Rows):
+            return self._of_rows(value, weight, is_part)
+        if isinstance(value, Rectified):
+            node, edge = _by_side(value.sum, 1 - self.row)
+            if weight is None and node is not None and node.x.dim() == edge.x.dim():
+                return self._gspmm("relu_add", node.x, edge.x, is_part)
+        elif isinstance(value, Combined):
+            out = self._of_combined(value, weight, is_part)
+            if out is not None:
+                return out
+        return self._of_rows(Rows(EDGES, self.evaluation.form(value)), weight, is_part)
+
+    def _of_rows(self, value: Rows, weight: Tensor | None, is_part: bool) -> Tensor:
+        x = value.x
+        if value.of == 1 - self.row:
+            return self._gspmm("copy_lhs" if weight is None else "mul", x, weight, is_part)
+        if value.of == EDGES:
+            if weight is None:
+                return self._gspmm("copy_rhs", None, x, is_part)
+            return self._gspmm("mul", x, weight, is_part, incidence(self._graph()))
+        if not self.is_linear:
+            x = self.evaluation.form(value)
+            return self._gspmm("copy_rhs", None, x if value.of != ALL else self._for_edges(x), is_part)
+        x = self._factor(value)
+        if weight is not None:
+            return self._gspmm("copy_rhs", None, weight, is_part) * x
+        degrees = self._in_degrees()
+        counts = degrees if self.reduction == "sum" else degrees.clamp(max=1)
+        dtype = torch.promote_types(self.dtype, torch.float32)  # which holds a degree
+        return counts.to(dtype).view(-1, *[1] * (self.rank - 1)) * x
+
+    def _of_combined(self, value: Combined, weight: Tensor | None, is_part: bool) -> Tensor | None:
+        op, first, second = value.op, value.first, value.second
+        node, edge = _by_side(value, 1 - self.row)
+        is_direct = node is not None and node.x.dim() == edge.x.dim() and (op in ("mul", "add") or node is first)
+        if weight is None and is_direct:
+            return self._gspmm(op, node.x, edge.x, is_part)
+        if weight is None and op == "mul" and _are_of_edges(first, second):
+            return self._gspmm("mul", first.x, second.x, is_part, incidence(self._graph()))  # type: ignore[union-attr]
+        if not self.is_linear:
+            return None
+        if op == "add" and weight is not None and not value.is_difference:
+            return self.of(first, weight, True) + self.of(second, weight, True)
+        if op == "add" and any(isinstance(x, Rows) and x.of == ALL for x in (first, second)):
+            return self.of(first, weight, True) + self.of(second, weight, True)
+        if op in ("mul", "div"):
+            return self._of_product(op, first, second, weight, is_part)
+        return None
+
+    def _of_product(self, op: str, first: Value, second: Value, weight: Tensor | None, is_part: bool) -> Tensor | None:
+        """A factor that belongs to the node of the result, or to all edges, is applied to the result."""
+        if isinstance(second, Rows) and second.of in (self.row, ALL):
+            out = self.of(first, weight, True)
+            return out * self._factor(second) if op == "mul" else out / self._factor(second)
+        if op != "mul":
+            return None
+        if isinstance(first, Rows) and first.of in (self.row, ALL):
+            return self._factor(first) * self.of(second, weight, True)
+        for x, y in ((first, second), (second, first)):
+            if isinstance(x, Rows) and x.of == EDGES and is_narrow(x, 2) and not _is_narrow_value(y):
+                return self.of(y, x.x if weight is None else weight * x.x, is_part)
+        if weight is None:
+            return None
+        for x, y in ((first, second), (second, first)):
+            if isinstance(x, Rows) and x.of == EDGES and isinstance(y, Rows) and y.of == 1 - self.row:
+                return self._gspmm("mul", y.x, x.x * weight, is_part)
+        return None
+
+    def _factor(self, value: Rows) -> Any:
+        """By what results are multiplied or divided. What no edge reads may be infinite, or 0 and divide."""
+        return value.x if value.of == ALL else self.evaluation.read(value.x, self.row)
+
+    # ---- operators -------------------------------------------------------------------------------------------------------------
+
+    def _gspmm(self, op: str, x: Tensor | None, edge: Tensor | None, is_part: bool, g: Graph | None = None) -> Tensor:
+        name = _NAMES.get(op) or f"u_{op}_e"
+        routed[f"gspmm:{name}_{self.reduction}"] += 1
+        if self.cast is not None:
+            x, edge = (None if y is None else y.to(self.cast) for y in (x, edge))
+        if x is not None and edge is not None:  # what the operator keeps for its backward may be written to before
+            x = snapshot(x) if edge.requires_grad or op == "relu_add" else x
+            edge = snapshot(edge) if x.requires_grad or op == "relu_add" else edge
+        first = edge if x is None else x
+        assert first is not None
+        is_wide = first.dtype in HALF and (is_part or self.dtype is torch.float32)
+        return ops.gspmm(g or self._graph(), op, self.reduction, x, edge, out_dtype=torch.float32 if is_wide else None)
+
+    def _graph(self) -> Graph:
+        """Into the nodes of the row."""
+        known = self.evaluation.num_nodes
+        propagation = self.evaluation.propagation
+        if 1 - self.row in known:
+            return propagation.into(self.row, self.num_nodes, known[1 - self.row])
+        return propagation.ending_in(self.row, self.num_nodes)
+
+    def _in_degrees(self) -> Tensor:
+        if self._degrees is None:
+            self._degrees = self._graph().in_degrees()
+        return self._degrees
+
+    def _for_edges(self, x: Any) -> Tensor:
+        num_edges = self.evaluation.propagation.edge_index.shape[1]
+        return torch.as_tensor(x, dtype=self.dtype).expand(num_edges, *getattr(x, "shape", ())[1:]).contiguous()
+
+
+def _by_side(value: Combined, row: int) -> tuple[Any, Any]:
+    """The rows of nodes and those of edges of which the value is made; (None, None) if it is made of others."""
+    sides = {x.of: x for x in (value.first, value.second) if isinstance(x, Rows)}
+    return (sides[row], sides[EDGES]) if sides.keys() == {row, EDGES} else (None, None)
+
+
+def _are_of_edges(*values: Value) -> bool:
+    """Whether all have one row of the same shape per edge."""
+    return all(isinstance(x, Rows) and x.of == EDGES for x in values) and len({x.x.shape for x in values}) == 1  # type: ignore[union-attr]
+
+
+def _is_narrow_value(value: Value) -> bool:
+    return isinstance(value, Rows) and value.of == EDGES and is_narrow(value, 2)
+
+
+def incidence(g: Graph) -> Graph:
+    """The graph from each edge to the node in which it ends, with the edge's data. It is kept with the graph."""
+    known = getattr(g, _INCIDENCE, None)
+    if known is None:
+        indptr, indices, edge_ids = g.csc()
+        with ordinary_tensors():  # it is kept
+            ids = torch.arange(g.num_edges, dtype=indices.dtype, device=g.device) if edge_ids is None else edge_ids
+        known = Graph(g.num_edges, g.num_dst, csc=(indptr, ids, edge_ids))
+        if may_keep(g.device):
+            object.__setattr__(g, _INCIDENCE, known._for_all_streams())
+    return known

@@ -1,0 +1,127 @@
+"""Weights of relations, ``weight[edge_type]``: one matrix per edge, of few different ones.
+
+They are formed if anything but a product with one row per edge reads them. That product is made for each node and relation, or for
+the edges of a relation at a time.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+
+from ....common.precision import without_autocast
+from ....drop_in.refusals import types_on
+from ...graphs import holds_ids_below, topology_of
+from ..accounts import routed
+from ..adapters.edge_index import made_once
+from ..call import Pairs, Propagation, current
+from ..expression import Lifted
+from ..message import Message, lifted
+from .values import Evaluation, Rows
+
+_SMALLEST = 65_536  # values of weights per edge that are formed without more ado
+_MOST_RELATIONS = 512
+
+
+class Weights(Message):
+    """``weight[edge_type]`` (E, K, M): a message whose nodes are relations."""
+
+    @classmethod
+    def __torch_function__(cls, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:  # type: ignore[override]
+        if func in _PRODUCTS and not kwargs and len(args) == 2 and type(args[1]) is Weights:
+            out = _product(*args)
+            if out is not None:
+                return out
+        with torch._C.DisableTorchFunctionSubclass():
+            return func(*args, **(kwargs or {}))
+
+
+_PRODUCTS = {torch.bmm, torch.matmul, Tensor.bmm, Tensor.matmul, Tensor.__matmul__}
+
+
+def weights(table: Tensor, edge_type: Tensor) -> Tensor | None:
+    """table[edge_type] of a table (R, K, M), edge_type (E,); None if it is to be formed at once."""
+    num_relations, num_edges = table.shape[0], edge_type.shape[0]
+    propagation = current()
+    if propagation is None or propagation.refusal is not None or propagation.edge_index.shape[1] != num_edges:
+        return None  # the index is hardly of edges
+    if type(table) not in (Tensor, nn.Parameter) or table.layout != torch.strided or table.device != edge_type.device:
+        return None
+    if num_relations > min(_MOST_RELATIONS, num_edges // 2) or table[0].numel() * num_edges < _SMALLEST:
+        return None
+    if table.dtype not in types_on(table.device.type) or table.is_inference() or edge_type.is_inference():
+        return None
+    edges = _edges_of(edge_type)
+    if not holds_ids_below(edges, 0, num_relations):
+        return None
+    message = lifted(table, Propagation(edges, [num_relations, num_relations]), 0, edges[0])
+    message.__class__ = Weights
+    return message
+
+
+def _edges_of(edge_type: Tensor) -> Tensor:
+    """An edge_index from relations to themselves. It is kept with edge_type."""
+    (edges,) = made_once(topology_of(edge_type), None, lambda: (torch.stack([edge_type, edge_type]),))
+    return edges
+
+
+def _product(x: Any, weights: Weights) -> Tensor | None:
+    """x (E, 1, K) times the weights, (E, 1, M); None if they have to be formed."""
+    recipe = weights.recipe
+    if not isinstance(x, Tensor) or x.dim() != 3 or x.shape[1] != 1 or not isinstance(recipe, Lifted):
+        return None
+    if x.shape[0] != weights.shape[0] or x.shape[2] != weights.shape[1] or not weights.is_as_made():
+        return None
+    if isinstance(x, Message) and x.is_as_made() and x.row is not None and x.edge_dim == 0:
+        if x.num_rows * recipe.x.shape[0] <= x.shape[0]:
+            return _of_nodes(x, weights, recipe)
+    elif type(x) is not Tensor and not isinstance(x, Message):
+        return None
+    return _of_edges(x.ordinary() if isinstance(x, Message) else x, weights, recipe)
+
+
+def _table(weights: Weights, recipe: Lifted) -> Tensor:
+    return recipe.current(weights.requires_grad and torch.is_grad_enabled())
+
+
+def _of_nodes(x: Message, weights: Weights, recipe: Lifted) -> Tensor:
+    """The products of all nodes with all relations: messages of pairs of both."""
+    routed["relations:nodes"] += 1
+    with without_autocast(x.device):
+        rows = Evaluation(x.propagation, x.requires_grad).of(x)
+    assert isinstance(rows, Rows) and x.row is not None
+    table = _table(weights, recipe)
+    num_relations, inputs, outputs = table.shape
+    y = rows.x.reshape(-1, inputs) @ table.transpose(0, 1).reshape(inputs, num_relations * outputs)
+    pairs = _pairs(x.propagation, x.row, recipe, num_relations)
+    return lifted(y.view(-1, 1, outputs), pairs, x.row, pairs.edge_index[x.row])
+
+
+def _pairs(propagation: Propagation, row: int, recipe: Lifted, num_relations: int) -> Propagation:
+    """The same edges, whose nodes of one row are pairs of a node and a relation."""
+
+    def make() -> tuple[Tensor]:
+        pairs = propagation.edge_index.clone()
+        pairs[row].mul_(num_relations).add_(recipe.ids)
+        return (pairs,)
+
+    key = topology_of(recipe.propagation.edge_index), row, num_relations
+    (pairs,) = made_once(topology_of(propagation.edge_index), key, make)
+    return Pairs(pairs, propagation, row)
+
+
+def _of_edges(x: Tensor, weights: Weights, recipe: Lifted) -> Tensor:
+    """A product per relation, of the rows of its edges."""
+    routed["relations:edges"] += 1
+    table = _table(weights, recipe)
+
+    def make() -> tuple[Tensor, Tensor, list[int]]:
+        order = torch.argsort(recipe.ids, stable=True)
+        return order, torch.argsort(order), torch.bincount(recipe.ids, minlength=len(table)).tolist()
+
+    order, places, counts = made_once(topology_of(recipe.propagation.edge_index), len(table), make)
+    parts = x[:, 0].index_select(0, order).split(counts)
+    out = torch.cat([part @ matrix for part, matrix in zip(parts, table.unbind())])
+    return out.index_select(0, places).unsqueeze(1)

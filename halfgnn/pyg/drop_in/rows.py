@@ -1,0 +1,93 @@
+"""Rows of nodes, one for each edge, and what PyTorch would add up in half.
+
+On a CPU PyTorch rounds at every step when it adds up halves in segment_reduce, in index_add (in some layouts and on some
+processors), and in the gradients of ``x[index]``, ``index_select`` and ``embedding``. Such sums stop growing at 256 in bf16 and at
+2048 in fp16. Calls of this kind that no Graph sums, because they are small or have another form, are made here: by PyTorch's own
+operators in fp32, rounded once. ``stats()`` counts them as ``"fp32:..."``.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+
+from ... import ops
+from ...common.autograd import apply
+from ...common.precision import HALF, without_autocast
+from ...drop_in.refusals import refuse_mode
+from ...graph import Graph
+from .accounts import routed
+
+_COPIED = (*HALF, torch.float32)
+
+
+def is_copied(x: Tensor) -> bool:
+    """Whether a Graph copies rows of x faster than PyTorch: on CUDA, where index_select reads whole rows at a tenth of the GPU's
+    rate (docs/tuning.md)."""
+    return x.is_cuda and x.dim() > 1 and x.dtype in _COPIED and 0 not in x.shape
+
+
+def rows_at(x: Tensor, index: Tensor, graph: Callable[[], Graph]) -> Tensor:
+    """x[index] (E, *).
+
+    graph: gives a Graph whose edges end in the nodes that the entries of the index name, in their order.
+    """
+    if not is_copied(x):
+        return x.index_select(0, index)
+    with without_autocast(x.device):
+        return ops.gsddmm(graph(), "copy_lhs", x, None, "v", "v")
+
+
+def as_int64(index: Any) -> Any:
+    """An index for PyTorch's scatter, which raises or gathers wrong rows by some of int32, and torch_geometric with it."""
+    return index.to(torch.int64) if isinstance(index, Tensor) and index.dtype is torch.int32 else index
+
+
+# ---- what PyTorch would add up in half ---------------------------------------------------------------------------------------
+
+
+def adds_in_half(x: Tensor) -> bool:
+    """Whether PyTorch may add up values of x, or their gradients, in half."""
+    return x.dtype in HALF and x.is_cpu
+
+
+def has_gradient_in_half(x: Tensor) -> bool:
+    """Whether PyTorch may add up the gradient of rows of x in half."""
+    return x.requires_grad and x.dtype in HALF and x.is_cpu and torch.is_grad_enabled()
+
+
+def in_fp32(name: str, function: Callable[[Tensor], Tensor], x: Tensor) -> Tensor:
+    """function(x), computed in fp32 and rounded once. It is counted under the name."""
+    routed[f"fp32:{name}"] += 1
+    return function(x.float()).to(x.dtype)
+
+
+def rows_in_fp32(
+    name: str, take: Callable[[Tensor], Tensor], add: Callable[[Tensor, Tensor], Tensor], x: Tensor, index: Tensor
+) -> Tensor | None:
+    """take(x), rows of x by an index, whose gradient is summed in fp32 and rounded once; None if PyTorch has to sum it.
+
+    add: (gradient of the rows in fp32, index) -> that of x in fp32, by operators that autograd differentiates.
+    """
+    is_plain = type(x) in (Tensor, nn.Parameter) and not torch.compiler.is_compiling()
+    if not is_plain or not has_gradient_in_half(x) or refuse_mode(may_be_watched=True) is not None:
+        return None
+    routed[f"fp32:{name}"] += 1
+    return apply(_Rows, x, index, take, add)
+
+
+class _Rows(torch.autograd.Function):
+    @staticmethod
+    def forward(ctx: Any, x: Tensor, index: Tensor, take: Any, add: Any) -> Tensor:
+        ctx.save_for_backward(index)
+        ctx.add = add
+        return take(x)
+
+    @staticmethod
+    def backward(ctx: Any, grad: Tensor) -> Any:
+        (index,) = ctx.saved_tensors
+        with without_autocast(grad.device):
+            return ctx.add(grad.float(), index).to(grad.dtype), None, None, None

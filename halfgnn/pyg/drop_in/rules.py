@@ -1,0 +1,285 @@
+"""Which operators on messages are put off until their results are needed.
+
+What depends on the nodes of one side alone is computed for the nodes. What combines both sides or edges is left for the reduction,
+the sum over the last dimension or the linear layer that reads it, see _values.py.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from ...common.precision import may_mix
+from ...drop_in.refusals import types_on
+from .expression import AbstractMessage, Applied, Lifted, of_shape, version_of
+
+_aten = torch.ops.aten
+# What Message.of takes: (recipe, shape, dtype, a message of the same propagation, row, num_rows), and strides unless the result is
+# contiguous.
+Deferral = tuple[Any, ...]
+
+BINARY = {_aten.mul.Tensor: "mul", _aten.add.Tensor: "add", _aten.sub.Tensor: "sub", _aten.div.Tensor: "div"}
+# Of every value by itself, without a second tensor.
+UNARY = frozenset(
+    getattr(_aten, name).default
+    for name in (
+        "abs", "cos", "elu", "erf", "exp", "gelu", "leaky_relu", "log", "neg", "reciprocal", "relu", "rsqrt", "sigmoid", "silu",
+        "sin", "softplus", "sqrt", "square", "tanh", "_to_copy", "clone",
+    )
+)  # fmt: skip
+UNARY |= {getattr(_aten, name).Scalar for name in ("rsub", "mul", "add", "sub", "div")} | {_aten.pow.Tensor_Scalar}
+# Those whose derivative is infinite for some number.
+POLES = {getattr(_aten, name).default for name in ("exp", "log", "reciprocal", "rsqrt", "sqrt")} | {
+    _aten.pow.Tensor_Scalar
+}
+# Those whose derivative is NaN or infinite for infinity, and finite for numbers.
+UNBOUNDED = {getattr(_aten, name).default for name in ("cos", "gelu", "silu", "sin", "square")} | {
+    _aten.mul.Tensor, _aten.div.Tensor,
+}  # fmt: skip
+# Views of the dimensions after that of the edges. The first two take a shape.
+SHAPES = frozenset([_aten.view.default, _aten._unsafe_view.default])
+VIEWS = SHAPES | {
+    _aten.unsqueeze.default, _aten.squeeze.dim, _aten.select.int, _aten.slice.Tensor, _aten.transpose.int, _aten.expand.default,
+}  # fmt: skip
+ORDERLY = SHAPES | {
+    _aten.unsqueeze.default,
+    _aten.squeeze.dim,
+}  # contiguous if the message is: the same values, in order
+CAT, SUM = _aten.cat.default, _aten.sum.dim_IntList
+
+
+def deferral(func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Deferral | None:
+    """What to make of an operator that is put off; None if it is not."""
+    rule = _RULES.get(func)
+    return None if rule is None else rule(func, args, kwargs)
+
+
+def _combines(func: Any, args: Any, kwargs: Any) -> Deferral | None:
+    """Messages of the same edges, tensors with one row per edge or for all edges, numbers."""
+    if kwargs or len(args) != 2:
+        return None
+    first, second = args
+    message = first if isinstance(first, AbstractMessage) else second
+    other = second if message is first else first
+    if not message.is_as_made() or not (isinstance(other, (int, float)) or _is_operand(other, message)):
+        return None
+    shape, dtype = _shape_of(message, other), _dtype_of(first, second)
+    if shape is None or dtype is None:
+        return None
+    row, num_rows, op = message.row, message.num_rows, BINARY[func]
+    if isinstance(other, AbstractMessage):
+        name = f"u_{op}_v"
+        if other.row != row or other.num_rows != num_rows:
+            row = None
+    elif isinstance(other, Tensor) and is_of_edges(other, message):
+        row, name = None, f"u_{op}_e"
+    else:
+        name = op
+    if row is not None and num_rows > message.shape[message.edge_dim]:
+        return None  # there are fewer edges than nodes
+    if op in ("mul", "div"):
+        for x in (first, second):
+            if isinstance(x, AbstractMessage):
+                _keep(x)  # each factor is read in a backward
+    num_rows = message.shape[message.edge_dim] if row is None else num_rows
+    strides = _strides_of_result(func, first, second)
+    return _applied(func, args, kwargs, name), shape, dtype, message, row, num_rows, strides
+
+
+def _keep(message: AbstractMessage) -> None:
+    """Lets autograd read it after its features were modified in place."""
+    if not torch.is_grad_enabled():
+        return
+    if isinstance(message.recipe, Lifted):
+        message.recipe.keep()
+    else:
+        for x in message.recipe.messages():
+            _keep(x)
+
+
+def _is_operand(x: Any, message: AbstractMessage) -> bool:
+    if isinstance(x, AbstractMessage):
+        return are_of_same_edges(x, message) and x.is_as_made()
+    if (
+        type(x) not in (Tensor, torch.nn.Parameter)
+        or x.layout != torch.strided
+        or x.device != message.device
+        or x.is_neg()
+    ):
+        return False
+    return x.numel() > 0
+
+
+def are_of_same_edges(x: AbstractMessage, message: AbstractMessage) -> bool:
+    same = x.propagation.edge_index is message.propagation.edge_index
+    return same and x.edge_dim == message.edge_dim and x.dim() == message.dim()
+
+
+def is_of_edges(x: Tensor, message: AbstractMessage) -> bool:
+    """Whether x has a row for each edge, not one row for all."""
+    place = x.dim() - message.dim() + message.edge_dim
+    return place >= 0 and x.shape[place] == message.shape[message.edge_dim]
+
+
+def _shape_of(message: AbstractMessage, other: Any) -> tuple[int, ...] | None:
+    """Theirs combined; None if they do not fit, for which PyTorch raises its own error. torch.broadcast_shapes takes 40 us."""
+    shape = [*message.shape]
+    if not isinstance(other, Tensor):
+        return tuple(shape)
+    others, num_edges = other.shape, shape[message.edge_dim]
+    first = len(shape) - len(others)
+    if first < 0:
+        return None
+    for place, size in enumerate(others, first):
+        if shape[place] == 1:
+            shape[place] = size
+        elif size not in (1, shape[place]):
+            return None
+    return tuple(shape) if shape[message.edge_dim] == num_edges else None
+
+
+def _dtype_of(first: Any, second: Any) -> torch.dtype | None:
+    """PyTorch's dtype of the two combined, if halfgnn combines them."""
+    if isinstance(first, Tensor) and isinstance(second, Tensor) and first.dim() > 0 and second.dim() > 0:
+        a, b = first.dtype, second.dtype
+        if a is b:
+            return a if a.is_floating_point else None
+        return torch.float32 if may_mix(a, b) else None
+    both = first, second
+    dtype = torch.result_type(*(of_shape(x) if isinstance(x, AbstractMessage) else x for x in both))
+    return dtype if all(x.dtype is dtype for x in both if isinstance(x, AbstractMessage)) else None
+
+
+# relu of GINE's sums; leaky_relu of those of attentions
+_RECTIFIED: dict[tuple[Any, str | None], str] = {(_aten.relu.default, "u_add_e"): "u_relu_add_e"}
+_RECTIFIED |= {(_aten.leaky_relu.default, f"u_add_{x}"): "leaky_relu" for x in "ev"}
+
+
+def _maps(func: Any, args: Any, kwargs: Any) -> Deferral | None:
+    """A function of every value, if it belongs to a node."""
+    message = args[0]
+    if not isinstance(message, AbstractMessage) or not message.is_as_made():
+        return None
+    if message.row is None:
+        name = _RECTIFIED.get((func, getattr(message.recipe, "name", None)))
+        if name is None:
+            return None
+    elif message.num_rows > message.shape[message.edge_dim]:
+        return None
+    else:
+        name = _name(func)
+    dtype = kwargs.get("dtype") or message.dtype
+    if dtype not in types_on(message.device.type) or kwargs.get("device", message.device) != message.device:
+        return None
+    if kwargs.get("layout") not in (None, torch.strided):
+        return None
+    if func not in (_aten._to_copy.default, _aten.clone.default, _aten.neg.default):
+        _keep(message)
+    strides = strides_like(message, kwargs.get("memory_format"))
+    return _applied(func, args, kwargs, name), message.shape, dtype, message, message.row, message.num_rows, strides
+
+
+def _views(func: Any, args: Any, kwargs: Any) -> Deferral | None:
+    message = args[0]
+    if not message.is_as_made() or message.edge_dim != 0 or kwargs:
+        return None
+    if func is _aten.expand.default:
+        if len(args[1]) != message.dim():
+            return None  # it adds dimensions in front of that of the edges, which may be as long
+    elif func not in SHAPES:
+        dims = args[1:3] if func is _aten.transpose.int else args[1:2]
+        rank = message.dim() + (func is _aten.unsqueeze.default)
+        if not dims or any(dim % rank == 0 for dim in dims):
+            return None
+    is_dense = message.is_contiguous() and func in ORDERLY
+    try:
+        view = func(of_shape(message) if is_dense else _of_strides(message), *args[1:])
+    except (RuntimeError, IndexError):
+        return None
+    shape, strides = view.shape, None if is_dense else view.stride()
+    num_edges = message.shape[0]
+    if not shape or shape[0] != num_edges or num_edges == 0 or (func in SHAPES and shape.numel() != message.numel()):
+        return None
+    recipe = _applied(func, args, kwargs, _name(func), True)
+    return recipe, shape, message.dtype, message, message.row, message.num_rows, strides
+
+
+def _of_strides(x: Tensor) -> Tensor:
+    """A tensor of the same shape and strides without values. PyTorch asks the strides whether to copy what is reshaped."""
+    return torch.empty_strided(x.shape, x.stride(), dtype=x.dtype, device="meta")
+
+
+def strides_like(x: Tensor, memory_format: torch.memory_format | None = None) -> tuple[int, ...] | None:
+    """The strides of what an operator makes of every value of x by itself; None if it is contiguous."""
+    if x.is_contiguous():
+        return None
+    return torch.empty_like(_of_strides(x), memory_format=memory_format or torch.preserve_format).stride()
+
+
+def _strides_of_result(func: Any, *args: Any) -> tuple[int, ...] | None:
+    """The strides of an operator's result, which are permuted if those of an operand are; None if it is contiguous."""
+    if all(x.is_contiguous() for x in args if isinstance(x, Tensor)):
+        return None
+    return func(*(_of_strides(x) if isinstance(x, Tensor) else x for x in args)).stride()
+
+
+def _joins(func: Any, args: Any, kwargs: Any) -> Deferral | None:
+    """Messages and rows of edges, joined along the last dimension."""
+    parts, dim = args[0], args[1] if len(args) > 1 else kwargs.get("dim", 0)
+    message = next(x for x in parts if isinstance(x, AbstractMessage))
+    rank = message.dim()
+    if message.edge_dim != 0 or rank < 2 or dim not in (-1, rank - 1):
+        return None
+    for x in parts:
+        if not (_is_operand(x, message) and x.dtype is message.dtype and x.shape[:-1] == message.shape[:-1]):
+            return None
+    if not message.is_as_made():
+        return None
+    shape = (*message.shape[:-1], sum(x.shape[-1] for x in parts))
+    return _applied(func, args, kwargs, "cat"), shape, message.dtype, message, None, message.shape[0]
+
+
+def _sums(func: Any, args: Any, kwargs: Any) -> Deferral | None:
+    """The sum over one dimension of each edge."""
+    message, dims = args[:2]
+    keepdim = args[2] if len(args) > 2 else kwargs.get("keepdim", False)
+    if not message.is_as_made() or message.edge_dim != 0 or dims is None or len(dims) != 1:
+        return None
+    rank = message.dim()
+    if not -rank <= dims[0] < rank:
+        return None  # PyTorch raises its own
+    dim = dims[0] % rank
+    if dim == 0 or message.shape[dim] == 0:
+        return None
+    dtype = kwargs.get("dtype") or message.dtype
+    if dtype is not message.dtype and not may_mix(dtype, message.dtype):
+        return None
+    if isinstance(message.recipe, Applied) and message.row is None:
+        _keep(message)
+    shape = list(message.shape)
+    shape[dim : dim + 1] = [1] if keepdim else []
+    return _applied(func, args, kwargs, "sum"), shape, dtype, message, message.row, message.num_rows
+
+
+def _applied(func: Any, args: Any, kwargs: Any, name: str, is_view: bool = False) -> Applied:
+    tensors = args[0] if func is CAT else args
+    operands = tuple(
+        (x, version_of(x)) for x in tensors if isinstance(x, Tensor) and not isinstance(x, AbstractMessage)
+    )
+    return Applied(func, args, kwargs, name, operands, is_view)
+
+
+def _name(func: Any) -> str:
+    return func.name().split("::")[-1].split(".")[0]
+
+
+_RULES: dict[Any, Callable[[Any, Any, Any], Deferral | None]] = {
+    **dict.fromkeys(BINARY, _combines),
+    **dict.fromkeys(UNARY, _maps),
+    **dict.fromkeys(VIEWS, _views),
+    CAT: _joins,
+    SUM: _sums,
+}
