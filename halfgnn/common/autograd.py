@@ -13,6 +13,8 @@ from torch import Tensor
 from .precision import without_autocast
 
 _unwrap_if_dead = torch._C._functorch.unwrap_if_dead
+# Tensor subclasses whose values are made when materialized() is called. Autograd's C++ must not get them.
+LAZY: list[type] = []
 
 
 def apply(function: type[torch.autograd.Function], *args):
@@ -29,8 +31,12 @@ def apply(function: type[torch.autograd.Function], *args):
     if torch._C._are_functorch_transforms_active():
         return function.apply(*args)
     # Only a tensor that requires a gradient can record one, and most arguments do not: isinstance takes longer to say no.
-    alive = [_unwrap_if_dead(x) if getattr(x, "requires_grad", False) and isinstance(x, Tensor) else x for x in args]
+    alive = [_alive(x) if getattr(x, "requires_grad", False) and isinstance(x, Tensor) else x for x in args]
     return super(torch.autograd.Function, function).apply(*alive)  # type: ignore[misc]
+
+
+def _alive(x: Any) -> Tensor:
+    return x.materialized() if type(x) in LAZY else _unwrap_if_dead(x)
 
 
 def _each_once(args: tuple) -> list:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import contextlib
-from typing import overload
+from typing import Any, overload
 
 import torch
 from torch import Tensor
@@ -61,8 +61,8 @@ def without_autocast(device: torch.device) -> contextlib.AbstractContextManager:
     return contextlib.nullcontext()
 
 
-def computed_type(x: Tensor) -> torch.dtype:
-    """The dtype in which an operator takes x: autocast's if it is on, otherwise that of x."""
+def computed_type(x: Any) -> torch.dtype:
+    """The dtype in which an operator takes x, which has a dtype and a device: autocast's if it is on, otherwise that of x."""
     if x.dtype != torch.float64 and autocasts(x.device):
         return torch.get_autocast_dtype(x.device.type)
     return x.dtype

@@ -150,7 +150,7 @@ MESSAGES = {
     "function of a detached message": (lambda x, w: Reversed.apply(x.detach().requires_grad_(x.requires_grad)), None),
     "vmap": (lambda x, w: torch.vmap(torch.mul)(x, w), None),
     "checkpoint": (lambda x, w: torch.utils.checkpoint.checkpoint(torch.sin, x, use_reentrant=False), COPY_U),
-    "without torch functions": (disabled, COPY_U),
+    "without torch functions": (disabled, COPY_E),
     "written": (written, COPY_E),
     "written with _": (lambda x, w: x.relu_(), COPY_E),
     "written as out": (lambda x, w: x if x.requires_grad else torch.mul(w, 3, out=x.new_empty(NUM_EDGES, 1)), None),
@@ -279,7 +279,7 @@ MATRIX_PRODUCTS = {  # name: (message of x_i, x_j and a matrix, how often it is 
     "written before": (lambda a, b, m: b.mul_(2) @ m, 0),
     "written after": (lambda a, b, m: (b @ m).mul_(2), 1),
     "vector": (lambda a, b, m: (b @ m[:, 0])[:, None], 0),
-    "torch.matmul": (lambda a, b, m: torch.matmul(b, m), 0),
+    "torch.matmul": (lambda a, b, m: torch.matmul(b, m), 1),
 }
 
 

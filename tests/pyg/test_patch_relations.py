@@ -135,7 +135,7 @@ FORMS = {  # name: (message, what is routed beside reductions)
     "of edges": (lambda x, y, w, t: torch.bmm((x * y).unsqueeze(1), w[t]).squeeze(1), EDGES),
     "max": (lambda x, y, w, t: torch.bmm(x.unsqueeze(1), w[t]).squeeze(1).clamp(max=1), NODES),
     "of weights": (lambda x, y, w, t: torch.bmm(x.unsqueeze(1), (2 * w)[t]).squeeze(1), NODES),
-    "detached": (detached, set()),
+    "detached": (detached, NODES),
     "without gradient": (without_gradient, NODES),
     "scaled": (lambda x, y, w, t: torch.bmm(x.unsqueeze(1), 2 * w[t]).squeeze(1), set()),
     "einsum": (lambda x, y, w, t: torch.einsum("ek,ekm->em", x, w[t]), set()),

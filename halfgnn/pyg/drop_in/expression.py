@@ -1,9 +1,14 @@
-"""What a message is made of."""
+"""What is computed for each edge: an expression of features of nodes, data of edges and operators, without values of its own.
+
+An expression is built by a :class:`Message <halfgnn.pyg.drop_in.message.Message>`, and lowered, as a whole, by the functions of
+``lower/``. It has no autograd node: what it is lowered to has the history. It does not know how it was built.
+"""
 
 from __future__ import annotations
 
+import copy
 from collections.abc import Callable, Iterator
-from typing import Any, NamedTuple
+from typing import Any
 
 import torch
 from torch import Tensor
@@ -12,112 +17,220 @@ from ...common.autograd import snapshot
 from .call import Propagation
 
 
-class Lifted(NamedTuple):
-    """Features of one side's nodes for every edge.
+class Expression:
+    """One row per edge.
 
-    dim: the dimension of the nodes, and then of the edges. edges_version: of edge_index, whose graph is made when it is needed.
+    Attributes:
+        shape, dtype, device: of the tensor that it is materialized to.
+        strides: of that tensor; None if it is contiguous.
+        requires_grad: whether gradients reach what it is made of.
+        propagation: the edges.
+        row: the row of edge_index to whose nodes alone its values belong; None: to nodes of both, or to edges.
+        num_rows: how many such nodes there are; the number of edges if row is None.
+        edge_dim: the dimension of the edges.
+        cache: its values, once they are materialized.
+        grad_bypassed: whether gradients reach what it is made of without passing through its values.
+        unbound: of parts that are joined in it: (part, dimension, part.unbind(dimension)).
     """
 
-    propagation: Propagation
-    row: int
-    ids: Tensor
-    x: Tensor
-    version: int | None
-    kept: list[Tensor]  # the values of x, if autograd may ask for them after x was written to
-    dim: int = 0
-    edges_version: int | None = None
+    __slots__ = (
+        "cache", "device", "dtype", "edge_dim", "grad_bypassed", "num_rows", "propagation", "requires_grad", "row", "shape",
+        "strides", "unbound",
+    )  # fmt: skip
+    name: str
 
-    @property
-    def name(self) -> str:
-        return "copy_u"
+    def __init__(
+        self,
+        like: Any,
+        shape: Any,
+        dtype: torch.dtype,
+        row: int | None,
+        num_rows: int,
+        strides: Any,
+        requires_grad: bool,
+    ) -> None:
+        """like: has the propagation, the dimension of edges and the device."""
+        self.propagation, self.edge_dim, self.device = like.propagation, like.edge_dim, like.device
+        self.shape, self.dtype, self.row, self.num_rows, self.strides = torch.Size(shape), dtype, row, num_rows, strides
+        self.requires_grad = requires_grad and torch.is_grad_enabled()
+        self.cache, self.grad_bypassed = Cache(), False
+        self.unbound: list[tuple[Tensor, int, tuple[Tensor, ...]]] = []
 
-    def current(self, with_history: bool) -> Tensor:
-        """x. Unless its values were kept, it must not have changed."""
-        check_edges(self.propagation, self.edges_version)
-        if self.kept and not with_history:
-            return self.kept[0]
-        check_version(self.x, self.version)
-        return self.x if with_history or not self.x.requires_grad else self.x.detach()
+    def dim(self) -> int:
+        return len(self.shape)
+
+    def numel(self) -> int:
+        return self.shape.numel()
+
+    def is_contiguous(self) -> bool:
+        return self.strides is None
+
+    def stride(self) -> tuple[int, ...]:
+        return torch.empty(self.shape, device="meta").stride() if self.strides is None else self.strides
+
+    def operands(self) -> Iterator[Expression]:
+        """The expressions that it is made of."""
+        return iter(())
+
+    def is_watched(self) -> bool:
+        """Whether somebody waits for the gradient of its values, or of those of a part."""
+        return self.cache.is_observed or any(x.is_watched() for x in self.operands())
+
+    def is_current(self) -> bool:
+        """Whether the features that it is made of have the values that they had when it was built."""
+        return all(x.is_current() for x in self.operands())
 
     def keep(self) -> None:
-        values = snapshot(self.x, with_history=False)
-        if not self.kept and values is not self.x:
-            self.kept.append(values)
-
-
-class Applied(NamedTuple):
-    """What an operator makes of messages and other operands.
-
-    operands: of its arguments, the tensors that are no messages, and their versions. is_view: the result shares the memory of its
-    only message.
-    """
-
-    func: Any
-    args: tuple[Any, ...]
-    kwargs: dict[str, Any]
-    name: str
-    operands: tuple[tuple[Tensor, int | None], ...]
-    is_view: bool
-
-    def messages(self) -> Iterator[AbstractMessage]:
-        for x in self.args:
-            if isinstance(x, AbstractMessage):
-                yield x
-            elif isinstance(x, (list, tuple)):
-                yield from (y for y in x if isinstance(y, AbstractMessage))
+        """Keeps the features that it is made of, so that they may be modified in place before the values are read."""
+        for x in self.operands():
+            x.keep()
 
     def check_versions(self) -> None:
-        for x, version in self.operands:
-            check_version(x, version)
+        """Raises RuntimeError if what it is made of, beside expressions, was modified in place."""
+
+    def tensors(self) -> list[Tensor]:
+        """The tensors whose memory it keeps alive."""
+        return [y for x in self.operands() for y in x.tensors()] + (
+            [] if self.cache.values is None else [self.cache.values]
+        )
+
+    def detached(self) -> Expression:
+        """The same without gradients."""
+        twin = copy.copy(self)
+        twin.requires_grad = twin.grad_bypassed = False
+        return twin
+
+    def put(self, values: Tensor) -> None:
+        """Notes the values of an expression that is materialized."""
+        self.cache.values, self.cache.version = values, version_of(values)
+
+    def materialized_values(self) -> Tensor | None:
+        """The values, if they are materialized and nobody has modified them since; in inference mode that is not known."""
+        values = self.cache.values
+        if values is None or values.is_inference() or values._version != self.cache.version:
+            return None
+        return values if values.requires_grad or not self.requires_grad else None
 
 
-class Softmax(NamedTuple):
-    """The softmax of logits over the edges of each node of a row.
+class Cache:
+    """What is kept with an expression once it is materialized, and with the same expression without gradients.
 
-    dtype: of the result. in_autocast: whether autocast was on. note_read: called when its values are read.
+    values: its values, with their history. is_shared: whether what the expression is a part of reads them, and does not compute
+    them again. is_observed: whether somebody waits for their gradient, which then has to pass through them.
     """
 
-    logits: AbstractMessage
-    row: int
-    num_nodes: int
-    dtype: torch.dtype
-    in_autocast: bool
-    note_read: Callable[[], None]
+    __slots__ = ("is_observed", "is_shared", "values", "version")
 
-    @property
-    def name(self) -> str:
-        return "softmax"
-
-    @property
-    def operands(self) -> tuple[()]:
-        return ()
-
-    def messages(self) -> Iterator[AbstractMessage]:
-        yield self.logits
+    def __init__(self) -> None:
+        self.values: Tensor | None = None
+        self.version: int | None = None
+        self.is_shared = self.is_observed = False
 
 
-_aten = torch.ops.aten
-_NEGATIONS = frozenset([_aten.neg.default, _aten.rsub.Scalar])
-_SCALES = frozenset([_aten.mul.Tensor, _aten.mul.Scalar, _aten.div.Tensor, _aten.div.Scalar])
-_COPIES = frozenset([_aten._to_copy.default, _aten.clone.default])
+class Gather(Expression):
+    """Features of one side's nodes for every edge: ``x.index_select(edge_dim, ids)``.
+
+    side: the row of edge_index that ids are. version, edges_version: of x, and of edge_index, whose graph is made when it is
+    needed. snapshot: x with the values of now, whatever is written to x; None: x must not be modified before it is read.
+    """
+
+    __slots__ = ("edges_version", "ids", "side", "snapshot", "version", "x")
+    name = "copy_u"
+
+    def __init__(
+        self, x: Tensor, propagation: Propagation, side: int, ids: Tensor, dim: int = 0, values: Tensor | None = None
+    ) -> None:
+        shape = [*x.shape]
+        num_rows, shape[dim] = shape[dim], ids.shape[0]
+        self.propagation, self.edge_dim, self.device = propagation, dim, x.device
+        super().__init__(self, shape, x.dtype, side, num_rows, None, x.requires_grad)
+        self.x, self.ids, self.side, self.snapshot = x, ids, side, values
+        self.version, self.edges_version = version_of(x), version_of(propagation.edge_index)
+
+    def is_current(self) -> bool:
+        return self.snapshot is not None or version_of(self.x) == self.version
+
+    def keep(self) -> None:
+        if self.snapshot is None and torch.is_grad_enabled() and self.is_current():
+            values = snapshot(self.x)
+            self.snapshot = None if values is self.x else values
+
+    def tensors(self) -> list[Tensor]:
+        return [self.x, *super().tensors()]
+
+    def current(self) -> Tensor:
+        """x as it was. Raises RuntimeError if it, or edge_index, was modified in place."""
+        if version_of(self.propagation.edge_index) != self.edges_version:
+            raise RuntimeError(
+                "a message, or its gradient, is read after the edge_index by which it was made was modified in place; clone the "
+                "edge_index before it is modified (halfgnn.pyg.patch() forms messages when they are read)"
+            )
+        if self.snapshot is None:
+            check_version(self.x, self.version)
+        return self.x if self.snapshot is None else self.snapshot
 
 
-def is_negated(x: Any) -> bool:
-    """Whether a message is written as the negative of something, so that to add it is to subtract."""
-    if not isinstance(x, AbstractMessage) or not isinstance(x.recipe, Applied):
-        return False
-    recipe = x.recipe
-    if recipe.func in _NEGATIONS:
-        return True
-    if recipe.func in _SCALES:
-        return any(is_negated(y) or _is_below_zero(y) for y in recipe.args)
-    return (recipe.is_view or recipe.func in _COPIES) and is_negated(recipe.args[0])
+class Op(Expression):
+    """An operator of ATen on expressions and other operands.
+
+    name: as it is counted. is_view: the result shares the memory of its only expression. keeps: whether PyTorch's operator keeps
+    what it is applied to for its backward, so that programs may modify the features in place afterwards.
+    """
+
+    __slots__ = ("_versions", "args", "func", "is_view", "keeps", "kwargs", "name")
+
+    def __init__(
+        self, func: Any, args: tuple[Any, ...], kwargs: dict[str, Any], name: str, like: Expression, shape: Any, dtype: torch.dtype,
+        row: int | None, num_rows: int, strides: Any = None, is_view: bool = False, keeps: bool = False,
+    ) -> None:  # fmt: skip
+        self.func, self.args, self.kwargs, self.name = func, args, kwargs, name
+        self.is_view, self.keeps = is_view, keeps
+        tensors = [x for x in _flat(args) if isinstance(x, Tensor)]
+        requires_grad = any(x.requires_grad for x in tensors) or any(x.requires_grad for x in self.operands())
+        super().__init__(like, shape, dtype, row, num_rows, strides, requires_grad)
+        self._versions = [(x, version_of(x)) for x in tensors]
+
+    def operands(self) -> Iterator[Expression]:
+        return (x for x in _flat(self.args) if isinstance(x, Expression))
+
+    def check_versions(self) -> None:
+        for x, version in self._versions:
+            check_version(x, version)
+
+    def tensors(self) -> list[Tensor]:
+        return [*super().tensors(), *(x for x, _ in self._versions)]
 
 
-def _is_below_zero(x: Any) -> bool:
-    """Whether x is a negative number. A number in a program is a tensor without dimensions to PyTorch's operators."""
-    is_number = isinstance(x, (int, float)) or (type(x) is Tensor and x.dim() == 0 and x.is_cpu)
-    return is_number and bool(x < 0)
+class Softmax(Expression):
+    """The softmax of logits over the edges of each node of a row.
+
+    over: the row. in_autocast: whether autocast was on. note_read: called when its values are materialized.
+    """
+
+    __slots__ = ("in_autocast", "logits", "note_read", "num_nodes", "over")
+    name = "softmax"
+
+    def __init__(
+        self, logits: Expression, over: int, num_nodes: int, dtype: torch.dtype, strides: Any, in_autocast: bool,
+        note_read: Callable[[], None],
+    ) -> None:  # fmt: skip
+        self.logits, self.over, self.num_nodes = logits, over, num_nodes
+        self.in_autocast, self.note_read = in_autocast, note_read
+        super().__init__(logits, logits.shape, dtype, None, logits.shape[0], strides, logits.requires_grad)
+
+    def operands(self) -> Iterator[Expression]:
+        return iter((self.logits,))
+
+
+def _flat(args: tuple[Any, ...]) -> Iterator[Any]:
+    for x in args:
+        if isinstance(x, (list, tuple)):
+            yield from x
+        else:
+            yield x
+
+
+# ---- in-place modifications ----------------------------------------------------------------------------------------------------
 
 
 def version_of(x: Tensor) -> int | None:
@@ -132,59 +245,31 @@ def check_version(x: Tensor, version: int | None) -> None:
         )
 
 
-def check_edges(propagation: Propagation, version: int | None) -> None:
-    if version_of(propagation.edge_index) != version:
-        raise RuntimeError(
-            "a message, or its gradient, is read after the edge_index by which it was made was modified in place; clone the "
-            "edge_index before it is modified (halfgnn.pyg.patch() forms messages when they are read)"
-        )
+# ---- signs -------------------------------------------------------------------------------------------------------------------
+
+_aten = torch.ops.aten
+_NEGATIONS = frozenset([_aten.neg.default, _aten.rsub.Scalar])
+_SCALES = frozenset([_aten.mul.Tensor, _aten.mul.Scalar, _aten.div.Tensor, _aten.div.Scalar])
+_COPIES = frozenset([_aten._to_copy.default, _aten.clone.default])
 
 
-Recipe = Lifted | Applied | Softmax
+def is_negated(x: Any) -> bool:
+    """Whether an expression is written as the negative of something, so that to add it is to subtract."""
+    if not isinstance(x, Op):
+        return False
+    if x.func in _NEGATIONS:
+        return True
+    if x.func in _SCALES:
+        return any(is_negated(y) or _is_below_zero(y) for y in x.args)
+    return (x.is_view or x.func in _COPIES) and is_negated(x.args[0])
 
 
-class AbstractMessage(Tensor):
-    """One row per edge that exists once it is read. See _messages.Message.
-
-    Attributes:
-        recipe: what it is made of.
-        propagation: the edges.
-        row: the row of edge_index to whose nodes alone its values belong; None: to nodes of both, or to edges.
-        num_rows: how many such nodes there are; the number of edges if row is None.
-        edge_dim: the dimension of the edges.
-        cell: where its values are kept.
-        is_passed: whether gradients of something reach its features without passing it.
-    """
-
-    cell: Any
-    is_passed: bool = False
-    recipe: Recipe
-    propagation: Propagation
-    row: int | None
-    num_rows: int
-    edge_dim: int
-
-    def formed(self) -> Tensor:
-        """The values, without their history."""
-        raise NotImplementedError
-
-    def is_as_made(self) -> bool:
-        """Whether nothing but its recipe decides its values, and nobody waits for its gradient."""
-        raise NotImplementedError
-
-    def held(self) -> list[Tensor]:
-        """The tensors whose memory a message keeps."""
-        raise NotImplementedError
-
-    def note_write(self) -> None:
-        """Notes that the values, which may be in another message's memory, were written to."""
-        raise NotImplementedError
-
-    def ordinary(self) -> Tensor:
-        """An ordinary tensor with the same values and history. It shares the memory of the values."""
-        return torch.ops.aten.alias.default(self)
+def _is_below_zero(x: Any) -> bool:
+    """Whether x is a negative number. A number in a program is a tensor without dimensions to PyTorch's operators."""
+    is_number = isinstance(x, (int, float)) or (type(x) is Tensor and x.dim() == 0 and x.is_cpu)
+    return is_number and bool(x < 0)
 
 
-def of_shape(message: Tensor) -> Tensor:
+def of_shape(x: Expression) -> Tensor:
     """A tensor of the same shape, in the memory of one value."""
-    return torch.empty((), dtype=message.dtype, device=message.device).expand(message.shape)
+    return torch.empty((), dtype=x.dtype, device=x.device).expand(x.shape)

@@ -7,6 +7,7 @@ make the view at every call.
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import Any
 
 import torch
@@ -128,11 +129,11 @@ def gathered(x: Tensor, index: Tensor) -> Tensor | str:
     return apply(_Gather, x, index, _graph_of_rows(topology, x.shape[0], index))
 
 
-def selected(x: Tensor, index: Tensor, g: Graph, dim: int) -> Tensor:
+def gathered_rows(x: Tensor, index: Tensor, graph: Callable[[], Graph], dim: int = 0) -> Tensor:
     """x.index_select(dim, index), whose gradient is summed by a Graph with an edge per entry, into the nodes that it names."""
     if not (x.requires_grad and torch.is_grad_enabled()):
-        return x.index_select(dim, index)
-    rows = apply(_Gather, x if dim == 0 else x.movedim(dim, 0).contiguous(), index, g)
+        return rows_at(x, index, graph) if dim == 0 else x.index_select(dim, index)
+    rows = apply(_Gather, x if dim == 0 else x.movedim(dim, 0).contiguous(), index, graph())
     return rows if dim == 0 else rows.movedim(0, dim).contiguous()
 
 

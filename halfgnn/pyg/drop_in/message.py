@@ -1,261 +1,365 @@
-"""Messages that are formed when something reads them, and never if they are only reduced.
+"""Messages: tensors of one row per edge that are materialized when something reads them, and never if they are only reduced.
 
-``Message`` stands for ``x.index_select(0, edge_index[row])``, or for what operators make of such rows. To autograd it is an
-ordinary tensor: it has a grad_fn, a version, hooks. PyTorch's own operators run on it unless `_deferred.py` puts them off.
+A ``Message`` stands above autograd. Every function of PyTorch that takes one comes to ``__torch_function__``. It extends the
+expression, lowers it, or materializes it and runs on ordinary tensors, which have the only autograd history that there is.
 """
 
 from __future__ import annotations
 
+import contextlib
+import functools
+import threading
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from typing import Any
 
 import torch
 from torch import Tensor
-from torch.utils._pytree import tree_map
+from torch._functorch.pyfunctorch import temporarily_clear_interpreter_stack
+from torch.utils._pytree import tree_leaves
 
-from ... import ops
-from ...common.autograd import apply
-from ...common.precision import without_autocast
+from ...common.autograd import LAZY, snapshot
+from ...drop_in.compiled import skip_frames
 from ...drop_in.switch import is_backward
 from .accounts import accounts, fell_back
 from .call import Propagation
-from .expression import AbstractMessage, Applied, Lifted, Recipe, Softmax, check_edges, of_shape, version_of
-from .lower.values import form
-from .rules import deferral
+from .expression import Expression, Gather, Op, Softmax, version_of
+from .lower.values import materialize
+from .rules import extended
 
 _aten = torch.ops.aten
-_OF_SHAPES = {  # these read no value
-    getattr(_aten, name).default
-    for name in ("new_empty", "new_full", "new_ones", "new_zeros", "empty_like", "full_like", "ones_like", "zeros_like")
-}
+Handler = Callable[[Any, tuple[Any, ...], dict[str, Any]], Any]
 
 
-class _Values:
-    """The values of a message and of what is detached from it, once they are formed."""
-
-    __slots__ = ("formed", "is_written", "shared", "unbound")
-
-    def __init__(self) -> None:
-        self.formed: Tensor | None = None
-        self.unbound: list[
-            tuple[Tensor, int, tuple[Tensor, ...]]
-        ] = []  # a tensor that is joined in it, a dimension, x.unbind
-        self.shared: Tensor | None = None  # the values with the history of an evaluation, which later ones take
-        self.is_written = False
+class _Thread(threading.local):
+    is_extending = False  # whether an operator of PyTorch runs only to say what it is made of
 
 
-class Message(AbstractMessage):
-    __torch_function__ = torch._C._disabled_torch_function_impl  # type: ignore[assignment]  # all is below autograd
+_thread = _Thread()
 
-    cell: _Values
+
+class _NotExtended(Exception):
+    """Raised through an operator of PyTorch by which no expression can be extended."""
+
+
+# What functions of PyTorch do with messages, where they do not run on their values; see functions.py.
+HANDLERS: dict[Any, Handler] = {}
+
+
+class Message(Tensor):
+    """Attributes:
+    lazy: its expression, which :meth:`expression` returns where it still holds.
+    viewed: the message of whose memory it is a view or an alias; None if it has memory of its own.
+    make_view: what makes it of that one's values.
+    tensor: the ordinary tensor that it is once it is materialized.
+    """
+
+    lazy: Expression
+    viewed: Message | None
+    make_view: Callable[[Tensor], Tensor] | None
+    tensor: Tensor | None
+    _version_made: int | None
+    _is_modified: bool
 
     @staticmethod
     def of(
-        recipe: Recipe, shape: Any, dtype: torch.dtype, like: AbstractMessage | Lifted, row: int | None, num_rows: int,
-        strides: Any = None, cell: _Values | None = None,
-    ) -> Message:  # fmt: skip
-        """like: has the propagation, the dimension of edges and the device. strides: None for a contiguous message."""
-        device, edge_dim = (like.x.device, like.dim) if isinstance(like, Lifted) else (like.device, like.edge_dim)
-        message = torch.Tensor._make_wrapper_subclass(Message, shape, strides, dtype=dtype, device=device)  # type: ignore[attr-defined]
-        message.recipe, message.cell = recipe, _Values() if cell is None else cell
-        message.propagation, message.row, message.num_rows, message.edge_dim = like.propagation, row, num_rows, edge_dim
+        lazy: Expression, viewed: Message | None = None, make_view: Callable[[Tensor], Tensor] | None = None
+    ) -> Message:
+        message = Tensor._make_wrapper_subclass(  # type: ignore[attr-defined]
+            Message, lazy.shape, lazy.strides, dtype=lazy.dtype, device=lazy.device
+        )
+        message.lazy, message.viewed, message.make_view = lazy, viewed, make_view
+        message.tensor, message._version_made, message._is_modified = None, None, False
         return message
 
-    def formed(self) -> Tensor:
-        """The values, without their history."""
-        if self.cell.formed is None:
-            recipe = self.recipe
-            with torch.no_grad(), without_autocast(self.device):
-                if isinstance(recipe, Applied) and recipe.is_view:  # what is written to either is written to both
-                    args = [x.formed() if isinstance(x, Message) else x for x in recipe.args]
-                    self.cell.formed = recipe.func(*args, **recipe.kwargs)
-                else:
-                    self.cell.formed = self._of_own_strides(form(self))
-        return self.cell.formed
+    def expression(self) -> Expression | None:
+        """What is computed; None if its values were modified in place, or its features: then it is an ordinary tensor."""
+        return self.lazy if self._is_unmodified() and self.lazy.is_current() else None
 
-    def _of_own_strides(self, values: Tensor) -> Tensor:
-        """values, laid out as PyTorch's operators lay them out."""
-        if self.is_contiguous():
-            return values.contiguous()
-        if values.stride() == self.stride():
+    def _is_unmodified(self) -> bool:
+        tensor = self.tensor
+        if tensor is not None and (self._is_modified or tensor.is_inference() or tensor._version != self._version_made):
+            return False
+        return self.viewed is None or self.viewed._is_unmodified()
+
+    def materialized(self, reader: str | None = None) -> Tensor:
+        """The ordinary tensor. reader: the function that reads it, which is counted."""
+        if self.tensor is None:
+            start = time.perf_counter()
+            if self.viewed is None:
+                self.tensor = self._values()
+            else:
+                self.tensor = self._view_of(self.viewed.materialized())
+            self._version_made = version_of(self.tensor)
+            if isinstance(self.lazy, Softmax) and reader is not None and not is_backward():
+                self.lazy.note_read()
+            # What is one operator of both sides is not counted, even if it is materialized.
+            if reader is not None and not is_backward() and not self.lazy.name.endswith("_v"):
+                fell_back[f"message:{self.lazy.name}", f"read by {reader}"] += 1
+                accounts.note_formed(f"{self.lazy.name} by {reader}", time.perf_counter() - start)
+        return self.tensor
+
+    def _values(self) -> Tensor:
+        """A tensor of its own: operators keep the values of the expression for their backwards, and programs may modify them."""
+        with _without_transforms():
+            values = materialize(self.lazy)
+        if not values.requires_grad:
             return values
-        return torch.empty_strided(self.shape, self.stride(), dtype=self.dtype, device=self.device).copy_(values)
+        with torch.enable_grad():
+            own = snapshot(values)
+            return own.clone() if own is values else own
 
-    def held(self) -> list[Tensor]:
-        """The tensors whose memory a message keeps: what it is made of, and its values if they are formed."""
-        recipe = self.recipe
-        if isinstance(recipe, Lifted):
-            parts = [recipe.x]
-        else:
-            parts = [y for x in recipe.messages() for y in x.held()] + [x for x, _ in recipe.operands]
-        return parts if self.cell.formed is None else [*parts, self.cell.formed]
+    def _view_of(self, values: Tensor) -> Tensor:
+        assert self.make_view is not None
+        with torch.set_grad_enabled(self.lazy.requires_grad):
+            return self.make_view(values)
 
-    def is_as_made(self) -> bool:
-        """Whether nothing but its recipe decides its values, and nobody waits for its gradient."""
-        formed, recipe = self.cell.formed, self.recipe
-        if self.cell.is_written or version_of(self) not in (0, None):
-            return False
-        if formed is not None and version_of(formed) != 0:  # in inference mode writes through a view are not counted
-            return False
-        if self.requires_grad:  # else it has no hooks
-            node = self.grad_fn
-            if node is None or self._backward_hooks or self.retains_grad or not _is_own_node(node, recipe):
-                return False
-        if isinstance(recipe, Lifted):
-            return version_of(recipe.x) == recipe.version
-        return all(x.is_as_made() for x in recipe.messages())
+    def observed(self) -> Tensor:
+        """The ordinary tensor, whose gradient somebody waits for: all gradients have to pass through it from now on."""
+        lazy = self.lazy
+        if lazy.grad_bypassed:
+            raise RuntimeError(
+                f"a message {tuple(lazy.shape)} was reduced without being formed, so that its gradient is not known; call its "
+                "retain_grad() before it is used, or leave out fuse=True of halfgnn.pyg.patch()"
+            )
+        if lazy.requires_grad and not lazy.cache.is_observed and self.expression() is not None:
+            if self.viewed is None:  # what was made of the values before is watched too
+                self.tensor = materialize(lazy)
+                self._version_made = version_of(self.tensor)
+            lazy.put(self.materialized())
+            lazy.cache.is_observed = True
+        return self.materialized()
+
+    def before_write(self) -> None:
+        """Lets expressions that were made of this one have the values that it has now."""
+        lazy = self.lazy
+        if lazy.cache.is_observed and lazy.cache.values is self.tensor and lazy.cache.values is not None:
+            lazy.put(lazy.cache.values.clone())
+        if self.viewed is not None:
+            self.viewed.before_write()
+
+    def detached(self) -> Message:
+        return Message.of(self.lazy.detached(), self, Tensor.detach)
+
+    @classmethod
+    def __torch_function__(cls, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:  # type: ignore[override]
+        kwargs = kwargs or {}
+        handler = HANDLERS.get(func)
+        if handler is None and hasattr(func, "__wrapped__"):  # C hands over what it finds under a name: a stand-in
+            func = func.__wrapped__
+            handler = HANDLERS.get(func)
+        if handler is not None:
+            result = handler(func, args, kwargs)
+            if result is not NotImplemented:
+                return result
+        return on_values(func, args, kwargs)
 
     @classmethod
     def __torch_dispatch__(cls, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:  # type: ignore[override]
         kwargs = kwargs or {}
-        if func is _aten.detach.default:
-            x = args[0]
-            return Message.of(x.recipe, x.shape, x.dtype, x, x.row, x.num_rows, x.stride(), x.cell)
-        if func in _OF_SHAPES:
-            return func(*(of_shape(x) if isinstance(x, Message) else x for x in args), **kwargs)
-        deferred = None if is_backward() else deferral(func, args, kwargs)
-        if deferred is not None:
-            return Message.of(*deferred)
-        messages: dict[int, Message] = {}
+        if not _thread.is_extending:
+            return _below_autograd(func, args, kwargs)
+        if func in _COMPOSED and (parts := func.decompose(*args, **kwargs)) is not NotImplemented:
+            return parts
+        lazy = extended(func, tuple(_mapped(_expression_of, x) for x in args), kwargs)
+        if lazy is None:
+            raise _NotExtended
+        if not lazy.is_view:
+            return Message.of(lazy)
+        viewed, view = args[0], lazy
+        return Message.of(lazy, viewed, lambda values: view.func(values, *view.args[1:], **view.kwargs))
 
-        def read(x: Any) -> Any:
-            if not isinstance(x, Message):
-                return x
-            # Neither a backward is counted nor what is one operator of both sides, even if it is formed.
-            is_counted = x.cell.formed is None and not is_backward() and not x.recipe.name.endswith("_v")
-            start = time.perf_counter()
-            values = x.formed()
-            if isinstance(x.recipe, Softmax) and not is_backward():
-                x.recipe.note_read()
-            if is_counted:
-                reader = func.name().split("::")[-1].split(".")[0]
-                fell_back[f"message:{x.recipe.name}", f"read by {reader}"] += 1
-                accounts.note_formed(f"{x.recipe.name} by {reader}", time.perf_counter() - start)
-            messages[id(values)] = x
-            return values
 
-        args, kwargs = tuple(_mapped(read, x) for x in args), {key: _mapped(read, x) for key, x in kwargs.items()}
-        result = func(*args, **kwargs)
-        if not func._schema.is_mutable:
-            return result
-        for x in messages.values():  # one of them was written to
-            x.note_write()
-        return tree_map(lambda x: messages.get(id(x), x) if isinstance(x, Tensor) else x, result)
+def _without_transforms() -> contextlib.AbstractContextManager[Any]:
+    """A context without functorch's transforms, which a message may be read in: it is made of ordinary tensors."""
+    is_transformed = torch._C._are_functorch_transforms_active()
+    return temporarily_clear_interpreter_stack() if is_transformed else contextlib.nullcontext()
 
-    def note_write(self) -> None:
-        self.cell.is_written = True
-        if isinstance(self.recipe, Applied) and self.recipe.is_view:
-            for x in self.recipe.messages():
-                x.note_write()
 
-    def retain_grad(self) -> None:
-        _refuse_if_passed([self])
-        super().retain_grad()
+LAZY.append(Message)
 
-    def register_hook(self, hook: Callable[..., Any]) -> Any:
-        _refuse_if_passed([self])
-        return super().register_hook(hook)
 
-    # What reads memory without an operator reads the formed values.
+def _materializing(function: Callable[..., Any]) -> Callable[..., Any]:
+    """A function or class method that takes ordinary tensors in place of messages, because its C++ does not ask
+    ``__torch_function__``."""
+    message = Message
 
-    @property
-    def data(self) -> Tensor:  # type: ignore[override]
-        return self.detach()
+    def on_tensors(*args: Any, **kwargs: Any) -> Any:
+        if any([type(x) is message for x in args]):
+            args = tuple([x.materialized(function.__name__) if type(x) is message else x for x in args])
+        return function(*args, **kwargs)
 
-    @data.setter
-    def data(self, values: Tensor) -> None:
-        with torch.no_grad():
-            self.formed().copy_(values)
-        self.note_write()
+    return skip_frames(functools.wraps(function)(on_tensors))
+
+
+@functools.cache
+def guard_autograd() -> None:
+    """Binds ``torch.autograd.Function.apply`` for good: programs may hand it messages when the drop-in is off again."""
+    apply = vars(torch.autograd.Function)["apply"].__func__
+    torch.autograd.Function.apply = classmethod(_materializing(apply))  # type: ignore[assignment,method-assign]
+
+
+def on_tensors(original: Callable[..., Any], *args: Any) -> Any:
+    """Functions of functorch that wrap a tensor, whose C++ does not ask ``__torch_function__``."""
+    return original(*(x.materialized(original.__name__) if type(x) is Message else x for x in args))
+
+
+def message_of(result: Expression | Tensor) -> Tensor:
+    """What an expression is lowered to, which may be another expression, as a program gets it."""
+    return Message.of(result) if isinstance(result, Expression) else result
+
+
+def gather(
+    x: Tensor, propagation: Propagation, side: int, index: Tensor, dim: int = 0, values: Tensor | None = None
+) -> Message:
+    """x.index_select(dim, index) of a row of edges as a message. values: those of x, which no write to x changes."""
+    return Message.of(Gather(x, propagation, side, index, dim, values))
+
+
+def expression_of(x: Any) -> Expression | None:
+    """The expression of a message; None for other values, and if it has to be read."""
+    return x.expression() if isinstance(x, Message) else None
+
+
+def _expression_of(x: Any) -> Any:
+    return x.lazy if isinstance(x, Message) else x
 
 
 def _mapped(function: Callable[[Any], Any], x: Any) -> Any:
     """function of an argument of an operator, or of what it lists."""
-    return [function(y) for y in x] if isinstance(x, (list, tuple)) else function(x)
+    return type(x)(map(function, x)) if type(x) in (list, tuple) else function(x)
 
 
-def _reads_memory(name: str) -> Callable[..., Any]:
-    def method(self: Message, *args: Any, **kwargs: Any) -> Any:
-        return getattr(self.ordinary(), name)(*args, **kwargs)
-
-    return method
-
-
-for _name in (
-    "__array__", "__deepcopy__", "__dlpack__", "__reduce_ex__", "__repr__", "data_ptr", "is_shared", "numpy",
-    "share_memory_", "storage", "tolist", "untyped_storage",
-):  # fmt: skip
-    setattr(Message, _name, _reads_memory(_name))
+def messages_in(args: tuple[Any, ...], kwargs: dict[str, Any]) -> Iterator[Message]:
+    for x in (*args, *kwargs.values()):
+        if isinstance(x, Message):
+            yield x
+        elif isinstance(x, dict):
+            yield from messages_in(tuple(x.values()), {})
+        elif isinstance(x, (list, tuple)):
+            yield from messages_in(tuple(x), {})
 
 
-class _Lift(torch.autograd.Function):
-    """x.index_select(dim, index) as a Message. Its gradient is summed by halfgnn."""
-
-    @staticmethod
-    def forward(ctx: Any, x: Tensor, recipe: Lifted) -> Tensor:
-        ctx.lift = recipe.propagation, recipe.row, recipe.dim, x.shape[recipe.dim]  # not the recipe, which holds x
-        ctx.edges_version = recipe.edges_version
-        return _of_lifted(x, recipe)
-
-    @staticmethod
-    def backward(ctx: Any, grad: Tensor) -> Any:
-        propagation, row, dim, num_nodes = ctx.lift
-        check_edges(propagation, ctx.edges_version)
-        g = propagation.ending_in(row, num_nodes)
-        with without_autocast(grad.device):
-            if dim == 0:
-                return ops.gspmm(g, "copy_rhs", "sum", None, grad), None
-            rows = grad.movedim(dim, 0).contiguous()
-            return ops.gspmm(g, "copy_rhs", "sum", None, rows).movedim(0, dim), None
+# ---- on ordinary tensors -------------------------------------------------------------------------------------------------------
 
 
-OWN_NODES: dict[type, type] = {Lifted: _Lift._backward_cls}  # type: ignore[attr-defined]  # of recipes without PyTorch's
+def on_values(func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+    """func of ordinary tensors in place of messages."""
+    name = _name_of(func)
+    messages = {id(x): x for x in messages_in(args, kwargs)}
+    values = {key: x.materialized(name) for key, x in messages.items()}
+    if may_write := _may_write(name, kwargs):
+        for x in messages.values():
+            x.before_write()
+
+    result = func(*_replaced(tuple(args), values), **_replaced(kwargs, values))
+    if name == "__set__":
+        args[0]._is_modified = True
+    if not may_write:
+        return result
+    return next((x for key, x in messages.items() if values[key] is result), result)
 
 
-def _is_own_node(node: Any, recipe: Recipe) -> bool:
-    """Whether autograd's node is that of the recipe, not of an autograd Function that returned the message."""
-    if type(recipe) in OWN_NODES:
-        return type(node) is OWN_NODES[type(recipe)]
-    return not isinstance(node, torch.autograd.function.BackwardCFunction) and "CppNode" not in node.name()
+def _replaced(x: Any, values: dict[int, Tensor]) -> Any:
+    """x with values, by id, in place of messages."""
+    if isinstance(x, Message):
+        return values[id(x)]
+    if isinstance(x, dict):
+        return {key: _replaced(y, values) for key, y in x.items()}
+    if isinstance(x, (list, tuple)):
+        parts = [_replaced(y, values) for y in x]
+        return type(x)(*parts) if hasattr(x, "_fields") else type(x)(parts)
+    return x
 
 
-def _of_lifted(x: Tensor, recipe: Lifted) -> Message:
-    dim, shape = recipe.dim, [*x.shape]
-    num_rows, shape[dim] = shape[dim], recipe.ids.shape[0]
-    return Message.of(recipe, shape, x.dtype, recipe, recipe.row, num_rows)
+def _name_of(func: Any) -> str:
+    name = getattr(func, "__name__", None) or str(func)
+    return str(getattr(func.__self__, "__name__", name)) if name == "__get__" else str(name)
 
 
-def lifted(
-    x: Tensor, propagation: Propagation, row: int, index: Tensor, dim: int = 0, values: Tensor | None = None
-) -> Tensor:
-    """x at the row of edges as a message. values: those of x, which no write to x changes."""
-    kept = [] if values is None else [values]
-    recipe = Lifted(propagation, row, index, x, version_of(x), kept, dim, version_of(propagation.edge_index))
-    if torch.is_grad_enabled() and x.requires_grad:
-        return apply(_Lift, x, recipe)
-    return _of_lifted(x, recipe)
+def _may_write(name: str, kwargs: dict[str, Any]) -> bool:
+    """Whether a function modifies its arguments in place, as its name says."""
+    is_method = name.startswith("__i") or name in ("__setitem__", "__set__")
+    return (
+        (name.endswith("_") and not name.startswith("__"))
+        or is_method
+        or "out" in kwargs
+        or bool(kwargs.get("inplace"))
+    )
 
 
-def _refuse_if_passed(inputs: Any) -> None:
-    for x in inputs:
-        if isinstance(x, Message) and x.is_passed:
+def _below_autograd(func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+    """func, which C++ has called without __torch_function__. Autograd, which has passed by, is called again for the messages.
+
+    It has noted what else requires a gradient: the history of the result would be that alone.
+    """
+    messages = list(messages_in(args, kwargs))
+    if torch.is_grad_enabled() and any(x.requires_grad for x in messages):
+        others = tree_leaves((args, kwargs))
+        if any(isinstance(x, Tensor) and type(x) is not Message and x.requires_grad for x in others):
+            shape = tuple(messages[0].lazy.shape)
             raise RuntimeError(
-                f"a message {tuple(x.shape)} was reduced without being formed, so that its gradient is not known; call its "
-                "retain_grad() before it is used, or leave out fuse=True of halfgnn.pyg.patch()"
+                f"{func.name()} is called from C++ on a message {shape} and on another tensor that requires a gradient: the "
+                "message's would be lost; pass the message's materialized()"
             )
+    included, excluded = torch._C._dispatch_tls_local_include_set(), torch._C._dispatch_tls_local_exclude_set()
+    for key in _AUTOGRAD:
+        excluded = excluded.remove(key)
+    with torch._C._ForceDispatchKeyGuard(included, excluded):
+        return on_values(func, args, kwargs)
 
 
-def grad(original: Callable[..., Any], outputs: Any, inputs: Any, *args: Any, **kwargs: Any) -> Any:
-    """``torch.autograd.grad``, which must not give a part of a message's gradient, or none, for the whole."""
-    inputs = inputs if isinstance(inputs, Tensor) else tuple(inputs)
-    _refuse_if_passed([inputs] if isinstance(inputs, Tensor) else inputs)
-    return original(outputs, inputs, *args, **kwargs)
+_AUTOGRAD = [
+    torch._C._dispatch_key_parse(name)
+    for name in ("AutogradFunctionality", "ADInplaceOrView", "AutogradOther", "AutogradNestedTensor")
+]
 
 
-def backward(original: Callable[..., Any], *args: Any, **kwargs: Any) -> Any:
-    """``torch.autograd.backward``, which ``Tensor.backward`` calls. inputs: its last argument."""
-    inputs = args[5] if len(args) > 5 else kwargs.get("inputs")
-    if inputs is not None:
-        _refuse_if_passed([inputs] if isinstance(inputs, Tensor) else inputs)
-    return original(*args, **kwargs)
+# ---- extending -----------------------------------------------------------------------------------------------------------------
+
+_COMPOSED = frozenset(
+    getattr(getattr(_aten, name), overload)
+    for name in (
+        "to", "type_as", "view_as", "reshape", "reshape_as", "flatten", "unflatten", "narrow", "swapaxes", "swapdims", "movedim",
+        "expand_as", "chunk", "split", "multiply", "subtract", "divide", "true_divide", "absolute", "negative", "concat",
+        "concatenate", "contiguous",
+    )
+    for overload in getattr(_aten, name).overloads()
+)  # fmt: skip
+
+
+def extend(func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+    """Another message, if PyTorch's operators of which func is made extend the expression."""
+    if is_watched_or_transformed() or is_backward():
+        return NotImplemented
+    args = tuple(_mapped(_as_tensor, x) for x in args)
+    if not any(True for _ in messages_in(args, kwargs)) or not _is_uncast(args[0]):
+        return NotImplemented
+    _thread.is_extending = True
+    try:
+        with torch._C.DisableTorchFunctionSubclass(), torch._C._AutoDispatchBelowADInplaceOrView():
+            result = func(*args, **kwargs)
+    except _NotExtended:
+        return NotImplemented
+    finally:
+        _thread.is_extending = False
+    if not isinstance(result, Message):  # what was made of other tensors has no history
+        return result if isinstance(result, (list, tuple)) and isinstance(result[0], Message) else NotImplemented
+    if isinstance(result.lazy, Op) and result.lazy.keeps:
+        result.lazy.keep()
+    return result
+
+
+def is_watched_or_transformed() -> bool:
+    """Whether modes see the operators that run, or functorch's transforms give them tensors of their own."""
+    return torch._C._len_torch_dispatch_stack() > 0 or torch._C._are_functorch_transforms_active()
+
+
+def _as_tensor(x: Any) -> Any:
+    """A message that is only an ordinary tensor any more as that."""
+    return x.materialized() if isinstance(x, Message) and x.expression() is None else x
+
+
+def _is_uncast(joined: Any) -> bool:
+    """Whether tensors that are joined have one dtype: autocast would cast parameters, without a history, and keep them."""
+    return not isinstance(joined, (list, tuple)) or len({getattr(x, "dtype", None) for x in joined}) == 1

@@ -14,12 +14,9 @@ from torch import Tensor
 
 from ...common.precision import may_mix
 from ...drop_in.refusals import types_on
-from .expression import AbstractMessage, Applied, Lifted, of_shape, version_of
+from .expression import Expression, Op, of_shape
 
 _aten = torch.ops.aten
-# What Message.of takes: (recipe, shape, dtype, a message of the same propagation, row, num_rows), and strides unless the result is
-# contiguous.
-Deferral = tuple[Any, ...]
 
 BINARY = {_aten.mul.Tensor: "mul", _aten.add.Tensor: "add", _aten.sub.Tensor: "sub", _aten.div.Tensor: "div"}
 # Of every value by itself, without a second tensor.
@@ -51,26 +48,26 @@ ORDERLY = SHAPES | {
 CAT, SUM = _aten.cat.default, _aten.sum.dim_IntList
 
 
-def deferral(func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Deferral | None:
-    """What to make of an operator that is put off; None if it is not."""
+def extended(func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Op | None:
+    """The expression of an operator on expressions; None if they have to be materialized for it."""
     rule = _RULES.get(func)
     return None if rule is None else rule(func, args, kwargs)
 
 
-def _combines(func: Any, args: Any, kwargs: Any) -> Deferral | None:
-    """Messages of the same edges, tensors with one row per edge or for all edges, numbers."""
+def _combines(func: Any, args: Any, kwargs: Any) -> Op | None:
+    """Expressions of the same edges, tensors with one row per edge or for all edges, numbers."""
     if kwargs or len(args) != 2:
         return None
     first, second = args
-    message = first if isinstance(first, AbstractMessage) else second
+    message = first if isinstance(first, Expression) else second
     other = second if message is first else first
-    if not message.is_as_made() or not (isinstance(other, (int, float)) or _is_operand(other, message)):
+    if not (isinstance(other, (int, float)) or _is_operand(other, message)):
         return None
     shape, dtype = _shape_of(message, other), _dtype_of(first, second)
     if shape is None or dtype is None:
         return None
     row, num_rows, op = message.row, message.num_rows, BINARY[func]
-    if isinstance(other, AbstractMessage):
+    if isinstance(other, Expression):
         name = f"u_{op}_v"
         if other.row != row or other.num_rows != num_rows:
             row = None
@@ -80,29 +77,15 @@ def _combines(func: Any, args: Any, kwargs: Any) -> Deferral | None:
         name = op
     if row is not None and num_rows > message.shape[message.edge_dim]:
         return None  # there are fewer edges than nodes
-    if op in ("mul", "div"):
-        for x in (first, second):
-            if isinstance(x, AbstractMessage):
-                _keep(x)  # each factor is read in a backward
     num_rows = message.shape[message.edge_dim] if row is None else num_rows
     strides = _strides_of_result(func, first, second)
-    return _applied(func, args, kwargs, name), shape, dtype, message, row, num_rows, strides
+    keeps = op in ("mul", "div")
+    return Op(func, args, kwargs, name, message, shape, dtype, row, num_rows, strides, keeps=keeps)
 
 
-def _keep(message: AbstractMessage) -> None:
-    """Lets autograd read it after its features were modified in place."""
-    if not torch.is_grad_enabled():
-        return
-    if isinstance(message.recipe, Lifted):
-        message.recipe.keep()
-    else:
-        for x in message.recipe.messages():
-            _keep(x)
-
-
-def _is_operand(x: Any, message: AbstractMessage) -> bool:
-    if isinstance(x, AbstractMessage):
-        return are_of_same_edges(x, message) and x.is_as_made()
+def _is_operand(x: Any, message: Expression) -> bool:
+    if isinstance(x, Expression):
+        return are_of_same_edges(x, message)
     if (
         type(x) not in (Tensor, torch.nn.Parameter)
         or x.layout != torch.strided
@@ -113,21 +96,21 @@ def _is_operand(x: Any, message: AbstractMessage) -> bool:
     return x.numel() > 0
 
 
-def are_of_same_edges(x: AbstractMessage, message: AbstractMessage) -> bool:
+def are_of_same_edges(x: Expression, message: Expression) -> bool:
     same = x.propagation.edge_index is message.propagation.edge_index
     return same and x.edge_dim == message.edge_dim and x.dim() == message.dim()
 
 
-def is_of_edges(x: Tensor, message: AbstractMessage) -> bool:
+def is_of_edges(x: Tensor, message: Expression) -> bool:
     """Whether x has a row for each edge, not one row for all."""
     place = x.dim() - message.dim() + message.edge_dim
     return place >= 0 and x.shape[place] == message.shape[message.edge_dim]
 
 
-def _shape_of(message: AbstractMessage, other: Any) -> tuple[int, ...] | None:
+def _shape_of(message: Expression, other: Any) -> tuple[int, ...] | None:
     """Theirs combined; None if they do not fit, for which PyTorch raises its own error. torch.broadcast_shapes takes 40 us."""
     shape = [*message.shape]
-    if not isinstance(other, Tensor):
+    if not isinstance(other, (Expression, Tensor)):
         return tuple(shape)
     others, num_edges = other.shape, shape[message.edge_dim]
     first = len(shape) - len(others)
@@ -143,14 +126,14 @@ def _shape_of(message: AbstractMessage, other: Any) -> tuple[int, ...] | None:
 
 def _dtype_of(first: Any, second: Any) -> torch.dtype | None:
     """PyTorch's dtype of the two combined, if halfgnn combines them."""
-    if isinstance(first, Tensor) and isinstance(second, Tensor) and first.dim() > 0 and second.dim() > 0:
+    if all(isinstance(x, (Expression, Tensor)) and x.dim() > 0 for x in (first, second)):
         a, b = first.dtype, second.dtype
         if a is b:
             return a if a.is_floating_point else None
         return torch.float32 if may_mix(a, b) else None
     both = first, second
-    dtype = torch.result_type(*(of_shape(x) if isinstance(x, AbstractMessage) else x for x in both))
-    return dtype if all(x.dtype is dtype for x in both if isinstance(x, AbstractMessage)) else None
+    dtype = torch.result_type(*(of_shape(x) if isinstance(x, Expression) else x for x in both))
+    return dtype if all(x.dtype is dtype for x in both if isinstance(x, Expression)) else None
 
 
 # relu of GINE's sums; leaky_relu of those of attentions
@@ -158,13 +141,13 @@ _RECTIFIED: dict[tuple[Any, str | None], str] = {(_aten.relu.default, "u_add_e")
 _RECTIFIED |= {(_aten.leaky_relu.default, f"u_add_{x}"): "leaky_relu" for x in "ev"}
 
 
-def _maps(func: Any, args: Any, kwargs: Any) -> Deferral | None:
+def _maps(func: Any, args: Any, kwargs: Any) -> Op | None:
     """A function of every value, if it belongs to a node."""
     message = args[0]
-    if not isinstance(message, AbstractMessage) or not message.is_as_made():
+    if not isinstance(message, Expression):
         return None
     if message.row is None:
-        name = _RECTIFIED.get((func, getattr(message.recipe, "name", None)))
+        name = _RECTIFIED.get((func, message.name))
         if name is None:
             return None
     elif message.num_rows > message.shape[message.edge_dim]:
@@ -176,15 +159,14 @@ def _maps(func: Any, args: Any, kwargs: Any) -> Deferral | None:
         return None
     if kwargs.get("layout") not in (None, torch.strided):
         return None
-    if func not in (_aten._to_copy.default, _aten.clone.default, _aten.neg.default):
-        _keep(message)
-    strides = strides_like(message, kwargs.get("memory_format"))
-    return _applied(func, args, kwargs, name), message.shape, dtype, message, message.row, message.num_rows, strides
+    keeps = func not in (_aten._to_copy.default, _aten.clone.default, _aten.neg.default)
+    strides, row = strides_like(message, kwargs.get("memory_format")), message.row
+    return Op(func, args, kwargs, name, message, message.shape, dtype, row, message.num_rows, strides, keeps=keeps)
 
 
-def _views(func: Any, args: Any, kwargs: Any) -> Deferral | None:
+def _views(func: Any, args: Any, kwargs: Any) -> Op | None:
     message = args[0]
-    if not message.is_as_made() or message.edge_dim != 0 or kwargs:
+    if message.edge_dim != 0 or kwargs:
         return None
     if func is _aten.expand.default:
         if len(args[1]) != message.dim():
@@ -203,16 +185,16 @@ def _views(func: Any, args: Any, kwargs: Any) -> Deferral | None:
     num_edges = message.shape[0]
     if not shape or shape[0] != num_edges or num_edges == 0 or (func in SHAPES and shape.numel() != message.numel()):
         return None
-    recipe = _applied(func, args, kwargs, _name(func), True)
-    return recipe, shape, message.dtype, message, message.row, message.num_rows, strides
+    name, row, num_rows = _name(func), message.row, message.num_rows
+    return Op(func, args, kwargs, name, message, shape, message.dtype, row, num_rows, strides, is_view=True)
 
 
-def _of_strides(x: Tensor) -> Tensor:
+def _of_strides(x: Expression | Tensor) -> Tensor:
     """A tensor of the same shape and strides without values. PyTorch asks the strides whether to copy what is reshaped."""
     return torch.empty_strided(x.shape, x.stride(), dtype=x.dtype, device="meta")
 
 
-def strides_like(x: Tensor, memory_format: torch.memory_format | None = None) -> tuple[int, ...] | None:
+def strides_like(x: Expression | Tensor, memory_format: torch.memory_format | None = None) -> tuple[int, ...] | None:
     """The strides of what an operator makes of every value of x by itself; None if it is contiguous."""
     if x.is_contiguous():
         return None
@@ -221,32 +203,30 @@ def strides_like(x: Tensor, memory_format: torch.memory_format | None = None) ->
 
 def _strides_of_result(func: Any, *args: Any) -> tuple[int, ...] | None:
     """The strides of an operator's result, which are permuted if those of an operand are; None if it is contiguous."""
-    if all(x.is_contiguous() for x in args if isinstance(x, Tensor)):
+    if all(x.is_contiguous() for x in args if isinstance(x, (Expression, Tensor))):
         return None
-    return func(*(_of_strides(x) if isinstance(x, Tensor) else x for x in args)).stride()
+    return func(*(_of_strides(x) if isinstance(x, (Expression, Tensor)) else x for x in args)).stride()
 
 
-def _joins(func: Any, args: Any, kwargs: Any) -> Deferral | None:
+def _joins(func: Any, args: Any, kwargs: Any) -> Op | None:
     """Messages and rows of edges, joined along the last dimension."""
     parts, dim = args[0], args[1] if len(args) > 1 else kwargs.get("dim", 0)
-    message = next(x for x in parts if isinstance(x, AbstractMessage))
+    message = next(x for x in parts if isinstance(x, Expression))
     rank = message.dim()
     if message.edge_dim != 0 or rank < 2 or dim not in (-1, rank - 1):
         return None
     for x in parts:
         if not (_is_operand(x, message) and x.dtype is message.dtype and x.shape[:-1] == message.shape[:-1]):
             return None
-    if not message.is_as_made():
-        return None
     shape = (*message.shape[:-1], sum(x.shape[-1] for x in parts))
-    return _applied(func, args, kwargs, "cat"), shape, message.dtype, message, None, message.shape[0]
+    return Op(func, args, kwargs, "cat", message, shape, message.dtype, None, message.shape[0])
 
 
-def _sums(func: Any, args: Any, kwargs: Any) -> Deferral | None:
+def _sums(func: Any, args: Any, kwargs: Any) -> Op | None:
     """The sum over one dimension of each edge."""
     message, dims = args[:2]
     keepdim = args[2] if len(args) > 2 else kwargs.get("keepdim", False)
-    if not message.is_as_made() or message.edge_dim != 0 or dims is None or len(dims) != 1:
+    if message.edge_dim != 0 or dims is None or len(dims) != 1:
         return None
     rank = message.dim()
     if not -rank <= dims[0] < rank:
@@ -257,26 +237,17 @@ def _sums(func: Any, args: Any, kwargs: Any) -> Deferral | None:
     dtype = kwargs.get("dtype") or message.dtype
     if dtype is not message.dtype and not may_mix(dtype, message.dtype):
         return None
-    if isinstance(message.recipe, Applied) and message.row is None:
-        _keep(message)
+    keeps = isinstance(message, Op) and message.row is None
     shape = list(message.shape)
     shape[dim : dim + 1] = [1] if keepdim else []
-    return _applied(func, args, kwargs, "sum"), shape, dtype, message, message.row, message.num_rows
-
-
-def _applied(func: Any, args: Any, kwargs: Any, name: str, is_view: bool = False) -> Applied:
-    tensors = args[0] if func is CAT else args
-    operands = tuple(
-        (x, version_of(x)) for x in tensors if isinstance(x, Tensor) and not isinstance(x, AbstractMessage)
-    )
-    return Applied(func, args, kwargs, name, operands, is_view)
+    return Op(func, args, kwargs, "sum", message, shape, dtype, message.row, message.num_rows, keeps=keeps)
 
 
 def _name(func: Any) -> str:
     return func.name().split("::")[-1].split(".")[0]
 
 
-_RULES: dict[Any, Callable[[Any, Any, Any], Deferral | None]] = {
+_RULES: dict[Any, Callable[[Any, Any, Any], Op | None]] = {
     **dict.fromkeys(BINARY, _combines),
     **dict.fromkeys(UNARY, _maps),
     **dict.fromkeys(VIEWS, _views),

@@ -12,7 +12,7 @@ from torch_geometric.nn.models import schnet
 
 from ...drop_in import products as drop_in_products
 from ...drop_in.switch import Bindings, Functions, Route, Switch, as_option, stand_in
-from . import message as _messages
+from . import functions  # noqa: F401  # what PyTorch's functions do with messages
 from .accounts import accounts
 from .adapters import aggregations as _aggregations
 from .adapters import attention_modules as _fused
@@ -23,8 +23,7 @@ from .adapters import indexing as _indexing
 from .adapters import scatter as _operators
 from .adapters import softmax as _softmax
 from .adapters import spmm as _products
-from .lower import linear as _linear
-from .message import Message
+from .message import Message, guard_autograd, on_tensors
 
 # Functions, which are replaced under every name that any module has for them: module, name, stand-in.
 _FUNCTIONS: list[tuple[str, str, Route]] = [
@@ -33,8 +32,8 @@ _FUNCTIONS: list[tuple[str, str, Route]] = [
     ("torch_geometric.utils", "softmax", _softmax.softmax),
     ("torch_geometric.utils", "spmm", _products.spmm),
     ("torch_geometric.edge_index", "_spmm", _products.edge_index_spmm),
-    ("torch.autograd", "grad", _messages.grad),
-    ("torch.autograd", "backward", _messages.backward),
+    ("torch._functorch.vmap", "_add_batch_dim", on_tensors),
+    ("torch._functorch.eager_transforms", "_wrap_for_grad", on_tensors),
     ("torch", "index_select", _indexing.index_select),
     ("torch", "index_add", _added.index_add),
     ("torch", "scatter_add", _added.scatter_add),
@@ -52,8 +51,6 @@ _METHODS: list[tuple[type, str, Route]] = [
     (nn.aggr.VarAggregation, "forward", _aggregations.variance),
     (FusedAggregation, "forward", _aggregations.variance),
     (nn.aggr.MultiAggregation, "forward", _aggregations.several),
-    (torch.nn.Linear, "forward", _linear.linear),
-    (nn.Linear, "forward", _linear.linear),
 ]
 
 # Modules whose forwards are replaced, unless fuse=False.
@@ -118,6 +115,7 @@ def _chosen(fuse: Any, half: Any, products: Any) -> dict[str, Any]:
 
 
 def _install(bindings: Bindings) -> None:
+    guard_autograd()
     _functions.bind(bindings)
     for owner, name, route in _METHODS:
         bindings.bind(owner, name, stand_in(getattr(owner, name), route))
@@ -139,7 +137,7 @@ def _install_half(bindings: Bindings) -> None:
     bindings.bind(_operators, "IN_HALF", True)
 
 
-drop_in_products.READERS[Message] = lambda message: message.ordinary()  # type: ignore[attr-defined]
+drop_in_products.READERS[Message] = lambda message: message.materialized()  # type: ignore[attr-defined]
 _functions = Functions(_FUNCTIONS)
 _options = {
     "fuse": _install_fused,

@@ -20,11 +20,11 @@ from .. import thresholds as _worth
 from ..accounts import routed
 from ..call import plain
 from ..lower.reduce import incidence
-from ..lower.values import Evaluation, Rows, with_history
-from ..message import Message
+from ..lower.values import Evaluation, Rows, shared_values
+from ..message import Message, expression_of
 from ..rows import as_int64
 from . import scatter as _operators
-from .scatter import refuse_reduction, refuse_rows, usable_owner_of
+from .scatter import has_gradient, refuse_reduction, refuse_rows, usable_owner_of
 
 Original = Callable[..., Any]
 
@@ -60,8 +60,8 @@ def variance(
     is_rounded = is_half or (_operators.IN_HALF and isinstance(x, Message) and autocasts(x.device))
     if not is_rounded or refuse_mode(may_be_watched=True) is not None or not getattr(self, "need_degree", True):
         return original(self, x, *arguments)
-    formed = x.ordinary() if isinstance(x, Message) else x
-    out = original(self, formed.float() if is_half else formed, *arguments)
+    x = x.materialized("VarAggregation") if isinstance(x, Message) else x
+    out = original(self, x.float() if is_half else x, *arguments)
     return [part.to(x.dtype) for part in out] if isinstance(out, list) else out.to(x.dtype)
 
 
@@ -84,30 +84,31 @@ def several(
 
 def _rows_of(x: Tensor, index: Tensor, dim_size: Any, dim: int, names: Sequence[Any]) -> tuple[Graph, Tensor] | None:
     """The rows that are reduced, of nodes or edges, and the Graph along whose edges they go; None if they are left to PyG."""
-    if torch._C._is_tracing() or (isinstance(x, Message) and x.edge_dim != 0) or refuse_index(plain(index)) is not None:
+    if torch._C._is_tracing() or refuse_index(plain(index)) is not None:
         return None
-    with_gradient = x.requires_grad and torch.is_grad_enabled()
+    lazy = expression_of(x)
+    if isinstance(x, Message) and (lazy is None or lazy.edge_dim != 0):
+        return None
+    with_gradient = has_gradient(x)
     # PyG makes one reduction after the other of what one pass reads.
     num_values = _worth.weighed(x.numel(), x) * (len(names) if x.is_cuda else 1)
     if _worth.are_few(num_values, with_gradient, "max" in names or "min" in names):
         return None
     owner = usable_owner_of(index)
-    if owner is None or refuse_reduction(x, "sum", owner, dim, dim_size) is not None:
+    if owner is None or refuse_reduction(lazy or x, "sum", owner, dim, dim_size) is not None:
         return None
     propagation, row = owner
-    if isinstance(x, Message) and refuse_mode() is not None:
-        return None
-    if not isinstance(x, Message):
+    if lazy is None:
         if refuse_rows(x) is not None or not is_worth_a_graph(propagation.edge_index, num_values, with_gradient):
             return None
         return incidence(propagation.ending_in(row, dim_size)), x
-    if not x.is_as_made() or not x.propagation.ends_in(plain(index), propagation, row):
+    if refuse_mode() is not None or not lazy.propagation.ends_in(plain(index), propagation, row):
         return None
-    if x.row != 1 - row:
-        return incidence(propagation.ending_in(row, dim_size)), with_history(x)
-    value = Evaluation(x.propagation, x.requires_grad).of(x)
+    if lazy.row != 1 - row or lazy.is_watched():
+        return incidence(propagation.ending_in(row, dim_size)), shared_values(lazy)
+    value = Evaluation(lazy).of(lazy)
     assert isinstance(value, Rows)
-    return x.propagation.into(row, dim_size, value.x.shape[0]), snapshot(value.x)
+    return lazy.propagation.into(row, dim_size, value.x.shape[0]), snapshot(value.x)
 
 
 def _reduced(g: Graph, rows: Tensor, names: Sequence[str], x: Tensor) -> list[Tensor]:

@@ -171,7 +171,7 @@ def _reduced(
         rows = _operators.reduced_message(src, reduction, index, owner, 0, input.shape[0])
         if rows is not None:
             return rows if rows.dtype is input.dtype else None
-        src = src.ordinary()
+        src = src.materialized(name)
     g = _graph(src, reduction, index, input.shape[0])
     if isinstance(g, str):
         fell_back[name, g] += 1

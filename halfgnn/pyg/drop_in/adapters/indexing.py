@@ -25,7 +25,7 @@ from ..accounts import fell_back
 from ..call import Propagation, is_first_use
 from ..indices import gathered
 from ..lower import relations as _relations
-from ..message import lifted
+from ..message import gather, message_of
 from ..rows import has_gradient_in_half, in_fp32, rows_in_fp32
 from . import scatter as _operators
 from .scatter import refuse_ids, refuse_rows
@@ -236,7 +236,8 @@ def _routed_rows(x: Tensor, index: Tensor, num_values: int, frames: int) -> Tens
     reason = refuse_mode(may_be_watched=True) or refuse_rows(x) or refuse_index(index, x)
     if reason is not None:
         return reason
-    rows: Any = _relations.weights(x, index) if x.dim() == 3 and refuse_mode() is None else None
+    weights = _relations.weights(x, index) if x.dim() == 3 and refuse_mode() is None else None
+    rows: Any = None if weights is None else message_of(weights)
     # A graph of torch.compile, whose code is in no package, returns tensors as they were when it was traced.
     if rows is None and _operators.FUSE_ALL and calling_package(frames):
         rows = _message(x, index, num_values)
@@ -274,10 +275,10 @@ def _message(x: Tensor, index: Tensor, num_values: int) -> Tensor | str:
     if reason is not None:
         return reason
     x = x.resolve_neg() if x.is_neg() else x  # below autograd PyTorch would not
-    values = snapshot(x, with_history=False, without_autograd=True)
+    values = snapshot(x, without_autograd=True)
     if values is x:
         return "memory that cannot be shared"
     propagation.size[row] = x.shape[0]
     if not is_known(edges):
         propagation.ending_in(row, x.shape[0])
-    return lifted(x, propagation, row, index, values=values)
+    return gather(x, propagation, row, index, values=values)

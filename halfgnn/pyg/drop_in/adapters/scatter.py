@@ -23,8 +23,10 @@ from .. import indices as _indices
 from .. import thresholds as _worth
 from ..accounts import accounts, fell_back, routed
 from ..call import Propagation, begin, current, current_edges, is_first_use, owner_of, plain
+from ..expression import Expression
+from ..indices import gathered_rows
 from ..lower.reduce import has_rows_of, reduced
-from ..message import Message, lifted
+from ..message import Message, gather
 from ..rows import adds_in_half, as_int64, in_fp32
 from .refused_graphs import refuse_graph
 
@@ -129,9 +131,9 @@ def _index_select(original: Original, self: Any, src: Tensor, index: Tensor, num
     if (mode := refuse_mode()) is not None:  # which would see messages
         fell_back["propagate", mode] += 1
         g = propagation.ending_in(row, src.shape[self.node_dim])
-        return _indices.selected(src, index_data, g, self.node_dim % src.dim())
+        return gathered_rows(src, index_data, lambda: g, self.node_dim % src.dim())
     src = src.resolve_neg() if src.is_neg() else src  # below autograd PyTorch would not
-    return lifted(src, propagation, row, index_data, self.node_dim % src.dim())
+    return gather(src, propagation, row, index_data, self.node_dim % src.dim())
 
 
 def _row_to_lift(conv: Any, src: Tensor, index: Tensor, propagation: Propagation) -> int | str:
@@ -243,7 +245,7 @@ def _scatter(original: Original, src: Tensor, index: Tensor, dim: int, dim_size:
     reason = refuse_index(plain(index), src)
     if reason is not None:
         fell_back[name, reason] += 1
-        return _left(original, src.ordinary() if isinstance(src, Message) else src, index, dim, dim_size, reduce)
+        return _left(original, src, index, dim, dim_size, reduce)
     if (
         type(src) is not Message
         and reduction
@@ -252,14 +254,12 @@ def _scatter(original: Original, src: Tensor, index: Tensor, dim: int, dim_size:
         fell_back[name, "first use of an index"] += 1
         return _of_few(original, src, index, dim, dim_size, reduce)
     owner = usable_owner_of(index)
-    if isinstance(src, Message) and dim != src.edge_dim and _is_another(dim, src) and dim % src.dim() != src.edge_dim:
-        src = src.ordinary()
     if isinstance(src, Message):
         rows = reduced_message(src, reduction, index, owner, dim, dim_size)
         if rows is not None:
             return rows
-        src = src.ordinary()
-    elif reduction and _is_another(dim, src) and (owner or _refuse_another(src, index, dim) is None):
+        src = src.materialized("scatter")
+    if reduction and _is_another(dim, src) and (owner or _refuse_another(src, index, dim) is None):
         out = _scatter(original, src.movedim(dim, 0).contiguous(), index, 0, dim_size, reduce)  # features of one graph
         return out.movedim(0, dim).contiguous()  # as PyG's, of which callers take views
     g = graph_over(src, reduction, index, owner, dim, dim_size)
@@ -278,15 +278,16 @@ def reduced_message(
     dim: int,
     num_rows: int | None,
 ) -> Tensor | None:
-    """The rows of a message reduced without forming it; None if they have to be formed."""
-    if refuse_reduction(src, reduction, owner, dim, num_rows) is not None or not src.is_as_made():
+    """The rows of a message reduced without materializing it; None if they have to be materialized."""
+    lazy = src.expression()
+    if lazy is None or refuse_reduction(lazy, reduction, owner, dim, num_rows) is not None:
         return None
     if refuse_mode() is not None:  # which would see messages
         return None
     assert owner is not None and num_rows is not None
-    if not src.propagation.ends_in(plain(index), *owner) or not has_rows_of(src, owner[1], num_rows):
+    if not lazy.propagation.ends_in(plain(index), *owner) or not has_rows_of(lazy, owner[1], num_rows):
         return None
-    return _reduced(src, str(reduction), owner[1], num_rows)
+    return _reduced(lazy, str(reduction), owner[1], num_rows)
 
 
 def segment(original: Original, src: Tensor, ptr: Tensor, reduce: str = "sum") -> Tensor:
@@ -296,7 +297,7 @@ def segment(original: Original, src: Tensor, ptr: Tensor, reduce: str = "sum") -
     reduction = REDUCES.get(reduce)
     name = f"gspmm:copy_e_{reduction or reduce}"
     if isinstance(src, Message):
-        src = src.ordinary()
+        src = src.materialized("segment")
     g = "few values" if _worth.is_small(src, reduction) else graph_between(src, reduction, ptr, 0)
     if isinstance(g, str):
         fell_back[name, g] += 1
@@ -368,7 +369,11 @@ def _refuse_another(src: Tensor, index: Tensor, dim: int) -> str | None:
 
 
 def refuse_reduction(
-    src: Tensor, reduction: str | None, owner: tuple[Propagation, int] | None, dim: int, dim_size: int | None
+    src: Expression | Tensor,
+    reduction: str | None,
+    owner: tuple[Propagation, int] | None,
+    dim: int,
+    dim_size: int | None,
 ) -> str | None:
     """Why what is reduced by a row of an edge_index is PyG's."""
     if reduction is None:
@@ -378,7 +383,7 @@ def refuse_reduction(
     propagation, row = owner
     if propagation.refusal is not None:
         return propagation.refusal
-    edge_dim, rank = src.edge_dim if isinstance(src, Message) else 0, src.dim()
+    edge_dim, rank = src.edge_dim if isinstance(src, Expression) else 0, src.dim()
     if not -rank <= dim < rank or dim % rank != edge_dim:
         return "another dimension"
     if src.shape[edge_dim] != propagation.edge_index.shape[1]:
@@ -386,9 +391,9 @@ def refuse_reduction(
     return "no dim_size" if dim_size is None else refuse_ids(propagation, row, dim_size)
 
 
-def _reduced(message: Message, reduction: str, row: int, num_nodes: int) -> Tensor:
-    if not autocasts(message.device):  # mostly: a context takes longer than to ask
-        return reduced(message, reduction, row, num_nodes)
-    dtype = computed_type(message) if IN_HALF else None
-    with without_autocast(message.device):
-        return reduced(message, reduction, row, num_nodes, dtype)
+def _reduced(x: Expression, reduction: str, row: int, num_nodes: int) -> Tensor:
+    if not autocasts(x.device):  # mostly: a context takes longer than to ask
+        return reduced(x, reduction, row, num_nodes)
+    dtype = computed_type(x) if IN_HALF else None
+    with without_autocast(x.device):
+        return reduced(x, reduction, row, num_nodes, dtype)

@@ -17,9 +17,10 @@ from ....graph import Graph
 from .. import thresholds as _worth
 from ..accounts import fell_back, routed
 from ..call import is_first_use, plain
+from ..expression import Expression
 from ..lower.attention import is_exp_wide, softmax_of
-from ..lower.values import with_history
-from ..message import Message
+from ..lower.values import shared_values
+from ..message import Message, expression_of
 from ..rows import adds_in_half, as_int64, in_fp32
 from ..rules import strides_like
 from . import scatter as _operators
@@ -93,11 +94,12 @@ def _left_softmax(
 def _softmax(
     original: Original, src: Tensor, index: Tensor | None, ptr: Tensor | None, num_nodes: int | None, dim: int
 ) -> Tensor:
-    strides = strides_like(src)
+    lazy = expression_of(src)
+    strides = strides_like(src if lazy is None else lazy)
     if isinstance(src, Message):
-        if _operators.FUSE and (put_off := _put_off_softmax(src, index, dim, num_nodes)) is not None:
-            return put_off
-        src = with_history(src) if src.is_as_made() and refuse_mode() is None else src.ordinary()
+        if _operators.FUSE and lazy is not None and (out := _deferred(lazy, index, dim, num_nodes)) is not None:
+            return out
+        src = shared_values(lazy) if lazy is not None and refuse_mode() is None else src.materialized("softmax")
     reason = None if ptr is not None or not isinstance(index, Tensor) else refuse_index(plain(index), src)
     if reason is not None:
         g: Graph | str = reason
@@ -136,10 +138,11 @@ def _laid_out(x: Tensor, strides: tuple[int, ...] | None) -> Tensor:
     return x if strides is None else x.new_empty_strided(x.shape, strides).copy_(x)
 
 
-def _put_off_softmax(src: Message, index: Any, dim: int, num_nodes: int | None) -> Tensor | None:
+def _deferred(logits: Expression, index: Any, dim: int, num_nodes: int | None) -> Tensor | None:
     """The softmax as a message, which may become a part of a fused attention."""
     owner = usable_owner_of(index) if isinstance(index, Tensor) and refuse_mode() is None else None
-    if refuse_reduction(src, "softmax", owner, dim, num_nodes) is not None or not src.is_as_made():
+    if refuse_reduction(logits, "softmax", owner, dim, num_nodes) is not None:
         return None
     assert owner is not None and num_nodes is not None
-    return softmax_of(src, *owner, num_nodes, _operators.FUSE_ALL)
+    softmax = softmax_of(logits, *owner, num_nodes, _operators.FUSE_ALL)
+    return None if softmax is None else Message.of(softmax)

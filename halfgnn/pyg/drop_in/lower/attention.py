@@ -21,14 +21,12 @@ import torch
 from torch import Tensor
 
 from .... import ops
-from ....common.autograd import is_recorded, snapshot
-from ....common.precision import HALF, autocasts, without_autocast
+from ....common.autograd import snapshot
+from ....common.precision import HALF, autocasts
 from ....drop_in.switch import is_checkpointed
-from ....graph import Graph
 from ..accounts import routed
 from ..call import Propagation, current_module
-from ..expression import AbstractMessage, Applied, Lifted, Softmax, check_version, version_of
-from ..message import OWN_NODES, Message
+from ..expression import Expression, Gather, Op, Softmax
 from ..rules import BINARY, ORDERLY, SUM, strides_like
 from .values import Evaluation, Rows, is_over_last
 
@@ -43,8 +41,8 @@ class _Logits:
     its products with that.
     """
 
-    query: AbstractMessage
-    key: AbstractMessage
+    query: Expression
+    key: Expression
     edge: Tensor | None
     scale: float = 1.0
     bias: Tensor | None = None
@@ -56,8 +54,8 @@ class _Logits:
 _READ: tuple[weakref.WeakSet[Any], weakref.WeakSet[Any]] = weakref.WeakSet(), weakref.WeakSet()
 
 
-def softmax_of(logits: Message, propagation: Propagation, row: int, num_nodes: int, any_dot: bool) -> Tensor | None:
-    """The softmax over the edges of each node of a row, put off; None if nothing can be made of it.
+def softmax_of(logits: Expression, propagation: Propagation, row: int, num_nodes: int, any_dot: bool) -> Softmax | None:
+    """The softmax over the edges of each node of a row; None if nothing can be made of it.
 
     any_dot: also that of a dot without terms of edges, which takes as long as its steps, but keeps less.
     """
@@ -71,15 +69,15 @@ def softmax_of(logits: Message, propagation: Propagation, row: int, num_nodes: i
     if parsed is None or not (any_dot or parsed.slope is not None or parsed.edge is not None):
         return None
     dtype = torch.float32 if is_exp_wide(logits) else logits.dtype
-    recipe = Softmax(logits, row, num_nodes, dtype, autocasts(logits.device), lambda: _note_read(module, readers))
-    if torch.is_grad_enabled() and logits.requires_grad:
-        return _Softmax.apply(logits, recipe)
-    return _of(recipe)
+    in_autocast = autocasts(logits.device)
+    return Softmax(
+        logits, row, num_nodes, dtype, strides_like(logits), in_autocast, lambda: _note_read(module, readers)
+    )
 
 
-def is_exp_wide(x: Tensor) -> bool:
+def is_exp_wide(x: Expression | Tensor) -> bool:
     """Whether autocast takes the exp of x in fp32, as it does on CUDA."""
-    return x.is_cuda and x.dtype in HALF and autocasts(x.device)
+    return x.device.type == "cuda" and x.dtype in HALF and autocasts(x.device)
 
 
 def _note_read(module: Any, readers: weakref.WeakSet[Any]) -> None:
@@ -87,102 +85,57 @@ def _note_read(module: Any, readers: weakref.WeakSet[Any]) -> None:
         readers.add(module)
 
 
-def _of(recipe: Softmax, cell: Any = None) -> Message:
-    """cell: where its values are; None for a new one."""
-    logits = recipe.logits
-    strides = strides_like(logits)
-    return Message.of(recipe, logits.shape, recipe.dtype, logits, None, logits.shape[0], strides, cell)
-
-
-class _Softmax(torch.autograd.Function):
-    """The softmax as a Message. This backward runs if something reads its values."""
-
-    @staticmethod
-    def forward(ctx: Any, logits: Message, recipe: Softmax) -> Tensor:
-        message = _of(recipe)
-        # Not the message: its node would keep itself alive, and all features with it.
-        ctx.recipe, ctx.cell, ctx.version = recipe, message.cell, version_of(logits)
-        return message
-
-    @staticmethod
-    def backward(ctx: Any, grad: Tensor) -> Any:
-        recipe = ctx.recipe
-        propagation, row = recipe.logits.propagation, recipe.row
-        g = propagation.ending_in(row, recipe.num_nodes)
-        with without_autocast(grad.device):
-            weights = _differentiable(ctx, g) if is_recorded() else _weights(recipe, ctx.cell)
-            scaled = weights * grad
-            sums = ops.gspmm(g, "copy_rhs", "sum", None, scaled)
-            return scaled - weights * sums.index_select(0, propagation.edge_index[row]), None
-
-
-def _weights(recipe: Softmax, cell: Any) -> Tensor:
-    """The values of a softmax. Those of the cell may have been written to."""
-    message = _of(recipe, None if cell.is_written else cell)
-    return message.formed()
-
-
-def _differentiable(ctx: Any, g: Graph) -> Tensor:
-    logits = ctx.recipe.logits
-    check_version(logits, ctx.version)
-    return ops.edge_softmax(g, logits.ordinary().to(ctx.recipe.dtype))
-
-
-OWN_NODES[Softmax] = _Softmax._backward_cls  # type: ignore[attr-defined]
-
-
-def fused(message: AbstractMessage, evaluation: Evaluation, row: int, num_nodes: int) -> Tensor | None:
+def fused(x: Expression, evaluation: Evaluation, row: int, num_nodes: int) -> Tensor | None:
     """The sum (num_nodes, H, D) over the edges of each node of a row of values that a softmax weights; None for other sums."""
-    recipe = message.recipe
-    if not isinstance(recipe, Applied) or BINARY.get(recipe.func) != "mul" or message.dim() not in (2, 3):
+    if not isinstance(x, Op) or BINARY.get(x.func) != "mul" or x.dim() not in (2, 3):
         return None
-    for values, weights in (recipe.args, recipe.args[::-1]):
-        softmax = _softmax_behind(weights, message)
-        if softmax is not None and softmax.row == row and isinstance(values, AbstractMessage):
+    for values, weights in (x.args, x.args[::-1]):
+        softmax = _softmax_behind(weights, x)
+        if softmax is not None and softmax.over == row and isinstance(values, Expression):
             break
     else:
         return None
-    if values.dtype is not message.dtype and not softmax.in_autocast:
+    if values.dtype is not x.dtype and not softmax.in_autocast:
         return None  # fused sums of halves are rounded
-    logits = _logits(softmax.logits, row) if _have_history_like(message, message) else None
+    logits = _logits(softmax.logits, row) if _is_alive_like(x, x) else None
     if logits is None:
         return None
-    with_gradient = message.requires_grad and torch.is_grad_enabled()
-    with torch.set_grad_enabled(with_gradient):  # which terms of edges may need where the message does not
+    with torch.set_grad_enabled(
+        x.requires_grad and torch.is_grad_enabled()
+    ):  # which terms of edges may need where x does not
         if logits.slope is None:
-            return _dot_attention(logits, values, message, evaluation, row, num_nodes)
-        if values.row != 1 - row or values.shape != message.shape:
+            return _dot_attention(logits, values, x, evaluation, row, num_nodes)
+        if values.row != 1 - row or values.shape != x.shape:
             return None
         attend = _gat_attention if logits.attention is None else _gatv2_attention
         return attend(logits, values, evaluation, row, num_nodes)
 
 
-def _have_history_like(part: AbstractMessage, whole: AbstractMessage) -> bool:
-    """Whether all messages down to rows of nodes need a gradient if the whole does. Else something was detached, or frozen.
+def _is_alive_like(part: Expression, whole: Expression) -> bool:
+    """Whether all expressions down to rows of nodes need a gradient if the whole does, and nobody waits for one of theirs. Else
+    something was detached, or frozen.
 
-    What an operator was applied to must not have been written to.
+    What an operator was applied to must not have been modified in place.
     """
-    if part.requires_grad != whole.requires_grad:
+    if part.requires_grad != whole.requires_grad or part.is_watched():
         return False
-    recipe = part.recipe
-    if part.row is not None or isinstance(recipe, Lifted):
+    if part.row is not None:
         return True
-    if isinstance(recipe, Applied):
-        recipe.check_versions()
-    return all(_have_history_like(x, whole) for x in recipe.messages())
+    part.check_versions()
+    return all(_is_alive_like(x, whole) for x in part.operands())
 
 
 def _dot_attention(
-    logits: _Logits, values: AbstractMessage, message: AbstractMessage, evaluation: Evaluation, row: int, num_nodes: int
+    logits: _Logits, values: Expression, x: Expression, evaluation: Evaluation, row: int, num_nodes: int
 ) -> Tensor | None:
     value = _with_term(values, 1 - row)
-    if value is None or not logits.query.shape == logits.key.shape == values.shape == message.shape:
+    if value is None or not logits.query.shape == logits.key.shape == values.shape == x.shape:
         return None
-    query, key, rows = (_rows(x, evaluation) for x in (logits.query, logits.key, value[0]))
-    terms = [None if x is None else _with_heads(snapshot(x)) for x in (logits.edge, value[1])]
+    query, key, rows = (_rows(part, evaluation) for part in (logits.query, logits.key, value[0]))
+    terms = [None if term is None else _with_heads(snapshot(term)) for term in (logits.edge, value[1])]
     if logits.edge is value[1]:
         terms[1] = terms[0]
-    if any(x is not None and x.dtype is not key.dtype for x in (query, rows, *terms)):
+    if any(part is not None and part.dtype is not key.dtype for part in (query, rows, *terms)):
         return None
     if query.shape[0] != num_nodes or rows.shape[0] != key.shape[0]:
         return None
@@ -195,7 +148,7 @@ def _dot_attention(
 
 
 def _gatv2_attention(
-    logits: _Logits, values: AbstractMessage, evaluation: Evaluation, row: int, num_nodes: int
+    logits: _Logits, values: Expression, evaluation: Evaluation, row: int, num_nodes: int
 ) -> Tensor | None:
     attention = logits.attention
     assert attention is not None and logits.slope is not None
@@ -215,7 +168,7 @@ def _gatv2_attention(
 
 
 def _gat_attention(
-    logits: _Logits, values: AbstractMessage, evaluation: Evaluation, row: int, num_nodes: int
+    logits: _Logits, values: Expression, evaluation: Evaluation, row: int, num_nodes: int
 ) -> Tensor | None:
     """Logits (E, H), or (E,) for values (E, D)."""
     assert logits.slope is not None
@@ -234,9 +187,9 @@ def _gat_attention(
     return out.view(num_nodes, *values.shape[1:])
 
 
-def _rows(message: AbstractMessage, evaluation: Evaluation) -> Tensor:
+def _rows(x: Expression, evaluation: Evaluation) -> Tensor:
     """Of the nodes of one side: (nodes, H, D), or (nodes, H, 1) of numbers per head."""
-    value = evaluation.of(message)
+    value = evaluation.of(x)
     assert isinstance(value, Rows)
     return _with_heads(snapshot(value.x))
 
@@ -249,104 +202,98 @@ def _with_heads(x: Tensor) -> Tensor:
     return x if x.dim() == 3 else x.unsqueeze(1)
 
 
-def _softmax_behind(x: Any, message: AbstractMessage) -> Softmax | None:
-    """The softmax (E, H) of which x is a view that has one number for each head of the message."""
-    if not isinstance(x, AbstractMessage) or tuple(x.shape) != (*message.shape[:-1], 1):
+def _softmax_behind(x: Any, weighted: Expression) -> Softmax | None:
+    """The softmax (E, H) of which x is a view that has one number for each head of what is weighted."""
+    if not isinstance(x, Expression) or tuple(x.shape) != (*weighted.shape[:-1], 1):
         return None
-    while isinstance(x.recipe, Applied) and x.recipe.func in ORDERLY:
-        (x,) = x.recipe.messages()
-    if not isinstance(x.recipe, Softmax) or x.numel() != message.shape[:-1].numel():
-        return None
-    return x.recipe
+    while isinstance(x, Op) and x.func in ORDERLY:
+        x = x.args[0]
+    return x if isinstance(x, Softmax) and x.numel() == weighted.shape[:-1].numel() else None
 
 
-def _logits(message: AbstractMessage, row: int) -> _Logits | None:
+def _logits(x: Expression, row: int) -> _Logits | None:
     """Logits (E, H) or (E, H, 1), or (E,) and (E, 1) of one head, of which the nodes of a row are the queries."""
-    recipe = message.recipe
-    if not isinstance(recipe, Applied) or not message.is_as_made():
+    if not isinstance(x, Op) or not x.is_current():
         return None
-    if recipe.func in ORDERLY:
-        return _logits(recipe.args[0], row)
-    op = BINARY.get(recipe.func)
+    if x.func in ORDERLY:
+        return _logits(x.args[0], row)
+    op = BINARY.get(x.func)
     if op is not None:
-        return _scaled(op, recipe, message, row)
-    if recipe.func is _LEAKY_RELU:
-        return _rectified(recipe, row)
-    if recipe.func is not SUM or not is_over_last(recipe):
+        return _scaled(op, x, row)
+    if x.func is _LEAKY_RELU:
+        return _rectified(x, row)
+    if x.func is not SUM or not is_over_last(x):
         return None
-    recipe = recipe.args[0].recipe
-    if not isinstance(recipe, Applied) or BINARY.get(recipe.func) != "mul":
+    product = x.args[0]
+    if not isinstance(product, Op) or BINARY.get(product.func) != "mul":
         return None
-    for first, second in (recipe.args, recipe.args[::-1]):
-        if isinstance(first, AbstractMessage) and not isinstance(second, AbstractMessage):
+    for first, second in (product.args, product.args[::-1]):
+        if isinstance(first, Expression) and not isinstance(second, Expression):
             return _weighted(first, second, row)
-        if isinstance(first, AbstractMessage) and first.row == row and isinstance(second, AbstractMessage):
+        if isinstance(first, Expression) and first.row == row and isinstance(second, Expression):
             parts = _with_term(second, 1 - row)
             return None if parts is None else _Logits(first, *parts)
     return None
 
 
-def _weighted(message: AbstractMessage, attention: Any, row: int) -> _Logits | None:
+def _weighted(x: Expression, attention: Any, row: int) -> _Logits | None:
     """Logits of GATv2: what is summed over D is leaky_relu(...) * attention, with one attention for all edges."""
-    recipe = message.recipe
-    if not isinstance(recipe, Applied) or recipe.func is not _LEAKY_RELU or not isinstance(attention, Tensor):
+    if not isinstance(x, Op) or x.func is not _LEAKY_RELU or not isinstance(attention, Tensor):
         return None
-    if attention.numel() != message.shape[1:].numel() or attention.shape[-1] != message.shape[-1]:
+    if attention.numel() != x.shape[1:].numel() or attention.shape[-1] != x.shape[-1]:
         return None
-    if attention.dim() == message.dim() and attention.shape[0] != 1:
+    if attention.dim() == x.dim() and attention.shape[0] != 1:
         return None  # of each edge
-    logits = _rectified(recipe, row) if message.dim() in (2, 3) else None
+    logits = _rectified(x, row) if x.dim() in (2, 3) else None
     if logits is not None:
         logits.attention = attention
     return logits
 
 
-def _rectified(recipe: Applied, row: int) -> _Logits | None:
-    """leaky_relu of the sum of a message of each side, and of one tensor with a row per edge or none."""
-    message = recipe.args[0]
+def _rectified(x: Op, row: int) -> _Logits | None:
+    """leaky_relu of the sum of rows of each side, and of one tensor with a row per edge or none."""
+    total = x.args[0]
     sides: dict[int | None, Any] = {None: None}
-    for term in _terms(message):
-        side = term.row if isinstance(term, AbstractMessage) else None
-        is_whole = isinstance(term, Tensor) and term.shape == message.shape
-        if not is_whole or sides.get(side) is not None or (side is None and isinstance(term, AbstractMessage)):
+    for term in _terms(total):
+        side = term.row if isinstance(term, Expression) else None
+        is_whole = isinstance(term, (Expression, Tensor)) and term.shape == total.shape
+        if not is_whole or sides.get(side) is not None or (side is None and isinstance(term, Expression)):
             return None
         sides[side] = term
     if sides.keys() != {None, row, 1 - row}:
         return None
-    slope = recipe.args[1] if len(recipe.args) > 1 else 0.01
+    slope = x.args[1] if len(x.args) > 1 else 0.01
     return _Logits(sides[row], sides[1 - row], sides[None], slope=slope)
 
 
 def _terms(x: Any) -> Iterator[Any]:
-    """What is added up to a message: rows of nodes of one side, and operands that are no messages."""
-    recipe = x.recipe if isinstance(x, AbstractMessage) and x.row is None else None
-    if not isinstance(recipe, Applied) or BINARY.get(recipe.func) != "add":
+    """What is added up to an expression: rows of nodes of one side, and operands that are no expressions."""
+    if not isinstance(x, Op) or x.row is not None or BINARY.get(x.func) != "add":
         yield x
         return
-    for term in recipe.args:
+    for term in x.args:
         yield from _terms(term)
 
 
 def _are_same(a: Any, b: Any) -> bool:
-    """Whether two messages are the same views of the same features."""
+    """Whether two expressions are the same views of the same features."""
     if a is b:
         return True
-    if not isinstance(a, AbstractMessage) or not isinstance(b, AbstractMessage):
+    if not isinstance(a, Expression) or not isinstance(b, Expression):
         return type(a) is type(b) and not isinstance(a, Tensor) and a == b
-    first, second = a.recipe, b.recipe
-    if isinstance(first, Lifted) and isinstance(second, Lifted):
-        return first.x is second.x and a.row == b.row and first.version == second.version
-    if not isinstance(first, Applied) or not isinstance(second, Applied) or first.func is not second.func:
+    if isinstance(a, Gather) and isinstance(b, Gather):
+        return a.x is b.x and a.row == b.row and a.version == b.version
+    if not isinstance(a, Op) or not isinstance(b, Op) or a.func is not b.func:
         return False
-    return first.is_view and len(first.args) == len(second.args) and all(map(_are_same, first.args, second.args))
+    return a.is_view and len(a.args) == len(b.args) and all(map(_are_same, a.args, b.args))
 
 
-def _scaled(op: str, recipe: Applied, message: AbstractMessage, row: int) -> _Logits | None:
+def _scaled(op: str, x: Op, row: int) -> _Logits | None:
     """Logits times a number, or with a number for each edge and head added."""
-    first, second = recipe.args
-    if not isinstance(first, AbstractMessage) and op in ("mul", "add"):
+    first, second = x.args
+    if not isinstance(first, Expression) and op in ("mul", "add"):
         first, second = second, first
-    logits = _logits(first, row) if isinstance(first, AbstractMessage) else None
+    logits = _logits(first, row) if isinstance(first, Expression) else None
     if logits is None or (logits.slope is not None and logits.attention is None):
         return None
     if isinstance(second, (int, float)) and op in ("mul", "div"):
@@ -358,23 +305,21 @@ def _scaled(op: str, recipe: Applied, message: AbstractMessage, row: int) -> _Lo
             return None
         logits.bias = None if logits.bias is None else logits.bias * factor
         return logits
-    is_bias = isinstance(second, Tensor) and not isinstance(second, AbstractMessage) and second.shape == message.shape
-    if op != "add" or not is_bias:
+    if op != "add" or not isinstance(second, Tensor) or second.shape != x.shape:
         return None
     logits.bias = second if logits.bias is None else logits.bias + second
     return logits
 
 
-def _with_term(message: AbstractMessage, row: int) -> tuple[AbstractMessage, Tensor | None] | None:
+def _with_term(x: Expression, row: int) -> tuple[Expression, Tensor | None] | None:
     """Rows of nodes, and what is added to them for each edge."""
-    if message.row is not None:
-        return (message, None) if message.row == row and message.dim() in (2, 3) else None
-    recipe = message.recipe
-    if not isinstance(recipe, Applied) or BINARY.get(recipe.func) != "add":
+    if x.row is not None:
+        return (x, None) if x.row == row and x.dim() in (2, 3) else None
+    if not isinstance(x, Op) or BINARY.get(x.func) != "add":
         return None
-    for x, term in (recipe.args, recipe.args[::-1]):
-        if not isinstance(x, AbstractMessage) or isinstance(term, AbstractMessage) or not isinstance(term, Tensor):
+    for rows, term in (x.args, x.args[::-1]):
+        if not isinstance(rows, Expression) or not isinstance(term, Tensor):
             continue
-        if x.row == row and x.shape == term.shape == message.shape:
-            return x, term
+        if rows.row == row and rows.shape == term.shape == x.shape:
+            return rows, term
     return None

@@ -1,4 +1,4 @@
-"""Linear layers of messages, computed for nodes where they can be.
+"""Linear layers of expressions, computed for nodes where they can be.
 
 A layer of features that are joined is the sum of the layers of the parts, and that of x_j - x_i a difference of two of nodes. This
 is the first layer of EdgeConv, CGConv, PNA and of networks of meshes.
@@ -6,7 +6,6 @@ is the first layer of EdgeConv, CGConv, PNA and of networks of meshes.
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from typing import Any
 
 import torch
@@ -15,46 +14,48 @@ from torch import Tensor, nn
 
 from ....common.autograd import snapshot
 from ....common.precision import HALF, computed_type, without_autocast
-from ....drop_in.switch import inline, is_backward
 from ..accounts import routed
-from ..message import Message, lifted
+from ..expression import Expression, Gather
 from .values import ALL, EDGES, Combined, Evaluation, Joined, Rows, Value
 
 Terms = dict[int | str, list[tuple[Tensor, Tensor]]]  # by whose rows they are: rows, and their part of the weight
 
 
-def project(message: Message, weight: Tensor, bias: Tensor | None) -> Tensor | None:
-    """torch.nn.functional.linear of a message; None if it has to be formed."""
-    if message.edge_dim != 0 or message.dim() < 2 or message.shape[-1] != weight.shape[1]:
+def linear(x: Expression, weight: Tensor, bias: Tensor | None) -> Expression | Tensor | None:
+    """torch.nn.functional.linear of an expression; None if it has to be materialized."""
+    if x.edge_dim != 0 or x.dim() < 2 or not _is_plain(weight) or x.shape[-1] != weight.shape[-1]:
         return None
-    evaluation = Evaluation(message.propagation, message.requires_grad)
-    num_edges = message.shape[0]
-    if message.row is not None and message.num_rows <= num_edges:
-        return _of_one_side(message, evaluation, weight, bias)
-    with without_autocast(message.device):
-        value = evaluation.of(message)
-        dtype = computed_type(message)
+    evaluation, num_edges = Evaluation(x), x.shape[0]
+    if x.row is not None and x.num_rows <= num_edges and not x.is_watched():
+        return _of_one_side(x, evaluation, weight, bias)
+    with without_autocast(x.device):
+        value = evaluation.of(x)
+        dtype = computed_type(x)
         is_wide = dtype in HALF and not _reads_edges(value)
         terms = _terms(value, weight, evaluation, num_edges, is_wide or dtype not in HALF)
     if terms is None:
         return None
     if not is_wide:
-        return _sum(terms, bias, evaluation, message)
-    with without_autocast(message.device):  # rounded once: nodes are fewer than edges
-        terms = {of: [(x.float(), w.float()) for x, w in pairs] for of, pairs in terms.items()}
-        return _sum(terms, None if bias is None else bias.float(), evaluation, message).to(dtype)
+        return _sum(terms, bias, evaluation, x)
+    with without_autocast(x.device):  # rounded once: nodes are fewer than edges
+        terms = {of: [(y.float(), w.float()) for y, w in pairs] for of, pairs in terms.items()}
+        return _sum(terms, None if bias is None else bias.float(), evaluation, x).to(dtype)
 
 
-def _of_one_side(message: Message, evaluation: Evaluation, weight: Tensor, bias: Tensor | None) -> Tensor:
-    """A message again, of the nodes' projected features."""
-    with without_autocast(message.device):
-        value = evaluation.of(message)
-    assert isinstance(value, Rows)
+def _of_one_side(x: Expression, evaluation: Evaluation, weight: Tensor, bias: Tensor | None) -> Expression:
+    """An expression again, of the nodes' projected features."""
+    with without_autocast(x.device):
+        value = evaluation.of(x)
+    assert isinstance(value, Rows) and x.row is not None
     routed["linear"] += 1
-    row = message.row
-    assert row is not None
-    y = F.linear(snapshot(_read(value.x, row, weight, evaluation)), weight, bias)
-    return lifted(y, message.propagation, row, message.propagation.edge_index[row])
+    y = F.linear(snapshot(_read(value.x, x.row, weight, evaluation)), weight, bias)
+    return Gather(y, x.propagation, x.row, x.propagation.edge_index[x.row])
+
+
+def _is_plain(weight: Any) -> bool:
+    """Whether it is a matrix of numbers."""
+    is_tensor = type(weight) in (Tensor, nn.Parameter) and weight.layout == torch.strided
+    return is_tensor and weight.is_floating_point() and weight.dim() == 2
 
 
 def _read(x: Tensor, row: int, weight: Tensor, evaluation: Evaluation) -> Tensor:
@@ -126,7 +127,7 @@ def _width(value: Value) -> int:
     return max(map(_width, parts))
 
 
-def _sum(terms: Terms, bias: Tensor | None, evaluation: Evaluation, message: Message) -> Tensor:
+def _sum(terms: Terms, bias: Tensor | None, evaluation: Evaluation, x: Expression) -> Tensor:
     layers: list[Value] = []
     for of, pairs in terms.items():
         if of != EDGES and bias is not None:
@@ -138,8 +139,7 @@ def _sum(terms: Terms, bias: Tensor | None, evaluation: Evaluation, message: Mes
     value = layers[0]
     for layer in layers[1:]:
         value = Combined("add", value, layer)
-    with without_autocast(message.device):
-        evaluation.with_history = torch.is_grad_enabled()
+    with without_autocast(x.device):
         return evaluation.form(value)
 
 
@@ -154,50 +154,3 @@ def _layer(pairs: list[tuple[Tensor, Tensor]], bias: Tensor | None) -> Tensor:
     for x, weight in others:
         out = out + F.linear(snapshot(x), weight)
     return out
-
-
-# ---- stand-ins -----------------------------------------------------------------------------------------------------------------
-
-
-@inline
-def linear(original: Callable[..., Any]) -> Callable[..., Any]:
-    """``forward`` of torch.nn.Linear and torch_geometric.nn.Linear."""
-    message, route = Message, _linear
-
-    def forward(self: Any, input: Any) -> Any:
-        out = route(self, input) if type(input) is message else None
-        return original(self, input) if out is None else out
-
-    return forward
-
-
-def _linear(layer: Any, message: Message) -> Tensor | None:
-    if not _is_plain(layer.weight) or not message.is_as_made():
-        return None
-    return project(message, layer.weight, layer.bias)
-
-
-def _matmul(name: str) -> Callable[..., Any]:
-    """A method of Message: its product with a matrix (K, M) is that of a linear layer."""
-
-    def method(self: Message, matrix: Any) -> Any:
-        out = None
-        if (
-            type(self) is Message
-            and _is_plain(matrix)
-            and matrix.dim() == 2
-            and not is_backward()
-            and self.is_as_made()
-        ):
-            out = project(self, matrix.t(), None)
-        return getattr(Tensor, name)(self, matrix) if out is None else out
-
-    return method
-
-
-for _name in ("__matmul__", "matmul", "mm"):
-    setattr(Message, _name, _matmul(_name))
-
-
-def _is_plain(weight: Any) -> bool:
-    return type(weight) in (Tensor, nn.Parameter) and weight.layout == torch.strided and weight.is_floating_point()

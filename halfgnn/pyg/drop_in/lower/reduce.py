@@ -13,7 +13,7 @@ from ....common.kept import may_keep, ordinary_tensors
 from ....common.precision import HALF
 from ....graph import Graph
 from ..accounts import routed
-from ..expression import AbstractMessage, Applied, Lifted
+from ..expression import Expression, Op
 from ..rules import SHAPES, SUM
 from .attention import fused
 from .values import ALL, EDGES, Combined, Evaluation, Rectified, Rows, Value, is_narrow
@@ -22,31 +22,28 @@ _INCIDENCE = "_incidence"  # kept on a Graph: the one whose sources are its edge
 _NAMES = {"copy_lhs": "copy_u", "copy_rhs": "copy_e"}  # of operators that read one side, as counted
 
 
-def reduced(
-    message: AbstractMessage, reduction: str, row: int, num_nodes: int, dtype: torch.dtype | None = None
-) -> Tensor:
+def reduced(x: Expression, reduction: str, row: int, num_nodes: int, dtype: torch.dtype | None = None) -> Tensor:
     """The reduction (num_nodes, *) over the edges of each node of the row.
 
     reduction: sum, mean, max or min. dtype: a half type in which operands are gathered and which the result has.
     """
-    evaluation, out_dtype = Evaluation(message.propagation, message.requires_grad), dtype or message.dtype
-    out = _Reduction(evaluation, reduction, row, num_nodes, out_dtype, dtype).of_message(message)
+    out_dtype = dtype or x.dtype
+    out = _Reduction(Evaluation(x), reduction, row, num_nodes, out_dtype, dtype).of_expression(x)
     out = out if out.dtype is out_dtype else out.to(out_dtype)
-    dim, sizes = message.edge_dim, [*message.shape]
+    dim, sizes = x.edge_dim, [*x.shape]
     shape = (num_nodes, *sizes[:dim], *sizes[dim + 1 :])
     out = out if out.shape == shape else out.expand(shape)
     return out.movedim(0, dim).contiguous()  # as PyG's, of which callers take views and which they modify in place
 
 
-def has_rows_of(message: AbstractMessage, row: int, num_nodes: int) -> bool:
-    """Whether all features of the nodes of a row that a message is made of have so many rows.
+def has_rows_of(x: Expression, row: int, num_nodes: int) -> bool:
+    """Whether all features of the nodes of a row that an expression is made of have so many rows.
 
     torch_geometric notes the rows of x[0] as the nodes of row 0 under either flow, and a program may give another dim_size.
     """
-    if message.row is not None:
-        return message.row != row or message.num_rows == num_nodes
-    recipe = message.recipe
-    return isinstance(recipe, Lifted) or all(has_rows_of(x, row, num_nodes) for x in recipe.messages())
+    if x.row is not None:
+        return x.row != row or x.num_rows == num_nodes
+    return all(has_rows_of(y, row, num_nodes) for y in x.operands())
 
 
 class _Reduction:
@@ -68,32 +65,28 @@ class _Reduction:
         self.rank = 1  # of the values that are reduced
         evaluation.num_nodes[row] = num_nodes
 
-    def of_message(self, message: AbstractMessage) -> Tensor:
+    def of_expression(self, x: Expression) -> Tensor:
         """What views and sums do after the dimension of edges, they do to the result too."""
-        recipe = message.recipe
-        if isinstance(recipe, Applied) and message.row is None and self._has_history_like(message, recipe):
-            if recipe.is_view:
-                recipe.check_versions()
-                out = self.of_message(recipe.args[0])
-                if recipe.func in SHAPES:
-                    return out.reshape(out.shape[0], *message.shape[1:])
-                if recipe.func is torch.ops.aten.expand.default:
-                    return out.expand(out.shape[0], *message.shape[1:])
-                return recipe.func(out, *recipe.args[1:], **recipe.kwargs)
-            if recipe.func is SUM and self.is_linear:
-                inner = self.evaluation.of(recipe.args[0])
+        if isinstance(x, Op) and x.row is None and x.materialized_values() is None and _is_alive_like(x):
+            if x.is_view:
+                x.check_versions()
+                out = self.of_expression(x.args[0])
+                if x.func in SHAPES:
+                    return out.reshape(out.shape[0], *x.shape[1:])
+                if x.func is torch.ops.aten.expand.default:
+                    return out.expand(out.shape[0], *x.shape[1:])
+                return x.func(out, *x.args[1:], **x.kwargs)
+            if x.func is SUM and self.is_linear:
+                inner = self.evaluation.of(x.args[0])
                 if self._is_weighted(inner):
-                    self.rank = recipe.args[0].dim()
-                    return recipe.func(self.of(inner), *recipe.args[1:], **recipe.kwargs)
+                    self.rank = x.args[0].dim()
+                    return x.func(self.of(inner), *x.args[1:], **x.kwargs)
         if self.reduction == "sum" and self.cast is None:
-            attended = fused(message, self.evaluation, self.row, self.num_nodes)
+            attended = fused(x, self.evaluation, self.row, self.num_nodes)
             if attended is not None:
                 return attended
-        self.rank = message.dim()
-        return self.of(self.evaluation.of(message))
-
-    def _has_history_like(self, message: AbstractMessage, recipe: Applied) -> bool:
-        return all(x.requires_grad == message.requires_grad for x in recipe.messages())
+        self.rank = x.dim()
+        return self.of(self.evaluation.of(x))
 
     def _is_weighted(self, value: Value) -> bool:
         """Whether it is a product of sources and edges, which one operator reduces."""
@@ -208,6 +201,11 @@ class _Reduction:
     def _for_edges(self, x: Any) -> Tensor:
         num_edges = self.evaluation.propagation.edge_index.shape[1]
         return torch.as_tensor(x, dtype=self.dtype).expand(num_edges, *getattr(x, "shape", ())[1:]).contiguous()
+
+
+def _is_alive_like(x: Op) -> bool:
+    """Whether gradients reach what x is made of if they reach x."""
+    return all(y.requires_grad == x.requires_grad for y in x.operands())
 
 
 def _by_side(value: Combined, row: int) -> tuple[Any, Any]:

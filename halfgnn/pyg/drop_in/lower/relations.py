@@ -17,31 +17,20 @@ from ...graphs import holds_ids_below, topology_of
 from ..accounts import routed
 from ..adapters.edge_index import made_once
 from ..call import Pairs, Propagation, current
-from ..expression import Lifted
-from ..message import Message, lifted
-from .values import Evaluation, Rows
+from ..expression import Expression, Gather
+from .values import Evaluation, Rows, materialize
 
 _SMALLEST = 65_536  # values of weights per edge that are formed without more ado
 _MOST_RELATIONS = 512
 
 
-class Weights(Message):
-    """``weight[edge_type]`` (E, K, M): a message whose nodes are relations."""
+class Relations(Propagation):
+    """The edges of ``weight[edge_type]``, whose nodes on both sides are relations."""
 
-    @classmethod
-    def __torch_function__(cls, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:  # type: ignore[override]
-        if func in _PRODUCTS and not kwargs and len(args) == 2 and type(args[1]) is Weights:
-            out = _product(*args)
-            if out is not None:
-                return out
-        with torch._C.DisableTorchFunctionSubclass():
-            return func(*args, **(kwargs or {}))
+    __slots__ = ()
 
 
-_PRODUCTS = {torch.bmm, torch.matmul, Tensor.bmm, Tensor.matmul, Tensor.__matmul__}
-
-
-def weights(table: Tensor, edge_type: Tensor) -> Tensor | None:
+def weights(table: Tensor, edge_type: Tensor) -> Gather | None:
     """table[edge_type] of a table (R, K, M), edge_type (E,); None if it is to be formed at once."""
     num_relations, num_edges = table.shape[0], edge_type.shape[0]
     propagation = current()
@@ -56,9 +45,11 @@ def weights(table: Tensor, edge_type: Tensor) -> Tensor | None:
     edges = _edges_of(edge_type)
     if not holds_ids_below(edges, 0, num_relations):
         return None
-    message = lifted(table, Propagation(edges, [num_relations, num_relations]), 0, edges[0])
-    message.__class__ = Weights
-    return message
+    return Gather(table, Relations(edges, [num_relations, num_relations]), 0, edges[0])
+
+
+def are_weights(x: Any) -> bool:
+    return isinstance(x, Gather) and type(x.propagation) is Relations
 
 
 def _edges_of(edge_type: Tensor) -> Tensor:
@@ -67,61 +58,61 @@ def _edges_of(edge_type: Tensor) -> Tensor:
     return edges
 
 
-def _product(x: Any, weights: Weights) -> Tensor | None:
-    """x (E, 1, K) times the weights, (E, 1, M); None if they have to be formed."""
-    recipe = weights.recipe
-    if not isinstance(x, Tensor) or x.dim() != 3 or x.shape[1] != 1 or not isinstance(recipe, Lifted):
+def product(x: Expression | Tensor, weights: Gather) -> Expression | Tensor | None:
+    """x (E, 1, K) times the weights, (E, 1, M); None if they have to be materialized."""
+    if x.dim() != 3 or x.shape[1] != 1 or weights.is_watched():
         return None
-    if x.shape[0] != weights.shape[0] or x.shape[2] != weights.shape[1] or not weights.is_as_made():
+    if x.shape[0] != weights.shape[0] or x.shape[2] != weights.shape[1]:
         return None
-    if isinstance(x, Message) and x.is_as_made() and x.row is not None and x.edge_dim == 0:
-        if x.num_rows * recipe.x.shape[0] <= x.shape[0]:
-            return _of_nodes(x, weights, recipe)
-    elif type(x) is not Tensor and not isinstance(x, Message):
-        return None
-    return _of_edges(x.ordinary() if isinstance(x, Message) else x, weights, recipe)
+    if isinstance(x, Expression):
+        if x.row is not None and x.edge_dim == 0 and not x.is_watched() and x.num_rows * weights.num_rows <= x.shape[0]:
+            return _of_nodes(x, weights)
+        x = materialize(x)
+    return _of_edges(x, weights)
 
 
-def _table(weights: Weights, recipe: Lifted) -> Tensor:
-    return recipe.current(weights.requires_grad and torch.is_grad_enabled())
+def _table(weights: Gather) -> Tensor:
+    weights.grad_bypassed |= weights.requires_grad and torch.is_grad_enabled()
+    table = weights.current()
+    return table if weights.requires_grad or not table.requires_grad else table.detach()
 
 
-def _of_nodes(x: Message, weights: Weights, recipe: Lifted) -> Tensor:
-    """The products of all nodes with all relations: messages of pairs of both."""
+def _of_nodes(x: Expression, weights: Gather) -> Expression:
+    """The products of all nodes with all relations: rows of pairs of both."""
     routed["relations:nodes"] += 1
     with without_autocast(x.device):
-        rows = Evaluation(x.propagation, x.requires_grad).of(x)
+        rows = Evaluation(x).of(x)
     assert isinstance(rows, Rows) and x.row is not None
-    table = _table(weights, recipe)
+    table = _table(weights)
     num_relations, inputs, outputs = table.shape
     y = rows.x.reshape(-1, inputs) @ table.transpose(0, 1).reshape(inputs, num_relations * outputs)
-    pairs = _pairs(x.propagation, x.row, recipe, num_relations)
-    return lifted(y.view(-1, 1, outputs), pairs, x.row, pairs.edge_index[x.row])
+    pairs = _pairs(x.propagation, x.row, weights, num_relations)
+    return Gather(y.view(-1, 1, outputs), pairs, x.row, pairs.edge_index[x.row])
 
 
-def _pairs(propagation: Propagation, row: int, recipe: Lifted, num_relations: int) -> Propagation:
+def _pairs(propagation: Propagation, row: int, weights: Gather, num_relations: int) -> Propagation:
     """The same edges, whose nodes of one row are pairs of a node and a relation."""
 
     def make() -> tuple[Tensor]:
         pairs = propagation.edge_index.clone()
-        pairs[row].mul_(num_relations).add_(recipe.ids)
+        pairs[row].mul_(num_relations).add_(weights.ids)
         return (pairs,)
 
-    key = topology_of(recipe.propagation.edge_index), row, num_relations
+    key = topology_of(weights.propagation.edge_index), row, num_relations
     (pairs,) = made_once(topology_of(propagation.edge_index), key, make)
     return Pairs(pairs, propagation, row)
 
 
-def _of_edges(x: Tensor, weights: Weights, recipe: Lifted) -> Tensor:
+def _of_edges(x: Tensor, weights: Gather) -> Tensor:
     """A product per relation, of the rows of its edges."""
     routed["relations:edges"] += 1
-    table = _table(weights, recipe)
+    table = _table(weights)
 
     def make() -> tuple[Tensor, Tensor, list[int]]:
-        order = torch.argsort(recipe.ids, stable=True)
-        return order, torch.argsort(order), torch.bincount(recipe.ids, minlength=len(table)).tolist()
+        order = torch.argsort(weights.ids, stable=True)
+        return order, torch.argsort(order), torch.bincount(weights.ids, minlength=len(table)).tolist()
 
-    order, places, counts = made_once(topology_of(recipe.propagation.edge_index), len(table), make)
+    order, places, counts = made_once(topology_of(weights.propagation.edge_index), len(table), make)
     parts = x[:, 0].index_select(0, order).split(counts)
     out = torch.cat([part @ matrix for part, matrix in zip(parts, table.unbind())])
     return out.index_select(0, places).unsqueeze(1)

@@ -1,4 +1,4 @@
-"""The values of messages, computed from the features of nodes and the data of edges, with their history.
+"""The values of expressions, computed from the features of nodes and the data of edges, with their history.
 
 A value is a tree: rows of one side's nodes, rows of edges, tensors for all edges, and what combines them. Reductions, sums over the
 last dimension and linear layers take the tree apart, so that little of it is formed. Its dimension of edges is the first one here.
@@ -6,9 +6,11 @@ last dimension and linear layers take the tree apart, so that little of it is fo
 
 from __future__ import annotations
 
+import copy
 import operator
 from collections.abc import Callable
 from dataclasses import dataclass, replace
+from functools import partial
 from typing import Any
 
 import torch
@@ -21,9 +23,8 @@ from ....drop_in.switch import is_backward
 from ....graph import Graph
 from ...graphs import graph_with, reached
 from ..accounts import routed
-from ..call import Propagation
-from ..expression import AbstractMessage, Applied, Lifted, Softmax, is_negated
-from ..rows import rows_at
+from ..expression import Expression, Gather, Op, Softmax, is_negated
+from ..indices import gathered_rows
 from ..rules import BINARY, CAT, POLES, SHAPES, SUM, UNBOUNDED, is_of_edges
 
 EDGES, ALL = "edges", "all"
@@ -72,90 +73,93 @@ Value = Rows | Combined | Rectified | Joined
 
 
 class Evaluation:
-    """Computes values of messages of one propagation, outside of autocast.
+    """Computes values of expressions of one propagation, outside of autocast.
 
-    with_history: whether gradients reach what the messages are made of.
+    is_live: whether gradients reach what the expressions are made of. Those of an expression that requires none never do.
     """
 
-    def __init__(self, propagation: Propagation, with_history: bool) -> None:
-        self.propagation, self.with_history = propagation, with_history
+    def __init__(self, expression: Expression) -> None:
+        self.propagation, self.is_live = expression.propagation, expression.requires_grad
         self.num_nodes: dict[int, int] = {}  # of the rows of edge_index, as far as they are known
 
     # ---- trees ---------------------------------------------------------------------------------------------------------------
 
-    def of(self, message: AbstractMessage) -> Value:
-        if self.with_history and not message.requires_grad:
-            return self._without_history().of(message)
-        message.is_passed |= self.with_history
-        recipe = message.recipe
-        if message.row is not None:
-            self.num_nodes[message.row] = message.num_rows
-            return Rows(message.row, self._rows(message))
-        shared = message.cell.shared
-        if shared is not None and (shared.requires_grad or not self.with_history):
-            return Rows(EDGES, shared if self.with_history else shared.detach())
-        if isinstance(recipe, Softmax):
-            logits = self.form(self.of(recipe.logits)).to(message.dtype).expand(message.shape)
+    def of(self, x: Expression) -> Value:
+        if self.is_live and not x.requires_grad:
+            return self._detached().of(x)
+        values = x.materialized_values()
+        if values is not None and (x.cache.is_observed or (x.cache.is_shared and x.row is None)):
+            return Rows(EDGES, self._alive(values if x.edge_dim == 0 else values.movedim(x.edge_dim, 0)))
+        x.grad_bypassed |= self.is_live
+        if x.row is not None and not x.is_watched():
+            self.num_nodes[x.row] = x.num_rows
+            return Rows(x.row, self._rows(x))
+        if isinstance(x, Softmax):
+            logits = self.form(self.of(x.logits)).to(x.dtype).expand(x.shape)
             routed["edge_softmax"] += not is_backward()
-            return Rows(EDGES, ops.edge_softmax(self.propagation.ending_in(recipe.row, recipe.num_nodes), logits))
-        assert isinstance(recipe, Applied)
-        recipe.check_versions()
-        op = BINARY.get(recipe.func)
+            return Rows(EDGES, ops.edge_softmax(self.propagation.ending_in(x.over, x.num_nodes), logits))
+        assert isinstance(x, Op)
+        x.check_versions()
+        op = BINARY.get(x.func)
         if op is not None:
-            value = combined(op, *(self._operand(x, message) for x in recipe.args))
-            if op == "add" and isinstance(value, Combined) and any(map(is_negated, recipe.args)):
+            value = combined(op, *(self._operand(y, x) for y in x.args))
+            if op == "add" and isinstance(value, Combined) and any(map(is_negated, x.args)):
                 return replace(value, is_difference=True)
             return value
-        if recipe.func is CAT:
-            return Joined(tuple(self._operand(x, message) for x in recipe.args[0]))
-        inner = self.of(recipe.args[0])
-        if recipe.name == "u_relu_add_e" and isinstance(inner, Combined):
+        if x.func is CAT:
+            return Joined(tuple(self._operand(y, x) for y in x.args[0]))
+        inner = self.of(x.args[0])
+        if x.name == "u_relu_add_e" and isinstance(inner, Combined):
             return Rectified(inner)
-        if recipe.func is SUM:
-            summed = self._dot(inner, message) if is_over_last(recipe) else None
+        if x.func is SUM:
+            summed = self._dot(inner, x) if is_over_last(x) else None
             if summed is not None:
                 return summed
-        elif isinstance(inner, Joined) and all(isinstance(x, Rows) for x in inner.parts):
-            parts = self._of_parts(recipe, inner, message)
+        elif isinstance(inner, Joined) and all(isinstance(part, Rows) for part in inner.parts):
+            parts = self._of_parts(x, inner)
             if parts is not None:
                 return parts
-        return Rows(EDGES, _applied(recipe, message, self.form(inner)))
+        return Rows(EDGES, _applied(x, self.form(inner)))
 
-    def _without_history(self) -> Evaluation:
-        plain = Evaluation(self.propagation, False)
-        plain.num_nodes = self.num_nodes
-        return plain
+    def _detached(self) -> Evaluation:
+        twin = copy.copy(self)  # which knows the same numbers of nodes
+        twin.is_live = False
+        return twin
 
-    def _rows(self, message: AbstractMessage) -> Tensor:
-        """What belongs to the nodes of message.row, computed for each node once."""
-        recipe, has_history = message.recipe, self.with_history and message.requires_grad
-        message.is_passed |= has_history
-        if isinstance(recipe, Lifted):
-            x = recipe.current(has_history)
-            return x if recipe.dim == 0 else x.movedim(recipe.dim, 0)
-        assert isinstance(recipe, Applied)  # a softmax belongs to edges
-        recipe.check_versions()
+    def _alive(self, x: Tensor) -> Tensor:
+        return x if self.is_live or not x.requires_grad else x.detach()
+
+    def _rows(self, x: Expression) -> Tensor:
+        """What belongs to the nodes of x.row, computed for each node once."""
+        if self.is_live and not x.requires_grad:
+            return self._detached()._rows(x)
+        x.grad_bypassed |= self.is_live
+        if isinstance(x, Gather):
+            rows = self._alive(x.current())
+            return rows if x.edge_dim == 0 else rows.movedim(x.edge_dim, 0)
+        assert isinstance(x, Op)  # a softmax belongs to edges
+        x.check_versions()
         args = []
-        for place, x in enumerate(recipe.args):
-            if isinstance(x, AbstractMessage):
-                rows = (self if has_history else self._without_history())._rows(x)
-                rows = self._argument(recipe, place, rows, x.row) if has_history else rows
+        for place, y in enumerate(x.args):
+            if isinstance(y, Expression):
+                rows = self._rows(y)
+                rows = self._argument(x, place, rows, y.row) if self.is_live else rows
                 # The operator may keep it for its backward.
-                x = snapshot(rows) if isinstance(x.recipe, Lifted) and not recipe.is_view else rows
-            elif isinstance(x, Tensor):
-                x = _with_edges_first(x if has_history else x.detach(), message)
-            args.append(x)
-        if recipe.func in SHAPES:
-            return args[0].reshape(args[0].shape[0], *message.shape[1:])
-        if recipe.func is torch.ops.aten.expand.default:
-            return args[0].expand(args[0].shape[0], *message.shape[1:])
-        return recipe.func(*args, **recipe.kwargs)
+                y = snapshot(rows) if isinstance(y, Gather) and not x.is_view else rows
+            elif isinstance(y, Tensor):
+                y = _with_edges_first(self._alive(y), x)
+            args.append(y)
+        if x.func in SHAPES:
+            return args[0].reshape(args[0].shape[0], *x.shape[1:])
+        if x.func is torch.ops.aten.expand.default:
+            return args[0].expand(args[0].shape[0], *x.shape[1:])
+        return x.func(*args, **x.kwargs)
 
-    def _argument(self, recipe: Applied, place: int, x: Tensor, row: int | None) -> Tensor:
+    def _argument(self, op: Op, place: int, x: Tensor, row: int | None) -> Tensor:
         """x, of an operator that may make NaN of a gradient of 0: at a pole, or in the gradient of the other factor."""
-        if recipe.func in POLES or (recipe.func is torch.ops.aten.div.Tensor and place == 1):
+        if op.func in POLES or (op.func is torch.ops.aten.div.Tensor and place == 1):
             return self.read(x, row)
-        return self.read(x, row, True) if recipe.func in UNBOUNDED else x
+        return self.read(x, row, True) if op.func in UNBOUNDED else x
 
     def read(self, x: Tensor, row: int | None, if_infinite: bool = False) -> Tensor:
         """Rows x of the nodes of a row. A node without edges gets the values of another: what is made of its own is nobody's.
@@ -169,54 +173,49 @@ class Evaluation:
             return x
         return torch.where(mask.view(-1, *[1] * (x.dim() - 1)), x, x.detach().index_select(0, edge_index[row, :1]))
 
-    def _operand(self, x: Any, message: AbstractMessage) -> Value:
-        if isinstance(x, AbstractMessage):
-            return self.of(x)
-        if not isinstance(x, Tensor):
-            return Rows(ALL, x)
-        of = EDGES if is_of_edges(x, message) else ALL
-        return Rows(of, _with_edges_first(x if self.with_history else x.detach(), message))
+    def _operand(self, y: Any, x: Op) -> Value:
+        if isinstance(y, Expression):
+            return self.of(y)
+        if not isinstance(y, Tensor):
+            return Rows(ALL, y)
+        return Rows(EDGES if is_of_edges(y, x) else ALL, _with_edges_first(self._alive(y), x))
 
-    def _of_parts(self, recipe: Applied, joined: Joined, message: AbstractMessage) -> Value | None:
+    def _of_parts(self, x: Op, joined: Joined) -> Value | None:
         """A row or column of what is joined along the last dimension, as that of each part."""
-        func, rank = recipe.func, recipe.args[0].dim()
+        func, rank = x.func, x.args[0].dim()
         if func not in (torch.ops.aten.select.int, torch.ops.aten.slice.Tensor, torch.ops.aten.squeeze.dim):
             return None
-        if recipe.args[1] % rank == rank - 1:
+        if x.args[1] % rank == rank - 1:
             return None
-        parts = [x for x in joined.parts if isinstance(x, Rows)]
+        parts = [part for part in joined.parts if isinstance(part, Rows)]
         if func is torch.ops.aten.select.int:
-            dim, place = recipe.args[1] % rank, recipe.args[2]
-            return Joined(tuple(Rows(x.of, self._selected(recipe.args[0], x.x, dim, place)) for x in parts))
-        return Joined(tuple(Rows(x.of, func(x.x, *recipe.args[1:], **recipe.kwargs)) for x in parts))
+            dim, place = x.args[1] % rank, x.args[2]
+            return Joined(tuple(Rows(part.of, self._selected(x.args[0], part.x, dim, place)) for part in parts))
+        return Joined(tuple(Rows(part.of, func(part.x, *x.args[1:], **x.kwargs)) for part in parts))
 
-    def _selected(self, joined: AbstractMessage, x: Tensor, dim: int, place: int) -> Tensor:
+    def _selected(self, joined: Expression, x: Tensor, dim: int, place: int) -> Tensor:
         """x.select(dim, place). The layers of PNA select one tower after another: one gradient of all fills x's, where each
         select would fill it with zeros and add it to those of the others."""
-        if not (
-            self.with_history and x.requires_grad and torch.is_grad_enabled()
-        ):  # parts that are kept have a history
+        if not (self.is_live and x.requires_grad and torch.is_grad_enabled()):  # parts that are kept have a history
             return x.select(dim, place)
-        for known, known_dim, parts in joined.cell.unbound:
+        for known, known_dim, parts in joined.unbound:
             if known is x and known_dim == dim:
                 return parts[place]
         parts = x.unbind(dim)
-        joined.cell.unbound.append((x, dim, parts))
+        joined.unbound.append((x, dim, parts))
         return parts[place]
 
     # ---- sums over the last dimension ------------------------------------------------------------------------------------------
 
-    def _dot(self, value: Value, message: AbstractMessage) -> Value | None:
-        recipe = message.recipe
-        assert isinstance(recipe, Applied)
-        source = recipe.args[0]
-        summed = self._summed(value, source.shape[-1], message.dtype)
+    def _dot(self, value: Value, x: Op) -> Value | None:
+        source = x.args[0]
+        summed = self._summed(value, source.shape[-1], x.dtype)
         if summed is None:
             return None
-        x = self.form(summed)
-        if message.dim() < source.dim():
-            x = x.squeeze(-1)
-        return Rows(EDGES, x if x.dtype is message.dtype else x.to(message.dtype))
+        out = self.form(summed)
+        if x.dim() < source.dim():
+            out = out.squeeze(-1)
+        return Rows(EDGES, out if out.dtype is x.dtype else out.to(x.dtype))
 
     def _summed(self, value: Value, width: int, dtype: torch.dtype, is_part: bool = False) -> Value | None:
         """The sum over the last dimension, kept as 1; None if it has to be formed first. is_part: it is added to others."""
@@ -259,10 +258,9 @@ class Evaluation:
         if isinstance(value, Rows):
             if isinstance(value.of, str):
                 return value.x
-            if not self.with_history:
-                x, row = value.x, value.of
-                return rows_at(x, self.propagation.edge_index[row], lambda: self.propagation.ending_in(row, x.shape[0]))
-            return ops.gsddmm(self._graph(), "copy_lhs", value.x, None, _TARGETS[value.of], "v")
+            rows, side = value.x, value.of
+            index = self.propagation.edge_index[side]
+            return gathered_rows(rows, index, lambda: self.propagation.ending_in(side, rows.shape[0]))
         if isinstance(value, Rectified):
             return self.form(value.sum).relu_()  # a tensor of its own
         if isinstance(value, Joined):
@@ -352,51 +350,64 @@ def _terms(value: Value) -> list[Rows] | None:
     return None if first is None or second is None else first + second
 
 
-def is_over_last(recipe: Applied) -> bool:
-    rank = recipe.args[0].dim()
-    return recipe.args[1][0] % rank == rank - 1
+def is_over_last(x: Op) -> bool:
+    rank = x.args[0].dim()
+    return x.args[1][0] % rank == rank - 1
 
 
-def _with_edges_first(x: Tensor, message: AbstractMessage) -> Tensor:
-    if message.edge_dim == 0 or x.dim() == 0:
+def _with_edges_first(x: Tensor, like: Expression) -> Tensor:
+    if like.edge_dim == 0 or x.dim() == 0:
         return x
-    return x.view(*[1] * (message.dim() - x.dim()), *x.shape).movedim(message.edge_dim, 0)
+    return x.view(*[1] * (like.dim() - x.dim()), *x.shape).movedim(like.edge_dim, 0)
 
 
-def _applied(recipe: Applied, message: AbstractMessage, x: Tensor) -> Tensor:
-    """The operator of the recipe on the formed values of its only message."""
-    if recipe.func in SHAPES:
-        return x.reshape(message.shape)
-    return recipe.func(x, *recipe.args[1:], **recipe.kwargs)
+def _applied(x: Op, values: Tensor) -> Tensor:
+    """The operator on the values of its only expression."""
+    if x.func in SHAPES:
+        return values.reshape(x.shape)
+    return x.func(values, *x.args[1:], **x.kwargs)
 
 
-def form(message: AbstractMessage) -> Tensor:
-    """The values, without their history. The caller has turned gradients and autocast off."""
-    recipe = message.recipe
-    if isinstance(recipe, Lifted):
-        x = recipe.current(False)
-        if recipe.dim != 0:
-            return x.index_select(recipe.dim, recipe.ids)
-        return rows_at(x, recipe.ids, lambda: recipe.propagation.ending_in(recipe.row, x.shape[0]))
-    return _formed(message, False)
+def materialize(x: Expression) -> Tensor:
+    """The values with their history, which are kept with the expression."""
+    known = x.materialized_values()
+    if known is not None:
+        return known
+    with torch.set_grad_enabled(x.requires_grad), without_autocast(x.device):
+        x.put(_of_own_strides(x, _materialized(x)))
+    assert x.cache.values is not None
+    return x.cache.values
 
 
-def with_history(message: AbstractMessage) -> Tensor:
-    """The values, with gradients of their own to what the message is made of.
+def _materialized(x: Expression) -> Tensor:
+    if isinstance(x, Gather) and x.edge_dim:
+        rows = x.current() if x.requires_grad else x.current().detach()
+        return gathered_rows(rows, x.ids, partial(x.propagation.ending_in, x.side, x.num_rows), x.edge_dim)
+    if isinstance(x, Op) and x.row is not None and x.requires_grad and x.func not in BINARY:
+        # Not for the nodes: a program may differentiate it with regard to what it is made of, which it has at hand.
+        x.check_versions()
+        return _applied(x, materialize(x.args[0]))
+    grad_bypassed, evaluation = x.grad_bypassed, Evaluation(x)
+    values = evaluation.form(evaluation.of(x))
+    x.grad_bypassed = grad_bypassed  # gradients pass through the values
+    return (values if x.edge_dim == 0 else values.movedim(0, x.edge_dim)).expand(x.shape)
 
-    They are shared with what reads the message later, and so are those of the message that it scales: an aggregation by a softmax
-    weighs messages with a function of their own.
-    """
-    recipe = message.recipe
-    scaled = list(recipe.messages()) if isinstance(recipe, Applied) and recipe.func in BINARY else []
-    with without_autocast(message.device):
-        for x in [*scaled, message] if len(scaled) == 1 else [message]:
-            if x.row is None and x.edge_dim == 0 and x.cell.shared is None:
-                x.cell.shared = _formed(x, message.requires_grad)
-        return _formed(message, message.requires_grad)
+
+def shared_values(x: Expression) -> Tensor:
+    """The values, materialized after those of the expression that x scales, if it scales one: an aggregation by a softmax weighs
+    messages with a function of their own, and reads both."""
+    scaled = list(x.operands()) if isinstance(x, Op) and x.func in BINARY else []
+    for y in [*scaled, x] if len(scaled) == 1 else [x]:
+        if y.row is None:
+            materialize(y)
+            y.cache.is_shared = True
+    return materialize(x)
 
 
-def _formed(message: AbstractMessage, with_history: bool) -> Tensor:
-    evaluation = Evaluation(message.propagation, with_history)
-    x = evaluation.form(evaluation.of(message))
-    return (x if message.edge_dim == 0 else x.movedim(0, message.edge_dim)).expand(message.shape)
+def _of_own_strides(x: Expression, values: Tensor) -> Tensor:
+    """values, laid out as PyTorch's operators lay them out."""
+    if x.is_contiguous():
+        return values.contiguous()
+    if values.stride() == x.strides:
+        return values
+    return torch.empty_strided(x.shape, x.stride(), dtype=x.dtype, device=x.device).copy_(values)
