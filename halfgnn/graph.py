@@ -9,6 +9,7 @@ from torch import Tensor
 
 from . import _library, adjacency, dgl_index
 from .adjacency import Adjacency, Bound
+from .common.cached import Caching
 from .common.ids import check_count, check_edge_index, check_fits, num_nodes_of
 from .common.kept import Kept, kept, may_keep, ordinary_tensors, taken
 from .common.operands import check_tensor
@@ -22,7 +23,7 @@ _Count = int | None  # a number of nodes; None: one more than the largest id
 LONG_ROW_EDGES = 512
 
 
-class Graph:
+class Graph(Caching):
     """A bipartite topology: edges from `num_src` source to `num_dst` destination nodes, which need not be different nodes.
 
     Holds in-edges (CSC) and out-edges (CSR), int32 or int64, on any device. Either side is made from the other at its first use and

@@ -8,10 +8,7 @@ import torch
 from torch import Tensor
 
 from .compat import assume_constant_result, is_exporting
-from .kept import ordinary_tensors, refuse_capture
-
-_HAS_ISOLATED = "_has_isolated"  # kept on a Graph: whether a node has no in-edge
-
+from .kept import refuse_capture
 
 _ZERO_IN_DEGREE = (
     "There are 0-in-degree nodes in the graph, output for those nodes will be invalid. Add a self-loop to every node"
@@ -27,23 +24,21 @@ def _any_empty(indptr: Tensor) -> bool:
 def check_in_degrees(g: Any, error: type[Exception] = ValueError, has_option: bool = True) -> None:
     """Raises `error` if a node of the Graph has no in-edge. has_option: whether the module has allow_zero_in_degree.
 
-    The answer is kept with the graph, so the device is asked once. Compiled code asks while it is traced. Raises RuntimeError if
+    The answer is cached with the graph, so the device is asked once. Compiled code asks while it is traced. Raises RuntimeError if
     the device has to be asked while a CUDA graph is captured. An exported program asks each time, and raises RuntimeError.
     """
     if is_exporting():
         indptr = g.csc().indptr
         torch.ops.aten._assert_async.msg((indptr[1:] != indptr[:-1]).all(), f"{_ZERO_IN_DEGREE}.")
         return
-    isolated = getattr(g, _HAS_ISOLATED, None)
-    if isolated is None:
+
+    def ask(g: Any) -> bool:
         refuse_capture(
             g.device,
             "the module asks the device whether a node of the graph has no in-edge",
             f"call the module once with this graph{', or construct it with allow_zero_in_degree=True' * has_option}",
         )
-        with ordinary_tensors():
-            isolated = _any_empty(g.csc().indptr)
-        if not torch.compiler.is_compiling():
-            object.__setattr__(g, _HAS_ISOLATED, isolated)
-    if isolated:
+        return _any_empty(g.csc().indptr)
+
+    if g.cached("_has_isolated", ask):
         raise error(f"{_ZERO_IN_DEGREE}{_OPTION if has_option else ''}.")

@@ -8,11 +8,8 @@ import torch
 from torch import Tensor
 
 from ..common.by_tensor import state_of
-from ..common.kept import may_keep, ordinary_tensors, unwrapped
+from ..common.kept import ordinary_tensors, unwrapped
 from ..graph import Graph
-
-# Kept on a Graph: the Pairs of the last edge_type, and what is compared to recognise it.
-_OF_DESTINATIONS, _OF_SOURCES = "_pairs", "_pairs_of_sources"
 
 
 class Pairs(NamedTuple):
@@ -21,6 +18,10 @@ class Pairs(NamedTuple):
     into: Graph  # from the sources to the pairs
     out_of: Graph  # from the pairs to the destinations
     ends: list[int]  # for every relation the number of pairs of it and of those before it
+
+    def _for_all_streams(self) -> Pairs:
+        self.into._for_all_streams(), self.out_of._for_all_streams()
+        return self
 
 
 def pair_of_edge(edge_type: Tensor, dst: Tensor, num_dst: int, num_relations: int) -> Tensor:
@@ -33,7 +34,7 @@ def pair_of_edge(edge_type: Tensor, dst: Tensor, num_dst: int, num_relations: in
 
 
 def pairs_of(g: Graph, edge_type: Tensor, num_relations: int, of_sources: bool = False) -> Pairs:
-    """The pairs of g for edge_type (E,), kept with g as long as the same edge_type comes.
+    """The pairs of g for edge_type (E,), cached with g as long as the same edge_type comes.
 
     of_sources: pairs of a type and a source, which are those of g's reverse: `into` comes from the destinations.
 
@@ -41,19 +42,16 @@ def pairs_of(g: Graph, edge_type: Tensor, num_relations: int, of_sources: bool =
         ValueError: types out of range.
     """
     edge_type = unwrapped(edge_type, "edge_type")
-    name = _OF_SOURCES if of_sources else _OF_DESTINATIONS
-    key = None
-    if not edge_type.is_inference():
-        key = *state_of(edge_type), num_relations
-    known = getattr(g, name, None)
-    if known is not None and key is not None and known[0] is edge_type and known[1] == key:
-        return known[2]
-    with ordinary_tensors():
-        pairs = _made(g.reverse() if of_sources else g, edge_type.long(), num_relations)
-    if may_keep(g.device) and key is not None:
-        pairs.into._for_all_streams(), pairs.out_of._for_all_streams()
-        object.__setattr__(g, name, (edge_type, key, pairs))
-    return pairs
+
+    def make(g: Graph) -> Pairs:
+        return _made(g.reverse() if of_sources else g, edge_type.long(), num_relations)
+
+    if edge_type.is_inference():
+        with ordinary_tensors():
+            return make(g)
+    name = "_pairs_of_sources" if of_sources else "_pairs"
+    of = edge_type, *state_of(edge_type), num_relations  # a tensor's hash is its id
+    return g.cached(name, make, of, only_last=True, when_traced=True)
 
 
 def _made(g: Graph, edge_type: Tensor, num_relations: int) -> Pairs:

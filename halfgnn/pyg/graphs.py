@@ -21,7 +21,7 @@ from .drop_in import thresholds as _worth
 
 FILLS = ("add", "sum", "mean", "min", "max", "mul")  # how the features of in-edges are reduced to those of a self-loop
 _SELECTED = 2  # how often each edge of an edge_index is in the selections of its columns that are kept
-_LOOPS = "_loops"  # kept on a Graph: number of self-loops -> WithSelfLoops, or that Kept
+_LOOPS = "_loops"  # under which WithSelfLoops are cached with a graph
 
 
 class Topology:
@@ -379,8 +379,8 @@ class WithSelfLoops:
         self.graph = Graph.from_edges(src, dst, num_src=g.num_src, num_dst=g.num_dst, check=False)
         self._without: Graph | None = None
 
-    def for_all_streams(self) -> WithSelfLoops | Kept[WithSelfLoops]:
-        """The form in which to keep it, just made on the current stream."""
+    def _for_all_streams(self) -> WithSelfLoops | Kept[WithSelfLoops]:
+        """The form in which to cache it, just made on the current stream."""
         self.graph._for_all_streams()
         return kept(self, [self.kept_rows, self._loop_rows, self._loop_nodes, *self._edges])
 
@@ -430,13 +430,11 @@ class WithSelfLoops:
 
 
 def with_self_loops(g: Graph, num_loops: int) -> WithSelfLoops:
-    """Made once and kept with the graph. Raises RuntimeError if it has to be made while a CUDA graph is captured."""
+    """Made once and cached with the graph. Raises RuntimeError if it has to be made while a CUDA graph is captured."""
     if is_exporting():
         return WithSelfLoops(g, num_loops)
-    by_count = getattr(g, _LOOPS, None)
-    if by_count is None or num_loops not in by_count:
-        return _make_self_loops(g, num_loops)
-    return taken(by_count[num_loops])
+    looped = g.cached(_LOOPS, None, num_loops)
+    return _make_self_loops(g, num_loops) if looped is None else looped
 
 
 @disable(
@@ -449,6 +447,4 @@ def _make_self_loops(g: Graph, num_loops: int) -> WithSelfLoops:
         "the module makes the graph's self-loops and asks the device how many there are",
         "call the module once with this graph, or construct it with add_self_loops=False",
     )
-    looped = WithSelfLoops(g, num_loops)
-    object.__setattr__(g, _LOOPS, {**getattr(g, _LOOPS, {}), num_loops: looped.for_all_streams()})
-    return looped
+    return g.cached(_LOOPS, lambda g: WithSelfLoops(g, num_loops), num_loops)

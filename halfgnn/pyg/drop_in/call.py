@@ -14,8 +14,6 @@ from ..graphs import count_values, graph_of, graph_with, is_heard_of, is_known
 from ..modules.base import refuse_module
 from . import thresholds as _worth
 
-_REVERSED = "_reversed"  # kept on a Graph
-
 
 class Propagation:
     """Edges, by the rows of an edge_index (2, E).
@@ -73,14 +71,13 @@ class Pairs(Propagation):
 
 
 def _turned(g: Graph) -> Graph:
-    """The reversed graph. It is kept with the graph, because to make it takes longer than a small reduction."""
-    known = getattr(g, _REVERSED, None)
-    if known is None:
-        g.csc(), g.csr()  # made once for all reversed graphs
-        known = g.reverse()
-        if g._csc is not None and g._csr is not None:  # else a CUDA graph is captured, which keeps nothing
-            object.__setattr__(g, _REVERSED, known)
-    return known
+    """The reversed graph. It is cached with the graph, because to make it takes longer than a small reduction."""
+    return g.cached("_reversed", _reverse, has_tensors=False)
+
+
+def _reverse(g: Graph) -> Graph:
+    g.csc(), g.csr()  # made once for all reversed graphs
+    return g.reverse()
 
 
 # The last call in each thread, whose edge_index and module are not kept alive: [references to both, size, reference to the

@@ -9,12 +9,9 @@ from torch import Tensor
 
 from ... import ops
 from ...common.compat import is_exporting
-from ...common.kept import kept, may_keep, ordinary_tensors, taken
 from ...common.precision import HALF, without_autocast
 from ...graph import Graph
 from ..graphs import with_self_loops
-
-_WEIGHTS = "_gcn_weights"  # kept on a Graph: (whether it has got self-loops, dtype) -> weights (E, 1), or a Kept
 
 
 def normalized(
@@ -37,16 +34,13 @@ def normalized(
             g, weight = looped.graph, looped.remaining(weight, fill_value)
         return g, _divided(g, weight)
     g = g if fill_value is None else with_self_loops(g, g.num_dst).graph
-    known = getattr(g, _WEIGHTS, {})
-    if dtype in known:
-        return g, taken(known[dtype])
+    return g, g.cached("_gcn_weights", lambda g: _of_ones(g, dtype), dtype)
+
+
+def _of_ones(g: Graph, dtype: torch.dtype) -> Tensor:
     # Compiling ahead of time fails on a program that switches gradients off inside.
-    without_gradient = contextlib.nullcontext() if is_exporting() else torch.no_grad()
-    with ordinary_tensors(g.csc().indices), without_gradient:
-        weights = _divided(g, torch.ones(g.num_edges, 1, dtype=dtype, device=g.device))
-    if may_keep(g.device) and not torch.compiler.is_compiling():
-        object.__setattr__(g, _WEIGHTS, {**known, dtype: kept(weights, [weights])})
-    return g, weights
+    with contextlib.nullcontext() if is_exporting() else torch.no_grad():
+        return _divided(g, torch.ones(g.num_edges, 1, dtype=dtype, device=g.device))
 
 
 def _divided(g: Graph, weight: Tensor) -> Tensor:

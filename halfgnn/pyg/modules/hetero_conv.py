@@ -11,7 +11,6 @@ from torch import Tensor
 from torch_geometric import nn
 from torch_geometric.nn.conv.hetero_conv import group
 
-from ...common.kept import may_keep
 from ...common.layers import is_plain
 from ...common.precision import autocast, computed_type
 from ...graph import Graph
@@ -26,7 +25,6 @@ from .gin_conv import GINConv
 from .graph_conv import GraphConv
 from .sage_conv import SAGEConv
 
-_STACKED = "_stacked"  # kept on a Graph: the last HeteroGraph whose first relation it is, and the relations
 _SUMS = {SAGEConv: nn.SAGEConv, GraphConv: nn.GraphConv, GINConv: nn.GINConv, GCNConv: nn.GCNConv}
 
 Convs = dict[EdgeType, Any]
@@ -206,13 +204,11 @@ def _handed_out(out: Tensor, part: Tensor) -> Tensor:
 
 
 def _stacked(relations: dict[EdgeType, Graph]) -> HeteroGraph:
-    """Kept with the first relation, as long as the same others come."""
+    """Cached with the first relation, as long as the same others come."""
+
+    def make(_: Graph) -> HeteroGraph:
+        is_mixed = len({graph.idtype for graph in relations.values()}) > 1
+        return HeteroGraph({etype: graph.long() if is_mixed else graph for etype, graph in relations.items()})
+
     first = next(iter(relations.values()))
-    known = getattr(first, _STACKED, None)
-    if known is not None and known[0].items() == relations.items():  # a Graph equals itself only
-        return known[1]
-    is_mixed = len({graph.idtype for graph in relations.values()}) > 1
-    stacked = HeteroGraph({etype: graph.long() if is_mixed else graph for etype, graph in relations.items()})
-    if may_keep(first.device):
-        object.__setattr__(first, _STACKED, (relations, stacked))
-    return stacked
+    return first.cached("_stacked", make, tuple(relations.items()), only_last=True, when_traced=True)

@@ -9,7 +9,6 @@ from torch import Tensor
 
 from .... import ops
 from ....common.autograd import snapshot
-from ....common.kept import may_keep, ordinary_tensors
 from ....common.precision import HALF
 from ....graph import Graph
 from ..accounts import routed
@@ -18,7 +17,6 @@ from ..rules import SHAPES, SUM
 from .attention import fused
 from .values import ALL, EDGES, Combined, Evaluation, Rectified, Rows, Value, is_narrow
 
-_INCIDENCE = "_incidence"  # kept on a Graph: the one whose sources are its edges
 _NAMES = {"copy_lhs": "copy_u", "copy_rhs": "copy_e"}  # of operators that read one side, as counted
 
 
@@ -224,13 +222,11 @@ def _is_narrow_value(value: Value) -> bool:
 
 
 def incidence(g: Graph) -> Graph:
-    """The graph from each edge to the node in which it ends, with the edge's data. It is kept with the graph."""
-    known = getattr(g, _INCIDENCE, None)
-    if known is None:
-        indptr, indices, edge_ids = g.csc()
-        with ordinary_tensors():  # it is kept
-            ids = torch.arange(g.num_edges, dtype=indices.dtype, device=g.device) if edge_ids is None else edge_ids
-        known = Graph(g.num_edges, g.num_dst, csc=(indptr, ids, edge_ids))
-        if may_keep(g.device):
-            object.__setattr__(g, _INCIDENCE, known._for_all_streams())
-    return known
+    """The graph from each edge to the node in which it ends, with the edge's data. It is cached with the graph."""
+    return g.cached("_incidence", _incidence)
+
+
+def _incidence(g: Graph) -> Graph:
+    indptr, indices, edge_ids = g.csc()
+    ids = torch.arange(g.num_edges, dtype=indices.dtype, device=g.device) if edge_ids is None else edge_ids
+    return Graph(g.num_edges, g.num_dst, csc=(indptr, ids, edge_ids))
