@@ -7,9 +7,9 @@ from typing import NamedTuple
 import torch
 from torch import Tensor
 
-from ..common.by_tensor import state_of
 from ..common.kept import ordinary_tensors, unwrapped
 from ..graph import Graph
+from ..graphs_by_tensor.store import state_of
 
 
 class Pairs(NamedTuple):

@@ -30,9 +30,9 @@ try:
 except ImportError as error:
     raise ImportError(f"halfgnn.pyg needs torch_geometric, which cannot be imported: {error}") from error
 
+from ..graphs_by_tensor.edge_index import graph_of
 from .drop_in.accounts import reset_stats, stats
 from .drop_in.table import accelerate, patch, unpatch
-from .graphs import graph_of
 from .modules.cf_conv import CFConv
 from .modules.edge_conv import EdgeConv
 from .modules.gat_conv import GATConv

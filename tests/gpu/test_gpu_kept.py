@@ -9,6 +9,8 @@ import torch
 
 import halfgnn
 from halfgnn.dgl.topology import Topology
+from halfgnn.graphs_by_tensor.edge_index import graph_of
+from halfgnn.graphs_by_tensor.loops import with_self_loops
 from tests.gpu import gpu_cases
 from tests.gpu.gpu_cases import DEVICE, assert_same
 
@@ -49,30 +51,25 @@ def relation():
     return lambda: moved[CITES].csr()
 
 
-def pyg_graphs():
-    return pytest.importorskip("halfgnn.pyg.graphs", exc_type=ImportError)
-
-
 def edge_index():
-    pyg = pyg_graphs()
     ends = torch.stack(gpu_cases.hub_ends(hub_edges=HUB)).to(DEVICE)
-    return lambda: pyg.graph_of(ends, NUM_NODES, NUM_NODES).csr()
+    return lambda: graph_of(ends, NUM_NODES, NUM_NODES).csr()
 
 
 def self_loops():
-    pyg, g = pyg_graphs(), graph()
+    g = graph()
 
     def ask():
-        looped = pyg.with_self_loops(g, NUM_NODES)
+        looped = with_self_loops(g, NUM_NODES)
         return looped.kept_rows, *looped._edges, *looped.graph.csr()
 
     return ask
 
 
 def without_self_loops():
-    pyg, g = pyg_graphs(), graph()
-    pyg.with_self_loops(g, NUM_NODES)
-    return lambda: pyg.with_self_loops(g, NUM_NODES).without.csr()
+    g = graph()
+    with_self_loops(g, NUM_NODES)
+    return lambda: with_self_loops(g, NUM_NODES).without.csr()
 
 
 def dgl_copy():

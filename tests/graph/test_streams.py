@@ -14,6 +14,8 @@ import torch
 from halfgnn import Graph, HeteroGraph, ops
 from halfgnn.adjacency import Adjacency
 from halfgnn.common.degrees import check_in_degrees
+from halfgnn.graphs_by_tensor.edge_index import graph_of
+from halfgnn.graphs_by_tensor.loops import with_self_loops
 from halfgnn.nn import GATConv
 from tests.graph import support_streams
 
@@ -67,30 +69,25 @@ def stack():
     return lambda: whole.stack().graph.csc()
 
 
-def pyg_graphs():
-    return pytest.importorskip("halfgnn.pyg.graphs", exc_type=ImportError)
-
-
 def edge_index():
-    pyg = pyg_graphs()
     ends = torch.stack([SRC, DST])
-    return lambda: pyg.graph_of(ends, NUM_NODES, NUM_NODES).csc()
+    return lambda: graph_of(ends, NUM_NODES, NUM_NODES).csc()
 
 
 def self_loops():
-    pyg, g = pyg_graphs(), graph()
+    g = graph()
 
     def ask():
-        looped = pyg.with_self_loops(g, NUM_NODES)
+        looped = with_self_loops(g, NUM_NODES)
         return looped.kept_rows, *looped._edges, *looped.graph.csc()
 
     return ask
 
 
 def without_self_loops():
-    pyg, g = pyg_graphs(), graph()
-    pyg.with_self_loops(g, NUM_NODES)
-    return lambda: pyg.with_self_loops(g, NUM_NODES).without.csc()
+    g = graph()
+    with_self_loops(g, NUM_NODES)
+    return lambda: with_self_loops(g, NUM_NODES).without.csc()
 
 
 def dgl_index():

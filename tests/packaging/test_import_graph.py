@@ -23,6 +23,7 @@ LAYERS = (
     ("halfgnn.graph_argument",),
     ("halfgnn.node_order",),
     ("halfgnn.ops",),
+    ("halfgnn.graphs_by_tensor",),
     ("halfgnn.nn", "halfgnn.drop_in"),
     ("halfgnn.dataloading", "halfgnn.dgl", "halfgnn.pyg"),
     ("halfgnn.compat",),

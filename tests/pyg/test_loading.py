@@ -10,7 +10,7 @@ from torch_geometric.sampler import BaseSampler, HeteroSamplerOutput, SamplerOut
 
 import halfgnn
 import halfgnn.pyg
-from halfgnn.pyg import graphs as _graph
+from halfgnn.graphs_by_tensor import edge_index as _graph
 from tests.pyg.support_pyg import make_edge_index, theirs
 from tests.pyg.test_hetero_modules import rgcn
 from tests.support_nn import IN_FEATS, NUM_NODES, assert_close, randn, seeded, with_gradients

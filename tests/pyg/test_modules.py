@@ -13,7 +13,8 @@ import torch_geometric
 
 import halfgnn
 import halfgnn.pyg
-from halfgnn.pyg import graphs as _graph
+from halfgnn.graphs_by_tensor import edge_index as _graph
+from halfgnn.graphs_by_tensor import store
 from tests.pyg.support_pyg import (
     KINDS,
     MODULES,
@@ -190,15 +191,15 @@ def test_a_changed_edge_index_is_converted_anew(change, conversions):
 
 def test_graphs_go_with_their_edge_index():
     gc.collect()
-    known = len(_graph._known)
+    known = len(store.known)
     edge_index = make_edge_index()
     graph = halfgnn.pyg.graph_of(edge_index, NUM_NODES, NUM_NODES)
     assert halfgnn.pyg.graph_of(edge_index, NUM_NODES, NUM_NODES) is graph
     assert halfgnn.pyg.graph_of(edge_index, NUM_NODES + 1, NUM_NODES) is not graph
-    assert len(_graph._known) == known + 1
+    assert len(store.known) == known + 1
     del edge_index
     gc.collect()
-    assert len(_graph._known) == known
+    assert len(store.known) == known
 
 
 def test_tensors_of_inference_mode(conversions):

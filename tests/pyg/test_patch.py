@@ -17,6 +17,8 @@ from torch_geometric import utils
 
 import halfgnn.pyg
 from halfgnn.drop_in import sequence_slot
+from halfgnn.graphs_by_tensor import edge_index as edge_index_graphs
+from halfgnn.graphs_by_tensor import store
 from halfgnn.pyg.drop_in.adapters import indexing as _indexing
 from tests import support
 from tests.pyg.support_pyg import Layer
@@ -89,8 +91,8 @@ def test_messages_of_other_edges():
 
 def test_self_loops_are_sorted_once(monkeypatch):
     made = []
-    make = halfgnn.pyg.graphs._make
-    monkeypatch.setattr(halfgnn.pyg.graphs, "_make", lambda *args: made.append(args) or make(*args))
+    make = edge_index_graphs._make
+    monkeypatch.setattr(edge_index_graphs, "_make", lambda *args: made.append(args) or make(*args))
     edge_index, x = edges(), randn(NUM_NODES, WIDTH, seed=1)
     with halfgnn.pyg.accelerate():
         for conv in [theirs.GCNConv(WIDTH, 4), theirs.GCNConv(WIDTH, 4), theirs.GATConv(WIDTH, 4)]:
@@ -101,12 +103,12 @@ def test_self_loops_are_sorted_once(monkeypatch):
 
 def test_edges_are_not_kept_alive():
     edge_index, x = edges(), randn(NUM_NODES, WIDTH, seed=1)
-    reference, known = weakref.ref(edge_index), len(halfgnn.pyg.graphs._known)
+    reference, known = weakref.ref(edge_index), len(store.known)
     with halfgnn.pyg.accelerate():
         out = theirs.SAGEConv(WIDTH, 4).double()(x, edge_index)
-        assert len(halfgnn.pyg.graphs._known) == known + 1
+        assert len(store.known) == known + 1
         del edge_index, out
-        assert reference() is None and len(halfgnn.pyg.graphs._known) == known
+        assert reference() is None and len(store.known) == known
 
 
 def test_max_gives_the_gradient_to_the_first_of_equal_messages():

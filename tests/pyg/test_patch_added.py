@@ -77,10 +77,10 @@ def test_sums_and_gradients(call, name, row):
 
 
 def test_an_index_is_sorted_once_whatever_reads_it(monkeypatch):
-    from halfgnn.pyg.drop_in import indices as _indices
+    from halfgnn.graphs_by_tensor import index as _index
 
-    made, make = [], _indices._make
-    monkeypatch.setattr(_indices, "_make", lambda *args: made.append(1) or make(*args))
+    made, make = [], _index._make
+    monkeypatch.setattr(_index, "_make", lambda *args: made.append(1) or make(*args))
     index, x = INDICES["unsorted"].clone(), randn(SEGMENTS, 5, seed=1).requires_grad_()
     with halfgnn.pyg.accelerate():
         messages = x[index].tanh()

@@ -11,7 +11,7 @@ from torch_geometric import utils
 
 import halfgnn.pyg
 from halfgnn.common.precision import HALF
-from halfgnn.pyg import graphs as _graph
+from halfgnn.graphs_by_tensor import store
 from halfgnn.pyg.drop_in import thresholds as _worth
 from halfgnn.pyg.drop_in.adapters import spmm as _products
 from tests import support
@@ -113,7 +113,7 @@ def test_errors_of_few_rows_are_pygs(index):
 )
 def test_nothing_is_kept_of_first_uses(monkeypatch, use, name, reason):
     noted = []
-    monkeypatch.setattr(_graph._known, "put", lambda index, topology: noted.append(index) or topology)
+    monkeypatch.setattr(store.known, "put", lambda index, topology: noted.append(index) or topology)
     x = randn(EDGES, 64, seed=1).float()
     expected = use(x) if name is None or name.startswith("gspmm") else None
     with halfgnn.pyg.accelerate(), torch.no_grad():
@@ -144,13 +144,13 @@ def test_a_softmax_over_new_edges_is_worth_sorting_one_side(width, is_routed):
         result = utils.softmax(x, edge_index[1], num_nodes=NODES)
         assert_same([result], [expected], 1e-5)
         assert is_routed or torch.equal(result, expected)
-        assert not _graph.has_graph(edge_index)
+        assert not store.has_graph(edge_index)
     assert ("edge_softmax" in halfgnn.pyg.stats()["routed"]) == is_routed
 
 
 def test_first_uses_of_a_matrix_are_pygs(monkeypatch):
     made = []
-    monkeypatch.setattr(_products, "_graph_of_matrix", lambda matrix: made.append(matrix) or make(matrix))
+    monkeypatch.setattr(_products, "graph_of_matrix", lambda matrix: made.append(matrix) or make(matrix))
     make = _products.Graph.from_torch_sparse
     matrix = torch.sparse_coo_tensor(edges(), torch.ones(EDGES), (NODES, NODES)).coalesce().to_sparse_csr()
     x = randn(NODES, 400, seed=1).float()
@@ -166,8 +166,8 @@ def test_self_loops_of_an_edge_index_that_is_used_on_share_a_graph():
     edge_index = edges()
     with halfgnn.pyg.accelerate():
         looped = [utils.add_self_loops(edge_index, num_nodes=NODES)[0] for _ in range(400)]
-    assert not _graph.is_heard_of(looped[0])
-    assert _graph.topology_of(looped[-1]) is _graph.topology_of(looped[-2])
+    assert not store.is_heard_of(looped[0])
+    assert store.topology_of(looped[-1]) is store.topology_of(looped[-2])
 
 
 def test_a_gpu_has_larger_limits():

@@ -10,6 +10,8 @@ import torch_geometric.nn as theirs
 from torch_geometric import utils
 
 import halfgnn.pyg
+from halfgnn.graphs_by_tensor import index as _index
+from halfgnn.graphs_by_tensor import store
 from tests import support
 from tests.pyg.test_patch_modules import assert_same, randn
 
@@ -94,10 +96,10 @@ def test_an_index_that_is_written_to_is_new(is_view):
 
 def test_an_index_is_sorted_once_and_not_kept_alive(monkeypatch):
     made = []
-    make = halfgnn.pyg.drop_in.indices._make
-    monkeypatch.setattr(halfgnn.pyg.drop_in.indices, "_make", lambda *args: made.append(args[1]) or make(*args))
+    make = _index._make
+    monkeypatch.setattr(_index, "_make", lambda *args: made.append(args[1]) or make(*args))
     edge_index, src = torch.stack([ids(), ids().flip(0)]), randn(ROWS, 3, seed=1)
-    known = len(halfgnn.pyg.graphs._known)
+    known = len(store.known)
     with halfgnn.pyg.accelerate():
         for _ in range(3):
             row, col = edge_index  # other tensors at each call
@@ -107,7 +109,7 @@ def test_an_index_is_sorted_once_and_not_kept_alive(monkeypatch):
         del edge_index, row, col, index
         made.clear()
         gc.collect()
-        assert len(halfgnn.pyg.graphs._known) == known
+        assert len(store.known) == known
 
 
 def test_first_uses_of_an_index_are_pytorchs(monkeypatch):
@@ -159,7 +161,7 @@ def test_rows_by_edges_use_their_graph(monkeypatch, row):
     (expected,) = torch.autograd.grad(x[edge_index[row]].pow(2).sum(), x)
     with halfgnn.pyg.accelerate():
         theirs.SimpleConv()(x, edge_index).sum().backward()
-        monkeypatch.setattr(halfgnn.pyg.drop_in.indices, "_make", None)
+        monkeypatch.setattr(_index, "_make", None)
         for _ in range(2):
             assert_same(torch.autograd.grad(x[edge_index[row]].pow(2).sum(), x), [expected])
         assert is_gathered(x, edge_index[row])
@@ -187,7 +189,7 @@ def test_many_views_of_one_tensor():
             index = base[begin : begin + ROWS]
             expected = torch.zeros(SEGMENTS, 3).double().index_add(0, index, src)
             assert_same([utils.scatter(src, index, 0, SEGMENTS)], [expected])
-    assert len(halfgnn.pyg.graphs.topology_of(base).views) <= halfgnn.pyg.drop_in.indices._MOST_VIEWS
+    assert len(store.topology_of(base).readings) <= store.MOST
 
 
 def test_rows_of_edges_before_and_after_they_are_propagated_along():

@@ -9,7 +9,8 @@ import torch_geometric.nn as theirs
 from torch_geometric import utils
 
 import halfgnn.pyg
-from halfgnn.pyg.drop_in.adapters import spmm as _products
+from halfgnn.graphs_by_tensor import store
+from halfgnn.graphs_by_tensor.matrix import graph_of_matrix
 from tests import support
 from tests.pyg.test_patch_modules import (
     NUM_EDGES,
@@ -69,16 +70,16 @@ def test_products(reduce):
 
 def test_the_graph_of_a_matrix_is_kept_while_it_lives():
     adj, x = matrix("csr"), randn(NUM_NODES, WIDTH, seed=1)
-    before = len(_products._known)
+    before = len(store.known)
     with halfgnn.pyg.accelerate():
         expected = utils.spmm(adj, x)
-        g = _products._graph_of_matrix(adj)
-        assert _products._graph_of_matrix(adj) is g
+        g = graph_of_matrix(adj)
+        assert graph_of_matrix(adj) is g
         adj.values().mul_(2)
         assert_same([utils.spmm(adj, x)], [2 * expected])
-    assert len(_products._known) == before + 1
+    assert len(store.known) == before + 1
     del adj
-    assert len(_products._known) == before
+    assert len(store.known) == before
 
 
 @pytest.mark.parametrize("dtype", support.HALVES, ids=str)

@@ -9,6 +9,8 @@ import torch
 import torch_geometric.nn as theirs
 
 import halfgnn.pyg
+from halfgnn.graphs_by_tensor import edge_index as edge_index_graphs
+from halfgnn.graphs_by_tensor import store
 from tests import support
 from tests.pyg.test_patch_modules import (
     NUM_EDGES,
@@ -34,15 +36,15 @@ def types():
 def graphs(monkeypatch):
     """The edge_index of each Graph that was made."""
     found = []
-    make = halfgnn.pyg.graphs._make
-    monkeypatch.setattr(halfgnn.pyg.graphs, "_make", lambda *args: found.append(args[0]) or make(*args))
+    make = edge_index_graphs._make
+    monkeypatch.setattr(edge_index_graphs, "_make", lambda *args: found.append(args[0]) or make(*args))
     return found
 
 
 @pytest.mark.parametrize("layer", [theirs.RGCNConv, theirs.FiLMConv])
 def test_edges_of_a_relation_are_sorted_once(graphs, layer):
     conv = layer(WIDTH, 4, num_relations=NUM_RELATIONS).double()
-    x, edge_index, known = randn(NUM_NODES, WIDTH, seed=1), edges(), len(halfgnn.pyg.graphs._known)
+    x, edge_index, known = randn(NUM_NODES, WIDTH, seed=1), edges(), len(store.known)
     expected = [conv(x, edge_index, edge_type) for edge_type in (types(), types().flip(0))]
     with halfgnn.pyg.accelerate():
         for _ in range(3):
@@ -52,7 +54,7 @@ def test_edges_of_a_relation_are_sorted_once(graphs, layer):
     graphs.clear()
     del edge_index
     gc.collect()
-    assert len(halfgnn.pyg.graphs._known) == known
+    assert len(store.known) == known
 
 
 def test_selected_edges_that_are_written_to_are_new():
@@ -75,8 +77,8 @@ def test_few_selections_are_kept():
     with halfgnn.pyg.accelerate():
         for k in range(20):
             conv(x, edge_index[:, torch.arange(NUM_EDGES) % 20 != k])
-    kept = [columns.shape[1] for columns, *_ in halfgnn.pyg.graphs.topology_of(edge_index).selections]
-    assert 0 < sum(kept) <= halfgnn.pyg.graphs._SELECTED * NUM_EDGES
+    kept = [columns.shape[1] for columns, *_ in store.topology_of(edge_index).selections]
+    assert 0 < sum(kept) <= store.SELECTED * NUM_EDGES
 
 
 # ---- weights per edge --------------------------------------------------------------------------------------------------------

@@ -15,7 +15,7 @@ from torch_geometric import utils
 from torch_geometric.nn.conv import gcn_conv
 
 import halfgnn.pyg
-from halfgnn.pyg import graphs as _graph
+from halfgnn.graphs_by_tensor import store
 from halfgnn.pyg.drop_in.adapters import edge_index as _remembered
 from tests import support
 from tests.pyg.test_patch_modules import assert_same, randn
@@ -57,7 +57,7 @@ def noting(kind, *args, **options):
 
 
 def made(edge_index):
-    topology = _graph._known.get(edge_index)
+    topology = store.known.get(edge_index)
     return {} if topology is None else topology.made
 
 
@@ -135,7 +135,7 @@ def test_other_callers_may_write_into_what_they_get(name):
             found = [t for t in function(edge_index) if t is not None]
             assert_same(found, expected)
             if call == 3:
-                assert _graph.topology_of(found[0]) is _graph.topology_of(function(edge_index)[0])
+                assert store.topology_of(found[0]) is store.topology_of(function(edge_index)[0])
             for layer, _ in layers:
                 layer(x, edge_index)
             held = [t for _, noted in layers for pair in noted for t in pair if t is not None]
@@ -229,7 +229,7 @@ def test_what_is_kept_dies_with_the_edge_index(kind, args):
     edge_index, x = edges(), randn(NODES, WIDTH, seed=1)
     gc.collect()
     gc.disable()  # there is no cycle
-    known = len(_graph._known)
+    known = len(store.known)
     try:
         with halfgnn.pyg.accelerate():
             for _ in range(4):
@@ -238,7 +238,7 @@ def test_what_is_kept_dies_with_the_edge_index(kind, args):
         noted.clear()
         del edge_index
         assert not any(reference() is not None for reference in references)
-        assert len(_graph._known) == known
+        assert len(store.known) == known
     finally:
         gc.enable()
 

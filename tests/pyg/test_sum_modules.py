@@ -5,7 +5,7 @@ import torch
 
 import halfgnn
 import halfgnn.pyg
-from halfgnn.pyg import graphs as _graph
+from halfgnn.graphs_by_tensor.loops import with_self_loops
 from tests.pyg.support_pyg import WIDE_DTYPES, make_edge_index, network, theirs
 from tests.support_nn import (
     HALVES,
@@ -125,7 +125,7 @@ def test_errors(call, error, match):
 
 def test_self_loops_that_remain_keep_their_data():
     edge_index = torch.tensor([[0, 1, 1, 2], [1, 1, 0, 0]])
-    looped = _graph.with_self_loops(halfgnn.pyg.graph_of(edge_index, 3, 3), 3)
+    looped = with_self_loops(halfgnn.pyg.graph_of(edge_index, 3, 3), 3)
     kept = looped.remaining(torch.tensor([[1.0], [2.0], [3.0], [4.0]]), 9.0)
     assert kept.flatten().tolist() == [1, 3, 4, 9, 2, 9]
 

@@ -1,7 +1,4 @@
-"""Groups of an index: halfgnn's Graph of it, which is made once.
-
-The Graph has an edge per entry of the index, from the group that the entry names to itself. Operators read its in-edges only.
-"""
+"""Groups of an index: halfgnn's Graph of it, which is made once (see halfgnn/graphs_by_tensor/index.py)."""
 
 from __future__ import annotations
 
@@ -12,16 +9,13 @@ import torch
 from torch import Tensor
 
 from ...common.arguments import checked_integer
-from ...common.by_tensor import ByPlace
-from ...common.ids import INT32_MAX, check_count
-from ...common.kept import ordinary, ordinary_tensors, refuse_capture, unwrapped
+from ...common.ids import check_count
+from ...common.kept import unwrapped
 from ...common.operands import check_tensor
 from ...graph import Graph
+from ...graphs_by_tensor.index import HEAD, bounds_of, graph_of_index
+from ...graphs_by_tensor.store import Topology, topology_at
 from .utils import broadcast
-
-_HEAD = 4096  # entries of an index that are looked at first: most unsorted ones fall there. So many are sorted soon
-_graphs: ByPlace[Graph] = ByPlace()
-_ends: ByPlace[tuple[int, int]] = ByPlace()
 
 
 def check_index(src: Tensor, index: Tensor, dim: int, name: str = "index", lengths: tuple[int, ...] = ()) -> int:
@@ -115,10 +109,11 @@ def graph_of_vector(index: Tensor, dim_size: int | None) -> Graph:
     Raises IndexError for ids out of range, which are read once.
     """
     index = unwrapped(index, "index")
-    low, high = _ends.of(index, "ends", lambda: _ends_of(index))
+    topology = topology_at(index)
+    low, high = bounds_of(topology, index)
     num_groups = high + 1 if dim_size is None else check_count(dim_size, "dim_size")
     _check_ends(low, high, num_groups)
-    return _graphs.of(index, num_groups, lambda: _sorted_graph(index, num_groups))
+    return graph_of_index(topology, index, num_groups, HEAD)
 
 
 def with_named_ids(
@@ -134,7 +129,7 @@ def with_named_ids(
         return function(*arguments)
     except (RuntimeError, IndexError):
         if index.is_cpu:
-            low, high = _ends_of(index)
+            low, high = bounds_of(Topology(), unwrapped(index, "index"))
             _check_ends(low, high, high + 1 if dim_size is None else dim_size, what)
         raise
 
@@ -153,59 +148,6 @@ def graph_of_elements(index: Tensor, shape: torch.Size, dim: int, num_groups: in
         before, after = shape[:dim].numel(), shape[dim + 1 :].numel()
         first = torch.arange(before, device=ids.device).view(-1, 1, 1) * num_groups
         ids = (first + ids.reshape(before, shape[dim], after)) * after + torch.arange(after, device=ids.device)
-        return _sorted_graph(ids.flatten(), before * num_groups * after)
+        return graph_of_index(Topology(), ids.flatten(), before * num_groups * after, HEAD)
 
-    return _graphs.of(index, (shape, dim, num_groups), make)
-
-
-def graph_of_offsets(indptr: Tensor, num_rows: int | None = None) -> Graph | None:
-    """The Graph of segments that follow one another, from indptr (S + 1,); None unless it rises from 0 to num_rows.
-
-    num_rows: None for what indptr ends with.
-    """
-    indptr = unwrapped(indptr, "indptr")
-    first, last = _ends.of(indptr, "offsets", lambda: _ends_of_offsets(indptr))
-    if first != 0 or (num_rows is not None and last != num_rows):
-        return None
-    return _graphs.of(indptr, "offsets", lambda: _graph_between(indptr, last))
-
-
-# ---- how they are made -------------------------------------------------------------------------------------------------------
-
-
-def _ends_of(index: Tensor) -> tuple[int, int]:
-    """The smallest and the largest id, (0, -1) of none."""
-    refuse_capture(index.device, "index is not known yet, so its ids have to be read", "call the function once")
-    if index.numel() == 0:
-        return 0, -1
-    low, high = torch.aminmax(index)
-    return int(low), int(high)
-
-
-def _ends_of_offsets(indptr: Tensor) -> tuple[int, int]:
-    """The first and the last offset, (-1, -1) if they fall."""
-    refuse_capture(indptr.device, "indptr is not known yet, so its offsets have to be read", "call the function once")
-    return (int(indptr[0]), int(indptr[-1])) if _rises(indptr) else (-1, -1)
-
-
-def _rises(index: Tensor) -> bool:
-    return bool((index[1:] >= index[:-1]).all())
-
-
-def _sorted_graph(index: Tensor, num_groups: int) -> Graph:
-    is_sorted = index.shape[0] > _HEAD and _rises(index[:_HEAD]) and _rises(index)
-    with ordinary_tensors(index):
-        dtype = torch.int32 if max(num_groups, index.shape[0]) <= INT32_MAX else torch.int64
-        ids = ordinary(index).to(dtype, copy=is_sorted).contiguous()  # what is sorted is kept as it is
-        g = Graph.from_edges(ids, ids, num_src=num_groups, num_dst=num_groups, is_sorted=is_sorted, check=False)
-        return g._for_all_streams()
-
-
-def _graph_between(indptr: Tensor, num_rows: int) -> Graph:
-    num_groups = indptr.shape[0] - 1
-    with ordinary_tensors(indptr):
-        dtype = torch.int32 if max(num_groups, num_rows) <= INT32_MAX else torch.int64
-        offsets = ordinary(indptr).to(dtype, copy=True)
-        groups = torch.arange(num_groups, dtype=dtype, device=indptr.device)
-        ids = groups.repeat_interleave(offsets.diff(), output_size=num_rows)
-        return Graph(num_groups, num_groups, (offsets, ids, None))._for_all_streams()
+    return topology_at(index, ("elements", shape, dim)).graph(num_groups, make)

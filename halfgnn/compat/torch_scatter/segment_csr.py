@@ -8,10 +8,12 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from ...common.kept import unwrapped
 from ...common.operands import check_tensor
 from ...graph import Graph
+from ...graphs_by_tensor.index import graph_of_offsets
 from ._gather import gathered
-from ._index import check_index, copied_to, graph_of_offsets, vector_of
+from ._index import check_index, copied_to, vector_of
 from ._reductions import (
     LEAST_SUMMED,
     extreme,
@@ -132,7 +134,8 @@ def _gather_csr(src: Tensor, indptr: Tensor, out: Tensor | None) -> Tensor:
 def _groups_of_positions(indptr: Tensor, dim: int) -> Tensor:
     """The segment per position (*, E) of segments from 0 to E."""
     vector = vector_of(indptr, dim, indptr.shape[-1])
-    g = None if vector is None or torch.compiler.is_compiling() else graph_of_offsets(vector)
+    is_traced = torch.compiler.is_compiling()
+    g = None if vector is None or is_traced else graph_of_offsets(unwrapped(vector, "indptr"), name="indptr")
     if g is not None:
         return g.csc().indices
     length = int(indptr.flatten()[-1])
@@ -176,7 +179,7 @@ class _Segments:
         if vector is None or not src.numel() or not self.count or not has_operator(src):
             return
         if src.is_cuda or src.numel() >= LEAST_SUMMED:
-            self.graph = graph_of_offsets(vector, self.length)
+            self.graph = graph_of_offsets(unwrapped(vector, "indptr"), self.length, "indptr")
         elif int(vector[0]) == 0 and int(vector[-1]) == self.length:
             self.offsets = vector
 

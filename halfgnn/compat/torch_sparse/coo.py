@@ -7,18 +7,15 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from ...common.by_tensor import ByPlace
-from ...common.ids import INT32_MAX, check_edge_index, check_range
-from ...common.kept import ordinary, ordinary_tensors, unwrapped
+from ...common.ids import check_edge_index
+from ...common.kept import unwrapped
 from ...common.operands import check_tensor
-from ...graph import Graph
+from ...graphs_by_tensor.matrix import graph_of_coo
 from ..torch_scatter import scatter_sum
 from .matmul import has_operator, product, weighted
 from .matmul import matmul as _matmul
 from .storage import SparseStorage
 from .tensor import SparseTensor
-
-_graphs: ByPlace[Graph] = ByPlace()
 
 
 def coalesce(index: Tensor, value: Tensor | None, m: int, n: int, op: str = "add") -> tuple[Tensor, Tensor | None]:
@@ -48,7 +45,7 @@ def eye(m: int, dtype: torch.dtype | None = None, device: torch.device | str | N
 def spmm(index: Tensor, value: Tensor, m: int, n: int, matrix: Tensor) -> Tensor:
     """The product (*, m, K) of a matrix (m, n), in any order and with values (nnz,), and a dense one (*, n, K) or (n,).
 
-    Sums of fp16 and bf16 are fp32 and rounded once. index is sorted once, and what is made of it is kept with it.
+    Sums of fp16 and bf16 are fp32 and rounded once. index is sorted once, and what is made of it is cached with it.
     """
     check_edge_index(index, "index")
     check_tensor(matrix, "matrix")
@@ -59,20 +56,10 @@ def spmm(index: Tensor, value: Tensor, m: int, n: int, matrix: Tensor) -> Tensor
         raise ValueError(f"matrix has shape {tuple(matrix.shape)}; expected (*, {n}, K)")
     x = matrix.movedim(-2, 0)
     if has_operator(x):
-        index = unwrapped(index, "index")
-        out = product(_graphs.of(index, (m, n), lambda: _graph_of(index, m, n)), x, value, "sum")
+        out = product(graph_of_coo(unwrapped(index, "index"), m, n), x, value, "sum")
     else:
         out = scatter_sum(weighted(x.index_select(0, index[1]), value), index[0], 0, dim_size=m)
     return out.movedim(0, -2).contiguous()
-
-
-def _graph_of(index: Tensor, m: int, n: int) -> Graph:
-    with ordinary_tensors(index):
-        ids = ordinary(index)
-        ids = ids.int() if max(m, n, index.shape[1]) <= INT32_MAX else ids.clone()
-        for row, size in enumerate((m, n)):
-            check_range(ids[row], f"index[{row}]", size)
-        return Graph.from_edges(ids[1], ids[0], num_src=n, num_dst=m, check=False)._for_all_streams()
 
 
 def spspmm(

@@ -10,9 +10,11 @@ from typing import Any
 from torch import Tensor
 
 from ...graph import Graph
-from ..graphs import count_values, graph_of, graph_with, is_heard_of, is_known
+from ...graphs_by_tensor.edge_index import graph_of, graph_with
+from ...graphs_by_tensor.store import is_heard_of, is_known
 from ..modules.base import refuse_module
 from . import thresholds as _worth
+from .uses import count_values
 
 
 class Propagation:

@@ -28,9 +28,10 @@ from ...common.precision import autocast, may_mix, without_autocast
 from ...drop_in.refusals import refuse_tracing
 from ...graph import Graph
 from ...graph_argument import as_graph, is_graph
+from ...graphs_by_tensor.edge_index import edge_index_of, graph_of
+from ...graphs_by_tensor.loops import with_self_loops
 from ...nn.attention import handed_out
 from ...nn.projections import applied, is_just, linear, trimmed
-from .. import graphs as _graph
 from ..drop_in.accounts import fell_back
 
 LINEARS.append(Linear)
@@ -159,7 +160,7 @@ def edge_index_if_unsupported(
         fell_back[f"forward:{kind.__name__}", reason] += 1
     if isinstance(edge_index, (Tensor, SparseTensor)):
         return edge_index
-    return _graph.edge_index_of(as_graph(edge_index, "edge_index"))
+    return edge_index_of(as_graph(edge_index, "edge_index"))
 
 
 def _check_order(x: Any, edge_index: Any) -> None:
@@ -237,10 +238,10 @@ def checked_features(x: Any, eps: Tensor) -> tuple[Tensor, Tensor | None]:
 
 def checked_graph(edge_index: Any, x: Tensor, num_src: int, num_dst: int) -> Graph:
     """The Graph of edge_index, which must be on the device of x."""
-    topology = edge_index if isinstance(edge_index, Tensor) else _graph.graph_of(edge_index, num_src, num_dst)
+    topology = edge_index if isinstance(edge_index, Tensor) else graph_of(edge_index, num_src, num_dst)
     if topology.device != x.device:
         raise ValueError(f"edge_index is on {topology.device}; expected the device of x, {x.device}")
-    return _graph.graph_of(topology, num_src, num_dst) if isinstance(topology, Tensor) else topology
+    return graph_of(topology, num_src, num_dst) if isinstance(topology, Tensor) else topology
 
 
 def node_counts(size: Any, x_src: Tensor, x_dst: Tensor | None) -> tuple[int, int]:
@@ -368,7 +369,7 @@ class Attention:
             edge_attr = checked_edge_attr(g, edge_attr, self.lin_edge)
         if not self.add_self_loops:
             return g, edge_attr
-        looped = _graph.with_self_loops(g, min(size))
+        looped = with_self_loops(g, min(size))
         if edge_attr is not None:
             edge_attr = looped.edge_data(edge_attr, self.fill_value)
         return looped.graph, edge_attr

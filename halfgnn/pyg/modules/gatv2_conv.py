@@ -8,9 +8,9 @@ from torch_geometric import nn
 
 from ... import ops
 from ...common.layers import check_layer
+from ...graphs_by_tensor.edge_index import edge_index_of
 from ...nn import attention
 from ...nn.projections import padded, project
-from ..graphs import edge_index_of
 from .base import Attention, Hosted, checked_pair, edge_index_if_unsupported
 
 

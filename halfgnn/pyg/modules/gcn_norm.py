@@ -11,7 +11,7 @@ from ... import ops
 from ...common.compat import is_exporting
 from ...common.precision import HALF, without_autocast
 from ...graph import Graph
-from ..graphs import with_self_loops
+from ...graphs_by_tensor.loops import with_self_loops
 
 
 def normalized(

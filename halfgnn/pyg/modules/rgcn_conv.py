@@ -15,10 +15,10 @@ from ...common.ids import exported_ids
 from ...common.operands import check_columns, check_operand, check_pair, check_parameter, check_tensor
 from ...common.precision import autocast
 from ...graph import Graph
+from ...graphs_by_tensor.edge_index import library
 from ...nn.projections import linear
 from ...nn.relation_pairs import pair_of_edge, pairs_of
 from ...nn.typed_linear import typed_linear
-from ..graphs import library
 from .base import ONE_PASS, Hosted, checked_graph, edge_index_if_unsupported, reduced, reduction_of
 
 

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from torch_geometric import nn
 
+from ...graphs_by_tensor.edge_index import edge_index_of
 from ...nn.transformerconv import DotAttention
-from ..graphs import edge_index_of
 from .base import Hosted, checked_graph, checked_pair, edge_index_if_unsupported
 
 

@@ -7,9 +7,9 @@ from typing import Any
 
 from torch import Tensor
 
-from ....common.by_tensor import state_of
 from ....dataloading import NeighborSampler as Neighbors
 from ....dataloading.edge_batch import without_edges
+from ....graphs_by_tensor.store import state_of
 from ....heterograph import Block
 from ..base import EID, NID, DGLError
 from ..frame import LazyFeature

@@ -14,7 +14,6 @@ from ....common.precision import HALF, autocasts, computed_type, without_autocas
 from ....drop_in.refusals import refuse_index, refuse_mode
 from ....graph import Graph
 from ....ops.copy_u_reduce import REDUCTIONS
-from ...graphs import is_worth_a_graph
 from ...modules.base import reduction_of
 from .. import thresholds as _worth
 from ..accounts import routed
@@ -23,6 +22,7 @@ from ..lower.reduce import incidence
 from ..lower.values import Evaluation, Rows, shared_values
 from ..message import Message, expression_of
 from ..rows import as_int64
+from ..uses import is_worth_a_graph
 from . import scatter as _operators
 from .scatter import has_gradient, refuse_reduction, refuse_rows, usable_owner_of
 

@@ -16,7 +16,6 @@ from torch_geometric import nn
 from ....common.operands import width_of
 from ....common.precision import HALF, autocasts
 from ....drop_in.refusals import cuda_has_attention, refuse, refuse_mode, refuse_tracing
-from ...graphs import is_worth_a_graph
 from ...modules.base import refuse_module, refuse_options
 from ...modules.gat_conv import GATConv
 from ...modules.gatv2_conv import GATv2Conv
@@ -24,6 +23,7 @@ from ...modules.transformer_conv import TransformerConv
 from .. import thresholds as _worth
 from ..accounts import fell_back, routed
 from ..call import Propagation, plain
+from ..uses import is_worth_a_graph
 from . import scatter as _operators
 from .scatter import refuse_ids, refuse_rows
 

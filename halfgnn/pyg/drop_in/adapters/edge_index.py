@@ -17,15 +17,16 @@ from torch import Tensor
 from torch_geometric.nn import MessagePassing
 from torch_geometric.utils import add_self_loops
 
-from ....common.by_tensor import state_of
 from ....common.kept import is_captured, kept, may_keep, ordinary_tensors, taken
 from ....common.precision import autocasts
 from ....drop_in.compiled import is_compiled
 from ....drop_in.refusals import refuse_mode
 from ....drop_in.switch import inline
-from ...graphs import Topology, known_topology, lacks_loops, may_share, share_graphs, share_topology, topology_of
+from ....graphs_by_tensor.edge_index import lacks_loops
+from ....graphs_by_tensor.store import Topology, known_topology, share_graphs, share_topology, state_of, topology_of
 from ...modules.base import has_own_steps, refuse_module
 from .. import thresholds as _worth
+from ..uses import may_share
 
 Original = Callable[..., Any]
 

@@ -14,13 +14,13 @@ from torch_geometric import nn
 from torch_geometric.nn.models import schnet
 
 from ....drop_in.refusals import refuse_mode, refuse_tracing
-from ...graphs import is_worth_a_graph
 from ...modules.base import refuse_module, refuse_options
 from ...modules.cf_conv import CFConv
 from ...modules.edge_conv import EdgeConv
 from .. import thresholds as _worth
 from ..accounts import fell_back, routed
 from ..call import Propagation, plain
+from ..uses import is_worth_a_graph
 from . import scatter as _operators
 from .attention_modules import Original, as_module, pair_of, refuse_features, refuse_topology
 from .scatter import refuse_ids

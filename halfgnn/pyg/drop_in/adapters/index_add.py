@@ -18,7 +18,7 @@ from ....common.precision import HALF
 from ....drop_in.refusals import refuse_index, refuse_mode
 from ....drop_in.switch import Bindings, Route, calling_package, stand_in
 from ....graph import Graph
-from .. import indices as _indices
+from .. import rows_by_index as _indices
 from .. import thresholds as _worth
 from ..accounts import fell_back, routed
 from ..call import is_first_use

@@ -19,14 +19,15 @@ from ....drop_in.compiled import is_compiled
 from ....drop_in.refusals import refuse_index, refuse_mode
 from ....drop_in.sequence_slot import can_clear
 from ....drop_in.switch import Bindings, calling_package, inline, is_checkpointed, stand_in
-from ...graphs import is_known, is_worth_a_graph, may_share, note_selection
+from ....graphs_by_tensor.store import is_known, note_selection
 from .. import thresholds as _worth
 from ..accounts import fell_back
 from ..call import Propagation, is_first_use
-from ..indices import gathered
 from ..lower import relations as _relations
 from ..message import gather, message_of
 from ..rows import has_gradient_in_half, in_fp32, rows_in_fp32
+from ..rows_by_index import gathered
+from ..uses import is_worth_a_graph, may_share
 from . import scatter as _operators
 from .scatter import refuse_ids, refuse_rows
 

@@ -18,16 +18,17 @@ from ....drop_in.compiled import is_compiled
 from ....drop_in.refusals import refuse, refuse_index, refuse_mode
 from ....drop_in.switch import inline
 from ....graph import Graph
-from ...graphs import holds_ids_below, is_worth_a_graph
-from .. import indices as _indices
+from ....graphs_by_tensor.edge_index import holds_ids_below
+from .. import rows_by_index as _indices
 from .. import thresholds as _worth
 from ..accounts import accounts, fell_back, routed
 from ..call import Propagation, begin, current, current_edges, is_first_use, owner_of, plain
 from ..expression import Expression
-from ..indices import gathered_rows
+from ..rows_by_index import gathered_rows
 from ..lower.reduce import has_rows_of, reduced
 from ..message import Message, gather
 from ..rows import adds_in_half, as_int64, in_fp32
+from ..uses import is_worth_a_graph
 from .refused_graphs import refuse_graph
 
 Original = Callable[..., Any]

@@ -3,24 +3,23 @@
 from __future__ import annotations
 
 import contextlib
-import functools
-import weakref
 from collections.abc import Callable
 from typing import Any
 
 import torch
 from torch import Tensor
 
-from ....common.kept import may_keep, ordinary_tensors
 from ....common.precision import without_autocast
 from ....drop_in.refusals import refuse, refuse_index, refuse_mode
 from ....graph import Graph
-from ...graphs import is_worth_a_graph
+from ....graphs_by_tensor.matrix import graph_of_matrix
+from ....graphs_by_tensor.store import is_heard_of
 from ...modules.base import reduced
 from .. import thresholds as _worth
 from ..accounts import fell_back, routed
 from ..call import Propagation, plain
 from ..rows import adds_in_half, in_fp32
+from ..uses import is_worth_a_graph
 from . import scatter as _operators
 from .scatter import REDUCES, refuse_ids, refuse_rows
 
@@ -69,13 +68,13 @@ def spmm(original: Original, src: Any, other: Any, reduce: str = "sum") -> Any:
         if in_half and src.layout == torch.sparse_coo and refuse_mode(may_be_watched=True) is None:
             return in_fp32("spmm", lambda x: original(src.to(torch.float32), x, reduce), other)
         return original(src, other, reduce)
-    is_known = in_half or _is_known(src)
+    is_known = in_half or is_heard_of(src)
     if not is_known and not is_worth_a_graph(src, src._nnz() * other.shape[1], _needs_gradient(other)):
         fell_back["spmm", "first uses of a matrix"] += 1
         return original(src, other, reduce)
     # torch.sparse.mm is a product, which autocast makes in half; its reductions on the CPU are not.
     is_product = reduce in ("sum", "add") or (reduce == "mean" and (other.is_cuda or src.layout == torch.sparse_csc))
-    return _product(_graph_of_matrix(src), other, values, reduce, is_product)
+    return _product(graph_of_matrix(src), other, values, reduce, is_product)
 
 
 def _is_in_half(matrix: Tensor, x: Any) -> bool:
@@ -112,43 +111,5 @@ def _product(g: Graph, x: Tensor, value: Tensor | None, reduce: str, is_cast: bo
         return reduced(g, REDUCES[reduce], x, None if value is None else value.view(-1, 1))
 
 
-# ---- graphs of matrices ------------------------------------------------------------------------------------------------------
-
-_known: dict[int, tuple[Any, Any, Graph]] = {}  # by id: a reference, the state, and the graph
-
-
 def _values(matrix: Tensor) -> Tensor:
     return matrix._values() if matrix.layout == torch.sparse_coo else matrix.values()
-
-
-def _state_of(matrix: Tensor) -> tuple[Any, ...]:
-    """What changes when the indices are others."""
-    if matrix.layout == torch.sparse_coo:
-        indices: tuple[Tensor, ...] = (matrix._indices(),)
-    elif matrix.layout == torch.sparse_csr:
-        indices = matrix.crow_indices(), matrix.col_indices()
-    else:
-        indices = matrix.ccol_indices(), matrix.row_indices()
-    return matrix.shape, *((x._version, x.data_ptr(), x.shape) for x in indices)
-
-
-def _forget(key: int, _: Any) -> None:
-    _known.pop(key, None)
-
-
-def _is_known(matrix: Tensor) -> bool:
-    known = _known.get(id(matrix))
-    return known is not None and known[0]() is matrix
-
-
-def _graph_of_matrix(matrix: Tensor) -> Graph:
-    """Kept while the matrix lives."""
-    key, state = id(matrix), _state_of(matrix)
-    known = _known.get(key)
-    if known is not None and known[0]() is matrix and known[1] == state:
-        return known[2]
-    with ordinary_tensors():
-        g = Graph.from_torch_sparse(matrix)
-    if may_keep(g.device):
-        _known[key] = weakref.ref(matrix, functools.partial(_forget, key)), state, g._for_all_streams()
-    return g

@@ -13,7 +13,8 @@ from torch import Tensor, nn
 
 from ....common.precision import without_autocast
 from ....drop_in.refusals import types_on
-from ...graphs import holds_ids_below, topology_of
+from ....graphs_by_tensor.edge_index import holds_ids_below
+from ....graphs_by_tensor.store import topology_of
 from ..accounts import routed
 from ..adapters.edge_index import made_once
 from ..call import Pairs, Propagation, current

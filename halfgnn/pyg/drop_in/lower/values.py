@@ -21,10 +21,10 @@ from ....common.autograd import snapshot
 from ....common.precision import HALF, without_autocast
 from ....drop_in.switch import is_backward
 from ....graph import Graph
-from ...graphs import graph_with, reached
+from ....graphs_by_tensor.edge_index import graph_with, reached
 from ..accounts import routed
 from ..expression import Expression, Gather, Op, Softmax, is_negated
-from ..indices import gathered_rows
+from ..rows_by_index import gathered_rows
 from ..rules import BINARY, CAT, POLES, SHAPES, SUM, UNBOUNDED, is_of_edges
 
 EDGES, ALL = "edges", "all"
