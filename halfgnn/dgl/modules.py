@@ -14,6 +14,7 @@ from ..drop_in.refusals import cuda_has_attention, refuse
 from ..graph import Graph
 from ..nn import dotgatconv, gatconv, gatv2conv
 from ..nn.attention import why_unfused
+from ..nn.features import features_of
 from .accounts import fell_back, routed
 from .operators import ORIGINALS
 from .topology import topology_of
@@ -24,7 +25,7 @@ def gat_conv(self: Any, graph: Any, feat: Any, edge_weight: Any = None, get_atte
     reason = "edge_weight" if edge_weight is not None else _refuse(self, graph, feat, get_attention, math.inf)
     if reason is not None:
         return _fall_back("GATConv", reason, self, graph, feat, edge_weight, get_attention)
-    return gatconv.forward(self, graph, _routed("GATConv", self, graph, feat), feat)
+    return gatconv.forward(self, graph, _routed("GATConv", self, graph, feat), features_of(feat))
 
 
 def gatv2_conv(self: Any, graph: Any, feat: Any, get_attention: bool = False) -> Any:
@@ -32,7 +33,7 @@ def gatv2_conv(self: Any, graph: Any, feat: Any, get_attention: bool = False) ->
     reason = _refuse(self, graph, feat, get_attention)
     if reason is not None:
         return _fall_back("GATv2Conv", reason, self, graph, feat, get_attention)
-    return gatv2conv.forward(self, graph, _routed("GATv2Conv", self, graph, feat), feat)
+    return gatv2conv.forward(self, graph, _routed("GATv2Conv", self, graph, feat), features_of(feat))
 
 
 def dot_gat_conv(self: Any, graph: Any, feat: Any, get_attention: bool = False) -> Any:
@@ -40,7 +41,7 @@ def dot_gat_conv(self: Any, graph: Any, feat: Any, get_attention: bool = False) 
     reason = _refuse(self, graph, feat, get_attention)
     if reason is not None:
         return _fall_back("DotGatConv", reason, self, graph, feat, get_attention)
-    return dotgatconv.forward(self, graph, _routed("DotGatConv", self, graph, feat), feat)
+    return dotgatconv.forward(self, graph, _routed("DotGatConv", self, graph, feat), features_of(feat))
 
 
 def _fall_back(name: str, reason: str, *args: Any) -> Any:

@@ -6,8 +6,8 @@ from torch import Tensor
 
 from ..graph_argument import GraphLike
 from . import attention
-from .checks import check_projected
-from .features import both_sides, checked_graph
+from .checks import checked_features, projections
+from .features import Features, both_sides, checked_graph
 from .projections import padded, project, trimmed
 
 
@@ -42,18 +42,18 @@ class DotGatConv(attention.Attention):
             See :class:`GATConv`.
         """
         g = checked_graph(graph, self._allow_zero_in_degree, self.zero_in_degree_error)
-        check_projected(self, g, feat, dim=2)
-        return forward(self, graph, g, feat, get_attention)
+        features = checked_features(g, feat, *projections(self), dim=2)
+        return forward(self, graph, g, features, get_attention)
 
 
-def forward(conv, graph, g, feat, get_attention=False):
+def forward(conv, graph, g, feat: Features, get_attention=False):
     """The forward of `conv`, a DotGatConv of this module or of DGL, on g, the Graph of `graph`."""
     h_src, h_dst = both_sides(graph, g, feat)
-    if hasattr(conv, "fc_src") is not isinstance(feat, tuple):
+    if hasattr(conv, "fc_src") is (feat.dst is None):
         raise ValueError(
             "feat and in_feats differ; expected a pair of features if in_feats is a pair, otherwise one tensor"
         )
-    key, query = _project(conv, h_src, h_dst if isinstance(feat, tuple) else None, g.num_dst)
+    key, query = _project(conv, h_src, None if feat.dst is None else h_dst, g.num_dst)
     operands = (g, query, key, key, conv._out_feats**-0.5)  # keys are values too
     rst, weight = attention.dot(*operands, get_attention=get_attention)
     rst = attention.handed_out(trimmed(rst, conv._out_feats))

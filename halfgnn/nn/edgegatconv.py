@@ -13,8 +13,8 @@ from ..common.layers import is_plain
 from ..common.precision import autocast, without_autocast
 from ..graph_argument import GraphLike
 from . import attention
-from .checks import check_edge_features, check_projected
-from .features import both_sides, cast_once, checked_graph, unrounded
+from .checks import check_edge_features, checked_features, projections
+from .features import cast_sides, checked_graph, unrounded
 from .gatconv import project_sides
 from .projections import node_logits, project, project_with_logits, trimmed
 
@@ -100,10 +100,10 @@ class EdgeGATConv(attention.Attention):
             See :class:`GATConv`.
         """
         g = checked_graph(graph, self._allow_zero_in_degree, self.zero_in_degree_error)
-        check_projected(self, g, feat, dim=2)
+        features = checked_features(g, feat, *projections(self), dim=2)
         check_edge_features(g, edge_feat, "edge_feat", self.fc_edge)
-        x_src, x_dst = cast_once(g, feat, *both_sides(graph, g, feat, self.feat_drop))
-        feat_src, *logits = project_sides(self, x_src, x_dst if isinstance(feat, tuple) else None, g.num_dst)
+        x = cast_sides(graph, g, features, self.feat_drop)
+        feat_src, *logits = project_sides(self, x.src, x.own_dst, g.num_dst)
         edge_feat = autocast(edge_feat)
         rows = None  # projected edge features, if fc_edge must be called: once, as pre-hooks may count calls
         if is_plain(self.fc_edge):
@@ -113,13 +113,13 @@ class EdgeGATConv(attention.Attention):
                 self.fc_edge, edge_feat, self._num_heads, self._out_feats, self.attn_edge
             )
         with without_autocast(feat_src.device):
-            scores = ops.u_add_v(g, *(x.to(of_edges.dtype) for x in logits)) + of_edges
+            scores = ops.u_add_v(g, *(logit.to(of_edges.dtype) for logit in logits)) + of_edges
         weight = None
         if get_attention or attention.why_unfused(self) is not None:
             rst, weight = self._unfused(g, feat_src, edge_feat, rows, scores)
         else:
             rst = self._fused(g, feat_src, edge_feat, rows, scores)
-        rst = attention.finished(self, trimmed(rst, self._out_feats), x_dst, is_new=weight is not None, bias=self.bias)
+        rst = attention.finished(self, trimmed(rst, self._out_feats), x.dst, is_new=weight is not None, bias=self.bias)
         return (rst, weight) if get_attention else rst
 
     def _shape(self, feat_src: Tensor) -> tuple[int, int, int]:

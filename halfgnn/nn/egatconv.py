@@ -10,8 +10,8 @@ from .. import ops
 from ..common.arguments import checked_size, checked_widths
 from ..common.precision import autocast, without_autocast
 from ..graph_argument import GraphLike
-from .checks import check_edge_features, check_edge_numbers, check_features
-from .features import both_sides, cast_once, checked_graph, unrounded
+from .checks import check_edge_features, check_edge_numbers, checked_features
+from .features import cast_sides, checked_graph, unrounded
 from .projections import project
 
 
@@ -78,13 +78,13 @@ class EGATConv(nn.Module):
             ValueError: the graph has nodes without in-edges; wrong shapes or devices. TypeError: wrong dtypes.
         """
         g = checked_graph(graph, None, self.zero_in_degree_error)
-        check_features(g, nfeats, self.fc_ni, self.fc_nj, dim=2, name="nfeats")
+        features = checked_features(g, nfeats, self.fc_ni, self.fc_nj, dim=2, name="nfeats")
         check_edge_features(g, efeats, "efeats", self.fc_fij)
         if edge_weight is not None:
-            check_edge_numbers(g, edge_weight, nfeats)
-        x_src, x_dst = cast_once(g, nfeats, *both_sides(graph, g, nfeats, name="nfeats"))
-        hidden = self._edges(g, x_src, x_dst, autocast(efeats))
-        nodes = project(self.fc_node_src, x_src, *self._shape(self._out_node_feats))
+            check_edge_numbers(g, edge_weight, features.src.dtype)
+        x = cast_sides(graph, g, features, name="nfeats")
+        hidden = self._edges(g, x.src, x.dst, autocast(efeats))
+        nodes = project(self.fc_node_src, x.src, *self._shape(self._out_node_feats))
         with without_autocast(nodes.device):
             weight = ops.edge_softmax(g, (hidden * self.attn.to(hidden.dtype)).sum(-1, keepdim=True))
             if edge_weight is not None:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import Any
+from typing import Any, NamedTuple
 
 import torch
 from torch import Tensor
@@ -27,32 +27,61 @@ def checked_graph(graph: Any, allow_zero_in_degree: bool | None, error: type[Exc
     return g
 
 
+class Features(NamedTuple):
+    """Features as the user gave them: of the sources (num_src, *), and of the destinations (num_dst, *) if they have their own."""
+
+    src: Tensor
+    dst: Tensor | None = None
+
+
+class Sides(NamedTuple):
+    """Features of a graph's two sides after dropout and autocast: src (num_src, *), dst (num_dst, *).
+
+    own_dst: dst, or None if the destinations are the first sources. uncast_dst: dst before autocast.
+    """
+
+    src: Tensor
+    dst: Tensor
+    own_dst: Tensor | None
+    uncast_dst: Tensor
+
+
+def features_of(feat: Any) -> Features:
+    """Of a tensor or pair, which has been checked."""
+    return Features(*feat) if isinstance(feat, tuple) else Features(feat)
+
+
 def both_sides(
-    graph: Any, g: Graph, feat: Any, drop: Callable[[Tensor], Tensor] | None = None, name: str = "feat"
+    graph: Any, g: Graph, feat: Features, drop: Callable[[Tensor], Tensor] | None = None, name: str = "feat"
 ) -> tuple[Tensor, Tensor]:
     """Features of source and destination nodes, after dropout.
 
     feat, which the user calls `name`, may be one tensor for both. In a block, and in a Graph with fewer destinations than sources,
     the destinations are the first sources.
     """
-    if isinstance(feat, tuple):
-        src, dst = feat
+    src, dst = feat
+    if dst is not None:
         return (src, dst) if drop is None else (drop(src), drop(dst))
-    feat = feat if drop is None else drop(feat)
+    if drop is not None:
+        src = drop(src)
     if g.num_dst == g.num_src:
-        return feat, feat
+        return src, src
     if not getattr(graph, "is_block", g.num_dst < g.num_src):
         raise ValueError(
             f"{name} is one tensor, but the graph has {g.num_src} source and {g.num_dst} destination nodes; "
             "expected a pair (of the sources, of the destinations)"
         )
-    return feat, feat[: g.num_dst]
+    return src, src[: g.num_dst]
 
 
-def cast_once(g: Graph, feat: Any, h_src: Tensor, h_dst: Tensor) -> tuple[Tensor, Tensor]:
-    """The results of both_sides(feat), cast once as autocast would cast them for each projection."""
+def cast_sides(
+    graph: Any, g: Graph, feat: Features, drop: Callable[[Tensor], Tensor] | None = None, name: str = "feat"
+) -> Sides:
+    """both_sides(), cast once as autocast would cast them for each projection."""
+    h_src, h_dst = both_sides(graph, g, feat, drop, name)
     src = autocast(h_src)
-    return src, autocast(h_dst) if isinstance(feat, tuple) else src[: g.num_dst]
+    own_dst = None if feat.dst is None else autocast(h_dst)
+    return Sides(src, src[: g.num_dst] if own_dst is None else own_dst, own_dst, h_dst)
 
 
 def shown(src: int, dst: int) -> str:

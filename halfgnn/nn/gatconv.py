@@ -7,8 +7,8 @@ from torch import Tensor, nn
 
 from ..graph_argument import GraphLike
 from . import attention
-from .checks import check_edge_numbers, check_projected
-from .features import both_sides, cast_once, checked_graph
+from .checks import check_edge_numbers, checked_features, projections
+from .features import Features, cast_sides, checked_graph
 from .projections import node_logits, project_with_logits, trimmed
 
 
@@ -88,24 +88,22 @@ class GATConv(attention.Attention):
             ValueError: the graph has nodes without in-edges; wrong shapes or devices. TypeError: wrong dtypes.
         """
         g = checked_graph(graph, self._allow_zero_in_degree, self.zero_in_degree_error)
-        check_projected(self, g, feat)
+        features = checked_features(g, feat, *projections(self))
         if edge_weight is not None:
-            check_edge_numbers(g, edge_weight, feat)
-        return forward(self, graph, g, feat, edge_weight, get_attention)
+            check_edge_numbers(g, edge_weight, features.src.dtype)
+        return forward(self, graph, g, features, edge_weight, get_attention)
 
 
-def forward(conv, graph, g, feat, edge_weight=None, get_attention=False):
+def forward(conv, graph, g, feat: Features, edge_weight=None, get_attention=False):
     """The forward of `conv`, a GATConv of this module or of DGL, on g, the Graph of `graph`."""
-    h_src, h_dst = both_sides(graph, g, feat, conv.feat_drop)
-    x_src, x_dst = cast_once(g, feat, h_src, h_dst)
-    feat_src, logits_src, logits_dst = project_sides(conv, x_src, x_dst if isinstance(feat, tuple) else None, g.num_dst)
-    operands = (g, feat_src, logits_src, logits_dst)
+    x = cast_sides(graph, g, feat, conv.feat_drop)
+    operands = (g, *project_sides(conv, x.src, x.own_dst, g.num_dst))
     if get_attention or edge_weight is not None or attention.why_unfused(conv) is not None:
         rst, weight = attention.gat_unfused(*operands, None, conv.leaky_relu, conv.attn_drop, edge_weight)
     else:
         rst = attention.gat(*operands, conv.leaky_relu.negative_slope, attention.dropout_p(conv.attn_drop))
         weight = None
-    h_dst = x_dst if isinstance(conv.res_fc, nn.Linear) else h_dst
+    h_dst = x.dst if isinstance(conv.res_fc, nn.Linear) else x.uncast_dst
     rst = attention.finished(conv, trimmed(rst, conv._out_feats), h_dst, is_new=weight is not None, bias=conv.bias)
     return (rst, weight) if get_attention else rst
 

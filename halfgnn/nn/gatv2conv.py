@@ -9,8 +9,8 @@ from torch import Tensor, nn
 from .. import ops
 from ..graph_argument import GraphLike
 from . import attention
-from .checks import check_projected
-from .features import both_sides, cast_once, checked_graph
+from .checks import checked_features, projections
+from .features import Features, cast_sides, checked_graph
 from .projections import padded, project, trimmed
 
 
@@ -85,24 +85,23 @@ class GATv2Conv(attention.Attention):
             See :class:`GATConv`.
         """
         g = checked_graph(graph, self._allow_zero_in_degree, self.zero_in_degree_error)
-        check_projected(self, g, feat, dim=2)
-        return forward(self, graph, g, feat, get_attention)
+        features = checked_features(g, feat, *projections(self), dim=2)
+        return forward(self, graph, g, features, get_attention)
 
 
-def forward(conv, graph, g, feat, get_attention=False):
+def forward(conv, graph, g, feat: Features, get_attention=False):
     """The forward of `conv`, a GATv2Conv of this module or of DGL, on g, the Graph of `graph`."""
-    h_src, h_dst = both_sides(graph, g, feat, conv.feat_drop)
-    x_src, x_dst = cast_once(g, feat, h_src, h_dst)
-    is_shared = conv.share_weights and not isinstance(feat, tuple)
+    x = cast_sides(graph, g, feat, conv.feat_drop)
+    is_shared = conv.share_weights and x.own_dst is None
     can_fuse = attention.why_unfused(conv) is None
-    width = padded(conv._out_feats, x_src) if can_fuse else conv._out_feats  # a user's activation must see no padding
-    operands = (g, *_project(conv, x_src, None if is_shared else x_dst, g.num_dst, width))
+    width = padded(conv._out_feats, x.src) if can_fuse else conv._out_feats  # a user's activation must see no padding
+    operands = (g, *_project(conv, x.src, None if is_shared else x.dst, g.num_dst, width))
     if get_attention or not can_fuse:
         rst, weight = attention.gatv2_unfused(*operands, conv.leaky_relu, conv.attn_drop)
     else:
         rst = ops.gatv2_attention(*operands, conv.leaky_relu.negative_slope, attention.dropout_p(conv.attn_drop))
         weight = None
-    h_dst = x_dst if isinstance(conv.res_fc, nn.Linear) else h_dst
+    h_dst = x.dst if isinstance(conv.res_fc, nn.Linear) else x.uncast_dst
     rst = attention.finished(conv, trimmed(rst, conv._out_feats), h_dst, is_new=weight is not None)
     return (rst, weight) if get_attention else rst
 

@@ -8,7 +8,7 @@ from torch import nn
 from ..common.arguments import check_number
 from ..common.operands import check_operand, check_parameter_device
 from ..graph_argument import GraphLike, as_graph
-from .checks import check_features
+from .checks import checked_features
 from .features import both_sides
 from .projections import applied
 from .sums import aggregate
@@ -55,11 +55,11 @@ class GINConv(nn.Module):
             ValueError: wrong shapes or devices. TypeError: wrong dtypes.
         """
         g = as_graph(graph, "graph")
-        check_features(g, feat)
-        check_parameter_device(feat[0] if isinstance(feat, tuple) else feat, "feat", self.eps)
+        features = checked_features(g, feat)
+        check_parameter_device(features.src, "feat", self.eps)
         if edge_weight is not None:
             check_operand(edge_weight, "edge_weight", g, "e")
-        h_src, h_dst = both_sides(graph, g, feat)
+        h_src, h_dst = both_sides(graph, g, features)
         if h_src.shape[1:] != h_dst.shape[1:]:
             raise ValueError(
                 f"feat[0] and feat[1] have shapes {tuple(h_src.shape)} and {tuple(h_dst.shape)}; expected one width"

@@ -9,7 +9,7 @@ from .. import ops
 from ..common.arguments import check_number
 from ..common.operands import check_operand, check_parameter_device, name_operands, operand_errors
 from ..graph_argument import GraphLike, as_graph
-from .checks import check_features
+from .checks import checked_features
 from .features import both_sides
 from .projections import applied
 
@@ -49,10 +49,10 @@ class GINEConv(nn.Module):
             ValueError: wrong shapes or devices. TypeError: wrong dtypes.
         """
         g = as_graph(graph, "graph")
-        check_features(g, node_feat, name="node_feat")
-        check_parameter_device(node_feat[0] if isinstance(node_feat, tuple) else node_feat, "node_feat", self.eps)
+        features = checked_features(g, node_feat, name="node_feat")
+        check_parameter_device(features.src, "node_feat", self.eps)
         check_operand(edge_feat, "edge_feat", g, "e")
-        h_src, h_dst = both_sides(graph, g, node_feat, name="node_feat")
+        h_src, h_dst = both_sides(graph, g, features, name="node_feat")
         if h_src.shape[1:] != h_dst.shape[1:]:
             raise ValueError(
                 f"node_feat[0] and node_feat[1] have shapes {tuple(h_src.shape)} and {tuple(h_dst.shape)}; expected one width"

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Any
+from typing import Any, NamedTuple
 
 import torch
 import torch.nn.functional as F
@@ -16,15 +16,27 @@ from ..common.precision import HALF, computed_type, without_autocast
 from ..common.products import chunks, is_transformed, multiplies_slowly, widened_linear
 
 
-def _widens(x: Tensor, weight: Tensor) -> bool:
+class _Kind(NamedTuple):
+    """What decides how the rows of a product are multiplied: their device and dtype, and the dtype in which they are computed."""
+
+    device: str
+    dtype: torch.dtype
+    computed: torch.dtype
+
+
+def _kind_of(x: Tensor) -> _Kind:
+    return _Kind(x.device.type, x.dtype, computed_type(x))
+
+
+def _widens(x: _Kind, weight: Tensor) -> bool:
     """Whether products of x are made in fp32, with the unrounded weight, because products of halves are slow.
 
     They always are under functorch's transforms (not compiled): vmap makes F.linear round before it adds the bias.
     """
-    dtype = computed_type(x)
-    if x.device.type != "cpu" or dtype not in HALF:
+    dtype = x.computed
+    if x.device != "cpu" or dtype not in HALF:
         return False
-    is_mixed = x.dtype != weight.dtype and not torch.is_autocast_enabled(x.device.type)  # F.linear refuses them
+    is_mixed = x.dtype != weight.dtype and not torch.is_autocast_enabled(x.device)  # F.linear refuses them
     if is_mixed or multiplies_slowly(dtype):
         return not is_mixed
     return not torch.compiler.is_compiling() and torch._C._are_functorch_transforms_active()
@@ -185,9 +197,10 @@ def _product(a: Tensor, b: Tensor, half: torch.dtype) -> Tensor:
 
 def linear(x: Tensor, weight: Tensor, bias: Tensor | None) -> Tensor:
     """F.linear. On processors without half matrix units, half products are made in fp32, with the unrounded weight, and rounded."""
-    if not _widens(x, weight):
+    kind = _kind_of(x)
+    if not _widens(kind, weight):
         return F.linear(x, weight, bias)
-    return widened_linear(x.to(computed_type(x)), weight, bias, weight.shape[0])[0]
+    return widened_linear(x.to(kind.computed), weight, bias, weight.shape[0])[0]
 
 
 def is_just(layer: Any, kind: type[nn.Module]) -> bool:
@@ -257,12 +270,13 @@ def project_with_logits(
     layer: Any, x: Tensor, heads: int, dim: int, *attns: Tensor
 ) -> tuple[Tensor, tuple[Tensor, ...]]:
     """project(layer, x, ...), padded for an attention, and node_logits(layer, x, *attns)."""
-    width = padded(dim, x)
+    kind = _kind_of(x)
+    width = _padded(dim, kind)
     if not is_plain(layer):
         feat = _called(layer, x).unflatten(-1, (heads, dim))
         return _pad(feat, width), _logits_of(feat, *attns)
-    widens = _widens(x, layer.weight)
-    if not widens and not _joins(x, layer.weight, *attns):
+    widens = _widens(kind, layer.weight)
+    if not widens and not _joins(kind, layer.weight, *attns):
         return project(layer, x, heads, dim, width), node_logits(layer, x, *attns)
     weight, bias = _padded_parameters(layer, heads, dim, width)
     more_weight = torch.cat([_fold(layer.weight, attn) for attn in attns])
@@ -270,16 +284,16 @@ def project_with_logits(
     if widens:
         all_bias = None if bias is None or more_bias is None else torch.cat([bias.float(), more_bias])
         all_weight = torch.cat([weight.float(), more_weight])
-        feat, logits = widened_linear(x.to(computed_type(x)), all_weight, all_bias, weight.shape[0])
+        feat, logits = widened_linear(x.to(kind.computed), all_weight, all_bias, weight.shape[0])
     else:
         parts = apply(_JoinedLinear, x.flatten(0, -2), weight, bias, more_weight, more_bias)
         feat, logits = (part.view(*x.shape[:-1], part.shape[1]) for part in parts)
     return feat.unflatten(-1, (heads, width)), logits.chunk(len(attns), -1)
 
 
-def _joins(x: Tensor, *operands: Tensor) -> bool:
+def _joins(x: _Kind, *operands: Tensor) -> bool:
     """Whether _JoinedLinear takes x: on the CPU, in one dtype that is not half, without autocast or transforms."""
-    if x.device.type != "cpu" or computed_type(x) in HALF or is_transformed():
+    if x.device != "cpu" or x.computed in HALF or is_transformed():
         return False
     return all(operand.dtype == x.dtype for operand in operands)
 
@@ -332,19 +346,22 @@ def padded(dim: int, x: Tensor, weighted: bool = True) -> int:
 
     weighted: whether an attention or weighted sum reads them, not a plain sum.
     """
+    return _padded(dim, _kind_of(x), weighted) if dim % 8 else dim
+
+
+def _padded(dim: int, x: _Kind, weighted: bool = True) -> int:
     return dim + -dim % 8 if dim % 8 and _padding_pays(dim, x, weighted) else dim
 
 
-def _padding_pays(dim: int, x: Tensor, weighted: bool) -> bool:
+def _padding_pays(dim: int, x: _Kind, weighted: bool) -> bool:
     """Whether padding to a multiple of 8 saves time.
 
     On CUDA halves are read 16 bytes at a time only if 8 divides the width of a head. Otherwise GATv2 and dot attention read them
     one by one, so 41 classes cost less as 48. The CPU's vector kernels take any width from 8 values on.
     """
-    dtype = computed_type(x)
-    if x.is_cuda:
-        return dtype in HALF and dim > 4
-    return dtype != torch.float64 and weighted and 2 < dim < 8
+    if x.device == "cuda":
+        return x.computed in HALF and dim > 4
+    return x.computed != torch.float64 and weighted and 2 < dim < 8
 
 
 def trimmed(x: Tensor, dim: int) -> Tensor:

@@ -12,9 +12,9 @@ from ..common.compat import able_to_run_lstm, is_exporting
 from ..common.operands import check_operand
 from ..graph import Graph
 from ..graph_argument import GraphLike, as_graph
-from .checks import check_edge_weight, check_features
+from .checks import check_edge_weight, checked_features
 from .exported_lstm import exported_lstm
-from .features import both_sides, cast_once, shown, unrounded
+from .features import Features, cast_sides, shown, unrounded
 from .projections import applied, is_quantised, project, trimmed, widened
 from .sums import aggregate, padded_width
 
@@ -82,24 +82,24 @@ class SAGEConv(nn.Module):
             ValueError: wrong shapes or devices. TypeError: wrong dtypes.
         """
         g = as_graph(graph, "graph")
-        self._check(g, feat, edge_weight)
-        h_src, h_dst = cast_once(g, feat, *both_sides(graph, g, feat, self.feat_drop))
+        x = cast_sides(graph, g, self._checked(g, feat, edge_weight), self.feat_drop)
         aggregate_and_project = getattr(self, f"_{self._aggre_type}")
-        rst = aggregate_and_project(g, h_src, h_dst if isinstance(feat, tuple) else None, edge_weight)
+        rst = aggregate_and_project(g, x.src, x.own_dst, edge_weight)
         if self._aggre_type != "gcn":
-            rst = applied(self.fc_self, h_dst) + rst
+            rst = applied(self.fc_self, x.dst) + rst
         elif self.bias is not None:
             rst = rst + self.bias
         rst = rst.contiguous()
         rst = rst if self.activation is None else self.activation(rst)
         return rst if self.norm is None else self.norm(rst)
 
-    def _check(self, g: Graph, feat: Any, edge_weight: Any) -> None:
+    def _checked(self, g: Graph, feat: Any, edge_weight: Any) -> Features:
         src = self.fc_pool if self._aggre_type == "pool" else self.fc_neigh
         dst = self.fc_neigh if self._aggre_type == "gcn" else self.fc_self
-        check_features(g, feat, src, dst, 2 if self._aggre_type == "lstm" else None)
+        features = checked_features(g, feat, src, dst, 2 if self._aggre_type == "lstm" else None)
         if edge_weight is not None:
             check_operand(edge_weight, "edge_weight", g, "e")
+        return features
 
     # ---- one method per aggregator: the aggregate of the in-edges, projected. h_dst: None if destinations are the first sources
     # ---

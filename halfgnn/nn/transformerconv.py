@@ -12,8 +12,8 @@ from ..common.arguments import check_probability, checked_size, checked_widths
 from ..graph import Graph
 from ..graph_argument import GraphLike, as_graph
 from . import attention
-from .checks import check_edge_features, check_features
-from .features import both_sides, cast_once
+from .checks import check_edge_features, checked_features
+from .features import cast_sides
 from .projections import applied, padded, project, trimmed
 
 
@@ -150,10 +150,10 @@ class TransformerConv(DotAttention, nn.Module):
             ValueError: edge_feat is missing or not wanted; wrong shapes or devices. TypeError: wrong dtypes.
         """
         g = as_graph(graph, "graph")
-        check_features(g, feat, self.lin_key, self.lin_query, dim=2)
+        features = checked_features(g, feat, self.lin_key, self.lin_query, dim=2)
         self._check_edges(g, edge_feat, "edge_feat")
-        h_src, h_dst = cast_once(g, feat, *both_sides(graph, g, feat))
-        return self._forward(g, h_src, h_dst, edge_feat, get_attention)
+        x = cast_sides(graph, g, features)
+        return self._forward(g, x.src, x.dst, edge_feat, get_attention)
 
     def extra_repr(self) -> str:
         return f"{self.in_channels}, {self.out_channels}, heads={self.heads}"

@@ -43,3 +43,28 @@ def test_graph_conv_names_the_dtypes(in_feats, out_feats, own_weight):
             conv(g, x.to(half), given)
         with torch.autocast("cpu", half):
             assert conv(g, x.to(half), given).isfinite().all()
+
+
+@pytest.mark.parametrize("side", [0, 1])
+@pytest.mark.parametrize(
+    ("change", "words"),
+    [
+        (lambda x: x.tolist(), "is a list"),
+        (lambda x: x[:-1], "has shape"),
+        (lambda x: x[:, :-1], "has shape"),
+        (lambda x: x[:, 0], "has shape"),
+        (lambda x: x.to_sparse(), "has layout torch.sparse_coo"),
+        (lambda x: x.to("meta"), "is on meta"),
+        (lambda x: x.long(), r"has dtype torch.int64; expected a floating-point type: feat\[\d\].float\(\)"),
+        (lambda x: x.double(), "has dtype torch.float64 and the module's parameters have torch.float32"),
+    ],
+)
+def test_each_of_a_pair_is_checked(side, change, words):
+    """Whatever is right with the other one."""
+    g = make_graph("bipartite")
+    conv = nn.GATConv((7, 6), 5, 3, allow_zero_in_degree=True)
+    feat = [torch.ones(g.num_src, 7), torch.ones(g.num_dst, 6)]
+    assert conv(g, tuple(feat)).shape == (g.num_dst, 3, 5)
+    feat[side] = change(feat[side])
+    with pytest.raises((TypeError, ValueError), match=rf"^feat\[{side}\] {words}"):
+        conv(g, tuple(feat))

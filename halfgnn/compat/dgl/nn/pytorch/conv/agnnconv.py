@@ -14,7 +14,7 @@ from halfgnn.common.precision import autocast, without_autocast
 from halfgnn.compat.dgl.base import DGLError
 from halfgnn.graph_argument import GraphLike
 from halfgnn.nn.attention import handed_out
-from halfgnn.nn.checks import check_features
+from halfgnn.nn.checks import checked_features
 from halfgnn.nn.features import both_sides, checked_graph
 from halfgnn.nn.projections import widened
 
@@ -54,8 +54,8 @@ class AGNNConv(nn.Module):
             DGLError: the graph has nodes without in-edges. ValueError, TypeError: wrong shapes, devices or dtypes.
         """
         g = checked_graph(graph, self._allow_zero_in_degree, DGLError)
-        check_features(g, feat)
-        h_src, h_dst = (autocast(h) for h in both_sides(graph, g, feat))
+        features = checked_features(g, feat)
+        h_src, h_dst = (autocast(h) for h in both_sides(graph, g, features))
         with without_autocast(h_src.device):
             query = (self.beta * F.normalize(widened(h_dst), dim=-1)).to(h_src.dtype)
             key = F.normalize(widened(h_src), dim=-1).to(h_src.dtype)

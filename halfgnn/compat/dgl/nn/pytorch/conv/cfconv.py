@@ -10,7 +10,7 @@ from torch import Tensor, nn
 from halfgnn import ops
 from halfgnn.common.arguments import checked_size
 from halfgnn.graph_argument import GraphLike, as_graph
-from halfgnn.nn.checks import check_edge_features, check_features
+from halfgnn.nn.checks import check_edge_features, checked_features
 from halfgnn.nn.projections import applied
 
 
@@ -56,7 +56,7 @@ class CFConv(nn.Module):
         """
         graph = as_graph(g)
         src = node_feats[0] if isinstance(node_feats, tuple) else node_feats
-        check_features(graph, src, self.project_node, self.project_node, name="node_feats")
+        checked_features(graph, src, self.project_node, self.project_node, name="node_feats")
         check_edge_features(graph, edge_feats, "edge_feats", self.project_edge[0])
         filters = applied(self.project_edge, edge_feats)
         return applied(self.project_out, ops.u_mul_e_sum(graph, applied(self.project_node, src), filters))

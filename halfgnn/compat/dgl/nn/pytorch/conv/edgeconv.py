@@ -13,7 +13,7 @@ from halfgnn.common.layers import is_plain
 from halfgnn.common.precision import autocast
 from halfgnn.compat.dgl.base import DGLError
 from halfgnn.graph_argument import GraphLike
-from halfgnn.nn.checks import check_features
+from halfgnn.nn.checks import checked_features
 from halfgnn.nn.features import both_sides, checked_graph
 from halfgnn.nn.projections import applied, linear
 
@@ -50,8 +50,8 @@ class EdgeConv(nn.Module):
             DGLError: the graph has nodes without in-edges. ValueError, TypeError: wrong shapes, devices or dtypes.
         """
         graph = checked_graph(g, self._allow_zero_in_degree, DGLError)
-        check_features(graph, feat, self.theta, self.phi)
-        h_src, h_dst = (autocast(h) for h in both_sides(g, graph, feat))
+        features = checked_features(graph, feat, self.theta, self.phi)
+        h_src, h_dst = (autocast(h) for h in both_sides(g, graph, features))
         if not is_plain(self.theta):
             messages = self.theta(ops.v_sub_u(graph, h_dst, h_src))
             return self._largest(graph, ops.e_add_v(graph, messages, applied(self.phi, h_dst)))

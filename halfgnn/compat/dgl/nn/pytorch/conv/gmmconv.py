@@ -14,8 +14,8 @@ from halfgnn.common.operands import check_columns, check_operand
 from halfgnn.common.precision import without_autocast
 from halfgnn.compat.dgl.base import DGLError
 from halfgnn.graph_argument import GraphLike
-from halfgnn.nn.checks import check_features
-from halfgnn.nn.features import both_sides, cast_once, checked_graph
+from halfgnn.nn.checks import checked_features
+from halfgnn.nn.features import cast_sides, checked_graph
 from halfgnn.nn.projections import applied, linear, widened
 
 from ._aggregators import add_bias, add_residual, check_aggregator, finished
@@ -91,11 +91,13 @@ class GMMConv(nn.Module):
             DGLError: the graph has nodes without in-edges. ValueError, TypeError: wrong shapes, devices or dtypes.
         """
         g = checked_graph(graph, self._allow_zero_in_degree, DGLError)
-        check_features(g, feat, self.fc, self.res_fc if isinstance(self.res_fc, nn.Linear) else None, dim=2)
+        features = checked_features(
+            g, feat, self.fc, self.res_fc if isinstance(self.res_fc, nn.Linear) else None, dim=2
+        )
         check_operand(pseudo, "pseudo", g, "e")
         check_columns(pseudo, "pseudo", self._dim)
-        h_src, h_dst = cast_once(g, feat, *both_sides(graph, g, feat))
-        return finished(self, self._aggregated(g, h_src, self._gaussians(pseudo)), h_dst)
+        x = cast_sides(graph, g, features)
+        return finished(self, self._aggregated(g, x.src, self._gaussians(pseudo)), x.dst)
 
     def _gaussians(self, pseudo: Tensor) -> Tensor:
         """(E, kernels, 1), in fp32 for half coordinates."""

@@ -12,7 +12,7 @@ from halfgnn.common.arguments import check_probability, checked_size
 from halfgnn.common.operands import check_columns, check_operand
 from halfgnn.common.precision import autocast
 from halfgnn.graph_argument import GraphLike, as_graph
-from halfgnn.nn.features import both_sides
+from halfgnn.nn.features import Features, both_sides
 from halfgnn.nn.projections import linear
 from halfgnn.nn.relation_pairs import Pairs, pairs_of
 
@@ -77,7 +77,7 @@ class HGTConv(nn.Module):
         check_operand(ntype, "ntype", graph, "u")
         check_types(ntype, "ntype", graph.num_src)
         check_edge_types(graph, etype, "etype")
-        x_src, x_dst = both_sides(g, graph, autocast(x), name="x")
+        x_src, x_dst = both_sides(g, graph, Features(autocast(x)), name="x")
         dst_type = ntype[: graph.num_dst]
         heads = (self.num_heads, self.head_size)
         query = self.linear_q(x_dst, dst_type, presorted).unflatten(1, heads)

@@ -11,8 +11,8 @@ from halfgnn import ops
 from halfgnn.common.arguments import checked_size, checked_widths
 from halfgnn.common.operands import check_operand
 from halfgnn.graph_argument import GraphLike, as_graph
-from halfgnn.nn.checks import check_features
-from halfgnn.nn.features import both_sides, cast_once
+from halfgnn.nn.checks import checked_features
+from halfgnn.nn.features import cast_sides
 
 from ._aggregators import add_bias, add_residual, check_aggregator, finished
 
@@ -63,13 +63,13 @@ class NNConv(nn.Module):
             ValueError: wrong shapes or devices. TypeError: wrong dtypes.
         """
         g = as_graph(graph, "graph")
-        check_features(g, feat, dim=2)
+        features = checked_features(g, feat, dim=2)
         check_operand(efeat, "efeat", g, "e")
-        h_src, h_dst = cast_once(g, feat, *both_sides(graph, g, feat))
+        x = cast_sides(graph, g, features)
         matrices = self.edge_func(efeat).view(-1, self._in_src_feats, self._out_feats)
         if self._aggre_type == "max":
-            rst = ops.u_mul_e_max(g, h_src.unsqueeze(-1), matrices).sum(1)
+            rst = ops.u_mul_e_max(g, x.src.unsqueeze(-1), matrices).sum(1)
         else:
-            messages = torch.bmm(ops.copy_u(g, h_src).unsqueeze(1), matrices).squeeze(1)
+            messages = torch.bmm(ops.copy_u(g, x.src).unsqueeze(1), matrices).squeeze(1)
             rst = ops.gspmm(g, "copy_rhs", self._aggre_type, None, messages)
-        return finished(self, rst, h_dst)
+        return finished(self, rst, x.dst)

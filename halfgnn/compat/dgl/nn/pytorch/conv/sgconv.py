@@ -7,7 +7,7 @@ from torch import Tensor, nn
 from halfgnn.common.arguments import checked_size
 from halfgnn.common.layers import is_plain
 from halfgnn.graph_argument import GraphLike
-from halfgnn.nn.checks import check_features
+from halfgnn.nn.checks import checked_features
 from halfgnn.nn.projections import applied, linear
 
 from ._propagation import Propagation, checked_homograph
@@ -52,7 +52,7 @@ class SGConv(nn.Module):
             DGLError: the graph has nodes without in-edges. ValueError, TypeError: wrong shapes, devices or dtypes.
         """
         g = checked_homograph(graph, feat, self._allow_zero_in_degree)
-        check_features(g, feat, self.fc, self.fc)
+        checked_features(g, feat, self.fc, self.fc)
         if self._cached_h is not None:
             return applied(self.fc, self._cached_h)
         step = Propagation(g, edge_weight)
