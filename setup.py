@@ -23,6 +23,8 @@ Environment variables:
   preloaded.
 """
 
+from __future__ import annotations
+
 import email
 import itertools
 import json
@@ -31,7 +33,9 @@ import re
 import shlex
 import shutil
 import sys
+from dataclasses import dataclass
 from pathlib import Path
+from types import ModuleType
 
 import setuptools
 from setuptools import Extension, setup
@@ -56,19 +60,63 @@ NO_TORCH = """halfgnn is compiled against the installed torch, but this build se
 By default pip builds in a separate environment without it. Install torch if you have not, and then type
 
     pip install setuptools wheel ninja && pip install --no-build-isolation {sources}"""
-DEBUG = os.environ.get("DEBUG") == "1"
-SANITIZE = os.environ.get("HALFGNN_SANITIZE") == "1"
-TABLE = os.environ.get("HALFGNN_TABLE")
-DISTRIBUTION = os.environ.get("HALFGNN_DISTRIBUTION") or "halfgnn"
 # Of each: major version of CUDA, and the first torch whose wheels on PyPI are for it.
 FOR_GPUS = {"halfgnn-cu13": ("13", (2, 11))}
-IS_FOR_GPUS = DISTRIBUTION in FOR_GPUS
 # AddressSanitizer checks accesses, so UndefinedBehaviorSanitizer need not. vptr would need PyTorch's type information.
 SANITIZERS = [
     "-fsanitize=address,undefined",
     "-fno-sanitize=vptr,null,object-size,pointer-overflow,nonnull-attribute,returns-nonnull-attribute",
     "-fno-sanitize-recover=all",
 ]
+
+
+# ---- what is built -----------------------------------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True)
+class Config:
+    """What is built, of the environment variables, the installed torch and the CUDA toolkit."""
+
+    torch: ModuleType
+    cuda_home: str | None  # None: only the CPU half is built
+    without_cuda: str | None  # why
+    abi: str  # stable or aten
+    distribution: str  # the name of the wheel
+    table: str | None  # the instruction set of a quick build
+    is_sanitized: bool
+    is_strict: bool  # warnings are errors
+
+    @classmethod
+    def from_environment(cls) -> Config | None:
+        """None if only sources are packed. Raises SystemExit for settings that are misspelt, or that this machine cannot build."""
+        check_settings()
+        torch = import_torch()
+        if torch is None:
+            return None
+        table, is_sanitized = os.environ.get("HALFGNN_TABLE"), os.environ.get("HALFGNN_SANITIZE") == "1"
+        home, reason = cuda_home(torch, is_cpu_only=bool(table or is_sanitized))
+        config = cls(
+            torch=torch,
+            cuda_home=home,
+            without_cuda=reason,
+            abi=chosen_abi(torch, home),
+            distribution=os.environ.get("HALFGNN_DISTRIBUTION") or "halfgnn",
+            table=table,
+            is_sanitized=is_sanitized,
+            is_strict=os.environ.get("DEBUG") == "1",
+        )
+        check_distribution(config)
+        return config
+
+    @property
+    def is_for_gpus(self) -> bool:
+        """Whether the wheel has a name of its own, for the kernels that it has."""
+        return self.distribution in FOR_GPUS
+
+    @property
+    def is_trial(self) -> bool:
+        """Whether the library is that of `make quick` or `make fuzz`, which nobody installs."""
+        return self.is_sanitized or bool(self.table)
 
 
 def import_torch():
@@ -135,10 +183,10 @@ def check_settings():
             raise SystemExit(f"{name} is {value}; expected {' or '.join(values)}, or no value")
 
 
-def cuda_home():
+def cuda_home(torch, is_cpu_only):
     """(root of the toolkit for the CUDA half, None), or (None, why only the CPU half is built)."""
     wish = os.environ.get("HALFGNN_CUDA")
-    if wish == "0" or SANITIZE or TABLE:
+    if wish == "0" or is_cpu_only:
         return None, "HALFGNN_CUDA=0" if wish == "0" else None
     home = cuda_toolkit.find_cuda_home()
     reason = cuda_toolkit.why_no_cuda(torch, home)
@@ -150,12 +198,12 @@ def cuda_home():
     return None, reason
 
 
-def chosen_abi():
-    """stable or aten."""
+def chosen_abi(torch, home):
+    """stable or aten. home: that of cuda_home()."""
     wish = os.environ.get("HALFGNN_ABI") or None
     has_stable = release_of(torch) >= OLDEST_STABLE_TORCH
     if wish is None:
-        return "stable" if has_stable and CUDA_HOME is None else "aten"
+        return "stable" if has_stable and home is None else "aten"
     if wish not in ("stable", "aten"):
         raise SystemExit(f"HALFGNN_ABI is {wish}; expected stable or aten")
     if wish == "stable" and not has_stable:
@@ -165,14 +213,33 @@ def chosen_abi():
     return wish
 
 
-def stable_flags():
+def check_distribution(config):
+    """A name of its own says what is in the wheel."""
+    name = config.distribution
+    if name != "halfgnn" and not config.is_for_gpus:
+        raise SystemExit(f"HALFGNN_DISTRIBUTION is {name}; expected halfgnn or one of {', '.join(FOR_GPUS)}")
+    if not config.is_for_gpus:
+        return
+    major, oldest = FOR_GPUS[name]
+    has_major = (config.torch.version.cuda or "").split(".")[0] == major
+    if config.cuda_home is None or config.abi != "stable" or not has_major:
+        raise SystemExit(
+            f"HALFGNN_DISTRIBUTION={name} is a library by the stable ABI with kernels for CUDA {major}: it needs"
+            f" HALFGNN_CUDA=1, HALFGNN_ABI=stable and torch {written(oldest)} or later for CUDA {major}"
+        )
+
+
+# ---- the library -------------------------------------------------------------------------------------------------------------
+
+
+def stable_flags(config):
     """No function that is newer than the oldest torch can be called. USE_CUDA: PyTorch's functions for CUDA."""
     major, minor = OLDEST_STABLE_TORCH
     flags = ["-DHALFGNN_STABLE_ABI", f"-DTORCH_TARGET_VERSION=0x{major:02x}{minor:02x}000000000000"]
-    return [*flags, "-DUSE_CUDA"] if CUDA_HOME else flags
+    return [*flags, "-DUSE_CUDA"] if config.cuda_home else flags
 
 
-def together(name, files, abi):
+def together(config, name, files, abi):
     """Writes a file that includes `files`, and returns its path. Reading PyTorch's headers takes most of the
     compilation time, and one file reads them once. The file also says which dispatch keys have kernels.
 
@@ -180,10 +247,10 @@ def together(name, files, abi):
     a library with both halves, which may be built at once.
     abi: the implementation of csrc/torch.
     """
-    keys = "#define HALFGNN_CPU_KEY CPU\n" + ("#define HALFGNN_CUDA_KEY CUDA\n" if CUDA_HOME else "")
-    kind = "fuzz" if SANITIZE else "quick" if TABLE else ""
-    halves = f"{abi}-cuda" if CUDA_HOME else abi
-    path = os.path.join("build", kind, f"torch-{torch.__version__}", halves, f"{name}.cpp")
+    keys = "#define HALFGNN_CPU_KEY CPU\n" + ("#define HALFGNN_CUDA_KEY CUDA\n" if config.cuda_home else "")
+    kind = "fuzz" if config.is_sanitized else "quick" if config.table else ""
+    halves = f"{abi}-cuda" if config.cuda_home else abi
+    path = os.path.join("build", kind, f"torch-{config.torch.__version__}", halves, f"{name}.cpp")
     build_sources.write(Path(path), keys + build_sources.include_all(files))
     return path
 
@@ -193,42 +260,47 @@ def relative(files):
     return [os.path.relpath(file, ROOT) for file in files]
 
 
-def prefix_maps():
+def prefix_maps(torch):
     """Flags that keep paths of this machine out of error messages."""
     folder = os.path.dirname(torch.__file__)
     of_torch = sorted({folder, os.path.realpath(folder)})  # gcc follows links to system headers
     return [f"-ffile-prefix-map={ROOT}/=", *(f"-ffile-prefix-map={path}=torch" for path in of_torch)]
 
 
-def cxx_flags(abi):
+def cxx_flags(config, abi):
+    from torch.utils.cpp_extension import include_paths
+
     # BuildExtension adds the C++ standard of this torch. PyTorch's headers are system headers, so their warnings are
     # not shown.
     # Nobody reads errno, and a square root that sets it is not taken of vectors.
     flags = ["-O3", "-g0", "-fno-math-errno", "-fopenmp", "-fvisibility=hidden", "-Wall", "-Wextra", "-Wno-psabi"]
-    flags += [f"-isystem{path}" for path in include_paths()] + (["-Werror"] if DEBUG else [])
-    flags += prefix_maps()
+    flags += [f"-isystem{path}" for path in include_paths()] + (["-Werror"] if config.is_strict else [])
+    flags += prefix_maps(config.torch)
     if abi == "stable":
-        flags += stable_flags()
-    if SANITIZE:
+        flags += stable_flags(config)
+    if config.is_sanitized:
         flags += ["-O1", "-g1", "-fno-omit-frame-pointer", *SANITIZERS]
-    if TABLE:
-        flags += ["-O1", f"-DHALFGNN_TABLE={build_sources.INSTRUCTION_SETS[TABLE][0]}"]
-    if CUDA_HOME:
-        flags.append(f"-isystem{os.path.join(CUDA_HOME, 'include')}")
+    if config.table:
+        flags += ["-O1", f"-DHALFGNN_TABLE={build_sources.INSTRUCTION_SETS[config.table][0]}"]
+    if config.cuda_home:
+        flags.append(f"-isystem{os.path.join(config.cuda_home, 'include')}")
     return flags
 
 
-def extension(name, sources, abi) -> Extension:
+def extension(config, name, sources, abi) -> Extension:
+    from torch.utils.cpp_extension import library_paths
+
     # No torch_python, and no OpenMP runtime: symbols resolve to the runtime of torch, so threads are shared.
     # torch_cpu exports parts of the C++ runtime, on which a library for every torch must not rely: that runtime comes first.
     libraries = ["stdc++", "torch_cpu", "torch"] if abi == "stable" else ["c10", "torch_cpu", "torch"]
-    compile_args, link_args = {"cxx": cxx_flags(abi)}, []
-    if SANITIZE:
+    compile_args, link_args = {"cxx": cxx_flags(config, abi)}, []
+    if config.is_sanitized:
         link_args += SANITIZERS
-    if CUDA_HOME:
-        maps = [f"-Xcompiler={flag}" for flag in prefix_maps()]
-        compile_args["nvcc"] = [*cuda_toolkit.nvcc_flags(CUDA_HOME, DEBUG, IS_FOR_GPUS), *maps]
-        link_args += cuda_toolkit.cudart_link_args(CUDA_HOME, static=abi == "stable")
+    home = config.cuda_home
+    if home:
+        maps = [f"-Xcompiler={flag}" for flag in prefix_maps(config.torch)]
+        compile_args["nvcc"] = [*cuda_toolkit.nvcc_flags(home, config.is_strict, config.is_for_gpus), *maps]
+        link_args += cuda_toolkit.cudart_link_args(home, static=abi == "stable")
         if abi == "stable":  # libtorch.so brings libtorch_cuda.so, if there is one: csrc/torch/stable/cuda.h
             link_args.append("-Wl,--no-as-needed")
         else:
@@ -244,32 +316,33 @@ def extension(name, sources, abi) -> Extension:
     )
 
 
-def operators() -> Extension:
-    bindings, kernels = (
-        build_sources.cpu_bindings(),
-        build_sources.cpu_kernels([TABLE] if TABLE else build_sources.INSTRUCTION_SETS),
-    )
-    if CUDA_HOME:
+def operators(config) -> Extension:
+    bindings, abi = build_sources.cpu_bindings(), config.abi
+    kernels = build_sources.cpu_kernels([config.table] if config.table else build_sources.INSTRUCTION_SETS)
+    if config.cuda_home:
         bindings += build_sources.cuda_bindings()
         kernels += build_sources.cuda_kernels()
-    written_files = [together("operators", build_sources.operators(ABI), ABI), together("bindings", bindings, ABI)]
-    return extension("halfgnn._C", [*written_files, *relative(kernels)], ABI)
+    parts = {"operators": build_sources.operators(abi), "bindings": bindings}
+    written_files = [together(config, name, files, abi) for name, files in parts.items()]
+    return extension(config, "halfgnn._C", [*written_files, *relative(kernels)], abi)
 
 
-def yardsticks() -> list[Extension]:
+def yardsticks(config) -> list[Extension]:
     """For the benchmarks and their tests: built by setup.py's own commands, and no part of a wheel or an installation.
     Always by ATen."""
-    if SANITIZE or TABLE or not {"build", "build_ext"} & set(sys.argv) or SHIPPING & set(sys.argv):
+    if config.is_trial or not {"build", "build_ext"} & set(sys.argv) or SHIPPING & set(sys.argv):
         return []
     bindings, kernels = build_sources.yardsticks(), []
-    if CUDA_HOME:
+    if config.cuda_home:
         cuda_bindings, kernels = build_sources.cuda_yardsticks()
         bindings += cuda_bindings
-    files = [together("yardsticks", bindings, "aten"), *relative(kernels)]
-    return [extension("benchmarks.yardsticks._yardsticks", files, "aten")]
+    files = [together(config, "yardsticks", bindings, "aten"), *relative(kernels)]
+    return [extension(config, "benchmarks.yardsticks._yardsticks", files, "aten")]
 
 
-def build_command():
+def build_command(config):
+    from torch.utils.cpp_extension import BuildExtension
+
     class Build(BuildExtension):
         """Names a library _C.so for every Python, and writes beside it for which torch and GPUs it was built."""
 
@@ -284,7 +357,7 @@ def build_command():
             check_compiler()
             super().run()
             for ext in self.extensions:  # with --inplace also in the checkout
-                facts = built_for(ABI if ext.name == "halfgnn._C" else "aten")
+                facts = built_for(config, config.abi if ext.name == "halfgnn._C" else "aten")
                 Path(self._facts(self.get_ext_fullpath(ext.name))).write_text(json.dumps(facts, indent=1) + "\n")
 
         def build_extension(self, ext):
@@ -312,18 +385,23 @@ def check_compiler():
         )
 
 
-def built_for(abi):
+def built_for(config, abi):
+    torch, home = config.torch, config.cuda_home
     facts = {
         "torch": torch.__version__,
         "abi": abi,
-        "cuda": torch.version.cuda if CUDA_HOME else None,
+        "cuda": torch.version.cuda if home else None,
         "cxx11_abi": torch.compiled_with_cxx11_abi(),
     }
-    if CUDA_HOME is None:
-        return facts | {"without_cuda": WITHOUT_CUDA}
-    return facts | {
-        "archs": cuda_toolkit.archs_of(cuda_toolkit.arch_flags(CUDA_HOME, IS_FOR_GPUS) or _get_cuda_arch_flags())
-    }
+    if home is None:
+        return facts | {"without_cuda": config.without_cuda}
+    from torch.utils.cpp_extension import _get_cuda_arch_flags
+
+    flags = cuda_toolkit.arch_flags(home, config.is_for_gpus) or _get_cuda_arch_flags()
+    return facts | {"archs": cuda_toolkit.archs_of(flags)}
+
+
+# ---- the wheel ---------------------------------------------------------------------------------------------------------------
 
 
 def without_link(link):
@@ -347,54 +425,41 @@ class Wheel(bdist_wheel):
         return "py3", "none", super().get_tag()[2]
 
 
-class Distribution(setuptools.Distribution):
-    """Of the name that is asked for: pyproject.toml must name one, and it comes before setup()'s."""
+def distribution_of(wanted):
+    class Distribution(setuptools.Distribution):
+        """Of the name that is asked for: pyproject.toml must name one, and it comes before setup()'s."""
 
-    def parse_config_files(self, *args, **kwargs):
-        super().parse_config_files(*args, **kwargs)
-        self.metadata.name = DISTRIBUTION
-        for name, wanted in self.extras_require.items():
+        def parse_config_files(self, *args, **kwargs):
+            super().parse_config_files(*args, **kwargs)
+            self.metadata.name = wanted
             own = re.compile(r"^halfgnn\[")
-            self.extras_require[name] = [own.sub(f"{DISTRIBUTION}[", line) for line in wanted]
+            for name, lines in self.extras_require.items():
+                self.extras_require[name] = [own.sub(f"{wanted}[", line) for line in lines]
+
+    return Distribution
 
 
-def required_torch():
+def required_torch(config):
     """Of the library that is built."""
-    if IS_FOR_GPUS:
-        return f"torch>={written(FOR_GPUS[DISTRIBUTION][1])}"
-    return f"torch>={written(OLDEST_STABLE_TORCH)}" if ABI == "stable" else f"torch=={written(release_of(torch))}.*"
+    if config.is_for_gpus:
+        return f"torch>={written(FOR_GPUS[config.distribution][1])}"
+    is_stable = config.abi == "stable"
+    return f"torch>={written(OLDEST_STABLE_TORCH)}" if is_stable else f"torch=={written(release_of(config.torch))}.*"
 
 
-def check_distribution():
-    """A name of its own says what is in the wheel."""
-    if DISTRIBUTION != "halfgnn" and not IS_FOR_GPUS:
-        raise SystemExit(f"HALFGNN_DISTRIBUTION is {DISTRIBUTION}; expected halfgnn or one of {', '.join(FOR_GPUS)}")
-    if not IS_FOR_GPUS:
-        return
-    major, oldest = FOR_GPUS[DISTRIBUTION]
-    if CUDA_HOME is None or ABI != "stable" or (torch.version.cuda or "").split(".")[0] != major:
-        raise SystemExit(
-            f"HALFGNN_DISTRIBUTION={DISTRIBUTION} is a library by the stable ABI with kernels for CUDA {major}: it needs"
-            f" HALFGNN_CUDA=1, HALFGNN_ABI=stable and torch {written(oldest)} or later for CUDA {major}"
-        )
-
-
-check_settings()
-torch = import_torch()
-if torch is None:
-    setup(install_requires=[f"torch>={written(OLDEST_TORCH)}"], **metadata())
-else:
-    CUDA_HOME, WITHOUT_CUDA = cuda_home()
-    if CUDA_HOME:  # before the import of cpp_extension, which looks once and cannot see through wrappers
-        os.environ["CUDA_HOME"] = CUDA_HOME
-    ABI = chosen_abi()
-    check_distribution()
-    from torch.utils.cpp_extension import BuildExtension, _get_cuda_arch_flags, include_paths, library_paths
-
-    setup(
-        ext_modules=[operators(), *yardsticks()],
-        install_requires=[required_torch()],
-        distclass=Distribution,
-        cmdclass={"build_ext": build_command(), "bdist_wheel": Wheel},
+def main():
+    config = Config.from_environment()
+    if config is None:
+        return setup(install_requires=[f"torch>={written(OLDEST_TORCH)}"], **metadata())
+    if config.cuda_home:  # before the import of cpp_extension, which looks once and cannot see through wrappers
+        os.environ["CUDA_HOME"] = config.cuda_home
+    return setup(
+        ext_modules=[operators(config), *yardsticks(config)],
+        install_requires=[required_torch(config)],
+        distclass=distribution_of(config.distribution),
+        cmdclass={"build_ext": build_command(config), "bdist_wheel": Wheel},
         **metadata(),
     )
+
+
+main()
