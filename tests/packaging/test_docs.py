@@ -119,8 +119,8 @@ BEGIN = r"(?:^ {4}|`)(?:[A-Z_]+=(?:\"[^\"]*\"|\S+) )*"  # an indented line or co
 @pytest.mark.parametrize("page", PAGES, ids=name_of)
 def test_commands_exist(page):
     text = page.read_text()
-    makefile = (ROOT / "Makefile").read_text()
-    targets = {name for line in re.findall(r"^([a-z][\w -]*):(?!=)", makefile, re.MULTILINE) for name in line.split()}
+    rules = "".join(file.read_text() for file in [ROOT / "Makefile", *(ROOT / "make").glob("*.mk")])
+    targets = {name for line in re.findall(r"^([a-z][\w -]*):(?!=)", rules, re.MULTILINE) for name in line.split()}
     assert set(re.findall(BEGIN + r"make ([a-z][\w-]*)", text, re.MULTILINE)) - targets == set()
     programs = re.findall(
         BEGIN + r"(?:\S*/)?(?:python3?|torchrun)(?: --?[a-z-]+ \d+)* ([\w/]+\.py)", text, re.MULTILINE
@@ -138,7 +138,7 @@ def test_make_alone_lists_its_targets():
         name: value for name, value in os.environ.items() if not name.startswith(("MAKE", "MFLAGS"))
     }  # of make test
     result = subprocess.run(["make"], cwd=ROOT, capture_output=True, text=True, check=True, timeout=60, env=outside)
-    assert "make demo" in result.stdout and "make gpu-test" in result.stdout
+    assert all(f"make {name}" in result.stdout for name in ("demo", "bench", "gpu-test"))
     assert "pip" not in result.stdout and result.stderr == ""
 
 
