@@ -66,7 +66,7 @@ def saved_tensors(ctx: Any, name: str) -> tuple[Any, ...]:
         ) from None
 
 
-def snapshot(x: Tensor, with_history: bool = True, without_autograd: bool = False) -> Tensor:
+def snapshot(x: Tensor, without_autograd: bool = False) -> Tensor:
     """x for an operator that may keep it for its backward, in which it has the values of now even if x is written to meanwhile.
 
     Nothing is copied before x is written to: the result shares the memory of x until then (PyTorch's copy on write). x itself is
@@ -74,7 +74,7 @@ def snapshot(x: Tensor, with_history: bool = True, without_autograd: bool = Fals
     An input that no operator has made also stays as it is on CUDA, because a captured graph may read it at its address, and if
     something else holds its memory: a NumPy array that was made of x before would keep the old memory when x is written to.
 
-    with_history: whether gradients of the result reach x. without_autograd: also where autograd records nothing.
+    without_autograd: also where autograd records nothing.
     """
     if (
         torch.compiler.is_compiling()
@@ -85,7 +85,7 @@ def snapshot(x: Tensor, with_history: bool = True, without_autograd: bool = Fals
     if x.is_cuda and torch.cuda.is_current_stream_capturing():
         return x
     try:
-        return (x if with_history else x.detach())._lazy_clone()  # type: ignore[attr-defined]
+        return x._lazy_clone()  # type: ignore[attr-defined]
     except RuntimeError:
         return x
 

@@ -41,7 +41,8 @@ from typing import Any
 from ..dgl_index import relation_index
 from ..drop_in import products as drop_in_products
 from ..drop_in.compiled import leave_out
-from ..drop_in.switch import Bindings, Route, Switch, as_option, stand_in
+from ..drop_in.stand_ins import Bindings, Route, stand_in
+from ..drop_in.switch import Switch, as_option
 from . import modules, operators
 from .accounts import accounts as _accounts
 from .accounts import reset_stats, stats

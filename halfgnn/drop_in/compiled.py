@@ -15,6 +15,7 @@ from torch._C._dynamo import eval_frame as _eval_frame
 Function = TypeVar("Function", bound=Callable[..., Any])
 
 _is_traced = torch.compiler.is_dynamo_compiling  # a constant to Dynamo, which therefore does not trace what follows it
+_is_recorded = torch._C._is_tracing
 _num_modes = torch._C._len_torch_dispatch_stack
 _mode, _FAKE = torch._C._get_dispatch_mode, torch._C._TorchDispatchModeKey.FAKE  # type: ignore[attr-defined]
 
@@ -27,12 +28,14 @@ _callback = getattr(_eval_frame, "get_eval_frame_callback", _no_callback)
 
 
 def is_compiled() -> bool:
-    """Whether this is code that torch.compile or torch.export traces, runs on fake tensors, or runs between its graphs.
+    """Whether this is code that torch.compile or torch.export traces, runs on fake tensors, or runs between its graphs; or that
+    torch.jit.trace records, which would have a cached graph as a constant.
 
-    A stand-in asks it before anything else: sizes of fake tensors may be unknown. It takes 0.3 microseconds.
+    A stand-in asks it before anything else: sizes of fake tensors may be unknown, and those of traced ones are tensors. It takes
+    0.3 microseconds.
     """
     # None: Dynamo takes no frames here; False: it only runs what it has compiled.
-    return _is_traced() or _callback() is not None or (_num_modes() > 0 and _mode(_FAKE) is not None)
+    return _is_traced() or _callback() is not None or _is_recorded() or (_num_modes() > 0 and _mode(_FAKE) is not None)
 
 
 def skip_frames(function: Function) -> Function:

@@ -17,7 +17,8 @@ from ..common.precision import computed_type
 from ..common.products import multiplies_slowly, widened_linear
 from .accounts import Accounts
 from .refusals import refuse, refuse_mode
-from .switch import Bindings, Functions, Route, Shared, stand_in
+from .stand_ins import Bindings
+from .table import Row, Shared, Table
 
 _TENSORS = (Tensor, nn.Parameter)
 # Tensor subclasses that may be multiplied, and how their values are read. halfgnn.pyg adds its messages.
@@ -121,29 +122,26 @@ def _adds(summand: Tensor, x: Tensor, matrix: Tensor, alpha: Any = 1, beta: Any 
 
 # ---- patching ----------------------------------------------------------------------------------------------------------------
 
-_functions = Functions(
+TABLE = Table(
     [
-        ("torch.nn.functional", "linear", _linear),
-        ("torch", "matmul", _matmul),
-        ("torch", "mm", _mm),
-        ("torch", "addmm", _addmm),
+        Row("torch.nn.functional", "linear", _linear),
+        Row("torch", "matmul", _matmul),
+        Row("torch", "mm", _mm),
+        Row("torch", "addmm", _addmm),
+        Row(Tensor, "matmul", _matmul),
+        Row(Tensor, "__matmul__", _matmul),
+        Row(Tensor, "mm", _mm),
+        Row(Tensor, "addmm", _addmm),
     ]
 )
-_METHODS: list[tuple[str, Route]] = [("matmul", _matmul), ("__matmul__", _matmul), ("mm", _mm), ("addmm", _addmm)]
-
-
-def _install(bindings: Bindings) -> None:
-    _functions.bind(bindings)
-    for name, route in _METHODS:
-        bindings.bind(Tensor, name, stand_in(getattr(Tensor, name), route))
 
 
 def _restored() -> None:
-    _functions.restored()
+    TABLE.restored()
     forget_names()
 
 
-STAND_INS = Shared(_install, _restored)  # used by the Accounts of drop-ins
+STAND_INS = Shared(TABLE.bind, _restored)  # used by the Accounts of drop-ins
 
 
 def installer(accounts: Accounts) -> Callable[[Bindings], None]:

@@ -16,10 +16,9 @@ from torch import nn
 from torch_geometric import utils
 
 import halfgnn.pyg
-from halfgnn.drop_in import sequence_slot
+from halfgnn.drop_in import sequence_slot, table
 from halfgnn.graphs_by_tensor import edge_index as edge_index_graphs
 from halfgnn.graphs_by_tensor import store
-from halfgnn.pyg.drop_in.adapters import indexing as _indexing
 from tests import support
 from tests.pyg.support_pyg import Layer
 from tests.pyg.test_patch_modules import NUM_EDGES, NUM_NODES, WIDTH, assert_same, edges, fell_back, randn, routed
@@ -253,7 +252,7 @@ def test_tensors_do_not_look_like_sequences():
 
 
 def test_an_unknown_interpreter_leaves_indexing_alone(monkeypatch):
-    monkeypatch.setattr(_indexing, "can_clear", lambda: False)
+    monkeypatch.setattr(table, "can_clear", lambda: False)
     with halfgnn.pyg.accelerate():
         assert torch.Tensor.__getitem__ is torch._C.TensorBase.__getitem__
 

@@ -14,8 +14,8 @@ from torch_geometric.utils import softmax
 
 import halfgnn.dgl
 import halfgnn.pyg
-from halfgnn.drop_in import switch as drop_in
-from halfgnn.drop_in.switch import is_checkpointed
+from halfgnn.drop_in import checkpoint as drop_in
+from halfgnn.drop_in.checkpoint import is_checkpointed
 from halfgnn.pyg.drop_in import thresholds as _worth
 from tests import support
 from tests.pyg.support_pyg import Layer

@@ -234,7 +234,7 @@ def test_a_part_of_a_gradient_is_refused(way):
 
 @pytest.mark.parametrize("is_formed", [False, True])
 def test_edges_that_change_after_rows_were_taken(is_formed):
-    """PyTorch's rows are a copy, and its backward raises. Those that are materialized have their graph, and others the edges alone."""
+    """PyTorch's rows are a copy, and its backward raises. What is materialized has its graph, and other rows the edges alone."""
     edge_index, x = edges().clone(), randn(NUM_NODES, WIDTH, seed=1).requires_grad_()
     expected = torch.autograd.grad(x[edge_index[0]].sum(0).exp().sum(), x)
     with halfgnn.pyg.accelerate(fuse=True):

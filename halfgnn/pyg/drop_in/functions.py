@@ -10,7 +10,7 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from ...drop_in.switch import is_backward
+from ...drop_in.checkpoint import is_backward
 from .expression import Expression, of_shape
 from .lower import relations
 from .lower.linear import linear

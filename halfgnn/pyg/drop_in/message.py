@@ -19,8 +19,8 @@ from torch._functorch.pyfunctorch import temporarily_clear_interpreter_stack
 from torch.utils._pytree import tree_leaves
 
 from ...common.autograd import LAZY, snapshot
+from ...drop_in.checkpoint import is_backward
 from ...drop_in.compiled import skip_frames
-from ...drop_in.switch import is_backward
 from .accounts import accounts, fell_back
 from .call import Propagation
 from .expression import Expression, Gather, Op, Softmax, version_of

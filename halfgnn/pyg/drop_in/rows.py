@@ -72,8 +72,11 @@ def rows_in_fp32(
 
     add: (gradient of the rows in fp32, index) -> that of x in fp32, by operators that autograd differentiates.
     """
-    is_plain = type(x) in (Tensor, nn.Parameter) and not torch.compiler.is_compiling()
-    if not is_plain or not has_gradient_in_half(x) or refuse_mode(may_be_watched=True) is not None:
+    if (
+        type(x) not in (Tensor, nn.Parameter)
+        or not has_gradient_in_half(x)
+        or refuse_mode(may_be_watched=True) is not None
+    ):
         return None
     routed[f"fp32:{name}"] += 1
     return apply(_Rows, x, index, take, add)

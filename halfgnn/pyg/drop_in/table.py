@@ -3,63 +3,72 @@
 from __future__ import annotations
 
 import contextlib
+from collections.abc import Callable
 from typing import Any
 
-import torch
+from torch import Tensor
 from torch_geometric import nn
 from torch_geometric.nn.aggr.fused import FusedAggregation
 from torch_geometric.nn.models import schnet
 
-from ...drop_in import products as drop_in_products
-from ...drop_in.switch import Bindings, Functions, Route, Switch, as_option, stand_in
-from . import functions  # noqa: F401  # what PyTorch's functions do with messages
+from ...drop_in.products import READERS, STAND_INS, installer, is_fp32
+from ...drop_in.stand_ins import Bindings
+from ...drop_in.switch import Switch, as_option
+from ...drop_in.table import Row, Table
+from . import functions  # noqa: F401
 from .accounts import accounts
-from .adapters import aggregations as _aggregations
-from .adapters import attention_modules as _fused
-from .adapters import edge_index as _remembered
-from .adapters import edge_networks as _fused_networks
-from .adapters import index_add as _added
-from .adapters import indexing as _indexing
-from .adapters import scatter as _operators
-from .adapters import softmax as _softmax
-from .adapters import spmm as _products
+from .adapters import (
+    aggregations,
+    attention_modules,
+    edge_index,
+    edge_networks,
+    index_add,
+    indexing,
+    scatter,
+    softmax,
+    spmm,
+)
 from .message import Message, guard_autograd, on_tensors
+from .options import ON
 
-# Functions, which are replaced under every name that any module has for them: module, name, stand-in.
-_FUNCTIONS: list[tuple[str, str, Route]] = [
-    ("torch_geometric.utils", "scatter", _operators.scatter),
-    ("torch_geometric.utils", "segment", _operators.segment),
-    ("torch_geometric.utils", "softmax", _softmax.softmax),
-    ("torch_geometric.utils", "spmm", _products.spmm),
-    ("torch_geometric.edge_index", "_spmm", _products.edge_index_spmm),
-    ("torch._functorch.vmap", "_add_batch_dim", on_tensors),
-    ("torch._functorch.eager_transforms", "_wrap_for_grad", on_tensors),
-    ("torch", "index_select", _indexing.index_select),
-    ("torch", "index_add", _added.index_add),
-    ("torch", "scatter_add", _added.scatter_add),
-    ("torch", "scatter_reduce", _added.scatter_reduce),
-    ("torch_geometric.utils", "add_self_loops", _remembered.self_loops),
-    ("torch_geometric.utils", "remove_self_loops", _remembered.self_loops),
-    ("torch_geometric.utils", "add_remaining_self_loops", _remembered.self_loops),
-    ("torch_geometric.nn.conv.gcn_conv", "gcn_norm", _remembered.gcn_norm),
-    ("torch_geometric.utils", "get_laplacian", _remembered.laplacian),
-]
-
-_METHODS: list[tuple[type, str, Route]] = [
-    (nn.MessagePassing, "_check_input", _operators.check_input),
-    (nn.MessagePassing, "_index_select", _operators.index_select),
-    (nn.aggr.VarAggregation, "forward", _aggregations.variance),
-    (FusedAggregation, "forward", _aggregations.variance),
-    (nn.aggr.MultiAggregation, "forward", _aggregations.several),
-]
-
-# Modules whose forwards are replaced, unless fuse=False.
-_FUSED: list[tuple[type[torch.nn.Module], Route]] = [
-    (nn.GATConv, _fused.gat_conv),
-    (nn.GATv2Conv, _fused.gatv2_conv),
-    (nn.TransformerConv, _fused.transformer_conv),
-    (nn.EdgeConv, _fused_networks.edge_conv),
-    (schnet.CFConv, _fused_networks.cf_conv),
+# All that is intercepted; what PyTorch's functions do with messages is in functions.py.
+TABLE = [
+    Row("torch_geometric.utils", "scatter", scatter.scatter),
+    Row("torch_geometric.utils", "segment", scatter.segment),
+    Row("torch_geometric.utils", "softmax", softmax.softmax),
+    Row("torch_geometric.utils", "spmm", spmm.spmm),
+    Row("torch_geometric.edge_index", "_spmm", spmm.edge_index_spmm),
+    Row("torch_geometric.utils", "add_self_loops", edge_index.self_loops),
+    Row("torch_geometric.utils", "remove_self_loops", edge_index.self_loops),
+    Row("torch_geometric.utils", "add_remaining_self_loops", edge_index.self_loops),
+    Row("torch_geometric.utils", "get_laplacian", edge_index.laplacian),
+    Row("torch_geometric.nn.conv.gcn_conv", "gcn_norm", edge_index.gcn_norm),
+    Row(nn.MessagePassing, "_check_input", scatter.check_input),
+    Row(nn.MessagePassing, "_index_select", scatter.index_select),
+    Row(nn.aggr.VarAggregation, "forward", aggregations.variance),
+    Row(FusedAggregation, "forward", aggregations.variance),
+    Row(nn.aggr.MultiAggregation, "forward", aggregations.several),
+    Row(nn.GATConv, "forward", attention_modules.gat_conv, "fuse"),
+    Row(nn.GATv2Conv, "forward", attention_modules.gatv2_conv, "fuse"),
+    Row(nn.TransformerConv, "forward", attention_modules.transformer_conv, "fuse"),
+    Row(nn.EdgeConv, "forward", edge_networks.edge_conv, "fuse"),
+    Row(schnet.CFConv, "forward", edge_networks.cf_conv, "fuse"),
+    Row("torch", "index_select", indexing.index_select),
+    Row(Tensor, "index_select", indexing.index_select_of_tensor),
+    Row(Tensor, "__getitem__", indexing.getitem),
+    Row("torch.nn.functional", "embedding", indexing.embedding),
+    Row("torch", "index_add", index_add.index_add),
+    Row(Tensor, "index_add", index_add.index_add),
+    Row(Tensor, "index_add_", index_add.index_add),
+    Row("torch", "scatter_add", index_add.scatter_add),
+    Row(Tensor, "scatter_add", index_add.scatter_add),
+    Row(Tensor, "scatter_add_", index_add.scatter_add),
+    Row("torch", "scatter_reduce", index_add.scatter_reduce),
+    Row(Tensor, "scatter_reduce", index_add.scatter_reduce),
+    Row(Tensor, "scatter_reduce_", index_add.scatter_reduce),
+    # What wraps a tensor in C++, which does not ask it; so does torch.autograd.Function.apply, see guard_autograd().
+    Row("torch._functorch.vmap", "_add_batch_dim", on_tensors),
+    Row("torch._functorch.eager_transforms", "_wrap_for_grad", on_tensors),
 ]
 
 
@@ -110,39 +119,25 @@ def _chosen(fuse: Any, half: Any, products: Any) -> dict[str, Any]:
         "fuse": as_option("fuse", fuse, None, True, False) is not False,
         "fuse_all": fuse or None,
         "half": as_option("half", half, True, False) or None,
-        "products": drop_in_products.is_fp32(products) or None,
+        "products": is_fp32(products) or None,
     }
 
 
 def _install(bindings: Bindings) -> None:
     guard_autograd()
-    _functions.bind(bindings)
-    for owner, name, route in _METHODS:
-        bindings.bind(owner, name, stand_in(getattr(owner, name), route))
-    _indexing.install(bindings)
-    _added.install(bindings)
+    _table.bind(bindings)
 
 
-def _install_fused(bindings: Bindings) -> None:
-    bindings.bind(_operators, "FUSE", True)
-    for owner, route in _FUSED:
-        bindings.bind(owner, "forward", stand_in(owner.forward, route))
+def _installer(option: str) -> Callable[[Bindings], None]:
+    def install(bindings: Bindings) -> None:
+        bindings.bind(ON, option, True)
+        _table.bind(bindings, option)
+
+    return install
 
 
-def _install_fused_all(bindings: Bindings) -> None:
-    bindings.bind(_operators, "FUSE_ALL", True)
-
-
-def _install_half(bindings: Bindings) -> None:
-    bindings.bind(_operators, "IN_HALF", True)
-
-
-drop_in_products.READERS[Message] = lambda message: message.materialized()  # type: ignore[attr-defined]
-_functions = Functions(_FUNCTIONS)
-_options = {
-    "fuse": _install_fused,
-    "fuse_all": _install_fused_all,
-    "half": _install_half,
-    "products": drop_in_products.installer(accounts),
-}
-_switch = Switch(_install, _options, _functions.restored, {"products": (drop_in_products.STAND_INS, accounts)})
+READERS[Message] = lambda message: message.materialized()  # type: ignore[attr-defined]
+_table = Table(TABLE)
+_options = {option: _installer(option) for option in ("fuse", "fuse_all", "half")}
+_options["products"] = installer(accounts)
+_switch = Switch(_install, _options, _table.restored, {"products": (STAND_INS, accounts)})

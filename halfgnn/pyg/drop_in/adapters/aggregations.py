@@ -5,7 +5,6 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from typing import Any
 
-import torch
 from torch import Tensor
 
 from .... import ops
@@ -21,9 +20,9 @@ from ..call import plain
 from ..lower.reduce import incidence
 from ..lower.values import Evaluation, Rows, shared_values
 from ..message import Message, expression_of
+from ..options import ON
 from ..rows import as_int64
 from ..uses import is_worth_a_graph
-from . import scatter as _operators
 from .scatter import has_gradient, refuse_reduction, refuse_rows, usable_owner_of
 
 Original = Callable[..., Any]
@@ -45,7 +44,7 @@ def variance(
     What is not reduced in one pass is torch_geometric's difference of means, which are not rounded to half. No mean is divided in
     half: its sum and its count may overflow.
     """
-    if torch.compiler.is_compiling() or not isinstance(x, Tensor):
+    if not isinstance(x, Tensor):
         return original(self, x, index, ptr, dim_size, dim)
     arguments = as_int64(index), ptr, dim_size, dim
     is_alone = not hasattr(self, "aggr_names")
@@ -57,7 +56,7 @@ def variance(
         results = _reduced(*rows, names, x)  # type: ignore[arg-type]
         return results[0] if is_alone else results
     is_half = x.dtype in HALF
-    is_rounded = is_half or (_operators.IN_HALF and isinstance(x, Message) and autocasts(x.device))
+    is_rounded = is_half or (ON.half and isinstance(x, Message) and autocasts(x.device))
     if not is_rounded or refuse_mode(may_be_watched=True) is not None or not getattr(self, "need_degree", True):
         return original(self, x, *arguments)
     x = x.materialized("VarAggregation") if isinstance(x, Message) else x
@@ -75,7 +74,7 @@ def several(
     dim: int = -2,
 ) -> Any:
     """``MultiAggregation.forward``, which reduces a matrix by FusedAggregation, and other tensors in one way after the other."""
-    if not torch.compiler.is_compiling() and isinstance(x, Tensor) and x.dim() != 2 and isinstance(index, Tensor):
+    if isinstance(x, Tensor) and x.dim() != 2 and isinstance(index, Tensor):
         names = [reduction_of(aggregation) for aggregation in self.aggrs]
         if None not in names and (rows := _rows_of(x, index, dim_size, dim, names)) is not None:
             return self.combine(_reduced(*rows, names, x))  # type: ignore[arg-type]
@@ -84,7 +83,7 @@ def several(
 
 def _rows_of(x: Tensor, index: Tensor, dim_size: Any, dim: int, names: Sequence[Any]) -> tuple[Graph, Tensor] | None:
     """The rows that are reduced, of nodes or edges, and the Graph along whose edges they go; None if they are left to PyG."""
-    if torch._C._is_tracing() or refuse_index(plain(index)) is not None:
+    if refuse_index(plain(index)) is not None:
         return None
     lazy = expression_of(x)
     if isinstance(x, Message) and (lazy is None or lazy.edge_dim != 0):
@@ -115,7 +114,7 @@ def _reduced(g: Graph, rows: Tensor, names: Sequence[str], x: Tensor) -> list[Te
     """The reductions (num_nodes, *) of rows (num_src, *), one for each name. x: what they are torch_geometric's reductions of."""
     unique = tuple(dict.fromkeys(names))
     routed[f"copy_u_reduce:{'_'.join(unique)}"] += 1
-    if _operators.IN_HALF and isinstance(x, Message) and autocasts(x.device):
+    if ON.half and isinstance(x, Message) and autocasts(x.device):
         rows = rows.to(computed_type(x))
     with without_autocast(rows.device):
         results = dict(zip(unique, ops.copy_u_reduce(g, rows, unique)))

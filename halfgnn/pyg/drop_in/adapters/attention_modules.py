@@ -23,8 +23,8 @@ from ...modules.transformer_conv import TransformerConv
 from .. import thresholds as _worth
 from ..accounts import fell_back, routed
 from ..call import Propagation, plain
+from ..options import ON
 from ..uses import is_worth_a_graph
-from . import scatter as _operators
 from .scatter import refuse_ids, refuse_rows
 
 Original = Callable[..., Any]
@@ -40,7 +40,7 @@ def gat_conv(
     return_attention_weights: Any = None,
 ) -> Any:
     """``torch_geometric.nn.GATConv.forward``."""
-    if torch.compiler.is_compiling() or isinstance(self, GATConv):
+    if isinstance(self, GATConv):
         return original(self, x, edge_index, edge_attr, size, return_attention_weights)
     lin_src, lin_dst = (self.lin_src, self.lin_dst) if self.lin is None else (self.lin, self.lin)
     reason = _refuse(nn.GATConv, self, x, edge_index, edge_attr, return_attention_weights, lin_src, lin_dst)
@@ -90,7 +90,7 @@ def _without_size(
     edge_attr: Any,
     return_attention_weights: Any,
 ) -> Any:
-    if torch.compiler.is_compiling() or isinstance(conv, ours):
+    if isinstance(conv, ours):
         return original(conv, x, edge_index, edge_attr, return_attention_weights)
     layers = [getattr(conv, layer) for layer in projections]
     reason = _refuse(getattr(nn, name), conv, x, edge_index, edge_attr, return_attention_weights, *layers)
@@ -107,7 +107,7 @@ def _in_hosts_type(out: Tensor, att: Tensor | None) -> Tensor:
     Under autocast weights of edges are fp32 where logits are multiplied with fp32 parameters, or where autocast takes their exp in
     fp32, and so is what is weighted with them.
     """
-    if _operators.IN_HALF or not autocasts(out.device) or out.dtype not in HALF:
+    if ON.half or not autocasts(out.device) or out.dtype not in HALF:
         return out
     if att is None:
         return out.float() if out.is_cuda else out
@@ -131,9 +131,9 @@ def _refuse(
     """Why a call is left to PyG's forward; None if it is not. Calls for which PyG would raise are left to it too."""
     if return_attention_weights is not None:
         return "return_attention_weights"
-    if conv.dropout and conv.training and not _operators.FUSE_ALL:
+    if conv.dropout and conv.training and not ON.fuse_all:
         return "dropout"
-    if kind is nn.TransformerConv and edge_attr is None and not _operators.FUSE_ALL:
+    if kind is nn.TransformerConv and edge_attr is None and not ON.fuse_all:
         return "dot without edges"  # its steps are faster
     edge_index = plain(edge_index)
     # The size is asked before anything is read or kept of the edges.

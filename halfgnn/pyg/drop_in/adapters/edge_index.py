@@ -21,7 +21,7 @@ from ....common.kept import is_captured, kept, may_keep, ordinary_tensors, taken
 from ....common.precision import autocasts
 from ....drop_in.compiled import is_compiled
 from ....drop_in.refusals import refuse_mode
-from ....drop_in.switch import inline
+from ....drop_in.stand_ins import inline
 from ....graphs_by_tensor.edge_index import lacks_loops
 from ....graphs_by_tensor.store import Topology, known_topology, share_graphs, share_topology, state_of, topology_of
 from ...modules.base import has_own_steps, refuse_module
@@ -111,10 +111,10 @@ def _may_remember(edge_index: Tensor, num_nodes: Any) -> bool:
 def self_loops(original: Original) -> Original:
     """``remove_self_loops``, ``add_self_loops`` and ``add_remaining_self_loops``: PyG's, whose new edge_index shares its graphs."""
     left_alone, ordinary, worth, route, is_worth = is_compiled, Tensor, _worth, _self_loops, may_share
-    frame, is_layer, is_tracing = sys._getframe, _is_layer, torch._C._is_tracing
+    frame, is_layer = sys._getframe, _is_layer
 
     def self_loops_or_few(edge_index: Any, *args: Any, **kwargs: Any) -> Any:
-        if left_alone() or is_tracing() or type(edge_index) is not ordinary or edge_index.numel() < worth.FEW_ENDS:
+        if left_alone() or type(edge_index) is not ordinary or edge_index.numel() < worth.FEW_ENDS:
             return original(edge_index, *args, **kwargs)
         if edge_index.layout is not strided or not is_worth(edge_index):
             return original(edge_index, *args, **kwargs)
@@ -182,7 +182,7 @@ def _lacks_loops(edge_index: Tensor) -> bool:
 def gcn_norm(original: Original) -> Original:
     """``gcn_norm``: an edge_index with self-loops, and the weight of each edge by the degrees of its ends."""
     left_alone, ordinary, of_tensor, route = is_compiled, Tensor, known_topology, _weights
-    frame, is_layer, default, is_tracing = sys._getframe, _is_layer, torch.get_default_dtype, torch._C._is_tracing
+    frame, is_layer, default = sys._getframe, _is_layer, torch.get_default_dtype
 
     def gcn_norm_or_kept(
         edge_index: Any,
@@ -194,7 +194,7 @@ def gcn_norm(original: Original) -> Original:
         dtype: Any = None,
     ) -> Any:
         options = num_nodes, improved, add_self_loops, flow, dtype
-        if edge_weight is not None or left_alone() or is_tracing() or type(edge_index) is not ordinary:
+        if edge_weight is not None or left_alone() or type(edge_index) is not ordinary:
             return original(edge_index, edge_weight, *options)
         topology = of_tensor(edge_index)
         if topology is None or not (topology.graphs or topology.derived):  # hardly used before
@@ -209,14 +209,14 @@ def gcn_norm(original: Original) -> Original:
 def laplacian(original: Original) -> Original:
     """``get_laplacian``: an edge_index with self-loops, and the Laplacian's values."""
     left_alone, ordinary, of_tensor, route = is_compiled, Tensor, known_topology, _weights
-    frame, is_layer, default, is_tracing = sys._getframe, _is_layer, torch.get_default_dtype, torch._C._is_tracing
+    frame, is_layer, default = sys._getframe, _is_layer, torch.get_default_dtype
     has_autocast = autocasts
 
     def laplacian_or_kept(
         edge_index: Any, edge_weight: Any = None, normalization: Any = None, dtype: Any = None, num_nodes: Any = None
     ) -> Any:
         options = normalization, dtype, num_nodes
-        if edge_weight is not None or left_alone() or is_tracing() or type(edge_index) is not ordinary:
+        if edge_weight is not None or left_alone() or type(edge_index) is not ordinary:
             return original(edge_index, edge_weight, *options)
         topology = of_tensor(edge_index)
         if topology is None or not (topology.graphs or topology.derived):  # hardly used before

@@ -20,6 +20,7 @@ from ...modules.edge_conv import EdgeConv
 from .. import thresholds as _worth
 from ..accounts import fell_back, routed
 from ..call import Propagation, plain
+from ..options import ON
 from ..uses import is_worth_a_graph
 from . import scatter as _operators
 from .attention_modules import Original, as_module, pair_of, refuse_features, refuse_topology
@@ -30,7 +31,7 @@ _KIND = "edge network"
 
 def edge_conv(original: Original, self: Any, x: Any, edge_index: Any) -> Any:
     """``torch_geometric.nn.EdgeConv.forward``."""
-    if not _operators.FUSE_ALL or torch.compiler.is_compiling() or isinstance(self, EdgeConv):
+    if not ON.fuse_all or isinstance(self, EdgeConv):
         return original(self, x, edge_index)
     reason = _refuse_edge_conv(self, x, edge_index)
     if reason is not None:
@@ -42,7 +43,7 @@ def edge_conv(original: Original, self: Any, x: Any, edge_index: Any) -> Any:
 
 def cf_conv(original: Original, self: Any, x: Any, edge_index: Any, edge_weight: Any, edge_attr: Any) -> Any:
     """``torch_geometric.nn.models.schnet.CFConv.forward``."""
-    if not _operators.FUSE_ALL or torch.compiler.is_compiling() or isinstance(self, CFConv):
+    if not ON.fuse_all or isinstance(self, CFConv):
         return original(self, x, edge_index, edge_weight, edge_attr)
     reason = _refuse_cf_conv(self, x, edge_index, edge_weight, edge_attr)
     if reason is not None:

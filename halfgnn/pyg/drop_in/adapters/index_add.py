@@ -16,7 +16,7 @@ from torch import Tensor
 from ....common.kept import ordinary_tensors
 from ....common.precision import HALF
 from ....drop_in.refusals import refuse_index, refuse_mode
-from ....drop_in.switch import Bindings, Route, calling_package, stand_in
+from ....drop_in.stand_ins import calling_package
 from ....graph import Graph
 from .. import rows_by_index as _indices
 from .. import thresholds as _worth
@@ -29,13 +29,6 @@ from .indexing import LEFT_ALONE
 Original = Callable[..., Any]
 
 _CALLER = 3  # frames above _reduced: a route, its stand-in, and then the program
-
-
-def install(bindings: Bindings) -> None:
-    routes: dict[str, Route] = {"index_add": index_add, "scatter_add": scatter_add, "scatter_reduce": scatter_reduce}
-    for name, route in routes.items():
-        for method in (name, f"{name}_"):
-            bindings.bind(Tensor, method, stand_in(getattr(Tensor, method), route))
 
 
 def index_add(original: Original, input: Any, dim: Any, index: Any, source: Any, **options: Any) -> Any:
@@ -52,8 +45,7 @@ def index_add(original: Original, input: Any, dim: Any, index: Any, source: Any,
 def _may_repeat(input: Any, dim: Any, index: Any, source: Tensor) -> bool:
     """Whether an index_add of halves may add several rows to one, on a CPU. Calls that PyTorch refuses are left to it."""
     return (
-        not torch.compiler.is_compiling()
-        and type(input) is Tensor
+        type(input) is Tensor
         and type(source) in (Tensor, Message)
         and type(index) is Tensor
         and isinstance(dim, int)
@@ -136,7 +128,7 @@ def _of_rows(index: Tensor) -> Tensor:
 
 def scattered_by(index: Any) -> Any:
     """The index in int64, expanded as it was. PyTorch's scatter raises for some of int32, and its gradient gathers wrong rows."""
-    if type(index) is not Tensor or index.dtype is not torch.int32 or torch.compiler.is_compiling():
+    if type(index) is not Tensor or index.dtype is not torch.int32:
         return index
     if index.layout != torch.strided or index.dim() < 2 or index.numel() == 0 or any(index.stride()[1:]):
         return index.to(torch.int64)
@@ -151,9 +143,7 @@ def _reduced(
     reason: why they are, if the caller knows.
     """
     if (
-        torch.compiler.is_compiling()
-        or torch._C._is_tracing()
-        or not isinstance(src, Tensor)
+        not isinstance(src, Tensor)
         or src.numel() < _worth.FEW_ROWS
         or src.dim() == 0
         or not isinstance(index, Tensor)

@@ -11,24 +11,23 @@ from typing import Any
 
 import torch
 from torch import Tensor, nn
-from torch.nn import functional
 
 from ....common.autograd import snapshot
 from ....common.precision import HALF
+from ....drop_in.checkpoint import is_checkpointed
 from ....drop_in.compiled import is_compiled
 from ....drop_in.refusals import refuse_index, refuse_mode
-from ....drop_in.sequence_slot import can_clear
-from ....drop_in.switch import Bindings, calling_package, inline, is_checkpointed, stand_in
+from ....drop_in.stand_ins import calling_package, inline
 from ....graphs_by_tensor.store import is_known, note_selection
 from .. import thresholds as _worth
 from ..accounts import fell_back
 from ..call import Propagation, is_first_use
 from ..lower import relations as _relations
 from ..message import gather, message_of
+from ..options import ON
 from ..rows import has_gradient_in_half, in_fp32, rows_in_fp32
 from ..rows_by_index import gathered
 from ..uses import is_worth_a_graph, may_share
-from . import scatter as _operators
 from .scatter import refuse_ids, refuse_rows
 
 # Packages whose own calls of methods are not routed, and the code without a name that torch.compile makes.
@@ -37,16 +36,8 @@ _ALL = slice(None)
 _INTEGERS = (torch.int64, torch.int32)
 
 
-def install(bindings: Bindings) -> None:
-    if not can_clear():
-        return
-    bindings.bind(Tensor, "__getitem__", stand_in(Tensor.__getitem__, _getitem))
-    bindings.bind(Tensor, "index_select", stand_in(Tensor.index_select, _index_select))
-    bindings.bind(functional, "embedding", stand_in(functional.embedding, embedding))
-
-
 @inline
-def _getitem(original: Callable[..., Any]) -> Callable[..., Any]:
+def getitem(original: Callable[..., Any]) -> Callable[..., Any]:
     """``Tensor.__getitem__``, which asks whether code is compiled where it may route a call only."""
     left_alone, half = is_compiled, HALF
 
@@ -71,7 +62,7 @@ def _getitem(original: Callable[..., Any]) -> Callable[..., Any]:
 
 def _taken_in_half(original: Callable[..., Any], x: Tensor, index: Any) -> Any:
     """x[index] of halves with a gradient, which PyTorch adds up in half on a CPU if rows may be taken twice."""
-    if torch._C._is_tracing() or not has_gradient_in_half(x) or not _has_ids(index):
+    if not has_gradient_in_half(x) or not _has_ids(index):
         return original(x, index)
     if type(index) is list and all(type(i) is int for i in index):
         index = torch.tensor(index, dtype=torch.int64, device=x.device)
@@ -139,7 +130,7 @@ def _embedding(
 ) -> Any:
     """Of halves. A sparse gradient is not added up."""
     options = padding_idx, max_norm, norm_type, scale_grad_by_freq, sparse
-    if sparse or torch._C._is_tracing() or type(input) is not Tensor or not has_gradient_in_half(weight):
+    if sparse or type(input) is not Tensor or not has_gradient_in_half(weight):
         return original(input, weight, *options)
     num_rows = weight.shape[0]
     padding = -1 if padding_idx is None else padding_idx + num_rows if padding_idx < 0 else padding_idx
@@ -153,8 +144,6 @@ def _embedding(
 
 def _selected(columns: Any, x: Tensor, index: tuple[Any, Tensor]) -> Any:
     """Columns of an edge_index."""
-    if torch._C._is_tracing():
-        return columns
     is_edge_index = x.dim() == 2 and x.shape[0] == 2 and x.dtype in _INTEGERS and x.layout == torch.strided
     if (
         is_edge_index
@@ -184,7 +173,7 @@ def index_select(original: Callable[..., Any], input: Any, dim: Any, index: Any,
 def _selected_in_half(original: Callable[..., Any], input: Tensor, dim: Any, index: Any) -> Any:
     """PyTorch's index_select of halves with a gradient, which it may add up in half."""
     has_rows = type(index) is Tensor and isinstance(dim, int) and -input.dim() <= dim < input.dim()
-    if torch._C._is_tracing() or not has_rows or not has_gradient_in_half(input):
+    if not has_rows or not has_gradient_in_half(input):
         return original(input, dim, index)
     shape = input.shape
 
@@ -195,7 +184,7 @@ def _selected_in_half(original: Callable[..., Any], input: Tensor, dim: Any, ind
     return original(input, dim, index) if rows is None else rows
 
 
-def _index_select(original: Callable[..., Any], input: Any, dim: Any, index: Any) -> Any:
+def index_select_of_tensor(original: Callable[..., Any], input: Any, dim: Any, index: Any) -> Any:
     """``Tensor.index_select``, which torch_geometric calls for what it does not lift."""
     if calling_package(2) in LEFT_ALONE:
         if input.requires_grad and input.dtype in HALF:
@@ -216,7 +205,7 @@ def _has_rows(x: Tensor) -> bool:
 
 def _rows(x: Tensor, index: Tensor, frames: int) -> Tensor | None:
     """x[index], if it is not left to PyTorch. frames: those between this one and the program's."""
-    if torch._C._is_tracing() or x.size(0) == 0:
+    if x.size(0) == 0:
         return None
     num_values = _worth.weighed_rows(x, index.numel())
     if num_values < _worth.FEW_ROWS or x.device != index.device:
@@ -240,7 +229,7 @@ def _routed_rows(x: Tensor, index: Tensor, num_values: int, frames: int) -> Tens
     weights = _relations.weights(x, index) if x.dim() == 3 and refuse_mode() is None else None
     rows: Any = None if weights is None else message_of(weights)
     # A graph of torch.compile, whose code is in no package, returns tensors as they were when it was traced.
-    if rows is None and _operators.FUSE_ALL and calling_package(frames):
+    if rows is None and ON.fuse_all and calling_package(frames):
         rows = _message(x, index, num_values)
         if isinstance(rows, str):
             if calling_package(frames) not in LEFT_ALONE:

@@ -16,7 +16,7 @@ from ....common.kept import ordinary_tensors
 from ....common.precision import autocasts, computed_type, without_autocast
 from ....drop_in.compiled import is_compiled
 from ....drop_in.refusals import refuse, refuse_index, refuse_mode
-from ....drop_in.switch import inline
+from ....drop_in.stand_ins import inline
 from ....graph import Graph
 from ....graphs_by_tensor.edge_index import holds_ids_below
 from .. import rows_by_index as _indices
@@ -24,10 +24,11 @@ from .. import thresholds as _worth
 from ..accounts import accounts, fell_back, routed
 from ..call import Propagation, begin, current, current_edges, is_first_use, owner_of, plain
 from ..expression import Expression
-from ..rows_by_index import gathered_rows
 from ..lower.reduce import has_rows_of, reduced
 from ..message import Message, gather
+from ..options import ON
 from ..rows import adds_in_half, as_int64, in_fp32
+from ..rows_by_index import gathered_rows
 from ..uses import is_worth_a_graph
 from .refused_graphs import refuse_graph
 
@@ -40,9 +41,6 @@ _TENSORS = (Tensor, nn.Parameter)
 _IDS = (torch.int32, torch.int64)
 FEW_INDEXED = 16_384  # values of which index_add and its gradient take less time than scatter_add
 _FEW_NUMBERS = 4096  # of one column, which index_add adds up as soon as scatter_add
-FUSE = False  # whether attention that messages write by hand is one operator
-FUSE_ALL = False  # whether patch(fuse=True) is on: also with dropout, and where it is no faster
-IN_HALF = False  # whether patch(half=True) is on: under autocast results are in its dtype, not in torch_geometric's
 
 
 def refuse_rows(x: Any) -> str | None:
@@ -86,13 +84,10 @@ def check_input(original: Original) -> Original:
 def index_select(original: Original) -> Original:
     """``MessagePassing._index_select``: features of one side's nodes for every edge."""
     left_alone, worth, counts, select = is_compiled, _worth, fell_back, _index_select
-    few, extremes, is_tracing, traced = ("propagate", "few values"), _EXTREMES, torch._C._is_tracing, "torch.jit.trace"
+    few, extremes = ("propagate", "few values"), _EXTREMES
 
     def _index_select_or_few(self: Any, src: Tensor, index: Tensor) -> Tensor:
         if left_alone():
-            return original(self, src, index)
-        if is_tracing():  # sizes are tensors then, which must not be counted
-            counts["propagate", traced] += 1
             return original(self, src, index)
         num_values, num_nodes = src.numel() * index.numel(), src.size(self.node_dim) if src.dim() > 1 else src.numel()
         num_values = worth.weighed(num_values, src)
@@ -167,22 +162,13 @@ def refuse_ids(propagation: Propagation, row: int, num_nodes: int) -> str | None
 def scatter(original: Original) -> Original:
     """``utils.scatter``, to which aggregations come too."""
     left_alone, worth, counts, route, few = is_compiled, _worth, fell_back, _scatter, _of_few
-    reductions, ordinary, message, is_tracing, traced = (
-        REDUCES,
-        Tensor,
-        Message,
-        torch._C._is_tracing,
-        "torch.jit.trace",
-    )
+    reductions, ordinary, message = REDUCES, Tensor, Message
     keys = {reduce: (name, "few values") for reduce, name in _NAMES.items()}
 
     def scatter_or_few(
         src: Tensor, index: Tensor, dim: int = 0, dim_size: int | None = None, reduce: str = "sum"
     ) -> Tensor:
         if left_alone() or not isinstance(src, ordinary) or not isinstance(index, ordinary):
-            return original(src, index, dim, dim_size, reduce)
-        if is_tracing():
-            counts[keys[reduce][0] if reduce in keys else reduce, traced] += 1
             return original(src, index, dim, dim_size, reduce)
         if type(src) is not message and worth.is_small(src, reductions.get(reduce)):
             counts[keys[reduce]] += 1
@@ -395,6 +381,6 @@ def refuse_reduction(
 def _reduced(x: Expression, reduction: str, row: int, num_nodes: int) -> Tensor:
     if not autocasts(x.device):  # mostly: a context takes longer than to ask
         return reduced(x, reduction, row, num_nodes)
-    dtype = computed_type(x) if IN_HALF else None
+    dtype = computed_type(x) if ON.half else None
     with without_autocast(x.device):
         return reduced(x, reduction, row, num_nodes, dtype)

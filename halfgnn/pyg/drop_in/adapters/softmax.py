@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from typing import Any
 
-import torch
 from torch import Tensor
 
 from .... import ops
@@ -12,7 +11,7 @@ from ....common.autograd import snapshot
 from ....common.precision import without_autocast
 from ....drop_in.compiled import is_compiled
 from ....drop_in.refusals import refuse_index, refuse_mode
-from ....drop_in.switch import inline
+from ....drop_in.stand_ins import inline
 from ....graph import Graph
 from .. import thresholds as _worth
 from ..accounts import fell_back, routed
@@ -21,9 +20,9 @@ from ..expression import Expression
 from ..lower.attention import is_exp_wide, softmax_of
 from ..lower.values import shared_values
 from ..message import Message, expression_of
+from ..options import ON
 from ..rows import adds_in_half, as_int64, in_fp32
 from ..rules import strides_like
-from . import scatter as _operators
 from .scatter import (  # fmt: skip
     FEW_INDEXED,
     Original,
@@ -41,7 +40,6 @@ def softmax(original: Original) -> Original:
     """``utils.softmax``: over the edges that share a node."""
     left_alone, worth, counts, route = is_compiled, _worth, fell_back, _softmax
     ordinary, message, few, of_few = Tensor, Message, ("edge_softmax", "few values"), _softmax_of_few
-    is_tracing, traced = torch._C._is_tracing, ("edge_softmax", "torch.jit.trace")
 
     def softmax_or_few(
         src: Tensor,
@@ -51,9 +49,6 @@ def softmax(original: Original) -> Original:
         dim: int = 0,
     ) -> Tensor:
         if left_alone() or not isinstance(src, ordinary):
-            return original(src, index, ptr, num_nodes, dim)
-        if is_tracing():
-            counts[traced] += 1
             return original(src, index, ptr, num_nodes, dim)
         if type(src) is not message and worth.is_small(src, "softmax"):
             counts[few] += 1
@@ -97,7 +92,7 @@ def _softmax(
     lazy = expression_of(src)
     strides = strides_like(src if lazy is None else lazy)
     if isinstance(src, Message):
-        if _operators.FUSE and lazy is not None and (out := _deferred(lazy, index, dim, num_nodes)) is not None:
+        if ON.fuse and lazy is not None and (out := _deferred(lazy, index, dim, num_nodes)) is not None:
             return out
         src = shared_values(lazy) if lazy is not None and refuse_mode() is None else src.materialized("softmax")
     reason = None if ptr is not None or not isinstance(index, Tensor) else refuse_index(plain(index), src)
@@ -144,5 +139,5 @@ def _deferred(logits: Expression, index: Any, dim: int, num_nodes: int | None) -
     if refuse_reduction(logits, "softmax", owner, dim, num_nodes) is not None:
         return None
     assert owner is not None and num_nodes is not None
-    softmax = softmax_of(logits, *owner, num_nodes, _operators.FUSE_ALL)
+    softmax = softmax_of(logits, *owner, num_nodes, ON.fuse_all)
     return None if softmax is None else Message.of(softmax)

@@ -18,9 +18,9 @@ from ...modules.base import reduced
 from .. import thresholds as _worth
 from ..accounts import fell_back, routed
 from ..call import Propagation, plain
+from ..options import ON
 from ..rows import adds_in_half, in_fp32
 from ..uses import is_worth_a_graph
-from . import scatter as _operators
 from .scatter import REDUCES, refuse_ids, refuse_rows
 
 Original = Callable[..., Any]
@@ -30,8 +30,6 @@ def edge_index_spmm(
     original: Original, input: Any, other: Any, value: Any = None, reduce: str = "sum", transpose: bool = False
 ) -> Any:
     """``torch_geometric.edge_index._spmm``, of an EdgeIndex that is sorted by the rows of the result."""
-    if torch.compiler.is_compiling():
-        return original(input, other, value, reduce, transpose)
     is_sorted = input.is_sorted_by_col if transpose else input.is_sorted_by_row
     row = 1 if transpose else 0  # which row of edge_index has the ends
     reason = _refuse(other, value, reduce, input.shape[1]) if is_sorted else "not sorted"
@@ -49,7 +47,7 @@ def edge_index_spmm(
 def spmm(original: Original, src: Any, other: Any, reduce: str = "sum") -> Any:
     """``utils.spmm``."""
     is_sparse = type(src) is Tensor and src.layout in (torch.sparse_csr, torch.sparse_csc, torch.sparse_coo)
-    if not is_sparse or torch.compiler.is_compiling():
+    if not is_sparse:
         return original(src, other, reduce)
     in_half = _is_in_half(src, other)
     if not in_half and _is_small(src, other):
@@ -107,7 +105,7 @@ def _refuse(x: Any, value: Any, reduce: str, num_edges: int) -> str | None:
 def _product(g: Graph, x: Tensor, value: Tensor | None, reduce: str, is_cast: bool) -> Tensor:
     """is_cast: autocast applies, as it does to torch_geometric's own function."""
     routed[f"gspmm:{'copy_u' if value is None else 'u_mul_e'}_{REDUCES[reduce]}"] += 1
-    with contextlib.nullcontext() if is_cast or _operators.IN_HALF else without_autocast(x.device):
+    with contextlib.nullcontext() if is_cast or ON.half else without_autocast(x.device):
         return reduced(g, REDUCES[reduce], x, None if value is None else value.view(-1, 1))
 
 

@@ -23,7 +23,7 @@ from torch import Tensor
 from .... import ops
 from ....common.autograd import snapshot
 from ....common.precision import HALF, autocasts
-from ....drop_in.switch import is_checkpointed
+from ....drop_in.checkpoint import is_checkpointed
 from ..accounts import routed
 from ..call import Propagation, current_module
 from ..expression import Expression, Gather, Op, Softmax

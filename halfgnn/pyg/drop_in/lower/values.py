@@ -19,7 +19,7 @@ from torch import Tensor
 from .... import ops
 from ....common.autograd import snapshot
 from ....common.precision import HALF, without_autocast
-from ....drop_in.switch import is_backward
+from ....drop_in.checkpoint import is_backward
 from ....graph import Graph
 from ....graphs_by_tensor.edge_index import graph_with, reached
 from ..accounts import routed

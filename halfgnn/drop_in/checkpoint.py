@@ -1,0 +1,68 @@
+"""Checkpoints under drop-ins: what is recomputed in a backward runs as its forward did."""
+
+from __future__ import annotations
+
+import contextlib
+import functools
+import threading
+from collections.abc import Callable
+from typing import Any
+
+import torch
+
+from .stand_ins import Route
+from .table import Row, Shared, Table
+
+
+def _checkpoint(original: Route, function: Any, *args: Any, **kwargs: Any) -> Any:
+    """``torch.utils.checkpoint.checkpoint``. The backward may come after a block of accelerate(), or after unpatch()."""
+    modes = [(switch, options) for switch in list(CHECKPOINTS.users) if (options := switch.active()) is not None]
+    if not modes:
+        return original(function, *args, **kwargs)
+
+    def under_drop_ins(*args: Any, **kwargs: Any) -> Any:
+        outer, is_inner = getattr(_recomputed, "task", -1), getattr(_recomputed, "is_checkpointed", False)
+        with contextlib.ExitStack() as stack:
+            for switch, options in modes:
+                stack.enter_context(switch.accelerate(is_again=True, **options))
+            _recomputed.task, _recomputed.is_checkpointed = torch._C._current_graph_task_id(), True
+            try:
+                return function(*args, **kwargs)
+            finally:
+                _recomputed.task, _recomputed.is_checkpointed = outer, is_inner
+
+    return original(under_drop_ins, *args, **kwargs)
+
+
+def is_checkpointed() -> bool:
+    """Whether a checkpoint calls, in the forward or to recompute it. Both must do the same, whatever happened between them."""
+    return getattr(_recomputed, "is_checkpointed", False) or _has_hooks_of_a_checkpoint()
+
+
+def _has_hooks_of_a_checkpoint() -> bool:
+    """Whether PyTorch packs tensors for a checkpoint: one that a program held before it got its stand-in, in a partial say."""
+    hooks = _top_hooks() if _top_hooks is not None else None
+    return hooks is not None and getattr(hooks[0], "__module__", None) == "torch.utils.checkpoint"
+
+
+def is_backward() -> bool:
+    """Whether autograd calls, or what it calls. A checkpoint that is recomputed in a backward is a forward."""
+    task = torch._C._current_graph_task_id()
+    return task != -1 and task != getattr(_recomputed, "task", -1) and not _has_hooks_of_a_checkpoint()
+
+
+def _find_top_hooks() -> Callable[[], Any] | None:
+    """PyTorch's function for the hooks by which tensors are packed now. It is private: None if a version lacks it."""
+    try:
+        top = functools.partial(torch._C._autograd._top_saved_tensors_default_hooks, True)  # type: ignore[attr-defined]
+        top()
+    except (AttributeError, TypeError):
+        return None
+    return top
+
+
+_top_hooks = _find_top_hooks()
+# task: the backward in which this thread recomputes a checkpoint; is_checkpointed: whether it is in one
+_recomputed = threading.local()
+TABLE = Table([Row("torch.utils.checkpoint", "checkpoint", _checkpoint)])
+CHECKPOINTS = Shared(TABLE.bind, TABLE.restored)  # used by Switches that are on
