@@ -393,8 +393,8 @@ ROUTED_FROM = (
 
 def route_small_calls(monkeypatch) -> None:
     """Has the drop-in for torch_geometric route calls of every size, so that tests on tiny graphs reach it."""
-    from halfgnn.pyg.drop_in import thresholds as _worth
+    from halfgnn.pyg.drop_in import thresholds
 
-    monkeypatch.setattr(_worth, "LIMITS", {})
+    monkeypatch.setattr(thresholds, "LIMITS", {})
     for name in ROUTED_FROM:
-        monkeypatch.setattr(_worth, name, 0)
+        monkeypatch.setattr(thresholds, name, 0)

@@ -10,7 +10,7 @@ import math
 from typing import Any
 
 from ..common.degrees import check_in_degrees
-from ..drop_in.refusals import cuda_has_attention, refuse
+from ..drop_in.gate import Reason, cuda_has_attention, operands_reason
 from ..graph import Graph
 from ..nn import dotgatconv, gatconv, gatv2conv
 from ..nn.attention import why_unfused
@@ -22,7 +22,7 @@ from .topology import topology_of
 
 def gat_conv(self: Any, graph: Any, feat: Any, edge_weight: Any = None, get_attention: bool = False) -> Any:
     """``dgl.nn.GATConv.forward``."""
-    reason = "edge_weight" if edge_weight is not None else _refuse(self, graph, feat, get_attention, math.inf)
+    reason = Reason.EDGE_WEIGHT if edge_weight is not None else _refuse(self, graph, feat, get_attention, math.inf)
     if reason is not None:
         return _fall_back("GATConv", reason, self, graph, feat, edge_weight, get_attention)
     return gatconv.forward(self, graph, _routed("GATConv", self, graph, feat), features_of(feat))
@@ -55,25 +55,25 @@ def _refuse(conv: Any, graph: Any, feat: Any, get_attention: bool, max_dim: floa
     max_dim: the number of dimensions that features may have.
     """
     if get_attention:
-        return "get_attention"
+        return Reason.GET_ATTENTION
     feats = feat if isinstance(feat, tuple) else (feat,)
     if isinstance(feat, tuple) and len(feat) != 2:
-        return "tuple that is no pair"
-    reason = refuse(feats)
+        return Reason.NO_PAIR
+    reason = operands_reason(feats)
     if reason is not None:
         return reason
     if feats[0].is_cuda and not cuda_has_attention():
-        return "no CUDA kernels"
+        return Reason.NO_CUDA_KERNELS
     topology = topology_of(graph._graph)
     if topology is None:
-        return "several edge types"
+        return Reason.SEVERAL_EDGE_TYPES
     g = topology.graph
     if len(feats) == 1 and g.num_dst != g.num_src and not graph.is_block:
-        return "one tensor for two kinds of nodes"
+        return Reason.ONE_TENSOR
     if any(x.shape[:1] != (rows,) for x, rows in zip(feats, (g.num_src, g.num_dst))):
-        return "wrong number of rows"
+        return Reason.WRONG_ROWS
     if any(x.dim() < 2 or x.dim() > max_dim for x in feats):
-        return f"{feats[0].dim()} dimensions"
+        return Reason.DIMENSIONS.format(feats[0].dim())
     return why_unfused(conv) if hasattr(conv, "attn_drop") else None  # DotGatConv has no submodule there
 
 

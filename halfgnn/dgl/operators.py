@@ -15,7 +15,7 @@ from torch import Tensor
 from .. import ops
 from ..common.arguments import MESSAGE_OPS, REDUCES, TARGETS
 from ..common.precision import HALF, computed_type
-from ..drop_in.refusals import refuse
+from ..drop_in.gate import Reason, operands_reason
 from .accounts import accounts, fell_back, routed
 from .topology import Topology, relation_topology, schema_of, topology_of, union_topology
 
@@ -109,14 +109,14 @@ def _unbound(topology: Topology, reduce_op: str, out: Tensor) -> Tensor:
 
 def _refuse_spmm(gidx: Any, op: str, reduce_op: str, lhs: Any, rhs: Any) -> str | None:
     if (op, reduce_op) not in _SPMM_NAMES:
-        return "no such operator"
+        return Reason.NO_OPERATOR
     operands = _read(op, lhs, rhs)
     accounts.note(operands[0])
-    return refuse(operands, mixed=True) or _refuse_relations(gidx)
+    return operands_reason(operands, mixed=True) or _refuse_relations(gidx)
 
 
 def _refuse_relations(gidx: Any) -> str | None:
-    return "several edge types" if topology_of(gidx) is None else None
+    return Reason.SEVERAL_EDGE_TYPES if topology_of(gidx) is None else None
 
 
 def _routed_spmm(gidx: Any, op: str, reduce_op: str, lhs: Any, rhs: Any) -> Tensor:
@@ -150,11 +150,11 @@ def gspmm_of_graph(g: Any, op: str, reduce_op: str, lhs_data: Any, rhs_data: Any
 def gsddmm(gidx: Any, op: str, lhs_data: Any, rhs_data: Any, lhs_target: str = "u", rhs_target: str = "v") -> Any:
     """``dgl.backend.gsddmm``."""
     name = _SDDMM_NAMES.get((op, lhs_target, rhs_target))
-    reason = "no such operator" if name is None else refuse(_read(op, lhs_data, rhs_data), mixed=True)
+    reason = Reason.NO_OPERATOR if name is None else operands_reason(_read(op, lhs_data, rhs_data), mixed=True)
     name = f"gsddmm:{name or (op, lhs_target, rhs_target)}"
     topology = topology_of(gidx) if reason is None else None
     if topology is None:
-        reason = reason or "several edge types"
+        reason = reason or Reason.SEVERAL_EDGE_TYPES
         return _fall_back("gsddmm", name, reason, gidx, op, lhs_data, rhs_data, lhs_target, rhs_target)
     routed[name] += 1
     return _sddmm(topology, op, lhs_data, rhs_data, lhs_target, rhs_target)
@@ -163,13 +163,13 @@ def gsddmm(gidx: Any, op: str, lhs_data: Any, rhs_data: Any, lhs_target: str = "
 def edge_softmax(gidx: Any, logits: Any, eids: Any = _ALL_EDGES, norm_by: str = "dst") -> Any:
     """``dgl.backend.edge_softmax``. With `eids` it is over the subgraph of these edges."""
     name = f"edge_softmax:{norm_by}"
-    reason = refuse((logits,)) if norm_by in ("src", "dst") else "no such operator"
+    reason = operands_reason((logits,)) if norm_by in ("src", "dst") else Reason.NO_OPERATOR
     subgraph = gidx
     if reason is None and not _is_all(eids) and gidx.number_of_etypes() == 1:
         subgraph = gidx.edge_subgraph([eids], True).graph
     topology = topology_of(subgraph) if reason is None else None
     if topology is None:
-        reason = reason or "several edge types"
+        reason = reason or Reason.SEVERAL_EDGE_TYPES
         return _fall_back("edge_softmax", name, reason, gidx, logits, eids, norm_by)
     routed[name] += 1
     return ops.edge_softmax(topology.on(logits.device), logits, norm_by)
@@ -184,7 +184,7 @@ def _is_all(eids: Any) -> bool:
 
 def segment_reduce(op: str, x: Any, offsets: Tensor) -> Any:
     """``dgl.backend.segment_reduce``: `offsets` (segments + 1); sum, max or min."""
-    reason = refuse((x,)) if op in REDUCES else "no such operator"
+    reason = operands_reason((x,)) if op in REDUCES else Reason.NO_OPERATOR
     if reason is not None:
         return _fall_back("segment_reduce", f"segment_reduce:{op}", reason, op, x, offsets)
     routed[f"segment_reduce:{op}"] += 1
@@ -193,7 +193,7 @@ def segment_reduce(op: str, x: Any, offsets: Tensor) -> Any:
 
 def segment_reduce_of_lengths(seglen: Tensor, value: Any, reducer: str = "sum") -> Any:
     """``dgl.ops.segment_reduce``. A call that it does not route meets `segment_reduce` inside DGL."""
-    if reducer not in REDUCES or refuse((value,)) is not None:
+    if reducer not in REDUCES or operands_reason((value,)) is not None:
         return ORIGINALS["ops.segment_reduce"](seglen, value, reducer)
     routed[f"segment_reduce:{reducer}"] += 1
     return ops.segment_reduce(seglen.to(value.device), value, reducer)
@@ -205,7 +205,7 @@ def segment_reduce_of_lengths(seglen: Tensor, value: Any, reducer: str = "sum") 
 def _first_refusal(all_operands: Sequence[Sequence[Any]], mixed: bool = False) -> str | None:
     for operands in all_operands:
         accounts.note(operands[0])
-        reason = refuse(operands, mixed)
+        reason = operands_reason(operands, mixed)
         if reason is not None:
             return reason
     return None
@@ -243,7 +243,7 @@ def gspmm_hetero(gidx: Any, op: str, reduce_op: str, lhs_len: int, *lhs_and_rhs:
     name = f"gspmm_hetero:{_SPMM_NAMES.get((op, reduce_op), (op, reduce_op))}"
     reason = _first_refusal([_read(op, *pair) for pair in pairs], mixed=True)
     if (op, reduce_op) not in _SPMM_NAMES or reduce_op == "mean":
-        reason = "no such operator"
+        reason = Reason.NO_OPERATOR
     if reason is not None:
         return _fall_back("gspmm_hetero", name, reason, gidx, op, reduce_op, lhs_len, *lhs_and_rhs)
     routed[name] += 1
@@ -292,7 +292,7 @@ def gsddmm_hetero(
     joined = _joined(lhs_and_rhs)
     lhs, rhs = joined[:lhs_len], joined[lhs_len:]
     name = _SDDMM_NAMES.get((op, lhs_target, rhs_target))
-    reason: str | None = "no such operator"
+    reason: str | None = Reason.NO_OPERATOR
     pairs = []
     if name is not None:
         pairs = [
@@ -317,13 +317,13 @@ def _operand_of(operands: Sequence[Any], target: str, etype: int, ends: tuple[in
 def edge_softmax_hetero(gidx: Any, eids: Any = _ALL_EDGES, norm_by: str = "dst", *logits: Any) -> Any:
     """``dgl.backend.edge_softmax_hetero``: the softmax over all edges into a node, of all types together."""
     name = f"edge_softmax_hetero:{norm_by}"
-    reason = refuse(logits)
+    reason = operands_reason(logits)
     if reason is None and len({x.shape[1:] for x in logits}) > 1:
-        reason = "logits of several shapes"
+        reason = Reason.LOGITS
     if norm_by not in ("src", "dst"):
-        reason = "no such operator"
+        reason = Reason.NO_OPERATOR
     elif not _is_all(eids):
-        reason = "eids"
+        reason = Reason.EIDS
     if reason is not None:
         return _fall_back("edge_softmax_hetero", name, reason, gidx, eids, norm_by, *logits)
     routed[name] += 1

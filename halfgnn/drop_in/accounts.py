@@ -13,7 +13,7 @@ from torch import Tensor
 
 from ..common.precision import computed_type
 from ..common.products import multiplies_slowly
-from .refusals import CASTABLE_TYPES
+from .gate import CASTABLE_TYPES
 
 _LIBRARIES = str(Path(torch.__file__).parent) + os.sep, str(Path(__file__).parents[1]) + os.sep
 
@@ -53,7 +53,7 @@ class Accounts:
         """``{"routed": {name: calls}, "fell_back": {name: {reason: calls}}}``, and ``"advice": {option: why}`` if there is any."""
         reasons: dict[str, dict[str, int]] = {}
         for (name, reason), calls in list(self.fell_back.items()):
-            reasons.setdefault(name, {})[reason] = calls
+            reasons.setdefault(name, {})[str(reason)] = calls
         stats: dict[str, dict[str, Any]] = {"routed": dict(self.routed), "fell_back": reasons}
         if self.formed:
             stats["formed"] = {

@@ -16,7 +16,7 @@ from ..common.compat import forget_names
 from ..common.precision import computed_type
 from ..common.products import multiplies_slowly, widened_linear
 from .accounts import Accounts
-from .refusals import refuse, refuse_mode
+from .gate import mode_reason, operands_reason
 from .stand_ins import Bindings
 from .table import Row, Shared, Table
 
@@ -44,10 +44,10 @@ def _rounds_to(x: Any, matrix: Any, *others: Any) -> torch.dtype | None:
     if torch.compiler.is_compiling() or not (type(x) in _TENSORS or type(x) in READERS) or not x.is_cpu:
         return None
     dtype = computed_type(x)
-    if not multiplies_slowly(dtype) or refuse_mode() is not None:
+    if not multiplies_slowly(dtype) or mode_reason() is not None:
         return None
     operands = x, matrix, *others
-    if any(type(operand) not in _TENSORS for operand in operands[1:]) or refuse(operands) is not None:
+    if any(type(operand) not in _TENSORS for operand in operands[1:]) or operands_reason(operands) is not None:
         return None
     if any(operand.layout != torch.strided or operand.device != x.device for operand in operands):
         return None

@@ -18,10 +18,15 @@ MOST = 16  # graphs of one topology, and other readings of one tensor; the oldes
 SELECTED = 2  # how often each edge of an edge_index is in the selections of its columns that are cached
 
 
+def address_of(tensor: Tensor) -> int:
+    """Where the values of a tensor begin. Tensor.data_ptr(), which C++ may write to, would make a copy on write a copy."""
+    return torch._C._data_address(tensor) + tensor.storage_offset() * tensor.element_size()  # type: ignore[attr-defined]
+
+
 def state_of(tensor: Tensor) -> tuple[Any, ...]:
     """What changes when the tensor is modified in place, resized or pointed elsewhere; of a sparse one, that of its indices."""
     try:
-        return tensor._version, tensor.data_ptr(), tensor.shape
+        return tensor._version, address_of(tensor), tensor.shape
     except RuntimeError:
         if tensor.layout is torch.strided:
             raise
@@ -167,7 +172,7 @@ def topology_at(tensor: Tensor, reading: str | tuple[Any, ...] | None = None) ->
 
 def _place_in(base: Tensor, view: Tensor) -> Any:
     """Where a view is in its base; None if it has all of it, as it is."""
-    place = view.data_ptr() - base.data_ptr(), view.shape, view.stride(), view.dtype
+    place = address_of(view) - address_of(base), view.shape, view.stride(), view.dtype
     is_whole = place[0] == 0 and place[1:] == (base.shape, base.stride(), base.dtype)
     return None if is_whole else place
 

@@ -118,11 +118,11 @@ def finished(conv: Any, rst: Tensor, h_dst: Tensor, is_new: bool, bias: Tensor |
         rst, is_new = rst + applied(conv.res_fc, h_dst).unflatten(-1, (-1, conv._out_feats)), True
     if bias is not None:
         rst, is_new = rst + bias.view(conv._num_heads, conv._out_feats), True
-    rst = handed_out(rst, is_new)
+    rst = safe_to_modify(rst, is_new)
     return conv.activation(rst) if conv.activation else rst
 
 
-def handed_out(rst: Tensor, is_new: bool = False) -> Tensor:
+def safe_to_modify(rst: Tensor, is_new: bool = False) -> Tensor:
     """rst, contiguous and the caller's to write into, as an in-place activation does.
 
     The fused attentions keep their result for the backward. So rst is copied if a gradient is recorded, unless it is new: what came

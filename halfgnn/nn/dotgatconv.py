@@ -56,7 +56,7 @@ def forward(conv, graph, g, feat: Features, get_attention=False):
     key, query = _project(conv, h_src, None if feat.dst is None else h_dst, g.num_dst)
     operands = (g, query, key, key, conv._out_feats**-0.5)  # keys are values too
     rst, weight = attention.dot(*operands, get_attention=get_attention)
-    rst = attention.handed_out(trimmed(rst, conv._out_feats))
+    rst = attention.safe_to_modify(trimmed(rst, conv._out_feats))
     return (rst, weight) if get_attention else rst
 
 

@@ -13,7 +13,7 @@ from ..common.operands import check_rows
 from ..graph_argument import HeteroGraphLike, as_heterograph
 from ..heterograph import EdgeType, HeteroGraph
 from . import relation_attention
-from .attention import finished, handed_out
+from .attention import finished, safe_to_modify
 
 AGGREGATES = ("sum", "max", "min", "mean", "stack")
 
@@ -156,7 +156,7 @@ def _reduced(aggregate: Any, rsts: Tensor, biases: list[Tensor | None]) -> Tenso
     out = rsts[0].to(dtype) if rsts.shape[0] == 1 else rsts.sum(0, dtype=dtype)
     if present:
         out = out + torch.stack(present).sum(0).view(rsts.shape[2:])
-    out = handed_out(out, is_new=bool(present) or rsts.shape[0] > 1)
+    out = safe_to_modify(out, is_new=bool(present) or rsts.shape[0] > 1)
     return out / rsts.shape[0] if aggregate == "mean" and rsts.shape[0] > 1 else out
 
 

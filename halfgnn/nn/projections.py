@@ -197,10 +197,10 @@ def _product(a: Tensor, b: Tensor, half: torch.dtype) -> Tensor:
 
 def linear(x: Tensor, weight: Tensor, bias: Tensor | None) -> Tensor:
     """F.linear. On processors without half matrix units, half products are made in fp32, with the unrounded weight, and rounded."""
-    kind = _kind_of(x)
-    if not _widens(kind, weight):
+    computed = computed_type(x)
+    if computed not in HALF or not _widens(_Kind(x.device.type, x.dtype, computed), weight):
         return F.linear(x, weight, bias)
-    return widened_linear(x.to(kind.computed), weight, bias, weight.shape[0])[0]
+    return widened_linear(x.to(computed), weight, bias, weight.shape[0])[0]
 
 
 def is_just(layer: Any, kind: type[nn.Module]) -> bool:

@@ -68,7 +68,7 @@ class DotAttention:
         """Joins the heads, and adds the destination's own features."""
         out, is_new = (out.flatten(1), False) if self.concat else (out.mean(1), True)
         if not self.root_weight:
-            return attention.handed_out(out, is_new)
+            return attention.safe_to_modify(out, is_new)
         root = applied(self.lin_skip, h_dst)
         if self.lin_beta is None:
             return out + root

@@ -38,8 +38,7 @@ from .modules.edge_conv import EdgeConv
 from .modules.gat_conv import GATConv
 from .modules.gatv2_conv import GATv2Conv
 from .modules.gcn_conv import GCNConv
-from .modules.gin_conv import GINConv
-from .modules.gine_conv import GINEConv
+from .modules.gin_conv import GINConv, GINEConv
 from .modules.graph_conv import GraphConv
 from .modules.hetero_conv import HeteroConv
 from .modules.hetero_linear import HeteroLinear
@@ -48,8 +47,8 @@ from .modules.pna_conv import PNAConv
 from .modules.res_gated_graph_conv import ResGatedGraphConv
 from .modules.rgcn_conv import RGCNConv
 from .modules.sage_conv import SAGEConv
-from .modules.to_graph import ToGraph
 from .modules.transformer_conv import TransformerConv
+from .to_graph import ToGraph
 
 __all__ = [
     "CFConv",

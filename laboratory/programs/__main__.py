@@ -8,7 +8,7 @@ from __future__ import annotations
 import argparse
 import time
 
-from halfgnn.pyg.drop_in import thresholds as _worth
+from halfgnn.pyg.drop_in import thresholds
 from tests.support import ROUTED_FROM
 
 from .compare import fault
@@ -23,9 +23,9 @@ def main() -> int:
     parser.add_argument("--large", action="store_true")
     arguments = parser.parse_args()
     if not arguments.large:
-        _worth.LIMITS = {}
+        thresholds.LIMITS = {}
         for name in ROUTED_FROM:
-            setattr(_worth, name, 0)
+            setattr(thresholds, name, 0)
     start, faults = time.perf_counter(), 0
     for case in range(arguments.first, arguments.first + arguments.cases):
         program = Draw(arguments.seed, case, LARGE if arguments.large else SIZES).draw()

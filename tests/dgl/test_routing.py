@@ -168,29 +168,29 @@ def test_upper_functions_leave_counting_to_the_lower(original):
 def test_types_under_autocast():
     """Autocast casts half and fp32 operands, in any order, to one type. It casts nothing else."""
     pairs = [(n(half), e()), (n(), e(torch.bfloat16)), (n(half), e(torch.bfloat16))]
-    assert [operators.refuse(pair) is None for pair in pairs] == [False] * 3
+    assert [operators.operands_reason(pair) is None for pair in pairs] == [False] * 3
     with torch.autocast("cpu", torch.bfloat16):
-        assert [operators.refuse(pair) for pair in pairs] == [None] * 3
+        assert [operators.operands_reason(pair) for pair in pairs] == [None] * 3
         for pair in [(n(double), e()), (n(), e(double)), (n(), e(ints))]:
-            assert "with" in operators.refuse(pair)
+            assert "with" in operators.operands_reason(pair)
 
 
 def test_fp32_goes_with_half_alone():
     for dtype in (half, torch.bfloat16):
         for pair in ((n(dtype), e()), (n(), e(dtype))):
-            assert operators.refuse(pair, mixed=True) is None
-            assert operators.refuse(pair) is not None
+            assert operators.operands_reason(pair, mixed=True) is None
+            assert operators.operands_reason(pair) is not None
     for pair in [(n(double), e()), (n(), e(double)), (n(half), e(torch.bfloat16)), (n(half), e(double))]:
-        assert operators.refuse(pair, mixed=True) is not None
+        assert operators.operands_reason(pair, mixed=True) is not None
 
 
 def test_types_by_device():
     """On CUDA the types of its kernels are routed, if the kernels are built. On other devices nothing is."""
     with FakeTensorMode():
         for dtype in (half, torch.bfloat16, torch.float32):
-            assert (operators.refuse((torch.empty(2, dtype=dtype, device="cuda"),)) is None) == has_cuda()
-        assert operators.refuse((torch.empty(2, dtype=double, device="cuda"),)) == "torch.float64 on cuda"
-        assert operators.refuse((torch.empty(2, device="meta"),)) == "torch.float32 on meta"
+            assert (operators.operands_reason((torch.empty(2, dtype=dtype, device="cuda"),)) is None) == has_cuda()
+        assert operators.operands_reason((torch.empty(2, dtype=double, device="cuda"),)) == "torch.float64 on cuda"
+        assert operators.operands_reason((torch.empty(2, device="meta"),)) == "torch.float32 on meta"
 
 
 def test_relations_of_other_shapes_into_one_type():

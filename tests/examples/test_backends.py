@@ -8,7 +8,7 @@ import report
 import torch
 from training import DTYPES
 
-from halfgnn.drop_in import refusals
+from halfgnn.drop_in import gate
 
 dgl = pytest.importorskip("dgl")
 
@@ -26,7 +26,7 @@ def test_modes_on_the_cpu():
 def test_halfgnn_computes_where_the_features_are(monkeypatch):
     """DGL's graph stays on the CPU. Meta tensors, which have no data, stand in for a GPU's tensors."""
     meta = torch.device("meta")
-    monkeypatch.setattr(refusals, "types_on", lambda device: refusals.CASTABLE_TYPES)
+    monkeypatch.setattr(gate, "types_on", lambda device: gate.CASTABLE_TYPES)
     monkeypatch.setattr(torch, "is_autocast_enabled", lambda *device: False)  # raises for meta
     mode = backends.Mode(meta, torch.float32, features_only=True)
     ids = torch.arange(5, dtype=torch.int32)
@@ -43,7 +43,7 @@ def test_halfgnn_computes_where_the_features_are(monkeypatch):
 @pytest.mark.skipif(not torch.cuda.is_available(), reason="no GPU")
 @pytest.mark.parametrize("dtype", DTYPES.values(), ids=str)
 def test_halfgnn_trains_on_the_gpu(dtype):
-    if not refusals.types_on("cuda"):
+    if not gate.types_on("cuda"):
         pytest.skip("not every operator has a CUDA kernel")
     mode = backends.find_mode("halfgnn", torch.device("cuda"), dtype)
     assert (mode.device.type, mode.dtype) == ("cuda", dtype)

@@ -13,7 +13,7 @@ import torch
 import halfgnn
 from benchmarks import yardsticks  # noqa: F401  (loads halfgnn_yardsticks)
 from halfgnn import _library
-from halfgnn.drop_in import refusals
+from halfgnn.drop_in import gate
 from tests import support
 
 GSPMM = torch.ops.halfgnn.gspmm.default
@@ -91,8 +91,8 @@ def test_every_operator_has_a_cpu_kernel(name):
 
 
 def test_calls_are_routed_on_cuda_if_and_only_if_it_was_built():
-    assert refusals.types_on("cuda") == (set(gpu_dtypes()) if BUILT else set())
-    assert refusals.cuda_has_attention() == BUILT
+    assert gate.types_on("cuda") == (set(gpu_dtypes()) if BUILT else set())
+    assert gate.cuda_has_attention() == BUILT
 
 
 def gpu_dtypes():

@@ -10,7 +10,7 @@ pytest.importorskip("torch_geometric")
 import torch_geometric.nn as theirs
 
 import halfgnn.pyg
-from halfgnn.pyg.drop_in import thresholds as _worth
+from halfgnn.pyg.drop_in import thresholds
 from tests import support_export
 from tests.support_export import ALL, DRAWN_FOR
 
@@ -47,7 +47,7 @@ def test_modules_export_strictly(name):
 )
 def test_unmodified_modules_export_under_the_drop_in(name, monkeypatch):
     """The program holds halfgnn's operators, or torch_geometric's."""
-    monkeypatch.setattr(_worth, "LIMITS", {})
+    monkeypatch.setattr(thresholds, "LIMITS", {})
     model = support_export.model_of(THEIRS[name])
     with halfgnn.pyg.accelerate(fuse=True):
         program = support_export.exported(THEIRS[name], model)

@@ -16,7 +16,7 @@ import halfgnn.dgl
 import halfgnn.pyg
 from halfgnn.drop_in import checkpoint as drop_in
 from halfgnn.drop_in.checkpoint import is_checkpointed
-from halfgnn.pyg.drop_in import thresholds as _worth
+from halfgnn.pyg.drop_in import thresholds
 from tests import support
 from tests.pyg.support_pyg import Layer
 from tests.pyg.test_patch_modules import MODULES, NUM_EDGES, NUM_NODES, WIDTH, assert_same, edges, made, randn, routed
@@ -136,9 +136,9 @@ def test_first_uses_end_in_no_recomputation(name, way, monkeypatch):
     args = [randn(NUM_EDGES, WIDTH, seed=2)] if name not in MODULES else []
     for least in range(1, 5):
         values = least * NUM_EDGES * WIDTH
-        limits = _worth.Limits((0, 0), (values, values), 1, 1)
-        monkeypatch.setattr(_worth, "LIMITS", dict.fromkeys(["message", "attention", "softmax", "sum", "rows"], limits))
-        monkeypatch.setattr(_worth, "_REUSE", 1)
+        limits = thresholds.Limits((0, 0), (values, values), 1, 1)
+        monkeypatch.setattr(thresholds, "LIMITS", dict.fromkeys(["message", "attention", "softmax", "sum", "rows"], limits))
+        monkeypatch.setattr(thresholds, "REUSE", 1)
         edge_index = edges().clone()
         with halfgnn.pyg.accelerate():
             for _ in range(6):

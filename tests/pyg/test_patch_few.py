@@ -12,20 +12,20 @@ from torch_geometric import utils
 import halfgnn.pyg
 from halfgnn.common.precision import HALF
 from halfgnn.graphs_by_tensor import store
-from halfgnn.pyg.drop_in import thresholds as _worth
+from halfgnn.pyg.drop_in import size, thresholds
 from halfgnn.pyg.drop_in.adapters import spmm as _products
 from tests import support
 from tests.pyg.test_patch_modules import assert_same, randn
 
 pytestmark = pytest.mark.skipif(not support.supports("cpu", torch.float64), reason="needs float64")
 NODES, EDGES = 50, 400
-SIZES = {name: getattr(_worth, name) for name in ("LIMITS", *support.ROUTED_FROM)}  # of users, not of tests
+SIZES = {name: getattr(thresholds, name) for name in ("LIMITS", *support.ROUTED_FROM)}  # of users, not of tests
 
 
 @pytest.fixture(autouse=True)
 def _users_sizes(monkeypatch, _routes_small_calls):
     for name, value in SIZES.items():
-        monkeypatch.setattr(_worth, name, value)
+        monkeypatch.setattr(thresholds, name, value)
 
 
 def edges():
@@ -180,12 +180,12 @@ def test_a_gpu_has_larger_limits():
                 dim=lambda: 2,
                 shape=(num_values // 64, 64),
             )
-            yield num_values, _worth.is_small(src, "sum")
+            yield num_values, size.is_small(src, "sum")
 
     assert [small for _, small in sizes(False)] == [True, False, False, False]
     assert [small for _, small in sizes(True)] == [True, True, True, False]
-    assert _worth.weighed(64, types.SimpleNamespace(is_cuda=True)) == 64 // _worth.GPU_SPEED
+    assert size.weighed(64, types.SimpleNamespace(is_cuda=True)) == 64 // thresholds.GPU_SPEED
     numbers = types.SimpleNamespace(is_cuda=True, shape=(10,), numel=lambda: 10)
-    assert _worth.weighed_rows(numbers, 12_800) == 12_800 * _worth.SORTED_WIDTH // _worth.GPU_SPEED
+    assert size.weighed_rows(numbers, 12_800) == 12_800 * thresholds.SORTED_WIDTH // thresholds.GPU_SPEED
     numbers.is_cuda = False
-    assert _worth.weighed_rows(numbers, 12_800) == 12_800
+    assert size.weighed_rows(numbers, 12_800) == 12_800

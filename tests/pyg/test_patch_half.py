@@ -13,11 +13,11 @@ from torch.nn import functional
 from torch_geometric import utils
 
 import halfgnn.pyg
-from halfgnn.pyg.drop_in import thresholds as _worth
+from halfgnn.pyg.drop_in import thresholds
 from tests import support
 
 pytestmark = pytest.mark.skipif(not support.supports("cpu", torch.bfloat16), reason="needs bfloat16")
-LIMITS = {name: getattr(_worth, name) for name in ("LIMITS", *support.ROUTED_FROM)}  # of users, not of tests
+LIMITS = {name: getattr(thresholds, name) for name in ("LIMITS", *support.ROUTED_FROM)}  # of users, not of tests
 SIZES = [(600, 2), (5000, 1), (5000, 8), (5000, 64)]  # rows and columns; the last is above every limit
 HALVES = [torch.bfloat16, torch.float16]
 NODES = 3
@@ -26,7 +26,7 @@ NODES = 3
 @pytest.fixture(autouse=True)
 def _users_sizes(monkeypatch, _routes_small_calls):
     for name, value in LIMITS.items():
-        monkeypatch.setattr(_worth, name, value)
+        monkeypatch.setattr(thresholds, name, value)
 
 
 def values(*shape, seed):

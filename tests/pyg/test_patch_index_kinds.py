@@ -13,18 +13,18 @@ from torch._subclasses.fake_tensor import FakeTensorMode
 from torch_geometric import EdgeIndex, Index, utils
 
 import halfgnn.pyg
-from halfgnn.pyg.drop_in import thresholds as _worth
+from halfgnn.pyg.drop_in import thresholds
 from tests import support
 
 pytestmark = pytest.mark.skipif(not support.supports("cpu", torch.float32), reason="needs float32")
-LIMITS = {name: getattr(_worth, name) for name in ("LIMITS", *support.ROUTED_FROM)}  # of users, not of tests
+LIMITS = {name: getattr(thresholds, name) for name in ("LIMITS", *support.ROUTED_FROM)}  # of users, not of tests
 NODES, WIDTH = 10, 16
 
 
 @pytest.fixture
 def users_sizes(monkeypatch, _routes_small_calls):
     for name, value in LIMITS.items():
-        monkeypatch.setattr(_worth, name, value)
+        monkeypatch.setattr(thresholds, name, value)
 
 
 class Logged(torch.Tensor):

@@ -352,7 +352,7 @@ LIMITS = {"sum": halfgnn.pyg.drop_in.thresholds.Limits((60, 120), (120, 240), 2,
 def test_small_calls_are_left_to_pyg(monkeypatch, width, has_gradient, uses, is_sorted):
     """uses: which of two calls are routed."""
     monkeypatch.setattr(halfgnn.pyg.drop_in.thresholds, "LIMITS", LIMITS)
-    monkeypatch.setattr(halfgnn.pyg.drop_in.thresholds, "_REUSE", 0)
+    monkeypatch.setattr(halfgnn.pyg.drop_in.thresholds, "REUSE", 0)
     if not is_sorted and width < 6:
         uses = [use for use in uses if use > 0]
     index, src = ids().sort()[0] if is_sorted else ids(), randn(ROWS, width, seed=1).requires_grad_(has_gradient)
@@ -373,7 +373,7 @@ def test_an_edge_index_that_is_used_on_is_routed(monkeypatch, with_loops):
         "LIMITS",
         {"message": halfgnn.pyg.drop_in.thresholds.Limits((1, 1), (10**4, 10**4), 1, 1)},
     )
-    monkeypatch.setattr(halfgnn.pyg.drop_in.thresholds, "_REUSE", 1)
+    monkeypatch.setattr(halfgnn.pyg.drop_in.thresholds, "REUSE", 1)
     x, edge_index = randn(ROWS, WIDTH, seed=1).float(), torch.stack([torch.arange(ROWS), torch.arange(ROWS).flip(0)])
     conv = theirs.GCNConv(WIDTH, WIDTH, add_self_loops=with_loops)
     with halfgnn.pyg.accelerate():

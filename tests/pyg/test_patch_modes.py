@@ -16,14 +16,14 @@ from torch_geometric.explain.algorithm.captum import CaptumModel, MaskLevelType
 from torch_geometric.explain.config import ModelConfig
 
 import halfgnn.pyg
-from halfgnn.drop_in import refusals
-from halfgnn.pyg.drop_in import thresholds as _worth
+from halfgnn.drop_in import gate
+from halfgnn.pyg.drop_in import thresholds
 from tests import support
 from tests.pyg.support_pyg import Layer
 from tests.pyg.test_patch_modules import NUM_EDGES, NUM_NODES, WIDTH, assert_same, edges, randn
 
 pytestmark = pytest.mark.skipif(not support.supports("cpu", torch.float64), reason="needs float64")
-LIMITS = {name: getattr(_worth, name) for name in ("LIMITS", *support.ROUTED_FROM)}  # of users, not of tests
+LIMITS = {name: getattr(thresholds, name) for name in ("LIMITS", *support.ROUTED_FROM)}  # of users, not of tests
 
 
 class ByHand(torch.nn.Module):
@@ -139,7 +139,7 @@ def test_modes_that_watch(mode):
 def test_a_mode_sees_the_same_operators_at_every_call(monkeypatch):
     """A selective checkpoint takes what it kept by the operator's name and turn. What is kept of an index is made unseen."""
     name = f"{Watcher.__module__}.{Watcher.__qualname__}"
-    monkeypatch.setattr(refusals, "_WATCHING_MODES", refusals._WATCHING_MODES | {name})
+    monkeypatch.setattr(gate, "_WATCHING_MODES", gate._WATCHING_MODES | {name})
     models = {name: model_of(name) for name in MODELS}
     with halfgnn.pyg.accelerate():
         for name, model in models.items():
@@ -199,7 +199,7 @@ def test_other_modes_are_left_alone():
 def sizes(request, monkeypatch, _routes_small_calls):
     if request.param == "limits":
         for name, value in LIMITS.items():
-            monkeypatch.setattr(_worth, name, value)
+            monkeypatch.setattr(thresholds, name, value)
 
 
 @pytest.mark.parametrize("num_edges", [NUM_EDGES, 20_000])

@@ -87,6 +87,13 @@ def test_layers_compute_what_they_did(monkeypatch, name, autocasts):
     assert all(torch.equal(a, b) for a, b in zip(found, expected, strict=True))
 
 
+def share(a, b):
+    """Whether both are in the same memory, as copies on write are until one is modified in place."""
+    if a is None or torch._C._functorch.is_functorch_wrapped_tensor(a):
+        return a is b
+    return store.address_of(a) == store.address_of(b)
+
+
 @pytest.mark.parametrize(
     "kind, args",
     [
@@ -97,13 +104,13 @@ def test_layers_compute_what_they_did(monkeypatch, name, autocasts):
         (theirs.ChebConv, (WIDTH, 4, 2)),
     ],
 )
-def test_layers_get_the_same_tensors(kind, args):
+def test_layers_get_the_same_memory(kind, args):
     layer, noted = noting(kind, *args)
     edge_index, x = edges(), randn(NODES, WIDTH, seed=1)
     with halfgnn.pyg.accelerate():
         for _ in range(4):
             layer(x, edge_index)
-    assert noted[-1][0] is noted[-2][0] and noted[-1][1] is noted[-2][1]
+    assert all(map(share, noted[-1][:2], noted[-2][:2]))
 
 
 @pytest.mark.parametrize("what", [0, 1])
@@ -264,13 +271,13 @@ def test_modes_leave_calls_to_pyg():
         for _ in range(3):
             layer(x, edge_index)
         kept = noted[-1][1]
-        assert noted[-2][1] is kept
+        assert share(noted[-2][1], kept)
         gradient = torch.func.grad(lambda x: layer(x, edge_index).sum())(x)
-        assert noted[-1][1] is not kept
+        assert not share(noted[-1][1], kept)
         _, tangent = torch.func.jvp(lambda x: layer(x, edge_index), (x,), (x,))
-        assert noted[-1][1] is not kept
+        assert not share(noted[-1][1], kept)
         layer(x, edge_index)
-        assert noted[-1][1] is kept
+        assert share(noted[-1][1], kept)
         scripted = torch.jit.script(theirs.GCNConv(WIDTH, 4).double())
         scripted.load_state_dict(layer.state_dict())
         assert_same([compiled, scripted(x, edge_index)], [expected] * 2)
@@ -299,7 +306,7 @@ def test_inference_mode_shares_with_training():
                 assert_same([layer(x, edge_index)], [expected])
         out = layer(x, edge_index)
         out.sum().backward()
-        assert noted[-1][1] is noted[-2][1]
+        assert share(noted[-1][1], noted[-2][1])
         with torch.inference_mode():
             noted[-1][1].zero_()
         assert_same([layer(x, edge_index)], [expected])

@@ -7,19 +7,19 @@ import torch
 from torch_geometric import utils
 
 import halfgnn.pyg
-from halfgnn.pyg.drop_in import thresholds as _worth
+from halfgnn.pyg.drop_in import thresholds
 from tests import support
 from tests.pyg.test_patch_modules import randn
 
 pytestmark = pytest.mark.skipif(not support.supports("cpu", torch.float32), reason="needs float32")
-LIMITS = {name: getattr(_worth, name) for name in ("LIMITS", *support.ROUTED_FROM)}  # of users, not of tests
+LIMITS = {name: getattr(thresholds, name) for name in ("LIMITS", *support.ROUTED_FROM)}  # of users, not of tests
 NODES, ROWS, WIDTH = 100, 6000, 64
 
 
 @pytest.fixture(autouse=True)
 def _users_sizes(monkeypatch, _routes_small_calls):
     for name, value in LIMITS.items():
-        monkeypatch.setattr(_worth, name, value)
+        monkeypatch.setattr(thresholds, name, value)
 
 
 def ids(num_rows=ROWS):

@@ -98,9 +98,9 @@ def test_half_precision_and_autocast(name, dtype):
 
 def test_the_normalisation_is_kept_with_the_graph(monkeypatch):
     made_weights = []
-    divided = halfgnn.pyg.modules.gcn_norm._divided
+    divided = halfgnn.graphs_by_tensor.gcn_norm._divided
     monkeypatch.setattr(
-        halfgnn.pyg.modules.gcn_norm, "_divided", lambda *args: made_weights.append(1) or divided(*args)
+        halfgnn.graphs_by_tensor.gcn_norm, "_divided", lambda *args: made_weights.append(1) or divided(*args)
     )
     edge_index, x = make_edge_index(), randn(NUM_NODES, IN_FEATS)
     for name in ("GCN", "GCN", "LG", "LG"):

@@ -14,7 +14,7 @@ import torch
 from torch import Tensor
 
 from ...common.autograd import snapshot
-from .call import Propagation
+from .propagation import Propagation
 
 
 class Expression:
@@ -55,6 +55,10 @@ class Expression:
         self.requires_grad = requires_grad and torch.is_grad_enabled()
         self.cache, self.grad_bypassed = Cache(), False
         self.unbound: list[tuple[Tensor, int, tuple[Tensor, ...]]] = []
+
+    @property
+    def is_cuda(self) -> bool:
+        return self.device.type == "cuda"
 
     def dim(self) -> int:
         return len(self.shape)
@@ -245,9 +249,41 @@ def check_version(x: Tensor, version: int | None) -> None:
         )
 
 
-# ---- signs -------------------------------------------------------------------------------------------------------------------
+# ---- operators of ATen -------------------------------------------------------------------------------------------------------
 
 _aten = torch.ops.aten
+BINARY = {_aten.mul.Tensor: "mul", _aten.add.Tensor: "add", _aten.sub.Tensor: "sub", _aten.div.Tensor: "div"}
+# Of every value by itself, without a second tensor.
+UNARY = frozenset(
+    getattr(_aten, name).default
+    for name in (
+        "abs", "cos", "elu", "erf", "exp", "gelu", "leaky_relu", "log", "neg", "reciprocal", "relu", "rsqrt", "sigmoid", "silu",
+        "sin", "softplus", "sqrt", "square", "tanh", "_to_copy", "clone",
+    )
+)  # fmt: skip
+UNARY |= {getattr(_aten, name).Scalar for name in ("rsub", "mul", "add", "sub", "div")} | {_aten.pow.Tensor_Scalar}
+# Those whose derivative is infinite for some number.
+POLES = {getattr(_aten, name).default for name in ("exp", "log", "reciprocal", "rsqrt", "sqrt")} | {
+    _aten.pow.Tensor_Scalar
+}
+# Those whose derivative is NaN or infinite for infinity, and finite for numbers.
+UNBOUNDED = {getattr(_aten, name).default for name in ("cos", "gelu", "silu", "sin", "square")} | {
+    _aten.mul.Tensor, _aten.div.Tensor,
+}  # fmt: skip
+# Views of the dimensions after that of the edges. The first two take a shape.
+SHAPES = frozenset([_aten.view.default, _aten._unsafe_view.default])
+VIEWS = SHAPES | {
+    _aten.unsqueeze.default, _aten.squeeze.dim, _aten.select.int, _aten.slice.Tensor, _aten.transpose.int, _aten.expand.default,
+}  # fmt: skip
+ORDERLY = SHAPES | {
+    _aten.unsqueeze.default,
+    _aten.squeeze.dim,
+}  # contiguous if the message is: the same values, in order
+CAT, SUM, WHERE = _aten.cat.default, _aten.sum.dim_IntList, _aten.where.self
+
+
+# ---- signs -------------------------------------------------------------------------------------------------------------------
+
 _NEGATIONS = frozenset([_aten.neg.default, _aten.rsub.Scalar])
 _SCALES = frozenset([_aten.mul.Tensor, _aten.mul.Scalar, _aten.div.Tensor, _aten.div.Scalar])
 _COPIES = frozenset([_aten._to_copy.default, _aten.clone.default])
@@ -273,3 +309,21 @@ def _is_below_zero(x: Any) -> bool:
 def of_shape(x: Expression) -> Tensor:
     """A tensor of the same shape, in the memory of one value."""
     return torch.empty((), dtype=x.dtype, device=x.device).expand(x.shape)
+
+
+def of_strides(x: Expression | Tensor) -> Tensor:
+    """A tensor of the same shape and strides without values. PyTorch asks the strides whether to copy what is reshaped."""
+    return torch.empty_strided(x.shape, x.stride(), dtype=x.dtype, device="meta")
+
+
+def strides_like(x: Expression | Tensor, memory_format: torch.memory_format | None = None) -> tuple[int, ...] | None:
+    """The strides of what an operator makes of every value of x by itself; None if it is contiguous."""
+    if x.is_contiguous():
+        return None
+    return torch.empty_like(of_strides(x), memory_format=memory_format or torch.preserve_format).stride()
+
+
+def is_of_edges(x: Tensor, message: Expression) -> bool:
+    """Whether x has a row for each edge, not one row for all."""
+    place = x.dim() - message.dim() + message.edge_dim
+    return place >= 0 and x.shape[place] == message.shape[message.edge_dim]

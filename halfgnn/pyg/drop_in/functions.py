@@ -157,7 +157,7 @@ _EXTENDING = (
     "type", "float", "half", "bfloat16", "double", "clone",
     "view", "reshape", "flatten", "unflatten", "unsqueeze", "squeeze", "select", "narrow", "transpose", "swapaxes", "swapdims",
     "movedim", "expand", "__getitem__", "chunk", "split", "unbind", "contiguous", "permute",
-    "cat", "concat", "concatenate", "sum",
+    "cat", "concat", "concatenate", "sum", "where",
 )  # fmt: skip
 HANDLERS |= {
     **dict.fromkeys(_getters(*_METADATA), _unchanged),

@@ -18,13 +18,13 @@ from torch import Tensor
 from torch._functorch.pyfunctorch import temporarily_clear_interpreter_stack
 from torch.utils._pytree import tree_leaves
 
-from ...common.autograd import LAZY, snapshot
+from ...common.autograd import LAZY
 from ...drop_in.checkpoint import is_backward
 from ...drop_in.compiled import skip_frames
 from .accounts import accounts, fell_back
-from .call import Propagation
 from .expression import Expression, Gather, Op, Softmax, version_of
-from .lower.values import materialize
+from .lower.values import materialize, own_values
+from .propagation import Propagation
 from .rules import extended
 
 _aten = torch.ops.aten
@@ -100,14 +100,9 @@ class Message(Tensor):
         return self.tensor
 
     def _values(self) -> Tensor:
-        """A tensor of its own: operators keep the values of the expression for their backwards, and programs may modify them."""
         with _without_transforms():
             values = materialize(self.lazy)
-        if not values.requires_grad:
-            return values
-        with torch.enable_grad():
-            own = snapshot(values)
-            return own.clone() if own is values else own
+        return own_values(values)
 
     def _view_of(self, values: Tensor) -> Tensor:
         assert self.make_view is not None
@@ -221,6 +216,11 @@ def expression_of(x: Any) -> Expression | None:
     return x.expression() if isinstance(x, Message) else None
 
 
+def tensor_of(x: Tensor, reader: str) -> Tensor:
+    """An ordinary tensor: a message's values, which a reader is counted for."""
+    return x.materialized(reader) if isinstance(x, Message) else x
+
+
 def _expression_of(x: Any) -> Any:
     return x.lazy if isinstance(x, Message) else x
 
@@ -322,7 +322,7 @@ _COMPOSED = frozenset(
     for name in (
         "to", "type_as", "view_as", "reshape", "reshape_as", "flatten", "unflatten", "narrow", "swapaxes", "swapdims", "movedim",
         "expand_as", "chunk", "split", "multiply", "subtract", "divide", "true_divide", "absolute", "negative", "concat",
-        "concatenate", "contiguous",
+        "concatenate", "contiguous", "where",
     )
     for overload in getattr(_aten, name).overloads()
 )  # fmt: skip

@@ -17,11 +17,12 @@ from torch import Tensor, nn
 from ... import ops
 from ...common.autograd import apply
 from ...common.precision import HALF, without_autocast
-from ...drop_in.refusals import refuse_mode
+from ...drop_in.gate import mode_reason
 from ...graph import Graph
 from .accounts import routed
 
 _COPIED = (*HALF, torch.float32)
+FEW_INDEXED = 16_384  # values of which index_add and its gradient take less time than scatter_add
 
 
 def is_copied(x: Tensor) -> bool:
@@ -39,6 +40,41 @@ def rows_at(x: Tensor, index: Tensor, graph: Callable[[], Graph]) -> Tensor:
         return x.index_select(0, index)
     with without_autocast(x.device):
         return ops.gsddmm(graph(), "copy_lhs", x, None, "v", "v")
+
+
+def gathered_rows(x: Tensor, index: Tensor, graph: Callable[[], Graph], dim: int = 0) -> Tensor:
+    """x.index_select(dim, index), whose gradient is summed by a Graph with an edge per entry, into the nodes that it names."""
+    if not (x.requires_grad and torch.is_grad_enabled()):
+        return rows_at(x, index, graph) if dim == 0 else x.index_select(dim, index)
+    rows = apply(GatherRows, x if dim == 0 else x.movedim(dim, 0).contiguous(), index, graph())
+    return rows if dim == 0 else rows.movedim(0, dim).contiguous()
+
+
+class GatherRows(torch.autograd.Function):
+    """x[index] (E, *), of whose index g is a Graph."""
+
+    @staticmethod
+    def forward(ctx: Any, x: Tensor, index: Tensor, g: Graph) -> Tensor:
+        ctx.g = g
+        return rows_at(x, index, lambda: g)
+
+    @staticmethod
+    def backward(ctx: Any, grad: Tensor) -> Any:
+        with without_autocast(grad.device):
+            return ops.gspmm(ctx.g, "copy_rhs", "sum", None, grad), None, None
+
+
+def are_plain_rows(src: Tensor, index: Any, dim: int, rank: int) -> bool:
+    """Whether PyTorch's operators add up rows of src, of so many dimensions, as PyG does."""
+    return (
+        rank > 0
+        and (dim == 0 or dim == -rank)
+        and src.is_cpu
+        and (src.dtype is torch.float32 or src.dtype is torch.float64)  # sums of halves would be rounded at each step
+        and type(index) is Tensor
+        and index.dtype is torch.int64
+        and index.dim() == 1
+    )
 
 
 def as_int64(index: Any) -> Any:
@@ -75,7 +111,7 @@ def rows_in_fp32(
     if (
         type(x) not in (Tensor, nn.Parameter)
         or not has_gradient_in_half(x)
-        or refuse_mode(may_be_watched=True) is not None
+        or mode_reason(may_be_watched=True) is not None
     ):
         return None
     routed[f"fp32:{name}"] += 1

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from typing import Any
 
 import torch
@@ -11,43 +10,60 @@ from torch import Tensor
 from ... import ops
 from ...common.autograd import apply
 from ...common.precision import without_autocast
-from ...drop_in.refusals import refuse_index
+from ...drop_in.gate import Reason, index_reason
 from ...graph import Graph
 from ...graphs_by_tensor.index import bounds_of, graph_of_index, graph_of_offsets, is_sorted
 from ...graphs_by_tensor.store import Topology, has_graph, is_known, topology_at
-from . import thresholds as _worth
 from .accounts import routed
-from .call import owner_of
-from .rows import has_gradient_in_half, rows_at
-from .uses import seen_by
+from .call import owner_of, plain
+from .gate import Call, FallBack, Owner, eager_reason, require, rows_reason
+from .rows import GatherRows, has_gradient_in_half, rows_at
+from .size import Size, has_gradient, seen_by, weighed_rows
 
 
-def graph_by(index: Tensor, num_rows: int | None, src: Tensor, reduction: str) -> Graph | str:
-    """The Graph of an index, or why it is not made.
-
-    num_rows: None for one more than the largest id. src, reduction: what it is made for.
-    """
-    reason = _refuse(index)
-    if reason is not None:
-        return reason
-    topology = _topology_of(index)
-    is_known = bool(topology.graphs) or _worth.is_used_again(topology.num_values, src, reduction)
-    topology.num_values += _worth.weighed(src.numel(), src)
-    if not is_known and (reason := _refuse_first(topology, index, src, reduction)) is not None:
-        return reason
+def graph_by(call: Call) -> Graph:
+    """The Graph of the index of a call. Raises FallBack if it is not made."""
+    index, topology = plain(call.index), _topology_of(plain(call.index))
+    is_known = bool(topology.graphs) or call.size().is_repeated(topology.num_values)
+    topology.num_values += call.size().values
+    if not is_known:
+        require(_first_use_reason(topology, index, call))
     low, high = bounds_of(topology, index)
-    num_rows = high + 1 if num_rows is None else num_rows
+    num_rows = high + 1 if call.num_rows is None else call.num_rows
     if low < 0 or high >= num_rows:
-        return "ids out of range"
+        raise FallBack(Reason.IDS_OUT_OF_RANGE)
     return graph_of_index(topology, index, num_rows)
 
 
-def graph_between(ptr: Tensor, num_edges: int) -> Graph | str:
-    """The Graph of segments that follow one another, from offsets (S + 1,), or why it is not made."""
-    reason = _refuse(ptr)
-    if reason is not None:
-        return reason
-    return graph_of_offsets(ptr, num_edges) or "ptr that does not delimit the rows"
+def graph_between(call: Call) -> Graph:
+    """The Graph of segments that follow one another, from offsets (S + 1,). Raises FallBack if it is not made."""
+    if call.kind is None:
+        raise FallBack(Reason.NO_OPERATOR)
+    require(eager_reason(call.src, call.index))
+    if not call.is_over(0):
+        raise FallBack(Reason.ANOTHER_DIMENSION)
+    require(_vector_reason(call.index))
+    g = graph_of_offsets(call.index, call.src.shape[0])
+    if g is None:
+        raise FallBack(Reason.PTR)
+    return g
+
+
+def graph_over(call: Call, owner: Owner | None) -> Graph:
+    """The Graph whose edges are the rows of a call and end where its index says. Raises FallBack if rows are left to PyG."""
+    if owner is not None:
+        propagation, row = owner
+        require(propagation.refusal)
+        if call.num_rows is None and call.index.numel():
+            call = call._replace(num_rows=int(call.index.max()) + 1)
+        size = call.size()
+        if call.kind is None or size._replace(kind="message").pays_for(propagation.edge_index):
+            require(call.edges_reason(owner) or rows_reason(call.src))
+            return propagation.ending_in(row, call.num_rows)
+        if not size.pays_for_sorting(call.src.shape[0], False):
+            raise FallBack(Reason.FIRST_USES_OF_EDGE_INDEX)
+    require(call.index_reason() or _vector_reason(plain(call.index)))
+    return graph_by(call)
 
 
 def reduced(g: Graph, reduction: str, src: Tensor, index: Tensor | None) -> Tensor:
@@ -62,7 +78,7 @@ def reduced(g: Graph, reduction: str, src: Tensor, index: Tensor | None) -> Tens
 
 
 class _Reduce(torch.autograd.Function):
-    """A sum or mean of rows. PyTorch gathers its gradient, which begins 30 us sooner than gspmm's backward (see _worth.py)."""
+    """A sum or mean of rows. PyTorch gathers its gradient, which begins 30 us sooner than gspmm's backward (docs/tuning.md)."""
 
     @staticmethod
     def forward(ctx: Any, src: Tensor, index: Tensor, g: Graph, reduction: str) -> Tensor:
@@ -83,42 +99,30 @@ class _Reduce(torch.autograd.Function):
 # ---- rows by an index --------------------------------------------------------------------------------------------------------
 
 
-def gathered(x: Tensor, index: Tensor) -> Tensor | str:
-    """x[index], whose gradient is summed by the index's Graph, or why it is left to PyTorch, as the first uses of an index are.
+def gathered(x: Tensor, index: Tensor) -> Tensor:
+    """x[index], whose gradient is summed by the index's Graph. Raises FallBack if PyTorch makes it, as the first uses of an index.
 
     PyTorch adds up gradients of rows one by one, those of halves in half, and on CUDA it sorts the index in every backward.
     """
     if x.is_inference() or index.is_inference():
-        return "inference mode"
-    reason = _refuse(index)
-    if reason is not None:
-        return reason
-    num_values, with_gradient = _worth.weighed_rows(x, index.shape[0]), x.requires_grad
+        raise FallBack(Reason.INFERENCE_MODE)
+    require(_vector_reason(index))
     topology, owner = _topology_of(index), owner_of(index)
-    if topology.graphs or has_gradient_in_half(x) or (owner is not None and has_graph(owner[0].edge_index)):
-        is_worth = True
-    else:
-        is_worth = _worth.is_worth_a_graph(num_values, topology.num_values, with_gradient, False)
-        topology.num_values += num_values
-    if not is_worth:
-        return "first uses of an index"
+    if not (topology.graphs or has_gradient_in_half(x) or (owner is not None and has_graph(owner[0].edge_index))):
+        size = Size(weighed_rows(x, index.shape[0]), x.requires_grad)
+        seen = topology.num_values
+        topology.num_values += size.values
+        if not size.pays(seen):
+            raise FallBack(Reason.FIRST_USES_OF_INDEX)
     if index.is_cuda and torch.cuda.is_current_stream_capturing() and topology.bounds is None:
-        return "capture of a CUDA graph"
+        raise FallBack(Reason.CAPTURE)
     low, high = bounds_of(topology, index)
     if low < 0 or high >= x.shape[0]:
-        return "ids out of range"
-    if not (x.requires_grad and torch.is_grad_enabled()):
+        raise FallBack(Reason.IDS_OUT_OF_RANGE)
+    if not has_gradient(x):
         return x.index_select(0, index)
     routed["x[index]"] += 1
-    return apply(_Gather, x, index, _graph_of_rows(topology, x.shape[0], index))
-
-
-def gathered_rows(x: Tensor, index: Tensor, graph: Callable[[], Graph], dim: int = 0) -> Tensor:
-    """x.index_select(dim, index), whose gradient is summed by a Graph with an edge per entry, into the nodes that it names."""
-    if not (x.requires_grad and torch.is_grad_enabled()):
-        return rows_at(x, index, graph) if dim == 0 else x.index_select(dim, index)
-    rows = apply(_Gather, x if dim == 0 else x.movedim(dim, 0).contiguous(), index, graph())
-    return rows if dim == 0 else rows.movedim(0, dim).contiguous()
+    return apply(GatherRows, x, index, _graph_of_rows(topology, x.shape[0], index))
 
 
 def _graph_of_rows(topology: Topology, num_rows: int, index: Tensor) -> Graph:
@@ -128,28 +132,17 @@ def _graph_of_rows(topology: Topology, num_rows: int, index: Tensor) -> Graph:
     return graph_of_index(topology, index, num_rows)
 
 
-class _Gather(torch.autograd.Function):
-    @staticmethod
-    def forward(ctx: Any, x: Tensor, index: Tensor, g: Graph) -> Tensor:
-        ctx.g = g
-        return rows_at(x, index, lambda: g)
-
-    @staticmethod
-    def backward(ctx: Any, grad: Tensor) -> Any:
-        with without_autocast(grad.device):
-            return ops.gspmm(ctx.g, "copy_rhs", "sum", None, grad), None, None
-
-
 # ---- uses of an index --------------------------------------------------------------------------------------------------------
 
 
-def _refuse(index: Tensor) -> str | None:
-    reason = refuse_index(index)
+def _vector_reason(index: Any) -> str | None:
+    """Why an index has no Graph of its own."""
+    reason = index_reason(index)
     if reason is not None:
         return reason
     if index.dim() != 1:
-        return "index of several dimensions"
-    return None if index.shape[0] else "no edges"
+        return Reason.INDEX_DIMENSIONS
+    return None if index.shape[0] else Reason.NO_EDGES
 
 
 def _topology_of(index: Tensor) -> Topology:
@@ -159,9 +152,11 @@ def _topology_of(index: Tensor) -> Topology:
     return topology
 
 
-def _refuse_first(topology: Topology, index: Tensor, src: Tensor, reduction: str) -> str | None:
+def _first_use_reason(topology: Topology, index: Tensor, call: Call) -> str | None:
     """Why an index that nobody has seen before is left to PyG."""
-    if index.is_cuda or not _worth.is_worth(src, reduction, True):  # on CUDA reading it waits for the device
-        return "first use of an index"
-    is_worth = is_sorted(topology, index) or _worth.is_worth(src, reduction, False)
-    return None if is_worth else "first use of an unsorted index"
+    size, num_rows = call.size(), call.src.shape[0]
+    if index.is_cuda or not size.pays_for_sorting(num_rows, True):  # on CUDA reading it waits for the device
+        return Reason.FIRST_USE_OF_INDEX
+    if is_sorted(topology, index) or size.pays_for_sorting(num_rows, False):
+        return None
+    return Reason.FIRST_USE_OF_UNSORTED_INDEX

@@ -1,7 +1,7 @@
 """Which operators on messages are put off until their results are needed.
 
 What depends on the nodes of one side alone is computed for the nodes. What combines both sides or edges is left for the reduction,
-the sum over the last dimension or the linear layer that reads it, see _values.py.
+the sum over the last dimension or the linear layer that reads it, see lower/values.py.
 """
 
 from __future__ import annotations
@@ -13,39 +13,25 @@ import torch
 from torch import Tensor
 
 from ...common.precision import may_mix
-from ...drop_in.refusals import types_on
-from .expression import Expression, Op, of_shape
+from ...drop_in.gate import types_on
+from .expression import (
+    BINARY,
+    CAT,
+    ORDERLY,
+    SHAPES,
+    SUM,
+    UNARY,
+    VIEWS,
+    WHERE,
+    Expression,
+    Op,
+    is_of_edges,
+    of_shape,
+    of_strides,
+    strides_like,
+)
 
 _aten = torch.ops.aten
-
-BINARY = {_aten.mul.Tensor: "mul", _aten.add.Tensor: "add", _aten.sub.Tensor: "sub", _aten.div.Tensor: "div"}
-# Of every value by itself, without a second tensor.
-UNARY = frozenset(
-    getattr(_aten, name).default
-    for name in (
-        "abs", "cos", "elu", "erf", "exp", "gelu", "leaky_relu", "log", "neg", "reciprocal", "relu", "rsqrt", "sigmoid", "silu",
-        "sin", "softplus", "sqrt", "square", "tanh", "_to_copy", "clone",
-    )
-)  # fmt: skip
-UNARY |= {getattr(_aten, name).Scalar for name in ("rsub", "mul", "add", "sub", "div")} | {_aten.pow.Tensor_Scalar}
-# Those whose derivative is infinite for some number.
-POLES = {getattr(_aten, name).default for name in ("exp", "log", "reciprocal", "rsqrt", "sqrt")} | {
-    _aten.pow.Tensor_Scalar
-}
-# Those whose derivative is NaN or infinite for infinity, and finite for numbers.
-UNBOUNDED = {getattr(_aten, name).default for name in ("cos", "gelu", "silu", "sin", "square")} | {
-    _aten.mul.Tensor, _aten.div.Tensor,
-}  # fmt: skip
-# Views of the dimensions after that of the edges. The first two take a shape.
-SHAPES = frozenset([_aten.view.default, _aten._unsafe_view.default])
-VIEWS = SHAPES | {
-    _aten.unsqueeze.default, _aten.squeeze.dim, _aten.select.int, _aten.slice.Tensor, _aten.transpose.int, _aten.expand.default,
-}  # fmt: skip
-ORDERLY = SHAPES | {
-    _aten.unsqueeze.default,
-    _aten.squeeze.dim,
-}  # contiguous if the message is: the same values, in order
-CAT, SUM = _aten.cat.default, _aten.sum.dim_IntList
 
 
 def extended(func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Op | None:
@@ -99,12 +85,6 @@ def _is_operand(x: Any, message: Expression) -> bool:
 def are_of_same_edges(x: Expression, message: Expression) -> bool:
     same = x.propagation.edge_index is message.propagation.edge_index
     return same and x.edge_dim == message.edge_dim and x.dim() == message.dim()
-
-
-def is_of_edges(x: Tensor, message: Expression) -> bool:
-    """Whether x has a row for each edge, not one row for all."""
-    place = x.dim() - message.dim() + message.edge_dim
-    return place >= 0 and x.shape[place] == message.shape[message.edge_dim]
 
 
 def _shape_of(message: Expression, other: Any) -> tuple[int, ...] | None:
@@ -178,7 +158,7 @@ def _views(func: Any, args: Any, kwargs: Any) -> Op | None:
             return None
     is_dense = message.is_contiguous() and func in ORDERLY
     try:
-        view = func(of_shape(message) if is_dense else _of_strides(message), *args[1:])
+        view = func(of_shape(message) if is_dense else of_strides(message), *args[1:])
     except (RuntimeError, IndexError):
         return None
     shape, strides = view.shape, None if is_dense else view.stride()
@@ -189,23 +169,31 @@ def _views(func: Any, args: Any, kwargs: Any) -> Op | None:
     return Op(func, args, kwargs, name, message, shape, message.dtype, row, num_rows, strides, is_view=True)
 
 
-def _of_strides(x: Expression | Tensor) -> Tensor:
-    """A tensor of the same shape and strides without values. PyTorch asks the strides whether to copy what is reshaped."""
-    return torch.empty_strided(x.shape, x.stride(), dtype=x.dtype, device="meta")
-
-
-def strides_like(x: Expression | Tensor, memory_format: torch.memory_format | None = None) -> tuple[int, ...] | None:
-    """The strides of what an operator makes of every value of x by itself; None if it is contiguous."""
-    if x.is_contiguous():
-        return None
-    return torch.empty_like(_of_strides(x), memory_format=memory_format or torch.preserve_format).stride()
-
-
 def _strides_of_result(func: Any, *args: Any) -> tuple[int, ...] | None:
     """The strides of an operator's result, which are permuted if those of an operand are; None if it is contiguous."""
     if all(x.is_contiguous() for x in args if isinstance(x, (Expression, Tensor))):
         return None
-    return func(*(_of_strides(x) if isinstance(x, (Expression, Tensor)) else x for x in args)).stride()
+    return func(*(of_strides(x) if isinstance(x, (Expression, Tensor)) else x for x in args)).stride()
+
+
+def _selects(func: Any, args: Any, kwargs: Any) -> Op | None:
+    """One of two operands, by a condition: each is of edges, for all of them, or an expression."""
+    message = next(x for x in args if isinstance(x, Expression))
+    if any(isinstance(x, Expression) and not are_of_same_edges(x, message) for x in args):
+        return None
+    tensors = [x for x in args if isinstance(x, Tensor)]
+    if kwargs or any(type(x) not in (Tensor, torch.nn.Parameter) or x.layout != torch.strided for x in tensors):
+        return None
+    dtype = _dtype_of(*args[1:])
+    try:
+        shape = torch.broadcast_shapes(*(x.shape for x in args))
+    except RuntimeError:
+        return None  # PyTorch raises its own
+    num_edges, dim = message.shape[message.edge_dim], message.edge_dim
+    if dtype is None or len(shape) != message.dim() or shape[dim] != num_edges or any(x.is_neg() for x in tensors):
+        return None
+    strides = _strides_of_result(func, *args)
+    return Op(func, args, kwargs, "where", message, shape, dtype, None, num_edges, strides)
 
 
 def _joins(func: Any, args: Any, kwargs: Any) -> Op | None:
@@ -252,5 +240,6 @@ _RULES: dict[Any, Callable[[Any, Any, Any], Op | None]] = {
     **dict.fromkeys(UNARY, _maps),
     **dict.fromkeys(VIEWS, _views),
     CAT: _joins,
+    WHERE: _selects,
     SUM: _sums,
 }

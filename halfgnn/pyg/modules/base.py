@@ -25,14 +25,15 @@ from ...common.operands import (
     widths_of,
 )
 from ...common.precision import autocast, may_mix, without_autocast
-from ...drop_in.refusals import refuse_tracing
+from ...drop_in.gate import Reason, tracing_reason
 from ...graph import Graph
 from ...graph_argument import as_graph, is_graph
 from ...graphs_by_tensor.edge_index import edge_index_of, graph_of
 from ...graphs_by_tensor.loops import with_self_loops
-from ...nn.attention import handed_out
+from ...nn.attention import safe_to_modify
 from ...nn.projections import applied, is_just, linear, trimmed
 from ..drop_in.accounts import fell_back
+from ..drop_in.propagation import module_reason
 
 LINEARS.append(Linear)
 
@@ -45,18 +46,13 @@ _REDUCTIONS = {
     aggr.StdAggregation: "std",
 }
 ONE_PASS = ("sum", "mean", "max", "min")  # reductions of ops.gspmm
-_HOOKS = tuple(
-    f"_{step}_forward{when}hooks"
-    for step in ("propagate", "message", "aggregate", "edge_update")
-    for when in ("_", "_pre_")
-)
 _STEPS = ("message", "edge_update", "aggregate", "update", "message_and_aggregate")
 
 
 # ---- whose forward -----------------------------------------------------------------------------------------------------------
 
 
-class Hosted:
+class UpstreamModule:
     """Base of the modules, beside torch_geometric's class.
 
     That class replaces its own propagate and edge_updater when the first module is made, by functions that cannot explain. A
@@ -67,7 +63,7 @@ class Hosted:
 
     def __init_subclass__(cls, **options: Any) -> None:
         super().__init_subclass__(**options)
-        if Hosted in cls.__bases__:
+        if UpstreamModule in cls.__bases__:
             cls.own_class = cls
             cls.propagate = MessagePassing.propagate  # type: ignore[attr-defined]
             cls.edge_updater = MessagePassing.edge_updater  # type: ignore[attr-defined]
@@ -83,14 +79,6 @@ class Hosted:
         return module
 
 
-def refuse_module(conv: Any) -> str | None:
-    """Why the messages of a module must be formed."""
-    if conv.explain:
-        return "explain"
-    attributes = conv.__dict__
-    return "hooks" if any([attributes[hooks] for hooks in _HOOKS]) else None
-
-
 def reduction_of(aggregation: Any) -> str | None:
     """halfgnn's name of what a module of torch_geometric.nn.aggr computes; None if it has none."""
     name = _REDUCTIONS.get(type(aggregation))
@@ -101,43 +89,37 @@ def reduction_of(aggregation: Any) -> str | None:
     return None if is_hooked(aggregation) else name
 
 
-def refuse_options(conv: Any, kind: type, reductions: tuple[str, ...] | None = ("sum",)) -> str | None:
+def options_reason(conv: Any, kind: type, reductions: tuple[str, ...] | None = ("sum",)) -> str | None:
     """Why a module, of class `kind` or a subclass, computes something else than that class does.
 
     reductions: those that are taken; None: any.
     """
     if reductions is not None and reduction_of(conv.aggr_module) not in reductions:
-        return "aggregation"
+        return Reason.AGGREGATION
     if conv.flow != "source_to_target" or conv.node_dim not in (0, -2) or conv.decomposed_layers != 1:
-        return "options of MessagePassing"
+        return Reason.OPTIONS
     attributes, cls = conv.__dict__, type(conv)
     if any([step in attributes for step in _STEPS]):
-        return "subclass"
+        return Reason.SUBCLASS
     is_own = getattr(cls, "own_class", None) is cls  # mostly
     if not is_own and any(getattr(cls, step) is not getattr(kind, step) for step in _STEPS):
-        return "subclass"
+        return Reason.SUBCLASS
     return None
 
 
-def has_own_steps(conv: Any) -> bool:
-    """Whether messages of a module of torch_geometric are made and reduced by its own code: nobody has replaced a method."""
-    attributes, cls = conv.__dict__, type(conv)
-    return not any(
-        step in attributes or not getattr(cls, step).__module__.startswith("torch_geometric.") for step in _STEPS
-    )
-
-
-def refuse(conv: Any, kind: type, edge_index: Any, x: Any, reductions: tuple[str, ...] | None = ("sum",)) -> str | None:
-    """Why a call is left to the forward of `kind`, torch_geometric's class. reductions: see refuse_options."""
-    reason = refuse_module(conv) or refuse_options(conv, kind, reductions)
+def call_reason(
+    conv: Any, kind: type, edge_index: Any, x: Any, reductions: tuple[str, ...] | None = ("sum",)
+) -> str | None:
+    """Why a call is left to the forward of `kind`, torch_geometric's class. reductions: see options_reason."""
+    reason = module_reason(conv) or options_reason(conv, kind, reductions)
     if reason is None and not torch.compiler.is_compiling():
-        reason = refuse_tracing()
+        reason = tracing_reason()
     if reason is not None:
         return reason
     if isinstance(edge_index, SparseTensor) or getattr(edge_index, "layout", torch.strided) != torch.strided:
-        return "sparse edge_index"
+        return Reason.SPARSE_EDGE_INDEX
     is_static = conv.node_dim == -2 and isinstance(x, Tensor) and x.dim() > 2  # one graph, several features
-    return "features of more dimensions" if is_static else None
+    return Reason.MORE_DIMENSIONS if is_static else None
 
 
 def edge_index_if_unsupported(
@@ -153,7 +135,7 @@ def edge_index_if_unsupported(
     reason: why it takes the call, if the module knows one.
     """
     _check_order(x, edge_index)
-    reason = reason or refuse(conv, kind, edge_index, x, reductions)
+    reason = reason or call_reason(conv, kind, edge_index, x, reductions)
     if reason is None:
         return None
     if not torch.compiler.is_compiling():
@@ -380,7 +362,7 @@ class Attention:
         out, is_new = (out.flatten(1), is_new) if self.concat else (out.mean(1), True)
         if self.res is not None and x_dst is not None:
             out, is_new = out + applied(self.res, x_dst), True
-        return handed_out(out, is_new) if self.bias is None else out + self.bias
+        return safe_to_modify(out, is_new) if self.bias is None else out + self.bias
 
     def _initialize(self, x_dst: Tensor | None) -> None:
         """Draws the residual's parameters if it has a width of -1: torch_geometric applies it before the other layers."""

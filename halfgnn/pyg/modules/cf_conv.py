@@ -10,13 +10,14 @@ from torch import nn as torch_nn
 from torch_geometric.nn.models import schnet
 
 from ...common.operands import check_columns, check_operand, check_parameter
+from ...drop_in.gate import Reason
 from ...nn.edge_network import Reading, is_activation, read
 from ...nn.projections import applied, is_just
 from ...ops import edge_network
-from .base import Hosted, checked_graph, edge_index_if_unsupported
+from .base import UpstreamModule, checked_graph, edge_index_if_unsupported
 
 
-class CFConv(Hosted, schnet.CFConv):
+class CFConv(UpstreamModule, schnet.CFConv):
     """Continuous-filter convolution of SchNet (Schuett et al., 2017), torch_geometric.nn.models.schnet.CFConv on
     :func:`halfgnn.ops.edge_network`.
 
@@ -38,7 +39,7 @@ class CFConv(Hosted, schnet.CFConv):
             ValueError: wrong shapes, devices or ids. TypeError: wrong dtypes.
         """
         reading = self.reading_of(self)
-        reason = "network" if reading is None else _reason(x, edge_weight, edge_attr)
+        reason = Reason.NETWORK if reading is None else _reason(x, edge_weight, edge_attr)
         unsupported = edge_index_if_unsupported(self, schnet.CFConv, edge_index, x, reason=reason)
         if unsupported is not None:
             # propagate_type: (x: Tensor, W: Tensor)
@@ -75,7 +76,7 @@ class CFConv(Hosted, schnet.CFConv):
 def _reason(x, edge_weight, edge_attr) -> str | None:
     """Why torch_geometric's forward takes the call: it raises, or broadcasts."""
     if not all(isinstance(given, Tensor) for given in (x, edge_weight, edge_attr)):
-        return "arguments that are no tensors"
+        return Reason.NO_TENSORS
     return None if edge_weight.dim() == 1 and edge_attr.dim() == 2 and x.dim() == 2 else "shapes"
 
 

@@ -9,13 +9,14 @@ from torch_geometric import nn
 
 from ...common.operands import check_columns, check_pair, check_parameter, check_tensor
 from ...common.precision import computed_type, without_autocast
+from ...drop_in.gate import Reason
 from ...nn.edge_network import Reading, read
 from ...nn.projections import is_just
 from ...ops import edge_network
-from .base import Hosted, checked_graph, edge_index_if_unsupported, reduction_of
+from .base import UpstreamModule, checked_graph, edge_index_if_unsupported, reduction_of
 
 
-class EdgeConv(Hosted, nn.EdgeConv):
+class EdgeConv(UpstreamModule, nn.EdgeConv):
     """Layer of dynamic graph CNNs, torch_geometric.nn.EdgeConv on :func:`halfgnn.ops.edge_network`.
 
     A network that is no Sequential of linear layers with one activation is torch_geometric's.
@@ -37,7 +38,7 @@ class EdgeConv(Hosted, nn.EdgeConv):
             ValueError: wrong shapes, devices or ids. TypeError: wrong dtypes.
         """
         reading = self.reading_of(self)
-        reason = "network" if reading is None else None
+        reason = Reason.NETWORK if reading is None else None
         unsupported = edge_index_if_unsupported(self, nn.EdgeConv, edge_index, x, self.REDUCTIONS, reason)
         if unsupported is not None:
             # propagate_type: (x: PairTensor)

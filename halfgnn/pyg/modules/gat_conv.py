@@ -11,10 +11,10 @@ from ... import ops
 from ...graphs_by_tensor.edge_index import edge_index_of
 from ...nn import attention
 from ...nn.projections import node_logits, project_with_logits
-from .base import Attention, Hosted, checked_pair, edge_index_if_unsupported, node_counts
+from .base import Attention, UpstreamModule, checked_pair, edge_index_if_unsupported, node_counts
 
 
-class GATConv(Attention, Hosted, nn.GATConv):
+class GATConv(Attention, UpstreamModule, nn.GATConv):
     """Graph attention network layer, torch_geometric.nn.GATConv on :func:`halfgnn.ops.gat_attention`."""
 
     def forward(self, x, edge_index, edge_attr=None, size=None, return_attention_weights=None):

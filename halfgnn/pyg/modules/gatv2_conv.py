@@ -11,10 +11,10 @@ from ...common.layers import check_layer
 from ...graphs_by_tensor.edge_index import edge_index_of
 from ...nn import attention
 from ...nn.projections import padded, project
-from .base import Attention, Hosted, checked_pair, edge_index_if_unsupported
+from .base import Attention, UpstreamModule, checked_pair, edge_index_if_unsupported
 
 
-class GATv2Conv(Attention, Hosted, nn.GATv2Conv):
+class GATv2Conv(Attention, UpstreamModule, nn.GATv2Conv):
     """GATv2 layer, torch_geometric.nn.GATv2Conv on :func:`halfgnn.ops.gatv2_attention`. Edge features are projected inside."""
 
     def forward(self, x, edge_index, edge_attr=None, return_attention_weights=None):

@@ -10,12 +10,12 @@ from torch_geometric import nn
 from torch_geometric.nn import Linear
 
 from ...graph import Graph
+from ...graphs_by_tensor.gcn_norm import normalized
 from ...nn.projections import applied, is_just
-from .base import ONE_PASS, Hosted, Sums, checked_graph, checked_pair, checked_weight, edge_index_if_unsupported
-from .gcn_norm import normalized
+from .base import ONE_PASS, Sums, UpstreamModule, checked_graph, checked_pair, checked_weight, edge_index_if_unsupported
 
 
-class GCNConv(Sums, Hosted, nn.GCNConv):
+class GCNConv(Sums, UpstreamModule, nn.GCNConv):
     """Graph convolution, torch_geometric.nn.GCNConv on :func:`halfgnn.ops.gspmm`.
 
     Without edge weights the normalisation is made once and kept with the graph, whether `cached` is set or not.

@@ -10,8 +10,8 @@ from torch_geometric import nn
 from ...nn.projections import applied
 from .base import (
     ONE_PASS,
-    Hosted,
     Sums,
+    UpstreamModule,
     checked_graph,
     checked_pair,
     checked_weight,
@@ -20,7 +20,7 @@ from .base import (
 )
 
 
-class GraphConv(Sums, Hosted, nn.GraphConv):
+class GraphConv(Sums, UpstreamModule, nn.GraphConv):
     """The operator of "Weisfeiler and Leman go neural", torch_geometric.nn.GraphConv on :func:`halfgnn.ops.gspmm`.
 
     Aggregations other than sum, mean, max and min are torch_geometric's.

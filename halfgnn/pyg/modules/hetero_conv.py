@@ -18,7 +18,7 @@ from ...heterograph import EdgeType, HeteroGraph
 from ...nn.projections import is_just
 from ...nn.relation_attention import attend_together
 from ...nn.relation_rows import joined, taken
-from .base import ONE_PASS, checked_graph, projects_first, reduced, refuse
+from .base import ONE_PASS, call_reason, checked_graph, projects_first, reduced
 from .gat_conv import GATConv
 from .gcn_conv import GCNConv
 from .gin_conv import GINConv
@@ -102,7 +102,7 @@ def _attend_alike(convs: Convs, x_dict: Any, edges: Any) -> bool:
     # Modules that run one by one call each layer as often as torch_geometric: hooks and parametrizations may count that.
     if not all(is_plain(layer) for conv in convs.values() for layer in conv._projections()):
         return False
-    if any(refuse(conv, nn.GATConv, edges[etype], x_dict[etype[0]]) is not None for etype, conv in convs.items()):
+    if any(call_reason(conv, nn.GATConv, edges[etype], x_dict[etype[0]]) is not None for etype, conv in convs.items()):
         return False
     return (
         len({(conv.heads, conv.out_channels, conv.negative_slope, conv._dropout_p()) for conv in convs.values()}) == 1
@@ -165,7 +165,7 @@ def _sum_alike(convs: Convs, x_dict: Any, edges: Any) -> bool:
         is_weighted = kind is nn.GCNConv
         if is_weighted and (etype[0] != etype[2] or not conv._may_project_last()):
             return False
-        if refuse(conv, kind, edges[etype], x, ONE_PASS) is not None:
+        if call_reason(conv, kind, edges[etype], x, ONE_PASS) is not None:
             return False
         lin, reduction = conv._projection(), conv._reduction
         width = lin.out_channels if projects_first(lin, reduction) else x.shape[1]

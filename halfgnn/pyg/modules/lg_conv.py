@@ -5,11 +5,19 @@ from __future__ import annotations
 from torch_geometric import nn
 
 from ...common.operands import check_dense, check_tensor
-from .base import ONE_PASS, Hosted, checked_graph, checked_weight, edge_index_if_unsupported, reduced, reduction_of
-from .gcn_norm import normalized
+from ...graphs_by_tensor.gcn_norm import normalized
+from .base import (
+    ONE_PASS,
+    UpstreamModule,
+    checked_graph,
+    checked_weight,
+    edge_index_if_unsupported,
+    reduced,
+    reduction_of,
+)
 
 
-class LGConv(Hosted, nn.LGConv):
+class LGConv(UpstreamModule, nn.LGConv):
     """The layer of LightGCN, torch_geometric.nn.LGConv on :func:`halfgnn.ops.gspmm`.
 
     Without edge weights the normalisation is made once and kept with the graph.

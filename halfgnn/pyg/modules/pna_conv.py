@@ -16,10 +16,10 @@ from ...graph import Graph
 from ...nn.principal import degrees, of_ends, of_messages, scaled, split_linear
 from ...nn.projections import applied, linear
 from ...ops.copy_u_reduce import STD_EPS
-from .base import Hosted, checked_graph, edge_index_if_unsupported, reduction_of
+from .base import UpstreamModule, checked_graph, edge_index_if_unsupported, reduction_of
 
 
-class PNAConv(Hosted, nn.PNAConv):
+class PNAConv(UpstreamModule, nn.PNAConv):
     """Principal neighbourhood aggregation, torch_geometric.nn.PNAConv on :func:`halfgnn.ops.copy_u_reduce`.
 
     With one layer before the aggregation, messages are linear in the features of both ends, so they are not formed: the part of the

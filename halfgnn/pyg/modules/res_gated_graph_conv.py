@@ -12,11 +12,12 @@ from ... import ops
 from ...common.arguments import checked_widths
 from ...common.operands import check_columns, check_operand, check_parameter
 from ...common.precision import autocast
+from ...drop_in.gate import Reason
 from ...nn.projections import applied, is_just, is_product, linear
-from .base import Hosted, checked_graph, checked_pair, edge_index_if_unsupported
+from .base import UpstreamModule, checked_graph, checked_pair, edge_index_if_unsupported
 
 
-class ResGatedGraphConv(Hosted, nn.ResGatedGraphConv):
+class ResGatedGraphConv(UpstreamModule, nn.ResGatedGraphConv):
     """Residual gated graph convolution, torch_geometric.nn.ResGatedGraphConv on :func:`halfgnn.ops.gated_sum`.
 
     Another `act` than nn.Sigmoid runs separate operators, which keep tensors of the edges. Edge features add to gates and values:
@@ -39,7 +40,7 @@ class ResGatedGraphConv(Hosted, nn.ResGatedGraphConv):
             ValueError: edge_attr without edge_dim or the other way round; wrong shapes, devices or ids. TypeError: wrong dtypes.
         """
         unsupported = edge_index_if_unsupported(
-            self, nn.ResGatedGraphConv, edge_index, x, reason=self._refuse_projections()
+            self, nn.ResGatedGraphConv, edge_index, x, reason=self._projections_reason()
         )
         if unsupported is not None:
             # propagate_type: (k: Tensor, q: Tensor, v: Tensor, edge_attr: OptTensor)
@@ -66,11 +67,11 @@ class ResGatedGraphConv(Hosted, nn.ResGatedGraphConv):
     def _projections(self) -> tuple[Any, ...]:
         return self.lin_key, self.lin_query, self.lin_value
 
-    def _refuse_projections(self) -> str | None:
+    def _projections_reason(self) -> str | None:
         """Why torch_geometric must project features of nodes joined to those of edges: a layer is more than its product."""
         if self.edge_dim is None or all(is_product(layer) for layer in self._projections()):
             return None
-        return "projections with hooks, or that are no linear layers"
+        return Reason.PROJECTIONS
 
     def _checked_pair(self, x: Any, weights: list[Tensor] | None) -> tuple[Tensor, Tensor]:
         if weights is None:

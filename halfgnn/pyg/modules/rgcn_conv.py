@@ -19,10 +19,10 @@ from ...graphs_by_tensor.edge_index import library
 from ...nn.projections import linear
 from ...nn.relation_pairs import pair_of_edge, pairs_of
 from ...nn.typed_linear import typed_linear
-from .base import ONE_PASS, Hosted, checked_graph, edge_index_if_unsupported, reduced, reduction_of
+from .base import ONE_PASS, UpstreamModule, checked_graph, edge_index_if_unsupported, reduced, reduction_of
 
 
-class RGCNConv(Hosted, nn.RGCNConv):
+class RGCNConv(UpstreamModule, nn.RGCNConv):
     """Relational graph convolution, torch_geometric.nn.RGCNConv on two calls of :func:`halfgnn.ops.gspmm`.
 
     The sources of all relations are reduced in one call, into a row for each relation and destination that have an edge. Rows are

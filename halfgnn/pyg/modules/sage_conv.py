@@ -9,10 +9,10 @@ from torch import Tensor
 from torch_geometric import nn
 
 from ...nn.projections import applied
-from .base import ONE_PASS, Hosted, Sums, checked_graph, checked_pair, edge_index_if_unsupported, node_counts
+from .base import ONE_PASS, Sums, UpstreamModule, checked_graph, checked_pair, edge_index_if_unsupported, node_counts
 
 
-class SAGEConv(Sums, Hosted, nn.SAGEConv):
+class SAGEConv(Sums, UpstreamModule, nn.SAGEConv):
     """GraphSAGE layer, torch_geometric.nn.SAGEConv on :func:`halfgnn.ops.gspmm`.
 
     Aggregations other than sum, mean, max and min are torch_geometric's.

@@ -6,10 +6,10 @@ from torch_geometric import nn
 
 from ...graphs_by_tensor.edge_index import edge_index_of
 from ...nn.transformerconv import DotAttention
-from .base import Hosted, checked_graph, checked_pair, edge_index_if_unsupported
+from .base import UpstreamModule, checked_graph, checked_pair, edge_index_if_unsupported
 
 
-class TransformerConv(DotAttention, Hosted, nn.TransformerConv):
+class TransformerConv(DotAttention, UpstreamModule, nn.TransformerConv):
     """Graph transformer layer, torch_geometric.nn.TransformerConv on :func:`halfgnn.ops.dot_attention`."""
 
     def forward(self, x, edge_index, edge_attr=None, return_attention_weights=None):

@@ -10,20 +10,19 @@ from torch import Tensor
 from .... import ops
 from ....common.autograd import snapshot
 from ....common.precision import HALF, autocasts, computed_type, without_autocast
-from ....drop_in.refusals import refuse_index, refuse_mode
+from ....drop_in.gate import index_reason, mode_reason
 from ....graph import Graph
 from ....ops.copy_u_reduce import REDUCTIONS
 from ...modules.base import reduction_of
-from .. import thresholds as _worth
 from ..accounts import routed
 from ..call import plain
+from ..gate import Call, rows_reason
 from ..lower.reduce import incidence
 from ..lower.values import Evaluation, Rows, shared_values
 from ..message import Message, expression_of
 from ..options import ON
 from ..rows import as_int64
-from ..uses import is_worth_a_graph
-from .scatter import has_gradient, refuse_reduction, refuse_rows, usable_owner_of
+from ..size import Size, has_gradient, weighed
 
 Original = Callable[..., Any]
 
@@ -57,7 +56,7 @@ def variance(
         return results[0] if is_alone else results
     is_half = x.dtype in HALF
     is_rounded = is_half or (ON.half and isinstance(x, Message) and autocasts(x.device))
-    if not is_rounded or refuse_mode(may_be_watched=True) is not None or not getattr(self, "need_degree", True):
+    if not is_rounded or mode_reason(may_be_watched=True) is not None or not getattr(self, "need_degree", True):
         return original(self, x, *arguments)
     x = x.materialized("VarAggregation") if isinstance(x, Message) else x
     out = original(self, x.float() if is_half else x, *arguments)
@@ -83,25 +82,22 @@ def several(
 
 def _rows_of(x: Tensor, index: Tensor, dim_size: Any, dim: int, names: Sequence[Any]) -> tuple[Graph, Tensor] | None:
     """The rows that are reduced, of nodes or edges, and the Graph along whose edges they go; None if they are left to PyG."""
-    if refuse_index(plain(index)) is not None:
-        return None
     lazy = expression_of(x)
-    if isinstance(x, Message) and (lazy is None or lazy.edge_dim != 0):
+    if index_reason(plain(index)) is not None or (isinstance(x, Message) and (lazy is None or lazy.edge_dim != 0)):
         return None
-    with_gradient = has_gradient(x)
+    is_extreme = "max" in names or "min" in names
     # PyG makes one reduction after the other of what one pass reads.
-    num_values = _worth.weighed(x.numel(), x) * (len(names) if x.is_cuda else 1)
-    if _worth.are_few(num_values, with_gradient, "max" in names or "min" in names):
-        return None
-    owner = usable_owner_of(index)
-    if owner is None or refuse_reduction(lazy or x, "sum", owner, dim, dim_size) is not None:
+    size = Size(weighed(x.numel(), x) * (len(names) if x.is_cuda else 1), has_gradient(x), is_extreme=is_extreme)
+    call = Call(x if lazy is None else lazy, index, dim, dim_size, "sum")
+    owner = None if size.is_below_limit() else call.owner()
+    if owner is None or call.edges_reason(owner) is not None:
         return None
     propagation, row = owner
     if lazy is None:
-        if refuse_rows(x) is not None or not is_worth_a_graph(propagation.edge_index, num_values, with_gradient):
+        if rows_reason(x) is not None or not size._replace(is_extreme=False).pays_for(propagation.edge_index):
             return None
         return incidence(propagation.ending_in(row, dim_size)), x
-    if refuse_mode() is not None or not lazy.propagation.ends_in(plain(index), propagation, row):
+    if mode_reason() is not None or not lazy.propagation.ends_in(plain(index), propagation, row):
         return None
     if lazy.row != 1 - row or lazy.is_watched():
         return incidence(propagation.ending_in(row, dim_size)), shared_values(lazy)

@@ -1,37 +1,31 @@
-"""Keeps what torch_geometric makes of an edge_index alone at every call: self-loops, GCN's normalisation, Laplacians.
+"""Caches what torch_geometric makes of an edge_index alone at every call: self-loops, GCN's normalization, Laplacians.
 
-It is made once per content. Layers of torch_geometric, which only read it, get the tensors that are kept. Other callers get copies,
-because they may write into them, and so do layers that pass them on to code of users. Kept tensors that somebody has written to
-all the same, or has made to require a gradient, are made anew.
+It is made once per content. Callers get copies on write, which share its memory until somebody modifies one in place.
 """
 
 from __future__ import annotations
 
-import sys
 import threading
 from collections.abc import Callable
 from typing import Any
 
 import torch
 from torch import Tensor
-from torch_geometric.nn import MessagePassing
 from torch_geometric.utils import add_self_loops
 
 from ....common.kept import is_captured, kept, may_keep, ordinary_tensors, taken
 from ....common.precision import autocasts
 from ....drop_in.compiled import is_compiled
-from ....drop_in.refusals import refuse_mode
+from ....drop_in.gate import mode_reason
 from ....drop_in.stand_ins import inline
 from ....graphs_by_tensor.edge_index import lacks_loops
-from ....graphs_by_tensor.store import Topology, known_topology, share_graphs, share_topology, state_of, topology_of
-from ...modules.base import has_own_steps, refuse_module
-from .. import thresholds as _worth
-from ..uses import may_share
+from ....graphs_by_tensor.store import Topology, known_topology, share_graphs, share_topology, topology_of
+from .. import thresholds
+from ..size import may_share
 
 Original = Callable[..., Any]
 
 _MOST_MADE = 8  # results of made_once() per content; the oldest goes first
-_LAYERS = "torch_geometric.nn."  # modules of torch_geometric whose functions only read what they are given
 
 
 class _Inner(threading.local):
@@ -54,49 +48,21 @@ def made_once(topology: Topology, key: Any, make: Callable[[], tuple[Any, ...]])
     return new
 
 
-def _remembered(
-    topology: Topology, key: Any, make: Callable[[], tuple[Tensor, ...]], is_layer: bool
-) -> tuple[Tensor, ...]:
-    """Tensors that callers get: as they are made, and in copies for a caller that may write into them."""
-
-    def make_with_states() -> tuple[Any, ...]:
-        tensors = make()
-        return *tensors, [state_of(x) for x in tensors]
-
-    *tensors, states = made_once(topology, key, make_with_states)
-    if any(x.requires_grad or state_of(x) != state for x, state in zip(tensors, states)):
-        topology.made.pop(key, None)
-        *tensors, _ = made_once(topology, key, make_with_states)
-    return tuple(tensors if is_layer else map(_copy, tensors))
+def _cached(topology: Topology, key: Any, make: Callable[[], tuple[Tensor, ...]]) -> tuple[Tensor, ...]:
+    """Tensors that are made once per content, in copies on write."""
+    return tuple(map(_copy, made_once(topology, key, make)))
 
 
 def _copy(tensor: Tensor) -> Tensor:
     with ordinary_tensors():
-        copy = tensor.clone()
+        copy = tensor._lazy_clone()  # type: ignore[attr-defined]
     share_topology(tensor, copy)
     return copy
 
 
-def _is_layer(frame: Any) -> bool:
-    """Whether the code of a frame is that of a layer of torch_geometric that only reads what it is given: no subclass, and without
-    hooks on messages. One that is cached keeps it, and one that returns attention weights returns the edge_index."""
-    if not str(frame.f_globals.get("__name__")).startswith(_LAYERS):
-        return False
-    variables = frame.f_locals
-    layer = variables.get("self")
-    return (
-        isinstance(layer, MessagePassing)
-        and type(layer).__module__.startswith(_LAYERS)
-        and has_own_steps(layer)
-        and not getattr(layer, "cached", False)
-        and variables.get("return_attention_weights") is None
-        and refuse_module(layer) is None
-    )
-
-
 def _is_plain(edge_index: Tensor) -> bool:
     """Whether an eager call has an edge_index whose writes are counted."""
-    return not edge_index.is_inference() and refuse_mode() is None
+    return not edge_index.is_inference() and mode_reason() is None
 
 
 def _may_remember(edge_index: Tensor, num_nodes: Any) -> bool:
@@ -110,28 +76,27 @@ def _may_remember(edge_index: Tensor, num_nodes: Any) -> bool:
 @inline
 def self_loops(original: Original) -> Original:
     """``remove_self_loops``, ``add_self_loops`` and ``add_remaining_self_loops``: PyG's, whose new edge_index shares its graphs."""
-    left_alone, ordinary, worth, route, is_worth = is_compiled, Tensor, _worth, _self_loops, may_share
-    frame, is_layer = sys._getframe, _is_layer
+    left_alone, ordinary, limits, route, is_worth = is_compiled, Tensor, thresholds, _self_loops, may_share
 
     def self_loops_or_few(edge_index: Any, *args: Any, **kwargs: Any) -> Any:
-        if left_alone() or type(edge_index) is not ordinary or edge_index.numel() < worth.FEW_ENDS:
+        if left_alone() or type(edge_index) is not ordinary or edge_index.numel() < limits.FEW_ENDS:
             return original(edge_index, *args, **kwargs)
         if edge_index.layout is not strided or not is_worth(edge_index):
             return original(edge_index, *args, **kwargs)
-        return route(original, is_layer(frame(1)), edge_index, *args, **kwargs)
+        return route(original, edge_index, *args, **kwargs)
 
     strided = torch.strided
     return self_loops_or_few
 
 
-def _self_loops(original: Original, is_layer: bool, edge_index: Tensor, *args: Any, **kwargs: Any) -> Any:
+def _self_loops(original: Original, edge_index: Tensor, *args: Any, **kwargs: Any) -> Any:
     """From the second call on without data of edges they are remembered. Batches of new edges do not pay for it."""
     edge_attr = kwargs.get("edge_attr", args[0] if args else None)
     num_nodes = kwargs.get("num_nodes", args[2] if len(args) > 2 else None)
     how = original.__name__, num_nodes
     if not _is_plain(edge_index):
         result = original(edge_index, *args, **kwargs)
-        if refuse_mode(may_be_watched=True) is None and (num_nodes is None or isinstance(num_nodes, int)):
+        if mode_reason(may_be_watched=True) is None and (num_nodes is None or isinstance(num_nodes, int)):
             share_graphs(edge_index, how, result[0])
         return result
     if edge_attr is not None or _inner.is_part or not _may_remember(edge_index, num_nodes):
@@ -144,7 +109,7 @@ def _self_loops(original: Original, is_layer: bool, edge_index: Tensor, *args: A
     def make() -> tuple[Tensor]:
         return _with_shared_graphs(original, how, edge_index, *args, **kwargs)[:1]
 
-    return *_remembered(topology, how, make, is_layer), None
+    return *_cached(topology, how, make), None
 
 
 def _with_shared_graphs(
@@ -182,7 +147,7 @@ def _lacks_loops(edge_index: Tensor) -> bool:
 def gcn_norm(original: Original) -> Original:
     """``gcn_norm``: an edge_index with self-loops, and the weight of each edge by the degrees of its ends."""
     left_alone, ordinary, of_tensor, route = is_compiled, Tensor, known_topology, _weights
-    frame, is_layer, default = sys._getframe, _is_layer, torch.get_default_dtype
+    default = torch.get_default_dtype
 
     def gcn_norm_or_kept(
         edge_index: Any,
@@ -200,7 +165,7 @@ def gcn_norm(original: Original) -> Original:
         if topology is None or not (topology.graphs or topology.derived):  # hardly used before
             return original(edge_index, edge_weight, *options)
         key = "gcn_norm", num_nodes, bool(improved), bool(add_self_loops), flow, dtype or default()
-        return route(original, topology, edge_index, options, key, is_layer(frame(1)))
+        return route(original, topology, edge_index, options, key)
 
     return gcn_norm_or_kept
 
@@ -209,7 +174,7 @@ def gcn_norm(original: Original) -> Original:
 def laplacian(original: Original) -> Original:
     """``get_laplacian``: an edge_index with self-loops, and the Laplacian's values."""
     left_alone, ordinary, of_tensor, route = is_compiled, Tensor, known_topology, _weights
-    frame, is_layer, default = sys._getframe, _is_layer, torch.get_default_dtype
+    default = torch.get_default_dtype
     has_autocast = autocasts
 
     def laplacian_or_kept(
@@ -223,7 +188,7 @@ def laplacian(original: Original) -> Original:
             return original(edge_index, edge_weight, *options)
         is_widened = has_autocast(edge_index.device)  # which autocast does to a reciprocal
         key = "laplacian", num_nodes, normalization, dtype or default(), is_widened
-        return route(original, topology, edge_index, options, key, is_layer(frame(1)))
+        return route(original, topology, edge_index, options, key)
 
     return laplacian_or_kept
 
@@ -234,7 +199,6 @@ def _weights(
     edge_index: Tensor,
     options: tuple[Any, ...],
     key: tuple[Any, ...],
-    is_layer: bool,
 ) -> tuple[Tensor, Tensor]:
     """original(edge_index, None, *options). key: of which its result is made; the second entry is the number of nodes."""
     if not _is_plain(edge_index) or not _may_remember(edge_index, key[1]):
@@ -249,5 +213,5 @@ def _weights(
         # What is kept must not keep the edge_index, with which it is forgotten.
         return (weights,) if edges is edge_index else (edges, weights)
 
-    *edges, weights = _remembered(topology, key, make, is_layer)
+    *edges, weights = _cached(topology, key, make)
     return edges[0] if edges else edge_index, weights

@@ -13,18 +13,17 @@ from torch import Tensor
 from torch_geometric import nn
 from torch_geometric.nn.models import schnet
 
-from ....drop_in.refusals import refuse_mode, refuse_tracing
-from ...modules.base import refuse_module, refuse_options
+from ....drop_in.gate import Reason, mode_reason, tracing_reason
+from ...modules.base import options_reason
 from ...modules.cf_conv import CFConv
 from ...modules.edge_conv import EdgeConv
-from .. import thresholds as _worth
 from ..accounts import fell_back, routed
-from ..call import Propagation, plain
+from ..call import plain
+from ..gate import ids_reason, rows_reason
 from ..options import ON
-from ..uses import is_worth_a_graph
-from . import scatter as _operators
-from .attention_modules import Original, as_module, pair_of, refuse_features, refuse_topology
-from .scatter import refuse_ids
+from ..propagation import Propagation, module_reason
+from ..size import Size
+from .attention_modules import Original, as_module, features_reason, pair_of, topology_reason
 
 _KIND = "edge network"
 
@@ -33,7 +32,7 @@ def edge_conv(original: Original, self: Any, x: Any, edge_index: Any) -> Any:
     """``torch_geometric.nn.EdgeConv.forward``."""
     if not ON.fuse_all or isinstance(self, EdgeConv):
         return original(self, x, edge_index)
-    reason = _refuse_edge_conv(self, x, edge_index)
+    reason = _edge_conv_reason(self, x, edge_index)
     if reason is not None:
         fell_back["fused:EdgeConv", reason] += 1
         return original(self, x, edge_index)
@@ -45,7 +44,7 @@ def cf_conv(original: Original, self: Any, x: Any, edge_index: Any, edge_weight:
     """``torch_geometric.nn.models.schnet.CFConv.forward``."""
     if not ON.fuse_all or isinstance(self, CFConv):
         return original(self, x, edge_index, edge_weight, edge_attr)
-    reason = _refuse_cf_conv(self, x, edge_index, edge_weight, edge_attr)
+    reason = _cf_conv_reason(self, x, edge_index, edge_weight, edge_attr)
     if reason is not None:
         fell_back["fused:CFConv", reason] += 1
         return original(self, x, edge_index, edge_weight, edge_attr)
@@ -53,56 +52,54 @@ def cf_conv(original: Original, self: Any, x: Any, edge_index: Any, edge_weight:
     return as_module(CFConv, self).forward(x, edge_index, edge_weight, edge_attr)
 
 
-def _refuse_edge_conv(conv: Any, x: Any, edge_index: Any) -> str | None:
+def _edge_conv_reason(conv: Any, x: Any, edge_index: Any) -> str | None:
     """Why a call is left to PyG's forward; None if it is not. Calls for which PyG would raise are left to it too."""
     reading, pair = EdgeConv.reading_of(conv), pair_of(x)
     if reading is None:
-        return "network"
+        return Reason.NETWORK
     if len(pair) != 2:
-        return "tuple that is no pair"
-    reason = _refuse_call(nn.EdgeConv, conv, plain(edge_index), reading, EdgeConv.REDUCTIONS)
+        return Reason.NO_PAIR
+    reason = _call_reason(nn.EdgeConv, conv, plain(edge_index), reading, EdgeConv.REDUCTIONS)
     width = reading.first.in_features // 2
     for part in pair:
-        reason = reason or refuse_features(part, reading.first, width)
-    return reason or _refuse_ids(plain(edge_index), pair)
+        reason = reason or features_reason(part, reading.first, width)
+    return reason or _pair_reason(plain(edge_index), pair)
 
 
-def _refuse_cf_conv(conv: Any, x: Any, edge_index: Any, edge_weight: Any, edge_attr: Any) -> str | None:
+def _cf_conv_reason(conv: Any, x: Any, edge_index: Any, edge_weight: Any, edge_attr: Any) -> str | None:
     reading = CFConv.reading_of(conv)
     if reading is None:
-        return "network"
+        return Reason.NETWORK
     edge_index = plain(edge_index)
     reason = (
-        _refuse_call(schnet.CFConv, conv, edge_index, reading, ("sum",))
-        or refuse_features(x, conv.lin1)
-        or refuse_features(edge_attr, reading.first)
-        or _operators.refuse_rows(edge_weight)
+        _call_reason(schnet.CFConv, conv, edge_index, reading, ("sum",))
+        or features_reason(x, conv.lin1)
+        or features_reason(edge_attr, reading.first)
+        or rows_reason(edge_weight)
     )
     if reason is not None:
         return reason
     num_edges = edge_index.shape[1]
     if tuple(edge_weight.shape) != (num_edges,) or edge_attr.shape[0] != num_edges:
-        return "rows of edges"
+        return Reason.ROWS_OF_EDGES
     if any(part.device != x.device for part in (edge_weight, edge_attr)):
-        return "several devices"
-    return _refuse_ids(edge_index, (x, x))
+        return Reason.SEVERAL_DEVICES
+    return _pair_reason(edge_index, (x, x))
 
 
-def _refuse_call(kind: type, conv: Any, edge_index: Any, reading: Any, reductions: tuple[str, ...]) -> str | None:
-    reason = refuse_tracing() or refuse_topology(edge_index)
+def _call_reason(kind: type, conv: Any, edge_index: Any, reading: Any, reductions: tuple[str, ...]) -> str | None:
+    reason = tracing_reason() or topology_reason(edge_index)
     if reason is not None:
         return reason
-    num_values, has_gradient = edge_index.shape[1] * reading.first.out_features, torch.is_grad_enabled()
-    if _worth.are_few(num_values, has_gradient, False, _KIND):
-        return "few values"
-    reason = refuse_module(conv) or refuse_mode(may_be_watched=True) or refuse_options(conv, kind, reductions)
-    if reason is None and not is_worth_a_graph(edge_index, num_values, has_gradient, kind=_KIND):
-        return "first uses of an edge_index"
-    return reason
+    size = Size(edge_index.shape[1] * reading.first.out_features, torch.is_grad_enabled(), _KIND)
+    if size.is_below_limit():
+        return Reason.FEW_VALUES
+    reason = module_reason(conv) or mode_reason(may_be_watched=True) or options_reason(conv, kind, reductions)
+    return reason or (None if size.pays_for(edge_index) else Reason.FIRST_USES_OF_EDGE_INDEX)
 
 
-def _refuse_ids(edge_index: Tensor, pair: Any) -> str | None:
+def _pair_reason(edge_index: Tensor, pair: Any) -> str | None:
     if edge_index.device != pair[0].device or pair[1].device != pair[0].device:
-        return "several devices"
+        return Reason.SEVERAL_DEVICES
     edges = Propagation(edge_index, [])
-    return refuse_ids(edges, 0, pair[0].shape[0]) or refuse_ids(edges, 1, pair[1].shape[0])
+    return ids_reason(edges, 0, pair[0].shape[0]) or ids_reason(edges, 1, pair[1].shape[0])

@@ -15,15 +15,14 @@ from torch import Tensor
 
 from ....common.kept import ordinary_tensors
 from ....common.precision import HALF
-from ....drop_in.refusals import refuse_index, refuse_mode
+from ....drop_in.gate import Reason, index_reason, mode_reason
 from ....drop_in.stand_ins import calling_package
-from ....graph import Graph
-from .. import rows_by_index as _indices
-from .. import thresholds as _worth
+from .. import thresholds
 from ..accounts import fell_back, routed
-from ..call import is_first_use
+from ..gate import Call, FallBack, require
+from ..lower.calls import reduced_call
 from ..message import Message
-from . import scatter as _operators
+from ..size import is_small
 from .indexing import LEFT_ALONE
 
 Original = Callable[..., Any]
@@ -56,7 +55,7 @@ def _may_repeat(input: Any, dim: Any, index: Any, source: Tensor) -> bool:
         and index.shape == source.shape[dim : dim + 1 or None]
         and all(a == b for i, (a, b) in enumerate(zip(input.shape, source.shape)) if i != dim % source.dim())
         and index.numel() > 1
-        and (refuse_mode(may_be_watched=True) or refuse_index(index, source)) is None
+        and (mode_reason(may_be_watched=True) or index_reason(index, source)) is None
     )
 
 
@@ -97,7 +96,7 @@ def scatter_reduce(original: Original, input: Any, dim: Any, index: Any, src: An
     """
     include_self = options.pop("include_self", True)
     is_routed = reduce == "sum" if include_self else reduce in ("sum", "mean") and _is_constant(input)
-    reason = None if is_routed else "no such operator"
+    reason = None if is_routed else Reason.NO_OPERATOR
     rows = None if options else _reduced("scatter_reduce", reduce, input, dim, index, src, reason)
     if rows is None:
         return original(input, dim, scattered_by(index), src, reduce, include_self=include_self, **options)
@@ -144,51 +143,35 @@ def _reduced(
     """
     if (
         not isinstance(src, Tensor)
-        or src.numel() < _worth.FEW_ROWS
+        or src.numel() < thresholds.FEW_ROWS
         or src.dim() == 0
         or not isinstance(index, Tensor)
         or not isinstance(input, Tensor)
         or calling_package(_CALLER) in LEFT_ALONE
     ):
         return None
-    reason = reason or _refuse(name, reduction, input, dim, index, src)
-    if reason is not None:
-        fell_back[name, reason] += 1
+    try:
+        require(reason or _reason(name, reduction, input, dim, index, src))
+        vector = index if name == "index_add" else _of_rows(index)
+        rows = reduced_call(name, Call(src, vector, 0, input.shape[0], reduction))
+    except FallBack as left:
+        fell_back[name, left.reason] += 1
         return None
-    index = index if name == "index_add" else _of_rows(index)
-    if isinstance(src, Message):
-        owner = _operators.usable_owner_of(index)
-        rows = _operators.reduced_message(src, reduction, index, owner, 0, input.shape[0])
-        if rows is not None:
-            return rows if rows.dtype is input.dtype else None
-        src = src.materialized(name)
-    g = _graph(src, reduction, index, input.shape[0])
-    if isinstance(g, str):
-        fell_back[name, g] += 1
-        return None
-    routed[name] += 1
-    return _indices.reduced(g, reduction, src, index)
+    return rows if rows.dtype is input.dtype else None
 
 
-def _refuse(name: str, reduction: str, input: Tensor, dim: Any, index: Tensor, src: Tensor) -> str | None:
+def _reason(name: str, reduction: str, input: Tensor, dim: Any, index: Tensor, src: Tensor) -> str | None:
     if type(input) is not Tensor:
-        return "tensor subclass"
-    reason = refuse_mode(may_be_watched=True) or refuse_index(index, src)
+        return Reason.SUBCLASS_OF_TENSOR
+    reason = mode_reason(may_be_watched=True) or index_reason(index, src)
     if reason is not None:
         return reason
-    if type(src) is not Message and _worth.is_small(src, reduction):
-        return "few values"
+    if type(src) is not Message and is_small(src, reduction):
+        return Reason.FEW_VALUES
     if dim != 0 and dim != -src.dim():
-        return "another dimension"
+        return Reason.ANOTHER_DIMENSION
     if input.shape[1:] != src.shape[1:] or input.dtype is not src.dtype or input.device != src.device:
-        return "another shape, dtype or device"
+        return Reason.ANOTHER_SHAPE
     if name == "index_add":
-        return None if index.shape == src.shape[:1] else "another shape, dtype or device"
-    return None if index.shape == src.shape and not any(index.stride()[1:]) else "an index per value"
-
-
-def _graph(src: Tensor, reduction: str, index: Tensor, num_rows: int) -> Graph | str:
-    with_gradient = src.requires_grad and torch.is_grad_enabled()
-    if is_first_use(index, _worth.weighed(src.numel(), src), with_gradient, reduction):
-        return "first use of an index"
-    return _operators.graph_over(src, reduction, index, _operators.usable_owner_of(index), 0, num_rows)
+        return None if index.shape == src.shape[:1] else Reason.ANOTHER_SHAPE
+    return None if index.shape == src.shape and not any(index.stride()[1:]) else Reason.INDEX_PER_VALUE

@@ -16,19 +16,20 @@ from ....common.autograd import snapshot
 from ....common.precision import HALF
 from ....drop_in.checkpoint import is_checkpointed
 from ....drop_in.compiled import is_compiled
-from ....drop_in.refusals import refuse_index, refuse_mode
+from ....drop_in.gate import Reason, mode_reason
 from ....drop_in.stand_ins import calling_package, inline
 from ....graphs_by_tensor.store import is_known, note_selection
-from .. import thresholds as _worth
+from .. import thresholds
 from ..accounts import fell_back
-from ..call import Propagation, is_first_use
-from ..lower import relations as _relations
+from ..call import current_edges
+from ..gate import FallBack, eager_reason, ids_reason, require
+from ..lower import relations
 from ..message import gather, message_of
 from ..options import ON
+from ..propagation import Propagation
 from ..rows import has_gradient_in_half, in_fp32, rows_in_fp32
 from ..rows_by_index import gathered
-from ..uses import is_worth_a_graph, may_share
-from .scatter import refuse_ids, refuse_rows
+from ..size import Size, has_gradient, may_share, weighed_rows
 
 # Packages whose own calls of methods are not routed, and the code without a name that torch.compile makes.
 LEFT_ALONE = frozenset(("torch", "torch_geometric", "halfgnn", ""))
@@ -74,7 +75,7 @@ def _taken_in_half(original: Callable[..., Any], x: Tensor, index: Any) -> Any:
 
         rows = rows_in_fp32("x[index]", lambda y: original(y, index), add, x, index)
         return original(x, index) if rows is None else rows
-    if type(x) not in (Tensor, nn.Parameter) or refuse_mode(may_be_watched=True) is not None:
+    if type(x) not in (Tensor, nn.Parameter) or mode_reason(may_be_watched=True) is not None:
         return original(x, index)
     return in_fp32("x[index]", lambda y: original(y, index), x)
 
@@ -151,9 +152,9 @@ def _selected(columns: Any, x: Tensor, index: tuple[Any, Tensor]) -> Any:
         and index[0] == _ALL
         and index[1].dim() == 1
         and type(columns) is Tensor
-        and columns.shape[1] > _worth.FEW // _worth.USUAL_WIDTH
+        and columns.shape[1] > thresholds.FEW // thresholds.USUAL_WIDTH
         and may_share(x)
-        and refuse_mode() is None
+        and mode_reason() is None
     ):
         note_selection(x, columns)
     return columns
@@ -207,67 +208,63 @@ def _rows(x: Tensor, index: Tensor, frames: int) -> Tensor | None:
     """x[index], if it is not left to PyTorch. frames: those between this one and the program's."""
     if x.size(0) == 0:
         return None
-    num_values = _worth.weighed_rows(x, index.numel())
-    if num_values < _worth.FEW_ROWS or x.device != index.device:
+    num_values = weighed_rows(x, index.numel())
+    if num_values < thresholds.FEW_ROWS or x.device != index.device:
         return None
-    rows = _routed_rows(x, index, num_values, frames + 1)
-    if not isinstance(rows, str):
-        return rows
-    if x.requires_grad and torch.is_grad_enabled() and calling_package(frames) not in LEFT_ALONE:
-        fell_back["x[index]", rows] += 1
+    try:
+        return _routed_rows(x, index, num_values, frames + 1)
+    except FallBack as left:
+        if x.requires_grad and torch.is_grad_enabled() and calling_package(frames) not in LEFT_ALONE:
+            fell_back["x[index]", left.reason] += 1
     return None
 
 
-def _routed_rows(x: Tensor, index: Tensor, num_values: int, frames: int) -> Tensor | str:
-    """x[index], or why it is left to PyTorch."""
+def _routed_rows(x: Tensor, index: Tensor, num_values: int, frames: int) -> Tensor:
+    """x[index]. Raises FallBack if it is left to PyTorch."""
+    size = Size(num_values, has_gradient(x))
     # PyTorch adds up gradients of halves in half: their first uses are routed too.
-    if x.dim() != 3 and not has_gradient_in_half(x) and is_first_use(index, num_values, x.requires_grad, "message"):
-        return "first use of an index"
-    reason = refuse_mode(may_be_watched=True) or refuse_rows(x) or refuse_index(index, x)
-    if reason is not None:
-        return reason
-    weights = _relations.weights(x, index) if x.dim() == 3 and refuse_mode() is None else None
-    rows: Any = None if weights is None else message_of(weights)
+    if x.dim() != 3 and not has_gradient_in_half(x) and size.is_first_use(index, current_edges()):
+        raise FallBack(Reason.FIRST_USE_OF_INDEX)
+    require(eager_reason(x, index))
+    weights = relations.weights(x, index) if x.dim() == 3 and mode_reason() is None else None
+    if weights is not None:
+        return message_of(weights)
     # A graph of torch.compile, whose code is in no package, returns tensors as they were when it was traced.
-    if rows is None and ON.fuse_all and calling_package(frames):
-        rows = _message(x, index, num_values)
-        if isinstance(rows, str):
+    if ON.fuse_all and calling_package(frames):
+        try:
+            return _message(x, index, size)
+        except FallBack as left:
             if calling_package(frames) not in LEFT_ALONE:
-                fell_back["fused:x[index]", rows] += 1
-            rows = None
-    return gathered(x, index) if rows is None else rows
+                fell_back["fused:x[index]", left.reason] += 1
+    return gathered(x, index)
 
 
-def _message(x: Tensor, index: Tensor, num_values: int) -> Tensor | str:
-    """x[index] as a message, which may be reduced without being formed: if the index is a row of an edge_index.
+def _message(x: Tensor, index: Tensor, size: Size) -> Tensor:
+    """x[index] as a message, which may be reduced without being materialized: if the index is a row of an edge_index.
 
-    Otherwise, or if a write to x could reach the message, why it is none.
+    Otherwise, or if a write to x could reach the message, it raises FallBack.
     """
     if index.is_inference() or x.is_inference():
-        return "inference mode"
-    reason = refuse_mode() or ("checkpoint" if is_checkpointed() else None)
-    if reason is not None:
-        return reason
-    edges, with_gradient = index._base, x.requires_grad and torch.is_grad_enabled()
+        raise FallBack(Reason.INFERENCE_MODE)
+    require(mode_reason() or (Reason.CHECKPOINT if is_checkpointed() else None))
+    edges = index._base
     if type(edges) is not Tensor or edges.dim() != 2 or edges.shape[0] != 2:
-        return "no row of an edge_index"
-    if _worth.are_few(num_values, with_gradient, False):
-        return "few values"
-    if not is_worth_a_graph(edges, num_values, with_gradient):
-        return "first uses of an edge_index"
+        raise FallBack(Reason.NO_ROW_OF_EDGE_INDEX)
+    if size.is_below_limit():
+        raise FallBack(Reason.FEW_VALUES)
+    if not size.pays_for(edges):
+        raise FallBack(Reason.FIRST_USES_OF_EDGE_INDEX)
     if index.is_cuda and torch.cuda.is_current_stream_capturing():
-        return "capture of a CUDA graph"
+        raise FallBack(Reason.CAPTURE)
     propagation = Propagation(edges, [None, None])
     row = propagation.row_of(index)
     if row is None:
-        return "no row of an edge_index"
-    reason = refuse_ids(propagation, row, x.shape[0])
-    if reason is not None:
-        return reason
-    x = x.resolve_neg() if x.is_neg() else x  # below autograd PyTorch would not
+        raise FallBack(Reason.NO_ROW_OF_EDGE_INDEX)
+    require(ids_reason(propagation, row, x.shape[0]))
+    x = x.resolve_neg() if x.is_neg() else x  # operators that are called below autograd would not
     values = snapshot(x, without_autograd=True)
     if values is x:
-        return "memory that cannot be shared"
+        raise FallBack(Reason.MEMORY)
     propagation.size[row] = x.shape[0]
     if not is_known(edges):
         propagation.ending_in(row, x.shape[0])

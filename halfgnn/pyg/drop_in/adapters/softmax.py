@@ -2,44 +2,33 @@
 
 from __future__ import annotations
 
-from typing import Any
-
 from torch import Tensor
 
 from .... import ops
-from ....common.autograd import snapshot
 from ....common.precision import without_autocast
 from ....drop_in.compiled import is_compiled
-from ....drop_in.refusals import refuse_index, refuse_mode
+from ....drop_in.gate import Reason, index_reason, mode_reason
+from ....drop_in.stand_ins import Route as Original
 from ....drop_in.stand_ins import inline
 from ....graph import Graph
-from .. import thresholds as _worth
 from ..accounts import fell_back, routed
-from ..call import is_first_use, plain
-from ..expression import Expression
+from ..call import current_edges, plain
+from ..expression import strides_like
+from ..gate import Call, FallBack, require
 from ..lower.attention import is_exp_wide, softmax_of
-from ..lower.values import shared_values
-from ..message import Message, expression_of
+from ..lower.values import own_values, shared_values
+from ..message import Message, expression_of, tensor_of
 from ..options import ON
-from ..rows import adds_in_half, as_int64, in_fp32
-from ..rules import strides_like
-from .scatter import (  # fmt: skip
-    FEW_INDEXED,
-    Original,
-    are_plain_rows,
-    graph_between,
-    graph_over,
-    has_gradient,
-    refuse_reduction,
-    usable_owner_of,
-)
+from ..rows import FEW_INDEXED, adds_in_half, are_plain_rows, as_int64, in_fp32
+from ..rows_by_index import graph_between, graph_over
+from ..size import is_small
 
 
 @inline
 def softmax(original: Original) -> Original:
     """``utils.softmax``: over the edges that share a node."""
-    left_alone, worth, counts, route = is_compiled, _worth, fell_back, _softmax
-    ordinary, message, few, of_few = Tensor, Message, ("edge_softmax", "few values"), _softmax_of_few
+    left_alone, is_below, counts, route = is_compiled, is_small, fell_back, _softmax
+    ordinary, message, few, of_few = Tensor, Message, ("edge_softmax", Reason.FEW_VALUES), _softmax_of_few
 
     def softmax_or_few(
         src: Tensor,
@@ -50,7 +39,7 @@ def softmax(original: Original) -> Original:
     ) -> Tensor:
         if left_alone() or not isinstance(src, ordinary):
             return original(src, index, ptr, num_nodes, dim)
-        if type(src) is not message and worth.is_small(src, "softmax"):
+        if type(src) is not message and is_below(src, "softmax"):
             counts[few] += 1
             return of_few(original, src, index, ptr, num_nodes, dim)
         return route(original, src, index, ptr, num_nodes, dim)
@@ -91,41 +80,39 @@ def _softmax(
 ) -> Tensor:
     lazy = expression_of(src)
     strides = strides_like(src if lazy is None else lazy)
-    if isinstance(src, Message):
-        if ON.fuse and lazy is not None and (out := _deferred(lazy, index, dim, num_nodes)) is not None:
+    if lazy is not None and mode_reason() is None:
+        out = _deferred(Call(lazy, index, dim, num_nodes, "softmax")) if ON.fuse and isinstance(index, Tensor) else None
+        if out is not None:
             return out
-        src = shared_values(lazy) if lazy is not None and refuse_mode() is None else src.materialized("softmax")
-    reason = None if ptr is not None or not isinstance(index, Tensor) else refuse_index(plain(index), src)
-    if reason is not None:
-        g: Graph | str = reason
-    elif _worth.is_small(src, "softmax"):
-        g = "few values"
-    elif (
-        ptr is None
-        and isinstance(index, Tensor)
-        and is_first_use(index, _worth.weighed(src.numel(), src), has_gradient(src), "softmax")
-    ):
-        g = "first use of an index"
-    elif isinstance(ptr, Tensor) and ptr.dim() == 1:  # which PyG prefers to an index
-        g = graph_between(src, "softmax", ptr, dim)
-    elif isinstance(index, Tensor):
-        g = graph_over(src, "softmax", index, usable_owner_of(index), dim, num_nodes)
-    else:
-        g = "no index"
-    if isinstance(g, str):
-        fell_back["edge_softmax", g] += 1
-        if g == "first use of an index" and src.numel() <= FEW_INDEXED:
-            return _softmax_of_few(original, src, index, ptr, num_nodes, dim)
-        return _left_softmax(original, src, index, ptr, num_nodes, dim)
+        src = shared_values(lazy)
+    src = tensor_of(src, "softmax")
+    try:
+        g = _graph(Call(src, index if ptr is None else ptr, dim, num_nodes, "softmax"), ptr is not None)
+    except FallBack as left:
+        fell_back["edge_softmax", left.reason] += 1
+        is_few = left.reason is Reason.FIRST_USE_OF_INDEX and src.numel() <= FEW_INDEXED
+        return (_softmax_of_few if is_few else _left_softmax)(original, src, index, ptr, num_nodes, dim)
     routed["edge_softmax"] += 1
     if is_exp_wide(src):
         src = src.float()
     with without_autocast(src.device):
         out = _laid_out(ops.edge_softmax(g, src), strides)
-    if not out.requires_grad:
-        return out
-    own = snapshot(out)  # the caller may write into it
-    return own.clone() if own is out else own
+    return own_values(out)  # the caller may write into it
+
+
+def _graph(call: Call, is_between: bool) -> Graph:
+    """The Graph of a call's index, or of offsets, which PyG prefers. Raises FallBack if PyG takes the call."""
+    if not isinstance(call.index, Tensor):
+        raise FallBack(Reason.NO_INDEX)
+    if not is_between:
+        require(index_reason(plain(call.index), call.src))
+    if is_small(call.src, call.kind):
+        raise FallBack(Reason.FEW_VALUES)
+    if is_between:
+        return graph_between(call)
+    if call.size().is_first_use(call.index, current_edges()):
+        raise FallBack(Reason.FIRST_USE_OF_INDEX)
+    return graph_over(call, call.owner())
 
 
 def _laid_out(x: Tensor, strides: tuple[int, ...] | None) -> Tensor:
@@ -133,11 +120,10 @@ def _laid_out(x: Tensor, strides: tuple[int, ...] | None) -> Tensor:
     return x if strides is None else x.new_empty_strided(x.shape, strides).copy_(x)
 
 
-def _deferred(logits: Expression, index: Any, dim: int, num_nodes: int | None) -> Tensor | None:
-    """The softmax as a message, which may become a part of a fused attention."""
-    owner = usable_owner_of(index) if isinstance(index, Tensor) and refuse_mode() is None else None
-    if refuse_reduction(logits, "softmax", owner, dim, num_nodes) is not None:
+def _deferred(call: Call) -> Tensor | None:
+    """The softmax of an expression as a message, which may become a part of a fused attention."""
+    owner = call.owner()
+    if owner is None or call.edges_reason(owner) is not None:
         return None
-    assert owner is not None and num_nodes is not None
-    softmax = softmax_of(logits, *owner, num_nodes, ON.fuse_all)
+    softmax = softmax_of(call.src, *owner, call.num_rows, ON.fuse_all)
     return None if softmax is None else Message.of(softmax)

@@ -10,18 +10,19 @@ import torch
 from torch import Tensor
 
 from ....common.precision import without_autocast
-from ....drop_in.refusals import refuse, refuse_index, refuse_mode
+from ....drop_in.gate import Reason, index_reason, mode_reason, operands_reason
 from ....graph import Graph
 from ....graphs_by_tensor.matrix import graph_of_matrix
 from ....graphs_by_tensor.store import is_heard_of
 from ...modules.base import reduced
-from .. import thresholds as _worth
 from ..accounts import fell_back, routed
-from ..call import Propagation, plain
+from ..call import plain
+from ..gate import FallBack, eager_reason, ids_reason, require
+from ..lower.calls import REDUCES
 from ..options import ON
+from ..propagation import Propagation
 from ..rows import adds_in_half, in_fp32
-from ..uses import is_worth_a_graph
-from .scatter import REDUCES, refuse_ids, refuse_rows
+from ..size import Size, has_gradient, weighed
 
 Original = Callable[..., Any]
 
@@ -30,16 +31,16 @@ def edge_index_spmm(
     original: Original, input: Any, other: Any, value: Any = None, reduce: str = "sum", transpose: bool = False
 ) -> Any:
     """``torch_geometric.edge_index._spmm``, of an EdgeIndex that is sorted by the rows of the result."""
-    is_sorted = input.is_sorted_by_col if transpose else input.is_sorted_by_row
     row = 1 if transpose else 0  # which row of edge_index has the ends
-    reason = _refuse(other, value, reduce, input.shape[1]) if is_sorted else "not sorted"
-    reason = reason or refuse_index(plain(input), other)
     edges = Propagation(plain(input), [None, None])
-    if reason is None:
+    try:
+        if not (input.is_sorted_by_col if transpose else input.is_sorted_by_row):
+            raise FallBack(Reason.NOT_SORTED)
+        require(_reason(other, value, reduce, input.shape[1]) or index_reason(plain(input), other))
         num_nodes = input.get_sparse_size(row)
-        reason = refuse_ids(edges, row, num_nodes) or refuse_ids(edges, 1 - row, other.shape[0])
-    if reason is not None:
-        fell_back["spmm", reason] += 1
+        require(ids_reason(edges, row, num_nodes) or ids_reason(edges, 1 - row, other.shape[0]))
+    except FallBack as left:
+        fell_back["spmm", left.reason] += 1
         return original(input, other, value, reduce, transpose)
     return _product(edges.into(row, num_nodes, other.shape[0]), other, value, reduce, False)
 
@@ -50,29 +51,40 @@ def spmm(original: Original, src: Any, other: Any, reduce: str = "sum") -> Any:
     if not is_sparse:
         return original(src, other, reduce)
     in_half = _is_in_half(src, other)
-    if not in_half and _is_small(src, other):
-        fell_back["spmm", "few values"] += 1
-        return original(src, other, reduce)
-    reason = "gradient of the matrix" if src.requires_grad else None
-    if reason is None and (src.dim() != 2 or src.dense_dim() or not src._nnz() or src.is_inference()):
-        reason = "another matrix"
-    values = _values(src) if reason is None else None
-    if values is not None:
-        reason = _refuse(other, values, reduce, values.shape[0])
-        if reason is None and (src.device != other.device or src.shape[1] != other.shape[0]):
-            reason = "another matrix"
-    if reason is not None:
-        fell_back["spmm", reason] += 1
-        if in_half and src.layout == torch.sparse_coo and refuse_mode(may_be_watched=True) is None:
+    try:
+        values = _checked_values(src, other, reduce, in_half)
+    except FallBack as left:
+        fell_back["spmm", left.reason] += 1
+        is_in_coo = in_half and src.layout == torch.sparse_coo and left.reason is not Reason.FEW_VALUES
+        if is_in_coo and mode_reason(may_be_watched=True) is None:
             return in_fp32("spmm", lambda x: original(src.to(torch.float32), x, reduce), other)
-        return original(src, other, reduce)
-    is_known = in_half or is_heard_of(src)
-    if not is_known and not is_worth_a_graph(src, src._nnz() * other.shape[1], _needs_gradient(other)):
-        fell_back["spmm", "first uses of a matrix"] += 1
         return original(src, other, reduce)
     # torch.sparse.mm is a product, which autocast makes in half; its reductions on the CPU are not.
     is_product = reduce in ("sum", "add") or (reduce == "mean" and (other.is_cuda or src.layout == torch.sparse_csc))
     return _product(graph_of_matrix(src), other, values, reduce, is_product)
+
+
+def _checked_values(matrix: Tensor, x: Any, reduce: str, in_half: bool) -> Tensor:
+    """The values of a matrix of which halfgnn makes the product with x; raises FallBack if PyG does."""
+    size = Size(weighed(_num_values(matrix, x), x), has_gradient(x)) if isinstance(x, Tensor) else None
+    if not in_half and size is not None and x.dim() == matrix.dim() == 2 and size.is_below_limit():
+        raise FallBack(Reason.FEW_VALUES)
+    if matrix.requires_grad:
+        raise FallBack(Reason.GRADIENT_OF_MATRIX)
+    if matrix.dim() != 2 or matrix.dense_dim() or not matrix._nnz() or matrix.is_inference():
+        raise FallBack(Reason.ANOTHER_MATRIX)
+    values = matrix._values() if matrix.layout == torch.sparse_coo else matrix.values()
+    require(_reason(x, values, reduce, values.shape[0]))
+    if matrix.device != x.device or matrix.shape[1] != x.shape[0]:
+        raise FallBack(Reason.ANOTHER_MATRIX)
+    assert size is not None
+    if not in_half and not is_heard_of(matrix) and not size.pays_for(matrix):
+        raise FallBack(Reason.FIRST_USES_OF_MATRIX)
+    return values
+
+
+def _num_values(matrix: Tensor, x: Tensor) -> int:
+    return matrix._nnz() * (x.shape[1] if x.dim() == 2 else 1)
 
 
 def _is_in_half(matrix: Tensor, x: Any) -> bool:
@@ -80,26 +92,15 @@ def _is_in_half(matrix: Tensor, x: Any) -> bool:
     return isinstance(x, Tensor) and adds_in_half(x) and matrix.dtype is x.dtype
 
 
-def _is_small(matrix: Tensor, x: Any) -> bool:
-    """Whether a product takes less time than looking its graph up."""
-    if not isinstance(x, Tensor) or x.dim() != 2 or matrix.dim() != 2:
-        return False
-    return _worth.are_few(_worth.weighed(matrix._nnz() * x.shape[1], x), _needs_gradient(x), False)
-
-
-def _needs_gradient(x: Tensor) -> bool:
-    return x.requires_grad and torch.is_grad_enabled()
-
-
-def _refuse(x: Any, value: Any, reduce: str, num_edges: int) -> str | None:
-    reason = refuse_mode(may_be_watched=True) or refuse_rows(x)
+def _reason(x: Any, value: Any, reduce: str, num_edges: int) -> str | None:
+    reason = eager_reason(x)
     if reason is not None:
         return reason
     if reduce not in REDUCES:
-        return "no such operator"
+        return Reason.NO_OPERATOR
     if x.dim() != 2 or (value is not None and value.shape != (num_edges,)):
-        return "another dimension"
-    return None if value is None else refuse((x, value))
+        return Reason.ANOTHER_DIMENSION
+    return None if value is None else operands_reason((x, value))
 
 
 def _product(g: Graph, x: Tensor, value: Tensor | None, reduce: str, is_cast: bool) -> Tensor:
@@ -107,7 +108,3 @@ def _product(g: Graph, x: Tensor, value: Tensor | None, reduce: str, is_cast: bo
     routed[f"gspmm:{'copy_u' if value is None else 'u_mul_e'}_{REDUCES[reduce]}"] += 1
     with contextlib.nullcontext() if is_cast or ON.half else without_autocast(x.device):
         return reduced(g, REDUCES[reduce], x, None if value is None else value.view(-1, 1))
-
-
-def _values(matrix: Tensor) -> Tensor:
-    return matrix._values() if matrix.layout == torch.sparse_coo else matrix.values()

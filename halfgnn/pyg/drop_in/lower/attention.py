@@ -25,9 +25,9 @@ from ....common.autograd import snapshot
 from ....common.precision import HALF, autocasts
 from ....drop_in.checkpoint import is_checkpointed
 from ..accounts import routed
-from ..call import Propagation, current_module
-from ..expression import Expression, Gather, Op, Softmax
-from ..rules import BINARY, ORDERLY, SUM, strides_like
+from ..call import current_module
+from ..expression import BINARY, ORDERLY, SUM, Expression, Gather, Op, Softmax, strides_like
+from ..propagation import Propagation
 from .values import Evaluation, Rows, is_over_last
 
 _LEAKY_RELU = torch.ops.aten.leaky_relu.default
@@ -77,7 +77,7 @@ def softmax_of(logits: Expression, propagation: Propagation, row: int, num_nodes
 
 def is_exp_wide(x: Expression | Tensor) -> bool:
     """Whether autocast takes the exp of x in fp32, as it does on CUDA."""
-    return x.device.type == "cuda" and x.dtype in HALF and autocasts(x.device)
+    return x.is_cuda and x.dtype in HALF and autocasts(x.device)
 
 
 def _note_read(module: Any, readers: weakref.WeakSet[Any]) -> None:

@@ -79,9 +79,9 @@ def _terms(value: Value, weight: Tensor, evaluation: Evaluation, num_edges: int,
         ):
             add(value.first, weight)
             add(value.second, weight if value.op == "add" else -weight)
-        elif isinstance(value, Rows) and value.of != ALL and value.x.shape[0] <= num_edges:
-            x = _read(value.x, value.of, weight, evaluation) if isinstance(value.of, int) else value.x
-            terms.setdefault(value.of, []).append((x, weight))
+        elif isinstance(value, Rows) and value.side != ALL and value.x.shape[0] <= num_edges:
+            x = _read(value.x, value.side, weight, evaluation) if isinstance(value.side, int) else value.x
+            terms.setdefault(value.side, []).append((x, weight))
         else:
             x = evaluation.form(value)
             terms.setdefault(EDGES, []).append((x.expand(num_edges, *x.shape[1:]), weight))
@@ -103,14 +103,14 @@ def _terms(value: Value, weight: Tensor, evaluation: Evaluation, num_edges: int,
 def _are_nodes(value: Combined, width: int) -> bool:
     """Whether both are rows of nodes of the same width."""
     parts = value.first, value.second
-    return all(isinstance(x, Rows) and isinstance(x.of, int) and x.x.shape[-1] == width for x in parts)
+    return all(isinstance(x, Rows) and isinstance(x.side, int) and x.x.shape[-1] == width for x in parts)
 
 
 def _reads_edges(value: Value) -> bool:
     """Whether a part has to be projected for each edge."""
     parts = value.parts if isinstance(value, Joined) else (value,)
     return not all(
-        isinstance(x.of, int) if isinstance(x, Rows) else isinstance(x, Combined) and _is_difference(x) for x in parts
+        isinstance(x.side, int) if isinstance(x, Rows) else isinstance(x, Combined) and _is_difference(x) for x in parts
     )
 
 

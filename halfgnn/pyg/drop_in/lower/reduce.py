@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import torch
@@ -12,21 +13,31 @@ from ....common.autograd import snapshot
 from ....common.precision import HALF
 from ....graph import Graph
 from ..accounts import routed
-from ..expression import Expression, Op
-from ..rules import SHAPES, SUM
-from .attention import fused
+from ..expression import SHAPES, SUM, Expression, Op
 from .values import ALL, EDGES, Combined, Evaluation, Rectified, Rows, Value, is_narrow
 
 _NAMES = {"copy_lhs": "copy_u", "copy_rhs": "copy_e"}  # of operators that read one side, as counted
 
 
-def reduced(x: Expression, reduction: str, row: int, num_nodes: int, dtype: torch.dtype | None = None) -> Tensor:
+# (expression, evaluation, row, number of nodes) -> the sums (nodes, *) over the edges of each node, or None.
+Lowering = Callable[[Expression, Evaluation, int, int], Tensor | None]
+
+
+def reduced(
+    x: Expression,
+    reduction: str,
+    row: int,
+    num_nodes: int,
+    lowerings: Sequence[Lowering],
+    dtype: torch.dtype | None = None,
+) -> Tensor:
     """The reduction (num_nodes, *) over the edges of each node of the row.
 
-    reduction: sum, mean, max or min. dtype: a half type in which operands are gathered and which the result has.
+    reduction: sum, mean, max or min. lowerings: of sums, tried in order.
+    dtype: a half type in which operands are gathered and which the result has.
     """
     out_dtype = dtype or x.dtype
-    out = _Reduction(Evaluation(x), reduction, row, num_nodes, out_dtype, dtype).of_expression(x)
+    out = _Reduction(Evaluation(x), reduction, row, num_nodes, out_dtype, dtype, lowerings).of_expression(x)
     out = out if out.dtype is out_dtype else out.to(out_dtype)
     dim, sizes = x.edge_dim, [*x.shape]
     shape = (num_nodes, *sizes[:dim], *sizes[dim + 1 :])
@@ -55,8 +66,9 @@ class _Reduction:
         num_nodes: int,
         dtype: torch.dtype,
         cast: torch.dtype | None,
+        lowerings: Sequence[Lowering],
     ) -> None:
-        self.cast = cast
+        self.cast, self.lowerings = cast, lowerings
         self.evaluation, self.reduction, self.row, self.num_nodes = evaluation, reduction, row, num_nodes
         self.dtype, self.is_linear = dtype, reduction in ("sum", "mean")
         self._degrees: Tensor | None = None
@@ -80,9 +92,10 @@ class _Reduction:
                     self.rank = x.args[0].dim()
                     return x.func(self.of(inner), *x.args[1:], **x.kwargs)
         if self.reduction == "sum" and self.cast is None:
-            attended = fused(x, self.evaluation, self.row, self.num_nodes)
-            if attended is not None:
-                return attended
+            for lowering in self.lowerings:
+                rows = lowering(x, self.evaluation, self.row, self.num_nodes)
+                if rows is not None:
+                    return rows
         self.rank = x.dim()
         return self.of(self.evaluation.of(x))
 
@@ -91,7 +104,7 @@ class _Reduction:
         if not isinstance(value, Combined) or value.op != "mul":
             return False
         return all(isinstance(x, Rows) for x in (value.first, value.second)) and {
-            value.first.of, value.second.of  # type: ignore[union-attr]
+            value.first.side, value.second.side  # type: ignore[union-attr]
         } == {1 - self.row, EDGES}  # fmt: skip
 
     def of(self, value: Value, weight: Tensor | None = None, is_part: bool = False) -> Tensor:
@@ -110,15 +123,15 @@ class _Reduction:
 
     def _of_rows(self, value: Rows, weight: Tensor | None, is_part: bool) -> Tensor:
         x = value.x
-        if value.of == 1 - self.row:
+        if value.side == 1 - self.row:
             return self._gspmm("copy_lhs" if weight is None else "mul", x, weight, is_part)
-        if value.of == EDGES:
+        if value.side == EDGES:
             if weight is None:
                 return self._gspmm("copy_rhs", None, x, is_part)
             return self._gspmm("mul", x, weight, is_part, incidence(self._graph()))
         if not self.is_linear:
             x = self.evaluation.form(value)
-            return self._gspmm("copy_rhs", None, x if value.of != ALL else self._for_edges(x), is_part)
+            return self._gspmm("copy_rhs", None, x if value.side != ALL else self._for_edges(x), is_part)
         x = self._factor(value)
         if weight is not None:
             return self._gspmm("copy_rhs", None, weight, is_part) * x
@@ -139,7 +152,7 @@ class _Reduction:
             return None
         if op == "add" and weight is not None and not value.is_difference:
             return self.of(first, weight, True) + self.of(second, weight, True)
-        if op == "add" and any(isinstance(x, Rows) and x.of == ALL for x in (first, second)):
+        if op == "add" and any(isinstance(x, Rows) and x.side == ALL for x in (first, second)):
             return self.of(first, weight, True) + self.of(second, weight, True)
         if op in ("mul", "div"):
             return self._of_product(op, first, second, weight, is_part)
@@ -147,26 +160,26 @@ class _Reduction:
 
     def _of_product(self, op: str, first: Value, second: Value, weight: Tensor | None, is_part: bool) -> Tensor | None:
         """A factor that belongs to the node of the result, or to all edges, is applied to the result."""
-        if isinstance(second, Rows) and second.of in (self.row, ALL):
+        if isinstance(second, Rows) and second.side in (self.row, ALL):
             out = self.of(first, weight, True)
             return out * self._factor(second) if op == "mul" else out / self._factor(second)
         if op != "mul":
             return None
-        if isinstance(first, Rows) and first.of in (self.row, ALL):
+        if isinstance(first, Rows) and first.side in (self.row, ALL):
             return self._factor(first) * self.of(second, weight, True)
         for x, y in ((first, second), (second, first)):
-            if isinstance(x, Rows) and x.of == EDGES and is_narrow(x, 2) and not _is_narrow_value(y):
+            if isinstance(x, Rows) and x.side == EDGES and is_narrow(x, 2) and not _is_narrow_value(y):
                 return self.of(y, x.x if weight is None else weight * x.x, is_part)
         if weight is None:
             return None
         for x, y in ((first, second), (second, first)):
-            if isinstance(x, Rows) and x.of == EDGES and isinstance(y, Rows) and y.of == 1 - self.row:
+            if isinstance(x, Rows) and x.side == EDGES and isinstance(y, Rows) and y.side == 1 - self.row:
                 return self._gspmm("mul", y.x, x.x * weight, is_part)
         return None
 
     def _factor(self, value: Rows) -> Any:
         """By what results are multiplied or divided. What no edge reads may be infinite, or 0 and divide."""
-        return value.x if value.of == ALL else self.evaluation.read(value.x, self.row)
+        return value.x if value.side == ALL else self.evaluation.read(value.x, self.row)
 
     # ---- operators -------------------------------------------------------------------------------------------------------------
 
@@ -208,17 +221,17 @@ def _is_alive_like(x: Op) -> bool:
 
 def _by_side(value: Combined, row: int) -> tuple[Any, Any]:
     """The rows of nodes and those of edges of which the value is made; (None, None) if it is made of others."""
-    sides = {x.of: x for x in (value.first, value.second) if isinstance(x, Rows)}
+    sides = {x.side: x for x in (value.first, value.second) if isinstance(x, Rows)}
     return (sides[row], sides[EDGES]) if sides.keys() == {row, EDGES} else (None, None)
 
 
 def _are_of_edges(*values: Value) -> bool:
     """Whether all have one row of the same shape per edge."""
-    return all(isinstance(x, Rows) and x.of == EDGES for x in values) and len({x.x.shape for x in values}) == 1  # type: ignore[union-attr]
+    return all(isinstance(x, Rows) and x.side == EDGES for x in values) and len({x.x.shape for x in values}) == 1  # type: ignore[union-attr]
 
 
 def _is_narrow_value(value: Value) -> bool:
-    return isinstance(value, Rows) and value.of == EDGES and is_narrow(value, 2)
+    return isinstance(value, Rows) and value.side == EDGES and is_narrow(value, 2)
 
 
 def incidence(g: Graph) -> Graph:

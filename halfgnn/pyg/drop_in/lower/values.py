@@ -23,9 +23,22 @@ from ....drop_in.checkpoint import is_backward
 from ....graph import Graph
 from ....graphs_by_tensor.edge_index import graph_with, reached
 from ..accounts import routed
-from ..expression import Expression, Gather, Op, Softmax, is_negated
-from ..rows_by_index import gathered_rows
-from ..rules import BINARY, CAT, POLES, SHAPES, SUM, UNBOUNDED, is_of_edges
+from ..expression import (
+    BINARY,
+    CAT,
+    POLES,
+    SHAPES,
+    SUM,
+    UNBOUNDED,
+    WHERE,
+    Expression,
+    Gather,
+    Op,
+    Softmax,
+    is_negated,
+    is_of_edges,
+)
+from ..rows import gathered_rows
 
 EDGES, ALL = "edges", "all"
 _FUNCTIONS: dict[str, Callable[..., Any]] = {
@@ -39,9 +52,9 @@ _TARGETS: dict[int | str, str] = {0: "u", 1: "v", EDGES: "e"}
 
 @dataclass(frozen=True, slots=True)
 class Rows:
-    """x (rows, *), of the nodes of row `of` of edge_index, or of EDGES; or a tensor or number for ALL edges."""
+    """x (rows, *), of the nodes of row `side` of edge_index, or of EDGES; or a tensor or number for ALL edges."""
 
-    of: int | str
+    side: int | str
     x: Any
 
 
@@ -108,6 +121,8 @@ class Evaluation:
             return value
         if x.func is CAT:
             return Joined(tuple(self._operand(y, x) for y in x.args[0]))
+        if x.func is WHERE:
+            return Rows(EDGES, x.func(*(self._formed_operand(y, x) for y in x.args)))
         inner = self.of(x.args[0])
         if x.name == "u_relu_add_e" and isinstance(inner, Combined):
             return Rectified(inner)
@@ -180,6 +195,11 @@ class Evaluation:
             return Rows(ALL, y)
         return Rows(EDGES if is_of_edges(y, x) else ALL, _with_edges_first(self._alive(y), x))
 
+    def _formed_operand(self, y: Any, x: Op) -> Any:
+        """An operand with the dimension of edges first, and all of its dimensions."""
+        value = self.form(self.of(y)) if isinstance(y, Expression) else _with_edges_first(self._alive(y), x)
+        return value if value.dim() == x.dim() else value.reshape(*[1] * (x.dim() - value.dim()), *value.shape)
+
     def _of_parts(self, x: Op, joined: Joined) -> Value | None:
         """A row or column of what is joined along the last dimension, as that of each part."""
         func, rank = x.func, x.args[0].dim()
@@ -190,8 +210,8 @@ class Evaluation:
         parts = [part for part in joined.parts if isinstance(part, Rows)]
         if func is torch.ops.aten.select.int:
             dim, place = x.args[1] % rank, x.args[2]
-            return Joined(tuple(Rows(part.of, self._selected(x.args[0], part.x, dim, place)) for part in parts))
-        return Joined(tuple(Rows(part.of, func(part.x, *x.args[1:], **x.kwargs)) for part in parts))
+            return Joined(tuple(Rows(part.side, self._selected(x.args[0], part.x, dim, place)) for part in parts))
+        return Joined(tuple(Rows(part.side, func(part.x, *x.args[1:], **x.kwargs)) for part in parts))
 
     def _selected(self, joined: Expression, x: Tensor, dim: int, place: int) -> Tensor:
         """x.select(dim, place). The layers of PNA select one tower after another: one gradient of all fills x's, where each
@@ -220,9 +240,9 @@ class Evaluation:
     def _summed(self, value: Value, width: int, dtype: torch.dtype, is_part: bool = False) -> Value | None:
         """The sum over the last dimension, kept as 1; None if it has to be formed first. is_part: it is added to others."""
         if isinstance(value, Rows):
-            if isinstance(value.x, Tensor) and value.x.dim() and value.x.shape[-1] == width and value.of != ALL:
+            if isinstance(value.x, Tensor) and value.x.dim() and value.x.shape[-1] == width and value.side != ALL:
                 is_wide = is_part and value.x.dtype in HALF  # what is added up is rounded once
-                return Rows(value.of, value.x.sum(-1, keepdim=True, dtype=torch.float32 if is_wide else None))
+                return Rows(value.side, value.x.sum(-1, keepdim=True, dtype=torch.float32 if is_wide else None))
             return None
         if not isinstance(value, Combined):
             return None
@@ -256,9 +276,9 @@ class Evaluation:
     def form(self, value: Value) -> Tensor:
         """The value of each edge (E, *), or what broadcasts to it."""
         if isinstance(value, Rows):
-            if isinstance(value.of, str):
+            if isinstance(value.side, str):
                 return value.x
-            rows, side = value.x, value.of
+            rows, side = value.x, value.side
             index = self.propagation.edge_index[side]
             return gathered_rows(rows, index, lambda: self.propagation.ending_in(side, rows.shape[0]))
         if isinstance(value, Rectified):
@@ -279,7 +299,7 @@ class Evaluation:
 
     def _of_ends(self, op: str, first: Rows, second: Rows, out_dtype: torch.dtype | None = None) -> Tensor:
         """op of the rows of nodes of both ends of each edge, or of one end and of the edge."""
-        targets = _TARGETS[first.of], _TARGETS[second.of]
+        targets = _TARGETS[first.side], _TARGETS[second.side]
         if not is_backward():
             routed[f"gsddmm:{targets[0]}_{op}_{targets[1]}"] += 1
         x, y = first.x, second.x
@@ -302,8 +322,8 @@ class Evaluation:
 def combined(op: str, first: Value, second: Value) -> Value:
     """op of two values; of the rows of the same nodes, or of these and what is for all edges, computed at once."""
     if isinstance(first, Rows) and isinstance(second, Rows):
-        nodes = [x.of for x in (first, second) if isinstance(x.of, int)]
-        if (len(nodes) == 2 and nodes[0] == nodes[1]) or (len(nodes) == 1 and ALL in (first.of, second.of)):
+        nodes = [x.side for x in (first, second) if isinstance(x.side, int)]
+        if (len(nodes) == 2 and nodes[0] == nodes[1]) or (len(nodes) == 1 and ALL in (first.side, second.side)):
             return Rows(nodes[0], _FUNCTIONS[op](first.x, second.x))
     return Combined(op, first, second)
 
@@ -324,7 +344,7 @@ def _fits_in(x: Tensor, y: Any) -> bool:
 
 def _are_ends(first: Rows, second: Rows) -> bool:
     """Whether one operator combines them: rows of nodes and rows of edges, or of nodes of both sides."""
-    return first.of != second.of and ALL not in (first.of, second.of) and first.x.dim() == second.x.dim()
+    return first.side != second.side and ALL not in (first.side, second.side) and first.x.dim() == second.x.dim()
 
 
 def _three_terms(value: Combined) -> tuple[Tensor, Tensor, Tensor] | None:
@@ -332,7 +352,7 @@ def _three_terms(value: Combined) -> tuple[Tensor, Tensor, Tensor] | None:
     terms = _terms(value)
     if terms is None or len(terms) != 3:
         return None
-    by_side = {x.of: x.x for x in terms}
+    by_side = {x.side: x.x for x in terms}
     if by_side.keys() != {0, 1, EDGES}:
         return None
     rows = by_side[0], by_side[1], by_side[EDGES]
@@ -391,6 +411,15 @@ def _materialized(x: Expression) -> Tensor:
     values = evaluation.form(evaluation.of(x))
     x.grad_bypassed = grad_bypassed  # gradients pass through the values
     return (values if x.edge_dim == 0 else values.movedim(0, x.edge_dim)).expand(x.shape)
+
+
+def own_values(values: Tensor) -> Tensor:
+    """values as a tensor of the caller's, who may modify it in place: an operator keeps those with a history for its backward."""
+    if not values.requires_grad:
+        return values
+    with torch.enable_grad():
+        own = snapshot(values)
+        return own.clone() if own is values else own
 
 
 def shared_values(x: Expression) -> Tensor:

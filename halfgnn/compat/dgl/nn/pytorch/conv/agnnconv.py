@@ -13,7 +13,7 @@ from halfgnn.common.arguments import check_number
 from halfgnn.common.precision import autocast, without_autocast
 from halfgnn.compat.dgl.base import DGLError
 from halfgnn.graph_argument import GraphLike
-from halfgnn.nn.attention import handed_out
+from halfgnn.nn.attention import safe_to_modify
 from halfgnn.nn.checks import checked_features
 from halfgnn.nn.features import both_sides, checked_graph
 from halfgnn.nn.projections import widened
@@ -62,4 +62,4 @@ class AGNNConv(nn.Module):
             # The dimensions between nodes and features are heads.
             query, key, value = (h.view(h.shape[0], -1, h.shape[-1]) for h in (query, key, h_src))
             out = ops.dot_attention(g, query, key, value, 1.0)
-        return handed_out(out.view(g.num_dst, *h_src.shape[1:]))
+        return safe_to_modify(out.view(g.num_dst, *h_src.shape[1:]))

@@ -1,7 +1,7 @@
 """Runs the tests of another project with and without halfgnn, and names those that fail with halfgnn alone.
 
-    python tests/theirs.py pytorch_geometric/test --with pyg --all-sizes -- nn utils -k "not datasets"
-    python tests/theirs.py pytorch_scatter/test --with torch_scatter
+    python tests/upstream_suites.py pytorch_geometric/test --with pyg --all-sizes -- nn utils -k "not datasets"
+    python tests/upstream_suites.py pytorch_scatter/test --with torch_scatter
 
 The folder is a checkout's, of the version that is installed: distributions on PyPI have no tests. --with names a drop-in that is
 patched in (pyg, dgl), or a package of halfgnn.compat that is installed in place of the library. Each run is a pytest of its own;
@@ -18,7 +18,7 @@ import xml.etree.ElementTree as ElementTree
 from pathlib import Path
 
 DROP_INS = ("pyg", "dgl")
-PLUGIN = "halfgnn_theirs"  # the name of this file there
+PLUGIN = "halfgnn_upstream_suites"  # the name of this file there
 TURNED_ON = "HALFGNN_THEIRS"  # what the plugin turns on: --with, and "all-sizes" or "fuse"
 
 
@@ -100,7 +100,7 @@ def main(arguments):
     parser.add_argument("--all-sizes", action="store_true", help="pyg: route calls of every size")
     parser.add_argument("--fuse", action="store_true", help="pyg, dgl: patch(fuse=True)")
     parser.add_argument("--jobs", default="2", help="processes of pytest-xdist (2)")
-    parser.add_argument("--out", type=Path, default=Path("out/theirs"), help="for logs and results (out/theirs)")
+    parser.add_argument("--out", type=Path, default=Path("out/upstream"), help="for logs and results (out/upstream)")
     split = arguments.index("--") if "--" in arguments else len(arguments)
     options = parser.parse_args(arguments[:split])
     options.arguments = arguments[split + 1 :]

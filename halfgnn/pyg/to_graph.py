@@ -6,8 +6,8 @@ from typing import Any
 
 from torch_geometric.transforms import BaseTransform
 
-from ...graphs_by_tensor.edge_index import graph_of
-from ...graphs_by_tensor.loops import with_self_loops
+from ..graphs_by_tensor.edge_index import graph_of
+from ..graphs_by_tensor.loops import with_self_loops
 
 
 class ToGraph(BaseTransform):

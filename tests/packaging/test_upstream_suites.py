@@ -1,4 +1,4 @@
-"""tests/theirs.py: a project's tests that pass with halfgnn alone, without it alone, or both ways."""
+"""tests/upstream_suites.py: a project's tests that pass with halfgnn alone, without it alone, or both ways."""
 
 import subprocess
 import sys
@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-THEIRS = Path(__file__).resolve().parents[1] / "theirs.py"
+SCRIPT = Path(__file__).resolve().parents[1] / "upstream_suites.py"
 OF_A_DROP_IN = """
 import pytest
 import torch
@@ -19,7 +19,7 @@ def is_routed():
     assert scatter(x, index).shape == (2, 8)
     return sum(pyg.stats()["routed"].values()) > before
 
-import packaging.requirements  # which a folder beside theirs.py is named after
+import packaging.requirements  # which a folder beside upstream_suites.py is named after
 
 def test_both(): assert scatter(torch.ones(2, 1), torch.zeros(2, dtype=torch.long)).item() == 2
 def test_without_alone(): assert not is_routed()
@@ -36,7 +36,7 @@ def test_ours():
 
 
 def run(folder, *arguments):
-    command = [sys.executable, THEIRS, "their tests", "--jobs", "0", "--out", folder / "out", *arguments]
+    command = [sys.executable, SCRIPT, "their tests", "--jobs", "0", "--out", folder / "out", *arguments]
     return subprocess.run(list(map(str, command)), cwd=folder, capture_output=True, text=True, check=False)
 
 

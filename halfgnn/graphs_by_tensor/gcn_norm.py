@@ -7,11 +7,11 @@ import contextlib
 import torch
 from torch import Tensor
 
-from ... import ops
-from ...common.compat import is_exporting
-from ...common.precision import HALF, without_autocast
-from ...graph import Graph
-from ...graphs_by_tensor.loops import with_self_loops
+from .. import ops
+from ..common.compat import is_exporting
+from ..common.precision import HALF, without_autocast
+from ..graph import Graph
+from .loops import with_self_loops
 
 
 def normalized(

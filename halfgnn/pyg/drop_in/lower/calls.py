@@ -1,0 +1,64 @@
+"""Calls that reduce rows, lowered: messages along their edges, without being materialized, and other rows by the Graph of an index.
+
+LOWERINGS are tried in order on what is summed, when views of it have been taken off; what none of them takes is reduced by
+:mod:`.reduce`, which materializes the parts for which no operator is left.
+"""
+
+from __future__ import annotations
+
+from torch import Tensor
+
+from ....common.precision import autocasts, computed_type, without_autocast
+from ....drop_in.gate import Reason, index_reason, mode_reason
+from ..accounts import routed
+from ..call import current_edges, plain
+from ..expression import Expression
+from ..gate import Call, FallBack, Owner, require
+from ..message import Message, expression_of, tensor_of
+from ..options import ON
+from ..rows_by_index import graph_over
+from ..rows_by_index import reduced as reduced_rows
+from . import attention
+from .reduce import Lowering, has_rows_of, reduced
+
+REDUCES = {"sum": "sum", "add": "sum", "mean": "mean", "max": "max", "amax": "max", "min": "min", "amin": "min"}
+LOWERINGS: list[Lowering] = [attention.fused]
+
+
+def reduced_call(name: str, call: Call) -> Tensor:
+    """The rows of a call reduced. Raises FallBack if they are left to the library. name: as it is counted."""
+    require(index_reason(plain(call.index), call.src))
+    if type(call.src) is not Message and call.kind and call.size().is_first_use(call.index, current_edges()):
+        raise FallBack(Reason.FIRST_USE_OF_INDEX)
+    owner = call.owner()
+    rows = reduced_message(call, owner)
+    if rows is not None:
+        return rows
+    call = call._replace(src=tensor_of(call.src, name))
+    if call.is_transposed(owner):
+        dim = call.dim
+        rows = reduced_call(name, call._replace(src=call.src.movedim(dim, 0).contiguous(), dim=0))
+        return rows.movedim(0, dim).contiguous()  # as PyG's, of which callers take views
+    g = graph_over(call, owner)
+    routed[name] += 1
+    return reduced_rows(g, str(call.kind), call.src, plain(call.index))
+
+
+def reduced_message(call: Call, owner: Owner | None) -> Tensor | None:
+    """The rows of a message reduced without materializing it; None if they have to be materialized."""
+    lazy = expression_of(call.src)
+    if lazy is None or owner is None or call._replace(src=lazy).edges_reason(owner) is not None:
+        return None
+    if mode_reason() is not None:  # which would see messages
+        return None
+    if not lazy.propagation.ends_in(plain(call.index), *owner) or not has_rows_of(lazy, owner[1], call.num_rows):
+        return None
+    return _reduced(lazy, str(call.kind), owner[1], call.num_rows)
+
+
+def _reduced(x: Expression, reduction: str, row: int, num_nodes: int) -> Tensor:
+    if not autocasts(x.device):  # mostly: a context takes longer than to ask
+        return reduced(x, reduction, row, num_nodes, LOWERINGS)
+    dtype = computed_type(x) if ON.half else None
+    with without_autocast(x.device):
+        return reduced(x, reduction, row, num_nodes, LOWERINGS, dtype)

@@ -1,0 +1,91 @@
+"""Edges by which messages go: those of a call of MessagePassing.propagate, or of an edge_index that is known."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from torch import Tensor
+
+from ...drop_in.gate import Reason
+from ...graph import Graph
+from ...graphs_by_tensor.edge_index import graph_of, graph_with
+from ...graphs_by_tensor.store import address_of
+
+_HOOKS = tuple(
+    f"_{step}_forward{when}hooks"
+    for step in ("propagate", "message", "aggregate", "edge_update")
+    for when in ("_", "_pre_")
+)
+
+
+class Propagation:
+    """Edges, by the rows of an edge_index (2, E).
+
+    size: the numbers of nodes of both rows; None where PyG does not know them yet, which it fills in later.
+    refusal: why messages are left to PyG; None if they are not.
+    """
+
+    __slots__ = ("__weakref__", "edge_index", "refusal", "size")
+
+    def __init__(self, edge_index: Tensor, size: list[int | None], refusal: str | None = None) -> None:
+        self.edge_index, self.size, self.refusal = edge_index, size, refusal
+
+    def row_of(self, index: Tensor) -> int | None:
+        """Which row of edge_index the tensor is, in the same memory; None if it is neither."""
+        edges = self.edge_index
+        strides = edges.stride()
+        if index.dtype is not edges.dtype or index.stride() != strides[1:] or index.shape != edges.shape[1:]:
+            return None
+        offset = address_of(index) - address_of(edges)
+        row = 0 if offset == 0 else 1 if offset == strides[0] * edges.element_size() else None
+        return row if row is None or index.device == edges.device else None
+
+    def ends_in(self, index: Tensor, owner: Propagation, row: int) -> bool:
+        """Whether an index, which is that row of another propagation, is that row of this one."""
+        return owner.edge_index is self.edge_index or self.row_of(index) == row
+
+    def into(self, row: int, num_into: int, num_from: int) -> Graph:
+        """The Graph whose edges end in the nodes of one row, with the numbers of nodes of that row and of the other."""
+        if row == 1:
+            return graph_of(self.edge_index, num_from, num_into)
+        return _turned(graph_of(self.edge_index, num_into, num_from))
+
+    def ending_in(self, row: int, num_into: int) -> Graph:
+        """As `into`, for operators that read the one side only."""
+        num_from = self.size[1 - row]
+        if num_from is not None:
+            return self.into(row, num_into, num_from)
+        g = graph_with(self.edge_index, row, num_into)
+        return g if row == 1 else _turned(g)
+
+
+class Pairs(Propagation):
+    """The edges of another propagation, whose nodes of one row are pairs of a node and something else."""
+
+    __slots__ = ("origin", "row")
+
+    def __init__(self, edge_index: Tensor, origin: Propagation, row: int) -> None:
+        super().__init__(edge_index, [size if i != row else None for i, size in enumerate(origin.size)], origin.refusal)
+        self.origin, self.row = origin, row
+
+    def row_of(self, index: Tensor) -> int | None:
+        row = self.origin.row_of(index)
+        return None if row == self.row else row
+
+
+def _turned(g: Graph) -> Graph:
+    """The reversed graph. It is cached with the graph, because to make it takes longer than a small reduction."""
+    return g.cached("_reversed", _reverse, has_tensors=False)
+
+
+def _reverse(g: Graph) -> Graph:
+    g.csc(), g.csr()  # made once for all reversed graphs
+    return g.reverse()
+
+
+def module_reason(conv: Any) -> str | None:
+    """Why the messages of a module must be materialized."""
+    if conv.explain:
+        return Reason.EXPLAIN
+    attributes = conv.__dict__
+    return Reason.HOOKS if any([attributes[hooks] for hooks in _HOOKS]) else None
