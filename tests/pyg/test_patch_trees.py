@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import gc
+import weakref
+
 import pytest
 import torch
 import torch_geometric
@@ -133,6 +136,26 @@ def test_a_linear_layer_of_nodes_that_no_edge_reads(parts):
     expected = run()
     with halfgnn.pyg.accelerate():
         assert_same(run(), expected)
+
+
+def test_the_features_of_a_linear_layer_are_freed_at_once():
+    """Without a search for cycles, which comes late and not at all where it is off."""
+    layer, edge_index, references = torch.nn.Linear(2 * WIDTH, 5).double(), edges(), []
+
+    def step():
+        x = 1 * randn(NUM_NODES, WIDTH, seed=1).requires_grad_()
+        references.append(weakref.ref(x))
+        tree = Tree(lambda x_i, x_j, d_i, d_j, w: layer(torch.cat([x_i, x_j - x_i], 1)), "sum")
+        tree(x, None, None, edge_index).sum().backward()
+
+    gc.collect()
+    gc.disable()
+    try:
+        with halfgnn.pyg.accelerate():
+            step()
+        assert references[0]() is None
+    finally:
+        gc.enable()
 
 
 def nodes_of(node):

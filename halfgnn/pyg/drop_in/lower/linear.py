@@ -70,34 +70,38 @@ def _terms(value: Value, weight: Tensor, evaluation: Evaluation, num_edges: int,
     """
     terms: Terms = {}
 
-    def add(value: Value, weight: Tensor) -> None:
-        if (
-            isinstance(value, Combined)
-            and value.op in ("add", "sub")
-            and may_subtract
-            and _are_nodes(value, weight.shape[1])
-        ):
-            add(value.first, weight)
-            add(value.second, weight if value.op == "add" else -weight)
-        elif isinstance(value, Rows) and value.side != ALL and value.x.shape[0] <= num_edges:
-            x = _read(value.x, value.side, weight, evaluation) if isinstance(value.side, int) else value.x
-            terms.setdefault(value.side, []).append((x, weight))
-        else:
-            x = evaluation.form(value)
-            terms.setdefault(EDGES, []).append((x.expand(num_edges, *x.shape[1:]), weight))
-
     if isinstance(value, Joined):
         widths = [_width(part) for part in value.parts]
         for part, columns in zip(value.parts, weight.split(widths, 1)):
-            add(part, columns)
+            _add_terms(terms, part, columns, evaluation, num_edges, may_subtract)
     elif (
         isinstance(value, Combined)
         and may_subtract
         and value.op in ("add", "sub")
         and _are_nodes(value, weight.shape[1])
     ):
-        add(value, weight)
+        _add_terms(terms, value, weight, evaluation, num_edges, may_subtract)
     return terms if terms.keys() - {EDGES} else None
+
+
+def _add_terms(
+    terms: Terms, value: Value, weight: Tensor, evaluation: Evaluation, num_edges: int, may_subtract: bool
+) -> None:
+    if (
+        isinstance(value, Combined)
+        and value.op in ("add", "sub")
+        and may_subtract
+        and _are_nodes(value, weight.shape[1])
+    ):
+        _add_terms(terms, value.first, weight, evaluation, num_edges, may_subtract)
+        second = weight if value.op == "add" else -weight
+        _add_terms(terms, value.second, second, evaluation, num_edges, may_subtract)
+    elif isinstance(value, Rows) and value.side != ALL and value.x.shape[0] <= num_edges:
+        x = _read(value.x, value.side, weight, evaluation) if isinstance(value.side, int) else value.x
+        terms.setdefault(value.side, []).append((x, weight))
+    else:
+        x = evaluation.form(value)
+        terms.setdefault(EDGES, []).append((x.expand(num_edges, *x.shape[1:]), weight))
 
 
 def _are_nodes(value: Combined, width: int) -> bool:
