@@ -192,6 +192,29 @@ def test_other_modes_are_left_alone():
     assert not routed()
 
 
+TRANSFORMED = {
+    "grad": lambda x: torch.func.grad(lambda y: (y * y).sum())(x),
+    "grad of what is read again": lambda x: torch.func.grad(lambda y: (y * y * x).sum())(x) * x,
+    "grad of a view": lambda x: torch.func.grad(lambda y: (y * y).sum())(x[:, :2]) * x[:, 2:4],
+    "vmap of what is read again": lambda x: torch.vmap(lambda y: y * x[0])(x) * x,
+    "jvp": lambda x: torch.func.jvp(torch.sin, (x,), (x,))[1],
+}
+
+
+@pytest.mark.parametrize("name", TRANSFORMED)
+def test_messages_that_a_transform_reads_first(name):
+    layer, w, edge_index = Layer(lambda x, w: TRANSFORMED[name](x)), randn(NUM_EDGES, 1, seed=2), edges()
+
+    def run():
+        x = randn(NUM_NODES, WIDTH, seed=1).requires_grad_()
+        out = layer(1 * x, edge_index, w)
+        return [out.detach(), *torch.autograd.grad(out.square().sum(), x)]
+
+    expected = run()
+    with halfgnn.pyg.accelerate():
+        assert_same(run(), expected)
+
+
 # ---- explain mode ------------------------------------------------------------------------------------------------------------
 
 

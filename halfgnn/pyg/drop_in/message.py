@@ -86,10 +86,8 @@ class Message(Tensor):
         """The ordinary tensor. reader: the function that reads it, which is counted."""
         if self.tensor is None:
             start = time.perf_counter()
-            if self.viewed is None:
-                self.tensor = self._values()
-            else:
-                self.tensor = self._view_of(self.viewed.materialized())
+            with _without_transforms():
+                self.tensor = self._values() if self.viewed is None else self._view_of(self.viewed.materialized())
             self._version_made = version_of(self.tensor)
             if isinstance(self.lazy, Softmax) and reader is not None and not is_backward():
                 self.lazy.note_read()
@@ -100,9 +98,7 @@ class Message(Tensor):
         return self.tensor
 
     def _values(self) -> Tensor:
-        with _without_transforms():
-            values = materialize(self.lazy)
-        return own_values(values)
+        return own_values(materialize(self.lazy))
 
     def _view_of(self, values: Tensor) -> Tensor:
         assert self.make_view is not None
