@@ -57,6 +57,23 @@ def test_gradients(name, fuse, is_inside, use_reentrant):
     assert_same(actual, expected)
 
 
+@pytest.mark.parametrize("aggr", ["sum", "max"])
+def test_the_result_of_a_checkpoint_is_modified_in_place(aggr):
+    """That of a reentrant one must not be a view."""
+    layer, w = Layer(lambda x, w: x * w, aggr), randn(NUM_EDGES, 1, seed=2)
+
+    def run():
+        x = randn(NUM_NODES, WIDTH, seed=1).requires_grad_()
+        out = checkpoint(layer, 1 * x, edges(), w, use_reentrant=True)
+        out += x
+        out.square().sum().backward()
+        return [out.detach(), x.grad]
+
+    expected = run()
+    with halfgnn.pyg.accelerate():
+        assert_same(run(), expected)
+
+
 def test_a_recomputed_message_is_not_formed():
     layer, x = Layer(lambda x, w: (x + w).relu()), randn(NUM_NODES, WIDTH, seed=1).requires_grad_()
     w = randn(NUM_EDGES, WIDTH, seed=2)

@@ -42,7 +42,8 @@ def reduced(
     dim, sizes = x.edge_dim, [*x.shape]
     shape = (num_nodes, *sizes[:dim], *sizes[dim + 1 :])
     out = out if out.shape == shape else out.expand(shape)
-    return out.movedim(0, dim).contiguous()  # as PyG's, of which callers take views and which they modify in place
+    # As PyG's: no view, because callers take views of it, and modify it in place after a checkpoint too.
+    return out.movedim(0, dim).contiguous() if dim else out.contiguous()
 
 
 def has_rows_of(x: Expression, row: int, num_nodes: int) -> bool:

@@ -410,7 +410,8 @@ def _materialized(x: Expression) -> Tensor:
     grad_bypassed, evaluation = x.grad_bypassed, Evaluation(x)
     values = evaluation.form(evaluation.of(x))
     x.grad_bypassed = grad_bypassed  # gradients pass through the values
-    return (values if x.edge_dim == 0 else values.movedim(0, x.edge_dim)).expand(x.shape)
+    values = values if x.edge_dim == 0 else values.movedim(0, x.edge_dim)
+    return values if values.shape == x.shape else values.expand(x.shape)
 
 
 def own_values(values: Tensor) -> Tensor:
