@@ -13,6 +13,7 @@ from tests.support import ROUTED_FROM
 
 from .compare import fault
 from .draw import LARGE, SIZES, Draw
+from .reduce import reduced
 
 
 def main() -> int:
@@ -21,6 +22,7 @@ def main() -> int:
     parser.add_argument("--first", type=int, default=0)
     parser.add_argument("--seed", type=int, default=1)
     parser.add_argument("--large", action="store_true")
+    parser.add_argument("--reduce", action="store_true", help="print the smallest program found with each fault")
     arguments = parser.parse_args()
     if not arguments.large:
         thresholds.LIMITS = {}
@@ -32,6 +34,9 @@ def main() -> int:
         found = fault(program, case)
         if found is not None:
             faults += 1
+            if arguments.reduce:
+                program = reduced(program, case, found)
+                found = fault(program, case)
             print(f"# case {case} of seed {arguments.seed}: {found}\n{program}", flush=True)
     print(f"{arguments.cases} programs, {faults} faults, {time.perf_counter() - start:.0f} s")
     return min(faults, 1)

@@ -8,10 +8,10 @@ from tests import support
 
 pytest.importorskip("torch_geometric")
 
-from laboratory.programs import compare
+from laboratory.programs import compare, run
 from laboratory.programs.draw import Draw, Program
 
-SEED = 20
+SEED = 21
 
 
 @pytest.fixture
@@ -44,11 +44,11 @@ def test_a_program_is_that_of_its_seed_and_number():
 )
 def test_a_difference_is_found(monkeypatch, change, found):
     """A drop-in that computes something else."""
-    program, calls, out = Program((6, 6), 8, 4, "sum", "propagate"), [], compare._out
+    program, calls, out = Program((6, 6), 8, 4, "sum", "propagate"), [], run.out_of
 
     def second_is_wrong(*args):
         calls.append(args)
         return out(*args) if len(calls) == 1 else change(out(*args))
 
-    monkeypatch.setattr(compare, "_out", second_is_wrong)
+    monkeypatch.setattr(run, "out_of", second_is_wrong)
     assert found in (compare.fault(program, 1) or "")
