@@ -10,6 +10,7 @@ from typing import Any
 
 import torch
 
+from ..common.autograd import LAZY
 from .stand_ins import Route
 from .table import Row, Shared, Table
 
@@ -31,6 +32,8 @@ def _checkpoint(original: Route, function: Any, *args: Any, **kwargs: Any) -> An
             finally:
                 _recomputed.task, _recomputed.is_checkpointed = outer, is_inner
 
+    # A message that the first run materializes would be met as a tensor by the second, which then keeps other tensors.
+    args = tuple(x.materialized("checkpoint") if type(x) in LAZY else x for x in args)
     return original(under_drop_ins, *args, **kwargs)
 
 

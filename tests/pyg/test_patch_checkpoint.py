@@ -154,7 +154,9 @@ def test_first_uses_end_in_no_recomputation(name, way, monkeypatch):
     for least in range(1, 5):
         values = least * NUM_EDGES * WIDTH
         limits = thresholds.Limits((0, 0), (values, values), 1, 1)
-        monkeypatch.setattr(thresholds, "LIMITS", dict.fromkeys(["message", "attention", "softmax", "sum", "rows"], limits))
+        monkeypatch.setattr(
+            thresholds, "LIMITS", dict.fromkeys(["message", "attention", "softmax", "sum", "rows"], limits)
+        )
         monkeypatch.setattr(thresholds, "REUSE", 1)
         edge_index = edges().clone()
         with halfgnn.pyg.accelerate():

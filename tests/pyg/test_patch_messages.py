@@ -152,7 +152,11 @@ MESSAGES = {
     "function of the same values": (lambda x, w: Reversed.apply(x), None),
     "function of a detached message": (lambda x, w: Reversed.apply(x.detach().requires_grad_(x.requires_grad)), None),
     "vmap": (lambda x, w: torch.vmap(torch.mul)(x, w), None),
-    "checkpoint": (lambda x, w: torch.utils.checkpoint.checkpoint(torch.sin, x, use_reentrant=False), COPY_U),
+    "checkpoint": (lambda x, w: torch.utils.checkpoint.checkpoint(torch.sin, x, use_reentrant=False), COPY_E),
+    "checkpoint of a product": (
+        lambda x, w: torch.utils.checkpoint.checkpoint(lambda s, t: (s * t).tanh(), x, w, use_reentrant=False),
+        COPY_E,
+    ),
     "without torch functions": (disabled, COPY_E),
     "written": (written, COPY_E),
     "written with _": (lambda x, w: x.relu_(), COPY_E),
