@@ -92,12 +92,6 @@ class Expression:
     def check_versions(self) -> None:
         """Raises RuntimeError if what it is made of, beside expressions, was modified in place."""
 
-    def tensors(self) -> list[Tensor]:
-        """The tensors whose memory it keeps alive."""
-        return [y for x in self.operands() for y in x.tensors()] + (
-            [] if self.cache.values is None else [self.cache.values]
-        )
-
     def detached(self) -> Expression:
         """The same without gradients."""
         twin = copy.copy(self)
@@ -159,9 +153,6 @@ class Gather(Expression):
             values = snapshot(self.x)
             self.snapshot = None if values is self.x else values
 
-    def tensors(self) -> list[Tensor]:
-        return [self.x, *super().tensors()]
-
     def current(self) -> Tensor:
         """x as it was. Raises RuntimeError if it, or edge_index, was modified in place."""
         if version_of(self.propagation.edge_index) != self.edges_version:
@@ -200,9 +191,6 @@ class Op(Expression):
     def check_versions(self) -> None:
         for x, version in self._versions:
             check_version(x, version)
-
-    def tensors(self) -> list[Tensor]:
-        return [*super().tensors(), *(x for x, _ in self._versions)]
 
 
 class Softmax(Expression):

@@ -53,7 +53,7 @@ def _dropout(func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
 
 
 def _lower_dropout(input: Any, p: float = 0.5, training: bool = True, inplace: bool = False) -> Any:
-    return NotImplemented if training and p != 0 else input
+    return input if (p == 0 or not training) and 0 <= p <= 1 else NotImplemented
 
 
 def _linear(func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
