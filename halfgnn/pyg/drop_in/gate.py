@@ -71,9 +71,11 @@ class Call(NamedTuple):
     dim: int
     num_rows: Any
     kind: str | None
+    size: Size
 
-    def size(self) -> Size:
-        return Size.of(self.src, str(self.kind))
+    @classmethod
+    def of(cls, src: Any, index: Any, dim: int, num_rows: Any, kind: str | None) -> Call:
+        return cls(src, index, dim, num_rows, kind, Size.of(src, str(kind)))
 
     def owner(self) -> Owner | None:
         """The edges of whose edge_index the index is a row, if it is one of a known edge_index."""

@@ -24,8 +24,8 @@ from .size import Size, has_gradient, seen_by, weighed_rows
 def graph_by(call: Call) -> Graph:
     """The Graph of the index of a call. Raises FallBack if it is not made."""
     index, topology = plain(call.index), _topology_of(plain(call.index))
-    is_known = bool(topology.graphs) or call.size().is_repeated(topology.num_values)
-    topology.num_values += call.size().values
+    is_known = bool(topology.graphs) or call.size.is_repeated(topology.num_values)
+    topology.num_values += call.size.values
     if not is_known:
         require(_first_use_reason(topology, index, call))
     low, high = bounds_of(topology, index)
@@ -56,7 +56,7 @@ def graph_over(call: Call, owner: Owner | None) -> Graph:
         require(propagation.refusal)
         if call.num_rows is None and call.index.numel():
             call = call._replace(num_rows=int(call.index.max()) + 1)
-        size = call.size()
+        size = call.size
         if call.kind is None or size._replace(kind="message").pays_for(propagation.edge_index):
             require(call.edges_reason(owner) or rows_reason(call.src))
             return propagation.ending_in(row, call.num_rows)
@@ -154,7 +154,7 @@ def _topology_of(index: Tensor) -> Topology:
 
 def _first_use_reason(topology: Topology, index: Tensor, call: Call) -> str | None:
     """Why an index that nobody has seen before is left to PyG."""
-    size, num_rows = call.size(), call.src.shape[0]
+    size, num_rows = call.size, call.src.shape[0]
     if index.is_cuda or not size.pays_for_sorting(num_rows, True):  # on CUDA reading it waits for the device
         return Reason.FIRST_USE_OF_INDEX
     if is_sorted(topology, index) or size.pays_for_sorting(num_rows, False):

@@ -53,7 +53,8 @@ class Size(NamedTuple):
     @classmethod
     def of(cls, x: Any, kind: str) -> Size:
         """Of a reduction of x."""
-        return cls(weighed(x.numel(), x), has_gradient(x), kind)
+        num_values = x.numel() // thresholds.GPU_SPEED if x.is_cuda else x.numel()
+        return cls(num_values, x.requires_grad and torch.is_grad_enabled(), kind)
 
     def is_below_limit(self) -> bool:
         """Whether the library is faster even if the graph is cached."""

@@ -88,7 +88,7 @@ def _rows_of(x: Tensor, index: Tensor, dim_size: Any, dim: int, names: Sequence[
     is_extreme = "max" in names or "min" in names
     # PyG makes one reduction after the other of what one pass reads.
     size = Size(weighed(x.numel(), x) * (len(names) if x.is_cuda else 1), has_gradient(x), is_extreme=is_extreme)
-    call = Call(x if lazy is None else lazy, index, dim, dim_size, "sum")
+    call = Call.of(x if lazy is None else lazy, index, dim, dim_size, "sum")
     owner = None if size.is_below_limit() else call.owner()
     if owner is None or call.edges_reason(owner) is not None:
         return None

@@ -153,7 +153,7 @@ def _reduced(
     try:
         require(reason or _reason(name, reduction, input, dim, index, src))
         vector = index if name == "index_add" else _of_rows(index)
-        rows = reduced_call(name, Call(src, vector, 0, input.shape[0], reduction))
+        rows = reduced_call(name, Call.of(src, vector, 0, input.shape[0], reduction))
     except FallBack as left:
         fell_back[name, left.reason] += 1
         return None

@@ -79,7 +79,7 @@ def _left(original: Original, src: Tensor, index: Tensor, dim: int, dim_size: in
 def _scatter(original: Original, src: Tensor, index: Tensor, dim: int, dim_size: int | None, reduce: str) -> Tensor:
     name = _NAMES.get(reduce) or f"gspmm:copy_e_{reduce}"
     try:
-        return reduced_call(name, Call(src, index, dim, dim_size, REDUCES.get(reduce)))
+        return reduced_call(name, Call.of(src, index, dim, dim_size, REDUCES.get(reduce)))
     except FallBack as left:
         fell_back[name, left.reason] += 1
         fall_back = _of_few if left.reason is Reason.FIRST_USE_OF_INDEX else _left
@@ -95,7 +95,7 @@ def segment(original: Original, src: Tensor, ptr: Tensor, reduce: str = "sum") -
     try:
         if is_small(src, reduction):
             raise FallBack(Reason.FEW_VALUES)
-        g = graph_between(Call(src, ptr, 0, None, reduction))
+        g = graph_between(Call.of(src, ptr, 0, None, reduction))
     except FallBack as left:
         fell_back[name, left.reason] += 1
         if reduction in ("sum", "mean") and adds_in_half(src):

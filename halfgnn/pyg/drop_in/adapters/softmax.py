@@ -81,13 +81,17 @@ def _softmax(
     lazy = expression_of(src)
     strides = strides_like(src if lazy is None else lazy)
     if lazy is not None and mode_reason() is None:
-        out = _deferred(Call(lazy, index, dim, num_nodes, "softmax")) if ON.fuse and isinstance(index, Tensor) else None
+        out = (
+            _deferred(Call.of(lazy, index, dim, num_nodes, "softmax"))
+            if ON.fuse and isinstance(index, Tensor)
+            else None
+        )
         if out is not None:
             return out
         src = shared_values(lazy)
     src = tensor_of(src, "softmax")
     try:
-        g = _graph(Call(src, index if ptr is None else ptr, dim, num_nodes, "softmax"), ptr is not None)
+        g = _graph(Call.of(src, index if ptr is None else ptr, dim, num_nodes, "softmax"), ptr is not None)
     except FallBack as left:
         fell_back["edge_softmax", left.reason] += 1
         is_few = left.reason is Reason.FIRST_USE_OF_INDEX and src.numel() <= FEW_INDEXED
@@ -110,7 +114,7 @@ def _graph(call: Call, is_between: bool) -> Graph:
         raise FallBack(Reason.FEW_VALUES)
     if is_between:
         return graph_between(call)
-    if call.size().is_first_use(call.index, current_edges()):
+    if call.size.is_first_use(call.index, current_edges()):
         raise FallBack(Reason.FIRST_USE_OF_INDEX)
     return graph_over(call, call.owner())
 

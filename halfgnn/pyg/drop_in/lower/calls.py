@@ -14,7 +14,7 @@ from ..accounts import routed
 from ..call import current_edges, plain
 from ..expression import Expression
 from ..gate import Call, FallBack, Owner, require
-from ..message import Message, expression_of, tensor_of
+from ..message import Message
 from ..options import ON
 from ..rows_by_index import graph_over
 from ..rows_by_index import reduced as reduced_rows
@@ -28,14 +28,15 @@ LOWERINGS: list[Lowering] = [attention.fused]
 def reduced_call(name: str, call: Call) -> Tensor:
     """The rows of a call reduced. Raises FallBack if they are left to the library. name: as it is counted."""
     require(index_reason(plain(call.index), call.src))
-    if type(call.src) is not Message and call.kind and call.size().is_first_use(call.index, current_edges()):
+    if type(call.src) is not Message and call.kind and call.size.is_first_use(call.index, current_edges()):
         raise FallBack(Reason.FIRST_USE_OF_INDEX)
     owner = call.owner()
-    rows = reduced_message(call, owner)
-    if rows is not None:
-        return rows
-    call = call._replace(src=tensor_of(call.src, name))
-    if call.is_transposed(owner):
+    if type(call.src) is Message:
+        rows = reduced_message(call, owner)
+        if rows is not None:
+            return rows
+        call = call._replace(src=call.src.materialized(name))
+    if call.dim != 0 and call.is_transposed(owner):
         dim = call.dim
         rows = reduced_call(name, call._replace(src=call.src.movedim(dim, 0).contiguous(), dim=0))
         return rows.movedim(0, dim).contiguous()  # as PyG's, of which callers take views
@@ -46,7 +47,7 @@ def reduced_call(name: str, call: Call) -> Tensor:
 
 def reduced_message(call: Call, owner: Owner | None) -> Tensor | None:
     """The rows of a message reduced without materializing it; None if they have to be materialized."""
-    lazy = expression_of(call.src)
+    lazy = call.src.expression()
     if lazy is None or owner is None or call._replace(src=lazy).edges_reason(owner) is not None:
         return None
     if mode_reason() is not None:  # which would see messages
