@@ -137,7 +137,7 @@ def _put_last(values: dict[Any, Any], key: Any, value: Any) -> None:
     values[key] = value
 
 
-known: ByTensor[Topology] = ByTensor()  # tensors of the same content may share theirs
+known: ByTensor[Topology] = ByTensor()  # tensors of the same content may share one
 
 
 def topology_of(tensor: Tensor) -> Topology:

@@ -1,4 +1,4 @@
-"""Which operators on messages are put off until their results are needed.
+"""Which operators on messages are deferred until their results are needed.
 
 What depends on the nodes of one side alone is computed for the nodes. What combines both sides or edges is left for the reduction,
 the sum over the last dimension or the linear layer that reads it, see lower/values.py.

@@ -1,6 +1,6 @@
 """Attention that is written by hand in messages, as one fused operator, unless ``patch(fuse=False)``.
 
-The softmax of logits over the edges of a node is put off, as a message, until messages that it weights are summed. Then
+The softmax of logits over the edges of a node is deferred, as a message, until messages that it weights are summed. Then
 
 * logits ``(q_i * (k_j + e)).sum(-1)``, scaled, with a bias per edge and head, and values ``v_j + f`` make one dot_attention;
 * logits ``(leaky_relu(x_i + y_j + e) * a).sum(-1)``, of which values are ``y_j``, one gatv2_attention;
@@ -50,7 +50,7 @@ class _Logits:
     attention: Tensor | None = None
 
 
-# Modules whose softmax was read, in evaluation and in training: what is put off is then made step by step, at a cost.
+# Modules whose softmax was read, in evaluation and in training: what is deferred is then computed step by step, at a cost.
 _READ: tuple[weakref.WeakSet[Any], weakref.WeakSet[Any]] = weakref.WeakSet(), weakref.WeakSet()
 
 
@@ -81,7 +81,7 @@ def is_exp_wide(x: Expression | Tensor) -> bool:
 
 
 def _note_read(module: Any, readers: weakref.WeakSet[Any]) -> None:
-    if module is not None and not is_checkpointed():  # which would not put off again what it recomputes
+    if module is not None and not is_checkpointed():  # which would not defer again what it recomputes
         readers.add(module)
 
 
@@ -112,10 +112,10 @@ def fused(x: Expression, evaluation: Evaluation, row: int, num_nodes: int) -> Te
 
 
 def _is_alive_like(part: Expression, whole: Expression) -> bool:
-    """Whether all expressions down to rows of nodes need a gradient if the whole does, and nobody waits for one of theirs. Else
-    something was detached, or frozen.
+    """Whether all expressions down to rows of nodes need a gradient if the whole does, and none of theirs is observed.
 
-    What an operator was applied to must not have been modified in place.
+    Otherwise something was detached, or frozen. What an operator was applied to must not have been modified in place: that raises
+    RuntimeError.
     """
     if part.requires_grad != whole.requires_grad or part.is_watched():
         return False
