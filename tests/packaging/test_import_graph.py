@@ -25,6 +25,8 @@ LAYERS = (
     ("halfgnn.ops",),
     ("halfgnn.graphs_by_tensor",),
     ("halfgnn.nn", "halfgnn.drop_in"),
+    ("halfgnn.expressions",),
+    ("halfgnn.compiled",),
     ("halfgnn.dataloading", "halfgnn.dgl", "halfgnn.pyg"),
     ("halfgnn.compat",),
     ("halfgnn",),

@@ -13,8 +13,8 @@ from torch_geometric.nn import MessagePassing
 from torch_geometric.utils import softmax
 
 import halfgnn.pyg
+from halfgnn.expressions import attention as _attention
 from halfgnn.pyg.drop_in.adapters import softmax as _softmax
-from halfgnn.pyg.drop_in.lower import attention as _attention
 from tests import support
 from tests.pyg.test_patch_modules import NUM_EDGES, NUM_NODES, assert_same, edges, randn, routed
 

@@ -149,7 +149,7 @@ FORMS = {  # name: (message, what is routed beside reductions)
 
 @pytest.fixture
 def any_size(monkeypatch):
-    monkeypatch.setattr(halfgnn.pyg.drop_in.lower.relations, "_SMALLEST", 1)
+    monkeypatch.setattr(halfgnn.pyg.drop_in.relations, "_SMALLEST", 1)
 
 
 def of_relations():

@@ -4,10 +4,9 @@ from __future__ import annotations
 
 from typing import Any
 
-from ...drop_in.accounts import Accounts
+from ...expressions.accounts import accounts, fell_back, routed
 
-accounts = Accounts()
-routed, fell_back = accounts.routed, accounts.fell_back
+__all__ = ["accounts", "fell_back", "reset_stats", "routed", "stats"]
 
 
 def stats() -> dict[str, dict[str, Any]]:

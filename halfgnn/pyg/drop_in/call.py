@@ -9,8 +9,9 @@ from typing import Any
 
 from torch import Tensor
 
+from ...drop_in.gate import Reason
+from ...expressions.propagation import Propagation
 from ...graphs_by_tensor.store import is_known
-from .propagation import Propagation, module_reason
 
 # The last call in each thread, whose edge_index and module are not kept alive: [references to both, size, reference to the
 # Propagation that messages of the call hold].
@@ -76,3 +77,18 @@ def _candidates(index: Tensor) -> Iterator[Propagation]:
     base = None if index.is_inference() else index._base
     if base is not None and base.dim() == 2 and base.shape[0] == 2 and is_known(base):
         yield Propagation(base, [None, None])
+
+
+_HOOKS = tuple(
+    f"_{step}_forward{when}hooks"
+    for step in ("propagate", "message", "aggregate", "edge_update")
+    for when in ("_", "_pre_")
+)
+
+
+def module_reason(conv: Any) -> str | None:
+    """Why the messages of a module must be materialized."""
+    if conv.explain:
+        return Reason.EXPLAIN
+    attributes = conv.__dict__
+    return Reason.HOOKS if any([attributes[hooks] for hooks in _HOOKS]) else None

@@ -11,9 +11,9 @@ import torch
 from torch import Tensor, nn
 
 from ...drop_in.checkpoint import is_backward
-from .expression import Expression, of_shape
-from .lower import relations
-from .lower.linear import linear
+from ...expressions.expression import Expression, of_shape
+from ...expressions.linear import linear
+from . import relations
 from .message import HANDLERS, Message, expression_of, extend, is_watched_or_transformed, message_of, messages_in
 
 # ---- functions that do not read values -----------------------------------------------------------------------------------------

@@ -12,10 +12,10 @@ from torch import Tensor, nn
 
 from ...common.kept import ordinary_tensors
 from ...drop_in.gate import IDS, Reason, index_reason, mode_reason, operands_reason
+from ...expressions.expression import Expression
+from ...expressions.propagation import Propagation
 from ...graphs_by_tensor.edge_index import holds_ids_below
 from .call import owner_of, plain
-from .expression import Expression
-from .propagation import Propagation
 from .size import Size
 
 

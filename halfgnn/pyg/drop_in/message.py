@@ -21,11 +21,11 @@ from torch.utils._pytree import tree_leaves
 from ...common.autograd import LAZY
 from ...drop_in.checkpoint import is_backward
 from ...drop_in.compiled import skip_frames
+from ...expressions.expression import Expression, Gather, Op, Softmax, version_of
+from ...expressions.propagation import Propagation
+from ...expressions.rules import extended
+from ...expressions.values import materialize, own_values
 from .accounts import accounts, fell_back
-from .expression import Expression, Gather, Op, Softmax, version_of
-from .lower.values import materialize, own_values
-from .propagation import Propagation
-from .rules import extended
 
 _aten = torch.ops.aten
 Handler = Callable[[Any, tuple[Any, ...], dict[str, Any]], Any]

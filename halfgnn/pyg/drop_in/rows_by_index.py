@@ -11,13 +11,13 @@ from ... import ops
 from ...common.autograd import apply
 from ...common.precision import without_autocast
 from ...drop_in.gate import Reason, index_reason
+from ...expressions.rows import GatherRows, has_gradient_in_half, rows_at
 from ...graph import Graph
 from ...graphs_by_tensor.index import bounds_of, graph_of_index, graph_of_offsets, is_sorted
 from ...graphs_by_tensor.store import Topology, has_graph, is_known, topology_at
 from .accounts import routed
 from .call import owner_of, plain
 from .gate import Call, FallBack, Owner, eager_reason, require, rows_reason
-from .rows import GatherRows, has_gradient_in_half, rows_at
 from .size import Size, has_gradient, seen_by, weighed_rows
 
 

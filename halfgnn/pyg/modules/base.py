@@ -33,7 +33,7 @@ from ...graphs_by_tensor.loops import with_self_loops
 from ...nn.attention import safe_to_modify
 from ...nn.projections import applied, is_just, linear, trimmed
 from ..drop_in.accounts import fell_back
-from ..drop_in.propagation import module_reason
+from ..drop_in.call import module_reason
 
 LINEARS.append(Linear)
 

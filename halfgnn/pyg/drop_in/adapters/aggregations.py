@@ -11,17 +11,17 @@ from .... import ops
 from ....common.autograd import snapshot
 from ....common.precision import HALF, autocasts, computed_type, without_autocast
 from ....drop_in.gate import index_reason, mode_reason
+from ....expressions.reduce import incidence
+from ....expressions.rows import as_int64
+from ....expressions.values import Evaluation, Rows, shared_values
 from ....graph import Graph
 from ....ops.copy_u_reduce import REDUCTIONS
 from ...modules.base import reduction_of
 from ..accounts import routed
 from ..call import plain
 from ..gate import Call, rows_reason
-from ..lower.reduce import incidence
-from ..lower.values import Evaluation, Rows, shared_values
 from ..message import Message, expression_of
 from ..options import ON
-from ..rows import as_int64
 from ..size import Size, has_gradient, weighed
 
 Original = Callable[..., Any]

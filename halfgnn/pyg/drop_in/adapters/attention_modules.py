@@ -16,16 +16,16 @@ from torch_geometric import nn
 from ....common.operands import width_of
 from ....common.precision import HALF, autocasts
 from ....drop_in.gate import Reason, cuda_has_attention, mode_reason, operands_reason, tracing_reason
+from ....expressions.propagation import Propagation
 from ...modules.base import options_reason
 from ...modules.gat_conv import GATConv
 from ...modules.gatv2_conv import GATv2Conv
 from ...modules.transformer_conv import TransformerConv
 from .. import thresholds
 from ..accounts import fell_back, routed
-from ..call import plain
+from ..call import module_reason, plain
 from ..gate import ids_reason, rows_reason
 from ..options import ON
-from ..propagation import Propagation, module_reason
 from ..size import Size, weighed
 
 Original = Callable[..., Any]

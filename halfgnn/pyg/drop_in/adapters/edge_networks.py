@@ -14,14 +14,14 @@ from torch_geometric import nn
 from torch_geometric.nn.models import schnet
 
 from ....drop_in.gate import Reason, mode_reason, tracing_reason
+from ....expressions.propagation import Propagation
 from ...modules.base import options_reason
 from ...modules.cf_conv import CFConv
 from ...modules.edge_conv import EdgeConv
 from ..accounts import fell_back, routed
-from ..call import plain
+from ..call import module_reason, plain
 from ..gate import ids_reason, rows_reason
 from ..options import ON
-from ..propagation import Propagation, module_reason
 from ..size import Size
 from .attention_modules import Original, as_module, features_reason, pair_of, topology_reason
 

@@ -19,8 +19,8 @@ from ....drop_in.gate import Reason, index_reason, mode_reason
 from ....drop_in.stand_ins import calling_package
 from .. import thresholds
 from ..accounts import fell_back, routed
+from ..calls import reduced_call
 from ..gate import Call, FallBack, require
-from ..lower.calls import reduced_call
 from ..message import Message
 from ..size import is_small
 from .indexing import LEFT_ALONE

@@ -18,16 +18,15 @@ from ....drop_in.checkpoint import is_checkpointed
 from ....drop_in.compiled import is_compiled
 from ....drop_in.gate import Reason, mode_reason
 from ....drop_in.stand_ins import calling_package, inline
+from ....expressions.propagation import Propagation
+from ....expressions.rows import has_gradient_in_half, in_fp32, rows_in_fp32
 from ....graphs_by_tensor.store import is_known, note_selection
-from .. import thresholds
+from .. import relations, thresholds
 from ..accounts import fell_back
 from ..call import current_edges
 from ..gate import FallBack, eager_reason, ids_reason, require
-from ..lower import relations
 from ..message import gather, message_of
 from ..options import ON
-from ..propagation import Propagation
-from ..rows import has_gradient_in_half, in_fp32, rows_in_fp32
 from ..rows_by_index import gathered
 from ..size import Size, has_gradient, may_share, weighed_rows
 

@@ -12,13 +12,13 @@ from ....drop_in.compiled import is_compiled
 from ....drop_in.gate import Reason, mode_reason
 from ....drop_in.stand_ins import Route as Original
 from ....drop_in.stand_ins import inline
+from ....expressions.propagation import Propagation
+from ....expressions.rows import gathered_rows
 from .. import thresholds
 from ..accounts import accounts, fell_back
 from ..call import begin, current, current_edges, plain
 from ..gate import FallBack, eager_reason, ids_reason, require
 from ..message import gather
-from ..propagation import Propagation
-from ..rows import gathered_rows
 from ..size import Size, has_gradient
 from .refused_graphs import refuse_graph
 

@@ -8,11 +8,11 @@ from ....drop_in.compiled import is_compiled
 from ....drop_in.gate import Reason
 from ....drop_in.stand_ins import Route as Original
 from ....drop_in.stand_ins import inline
+from ....expressions.rows import FEW_INDEXED, adds_in_half, are_plain_rows, as_int64, in_fp32
 from ..accounts import fell_back, routed
+from ..calls import REDUCES, reduced_call
 from ..gate import Call, FallBack
-from ..lower.calls import REDUCES, reduced_call
 from ..message import Message, tensor_of
-from ..rows import FEW_INDEXED, adds_in_half, are_plain_rows, as_int64, in_fp32
 from ..rows_by_index import graph_between
 from ..rows_by_index import reduced as reduced_rows
 from ..size import is_small

@@ -2,24 +2,28 @@
 
 from __future__ import annotations
 
+import weakref
+from typing import Any
+
 from torch import Tensor
 
 from .... import ops
 from ....common.precision import without_autocast
+from ....drop_in.checkpoint import is_checkpointed
 from ....drop_in.compiled import is_compiled
 from ....drop_in.gate import Reason, index_reason, mode_reason
 from ....drop_in.stand_ins import Route as Original
 from ....drop_in.stand_ins import inline
+from ....expressions.attention import is_exp_wide, softmax_of
+from ....expressions.expression import strides_like
+from ....expressions.rows import FEW_INDEXED, adds_in_half, are_plain_rows, as_int64, in_fp32
+from ....expressions.values import own_values, shared_values
 from ....graph import Graph
 from ..accounts import fell_back, routed
-from ..call import current_edges, plain
-from ..expression import strides_like
+from ..call import current_edges, current_module, plain
 from ..gate import Call, FallBack, require
-from ..lower.attention import is_exp_wide, softmax_of
-from ..lower.values import own_values, shared_values
 from ..message import Message, expression_of, tensor_of
 from ..options import ON
-from ..rows import FEW_INDEXED, adds_in_half, are_plain_rows, as_int64, in_fp32
 from ..rows_by_index import graph_between, graph_over
 from ..size import is_small
 
@@ -129,5 +133,19 @@ def _deferred(call: Call) -> Tensor | None:
     owner = call.owner()
     if owner is None or call.edges_reason(owner) is not None:
         return None
-    softmax = softmax_of(call.src, *owner, call.num_rows, ON.fuse_all)
+    module = current_module()
+    readers = _READ[bool(getattr(module, "training", False))]
+    if module in readers:
+        return None
+    softmax = softmax_of(call.src, *owner, call.num_rows, ON.fuse_all, lambda: _note_read(module, readers))
     return None if softmax is None else Message.of(softmax)
+
+
+# Modules whose softmax was read, in evaluation and in training, by dropout or to be returned: what is deferred is then computed
+# step by step, at a cost.
+_READ: tuple[weakref.WeakSet[Any], weakref.WeakSet[Any]] = weakref.WeakSet(), weakref.WeakSet()
+
+
+def _note_read(module: Any, readers: weakref.WeakSet[Any]) -> None:
+    if module is not None and not is_checkpointed():  # which would not defer again what it recomputes
+        readers.add(module)

@@ -11,17 +11,17 @@ from torch import Tensor
 
 from ....common.precision import without_autocast
 from ....drop_in.gate import Reason, index_reason, mode_reason, operands_reason
+from ....expressions.propagation import Propagation
+from ....expressions.rows import adds_in_half, in_fp32
 from ....graph import Graph
 from ....graphs_by_tensor.matrix import graph_of_matrix
 from ....graphs_by_tensor.store import is_heard_of
 from ...modules.base import reduced
 from ..accounts import fell_back, routed
 from ..call import plain
+from ..calls import REDUCES
 from ..gate import FallBack, eager_reason, ids_reason, require
-from ..lower.calls import REDUCES
 from ..options import ON
-from ..propagation import Propagation
-from ..rows import adds_in_half, in_fp32
 from ..size import Size, has_gradient, weighed
 
 Original = Callable[..., Any]

@@ -2,20 +2,11 @@
 
 from __future__ import annotations
 
-from typing import Any
-
 from torch import Tensor
 
-from ...drop_in.gate import Reason
-from ...graph import Graph
-from ...graphs_by_tensor.edge_index import graph_of, graph_with
-from ...graphs_by_tensor.store import address_of
-
-_HOOKS = tuple(
-    f"_{step}_forward{when}hooks"
-    for step in ("propagate", "message", "aggregate", "edge_update")
-    for when in ("_", "_pre_")
-)
+from ..graph import Graph
+from ..graphs_by_tensor.edge_index import graph_of, graph_with
+from ..graphs_by_tensor.store import address_of
 
 
 class Propagation:
@@ -81,11 +72,3 @@ def _turned(g: Graph) -> Graph:
 def _reverse(g: Graph) -> Graph:
     g.csc(), g.csr()  # made once for all reversed graphs
     return g.reverse()
-
-
-def module_reason(conv: Any) -> str | None:
-    """Why the messages of a module must be materialized."""
-    if conv.explain:
-        return Reason.EXPLAIN
-    attributes = conv.__dict__
-    return Reason.HOOKS if any([attributes[hooks] for hooks in _HOOKS]) else None

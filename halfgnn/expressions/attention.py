@@ -6,28 +6,25 @@ The softmax of logits over the edges of a node is deferred, as a message, until 
 * logits ``(leaky_relu(x_i + y_j + e) * a).sum(-1)``, of which values are ``y_j``, one gatv2_attention;
 * logits ``leaky_relu(a_i + b_j + e)``, one per head, and values ``v_j``, one gat_attention.
 
-Anything else is computed step by step. Modules whose softmax was read before, by dropout or to be returned, are left alone.
+Anything else is computed step by step.
 """
 
 from __future__ import annotations
 
 import math
-import weakref
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from typing import Any
 
 import torch
 from torch import Tensor
 
-from .... import ops
-from ....common.autograd import snapshot
-from ....common.precision import HALF, autocasts
-from ....drop_in.checkpoint import is_checkpointed
-from ..accounts import routed
-from ..call import current_module
-from ..expression import BINARY, ORDERLY, SUM, Expression, Gather, Op, Softmax, strides_like
-from ..propagation import Propagation
+from .. import ops
+from ..common.autograd import snapshot
+from ..common.precision import HALF, autocasts
+from .accounts import routed
+from .expression import BINARY, ORDERLY, SUM, Expression, Gather, Op, Softmax, strides_like
+from .propagation import Propagation
 from .values import Evaluation, Rows, is_over_last
 
 _LEAKY_RELU = torch.ops.aten.leaky_relu.default
@@ -50,39 +47,31 @@ class _Logits:
     attention: Tensor | None = None
 
 
-# Modules whose softmax was read, in evaluation and in training: what is deferred is then computed step by step, at a cost.
-_READ: tuple[weakref.WeakSet[Any], weakref.WeakSet[Any]] = weakref.WeakSet(), weakref.WeakSet()
-
-
-def softmax_of(logits: Expression, propagation: Propagation, row: int, num_nodes: int, any_dot: bool) -> Softmax | None:
+def softmax_of(
+    logits: Expression,
+    propagation: Propagation,
+    row: int,
+    num_nodes: int,
+    any_dot: bool,
+    note_read: Callable[[], None] = lambda: None,
+) -> Softmax | None:
     """The softmax over the edges of each node of a row; None if nothing can be made of it.
 
-    any_dot: also that of a dot without terms of edges, which takes as long as its steps, but keeps less.
+    any_dot: also that of a dot without terms of edges, which takes as long as its steps, but keeps less. note_read: called when
+    the softmax is materialized.
     """
     if logits.propagation.edge_index is not propagation.edge_index or logits.edge_dim != 0:
-        return None
-    module = current_module()
-    readers = _READ[bool(getattr(module, "training", False))]
-    if module in readers:
         return None
     parsed = _logits(logits, row)
     if parsed is None or not (any_dot or parsed.slope is not None or parsed.edge is not None):
         return None
     dtype = torch.float32 if is_exp_wide(logits) else logits.dtype
-    in_autocast = autocasts(logits.device)
-    return Softmax(
-        logits, row, num_nodes, dtype, strides_like(logits), in_autocast, lambda: _note_read(module, readers)
-    )
+    return Softmax(logits, row, num_nodes, dtype, strides_like(logits), autocasts(logits.device), note_read)
 
 
 def is_exp_wide(x: Expression | Tensor) -> bool:
     """Whether autocast takes the exp of x in fp32, as it does on CUDA."""
     return x.is_cuda and x.dtype in HALF and autocasts(x.device)
-
-
-def _note_read(module: Any, readers: weakref.WeakSet[Any]) -> None:
-    if module is not None and not is_checkpointed():  # which would not defer again what it recomputes
-        readers.add(module)
 
 
 def fused(x: Expression, evaluation: Evaluation, row: int, num_nodes: int) -> Tensor | None:

@@ -12,10 +12,10 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from ....common.autograd import snapshot
-from ....common.precision import HALF, computed_type, without_autocast
-from ..accounts import routed
-from ..expression import Expression, Gather
+from ..common.autograd import snapshot
+from ..common.precision import HALF, computed_type, without_autocast
+from .accounts import routed
+from .expression import Expression, Gather
 from .values import ALL, EDGES, Combined, Evaluation, Joined, Rows, Value
 
 Terms = dict[int | str, list[tuple[Tensor, Tensor]]]  # by whose rows they are: rows, and their part of the weight

@@ -16,14 +16,14 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from .... import ops
-from ....common.autograd import snapshot
-from ....common.precision import HALF, without_autocast
-from ....drop_in.checkpoint import is_backward
-from ....graph import Graph
-from ....graphs_by_tensor.edge_index import graph_with, reached
-from ..accounts import routed
-from ..expression import (
+from .. import ops
+from ..common.autograd import snapshot
+from ..common.precision import HALF, without_autocast
+from ..drop_in.checkpoint import is_backward
+from ..graph import Graph
+from ..graphs_by_tensor.edge_index import graph_with, reached
+from .accounts import routed
+from .expression import (
     BINARY,
     CAT,
     POLES,
@@ -38,7 +38,7 @@ from ..expression import (
     is_negated,
     is_of_edges,
 )
-from ..rows import gathered_rows
+from .rows import gathered_rows
 
 EDGES, ALL = "edges", "all"
 _FUNCTIONS: dict[str, Callable[..., Any]] = {

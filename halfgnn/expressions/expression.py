@@ -1,7 +1,7 @@
 """What is computed for each edge: an expression of features of nodes, data of edges and operators, without values of its own.
 
 An expression is built by a :class:`Message <halfgnn.pyg.drop_in.message.Message>`, and lowered, as a whole, by the functions of
-``lower/``. It has no autograd node: what it is lowered to has the history. It does not know how it was built.
+this package. It has no autograd node: what it is lowered to has the history. It does not know how it was built.
 """
 
 from __future__ import annotations
@@ -13,7 +13,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from ...common.autograd import snapshot
+from ..common.autograd import snapshot
 from .propagation import Propagation
 
 

@@ -8,12 +8,12 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from .... import ops
-from ....common.autograd import snapshot
-from ....common.precision import HALF
-from ....graph import Graph
-from ..accounts import routed
-from ..expression import SHAPES, SUM, Expression, Op
+from .. import ops
+from ..common.autograd import snapshot
+from ..common.precision import HALF
+from ..graph import Graph
+from .accounts import routed
+from .expression import SHAPES, SUM, Expression, Op
 from .values import ALL, EDGES, Combined, Evaluation, Rectified, Rows, Value, is_narrow
 
 _NAMES = {"copy_lhs": "copy_u", "copy_rhs": "copy_e"}  # of operators that read one side, as counted

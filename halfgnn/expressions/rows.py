@@ -14,11 +14,11 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from ... import ops
-from ...common.autograd import apply
-from ...common.precision import HALF, without_autocast
-from ...drop_in.gate import mode_reason
-from ...graph import Graph
+from .. import ops
+from ..common.autograd import apply
+from ..common.precision import HALF, without_autocast
+from ..drop_in.gate import mode_reason
+from ..graph import Graph
 from .accounts import routed
 
 _COPIED = (*HALF, torch.float32)

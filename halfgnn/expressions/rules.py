@@ -1,7 +1,7 @@
 """Which operators on messages are deferred until their results are needed.
 
 What depends on the nodes of one side alone is computed for the nodes. What combines both sides or edges is left for the reduction,
-the sum over the last dimension or the linear layer that reads it, see lower/values.py.
+the sum over the last dimension or the linear layer that reads it, see values.py.
 """
 
 from __future__ import annotations
@@ -12,8 +12,8 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from ...common.precision import may_mix
-from ...drop_in.gate import types_on
+from ..common.precision import may_mix
+from ..drop_in.gate import types_on
 from .expression import (
     BINARY,
     CAT,

@@ -8,18 +8,18 @@ from __future__ import annotations
 
 from torch import Tensor
 
-from ....common.precision import autocasts, computed_type, without_autocast
-from ....drop_in.gate import Reason, index_reason, mode_reason
-from ..accounts import routed
-from ..call import current_edges, plain
-from ..expression import Expression
-from ..gate import Call, FallBack, Owner, require
-from ..message import Message
-from ..options import ON
-from ..rows_by_index import graph_over
-from ..rows_by_index import reduced as reduced_rows
-from . import attention
-from .reduce import Lowering, has_rows_of, reduced
+from ...common.precision import autocasts, computed_type, without_autocast
+from ...drop_in.gate import Reason, index_reason, mode_reason
+from ...expressions import attention
+from ...expressions.expression import Expression
+from ...expressions.reduce import Lowering, has_rows_of, reduced
+from .accounts import routed
+from .call import current_edges, plain
+from .gate import Call, FallBack, Owner, require
+from .message import Message
+from .options import ON
+from .rows_by_index import graph_over
+from .rows_by_index import reduced as reduced_rows
 
 REDUCES = {"sum": "sum", "add": "sum", "mean": "mean", "max": "max", "amax": "max", "min": "min", "amin": "min"}
 LOWERINGS: list[Lowering] = [attention.fused]

@@ -11,16 +11,16 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from ....common.precision import without_autocast
-from ....drop_in.gate import types_on
-from ....graphs_by_tensor.edge_index import holds_ids_below
-from ....graphs_by_tensor.store import topology_of
-from ..accounts import routed
-from ..adapters.edge_index import made_once
-from ..call import current
-from ..expression import Expression, Gather
-from ..propagation import Pairs, Propagation
-from .values import Evaluation, Rows, materialize
+from ...common.precision import without_autocast
+from ...drop_in.gate import types_on
+from ...expressions.expression import Expression, Gather
+from ...expressions.propagation import Pairs, Propagation
+from ...expressions.values import Evaluation, Rows, materialize
+from ...graphs_by_tensor.edge_index import holds_ids_below
+from ...graphs_by_tensor.store import topology_of
+from .accounts import routed
+from .adapters.edge_index import made_once
+from .call import current
 
 _SMALLEST = 65_536  # values of weights per edge that are formed without more ado
 _MOST_RELATIONS = 512

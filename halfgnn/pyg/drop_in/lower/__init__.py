@@ -1,1 +1,0 @@
-"""What expressions are lowered to: reductions, linear layers, attention, products with weights of relations."""
