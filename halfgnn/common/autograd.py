@@ -15,6 +15,8 @@ from .precision import without_autocast
 _unwrap_if_dead = torch._C._functorch.unwrap_if_dead
 # Tensor subclasses whose values are made when materialized() is called. Autograd's C++ must not get them.
 LAZY: list[type] = []
+# What writes calls of autograd Functions into an FX graph, while one is made (halfgnn.compiled); the innermost is last.
+RECORDERS: list[Callable[[type[torch.autograd.Function], Sequence[Any]], Any]] = []
 
 
 def apply(function: type[torch.autograd.Function], *args):
@@ -27,6 +29,8 @@ def apply(function: type[torch.autograd.Function], *args):
     transform left behind.
     """
     if torch.compiler.is_compiling():
+        if not torch.compiler.is_dynamo_compiling() and RECORDERS:
+            return RECORDERS[-1](function, args)
         return function.apply(*_each_once(args))
     if torch._C._are_functorch_transforms_active():
         return function.apply(*args)

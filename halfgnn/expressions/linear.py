@@ -10,12 +10,12 @@ from typing import Any
 
 import torch
 import torch.nn.functional as F
-from torch import Tensor, nn
+from torch import Tensor
 
 from ..common.autograd import snapshot
 from ..common.precision import HALF, computed_type, without_autocast
 from .accounts import routed
-from .expression import Expression, Gather
+from .expression import ORDINARY, Expression, Gather
 from .values import ALL, EDGES, Combined, Evaluation, Joined, Rows, Value
 
 Terms = dict[int | str, list[tuple[Tensor, Tensor]]]  # by whose rows they are: rows, and their part of the weight
@@ -49,12 +49,12 @@ def _of_one_side(x: Expression, evaluation: Evaluation, weight: Tensor, bias: Te
     assert isinstance(value, Rows) and x.row is not None
     routed["linear"] += 1
     y = F.linear(snapshot(_read(value.x, x.row, weight, evaluation)), weight, bias)
-    return Gather(y, x.propagation, x.row, x.propagation.edge_index[x.row])
+    return Gather(y, x.propagation, x.row, x.propagation.ids(x.row))
 
 
 def _is_plain(weight: Any) -> bool:
     """Whether it is a matrix of numbers."""
-    is_tensor = type(weight) in (Tensor, nn.Parameter) and weight.layout == torch.strided
+    is_tensor = type(weight) in ORDINARY and weight.layout == torch.strided
     return is_tensor and weight.is_floating_point() and weight.dim() == 2
 
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 from torch import Tensor
 
 from ..graph import Graph
-from ..graphs_by_tensor.edge_index import graph_of, graph_with
+from ..graphs_by_tensor.edge_index import graph_of, graph_with, reached
 from ..graphs_by_tensor.store import address_of
 
 
@@ -20,6 +20,22 @@ class Propagation:
 
     def __init__(self, edge_index: Tensor, size: list[int | None], refusal: str | None = None) -> None:
         self.edge_index, self.size, self.refusal = edge_index, size, refusal
+
+    @property
+    def num_edges(self) -> int:
+        return self.edge_index.shape[1]
+
+    def ids(self, row: int) -> Tensor:
+        """The ids (E,) of the nodes of a row."""
+        return self.edge_index[row]
+
+    def reached(self, row: int, num_nodes: int) -> Tensor | None:
+        """Which of the nodes (num_nodes,) of a row have an edge; None if all have one."""
+        return reached(self.edge_index, row, num_nodes)
+
+    def may_read(self, x: Tensor) -> bool:
+        """Whether values may be looked at without waiting for them."""
+        return not x.is_cuda
 
     def row_of(self, index: Tensor) -> int | None:
         """Which row of edge_index the tensor is, in the same memory; None if it is neither."""
@@ -39,15 +55,19 @@ class Propagation:
         """The Graph whose edges end in the nodes of one row, with the numbers of nodes of that row and of the other."""
         if row == 1:
             return graph_of(self.edge_index, num_from, num_into)
-        return _turned(graph_of(self.edge_index, num_into, num_from))
+        return turned(graph_of(self.edge_index, num_into, num_from))
 
     def ending_in(self, row: int, num_into: int) -> Graph:
         """As `into`, for operators that read the one side only."""
         num_from = self.size[1 - row]
         if num_from is not None:
             return self.into(row, num_into, num_from)
-        g = graph_with(self.edge_index, row, num_into)
-        return g if row == 1 else _turned(g)
+        g = self.graph_with(row, num_into)
+        return g if row == 1 else turned(g)
+
+    def graph_with(self, row: int, num_nodes: int) -> Graph:
+        """The Graph from the nodes of row 0 to those of row 1, so many of one row and at least as many of the other."""
+        return graph_with(self.edge_index, row, num_nodes)
 
 
 class Pairs(Propagation):
@@ -64,7 +84,7 @@ class Pairs(Propagation):
         return None if row == self.row else row
 
 
-def _turned(g: Graph) -> Graph:
+def turned(g: Graph) -> Graph:
     """The reversed graph. It is cached with the graph, because to make it takes longer than a small reduction."""
     return g.cached("_reversed", _reverse, has_tensors=False)
 

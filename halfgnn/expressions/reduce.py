@@ -211,7 +211,7 @@ class _Reduction:
         return self._degrees
 
     def _for_edges(self, x: Any) -> Tensor:
-        num_edges = self.evaluation.propagation.edge_index.shape[1]
+        num_edges = self.evaluation.propagation.num_edges
         return torch.as_tensor(x, dtype=self.dtype).expand(num_edges, *getattr(x, "shape", ())[1:]).contiguous()
 
 

@@ -18,6 +18,7 @@ from .expression import (
     BINARY,
     CAT,
     ORDERLY,
+    ORDINARY,
     SHAPES,
     SUM,
     UNARY,
@@ -72,12 +73,7 @@ def _combines(func: Any, args: Any, kwargs: Any) -> Op | None:
 def _is_operand(x: Any, message: Expression) -> bool:
     if isinstance(x, Expression):
         return are_of_same_edges(x, message)
-    if (
-        type(x) not in (Tensor, torch.nn.Parameter)
-        or x.layout != torch.strided
-        or x.device != message.device
-        or x.is_neg()
-    ):
+    if type(x) not in ORDINARY or x.layout != torch.strided or x.device != message.device or x.is_neg():
         return False
     return x.numel() > 0
 
@@ -182,7 +178,7 @@ def _selects(func: Any, args: Any, kwargs: Any) -> Op | None:
     if any(isinstance(x, Expression) and not are_of_same_edges(x, message) for x in args):
         return None
     tensors = [x for x in args if isinstance(x, Tensor)]
-    if kwargs or any(type(x) not in (Tensor, torch.nn.Parameter) or x.layout != torch.strided for x in tensors):
+    if kwargs or any(type(x) not in ORDINARY or x.layout != torch.strided for x in tensors):
         return None
     dtype = _dtype_of(*args[1:])
     try:
@@ -243,3 +239,25 @@ _RULES: dict[Any, Callable[[Any, Any, Any], Op | None]] = {
     WHERE: _selects,
     SUM: _sums,
 }
+
+
+# ---- functions of PyTorch ----------------------------------------------------------------------------------------------------
+
+
+def named(*names: str) -> list[Any]:
+    """PyTorch's functions of these names."""
+    spaces = Tensor, torch, torch.nn.functional, torch._C._nn
+    return [getattr(space, name) for name in names for space in spaces if hasattr(space, name)]
+
+
+# Those that make another expression, if a rule says so of the operators that they are made of.
+EXTENDING = (
+    "mul", "multiply", "__mul__", "__rmul__", "add", "__add__", "__radd__", "sub", "subtract", "__sub__", "__rsub__", "rsub", "div",
+    "divide", "true_divide", "__truediv__", "__rtruediv__", "__div__", "__rdiv__",
+    "abs", "absolute", "__abs__", "cos", "elu", "erf", "exp", "gelu", "leaky_relu", "log", "neg", "negative", "__neg__",
+    "reciprocal", "relu", "rsqrt", "sigmoid", "silu", "sin", "softplus", "sqrt", "square", "tanh", "pow", "__pow__",
+    "type", "float", "half", "bfloat16", "double", "clone",
+    "view", "reshape", "flatten", "unflatten", "unsqueeze", "squeeze", "select", "narrow", "transpose", "swapaxes", "swapdims",
+    "movedim", "expand", "__getitem__", "chunk", "split", "unbind", "contiguous", "permute",
+    "cat", "concat", "concatenate", "sum", "where",
+)  # fmt: skip

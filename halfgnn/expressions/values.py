@@ -21,7 +21,6 @@ from ..common.autograd import snapshot
 from ..common.precision import HALF, without_autocast
 from ..drop_in.checkpoint import is_backward
 from ..graph import Graph
-from ..graphs_by_tensor.edge_index import graph_with, reached
 from .accounts import routed
 from .expression import (
     BINARY,
@@ -182,11 +181,12 @@ class Evaluation:
         if_infinite: finite values may stay.
         """
         assert row is not None
-        edge_index = self.propagation.edge_index
-        mask = reached(edge_index, row, x.shape[0])
-        if mask is None or (if_infinite and not x.is_cuda and bool(x.detach()[~mask].isfinite().all())):
+        mask = self.propagation.reached(row, x.shape[0])
+        if mask is None or (if_infinite and self.propagation.may_read(x) and bool(x.detach()[~mask].isfinite().all())):
             return x
-        return torch.where(mask.view(-1, *[1] * (x.dim() - 1)), x, x.detach().index_select(0, edge_index[row, :1]))
+        return torch.where(
+            mask.view(-1, *[1] * (x.dim() - 1)), x, x.detach().index_select(0, self.propagation.ids(row)[:1])
+        )
 
     def _operand(self, y: Any, x: Op) -> Value:
         if isinstance(y, Expression):
@@ -279,7 +279,7 @@ class Evaluation:
             if isinstance(value.side, str):
                 return value.x
             rows, side = value.x, value.side
-            index = self.propagation.edge_index[side]
+            index = self.propagation.ids(side)
             return gathered_rows(rows, index, lambda: self.propagation.ending_in(side, rows.shape[0]))
         if isinstance(value, Rectified):
             return self.form(value.sum).relu_()  # a tensor of its own
@@ -316,7 +316,7 @@ class Evaluation:
         other = self.propagation.size[1 - row] if self.propagation.size else None
         if other is not None:
             return self.propagation.into(1, *((count, other) if row == 1 else (other, count)))
-        return graph_with(self.propagation.edge_index, row, count)
+        return self.propagation.graph_with(row, count)
 
 
 def combined(op: str, first: Value, second: Value) -> Value:

@@ -69,7 +69,7 @@ def _graph_of_tensor(edge_index: Any, num_src: int, num_dst: int) -> Graph:
 
 library = torch.library.Library("halfgnn_pyg", "DEF")
 library.define(
-    "graph_side(Tensor edge_index, SymInt num_src, SymInt num_dst, bool by_src) -> "
+    "graph_side(Tensor edge_index, SymInt num_src, SymInt num_dst, bool by_src, bool is_new=False) -> "
     "(Tensor indptr, Tensor indices, Tensor edge_ids)"
 )
 
@@ -89,24 +89,41 @@ def _traced(edge_index: Any, num_src: int, num_dst: int) -> Graph:
     return Graph(num_src, num_dst, csc, csr)
 
 
-def _graph_side(edge_index: Tensor, num_src: int, num_dst: int, by_src: bool) -> tuple[Tensor, Tensor, Tensor]:
-    """A side of the cached graph. It is copied, because compiled code may write into the memory of what it has read."""
-    g = _graph_of_tensor(edge_index, num_src, num_dst)
+def _graph_side(
+    edge_index: Tensor, num_src: int, num_dst: int, by_src: bool, is_new: bool = False
+) -> tuple[Tensor, Tensor, Tensor]:
+    """is_new: compiled code has made edge_index, and may write other values to its memory, which it does not count."""
+    g = (_make if is_new else _graph_of_tensor)(edge_index, num_src, num_dst)
+    return side_of(g, by_src)
+
+
+def side_of(g: Graph, by_src: bool) -> tuple[Tensor, Tensor, Tensor]:
+    """A side of a cached graph for compiled code, which may write to the memory of what it has read: in copies on write."""
     indptr, indices, edge_ids = g.csr() if by_src else g.csc()
     if edge_ids is None:
-        edge_ids = torch.arange(g.num_edges, dtype=indices.dtype, device=g.device)
-    return indptr.clone(), indices.clone(), edge_ids.clone()
+        edge_ids = g.cached("_edge_order", _edge_order)
+    with ordinary_tensors():
+        return indptr._lazy_clone(), indices._lazy_clone(), edge_ids._lazy_clone()  # type: ignore[attr-defined]
+
+
+def _edge_order(g: Graph) -> Tensor:
+    return torch.arange(g.num_edges, dtype=g.idtype, device=g.device)
 
 
 library.impl("graph_side", _graph_side, "CompositeExplicitAutograd")
 
 
 @register_fake("graph_side", namespace="halfgnn_pyg")
-def _(edge_index, num_src, num_dst, by_src):
-    num_edges = edge_index.shape[1]
-    is_short = max(num_src, num_dst, num_edges) <= INT32_MAX
-    sizes = ((num_src if by_src else num_dst) + 1, num_edges, num_edges)
-    return tuple(edge_index.new_empty(size, dtype=torch.int32 if is_short else edge_index.dtype) for size in sizes)
+def _(edge_index, num_src, num_dst, by_src, is_new=False):
+    return fake_side(edge_index, edge_index.shape[1], num_src if by_src else num_dst, num_src, num_dst)
+
+
+def fake_side(ids: Tensor, num_edges: int, num_rows: int, *counts: int) -> tuple[Tensor, Tensor, Tensor]:
+    """A side of so many rows. counts: of nodes."""
+    is_short = all(count <= INT32_MAX for count in (num_edges, *counts))
+    sizes = (num_rows + 1, num_edges, num_edges)
+    indptr, indices, edge_ids = (ids.new_empty(size, dtype=torch.int32 if is_short else ids.dtype) for size in sizes)
+    return indptr, indices, edge_ids
 
 
 # ---- what is asked of an edge_index ------------------------------------------------------------------------------------------

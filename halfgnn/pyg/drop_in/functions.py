@@ -14,6 +14,7 @@ from ...drop_in.checkpoint import is_backward
 from ...expressions.expression import Expression, of_shape
 from ...expressions.linear import linear
 from . import relations
+from ...expressions.rules import EXTENDING, named
 from .message import HANDLERS, Message, expression_of, extend, is_watched_or_transformed, message_of, messages_in
 
 # ---- functions that do not read values -----------------------------------------------------------------------------------------
@@ -134,12 +135,6 @@ def _getters(*names: str) -> list[Any]:
     return [_getter(name) for name in names if hasattr(Tensor, name)]
 
 
-def _named(*names: str) -> list[Any]:
-    """PyTorch's functions of these names."""
-    spaces = Tensor, torch, nn.functional, torch._C._nn
-    return [getattr(space, name) for name in names for space in spaces if hasattr(space, name)]
-
-
 _METADATA = (
     "shape", "dtype", "device", "layout", "ndim", "is_cuda", "is_cpu", "is_meta", "is_sparse", "is_sparse_csr", "is_quantized",
     "is_nested", "is_mkldnn", "is_xpu", "is_mps", "itemsize", "nbytes", "names",
@@ -149,35 +144,25 @@ _METADATA_FUNCTIONS = (
     "get_device", "__len__", "is_same_size", "is_signed", "is_inference", "__hash__", "is_neg", "is_conj", "has_names",
     "is_coalesced",
 )  # fmt: skip
-_EXTENDING = (
-    "mul", "multiply", "__mul__", "__rmul__", "add", "__add__", "__radd__", "sub", "subtract", "__sub__", "__rsub__", "rsub", "div",
-    "divide", "true_divide", "__truediv__", "__rtruediv__", "__div__", "__rdiv__",
-    "abs", "absolute", "__abs__", "cos", "elu", "erf", "exp", "gelu", "leaky_relu", "log", "neg", "negative", "__neg__",
-    "reciprocal", "relu", "rsqrt", "sigmoid", "silu", "sin", "softplus", "sqrt", "square", "tanh", "pow", "__pow__",
-    "type", "float", "half", "bfloat16", "double", "clone",
-    "view", "reshape", "flatten", "unflatten", "unsqueeze", "squeeze", "select", "narrow", "transpose", "swapaxes", "swapdims",
-    "movedim", "expand", "__getitem__", "chunk", "split", "unbind", "contiguous", "permute",
-    "cat", "concat", "concatenate", "sum", "where",
-)  # fmt: skip
 HANDLERS |= {
     **dict.fromkeys(_getters(*_METADATA), _unchanged),
-    **dict.fromkeys(_named(*_METADATA_FUNCTIONS), _unchanged),
+    **dict.fromkeys(named(*_METADATA_FUNCTIONS), _unchanged),
     **dict.fromkeys(
-        _named("new_empty", "new_full", "new_ones", "new_zeros", "empty_like", "full_like", "ones_like", "zeros_like"),
+        named("new_empty", "new_full", "new_ones", "new_zeros", "empty_like", "full_like", "ones_like", "zeros_like"),
         _of_shape,
     ),
-    **dict.fromkeys(_named(*_EXTENDING), extend),
-    **dict.fromkeys(_named("view_as", "reshape_as", "expand_as", "type_as", "to"), _like),
+    **dict.fromkeys(named(*EXTENDING), extend),
+    **dict.fromkeys(named("view_as", "reshape_as", "expand_as", "type_as", "to"), _like),
     nn.functional.dropout: _dropout,
-    **dict.fromkeys(_named("linear"), _linear),
-    **dict.fromkeys(_named("matmul", "__matmul__", "mm", "bmm"), _matmul),
-    **dict.fromkeys([*_named("detach"), _getter("data")], _detach),
+    **dict.fromkeys(named("linear"), _linear),
+    **dict.fromkeys(named("matmul", "__matmul__", "mm", "bmm"), _matmul),
+    **dict.fromkeys([*named("detach"), _getter("data")], _detach),
     _getter("requires_grad"): _requires_grad,
     _getter("is_leaf"): _is_leaf,
     _getter("_version"): _version,
     _getter("grad_fn"): _observe,
     **dict.fromkeys(
-        _named("register_hook", "retain_grad", "register_post_accumulate_grad_hook", "requires_grad_"), _observe
+        named("register_hook", "retain_grad", "register_post_accumulate_grad_hook", "requires_grad_"), _observe
     ),
     **dict.fromkeys([torch.autograd.grad, torch.autograd.backward], _observe_inputs),
 }

@@ -1,0 +1,574 @@
+"""The pass over the FX graph that Dynamo hands to a backend, before autograd.
+
+Rows by an index, and what is computed of them, become expressions; where they are reduced by an index, they are lowered as the
+drop-in lowers messages (:mod:`halfgnn.expressions`), and the operators are written into the graph in place of PyTorch's. What the
+pass does not know stays as it is. Gathers that are read otherwise get a gradient that a Graph sums.
+"""
+
+from __future__ import annotations
+
+import contextlib
+from collections import Counter
+from collections.abc import Callable, Iterator
+from typing import Any
+
+import torch
+from torch import Tensor, fx
+from torch._subclasses.fake_tensor import FakeTensor
+
+from .. import ops
+from ..common.autograd import apply
+from ..common.precision import autocasts, without_autocast
+from ..drop_in.gate import types_on
+from ..expressions import attention
+from ..expressions import expression as expressions
+from ..expressions.accounts import accounts
+from ..expressions.linear import linear
+from ..expressions.reduce import has_rows_of, reduced
+from ..expressions.rows import GatherRows
+from ..expressions.values import materialize
+from .edges import TracedEdges, TracedPairs
+from .extend import extend
+from .recognize import (
+    Gather,
+    Index,
+    Reduction,
+    gather_of,
+    is_ones,
+    make_functional,
+    name_of,
+    nodes_in,
+    reduction_of,
+    softmax_of,
+    value_of,
+)
+from .recorder import Values, recording
+from .rows import SumRows
+
+expressions.ORDINARY.add(FakeTensor)
+
+SMALLEST = 16_384  # values of messages; fewer are left to Inductor
+_METADATA = {
+    "size",
+    "dim",
+    "new_zeros",
+    "new_ones",
+    "new_full",
+    "new_empty",
+    "zeros_like",
+    "ones_like",
+    "empty_like",
+    "numel",
+}
+
+_LIKE = {"expand_as", "view_as", "reshape_as", "type_as"}  # of which the second argument is not read
+
+
+class Failed(Exception):
+    """What could not be lowered, and why."""
+
+
+def lower_graph(graph: fx.Graph) -> Counter[str]:
+    """Lowers what can be in place. Returns how many nodes became which operator, and why others did not."""
+    make_functional(graph)
+    reductions = {node: found for node in graph.nodes if (found := reduction_of(node)) is not None}
+    if not reductions and not any(gather_of(node) is not None for node in graph.nodes):
+        return Counter()
+    fakes = [value for node in graph.nodes if isinstance(value := value_of(node), FakeTensor)]
+    with fakes[0].fake_mode:  # Dynamo's: the one of the tracing context is for the backend
+        return Lowering(graph, reductions).run()
+
+
+class Lowering:
+    def __init__(self, graph: fx.Graph, reductions: dict[fx.Node, Reduction]) -> None:
+        self._graph, self._reductions = graph, reductions
+        self._counts: Counter[str] = Counter()
+        self._values = Values()
+        self._expressions: dict[fx.Node, expressions.Expression] = {}
+        self._items: dict[fx.Node, Any] = {}  # of nodes that make several expressions
+        self._read: dict[fx.Node, fx.Node] = {}  # of expressions that were materialized by an operator
+        self._gathers: dict[fx.Node, tuple[Gather, TracedEdges, int]] = {}
+        self._softmaxes: dict[fx.Node, Any] = {}
+        self._is_part: set[fx.Node] = set()  # of a softmax
+
+    def run(self) -> Counter[str]:
+        nodes = list(self._graph.nodes)
+        for node in nodes:
+            found = softmax_of(node, self._reductions.get)
+            if found is not None:
+                self._softmaxes[node] = found[0]
+                self._is_part.update(found[1])
+        self._edges = _Edges(nodes, self._reductions)
+        contexts = _Contexts()
+        try:
+            for node in nodes:
+                contexts.enter(node)
+                self._values.note(node, value_of(node))
+                self._visit(node)
+        finally:
+            contexts.close()
+        self._finish_gathers()
+        _erase_dead(self._graph)
+        return self._counts
+
+    # ---- nodes -----------------------------------------------------------------------------------------------------------------
+
+    def _visit(self, node: fx.Node) -> None:
+        if node.op not in ("call_function", "call_method"):
+            self._materialize_inputs(node)
+            return
+        self._forget_written(node)
+        if node in self._reductions:
+            if node not in self._is_part or len(node.users) > 1:
+                self._reduce(node, self._reductions[node])
+            return
+        if node in self._softmaxes and self._softmax(node, self._softmaxes[node]):
+            return
+        gather = gather_of(node)
+        if gather is not None:
+            found = self._edges.of(gather.index)
+            if found is not None:
+                self._gather(node, gather, *found)
+            return
+        if not any(x in self._expressions or x in self._items for x in nodes_in([node.args, node.kwargs])):
+            return
+        if not self._extend(node):
+            self._materialize_inputs(node)
+
+    def _gather(self, node: fx.Node, gather: Gather, edges: TracedEdges, row: int) -> None:
+        x = value_of(gather.x)
+        if x.dtype not in types_on(x.device.type) or x.numel() == 0:
+            return
+        self._gathers[node] = gather, edges, row
+        if gather.x in self._expressions:
+            self._materialize_input(node, gather.x)
+        self._expressions[node] = expressions.Gather(x, edges, row, _ids(node), gather.dim)
+
+    def _extend(self, node: fx.Node) -> bool:
+        if node.target is torch.ops.aten.sym_size.int:
+            return True
+        source = node.args[0] if node.args else None
+        if source in self._items:
+            lazy = self._items[source][node.args[1]] if isinstance(node.args[1], int) else None  # type: ignore[index]
+            if lazy is None:
+                return False
+            self._expressions[node] = lazy
+            return True
+        if name_of(node) in _METADATA or (name_of(node) in _LIKE and source not in self._expressions):
+            return True
+        if name_of(node) in ("linear", "matmul", "mm", "bmm"):
+            return self._linear(node)
+        try:
+            lazy = extend(node, self._expressions)
+        except Exception as error:  # of a size that is not known, or of a form that PyTorch reads in another way
+            self._counts[f"not extended by {name_of(node)}: {type(error).__name__}"] += 1
+            return False
+        if lazy is None:
+            return False
+        if isinstance(lazy, list):
+            self._items[node] = lazy
+            return all(x is not None for x in lazy)
+        self._expressions[node] = lazy
+        return True
+
+    def _linear(self, node: fx.Node) -> bool:
+        """A linear layer of an expression, of which nodes may compute the parts."""
+        lazy = self._expressions.get(node.args[0])  # type: ignore[arg-type]
+        weight, bias = _weights(node)
+        if (
+            lazy is None
+            or weight is None
+            or any(isinstance(x, fx.Node) and x in self._expressions for x in (weight, bias))
+        ):
+            return False
+        if not _is_worth(value_of(node)):
+            return False
+
+        def lower() -> Any:
+            w, b = value_of(weight), value_of(bias)
+            return linear(lazy, w if name_of(node) == "linear" else w.t(), b)
+
+        result = self._lowered(node, lower, "linear")
+        if result is None:
+            return False
+        if isinstance(result, Tensor):
+            self._replace(node, result)
+        else:
+            self._expressions[node] = result
+        return True
+
+    def _softmax(self, node: fx.Node, softmax: Any) -> bool:
+        """A softmax over the edges of a node, which may become a part of a fused attention."""
+        found = self._edges.of(softmax.index)
+        logits, value = softmax.logits, value_of(node)
+        if found is None or value.dtype not in types_on(value.device.type) or value.dim() > 3:
+            return False
+        edges, row = found
+        lazy = self._expressions.get(logits)
+        if lazy is not None and lazy.edge_dim == 0 and has_rows_of(lazy, row, softmax.num_rows):
+            deferred = attention.softmax_of(lazy, edges, row, softmax.num_rows, any_dot=True)
+            if deferred is not None and deferred.dtype is value.dtype:
+                self._expressions[node] = deferred
+                return True
+        if lazy is not None:
+            self._materialize_input(node, logits)
+        if not _is_worth(value, 2_048):
+            return False
+
+        def lower() -> Tensor:
+            with without_autocast(value.device):
+                return ops.edge_softmax(edges.ending_in(row, softmax.num_rows), value_of(logits).to(value.dtype))
+
+        result = self._lowered(node, lower, "edge_softmax", value.dtype)
+        if result is None:
+            return False
+        self._replace(node, result)
+        return True
+
+    # ---- reductions ------------------------------------------------------------------------------------------------------------
+
+    def _reduce(self, node: fx.Node, call: Reduction) -> None:
+        found, src = self._edges.of(call.index), value_of(call.src)
+        lazy = self._expressions.get(call.src)
+        if found is None or src.dtype not in types_on(src.device.type):
+            if lazy is not None:
+                self._materialize_input(node, call.src)
+            return
+        edges, row = found
+        if not _is_worth(src) and not (is_ones(call.src) and src.dim() == 1 and _is_worth(src, 4_096)):
+            self._counts["fewer values than SMALLEST"] += 1
+            if lazy is not None:
+                self._materialize_input(node, call.src)
+            return
+
+        def lower() -> Tensor:
+            return self._reduced(call, lazy, edges, row)
+
+        result = self._lowered(node, lower, call.kind, value_of(node).dtype)
+        if result is None:
+            if lazy is not None:
+                self._materialize_input(node, call.src)
+            return
+        self._replace(node, result)
+
+    def _reduced(self, call: Reduction, lazy: Any, edges: TracedEdges, row: int) -> Tensor:
+        if is_ones(call.src) and call.kind == "sum" and call.dim == 0 and value_of(call.src).dim() == 1:
+            out = _degrees(edges.ending_in(row, call.num_rows), value_of(call.src).dtype)
+        else:
+            out = self._rows_reduced(call, lazy, edges, row)
+        return out if call.target is None else value_of(call.target) + out
+
+    def _rows_reduced(self, call: Reduction, lazy: Any, edges: TracedEdges, row: int) -> Tensor:
+        src = value_of(call.src)
+        is_along = lazy is not None and lazy.propagation is edges and lazy.edge_dim == call.dim
+        if is_along and has_rows_of(lazy, row, call.num_rows):
+            return self._expression_reduced(call, lazy, row)
+        if lazy is not None:
+            src = value_of(self._materialized(call.src) or call.src)
+        if call.dim:
+            src = src.movedim(call.dim, 0).contiguous()
+        out = _sum_of_rows(edges.ending_in(row, call.num_rows), call.kind, src, edges.ids(row))
+        return out.movedim(0, call.dim).contiguous() if call.dim else out
+
+    def _expression_reduced(self, call: Reduction, lazy: Any, row: int) -> Tensor:
+        if not autocasts(lazy.device):
+            return reduced(lazy, call.kind, row, call.num_rows, [attention.fused])
+        with without_autocast(lazy.device):
+            return reduced(lazy, call.kind, row, call.num_rows, [attention.fused])
+
+    def _lowered(self, node: fx.Node, lower: Callable[[], Any], what: str, dtype: torch.dtype | None = None) -> Any:
+        """What lower() returns, whose calls are written before the node; None if it fails, and nothing is written.
+
+        dtype: of a tensor that it must return.
+        """
+        before, state = set(self._graph.nodes), self._values.state()
+        with _counted(self._counts):
+            try:
+                with self._graph.inserting_before(node), recording(self._graph, self._values):
+                    result = lower()
+                if isinstance(result, Tensor) and dtype not in (None, result.dtype):
+                    raise Failed(f"it has dtype {result.dtype}; expected {dtype}")
+                return result
+            except Exception as error:  # of a size that is not known while code is traced, or a form that no operator has
+                reason = str(error).partition("\n")[0][:120]
+                self._counts[f"not lowered: {what}: {type(error).__name__}: {reason}"] += 1
+                for new in [x for x in reversed(self._graph.nodes) if x not in before]:
+                    self._graph.erase_node(new)
+                self._values.restore(state)
+                self._edges.forget()
+                return None
+
+    def _replace(self, node: fx.Node, result: Tensor) -> None:
+        new = self._values.argument(result, self._graph)
+        value = value_of(node)
+        node.replace_all_uses_with(new, propagate_meta=False)
+        self._values.replace(value, new)
+        for name in list(self._reductions):
+            call = self._reductions[name]
+            if call.target is node:
+                self._reductions[name] = call._replace(target=new)
+            if call.src is node:
+                self._reductions[name] = call._replace(src=new)
+        new.meta.setdefault("example_value", result)
+
+    # ---- materialized ----------------------------------------------------------------------------------------------------------
+
+    def _materialize_inputs(self, node: fx.Node) -> None:
+        for x in list(nodes_in([node.args, node.kwargs])):
+            if x in self._expressions:
+                self._materialize_input(node, x)
+
+    def _materialize_input(self, node: fx.Node, x: fx.Node) -> None:
+        """A softmax is an operator of halfgnn; the graph computes all other expressions as it did."""
+        new = self._materialized(x, node)
+        if new is not None:
+            node.replace_input_with(x, new)
+
+    def _materialized(self, x: fx.Node, node: fx.Node | None = None) -> fx.Node | None:
+        lazy = self._expressions[x]
+        if not _has_softmax(lazy):
+            return None
+        if x not in self._read:
+            assert node is not None
+            result = self._lowered(node, lambda: materialize(lazy), "materialize", lazy.dtype)
+            if result is None:
+                return None
+            self._read[x] = self._values.argument(result, self._graph)
+        return self._read[x]
+
+    def _forget_written(self, node: fx.Node) -> None:
+        """Expressions of tensors that a node modifies in place are computed before by the nodes that they were made of."""
+        written = [value for value in map(value_of, _written_by(node)) if isinstance(value, Tensor)]
+        if not written:
+            return
+        memory = {x.untyped_storage()._cdata for x in written}
+        for x in [
+            x for x, lazy in self._expressions.items() if _memory_of(lazy) & memory or _memory(value_of(x)) & memory
+        ]:
+            del self._expressions[x]
+            self._gathers.pop(x, None)
+        self._edges.forget()
+
+    def _finish_gathers(self) -> None:
+        """Rows that something reads, and whose gradient is summed into the nodes."""
+        _erase_dead(self._graph)
+        for node, (gather, edges, row) in self._gathers.items():
+            users = [user for user in node.users if name_of(user) not in _METADATA]
+            x = value_of(gather.x)
+            if not users or not x.requires_grad or gather.dim != 0 or not _is_worth(value_of(node)):
+                continue
+
+            def lower(x: Tensor = x, edges: TracedEdges = edges, row: int = row) -> Any:
+                return apply(GatherRows, x, edges.ids(row), edges.ending_in(row, x.shape[0]))
+
+            result = self._lowered(node, lower, "gather")
+            if result is not None:
+                self._replace(node, result)
+
+
+@contextlib.contextmanager
+def _counted(counts: Counter[str]) -> Iterator[None]:
+    """Counts operators to which expressions are lowered here, and not as those of calls."""
+    routed = dict(accounts.routed)
+    try:
+        yield
+    finally:
+        for name, count in accounts.routed.items():
+            if count != routed.get(name, 0):
+                counts[name] += count - routed.get(name, 0)
+        accounts.routed.clear()
+        accounts.routed.update(routed)
+
+
+class _Edges:
+    """The edges whose ends indices of the graph are."""
+
+    def __init__(self, nodes: list[fx.Node], reductions: dict[fx.Node, Reduction]) -> None:
+        self._found: dict[Any, tuple[TracedEdges, int]] = {}
+        gathers = [found for node in nodes if (found := gather_of(node)) is not None]
+        self._uses = [(x.index, value_of(x.x).shape[x.dim]) for x in gathers]
+        self._uses += [(x.index, x.num_rows) for x in reductions.values()]
+        self._reduced = {x.index for x in reductions.values()}
+        self._pairs = self._paired()
+
+    def _paired(self) -> dict[Index, tuple[Index, int]]:
+        """Of two indices of their own, of one length, the other one, and which row each is."""
+        by_length: dict[str, dict[Index, None]] = {}
+        for index, _ in self._uses:
+            if index.row is None:
+                by_length.setdefault(str(value_of(index.node).shape[0]), {})[index] = None
+        pairs = {}
+        for indices in by_length.values():
+            if len(indices) == 2:
+                first, second = indices
+                src, dst = (first, second) if second in self._reduced else (second, first)
+                pairs[src], pairs[dst] = (dst, 0), (src, 1)
+        return pairs
+
+    def forget(self) -> None:
+        """Graphs whose operators are not in the graph any more."""
+        for edges, _ in self._found.values():
+            edges._graphs.clear()
+
+    def of(self, index: Index) -> tuple[TracedEdges, int] | None:
+        key = index.node if index.row is not None else index
+        if key not in self._found and not self._find(index, key):
+            return None
+        edges, row = self._found[key]
+        return edges, row if index.row is None else index.row
+
+    def _find(self, index: Index, key: Any) -> bool:
+        ids = value_of(index.node)
+        if index.row is not None:
+            edges = TracedEdges(ids, not _is_cached(index.node))
+            self._note_sizes(edges, {row: Index(index.node, row) for row in (0, 1)})
+            self._found[key] = edges, 0
+            return True
+        if index not in self._pairs:
+            edges = TracedPairs(ids, ids, not _is_cached(index.node))
+            self._note_sizes(edges, {0: index, 1: index})
+            self._found[key] = edges, 1
+            return True
+        other, row = self._pairs[index]
+        src, dst = (index, other) if row == 0 else (other, index)
+        is_new = not (_is_cached(src.node) and _is_cached(dst.node))
+        edges = TracedPairs(value_of(src.node), value_of(dst.node), is_new)
+        self._note_sizes(edges, {0: src, 1: dst})
+        self._found[src], self._found[dst] = (edges, 0), (edges, 1)
+        return True
+
+    def _note_sizes(self, edges: TracedEdges, rows: dict[int, Index]) -> None:
+        """The numbers of nodes of both rows, where all that goes by them agrees on it."""
+        for row, index in rows.items():
+            sizes = {str(size): size for used, size in self._uses if used == index}
+            edges.size[row] = next(iter(sizes.values())) if len(sizes) == 1 else None
+
+
+class _Contexts:
+    """Autocast and the modes of autograd, as the nodes of a graph set them."""
+
+    def __init__(self) -> None:
+        self._grad, self._open = torch.is_grad_enabled(), {}  # type: ignore[var-annotated]
+
+    def enter(self, node: fx.Node) -> None:
+        if node.target is torch._C._set_grad_enabled:
+            torch._C._set_grad_enabled(*node.args)  # type: ignore[arg-type]
+        elif node.target is torch.amp.autocast_mode._enter_autocast:
+            self._open[node] = torch.amp.autocast_mode._enter_autocast(*node.args)
+        elif node.target is torch.amp.autocast_mode._exit_autocast:
+            torch.amp.autocast_mode._exit_autocast(self._open.pop(node.args[0]))
+
+    def close(self) -> None:
+        for mode in reversed(self._open.values()):
+            torch.amp.autocast_mode._exit_autocast(mode)
+        torch._C._set_grad_enabled(self._grad)
+
+
+def _is_cached(node: fx.Node) -> bool:
+    """Whether the ids are an input, or a result of an operator of halfgnn, which nothing overwrites."""
+    if node.op == "placeholder":
+        return True
+    source = node.args[0] if name_of(node) == "getitem" else node
+    return isinstance(source, fx.Node) and getattr(source.target, "namespace", "") == "halfgnn_pyg"
+
+
+def _ids(node: fx.Node) -> Tensor:
+    return next(
+        x
+        for y in nodes_in([node.args, node.kwargs])
+        if isinstance(x := value_of(y), Tensor) and not x.is_floating_point()
+    )
+
+
+def _weights(node: fx.Node) -> tuple[Any, Any]:
+    """The weight and the bias of a linear layer, or the matrix of a product."""
+
+    def linear(input: Any, weight: Any, bias: Any = None) -> tuple[Any, Any]:
+        return weight, bias
+
+    try:
+        weight, bias = linear(*node.args, **node.kwargs)
+    except TypeError:
+        return None, None
+    value = value_of(weight)
+    return (weight, bias) if isinstance(value, Tensor) and value.dim() == 2 else (None, None)
+
+
+def _has_softmax(x: expressions.Expression) -> bool:
+    return isinstance(x, expressions.Softmax) or any(_has_softmax(y) for y in x.operands())
+
+
+def _memory(x: Any) -> set[int]:
+    return {x.untyped_storage()._cdata} if isinstance(x, Tensor) and x.layout is torch.strided else set()
+
+
+def _memory_of(x: expressions.Expression) -> set[int]:
+    found = _memory(x.x) | _memory(x.ids) if isinstance(x, expressions.Gather) else set()
+    if isinstance(x, expressions.Op):
+        for y in x.args:
+            found |= set().union(*map(_memory, y)) if isinstance(y, (list, tuple)) else _memory(y)
+    return found.union(*(_memory_of(y) for y in x.operands()))
+
+
+def _written_by(node: fx.Node) -> Iterator[Any]:
+    """What a node modifies in place."""
+    name = node.target if node.op == "call_method" else getattr(node.target, "__name__", "")
+    is_in_place = isinstance(name, str) and (
+        (name.endswith("_") and not name.endswith("__"))
+        or name in ("setitem", "__setitem__")
+        or name.startswith(("__i", "i"))
+    )
+    if is_in_place and name not in ("index_select", "index_add", "isnan", "isinf", "isfinite", "is_floating_point"):
+        yield from nodes_in(node.args[:1])
+    if "out" in node.kwargs:
+        yield from nodes_in(node.kwargs["out"])
+    if node.kwargs.get("inplace"):
+        yield from nodes_in(node.args[:1])
+    schema = getattr(node.target, "_schema", None)
+    if schema is not None and schema.is_mutable:
+        yield from nodes_in([node.args, node.kwargs])
+
+
+def _is_worth(x: Tensor, smallest: int = SMALLEST) -> bool:
+    """Whether there are enough values, as far as the sizes are known."""
+    size = x.numel()
+    if isinstance(size, torch.SymInt):
+        hint = size.node.hint if size.node.has_hint() else None
+        return hint is None or hint >= smallest
+    return size >= smallest
+
+
+def _sum_of_rows(g: Any, kind: str, src: Tensor, ids: Tensor) -> Tensor:
+    with without_autocast(src.device):
+        if kind == "sum" and src.requires_grad and torch.is_grad_enabled():
+            return apply(SumRows, src, ids, g)
+        return ops.gspmm(g, "copy_rhs", kind, None, src)
+
+
+def _degrees(g: Any, dtype: torch.dtype) -> Tensor:
+    indptr = g.csc().indptr
+    return (indptr[1:] - indptr[:-1]).to(dtype)
+
+
+def _erase_dead(graph: fx.Graph) -> None:
+    for node in reversed(graph.nodes):
+        if not node.users and node.op in ("call_function", "call_method") and _is_pure(node):
+            graph.erase_node(node)
+
+
+def _is_pure(node: fx.Node) -> bool:
+    """Whether nothing notices that a node without users is gone."""
+    if not isinstance(value_of(node), (Tensor, torch.Size, torch.SymInt, int, tuple, list)):
+        return False
+    name = name_of(node)
+    return not any(True for _ in _written_by(node)) and (
+        gather_of(node) is not None or reduction_of(node) is not None or name in _PURE
+    )
+
+
+_PURE = {
+    "mul", "add", "sub", "truediv", "div", "exp", "view", "expand_as", "expand", "unsqueeze", "reshape", "getitem", "new_zeros",
+    "new_ones", "zeros", "zeros_like", "new_full", "size", "Size", "detach", "cat", "linear", "relu", "leaky_relu", "sum", "select",
+    "neg", "to", "float", "squeeze", "transpose", "split", "chunk", "unbind", "matmul", "sigmoid", "tanh", "silu", "where",
+    "graph_side", "index_side", "pair_side", "Graph", "default",
+}  # fmt: skip
