@@ -53,6 +53,14 @@ def is_exporting() -> bool:
     return bool(getattr(torch.compiler, "_is_exporting_flag", False))
 
 
+def guard_or_true(condition: Any) -> bool:
+    """Whether a condition on sizes holds, which compiled code is guarded by; True if it depends on values."""
+    if isinstance(condition, bool):
+        return condition
+    decide = getattr(torch.fx.experimental.symbolic_shapes, "guard_or_true", bool)  # since torch 2.7
+    return bool(decide(condition))
+
+
 def forget_names() -> None:
     """Makes torch.compile look up PyTorch's functions by name again. It does so once, and may have found stand-ins."""
     rules = sys.modules.get("torch._dynamo.trace_rules")

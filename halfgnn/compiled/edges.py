@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from typing import Any
 
-import torch
 from torch import Tensor
 
 from ..expressions.propagation import Propagation, turned
@@ -40,8 +39,8 @@ class TracedEdges(Propagation):
         raise NotImplementedError  # lowering() gives the numbers of nodes of both rows where they are needed
 
     def reached(self, row: int, num_nodes: int) -> Tensor:
-        mask = torch.zeros(num_nodes, dtype=torch.bool, device=self.edge_index.device)
-        return mask.index_fill(0, self.ids(row).long(), True)
+        indptr = self.ending_in(row, num_nodes).csc().indptr
+        return indptr[1:] > indptr[:-1]
 
     def may_read(self, x: Tensor) -> bool:
         return False

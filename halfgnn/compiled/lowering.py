@@ -8,6 +8,7 @@ pass does not know stays as it is. Gathers that are read otherwise get a gradien
 from __future__ import annotations
 
 import contextlib
+import logging
 from collections import Counter
 from collections.abc import Callable, Iterator
 from typing import Any
@@ -46,6 +47,8 @@ from .recorder import Values, recording
 from .rows import SumRows
 
 expressions.ORDINARY.add(FakeTensor)
+
+_log = logging.getLogger(__name__)
 
 SMALLEST = 16_384  # values of messages; fewer are left to Inductor
 _METADATA = {
@@ -290,6 +293,7 @@ class Lowering:
                     raise Failed(f"it has dtype {result.dtype}; expected {dtype}")
                 return result
             except Exception as error:  # of a size that is not known while code is traced, or a form that no operator has
+                _log.debug("%s is not lowered", what, exc_info=True)
                 reason = str(error).partition("\n")[0][:120]
                 self._counts[f"not lowered: {what}: {type(error).__name__}: {reason}"] += 1
                 for new in [x for x in reversed(self._graph.nodes) if x not in before]:
@@ -469,7 +473,7 @@ def _is_cached(node: fx.Node) -> bool:
     if node.op == "placeholder":
         return True
     source = node.args[0] if name_of(node) == "getitem" else node
-    return isinstance(source, fx.Node) and getattr(source.target, "namespace", "") == "halfgnn_pyg"
+    return isinstance(source, fx.Node) and str(source.target).startswith("halfgnn_pyg.")
 
 
 def _ids(node: fx.Node) -> Tensor:

@@ -12,6 +12,8 @@ from typing import Any, TypeVar
 import torch
 from torch._C._dynamo import eval_frame as _eval_frame
 
+from ..common.compat import is_exporting
+
 Function = TypeVar("Function", bound=Callable[..., Any])
 
 _is_traced = torch.compiler.is_dynamo_compiling  # a constant to Dynamo, which therefore does not trace what follows it
@@ -36,6 +38,11 @@ def is_compiled() -> bool:
     """
     # None: Dynamo takes no frames here; False: it only runs what it has compiled.
     return _is_traced() or _callback() is not None or _is_recorded() or (_num_modes() > 0 and _mode(_FAKE) is not None)
+
+
+def is_traced_by_dynamo() -> bool:
+    """Whether torch.compile, and not torch.export, traces this code: a program that is exported has no operators in Python."""
+    return _is_traced() and not is_exporting()
 
 
 def skip_frames(function: Function) -> Function:
@@ -67,3 +74,4 @@ def _skip(function: Function, is_recursive: bool) -> Function:
 
 
 skip_frames(is_compiled)
+skip_frames(is_traced_by_dynamo)

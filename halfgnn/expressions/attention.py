@@ -197,7 +197,12 @@ def _softmax_behind(x: Any, weighted: Expression) -> Softmax | None:
         return None
     while isinstance(x, Op) and x.func in ORDERLY:
         x = x.args[0]
-    return x if isinstance(x, Softmax) and x.numel() == weighted.shape[:-1].numel() else None
+    return x if isinstance(x, Softmax) and _have_as_many(x.shape, weighted.shape[:-1]) else None
+
+
+def _have_as_many(shape: torch.Size, other: torch.Size) -> bool:
+    """Whether tensors of two shapes with one row per edge have as many values. Nothing is asked of the number of edges alone."""
+    return shape == other or math.prod(shape[1:]) == math.prod(other[1:])
 
 
 def _logits(x: Expression, row: int) -> _Logits | None:

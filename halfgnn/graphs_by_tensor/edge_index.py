@@ -7,7 +7,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from ..common.compat import disable, is_exporting
+from ..common.compat import disable, guard_or_true, is_exporting
 from ..common.fake import register_fake
 from ..common.ids import INT32_MAX, check_count, check_edge_index, check_ends, check_readable, exported_ids
 from ..common.kept import kept, may_keep, ordinary_tensors, refuse_capture, taken, unwrapped
@@ -120,7 +120,8 @@ def _(edge_index, num_src, num_dst, by_src, is_new=False):
 
 def fake_side(ids: Tensor, num_edges: int, num_rows: int, *counts: int) -> tuple[Tensor, Tensor, Tensor]:
     """A side of so many rows. counts: of nodes."""
-    is_short = all(count <= INT32_MAX for count in (num_edges, *counts))
+    # How many edges there are with self-loops is known when the code runs.
+    is_short = all(guard_or_true(count <= INT32_MAX) for count in (num_edges, *counts))
     sizes = (num_rows + 1, num_edges, num_edges)
     indptr, indices, edge_ids = (ids.new_empty(size, dtype=torch.int32 if is_short else ids.dtype) for size in sizes)
     return indptr, indices, edge_ids

@@ -15,12 +15,13 @@ from torch_geometric.utils import add_self_loops
 
 from ....common.kept import is_captured, kept, may_keep, ordinary_tensors, taken
 from ....common.precision import autocasts
-from ....drop_in.compiled import is_compiled
+from ....drop_in.compiled import is_compiled, is_traced_by_dynamo
 from ....drop_in.gate import mode_reason
 from ....drop_in.stand_ins import inline
 from ....graphs_by_tensor.edge_index import lacks_loops
 from ....graphs_by_tensor.store import Topology, known_topology, share_graphs, share_topology, topology_of
 from .. import thresholds
+from . import traced
 from ..size import may_share
 
 Original = Callable[..., Any]
@@ -48,7 +49,7 @@ def made_once(topology: Topology, key: Any, make: Callable[[], tuple[Any, ...]])
     return new
 
 
-def _cached(topology: Topology, key: Any, make: Callable[[], tuple[Tensor, ...]]) -> tuple[Tensor, ...]:
+def cached(topology: Topology, key: Any, make: Callable[[], tuple[Tensor, ...]]) -> tuple[Tensor, ...]:
     """Tensors that are made once per content, in copies on write."""
     return tuple(map(_copy, made_once(topology, key, make)))
 
@@ -77,8 +78,11 @@ def _may_remember(edge_index: Tensor, num_nodes: Any) -> bool:
 def self_loops(original: Original) -> Original:
     """``remove_self_loops``, ``add_self_loops`` and ``add_remaining_self_loops``: PyG's, whose new edge_index shares its graphs."""
     left_alone, ordinary, limits, route, is_worth = is_compiled, Tensor, thresholds, _self_loops, may_share
+    is_graph, in_graph = is_traced_by_dynamo, traced.self_loops
 
     def self_loops_or_few(edge_index: Any, *args: Any, **kwargs: Any) -> Any:
+        if is_graph():
+            return in_graph(original, edge_index, *args, **kwargs)
         if left_alone() or type(edge_index) is not ordinary or edge_index.numel() < limits.FEW_ENDS:
             return original(edge_index, *args, **kwargs)
         if edge_index.layout is not strided or not is_worth(edge_index):
@@ -109,7 +113,7 @@ def _self_loops(original: Original, edge_index: Tensor, *args: Any, **kwargs: An
     def make() -> tuple[Tensor]:
         return _with_shared_graphs(original, how, edge_index, *args, **kwargs)[:1]
 
-    return *_cached(topology, how, make), None
+    return *cached(topology, how, make), None
 
 
 def _with_shared_graphs(
@@ -148,6 +152,7 @@ def gcn_norm(original: Original) -> Original:
     """``gcn_norm``: an edge_index with self-loops, and the weight of each edge by the degrees of its ends."""
     left_alone, ordinary, of_tensor, route = is_compiled, Tensor, known_topology, _weights
     default = torch.get_default_dtype
+    is_graph, in_graph = is_traced_by_dynamo, traced.gcn_norm
 
     def gcn_norm_or_kept(
         edge_index: Any,
@@ -159,6 +164,8 @@ def gcn_norm(original: Original) -> Original:
         dtype: Any = None,
     ) -> Any:
         options = num_nodes, improved, add_self_loops, flow, dtype
+        if is_graph():
+            return in_graph(original, edge_index, edge_weight, *options)
         if edge_weight is not None or left_alone() or type(edge_index) is not ordinary:
             return original(edge_index, edge_weight, *options)
         topology = of_tensor(edge_index)
@@ -213,5 +220,5 @@ def _weights(
         # What is kept must not keep the edge_index, with which it is forgotten.
         return (weights,) if edges is edge_index else (edges, weights)
 
-    *edges, weights = _cached(topology, key, make)
+    *edges, weights = cached(topology, key, make)
     return edges[0] if edges else edge_index, weights

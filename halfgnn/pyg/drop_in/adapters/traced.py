@@ -1,0 +1,152 @@
+"""What torch_geometric makes of an edge_index alone, in compiled code: operators, because it asks how many self-loops there are, at
+which torch.compile breaks its graph. They find what is cached with the edge_index when the code runs.
+
+All have an argument is_new: compiled code has made the edge_index, and may write other values to its memory.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import torch
+from torch import Tensor
+from torch_geometric import utils
+
+from ....common.fake import register_fake
+from ....graphs_by_tensor.edge_index import library
+from ....graphs_by_tensor.store import Topology, share_graphs, topology_of
+
+Original = Callable[..., Any]
+_HOW = ("remove_self_loops", "add_self_loops", "add_remaining_self_loops")
+
+library.define(
+    "self_loops(Tensor edge_index, str how, SymInt num_nodes, bool is_new=False) -> "
+    "(Tensor edge_index, Tensor kept_rows, Tensor loop_rows)"
+)
+library.define(
+    "gcn_norm(Tensor edge_index, SymInt num_nodes, bool improved, bool add_self_loops, str flow, ScalarType dtype, "
+    "bool is_new=False) -> (Tensor edge_index, Tensor edge_weight, SymInt num_kept)"
+)
+
+
+# ---- self-loops --------------------------------------------------------------------------------------------------------------
+
+
+def self_loops(
+    original: Original, edge_index: Any, edge_attr: Any = None, fill_value: Any = None, num_nodes: Any = None
+) -> Any:
+    """``remove_self_loops``, ``add_self_loops`` and ``add_remaining_self_loops``, while torch.compile traces them."""
+    how = original.__name__
+    args = (edge_index, edge_attr) if how == _HOW[0] else (edge_index, edge_attr, fill_value, num_nodes)
+    if not _is_plain(edge_index) or (how != _HOW[0] and not isinstance(num_nodes, (int, torch.SymInt))):
+        return original(*args)
+    is_filled = edge_attr is None or (how == _HOW[2] and isinstance(fill_value, (int, float)) and edge_attr.dim() == 1)
+    if how != _HOW[0] and not is_filled:
+        if how == _HOW[2]:
+            return original(*args)
+        edges, _, _ = torch.ops.halfgnn_pyg.self_loops(edge_index, how, num_nodes)
+        return edges, original(*args)[1]
+    edges, rows, loops = torch.ops.halfgnn_pyg.self_loops(edge_index, how, 0 if how == _HOW[0] else num_nodes)
+    if edge_attr is None:
+        return edges, None
+    if how == _HOW[0]:
+        return edges, edge_attr.index_select(0, rows)
+    loop_attr = edge_attr.new_full((num_nodes,), fill_value)
+    loop_attr = loop_attr.index_put((edge_index[0].index_select(0, loops),), edge_attr.index_select(0, loops))
+    return edges, torch.cat([edge_attr.index_select(0, rows), loop_attr])
+
+
+def _is_plain(edge_index: Any) -> bool:
+    return type(edge_index) is Tensor and edge_index.layout == torch.strided and edge_index.dim() == 2
+
+
+def _self_loops(edge_index: Tensor, how: str, num_nodes: int, is_new: bool = False) -> tuple[Tensor, Tensor, Tensor]:
+    from .edge_index import cached
+
+    def make() -> tuple[Tensor, ...]:
+        edges = getattr(utils, how)(edge_index, **({} if how == _HOW[0] else {"num_nodes": num_nodes}))[0]
+        if not is_new:
+            share_graphs(edge_index, (how, num_nodes), edges)
+        is_loop = edge_index[0] == edge_index[1] if how != _HOW[1] else edge_index.new_zeros(0, dtype=torch.bool)
+        return edges, (~is_loop).nonzero().view(-1), is_loop.nonzero().view(-1)
+
+    edges, rows, loops = cached(_topology(edge_index, is_new), ("traced", how, num_nodes), make)
+    return edges, rows, loops
+
+
+def _topology(edge_index: Tensor, is_new: bool) -> Topology:
+    return Topology() if is_new or edge_index.is_inference() else topology_of(edge_index)
+
+
+@register_fake("self_loops", namespace="halfgnn_pyg")
+def _(edge_index, how, num_nodes, is_new=False):
+    if how == _HOW[1]:
+        empty = edge_index.new_empty(0, dtype=torch.int64)
+        return edge_index.new_empty(2, edge_index.shape[1] + num_nodes), empty, empty.clone()
+    kept, loops = _unknown_size(), _unknown_size()
+    rows = [edge_index.new_empty(size, dtype=torch.int64) for size in (kept, loops)]
+    return edge_index.new_empty(2, kept + num_nodes), *rows
+
+
+def _unknown_size() -> torch.SymInt:
+    """A size that is known when the code runs. Context.new_dynamic_size() asks for an option of Dynamo's, for PyTorch's own
+    operators of this kind."""
+    size = torch.library.get_ctx()._shape_env.create_unbacked_symint()
+    torch.fx.experimental.symbolic_shapes._constrain_range_for_size(size)
+    return size
+
+
+# ---- weights -----------------------------------------------------------------------------------------------------------------
+
+
+def gcn_norm(
+    original: Original,
+    edge_index: Any,
+    edge_weight: Any,
+    num_nodes: Any,
+    improved: bool,
+    add_self_loops: bool,
+    flow: str,
+    dtype: Any,
+) -> Any:
+    """``gcn_norm``, while torch.compile traces it."""
+    if edge_weight is not None or not _is_plain(edge_index) or not isinstance(num_nodes, (int, torch.SymInt)):
+        return original(edge_index, edge_weight, num_nodes, improved, add_self_loops, flow, dtype)
+    dtype = torch.get_default_dtype() if dtype is None else dtype
+    edges, weights, _ = torch.ops.halfgnn_pyg.gcn_norm(edge_index, num_nodes, improved, add_self_loops, flow, dtype)
+    return (edges if add_self_loops else edge_index), weights
+
+
+def _gcn_norm(
+    edge_index: Tensor, num_nodes: int, improved: bool, add_self_loops: bool, flow: str, dtype: Any, is_new: bool = False
+) -> tuple[Tensor, Tensor, int]:
+    from .edge_index import cached
+
+    def make() -> tuple[Tensor, ...]:
+        normalized = utils_gcn_norm()
+        edges, weights = normalized(edge_index, None, num_nodes, improved, add_self_loops, flow, dtype)
+        if not is_new and edges is not edge_index:
+            share_graphs(edge_index, (_HOW[2], num_nodes), edges)
+        return edges.clone() if edges is edge_index else edges, weights
+
+    key = ("traced gcn_norm", num_nodes, improved, add_self_loops, flow, dtype)
+    edges, weights = cached(_topology(edge_index, is_new), key, make)
+    return edges, weights, edges.shape[1] - num_nodes if add_self_loops else edges.shape[1]
+
+
+def utils_gcn_norm() -> Original:
+    from torch_geometric.nn.conv.gcn_conv import gcn_norm
+
+    return gcn_norm
+
+
+@register_fake("gcn_norm", namespace="halfgnn_pyg")
+def _(edge_index, num_nodes, improved, add_self_loops, flow, dtype, is_new=False):
+    kept = _unknown_size() if add_self_loops else edge_index.shape[1]
+    total = kept + num_nodes if add_self_loops else kept
+    return edge_index.new_empty(2, total), edge_index.new_empty(total, dtype=dtype), kept
+
+
+for _name, _function in (("self_loops", _self_loops), ("gcn_norm", _gcn_norm)):
+    library.impl(_name, _function, "CompositeExplicitAutograd")
