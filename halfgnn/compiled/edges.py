@@ -4,11 +4,12 @@ from __future__ import annotations
 
 from typing import Any
 
-from torch import Tensor
+from torch import Tensor, fx
 
 from ..expressions.propagation import Propagation, turned
 from ..graph import Graph
 from ..graphs_by_tensor.traced import graph_of_edge_index, graph_of_pair, graph_of_row
+from .recognize import Index, Reduction, gather_of, name_of, value_of
 
 
 class TracedEdges(Propagation):
@@ -78,3 +79,75 @@ class TracedPairs(TracedEdges):
 
     def _graph_of_row(self, row: int, num_rows: int) -> Graph:
         return graph_of_row(self._ends[row], -1, num_rows, self.is_new)
+
+
+class GraphEdges:
+    """The edges whose ends indices of the graph are."""
+
+    def __init__(self, nodes: list[fx.Node], reductions: dict[fx.Node, Reduction]) -> None:
+        self._found: dict[Any, tuple[TracedEdges, int]] = {}
+        gathers = [found for node in nodes if (found := gather_of(node)) is not None]
+        self._uses = [(x.ids, value_of(x.x).shape[x.dim]) for x in gathers]
+        self._uses += [(x.ids, x.num_rows) for x in reductions.values()]
+        self._reduced = {x.ids for x in reductions.values()}
+        self._pairs = self._paired()
+
+    def _paired(self) -> dict[Index, tuple[Index, int]]:
+        """Of two indices of their own, of one length, the other one, and which row each is."""
+        by_length: dict[str, dict[Index, None]] = {}
+        for index, _ in self._uses:
+            if index.row is None:
+                by_length.setdefault(str(value_of(index.node).shape[0]), {})[index] = None
+        pairs = {}
+        for indices in by_length.values():
+            if len(indices) == 2:
+                first, second = indices
+                src, dst = (first, second) if second in self._reduced else (second, first)
+                pairs[src], pairs[dst] = (dst, 0), (src, 1)
+        return pairs
+
+    def forget(self) -> None:
+        """Graphs whose operators are not in the graph any more."""
+        for edges, _ in self._found.values():
+            edges._graphs.clear()
+
+    def of(self, index: Index) -> tuple[TracedEdges, int] | None:
+        key = index.node if index.row is not None else index
+        if key not in self._found and not self._find(index, key):
+            return None
+        edges, row = self._found[key]
+        return edges, row if index.row is None else index.row
+
+    def _find(self, index: Index, key: Any) -> bool:
+        ids = value_of(index.node)
+        if index.row is not None:
+            edges = TracedEdges(ids, not is_cached(index.node))
+            self._note_sizes(edges, {row: Index(index.node, row) for row in (0, 1)})
+            self._found[key] = edges, 0
+            return True
+        if index not in self._pairs:
+            edges = TracedPairs(ids, ids, not is_cached(index.node))
+            self._note_sizes(edges, {0: index, 1: index})
+            self._found[key] = edges, 1
+            return True
+        other, row = self._pairs[index]
+        src, dst = (index, other) if row == 0 else (other, index)
+        is_new = not (is_cached(src.node) and is_cached(dst.node))
+        edges = TracedPairs(value_of(src.node), value_of(dst.node), is_new)
+        self._note_sizes(edges, {0: src, 1: dst})
+        self._found[src], self._found[dst] = (edges, 0), (edges, 1)
+        return True
+
+    def _note_sizes(self, edges: TracedEdges, rows: dict[int, Index]) -> None:
+        """The numbers of nodes of both rows, where all that goes by them agrees on it."""
+        for row, index in rows.items():
+            sizes = {str(size): size for used, size in self._uses if used == index}
+            edges.size[row] = next(iter(sizes.values())) if len(sizes) == 1 else None
+
+
+def is_cached(node: fx.Node) -> bool:
+    """Whether the ids are an input, or a result of an operator of halfgnn, which nothing overwrites."""
+    if node.op == "placeholder":
+        return True
+    source = node.args[0] if name_of(node) == "getitem" else node
+    return isinstance(source, fx.Node) and str(source.target).startswith("halfgnn_pyg.")

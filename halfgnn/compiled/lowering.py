@@ -28,11 +28,11 @@ from ..expressions.linear import linear
 from ..expressions.reduce import has_rows_of, reduced
 from ..expressions.rows import GatherRows
 from ..expressions.values import materialize
-from .edges import TracedEdges, TracedPairs
+from .edges import GraphEdges, TracedEdges
+from .effects import Contexts, erase_dead, memory_of, memory_of_tensor, written_by
 from .extend import extend
 from .recognize import (
     Gather,
-    Index,
     Reduction,
     gather_of,
     is_ones,
@@ -101,17 +101,21 @@ class Lowering:
             if found is not None:
                 self._softmaxes[node] = found[0]
                 self._is_part.update(found[1])
-        self._edges = _Edges(nodes, self._reductions)
-        contexts = _Contexts()
+        self._edges = GraphEdges(nodes, self._reductions)
+        contexts = Contexts()
         try:
             for node in nodes:
                 contexts.enter(node)
                 self._values.note(node, value_of(node))
-                self._visit(node)
+                try:
+                    self._visit(node)
+                except Exception as error:  # PyTorch's node stays, and reads what it read
+                    _log.debug("%s is left alone", node, exc_info=True)
+                    self._counts[f"left alone: {name_of(node)}: {type(error).__name__}"] += 1
         finally:
             contexts.close()
         self._finish_gathers()
-        _erase_dead(self._graph)
+        erase_dead(self._graph)
         return self._counts
 
     # ---- nodes -----------------------------------------------------------------------------------------------------------------
@@ -129,7 +133,7 @@ class Lowering:
             return
         gather = gather_of(node)
         if gather is not None:
-            found = self._edges.of(gather.index)
+            found = self._edges.of(gather.ids)
             if found is not None:
                 self._gather(node, gather, *found)
             return
@@ -202,7 +206,7 @@ class Lowering:
 
     def _softmax(self, node: fx.Node, softmax: Any) -> bool:
         """A softmax over the edges of a node, which may become a part of a fused attention."""
-        found = self._edges.of(softmax.index)
+        found = self._edges.of(softmax.ids)
         logits, value = softmax.logits, value_of(node)
         if found is None or value.dtype not in types_on(value.device.type) or value.dim() > 3:
             return False
@@ -231,7 +235,7 @@ class Lowering:
     # ---- reductions ------------------------------------------------------------------------------------------------------------
 
     def _reduce(self, node: fx.Node, call: Reduction) -> None:
-        found, src = self._edges.of(call.index), value_of(call.src)
+        found, src = self._edges.of(call.ids), value_of(call.src)
         lazy = self._expressions.get(call.src)
         if found is None or src.dtype not in types_on(src.device.type):
             if lazy is not None:
@@ -292,7 +296,9 @@ class Lowering:
                 if isinstance(result, Tensor) and dtype not in (None, result.dtype):
                     raise Failed(f"it has dtype {result.dtype}; expected {dtype}")
                 return result
-            except Exception as error:  # of a size that is not known while code is traced, or a form that no operator has
+            except (
+                Exception
+            ) as error:  # of a size that is not known while code is traced, or a form that no operator has
                 _log.debug("%s is not lowered", what, exc_info=True)
                 reason = str(error).partition("\n")[0][:120]
                 self._counts[f"not lowered: {what}: {type(error).__name__}: {reason}"] += 1
@@ -342,12 +348,14 @@ class Lowering:
 
     def _forget_written(self, node: fx.Node) -> None:
         """Expressions of tensors that a node modifies in place are computed before by the nodes that they were made of."""
-        written = [value for value in map(value_of, _written_by(node)) if isinstance(value, Tensor)]
+        written = [value for value in map(value_of, written_by(node)) if isinstance(value, Tensor)]
         if not written:
             return
         memory = {x.untyped_storage()._cdata for x in written}
         for x in [
-            x for x, lazy in self._expressions.items() if _memory_of(lazy) & memory or _memory(value_of(x)) & memory
+            x
+            for x, lazy in self._expressions.items()
+            if memory_of(lazy) & memory or memory_of_tensor(value_of(x)) & memory
         ]:
             del self._expressions[x]
             self._gathers.pop(x, None)
@@ -355,7 +363,7 @@ class Lowering:
 
     def _finish_gathers(self) -> None:
         """Rows that something reads, and whose gradient is summed into the nodes."""
-        _erase_dead(self._graph)
+        erase_dead(self._graph)
         for node, (gather, edges, row) in self._gathers.items():
             users = [user for user in node.users if name_of(user) not in _METADATA]
             x = value_of(gather.x)
@@ -384,98 +392,6 @@ def _counted(counts: Counter[str]) -> Iterator[None]:
         accounts.routed.update(routed)
 
 
-class _Edges:
-    """The edges whose ends indices of the graph are."""
-
-    def __init__(self, nodes: list[fx.Node], reductions: dict[fx.Node, Reduction]) -> None:
-        self._found: dict[Any, tuple[TracedEdges, int]] = {}
-        gathers = [found for node in nodes if (found := gather_of(node)) is not None]
-        self._uses = [(x.index, value_of(x.x).shape[x.dim]) for x in gathers]
-        self._uses += [(x.index, x.num_rows) for x in reductions.values()]
-        self._reduced = {x.index for x in reductions.values()}
-        self._pairs = self._paired()
-
-    def _paired(self) -> dict[Index, tuple[Index, int]]:
-        """Of two indices of their own, of one length, the other one, and which row each is."""
-        by_length: dict[str, dict[Index, None]] = {}
-        for index, _ in self._uses:
-            if index.row is None:
-                by_length.setdefault(str(value_of(index.node).shape[0]), {})[index] = None
-        pairs = {}
-        for indices in by_length.values():
-            if len(indices) == 2:
-                first, second = indices
-                src, dst = (first, second) if second in self._reduced else (second, first)
-                pairs[src], pairs[dst] = (dst, 0), (src, 1)
-        return pairs
-
-    def forget(self) -> None:
-        """Graphs whose operators are not in the graph any more."""
-        for edges, _ in self._found.values():
-            edges._graphs.clear()
-
-    def of(self, index: Index) -> tuple[TracedEdges, int] | None:
-        key = index.node if index.row is not None else index
-        if key not in self._found and not self._find(index, key):
-            return None
-        edges, row = self._found[key]
-        return edges, row if index.row is None else index.row
-
-    def _find(self, index: Index, key: Any) -> bool:
-        ids = value_of(index.node)
-        if index.row is not None:
-            edges = TracedEdges(ids, not _is_cached(index.node))
-            self._note_sizes(edges, {row: Index(index.node, row) for row in (0, 1)})
-            self._found[key] = edges, 0
-            return True
-        if index not in self._pairs:
-            edges = TracedPairs(ids, ids, not _is_cached(index.node))
-            self._note_sizes(edges, {0: index, 1: index})
-            self._found[key] = edges, 1
-            return True
-        other, row = self._pairs[index]
-        src, dst = (index, other) if row == 0 else (other, index)
-        is_new = not (_is_cached(src.node) and _is_cached(dst.node))
-        edges = TracedPairs(value_of(src.node), value_of(dst.node), is_new)
-        self._note_sizes(edges, {0: src, 1: dst})
-        self._found[src], self._found[dst] = (edges, 0), (edges, 1)
-        return True
-
-    def _note_sizes(self, edges: TracedEdges, rows: dict[int, Index]) -> None:
-        """The numbers of nodes of both rows, where all that goes by them agrees on it."""
-        for row, index in rows.items():
-            sizes = {str(size): size for used, size in self._uses if used == index}
-            edges.size[row] = next(iter(sizes.values())) if len(sizes) == 1 else None
-
-
-class _Contexts:
-    """Autocast and the modes of autograd, as the nodes of a graph set them."""
-
-    def __init__(self) -> None:
-        self._grad, self._open = torch.is_grad_enabled(), {}  # type: ignore[var-annotated]
-
-    def enter(self, node: fx.Node) -> None:
-        if node.target is torch._C._set_grad_enabled:
-            torch._C._set_grad_enabled(*node.args)  # type: ignore[arg-type]
-        elif node.target is torch.amp.autocast_mode._enter_autocast:
-            self._open[node] = torch.amp.autocast_mode._enter_autocast(*node.args)
-        elif node.target is torch.amp.autocast_mode._exit_autocast:
-            torch.amp.autocast_mode._exit_autocast(self._open.pop(node.args[0]))
-
-    def close(self) -> None:
-        for mode in reversed(self._open.values()):
-            torch.amp.autocast_mode._exit_autocast(mode)
-        torch._C._set_grad_enabled(self._grad)
-
-
-def _is_cached(node: fx.Node) -> bool:
-    """Whether the ids are an input, or a result of an operator of halfgnn, which nothing overwrites."""
-    if node.op == "placeholder":
-        return True
-    source = node.args[0] if name_of(node) == "getitem" else node
-    return isinstance(source, fx.Node) and str(source.target).startswith("halfgnn_pyg.")
-
-
 def _ids(node: fx.Node) -> Tensor:
     return next(
         x
@@ -502,37 +418,6 @@ def _has_softmax(x: expressions.Expression) -> bool:
     return isinstance(x, expressions.Softmax) or any(_has_softmax(y) for y in x.operands())
 
 
-def _memory(x: Any) -> set[int]:
-    return {x.untyped_storage()._cdata} if isinstance(x, Tensor) and x.layout is torch.strided else set()
-
-
-def _memory_of(x: expressions.Expression) -> set[int]:
-    found = _memory(x.x) | _memory(x.ids) if isinstance(x, expressions.Gather) else set()
-    if isinstance(x, expressions.Op):
-        for y in x.args:
-            found |= set().union(*map(_memory, y)) if isinstance(y, (list, tuple)) else _memory(y)
-    return found.union(*(_memory_of(y) for y in x.operands()))
-
-
-def _written_by(node: fx.Node) -> Iterator[Any]:
-    """What a node modifies in place."""
-    name = node.target if node.op == "call_method" else getattr(node.target, "__name__", "")
-    is_in_place = isinstance(name, str) and (
-        (name.endswith("_") and not name.endswith("__"))
-        or name in ("setitem", "__setitem__")
-        or name.startswith(("__i", "i"))
-    )
-    if is_in_place and name not in ("index_select", "index_add", "isnan", "isinf", "isfinite", "is_floating_point"):
-        yield from nodes_in(node.args[:1])
-    if "out" in node.kwargs:
-        yield from nodes_in(node.kwargs["out"])
-    if node.kwargs.get("inplace"):
-        yield from nodes_in(node.args[:1])
-    schema = getattr(node.target, "_schema", None)
-    if schema is not None and schema.is_mutable:
-        yield from nodes_in([node.args, node.kwargs])
-
-
 def _is_worth(x: Tensor, smallest: int = SMALLEST) -> bool:
     """Whether there are enough values, as far as the sizes are known."""
     size = x.numel()
@@ -552,27 +437,3 @@ def _sum_of_rows(g: Any, kind: str, src: Tensor, ids: Tensor) -> Tensor:
 def _degrees(g: Any, dtype: torch.dtype) -> Tensor:
     indptr = g.csc().indptr
     return (indptr[1:] - indptr[:-1]).to(dtype)
-
-
-def _erase_dead(graph: fx.Graph) -> None:
-    for node in reversed(graph.nodes):
-        if not node.users and node.op in ("call_function", "call_method") and _is_pure(node):
-            graph.erase_node(node)
-
-
-def _is_pure(node: fx.Node) -> bool:
-    """Whether nothing notices that a node without users is gone."""
-    if not isinstance(value_of(node), (Tensor, torch.Size, torch.SymInt, int, tuple, list)):
-        return False
-    name = name_of(node)
-    return not any(True for _ in _written_by(node)) and (
-        gather_of(node) is not None or reduction_of(node) is not None or name in _PURE
-    )
-
-
-_PURE = {
-    "mul", "add", "sub", "truediv", "div", "exp", "view", "expand_as", "expand", "unsqueeze", "reshape", "getitem", "new_zeros",
-    "new_ones", "zeros", "zeros_like", "new_full", "size", "Size", "detach", "cat", "linear", "relu", "leaky_relu", "sum", "select",
-    "neg", "to", "float", "squeeze", "transpose", "split", "chunk", "unbind", "matmul", "sigmoid", "tanh", "silu", "where",
-    "graph_side", "index_side", "pair_side", "Graph", "default",
-}  # fmt: skip

@@ -1,4 +1,4 @@
-"""What nodes of an FX graph of PyTorch's functions are: rows by an index, reductions by an index, softmax over the edges of a node."""
+"""What nodes of an FX graph of PyTorch's functions are: rows by an index, reductions by one, softmax over the edges of a node."""
 
 from __future__ import annotations
 
@@ -117,7 +117,7 @@ class Gather(NamedTuple):
 
     x: fx.Node
     dim: int
-    index: Index
+    ids: Index
 
 
 def gather_of(node: fx.Node) -> Gather | None:
@@ -157,7 +157,7 @@ class Reduction(NamedTuple):
 
     src: fx.Node
     dim: int
-    index: Index
+    ids: Index
     kind: str
     num_rows: Any
     target: fx.Node | None
@@ -232,7 +232,7 @@ class Softmax(NamedTuple):
     """The softmax of logits over the rows of an index, as it is written with a maximum and a sum."""
 
     logits: fx.Node
-    index: Index
+    ids: Index
     num_rows: Any
 
 
@@ -255,13 +255,11 @@ def softmax_of(node: fx.Node, reductions: Callable[[Any], Reduction | None]) -> 
     highest = reductions(top.x) if top is not None else None
     if top is None or highest is None or highest.kind != "max" or _undetached(highest.src) is not logits:
         return None
-    if len({rows.index, total.index, top.index, highest.index}) > 1 or {rows.dim, total.dim, top.dim, highest.dim} != {
-        0
-    }:
+    if len({rows.ids, total.ids, top.ids, highest.ids}) > 1 or {rows.dim, total.dim, top.dim, highest.dim} != {0}:
         return None
     if not isinstance(logits, fx.Node) or total.num_rows != highest.num_rows:
         return None
-    return Softmax(logits, total.index, total.num_rows), [sum_node, top.x]  # type: ignore[list-item]
+    return Softmax(logits, total.ids, total.num_rows), [sum_node, top.x]  # type: ignore[list-item]
 
 
 def _sum_below(node: fx.Node, reductions: Callable[[Any], Reduction | None]) -> tuple[Reduction | None, fx.Node | None]:

@@ -16,7 +16,6 @@ from torch import Tensor
 from ..common.autograd import snapshot
 from .propagation import Propagation
 
-
 # Types of tensors whose values PyTorch's own operators read. The fake tensors of FX graphs stand for such.
 ORDINARY: set[type] = {Tensor, torch.nn.Parameter}
 

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from typing import Any
 
+from ...compiled import reset_stats as reset_compiled
+from ...compiled import stats as compiled_stats
 from ...expressions.accounts import accounts, fell_back, routed
 
 __all__ = ["accounts", "fell_back", "reset_stats", "routed", "stats"]
@@ -19,7 +21,8 @@ def stats() -> dict[str, dict[str, Any]]:
         messages are PyG's, ``"message:copy_u": {"read by cat": 1}`` a message that was formed because ``torch.cat`` read it,
         ``"spmm"`` products of sparse matrices, and ``"forward:SAGEConv"`` calls of halfgnn.pyg.SAGEConv that ran torch_geometric's
         forward. ``"x[index]"`` has rows of which a program takes the gradient, ``"index_add"`` and the like its own sums.
-        A backward pass, compiled and scripted code are not counted.
+        A backward pass, compiled and scripted code are not counted: ``"compiled"`` has what torch.compile's graphs became, see
+        :func:`halfgnn.compiled.stats`.
 
         ``"formed"`` has the lines of the program that read messages, those first that cost most: ``{"model.py:12 in message":
         {"read": "u_mul_e by dropout", "calls": 3, "seconds": 0.002}}``. On a GPU these are the host's seconds.
@@ -28,9 +31,11 @@ def stats() -> dict[str, dict[str, Any]]:
         instead. ``"fp32:linear"`` and the like are products that ``products="fp32"`` makes. If features were half, or autocast was
         on, on a processor that multiplies halves slowly, ``"advice"`` says so: ``{'products="fp32"': why}``.
     """
-    return accounts.stats()
+    compiled = compiled_stats()
+    return {**accounts.stats(), **({"compiled": compiled} if compiled else {})}
 
 
 def reset_stats() -> None:
     """Sets every count of :func:`stats` to zero."""
     accounts.reset()
+    reset_compiled()

@@ -13,8 +13,8 @@ from torch import Tensor, nn
 from ...drop_in.checkpoint import is_backward
 from ...expressions.expression import Expression, of_shape
 from ...expressions.linear import linear
-from . import relations
 from ...expressions.rules import EXTENDING, named
+from . import relations
 from .message import HANDLERS, Message, expression_of, extend, is_watched_or_transformed, message_of, messages_in
 
 # ---- functions that do not read values -----------------------------------------------------------------------------------------

@@ -11,6 +11,7 @@ from torch_geometric import nn
 from torch_geometric.nn.aggr.fused import FusedAggregation
 from torch_geometric.nn.models import schnet
 
+from ...compiled import inductor
 from ...drop_in.products import READERS, STAND_INS, installer, is_fp32
 from ...drop_in.stand_ins import Bindings
 from ...drop_in.switch import Switch, as_option
@@ -127,6 +128,7 @@ def _chosen(fuse: Any, half: Any, products: Any) -> dict[str, Any]:
 def _install(bindings: Bindings) -> None:
     guard_autograd()
     _table.bind(bindings)
+    inductor.install(bindings)
 
 
 def _installer(option: str) -> Callable[[Bindings], None]:

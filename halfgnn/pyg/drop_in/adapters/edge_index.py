@@ -21,8 +21,8 @@ from ....drop_in.stand_ins import inline
 from ....graphs_by_tensor.edge_index import lacks_loops
 from ....graphs_by_tensor.store import Topology, known_topology, share_graphs, share_topology, topology_of
 from .. import thresholds
-from . import traced
 from ..size import may_share
+from . import traced
 
 Original = Callable[..., Any]
 

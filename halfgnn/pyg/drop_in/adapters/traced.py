@@ -119,7 +119,13 @@ def gcn_norm(
 
 
 def _gcn_norm(
-    edge_index: Tensor, num_nodes: int, improved: bool, add_self_loops: bool, flow: str, dtype: Any, is_new: bool = False
+    edge_index: Tensor,
+    num_nodes: int,
+    improved: bool,
+    add_self_loops: bool,
+    flow: str,
+    dtype: Any,
+    is_new: bool = False,
 ) -> tuple[Tensor, Tensor, int]:
     from .edge_index import cached
 

@@ -1,0 +1,87 @@
+"""What nodes of an FX graph do beside returning values: modes that they set, and memory that they write to."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import Any
+
+import torch
+from torch import Tensor, fx
+
+from ..expressions import expression as expressions
+from .recognize import gather_of, name_of, nodes_in, reduction_of, value_of
+
+
+class Contexts:
+    """Autocast and the modes of autograd, as the nodes of a graph set them."""
+
+    def __init__(self) -> None:
+        self._grad, self._open = torch.is_grad_enabled(), {}  # type: ignore[var-annotated]
+
+    def enter(self, node: fx.Node) -> None:
+        if node.target is torch._C._set_grad_enabled:
+            torch._C._set_grad_enabled(*node.args)  # type: ignore[arg-type]
+        elif node.target is torch.amp.autocast_mode._enter_autocast:
+            self._open[node] = torch.amp.autocast_mode._enter_autocast(*node.args)
+        elif node.target is torch.amp.autocast_mode._exit_autocast:
+            torch.amp.autocast_mode._exit_autocast(self._open.pop(node.args[0]))
+
+    def close(self) -> None:
+        for mode in reversed(self._open.values()):
+            torch.amp.autocast_mode._exit_autocast(mode)
+        torch._C._set_grad_enabled(self._grad)
+
+
+def memory_of_tensor(x: Any) -> set[int]:
+    return {x.untyped_storage()._cdata} if isinstance(x, Tensor) and x.layout is torch.strided else set()
+
+
+def memory_of(x: expressions.Expression) -> set[int]:
+    found = memory_of_tensor(x.x) | memory_of_tensor(x.ids) if isinstance(x, expressions.Gather) else set()
+    if isinstance(x, expressions.Op):
+        for y in x.args:
+            found |= set().union(*map(memory_of_tensor, y)) if isinstance(y, (list, tuple)) else memory_of_tensor(y)
+    return found.union(*(memory_of(y) for y in x.operands()))
+
+
+def written_by(node: fx.Node) -> Iterator[Any]:
+    """What a node modifies in place."""
+    name = node.target if node.op == "call_method" else getattr(node.target, "__name__", "")
+    is_in_place = isinstance(name, str) and (
+        (name.endswith("_") and not name.endswith("__"))
+        or name in ("setitem", "__setitem__")
+        or name.startswith(("__i", "i"))
+    )
+    if is_in_place and name not in ("index_select", "index_add", "isnan", "isinf", "isfinite", "is_floating_point"):
+        yield from nodes_in(node.args[:1])
+    if "out" in node.kwargs:
+        yield from nodes_in(node.kwargs["out"])
+    if node.kwargs.get("inplace"):
+        yield from nodes_in(node.args[:1])
+    schema = getattr(node.target, "_schema", None)
+    if schema is not None and schema.is_mutable:
+        yield from nodes_in([node.args, node.kwargs])
+
+
+def erase_dead(graph: fx.Graph) -> None:
+    for node in reversed(graph.nodes):
+        if not node.users and node.op in ("call_function", "call_method") and _is_pure(node):
+            graph.erase_node(node)
+
+
+def _is_pure(node: fx.Node) -> bool:
+    """Whether nothing notices that a node without users is gone."""
+    if not isinstance(value_of(node), (Tensor, torch.Size, torch.SymInt, int, tuple, list)):
+        return False
+    name = name_of(node)
+    return not any(True for _ in written_by(node)) and (
+        gather_of(node) is not None or reduction_of(node) is not None or name in _PURE
+    )
+
+
+_PURE = {
+    "mul", "add", "sub", "truediv", "div", "exp", "view", "expand_as", "expand", "unsqueeze", "reshape", "getitem", "new_zeros",
+    "new_ones", "zeros", "zeros_like", "new_full", "size", "Size", "detach", "cat", "linear", "relu", "leaky_relu", "sum", "select",
+    "neg", "to", "float", "squeeze", "transpose", "split", "chunk", "unbind", "matmul", "sigmoid", "tanh", "silu", "where",
+    "graph_side", "index_side", "pair_side", "Graph", "default",
+}  # fmt: skip
