@@ -63,10 +63,18 @@ def written_by(node: fx.Node) -> Iterator[Any]:
         yield from nodes_in([node.args, node.kwargs])
 
 
-def erase_dead(graph: fx.Graph) -> None:
+def dead_nodes(graph: fx.Graph) -> list[fx.Node]:
+    """Nodes whose results nothing reads, users first."""
+    dead: dict[fx.Node, None] = {}
     for node in reversed(graph.nodes):
-        if not node.users and node.op in ("call_function", "call_method") and _is_pure(node):
-            graph.erase_node(node)
+        if node.op in ("call_function", "call_method") and all(user in dead for user in node.users) and _is_pure(node):
+            dead[node] = None
+    return list(dead)
+
+
+def erase_dead(graph: fx.Graph) -> None:
+    for node in dead_nodes(graph):
+        graph.erase_node(node)
 
 
 def _is_pure(node: fx.Node) -> bool:
@@ -85,3 +93,20 @@ _PURE = {
     "neg", "to", "float", "squeeze", "transpose", "split", "chunk", "unbind", "matmul", "sigmoid", "tanh", "silu", "where",
     "graph_side", "index_side", "pair_side", "Graph", "default",
 }  # fmt: skip
+
+
+def in_order(graph: fx.Graph) -> None:
+    """Moves nodes before their users: those of a Graph, which was first needed later. They read sizes and ids alone."""
+    seen: set[fx.Node] = set()
+
+    def place(node: fx.Node, user: fx.Node) -> None:
+        if node not in seen:
+            user.prepend(node)
+            for x in node.all_input_nodes:
+                place(x, node)
+            seen.add(node)
+
+    for node in list(graph.nodes):
+        for x in node.all_input_nodes:
+            place(x, node)
+        seen.add(node)

@@ -28,8 +28,9 @@ from ..expressions.linear import linear
 from ..expressions.reduce import has_rows_of, reduced
 from ..expressions.rows import GatherRows
 from ..expressions.values import materialize
+from . import thresholds
 from .edges import GraphEdges, TracedEdges
-from .effects import Contexts, erase_dead, memory_of, memory_of_tensor, written_by
+from .effects import Contexts, dead_nodes, erase_dead, in_order, memory_of, memory_of_tensor, written_by
 from .extend import extend
 from .recognize import (
     Gather,
@@ -50,7 +51,6 @@ expressions.ORDINARY.add(FakeTensor)
 
 _log = logging.getLogger(__name__)
 
-SMALLEST = 16_384  # values of messages; fewer are left to Inductor
 _METADATA = {
     "size",
     "dim",
@@ -78,8 +78,13 @@ def lower_graph(graph: fx.Graph) -> Counter[str]:
     if not reductions and not any(gather_of(node) is not None for node in graph.nodes):
         return Counter()
     fakes = [value for node in graph.nodes if isinstance(value := value_of(node), FakeTensor)]
-    with fakes[0].fake_mode:  # Dynamo's: the one of the tracing context is for the backend
+    # Dynamo's mode: the one of the tracing context is for the backend. A checkpoint must not count what fake tensors save.
+    with fakes[0].fake_mode, torch.autograd.graph.saved_tensors_hooks(_unchanged, _unchanged):
         return Lowering(graph, reductions).run()
+
+
+def _unchanged(x: Tensor) -> Tensor:
+    return x
 
 
 class Lowering:
@@ -116,6 +121,7 @@ class Lowering:
             contexts.close()
         self._finish_gathers()
         erase_dead(self._graph)
+        in_order(self._graph)
         return self._counts
 
     # ---- nodes -----------------------------------------------------------------------------------------------------------------
@@ -219,7 +225,7 @@ class Lowering:
                 return True
         if lazy is not None:
             self._materialize_input(node, logits)
-        if not _is_worth(value, 2_048):
+        if not _is_worth(value, thresholds.SOFTMAX):
             return False
 
         def lower() -> Tensor:
@@ -242,8 +248,8 @@ class Lowering:
                 self._materialize_input(node, call.src)
             return
         edges, row = found
-        if not _is_worth(src) and not (is_ones(call.src) and src.dim() == 1 and _is_worth(src, 4_096)):
-            self._counts["fewer values than SMALLEST"] += 1
+        if not _is_worth(src) and not (is_ones(call.src) and src.dim() == 1 and _is_worth(src, thresholds.COUNT)):
+            self._counts["fewer values than pay"] += 1
             if lazy is not None:
                 self._materialize_input(node, call.src)
             return
@@ -274,7 +280,7 @@ class Lowering:
             src = value_of(self._materialized(call.src) or call.src)
         if call.dim:
             src = src.movedim(call.dim, 0).contiguous()
-        out = _sum_of_rows(edges.ending_in(row, call.num_rows), call.kind, src, edges.ids(row))
+        out = _reduced_rows(edges.ending_in(row, call.num_rows), call.kind, src, edges.ids(row))
         return out.movedim(0, call.dim).contiguous() if call.dim else out
 
     def _expression_reduced(self, call: Reduction, lazy: Any, row: int) -> Tensor:
@@ -363,9 +369,9 @@ class Lowering:
 
     def _finish_gathers(self) -> None:
         """Rows that something reads, and whose gradient is summed into the nodes."""
-        erase_dead(self._graph)
+        dead = set(dead_nodes(self._graph))
         for node, (gather, edges, row) in self._gathers.items():
-            users = [user for user in node.users if name_of(user) not in _METADATA]
+            users = [user for user in node.users if user not in dead and name_of(user) not in _METADATA]
             x = value_of(gather.x)
             if not users or not x.requires_grad or gather.dim != 0 or not _is_worth(value_of(node)):
                 continue
@@ -418,16 +424,17 @@ def _has_softmax(x: expressions.Expression) -> bool:
     return isinstance(x, expressions.Softmax) or any(_has_softmax(y) for y in x.operands())
 
 
-def _is_worth(x: Tensor, smallest: int = SMALLEST) -> bool:
+def _is_worth(x: Tensor, smallest: int | None = None) -> bool:
     """Whether there are enough values, as far as the sizes are known."""
-    size = x.numel()
+    size, smallest = x.numel(), thresholds.MESSAGE if smallest is None else smallest
     if isinstance(size, torch.SymInt):
         hint = size.node.hint if size.node.has_hint() else None
         return hint is None or hint >= smallest
     return size >= smallest
 
 
-def _sum_of_rows(g: Any, kind: str, src: Tensor, ids: Tensor) -> Tensor:
+def _reduced_rows(g: Any, kind: str, src: Tensor, ids: Tensor) -> Tensor:
+    accounts.routed[f"gspmm:copy_e_{kind}"] += 1
     with without_autocast(src.device):
         if kind == "sum" and src.requires_grad and torch.is_grad_enabled():
             return apply(SumRows, src, ids, g)

@@ -110,8 +110,11 @@ class Recorder(TorchFunctionMode):
         kwargs = kwargs or {}
         with torch._C.DisableTorchFunction():
             out = func(*args, **kwargs)
+        op, target = _target(func)
         if self._is_new(out):
-            self._write(*_target(func), args, kwargs, out)
+            self._write(op, target, args, kwargs, out)
+        elif op == "call_method" and target.endswith("_") and not target.endswith("__"):  # in place
+            self._values.replace(out, self._write(op, target, args, kwargs, out))
         return out
 
     def _is_new(self, out: Any) -> bool:
@@ -119,7 +122,7 @@ class Recorder(TorchFunctionMode):
             return not self._values.knows(out)
         return isinstance(out, (list, tuple)) and len(out) > 0 and isinstance(out[0], Tensor)
 
-    def _write(self, op: str, target: Any, args: Any, kwargs: Any, out: Any) -> None:
+    def _write(self, op: str, target: Any, args: Any, kwargs: Any, out: Any) -> fx.Node:
         values, graph = self._values, self._graph
         mapped = tuple(values.argument(x, graph) for x in args)
         named = {name: values.argument(x, graph) for name, x in kwargs.items()}
@@ -127,12 +130,13 @@ class Recorder(TorchFunctionMode):
         node.meta["example_value"] = out
         if isinstance(out, Tensor):
             values.note(node, out)
-            return
+            return node
         for place, part in enumerate(out):
             if isinstance(part, Tensor) and not values.knows(part):
                 item = graph.call_function(operator.getitem, (node, place))
                 item.meta["example_value"] = part
                 values.note(item, part)
+        return node
 
     def applied(self, function: type[torch.autograd.Function], args: Any) -> Any:
         """function.apply(*args), as one call of the graph."""

@@ -4,9 +4,8 @@ from __future__ import annotations
 
 import copy
 import re
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 
-from .compare import fault
 from .draw import Program
 
 _PLAIN = {
@@ -15,7 +14,7 @@ _PLAIN = {
 }  # fmt: skip
 
 
-def reduced(program: Program, case: int, found: str) -> Program:
+def reduced(program: Program, case: int, found: str, fault: Callable[[Program, int], str | None]) -> Program:
     """Without the lines and peculiarities that the fault does not need."""
     kind = _kind(found)
     is_smaller = True

@@ -139,7 +139,7 @@ class _Names:
         self.names: dict[str, Any] = {
             "torch": torch, "copy": copy, "softmax": softmax, "checkpoint": _checkpoint, "gradient": _gradient, "doubled": _doubled,
             "features": _features, "pickled": _pickled, "Straight": _Straight, "Reversed": _Reversed, "Written": _Written,
-            "kept": self.kept, "retained": self._retain, "seen": self._watch,
+            "compile": lambda step: step, "kept": self.kept, "retained": self._retain, "seen": self._watch,
         }  # fmt: skip
         exec(compile(program.source(), "<program>", "exec"), self.names)
 
@@ -207,18 +207,26 @@ def out_of(
     program: Program, names: dict[str, Any], edge_index: Tensor, x: Tensor, x_dst: Tensor, e: Tensor, *rest: Tensor
 ) -> Tensor:
     names["step"], names["update"] = _step(program, names, edge_index, list(rest))
+    names["step"] = names["compile"](names["step"])
     try:
         return names["forward"](x, x_dst if program.is_bipartite else x, e)
     finally:
         del names["step"], names["update"]
 
 
-def run(program: Program, seed: int, order: int, drop_in: contextlib.AbstractContextManager[Any]) -> Outcome:
-    """order: of the derivatives; 0: without gradients."""
+def run(
+    program: Program,
+    seed: int,
+    order: int,
+    drop_in: contextlib.AbstractContextManager[Any],
+    compile: Callable[[Any], Any] = lambda step: step,
+) -> Outcome:
+    """order: of the derivatives; 0: without gradients. compile: what the function that propagates messages is replaced by."""
     outcome, references = Outcome(), []
     gc.disable()
     try:
         names = _Names(program)
+        names.names["compile"] = compile
         with contextlib.ExitStack() as block:
             block.enter_context(drop_in)
             try:

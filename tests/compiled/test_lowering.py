@@ -1,0 +1,293 @@
+"""Plain PyTorch programs under torch.compile: the operators that their gathers and reductions become, and the same results."""
+
+from __future__ import annotations
+
+import pytest
+import torch
+from torch import nn
+
+import halfgnn.compiled
+from halfgnn.compiled import thresholds
+from tests import support
+from tests.support_compiled import compiled
+
+pytestmark = pytest.mark.skipif(support.SIMULATED, reason="about FX graphs")
+
+N, E, C = 90, 700, 32
+
+
+@pytest.fixture(autouse=True)
+def lowers_small_graphs(monkeypatch):
+    for name in ("MESSAGE", "SOFTMAX", "COUNT"):
+        monkeypatch.setattr(thresholds, name, 0)
+    halfgnn.compiled.reset_stats()
+
+
+def inputs(num_nodes=N, num_edges=E, dtype=torch.float32):
+    generator = torch.Generator().manual_seed(num_edges)
+    x = torch.randn(num_nodes, C, generator=generator).to(dtype)
+    return (
+        x,
+        torch.randint(num_nodes, (2, num_edges), generator=generator),
+        torch.randn(num_edges, C, generator=generator),
+    )
+
+
+def added(x, ids, e):
+    return torch.zeros_like(x).index_add(0, ids[1], x[ids[0]])
+
+
+def added_in_place(x, ids, e):
+    out = x.new_zeros(x.shape[0], C)
+    out.index_add_(0, ids[1], torch.index_select(x, 0, ids[0]) * e[:, :1])
+    return out * 2
+
+
+def added_to(x, ids, e):
+    return torch.index_add(x, 0, ids[1], x[ids[0]])
+
+
+def scattered(x, ids, e):
+    src, dst = ids
+    rows = nn.functional.embedding(src, x) + e
+    return x.new_zeros(x.shape).scatter_add_(0, dst.unsqueeze(-1).expand(-1, C), rows)
+
+
+def averaged(x, ids, e):
+    rows, index = x[ids[0]], ids[1].view(-1, 1).expand_as(e)
+    total = torch.zeros_like(x).scatter_add(0, index, rows)
+    count = x.new_zeros(x.shape[0]).scatter_add_(0, ids[1], torch.ones_like(e[:, 0]))
+    return total / count.clamp(min=1).view(-1, 1)
+
+
+def highest(x, ids, e):
+    rows = (x[ids[0]] - x[ids[1]]).relu()
+    return torch.zeros_like(x).scatter_reduce(0, ids[1][:, None].expand(-1, C), rows, "amax", include_self=False)
+
+
+def attended(x, ids, e):
+    """Dot attention, as it is written by hand."""
+    scores = (x[ids[1]] * x[ids[0]]).sum(-1, keepdim=True) / 8
+    index = ids[1].view(-1, 1)
+    top = x.new_zeros(x.shape[0], 1).scatter_reduce(0, index, scores.detach(), "amax", include_self=False)
+    weights = (scores - top[ids[1]]).exp()
+    total = x.new_zeros(x.shape[0], 1).scatter_add(0, index, weights) + 1e-16
+    return torch.zeros_like(x).index_add(0, ids[1], weights / total[ids[1]] * x[ids[0]])
+
+
+def modified(x, ids, e):
+    """Features that are modified in place before their rows are reduced."""
+    x = x * 1
+    rows = x[ids[0]]
+    x.mul_(3)
+    return torch.zeros_like(x).index_add(0, ids[1], rows) + x
+
+
+def modified_rows(x, ids, e):
+    rows = x[ids[0]]
+    rows.mul_(e)
+    return torch.zeros_like(x).index_add(0, ids[1], rows)
+
+
+def modified_ids(x, ids, e):
+    ids = ids.clone()
+    rows = x.detach()[ids[0]] + e
+    ids.add_(1).remainder_(x.shape[0])
+    return torch.zeros_like(x).index_add(0, ids[1], rows)
+
+
+def of_three(x, ids, e):
+    """The middle dimension has the edges."""
+    x = x.view(x.shape[0], 2, 16).transpose(0, 1)
+    out = x.new_zeros(x.shape).index_add(1, ids[1], x.index_select(1, ids[0]))
+    return out.transpose(0, 1).reshape(-1, C)
+
+
+def without_gradients(x, ids, e):
+    with torch.no_grad():
+        scale = torch.zeros_like(x).index_add(0, ids[1], x[ids[0]])
+    return x * scale
+
+
+def pooled(x, ids, e):
+    return x.new_zeros(8, C).index_add(0, torch.arange(x.shape[0]) % 8, x)
+
+
+class Network(nn.Module):
+    """The layer of EGNN."""
+
+    def __init__(self):
+        super().__init__()
+        self.edges, self.nodes = nn.Sequential(nn.Linear(2 * C, C), nn.SiLU(), nn.Linear(C, C)), nn.Linear(2 * C, C)
+
+    def forward(self, x, ids, e):
+        src, dst = ids
+        rows = self.edges(torch.cat([x[src], x[dst]], -1))
+        out = x.new_zeros(x.shape[0], C).scatter_add_(0, dst.unsqueeze(-1).expand(-1, C), rows)
+        return x + self.nodes(torch.cat([x, out], -1))
+
+
+PROGRAMS = {
+    added: "gspmm:copy_u_sum",
+    added_in_place: "gspmm:u_mul_e_sum",
+    added_to: "gspmm:copy_u_sum",
+    scattered: "gspmm:u_add_e_sum",
+    averaged: "gspmm:copy_u_sum",
+    highest: "gspmm:copy_e_max",
+    attended: "dot_attention",
+    modified: "gspmm:copy_e_sum",
+    modified_rows: "gspmm:copy_e_sum",
+    modified_ids: "gspmm:copy_e_sum",
+    of_three: "gspmm:copy_u_sum",
+    without_gradients: "gspmm:copy_u_sum",
+    pooled: "gspmm:copy_e_sum",
+    Network: "linear",
+}
+
+
+def step(function, x, ids, e, params=()):
+    x, e = x.detach().requires_grad_(), e.detach().requires_grad_()
+    out = function(x, ids, e)
+    cotangent = torch.linspace(-1, 1, out.numel(), dtype=torch.float64).to(out.dtype).view(out.shape)
+    grads = torch.autograd.grad(out, (x, e, *params), cotangent, allow_unused=True)
+    return [out, *grads]
+
+
+def check(actual, expected, rtol=1e-5, atol=2e-5):
+    for a, b in zip(actual, expected, strict=True):
+        assert (a is None) == (b is None)
+        if a is not None:
+            torch.testing.assert_close(a, b, rtol=rtol, atol=atol)
+
+
+@pytest.mark.parametrize("program", PROGRAMS, ids=lambda program: program.__name__)
+def test_programs(program):
+    function, operator = program() if isinstance(program, type) else program, PROGRAMS[program]
+    params = tuple(function.parameters()) if isinstance(function, nn.Module) else ()
+    run = compiled(function, fullgraph=True)
+    for sizes in ((N, E), (N + 5, E + 11)):
+        data = inputs(*sizes)
+        check(step(run, *data, params), step(function, *data, params))
+    assert halfgnn.compiled.stats().get(operator, 0) > 0, halfgnn.compiled.stats()
+    assert halfgnn.compiled.stats()["graphs"] == 1
+
+
+@pytest.mark.parametrize(
+    "program", [added, averaged, attended, pooled], ids=lambda program: program.__name__
+)
+def test_autocast(program):
+    function = program() if isinstance(program, type) else program
+    params = tuple(function.parameters()) if isinstance(function, nn.Module) else ()
+    run = compiled(function)
+    with torch.autocast("cpu", dtype=torch.bfloat16):
+        actual, expected = step(run, *inputs(), params), step(function, *inputs(), params)
+    for a, b in zip(actual, expected):
+        assert (a is None) == (b is None) and (a is None or a.dtype is b.dtype)
+    check(actual, expected, rtol=2e-2, atol=8e-2)
+
+
+@pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float16])
+def test_halves(dtype):
+    x, ids, e = inputs(dtype=dtype)
+    run, e = compiled(attended), e.to(dtype)
+    (out, *_), (truth, *_) = step(run, x, ids, e), step(attended, x.double(), ids, e.double())
+    assert out.dtype is dtype
+    torch.testing.assert_close(out.double(), truth, rtol=2e-2, atol=2e-2)
+
+
+def test_a_graph_is_sorted_once(monkeypatch):
+    """By inputs that stay; new ones are sorted when they come, without compiling again."""
+    made = []
+    from_edge_index = halfgnn.Graph.from_edge_index
+
+    def counted(edge_index, **options):
+        made.append(edge_index.shape)
+        return from_edge_index(edge_index, **options)
+
+    monkeypatch.setattr(halfgnn.Graph, "from_edge_index", counted)
+    run, (x, ids, e) = compiled(added), inputs()
+    for _ in range(3):
+        step(run, x, ids, e)
+    assert len(made) == 1
+    ids[0, 0] = (ids[0, 0] + 1) % N
+    check(step(run, x, ids, e), step(added, x, ids, e))
+    assert len(made) == 2
+    check(step(run, x, ids.clone(), e), step(added, x, ids, e))
+    assert len(made) == 3 and halfgnn.compiled.stats()["graphs"] == 1
+
+
+def test_two_tensors_of_ids_are_one_graph(monkeypatch):
+    made = []
+    from_edges = halfgnn.Graph.from_edges
+
+    def counted(*args, **options):
+        made.append(args)
+        return from_edges(*args, **options)
+
+    def ends(x, src, dst):
+        return torch.zeros_like(x).index_add(0, dst, x[src] * 2)
+
+    monkeypatch.setattr(halfgnn.Graph, "from_edges", counted)
+    (x, (src, dst), _), run = inputs(), compiled(ends)
+    for _ in range(3):
+        torch.testing.assert_close(run(x, src, dst), ends(x, src, dst))
+    assert len(made) == 1
+    src = src.flip(0)
+    torch.testing.assert_close(run(x, src, dst), ends(x, src, dst))
+    assert len(made) == 2
+
+
+def test_what_compiled_code_writes_to_is_not_the_cached_graph():
+    x, ids, _ = inputs()
+    for part in torch.ops.halfgnn_pyg.graph_side(ids, N, N, False):
+        part.zero_()
+    torch.testing.assert_close(compiled(added)(x, ids, x), added(x, ids, x))
+
+
+@pytest.mark.parametrize("row, what", [(0, r"edge_index\[0\]"), (1, r"edge_index\[1\]")])
+@pytest.mark.parametrize("wrong", [-1, N])
+def test_wrong_ids(row, what, wrong):
+    x, ids, e = inputs()
+    run = compiled(added)
+    run(x, ids, e)
+    ids = ids.clone()
+    ids[row, 3] = wrong
+    with pytest.raises(ValueError, match=f"{what} holds {wrong}"):
+        run(x, ids, e)
+
+
+def test_few_values_are_left_to_inductor(monkeypatch):
+    monkeypatch.setattr(thresholds, "MESSAGE", E * C + 1)
+    data = inputs()
+    check(step(compiled(added), *data), step(added, *data))
+    assert "gspmm:copy_u_sum" not in halfgnn.compiled.stats()
+    assert halfgnn.compiled.stats()["fewer values than pay"] == 1
+
+
+class TestInductor:
+    """The backend itself."""
+
+    @pytest.mark.parametrize(
+        "options", [{}, {"mode": "max-autotune-no-cudagraphs"}, {"options": {"max_fusion_size": 8}}]
+    )
+    def test_backend(self, options):
+        torch.compiler.reset()
+        data = inputs()
+        run = torch.compile(averaged, backend=halfgnn.compiled.backend, dynamic=True, **options)
+        check(step(run, *data), step(averaged, *data))
+        assert halfgnn.compiled.stats()["gspmm:copy_u_sum"] == 1
+
+    def test_an_own_pass_of_the_program_runs_too(self):
+        seen = []
+        torch.compiler.reset()
+        run = torch.compile(
+            added, backend=halfgnn.compiled.backend, dynamic=True, options={"pre_grad_custom_pass": seen.append}
+        )
+        data = inputs()
+        check(step(run, *data), step(added, *data))
+        assert len(seen) == 1 and halfgnn.compiled.stats()["gspmm:copy_u_sum"] == 1
+
+    def test_unknown_mode(self):
+        torch.compiler.reset()
+        with pytest.raises(Exception, match="mode is 'fast'; expected one of 'default', "):
+            torch.compile(added, backend=halfgnn.compiled.backend, mode="fast")(*inputs())
